@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Where do new host clusters come from, and when may freed ones be used again?
+ *
+ *      alloc_reserve             alloc_abort    alloc_free_run
+ *        ^       ^                    |              |
+ *        |       +------- idle <------+-- ... <------+   (quarantine.c)
+ *     reserve              ^
+ *        |                 |
+ *     end of the file    scan of what the file had free
+ *
+ * - Reserve: clusters [bump, bump_end) at the end of the file.  Counts are raised for a
+ *   batch at a time (1 MiB at first, up to 8 MiB as long as they are used up), and
+ *   the file is made long enough.  They have never been used and lie past the
+ *   old end of the file, so they read as zeros.  Below settled_end this, and
+ *   their counts, are durable.  A crash leaks no more than the reserve.
+ * - Idle: clusters whose count is 0 in memory, in two sets: those that read as zeros
+ *   (punched, or never written) and stale ones.
+ * - Scan: a cursor goes once over the counts that the file had when it was opened and
+ *   puts what is free into the stale set: one refcount block per
+ *   allocation at most, only when idle clusters don't do, and only while there are not
+ *   too many runs.  It passes by what is waiting or idle already: their counts
+ *   are 0 as well.
+ *
+ * Which one serves a request for N clusters?  The first of:
+ *   1. the lowest idle run that has room for all of it, zeroed ones first;
+ *   2. the same after one step of the scan;
+ *   3. the longest idle run, if it has 16 clusters or more, or if more than an eighth
+ *      of the file is idle (then the file must not grow any more, fragments or
+ *      not);
+ *   4. the reserve;
+ *   5. when the file can't grow: any idle run, scanning all the rest.
+ *
+ * R5: a run is checked against the known metadata before it is handed out, and again
+ * before it is punched; and its counts must be exactly what we think.
+ *
+ * What is freed or given back is never lost for lack of memory: what can't be
+ * put into the idle set has a count of 0 in the file and is found at the next open.
+ *
+ * Locks: `lock' guards everything that changes.  It is held during reads of refcount
+ * blocks and when the file is made longer or shorter, never during punches.
+ * It is taken before the locks of refcount and overlap.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "alloc-impl.h"
+#include "bytes.h"
+#include "cleanup.h"
+#include "format.h"
+#include "report.h"
+
+#define MIN_BATCH (UINT64_C (1) << 20)          /* bytes */
+#define MAX_BATCH (UINT64_C (8) << 20)
+#define MIN_BATCH_CLUSTERS 4
+/* No extension is larger than this for the sake of one request (bytes). */
+#define MAX_REQUEST (UINT64_C (64) << 20)
+/* L2 tables are laid out side by side in runs of this many bytes. */
+#define TABLE_RUN (UINT64_C (64) << 10)
+/* Shorter idle runs are not worth splitting a larger request for. */
+#define MIN_FRAGMENT 16
+/* The scan pauses while there are this many stale runs (about 64 bytes each). */
+#define MAX_SCANNED_RUNS 65536
+
+static uint64_t
+min_batch (const struct alloc *a)
+{
+  return max64 (MIN_BATCH >> a->bits, MIN_BATCH_CLUSTERS);
+}
+
+struct alloc *
+alloc_open (struct hostfile *file, unsigned cluster_bits,
+            struct refcounts *refcounts, struct overlap *overlap,
+            struct grace *grace, bool discard)
+{
+  struct alloc *a;
+  uint64_t end;
+
+  if (refcount_end (refcounts, &end) == -1)
+    return NULL;
+  a = calloc (1, sizeof *a);
+  if (a == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  pthread_mutex_init (&a->lock, NULL);
+  a->file = file;
+  a->refcounts = refcounts;
+  a->overlap = overlap;
+  a->grace = grace;
+  a->bits = cluster_bits;
+  a->discard = discard;
+  a->regular = hostfile_is_regular (file);
+  a->open_size = hostfile_size (file);
+  a->scan = 1;                  /* R5: 0 is the header */
+  a->scan_end = max64 (end, 1);
+  a->bump = a->scan_end;
+  if (a->regular)
+    a->bump = max64 (a->bump, div_up (a->open_size, UINT64_C (1) << a->bits));
+  a->bump_end = a->settled_end = a->bump;
+  a->batch = min_batch (a);
+  return a;
+}
+
+void
+alloc_close (struct alloc *a)
+{
+  if (a == NULL)
+    return;
+  freeset_clear (&a->zeroed);
+  freeset_clear (&a->stale);
+  freeset_clear (&a->held);
+  free_items (a->rooms);
+  free_items (a->pending.head);
+  free_items (a->waiting.head);
+  pthread_mutex_destroy (&a->lock);
+  free (a);
+}
+
+int
+alloc_check_no_metadata (struct alloc *a, uint64_t first, uint64_t n,
+                         const char *what)
+{
+  const enum overlap_kind kind =
+    first == 0 ? OVERLAP_HEADER
+               : overlap_find (a->overlap, first << a->bits, n << a->bits);
+
+  if (kind == OVERLAP_NONE)
+    return 0;
+  nbdkit_error ("%s: corrupt refcounts: %" PRIu64 " clusters at %" PRIu64
+                " were to be %s, but the %s is there",
+                hostfile_path (a->file), n, first << a->bits, what,
+                overlap_name (kind));
+  errno = EUCLEAN;
+  return -1;
+}
+
+void
+alloc_add_idle (struct alloc *a, uint64_t first, uint64_t n, bool zeroed)
+{
+  if (freeset_add (zeroed ? &a->zeroed : &a->stale, first, n) == -1)
+    nbdkit_debug ("%s: no memory to reuse %" PRIu64 " clusters at %" PRIu64,
+                  hostfile_path (a->file), n, first << a->bits);
+}
+
+/* --- taking clusters: all with the lock held --- */
+
+/* Takes up to N clusters from the run that begins at FIRST. */
+static int
+take_idle (struct alloc *a, struct freeset *set, uint64_t first, uint64_t n,
+           struct alloc_run *run)
+{
+  if (alloc_check_no_metadata (a, first, n, "allocated") == -1 ||
+      refcount_claim (a->refcounts, first, n) == -1)
+    return -1;
+  freeset_remove (set, first, n);       /* from its start: can't fail */
+  *run = (struct alloc_run) {
+    .host = first << a->bits, .clusters = n, .zeroed = set == &a->zeroed,
+  };
+  return 1;
+}
+
+/* From an idle run of at least LEAST clusters: 1 if there was one, 0, or -1. */
+static int
+try_idle (struct alloc *a, uint64_t least, uint64_t n, struct alloc_run *run)
+{
+  uint64_t first, len;
+
+  if (freeset_find (&a->zeroed, least, &first, &len))
+    return take_idle (a, &a->zeroed, first, min64 (n, len), run);
+  if (freeset_find (&a->stale, least, &first, &len))
+    return take_idle (a, &a->stale, first, min64 (n, len), run);
+  return 0;
+}
+
+/* From the longest idle run if that has LEAST clusters. */
+static int
+try_longest (struct alloc *a, uint64_t least, uint64_t n,
+             struct alloc_run *run)
+{
+  const uint64_t longest = max64 (freeset_longest (&a->zeroed),
+                                  freeset_longest (&a->stale));
+
+  if (longest == 0 || longest < least)
+    return 0;
+  return try_idle (a, min64 (longest, n), n, run);
+}
+
+/* The first part of [from, to) that we know already, though its count is 0; or
+ * nothing, at TO.
+ */
+static void
+next_known (struct alloc *a, uint64_t from, uint64_t to, uint64_t *first,
+            uint64_t *len)
+{
+  const struct freeset *sets[] = { &a->zeroed, &a->stale, &a->held };
+  uint64_t f, l;
+
+  *first = to;
+  *len = 0;
+  for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++)
+    if (freeset_next (sets[i], from, to, &f, &l) && f < *first) {
+      *first = f;
+      *len = l;
+    }
+}
+
+/* One step of the scan: what is free in the next refcount block becomes idle.
+ * 1 if it went on, 0 if it is over or pauses, or -1.
+ */
+static int
+scan_step (struct alloc *a)
+{
+  const uint64_t per_block = refcount_block_clusters (a->refcounts);
+  const uint64_t limit = min64 (a->scan_end,
+                                round_down (a->scan, per_block) + per_block);
+  uint64_t first, n, known, len;
+  int r;
+
+  if (a->held_failed || a->scan >= a->scan_end ||
+      a->stale.runs >= MAX_SCANNED_RUNS)
+    return 0;
+  while (a->scan < limit && a->stale.runs < MAX_SCANNED_RUNS) {
+    r = refcount_find_free (a->refcounts, a->scan, limit, UINT64_MAX,
+                            &first, &n, &a->scan);
+    if (r == -1)
+      return -1;
+    for (const uint64_t end = first + n; r == 1 && first < end;
+         first = known + len) {
+      next_known (a, first, end, &known, &len);
+      if (known > first)
+        alloc_add_idle (a, first, known - first, false);
+    }
+  }
+  return 1;
+}
+
+/* Makes sure that the file reaches to the end of cluster END - 1. */
+static int
+lengthen_file (struct alloc *a, uint64_t end)
+{
+  if (end > QCOW2_MAX_HOST_OFFSET >> a->bits) {
+    nbdkit_error ("%s: the file can't grow any more: host offsets would be too "
+                  "large", hostfile_path (a->file));
+    errno = ENOSPC;
+    return -1;
+  }
+  if (end << a->bits <= hostfile_size (a->file))
+    return 0;
+  if (hostfile_truncate (a->file, end << a->bits) == 0)
+    return 0;
+  if (errno == EFBIG || errno == EDQUOT)
+    errno = ENOSPC;
+  return -1;
+}
+
+/* Drops the counts of the reserve; it has never been used. */
+static void
+drop_reserve (struct alloc *a)
+{
+  if (a->bump < a->bump_end &&
+      refcount_dec (a->refcounts, a->bump, a->bump_end - a->bump,
+                    NULL, NULL) == -1)
+    a->bump = a->bump_end;      /* reported; they are leaked */
+}
+
+/* Puts a batch of at least WANT clusters at the end of the reserve. */
+static int
+extend_reserve (struct alloc *a, uint64_t want)
+{
+  const uint64_t first = a->bump_end;
+  uint64_t n, used;
+
+  n = max64 (a->batch, min64 (want, MAX_REQUEST >> a->bits));
+  if (!a->regular && first + n > hostfile_size (a->file) >> a->bits &&
+      first + want <= hostfile_size (a->file) >> a->bits)
+    n = (hostfile_size (a->file) >> a->bits) - first;
+
+  /* The length first: if that fails, nothing has happened. */
+  if (lengthen_file (a, first + n) == -1 ||
+      refcount_extend (a->refcounts, first, n, &used) == -1)
+    return -1;
+  if (used > 0) {
+    /* The new metadata cuts the reserve in two: what is left of the old one is put
+     * with the idle clusters.
+     */
+    const uint64_t old = a->bump;
+
+    drop_reserve (a);
+    if (old == a->bump && old < a->bump_end)
+      alloc_add_idle (a, old, a->bump_end - old, a->regular);
+    a->bump = a->bump_end = first + used;
+  }
+  if ((used > 0 && lengthen_file (a, first + used + n) == -1) ||
+      refcount_claim (a->refcounts, first + used, n) == -1)
+    return -1;
+  a->bump_end = first + used + n;
+  a->stats.extended += n;
+  a->batch = min64 (a->batch * 2,
+                    max64 (MAX_BATCH >> a->bits, MIN_BATCH_CLUSTERS));
+  return 0;
+}
+
+/* Returns 2, so that it can be told from idle clusters. */
+static int
+take_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
+{
+  n = min64 (n, a->bump_end - a->bump);
+  if (alloc_check_no_metadata (a, a->bump, n, "allocated") == -1)
+    return -1;
+  *run = (struct alloc_run) {
+    .host = a->bump << a->bits, .clusters = n, .zeroed = a->regular,
+    .settled = a->regular && a->bump + n <= a->settled_end,
+  };
+  a->bump += n;
+  a->bump_used = true;
+  return 2;
+}
+
+/* The file can't grow: whatever there is. */
+static int
+take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
+{
+  int r;
+
+  if (a->bump < a->bump_end)
+    return take_reserve (a, n, run);
+  do {
+    r = try_longest (a, 1, n, run);
+    if (r != 0)
+      return r;
+    r = scan_step (a);
+  } while (r == 1);
+  errno = r == 0 ? ENOSPC : errno;      /* reported by who tried to grow */
+  return -1;
+}
+
+/* The order of preference: see the top of the file.  1: idle clusters, 2: from the
+ * reserve, -1: failed.
+ */
+static int
+reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
+{
+  uint64_t least;
+  int r;
+
+  r = try_idle (a, n, n, run);
+  if (r != 0)
+    return r;
+  if (scan_step (a) == -1)
+    return -1;
+  r = try_idle (a, n, n, run);
+  if (r != 0)
+    return r;
+
+  least = (a->zeroed.clusters + a->stale.clusters) > a->bump / 8
+    ? 1 : min64 (n, MIN_FRAGMENT);
+  r = try_longest (a, least, n, run);
+  if (r != 0)
+    return r;
+
+  if (a->bump_end - a->bump < n &&
+      extend_reserve (a, n - (a->bump_end - a->bump)) == -1) {
+    if (errno != ENOSPC && errno != EFBIG)
+      return -1;
+    return take_anything (a, n, run);
+  }
+  return take_reserve (a, n, run);
+}
+
+int
+alloc_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+
+  assert (n > 0);
+  if (reserve (a, n, run) == -1)
+    return -1;
+  a->stats.allocated += run->clusters;
+  return 0;
+}
+
+int
+alloc_reserve_table (struct alloc *a, struct alloc_run *run)
+{
+  const uint64_t cs = UINT64_C (1) << a->bits;
+  uint64_t first;
+  int r;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  if (a->tables.clusters == 0) {
+    r = reserve (a, max64 (TABLE_RUN >> a->bits, 1), &a->tables);
+    if (r == -1)
+      return -1;
+    a->tables_fresh = r == 2 && a->regular;
+  }
+  first = a->tables.host >> a->bits;
+  if (alloc_check_no_metadata (a, first, 1, "an L2 table") == -1 ||
+      overlap_add (a->overlap, a->tables.host, cs, OVERLAP_L2) == -1)
+    return -1;
+  *run = (struct alloc_run) {
+    .host = a->tables.host, .clusters = 1, .zeroed = a->tables.zeroed,
+    /* Perhaps the rest of the run has become durable since it was taken. */
+    .settled = a->tables_fresh && first < a->settled_end,
+  };
+  a->tables.host += cs;
+  a->tables.clusters--;
+  a->stats.allocated++;
+  return 0;
+}
+
+/* --- giving clusters back --- */
+
+static void
+became_stale (void *opaque, uint64_t first, uint64_t n)
+{
+  alloc_add_idle (opaque, first, n, false);
+}
+
+static void
+became_zeroed (void *opaque, uint64_t first, uint64_t n)
+{
+  alloc_add_idle (opaque, first, n, true);
+}
+
+void
+alloc_abort (struct alloc *a, const struct alloc_run *run)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+
+  /* Nobody else ever knew of them: no need to wait.  They may have been written.  A
+   * failure has been reported; the clusters are leaked. */
+  refcount_dec (a->refcounts, run->host >> a->bits, run->clusters,
+                became_stale, a);
+  a->stats.allocated -= run->clusters;
+}
+
+void
+alloc_abort_table (struct alloc *a, const struct alloc_run *run)
+{
+  overlap_remove (a->overlap, run->host, run->clusters << a->bits);
+  alloc_abort (a, run);
+}
+
+/* --- reserve and end of file --- */
+
+uint64_t
+alloc_top_up (struct alloc *a)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+
+  /* A failure has been reported; who needs clusters will meet it again. */
+  if (a->bump_used && a->bump_end - a->bump < a->batch / 2)
+    extend_reserve (a, 0);
+  return a->bump_end;
+}
+
+void
+alloc_settle (struct alloc *a, uint64_t mark)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+  a->settled_end = max64 (a->settled_end, min64 (mark, a->bump_end));
+}
+
+int
+alloc_give_back (struct alloc *a)
+{
+  {
+    LOCK_FOR_BLOCK (&a->lock);
+
+    drop_reserve (a);
+    a->bump_end = a->bump;
+    a->settled_end = min64 (a->settled_end, a->bump);
+    a->batch = min_batch (a);
+    a->bump_used = false;
+    if (a->tables.clusters > 0)
+      refcount_dec (a->refcounts, a->tables.host >> a->bits,
+                    a->tables.clusters,
+                    a->tables.zeroed ? became_zeroed : became_stale, a);
+    a->tables.clusters = 0;
+  }
+  return alloc_reap (a);
+}
+
+/* The cluster after the last one that somebody may still be reading. */
+static uint64_t
+waiting_end (const struct alloc *a)
+{
+  uint64_t end = 0;
+
+  for (const struct alloc_frees *i = a->waiting.head; i; i = i->next)
+    end = max64 (end, i->first + i->n);
+  return end;
+}
+
+int
+alloc_trim_file (struct alloc *a)
+{
+  uint64_t end, size;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  if (!a->regular || a->reaping > 0 || a->bump < a->bump_end ||
+      a->tables.clusters > 0)
+    return 0;
+  if (refcount_end (a->refcounts, &end) == -1)
+    return -1;
+  end = max64 (end, waiting_end (a));
+  size = max64 (a->open_size, end << a->bits);
+  if (size >= hostfile_size (a->file))
+    return 0;
+  if (hostfile_truncate (a->file, size) == -1)
+    return -1;
+
+  /* What lies behind the end now is part of the reserve to come, and nothing else.
+   * If there is no memory to say so, the reserve begins where it did. */
+  end = div_up (size, UINT64_C (1) << a->bits);
+  if (end < a->bump && !a->held_failed &&
+      freeset_remove (&a->zeroed, end, a->bump - end) == 0 &&
+      freeset_remove (&a->stale, end, a->bump - end) == 0) {
+    a->bump = a->bump_end = end;
+    a->settled_end = min64 (a->settled_end, end);
+    a->scan_end = min64 (a->scan_end, end);
+  }
+  return 0;
+}
+
+void
+alloc_get_stats (struct alloc *a, struct alloc_stats *stats)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+  *stats = a->stats;
+}

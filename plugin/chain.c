@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which files lie below the top image, and may we read them?
+ *
+ * Specification: "Header" (backing_file_offset), "Header extensions" (backing
+ * format).
+ *
+ * Names are resolved as QEMU does: a relative name is relative to the directory of the
+ * name by which the overlay was opened, symbolic links in it not followed.
+ * The "file:" prefix is understood; other protocols and "json:" are not files
+ * and are refused.  A format is never probed: an image that does not say what its
+ * backing file is could make us read any raw file as an image, and the reverse.
+ *
+ * A file that is in the chain already, and a chain that is deeper than
+ * MAX_LAYERS, are refused.  Every layer stays open and is locked as a reader; a
+ * chain may need more open files than the default limit allows, so the soft limit is
+ * raised when it is met.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "bytes.h"
+#include "chain.h"
+#include "cleanup.h"
+#include "compress.h"
+#include "report.h"
+
+#define MAX_LAYERS 4096
+
+/* Allows as many open files as the hard limit does. */
+static bool
+raise_file_limit (void)
+{
+  struct rlimit limit;
+
+  if (getrlimit (RLIMIT_NOFILE, &limit) == -1 ||
+      limit.rlim_cur >= limit.rlim_max)
+    return false;
+  limit.rlim_cur = limit.rlim_max;
+  return setrlimit (RLIMIT_NOFILE, &limit) == 0;
+}
+
+/* A chain of thousands leaves room for the server's own files. */
+#define SPARE_FILES 64
+
+static void
+reserve_files (unsigned layers)
+{
+  struct rlimit limit;
+
+  if (getrlimit (RLIMIT_NOFILE, &limit) == 0 &&
+      layers + SPARE_FILES > limit.rlim_cur)
+    raise_file_limit ();
+}
+
+/* --- one image --- */
+
+/* By name, what this plugin does not serve. */
+static int
+check_features (const char *path, const struct header *h)
+{
+  const char *what = NULL;
+
+  if (h->crypt_method == QCOW2_CRYPT_AES)
+    what = "AES encryption";
+  else if (h->crypt_method == QCOW2_CRYPT_LUKS)
+    what = "LUKS encryption";
+  else if (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2)
+    what = "extended L2 entries (subclusters)";
+  else if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+    what = "an external data file";
+
+  else if (!compress_supported (h->compression_type))
+    what = "zstd compression, for which this plugin was not built";
+
+  if (what) {
+    nbdkit_error ("%s: the image uses %s: not supported", path, what);
+    errno = ENOTSUP;
+    return -1;
+  }
+  return 0;
+}
+
+/* How much of the file the header can take: the first cluster, whose size is in
+ * the first bytes.  0 on error (reported). */
+static uint64_t
+header_length (struct hostfile *file)
+{
+  struct qcow2_header h;
+  unsigned bits;
+
+  if (hostfile_read (file, &h, sizeof h, 0) == -1)
+    return 0;
+  bits = get32 (h.cluster_bits);
+  if (bits < QCOW2_MIN_CLUSTER_BITS || bits > QCOW2_MAX_CLUSTER_BITS)
+    bits = QCOW2_MIN_CLUSTER_BITS;      /* will be refused */
+  return min64 (hostfile_size (file), UINT64_C (1) << bits);
+}
+
+int
+chain_open_image (const char *path, const struct hostfile_options *options,
+                  struct hostfile **file, struct header *header)
+{
+  CLEANUP_FREE void *buf = NULL;
+  uint64_t len;
+
+  if (hostfile_open (path, options, file) == -1)
+    return -1;
+
+  if (hostfile_size (*file) == 0) {
+    nbdkit_error ("%s: not a qcow2 image (the file is empty)", path);
+    errno = EINVAL;
+    goto error;
+  }
+  len = header_length (*file);
+  if (len == 0)
+    goto error;
+  buf = malloc (len);
+  if (buf == NULL) {
+    nbdkit_error ("malloc: %m");
+    goto error;
+  }
+  if (hostfile_read (*file, buf, len, 0) == -1)
+    goto error;
+  if (!header_is_qcow2 (buf, len)) {
+    nbdkit_error ("%s: not a qcow2 image (no QFI magic at offset 0)", path);
+    errno = EINVAL;
+    goto error;
+  }
+  if (header_parse (path, buf, len, hostfile_size (*file), header) == -1)
+    goto error;
+  if (check_features (path, header) == -1) {
+    header_free (header);
+    goto error;
+  }
+  return 0;
+
+ error:
+  hostfile_close (*file);
+  *file = NULL;
+  return -1;
+}
+
+/* --- names --- */
+
+/* Does the name begin with a protocol ("nbd:", "http://")? */
+static bool
+has_protocol (const char *name)
+{
+  const char *colon = strchr (name, ':');
+  const char *slash = strchr (name, '/');
+
+  return colon != NULL && (slash == NULL || colon < slash);
+}
+
+/* The path that backing file NAME of the image at OVERLAY means; to be freed.
+ * NULL on error (reported). */
+static char *
+resolve_name (const char *overlay, const char *name)
+{
+  const char *slash;
+  char *path;
+  int r;
+
+  if (strncmp (name, "file:", 5) == 0)
+    name += 5;
+  else if (has_protocol (name)) {
+    nbdkit_error ("%s: backing file name \"%s\" is not a plain path; "
+                  "only files are supported", overlay, name);
+    errno = ENOTSUP;
+    return NULL;
+  }
+  if (name[0] == '\0') {
+    nbdkit_error ("%s: backing file name is empty", overlay);
+    errno = EINVAL;
+    return NULL;
+  }
+
+  slash = strrchr (overlay, '/');
+  if (name[0] == '/' || slash == NULL)
+    r = asprintf (&path, "%s", name);
+  else
+    r = asprintf (&path, "%.*s%s", (int) (slash - overlay + 1), overlay, name);
+  if (r == -1) {
+    nbdkit_error ("asprintf: %m");
+    return NULL;
+  }
+  return path;
+}
+
+/* --- the chain --- */
+
+static int
+check_new (struct layers *layers, struct hostfile *file)
+{
+  unsigned i;
+
+  for (i = 0; i < layers_count (layers); i++)
+    if (hostfile_same (layers_file (layers, i), file)) {
+      nbdkit_error ("%s: backing chain loops: the file is in it already, as %s",
+                    hostfile_path (file),
+                    hostfile_path (layers_file (layers, i)));
+      errno = ELOOP;
+      return -1;
+    }
+  if (i >= MAX_LAYERS) {
+    nbdkit_error ("%s: backing chain has more than %d files",
+                  hostfile_path (file), MAX_LAYERS);
+    errno = ELOOP;
+    return -1;
+  }
+  return 0;
+}
+
+static int
+add_qcow2 (struct layers *layers, const char *path,
+           const struct chain_options *options)
+{
+  struct hostfile *file;
+  struct header header;
+
+  if (chain_open_image (path, &options->file, &file, &header) == -1)
+    return -1;
+  if (check_new (layers, file) == -1 ||
+      (options->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
+      layers_add_qcow2 (layers, file, &header) == -1) {
+    header_free (&header);
+    hostfile_close (file);
+    return -1;
+  }
+  return 0;
+}
+
+static int
+add_raw (struct layers *layers, const char *path,
+         const struct chain_options *options)
+{
+  struct hostfile *file;
+
+  if (hostfile_open (path, &options->file, &file) == -1)
+    return -1;
+  if (check_new (layers, file) == -1 ||
+      (options->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
+      layers_add_raw (layers, file, hostfile_size (file)) == -1) {
+    hostfile_close (file);
+    return -1;
+  }
+  return 0;
+}
+
+int
+chain_open (struct layers *layers, const struct chain_options *options_)
+{
+  struct chain_options options = *options_;
+  enum backing_policy policy = options.backing;
+  const char *format = options.backing_format;
+
+  options.file.try_writable = false;
+
+  for (;;) {
+    CLEANUP_FREE char *path = NULL;
+    const unsigned bottom = layers_count (layers) - 1;
+    const struct header *h = layers_header (layers, bottom);
+    const char *overlay = hostfile_path (layers_file (layers, bottom));
+    int r;
+
+    if (h == NULL)
+      return 0;                 /* raw: the end */
+    if (policy != BACKING_PATH && h->backing_file == NULL)
+      return 0;
+
+    if (policy == BACKING_DENY) {
+      nbdkit_error ("%s: the image has a backing file (\"%s\"), "
+                    "and backing files are denied", overlay, h->backing_file);
+      errno = EPERM;
+      return -1;
+    }
+    path = policy == BACKING_PATH ? strdup (options.backing_path)
+      : resolve_name (overlay, h->backing_file);
+    if (path == NULL)
+      return -1;
+
+    if (format == NULL)
+      format = h->backing_format;
+    if (format == NULL) {
+      nbdkit_error ("%s: the image does not say which format its backing file "
+                    "\"%s\" has, and formats are not guessed%s", overlay, path,
+                    bottom == 0 ? ": use backing-format=qcow2 or =raw" : "");
+      errno = EINVAL;
+      return -1;
+    }
+
+    reserve_files (layers_count (layers) + 1);
+    if (strcmp (format, "qcow2") == 0)
+      r = add_qcow2 (layers, path, &options);
+    else if (strcmp (format, "raw") == 0)
+      r = add_raw (layers, path, &options);
+    else {
+      nbdkit_error ("%s: backing file \"%s\" has format \"%s\", which is not "
+                    "supported (only qcow2 and raw are)",
+                    overlay, path, format);
+      errno = ENOTSUP;
+      r = -1;
+    }
+    if (r == -1)
+      return -1;
+
+    /* The parameters are about the top image's backing file. */
+    policy = BACKING_FOLLOW;
+    format = NULL;
+  }
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which files lie below the top image?  See chain.c.
+ */
+
+#ifndef QCOW2_CHAIN_H
+#define QCOW2_CHAIN_H
+
+#include <stdbool.h>
+
+#include "header.h"
+#include "hostfile.h"
+#include "layers.h"
+
+enum backing_policy {
+  BACKING_FOLLOW,       /* what the header says */
+  BACKING_DENY,         /* refuse images that have one */
+  BACKING_PATH,         /* this file, whatever the header says */
+};
+
+struct chain_options {
+  enum backing_policy backing;
+  const char *backing_path;     /* absolute; BACKING_PATH only */
+  const char *backing_format;   /* "qcow2", "raw" or NULL; of the top image's
+                                   backing file */
+  bool lock;                    /* take reader's locks */
+  struct hostfile_options file; /* try_writable is ignored */
+};
+
+/* Opens the image at PATH (as the user or a header gave it, made absolute),
+ * reads and checks its header, and refuses by name what is not served.
+ * Returns 0 and *FILE, *HEADER, or -1 (reported). */
+extern int chain_open_image (const char *path, const struct hostfile_options *,
+                             struct hostfile **file, struct header *header);
+
+/* Adds all that lies below the image at the bottom of LAYERS (which is the top image). */
+extern int chain_open (struct layers *, const struct chain_options *);
+
+#endif /* QCOW2_CHAIN_H */

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * When do changed mappings reach the file, and in which order?
+ *
+ * Everything changes in memory first.  A checkpoint carries the changes to the file in
+ * an order that survives a crash at any instant, whatever subset of
+ * the writes since the last sync has reached the disk:
+ *
+ *      take the freed runs            their pointers have gone from memory
+ *      raise counts ahead             so that most checkpoints need one sync
+ *      snapshot slices, L1 entries    before the first sync: guest data that the
+ *                                     copies name has been handed to the kernel
+ *   1  write counts, sync             R1, R3: what will be pointed to
+ *   2  write the snapshot, sync       the pointers
+ *      release the freed runs         R2, R4 (a)
+ *
+ * The sync of phase one is left out if every pointer in the snapshot is settled: its
+ * count is durable already, and its target reads the same with or without its
+ * contents (R3).  One sync then serves both phases.
+ *
+ * A snapshot is not atomic over slices: a request that is under way may be in it in
+ * part.  Each entry is valid on its own, and only completed requests are
+ * promised to a flush.
+ *
+ * ENOSPC: the snapshot goes back to where it came from, nothing is released, and the
+ * next checkpoint tries again.  Pointers that did reach the file are valid, since
+ * phase one came first.  Any other failure stops all changes for good (R9).
+ *
+ * Group commit: flushes that arrive while a checkpoint runs share the next one.
+ *
+ * Locks: `lock' guards the turn-taking fields; it is not held while a checkpoint runs.  Only the
+ * thread that set `running' executes run ().
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "checkpoint.h"
+#include "cleanup.h"
+#include "report.h"
+
+/* Freed but not released: this much makes checkpoint_relieve act. */
+#define QUARANTINE_LIMIT (UINT64_C (128) << 20)
+
+struct checkpoint {
+  struct hostfile *file;
+  struct l2 *l2;
+  struct alloc *alloc;
+  struct refcounts *refcounts;
+  struct overlap *overlap;
+  struct health *health;
+  unsigned cluster_bits;
+  uint64_t dirty_limit;
+
+  pthread_mutex_t lock;
+  pthread_cond_t turn;
+  bool running;                 /* guarded by lock */
+  uint64_t started, completed;  /* checkpoints; guarded by lock */
+  int result;                   /* errno of the last; guarded by lock */
+
+  _Atomic uint64_t flushes, runs, syncs, shared;
+};
+
+struct checkpoint *
+checkpoint_new (struct hostfile *file, struct l2 *l2, struct alloc *alloc,
+                struct refcounts *refcounts, struct overlap *overlap,
+                struct health *health, unsigned cluster_bits,
+                uint64_t dirty_limit)
+{
+  struct checkpoint *ck = calloc (1, sizeof *ck);
+
+  if (ck == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  ck->file = file;
+  ck->l2 = l2;
+  ck->alloc = alloc;
+  ck->refcounts = refcounts;
+  ck->overlap = overlap;
+  ck->health = health;
+  ck->cluster_bits = cluster_bits;
+  ck->dirty_limit = dirty_limit;
+  pthread_mutex_init (&ck->lock, NULL);
+  pthread_cond_init (&ck->turn, NULL);
+  return ck;
+}
+
+void
+checkpoint_free (struct checkpoint *ck)
+{
+  if (ck == NULL)
+    return;
+  pthread_cond_destroy (&ck->turn);
+  pthread_mutex_destroy (&ck->lock);
+  free (ck);
+}
+
+static int
+sync_file (struct checkpoint *ck)
+{
+  ck->syncs++;
+  if (hostfile_sync (ck->file) == 0)
+    return 0;
+  health_fail (ck->health, "a sync failed");    /* R9 */
+  errno = EIO;
+  return -1;
+}
+
+/* Writes changed counts.  If the refcount table has moved, nothing must be lost of
+ * the old one: make the move durable at once and release it.  (Rare: the table
+ * doubles each time.)  Nobody but the refcount room ever used the old
+ * clusters, so they need no grace period. */
+static int
+write_counts (struct checkpoint *ck)
+{
+  struct refcount_moved moved = { 0 };
+
+  if (!refcount_is_dirty (ck->refcounts))
+    return 0;
+  if (refcount_write (ck->refcounts, &moved) == -1)
+    return -1;
+  if (moved.n == 0)
+    return 0;
+  if (sync_file (ck) == -1)
+    return -1;
+  overlap_remove (ck->overlap, moved.first << ck->cluster_bits,
+                  moved.n << ck->cluster_bits);
+  return refcount_dec (ck->refcounts, moved.first, moved.n, NULL, NULL);
+}
+
+/* Writes what the snapshot needs, both phases. */
+static int
+write_phases (struct checkpoint *ck, struct l2_snapshot *snap)
+{
+  const uint64_t mark = alloc_top_up (ck->alloc);
+
+  /* Taken after the mark: counts up to it are all in. */
+  if (l2_take (ck->l2, snap) == -1) {
+    errno = ENOSPC;             /* nothing has changed: worth another try */
+    return -1;
+  }
+  if (write_counts (ck) == -1)
+    return -1;
+  if (snap->barrier && sync_file (ck) == -1)
+    return -1;
+  if (l2_write (ck->l2, snap) == -1)
+    return -1;
+  if (sync_file (ck) == -1)
+    return -1;
+  alloc_settle (ck->alloc, mark);
+  return 0;
+}
+
+/* One checkpoint.  Only by the thread that has set `running'. */
+static int
+run (struct checkpoint *ck)
+{
+  struct l2_snapshot snap = { 0 };
+  struct alloc_frees *frees;
+  int r, err;
+
+  if (health_check (ck->health) == -1)
+    return -1;
+
+  frees = alloc_take_frees (ck->alloc);
+  r = write_phases (ck, &snap);
+  if (r == -1 && errno == EUCLEAN)
+    health_corrupt (ck->health, "while writing metadata");
+  else if (r == -1 && errno != ENOSPC && errno != EDQUOT && errno != EFBIG) {
+    health_fail (ck->health, "metadata could not be written");
+    errno = EIO;
+  }
+
+  err = errno;
+  if (snap.nr_slices > 0 || snap.nr_l1 > 0)
+    ck->runs++;
+  l2_done (ck->l2, &snap, r == 0);
+  if (alloc_frees_done (ck->alloc, frees, r == 0) == -1 && r == 0) {
+    r = -1;
+    err = errno;
+  }
+  if (r == -1 && err == EUCLEAN) {
+    health_corrupt (ck->health, "while releasing clusters");
+    err = EIO;
+  }
+  errno = err;
+  return r;
+}
+
+static int
+flush_once (struct checkpoint *ck)
+{
+  uint64_t mine;
+  bool did_run = false;
+  int r = 0, err = 0;
+
+  pthread_mutex_lock (&ck->lock);
+  /* One that starts from now on covers all that was done before the call. */
+  mine = ck->started + 1;
+  while (ck->completed < mine) {
+    if (ck->running) {
+      pthread_cond_wait (&ck->turn, &ck->lock);
+      continue;
+    }
+    ck->running = true;
+    ck->started++;
+    pthread_mutex_unlock (&ck->lock);
+    r = run (ck);
+    err = r == -1 ? errno : 0;
+    pthread_mutex_lock (&ck->lock);
+    ck->running = false;
+    ck->completed = ck->started;
+    ck->result = err;
+    did_run = true;
+    pthread_cond_broadcast (&ck->turn);
+  }
+  /* A later checkpoint may have ended since; it covers this one too. */
+  err = ck->result;
+  pthread_mutex_unlock (&ck->lock);
+
+  if (!did_run)
+    ck->shared++;
+  if (err != 0) {
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+int
+checkpoint_flush (struct checkpoint *ck)
+{
+  int r;
+
+  ck->flushes++;
+  r = flush_once (ck);
+  if (r == 0 && alloc_reap (ck->alloc) == -1) {
+    if (errno == EUCLEAN)
+      health_corrupt (ck->health, "while releasing clusters");
+    r = -1;
+  }
+  return r;
+}
+
+void
+checkpoint_relieve (struct checkpoint *ck)
+{
+  if (l2_dirty_bytes (ck->l2) > ck->dirty_limit ||
+      alloc_quarantined (ck->alloc) > QUARANTINE_LIMIT)
+    flush_once (ck);
+  alloc_reap (ck->alloc);
+}
+
+int
+checkpoint_quiesce (struct checkpoint *ck)
+{
+  /* The second run writes the counts that the first one's releases and
+   * giving back have lowered. */
+  if (checkpoint_flush (ck) == -1 ||
+      alloc_give_back (ck->alloc) == -1 ||
+      checkpoint_flush (ck) == -1 ||
+      alloc_trim_file (ck->alloc) == -1)
+    return -1;
+  return 0;
+}
+
+void
+checkpoint_get_stats (struct checkpoint *ck, struct checkpoint_stats *stats)
+{
+  stats->flushes = ck->flushes;
+  stats->runs = ck->runs;
+  stats->syncs = ck->syncs;
+  stats->shared = ck->shared;
+}

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The core: everything but qcow2.c.  The one list of its files, for the plugin
+# and for the tests, which compile them again with sanitizers.
+
+core_sources = \
+	%reldir%/alloc-impl.h \
+	%reldir%/alloc.c \
+	%reldir%/alloc.h \
+	%reldir%/bytes.h \
+	%reldir%/chain.c \
+	%reldir%/chain.h \
+	%reldir%/checkpoint.c \
+	%reldir%/checkpoint.h \
+	%reldir%/cleanup.h \
+	%reldir%/compress.c \
+	%reldir%/compress.h \
+	%reldir%/cow.c \
+	%reldir%/disk.c \
+	%reldir%/disk.h \
+	%reldir%/dropcache.c \
+	%reldir%/dropcache.h \
+	%reldir%/entry.c \
+	%reldir%/entry.h \
+	%reldir%/erase.c \
+	%reldir%/format.h \
+	%reldir%/freeset.c \
+	%reldir%/freeset.h \
+	%reldir%/grace.c \
+	%reldir%/grace.h \
+	%reldir%/header.c \
+	%reldir%/header.h \
+	%reldir%/health.c \
+	%reldir%/health.h \
+	%reldir%/hostfile.c \
+	%reldir%/hostfile.h \
+	%reldir%/hostlock.c \
+	%reldir%/hostlock.h \
+	%reldir%/inflated.c \
+	%reldir%/inflated.h \
+	%reldir%/inflight.c \
+	%reldir%/inflight.h \
+	%reldir%/l2.c \
+	%reldir%/l2.h \
+	%reldir%/layers.c \
+	%reldir%/layers.h \
+	%reldir%/map-impl.h \
+	%reldir%/map.c \
+	%reldir%/map.h \
+	%reldir%/mapedit.c \
+	%reldir%/mapmem.c \
+	%reldir%/overlap.c \
+	%reldir%/overlap.h \
+	%reldir%/pack.c \
+	%reldir%/pack.h \
+	%reldir%/prealloc.c \
+	%reldir%/prealloc.h \
+	%reldir%/printable.h \
+	%reldir%/quarantine.c \
+	%reldir%/refblock.c \
+	%reldir%/refblock.h \
+	%reldir%/refcount-impl.h \
+	%reldir%/refcount.c \
+	%reldir%/refcount.h \
+	%reldir%/refgrow.c \
+	%reldir%/refwrite.c \
+	%reldir%/report.h \
+	%reldir%/request.c \
+	%reldir%/request.h \
+	%reldir%/run.h \
+	%reldir%/snapshot.c \
+	%reldir%/snapshot.h \
+	%reldir%/view.h \
+	%reldir%/write.c \
+	$(NULL)
+
+# Nothing of the core is visible outside of the plugin.
+core_cflags = \
+	-std=gnu11 \
+	-pthread \
+	-fvisibility=hidden \
+	$(WARNINGS_CFLAGS) \
+	$(ZLIB_CFLAGS) \
+	$(LIBDEFLATE_CFLAGS) \
+	$(ZSTD_CFLAGS) \
+	$(NULL)
+
+core_libs = \
+	$(ZLIB_LIBS) \
+	$(LIBDEFLATE_LIBS) \
+	$(ZSTD_LIBS) \
+	$(NULL)

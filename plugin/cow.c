@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does a write do where clusters have to be allocated or copied?
+ *
+ * Claim the guest clusters, look again under the claim, then (R6):
+ *
+ *   acquire   slices and L2 tables, room for what will be freed, host clusters
+ *   write     the guest's data, and around it what the clusters showed before:
+ *             one call for each run of host clusters; nothing at all for zeros where
+ *             the host reads zeros anyway
+ *   publish   the entries, in memory; this cannot fail
+ *   release   what the entries named before goes to the quarantine
+ *
+ * A failure before "publish" gives everything back and leaves the exact earlier
+ * state.
+ *
+ * R3: the entries need a barrier (data durable first), unless the host clusters are
+ * settled and the guest clusters read as zeros before: then a crash that
+ * keeps the entry and loses the data shows zeros, as before the write.
+ *
+ * A zero cluster with a host cluster of its own (ZERO_ALLOC) is written where it is; the
+ * rest of it must become real zeros before its zero flag goes.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "cleanup.h"
+#include "compress.h"
+#include "entry.h"
+#include "report.h"
+#include "request.h"
+
+/* At most so many different old mappings, and new runs, in one go. */
+#define MAX_RUNS 64
+
+/* Fill up to this size travels with the data in one call; more goes before it,
+ * piece by piece, so that memory stays in bounds with 2M clusters. */
+#define FILL_PIECE (256u << 10)
+
+static const char zeros[64u << 10];
+
+/* A run of host clusters, and the guest clusters that will be there. */
+struct target {
+  uint64_t guest, clusters;
+  struct alloc_run run;
+  bool reused;                  /* it was theirs before (ZERO_ALLOC) */
+  bool was_zero;                /* they read as zeros before, all of them */
+};
+
+struct cow {
+  const struct view *v;
+  const char *buf;              /* the guest's data for [start, end) */
+  uint64_t start, end;          /* guest bytes to write */
+  uint64_t first, last_end;     /* guest bytes of the clusters that they touch */
+  struct run old[MAX_RUNS];     /* what they map to now */
+  unsigned nr_old;
+  struct target targets[MAX_RUNS];
+  unsigned nr_targets;
+};
+
+static bool
+in_place (const struct run *run)
+{
+  return run->kind == RUN_NORMAL && run->copied;
+}
+
+static bool
+reusable (const struct run *run)
+{
+  return run->kind == RUN_ZERO_ALLOC && run->copied;
+}
+
+/* Sets old[] and cuts [start, end) to what one go can do: up to the first
+ * cluster that can be written in place. */
+static int
+look (struct cow *c)
+{
+  const uint64_t cs = c->v->w->header->cluster_size;
+  uint64_t at = round_down (c->start, cs);
+  uint64_t end = round_up (c->end, cs);
+  struct run *run;
+
+  c->first = at;
+  end = min64 (end, at + l2_edit_limit (c->v->w->l2, at));
+  /* The last cluster may reach beyond the disk; look-ups may not. */
+  for (c->nr_old = 0; at < end && c->nr_old < MAX_RUNS; c->nr_old++) {
+    run = &c->old[c->nr_old];
+    if (l2_lookup (c->v->w->l2, at, min64 (end, c->v->size) - at, run) == -1)
+      return -1;
+    if (in_place (run))
+      break;
+    at = round_up (run->start + run->len, cs);
+  }
+  c->last_end = at;
+  c->end = min64 (c->end, at);
+  return 0;
+}
+
+static void
+give_back (struct cow *c)
+{
+  while (c->nr_targets > 0) {
+    struct target *t = &c->targets[--c->nr_targets];
+    if (!t->reused)
+      alloc_abort (c->v->w->alloc, &t->run);
+  }
+}
+
+/* Finds a host cluster for every guest cluster.  May end early (fewer
+ * targets than clusters) when there is no room in the table of targets. */
+static int
+acquire_targets (struct cow *c)
+{
+  const unsigned bits = c->v->w->header->cluster_bits;
+  unsigned i;
+  uint64_t at, end;
+
+  c->nr_targets = 0;
+  for (i = 0; i < c->nr_old; i++) {
+    const struct run *run = &c->old[i];
+    const bool zero = run->kind == RUN_ZERO || run->kind == RUN_ZERO_ALLOC;
+    int r;
+
+    at = run->start;
+    end = i + 1 < c->nr_old ? c->old[i + 1].start : c->last_end;
+    while (at < end) {
+      struct target *t = &c->targets[c->nr_targets];
+
+      if (c->nr_targets == MAX_RUNS) {
+        c->last_end = at;
+        c->end = min64 (c->end, at);
+        return 0;
+      }
+      t->guest = at;
+      t->reused = reusable (run);
+      if (t->reused)
+        t->run = (struct alloc_run) {
+          .host = run->host, .clusters = (end - at) >> bits,
+        };
+      else if (alloc_reserve (c->v->w->alloc, (end - at) >> bits,
+                              &t->run) == -1)
+        return -1;
+      t->clusters = t->run.clusters;
+      c->nr_targets++;
+      at += t->clusters << bits;
+
+      r = zero ? 1 : run->kind != RUN_UNALLOCATED ? 0 :
+        request_reads_zero (c->v, t->guest,
+                            min64 (at, c->v->size) - t->guest);
+      if (r == -1)
+        return -1;
+      t->was_zero = r;
+    }
+  }
+  return 0;
+}
+
+/* Writes what guest range [from, to) showed before to host offset HOST. */
+static int
+copy_old (struct cow *c, uint64_t from, uint64_t to, uint64_t host)
+{
+  CLEANUP_FREE char *buf = malloc (FILL_PIECE);
+  uint64_t n;
+
+  if (buf == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (; from < to; from += n, host += n) {
+    n = min64 (to - from, FILL_PIECE);
+    memset (buf, 0, n);
+    if (from < c->v->size &&
+        request_read (c->v, buf, min64 (n, c->v->size - from), from) == -1)
+      return -1;
+    if (hostfile_write (c->v->w->file, buf, n, host) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+write_zeros (struct cow *c, uint64_t len, uint64_t host)
+{
+  struct iovec iov[64];
+  uint64_t n;
+  int i;
+
+  for (; len > 0; host += n) {
+    for (i = 0, n = 0; i < 64 && n < len; i++) {
+      iov[i].iov_base = (void *) zeros;
+      iov[i].iov_len = min64 (len - n, sizeof zeros);
+      n += iov[i].iov_len;
+    }
+    len -= n;
+    if (hostfile_writev (c->v->w->file, iov, i, host, false) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Prepares the fill [from, to) of a target: either as an element of the write (in
+ * IOV, with a buffer to free in *BUF), or done already, or not needed. */
+static int
+prepare_fill (struct cow *c, const struct target *t, uint64_t from,
+              uint64_t to, struct iovec *iov, void **buf)
+{
+  const uint64_t len = to - from;
+  const uint64_t host = t->run.host + (from - t->guest);
+  int zero = 1;
+
+  *buf = NULL;
+  iov->iov_len = 0;
+  if (len == 0)
+    return 0;
+  if (!t->was_zero && from < c->v->size) {
+    zero = request_reads_zero (c->v, from, min64 (to, c->v->size) - from);
+    if (zero == -1)
+      return -1;
+  }
+  if (zero) {
+    if (t->run.zeroed)
+      return 0;
+    if (len > sizeof zeros)
+      return write_zeros (c, len, host);
+    iov->iov_base = (void *) zeros;
+    iov->iov_len = len;
+    return 0;
+  }
+  if (len > FILL_PIECE)
+    return copy_old (c, from, to, host);
+  *buf = calloc (1, len);
+  if (*buf == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  iov->iov_base = *buf;
+  iov->iov_len = len;
+  return request_read (c->v, *buf, min64 (to, c->v->size) - from, from);
+}
+
+static int
+write_target (struct cow *c, const struct target *t)
+{
+  const uint64_t t_end =
+    t->guest + (t->clusters << c->v->w->header->cluster_bits);
+  const uint64_t from = max64 (t->guest, c->start);
+  const uint64_t to = min64 (t_end, c->end);
+  CLEANUP_FREE void *head = NULL;
+  CLEANUP_FREE void *tail = NULL;
+  struct iovec fill[2], iov[3];
+  uint64_t at = from;
+  int n = 0;
+
+  if (prepare_fill (c, t, t->guest, from, &fill[0], &head) == -1 ||
+      prepare_fill (c, t, to, t_end, &fill[1], &tail) == -1)
+    return -1;
+
+  if (fill[0].iov_len > 0) {
+    iov[n++] = fill[0];
+    at = t->guest;
+  }
+  iov[n].iov_base = (void *) (c->buf + (from - c->start));
+  iov[n++].iov_len = to - from;
+  if (fill[1].iov_len > 0)
+    iov[n++] = fill[1];
+  return hostfile_writev (c->v->w->file, iov, n,
+                          t->run.host + (at - t->guest), false);
+}
+
+/* The old mapping of a guest range goes: hands over the host clusters that it
+ * named, if any.  Returns how many runs that were (0 or 1). */
+static unsigned
+free_old (struct cow *c, const struct run *run, uint64_t end)
+{
+  const struct header *h = c->v->w->header;
+  uint64_t first, n;
+
+  switch (run->kind) {
+  case RUN_NORMAL:
+  case RUN_ZERO_ALLOC:
+    if (reusable (run))
+      return 0;
+    alloc_free_run (c->v->w->alloc, run->host,
+                    (end - run->start) >> h->cluster_bits);
+    return 1;
+  case RUN_COMPRESSED:
+    if (!compress_clusters (h, run->host, &first, &n))
+      return 0;
+    alloc_free_run (c->v->w->alloc, first << h->cluster_bits, n);
+    return 1;
+  default:
+    return 0;
+  }
+}
+
+static void
+publish (struct cow *c, struct l2_edit *edit)
+{
+  unsigned i, freed = 0;
+
+  for (i = 0; i < c->nr_targets; i++) {
+    const struct target *t = &c->targets[i];
+
+    l2_set (edit, t->guest, t->clusters, entry_normal (t->run.host), true,
+            !(t->run.settled && t->was_zero));
+  }
+  for (i = 0; i < c->nr_old; i++) {
+    const uint64_t end = i + 1 < c->nr_old ? c->old[i + 1].start : UINT64_MAX;
+
+    if (c->old[i].start < c->last_end)
+      freed += free_old (c, &c->old[i], min64 (end, c->last_end));
+  }
+  alloc_free_end (c->v->w->alloc, c->nr_old - freed);
+}
+
+/* Under the claim, and with the slices pinned. */
+static int
+allocate_and_write (struct cow *c, struct l2_edit *edit)
+{
+  unsigned i;
+
+  if (alloc_free_begin (c->v->w->alloc, c->nr_old) == -1)
+    return -1;
+  if (acquire_targets (c) == -1)
+    goto error;
+  for (i = 0; i < c->nr_targets; i++)
+    if (write_target (c, &c->targets[i]) == -1)
+      goto error;
+  publish (c, edit);
+  return 0;
+
+ error:
+  give_back (c);
+  alloc_free_end (c->v->w->alloc, c->nr_old);
+  return -1;
+}
+
+/* Corruption that deeper rooms found becomes a matter of the image's health. */
+static int
+translate_error (const struct view *v)
+{
+  if (errno == EUCLEAN)
+    health_corrupt (v->health, "while allocating clusters");
+  return -1;
+}
+
+int
+cow_write (const struct view *v, const void *buf, uint64_t count,
+           uint64_t offset, uint64_t *done)
+{
+  const unsigned bits = v->w->header->cluster_bits;
+  struct inflight_claim claim;
+  struct l2_edit edit;
+  struct cow c = { .v = v, .buf = buf, .start = offset };
+  int r;
+
+  /* Without a claim: only to know how much to claim. */
+  c.end = offset + count;
+  if (look (&c) == -1)
+    return -1;
+  *done = 0;
+  if (c.nr_old == 0)
+    return 0;
+
+  inflight_claim (v->w->inflight, &claim, offset >> bits,
+                  (c.last_end - 1) >> bits);
+  /* Others may have been here meanwhile; now it is ours. */
+  c.end = min64 (offset + count, c.last_end);
+  r = look (&c);
+  if (r == 0 && c.nr_old > 0) {
+    r = l2_edit_begin (v->w->l2, c.first, c.last_end - c.first, &edit);
+    if (r == 0) {
+      r = allocate_and_write (&c, &edit);
+      l2_edit_end (&edit);
+    }
+    if (r == 0)
+      *done = c.end - c.start;
+    else
+      r = translate_error (v);
+  }
+  inflight_release (v->w->inflight, &claim);
+  return r;
+}

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is a disk put together, and when is it written?
+ *
+ * A disk is a stack of layers, a map, and up to two views: one in which nothing
+ * ever changes, which is there from the start, and a writable one, which is
+ * made when the first client comes that may write.  From then on all clients, also
+ * those that only read, use the writable one: `current' says which.  A
+ * request that began before the change goes on with the older view: what it
+ * looks up there is protected by its grace pin, as any other mapping of a moment
+ * ago.
+ *
+ * Until a client may write, nothing in the file is changed and only the reader's
+ * lock is held.  When the last one that may write has left, the disk is quiesced: the
+ * image is then clean, durable and without leaks; the writer's lock stays.
+ *
+ * Locks: `lock' guards coming and going: writers, `w' while it is made.  It is
+ * held during quiescing, so that nobody comes meanwhile.  Requests don't take it.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cleanup.h"
+#include "compress.h"
+#include "disk.h"
+#include "report.h"
+#include "snapshot.h"
+
+/* Bytes of inflated clusters that are kept for readers of small pieces. */
+#define INFLATED_CACHE (UINT64_C (16) << 20)
+
+struct disk {
+  struct disk_options options;
+  char description[128];
+  const char *why_readonly;
+
+  struct grace *grace;
+  struct map *map;
+  struct layers *layers;        /* layer 0 is the top image */
+  struct inflated *inflated;
+  struct health *health;
+
+  struct view frozen;           /* what is served while nobody may write */
+  struct view live;
+  _Atomic (const struct view *) current;
+
+  pthread_mutex_t lock;
+  unsigned writers;             /* connections that may write; under lock */
+  struct writable w;            /* made once under lock, then constant */
+  struct refcounts *refcounts;  /* likewise */
+};
+
+/* --- opening --- */
+
+static const char *
+find_why_readonly (const struct disk *d, const struct header *h,
+                   const struct hostfile *file)
+{
+  if (d->options.untrusted)
+    return "untrusted images are not written";
+  if (!hostfile_is_writable (file))
+    return "the file is not writable";
+  if (h->incompatible & QCOW2_INCOMPAT_CORRUPT)
+    return "the image is marked corrupt";
+  if (h->incompatible & QCOW2_INCOMPAT_DIRTY)
+    return "the image was not closed properly and needs a repair "
+      "(qemu-img check -r all)";
+  if (h->has_bitmaps)
+    return "the image has persistent bitmaps, "
+      "which writing would make invalid";
+  return NULL;
+}
+
+static void
+describe (struct disk *d, const struct header *h)
+{
+  char cluster[32];
+
+  if (h->cluster_size >= 1 << 20)
+    snprintf (cluster, sizeof cluster, "%uM",
+              (unsigned) (h->cluster_size >> 20));
+  else if (h->cluster_size >= 1024)
+    snprintf (cluster, sizeof cluster, "%uK",
+              (unsigned) (h->cluster_size >> 10));
+  else
+    snprintf (cluster, sizeof cluster, "%u", (unsigned) h->cluster_size);
+  snprintf (d->description, sizeof d->description,
+            "qcow2 v%u, %s clusters, %u layer%s%s", h->version, cluster,
+            layers_count (d->layers), layers_count (d->layers) == 1 ? "" : "s",
+            d->why_readonly ? ", read-only" : "");
+}
+
+static int
+open_layers (struct disk *d)
+{
+  const struct disk_options *o = &d->options;
+  struct hostfile_options file_options = {
+    .try_writable = !o->untrusted, .drop_cache = o->drop_cache,
+    .hooks = o->hooks,
+  };
+  const struct chain_options chain = {
+    .backing = o->backing, .backing_path = o->backing_path,
+    .backing_format = o->backing_format, .lock = o->lock,
+    .file = file_options,
+  };
+  struct hostfile *file;
+  struct header header;
+
+  if (chain_open_image (o->path, &file_options, &file, &header) == -1)
+    return -1;
+  if ((o->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
+      layers_add_qcow2 (d->layers, file, &header) == -1) {
+    header_free (&header);
+    hostfile_close (file);
+    return -1;
+  }
+  if (snapshot_register (file, layers_header (d->layers, 0),
+                         layers_overlap (d->layers, 0)) == -1)
+    return -1;
+  return chain_open (d->layers, &chain);
+}
+
+int
+disk_open (const struct disk_options *options, struct disk **ret)
+{
+  struct disk *d = calloc (1, sizeof *d);
+  struct header *h;
+
+  if (d == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  d->options = *options;
+  pthread_mutex_init (&d->lock, NULL);
+
+  d->layers = layers_new ();
+  if (d->layers == NULL || open_layers (d) == -1)
+    goto error;
+  h = layers_header (d->layers, 0);
+
+  d->grace = grace_new ();
+  d->map = map_new (options->l2_cache);
+  if (d->grace == NULL || d->map == NULL) {
+    nbdkit_error ("out of memory");
+    goto error;
+  }
+  d->health = health_new (layers_file (d->layers, 0), h);
+  d->inflated = inflated_new (INFLATED_CACHE);
+  if (d->health == NULL || d->inflated == NULL)
+    goto error;
+
+  d->frozen.size = h->size;
+  d->frozen.layers = d->layers;
+  d->frozen.inflated = d->inflated;
+  d->frozen.health = d->health;
+  d->frozen.lower = layers_view_new (d->layers, 0, d->map, h->size,
+                                     options->l2_slice);
+  if (d->frozen.lower == NULL)
+    goto error;
+  atomic_init (&d->current, &d->frozen);
+
+  d->why_readonly = find_why_readonly (d, h, layers_file (d->layers, 0));
+  describe (d, h);
+  *ret = d;
+  return 0;
+
+ error:
+  disk_close (d);
+  return -1;
+}
+
+/* --- becoming writable --- */
+
+/* R8: autoclear bits of features that we don't maintain are cleared before the first
+ * change. */
+static int
+clear_autoclear (struct hostfile *file, struct header *h)
+{
+  const struct be64 none = put64 (0);
+
+  if (h->version < 3 || h->autoclear == 0)
+    return 0;
+  if (hostfile_write (file, &none, sizeof none,
+                      offsetof (struct qcow2_header,
+                                autoclear_features)) == -1 ||
+      hostfile_sync (file) == -1)
+    return -1;
+  h->autoclear = 0;
+  return 0;
+}
+
+static void
+free_writable (struct disk *d)
+{
+  checkpoint_free (d->w.checkpoint);
+  inflight_free (d->w.inflight);
+  if (d->w.alloc)
+    alloc_close (d->w.alloc);
+  l2_close (d->w.l2);
+  refcount_close (d->refcounts);
+  layers_view_free (d->live.lower);
+  memset (&d->w, 0, sizeof d->w);
+  memset (&d->live, 0, sizeof d->live);
+  d->refcounts = NULL;
+}
+
+/* Called with the lock held. */
+static int
+become_writable (struct disk *d)
+{
+  struct hostfile *file = layers_file (d->layers, 0);
+  struct header *h = layers_header (d->layers, 0);
+  struct overlap *overlap = layers_overlap (d->layers, 0);
+  struct writable *w = &d->w;
+
+  if (d->options.lock && hostfile_lock (file, HOSTFILE_WRITER) == -1)
+    return -1;
+
+  w->file = file;
+  w->header = h;
+  w->discard = d->options.discard;
+  w->detect_zeroes = d->options.detect_zeroes;
+
+  d->refcounts = refcount_open (file, h, overlap);
+  if (d->refcounts == NULL)
+    goto error;
+  w->l2 = l2_open (file, h, overlap, d->health, d->map, d->options.l2_slice);
+  if (w->l2 == NULL)
+    goto error;
+  w->alloc = alloc_open (file, h->cluster_bits, d->refcounts, overlap,
+                         d->grace, d->options.discard);
+  if (w->alloc == NULL)
+    goto error;
+  l2_set_alloc (w->l2, w->alloc);
+  w->inflight = inflight_new ();
+  if (w->inflight == NULL)
+    goto error;
+  w->checkpoint = checkpoint_new (file, w->l2, w->alloc, d->refcounts, overlap,
+                                  d->health, h->cluster_bits,
+                                  max64 (d->options.l2_cache / 2, 1 << 20));
+  if (w->checkpoint == NULL)
+    goto error;
+
+  d->live = d->frozen;
+  d->live.w = w;
+  d->live.lower = layers_view_new (d->layers, 1, d->map, h->size,
+                                   d->options.l2_slice);
+  if (d->live.lower == NULL)
+    goto error;
+  if (clear_autoclear (file, h) == -1)
+    goto error;
+
+  health_set_writable (d->health);
+  atomic_store (&d->current, &d->live);
+  return 0;
+
+ error:
+  free_writable (d);
+  if (d->options.lock)
+    hostfile_lock (file, HOSTFILE_READER);
+  return -1;
+}
+
+/* Called with the lock held, when no writer is left.  Readers may still have
+ * requests in flight that hold back what was freed, for a moment. */
+static int
+quiesce (struct disk *d)
+{
+  const struct timespec moment = { .tv_nsec = 1000000 };
+  int i;
+
+  if (health_check (d->health) == -1)
+    return -1;                  /* its cause was reported */
+  for (i = 0; i < 5000; i++) {
+    if (checkpoint_quiesce (d->w.checkpoint) == -1)
+      return -1;
+    if (alloc_quarantined (d->w.alloc) == 0)
+      return 0;
+    nanosleep (&moment, NULL);
+  }
+  return 0;
+}
+
+int
+disk_connect (struct disk *d, bool *writable)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  if (d->why_readonly)
+    *writable = false;
+  if (!*writable)
+    return 0;
+  if (d->w.file == NULL && become_writable (d) == -1)
+    return -1;
+  d->writers++;
+  return 0;
+}
+
+int
+disk_disconnect (struct disk *d, bool writable)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  if (!writable || --d->writers > 0)
+    return 0;
+  return quiesce (d);
+}
+
+int
+disk_close (struct disk *d)
+{
+  int r = 0;
+
+  if (d == NULL)
+    return 0;
+  if (d->writers > 0)
+    r = quiesce (d);
+  free_writable (d);
+  layers_view_free (d->frozen.lower);
+  health_free (d->health);
+  inflated_free (d->inflated);
+  if (d->map)
+    map_free (d->map);
+  if (d->grace)
+    grace_free (d->grace);
+  layers_free (d->layers);
+  pthread_mutex_destroy (&d->lock);
+  free (d);
+  return r;
+}
+
+/* --- what it is --- */
+
+uint64_t
+disk_size (const struct disk *d)
+{
+  return d->frozen.size;
+}
+
+uint64_t
+disk_cluster_size (const struct disk *d)
+{
+  return layers_header (d->layers, 0)->cluster_size;
+}
+
+const char *
+disk_description (const struct disk *d)
+{
+  return d->description;
+}
+
+const char *
+disk_why_readonly (const struct disk *d)
+{
+  return d->why_readonly;
+}
+
+bool
+disk_can_inflate (const char *type)
+{
+  unsigned t;
+
+  for (t = QCOW2_COMPRESSION_DEFLATE; t <= QCOW2_COMPRESSION_ZSTD; t++)
+    if (strcmp (type, compress_name (t)) == 0)
+      return compress_supported (t);
+  return false;
+}
+
+void
+disk_get_stats (struct disk *d, struct disk_stats *stats)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  memset (stats, 0, sizeof *stats);
+  map_get_stats (d->map, &stats->map);
+  if (d->w.file) {
+    alloc_get_stats (d->w.alloc, &stats->alloc);
+    checkpoint_get_stats (d->w.checkpoint, &stats->checkpoint);
+  }
+}
+
+/* --- requests --- */
+
+/* The pin comes first: whatever view is loaded under it stays good. */
+static const struct view *
+begin (struct disk *d, struct grace_pin *pin)
+{
+  *pin = grace_enter (d->grace);
+  return atomic_load (&d->current);
+}
+
+int
+disk_read (struct disk *d, void *buf, uint64_t count, uint64_t offset)
+{
+  struct grace_pin pin;
+  const struct view *v = begin (d, &pin);
+  int r = request_read (v, buf, count, offset);
+
+  grace_leave (d->grace, pin);
+  return r;
+}
+
+/* After a change, without the pin: a checkpoint if the client wants it durable,
+ * or if much is waiting. */
+static int
+settle_change (const struct view *v, int r, bool settle, bool fua)
+{
+  int err = errno;
+
+  if (r == 0 && fua && settle)
+    return checkpoint_flush (v->w->checkpoint);
+  if (settle)
+    checkpoint_relieve (v->w->checkpoint);
+  errno = err;
+  return r;
+}
+
+int
+disk_write (struct disk *d, const void *buf, uint64_t count, uint64_t offset,
+            bool fua)
+{
+  struct grace_pin pin;
+  const struct view *v = begin (d, &pin);
+  bool settle = false;
+  int r = request_write (v, buf, count, offset, fua, &settle);
+
+  grace_leave (d->grace, pin);
+  return settle_change (v, r, settle, fua);
+}
+
+int
+disk_trim (struct disk *d, uint64_t count, uint64_t offset, bool fua)
+{
+  struct grace_pin pin;
+  const struct view *v = begin (d, &pin);
+  bool settle = false;
+  int r = request_trim (v, count, offset, &settle);
+
+  grace_leave (d->grace, pin);
+  return settle_change (v, r, settle || fua, fua);
+}
+
+int
+disk_zero (struct disk *d, uint64_t count, uint64_t offset, bool may_trim,
+           bool fast, bool fua)
+{
+  struct grace_pin pin;
+  const struct view *v = begin (d, &pin);
+  bool settle = false;
+  int r = request_zero (v, count, offset, may_trim, fast, &settle);
+
+  grace_leave (d->grace, pin);
+  return settle_change (v, r, settle || fua, fua);
+}
+
+int
+disk_flush (struct disk *d)
+{
+  const struct view *v = atomic_load (&d->current);
+
+  return v->w ? checkpoint_flush (v->w->checkpoint) : 0;
+}
+
+int
+disk_extents (struct disk *d, uint64_t count, uint64_t offset, bool one,
+              extent_fn emit, void *opaque)
+{
+  struct grace_pin pin;
+  const struct view *v = begin (d, &pin);
+  int r = request_extents (v, count, offset, one, emit, opaque);
+
+  grace_leave (d->grace, pin);
+  return r;
+}
+
+int
+disk_cache (struct disk *d, uint64_t count, uint64_t offset)
+{
+  struct grace_pin pin;
+  const struct view *v = begin (d, &pin);
+  int r = request_cache (v, count, offset);
+
+  grace_leave (d->grace, pin);
+  return r;
+}

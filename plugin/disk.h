@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * A disk that is being served.  See disk.c.
+ */
+
+#ifndef QCOW2_DISK_H
+#define QCOW2_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "alloc.h"
+#include "chain.h"
+#include "checkpoint.h"
+#include "hostfile.h"
+#include "map.h"
+#include "request.h"
+#include "view.h"
+
+struct disk;
+
+struct disk_options {
+  const char *path;             /* absolute */
+  uint64_t l2_cache;            /* bytes */
+  uint64_t l2_slice;            /* bytes, power of two >= 512 */
+  enum backing_policy backing;
+  const char *backing_path;     /* absolute */
+  const char *backing_format;
+  bool untrusted;               /* an image from strangers: see the manual */
+  bool discard;
+  enum detect_zeroes detect_zeroes;
+  bool drop_cache;
+  bool lock;
+  const struct hostfile_hooks *hooks;   /* tests; NULL otherwise */
+};
+
+/* Opens and checks everything, changes nothing, takes reader's locks.  The
+ * strings must outlive the disk.  -1: reported. */
+extern int disk_open (const struct disk_options *, struct disk **);
+/* No request may be running.  Everything is made durable and clean first if
+ * it was written.  -1: that failed (reported); the memory is freed in
+ * any case. */
+extern int disk_close (struct disk *);
+
+extern uint64_t disk_size (const struct disk *);          /* bytes */
+extern uint64_t disk_cluster_size (const struct disk *);  /* bytes */
+/* "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
+extern const char *disk_description (const struct disk *);
+/* Why it can't be written, or NULL. */
+extern const char *disk_why_readonly (const struct disk *);
+
+/* A client comes.  *WRITABLE: in: it wants to write; out: it may.  The first one
+ * that may makes the disk writable (writer's lock, allocator, L2 tables).
+ * -1: reported. */
+extern int disk_connect (struct disk *, bool *writable);
+/* A client that was let in with this WRITABLE leaves.  After the last one that could write
+ * the image is made durable, clean and without leaks. -1: that failed (reported). */
+extern int disk_disconnect (struct disk *, bool writable);
+
+/* Requests; see request.h.  Any thread.  FUA: durable on return. */
+extern int disk_read (struct disk *, void *buf, uint64_t count,
+                      uint64_t offset);
+extern int disk_write (struct disk *, const void *buf, uint64_t count,
+                       uint64_t offset, bool fua);
+extern int disk_trim (struct disk *, uint64_t count, uint64_t offset,
+                      bool fua);
+extern int disk_zero (struct disk *, uint64_t count, uint64_t offset,
+                      bool may_trim, bool fast, bool fua);
+extern int disk_flush (struct disk *);
+extern int disk_extents (struct disk *, uint64_t count, uint64_t offset,
+                         bool one, extent_fn emit, void *opaque);
+extern int disk_cache (struct disk *, uint64_t count, uint64_t offset);
+
+/* Can clusters of this compression type ("zlib", "zstd") be read? */
+extern bool disk_can_inflate (const char *type);
+
+struct disk_stats {
+  struct map_stats map;
+  struct alloc_stats alloc;             /* zeros if never written */
+  struct checkpoint_stats checkpoint;
+};
+extern void disk_get_stats (struct disk *, struct disk_stats *);
+
+#endif /* QCOW2_DISK_H */

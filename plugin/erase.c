@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What do trim and zero do?
+ *
+ * Specification: "Standard Cluster Descriptor" (bit 0, and unallocated clusters).
+ *
+ * Whole clusters are a change of metadata only; what reads as zeros already is left alone, so
+ * that erasing empty space costs nothing and adds no tables.  The partial
+ * clusters at the edges of a zero request are written; a trim leaves them.
+ * A cluster that the end of the disk cuts short counts as whole.
+ *
+ *   found                 trim, zero+unmap            zero
+ *   unallocated           zero entry, if something    the same
+ *                         below shows through
+ *   zero                  nothing                     nothing
+ *   zero with host        zero entry, freed           nothing
+ *   normal                zero entry, freed           zero flag, host kept
+ *   compressed            zero entry, freed           the same
+ *
+ * Version 2 has no zero entries: there a cluster becomes unallocated if what is
+ * below reads as zeros; otherwise zero requests write zeros, and trim does
+ * nothing (it must not bring back what is below).
+ *
+ * A partial cluster is never turned into a whole-cluster change because the rest happens to
+ * read as zeros: a write in flight may be about to change that.
+ *
+ * Locks: claims, as in cow.c.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "bytes.h"
+#include "compress.h"
+#include "entry.h"
+#include "request.h"
+
+enum mode { TRIM, ZERO_UNMAP, ZERO_KEEP };
+
+enum action { SKIP, SET, WRITE };
+
+struct plan {
+  enum action action;
+  uint64_t start, len;          /* guest bytes; whole clusters but for the
+                                   end of the disk */
+  uint64_t entry;               /* SET: the new entry */
+  bool advance;                 /* SET: the entry's host offset advances */
+  bool frees;                   /* SET: these host clusters go */
+  uint64_t host, host_clusters;
+};
+
+/* What lies below [start, start+len): zeros?  Sets *LEN to how far the answer
+ * holds, in whole clusters. */
+static int
+zero_below (const struct view *v, uint64_t start, uint64_t *len)
+{
+  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t first = min64 (*len, cs);
+  uint64_t done = 0;
+  struct run run;
+
+  while (done < *len) {
+    if (layers_lookup (v->lower, start + done, *len - done, &run) == -1)
+      return -1;
+    if (run.kind != RUN_ZERO)
+      break;
+    done += run.len;
+  }
+  if (done == *len)
+    return 1;
+  if (done >= first) {
+    *len = round_down (done, cs);
+    return 1;
+  }
+  /* The first cluster is not all zeros; how many more are surely not? */
+  done += run.len;
+  if (done < *len)
+    *len = max64 (first, round_down (done, cs));
+  return 0;
+}
+
+/* A compressed cluster: which host clusters hold a reference for it? */
+static void
+plan_compressed (const struct header *h, const struct run *run,
+                 struct plan *plan)
+{
+  uint64_t first, n;
+
+  plan->frees = compress_clusters (h, run->host, &first, &n);
+  if (plan->frees) {
+    plan->host = first << h->cluster_bits;
+    plan->host_clusters = n;
+  }
+}
+
+/* Data that is to go, not merely to be hidden: version 3 has zero entries, version 2
+ * does what it can. */
+static int
+plan_removal (const struct view *v, enum mode mode, const struct run *run,
+              struct plan *plan)
+{
+  const struct header *h = v->w->header;
+  int zero;
+
+  if (h->version >= 3)
+    plan->entry = ENTRY_ZERO;
+  else {
+    zero = zero_below (v, plan->start, &plan->len);
+    if (zero == -1)
+      return -1;
+    if (!zero || mode == ZERO_KEEP) {
+      plan->action = mode == TRIM ? SKIP : WRITE;
+      return 0;
+    }
+    plan->entry = ENTRY_UNALLOCATED;
+  }
+  plan->action = SET;
+  plan->advance = false;
+  if (run->kind == RUN_COMPRESSED)
+    plan_compressed (h, run, plan);
+  else {
+    plan->frees = true;
+    plan->host = run->host;
+    plan->host_clusters = div_up (plan->len, h->cluster_size);
+  }
+  return 0;
+}
+
+/* Decides about the beginning of [start, end). */
+static int
+make_plan (const struct view *v, uint64_t start, uint64_t end,
+           enum mode mode, struct plan *plan)
+{
+  const bool v3 = v->w->header->version >= 3;
+  struct run run;
+  int zero;
+
+  if (l2_lookup (v->w->l2, start, end - start, &run) == -1)
+    return -1;
+  *plan = (struct plan) {
+    .action = SKIP, .start = start, .len = run.len,
+  };
+
+  switch (run.kind) {
+  case RUN_ZERO:
+    return 0;
+
+  case RUN_UNALLOCATED:
+    zero = zero_below (v, start, &plan->len);
+    if (zero == -1)
+      return -1;
+    if (!zero && v3) {
+      plan->action = SET;
+      plan->entry = ENTRY_ZERO;
+    }
+    else if (!zero && mode != TRIM)
+      plan->action = WRITE;
+    return 0;
+
+  case RUN_ZERO_ALLOC:
+    return mode == ZERO_KEEP ? 0 : plan_removal (v, mode, &run, plan);
+
+  case RUN_NORMAL:
+    if (mode == ZERO_KEEP && v3) {
+      plan->action = SET;
+      plan->entry = entry_zero_alloc (run.host, run.copied);
+      plan->advance = true;
+      return 0;
+    }
+    return plan_removal (v, mode, &run, plan);
+
+  case RUN_COMPRESSED:
+    return plan_removal (v, mode, &run, plan);
+
+  default:
+    /* l2_lookup returns no others. */
+    errno = EIO;
+    return -1;
+  }
+}
+
+/* Carries out what has to be SET at the beginning of [start, end), up to the first WRITE.
+ * Under the claim, so plans stay true.  Sets *DONE, bytes. */
+static int
+set_entries (const struct view *v, uint64_t start, uint64_t end,
+             enum mode mode, uint64_t *done)
+{
+  const struct header *h = v->w->header;
+  struct l2_edit edit;
+  struct plan plan;
+  uint64_t at;
+  unsigned frees = 0, freed = 0;
+
+  for (at = start; at < end; at += plan.len) {
+    if (make_plan (v, at, end, mode, &plan) == -1)
+      return -1;
+    if (plan.action == WRITE)
+      break;
+    frees += plan.frees;
+  }
+  *done = at - start;
+  if (at == start)
+    return 0;
+  end = at;
+
+  if (l2_edit_begin (v->w->l2, start, end - start, &edit) == -1)
+    return -1;
+  if (alloc_free_begin (v->w->alloc, frees) == -1) {
+    l2_edit_end (&edit);
+    return -1;
+  }
+  for (at = start; at < end; at += plan.len) {
+    uint64_t clusters;
+
+    /* It was made before, and its slices are pinned: no I/O, but the map may
+     * have had to drop what lies below.  What can't be done is left. */
+    if (make_plan (v, at, end, mode, &plan) == -1)
+      break;
+    if (plan.action != SET)
+      continue;
+    clusters = div_up (plan.len, h->cluster_size);
+    l2_set (&edit, plan.start, clusters, plan.entry, plan.advance, false);
+    if (plan.frees && freed < frees) {
+      alloc_free_run (v->w->alloc, plan.host, plan.host_clusters);
+      freed++;
+    }
+  }
+  alloc_free_end (v->w->alloc, frees - freed);
+  l2_edit_end (&edit);
+  return at < end ? -1 : 0;
+}
+
+static int
+set_under_claim (const struct view *v, uint64_t start, uint64_t end,
+                 enum mode mode, uint64_t *done)
+{
+  const unsigned bits = v->w->header->cluster_bits;
+  struct inflight_claim claim;
+  int r;
+
+  end = min64 (end, start + l2_edit_limit (v->w->l2, start));
+  inflight_claim (v->w->inflight, &claim, start >> bits, (end - 1) >> bits);
+  r = set_entries (v, start, end, mode, done);
+  inflight_release (v->w->inflight, &claim);
+  if (r == -1 && errno == EUCLEAN)
+    health_corrupt (v->health, "while erasing clusters");
+  return r;
+}
+
+/* Writes real zeros where the range does not read as zeros already. */
+static int
+write_zeros (const struct view *v, uint64_t start, uint64_t end, bool *settle)
+{
+  static const char zeros[256u << 10];
+  uint64_t n;
+  int r;
+
+  for (; start < end; start += n) {
+    n = min64 (end - start, sizeof zeros);
+    r = request_reads_zero (v, start, n);
+    if (r == -1)
+      return -1;
+    if (r == 1)
+      continue;
+    *settle = true;
+    if (write_data (v, zeros, n, start, false, settle) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+erase_clusters (const struct view *v, uint64_t start, uint64_t end,
+                enum mode mode, bool *settle)
+{
+  struct plan plan;
+  uint64_t done;
+
+  while (start < end) {
+    if (make_plan (v, start, end, mode, &plan) == -1)
+      return -1;
+    done = plan.len;
+    if (plan.action == SET) {
+      *settle = true;
+      if (set_under_claim (v, start, end, mode, &done) == -1)
+        return -1;
+      /* done == 0: another request has changed it into one to be written. */
+    }
+    else if (plan.action == WRITE &&
+             write_zeros (v, start, start + plan.len, settle) == -1)
+      return -1;
+    start += done;
+  }
+  return 0;
+}
+
+/* The whole clusters in [offset, offset+count): [*start, *end), empty if
+ * *start >= *end. */
+static void
+whole_clusters (const struct view *v, uint64_t offset, uint64_t count,
+                uint64_t *start, uint64_t *end)
+{
+  const uint64_t cs = v->w->header->cluster_size;
+
+  *start = round_up (offset, cs);
+  *end = offset + count == v->size ? v->size : round_down (offset + count, cs);
+}
+
+int
+request_trim (const struct view *v, uint64_t count, uint64_t offset,
+              bool *settle)
+{
+  uint64_t start, end;
+
+  if (health_check (v->health) == -1)
+    return -1;
+  if (!v->w->discard)
+    return 0;
+  whole_clusters (v, offset, count, &start, &end);
+  if (start >= end)
+    return 0;
+  return erase_clusters (v, start, end, TRIM, settle);
+}
+
+/* Would this request need to write zeros?  The edges of a request that has whole
+ * clusters don't count: they are less than two clusters. */
+static int
+needs_writes (const struct view *v, uint64_t offset, uint64_t count,
+              uint64_t start, uint64_t end, enum mode mode)
+{
+  struct plan plan;
+  int r;
+
+  if (start >= end) {
+    r = request_reads_zero (v, offset, count);
+    return r == -1 ? -1 : !r;
+  }
+  for (; start < end; start += plan.len) {
+    if (make_plan (v, start, end, mode, &plan) == -1)
+      return -1;
+    if (plan.action == WRITE)
+      return 1;
+  }
+  return 0;
+}
+
+int
+request_zero (const struct view *v, uint64_t count, uint64_t offset,
+              bool may_trim, bool fast, bool *settle)
+{
+  const enum mode mode = may_trim && v->w->discard ? ZERO_UNMAP : ZERO_KEEP;
+  uint64_t start, end;
+  int r;
+
+  if (health_check (v->health) == -1)
+    return -1;
+  whole_clusters (v, offset, count, &start, &end);
+
+  if (fast) {
+    r = needs_writes (v, offset, count, start, end, mode);
+    if (r == -1)
+      return -1;
+    if (r == 1) {
+      errno = ENOTSUP;
+      return -1;
+    }
+  }
+
+  if (start >= end)
+    return write_zeros (v, offset, offset + count, settle);
+  if (write_zeros (v, offset, start, settle) == -1 ||
+      erase_clusters (v, start, end, mode, settle) == -1 ||
+      write_zeros (v, end, offset + count, settle) == -1)
+    return -1;
+  return 0;
+}

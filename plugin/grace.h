@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Have all requests ended that began before now?  See grace.c.
+ *
+ * R4 (b): a freed host cluster may be reused only when no request is left that
+ * may have looked up the old mapping.  Requests enter and leave; whoever frees
+ * something takes a stamp after the old mapping has gone and asks later whether
+ * the stamp has passed.  Nobody ever waits.
+ */
+
+#ifndef QCOW2_GRACE_H
+#define QCOW2_GRACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct grace;
+
+extern struct grace *grace_new (void);  /* NULL on ENOMEM */
+extern void grace_free (struct grace *);
+
+/* A request's pin.  Enter and leave may be on any thread; nesting is fine.
+ * Cheap: no lock; threads on different cores touch different cache lines.
+ */
+struct grace_pin { uint32_t slot; };
+extern struct grace_pin grace_enter (struct grace *);
+extern void grace_leave (struct grace *, struct grace_pin);
+
+/* A stamp of now: everything that has entered before this call is covered. */
+extern uint64_t grace_stamp (struct grace *);
+
+/* Have all requests that entered before STAMP was taken left?  Moves the epoch on
+ * when it can; never blocks.  Once true for a stamp, true forever.
+ */
+extern bool grace_passed (struct grace *, uint64_t stamp);
+
+#endif /* QCOW2_GRACE_H */

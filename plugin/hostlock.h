@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * QEMU-compatible locks on an open file: see hostlock.c.  Others go
+ * through hostfile_lock.
+ */
+
+#ifndef QCOW2_HOSTLOCK_H
+#define QCOW2_HOSTLOCK_H
+
+/* Open-file-description locks on bytes 100+i (permission i is used) and 200+i
+ * (permission i is not shared).
+ */
+enum hostfile_lock {
+  HOSTFILE_UNLOCKED,
+  HOSTFILE_READER,      /* uses read; does not share write, resize */
+  HOSTFILE_WRITER,      /* uses read, write, resize; does not share write, resize */
+};
+
+/* Goes from the locks of role FROM, which FD holds, to those of role TO.
+ * Returns 0, or -1 with errno set (EBUSY: somebody else is in the way) and the
+ * error reported; FD then holds the locks of FROM as before.
+ */
+extern int hostlock_change (int fd, const char *path, enum hostfile_lock from,
+                            enum hostfile_lock to);
+
+#endif /* QCOW2_HOSTLOCK_H */

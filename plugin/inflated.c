@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does this compressed cluster say?
+ *
+ * A client that reads 4K at a time must not have the same cluster inflated again
+ * for each 4K.  So inflated clusters are kept, in a table and a list in order of
+ * use, within a limit.
+ *
+ * An entry that is not there is put there at once, LOADING, by its first reader, the
+ * leader, who then reads and inflates with no lock held (R10).  Others who want the
+ * same cluster wait for it; those who want another one do not.
+ *
+ *     (none) --> LOADING --> READY     in the table until evicted or forgotten
+ *                   |
+ *                   +------> FAILED    not in the table; those who waited see
+ *                                      the errno, those who come later try again
+ *
+ * A leader who wants all of a cluster inflates into its own buffer, and nothing is
+ * kept: whoever reads whole clusters won't come back for a part.  If others have come
+ * to wait meanwhile, they get a copy, and it is kept.
+ *
+ * An entry has one reference from the table and one from each reader.  Readers copy
+ * from it with no lock held; it is freed with its last reference, which may be after it
+ * has left the table.  Readers hold one entry at a time, so what cannot be evicted is
+ * never more than a cluster for each.
+ *
+ * The table is hashed by the layer and the part of the file (of REGION bytes) where the
+ * compressed bytes begin, so that inflated_forget finds the entries of a range of
+ * the file without looking at all of them.
+ *
+ * Locks: `lock' guards all that is said to be so below.  It is never held during I/O,
+ * inflating or copying.  Nothing is called with it held that takes another lock.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "cleanup.h"
+#include "compress.h"
+#include "inflated.h"
+#include "report.h"
+
+#define REGION_BITS 12
+#define MIN_BUCKETS 64
+#define MAX_BUCKETS 65536
+
+enum state { LOADING, READY, FAILED };
+
+struct entry {
+  /* Fixed once it is in the table. */
+  unsigned layer;
+  uint64_t descriptor;
+  uint64_t host, bytes;         /* of the compressed bytes */
+
+  /* Written by the leader before `state' changes, under the lock; after
+   * that fixed, so that readers with a reference need no lock. */
+  char *data;
+  int err;                      /* why it FAILED */
+
+  /* Guarded by the lock of the cache. */
+  enum state state;
+  bool listed;                  /* in the table and in the list */
+  unsigned refs;
+  unsigned waiting;             /* how many wait for `loaded' */
+  uint64_t held;                /* bytes that it counts for */
+  struct entry *next;           /* in the bucket; or next to be freed */
+  struct entry *newer, *older;  /* in order of use */
+  pthread_cond_t loaded;        /* no longer LOADING */
+};
+
+struct inflated {
+  uint64_t limit;               /* fixed */
+  struct compress_pool *pool;   /* has its own lock */
+
+  /* How many entries are listed.  Written under the lock; see inflated_forget for
+   * the one look without it. */
+  atomic_size_t listed;
+
+  pthread_mutex_t lock;
+  struct entry **buckets;       /* the heads: guarded by lock */
+  size_t nbuckets;              /* a power of 2; fixed */
+  struct entry *newest, *oldest;        /* guarded by lock */
+  uint64_t longest;             /* most compressed bytes of any entry yet: lock */
+  struct inflated_stats stats;  /* guarded by lock */
+};
+
+struct inflated *
+inflated_new (uint64_t limit)
+{
+  struct inflated *c = calloc (1, sizeof *c);
+
+  if (c == NULL)
+    goto fail;
+  c->limit = limit;
+  c->nbuckets = MIN_BUCKETS;
+  while (c->nbuckets < MAX_BUCKETS && c->nbuckets < limit >> REGION_BITS)
+    c->nbuckets *= 2;
+  c->buckets = calloc (c->nbuckets, sizeof *c->buckets);
+  c->pool = compress_pool_new ();
+  if (c->buckets == NULL || c->pool == NULL)
+    goto fail;
+  pthread_mutex_init (&c->lock, NULL);
+  return c;
+
+ fail:
+  nbdkit_error ("cannot make a cache for compressed clusters: %m");
+  if (c) {
+    free (c->buckets);
+    compress_pool_free (c->pool);
+    free (c);
+  }
+  return NULL;
+}
+
+static void
+free_entries (struct entry *e)
+{
+  struct entry *next;
+
+  for (; e; e = next) {
+    next = e->next;
+    pthread_cond_destroy (&e->loaded);
+    free (e->data);
+    free (e);
+  }
+}
+
+/* --- the table and the list; all with the lock held --- */
+
+static struct entry **
+bucket_of (struct inflated *c, unsigned layer, uint64_t region)
+{
+  uint64_t x = region + ((uint64_t) layer << 44);
+
+  x = (x ^ x >> 31) * UINT64_C (0x9e3779b97f4a7c15);
+  return &c->buckets[(x >> 32) & (c->nbuckets - 1)];
+}
+
+static void
+enlist (struct inflated *c, struct entry *e)
+{
+  e->newer = NULL;
+  e->older = c->newest;
+  if (c->newest)
+    c->newest->newer = e;
+  else
+    c->oldest = e;
+  c->newest = e;
+}
+
+static void
+delist (struct inflated *c, struct entry *e)
+{
+  if (e->newer)
+    e->newer->older = e->older;
+  else
+    c->newest = e->older;
+  if (e->older)
+    e->older->newer = e->newer;
+  else
+    c->oldest = e->newer;
+}
+
+static struct entry *
+find (struct inflated *c, unsigned layer, uint64_t descriptor, uint64_t host)
+{
+  struct entry *e;
+
+  for (e = *bucket_of (c, layer, host >> REGION_BITS); e; e = e->next)
+    if (e->descriptor == descriptor && e->layer == layer)
+      return e;
+  return NULL;
+}
+
+/* Drops a reference.  With the last one the entry goes to *DOOMED. */
+static void
+drop (struct inflated *c, struct entry *e, struct entry **doomed)
+{
+  if (--e->refs > 0)
+    return;
+  c->stats.bytes -= e->held;
+  e->next = *doomed;
+  *doomed = e;
+}
+
+static void
+insert (struct inflated *c, struct entry *e)
+{
+  struct entry **bucket = bucket_of (c, e->layer, e->host >> REGION_BITS);
+
+  e->next = *bucket;
+  *bucket = e;
+  enlist (c, e);
+  e->listed = true;
+  e->refs++;
+  c->listed++;
+  c->longest = max64 (c->longest, e->bytes);
+}
+
+static void
+discard (struct inflated *c, struct entry *e, struct entry **doomed)
+{
+  struct entry **p;
+
+  if (!e->listed)
+    return;
+  for (p = bucket_of (c, e->layer, e->host >> REGION_BITS); *p != e;
+       p = &(*p)->next)
+    ;
+  *p = e->next;
+  delist (c, e);
+  e->listed = false;
+  c->listed--;
+  drop (c, e, doomed);
+}
+
+/* Counts SIZE bytes for E, a cluster of that size, and evicts what was not used
+ * for longest until they are within the limit, or all the rest is in use. */
+static void
+hold (struct inflated *c, struct entry *e, uint64_t size,
+      struct entry **doomed)
+{
+  uint64_t floor = (size + sizeof *e) * INFLATED_MIN_CLUSTERS;
+  uint64_t limit = max64 (c->limit, floor);
+  struct entry *old, *newer;
+
+  e->held += size;
+  c->stats.bytes += size;
+  for (old = c->oldest; old && c->stats.bytes > limit; old = newer) {
+    newer = old->newer;
+    if (old->refs == 1) {       /* the table's */
+      discard (c, old, doomed);
+      c->stats.evictions++;
+    }
+  }
+  c->stats.peak_bytes = max64 (c->stats.peak_bytes, c->stats.bytes);
+}
+
+void
+inflated_free (struct inflated *c)
+{
+  struct entry *doomed = NULL;
+
+  if (c == NULL)
+    return;
+  while (c->oldest) {
+    assert (c->oldest->refs == 1);
+    discard (c, c->oldest, &doomed);
+  }
+  free_entries (doomed);
+  assert (c->stats.bytes == 0);
+  compress_pool_free (c->pool);
+  pthread_mutex_destroy (&c->lock);
+  free (c->buckets);
+  free (c);
+}
+
+void
+inflated_get_stats (struct inflated *c, struct inflated_stats *stats)
+{
+  LOCK_FOR_BLOCK (&c->lock);
+
+  *stats = c->stats;
+}
+
+/* --- reading --- */
+
+/* What is asked for. */
+struct want {
+  struct hostfile *file;
+  const struct header *header;
+  unsigned layer;
+  uint64_t descriptor;
+  uint64_t host, bytes;         /* of the compressed bytes */
+  bool whole;                   /* all of the cluster */
+};
+
+static int
+no_memory (const struct want *w)
+{
+  errno = ENOMEM;
+  nbdkit_error ("%s: cannot inflate the compressed cluster at offset %" PRIu64
+                ": %m", hostfile_path (w->file), w->host);
+  return ENOMEM;
+}
+
+/* Fills OUT with the cluster.  0, or an errno; reported. */
+static int
+inflate_into (struct inflated *c, const struct want *w, char *out)
+{
+  const unsigned type = w->header->compression_type;
+  const uint64_t cluster_size = w->header->cluster_size;
+  const char *path = hostfile_path (w->file);
+  CLEANUP_FREE char *in = malloc (w->bytes);
+  int err;
+
+  if (in == NULL)
+    return no_memory (w);
+  if (hostfile_read (w->file, in, w->bytes, w->host) == -1)
+    return errno;
+  if (compress_inflate (c->pool, type, in, w->bytes, out, cluster_size) == 0)
+    return 0;
+
+  err = errno;
+  if (err == ENOMEM)
+    return no_memory (w);
+  if (err == ENOTSUP)
+    nbdkit_error ("%s: cannot inflate the compressed cluster at offset %" PRIu64
+                  ": this build has no %s", path, w->host,
+                  compress_name (type));
+  else
+    nbdkit_error ("%s: image is corrupt: the %" PRIu64 " bytes at offset %"
+                  PRIu64 "%s are not a %s-compressed cluster of %" PRIu64
+                  " bytes", path, w->bytes, w->host,
+                  range_within (w->host, w->bytes, hostfile_size (w->file))
+                  ? "" : ", some of them beyond the end of the file,",
+                  compress_name (type), cluster_size);
+  return EIO;
+}
+
+/* Gives those who wait for E a cluster of their own, a copy of DATA, which belongs to
+ * the leader.  0, or an errno; reported. */
+static int
+copy_for_others (const struct want *w, struct entry *e, const char *data)
+{
+  const uint64_t cluster_size = w->header->cluster_size;
+
+  e->data = malloc (cluster_size);
+  if (e->data == NULL)
+    return no_memory (w);
+  memcpy (e->data, data, cluster_size);
+  return 0;
+}
+
+/* Makes the entry for W, LOADING, and lists it.  The one reference that comes
+ * with it is the caller's.  With the lock held.  NULL: out of memory. */
+static struct entry *
+new_entry (struct inflated *c, const struct want *w, struct entry **doomed)
+{
+  struct entry *e = calloc (1, sizeof *e);
+
+  if (e == NULL)
+    return NULL;
+  e->layer = w->layer;
+  e->descriptor = w->descriptor;
+  e->host = w->host;
+  e->bytes = w->bytes;
+  e->state = LOADING;
+  e->refs = 1;
+  e->held = sizeof *e;
+  pthread_cond_init (&e->loaded, NULL);
+
+  insert (c, e);
+  c->stats.inflations++;
+  c->stats.bytes += sizeof *e;
+  if (!w->whole)
+    hold (c, e, w->header->cluster_size, doomed);
+  return e;
+}
+
+/* Loads E, the leader's part.  If W is for a whole cluster, that is in BUF
+ * afterwards.  0, or an errno; reported. */
+static int
+lead (struct inflated *c, const struct want *w, struct entry *e, char *buf)
+{
+  struct entry *doomed = NULL;
+  bool copy = false;
+  int err, others_err;
+
+  /* Until `state' changes nobody else looks at data. */
+  if (w->whole)
+    err = inflate_into (c, w, buf);
+  else {
+    e->data = malloc (w->header->cluster_size);
+    err = e->data ? inflate_into (c, w, e->data) : no_memory (w);
+  }
+
+  others_err = err;
+  if (w->whole && err == 0) {
+    {
+      LOCK_FOR_BLOCK (&c->lock);
+
+      copy = e->waiting > 0;
+      if (copy)
+        hold (c, e, w->header->cluster_size, &doomed);
+      else {
+        e->state = READY;       /* seen by nobody */
+        discard (c, e, &doomed);
+      }
+    }
+    if (!copy)
+      goto out;
+    others_err = copy_for_others (w, e, buf);
+  }
+
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    e->err = others_err;
+    e->state = others_err ? FAILED : READY;
+    if (others_err)
+      discard (c, e, &doomed);
+    pthread_cond_broadcast (&e->loaded);
+  }
+
+ out:
+  free_entries (doomed);
+  return err;
+}
+
+int
+inflated_read (struct inflated *c, struct hostfile *file,
+               const struct header *h, unsigned layer, uint64_t descriptor,
+               uint64_t within, uint64_t len, void *buf)
+{
+  struct entry *e, *doomed = NULL;
+  struct want w = {
+    .file = file, .header = h, .layer = layer, .descriptor = descriptor,
+    .whole = within == 0 && len == h->cluster_size,
+  };
+  bool leader = false;
+  int err;
+
+  assert (range_within (within, len, h->cluster_size));
+
+  if (!compress_descriptor (h, descriptor, &w.host, &w.bytes)) {
+    nbdkit_error ("%s: image is corrupt: compressed cluster descriptor 0x%"
+                  PRIx64 " leads beyond the largest offset of an image",
+                  hostfile_path (file), descriptor);
+    errno = EIO;
+    return -1;
+  }
+
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    e = find (c, layer, descriptor, w.host);
+    if (e == NULL) {
+      e = new_entry (c, &w, &doomed);
+      leader = true;
+    }
+    else {
+      e->refs++;
+      delist (c, e);
+      enlist (c, e);
+      if (e->state == LOADING) {
+        c->stats.waits++;
+        e->waiting++;
+        while (e->state == LOADING)
+          pthread_cond_wait (&e->loaded, &c->lock);
+        e->waiting--;
+      }
+      else
+        c->stats.hits++;
+    }
+  }
+  if (e == NULL) {
+    errno = no_memory (&w);
+    return -1;
+  }
+  free_entries (doomed);
+  doomed = NULL;
+
+  err = leader ? lead (c, &w, e, buf) : e->err;
+  if (err == 0 && !(leader && w.whole))
+    memcpy (buf, e->data + within, len);
+
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    drop (c, e, &doomed);
+  }
+  free_entries (doomed);
+  if (err) {
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+/* --- forgetting --- */
+
+static bool
+is_in (const struct entry *e, unsigned layer, uint64_t from, uint64_t to)
+{
+  return e->layer == layer && e->host < to && e->host + e->bytes > from;
+}
+
+void
+inflated_forget (struct inflated *c, unsigned layer,
+                 uint64_t host_from, uint64_t host_to)
+{
+  struct entry *e, *next, *doomed = NULL;
+  uint64_t first, last, region;
+
+  /* Without the lock: whoever listed an entry of this range has ended before the
+   * caller could begin (see inflated.h), so its count is seen; entries of other ranges
+   * are no concern of ours. */
+  if (host_from >= host_to || c->listed == 0)
+    return;
+
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    /* An entry that reaches into the range may begin before it. */
+    first = (host_from - min64 (host_from, c->longest)) >> REGION_BITS;
+    last = (host_to - 1) >> REGION_BITS;
+
+    if (last - first < c->listed) {
+      for (region = first; region <= last; region++) {
+        for (e = *bucket_of (c, layer, region); e; e = next) {
+          next = e->next;
+          if (is_in (e, layer, host_from, host_to))
+            discard (c, e, &doomed);
+        }
+      }
+    }
+    else {
+      for (e = c->oldest; e; e = next) {
+        next = e->newer;
+        if (is_in (e, layer, host_from, host_to))
+          discard (c, e, &doomed);
+      }
+    }
+  }
+  free_entries (doomed);
+}

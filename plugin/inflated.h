@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Reading compressed clusters, through a bounded cache of inflated ones: see
+ * inflated.c.
+ *
+ * Functions that return int return 0, or -1 with errno set and the error reported.
+ */
+
+#ifndef QCOW2_INFLATED_H
+#define QCOW2_INFLATED_H
+
+#include <stdint.h>
+
+#include "header.h"
+#include "hostfile.h"
+
+struct inflated;
+
+/* LIMIT: bytes of memory for inflated clusters.  It is raised to INFLATED_MIN_CLUSTERS
+ * clusters where it is less than that, and to one cluster for each reader that is in here
+ * at the moment.  Buffers for the compressed bytes of what is being inflated come on
+ * top.  NULL on ENOMEM (reported). */
+#define INFLATED_MIN_CLUSTERS 4
+extern struct inflated *inflated_new (uint64_t limit);
+/* Nobody may be reading.  NULL is fine. */
+extern void inflated_free (struct inflated *);
+
+/* Reads [within, within+len) of the cluster that DESCRIPTOR (bits 0..61 of the L2
+ * entry) stands for in FILE, whose header is H.  LAYER is the number by which the
+ * cache knows FILE: never the same for two files.
+ *
+ * EIO if there is no cluster to be had from these bytes; the next call tries again.
+ * Readers who waited for the one that failed get its errno; it is reported once.
+ */
+extern int inflated_read (struct inflated *, struct hostfile *file,
+                          const struct header *h, unsigned layer,
+                          uint64_t descriptor, uint64_t within, uint64_t len,
+                          void *buf);
+
+/* Drops all clusters that have a compressed byte in [host_from, host_to) of that
+ * layer.
+ *
+ * To be called before other bytes are written there, and not before every request
+ * has ended that may have looked up a descriptor which leads there (R4): such a
+ * request would bring the old cluster back, to be found under a new descriptor
+ * that happens to be equal.  Costs nothing to speak of while the cache is empty.
+ */
+extern void inflated_forget (struct inflated *, unsigned layer,
+                             uint64_t host_from, uint64_t host_to);
+
+struct inflated_stats {
+  uint64_t hits;                /* reads of what was there */
+  uint64_t inflations;          /* clusters inflated, or tried to */
+  uint64_t waits;               /* reads that waited for another's inflation */
+  uint64_t evictions;
+  uint64_t bytes, peak_bytes;   /* of inflated clusters, with bookkeeping */
+};
+extern void inflated_get_stats (struct inflated *, struct inflated_stats *);
+
+#endif /* QCOW2_INFLATED_H */

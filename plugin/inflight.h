@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Who may change the mapping of these guest clusters now?  See inflight.c.
+ */
+
+#ifndef QCOW2_INFLIGHT_H
+#define QCOW2_INFLIGHT_H
+
+#include <stdint.h>
+
+struct inflight;
+
+/* One request's claim, on its stack.  The fields belong to inflight.c. */
+struct inflight_claim {
+  uint64_t first, last;         /* guest clusters, inclusive */
+  struct inflight_claim *next;  /* claims made later */
+};
+
+extern struct inflight *inflight_new (void);  /* NULL on ENOMEM (reported) */
+extern void inflight_free (struct inflight *);
+
+/* Waits until no earlier claim touches clusters FIRST..LAST.  A thread holds at
+ * most one claim at a time (two could deadlock). */
+extern void inflight_claim (struct inflight *, struct inflight_claim *,
+                            uint64_t first, uint64_t last);
+extern void inflight_release (struct inflight *, struct inflight_claim *);
+
+#endif /* QCOW2_INFLIGHT_H */

@@ -1,0 +1,609 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * The L1 and L2 tables of the writable image: what does the top layer say about a
+ * guest range, and how is that changed?
+ *
+ * Specification: "Cluster mapping".
+ *
+ *      l1[]  --->  L2 table = 1 cluster = slices  --->  entries
+ *      in memory   in the file                        in the map, by slice
+ *
+ * The L1 table is in memory whole.  L2 tables are cached by slice in the map (see
+ * map.c), in packed form, or raw while they are being changed.  Nothing here
+ * writes to the file except l2_write, which the checkpoint calls with a
+ * snapshot, and the first contents of a new table (zeros, or a copy), which no
+ * pointer names yet.  So a table that an L1 entry names, in memory or in the
+ * file, always has valid contents in the file (R1, R3).
+ *
+ * A table that a snapshot shares (L1 entry without COPIED) is copied before its
+ * first change; the meaning of its slices stays the same, so cached slices
+ * stay valid.
+ *
+ * Locks: `lock' guards table creation and the list of changed L1 entries; it may be
+ * held while a table's first contents are written (metadata, at most one
+ * cluster), never during guest data I/O or a sync (R10).  l1[] entries are
+ * atomics, changed under `lock', read without: an entry goes from one valid value to
+ * another, and a reader that sees the older one sees the mapping of a moment ago.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "entry.h"
+#include "l2.h"
+#include "report.h"
+
+/* Flags in the low bits of an L1 entry in memory (its offset is a multiple of
+ * 512).  They never reach the file. */
+#define L1_UNSETTLED UINT64_C (1)       /* not yet durable */
+#define L1_BAD       UINT64_C (2)       /* must not be followed */
+#define L1_FLAGS     UINT64_C (0x1ff)
+
+struct l2 {
+  struct hostfile *file;
+  const struct header *header;
+  struct overlap *overlap;
+  struct health *health;
+  struct alloc *alloc;
+
+  struct map_space *space;
+  uint64_t slice_size;          /* bytes in the file */
+  unsigned slice_span_bits;     /* log2 of the guest bytes of a slice */
+  unsigned table_span_bits;     /* log2 of the guest bytes of an L2 table */
+
+  pthread_mutex_t lock;
+  _Atomic uint64_t *l1;         /* written under lock, read without */
+  struct l1_change *changed;    /* guarded by lock */
+  unsigned nr_changed, room_changed;  /* guarded by lock */
+};
+
+/* --- loading --- */
+
+static int
+load_raw (void *opaque, uint64_t slice, void *raw)
+{
+  struct l2 *l2 = opaque;
+  const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
+  const uint64_t table = slice >> shift;
+  const uint64_t within = slice & ((UINT64_C (1) << shift) - 1);
+  const uint64_t entry = atomic_load (&l2->l1[table]) & ~L1_FLAGS;
+  const uint64_t offset = entry & QCOW2_L1_OFFSET_MASK;
+
+  if (offset == 0) {
+    memset (raw, 0, l2->slice_size);
+    return 0;
+  }
+  return hostfile_read (l2->file, raw, l2->slice_size,
+                        offset + within * l2->slice_size);
+}
+
+static unsigned
+decode (void *opaque, const void *raw, unsigned unit, unsigned max,
+        struct run *run)
+{
+  struct l2 *l2 = opaque;
+
+  return entry_decode (l2->header, l2->overlap, raw, unit, max, run);
+}
+
+static const struct map_ops l2_map_ops = {
+  .load_raw = load_raw,
+  .decode = decode,
+};
+
+static int
+compare_offsets (const void *a, const void *b)
+{
+  const uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
+
+  return x < y ? -1 : x > y;
+}
+
+/* Two L1 entries that name one table are corruption, and a danger: copying the
+ * table for one would free it for both.  Marks such entries. */
+static int
+mark_duplicates (struct l2 *l2, uint64_t n)
+{
+  CLEANUP_FREE uint64_t *offsets = malloc (n * sizeof *offsets + 1);
+  uint64_t i, found = 0, used = 0;
+
+  if (offsets == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (i = 0; i < n; i++)
+    if (l2->l1[i] != 0)
+      offsets[used++] = l2->l1[i] & QCOW2_L1_OFFSET_MASK & ~L1_FLAGS;
+  qsort (offsets, used, sizeof *offsets, compare_offsets);
+  for (i = 1; i < used; i++)
+    if (offsets[i] == offsets[i - 1] &&
+        (found == 0 || offsets[found - 1] != offsets[i]))
+      offsets[found++] = offsets[i];
+  if (found == 0)
+    return 0;
+  for (i = 0; i < n; i++) {
+    const uint64_t offset = l2->l1[i] & QCOW2_L1_OFFSET_MASK & ~L1_FLAGS;
+
+    if (bsearch (&offset, offsets, found, sizeof *offsets, compare_offsets))
+      l2->l1[i] |= L1_BAD;
+  }
+  return 0;
+}
+
+/* Takes over the L1 table of the file and registers the tables it names. */
+static int
+adopt_l1 (struct l2 *l2, const struct be64 *l1, uint64_t n)
+{
+  const struct header *h = l2->header;
+  uint64_t i, entry;
+  int r;
+
+  for (i = 0; i < n; i++) {
+    entry = get64 (l1[i]) & (QCOW2_L1_OFFSET_MASK | QCOW2_OFLAG_COPIED);
+    if ((entry & QCOW2_L1_OFFSET_MASK) == 0)
+      entry = 0;
+    else if (entry_l1_fault (h, hostfile_size (l2->file), entry))
+      entry |= L1_BAD;
+    else {
+      r = overlap_add (l2->overlap, entry & QCOW2_L1_OFFSET_MASK,
+                       h->cluster_size, OVERLAP_L2);
+      if (r == -1)
+        return -1;
+      if (r > 0 && r != OVERLAP_INACTIVE_L2)
+        entry |= L1_BAD;
+    }
+    atomic_init (&l2->l1[i], entry);
+  }
+  return mark_duplicates (l2, n);
+}
+
+struct l2 *
+l2_open (struct hostfile *file, const struct header *h,
+         struct overlap *overlap, struct health *health,
+         struct map *map, uint64_t slice_size)
+{
+  CLEANUP_FREE struct be64 *l1 = NULL;
+  struct l2 *l2;
+  unsigned slice_units;
+
+  if (slice_size > h->cluster_size)
+    slice_size = h->cluster_size;
+  slice_units = slice_size / h->l2_entry_size;
+
+  l2 = calloc (1, sizeof *l2);
+  if (l2 == NULL)
+    goto nomem;
+  pthread_mutex_init (&l2->lock, NULL);
+  l2->file = file;
+  l2->header = h;
+  l2->overlap = overlap;
+  l2->health = health;
+  l2->slice_size = slice_size;
+  l2->slice_span_bits = h->cluster_bits + __builtin_ctz (slice_units);
+  l2->table_span_bits = h->cluster_bits + h->l2_bits;
+
+  l2->l1 = calloc (h->l1_needed ? h->l1_needed : 1, sizeof *l2->l1);
+  l1 = malloc (h->l1_needed * sizeof *l1 + 1);
+  if (l2->l1 == NULL || l1 == NULL)
+    goto nomem;
+  if (hostfile_read (file, l1, h->l1_needed * sizeof *l1, h->l1_offset) == -1 ||
+      adopt_l1 (l2, l1, h->l1_needed) == -1)
+    goto error;
+
+  l2->space = map_space_new (map, entry_unit_bits (h), slice_units, slice_size,
+                             &l2_map_ops, l2);
+  if (l2->space == NULL)
+    goto nomem;
+  return l2;
+
+ nomem:
+  errno = ENOMEM;
+  nbdkit_error ("%s: L1 table: %m", hostfile_path (file));
+ error:
+  l2_close (l2);
+  return NULL;
+}
+
+void
+l2_set_alloc (struct l2 *l2, struct alloc *alloc)
+{
+  l2->alloc = alloc;
+}
+
+void
+l2_close (struct l2 *l2)
+{
+  if (l2 == NULL)
+    return;
+  if (l2->space)
+    map_space_free (l2->space);
+  pthread_mutex_destroy (&l2->lock);
+  free (l2->l1);
+  free (l2->changed);
+  free (l2);
+}
+
+/* --- looking up --- */
+
+static int
+bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
+{
+  const char *fault = entry_l1_fault (l2->header, hostfile_size (l2->file),
+                                      entry & ~L1_FLAGS);
+
+  health_corrupt (l2->health, "L1 entry %" PRIu64 " is 0x%" PRIx64 ": %s",
+                  table, entry & ~L1_FLAGS,
+                  fault ? fault : "the L2 table is used for something else as well");
+  return -1;
+}
+
+int
+l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
+{
+  uint64_t table = offset >> l2->table_span_bits;
+  const uint64_t entry = atomic_load_explicit (&l2->l1[table],
+                                               memory_order_acquire);
+
+  if (__builtin_expect (entry == 0, 0)) {
+    const uint64_t end = offset + len;
+    uint64_t next;
+
+    /* As far as there are no tables at all. */
+    do {
+      table++;
+      next = table << l2->table_span_bits;
+    } while (next < end &&
+             atomic_load_explicit (&l2->l1[table], memory_order_relaxed) == 0);
+    *run = (struct run) {
+      .start = offset, .len = min64 (end, next) - offset,
+      .kind = RUN_UNALLOCATED,
+    };
+    return 0;
+  }
+  if (__builtin_expect (entry & L1_BAD, 0))
+    return bad_l1 (l2, table, entry);
+
+  if (map_lookup (l2->space, offset, len, run) == -1)
+    return -1;
+  if (entry & L1_UNSETTLED)
+    run->unsettled = true;
+  if (__builtin_expect (run->kind == RUN_CORRUPT, 0)) {
+    health_corrupt (l2->health,
+                    "L2 entry 0x%" PRIx64 " for guest offset %" PRIu64 ": %s",
+                    run->host, offset,
+                    entry_fault (l2->header, l2->overlap, run->host));
+    return -1;
+  }
+  return 0;
+}
+
+/* --- changing --- */
+
+/* Room in the list for one more change, before anything is changed (R6).
+ * Called with the lock held. */
+static int
+l1_change_room (struct l2 *l2)
+{
+  struct l1_change *p;
+  unsigned room;
+
+  if (l2->nr_changed < l2->room_changed)
+    return 0;
+  room = l2->room_changed ? l2->room_changed * 2 : 16;
+  p = realloc (l2->changed, room * sizeof *p);
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  l2->changed = p;
+  l2->room_changed = room;
+  return 0;
+}
+
+/* Fills a new table: with what the shared table OLD holds, or zeros. */
+static int
+fill_table (struct l2 *l2, const struct alloc_run *new, uint64_t old)
+{
+  CLEANUP_FREE void *buf = NULL;
+
+  if (old == 0 && new->zeroed)
+    return 0;
+  buf = calloc (1, l2->header->cluster_size);
+  if (buf == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  if (old != 0 &&
+      hostfile_read (l2->file, buf, l2->header->cluster_size, old) == -1)
+    return -1;
+  return hostfile_write (l2->file, buf, l2->header->cluster_size, new->host);
+}
+
+/* Makes sure that there is an L2 table for TABLE and that it is ours alone. */
+static int
+own_table (struct l2 *l2, uint64_t table)
+{
+  uint64_t entry, old;
+  struct alloc_run new;
+
+  entry = atomic_load (&l2->l1[table]);
+  if (entry & L1_BAD)
+    return bad_l1 (l2, table, entry);
+  if (entry & QCOW2_OFLAG_COPIED)
+    return 0;
+
+  LOCK_FOR_BLOCK (&l2->lock);
+
+  entry = atomic_load (&l2->l1[table]);
+  if (entry & QCOW2_OFLAG_COPIED)
+    return 0;                   /* somebody else has made it */
+  old = entry & QCOW2_L1_OFFSET_MASK;
+
+  if (l1_change_room (l2) == -1 ||
+      alloc_free_begin (l2->alloc, 1) == -1)
+    return -1;
+  if (alloc_reserve_table (l2->alloc, &new) == -1) {
+    alloc_free_end (l2->alloc, 1);
+    return -1;
+  }
+  if (fill_table (l2, &new, old) == -1) {
+    alloc_abort_table (l2->alloc, &new);
+    alloc_free_end (l2->alloc, 1);
+    return -1;
+  }
+
+  /* Nothing can fail from here. */
+  l2->changed[l2->nr_changed++] = (struct l1_change) {
+    .index = table, .value = new.host | QCOW2_OFLAG_COPIED,
+    .barrier = old != 0 || !new.settled,
+  };
+  atomic_store (&l2->l1[table],
+                new.host | QCOW2_OFLAG_COPIED | L1_UNSETTLED);
+  if (old != 0)
+    alloc_free_run (l2->alloc, old, 1);
+  alloc_free_end (l2->alloc, old == 0);
+  return 0;
+}
+
+uint64_t
+l2_edit_limit (const struct l2 *l2, uint64_t offset)
+{
+  const uint64_t span = UINT64_C (1) << l2->slice_span_bits;
+
+  return round_down (offset, span) + L2_EDIT_MAX * span - offset;
+}
+
+int
+l2_edit_begin (struct l2 *l2, uint64_t offset, uint64_t len,
+               struct l2_edit *edit)
+{
+  const uint64_t last = (offset + len - 1) >> l2->slice_span_bits;
+  uint64_t table;
+
+  for (table = offset >> l2->table_span_bits;
+       table <= (offset + len - 1) >> l2->table_span_bits; table++)
+    if (own_table (l2, table) == -1)
+      return -1;
+
+  edit->l2 = l2;
+  edit->first_slice = offset >> l2->slice_span_bits;
+  for (edit->n = 0; edit->first_slice + edit->n <= last; edit->n++) {
+    edit->slices[edit->n] = map_pin (l2->space, edit->first_slice + edit->n);
+    if (edit->slices[edit->n] == NULL) {
+      l2_edit_end (edit);
+      return -1;
+    }
+  }
+  return 0;
+}
+
+void
+l2_set (struct l2_edit *edit, uint64_t offset, uint64_t clusters,
+        uint64_t entry, bool advance, bool barrier)
+{
+  const struct l2 *l2 = edit->l2;
+  const unsigned bits = l2->header->cluster_bits;
+  const uint64_t per_slice = UINT64_C (1) << (l2->slice_span_bits - bits);
+  uint64_t cluster = offset >> bits;
+
+  while (clusters > 0) {
+    const uint64_t slice = cluster / per_slice - edit->first_slice;
+    uint64_t i = cluster % per_slice;
+    uint64_t n = min64 (clusters, per_slice - i);
+    struct be64 *raw = map_edit_begin (edit->slices[slice]);
+
+    cluster += n;
+    clusters -= n;
+    for (; n > 0; n--, i++) {
+      raw[i] = put64 (entry);
+      if (advance)
+        entry += l2->header->cluster_size;
+    }
+    map_edit_end (edit->slices[slice], true, barrier);
+  }
+}
+
+void
+l2_edit_end (struct l2_edit *edit)
+{
+  while (edit->n > 0)
+    map_unpin (edit->slices[--edit->n]);
+}
+
+uint64_t
+l2_dirty_bytes (struct l2 *l2)
+{
+  return map_dirty_bytes (l2->space);
+}
+
+/* --- checkpoint --- */
+
+int
+l2_take (struct l2 *l2, struct l2_snapshot *snap)
+{
+  memset (snap, 0, sizeof *snap);
+
+  /* Slices first: a table whose L1 entry is not yet in this snapshot is not
+   * reachable, so slices of it do no harm; and an L1 entry that gets in after its slices
+   * were looked at names a table whose first contents are written. */
+  snap->nr_slices = map_take_dirty (l2->space, &snap->slices, &snap->barrier);
+  if (snap->nr_slices == -1) {
+    snap->nr_slices = 0;
+    return -1;
+  }
+
+  LOCK_FOR_BLOCK (&l2->lock);
+  snap->l1 = l2->changed;
+  snap->nr_l1 = l2->nr_changed;
+  l2->changed = NULL;
+  l2->nr_changed = l2->room_changed = 0;
+  for (unsigned i = 0; i < snap->nr_l1; i++)
+    snap->barrier |= snap->l1[i].barrier;
+  return 0;
+}
+
+/* Where slice number SLICE lies in the file.  Its table is owned, and stays
+ * where it is for as long as the slice is dirty. */
+static uint64_t
+slice_offset (struct l2 *l2, uint64_t slice)
+{
+  const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
+  const uint64_t within = slice & ((UINT64_C (1) << shift) - 1);
+
+  return (atomic_load (&l2->l1[slice >> shift]) & QCOW2_L1_OFFSET_MASK & ~L1_FLAGS)
+         + within * l2->slice_size;
+}
+
+struct piece { uint64_t offset; void *buf; };
+
+static int
+compare_pieces (const void *a, const void *b)
+{
+  const struct piece *x = a, *y = b;
+
+  return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Writes slices in order of their place in the file, neighbours in one call. */
+static int
+write_slices (struct l2 *l2, const struct l2_snapshot *snap)
+{
+  CLEANUP_FREE struct piece *pieces = NULL;
+  struct iovec iov[64];
+  int i, n, start;
+
+  pieces = malloc (snap->nr_slices * sizeof *pieces + 1);
+  if (pieces == NULL) {
+    /* Nothing has been written: as good as a full disk. */
+    errno = ENOSPC;
+    nbdkit_error ("malloc: out of memory while writing L2 tables");
+    return -1;
+  }
+  for (i = 0; i < snap->nr_slices; i++) {
+    pieces[i].offset = slice_offset (l2, snap->slices[i].index);
+    pieces[i].buf = snap->slices[i].raw;
+    if (overlap_find (l2->overlap, pieces[i].offset, l2->slice_size)
+        != OVERLAP_L2) {        /* R5 */
+      health_corrupt (l2->health, "an L2 slice would be written to offset %"
+                      PRIu64 ", which is no L2 table", pieces[i].offset);
+      return -1;
+    }
+  }
+  qsort (pieces, snap->nr_slices, sizeof *pieces, compare_pieces);
+
+  for (start = 0; start < snap->nr_slices; start += n) {
+    for (n = 0; start + n < snap->nr_slices && n < 64; n++) {
+      if (n > 0 && pieces[start + n].offset !=
+          pieces[start].offset + n * l2->slice_size)
+        break;
+      iov[n].iov_base = pieces[start + n].buf;
+      iov[n].iov_len = l2->slice_size;
+    }
+    if (hostfile_writev (l2->file, iov, n, pieces[start].offset, false) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+compare_l1_changes (const void *a, const void *b)
+{
+  const struct l1_change *x = a, *y = b;
+
+  return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Writes changed L1 entries, neighbours in one call. */
+static int
+write_l1 (struct l2 *l2, struct l2_snapshot *snap)
+{
+  struct be64 entries[64];
+  unsigned n, start;
+
+  qsort (snap->l1, snap->nr_l1, sizeof *snap->l1, compare_l1_changes);
+  for (start = 0; start < snap->nr_l1; start += n) {
+    for (n = 0; start + n < snap->nr_l1 && n < 64 &&
+           snap->l1[start + n].index == snap->l1[start].index + n; n++)
+      entries[n] = put64 (snap->l1[start + n].value);
+    if (hostfile_write (l2->file, entries, n * sizeof *entries,
+                        l2->header->l1_offset +
+                        snap->l1[start].index * sizeof *entries) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+int
+l2_write (struct l2 *l2, struct l2_snapshot *snap)
+{
+  if (snap->nr_slices > 0 && write_slices (l2, snap) == -1)
+    return -1;
+  if (snap->nr_l1 > 0 && write_l1 (l2, snap) == -1)
+    return -1;
+  return 0;
+}
+
+/* Puts the snapshot's L1 changes back, before those made since.  The table can be
+ * longer than it has room for; if memory for that can't be had, the image
+ * can't be written any more (the changes live on in l1[]). */
+static void
+restore_l1 (struct l2 *l2, struct l2_snapshot *snap)
+{
+  struct l1_change *p;
+  LOCK_FOR_BLOCK (&l2->lock);
+
+  p = realloc (snap->l1, (snap->nr_l1 + l2->nr_changed + 1) * sizeof *p);
+  if (p == NULL) {
+    health_fail (l2->health, "out of memory while restoring L1 changes");
+    free (snap->l1);
+    return;
+  }
+  if (l2->nr_changed > 0)
+    memcpy (p + snap->nr_l1, l2->changed, l2->nr_changed * sizeof *p);
+  free (l2->changed);
+  l2->changed = p;
+  l2->nr_changed += snap->nr_l1;
+  l2->room_changed = l2->nr_changed + 1;
+}
+
+void
+l2_done (struct l2 *l2, struct l2_snapshot *snap, bool ok)
+{
+  map_written (l2->space, snap->slices, snap->nr_slices, ok);
+
+  if (!ok && snap->nr_l1 > 0) {
+    restore_l1 (l2, snap);
+    return;
+  }
+  /* An owned table never moves, so the entry is still what was written. */
+  for (unsigned i = 0; i < snap->nr_l1; i++)
+    atomic_fetch_and (&l2->l1[snap->l1[i].index], ~L1_UNSETTLED);
+  free (snap->l1);
+}

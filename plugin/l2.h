@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * The L1 and L2 tables of the writable image.  See l2.c.
+ */
+
+#ifndef QCOW2_L2_H
+#define QCOW2_L2_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "alloc.h"
+#include "header.h"
+#include "health.h"
+#include "hostfile.h"
+#include "map.h"
+#include "overlap.h"
+#include "run.h"
+
+struct l2;
+
+/* Reads the L1 table and registers all L2 tables with OVERLAP.  SLICE_SIZE in
+ * bytes (a power of two, 512 .. cluster size).  All pointers must outlive it.
+ * NULL on error (reported). */
+extern struct l2 *l2_open (struct hostfile *, const struct header *,
+                           struct overlap *, struct health *,
+                           struct map *, uint64_t slice_size);
+/* l2_open needs no allocator, so that the tables can be registered before it is made;
+ * l2_edit_begin needs one. */
+extern void l2_set_alloc (struct l2 *, struct alloc *);
+extern void l2_close (struct l2 *);  /* NULL is fine */
+
+/* The run at guest OFFSET, at most LEN bytes (both within the disk).  Kinds
+ * UNALLOCATED, ZERO, ZERO_ALLOC, NORMAL, COMPRESSED.  Returns 0, or -1 with errno; a
+ * corrupt table or entry is EIO and has been dealt with. */
+extern int l2_lookup (struct l2 *, uint64_t offset, uint64_t len,
+                      struct run *);
+
+/* Guest bytes that one edit may span at most when it starts at OFFSET. */
+extern uint64_t l2_edit_limit (const struct l2 *, uint64_t offset);
+
+/* An edit: the slices of a guest range, pinned, in tables that are ours to
+ * change.  The caller holds an in-flight claim on the clusters. */
+#define L2_EDIT_MAX 64
+struct l2_edit {
+  struct l2 *l2;
+  uint64_t first_slice;
+  unsigned n;
+  struct map_slice *slices[L2_EDIT_MAX];
+};
+
+/* Acquires everything that a change of [offset, offset+len) needs (allocates L2
+ * tables, copies shared ones).  -1: nothing is held (reported). */
+extern int l2_edit_begin (struct l2 *, uint64_t offset, uint64_t len,
+                          struct l2_edit *);
+/* Sets the entries of CLUSTERS guest clusters from cluster-aligned guest OFFSET: the
+ * first gets ENTRY (host byte order), later ones the same, or each a host cluster
+ * further if ADVANCE.  BARRIER: what the entries name is not yet durable and
+ * must be before they reach the file.  Cannot fail. */
+extern void l2_set (struct l2_edit *, uint64_t offset, uint64_t clusters,
+                    uint64_t entry, bool advance, bool barrier);
+extern void l2_edit_end (struct l2_edit *);
+
+/* Bytes of slices waiting to be written. */
+extern uint64_t l2_dirty_bytes (struct l2 *);
+
+/* --- for the checkpoint, one caller at a time --- */
+
+struct l2_snapshot {
+  struct map_dirty *slices;
+  int nr_slices;
+  struct l1_change { uint32_t index; uint64_t value; bool barrier; } *l1;
+  unsigned nr_l1;
+  bool barrier;
+};
+
+/* Copies all that has changed.  -1: ENOMEM, nothing has changed. */
+extern int l2_take (struct l2 *, struct l2_snapshot *);
+/* Writes the copies: slices and L1 entries.  Does not sync. */
+extern int l2_write (struct l2 *, struct l2_snapshot *);
+/* OK: they are durable.  Not OK: all are waiting to be written again. */
+extern void l2_done (struct l2 *, struct l2_snapshot *, bool ok);
+
+#endif /* QCOW2_L2_H */

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Where does a guest range live among layers that do not change?  See layers.c.
+ */
+
+#ifndef QCOW2_LAYERS_H
+#define QCOW2_LAYERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "header.h"
+#include "hostfile.h"
+#include "map.h"
+#include "overlap.h"
+#include "run.h"
+
+struct layers;
+
+/* An empty stack.  NULL on ENOMEM (reported). */
+extern struct layers *layers_new (void);
+extern void layers_free (struct layers *);  /* closes the files it owns */
+
+/* Adds a layer below the ones that are there; the first is the top image,
+ * layer 0.  On success the stack owns FILE and what HEADER holds, on failure it
+ * does not.  The L1 table is read and checked, and dropped.
+ * A raw layer of SIZE bytes. */
+extern int layers_add_qcow2 (struct layers *, struct hostfile *,
+                             const struct header *);
+extern int layers_add_raw (struct layers *, struct hostfile *, uint64_t size);
+
+extern unsigned layers_count (const struct layers *);
+extern struct hostfile *layers_file (const struct layers *, unsigned i);
+/* The header of a qcow2 layer; NULL for a raw one. */
+extern struct header *layers_header (struct layers *, unsigned i);
+/* Is it worth to look for holes of the host file in the clusters of this qcow2
+ * layer?  See prealloc.h; found out when first asked. */
+extern bool layers_preallocated (struct layers *, unsigned i);
+/* Metadata clusters of a qcow2 layer. */
+extern struct overlap *layers_overlap (struct layers *, unsigned i);
+
+/* A view of the stack from layer FROM down, cached in MAP: for a read-only disk
+ * FROM is 0; for what lies below a writable image it is 1.  DISK_SIZE is the size of
+ * the disk that is served.  SLICE_SIZE as l2-slice.  NULL on error
+ * (reported).  Make it when the stack is complete. */
+struct layers_view;
+extern struct layers_view *layers_view_new (struct layers *, unsigned from,
+                                            struct map *, uint64_t disk_size,
+                                            uint64_t slice_size);
+extern void layers_view_free (struct layers_view *);  /* NULL is fine */
+
+/* The run at guest OFFSET, at most LEN bytes (within the disk).  Kinds ZERO,
+ * NORMAL (run.layer says in which file), COMPRESSED, CORRUPT; never UNALLOCATED.  0, or -1 with
+ * errno (reported).  Cost of a hit: one map look-up, whatever the number of
+ * layers.  */
+extern int layers_lookup (struct layers_view *, uint64_t offset, uint64_t len,
+                          struct run *);
+
+/* Nothing but zeros below, without looking? */
+extern bool layers_view_empty (const struct layers_view *);
+
+#endif /* QCOW2_LAYERS_H */

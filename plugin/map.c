@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Where is this guest offset, within a bounded amount of memory?
+ *
+ * Slices are kept in a hash table that is cut into shards, each with a lock of its
+ * own.  A slice has one of three forms:
+ *
+ *              load                          pin (loads raw)
+ *   (absent) ------->  EMPTY  ----->  PACK  ----------------->  RAW
+ *       ^      pin        \             |  <-----------------  /  |
+ *       |                  `------------|----------------------   |
+ *       |  load failed                  |     reclaim packs       |
+ *       +--------------- evicted -------+  (not enough memory: evicts)
+ *
+ *   EMPTY  somebody is loading it; who else wants it waits.
+ *   PACK   the runs in as few bytes as possible (pack.c).
+ *   RAW    the bytes of the file, which can be edited (mapedit.c); look-ups decode them.
+ *
+ * Whoever changes a form marks the slice busy, drops the lock, does the work (I/O by the
+ * loader, decoding, packing), takes the lock again, puts the new body in place and
+ * wakes those who wait (R10).  PACK and RAW slices answer look-ups while they are
+ * busy, so only a first load makes anybody wait, and only for that slice.
+ * Nobody keeps a pointer to a slice while waiting: the slice is looked for again,
+ * for it may have gone.  A load that failed leaves nothing behind, and who
+ * waited for it tries again for himself.
+ *
+ * What a request has just loaded may be evicted at once (mapmem.c): the request was
+ * answered from its own copy.
+ *
+ * Lock order: shard, then dirty_lock of a space.  No two shards at once.  The
+ * ops are called without locks, except decode, which is called under the
+ * shard lock on a hit of a raw slice: it must not call the map.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "cleanup.h"
+#include "map-impl.h"
+#include "report.h"
+
+#define MIN_BUCKETS 4           /* in a shard that has any */
+#define MAX_DECODE 4096         /* units in one answer from a raw slice */
+
+struct map_fill {
+  struct pack_builder builder;
+};
+
+/* --- the table --- */
+
+static inline struct map_slice **
+bucket_of (const struct shard *shard, const struct map_space *space,
+           uint64_t index)
+{
+  return &shard->buckets[map_hash (space, index) / MAP_SHARDS
+                         & (shard->nr_buckets - 1)];
+}
+
+struct map_slice *
+map_find (const struct shard *shard, const struct map_space *space,
+          uint64_t index)
+{
+  struct map_slice *s;
+
+  if (shard->nr_buckets == 0)
+    return NULL;
+  for (s = *bucket_of (shard, space, index); s; s = s->next)
+    if (s->index == index && s->space == space)
+      return s;
+  return NULL;
+}
+
+/* Makes room for one more slice.  If a larger table can't be had, the old one
+ * does; -1 if there is none. */
+static int
+grow (struct map *map, struct shard *shard)
+{
+  struct map_slice **old = shard->buckets, *s, **b;
+  const unsigned nr_old = shard->nr_buckets;
+
+  if (shard->nr_slices < nr_old)
+    return 0;
+
+  shard->nr_buckets = nr_old ? nr_old * 2 : MIN_BUCKETS;
+  shard->buckets = calloc (shard->nr_buckets, sizeof *shard->buckets);
+  if (shard->buckets == NULL) {
+    shard->buckets = old;
+    shard->nr_buckets = nr_old;
+    return nr_old ? 0 : -1;
+  }
+  map_charge (map, shard->buckets);
+  atomic_fetch_add (&map->buckets, shard->nr_buckets - nr_old);
+
+  for (unsigned i = 0; i < nr_old; i++)
+    while ((s = old[i]) != NULL) {
+      old[i] = s->next;
+      b = bucket_of (shard, s->space, s->index);
+      s->next = *b;
+      *b = s;
+    }
+  map_discharge (map, old);
+  free (old);
+  return 0;
+}
+
+struct map_slice *
+map_insert (struct shard *shard, struct map_space *space, uint64_t index)
+{
+  struct map_slice *s = calloc (1, sizeof *s), **b;
+
+  if (s == NULL || grow (space->map, shard) == -1) {
+    nbdkit_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
+    free (s);
+    errno = ENOMEM;
+    return NULL;
+  }
+  s->space = space;
+  s->index = index;
+  s->form = SLICE_EMPTY;
+  s->busy = true;
+  b = bucket_of (shard, space, index);
+  s->next = *b;
+  *b = s;
+  shard->nr_slices++;
+  map_account (s);
+  return s;
+}
+
+void
+map_unlink (struct shard *shard, struct map_slice **link)
+{
+  struct map_slice *s = *link;
+
+  *link = s->next;
+  shard->nr_slices--;
+  map_account_gone (s);
+}
+
+void
+map_not_busy (struct shard *shard, struct map_slice *s)
+{
+  s->busy = false;
+  map_account (s);
+  pthread_cond_broadcast (&shard->changed);
+}
+
+void
+map_give_up (struct shard *shard, struct map_slice *s)
+{
+  struct map_slice **link = bucket_of (shard, s->space, s->index);
+
+  while (*link != s)
+    link = &(*link)->next;
+  map_unlink (shard, link);
+  pthread_cond_broadcast (&shard->changed);
+}
+
+void
+map_free_slices (struct map_slice *s)
+{
+  struct map_slice *next;
+
+  for (; s; s = next) {
+    next = s->next;
+    free (s->body);
+    free (s);
+  }
+}
+
+/* --- loading and packing: no lock held --- */
+
+int
+map_fill_add (struct map_fill *fill, unsigned units, enum run_kind kind,
+              bool copied, uint16_t layer, uint64_t host)
+{
+  if (pack_add (&fill->builder, units, kind, copied, layer, host) == -1) {
+    nbdkit_error ("mapping cache: realloc: %m");
+    return -1;
+  }
+  return 0;
+}
+
+static int
+fill_from_raw (const struct map_space *space, const void *raw,
+               struct map_fill *fill)
+{
+  const unsigned units = space->shape.units;
+  struct run run;
+  unsigned unit, n;
+
+  for (unit = 0; unit < units; unit += n) {
+    n = space->ops->decode (space->opaque, raw, unit, units - unit, &run);
+    assert (n >= 1 && n <= units - unit);
+    if (map_fill_add (fill, n, run.kind, run.copied, run.layer, run.host) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+load_and_fill (const struct map_space *space, uint64_t index,
+               struct map_fill *fill)
+{
+  CLEANUP_FREE void *raw = NULL;
+
+  if (space->ops->load)
+    return space->ops->load (space->opaque, index, fill);
+
+  raw = malloc (space->raw_size);
+  if (raw == NULL) {
+    nbdkit_error ("mapping cache: malloc: %m");
+    return -1;
+  }
+  if (space->ops->load_raw (space->opaque, index, raw) == -1)
+    return -1;
+  return fill_from_raw (space, raw, fill);
+}
+
+struct pack *
+map_make_pack (const struct map_space *space, uint64_t index, const void *raw)
+{
+  struct map_fill fill;
+  struct pack *p = NULL;
+  int r, err;
+
+  pack_begin (&fill.builder, space->shape);
+  r = raw ? fill_from_raw (space, raw, &fill)
+          : load_and_fill (space, index, &fill);
+  if (r == 0) {
+    p = pack_build (&fill.builder);
+    if (p == NULL)
+      nbdkit_error ("mapping cache: malloc: %m");
+  }
+  err = errno;
+  pack_end (&fill.builder);
+  errno = err;
+  return p;
+}
+
+/* --- look-ups --- */
+
+/* Answers for units [unit, unit+max), or the beginning of them, by loading the
+ * slice.  Called with the shard lock held; drops it.  Returns the number of
+ * units, or -1. */
+static int64_t
+miss (struct shard *shard, struct map_space *space, uint64_t index,
+      unsigned unit, unsigned max, struct run *run)
+{
+  struct map_slice *s = map_insert (shard, space, index);
+  struct pack *p;
+  int64_t n = -1;
+  int err = errno;
+
+  shard->misses++;
+  pthread_mutex_unlock (&shard->lock);
+  if (s == NULL) {
+    errno = err;
+    return -1;
+  }
+
+  p = map_make_pack (space, index, NULL);
+  err = errno;
+  if (p)
+    n = pack_find (p, space->shape, unit, max, run);
+
+  pthread_mutex_lock (&shard->lock);
+  if (p) {
+    s->pack = p;
+    s->form = SLICE_PACK;
+    map_not_busy (shard, s);
+  }
+  else
+    map_give_up (shard, s);
+  pthread_mutex_unlock (&shard->lock);
+  if (p == NULL)
+    free (s);
+  map_reclaim (space->map);     /* the table may have grown in any case */
+  errno = err;
+  return n;
+}
+
+int
+map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
+            struct run *run)
+{
+  const struct pack_shape shape = space->shape;
+  const uint64_t index = offset >> space->slice_bits;
+  const uint64_t slice_bytes = UINT64_C (1) << space->slice_bits;
+  const uint64_t unit_bytes = UINT64_C (1) << shape.unit_bits;
+  const uint64_t in_slice = offset & (slice_bytes - 1);
+  const uint64_t in_unit = offset & (unit_bytes - 1);
+  const unsigned unit = in_slice >> shape.unit_bits;
+  struct shard *shard = map_shard (space, index);
+  struct map_slice *s;
+  unsigned max;
+  int64_t n;
+
+  assert (len > 0);
+  len = min64 (len, slice_bytes - in_slice);
+  max = (in_unit + len + unit_bytes - 1) >> shape.unit_bits;
+  run->unsettled = false;
+
+  pthread_mutex_lock (&shard->lock);
+  while ((s = map_find (shard, space, index)) != NULL &&
+         __builtin_expect (s->form == SLICE_EMPTY, 0))
+    pthread_cond_wait (&shard->changed, &shard->lock);
+
+  if (__builtin_expect (s == NULL, 0)) {
+    n = miss (shard, space, index, unit, max, run);
+    if (n == -1)
+      return -1;
+  }
+  else {
+    if (s->form == SLICE_PACK)
+      n = pack_find (s->pack, shape, unit, max, run);
+    else {
+      n = space->ops->decode (space->opaque, s->raw->data, unit,
+                              min64 (max, MAX_DECODE), run);
+      run->unsettled = s->raw->dirty || s->raw->writing > 0;
+    }
+    if (!s->referenced)         /* else leave its cache line alone */
+      s->referenced = true;
+    shard->hits++;
+    pthread_mutex_unlock (&shard->lock);
+  }
+
+  run->start = offset;
+  run->len = min64 (len, ((uint64_t) n << shape.unit_bits) - in_unit);
+  if (run_host_advances (run->kind))
+    run->host += in_unit;
+  return 0;
+}
+
+/* --- maps and spaces --- */
+
+struct map *
+map_new (uint64_t limit)
+{
+  struct map *map = aligned_alloc (_Alignof (struct map), sizeof *map);
+  pthread_mutexattr_t attr;
+
+  if (map == NULL)
+    return NULL;
+  memset (map, 0, sizeof *map);
+  map->limit = limit;
+  pthread_mutex_init (&map->lock, NULL);
+
+  pthread_mutexattr_init (&attr);
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+  /* The lock is held for less time than it takes to go to sleep. */
+  pthread_mutexattr_settype (&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+#endif
+  for (unsigned i = 0; i < MAP_SHARDS; i++) {
+    pthread_mutex_init (&map->shards[i].lock, &attr);
+    pthread_cond_init (&map->shards[i].changed, NULL);
+  }
+  pthread_mutexattr_destroy (&attr);
+  map_charge (map, map);
+  return map;
+}
+
+void
+map_free (struct map *map)
+{
+  if (map == NULL)
+    return;
+  while (map->spaces)
+    map_space_free (map->spaces);
+  for (unsigned i = 0; i < MAP_SHARDS; i++) {
+    free (map->shards[i].buckets);
+    pthread_mutex_destroy (&map->shards[i].lock);
+    pthread_cond_destroy (&map->shards[i].changed);
+  }
+  pthread_mutex_destroy (&map->lock);
+  free (map);
+}
+
+void
+map_get_stats (struct map *map, struct map_stats *stats)
+{
+  memset (stats, 0, sizeof *stats);
+  for (unsigned i = 0; i < MAP_SHARDS; i++) {
+    struct shard *shard = &map->shards[i];
+    LOCK_FOR_BLOCK (&shard->lock);
+
+    stats->hits += shard->hits;
+    stats->misses += shard->misses;
+    stats->evictions += shard->evictions;
+    stats->packs += shard->packs;
+  }
+  stats->bytes = atomic_load (&map->bytes);
+  stats->peak_bytes = atomic_load (&map->peak);
+}
+
+struct map_space *
+map_space_new (struct map *map, unsigned unit_bits, unsigned units,
+               size_t raw_size, const struct map_ops *ops, void *opaque)
+{
+  struct map_space *space = calloc (1, sizeof *space);
+
+  if (space == NULL)
+    return NULL;
+  assert (is_power_of_2 (units) && units <= 1u << 24);
+  assert (ops->load || (ops->load_raw && ops->decode && raw_size > 0));
+  assert (raw_size <= 1u << 30);
+
+  space->map = map;
+  space->shape = (struct pack_shape) { .unit_bits = unit_bits, .units = units };
+  space->slice_bits = unit_bits + __builtin_ctz (units);
+  space->raw_size = raw_size;
+  space->ops = ops;
+  space->opaque = opaque;
+  atomic_init (&space->dirty_bytes, 0);
+  pthread_mutex_init (&space->dirty_lock, NULL);
+  space->dirty_tail = &space->dirty;
+  map_charge (map, space);
+
+  LOCK_FOR_BLOCK (&map->lock);
+  space->salt = map->nr_spaces++ * UINT64_C (0xd1b54a32d192ed03);
+  space->next = map->spaces;
+  map->spaces = space;
+  return space;
+}
+
+/* Takes all slices of a space out of a shard.  A slice may be busy: a request for
+ * another space may be packing it. */
+static struct map_slice *
+take_out (struct shard *shard, const struct map_space *space)
+{
+  struct map_slice *gone = NULL, **b, *s;
+  LOCK_FOR_BLOCK (&shard->lock);
+
+ again:
+  for (unsigned i = 0; i < shard->nr_buckets; i++)
+    for (b = &shard->buckets[i]; (s = *b) != NULL; ) {
+      if (s->space != space) {
+        b = &s->next;
+        continue;
+      }
+      if (s->busy) {
+        pthread_cond_wait (&shard->changed, &shard->lock);
+        goto again;
+      }
+      assert (s->form != SLICE_RAW || s->raw->pins == 0);
+      map_unlink (shard, b);
+      s->next = gone;
+      gone = s;
+    }
+  return gone;
+}
+
+void
+map_space_free (struct map_space *space)
+{
+  struct map *map;
+
+  if (space == NULL)
+    return;
+  map = space->map;
+  for (unsigned i = 0; i < MAP_SHARDS; i++)
+    map_free_slices (take_out (&map->shards[i], space));
+
+  {
+    LOCK_FOR_BLOCK (&map->lock);
+    struct map_space **p = &map->spaces;
+
+    while (*p != space)
+      p = &(*p)->next;
+    *p = space->next;
+  }
+  map_discharge (map, space);
+  pthread_mutex_destroy (&space->dirty_lock);
+  free (space);
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How much memory do all slices hold, and which of them goes when it is too much?
+ *
+ * Part of map.c: the budget.
+ *
+ * map.bytes counts what is really held, with what malloc adds: every block is counted
+ * when it gets its place in the map.  Whoever goes beyond the limit reclaims: a hand
+ * goes round the shards, and in each shard round the buckets.  It packs raw
+ * slices, forgives packed ones that were used since it came by last, and evicts the
+ * others (CLOCK).  It takes the lock of one shard at a time, for a few buckets; packing
+ * and freeing is done without it.
+ *
+ * Slices that are pinned, dirty, being written or busy are not evictable.
+ * map.evictable counts the bytes of the others, so that nobody searches in vain when
+ * there are only dirty ones.
+ *
+ * Locks: the counters are atomic, and exact whenever nobody is at work.  Deciding by a
+ * value that has just changed evicts one slice more or less, which is harmless.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+
+#include "bytes.h"
+#include "cleanup.h"
+#include "map-impl.h"
+
+#define SWEEP 32                /* buckets in one go */
+
+/* --- counting --- */
+
+/* What a block from malloc really takes, about. */
+static uint64_t
+block_cost (void *p)
+{
+  return p ? malloc_usable_size (p) + 16 : 0;
+}
+
+static void
+charge (struct map *map, uint64_t more)
+{
+  const uint64_t now = atomic_fetch_add (&map->bytes, more) + more;
+  uint_fast64_t peak = atomic_load (&map->peak);
+
+  while (peak < now &&
+         !atomic_compare_exchange_weak (&map->peak, &peak, now))
+    ;
+}
+
+static void
+discharge (struct map *map, uint64_t less)
+{
+  atomic_fetch_sub (&map->bytes, less);
+}
+
+void
+map_charge (struct map *map, void *block)
+{
+  charge (map, block_cost (block));
+}
+
+void
+map_discharge (struct map *map, void *block)
+{
+  discharge (map, block_cost (block));
+}
+
+static bool
+is_evictable (const struct map_slice *s)
+{
+  if (s->busy)
+    return false;
+  switch ((enum slice_form) s->form) {
+  case SLICE_EMPTY: return false;
+  case SLICE_PACK:  return true;
+  case SLICE_RAW:   return s->raw->pins == 0 && !s->raw->dirty &&
+                           s->raw->writing == 0;
+  }
+  abort ();
+}
+
+static void
+set_account (struct map_slice *s, uint64_t cost, bool evictable)
+{
+  struct map *map = s->space->map;
+
+  if (s->evictable)
+    atomic_fetch_sub (&map->evictable, s->charged);
+  if (cost > s->charged)
+    charge (map, cost - s->charged);
+  else if (cost < s->charged)
+    discharge (map, s->charged - cost);
+  if (evictable)
+    atomic_fetch_add (&map->evictable, cost);
+  s->charged = cost;
+  s->evictable = evictable;
+}
+
+void
+map_account (struct map_slice *s)
+{
+  set_account (s, block_cost (s) + block_cost (s->body), is_evictable (s));
+}
+
+void
+map_account_gone (struct map_slice *s)
+{
+  set_account (s, 0, false);
+}
+
+/* --- reclaiming --- */
+
+static bool
+over_limit (struct map *map)
+{
+  return atomic_load (&map->bytes) > map->limit &&
+         atomic_load (&map->evictable) > 0;
+}
+
+/* Evicts what it can from a few buckets, or until memory is below the limit.  If it meets a
+ * raw slice it stops there, makes it busy and returns it in *RAW.  *SEEN
+ * counts the buckets looked at, since something was found. */
+static void
+sweep (struct map *map, struct shard *shard, uint64_t *seen,
+       struct map_slice **raw)
+{
+  struct map_slice *gone = NULL, **b, *s;
+
+  {
+    LOCK_FOR_BLOCK (&shard->lock);
+    const unsigned buckets = min64 (shard->nr_buckets, SWEEP);
+
+    for (unsigned i = 0; i < buckets && *raw == NULL && over_limit (map); i++) {
+      b = &shard->buckets[shard->hand++ & (shard->nr_buckets - 1)];
+      ++*seen;
+      while ((s = *b) != NULL && over_limit (map)) {
+        if (!s->evictable)
+          b = &s->next;
+        else if (s->form == SLICE_RAW) {
+          s->busy = true;
+          map_account (s);
+          *raw = s;
+          *seen = 0;
+          shard->hand--;        /* the rest of this bucket: another time */
+          break;
+        }
+        else if (s->referenced) {
+          s->referenced = false;
+          b = &s->next;
+        }
+        else {
+          map_unlink (shard, b);
+          shard->evictions++;
+          s->next = gone;
+          gone = s;
+          *seen = 0;
+        }
+      }
+    }
+  }                             /* the lock is released here */
+  map_free_slices (gone);
+}
+
+/* Packs a clean raw slice that sweep made busy. */
+static void
+pack_raw (struct shard *shard, struct map_slice *s)
+{
+  /* No lock needed: nobody edits a slice that is not pinned, and nobody pins it
+   * while it is busy. */
+  struct raw *raw = s->raw;
+  struct pack *p = map_make_pack (s->space, s->index, raw->data);
+
+  {
+    LOCK_FOR_BLOCK (&shard->lock);
+    if (p) {
+      s->pack = p;
+      s->form = SLICE_PACK;
+      shard->packs++;
+      map_not_busy (shard, s);
+    }
+    else {
+      /* It can be loaded again when there is memory. */
+      map_give_up (shard, s);
+      shard->evictions++;
+    }
+  }
+  free (raw);
+  if (p == NULL)
+    free (s);
+}
+
+void
+map_reclaim (struct map *map)
+{
+  const int err = errno;
+  uint64_t seen = 0;
+
+  /* Twice round, for the first time forgives; and once more, for small shards get more
+   * than their share of looks. */
+  while (over_limit (map) && seen <= 3 * atomic_load (&map->buckets)) {
+    const unsigned i = atomic_fetch_add (&map->hand, 1) % MAP_SHARDS;
+    struct map_slice *raw = NULL;
+
+    sweep (map, &map->shards[i], &seen, &raw);
+    if (raw)
+      pack_raw (&map->shards[i], raw);
+  }
+  errno = err;
+}

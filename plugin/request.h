@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Requests of a client: what each does to the view.
+ *
+ * Offsets and counts are bytes and lie within the disk.  All return 0, or -1 with
+ * errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
+ * The caller holds a grace pin around each call (see disk.c).
+ *
+ * *SETTLE is set by requests whose change, to be durable, needs a checkpoint:
+ * the caller runs one if the client asked for FUA.
+ */
+
+#ifndef QCOW2_REQUEST_H
+#define QCOW2_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "run.h"
+#include "view.h"
+
+/* --- request.c: those that change nothing --- */
+
+/* The run at OFFSET, at most LEN bytes, seen through all layers: never
+ * UNALLOCATED or RESERVED.  run.layer says which file. */
+extern int request_lookup (const struct view *, uint64_t offset, uint64_t len,
+                           struct run *);
+
+extern int request_read (const struct view *, void *buf, uint64_t count,
+                         uint64_t offset);
+
+/* Calls EMIT for consecutive ranges that together cover [offset, offset+count)
+ * (only the first if ONE). */
+enum extent_type { EXTENT_DATA, EXTENT_HOLE, EXTENT_ZERO };
+typedef int (*extent_fn) (void *opaque, uint64_t offset, uint64_t len,
+                          enum extent_type);
+extern int request_extents (const struct view *, uint64_t count,
+                            uint64_t offset, bool one,
+                            extent_fn emit, void *opaque);
+
+/* Loads mappings and asks the host to read ahead. */
+extern int request_cache (const struct view *, uint64_t count,
+                          uint64_t offset);
+
+/* Does all of [offset, offset+len) read as zeros, by its mapping?
+ * 1, 0, or -1 on error. */
+extern int request_reads_zero (const struct view *, uint64_t offset,
+                               uint64_t len);
+
+/* --- write.c --- */
+
+/* FUA: data that needs no change of metadata is durable on return. */
+extern int request_write (const struct view *, const void *buf,
+                          uint64_t count, uint64_t offset, bool fua,
+                          bool *settle);
+
+/* The same, but zeros are written as any other data. */
+extern int write_data (const struct view *, const void *buf, uint64_t count,
+                       uint64_t offset, bool fua, bool *settle);
+
+/* --- cow.c: the part of a write that has to allocate --- */
+
+/* Writes some of [offset, offset+count), which starts in a cluster that can't be
+ * written in place: *DONE bytes of it (0 if it turns out that it can be by
+ * now). */
+extern int cow_write (const struct view *, const void *buf, uint64_t count,
+                      uint64_t offset, uint64_t *done);
+
+/* --- erase.c --- */
+
+extern int request_trim (const struct view *, uint64_t count, uint64_t offset,
+                         bool *settle);
+/* MAY_TRIM: host clusters may be given back.  FAST: ENOTSUP, before anything was
+ * changed, if it would be no faster than writing zeros. */
+extern int request_zero (const struct view *, uint64_t count, uint64_t offset,
+                         bool may_trim, bool fast, bool *settle);
+
+#endif /* QCOW2_REQUEST_H */

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What a request needs to know of the disk it works on.
+ *
+ * A view is one guest address space that is being served: a stack of layers that do not
+ * change, and, if it may be written, the writable top image over them.
+ * disk.c makes views; requests only use them.  Nothing here changes while
+ * requests run.
+ */
+
+#ifndef QCOW2_VIEW_H
+#define QCOW2_VIEW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "alloc.h"
+#include "checkpoint.h"
+#include "header.h"
+#include "health.h"
+#include "hostfile.h"
+#include "inflated.h"
+#include "inflight.h"
+#include "l2.h"
+#include "layers.h"
+
+enum detect_zeroes { DETECT_ZEROES_OFF, DETECT_ZEROES_ON, DETECT_ZEROES_UNMAP };
+
+/* The top image while it may be written. */
+struct writable {
+  struct hostfile *file;
+  const struct header *header;
+  struct l2 *l2;
+  struct alloc *alloc;
+  struct inflight *inflight;
+  struct checkpoint *checkpoint;
+  bool discard;                         /* trim does something */
+  enum detect_zeroes detect_zeroes;
+};
+
+struct view {
+  uint64_t size;                        /* of the disk, bytes */
+  struct layers *layers;                /* all, the top image included */
+  struct layers_view *lower;            /* what lies below the writable image; all
+                                           layers if there is none */
+  struct writable *w;                   /* NULL: read-only */
+  struct inflated *inflated;            /* cache of inflated clusters */
+  struct health *health;                /* of the top image */
+};
+
+#endif /* QCOW2_VIEW_H */

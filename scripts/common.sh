@@ -1,0 +1,105 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# What the scripts share: packages and the build.  Sourced, not run.
+
+set -e -u -o pipefail
+
+top="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+# mkfs.ext4 and its like are not on every user's path.
+PATH="$PATH:/usr/sbin:/sbin"
+
+# What it takes to build, and what it takes to test (Debian's names).
+# The arrays are used by the scripts that source this.
+# shellcheck disable=SC2034
+build_packages=(
+  autoconf
+  automake
+  gcc
+  libc6-dev
+  libdeflate-dev
+  libtool
+  libzstd-dev
+  make
+  nbdkit
+  nbdkit-plugin-dev
+  perl
+  pkg-config
+  zlib1g-dev
+)
+# shellcheck disable=SC2034
+test_packages=(
+  e2fsprogs
+  gnutls-bin
+  libnbd-bin
+  python3
+  python3-libnbd
+  qemu-utils
+  strace
+)
+
+say ()
+{
+  echo "== $*"
+}
+
+die ()
+{
+  echo "${0##*/}: $*" >&2
+  exit 1
+}
+
+# need_packages PACKAGE...: installs those that are missing.
+need_packages ()
+{
+  local -a missing=()
+  local p
+
+  command -v apt-get >/dev/null ||
+    die "this is for Debian and its like; elsewhere install what these packages" \
+        "hold and use ./configure: $*"
+  for p; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] ||
+      missing+=("$p")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  [ "$(id -u)" = 0 ] ||
+    die "packages are missing and only root can install them:" \
+        "apt-get install --no-install-recommends ${missing[*]}"
+  say "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get -qq update
+  apt-get -qq -y install --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# quietly LOG COMMAND...: what it prints is shown only if it fails.
+quietly ()
+{
+  local log="$1"
+  shift
+
+  if ! "$@" >>"$log" 2>&1; then
+    tail -n 60 "$log" >&2
+    die "failed: $* (see $log)"
+  fi
+}
+
+# build DIRECTORY [CONFIGURE-OPTION...]: out of tree, the first time and again.
+build ()
+{
+  local dir="$1" log="$1/build.log"
+  shift
+
+  [ ! -e "$top/config.status" ] ||
+    die "$top was configured in place: first run 'make distclean' there"
+  mkdir -p "$dir"
+  : > "$log"
+  if [ ! -x "$top/configure" ]; then
+    quietly "$log" autoreconf -i "$top"
+  fi
+  if [ ! -x "$dir/config.status" ]; then
+    (cd "$dir" && quietly "$log" "$top/configure" -q "$@")
+  fi
+  quietly "$log" make -s -j"$(nproc)" -C "$dir"
+}

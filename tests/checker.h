@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * A second opinion about an image, without a line of the core's code.
+ * See checker.c.
+ */
+
+#ifndef TEST_CHECKER_H
+#define TEST_CHECKER_H
+
+#include <stdint.h>
+
+#include "images.h"
+
+struct check_result {
+  unsigned long corruptions;
+  unsigned long leaks;          /* clusters with a count that is too high */
+  uint64_t allocated_end;       /* one past the last cluster in use, bytes */
+  char first[256];              /* what was found first; corruption wins */
+};
+
+/* Checks all metadata of the qcow2 image whose file holds BLOB. */
+extern void checker_check (const struct blob *, struct check_result *);
+
+/* The whole guest contents into OUT, which has room for SIZE bytes (the
+ * virtual size).  BELOW: the contents of the backing file, or NULL.
+ * 0, or -1 if the mapping leads nowhere. */
+extern int checker_read (const struct blob *, const struct blob *below,
+                         unsigned char *out, uint64_t size);
+
+#endif /* TEST_CHECKER_H */

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Images for C tests, made and judged by qemu-img and qemu-io.  See images.c.
+ */
+
+#ifndef TEST_IMAGES_H
+#define TEST_IMAGES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "stubs.h"
+
+/* A file's contents. */
+struct blob {
+  unsigned char *data;
+  uint64_t len;
+};
+
+/* Makes a private directory under the current one and goes there; exits with 77 if the
+ * tools are missing.  NAME: of the test. */
+extern void images_enter (const char *name);
+/* Removes it with all that is in it.  Not called when a test fails, so that the
+ * images can be looked at. */
+extern void images_leave (void);
+/* Absolute path of a file there, to be freed. */
+extern char *images_path (const char *name);
+
+/* A program and its arguments. */
+struct command {
+  char *argv[80];
+  int n;
+};
+extern void command_add (struct command *, const char *fmt, ...)
+  __attribute__ ((format (printf, 2, 3)));
+/* Runs it, with its output to the file "log", and returns its exit status.
+ * Frees the arguments. */
+extern int command_run (struct command *);
+/* The same, and anything but success ends the test. */
+extern void command_must (struct command *);
+
+/* One image file. */
+struct image_spec {
+  bool raw;                     /* else qcow2 */
+  int version;                  /* 2 or 3 */
+  uint64_t cluster_size;
+  unsigned refcount_bits;
+  uint64_t size;
+  const char *preallocation;    /* or NULL */
+  bool compressed;              /* the first image_fill also makes compressed
+                                   clusters */
+  const char *backing;          /* file name, or NULL */
+  bool backing_raw;
+};
+extern void image_create (const char *name, const struct image_spec *);
+/* N random changes with qemu-io: writes of all alignments with contents that
+ * differ everywhere, zeros, discards. */
+extern void image_fill (const char *name, const struct image_spec *,
+                        struct rng *, int n);
+extern void image_snapshot (const char *name, const char *snapshot);
+
+/* What an independent reader sees: the whole guest contents, through all backing
+ * files; of an internal snapshot unless NULL. */
+extern void image_contents (const char *name, const char *snapshot,
+                            struct blob *);
+/* qemu-img check's exit status. */
+extern int image_check (const char *name);
+
+extern void blob_load (const char *name, struct blob *);
+extern void blob_save (const char *name, const struct blob *);
+extern void blob_free (struct blob *);
+
+#endif /* TEST_IMAGES_H */

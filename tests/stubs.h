@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What a test program links in place of nbdkit, and small helpers.
+ */
+
+#ifndef TEST_STUBS_H
+#define TEST_STUBS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The text of the last nbdkit_error on this thread ("" if none), and how many
+ * there were in the whole process.  Errors are also printed on stderr with
+ * the prefix "error: ", unless quiet_errors is true.
+ */
+extern const char *last_error (void);
+extern void clear_last_error (void);
+extern unsigned long error_count (void);
+extern bool quiet_errors;
+
+/* Like assert, but always compiled in. */
+#define CHECK(cond)                                                     \
+  do {                                                                  \
+    if (!(cond)) {                                                      \
+      fprintf (stderr, "%s:%d: check failed: %s\n",                     \
+               __FILE__, __LINE__, #cond);                              \
+      abort ();                                                         \
+    }                                                                   \
+  } while (0)
+
+/* Seeded and replayable: the seed is taken from the environment variable
+ * SEED, else from the clock, and printed.  xorshift generator, one per thread.
+ */
+struct rng { uint64_t s; };
+extern uint64_t seed_from_env (void);
+extern void rng_init (struct rng *, uint64_t seed, uint64_t stream);
+extern uint64_t rng_next (struct rng *);
+static inline uint64_t
+rng_below (struct rng *r, uint64_t n)
+{
+  return n ? rng_next (r) % n : 0;
+}
+
+#endif /* TEST_STUBS_H */

@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is left of an image when the power goes, at any instant?
+ *
+ * Several threads change a disk whose file is a simulated one (simdisk.c).  At random
+ * moments, just before the file is changed or synced, the power is cut: any subset of what
+ * was not synced may have reached the disk.  Each such file is judged:
+ *
+ *   - no corruption, by an independent check of all metadata; leaks are fine
+ *   - every sector shows what was flushed last, or something that was written to
+ *     this very sector since (ledger.c)
+ *   - now and then: we can open and write it again, and that leaves it in order
+ *   - now and then: qemu-img agrees about metadata and contents
+ *
+ * Work goes on meanwhile.  After the last writer has left, the file must be
+ * in order, durable and without leaks.
+ *
+ * Environment: SEED replays (as far as the timing of threads allows); ITERATIONS: how many
+ * images (default: as many as can be had in SECONDS, 10); FIRST: begin with
+ * this one.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "checker.h"
+#include "disk.h"
+#include "images.h"
+#include "ledger.h"
+#include "pieces.h"
+#include "simdisk.h"
+
+#define IMAGE "top.qcow2"
+#define SURVIVOR "crashed.qcow2"
+
+struct trial {
+  struct image_spec spec;
+  const char *theme;
+  unsigned threads, ops;
+  struct disk_options options;
+  struct simdisk *sim;
+  struct disk *disk;
+  struct ledger *ledger;
+  struct pieces pieces;
+  struct blob initial, below;
+  bool has_below;
+
+  /* Only used within the watch, which the simdisk's lock guards. */
+  struct rng cut_rng;
+  unsigned cuts_left;
+  unsigned char *contents;
+};
+
+struct worker {
+  struct trial *t;
+  unsigned id;
+  struct rng rng;
+  unsigned char *buf;
+  pthread_t thread;
+};
+
+#define LONGEST (256u << 10)
+
+static uint64_t seed;
+static unsigned iteration;
+static unsigned nr_cuts, nr_reopened, nr_judged;
+
+#define FAIL(...)                                                       \
+  do {                                                                  \
+    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
+    fprintf (stderr, __VA_ARGS__);                                      \
+    fputc ('\n', stderr);                                               \
+    abort ();                                                           \
+  } while (0)
+
+/* --- judging what is left --- */
+
+static void
+check_metadata (const struct blob *b, bool leaks_allowed,
+                unsigned long *leaks, const char *when)
+{
+  struct check_result r;
+
+  checker_check (b, &r);
+  if (r.corruptions > 0 || (r.leaks > 0 && !leaks_allowed)) {
+    blob_save (SURVIVOR, b);
+    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, r.corruptions, r.leaks,
+          r.first);
+  }
+  if (leaks)
+    *leaks = r.leaks;
+}
+
+static void
+read_contents (struct trial *t, const struct blob *b, const char *when)
+{
+  if (checker_read (b, t->has_below ? &t->below : NULL, t->contents,
+                    t->spec.size) == -1)
+    FAIL ("%s: the contents can't be read", when);
+}
+
+/* No waiting for a real disk: nobody will cut its power. */
+static int
+skip_sync (void *opaque, const char *path, enum hostfile_op op,
+           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+           bool dsync)
+{
+  (void) opaque; (void) path; (void) iov; (void) niov;
+  (void) offset; (void) count; (void) dsync;
+  return op == HOSTFILE_OP_SYNC;
+}
+
+static const struct hostfile_hooks without_sync = { .before = skip_sync };
+
+/* Opens what is left, writes a little, closes. */
+static void
+go_on_after_crash (struct trial *t, unsigned long leaks)
+{
+  struct disk_options options = t->options;
+  struct rng *rng = &t->cut_rng;
+  struct disk *disk;
+  unsigned char *buf = malloc (LONGEST);
+  unsigned char *model = malloc (t->spec.size);
+  unsigned long leaks_after;
+  bool writable = true;
+  uint64_t at, n;
+  struct blob b;
+  unsigned i;
+
+  CHECK (buf != NULL && model != NULL);
+  memcpy (model, t->contents, t->spec.size);
+  options.path = images_path (SURVIVOR);
+  options.hooks = &without_sync;
+  if (disk_open (&options, &disk) == -1 ||
+      disk_connect (disk, &writable) == -1 || !writable)
+    FAIL ("after a crash: the image can't be opened");
+
+  for (at = 0; at < t->spec.size; at += n) {
+    n = min64 (t->spec.size - at, LONGEST);
+    if (disk_read (disk, buf, n, at) == -1 ||
+        memcmp (buf, model + at, n) != 0)
+      FAIL ("after a crash: %" PRIu64 "+%" PRIu64 " reads differently", at, n);
+  }
+  for (i = 0; i < 12; i++) {
+    at = rng_below (rng, t->spec.size / 512) * 512;
+    n = min64 (t->spec.size - at, 512 * (1 + rng_below (rng, 64)));
+    memset (buf, 1 + i, n);
+    if (i % 4 == 3) {
+      memset (buf, 0, n);
+      if (disk_zero (disk, n, at, true, false, false) == -1)
+        FAIL ("after a crash: zero: %m");
+    }
+    else if (disk_write (disk, buf, n, at, i % 4 == 2) == -1)
+      FAIL ("after a crash: write: %m");
+    memcpy (model + at, buf, n);
+  }
+  if (disk_disconnect (disk, true) == -1 || disk_close (disk) == -1)
+    FAIL ("after a crash: close: %m");
+
+  blob_load (SURVIVOR, &b);
+  check_metadata (&b, true, &leaks_after, "written after a crash");
+  if (leaks_after > leaks)
+    FAIL ("after a crash: %lu leaks have become %lu", leaks, leaks_after);
+  read_contents (t, &b, "written after a crash");
+  if (memcmp (t->contents, model, t->spec.size) != 0)
+    FAIL ("after a crash: what was written then is not there");
+  blob_free (&b);
+  free ((char *) options.path);
+  free (model);
+  free (buf);
+  nr_reopened++;
+}
+
+static void
+ask_qemu (struct trial *t)
+{
+  struct blob b;
+  int r = image_check (SURVIVOR);
+
+  if (r != 0 && r != 3)
+    FAIL ("qemu-img check of what is left: exit status %d", r);
+  image_contents (SURVIVOR, NULL, &b);
+  if (b.len != t->spec.size || memcmp (b.data, t->contents, b.len) != 0)
+    FAIL ("qemu-img convert reads something else in what is left");
+  blob_free (&b);
+  nr_judged++;
+}
+
+static void
+cut_power (struct trial *t, enum power_cut kind)
+{
+  unsigned long leaks;
+  struct blob b;
+  char when[40];
+
+  simdisk_cut (t->sim, &t->cut_rng, kind, &b);
+  snprintf (when, sizeof when, "power cut of kind %d", kind);
+  check_metadata (&b, true, &leaks, when);
+  read_contents (t, &b, when);
+  if (!ledger_allows (t->ledger, 0, t->spec.size / LEDGER_SECTOR, t->contents,
+                      true)) {
+    blob_save (SURVIVOR, &b);
+    FAIL ("%s: wrong contents", when);
+  }
+  nr_cuts++;
+
+  if (rng_below (&t->cut_rng, 12) == 0) {
+    blob_save (SURVIVOR, &b);
+    if (rng_below (&t->cut_rng, 3) == 0)
+      ask_qemu (t);
+    go_on_after_crash (t, leaks);
+    unlink (SURVIVOR);
+  }
+  blob_free (&b);
+}
+
+/* Syncs are the most interesting: nothing is ever less durable than just before. */
+static void
+watch (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  unsigned n = op == HOSTFILE_OP_SYNC ? rng_below (&t->cut_rng, 4) :
+    rng_below (&t->cut_rng, 24) == 0;
+
+  for (; n > 0 && t->cuts_left > 0; n--, t->cuts_left--)
+    cut_power (t, simdisk_random_cut (&t->cut_rng));
+}
+
+/* --- requests --- */
+
+static void
+check_sectors (struct worker *w, uint64_t offset, uint64_t count)
+{
+  if (disk_read (w->t->disk, w->buf, count, offset) == -1)
+    FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+  if (!ledger_allows (w->t->ledger, offset / 512, count / 512, w->buf, false))
+    FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", offset, count);
+}
+
+static void
+do_write (struct worker *w, uint64_t offset, uint64_t count)
+{
+  struct ledger *l = w->t->ledger;
+  const bool fua = rng_below (&w->rng, 16) == 0;
+  const uint32_t contents = ledger_contents (l);
+
+  ledger_fill (contents, offset / 512, count / 512, w->buf);
+  ledger_begin (l, offset / 512, count / 512, contents);
+  if (disk_write (w->t->disk, w->buf, count, offset, fua) == -1)
+    FAIL ("write %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+  ledger_end (l, offset / 512, count / 512, fua);
+}
+
+static void
+do_zero (struct worker *w, uint64_t offset, uint64_t count)
+{
+  struct ledger *l = w->t->ledger;
+  const bool fua = rng_below (&w->rng, 8) == 0;
+  const bool may_trim = rng_below (&w->rng, 2);
+  const bool fast = rng_below (&w->rng, 4) == 0;
+
+  ledger_begin (l, offset / 512, count / 512, LEDGER_ZEROS);
+  if (disk_zero (w->t->disk, count, offset, may_trim, fast, fua) == 0)
+    ledger_end (l, offset / 512, count / 512, fua);
+  else if (fast && errno == ENOTSUP)
+    ledger_cancel (l, offset / 512, count / 512);
+  else
+    FAIL ("zero %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+}
+
+/* Whole clusters only, since the ledger keeps to what is promised. */
+static void
+do_trim (struct worker *w, uint64_t offset, uint64_t count)
+{
+  struct trial *t = w->t;
+  const uint64_t cs = t->spec.cluster_size;
+  const bool fua = rng_below (&w->rng, 8) == 0;
+  const uint64_t start = round_up (offset, cs);
+  const uint64_t end = offset + count == t->spec.size ? t->spec.size :
+    round_down (offset + count, cs);
+
+  if (start >= end)
+    return;
+  ledger_begin (t->ledger, start / 512, (end - start) / 512, LEDGER_ZEROS);
+  if (disk_trim (t->disk, end - start, start, fua) == -1)
+    FAIL ("trim %" PRIu64 "+%" PRIu64 ": %m", start, end - start);
+  ledger_end (t->ledger, start / 512, (end - start) / 512, fua);
+}
+
+static void
+do_flush (struct worker *w)
+{
+  const uint64_t stamp = ledger_flush_begin (w->t->ledger);
+
+  if (disk_flush (w->t->disk) == -1)
+    FAIL ("flush: %m");
+  ledger_flush_end (w->t->ledger, stamp);
+}
+
+/* In version 2, what a trim does where there is a backing file is nobody's
+ * business. */
+static bool
+trim_is_certain (const struct trial *t)
+{
+  return t->options.discard && (t->spec.version == 3 || !t->has_below);
+}
+
+static void
+one_request (struct worker *w)
+{
+  struct trial *t = w->t;
+  uint64_t offset, count;
+
+  piece_part (pieces_pick (&t->pieces, &w->rng, w->id), &w->rng, 512,
+              t->spec.cluster_size, LONGEST, &offset, &count);
+  switch (rng_below (&w->rng, 20)) {
+  case 0: case 1: case 2:
+    do_zero (w, offset, count);
+    break;
+  case 3: case 4: case 5:
+    if (trim_is_certain (t))
+      do_trim (w, offset, count);
+    break;
+  case 6: case 7:
+    do_flush (w);
+    break;
+  case 8:
+    check_sectors (w, offset, count);
+    break;
+  default:
+    do_write (w, offset, count);
+  }
+}
+
+static void *
+work (void *opaque)
+{
+  struct worker *w = opaque;
+  unsigned i;
+
+  for (i = 0; i < w->t->ops; i++)
+    one_request (w);
+  return NULL;
+}
+
+static void
+run_threads (struct trial *t, struct rng *rng)
+{
+  struct worker workers[4];
+  unsigned i;
+
+  for (i = 0; i < t->pieces.owners; i++) {
+    struct worker *w = &workers[i];
+
+    *w = (struct worker) { .t = t, .id = i };
+    rng_init (&w->rng, rng_next (rng), i);
+    w->buf = malloc (LONGEST);
+    CHECK (w->buf != NULL);
+    if (t->pieces.owners == 1)  /* can be replayed exactly */
+      work (w);
+    else
+      CHECK (pthread_create (&w->thread, NULL, work, w) == 0);
+  }
+  for (i = 0; i < t->pieces.owners; i++) {
+    if (t->pieces.owners > 1)
+      CHECK (pthread_join (workers[i].thread, NULL) == 0);
+    free (workers[i].buf);
+  }
+}
+
+/* --- images --- */
+
+/* What makes an image special.  Each gets its turn. */
+static void
+random_spec (struct trial *t, struct rng *rng)
+{
+  static const unsigned bits[] = { 9, 12, 12, 16 };
+  static const char *const themes[] = {
+    "plain", "reuse", "snapshot", "backing", "version 2", "growth",
+    "preallocated", "snapshot and backing", "compressed",
+  };
+  const unsigned theme = iteration % 9;
+  struct image_spec *spec = &t->spec;
+
+  t->theme = themes[theme];
+  spec->version = theme == 4 || (theme == 2 && rng_below (rng, 4) == 0) ? 2 : 3;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->refcount_bits = spec->version == 2 ? 16 : 2 << rng_below (rng, 6);
+  if (theme == 5) {             /* a block counts 64 clusters, a table 4096 */
+    spec->cluster_size = 512;
+    spec->refcount_bits = 64;
+  }
+  spec->size = 512 * (64 + rng_below (rng, theme == 5 ? 6000 : 3000));
+  if (theme == 1)               /* everything is freed and used all the time */
+    spec->size = 24 * spec->cluster_size - 512 * rng_below (rng, 2);
+  t->has_below = theme == 3 || theme == 7 ||
+    (theme == 4 && rng_below (rng, 2));
+  spec->compressed = theme == 8 || (theme == 2 && rng_below (rng, 3) == 0);
+  if (spec->compressed)         /* they share host clusters: large counts */
+    spec->refcount_bits = 16;
+  if (theme == 6)
+    spec->preallocation = rng_below (rng, 2) ? "metadata" : "falloc";
+}
+
+static void
+make_image (struct trial *t, struct rng *rng)
+{
+  struct image_spec raw = { .raw = true };
+
+  random_spec (t, rng);
+  if (t->has_below) {
+    raw.size = 512 * (1 + rng_below (rng, t->spec.size * 3 / 2 / 512));
+    image_create ("below", &raw);
+    image_fill ("below", &raw, rng, 6);
+    blob_load ("below", &t->below);
+    t->spec.backing = "below";
+    t->spec.backing_raw = true;
+  }
+  image_create (IMAGE, &t->spec);
+  image_fill (IMAGE, &t->spec, rng, rng_below (rng, 6));
+  t->spec.compressed = false;   /* done */
+  if (strstr (t->theme, "snapshot")) {
+    image_snapshot (IMAGE, "before");
+    image_fill (IMAGE, &t->spec, rng, rng_below (rng, 3));
+  }
+  image_contents (IMAGE, NULL, &t->initial);
+  CHECK (t->initial.len == t->spec.size);
+}
+
+static void
+random_options (struct trial *t, struct rng *rng)
+{
+  t->options.path = images_path (IMAGE);
+  t->options.l2_cache = rng_below (rng, 2) ? 32 << 20 : 0;
+  do
+    t->options.l2_slice = UINT64_C (512) << rng_below (rng, 8);
+  while (t->options.l2_slice > t->spec.cluster_size);
+  t->options.backing = BACKING_FOLLOW;
+  t->options.discard = rng_below (rng, 8) != 0;
+  t->threads = rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
+  t->ops = (30 + rng_below (rng, 150)) / t->threads;
+}
+
+/* Nobody can write any more: all is durable and in order. */
+static void
+check_after_leaving (struct trial *t)
+{
+  enum power_cut kind;
+  struct blob b;
+
+  for (kind = 0; kind < CUT_KINDS; kind++) {
+    const bool last = kind == CUT_ALL;
+
+    simdisk_cut (t->sim, &t->cut_rng, kind, &b);
+    check_metadata (&b, !last, NULL, "after leaving");
+    read_contents (t, &b, "after leaving");
+    if (!ledger_allows (t->ledger, 0, t->spec.size / 512, t->contents, true))
+      FAIL ("after leaving: wrong contents");
+    blob_free (&b);
+  }
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .threads = 0 };
+  unsigned i, cycles = 1 + rng_below (rng, 2);
+
+  make_image (&t, rng);
+  random_options (&t, rng);
+  printf ("%u: %s: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u; "
+          "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s\n",
+          iteration, t.theme, t.spec.version, t.spec.cluster_size, t.spec.size,
+          t.spec.refcount_bits, t.threads, t.ops, t.options.l2_cache,
+          t.options.l2_slice, t.options.discard ? ", discard" : "");
+  fflush (stdout);
+
+  rng_init (&t.cut_rng, rng_next (rng), 500);
+  t.contents = malloc (t.spec.size);
+  CHECK (t.contents != NULL);
+  t.ledger = ledger_new (&t.initial);
+  t.sim = simdisk_new (t.options.path, rng_next (rng));
+  t.options.hooks = simdisk_hooks (t.sim);
+  pieces_make (&t.pieces, rng, t.spec.size, t.spec.cluster_size, 512,
+               t.threads, false);
+  if (disk_open (&t.options, &t.disk) == -1)
+    FAIL ("open failed");
+  simdisk_watch (t.sim, watch, &t);
+
+  for (i = 0; i < cycles; i++) {
+    bool writable = true;
+    uint64_t stamp;
+
+    if (disk_connect (t.disk, &writable) == -1 || !writable)
+      FAIL ("connect failed");
+    t.cuts_left = 30;
+    run_threads (&t, rng);
+    t.cuts_left += 6;
+    stamp = ledger_flush_begin (t.ledger);
+    if (disk_disconnect (t.disk, true) == -1)
+      FAIL ("disconnect: %m");
+    ledger_flush_end (t.ledger, stamp);
+    check_after_leaving (&t);
+  }
+  if (disk_close (t.disk) == -1)
+    FAIL ("close: %m");
+
+  simdisk_free (t.sim);
+  ledger_free (t.ledger);
+  pieces_free (&t.pieces);
+  blob_free (&t.initial);
+  blob_free (&t.below);
+  free (t.contents);
+  free ((char *) t.options.path);
+}
+
+int
+main (void)
+{
+  const char *iterations = getenv ("ITERATIONS");
+  const char *first = getenv ("FIRST");
+  const char *seconds = getenv ("SECONDS");
+  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
+  const time_t end = time (NULL) + (seconds ? atoi (seconds) : 10);
+  unsigned done;
+  struct rng rng;
+
+  seed = seed_from_env ();
+  images_enter ("test-crash");
+  iteration = first ? strtoul (first, NULL, 0) : 0;
+  for (done = 0; n ? done < n : time (NULL) < end; done++, iteration++) {
+    rng_init (&rng, seed, iteration);
+    one_image (&rng);
+  }
+  printf ("%u images, %u power cuts, %u written again, %u judged by qemu-img\n",
+          done, nr_cuts, nr_reopened, nr_judged);
+  images_leave ();
+  return 0;
+}

@@ -1,0 +1,644 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What happens when the host fails us: no space, no data, no sync?
+ *
+ * The same work is done again and again on a simulated file (simdisk.c), and each time
+ * another of its operations fails:
+ *
+ *   ENOSPC once       the request (or flush) that met it says so, everything else goes on
+ *   ENOSPC for long   nothing that was flushed is lost; when there is space again,
+ *                     the same request succeeds
+ *   a full disk       as before, but only what makes the file longer fails
+ *   EIO               requests fail with EIO and nothing else; the file is never corrupt
+ *   a failed sync     no change is accepted any more, reads go on (R9)
+ *
+ * After each failure the power is cut in various ways, and what is left is judged as in
+ * test-crash.  When space came back, in the end nothing is leaked.
+ *
+ * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
+ * had in SECONDS, 10); FIRST: begin with this one.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "checker.h"
+#include "disk.h"
+#include "images.h"
+#include "ledger.h"
+#include "pieces.h"
+#include "simdisk.h"
+
+#define IMAGE "top.qcow2"
+#define LONGEST (64u << 10)
+#define OPS 60
+
+/* The image, and what is done to it. */
+struct trial {
+  struct image_spec spec;
+  struct disk_options options;
+  struct blob initial, below;
+  bool has_below;
+  uint64_t work_seed;           /* of the requests: the same each time */
+};
+
+/* One time that the work is done. */
+struct attempt {
+  const struct trial *t;
+  const char *name;
+  uint64_t k;                   /* which operation fails */
+  struct simdisk *sim;
+  struct disk *disk;
+  struct ledger *ledger;
+  struct rng cut_rng;
+  unsigned char *contents;
+};
+
+struct request {
+  enum { WRITE, ZERO, TRIM, FLUSH, READ } kind;
+  uint64_t offset, count;
+  bool fua, may_trim;
+};
+
+static uint64_t seed;
+static unsigned iteration;
+static unsigned nr_attempts, nr_cuts;
+static atomic_uint nr_failed_requests;
+
+#define FAIL(r, ...)                                                    \
+  do {                                                                  \
+    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: %s, k %" PRIu64 ": ",  \
+             seed, iteration, (r)->name, (r)->k);                       \
+    fprintf (stderr, __VA_ARGS__);                                      \
+    fputc ('\n', stderr);                                               \
+    abort ();                                                           \
+  } while (0)
+
+/* --- requests --- */
+
+static void
+make_request (const struct trial *t, const struct piece *piece,
+              struct rng *rng, struct request *q)
+{
+  static const int kinds[] = {
+    WRITE, WRITE, WRITE, WRITE, WRITE, WRITE, ZERO, ZERO, TRIM, TRIM,
+    FLUSH, FLUSH, READ,
+  };
+
+  *q = (struct request) {
+    .kind = kinds[rng_below (rng, sizeof kinds / sizeof kinds[0])],
+    .fua = rng_below (rng, 10) == 0, .may_trim = rng_below (rng, 2),
+  };
+  piece_part (piece, rng, 512, t->spec.cluster_size, LONGEST,
+              &q->offset, &q->count);
+  if (q->kind == TRIM) {
+    const uint64_t cs = t->spec.cluster_size;
+    const uint64_t end = q->offset + q->count == t->spec.size ?
+      t->spec.size : round_down (q->offset + q->count, cs);
+
+    q->offset = round_up (q->offset, cs);
+    /* Nobody knows what a trim does in version 2 over a backing file. */
+    if (q->offset >= end || (t->spec.version == 2 && t->has_below))
+      q->kind = FLUSH;
+    else
+      q->count = end - q->offset;
+  }
+}
+
+/* Carries it out, and keeps the ledger.  0, or errno. */
+static int
+execute (struct attempt *r, const struct request *q, unsigned char *buf)
+{
+  struct ledger *l = r->ledger;
+  const uint64_t sector = q->offset / 512, n = q->count / 512;
+  uint32_t contents = LEDGER_ZEROS;
+  uint64_t stamp;
+  int result;
+
+  switch (q->kind) {
+  case READ:
+    if (disk_read (r->disk, buf, q->count, q->offset) == -1)
+      return errno;
+    if (!ledger_allows (l, sector, n, buf, false))
+      FAIL (r, "read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset,
+            q->count);
+    return 0;
+  case FLUSH:
+    stamp = ledger_flush_begin (l);
+    if (disk_flush (r->disk) == -1)
+      return errno;
+    ledger_flush_end (l, stamp);
+    return 0;
+  case WRITE:
+    contents = ledger_contents (l);
+    ledger_fill (contents, sector, n, buf);
+    ledger_begin (l, sector, n, contents);
+    result = disk_write (r->disk, buf, q->count, q->offset, q->fua);
+    break;
+  case ZERO:
+    ledger_begin (l, sector, n, contents);
+    result = disk_zero (r->disk, q->count, q->offset, q->may_trim, false,
+                        q->fua);
+    break;
+  default:
+    ledger_begin (l, sector, n, contents);
+    result = disk_trim (r->disk, q->count, q->offset, q->fua);
+  }
+  if (result == -1)
+    return errno;
+  ledger_end (l, sector, n, q->fua);
+  return 0;
+}
+
+/* --- judging --- */
+
+static void
+judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
+       const char *when)
+{
+  struct check_result result;
+  struct blob b;
+
+  simdisk_cut (r->sim, &r->cut_rng, kind, &b);
+  checker_check (&b, &result);
+  if (result.corruptions > 0 || (result.leaks > 0 && !leaks_allowed)) {
+    blob_save ("judged.qcow2", &b);
+    FAIL (r, "%s, cut %d: %lu corruptions, %lu leaks: %s", when, kind,
+          result.corruptions, result.leaks, result.first);
+  }
+  if (checker_read (&b, r->t->has_below ? &r->t->below : NULL, r->contents,
+                    r->t->spec.size) == -1)
+    FAIL (r, "%s: the contents can't be read", when);
+  if (!ledger_allows (r->ledger, 0, r->t->spec.size / 512, r->contents, true))
+    FAIL (r, "%s, cut %d: wrong contents", when, kind);
+  blob_free (&b);
+  nr_cuts++;
+}
+
+static void
+judge_some (struct attempt *r, const char *when)
+{
+  judge (r, CUT_NOTHING, true, when);
+  judge (r, CUT_ALL, true, when);
+  judge (r, simdisk_random_cut (&r->cut_rng), true, when);
+}
+
+static void
+read_all (struct attempt *r, const char *when)
+{
+  unsigned char *buf = malloc (LONGEST);
+  uint64_t at, n;
+
+  CHECK (buf != NULL);
+  for (at = 0; at < r->t->spec.size; at += n) {
+    n = min64 (r->t->spec.size - at, LONGEST);
+    if (disk_read (r->disk, buf, n, at) == -1)
+      FAIL (r, "%s: read: %m", when);
+    if (!ledger_allows (r->ledger, at / 512, n / 512, buf, false))
+      FAIL (r, "%s: wrong contents", when);
+  }
+  free (buf);
+}
+
+/* --- runs --- */
+
+static void
+begin (struct attempt *r, const struct trial *t, const char *name, uint64_t k)
+{
+  struct disk_options options = t->options;
+
+  *r = (struct attempt) { .t = t, .name = name, .k = k };
+  rng_init (&r->cut_rng, t->work_seed, k);
+  r->contents = malloc (t->spec.size);
+  CHECK (r->contents != NULL);
+  r->ledger = ledger_new (&t->initial);
+  r->sim = simdisk_new (t->options.path, k);
+  options.hooks = simdisk_hooks (r->sim);
+  if (disk_open (&options, &r->disk) == -1)
+    FAIL (r, "open failed");
+  nr_attempts++;
+}
+
+static int
+come (struct attempt *r)
+{
+  bool writable = true;
+
+  if (disk_connect (r->disk, &writable) == -1)
+    return errno ? errno : EINVAL;
+  CHECK (writable);
+  return 0;
+}
+
+static int
+leave (struct attempt *r)
+{
+  const uint64_t stamp = ledger_flush_begin (r->ledger);
+
+  if (disk_disconnect (r->disk, true) == -1)
+    return errno;
+  ledger_flush_end (r->ledger, stamp);
+  return 0;
+}
+
+static void
+end (struct attempt *r)
+{
+  disk_close (r->disk);
+  simdisk_free (r->sim);
+  ledger_free (r->ledger);
+  free (r->contents);
+}
+
+/* Calls STEP for each request, until it returns false. */
+static void
+do_work (struct attempt *r, bool (*step) (struct attempt *, const struct request *,
+                                      unsigned char *buf))
+{
+  struct pieces pieces;
+  struct request q;
+  struct rng rng;
+  unsigned char *buf = malloc (LONGEST);
+  unsigned i;
+
+  CHECK (buf != NULL);
+  rng_init (&rng, r->t->work_seed, 0);
+  pieces_make (&pieces, &rng, r->t->spec.size, r->t->spec.cluster_size, 512, 1,
+               false);
+  for (i = 0; i < OPS; i++) {
+    make_request (r->t, pieces_pick (&pieces, &rng, 0), &rng, &q);
+    if (!step (r, &q, buf))
+      break;
+  }
+  pieces_free (&pieces);
+  free (buf);
+}
+
+static void
+space_is_back (struct attempt *r)
+{
+  simdisk_fault (r->sim, NULL);
+  simdisk_limit (r->sim, UINT64_MAX);
+}
+
+/* A request that may meet ENOSPC: then, with space, it must succeed. */
+static bool
+step_nospace (struct attempt *r, const struct request *q, unsigned char *buf)
+{
+  int err = execute (r, q, buf);
+
+  if (err == 0)
+    return true;
+  if (err != ENOSPC)
+    FAIL (r, "request of kind %d fails with %s, not with ENOSPC", q->kind,
+          strerror (err));
+  if (q->kind == READ)
+    FAIL (r, "a read fails for lack of space");
+  nr_failed_requests++;
+  judge_some (r, "without space");
+  if (simdisk_failures (r->sim) == 0)
+    FAIL (r, "a request failed although no operation did");
+  space_is_back (r);
+  err = execute (r, q, buf);
+  if (err != 0)
+    FAIL (r, "request of kind %d fails again with %s, though there is space",
+          q->kind, strerror (err));
+  return true;
+}
+
+/* True if the fault came up at all. */
+static bool
+run_nospace (const struct trial *t, const char *name, uint64_t k,
+             uint64_t times, bool only_growth)
+{
+  const struct fault fault = {
+    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE,
+    .after = k, .times = times, .err = ENOSPC, .partial = k % 2,
+  };
+  struct attempt r;
+  bool met;
+  int err;
+
+  begin (&r, t, name, k);
+  err = come (&r);
+  CHECK (err == 0);
+  if (only_growth)
+    simdisk_limit (r.sim, simdisk_size (r.sim) + k * 1024);
+  else
+    simdisk_fault (r.sim, &fault);
+  do_work (&r, step_nospace);
+
+  err = leave (&r);
+  if (err != 0) {
+    if (err != ENOSPC)
+      FAIL (&r, "leaving fails with %s, not with ENOSPC", strerror (err));
+    judge_some (&r, "leaving without space");
+    space_is_back (&r);
+    /* The last chance is when somebody comes again. */
+    if (come (&r) != 0 || leave (&r) != 0)
+      FAIL (&r, "leaving fails again, though there is space");
+  }
+  met = simdisk_failures (r.sim) > 0;
+  space_is_back (&r);
+  read_all (&r, "in the end");
+  judge (&r, CUT_ALL, false, "in the end");
+  judge (&r, CUT_NOTHING, true, "in the end");
+  end (&r);
+  return met;
+}
+
+/* After EIO anything may fail, with EIO. */
+static bool
+step_eio (struct attempt *r, const struct request *q, unsigned char *buf)
+{
+  const uint64_t before = simdisk_failures (r->sim);
+  int err = execute (r, q, buf);
+
+  if (err == 0)
+    return true;
+  if (err != EIO)
+    FAIL (r, "request of kind %d fails with %s, not with EIO", q->kind,
+          strerror (err));
+  if (q->kind == READ || simdisk_failures (r->sim) == 0)
+    FAIL (r, "request of kind %d fails, but why?", q->kind);
+  nr_failed_requests++;
+  if (simdisk_failures (r->sim) > before)
+    judge_some (r, "after EIO");
+  return true;
+}
+
+static bool
+run_eio (const struct trial *t, uint64_t k)
+{
+  const struct fault fault = {
+    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE |
+      1 << HOSTFILE_OP_PUNCH,
+    .after = k, .times = 1, .err = EIO, .partial = k % 2,
+  };
+  struct attempt r;
+  bool met;
+  int err;
+
+  begin (&r, t, "EIO", k);
+  err = come (&r);
+  CHECK (err == 0);
+  simdisk_fault (r.sim, &fault);
+  do_work (&r, step_eio);
+  err = leave (&r);
+  met = simdisk_failures (r.sim) > 0;
+  if (err != 0 && (err != EIO || !met))
+    FAIL (&r, "leaving fails with %s", strerror (err));
+  read_all (&r, "after EIO");
+  judge_some (&r, "in the end");
+  end (&r);
+  return met;
+}
+
+/* R9: a sync failed, and somebody was told. */
+static bool
+step_no_sync (struct attempt *r, const struct request *q, unsigned char *buf)
+{
+  const bool failed = simdisk_failures (r->sim) > 0;
+  int err = execute (r, q, buf);
+
+  if (q->kind == READ) {
+    if (err != 0)
+      FAIL (r, "a read fails with %s", strerror (err));
+    return true;
+  }
+  if (failed && err != EIO)
+    FAIL (r, "request of kind %d after a failed sync: %s", q->kind,
+          strerror (err));
+  if (err == 0)
+    return true;
+  if (err != EIO || simdisk_failures (r->sim) == 0)
+    FAIL (r, "request of kind %d fails with %s", q->kind, strerror (err));
+  nr_failed_requests++;
+  if (!failed)
+    judge_some (r, "after a failed sync");
+  return true;
+}
+
+static bool
+run_no_sync (const struct trial *t, uint64_t k)
+{
+  const struct fault fault = {
+    .ops = 1 << HOSTFILE_OP_SYNC, .after = k, .times = 1, .err = EIO,
+  };
+  struct attempt r;
+  bool met;
+  int err;
+
+  begin (&r, t, "failed sync", k);
+  err = come (&r);
+  CHECK (err == 0);
+  simdisk_fault (r.sim, &fault);
+  do_work (&r, step_no_sync);
+  met = simdisk_failures (r.sim) > 0;
+  err = leave (&r);
+  if (met && err == 0)
+    FAIL (&r, "leaving after a failed sync says that all is well");
+  met = simdisk_failures (r.sim) > 0;
+  read_all (&r, "after a failed sync");
+  judge_some (&r, "in the end");
+  end (&r);
+  return met;
+}
+
+/* --- threads that run out of space --- */
+
+struct worker {
+  struct attempt *r;
+  const struct pieces *pieces;
+  unsigned id;
+  pthread_t thread;
+  atomic_uint *working;
+};
+
+/* Like step_nospace, but space comes and goes by itself. */
+static void *
+work (void *opaque)
+{
+  struct worker *w = opaque;
+  struct attempt *r = w->r;
+  unsigned char *buf = malloc (LONGEST);
+  struct request q;
+  struct rng rng;
+  unsigned i;
+  int err;
+
+  CHECK (buf != NULL);
+  rng_init (&rng, r->t->work_seed, 100 + w->id);
+  for (i = 0; i < OPS; i++) {
+    make_request (r->t, pieces_pick (w->pieces, &rng, w->id), &rng, &q);
+    while ((err = execute (r, &q, buf)) != 0) {
+      if (err != ENOSPC)
+        FAIL (r, "request of kind %d fails with %s, not with ENOSPC", q.kind,
+              strerror (err));
+      nr_failed_requests++;
+      usleep (50);
+    }
+  }
+  free (buf);
+  atomic_fetch_sub (w->working, 1);
+  return NULL;
+}
+
+static void
+run_threads (const struct trial *t, struct rng *rng)
+{
+  struct worker workers[4];
+  struct pieces pieces;
+  atomic_uint working;
+  struct attempt r;
+  unsigned i;
+  int err;
+
+  begin (&r, t, "threads", 0);
+  pieces_make (&pieces, rng, t->spec.size, t->spec.cluster_size, 512, 4,
+               false);
+  atomic_init (&working, pieces.owners);
+  err = come (&r);
+  CHECK (err == 0);
+  for (i = 0; i < pieces.owners; i++) {
+    workers[i] = (struct worker) {
+      .r = &r, .pieces = &pieces, .id = i, .working = &working,
+    };
+    CHECK (pthread_create (&workers[i].thread, NULL, work, &workers[i]) == 0);
+  }
+  while (atomic_load (&working) > 0) {
+    const struct fault fault = {
+      .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE,
+      .after = rng_below (rng, 30), .times = 1 + rng_below (rng, 20),
+      .err = ENOSPC, .partial = true,
+    };
+
+    simdisk_fault (r.sim, &fault);
+    usleep (500);
+    simdisk_fault (r.sim, NULL);
+    usleep (200);
+  }
+  for (i = 0; i < pieces.owners; i++)
+    CHECK (pthread_join (workers[i].thread, NULL) == 0);
+  space_is_back (&r);
+  read_all (&r, "after all");
+  if (leave (&r) != 0)
+    FAIL (&r, "leaving fails, though there is space");
+  judge (&r, CUT_ALL, false, "in the end");
+  judge (&r, CUT_NOTHING, true, "in the end");
+  pieces_free (&pieces);
+  end (&r);
+}
+
+/* --- images --- */
+
+static void
+make_trial (struct trial *t, struct rng *rng)
+{
+  static const unsigned bits[] = { 9, 9, 12, 16 };
+  struct image_spec raw = { .raw = true };
+  struct image_spec *spec = &t->spec;
+  const bool snapshot = rng_below (rng, 3) == 0;
+
+  *t = (struct trial) { .work_seed = rng_next (rng) };
+  spec->version = rng_below (rng, 5) ? 3 : 2;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->refcount_bits = spec->version == 2 || rng_below (rng, 2) ? 16 : 64;
+  spec->size = 512 * (64 + rng_below (rng, 2000));
+  t->has_below = rng_below (rng, 3) == 0;
+  if (t->has_below) {
+    raw.size = spec->size;
+    image_create ("below", &raw);
+    image_fill ("below", &raw, rng, 6);
+    blob_load ("below", &t->below);
+    spec->backing = "below";
+    spec->backing_raw = true;
+  }
+  spec->compressed = rng_below (rng, 4) == 0;
+  image_create (IMAGE, spec);
+  image_fill (IMAGE, spec, rng, rng_below (rng, 4));
+  if (snapshot)
+    image_snapshot (IMAGE, "before");
+  image_contents (IMAGE, NULL, &t->initial);
+  CHECK (t->initial.len == spec->size);
+
+  t->options = (struct disk_options) {
+    .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
+    .backing = BACKING_FOLLOW, .discard = true,
+  };
+  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s\n",
+          iteration, spec->version, spec->cluster_size, spec->size,
+          spec->refcount_bits, t->has_below ? ", backing file" : "",
+          spec->compressed ? ", compressed" : "",
+          snapshot ? ", snapshot" : "");
+  fflush (stdout);
+}
+
+/* Fails operation after operation: closely at first, where each is different, then
+ * in steps that grow. */
+static uint64_t
+next_k (uint64_t k, struct rng *rng)
+{
+  return k < 12 ? k + 1 : k + 1 + rng_below (rng, k / 3);
+}
+
+static void
+one_image (struct rng *rng, time_t deadline)
+{
+  struct trial t;
+  uint64_t k;
+
+  make_trial (&t, rng);
+  for (k = 0; run_nospace (&t, "ENOSPC once", k, 1, false) &&
+         time (NULL) < deadline; )
+    k = next_k (k, rng);
+  for (k = 0; run_nospace (&t, "ENOSPC for long", k, UINT64_MAX, false) &&
+         time (NULL) < deadline; )
+    k = next_k (k, rng);
+  for (k = 0; run_nospace (&t, "full disk", k, 0, true) &&
+         time (NULL) < deadline; )
+    k = next_k (k, rng);
+  for (k = 0; run_eio (&t, k) && time (NULL) < deadline; )
+    k = next_k (k, rng);
+  for (k = 0; run_no_sync (&t, k) && time (NULL) < deadline; )
+    k = next_k (k, rng);
+  run_threads (&t, rng);
+
+  blob_free (&t.initial);
+  blob_free (&t.below);
+  free ((char *) t.options.path);
+}
+
+int
+main (void)
+{
+  const char *iterations = getenv ("ITERATIONS");
+  const char *first = getenv ("FIRST");
+  const char *seconds = getenv ("SECONDS");
+  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
+  const time_t deadline = time (NULL) + (n ? 1000000 :
+                                         seconds ? atoi (seconds) : 10);
+  unsigned done;
+  struct rng rng;
+
+  seed = seed_from_env ();
+  images_enter ("test-faults");
+  quiet_errors = true;          /* they are what we want */
+  iteration = first ? strtoul (first, NULL, 0) : 0;
+  for (done = 0; n ? done < n : time (NULL) < deadline; done++, iteration++) {
+    rng_init (&rng, seed, iteration);
+    one_image (&rng, deadline);
+  }
+  printf ("%u images, %u attempts, %u failed requests, %u power cuts\n",
+          done, nr_attempts, nr_failed_requests, nr_cuts);
+  images_leave ();
+  return 0;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * The mapping cache: does it hold as little memory as it says, does it make good use of
+ * its limit, and (test-map-memory --bench, not run by default) how long does a hit
+ * take?
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "map.h"
+#include "stubs.h"
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SANITIZED 1
+#elif defined __has_feature
+#if __has_feature (address_sanitizer) || __has_feature (thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+#if defined __GLIBC__ && !defined SANITIZED
+#if __GLIBC_PREREQ (2, 33)
+#define MALLOC_TELLS 1
+#endif
+#endif
+
+/* What malloc has handed out, or 0 if it can't tell. */
+static double
+allocated (void)
+{
+#ifdef MALLOC_TELLS
+  return mallinfo2 ().uordblks;
+#else
+  return 0;
+#endif
+}
+
+static uint64_t
+held (struct map *map)
+{
+  struct map_stats stats;
+
+  map_get_stats (map, &stats);
+  return stats.bytes;
+}
+
+struct pattern { unsigned units; bool in_order; };
+
+static int
+pattern_load (void *opaque, uint64_t slice, struct map_fill *fill)
+{
+  const struct pattern *p = opaque;
+  struct rng rng;
+
+  if (p->in_order)
+    return map_fill_add (fill, p->units, RUN_NORMAL, true, 0,
+                         slice * p->units << 16);
+  rng_init (&rng, slice, 0);
+  for (unsigned i = 0; i < p->units; i++)
+    if (map_fill_add (fill, 1, RUN_NORMAL, true, 0,
+                      rng_below (&rng, 1 << 20) << 16) == -1)
+      return -1;
+  return 0;
+}
+
+static const struct map_ops pattern_ops = { .load = pattern_load };
+
+static void
+test_density (void)
+{
+  const uint64_t slices = 8192;         /* 256 GiB of 64K clusters */
+  struct pattern p = { .units = 512 };
+  struct map *map;
+  struct map_space *space;
+  struct run run;
+  uint64_t base, first, i;
+  double before;
+
+  for (int in_order = 0; in_order < 2; in_order++) {
+    p.in_order = in_order;
+    map = map_new (UINT64_MAX);
+    CHECK (map);
+    base = held (map);
+    first = 0;
+    /* Twice the same, to see that nothing stays counted. */
+    for (int round = 0; round < 2; round++) {
+      space = map_space_new (map, 16, 512, 0, &pattern_ops, &p);
+      CHECK (space);
+      before = allocated ();
+      for (i = 0; i < slices; i++)
+        CHECK (map_lookup (space, i << 25, 1, &run) == 0);
+      if (round == 0) {
+        const double count = held (map) - base;
+        const double real = allocated () - before;
+
+        printf ("%s: %.1f bytes per slice, %.3f per cluster; malloc says %.1f\n",
+                in_order ? "in order " : "at random", count / slices,
+                count / slices / 512, real / slices);
+        CHECK (count / slices <= (in_order ? 140 : 512 * 2.9));
+        if (real > 0)
+          CHECK (real <= count * 1.02 && real >= count * 0.7);
+      }
+      map_space_free (space);
+      /* (Tables may have grown, by 16 bytes per slice at most.) */
+      CHECK (round == 0 || held (map) <= first + slices * 16);
+      first = held (map);
+    }
+    map_free (map);
+  }
+}
+
+static void
+test_limit (void)
+{
+  const uint64_t slices = 8192;
+  struct pattern p = { .units = 512 };
+  struct map *map = map_new (1 << 20);
+  struct map_space *space;
+  struct run run;
+  uint64_t i;
+
+  /* A hot slice outlives a scan that is larger than the limit. */
+  CHECK (map);
+  space = map_space_new (map, 16, 512, 0, &pattern_ops, &p);
+  CHECK (space);
+  for (i = 0; i < slices; i++) {
+    struct map_stats a, b;
+
+    map_get_stats (map, &a);
+    CHECK (map_lookup (space, 3 << 25, 1, &run) == 0);
+    map_get_stats (map, &b);
+    CHECK (i == 0 || b.misses == a.misses);
+    if (i != 3)
+      CHECK (map_lookup (space, i << 25, 1, &run) == 0);
+    CHECK (held (map) <= 1 << 20);
+  }
+  /* And the limit is made use of. */
+  CHECK (held (map) > (1 << 20) - 4096);
+  map_free (map);
+}
+
+/* --- how fast? --- */
+
+#define BENCH_UNITS 512u        /* per slice */
+#define BENCH_SLICES 320u       /* 10 GiB of 64K */
+#define BENCH_LOOKS 10000000u
+
+/* The raw form: host offsets.  OPAQUE says how many units a run has. */
+static int
+bench_load_raw (void *opaque, uint64_t slice, void *raw)
+{
+  const unsigned fragment = *(unsigned *) opaque;
+  uint64_t *host = raw;
+  struct rng rng;
+
+  rng_init (&rng, slice, 0);
+  for (unsigned i = 0; i < BENCH_UNITS; i++)
+    host[i] = i % fragment ? host[i - 1] + (1 << 16)
+                           : rng_below (&rng, 1 << 20) << 16;
+  return 0;
+}
+
+static unsigned
+bench_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
+              struct run *run)
+{
+  const uint64_t *host = (const uint64_t *) raw + unit;
+  unsigned n;
+
+  (void) opaque;
+  run->kind = RUN_NORMAL;
+  run->copied = true;
+  run->layer = 0;
+  run->host = *host;
+  for (n = 1; n < max && host[n] == *host + ((uint64_t) n << 16); n++)
+    ;
+  return n;
+}
+
+static const struct map_ops bench_ops = {
+  .load_raw = bench_load_raw, .decode = bench_decode
+};
+
+struct bench_thread {
+  struct map_space *space;
+  struct rng rng;
+  uint64_t sum;
+  double ns;
+  pthread_t thread;
+};
+
+static void *
+bench_thread (void *arg)
+{
+  const uint64_t size = (uint64_t) BENCH_SLICES * BENCH_UNITS << 16;
+  struct bench_thread *b = arg;
+  struct timespec t0, t1;
+  struct run run;
+
+  /* Its own time, on a machine that may have other things to do. */
+  clock_gettime (CLOCK_THREAD_CPUTIME_ID, &t0);
+  for (unsigned i = 0; i < BENCH_LOOKS; i++) {
+    CHECK (map_lookup (b->space, rng_next (&b->rng) % size & ~UINT64_C (4095),
+                       4096, &run) == 0);
+    b->sum += run.host;
+  }
+  clock_gettime (CLOCK_THREAD_CPUTIME_ID, &t1);
+  b->ns = ((t1.tv_sec - t0.tv_sec) * 1e9 + (t1.tv_nsec - t0.tv_nsec))
+          / BENCH_LOOKS;
+  return NULL;
+}
+
+static void
+bench (const char *what, unsigned fragment, bool raw)
+{
+  struct map *map = map_new (UINT64_MAX);
+  struct map_space *space;
+  struct run run;
+
+  CHECK (map);
+  space = map_space_new (map, 16, BENCH_UNITS, BENCH_UNITS * sizeof (uint64_t),
+                         &bench_ops, &fragment);
+  CHECK (space);
+  for (uint64_t i = 0; i < BENCH_SLICES; i++) {
+    if (raw)
+      map_unpin (map_pin (space, i));
+    else
+      CHECK (map_lookup (space, i * BENCH_UNITS << 16, 1, &run) == 0);
+  }
+  for (unsigned threads = 1; threads <= 2; threads++) {
+    struct bench_thread b[2];
+
+    for (unsigned i = 0; i < threads; i++) {
+      b[i] = (struct bench_thread) { .space = space };
+      rng_init (&b[i].rng, 7, i);
+      CHECK (pthread_create (&b[i].thread, NULL, bench_thread, &b[i]) == 0);
+    }
+    for (unsigned i = 0; i < threads; i++)
+      pthread_join (b[i].thread, NULL);
+    printf ("%-20s %u thread%s %6.1f ns per hit\n", what, threads,
+            threads > 1 ? "s:" : ": ", b[0].ns);
+  }
+  map_free (map);
+}
+
+int
+main (int argc, char *argv[])
+{
+  if (argc > 1 && strcmp (argv[1], "--bench") == 0) {
+    bench ("runs (1 per slice)", 512, false);
+    bench ("list (64 per slice)", 8, false);
+    bench ("array (at random)", 1, false);
+    bench ("raw", 1, true);
+    return 0;
+  }
+  test_density ();
+  test_limit ();
+  return 0;
+}

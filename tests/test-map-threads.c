@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * The mapping cache with many threads.
+ *
+ *   blocking  who waits for whom, and who must not
+ *   stress    everything at once; versions tell whether an answer can be right
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "map.h"
+#include "stubs.h"
+
+static uint64_t seed;
+
+static void
+sleep_us (unsigned us)
+{
+  nanosleep (&(struct timespec) { .tv_nsec = us * 1000L }, NULL);
+}
+
+/* --- who waits for whom --- */
+
+struct gate {
+  sem_t entered, go;
+  atomic_int calls;             /* loads of slice 0 */
+  atomic_bool closed;           /* slice 0 has to wait */
+  atomic_bool fail;             /* the next load of slice 0 fails */
+};
+
+static int
+gate_wait (struct gate *g, uint64_t slice)
+{
+  if (slice != 0)
+    return 0;
+  atomic_fetch_add (&g->calls, 1);
+  if (atomic_load (&g->closed)) {
+    sem_post (&g->entered);
+    sem_wait (&g->go);
+  }
+  if (atomic_exchange (&g->fail, false)) {
+    errno = EIO;
+    return -1;
+  }
+  return 0;
+}
+
+static int
+gate_load (void *opaque, uint64_t slice, struct map_fill *fill)
+{
+  if (gate_wait (opaque, slice) == -1)
+    return -1;
+  return map_fill_add (fill, 16, RUN_NORMAL, false, 0, slice << 20);
+}
+
+static int
+gate_load_raw (void *opaque, uint64_t slice, void *raw)
+{
+  *(uint64_t *) raw = slice << 20;
+  return gate_wait (opaque, slice);
+}
+
+static unsigned
+gate_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
+             struct run *run)
+{
+  (void) opaque;
+  *run = (struct run) {
+    .kind = RUN_NORMAL, .host = *(const uint64_t *) raw + (unit << 16)
+  };
+  return max;
+}
+
+static const struct map_ops gate_ops = {
+  .load = gate_load, .load_raw = gate_load_raw, .decode = gate_decode
+};
+
+struct client {
+  struct map_space *space;
+  bool pin;
+  int err;                      /* 0, or the errno */
+  atomic_bool done;
+  pthread_t thread;
+};
+
+static void *
+client (void *arg)
+{
+  struct client *c = arg;
+  struct map_slice *s;
+  struct run run;
+
+  if (c->pin) {
+    s = map_pin (c->space, 0);
+    c->err = s ? 0 : errno;
+    if (s)
+      map_unpin (s);
+  }
+  else {
+    c->err = map_lookup (c->space, 0x12345, 1 << 20, &run) == 0 ? 0 : errno;
+    if (c->err == 0)
+      CHECK (run.host == 0x12345 && run.len == (1 << 20) - 0x12345);
+  }
+  atomic_store (&c->done, true);
+  return NULL;
+}
+
+static void
+start (struct client *c, struct map_space *space, bool pin)
+{
+  memset (c, 0, sizeof *c);
+  c->space = space;
+  c->pin = pin;
+  CHECK (pthread_create (&c->thread, NULL, client, c) == 0);
+}
+
+static void
+test_blocking (uint64_t limit)
+{
+  struct map *map = map_new (limit);
+  struct gate g = { .closed = true };
+  struct client a, b, c;
+  struct map_space *space;
+  struct run run;
+
+  CHECK (map);
+  CHECK (sem_init (&g.entered, 0, 0) == 0 && sem_init (&g.go, 0, 0) == 0);
+  space = map_space_new (map, 16, 16, 8, &gate_ops, &g);
+  CHECK (space);
+
+  /* A load is under way: others for the slice wait for it, nobody else does.  (1000
+   * slices are in all shards.)  One load serves all. */
+  start (&a, space, false);
+  sem_wait (&g.entered);
+  start (&b, space, false);
+  start (&c, space, true);
+  for (uint64_t i = 1; i < 1000; i++) {
+    CHECK (map_lookup (space, i << 20, 1, &run) == 0);
+    CHECK (run.host == i << 20);
+  }
+  sleep_us (20000);
+  CHECK (!atomic_load (&a.done) && !atomic_load (&b.done) &&
+         !atomic_load (&c.done));
+  CHECK (atomic_load (&g.calls) == 1);
+  atomic_store (&g.closed, false);
+  sem_post (&g.go);
+  pthread_join (a.thread, NULL);
+  pthread_join (b.thread, NULL);
+  pthread_join (c.thread, NULL);
+  CHECK (a.err == 0 && b.err == 0 && c.err == 0);
+  if (limit > 0)
+    CHECK (atomic_load (&g.calls) <= 2);        /* one of them raw */
+
+  /* While a pack is being replaced by its raw form it answers; a second pin
+   * waits for the first. */
+  map_space_free (space);
+  space = map_space_new (map, 16, 16, 8, &gate_ops, &g);
+  CHECK (space);
+  CHECK (map_lookup (space, 0, 1, &run) == 0);
+  if (limit > 0) {
+    atomic_store (&g.calls, 0);
+    atomic_store (&g.closed, true);
+    start (&a, space, true);
+    sem_wait (&g.entered);
+    start (&b, space, true);
+    CHECK (map_lookup (space, 0x20000, 1, &run) == 0 && run.host == 0x20000);
+    sleep_us (10000);
+    CHECK (!atomic_load (&b.done));
+    atomic_store (&g.closed, false);
+    sem_post (&g.go);
+    pthread_join (a.thread, NULL);
+    pthread_join (b.thread, NULL);
+    CHECK (a.err == 0 && b.err == 0 && atomic_load (&g.calls) == 1);
+  }
+
+  /* A load fails: that is the answer for who made it; who waited tries again. */
+  map_space_free (space);
+  space = map_space_new (map, 16, 16, 8, &gate_ops, &g);
+  CHECK (space);
+  for (int pin = 0; pin < 2; pin++) {
+    atomic_store (&g.closed, true);
+    atomic_store (&g.fail, true);
+    start (&a, space, pin);
+    sem_wait (&g.entered);
+    start (&b, space, pin);
+    sleep_us (5000);
+    atomic_store (&g.closed, false);
+    sem_post (&g.go);
+    pthread_join (a.thread, NULL);
+    pthread_join (b.thread, NULL);
+    CHECK (a.err == EIO && b.err == 0);
+    CHECK (map_lookup (space, 0, 1, &run) == 0);
+    map_space_free (space);
+    space = map_space_new (map, 16, 16, 8, &gate_ops, &g);
+    CHECK (space);
+  }
+  map_free (map);
+  sem_destroy (&g.entered);
+  sem_destroy (&g.go);
+}
+
+/* --- stress --- */
+
+#define S_UNITS 32u
+#define S_SLICES 200u
+#define S_TOTAL (S_UNITS * S_SLICES)
+#define S_BITS 16
+#define EDITORS 2
+#define LOOKERS 3
+
+/* The host offset of a unit says which unit it is, and its version. */
+struct stress {
+  struct map *map;
+  struct map_space *space, *other;
+  uint32_t file[S_TOTAL];       /* versions; no lock: a slice is not loaded while
+                                   it is being written */
+  atomic_uint begun[S_TOTAL], done[S_TOTAL], durable[S_TOTAL];
+  atomic_bool loading[S_SLICES];
+  atomic_bool stop;
+  atomic_ulong looks, edits, snapshots;
+};
+
+struct worker {
+  struct stress *s;
+  struct rng rng;
+  unsigned n;
+  pthread_t thread;
+};
+
+static uint64_t
+version_host (uint64_t unit, uint64_t version)
+{
+  return (version * S_TOTAL + unit) << S_BITS;
+}
+
+/* A seed from the slice and the time: which thread loads is no matter. */
+static int
+dawdle (struct stress *s, uint64_t slice)
+{
+  struct rng rng;
+
+  rng_init (&rng, seed + atomic_load (&s->looks), slice);
+  switch (rng_below (&rng, 20)) {
+  case 0: sleep_us (rng_below (&rng, 300)); break;
+  case 1: case 2: case 3: sched_yield (); break;
+  case 4: errno = EIO; return -1;
+  }
+  return 0;
+}
+
+static int
+stress_load_raw (void *opaque, uint64_t slice, void *raw)
+{
+  struct stress *s = opaque;
+  int r;
+
+  CHECK (!atomic_exchange (&s->loading[slice], true));
+  r = dawdle (s, slice);
+  memcpy (raw, &s->file[slice * S_UNITS], S_UNITS * sizeof s->file[0]);
+  atomic_store (&s->loading[slice], false);
+  /* The decoder needs to know which slice it is: the last item says so. */
+  ((uint32_t *) raw)[S_UNITS] = slice;
+  return r;
+}
+
+static unsigned
+stress_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
+               struct run *run)
+{
+  const uint32_t *v = raw;
+  unsigned n;
+
+  (void) opaque;
+  run->kind = RUN_NORMAL;
+  run->copied = v[unit] & 1;
+  run->layer = 0;
+  run->host = version_host (v[S_UNITS] * S_UNITS + unit, v[unit]);
+  for (n = 1; n < max && v[unit + n] == v[unit]; n++)
+    ;
+  return n;
+}
+
+static const struct map_ops stress_ops = {
+  .load_raw = stress_load_raw, .decode = stress_decode
+};
+
+static int
+other_load (void *opaque, uint64_t slice, struct map_fill *fill)
+{
+  struct stress *s = opaque;
+
+  if (dawdle (s, slice) == -1)
+    return -1;
+  for (unsigned i = 0; i < S_UNITS; i++)
+    if (map_fill_add (fill, 1, i % 3 ? RUN_NORMAL : RUN_ZERO, false, slice,
+                      (slice * 77 + i * i % 13) << S_BITS) == -1)
+      return -1;
+  return 0;
+}
+
+static const struct map_ops other_ops = { .load = other_load };
+
+static void
+look_at_other (struct map_space *space, struct rng *rng)
+{
+  const uint64_t unit = rng_below (rng, S_TOTAL), slice = unit / S_UNITS;
+  const unsigned i = unit % S_UNITS;
+  struct run run;
+
+  if (map_lookup (space, unit << S_BITS, 1 << S_BITS, &run) == -1) {
+    CHECK (errno == EIO);
+    return;
+  }
+  CHECK (run.kind == (i % 3 ? RUN_NORMAL : RUN_ZERO) && run.layer == slice);
+  if (run.kind == RUN_NORMAL)
+    CHECK (run.host == (slice * 77 + i * i % 13) << S_BITS);
+  CHECK (!run.unsettled);
+}
+
+static void
+look_at_versions (struct stress *s, struct rng *rng)
+{
+  const unsigned unit = rng_below (rng, S_TOTAL);
+  const unsigned most = S_UNITS - unit % S_UNITS;
+  unsigned atleast[S_UNITS], n = 1 + rng_below (rng, most), i, version;
+  struct run run;
+
+  for (i = 0; i < n; i++)
+    atleast[i] = atomic_load (&s->done[unit + i]);
+  if (map_lookup (s->space, (uint64_t) unit << S_BITS, (uint64_t) n << S_BITS,
+                  &run) == -1) {
+    CHECK (errno == EIO);
+    return;
+  }
+  CHECK (run.len >> S_BITS <= n && run.len >> S_BITS > 0);
+  CHECK (((run.host >> S_BITS) % S_TOTAL) == unit);
+  version = (run.host >> S_BITS) / S_TOTAL;
+  CHECK (run.copied == (version & 1));
+  for (i = 0; i < run.len >> S_BITS; i++) {
+    CHECK (version >= atleast[i]);
+    CHECK (version <= atomic_load (&s->begun[unit + i]));
+    if (!run.unsettled)
+      CHECK (version <= atomic_load (&s->durable[unit + i]));
+  }
+}
+
+static void *
+looker (void *arg)
+{
+  struct worker *w = arg;
+
+  while (!atomic_load (&w->s->stop)) {
+    if (rng_below (&w->rng, 3))
+      look_at_versions (w->s, &w->rng);
+    else
+      look_at_other (w->s->other, &w->rng);
+    atomic_fetch_add (&w->s->looks, 1);
+  }
+  return NULL;
+}
+
+/* Each editor has slices of his own (but pins those of others too). */
+static void *
+editor (void *arg)
+{
+  struct worker *w = arg;
+  struct stress *s = w->s;
+
+  while (!atomic_load (&s->stop)) {
+    const unsigned slice = rng_below (&w->rng, S_SLICES);
+    const unsigned first = rng_below (&w->rng, S_UNITS);
+    const unsigned n = 1 + rng_below (&w->rng, S_UNITS - first);
+    struct map_slice *pin = map_pin (s->space, slice);
+    unsigned version = 0, i;
+    uint32_t *raw;
+
+    if (pin == NULL) {
+      CHECK (errno == EIO);
+      continue;
+    }
+    if (slice % EDITORS == w->n) {
+      for (i = first; i < first + n; i++) {
+        const unsigned v = atomic_load (&s->done[slice * S_UNITS + i]);
+        version = v > version ? v : version;
+      }
+      version++;
+      for (i = first; i < first + n; i++)
+        atomic_store (&s->begun[slice * S_UNITS + i], version);
+      raw = map_edit_begin (pin);
+      for (i = first; i < first + n; i++)
+        raw[i] = version;
+      map_edit_end (pin, true, rng_below (&w->rng, 2));
+      for (i = first; i < first + n; i++)
+        atomic_store (&s->done[slice * S_UNITS + i], version);
+      atomic_fetch_add (&s->edits, 1);
+    }
+    if (rng_below (&w->rng, 4) == 0)
+      sched_yield ();
+    map_unpin (pin);
+    if (rng_below (&w->rng, 20) == 0)
+      sleep_us (rng_below (&w->rng, 1000));
+  }
+  return NULL;
+}
+
+static void
+snapshot (struct stress *s, struct rng *rng, bool ok)
+{
+  struct map_dirty *items;
+  bool barrier;
+  const int n = map_take_dirty (s->space, &items, &barrier);
+
+  CHECK (n >= 0);
+  for (int i = 0; i < n; i++) {
+    uint32_t *file = &s->file[items[i].index * S_UNITS], *raw = items[i].raw;
+
+    /* A write that fails may leave anything. */
+    for (unsigned j = 0; j < S_UNITS; j++)
+      file[j] = ok || rng_below (rng, 2) ? raw[j] : UINT32_MAX;
+    if (rng_below (rng, 10) == 0)
+      sched_yield ();
+    for (unsigned j = 0; ok && j < S_UNITS; j++)
+      atomic_store (&s->durable[items[i].index * S_UNITS + j], raw[j]);
+  }
+  map_written (s->space, items, n, ok);
+}
+
+static void *
+saver (void *arg)
+{
+  struct worker *w = arg;
+
+  while (!atomic_load (&w->s->stop)) {
+    snapshot (w->s, &w->rng, rng_below (&w->rng, 3));
+    atomic_fetch_add (&w->s->snapshots, 1);
+    sleep_us (rng_below (&w->rng, 2000));
+  }
+  return NULL;
+}
+
+/* Spaces come and go while others reclaim. */
+static void *
+opener (void *arg)
+{
+  struct worker *w = arg;
+  struct map_space *space;
+
+  while (!atomic_load (&w->s->stop)) {
+    space = map_space_new (w->s->map, S_BITS, S_UNITS, 0, &other_ops, w->s);
+    CHECK (space);
+    for (unsigned i = rng_below (&w->rng, 50); i > 0; i--)
+      look_at_other (space, &w->rng);
+    map_space_free (space);
+  }
+  return NULL;
+}
+
+static void
+test_stress (uint64_t limit, unsigned ms)
+{
+  static void *(*const what[]) (void *) = {
+    editor, editor, looker, looker, looker, saver, opener
+  };
+  enum { N = sizeof what / sizeof what[0] };
+  struct stress *s = calloc (1, sizeof *s);
+  struct worker w[N];
+  struct map_stats stats;
+  unsigned i;
+
+  _Static_assert (N == EDITORS + LOOKERS + 2, "threads");
+  CHECK (s);
+  s->map = map_new (limit);
+  CHECK (s->map);
+  s->space = map_space_new (s->map, S_BITS, S_UNITS,
+                            (S_UNITS + 1) * sizeof (uint32_t), &stress_ops, s);
+  s->other = map_space_new (s->map, S_BITS, S_UNITS, 0, &other_ops, s);
+  CHECK (s->space && s->other);
+  for (i = 0; i < N; i++) {
+    w[i].s = s;
+    w[i].n = i;
+    rng_init (&w[i].rng, seed, limit + i);
+    CHECK (pthread_create (&w[i].thread, NULL, what[i], &w[i]) == 0);
+  }
+  sleep_us (ms * 1000);
+  atomic_store (&s->stop, true);
+  for (i = 0; i < N; i++)
+    pthread_join (w[i].thread, NULL);
+
+  /* In the end the file holds what was edited last, and memory is in bounds. */
+  snapshot (s, &w[0].rng, true);
+  CHECK (map_dirty_bytes (s->space) == 0);
+  for (i = 0; i < S_TOTAL; i++) {
+    CHECK (s->file[i] == atomic_load (&s->done[i]));
+    look_at_versions (s, &w[0].rng);
+  }
+  map_get_stats (s->map, &stats);
+  CHECK (stats.bytes <= (limit > 40 << 10 ? limit : 40 << 10));
+  CHECK (limit > 1 << 20 || (stats.evictions > 0 && stats.packs > 0));
+  printf ("limit %" PRIu64 ": %lu looks, %lu edits, %lu snapshots; %" PRIu64
+          " hits, %" PRIu64 " misses, %" PRIu64 " evictions, %" PRIu64
+          " packs, peak %" PRIu64 "\n", limit,
+          atomic_load (&s->looks), atomic_load (&s->edits),
+          atomic_load (&s->snapshots), stats.hits, stats.misses,
+          stats.evictions, stats.packs, stats.peak_bytes);
+  map_free (s->map);
+  free (s);
+}
+
+int
+main (void)
+{
+  seed = seed_from_env ();
+  test_blocking (0);
+  test_blocking (1 << 20);
+  test_stress (0, 500);
+  test_stress (50 << 10, 500);
+  test_stress (10 << 20, 500);
+  return 0;
+}

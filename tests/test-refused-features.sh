@@ -1,0 +1,43 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# What is not served is refused at start-up, by name: top image and backing file alike.
+
+. "${srcdir:-$(dirname "$0")}/functions.sh"
+requires_tools
+
+try ()
+{
+  refused "$1" file="$tmp/$2.qcow2"
+  refused "$1" -r -- file="$tmp/$2.qcow2"
+  qemu-img create -q -u -f qcow2 -b "$2.qcow2" -F qcow2 "$tmp/over-$2.qcow2" 1M
+  refused "$2\\.qcow2.*$1" file="$tmp/over-$2.qcow2"
+}
+
+make_image "$tmp/extended.qcow2" 1M "extended_l2=on"
+try 'extended L2' extended
+
+make_image "$tmp/external.qcow2" 1M "data_file=$tmp/external.raw"
+try 'data file' external
+
+# qemu-img measures the CPU for the key derivation, and fails on a busy machine.
+for ((i = 0; i < 20; ++i)); do
+  if qemu-img create -q -f qcow2 --object secret,id=s,data=secret \
+       -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 \
+       "$tmp/luks.qcow2" 1M; then
+    try 'LUKS' luks
+    break
+  fi
+done
+if qemu-img create -q -f qcow2 --object secret,id=s,data=secret \
+     -o encrypt.format=aes,encrypt.key-secret=s "$tmp/aes.qcow2" 1M; then
+  try 'AES' aes
+fi
+
+# The image's own name of a feature that nobody knows.  (The first extension of an image
+# without a backing file is the feature table, its first row begins at 120.)
+make_image "$tmp/unknown.qcow2" 1M
+[ "$(od -An -tx1 -j112 -N4 "$tmp/unknown.qcow2" | tr -d ' ')" = 6803f857 ]
+header_patch "$tmp/unknown.qcow2" 72 Q 0x20 120 B 0 121 B 5 122 s 66726f626e6963617465 \
+  132 B 0
+try 'frobnicate' unknown
