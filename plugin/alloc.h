@@ -42,7 +42,8 @@ extern void alloc_close (struct alloc *);
  * EUCLEAN: the refcounts are corrupt). R5: never a cluster that holds metadata. */
 extern int alloc_reserve (struct alloc *, uint64_t n, struct alloc_run *);
 /* One cluster for an L2 table.  They come from a small run of their own,
- * so that tables lie together and do not split the data.  It is registered with overlap. */
+ * so that tables lie together and do not split the data.  It is registered with
+ * overlap. */
 extern int alloc_reserve_table (struct alloc *, struct alloc_run *);
 /* Gives back a run, or part of one, to which no pointer was ever published.
  * Cannot fail. */

@@ -272,34 +272,34 @@ write_target (struct cow *c, const struct target *t)
                           t->run.host + (at - t->guest), false);
 }
 
+/* Does this old mapping name host clusters of which we keep no part? */
+static bool
+frees (const struct run *run)
+{
+  return run->kind == RUN_COMPRESSED ||
+    ((run->kind == RUN_NORMAL || run->kind == RUN_ZERO_ALLOC) &&
+     !reusable (run));
+}
+
 /* The old mapping of a guest range goes: hands over the host clusters that it
  * named, if any.  Returns how many runs that were (0 or 1). */
 static unsigned
 free_old (struct cow *c, const struct run *run, uint64_t end)
 {
   const struct header *h = c->v->w->header;
-  uint64_t first, n;
+  uint64_t first = run->host >> h->cluster_bits;
+  uint64_t n = (end - run->start) >> h->cluster_bits;
 
-  switch (run->kind) {
-  case RUN_NORMAL:
-  case RUN_ZERO_ALLOC:
-    if (reusable (run))
-      return 0;
-    alloc_free_run (c->v->w->alloc, run->host,
-                    (end - run->start) >> h->cluster_bits);
-    return 1;
-  case RUN_COMPRESSED:
-    if (!compress_clusters (h, run->host, &first, &n))
-      return 0;
-    alloc_free_run (c->v->w->alloc, first << h->cluster_bits, n);
-    return 1;
-  default:
+  if (!frees (run) ||
+      (run->kind == RUN_COMPRESSED &&
+       !compress_clusters (h, run->host, &first, &n)))
     return 0;
-  }
+  alloc_free_run (c->v->w->alloc, first << h->cluster_bits, n);
+  return 1;
 }
 
 static void
-publish (struct cow *c, struct l2_edit *edit)
+publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
 {
   unsigned i, freed = 0;
 
@@ -315,28 +315,30 @@ publish (struct cow *c, struct l2_edit *edit)
     if (c->old[i].start < c->last_end)
       freed += free_old (c, &c->old[i], min64 (end, c->last_end));
   }
-  alloc_free_end (c->v->w->alloc, c->nr_old - freed);
+  alloc_free_end (c->v->w->alloc, rooms - freed);
 }
 
 /* Under the claim, and with the slices pinned. */
 static int
 allocate_and_write (struct cow *c, struct l2_edit *edit)
 {
-  unsigned i;
+  unsigned i, rooms = 0;
 
-  if (alloc_free_begin (c->v->w->alloc, c->nr_old) == -1)
+  for (i = 0; i < c->nr_old; i++)
+    rooms += frees (&c->old[i]);
+  if (alloc_free_begin (c->v->w->alloc, rooms) == -1)
     return -1;
   if (acquire_targets (c) == -1)
     goto error;
   for (i = 0; i < c->nr_targets; i++)
     if (write_target (c, &c->targets[i]) == -1)
       goto error;
-  publish (c, edit);
+  publish (c, edit, rooms);
   return 0;
 
  error:
   give_back (c);
-  alloc_free_end (c->v->w->alloc, c->nr_old);
+  alloc_free_end (c->v->w->alloc, rooms);
   return -1;
 }
 

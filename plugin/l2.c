@@ -274,6 +274,11 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
     return -1;
   if (entry & L1_UNSETTLED)
     run->unsettled = true;
+  /* Neighbours may have equal descriptors only in a forged image; each counts for
+   * itself all the same. */
+  if (run->kind == RUN_COMPRESSED)
+    run->len = min64 (run->len, l2->header->cluster_size -
+                      (offset & (l2->header->cluster_size - 1)));
   if (__builtin_expect (run->kind == RUN_CORRUPT, 0)) {
     health_corrupt (l2->health,
                     "L2 entry 0x%" PRIx64 " for guest offset %" PRIu64 ": %s",

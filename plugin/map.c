@@ -5,16 +5,18 @@
  * Slices are kept in a hash table that is cut into shards, each with a lock of its
  * own.  A slice has one of three forms:
  *
- *              load                          pin (loads raw)
- *   (absent) ------->  EMPTY  ----->  PACK  ----------------->  RAW
- *       ^      pin        \             |  <-----------------  /  |
- *       |                  `------------|----------------------   |
- *       |  load failed                  |     reclaim packs       |
- *       +--------------- evicted -------+  (not enough memory: evicts)
- *
  *   EMPTY  somebody is loading it; who else wants it waits.
  *   PACK   the runs in as few bytes as possible (pack.c).
  *   RAW    the bytes of the file, which can be edited (mapedit.c); look-ups decode them.
+ *
+ *   absent -> EMPTY    a look-up or a pin misses
+ *   EMPTY  -> PACK     the look-up has loaded it
+ *   EMPTY  -> RAW      the pin has loaded it
+ *   EMPTY  -> absent   the load failed
+ *   PACK   -> RAW      a pin has loaded the raw form
+ *   RAW    -> PACK     reclaim needs memory, and the slice is clean and not pinned
+ *   PACK   -> absent   reclaim needs memory
+ *   RAW    -> absent   there is no memory for the pack
  *
  * Whoever changes a form marks the slice busy, drops the lock, does the work (I/O by the
  * loader, decoding, packing), takes the lock again, puts the new body in place and

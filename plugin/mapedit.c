@@ -4,7 +4,7 @@
  *
  * The second half of map.c: pins, edits, and snapshots of what is dirty.
  *
- * A slice that is pinned is in raw form and stays so.  It also stays in memory while it is
+ * A slice that is pinned is in raw form and stays so.  So does one that is
  *
  *   dirty     changed since its last snapshot (then it is in the space's list), or
  *   writing   in a snapshot that has not ended: until then the file may hold

@@ -121,9 +121,9 @@ over_limit (struct map *map)
          atomic_load (&map->evictable) > 0;
 }
 
-/* Evicts what it can from a few buckets, or until memory is below the limit.  If it meets a
- * raw slice it stops there, makes it busy and returns it in *RAW.  *SEEN
- * counts the buckets looked at, since something was found. */
+/* Evicts what it can from a few buckets, or until memory is below the limit.  If it
+ * meets a raw slice it stops there, makes it busy and returns it in *RAW.  *SEEN
+ * counts the buckets looked at since something was found. */
 static void
 sweep (struct map *map, struct shard *shard, uint64_t *seen,
        struct map_slice **raw)

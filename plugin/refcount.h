@@ -48,8 +48,8 @@ extern int refcount_dec (struct refcounts *, uint64_t first, uint64_t n,
                          void *opaque);
 
 /* The first free run (count 0, and not metadata) at or after FROM and before
- * LIMIT: sets *FIRST and *N (1 .. MAX_N) and returns 1, or returns 0 if there is none among
- * the clusters looked at.  Looks at no more than one refcount block's worth of
+ * LIMIT: sets *FIRST and *N (1 .. MAX_N) and returns 1, or returns 0 if there is none
+ * among the clusters looked at.  Looks at no more than one refcount block's worth of
  * clusters; *NEXT is where to go on (LIMIT when all has been looked at).
  * Clusters without a refcount block are skipped. */
 extern int refcount_find_free (struct refcounts *, uint64_t from,

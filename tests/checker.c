@@ -19,6 +19,7 @@
 
 #include <config.h>
 
+#include <endian.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -57,12 +58,15 @@ struct walk {
 static uint64_t
 get (const struct walk *w, uint64_t at, unsigned bytes)
 {
-  uint64_t value = 0;
-  unsigned i;
+  unsigned char raw[8] = { 0 };
+  uint64_t value;
 
-  for (i = 0; i < bytes; i++)
-    value = value << 8 | (at + i < w->len ? w->p[at + i] : 0);
-  return value;
+  /* Big-endian: the last bytes count. */
+  if (at < w->len)
+    memcpy (raw + 8 - bytes, w->p + at,
+            w->len - at < bytes ? w->len - at : bytes);
+  memcpy (&value, raw, 8);
+  return be64toh (value);
 }
 
 static void
@@ -295,21 +299,29 @@ compare (struct walk *w)
     if (count > 0)
       w->result->allocated_end = (c + 1) << w->bits;
   }
-  /* The table can describe far more than there is: look at real blocks only. */
+  /* The table can describe far more than there is: look at real blocks only, and
+   * at 8 bytes at once. */
   while (c < countable) {
-    const uint64_t per_block = UINT64_C (1) << (w->bits + 3 - w->order);
+    const unsigned block_bits = w->bits + 3 - w->order;
+    const uint64_t word = UINT64_C (64) >> w->order;    /* counts */
+    const uint64_t block =
+      get (w, w->table_offset + (c >> block_bits) * 8, 8);
 
-    if (get (w, w->table_offset + (c / per_block) * 8, 8) == 0) {
-      c = (c / per_block + 1) * per_block;
-      continue;
+    if (block == 0)
+      c = ((c >> block_bits) + 1) << block_bits;
+    else if (c % word == 0 &&
+             get (w, block + ((c & ((UINT64_C (1) << block_bits) - 1)) / word) * 8,
+                  8) == 0)
+      c += word;
+    else {
+      count = refcount (w, c);
+      if (count > 0) {
+        note (w, false, "cluster %" PRIu64 " behind the end of the file has "
+              "count %" PRIu64, c, count);
+        w->result->allocated_end = (c + 1) << w->bits;
+      }
+      c++;
     }
-    count = refcount (w, c);
-    if (count > 0) {
-      note (w, false, "cluster %" PRIu64 " behind the end of the file has "
-            "count %" PRIu64, c, count);
-      w->result->allocated_end = (c + 1) << w->bits;
-    }
-    c++;
   }
 }
 

@@ -112,9 +112,13 @@ ledger_fill (uint32_t contents, uint64_t sector, uint64_t n,
   uint64_t w;
   unsigned i;
 
+  if (contents == LEDGER_ZEROS) {
+    memset (buf, 0, n * LEDGER_SECTOR);
+    return;
+  }
   for (; n > 0; n--, sector++)
     for (i = 0; i < WORDS; i++, buf += 8) {
-      w = contents == LEDGER_ZEROS ? 0 : word (contents, sector, i);
+      w = word (contents, sector, i);
       memcpy (buf, &w, 8);
     }
 }
@@ -123,19 +127,18 @@ static bool
 matches (const struct ledger *l, uint32_t contents, uint64_t sector,
          const unsigned char *buf)
 {
+  unsigned char expected[LEDGER_SECTOR];
   uint64_t w, found;
-  unsigned i;
 
   if (contents == LEDGER_INITIAL)
     return memcmp (buf, l->initial->data + sector * LEDGER_SECTOR,
                    LEDGER_SECTOR) == 0;
-  for (i = 0; i < WORDS; i++) {
-    w = contents == LEDGER_ZEROS ? 0 : word (contents, sector, i);
-    memcpy (&found, buf + i * 8, 8);
-    if (w != found)
-      return false;
-  }
-  return true;
+  w = contents == LEDGER_ZEROS ? 0 : word (contents, sector, 0);
+  memcpy (&found, buf, 8);
+  if (w != found)
+    return false;
+  ledger_fill (contents, sector, 1, expected);
+  return memcmp (buf, expected, LEDGER_SECTOR) == 0;
 }
 
 /* --- requests --- */

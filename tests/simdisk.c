@@ -5,10 +5,10 @@
  * The file lives in memory, twice: `now' is what programs read (the host's page
  * cache), `durable' is what the last sync left on the disk.  Every change since
  * then is in a log, sector by sector (512 bytes): the whole contents of each
- * sector that it touched, as they were after it.  After a power cut a sector shows what is
- * durable or any one of its later contents; sectors are independent of each
- * other, and so are changes of the size.  That is more malicious than real
- * disks, and less than nothing is promised by fdatasync.
+ * sector that it touched, as they were after it.  After a power cut a sector shows what
+ * is durable or any one of its later contents; sectors are independent of each
+ * other, and so are changes of the size.  Real disks are less malicious, but
+ * fdatasync promises no more.
  *
  * A sync covers exactly the changes that were there when it began; it takes a
  * moment to return, so that those who count on more than that are found out.

@@ -513,6 +513,47 @@ test_settled (void)
   alloc_abort_table (alloc, &run);
   CHECK (alloc_reserve (alloc, 1, &run) == 0);
   CHECK (!run.settled && !run.zeroed);
+  /* What was raised after the mark is not settled with it. */
+  mark = alloc_top_up (alloc);
+  write_counts ();
+  do
+    CHECK (alloc_reserve (alloc, 40, &run) == 0);
+  while ((run.host >> bits) < mark);
+  alloc_settle (alloc, mark);
+  CHECK (alloc_reserve (alloc, 1, &run) == 0);
+  CHECK (run.zeroed && !run.settled);
+  close_image ();
+}
+
+/* What a request may still be reading is not cut off. */
+static void
+test_trim (void)
+{
+  struct grace_pin pin;
+  struct alloc_run run;
+  uint64_t size;
+  char c;
+
+  create_image (16, 4);
+  open_image (false);
+  reset_model ();
+  size = hostfile_size (file);
+  CHECK (alloc_reserve (alloc, 3, &run) == 0);
+  handed_out (&run, OWNED);
+  pin = grace_enter (grace);
+  free_some (1);
+  free_some (100);
+  checkpoint (true);
+  CHECK (alloc_give_back (alloc) == 0);
+  CHECK (alloc_quarantined (alloc) == UINT64_C (3) << bits);
+  write_counts ();
+  CHECK (alloc_trim_file (alloc) == 0);
+  CHECK (hostfile_size (file) == run.host + (UINT64_C (3) << bits));
+  CHECK (hostfile_read (file, &c, 1, run.host + (2 << bits) + 100) == 0);
+  CHECK (c == 'x');
+  grace_leave (grace, pin);
+  quiesce ();
+  CHECK (hostfile_size (file) == size);
   close_image ();
 }
 
@@ -728,6 +769,7 @@ main (void)
 
   test_freeset ();
   test_settled ();
+  test_trim ();
   test_enospc ();
   test_holes ();
   test_model (16, 4, true);

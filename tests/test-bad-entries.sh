@@ -13,102 +13,106 @@ for v in v2 v3; do
   qemu-io -f qcow2 -c 'write -P 1 0 192k' -c 'write -P 2 512M 64k' "$tmp/$v.qcow2"
 done
 
-# entries KIND GUEST PATCH...: guest offset GUEST can't be read any more after this.
-#   KIND corrupt: EIO, the corrupt bit is set.  KIND eio: EIO at least.
-#   KIND start: may as well be refused at the start.
-# A byte at another place must still be readable.
-entries ()
+# attempt OPERATION GUEST: on the last server; GUEST is a guest offset that a bad entry
+# maps.  What hides a bad entry, or leaves it alone, may succeed.
+attempt ()
 {
-  local kind="$1" guest="$2" mode good
-  shift 2
-  for v in v2 v3; do
-    for mode in -r --filter=nofilter; do
-      for op in read write zero trim; do
-        [ $mode != -r ] || [ $op = read ] || continue
-        cp "$tmp/$v.qcow2" "$tmp/bad.qcow2"
-        header_patch "$tmp/bad.qcow2" "$@"
-        before=$(fingerprint "$tmp/bad.qcow2")
-        if [ "$kind" = start ]; then
-          if refused 'bad\.qcow2' $mode -- file="$tmp/bad.qcow2"; then continue; fi
-        fi
-        # The good one is in the other table.
-        good=$((512 << 20))
-        [ "$guest" -lt $good ] || good=0
-        start_nbdkit $mode -- file="$tmp/bad.qcow2"
-        if [ "$kind" = start ] && ! nbdinfo --size "$uri"; then
-          # Or when somebody comes who may write.
-          [ $mode != -r ]
-          server_lives main
-          stop_nbdkit
-          continue
-        fi
-        nbdsh_run -c - <<PY
+  nbdsh_run -c - <<PY
 import errno
+op, guest = "$1", $2
 ops = {
-    "read": lambda: h.pread(512, $guest),
-    "write": lambda: h.pwrite(b"x" * 512, $guest),
-    "zero": lambda: h.zero(65536, $guest),
-    "trim": lambda: h.trim(65536, $guest),
+    "read": lambda: h.pread(512, guest),
+    "write": lambda: h.pwrite(b"x" * 512, guest),
+    "zero": lambda: h.zero(65536, guest),
+    "trim": lambda: h.trim(65536, guest),
 }
-assert h.pread(1, $good) in (b"\1", b"\2")
+# The other table is a good one.
+good = 0 if guest else 512 << 20
+assert h.pread(1, good) in (b"\1", b"\2")
 try:
-    ops["$op"]()
-    # What hides a bad entry, or leaves it alone, may succeed.
-    assert "$op" in ("zero", "trim"), "no error for $op"
+    ops[op]()
+    assert op in ("zero", "trim"), "no error for " + op
 except nbd.Error as e:
     assert e.errnum == errno.EIO, e
 # It is no accident.
 for i in range(3):
     try:
-        h.pread(512, $guest)
-        assert "$op" in ("zero", "trim"), "no error the second time"
+        h.pread(512, guest)
+        assert op in ("zero", "trim"), "no error the second time"
     except nbd.Error as e:
         assert e.errnum == errno.EIO, e
 # Map requests too may fail, but not the server.
 try:
-    h.block_status(1 << 20, $guest & ~0xffff, lambda *args: 0)
+    h.block_status(1 << 20, guest, lambda *args: 0)
 except nbd.Error as e:
     assert e.errnum == errno.EIO, e
-assert h.pread(1, $good) in (b"\1", b"\2")
+assert h.pread(1, good) in (b"\1", b"\2")
 PY
+  server_lives main
+}
+
+# entries VERSIONS OPERATIONS GUEST PATCH...
+# OPERATIONS may contain "start": it may as well be refused when the server starts, or
+# when somebody comes who may write.
+entries ()
+{
+  local versions="$1" operations="$2" guest="$3" v op before
+  shift 3
+
+  for v in $versions; do
+    cp "$tmp/$v.qcow2" "$tmp/bad.qcow2"
+    header_patch "$tmp/bad.qcow2" "$@"
+    cp "$tmp/bad.qcow2" "$tmp/patched.qcow2"
+
+    # Read-only: no byte is changed.
+    before=$(fingerprint "$tmp/bad.qcow2")
+    if [[ "$operations" = *start* ]] &&
+         refused 'bad\.qcow2' -r -- file="$tmp/bad.qcow2"; then
+      continue
+    fi
+    start_nbdkit -r -- file="$tmp/bad.qcow2"
+    attempt read "$guest"
+    stop_nbdkit
+    [ "$before" = "$(fingerprint "$tmp/bad.qcow2")" ]
+
+    for op in $operations; do
+      [ "$op" != start ] || continue
+      cp "$tmp/patched.qcow2" "$tmp/bad.qcow2"
+      start_nbdkit file="$tmp/bad.qcow2"
+      if [[ "$operations" = *start* ]] && ! nbdinfo --size "$uri"; then
         server_lives main
         stop_nbdkit
-        if [ $mode = -r ]; then
-          [ "$before" = "$(fingerprint "$tmp/bad.qcow2")" ]
-        elif [ $v = v3 ] && [ "$kind" = corrupt ] && [ $op = read ]; then
-          is_marked_corrupt "$tmp/bad.qcow2"
-          # Whoever comes next gets it read-only.
-          start_nbdkit file="$tmp/bad.qcow2"
-          nbdinfo --is readonly "$uri"
-          stop_nbdkit
-        fi
-      done
+        continue
+      fi
+      attempt "$op" "$guest"
+      stop_nbdkit
+      if [ "$v" = v3 ] && [ "$op" = read ]; then
+        is_marked_corrupt "$tmp/bad.qcow2"
+        # Whoever comes next gets it read-only.
+        start_nbdkit file="$tmp/bad.qcow2"
+        nbdinfo --is readonly "$uri"
+        stop_nbdkit
+      fi
     done
   done
 }
 
-mib512=$((512 << 20))
+copied=0x8000000000000000
 
-# L2 entries: misaligned; on the header's cluster; on the L1, L2 and refcount tables;
-# on the refcount block.
-entries corrupt 0 l2 Q +512
-entries corrupt 65536 l2+8 Q +1024
-entries corrupt 0 l2 Q 0x8000000000000200
-entries corrupt 0 l2 Q 'l1+0x8000000000000000'
-entries corrupt 0 l2 Q 'l2+0x8000000000000000'
-entries corrupt 0 l2 Q 'rt+0x8000000000000000'
-entries corrupt 0 l2 Q 'rb+0x8000000000000000'
-entries corrupt $mib512 l2:1 Q 'l2+0x8000000000000000'
+# L2 entries: misaligned; on the L1, L2 and refcount tables; on a refcount block.
+entries "v2 v3" "read write zero trim" 0 l2 Q +512
+entries v3 read 65536 l2+8 Q +1024
+entries v3 read 0 l2 Q $copied+512
+entries "v2 v3" "read write zero trim" 0 l2 Q l1+$copied
+entries v3 read 0 l2 Q l2+$copied
+entries v3 read 0 l2 Q rt+$copied
+entries v3 "read write" 0 l2 Q rb+$copied
+entries v3 read $((512 << 20)) l2:1 Q l2+$copied
 # Version 2 has no zero flag.
-cp "$tmp/v2.qcow2" "$tmp/saved.qcow2"
-cp "$tmp/v2.qcow2" "$tmp/v3.qcow2"
-entries eio 0 l2 Q '|1'
+entries v2 read 0 l2 Q '|1'
 # L1 entries: misaligned, on metadata, beyond the end of the file.
-make_image "$tmp/v3.qcow2" 1G
-qemu-io -f qcow2 -c 'write -P 1 0 192k' -c 'write -P 2 512M 64k' "$tmp/v3.qcow2"
-entries start 0 l1 Q +512
-entries start 0 l1 Q 'l1+0x8000000000000000'
-entries start 0 l1 Q 'rt+0x8000000000000000'
-entries start 0 l1 Q 'rb+0x8000000000000000'
-entries start 0 l1 Q 0x8000000100000000
-entries start 0 l1 Q 0x80ffffffffff0000
+entries "v2 v3" "start read" 0 l1 Q +512
+entries v3 "start read" 0 l1 Q l1+$copied
+entries v3 "start read" 0 l1 Q rt+$copied
+entries v3 "start read write" 0 l1 Q 0x8000000100000000
+entries v3 "start read" 0 l1 Q 0x80ffffffffff0000

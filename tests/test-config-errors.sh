@@ -18,6 +18,9 @@ refused '/dev/null' file=/dev/null
 refused 'file|path' file=
 refused 'file' file="$img" file="$img"
 
+# nbdkit's own functions for sizes and booleans say what is wrong, but not where: hence a
+# second line.
+export REFUSED_LINES=2
 for value in abc -1 1X 4k4 '' 99999999999999999999 0x; do
   refused 'l2-cache' file="$img" l2-cache="$value"
   refused 'l2-slice' file="$img" l2-slice="$value"
@@ -28,6 +31,10 @@ done
 for value in '' maybe 2; do
   refused 'untrusted' file="$img" untrusted="$value"
 done
+for value in '' auto 2; do
+  refused 'lock' file="$img" lock="$value"
+done
+unset REFUSED_LINES
 for value in '' on off yes UNMAP unmapp 1; do
   refused 'discard' file="$img" discard="$value"
 done
@@ -37,13 +44,10 @@ done
 for value in '' on writeback NONE directsync; do
   refused 'cache' file="$img" cache="$value"
 done
-for value in '' auto 2; do
-  refused 'lock' file="$img" lock="$value"
-done
 for value in '' vmdk QCOW2 auto; do
   refused 'backing-format' file="$img" backing-format="$value"
 done
-refused 'backing' file="$img" backing=
+refused 'backing|path' file="$img" backing=
 refused 'nosuchbase' file="$img" backing="$tmp/nosuchbase" backing-format=raw
 refused 'nosuchkey' file="$img" nosuchkey=1
 refused 'l2cache' file="$img" l2cache=1M

@@ -3,8 +3,8 @@
  * What is left of an image when the power goes, at any instant?
  *
  * Several threads change a disk whose file is a simulated one (simdisk.c).  At random
- * moments, just before the file is changed or synced, the power is cut: any subset of what
- * was not synced may have reached the disk.  Each such file is judged:
+ * moments, just before the file is changed or synced, the power is cut: any subset
+ * of what was not synced may have reached the disk.  Each such file is judged:
  *
  *   - no corruption, by an independent check of all metadata; leaks are fine
  *   - every sector shows what was flushed last, or something that was written to
@@ -15,9 +15,9 @@
  * Work goes on meanwhile.  After the last writer has left, the file must be
  * in order, durable and without leaks.
  *
- * Environment: SEED replays (as far as the timing of threads allows); ITERATIONS: how many
- * images (default: as many as can be had in SECONDS, 10); FIRST: begin with
- * this one.
+ * Environment: SEED replays (as far as the timing of threads allows); ITERATIONS:
+ * how many images (default: as many as can be had in SECONDS, 10); FIRST: begin
+ * with this one.
  */
 
 #include <config.h>
@@ -70,6 +70,7 @@ struct worker {
 
 static uint64_t seed;
 static unsigned iteration;
+static time_t deadline;
 static unsigned nr_cuts, nr_reopened, nr_judged;
 
 #define FAIL(...)                                                       \
@@ -467,58 +468,69 @@ check_after_leaving (struct trial *t)
   }
 }
 
+/* The image's file stays as it is, so it serves several times. */
 static void
-one_image (struct rng *rng)
+one_time (struct trial *t, struct rng *rng)
 {
-  struct trial t = { .threads = 0 };
   unsigned i, cycles = 1 + rng_below (rng, 2);
 
-  make_image (&t, rng);
-  random_options (&t, rng);
+  random_options (t, rng);
   printf ("%u: %s: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u; "
           "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s\n",
-          iteration, t.theme, t.spec.version, t.spec.cluster_size, t.spec.size,
-          t.spec.refcount_bits, t.threads, t.ops, t.options.l2_cache,
-          t.options.l2_slice, t.options.discard ? ", discard" : "");
+          iteration, t->theme, t->spec.version, t->spec.cluster_size,
+          t->spec.size, t->spec.refcount_bits, t->threads, t->ops,
+          t->options.l2_cache, t->options.l2_slice,
+          t->options.discard ? ", discard" : "");
   fflush (stdout);
 
-  rng_init (&t.cut_rng, rng_next (rng), 500);
-  t.contents = malloc (t.spec.size);
-  CHECK (t.contents != NULL);
-  t.ledger = ledger_new (&t.initial);
-  t.sim = simdisk_new (t.options.path, rng_next (rng));
-  t.options.hooks = simdisk_hooks (t.sim);
-  pieces_make (&t.pieces, rng, t.spec.size, t.spec.cluster_size, 512,
-               t.threads, false);
-  if (disk_open (&t.options, &t.disk) == -1)
+  rng_init (&t->cut_rng, rng_next (rng), 500);
+  t->ledger = ledger_new (&t->initial);
+  t->sim = simdisk_new (t->options.path, rng_next (rng));
+  t->options.hooks = simdisk_hooks (t->sim);
+  pieces_make (&t->pieces, rng, t->spec.size, t->spec.cluster_size, 512,
+               t->threads, false);
+  if (disk_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
-  simdisk_watch (t.sim, watch, &t);
+  simdisk_watch (t->sim, watch, t);
 
   for (i = 0; i < cycles; i++) {
     bool writable = true;
     uint64_t stamp;
 
-    if (disk_connect (t.disk, &writable) == -1 || !writable)
+    if (disk_connect (t->disk, &writable) == -1 || !writable)
       FAIL ("connect failed");
-    t.cuts_left = 30;
-    run_threads (&t, rng);
-    t.cuts_left += 6;
-    stamp = ledger_flush_begin (t.ledger);
-    if (disk_disconnect (t.disk, true) == -1)
+    t->cuts_left = 30;
+    run_threads (t, rng);
+    t->cuts_left += 6;
+    stamp = ledger_flush_begin (t->ledger);
+    if (disk_disconnect (t->disk, true) == -1)
       FAIL ("disconnect: %m");
-    ledger_flush_end (t.ledger, stamp);
-    check_after_leaving (&t);
+    ledger_flush_end (t->ledger, stamp);
+    check_after_leaving (t);
   }
-  if (disk_close (t.disk) == -1)
+  if (disk_close (t->disk) == -1)
     FAIL ("close: %m");
 
-  simdisk_free (t.sim);
-  ledger_free (t.ledger);
-  pieces_free (&t.pieces);
+  simdisk_free (t->sim);
+  ledger_free (t->ledger);
+  pieces_free (&t->pieces);
+  free ((char *) t->options.path);
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .threads = 0 };
+  unsigned i;
+
+  make_image (&t, rng);
+  t.contents = malloc (t.spec.size);
+  CHECK (t.contents != NULL);
+  for (i = 0; i == 0 || (i < 3 && time (NULL) < deadline); i++)
+    one_time (&t, rng);
   blob_free (&t.initial);
   blob_free (&t.below);
   free (t.contents);
-  free ((char *) t.options.path);
 }
 
 int
@@ -528,14 +540,15 @@ main (void)
   const char *first = getenv ("FIRST");
   const char *seconds = getenv ("SECONDS");
   const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
-  const time_t end = time (NULL) + (seconds ? atoi (seconds) : 10);
   unsigned done;
   struct rng rng;
 
   seed = seed_from_env ();
+  /* With ITERATIONS, time is no matter. */
+  deadline = time (NULL) + (n ? 1000000 : seconds ? atoi (seconds) : 10);
   images_enter ("test-crash");
   iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; n ? done < n : time (NULL) < end; done++, iteration++) {
+  for (done = 0; n ? done < n : time (NULL) < deadline; done++, iteration++) {
     rng_init (&rng, seed, iteration);
     one_image (&rng);
   }

@@ -26,9 +26,9 @@ with ()
   qemu-img convert -f raw -O qcow2 "$tmp/data.raw" "$img"
   cp "$tmp/data.raw" "$tmp/model.raw"
   start_nbdkit "${filters[@]}" -- file="$img" "$@"
-  # (nbdkit's cache filter holds writes back, and passes the map through.)
+  # (nbdkit's cache filter holds writes back, and passes trims and the map through.)
   model random "$uri" "$tmp/model.raw" --seconds 0.7 --trim any \
-    --weights "extents=$([[ "${filters[*]}" = *=cache ]] && echo 0 || echo 8)"
+    --weights "$([[ "${filters[*]}" != *=cache ]] || echo extents=0,trim=0)"
   stop_nbdkit
   check_clean "$img"
   same_as_raw "$img" "$tmp/model.raw"
@@ -44,7 +44,6 @@ with noextents --
 with nozero -- zeromode=plugin
 with cacheextents --
 with noparallel --
-with retry --
 
 # cow: the image stays as it is.
 requires_filter cow

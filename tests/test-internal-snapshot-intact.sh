@@ -21,7 +21,7 @@ for row in v2:64k:16 v3:64k:16 v3:4k:2 v3:512:64 v3:2M:8; do
   make_image "$img" 3M "$create"
   for step in one two three; do
     start_nbdkit file="$img"
-    model random "$uri" "$tmp/model.raw" --seconds 0.6 --cluster "$cluster"
+    model random "$uri" "$tmp/model.raw" --seconds 0.35 --cluster "$cluster"
     stop_nbdkit
     check_clean "$img"
     for snapshot in one two; do

@@ -3,14 +3,16 @@
  * Does a disk hold what was written to it, whatever the image and the timing?
  *
  * Random images, made by qemu-img and qemu-io (all cluster sizes and count widths,
- * backing chains, internal snapshots, preallocation), are changed by several threads at
- * once and compared with a plain array of bytes.  Each byte has one thread that may
- * change it, so its value is known at any time, but threads share
- * clusters.  Some bytes are everybody's: of them is known only that they have their first
- * value, or 0, or the one value that is ever written there; and what
- * happens to them must not harm others.  Clients come and go meanwhile.  Whenever the last one that could
- * write has left, the file must be in order and without leaks; in the end qemu-img
- * has its say about metadata, contents and the internal snapshots.
+ * backing chains, internal snapshots, compressed clusters, preallocation), are
+ * changed by several threads at once and compared with a plain array of bytes.
+ * Each byte has one thread that may change it, so its value is known at any time,
+ * but threads share clusters.  Some bytes are everybody's: of them is known only
+ * that they have their first value, or 0, or the one value that is ever written
+ * there; and what happens to them must not harm others.
+ *
+ * Clients come and go meanwhile.  Whenever the last one that could write has left,
+ * the file must be in order and without leaks; in the end qemu-img has its say about
+ * metadata, contents and the internal snapshots.
  *
  * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
  * had in SECONDS, 8); FIRST: begin with this one.
@@ -41,6 +43,8 @@ struct trial {
   bool compressed;              /* at first */
   unsigned layers, threads, ops;
   bool slow;                    /* delay I/O at random, for other timings */
+  bool hot;                     /* few clusters, which are freed and used again
+                                   all the time */
   struct disk_options options;
   struct disk *disk;
   struct pieces pieces;
@@ -316,16 +320,16 @@ delay (void *opaque, const char *path, enum hostfile_op op,
        const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
        bool dsync)
 {
-  (void) opaque; (void) path; (void) op; (void) iov; (void) niov;
+  (void) opaque; (void) path; (void) iov; (void) niov;
   (void) offset; (void) count; (void) dsync;
-  if (hook_rng == NULL)
-    return 0;
-  switch (rng_below (hook_rng, 32)) {
-  case 0: usleep (3000); break;
-  case 1: case 2: case 3: usleep (rng_below (hook_rng, 300)); break;
-  case 4: case 5: case 6: case 7: sched_yield ();
-  }
-  return 0;
+  if (hook_rng)
+    switch (rng_below (hook_rng, 32)) {
+    case 0: usleep (3000); break;
+    case 1: case 2: usleep (rng_below (hook_rng, 200)); break;
+    case 3: case 4: case 5: case 6: sched_yield ();
+    }
+  /* A real sync takes longer than most races. */
+  return op == HOSTFILE_OP_SYNC;
 }
 
 static const struct hostfile_hooks delaying = { .before = delay };
@@ -344,7 +348,7 @@ one_request (struct worker *w)
   const struct piece *piece;
   uint64_t offset, count;
 
-  if (rng_below (&w->rng, 3) == 0) {
+  if (rng_below (&w->rng, t->hot ? 2 : 3) == 0) {
     piece = pieces_pick (&t->pieces, &w->rng, t->pieces.owners);
     if (piece) {
       piece_part (piece, &w->rng, cs, cs, 3 << 20, &offset, &count);
@@ -515,6 +519,11 @@ make_layers (struct trial *t, struct rng *rng)
       spec.cluster_size = 0;
       spec.size += rng_below (rng, 2) ? 0 : rng_below (rng, 512);
     }
+    if (top && rng_below (rng, 4) == 0) {
+      t->hot = true;
+      spec.cluster_size = 4096;
+      spec.size = 4096 * (16 + rng_below (rng, 24));
+    }
     spec.backing = below;
     spec.backing_raw = below_raw;
     if (below)
@@ -570,9 +579,14 @@ random_options (struct trial *t, struct rng *rng)
   t->options.drop_cache = rng_below (rng, 8) == 0;
   t->options.lock = rng_below (rng, 2);
   t->slow = rng_below (rng, 2);
-  t->options.hooks = t->slow ? &delaying : NULL;
   t->threads = 1 + rng_below (rng, 8);
   t->ops = 20 + rng_below (rng, 150);
+  if (t->hot) {
+    t->slow = t->options.discard = true;
+    t->threads = 4 + rng_below (rng, 5);
+    t->ops = 200;
+  }
+  t->options.hooks = t->slow ? &delaying : NULL;
 }
 
 static void
@@ -688,11 +702,11 @@ one_image (struct rng *rng)
           t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
           t.options.discard ? ", discard" : "",
           t.options.detect_zeroes ? ", detect zeroes" : "",
-          t.slow ? ", slow" : "");
+          t.hot ? ", hot" : t.slow ? ", slow" : "");
   fflush (stdout);
 
   pieces_make (&t.pieces, rng, t.spec.size, t.spec.cluster_size, 1, t.threads,
-               rng_below (rng, 2));
+               t.hot || rng_below (rng, 2));
   cycles = 1 + rng_below (rng, 3);
   open_disk (&t);
   if (rng_below (rng, 2))
