@@ -61,7 +61,7 @@
 /* No extension is larger than this for the sake of one request (bytes). */
 #define MAX_REQUEST (UINT64_C (64) << 20)
 /* L2 tables are laid out side by side in runs of this many bytes. */
-#define TABLE_RUN (UINT64_C (64) << 10)
+#define TABLE_RUN ALLOC_TABLE_SPACE
 /* Shorter idle runs are not worth splitting a larger request for. */
 #define MIN_FRAGMENT 16
 /* The scan pauses while there are this many stale runs (about 64 bytes each). */
@@ -146,6 +146,19 @@ alloc_add_idle (struct alloc *a, uint64_t first, uint64_t n, bool zeroed)
   if (freeset_add (zeroed ? &a->zeroed : &a->stale, first, n) == -1)
     nbdkit_debug ("%s: no memory to reuse %" PRIu64 " clusters at %" PRIu64,
                   hostfile_path (a->file), n, first << a->bits);
+}
+
+/* Called back by refcount_dec. */
+static void
+became_stale (void *opaque, uint64_t first, uint64_t n)
+{
+  alloc_add_idle (opaque, first, n, false);
+}
+
+static void
+became_zeroed (void *opaque, uint64_t first, uint64_t n)
+{
+  alloc_add_idle (opaque, first, n, true);
 }
 
 /* --- taking clusters: all with the lock held --- */
@@ -281,8 +294,11 @@ extend_reserve (struct alloc *a, uint64_t want)
       first + want <= hostfile_size (a->file) >> a->bits)
     n = (hostfile_size (a->file) >> a->bits) - first;
 
-  /* The length first: if that fails, nothing has happened. */
-  if (lengthen_file (a, first + n) == -1 ||
+  /* The length and the space first: if that fails, nothing has happened. */
+  if (refcount_extend_cost (a->refcounts, first, n, &used) == -1 ||
+      lengthen_file (a, first + used + n) == -1 ||
+      (used > 0 && hostfile_allocate (a->file, first << a->bits,
+                                      used << a->bits) == -1) ||
       refcount_extend (a->refcounts, first, n, &used) == -1)
     return -1;
   if (used > 0) {
@@ -296,8 +312,7 @@ extend_reserve (struct alloc *a, uint64_t want)
       alloc_add_idle (a, old, a->bump_end - old, a->regular);
     a->bump = a->bump_end = first + used;
   }
-  if ((used > 0 && lengthen_file (a, first + used + n) == -1) ||
-      refcount_claim (a->refcounts, first + used, n) == -1)
+  if (refcount_claim (a->refcounts, first + used, n) == -1)
     return -1;
   a->bump_end = first + used + n;
   a->stats.extended += n;
@@ -385,20 +400,41 @@ alloc_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
   return 0;
 }
 
+/* Takes a run for tables, with the space on the host that they need: a checkpoint that
+ * finds no space for a table could not be helped by trimming, for what is trimmed goes
+ * only after a checkpoint.  (Larger tables are mostly empty: l2.c does this for
+ * them, slice by slice.)  Called with the lock held. */
+static int
+reserve_table_run (struct alloc *a)
+{
+  struct alloc_run run;
+  const int r = reserve (a, max64 (TABLE_RUN >> a->bits, 1), &run);
+
+  if (r == -1)
+    return -1;
+  if (UINT64_C (1) << a->bits <= TABLE_RUN &&
+      hostfile_allocate (a->file, run.host, run.clusters << a->bits) == -1) {
+    const int err = errno == EDQUOT || errno == EFBIG ? ENOSPC : errno;
+
+    refcount_dec (a->refcounts, run.host >> a->bits, run.clusters,
+                  run.zeroed ? became_zeroed : became_stale, a);
+    errno = err;
+    return -1;
+  }
+  a->tables = run;
+  a->tables_fresh = r == 2 && a->regular;
+  return 0;
+}
+
 int
 alloc_reserve_table (struct alloc *a, struct alloc_run *run)
 {
   const uint64_t cs = UINT64_C (1) << a->bits;
   uint64_t first;
-  int r;
   LOCK_FOR_BLOCK (&a->lock);
 
-  if (a->tables.clusters == 0) {
-    r = reserve (a, max64 (TABLE_RUN >> a->bits, 1), &a->tables);
-    if (r == -1)
-      return -1;
-    a->tables_fresh = r == 2 && a->regular;
-  }
+  if (a->tables.clusters == 0 && reserve_table_run (a) == -1)
+    return -1;
   first = a->tables.host >> a->bits;
   if (alloc_check_no_metadata (a, first, 1, "an L2 table") == -1 ||
       overlap_add (a->overlap, a->tables.host, cs, OVERLAP_L2) == -1)
@@ -415,18 +451,6 @@ alloc_reserve_table (struct alloc *a, struct alloc_run *run)
 }
 
 /* --- giving clusters back --- */
-
-static void
-became_stale (void *opaque, uint64_t first, uint64_t n)
-{
-  alloc_add_idle (opaque, first, n, false);
-}
-
-static void
-became_zeroed (void *opaque, uint64_t first, uint64_t n)
-{
-  alloc_add_idle (opaque, first, n, true);
-}
 
 void
 alloc_abort (struct alloc *a, const struct alloc_run *run)

@@ -44,6 +44,8 @@ extern int alloc_reserve (struct alloc *, uint64_t n, struct alloc_run *);
 /* One cluster for an L2 table.  They come from a small run of their own,
  * so that tables lie together and do not split the data.  It is registered with
  * overlap. */
+/* Tables of up to ALLOC_TABLE_SPACE bytes come with space on the host. */
+#define ALLOC_TABLE_SPACE (UINT64_C (64) << 10)
 extern int alloc_reserve_table (struct alloc *, struct alloc_run *);
 /* Gives back a run, or part of one, to which no pointer was ever published.
  * Cannot fail. */

@@ -40,8 +40,10 @@ core_sources = \
 	%reldir%/inflated.h \
 	%reldir%/inflight.c \
 	%reldir%/inflight.h \
+	%reldir%/l2-impl.h \
 	%reldir%/l2.c \
 	%reldir%/l2.h \
+	%reldir%/l2write.c \
 	%reldir%/layers.c \
 	%reldir%/layers.h \
 	%reldir%/map-impl.h \

@@ -98,6 +98,30 @@ describe (struct disk *d, const struct header *h)
             d->why_readonly ? ", read-only" : "");
 }
 
+/* An image from strangers gets no more memory and time than any sane one needs. */
+#define UNTRUSTED_L1_BYTES (4u << 20)
+#define UNTRUSTED_REFTABLE_BYTES (1u << 20)
+#define UNTRUSTED_SNAPSHOTS 256
+
+static int
+check_untrusted (const char *path, const struct header *h)
+{
+  const char *what = NULL;
+
+  if (h->l1_entries > UNTRUSTED_L1_BYTES / 8)
+    what = "an L1 table of more than 4 MiB";
+  else if (h->reftable_clusters * h->cluster_size > UNTRUSTED_REFTABLE_BYTES)
+    what = "a refcount table of more than 1 MiB";
+  else if (h->nb_snapshots > UNTRUSTED_SNAPSHOTS)
+    what = "more than 256 snapshots";
+  if (what == NULL)
+    return 0;
+  nbdkit_error ("%s: the image has %s, which is refused of untrusted images",
+                path, what);
+  errno = EPERM;
+  return -1;
+}
+
 static int
 open_layers (struct disk *d)
 {
@@ -116,7 +140,8 @@ open_layers (struct disk *d)
 
   if (chain_open_image (o->path, &file_options, &file, &header) == -1)
     return -1;
-  if ((o->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
+  if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
+      (o->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
       layers_add_qcow2 (d->layers, file, &header) == -1) {
     header_free (&header);
     hostfile_close (file);

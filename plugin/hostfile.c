@@ -553,6 +553,24 @@ hostfile_punch (struct hostfile *f, uint64_t offset, uint64_t count)
 }
 
 int
+hostfile_allocate (struct hostfile *f, uint64_t offset, uint64_t count)
+{
+  int r;
+
+  r = choke (f, HOSTFILE_OP_ALLOCATE, NULL, 0, offset, count, false);
+  if (r == -1)
+    return report (f, "allocate", offset, count);
+  if (r > 0 || !f->regular || count == 0)
+    return 0;
+  do
+    r = fallocate (f->fd, FALLOC_FL_KEEP_SIZE, offset, count);
+  while (r == -1 && errno == EINTR);
+  if (r == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
+    return 0;
+  return report (f, "allocate", offset, count);
+}
+
+int
 hostfile_truncate (struct hostfile *f, uint64_t size)
 {
   int r = choke (f, HOSTFILE_OP_TRUNCATE, NULL, 0, size, 0, false);

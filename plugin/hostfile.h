@@ -29,6 +29,7 @@ enum hostfile_op {
   HOSTFILE_OP_SYNC,
   HOSTFILE_OP_PUNCH,
   HOSTFILE_OP_TRUNCATE, /* offset is the new size */
+  HOSTFILE_OP_ALLOCATE, /* no contents change */
 };
 
 struct hostfile_hooks {
@@ -79,6 +80,12 @@ extern int hostfile_sync (struct hostfile *);
 /* Gives the range back to the host and makes it read as zeros.  Returns 1 if
  * that was done, 0 if the host can't (remembered; not an error), -1 on error. */
 extern int hostfile_punch (struct hostfile *, uint64_t offset, uint64_t count);
+
+/* Makes sure that writes to the range, which lies within the file, will find space
+ * (on hosts that overwrite in place).  What it reads as does not change.  A host that
+ * can't promise that is no error. */
+extern int hostfile_allocate (struct hostfile *, uint64_t offset,
+                              uint64_t count);
 
 /* Sets the size (regular files).  On block devices: an error (ENOSPC) if larger
  * than the device, else nothing.  */

@@ -163,11 +163,12 @@ layers_add_qcow2 (struct layers *s, struct hostfile *file,
       overlap_add (layer->overlap, h->reftable_offset,
                    h->reftable_clusters * h->cluster_size,
                    OVERLAP_REFTABLE) == -1 ||
-      register_table (layer, h->l1_offset, h->l1_needed,
-                      QCOW2_L1_OFFSET_MASK, OVERLAP_L2) == -1 ||
+      /* Blocks first: an L1 entry that names one is then seen to be wrong. */
       register_table (layer, h->reftable_offset,
                       h->reftable_clusters * h->cluster_size / 8,
-                      QCOW2_REFTABLE_OFFSET_MASK, OVERLAP_REFBLOCK) == -1)
+                      QCOW2_REFTABLE_OFFSET_MASK, OVERLAP_REFBLOCK) == -1 ||
+      register_table (layer, h->l1_offset, h->l1_needed,
+                      QCOW2_L1_OFFSET_MASK, OVERLAP_L2) == -1)
     goto error;
   s->layers[s->n++] = layer;
   return 0;

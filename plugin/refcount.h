@@ -68,6 +68,10 @@ extern int refcount_end (struct refcounts *, uint64_t *end);
 extern int refcount_extend (struct refcounts *, uint64_t first, uint64_t n,
                             uint64_t *used);
 
+/* How many clusters would refcount_extend take (*USED)?  Changes nothing. */
+extern int refcount_extend_cost (struct refcounts *, uint64_t first, uint64_t n,
+                                 uint64_t *used);
+
 /* Is anything to be written? */
 extern bool refcount_is_dirty (struct refcounts *);
 

@@ -171,6 +171,19 @@ grow_arrays (struct refcounts *r, uint64_t entries)
 }
 
 int
+refcount_extend_cost (struct refcounts *r, uint64_t first, uint64_t n,
+                      uint64_t *used)
+{
+  struct layout l;
+  LOCK_FOR_BLOCK (&r->lock);
+
+  if (plan (r, first, n, &l) == -1)
+    return -1;
+  *used = l.table_clusters + l.blocks;
+  return 0;
+}
+
+int
 refcount_extend (struct refcounts *r, uint64_t first, uint64_t n,
                  uint64_t *used)
 {

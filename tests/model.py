@@ -587,6 +587,8 @@ class CrashRun:
                         os.kill(args.pid,
                                 getattr(signal, "SIG" + args.signal))
                         killed = True
+                if not clients.flying:
+                    continue
                 # Those that went well first.
                 for r in sorted(clients.wait(), key=lambda r: r.error):
                     self.retire(r)

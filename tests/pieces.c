@@ -22,6 +22,8 @@ pieces_make (struct pieces *p, struct rng *rng, uint64_t size,
 {
   /* A single owner may have it all in one piece. */
   const bool one = owners == 1 && rng_below (rng, 2);
+  /* Small clusters should not mean small requests only. */
+  const uint64_t many = 6 + (128 << 10) / cluster_size;
   unsigned room = 0, i, k, owner;
   uint64_t at, len;
 
@@ -31,7 +33,8 @@ pieces_make (struct pieces *p, struct rng *rng, uint64_t size,
     if (one)
       len = size;
     else if (rng_below (rng, 3) == 0)
-      len = (1 + rng_below (rng, 6)) * cluster_size - at % cluster_size;
+      len = (1 + rng_below (rng, rng_below (rng, 4) ? 6 : many)) * cluster_size
+        - at % cluster_size;
     else
       len = (1 + rng_below (rng, cluster_size / unit)) * unit;
     if (len > size - at)

@@ -42,13 +42,15 @@ struct simdisk {
   pthread_mutex_t lock;
   struct rng rng;
   struct blob now, durable;     /* len: the size of the file */
-  uint64_t now_room, durable_room;
+  struct blob cut;              /* what is left after the last accident */
+  uint64_t now_room, durable_room, cut_room;
   struct change *log;
   unsigned n, room;
   void (*watch) (void *, enum hostfile_op);
   void *watch_opaque;
   struct fault fault;
   uint64_t failures;
+  uint64_t operations[HOSTFILE_OP_ALLOCATE + 1];
   uint64_t limit;
 };
 
@@ -255,6 +257,8 @@ operate (struct simdisk *s, enum hostfile_op op, const struct iovec *iov,
   if (op != HOSTFILE_OP_READ && s->watch)
     s->watch (s->watch_opaque, op);
 
+  CHECK (op <= HOSTFILE_OP_ALLOCATE);
+  s->operations[op]++;
   err = fails (s, op, offset + count);
   if (err != 0) {
     s->failures++;
@@ -288,6 +292,9 @@ operate (struct simdisk *s, enum hostfile_op op, const struct iovec *iov,
     break;
   case HOSTFILE_OP_SYNC:
     make_durable (s);
+    break;
+  case HOSTFILE_OP_ALLOCATE:
+    break;                      /* no contents change */
   }
   return 1;
 }
@@ -320,9 +327,8 @@ before (void *opaque, const char *path, enum hostfile_op op,
 
 /* --- accidents --- */
 
-void
-simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind,
-             struct blob *out)
+const struct blob *
+simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind)
 {
   const unsigned chosen = rng_below (rng, s->n);
   /* Chances of 2 % to 98 %. */
@@ -331,11 +337,12 @@ simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind,
   const uint64_t coin = rng_next (rng);
   /* Bytes 20-23 of the header: cluster_bits. */
   const unsigned shift = s->now.len > 23 ? s->now.data[23] - 9 : 0;
-  uint64_t room = 0, k;
+  struct blob *out = &s->cut;
+  uint64_t k;
   unsigned i;
 
-  *out = (struct blob) { .len = 0 };
-  resize (out, &room, s->durable.len);
+  resize (out, &s->cut_room, 0);
+  resize (out, &s->cut_room, s->durable.len);
   memcpy (out->data, s->durable.data, s->durable.len);
 
   for (i = 0; i < s->n; i++) {
@@ -354,7 +361,7 @@ simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind,
     default: ;
     }
     if (whole) {
-      apply (c, out, &room);
+      apply (c, out, &s->cut_room);
       continue;
     }
     for (k = 0; k < c->n; k++) {
@@ -364,11 +371,12 @@ simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind,
       if ((kind == CUT_SECTORS && rng_below (rng, 64) < chance) ||
           (kind == CUT_TORN && i == chosen && rng_below (rng, 2)) ||
           (kind == CUT_CLUSTERS && rng_below (&place, 64) < chance))
-        apply_sector (c, k, out, &room);
+        apply_sector (c, k, out, &s->cut_room);
     }
     if (sizes && c->new_size > out->len)
-      resize (out, &room, c->new_size);
+      resize (out, &s->cut_room, c->new_size);
   }
+  return out;
 }
 
 enum power_cut
@@ -418,6 +426,7 @@ simdisk_free (struct simdisk *s)
   free (s->log);
   blob_free (&s->now);
   blob_free (&s->durable);
+  blob_free (&s->cut);
   pthread_mutex_destroy (&s->lock);
   free (s->path);
   free (s);
@@ -456,6 +465,20 @@ simdisk_failures (struct simdisk *s)
 
   pthread_mutex_lock (&s->lock);
   n = s->failures;
+  pthread_mutex_unlock (&s->lock);
+  return n;
+}
+
+uint64_t
+simdisk_operations (struct simdisk *s, unsigned ops)
+{
+  uint64_t n = 0;
+  int op;
+
+  pthread_mutex_lock (&s->lock);
+  for (op = 0; op <= HOSTFILE_OP_ALLOCATE; op++)
+    if (ops & 1 << op)
+      n += s->operations[op];
   pthread_mutex_unlock (&s->lock);
   return n;
 }

@@ -44,10 +44,10 @@ enum power_cut {
   CUT_CLUSTERS,         /* each cluster by chance, then all that happened to it */
   CUT_KINDS
 };
-/* The file after such an accident.  OUT is freed or reused by the caller.
- * Within a watch, or while nobody uses the file. */
-extern void simdisk_cut (struct simdisk *, struct rng *, enum power_cut,
-                         struct blob *out);
+/* The file after such an accident, until the next call.  Within a watch, or while
+ * nobody uses the file. */
+extern const struct blob *simdisk_cut (struct simdisk *, struct rng *,
+                                       enum power_cut);
 /* A random kind, with a liking for those that find most. */
 extern enum power_cut simdisk_random_cut (struct rng *);
 
@@ -61,8 +61,9 @@ struct fault {
   bool partial;
 };
 extern void simdisk_fault (struct simdisk *, const struct fault *);
-/* How many have failed so far. */
+/* How many have failed so far, and how many of those in OPS there were. */
 extern uint64_t simdisk_failures (struct simdisk *);
+extern uint64_t simdisk_operations (struct simdisk *, unsigned ops);
 
 /* The file cannot grow beyond LIMIT bytes: ENOSPC. */
 extern void simdisk_limit (struct simdisk *, uint64_t limit);

@@ -197,29 +197,27 @@ ask_qemu (struct trial *t)
 static void
 cut_power (struct trial *t, enum power_cut kind)
 {
+  const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
   unsigned long leaks;
-  struct blob b;
   char when[40];
 
-  simdisk_cut (t->sim, &t->cut_rng, kind, &b);
   snprintf (when, sizeof when, "power cut of kind %d", kind);
-  check_metadata (&b, true, &leaks, when);
-  read_contents (t, &b, when);
+  check_metadata (b, true, &leaks, when);
+  read_contents (t, b, when);
   if (!ledger_allows (t->ledger, 0, t->spec.size / LEDGER_SECTOR, t->contents,
                       true)) {
-    blob_save (SURVIVOR, &b);
+    blob_save (SURVIVOR, b);
     FAIL ("%s: wrong contents", when);
   }
   nr_cuts++;
 
   if (rng_below (&t->cut_rng, 12) == 0) {
-    blob_save (SURVIVOR, &b);
+    blob_save (SURVIVOR, b);
     if (rng_below (&t->cut_rng, 3) == 0)
       ask_qemu (t);
     go_on_after_crash (t, leaks);
     unlink (SURVIVOR);
   }
-  blob_free (&b);
 }
 
 /* Syncs are the most interesting: nothing is ever less durable than just before. */
@@ -454,17 +452,14 @@ static void
 check_after_leaving (struct trial *t)
 {
   enum power_cut kind;
-  struct blob b;
 
   for (kind = 0; kind < CUT_KINDS; kind++) {
-    const bool last = kind == CUT_ALL;
+    const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
 
-    simdisk_cut (t->sim, &t->cut_rng, kind, &b);
-    check_metadata (&b, !last, NULL, "after leaving");
-    read_contents (t, &b, "after leaving");
+    check_metadata (b, kind != CUT_ALL, NULL, "after leaving");
+    read_contents (t, b, "after leaving");
     if (!ledger_allows (t->ledger, 0, t->spec.size / 512, t->contents, true))
       FAIL ("after leaving: wrong contents");
-    blob_free (&b);
   }
 }
 

@@ -2,21 +2,21 @@
  *
  * What happens when the host fails us: no space, no data, no sync?
  *
- * The same work is done again and again on a simulated file (simdisk.c), and each time
- * another of its operations fails:
+ * The same work is done again and again on a simulated file (simdisk.c), and each
+ * time another of its operations fails:
  *
- *   ENOSPC once       the request (or flush) that met it says so, everything else goes on
+ *   ENOSPC once       the request (or flush) that met it says so, all else goes on
  *   ENOSPC for long   nothing that was flushed is lost; when there is space again,
  *                     the same request succeeds
  *   a full disk       as before, but only what makes the file longer fails
- *   EIO               requests fail with EIO and nothing else; the file is never corrupt
+ *   EIO               requests fail with EIO and nothing else
  *   a failed sync     no change is accepted any more, reads go on (R9)
  *
- * After each failure the power is cut in various ways, and what is left is judged as in
- * test-crash.  When space came back, in the end nothing is leaked.
+ * After each failure the power is cut in various ways, and what is left is judged as
+ * in test-crash.  When space came back, in the end nothing is leaked.
  *
- * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
- * had in SECONDS, 10); FIRST: begin with this one.
+ * Environment: SEED replays; ITERATIONS: how many images (default: as many as can
+ * be had in SECONDS, 10); FIRST: begin with this one.
  */
 
 #include <config.h>
@@ -39,7 +39,14 @@
 
 #define IMAGE "top.qcow2"
 #define LONGEST (64u << 10)
-#define OPS 60
+#define REQUESTS 60
+#define ATTEMPTS 150
+
+/* What runs out of space. */
+#define GROWING (1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE | \
+                 1 << HOSTFILE_OP_ALLOCATE)
+#define CHANGING (GROWING | 1 << HOSTFILE_OP_PUNCH)
+#define SYNCING (1 << HOSTFILE_OP_SYNC)
 
 /* The image, and what is done to it. */
 struct trial {
@@ -164,22 +171,20 @@ static void
 judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
        const char *when)
 {
+  const struct blob *b = simdisk_cut (r->sim, &r->cut_rng, kind);
   struct check_result result;
-  struct blob b;
 
-  simdisk_cut (r->sim, &r->cut_rng, kind, &b);
-  checker_check (&b, &result);
+  checker_check (b, &result);
   if (result.corruptions > 0 || (result.leaks > 0 && !leaks_allowed)) {
-    blob_save ("judged.qcow2", &b);
+    blob_save ("judged.qcow2", b);
     FAIL (r, "%s, cut %d: %lu corruptions, %lu leaks: %s", when, kind,
           result.corruptions, result.leaks, result.first);
   }
-  if (checker_read (&b, r->t->has_below ? &r->t->below : NULL, r->contents,
+  if (checker_read (b, r->t->has_below ? &r->t->below : NULL, r->contents,
                     r->t->spec.size) == -1)
     FAIL (r, "%s: the contents can't be read", when);
   if (!ledger_allows (r->ledger, 0, r->t->spec.size / 512, r->contents, true))
     FAIL (r, "%s, cut %d: wrong contents", when, kind);
-  blob_free (&b);
   nr_cuts++;
 }
 
@@ -273,7 +278,7 @@ do_work (struct attempt *r, bool (*step) (struct attempt *, const struct request
   rng_init (&rng, r->t->work_seed, 0);
   pieces_make (&pieces, &rng, r->t->spec.size, r->t->spec.cluster_size, 512, 1,
                false);
-  for (i = 0; i < OPS; i++) {
+  for (i = 0; i < REQUESTS; i++) {
     make_request (r->t, pieces_pick (&pieces, &rng, 0), &rng, &q);
     if (!step (r, &q, buf))
       break;
@@ -314,17 +319,14 @@ step_nospace (struct attempt *r, const struct request *q, unsigned char *buf)
   return true;
 }
 
-/* True if the fault came up at all. */
-static bool
+static void
 run_nospace (const struct trial *t, const char *name, uint64_t k,
              uint64_t times, bool only_growth)
 {
   const struct fault fault = {
-    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE,
-    .after = k, .times = times, .err = ENOSPC, .partial = k % 2,
+    .ops = GROWING, .after = k, .times = times, .err = ENOSPC, .partial = k % 2,
   };
   struct attempt r;
-  bool met;
   int err;
 
   begin (&r, t, name, k);
@@ -346,13 +348,11 @@ run_nospace (const struct trial *t, const char *name, uint64_t k,
     if (come (&r) != 0 || leave (&r) != 0)
       FAIL (&r, "leaving fails again, though there is space");
   }
-  met = simdisk_failures (r.sim) > 0;
   space_is_back (&r);
   read_all (&r, "in the end");
   judge (&r, CUT_ALL, false, "in the end");
   judge (&r, CUT_NOTHING, true, "in the end");
   end (&r);
-  return met;
 }
 
 /* After EIO anything may fail, with EIO. */
@@ -375,16 +375,13 @@ step_eio (struct attempt *r, const struct request *q, unsigned char *buf)
   return true;
 }
 
-static bool
+static void
 run_eio (const struct trial *t, uint64_t k)
 {
   const struct fault fault = {
-    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE |
-      1 << HOSTFILE_OP_PUNCH,
-    .after = k, .times = 1, .err = EIO, .partial = k % 2,
+    .ops = CHANGING, .after = k, .times = 1, .err = EIO, .partial = k % 2,
   };
   struct attempt r;
-  bool met;
   int err;
 
   begin (&r, t, "EIO", k);
@@ -393,13 +390,11 @@ run_eio (const struct trial *t, uint64_t k)
   simdisk_fault (r.sim, &fault);
   do_work (&r, step_eio);
   err = leave (&r);
-  met = simdisk_failures (r.sim) > 0;
-  if (err != 0 && (err != EIO || !met))
+  if (err != 0 && (err != EIO || simdisk_failures (r.sim) == 0))
     FAIL (&r, "leaving fails with %s", strerror (err));
   read_all (&r, "after EIO");
   judge_some (&r, "in the end");
   end (&r);
-  return met;
 }
 
 /* R9: a sync failed, and somebody was told. */
@@ -427,11 +422,11 @@ step_no_sync (struct attempt *r, const struct request *q, unsigned char *buf)
   return true;
 }
 
-static bool
+static void
 run_no_sync (const struct trial *t, uint64_t k)
 {
   const struct fault fault = {
-    .ops = 1 << HOSTFILE_OP_SYNC, .after = k, .times = 1, .err = EIO,
+    .ops = SYNCING, .after = k, .times = 1, .err = EIO,
   };
   struct attempt r;
   bool met;
@@ -446,11 +441,9 @@ run_no_sync (const struct trial *t, uint64_t k)
   err = leave (&r);
   if (met && err == 0)
     FAIL (&r, "leaving after a failed sync says that all is well");
-  met = simdisk_failures (r.sim) > 0;
   read_all (&r, "after a failed sync");
   judge_some (&r, "in the end");
   end (&r);
-  return met;
 }
 
 /* --- threads that run out of space --- */
@@ -477,7 +470,7 @@ work (void *opaque)
 
   CHECK (buf != NULL);
   rng_init (&rng, r->t->work_seed, 100 + w->id);
-  for (i = 0; i < OPS; i++) {
+  for (i = 0; i < REQUESTS; i++) {
     make_request (r->t, pieces_pick (w->pieces, &rng, w->id), &rng, &q);
     while ((err = execute (r, &q, buf)) != 0) {
       if (err != ENOSPC)
@@ -516,8 +509,7 @@ run_threads (const struct trial *t, struct rng *rng)
   }
   while (atomic_load (&working) > 0) {
     const struct fault fault = {
-      .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE,
-      .after = rng_below (rng, 30), .times = 1 + rng_below (rng, 20),
+      .ops = GROWING, .after = rng_below (rng, 30), .times = 1 + rng_below (rng, 20),
       .err = ENOSPC, .partial = true,
     };
 
@@ -547,12 +539,19 @@ make_trial (struct trial *t, struct rng *rng)
   struct image_spec raw = { .raw = true };
   struct image_spec *spec = &t->spec;
   const bool snapshot = rng_below (rng, 3) == 0;
+  const bool growth = rng_below (rng, 4) == 0;
 
   *t = (struct trial) { .work_seed = rng_next (rng) };
   spec->version = rng_below (rng, 5) ? 3 : 2;
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
   spec->refcount_bits = spec->version == 2 || rng_below (rng, 2) ? 16 : 64;
   spec->size = 512 * (64 + rng_below (rng, 2000));
+  if (growth) {                 /* the refcount table becomes too small */
+    spec->version = 3;
+    spec->cluster_size = 512;
+    spec->refcount_bits = 64;
+    spec->size = 3 << 20;
+  }
   t->has_below = rng_below (rng, 3) == 0;
   if (t->has_below) {
     raw.size = spec->size;
@@ -564,7 +563,7 @@ make_trial (struct trial *t, struct rng *rng)
   }
   spec->compressed = rng_below (rng, 4) == 0;
   image_create (IMAGE, spec);
-  image_fill (IMAGE, spec, rng, rng_below (rng, 4));
+  image_fill (IMAGE, spec, rng, growth ? 10 : rng_below (rng, 4));
   if (snapshot)
     image_snapshot (IMAGE, "before");
   image_contents (IMAGE, NULL, &t->initial);
@@ -582,35 +581,60 @@ make_trial (struct trial *t, struct rng *rng)
   fflush (stdout);
 }
 
-/* Fails operation after operation: closely at first, where each is different, then
- * in steps that grow. */
-static uint64_t
-next_k (uint64_t k, struct rng *rng)
+/* How many operations are there that can fail? */
+static void
+count_operations (const struct trial *t, uint64_t *growing, uint64_t *changing,
+                  uint64_t *syncing, uint64_t *growth)
 {
-  return k < 12 ? k + 1 : k + 1 + rng_below (rng, k / 3);
+  struct attempt r;
+  uint64_t size;
+
+  begin (&r, t, "no fault", 0);
+  size = simdisk_size (r.sim);
+  if (come (&r) != 0)
+    FAIL (&r, "connect failed");
+  do_work (&r, step_nospace);
+  *growth = simdisk_size (r.sim) - size;
+  if (leave (&r) != 0)
+    FAIL (&r, "disconnect: %m");
+  judge (&r, CUT_ALL, false, "in the end");
+  *growing = simdisk_operations (r.sim, GROWING);
+  *changing = simdisk_operations (r.sim, CHANGING);
+  *syncing = simdisk_operations (r.sim, SYNCING);
+  end (&r);
 }
 
 static void
 one_image (struct rng *rng, time_t deadline)
 {
+  uint64_t growing, changing, syncing, growth;
   struct trial t;
-  uint64_t k;
+  unsigned i;
 
   make_trial (&t, rng);
-  for (k = 0; run_nospace (&t, "ENOSPC once", k, 1, false) &&
-         time (NULL) < deadline; )
-    k = next_k (k, rng);
-  for (k = 0; run_nospace (&t, "ENOSPC for long", k, UINT64_MAX, false) &&
-         time (NULL) < deadline; )
-    k = next_k (k, rng);
-  for (k = 0; run_nospace (&t, "full disk", k, 0, true) &&
-         time (NULL) < deadline; )
-    k = next_k (k, rng);
-  for (k = 0; run_eio (&t, k) && time (NULL) < deadline; )
-    k = next_k (k, rng);
-  for (k = 0; run_no_sync (&t, k) && time (NULL) < deadline; )
-    k = next_k (k, rng);
-  run_threads (&t, rng);
+  count_operations (&t, &growing, &changing, &syncing, &growth);
+  for (i = 0; i < ATTEMPTS && (i == 0 || time (NULL) < deadline); i++)
+    switch (rng_below (rng, 10)) {
+    case 0: case 1: case 2:
+      run_nospace (&t, "ENOSPC once", rng_below (rng, growing), 1, false);
+      break;
+    case 3: case 4: case 5:
+      run_nospace (&t, "ENOSPC for long", rng_below (rng, growing),
+                   UINT64_MAX, false);
+      break;
+    case 6:
+      run_nospace (&t, "full disk", rng_below (rng, growth / 1024 + 1), 0,
+                   true);
+      break;
+    case 7:
+      run_eio (&t, rng_below (rng, changing));
+      break;
+    case 8:
+      run_no_sync (&t, rng_below (rng, syncing));
+      break;
+    case 9:
+      run_threads (&t, rng);
+    }
 
   blob_free (&t.initial);
   blob_free (&t.below);

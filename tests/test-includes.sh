@@ -13,7 +13,7 @@ levels=(
   "grace inflight hostlock dropcache hostfile header overlap compress entry pack
    freeset"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
-   inflated alloc quarantine l2 layers snapshot checkpoint"
+   inflated alloc quarantine l2 l2write layers snapshot checkpoint"
   "view request write cow erase"
   "chain disk"
   "qcow2"

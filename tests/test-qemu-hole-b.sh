@@ -44,7 +44,7 @@ killed_at_every_write "$img" judge '
 for i in range(4):
     h.pwrite(b"N" * 65536, i << 16)
 h.zero(256 << 10, 256 << 10)
-for i in range(16):
+for i in range(6):
     h.pwrite(b"M" * 65536, (1 << 20) + (i << 16))
 h.flush()
 '

@@ -90,7 +90,7 @@ before (void *opaque, const char *path, enum hostfile_op op,
     errno = ENOSPC;
     return -1;
   }
-  if (!recording || op == HOSTFILE_OP_READ)
+  if (!recording || op == HOSTFILE_OP_READ || op == HOSTFILE_OP_ALLOCATE)
     return op == HOSTFILE_OP_SYNC;      /* the host need not sync for us */
   ops = realloc (ops, (nops + 1) * sizeof *ops);
   CHECK (ops);
