@@ -7,6 +7,7 @@
 #define QCOW2_DISK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "alloc.h"
@@ -73,6 +74,33 @@ extern int disk_cache (struct disk *, uint64_t count, uint64_t offset);
 
 /* Can clusters of this compression type ("zlib", "zstd") be read? */
 extern bool disk_can_inflate (const char *type);
+
+/* --- internal snapshots: each is a disk of its own, which never changes --- */
+
+struct disk_snapshot;
+
+/* How many there are, and under which name number I is served (NULL: none that is
+ * unique) with a text about it, of SIZE bytes. */
+extern unsigned disk_nr_snapshots (const struct disk *);
+extern const char *disk_snapshot_name (const struct disk *, unsigned i,
+                                       char *text, size_t size);
+
+/* The snapshot of that name or id.  It belongs to the disk.  NULL: there is none, or it
+ * can't be served (reported). */
+extern struct disk_snapshot *disk_open_snapshot (struct disk *,
+                                                 const char *name);
+
+extern uint64_t disk_snapshot_size (const struct disk_snapshot *);  /* bytes */
+extern const char *disk_snapshot_description (const struct disk_snapshot *);
+
+/* Requests, as for the disk. */
+extern int disk_snapshot_read (struct disk *, struct disk_snapshot *, void *buf,
+                               uint64_t count, uint64_t offset);
+extern int disk_snapshot_extents (struct disk *, struct disk_snapshot *,
+                                  uint64_t count, uint64_t offset, bool one,
+                                  extent_fn emit, void *opaque);
+extern int disk_snapshot_cache (struct disk *, struct disk_snapshot *,
+                                uint64_t count, uint64_t offset);
 
 struct disk_stats {
   struct map_stats map;

@@ -29,6 +29,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bytes.h"
 #include "cleanup.h"
@@ -43,6 +44,7 @@
 struct layer {
   struct hostfile *file;
   bool raw;
+  bool is_snapshot;
   _Atomic int preallocated;     /* prealloc_detect's answer; -1: not yet asked */
   uint64_t size;                /* what it covers, bytes */
   struct header header;         /* unless raw */
@@ -57,6 +59,8 @@ struct layers {
 struct layers_view {
   struct layers *layers;
   unsigned from;
+  struct layer *snapshot;       /* in place of layer 0; NULL: none.  Its file
+                                   and what its header holds are layer 0's */
   struct map_space *space;
   uint64_t disk_size;
   unsigned unit_bits;
@@ -309,6 +313,19 @@ take_entries (struct resolve *r, const void *raw, uint64_t raw_start,
   return 0;
 }
 
+/* Is it known that nothing but an L2 table is there?  The tables of a snapshot may
+ * be shared with the active disk, and may be too many to be known. */
+static bool
+is_l2_table (const struct layer *layer, uint64_t offset)
+{
+  const enum overlap_kind kind =
+    overlap_find (layer->overlap, offset, layer->header.cluster_size);
+
+  return kind == OVERLAP_L2 ||
+    (layer->is_snapshot &&
+     (kind == OVERLAP_INACTIVE_L2 || kind == OVERLAP_NONE));
+}
+
 /* One L2 table of a layer: answers what is open in [start, end). OPEN_FROM is where in
  * the list of open ranges to begin; set to where the next table begins. */
 static int
@@ -335,8 +352,7 @@ take_table (struct resolve *r, size_t *open_from, uint64_t table,
     return -1;
   entry = get64 (l1) & QCOW2_L1_OFFSET_MASK;
   bad = entry_l1_fault (h, hostfile_size (r->layer->file), entry) != NULL ||
-    (entry != 0 && overlap_find (r->layer->overlap, entry, h->cluster_size)
-     != OVERLAP_L2);
+    (entry != 0 && !is_l2_table (r->layer, entry));
 
   first = (lo - table_start) >> h->cluster_bits;
   last = (hi - 1 - table_start) >> h->cluster_bits;
@@ -486,7 +502,7 @@ load_slice (void *opaque, uint64_t slice, struct map_fill *f)
     goto out;
   for (i = v->from; i < v->layers->n && r.open.n > 0; i++) {
     r.index = i;
-    r.layer = v->layers->layers[i];
+    r.layer = i == 0 && v->snapshot ? v->snapshot : v->layers->layers[i];
     if (take_layer (&r) == -1)
       goto out;
   }
@@ -509,6 +525,29 @@ static const struct map_ops layers_map_ops = {
 };
 
 /* --- views --- */
+
+struct layers_view *
+layers_view_new_snapshot (struct layers *s, struct map *map,
+                          uint64_t l1_offset, uint64_t disk_size,
+                          uint64_t slice_size)
+{
+  struct layers_view *v = layers_view_new (s, 0, map, disk_size, slice_size);
+
+  if (v == NULL)
+    return NULL;
+  v->snapshot = malloc (sizeof *v->snapshot);
+  if (v->snapshot == NULL) {
+    nbdkit_error ("malloc: %m");
+    layers_view_free (v);
+    return NULL;
+  }
+  memcpy (v->snapshot, s->layers[0], sizeof *v->snapshot);
+  v->snapshot->is_snapshot = true;
+  v->snapshot->header.l1_offset = l1_offset;
+  v->snapshot->header.size = disk_size;
+  v->snapshot->size = disk_size;
+  return v;
+}
 
 struct layers_view *
 layers_view_new (struct layers *s, unsigned from, struct map *map,
@@ -560,6 +599,7 @@ layers_view_free (struct layers_view *v)
   if (v == NULL)
     return;
   map_space_free (v->space);
+  free (v->snapshot);
   free (v);
 }
 

@@ -47,6 +47,13 @@ struct layers_view;
 extern struct layers_view *layers_view_new (struct layers *, unsigned from,
                                             struct map *, uint64_t disk_size,
                                             uint64_t slice_size);
+/* The same with another L1 table in the top image: an internal snapshot, of a disk of
+ * DISK_SIZE bytes, which the table must cover. */
+extern struct layers_view *layers_view_new_snapshot (struct layers *,
+                                                     struct map *,
+                                                     uint64_t l1_offset,
+                                                     uint64_t disk_size,
+                                                     uint64_t slice_size);
 extern void layers_view_free (struct layers_view *);  /* NULL is fine */
 
 /* The run at guest OFFSET, at most LEN bytes (within the disk).  Kinds ZERO,

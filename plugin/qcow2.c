@@ -40,6 +40,7 @@ static struct disk_options options = {
   .lock = true,
 };
 static char *path, *backing_path;
+static const char *snapshot;            /* serve this one, and nothing else */
 static bool backing_set;
 static struct disk *disk;
 
@@ -186,6 +187,10 @@ qcow2_config (const char *key, const char *value)
     options.backing_format = formats[choice].word;
     return 0;
   }
+  if (strcmp (key, "snapshot") == 0) {
+    snapshot = value;
+    return 0;
+  }
   if (strcmp (key, "untrusted") == 0)
     return parse_flag (key, value, &options.untrusted);
   if (strcmp (key, "discard") == 0) {
@@ -238,6 +243,7 @@ qcow2_config_complete (void)
   "l2-slice=<SIZE>              Part of an L2 table to read at a time (4K).\n"\
   "backing=follow|deny|<PATH>   What to do about the backing file.\n"        \
   "backing-format=qcow2|raw     Format of the backing file; never guessed.\n"\
+  "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"  \
   "untrusted=true|false         Image from strangers: deny files it names.\n"\
   "discard=unmap|ignore         What trim does (default unmap).\n"           \
   "detect-zeroes=off|on|unmap   What to do with zeros that are written.\n"   \
@@ -250,6 +256,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_read=yes\n");
   printf ("qcow2_write=yes\n");
   printf ("qcow2_backing=yes\n");
+  printf ("qcow2_snapshots=yes\n");
   printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
   printf ("qcow2_luks=no\n");
@@ -267,6 +274,8 @@ qcow2_get_ready (void)
   if (disk_why_readonly (disk))
     nbdkit_debug ("%s: served read-only: %s", path, disk_why_readonly (disk));
   nbdkit_debug ("%s: %s", path, disk_description (disk));
+  if (snapshot && disk_open_snapshot (disk, snapshot) == NULL)
+    return -1;
   return 0;
 }
 
@@ -304,18 +313,72 @@ qcow2_cleanup (void)
 
 /* --- connections --- */
 
-struct handle { bool writable; };
+/* Exports: "" is the disk as it is now (or, with snapshot=, that snapshot, and there are no
+ * others), and each internal snapshot goes by its name. */
+struct handle {
+  bool writable;
+  struct disk_snapshot *snapshot;       /* NULL: the active disk */
+};
+
+static int
+qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
+{
+  char text[128];
+  unsigned i;
+
+  if (nbdkit_add_export (exports, "", disk_description (disk)) == -1)
+    return -1;
+  if (snapshot)
+    return 0;
+  for (i = 0; i < disk_nr_snapshots (disk); i++) {
+    const char *name = disk_snapshot_name (disk, i, text, sizeof text);
+
+    if (name && nbdkit_add_export (exports, name, text) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static const char *
+qcow2_default_export (int readonly, int is_tls)
+{
+  return "";
+}
+
+/* Which snapshot does the export name mean?  -1: there is no such export. */
+static int
+choose_snapshot (const char *name, struct disk_snapshot **ds)
+{
+  *ds = NULL;
+  if (name[0] == '\0') {
+    if (snapshot == NULL)
+      return 0;
+    name = snapshot;
+  }
+  else if (snapshot && strcmp (name, snapshot) != 0) {
+    nbdkit_error ("only snapshot \"%s\" is served, as export \"\"", snapshot);
+    errno = ENOENT;
+    return -1;
+  }
+  *ds = disk_open_snapshot (disk, name);
+  return *ds ? 0 : -1;
+}
 
 static void *
 qcow2_open (int readonly)
 {
+  const char *name = nbdkit_export_name ();
   struct handle *h = malloc (sizeof *h);
 
   if (h == NULL) {
     nbdkit_error ("malloc: %m");
     return NULL;
   }
-  h->writable = !readonly;
+  if (name == NULL || choose_snapshot (name, &h->snapshot) == -1) {
+    free (h);
+    return NULL;
+  }
+  h->writable = !readonly && h->snapshot == NULL;
   if (disk_connect (disk, &h->writable) == -1) {
     free (h);
     return NULL;
@@ -335,13 +398,18 @@ qcow2_close (void *handle)
 static int64_t
 qcow2_get_size (void *handle)
 {
-  return disk_size (disk);
+  const struct handle *h = handle;
+
+  return h->snapshot ? disk_snapshot_size (h->snapshot) : disk_size (disk);
 }
 
 static const char *
 qcow2_export_description (void *handle)
 {
-  return disk_description (disk);
+  const struct handle *h = handle;
+
+  return h->snapshot ? disk_snapshot_description (h->snapshot)
+    : disk_description (disk);
 }
 
 static int
@@ -386,6 +454,10 @@ static int
 qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
              uint32_t flags)
 {
+  const struct handle *h = handle;
+
+  if (h->snapshot)
+    return disk_snapshot_read (disk, h->snapshot, buf, count, offset);
   return disk_read (disk, buf, count, offset);
 }
 
@@ -418,6 +490,10 @@ qcow2_flush (void *handle, uint32_t flags)
 static int
 qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
+  const struct handle *h = handle;
+
+  if (h->snapshot)
+    return disk_snapshot_cache (disk, h->snapshot, count, offset);
   return disk_cache (disk, count, offset);
 }
 
@@ -439,8 +515,13 @@ static int
 qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
                struct nbdkit_extents *extents)
 {
-  return disk_extents (disk, count, offset, flags & NBDKIT_FLAG_REQ_ONE,
-                       add_extent, extents);
+  const struct handle *h = handle;
+  const bool one = flags & NBDKIT_FLAG_REQ_ONE;
+
+  if (h->snapshot)
+    return disk_snapshot_extents (disk, h->snapshot, count, offset, one,
+                                  add_extent, extents);
+  return disk_extents (disk, count, offset, one, add_extent, extents);
 }
 
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
@@ -458,6 +539,8 @@ static struct nbdkit_plugin plugin = {
   .dump_plugin = qcow2_dump_plugin,
   .get_ready = qcow2_get_ready,
   .cleanup = qcow2_cleanup,
+  .list_exports = qcow2_list_exports,
+  .default_export = qcow2_default_export,
   .open = qcow2_open,
   .close = qcow2_close,
   .get_size = qcow2_get_size,

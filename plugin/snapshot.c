@@ -5,11 +5,15 @@
  *
  * Specification: "Snapshots".
  *
- * A writer has to know: no allocation and no guest write may ever touch a
- * snapshot's tables (R5).  The table is walked entry by entry; nothing of
- * it is kept.
+ * A reader wants to know where a snapshot's L1 table is and how large the disk was
+ * then.  A writer has to know that no allocation and no guest write may ever touch a
+ * snapshot's tables (R5).  The table is read entry by entry; all sizes in it are
+ * hostile.
  *
- * Locks: none; runs once, before requests.
+ * Version 2 images, and old version 3 ones, do not say how large the disk was when
+ * a snapshot was taken; they can't have been resized since.
+ *
+ * Locks: none; it is read once, before requests, and does not change.
  */
 
 #include <config.h>
@@ -17,6 +21,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bytes.h"
 #include "cleanup.h"
@@ -28,6 +33,12 @@
  * all: a hostile table could name 64 Ki tables of 32 MiB.  What is beyond
  * is protected by its refcounts only, as in QEMU. */
 #define MAX_L1_BYTES (UINT64_C (128) << 20)
+
+/* What follows the fixed part of an entry and concerns us. */
+struct extra {
+  struct be64 vm_state_size;
+  struct be64 disk_size;
+};
 
 static int
 bad_table (struct hostfile *file, uint64_t offset, uint32_t i,
@@ -69,52 +80,153 @@ register_l2_tables (struct hostfile *file, const struct header *h,
   return 0;
 }
 
+/* A string of LEN bytes from the file; to be freed.  NULL on error (reported). */
+static char *
+read_string (struct hostfile *file, uint64_t offset, size_t len)
+{
+  char *s = calloc (1, len + 1);
+
+  if (s == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  if (hostfile_read (file, s, len, offset) == -1) {
+    free (s);
+    return NULL;
+  }
+  return s;
+}
+
+/* Reads the entry at *AT into *S and moves *AT to the next. */
+static int
+read_entry (struct hostfile *file, const struct header *h, uint32_t i,
+            uint64_t *at, struct snapshot *s)
+{
+  struct qcow2_snapshot entry;
+  struct extra extra = { 0 };
+  uint64_t len, l1_bytes, strings;
+
+  if (hostfile_read (file, &entry, sizeof entry, *at) == -1)
+    return -1;
+  if (get32 (entry.extra_size) > QCOW2_MAX_SNAPSHOT_EXTRA)
+    return bad_table (file, *at, i, "extra data is too long");
+  len = sizeof entry + get32 (entry.extra_size) +
+    get16 (entry.id_size) + get16 (entry.name_size);
+  /* The padding of the last entry may be missing. */
+  if (!range_within (*at, len, hostfile_size (file)))
+    return bad_table (file, *at, i, "it lies beyond the end of the file");
+
+  s->l1_offset = get64 (entry.l1_table_offset);
+  s->l1_entries = get32 (entry.l1_size);
+  l1_bytes = s->l1_entries * UINT64_C (8);
+  if (l1_bytes > QCOW2_MAX_L1_BYTES)
+    return bad_table (file, *at, i, "L1 table is too large");
+  if ((s->l1_offset & (h->cluster_size - 1)) != 0)
+    return bad_table (file, *at, i, "L1 table offset is not aligned");
+  if (!range_within (s->l1_offset, l1_bytes, hostfile_size (file)))
+    return bad_table (file, *at, i,
+                      "L1 table lies beyond the end of the file");
+
+  s->date_sec = get32 (entry.date_sec);
+  s->vm_state_size = get32 (entry.vm_state_size);
+  s->disk_size = h->size;
+  if (hostfile_read (file, &extra,
+                     min64 (sizeof extra, get32 (entry.extra_size)),
+                     *at + sizeof entry) == -1)
+    return -1;
+  if (get32 (entry.extra_size) >= sizeof extra.vm_state_size)
+    s->vm_state_size = get64 (extra.vm_state_size);
+  if (get32 (entry.extra_size) >= sizeof extra)
+    s->disk_size = round_down (get64 (extra.disk_size), 512);
+
+  strings = *at + sizeof entry + get32 (entry.extra_size);
+  s->id = read_string (file, strings, get16 (entry.id_size));
+  s->name = read_string (file, strings + get16 (entry.id_size),
+                         get16 (entry.name_size));
+  if (s->id == NULL || s->name == NULL)
+    return -1;
+
+  *at += round_up (len, 8);
+  if (*at - h->snapshots_offset > QCOW2_MAX_SNAPSHOT_TABLE)
+    return bad_table (file, *at, i, "snapshot table is too large");
+  return 0;
+}
+
 int
-snapshot_register (struct hostfile *file, const struct header *h,
-                   struct overlap *overlap)
+snapshots_read (struct hostfile *file, const struct header *h,
+                struct overlap *overlap, struct snapshots *snapshots)
 {
   uint64_t at = h->snapshots_offset, l1_total = 0;
-  struct qcow2_snapshot entry;
   uint32_t i;
 
+  snapshots->n = 0;
+  snapshots->list = calloc (h->nb_snapshots + 1, sizeof *snapshots->list);
+  if (snapshots->list == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+
   for (i = 0; i < h->nb_snapshots; i++) {
-    uint64_t l1, l1_bytes, len;
+    struct snapshot *s = &snapshots->list[i];
+    uint64_t l1_bytes;
 
-    if (hostfile_read (file, &entry, sizeof entry, at) == -1)
+    snapshots->n = i + 1;       /* also for snapshots_free */
+    if (read_entry (file, h, i, &at, s) == -1)
       return -1;
-    if (get32 (entry.extra_size) > QCOW2_MAX_SNAPSHOT_EXTRA)
-      return bad_table (file, at, i, "extra data is too long");
-    len = sizeof entry + get32 (entry.extra_size) +
-      get16 (entry.id_size) + get16 (entry.name_size);
-    /* The padding of the last entry may be missing. */
-    if (!range_within (at, len, hostfile_size (file)))
-      return bad_table (file, at, i,
-                        "snapshot table lies beyond the end of the file");
-
-    l1 = get64 (entry.l1_table_offset);
-    l1_bytes = get32 (entry.l1_size) * UINT64_C (8);
-    if (l1_bytes > QCOW2_MAX_L1_BYTES)
-      return bad_table (file, at, i, "L1 table is too large");
-    if ((l1 & (h->cluster_size - 1)) != 0)
-      return bad_table (file, at, i, "L1 table offset is not aligned");
-    if (!range_within (l1, l1_bytes, hostfile_size (file)))
-      return bad_table (file, at, i, "L1 table lies beyond the end of the file");
-
+    l1_bytes = s->l1_entries * UINT64_C (8);
     if (l1_bytes > 0 &&
-        overlap_add (overlap, l1, l1_bytes, OVERLAP_INACTIVE_L1) == -1)
+        overlap_add (overlap, s->l1_offset, l1_bytes,
+                     OVERLAP_INACTIVE_L1) == -1)
       return -1;
     l1_total += l1_bytes;
     if (l1_total <= MAX_L1_BYTES &&
-        register_l2_tables (file, h, overlap, l1, l1_bytes / 8) == -1)
+        register_l2_tables (file, h, overlap, s->l1_offset,
+                            s->l1_entries) == -1)
       return -1;
-
-    at += round_up (len, 8);
-    if (at - h->snapshots_offset > QCOW2_MAX_SNAPSHOT_TABLE)
-      return bad_table (file, at, i, "snapshot table is too large");
   }
   if (at > h->snapshots_offset &&
       overlap_add (overlap, h->snapshots_offset, at - h->snapshots_offset,
                    OVERLAP_SNAPSHOT_TABLE) == -1)
     return -1;
   return 0;
+}
+
+void
+snapshots_free (struct snapshots *snapshots)
+{
+  uint32_t i;
+
+  for (i = 0; i < snapshots->n; i++) {
+    free (snapshots->list[i].id);
+    free (snapshots->list[i].name);
+  }
+  free (snapshots->list);
+  snapshots->list = NULL;
+  snapshots->n = 0;
+}
+
+const struct snapshot *
+snapshots_find (const struct snapshots *snapshots, const char *name)
+{
+  uint32_t i;
+
+  for (i = 0; i < snapshots->n; i++)
+    if (strcmp (snapshots->list[i].name, name) == 0)
+      return &snapshots->list[i];
+  for (i = 0; i < snapshots->n; i++)
+    if (strcmp (snapshots->list[i].id, name) == 0)
+      return &snapshots->list[i];
+  return NULL;
+}
+
+const char *
+snapshots_unique_name (const struct snapshots *snapshots, uint32_t i)
+{
+  const struct snapshot *s = &snapshots->list[i];
+
+  if (s->name[0] != '\0' && snapshots_find (snapshots, s->name) == s)
+    return s->name;
+  if (s->id[0] != '\0' && snapshots_find (snapshots, s->id) == s)
+    return s->id;
+  return NULL;
 }

@@ -12,10 +12,37 @@
 #include "hostfile.h"
 #include "overlap.h"
 
-/* Reads and checks the snapshot table and registers with OVERLAP the clusters of the
+struct snapshot {
+  char *id, *name;              /* as in the image, up to a NUL */
+  uint64_t l1_offset;
+  uint32_t l1_entries;
+  uint64_t disk_size;           /* bytes, of the disk when it was taken; a
+                                   multiple of 512 */
+  uint32_t date_sec;            /* since 1970, UTC */
+  uint64_t vm_state_size;       /* bytes; 0 if there is none */
+};
+
+struct snapshots {
+  struct snapshot *list;
+  uint32_t n;
+};
+
+/* Reads and checks the snapshot table, and registers with OVERLAP the clusters of the
  * table, of the snapshots' L1 tables and (as far as they are of a sane size)
- * L2 tables.  0, or -1 (reported; errno EINVAL for a table that is no good). */
-extern int snapshot_register (struct hostfile *, const struct header *,
-                              struct overlap *);
+ * L2 tables.  0, or -1 (reported; errno EINVAL for a table that is no good).
+ * Free with snapshots_free in any case. */
+extern int snapshots_read (struct hostfile *, const struct header *,
+                           struct overlap *, struct snapshots *);
+extern void snapshots_free (struct snapshots *);
+
+/* The snapshot that is called NAME, or else has that id; NULL if there is
+ * none. */
+extern const struct snapshot *snapshots_find (const struct snapshots *,
+                                              const char *name);
+
+/* Under which name will snapshots_find find snapshot I, and not another one?  Its
+ * name where that does, else its id; NULL if neither does. */
+extern const char *snapshots_unique_name (const struct snapshots *,
+                                          uint32_t i);
 
 #endif /* QCOW2_SNAPSHOT_H */

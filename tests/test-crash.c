@@ -10,7 +10,7 @@
  *   - every sector shows what was flushed last, or something that was written to
  *     this very sector since (ledger.c)
  *   - now and then: we can open and write it again, and that leaves it in order
- *   - now and then: qemu-img agrees about metadata and contents
+ *   - now and then: qemu-img agrees about metadata, contents and the snapshot
  *
  * Work goes on meanwhile.  After the last writer has left, the file must be
  * in order, durable and without leaks.
@@ -49,7 +49,7 @@ struct trial {
   struct disk *disk;
   struct ledger *ledger;
   struct pieces pieces;
-  struct blob initial, below;
+  struct blob initial, below, snapshot;
   bool has_below;
 
   /* Only used within the watch, which the simdisk's lock guards. */
@@ -191,6 +191,13 @@ ask_qemu (struct trial *t)
   if (b.len != t->spec.size || memcmp (b.data, t->contents, b.len) != 0)
     FAIL ("qemu-img convert reads something else in what is left");
   blob_free (&b);
+  if (t->snapshot.data) {
+    image_contents (SURVIVOR, "before", &b);
+    if (b.len != t->snapshot.len ||
+        memcmp (b.data, t->snapshot.data, b.len) != 0)
+      FAIL ("the internal snapshot has changed in what is left");
+    blob_free (&b);
+  }
   nr_judged++;
 }
 
@@ -427,6 +434,7 @@ make_image (struct trial *t, struct rng *rng)
   t->spec.compressed = false;   /* done */
   if (strstr (t->theme, "snapshot")) {
     image_snapshot (IMAGE, "before");
+    image_contents (IMAGE, "before", &t->snapshot);
     image_fill (IMAGE, &t->spec, rng, rng_below (rng, 3));
   }
   image_contents (IMAGE, NULL, &t->initial);
@@ -525,6 +533,7 @@ one_image (struct rng *rng)
     one_time (&t, rng);
   blob_free (&t.initial);
   blob_free (&t.below);
+  blob_free (&t.snapshot);
   free (t.contents);
 }
 
