@@ -58,8 +58,8 @@
  */
 #define MAX_BLOCKS (1u << 20)
 
-#define MIN_SLOTS_BITS 8
-#define MIN_FILTER_BITS 14
+#define MIN_SLOTS_BITS 4
+#define MIN_FILTER_BITS 9
 /* Counters per cluster in the hash table, at least. */
 #define FILTER_SPREAD 4
 
