@@ -29,6 +29,7 @@
 #include "chain.h"
 #include "cleanup.h"
 #include "compress.h"
+#include "luks.h"
 #include "report.h"
 
 #define MAX_LAYERS 4096
@@ -67,11 +68,7 @@ check_features (const char *path, const struct header *h)
 {
   const char *what = NULL;
 
-  if (h->crypt_method == QCOW2_CRYPT_AES)
-    what = "AES encryption";
-  else if (h->crypt_method == QCOW2_CRYPT_LUKS)
-    what = "LUKS encryption";
-  else if (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2)
+  if (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2)
     what = "extended L2 entries (subclusters)";
   else if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
     what = "an external data file";
@@ -103,9 +100,64 @@ header_length (struct hostfile *file)
   return min64 (hostfile_size (file), UINT64_C (1) << bits);
 }
 
+/* Where a LUKS header is. */
+struct luks_place {
+  struct hostfile *file;
+  uint64_t offset;
+};
+
+static int
+read_luks (void *opaque, void *buf, uint64_t offset, size_t bytes)
+{
+  const struct luks_place *place = opaque;
+
+  return hostfile_read (place->file, buf, bytes, place->offset + offset);
+}
+
+static int
+unlock_luks (struct hostfile *file, const struct header *h,
+             const struct chain_secret *secret, struct crypt_cipher **cipher)
+{
+  struct luks_place place = { file, h->crypto.offset };
+  struct luks_header raw;
+  struct luks *luks;
+  int r;
+
+  if (hostfile_read (file, &raw, sizeof raw, h->crypto.offset) == -1 ||
+      luks_parse (hostfile_path (file), &raw, sizeof raw, h->crypto.length,
+                  &luks) == -1)
+    return -1;
+  r = luks_unlock (luks, read_luks, &place, secret->passphrase, secret->len,
+                   cipher);
+  luks_free (luks);
+  return r;
+}
+
+/* Specification: "Full disk encryption header pointer". */
+static int
+unlock (struct hostfile *file, const struct header *h,
+        const struct chain_secret *secret, struct crypt_cipher **cipher)
+{
+  *cipher = NULL;
+  if (h->crypt_method == QCOW2_CRYPT_NONE)
+    return 0;
+  if (secret->passphrase == NULL) {
+    nbdkit_error ("%s: the image is encrypted: passphrase= is needed",
+                  hostfile_path (file));
+    errno = EACCES;
+    return -1;
+  }
+  if (h->crypt_method == QCOW2_CRYPT_LUKS)
+    return unlock_luks (file, h, secret, cipher);
+  *cipher = crypt_new_legacy (hostfile_path (file), secret->passphrase,
+                              secret->len);
+  return *cipher ? 0 : -1;
+}
+
 int
 chain_open_image (const char *path, const struct hostfile_options *options,
-                  struct hostfile **file, struct header *header)
+                  const struct chain_secret *secret, struct hostfile **file,
+                  struct header *header, struct crypt_cipher **cipher)
 {
   CLEANUP_FREE void *buf = NULL;
   uint64_t len;
@@ -135,7 +187,8 @@ chain_open_image (const char *path, const struct hostfile_options *options,
   }
   if (header_parse (path, buf, len, hostfile_size (*file), header) == -1)
     goto error;
-  if (check_features (path, header) == -1) {
+  if (check_features (path, header) == -1 ||
+      unlock (*file, header, secret, cipher) == -1) {
     header_free (header);
     goto error;
   }
@@ -222,14 +275,17 @@ static int
 add_qcow2 (struct layers *layers, const char *path,
            const struct chain_options *options)
 {
+  struct crypt_cipher *cipher;
   struct hostfile *file;
   struct header header;
 
-  if (chain_open_image (path, &options->file, &file, &header) == -1)
+  if (chain_open_image (path, &options->file, &options->secret, &file,
+                        &header, &cipher) == -1)
     return -1;
   if (check_new (layers, file) == -1 ||
       (options->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
-      layers_add_qcow2 (layers, file, &header) == -1) {
+      layers_add_qcow2 (layers, file, &header, cipher) == -1) {
+    crypt_free (cipher);
     header_free (&header);
     hostfile_close (file);
     return -1;

@@ -7,7 +7,9 @@
 #define QCOW2_CHAIN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
+#include "crypt.h"
 #include "header.h"
 #include "hostfile.h"
 #include "layers.h"
@@ -18,20 +20,30 @@ enum backing_policy {
   BACKING_PATH,         /* this file, whatever the header says */
 };
 
+/* For all images of the chain that are encrypted. */
+struct chain_secret {
+  const char *passphrase;       /* NULL: none was given */
+  size_t len;
+};
+
 struct chain_options {
   enum backing_policy backing;
   const char *backing_path;     /* absolute; BACKING_PATH only */
   const char *backing_format;   /* "qcow2", "raw" or NULL; of the top image's
                                    backing file */
+  struct chain_secret secret;
   bool lock;                    /* take reader's locks */
   struct hostfile_options file; /* try_writable is ignored */
 };
 
 /* Opens the image at PATH (as the user or a header gave it, made absolute),
- * reads and checks its header, and refuses by name what is not served.
- * Returns 0 and *FILE, *HEADER, or -1 (reported). */
+ * reads and checks its header, and refuses by name what is not served.  *CIPHER: what
+ * the passphrase unlocks; NULL if the image is not encrypted.
+ * Returns 0 and *FILE, *HEADER, *CIPHER, or -1 (reported). */
 extern int chain_open_image (const char *path, const struct hostfile_options *,
-                             struct hostfile **file, struct header *header);
+                             const struct chain_secret *,
+                             struct hostfile **file, struct header *header,
+                             struct crypt_cipher **cipher);
 
 /* Adds all that lies below the image at the bottom of LAYERS (which is the top image). */
 extern int chain_open (struct layers *, const struct chain_options *);

@@ -16,6 +16,8 @@ core_sources = \
 	%reldir%/compress.c \
 	%reldir%/compress.h \
 	%reldir%/cow.c \
+	%reldir%/crypt.c \
+	%reldir%/crypt.h \
 	%reldir%/disk.c \
 	%reldir%/disk.h \
 	%reldir%/dropcache.c \
@@ -46,6 +48,8 @@ core_sources = \
 	%reldir%/l2write.c \
 	%reldir%/layers.c \
 	%reldir%/layers.h \
+	%reldir%/luks.c \
+	%reldir%/luks.h \
 	%reldir%/map-impl.h \
 	%reldir%/map.c \
 	%reldir%/map.h \
@@ -55,6 +59,8 @@ core_sources = \
 	%reldir%/overlap.h \
 	%reldir%/pack.c \
 	%reldir%/pack.h \
+	%reldir%/payload.c \
+	%reldir%/payload.h \
 	%reldir%/prealloc.c \
 	%reldir%/prealloc.h \
 	%reldir%/printable.h \
@@ -85,10 +91,12 @@ core_cflags = \
 	$(ZLIB_CFLAGS) \
 	$(LIBDEFLATE_CFLAGS) \
 	$(ZSTD_CFLAGS) \
+	$(CRYPTO_CFLAGS) \
 	$(NULL)
 
 core_libs = \
 	$(ZLIB_LIBS) \
 	$(LIBDEFLATE_LIBS) \
 	$(ZSTD_LIBS) \
+	$(CRYPTO_LIBS) \
 	$(NULL)

@@ -16,7 +16,9 @@
  *
  * R3: the entries need a barrier (data durable first), unless the host clusters are
  * settled and the guest clusters read as zeros before: then a crash that
- * keeps the entry and loses the data shows zeros, as before the write.
+ * keeps the entry and loses the data shows zeros, as before the write.  (Not with
+ * encryption: there, what was never written is garbage, and all of a new cluster is
+ * written.)
  *
  * A zero cluster with a host cluster of its own (ZERO_ALLOC) is written where it is; the
  * rest of it must become real zeros before its zero flag goes.
@@ -145,6 +147,8 @@ acquire_targets (struct cow *c)
       else if (alloc_reserve (c->v->w->alloc, (end - at) >> bits,
                               &t->run) == -1)
         return -1;
+      if (payload_is_encrypted (c->v->w->payload))
+        t->run.zeroed = t->run.settled = false;
       t->clusters = t->run.clusters;
       c->nr_targets++;
       at += t->clusters << bits;
@@ -158,6 +162,13 @@ acquire_targets (struct cow *c)
     }
   }
   return 0;
+}
+
+static int
+write_iov (struct cow *c, const struct iovec *iov, int n, uint64_t host,
+           uint64_t guest)
+{
+  return payload_write (c->v->w->payload, iov, n, host, guest, false);
 }
 
 /* Writes what guest range [from, to) showed before to host offset HOST. */
@@ -177,27 +188,27 @@ copy_old (struct cow *c, uint64_t from, uint64_t to, uint64_t host)
     if (from < c->v->size &&
         request_read (c->v, buf, min64 (n, c->v->size - from), from) == -1)
       return -1;
-    if (hostfile_write (c->v->w->file, buf, n, host) == -1)
+    if (write_iov (c, &(struct iovec) { buf, n }, 1, host, from) == -1)
       return -1;
   }
   return 0;
 }
 
 static int
-write_zeros (struct cow *c, uint64_t len, uint64_t host)
+write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
 {
   struct iovec iov[64];
   uint64_t n;
   int i;
 
-  for (; len > 0; host += n) {
+  for (; len > 0; host += n, guest += n) {
     for (i = 0, n = 0; i < 64 && n < len; i++) {
       iov[i].iov_base = (void *) zeros;
       iov[i].iov_len = min64 (len - n, sizeof zeros);
       n += iov[i].iov_len;
     }
     len -= n;
-    if (hostfile_writev (c->v->w->file, iov, i, host, false) == -1)
+    if (write_iov (c, iov, i, host, guest) == -1)
       return -1;
   }
   return 0;
@@ -226,7 +237,7 @@ prepare_fill (struct cow *c, const struct target *t, uint64_t from,
     if (t->run.zeroed)
       return 0;
     if (len > sizeof zeros)
-      return write_zeros (c, len, host);
+      return write_zeros (c, len, host, from);
     iov->iov_base = (void *) zeros;
     iov->iov_len = len;
     return 0;
@@ -268,8 +279,7 @@ write_target (struct cow *c, const struct target *t)
   iov[n++].iov_len = to - from;
   if (fill[1].iov_len > 0)
     iov[n++] = fill[1];
-  return hostfile_writev (c->v->w->file, iov, n,
-                          t->run.host + (at - t->guest), false);
+  return write_iov (c, iov, n, t->run.host + (at - t->guest), at);
 }
 
 /* Does this old mapping name host clusters of which we keep no part? */

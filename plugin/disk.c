@@ -106,7 +106,9 @@ describe (struct disk *d, const struct header *h)
   else
     snprintf (cluster, sizeof cluster, "%u", (unsigned) h->cluster_size);
   snprintf (d->description, sizeof d->description,
-            "qcow2 v%u, %s clusters, %u layer%s%s", h->version, cluster,
+            "qcow2 v%u, %s clusters%s, %u layer%s%s", h->version, cluster,
+            h->crypt_method == QCOW2_CRYPT_LUKS ? ", LUKS"
+            : h->crypt_method == QCOW2_CRYPT_AES ? ", AES" : "",
             layers_count (d->layers), layers_count (d->layers) == 1 ? "" : "s",
             d->why_readonly ? ", read-only" : "");
 }
@@ -145,17 +147,21 @@ open_layers (struct disk *d)
   };
   const struct chain_options chain = {
     .backing = o->backing, .backing_path = o->backing_path,
-    .backing_format = o->backing_format, .lock = o->lock,
+    .backing_format = o->backing_format, .secret = o->secret,
+    .lock = o->lock,
     .file = file_options,
   };
+  struct crypt_cipher *cipher;
   struct hostfile *file;
   struct header header;
 
-  if (chain_open_image (o->path, &file_options, &file, &header) == -1)
+  if (chain_open_image (o->path, &file_options, &o->secret, &file, &header,
+                        &cipher) == -1)
     return -1;
   if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
       (o->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
-      layers_add_qcow2 (d->layers, file, &header) == -1) {
+      layers_add_qcow2 (d->layers, file, &header, cipher) == -1) {
+    crypt_free (cipher);
     header_free (&header);
     hostfile_close (file);
     return -1;
@@ -207,6 +213,7 @@ disk_open (const struct disk_options *options, struct disk **ret)
 
   d->why_readonly = find_why_readonly (d, h, layers_file (d->layers, 0));
   describe (d, h);
+  d->options.secret = (struct chain_secret) { NULL, 0 };
   *ret = d;
   return 0;
 
@@ -263,6 +270,7 @@ become_writable (struct disk *d)
     return -1;
 
   w->file = file;
+  w->payload = layers_payload (d->layers, 0);
   w->header = h;
   w->discard = d->options.discard;
   w->detect_zeroes = d->options.detect_zeroes;

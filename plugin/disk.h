@@ -27,6 +27,7 @@ struct disk_options {
   enum backing_policy backing;
   const char *backing_path;     /* absolute */
   const char *backing_format;
+  struct chain_secret secret;   /* used by disk_open only */
   bool untrusted;               /* an image from strangers: see the manual */
   bool discard;
   enum detect_zeroes detect_zeroes;

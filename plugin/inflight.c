@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Who may change the mapping of these guest clusters now?
+ * Who may change these clusters (or sectors) now?
  *
- * Every request that changes what a guest cluster maps to (allocating write,
+ * The main use is the mapping of guest clusters.  Every request that changes what a guest cluster maps to (allocating write,
  * zero, trim) first claims the guest clusters here, and looks at the mapping again
  * under its claim: what it finds then stays as it is until it releases the claim.
  * Writes to clusters that are allocated and not shared change no mapping and
@@ -12,6 +12,8 @@
  * earlier ones that touch the same clusters, so nobody starves and (with one claim a
  * thread) there is no deadlock.  The list is as long as there are requests
  * in flight, so a walk is cheap.
+ *
+ * payload.c uses a second table for the sectors of encrypted images.
  *
  * Locks: `lock' guards the list; it comes first in the order of locks and nothing
  * is called while it is held.
@@ -65,17 +67,19 @@ must_wait (const struct inflight *t, const struct inflight_claim *claim)
   const struct inflight_claim *c;
 
   for (c = t->head; c != claim; c = c->next)
-    if (c->first <= claim->last && claim->first <= c->last)
+    if (c->first <= claim->last && claim->first <= c->last &&
+        !(c->shared && claim->shared))
       return true;
   return false;
 }
 
-void
-inflight_claim (struct inflight *t, struct inflight_claim *claim,
-                uint64_t first, uint64_t last)
+static void
+make_claim (struct inflight *t, struct inflight_claim *claim,
+            uint64_t first, uint64_t last, bool shared)
 {
   LOCK_FOR_BLOCK (&t->lock);
 
+  claim->shared = shared;
   claim->first = first;
   claim->last = last;
   claim->next = NULL;
@@ -87,6 +91,20 @@ inflight_claim (struct inflight *t, struct inflight_claim *claim,
     pthread_cond_wait (&t->released, &t->lock);
     t->waiting--;
   }
+}
+
+void
+inflight_claim (struct inflight *t, struct inflight_claim *claim,
+                uint64_t first, uint64_t last)
+{
+  make_claim (t, claim, first, last, false);
+}
+
+void
+inflight_claim_shared (struct inflight *t, struct inflight_claim *claim,
+                       uint64_t first, uint64_t last)
+{
+  make_claim (t, claim, first, last, true);
 }
 
 void

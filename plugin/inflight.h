@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Who may change the mapping of these guest clusters now?  See inflight.c.
+ * Who may change these clusters (or sectors) now?  See inflight.c.
  */
 
 #ifndef QCOW2_INFLIGHT_H
 #define QCOW2_INFLIGHT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct inflight;
 
 /* One request's claim, on its stack.  The fields belong to inflight.c. */
 struct inflight_claim {
-  uint64_t first, last;         /* guest clusters, inclusive */
+  uint64_t first, last;         /* clusters, inclusive */
+  bool shared;
   struct inflight_claim *next;  /* claims made later */
 };
 
@@ -20,9 +22,12 @@ extern struct inflight *inflight_new (void);  /* NULL on ENOMEM (reported) */
 extern void inflight_free (struct inflight *);
 
 /* Waits until no earlier claim touches clusters FIRST..LAST.  A thread holds at
- * most one claim at a time (two could deadlock). */
+ * most one claim of a table at a time (two could deadlock). */
 extern void inflight_claim (struct inflight *, struct inflight_claim *,
                             uint64_t first, uint64_t last);
+/* The same, but claims that are shared do not wait for each other. */
+extern void inflight_claim_shared (struct inflight *, struct inflight_claim *,
+                                   uint64_t first, uint64_t last);
 extern void inflight_release (struct inflight *, struct inflight_claim *);
 
 #endif /* QCOW2_INFLIGHT_H */

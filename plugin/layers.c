@@ -43,6 +43,7 @@
 
 struct layer {
   struct hostfile *file;
+  struct payload *payload;
   bool raw;
   bool is_snapshot;
   _Atomic int preallocated;     /* prealloc_detect's answer; -1: not yet asked */
@@ -85,6 +86,7 @@ layers_free (struct layers *s)
   if (s == NULL)
     return;
   for (unsigned i = 0; i < s->n; i++) {
+    payload_free (s->layers[i]->payload);
     hostfile_close (s->layers[i]->file);
     if (!s->layers[i]->raw) {
       header_free (&s->layers[i]->header);
@@ -147,7 +149,7 @@ register_table (struct layer *layer, uint64_t table, uint64_t entries,
 
 int
 layers_add_qcow2 (struct layers *s, struct hostfile *file,
-                  const struct header *h)
+                  const struct header *h, struct crypt_cipher *cipher)
 {
   struct layer *layer = new_layer (s);
 
@@ -174,6 +176,16 @@ layers_add_qcow2 (struct layers *s, struct hostfile *file,
       register_table (layer, h->l1_offset, h->l1_needed,
                       QCOW2_L1_OFFSET_MASK, OVERLAP_L2) == -1)
     goto error;
+  if (h->has_crypto &&
+      overlap_add (layer->overlap, h->crypto.offset, h->crypto.length,
+                   OVERLAP_CRYPTO) == -1)
+    goto error;
+  layer->payload = payload_new (file, cipher,
+                                h->crypt_method == QCOW2_CRYPT_AES
+                                ? PAYLOAD_GUEST_SECTORS
+                                : PAYLOAD_HOST_SECTORS);
+  if (layer->payload == NULL)
+    goto error;
   s->layers[s->n++] = layer;
   return 0;
 
@@ -194,6 +206,11 @@ layers_add_raw (struct layers *s, struct hostfile *file, uint64_t size)
   layer->raw = true;
   /* A last sector that is not whole is read as if zeros followed. */
   layer->size = size > UINT64_MAX - 511 ? size : round_up (size, 512);
+  layer->payload = payload_new (file, NULL, PAYLOAD_HOST_SECTORS);
+  if (layer->payload == NULL) {
+    free (layer);
+    return -1;
+  }
   s->layers[s->n++] = layer;
   return 0;
 }
@@ -208,6 +225,12 @@ struct hostfile *
 layers_file (const struct layers *s, unsigned i)
 {
   return s->layers[i]->file;
+}
+
+struct payload *
+layers_payload (const struct layers *s, unsigned i)
+{
+  return s->layers[i]->payload;
 }
 
 struct header *

@@ -13,6 +13,7 @@
 #include "hostfile.h"
 #include "map.h"
 #include "overlap.h"
+#include "payload.h"
 #include "run.h"
 
 struct layers;
@@ -22,15 +23,17 @@ extern struct layers *layers_new (void);
 extern void layers_free (struct layers *);  /* closes the files it owns */
 
 /* Adds a layer below the ones that are there; the first is the top image,
- * layer 0.  On success the stack owns FILE and what HEADER holds, on failure it
- * does not.  The L1 table is read and checked, and dropped.
+ * layer 0.  On success the stack owns FILE, CIPHER (NULL: not encrypted) and what HEADER
+ * holds, on failure it does not.  The L1 table is read and checked, and dropped.
  * A raw layer of SIZE bytes. */
 extern int layers_add_qcow2 (struct layers *, struct hostfile *,
-                             const struct header *);
+                             const struct header *, struct crypt_cipher *);
 extern int layers_add_raw (struct layers *, struct hostfile *, uint64_t size);
 
 extern unsigned layers_count (const struct layers *);
 extern struct hostfile *layers_file (const struct layers *, unsigned i);
+/* The way to and from the guest data in it. */
+extern struct payload *layers_payload (const struct layers *, unsigned i);
 /* The header of a qcow2 layer; NULL for a raw one. */
 extern struct header *layers_header (struct layers *, unsigned i);
 /* Is it worth to look for holes of the host file in the clusters of this qcow2

@@ -7,18 +7,18 @@
  *
  * The disk's key lies in the header up to eight times, once for each passphrase (key
  * slot).  There it is spread over 4000 times its length (split), so that a slot can be
- * erased for good by overwriting any part of it, and encrypted with a key derived from the
- * passphrase (PBKDF2).  Which slot a passphrase belongs to is not written
- * anywhere: all active ones are tried, in turn, and a digest of the disk's key tells when the
+ * erased for good by overwriting any part of it, and encrypted with a key derived from
+ * the passphrase (PBKDF2).  Which slot a passphrase belongs to is not written anywhere:
+ * all active ones are tried, in turn, and a digest of the disk's key tells when the
  * right one has been found.
  *
  *   sector 0        8                              payload
  *          [ header | key material 0 | 1 | ... | 7 | (elsewhere in the image) ]
  *
  * The bytes may come from an enemy.  What holds for a header that was accepted is what
- * QEMU demands, and two things more: the material of an active slot lies within
- * what the image sets aside for the header, and no one waits for longer than
- * LUKS_MAX_ROUNDS of a hash in each slot.
+ * QEMU demands, and two things more: the material of an active slot lies within what
+ * the image sets aside for the header, and no slot takes longer than LUKS_MAX_ROUNDS
+ * of a hash.
  *
  * Secrets live in a struct secrets, in memory that is wiped before it is freed, or
  * inside of OpenSSL, which does the same.

@@ -39,7 +39,7 @@ static struct disk_options options = {
   .discard = true,
   .lock = true,
 };
-static char *path, *backing_path;
+static char *path, *backing_path, *passphrase;
 static const char *snapshot;            /* serve this one, and nothing else */
 static bool backing_set;
 static struct disk *disk;
@@ -47,9 +47,21 @@ static struct disk *disk;
 #define MIN_SLICE 512
 #define MAX_SLICE (2 << 20)
 
+/* Nobody needs it once the image is open. */
+static void
+forget_passphrase (void)
+{
+  if (passphrase)
+    explicit_bzero (passphrase, strlen (passphrase));
+  free (passphrase);
+  passphrase = NULL;
+  options.secret = (struct chain_secret) { NULL, 0 };
+}
+
 static void
 qcow2_unload (void)
 {
+  forget_passphrase ();
   free (path);
   free (backing_path);
 }
@@ -155,6 +167,19 @@ config_backing (const char *value)
   return 0;
 }
 
+/* qcow2-passphrase= is the same for those who put nbdkit's luks filter on top, which takes
+ * passphrase= for itself. */
+static int
+config_passphrase (const char *value)
+{
+  forget_passphrase ();
+  if (nbdkit_read_password (value, &passphrase) == -1)
+    return -1;
+  options.secret.passphrase = passphrase;
+  options.secret.len = strlen (passphrase);
+  return 0;
+}
+
 static int
 qcow2_config (const char *key, const char *value)
 {
@@ -187,6 +212,9 @@ qcow2_config (const char *key, const char *value)
     options.backing_format = formats[choice].word;
     return 0;
   }
+  if (strcmp (key, "passphrase") == 0 ||
+      strcmp (key, "qcow2-passphrase") == 0)
+    return config_passphrase (value);
   if (strcmp (key, "snapshot") == 0) {
     snapshot = value;
     return 0;
@@ -244,6 +272,8 @@ qcow2_config_complete (void)
   "backing=follow|deny|<PATH>   What to do about the backing file.\n"        \
   "backing-format=qcow2|raw     Format of the backing file; never guessed.\n"\
   "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"  \
+  "passphrase=<SECRET>          Of encrypted images: literal, -, +FILE, -FD.\n"\
+  "qcow2-passphrase=<SECRET>    The same, below nbdkit's luks filter.\n"     \
   "untrusted=true|false         Image from strangers: deny files it names.\n"\
   "discard=unmap|ignore         What trim does (default unmap).\n"           \
   "detect-zeroes=off|on|unmap   What to do with zeros that are written.\n"   \
@@ -259,7 +289,8 @@ qcow2_dump_plugin (void)
   printf ("qcow2_snapshots=yes\n");
   printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
-  printf ("qcow2_luks=no\n");
+  printf ("qcow2_luks=yes\n");
+  printf ("qcow2_aes=yes\n");
   printf ("qcow2_extended_l2=no\n");
   printf ("qcow2_data_file=no\n");
 }
@@ -269,7 +300,10 @@ qcow2_dump_plugin (void)
 static int
 qcow2_get_ready (void)
 {
-  if (disk_open (&options, &disk) == -1)
+  const int r = disk_open (&options, &disk);
+
+  forget_passphrase ();
+  if (r == -1)
     return -1;
   if (disk_why_readonly (disk))
     nbdkit_debug ("%s: served read-only: %s", path, disk_why_readonly (disk));

@@ -60,15 +60,16 @@ request_lookup (const struct view *v, uint64_t offset, uint64_t len,
 
 /* One contiguous piece of a host file on its way into a buffer. */
 struct piece {
-  struct hostfile *file;
+  struct payload *payload;
   char *buf;
-  uint64_t len, host;
+  uint64_t len, host, guest;
 };
 
 static int
 read_piece (struct piece *p)
 {
-  if (p->len > 0 && hostfile_read (p->file, p->buf, p->len, p->host) == -1)
+  if (p->len > 0 &&
+      payload_read (p->payload, p->buf, p->len, p->host, p->guest) == -1)
     return -1;
   p->len = 0;
   return 0;
@@ -101,9 +102,9 @@ request_read (const struct view *v, void *buf_, uint64_t count,
     switch (run.kind) {
     case RUN_NORMAL:
     {
-      struct hostfile *file = layers_file (v->layers, run.layer);
+      struct payload *payload = layers_payload (v->layers, run.layer);
 
-      if (piece.len > 0 && piece.file == file &&
+      if (piece.len > 0 && piece.payload == payload &&
           piece.host + piece.len == run.host &&
           piece.buf + piece.len == buf) {
         piece.len += run.len;
@@ -111,7 +112,7 @@ request_read (const struct view *v, void *buf_, uint64_t count,
       }
       if (read_piece (&piece) == -1)
         return -1;
-      piece = (struct piece) { file, buf, run.len, run.host };
+      piece = (struct piece) { payload, buf, run.len, run.host, offset };
       break;
     }
     case RUN_ZERO:
@@ -162,7 +163,9 @@ emit_host_extents (const struct view *v, const struct run *run, bool one,
   uint64_t done, len;
   bool hole;
 
-  if (!raw && !layers_preallocated (v->layers, run->layer))
+  /* (A hole does not decrypt to zeros.) */
+  if (!raw && (payload_is_encrypted (layers_payload (v->layers, run->layer)) ||
+               !layers_preallocated (v->layers, run->layer)))
     return emit (opaque, run->start, run->len, EXTENT_DATA);
 
   for (done = 0; done < run->len; done += len) {

@@ -23,12 +23,14 @@
 #include "inflight.h"
 #include "l2.h"
 #include "layers.h"
+#include "payload.h"
 
 enum detect_zeroes { DETECT_ZEROES_OFF, DETECT_ZEROES_ON, DETECT_ZEROES_UNMAP };
 
 /* The top image while it may be written. */
 struct writable {
   struct hostfile *file;
+  struct payload *payload;              /* guest data in it */
   const struct header *header;
   struct l2 *l2;
   struct alloc *alloc;

@@ -90,8 +90,8 @@ write_data (const struct view *v, const void *buf_, uint64_t count,
       if (extend_in_place (v, offset, count, &run, &len, &unsettled) == -1)
         return -1;
       iov.iov_len = len;
-      if (hostfile_writev (w->file, &iov, 1, run.host,
-                           fua && !unsettled) == -1)
+      if (payload_write (w->payload, &iov, 1, run.host, offset,
+                         fua && !unsettled) == -1)
         return -1;
       *settle |= unsettled;
     }

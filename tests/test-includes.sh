@@ -10,10 +10,10 @@ plugin="${srcdir:-$(dirname "$0")}/../plugin"
 
 levels=(
   "bytes cleanup format printable report run"
-  "grace inflight hostlock dropcache hostfile header overlap compress entry pack
-   freeset"
+  "grace inflight hostlock dropcache hostfile header overlap compress crypt luks
+   entry pack freeset"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
-   inflated alloc quarantine l2 l2write layers snapshot checkpoint"
+   payload inflated alloc quarantine l2 l2write layers snapshot checkpoint"
   "view request write cow erase"
   "chain disk"
   "qcow2"
