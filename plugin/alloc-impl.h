@@ -42,6 +42,8 @@ struct alloc {
 
   uint64_t bump, bump_end;      /* the reserve */
   uint64_t settled_end;
+  uint64_t top_mark;            /* of the checkpoint that runs: never beyond what
+                                   was the reserve ever since it began */
   uint64_t batch;               /* clusters */
   bool bump_used;               /* since the file was opened or given back */
 

@@ -481,6 +481,7 @@ alloc_top_up (struct alloc *a)
   /* A failure has been reported; who needs clusters will meet it again. */
   if (a->bump_used && a->bump_end - a->bump < a->batch / 2)
     extend_reserve (a, 0);
+  a->top_mark = a->bump_end;
   return a->bump_end;
 }
 
@@ -488,7 +489,8 @@ void
 alloc_settle (struct alloc *a, uint64_t mark)
 {
   LOCK_FOR_BLOCK (&a->lock);
-  a->settled_end = max64 (a->settled_end, min64 (mark, a->bump_end));
+  a->settled_end = max64 (a->settled_end,
+                          min64 (min64 (mark, a->top_mark), a->bump_end));
 }
 
 int
@@ -500,6 +502,7 @@ alloc_give_back (struct alloc *a)
     drop_reserve (a);
     a->bump_end = a->bump;
     a->settled_end = min64 (a->settled_end, a->bump);
+    a->top_mark = min64 (a->top_mark, a->bump);
     a->batch = min_batch (a);
     a->bump_used = false;
     if (a->tables.clusters > 0)
@@ -548,6 +551,7 @@ alloc_trim_file (struct alloc *a)
       freeset_remove (&a->stale, end, a->bump - end) == 0) {
     a->bump = a->bump_end = end;
     a->settled_end = min64 (a->settled_end, end);
+    a->top_mark = min64 (a->top_mark, end);     /* a reader's flush may be under way */
     a->scan_end = min64 (a->scan_end, end);
   }
   return 0;

@@ -283,7 +283,6 @@ add_qcow2 (struct layers *layers, const char *path,
                         &header, &cipher) == -1)
     return -1;
   if (check_new (layers, file) == -1 ||
-      (options->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
       layers_add_qcow2 (layers, file, &header, cipher) == -1) {
     crypt_free (cipher);
     header_free (&header);
@@ -302,7 +301,6 @@ add_raw (struct layers *layers, const char *path,
   if (hostfile_open (path, &options->file, &file) == -1)
     return -1;
   if (check_new (layers, file) == -1 ||
-      (options->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
       layers_add_raw (layers, file, hostfile_size (file)) == -1) {
     hostfile_close (file);
     return -1;

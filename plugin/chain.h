@@ -32,8 +32,7 @@ struct chain_options {
   const char *backing_format;   /* "qcow2", "raw" or NULL; of the top image's
                                    backing file */
   struct chain_secret secret;
-  bool lock;                    /* take reader's locks */
-  struct hostfile_options file; /* try_writable is ignored */
+  struct hostfile_options file; /* try_writable is ignored; lock: all of them */
 };
 
 /* Opens the image at PATH (as the user or a header gave it, made absolute),

@@ -67,6 +67,7 @@ struct disk {
   struct disk_snapshot *served; /* opened so far; list under lock, its elements
                                    don't change */
   unsigned writers;             /* connections that may write; under lock */
+  bool restless;                /* the last quiesce failed; under lock */
   struct writable w;            /* made once under lock, then constant */
   struct refcounts *refcounts;  /* likewise */
 };
@@ -142,13 +143,12 @@ open_layers (struct disk *d)
 {
   const struct disk_options *o = &d->options;
   struct hostfile_options file_options = {
-    .try_writable = !o->untrusted, .drop_cache = o->drop_cache,
-    .hooks = o->hooks,
+    .try_writable = !o->untrusted, .lock = o->lock,
+    .drop_cache = o->drop_cache, .hooks = o->hooks,
   };
   const struct chain_options chain = {
     .backing = o->backing, .backing_path = o->backing_path,
     .backing_format = o->backing_format, .secret = o->secret,
-    .lock = o->lock,
     .file = file_options,
   };
   struct crypt_cipher *cipher;
@@ -159,7 +159,6 @@ open_layers (struct disk *d)
                         &cipher) == -1)
     return -1;
   if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
-      (o->lock && hostfile_lock (file, HOSTFILE_READER) == -1) ||
       layers_add_qcow2 (d->layers, file, &header, cipher) == -1) {
     crypt_free (cipher);
     header_free (&header);
@@ -353,11 +352,14 @@ disk_connect (struct disk *d, bool *writable)
 int
 disk_disconnect (struct disk *d, bool writable)
 {
+  int r;
   LOCK_FOR_BLOCK (&d->lock);
 
   if (!writable || --d->writers > 0)
     return 0;
-  return quiesce (d);
+  r = quiesce (d);
+  d->restless = r == -1;
+  return r;
 }
 
 static void
@@ -380,7 +382,8 @@ disk_close (struct disk *d)
 
   if (d == NULL)
     return 0;
-  if (d->writers > 0)
+  /* Perhaps there is space on the host now (R9). */
+  if (d->writers > 0 || d->restless)
     r = quiesce (d);
   free_writable (d);
   free_snapshots (d);

@@ -220,9 +220,16 @@ set_entries (const struct view *v, uint64_t start, uint64_t end,
       break;
     if (plan.action != SET)
       continue;
+    /* Runs may be shorter now than they were: packed slices tell more at once than raw
+     * ones. */
+    if (plan.frees && freed == frees) {
+      if (alloc_free_begin (v->w->alloc, 1) == -1)
+        break;
+      frees++;
+    }
     clusters = div_up (plan.len, h->cluster_size);
     l2_set (&edit, plan.start, clusters, plan.entry, plan.advance, false);
-    if (plan.frees && freed < frees) {
+    if (plan.frees) {
       alloc_free_run (v->w->alloc, plan.host, plan.host_clusters);
       freed++;
     }

@@ -194,6 +194,10 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
   f->fd = open_fd (path, &f->writable);
   if (f->fd == -1 || examine (f) == -1)
     goto fail;
+  /* Until now somebody else may have changed it: look again. */
+  if (opts->lock &&
+      (hostfile_lock (f, HOSTFILE_READER) == -1 || examine (f) == -1))
+    goto fail;
   if (opts->drop_cache) {
     f->dropcache = dropcache_new (f->fd);
     if (f->dropcache == NULL) {

@@ -42,6 +42,8 @@ struct hostfile_hooks {
 struct hostfile_options {
   bool try_writable;    /* open read-write; EACCES, EPERM, EROFS, ETXTBSY fall back
                            to read-only: ask hostfile_is_writable */
+  bool lock;            /* take the reader's lock before anything of the file is
+                           believed, its size included */
   bool drop_cache;      /* cache=none: keep the data out of the page cache */
   const struct hostfile_hooks *hooks;  /* NULL outside tests; outlives the file */
 };

@@ -526,6 +526,33 @@ test_settled (void)
 }
 
 /* What a request may still be reading is not cut off. */
+/* A mark says nothing of a reserve that was made after the file was cut: a reader's flush may
+ * end after the last writer has left and another has come. */
+static void
+test_stale_mark (void)
+{
+  struct alloc_run run;
+  uint64_t mark;
+
+  create_image (16, 4);
+  open_image (true);
+  CHECK (alloc_reserve (alloc, 1, &run) == 0);
+  mark = alloc_top_up (alloc);
+  CHECK (alloc_free_begin (alloc, 1) == 0);
+  alloc_free_run (alloc, run.host, run.clusters);
+  alloc_free_end (alloc, 0);
+  CHECK (alloc_frees_done (alloc, alloc_take_frees (alloc), true) == 0);
+  CHECK (alloc_give_back (alloc) == 0);
+  CHECK (alloc_trim_file (alloc) == 0);
+  /* The next writer's reserve lies where the old one was. */
+  CHECK (alloc_reserve (alloc, 1, &run) == 0);
+  CHECK ((run.host >> bits) < mark && !run.settled);
+  alloc_settle (alloc, mark);
+  CHECK (alloc_reserve (alloc, 1, &run) == 0);
+  CHECK ((run.host >> bits) < mark && !run.settled);
+  close_image ();
+}
+
 static void
 test_trim (void)
 {
@@ -769,6 +796,7 @@ main (void)
 
   test_freeset ();
   test_settled ();
+  test_stale_mark ();
   test_trim ();
   test_enospc ();
   test_holes ();
