@@ -39,6 +39,10 @@
 /* Bytes of inflated clusters that are kept for readers of small pieces. */
 #define INFLATED_CACHE (UINT64_C (16) << 20)
 
+/* Changed slices wait for a checkpoint up to half of l2-cache, and up to this many
+ * bytes if that is less. */
+#define MIN_DIRTY (UINT64_C (64) << 10)
+
 /* An internal snapshot that a client has asked for. */
 struct disk_snapshot {
   struct disk_snapshot *next;
@@ -67,6 +71,7 @@ struct disk {
   struct disk_snapshot *served; /* opened so far; list under lock, its elements
                                    don't change */
   unsigned writers;             /* connections that may write; under lock */
+  bool told_readonly;           /* why_readonly was reported; under lock */
   bool restless;                /* the last quiesce failed; under lock */
   struct writable w;            /* made once under lock, then constant */
   struct refcounts *refcounts;  /* likewise */
@@ -256,6 +261,24 @@ free_writable (struct disk *d)
   d->refcounts = NULL;
 }
 
+/* The header's cluster is in use in any image.  If its count is 0, then the counts
+ * are not to be relied on: what is free is not known.
+ */
+static int
+check_header_count (struct disk *d)
+{
+  uint64_t value;
+
+  if (refcount_get (d->refcounts, 0, &value) == -1)
+    return -1;
+  if (value != 0)
+    return 0;
+  nbdkit_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
+                "its reference count is 0", d->options.path);
+  errno = EUCLEAN;
+  return -1;
+}
+
 /* Called with the lock held. */
 static int
 become_writable (struct disk *d)
@@ -275,7 +298,7 @@ become_writable (struct disk *d)
   w->detect_zeroes = d->options.detect_zeroes;
 
   d->refcounts = refcount_open (file, h, overlap);
-  if (d->refcounts == NULL)
+  if (d->refcounts == NULL || check_header_count (d) == -1)
     goto error;
   w->l2 = l2_open (file, h, overlap, d->health, d->map, d->options.l2_slice);
   if (w->l2 == NULL)
@@ -290,7 +313,7 @@ become_writable (struct disk *d)
     goto error;
   w->checkpoint = checkpoint_new (file, w->l2, w->alloc, d->refcounts, overlap,
                                   d->health, h->cluster_bits,
-                                  max64 (d->options.l2_cache / 2, 1 << 20));
+                                  max64 (d->options.l2_cache / 2, MIN_DIRTY));
   if (w->checkpoint == NULL)
     goto error;
 
@@ -308,6 +331,11 @@ become_writable (struct disk *d)
   return 0;
 
  error:
+  /* As QEMU does: refcount structures that are no good mark the image. */
+  if (errno == EUCLEAN) {
+    health_set_writable (d->health);
+    health_corrupt (d->health, "refcounts can't be used");
+  }
   free_writable (d);
   if (d->options.lock)
     hostfile_lock (file, HOSTFILE_READER);
@@ -339,8 +367,13 @@ disk_connect (struct disk *d, bool *writable)
 {
   LOCK_FOR_BLOCK (&d->lock);
 
-  if (d->why_readonly)
+  if (*writable && d->why_readonly) {
+    if (!d->told_readonly)
+      nbdkit_error ("%s: served read-only: %s", d->options.path,
+                    d->why_readonly);
+    d->told_readonly = true;
     *writable = false;
+  }
   if (!*writable)
     return 0;
   if (d->w.file == NULL && become_writable (d) == -1)

@@ -353,7 +353,8 @@ check_overlaps (const struct parse *p)
 /* --- names and extensions --- */
 
 /* Copies a name of LEN bytes at OFFSET, up to its first NUL, into *RESULT.  An
- * empty name is none.
+ * empty name is none.  One with control characters is refused: names appear in
+ * messages, where it could forge lines and move a terminal's cursor.
  */
 static int
 copy_name (const struct parse *p, uint64_t offset, uint64_t len, char **result)
@@ -363,6 +364,10 @@ copy_name (const struct parse *p, uint64_t offset, uint64_t len, char **result)
   len = strnlen (name, len);
   if (len == 0)
     return 0;
+  for (uint64_t i = 0; i < len; i++)
+    if ((unsigned char) name[i] < 0x20 || name[i] == 0x7f)
+      return refuse (p, offset + i, "a file's name or format contains the control "
+                     "character 0x%02x", (unsigned char) name[i]);
   *result = strndup (name, len);
   if (*result == NULL) {
     nbdkit_error ("%s: qcow2 header: %m", p->path);

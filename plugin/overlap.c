@@ -58,6 +58,11 @@
  */
 #define MAX_BLOCKS (1u << 20)
 
+/* How many slots are looked at, in all, for single clusters that clash with long
+ * ranges: hostile snapshots may have any number of long tables.
+ */
+#define MAX_EFFORT (UINT64_C (1) << 26)
+
 #define MIN_SLOTS_BITS 4
 #define MIN_FILTER_BITS 9
 /* Counters per cluster in the hash table, at least. */
@@ -90,6 +95,7 @@ struct overlap {
   uint64_t *slots;
   unsigned slots_bits;
   uint64_t used;
+  uint64_t effort;              /* what is left of MAX_EFFORT */
 
   /* Room for cut ranges is made ahead, as removing must not fail: there
    * is always place for one more.
@@ -404,9 +410,14 @@ static int
 add_long (struct overlap *o, uint64_t first, uint64_t end,
           enum overlap_kind kind)
 {
-  enum overlap_kind other = other_single (o, first, end, kind);
+  const uint64_t cost = min64 (end - first, UINT64_C (1) << o->slots_bits);
+  enum overlap_kind other = OVERLAP_NONE;
   size_t i = find_range (o, first), gaps = 1;
 
+  if (cost <= o->effort) {
+    o->effort -= cost;
+    other = other_single (o, first, end, kind);
+  }
   for (size_t j = i; j < o->nr_ranges && o->ranges[j].first < end; j++)
     gaps++;
   if (reserve_ranges (o, gaps) == -1)
@@ -490,6 +501,7 @@ overlap_new (unsigned cluster_bits)
   if (o == NULL || f == NULL)
     goto fail;
   o->cluster_bits = cluster_bits;
+  o->effort = MAX_EFFORT;
   if (getrandom (&o->secret, sizeof o->secret, GRND_NONBLOCK) !=
       sizeof o->secret)
     o->secret = (uint64_t) time (NULL) * UINT64_C (0x9e3779b97f4a7c15) ^

@@ -32,7 +32,7 @@
 /* Snapshots' L1 tables are read to find their L2 tables, up to this much in
  * all: a hostile table could name 64 Ki tables of 32 MiB.  What is beyond
  * is protected by its refcounts only, as in QEMU. */
-#define MAX_L1_BYTES (UINT64_C (128) << 20)
+#define MAX_L1_BYTES (UINT64_C (32) << 20)
 
 /* What follows the fixed part of an entry and concerns us. */
 struct extra {

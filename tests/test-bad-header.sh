@@ -97,7 +97,7 @@ for v in v2 v3; do
   bad $v 'backing' 8 Q 1024 16 I 1024
   bad $v 'backing' 8 Q 1024 16 I 0xffffffff
   # Encryption.
-  bad $v 'AES' 32 I 1
+  bad $v 'passphrase' 32 I 1
   bad $v 'LUKS' 32 I 2
   bad $v 'encrypt' 32 I 3
 done
