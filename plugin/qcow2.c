@@ -323,7 +323,7 @@ print_stats (void)
            "qcow2: map: %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64
            " evictions, %" PRIu64 " bytes held, %" PRIu64 " at most\n"
            "qcow2: clusters: %" PRIu64 " allocated, %" PRIu64 " freed, %"
-           PRIu64 " bytes punched\n"
+           PRIu64 " punched\n"
            "qcow2: flush: %" PRIu64 " requests, %" PRIu64 " shared, %" PRIu64
            " checkpoints, %" PRIu64 " syncs\n",
            s.map.hits, s.map.misses, s.map.evictions,
