@@ -3,7 +3,7 @@
  * nbdkit's callbacks and parameters.
  *
  * This file knows NBD and nothing of the format; disk.c and below know the format and
- * nothing of NBD.  It holds the plugin's only global state: the parameters,
+ * nothing of NBD.  It holds the plugin's only global state: the parameters (params.c),
  * and the disk.
  *
  * The disk is opened in .get_ready, while errors still reach the user's
@@ -28,241 +28,32 @@
 
 #include "bytes.h"
 #include "disk.h"
+#include "params.h"
 
 /* -D qcow2.stats=1 prints statistics at the end. */
 NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 
-static struct disk_options options = {
-  .l2_cache = 32 << 20,
-  .l2_slice = 4096,
-  .backing = BACKING_FOLLOW,
-  .discard = true,
-  .lock = true,
-};
-static char *path, *backing_path, *passphrase;
-static const char *snapshot;            /* serve this one, and nothing else */
-static bool backing_set;
+static struct params params = PARAMS_DEFAULT;
 static struct disk *disk;
-
-#define MIN_SLICE 512
-#define MAX_SLICE (2 << 20)
-
-/* Nobody needs it once the image is open. */
-static void
-forget_passphrase (void)
-{
-  if (passphrase)
-    explicit_bzero (passphrase, strlen (passphrase));
-  free (passphrase);
-  passphrase = NULL;
-  options.secret = (struct chain_secret) { NULL, 0 };
-}
 
 static void
 qcow2_unload (void)
 {
-  forget_passphrase ();
-  free (path);
-  free (backing_path);
+  params_free (&params);
 }
 
-/* --- parameters --- */
-
-struct choice { const char *word; int value; };
-
-static int
-parse_choice (const char *key, const char *value,
-              const struct choice *choices, int *r)
-{
-  char words[128] = "";
-  const struct choice *c;
-
-  for (c = choices; c->word; c++)
-    if (strcmp (value, c->word) == 0) {
-      *r = c->value;
-      return 0;
-    }
-  for (c = choices; c->word; c++) {
-    if (c != choices)
-      strcat (words, c[1].word ? ", " : " or ");
-    strcat (words, c->word);
-  }
-  nbdkit_error ("%s=%s: must be %s", key, value, words);
-  return -1;
-}
-
-static int
-parse_flag (const char *key, const char *value, bool *r)
-{
-  int b = nbdkit_parse_bool (value);
-
-  if (b == -1) {
-    nbdkit_error ("%s=%s: not a boolean", key, value);
-    return -1;
-  }
-  *r = b;
-  return 0;
-}
-
-static int
-parse_bytes (const char *key, const char *value, uint64_t *r)
-{
-  int64_t size = nbdkit_parse_size (value);
-
-  if (size == -1) {
-    nbdkit_error ("%s=%s: not a size", key, value);
-    return -1;
-  }
-  *r = size;
-  return 0;
-}
-
-static int
-config_file (const char *value)
-{
-  if (path) {
-    nbdkit_error ("file= was given twice");
-    return -1;
-  }
-  /* Not the real path: a relative backing file is looked for next to the name
-   * that was given. */
-  path = nbdkit_absolute_path (value);
-  options.path = path;
-  return path ? 0 : -1;
-}
-
-static int
-config_slice (const char *key, const char *value)
-{
-  if (parse_bytes (key, value, &options.l2_slice) == -1)
-    return -1;
-  if (!is_power_of_2 (options.l2_slice) || options.l2_slice < MIN_SLICE ||
-      options.l2_slice > MAX_SLICE) {
-    nbdkit_error ("%s=%s: must be a power of two between %d and %d",
-                  key, value, MIN_SLICE, MAX_SLICE);
-    return -1;
-  }
-  return 0;
-}
-
-static int
-config_backing (const char *value)
-{
-  if (backing_set) {
-    nbdkit_error ("backing= was given twice");
-    return -1;
-  }
-  backing_set = true;
-  if (strcmp (value, "follow") == 0)
-    options.backing = BACKING_FOLLOW;
-  else if (strcmp (value, "deny") == 0)
-    options.backing = BACKING_DENY;
-  else {
-    options.backing = BACKING_PATH;
-    backing_path = nbdkit_absolute_path (value);
-    options.backing_path = backing_path;
-    if (backing_path == NULL)
-      return -1;
-  }
-  return 0;
-}
-
-/* qcow2-passphrase= is the same for those who put nbdkit's luks filter on top, which takes
- * passphrase= for itself. */
-static int
-config_passphrase (const char *value)
-{
-  forget_passphrase ();
-  if (nbdkit_read_password (value, &passphrase) == -1)
-    return -1;
-  options.secret.passphrase = passphrase;
-  options.secret.len = strlen (passphrase);
-  return 0;
-}
+/* --- parameters: see params.c --- */
 
 static int
 qcow2_config (const char *key, const char *value)
 {
-  static const struct choice formats[] = {
-    { "qcow2", 0 }, { "raw", 1 }, { NULL, 0 }
-  };
-  static const struct choice discards[] = {
-    { "unmap", true }, { "ignore", false }, { NULL, 0 }
-  };
-  static const struct choice detects[] = {
-    { "off", DETECT_ZEROES_OFF }, { "on", DETECT_ZEROES_ON },
-    { "unmap", DETECT_ZEROES_UNMAP }, { NULL, 0 }
-  };
-  static const struct choice caches[] = {
-    { "default", false }, { "none", true }, { NULL, 0 }
-  };
-  int choice;
-
-  if (strcmp (key, "file") == 0)
-    return config_file (value);
-  if (strcmp (key, "l2-cache") == 0)
-    return parse_bytes (key, value, &options.l2_cache);
-  if (strcmp (key, "l2-slice") == 0)
-    return config_slice (key, value);
-  if (strcmp (key, "backing") == 0)
-    return config_backing (value);
-  if (strcmp (key, "backing-format") == 0) {
-    if (parse_choice (key, value, formats, &choice) == -1)
-      return -1;
-    options.backing_format = formats[choice].word;
-    return 0;
-  }
-  if (strcmp (key, "passphrase") == 0 ||
-      strcmp (key, "qcow2-passphrase") == 0)
-    return config_passphrase (value);
-  if (strcmp (key, "snapshot") == 0) {
-    snapshot = value;
-    return 0;
-  }
-  if (strcmp (key, "untrusted") == 0)
-    return parse_flag (key, value, &options.untrusted);
-  if (strcmp (key, "discard") == 0) {
-    if (parse_choice (key, value, discards, &choice) == -1)
-      return -1;
-    options.discard = choice;
-    return 0;
-  }
-  if (strcmp (key, "detect-zeroes") == 0) {
-    if (parse_choice (key, value, detects, &choice) == -1)
-      return -1;
-    options.detect_zeroes = choice;
-    return 0;
-  }
-  if (strcmp (key, "cache") == 0) {
-    if (parse_choice (key, value, caches, &choice) == -1)
-      return -1;
-    options.drop_cache = choice;
-    return 0;
-  }
-  if (strcmp (key, "lock") == 0)
-    return parse_flag (key, value, &options.lock);
-
-  nbdkit_error ("unknown parameter '%s'", key);
-  return -1;
+  return params_set (&params, key, value);
 }
 
 static int
 qcow2_config_complete (void)
 {
-  if (path == NULL) {
-    nbdkit_error ("the file parameter is missing: nbdkit qcow2 disk.qcow2");
-    return -1;
-  }
-  if (options.untrusted) {
-    if (options.backing == BACKING_PATH) {
-      nbdkit_error ("untrusted=true does not go with backing=PATH");
-      return -1;
-    }
-    options.backing = BACKING_DENY;
-  }
-  if (options.backing == BACKING_PATH && options.backing_format == NULL)
-    nbdkit_debug ("backing-format is taken from the image's header");
-  return 0;
+  return params_complete (&params);
 }
 
 #define qcow2_config_help                                                    \
@@ -300,15 +91,16 @@ qcow2_dump_plugin (void)
 static int
 qcow2_get_ready (void)
 {
-  const int r = disk_open (&options, &disk);
+  const int r = disk_open (&params.options, &disk);
 
-  forget_passphrase ();
+  params_forget_passphrase (&params);
   if (r == -1)
     return -1;
   if (disk_why_readonly (disk))
-    nbdkit_debug ("%s: served read-only: %s", path, disk_why_readonly (disk));
-  nbdkit_debug ("%s: %s", path, disk_description (disk));
-  if (snapshot && disk_open_snapshot (disk, snapshot) == NULL)
+    nbdkit_debug ("%s: served read-only: %s", params.path,
+                  disk_why_readonly (disk));
+  nbdkit_debug ("%s: %s", params.path, disk_description (disk));
+  if (params.snapshot && disk_open_snapshot (disk, params.snapshot) == NULL)
     return -1;
   return 0;
 }
@@ -362,7 +154,7 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 
   if (nbdkit_add_export (exports, "", disk_description (disk)) == -1)
     return -1;
-  if (snapshot)
+  if (params.snapshot)
     return 0;
   for (i = 0; i < disk_nr_snapshots (disk); i++) {
     const char *name = disk_snapshot_name (disk, i, text, sizeof text);
@@ -385,12 +177,13 @@ choose_snapshot (const char *name, struct disk_snapshot **ds)
 {
   *ds = NULL;
   if (name[0] == '\0') {
-    if (snapshot == NULL)
+    if (params.snapshot == NULL)
       return 0;
-    name = snapshot;
+    name = params.snapshot;
   }
-  else if (snapshot && strcmp (name, snapshot) != 0) {
-    nbdkit_error ("only snapshot \"%s\" is served, as export \"\"", snapshot);
+  else if (params.snapshot && strcmp (name, params.snapshot) != 0) {
+    nbdkit_error ("only snapshot \"%s\" is served, as export \"\"",
+                  params.snapshot);
     errno = ENOENT;
     return -1;
   }

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does the user want?
+ *
+ * The parameters of the command line, one function a parameter where there is something to
+ * check.  Each error names the parameter.  Paths are made absolute, since the
+ * server changes to another directory.
+ *
+ * The passphrase is kept until the image is open, and wiped then.
+ *
+ * Locks: none; nbdkit configures plugins before there are threads.
+ */
+
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "bytes.h"
+#include "params.h"
+
+#define MIN_SLICE 512
+#define MAX_SLICE (2 << 20)
+
+void
+params_forget_passphrase (struct params *p)
+{
+  if (p->passphrase)
+    explicit_bzero (p->passphrase, strlen (p->passphrase));
+  free (p->passphrase);
+  p->passphrase = NULL;
+  p->options.secret = (struct chain_secret) { NULL, 0 };
+}
+
+void
+params_free (struct params *p)
+{
+  params_forget_passphrase (p);
+  free (p->path);
+  free (p->backing_path);
+}
+
+struct choice { const char *word; int value; };
+
+static int
+parse_choice (const char *key, const char *value,
+              const struct choice *choices, int *r)
+{
+  char words[128] = "";
+  const struct choice *c;
+
+  for (c = choices; c->word; c++)
+    if (strcmp (value, c->word) == 0) {
+      *r = c->value;
+      return 0;
+    }
+  for (c = choices; c->word; c++) {
+    if (c != choices)
+      strcat (words, c[1].word ? ", " : " or ");
+    strcat (words, c->word);
+  }
+  nbdkit_error ("%s=%s: must be %s", key, value, words);
+  return -1;
+}
+
+static int
+parse_flag (const char *key, const char *value, bool *r)
+{
+  int b = nbdkit_parse_bool (value);
+
+  if (b == -1) {
+    nbdkit_error ("%s=%s: not a boolean", key, value);
+    return -1;
+  }
+  *r = b;
+  return 0;
+}
+
+static int
+parse_bytes (const char *key, const char *value, uint64_t *r)
+{
+  int64_t size = nbdkit_parse_size (value);
+
+  if (size == -1) {
+    nbdkit_error ("%s=%s: not a size", key, value);
+    return -1;
+  }
+  *r = size;
+  return 0;
+}
+
+static int
+set_file (struct params *p, const char *value)
+{
+  if (p->path) {
+    nbdkit_error ("file= was given twice");
+    return -1;
+  }
+  /* Not the real path: a relative backing file is looked for next to the name
+   * that was given. */
+  p->path = nbdkit_absolute_path (value);
+  p->options.path = p->path;
+  return p->path ? 0 : -1;
+}
+
+static int
+set_slice (struct params *p, const char *key, const char *value)
+{
+  if (parse_bytes (key, value, &p->options.l2_slice) == -1)
+    return -1;
+  if (!is_power_of_2 (p->options.l2_slice) || p->options.l2_slice < MIN_SLICE ||
+      p->options.l2_slice > MAX_SLICE) {
+    nbdkit_error ("%s=%s: must be a power of two between %d and %d",
+                  key, value, MIN_SLICE, MAX_SLICE);
+    return -1;
+  }
+  return 0;
+}
+
+static int
+set_backing (struct params *p, const char *value)
+{
+  if (p->backing_set) {
+    nbdkit_error ("backing= was given twice");
+    return -1;
+  }
+  p->backing_set = true;
+  if (strcmp (value, "follow") == 0)
+    p->options.backing = BACKING_FOLLOW;
+  else if (strcmp (value, "deny") == 0)
+    p->options.backing = BACKING_DENY;
+  else {
+    p->options.backing = BACKING_PATH;
+    p->backing_path = nbdkit_absolute_path (value);
+    p->options.backing_path = p->backing_path;
+    if (p->backing_path == NULL)
+      return -1;
+  }
+  return 0;
+}
+
+/* qcow2-passphrase= is the same for those who put nbdkit's luks filter on top, which takes
+ * passphrase= for itself. */
+static int
+set_passphrase (struct params *p, const char *value)
+{
+  params_forget_passphrase (p);
+  if (nbdkit_read_password (value, &p->passphrase) == -1)
+    return -1;
+  p->options.secret.passphrase = p->passphrase;
+  p->options.secret.len = strlen (p->passphrase);
+  return 0;
+}
+
+int
+params_set (struct params *p, const char *key, const char *value)
+{
+  static const struct choice formats[] = {
+    { "qcow2", 0 }, { "raw", 1 }, { NULL, 0 }
+  };
+  static const struct choice discards[] = {
+    { "unmap", true }, { "ignore", false }, { NULL, 0 }
+  };
+  static const struct choice detects[] = {
+    { "off", DETECT_ZEROES_OFF }, { "on", DETECT_ZEROES_ON },
+    { "unmap", DETECT_ZEROES_UNMAP }, { NULL, 0 }
+  };
+  static const struct choice caches[] = {
+    { "default", false }, { "none", true }, { NULL, 0 }
+  };
+  int choice;
+
+  if (strcmp (key, "file") == 0)
+    return set_file (p, value);
+  if (strcmp (key, "l2-cache") == 0)
+    return parse_bytes (key, value, &p->options.l2_cache);
+  if (strcmp (key, "l2-slice") == 0)
+    return set_slice (p, key, value);
+  if (strcmp (key, "backing") == 0)
+    return set_backing (p, value);
+  if (strcmp (key, "backing-format") == 0) {
+    if (parse_choice (key, value, formats, &choice) == -1)
+      return -1;
+    p->options.backing_format = formats[choice].word;
+    return 0;
+  }
+  if (strcmp (key, "passphrase") == 0 ||
+      strcmp (key, "qcow2-passphrase") == 0)
+    return set_passphrase (p, value);
+  if (strcmp (key, "snapshot") == 0) {
+    p->snapshot = value;
+    return 0;
+  }
+  if (strcmp (key, "untrusted") == 0)
+    return parse_flag (key, value, &p->options.untrusted);
+  if (strcmp (key, "discard") == 0) {
+    if (parse_choice (key, value, discards, &choice) == -1)
+      return -1;
+    p->options.discard = choice;
+    return 0;
+  }
+  if (strcmp (key, "detect-zeroes") == 0) {
+    if (parse_choice (key, value, detects, &choice) == -1)
+      return -1;
+    p->options.detect_zeroes = choice;
+    return 0;
+  }
+  if (strcmp (key, "cache") == 0) {
+    if (parse_choice (key, value, caches, &choice) == -1)
+      return -1;
+    p->options.drop_cache = choice;
+    return 0;
+  }
+  if (strcmp (key, "lock") == 0)
+    return parse_flag (key, value, &p->options.lock);
+
+  nbdkit_error ("unknown parameter '%s'", key);
+  return -1;
+}
+
+int
+params_complete (struct params *p)
+{
+  if (p->path == NULL) {
+    nbdkit_error ("the file parameter is missing: nbdkit qcow2 disk.qcow2");
+    return -1;
+  }
+  if (p->options.untrusted) {
+    if (p->options.backing == BACKING_PATH) {
+      nbdkit_error ("untrusted=true does not go with backing=PATH");
+      return -1;
+    }
+    p->options.backing = BACKING_DENY;
+  }
+  if (p->options.backing == BACKING_PATH && p->options.backing_format == NULL)
+    nbdkit_debug ("backing-format is taken from the image's header");
+  return 0;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * The parameters of the plugin: see params.c.
+ */
+
+#ifndef QCOW2_PARAMS_H
+#define QCOW2_PARAMS_H
+
+#include <stdbool.h>
+
+#include "disk.h"
+
+struct params {
+  struct disk_options options;  /* its strings are those below */
+  const char *snapshot;         /* serve this one, and nothing else; or NULL */
+  char *path, *backing_path, *passphrase;
+  bool backing_set;
+};
+
+#define PARAMS_DEFAULT {                                                     \
+  .options = {                                                               \
+    .l2_cache = 32 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,        \
+    .discard = true, .lock = true,                                           \
+  },                                                                         \
+}
+
+/* One parameter.  0, or -1 (reported). */
+extern int params_set (struct params *, const char *key, const char *value);
+/* There are no more: do they go together? */
+extern int params_complete (struct params *);
+/* Wipes it. */
+extern void params_forget_passphrase (struct params *);
+extern void params_free (struct params *);
+
+#endif /* QCOW2_PARAMS_H */
