@@ -7,6 +7,10 @@ core_sources = \
 	%reldir%/alloc-impl.h \
 	%reldir%/alloc.c \
 	%reldir%/alloc.h \
+	%reldir%/bitmap.c \
+	%reldir%/bitmap.h \
+	%reldir%/bitmapdir.c \
+	%reldir%/bitmapdir.h \
 	%reldir%/bytes.h \
 	%reldir%/chain.c \
 	%reldir%/chain.h \

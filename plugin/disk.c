@@ -29,6 +29,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bitmap.h"
 #include "cleanup.h"
 #include "compress.h"
 #include "disk.h"
@@ -62,6 +63,8 @@ struct disk {
   struct snapshots snapshots;   /* of the top image */
   struct inflated *inflated;
   struct health *health;
+  struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
+  char why_bitmaps[BITMAPDIR_WHY];
 
   struct view frozen;           /* what is served while nobody may write */
   struct view live;
@@ -92,10 +95,23 @@ find_why_readonly (const struct disk *d, const struct header *h,
   if (h->incompatible & QCOW2_INCOMPAT_DIRTY)
     return "the image was not closed properly and needs a repair "
       "(qemu-img check -r all)";
-  if (h->has_bitmaps)
-    return "the image has persistent bitmaps, "
-      "which writing would make invalid";
   return NULL;
+}
+
+/* Bitmaps that writing would make wrong keep the image read-only. */
+static int
+open_bitmaps (struct disk *d)
+{
+  const struct header *h = layers_header (d->layers, 0);
+  int r;
+
+  if (d->why_readonly || !h->has_bitmaps)
+    return 0;
+  r = bitmap_open (layers_file (d->layers, 0), h, layers_overlap (d->layers, 0),
+                   &d->bitmaps, d->why_bitmaps);
+  if (r == 1)
+    d->why_readonly = d->why_bitmaps;
+  return r == -1 ? -1 : 0;
 }
 
 static void
@@ -216,6 +232,8 @@ disk_open (const struct disk_options *options, struct disk **ret)
   atomic_init (&d->current, &d->frozen);
 
   d->why_readonly = find_why_readonly (d, h, layers_file (d->layers, 0));
+  if (open_bitmaps (d) == -1)
+    goto error;
   describe (d, h);
   d->options.secret = (struct chain_secret) { NULL, 0 };
   *ret = d;
@@ -231,18 +249,18 @@ disk_open (const struct disk_options *options, struct disk **ret)
 /* R8: autoclear bits of features that we don't maintain are cleared before the first
  * change. */
 static int
-clear_autoclear (struct hostfile *file, struct header *h)
+clear_autoclear (struct hostfile *file, struct header *h, uint64_t keep)
 {
-  const struct be64 none = put64 (0);
+  const struct be64 kept = put64 (h->autoclear & keep);
 
-  if (h->version < 3 || h->autoclear == 0)
+  if (h->version < 3 || (h->autoclear & ~keep) == 0)
     return 0;
-  if (hostfile_write (file, &none, sizeof none,
+  if (hostfile_write (file, &kept, sizeof kept,
                       offsetof (struct qcow2_header,
                                 autoclear_features)) == -1 ||
       hostfile_sync (file) == -1)
     return -1;
-  h->autoclear = 0;
+  h->autoclear &= keep;
   return 0;
 }
 
@@ -316,6 +334,11 @@ become_writable (struct disk *d)
                                   max64 (d->options.l2_cache / 2, MIN_DIRTY));
   if (w->checkpoint == NULL)
     goto error;
+  if (d->bitmaps &&
+      bitmap_start (d->bitmaps, d->refcounts, w->alloc, w->checkpoint,
+                    d->health) == -1)
+    goto error;
+  w->bitmaps = d->bitmaps;
 
   d->live = d->frozen;
   d->live.w = w;
@@ -323,7 +346,8 @@ become_writable (struct disk *d)
                                    d->options.l2_slice);
   if (d->live.lower == NULL)
     goto error;
-  if (clear_autoclear (file, h) == -1)
+  if (clear_autoclear (file, h,
+                       d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) == -1)
     goto error;
 
   health_set_writable (d->health);
@@ -348,18 +372,20 @@ static int
 quiesce (struct disk *d)
 {
   const struct timespec moment = { .tv_nsec = 1000000 };
-  int i;
+  int i, r;
 
   if (health_check (d->health) == -1)
     return -1;                  /* its cause was reported */
+  /* If that fails, they are tried again later; the disk comes to rest anyway. */
+  r = bitmap_store (d->bitmaps);
   for (i = 0; i < 5000; i++) {
     if (checkpoint_quiesce (d->w.checkpoint) == -1)
       return -1;
     if (alloc_quarantined (d->w.alloc) == 0)
-      return 0;
+      return r;
     nanosleep (&moment, NULL);
   }
-  return 0;
+  return r;
 }
 
 int
@@ -419,6 +445,7 @@ disk_close (struct disk *d)
   if (d->writers > 0 || d->restless)
     r = quiesce (d);
   free_writable (d);
+  bitmap_close (d->bitmaps);
   free_snapshots (d);
   layers_view_free (d->frozen.lower);
   health_free (d->health);

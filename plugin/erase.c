@@ -328,6 +328,8 @@ request_trim (const struct view *v, uint64_t count, uint64_t offset,
   whole_clusters (v, offset, count, &start, &end);
   if (start >= end)
     return 0;
+  if (bitmap_record (v->w->bitmaps, start, end - start) == -1)
+    return -1;
   return erase_clusters (v, start, end, TRIM, settle);
 }
 
@@ -375,6 +377,8 @@ request_zero (const struct view *v, uint64_t count, uint64_t offset,
     }
   }
 
+  if (bitmap_record (v->w->bitmaps, offset, count) == -1)
+    return -1;
   if (start >= end)
     return write_zeros (v, offset, offset + count, settle);
   if (write_zeros (v, offset, start, settle) == -1 ||

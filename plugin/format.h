@@ -126,6 +126,31 @@ struct qcow2_snapshot {
 };
 _Static_assert (sizeof (struct qcow2_snapshot) == 40, "snapshot entry");
 
+/* "Bitmap directory": one entry, followed by extra data, the name and padding to a
+ * multiple of 8.
+ */
+struct qcow2_bitmap {
+  struct be64 table_offset;             /* cluster aligned */
+  struct be32 table_size;               /* entries */
+  struct be32 flags;
+  uint8_t type;                         /* 1 */
+  uint8_t granularity_bits;             /* 9..31 */
+  struct be16 name_size;                /* 1..1023 */
+  struct be32 extra_size;               /* 0: nothing is defined yet */
+};
+_Static_assert (sizeof (struct qcow2_bitmap) == 24, "bitmap directory entry");
+
+#define QCOW2_BITMAP_IN_USE (UINT32_C (1) << 0)
+#define QCOW2_BITMAP_AUTO   (UINT32_C (1) << 1)
+#define QCOW2_BITMAP_FLAGS  (QCOW2_BITMAP_IN_USE | QCOW2_BITMAP_AUTO)
+
+#define QCOW2_BITMAP_DIRTY_TRACKING 1
+
+/* "Bitmap table": the bits of one cluster.  Without an offset, bit 0 says what
+ * they all are. */
+#define QCOW2_BITMAP_OFFSET_MASK UINT64_C (0x00fffffffffffe00)
+#define QCOW2_BITMAP_ALL_ONES    (UINT64_C (1) << 0)
+
 /* "Cluster mapping" */
 #define QCOW2_L1_OFFSET_MASK UINT64_C (0x00fffffffffffe00)  /* bits 9..55 */
 #define QCOW2_L2_OFFSET_MASK UINT64_C (0x00fffffffffffe00)
@@ -151,5 +176,9 @@ _Static_assert (sizeof (struct qcow2_snapshot) == 40, "snapshot entry");
 #define QCOW2_MAX_SNAPSHOT_TABLE (64u << 20)
 #define QCOW2_MAX_SNAPSHOT_EXTRA 1024
 #define QCOW2_MAX_BITMAPS 65535
+#define QCOW2_MIN_BITMAP_GRANULARITY 9
+#define QCOW2_MAX_BITMAP_GRANULARITY 31
+#define QCOW2_MAX_BITMAP_NAME 1023
+#define QCOW2_MAX_BITMAP_BYTES (UINT64_C (512) << 20)
 
 #endif /* QCOW2_FORMAT_H */

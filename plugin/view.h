@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "alloc.h"
+#include "bitmap.h"
 #include "checkpoint.h"
 #include "header.h"
 #include "health.h"
@@ -36,6 +37,7 @@ struct writable {
   struct alloc *alloc;
   struct inflight *inflight;
   struct checkpoint *checkpoint;
+  struct bitmaps *bitmaps;              /* that follow changes; NULL: none */
   bool discard;                         /* trim does something */
   enum detect_zeroes detect_zeroes;
 };

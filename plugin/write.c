@@ -65,6 +65,8 @@ request_write (const struct view *v, const void *buf, uint64_t count,
     return request_zero (v, count, offset, detect == DETECT_ZEROES_UNMAP,
                          false, settle);
   }
+  if (bitmap_record (v->w->bitmaps, offset, count) == -1)
+    return -1;
   return write_data (v, buf, count, offset, fua, settle);
 }
 

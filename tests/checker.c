@@ -2,7 +2,7 @@
  *
  * Is this image in order?
  *
- * Walks header, refcount table and blocks, snapshots, L1 and L2 tables of an image in
+ * Walks header, refcount table and blocks, snapshots, bitmaps, L1 and L2 tables of an image in
  * memory, counts the references to each host cluster and compares.  It calls
  * corrupt what qemu-img check calls so, and a few things more:
  *
@@ -47,6 +47,7 @@ struct walk {
   uint64_t l1_offset, l1_size;
   uint64_t table_offset, table_clusters;
   uint64_t snapshots_offset, snapshots;
+  uint64_t bitmaps, bitmaps_offset, bitmaps_bytes;      /* 0: none */
 
   uint64_t clusters;            /* in the file */
   uint64_t *refs;
@@ -90,6 +91,26 @@ note (struct walk *w, bool corrupt, const char *fmt, ...)
     r->leaks++;
 }
 
+/* The bitmaps extension, if it counts. */
+static void
+find_bitmaps (struct walk *w)
+{
+  uint64_t at = get (w, 100, 4), type;
+
+  if (w->version != 3 || !(get (w, 88, 8) & 1))
+    return;
+  while (at + 8 <= w->cs && (type = get (w, at, 4)) != 0) {
+    if (type == 0x23852875) {
+      w->bitmaps = get (w, at + 8, 4);
+      w->bitmaps_bytes = get (w, at + 16, 8);
+      w->bitmaps_offset = get (w, at + 24, 8);
+      return;
+    }
+    at += 8 + (get (w, at + 4, 4) + 7) / 8 * 8;
+  }
+  note (w, true, "header: bitmaps, but no directory");
+}
+
 static bool
 read_header (struct walk *w)
 {
@@ -125,6 +146,7 @@ read_header (struct walk *w)
   }
   if (w->l1_size << (w->bits + w->bits - 3) < w->size)
     note (w, true, "header: L1 table too short");
+  find_bitmaps (w);
   return true;
 }
 
@@ -282,6 +304,60 @@ walk_snapshots (struct walk *w)
 }
 
 static void
+walk_bitmap_table (struct walk *w, uint64_t table, uint64_t n)
+{
+  uint64_t i, entry;
+
+  if (table == 0 || table % w->cs || n == 0 || n > 1 << 20) {
+    note (w, true, "impossible bitmap table at 0x%" PRIx64, table);
+    return;
+  }
+  refer (w, table, n * 8, METADATA, "bitmap table");
+  for (i = 0; i < n; i++) {
+    entry = get (w, table + i * 8, 8);
+    if (entry <= 1)
+      continue;
+    if (entry & ~OFFSET_BITS || entry % w->cs)
+      note (w, true, "bitmap table entry %" PRIu64 " is 0x%" PRIx64, i, entry);
+    else
+      refer (w, entry, w->cs, METADATA, "bitmap data");
+  }
+}
+
+static uint64_t
+bitmap_entry_bytes (const struct walk *w, uint64_t at)
+{
+  return (24 + get (w, at + 20, 4) + get (w, at + 18, 2) + 7) / 8 * 8;
+}
+
+static void
+walk_bitmaps (struct walk *w)
+{
+  uint64_t at = w->bitmaps_offset, i;
+
+  if (at == 0 || at % w->cs) {
+    note (w, true, "impossible bitmap directory at 0x%" PRIx64, at);
+    return;
+  }
+  for (i = 0; i < w->bitmaps; i++) {
+    const uint64_t flags = get (w, at + 12, 4), n = get (w, at + 8, 4);
+    const unsigned granularity_bits = get (w, at + 17, 1);
+
+    if (flags & ~UINT64_C (3) || get (w, at + 16, 1) != 1 ||
+        granularity_bits < 9 || granularity_bits > 31)
+      note (w, true, "impossible bitmap at 0x%" PRIx64, at);
+    else if (!(flags & 1) && n << (w->bits + 3 + granularity_bits) < w->size)
+      note (w, true, "bitmap at 0x%" PRIx64 " is too short", at);
+    walk_bitmap_table (w, get (w, at, 8), n);
+    at += bitmap_entry_bytes (w, at);
+  }
+  if (at - w->bitmaps_offset != w->bitmaps_bytes)
+    note (w, true, "bitmap directory has %" PRIu64 " bytes, not %" PRIu64,
+          at - w->bitmaps_offset, w->bitmaps_bytes);
+  refer (w, w->bitmaps_offset, w->bitmaps_bytes, METADATA, "bitmap directory");
+}
+
+static void
 compare (struct walk *w)
 {
   const uint64_t countable = w->table_clusters * w->cs / 8 <<
@@ -343,6 +419,8 @@ checker_check (const struct blob *b, struct check_result *result)
   walk_l1 (&w, w.l1_offset, w.l1_size, true);
   if (w.snapshots > 0)
     walk_snapshots (&w);
+  if (w.bitmaps > 0)
+    walk_bitmaps (&w);
   compare (&w);
 
   free (w.refs);
@@ -418,4 +496,49 @@ checker_read (const struct blob *b, const struct blob *below,
       memset (out + at, 0, n);
   }
   return 0;
+}
+
+/* --- bitmaps --- */
+
+static bool
+bit_is_set (const struct walk *w, const struct checked_bitmap *b, uint64_t bit)
+{
+  const uint64_t byte = bit / 8;
+  const uint64_t entry = get (w, b->table + (byte >> w->bits) * 8, 8);
+
+  if (entry <= 1)
+    return entry;
+  return get (w, (entry & OFFSET_BITS) + byte % w->cs, 1) >> bit % 8 & 1;
+}
+
+bool
+checker_bitmap (const struct blob *b, const char *name,
+                struct checked_bitmap *found, unsigned char *sectors)
+{
+  struct check_result ignored = { 0 };
+  struct walk w = { .p = b->data, .len = b->len, .result = &ignored };
+  const size_t len = strlen (name);
+  uint64_t at, i;
+
+  if (!read_header (&w))
+    return false;
+  at = w.bitmaps_offset;
+  for (i = 0; i < w.bitmaps && at + 24 + len <= w.len; i++) {
+    if (get (&w, at + 18, 2) == len &&
+        memcmp (w.p + at + 24 + get (&w, at + 20, 4), name, len) == 0)
+      break;
+    at += bitmap_entry_bytes (&w, at);
+  }
+  if (i == w.bitmaps || at + 24 + len > w.len)
+    return false;
+
+  *found = (struct checked_bitmap) {
+    .at = at, .table = get (&w, at, 8), .table_entries = get (&w, at + 8, 4),
+    .in_use = get (&w, at + 12, 4) & 1, .automatic = get (&w, at + 12, 4) & 2,
+    .granularity_bits = get (&w, at + 17, 1),
+  };
+  if (sectors != NULL)
+    for (i = 0; i < w.size / 512; i++)
+      sectors[i] = bit_is_set (&w, found, i * 512 >> found->granularity_bits);
+  return true;
 }

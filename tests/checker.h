@@ -7,6 +7,7 @@
 #ifndef TEST_CHECKER_H
 #define TEST_CHECKER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "images.h"
@@ -26,5 +27,17 @@ extern void checker_check (const struct blob *, struct check_result *);
  * 0, or -1 if the mapping leads nowhere. */
 extern int checker_read (const struct blob *, const struct blob *below,
                          unsigned char *out, uint64_t size);
+
+/* A persistent bitmap. */
+struct checked_bitmap {
+  uint64_t at;                  /* of its directory entry in the file */
+  uint64_t table, table_entries;
+  bool in_use, automatic;
+  unsigned granularity_bits;
+};
+/* Finds it by name.  SECTORS (or NULL) receives a byte for each 512 bytes of the
+ * disk: are they marked?  false: the image has no such bitmap, or has lost them all. */
+extern bool checker_bitmap (const struct blob *, const char *name,
+                            struct checked_bitmap *, unsigned char *sectors);
 
 #endif /* TEST_CHECKER_H */

@@ -13,7 +13,8 @@ levels=(
   "grace inflight hostlock dropcache hostfile header overlap compress crypt luks
    entry pack freeset"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
-   payload inflated alloc quarantine l2 l2write layers snapshot checkpoint"
+   payload inflated alloc quarantine l2 l2write layers snapshot bitmapdir
+   checkpoint bitmap"
   "view request write cow erase"
   "chain disk"
   "params qcow2"

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do persistent bitmaps follow the changes of the disk?  See bitmap.c.
+ */
+
+#ifndef QCOW2_BITMAP_H
+#define QCOW2_BITMAP_H
+
+#include <stdint.h>
+
+#include "alloc.h"
+#include "bitmapdir.h"
+#include "checkpoint.h"
+#include "header.h"
+#include "health.h"
+#include "hostfile.h"
+#include "overlap.h"
+#include "refcount.h"
+
+struct bitmaps;
+
+/* For an image that has bitmaps; changes nothing.  All pointers must outlive the
+ * result.  Returns 0 and *RET; 1 if the bitmaps can't be kept by who changes the
+ * disk, and WHY says why; -1 on an error (reported). */
+extern int bitmap_open (struct hostfile *, const struct header *,
+                        struct overlap *, struct bitmaps **ret,
+                        char why[BITMAPDIR_WHY]);
+extern void bitmap_close (struct bitmaps *);    /* NULL is fine */
+
+/* The disk becomes writable.  May be called again after that has failed.  -1:
+ * reported. */
+extern int bitmap_start (struct bitmaps *, struct refcounts *, struct alloc *,
+                         struct checkpoint *, struct health *);
+
+/* Call it before [offset, offset+count) changes in any way that a reader could see.
+ * -1 (EIO, ENOSPC, ENOMEM; reported): it must not change.  Any thread.  NULL: nothing is
+ * to be recorded. */
+extern int bitmap_record (struct bitmaps *, uint64_t offset, uint64_t count);
+
+/* At a quiet moment (no request that changes anything): what was recorded goes to the
+ * file, and the bitmaps are valid again.  -1 (reported): they stay marked as in
+ * use; nothing that was recorded is lost, try again.  NULL is fine. */
+extern int bitmap_store (struct bitmaps *);
+
+#endif /* QCOW2_BITMAP_H */

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which persistent bitmaps does an image have?  See bitmapdir.c.
+ */
+
+#ifndef QCOW2_BITMAPDIR_H
+#define QCOW2_BITMAPDIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "header.h"
+#include "hostfile.h"
+#include "overlap.h"
+
+/* A bitmap that has to follow each change of the disk: `auto', and valid. */
+struct bitmapdir_entry {
+  uint64_t at;                  /* of its directory entry in the file, bytes */
+  uint64_t table;               /* host offset of its table */
+  uint64_t table_entries;
+  uint64_t bits;                /* one for each 2^granularity_bits guest bytes */
+  unsigned granularity_bits;
+};
+
+struct bitmapdir {
+  struct bitmapdir_entry *entries;
+  size_t n;
+};
+
+/* Why bitmaps can't be kept is told in this many bytes. */
+#define BITMAPDIR_WHY 256
+
+/* Reads and checks the directory and all tables, of an image that has bitmaps; registers
+ * the clusters of all of them with OVERLAP (after all other metadata); *DIR receives
+ * those that must follow changes.  Returns 0; or 1 if the bitmaps can't be kept by who
+ * changes the disk, and WHY says why; or -1 on an error (reported).
+ * After 0, free DIR with bitmapdir_free. */
+extern int bitmapdir_read (struct hostfile *, const struct header *,
+                           struct overlap *, struct bitmapdir *dir,
+                           char why[BITMAPDIR_WHY]);
+extern void bitmapdir_free (struct bitmapdir *);
+
+/* Writes to the file that the bitmaps of DIR are in use, or are not.  Does not
+ * sync.  -1: reported; some may have been written. */
+extern int bitmapdir_set_in_use (const struct bitmapdir *, struct hostfile *,
+                                 bool in_use);
+
+#endif /* QCOW2_BITMAPDIR_H */
