@@ -26,6 +26,9 @@
  * next checkpoint tries again.  Pointers that did reach the file are valid, since
  * phase one came first.  Any other failure stops all changes for good (R9).
  *
+ * Before the first of all that is written, an image with lazy refcounts gets its
+ * dirty bit (health.c).
+ *
  * Group commit: flushes that arrive while a checkpoint runs share the next one.
  *
  * Locks: `lock' guards the turn-taking fields; it is not held while a checkpoint runs.  Only the
@@ -145,6 +148,10 @@ write_phases (struct checkpoint *ck, struct l2_snapshot *snap)
     errno = ENOSPC;             /* nothing has changed: worth another try */
     return -1;
   }
+  if ((snap->nr_slices > 0 || snap->nr_l1 > 0 ||
+       refcount_is_dirty (ck->refcounts)) &&
+      health_begin_changes (ck->health) == -1)
+    return -1;
   if (write_counts (ck) == -1)
     return -1;
   if (snap->barrier && sync_file (ck) == -1)

@@ -12,6 +12,8 @@ core_sources = \
 	%reldir%/bitmapdir.c \
 	%reldir%/bitmapdir.h \
 	%reldir%/bytes.h \
+	%reldir%/census.c \
+	%reldir%/census.h \
 	%reldir%/chain.c \
 	%reldir%/chain.h \
 	%reldir%/checkpoint.c \
@@ -76,6 +78,8 @@ core_sources = \
 	%reldir%/refcount.h \
 	%reldir%/refgrow.c \
 	%reldir%/refwrite.c \
+	%reldir%/repair.c \
+	%reldir%/repair.h \
 	%reldir%/report.h \
 	%reldir%/request.c \
 	%reldir%/request.h \

@@ -34,6 +34,7 @@
 #include "compress.h"
 #include "disk.h"
 #include "printable.h"
+#include "repair.h"
 #include "report.h"
 #include "snapshot.h"
 
@@ -55,7 +56,7 @@ struct disk_snapshot {
 struct disk {
   struct disk_options options;
   char description[128];
-  const char *why_readonly;
+  const char *why_readonly;     /* under lock, once clients may come */
 
   struct grace *grace;
   struct map *map;
@@ -92,9 +93,6 @@ find_why_readonly (const struct disk *d, const struct header *h,
     return "the file is not writable";
   if (h->incompatible & QCOW2_INCOMPAT_CORRUPT)
     return "the image is marked corrupt";
-  if (h->incompatible & QCOW2_INCOMPAT_DIRTY)
-    return "the image was not closed properly and needs a repair "
-      "(qemu-img check -r all)";
   return NULL;
 }
 
@@ -297,6 +295,23 @@ check_header_count (struct disk *d)
   return -1;
 }
 
+/* An image that was not closed properly gets right refcounts before anything relies on
+ * them.  What can't be repaired stays as it is, and is served read-only for as long as
+ * we serve it (R9). */
+static int
+repair_dirty (struct disk *d, struct hostfile *file, struct header *h,
+              struct overlap *overlap)
+{
+  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
+    return 0;
+  if (repair_refcounts (file, h, &d->snapshots, overlap) == 0 &&
+      health_end_changes (d->health) == 0)
+    return 0;
+  d->why_readonly = "the image was not closed properly, and could not be repaired";
+  d->told_readonly = true;      /* and more than this */
+  return -1;
+}
+
 /* Called with the lock held. */
 static int
 become_writable (struct disk *d)
@@ -308,6 +323,11 @@ become_writable (struct disk *d)
 
   if (d->options.lock && hostfile_lock (file, HOSTFILE_WRITER) == -1)
     return -1;
+  if (repair_dirty (d, file, h, overlap) == -1) {
+    if (d->options.lock)
+      hostfile_lock (file, HOSTFILE_READER);
+    return -1;
+  }
 
   w->file = file;
   w->payload = layers_payload (d->layers, 0);
@@ -382,7 +402,7 @@ quiesce (struct disk *d)
     if (checkpoint_quiesce (d->w.checkpoint) == -1)
       return -1;
     if (alloc_quarantined (d->w.alloc) == 0)
-      return r;
+      return health_end_changes (d->health) == -1 ? -1 : r;
     nanosleep (&moment, NULL);
   }
   return r;
@@ -402,8 +422,12 @@ disk_connect (struct disk *d, bool *writable)
   }
   if (!*writable)
     return 0;
-  if (d->w.file == NULL && become_writable (d) == -1)
-    return -1;
+  if (d->w.file == NULL && become_writable (d) == -1) {
+    if (d->why_readonly == NULL)
+      return -1;
+    *writable = false;
+    return 0;
+  }
   d->writers++;
   return 0;
 }

@@ -52,7 +52,8 @@ extern const char *disk_description (const struct disk *);
 extern const char *disk_why_readonly (const struct disk *);
 
 /* A client comes.  *WRITABLE: in: it wants to write; out: it may.  The first one
- * that may makes the disk writable (writer's lock, allocator, L2 tables).
+ * that may makes the disk writable (writer's lock, allocator, L2 tables), and has an
+ * image repaired that was not closed properly.
  * -1: reported. */
 extern int disk_connect (struct disk *, bool *writable);
 /* A client that was let in with this WRITABLE leaves.  After the last one that could write

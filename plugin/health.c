@@ -8,8 +8,14 @@
  * Reads go on in both cases.  Nothing ever becomes healthy again except by
  * opening the image anew.
  *
- * Locks: `lock' serialises the writing of the corrupt bit.  `stopped' is an atomic that
- * only ever goes from false to true, so it is read without a lock.
+ * Here also is what an image with lazy refcounts promises to others: from its first
+ * change until all is in order again it carries the dirty bit.  Our refcounts are right
+ * at any time, but whoever finds such an image without the bit may count on more: that
+ * there are no leaks either.
+ *
+ * Locks: `lock' serialises the writing of incompatible features; nobody else writes
+ * them.  `stopped' is an atomic that only ever goes from false to true, so it is read
+ * without a lock.
  */
 
 #include <config.h>
@@ -66,12 +72,59 @@ health_set_writable (struct health *health)
   atomic_store (&health->writable, true);
 }
 
+/* Writes header->incompatible.  Called with the lock held. */
+static int
+write_features (struct health *health)
+{
+  const struct be64 features = put64 (health->header->incompatible);
+
+  if (hostfile_write (health->file, &features, sizeof features,
+                      offsetof (struct qcow2_header,
+                                incompatible_features)) == -1)
+    return -1;
+  return hostfile_sync (health->file);
+}
+
+int
+health_begin_changes (struct health *health)
+{
+  struct header *h = health->header;
+  LOCK_FOR_BLOCK (&health->lock);
+
+  if (!(h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS) ||
+      (h->incompatible & QCOW2_INCOMPAT_DIRTY))
+    return 0;
+  h->incompatible |= QCOW2_INCOMPAT_DIRTY;
+  if (write_features (health) == -1) {
+    health_fail (health, "the image could not be marked as being written");
+    errno = EIO;
+    return -1;
+  }
+  return 0;
+}
+
+int
+health_end_changes (struct health *health)
+{
+  struct header *h = health->header;
+  LOCK_FOR_BLOCK (&health->lock);
+
+  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
+    return 0;
+  h->incompatible &= ~QCOW2_INCOMPAT_DIRTY;
+  if (write_features (health) == -1) {
+    health_fail (health, "the image could not be marked as closed");
+    errno = EIO;
+    return -1;
+  }
+  return 0;
+}
+
 /* Sets the bit in the file, whatever else is wrong; a failure has been reported
  * and changes nothing: the image is not written any more either way. */
 static void
 mark_corrupt (struct health *health)
 {
-  struct be64 features;
   LOCK_FOR_BLOCK (&health->lock);
 
   if (health->marked)
@@ -80,11 +133,7 @@ mark_corrupt (struct health *health)
   if (!atomic_load (&health->writable) || health->header->version < 3)
     return;
   health->header->incompatible |= QCOW2_INCOMPAT_CORRUPT;
-  features = put64 (health->header->incompatible);
-  if (hostfile_write (health->file, &features, sizeof features,
-                      offsetof (struct qcow2_header,
-                                incompatible_features)) == 0)
-    hostfile_sync (health->file);
+  write_features (health);
 }
 
 void

@@ -17,6 +17,13 @@ struct health;
 extern struct health *health_new (struct hostfile *, struct header *);
 extern void health_free (struct health *);
 
+/* Changes of metadata are about to reach the file: sets the dirty bit of an image with
+ * lazy refcounts, durably, if it isn't set yet.  -1: EIO (reported). */
+extern int health_begin_changes (struct health *);
+/* All that was changed is durable and in order: clears the dirty bit, durably, if
+ * it is set.  -1: EIO (reported). */
+extern int health_end_changes (struct health *);
+
 /* From now on corruption is recorded in the file. */
 extern void health_set_writable (struct health *);
 

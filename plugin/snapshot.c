@@ -160,6 +160,7 @@ snapshots_read (struct hostfile *file, const struct header *h,
   uint32_t i;
 
   snapshots->n = 0;
+  snapshots->table_bytes = 0;
   snapshots->list = calloc (h->nb_snapshots + 1, sizeof *snapshots->list);
   if (snapshots->list == NULL) {
     nbdkit_error ("calloc: %m");
@@ -184,6 +185,7 @@ snapshots_read (struct hostfile *file, const struct header *h,
                             s->l1_entries) == -1)
       return -1;
   }
+  snapshots->table_bytes = at - h->snapshots_offset;
   if (at > h->snapshots_offset &&
       overlap_add (overlap, h->snapshots_offset, at - h->snapshots_offset,
                    OVERLAP_SNAPSHOT_TABLE) == -1)

@@ -25,6 +25,7 @@ struct snapshot {
 struct snapshots {
   struct snapshot *list;
   uint32_t n;
+  uint64_t table_bytes;         /* of the table in the file */
 };
 
 /* Reads and checks the snapshot table, and registers with OVERLAP the clusters of the

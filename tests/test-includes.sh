@@ -14,7 +14,7 @@ levels=(
    entry pack freeset"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflated alloc quarantine l2 l2write layers snapshot bitmapdir
-   checkpoint bitmap"
+   census repair checkpoint bitmap"
   "view request write cow erase"
   "chain disk"
   "params qcow2"

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does an image that was not closed properly get right refcounts?
+ * See repair.c.
+ */
+
+#ifndef QCOW2_REPAIR_H
+#define QCOW2_REPAIR_H
+
+#include "header.h"
+#include "hostfile.h"
+#include "overlap.h"
+#include "snapshot.h"
+
+/* Gives the image new refcounts, made from what its metadata name, and COPIED flags
+ * that agree with them; all is durable on return, and the header and OVERLAP know the
+ * new places.  The dirty bit is left to the caller.  Nobody may change the
+ * image meanwhile; it may be read.
+ *
+ * -1: reported; the image is as usable as it was, and as dirty.  After a
+ * failure don't try again before the image has been opened anew (R9).
+ */
+extern int repair_refcounts (struct hostfile *, struct header *,
+                             const struct snapshots *, struct overlap *);
+
+#endif /* QCOW2_REPAIR_H */

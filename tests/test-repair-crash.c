@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is left of a dirty image when the power goes while it is being repaired?
+ *
+ * Images that qemu-img made are damaged as a crash with lazy refcounts could, and
+ * worse: the dirty bit is set, refcounts and COPIED flags are anything at all.
+ * They lie on a simulated disk (simdisk.c).  Before each change that the repair makes the
+ * power is cut in all ways, and each file that is left is judged:
+ *
+ *   - the contents are all there
+ *   - if it is not dirty, it is in order, without leaks
+ *   - if it is dirty, a second repair leaves it in order, without leaks, and the contents
+ *     are all there
+ *   - now and then: qemu-img agrees, also about snapshots
+ *
+ * Then each operation of the repair fails in turn: the image is served read-only, and is
+ * as good as after a power cut.
+ *
+ * Where the image has lazy refcounts, it is then written: at any time a file that is not
+ * dirty is in order and has no leaks, and one that is dirty has leaks at most.
+ *
+ * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
+ * had in SECONDS, 4); FIRST: begin with this one.
+ */
+
+#include <config.h>
+
+#include <endian.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "checker.h"
+#include "disk.h"
+#include "images.h"
+#include "simdisk.h"
+
+#define IMAGE "top.qcow2"
+#define DIRTY "dirty.qcow2"
+#define SURVIVOR "crashed.qcow2"
+
+#define OFFSET_BITS UINT64_C (0x00fffffffffffe00)
+#define COPIED (UINT64_C (1) << 63)
+#define COMPRESSED (UINT64_C (1) << 62)
+
+struct trial {
+  struct image_spec spec;
+  bool snapshot, lazy;
+  struct blob below, expected, old;     /* old: contents of the snapshot */
+  struct disk_options options;
+  struct simdisk *sim;
+  struct rng rng;               /* within the watch: under the simdisk's lock */
+  unsigned char *contents;
+};
+
+static uint64_t seed;
+static unsigned iteration;
+static unsigned nr_cuts, nr_repaired, nr_judged, nr_faults;
+
+#define FAIL(...)                                                       \
+  do {                                                                  \
+    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
+    fprintf (stderr, __VA_ARGS__);                                      \
+    fputc ('\n', stderr);                                               \
+    abort ();                                                           \
+  } while (0)
+
+/* --- judging --- */
+
+static bool
+is_dirty (const struct blob *b)
+{
+  return b->data[79] & 1;
+}
+
+static void
+check_contents (struct trial *t, const struct blob *b, const char *when)
+{
+  if (checker_read (b, t->spec.backing ? &t->below : NULL, t->contents,
+                    t->spec.size) == -1 ||
+      memcmp (t->contents, t->expected.data, t->spec.size) != 0) {
+    blob_save (SURVIVOR, b);
+    FAIL ("%s: wrong contents", when);
+  }
+}
+
+static void
+check_in_order (struct trial *t, const struct blob *b, const char *when)
+{
+  struct check_result r;
+
+  checker_check (b, &r);
+  if (r.corruptions > 0 || r.leaks > 0) {
+    blob_save (SURVIVOR, b);
+    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, r.corruptions, r.leaks,
+          r.first);
+  }
+  check_contents (t, b, when);
+}
+
+/* No waiting for a real disk: nobody will cut its power. */
+static int
+skip_sync (void *opaque, const char *path, enum hostfile_op op,
+           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+           bool dsync)
+{
+  (void) opaque; (void) path; (void) iov; (void) niov;
+  (void) offset; (void) count; (void) dsync;
+  return op == HOSTFILE_OP_SYNC;
+}
+
+static const struct hostfile_hooks without_sync = { .before = skip_sync };
+
+static void
+ask_qemu (struct trial *t)
+{
+  struct blob b;
+
+  if (image_check (SURVIVOR) != 0)
+    FAIL ("qemu-img check does not like what was repaired");
+  image_contents (SURVIVOR, NULL, &b);
+  if (b.len != t->spec.size || memcmp (b.data, t->expected.data, b.len) != 0)
+    FAIL ("qemu-img convert reads something else in what was repaired");
+  blob_free (&b);
+  if (t->snapshot) {
+    image_contents (SURVIVOR, "before", &b);
+    if (b.len != t->old.len || memcmp (b.data, t->old.data, b.len) != 0)
+      FAIL ("the snapshot has changed in what was repaired");
+    blob_free (&b);
+  }
+  nr_judged++;
+}
+
+/* Opens what is left, which repairs it, and closes. */
+static void
+repair_again (struct trial *t, const struct blob *left)
+{
+  struct disk_options options = t->options;
+  bool writable = true;
+  struct disk *disk;
+  struct blob b;
+
+  blob_save (SURVIVOR, left);
+  options.path = images_path (SURVIVOR);
+  options.hooks = &without_sync;
+  if (disk_open (&options, &disk) == -1 ||
+      disk_connect (disk, &writable) == -1 || !writable)
+    FAIL ("what is left can't be repaired");
+  if (disk_disconnect (disk, true) == -1 || disk_close (disk) == -1)
+    FAIL ("close after a repair: %m");
+  blob_load (SURVIVOR, &b);
+  check_in_order (t, &b, "repaired after a power cut");
+  blob_free (&b);
+  nr_repaired++;
+  if (rng_below (&t->rng, 200) == 0)
+    ask_qemu (t);
+  unlink (SURVIVOR);
+  free ((char *) options.path);
+}
+
+static void
+judge (struct trial *t, const struct blob *b)
+{
+  nr_cuts++;
+  if (!is_dirty (b)) {
+    check_in_order (t, b, "not dirty any more");
+    return;
+  }
+  check_contents (t, b, "power cut");
+  if (rng_below (&t->rng, 3) == 0)
+    repair_again (t, b);
+}
+
+static void
+check_promise (const struct blob *b)
+{
+  const bool dirty = is_dirty (b);
+  struct check_result r;
+
+  nr_cuts++;
+  b->data[79] &= ~1;            /* not what is to be checked */
+  checker_check (b, &r);
+  if (r.corruptions > 0 || (r.leaks > 0 && !dirty)) {
+    blob_save (SURVIVOR, b);
+    FAIL ("lazy refcounts, %s: %lu corruptions, %lu leaks: %s",
+          dirty ? "dirty" : "not dirty", r.corruptions, r.leaks, r.first);
+  }
+}
+
+static void
+watch_lazy (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  enum power_cut kind;
+
+  (void) op;
+  for (kind = 0; kind < CUT_KINDS; kind++)
+    check_promise (simdisk_cut (t->sim, &t->rng, kind));
+}
+
+static void
+watch (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  enum power_cut kind;
+
+  (void) op;
+  for (kind = 0; kind < CUT_KINDS; kind++)
+    judge (t, simdisk_cut (t->sim, &t->rng, kind));
+  /* The table is there and what it names is not, or the like. */
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_SECTORS));
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_SECTORS));
+}
+
+/* --- images --- */
+
+static uint64_t
+get_be64 (const struct blob *b, uint64_t at)
+{
+  uint64_t x = 0;
+
+  if (at + 8 <= b->len)
+    memcpy (&x, b->data + at, 8);
+  return be64toh (x);
+}
+
+static void
+put_be64 (struct blob *b, uint64_t at, uint64_t value)
+{
+  const uint64_t x = htobe64 (value);
+
+  if (at + 8 <= b->len)
+    memcpy (b->data + at, &x, 8);
+}
+
+/* Any count, and entries that lead nowhere.  (The table's place is the header's
+ * affair.) */
+static void
+spoil_refcounts (struct trial *t, struct blob *b, struct rng *rng)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t table = get_be64 (b, 48), n = b->data[59] * cs / 8;
+  const unsigned how = rng_below (rng, 4);
+  uint64_t i, k, block;
+
+  for (i = 0; i < n; i++) {
+    block = get_be64 (b, table + i * 8);
+    if (block == 0) {
+      if (rng_below (rng, 20) == 0)
+        put_be64 (b, table + i * 8,
+                  rng_below (rng, 2) ? 512 + rng_below (rng, 512) :
+                  (rng_next (rng) | UINT64_C (1) << 50) & ~UINT64_C (511));
+      continue;
+    }
+    if (how == 0)
+      memset (b->data + block, 0, min64 (cs, b->len - block));
+    else
+      for (k = block; k < block + cs && k < b->len; k++)
+        if (how == 1 || rng_below (rng, 8) == 0)
+          b->data[k] = rng_next (rng);
+    if (how == 3 && rng_below (rng, 2))
+      put_be64 (b, table + i * 8, 0);
+  }
+}
+
+static void
+spoil_flags (struct blob *b, uint64_t at, uint64_t n, struct rng *rng)
+{
+  uint64_t i, entry;
+
+  for (i = 0; i < n; i++) {
+    entry = get_be64 (b, at + i * 8);
+    if ((entry & OFFSET_BITS) != 0 && !(entry & COMPRESSED) &&
+        rng_below (rng, 3) == 0)
+      put_be64 (b, at + i * 8, entry ^ COPIED);
+  }
+}
+
+static void
+make_dirty (struct trial *t, struct rng *rng)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  uint64_t l1, l1_entries, i, table;
+  struct blob b;
+
+  blob_load (IMAGE, &b);
+  b.data[79] |= 1;
+  b.data[87] |= t->lazy;
+  l1 = get_be64 (&b, 40);
+  l1_entries = get_be64 (&b, 32) & 0xffffffff;
+  for (i = 0; i < l1_entries; i++) {
+    table = get_be64 (&b, l1 + i * 8) & OFFSET_BITS;
+    if (table != 0)
+      spoil_flags (&b, table, cs / 8, rng);
+  }
+  spoil_flags (&b, l1, l1_entries, rng);
+  spoil_refcounts (t, &b, rng);
+  blob_save (DIRTY, &b);
+  blob_free (&b);
+}
+
+static void
+make_image (struct trial *t, struct rng *rng)
+{
+  static const unsigned bits[] = { 9, 9, 12, 16 };
+  static const char *const themes[] = {
+    "plain", "snapshot", "compressed", "backing", "preallocated",
+  };
+  const unsigned theme = iteration % 5;
+  struct image_spec *spec = &t->spec;
+  struct image_spec raw = { .raw = true };
+
+  spec->version = 3;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->refcount_bits = 1 << rng_below (rng, 7);
+  t->snapshot = theme == 1;
+  t->lazy = rng_below (rng, 2);
+  if (t->snapshot && spec->refcount_bits < 2)
+    spec->refcount_bits = 2;
+  spec->compressed = theme == 2;
+  if (spec->compressed)         /* they share host clusters: large counts */
+    spec->refcount_bits = 16;
+  spec->size = 512 * (64 + rng_below (rng, 1000));
+  if (theme == 3) {
+    raw.size = 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512));
+    image_create ("below", &raw);
+    image_fill ("below", &raw, rng, 4);
+    blob_load ("below", &t->below);
+    spec->backing = "below";
+    spec->backing_raw = true;
+  }
+  if (theme == 4)
+    spec->preallocation = "metadata";
+  image_create (IMAGE, spec);
+  image_fill (IMAGE, spec, rng, 1 + rng_below (rng, 8));
+  spec->compressed = false;     /* done */
+  if (t->snapshot) {
+    image_snapshot (IMAGE, "before");
+    image_contents (IMAGE, "before", &t->old);
+    image_fill (IMAGE, spec, rng, rng_below (rng, 5));
+  }
+  image_contents (IMAGE, NULL, &t->expected);
+  CHECK (t->expected.len == spec->size);
+  printf ("%u: %s: clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s\n",
+          iteration, themes[theme], spec->cluster_size, spec->size,
+          spec->refcount_bits, t->lazy ? ", lazy" : "");
+  fflush (stdout);
+}
+
+/* --- repairing --- */
+
+static void
+begin (struct trial *t, struct disk **disk, uint64_t number)
+{
+  t->sim = simdisk_new (t->options.path, number);
+  t->options.hooks = simdisk_hooks (t->sim);
+  if (disk_open (&t->options, disk) == -1)
+    FAIL ("open failed");
+}
+
+/* The bit is there when it should be. */
+static void
+write_lazily (struct trial *t, struct disk *disk)
+{
+  struct rng rng;
+  uint64_t offset, n;
+  int i, r;
+
+  rng_init (&rng, seed, iteration + 1000000);
+  simdisk_watch (t->sim, watch_lazy, t);
+  for (i = 0; i < 12; i++) {
+    offset = rng_below (&rng, t->spec.size);
+    n = 1 + rng_below (&rng, min64 (t->spec.size - offset, 65536));
+    switch (rng_below (&rng, 4)) {
+    case 0: r = disk_zero (disk, n, offset, true, false, false); break;
+    case 1: r = disk_flush (disk); break;
+    default:
+      memset (t->contents, i + 1, n);
+      r = disk_write (disk, t->contents, n, offset, rng_below (&rng, 8) == 0);
+    }
+    if (r == -1)
+      FAIL ("lazy refcounts: request %d: %m", i);
+  }
+  if (disk_disconnect (disk, true) == -1)
+    FAIL ("lazy refcounts: disconnect: %m");
+  simdisk_watch (t->sim, NULL, NULL);
+  /* Durable, and promised. */
+  if (is_dirty (simdisk_cut (t->sim, &t->rng, CUT_NOTHING)))
+    FAIL ("lazy refcounts: dirty after the end");
+  watch_lazy (t, 0);
+  if (disk_close (disk) == -1)
+    FAIL ("close: %m");
+}
+
+/* Returns how many operations the repair took that can fail. */
+static uint64_t
+cut_everywhere (struct trial *t)
+{
+  const unsigned ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC;
+  struct disk *disk;
+  bool writable = true;
+  enum power_cut kind;
+  uint64_t n;
+
+  begin (t, &disk, rng_next (&t->rng));
+  simdisk_watch (t->sim, watch, t);
+  if (disk_connect (disk, &writable) == -1 || !writable)
+    FAIL ("connect failed");
+  n = simdisk_operations (t->sim, ops);
+  simdisk_watch (t->sim, NULL, NULL);
+  for (kind = 0; kind < CUT_KINDS; kind++) {
+    const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
+
+    if (is_dirty (b))
+      FAIL ("dirty after the repair");
+    check_in_order (t, b, "after the repair");
+  }
+  blob_save (SURVIVOR, simdisk_cut (t->sim, &t->rng, CUT_ALL));
+  ask_qemu (t);
+  if (disk_read (disk, t->contents, t->spec.size, 0) == -1 ||
+      memcmp (t->contents, t->expected.data, t->spec.size) != 0)
+    FAIL ("after the repair: reads differently");
+  if (t->lazy)
+    write_lazily (t, disk);
+  else {
+    if (disk_disconnect (disk, true) == -1 || disk_close (disk) == -1)
+      FAIL ("close: %m");
+    check_in_order (t, simdisk_cut (t->sim, &t->rng, CUT_NOTHING), "closed");
+  }
+  simdisk_free (t->sim);
+  return n;
+}
+
+/* The operation after the NTHth fails. */
+static void
+fail_once (struct trial *t, uint64_t nth)
+{
+  const struct fault fault = {
+    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC, .after = nth,
+    .times = 1, .err = rng_below (&t->rng, 2) ? EIO : ENOSPC,
+    .partial = rng_below (&t->rng, 2),
+  };
+  struct disk *disk;
+  bool writable = true;
+  int i;
+
+  begin (t, &disk, nth);
+  simdisk_fault (t->sim, &fault);
+  quiet_errors = true;
+  if (disk_connect (disk, &writable) == -1 || writable)
+    FAIL ("a repair that failed: the disk is not served read-only");
+  quiet_errors = false;
+  CHECK (simdisk_failures (t->sim) == 1);
+  writable = true;              /* the next client fares no better */
+  if (disk_connect (disk, &writable) == -1 || writable)
+    FAIL ("a repair that failed was tried again");
+  if (disk_read (disk, t->contents, t->spec.size, 0) == -1 ||
+      memcmp (t->contents, t->expected.data, t->spec.size) != 0)
+    FAIL ("after a repair that failed: reads differently");
+  for (i = 0; i < 4; i++)
+    judge (t, simdisk_cut (t->sim, &t->rng, rng_below (&t->rng, CUT_KINDS)));
+  if (disk_close (disk) == -1)
+    FAIL ("close: %m");
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL));
+  simdisk_free (t->sim);
+  nr_faults++;
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .snapshot = false };
+  uint64_t i, n;
+
+  make_image (&t, rng);
+  make_dirty (&t, rng);
+  t.contents = malloc (t.spec.size);
+  CHECK (t.contents != NULL);
+  rng_init (&t.rng, rng_next (rng), 500);
+  t.options.path = images_path (DIRTY);
+  t.options.l2_cache = 32 << 20;
+  t.options.l2_slice = 512;
+  t.options.backing = BACKING_FOLLOW;
+  t.options.discard = true;
+
+  n = cut_everywhere (&t);
+  for (i = 0; i < n; i += 1 + n / 16)
+    fail_once (&t, i);
+  fail_once (&t, n - 1);
+
+  free ((char *) t.options.path);
+  blob_free (&t.below);
+  blob_free (&t.expected);
+  blob_free (&t.old);
+  free (t.contents);
+}
+
+int
+main (void)
+{
+  const char *iterations = getenv ("ITERATIONS");
+  const char *first = getenv ("FIRST");
+  const char *seconds = getenv ("SECONDS");
+  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
+  time_t deadline;
+  unsigned done;
+  struct rng rng;
+
+  seed = seed_from_env ();
+  deadline = time (NULL) + (seconds ? atoi (seconds) : 4);
+  images_enter ("test-repair-crash");
+  iteration = first ? strtoul (first, NULL, 0) : 0;
+  for (done = 0; n ? done < n : done < 5 || time (NULL) < deadline;
+       done++, iteration++) {
+    rng_init (&rng, seed, iteration);
+    one_image (&rng);
+  }
+  printf ("%u images, %u power cuts, %u repaired again, %u failures, "
+          "%u judged by qemu-img\n", done, nr_cuts, nr_repaired, nr_faults,
+          nr_judged);
+  images_leave ();
+  return 0;
+}
