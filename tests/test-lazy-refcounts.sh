@@ -66,7 +66,9 @@ PY
   qemu-img convert -f qcow2 -O raw "$img" "$tmp/model.raw"
   start_nbdkit file="$img"
   model random "$uri" "$tmp/model.raw" --ops 300 --cluster "$cluster"
-  nbdsh_run -c 'h.pwrite(b"3" * 500000, 1000000, nbd.CMD_FLAG_FUA)' \
+  # (Zeros first, so that the write has to allocate.)
+  nbdsh_run -c 'h.zero(2 << 20, 0)' \
+    -c 'h.pwrite(b"3" * 500000, 1000000, nbd.CMD_FLAG_FUA)' \
     -c "import os, signal; os.kill($nbdkit_pid, signal.SIGKILL)"
   wait "$nbdkit_pid" || :
   unset "server_pid[main]"
