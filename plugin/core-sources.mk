@@ -24,6 +24,7 @@ core_sources = \
 	%reldir%/cow.c \
 	%reldir%/crypt.c \
 	%reldir%/crypt.h \
+	%reldir%/disk-impl.h \
 	%reldir%/disk.c \
 	%reldir%/disk.h \
 	%reldir%/dropcache.c \
@@ -31,6 +32,7 @@ core_sources = \
 	%reldir%/entry.c \
 	%reldir%/entry.h \
 	%reldir%/erase.c \
+	%reldir%/exports.c \
 	%reldir%/format.h \
 	%reldir%/freeset.c \
 	%reldir%/freeset.h \
@@ -87,6 +89,7 @@ core_sources = \
 	%reldir%/snapshot.c \
 	%reldir%/snapshot.h \
 	%reldir%/view.h \
+	%reldir%/writable.c \
 	%reldir%/write.c \
 	$(NULL)
 

@@ -21,65 +21,19 @@
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "bitmap.h"
 #include "cleanup.h"
 #include "compress.h"
-#include "disk.h"
-#include "printable.h"
-#include "repair.h"
+#include "disk-impl.h"
 #include "report.h"
-#include "snapshot.h"
 
 /* Bytes of inflated clusters that are kept for readers of small pieces. */
 #define INFLATED_CACHE (UINT64_C (16) << 20)
-
-/* Changed slices wait for a checkpoint up to half of l2-cache, and up to this many
- * bytes if that is less. */
-#define MIN_DIRTY (UINT64_C (64) << 10)
-
-/* An internal snapshot that a client has asked for. */
-struct disk_snapshot {
-  struct disk_snapshot *next;
-  const struct snapshot *snapshot;
-  struct view view;
-  char description[128];
-};
-
-struct disk {
-  struct disk_options options;
-  char description[128];
-  const char *why_readonly;     /* under lock, once clients may come */
-
-  struct grace *grace;
-  struct map *map;
-  struct layers *layers;        /* layer 0 is the top image */
-  struct snapshots snapshots;   /* of the top image */
-  struct inflated *inflated;
-  struct health *health;
-  struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
-  char why_bitmaps[BITMAPDIR_WHY];
-
-  struct view frozen;           /* what is served while nobody may write */
-  struct view live;
-  _Atomic (const struct view *) current;
-
-  pthread_mutex_t lock;
-  struct disk_snapshot *served; /* opened so far; list under lock, its elements
-                                   don't change */
-  unsigned writers;             /* connections that may write; under lock */
-  bool told_readonly;           /* why_readonly was reported; under lock */
-  bool restless;                /* the last quiesce failed; under lock */
-  struct writable w;            /* made once under lock, then constant */
-  struct refcounts *refcounts;  /* likewise */
-};
 
 /* --- opening --- */
 
@@ -242,171 +196,7 @@ disk_open (const struct disk_options *options, struct disk **ret)
   return -1;
 }
 
-/* --- becoming writable --- */
-
-/* R8: autoclear bits of features that we don't maintain are cleared before the first
- * change. */
-static int
-clear_autoclear (struct hostfile *file, struct header *h, uint64_t keep)
-{
-  const struct be64 kept = put64 (h->autoclear & keep);
-
-  if (h->version < 3 || (h->autoclear & ~keep) == 0)
-    return 0;
-  if (hostfile_write (file, &kept, sizeof kept,
-                      offsetof (struct qcow2_header,
-                                autoclear_features)) == -1 ||
-      hostfile_sync (file) == -1)
-    return -1;
-  h->autoclear &= keep;
-  return 0;
-}
-
-static void
-free_writable (struct disk *d)
-{
-  checkpoint_free (d->w.checkpoint);
-  inflight_free (d->w.inflight);
-  if (d->w.alloc)
-    alloc_close (d->w.alloc);
-  l2_close (d->w.l2);
-  refcount_close (d->refcounts);
-  layers_view_free (d->live.lower);
-  memset (&d->w, 0, sizeof d->w);
-  memset (&d->live, 0, sizeof d->live);
-  d->refcounts = NULL;
-}
-
-/* The header's cluster is in use in any image.  If its count is 0, then the counts
- * are not to be relied on: what is free is not known.
- */
-static int
-check_header_count (struct disk *d)
-{
-  uint64_t value;
-
-  if (refcount_get (d->refcounts, 0, &value) == -1)
-    return -1;
-  if (value != 0)
-    return 0;
-  nbdkit_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
-                "its reference count is 0", d->options.path);
-  errno = EUCLEAN;
-  return -1;
-}
-
-/* An image that was not closed properly gets right refcounts before anything relies on
- * them.  What can't be repaired stays as it is, and is served read-only for as long as
- * we serve it (R9). */
-static int
-repair_dirty (struct disk *d, struct hostfile *file, struct header *h,
-              struct overlap *overlap)
-{
-  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
-    return 0;
-  if (repair_refcounts (file, h, &d->snapshots, overlap) == 0 &&
-      health_end_changes (d->health) == 0)
-    return 0;
-  d->why_readonly = "the image was not closed properly, and could not be repaired";
-  d->told_readonly = true;      /* and more than this */
-  return -1;
-}
-
-/* Called with the lock held. */
-static int
-become_writable (struct disk *d)
-{
-  struct hostfile *file = layers_file (d->layers, 0);
-  struct header *h = layers_header (d->layers, 0);
-  struct overlap *overlap = layers_overlap (d->layers, 0);
-  struct writable *w = &d->w;
-
-  if (d->options.lock && hostfile_lock (file, HOSTFILE_WRITER) == -1)
-    return -1;
-  if (repair_dirty (d, file, h, overlap) == -1) {
-    if (d->options.lock)
-      hostfile_lock (file, HOSTFILE_READER);
-    return -1;
-  }
-
-  w->file = file;
-  w->payload = layers_payload (d->layers, 0);
-  w->header = h;
-  w->discard = d->options.discard;
-  w->detect_zeroes = d->options.detect_zeroes;
-
-  d->refcounts = refcount_open (file, h, overlap);
-  if (d->refcounts == NULL || check_header_count (d) == -1)
-    goto error;
-  w->l2 = l2_open (file, h, overlap, d->health, d->map, d->options.l2_slice);
-  if (w->l2 == NULL)
-    goto error;
-  w->alloc = alloc_open (file, h->cluster_bits, d->refcounts, overlap,
-                         d->grace, d->options.discard);
-  if (w->alloc == NULL)
-    goto error;
-  l2_set_alloc (w->l2, w->alloc);
-  w->inflight = inflight_new ();
-  if (w->inflight == NULL)
-    goto error;
-  w->checkpoint = checkpoint_new (file, w->l2, w->alloc, d->refcounts, overlap,
-                                  d->health, h->cluster_bits,
-                                  max64 (d->options.l2_cache / 2, MIN_DIRTY));
-  if (w->checkpoint == NULL)
-    goto error;
-  if (d->bitmaps &&
-      bitmap_start (d->bitmaps, d->refcounts, w->alloc, w->checkpoint,
-                    d->health) == -1)
-    goto error;
-  w->bitmaps = d->bitmaps;
-
-  d->live = d->frozen;
-  d->live.w = w;
-  d->live.lower = layers_view_new (d->layers, 1, d->map, h->size,
-                                   d->options.l2_slice);
-  if (d->live.lower == NULL)
-    goto error;
-  if (clear_autoclear (file, h,
-                       d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) == -1)
-    goto error;
-
-  health_set_writable (d->health);
-  atomic_store (&d->current, &d->live);
-  return 0;
-
- error:
-  /* As QEMU does: refcount structures that are no good mark the image. */
-  if (errno == EUCLEAN) {
-    health_set_writable (d->health);
-    health_corrupt (d->health, "refcounts can't be used");
-  }
-  free_writable (d);
-  if (d->options.lock)
-    hostfile_lock (file, HOSTFILE_READER);
-  return -1;
-}
-
-/* Called with the lock held, when no writer is left.  Readers may still have
- * requests in flight that hold back what was freed, for a moment. */
-static int
-quiesce (struct disk *d)
-{
-  const struct timespec moment = { .tv_nsec = 1000000 };
-  int i, r;
-
-  if (health_check (d->health) == -1)
-    return -1;                  /* its cause was reported */
-  /* If that fails, they are tried again later; the disk comes to rest anyway. */
-  r = bitmap_store (d->bitmaps);
-  for (i = 0; i < 5000; i++) {
-    if (checkpoint_quiesce (d->w.checkpoint) == -1)
-      return -1;
-    if (alloc_quarantined (d->w.alloc) == 0)
-      return health_end_changes (d->health) == -1 ? -1 : r;
-    nanosleep (&moment, NULL);
-  }
-  return r;
-}
+/* --- coming and going --- */
 
 int
 disk_connect (struct disk *d, bool *writable)
@@ -422,7 +212,7 @@ disk_connect (struct disk *d, bool *writable)
   }
   if (!*writable)
     return 0;
-  if (d->w.file == NULL && become_writable (d) == -1) {
+  if (d->w.file == NULL && disk_become_writable (d) == -1) {
     if (d->why_readonly == NULL)
       return -1;
     *writable = false;
@@ -440,22 +230,9 @@ disk_disconnect (struct disk *d, bool writable)
 
   if (!writable || --d->writers > 0)
     return 0;
-  r = quiesce (d);
+  r = disk_quiesce (d);
   d->restless = r == -1;
   return r;
-}
-
-static void
-free_snapshots (struct disk *d)
-{
-  struct disk_snapshot *s, *next;
-
-  for (s = d->served; s; s = next) {
-    next = s->next;
-    layers_view_free (s->view.lower);
-    free (s);
-  }
-  snapshots_free (&d->snapshots);
 }
 
 int
@@ -467,10 +244,10 @@ disk_close (struct disk *d)
     return 0;
   /* Perhaps there is space on the host now (R9). */
   if (d->writers > 0 || d->restless)
-    r = quiesce (d);
-  free_writable (d);
+    r = disk_quiesce (d);
+  disk_free_writable (d);
   bitmap_close (d->bitmaps);
-  free_snapshots (d);
+  disk_free_snapshots (d);
   layers_view_free (d->frozen.lower);
   health_free (d->health);
   inflated_free (d->inflated);
@@ -532,143 +309,6 @@ disk_get_stats (struct disk *d, struct disk_stats *stats)
     alloc_get_stats (d->w.alloc, &stats->alloc);
     checkpoint_get_stats (d->w.checkpoint, &stats->checkpoint);
   }
-}
-
-/* --- internal snapshots --- */
-
-/* "snapshot of 2026-11-21 08:30:00 UTC, 64 MiB" */
-static void
-describe_snapshot (const struct snapshot *s, char *text, size_t size)
-{
-  const time_t date = s->date_sec;
-  char when[32];
-  struct tm tm;
-
-  gmtime_r (&date, &tm);
-  strftime (when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
-  snprintf (text, size, "snapshot of %s UTC, %" PRIu64 " bytes%s", when,
-            s->disk_size, s->vm_state_size ? ", with VM state" : "");
-}
-
-unsigned
-disk_nr_snapshots (const struct disk *d)
-{
-  return d->snapshots.n;
-}
-
-const char *
-disk_snapshot_name (const struct disk *d, unsigned i, char *text, size_t size)
-{
-  describe_snapshot (&d->snapshots.list[i], text, size);
-  return snapshots_unique_name (&d->snapshots, i);
-}
-
-/* Called with the lock held. */
-static struct disk_snapshot *
-serve_snapshot (struct disk *d, const struct snapshot *s)
-{
-  const struct header *h = layers_header (d->layers, 0);
-  const char *path = hostfile_path (layers_file (d->layers, 0));
-  const uint64_t covered =
-    (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits);
-  struct disk_snapshot *ds;
-
-  if (s->disk_size > covered) {
-    nbdkit_error ("%s: snapshot \"%s\" can't be served: its L1 table at offset %"
-                  PRIu64 " is too short for its size", path, s->name,
-                  s->l1_offset);
-    errno = EINVAL;
-    return NULL;
-  }
-  ds = calloc (1, sizeof *ds);
-  if (ds == NULL) {
-    nbdkit_error ("calloc: %m");
-    return NULL;
-  }
-  ds->snapshot = s;
-  ds->view = d->frozen;
-  ds->view.size = s->disk_size;
-  ds->view.lower = layers_view_new_snapshot (d->layers, d->map, s->l1_offset,
-                                             s->disk_size,
-                                             d->options.l2_slice);
-  if (ds->view.lower == NULL) {
-    free (ds);
-    return NULL;
-  }
-  describe_snapshot (s, ds->description, sizeof ds->description);
-  ds->next = d->served;
-  d->served = ds;
-  return ds;
-}
-
-struct disk_snapshot *
-disk_open_snapshot (struct disk *d, const char *name)
-{
-  const struct snapshot *s = snapshots_find (&d->snapshots, name);
-  char text[PRINTABLE_SIZE (64)];
-  struct disk_snapshot *ds;
-  LOCK_FOR_BLOCK (&d->lock);
-
-  if (s == NULL) {
-    nbdkit_error ("%s: there is no snapshot \"%s\"",
-                  hostfile_path (layers_file (d->layers, 0)),
-                  printable (name, strlen (name), text, sizeof text));
-    errno = ENOENT;
-    return NULL;
-  }
-  for (ds = d->served; ds; ds = ds->next)
-    if (ds->snapshot == s)
-      return ds;
-  return serve_snapshot (d, s);
-}
-
-uint64_t
-disk_snapshot_size (const struct disk_snapshot *ds)
-{
-  return ds->view.size;
-}
-
-const char *
-disk_snapshot_description (const struct disk_snapshot *ds)
-{
-  return ds->description;
-}
-
-/* A snapshot's clusters keep their references while it exists.  The pin is for the
- * backing chain's sake no more than for theirs: it costs nothing, and requests
- * may rely on having one. */
-int
-disk_snapshot_read (struct disk *d, struct disk_snapshot *ds, void *buf,
-                    uint64_t count, uint64_t offset)
-{
-  const struct grace_pin pin = grace_enter (d->grace);
-  const int r = request_read (&ds->view, buf, count, offset);
-
-  grace_leave (d->grace, pin);
-  return r;
-}
-
-int
-disk_snapshot_extents (struct disk *d, struct disk_snapshot *ds,
-                       uint64_t count, uint64_t offset, bool one,
-                       extent_fn emit, void *opaque)
-{
-  const struct grace_pin pin = grace_enter (d->grace);
-  const int r = request_extents (&ds->view, count, offset, one, emit, opaque);
-
-  grace_leave (d->grace, pin);
-  return r;
-}
-
-int
-disk_snapshot_cache (struct disk *d, struct disk_snapshot *ds, uint64_t count,
-                     uint64_t offset)
-{
-  const struct grace_pin pin = grace_enter (d->grace);
-  const int r = request_cache (&ds->view, count, offset);
-
-  grace_leave (d->grace, pin);
-  return r;
 }
 
 /* --- requests --- */

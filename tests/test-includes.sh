@@ -16,7 +16,7 @@ levels=(
    payload inflated alloc quarantine l2 l2write layers snapshot bitmapdir
    census repair checkpoint bitmap"
   "view request write cow erase"
-  "chain disk"
+  "chain disk writable exports"
   "params qcow2"
 )
 

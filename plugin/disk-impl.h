@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What disk.c, writable.c and exports.c share.  No other file includes this.
+ */
+
+#ifndef QCOW2_DISK_IMPL_H
+#define QCOW2_DISK_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "bitmap.h"
+#include "disk.h"
+#include "snapshot.h"
+
+/* An internal snapshot that a client has asked for. */
+struct disk_snapshot {
+  struct disk_snapshot *next;
+  const struct snapshot *snapshot;
+  struct view view;
+  char description[128];
+};
+
+struct disk {
+  struct disk_options options;
+  char description[128];
+  const char *why_readonly;     /* under lock, once clients may come */
+
+  struct grace *grace;
+  struct map *map;
+  struct layers *layers;        /* layer 0 is the top image */
+  struct snapshots snapshots;   /* of the top image */
+  struct inflated *inflated;
+  struct health *health;
+  struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
+  char why_bitmaps[BITMAPDIR_WHY];
+
+  struct view frozen;           /* what is served while nobody may write */
+  struct view live;
+  _Atomic (const struct view *) current;
+
+  pthread_mutex_t lock;
+  struct disk_snapshot *served; /* opened so far; list under lock, its elements
+                                   don't change */
+  unsigned writers;             /* connections that may write; under lock */
+  bool told_readonly;           /* why_readonly was reported; under lock */
+  bool restless;                /* the last quiesce failed; under lock */
+  struct writable w;            /* made once under lock, then constant */
+  struct refcounts *refcounts;  /* likewise */
+};
+
+/* --- writable.c; with the lock held --- */
+
+/* Makes `live', once.  -1: reported, and nothing has changed; or why_readonly says why
+ * it can't be done, and 0 is returned. */
+extern int disk_become_writable (struct disk *);
+/* Brings the image to rest when no writer is left. */
+extern int disk_quiesce (struct disk *);
+extern void disk_free_writable (struct disk *);
+
+/* --- exports.c --- */
+
+extern void disk_free_snapshots (struct disk *);
+
+#endif /* QCOW2_DISK_IMPL_H */

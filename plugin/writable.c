@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a disk become writable, and how does it come to rest?
+ *
+ * When the first client comes that may write: take the writer's lock, repair what a
+ * crash has left, then build, from the bottom up, what writing needs (refcounts, L2
+ * tables, allocator, checkpoint), and only then let requests see it.  Until the
+ * end nothing but a repair has changed the image, and a failure leaves the disk as
+ * it was.
+ *
+ * When the last one has left: everything durable, freed clusters released,
+ * allocations made ahead given back, bitmaps stored, marks taken off.
+ *
+ * Locks: all with the disk's lock held.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "disk-impl.h"
+#include "repair.h"
+#include "report.h"
+
+/* Changed slices wait for a checkpoint up to half of l2-cache, and up to this many
+ * bytes if that is less. */
+#define MIN_DIRTY (UINT64_C (64) << 10)
+
+/* R8: autoclear bits of features that we don't maintain are cleared before the first
+ * change. */
+static int
+clear_autoclear (struct hostfile *file, struct header *h, uint64_t keep)
+{
+  const struct be64 kept = put64 (h->autoclear & keep);
+
+  if (h->version < 3 || (h->autoclear & ~keep) == 0)
+    return 0;
+  if (hostfile_write (file, &kept, sizeof kept,
+                      offsetof (struct qcow2_header,
+                                autoclear_features)) == -1 ||
+      hostfile_sync (file) == -1)
+    return -1;
+  h->autoclear &= keep;
+  return 0;
+}
+
+void
+disk_free_writable (struct disk *d)
+{
+  checkpoint_free (d->w.checkpoint);
+  inflight_free (d->w.inflight);
+  if (d->w.alloc)
+    alloc_close (d->w.alloc);
+  l2_close (d->w.l2);
+  refcount_close (d->refcounts);
+  layers_view_free (d->live.lower);
+  memset (&d->w, 0, sizeof d->w);
+  memset (&d->live, 0, sizeof d->live);
+  d->refcounts = NULL;
+}
+
+/* The header's cluster is in use in any image.  If its count is 0, then the counts
+ * are not to be relied on: what is free is not known.
+ */
+static int
+check_header_count (struct disk *d)
+{
+  uint64_t value;
+
+  if (refcount_get (d->refcounts, 0, &value) == -1)
+    return -1;
+  if (value != 0)
+    return 0;
+  nbdkit_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
+                "its reference count is 0", d->options.path);
+  errno = EUCLEAN;
+  return -1;
+}
+
+/* An image that was not closed properly gets right refcounts before anything relies on
+ * them.  What can't be repaired stays as it is, and is served read-only for as long as
+ * we serve it (R9). */
+static int
+repair_dirty (struct disk *d, struct hostfile *file, struct header *h,
+              struct overlap *overlap)
+{
+  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
+    return 0;
+  if (repair_refcounts (file, h, &d->snapshots, overlap) == 0 &&
+      health_end_changes (d->health) == 0)
+    return 0;
+  d->why_readonly = "the image was not closed properly, and could not be repaired";
+  d->told_readonly = true;      /* and more than this */
+  return -1;
+}
+
+/* Called with the lock held. */
+int
+disk_become_writable (struct disk *d)
+{
+  struct hostfile *file = layers_file (d->layers, 0);
+  struct header *h = layers_header (d->layers, 0);
+  struct overlap *overlap = layers_overlap (d->layers, 0);
+  struct writable *w = &d->w;
+
+  if (d->options.lock && hostfile_lock (file, HOSTFILE_WRITER) == -1)
+    return -1;
+  if (repair_dirty (d, file, h, overlap) == -1) {
+    if (d->options.lock)
+      hostfile_lock (file, HOSTFILE_READER);
+    return -1;
+  }
+
+  w->file = file;
+  w->payload = layers_payload (d->layers, 0);
+  w->header = h;
+  w->discard = d->options.discard;
+  w->detect_zeroes = d->options.detect_zeroes;
+
+  d->refcounts = refcount_open (file, h, overlap);
+  if (d->refcounts == NULL || check_header_count (d) == -1)
+    goto error;
+  w->l2 = l2_open (file, h, overlap, d->health, d->map, d->options.l2_slice);
+  if (w->l2 == NULL)
+    goto error;
+  w->alloc = alloc_open (file, h->cluster_bits, d->refcounts, overlap,
+                         d->grace, d->options.discard);
+  if (w->alloc == NULL)
+    goto error;
+  l2_set_alloc (w->l2, w->alloc);
+  w->inflight = inflight_new ();
+  if (w->inflight == NULL)
+    goto error;
+  w->checkpoint = checkpoint_new (file, w->l2, w->alloc, d->refcounts, overlap,
+                                  d->health, h->cluster_bits,
+                                  max64 (d->options.l2_cache / 2, MIN_DIRTY));
+  if (w->checkpoint == NULL)
+    goto error;
+  if (d->bitmaps &&
+      bitmap_start (d->bitmaps, d->refcounts, w->alloc, w->checkpoint,
+                    d->health) == -1)
+    goto error;
+  w->bitmaps = d->bitmaps;
+
+  d->live = d->frozen;
+  d->live.w = w;
+  d->live.lower = layers_view_new (d->layers, 1, d->map, h->size,
+                                   d->options.l2_slice);
+  if (d->live.lower == NULL)
+    goto error;
+  if (clear_autoclear (file, h,
+                       d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) == -1)
+    goto error;
+
+  health_set_writable (d->health);
+  atomic_store (&d->current, &d->live);
+  return 0;
+
+ error:
+  /* As QEMU does: refcount structures that are no good mark the image. */
+  if (errno == EUCLEAN) {
+    health_set_writable (d->health);
+    health_corrupt (d->health, "refcounts can't be used");
+  }
+  disk_free_writable (d);
+  if (d->options.lock)
+    hostfile_lock (file, HOSTFILE_READER);
+  return -1;
+}
+
+/* Called with the lock held, when no writer is left.  Readers may still have
+ * requests in flight that hold back what was freed, for a moment. */
+int
+disk_quiesce (struct disk *d)
+{
+  const struct timespec moment = { .tv_nsec = 1000000 };
+  int i, r;
+
+  if (health_check (d->health) == -1)
+    return -1;                  /* its cause was reported */
+  /* If that fails, they are tried again later; the disk comes to rest anyway. */
+  r = bitmap_store (d->bitmaps);
+  for (i = 0; i < 5000; i++) {
+    if (checkpoint_quiesce (d->w.checkpoint) == -1)
+      return -1;
+    if (alloc_quarantined (d->w.alloc) == 0)
+      return health_end_changes (d->health) == -1 ? -1 : r;
+    nanosleep (&moment, NULL);
+  }
+  return r;
+}
