@@ -10,8 +10,8 @@ bitmaps.py directory IMAGE
     Prints where the bitmaps extension's data are in the file.
 
 bitmaps.py change URI CHANGES [--ops N]
-    Sends random requests and appends "OFFSET COUNT" of what each was to change to the file
-    CHANGES.  The environment variable SEED replays it.
+    Sends random requests and appends "OFFSET COUNT" of what each was to change to the
+    file CHANGES.  The environment variable SEED replays it.
 
 bitmaps.py judge GRANULARITY BEFORE AFTER CHANGES
     BEFORE and AFTER are what nbdinfo --map printed about the bitmap.  AFTER must be

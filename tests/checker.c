@@ -2,8 +2,8 @@
  *
  * Is this image in order?
  *
- * Walks header, refcount table and blocks, snapshots, bitmaps, L1 and L2 tables of an image in
- * memory, counts the references to each host cluster and compares.  It calls
+ * Walks header, refcount table and blocks, snapshots, bitmaps, L1 and L2 tables of an
+ * image in memory, counts the references to each host cluster and compares.  It calls
  * corrupt what qemu-img check calls so, and a few things more:
  *
  *   count < references            data loss ahead

@@ -55,6 +55,7 @@ struct trial {
   struct simdisk *sim;
   struct disk *disk;
   bool errors;                  /* requests may fail */
+  bool unfinished;              /* the last writer could not leave in order */
   bool leaving;                 /* for the watch: now it gets interesting */
 
   /* For each sector: somebody wanted to change it; somebody did. */
@@ -473,7 +474,7 @@ one_session (struct trial *t, struct rng *rng, bool errors)
   if (rng_below (rng, 8) != 0)
     run_threads (t, rng);
   if (errors && when < 2) {
-    leaks = disk_flush (t->disk) == -1;
+    leaks = disk_flush (t->disk) == -1 || t->unfinished;
     simdisk_fault (t->sim, &first_write);
   }
   else if (errors && when > 2)
@@ -482,6 +483,7 @@ one_session (struct trial *t, struct rng *rng, bool errors)
   r = disk_disconnect (t->disk, true);
   t->leaving = false;
   simdisk_fault (t->sim, NULL);
+  t->unfinished = r == -1;
   if (r == 0) {
     check_after_leaving (t);
     return;
@@ -504,6 +506,7 @@ open_disk (struct trial *t, struct rng *rng)
   t->options.hooks = simdisk_hooks (t->sim);
   if (disk_open (&t->options, &t->disk) == -1)
     FAIL ("open: %m");
+  t->unfinished = false;
   memset ((void *) t->begun, 0, t->sectors);
   memset ((void *) t->done, 0, t->sectors);
 }

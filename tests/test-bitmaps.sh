@@ -58,8 +58,8 @@ judge ()
   bitmaps judge "$granularity" "$tmp/$name.before" "$tmp/$name.after" "$tmp/changes"
 }
 
-# make_bitmaps CLUSTER-SIZE: an image whose size is a multiple of nothing, with bitmaps
-# of all kinds that have bits set.
+# make_bitmaps CLUSTER-SIZE[,OPTION...]: an image whose size is a multiple of nothing,
+# with bitmaps of all kinds that have bits set.
 followers="fine:512 four:4096 default:65536 coarse:2097152 huge:2147483648"
 make_bitmaps ()
 {
@@ -174,7 +174,7 @@ check_clean "$img"
 check_bitmaps
 
 # Killed: in use, hence worth nothing, but nothing is wrong.
-for cluster in 512 64k; do
+for cluster in 512 64k 4k,lazy_refcounts=on; do
   make_bitmaps "$cluster"
   still_bytes=$(bytes_of still)
   broken_bytes=$(bytes_of broken)
@@ -264,7 +264,7 @@ spoil '"broken".*table entry is 0x4' "$table" Q 4
 # A bitmap whose cluster somebody else may use, too, is not written.
 cp "$tmp/good.qcow2" "$img"
 read -r entry table data <<< "$(bitmaps where "$img" fine)"
-header_patch "$img" rb+$((data / 65536 * 2)) H +1
+header_patch "$img" rb+$((data * 2 / 65536)) H +1
 before=$(fingerprint "$img")
 start_nbdkit file="$img"
 if nbdsh_run -c 'h.pwrite(b"x", 0)'; then fail "it was written"; fi
