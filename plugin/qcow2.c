@@ -78,6 +78,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_write=yes\n");
   printf ("qcow2_backing=yes\n");
   printf ("qcow2_snapshots=yes\n");
+  printf ("qcow2_bitmaps=yes\n");
   printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
   printf ("qcow2_luks=yes\n");
