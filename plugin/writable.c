@@ -24,6 +24,9 @@
 #include "repair.h"
 #include "report.h"
 
+/* How long the last writer waits for requests of readers when it leaves. */
+#define QUIESCE_SECONDS 5
+
 /* Changed slices wait for a checkpoint up to half of l2-cache, and up to this many
  * bytes if that is less. */
 #define MIN_DIRTY (UINT64_C (64) << 10)
@@ -170,24 +173,43 @@ disk_become_writable (struct disk *d)
   return -1;
 }
 
-/* Called with the lock held, when no writer is left.  Readers may still have
- * requests in flight that hold back what was freed, for a moment. */
+static double
+seconds (void)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+/* Readers may still have requests in flight that hold back what was freed, for a
+ * moment.  If that lasts, all is durable, but marks stay on and space stays taken until
+ * the next to leave, or closing, tries again. */
 int
 disk_quiesce (struct disk *d)
 {
   const struct timespec moment = { .tv_nsec = 1000000 };
-  int i, r;
+  const double deadline = seconds () + QUIESCE_SECONDS;
+  int r;
 
   if (health_check (d->health) == -1)
     return -1;                  /* its cause was reported */
   /* If that fails, they are tried again later; the disk comes to rest anyway. */
   r = bitmap_store (d->bitmaps);
-  for (i = 0; i < 5000; i++) {
+  do {
     if (checkpoint_quiesce (d->w.checkpoint) == -1)
       return -1;
     if (alloc_quarantined (d->w.alloc) == 0)
       return health_end_changes (d->health) == -1 ? -1 : r;
-    nanosleep (&moment, NULL);
-  }
-  return r;
+    while (alloc_quarantined (d->w.alloc) > 0 && seconds () < deadline) {
+      nanosleep (&moment, NULL);
+      if (alloc_reap (d->w.alloc) == -1)
+        return -1;
+    }
+  } while (seconds () < deadline);
+
+  nbdkit_error ("%s: a request that goes on still holds back freed space",
+                d->options.path);
+  errno = EBUSY;
+  return -1;
 }
