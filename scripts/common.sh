@@ -10,7 +10,7 @@ top="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 # mkfs.ext4 and its like are not on every user's path.
 PATH="$PATH:/usr/sbin:/sbin"
 
-# What it takes to build, and what it takes to test (Debian's names).
+# What it takes to build, to measure, and to test (Debian's names).
 # The arrays are used by the scripts that source this.
 # shellcheck disable=SC2034
 build_packages=(
@@ -30,8 +30,19 @@ build_packages=(
   zlib1g-dev
 )
 # shellcheck disable=SC2034
+bench_packages=(
+  fio
+  gnuplot-nox
+  libnbd-bin
+  python3
+  python3-libnbd
+  qemu-utils
+)
+# shellcheck disable=SC2034
 test_packages=(
   e2fsprogs
+  fio
+  gnuplot-nox
   gnutls-bin
   libnbd-bin
   python3

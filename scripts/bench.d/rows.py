@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What cases are made of: rows, in groups that share images; how a sample is taken."""
+
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from servers import KINDS, LIMIT, PLUGIN, QEMU, Server
+
+MORE, LESS = "more", "less"
+
+
+class Skip(Exception):
+    """This can't be measured here; says why."""
+
+
+@dataclass
+class Sample:
+    value: float
+    rss: int = 0
+
+
+@dataclass
+class Row:
+    """A line of the table."""
+    name: str
+    unit: str
+    # Takes a sample: sample (config, kind) -> Sample.
+    sample: object = None
+    better: str = MORE
+    kinds: tuple = KINDS
+    # Ratios that the project wants, by the server that the plugin is compared with.
+    goals: dict = field(default_factory=dict)
+    # (plot, label of its x axis, x): this row is a point of a curve.
+    curve: tuple = None
+    # No samples of its own: the peak memory of that row's.
+    rss_of: object = None
+    # Also compare the plugin here with the plugin there; the ratio that is wanted.
+    against: object = None
+    against_goal: float = None
+    # Why there are no samples, or not of all: by server, or "" for all of them.
+    skipped: dict = field(default_factory=dict)
+    samples: dict = field(default_factory=dict)
+
+    def add(self, kind, sample):
+        self.samples.setdefault(kind, []).append(sample)
+
+
+@dataclass
+class Group:
+    """Rows that use the same images.  These are made before and removed after."""
+    title: str
+    rows: list
+    # prepare (config): makes the images.
+    prepare: object = None
+    # The most bytes that it has on disk, beside the pool.
+    disk: int = 0
+
+
+# --- taking samples
+
+def read_through(path):
+    """So that all of it is in the page cache."""
+    with open(path, "rb", buffering=0) as f:
+        buffer = bytearray(1 << 20)
+        while f.readinto(buffer):
+            pass
+
+
+def settle(config):
+    """Before each sample: what was written earlier does not disturb this one."""
+    # Only our own files: the machine's others are not ours to wait for.
+    for directory, _, names in os.walk(config.work):
+        for name in names:
+            fd = os.open(os.path.join(directory, name), os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+    if config.cold:
+        with open("/proc/sys/vm/drop_caches", "w") as f:
+            f.write("3")
+
+
+def load(images, client, settings=None, warm=True):
+    """A server, a client that loads it, its memory at the end.
+
+    images: by server, or a function of the server's kind that makes or returns one.
+    settings: more options for servers.Server.
+    warm: read the image through before the first sample (unless cold).
+    """
+    warmed = set()
+
+    def sample(config, kind):
+        image = images(kind) if callable(images) else images[kind]
+        if warm and not config.cold and image not in warmed:
+            read_through(image)
+            warmed.add(image)
+        settle(config)
+        with Server(config, kind, image, **(settings or {})) as server:
+            value = client(server)
+            return Sample(value, server.peak_rss())
+    return sample
+
+
+def start(images, client):
+    """The same for clients that measure a start."""
+    def sample(config, kind):
+        settle(config)
+        with Server(config, kind, images[kind], wait=False) as server:
+            value = client(server)
+            return Sample(value, server.peak_rss())
+    return sample
+
+
+def commands(argv, before=None):
+    """Seconds that a command takes; argv (kind) -> its words; before (kind) prepares."""
+    def sample(config, kind):
+        if before:
+            before(kind)
+        settle(config)
+        began = time.monotonic()
+        done = subprocess.run(argv(kind), capture_output=True, text=True)
+        seconds = time.monotonic() - began
+        if done.returncode != 0:
+            raise OSError("%s: %s" % (argv(kind)[0], done.stderr.strip()[-300:]))
+        return Sample(seconds)
+    return sample
+
+
+def pair(raw, qcow2):
+    """Images by server."""
+    return {LIMIT: raw, QEMU: qcow2, PLUGIN: qcow2}
+
+
+def free_bytes(directory):
+    return shutil.disk_usage(directory).free

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The servers that are compared: how each is started, watched and stopped.
+
+qemu-nbd's settings are the best that we know for it:
+  -e 16           as many connections as a client likes; the default of 1 would make
+                  the samples with 4 jobs fail
+  --discard=unmap so that trim does the same work as elsewhere
+  --cache         writeback, its default, with a warm page cache; none for --cold
+  --aio           whichever is fastest on this machine, measured at the start (best_aio):
+                  io_uring answers reads from the page cache without a thread; some
+                  hosts don't allow it
+nbdkit has its own defaults in both roles: 16 threads, as many connections as come.
+"""
+
+import atexit
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+
+LIMIT, QEMU, PLUGIN = "limit", "qemu", "plugin"
+KINDS = (LIMIT, QEMU, PLUGIN)
+LABELS = {LIMIT: "limit", QEMU: "qemu-nbd", PLUGIN: "plugin"}
+
+# What a login shell has by default; it matters for long chains.
+OPEN_FILES = 1024
+
+_running = set()
+
+
+class ServerError(Exception):
+    """A server that does not start, or that does not survive its clients."""
+
+
+@atexit.register
+def kill_all():
+    for process in list(_running):
+        process.kill()
+        process.wait()
+        _running.discard(process)
+
+
+def _limit_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+
+
+def _escape(path):
+    # In QEMU's option strings.
+    return path.replace(",", ",,")
+
+
+def command(config, kind, image, sock, l2_cache=None, l2_slice=None, secret=None):
+    """The command line of a server.  secret: a file that holds a passphrase."""
+    if kind == QEMU:
+        argv = ["qemu-nbd", "-t", "-e", "16", "-k", sock, "--discard=unmap",
+                "--aio=" + config.qemu_aio,
+                "--cache=" + ("none" if config.cold else "writeback")]
+        if image.startswith("json:"):
+            return argv + [image]
+        opts = "driver=qcow2,file.driver=file,file.filename=" + _escape(image)
+        if l2_cache:
+            opts += ",l2-cache-size=%d" % l2_cache
+        if l2_slice:
+            opts += ",l2-cache-entry-size=%d" % l2_slice
+        if secret:
+            argv += ["--object", "secret,id=s,file=" + _escape(secret)]
+            opts += ",encrypt.key-secret=s"
+        return argv + ["--image-opts", opts]
+
+    argv = [config.nbdkit, "-f", "-U", sock]
+    argv += ["file"] if kind == LIMIT else [config.plugin]
+    argv += ["file=" + image]
+    if config.cold:
+        argv += ["cache=none"]
+    if kind == PLUGIN:
+        if l2_cache:
+            argv += ["l2-cache=%d" % l2_cache]
+        if l2_slice:
+            argv += ["l2-slice=%d" % l2_slice]
+        if secret:
+            argv += ["passphrase=+" + secret]
+    return argv
+
+
+class Server:
+    """A server for the length of a `with' block, ready when the block begins.
+
+    With wait=False it may not be ready yet: for those who measure how long that takes.
+    """
+
+    def __init__(self, config, kind, image, wait=True, **options):
+        self.config = config
+        self.kind = kind
+        self.name = LABELS[kind]
+        self.sock = os.path.join(config.sockets, "sock")
+        self.uri = "nbd+unix:///?socket=" + self.sock
+        self.argv = command(config, kind, image, self.sock, **options)
+        self.wait = wait
+
+    def __enter__(self):
+        if os.path.exists(self.sock):
+            os.unlink(self.sock)
+        self.log = open(os.path.join(self.config.sockets, "log"), "w+b")
+        self.process = subprocess.Popen(
+            self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            preexec_fn=_limit_files)
+        _running.add(self.process)
+        if self.wait:
+            try:
+                self._wait_until_ready()
+            except BaseException:
+                self._stop()
+                raise
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        status = self._stop()
+        if error is None and status not in (0, -signal.SIGTERM):
+            raise ServerError("%s: ended with status %d: %s"
+                              % (self.name, status, self.last_words()))
+
+    def _wait_until_ready(self):
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            self.check_alive()
+            with socket.socket(socket.AF_UNIX) as s:
+                try:
+                    s.connect(self.sock)
+                    return
+                except OSError:
+                    time.sleep(0.005)
+        raise ServerError("%s: not ready after 120 seconds" % self.name)
+
+    def check_alive(self):
+        if self.process.poll() is not None:
+            raise ServerError("%s: %s" % (self.name, self.last_words()))
+
+    def last_words(self):
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][-300:] if lines else "nothing said"
+
+    def peak_rss(self):
+        """The most memory that the server had so far, in bytes."""
+        with open("/proc/%d/status" % self.process.pid) as f:
+            for line in f:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        return 0
+
+    def _stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=120)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        _running.discard(self.process)
+        status = self.process.returncode
+        if status == 0:
+            self.log.close()
+        return status

@@ -1,0 +1,111 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# scripts/bench on disks and in times that are too small to mean anything: all figures are
+# there, they are sane, and nothing is left behind.
+
+. "${srcdir:-$(dirname "$0")}/functions.sh"
+requires_tools
+requires fio --enghelp=nbd
+requires gnuplot --version
+
+out="$tmp/out"
+bench ()
+{
+  rm -rf "$out"
+  NBDKIT="$NBDKIT" "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
+    --size 16M --seconds 0.1 --rounds 1 "$@"
+}
+
+bench --quick --cases 2,6
+cat "$out/table.txt"
+
+# Results and plots; the images are gone.
+for f in "$out"/*; do
+  case "${f##*/}" in
+    table.txt|results.json) ;;
+    case-2.svg|case-6.svg|curve-6-*.svg) "$python" - "$f" <<'PY'
+import sys, xml.dom.minidom
+assert xml.dom.minidom.parse(sys.argv[1]).documentElement.tagName == "svg"
+PY
+      ;;
+    *) fail "left behind: $f" ;;
+  esac
+done
+ls "$out"/case-2.svg "$out"/case-6.svg "$out"/curve-6-random-read-4k-depth-16.svg
+
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+results = json.load(open(sys.argv[1]))
+assert results["machine"]["cpus"] >= 1
+assert results["size_bytes"] == 16 << 20
+assert [c["case"] for c in results["cases"]] == [2, 6]
+measured = 0
+for case in results["cases"]:
+    rows = [r for g in case["groups"] for r in g["rows"]]
+    assert rows
+    for row in rows:
+        if "" in row.get("skipped", {}):
+            # A feature that is not there.
+            assert "qcow2_" in row["skipped"][""], row
+            assert not row["samples"], row
+            continue
+        assert not row.get("skipped"), row
+        # What fio, nbdcopy and /proc say lies between these on any machine.
+        low, high = {"IOPS": (1, 1e7), "MiB/s": (0.1, 1e6), "s": (1e-5, 300),
+                     "MiB": (1, 2000)}[row["unit"]]
+        for kind in "limit", "qemu", "plugin":
+            assert low < row["median"][kind] < high, (kind, row)
+            assert len(row["samples"][kind]) == 1
+        for kind in "limit", "qemu":
+            r = row["ratio"][kind]
+            ours, theirs = row["median"]["plugin"], row["median"][kind]
+            expected = ours / theirs if row["better"] == "more" else theirs / ours
+            assert r["min"] <= r["median"] <= r["max"], row
+            assert abs(r["median"] / expected - 1) < 1e-9, row
+        if row["unit"] != "MiB":
+            assert row["peak_rss_bytes"]["plugin"] > 1 << 20, row
+        measured += 1
+assert measured >= 8, measured
+PY
+
+# What can't be is refused before anything is done.
+for wrong in "--cases 11" "--rounds 0" "--servers nbd" "--size 1" "--no-such"; do
+  # shellcheck disable=SC2086
+  if bench $wrong; then fail "accepted: $wrong"; fi
+  [ ! -e "$out" ]
+done
+if PLUGIN="file" bench; then fail "took another plugin"; fi
+
+# child_of PID NAME: a process of that name that PID has started.
+child_of ()
+{
+  local f
+
+  for f in /proc/[0-9]*/status; do
+    awk -v parent="$1" -v name="$2" '
+      $1 == "Name:" { n = $2 } $1 == "Pid:" { p = $2 }
+      $1 == "PPid:" { if ($2 == parent && n == name) print p }' "$f" 2>/dev/null || :
+  done
+}
+
+# Interrupted, it takes its servers and files with it.
+NBDKIT="$NBDKIT" "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
+  --size 16M --seconds 60 --cases 1 --servers plugin &
+pid=$!
+helper_pids+=("$pid")
+server=
+set +x
+for ((i = 0; i < 200; ++i)); do
+  server="$(child_of "$pid" "$(basename "$NBDKIT")")"
+  if [ -n "$server" ]; then break; fi
+  sleep 0.05
+done
+set -x
+[ -n "$server" ]
+kill -TERM "$pid"
+wait "$pid" && fail "an interrupted run succeeded"
+helper_pids=()
+if kill -0 "$server" 2>/dev/null; then fail "a server survived"; fi
+[ -z "$(ls "$out")" ]
