@@ -59,11 +59,13 @@ serve_snapshot (struct disk *d, const struct snapshot *s)
   const char *path = hostfile_path (layers_file (d->layers, 0));
   const uint64_t covered =
     (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits);
+  char text[PRINTABLE_SIZE (64)];
   struct disk_snapshot *ds;
 
   if (s->disk_size > covered) {
     nbdkit_error ("%s: snapshot \"%s\" can't be served: its L1 table at offset %"
-                  PRIu64 " is too short for its size", path, s->name,
+                  PRIu64 " is too short for its size", path,
+                  printable (s->name, strlen (s->name), text, sizeof text),
                   s->l1_offset);
     errno = EINVAL;
     return NULL;

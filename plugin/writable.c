@@ -166,6 +166,8 @@ disk_become_writable (struct disk *d)
   if (errno == EUCLEAN) {
     health_set_writable (d->health);
     health_corrupt (d->health, "refcounts can't be used");
+    d->why_readonly = "its refcounts can't be used";
+    d->told_readonly = true;    /* and more than this */
   }
   disk_free_writable (d);
   if (d->options.lock)
