@@ -22,6 +22,13 @@
  *
  * A zero cluster with a host cluster of its own (ZERO_ALLOC) is written where it is; the
  * rest of it must become real zeros before its zero flag goes.
+ *
+ * With extended L2 entries all of this goes by subcluster (unit), except that host space
+ * comes in clusters.  Only units that the write touches become allocated, and
+ * only their edges are filled; the others of a new host cluster stay as they were, but
+ * for data in an old one that is not ours alone: these are copied.  A unit without
+ * data in a host cluster of our own (RESERVED, ZERO_ALLOC) is written there, whatever was
+ * there before.  A compressed cluster is rewritten whole.
  */
 
 #include <config.h>
@@ -46,19 +53,21 @@
 
 static const char zeros[64u << 10];
 
-/* A run of host clusters, and the guest clusters that will be there. */
+/* A range of host clusters, and what of the guest will be there: whole clusters, or if
+ * the host clusters were theirs before, units. */
 struct target {
-  uint64_t guest, clusters;
-  struct alloc_run run;
-  bool reused;                  /* it was theirs before (ZERO_ALLOC) */
-  bool was_zero;                /* they read as zeros before, all of them */
+  uint64_t guest, len;          /* bytes */
+  struct alloc_run run;         /* (without clusters, if reused) */
+  bool reused;                  /* it was theirs before (ZERO_ALLOC, RESERVED) */
+  bool was_zero;                /* what is touched read as zeros before, all of it */
+  bool copied;                  /* data around it came along */
 };
 
 struct cow {
   const struct view *v;
   const char *buf;              /* the guest's data for [start, end) */
   uint64_t start, end;          /* guest bytes to write */
-  uint64_t first, last_end;     /* guest bytes of the clusters that they touch */
+  uint64_t first, last_end;     /* guest bytes of the units that they touch */
   struct run old[MAX_RUNS];     /* what they map to now */
   unsigned nr_old;
   struct target targets[MAX_RUNS];
@@ -74,30 +83,38 @@ in_place (const struct run *run)
 static bool
 reusable (const struct run *run)
 {
-  return run->kind == RUN_ZERO_ALLOC && run->copied;
+  return (run->kind == RUN_ZERO_ALLOC || run->kind == RUN_RESERVED) &&
+    run->copied;
 }
 
 /* Sets old[] and cuts [start, end) to what one go can do: up to the first
- * cluster that can be written in place. */
+ * unit that can be written in place. */
 static int
 look (struct cow *c)
 {
   const uint64_t cs = c->v->w->header->cluster_size;
-  uint64_t at = round_down (c->start, cs);
-  uint64_t end = round_up (c->end, cs);
+  const uint64_t unit = entry_unit_size (c->v->w->header);
+  uint64_t at = round_down (c->start, unit);
+  uint64_t end = round_up (c->end, unit);
   struct run *run;
 
   c->first = at;
   end = min64 (end, at + l2_edit_limit (c->v->w->l2, at));
-  /* The last cluster may reach beyond the disk; look-ups may not. */
+  /* The last unit may reach beyond the disk; look-ups may not. */
   for (c->nr_old = 0; at < end && c->nr_old < MAX_RUNS; c->nr_old++) {
     run = &c->old[c->nr_old];
     if (l2_lookup (c->v->w->l2, at, min64 (end, c->v->size) - at, run) == -1)
       return -1;
     if (in_place (run))
       break;
-    at = round_up (run->start + run->len, cs);
+    at = round_up (run->start + run->len, unit);
+    if (run->kind == RUN_COMPRESSED) {
+      run->start = round_down (run->start, cs);
+      at = round_up (at, cs);
+    }
   }
+  if (c->nr_old > 0)
+    c->first = c->old[0].start;
   c->last_end = at;
   c->end = min64 (c->end, at);
   return 0;
@@ -113,54 +130,86 @@ give_back (struct cow *c)
   }
 }
 
-/* Finds a host cluster for every guest cluster.  May end early (fewer
- * targets than clusters) when there is no room in the table of targets. */
+/* Where does the run after old[I] begin? */
+static uint64_t
+old_end (const struct cow *c, unsigned i)
+{
+  return i + 1 < c->nr_old ? min64 (c->old[i + 1].start, c->last_end)
+                           : c->last_end;
+}
+
+/* Do the units that target T touches, from AT on in old[I], read as zeros? */
+static int
+reads_zero_before (struct cow *c, const struct target *t, uint64_t at,
+                   unsigned i)
+{
+  const uint64_t end = min64 (t->guest + t->len, c->last_end);
+
+  if (end <= old_end (c, i))
+    switch (c->old[i].kind) {
+    case RUN_ZERO: case RUN_ZERO_ALLOC: return 1;
+    case RUN_UNALLOCATED: case RUN_RESERVED: break;
+    default: return 0;
+    }
+  return request_reads_zero (c->v, at, min64 (end, c->v->size) - at);
+}
+
+/* Finds host space for old[I] from AT on, or its beginning: one more target. */
+static int
+acquire_target (struct cow *c, unsigned i, uint64_t at)
+{
+  struct target *t = &c->targets[c->nr_targets];
+  const struct header *h = c->v->w->header;
+  const struct run *run = &c->old[i];
+  uint64_t clusters;
+  int r;
+
+  if (reusable (run)) {
+    *t = (struct target) {
+      .guest = at, .len = old_end (c, i) - at, .reused = true,
+      .run.host = run->host + (at - run->start),
+      .was_zero = run->kind == RUN_ZERO_ALLOC,
+    };
+    c->nr_targets++;
+    return 0;
+  }
+
+  *t = (struct target) { .guest = round_down (at, h->cluster_size) };
+  clusters = div_up (old_end (c, i) - t->guest, h->cluster_size);
+  if (alloc_reserve (c->v->w->alloc, clusters, &t->run) == -1)
+    return -1;
+  c->nr_targets++;
+  t->len = t->run.clusters << h->cluster_bits;
+  if (payload_is_encrypted (c->v->w->payload))
+    t->run.zeroed = t->run.settled = false;
+  r = reads_zero_before (c, t, at, i);
+  t->was_zero = r == 1;
+  return r == -1 ? -1 : 0;
+}
+
+/* Finds host space for everything that is touched.  May end early (at an earlier
+ * last_end) when there is no room in the table of targets. */
 static int
 acquire_targets (struct cow *c)
 {
-  const unsigned bits = c->v->w->header->cluster_bits;
+  const struct target *t;
+  uint64_t at = c->first;
   unsigned i;
-  uint64_t at, end;
 
   c->nr_targets = 0;
-  for (i = 0; i < c->nr_old; i++) {
-    const struct run *run = &c->old[i];
-    const bool zero = run->kind == RUN_ZERO || run->kind == RUN_ZERO_ALLOC;
-    int r;
-
-    at = run->start;
-    end = i + 1 < c->nr_old ? c->old[i + 1].start : c->last_end;
-    while (at < end) {
-      struct target *t = &c->targets[c->nr_targets];
-
+  for (i = 0; i < c->nr_old; i++)
+    /* (Clusters of the last target may have reached into this run.) */
+    while (at < old_end (c, i)) {
       if (c->nr_targets == MAX_RUNS) {
         c->last_end = at;
         c->end = min64 (c->end, at);
         return 0;
       }
-      t->guest = at;
-      t->reused = reusable (run);
-      if (t->reused)
-        t->run = (struct alloc_run) {
-          .host = run->host, .clusters = (end - at) >> bits,
-        };
-      else if (alloc_reserve (c->v->w->alloc, (end - at) >> bits,
-                              &t->run) == -1)
+      if (acquire_target (c, i, at) == -1)
         return -1;
-      if (payload_is_encrypted (c->v->w->payload))
-        t->run.zeroed = t->run.settled = false;
-      t->clusters = t->run.clusters;
-      c->nr_targets++;
-      at += t->clusters << bits;
-
-      r = zero ? 1 : run->kind != RUN_UNALLOCATED ? 0 :
-        request_reads_zero (c->v, t->guest,
-                            min64 (at, c->v->size) - t->guest);
-      if (r == -1)
-        return -1;
-      t->was_zero = r;
+      t = &c->targets[c->nr_targets - 1];
+      at = t->guest + t->len;
     }
-  }
   return 0;
 }
 
@@ -254,26 +303,55 @@ prepare_fill (struct cow *c, const struct target *t, uint64_t from,
   return request_read (c->v, *buf, min64 (to, c->v->size) - from, from);
 }
 
+/* The data that units in [from, to), which are not touched, have in an old host cluster
+ * goes where target T wants it. */
 static int
-write_target (struct cow *c, const struct target *t)
+copy_untouched (struct cow *c, struct target *t, uint64_t from, uint64_t to)
 {
-  const uint64_t t_end =
-    t->guest + (t->clusters << c->v->w->header->cluster_bits);
-  const uint64_t from = max64 (t->guest, c->start);
-  const uint64_t to = min64 (t_end, c->end);
+  struct run run;
+
+  for (to = min64 (to, c->v->size); from < to; from += run.len) {
+    if (l2_lookup (c->v->w->l2, from, to - from, &run) == -1)
+      return -1;
+    if (run.kind != RUN_NORMAL)
+      continue;
+    t->copied = true;
+    if (copy_old (c, from, from + run.len, t->run.host + (from - t->guest)) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* The units of a target that the write touches. */
+static void
+touched (const struct cow *c, const struct target *t, uint64_t *from,
+         uint64_t *to)
+{
+  *from = max64 (t->guest, c->first);
+  *to = min64 (t->guest + t->len, c->last_end);
+}
+
+static int
+write_target (struct cow *c, struct target *t)
+{
   CLEANUP_FREE void *head = NULL;
   CLEANUP_FREE void *tail = NULL;
   struct iovec fill[2], iov[3];
-  uint64_t at = from;
+  uint64_t t_start, t_end, from, to, at;
   int n = 0;
 
-  if (prepare_fill (c, t, t->guest, from, &fill[0], &head) == -1 ||
+  touched (c, t, &t_start, &t_end);
+  at = from = max64 (t_start, c->start);
+  to = min64 (t_end, c->end);
+  if (copy_untouched (c, t, t->guest, t_start) == -1 ||
+      copy_untouched (c, t, t_end, t->guest + t->len) == -1 ||
+      prepare_fill (c, t, t_start, from, &fill[0], &head) == -1 ||
       prepare_fill (c, t, to, t_end, &fill[1], &tail) == -1)
     return -1;
 
   if (fill[0].iov_len > 0) {
     iov[n++] = fill[0];
-    at = t->guest;
+    at = t_start;
   }
   iov[n].iov_base = (void *) (c->buf + (from - c->start));
   iov[n++].iov_len = to - from;
@@ -287,23 +365,32 @@ static bool
 frees (const struct run *run)
 {
   return run->kind == RUN_COMPRESSED ||
-    ((run->kind == RUN_NORMAL || run->kind == RUN_ZERO_ALLOC) &&
-     !reusable (run));
+    (run_host_advances (run->kind) && !reusable (run));
 }
 
-/* The old mapping of a guest range goes: hands over the host clusters that it
- * named, if any.  Returns how many runs that were (0 or 1). */
+/* The old mapping of old[I] goes: hands over the host clusters that it named, if
+ * any.  Returns how many runs that were (0 or 1). */
 static unsigned
-free_old (struct cow *c, const struct run *run, uint64_t end)
+free_old (struct cow *c, unsigned i)
 {
   const struct header *h = c->v->w->header;
-  uint64_t first = run->host >> h->cluster_bits;
-  uint64_t n = (end - run->start) >> h->cluster_bits;
+  const struct run *run = &c->old[i];
+  /* A cluster that two runs share belongs to the first. */
+  const uint64_t start = i == 0 ? round_down (run->start, h->cluster_size)
+                                : round_up (run->start, h->cluster_size);
+  const uint64_t end = round_up (old_end (c, i), h->cluster_size);
+  uint64_t first, n;
 
-  if (!frees (run) ||
-      (run->kind == RUN_COMPRESSED &&
-       !compress_clusters (h, run->host, &first, &n)))
+  if (!frees (run) || start >= end)
     return 0;
+  if (run->kind == RUN_COMPRESSED) {
+    if (!compress_clusters (h, run->host, &first, &n))
+      return 0;
+  }
+  else {
+    first = (run->host + (start - run->start)) >> h->cluster_bits;
+    n = (end - start) >> h->cluster_bits;
+  }
   alloc_free_run (c->v->w->alloc, first << h->cluster_bits, n);
   return 1;
 }
@@ -311,20 +398,19 @@ free_old (struct cow *c, const struct run *run, uint64_t end)
 static void
 publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
 {
+  uint64_t from, to;
   unsigned i, freed = 0;
 
   for (i = 0; i < c->nr_targets; i++) {
     const struct target *t = &c->targets[i];
 
-    l2_set (edit, t->guest, t->clusters, entry_normal (t->run.host), true,
-            !(t->run.settled && t->was_zero));
+    touched (c, t, &from, &to);
+    l2_set (edit, from, to - from, RUN_NORMAL,
+            t->run.host + (from - t->guest),
+            !(t->run.settled && t->was_zero && !t->copied));
   }
-  for (i = 0; i < c->nr_old; i++) {
-    const uint64_t end = i + 1 < c->nr_old ? c->old[i + 1].start : UINT64_MAX;
-
-    if (c->old[i].start < c->last_end)
-      freed += free_old (c, &c->old[i], min64 (end, c->last_end));
-  }
+  for (i = 0; i < c->nr_old && c->old[i].start < c->last_end; i++)
+    freed += free_old (c, i);
   alloc_free_end (c->v->w->alloc, rooms - freed);
 }
 

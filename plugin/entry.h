@@ -14,19 +14,33 @@
 #include "overlap.h"
 #include "run.h"
 
-/* A unit is what one state applies to: a cluster (with extended L2 it would be
- * a subcluster).  log2 of its guest bytes, and how many one entry describes. */
+/* Does an entry describe the 32 subclusters of its cluster one by one? */
+static inline bool
+entry_is_extended (const struct header *h)
+{
+  return h->l2_entry_size == sizeof (struct qcow2_extended_entry);
+}
+
+/* A unit is what one state applies to: a cluster, or with extended L2 entries a
+ * subcluster.  log2 of its guest bytes. */
 static inline unsigned
 entry_unit_bits (const struct header *h)
 {
-  return h->cluster_bits;
+  return h->cluster_bits - (entry_is_extended (h) ? QCOW2_SUBCLUSTER_BITS : 0);
+}
+
+static inline uint64_t
+entry_unit_size (const struct header *h)
+{
+  return UINT64_C (1) << entry_unit_bits (h);
 }
 
 /* Reads the run that begins at unit UNIT of RAW, an array of L2 entries as in
  * the file, and goes on for at most MAX units.  Returns its length in units (>= 1)
  * and sets kind, copied, layer (0) and host of *RUN.  Entries that must not
  * be followed (unaligned, pointing at metadata in OVERLAP, a zero flag in
- * version 2) become RUN_CORRUPT.  OVERLAP may be NULL.
+ * version 2, subclusters with a state that can't be) become RUN_CORRUPT.
+ * OVERLAP may be NULL.
  */
 extern unsigned entry_decode (const struct header *, const struct overlap *,
                               const void *raw, unsigned unit, unsigned max,
@@ -42,21 +56,21 @@ extern const char *entry_fault (const struct header *, const struct overlap *,
 extern const char *entry_l1_fault (const struct header *, uint64_t file_size,
                                    uint64_t entry);
 
-/* Entries to write, host byte order. */
-#define ENTRY_UNALLOCATED UINT64_C (0)
-#define ENTRY_ZERO        QCOW2_OFLAG_ZERO      /* version 3 */
-
-static inline uint64_t
-entry_normal (uint64_t host)
-{
-  return host | QCOW2_OFLAG_COPIED;
-}
-
-/* Version 3. */
-static inline uint64_t
-entry_zero_alloc (uint64_t host, bool copied)
-{
-  return host | QCOW2_OFLAG_ZERO | (copied ? QCOW2_OFLAG_COPIED : 0);
-}
+/* Changes N units of RAW from UNIT on; each becomes of KIND:
+ *
+ *   NORMAL       data, in a host cluster that is ours alone (COPIED).  HOST is the
+ *                place of the first unit, the others follow.  Units of the
+ *                same clusters that are not named keep their state, but
+ *                are in the new host clusters as well; so all of a compressed cluster must
+ *                be named.
+ *   ZERO_ALLOC   zeros (version 3).  What host cluster there is is kept.  Not for
+ *                compressed clusters.
+ *   ZERO, UNALLOCATED, COMPRESSED
+ *                whole clusters, even if only one of their units is named: zeros
+ *                (version 3), nothing, or the compressed data of descriptor
+ *                HOST.  They have no host cluster.
+ */
+extern void entry_encode (const struct header *, void *raw, unsigned unit,
+                          unsigned n, enum run_kind kind, uint64_t host);
 
 #endif /* QCOW2_ENTRY_H */

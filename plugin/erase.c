@@ -2,7 +2,8 @@
  *
  * What do trim and zero do?
  *
- * Specification: "Standard Cluster Descriptor" (bit 0, and unallocated clusters).
+ * Specification: "Standard Cluster Descriptor" (bit 0, and unallocated clusters),
+ * "Extended L2 Entries".
  *
  * Whole clusters are a change of metadata only; what reads as zeros already is left alone, so
  * that erasing empty space costs nothing and adds no tables.  The partial
@@ -15,13 +16,19 @@
  *   zero                  nothing                     nothing
  *   zero with host        zero entry, freed           nothing
  *   normal                zero entry, freed           zero flag, host kept
+ *   reserved              zero entry, freed           as unallocated
  *   compressed            zero entry, freed           the same
+ *
+ * With extended L2 entries a zero request does this by subcluster (unit), and only
+ * the partial ones at its edges are written (and what it has of a compressed cluster).
+ * But host space is freed by cluster: where only a part of a cluster is to be zeros, its host
+ * cluster is kept.  A trim is of whole clusters.
  *
  * Version 2 has no zero entries: there a cluster becomes unallocated if what is
  * below reads as zeros; otherwise zero requests write zeros, and trim does
  * nothing (it must not bring back what is below).
  *
- * A partial cluster is never turned into a whole-cluster change because the rest happens to
+ * A partial unit is never turned into a whole one's change because the rest happens to
  * read as zeros: a write in flight may be about to change that.
  *
  * Locks: claims, as in cow.c.
@@ -43,21 +50,20 @@ enum action { SKIP, SET, WRITE };
 
 struct plan {
   enum action action;
-  uint64_t start, len;          /* guest bytes; whole clusters but for the
+  uint64_t start, len;          /* guest bytes; whole units but for the
                                    end of the disk */
-  uint64_t entry;               /* SET: the new entry */
-  bool advance;                 /* SET: the entry's host offset advances */
+  enum run_kind kind;           /* SET: to this, as entry_encode has it */
   bool frees;                   /* SET: these host clusters go */
   uint64_t host, host_clusters;
 };
 
 /* What lies below [start, start+len): zeros?  Sets *LEN to how far the answer
- * holds, in whole clusters. */
+ * holds, in whole units. */
 static int
 zero_below (const struct view *v, uint64_t start, uint64_t *len)
 {
-  const uint64_t cs = v->w->header->cluster_size;
-  const uint64_t first = min64 (*len, cs);
+  const uint64_t unit = entry_unit_size (v->w->header);
+  const uint64_t first = min64 (*len, unit);
   uint64_t done = 0;
   struct run run;
 
@@ -71,13 +77,13 @@ zero_below (const struct view *v, uint64_t start, uint64_t *len)
   if (done == *len)
     return 1;
   if (done >= first) {
-    *len = round_down (done, cs);
+    *len = round_down (done, unit);
     return 1;
   }
-  /* The first cluster is not all zeros; how many more are surely not? */
+  /* The first unit is not all zeros; how many more are surely not? */
   done += run.len;
   if (done < *len)
-    *len = max64 (first, round_down (done, cs));
+    *len = max64 (first, round_down (done, unit));
   return 0;
 }
 
@@ -95,7 +101,7 @@ plan_compressed (const struct header *h, const struct run *run,
   }
 }
 
-/* Data that is to go, not merely to be hidden: version 3 has zero entries, version 2
+/* What is to go, not merely to be hidden: version 3 has zero entries, version 2
  * does what it can. */
 static int
 plan_removal (const struct view *v, enum mode mode, const struct run *run,
@@ -105,7 +111,7 @@ plan_removal (const struct view *v, enum mode mode, const struct run *run,
   int zero;
 
   if (h->version >= 3)
-    plan->entry = ENTRY_ZERO;
+    plan->kind = RUN_ZERO;
   else {
     zero = zero_below (v, plan->start, &plan->len);
     if (zero == -1)
@@ -114,10 +120,9 @@ plan_removal (const struct view *v, enum mode mode, const struct run *run,
       plan->action = mode == TRIM ? SKIP : WRITE;
       return 0;
     }
-    plan->entry = ENTRY_UNALLOCATED;
+    plan->kind = RUN_UNALLOCATED;
   }
   plan->action = SET;
-  plan->advance = false;
   if (run->kind == RUN_COMPRESSED)
     plan_compressed (h, run, plan);
   else {
@@ -128,6 +133,42 @@ plan_removal (const struct view *v, enum mode mode, const struct run *run,
   return 0;
 }
 
+/* There is nothing in this layer: perhaps something below shows through. */
+static int
+plan_cover (const struct view *v, enum mode mode, struct plan *plan)
+{
+  const int zero = zero_below (v, plan->start, &plan->len);
+
+  if (zero == -1)
+    return -1;
+  if (!zero && v->w->header->version >= 3) {
+    plan->action = SET;
+    plan->kind = RUN_ZERO_ALLOC;
+  }
+  else if (!zero && mode != TRIM)
+    plan->action = WRITE;
+  return 0;
+}
+
+/* Host clusters go if all of their cluster is to be zeros: does [start, end) begin
+ * with a whole one?  Then *LEN, of the run there, is made whole clusters; else it is cut
+ * at the end of the cluster. */
+static bool
+begins_whole (const struct view *v, uint64_t start, uint64_t end,
+              uint64_t *len)
+{
+  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t next = round_down (start, cs) + cs;
+
+  if ((start & (cs - 1)) != 0 || (next > end && end != v->size)) {
+    *len = min64 (*len, next - start);
+    return false;
+  }
+  if (start + *len != v->size)
+    *len = min64 (end, max64 (next, round_down (start + *len, cs))) - start;
+  return true;
+}
+
 /* Decides about the beginning of [start, end). */
 static int
 make_plan (const struct view *v, uint64_t start, uint64_t end,
@@ -135,45 +176,39 @@ make_plan (const struct view *v, uint64_t start, uint64_t end,
 {
   const bool v3 = v->w->header->version >= 3;
   struct run run;
-  int zero;
+  bool whole;
 
   if (l2_lookup (v->w->l2, start, end - start, &run) == -1)
     return -1;
   *plan = (struct plan) {
     .action = SKIP, .start = start, .len = run.len,
   };
+  if (run.kind == RUN_ZERO)
+    return 0;
+  if (run.kind == RUN_UNALLOCATED)
+    return plan_cover (v, mode, plan);
 
+  whole = begins_whole (v, start, end, &plan->len);
+  if (run.kind == RUN_COMPRESSED) {
+    if (whole)
+      return plan_removal (v, mode, &run, plan);
+    plan->action = mode == TRIM ? SKIP : WRITE;
+    return 0;
+  }
+  if (whole && (mode != ZERO_KEEP || !v3))
+    return plan_removal (v, mode, &run, plan);
+
+  /* The host cluster is kept. */
+  plan->len = min64 (plan->len, run.len);
   switch (run.kind) {
-  case RUN_ZERO:
-    return 0;
-
-  case RUN_UNALLOCATED:
-    zero = zero_below (v, start, &plan->len);
-    if (zero == -1)
-      return -1;
-    if (!zero && v3) {
-      plan->action = SET;
-      plan->entry = ENTRY_ZERO;
-    }
-    else if (!zero && mode != TRIM)
-      plan->action = WRITE;
-    return 0;
-
   case RUN_ZERO_ALLOC:
-    return mode == ZERO_KEEP ? 0 : plan_removal (v, mode, &run, plan);
-
+    return 0;
+  case RUN_RESERVED:
+    return plan_cover (v, mode, plan);
   case RUN_NORMAL:
-    if (mode == ZERO_KEEP && v3) {
-      plan->action = SET;
-      plan->entry = entry_zero_alloc (run.host, run.copied);
-      plan->advance = true;
-      return 0;
-    }
-    return plan_removal (v, mode, &run, plan);
-
-  case RUN_COMPRESSED:
-    return plan_removal (v, mode, &run, plan);
-
+    plan->action = SET;
+    plan->kind = RUN_ZERO_ALLOC;
+    return 0;
   default:
     /* l2_lookup returns no others. */
     errno = EIO;
@@ -187,7 +222,6 @@ static int
 set_entries (const struct view *v, uint64_t start, uint64_t end,
              enum mode mode, uint64_t *done)
 {
-  const struct header *h = v->w->header;
   struct l2_edit edit;
   struct plan plan;
   uint64_t at;
@@ -212,8 +246,6 @@ set_entries (const struct view *v, uint64_t start, uint64_t end,
     return -1;
   }
   for (at = start; at < end; at += plan.len) {
-    uint64_t clusters;
-
     /* It was made before, and its slices are pinned: no I/O, but the map may
      * have had to drop what lies below.  What can't be done is left. */
     if (make_plan (v, at, end, mode, &plan) == -1)
@@ -227,8 +259,7 @@ set_entries (const struct view *v, uint64_t start, uint64_t end,
         break;
       frees++;
     }
-    clusters = div_up (plan.len, h->cluster_size);
-    l2_set (&edit, plan.start, clusters, plan.entry, plan.advance, false);
+    l2_set (&edit, plan.start, plan.len, plan.kind, 0, false);
     if (plan.frees) {
       alloc_free_run (v->w->alloc, plan.host, plan.host_clusters);
       freed++;
@@ -303,16 +334,15 @@ erase_clusters (const struct view *v, uint64_t start, uint64_t end,
   return 0;
 }
 
-/* The whole clusters in [offset, offset+count): [*start, *end), empty if
+/* What of [offset, offset+count) are whole units of SIZE: [*start, *end), empty if
  * *start >= *end. */
 static void
-whole_clusters (const struct view *v, uint64_t offset, uint64_t count,
-                uint64_t *start, uint64_t *end)
+whole_units (const struct view *v, uint64_t size, uint64_t offset,
+             uint64_t count, uint64_t *start, uint64_t *end)
 {
-  const uint64_t cs = v->w->header->cluster_size;
-
-  *start = round_up (offset, cs);
-  *end = offset + count == v->size ? v->size : round_down (offset + count, cs);
+  *start = round_up (offset, size);
+  *end = offset + count == v->size ? v->size
+                                   : round_down (offset + count, size);
 }
 
 int
@@ -325,7 +355,7 @@ request_trim (const struct view *v, uint64_t count, uint64_t offset,
     return -1;
   if (!v->w->discard)
     return 0;
-  whole_clusters (v, offset, count, &start, &end);
+  whole_units (v, v->w->header->cluster_size, offset, count, &start, &end);
   if (start >= end)
     return 0;
   if (bitmap_record (v->w->bitmaps, start, end - start) == -1)
@@ -334,7 +364,7 @@ request_trim (const struct view *v, uint64_t count, uint64_t offset,
 }
 
 /* Would this request need to write zeros?  The edges of a request that has whole
- * clusters don't count: they are less than two clusters. */
+ * units don't count: they are less than two units. */
 static int
 needs_writes (const struct view *v, uint64_t offset, uint64_t count,
               uint64_t start, uint64_t end, enum mode mode)
@@ -365,7 +395,7 @@ request_zero (const struct view *v, uint64_t count, uint64_t offset,
 
   if (health_check (v->health) == -1)
     return -1;
-  whole_clusters (v, offset, count, &start, &end);
+  whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
 
   if (fast) {
     r = needs_writes (v, offset, count, start, end, mode);

@@ -158,6 +158,17 @@ _Static_assert (sizeof (struct qcow2_bitmap) == 24, "bitmap directory entry");
 #define QCOW2_OFLAG_COMPRESSED (UINT64_C (1) << 62)
 #define QCOW2_OFLAG_ZERO       (UINT64_C (1) << 0)
 
+/* "Extended L2 Entries": a cluster is 32 subclusters, each with two bits.
+ * Subcluster 0 has the lowest bit of each half. */
+struct qcow2_extended_entry {
+  struct be64 entry;                    /* as above, without the zero flag */
+  struct be64 bitmap;                   /* bits 0..31 allocated, 32..63 zeros */
+};
+_Static_assert (sizeof (struct qcow2_extended_entry) == 16, "extended entry");
+
+#define QCOW2_SUBCLUSTER_BITS 5         /* log2 of the subclusters of a cluster */
+#define QCOW2_ALL_ZEROS_BITMAP UINT64_C (0xffffffff00000000)
+
 /* "Host cluster management": bits 9..63. */
 #define QCOW2_REFTABLE_OFFSET_MASK UINT64_C (0xfffffffffffffe00)
 

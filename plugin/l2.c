@@ -145,11 +145,11 @@ l2_open (struct hostfile *file, const struct header *h,
 {
   CLEANUP_FREE struct be64 *l1 = NULL;
   struct l2 *l2;
-  unsigned slice_units;
+  unsigned slice_entries;
 
   if (slice_size > h->cluster_size)
     slice_size = h->cluster_size;
-  slice_units = slice_size / h->l2_entry_size;
+  slice_entries = slice_size / h->l2_entry_size;
 
   l2 = calloc (1, sizeof *l2);
   if (l2 == NULL)
@@ -160,7 +160,7 @@ l2_open (struct hostfile *file, const struct header *h,
   l2->overlap = overlap;
   l2->health = health;
   l2->slice_size = slice_size;
-  l2->slice_span_bits = h->cluster_bits + __builtin_ctz (slice_units);
+  l2->slice_span_bits = h->cluster_bits + __builtin_ctz (slice_entries);
   l2->table_span_bits = h->cluster_bits + h->l2_bits;
 
   l2->l1 = calloc (h->l1_needed ? h->l1_needed : 1, sizeof *l2->l1);
@@ -171,8 +171,9 @@ l2_open (struct hostfile *file, const struct header *h,
       adopt_l1 (l2, l1, h->l1_needed) == -1)
     goto error;
 
-  l2->space = map_space_new (map, entry_unit_bits (h), slice_units, slice_size,
-                             &l2_map_ops, l2);
+  l2->space = map_space_new (map, entry_unit_bits (h),
+                             slice_entries << (h->cluster_bits - entry_unit_bits (h)),
+                             slice_size, &l2_map_ops, l2);
   if (l2->space == NULL)
     goto nomem;
   return l2;
@@ -425,28 +426,24 @@ l2_edit_begin (struct l2 *l2, uint64_t offset, uint64_t len,
 }
 
 void
-l2_set (struct l2_edit *edit, uint64_t offset, uint64_t clusters,
-        uint64_t entry, bool advance, bool barrier)
+l2_set (struct l2_edit *edit, uint64_t offset, uint64_t len,
+        enum run_kind kind, uint64_t host, bool barrier)
 {
   const struct l2 *l2 = edit->l2;
-  const unsigned bits = l2->header->cluster_bits;
+  const unsigned bits = entry_unit_bits (l2->header);
   const uint64_t per_slice = UINT64_C (1) << (l2->slice_span_bits - bits);
-  uint64_t cluster = offset >> bits;
+  uint64_t unit = offset >> bits;
+  uint64_t units = div_up (len, UINT64_C (1) << bits), n;
 
-  while (clusters > 0) {
-    const uint64_t slice = cluster / per_slice - edit->first_slice;
-    uint64_t i = cluster % per_slice;
-    uint64_t n = min64 (clusters, per_slice - i);
-    struct be64 *raw = map_edit_begin (edit->slices[slice]);
+  for (; units > 0; units -= n, unit += n) {
+    struct map_slice *slice = edit->slices[unit / per_slice - edit->first_slice];
+    const uint64_t i = unit % per_slice;
 
-    cluster += n;
-    clusters -= n;
-    for (; n > 0; n--, i++) {
-      raw[i] = put64 (entry);
-      if (advance)
-        entry += l2->header->cluster_size;
-    }
-    map_edit_end (edit->slices[slice], true, barrier);
+    n = min64 (units, per_slice - i);
+    entry_encode (l2->header, map_edit_begin (slice), i, n, kind, host);
+    map_edit_end (slice, true, barrier);
+    if (run_host_advances (kind))
+      host += n << bits;
   }
 }
 

@@ -31,8 +31,9 @@ extern void l2_set_alloc (struct l2 *, struct alloc *);
 extern void l2_close (struct l2 *);  /* NULL is fine */
 
 /* The run at guest OFFSET, at most LEN bytes (both within the disk).  Kinds
- * UNALLOCATED, ZERO, ZERO_ALLOC, NORMAL, COMPRESSED.  Returns 0, or -1 with errno; a
- * corrupt table or entry is EIO and has been dealt with. */
+ * UNALLOCATED, ZERO, ZERO_ALLOC, NORMAL, COMPRESSED, and with extended L2 entries
+ * RESERVED.  Returns 0, or -1 with errno; a corrupt table or entry is EIO and has been
+ * dealt with. */
 extern int l2_lookup (struct l2 *, uint64_t offset, uint64_t len,
                       struct run *);
 
@@ -53,12 +54,12 @@ struct l2_edit {
  * tables, copies shared ones).  -1: nothing is held (reported). */
 extern int l2_edit_begin (struct l2 *, uint64_t offset, uint64_t len,
                           struct l2_edit *);
-/* Sets the entries of CLUSTERS guest clusters from cluster-aligned guest OFFSET: the
- * first gets ENTRY (host byte order), later ones the same, or each a host cluster
- * further if ADVANCE.  BARRIER: what the entries name is not yet durable and
- * must be before they reach the file.  Cannot fail. */
-extern void l2_set (struct l2_edit *, uint64_t offset, uint64_t clusters,
-                    uint64_t entry, bool advance, bool barrier);
+/* Makes the units of guest range [offset, offset+len) of KIND, with data at HOST if NORMAL
+ * (see entry_encode).  OFFSET is a multiple of the unit (entry_unit_size), LEN too but for
+ * the end of the disk.  BARRIER: what the entries name is not yet durable and must be
+ * before they reach the file.  Cannot fail. */
+extern void l2_set (struct l2_edit *, uint64_t offset, uint64_t len,
+                    enum run_kind kind, uint64_t host, bool barrier);
 extern void l2_edit_end (struct l2_edit *);
 
 /* Bytes of slices waiting to be written. */

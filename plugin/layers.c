@@ -577,8 +577,8 @@ layers_view_new (struct layers *s, unsigned from, struct map *map,
                  uint64_t disk_size, uint64_t slice_size)
 {
   struct layers_view *v = calloc (1, sizeof *v);
-  unsigned cluster_bits = QCOW2_MAX_CLUSTER_BITS, unit_bits, i;
-  uint64_t slice;
+  unsigned unit_bits = QCOW2_MAX_CLUSTER_BITS, i;
+  uint64_t span = slice_size / 8 << QCOW2_MAX_CLUSTER_BITS;
 
   if (v == NULL) {
     nbdkit_error ("calloc: %m");
@@ -588,12 +588,16 @@ layers_view_new (struct layers *s, unsigned from, struct map *map,
   v->from = from;
   v->disk_size = disk_size;
 
-  /* The unit: no run border lies inside one.  Borders are those of clusters, and the
-   * ends of layers that are shorter than the disk. */
+  /* The unit: no run border lies inside one.  Borders are those of clusters or
+   * subclusters, and the ends of layers that are shorter than the disk.  A slice
+   * covers what the smallest slice of the layers' tables does. */
   for (i = from; i < s->n; i++)
-    if (!s->layers[i]->raw && s->layers[i]->header.cluster_bits < cluster_bits)
-      cluster_bits = s->layers[i]->header.cluster_bits;
-  unit_bits = cluster_bits;
+    if (!s->layers[i]->raw) {
+      const struct header *h = &s->layers[i]->header;
+
+      unit_bits = min64 (unit_bits, entry_unit_bits (h));
+      span = min64 (span, slice_size / h->l2_entry_size << h->cluster_bits);
+    }
   for (i = from; i < s->n; i++)
     if (s->layers[i]->size < disk_size && s->layers[i]->size != 0) {
       unsigned b = __builtin_ctzll (s->layers[i]->size);
@@ -601,11 +605,8 @@ layers_view_new (struct layers *s, unsigned from, struct map *map,
         unit_bits = b;
     }
 
-  /* A slice covers what a slice of the smallest clusters' tables would. */
-  slice = slice_size / 8 > 0 ? slice_size / 8 : 1;
-  slice = min64 (slice << (cluster_bits - unit_bits), MAX_SLICE_UNITS);
   v->unit_bits = unit_bits;
-  v->units = slice;
+  v->units = min64 (span >> unit_bits, MAX_SLICE_UNITS);
 
   v->space = map_space_new (map, unit_bits, v->units, 0, &layers_map_ops, v);
   if (v->space == NULL) {
