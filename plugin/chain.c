@@ -68,11 +68,8 @@ check_features (const char *path, const struct header *h)
 {
   const char *what = NULL;
 
-  if (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2)
-    what = "extended L2 entries (subclusters)";
-  else if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+  if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
     what = "an external data file";
-
   else if (!compress_supported (h->compression_type))
     what = "zstd compression, for which this plugin was not built";
 

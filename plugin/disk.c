@@ -30,6 +30,7 @@
 #include "cleanup.h"
 #include "compress.h"
 #include "disk-impl.h"
+#include "entry.h"
 #include "report.h"
 
 /* Bytes of inflated clusters that are kept for readers of small pieces. */
@@ -66,21 +67,30 @@ open_bitmaps (struct disk *d)
   return r == -1 ? -1 : 0;
 }
 
+/* Of a cluster or a part of one: "64K". */
+static void
+describe_size (uint64_t size, char *text, size_t room)
+{
+  if (size >= 1 << 20)
+    snprintf (text, room, "%uM", (unsigned) (size >> 20));
+  else if (size >= 1024)
+    snprintf (text, room, "%uK", (unsigned) (size >> 10));
+  else
+    snprintf (text, room, "%u", (unsigned) size);
+}
+
 static void
 describe (struct disk *d, const struct header *h)
 {
-  char cluster[32];
+  char cluster[32], unit[32];
 
-  if (h->cluster_size >= 1 << 20)
-    snprintf (cluster, sizeof cluster, "%uM",
-              (unsigned) (h->cluster_size >> 20));
-  else if (h->cluster_size >= 1024)
-    snprintf (cluster, sizeof cluster, "%uK",
-              (unsigned) (h->cluster_size >> 10));
-  else
-    snprintf (cluster, sizeof cluster, "%u", (unsigned) h->cluster_size);
+  describe_size (h->cluster_size, cluster, sizeof cluster);
+  describe_size (entry_unit_size (h), unit, sizeof unit);
   snprintf (d->description, sizeof d->description,
-            "qcow2 v%u, %s clusters%s, %u layer%s%s", h->version, cluster,
+            "qcow2 v%u, %s clusters%s%s%s%s, %u layer%s%s", h->version, cluster,
+            entry_is_extended (h) ? " of " : "",
+            entry_is_extended (h) ? unit : "",
+            entry_is_extended (h) ? " subclusters" : "",
             h->crypt_method == QCOW2_CRYPT_LUKS ? ", LUKS"
             : h->crypt_method == QCOW2_CRYPT_AES ? ", AES" : "",
             layers_count (d->layers), layers_count (d->layers) == 1 ? "" : "s",
@@ -270,9 +280,9 @@ disk_size (const struct disk *d)
 }
 
 uint64_t
-disk_cluster_size (const struct disk *d)
+disk_unit_size (const struct disk *d)
 {
-  return layers_header (d->layers, 0)->cluster_size;
+  return entry_unit_size (layers_header (d->layers, 0));
 }
 
 const char *

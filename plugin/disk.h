@@ -45,7 +45,8 @@ extern int disk_open (const struct disk_options *, struct disk **);
 extern int disk_close (struct disk *);
 
 extern uint64_t disk_size (const struct disk *);          /* bytes */
-extern uint64_t disk_cluster_size (const struct disk *);  /* bytes */
+/* A write of less costs more: the size of a cluster or subcluster, bytes. */
+extern uint64_t disk_unit_size (const struct disk *);
 /* "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
 extern const char *disk_description (const struct disk *);
 /* Why it can't be written, or NULL. */

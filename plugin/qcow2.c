@@ -83,7 +83,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
   printf ("qcow2_luks=yes\n");
   printf ("qcow2_aes=yes\n");
-  printf ("qcow2_extended_l2=no\n");
+  printf ("qcow2_extended_l2=yes\n");
   printf ("qcow2_data_file=no\n");
 }
 
@@ -245,7 +245,7 @@ qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
                   uint32_t *maximum)
 {
   *minimum = 1;
-  *preferred = max64 (disk_cluster_size (disk), 4096);
+  *preferred = max64 (disk_unit_size (disk), 4096);
   *maximum = 0xffffffff;
   return 0;
 }

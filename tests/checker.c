@@ -11,6 +11,7 @@
  *   unaligned or reserved bits
  *   a reference that begins behind the end of the file
  *   a cluster with two roles      metadata and anything else; L2 table and data
+ *   subclusters in a state that can't be
  *
  * and leaked: count > references, also behind the end of the file.
  *
@@ -33,6 +34,7 @@
 #define OFFSET_BITS UINT64_C (0x00fffffffffffe00)
 #define COPIED (UINT64_C (1) << 63)
 #define COMPRESSED (UINT64_C (1) << 62)
+#define EXTENDED_L2 UINT64_C (16)       /* incompatible feature */
 
 enum role { NOTHING, METADATA, L2_TABLE, DATA };
 
@@ -43,6 +45,7 @@ struct walk {
 
   unsigned version, bits, order;
   uint64_t cs;                  /* cluster size */
+  unsigned entry_size;          /* of an L2 entry: 8, or 16 with subclusters */
   uint64_t size;                /* virtual */
   uint64_t l1_offset, l1_size;
   uint64_t table_offset, table_clusters;
@@ -136,7 +139,8 @@ read_header (struct walk *w)
     incompatible = get (w, 72, 8);
     w->order = get (w, 96, 4);
   }
-  if (incompatible != 0)
+  w->entry_size = incompatible & EXTENDED_L2 ? 16 : 8;
+  if ((incompatible & ~EXTENDED_L2) != 0)
     note (w, true, "incompatible features 0x%" PRIx64, incompatible);
   if (w->order > 6 || w->l1_offset % w->cs || w->table_offset % w->cs ||
       w->table_offset == 0 || w->table_clusters == 0 ||
@@ -144,7 +148,7 @@ read_header (struct walk *w)
     note (w, true, "header: impossible tables");
     return false;
   }
-  if (w->l1_size << (w->bits + w->bits - 3) < w->size)
+  if (w->l1_size * (w->cs / w->entry_size) << w->bits < w->size)
     note (w, true, "header: L1 table too short");
   find_bitmaps (w);
   return true;
@@ -230,11 +234,35 @@ walk_l2_entry (struct walk *w, uint64_t entry, bool active, uint64_t guest)
           refcount (w, offset >> w->bits));
 }
 
+/* The 32 subclusters of an entry. */
+static void
+check_subclusters (struct walk *w, uint64_t entry, uint64_t bitmap,
+                   uint64_t guest)
+{
+  const uint32_t allocated = bitmap, zeros = bitmap >> 32;
+
+  if (entry & COMPRESSED) {
+    if (bitmap != 0)
+      note (w, true, "compressed cluster with bitmap 0x%" PRIx64 ", guest 0x%"
+            PRIx64, bitmap, guest);
+    return;
+  }
+  if (entry & 1)
+    note (w, true, "extended L2 entry 0x%" PRIx64 " with a zero flag, guest 0x%"
+          PRIx64, entry, guest);
+  if (allocated & zeros)
+    note (w, true, "subclusters are allocated and zeros, 0x%" PRIx64
+          ", guest 0x%" PRIx64, bitmap, guest);
+  if (allocated != 0 && (entry & OFFSET_BITS) == 0)
+    note (w, true, "subclusters are allocated without a cluster, 0x%" PRIx64
+          ", guest 0x%" PRIx64, bitmap, guest);
+}
+
 static void
 walk_l1 (struct walk *w, uint64_t l1, uint64_t n, bool active)
 {
-  const uint64_t per_table = w->cs / 8;
-  uint64_t i, j, entry, table, l2;
+  const uint64_t per_table = w->cs / w->entry_size;
+  uint64_t i, j, entry, table, l2, guest;
 
   if (l1 % w->cs) {
     note (w, true, "L1 table at 0x%" PRIx64 " is unaligned", l1);
@@ -256,9 +284,12 @@ walk_l1 (struct walk *w, uint64_t l1, uint64_t n, bool active)
             ": COPIED does not fit count %" PRIu64, i, entry,
             refcount (w, table >> w->bits));
     for (j = 0; j < per_table; j++) {
-      l2 = get (w, table + j * 8, 8);
+      l2 = get (w, table + j * w->entry_size, 8);
+      guest = (i * per_table + j) << w->bits;
       if (l2 != 0)
-        walk_l2_entry (w, l2, active, (i * per_table + j) << w->bits);
+        walk_l2_entry (w, l2, active, guest);
+      if (w->entry_size == 16)
+        check_subclusters (w, l2, get (w, table + j * 16 + 8, 8), guest);
     }
   }
 }
@@ -467,29 +498,57 @@ inflate_from (const struct walk *w, uint64_t entry, unsigned char *out,
   return (r == Z_STREAM_END || r == Z_BUF_ERROR) && z.avail_out == 0 ? 0 : -1;
 }
 
+/* Which of the states does byte AT have: allocated, zeros or neither? */
+static void
+state_at (const struct walk *w, uint64_t l2_entry_at, uint64_t entry, uint64_t at,
+          bool *allocated, bool *zeros)
+{
+  uint64_t bitmap;
+  unsigned sub;
+
+  *allocated = (entry & OFFSET_BITS) != 0;
+  *zeros = entry & 1;
+  if (w->entry_size == 8)
+    return;
+  bitmap = get (w, l2_entry_at + 8, 8);
+  sub = at % w->cs / (w->cs / 32);
+  *allocated = bitmap >> sub & 1;
+  *zeros = bitmap >> (32 + sub) & 1;
+}
+
 int
 checker_read (const struct blob *b, const struct blob *below,
               unsigned char *out, uint64_t size)
 {
   struct check_result ignored = { 0 };
   struct walk w = { .p = b->data, .len = b->len, .result = &ignored };
-  uint64_t at, n, l1, entry;
+  uint64_t at, n, step, per_table, cluster, l1, l2, entry;
+  bool allocated, zeros;
 
   if (!read_header (&w) || w.size != size)
     return -1;
+  per_table = w.cs / w.entry_size;
+  step = w.entry_size == 16 ? w.cs / 32 : w.cs;
   for (at = 0; at < size; at += n) {
-    n = size - at < w.cs ? size - at : w.cs;
-    l1 = get (&w, w.l1_offset + (at >> (2 * w.bits - 3)) * 8, 8) & OFFSET_BITS;
-    entry = l1 == 0 ? 0 :
-      get (&w, l1 + (at >> w.bits) % (w.cs / 8) * 8, 8);
+    cluster = at >> w.bits;
+    l1 = get (&w, w.l1_offset + cluster / per_table * 8, 8) & OFFSET_BITS;
+    l2 = l1 + cluster % per_table * w.entry_size;
+    entry = l1 == 0 ? 0 : get (&w, l2, 8);
+    n = entry & COMPRESSED ? w.cs : step;
+    if (n > size - at)
+      n = size - at;
     if (entry & COMPRESSED) {
       if (inflate_from (&w, entry, out + at, n) == -1)
         return -1;
+      continue;
     }
-    else if (entry & 1)
+    allocated = zeros = false;
+    if (l1 != 0)
+      state_at (&w, l2, entry, at, &allocated, &zeros);
+    if (zeros)
       memset (out + at, 0, n);
-    else if (entry & OFFSET_BITS)
-      copy_from (w.p, w.len, entry & OFFSET_BITS, out + at, n);
+    else if (allocated)
+      copy_from (w.p, w.len, (entry & OFFSET_BITS) + at % w.cs, out + at, n);
     else if (below)
       copy_from (below->data, below->len, at, out + at, n);
     else

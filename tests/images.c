@@ -177,6 +177,10 @@ image_create (const char *name, const struct image_spec *spec)
     command_add (&c, "compat=%s,cluster_size=%" PRIu64 ",refcount_bits=%u",
                  spec->version == 2 ? "0.10" : "1.1", spec->cluster_size,
                  spec->refcount_bits);
+    if (spec->extended) {
+      command_add (&c, "-o");
+      command_add (&c, "extended_l2=on");
+    }
     if (spec->preallocation) {
       command_add (&c, "-o");
       command_add (&c, "preallocation=%s", spec->preallocation);

@@ -44,6 +44,7 @@ struct image_spec {
   bool raw;                     /* else qcow2 */
   int version;                  /* 2 or 3 */
   uint64_t cluster_size;
+  bool extended;                /* with subclusters; at least 16K, version 3 */
   unsigned refcount_bits;
   uint64_t size;
   const char *preallocation;    /* or NULL */

@@ -13,6 +13,9 @@ for v in v2 v3; do
   qemu-io -f qcow2 -c 'write -P 1 0 192k' -c 'write -P 2 512M 64k' "$tmp/$v.qcow2"
 done
 
+make_image "$tmp/sub.qcow2" 1G extended_l2=on
+qemu-io -f qcow2 -c 'write -P 1 0 192k' -c 'write -P 2 512M 64k' "$tmp/sub.qcow2"
+
 # attempt OPERATION GUEST: on the last server; GUEST is a guest offset that a bad entry
 # maps.  What hides a bad entry, or leaves it alone, may succeed.
 attempt ()
@@ -86,7 +89,7 @@ entries ()
       fi
       attempt "$op" "$guest"
       stop_nbdkit
-      if [ "$v" = v3 ] && [ "$op" = read ]; then
+      if [ "$v" != v2 ] && [ "$op" = read ]; then
         is_marked_corrupt "$tmp/bad.qcow2"
         # Whoever comes next gets it read-only.
         start_nbdkit file="$tmp/bad.qcow2"
@@ -108,6 +111,10 @@ entries v3 read 0 l2 Q l2+$copied
 entries v3 read 0 l2 Q rt+$copied
 entries v3 "read write" 0 l2 Q rb+$copied
 entries v3 read $((512 << 20)) l2:1 Q l2+$copied
+# Subclusters that are both data and zeros, or data without a host cluster.
+entries sub "read write zero trim" 0 l2+8 Q '|0x8000000000000000'
+entries sub "read write" $((512 << 20)) l2:2+8 Q '|0x100000000'
+entries sub "read write" 0 l2 Q 0
 # Version 2 has no zero flag.
 entries v2 read 0 l2 Q '|1'
 # L1 entries: misaligned, on metadata, beyond the end of the file.

@@ -390,9 +390,10 @@ random_spec (struct trial *t, struct rng *rng)
   static const unsigned bits[] = { 9, 12, 12, 16 };
   static const char *const themes[] = {
     "plain", "reuse", "snapshot", "backing", "version 2", "growth",
-    "preallocated", "snapshot and backing", "compressed",
+    "preallocated", "snapshot and backing", "compressed", "subclusters",
+    "subclusters and backing", "subclusters, snapshot and backing",
   };
-  const unsigned theme = iteration % 9;
+  const unsigned theme = iteration % 12;
   struct image_spec *spec = &t->spec;
 
   t->theme = themes[theme];
@@ -403,14 +404,23 @@ random_spec (struct trial *t, struct rng *rng)
     spec->cluster_size = 512;
     spec->refcount_bits = 64;
   }
+  if (theme >= 9) {
+    spec->extended = true;
+    spec->cluster_size = rng_below (rng, 3) ? 16384 : 65536;
+    if (rng_below (rng, 4) == 0)
+      spec->preallocation = rng_below (rng, 2) ? "metadata" : "falloc";
+  }
   spec->size = 512 * (64 + rng_below (rng, theme == 5 ? 6000 : 3000));
   if (theme == 1)               /* everything is freed and used all the time */
     spec->size = 24 * spec->cluster_size - 512 * rng_below (rng, 2);
-  t->has_below = theme == 3 || theme == 7 ||
+  t->has_below = theme == 3 || theme == 7 || theme >= 10 ||
     (theme == 4 && rng_below (rng, 2));
-  spec->compressed = theme == 8 || (theme == 2 && rng_below (rng, 3) == 0);
-  if (spec->compressed)         /* they share host clusters: large counts */
+  spec->compressed = theme == 8 || (theme >= 9 && rng_below (rng, 4) == 0) ||
+    (theme == 2 && rng_below (rng, 3) == 0);
+  if (spec->compressed) {       /* they share host clusters: large counts */
     spec->refcount_bits = 16;
+    spec->preallocation = NULL;
+  }
   if (theme == 6)
     spec->preallocation = rng_below (rng, 2) ? "metadata" : "falloc";
 }

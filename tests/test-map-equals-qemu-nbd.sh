@@ -42,7 +42,8 @@ io ()
 }
 
 img="$tmp/a.qcow2"
-for options in compat=v2 compat=v3 compat=v3,cluster_size=4k compat=v3,cluster_size=2M; do
+for options in compat=v2 compat=v3 compat=v3,cluster_size=4k compat=v3,cluster_size=2M \
+               extended_l2=on extended_l2=on,cluster_size=1M; do
   # Fresh, and of an odd size.
   make_image "$img" 20M "$options"
   compare_maps "$img"
@@ -71,6 +72,15 @@ for how in metadata falloc full; do
   compare_maps "$img"
 done
 
+# Subclusters that have a host cluster, and no data.
+for how in metadata falloc; do
+  make_image "$img" 8M "extended_l2=on,preallocation=$how"
+  compare_maps "$img"
+  io "$img" 'write -P 1 1M 200k' 'write -z 1100k 64k' 'write -P 2 2050k 2k' \
+    'discard 1M 64k'
+  compare_maps "$img"
+done
+
 # Backing files.
 random_file "$tmp/base.raw" $((1 << 20))
 truncate -s 3M "$tmp/base.raw"
@@ -87,13 +97,28 @@ for compat in v2 v3; do
   compare_maps "$tmp/b.qcow2"
 done
 
+# Over and below subclusters, with and without space of their own.
+for how in off metadata; do
+  make_image "$img" 8M \
+    "backing_file=base.raw,backing_fmt=raw,extended_l2=on,preallocation=$how"
+  io "$img" 'write -P 1 500k 20k' 'write -P 2 4M 3k' 'write -z 600k 10k' \
+    'write -z 3072k 3k' 'discard 704k 64k' 'write -P 3 704k 6k'
+  compare_maps "$img"
+  make_image "$tmp/b.qcow2" 10M "backing_file=a.qcow2,backing_fmt=qcow2"
+  io "$tmp/b.qcow2" 'write -P 1 576k 64k' 'write -z 768k 64k'
+  compare_maps "$tmp/b.qcow2"
+done
+
 # An overlay that is smaller than what is below.
 make_image "$tmp/c.qcow2" 2M "backing_file=b.qcow2,backing_fmt=qcow2"
 compare_maps "$tmp/c.qcow2"
 
 # What we wrote ourselves.
-make_image "$img" 20M
-start_nbdkit file="$img"
-model random "$uri" "$tmp/model.raw" --ops 2000
-stop_nbdkit
-compare_maps "$img"
+for options in compat=v3 extended_l2=on; do
+  rm -f "$tmp/model.raw"
+  make_image "$img" 20M "$options"
+  start_nbdkit file="$img"
+  model random "$uri" "$tmp/model.raw" --ops 2000
+  stop_nbdkit
+  compare_maps "$img"
+done

@@ -492,6 +492,8 @@ random_spec (struct rng *rng, struct image_spec *spec)
   memset (spec, 0, sizeof *spec);
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 8)];
   spec->version = rng_below (rng, 4) ? 3 : 2;
+  spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
+    rng_below (rng, 2);
   spec->refcount_bits =
     spec->version == 2 || rng_below (rng, 2) ? 16 : 1 << rng_below (rng, 7);
   spec->size = random_size (rng, spec->cluster_size);
@@ -521,12 +523,12 @@ make_layers (struct trial *t, struct rng *rng)
     }
     if (top && rng_below (rng, 4) == 0) {
       t->hot = true;
-      spec.cluster_size = 4096;
-      spec.size = 4096 * (16 + rng_below (rng, 24));
+      spec.cluster_size = spec.extended ? 16384 : 4096;
+      spec.size = spec.cluster_size * (16 + rng_below (rng, 24));
     }
     spec.backing = below;
     spec.backing_raw = below_raw;
-    if (below)
+    if (below && !spec.extended)
       spec.preallocation = NULL;
     if (!spec.raw && spec.preallocation == NULL)
       spec.compressed = rng_below (rng, 3) == 0;
@@ -693,10 +695,11 @@ one_image (struct rng *rng)
   t.either = calloc (1, t.spec.size);
   CHECK (t.first != NULL && t.either != NULL);
   memcpy (t.first, b.data, b.len);
-  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u, "
+  printf ("%u: v%d, clusters %" PRIu64 "%s, size %" PRIu64 ", counts %u, "
           "%u below, %u snapshots, %s%s; %u threads, %u requests, cache %" PRIu64
           ", slice %" PRIu64 "%s%s%s\n", iteration, t.spec.version,
-          t.spec.cluster_size, t.spec.size, t.spec.refcount_bits, t.layers,
+          t.spec.cluster_size, t.spec.extended ? " (extended)" : "", t.spec.size,
+          t.spec.refcount_bits, t.layers,
           t.nr_snapshots, t.spec.preallocation ? t.spec.preallocation : "off",
           t.compressed ? ", compressed" : "",
           t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,

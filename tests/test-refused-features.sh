@@ -15,9 +15,6 @@ try ()
   refused "$2\\.qcow2.*$1" file="$tmp/over-$2.qcow2"
 }
 
-make_image "$tmp/extended.qcow2" 1M "extended_l2=on"
-try 'extended L2' extended
-
 make_image "$tmp/external.qcow2" 1M "data_file=$tmp/external.raw"
 try 'data file' external
 

@@ -7,7 +7,8 @@
 . "${srcdir:-$(dirname "$0")}/functions.sh"
 requires_tools
 
-for row in v2:512:1G v3:512:1G v2:64k:100G v3:64k:100G v3:2M:100G; do
+for row in v2:512:1G v3:512:1G v2:64k:100G v3:64k:100G v3:2M:100G \
+  v3,extended_l2=on:16k:1G v3,extended_l2=on:2M:100G; do
   IFS=: read -r compat cluster size <<< "$row"
   img="$tmp/a.qcow2"
   rm -f "$img"
