@@ -96,7 +96,7 @@ check_bitmaps ()
   [ "$broken_bytes" = "$(bytes_of broken)" ]
 }
 
-for cluster in 512 4k 64k 2M; do
+for cluster in 512 4k 64k 2M 64k,extended_l2=on; do
   make_bitmaps "$cluster"
   still_bytes=$(bytes_of still)
   broken_bytes=$(bytes_of broken)

@@ -44,6 +44,10 @@ struct trial {
   struct image_spec spec;
   const char *theme;
   unsigned threads, ops;
+  bool shared;                  /* zeros, then data, into clusters that a snapshot
+                                   shares: what surrounds them is copied */
+  bool eager;                   /* flush after each request, so that no need of one
+                                   hides behind another's */
   struct disk_options options;
   struct simdisk *sim;
   struct disk *disk;
@@ -324,6 +328,13 @@ one_request (struct worker *w)
   struct trial *t = w->t;
   uint64_t offset, count;
 
+  if (t->shared) {
+    offset = rng_below (&w->rng, t->spec.size / 512) * 512;
+    do_zero (w, offset, 512);
+    do_flush (w);
+    do_write (w, offset, 512);
+    return;
+  }
   piece_part (pieces_pick (&t->pieces, &w->rng, w->id), &w->rng, 512,
               t->spec.cluster_size, LONGEST, &offset, &count);
   switch (rng_below (&w->rng, 20)) {
@@ -351,8 +362,11 @@ work (void *opaque)
   struct worker *w = opaque;
   unsigned i;
 
-  for (i = 0; i < w->t->ops; i++)
+  for (i = 0; i < w->t->ops; i++) {
     one_request (w);
+    if (w->t->eager)
+      do_flush (w);
+  }
   return NULL;
 }
 
@@ -391,12 +405,14 @@ random_spec (struct trial *t, struct rng *rng)
   static const char *const themes[] = {
     "plain", "reuse", "snapshot", "backing", "version 2", "growth",
     "preallocated", "snapshot and backing", "compressed", "subclusters",
-    "subclusters and backing", "subclusters, snapshot and backing",
+    "subclusters and backing", "subclusters, snapshot, perhaps backing",
+    "shared subclusters, snapshot",
   };
-  const unsigned theme = iteration % 12;
+  const unsigned theme = iteration % 13;
   struct image_spec *spec = &t->spec;
 
   t->theme = themes[theme];
+  t->shared = theme == 12;
   spec->version = theme == 4 || (theme == 2 && rng_below (rng, 4) == 0) ? 2 : 3;
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
   spec->refcount_bits = spec->version == 2 ? 16 : 2 << rng_below (rng, 6);
@@ -406,16 +422,18 @@ random_spec (struct trial *t, struct rng *rng)
   }
   if (theme >= 9) {
     spec->extended = true;
-    spec->cluster_size = rng_below (rng, 3) ? 16384 : 65536;
-    if (rng_below (rng, 4) == 0)
+    spec->cluster_size = rng_below (rng, 3) || theme == 12 ? 16384 : 65536;
+    if (theme < 12 && rng_below (rng, 4) == 0)
       spec->preallocation = rng_below (rng, 2) ? "metadata" : "falloc";
   }
   spec->size = 512 * (64 + rng_below (rng, theme == 5 ? 6000 : 3000));
   if (theme == 1)               /* everything is freed and used all the time */
     spec->size = 24 * spec->cluster_size - 512 * rng_below (rng, 2);
-  t->has_below = theme == 3 || theme == 7 || theme >= 10 ||
+  t->has_below = theme == 3 || theme == 7 || theme == 10 ||
+    (theme == 11 && rng_below (rng, 2)) ||
     (theme == 4 && rng_below (rng, 2));
-  spec->compressed = theme == 8 || (theme >= 9 && rng_below (rng, 4) == 0) ||
+  spec->compressed = theme == 8 ||
+    (theme >= 9 && theme < 12 && rng_below (rng, 4) == 0) ||
     (theme == 2 && rng_below (rng, 3) == 0);
   if (spec->compressed) {       /* they share host clusters: large counts */
     spec->refcount_bits = 16;
@@ -440,12 +458,12 @@ make_image (struct trial *t, struct rng *rng)
     t->spec.backing_raw = true;
   }
   image_create (IMAGE, &t->spec);
-  image_fill (IMAGE, &t->spec, rng, rng_below (rng, 6));
+  image_fill (IMAGE, &t->spec, rng, t->shared ? 30 : rng_below (rng, 6));
   t->spec.compressed = false;   /* done */
   if (strstr (t->theme, "snapshot")) {
     image_snapshot (IMAGE, "before");
     image_contents (IMAGE, "before", &t->snapshot);
-    image_fill (IMAGE, &t->spec, rng, rng_below (rng, 3));
+    image_fill (IMAGE, &t->spec, rng, t->shared ? 0 : rng_below (rng, 3));
   }
   image_contents (IMAGE, NULL, &t->initial);
   CHECK (t->initial.len == t->spec.size);
@@ -461,7 +479,8 @@ random_options (struct trial *t, struct rng *rng)
   while (t->options.l2_slice > t->spec.cluster_size);
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 8) != 0;
-  t->threads = rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
+  t->eager = t->shared || rng_below (rng, 4) == 0;
+  t->threads = t->eager || rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
   t->ops = (30 + rng_below (rng, 150)) / t->threads;
 }
 
@@ -489,11 +508,11 @@ one_time (struct trial *t, struct rng *rng)
 
   random_options (t, rng);
   printf ("%u: %s: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u; "
-          "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s\n",
+          "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s\n",
           iteration, t->theme, t->spec.version, t->spec.cluster_size,
           t->spec.size, t->spec.refcount_bits, t->threads, t->ops,
           t->options.l2_cache, t->options.l2_slice,
-          t->options.discard ? ", discard" : "");
+          t->options.discard ? ", discard" : "", t->eager ? ", eager" : "");
   fflush (stdout);
 
   rng_init (&t->cut_rng, rng_next (rng), 500);

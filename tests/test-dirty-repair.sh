@@ -71,7 +71,8 @@ dirty_image ()                  # OPTIONS SETUP
 for row in : refcount_bits=1: refcount_bits=64: cluster_size=512: \
            cluster_size=512,refcount_bits=64: cluster_size=2M: \
            cluster_size=4k,refcount_bits=8:snapshot cluster_size=512:snapshot \
-           :snapshot :compressed cluster_size=4k,refcount_bits=32:compressed; do
+           :snapshot :compressed cluster_size=4k,refcount_bits=32:compressed \
+           extended_l2=on,cluster_size=16k:snapshot; do
   create="${row%:*}" setup="${row#*:}" cluster=64k
   if [[ "$create" =~ cluster_size=([^,]*) ]]; then cluster="${BASH_REMATCH[1]}"; fi
   dirty_image "${create:-compat=v3}" "$setup"

@@ -64,6 +64,11 @@ for variant in cipher-alg=aes-128 cipher-mode=cbc,encrypt.ivgen-alg=plain64 \
 done
 create "$img" 4M -o "$aes"
 both_ways aes "AES"
+for what in "$luks" "$aes"; do
+  create "$img" 4M -o "$what,extended_l2=on,cluster_size=32k"
+  format="${what#encrypt.format=}"
+  cluster=32k both_ways "${format%%,*}" "${format%%,*}, subclusters"
+done
 create "$img" 4M -o "$luks,refcount_bits=64,preallocation=metadata"
 both_ways luks "LUKS, preallocated"
 

@@ -535,7 +535,7 @@ run_threads (const struct trial *t, struct rng *rng)
 static void
 make_trial (struct trial *t, struct rng *rng)
 {
-  static const unsigned bits[] = { 9, 9, 12, 16 };
+  static const unsigned bits[] = { 9, 9, 12, 14, 16 };
   struct image_spec raw = { .raw = true };
   struct image_spec *spec = &t->spec;
   const bool snapshot = rng_below (rng, 3) == 0;
@@ -543,7 +543,7 @@ make_trial (struct trial *t, struct rng *rng)
 
   *t = (struct trial) { .work_seed = rng_next (rng) };
   spec->version = rng_below (rng, 5) ? 3 : 2;
-  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 5)];
   spec->refcount_bits = spec->version == 2 || rng_below (rng, 2) ? 16 : 64;
   spec->size = 512 * (64 + rng_below (rng, 2000));
   if (growth) {                 /* the refcount table becomes too small */
@@ -552,6 +552,8 @@ make_trial (struct trial *t, struct rng *rng)
     spec->refcount_bits = 64;
     spec->size = 3 << 20;
   }
+  spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
+    rng_below (rng, 2);
   t->has_below = rng_below (rng, 3) == 0;
   if (t->has_below) {
     raw.size = spec->size;
@@ -573,9 +575,10 @@ make_trial (struct trial *t, struct rng *rng)
     .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
     .backing = BACKING_FOLLOW, .discard = true,
   };
-  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s\n",
+  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s\n",
           iteration, spec->version, spec->cluster_size, spec->size,
-          spec->refcount_bits, t->has_below ? ", backing file" : "",
+          spec->refcount_bits, spec->extended ? ", subclusters" : "",
+          t->has_below ? ", backing file" : "",
           spec->compressed ? ", compressed" : "",
           snapshot ? ", snapshot" : "");
   fflush (stdout);

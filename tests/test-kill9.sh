@@ -11,7 +11,8 @@ requires_tools
 random_file "$tmp/base.raw" $((6 << 20))
 truncate -s 8M "$tmp/base.raw"
 
-for row in 64k:16:no: 4k:16:yes:l2-cache=8K 512:64:no:l2-cache=4K 64k:1:yes: 2M:8:no:; do
+for row in 64k:16:no: 4k:16:yes:l2-cache=8K 512:64:no:l2-cache=4K 64k:1:yes: 2M:8:no: \
+           64k,extended_l2=on:16:yes:; do
   IFS=: read -r cluster bits backing parameters <<< "$row"
   img="$tmp/a.qcow2"
   create="cluster_size=$cluster,refcount_bits=$bits"
@@ -27,7 +28,7 @@ for row in 64k:16:no: 4k:16:yes:l2-cache=8K 512:64:no:l2-cache=4K 64k:1:yes: 2M:
     # shellcheck disable=SC2086
     start_nbdkit file="$img" $parameters
     model crash "$uri" "$tmp/state" --pid "$nbdkit_pid" --ops 1500 \
-      --cluster "$cluster" --weights flush=5
+      --cluster "${cluster%,*}" --weights flush=5
     wait "$nbdkit_pid" || :
     unset "server_pid[main]"
     check_leaks_only "$img"
@@ -38,7 +39,7 @@ for row in 64k:16:no: 4k:16:yes:l2-cache=8K 512:64:no:l2-cache=4K 64k:1:yes: 2M:
   # Our own eyes see the same, and a clean end adds nothing to the leaks.
   start_nbdkit file="$img"
   model verify "$uri" "$tmp/after.raw"
-  model random "$uri" "$tmp/after.raw" --ops 500 --cluster "$cluster"
+  model random "$uri" "$tmp/after.raw" --ops 500 --cluster "${cluster%,*}"
   stop_nbdkit
   check_leaks_only "$img"
   qemu-img check -q -r leaks -f qcow2 "$img"

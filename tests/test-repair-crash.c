@@ -267,11 +267,12 @@ spoil_refcounts (struct trial *t, struct blob *b, struct rng *rng)
 }
 
 static void
-spoil_flags (struct blob *b, uint64_t at, uint64_t n, struct rng *rng)
+spoil_flags (struct blob *b, uint64_t at, uint64_t n, unsigned step,
+             struct rng *rng)
 {
   uint64_t i, entry;
 
-  for (i = 0; i < n; i++) {
+  for (i = 0; i < n; i += step) {
     entry = get_be64 (b, at + i * 8);
     if ((entry & OFFSET_BITS) != 0 && !(entry & COMPRESSED) &&
         rng_below (rng, 3) == 0)
@@ -294,9 +295,9 @@ make_dirty (struct trial *t, struct rng *rng)
   for (i = 0; i < l1_entries; i++) {
     table = get_be64 (&b, l1 + i * 8) & OFFSET_BITS;
     if (table != 0)
-      spoil_flags (&b, table, cs / 8, rng);
+      spoil_flags (&b, table, cs / 8, t->spec.extended ? 2 : 1, rng);
   }
-  spoil_flags (&b, l1, l1_entries, rng);
+  spoil_flags (&b, l1, l1_entries, 1, rng);
   spoil_refcounts (t, &b, rng);
   blob_save (DIRTY, &b);
   blob_free (&b);
@@ -305,7 +306,7 @@ make_dirty (struct trial *t, struct rng *rng)
 static void
 make_image (struct trial *t, struct rng *rng)
 {
-  static const unsigned bits[] = { 9, 9, 12, 16 };
+  static const unsigned bits[] = { 9, 9, 12, 14, 16 };
   static const char *const themes[] = {
     "plain", "snapshot", "compressed", "backing", "preallocated",
   };
@@ -314,7 +315,8 @@ make_image (struct trial *t, struct rng *rng)
   struct image_spec raw = { .raw = true };
 
   spec->version = 3;
-  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 5)];
+  spec->extended = spec->cluster_size >= 16384 && rng_below (rng, 2);
   spec->refcount_bits = 1 << rng_below (rng, 7);
   t->snapshot = theme == 1;
   t->lazy = rng_below (rng, 2);
@@ -344,9 +346,9 @@ make_image (struct trial *t, struct rng *rng)
   }
   image_contents (IMAGE, NULL, &t->expected);
   CHECK (t->expected.len == spec->size);
-  printf ("%u: %s: clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s\n",
+  printf ("%u: %s: clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s\n",
           iteration, themes[theme], spec->cluster_size, spec->size,
-          spec->refcount_bits, t->lazy ? ", lazy" : "");
+          spec->refcount_bits, spec->extended ? ", subclusters" : "", t->lazy ? ", lazy" : "");
   fflush (stdout);
 }
 

@@ -17,7 +17,7 @@ contents ()
   truncate -s "$2" "$tmp/$1.want"
 }
 
-for cluster in 512 4k 64k; do
+for cluster in 512 4k 64k 16k,extended_l2=on; do
   make_image "$img" 2M "cluster_size=$cluster"
   qemu-io -f qcow2 -c 'write -P 1 0 1M' "$img" > /dev/null
   qemu-img snapshot -c one "$img"
@@ -46,7 +46,7 @@ for cluster in 512 4k 64k; do
 
   # By name and by id, all at once, while the active disk changes under a load.
   nbdcopy "$uri" "$tmp/model.raw"
-  model random "$uri" "$tmp/model.raw" --seconds 3 --cluster "$cluster" &
+  model random "$uri" "$tmp/model.raw" --seconds 3 --cluster "${cluster%,*}" &
   load=$!
   for round in 1 2 3; do
     nbdcopy "$(export_uri one)" "$tmp/one.got" &
