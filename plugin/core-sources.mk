@@ -36,6 +36,8 @@ core_sources = \
 	%reldir%/format.h \
 	%reldir%/freeset.c \
 	%reldir%/freeset.h \
+	%reldir%/fresh.c \
+	%reldir%/fresh.h \
 	%reldir%/grace.c \
 	%reldir%/grace.h \
 	%reldir%/header.c \

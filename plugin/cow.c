@@ -28,7 +28,8 @@
  * only their edges are filled; the others of a new host cluster stay as they were, but
  * for data in an old one that is not ours alone: these are copied.  A unit without
  * data in a host cluster of our own (RESERVED, ZERO_ALLOC) is written there, whatever was
- * there before.  A compressed cluster is rewritten whole.
+ * there before; where that is zeros still (fresh.c), as in a new cluster.  A compressed
+ * cluster is rewritten whole.
  */
 
 #include <config.h>
@@ -120,13 +121,31 @@ look (struct cow *c)
   return 0;
 }
 
+/* The host clusters of a target. */
+static void
+host_clusters (const struct cow *c, const struct target *t, uint64_t *first,
+               uint64_t *n)
+{
+  const unsigned bits = c->v->w->header->cluster_bits;
+
+  *first = t->run.host >> bits;
+  *n = ((t->run.host + t->len - 1) >> bits) - *first + 1;
+}
+
 static void
 give_back (struct cow *c)
 {
+  uint64_t first, n;
+
   while (c->nr_targets > 0) {
     struct target *t = &c->targets[--c->nr_targets];
+
     if (!t->reused)
       alloc_abort (c->v->w->alloc, &t->run);
+    else if (t->run.zeroed) {
+      host_clusters (c, t, &first, &n);
+      fresh_remove (c->v->w->fresh, first, n);
+    }
   }
 }
 
@@ -154,35 +173,55 @@ reads_zero_before (struct cow *c, const struct target *t, uint64_t at,
   return request_reads_zero (c->v, at, min64 (end, c->v->size) - at);
 }
 
-/* Finds host space for old[I] from AT on, or its beginning: one more target. */
-static int
-acquire_target (struct cow *c, unsigned i, uint64_t at)
+/* A target in the host cluster that old[I] has already. */
+static void
+reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
 {
-  struct target *t = &c->targets[c->nr_targets];
-  const struct header *h = c->v->w->header;
   const struct run *run = &c->old[i];
-  uint64_t clusters;
-  int r;
+  uint64_t first, n;
 
-  if (reusable (run)) {
-    *t = (struct target) {
-      .guest = at, .len = old_end (c, i) - at, .reused = true,
-      .run.host = run->host + (at - run->start),
-      .was_zero = run->kind == RUN_ZERO_ALLOC,
-    };
-    c->nr_targets++;
-    return 0;
+  *t = (struct target) {
+    .guest = at, .len = old_end (c, i) - at, .reused = true,
+    .run.host = run->host + (at - run->start),
+  };
+  if (run->kind == RUN_RESERVED) {
+    host_clusters (c, t, &first, &n);
+    t->run.zeroed = t->run.settled = fresh_has (c->v->w->fresh, first, n);
   }
+}
+
+/* A target in new host clusters. */
+static int
+reserve (struct cow *c, unsigned i, uint64_t at, struct target *t)
+{
+  const struct header *h = c->v->w->header;
+  uint64_t clusters;
 
   *t = (struct target) { .guest = round_down (at, h->cluster_size) };
   clusters = div_up (old_end (c, i) - t->guest, h->cluster_size);
   if (alloc_reserve (c->v->w->alloc, clusters, &t->run) == -1)
     return -1;
-  c->nr_targets++;
   t->len = t->run.clusters << h->cluster_bits;
   if (payload_is_encrypted (c->v->w->payload))
     t->run.zeroed = t->run.settled = false;
-  r = reads_zero_before (c, t, at, i);
+  return 0;
+}
+
+/* Finds host space for old[I] from AT on, or its beginning: one more target. */
+static int
+acquire_target (struct cow *c, unsigned i, uint64_t at)
+{
+  struct target *t = &c->targets[c->nr_targets];
+  int r;
+
+  if (reusable (&c->old[i]))
+    reuse (c, i, at, t);
+  else if (reserve (c, i, at, t) == -1)
+    return -1;
+  c->nr_targets++;
+  /* (Where it makes no difference: without a look at what is below.) */
+  r = t->reused && !t->run.settled ? c->old[i].kind == RUN_ZERO_ALLOC
+                                   : reads_zero_before (c, t, at, i);
   t->was_zero = r == 1;
   return r == -1 ? -1 : 0;
 }
@@ -395,6 +434,24 @@ free_old (struct cow *c, unsigned i)
   return 1;
 }
 
+/* What is known of the host clusters of a new target, where nothing was written? */
+static void
+remember (struct cow *c, const struct target *t, uint64_t from, uint64_t to)
+{
+  struct fresh *fresh = c->v->w->fresh;
+  uint64_t first, n;
+
+  host_clusters (c, t, &first, &n);
+  if (!t->run.settled)
+    fresh_remove (fresh, first, n);
+  else {
+    if (from > t->guest)
+      fresh_add (fresh, first);
+    if (to < t->guest + t->len)
+      fresh_add (fresh, first + n - 1);
+  }
+}
+
 static void
 publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
 {
@@ -408,6 +465,8 @@ publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
     l2_set (edit, from, to - from, RUN_NORMAL,
             t->run.host + (from - t->guest),
             !(t->run.settled && t->was_zero && !t->copied));
+    if (c->v->w->fresh && !t->reused)
+      remember (c, t, from, to);
   }
   for (i = 0; i < c->nr_old && c->old[i].start < c->last_end; i++)
     freed += free_old (c, i);

@@ -17,6 +17,7 @@
 #include "alloc.h"
 #include "bitmap.h"
 #include "checkpoint.h"
+#include "fresh.h"
 #include "header.h"
 #include "health.h"
 #include "hostfile.h"
@@ -36,6 +37,7 @@ struct writable {
   struct l2 *l2;
   struct alloc *alloc;
   struct inflight *inflight;
+  struct fresh *fresh;                  /* NULL without extended L2 entries */
   struct checkpoint *checkpoint;
   struct bitmaps *bitmaps;              /* that follow changes; NULL: none */
   bool discard;                         /* trim does something */

@@ -21,6 +21,7 @@
 #include <time.h>
 
 #include "disk-impl.h"
+#include "entry.h"
 #include "repair.h"
 #include "report.h"
 
@@ -54,6 +55,7 @@ disk_free_writable (struct disk *d)
 {
   checkpoint_free (d->w.checkpoint);
   inflight_free (d->w.inflight);
+  fresh_free (d->w.fresh);
   if (d->w.alloc)
     alloc_close (d->w.alloc);
   l2_close (d->w.l2);
@@ -136,6 +138,11 @@ disk_become_writable (struct disk *d)
   w->inflight = inflight_new ();
   if (w->inflight == NULL)
     goto error;
+  if (entry_is_extended (h)) {
+    w->fresh = fresh_new ();
+    if (w->fresh == NULL)
+      goto error;
+  }
   w->checkpoint = checkpoint_new (file, w->l2, w->alloc, d->refcounts, overlap,
                                   d->health, h->cluster_bits,
                                   max64 (d->options.l2_cache / 2, MIN_DIRTY));

@@ -11,7 +11,7 @@ plugin="${srcdir:-$(dirname "$0")}/../plugin"
 levels=(
   "bytes cleanup format printable report run"
   "grace inflight hostlock dropcache hostfile header overlap compress crypt luks
-   entry pack freeset"
+   entry pack freeset fresh"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflated alloc quarantine l2 l2write layers snapshot bitmapdir
    census repair checkpoint bitmap"
