@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What alloc.c and quarantine.c share.  No other file includes this.
+ * What alloc.c, quarantine.c and allocpack.c share.  No other file includes this.
  */
 
 #ifndef QCOW2_ALLOC_IMPL_H
@@ -50,6 +50,11 @@ struct alloc {
   struct alloc_run tables;      /* what is left for tables; may be empty */
   bool tables_fresh;            /* they came from the reserve */
 
+  struct {                      /* bytes for compressed clusters: allocpack.c */
+    uint64_t at, end;           /* host offsets; end is at the end of a cluster */
+    bool zeroed;                /* what is fresh of it reads as zeros */
+  } pack;
+
   struct alloc_frees *rooms;    /* made by alloc_free_begin */
   struct list pending;          /* removal not durable */
   struct list waiting;          /* for its grace period, in order of stamps */
@@ -90,5 +95,26 @@ extern int alloc_check_no_metadata (struct alloc *, uint64_t first, uint64_t n,
  * is forgotten until the next open. */
 extern void alloc_add_idle (struct alloc *, uint64_t first, uint64_t n,
                             bool zeroed);
+
+/* As alloc_reserve, with the lock held and not counted in the statistics.  Returns 1
+ * (they were idle), 2 (they come from the reserve) or -1. */
+extern int alloc_take (struct alloc *, uint64_t n, struct alloc_run *);
+/* Clusters that nobody ever used lose their count; with the lock held. */
+extern void alloc_drop_run (struct alloc *, uint64_t first, uint64_t n,
+                            bool zeroed);
+
+/* --- quarantine.c; with the lock held --- */
+
+/* Lowers the counts of clusters to which no pointer was published, but that readers may
+ * know from others who used them: what becomes free waits for its grace period.  -1:
+ * reported; they are leaked. */
+extern int alloc_release (struct alloc *, uint64_t first, uint64_t n);
+
+/* --- allocpack.c; with the lock held --- */
+
+/* The count of these clusters is 0 now. */
+extern void alloc_pack_forget (struct alloc *, uint64_t first, uint64_t n);
+/* Gives back what was taken and not used. */
+extern void alloc_pack_give_back (struct alloc *);
 
 #endif /* QCOW2_ALLOC_IMPL_H */

@@ -358,8 +358,8 @@ take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
 /* The order of preference: see the top of the file.  1: idle clusters, 2: from the
  * reserve, -1: failed.
  */
-static int
-reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
+int
+alloc_take (struct alloc *a, uint64_t n, struct alloc_run *run)
 {
   uint64_t least;
   int r;
@@ -394,7 +394,7 @@ alloc_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
   LOCK_FOR_BLOCK (&a->lock);
 
   assert (n > 0);
-  if (reserve (a, n, run) == -1)
+  if (alloc_take (a, n, run) == -1)
     return -1;
   a->stats.allocated += run->clusters;
   return 0;
@@ -408,7 +408,7 @@ static int
 reserve_table_run (struct alloc *a)
 {
   struct alloc_run run;
-  const int r = reserve (a, max64 (TABLE_RUN >> a->bits, 1), &run);
+  const int r = alloc_take (a, max64 (TABLE_RUN >> a->bits, 1), &run);
 
   if (r == -1)
     return -1;
@@ -416,8 +416,7 @@ reserve_table_run (struct alloc *a)
       hostfile_allocate (a->file, run.host, run.clusters << a->bits) == -1) {
     const int err = errno == EDQUOT || errno == EFBIG ? ENOSPC : errno;
 
-    refcount_dec (a->refcounts, run.host >> a->bits, run.clusters,
-                  run.zeroed ? became_zeroed : became_stale, a);
+    alloc_drop_run (a, run.host >> a->bits, run.clusters, run.zeroed);
     errno = err;
     return -1;
   }
@@ -451,6 +450,13 @@ alloc_reserve_table (struct alloc *a, struct alloc_run *run)
 }
 
 /* --- giving clusters back --- */
+
+void
+alloc_drop_run (struct alloc *a, uint64_t first, uint64_t n, bool zeroed)
+{
+  refcount_dec (a->refcounts, first, n, zeroed ? became_zeroed : became_stale,
+                a);
+}
 
 void
 alloc_abort (struct alloc *a, const struct alloc_run *run)
@@ -506,10 +512,10 @@ alloc_give_back (struct alloc *a)
     a->batch = min_batch (a);
     a->bump_used = false;
     if (a->tables.clusters > 0)
-      refcount_dec (a->refcounts, a->tables.host >> a->bits,
-                    a->tables.clusters,
-                    a->tables.zeroed ? became_zeroed : became_stale, a);
+      alloc_drop_run (a, a->tables.host >> a->bits, a->tables.clusters,
+                      a->tables.zeroed);
     a->tables.clusters = 0;
+    alloc_pack_give_back (a);
   }
   return alloc_reap (a);
 }
@@ -532,7 +538,7 @@ alloc_trim_file (struct alloc *a)
   LOCK_FOR_BLOCK (&a->lock);
 
   if (!a->regular || a->reaping > 0 || a->bump < a->bump_end ||
-      a->tables.clusters > 0)
+      a->tables.clusters > 0 || a->pack.end - a->pack.at >= UINT64_C (1) << a->bits)
     return 0;
   if (refcount_end (a->refcounts, &end) == -1)
     return -1;

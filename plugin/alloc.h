@@ -52,6 +52,17 @@ extern int alloc_reserve_table (struct alloc *, struct alloc_run *);
 extern void alloc_abort (struct alloc *, const struct alloc_run *);
 extern void alloc_abort_table (struct alloc *, const struct alloc_run *);
 
+/* Places for compressed clusters: BYTES each (1 to the cluster size), one behind the
+ * other where that can be, in host clusters that they share.  alloc_pack sets HOST of
+ * all N and gives every host cluster that a piece touches one reference for it; or does
+ * nothing and returns -1 as alloc_reserve.  The bytes are the caller's to write.
+ * alloc_unpack gives back pieces to which no pointer was ever published: cannot fail,
+ * keeps errno.  Pieces that were published are freed as the clusters that they touch. */
+struct alloc_piece { uint64_t host, bytes; };
+extern int alloc_pack (struct alloc *, struct alloc_piece *, unsigned n);
+extern void alloc_unpack (struct alloc *, const struct alloc_piece *,
+                          unsigned n);
+
 /* Freeing: first make room for N runs (may fail with ENOMEM), then, after
  * the pointers have gone from memory, hand over the runs.  Room not used is given
  * back by alloc_free_end.  Each run loses one reference per cluster once the

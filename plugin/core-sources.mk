@@ -7,6 +7,7 @@ core_sources = \
 	%reldir%/alloc-impl.h \
 	%reldir%/alloc.c \
 	%reldir%/alloc.h \
+	%reldir%/allocpack.c \
 	%reldir%/bitmap.c \
 	%reldir%/bitmap.h \
 	%reldir%/bitmapdir.c \

@@ -148,6 +148,7 @@ became_free (void *opaque, uint64_t first, uint64_t n)
     return;
   }
 
+  alloc_pack_forget (a, first, n);
   if (freeset_add (&a->held, first, n) == -1)
     a->held_failed = true;
   item = f->spare;
@@ -213,6 +214,17 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
     return 0;
   errno = err;
   return -1;
+}
+
+int
+alloc_release (struct alloc *a, uint64_t first, uint64_t n)
+{
+  struct freed f = { .a = a, .stamp = grace_stamp (a->grace) };
+
+  if (refcount_dec (a->refcounts, first, n, became_free, &f) == -1)
+    return -1;
+  a->quarantined += f.clusters;
+  return 0;
 }
 
 /* Those whose grace period is over, taken out of the list.  They are
