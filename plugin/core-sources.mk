@@ -25,6 +25,9 @@ core_sources = \
 	%reldir%/cow.c \
 	%reldir%/crypt.c \
 	%reldir%/crypt.h \
+	%reldir%/deflated.c \
+	%reldir%/deflater.c \
+	%reldir%/deflater.h \
 	%reldir%/disk-impl.h \
 	%reldir%/disk.c \
 	%reldir%/disk.h \

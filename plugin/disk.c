@@ -97,6 +97,25 @@ describe (struct disk *d, const struct header *h)
             d->why_readonly ? ", read-only" : "");
 }
 
+/* As in QEMU: what is compressed can't be encrypted, nor lie in a data file. */
+static int
+check_compress (const char *path, const struct header *h)
+{
+  const char *what = NULL;
+
+  if (h->crypt_method != QCOW2_CRYPT_NONE)
+    what = "the image is encrypted";
+  else if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+    what = "the image has an external data file";
+  else if (!compress_supported (h->compression_type))
+    what = "this build lacks the image's compression type";
+  if (what == NULL)
+    return 0;
+  nbdkit_error ("%s: compress=on is not possible: %s", path, what);
+  errno = EINVAL;
+  return -1;
+}
+
 /* An image from strangers gets no more memory and time than any sane one needs. */
 #define UNTRUSTED_L1_BYTES (4u << 20)
 #define UNTRUSTED_REFTABLE_BYTES (1u << 20)
@@ -142,6 +161,7 @@ open_layers (struct disk *d)
                         &cipher) == -1)
     return -1;
   if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
+      (o->compress && check_compress (o->path, &header) == -1) ||
       layers_add_qcow2 (d->layers, file, &header, cipher) == -1) {
     crypt_free (cipher);
     header_free (&header);

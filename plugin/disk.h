@@ -31,6 +31,7 @@ struct disk_options {
   bool untrusted;               /* an image from strangers: see the manual */
   bool discard;
   enum detect_zeroes detect_zeroes;
+  bool compress;                /* whole new clusters */
   bool drop_cache;
   bool lock;
   const struct hostfile_hooks *hooks;   /* tests; NULL otherwise */

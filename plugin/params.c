@@ -168,6 +168,9 @@ params_set (struct params *p, const char *key, const char *value)
     { "off", DETECT_ZEROES_OFF }, { "on", DETECT_ZEROES_ON },
     { "unmap", DETECT_ZEROES_UNMAP }, { NULL, 0 }
   };
+  static const struct choice switches[] = {
+    { "off", false }, { "on", true }, { NULL, 0 }
+  };
   static const struct choice caches[] = {
     { "default", false }, { "none", true }, { NULL, 0 }
   };
@@ -206,6 +209,12 @@ params_set (struct params *p, const char *key, const char *value)
     if (parse_choice (key, value, detects, &choice) == -1)
       return -1;
     p->options.detect_zeroes = choice;
+    return 0;
+  }
+  if (strcmp (key, "compress") == 0) {
+    if (parse_choice (key, value, switches, &choice) == -1)
+      return -1;
+    p->options.compress = choice;
     return 0;
   }
   if (strcmp (key, "cache") == 0) {

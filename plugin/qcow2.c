@@ -68,6 +68,7 @@ qcow2_config_complete (void)
   "untrusted=true|false         Image from strangers: deny files it names.\n"\
   "discard=unmap|ignore         What trim does (default unmap).\n"           \
   "detect-zeroes=off|on|unmap   What to do with zeros that are written.\n"   \
+  "compress=off|on              Store what is written compressed (default off).\n"\
   "cache=default|none           Keep data out of the page cache: none.\n"    \
   "lock=on|off                  QEMU-compatible image locks (default on)."
 
@@ -81,6 +82,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_bitmaps=yes\n");
   printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
+  printf ("qcow2_compress=yes\n");
   printf ("qcow2_luks=yes\n");
   printf ("qcow2_aes=yes\n");
   printf ("qcow2_extended_l2=yes\n");

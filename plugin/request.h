@@ -66,6 +66,12 @@ extern int write_data (const struct view *, const void *buf, uint64_t count,
 extern int cow_write (const struct view *, const void *buf, uint64_t count,
                       uint64_t offset, uint64_t *done);
 
+/* --- deflated.c: the same, with whole clusters stored compressed --- */
+
+/* As cow_write, for a view that has a deflater. */
+extern int deflated_write (const struct view *, const void *buf,
+                           uint64_t count, uint64_t offset, uint64_t *done);
+
 /* --- erase.c --- */
 
 extern int request_trim (const struct view *, uint64_t count, uint64_t offset,

@@ -17,6 +17,7 @@
 #include "alloc.h"
 #include "bitmap.h"
 #include "checkpoint.h"
+#include "deflater.h"
 #include "fresh.h"
 #include "header.h"
 #include "health.h"
@@ -39,6 +40,8 @@ struct writable {
   struct inflight *inflight;
   struct fresh *fresh;                  /* NULL without extended L2 entries */
   struct checkpoint *checkpoint;
+  struct deflater *deflater;            /* whole new clusters are compressed;
+                                           NULL: they are not */
   struct bitmaps *bitmaps;              /* that follow changes; NULL: none */
   bool discard;                         /* trim does something */
   enum detect_zeroes detect_zeroes;

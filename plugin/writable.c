@@ -60,6 +60,7 @@ disk_free_writable (struct disk *d)
     alloc_close (d->w.alloc);
   l2_close (d->w.l2);
   refcount_close (d->refcounts);
+  deflater_free (d->w.deflater);
   layers_view_free (d->live.lower);
   memset (&d->w, 0, sizeof d->w);
   memset (&d->live, 0, sizeof d->live);
@@ -148,6 +149,11 @@ disk_become_writable (struct disk *d)
                                   max64 (d->options.l2_cache / 2, MIN_DIRTY));
   if (w->checkpoint == NULL)
     goto error;
+  if (d->options.compress) {
+    w->deflater = deflater_new (h->compression_type, h->cluster_size);
+    if (w->deflater == NULL)
+      goto error;
+  }
   if (d->bitmaps &&
       bitmap_start (d->bitmaps, d->refcounts, w->alloc, w->checkpoint,
                     d->health) == -1)

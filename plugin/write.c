@@ -4,7 +4,7 @@
  *
  * A cluster that is allocated and not shared (COPIED) is written in place: no
  * metadata changes, no claim is needed, neighbouring clusters go in one call.  The
- * rest is cow.c's.
+ * rest is cow.c's, or deflated.c's with compress=on.
  *
  * A write in place that runs beside a trim of the same cluster may land in a
  * host cluster that has just been freed; the caller's grace pin keeps that
@@ -98,7 +98,8 @@ write_data (const struct view *v, const void *buf_, uint64_t count,
       *settle |= unsettled;
     }
     else {
-      if (cow_write (v, buf, count, offset, &len) == -1)
+      if ((w->deflater ? deflated_write : cow_write) (v, buf, count, offset,
+                                                      &len) == -1)
         return -1;
       *settle = true;
     }

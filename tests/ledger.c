@@ -102,7 +102,13 @@ ledger_contents (struct ledger *l)
 static uint64_t
 word (uint32_t contents, uint64_t sector, unsigned i)
 {
-  return ((uint64_t) contents << 32 | sector) ^ (uint64_t) i << 56;
+  uint64_t w = ((uint64_t) contents << 32 | sector) ^ (uint64_t) i << 56;
+
+  if (contents % 4 == 0) {      /* something that can't be compressed */
+    w = (w ^ w >> 31) * UINT64_C (0x7fb5d329728ea185);
+    w = (w ^ w >> 27) * UINT64_C (0x81dadef4bc2dd44d);
+  }
+  return w;
 }
 
 void

@@ -41,6 +41,9 @@ done
 for value in '' yes ON unmapp 1 ignore; do
   refused 'detect-zeroes' file="$img" detect-zeroes="$value"
 done
+for value in '' yes ON true 9; do
+  refused 'compress' file="$img" compress="$value"
+done
 for value in '' on writeback NONE directsync; do
   refused 'cache' file="$img" cache="$value"
 done
@@ -60,7 +63,7 @@ refused 'create' file="$img" create=1M
 # shellcheck disable=SC2086
 for good in l2-cache=16M l2-cache=0 l2-slice=512 l2-slice=64K l2-slice=2M untrusted=true \
             untrusted=false untrusted=0 discard=unmap discard=ignore detect-zeroes=off \
-            detect-zeroes=on detect-zeroes=unmap cache=default cache=none lock=on \
+            detect-zeroes=on detect-zeroes=unmap compress=on compress=off cache=default cache=none lock=on \
             lock=off backing=follow backing=deny; do
   "$NBDKIT" -U - --run 'echo SERVED' "$PLUGIN" file="$img" $good > "$tmp/out"
   grep -q SERVED "$tmp/out"

@@ -479,6 +479,7 @@ random_options (struct trial *t, struct rng *rng)
   while (t->options.l2_slice > t->spec.cluster_size);
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 8) != 0;
+  t->options.compress = rng_below (rng, 3) == 0;
   t->eager = t->shared || rng_below (rng, 4) == 0;
   t->threads = t->eager || rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
   t->ops = (30 + rng_below (rng, 150)) / t->threads;
@@ -508,11 +509,12 @@ one_time (struct trial *t, struct rng *rng)
 
   random_options (t, rng);
   printf ("%u: %s: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u; "
-          "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s\n",
+          "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s%s\n",
           iteration, t->theme, t->spec.version, t->spec.cluster_size,
           t->spec.size, t->spec.refcount_bits, t->threads, t->ops,
           t->options.l2_cache, t->options.l2_slice,
-          t->options.discard ? ", discard" : "", t->eager ? ", eager" : "");
+          t->options.discard ? ", discard" : "", t->eager ? ", eager" : "",
+          t->options.compress ? ", compress" : "");
   fflush (stdout);
 
   rng_init (&t->cut_rng, rng_next (rng), 500);

@@ -574,13 +574,15 @@ make_trial (struct trial *t, struct rng *rng)
   t->options = (struct disk_options) {
     .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
     .backing = BACKING_FOLLOW, .discard = true,
+    .compress = rng_below (rng, 3) == 0,
   };
-  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s\n",
+  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s\n",
           iteration, spec->version, spec->cluster_size, spec->size,
           spec->refcount_bits, spec->extended ? ", subclusters" : "",
           t->has_below ? ", backing file" : "",
           spec->compressed ? ", compressed" : "",
-          snapshot ? ", snapshot" : "");
+          snapshot ? ", snapshot" : "",
+          t->options.compress ? ", compress" : "");
   fflush (stdout);
 }
 

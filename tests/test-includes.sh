@@ -13,9 +13,9 @@ levels=(
   "grace inflight hostlock dropcache hostfile header overlap compress crypt luks
    entry pack freeset fresh"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
-   payload inflated alloc quarantine allocpack l2 l2write layers snapshot bitmapdir
+   payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot bitmapdir
    census repair checkpoint bitmap"
-  "view request write cow erase"
+  "view request write cow deflated erase"
   "chain disk writable exports"
   "params qcow2"
 )

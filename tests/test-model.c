@@ -578,6 +578,7 @@ random_options (struct trial *t, struct rng *rng)
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 4) != 0;
   t->options.detect_zeroes = rng_below (rng, 3);
+  t->options.compress = rng_below (rng, 3) == 0;
   t->options.drop_cache = rng_below (rng, 8) == 0;
   t->options.lock = rng_below (rng, 2);
   t->slow = rng_below (rng, 2);
@@ -697,7 +698,7 @@ one_image (struct rng *rng)
   memcpy (t.first, b.data, b.len);
   printf ("%u: v%d, clusters %" PRIu64 "%s, size %" PRIu64 ", counts %u, "
           "%u below, %u snapshots, %s%s; %u threads, %u requests, cache %" PRIu64
-          ", slice %" PRIu64 "%s%s%s\n", iteration, t.spec.version,
+          ", slice %" PRIu64 "%s%s%s%s\n", iteration, t.spec.version,
           t.spec.cluster_size, t.spec.extended ? " (extended)" : "", t.spec.size,
           t.spec.refcount_bits, t.layers,
           t.nr_snapshots, t.spec.preallocation ? t.spec.preallocation : "off",
@@ -705,6 +706,7 @@ one_image (struct rng *rng)
           t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
           t.options.discard ? ", discard" : "",
           t.options.detect_zeroes ? ", detect zeroes" : "",
+          t.options.compress ? ", compress" : "",
           t.hot ? ", hot" : t.slow ? ", slow" : "");
   fflush (stdout);
 
