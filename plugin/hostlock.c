@@ -68,6 +68,10 @@ role_of (enum hostfile_lock lock)
   case HOSTFILE_WRITER:
     return (struct role) { PERM_READ | PERM_WRITE | PERM_RESIZE,
                            PERM_WRITE | PERM_RESIZE };
+  case HOSTFILE_DATA_READER:
+    return (struct role) { PERM_READ, PERM_RESIZE };
+  case HOSTFILE_DATA_WRITER:
+    return (struct role) { PERM_READ | PERM_WRITE | PERM_RESIZE, PERM_RESIZE };
   case HOSTFILE_UNLOCKED:
     break;
   }

@@ -14,6 +14,10 @@ enum hostfile_lock {
   HOSTFILE_UNLOCKED,
   HOSTFILE_READER,      /* uses read; does not share write, resize */
   HOSTFILE_WRITER,      /* uses read, write, resize; does not share write, resize */
+  /* The same for an external data file, of which only resize is not shared: the locks
+   * of the image itself keep writers apart. */
+  HOSTFILE_DATA_READER,
+  HOSTFILE_DATA_WRITER,
 };
 
 /* Goes from the locks of role FROM, which FD holds, to those of role TO.

@@ -81,6 +81,8 @@ check_refused (struct hostfile *f, enum hostfile_lock role, const char *text)
 static const int none[] = { 0 };
 static const int reader[] = { 100, 201, 203, 0 };
 static const int writer[] = { 100, 101, 103, 201, 203, 0 };
+static const int data_reader[] = { 100, 203, 0 };
+static const int data_writer[] = { 100, 101, 103, 203, 0 };
 
 static void
 test_bytes (void)
@@ -142,6 +144,34 @@ test_exclusion (void)
   hostfile_close (a);
   CHECK (hostfile_lock (b, HOSTFILE_WRITER) == 0);
   hostfile_close (b);
+}
+
+/* An external data file has one writer or any number of readers, too, but does not mind
+ * those who write and don't resize. */
+static void
+test_data_file (void)
+{
+  const struct hostfile_options options = {
+    .try_writable = true, .lock = true, .data_file = true,
+  };
+  struct hostfile *a, *b;
+
+  CHECK (hostfile_open (path, &options, &a) == 0);
+  check_bytes (data_reader);
+  CHECK (hostfile_lock (a, HOSTFILE_DATA_WRITER) == 0);
+  check_bytes (data_writer);
+  b = open_image (true);
+  check_refused (b, HOSTFILE_DATA_WRITER, "\"resize\" lock");
+  check_refused (b, HOSTFILE_DATA_READER, "cannot get the shared \"resize\" lock");
+  check_refused (b, HOSTFILE_READER, "shared \"write\" lock");
+  CHECK (hostfile_lock (a, HOSTFILE_DATA_READER) == 0);
+  check_bytes (data_reader);
+  CHECK (hostfile_lock (b, HOSTFILE_DATA_READER) == 0);
+  check_refused (a, HOSTFILE_DATA_WRITER, "\"resize\" lock");
+  check_bytes (data_reader);
+  hostfile_close (b);
+  hostfile_close (a);
+  check_bytes (none);
 }
 
 /* Another process with a classic lock, of which the kernel tells the PID. */
@@ -309,6 +339,7 @@ main (void)
 
   test_bytes ();
   test_exclusion ();
+  test_data_file ();
   test_classic_lock ();
   if (run ("qemu-img create -q -f qcow2 '%s' 4M 2>&1 && qemu-io --version 2>&1",
            output, sizeof output) == 0) {
