@@ -59,6 +59,9 @@ struct hostfile {
   _Atomic uint64_t size;
   atomic_bool no_dsync;         /* the host can't do RWF_DSYNC */
   atomic_bool no_punch;         /* the host can't punch holes */
+  atomic_bool no_zero;          /* the host can't zero ranges */
+  _Atomic uint64_t changes;     /* how many there were; counted when they are done */
+  _Atomic uint64_t synced;      /* how many of them a sync that has ended covers */
   atomic_bool diverted;         /* a hook did our work: ask not the host */
   atomic_int lost;              /* errno of a lost write, or 0; see above */
 
@@ -196,7 +199,9 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
     goto fail;
   /* Until now somebody else may have changed it: look again. */
   if (opts->lock &&
-      (hostfile_lock (f, HOSTFILE_READER) == -1 || examine (f) == -1))
+      (hostfile_lock (f, opts->data_file ? HOSTFILE_DATA_READER
+                      : HOSTFILE_READER) == -1 ||
+       examine (f) == -1))
     goto fail;
   if (opts->drop_cache) {
     f->dropcache = dropcache_new (f->fd);
@@ -476,9 +481,13 @@ hostfile_writev (struct hostfile *f, const struct iovec *iov, int niov,
     return report (f, "write", offset, count);
   if (r > 0) {
     raise_size (f, offset + count);
+    if (!dsync)
+      f->changes++;
     return 0;
   }
   r = dsync ? write_dsync_from (f, &c) : write_from (f, &c, 0);
+  if (!dsync || r == -1)
+    f->changes++;
   if (r == -1)
     return report (f, "write", offset, count);
   if (f->dropcache) {
@@ -502,6 +511,8 @@ hostfile_write (struct hostfile *f, const void *buf, uint64_t count,
 int
 hostfile_sync (struct hostfile *f)
 {
+  const uint64_t changes = f->changes;
+  uint64_t synced = f->synced;
   int r = choke (f, HOSTFILE_OP_SYNC, NULL, 0, 0, 0, false);
 
   if (r == 0)
@@ -514,15 +525,30 @@ hostfile_sync (struct hostfile *f)
     nbdkit_error ("%s: cannot make writes durable: fdatasync: %m", f->path);
     return -1;
   }
+  /* Another one may have begun later and ended earlier. */
+  while (synced < changes &&
+         !atomic_compare_exchange_weak (&f->synced, &synced, changes))
+    ;
   if (f->dropcache)
     dropcache_sync (f->dropcache);
   return 0;
 }
 
+int
+hostfile_sync_changes (struct hostfile *f)
+{
+  if (f->synced == f->changes && !f->lost)
+    return 0;
+  return hostfile_sync (f) == -1 ? -1 : 1;
+}
+
 /* --- space --- */
 
-int
-hostfile_punch (struct hostfile *f, uint64_t offset, uint64_t count)
+/* What punch and zero share.  On block devices, too, both modes mean zeros if they
+ * succeed.  (BLKDISCARD would promise nothing.) */
+static int
+erase (struct hostfile *f, int mode, atomic_bool *cannot, const char *what,
+       uint64_t offset, uint64_t count)
 {
   int r;
 
@@ -530,30 +556,42 @@ hostfile_punch (struct hostfile *f, uint64_t offset, uint64_t count)
     return 1;
   r = choke (f, HOSTFILE_OP_PUNCH, NULL, 0, offset, count, false);
   if (r == -1)
-    return report (f, "punch a hole of", offset, count);
-  if (r > 0)
+    return report (f, what, offset, count);
+  if (r > 0) {
+    f->changes++;
     return 1;
-  if (f->no_punch)
+  }
+  if (*cannot)
     return 0;
 
-  /* On block devices, too, this means zeros if it succeeds.  (BLKDISCARD
-   * would promise nothing.)
-   */
   do
-    r = fallocate (f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                   offset, count);
+    r = fallocate (f->fd, mode | FALLOC_FL_KEEP_SIZE, offset, count);
   while (r == -1 && errno == EINTR);
+  f->changes++;
   if (r == 0)
     return 1;
   if (errno == EOPNOTSUPP || errno == ENOSYS || errno == ENODEV) {
-    nbdkit_debug ("%s: the host cannot punch holes: %m", f->path);
-    f->no_punch = true;
+    nbdkit_debug ("%s: the host cannot %s ranges: %m", f->path, what);
+    *cannot = true;
     return 0;
   }
   /* Not a multiple of the device's blocks: the next range may be one. */
   if (errno == EINVAL && !f->regular)
     return 0;
-  return report (f, "punch a hole of", offset, count);
+  return report (f, what, offset, count);
+}
+
+int
+hostfile_punch (struct hostfile *f, uint64_t offset, uint64_t count)
+{
+  return erase (f, FALLOC_FL_PUNCH_HOLE, &f->no_punch, "punch a hole of",
+                offset, count);
+}
+
+int
+hostfile_zero (struct hostfile *f, uint64_t offset, uint64_t count)
+{
+  return erase (f, FALLOC_FL_ZERO_RANGE, &f->no_zero, "zero", offset, count);
 }
 
 int
@@ -595,6 +633,7 @@ hostfile_truncate (struct hostfile *f, uint64_t size)
                   f->path, size);
     return -1;
   }
+  f->changes++;
   if (f->regular)
     f->size = size;
   return 0;

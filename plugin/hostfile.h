@@ -27,7 +27,7 @@ enum hostfile_op {
   HOSTFILE_OP_READ,
   HOSTFILE_OP_WRITE,    /* iov holds what is about to be written */
   HOSTFILE_OP_SYNC,
-  HOSTFILE_OP_PUNCH,
+  HOSTFILE_OP_PUNCH,    /* or zeros by other means than writing */
   HOSTFILE_OP_TRUNCATE, /* offset is the new size */
   HOSTFILE_OP_ALLOCATE, /* no contents change */
 };
@@ -44,6 +44,7 @@ struct hostfile_options {
                            to read-only: ask hostfile_is_writable */
   bool lock;            /* take the reader's lock before anything of the file is
                            believed, its size included */
+  bool data_file;       /* it is an external data file: that is who it locks for */
   bool drop_cache;      /* cache=none: keep the data out of the page cache */
   const struct hostfile_hooks *hooks;  /* NULL outside tests; outlives the file */
 };
@@ -78,10 +79,16 @@ extern int hostfile_writev (struct hostfile *, const struct iovec *iov, int niov
 
 /* fdatasync. */
 extern int hostfile_sync (struct hostfile *);
+/* The same, if anything was changed since the last sync that went well.  Returns 1 if a
+ * sync was needed. */
+extern int hostfile_sync_changes (struct hostfile *);
 
 /* Gives the range back to the host and makes it read as zeros.  Returns 1 if
  * that was done, 0 if the host can't (remembered; not an error), -1 on error. */
 extern int hostfile_punch (struct hostfile *, uint64_t offset, uint64_t count);
+/* Makes the range, which lies within the file, read as zeros, without writing them, and
+ * without giving it back to the host.  Returns as hostfile_punch. */
+extern int hostfile_zero (struct hostfile *, uint64_t offset, uint64_t count);
 
 /* Makes sure that writes to the range, which lies within the file, will find space
  * (on hosts that overwrite in place).  What it reads as does not change.  A host that

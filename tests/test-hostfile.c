@@ -540,9 +540,59 @@ test_space (void)
   CHECK (hostfile_punch (f, 0, 512) == 0);
   CHECK (host.punches == 1);
   calm_host ();
+
+  /* Zeros without writing or freeing, where the host has them. */
+  memset (buf, 0xbb, 4096);
+  CHECK (hostfile_write (f, buf, 4096, 0) == 0);
+  r = hostfile_zero (f, 100, 1000);
+  CHECK (r == 0 || r == 1);
+  CHECK (hostfile_read (f, buf, 4096, 0) == 0);
+  for (int i = 0; i < 4096; i++)
+    CHECK (buf[i] == (r == 1 && i >= 100 && i < 1100 ? 0 : 0xbb));
+  host.punch_errno = EIO;
+  CHECK_FAILS (hostfile_zero (f, 0, 512), EIO,
+               "cannot zero 512 bytes at offset 0");
+  host.punch_errno = EOPNOTSUPP;
+  CHECK (hostfile_zero (f, 0, 512) == 0);
+  host.punches = 0;
+  CHECK (hostfile_zero (f, 0, 512) == 0);
+  CHECK (host.punches == 0);
+  calm_host ();
   CHECK_FAILS (hostfile_truncate (f, UINT64_C (1) << 63), EFBIG,
                "cannot set the size");
   CHECK (hostfile_size (f) == 8 * MIB);
+  hostfile_close (f);
+}
+
+/* A sync only where there is something to sync. */
+static void
+test_sync_changes (void)
+{
+  struct hostfile *f = fresh (&rw);
+  uint8_t buf[512] = { 0 };
+  const struct iovec iov = { buf, sizeof buf };
+
+  calm_host ();
+  CHECK (hostfile_sync_changes (f) == 0);
+  CHECK (hostfile_write (f, buf, 512, 0) == 0);
+  CHECK (hostfile_sync_changes (f) == 1);
+  CHECK (hostfile_sync_changes (f) == 0);
+  CHECK (hostfile_writev (f, &iov, 1, 512, true) == 0);
+  CHECK (hostfile_sync_changes (f) == 0);
+  CHECK (hostfile_punch (f, 0, 512) >= 0);
+  CHECK (hostfile_sync_changes (f) == 1);
+  CHECK (hostfile_truncate (f, 4096) == 0);
+  CHECK (hostfile_sync_changes (f) == 1);
+  CHECK (hostfile_write (f, buf, 512, 0) == 0);
+  CHECK (hostfile_sync (f) == 0);
+  CHECK (hostfile_sync_changes (f) == 0);
+
+  /* One that fails leaves everything to be synced. */
+  CHECK (hostfile_write (f, buf, 512, 0) == 0);
+  host.sync_errno = EIO;
+  CHECK_FAILS (hostfile_sync_changes (f), EIO, "fdatasync");
+  host.sync_errno = 0;
+  CHECK (hostfile_sync_changes (f) == 1);
   hostfile_close (f);
 }
 
@@ -727,6 +777,7 @@ main (void)
   test_dsync ();
   test_drop_cache ();
   test_space ();
+  test_sync_changes ();
   test_hooks ();
   test_threads (false);
   test_threads (true);
