@@ -11,6 +11,11 @@
  * and are refused.  A format is never probed: an image that does not say what its
  * backing file is could make us read any raw file as an image, and the reverse.
  *
+ * An external data file is never anything but raw, so it needs no format.  QEMU looks for
+ * a relative name in its working directory, others next to the image, as for backing
+ * files.  Wherever it is, it is opened; if there is one in either place they must be the
+ * same.
+ *
  * A file that is in the chain already, and a chain that is deeper than
  * MAX_LAYERS, are refused.  Every layer stays open and is locked as a reader; a
  * chain may need more open files than the default limit allows, so the soft limit is
@@ -24,6 +29,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "bytes.h"
 #include "chain.h"
@@ -68,8 +75,8 @@ check_features (const char *path, const struct header *h)
 {
   const char *what = NULL;
 
-  if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
-    what = "an external data file";
+  if ((h->incompatible & QCOW2_INCOMPAT_DATA_FILE) && h->nb_snapshots > 0)
+    what = "internal snapshots together with an external data file";
   else if (!compress_supported (h->compression_type))
     what = "zstd compression, for which this plugin was not built";
 
@@ -209,10 +216,10 @@ has_protocol (const char *name)
   return colon != NULL && (slash == NULL || colon < slash);
 }
 
-/* The path that backing file NAME of the image at OVERLAY means; to be freed.
+/* The path that NAME, of a WHAT of the image at OVERLAY, means; to be freed.
  * NULL on error (reported). */
 static char *
-resolve_name (const char *overlay, const char *name)
+resolve_name (const char *overlay, const char *what, const char *name)
 {
   const char *slash;
   char *path;
@@ -221,13 +228,13 @@ resolve_name (const char *overlay, const char *name)
   if (strncmp (name, "file:", 5) == 0)
     name += 5;
   else if (has_protocol (name)) {
-    nbdkit_error ("%s: backing file name \"%s\" is not a plain path; "
-                  "only files are supported", overlay, name);
+    nbdkit_error ("%s: %s name \"%s\" is not a plain path; "
+                  "only files are supported", overlay, what, name);
     errno = ENOTSUP;
     return NULL;
   }
   if (name[0] == '\0') {
-    nbdkit_error ("%s: backing file name is empty", overlay);
+    nbdkit_error ("%s: %s name is empty", overlay, what);
     errno = EINVAL;
     return NULL;
   }
@@ -244,22 +251,140 @@ resolve_name (const char *overlay, const char *name)
   return path;
 }
 
+/* --- external data files --- */
+
+/* NAME as QEMU understands it: as it stands, from the current directory.  NULL: not
+ * a relative name of something that is there. */
+static char *
+find_in_cwd (const char *name, struct stat *st)
+{
+  CLEANUP_FREE char *cwd = NULL;
+  char *path;
+
+  if (strncmp (name, "file:", 5) == 0)
+    name += 5;
+  if (name[0] == '/' || stat (name, st) == -1 ||
+      (cwd = getcwd (NULL, 0)) == NULL ||
+      asprintf (&path, "%s/%s", cwd, name) == -1)
+    return NULL;
+  return path;
+}
+
+/* Where the data file of the image at OVERLAY is; to be freed.  NULL: reported. */
+static char *
+find_data_file (const char *overlay, const char *name)
+{
+  char *path = resolve_name (overlay, "data file", name);
+  char *other;
+  struct stat st, other_st;
+
+  if (path == NULL)
+    return NULL;
+  other = find_in_cwd (name, &other_st);
+  if (other == NULL)
+    return path;
+  if (stat (path, &st) == -1) {
+    free (path);
+    return other;
+  }
+  if (st.st_dev == other_st.st_dev && st.st_ino == other_st.st_ino) {
+    free (other);
+    return path;
+  }
+  nbdkit_error ("%s: the external data file \"%s\" could be %s or %s: "
+                "use data-file= to say which", overlay, name, path, other);
+  errno = EINVAL;
+  free (other);
+  free (path);
+  return NULL;
+}
+
+/* As which of the files of LAYERS, or as FILE, is DATA in use already?  Or NULL. */
+static struct hostfile *
+find_same (struct layers *layers, struct hostfile *file, struct hostfile *data)
+{
+  unsigned i;
+
+  if (file && hostfile_same (file, data))
+    return file;
+  for (i = 0; i < layers_count (layers); i++)
+    if (hostfile_same (layers_file (layers, i), data))
+      return layers_file (layers, i);
+    else if (hostfile_same (layers_data_file (layers, i), data))
+      return layers_data_file (layers, i);
+  return NULL;
+}
+
+int
+chain_open_data_file (struct layers *layers, struct hostfile *file,
+                      const struct header *h,
+                      const struct chain_options *options,
+                      const struct hostfile_options *file_options_,
+                      struct hostfile **data)
+{
+  struct hostfile_options file_options = *file_options_;
+  const char *overlay = hostfile_path (file);
+  const bool replaced =
+    options->data_file == DATA_FILE_PATH && layers_count (layers) == 0;
+  CLEANUP_FREE char *path = NULL;
+  struct hostfile *same;
+
+  *data = NULL;
+  errno = EINVAL;
+  if (!(h->incompatible & QCOW2_INCOMPAT_DATA_FILE)) {
+    if (!replaced)
+      return 0;
+    nbdkit_error ("%s: the image has no external data file: "
+                  "data-file=%s is not for it", overlay, options->data_file_path);
+    return -1;
+  }
+  if (options->data_file == DATA_FILE_DENY) {
+    nbdkit_error ("%s: the image has an external data file (\"%s\"), "
+                  "and data files are denied", overlay,
+                  h->data_file ? h->data_file : "");
+    errno = EPERM;
+    return -1;
+  }
+  if (!replaced && h->data_file == NULL) {
+    nbdkit_error ("%s: the image has an external data file, but does not say "
+                  "where it is%s", overlay,
+                  layers_count (layers) == 0 ? ": use data-file=PATH" : "");
+    return -1;
+  }
+
+  path = replaced ? strdup (options->data_file_path)
+    : find_data_file (overlay, h->data_file);
+  if (path == NULL)
+    return -1;
+  file_options.data_file = true;
+  reserve_files (2 * layers_count (layers) + 2);
+  if (hostfile_open (path, &file_options, data) == -1)
+    return -1;
+  same = find_same (layers, file, *data);
+  if (same == NULL)
+    return 0;
+  nbdkit_error ("%s: the external data file of %s is in use already, as %s",
+                path, overlay, hostfile_path (same));
+  hostfile_close (*data);
+  *data = NULL;
+  errno = ELOOP;
+  return -1;
+}
+
 /* --- the chain --- */
 
 static int
 check_new (struct layers *layers, struct hostfile *file)
 {
-  unsigned i;
+  struct hostfile *same = find_same (layers, NULL, file);
 
-  for (i = 0; i < layers_count (layers); i++)
-    if (hostfile_same (layers_file (layers, i), file)) {
-      nbdkit_error ("%s: backing chain loops: the file is in it already, as %s",
-                    hostfile_path (file),
-                    hostfile_path (layers_file (layers, i)));
-      errno = ELOOP;
-      return -1;
-    }
-  if (i >= MAX_LAYERS) {
+  if (same) {
+    nbdkit_error ("%s: backing chain loops: the file is in it already, as %s",
+                  hostfile_path (file), hostfile_path (same));
+    errno = ELOOP;
+    return -1;
+  }
+  if (layers_count (layers) >= MAX_LAYERS) {
     nbdkit_error ("%s: backing chain has more than %d files",
                   hostfile_path (file), MAX_LAYERS);
     errno = ELOOP;
@@ -273,16 +398,19 @@ add_qcow2 (struct layers *layers, const char *path,
            const struct chain_options *options)
 {
   struct crypt_cipher *cipher;
-  struct hostfile *file;
+  struct hostfile *file, *data = NULL;
   struct header header;
 
   if (chain_open_image (path, &options->file, &options->secret, &file,
                         &header, &cipher) == -1)
     return -1;
   if (check_new (layers, file) == -1 ||
-      layers_add_qcow2 (layers, file, &header, cipher) == -1) {
+      chain_open_data_file (layers, file, &header, options, &options->file,
+                            &data) == -1 ||
+      layers_add_qcow2 (layers, file, data, &header, cipher) == -1) {
     crypt_free (cipher);
     header_free (&header);
+    hostfile_close (data);
     hostfile_close (file);
     return -1;
   }
@@ -333,7 +461,7 @@ chain_open (struct layers *layers, const struct chain_options *options_)
       return -1;
     }
     path = policy == BACKING_PATH ? strdup (options.backing_path)
-      : resolve_name (overlay, h->backing_file);
+      : resolve_name (overlay, "backing file", h->backing_file);
     if (path == NULL)
       return -1;
 

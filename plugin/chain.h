@@ -20,6 +20,14 @@ enum backing_policy {
   BACKING_PATH,         /* this file, whatever the header says */
 };
 
+/* About the external data file of the top image; those below it follow what their
+ * headers say, unless DATA_FILE_DENY. */
+enum data_file_policy {
+  DATA_FILE_FOLLOW,     /* what the header says */
+  DATA_FILE_DENY,       /* refuse images that have one */
+  DATA_FILE_PATH,       /* this file, whatever the header says */
+};
+
 /* For all images of the chain that are encrypted. */
 struct chain_secret {
   const char *passphrase;       /* NULL: none was given */
@@ -31,6 +39,8 @@ struct chain_options {
   const char *backing_path;     /* absolute; BACKING_PATH only */
   const char *backing_format;   /* "qcow2", "raw" or NULL; of the top image's
                                    backing file */
+  enum data_file_policy data_file;
+  const char *data_file_path;   /* absolute; DATA_FILE_PATH only */
   struct chain_secret secret;
   struct hostfile_options file; /* try_writable is ignored; lock: all of them */
 };
@@ -43,6 +53,14 @@ extern int chain_open_image (const char *path, const struct hostfile_options *,
                              const struct chain_secret *,
                              struct hostfile **file, struct header *header,
                              struct crypt_cipher **cipher);
+
+/* Opens the external data file of the image FILE, which is about to become the next of
+ * LAYERS; *DATA is NULL if it has none.  FILE_OPTIONS as for the image.  -1: reported. */
+extern int chain_open_data_file (struct layers *, struct hostfile *file,
+                                 const struct header *,
+                                 const struct chain_options *,
+                                 const struct hostfile_options *,
+                                 struct hostfile **data);
 
 /* Adds all that lies below the image at the bottom of LAYERS (which is the top image). */
 extern int chain_open (struct layers *, const struct chain_options *);

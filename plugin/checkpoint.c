@@ -18,6 +18,10 @@
  * count is durable already, and its target reads the same with or without its
  * contents (R3).  One sync then serves both phases.
  *
+ * With an external data file the barrier before L2 entries is a sync of that file,
+ * and the image is synced where it was changed: a flush with no change of metadata is one
+ * sync, as without such a file.
+ *
  * A snapshot is not atomic over slices: a request that is under way may be in it in
  * part.  Each entry is valid on its own, and only completed requests are
  * promised to a flush.
@@ -52,6 +56,7 @@
 
 struct checkpoint {
   struct hostfile *file;
+  struct hostfile *data;        /* external data file; or NULL */
   struct l2 *l2;
   struct alloc *alloc;
   struct refcounts *refcounts;
@@ -104,15 +109,42 @@ checkpoint_free (struct checkpoint *ck)
   free (ck);
 }
 
-static int
-sync_file (struct checkpoint *ck)
+void
+checkpoint_set_data_file (struct checkpoint *ck, struct hostfile *data)
 {
-  ck->syncs++;
-  if (hostfile_sync (ck->file) == 0)
+  ck->data = data;
+}
+
+/* One of the two; the first error ends all changes. */
+static int
+sync_one (struct checkpoint *ck, struct hostfile *file, bool always)
+{
+  int r = always ? hostfile_sync (file) : hostfile_sync_changes (file);
+
+  if (always || r != 0)
+    ck->syncs++;
+  if (r != -1)
     return 0;
   health_fail (ck->health, "a sync failed");    /* R9 */
   errno = EIO;
   return -1;
+}
+
+static int
+sync_file (struct checkpoint *ck)
+{
+  return sync_one (ck, ck->file, ck->data == NULL);
+}
+
+/* Before pointers are written: what they point to. */
+static int
+sync_targets (struct checkpoint *ck, const struct l2_snapshot *snap)
+{
+  if (ck->data == NULL)
+    return snap->barrier ? sync_file (ck) : 0;
+  if (sync_one (ck, ck->data, false) == -1)
+    return -1;
+  return snap->l1_barrier ? sync_file (ck) : 0;
 }
 
 /* Writes changed counts.  If the refcount table has moved, nothing must be lost of
@@ -154,7 +186,7 @@ write_phases (struct checkpoint *ck, struct l2_snapshot *snap)
     return -1;
   if (write_counts (ck) == -1)
     return -1;
-  if (snap->barrier && sync_file (ck) == -1)
+  if (sync_targets (ck, snap) == -1)
     return -1;
   if (l2_write (ck->l2, snap) == -1)
     return -1;

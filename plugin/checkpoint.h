@@ -33,6 +33,8 @@ extern struct checkpoint *checkpoint_new (struct hostfile *, struct l2 *,
                                           unsigned cluster_bits,
                                           uint64_t dirty_limit);
 extern void checkpoint_free (struct checkpoint *);
+/* Guest data are in this file, not in the image. */
+extern void checkpoint_set_data_file (struct checkpoint *, struct hostfile *);
 
 /* Makes everything durable that was done before the call: data and metadata.
  * Concurrent callers share.  Returns 0, or -1 with errno: ENOSPC (all changes are

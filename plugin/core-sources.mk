@@ -25,6 +25,8 @@ core_sources = \
 	%reldir%/cow.c \
 	%reldir%/crypt.c \
 	%reldir%/crypt.h \
+	%reldir%/datafile.c \
+	%reldir%/datafile.h \
 	%reldir%/deflated.c \
 	%reldir%/deflater.c \
 	%reldir%/deflater.h \

@@ -30,6 +30,10 @@
  * data in a host cluster of our own (RESERVED, ZERO_ALLOC) is written there, whatever was
  * there before; where that is zeros still (fresh.c), as in a new cluster.  A compressed
  * cluster is rewritten whole.
+ *
+ * In an external data file every unit has its place already.  What is there may be
+ * anything, so the fill is left out only where the host has holes; and nothing is
+ * written beyond the end of the disk.
  */
 
 #include <config.h>
@@ -59,7 +63,8 @@ static const char zeros[64u << 10];
 struct target {
   uint64_t guest, len;          /* bytes */
   struct alloc_run run;         /* (without clusters, if reused) */
-  bool reused;                  /* it was theirs before (ZERO_ALLOC, RESERVED) */
+  bool reused;                  /* it was theirs before (ZERO_ALLOC, RESERVED), or always
+                                   is (in an external data file) */
   bool was_zero;                /* what is touched read as zeros before, all of it */
   bool copied;                  /* data around it came along */
 };
@@ -173,7 +178,7 @@ reads_zero_before (struct cow *c, const struct target *t, uint64_t at,
   return request_reads_zero (c->v, at, min64 (end, c->v->size) - at);
 }
 
-/* A target in the host cluster that old[I] has already. */
+/* A target in the host cluster that old[I] has already, or in an external data file. */
 static void
 reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
 {
@@ -182,9 +187,9 @@ reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
 
   *t = (struct target) {
     .guest = at, .len = old_end (c, i) - at, .reused = true,
-    .run.host = run->host + (at - run->start),
+    .run.host = c->v->w->data ? at : run->host + (at - run->start),
   };
-  if (run->kind == RUN_RESERVED) {
+  if (run->kind == RUN_RESERVED && c->v->w->data == NULL) {
     host_clusters (c, t, &first, &n);
     t->run.zeroed = t->run.settled = fresh_has (c->v->w->fresh, first, n);
   }
@@ -214,14 +219,15 @@ acquire_target (struct cow *c, unsigned i, uint64_t at)
   struct target *t = &c->targets[c->nr_targets];
   int r;
 
-  if (reusable (&c->old[i]))
+  if (reusable (&c->old[i]) || c->v->w->data)
     reuse (c, i, at, t);
   else if (reserve (c, i, at, t) == -1)
     return -1;
   c->nr_targets++;
   /* (Where it makes no difference: without a look at what is below.) */
-  r = t->reused && !t->run.settled ? c->old[i].kind == RUN_ZERO_ALLOC
-                                   : reads_zero_before (c, t, at, i);
+  r = t->reused && !t->run.settled
+    ? c->old[i].kind == RUN_ZERO_ALLOC || c->old[i].kind == RUN_ZERO
+    : reads_zero_before (c, t, at, i);
   t->was_zero = r == 1;
   return r == -1 ? -1 : 0;
 }
@@ -302,6 +308,18 @@ write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
   return 0;
 }
 
+/* Does an external data file have a hole there? */
+static bool
+is_hole (struct cow *c, uint64_t host, uint64_t len)
+{
+  const struct writable *w = c->v->w;
+  uint64_t n = len;
+  bool hole;
+
+  return w->data != NULL && !payload_is_encrypted (w->payload) &&
+    hostfile_hole (w->data, host, &n, &hole) == 0 && hole && n == len;
+}
+
 /* Prepares the fill [from, to) of a target: either as an element of the write (in
  * IOV, with a buffer to free in *BUF), or done already, or not needed. */
 static int
@@ -322,7 +340,7 @@ prepare_fill (struct cow *c, const struct target *t, uint64_t from,
       return -1;
   }
   if (zero) {
-    if (t->run.zeroed)
+    if (t->run.zeroed || is_hole (c, host, len))
       return 0;
     if (len > sizeof zeros)
       return write_zeros (c, len, host, from);
@@ -380,6 +398,8 @@ write_target (struct cow *c, struct target *t)
   int n = 0;
 
   touched (c, t, &t_start, &t_end);
+  if (c->v->w->data)
+    t_end = min64 (t_end, c->v->size);
   at = from = max64 (t_start, c->start);
   to = min64 (t_end, c->end);
   if (copy_untouched (c, t, t->guest, t_start) == -1 ||

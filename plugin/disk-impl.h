@@ -24,7 +24,7 @@ struct disk_snapshot {
 
 struct disk {
   struct disk_options options;
-  char description[128];
+  char description[160];
   const char *why_readonly;     /* under lock, once clients may come */
 
   struct grace *grace;

@@ -42,10 +42,14 @@ static const char *
 find_why_readonly (const struct disk *d, const struct header *h,
                    const struct hostfile *file)
 {
+  const struct hostfile *data = layers_data_file (d->layers, 0);
+
   if (d->options.untrusted)
     return "untrusted images are not written";
   if (!hostfile_is_writable (file))
     return "the file is not writable";
+  if (!hostfile_is_writable (data))
+    return "the external data file is not writable";
   if (h->incompatible & QCOW2_INCOMPAT_CORRUPT)
     return "the image is marked corrupt";
   return NULL;
@@ -87,10 +91,13 @@ describe (struct disk *d, const struct header *h)
   describe_size (h->cluster_size, cluster, sizeof cluster);
   describe_size (entry_unit_size (h), unit, sizeof unit);
   snprintf (d->description, sizeof d->description,
-            "qcow2 v%u, %s clusters%s%s%s%s, %u layer%s%s", h->version, cluster,
+            "qcow2 v%u, %s clusters%s%s%s%s%s, %u layer%s%s", h->version, cluster,
             entry_is_extended (h) ? " of " : "",
             entry_is_extended (h) ? unit : "",
             entry_is_extended (h) ? " subclusters" : "",
+            layers_external (d->layers, 0) == NULL ? ""
+            : h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE
+            ? ", raw data file" : ", data file",
             h->crypt_method == QCOW2_CRYPT_LUKS ? ", LUKS"
             : h->crypt_method == QCOW2_CRYPT_AES ? ", AES" : "",
             layers_count (d->layers), layers_count (d->layers) == 1 ? "" : "s",
@@ -150,11 +157,12 @@ open_layers (struct disk *d)
   };
   const struct chain_options chain = {
     .backing = o->backing, .backing_path = o->backing_path,
-    .backing_format = o->backing_format, .secret = o->secret,
-    .file = file_options,
+    .backing_format = o->backing_format,
+    .data_file = o->data_file, .data_file_path = o->data_file_path,
+    .secret = o->secret, .file = file_options,
   };
   struct crypt_cipher *cipher;
-  struct hostfile *file;
+  struct hostfile *file, *data = NULL;
   struct header header;
 
   if (chain_open_image (o->path, &file_options, &o->secret, &file, &header,
@@ -162,9 +170,12 @@ open_layers (struct disk *d)
     return -1;
   if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
       (o->compress && check_compress (o->path, &header) == -1) ||
-      layers_add_qcow2 (d->layers, file, &header, cipher) == -1) {
+      chain_open_data_file (d->layers, file, &header, &chain, &file_options,
+                            &data) == -1 ||
+      layers_add_qcow2 (d->layers, file, data, &header, cipher) == -1) {
     crypt_free (cipher);
     header_free (&header);
+    hostfile_close (data);
     hostfile_close (file);
     return -1;
   }

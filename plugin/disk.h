@@ -27,6 +27,8 @@ struct disk_options {
   enum backing_policy backing;
   const char *backing_path;     /* absolute */
   const char *backing_format;
+  enum data_file_policy data_file;
+  const char *data_file_path;   /* absolute */
   struct chain_secret secret;   /* used by disk_open only */
   bool untrusted;               /* an image from strangers: see the manual */
   bool discard;

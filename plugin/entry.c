@@ -36,6 +36,7 @@ decode_one (const struct header *h, const struct overlap *overlap,
 {
   const uint64_t offset = entry & QCOW2_L2_OFFSET_MASK;
   const bool zero = (entry & QCOW2_OFLAG_ZERO) != 0;
+  const bool external = entry_is_external (h);
 
   *copied = false;
 
@@ -43,7 +44,7 @@ decode_one (const struct header *h, const struct overlap *overlap,
     const uint64_t descriptor = entry & (QCOW2_OFLAG_COMPRESSED - 1);
     uint64_t first, n;
 
-    if (!compress_clusters (h, descriptor, &first, &n) ||
+    if (external || !compress_clusters (h, descriptor, &first, &n) ||
         (overlap && overlap_find (overlap, first << h->cluster_bits,
                                   n << h->cluster_bits) != OVERLAP_NONE)) {
       *host = entry;
@@ -55,19 +56,22 @@ decode_one (const struct header *h, const struct overlap *overlap,
 
   if ((zero && h->version < 3) ||
       (offset & (h->cluster_size - 1)) != 0 ||
-      (offset != 0 && overlap &&
+      (offset != 0 && overlap && !external &&
        overlap_find (overlap, offset, h->cluster_size) != OVERLAP_NONE)) {
     *host = entry;
     return RUN_CORRUPT;
   }
 
-  if (offset == 0) {
+  /* In an external data file 0 is a place like any other, and COPIED tells that it is
+   * meant. */
+  if (offset == 0 && !(external && (entry & QCOW2_OFLAG_COPIED))) {
     *host = 0;
     return zero ? RUN_ZERO : RUN_UNALLOCATED;
   }
 
+  /* Nobody shares a cluster of it. */
   *host = offset;
-  *copied = (entry & QCOW2_OFLAG_COPIED) != 0;
+  *copied = external || (entry & QCOW2_OFLAG_COPIED) != 0;
   return zero ? RUN_ZERO_ALLOC : RUN_NORMAL;
 }
 
@@ -251,12 +255,17 @@ entry_fault (const struct header *h, const struct overlap *overlap,
   const uint64_t offset = entry & QCOW2_L2_OFFSET_MASK;
   enum overlap_kind kind = OVERLAP_NONE;
 
+  if ((entry & QCOW2_OFLAG_COMPRESSED) && entry_is_external (h))
+    return "compressed data, which can't be with an external data file";
   if (entry & QCOW2_OFLAG_COMPRESSED)
     return "compressed data at an impossible place, or in the place of metadata";
   if ((entry & QCOW2_OFLAG_ZERO) && h->version < 3)
     return "zero flag in a version 2 image";
   if (offset & (h->cluster_size - 1))
     return "host offset is not aligned to a cluster";
+  if (entry_is_external (h))
+    return "not the guest's place in the external data file, or subclusters that "
+           "can't be";
   if (overlap && offset != 0)
     kind = overlap_find (overlap, offset, h->cluster_size);
   if (kind != OVERLAP_NONE)

@@ -35,12 +35,20 @@ entry_unit_size (const struct header *h)
   return UINT64_C (1) << entry_unit_bits (h);
 }
 
+/* Are the guest data in an external data file?  Then host offsets are places there, and
+ * each must be the guest's own: that is for those to check who know it. */
+static inline bool
+entry_is_external (const struct header *h)
+{
+  return (h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0;
+}
+
 /* Reads the run that begins at unit UNIT of RAW, an array of L2 entries as in
  * the file, and goes on for at most MAX units.  Returns its length in units (>= 1)
  * and sets kind, copied, layer (0) and host of *RUN.  Entries that must not
  * be followed (unaligned, pointing at metadata in OVERLAP, a zero flag in
  * version 2, subclusters with a state that can't be) become RUN_CORRUPT.
- * OVERLAP may be NULL.
+ * OVERLAP may be NULL, and does not count with an external data file.
  */
 extern unsigned entry_decode (const struct header *, const struct overlap *,
                               const void *raw, unsigned unit, unsigned max,

@@ -28,6 +28,9 @@
  * below reads as zeros; otherwise zero requests write zeros, and trim does
  * nothing (it must not bring back what is below).
  *
+ * In an external data file no cluster is freed: its space is given back at once.  Where
+ * that file is raw, datafile.c does everything.
+ *
  * A partial unit is never turned into a whole one's change because the rest happens to
  * read as zeros: a write in flight may be about to change that.
  *
@@ -41,6 +44,7 @@
 
 #include "bytes.h"
 #include "compress.h"
+#include "datafile.h"
 #include "entry.h"
 #include "request.h"
 
@@ -53,6 +57,7 @@ struct plan {
   uint64_t start, len;          /* guest bytes; whole units but for the
                                    end of the disk */
   enum run_kind kind;           /* SET: to this, as entry_encode has it */
+  bool releases;                /* SET: the data in an external file go */
   bool frees;                   /* SET: these host clusters go */
   uint64_t host, host_clusters;
 };
@@ -125,6 +130,8 @@ plan_removal (const struct view *v, enum mode mode, const struct run *run,
   plan->action = SET;
   if (run->kind == RUN_COMPRESSED)
     plan_compressed (h, run, plan);
+  else if (v->w->data)
+    plan->releases = true;
   else {
     plan->frees = true;
     plan->host = run->host;
@@ -264,6 +271,8 @@ set_entries (const struct view *v, uint64_t start, uint64_t end,
       alloc_free_run (v->w->alloc, plan.host, plan.host_clusters);
       freed++;
     }
+    if (plan.releases)
+      datafile_release (v, plan.start, plan.len);
   }
   alloc_free_end (v->w->alloc, frees - freed);
   l2_edit_end (&edit);
@@ -360,6 +369,8 @@ request_trim (const struct view *v, uint64_t count, uint64_t offset,
     return 0;
   if (bitmap_record (v->w->bitmaps, start, end - start) == -1)
     return -1;
+  if (v->w->data_is_raw)
+    return datafile_trim (v, end - start, start, settle);
   return erase_clusters (v, start, end, TRIM, settle);
 }
 
@@ -395,6 +406,11 @@ request_zero (const struct view *v, uint64_t count, uint64_t offset,
 
   if (health_check (v->health) == -1)
     return -1;
+  if (v->w->data_is_raw) {
+    if (bitmap_record (v->w->bitmaps, offset, count) == -1)
+      return -1;
+    return datafile_zero (v, count, offset, mode == ZERO_UNMAP, fast, settle);
+  }
   whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
 
   if (fast) {

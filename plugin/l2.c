@@ -254,6 +254,12 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
   if (run->kind == RUN_COMPRESSED)
     run->len = min64 (run->len, l2->header->cluster_size -
                       (offset & (l2->header->cluster_size - 1)));
+  /* What an external data file holds is where the guest has it. */
+  if (__builtin_expect (entry_is_external (l2->header), 0) &&
+      run_host_advances (run->kind) && run->host != offset) {
+    run->kind = RUN_CORRUPT;
+    run->host = round_down (run->host, l2->header->cluster_size);
+  }
   if (__builtin_expect (run->kind == RUN_CORRUPT, 0)) {
     health_corrupt (l2->health,
                     "L2 entry 0x%" PRIx64 " for guest offset %" PRIu64 ": %s",

@@ -72,7 +72,8 @@ struct l2_snapshot {
   int nr_slices;
   struct l1_change { uint32_t index; uint64_t value; bool barrier; } *l1;
   unsigned nr_l1;
-  bool barrier;
+  bool barrier;                 /* of anything in it */
+  bool l1_barrier;              /* of the L1 entries: new tables, or their counts */
 };
 
 /* Copies all that has changed.  -1: ENOMEM, nothing has changed. */

@@ -45,7 +45,8 @@ l2_take (struct l2 *l2, struct l2_snapshot *snap)
   l2->changed = NULL;
   l2->nr_changed = l2->room_changed = 0;
   for (unsigned i = 0; i < snap->nr_l1; i++)
-    snap->barrier |= snap->l1[i].barrier;
+    snap->l1_barrier |= snap->l1[i].barrier;
+  snap->barrier |= snap->l1_barrier;
   return 0;
 }
 

@@ -43,6 +43,7 @@
 
 struct layer {
   struct hostfile *file;
+  struct hostfile *external;    /* data file; NULL: data are in `file' */
   struct payload *payload;
   bool raw;
   bool is_snapshot;
@@ -87,6 +88,7 @@ layers_free (struct layers *s)
     return;
   for (unsigned i = 0; i < s->n; i++) {
     payload_free (s->layers[i]->payload);
+    hostfile_close (s->layers[i]->external);
     hostfile_close (s->layers[i]->file);
     if (!s->layers[i]->raw) {
       header_free (&s->layers[i]->header);
@@ -149,13 +151,15 @@ register_table (struct layer *layer, uint64_t table, uint64_t entries,
 
 int
 layers_add_qcow2 (struct layers *s, struct hostfile *file,
-                  const struct header *h, struct crypt_cipher *cipher)
+                  struct hostfile *data, const struct header *h,
+                  struct crypt_cipher *cipher)
 {
   struct layer *layer = new_layer (s);
 
   if (layer == NULL)
     return -1;
   layer->file = file;
+  layer->external = data;
   layer->header = *h;
   layer->size = h->size;
   layer->preallocated = -1;
@@ -180,7 +184,7 @@ layers_add_qcow2 (struct layers *s, struct hostfile *file,
       overlap_add (layer->overlap, h->crypto.offset, h->crypto.length,
                    OVERLAP_CRYPTO) == -1)
     goto error;
-  layer->payload = payload_new (file, cipher,
+  layer->payload = payload_new (data ? data : file, cipher,
                                 h->crypt_method == QCOW2_CRYPT_AES
                                 ? PAYLOAD_GUEST_SECTORS
                                 : PAYLOAD_HOST_SECTORS);
@@ -227,6 +231,20 @@ layers_file (const struct layers *s, unsigned i)
   return s->layers[i]->file;
 }
 
+struct hostfile *
+layers_external (const struct layers *s, unsigned i)
+{
+  return s->layers[i]->external;
+}
+
+struct hostfile *
+layers_data_file (const struct layers *s, unsigned i)
+{
+  const struct layer *layer = s->layers[i];
+
+  return layer->external ? layer->external : layer->file;
+}
+
 struct payload *
 layers_payload (const struct layers *s, unsigned i)
 {
@@ -244,6 +262,9 @@ layers_preallocated (struct layers *s, unsigned i)
 {
   struct layer *layer = s->layers[i];
 
+  if (layer->external &&
+      (layer->header.autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE))
+    return true;
   /* Two threads may find it out at once, and agree. */
   if (layer->preallocated == -1)
     layer->preallocated = prealloc_detect (layer->file, &layer->header);
@@ -320,6 +341,13 @@ take_entries (struct resolve *r, const void *raw, uint64_t raw_start,
     n = entry_decode (h, r->layer->overlap, raw, unit, last - unit + 1, &run);
     if (run_host_advances (run.kind))
       run.host += start - (raw_start + (unit << bits));
+    /* What an external data file holds is where the guest has it. */
+    if (entry_is_external (h) && run_host_advances (run.kind) &&
+        run.host != start) {
+      run.kind = RUN_CORRUPT;
+      run.host = round_down (run.host, h->cluster_size);
+      n = 1;
+    }
     run.start = start;
     run.len = min64 (end, raw_start + ((unit + n) << bits)) - start;
     run.layer = r->index;

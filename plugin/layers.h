@@ -25,19 +25,26 @@ extern void layers_free (struct layers *);  /* closes the files it owns */
 /* Adds a layer below the ones that are there; the first is the top image,
  * layer 0.  On success the stack owns FILE, CIPHER (NULL: not encrypted) and what HEADER
  * holds, on failure it does not.  The L1 table is read and checked, and dropped.
+ * DATA, which is owned in the same way: the external data file; NULL: there is none.
  * A raw layer of SIZE bytes. */
 extern int layers_add_qcow2 (struct layers *, struct hostfile *,
-                             const struct header *, struct crypt_cipher *);
+                             struct hostfile *data, const struct header *,
+                             struct crypt_cipher *);
 extern int layers_add_raw (struct layers *, struct hostfile *, uint64_t size);
 
 extern unsigned layers_count (const struct layers *);
 extern struct hostfile *layers_file (const struct layers *, unsigned i);
+/* Its external data file; NULL: there is none. */
+extern struct hostfile *layers_external (const struct layers *, unsigned i);
+/* Where guest data are: the one or the other. */
+extern struct hostfile *layers_data_file (const struct layers *, unsigned i);
 /* The way to and from the guest data in it. */
 extern struct payload *layers_payload (const struct layers *, unsigned i);
 /* The header of a qcow2 layer; NULL for a raw one. */
 extern struct header *layers_header (struct layers *, unsigned i);
 /* Is it worth to look for holes of the host file in the clusters of this qcow2
- * layer?  See prealloc.h; found out when first asked. */
+ * layer?  Yes for a raw external data file; else see prealloc.h; found out when first
+ * asked. */
 extern bool layers_preallocated (struct layers *, unsigned i);
 /* Metadata clusters of a qcow2 layer. */
 extern struct overlap *layers_overlap (struct layers *, unsigned i);

@@ -41,6 +41,7 @@ params_free (struct params *p)
   params_forget_passphrase (p);
   free (p->path);
   free (p->backing_path);
+  free (p->data_file_path);
 }
 
 struct choice { const char *word; int value; };
@@ -142,6 +143,28 @@ set_backing (struct params *p, const char *value)
   return 0;
 }
 
+static int
+set_data_file (struct params *p, const char *value)
+{
+  if (p->data_file_set) {
+    nbdkit_error ("data-file= was given twice");
+    return -1;
+  }
+  p->data_file_set = true;
+  if (strcmp (value, "follow") == 0)
+    p->options.data_file = DATA_FILE_FOLLOW;
+  else if (strcmp (value, "deny") == 0)
+    p->options.data_file = DATA_FILE_DENY;
+  else {
+    p->options.data_file = DATA_FILE_PATH;
+    p->data_file_path = nbdkit_absolute_path (value);
+    p->options.data_file_path = p->data_file_path;
+    if (p->data_file_path == NULL)
+      return -1;
+  }
+  return 0;
+}
+
 /* qcow2-passphrase= is the same for those who put nbdkit's luks filter on top, which takes
  * passphrase= for itself. */
 static int
@@ -190,6 +213,8 @@ params_set (struct params *p, const char *key, const char *value)
     p->options.backing_format = formats[choice].word;
     return 0;
   }
+  if (strcmp (key, "data-file") == 0)
+    return set_data_file (p, value);
   if (strcmp (key, "passphrase") == 0 ||
       strcmp (key, "qcow2-passphrase") == 0)
     return set_passphrase (p, value);
@@ -243,6 +268,11 @@ params_complete (struct params *p)
       return -1;
     }
     p->options.backing = BACKING_DENY;
+    if (p->options.data_file == DATA_FILE_PATH) {
+      nbdkit_error ("untrusted=true does not go with data-file=PATH");
+      return -1;
+    }
+    p->options.data_file = DATA_FILE_DENY;
   }
   if (p->options.backing == BACKING_PATH && p->options.backing_format == NULL)
     nbdkit_debug ("backing-format is taken from the image's header");

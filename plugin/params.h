@@ -13,8 +13,8 @@
 struct params {
   struct disk_options options;  /* its strings are those below */
   const char *snapshot;         /* serve this one, and nothing else; or NULL */
-  char *path, *backing_path, *passphrase;
-  bool backing_set;
+  char *path, *backing_path, *data_file_path, *passphrase;
+  bool backing_set, data_file_set;
 };
 
 #define PARAMS_DEFAULT {                                                     \

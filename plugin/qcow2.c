@@ -62,6 +62,7 @@ qcow2_config_complete (void)
   "l2-slice=<SIZE>              Part of an L2 table to read at a time (4K).\n"\
   "backing=follow|deny|<PATH>   What to do about the backing file.\n"        \
   "backing-format=qcow2|raw     Format of the backing file; never guessed.\n"\
+  "data-file=follow|deny|<PATH> What to do about an external data file.\n"    \
   "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"  \
   "passphrase=<SECRET>          Of encrypted images: literal, -, +FILE, -FD.\n"\
   "qcow2-passphrase=<SECRET>    The same, below nbdkit's luks filter.\n"     \
@@ -86,7 +87,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_luks=yes\n");
   printf ("qcow2_aes=yes\n");
   printf ("qcow2_extended_l2=yes\n");
-  printf ("qcow2_data_file=no\n");
+  printf ("qcow2_data_file=yes\n");
 }
 
 /* --- the server's life --- */

@@ -158,7 +158,7 @@ static int
 emit_host_extents (const struct view *v, const struct run *run, bool one,
                    extent_fn emit, void *opaque)
 {
-  struct hostfile *file = layers_file (v->layers, run->layer);
+  struct hostfile *file = layers_data_file (v->layers, run->layer);
   const bool raw = layers_header (v->layers, run->layer) == NULL;
   uint64_t done, len;
   bool hole;
@@ -224,7 +224,7 @@ request_cache (const struct view *v, uint64_t count, uint64_t offset)
     if (request_lookup (v, offset, count, &run) == -1)
       return -1;
     if (run.kind == RUN_NORMAL)
-      hostfile_prefetch (layers_file (v->layers, run.layer),
+      hostfile_prefetch (layers_data_file (v->layers, run.layer),
                          run.host, run.len);
     offset += run.len;
     count -= run.len;

@@ -33,7 +33,9 @@ enum detect_zeroes { DETECT_ZEROES_OFF, DETECT_ZEROES_ON, DETECT_ZEROES_UNMAP };
 /* The top image while it may be written. */
 struct writable {
   struct hostfile *file;
-  struct payload *payload;              /* guest data in it */
+  struct hostfile *data;                /* external data file; NULL: none */
+  bool data_is_raw;                     /* ... which must show the disk by itself */
+  struct payload *payload;              /* guest data, in one of the two */
   const struct header *header;
   struct l2 *l2;
   struct alloc *alloc;

@@ -50,6 +50,45 @@ clear_autoclear (struct hostfile *file, struct header *h, uint64_t keep)
   return 0;
 }
 
+/* For the image and its external data file, both or neither. */
+static int
+take_locks (struct disk *d, bool writer)
+{
+  struct hostfile *file = layers_file (d->layers, 0);
+  struct hostfile *data = layers_external (d->layers, 0);
+
+  if (!d->options.lock)
+    return 0;
+  if (hostfile_lock (file, writer ? HOSTFILE_WRITER : HOSTFILE_READER) == -1)
+    return -1;
+  if (data == NULL ||
+      hostfile_lock (data, writer ? HOSTFILE_DATA_WRITER
+                     : HOSTFILE_DATA_READER) == 0)
+    return 0;
+  if (writer)
+    hostfile_lock (file, HOSTFILE_READER);
+  return -1;
+}
+
+/* Can the external data file be kept a raw image of the disk?  What shows through from
+ * below is not in it: then the promise is taken back (R8). */
+static bool
+data_is_raw (struct disk *d, const struct header *h)
+{
+  return layers_external (d->layers, 0) != NULL &&
+    (h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) != 0 &&
+    layers_count (d->layers) == 1;
+}
+
+/* Of all the disk, also where nothing was written yet. */
+static int
+complete_raw_data (struct writable *w, uint64_t size)
+{
+  if (!w->data_is_raw || hostfile_size (w->data) >= size)
+    return 0;
+  return hostfile_truncate (w->data, size);
+}
+
 void
 disk_free_writable (struct disk *d)
 {
@@ -111,15 +150,16 @@ disk_become_writable (struct disk *d)
   struct overlap *overlap = layers_overlap (d->layers, 0);
   struct writable *w = &d->w;
 
-  if (d->options.lock && hostfile_lock (file, HOSTFILE_WRITER) == -1)
+  if (take_locks (d, true) == -1)
     return -1;
   if (repair_dirty (d, file, h, overlap) == -1) {
-    if (d->options.lock)
-      hostfile_lock (file, HOSTFILE_READER);
+    take_locks (d, false);
     return -1;
   }
 
   w->file = file;
+  w->data = layers_external (d->layers, 0);
+  w->data_is_raw = data_is_raw (d, h);
   w->payload = layers_payload (d->layers, 0);
   w->header = h;
   w->discard = d->options.discard;
@@ -149,6 +189,7 @@ disk_become_writable (struct disk *d)
                                   max64 (d->options.l2_cache / 2, MIN_DIRTY));
   if (w->checkpoint == NULL)
     goto error;
+  checkpoint_set_data_file (w->checkpoint, w->data);
   if (d->options.compress) {
     w->deflater = deflater_new (h->compression_type, h->cluster_size);
     if (w->deflater == NULL)
@@ -166,8 +207,11 @@ disk_become_writable (struct disk *d)
                                    d->options.l2_slice);
   if (d->live.lower == NULL)
     goto error;
-  if (clear_autoclear (file, h,
-                       d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) == -1)
+  if (complete_raw_data (w, h->size) == -1 ||
+      clear_autoclear (file, h,
+                       (d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) |
+                       (w->data_is_raw ? QCOW2_AUTOCLEAR_RAW_DATA_FILE : 0))
+      == -1)
     goto error;
 
   health_set_writable (d->health);
@@ -183,8 +227,7 @@ disk_become_writable (struct disk *d)
     d->told_readonly = true;    /* and more than this */
   }
   disk_free_writable (d);
-  if (d->options.lock)
-    hostfile_lock (file, HOSTFILE_READER);
+  take_locks (d, false);
   return -1;
 }
 

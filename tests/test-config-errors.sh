@@ -52,6 +52,10 @@ for value in '' vmdk QCOW2 auto; do
 done
 refused 'backing|path' file="$img" backing=
 refused 'nosuchbase' file="$img" backing="$tmp/nosuchbase" backing-format=raw
+refused 'data-file|path' file="$img" data-file=
+refused 'data-file= was given twice' file="$img" data-file=deny data-file=deny
+refused 'no external data file' file="$img" data-file="$img"
+refused 'untrusted.*data-file' file="$img" data-file="$img" untrusted=true
 refused 'nosuchkey' file="$img" nosuchkey=1
 refused 'l2cache' file="$img" l2cache=1M
 refused 'L2-CACHE' file="$img" L2-CACHE=1M
@@ -63,8 +67,9 @@ refused 'create' file="$img" create=1M
 # shellcheck disable=SC2086
 for good in l2-cache=16M l2-cache=0 l2-slice=512 l2-slice=64K l2-slice=2M untrusted=true \
             untrusted=false untrusted=0 discard=unmap discard=ignore detect-zeroes=off \
-            detect-zeroes=on detect-zeroes=unmap compress=on compress=off cache=default cache=none lock=on \
-            lock=off backing=follow backing=deny; do
+            detect-zeroes=on detect-zeroes=unmap compress=on compress=off cache=default \
+            cache=none lock=on lock=off backing=follow backing=deny data-file=follow \
+            data-file=deny; do
   "$NBDKIT" -U - --run 'echo SERVED' "$PLUGIN" file="$img" $good > "$tmp/out"
   grep -q SERVED "$tmp/out"
 done

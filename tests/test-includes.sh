@@ -15,7 +15,7 @@ levels=(
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot bitmapdir
    census repair checkpoint bitmap"
-  "view request write cow deflated erase"
+  "view request write cow deflated datafile erase"
   "chain disk writable exports"
   "params qcow2"
 )

@@ -81,6 +81,16 @@ for how in metadata falloc; do
   compare_maps "$img"
 done
 
+# An external data file.  (Of a raw one we know more: where its holes are.)
+for options in preallocation=off preallocation=metadata cluster_size=4k \
+               extended_l2=on; do
+  make_image "$img" 8M "data_file=$tmp/a.data,$options"
+  compare_maps "$img"
+  io "$img" 'write -P 1 0 100k' 'write -P 1 1M 200k' 'write -z 1100k 64k' \
+    'write -z -u 2M 64k' 'discard 1M 64k'
+  compare_maps "$img"
+done
+
 # Backing files.
 random_file "$tmp/base.raw" $((1 << 20))
 truncate -s 3M "$tmp/base.raw"

@@ -15,8 +15,11 @@ try ()
   refused "$2\\.qcow2.*$1" file="$tmp/over-$2.qcow2"
 }
 
+# Internal snapshots of what an external data file holds can't be.
 make_image "$tmp/external.qcow2" 1M "data_file=$tmp/external.raw"
-try 'data file' external
+truncate -s 512k "$tmp/external.qcow2"
+header_patch "$tmp/external.qcow2" 60 I 1 64 Q 0x40000
+try 'snapshots.*data file' external
 
 # The image's own name of a feature that nobody knows.  (The first extension of an image
 # without a backing file is the feature table, its first row begins at 120.)
