@@ -35,6 +35,7 @@
 #define COPIED (UINT64_C (1) << 63)
 #define COMPRESSED (UINT64_C (1) << 62)
 #define EXTENDED_L2 UINT64_C (16)       /* incompatible feature */
+#define EXTERNAL_DATA UINT64_C (4)
 
 enum role { NOTHING, METADATA, L2_TABLE, DATA };
 
@@ -44,6 +45,7 @@ struct walk {
   struct check_result *result;
 
   unsigned version, bits, order;
+  bool external;                /* data file */
   uint64_t cs;                  /* cluster size */
   unsigned entry_size;          /* of an L2 entry: 8, or 16 with subclusters */
   uint64_t size;                /* virtual */
@@ -140,7 +142,8 @@ read_header (struct walk *w)
     w->order = get (w, 96, 4);
   }
   w->entry_size = incompatible & EXTENDED_L2 ? 16 : 8;
-  if ((incompatible & ~EXTENDED_L2) != 0)
+  w->external = incompatible & EXTERNAL_DATA;
+  if ((incompatible & ~(EXTENDED_L2 | EXTERNAL_DATA)) != 0)
     note (w, true, "incompatible features 0x%" PRIx64, incompatible);
   if (w->order > 6 || w->l1_offset % w->cs || w->table_offset % w->cs ||
       w->table_offset == 0 || w->table_clusters == 0 ||
@@ -202,6 +205,16 @@ walk_l2_entry (struct walk *w, uint64_t entry, bool active, uint64_t guest)
 {
   const uint64_t offset = entry & OFFSET_BITS;
 
+  /* In a data file everything is where the guest has it, and ours alone. */
+  if (w->external) {
+    const bool is_data = offset != 0 || (entry & (COPIED | 1)) == COPIED;
+
+    if (entry & ~(OFFSET_BITS | COPIED | 1) ||
+        (is_data && (offset != guest || !(entry & COPIED))))
+      note (w, true, "L2 entry 0x%" PRIx64 ", guest 0x%" PRIx64
+            ", can't be with an external data file", entry, guest);
+    return;
+  }
   if (entry & COMPRESSED) {
     const unsigned x = 62 - (w->bits - 8);
     const uint64_t at = entry & ((UINT64_C (1) << x) - 1);
@@ -253,7 +266,8 @@ check_subclusters (struct walk *w, uint64_t entry, uint64_t bitmap,
   if (allocated & zeros)
     note (w, true, "subclusters are allocated and zeros, 0x%" PRIx64
           ", guest 0x%" PRIx64, bitmap, guest);
-  if (allocated != 0 && (entry & OFFSET_BITS) == 0)
+  if (allocated != 0 && (entry & OFFSET_BITS) == 0 &&
+      !(w->external && (entry & COPIED)))
     note (w, true, "subclusters are allocated without a cluster, 0x%" PRIx64
           ", guest 0x%" PRIx64, bitmap, guest);
 }
@@ -506,7 +520,7 @@ state_at (const struct walk *w, uint64_t l2_entry_at, uint64_t entry, uint64_t a
   uint64_t bitmap;
   unsigned sub;
 
-  *allocated = (entry & OFFSET_BITS) != 0;
+  *allocated = (entry & OFFSET_BITS) != 0 || (w->external && (entry & COPIED));
   *zeros = entry & 1;
   if (w->entry_size == 8)
     return;
@@ -519,6 +533,13 @@ state_at (const struct walk *w, uint64_t l2_entry_at, uint64_t entry, uint64_t a
 int
 checker_read (const struct blob *b, const struct blob *below,
               unsigned char *out, uint64_t size)
+{
+  return checker_read_data (b, NULL, below, out, size);
+}
+
+int
+checker_read_data (const struct blob *b, const struct blob *data,
+                   const struct blob *below, unsigned char *out, uint64_t size)
 {
   struct check_result ignored = { 0 };
   struct walk w = { .p = b->data, .len = b->len, .result = &ignored };
@@ -547,6 +568,12 @@ checker_read (const struct blob *b, const struct blob *below,
       state_at (&w, l2, entry, at, &allocated, &zeros);
     if (zeros)
       memset (out + at, 0, n);
+    else if (allocated && w.external) {
+      if (data == NULL)
+        return -1;
+      copy_from (data->data, data->len, (entry & OFFSET_BITS) + at % w.cs,
+                 out + at, n);
+    }
     else if (allocated)
       copy_from (w.p, w.len, (entry & OFFSET_BITS) + at % w.cs, out + at, n);
     else if (below)

@@ -28,6 +28,11 @@ extern void checker_check (const struct blob *, struct check_result *);
 extern int checker_read (const struct blob *, const struct blob *below,
                          unsigned char *out, uint64_t size);
 
+/* The same where guest data are in an external data file. */
+extern int checker_read_data (const struct blob *, const struct blob *data,
+                              const struct blob *below, unsigned char *out,
+                              uint64_t size);
+
 /* A persistent bitmap. */
 struct checked_bitmap {
   uint64_t at;                  /* of its directory entry in the file */

@@ -185,6 +185,11 @@ image_create (const char *name, const struct image_spec *spec)
       command_add (&c, "-o");
       command_add (&c, "preallocation=%s", spec->preallocation);
     }
+    if (spec->data_file) {
+      command_add (&c, "-o");
+      command_add (&c, "data_file=%s,data_file_raw=%s", spec->data_file,
+                   spec->data_file_raw ? "on" : "off");
+    }
     if (spec->backing) {
       command_add (&c, "-b");
       command_add (&c, "%s", spec->backing);

@@ -52,6 +52,8 @@ struct image_spec {
                                    clusters */
   const char *backing;          /* file name, or NULL */
   bool backing_raw;
+  const char *data_file;        /* file name, or NULL */
+  bool data_file_raw;
 };
 extern void image_create (const char *name, const struct image_spec *);
 /* N random changes with qemu-io: writes of all alignments with contents that

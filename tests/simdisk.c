@@ -10,6 +10,10 @@
  * other, and so are changes of the size.  Real disks are less malicious, but
  * fdatasync promises no more.
  *
+ * An external data file can be added.  Both are on the same disk and lose power
+ * together, but each has its own syncs, and what reached one says nothing about the
+ * other.
+ *
  * A sync covers exactly the changes that were there when it began; it takes a
  * moment to return, so that those who count on more than that are found out.
  *
@@ -35,23 +39,28 @@ struct change {
   uint64_t old_size, new_size;
 };
 
-struct simdisk {
+struct simfile {
   char *path;
-  struct hostfile_hooks hooks;
-
-  pthread_mutex_t lock;
-  struct rng rng;
   struct blob now, durable;     /* len: the size of the file */
   struct blob cut;              /* what is left after the last accident */
   uint64_t now_room, durable_room, cut_room;
   struct change *log;
   unsigned n, room;
+};
+
+struct simdisk {
+  struct hostfile_hooks hooks;
+
+  pthread_mutex_t lock;
+  struct rng rng;
+  struct simfile files[2];      /* the image, and its external data file */
+  unsigned nr_files;
   void (*watch) (void *, enum hostfile_op);
   void *watch_opaque;
   struct fault fault;
   uint64_t failures;
   uint64_t operations[HOSTFILE_OP_ALLOCATE + 1];
-  uint64_t limit;
+  uint64_t limit;               /* of the image */
 };
 
 static uint64_t
@@ -81,7 +90,7 @@ resize (struct blob *b, uint64_t *room, uint64_t size)
 
 /* Sectors [first, first+n) have just changed in `now'. */
 static void
-record (struct simdisk *s, uint64_t first, uint64_t n, uint64_t old_size)
+record (struct simfile *s, uint64_t first, uint64_t n, uint64_t old_size)
 {
   struct change *c;
 
@@ -129,7 +138,7 @@ apply (const struct change *c, struct blob *b, uint64_t *room)
 }
 
 static void
-make_durable (struct simdisk *s)
+make_durable (struct simfile *s)
 {
   unsigned i;
 
@@ -143,7 +152,7 @@ make_durable (struct simdisk *s)
 /* The last change is durable at once: older contents of its sectors will not
  * come back. */
 static void
-make_last_durable (struct simdisk *s)
+make_last_durable (struct simfile *s)
 {
   const struct change *last = &s->log[s->n - 1];
   unsigned i;
@@ -165,7 +174,7 @@ make_last_durable (struct simdisk *s)
 /* --- operations --- */
 
 static void
-read_now (struct simdisk *s, const struct iovec *iov, int niov, uint64_t offset)
+read_now (struct simfile *s, const struct iovec *iov, int niov, uint64_t offset)
 {
   int i;
 
@@ -183,7 +192,7 @@ read_now (struct simdisk *s, const struct iovec *iov, int niov, uint64_t offset)
 }
 
 static void
-write_now (struct simdisk *s, const struct iovec *iov, int niov,
+write_now (struct simfile *s, const struct iovec *iov, int niov,
            uint64_t offset, uint64_t count)
 {
   const uint64_t old_size = s->now.len;
@@ -206,7 +215,7 @@ write_now (struct simdisk *s, const struct iovec *iov, int niov,
 }
 
 static void
-punch_now (struct simdisk *s, uint64_t offset, uint64_t count)
+punch_now (struct simfile *s, uint64_t offset, uint64_t count)
 {
   uint64_t end = offset + count;
 
@@ -219,7 +228,7 @@ punch_now (struct simdisk *s, uint64_t offset, uint64_t count)
 }
 
 static void
-truncate_now (struct simdisk *s, uint64_t size)
+truncate_now (struct simfile *s, uint64_t size)
 {
   const uint64_t old_size = s->now.len;
 
@@ -229,12 +238,13 @@ truncate_now (struct simdisk *s, uint64_t size)
 
 /* errno if this operation is to fail, or 0. */
 static int
-fails (struct simdisk *s, enum hostfile_op op, uint64_t end)
+fails (struct simdisk *s, const struct simfile *file, enum hostfile_op op,
+       uint64_t end)
 {
   struct fault *f = &s->fault;
 
   if ((op == HOSTFILE_OP_WRITE || op == HOSTFILE_OP_TRUNCATE) &&
-      end > s->now.len && end > s->limit)
+      file == &s->files[0] && end > file->now.len && end > s->limit)
     return ENOSPC;
   if (!(f->ops & 1 << op))
     return 0;
@@ -249,8 +259,9 @@ fails (struct simdisk *s, enum hostfile_op op, uint64_t end)
 }
 
 static int
-operate (struct simdisk *s, enum hostfile_op op, const struct iovec *iov,
-         int niov, uint64_t offset, uint64_t count, bool dsync)
+operate (struct simdisk *s, struct simfile *f, enum hostfile_op op,
+         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+         bool dsync)
 {
   int err;
 
@@ -259,7 +270,7 @@ operate (struct simdisk *s, enum hostfile_op op, const struct iovec *iov,
 
   CHECK (op <= HOSTFILE_OP_ALLOCATE);
   s->operations[op]++;
-  err = fails (s, op, offset + count);
+  err = fails (s, f, op, offset + count);
   if (err != 0) {
     s->failures++;
     if (op == HOSTFILE_OP_WRITE && s->fault.partial &&
@@ -269,7 +280,7 @@ operate (struct simdisk *s, enum hostfile_op op, const struct iovec *iov,
         SECTOR * SECTOR;
 
       if (end > offset)
-        write_now (s, iov, niov, offset, end - offset);
+        write_now (f, iov, niov, offset, end - offset);
     }
     errno = err;
     return -1;
@@ -277,21 +288,21 @@ operate (struct simdisk *s, enum hostfile_op op, const struct iovec *iov,
 
   switch (op) {
   case HOSTFILE_OP_READ:
-    read_now (s, iov, niov, offset);
+    read_now (f, iov, niov, offset);
     break;
   case HOSTFILE_OP_WRITE:
-    write_now (s, iov, niov, offset, count);
+    write_now (f, iov, niov, offset, count);
     if (dsync && count > 0)
-      make_last_durable (s);
+      make_last_durable (f);
     break;
   case HOSTFILE_OP_PUNCH:
-    punch_now (s, offset, count);
+    punch_now (f, offset, count);
     break;
   case HOSTFILE_OP_TRUNCATE:
-    truncate_now (s, offset);
+    truncate_now (f, offset);
     break;
   case HOSTFILE_OP_SYNC:
-    make_durable (s);
+    make_durable (f);
     break;
   case HOSTFILE_OP_ALLOCATE:
     break;                      /* no contents change */
@@ -305,14 +316,17 @@ before (void *opaque, const char *path, enum hostfile_op op,
         bool dsync)
 {
   struct simdisk *s = opaque;
+  struct simfile *f = &s->files[0];
   unsigned wait;
   int r, err;
 
-  if (strcmp (path, s->path) != 0)
+  while (f < s->files + s->nr_files && strcmp (path, f->path) != 0)
+    f++;
+  if (f == s->files + s->nr_files)
     return 0;
 
   pthread_mutex_lock (&s->lock);
-  r = operate (s, op, iov, niov, offset, count, dsync);
+  r = operate (s, f, op, iov, niov, offset, count, dsync);
   err = errno;
   wait = rng_below (&s->rng, op == HOSTFILE_OP_SYNC ? 4 : 32);
   pthread_mutex_unlock (&s->lock);
@@ -327,16 +341,15 @@ before (void *opaque, const char *path, enum hostfile_op op,
 
 /* --- accidents --- */
 
-const struct blob *
-simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind)
+/* SHIFT: log2 of the sectors of a cluster. */
+static void
+cut_file (struct simfile *s, struct rng *rng, enum power_cut kind, unsigned shift)
 {
   const unsigned chosen = rng_below (rng, s->n);
   /* Chances of 2 % to 98 %. */
   const unsigned chance = 1 + rng_below (rng, 63);
   const bool sizes = rng_below (rng, 4) == 0;   /* longer, but no data */
   const uint64_t coin = rng_next (rng);
-  /* Bytes 20-23 of the header: cluster_bits. */
-  const unsigned shift = s->now.len > 23 ? s->now.data[23] - 9 : 0;
   struct blob *out = &s->cut;
   uint64_t k;
   unsigned i;
@@ -376,7 +389,27 @@ simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind)
     if (sizes && c->new_size > out->len)
       resize (out, &s->cut_room, c->new_size);
   }
-  return out;
+}
+
+const struct blob *
+simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind)
+{
+  const struct blob *image = &s->files[0].now;
+  /* Bytes 20-23 of the header: cluster_bits. */
+  const unsigned shift = image->len > 23 ? image->data[23] - 9 : 0;
+
+  cut_file (&s->files[0], rng, kind, shift);
+  /* What reached one file says nothing about the other. */
+  if (s->nr_files > 1)
+    cut_file (&s->files[1], rng, rng_below (rng, 2) ? kind :
+              (enum power_cut) rng_below (rng, CUT_KINDS), shift);
+  return &s->files[0].cut;
+}
+
+const struct blob *
+simdisk_data_cut (struct simdisk *s)
+{
+  return &s->files[1].cut;
 }
 
 enum power_cut
@@ -392,43 +425,54 @@ simdisk_random_cut (struct rng *rng)
 
 /* --- and the rest --- */
 
+void
+simdisk_add (struct simdisk *s, const char *path)
+{
+  struct simfile *f = &s->files[s->nr_files++];
+  struct blob b;
+
+  CHECK (s->nr_files <= 2);
+  f->path = strdup (path);
+  CHECK (f->path != NULL);
+  blob_load (path, &b);
+  resize (&f->now, &f->now_room, b.len);
+  memcpy (f->now.data, b.data, b.len);
+  resize (&f->durable, &f->durable_room, b.len);
+  memcpy (f->durable.data, b.data, b.len);
+  blob_free (&b);
+}
+
 struct simdisk *
 simdisk_new (const char *path, uint64_t seed)
 {
   struct simdisk *s = calloc (1, sizeof *s);
-  struct blob b;
 
   CHECK (s != NULL);
-  s->path = strdup (path);
-  CHECK (s->path != NULL);
   s->hooks.before = before;
   s->hooks.opaque = s;
   pthread_mutex_init (&s->lock, NULL);
   rng_init (&s->rng, seed, 1000);
   s->limit = UINT64_MAX;
-
-  blob_load (path, &b);
-  resize (&s->now, &s->now_room, b.len);
-  memcpy (s->now.data, b.data, b.len);
-  resize (&s->durable, &s->durable_room, b.len);
-  memcpy (s->durable.data, b.data, b.len);
-  blob_free (&b);
+  simdisk_add (s, path);
   return s;
 }
 
 void
 simdisk_free (struct simdisk *s)
 {
+  struct simfile *f;
   unsigned i;
 
-  for (i = 0; i < s->n; i++)
-    free (s->log[i].data);
-  free (s->log);
-  blob_free (&s->now);
-  blob_free (&s->durable);
-  blob_free (&s->cut);
+  for (f = s->files; f < s->files + s->nr_files; f++) {
+    for (i = 0; i < f->n; i++)
+      free (f->log[i].data);
+    free (f->log);
+    blob_free (&f->now);
+    blob_free (&f->durable);
+    blob_free (&f->cut);
+    free (f->path);
+  }
   pthread_mutex_destroy (&s->lock);
-  free (s->path);
   free (s);
 }
 
@@ -497,7 +541,7 @@ simdisk_size (struct simdisk *s)
   uint64_t size;
 
   pthread_mutex_lock (&s->lock);
-  size = s->now.len;
+  size = s->files[0].now.len;
   pthread_mutex_unlock (&s->lock);
   return size;
 }

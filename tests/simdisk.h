@@ -18,6 +18,8 @@ struct simdisk;
 /* Takes the contents from the file at PATH (absolute), which is never changed.
  * SEED: for the timing of answers. */
 extern struct simdisk *simdisk_new (const char *path, uint64_t seed);
+/* A second file: the image's external data file. */
+extern void simdisk_add (struct simdisk *, const char *path);
 extern void simdisk_free (struct simdisk *);
 
 /* For disk_options.  Other files than PATH are left alone. */
@@ -48,6 +50,8 @@ enum power_cut {
  * nobody uses the file. */
 extern const struct blob *simdisk_cut (struct simdisk *, struct rng *,
                                        enum power_cut);
+/* The second file after the same accident. */
+extern const struct blob *simdisk_data_cut (struct simdisk *);
 /* A random kind, with a liking for those that find most. */
 extern enum power_cut simdisk_random_cut (struct rng *);
 

@@ -39,6 +39,9 @@
 
 #define IMAGE "top.qcow2"
 #define SURVIVOR "crashed.qcow2"
+/* External data files; of one length, since the survivor's header is patched. */
+#define DATA "top.data"
+#define SURVIVOR_DATA "end.data"
 
 struct trial {
   struct image_spec spec;
@@ -104,11 +107,46 @@ check_metadata (const struct blob *b, bool leaks_allowed,
 }
 
 static void
-read_contents (struct trial *t, const struct blob *b, const char *when)
+read_contents (struct trial *t, const struct blob *b, const struct blob *data,
+               const char *when)
 {
-  if (checker_read (b, t->has_below ? &t->below : NULL, t->contents,
-                    t->spec.size) == -1)
+  if (checker_read_data (b, data, t->has_below ? &t->below : NULL, t->contents,
+                         t->spec.size) == -1)
     FAIL ("%s: the contents can't be read", when);
+}
+
+/* A raw data file is the disk, without the image's help. */
+static void
+check_raw_data (struct trial *t, const struct blob *data, const char *when)
+{
+  if (!t->spec.data_file_raw)
+    return;
+  CHECK (data->len >= t->spec.size);
+  if (!ledger_allows (t->ledger, 0, t->spec.size / LEDGER_SECTOR, data->data,
+                      true))
+    FAIL ("%s: wrong contents of the raw data file", when);
+}
+
+/* The image, which then names the data file that is saved with it. */
+static void
+save_survivor (const struct blob *b, const struct blob *data)
+{
+  struct blob patched = { .len = b->len };
+  unsigned char *name;
+
+  if (data == NULL) {
+    blob_save (SURVIVOR, b);
+    return;
+  }
+  patched.data = malloc (b->len);
+  CHECK (patched.data != NULL);
+  memcpy (patched.data, b->data, b->len);
+  name = memmem (patched.data, 512, DATA, strlen (DATA));
+  CHECK (name != NULL);
+  memcpy (name, SURVIVOR_DATA, strlen (DATA));
+  blob_save (SURVIVOR, &patched);
+  blob_save (SURVIVOR_DATA, data);
+  blob_free (&patched);
 }
 
 /* No waiting for a real disk: nobody will cut its power. */
@@ -136,7 +174,7 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   unsigned long leaks_after;
   bool writable = true;
   uint64_t at, n;
-  struct blob b;
+  struct blob b, data = { .len = 0 };
   unsigned i;
 
   CHECK (buf != NULL && model != NULL);
@@ -170,13 +208,16 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
     FAIL ("after a crash: close: %m");
 
   blob_load (SURVIVOR, &b);
+  if (t->spec.data_file)
+    blob_load (SURVIVOR_DATA, &data);
   check_metadata (&b, true, &leaks_after, "written after a crash");
   if (leaks_after > leaks)
     FAIL ("after a crash: %lu leaks have become %lu", leaks, leaks_after);
-  read_contents (t, &b, "written after a crash");
+  read_contents (t, &b, &data, "written after a crash");
   if (memcmp (t->contents, model, t->spec.size) != 0)
     FAIL ("after a crash: what was written then is not there");
   blob_free (&b);
+  blob_free (&data);
   free ((char *) options.path);
   free (model);
   free (buf);
@@ -209,21 +250,23 @@ static void
 cut_power (struct trial *t, enum power_cut kind)
 {
   const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
+  const struct blob *data = t->spec.data_file ? simdisk_data_cut (t->sim) : NULL;
   unsigned long leaks;
   char when[40];
 
   snprintf (when, sizeof when, "power cut of kind %d", kind);
   check_metadata (b, true, &leaks, when);
-  read_contents (t, b, when);
+  read_contents (t, b, data, when);
   if (!ledger_allows (t->ledger, 0, t->spec.size / LEDGER_SECTOR, t->contents,
                       true)) {
-    blob_save (SURVIVOR, b);
+    save_survivor (b, data);
     FAIL ("%s: wrong contents", when);
   }
+  check_raw_data (t, data, when);
   nr_cuts++;
 
   if (rng_below (&t->cut_rng, 12) == 0) {
-    blob_save (SURVIVOR, b);
+    save_survivor (b, data);
     if (rng_below (&t->cut_rng, 3) == 0)
       ask_qemu (t);
     go_on_after_crash (t, leaks);
@@ -406,9 +449,9 @@ random_spec (struct trial *t, struct rng *rng)
     "plain", "reuse", "snapshot", "backing", "version 2", "growth",
     "preallocated", "snapshot and backing", "compressed", "subclusters",
     "subclusters and backing", "subclusters, snapshot, perhaps backing",
-    "shared subclusters, snapshot",
+    "shared subclusters, snapshot", "data file", "raw data file",
   };
-  const unsigned theme = iteration % 13;
+  const unsigned theme = iteration % 15;
   struct image_spec *spec = &t->spec;
 
   t->theme = themes[theme];
@@ -420,17 +463,17 @@ random_spec (struct trial *t, struct rng *rng)
     spec->cluster_size = 512;
     spec->refcount_bits = 64;
   }
-  if (theme >= 9) {
+  if (theme >= 9 && (theme < 13 || rng_below (rng, 3) == 0)) {
     spec->extended = true;
     spec->cluster_size = rng_below (rng, 3) || theme == 12 ? 16384 : 65536;
-    if (theme < 12 && rng_below (rng, 4) == 0)
+    if (theme != 12 && rng_below (rng, 4) == 0)
       spec->preallocation = rng_below (rng, 2) ? "metadata" : "falloc";
   }
   spec->size = 512 * (64 + rng_below (rng, theme == 5 ? 6000 : 3000));
   if (theme == 1)               /* everything is freed and used all the time */
     spec->size = 24 * spec->cluster_size - 512 * rng_below (rng, 2);
   t->has_below = theme == 3 || theme == 7 || theme == 10 ||
-    (theme == 11 && rng_below (rng, 2)) ||
+    ((theme == 11 || theme == 13) && rng_below (rng, 2)) ||
     (theme == 4 && rng_below (rng, 2));
   spec->compressed = theme == 8 ||
     (theme >= 9 && theme < 12 && rng_below (rng, 4) == 0) ||
@@ -441,6 +484,23 @@ random_spec (struct trial *t, struct rng *rng)
   }
   if (theme == 6)
     spec->preallocation = rng_below (rng, 2) ? "metadata" : "falloc";
+  if (theme == 13 || theme == 14)
+    spec->data_file = DATA;
+  spec->data_file_raw = theme == 14;
+}
+
+/* What is in a data file before anything was written to the disk is none of the
+ * disk's business, and it may be of any length. */
+static void
+spoil_data_file (const struct image_spec *spec, struct rng *rng)
+{
+  struct blob b = { .len = rng_below (rng, spec->size * 2) };
+
+  b.data = malloc (b.len + 1);
+  CHECK (b.data != NULL);
+  memset (b.data, 0x5a, b.len);
+  blob_save (DATA, &b);
+  blob_free (&b);
 }
 
 static void
@@ -458,6 +518,8 @@ make_image (struct trial *t, struct rng *rng)
     t->spec.backing_raw = true;
   }
   image_create (IMAGE, &t->spec);
+  if (t->spec.data_file && !t->spec.data_file_raw && rng_below (rng, 2))
+    spoil_data_file (&t->spec, rng);
   image_fill (IMAGE, &t->spec, rng, t->shared ? 30 : rng_below (rng, 6));
   t->spec.compressed = false;   /* done */
   if (strstr (t->theme, "snapshot")) {
@@ -479,7 +541,7 @@ random_options (struct trial *t, struct rng *rng)
   while (t->options.l2_slice > t->spec.cluster_size);
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 8) != 0;
-  t->options.compress = rng_below (rng, 3) == 0;
+  t->options.compress = t->spec.data_file == NULL && rng_below (rng, 3) == 0;
   t->eager = t->shared || rng_below (rng, 4) == 0;
   t->threads = t->eager || rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
   t->ops = (30 + rng_below (rng, 150)) / t->threads;
@@ -489,15 +551,19 @@ random_options (struct trial *t, struct rng *rng)
 static void
 check_after_leaving (struct trial *t)
 {
+  const struct blob *data = NULL;
   enum power_cut kind;
 
   for (kind = 0; kind < CUT_KINDS; kind++) {
     const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
 
     check_metadata (b, kind != CUT_ALL, NULL, "after leaving");
-    read_contents (t, b, "after leaving");
+    if (t->spec.data_file)
+      data = simdisk_data_cut (t->sim);
+    read_contents (t, b, data, "after leaving");
     if (!ledger_allows (t->ledger, 0, t->spec.size / 512, t->contents, true))
       FAIL ("after leaving: wrong contents");
+    check_raw_data (t, data, "after leaving");
   }
 }
 
@@ -521,6 +587,12 @@ one_time (struct trial *t, struct rng *rng)
   t->ledger = ledger_new (&t->initial);
   t->sim = simdisk_new (t->options.path, rng_next (rng));
   t->options.hooks = simdisk_hooks (t->sim);
+  if (t->spec.data_file) {
+    char *data = images_path (DATA);
+
+    simdisk_add (t->sim, data);
+    free (data);
+  }
   pieces_make (&t->pieces, rng, t->spec.size, t->spec.cluster_size, 512,
                t->threads, false);
   if (disk_open (&t->options, &t->disk) == -1)
