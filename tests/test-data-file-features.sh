@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # What goes together with an external data file: backing files, above and below it;
-# discard=, detect-zeroes=, cache=, lazy refcounts, bitmaps, encryption.
+# discard=, detect-zeroes=, cache=, lazy refcounts, bitmaps.
 
 . "${srcdir:-$(dirname "$0")}/functions.sh"
 requires_tools
@@ -22,7 +22,7 @@ serve ()
 {
   local cluster="$1"
   shift
-  [ -n "${encrypted:-}" ] || qemu-img convert -f qcow2 -O raw "$img" "$tmp/model.raw"
+  qemu-img convert -f qcow2 -O raw "$img" "$tmp/model.raw"
   start_nbdkit file="$img" "$@"
   model random "$uri" "$tmp/model.raw" --seconds 0.3 --connections 3 \
     --cluster "$cluster" --trim "${trim:-zero}"
@@ -58,6 +58,73 @@ serve 64k detect-zeroes=unmap l2-cache=0
 judge
 cmp "$data" "$tmp/model.raw"
 
+# With something below it, the data file is no raw image any more, and the image does not
+# say so.
+start_nbdkit -r -- file="$img" backing="$base" backing-format=raw
+nbdsh_run -c 'h.pread(1, 0)'
+stop_nbdkit
+qemu-img info "$img" | grep 'data file raw: true'
+start_nbdkit file="$img" backing="$base" backing-format=raw
+nbdsh_run -c 'h.pwrite(b"x", 0); h.flush()'
+stop_nbdkit
+qemu-img info "$img" | grep 'data file raw: false'
+check_clean "$img"
+
+# A raw data file that is too short is made complete.
+rm -f "$img" "$data"
+make_image "$img" 4M "data_file=$data,data_file_raw=on"
+truncate -s 1000000 "$data"
+start_nbdkit -r -- file="$img"
+nbdsh_run -c 'assert h.pread(4 << 20, 0) == bytes(4 << 20)'
+stop_nbdkit
+[ "$(file_size "$data")" -eq 1000000 ]
+serve 64k
+judge
+cmp "$data" "$tmp/model.raw"
+
+# Space is given back, and nbdinfo --map knows.
+for raw in off on; do
+  rm -f "$img" "$data"
+  make_image "$img" 4M "data_file=$data,data_file_raw=$raw"
+  start_nbdkit file="$img"
+  nbdsh_run -c - <<'PY'
+h.pwrite(b"x" * (4 << 20), 0)
+h.flush()
+h.trim(1 << 20, 0)
+h.zero(1 << 20, 1 << 20)
+h.flush()
+PY
+  nbdinfo --map "$uri" > "$tmp/map"
+  "$python" - "$tmp/map" <<'PY'
+import sys
+for line in open(sys.argv[1]):
+    start, length, kind = [int(w) for w in line.split()[:3]]
+    assert (start >= 2 << 20) == (kind == 0), line
+PY
+  stop_nbdkit
+  [ "$(allocated_kib "$data")" -le 2100 ]
+done
+
+# Persistent bitmaps record what happens to the data, also where only the data file
+# changes.
+for raw in off on; do
+  rm -f "$img" "$data"
+  make_image "$img" 4M "data_file=$data,data_file_raw=$raw"
+  qemu-img bitmap --add "$img" all
+  start_nbdkit file="$img"
+  nbdsh_run -c 'h.pwrite(b"x", 1 << 20)' -c 'h.zero(65536, 2 << 20)' \
+    -c 'h.pwrite(b"x", 3 << 20); h.trim(65536, 3 << 20)'
+  stop_nbdkit
+  check_clean "$img"
+  nbdinfo --map="qemu:dirty-bitmap:all" -- [ qemu-nbd -r -f qcow2 -B all "$img" ] |
+    awk '$3 == 1 { print $1, $2 }' > "$tmp/dirty"
+  diff "$tmp/dirty" - <<'END'
+1048576 65536
+2097152 65536
+3145728 65536
+END
+done
+
 # Lazy refcounts: after a crash the metadata's references are counted, not the data's.
 rm -f "$img" "$data"
 make_image "$img" 4M "data_file=$data,lazy_refcounts=on"
@@ -66,23 +133,3 @@ nbdsh_run -c 'h.pwrite(b"x" * 100000, 1000000); h.flush()'
 kill9_nbdkit main
 serve 64k
 judge
-
-# Encrypted.
-contents ()
-{
-  qemu-img convert --object secret,id=s,data=abc --image-opts -O raw \
-    "driver=qcow2,encrypt.key-secret=s,file.filename=$img" "$1"
-}
-encrypted=yes
-for raw in off on; do
-  rm -f "$img" "$data"
-  qemu-img create -q -f qcow2 --object secret,id=s,data=abc \
-    -o "data_file=$data,data_file_raw=$raw,encrypt.format=luks" \
-    -o encrypt.key-secret=s,encrypt.iter-time=10 "$img" 4M
-  contents "$tmp/model.raw"
-  trim=any serve 64k passphrase=abc
-  contents "$tmp/as.raw"
-  cmp "$tmp/as.raw" "$tmp/model.raw"
-  qemu-img check --object secret,id=s,data=abc --image-opts \
-    "driver=qcow2,encrypt.key-secret=s,file.filename=$img"
-done

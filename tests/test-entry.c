@@ -94,6 +94,33 @@ test_faults (struct overlap *o)
   header.version = 3;
 }
 
+/* An external data file: COPIED makes offset 0 a place, metadata are elsewhere, and there
+ * is nothing compressed. */
+static void
+test_external (struct overlap *o)
+{
+  const uint64_t compressed = QCOW2_OFLAG_COMPRESSED | OFFSET (9);
+  struct be64 raw[4];
+  struct run run;
+  unsigned i;
+
+  header.incompatible = QCOW2_INCOMPAT_DATA_FILE;
+  expect (o, 0, RUN_UNALLOCATED, 0, false);
+  expect (o, QCOW2_OFLAG_ZERO, RUN_ZERO, 0, false);
+  expect (o, normal (0), RUN_NORMAL, 0, true);
+  expect (o, zero_alloc (0, true), RUN_ZERO_ALLOC, 0, true);
+  expect (o, normal (OFFSET (2)), RUN_NORMAL, OFFSET (2), true);
+  expect (o, OFFSET (3), RUN_NORMAL, OFFSET (3), true);
+  expect (o, OFFSET (3) + 512, RUN_CORRUPT, OFFSET (3) + 512, false);
+  expect (o, compressed, RUN_CORRUPT, compressed, false);
+  CHECK (strstr (entry_fault (&header, o, compressed), "external data file"));
+  CHECK (strstr (entry_fault (&header, o, OFFSET (5)), "is not the guest's"));
+  for (i = 0; i < 4; i++)
+    raw[i] = put64 (normal (OFFSET (i)));
+  CHECK (entry_decode (&header, o, raw, 0, 4, &run) == 4);
+  header.incompatible = 0;
+}
+
 static void
 test_runs (struct overlap *o)
 {
@@ -391,6 +418,7 @@ main (void)
   CHECK (overlap_add (o, OFFSET (3), CS, OVERLAP_REFBLOCK) == 0);
   test_kinds (o);
   test_faults (o);
+  test_external (o);
   test_runs (o);
   test_l1 ();
   test_encode ();

@@ -38,6 +38,7 @@
 #include "simdisk.h"
 
 #define IMAGE "top.qcow2"
+#define DATA "top.data"         /* its external data file */
 #define LONGEST (64u << 10)
 #define REQUESTS 60
 #define ATTEMPTS 150
@@ -172,6 +173,8 @@ judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
        const char *when)
 {
   const struct blob *b = simdisk_cut (r->sim, &r->cut_rng, kind);
+  const struct blob *data =
+    r->t->spec.data_file ? simdisk_data_cut (r->sim) : NULL;
   struct check_result result;
 
   checker_check (b, &result);
@@ -180,11 +183,14 @@ judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
     FAIL (r, "%s, cut %d: %lu corruptions, %lu leaks: %s", when, kind,
           result.corruptions, result.leaks, result.first);
   }
-  if (checker_read (b, r->t->has_below ? &r->t->below : NULL, r->contents,
-                    r->t->spec.size) == -1)
+  if (checker_read_data (b, data, r->t->has_below ? &r->t->below : NULL,
+                         r->contents, r->t->spec.size) == -1)
     FAIL (r, "%s: the contents can't be read", when);
   if (!ledger_allows (r->ledger, 0, r->t->spec.size / 512, r->contents, true))
     FAIL (r, "%s, cut %d: wrong contents", when, kind);
+  if (r->t->spec.data_file_raw &&
+      !ledger_allows (r->ledger, 0, r->t->spec.size / 512, data->data, true))
+    FAIL (r, "%s, cut %d: wrong contents of the raw data file", when, kind);
   nr_cuts++;
 }
 
@@ -226,6 +232,12 @@ begin (struct attempt *r, const struct trial *t, const char *name, uint64_t k)
   CHECK (r->contents != NULL);
   r->ledger = ledger_new (&t->initial);
   r->sim = simdisk_new (t->options.path, k);
+  if (t->spec.data_file) {
+    char *data = images_path (DATA);
+
+    simdisk_add (r->sim, data);
+    free (data);
+  }
   options.hooks = simdisk_hooks (r->sim);
   if (disk_open (&options, &r->disk) == -1)
     FAIL (r, "open failed");
@@ -538,7 +550,8 @@ make_trial (struct trial *t, struct rng *rng)
   static const unsigned bits[] = { 9, 9, 12, 14, 16 };
   struct image_spec raw = { .raw = true };
   struct image_spec *spec = &t->spec;
-  const bool snapshot = rng_below (rng, 3) == 0;
+  const bool data_file = rng_below (rng, 4) == 0;
+  const bool snapshot = !data_file && rng_below (rng, 3) == 0;
   const bool growth = rng_below (rng, 4) == 0;
 
   *t = (struct trial) { .work_seed = rng_next (rng) };
@@ -563,7 +576,13 @@ make_trial (struct trial *t, struct rng *rng)
     spec->backing = "below";
     spec->backing_raw = true;
   }
-  spec->compressed = rng_below (rng, 4) == 0;
+  if (data_file) {
+    spec->version = 3;
+    spec->data_file = DATA;
+    spec->data_file_raw = !t->has_below && rng_below (rng, 2);
+  }
+  else
+    spec->compressed = rng_below (rng, 4) == 0;
   image_create (IMAGE, spec);
   image_fill (IMAGE, spec, rng, growth ? 10 : rng_below (rng, 4));
   if (snapshot)
@@ -574,15 +593,17 @@ make_trial (struct trial *t, struct rng *rng)
   t->options = (struct disk_options) {
     .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
     .backing = BACKING_FOLLOW, .discard = true,
-    .compress = rng_below (rng, 3) == 0,
+    .compress = !data_file && rng_below (rng, 3) == 0,
   };
-  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s\n",
+  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s%s\n",
           iteration, spec->version, spec->cluster_size, spec->size,
           spec->refcount_bits, spec->extended ? ", subclusters" : "",
           t->has_below ? ", backing file" : "",
           spec->compressed ? ", compressed" : "",
           snapshot ? ", snapshot" : "",
-          t->options.compress ? ", compress" : "");
+          t->options.compress ? ", compress" : "",
+          spec->data_file_raw ? ", raw data file"
+          : data_file ? ", data file" : "");
   fflush (stdout);
 }
 

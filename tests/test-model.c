@@ -501,11 +501,21 @@ random_spec (struct rng *rng, struct image_spec *spec)
     spec->preallocation = preallocations[rng_below (rng, 2)];
 }
 
+/* Its data are in a file of their own. */
+static void
+add_data_file (struct image_spec *spec, const char *name, struct rng *rng)
+{
+  spec->version = 3;
+  spec->data_file = name;
+  spec->data_file_raw = spec->backing == NULL && rng_below (rng, 2);
+}
+
 /* Layers from the bottom up; their names must live on. */
 static void
 make_layers (struct trial *t, struct rng *rng)
 {
   static const char *const names[] = { "layer0", "layer1", "layer2" };
+  static const char *const data_names[] = { "data0", "data1", "data2", "data3" };
   const char *below = NULL;
   bool below_raw = false;
   unsigned i;
@@ -530,7 +540,9 @@ make_layers (struct trial *t, struct rng *rng)
     spec.backing_raw = below_raw;
     if (below && !spec.extended)
       spec.preallocation = NULL;
-    if (!spec.raw && spec.preallocation == NULL)
+    if (!spec.raw && rng_below (rng, 5) == 0)
+      add_data_file (&spec, data_names[i], rng);
+    else if (!spec.raw && spec.preallocation == NULL)
       spec.compressed = rng_below (rng, 3) == 0;
     image_create (top ? IMAGE : names[i], &spec);
     image_fill (top ? IMAGE : names[i], &spec, rng,
@@ -553,7 +565,7 @@ make_snapshots (struct trial *t, struct rng *rng)
   static const char *const names[] = { "s0", "s1" };
 
   /* Compressed clusters share host clusters: counts can be large already. */
-  if (t->spec.refcount_bits < (t->compressed ? 16 : 2) ||
+  if (t->spec.data_file || t->spec.refcount_bits < (t->compressed ? 16 : 2) ||
       rng_below (rng, 3) != 0)
     return;
   for (; t->nr_snapshots < 1 + rng_below (rng, 2); t->nr_snapshots++) {
@@ -578,7 +590,7 @@ random_options (struct trial *t, struct rng *rng)
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 4) != 0;
   t->options.detect_zeroes = rng_below (rng, 3);
-  t->options.compress = rng_below (rng, 3) == 0;
+  t->options.compress = t->spec.data_file == NULL && rng_below (rng, 3) == 0;
   t->options.drop_cache = rng_below (rng, 8) == 0;
   t->options.lock = rng_below (rng, 2);
   t->slow = rng_below (rng, 2);
@@ -636,6 +648,12 @@ check_contents (struct trial *t)
   CHECK (b.len == t->spec.size);
   compare (t, b.data, 0, b.len, "qemu-img convert");
   blob_free (&b);
+  if (t->spec.data_file_raw) {
+    blob_load (t->spec.data_file, &b);
+    CHECK (b.len >= t->spec.size);
+    compare (t, b.data, 0, t->spec.size, "the raw data file");
+    blob_free (&b);
+  }
   for (i = 0; i < t->nr_snapshots; i++) {
     image_contents (IMAGE, names[i], &b);
     if (b.len != t->snapshots[i].len ||
@@ -697,12 +715,14 @@ one_image (struct rng *rng)
   CHECK (t.first != NULL && t.either != NULL);
   memcpy (t.first, b.data, b.len);
   printf ("%u: v%d, clusters %" PRIu64 "%s, size %" PRIu64 ", counts %u, "
-          "%u below, %u snapshots, %s%s; %u threads, %u requests, cache %" PRIu64
+          "%u below, %u snapshots, %s%s%s; %u threads, %u requests, cache %" PRIu64
           ", slice %" PRIu64 "%s%s%s%s\n", iteration, t.spec.version,
           t.spec.cluster_size, t.spec.extended ? " (extended)" : "", t.spec.size,
           t.spec.refcount_bits, t.layers,
           t.nr_snapshots, t.spec.preallocation ? t.spec.preallocation : "off",
           t.compressed ? ", compressed" : "",
+          t.spec.data_file_raw ? ", raw data file"
+          : t.spec.data_file ? ", data file" : "",
           t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
           t.options.discard ? ", discard" : "",
           t.options.detect_zeroes ? ", detect zeroes" : "",
