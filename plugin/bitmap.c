@@ -50,6 +50,7 @@
 #include "bytes.h"
 #include "cleanup.h"
 #include "format.h"
+#include "printable.h"
 #include "report.h"
 
 /* Table entries that are given clusters at a time: each looks at all of these, and the
@@ -517,5 +518,101 @@ bitmap_store (struct bitmaps *bs)
   if (set_in_use (bs, false) == -1)
     return -1;
   bs->unsettled = false;
+  return 0;
+}
+
+/* --- reading --- */
+
+size_t
+bitmap_count (const struct bitmaps *bs)
+{
+  return bs ? bs->dir.nr_all : 0;
+}
+
+const struct bitmapdir_any *
+bitmap_get (const struct bitmaps *bs, size_t i)
+{
+  return &bs->dir.all[i];
+}
+
+/* Adds the bits of one table entry, which begin at word FIRST.  BUF: a cluster. */
+static int
+freeze_cell (struct bitmaps *bs, struct dirtyset *set, uint64_t entry,
+             uint64_t first, uint64_t words, uint64_t *buf)
+{
+  if (entry == 0)
+    return 0;
+  if (entry != QCOW2_BITMAP_ALL_ONES &&
+      hostfile_read (bs->file, buf, words * sizeof *buf, entry) == -1)
+    return -1;
+  for (uint64_t w = 0; w < words; w++)
+    dirtyset_mark (set, first + w, entry == QCOW2_BITMAP_ALL_ONES
+                   ? UINT64_MAX : le64toh (buf[w]));
+  return 0;
+}
+
+/* Called with the lock held: nothing is stored meanwhile. */
+static int
+freeze_cells (struct bitmaps *bs, const struct bitmapdir_any *any,
+              const struct bitmap *b, struct dirtyset *set)
+{
+  CLEANUP_FREE uint64_t *buf = malloc (bs->h->cluster_size);
+  const uint64_t per_cell = bs->h->cluster_size / 8;
+  const uint64_t words = div_up (any->e.bits, 64);
+  struct be64 raw;
+  uint64_t i, first, entry;
+
+  if (buf == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (i = 0, first = 0; first < words; i++, first += per_cell) {
+    if (b && b->table)
+      entry = b->table[i];
+    else if (hostfile_read (bs->file, &raw, sizeof raw,
+                            any->e.table + i * sizeof raw) == -1)
+      return -1;
+    else
+      entry = get64 (raw);
+    if (freeze_cell (bs, set, entry, first, min64 (per_cell, words - first),
+                     buf) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+int
+bitmap_freeze (struct bitmaps *bs, size_t i, struct dirtyset **ret)
+{
+  const struct bitmapdir_any *any = &bs->dir.all[i];
+  const struct bitmap *b =
+    any->follower != SIZE_MAX ? &bs->list[any->follower] : NULL;
+  char name[PRINTABLE_SIZE (64)];
+  struct dirtyset *set;
+  LOCK_FOR_BLOCK (&bs->lock);
+
+  if (any->flags & QCOW2_BITMAP_IN_USE) {
+    nbdkit_error ("%s: bitmap \"%s\" is inconsistent (in use): who was recording did "
+                  "not store it; it can only be removed",
+                  hostfile_path (bs->file),
+                  printable (any->name, 64, name, sizeof name));
+    errno = ESTALE;
+    return -1;
+  }
+  set = dirtyset_new (any->e.bits, any->e.granularity_bits);
+  if (set == NULL) {
+    nbdkit_error ("calloc: %m");
+    errno = ENOMEM;
+    return -1;
+  }
+  if (freeze_cells (bs, any, b, set) == -1) {
+    dirtyset_free (set);
+    return -1;
+  }
+  if (b && b->bits)
+    for (uint64_t w = 0; w < div_up (any->e.bits, 64); w++)
+      dirtyset_mark (set, w, atomic_load_explicit (&b->bits[w],
+                                                   memory_order_relaxed));
+  *ret = set;
   return 0;
 }

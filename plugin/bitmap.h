@@ -11,6 +11,7 @@
 #include "alloc.h"
 #include "bitmapdir.h"
 #include "checkpoint.h"
+#include "dirtyset.h"
 #include "header.h"
 #include "health.h"
 #include "hostfile.h"
@@ -41,5 +42,15 @@ extern int bitmap_record (struct bitmaps *, uint64_t offset, uint64_t count);
  * file, and the bitmaps are valid again.  -1 (reported): they stay marked as in
  * use; nothing that was recorded is lost, try again.  NULL is fine. */
 extern int bitmap_store (struct bitmaps *);
+
+/* All bitmaps of the image, as they were when it was opened; entry.name may not be unique
+ * in a damaged image. */
+extern size_t bitmap_count (const struct bitmaps *);    /* NULL: 0 */
+extern const struct bitmapdir_any *bitmap_get (const struct bitmaps *, size_t i);
+
+/* What bitmap I says now: what the file holds, and what was recorded since.  *SET is the
+ * caller's to free.  Any thread.  -1 (reported): its contents are void (ESTALE),
+ * or can't be had. */
+extern int bitmap_freeze (struct bitmaps *, size_t i, struct dirtyset **set);
 
 #endif /* QCOW2_BITMAP_H */

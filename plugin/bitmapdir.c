@@ -12,8 +12,7 @@
  *   in use              somebody crashed, their contents are void: kept byte for byte
  *
  * The clusters of all kinds are metadata (R5).  So each directory entry and each table is
- * read and checked once, against all limits that QEMU has, and nothing of it
- * is kept but what is known of the first kind.  A bitmap with anything that is not
+ * read and checked once, against all limits that QEMU has.  A bitmap with anything that is not
  * understood could not be kept true: the disk is then served read-only, which
  * is for the caller to do.  That must be decided before anybody may write, hence
  * when the image is opened.
@@ -182,14 +181,33 @@ check_table (struct reading *r, uint64_t total)
   return 0;
 }
 
-static void
-add_entry (struct reading *r, uint64_t bits)
+/* FOLLOWS: it must follow changes. */
+static int
+add_entry (struct reading *r, uint64_t bits, bool follows)
 {
-  r->dir->entries[r->dir->n++] = (struct bitmapdir_entry) {
+  const size_t len = get16 (r->raw.name_size);
+  struct bitmapdir *dir = r->dir;
+  struct bitmapdir_any *any = &dir->all[dir->nr_all];
+
+  any->name = calloc (1, len + 1);
+  if (any->name == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  dir->nr_all++;
+  any->flags = get32 (r->raw.flags);
+  any->follower = SIZE_MAX;
+  any->e = (struct bitmapdir_entry) {
     .at = r->at, .table = get64 (r->raw.table_offset),
     .table_entries = get32 (r->raw.table_size),
     .bits = bits, .granularity_bits = r->raw.granularity_bits,
   };
+  if (follows) {
+    any->follower = dir->n;
+    dir->entries[dir->n++] = any->e;
+  }
+  return hostfile_read (r->file, any->name, len,
+                        r->at + sizeof r->raw + get32 (r->raw.extra_size));
 }
 
 /* The entry at r->at. */
@@ -203,21 +221,24 @@ read_entry (struct reading *r)
   int result;
 
   /* What is in use may have been left behind when the disk had another size. */
-  if (get32 (r->raw.flags) & QCOW2_BITMAP_IN_USE)
-    return check_table (r, count * r->h->cluster_size);
+  if (get32 (r->raw.flags) & QCOW2_BITMAP_IN_USE) {
+    result = check_table (r, count * r->h->cluster_size);
+    return result == 0 ? add_entry (r, bits, false) : result;
+  }
 
   if (count != div_up (bytes, r->h->cluster_size))
     return refuse (r, "its table has %" PRIu32 " entries, which does not fit the "
                    "size of the disk", count);
   result = check_table (r, bytes);
-  if (result != 0 || !(get32 (r->raw.flags) & QCOW2_BITMAP_AUTO))
+  if (result != 0)
     return result;
+  if (!(get32 (r->raw.flags) & QCOW2_BITMAP_AUTO))
+    return add_entry (r, bits, false);
   r->all_bytes += bytes;
   if (r->all_bytes > QCOW2_MAX_BITMAP_BYTES)
     return refuse (r, "all that must follow changes need more than %" PRIu64
                    " bytes", QCOW2_MAX_BITMAP_BYTES);
-  add_entry (r, bits);
-  return 0;
+  return add_entry (r, bits, true);
 }
 
 static int
@@ -266,8 +287,10 @@ bitmapdir_read (struct hostfile *file, const struct header *h,
 
   memset (dir, 0, sizeof *dir);
   dir->entries = calloc (h->bitmaps.count, sizeof *dir->entries);
-  if (dir->entries == NULL) {
+  dir->all = calloc (h->bitmaps.count, sizeof *dir->all);
+  if (dir->entries == NULL || dir->all == NULL) {
     nbdkit_error ("calloc: %m");
+    bitmapdir_free (dir);
     return -1;
   }
   result = read_directory (&r);
@@ -282,6 +305,9 @@ bitmapdir_read (struct hostfile *file, const struct header *h,
 void
 bitmapdir_free (struct bitmapdir *dir)
 {
+  for (size_t i = 0; i < dir->nr_all; i++)
+    free (dir->all[i].name);
+  free (dir->all);
   free (dir->entries);
   memset (dir, 0, sizeof *dir);
 }

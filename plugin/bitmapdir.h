@@ -23,9 +23,19 @@ struct bitmapdir_entry {
   unsigned granularity_bits;
 };
 
+/* Any bitmap. */
+struct bitmapdir_any {
+  char *name;                   /* up to a NUL */
+  uint32_t flags;               /* as in the file when it was read */
+  size_t follower;              /* of entries, which of them it is; SIZE_MAX: none */
+  struct bitmapdir_entry e;
+};
+
 struct bitmapdir {
   struct bitmapdir_entry *entries;
   size_t n;
+  struct bitmapdir_any *all;    /* in the order of the file */
+  size_t nr_all;
 };
 
 /* Why bitmaps can't be kept is told in this many bytes. */
@@ -33,7 +43,7 @@ struct bitmapdir {
 
 /* Reads and checks the directory and all tables, of an image that has bitmaps; registers
  * the clusters of all of them with OVERLAP (after all other metadata); *DIR receives
- * those that must follow changes.  Returns 0; or 1 if the bitmaps can't be kept by who
+ * all, and those that must follow changes once more.  Returns 0; or 1 if the bitmaps can't be kept by who
  * changes the disk, and WHY says why; or -1 on an error (reported).
  * After 0, free DIR with bitmapdir_free. */
 extern int bitmapdir_read (struct hostfile *, const struct header *,

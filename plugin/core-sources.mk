@@ -30,6 +30,8 @@ core_sources = \
 	%reldir%/deflated.c \
 	%reldir%/deflater.c \
 	%reldir%/deflater.h \
+	%reldir%/dirtyset.c \
+	%reldir%/dirtyset.h \
 	%reldir%/disk-impl.h \
 	%reldir%/disk.c \
 	%reldir%/disk.h \
@@ -75,6 +77,7 @@ core_sources = \
 	%reldir%/overlap.h \
 	%reldir%/pack.c \
 	%reldir%/pack.h \
+	%reldir%/parts.c \
 	%reldir%/payload.c \
 	%reldir%/payload.h \
 	%reldir%/prealloc.c \

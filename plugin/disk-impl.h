@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What disk.c, writable.c and exports.c share.  No other file includes this.
+ * What disk.c, writable.c, exports.c and parts.c share.  No other file includes this.
  */
 
 #ifndef QCOW2_DISK_IMPL_H
@@ -43,6 +43,7 @@ struct disk {
   pthread_mutex_t lock;
   struct disk_snapshot *served; /* opened so far; list under lock, its elements
                                    don't change */
+  struct disk_part *parts;      /* that were asked for; under lock */
   unsigned writers;             /* connections that may write; under lock */
   bool told_readonly;           /* why_readonly was reported; under lock */
   bool restless;                /* the last quiesce failed; under lock */
@@ -62,5 +63,9 @@ extern void disk_free_writable (struct disk *);
 /* --- exports.c --- */
 
 extern void disk_free_snapshots (struct disk *);
+
+/* --- parts.c --- */
+
+extern void disk_free_parts (struct disk *);
 
 #endif /* QCOW2_DISK_IMPL_H */

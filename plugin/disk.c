@@ -55,17 +55,20 @@ find_why_readonly (const struct disk *d, const struct header *h,
   return NULL;
 }
 
-/* Bitmaps that writing would make wrong keep the image read-only. */
+/* Bitmaps that writing would make wrong keep the image read-only.  They can be exports
+ * where it is read-only anyway. */
 static int
 open_bitmaps (struct disk *d)
 {
   const struct header *h = layers_header (d->layers, 0);
   int r;
 
-  if (d->why_readonly || !h->has_bitmaps)
+  if (!h->has_bitmaps || d->options.untrusted)
     return 0;
   r = bitmap_open (layers_file (d->layers, 0), h, layers_overlap (d->layers, 0),
                    &d->bitmaps, d->why_bitmaps);
+  if (d->why_readonly)
+    return 0;
   if (r == 1)
     d->why_readonly = d->why_bitmaps;
   return r == -1 ? -1 : 0;
@@ -287,6 +290,7 @@ disk_close (struct disk *d)
   if (d->writers > 0 || d->restless)
     r = disk_quiesce (d);
   disk_free_writable (d);
+  disk_free_parts (d);
   bitmap_close (d->bitmaps);
   disk_free_snapshots (d);
   layers_view_free (d->frozen.lower);

@@ -108,6 +108,40 @@ extern int disk_snapshot_extents (struct disk *, struct disk_snapshot *,
 extern int disk_snapshot_cache (struct disk *, struct disk_snapshot *,
                                 uint64_t count, uint64_t offset);
 
+/* --- parts, read-only: what one layer holds, what has changed --- */
+
+/* "layer:N": what layer N of the chain (0: the image itself, 1: its backing file ...) holds;
+ * the rest is a hole.  "bitmap:NAME": the disk, as far as that bitmap says that it has
+ * changed; the rest is a hole. */
+struct disk_part;
+
+/* Does the name have the form of a part's? */
+extern bool disk_is_part (const char *name);
+/* How many there are that can be served, and number I's name and a text about it, into
+ * buffers of DISK_PART_NAME and SIZE bytes. */
+#define DISK_PART_NAME 1040
+extern size_t disk_nr_parts (const struct disk *);
+extern bool disk_part_name (const struct disk *, size_t i, char *name,
+                            char *text, size_t size);
+
+/* A client comes to that part, and leaves it.  The bits of a bitmap are those of the moment
+ * when the first came, until the last has left.  NULL: there is no such part, or it
+ * can't be served (reported). */
+extern struct disk_part *disk_open_part (struct disk *, const char *name);
+extern void disk_close_part (struct disk *, struct disk_part *);
+
+extern uint64_t disk_part_size (const struct disk_part *);      /* bytes */
+extern const char *disk_part_description (const struct disk_part *);
+
+/* Requests, as for the disk. */
+extern int disk_part_read (struct disk *, struct disk_part *, void *buf,
+                           uint64_t count, uint64_t offset);
+extern int disk_part_extents (struct disk *, struct disk_part *,
+                              uint64_t count, uint64_t offset, bool one,
+                              extent_fn emit, void *opaque);
+extern int disk_part_cache (struct disk *, struct disk_part *, uint64_t count,
+                            uint64_t offset);
+
 struct disk_stats {
   struct map_stats map;
   struct alloc_stats alloc;             /* zeros if never written */

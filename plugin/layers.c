@@ -60,7 +60,8 @@ struct layers {
 
 struct layers_view {
   struct layers *layers;
-  unsigned from;
+  unsigned from, to;            /* these layers, without TO itself */
+  bool single;                  /* is one layer alone */
   struct layer *snapshot;       /* in place of layer 0; NULL: none.  Its file
                                    and what its header holds are layer 0's */
   struct map_space *space;
@@ -255,6 +256,12 @@ struct header *
 layers_header (struct layers *s, unsigned i)
 {
   return s->layers[i]->raw ? NULL : &s->layers[i]->header;
+}
+
+uint64_t
+layers_size (const struct layers *s, unsigned i)
+{
+  return s->layers[i]->size;
 }
 
 bool
@@ -551,7 +558,7 @@ load_slice (void *opaque, uint64_t slice, struct map_fill *f)
 
   if (append_plain (&r.open, start, end, RUN_UNALLOCATED, 0, 0) == -1)
     goto out;
-  for (i = v->from; i < v->layers->n && r.open.n > 0; i++) {
+  for (i = v->from; i < v->to && r.open.n > 0; i++) {
     r.index = i;
     r.layer = i == 0 && v->snapshot ? v->snapshot : v->layers->layers[i];
     if (take_layer (&r) == -1)
@@ -560,7 +567,7 @@ load_slice (void *opaque, uint64_t slice, struct map_fill *f)
   for (size_t j = 0; j < r.open.n; j++)
     if (append_plain (&r.found, r.open.runs[j].start,
                       r.open.runs[j].start + r.open.runs[j].len,
-                      RUN_ZERO, 0, 0) == -1)
+                      v->single ? RUN_UNALLOCATED : RUN_ZERO, 0, 0) == -1)
       goto out;
   ret = fill (v, start, &r.found, f);
 
@@ -600,9 +607,10 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
   return v;
 }
 
-struct layers_view *
-layers_view_new (struct layers *s, unsigned from, struct map *map,
-                 uint64_t disk_size, uint64_t slice_size)
+/* Layers FROM to TO, without TO itself. */
+static struct layers_view *
+new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
+          uint64_t disk_size, uint64_t slice_size)
 {
   struct layers_view *v = calloc (1, sizeof *v);
   unsigned unit_bits = QCOW2_MAX_CLUSTER_BITS, i;
@@ -614,19 +622,20 @@ layers_view_new (struct layers *s, unsigned from, struct map *map,
   }
   v->layers = s;
   v->from = from;
+  v->to = to;
   v->disk_size = disk_size;
 
   /* The unit: no run border lies inside one.  Borders are those of clusters or
    * subclusters, and the ends of layers that are shorter than the disk.  A slice
    * covers what the smallest slice of the layers' tables does. */
-  for (i = from; i < s->n; i++)
+  for (i = from; i < to; i++)
     if (!s->layers[i]->raw) {
       const struct header *h = &s->layers[i]->header;
 
       unit_bits = min64 (unit_bits, entry_unit_bits (h));
       span = min64 (span, slice_size / h->l2_entry_size << h->cluster_bits);
     }
-  for (i = from; i < s->n; i++)
+  for (i = from; i < to; i++)
     if (s->layers[i]->size < disk_size && s->layers[i]->size != 0) {
       unsigned b = __builtin_ctzll (s->layers[i]->size);
       if (b < unit_bits)
@@ -642,6 +651,25 @@ layers_view_new (struct layers *s, unsigned from, struct map *map,
     free (v);
     return NULL;
   }
+  return v;
+}
+
+struct layers_view *
+layers_view_new (struct layers *s, unsigned from, struct map *map,
+                 uint64_t disk_size, uint64_t slice_size)
+{
+  return new_view (s, from, s->n, map, disk_size, slice_size);
+}
+
+struct layers_view *
+layers_view_new_single (struct layers *s, unsigned i, struct map *map,
+                        uint64_t slice_size)
+{
+  struct layers_view *v =
+    new_view (s, i, i + 1, map, s->layers[i]->size, slice_size);
+
+  if (v)
+    v->single = true;
   return v;
 }
 

@@ -46,6 +46,8 @@ extern struct header *layers_header (struct layers *, unsigned i);
  * layer?  Yes for a raw external data file; else see prealloc.h; found out when first
  * asked. */
 extern bool layers_preallocated (struct layers *, unsigned i);
+/* The size of the disk that it describes, bytes. */
+extern uint64_t layers_size (const struct layers *, unsigned i);
 /* Metadata clusters of a qcow2 layer. */
 extern struct overlap *layers_overlap (struct layers *, unsigned i);
 
@@ -64,10 +66,15 @@ extern struct layers_view *layers_view_new_snapshot (struct layers *,
                                                      uint64_t l1_offset,
                                                      uint64_t disk_size,
                                                      uint64_t slice_size);
+/* Layer I alone, of its own size: what it does not hold itself is UNALLOCATED. */
+extern struct layers_view *layers_view_new_single (struct layers *, unsigned i,
+                                                   struct map *,
+                                                   uint64_t slice_size);
 extern void layers_view_free (struct layers_view *);  /* NULL is fine */
 
 /* The run at guest OFFSET, at most LEN bytes (within the disk).  Kinds ZERO,
- * NORMAL (run.layer says in which file), COMPRESSED, CORRUPT; never UNALLOCATED.  0, or -1 with
+ * NORMAL (run.layer says in which file), COMPRESSED, CORRUPT; UNALLOCATED only where it is a
+ * layer alone.  0, or -1 with
  * errno (reported).  Cost of a hit: one map look-up, whatever the number of
  * layers.  */
 extern int layers_lookup (struct layers_view *, uint64_t offset, uint64_t len,

@@ -81,6 +81,8 @@ qcow2_dump_plugin (void)
   printf ("qcow2_backing=yes\n");
   printf ("qcow2_snapshots=yes\n");
   printf ("qcow2_bitmaps=yes\n");
+  printf ("qcow2_bitmap_exports=yes\n");
+  printf ("qcow2_layer_exports=yes\n");
   printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
   printf ("qcow2_compress=yes\n");
@@ -144,17 +146,19 @@ qcow2_cleanup (void)
 /* --- connections --- */
 
 /* Exports: "" is the disk as it is now (or, with snapshot=, that snapshot, and there are no
- * others), and each internal snapshot goes by its name. */
+ * others), and each internal snapshot goes by its name.  "layer:N" and "bitmap:NAME" are parts
+ * of the disk; a snapshot with such a name goes by its id. */
 struct handle {
   bool writable;
-  struct disk_snapshot *snapshot;       /* NULL: the active disk */
+  struct disk_snapshot *snapshot;       /* or NULL */
+  struct disk_part *part;               /* or NULL; both NULL: the active disk */
 };
 
 static int
 qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 {
-  char text[128];
-  unsigned i;
+  char text[128], part[DISK_PART_NAME];
+  size_t i;
 
   if (nbdkit_add_export (exports, "", disk_description (disk)) == -1)
     return -1;
@@ -163,9 +167,14 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
   for (i = 0; i < disk_nr_snapshots (disk); i++) {
     const char *name = disk_snapshot_name (disk, i, text, sizeof text);
 
-    if (name && nbdkit_add_export (exports, name, text) == -1)
+    if (name && !disk_is_part (name) &&
+        nbdkit_add_export (exports, name, text) == -1)
       return -1;
   }
+  for (i = 0; i < disk_nr_parts (disk); i++)
+    if (disk_part_name (disk, i, part, text, sizeof text) &&
+        nbdkit_add_export (exports, part, text) == -1)
+      return -1;
   return 0;
 }
 
@@ -175,11 +184,12 @@ qcow2_default_export (int readonly, int is_tls)
   return "";
 }
 
-/* Which snapshot does the export name mean?  -1: there is no such export. */
+/* What does the export name mean?  -1: there is no such export. */
 static int
-choose_snapshot (const char *name, struct disk_snapshot **ds)
+choose_export (const char *name, struct handle *h)
 {
-  *ds = NULL;
+  h->snapshot = NULL;
+  h->part = NULL;
   if (name[0] == '\0') {
     if (params.snapshot == NULL)
       return 0;
@@ -191,8 +201,19 @@ choose_snapshot (const char *name, struct disk_snapshot **ds)
     errno = ENOENT;
     return -1;
   }
-  *ds = disk_open_snapshot (disk, name);
-  return *ds ? 0 : -1;
+  else if (disk_is_part (name)) {
+    h->part = disk_open_part (disk, name);
+    return h->part ? 0 : -1;
+  }
+  h->snapshot = disk_open_snapshot (disk, name);
+  return h->snapshot ? 0 : -1;
+}
+
+static void
+leave_part (struct handle *h)
+{
+  if (h->part)
+    disk_close_part (disk, h->part);
 }
 
 static void *
@@ -205,12 +226,13 @@ qcow2_open (int readonly)
     nbdkit_error ("malloc: %m");
     return NULL;
   }
-  if (name == NULL || choose_snapshot (name, &h->snapshot) == -1) {
+  if (name == NULL || choose_export (name, h) == -1) {
     free (h);
     return NULL;
   }
-  h->writable = !readonly && h->snapshot == NULL;
+  h->writable = !readonly && h->snapshot == NULL && h->part == NULL;
   if (disk_connect (disk, &h->writable) == -1) {
+    leave_part (h);
     free (h);
     return NULL;
   }
@@ -223,6 +245,7 @@ qcow2_close (void *handle)
   struct handle *h = handle;
 
   disk_disconnect (disk, h->writable);
+  leave_part (h);
   free (h);
 }
 
@@ -231,7 +254,8 @@ qcow2_get_size (void *handle)
 {
   const struct handle *h = handle;
 
-  return h->snapshot ? disk_snapshot_size (h->snapshot) : disk_size (disk);
+  return h->part ? disk_part_size (h->part)
+    : h->snapshot ? disk_snapshot_size (h->snapshot) : disk_size (disk);
 }
 
 static const char *
@@ -239,7 +263,8 @@ qcow2_export_description (void *handle)
 {
   const struct handle *h = handle;
 
-  return h->snapshot ? disk_snapshot_description (h->snapshot)
+  return h->part ? disk_part_description (h->part)
+    : h->snapshot ? disk_snapshot_description (h->snapshot)
     : disk_description (disk);
 }
 
@@ -287,6 +312,8 @@ qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
 {
   const struct handle *h = handle;
 
+  if (h->part)
+    return disk_part_read (disk, h->part, buf, count, offset);
   if (h->snapshot)
     return disk_snapshot_read (disk, h->snapshot, buf, count, offset);
   return disk_read (disk, buf, count, offset);
@@ -323,6 +350,8 @@ qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
   const struct handle *h = handle;
 
+  if (h->part)
+    return disk_part_cache (disk, h->part, count, offset);
   if (h->snapshot)
     return disk_snapshot_cache (disk, h->snapshot, count, offset);
   return disk_cache (disk, count, offset);
@@ -349,6 +378,9 @@ qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
   const struct handle *h = handle;
   const bool one = flags & NBDKIT_FLAG_REQ_ONE;
 
+  if (h->part)
+    return disk_part_extents (disk, h->part, count, offset, one, add_extent,
+                              extents);
   if (h->snapshot)
     return disk_snapshot_extents (disk, h->snapshot, count, offset, one,
                                   add_extent, extents);

@@ -49,6 +49,10 @@ request_lookup (const struct view *v, uint64_t offset, uint64_t len,
       return -1;
     if (run->kind != RUN_UNALLOCATED && run->kind != RUN_RESERVED)
       return 0;
+    if (v->single) {
+      run->kind = RUN_UNALLOCATED;
+      return 0;
+    }
     len = run->len;
     unsettled = run->unsettled;
   }
@@ -117,6 +121,7 @@ request_read (const struct view *v, void *buf_, uint64_t count,
     }
     case RUN_ZERO:
     case RUN_ZERO_ALLOC:
+    case RUN_UNALLOCATED:
       memset (buf, 0, run.len);
       break;
     case RUN_COMPRESSED:
@@ -197,6 +202,11 @@ request_extents (const struct view *v, uint64_t count, uint64_t offset,
       break;
     case RUN_ZERO:
     case RUN_ZERO_ALLOC:
+      /* Zeros that hide something are another thing than nothing. */
+      r = emit (opaque, run.start, run.len,
+                v->single ? EXTENT_ZERO : EXTENT_HOLE);
+      break;
+    case RUN_UNALLOCATED:
       r = emit (opaque, run.start, run.len, EXTENT_HOLE);
       break;
     case RUN_COMPRESSED:

@@ -55,6 +55,8 @@ struct view {
   struct layers_view *lower;            /* what lies below the writable image; all
                                            layers if there is none */
   struct writable *w;                   /* NULL: read-only */
+  bool single;                          /* one layer alone: what it does not hold itself
+                                           is UNALLOCATED */
   struct inflated *inflated;            /* cache of inflated clusters */
   struct health *health;                /* of the top image */
 };

@@ -11,12 +11,12 @@ plugin="${srcdir:-$(dirname "$0")}/../plugin"
 levels=(
   "bytes cleanup format printable report run"
   "grace inflight hostlock dropcache hostfile header overlap compress crypt luks
-   entry pack freeset fresh"
+   entry pack freeset dirtyset fresh"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot bitmapdir
    census repair checkpoint bitmap"
   "view request write cow deflated datafile erase"
-  "chain disk writable exports"
+  "chain disk writable exports parts"
   "params qcow2"
 )
 

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How are parts of a disk served: what a single layer holds, what a bitmap says has
+ * changed?
+ *
+ * A part is a read-only disk with holes where it has nothing to say:
+ *
+ *   layer:N      what layer N holds itself: its data; clusters that say "zero"
+ *                are zeros but no holes, since they hide what lies below
+ *   bitmap:NAME  the active disk where the bitmap is marked.  All of that is called data,
+ *                also what reads as zeros: a client that applies it to an older copy
+ *                must not leave anything out
+ *
+ * The bits of a bitmap are copied when the first client comes to it, and serve all
+ * until the last has left: connections of one client agree, however much is recorded
+ * meanwhile.  The bytes are those that the disk has when they are read.
+ *
+ * Layer 0 is the image itself: the view of it is made anew for each request from the
+ * one that is current, so that it follows what is written.
+ *
+ * Locks: the disk's lock guards the list and the counts of users.  Copying bits is done under
+ * it: others come and go when that is done.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "disk-impl.h"
+#include "printable.h"
+#include "report.h"
+
+#define LAYER "layer:"
+#define BITMAP "bitmap:"
+
+/* Copies of bits, of one disk: as much as its bitmaps may need while they record. */
+#define MAX_FROZEN QCOW2_MAX_BITMAP_BYTES
+
+struct disk_part {
+  struct disk_part *next;       /* under the disk's lock */
+  unsigned users;               /* likewise */
+
+  /* Constant. */
+  size_t index;                 /* of the layer or the bitmap */
+  struct dirtyset *set;         /* NULL: a layer */
+  struct layers_view *lower;    /* of a layer, alone */
+  uint64_t size;
+  uint64_t bytes;               /* that SET may hold */
+  char description[128];
+};
+
+/* --- names --- */
+
+static bool
+begins_with (const char *s, const char *prefix)
+{
+  return strncmp (s, prefix, strlen (prefix)) == 0;
+}
+
+bool
+disk_is_part (const char *name)
+{
+  return begins_with (name, LAYER) || begins_with (name, BITMAP);
+}
+
+static bool
+is_void (const struct bitmapdir_any *b)
+{
+  return b->flags & QCOW2_BITMAP_IN_USE;
+}
+
+static void
+describe_layer (const struct disk *d, size_t i, char *text, size_t size)
+{
+  const struct header *h = layers_header (d->layers, i);
+
+  if (h == NULL)
+    snprintf (text, size, "layer %zu of %u alone, raw", i,
+              layers_count (d->layers));
+  else
+    snprintf (text, size, "layer %zu of %u alone, qcow2, clusters of %" PRIu64
+              " bytes", i, layers_count (d->layers), h->cluster_size);
+}
+
+static void
+describe_bitmap (const struct bitmapdir_any *b, char *text, size_t size)
+{
+  snprintf (text, size, "what has changed, in pieces of %" PRIu64 " bytes; %s",
+            UINT64_C (1) << b->e.granularity_bits,
+            b->flags & QCOW2_BITMAP_AUTO ? "recording" : "disabled");
+}
+
+size_t
+disk_nr_parts (const struct disk *d)
+{
+  return layers_count (d->layers) + bitmap_count (d->bitmaps);
+}
+
+bool
+disk_part_name (const struct disk *d, size_t i, char *name, char *text,
+                size_t size)
+{
+  const size_t layers = layers_count (d->layers);
+  const struct bitmapdir_any *b;
+
+  if (i < layers) {
+    snprintf (name, DISK_PART_NAME, LAYER "%zu", i);
+    describe_layer (d, i, text, size);
+    return true;
+  }
+  b = bitmap_get (d->bitmaps, i - layers);
+  snprintf (name, DISK_PART_NAME, BITMAP "%s", b->name);
+  describe_bitmap (b, text, size);
+  return !is_void (b);
+}
+
+/* --- coming and going: with the lock held --- */
+
+static struct disk_part *
+serve_layer (struct disk *d, size_t i)
+{
+  struct disk_part *p = calloc (1, sizeof *p);
+
+  if (p == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  p->index = i;
+  p->size = i == 0 ? disk_size (d) : layers_size (d->layers, i);
+  p->lower = layers_view_new_single (d->layers, i, d->map,
+                                     d->options.l2_slice);
+  if (p->lower == NULL) {
+    free (p);
+    return NULL;
+  }
+  describe_layer (d, i, p->description, sizeof p->description);
+  return p;
+}
+
+static struct disk_part *
+serve_bitmap (struct disk *d, size_t i)
+{
+  const struct bitmapdir_any *b = bitmap_get (d->bitmaps, i);
+  struct disk_part *p;
+  uint64_t bytes = dirtyset_bytes (b->e.bits);
+
+  for (p = d->parts; p; p = p->next)
+    bytes += p->bytes;
+  if (bytes > MAX_FROZEN && d->parts) {
+    nbdkit_error ("%s: more bitmaps are read at the same time than fit in %" PRIu64
+                  " bytes", d->options.path, MAX_FROZEN);
+    errno = ENOMEM;
+    return NULL;
+  }
+  p = calloc (1, sizeof *p);
+  if (p == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  if (bitmap_freeze (d->bitmaps, i, &p->set) == -1) {
+    free (p);
+    return NULL;
+  }
+  p->index = i;
+  p->size = disk_size (d);
+  p->bytes = dirtyset_bytes (b->e.bits);
+  describe_bitmap (b, p->description, sizeof p->description);
+  return p;
+}
+
+/* Which layer?  -1: none. */
+static int
+find_layer (const struct disk *d, const char *name, size_t *i)
+{
+  unsigned long n;
+  char *end;
+
+  if (name[0] < '0' || name[0] > '9')
+    return -1;
+  errno = 0;
+  n = strtoul (name, &end, 10);
+  if (errno != 0 || *end != '\0' || n >= layers_count (d->layers))
+    return -1;
+  *i = n;
+  return 0;
+}
+
+static int
+find_bitmap (const struct disk *d, const char *name, size_t *i)
+{
+  for (*i = 0; *i < bitmap_count (d->bitmaps); ++*i)
+    if (strcmp (bitmap_get (d->bitmaps, *i)->name, name) == 0)
+      return 0;
+  return -1;
+}
+
+struct disk_part *
+disk_open_part (struct disk *d, const char *name)
+{
+  const bool is_layer = begins_with (name, LAYER);
+  const char *rest = name + strlen (is_layer ? LAYER : BITMAP);
+  char text[PRINTABLE_SIZE (64)];
+  struct disk_part *p;
+  size_t i;
+  LOCK_FOR_BLOCK (&d->lock);
+
+  if ((is_layer ? find_layer : find_bitmap) (d, rest, &i) == -1) {
+    printable (rest, strlen (rest), text, sizeof text);
+    if (is_layer)
+      nbdkit_error ("%s: there is no layer \"%s\": there are %u, and the first is 0",
+                    d->options.path, text, layers_count (d->layers));
+    else
+      nbdkit_error ("%s: there is no bitmap \"%s\"%s%s", d->options.path, text,
+                    d->why_bitmaps[0] ? ": " : "", d->why_bitmaps);
+    errno = ENOENT;
+    return NULL;
+  }
+  for (p = d->parts; p; p = p->next)
+    if (p->index == i && (p->set == NULL) == is_layer) {
+      p->users++;
+      return p;
+    }
+  p = is_layer ? serve_layer (d, i) : serve_bitmap (d, i);
+  if (p == NULL)
+    return NULL;
+  p->users = 1;
+  p->next = d->parts;
+  d->parts = p;
+  return p;
+}
+
+static void
+free_part (struct disk_part *p)
+{
+  layers_view_free (p->lower);
+  dirtyset_free (p->set);
+  free (p);
+}
+
+void
+disk_close_part (struct disk *d, struct disk_part *p)
+{
+  struct disk_part **link;
+  LOCK_FOR_BLOCK (&d->lock);
+
+  /* The mappings of a layer are worth keeping, and count as all mappings do. */
+  if (--p->users > 0 || p->set == NULL)
+    return;
+  for (link = &d->parts; *link != p; link = &(*link)->next)
+    ;
+  *link = p->next;
+  free_part (p);
+}
+
+void
+disk_free_parts (struct disk *d)
+{
+  struct disk_part *p;
+
+  while ((p = d->parts) != NULL) {
+    d->parts = p->next;
+    free_part (p);
+  }
+}
+
+uint64_t
+disk_part_size (const struct disk_part *p)
+{
+  return p->size;
+}
+
+const char *
+disk_part_description (const struct disk_part *p)
+{
+  return p->description;
+}
+
+/* --- requests --- */
+
+/* What a request works on.  The caller holds a pin. */
+static struct view
+part_view (struct disk *d, const struct disk_part *p)
+{
+  struct view v = *atomic_load (&d->current);
+
+  if (p->set)
+    return v;
+  v.single = true;
+  v.size = p->size;
+  if (p->index > 0)
+    v.w = NULL;
+  v.lower = p->lower;           /* not asked while layer 0 is writable */
+  return v;
+}
+
+int
+disk_part_read (struct disk *d, struct disk_part *p, void *buf,
+                uint64_t count, uint64_t offset)
+{
+  const struct grace_pin pin = grace_enter (d->grace);
+  const struct view v = part_view (d, p);
+  uint64_t len;
+  int r = 0;
+
+  for (; r == 0 && count > 0; count -= len, offset += len) {
+    len = count;
+    if (p->set && !dirtyset_find (p->set, offset, &len))
+      memset (buf, 0, len);
+    else
+      r = request_read (&v, buf, len, offset);
+    buf = (char *) buf + len;
+  }
+  grace_leave (d->grace, pin);
+  return r;
+}
+
+int
+disk_part_extents (struct disk *d, struct disk_part *p, uint64_t count,
+                   uint64_t offset, bool one, extent_fn emit, void *opaque)
+{
+  struct grace_pin pin;
+  struct view v;
+  uint64_t len;
+  bool dirty;
+  int r = 0;
+
+  if (p->set) {
+    for (; r == 0 && count > 0; count -= len, offset += len) {
+      len = count;
+      dirty = dirtyset_find (p->set, offset, &len);
+      r = emit (opaque, offset, len, dirty ? EXTENT_DATA : EXTENT_HOLE);
+      if (one)
+        break;
+    }
+    return r;
+  }
+  pin = grace_enter (d->grace);
+  v = part_view (d, p);
+  r = request_extents (&v, count, offset, one, emit, opaque);
+  grace_leave (d->grace, pin);
+  return r;
+}
+
+int
+disk_part_cache (struct disk *d, struct disk_part *p, uint64_t count,
+                 uint64_t offset)
+{
+  const struct grace_pin pin = grace_enter (d->grace);
+  const struct view v = part_view (d, p);
+  const int r = request_cache (&v, count, offset);
+
+  grace_leave (d->grace, pin);
+  return r;
+}
