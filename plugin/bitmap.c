@@ -535,6 +535,12 @@ bitmap_get (const struct bitmaps *bs, size_t i)
   return &bs->dir.all[i];
 }
 
+const struct bitmapdir *
+bitmap_directory (const struct bitmaps *bs)
+{
+  return &bs->dir;
+}
+
 /* Adds the bits of one table entry, which begin at word FIRST.  BUF: a cluster. */
 static int
 freeze_cell (struct bitmaps *bs, struct dirtyset *set, uint64_t entry,

@@ -47,6 +47,7 @@ extern int bitmap_store (struct bitmaps *);
  * in a damaged image. */
 extern size_t bitmap_count (const struct bitmaps *);    /* NULL: 0 */
 extern const struct bitmapdir_any *bitmap_get (const struct bitmaps *, size_t i);
+extern const struct bitmapdir *bitmap_directory (const struct bitmaps *);
 
 /* What bitmap I says now: what the file holds, and what was recorded since.  *SET is the
  * caller's to free.  Any thread.  -1 (reported): its contents are void (ESTALE),

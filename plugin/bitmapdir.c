@@ -40,11 +40,6 @@
 #include "printable.h"
 #include "report.h"
 
-/* Tables are read to find all clusters; a hostile directory could name 64 Ki tables
- * of 8 MiB in a sparse file.  This many entries are enough for one bitmap of
- * the largest size with the smallest clusters. */
-#define MAX_ALL_ENTRIES (UINT64_C (1) << 20)
-
 #define SHOWN_NAME 48
 
 /* What bitmapdir_read is working on. */
@@ -128,9 +123,9 @@ check_entry (struct reading *r)
                      hostfile_size (r->file)))
     return refuse (r, "its table lies beyond the end of the file");
   r->all_entries += n;
-  if (r->all_entries > MAX_ALL_ENTRIES)
+  if (r->all_entries > BITMAPDIR_MAX_ENTRIES)
     return refuse (r, "all tables together have more than %" PRIu64 " entries",
-                   MAX_ALL_ENTRIES);
+                   BITMAPDIR_MAX_ENTRIES);
   return claim (r, offset, n * sizeof (struct be64), "table");
 }
 

@@ -38,6 +38,11 @@ struct bitmapdir {
   size_t nr_all;
 };
 
+/* Tables are read to find all clusters; a hostile directory could name 64 Ki tables of
+ * 8 MiB in a sparse file.  This many entries, of all tables together, are enough for one
+ * bitmap of the largest size with the smallest clusters. */
+#define BITMAPDIR_MAX_ENTRIES (UINT64_C (1) << 20)
+
 /* Why bitmaps can't be kept is told in this many bytes. */
 #define BITMAPDIR_WHY 256
 

@@ -12,6 +12,10 @@ core_sources = \
 	%reldir%/bitmap.h \
 	%reldir%/bitmapdir.c \
 	%reldir%/bitmapdir.h \
+	%reldir%/bitmapedit.c \
+	%reldir%/bitmapedit.h \
+	%reldir%/bitmapext.c \
+	%reldir%/bitmapext.h \
 	%reldir%/bytes.h \
 	%reldir%/census.c \
 	%reldir%/census.h \
@@ -99,6 +103,7 @@ core_sources = \
 	%reldir%/run.h \
 	%reldir%/snapshot.c \
 	%reldir%/snapshot.h \
+	%reldir%/startup.c \
 	%reldir%/view.h \
 	%reldir%/writable.c \
 	%reldir%/write.c \

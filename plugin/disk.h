@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "alloc.h"
+#include "bitmapedit.h"
 #include "chain.h"
 #include "checkpoint.h"
 #include "hostfile.h"
@@ -42,6 +43,10 @@ struct disk_options {
 /* Opens and checks everything, changes nothing, takes reader's locks.  The
  * strings must outlive the disk.  -1: reported. */
 extern int disk_open (const struct disk_options *, struct disk **);
+/* Opens the image, makes these changes of its bitmaps, all or none, and closes it.
+ * -1: reported. */
+extern int disk_edit_bitmaps (const struct disk_options *,
+                              const struct bitmapedit *, size_t n);
 /* No request may be running.  Everything is made durable and clean first if
  * it was written.  -1: that failed (reported); the memory is freed in
  * any case. */

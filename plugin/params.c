@@ -42,6 +42,7 @@ params_free (struct params *p)
   free (p->path);
   free (p->backing_path);
   free (p->data_file_path);
+  free (p->bitmaps);
 }
 
 struct choice { const char *word; int value; };
@@ -178,6 +179,38 @@ set_passphrase (struct params *p, const char *value)
   return 0;
 }
 
+static int
+add_bitmap (struct params *p, enum bitmapedit_what what, const char *name)
+{
+  struct bitmapedit *list =
+    realloc (p->bitmaps, (p->nr_bitmaps + 1) * sizeof *list);
+
+  if (list == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  p->bitmaps = list;
+  list[p->nr_bitmaps++] = (struct bitmapedit) { .what = what, .name = name };
+  return 0;
+}
+
+static int
+set_granularity (struct params *p, const char *key, const char *value)
+{
+  uint64_t size;
+
+  if (parse_bytes (key, value, &size) == -1)
+    return -1;
+  if (!is_power_of_2 (size) ||
+      size < UINT64_C (1) << QCOW2_MIN_BITMAP_GRANULARITY ||
+      size > UINT64_C (1) << QCOW2_MAX_BITMAP_GRANULARITY) {
+    nbdkit_error ("%s=%s: must be a power of two between 512 and 2G", key, value);
+    return -1;
+  }
+  p->bitmap_granularity_bits = __builtin_ctzll (size);
+  return 0;
+}
+
 int
 params_set (struct params *p, const char *key, const char *value)
 {
@@ -222,6 +255,14 @@ params_set (struct params *p, const char *key, const char *value)
     p->snapshot = value;
     return 0;
   }
+  if (strcmp (key, "bitmap-add") == 0)
+    return add_bitmap (p, BITMAP_ADD, value);
+  if (strcmp (key, "bitmap-clear") == 0)
+    return add_bitmap (p, BITMAP_CLEAR, value);
+  if (strcmp (key, "bitmap-remove") == 0)
+    return add_bitmap (p, BITMAP_REMOVE, value);
+  if (strcmp (key, "bitmap-granularity") == 0)
+    return set_granularity (p, key, value);
   if (strcmp (key, "untrusted") == 0)
     return parse_flag (key, value, &p->options.untrusted);
   if (strcmp (key, "discard") == 0) {
@@ -262,6 +303,8 @@ params_complete (struct params *p)
     nbdkit_error ("the file parameter is missing: nbdkit qcow2 disk.qcow2");
     return -1;
   }
+  for (size_t i = 0; i < p->nr_bitmaps; i++)
+    p->bitmaps[i].granularity_bits = p->bitmap_granularity_bits;
   if (p->options.untrusted) {
     if (p->options.backing == BACKING_PATH) {
       nbdkit_error ("untrusted=true does not go with backing=PATH");

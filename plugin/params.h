@@ -13,6 +13,9 @@
 struct params {
   struct disk_options options;  /* its strings are those below */
   const char *snapshot;         /* serve this one, and nothing else; or NULL */
+  struct bitmapedit *bitmaps;   /* to be made before the image is served */
+  size_t nr_bitmaps;
+  unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
   char *path, *backing_path, *data_file_path, *passphrase;
   bool backing_set, data_file_set;
 };

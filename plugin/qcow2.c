@@ -64,6 +64,10 @@ qcow2_config_complete (void)
   "backing-format=qcow2|raw     Format of the backing file; never guessed.\n"\
   "data-file=follow|deny|<PATH> What to do about an external data file.\n"    \
   "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"  \
+  "bitmap-add=<NAME>            Make this persistent bitmap before serving.\n"\
+  "bitmap-clear=<NAME>          Empty this one before serving.\n"           \
+  "bitmap-remove=<NAME>         Remove this one before serving.\n"          \
+  "bitmap-granularity=<SIZE>    Of bitmaps to add (default: cluster size).\n"\
   "passphrase=<SECRET>          Of encrypted images: literal, -, +FILE, -FD.\n"\
   "qcow2-passphrase=<SECRET>    The same, below nbdkit's luks filter.\n"     \
   "untrusted=true|false         Image from strangers: deny files it names.\n"\
@@ -97,8 +101,12 @@ qcow2_dump_plugin (void)
 static int
 qcow2_get_ready (void)
 {
-  const int r = disk_open (&params.options, &disk);
+  int r = 0;
 
+  if (params.nr_bitmaps > 0)
+    r = disk_edit_bitmaps (&params.options, params.bitmaps, params.nr_bitmaps);
+  if (r == 0)
+    r = disk_open (&params.options, &disk);
   params_forget_passphrase (&params);
   if (r == -1)
     return -1;

@@ -14,9 +14,9 @@ levels=(
    entry pack freeset dirtyset fresh"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot bitmapdir
-   census repair checkpoint bitmap"
+   census repair checkpoint bitmap bitmapext bitmapedit"
   "view request write cow deflated datafile erase"
-  "chain disk writable exports parts"
+  "chain disk writable exports parts startup"
   "params qcow2"
 )
 

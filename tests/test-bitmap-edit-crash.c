@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What bitmaps does an image have when the power goes, at any instant, while they are
+ * changed at start-up, or when writing fails?
+ *
+ * Just before each change of the file and each sync the power is cut.  Each file that is left
+ * has no corruption, and the bitmaps that it had, or all those that were wanted,
+ * with the marks that they should have; also when errors are thrown in.  Without those
+ * nothing is leaked at the end.
+ *
+ * Environment: SEED, ITERATIONS, FIRST, SECONDS (5) as for test-crash.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "checker.h"
+#include "disk.h"
+#include "images.h"
+#include "simdisk.h"
+
+#define IMAGE "top.qcow2"
+
+enum { OLD, STILL, NEW, OTHER, NAMES };
+static const char *const names[NAMES] = { "old", "still", "new", "other" };
+
+/* What there is. */
+struct state {
+  bool there[NAMES];
+  struct checked_bitmap bitmap[NAMES];
+  unsigned char *marked[NAMES];
+};
+
+struct trial {
+  struct image_spec spec;
+  uint64_t sectors;
+  struct simdisk *sim;
+  struct rng rng;
+  struct state before, after, now;
+};
+
+static uint64_t seed;
+static unsigned iteration, nr_cuts, nr_old, nr_new, nr_failed;
+
+#define FAIL(...)                                                       \
+  do {                                                                  \
+    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
+    fprintf (stderr, __VA_ARGS__);                                      \
+    fputc ('\n', stderr);                                               \
+    abort ();                                                           \
+  } while (0)
+
+static void
+look (const struct blob *file, struct state *s)
+{
+  for (int i = 0; i < NAMES; i++)
+    s->there[i] = checker_bitmap (file, names[i], &s->bitmap[i], s->marked[i]);
+}
+
+static bool
+same (const struct trial *t, const struct state *a, const struct state *b)
+{
+  for (int i = 0; i < NAMES; i++) {
+    if (a->there[i] != b->there[i])
+      return false;
+    if (a->there[i] &&
+        (a->bitmap[i].in_use != b->bitmap[i].in_use ||
+         a->bitmap[i].automatic != b->bitmap[i].automatic ||
+         a->bitmap[i].granularity_bits != b->bitmap[i].granularity_bits ||
+         memcmp (a->marked[i], b->marked[i], t->sectors) != 0))
+      return false;
+  }
+  return true;
+}
+
+static void
+check_file (const struct blob *file, bool leaks, const char *when)
+{
+  struct check_result result;
+
+  checker_check (file, &result);
+  if (result.corruptions > 0 || (!leaks && result.leaks > 0))
+    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, result.corruptions,
+          result.leaks, result.first);
+}
+
+static void
+watch (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  const struct blob *file =
+    simdisk_cut (t->sim, &t->rng, simdisk_random_cut (&t->rng));
+
+  (void) op;
+  nr_cuts++;
+  check_file (file, true, "after a cut");
+  look (file, &t->now);
+  if (same (t, &t->now, &t->before))
+    nr_old++;
+  else if (same (t, &t->now, &t->after))
+    nr_new++;
+  else
+    FAIL ("neither the old bitmaps nor the new ones");
+}
+
+static void
+state_alloc (struct state *s, uint64_t sectors)
+{
+  memset (s, 0, sizeof *s);
+  for (int i = 0; i < NAMES; i++) {
+    s->marked[i] = calloc (1, sectors);
+    CHECK (s->marked[i]);
+  }
+}
+
+static void
+state_free (struct state *s)
+{
+  for (int i = 0; i < NAMES; i++)
+    free (s->marked[i]);
+}
+
+static void
+qemu_bitmap (const char *option, const char *name)
+{
+  struct command c = { .n = 0 };
+
+  command_add (&c, "qemu-img");
+  command_add (&c, "bitmap");
+  command_add (&c, "%s", option);
+  command_add (&c, IMAGE);
+  command_add (&c, "%s", name);
+  command_must (&c);
+}
+
+/* An image, with bitmaps or without. */
+static bool
+make (struct trial *t)
+{
+  static const uint64_t sizes[] = { 512, 1024, 4096, 65536 };
+  const bool bitmaps = rng_below (&t->rng, 3) != 0;
+
+  unlink (IMAGE);
+  t->spec = (struct image_spec) {
+    .version = 3, .cluster_size = sizes[rng_below (&t->rng, 4)],
+    .refcount_bits = 16, .size = (rng_below (&t->rng, 4096) + 64) * 512,
+  };
+  image_create (IMAGE, &t->spec);
+  if (bitmaps) {
+    qemu_bitmap ("--add", names[OLD]);
+    qemu_bitmap ("--add", names[STILL]);
+  }
+  image_fill (IMAGE, &t->spec, &t->rng, 6);
+  if (bitmaps)
+    qemu_bitmap ("--disable", names[STILL]);
+  return bitmaps;
+}
+
+static void
+run_trial (void)
+{
+  struct trial t = { 0 };
+  struct disk_options options = { .l2_cache = 1 << 20, .l2_slice = 4096 };
+  struct bitmapedit edits[4];
+  size_t n = 0;
+  char *path = images_path (IMAGE);
+  bool bitmaps, errors;
+  struct blob first;
+  int r;
+
+  rng_init (&t.rng, seed, iteration);
+  bitmaps = make (&t);
+  errors = rng_below (&t.rng, 3) == 0;
+  options.discard = rng_below (&t.rng, 2);
+  t.sectors = t.spec.size / 512;
+  state_alloc (&t.before, t.sectors);
+  state_alloc (&t.after, t.sectors);
+  state_alloc (&t.now, t.sectors);
+  blob_load (IMAGE, &first);
+  look (&first, &t.before);
+
+  if (bitmaps && rng_below (&t.rng, 2))
+    edits[n++] = (struct bitmapedit) { BITMAP_CLEAR, names[OLD], 0 };
+  else if (bitmaps)
+    edits[n++] = (struct bitmapedit) { BITMAP_REMOVE, names[OLD], 0 };
+  if (bitmaps && rng_below (&t.rng, 2))
+    edits[n++] = (struct bitmapedit) { BITMAP_REMOVE, names[STILL], 0 };
+  if (n == 0 || rng_below (&t.rng, 2))
+    edits[n++] = (struct bitmapedit) { BITMAP_ADD, names[NEW], 9 };
+  if (rng_below (&t.rng, 3) == 0)
+    edits[n++] = (struct bitmapedit) { BITMAP_ADD, names[OTHER], 0 };
+
+  /* Once in peace: what should come of it?  QEMU has a word in that. */
+  options.path = path;
+  if (disk_edit_bitmaps (&options, edits, n) == -1)
+    FAIL ("it failed without a reason");
+  if (image_check (IMAGE) != 0)
+    FAIL ("qemu-img check is not content");
+  {
+    struct blob last;
+
+    blob_load (IMAGE, &last);
+    check_file (&last, false, "at the end");
+    look (&last, &t.after);
+    blob_free (&last);
+  }
+  for (size_t i = 0; i < n; i++)
+    for (int j = 0; j < NAMES; j++)
+      if (strcmp (names[j], edits[i].name) == 0 &&
+          (t.after.there[j] != (edits[i].what != BITMAP_REMOVE) ||
+           (t.after.there[j] &&
+            memchr (t.after.marked[j], 1, t.sectors) != NULL)))
+        FAIL ("bitmap %s is not what was wanted", names[j]);
+
+  /* And now with accidents. */
+  blob_save (IMAGE, &first);
+  t.sim = simdisk_new (path, rng_next (&t.rng));
+  options.hooks = simdisk_hooks (t.sim);
+  simdisk_watch (t.sim, watch, &t);
+  if (errors) {
+    const struct fault fault = {
+      .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
+        1 << HOSTFILE_OP_READ,
+      .after = rng_below (&t.rng, 120), .times = 1 + rng_below (&t.rng, 2),
+      .err = rng_below (&t.rng, 2) ? ENOSPC : EIO,
+      .partial = rng_below (&t.rng, 2),
+    };
+    simdisk_fault (t.sim, &fault);
+  }
+  r = disk_edit_bitmaps (&options, edits, n);
+  if (r == -1 && (!errors || simdisk_failures (t.sim) == 0))
+    FAIL ("it failed without a reason");
+  nr_failed += r == -1;
+  simdisk_watch (t.sim, NULL, NULL);
+  {
+    const struct blob *file = simdisk_cut (t.sim, &t.rng, CUT_ALL);
+
+    check_file (file, r == -1, "at the end");
+    look (file, &t.now);
+    if (r == 0 && !same (&t, &t.now, &t.after))
+      FAIL ("not what came of it in peace");
+  }
+  simdisk_free (t.sim);
+  state_free (&t.before);
+  state_free (&t.after);
+  state_free (&t.now);
+  blob_free (&first);
+  free (path);
+}
+
+int
+main (void)
+{
+  const char *i = getenv ("ITERATIONS");
+  const char *f = getenv ("FIRST"), *sec = getenv ("SECONDS");
+  const unsigned iterations = i ? atoi (i) : 1000000;
+  const time_t deadline = time (NULL) + (sec ? atoi (sec) : 5);
+
+  seed = seed_from_env ();
+  images_enter ("test-bitmap-edit-crash");
+  for (iteration = f ? atoi (f) : 0; iteration < iterations &&
+         (i || time (NULL) < deadline); iteration++)
+    run_trial ();
+  images_leave ();
+  printf ("%u trials, %u cuts: %u old, %u new; %u failed\n", iteration, nr_cuts,
+          nr_old, nr_new, nr_failed);
+  return nr_cuts > 0 && nr_old > 0 && nr_new > 0 ? 0 : 1;
+}
