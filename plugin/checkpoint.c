@@ -290,7 +290,7 @@ checkpoint_flush (struct checkpoint *ck)
 void
 checkpoint_relieve (struct checkpoint *ck)
 {
-  if (l2_dirty_bytes (ck->l2) > ck->dirty_limit ||
+  if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
       alloc_quarantined (ck->alloc) > QUARANTINE_LIMIT)
     flush_once (ck);
   alloc_reap (ck->alloc);

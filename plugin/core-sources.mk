@@ -34,6 +34,8 @@ core_sources = \
 	%reldir%/deflated.c \
 	%reldir%/deflater.c \
 	%reldir%/deflater.h \
+	%reldir%/dir.c \
+	%reldir%/dir.h \
 	%reldir%/dirtyset.c \
 	%reldir%/dirtyset.h \
 	%reldir%/disk-impl.h \

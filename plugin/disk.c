@@ -168,6 +168,8 @@ open_layers (struct disk *d)
   struct hostfile *file, *data = NULL;
   struct header header;
 
+  file_options.name = o->name;
+  file_options.dir = o->dir;
   if (chain_open_image (o->path, &file_options, &o->secret, &file, &header,
                         &cipher) == -1)
     return -1;
@@ -207,7 +209,7 @@ disk_open (const struct disk_options *options, struct disk **ret)
   h = layers_header (d->layers, 0);
 
   d->grace = grace_new ();
-  d->map = map_new (options->l2_cache);
+  d->map = options->map ? options->map : map_new (options->l2_cache);
   if (d->grace == NULL || d->map == NULL) {
     nbdkit_error ("out of memory");
     goto error;
@@ -296,7 +298,7 @@ disk_close (struct disk *d)
   layers_view_free (d->frozen.lower);
   health_free (d->health);
   inflated_free (d->inflated);
-  if (d->map)
+  if (d->map && d->options.map == NULL)
     map_free (d->map);
   if (d->grace)
     grace_free (d->grace);
@@ -350,10 +352,30 @@ disk_get_stats (struct disk *d, struct disk_stats *stats)
 
   memset (stats, 0, sizeof *stats);
   map_get_stats (d->map, &stats->map);
+  inflated_get_stats (d->inflated, &stats->inflated);
   if (d->w.file) {
     alloc_get_stats (d->w.alloc, &stats->alloc);
     checkpoint_get_stats (d->w.checkpoint, &stats->checkpoint);
   }
+}
+
+void
+disk_add_stats (struct disk_stats *sum, const struct disk_stats *s)
+{
+  sum->inflated.hits += s->inflated.hits;
+  sum->inflated.inflations += s->inflated.inflations;
+  sum->inflated.waits += s->inflated.waits;
+  sum->inflated.evictions += s->inflated.evictions;
+  sum->inflated.bytes += s->inflated.bytes;
+  sum->inflated.peak_bytes += s->inflated.peak_bytes;
+  sum->alloc.allocated += s->alloc.allocated;
+  sum->alloc.freed += s->alloc.freed;
+  sum->alloc.punched += s->alloc.punched;
+  sum->alloc.extended += s->alloc.extended;
+  sum->checkpoint.flushes += s->checkpoint.flushes;
+  sum->checkpoint.runs += s->checkpoint.runs;
+  sum->checkpoint.syncs += s->checkpoint.syncs;
+  sum->checkpoint.shared += s->checkpoint.shared;
 }
 
 /* --- requests --- */

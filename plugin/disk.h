@@ -15,6 +15,7 @@
 #include "chain.h"
 #include "checkpoint.h"
 #include "hostfile.h"
+#include "inflated.h"
 #include "map.h"
 #include "request.h"
 #include "view.h"
@@ -23,6 +24,11 @@ struct disk;
 
 struct disk_options {
   const char *path;             /* absolute */
+  const char *name;             /* NULL, or: it is this file in the directory `dir', and not
+                                   a symbolic link; `path' only names it */
+  int dir;
+  struct map *map;              /* NULL, or: memory for mappings that is shared with other
+                                   disks, and l2_cache is the limit of all */
   uint64_t l2_cache;            /* bytes */
   uint64_t l2_slice;            /* bytes, power of two >= 512 */
   enum backing_policy backing;
@@ -148,10 +154,13 @@ extern int disk_part_cache (struct disk *, struct disk_part *, uint64_t count,
                             uint64_t offset);
 
 struct disk_stats {
-  struct map_stats map;
+  struct map_stats map;                 /* of all disks that share it */
+  struct inflated_stats inflated;
   struct alloc_stats alloc;             /* zeros if never written */
   struct checkpoint_stats checkpoint;
 };
 extern void disk_get_stats (struct disk *, struct disk_stats *);
+/* Adds to *SUM what another disk has done; not `map', which is about all. */
+extern void disk_add_stats (struct disk_stats *sum, const struct disk_stats *);
 
 #endif /* QCOW2_DISK_H */

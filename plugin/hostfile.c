@@ -88,6 +88,7 @@ kind_name (mode_t mode)
   case S_IFIFO: return "a FIFO";
   case S_IFCHR: return "a character device";
   case S_IFSOCK: return "a socket";
+  case S_IFLNK: return "a symbolic link";
   default: return "of an unknown kind";
   }
 }
@@ -103,16 +104,20 @@ check_kind (const char *path, const struct stat *st)
   return -1;
 }
 
-/* Opens PATH without ever waiting for anyone.  *WRITABLE: in, try; out, is. */
+/* Opens PATH, or what OPTS say, without ever waiting for anyone.  *WRITABLE: in, try; out,
+ * is. */
 static int
-open_fd (const char *path, bool *writable)
+open_fd (const char *path, const struct hostfile_options *opts, bool *writable)
 {
   /* O_NONBLOCK in case that the file became a FIFO since we looked. */
-  const int flags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const int flags =
+    O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (opts->name ? O_NOFOLLOW : 0);
+  const int dir = opts->name ? opts->dir : AT_FDCWD;
+  const char *name = opts->name ? opts->name : path;
   int fd = -1;
 
   if (*writable) {
-    fd = open (path, O_RDWR | flags);
+    fd = openat (dir, name, O_RDWR | flags);
     if (fd == -1 && errno != EACCES && errno != EPERM && errno != EROFS &&
         errno != ETXTBSY) {
       nbdkit_error ("%s: cannot open: %m", path);
@@ -121,7 +126,7 @@ open_fd (const char *path, bool *writable)
     *writable = fd >= 0;
   }
   if (fd == -1)
-    fd = open (path, O_RDONLY | flags);
+    fd = openat (dir, name, O_RDONLY | flags);
   if (fd == -1)
     nbdkit_error ("%s: cannot open: %m", path);
   return fd;
@@ -177,7 +182,9 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
   /* Look before opening: to open some devices is to do something to them.
    * examine() looks again at what was really opened.
    */
-  if (stat (path, &st) == -1) {
+  if ((opts->name
+       ? fstatat (opts->dir, opts->name, &st, AT_SYMLINK_NOFOLLOW)
+       : stat (path, &st)) == -1) {
     nbdkit_error ("%s: cannot open: %m", path);
     return -1;
   }
@@ -194,7 +201,7 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
   f->hooks = opts->hooks;
   pthread_mutex_init (&f->role_lock, NULL);
 
-  f->fd = open_fd (path, &f->writable);
+  f->fd = open_fd (path, opts, &f->writable);
   if (f->fd == -1 || examine (f) == -1)
     goto fail;
   /* Until now somebody else may have changed it: look again. */

@@ -46,6 +46,9 @@ struct hostfile_options {
                            believed, its size included */
   bool data_file;       /* it is an external data file: that is who it locks for */
   bool drop_cache;      /* cache=none: keep the data out of the page cache */
+  const char *name;     /* NULL, or: open this name in the directory `dir', and not a
+                           symbolic link; the path is for messages only then */
+  int dir;
   const struct hostfile_hooks *hooks;  /* NULL outside tests; outlives the file */
 };
 

@@ -465,3 +465,9 @@ l2_dirty_bytes (struct l2 *l2)
 {
   return map_dirty_bytes (l2->space);
 }
+
+bool
+l2_dirty_beyond (struct l2 *l2, uint64_t limit)
+{
+  return map_dirty_beyond (l2->space, limit);
+}

@@ -75,6 +75,8 @@ struct map {
   atomic_uint_fast64_t bytes, peak;
   atomic_uint_fast64_t evictable;  /* of bytes */
   atomic_uint_fast64_t buckets;    /* of all shards */
+  atomic_uint_fast64_t dirty;      /* bytes of raw slices, of all spaces */
+  atomic_uint_fast64_t editable;   /* spaces with a raw form */
   atomic_uint hand;             /* shard that reclaim looks at next */
 
   pthread_mutex_t lock;         /* guards the two below; taken alone */

@@ -427,6 +427,8 @@ map_space_new (struct map *map, unsigned unit_bits, unsigned units,
   space->salt = map->nr_spaces++ * UINT64_C (0xd1b54a32d192ed03);
   space->next = map->spaces;
   map->spaces = space;
+  if (raw_size > 0)
+    atomic_fetch_add (&map->editable, 1);
   return space;
 }
 
@@ -476,6 +478,10 @@ map_space_free (struct map_space *space)
       p = &(*p)->next;
     *p = space->next;
   }
+  if (space->raw_size > 0)
+    atomic_fetch_sub (&map->editable, 1);
+  /* Nothing, unless writing has failed. */
+  atomic_fetch_sub (&map->dirty, atomic_load (&space->dirty_bytes));
   map_discharge (map, space);
   pthread_mutex_destroy (&space->dirty_lock);
   free (space);

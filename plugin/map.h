@@ -94,6 +94,9 @@ extern void map_edit_end (struct map_slice *, bool changed, bool barrier);
 
 /* How many bytes of raw slices are dirty now (an unlocked, approximate read). */
 extern uint64_t map_dirty_bytes (struct map_space *);
+/* Are there more than LIMIT bytes of them in all spaces of the map, and in this one more than
+ * its share of that? */
+extern bool map_dirty_beyond (struct map_space *, uint64_t limit);
 
 /* Snapshot of all dirty slices: for each, copies the raw form, clears the
  * dirty mark and keeps the slice pinned until map_written.

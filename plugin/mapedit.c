@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "cleanup.h"
 #include "map-impl.h"
 #include "report.h"
@@ -159,6 +160,7 @@ mark_dirty (struct map_slice *s, bool barrier)
   space->dirty_tail = &s->raw->next_dirty;
   space->nr_dirty++;
   atomic_fetch_add (&space->dirty_bytes, space->raw_size);
+  atomic_fetch_add (&space->map->dirty, space->raw_size);
 }
 
 void *
@@ -183,6 +185,21 @@ uint64_t
 map_dirty_bytes (struct map_space *space)
 {
   return atomic_load_explicit (&space->dirty_bytes, memory_order_relaxed);
+}
+
+bool
+map_dirty_beyond (struct map_space *space, uint64_t limit)
+{
+  struct map *map = space->map;
+  const uint64_t own = map_dirty_bytes (space);
+  uint64_t share;
+
+  if (own == 0 || atomic_load_explicit (&map->dirty,
+                                        memory_order_relaxed) <= limit)
+    return false;
+  share = limit / max64 (atomic_load_explicit (&map->editable,
+                                               memory_order_relaxed), 1);
+  return own > share;
 }
 
 /* --- snapshots --- */
@@ -216,6 +233,7 @@ take_one (struct map_space *space, struct map_dirty *item)
     space->dirty_tail = &space->dirty;
   space->nr_dirty--;
   atomic_fetch_sub (&space->dirty_bytes, space->raw_size);
+  atomic_fetch_sub (&space->map->dirty, space->raw_size);
 }
 
 static void

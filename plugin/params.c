@@ -40,6 +40,7 @@ params_free (struct params *p)
 {
   params_forget_passphrase (p);
   free (p->path);
+  free (p->dir);
   free (p->backing_path);
   free (p->data_file_path);
   free (p->bitmaps);
@@ -106,6 +107,17 @@ set_file (struct params *p, const char *value)
   p->path = nbdkit_absolute_path (value);
   p->options.path = p->path;
   return p->path ? 0 : -1;
+}
+
+static int
+set_dir (struct params *p, const char *value)
+{
+  if (p->dir) {
+    nbdkit_error ("dir= was given twice");
+    return -1;
+  }
+  p->dir = nbdkit_absolute_path (value);
+  return p->dir ? 0 : -1;
 }
 
 static int
@@ -234,6 +246,8 @@ params_set (struct params *p, const char *key, const char *value)
 
   if (strcmp (key, "file") == 0)
     return set_file (p, value);
+  if (strcmp (key, "dir") == 0)
+    return set_dir (p, value);
   if (strcmp (key, "l2-cache") == 0)
     return parse_bytes (key, value, &p->options.l2_cache);
   if (strcmp (key, "l2-slice") == 0)
@@ -296,10 +310,33 @@ params_set (struct params *p, const char *key, const char *value)
   return -1;
 }
 
+/* What is about one image does not go with dir=. */
+static int
+check_dir (struct params *p)
+{
+  const char *other = p->path ? "file="
+    : p->snapshot ? "snapshot="
+    : p->nr_bitmaps > 0 ? "bitmap-add= and the like"
+    : p->options.backing == BACKING_PATH ? "backing=PATH"
+    : p->options.backing_format ? "backing-format="
+    : p->data_file_path ? "data-file=PATH" : NULL;
+
+  if (other) {
+    nbdkit_error ("dir= does not go with %s", other);
+    return -1;
+  }
+  p->options.path = p->dir;
+  return 0;
+}
+
 int
 params_complete (struct params *p)
 {
-  if (p->path == NULL) {
+  if (p->dir) {
+    if (check_dir (p) == -1)
+      return -1;
+  }
+  else if (p->path == NULL) {
     nbdkit_error ("the file parameter is missing: nbdkit qcow2 disk.qcow2");
     return -1;
   }

@@ -17,6 +17,7 @@ struct params {
   size_t nr_bitmaps;
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
   char *path, *backing_path, *data_file_path, *passphrase;
+  char *dir;                    /* or NULL; then it is options.path, too */
   bool backing_set, data_file_set;
 };
 

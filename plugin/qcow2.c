@@ -4,7 +4,7 @@
  *
  * This file knows NBD and nothing of the format; disk.c and below know the format and
  * nothing of NBD.  It holds the plugin's only global state: the parameters (params.c),
- * and the disk.
+ * and the disk, or the directory of images (dir.c), in which each connection has its own.
  *
  * The disk is opened in .get_ready, while errors still reach the user's
  * terminal, but it is not known then whether clients may write (-r is told to
@@ -27,6 +27,7 @@
 #include <nbdkit-plugin.h>
 
 #include "bytes.h"
+#include "dir.h"
 #include "disk.h"
 #include "params.h"
 
@@ -34,7 +35,8 @@
 NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 
 static struct params params = PARAMS_DEFAULT;
-static struct disk *disk;
+static struct disk *disk;       /* NULL: there is a directory */
+static struct dir *dir;
 
 static void
 qcow2_unload (void)
@@ -57,7 +59,8 @@ qcow2_config_complete (void)
 }
 
 #define qcow2_config_help                                                    \
-  "[file=]<PATH>                (required) The qcow2 image.\n"               \
+  "[file=]<PATH>                (this or dir=) The qcow2 image.\n"           \
+  "dir=<DIRECTORY>              Serve the images in it, by their names.\n"  \
   "l2-cache=<SIZE>              Most memory for mappings (default 32M).\n"   \
   "l2-slice=<SIZE>              Part of an L2 table to read at a time (4K).\n"\
   "backing=follow|deny|<PATH>   What to do about the backing file.\n"        \
@@ -87,6 +90,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_bitmaps=yes\n");
   printf ("qcow2_bitmap_exports=yes\n");
   printf ("qcow2_layer_exports=yes\n");
+  printf ("qcow2_dir=yes\n");
   printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
   printf ("qcow2_compress=yes\n");
@@ -103,6 +107,8 @@ qcow2_get_ready (void)
 {
   int r = 0;
 
+  if (params.dir)               /* the passphrase is still needed */
+    return dir_open (&params.options, &dir);
   if (params.nr_bitmaps > 0)
     r = disk_edit_bitmaps (&params.options, params.bitmaps, params.nr_bitmaps);
   if (r == 0)
@@ -124,7 +130,10 @@ print_stats (void)
 {
   struct disk_stats s;
 
-  disk_get_stats (disk, &s);
+  if (dir)
+    dir_get_stats (dir, &s);
+  else
+    disk_get_stats (disk, &s);
   fprintf (stderr,
            "qcow2: map: %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64
            " evictions, %" PRIu64 " bytes held, %" PRIu64 " at most\n"
@@ -143,24 +152,35 @@ print_stats (void)
 static void
 qcow2_cleanup (void)
 {
-  if (disk == NULL)
+  if (disk == NULL && dir == NULL)
     return;
   if (qcow2_debug_stats)
     print_stats ();
   disk_close (disk);
   disk = NULL;
+  dir_close (dir);
+  dir = NULL;
 }
 
 /* --- connections --- */
 
 /* Exports: "" is the disk as it is now (or, with snapshot=, that snapshot, and there are no
  * others), and each internal snapshot goes by its name.  "layer:N" and "bitmap:NAME" are parts
- * of the disk; a snapshot with such a name goes by its id. */
+ * of the disk; a snapshot with such a name goes by its id.
+ * In a directory, an image is export "NAME", and its own exports are "NAME/EXPORT". */
 struct handle {
+  struct disk *disk;
+  struct dir_image *image;              /* NULL: it is the only one */
   bool writable;
   struct disk_snapshot *snapshot;       /* or NULL */
   struct disk_part *part;               /* or NULL; both NULL: the active disk */
 };
+
+static int
+list_image (void *exports, const char *name)
+{
+  return nbdkit_add_export (exports, name, NULL);
+}
 
 static int
 qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
@@ -168,6 +188,8 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
   char text[128], part[DISK_PART_NAME];
   size_t i;
 
+  if (dir)
+    return dir_list (dir, list_image, exports);
   if (nbdkit_add_export (exports, "", disk_description (disk)) == -1)
     return -1;
   if (params.snapshot)
@@ -196,8 +218,6 @@ qcow2_default_export (int readonly, int is_tls)
 static int
 choose_export (const char *name, struct handle *h)
 {
-  h->snapshot = NULL;
-  h->part = NULL;
   if (name[0] == '\0') {
     if (params.snapshot == NULL)
       return 0;
@@ -210,38 +230,70 @@ choose_export (const char *name, struct handle *h)
     return -1;
   }
   else if (disk_is_part (name)) {
-    h->part = disk_open_part (disk, name);
+    h->part = disk_open_part (h->disk, name);
     return h->part ? 0 : -1;
   }
-  h->snapshot = disk_open_snapshot (disk, name);
+  h->snapshot = disk_open_snapshot (h->disk, name);
   return h->snapshot ? 0 : -1;
 }
 
+/* Which image, and what of it? */
+static int
+enter (struct handle *h, const char *name)
+{
+  char *image;
+  size_t len;
+
+  if (dir == NULL) {
+    h->disk = disk;
+    return choose_export (name, h);
+  }
+  len = strcspn (name, "/");
+  if (len == 0 || (name[len] != '\0' && name[len + 1] == '\0')) {
+    nbdkit_error ("the client must choose an image: nbdinfo --list shows them");
+    errno = ENOENT;
+    return -1;
+  }
+  image = strndup (name, len);
+  if (image == NULL) {
+    nbdkit_error ("strndup: %m");
+    return -1;
+  }
+  h->image = dir_enter (dir, image);
+  free (image);
+  if (h->image == NULL)
+    return -1;
+  h->disk = dir_disk (h->image);
+  return choose_export (name + len + (name[len] != '\0'), h);
+}
+
 static void
-leave_part (struct handle *h)
+leave (struct handle *h)
 {
   if (h->part)
-    disk_close_part (disk, h->part);
+    disk_close_part (h->disk, h->part);
+  if (h->image)
+    dir_leave (dir, h->image);
+  free (h);
 }
 
 static void *
 qcow2_open (int readonly)
 {
   const char *name = nbdkit_export_name ();
-  struct handle *h = malloc (sizeof *h);
+  struct handle *h = calloc (1, sizeof *h);
 
   if (h == NULL) {
-    nbdkit_error ("malloc: %m");
+    nbdkit_error ("calloc: %m");
     return NULL;
   }
-  if (name == NULL || choose_export (name, h) == -1) {
-    free (h);
+  if (name == NULL || enter (h, name) == -1) {
+    leave (h);
     return NULL;
   }
   h->writable = !readonly && h->snapshot == NULL && h->part == NULL;
-  if (disk_connect (disk, &h->writable) == -1) {
-    leave_part (h);
-    free (h);
+  if (disk_connect (h->disk, &h->writable) == -1) {
+    leave (h);
     return NULL;
   }
   return h;
@@ -252,9 +304,8 @@ qcow2_close (void *handle)
 {
   struct handle *h = handle;
 
-  disk_disconnect (disk, h->writable);
-  leave_part (h);
-  free (h);
+  disk_disconnect (h->disk, h->writable);
+  leave (h);
 }
 
 static int64_t
@@ -263,7 +314,7 @@ qcow2_get_size (void *handle)
   const struct handle *h = handle;
 
   return h->part ? disk_part_size (h->part)
-    : h->snapshot ? disk_snapshot_size (h->snapshot) : disk_size (disk);
+    : h->snapshot ? disk_snapshot_size (h->snapshot) : disk_size (h->disk);
 }
 
 static const char *
@@ -273,15 +324,17 @@ qcow2_export_description (void *handle)
 
   return h->part ? disk_part_description (h->part)
     : h->snapshot ? disk_snapshot_description (h->snapshot)
-    : disk_description (disk);
+    : disk_description (h->disk);
 }
 
 static int
 qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
                   uint32_t *maximum)
 {
+  const struct handle *h = handle;
+
   *minimum = 1;
-  *preferred = max64 (disk_unit_size (disk), 4096);
+  *preferred = max64 (disk_unit_size (h->disk), 4096);
   *maximum = 0xffffffff;
   return 0;
 }
@@ -321,36 +374,44 @@ qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
   const struct handle *h = handle;
 
   if (h->part)
-    return disk_part_read (disk, h->part, buf, count, offset);
+    return disk_part_read (h->disk, h->part, buf, count, offset);
   if (h->snapshot)
-    return disk_snapshot_read (disk, h->snapshot, buf, count, offset);
-  return disk_read (disk, buf, count, offset);
+    return disk_snapshot_read (h->disk, h->snapshot, buf, count, offset);
+  return disk_read (h->disk, buf, count, offset);
 }
 
 static int
 qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
               uint32_t flags)
 {
-  return disk_write (disk, buf, count, offset, flags & NBDKIT_FLAG_FUA);
+  const struct handle *h = handle;
+
+  return disk_write (h->disk, buf, count, offset, flags & NBDKIT_FLAG_FUA);
 }
 
 static int
 qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  return disk_trim (disk, count, offset, flags & NBDKIT_FLAG_FUA);
+  const struct handle *h = handle;
+
+  return disk_trim (h->disk, count, offset, flags & NBDKIT_FLAG_FUA);
 }
 
 static int
 qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  return disk_zero (disk, count, offset, flags & NBDKIT_FLAG_MAY_TRIM,
+  const struct handle *h = handle;
+
+  return disk_zero (h->disk, count, offset, flags & NBDKIT_FLAG_MAY_TRIM,
                     flags & NBDKIT_FLAG_FAST_ZERO, flags & NBDKIT_FLAG_FUA);
 }
 
 static int
 qcow2_flush (void *handle, uint32_t flags)
 {
-  return disk_flush (disk);
+  const struct handle *h = handle;
+
+  return disk_flush (h->disk);
 }
 
 static int
@@ -359,10 +420,10 @@ qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
   const struct handle *h = handle;
 
   if (h->part)
-    return disk_part_cache (disk, h->part, count, offset);
+    return disk_part_cache (h->disk, h->part, count, offset);
   if (h->snapshot)
-    return disk_snapshot_cache (disk, h->snapshot, count, offset);
-  return disk_cache (disk, count, offset);
+    return disk_snapshot_cache (h->disk, h->snapshot, count, offset);
+  return disk_cache (h->disk, count, offset);
 }
 
 static int
@@ -387,12 +448,12 @@ qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
   const bool one = flags & NBDKIT_FLAG_REQ_ONE;
 
   if (h->part)
-    return disk_part_extents (disk, h->part, count, offset, one, add_extent,
+    return disk_part_extents (h->disk, h->part, count, offset, one, add_extent,
                               extents);
   if (h->snapshot)
-    return disk_snapshot_extents (disk, h->snapshot, count, offset, one,
+    return disk_snapshot_extents (h->disk, h->snapshot, count, offset, one,
                                   add_extent, extents);
-  return disk_extents (disk, count, offset, one, add_extent, extents);
+  return disk_extents (h->disk, count, offset, one, add_extent, extents);
 }
 
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL

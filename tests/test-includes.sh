@@ -16,7 +16,7 @@ levels=(
    payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot bitmapdir
    census repair checkpoint bitmap bitmapext bitmapedit"
   "view request write cow deflated datafile erase"
-  "chain disk writable exports parts startup"
+  "chain disk writable exports parts startup dir"
   "params qcow2"
 )
 
