@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The core: everything below level 5 (params.c, qcow2.c).  The one list of its files, for the plugin
+# The core: everything below level 5 (params.c, stats.c, qcow2.c).  The one list of its files, for the plugin
 # and for the tests, which compile them again with sanitizers.
 
 core_sources = \

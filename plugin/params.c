@@ -41,6 +41,7 @@ params_free (struct params *p)
   params_forget_passphrase (p);
   free (p->path);
   free (p->dir);
+  free (p->stats);
   free (p->backing_path);
   free (p->data_file_path);
   free (p->bitmaps);
@@ -248,6 +249,11 @@ params_set (struct params *p, const char *key, const char *value)
     return set_file (p, value);
   if (strcmp (key, "dir") == 0)
     return set_dir (p, value);
+  if (strcmp (key, "stats") == 0) {
+    free (p->stats);
+    p->stats = nbdkit_absolute_path (value);
+    return p->stats ? 0 : -1;
+  }
   if (strcmp (key, "l2-cache") == 0)
     return parse_bytes (key, value, &p->options.l2_cache);
   if (strcmp (key, "l2-slice") == 0)

@@ -16,7 +16,7 @@ struct params {
   struct bitmapedit *bitmaps;   /* to be made before the image is served */
   size_t nr_bitmaps;
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
-  char *path, *backing_path, *data_file_path, *passphrase;
+  char *path, *backing_path, *data_file_path, *passphrase, *stats;
   char *dir;                    /* or NULL; then it is options.path, too */
   bool backing_set, data_file_set;
 };

@@ -16,7 +16,7 @@
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,6 +30,7 @@
 #include "dir.h"
 #include "disk.h"
 #include "params.h"
+#include "stats.h"
 
 /* -D qcow2.stats=1 prints statistics at the end. */
 NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
@@ -37,6 +38,7 @@ NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 static struct params params = PARAMS_DEFAULT;
 static struct disk *disk;       /* NULL: there is a directory */
 static struct dir *dir;
+static atomic_uint_fast64_t connections_open, connections_ever;
 
 static void
 qcow2_unload (void)
@@ -77,6 +79,7 @@ qcow2_config_complete (void)
   "discard=unmap|ignore         What trim does (default unmap).\n"           \
   "detect-zeroes=off|on|unmap   What to do with zeros that are written.\n"   \
   "compress=off|on              Store what is written compressed (default off).\n"\
+  "stats=<FILE>                 Write counters there, as JSON.\n"           \
   "cache=default|none           Keep data out of the page cache: none.\n"    \
   "lock=on|off                  QEMU-compatible image locks (default on)."
 
@@ -91,6 +94,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_bitmap_exports=yes\n");
   printf ("qcow2_layer_exports=yes\n");
   printf ("qcow2_dir=yes\n");
+  printf ("qcow2_stats=yes\n");
   printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
   printf ("qcow2_compress=yes\n");
@@ -102,13 +106,35 @@ qcow2_dump_plugin (void)
 
 /* --- the server's life --- */
 
+static void
+get_stats (struct stats *s)
+{
+  if (dir)
+    dir_get_stats (dir, &s->disk);
+  else
+    disk_get_stats (disk, &s->disk);
+  s->limit = params.options.l2_cache;
+  s->open = connections_open;
+  s->ever = connections_ever;
+}
+
+/* For programs, if they want it. */
 static int
-qcow2_get_ready (void)
+publish_stats (void)
+{
+  struct stats s;
+
+  if (params.stats == NULL)
+    return 0;
+  get_stats (&s);
+  return stats_write (params.stats, &s);
+}
+
+static int
+open_disk (void)
 {
   int r = 0;
 
-  if (params.dir)               /* the passphrase is still needed */
-    return dir_open (&params.options, &dir);
   if (params.nr_bitmaps > 0)
     r = disk_edit_bitmaps (&params.options, params.bitmaps, params.nr_bitmaps);
   if (r == 0)
@@ -125,37 +151,29 @@ qcow2_get_ready (void)
   return 0;
 }
 
-static void
-print_stats (void)
+static int
+qcow2_get_ready (void)
 {
-  struct disk_stats s;
-
-  if (dir)
-    dir_get_stats (dir, &s);
-  else
-    disk_get_stats (disk, &s);
-  fprintf (stderr,
-           "qcow2: map: %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64
-           " evictions, %" PRIu64 " bytes held, %" PRIu64 " at most\n"
-           "qcow2: clusters: %" PRIu64 " allocated, %" PRIu64 " freed, %"
-           PRIu64 " punched\n"
-           "qcow2: flush: %" PRIu64 " requests, %" PRIu64 " shared, %" PRIu64
-           " checkpoints, %" PRIu64 " syncs\n",
-           s.map.hits, s.map.misses, s.map.evictions,
-           s.map.bytes, s.map.peak_bytes,
-           s.alloc.allocated, s.alloc.freed, s.alloc.punched,
-           s.checkpoint.flushes, s.checkpoint.shared,
-           s.checkpoint.runs, s.checkpoint.syncs);
+  /* With a directory, the passphrase is needed for as long as we serve. */
+  if ((params.stats && stats_check (params.stats) == -1) ||
+      (params.dir ? dir_open (&params.options, &dir) : open_disk ()) == -1)
+    return -1;
+  return publish_stats ();
 }
 
 /* All connections are closed. */
 static void
 qcow2_cleanup (void)
 {
+  struct stats s;
+
   if (disk == NULL && dir == NULL)
     return;
-  if (qcow2_debug_stats)
-    print_stats ();
+  publish_stats ();
+  if (qcow2_debug_stats) {
+    get_stats (&s);
+    stats_print (&s);
+  }
   disk_close (disk);
   disk = NULL;
   dir_close (dir);
@@ -296,6 +314,8 @@ qcow2_open (int readonly)
     leave (h);
     return NULL;
   }
+  connections_open++;
+  connections_ever++;
   return h;
 }
 
@@ -306,6 +326,8 @@ qcow2_close (void *handle)
 
   disk_disconnect (h->disk, h->writable);
   leave (h);
+  connections_open--;
+  publish_stats ();
 }
 
 static int64_t

@@ -17,7 +17,7 @@ levels=(
    census repair checkpoint bitmap bitmapext bitmapedit"
   "view request write cow deflated datafile erase"
   "chain disk writable exports parts startup dir"
-  "params qcow2"
+  "params stats qcow2"
 )
 
 # A room's place: rooms of lower levels, and to the left, have lower numbers.
