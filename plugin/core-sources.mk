@@ -103,6 +103,11 @@ core_sources = \
 	%reldir%/request.c \
 	%reldir%/request.h \
 	%reldir%/run.h \
+	%reldir%/shadow-impl.h \
+	%reldir%/shadow.c \
+	%reldir%/shadow.h \
+	%reldir%/shadowend.c \
+	%reldir%/shadowtab.c \
 	%reldir%/snapshot.c \
 	%reldir%/snapshot.h \
 	%reldir%/startup.c \

@@ -13,8 +13,8 @@ levels=(
   "grace inflight hostlock dropcache hostfile header overlap compress crypt luks
    entry pack freeset dirtyset fresh"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
-   payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot bitmapdir
-   census repair checkpoint bitmap bitmapext bitmapedit"
+  payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot
+  shadow shadowtab shadowend bitmapdir census repair checkpoint bitmap bitmapext bitmapedit"
   "view request write cow deflated datafile erase"
   "chain disk writable exports parts startup dir"
   "params stats qcow2"
