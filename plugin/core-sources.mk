@@ -43,6 +43,8 @@ core_sources = \
 	%reldir%/disk.h \
 	%reldir%/dropcache.c \
 	%reldir%/dropcache.h \
+	%reldir%/edit.c \
+	%reldir%/edit.h \
 	%reldir%/entry.c \
 	%reldir%/entry.h \
 	%reldir%/erase.c \
@@ -88,6 +90,7 @@ core_sources = \
 	%reldir%/payload.h \
 	%reldir%/prealloc.c \
 	%reldir%/prealloc.h \
+	%reldir%/preallocation.h \
 	%reldir%/printable.h \
 	%reldir%/quarantine.c \
 	%reldir%/refblock.c \
@@ -102,12 +105,16 @@ core_sources = \
 	%reldir%/report.h \
 	%reldir%/request.c \
 	%reldir%/request.h \
+	%reldir%/resize.c \
+	%reldir%/resize.h \
 	%reldir%/run.h \
 	%reldir%/shadow-impl.h \
 	%reldir%/shadow.c \
 	%reldir%/shadow.h \
 	%reldir%/shadowend.c \
 	%reldir%/shadowtab.c \
+	%reldir%/snapedit.c \
+	%reldir%/snapedit.h \
 	%reldir%/snapshot.c \
 	%reldir%/snapshot.h \
 	%reldir%/startup.c \

@@ -173,6 +173,7 @@ open_layers (struct disk *d)
   if (chain_open_image (o->path, &file_options, &o->secret, &file, &header,
                         &cipher) == -1)
     return -1;
+  header.size = max64 (header.size, o->size_at_least);
   if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
       (o->compress && check_compress (o->path, &header) == -1) ||
       chain_open_data_file (d->layers, file, &header, &chain, &file_options,

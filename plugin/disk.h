@@ -43,6 +43,8 @@ struct disk_options {
   bool compress;                /* whole new clusters */
   bool drop_cache;
   bool lock;
+  uint64_t size_at_least;       /* bytes; as if a smaller disk were so large, within its
+                                   last cluster: see edit.c; 0 for all others */
   const struct hostfile_hooks *hooks;   /* tests; NULL otherwise */
 };
 

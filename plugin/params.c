@@ -45,6 +45,7 @@ params_free (struct params *p)
   free (p->backing_path);
   free (p->data_file_path);
   free (p->bitmaps);
+  free (p->edits);
 }
 
 struct choice { const char *word; int value; };
@@ -222,6 +223,37 @@ set_granularity (struct params *p, const char *key, const char *value)
   }
   p->bitmap_granularity_bits = __builtin_ctzll (size);
   return 0;
+add_edit (struct params *p, const struct edit *edit)
+{
+  struct edit *edits = reallocarray (p->edits, p->nr_edits + 1, sizeof *edits);
+
+  if (edits == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  p->edits = edits;
+  p->edits[p->nr_edits++] = *edit;
+  return 0;
+}
+
+/* nbdkit keeps what VALUE points to. */
+static int
+add_snapshot_edit (struct params *p, enum edit_kind kind, const char *value)
+{
+  return add_edit (p, &(struct edit) { .kind = kind, .name = value });
+}
+
+/* SIZE, +SIZE or -SIZE. */
+static int
+add_resize (struct params *p, const char *key, const char *value)
+{
+  struct edit edit = { .kind = EDIT_RESIZE };
+
+  if (value[0] == '+' || value[0] == '-')
+    edit.sign = value[0] == '+' ? 1 : -1;
+  if (parse_bytes (key, edit.sign ? value + 1 : value, &edit.size) == -1)
+    return -1;
+  return add_edit (p, &edit);
 }
 
 int
@@ -242,6 +274,11 @@ params_set (struct params *p, const char *key, const char *value)
   };
   static const struct choice caches[] = {
     { "default", false }, { "none", true }, { NULL, 0 }
+  };
+  static const struct choice preallocations[] = {
+    { "off", PREALLOCATION_OFF }, { "metadata", PREALLOCATION_METADATA },
+    { "falloc", PREALLOCATION_FALLOC }, { "full", PREALLOCATION_FULL },
+    { NULL, 0 }
   };
   int choice;
 
@@ -283,6 +320,22 @@ params_set (struct params *p, const char *key, const char *value)
     return add_bitmap (p, BITMAP_REMOVE, value);
   if (strcmp (key, "bitmap-granularity") == 0)
     return set_granularity (p, key, value);
+  if (strcmp (key, "snapshot-create") == 0)
+    return add_snapshot_edit (p, EDIT_SNAPSHOT_CREATE, value);
+  if (strcmp (key, "snapshot-apply") == 0)
+    return add_snapshot_edit (p, EDIT_SNAPSHOT_APPLY, value);
+  if (strcmp (key, "snapshot-delete") == 0)
+    return add_snapshot_edit (p, EDIT_SNAPSHOT_DELETE, value);
+  if (strcmp (key, "resize") == 0)
+    return add_resize (p, key, value);
+  if (strcmp (key, "shrink") == 0)
+    return parse_flag (key, value, &p->edit_options.shrink);
+  if (strcmp (key, "preallocation") == 0) {
+    if (parse_choice (key, value, preallocations, &choice) == -1)
+      return -1;
+    p->edit_options.preallocation = choice;
+    return 0;
+  }
   if (strcmp (key, "untrusted") == 0)
     return parse_flag (key, value, &p->options.untrusted);
   if (strcmp (key, "discard") == 0) {
@@ -323,6 +376,7 @@ check_dir (struct params *p)
   const char *other = p->path ? "file="
     : p->snapshot ? "snapshot="
     : p->nr_bitmaps > 0 ? "bitmap-add= and the like"
+    : p->nr_edits > 0 ? "snapshot-create=, resize= and the like"
     : p->options.backing == BACKING_PATH ? "backing=PATH"
     : p->options.backing_format ? "backing-format="
     : p->data_file_path ? "data-file=PATH" : NULL;
@@ -348,6 +402,10 @@ params_complete (struct params *p)
   }
   for (size_t i = 0; i < p->nr_bitmaps; i++)
     p->bitmaps[i].granularity_bits = p->bitmap_granularity_bits;
+  if (p->options.untrusted && p->nr_edits > 0) {
+    nbdkit_error ("untrusted=true does not go with changes of the image");
+    return -1;
+  }
   if (p->options.untrusted) {
     if (p->options.backing == BACKING_PATH) {
       nbdkit_error ("untrusted=true does not go with backing=PATH");

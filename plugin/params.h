@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "disk.h"
+#include "edit.h"
 
 struct params {
   struct disk_options options;  /* its strings are those below */
@@ -19,6 +20,9 @@ struct params {
   char *path, *backing_path, *data_file_path, *passphrase, *stats;
   char *dir;                    /* or NULL; then it is options.path, too */
   bool backing_set, data_file_set;
+  struct edit *edits;           /* in the order in which they were given */
+  unsigned nr_edits;
+  struct edit_options edit_options;
 };
 
 #define PARAMS_DEFAULT {                                                     \

@@ -29,6 +29,7 @@
 #include "bytes.h"
 #include "dir.h"
 #include "disk.h"
+#include "edit.h"
 #include "params.h"
 #include "stats.h"
 
@@ -73,6 +74,13 @@ qcow2_config_complete (void)
   "bitmap-clear=<NAME>          Empty this one before serving.\n"           \
   "bitmap-remove=<NAME>         Remove this one before serving.\n"          \
   "bitmap-granularity=<SIZE>    Of bitmaps to add (default: cluster size).\n"\
+  "snapshot-create=<NAME>       Make an internal snapshot, before serving.\n"  \
+  "snapshot-apply=<NAME|ID>     Bring the disk back to an internal snapshot.\n"\
+  "snapshot-delete=<NAME|ID>    Delete an internal snapshot.\n"              \
+  "resize=[+|-]<SIZE>           Give the disk another size, before serving.\n"\
+  "shrink=true|false            A smaller size is meant (default false).\n"  \
+  "preallocation=off|metadata|falloc|full\n"                                \
+  "                             Allocate what is new when growing (off).\n"  \
   "passphrase=<SECRET>          Of encrypted images: literal, -, +FILE, -FD.\n"\
   "qcow2-passphrase=<SECRET>    The same, below nbdkit's luks filter.\n"     \
   "untrusted=true|false         Image from strangers: deny files it names.\n"\
@@ -90,6 +98,8 @@ qcow2_dump_plugin (void)
   printf ("qcow2_write=yes\n");
   printf ("qcow2_backing=yes\n");
   printf ("qcow2_snapshots=yes\n");
+  printf ("qcow2_snapshot_edit=yes\n");
+  printf ("qcow2_resize=yes\n");
   printf ("qcow2_bitmaps=yes\n");
   printf ("qcow2_bitmap_exports=yes\n");
   printf ("qcow2_layer_exports=yes\n");
@@ -133,9 +143,10 @@ publish_stats (void)
 static int
 open_disk (void)
 {
-  int r = 0;
+  int r = edit_image (&params.options, &params.edit_options, params.edits,
+                      params.nr_edits);
 
-  if (params.nr_bitmaps > 0)
+  if (r == 0 && params.nr_bitmaps > 0)
     r = disk_edit_bitmaps (&params.options, params.bitmaps, params.nr_bitmaps);
   if (r == 0)
     r = disk_open (&params.options, &disk);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is done to an image before it is served?
+ * How are bitmaps changed before an image is served?
  *
  * The image is opened as for a client that may write (so it is locked, and
  * repaired if need be), changed, brought to rest, and closed.  Serving it begins

@@ -9,14 +9,15 @@ set -e -u -o pipefail
 plugin="${srcdir:-$(dirname "$0")}/../plugin"
 
 levels=(
-  "bytes cleanup format printable report run"
+  "bytes cleanup format preallocation printable report run"
   "grace inflight hostlock dropcache hostfile header overlap compress crypt luks
    entry pack freeset dirtyset fresh"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
-  payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot
-  shadow shadowtab shadowend bitmapdir census repair checkpoint bitmap bitmapext bitmapedit"
+   payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot
+   shadow shadowtab shadowend bitmapdir census repair checkpoint bitmap bitmapext
+   bitmapedit"
   "view request write cow deflated datafile erase"
-  "chain disk writable exports parts startup dir"
+  "chain disk writable exports parts startup dir snapedit resize edit"
   "params stats qcow2"
 )
 

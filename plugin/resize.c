@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does the disk of an image get another size?
+ *
+ * The entries of the active disk's clusters that stay are kept; all other entries lose
+ * what they name (also where a crash, another program or the state of a virtual machine
+ * left something behind the end of the disk); new ones are
+ *
+ *   allocated    with preallocation=; places behind the end of the file, so that the host
+ *                has zeros there.  Where the image is encrypted, with the zero flag:
+ *                what the host's zeros decrypt to is not zeros.
+ *   zero         where the backing file is longer than the disk was: its data must
+ *                not appear.  (Version 2 has no zero flag: allocated.)
+ *   empty        otherwise.
+ *
+ * The L1 table is made anew where it is too short or its entries have changed, L2 tables
+ * where they have changed; the size is part of the same step: see shadow.c.  So what is
+ * cut off goes together with the size, and never comes back.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bitmapdir.h"
+#include "cleanup.h"
+#include "report.h"
+#include "resize.h"
+
+#define MAX_L1_ENTRIES (QCOW2_MAX_L1_BYTES / sizeof (struct be64))
+#define ZEROS (UINT64_C (1) << 20)
+
+struct resize {
+  const struct shadow_image *image;
+  const struct resize_options *options;
+  const struct header *h;
+  struct shadow *s;
+  struct be64 *l1, *l2;
+  void *zeros;
+  uint64_t per_table;           /* L2 entries */
+  uint64_t old_n, n;            /* L1 entries */
+  uint64_t keep, fill;          /* guest clusters: [0, keep) stay, [keep, fill)
+                                   are new */
+  uint64_t hidden;              /* guest clusters before it have something below */
+  bool changed;
+};
+
+static uint64_t
+l1_needed (const struct header *h, uint64_t size)
+{
+  return max64 (1, div_up (size, UINT64_C (1) << (h->cluster_bits + h->l2_bits)));
+}
+
+/* --- what can't be done --- */
+
+/* Bitmaps whose tables have the right length for the new size just go on. */
+static int
+check_bitmaps (const struct shadow_image *image, uint64_t size)
+{
+  struct header h = *image->header;
+  struct overlap *overlap;
+  char why[BITMAPDIR_WHY];
+  struct bitmapdir dir;
+  int r;
+
+  if (!h.has_bitmaps)
+    return 0;
+  h.size = size;
+  overlap = overlap_new (h.cluster_bits);
+  if (overlap == NULL) {
+    nbdkit_error ("overlap_new: %m");
+    return -1;
+  }
+  r = bitmapdir_read (image->file, &h, overlap, &dir, why);
+  overlap_free (overlap);
+  if (r == 0)
+    bitmapdir_free (&dir);
+  if (r == 1) {
+    nbdkit_error ("%s: resize: %s", hostfile_path (image->file), why);
+    errno = EBUSY;
+  }
+  return r == 0 ? 0 : -1;
+}
+
+static bool
+needs_clusters (const struct shadow_image *image,
+                const struct resize_options *o)
+{
+  return o->preallocation != PREALLOCATION_OFF ||
+    (image->header->version < 3 && o->backing_size > image->header->size &&
+     o->size > image->header->size);
+}
+
+int
+resize_check (const struct shadow_image *image,
+              const struct resize_options *o)
+{
+  const struct header *h = image->header;
+  const char *why = NULL;
+
+  if (o->size % 512 != 0)
+    why = "the new size must be a multiple of 512";
+  else if (o->size > INT64_MAX - h->cluster_size ||
+           l1_needed (h, o->size) > MAX_L1_ENTRIES)
+    why = "the new size is more than an image with its cluster size can have";
+  else if (h->version < 3 && h->nb_snapshots > 0)
+    why = "an image of version 2 that has snapshots can't be resized";
+  else if (o->size < h->size && o->preallocation != PREALLOCATION_OFF)
+    why = "preallocation is only for growing";
+  else if (h->version < 3 && h->crypt_method != QCOW2_CRYPT_NONE &&
+           needs_clusters (image, o))
+    why = "an encrypted image of version 2 can't say that new clusters are zero";
+  if (why) {
+    nbdkit_error ("%s: resize: %s", hostfile_path (image->file), why);
+    errno = EINVAL;
+    return -1;
+  }
+  return check_bitmaps (image, o->size);
+}
+
+/* --- new clusters --- */
+
+/* N clusters that read as zeros. */
+static int
+reserve (struct resize *r, uint64_t n, uint64_t *host)
+{
+  const enum preallocation how = r->options->preallocation;
+  struct hostfile *file = r->image->file;
+  const uint64_t bytes = n << r->h->cluster_bits;
+  uint64_t at, len;
+
+  if (shadow_take (r->s, n, true, host) == -1)
+    return -1;
+  if (hostfile_is_regular (file) && how != PREALLOCATION_FULL) {
+    if (hostfile_size (file) < *host + bytes &&
+        hostfile_truncate (file, *host + bytes) == -1)
+      return -1;
+    return how == PREALLOCATION_FALLOC ? hostfile_allocate (file, *host, bytes) : 0;
+  }
+  for (at = 0; at < bytes; at += len) {
+    len = min64 (bytes - at, ZEROS);
+    if (hostfile_write (file, r->zeros, len, *host + at) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static void
+set_entry (struct resize *r, uint64_t i, uint64_t offset, bool zero)
+{
+  const uint64_t all = UINT32_MAX;
+  uint64_t entry = offset ? offset | QCOW2_OFLAG_COPIED : 0;
+
+  if (r->h->l2_entry_size == 16) {
+    r->l2[2 * i] = put64 (entry);
+    r->l2[2 * i + 1] = put64 (zero ? all << 32 : all);
+  }
+  else
+    r->l2[i] = put64 (entry | (zero ? QCOW2_OFLAG_ZERO : 0));
+}
+
+/* Entries [FROM, TO) of the table in r->l2, whose first guest cluster is FIRST.
+ * Returns 1 if there is something to be said about them, 0 if not. */
+static int
+fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
+{
+  const bool encrypted = r->h->crypt_method != QCOW2_CRYPT_NONE;
+  uint64_t host, i;
+
+  if (from >= to)
+    return 0;
+  if (r->options->preallocation == PREALLOCATION_OFF) {
+    if (first + from >= r->hidden)
+      return 0;
+    to = min64 (to, r->hidden - first);
+  }
+  if (needs_clusters (r->image, r->options)) {
+    if (reserve (r, to - from, &host) == -1)
+      return -1;
+    for (i = from; i < to; i++)
+      set_entry (r, i, host + ((i - from) << r->h->cluster_bits), encrypted);
+  }
+  else
+    for (i = from; i < to; i++)
+      set_entry (r, i, 0, true);
+  return 1;
+}
+
+/* --- tables --- */
+
+static bool
+is_empty (const struct resize *r, uint64_t from)
+{
+  const unsigned step = r->h->l2_entry_size / sizeof *r->l2;
+  uint64_t i;
+
+  for (i = from * step; i < r->per_table * step; i++)
+    if (r->l2[i].be != 0)
+      return false;
+  return true;
+}
+
+/* Table number I, which ends behind what is kept. */
+static int
+change_table (struct resize *r, uint64_t i)
+{
+  const uint64_t first = i * r->per_table;
+  const uint64_t from = r->keep > first ? r->keep - first : 0;
+  const uint64_t to = r->fill > first ? min64 (r->fill - first, r->per_table) : 0;
+  const uint64_t table = get64 (r->l1[i]) & QCOW2_L1_OFFSET_MASK;
+  const unsigned words = r->h->l2_entry_size / sizeof *r->l2;
+  bool changed = false;
+  int filled;
+
+  if (table != 0) {
+    if (shadow_read_l2 (r->s, table, r->l2) == -1 ||
+        shadow_drop_l2 (r->s, r->l2, from, r->per_table) == -1)
+      return -1;
+    changed = from == 0 || !is_empty (r, from);
+    memset (r->l2 + from * words, 0, (r->per_table - from) * words *
+            sizeof *r->l2);
+  }
+  else
+    memset (r->l2, 0, r->h->cluster_size);
+  filled = fill_entries (r, first, from, to);
+  if (filled == -1)
+    return -1;
+  if (!changed && !filled)
+    return 0;
+  r->changed = true;
+  if (table != 0 && shadow_drop (r->s, table >> r->h->cluster_bits, 1) == -1)
+    return -1;
+  if (from == 0 && !filled) {
+    r->l1[i] = put64 (0);
+    return 0;
+  }
+  return shadow_replace_l2 (r->s, r->l2, &r->l1[i]);
+}
+
+static int
+do_resize (struct resize *r)
+{
+  const struct header *h = r->h;
+  struct shadow_header sh;
+  uint64_t i;
+
+  shadow_get_header (r->s, &sh);
+  sh.size = r->options->size;
+  for (i = r->keep / r->per_table; i < max64 (r->old_n, r->n); i++) {
+    shadow_expect (r->s, r->l1, i, r->old_n);
+    if (change_table (r, i) == -1)
+      return -1;
+  }
+  if (r->changed || r->n > h->l1_entries ||
+      (r->n < h->l1_entries && sh.size < h->size)) {
+    if (shadow_drop_range (r->s, h->l1_offset, h->l1_entries *
+                           sizeof *r->l1) == -1 ||
+        shadow_write_l1 (r->s, r->l1, r->n, &sh.l1_offset) == -1)
+      return -1;
+    sh.l1_entries = r->n;
+  }
+  return shadow_commit (r->s, &sh);
+}
+
+int
+resize_image (const struct shadow_image *image,
+              const struct resize_options *o)
+{
+  const struct header *h = image->header;
+  const uint64_t cs = h->cluster_size;
+  struct resize r = {
+    .image = image, .options = o, .h = h,
+    .per_table = UINT64_C (1) << h->l2_bits,
+    .old_n = h->l1_entries, .n = l1_needed (h, o->size),
+    .keep = div_up (min64 (h->size, o->size), cs),
+    .fill = div_up (o->size, cs),
+    .hidden = div_up (min64 (o->backing_size, o->size), cs),
+  };
+  int result = -1, err;
+
+  r.s = shadow_new (image);
+  if (r.s == NULL)
+    return -1;
+  r.l2 = malloc (cs);
+  r.zeros = calloc (1, ZEROS);
+  r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n, max64 (r.old_n, r.n));
+  if (r.l2 == NULL || r.zeros == NULL)
+    nbdkit_error ("%s: resize: out of memory", hostfile_path (image->file));
+  else if (r.l1 != NULL)
+    result = do_resize (&r);
+  err = errno;
+  shadow_free (r.s);
+  free (r.l1);
+  free (r.l2);
+  free (r.zeros);
+  errno = err;
+  return result;
+}
