@@ -223,6 +223,9 @@ set_granularity (struct params *p, const char *key, const char *value)
   }
   p->bitmap_granularity_bits = __builtin_ctzll (size);
   return 0;
+}
+
+static int
 add_edit (struct params *p, const struct edit *edit)
 {
   struct edit *edits = reallocarray (p->edits, p->nr_edits + 1, sizeof *edits);
