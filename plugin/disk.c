@@ -174,6 +174,7 @@ open_layers (struct disk *d)
                         &cipher) == -1)
     return -1;
   header.size = max64 (header.size, o->size_at_least);
+  file_options.name = NULL;     /* other files have paths */
   if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
       (o->compress && check_compress (o->path, &header) == -1) ||
       chain_open_data_file (d->layers, file, &header, &chain, &file_options,

@@ -111,6 +111,14 @@ helper_pids=()
 is_free "$d/1.qcow2"
 nbdinfo --size "$uri"
 
+# One with a data file.
+qemu-img create -q -f qcow2 -o data_file="$d/data.raw",data_file_raw=on "$d/data.qcow2" 1M
+uri=$(export_uri data.qcow2)
+nbdsh_run -c 'assert h.get_size() == 1 << 20' -c 'h.pwrite(b"hello", 4096)'
+is_free "$d/data.qcow2"
+[ "$(dd if="$d/data.raw" bs=1 skip=4096 count=5 status=none)" = hello ]
+rm "$d/data.qcow2" "$d/data.raw"
+
 # Many clients at once, on all of them; the first ones come at the same time.
 "$python" - "$sock" "$main_uri" <<'PY'
 import nbd, sys, threading

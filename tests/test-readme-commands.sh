@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What README says about incremental backups, word for word: the overlay is the disk.
+# Some of README's sections, word for word.  Above all: after an incremental backup
+# the overlay is the disk.
 
 . "${srcdir:-$(dirname "$0")}/functions.sh"
 requires_tools
@@ -32,10 +33,14 @@ qemu-io -f qcow2 -c 'write -P 1 0 8M' "$tmp/disk.qcow2" > /dev/null
 
 section 'Persistent bitmaps' > "$tmp/commands"
 section 'Layers' >> "$tmp/commands"
+section 'Many images' >> "$tmp/commands"
+section 'How much cache' >> "$tmp/commands"
 grep -q bitmap-add= "$tmp/commands"
 grep -q apply-changes "$tmp/commands"
 grep -q layer: "$tmp/commands"
-(cd "$tmp" && PATH="$tmp/bin:$PATH" bash -e -x commands > out)
+grep -q dir= "$tmp/commands"
+grep -q advise-cache "$tmp/commands"
+(cd "$tmp" && PATH="$tmp/bin:$PATH" PLUGIN="$PLUGIN" bash -e -x commands > out)
 cat "$tmp/out"
 grep -Eq '1048576 +65536 +0 +data' "$tmp/out"
 
@@ -46,3 +51,8 @@ if qemu-img compare -f raw -F qcow2 "$tmp/full.raw" "$tmp/disk.qcow2"; then
   fail "nothing has changed"
 fi
 [ "$(qemu-img info -f qcow2 "$tmp/disk.qcow2" | grep -c 'name: \(sunday\|monday\)')" = 2 ]
+
+grep -q '^export="monday.qcow2"' "$tmp/out"
+qemu-img compare -f raw -F qcow2 "$tmp/copy.raw" "$tmp/disk.qcow2"
+grep -q 'to read at full speed *l2-cache=1M' "$tmp/out"
+grep -q '"evictions": 0' "$tmp/out"
