@@ -49,6 +49,8 @@ core_sources = \
 	%reldir%/entry.h \
 	%reldir%/erase.c \
 	%reldir%/exports.c \
+	%reldir%/fill.c \
+	%reldir%/fill.h \
 	%reldir%/format.h \
 	%reldir%/freeset.c \
 	%reldir%/freeset.h \

@@ -31,6 +31,7 @@
 #include "compress.h"
 #include "disk-impl.h"
 #include "entry.h"
+#include "fill.h"
 #include "report.h"
 
 /* Bytes of inflated clusters that are kept for readers of small pieces. */
@@ -414,6 +415,23 @@ settle_change (const struct view *v, int r, bool settle, bool fua)
     checkpoint_relieve (v->w->checkpoint);
   errno = err;
   return r;
+}
+
+int
+disk_read_fill (struct disk *d, void *buf, uint64_t count, uint64_t offset)
+{
+  struct grace_pin pin;
+  const struct view *v = begin (d, &pin);
+  bool settle = false;
+  int r;
+
+  if (v->w && v->w->fill)
+    r = fill_read (v, buf, count, offset, &settle);
+  else
+    r = buf ? request_read (v, buf, count, offset)
+      : request_cache (v, count, offset);
+  grace_leave (d->grace, pin);
+  return settle ? settle_change (v, r, true, false) : r;
 }
 
 int

@@ -41,6 +41,7 @@ struct disk_options {
   bool discard;
   enum detect_zeroes detect_zeroes;
   bool compress;                /* whole new clusters */
+  bool copy_on_read;
   bool drop_cache;
   bool lock;
   uint64_t size_at_least;       /* bytes; as if a smaller disk were so large, within its
@@ -80,6 +81,10 @@ extern int disk_disconnect (struct disk *, bool writable);
 /* Requests; see request.h.  Any thread.  FUA: durable on return. */
 extern int disk_read (struct disk *, void *buf, uint64_t count,
                       uint64_t offset);
+/* The same for a client that was let in to write: with copy_on_read, what comes from below the
+ * top image is stored in it.  BUF may be NULL: nothing is read, only stored. */
+extern int disk_read_fill (struct disk *, void *buf, uint64_t count,
+                           uint64_t offset);
 extern int disk_write (struct disk *, const void *buf, uint64_t count,
                        uint64_t offset, bool fua);
 extern int disk_trim (struct disk *, uint64_t count, uint64_t offset,

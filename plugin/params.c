@@ -365,6 +365,8 @@ params_set (struct params *p, const char *key, const char *value)
     p->options.drop_cache = choice;
     return 0;
   }
+  if (strcmp (key, "copy-on-read") == 0)
+    return parse_flag (key, value, &p->options.copy_on_read);
   if (strcmp (key, "lock") == 0)
     return parse_flag (key, value, &p->options.lock);
 
@@ -392,6 +394,20 @@ check_dir (struct params *p)
   return 0;
 }
 
+/* What changes the image goes with nothing that forbids it. */
+static int
+check_copying (const struct params *p)
+{
+  const char *what = p->options.copy_on_read ? "copy-on-read=true" : NULL;
+  const char *other = p->options.untrusted ? "untrusted=true" :
+    p->snapshot ? "snapshot=" : NULL;
+
+  if (what == NULL || other == NULL)
+    return 0;
+  nbdkit_error ("%s does not go with %s", what, other);
+  return -1;
+}
+
 int
 params_complete (struct params *p)
 {
@@ -409,6 +425,8 @@ params_complete (struct params *p)
     nbdkit_error ("untrusted=true does not go with changes of the image");
     return -1;
   }
+  if (check_copying (p) == -1)
+    return -1;
   if (p->options.untrusted) {
     if (p->options.backing == BACKING_PATH) {
       nbdkit_error ("untrusted=true does not go with backing=PATH");

@@ -88,6 +88,7 @@ qcow2_config_complete (void)
   "detect-zeroes=off|on|unmap   What to do with zeros that are written.\n"   \
   "compress=off|on              Store what is written compressed (default off).\n"\
   "stats=<FILE>                 Write counters there, as JSON.\n"           \
+  "copy-on-read=true|false      Store in the image what is read from below.\n"\
   "cache=default|none           Keep data out of the page cache: none.\n"    \
   "lock=on|off                  QEMU-compatible image locks (default on)."
 
@@ -97,6 +98,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_read=yes\n");
   printf ("qcow2_write=yes\n");
   printf ("qcow2_backing=yes\n");
+  printf ("qcow2_copy_on_read=yes\n");
   printf ("qcow2_snapshots=yes\n");
   printf ("qcow2_snapshot_edit=yes\n");
   printf ("qcow2_resize=yes\n");
@@ -410,6 +412,8 @@ qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
     return disk_part_read (h->disk, h->part, buf, count, offset);
   if (h->snapshot)
     return disk_snapshot_read (h->disk, h->snapshot, buf, count, offset);
+  if (h->writable)
+    return disk_read_fill (h->disk, buf, count, offset);
   return disk_read (h->disk, buf, count, offset);
 }
 
@@ -456,6 +460,8 @@ qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
     return disk_part_cache (h->disk, h->part, count, offset);
   if (h->snapshot)
     return disk_snapshot_cache (h->disk, h->snapshot, count, offset);
+  if (h->writable)
+    return disk_read_fill (h->disk, NULL, count, offset);
   return disk_cache (h->disk, count, offset);
 }
 

@@ -28,6 +28,8 @@
 #include "layers.h"
 #include "payload.h"
 
+struct fill;
+
 enum detect_zeroes { DETECT_ZEROES_OFF, DETECT_ZEROES_ON, DETECT_ZEROES_UNMAP };
 
 /* The top image while it may be written. */
@@ -45,6 +47,7 @@ struct writable {
   struct deflater *deflater;            /* whole new clusters are compressed;
                                            NULL: they are not */
   struct bitmaps *bitmaps;              /* that follow changes; NULL: none */
+  struct fill *fill;                    /* copy-on-read; NULL: off */
   bool discard;                         /* trim does something */
   enum detect_zeroes detect_zeroes;
 };

@@ -22,6 +22,7 @@
 
 #include "disk-impl.h"
 #include "entry.h"
+#include "fill.h"
 #include "repair.h"
 #include "report.h"
 
@@ -95,6 +96,7 @@ disk_free_writable (struct disk *d)
   checkpoint_free (d->w.checkpoint);
   inflight_free (d->w.inflight);
   fresh_free (d->w.fresh);
+  fill_free (d->w.fill);
   if (d->w.alloc)
     alloc_close (d->w.alloc);
   l2_close (d->w.l2);
@@ -179,6 +181,12 @@ disk_become_writable (struct disk *d)
   w->inflight = inflight_new ();
   if (w->inflight == NULL)
     goto error;
+  if (d->options.copy_on_read && layers_count (d->layers) > 1 &&
+      !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE)) {
+    w->fill = fill_new ();
+    if (w->fill == NULL)
+      goto error;
+  }
   if (entry_is_extended (h)) {
     w->fresh = fresh_new ();
     if (w->fresh == NULL)

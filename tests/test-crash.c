@@ -291,7 +291,7 @@ watch (void *opaque, enum hostfile_op op)
 static void
 check_sectors (struct worker *w, uint64_t offset, uint64_t count)
 {
-  if (disk_read (w->t->disk, w->buf, count, offset) == -1)
+  if (disk_read_fill (w->t->disk, w->buf, count, offset) == -1)
     FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   if (!ledger_allows (w->t->ledger, offset / 512, count / 512, w->buf, false))
     FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", offset, count);
@@ -393,6 +393,13 @@ one_request (struct worker *w)
     break;
   case 8:
     check_sectors (w, offset, count);
+    break;
+  case 9: case 10: case 11:
+    if (t->options.copy_on_read) {      /* then reads change something, too */
+      check_sectors (w, offset, count);
+      break;
+    }
+    do_write (w, offset, count);
     break;
   default:
     do_write (w, offset, count);
@@ -542,6 +549,7 @@ random_options (struct trial *t, struct rng *rng)
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 8) != 0;
   t->options.compress = t->spec.data_file == NULL && rng_below (rng, 3) == 0;
+  t->options.copy_on_read = rng_below (rng, 2);
   t->eager = t->shared || rng_below (rng, 4) == 0;
   t->threads = t->eager || rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
   t->ops = (30 + rng_below (rng, 150)) / t->threads;
@@ -575,12 +583,13 @@ one_time (struct trial *t, struct rng *rng)
 
   random_options (t, rng);
   printf ("%u: %s: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u; "
-          "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s%s\n",
+          "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s\n",
           iteration, t->theme, t->spec.version, t->spec.cluster_size,
           t->spec.size, t->spec.refcount_bits, t->threads, t->ops,
           t->options.l2_cache, t->options.l2_slice,
           t->options.discard ? ", discard" : "", t->eager ? ", eager" : "",
-          t->options.compress ? ", compress" : "");
+          t->options.compress ? ", compress" : "",
+          t->options.copy_on_read ? ", copy on read" : "");
   fflush (stdout);
 
   rng_init (&t->cut_rng, rng_next (rng), 500);

@@ -98,7 +98,7 @@ make_request (const struct trial *t, const struct piece *piece,
 {
   static const int kinds[] = {
     WRITE, WRITE, WRITE, WRITE, WRITE, WRITE, ZERO, ZERO, TRIM, TRIM,
-    FLUSH, FLUSH, READ,
+    FLUSH, FLUSH, READ, READ, READ,
   };
 
   *q = (struct request) {
@@ -133,7 +133,8 @@ execute (struct attempt *r, const struct request *q, unsigned char *buf)
 
   switch (q->kind) {
   case READ:
-    if (disk_read (r->disk, buf, q->count, q->offset) == -1)
+    /* It may fail to store what it reads; to read it, never. */
+    if (disk_read_fill (r->disk, buf, q->count, q->offset) == -1)
       return errno;
     if (!ledger_allows (l, sector, n, buf, false))
       FAIL (r, "read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset,
@@ -593,14 +594,16 @@ make_trial (struct trial *t, struct rng *rng)
   t->options = (struct disk_options) {
     .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
     .backing = BACKING_FOLLOW, .discard = true,
+    .copy_on_read = t->has_below && rng_below (rng, 2),
     .compress = !data_file && rng_below (rng, 3) == 0,
   };
-  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s%s\n",
+  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s%s%s\n",
           iteration, spec->version, spec->cluster_size, spec->size,
           spec->refcount_bits, spec->extended ? ", subclusters" : "",
           t->has_below ? ", backing file" : "",
           spec->compressed ? ", compressed" : "",
           snapshot ? ", snapshot" : "",
+          t->options.copy_on_read ? ", copy on read" : "",
           t->options.compress ? ", compress" : "",
           spec->data_file_raw ? ", raw data file"
           : data_file ? ", data file" : "");

@@ -16,7 +16,7 @@ levels=(
    payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot
    shadow shadowtab shadowend bitmapdir census repair checkpoint bitmap bitmapext
    bitmapedit"
-  "view request write cow deflated datafile erase"
+  "view request write cow deflated datafile erase fill"
   "chain disk writable exports parts startup dir snapedit resize edit"
   "params stats qcow2"
 )

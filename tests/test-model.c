@@ -58,6 +58,7 @@ struct trial {
 struct worker {
   struct trial *t;
   unsigned id;
+  bool writer;                  /* was let in to write */
   struct rng rng;
   unsigned char *buf;
   pthread_t thread;
@@ -153,10 +154,18 @@ compare_shared (struct trial *t, const unsigned char *buf, uint64_t offset,
 
 /* --- requests --- */
 
+/* What a writer reads may be stored in the top image. */
+static int
+read_disk (struct worker *w, uint64_t offset, uint64_t count)
+{
+  return w->writer ? disk_read_fill (w->t->disk, w->buf, count, offset)
+    : disk_read (w->t->disk, w->buf, count, offset);
+}
+
 static void
 read_own (struct worker *w, uint64_t offset, uint64_t count)
 {
-  if (disk_read (w->t->disk, w->buf, count, offset) == -1)
+  if (read_disk (w, offset, count) == -1)
     FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   compare (w->t, w->buf, offset, count, "read");
 }
@@ -171,7 +180,7 @@ read_any (struct worker *w)
                                                         1 << 18));
   unsigned low = 0, high = w->t->pieces.n;
 
-  if (disk_read (w->t->disk, w->buf, count, offset) == -1)
+  if (read_disk (w, offset, count) == -1)
     FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   while (high - low > 1) {
     const unsigned mid = (low + high) / 2;
@@ -238,7 +247,7 @@ race (struct worker *w, uint64_t offset, uint64_t count)
     r = disk_flush (disk);
     break;
   default:
-    r = disk_read (disk, w->buf, count, offset);
+    r = read_disk (w, offset, count);
     if (r == 0)
       compare_shared (w->t, w->buf, offset, count);
   }
@@ -387,7 +396,8 @@ one_request (struct worker *w)
     extents (w, offset, 1 + rng_below (&w->rng, t->spec.size - offset), false);
     break;
   default:
-    if (disk_cache (t->disk, count, offset) == -1)
+    if ((rng_below (&w->rng, 2) ? disk_read_fill (t->disk, NULL, count, offset)
+         : disk_cache (t->disk, count, offset)) == -1)
       FAIL ("cache %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   }
 }
@@ -414,6 +424,7 @@ come (struct worker *w, bool want)
 
   if (disk_connect (w->t->disk, &writable) == -1 || writable != want)
     FAIL ("connect: %s", disk_why_readonly (w->t->disk));
+  w->writer = want;
 }
 
 static void
@@ -592,6 +603,7 @@ random_options (struct trial *t, struct rng *rng)
   t->options.detect_zeroes = rng_below (rng, 3);
   t->options.compress = t->spec.data_file == NULL && rng_below (rng, 3) == 0;
   t->options.drop_cache = rng_below (rng, 8) == 0;
+  t->options.copy_on_read = rng_below (rng, 2);
   t->options.lock = rng_below (rng, 2);
   t->slow = rng_below (rng, 2);
   t->threads = 1 + rng_below (rng, 8);
@@ -716,7 +728,7 @@ one_image (struct rng *rng)
   memcpy (t.first, b.data, b.len);
   printf ("%u: v%d, clusters %" PRIu64 "%s, size %" PRIu64 ", counts %u, "
           "%u below, %u snapshots, %s%s%s; %u threads, %u requests, cache %" PRIu64
-          ", slice %" PRIu64 "%s%s%s%s\n", iteration, t.spec.version,
+          ", slice %" PRIu64 "%s%s%s%s%s\n", iteration, t.spec.version,
           t.spec.cluster_size, t.spec.extended ? " (extended)" : "", t.spec.size,
           t.spec.refcount_bits, t.layers,
           t.nr_snapshots, t.spec.preallocation ? t.spec.preallocation : "off",
@@ -727,6 +739,7 @@ one_image (struct rng *rng)
           t.options.discard ? ", discard" : "",
           t.options.detect_zeroes ? ", detect zeroes" : "",
           t.options.compress ? ", compress" : "",
+          t.options.copy_on_read ? ", copy on read" : "",
           t.hot ? ", hot" : t.slow ? ", slow" : "");
   fflush (stdout);
 
