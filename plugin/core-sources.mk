@@ -8,6 +8,8 @@ core_sources = \
 	%reldir%/alloc.c \
 	%reldir%/alloc.h \
 	%reldir%/allocpack.c \
+	%reldir%/backlink.c \
+	%reldir%/backlink.h \
 	%reldir%/bitmap.c \
 	%reldir%/bitmap.h \
 	%reldir%/bitmapdir.c \
@@ -51,6 +53,8 @@ core_sources = \
 	%reldir%/exports.c \
 	%reldir%/fill.c \
 	%reldir%/fill.h \
+	%reldir%/flatten.c \
+	%reldir%/flatten.h \
 	%reldir%/format.h \
 	%reldir%/freeset.c \
 	%reldir%/freeset.h \

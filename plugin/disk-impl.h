@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What disk.c, writable.c, exports.c and parts.c share.  No other file includes this.
+ * What disk.c, writable.c, exports.c, parts.c and flatten.c share.  No other file
+ * includes this.
  */
 
 #ifndef QCOW2_DISK_IMPL_H

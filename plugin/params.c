@@ -367,6 +367,8 @@ params_set (struct params *p, const char *key, const char *value)
   }
   if (strcmp (key, "copy-on-read") == 0)
     return parse_flag (key, value, &p->options.copy_on_read);
+  if (strcmp (key, "flatten") == 0)
+    return parse_flag (key, value, &p->flatten);
   if (strcmp (key, "lock") == 0)
     return parse_flag (key, value, &p->options.lock);
 
@@ -380,6 +382,7 @@ check_dir (struct params *p)
 {
   const char *other = p->path ? "file="
     : p->snapshot ? "snapshot="
+    : p->flatten ? "flatten=true"
     : p->nr_bitmaps > 0 ? "bitmap-add= and the like"
     : p->nr_edits > 0 ? "snapshot-create=, resize= and the like"
     : p->options.backing == BACKING_PATH ? "backing=PATH"
@@ -398,9 +401,11 @@ check_dir (struct params *p)
 static int
 check_copying (const struct params *p)
 {
-  const char *what = p->options.copy_on_read ? "copy-on-read=true" : NULL;
+  const char *what = p->flatten ? "flatten=true" :
+    p->options.copy_on_read ? "copy-on-read=true" : NULL;
   const char *other = p->options.untrusted ? "untrusted=true" :
-    p->snapshot ? "snapshot=" : NULL;
+    p->snapshot ? "snapshot=" :
+    p->flatten && p->options.backing == BACKING_DENY ? "backing=deny" : NULL;
 
   if (what == NULL || other == NULL)
     return 0;

@@ -14,6 +14,7 @@
 struct params {
   struct disk_options options;  /* its strings are those below */
   const char *snapshot;         /* serve this one, and nothing else; or NULL */
+  bool flatten;                 /* copy what is below, before serving */
   struct bitmapedit *bitmaps;   /* to be made before the image is served */
   size_t nr_bitmaps;
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */

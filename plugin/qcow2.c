@@ -30,7 +30,9 @@
 #include "dir.h"
 #include "disk.h"
 #include "edit.h"
+#include "flatten.h"
 #include "params.h"
+#include "progress.h"
 #include "stats.h"
 
 /* -D qcow2.stats=1 prints statistics at the end. */
@@ -89,6 +91,7 @@ qcow2_config_complete (void)
   "compress=off|on              Store what is written compressed (default off).\n"\
   "stats=<FILE>                 Write counters there, as JSON.\n"           \
   "copy-on-read=true|false      Store in the image what is read from below.\n"\
+  "flatten=true|false           First copy all from below, and unlink it.\n"\
   "cache=default|none           Keep data out of the page cache: none.\n"    \
   "lock=on|off                  QEMU-compatible image locks (default on)."
 
@@ -99,6 +102,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_write=yes\n");
   printf ("qcow2_backing=yes\n");
   printf ("qcow2_copy_on_read=yes\n");
+  printf ("qcow2_flatten=yes\n");
   printf ("qcow2_snapshots=yes\n");
   printf ("qcow2_snapshot_edit=yes\n");
   printf ("qcow2_resize=yes\n");
@@ -142,12 +146,36 @@ publish_stats (void)
   return stats_write (params.stats, &s);
 }
 
+/* Afterwards there is nothing below the image any more, not even another file that was
+ * given in place of the one it named. */
+static int
+flatten (void)
+{
+  struct progress progress;
+  const struct flatten_watch watch = { progress_step, &progress };
+  uint64_t copied;
+  int r;
+
+  progress_begin (&progress, "flatten");
+  r = flatten_image (&params.options, &watch, &copied);
+  progress_end (&progress);
+  if (r == -1)
+    return -1;
+  nbdkit_debug ("%s: flattened, %" PRIu64 " bytes were copied", params.path,
+                copied);
+  params.options.backing = BACKING_FOLLOW;
+  params.options.backing_format = NULL;
+  return 0;
+}
+
 static int
 open_disk (void)
 {
   int r = edit_image (&params.options, &params.edit_options, params.edits,
                       params.nr_edits);
 
+  if (r == 0 && params.flatten)
+    r = flatten ();
   if (r == 0 && params.nr_bitmaps > 0)
     r = disk_edit_bitmaps (&params.options, params.bitmaps, params.nr_bitmaps);
   if (r == 0)

@@ -64,7 +64,8 @@ for case in results["cases"]:
             expected = ours / theirs if row["better"] == "more" else theirs / ours
             assert r["min"] <= r["median"] <= r["max"], row
             assert abs(r["median"] / expected - 1) < 1e-9, row
-        if row["unit"] != "MiB":
+        # What flattens has ended when it could be asked.
+        if row["unit"] != "MiB" and not row["name"].startswith("flatten"):
             assert row["peak_rss_bytes"]["plugin"] > 1 << 20, row
         measured += 1
 assert measured >= 8, measured

@@ -15,10 +15,10 @@ levels=(
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot
    shadow shadowtab shadowend bitmapdir census repair checkpoint bitmap bitmapext
-   bitmapedit"
+   bitmapedit backlink"
   "view request write cow deflated datafile erase fill"
-  "chain disk writable exports parts startup dir snapedit resize edit"
-  "params stats qcow2"
+  "chain disk writable exports parts startup dir flatten snapedit resize edit"
+  "params progress stats qcow2"
 )
 
 # A room's place: rooms of lower levels, and to the left, have lower numbers.
