@@ -87,6 +87,8 @@ core_sources = \
 	%reldir%/map.h \
 	%reldir%/mapedit.c \
 	%reldir%/mapmem.c \
+	%reldir%/newfile.c \
+	%reldir%/newfile.h \
 	%reldir%/overlap.c \
 	%reldir%/overlap.h \
 	%reldir%/pack.c \

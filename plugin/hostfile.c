@@ -62,6 +62,7 @@ struct hostfile {
   atomic_bool no_zero;          /* the host can't zero ranges */
   _Atomic uint64_t changes;     /* how many there were; counted when they are done */
   _Atomic uint64_t synced;      /* how many of them a sync that has ended covers */
+  atomic_bool no_allocate;      /* the host can't promise space */
   atomic_bool diverted;         /* a hook did our work: ask not the host */
   atomic_int lost;              /* errno of a lost write, or 0; see above */
 
@@ -171,6 +172,36 @@ examine (struct hostfile *f)
   return 0;
 }
 
+/* A hostfile that is not open yet.  NULL: reported. */
+static struct hostfile *
+new_hostfile (const char *path, const struct hostfile_options *opts)
+{
+  struct hostfile *f = calloc (1, sizeof *f);
+
+  if (f == NULL || (f->path = strdup (path)) == NULL) {
+    nbdkit_error ("%s: cannot open: %m", path);
+    free (f);
+    return NULL;
+  }
+  f->fd = -1;
+  f->hooks = opts->hooks;
+  pthread_mutex_init (&f->role_lock, NULL);
+  return f;
+}
+
+static int
+start_dropping (struct hostfile *f, const struct hostfile_options *opts)
+{
+  if (!opts->drop_cache)
+    return 0;
+  f->dropcache = dropcache_new (f->fd);
+  if (f->dropcache == NULL) {
+    nbdkit_error ("%s: cannot open: %m", f->path);
+    return -1;
+  }
+  return 0;
+}
+
 int
 hostfile_open (const char *path, const struct hostfile_options *opts,
                struct hostfile **result)
@@ -191,15 +222,10 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
   if (check_kind (path, &st) == -1)
     return -1;
 
-  f = calloc (1, sizeof *f);
-  if (f == NULL || (f->path = strdup (path)) == NULL) {
-    nbdkit_error ("%s: cannot open: %m", path);
-    free (f);
+  f = new_hostfile (path, opts);
+  if (f == NULL)
     return -1;
-  }
   f->writable = opts->try_writable;
-  f->hooks = opts->hooks;
-  pthread_mutex_init (&f->role_lock, NULL);
 
   f->fd = open_fd (path, opts, &f->writable);
   if (f->fd == -1 || examine (f) == -1)
@@ -210,13 +236,8 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
                       : HOSTFILE_READER) == -1 ||
        examine (f) == -1))
     goto fail;
-  if (opts->drop_cache) {
-    f->dropcache = dropcache_new (f->fd);
-    if (f->dropcache == NULL) {
-      nbdkit_error ("%s: cannot open: %m", path);
-      goto fail;
-    }
-  }
+  if (start_dropping (f, opts) == -1)
+    goto fail;
   *result = f;
   return 0;
 
@@ -225,6 +246,28 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
   hostfile_close (f);
   errno = err;
   return -1;
+}
+
+int
+hostfile_adopt (const char *path, int fd, const struct hostfile_options *opts,
+                struct hostfile **result)
+{
+  struct hostfile *f = new_hostfile (path, opts);
+  int err;
+
+  if (f == NULL)
+    return -1;
+  f->writable = true;
+  f->fd = fd;
+  if (examine (f) == -1 || start_dropping (f, opts) == -1) {
+    err = errno;
+    f->fd = -1;                 /* it stays the caller's */
+    hostfile_close (f);
+    errno = err;
+    return -1;
+  }
+  *result = f;
+  return 0;
 }
 
 void
@@ -306,6 +349,12 @@ choke (struct hostfile *f, enum hostfile_op op, const struct iovec *iov,
     return 1;
   }
   return r;
+}
+
+int
+hostfile_hook (struct hostfile *f, enum hostfile_op op)
+{
+  return choke (f, op, NULL, 0, 0, 0, false);
 }
 
 static int
@@ -614,9 +663,19 @@ hostfile_allocate (struct hostfile *f, uint64_t offset, uint64_t count)
   do
     r = fallocate (f->fd, FALLOC_FL_KEEP_SIZE, offset, count);
   while (r == -1 && errno == EINTR);
-  if (r == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
+  if (r == 0)
     return 0;
+  if (errno == EOPNOTSUPP || errno == ENOSYS) {
+    f->no_allocate = true;
+    return 0;
+  }
   return report (f, "allocate", offset, count);
+}
+
+bool
+hostfile_cannot_allocate (const struct hostfile *f)
+{
+  return f->no_allocate;
 }
 
 int
@@ -690,6 +749,13 @@ hostfile_prefetch (struct hostfile *f, uint64_t offset, uint64_t count)
 {
   if (count > 0 && range_within (offset, count, INT64_MAX))
     posix_fadvise (f->fd, offset, count, POSIX_FADV_WILLNEED);
+}
+
+void
+hostfile_write_back (struct hostfile *f, uint64_t offset, uint64_t count)
+{
+  if (count > 0 && range_within (offset, count, INT64_MAX))
+    sync_file_range (f->fd, offset, count, SYNC_FILE_RANGE_WRITE);
 }
 
 int

@@ -30,6 +30,8 @@ enum hostfile_op {
   HOSTFILE_OP_PUNCH,    /* or zeros by other means than writing */
   HOSTFILE_OP_TRUNCATE, /* offset is the new size */
   HOSTFILE_OP_ALLOCATE, /* no contents change */
+  HOSTFILE_OP_LINK,     /* a new file gets its name: see newfile.c */
+  HOSTFILE_OP_SYNC_DIR, /* and its directory is made durable */
 };
 
 struct hostfile_hooks {
@@ -57,7 +59,14 @@ struct hostfile_options {
  */
 extern int hostfile_open (const char *path, const struct hostfile_options *,
                           struct hostfile **);
+/* The same for a file that is open already, for reading and writing.  On success FD
+ * belongs to the hostfile.  Of the options, hooks and drop_cache are used. */
+extern int hostfile_adopt (const char *path, int fd,
+                           const struct hostfile_options *, struct hostfile **);
 extern void hostfile_close (struct hostfile *);  /* NULL is fine */
+/* Tells the hook of an operation on the file's name.  Returns what `before' does; an
+ * error is not reported. */
+extern int hostfile_hook (struct hostfile *, enum hostfile_op);
 
 extern const char *hostfile_path (const struct hostfile *);
 extern bool hostfile_is_writable (const struct hostfile *);
@@ -98,6 +107,8 @@ extern int hostfile_zero (struct hostfile *, uint64_t offset, uint64_t count);
  * can't promise that is no error. */
 extern int hostfile_allocate (struct hostfile *, uint64_t offset,
                               uint64_t count);
+/* Has the host refused to promise that so far? */
+extern bool hostfile_cannot_allocate (const struct hostfile *);
 
 /* Sets the size (regular files).  On block devices: an error (ENOSPC) if larger
  * than the device, else nothing.  */
@@ -111,6 +122,10 @@ extern int hostfile_hole (struct hostfile *, uint64_t offset, uint64_t *len,
 /* Tells the host that this range will be read soon.  Never fails. */
 extern void hostfile_prefetch (struct hostfile *, uint64_t offset,
                                uint64_t count);
+/* Has the host begin to write back what was written there, without waiting: a sync will
+ * have less to do.  Never fails; what goes wrong is found by the sync. */
+extern void hostfile_write_back (struct hostfile *, uint64_t offset,
+                                 uint64_t count);
 
 /* Takes, changes or drops the QEMU-compatible image locks (see hostlock.h).  On
  * failure the old role is kept, and the message names what is in the way and, as

@@ -59,7 +59,7 @@ struct simdisk {
   void *watch_opaque;
   struct fault fault;
   uint64_t failures;
-  uint64_t operations[HOSTFILE_OP_ALLOCATE + 1];
+  uint64_t operations[HOSTFILE_OP_SYNC_DIR + 1];
   uint64_t limit;               /* of the image */
 };
 
@@ -268,7 +268,7 @@ operate (struct simdisk *s, struct simfile *f, enum hostfile_op op,
   if (op != HOSTFILE_OP_READ && s->watch)
     s->watch (s->watch_opaque, op);
 
-  CHECK (op <= HOSTFILE_OP_ALLOCATE);
+  CHECK (op <= HOSTFILE_OP_SYNC_DIR);
   s->operations[op]++;
   err = fails (s, f, op, offset + count);
   if (err != 0) {
@@ -304,6 +304,8 @@ operate (struct simdisk *s, struct simfile *f, enum hostfile_op op,
   case HOSTFILE_OP_SYNC:
     make_durable (f);
     break;
+  case HOSTFILE_OP_LINK:
+  case HOSTFILE_OP_SYNC_DIR:
   case HOSTFILE_OP_ALLOCATE:
     break;                      /* no contents change */
   }
@@ -520,7 +522,7 @@ simdisk_operations (struct simdisk *s, unsigned ops)
   int op;
 
   pthread_mutex_lock (&s->lock);
-  for (op = 0; op <= HOSTFILE_OP_ALLOCATE; op++)
+  for (op = 0; op <= HOSTFILE_OP_SYNC_DIR; op++)
     if (ops & 1 << op)
       n += s->operations[op];
   pthread_mutex_unlock (&s->lock);
