@@ -80,8 +80,11 @@ core_sources = \
 	%reldir%/l2write.c \
 	%reldir%/layers.c \
 	%reldir%/layers.h \
+	%reldir%/luks-impl.h \
 	%reldir%/luks.c \
 	%reldir%/luks.h \
+	%reldir%/luksmake.c \
+	%reldir%/luksmake.h \
 	%reldir%/map-impl.h \
 	%reldir%/map.c \
 	%reldir%/map.h \

@@ -42,14 +42,13 @@
 #include <openssl/params.h>
 
 #include "crypt.h"
+#include "luks-impl.h"
 #include "luks.h"
 #include "report.h"
 
 #define SECTOR CRYPT_SECTOR
-/* The header's own sectors; key material is given a multiple of this. */
-#define HEADER_SECTORS 8
-/* Two keys of 256 bits. */
-#define MAX_KEY 64
+#define HEADER_SECTORS LUKS_HEADER_SECTORS
+#define MAX_KEY LUKS_MAX_KEY
 
 struct slot {
   bool active;
@@ -293,32 +292,51 @@ struct secrets {
 
 _Static_assert (sizeof ((struct secrets *) 0)->material % SECTOR == 0, "material");
 
-/* OpenSSL's tools for one luks_unlock. */
+/* What is at hand while slots are tried. */
 struct tools {
   const struct luks *l;
-  EVP_MD *md;
-  EVP_MD_CTX *md_ctx;
-  EVP_KDF *kdf;
+  struct luks_tools t;
   struct secrets *s;
 };
 
-static int
-openssl_failed (const struct luks *l, const char *what)
+int
+luks_tools_init (struct luks_tools *t, const char *path, const char *hash)
+{
+  t->path = path;
+  t->md = crypt_hash (path, hash);
+  t->md_ctx = EVP_MD_CTX_new ();
+  t->kdf = EVP_KDF_fetch (NULL, OSSL_KDF_NAME_PBKDF2, NULL);
+  if (t->md == NULL)
+    return -1;                  /* reported */
+  if (t->md_ctx == NULL || t->kdf == NULL)
+    return luks_failed (path, "cannot prepare to derive keys");
+  return 0;
+}
+
+void
+luks_tools_free (struct luks_tools *t)
+{
+  EVP_KDF_free (t->kdf);
+  EVP_MD_CTX_free (t->md_ctx);
+  EVP_MD_free (t->md);
+}
+
+int
+luks_failed (const char *path, const char *what)
 {
   char text[200];
 
   ERR_error_string_n (ERR_peek_last_error (), text, sizeof text);
   ERR_clear_error ();
-  nbdkit_error ("%s: LUKS: %s: %s", l->path, what, text);
+  nbdkit_error ("%s: LUKS: %s: %s", path, what, text);
   errno = EIO;
   return -1;
 }
 
-/* PBKDF2. */
-static int
-derive (const struct tools *t, const void *secret, size_t len,
-        const uint8_t salt[LUKS_SALT_SIZE], uint64_t iterations,
-        uint8_t *out, size_t out_len)
+int
+luks_derive (const struct luks_tools *t, const void *secret, size_t len,
+             const uint8_t salt[LUKS_SALT_SIZE], uint64_t iterations,
+             uint8_t *out, size_t out_len)
 {
   EVP_KDF_CTX *ctx = EVP_KDF_CTX_new (t->kdf);
   int any_length = 1;           /* old images have what is too little today */
@@ -337,12 +355,11 @@ derive (const struct tools *t, const void *secret, size_t len,
   params[0].data_size = strlen (params[0].data);
   ok = ctx && EVP_KDF_derive (ctx, out, out_len, params);
   EVP_KDF_CTX_free (ctx);
-  return ok ? 0 : openssl_failed (t->l, "PBKDF2 failed");
+  return ok ? 0 : luks_failed (t->path, "PBKDF2 failed");
 }
 
-/* Mixes the bytes of a key, so that each depends on several. */
-static bool
-diffuse (const struct tools *t, uint8_t *key, size_t key_bytes)
+bool
+luks_diffuse (const struct luks_tools *t, uint8_t *key, size_t key_bytes)
 {
   uint8_t hash[EVP_MAX_MD_SIZE];
   const size_t step = EVP_MD_get_size (t->md);
@@ -372,7 +389,7 @@ merge (const struct tools *t)
 
   memset (key, 0, n);
   for (unsigned i = 0; i < LUKS_STRIPES; i++) {
-    if (i > 0 && !diffuse (t, key, n))
+    if (i > 0 && !luks_diffuse (&t->t, key, n))
       return false;
     for (size_t k = 0; k < n; k++)
       key[k] ^= t->s->material[i * n + k];
@@ -392,8 +409,8 @@ try_slot (const struct tools *t, const struct slot *slot,
   int r;
 
   if (read (opaque, s->material, slot->material, bytes) == -1 ||
-      derive (t, passphrase, len, slot->salt, slot->iterations,
-              s->slot_key, l->spec.key_bytes) == -1)
+      luks_derive (&t->t, passphrase, len, slot->salt, slot->iterations,
+                   s->slot_key, l->spec.key_bytes) == -1)
     return -1;
   cipher = crypt_new (l->path, &l->spec, s->slot_key);
   if (cipher == NULL)
@@ -405,9 +422,9 @@ try_slot (const struct tools *t, const struct slot *slot,
   if (r == -1)
     return -1;
   if (!merge (t))
-    return openssl_failed (l, "cannot merge a key slot");
-  if (derive (t, s->key, l->spec.key_bytes, l->digest_salt, l->digest_iterations,
-              s->digest, sizeof s->digest) == -1)
+    return luks_failed (l->path, "cannot merge a key slot");
+  if (luks_derive (&t->t, s->key, l->spec.key_bytes, l->digest_salt,
+                   l->digest_iterations, s->digest, sizeof s->digest) == -1)
     return -1;
   return CRYPTO_memcmp (s->digest, l->digest, sizeof s->digest) == 0;
 }
@@ -450,22 +467,17 @@ luks_unlock (const struct luks *l, luks_read_fn read, void *opaque,
   struct crypt_cipher *cipher = NULL;
   int err;
 
-  t.md = crypt_hash (l->path, l->hash);
-  t.md_ctx = EVP_MD_CTX_new ();
-  t.kdf = EVP_KDF_fetch (NULL, OSSL_KDF_NAME_PBKDF2, NULL);
   t.s = OPENSSL_malloc (sizeof *t.s);
-  if (t.md == NULL)
-    ;                           /* reported */
-  else if (t.md_ctx == NULL || t.kdf == NULL || t.s == NULL)
-    openssl_failed (l, "cannot prepare to unlock");
+  if (luks_tools_init (&t.t, l->path, l->hash) == -1)
+    ;
+  else if (t.s == NULL)
+    luks_failed (l->path, "cannot prepare to unlock");
   else if (try_slots (&t, read, opaque, passphrase, len) == 0)
     cipher = crypt_new (l->path, &l->spec, t.s->key);
 
   err = errno;
   OPENSSL_clear_free (t.s, sizeof *t.s);
-  EVP_KDF_free (t.kdf);
-  EVP_MD_CTX_free (t.md_ctx);
-  EVP_MD_free (t.md);
+  luks_tools_free (&t.t);
   errno = err;
   if (cipher == NULL)
     return -1;
