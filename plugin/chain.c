@@ -251,6 +251,12 @@ resolve_name (const char *overlay, const char *what, const char *name)
   return path;
 }
 
+char *
+chain_resolve_name (const char *overlay, const char *name)
+{
+  return resolve_name (overlay, "backing file", name);
+}
+
 /* --- external data files --- */
 
 /* NAME as QEMU understands it: as it stands, from the current directory.  NULL: not

@@ -62,6 +62,10 @@ extern int chain_open_data_file (struct layers *, struct hostfile *file,
                                  const struct hostfile_options *,
                                  struct hostfile **data);
 
+/* The path that NAME means as the backing file of the image at OVERLAY; to be freed.
+ * NULL: none that is served (reported). */
+extern char *chain_resolve_name (const char *overlay, const char *name);
+
 /* Adds all that lies below the image at the bottom of LAYERS (which is the top image). */
 extern int chain_open (struct layers *, const struct chain_options *);
 

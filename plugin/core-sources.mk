@@ -29,6 +29,8 @@ core_sources = \
 	%reldir%/compress.c \
 	%reldir%/compress.h \
 	%reldir%/cow.c \
+	%reldir%/create.c \
+	%reldir%/create.h \
 	%reldir%/crypt.c \
 	%reldir%/crypt.h \
 	%reldir%/datafile.c \
@@ -92,6 +94,8 @@ core_sources = \
 	%reldir%/mapmem.c \
 	%reldir%/newfile.c \
 	%reldir%/newfile.h \
+	%reldir%/newimage.c \
+	%reldir%/newimage.h \
 	%reldir%/overlap.c \
 	%reldir%/overlap.h \
 	%reldir%/pack.c \

@@ -10,14 +10,14 @@ plugin="${srcdir:-$(dirname "$0")}/../plugin"
 
 levels=(
   "bytes cleanup format preallocation printable report run"
-  "grace inflight hostlock dropcache hostfile newfile header overlap compress crypt
-   luks luksmake entry pack freeset dirtyset fresh"
+  "grace inflight hostlock dropcache hostfile newfile header newimage overlap compress
+   crypt luks luksmake entry pack freeset dirtyset fresh"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot
    shadow shadowtab shadowend bitmapdir census repair checkpoint bitmap bitmapext
    bitmapedit backlink"
   "view request write cow deflated datafile erase fill"
-  "chain disk writable exports parts startup dir flatten snapedit resize edit"
+  "chain create disk writable exports parts startup dir flatten snapedit resize edit"
   "params progress stats qcow2"
 )
 

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Making a new image: see create.c.
+ */
+
+#ifndef QCOW2_CREATE_H
+#define QCOW2_CREATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "chain.h"
+#include "hostfile.h"
+#include "newimage.h"
+
+struct create_options {
+  const char *path;             /* absolute */
+  struct newimage_options image;        /* luks_bytes is set by create_image */
+  bool size_of_backing;         /* the disk's size is the backing file's */
+  const char *data_path;        /* absolute; not NULL if image.data_file is not */
+  bool encrypt;                 /* LUKS, with the passphrase of SECRET */
+  unsigned iter_ms;             /* how long trying a passphrase takes */
+  struct chain_secret secret;   /* of the new image, and of the backing file */
+  struct hostfile_options file; /* lock: of the backing file; try_writable is ignored */
+
+  /* Called every now and then (or NULL): of TOTAL bytes DONE are written.  -1: stop;
+   * reported. */
+  int (*progress) (void *opaque, uint64_t done, uint64_t total);
+  void *opaque;
+};
+
+/* Makes it.  0: it is there, whole and durable.  -1 (reported): there is nothing.
+ * EEXIST: there was something, which was left alone. */
+extern int create_image (const struct create_options *);
+
+#endif /* QCOW2_CREATE_H */
