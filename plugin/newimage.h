@@ -10,12 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum preallocation {
-  PREALLOCATION_OFF,            /* clusters are allocated when they are written */
-  PREALLOCATION_METADATA,       /* all have their place, which the host may not back */
-  PREALLOCATION_FALLOC,         /* and the host has set the space aside */
-  PREALLOCATION_FULL,           /* and it was written */
-};
+#include "preallocation.h"
 
 struct newimage_options {
   uint64_t size;                /* of the disk, bytes; rounded up to 512 */

@@ -21,6 +21,7 @@
 
 #include "bytes.h"
 #include "params.h"
+#include "paramvalue.h"
 
 #define MIN_SLICE 512
 #define MAX_SLICE (2 << 20)
@@ -46,55 +47,6 @@ params_free (struct params *p)
   free (p->data_file_path);
   free (p->bitmaps);
   free (p->edits);
-}
-
-struct choice { const char *word; int value; };
-
-static int
-parse_choice (const char *key, const char *value,
-              const struct choice *choices, int *r)
-{
-  char words[128] = "";
-  const struct choice *c;
-
-  for (c = choices; c->word; c++)
-    if (strcmp (value, c->word) == 0) {
-      *r = c->value;
-      return 0;
-    }
-  for (c = choices; c->word; c++) {
-    if (c != choices)
-      strcat (words, c[1].word ? ", " : " or ");
-    strcat (words, c->word);
-  }
-  nbdkit_error ("%s=%s: must be %s", key, value, words);
-  return -1;
-}
-
-static int
-parse_flag (const char *key, const char *value, bool *r)
-{
-  int b = nbdkit_parse_bool (value);
-
-  if (b == -1) {
-    nbdkit_error ("%s=%s: not a boolean", key, value);
-    return -1;
-  }
-  *r = b;
-  return 0;
-}
-
-static int
-parse_bytes (const char *key, const char *value, uint64_t *r)
-{
-  int64_t size = nbdkit_parse_size (value);
-
-  if (size == -1) {
-    nbdkit_error ("%s=%s: not a size", key, value);
-    return -1;
-  }
-  *r = size;
-  return 0;
 }
 
 static int
@@ -174,6 +126,8 @@ set_data_file (struct params *p, const char *value)
     p->options.data_file = DATA_FILE_PATH;
     p->data_file_path = nbdkit_absolute_path (value);
     p->options.data_file_path = p->data_file_path;
+    p->create.data_file = value;
+    p->create.options.data_path = p->data_file_path;
     if (p->data_file_path == NULL)
       return -1;
   }
@@ -285,6 +239,9 @@ params_set (struct params *p, const char *key, const char *value)
   };
   int choice;
 
+  choice = createparams_set (&p->create, key, value);
+  if (choice != 0)
+    return choice == 1 ? 0 : -1;
   if (strcmp (key, "file") == 0)
     return set_file (p, value);
   if (strcmp (key, "dir") == 0)
@@ -337,6 +294,8 @@ params_set (struct params *p, const char *key, const char *value)
     if (parse_choice (key, value, preallocations, &choice) == -1)
       return -1;
     p->edit_options.preallocation = choice;
+    p->create.options.image.preallocation = choice;
+    p->preallocation_set = true;
     return 0;
   }
   if (strcmp (key, "untrusted") == 0)
@@ -384,6 +343,7 @@ check_dir (struct params *p)
     : p->snapshot ? "snapshot="
     : p->flatten ? "flatten=true"
     : p->nr_bitmaps > 0 ? "bitmap-add= and the like"
+    : p->create.wanted ? "create="
     : p->nr_edits > 0 ? "snapshot-create=, resize= and the like"
     : p->options.backing == BACKING_PATH ? "backing=PATH"
     : p->options.backing_format ? "backing-format="
@@ -413,6 +373,21 @@ check_copying (const struct params *p)
   return -1;
 }
 
+/* It says how new parts of the disk are made, all of them or those that resize= adds. */
+static int
+check_preallocation (const struct params *p)
+{
+  unsigned i;
+
+  if (!p->preallocation_set || p->create.wanted)
+    return 0;
+  for (i = 0; i < p->nr_edits; i++)
+    if (p->edits[i].kind == EDIT_RESIZE)
+      return 0;
+  nbdkit_error ("preallocation= needs create=SIZE or resize=SIZE");
+  return -1;
+}
+
 int
 params_complete (struct params *p)
 {
@@ -430,7 +405,8 @@ params_complete (struct params *p)
     nbdkit_error ("untrusted=true does not go with changes of the image");
     return -1;
   }
-  if (check_copying (p) == -1)
+  if (check_copying (p) == -1 || check_preallocation (p) == -1 ||
+      createparams_complete (&p->create, p->path, &p->options, p->snapshot) == -1)
     return -1;
   if (p->options.untrusted) {
     if (p->options.backing == BACKING_PATH) {

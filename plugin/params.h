@@ -8,11 +8,13 @@
 
 #include <stdbool.h>
 
+#include "createparams.h"
 #include "disk.h"
 #include "edit.h"
 
 struct params {
   struct disk_options options;  /* its strings are those below */
+  struct createparams create;   /* an image that is to be made first */
   const char *snapshot;         /* serve this one, and nothing else; or NULL */
   bool flatten;                 /* copy what is below, before serving */
   struct bitmapedit *bitmaps;   /* to be made before the image is served */
@@ -20,7 +22,7 @@ struct params {
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
   char *path, *backing_path, *data_file_path, *passphrase, *stats;
   char *dir;                    /* or NULL; then it is options.path, too */
-  bool backing_set, data_file_set;
+  bool backing_set, data_file_set, preallocation_set;
   struct edit *edits;           /* in the order in which they were given */
   unsigned nr_edits;
   struct edit_options edit_options;
@@ -31,6 +33,7 @@ struct params {
     .l2_cache = 32 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,        \
     .discard = true, .lock = true,                                           \
   },                                                                         \
+  .create = CREATEPARAMS_DEFAULT,                                            \
 }
 
 /* One parameter.  0, or -1 (reported). */

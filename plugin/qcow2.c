@@ -82,7 +82,7 @@ qcow2_config_complete (void)
   "resize=[+|-]<SIZE>           Give the disk another size, before serving.\n"\
   "shrink=true|false            A smaller size is meant (default false).\n"  \
   "preallocation=off|metadata|falloc|full\n"                                \
-  "                             Allocate what is new when growing (off).\n"  \
+  "                             Allocate what is new: with create=, resize=.\n"\
   "passphrase=<SECRET>          Of encrypted images: literal, -, +FILE, -FD.\n"\
   "qcow2-passphrase=<SECRET>    The same, below nbdkit's luks filter.\n"     \
   "untrusted=true|false         Image from strangers: deny files it names.\n"\
@@ -93,7 +93,18 @@ qcow2_config_complete (void)
   "copy-on-read=true|false      Store in the image what is read from below.\n"\
   "flatten=true|false           First copy all from below, and unlink it.\n"\
   "cache=default|none           Keep data out of the page cache: none.\n"    \
-  "lock=on|off                  QEMU-compatible image locks (default on)."
+  "lock=on|off                  QEMU-compatible image locks (default on).\n"  \
+  "create=<SIZE>|auto           Make the image first; it must not exist.\n"  \
+  "cluster-size=<SIZE>          Of a new image: 512 to 2M (default 64K).\n"  \
+  "compat=<VERSION>             Of a new image: 0.10 or 1.1 (default).\n"    \
+  "refcount-bits=<N>            Of a new image: 1 to 64 (default 16).\n"     \
+  "extended-l2=true             Subclusters in a new image.\n"              \
+  "lazy-refcounts=true          Lazy refcounts in a new image.\n"           \
+  "compression-type=zlib|zstd   Of compressed clusters (default zlib).\n"     \
+  "encrypt=luks                 Encrypt a new image; needs passphrase=.\n"  \
+  "iter-time=<MILLISECONDS>     That trying a passphrase takes (2000).\n"   \
+  "backing-file=<PATH>          Of a new image; needs backing-format=.\n"   \
+  "data-file-raw=true           That file is the disk, byte for byte."
 
 static void
 qcow2_dump_plugin (void)
@@ -118,6 +129,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_aes=yes\n");
   printf ("qcow2_extended_l2=yes\n");
   printf ("qcow2_data_file=yes\n");
+  printf ("qcow2_create=yes\n");
 }
 
 /* --- the server's life --- */
@@ -171,9 +183,11 @@ flatten (void)
 static int
 open_disk (void)
 {
-  int r = edit_image (&params.options, &params.edit_options, params.edits,
-                      params.nr_edits);
+  int r = createparams_run (&params.create, &params.options);
 
+  if (r == 0)
+    r = edit_image (&params.options, &params.edit_options, params.edits,
+                    params.nr_edits);
   if (r == 0 && params.flatten)
     r = flatten ();
   if (r == 0 && params.nr_bitmaps > 0)

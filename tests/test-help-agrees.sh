@@ -12,7 +12,8 @@ code="$srcdir/../plugin/qcow2.c"
 pod="$srcdir/../plugin/nbdkit-qcow2-plugin.pod"
 
 # The code: strings that keys are compared with.
-sed -n 's/.*strcmp (key, "\([^"]*\)") == 0.*/\1/p' "$srcdir/../plugin/params.c" | sort > "$tmp/code"
+sed -n 's/.*strcmp (key, "\([^"]*\)") == 0.*/\1/p' "$srcdir/../plugin/params.c" \
+  "$srcdir/../plugin/createparams.c" | sort > "$tmp/code"
 
 # --help: lines that begin with key= or [key=].
 "$NBDKIT" "$PLUGIN" --help > "$tmp/help.txt"

@@ -18,7 +18,7 @@ levels=(
    bitmapedit backlink"
   "view request write cow deflated datafile erase fill"
   "chain create disk writable exports parts startup dir flatten snapedit resize edit"
-  "params progress stats qcow2"
+  "paramvalue progress createparams params stats qcow2"
 )
 
 # A room's place: rooms of lower levels, and to the left, have lower numbers.
