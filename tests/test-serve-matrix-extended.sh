@@ -18,17 +18,17 @@ qemu-img convert -n -f raw -O qcow2 "$tmp/short.raw" "$tmp/below.qcow2"
 row ()
 {
   local cluster="$1" bits="$2" what="$3" img="$tmp/top.qcow2" kept=""
-  local options="extended_l2=on,cluster_size=$cluster,refcount_bits=$bits"
+  local create="extended_l2=on,cluster_size=$cluster,refcount_bits=$bits"
 
   rm -f "$tmp/model.raw" "$img"
   case $what in
-    short|long) options+=",backing_file=$what.raw,backing_fmt=raw" ;;
-    below) options+=",backing_file=below.qcow2,backing_fmt=qcow2" ;;
-    preallocated) options+=",preallocation=metadata" ;;
+    short|long) create+=",backing_file=$what.raw,backing_fmt=raw" ;;
+    below) create+=",backing_file=below.qcow2,backing_fmt=qcow2" ;;
+    preallocated) create+=",preallocation=metadata" ;;
     preallocated-short)
-      options+=",preallocation=falloc,backing_file=short.raw,backing_fmt=raw" ;;
+      create+=",preallocation=falloc,backing_file=short.raw,backing_fmt=raw" ;;
   esac
-  make_image "$img" "$size" "$options"
+  make_image "$img" "$size" "$create"
   if [[ "$what" = snapshot* ]]; then
     # Every second subcluster of some clusters, and the snapshot shares them.
     qemu-io -f qcow2 -c 'write -P 1 0 1M' -c 'write -P 2 1537k 512' \
@@ -40,7 +40,7 @@ row ()
   qemu-img convert -f qcow2 -O raw "$img" "$tmp/model.raw"
 
   start_nbdkit file="$img"
-  model random "$uri" "$tmp/model.raw" --seconds 0.5 --connections 3 \
+  model random "$uri" "$tmp/model.raw" --seconds 0.35 --connections 3 \
     --cluster "$cluster" | tee "$tmp/out"
   stop_nbdkit
   check_clean "$img"

@@ -24,25 +24,29 @@ for e in json.load(sys.stdin):
 }
 
 # Subclusters are 4k: cluster n begins at n * 128k.
-options="extended_l2=on,cluster_size=128k,backing_file=base.raw,backing_fmt=raw"
+create="extended_l2=on,cluster_size=128k,backing_file=base.raw,backing_fmt=raw"
 
 # --- QEMU writes.
-make_image "$img" 4M "$options"
+make_image "$img" 4M "$create"
 qemu-io -f qcow2 -d unmap -c 'write -P 1 4k 4k' -c 'write -P 2 9k 1k' \
   -c 'write -z 20k 8k' -c 'write -z 128k 128k' -c 'write -P 3 256k 256k' \
   -c 'write -z -u 300k 8k' -c 'discard 384k 128k' -c 'write -P 4 384k 512' \
   -c 'write -P 5 3100k 4k' -c 'write -c -P 6 640k 128k' \
   -c 'write -c -P 7 768k 128k' -c 'write -P 8 777k 1k' "$img"
 qemu-img convert -f qcow2 -O raw "$img" "$tmp/expected.raw"
-for options_of_reader in -r ""; do
+for reader in -r ""; do
   # shellcheck disable=SC2086
-  start_nbdkit $options_of_reader -- file="$img"
+  start_nbdkit $reader -- file="$img"
   model verify "$uri" "$tmp/expected.raw"
+  # Clients are told what is worth to be aligned to.
+  nbdinfo "$uri" > "$tmp/info"
+  grep 'block_size_preferred: 4096' "$tmp/info"
+  grep '128K clusters of 4K subclusters' "$tmp/info"
   stop_nbdkit
 done
 
 # --- We write, zero and trim.
-make_image "$img" 4M "$options"
+make_image "$img" 4M "$create"
 start_nbdkit file="$img"
 nbdsh_run -c - <<'PY'
 K = 1024
