@@ -17,7 +17,7 @@
  * same.
  *
  * A file that is in the chain already, and a chain that is deeper than
- * MAX_LAYERS, are refused.  Every layer stays open and is locked as a reader; a
+ * CHAIN_MAX_LAYERS, are refused.  Every layer stays open and is locked as a reader; a
  * chain may need more open files than the default limit allows, so the soft limit is
  * raised when it is met.
  */
@@ -39,8 +39,6 @@
 #include "luks.h"
 #include "report.h"
 
-#define MAX_LAYERS 4096
-
 /* Allows as many open files as the hard limit does. */
 static bool
 raise_file_limit (void)
@@ -57,8 +55,8 @@ raise_file_limit (void)
 /* A chain of thousands leaves room for the server's own files. */
 #define SPARE_FILES 64
 
-static void
-reserve_files (unsigned layers)
+void
+chain_reserve_files (unsigned layers)
 {
   struct rlimit limit;
 
@@ -159,37 +157,43 @@ unlock (struct hostfile *file, const struct header *h,
 }
 
 int
+chain_read_header (struct hostfile *file, struct header *header)
+{
+  CLEANUP_FREE void *buf = NULL;
+  const char *path = hostfile_path (file);
+  uint64_t len;
+
+  if (hostfile_size (file) == 0) {
+    nbdkit_error ("%s: not a qcow2 image (the file is empty)", path);
+    errno = EINVAL;
+    return -1;
+  }
+  len = header_length (file);
+  if (len == 0)
+    return -1;
+  buf = malloc (len);
+  if (buf == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  if (hostfile_read (file, buf, len, 0) == -1)
+    return -1;
+  if (!header_is_qcow2 (buf, len)) {
+    nbdkit_error ("%s: not a qcow2 image (no QFI magic at offset 0)", path);
+    errno = EINVAL;
+    return -1;
+  }
+  return header_parse (path, buf, len, hostfile_size (file), header);
+}
+
+int
 chain_open_image (const char *path, const struct hostfile_options *options,
                   const struct chain_secret *secret, struct hostfile **file,
                   struct header *header, struct crypt_cipher **cipher)
 {
-  CLEANUP_FREE void *buf = NULL;
-  uint64_t len;
-
   if (hostfile_open (path, options, file) == -1)
     return -1;
-
-  if (hostfile_size (*file) == 0) {
-    nbdkit_error ("%s: not a qcow2 image (the file is empty)", path);
-    errno = EINVAL;
-    goto error;
-  }
-  len = header_length (*file);
-  if (len == 0)
-    goto error;
-  buf = malloc (len);
-  if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
-    goto error;
-  }
-  if (hostfile_read (*file, buf, len, 0) == -1)
-    goto error;
-  if (!header_is_qcow2 (buf, len)) {
-    nbdkit_error ("%s: not a qcow2 image (no QFI magic at offset 0)", path);
-    errno = EINVAL;
-    goto error;
-  }
-  if (header_parse (path, buf, len, hostfile_size (*file), header) == -1)
+  if (chain_read_header (*file, header) == -1)
     goto error;
   if (check_features (path, header) == -1 ||
       unlock (*file, header, secret, cipher) == -1) {
@@ -363,7 +367,7 @@ chain_open_data_file (struct layers *layers, struct hostfile *file,
   if (path == NULL)
     return -1;
   file_options.data_file = true;
-  reserve_files (2 * layers_count (layers) + 2);
+  chain_reserve_files (2 * layers_count (layers) + 2);
   if (hostfile_open (path, &file_options, data) == -1)
     return -1;
   same = find_same (layers, file, *data);
@@ -390,9 +394,9 @@ check_new (struct layers *layers, struct hostfile *file)
     errno = ELOOP;
     return -1;
   }
-  if (layers_count (layers) >= MAX_LAYERS) {
+  if (layers_count (layers) >= CHAIN_MAX_LAYERS) {
     nbdkit_error ("%s: backing chain has more than %d files",
-                  hostfile_path (file), MAX_LAYERS);
+                  hostfile_path (file), CHAIN_MAX_LAYERS);
     errno = ELOOP;
     return -1;
   }
@@ -440,64 +444,85 @@ add_raw (struct layers *layers, const char *path,
 }
 
 int
+chain_below (const char *overlay, const struct header *h,
+             const struct chain_options *options, char **path,
+             const char **format)
+{
+  *path = NULL;
+  if (h == NULL)
+    return 0;                   /* raw: the end */
+  if (options->backing != BACKING_PATH && h->backing_file == NULL)
+    return 0;
+
+  if (options->backing == BACKING_DENY) {
+    nbdkit_error ("%s: the image has a backing file (\"%s\"), "
+                  "and backing files are denied", overlay, h->backing_file);
+    errno = EPERM;
+    return -1;
+  }
+  *path = options->backing == BACKING_PATH ? strdup (options->backing_path)
+    : resolve_name (overlay, "backing file", h->backing_file);
+  if (*path == NULL)
+    return -1;
+
+  *format = options->backing_format ? options->backing_format
+    : h->backing_format;
+  if (*format == NULL) {
+    nbdkit_error ("%s: the image does not say which format its backing file "
+                  "\"%s\" has, and formats are not guessed%s", overlay, *path,
+                  options->below_top ? "" :
+                  ": use backing-format=qcow2 or =raw");
+    errno = EINVAL;
+  }
+  else if (strcmp (*format, "qcow2") == 0 || strcmp (*format, "raw") == 0)
+    return 0;
+  else {
+    nbdkit_error ("%s: backing file \"%s\" has format \"%s\", which is not "
+                  "supported (only qcow2 and raw are)",
+                  overlay, *path, *format);
+    errno = ENOTSUP;
+  }
+  free (*path);
+  *path = NULL;
+  return -1;
+}
+
+void
+chain_go_below_top (struct chain_options *options)
+{
+  /* The parameters are about the top image's backing file. */
+  options->backing = BACKING_FOLLOW;
+  options->backing_format = NULL;
+  options->below_top = true;
+}
+
+int
 chain_open (struct layers *layers, const struct chain_options *options_)
 {
   struct chain_options options = *options_;
-  enum backing_policy policy = options.backing;
-  const char *format = options.backing_format;
 
   options.file.try_writable = false;
 
   for (;;) {
     CLEANUP_FREE char *path = NULL;
     const unsigned bottom = layers_count (layers) - 1;
-    const struct header *h = layers_header (layers, bottom);
-    const char *overlay = hostfile_path (layers_file (layers, bottom));
+    const char *format;
     int r;
 
-    if (h == NULL)
-      return 0;                 /* raw: the end */
-    if (policy != BACKING_PATH && h->backing_file == NULL)
+    if (chain_below (hostfile_path (layers_file (layers, bottom)),
+                     layers_header (layers, bottom), &options, &path,
+                     &format) == -1)
+      return -1;
+    if (path == NULL)
       return 0;
 
-    if (policy == BACKING_DENY) {
-      nbdkit_error ("%s: the image has a backing file (\"%s\"), "
-                    "and backing files are denied", overlay, h->backing_file);
-      errno = EPERM;
-      return -1;
-    }
-    path = policy == BACKING_PATH ? strdup (options.backing_path)
-      : resolve_name (overlay, "backing file", h->backing_file);
-    if (path == NULL)
-      return -1;
-
-    if (format == NULL)
-      format = h->backing_format;
-    if (format == NULL) {
-      nbdkit_error ("%s: the image does not say which format its backing file "
-                    "\"%s\" has, and formats are not guessed%s", overlay, path,
-                    bottom == 0 ? ": use backing-format=qcow2 or =raw" : "");
-      errno = EINVAL;
-      return -1;
-    }
-
-    reserve_files (layers_count (layers) + 1);
+    chain_reserve_files (layers_count (layers) + 1);
     if (strcmp (format, "qcow2") == 0)
       r = add_qcow2 (layers, path, &options);
-    else if (strcmp (format, "raw") == 0)
+    else
       r = add_raw (layers, path, &options);
-    else {
-      nbdkit_error ("%s: backing file \"%s\" has format \"%s\", which is not "
-                    "supported (only qcow2 and raw are)",
-                    overlay, path, format);
-      errno = ENOTSUP;
-      r = -1;
-    }
     if (r == -1)
       return -1;
-
-    /* The parameters are about the top image's backing file. */
-    policy = BACKING_FOLLOW;
-    format = NULL;
+    chain_go_below_top (&options);
   }
 }

@@ -41,6 +41,7 @@ struct chain_options {
                                    backing file */
   enum data_file_policy data_file;
   const char *data_file_path;   /* absolute; DATA_FILE_PATH only */
+  bool below_top;               /* not the top image's backing file is looked for */
   struct chain_secret secret;
   struct hostfile_options file; /* try_writable is ignored; lock: all of them */
 };
@@ -61,6 +62,23 @@ extern int chain_open_data_file (struct layers *, struct hostfile *file,
                                  const struct chain_options *,
                                  const struct hostfile_options *,
                                  struct hostfile **data);
+/* The header of a file that should be an image.  0, or -1 (reported; errno EINVAL:
+ * it is no good). */
+extern int chain_read_header (struct hostfile *, struct header *);
+
+/* *PATH (to be freed) and *FORMAT ("qcow2" or "raw") of what lies below the image at
+ * OVERLAY; NULL if there is nothing.  H: its header, NULL if it is raw.  -1: that is not
+ * clear, or not allowed (reported). */
+extern int chain_below (const char *overlay, const struct header *h,
+                        const struct chain_options *, char **path,
+                        const char **format);
+/* From the top image to the one below it. */
+extern void chain_go_below_top (struct chain_options *);
+
+#define CHAIN_MAX_LAYERS 4096
+
+/* That many will be open. */
+extern void chain_reserve_files (unsigned layers);
 
 /* The path that NAME means as the backing file of the image at OVERLAY; to be freed.
  * NULL: none that is served (reported). */
