@@ -127,7 +127,7 @@ repair (struct hostfile *file, struct header *h, struct opened *o)
   health = health_new (file, h);
   if (health == NULL)
     return -1;
-  if (repair_refcounts (file, h, &o->snapshots, o->image.overlap) == 0)
+  if (repair_refcounts (file, h, &o->snapshots, o->image.overlap, false) == 0)
     r = health_end_changes (health);
   health_free (health);
   return r;

@@ -25,6 +25,15 @@
  * If a cluster is found to be two things at once, or something lies where it can't be,
  * refcounts alone don't help: the repair refuses before it has written anything.
  *
+ * A user can also ask for it (check.c), for an image with leaks or worse.  Then the caller
+ * sets the dirty bit first, so that all of the above holds.  A version 2 image has
+ * none: there, half of the corrected flags do no harm either, for a flag is taken off
+ * where the cluster is shared in truth, and set where it is not, and what is
+ * durable before the switch is only that.
+ *
+ * Nothing is punched or cut off, also of what was leaked: an L2 table that was lost
+ * shows as leaked data, and who wants to save them must find them.
+ *
  * Locks: none; runs before anybody else can write.
  */
 
@@ -70,14 +79,17 @@ struct repair {
 
   struct be64 *table;           /* the new one */
   unsigned char *cluster;       /* a buffer */
+  bool asked;                   /* the user wants it, whatever state it is in */
   bool refused;                 /* and it was said why */
 };
 
 static int
 refuse (struct repair *r, const char *why)
 {
-  nbdkit_error ("%s: the image was not closed properly and can't be repaired, "
-                "so it is served read-only: %s", hostfile_path (r->file), why);
+  nbdkit_error ("%s: %s: %s", hostfile_path (r->file), r->asked ?
+                "the refcounts can't be repaired" :
+                "the image was not closed properly and can't be repaired, "
+                "so it is served read-only", why);
   r->refused = true;
   errno = EUCLEAN;
   return -1;
@@ -405,7 +417,7 @@ do_repair (struct repair *r)
   forget_old (r);
   r->h->reftable_offset = r->place << r->h->cluster_bits;
   r->h->reftable_clusters = r->table_clusters;
-  nbdkit_debug ("%s: was not closed properly: new refcounts at %" PRIu64
+  nbdkit_debug ("%s: repaired: new refcounts at %" PRIu64
                 ", %" PRIu64 " blocks", hostfile_path (r->file),
                 r->h->reftable_offset, r->blocks);
   return 0;
@@ -413,10 +425,11 @@ do_repair (struct repair *r)
 
 int
 repair_refcounts (struct hostfile *file, struct header *h,
-                  const struct snapshots *snapshots, struct overlap *overlap)
+                  const struct snapshots *snapshots, struct overlap *overlap,
+                  bool asked)
 {
   struct repair r = {
-    .file = file, .h = h, .overlap = overlap,
+    .file = file, .h = h, .overlap = overlap, .asked = asked,
     .block_bits = h->cluster_bits + 3 - h->refcount_order,
     .max = h->refcount_order == 6 ? UINT64_MAX
                                   : (UINT64_C (1) << (1u << h->refcount_order)) - 1,
@@ -429,8 +442,10 @@ repair_refcounts (struct hostfile *file, struct header *h,
   res = do_repair (&r);
   err = errno;
   if (res == -1 && !r.refused)
-    nbdkit_error ("%s: the image was not closed properly and could not be "
-                  "repaired, so it is served read-only", hostfile_path (file));
+    nbdkit_error ("%s: %s", hostfile_path (file), asked ?
+                  "the refcounts could not be repaired" :
+                  "the image was not closed properly and could not be "
+                  "repaired, so it is served read-only");
   census_free (r.census);
   free (r.old_table);
   free (r.needed);

@@ -7,6 +7,8 @@
 #ifndef QCOW2_REPAIR_H
 #define QCOW2_REPAIR_H
 
+#include <stdbool.h>
+
 #include "header.h"
 #include "hostfile.h"
 #include "overlap.h"
@@ -15,12 +17,14 @@
 /* Gives the image new refcounts, made from what its metadata name, and COPIED flags
  * that agree with them; all is durable on return, and the header and OVERLAP know the
  * new places.  The dirty bit is left to the caller.  Nobody may change the
- * image meanwhile; it may be read.
+ * image meanwhile; it may be read.  ASKED: what messages say: the user asked for it, or
+ * the image was not closed properly.
  *
  * -1: reported; the image is as usable as it was, and as dirty.  After a
  * failure don't try again before the image has been opened anew (R9).
  */
 extern int repair_refcounts (struct hostfile *, struct header *,
-                             const struct snapshots *, struct overlap *);
+                             const struct snapshots *, struct overlap *,
+                             bool asked);
 
 #endif /* QCOW2_REPAIR_H */

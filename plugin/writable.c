@@ -135,7 +135,7 @@ repair_dirty (struct disk *d, struct hostfile *file, struct header *h,
 {
   if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
     return 0;
-  if (repair_refcounts (file, h, &d->snapshots, overlap) == 0 &&
+  if (repair_refcounts (file, h, &d->snapshots, overlap, false) == 0 &&
       health_end_changes (d->health) == 0)
     return 0;
   d->why_readonly = "the image was not closed properly, and could not be repaired";
