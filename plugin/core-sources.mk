@@ -23,8 +23,12 @@ core_sources = \
 	%reldir%/census.h \
 	%reldir%/chain.c \
 	%reldir%/chain.h \
+	%reldir%/check.c \
+	%reldir%/check.h \
 	%reldir%/checkpoint.c \
 	%reldir%/checkpoint.h \
+	%reldir%/checkreport.c \
+	%reldir%/checkreport.h \
 	%reldir%/cleanup.h \
 	%reldir%/compress.c \
 	%reldir%/compress.h \
@@ -55,6 +59,8 @@ core_sources = \
 	%reldir%/exports.c \
 	%reldir%/fill.c \
 	%reldir%/fill.h \
+	%reldir%/findings.c \
+	%reldir%/findings.h \
 	%reldir%/flatten.c \
 	%reldir%/flatten.h \
 	%reldir%/format.h \
@@ -123,6 +129,13 @@ core_sources = \
 	%reldir%/resize.c \
 	%reldir%/resize.h \
 	%reldir%/run.h \
+	%reldir%/scan-impl.h \
+	%reldir%/scan.c \
+	%reldir%/scan.h \
+	%reldir%/scandata.c \
+	%reldir%/scanextra.c \
+	%reldir%/scanrefs.c \
+	%reldir%/scantables.c \
 	%reldir%/shadow-impl.h \
 	%reldir%/shadow.c \
 	%reldir%/shadow.h \

@@ -47,6 +47,7 @@ params_free (struct params *p)
   free (p->data_file_path);
   free (p->bitmaps);
   free (p->edits);
+  free (p->report);
 }
 
 static int
@@ -132,6 +133,18 @@ set_data_file (struct params *p, const char *value)
       return -1;
   }
   return 0;
+}
+
+static int
+set_report (struct params *p, const char *value)
+{
+  if (p->report) {
+    nbdkit_error ("check-report= was given twice");
+    return -1;
+  }
+  p->report = nbdkit_absolute_path (value);
+  p->check.report = p->report;
+  return p->report ? 0 : -1;
 }
 
 /* qcow2-passphrase= is the same for those who put nbdkit's luks filter on top, which takes
@@ -237,6 +250,10 @@ params_set (struct params *p, const char *key, const char *value)
     { "falloc", PREALLOCATION_FALLOC }, { "full", PREALLOCATION_FULL },
     { NULL, 0 }
   };
+  static const struct choice checks[] = {
+    { "off", CHECK_OFF }, { "quick", CHECK_QUICK }, { "full", CHECK_FULL },
+    { "repair", CHECK_REPAIR }, { NULL, 0 }
+  };
   int choice;
 
   choice = createparams_set (&p->create, key, value);
@@ -328,6 +345,14 @@ params_set (struct params *p, const char *key, const char *value)
     return parse_flag (key, value, &p->options.copy_on_read);
   if (strcmp (key, "flatten") == 0)
     return parse_flag (key, value, &p->flatten);
+  if (strcmp (key, "check") == 0) {
+    if (parse_choice (key, value, checks, &choice) == -1)
+      return -1;
+    p->check.mode = choice;
+    return 0;
+  }
+  if (strcmp (key, "check-report") == 0)
+    return set_report (p, value);
   if (strcmp (key, "lock") == 0)
     return parse_flag (key, value, &p->options.lock);
 
@@ -342,6 +367,7 @@ check_dir (struct params *p)
   const char *other = p->path ? "file="
     : p->snapshot ? "snapshot="
     : p->flatten ? "flatten=true"
+    : p->check.mode != CHECK_OFF ? "check="
     : p->nr_bitmaps > 0 ? "bitmap-add= and the like"
     : p->create.wanted ? "create="
     : p->nr_edits > 0 ? "snapshot-create=, resize= and the like"
@@ -388,6 +414,30 @@ check_preallocation (const struct params *p)
   return -1;
 }
 
+/* What a check has to know of all this. */
+static int
+complete_check (struct params *p)
+{
+  const struct disk_options *o = &p->options;
+
+  if (p->report && p->check.mode == CHECK_OFF) {
+    nbdkit_error ("check-report= needs check=quick, full or repair");
+    return -1;
+  }
+  if (o->untrusted && p->check.mode == CHECK_REPAIR) {
+    nbdkit_error ("untrusted=true does not go with check=repair: "
+                  "untrusted images are not written");
+    return -1;
+  }
+  p->check.path = o->path;
+  p->check.chain = (struct chain_options) {
+    .backing = o->backing, .backing_path = o->backing_path,
+    .backing_format = o->backing_format,
+    .file = { .lock = o->lock, .drop_cache = o->drop_cache },
+  };
+  return 0;
+}
+
 int
 params_complete (struct params *p)
 {
@@ -422,5 +472,5 @@ params_complete (struct params *p)
   }
   if (p->options.backing == BACKING_PATH && p->options.backing_format == NULL)
     nbdkit_debug ("backing-format is taken from the image's header");
-  return 0;
+  return complete_check (p);
 }

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "check.h"
 #include "createparams.h"
 #include "disk.h"
 #include "edit.h"
@@ -20,9 +21,10 @@ struct params {
   struct bitmapedit *bitmaps;   /* to be made before the image is served */
   size_t nr_bitmaps;
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
-  char *path, *backing_path, *data_file_path, *passphrase, *stats;
+  char *path, *backing_path, *data_file_path, *passphrase, *stats, *report;
   char *dir;                    /* or NULL; then it is options.path, too */
   bool backing_set, data_file_set, preallocation_set;
+  struct check_options check;   /* complete after params_complete */
   struct edit *edits;           /* in the order in which they were given */
   unsigned nr_edits;
   struct edit_options edit_options;

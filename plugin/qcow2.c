@@ -27,6 +27,7 @@
 #include <nbdkit-plugin.h>
 
 #include "bytes.h"
+#include "check.h"
 #include "dir.h"
 #include "disk.h"
 #include "edit.h"
@@ -93,6 +94,8 @@ qcow2_config_complete (void)
   "copy-on-read=true|false      Store in the image what is read from below.\n"\
   "flatten=true|false           First copy all from below, and unlink it.\n"\
   "cache=default|none           Keep data out of the page cache: none.\n"    \
+  "check=off|quick|full|repair  Check the image before it is served (off).\n" \
+  "check-report=<FILE>          Write what was found as JSON.\n"             \
   "lock=on|off                  QEMU-compatible image locks (default on).\n"  \
   "create=<SIZE>|auto           Make the image first; it must not exist.\n"  \
   "cluster-size=<SIZE>          Of a new image: 512 to 2M (default 64K).\n"  \
@@ -127,6 +130,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_compress=yes\n");
   printf ("qcow2_luks=yes\n");
   printf ("qcow2_aes=yes\n");
+  printf ("qcow2_check=yes\n");
   printf ("qcow2_extended_l2=yes\n");
   printf ("qcow2_data_file=yes\n");
   printf ("qcow2_create=yes\n");
@@ -183,8 +187,18 @@ flatten (void)
 static int
 open_disk (void)
 {
+  struct check *check = NULL;
   int r = createparams_run (&params.create, &params.options);
 
+  if (r == 0 && params.check.mode != CHECK_OFF)
+    r = check_image (&params.check, &check);
+  if (check)
+    fprintf (stderr, "qcow2: %s\n", check_line (check));
+  /* Changes need the image for themselves. */
+  if (params.nr_edits > 0 || params.nr_bitmaps > 0 || params.flatten) {
+    check_free (check);
+    check = NULL;
+  }
   if (r == 0)
     r = edit_image (&params.options, &params.edit_options, params.edits,
                     params.nr_edits);
@@ -194,6 +208,7 @@ open_disk (void)
     r = disk_edit_bitmaps (&params.options, params.bitmaps, params.nr_bitmaps);
   if (r == 0)
     r = disk_open (&params.options, &disk);
+  check_free (check);           /* the disk has its own locks now */
   params_forget_passphrase (&params);
   if (r == -1)
     return -1;

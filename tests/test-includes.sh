@@ -11,13 +11,13 @@ plugin="${srcdir:-$(dirname "$0")}/../plugin"
 levels=(
   "bytes cleanup format preallocation printable report run"
   "grace inflight hostlock dropcache hostfile newfile header newimage overlap compress
-   crypt luks luksmake entry pack freeset dirtyset fresh"
+   crypt luks luksmake entry pack freeset dirtyset fresh findings"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflated deflater alloc quarantine allocpack l2 l2write layers snapshot
-   shadow shadowtab shadowend bitmapdir census repair checkpoint bitmap bitmapext
-   bitmapedit backlink"
+   shadow shadowtab shadowend bitmapdir census repair scan scantables
+   scanextra scanrefs scandata checkpoint bitmap bitmapext bitmapedit backlink"
   "view request write cow deflated datafile erase fill"
-  "chain create disk writable exports parts startup dir flatten snapedit resize edit"
+  "chain create checkreport check disk writable exports parts startup dir flatten snapedit resize edit"
   "paramvalue progress createparams params stats qcow2"
 )
 
