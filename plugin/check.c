@@ -206,8 +206,10 @@ check_layer (struct check *c, const char *path, bool raw)
     c->result.n == 1 && c->options->mode == CHECK_REPAIR;
   chain_reserve_files (2 * c->result.n);
   if (hostfile_open (path, &options, file) == -1) {
-    /* The top image may be in use, or not be there: that is no damage. */
-    if (c->result.n > 1)
+    /* That one is in use, or not allowed to us, or the top image is not there, is no
+     * damage. */
+    c->failed = errno != ENOENT && errno != ENOTDIR;
+    if (c->result.n > 1 && !c->failed)
       findings_add (l->findings, FINDING_CHAIN, 1, 0,
                     "the backing file can't be opened: %m");
     *file = NULL;
@@ -241,11 +243,8 @@ check_chain (struct check *c, struct check_layer *l)
       return 0;                 /* its header does not say */
     if (chain_below (l->path, l->raw ? NULL : &l->h, &chain, &path,
                      &format) == -1) {
-      if (errno == ENOMEM)
-        return -1;
-      findings_add (l->findings, FINDING_CHAIN, 1, 0, "the backing file can't be "
-                    "followed, as was said");
-      weigh (l);
+      /* It is not allowed, or not something that we have: no damage. */
+      c->failed = true;
       return 0;
     }
     if (path == NULL)
