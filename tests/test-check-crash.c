@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is left of an image when the power goes while check=repair repairs it?
+ *
+ * Images that qemu-img made get leaks, counts that are too low, and COPIED flags that are
+ * wrong.  They lie on a simulated disk (simdisk.c).  Before each change that the repair
+ * makes the power is cut in all ways, and each file that is left is judged:
+ *
+ *   - the contents are all there
+ *   - a second check=repair leaves it in order, without leaks, with its contents
+ *   - if it is not dirty, it is as it was, or in order; a version 2 image has no dirty
+ *     bit, but then no count is lower than it was
+ *   - now and then: qemu-img agrees, also about snapshots
+ *
+ * Then each operation of the repair fails in turn: the image is refused, and is as good
+ * as after a power cut.
+ *
+ * And metadata are damaged at random, the kind of thing that strangers send: a check comes
+ * to an end, with any verdict; nothing that sanitizers find; and it changes nothing.
+ *
+ * Environment: SEED replays; SECONDS (4); FIRST: begin with this image.
+ */
+
+#include <config.h>
+
+#include <endian.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "check.h"
+#include "checker.h"
+#include "images.h"
+#include "simdisk.h"
+
+#define IMAGE "top.qcow2"
+#define WRONG "wrong.qcow2"
+#define SURVIVOR "crashed.qcow2"
+
+#define OFFSET_BITS UINT64_C (0x00fffffffffffe00)
+#define COPIED (UINT64_C (1) << 63)
+#define COMPRESSED (UINT64_C (1) << 62)
+
+struct trial {
+  struct image_spec spec;
+  bool snapshot;
+  struct blob before, expected, old;    /* old: contents of the snapshot */
+  struct check_options options;
+  struct simdisk *sim;
+  struct rng rng;               /* within the watch: under the simdisk's lock */
+  unsigned char *contents;
+};
+
+static uint64_t seed;
+static unsigned iteration;
+static unsigned nr_cuts, nr_repaired, nr_judged, nr_faults, nr_hostile;
+
+#define FAIL(...)                                                       \
+  do {                                                                  \
+    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
+    fprintf (stderr, __VA_ARGS__);                                      \
+    fputc ('\n', stderr);                                               \
+    abort ();                                                           \
+  } while (0)
+
+/* --- judging --- */
+
+static bool
+is_dirty (const struct trial *t, const struct blob *b)
+{
+  return t->spec.version == 3 && (b->data[79] & 1);
+}
+
+static void
+check_contents (struct trial *t, const struct blob *b, const char *when)
+{
+  if (checker_read (b, NULL, t->contents, t->spec.size) == -1 ||
+      memcmp (t->contents, t->expected.data, t->spec.size) != 0) {
+    blob_save (SURVIVOR, b);
+    FAIL ("%s: wrong contents", when);
+  }
+}
+
+static bool
+in_order (const struct blob *b)
+{
+  struct check_result r;
+
+  checker_check (b, &r);
+  return r.corruptions == 0 && r.leaks == 0;
+}
+
+/* No waiting for a real disk. */
+static int
+skip_sync (void *opaque, const char *path, enum hostfile_op op,
+           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+           bool dsync)
+{
+  (void) opaque; (void) path; (void) iov; (void) niov;
+  (void) offset; (void) count; (void) dsync;
+  return op == HOSTFILE_OP_SYNC;
+}
+
+static const struct hostfile_hooks without_sync = { .before = skip_sync };
+
+static void
+ask_qemu (struct trial *t)
+{
+  struct blob b;
+
+  if (image_check (SURVIVOR) != 0)
+    FAIL ("qemu-img check does not like what was repaired");
+  image_contents (SURVIVOR, NULL, &b);
+  if (b.len != t->spec.size || memcmp (b.data, t->expected.data, b.len) != 0)
+    FAIL ("qemu-img convert reads something else in what was repaired");
+  blob_free (&b);
+  if (t->snapshot) {
+    image_contents (SURVIVOR, "before", &b);
+    if (b.len != t->old.len || memcmp (b.data, t->old.data, b.len) != 0)
+      FAIL ("the snapshot has changed in what was repaired");
+    blob_free (&b);
+  }
+  nr_judged++;
+}
+
+static void
+repair_again (struct trial *t, const struct blob *left)
+{
+  struct check_options options = t->options;
+  struct check *check;
+  struct blob b;
+
+  blob_save (SURVIVOR, left);
+  options.path = images_path (SURVIVOR);
+  options.chain.file.hooks = &without_sync;
+  if (check_image (&options, &check) == -1)
+    FAIL ("what is left can't be repaired");
+  check_free (check);
+  blob_load (SURVIVOR, &b);
+  if (!in_order (&b) || is_dirty (t, &b))
+    FAIL ("repaired after a power cut, and not in order");
+  check_contents (t, &b, "repaired after a power cut");
+  blob_free (&b);
+  nr_repaired++;
+  if (rng_below (&t->rng, 100) == 0)
+    ask_qemu (t);
+  unlink (SURVIVOR);
+  free ((char *) options.path);
+}
+
+static void
+judge (struct trial *t, const struct blob *b)
+{
+  nr_cuts++;
+  check_contents (t, b, "power cut");
+  if (t->spec.version == 3 && !is_dirty (t, b) && !in_order (b) &&
+      (b->len < t->before.len ||
+       memcmp (b->data, t->before.data, t->before.len) != 0)) {
+    blob_save (SURVIVOR, b);
+    FAIL ("it has changed, is not in order, and does not say so");
+  }
+  if (rng_below (&t->rng, 4) == 0)
+    repair_again (t, b);
+}
+
+static void
+watch (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  enum power_cut kind;
+
+  (void) op;
+  for (kind = 0; kind < CUT_KINDS; kind++)
+    judge (t, simdisk_cut (t->sim, &t->rng, kind));
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_SECTORS));
+}
+
+/* --- images --- */
+
+static uint64_t
+get_be64 (const struct blob *b, uint64_t at)
+{
+  uint64_t x = 0;
+
+  if (at + 8 <= b->len)
+    memcpy (&x, b->data + at, 8);
+  return be64toh (x);
+}
+
+static void
+put_be64 (struct blob *b, uint64_t at, uint64_t value)
+{
+  const uint64_t x = htobe64 (value);
+
+  if (at + 8 <= b->len)
+    memcpy (b->data + at, &x, 8);
+}
+
+/* Some bytes of the counts that matter. */
+static void
+spoil_refcounts (const struct trial *t, struct blob *b, struct rng *rng)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t block = get_be64 (b, get_be64 (b, 48));
+  const uint64_t n =
+    min64 (cs, div_up (div_up (b->len, cs) * t->spec.refcount_bits, 8));
+  unsigned i, k = 1 + rng_below (rng, 6);
+
+  for (i = 0; i < k; i++)
+    if (block != 0)
+      b->data[block + rng_below (rng, n)] = rng_below (rng, 4);
+}
+
+static void
+spoil_flags (const struct trial *t, struct blob *b, struct rng *rng)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t l1 = get_be64 (b, 40);
+  const uint64_t n = get_be64 (b, 32) & 0xffffffff;
+  uint64_t i, k, table, entry;
+
+  for (i = 0; i < n; i++) {
+    table = get_be64 (b, l1 + i * 8) & OFFSET_BITS;
+    for (k = 0; table != 0 && k < cs / 8; k++) {
+      entry = get_be64 (b, table + k * 8);
+      if ((entry & OFFSET_BITS) && !(entry & COMPRESSED) &&
+          rng_below (rng, 10) == 0)
+        put_be64 (b, table + k * 8, entry ^ COPIED);
+    }
+  }
+}
+
+static void
+make_image (struct trial *t, struct rng *rng)
+{
+  static const unsigned bits[] = { 9, 9, 12, 16 };
+  struct image_spec *spec = &t->spec;
+
+  spec->version = iteration % 3 == 1 ? 2 : 3;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->refcount_bits = spec->version == 2 ? 16 : 8 << rng_below (rng, 4);
+  spec->size = 512 * (64 + rng_below (rng, 1000));
+  t->snapshot = rng_below (rng, 3) == 0;
+  spec->compressed = rng_below (rng, 3) == 0 && spec->refcount_bits > 8;
+  image_create (IMAGE, spec);
+  image_fill (IMAGE, spec, rng, 1 + rng_below (rng, 8));
+  spec->compressed = false;
+  if (t->snapshot) {
+    image_snapshot (IMAGE, "before");
+    image_contents (IMAGE, "before", &t->old);
+    image_fill (IMAGE, spec, rng, rng_below (rng, 5));
+  }
+  image_contents (IMAGE, NULL, &t->expected);
+  printf ("%u: version %d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s\n",
+          iteration, spec->version, spec->cluster_size, spec->size,
+          spec->refcount_bits, t->snapshot ? ", snapshot" : "");
+  fflush (stdout);
+  blob_load (IMAGE, &t->before);
+  spoil_refcounts (t, &t->before, rng);
+  if (rng_below (rng, 2))
+    spoil_flags (t, &t->before, rng);
+  blob_save (WRONG, &t->before);
+}
+
+/* --- repairing --- */
+
+static int
+check (struct trial *t)
+{
+  struct check *c;
+  int r = check_image (&t->options, &c);
+
+  if (r == 0)
+    check_free (c);
+  return r;
+}
+
+static void
+begin (struct trial *t, uint64_t number)
+{
+  t->sim = simdisk_new (t->options.path, number);
+  t->options.chain.file.hooks = simdisk_hooks (t->sim);
+}
+
+/* Returns how many operations the repair took that can fail. */
+static uint64_t
+cut_everywhere (struct trial *t)
+{
+  const unsigned ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC;
+  const struct blob *b;
+  uint64_t n;
+
+  begin (t, rng_next (&t->rng));
+  simdisk_watch (t->sim, watch, t);
+  if (check (t) == -1)
+    FAIL ("the repair failed");
+  n = simdisk_operations (t->sim, ops);
+  simdisk_watch (t->sim, NULL, NULL);
+  b = simdisk_cut (t->sim, &t->rng, CUT_NOTHING);
+  if (!in_order (b) || is_dirty (t, b))
+    FAIL ("not in order after the repair");
+  check_contents (t, b, "after the repair");
+  blob_save (SURVIVOR, b);
+  ask_qemu (t);
+  simdisk_free (t->sim);
+  return n;
+}
+
+static void
+fail_once (struct trial *t, uint64_t nth)
+{
+  const struct fault fault = {
+    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC, .after = nth,
+    .times = 1, .err = rng_below (&t->rng, 2) ? EIO : ENOSPC,
+    .partial = rng_below (&t->rng, 2),
+  };
+  unsigned i;
+
+  begin (t, nth);
+  simdisk_fault (t->sim, &fault);
+  quiet_errors = true;
+  if (check (t) == 0)
+    FAIL ("a repair that failed says that all is well");
+  quiet_errors = false;
+  CHECK (simdisk_failures (t->sim) == 1);
+  for (i = 0; i < 4; i++)
+    judge (t, simdisk_cut (t->sim, &t->rng, rng_below (&t->rng, CUT_KINDS)));
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL));
+  simdisk_free (t->sim);
+  nr_faults++;
+}
+
+/* --- strangers --- */
+
+static bool
+is_blob (const char *name, const struct blob *b)
+{
+  struct blob now;
+  bool same;
+
+  blob_load (name, &now);
+  same = now.len == b->len && memcmp (now.data, b->data, b->len) == 0;
+  blob_free (&now);
+  return same;
+}
+
+static void
+check_hostile (struct trial *t)
+{
+  static const enum check_mode modes[] = { CHECK_QUICK, CHECK_FULL };
+  struct check_options options = t->options;
+  struct rng *rng = &t->rng;
+  struct blob b;
+  uint64_t at;
+  unsigned i;
+
+  blob_load (IMAGE, &b);
+  for (i = 1 + rng_below (rng, 8); i > 0; i--) {
+    at = rng_below (rng, rng_below (rng, 3) ? min64 (b.len, 8 * t->spec.cluster_size)
+                    : b.len);
+    if (rng_below (rng, 2))
+      b.data[at] = rng_next (rng);
+    else
+      put_be64 (&b, at & ~UINT64_C (7),
+                rng_next (rng) >> rng_below (rng, 64) << rng_below (rng, 12));
+  }
+  /* A backing file would be any file. */
+  put_be64 (&b, 8, 0);
+  blob_save (SURVIVOR, &b);
+  options.path = images_path (SURVIVOR);
+  options.chain.file.hooks = &without_sync;
+  quiet_errors = true;
+  for (i = 0; i < 2; i++) {
+    struct check *c;
+
+    options.mode = modes[i];
+    if (check_image (&options, &c) == 0)
+      check_free (c);
+    if (!is_blob (SURVIVOR, &b))
+      FAIL ("a check has changed the image");
+  }
+  options.mode = CHECK_REPAIR;
+  struct check *c;
+
+  if (check_image (&options, &c) == 0)
+    check_free (c);
+  quiet_errors = false;
+  free ((char *) options.path);
+  blob_free (&b);
+  nr_hostile++;
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .snapshot = false };
+  uint64_t i, n;
+
+  make_image (&t, rng);
+  t.contents = malloc (t.spec.size);
+  CHECK (t.contents != NULL);
+  rng_init (&t.rng, rng_next (rng), 500);
+  t.options.path = images_path (WRONG);
+  t.options.mode = CHECK_REPAIR;
+  t.options.chain.backing = BACKING_DENY;
+
+  n = in_order (&t.before) ? 0 : cut_everywhere (&t);
+  for (i = 0; i < n; i += 1 + n / 12)
+    fail_once (&t, i);
+  for (i = 0; i < 20; i++)
+    check_hostile (&t);
+
+  free ((char *) t.options.path);
+  blob_free (&t.before);
+  blob_free (&t.expected);
+  blob_free (&t.old);
+  free (t.contents);
+}
+
+int
+main (void)
+{
+  const char *first = getenv ("FIRST");
+  const char *seconds = getenv ("SECONDS");
+  time_t deadline;
+  unsigned done;
+  struct rng rng;
+
+  seed = seed_from_env ();
+  deadline = time (NULL) + (seconds ? atoi (seconds) : 4);
+  images_enter ("test-check-crash");
+  iteration = first ? strtoul (first, NULL, 0) : 0;
+  for (done = 0; done < 3 || time (NULL) < deadline; done++, iteration++) {
+    rng_init (&rng, seed, iteration);
+    one_image (&rng);
+  }
+  printf ("%u images, %u power cuts, %u repaired again, %u failures, "
+          "%u judged by qemu-img, %u hostile\n", done, nr_cuts, nr_repaired,
+          nr_faults, nr_judged, nr_hostile);
+  images_leave ();
+  return 0;
+}
