@@ -64,7 +64,9 @@ struct scan {
   uint32_t nr_tables;
 
   const struct scan_piece *pieces;      /* of the file, to be read; constant then */
-  uint64_t named_bytes;         /* of L1 and bitmap tables; one thread */
+  uint64_t bitmap_entries;      /* of tables so far; one thread */
+  bool *skip;                   /* by snapshot: its L1 table is another one's, too;
+                                   constant after the first window */
   struct compress_pool *pool;   /* if full */
   _Atomic unsigned unreadable;  /* places that could not be read */
 

@@ -21,9 +21,10 @@
  * Memory has a bound, whatever the image says: counters (64 MiB), gathered tables
  * (24 MiB), the refcount table (8 MiB), and what each of at most MAX_THREADS threads
  * needs (1 MiB, or a few clusters).  So has time, as far as the file takes space on the
- * host: a table that lies in a hole of the file names nothing and is not read; tables
- * that may not share clusters are together no larger than the file; a table that lies
- * where something else is is not walked.
+ * host: a table that lies in a hole of the file names nothing and is not read; L1
+ * tables that share clusters are walked once; a table that lies where something else is
+ * is not walked.  In a corrupt file of more than MAX_CORRUPT_WINDOWS windows the rest is
+ * not counted.
  *
  * A counter is   shared : 1 | role : 3 | stored refcount is 1 : 1 | references : 27
  *
@@ -50,6 +51,9 @@
 /* Each window is a walk over all metadata: this many are more than any image of
  * QEMU's needs (256 TiB with clusters of 64K). */
 #define MAX_WINDOWS 256
+
+/* One that is corrupt, and larger than any sane one, is looked at no further. */
+#define MAX_CORRUPT_WINDOWS 8
 
 /* Entries of a table that are read at a time. */
 #define CHUNK 8192
@@ -274,7 +278,7 @@ scan_window (struct scan *s, uint64_t first)
     return -1;
   }
   s->next = UINT64_MAX;
-  s->named_bytes = 0;
+  s->bitmap_entries = 0;
   s->bitmaps_in_use = 0;
 
   scan_refer (s, 0, s->h->cluster_size, SCAN_TABLE, 1, "header");
@@ -304,6 +308,8 @@ scan_windows (struct scan *s)
     }
     if (scan_window (s, window) == -1)
       return -1;
+    if (n >= MAX_CORRUPT_WINDOWS && findings_corruptions (s->findings) > 0)
+      break;
   }
   return 0;
 }
@@ -342,6 +348,7 @@ scan_image (struct hostfile *file, const struct header *h, bool full,
   free ((void *) s.counters);
   free (s.tables);
   free (s.reftable);
+  free (s.skip);
   compress_pool_free (s.pool);
   errno = err;
   return r;

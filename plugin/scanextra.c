@@ -20,6 +20,9 @@
 #include "report.h"
 #include "scan-impl.h"
 
+/* Of the tables of all bitmaps: 16 of the largest size with the smallest clusters. */
+#define MAX_ALL_ENTRIES (UINT64_C (1) << 24)
+
 /* The bitmap at hand. */
 struct bitmap_entry {
   struct qcow2_bitmap raw;
@@ -88,9 +91,9 @@ walk_bitmap (struct scan *s, struct bitmap_entry *b)
     bad_bitmap (s, b, "it has no table, or one that is too large");
     return 0;
   }
-  s->named_bytes += entries * sizeof (struct be64);
-  if (s->named_bytes > hostfile_size (s->file)) {
-    bad_bitmap (s, b, "all tables of bitmaps together are larger than the file");
+  s->bitmap_entries += entries;
+  if (s->bitmap_entries > MAX_ALL_ENTRIES) {
+    bad_bitmap (s, b, "all tables together are too large");
     return 0;
   }
   if (!scan_refer (s, table, entries * sizeof (struct be64), SCAN_TABLE, 1,

@@ -21,6 +21,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "cleanup.h"
 #include "report.h"
 #include "scan-impl.h"
 
@@ -29,20 +30,6 @@
 
 /* Bitmaps of an extended L2 entry. */
 #define ALLOCATED UINT64_C (0x00000000ffffffff)
-
-/* Tables that may not share clusters are together no larger than the file. */
-static bool
-too_much (struct scan *s, uint64_t bytes, enum finding_kind kind,
-          const char *what)
-{
-  s->named_bytes += bytes;
-  if (s->named_bytes <= hostfile_size (s->file))
-    return false;
-  if (scan_first (s))
-    findings_add (s->findings, kind, 1, 0, "all %s together are larger than the "
-                  "file", what);
-  return true;
-}
 
 /* --- L2 tables --- */
 
@@ -201,48 +188,53 @@ walk_table (struct scan *s, struct scan_table *table, const struct be64 *raw)
   atomic_fetch_add (&s->fragmented, tally.fragmented * table->active);
 }
 
-/* Is there nothing in the table at OFFSET, because it lies in a hole? */
-static int
-in_hole (struct scan *s, uint64_t offset, bool *hole)
+/* How many of the N tables from T on, which are sorted, lie in one hole, so that there is
+ * nothing in them?  -1: an error (reported). */
+static int64_t
+in_hole (struct scan *s, const struct scan_table *t, uint64_t n)
 {
-  uint64_t len = s->h->cluster_size;
+  const uint64_t cs = s->h->cluster_size;
+  uint64_t len = t[n - 1].offset + cs - t->offset, i;
+  bool hole;
 
-  *hole = false;
   if (!s->sparse)
     return 0;
-  if (hostfile_hole (s->file, offset, &len, hole) == -1)
+  if (hostfile_hole (s->file, t->offset, &len, &hole) == -1)
     return -1;
-  *hole &= len >= s->h->cluster_size;
-  return 0;
+  if (!hole)
+    return 0;
+  for (i = 0; i < n && t[i].offset - t->offset + cs <= len; i++)
+    ;
+  return i;
 }
 
 static int
 walk_tables (struct scan *s, void *buffer, uint64_t from, uint64_t to)
 {
   const uint64_t cs = s->h->cluster_size;
-  uint64_t i, n, most = max64 (1, SCAN_BUFFER / cs);
-  bool hole;
+  const uint64_t most = max64 (1, SCAN_BUFFER / cs);
+  struct scan_table *t = s->tables;
+  uint64_t i, k, n;
 
-  for (i = from + 1; i < to; i++)
-    hostfile_prefetch (s->file, s->tables[i].offset, cs);
   for (i = from; i < to; i += n) {
-    const uint64_t start = s->tables[i].offset;
+    const int64_t empty = in_hole (s, &t[i], to - i);
 
-    /* Those that follow one another are read at once. */
-    for (n = 1; n < most && i + n < to &&
-         s->tables[i + n].offset == start + n * cs; n++)
-      ;
-    if (n == 1) {
-      if (in_hole (s, start, &hole) == -1)
-        return -1;
-      if (hole)
-        continue;
-    }
-    if (hostfile_read (s->file, buffer, n * cs, start) == -1)
+    if (empty == -1)
       return -1;
-    for (uint64_t k = 0; k < n; k++)
-      walk_table (s, &s->tables[i + k],
-                  (struct be64 *) ((char *) buffer + k * cs));
+    if (empty > 0) {
+      n = empty;
+      continue;
+    }
+    /* Those that follow one another are read at once, and the next one is on its way. */
+    for (n = 1; n < most && i + n < to && t[i + n].offset == t[i].offset + n * cs;
+         n++)
+      ;
+    if (!s->sparse && i + n < to)
+      hostfile_prefetch (s->file, t[i + n].offset, cs);
+    if (hostfile_read (s->file, buffer, n * cs, t[i].offset) == -1)
+      return -1;
+    for (k = 0; k < n; k++)
+      walk_table (s, &t[i + k], (struct be64 *) ((char *) buffer + k * cs));
   }
   return 0;
 }
@@ -366,9 +358,8 @@ walk_snapshot (struct scan *s, uint32_t i, uint64_t at,
     bad_snapshot (s, i, at, "its L1 table is too large");
     return 0;
   }
-  if (too_much (s, bytes, FINDING_SNAPSHOT, "L1 tables of snapshots"))
-    return 0;
-  if (!scan_refer (s, l1.offset, bytes, SCAN_TABLE, 1, "L1 table of a snapshot"))
+  if (!scan_refer (s, l1.offset, bytes, SCAN_TABLE, 1, "L1 table of a snapshot") ||
+      s->skip[i])
     return 0;
   return scan_entries (s, l1.offset, get32 (entry->l1_size), gather_table, &l1);
 }
@@ -394,6 +385,58 @@ check_extra (struct scan *s, uint32_t i, uint64_t at,
   return 0;
 }
 
+/* Where an L1 table is.  Number 0 is the active one, i + 1 that of snapshot i. */
+struct place { uint64_t offset, end; uint32_t number; };
+
+static int
+compare_places (const void *a, const void *b)
+{
+  const struct place *x = a, *y = b;
+
+  if (x->offset != y->offset)
+    return x->offset < y->offset ? -1 : 1;
+  return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Of the L1 tables that share bytes, all but one are skipped: else 64 Ki snapshots with
+ * one table of 32 MiB would be as many walks. */
+static int
+find_shared (struct scan *s)
+{
+  const uint32_t n = s->h->nb_snapshots;
+  CLEANUP_FREE struct place *places = calloc (n + 1, sizeof *places);
+  uint64_t at = s->h->snapshots_offset, end = 0;
+  struct qcow2_snapshot entry;
+  uint32_t i, k;
+
+  s->skip = calloc (n + 1, sizeof *s->skip);
+  if (places == NULL || s->skip == NULL) {
+    nbdkit_error ("%s: check: %m", hostfile_path (s->file));
+    return -1;
+  }
+  places[0] = (struct place) {
+    s->h->l1_offset, s->h->l1_offset + s->h->l1_entries * sizeof (struct be64), 0
+  };
+  for (i = 1; i <= n && range_within (at, sizeof entry,
+                                      hostfile_size (s->file)); i++) {
+    if (hostfile_read (s->file, &entry, sizeof entry, at) == -1)
+      return -1;
+    places[i].offset = get64 (entry.l1_table_offset) & QCOW2_L1_OFFSET_MASK;
+    places[i].end = places[i].offset +
+      get32 (entry.l1_size) * (uint64_t) sizeof (struct be64);
+    places[i].number = i;
+    at += round_up (sizeof entry + (uint64_t) get32 (entry.extra_size) +
+                    get16 (entry.id_size) + get16 (entry.name_size), 8);
+  }
+  qsort (places, i, sizeof *places, compare_places);
+  for (k = 0; k < i; k++) {
+    if (places[k].offset < end && places[k].number > 0)
+      s->skip[places[k].number - 1] = true;
+    end = max64 (end, places[k].end);
+  }
+  return 0;
+}
+
 int
 scan_snapshots (struct scan *s)
 {
@@ -401,6 +444,8 @@ scan_snapshots (struct scan *s)
   struct qcow2_snapshot entry;
   uint32_t i;
 
+  if (s->skip == NULL && find_shared (s) == -1)
+    return -1;
   if (s->data_file && s->h->nb_snapshots > 0)
     bad_snapshot (s, 0, at, "snapshots can't be with an external data file");
   for (i = 0; i < s->h->nb_snapshots; i++) {
