@@ -367,7 +367,7 @@ make_right (struct check_layer *l, struct hostfile *file)
   /* Neither is true any more, if all went as it should. */
   if (findings_corruptions (l->findings) > 0 ||
       findings_count (l->findings, FINDING_LEAK) > 0)
-    return 0;
+    return write_features (file, &l->h, incompatible);
   return write_features (file, &l->h, l->h.incompatible &
                          ~(QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT));
 }

@@ -233,15 +233,26 @@ correct (const struct repair *r, uint64_t entry)
   return count == 1 ? entry | QCOW2_OFLAG_COPIED : entry & ~QCOW2_OFLAG_COPIED;
 }
 
+/* The same, where L2 entries name clusters of an external data file: all are ours
+ * alone, and have no refcounts. */
+static uint64_t
+correct_external (const struct repair *r, uint64_t entry)
+{
+  (void) r;
+  return (entry & QCOW2_L2_OFFSET_MASK) && !(entry & QCOW2_OFLAG_COMPRESSED)
+    ? entry | QCOW2_OFLAG_COPIED : entry;
+}
+
 /* Corrects every STEPth of N entries, and writes back what has changed. */
 static int
 correct_entries (struct repair *r, struct be64 *entries, uint64_t n,
-                 unsigned step, uint64_t offset)
+                 unsigned step, uint64_t offset,
+                 uint64_t (*fn) (const struct repair *, uint64_t entry))
 {
   uint64_t i, low = n, high = 0;
 
   for (i = 0; i < n; i += step) {
-    const struct be64 entry = put64 (correct (r, get64 (entries[i])));
+    const struct be64 entry = put64 (fn (r, get64 (entries[i])));
 
     if (entry.be == entries[i].be)
       continue;
@@ -262,13 +273,14 @@ correct_l2 (struct repair *r, uint64_t offset)
   struct be64 *l2 = (struct be64 *) r->cluster;
   const uint64_t cs = r->h->cluster_size;
 
-  /* In an external data file all clusters are ours alone, and have no refcounts. */
-  if (offset == 0 || (r->h->incompatible & QCOW2_INCOMPAT_DATA_FILE))
+  if (offset == 0)
     return 0;
   if (hostfile_read (r->file, l2, cs, offset) == -1)
     return -1;
   return correct_entries (r, l2, cs / sizeof *l2,
-                          r->h->l2_entry_size / sizeof *l2, offset);
+                          r->h->l2_entry_size / sizeof *l2, offset,
+                          r->h->incompatible & QCOW2_INCOMPAT_DATA_FILE ?
+                          correct_external : correct);
 }
 
 static int
@@ -289,7 +301,7 @@ correct_tables (struct repair *r)
     for (i = 0; i < n; i++)
       if (correct_l2 (r, get64 (l1[i]) & QCOW2_L1_OFFSET_MASK) == -1)
         return -1;
-    if (correct_entries (r, l1, n, 1, at) == -1)
+    if (correct_entries (r, l1, n, 1, at, correct) == -1)
       return -1;
   }
   return 0;

@@ -69,6 +69,16 @@ for options in compat=v3 compat=v2 cluster_size=512,refcount_bits=64 \
   repaired rt+8 Q 0x1000200
 done
 
+# With an external data file everything is ours alone.
+rm -f "$base"
+make_image "$base" 64M "data_file=$tmp/a.data"
+qemu-io -f qcow2 -c 'write -P 1 0 1M' -c 'write -P 2 10M 64k' "$base"
+qemu-img convert -f qcow2 -O raw "$base" "$tmp/expected.raw"
+repaired l2+8 Q 0x10000 rb+9 B 2
+rm "$base"
+make_image "$base" 64M
+qemu-io -f qcow2 -c 'write -P 1 0 1M' "$base"
+
 # The mark of a corrupt image, and of a dirty one, go.
 cp "$base" "$img"
 header_patch "$img" 76 I 3
