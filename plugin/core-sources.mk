@@ -74,10 +74,13 @@ core_sources = \
 	%reldir%/header.h \
 	%reldir%/health.c \
 	%reldir%/health.h \
+	%reldir%/hostfile-impl.h \
 	%reldir%/hostfile.c \
 	%reldir%/hostfile.h \
 	%reldir%/hostlock.c \
 	%reldir%/hostlock.h \
+	%reldir%/hostopen.c \
+	%reldir%/hostspace.c \
 	%reldir%/inflated.c \
 	%reldir%/inflated.h \
 	%reldir%/inflight.c \
