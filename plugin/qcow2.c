@@ -8,8 +8,8 @@
  *
  * The disk is opened in .get_ready, while errors still reach the user's
  * terminal, but it is not known then whether clients may write (-r is told to
- * .open).  So .get_ready changes nothing, and the first writable .open makes the disk
- * writable.  nbdkit opens and closes several times for one client; the disk
+ * .open).  So .get_ready changes only what parameters ask for (prepare.c), and the first
+ * writable .open makes the disk writable.  nbdkit opens and closes several times for one client; the disk
  * counts them.
  */
 
@@ -27,13 +27,10 @@
 #include <nbdkit-plugin.h>
 
 #include "bytes.h"
-#include "check.h"
 #include "dir.h"
 #include "disk.h"
-#include "edit.h"
-#include "flatten.h"
 #include "params.h"
-#include "progress.h"
+#include "prepare.h"
 #include "stats.h"
 
 /* -D qcow2.stats=1 prints statistics at the end. */
@@ -162,71 +159,13 @@ publish_stats (void)
   return stats_write (params.stats, &s);
 }
 
-/* Afterwards there is nothing below the image any more, not even another file that was
- * given in place of the one it named. */
-static int
-flatten (void)
-{
-  struct progress progress;
-  const struct flatten_watch watch = { progress_step, &progress };
-  uint64_t copied;
-  int r;
-
-  progress_begin (&progress, "flatten");
-  r = flatten_image (&params.options, &watch, &copied);
-  progress_end (&progress);
-  if (r == -1)
-    return -1;
-  nbdkit_debug ("%s: flattened, %" PRIu64 " bytes were copied", params.path,
-                copied);
-  params.options.backing = BACKING_FOLLOW;
-  params.options.backing_format = NULL;
-  return 0;
-}
-
-static int
-open_disk (void)
-{
-  struct check *check = NULL;
-  int r = createparams_run (&params.create, &params.options);
-
-  if (r == 0 && params.check.mode != CHECK_OFF)
-    r = check_image (&params.check, &check);
-  if (check)
-    fprintf (stderr, "qcow2: %s\n", check_line (check));
-  /* Changes need the image for themselves. */
-  if (params.nr_edits > 0 || params.nr_bitmaps > 0 || params.flatten) {
-    check_free (check);
-    check = NULL;
-  }
-  if (r == 0)
-    r = edit_image (&params.options, &params.edit_options, params.edits,
-                    params.nr_edits);
-  if (r == 0 && params.flatten)
-    r = flatten ();
-  if (r == 0 && params.nr_bitmaps > 0)
-    r = disk_edit_bitmaps (&params.options, params.bitmaps, params.nr_bitmaps);
-  if (r == 0)
-    r = disk_open (&params.options, &disk);
-  check_free (check);           /* the disk has its own locks now */
-  params_forget_passphrase (&params);
-  if (r == -1)
-    return -1;
-  if (disk_why_readonly (disk))
-    nbdkit_debug ("%s: served read-only: %s", params.path,
-                  disk_why_readonly (disk));
-  nbdkit_debug ("%s: %s", params.path, disk_description (disk));
-  if (params.snapshot && disk_open_snapshot (disk, params.snapshot) == NULL)
-    return -1;
-  return 0;
-}
-
 static int
 qcow2_get_ready (void)
 {
   /* With a directory, the passphrase is needed for as long as we serve. */
   if ((params.stats && stats_check (params.stats) == -1) ||
-      (params.dir ? dir_open (&params.options, &dir) : open_disk ()) == -1)
+      (params.dir ? dir_open (&params.options, &dir)
+       : prepare_disk (&params, &disk)) == -1)
     return -1;
   return publish_stats ();
 }
@@ -592,5 +531,8 @@ static struct nbdkit_plugin plugin = {
   .extents = qcow2_extents,
   .errno_is_preserved = 1,
 };
+
+/* The macro defines it without; clang warns. */
+extern struct nbdkit_plugin *plugin_init (void);
 
 NBDKIT_REGISTER_PLUGIN (plugin)
