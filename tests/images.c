@@ -158,6 +158,103 @@ command_must (struct command *c)
   command_free (c);
 }
 
+/* --- how QEMU opens them --- */
+
+/* What has to be told about an image that image_create has made: QEMU wants to hear of
+ * the secret of each layer that is encrypted. */
+struct known {
+  char name[24];
+  bool raw;
+  const char *encrypt;
+  const struct known *below;
+};
+
+static struct known known[16];
+static unsigned nr_known;
+
+static struct known *
+find_known (const char *name)
+{
+  unsigned i;
+
+  for (i = 0; i < nr_known; i++)
+    if (strcmp (known[i].name, name) == 0)
+      return &known[i];
+  return NULL;
+}
+
+static void
+remember (const char *name, const struct image_spec *spec)
+{
+  struct known *k = find_known (name);
+
+  if (k == NULL) {
+    CHECK (nr_known < sizeof known / sizeof known[0]);
+    k = &known[nr_known++];
+  }
+  CHECK (strlen (name) < sizeof k->name);
+  strcpy (k->name, name);
+  k->raw = spec->raw;
+  k->encrypt = spec->encrypt;
+  k->below = spec->backing ? find_known (spec->backing) : NULL;
+}
+
+static bool
+needs_secret (const struct known *k)
+{
+  for (; k; k = k->below)
+    if (k->encrypt)
+      return true;
+  return false;
+}
+
+static void
+describe (const struct known *k, bool below, char **text)
+{
+  char *more = NULL, *old = *text;
+
+  if (k->below && below)
+    describe (k->below, true, &more);
+  CHECK (asprintf (text, "%s{\"driver\": \"%s\", \"file\": {\"driver\": "
+                   "\"file\", \"filename\": \"%s\"}%s%s%s%s%s}",
+                   old ? old : "", k->raw ? "raw" : "qcow2", k->name,
+                   k->encrypt ? ", \"encrypt\": {\"key-secret\": \"s\", "
+                   "\"format\": \"" : "", k->encrypt ? k->encrypt : "",
+                   k->encrypt ? "\"}" : "",
+                   more ? ", \"backing\": " : "", more ? more : "") > 0);
+  free (more);
+  free (old);
+}
+
+static void
+add_secret (struct command *c)
+{
+  command_add (c, "--object");
+  command_add (c, "secret,id=s,data=%s", IMAGES_SECRET);
+}
+
+/* The image of that name, as an argument for one of QEMU's tools.  FORMAT: or NULL, if the
+ * tool knows no such option.  BELOW: it may look at what is below. */
+static void
+add_image (struct command *c, const char *name, const char *format, bool below)
+{
+  const struct known *k = find_known (name);
+  char *text = NULL;
+
+  if (needs_secret (k)) {
+    add_secret (c);
+    describe (k, below, &text);
+    command_add (c, "json:%s", text);
+    free (text);
+    return;
+  }
+  if (format) {
+    command_add (c, "-f");
+    command_add (c, "%s", format);
+  }
+  command_add (c, "%s", name);
+}
+
 /* --- images --- */
 
 void
@@ -165,6 +262,7 @@ image_create (const char *name, const struct image_spec *spec)
 {
   struct command c = { .n = 0 };
 
+  remember (name, spec);
   command_add (&c, "qemu-img");
   command_add (&c, "create");
   command_add (&c, "-q");
@@ -190,7 +288,14 @@ image_create (const char *name, const struct image_spec *spec)
       command_add (&c, "data_file=%s,data_file_raw=%s", spec->data_file,
                    spec->data_file_raw ? "on" : "off");
     }
+    if (spec->encrypt) {
+      add_secret (&c);
+      command_add (&c, "-o");
+      command_add (&c, "encrypt.format=%s,encrypt.key-secret=s", spec->encrypt);
+    }
     if (spec->backing) {
+      /* (Not opened: it may be encrypted.) */
+      command_add (&c, "-u");
       command_add (&c, "-b");
       command_add (&c, "%s", spec->backing);
       command_add (&c, "-F");
@@ -294,13 +399,11 @@ image_fill (const char *name, const struct image_spec *spec,
   command_add (&c, "unmap");
   command_add (&c, "-t");       /* no waiting for the host's disk */
   command_add (&c, "unsafe");
-  command_add (&c, "-f");
-  command_add (&c, spec->raw ? "raw" : "qcow2");
   if (spec->compressed)
     add_compressed (&c, spec, rng);
   while (n-- > 0)
     add_change (&c, spec, rng);
-  command_add (&c, "%s", name);
+  add_image (&c, name, spec->raw ? "raw" : "qcow2", true);
   command_must (&c);
 }
 
@@ -313,7 +416,22 @@ image_snapshot (const char *name, const char *snapshot)
   command_add (&c, "snapshot");
   command_add (&c, "-c");
   command_add (&c, "%s", snapshot);
-  command_add (&c, "%s", name);
+  add_image (&c, name, NULL, true);
+  command_must (&c);
+}
+
+void
+image_bitmap (const char *name, const char *bitmap, unsigned granularity_bits)
+{
+  struct command c = { .n = 0 };
+
+  command_add (&c, "qemu-img");
+  command_add (&c, "bitmap");
+  command_add (&c, "--add");
+  command_add (&c, "-g");
+  command_add (&c, "%" PRIu64, UINT64_C (1) << granularity_bits);
+  add_image (&c, name, NULL, false);
+  command_add (&c, "%s", bitmap);
   command_must (&c);
 }
 
@@ -324,15 +442,13 @@ image_contents (const char *name, const char *snapshot, struct blob *b)
 
   command_add (&c, "qemu-img");
   command_add (&c, "convert");
-  command_add (&c, "-f");
-  command_add (&c, "qcow2");
   command_add (&c, "-O");
   command_add (&c, "raw");
   if (snapshot) {
     command_add (&c, "-l");
     command_add (&c, "snapshot.name=%s", snapshot);
   }
-  command_add (&c, "%s", name);
+  add_image (&c, name, "qcow2", true);
   command_add (&c, "contents");
   command_must (&c);
   blob_load ("contents", b);
@@ -347,9 +463,7 @@ image_check (const char *name)
 
   command_add (&c, "qemu-img");
   command_add (&c, "check");
-  command_add (&c, "-f");
-  command_add (&c, "qcow2");
-  command_add (&c, "%s", name);
+  add_image (&c, name, "qcow2", true);
   status = command_run (&c);
   if (status != 0 && status != 3) {
     fprintf (stderr, "qemu-img check %s: exit status %d\n", name, status);

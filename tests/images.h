@@ -39,6 +39,8 @@ extern int command_run (struct command *);
 /* The same, and anything but success ends the test. */
 extern void command_must (struct command *);
 
+#define IMAGES_SECRET "open sesame"
+
 /* One image file. */
 struct image_spec {
   bool raw;                     /* else qcow2 */
@@ -52,6 +54,7 @@ struct image_spec {
                                    clusters */
   const char *backing;          /* file name, or NULL */
   bool backing_raw;
+  const char *encrypt;          /* "aes", with IMAGES_SECRET; or NULL */
   const char *data_file;        /* file name, or NULL */
   bool data_file_raw;
 };
@@ -61,6 +64,9 @@ extern void image_create (const char *name, const struct image_spec *);
 extern void image_fill (const char *name, const struct image_spec *,
                         struct rng *, int n);
 extern void image_snapshot (const char *name, const char *snapshot);
+/* Adds a persistent bitmap that follows changes. */
+extern void image_bitmap (const char *name, const char *bitmap,
+                          unsigned granularity_bits);
 
 /* What an independent reader sees: the whole guest contents, through all backing
  * files; of an internal snapshot unless NULL. */

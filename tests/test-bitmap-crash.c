@@ -334,21 +334,6 @@ run_threads (struct trial *t, struct rng *rng)
 /* --- images --- */
 
 static void
-add_bitmap (const char *name, unsigned granularity_bits)
-{
-  struct command c = { .n = 0 };
-
-  command_add (&c, "qemu-img");
-  command_add (&c, "bitmap");
-  command_add (&c, "--add");
-  command_add (&c, "-g");
-  command_add (&c, "%" PRIu64, UINT64_C (1) << granularity_bits);
-  command_add (&c, "%s", IMAGE);
-  command_add (&c, "%s", name);
-  command_must (&c);
-}
-
-static void
 disable_bitmap (const char *name)
 {
   struct command c = { .n = 0 };
@@ -404,7 +389,7 @@ make_image (struct trial *t, struct rng *rng)
   image_create (IMAGE, spec);
   image_fill (IMAGE, spec, rng, rng_below (rng, 3));
   for (int which = 0; which < BITMAPS; which++)
-    add_bitmap (names[which], 9 + rng_below (rng, rng_below (rng, 2) ? 3 : 13));
+    image_bitmap (IMAGE, names[which], 9 + rng_below (rng, rng_below (rng, 2) ? 3 : 13));
   image_fill (IMAGE, spec, rng, rng_below (rng, 3));
   disable_bitmap (names[STILL]);
   image_contents (IMAGE, NULL, &t->initial);

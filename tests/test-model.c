@@ -3,7 +3,8 @@
  * Does a disk hold what was written to it, whatever the image and the timing?
  *
  * Random images, made by qemu-img and qemu-io (all cluster sizes and count widths,
- * backing chains, internal snapshots, compressed clusters, preallocation), are
+ * backing chains, internal snapshots, compressed clusters, preallocation, subclusters,
+ * external data files, encryption, bitmaps, in any mixture), are
  * changed by several threads at once and compared with a plain array of bytes.
  * Each byte has one thread that may change it, so its value is known at any time,
  * but threads share clusters.  Some bytes are everybody's: of them is known only
@@ -36,6 +37,7 @@
 #include "pieces.h"
 
 #define IMAGE "top.qcow2"
+#define BITMAP "follows"
 
 /* One image and what must be in it. */
 struct trial {
@@ -53,6 +55,7 @@ struct trial {
   unsigned char *either;        /* byte may be 0, too: trimmed, version 2 */
   struct blob snapshots[2];
   unsigned nr_snapshots;
+  bool bitmap;                  /* there is one that follows changes */
 };
 
 struct worker {
@@ -553,6 +556,8 @@ make_layers (struct trial *t, struct rng *rng)
       spec.preallocation = NULL;
     if (!spec.raw && rng_below (rng, 5) == 0)
       add_data_file (&spec, data_names[i], rng);
+    else if (!spec.raw && rng_below (rng, 4) == 0)
+      spec.encrypt = "aes";
     else if (!spec.raw && spec.preallocation == NULL)
       spec.compressed = rng_below (rng, 3) == 0;
     image_create (top ? IMAGE : names[i], &spec);
@@ -589,6 +594,14 @@ make_snapshots (struct trial *t, struct rng *rng)
 }
 
 static void
+make_bitmap (struct trial *t, struct rng *rng)
+{
+  t->bitmap = t->spec.version == 3 && rng_below (rng, 3) == 0;
+  if (t->bitmap)
+    image_bitmap (IMAGE, BITMAP, 9 + rng_below (rng, 10));
+}
+
+static void
 random_options (struct trial *t, struct rng *rng)
 {
   static const uint64_t caches[] = { 0, 64 << 10, 32 << 20 };
@@ -601,7 +614,10 @@ random_options (struct trial *t, struct rng *rng)
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 4) != 0;
   t->options.detect_zeroes = rng_below (rng, 3);
-  t->options.compress = t->spec.data_file == NULL && rng_below (rng, 3) == 0;
+  t->options.secret.passphrase = IMAGES_SECRET;
+  t->options.secret.len = strlen (IMAGES_SECRET);
+  t->options.compress = t->spec.data_file == NULL && t->spec.encrypt == NULL &&
+    rng_below (rng, 3) == 0;
   t->options.drop_cache = rng_below (rng, 8) == 0;
   t->options.copy_on_read = rng_below (rng, 2);
   t->options.lock = rng_below (rng, 2);
@@ -644,6 +660,27 @@ check_file (void)
   if (r.corruptions > 0 || r.leaks > 0)
     FAIL ("%lu corruptions, %lu leaks: %s", r.corruptions, r.leaks, r.first);
   blob_free (&b);
+}
+
+/* It knows of everything that has changed. */
+static void
+check_bitmap (const struct trial *t)
+{
+  unsigned char *sectors = calloc (1, t->spec.size / 512 + 1);
+  struct checked_bitmap b;
+  struct blob file;
+  uint64_t at;
+
+  CHECK (sectors != NULL);
+  blob_load (IMAGE, &file);
+  CHECK (checker_bitmap (&file, BITMAP, &b, sectors));
+  if (b.in_use)
+    FAIL ("the bitmap is in use");
+  for (at = 0; at < t->spec.size; at += 512)
+    if (!sectors[at / 512] && memcmp (t->model + at, t->first + at, 512) != 0)
+      FAIL ("the bitmap does not know of a change at %" PRIu64, at);
+  blob_free (&file);
+  free (sectors);
 }
 
 static void
@@ -718,6 +755,7 @@ one_image (struct rng *rng)
 
   make_layers (&t, rng);
   make_snapshots (&t, rng);
+  make_bitmap (&t, rng);
   random_options (&t, rng);
   image_contents (IMAGE, NULL, &b);
   CHECK (b.len == t.spec.size);
@@ -727,7 +765,7 @@ one_image (struct rng *rng)
   CHECK (t.first != NULL && t.either != NULL);
   memcpy (t.first, b.data, b.len);
   printf ("%u: v%d, clusters %" PRIu64 "%s, size %" PRIu64 ", counts %u, "
-          "%u below, %u snapshots, %s%s%s; %u threads, %u requests, cache %" PRIu64
+          "%u below, %u snapshots, %s%s%s%s%s; %u threads, %u requests, cache %" PRIu64
           ", slice %" PRIu64 "%s%s%s%s%s\n", iteration, t.spec.version,
           t.spec.cluster_size, t.spec.extended ? " (extended)" : "", t.spec.size,
           t.spec.refcount_bits, t.layers,
@@ -735,6 +773,7 @@ one_image (struct rng *rng)
           t.compressed ? ", compressed" : "",
           t.spec.data_file_raw ? ", raw data file"
           : t.spec.data_file ? ", data file" : "",
+          t.spec.encrypt ? ", encrypted" : "", t.bitmap ? ", bitmap" : "",
           t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
           t.options.discard ? ", discard" : "",
           t.options.detect_zeroes ? ", detect zeroes" : "",
@@ -762,6 +801,8 @@ one_image (struct rng *rng)
   }
   close_disk (&t);
   check_contents (&t);
+  if (t.bitmap)
+    check_bitmap (&t);
 
   for (i = 0; i < t.nr_snapshots; i++)
     blob_free (&t.snapshots[i]);
