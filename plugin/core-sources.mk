@@ -89,6 +89,7 @@ core_sources = \
 	%reldir%/l2.c \
 	%reldir%/l2.h \
 	%reldir%/l2write.c \
+	%reldir%/layers-impl.h \
 	%reldir%/layers.c \
 	%reldir%/layers.h \
 	%reldir%/luks-impl.h \
@@ -131,6 +132,7 @@ core_sources = \
 	%reldir%/request.h \
 	%reldir%/resize.c \
 	%reldir%/resize.h \
+	%reldir%/resolve.c \
 	%reldir%/run.h \
 	%reldir%/scan-impl.h \
 	%reldir%/scan.c \

@@ -4,7 +4,7 @@
  *
  * All that shows through from below is copied into the top image, by several threads,
  * each of which takes the next chunk of the disk.  Where something lives below is
- * resolved once for the whole chain (layers.c), so each byte is read once, from the
+ * resolved once for the whole chain (resolve.c), so each byte is read once, from the
  * layer that has it, and the number of layers hardly counts.  Copying a chunk is
  * fill.c's; what the top image has already is not copied again.
  *

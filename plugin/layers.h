@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Where does a guest range live among layers that do not change?  See layers.c.
+ * The layers of a disk, and where a guest range lives among them: see layers.c, resolve.c.
  */
 
 #ifndef QCOW2_LAYERS_H
