@@ -108,7 +108,8 @@ for bit in 5 31 32 62; do
 done
 bad v3 'data file' 72 Q 4
 bad v3 'compression' 72 Q 8
-bad v3 'extended|subcluster' 72 Q 16
+# Subclusters of less than 512 bytes.
+bad v3 'extended|subcluster' 72 Q 16 20 I 13
 bad v3 'refcount_order|refcount_bits' 96 I 7
 bad v3 'refcount_order|refcount_bits' 96 I 0xffffffff
 bad v3 'header_length' 100 I 0
