@@ -34,6 +34,7 @@ struct shadow {
   uint64_t changed;             /* how many have WAS */
   uint64_t memory;              /* bytes that blocks take */
   uint64_t cursor;              /* clusters before it are not looked at for space */
+  uint64_t end_cursor;          /* the same, for space behind the end of the file */
   bool switching;               /* the header may have been changed */
 
   unsigned char *batch;         /* L2 tables to be written */

@@ -76,6 +76,7 @@ shadow_new (const struct shadow_image *image)
   s->h = h;
   s->file = image->file;
   s->file_size = hostfile_size (s->file);
+  s->end_cursor = div_up (s->file_size, h->cluster_size);
   s->block_bits = h->cluster_bits + 3 - h->refcount_order;
   s->max_count = h->refcount_order == 6 ? UINT64_MAX
     : (UINT64_C (1) << (1u << h->refcount_order)) - 1;
@@ -348,14 +349,13 @@ shadow_find (struct shadow *s, uint64_t n, uint64_t from, uint64_t *first)
 int
 shadow_take (struct shadow *s, uint64_t n, bool at_end, uint64_t *host)
 {
-  const uint64_t end = div_up (s->file_size, s->h->cluster_size);
+  uint64_t *const cursor = at_end ? &s->end_cursor : &s->cursor;
   uint64_t first;
 
-  if (shadow_find (s, n, at_end ? end : s->cursor, &first) == -1 ||
+  if (shadow_find (s, n, *cursor, &first) == -1 ||
       shadow_claim (s, first, n) == -1)
     return -1;
-  if (!at_end)
-    s->cursor = first + n;
+  *cursor = first + n;
   *host = first << s->h->cluster_bits;
   return 0;
 }

@@ -92,6 +92,12 @@ for row in off:1024 metadata:1024 falloc:99999 full:99999; do
   if [ "${row#*:}" = 99999 ]; then [ "$kib" -ge 16384 ]; else [ "$kib" -le 1024 ]; fi
 done
 
+# Small clusters take no longer than large ones, for as many bytes of metadata.
+rm -f "$img"
+make_image "$img" 1M cluster_size=512
+timeout 20 "$NBDKIT" -U - "$PLUGIN" "$img" resize=1G preallocation=metadata --run true
+[ "$(file_size "$img")" -gt $((1 << 30)) ]
+
 # A backing file that is longer than the disk was: its data must not appear.
 "$python" -c 'import sys; open(sys.argv[1], "wb").write(b"b" * (4 << 20))' "$tmp/base.raw"
 for compat in v2 v3; do
