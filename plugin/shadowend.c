@@ -244,10 +244,11 @@ punch_freed (struct shadow *s, uint64_t end)
       return;
 }
 
-/* One past the last cluster in use.  UINT64_MAX: it is not known. */
+/* One past the last cluster in use now, or BEFORE.  UINT64_MAX: it is not known. */
 static uint64_t
-find_end (struct shadow *s)
+find_end (struct shadow *s, bool before)
 {
+  const struct shadow_block *b;
   uint64_t i, n;
 
   for (i = max64 (s->known, s->table_entries); i-- > 0; ) {
@@ -255,7 +256,8 @@ find_end (struct shadow *s)
       continue;
     if (shadow_load (s, i) == -1)
       return UINT64_MAX;
-    n = refblock_end (s->blocks[i].now, s->h->refcount_order,
+    b = &s->blocks[i];
+    n = refblock_end (before && b->was ? b->was : b->now, s->h->refcount_order,
                       s->h->cluster_size);
     if (n > 0)
       return (i << s->block_bits) + n;
@@ -263,12 +265,17 @@ find_end (struct shadow *s)
   return UINT64_MAX;
 }
 
+/* What lay behind the last cluster that had a count stays: where counts are wrong, it may
+ * be data, which a repair can still save. */
 static void
 give_back (struct shadow *s)
 {
-  const uint64_t end = find_end (s);
   const uint64_t clusters = hostfile_size (s->file) >> s->h->cluster_bits;
+  const uint64_t old = div_up (s->file_size, s->h->cluster_size);
+  uint64_t end = find_end (s, false);
 
+  if (end < old && find_end (s, true) < old)
+    end = old;
   if (end < clusters && hostfile_is_regular (s->file))
     hostfile_truncate (s->file, end << s->h->cluster_bits);
   if (s->image.discard)

@@ -98,6 +98,27 @@ make_image "$img" 1M cluster_size=512
 timeout 20 "$NBDKIT" -U - "$PLUGIN" "$img" resize=1G preallocation=metadata --run true
 [ "$(file_size "$img")" -gt $((1 << 30)) ]
 
+# Data that have no refcounts, at the end of the file, are not cut off with what the old
+# refcounts took there: a repair can still save them.
+rm -f "$img"
+make_image "$img" 8M cluster_size=4k
+qemu-io -f qcow2 -c 'write -P 1 0 1M' "$img"
+"$python" - "$img" <<'EOF'
+import os, sys
+with open(sys.argv[1], "r+b") as f:
+    n = os.fstat(f.fileno()).st_size // 4096
+    f.seek(48)
+    f.seek(int.from_bytes(f.read(8), "big"))
+    # As many of the last clusters as nothing of the resize goes to.
+    f.seek(int.from_bytes(f.read(8), "big") + 2 * (n - 100))
+    f.write(bytes(200))
+EOF
+before="$(tail -c 200000 "$img" | sha256sum)"
+size="$(file_size "$img")"
+ours resize=1G
+[ "$(file_size "$img")" = "$size" ]
+[ "$(tail -c 200000 "$img" | sha256sum)" = "$before" ]
+
 # A backing file that is longer than the disk was: its data must not appear.
 "$python" -c 'import sys; open(sys.argv[1], "wb").write(b"b" * (4 << 20))' "$tmp/base.raw"
 for compat in v2 v3; do
