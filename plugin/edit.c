@@ -236,6 +236,19 @@ zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size)
   return r;
 }
 
+/* Between the two steps somebody else may have had the image: what was to be a larger
+ * disk could cut it off now. */
+static int
+check_unchanged (const struct disk_options *d, const struct header *h, uint64_t old,
+                 uint64_t cluster_size)
+{
+  if (h->size == old && h->cluster_size == cluster_size)
+    return 0;
+  nbdkit_error ("%s: resize: the image was changed meanwhile", d->path);
+  errno = EBUSY;
+  return -1;
+}
+
 /* Twice: to see whether it can be done, and, if REALLY, to do it.  *OLD, *CLUSTER_SIZE:
  * what the image has. */
 static int
@@ -253,7 +266,8 @@ resize_step (const struct disk_options *d, const struct edit_options *options,
     *cluster_size = o.image.header->cluster_size;
   }
   ro->preallocation = options->preallocation;
-  if ((really || choose_size (d, edit, options, *old, &ro->size) == 0) &&
+  if ((really ? check_unchanged (d, o.image.header, *old, *cluster_size)
+       : choose_size (d, edit, options, *old, &ro->size)) == 0 &&
       open_backing (&o, d, &ro->backing_size) == 0)
     r = really ? resize_image (&o.image, ro) : resize_check (&o.image, ro);
   close_image (&o);
