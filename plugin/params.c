@@ -383,6 +383,18 @@ check_dir (struct params *p)
   return 0;
 }
 
+/* Flattening comes after the edits.  A snapshot of an overlay needs what is below it. */
+static bool
+makes_snapshot (const struct params *p)
+{
+  unsigned i;
+
+  for (i = 0; i < p->nr_edits; i++)
+    if (p->edits[i].kind == EDIT_SNAPSHOT_CREATE)
+      return true;
+  return false;
+}
+
 /* What changes the image goes with nothing that forbids it. */
 static int
 check_copying (const struct params *p)
@@ -391,7 +403,9 @@ check_copying (const struct params *p)
     p->options.copy_on_read ? "copy-on-read=true" : NULL;
   const char *other = p->options.untrusted ? "untrusted=true" :
     p->snapshot ? "snapshot=" :
-    p->flatten && p->options.backing == BACKING_DENY ? "backing=deny" : NULL;
+    p->flatten && p->options.backing == BACKING_DENY ? "backing=deny" :
+    p->flatten && makes_snapshot (p)
+    ? "snapshot-create=: the snapshot would need the backing file" : NULL;
 
   if (what == NULL || other == NULL)
     return 0;

@@ -146,9 +146,11 @@ cmp "$tmp/after.raw" "$tmp/monday.raw"
 
 # Refused.
 make_image "$tmp/a.qcow2" 8M "backing_file=base.raw,backing_fmt=raw"
-for other in untrusted=true snapshot=monday backing=deny; do
+fingerprint "$tmp/a.qcow2" > "$tmp/before"
+for other in untrusted=true snapshot=monday backing=deny snapshot-create=monday; do
   refused "flatten=true does not go with ${other%monday}" \
     "$tmp/a.qcow2" flatten=true $other
 done
+fingerprint "$tmp/a.qcow2" | cmp - "$tmp/before"
 header_patch "$tmp/a.qcow2" 72 Q '|2'
 refused "can't be flattened: the image is marked corrupt" "$tmp/a.qcow2" flatten=true
