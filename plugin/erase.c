@@ -223,28 +223,56 @@ make_plan (const struct view *v, uint64_t start, uint64_t end,
   }
 }
 
-/* Carries out what has to be SET at the beginning of [start, end), up to the first WRITE.
- * Under the claim, so plans stay true.  Sets *DONE, bytes. */
+/* How much of the beginning of [start, end) is to be SET in one go?  Up to the first WRITE,
+ * and not across an L2 table in which nothing changes: there may be none, and erasing
+ * must not make one.  Sets *SET_END to the end of the last that is SET (START: none), *DONE
+ * to the bytes that are dealt with when that is done, *FREES to how many plans free. */
+static int
+plan_stretch (const struct view *v, uint64_t start, uint64_t end, enum mode mode,
+              uint64_t *set_end, uint64_t *done, unsigned *frees)
+{
+  const unsigned table_bits = v->w->header->cluster_bits + v->w->header->l2_bits;
+  struct plan plan;
+  uint64_t at;
+
+  *set_end = start;
+  *frees = 0;
+  for (at = start; at < end; at += plan.len) {
+    if (make_plan (v, at, end, mode, &plan) == -1)
+      return -1;
+    if (plan.action == WRITE)
+      break;
+    if (plan.action == SET) {
+      *set_end = at + plan.len;
+      *frees += plan.frees;
+    }
+    else if (*set_end == start) {       /* somebody else has done it */
+      *done = plan.len;
+      return 0;
+    }
+    else if ((at + plan.len - 1) >> table_bits != (*set_end - 1) >> table_bits)
+      break;
+  }
+  *done = *set_end - start;
+  return 0;
+}
+
+/* Carries out what has to be SET at the beginning of [start, end).  Under the claim, so
+ * plans stay true.  Sets *DONE, bytes. */
 static int
 set_entries (const struct view *v, uint64_t start, uint64_t end,
              enum mode mode, uint64_t *done)
 {
   struct l2_edit edit;
   struct plan plan;
-  uint64_t at;
-  unsigned frees = 0, freed = 0;
+  uint64_t at, set_end;
+  unsigned frees, freed = 0;
 
-  for (at = start; at < end; at += plan.len) {
-    if (make_plan (v, at, end, mode, &plan) == -1)
-      return -1;
-    if (plan.action == WRITE)
-      break;
-    frees += plan.frees;
-  }
-  *done = at - start;
-  if (at == start)
+  if (plan_stretch (v, start, end, mode, &set_end, done, &frees) == -1)
+    return -1;
+  if (set_end == start)
     return 0;
-  end = at;
+  end = set_end;
 
   if (l2_edit_begin (v->w->l2, start, end - start, &edit) == -1)
     return -1;
