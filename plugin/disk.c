@@ -322,7 +322,9 @@ disk_size (const struct disk *d)
 uint64_t
 disk_unit_size (const struct disk *d)
 {
-  return entry_unit_size (layers_header (d->layers, 0));
+  const struct header *h = layers_header (d->layers, 0);
+
+  return d->options.compress ? h->cluster_size : entry_unit_size (h);
 }
 
 const char *

@@ -62,7 +62,8 @@ extern int disk_edit_bitmaps (const struct disk_options *,
 extern int disk_close (struct disk *);
 
 extern uint64_t disk_size (const struct disk *);          /* bytes */
-/* A write of less costs more: the size of a cluster or subcluster, bytes. */
+/* A write of less costs more: the size of a cluster or subcluster, bytes.  (With
+ * compress=on less than a cluster can't be compressed.) */
 extern uint64_t disk_unit_size (const struct disk *);
 /* "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
 extern const char *disk_description (const struct disk *);

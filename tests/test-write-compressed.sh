@@ -61,6 +61,12 @@ as_small lazy_refcounts=on
 [ "$(allocated_kib "$img")" -lt $((size * 3 / 4096)) ]
 qemu-img check --output=json "$img" | grep -q '"compressed-clusters": [1-9]'
 
+# Clients are told what a whole cluster is, also where there are subclusters.
+make_image "$img" 8M cluster_size=512k,extended_l2=on
+start_nbdkit file="$img" compress=on
+nbdsh_run -c 'assert h.get_block_size(nbd.SIZE_PREFERRED) == 512 << 10'
+stop_nbdkit
+
 # Onto what is there, also where that is compressed; over a backing file, too.
 for cluster in 512 4k 64k; do
   make_image "$img" "$size" "cluster_size=$cluster"
