@@ -34,6 +34,7 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "compress.h"
 #include "entry.h"
 #include "l2-impl.h"
 #include "report.h"
@@ -219,6 +220,31 @@ bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
   return -1;
 }
 
+/* R5: a slice is checked when it is read, but the entries of a forged image may name
+ * clusters that count as free, and metadata may have come there since.  Sets the
+ * run's host to the first such cluster, or to the compressed entry. */
+static bool
+is_metadata_now (const struct l2 *l2, struct run *run)
+{
+  const uint64_t cs = l2->header->cluster_size;
+  uint64_t first, n;
+
+  if (run->kind == RUN_COMPRESSED) {
+    if (!compress_clusters (l2->header, run->host, &first, &n) ||
+        overlap_find (l2->overlap, first * cs, n * cs) == OVERLAP_NONE)
+      return false;
+    run->host |= QCOW2_OFLAG_COMPRESSED;        /* for the message */
+    return true;
+  }
+  if (!run_host_advances (run->kind) || entry_is_external (l2->header) ||
+      overlap_find (l2->overlap, run->host, run->len) == OVERLAP_NONE)
+    return false;
+  run->host = round_down (run->host, cs);
+  while (overlap_find (l2->overlap, run->host, cs) == OVERLAP_NONE)
+    run->host += cs;
+  return true;
+}
+
 int
 l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
 {
@@ -260,6 +286,8 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
     run->kind = RUN_CORRUPT;
     run->host = round_down (run->host, l2->header->cluster_size);
   }
+  if (__builtin_expect (is_metadata_now (l2, run), 0))
+    run->kind = RUN_CORRUPT;
   if (__builtin_expect (run->kind == RUN_CORRUPT, 0)) {
     health_corrupt (l2->health,
                     "L2 entry 0x%" PRIx64 " for guest offset %" PRIu64 ": %s",

@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# An L2 entry of a forged image names a cluster that counts as free.  It is looked up, then
+# an L2 table is put there.  Whatever is done through that entry now: the table is
+# not written over and not given back, the image is marked corrupt, and what is mapped by
+# the table is there.
+
+. "${srcdir:-$(dirname "$0")}/functions.sh"
+requires_tools
+
+img="$tmp/a.qcow2"
+
+# forge ENTRY: the cluster at guest offset 3M is where the file ends, by this sort of entry.
+forge ()
+{
+  "$python" - "$img" "$1" <<'PY'
+import struct, sys
+with open(sys.argv[1], "r+b") as f:
+    b = f.read()
+    l1, = struct.unpack_from(">Q", b, 40)
+    table = struct.unpack_from(">Q", b, l1)[0] & 0x00fffffffffffe00
+    end = (len(b) + 65535) // 65536 * 65536
+    f.seek(table + 8 * 48)
+    f.write(struct.pack(">Q", end | {
+        "normal": 1 << 63, "zero": 1 << 63 | 1, "shared": 0,
+        "compressed": 1 << 62 | 3 << 54}[sys.argv[2]]))
+PY
+}
+
+for entry in normal zero shared compressed; do
+  for op in 'pwrite(b"E" * 65536, 3 << 20)' 'pwrite(b"E" * 512, 3 << 20)' \
+    'trim(65536, 3 << 20)' 'zero(65536, 3 << 20)'; do
+    make_image "$img" 2G
+    qemu-io -f qcow2 -c 'write -P 1 0 64k' -c 'write -P 2 3M 64k' "$img" > /dev/null
+    forge "$entry"
+    start_nbdkit file="$img"
+    nbdsh_run -c - <<PY
+h.block_status(1 << 20, 3 << 20, lambda *a: 0)
+# In another L2 table, a new one.
+h.pwrite(b"D" * 65536, 600 << 20)
+h.flush()
+try:
+    h.$op
+    h.flush()
+    raise SystemExit("it was done")
+except nbd.Error as e:
+    assert e.string.find("Input/output") >= 0, e
+PY
+    stop_nbdkit
+    is_marked_corrupt "$img"
+    qemu-io -r -f qcow2 -c 'read -P 68 600M 64k' "$img" | grep -q 'read 65536/65536'
+    if qemu-io -r -f qcow2 -c 'read -P 68 600M 64k' "$img" | grep verification; then
+      fail "$entry, $op: what the table maps is lost"
+    fi
+  done
+done
