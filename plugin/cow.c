@@ -552,7 +552,10 @@ cow_write (const struct view *v, const void *buf, uint64_t count,
   if (r == 0 && c.nr_old > 0) {
     r = l2_edit_begin (v->w->l2, c.first, c.last_end - c.first, &edit);
     if (r == 0) {
-      r = allocate_and_write (&c, &edit);
+      /* R5: a forged entry may point to where a table was put just now. */
+      r = look (&c);
+      if (r == 0)
+        r = allocate_and_write (&c, &edit);
       l2_edit_end (&edit);
     }
     if (r == 0)

@@ -55,3 +55,26 @@ PY
     fi
   done
 done
+
+# The table is put there by the very request that goes through the entry.
+for entry in zero shared compressed; do
+  make_image "$img" 2G
+  qemu-io -f qcow2 -c 'write -P 1 0 64k' -c 'write -P 2 3M 64k' -c 'write -P 7 400M 64k' \
+    "$img" > /dev/null
+  qemu-img snapshot -c s "$img"
+  forge "$entry"
+  start_nbdkit file="$img"
+  nbdsh_run -c - <<'PY'
+try:
+    h.pwrite(b"E" * 65536, 3 << 20)
+    h.flush()
+    raise SystemExit("it was done")
+except nbd.Error as e:
+    assert e.string.find("Input/output") >= 0, e
+PY
+  stop_nbdkit
+  is_marked_corrupt "$img"
+  if qemu-io -r -f qcow2 -c 'read -P 7 400M 64k' "$img" 2>&1 | grep 'verif\|failed'; then
+    fail "$entry: what the table maps is lost"
+  fi
+done
