@@ -210,7 +210,10 @@ write_all (struct maker *m)
   struct hostfile *const data = m->data ? newfile_file (m->data) : NULL;
   bool image_written, data_written = false;
 
+  /* The L1 table is zeros now and changes in place later: that must not need space which
+   * a full host has not got. */
   if (prepare (m, image, m->n.file_size, &image_written) == -1 ||
+      hostfile_allocate (image, m->n.l1_offset, m->n.l1_entries * UINT64_C (8)) == -1 ||
       (data && prepare (m, data, m->n.options.size, &data_written) == -1))
     return -1;
   m->total = (image_written ? m->n.file_size : m->n.metadata_end) +
