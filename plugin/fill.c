@@ -343,8 +343,11 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
   memset ((char *) buf + c->len, 0,
           round_up (s.end, partial ? entry_unit_size (v->w->header)
                     : v->w->header->cluster_size) - s.end);
-  r = partial ? store_part (&s, run.kind == RUN_RESERVED, run.host)
-    : store_clusters (&s);
+  /* R5: a forged entry may point to where a table was put just now. */
+  r = run.kind == RUN_RESERVED ? l2_lookup (v->w->l2, start, c->len, &run) : 0;
+  if (r == 0)
+    r = partial ? store_part (&s, run.kind == RUN_RESERVED, run.host)
+      : store_clusters (&s);
   l2_edit_end (&edit);
   c->copied = s.copied;
   return r;
