@@ -509,11 +509,12 @@ parse_extensions (struct parse *p)
     memcpy (&ext, p->buf + pos, sizeof ext);
     type = get32 (ext.type);
     len = get32 (ext.len);
-    if (type == QCOW2_EXT_END)
-      break;
+    /* QEMU refuses this of the end mark, too. */
     if (!range_within (pos + sizeof ext, len, end))
       return refuse (p, pos, "header extension 0x%08" PRIx32 " has %" PRIu32
                      " bytes, which do not fit before %" PRIu64, type, len, end);
+    if (type == QCOW2_EXT_END)
+      break;
     bit = extension_bit (type);
     if (seen & bit)
       return refuse (p, pos, "header extension 0x%08" PRIx32 " appears twice",

@@ -126,6 +126,7 @@ bad v3 'extension' 116 I 0xffffffff
 bad v3 'extension' 116 I 65417
 bad v3 'extension' 112 I 0x77777777 116 I 0xfffffff8
 bad backing 'extension' 116 I 0x1000
+bad v3 'extension' 112 I 0 116 I 0xffffff00
 bad v3 'extension|encrypt' 112 I 0x0537be77 116 I 16 32 I 2 120 Q 0x50001 128 Q 512
 bad v3 'extension|encrypt' 112 I 0x0537be77 116 I 15 32 I 2
 # Tables on top of each other.

@@ -150,6 +150,10 @@ static const struct {
   { "which do not fit before 4096", { { 116, 4, UINT32_MAX } }, 0 },
   { "the backing file's format has a name of 16 bytes", { { 116, 4, 16 } }, 0 },
   { NULL, { { 112, 4, 0x12345678 } }, 0 },
+  /* The end mark has a length, too. */
+  { "header extension 0x00000000 has 4096 bytes, which do not fit before 4096",
+    { { 112, 4, 0 }, { 116, 4, 4096 } }, 0 },
+  { NULL, { { 112, 4, 0 }, { 116, 4, 16 } }, 0 },
 
   /* Version 2 has no features; what would be its features are extensions. */
   { NULL, { F32 (version, 2), F64 (incompatible_features, 0) }, 0 },
