@@ -14,7 +14,8 @@
  *
  * Names are those of files in the directory, which is opened once: nobody can turn it
  * into another one later.  A name has no slash, does not begin with a dot, and is never
- * followed if it is a symbolic link, also if it becomes one at the last moment.
+ * followed if it is a symbolic link, also if it becomes one at the last moment.  A client
+ * may ask for anything, so a name is made printable before it gets into a message.
  *
  * Locks: `lock' guards the list, and states and users of images.
  */
@@ -24,6 +25,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +45,8 @@ struct dir_image {
   unsigned users;
   enum { OPENING, OPEN, CLOSING } state;
 
-  char *name, *path;            /* constant */
+  char *name;                   /* constant */
+  char *path;                   /* likewise; for messages, fit for them */
   struct disk *disk;            /* constant while OPEN */
 };
 
@@ -183,9 +186,11 @@ static struct dir_image *
 new_image (const struct dir *dir, const char *name)
 {
   struct dir_image *image = calloc (1, sizeof *image);
+  char text[PRINTABLE_SIZE (NAME_MAX)];
 
   if (image == NULL || (image->name = strdup (name)) == NULL ||
-      asprintf (&image->path, "%s/%s", dir->options.path, name) == -1) {
+      asprintf (&image->path, "%s/%s", dir->options.path,
+                printable (name, NAME_MAX, text, sizeof text)) == -1) {
     nbdkit_error ("calloc: %m");
     if (image) {
       image->path = NULL;
