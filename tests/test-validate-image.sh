@@ -118,6 +118,10 @@ validate 2 --jobs 0 images/a.qcow2
 validate 3 --plugin "$tmp/none.so" images/a.qcow2
 validate 3 --nbdkit "$tmp/none" images/a.qcow2
 validate 3 --timeout 0.000001 images/a.qcow2
+# Nobody hashes that in half a second: it is late, and not damaged.
+make_image huge.qcow2 1T
+validate 3 --hash --timeout 0.5 huge.qcow2
+grep 'longer than 0.5 seconds' out
 status=0
 nbdkit-qcow2-validate --json "$tmp/none/x" images/a.qcow2 || status=$?
 [ "$status" = 3 ]
@@ -178,6 +182,19 @@ if mkfs.ext4 -V 2> /dev/null && e2fsck -V 2> /dev/null; then
   qemu-io -f qcow2 -c 'write -P 0x55 5k 1k' part.qcow2
   qemu-io -f qcow2 -c 'write -P 0x55 1028k 2k' part.qcow2
   validate 1 --fsck part.qcow2
+  # Nor is it the image's fault if there is no room for the copy, or no memory.
+  nbdcopy=$(type -P nbdcopy)
+  for how in 'exit 1' 'kill -9 $$'; do
+    printf '#!/bin/bash\ncase "$2" in */volume) %s;; esac\nexec "%s" "$@"\n' \
+      "$how" "$nbdcopy" > bin/nbdcopy
+    chmod +x bin/nbdcopy
+    hash -r
+    validate 3 --fsck fs.qcow2
+    grep '^not ok .*fs.qcow2: filesystem$' out
+    grep -E 'can be read, but not be copied|killed by signal 9' out
+  done
+  rm bin/nbdcopy
+  hash -r
 fi
 
 [ "$before" = "$(sha256sum images/*)" ] || fail "an image was changed"
