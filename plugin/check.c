@@ -436,6 +436,8 @@ check_image (const struct check_options *options, struct check **ret)
   }
   c->options = options;
   c->result.mode = mode_name (options->mode);
+  if (options->report && checkreport_check (options->report) == -1)
+    goto error;
   if (run (c) == -1)
     goto error;
   if (options->report && checkreport_write (&c->result, options->report) == -1)

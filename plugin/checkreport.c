@@ -352,6 +352,34 @@ replace (const struct check_result *r, const char *path)
   return -1;
 }
 
+/* Only a report, or nothing at all, is replaced: check-report=disk.qcow2 must not cost
+ * anybody a disk. */
+int
+checkreport_check (const char *path)
+{
+  struct stat st;
+  char first = 0;
+  int fd;
+
+  if (stat (path, &st) == -1)
+    return 0;                   /* writing it will tell */
+  if (S_ISREG (st.st_mode) && st.st_size > 0) {
+    fd = open (path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd == -1 || read (fd, &first, 1) != 1)
+      first = 0;
+    if (fd != -1)
+      close (fd);
+  }
+  if (S_ISBLK (st.st_mode) ||
+      (S_ISREG (st.st_mode) && st.st_size > 0 && first != '{')) {
+    nbdkit_error ("check-report=%s: it is there already, and holds something other "
+                  "than a report", path);
+    errno = EEXIST;
+    return -1;
+  }
+  return 0;
+}
+
 int
 checkreport_write (const struct check_result *r, const char *path)
 {

@@ -85,7 +85,7 @@ assert r["verdict"] == "corrupt" and not r["ok"]
 PY
 
 # It replaces what is there; where it can't be written nothing is served.
-echo old > "$tmp/old"
+echo "{}" > "$tmp/old"
 ln -s old "$tmp/link"
 report="$tmp/link"
 if check "$img" check=quick; then fail "was served"; fi
@@ -104,3 +104,15 @@ check "$img" check=quick | "$python" -m json.tool
 refused "check-report= needs check=" "$img" check-report="$tmp/r.json"
 refused "check=no: must be off, quick, full or repair" "$img" check=no
 refused "untrusted=true does not go with check=repair" "$img" untrusted=true check=repair
+
+# A report never replaces an image, the one that is checked or another.
+make_image "$tmp/kept.qcow2" 1M
+make_image "$tmp/other.qcow2" 1M
+cp "$tmp/kept.qcow2" "$tmp/kept.before"
+for image in kept other; do
+  if "$NBDKIT" -U - "$PLUGIN" "$tmp/$image.qcow2" check=quick \
+       check-report="$tmp/kept.qcow2" --run true; then
+    fail "a report was written over an image"
+  fi
+  cmp "$tmp/kept.qcow2" "$tmp/kept.before"
+done
