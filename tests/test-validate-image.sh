@@ -126,6 +126,14 @@ status=0
 nbdkit-qcow2-validate --json "$tmp/none/x" images/a.qcow2 || status=$?
 [ "$status" = 3 ]
 
+# A forgotten name of a report costs no image.
+for option in --json --junit; do
+  status=0
+  nbdkit-qcow2-validate "$option" images/*.qcow2 || status=$?
+  [ "$status" = 2 ]
+done
+[ "$(sha256sum images/*)" = "$before" ]
+
 # In use.
 start_nbdkit images/c.qcow2
 nbdsh_run -c 'h.pwrite(b"1", 0)' -c 'h.pwrite(b"0", 0)' -c 'h.zero(4096, 0)' -c 'h.flush()'
