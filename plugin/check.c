@@ -425,6 +425,18 @@ run (struct check *c)
   return 0;
 }
 
+void
+check_unopened (struct check *c)
+{
+  const char *report = c->options->report;
+
+  c->result.verdict = CHECK_FAILED;
+  checkreport_line (&c->result, c->line, sizeof c->line);
+  if (report)
+    checkreport_write (&c->result, report);
+  nbdkit_error ("%s", c->line);
+}
+
 int
 check_image (const struct check_options *options, struct check **ret)
 {
@@ -449,7 +461,6 @@ check_image (const struct check_options *options, struct check **ret)
     errno = EUCLEAN;
     goto error;
   }
-  c->options = NULL;
   *ret = c;
   return 0;
 

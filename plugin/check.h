@@ -30,6 +30,10 @@ struct check;
 extern int check_image (const struct check_options *, struct check **);
 extern void check_free (struct check *);        /* NULL is fine */
 
+/* The disk could not be opened after all (a wrong passphrase, no backing file ...): the
+ * report, and one line, say that the check has failed. */
+extern void check_unopened (struct check *);
+
 /* One line that says what was found.  Belongs to the check. */
 extern const char *check_line (const struct check *);
 

@@ -113,7 +113,7 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
          sums.leaks, plural (sums.leaks));
     break;
   case CHECK_FAILED:
-    ADD ("could not be checked to the end, not served");
+    ADD ("could not be checked to the end or opened, not served");
     break;
   }
   if (r->n > 1)

@@ -48,6 +48,12 @@ flatten (struct params *p)
   return 0;
 }
 
+static void
+tell (const struct check *check)
+{
+  fprintf (stderr, "qcow2: %s\n", check_line (check));
+}
+
 int
 prepare_disk (struct params *p, struct disk **disk)
 {
@@ -56,10 +62,9 @@ prepare_disk (struct params *p, struct disk **disk)
 
   if (r == 0 && p->check.mode != CHECK_OFF)
     r = check_image (&p->check, &check);
-  if (check)
-    fprintf (stderr, "qcow2: %s\n", check_line (check));
   /* Changes need the image for themselves. */
-  if (p->nr_edits > 0 || p->nr_bitmaps > 0 || p->flatten) {
+  if (check && (p->nr_edits > 0 || p->nr_bitmaps > 0 || p->flatten)) {
+    tell (check);
     check_free (check);
     check = NULL;
   }
@@ -71,6 +76,10 @@ prepare_disk (struct params *p, struct disk **disk)
     r = disk_edit_bitmaps (&p->options, p->bitmaps, p->nr_bitmaps);
   if (r == 0)
     r = disk_open (&p->options, disk);
+  if (check && r == 0)
+    tell (check);
+  else if (check)
+    check_unopened (check);
   check_free (check);           /* the disk has its own locks now */
   params_forget_passphrase (p);
   if (r == -1)

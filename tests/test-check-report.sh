@@ -116,3 +116,21 @@ for image in kept other; do
   fi
   cmp "$tmp/kept.qcow2" "$tmp/kept.before"
 done
+
+# What is in order but can't be opened is not told to be clean: no passphrase, no backing
+# file.
+make_image "$tmp/over.qcow2" 1M
+qemu-img rebase -u -f qcow2 -b nowhere.qcow2 -F qcow2 "$tmp/over.qcow2"
+qemu-img create -q -f qcow2 --object secret,id=s,data=x \
+  -o encrypt.format=aes,encrypt.key-secret=s "$tmp/aes.qcow2" 1M
+for name in over aes; do
+  rm -f "$report"
+  if check "$tmp/$name.qcow2" check=quick 2> "$tmp/err"; then fail "was served"; fi
+  cat "$tmp/err"
+  grep -q clean "$tmp/err" && fail "said clean"
+  tail -n 1 "$tmp/err" | grep "check=quick: could not be"
+  "$python" -c '
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert r["verdict"] == "failed" and not r["ok"], r' "$report"
+done
