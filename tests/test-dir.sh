@@ -248,3 +248,34 @@ if qemu-img create -q -f qcow2 --object secret,id=s,data=hush \
   nbdinfo --size "$(export_uri 1.qcow2)"
   stop_nbdkit
 fi
+
+# The list has an end, for nbdkit's sake, and holds no name that would spoil it.
+many="$tmp/many"
+mkdir "$many"
+make_image "$many/a.qcow2" 1M
+cp "$many/a.qcow2" "$many/"$'\xff.qcow2'
+cp "$many/a.qcow2" "$many/"$'\xc3\xbc.qcow2'
+start_nbdkit dir="$many"
+nbdinfo --list --json "$uri" | "$python" -c '
+import json, sys
+names = [e["export-name"] for e in json.loads(sys.stdin.buffer.read().decode())["exports"]]
+assert sorted(names) == ["a.qcow2", "\u00fc.qcow2"], names'
+stop_nbdkit
+head -c 512 "$many/a.qcow2" > "$tmp/start"
+"$python" - "$many" "$tmp/start" <<'PY'
+import os, sys
+start = open(sys.argv[2], "rb").read()
+for i in range(10100):
+    with open(os.path.join(sys.argv[1], "%d.qcow2" % i), "wb") as f:
+        f.write(start[:112])
+PY
+start_nbdkit dir="$many"
+"$python" - "$sock" <<'PY'
+import nbd, sys
+h = nbd.NBD()
+h.set_opt_mode(True)
+h.connect_unix(sys.argv[1])
+n = h.opt_list(lambda name, description: 0)
+assert n == 10000, n
+PY
+stop_nbdkit
