@@ -8,6 +8,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -109,4 +110,17 @@ rng_next (struct rng *r)
   r->s ^= r->s >> 7;
   r->s ^= r->s << 17;
   return r->s * UINT64_C (0x2545f4914f6cdd1d);
+}
+
+void
+run_threads (void *(*work) (void *), void *array, size_t size, unsigned n)
+{
+  pthread_t *threads = calloc (n, sizeof *threads);
+
+  CHECK (threads != NULL);
+  for (unsigned i = 0; i < n; i++)
+    CHECK (pthread_create (&threads[i], NULL, work, (char *) array + i * size) == 0);
+  for (unsigned i = 0; i < n; i++)
+    CHECK (pthread_join (threads[i], NULL) == 0);
+  free (threads);
 }

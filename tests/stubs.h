@@ -43,4 +43,9 @@ rng_below (struct rng *r, uint64_t n)
   return n ? rng_next (r) % n : 0;
 }
 
+/* Calls WORK for each of the N elements (of SIZE bytes) of ARRAY, each in a thread, and
+ * waits for all. */
+extern void run_threads (void *(*work) (void *), void *array, size_t size,
+                         unsigned n);
+
 #endif /* TEST_STUBS_H */

@@ -316,7 +316,7 @@ work (void *opaque)
 }
 
 static void
-run_threads (struct trial *t, struct rng *rng)
+run_workers (struct trial *t, struct rng *rng)
 {
   struct worker workers[THREADS];
   const unsigned n = 1 + rng_below (rng, THREADS);
@@ -457,7 +457,7 @@ one_session (struct trial *t, struct rng *rng, bool errors)
   if (errors && when == 2)
     random_fault (t, rng);
   if (rng_below (rng, 8) != 0)
-    run_threads (t, rng);
+    run_workers (t, rng);
   if (errors && when < 2) {
     leaks = disk_flush (t->disk) == -1 || t->unfinished;
     simdisk_fault (t->sim, &first_write);

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <string.h>
 
 #include <zlib.h>
@@ -467,7 +466,6 @@ test_damage (struct rng *r, unsigned type, unsigned rounds)
 
 /* Many threads, one pool. */
 struct worker {
-  pthread_t thread;
   uint64_t seed, stream;
 };
 
@@ -504,10 +502,8 @@ test_threads (uint64_t seed)
   for (int i = 0; i < 4; i++) {
     w[i].seed = seed;
     w[i].stream = 100 + i;
-    CHECK (pthread_create (&w[i].thread, NULL, work, &w[i]) == 0);
   }
-  for (int i = 0; i < 4; i++)
-    pthread_join (w[i].thread, NULL);
+  run_threads (work, w, sizeof w[0], 4);
 }
 
 static void

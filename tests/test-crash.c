@@ -421,7 +421,7 @@ work (void *opaque)
 }
 
 static void
-run_threads (struct trial *t, struct rng *rng)
+run_workers (struct trial *t, struct rng *rng)
 {
   struct worker workers[4];
   unsigned i;
@@ -615,7 +615,7 @@ one_time (struct trial *t, struct rng *rng)
     if (disk_connect (t->disk, &writable) == -1 || !writable)
       FAIL ("connect failed");
     t->cuts_left = 30;
-    run_threads (t, rng);
+    run_workers (t, rng);
     t->cuts_left += 6;
     stamp = ledger_flush_begin (t->ledger);
     if (disk_disconnect (t->disk, true) == -1)

@@ -9,7 +9,6 @@
 
 #include <endian.h>
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 
 #include <openssl/evp.h>
@@ -403,7 +402,6 @@ test_refused (void)
 /* --- threads: many, with one cipher --- */
 
 struct worker {
-  pthread_t thread;
   struct crypt_cipher *cipher;
   const uint8_t *plain, *secret;        /* sectors 0 .. 99 */
   uint64_t seed;
@@ -453,10 +451,8 @@ test_threads (const struct crypt_spec *spec, uint64_t seed)
     w[i].secret = secret;
     w[i].seed = seed;
     w[i].number = i;
-    CHECK (pthread_create (&w[i].thread, NULL, work, &w[i]) == 0);
   }
-  for (int i = 0; i < 6; i++)
-    pthread_join (w[i].thread, NULL);
+  run_threads (work, w, sizeof w[0], 6);
   crypt_free (w[0].cipher);
 }
 

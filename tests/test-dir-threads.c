@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -31,7 +30,6 @@ static time_t deadline;
 
 struct client {
   struct rng rng;
-  pthread_t thread;
   unsigned number;
   /* What was written where, by this client: one byte for each piece, 0 is nothing. */
   unsigned char written[IMAGES][AREA / 4096];
@@ -168,10 +166,8 @@ main (void)
   for (unsigned i = 0; i < THREADS; i++) {
     clients[i].number = i;
     rng_init (&clients[i].rng, seed, i);
-    CHECK (pthread_create (&clients[i].thread, NULL, client, &clients[i]) == 0);
   }
-  for (unsigned i = 0; i < THREADS; i++)
-    pthread_join (clients[i].thread, NULL);
+  run_threads (client, clients, sizeof clients[0], THREADS);
   dir_get_stats (dir, &stats);
   CHECK (stats.alloc.allocated > 0);
   CHECK (dir_close (dir) == 0);

@@ -499,7 +499,7 @@ work (void *opaque)
 }
 
 static void
-run_threads (const struct trial *t, struct rng *rng)
+run_workers (const struct trial *t, struct rng *rng)
 {
   struct worker workers[4];
   struct pieces pieces;
@@ -662,7 +662,7 @@ one_image (struct rng *rng, time_t deadline)
       run_no_sync (&t, rng_below (rng, syncing));
       break;
     case 9:
-      run_threads (&t, rng);
+      run_workers (&t, rng);
     }
 
   blob_free (&t.initial);

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -735,15 +734,11 @@ test_threads (bool drop_cache)
   };
   struct hostfile *f = fresh (&opts);
   struct worker workers[4];
-  pthread_t threads[4];
   struct stat st;
 
-  for (unsigned i = 0; i < 4; i++) {
-    workers[i] = (struct worker) { f, i };
-    CHECK (pthread_create (&threads[i], NULL, work, &workers[i]) == 0);
-  }
   for (unsigned i = 0; i < 4; i++)
-    pthread_join (threads[i], NULL);
+    workers[i] = (struct worker) { f, i };
+  run_threads (work, workers, sizeof workers[0], 4);
   CHECK (stat (path, &st) == 0);
   CHECK (hostfile_size (f) == (uint64_t) st.st_size);
   CHECK (hostfile_size (f) == 300 * 4 * 256);

@@ -9,7 +9,6 @@
 
 #include <inttypes.h>
 #include <malloc.h>
-#include <pthread.h>
 #include <string.h>
 #include <time.h>
 
@@ -192,7 +191,6 @@ struct bench_thread {
   struct rng rng;
   uint64_t sum;
   double ns;
-  pthread_t thread;
 };
 
 static void *
@@ -239,10 +237,8 @@ bench (const char *what, unsigned fragment, bool raw)
     for (unsigned i = 0; i < threads; i++) {
       b[i] = (struct bench_thread) { .space = space };
       rng_init (&b[i].rng, 7, i);
-      CHECK (pthread_create (&b[i].thread, NULL, bench_thread, &b[i]) == 0);
     }
-    for (unsigned i = 0; i < threads; i++)
-      pthread_join (b[i].thread, NULL);
+    run_threads (bench_thread, b, sizeof b[0], threads);
     printf ("%-20s %u thread%s %6.1f ns per hit\n", what, threads,
             threads > 1 ? "s:" : ": ", b[0].ns);
   }

@@ -464,7 +464,7 @@ work (void *opaque)
 }
 
 static void
-run_threads (struct trial *t, struct rng *rng)
+run_workers (struct trial *t, struct rng *rng)
 {
   struct worker workers[8];
   unsigned i;
@@ -789,7 +789,7 @@ one_image (struct rng *rng)
   if (rng_below (rng, 2))
     read_only_visit (&t, rng);
   for (i = 0; i < cycles; i++) {
-    run_threads (&t, rng);
+    run_workers (&t, rng);
     check_file ();
     adopt_shared (&t);
     if (rng_below (rng, 2)) {
