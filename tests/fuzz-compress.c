@@ -4,9 +4,7 @@
  * where the process may not read on, so that libraries that were built without
  * sanitizers are caught, too.
  *
- * With an engine (clang -fsanitize=fuzzer -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)
- * this is a fuzzer.  Without one it is a program that runs the files that it is
- * given, or, without arguments, SEED's worth of damaged clusters.
+ * How it runs: see fuzzing.h.
  *
  * The first byte of the input is the type and the cluster size, eight more are a
  * descriptor, the rest is the stream.
@@ -20,13 +18,11 @@
 #include <unistd.h>
 
 #include "compress.h"
-#include "stubs.h"
+#include "fuzzing.h"
 
 #define HEAD 9
 #define MAX_STREAM (1u << 20)
 #define MAX_BITS 16
-
-extern int LLVMFuzzerTestOneInput (const uint8_t *data, size_t size);
 
 /* ROOM bytes before a page that must not be touched; returns the page. */
 static uint8_t *
@@ -91,21 +87,7 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
   return 0;
 }
 
-#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-
-static void
-run_file (const char *path)
-{
-  uint8_t *data = malloc (HEAD + MAX_STREAM);
-  FILE *fp = fopen (path, "rb");
-  size_t n;
-
-  CHECK (data != NULL && fp != NULL);
-  n = fread (data, 1, HEAD + MAX_STREAM, fp);
-  fclose (fp);
-  LLVMFuzzerTestOneInput (data, n);
-  free (data);
-}
+#ifndef FUZZING
 
 /* Clusters of our own making, damaged in several places. */
 static void
@@ -159,11 +141,9 @@ run_random (unsigned rounds)
 int
 main (int argc, char *argv[])
 {
-  for (int i = 1; i < argc; i++)
-    run_file (argv[i]);
-  if (argc == 1)
+  if (!fuzz_files (argc, argv, HEAD + MAX_STREAM))
     run_random (2500);
   return 0;
 }
 
-#endif
+#endif /* !FUZZING */

@@ -2,9 +2,7 @@
  *
  * Anything at all as the first cluster of an image.
  *
- * With clang -fsanitize=fuzzer -DFUZZING this is a libFuzzer target; otherwise
- * it reads the files named on the command line, or without any, a
- * valid header with random damage (SEED in the environment replays a run).
+ * How it runs: see fuzzing.h.
  */
 
 #include <config.h>
@@ -13,11 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzzing.h"
 #include "header-image.h"
 #include "header.h"
-#include "stubs.h"
-
-extern int LLVMFuzzerTestOneInput (const uint8_t *data, size_t size);
 
 /* What holds for every header that is accepted. */
 static void
@@ -51,14 +47,10 @@ check_accepted (const struct header *h, uint64_t file_size)
 int
 LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
 {
-  /* Exactly as long as it is: a look beyond its end is seen. */
-  uint8_t *copy = malloc (size > 0 ? size : 1);
+  uint8_t *copy = fuzz_copy (data, size);
   const uint64_t sizes[] = { size, IMAGE_FILE_SIZE, UINT64_C (1) << 60 };
   struct header h;
 
-  CHECK (copy != NULL);
-  if (size > 0)
-    memcpy (copy, data, size);
   quiet_errors = true;
   for (int i = 0; i < 3; i++) {
     if (sizes[i] < size)
@@ -68,14 +60,8 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
       check_accepted (&h, sizes[i]);
       header_free (&h);
     }
-    else {
-      const char *text = last_error ();
-
-      /* One line, that says something. */
-      CHECK (strncmp (text, "fuzz: ", 6) == 0);
-      for (const char *s = text; *s; s++)
-        CHECK (*s >= 0x20 && *s < 0x7f);
-    }
+    else
+      fuzz_check_error ();
   }
   quiet_errors = false;
   free (copy);
@@ -83,17 +69,6 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
 }
 
 #ifndef FUZZING
-
-static void
-replay (const char *name)
-{
-  static uint8_t buf[1 << 21];
-  FILE *fp = fopen (name, "re");
-
-  CHECK (fp != NULL);
-  LLVMFuzzerTestOneInput (buf, fread (buf, 1, sizeof buf, fp));
-  fclose (fp);
-}
 
 /* A few fields or bytes of a valid image, changed. */
 static void
@@ -143,11 +118,8 @@ main (int argc, char *argv[])
   struct rng rng;
   size_t end;
 
-  if (argc > 1) {
-    for (int i = 1; i < argc; i++)
-      replay (argv[i]);
+  if (fuzz_files (argc, argv, 1 << 21))
     return 0;
-  }
 
   rng_init (&rng, seed_from_env (), 0);
   end = image_build (valid);

@@ -2,25 +2,20 @@
  *
  * Anything at all as the LUKS header of an image, and as its key material.
  *
- * With clang -fsanitize=fuzzer -DFUZZING this is a libFuzzer target; otherwise
- * it reads the files named on the command line, or without any, a
- * valid header with random damage (SEED in the environment replays a run).
+ * How it runs: see fuzzing.h.
  */
 
 #include <config.h>
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzzing.h"
 #include "luks-image.h"
 #include "luks.h"
-#include "stubs.h"
 
 #define PASSPHRASE "open sesame"
-
-extern int LLVMFuzzerTestOneInput (const uint8_t *data, size_t size);
 
 struct area {
   const uint8_t *data;
@@ -78,12 +73,8 @@ int
 LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
 {
   const uint64_t lengths[] = { size, 2 << 20, UINT64_MAX };
-  /* Exactly as long as it is: a look beyond its end is seen. */
-  uint8_t *copy = malloc (size > 0 ? size : 1);
+  uint8_t *copy = fuzz_copy (data, size);
 
-  CHECK (copy != NULL);
-  if (size > 0)
-    memcpy (copy, data, size);
   quiet_errors = true;
   for (int i = 0; i < 3; i++) {
     struct area a = { copy, size, lengths[i] };
@@ -95,9 +86,7 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
     if (luks_parse ("fuzz", copy, size, lengths[i], &l) == -1) {
       CHECK (errno == EINVAL || errno == ENOTSUP);
       CHECK (error_count () == before + 1);
-      CHECK (strncmp (last_error (), "fuzz: ", 6) == 0);
-      for (const char *s = last_error (); *s; s++)
-        CHECK (*s >= 0x20 && *s < 0x7f);
+      fuzz_check_error ();
       continue;
     }
     if (check_accepted (&a) && i == 1) {
@@ -115,17 +104,6 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
 }
 
 #ifndef FUZZING
-
-static void
-replay (const char *name)
-{
-  static uint8_t buf[3 << 20];
-  FILE *fp = fopen (name, "re");
-
-  CHECK (fp != NULL);
-  LLVMFuzzerTestOneInput (buf, fread (buf, 1, sizeof buf, fp));
-  fclose (fp);
-}
 
 /* A few fields, names or bytes, changed. */
 static void
@@ -177,11 +155,8 @@ main (int argc, char *argv[])
   static uint8_t valid[3 << 20], buf[3 << 20];
   struct rng rng;
 
-  if (argc > 1) {
-    for (int i = 1; i < argc; i++)
-      replay (argv[i]);
+  if (fuzz_files (argc, argv, 3 << 20))
     return 0;
-  }
 
   rng_init (&rng, seed_from_env (), 0);
   LLVMFuzzerTestOneInput (valid, 0);
