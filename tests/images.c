@@ -408,6 +408,19 @@ image_fill (const char *name, const struct image_spec *spec,
 }
 
 void
+image_over_raw (struct image_spec *spec, struct rng *rng, uint64_t size, int n,
+                struct blob *contents)
+{
+  const struct image_spec raw = { .raw = true, .size = size };
+
+  image_create ("below", &raw);
+  image_fill ("below", &raw, rng, n);
+  blob_load ("below", contents);
+  spec->backing = "below";
+  spec->backing_raw = true;
+}
+
+void
 image_snapshot (const char *name, const char *snapshot)
 {
   struct command c = { .n = 0 };
@@ -428,11 +441,40 @@ image_bitmap (const char *name, const char *bitmap, unsigned granularity_bits)
   command_add (&c, "qemu-img");
   command_add (&c, "bitmap");
   command_add (&c, "--add");
-  command_add (&c, "-g");
-  command_add (&c, "%" PRIu64, UINT64_C (1) << granularity_bits);
+  if (granularity_bits > 0) {
+    command_add (&c, "-g");
+    command_add (&c, "%" PRIu64, UINT64_C (1) << granularity_bits);
+  }
   add_image (&c, name, NULL, false);
   command_add (&c, "%s", bitmap);
   command_must (&c);
+}
+
+void
+image_bitmap_disable (const char *name, const char *bitmap)
+{
+  struct command c = { .n = 0 };
+
+  command_add (&c, "qemu-img");
+  command_add (&c, "bitmap");
+  command_add (&c, "--disable");
+  add_image (&c, name, NULL, false);
+  command_add (&c, "%s", bitmap);
+  command_must (&c);
+}
+
+void
+image_print (const struct image_spec *spec)
+{
+  printf ("v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s%s",
+          spec->version, spec->cluster_size, spec->size, spec->refcount_bits,
+          spec->extended ? ", subclusters" : "",
+          spec->preallocation ? ", " : "",
+          spec->preallocation ? spec->preallocation : "",
+          spec->backing ? ", backing file" : "",
+          spec->data_file_raw ? ", raw data file"
+          : spec->data_file ? ", data file" : "",
+          spec->encrypt ? ", encrypted" : "");
 }
 
 void
@@ -453,6 +495,18 @@ image_contents (const char *name, const char *snapshot, struct blob *b)
   command_must (&c);
   blob_load ("contents", b);
   unlink ("contents");
+}
+
+bool
+image_shows (const char *name, const char *snapshot, const struct blob *expected)
+{
+  struct blob b;
+  bool same;
+
+  image_contents (name, snapshot, &b);
+  same = blob_same (&b, expected);
+  blob_free (&b);
+  return same;
 }
 
 int
@@ -519,4 +573,31 @@ blob_free (struct blob *b)
   free (b->data);
   b->data = NULL;
   b->len = 0;
+}
+
+bool
+blob_same (const struct blob *a, const struct blob *b)
+{
+  return a->len == b->len && memcmp (a->data, b->data, a->len) == 0;
+}
+
+uint64_t
+blob_get (const struct blob *b, uint64_t at, unsigned bytes)
+{
+  uint64_t value = 0;
+  unsigned i;
+
+  for (i = 0; i < bytes; i++)
+    value = value << 8 | (at < b->len && i < b->len - at ? b->data[at + i] : 0);
+  return value;
+}
+
+void
+blob_put (struct blob *b, uint64_t at, uint64_t value, unsigned bytes)
+{
+  while (bytes-- > 0) {
+    if (at < b->len && bytes < b->len - at)
+      b->data[at + bytes] = value;
+    value >>= 8;
+  }
 }

@@ -63,20 +63,35 @@ extern void image_create (const char *name, const struct image_spec *);
  * differ everywhere, zeros, discards. */
 extern void image_fill (const char *name, const struct image_spec *,
                         struct rng *, int n);
+/* Before image_create: makes a raw file "below", with N changes, that SPEC's image will
+ * lie upon.  CONTENTS receives what it holds. */
+extern void image_over_raw (struct image_spec *, struct rng *, uint64_t size,
+                            int n, struct blob *contents);
 extern void image_snapshot (const char *name, const char *snapshot);
-/* Adds a persistent bitmap that follows changes. */
+/* Adds a persistent bitmap that follows changes.  GRANULARITY_BITS 0: QEMU's choice. */
 extern void image_bitmap (const char *name, const char *bitmap,
                           unsigned granularity_bits);
+/* It follows no more. */
+extern void image_bitmap_disable (const char *name, const char *bitmap);
+/* A few words for the log, without a newline. */
+extern void image_print (const struct image_spec *);
 
 /* What an independent reader sees: the whole guest contents, through all backing
  * files; of an internal snapshot unless NULL. */
 extern void image_contents (const char *name, const char *snapshot,
                             struct blob *);
+/* Is that what it sees? */
+extern bool image_shows (const char *name, const char *snapshot,
+                         const struct blob *expected);
 /* qemu-img check's exit status. */
 extern int image_check (const char *name);
 
 extern void blob_load (const char *name, struct blob *);
 extern void blob_save (const char *name, const struct blob *);
 extern void blob_free (struct blob *);
+extern bool blob_same (const struct blob *, const struct blob *);
+/* A big-endian number of so many BYTES.  All is zeros behind the end, and stays so. */
+extern uint64_t blob_get (const struct blob *, uint64_t at, unsigned bytes);
+extern void blob_put (struct blob *, uint64_t at, uint64_t value, unsigned bytes);
 
 #endif /* TEST_IMAGES_H */

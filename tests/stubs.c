@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "hostfile.h"
 #include "report.h"
 #include "stubs.h"
 
@@ -124,3 +125,15 @@ run_threads (void *(*work) (void *), void *array, size_t size, unsigned n)
     CHECK (pthread_join (threads[i], NULL) == 0);
   free (threads);
 }
+
+static int
+skip_sync (void *opaque, const char *path, enum hostfile_op op,
+           const struct iovec *iov, int niov, uint64_t offset, uint64_t bytes,
+           bool dsync)
+{
+  (void) opaque; (void) path; (void) iov; (void) niov;
+  (void) offset; (void) bytes; (void) dsync;
+  return op == HOSTFILE_OP_SYNC;
+}
+
+const struct hostfile_hooks without_sync = { .before = skip_sync };

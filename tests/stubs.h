@@ -43,6 +43,10 @@ rng_below (struct rng *r, uint64_t n)
   return n ? rng_next (r) % n : 0;
 }
 
+/* No waiting for the host's disk: nobody will cut its power. */
+struct hostfile_hooks;
+extern const struct hostfile_hooks without_sync;
+
 /* Calls WORK for each of the N elements (of SIZE bytes) of ARRAY, each in a thread, and
  * waits for all. */
 extern void run_threads (void *(*work) (void *), void *array, size_t size,

@@ -24,10 +24,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
@@ -35,9 +33,10 @@
 #include "disk.h"
 #include "images.h"
 #include "simdisk.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
-#define SURVIVOR "crashed.qcow2"
 #define THREADS 3
 #define LONGEST (UINT64_C (256) << 10)
 
@@ -69,21 +68,9 @@ struct trial {
 struct worker {
   struct trial *t;
   struct rng rng;
-  pthread_t thread;
 };
 
-static uint64_t seed;
-static unsigned iteration;
-static time_t deadline;
 static unsigned nr_cuts, nr_valid, nr_reopened, nr_failed;
-
-#define FAIL(...)                                                       \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
 
 /* --- judging --- */
 
@@ -157,33 +144,15 @@ static unsigned long
 judge (struct trial *t, const struct blob *file, bool exact,
        bool leaks_allowed, const char *when)
 {
-  struct check_result r;
+  const unsigned long leaks = survivor_check (file, leaks_allowed, when);
   int which;
 
-  checker_check (file, &r);
-  if (r.corruptions > 0 || (r.leaks > 0 && !leaks_allowed)) {
-    blob_save (SURVIVOR, file);
-    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, r.corruptions, r.leaks,
-          r.first);
-  }
   if (checker_read (file, NULL, t->contents, t->spec.size) == -1)
     FAIL ("%s: the contents can't be read", when);
   for (which = 0; which < BITMAPS; which++)
     judge_bitmap (t, file, which, exact, when);
-  return r.leaks;
+  return leaks;
 }
-
-static int
-skip_sync (void *opaque, const char *path, enum hostfile_op op,
-           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
-           bool dsync)
-{
-  (void) opaque; (void) path; (void) iov; (void) niov;
-  (void) offset; (void) count; (void) dsync;
-  return op == HOSTFILE_OP_SYNC;
-}
-
-static const struct hostfile_hooks without_sync = { .before = skip_sync };
 
 /* What is left, in SURVIVOR, is opened and written.  What is valid follows, what is
  * in use stays so, and nothing is done to the others. */
@@ -195,7 +164,6 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   const uint64_t at = rng_below (&t->cut_rng, t->sectors) * 512;
   bool writable = true;
   struct disk *disk;
-  struct check_result r;
   struct blob b;
   int which;
 
@@ -213,10 +181,8 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
     FAIL ("after a crash: %m");
 
   blob_load (SURVIVOR, &b);
-  checker_check (&b, &r);
-  if (r.corruptions > 0 || r.leaks > leaks)
-    FAIL ("written after a crash: %lu corruptions, %lu leaks: %s",
-          r.corruptions, r.leaks, r.first);
+  if (survivor_check (&b, true, "written after a crash") > leaks)
+    FAIL ("written after a crash: more leaks");
   for (which = 0; which < BITMAPS; which++) {
     CHECK (checker_bitmap (&b, names[which], &after, t->now));
     if (after.in_use != before[which].in_use)
@@ -239,7 +205,7 @@ watch (void *opaque, enum hostfile_op op)
 
   if (t->leaving)
     n = 1 + rng_below (&t->cut_rng, 3);
-  for (; n > 0 && time (NULL) < deadline; n--) {
+  for (; n > 0 && trials_time_left (); n--) {
     const struct blob *b =
       simdisk_cut (t->sim, &t->cut_rng, simdisk_random_cut (&t->cut_rng));
 
@@ -325,26 +291,11 @@ run_workers (struct trial *t, struct rng *rng)
   for (i = 0; i < n; i++) {
     workers[i].t = t;
     rng_init (&workers[i].rng, rng_next (rng), i);
-    CHECK (pthread_create (&workers[i].thread, NULL, work, &workers[i]) == 0);
   }
-  for (i = 0; i < n; i++)
-    CHECK (pthread_join (workers[i].thread, NULL) == 0);
+  run_threads (work, workers, sizeof workers[0], n);
 }
 
 /* --- images --- */
-
-static void
-disable_bitmap (const char *name)
-{
-  struct command c = { .n = 0 };
-
-  command_add (&c, "qemu-img");
-  command_add (&c, "bitmap");
-  command_add (&c, "--disable");
-  command_add (&c, "%s", IMAGE);
-  command_add (&c, "%s", name);
-  command_must (&c);
-}
 
 /* What QEMU does not make itself: a bitmap that is in use; a cluster of bits that are
  * all set, without a host cluster. */
@@ -391,7 +342,7 @@ make_image (struct trial *t, struct rng *rng)
   for (int which = 0; which < BITMAPS; which++)
     image_bitmap (IMAGE, names[which], 9 + rng_below (rng, rng_below (rng, 2) ? 3 : 13));
   image_fill (IMAGE, spec, rng, rng_below (rng, 3));
-  disable_bitmap (names[STILL]);
+  image_bitmap_disable (IMAGE, names[STILL]);
   image_contents (IMAGE, NULL, &t->initial);
   CHECK (t->initial.len == spec->size);
   patch_bitmaps (t, rng);
@@ -583,9 +534,9 @@ one_image (struct rng *rng)
 
   make_image (&t, rng);
   rng_init (&t.cut_rng, rng_next (rng), 500);
-  printf ("%u: clusters %" PRIu64 ", size %" PRIu64 ", counts %u, "
-          "granularities %u %u\n", iteration, t.spec.cluster_size, t.spec.size,
-          t.spec.refcount_bits, t.found[FOLLOWS].granularity_bits,
+  printf ("%u: ", trials_number);
+  image_print (&t.spec);
+  printf (", granularities %u %u\n", t.found[FOLLOWS].granularity_bits,
           t.found[FOLLOWS_TOO].granularity_bits);
   fflush (stdout);
   random_sessions (&t, rng);
@@ -597,24 +548,10 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const char *iterations = getenv ("ITERATIONS");
-  const char *first = getenv ("FIRST");
-  const char *seconds = getenv ("SECONDS");
-  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
-  unsigned done;
-  struct rng rng;
+  const unsigned done = trials_run ("test-bitmap-crash", 6, 1, one_image);
 
-  seed = seed_from_env ();
-  deadline = time (NULL) + (n ? 1000000 : seconds ? atoi (seconds) : 6);
-  images_enter ("test-bitmap-crash");
-  iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; n ? done < n : time (NULL) < deadline; done++, iteration++) {
-    rng_init (&rng, seed, iteration);
-    one_image (&rng);
-  }
   printf ("%u images, %u power cuts, %u failures, %u valid bitmaps judged, "
           "%u written again\n", done, nr_cuts, nr_failed, nr_valid, nr_reopened);
   CHECK (nr_cuts > 0 && nr_valid > 0);
-  images_leave ();
   return 0;
 }

@@ -14,16 +14,15 @@
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "bytes.h"
 #include "checker.h"
 #include "disk.h"
 #include "images.h"
 #include "simdisk.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
 
@@ -45,16 +44,7 @@ struct trial {
   struct state before, after, now;
 };
 
-static uint64_t seed;
-static unsigned iteration, nr_cuts, nr_old, nr_new, nr_failed;
-
-#define FAIL(...)                                                       \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
+static unsigned nr_cuts, nr_old, nr_new, nr_failed;
 
 static void
 look (const struct blob *file, struct state *s)
@@ -80,17 +70,6 @@ same (const struct trial *t, const struct state *a, const struct state *b)
 }
 
 static void
-check_file (const struct blob *file, bool leaks, const char *when)
-{
-  struct check_result result;
-
-  checker_check (file, &result);
-  if (result.corruptions > 0 || (!leaks && result.leaks > 0))
-    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, result.corruptions,
-          result.leaks, result.first);
-}
-
-static void
 watch (void *opaque, enum hostfile_op op)
 {
   struct trial *t = opaque;
@@ -99,7 +78,7 @@ watch (void *opaque, enum hostfile_op op)
 
   (void) op;
   nr_cuts++;
-  check_file (file, true, "after a cut");
+  survivor_check (file, true, "after a cut");
   look (file, &t->now);
   if (same (t, &t->now, &t->before))
     nr_old++;
@@ -126,19 +105,6 @@ state_free (struct state *s)
     free (s->marked[i]);
 }
 
-static void
-qemu_bitmap (const char *option, const char *name)
-{
-  struct command c = { .n = 0 };
-
-  command_add (&c, "qemu-img");
-  command_add (&c, "bitmap");
-  command_add (&c, "%s", option);
-  command_add (&c, IMAGE);
-  command_add (&c, "%s", name);
-  command_must (&c);
-}
-
 /* An image, with bitmaps or without. */
 static bool
 make (struct trial *t)
@@ -153,19 +119,19 @@ make (struct trial *t)
   };
   image_create (IMAGE, &t->spec);
   if (bitmaps) {
-    qemu_bitmap ("--add", names[OLD]);
-    qemu_bitmap ("--add", names[STILL]);
+    image_bitmap (IMAGE, names[OLD], 0);
+    image_bitmap (IMAGE, names[STILL], 0);
   }
   image_fill (IMAGE, &t->spec, &t->rng, 6);
   if (bitmaps)
-    qemu_bitmap ("--disable", names[STILL]);
+    image_bitmap_disable (IMAGE, names[STILL]);
   return bitmaps;
 }
 
 static void
-run_trial (void)
+run_trial (struct rng *rng)
 {
-  struct trial t = { 0 };
+  struct trial t = { .rng = *rng };
   struct disk_options options = { .l2_cache = 1 << 20, .l2_slice = 4096 };
   struct bitmapedit edits[4];
   size_t n = 0;
@@ -174,7 +140,6 @@ run_trial (void)
   struct blob first;
   int r;
 
-  rng_init (&t.rng, seed, iteration);
   bitmaps = make (&t);
   errors = rng_below (&t.rng, 3) == 0;
   options.discard = rng_below (&t.rng, 2);
@@ -206,7 +171,7 @@ run_trial (void)
     struct blob last;
 
     blob_load (IMAGE, &last);
-    check_file (&last, false, "at the end");
+    survivor_check (&last, false, "at the end");
     look (&last, &t.after);
     blob_free (&last);
   }
@@ -241,7 +206,7 @@ run_trial (void)
   {
     const struct blob *file = simdisk_cut (t.sim, &t.rng, CUT_ALL);
 
-    check_file (file, r == -1, "at the end");
+    survivor_check (file, r == -1, "at the end");
     look (file, &t.now);
     if (r == 0 && !same (&t, &t.now, &t.after))
       FAIL ("not what came of it in peace");
@@ -257,18 +222,9 @@ run_trial (void)
 int
 main (void)
 {
-  const char *i = getenv ("ITERATIONS");
-  const char *f = getenv ("FIRST"), *sec = getenv ("SECONDS");
-  const unsigned iterations = i ? atoi (i) : 1000000;
-  const time_t deadline = time (NULL) + (sec ? atoi (sec) : 5);
+  const unsigned done = trials_run ("test-bitmap-edit-crash", 5, 1, run_trial);
 
-  seed = seed_from_env ();
-  images_enter ("test-bitmap-edit-crash");
-  for (iteration = f ? atoi (f) : 0; iteration < iterations &&
-         (i || time (NULL) < deadline); iteration++)
-    run_trial ();
-  images_leave ();
-  printf ("%u trials, %u cuts: %u old, %u new; %u failed\n", iteration, nr_cuts,
+  printf ("%u trials, %u cuts: %u old, %u new; %u failed\n", done, nr_cuts,
           nr_old, nr_new, nr_failed);
   return nr_cuts > 0 && nr_old > 0 && nr_new > 0 ? 0 : 1;
 }

@@ -18,16 +18,14 @@
  * And metadata are damaged at random, the kind of thing that strangers send: a check comes
  * to an end, with any verdict; nothing that sanitizers find; and it changes nothing.
  *
- * Environment: SEED replays; SECONDS (4); FIRST: begin with this image.
+ * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
+ * had in SECONDS, 4); FIRST: begin with this one.
  */
 
 #include <config.h>
 
-#include <endian.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
@@ -35,10 +33,11 @@
 #include "checker.h"
 #include "images.h"
 #include "simdisk.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
 #define WRONG "wrong.qcow2"
-#define SURVIVOR "crashed.qcow2"
 
 #define OFFSET_BITS UINT64_C (0x00fffffffffffe00)
 #define COPIED (UINT64_C (1) << 63)
@@ -51,20 +50,9 @@ struct trial {
   struct check_options options;
   struct simdisk *sim;
   struct rng rng;               /* within the watch: under the simdisk's lock */
-  unsigned char *contents;
 };
 
-static uint64_t seed;
-static unsigned iteration;
 static unsigned nr_cuts, nr_repaired, nr_judged, nr_faults, nr_hostile;
-
-#define FAIL(...)                                                       \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
 
 /* --- judging --- */
 
@@ -77,11 +65,8 @@ is_dirty (const struct trial *t, const struct blob *b)
 static void
 check_contents (struct trial *t, const struct blob *b, const char *when)
 {
-  if (checker_read (b, NULL, t->contents, t->spec.size) == -1 ||
-      memcmp (t->contents, t->expected.data, t->spec.size) != 0) {
-    blob_save (SURVIVOR, b);
-    FAIL ("%s: wrong contents", when);
-  }
+  if (!survivor_shows (b, NULL, &t->expected))
+    survivor_fail (b, "%s: wrong contents", when);
 }
 
 static bool
@@ -93,36 +78,10 @@ in_order (const struct blob *b)
   return r.corruptions == 0 && r.leaks == 0;
 }
 
-/* No waiting for a real disk. */
-static int
-skip_sync (void *opaque, const char *path, enum hostfile_op op,
-           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
-           bool dsync)
-{
-  (void) opaque; (void) path; (void) iov; (void) niov;
-  (void) offset; (void) count; (void) dsync;
-  return op == HOSTFILE_OP_SYNC;
-}
-
-static const struct hostfile_hooks without_sync = { .before = skip_sync };
-
 static void
 ask_qemu (struct trial *t)
 {
-  struct blob b;
-
-  if (image_check (SURVIVOR) != 0)
-    FAIL ("qemu-img check does not like what was repaired");
-  image_contents (SURVIVOR, NULL, &b);
-  if (b.len != t->spec.size || memcmp (b.data, t->expected.data, b.len) != 0)
-    FAIL ("qemu-img convert reads something else in what was repaired");
-  blob_free (&b);
-  if (t->snapshot) {
-    image_contents (SURVIVOR, "before", &b);
-    if (b.len != t->old.len || memcmp (b.data, t->old.data, b.len) != 0)
-      FAIL ("the snapshot has changed in what was repaired");
-    blob_free (&b);
-  }
+  survivor_ask_qemu (false, &t->expected, &t->old);
   nr_judged++;
 }
 
@@ -158,10 +117,8 @@ judge (struct trial *t, const struct blob *b)
   check_contents (t, b, "power cut");
   if (t->spec.version == 3 && !is_dirty (t, b) && !in_order (b) &&
       (b->len < t->before.len ||
-       memcmp (b->data, t->before.data, t->before.len) != 0)) {
-    blob_save (SURVIVOR, b);
-    FAIL ("it has changed, is not in order, and does not say so");
-  }
+       memcmp (b->data, t->before.data, t->before.len) != 0))
+    survivor_fail (b, "it has changed, is not in order, and does not say so");
   if (rng_below (&t->rng, 4) == 0)
     repair_again (t, b);
 }
@@ -180,31 +137,12 @@ watch (void *opaque, enum hostfile_op op)
 
 /* --- images --- */
 
-static uint64_t
-get_be64 (const struct blob *b, uint64_t at)
-{
-  uint64_t x = 0;
-
-  if (at + 8 <= b->len)
-    memcpy (&x, b->data + at, 8);
-  return be64toh (x);
-}
-
-static void
-put_be64 (struct blob *b, uint64_t at, uint64_t value)
-{
-  const uint64_t x = htobe64 (value);
-
-  if (at + 8 <= b->len)
-    memcpy (b->data + at, &x, 8);
-}
-
 /* Some bytes of the counts that matter. */
 static void
 spoil_refcounts (const struct trial *t, struct blob *b, struct rng *rng)
 {
   const uint64_t cs = t->spec.cluster_size;
-  const uint64_t block = get_be64 (b, get_be64 (b, 48));
+  const uint64_t block = blob_get (b, blob_get (b, 48, 8), 8);
   const uint64_t n =
     min64 (cs, div_up (div_up (b->len, cs) * t->spec.refcount_bits, 8));
   unsigned i, k = 1 + rng_below (rng, 6);
@@ -218,17 +156,17 @@ static void
 spoil_flags (const struct trial *t, struct blob *b, struct rng *rng)
 {
   const uint64_t cs = t->spec.cluster_size;
-  const uint64_t l1 = get_be64 (b, 40);
-  const uint64_t n = get_be64 (b, 32) & 0xffffffff;
+  const uint64_t l1 = blob_get (b, 40, 8);
+  const uint64_t n = blob_get (b, 32, 8) & 0xffffffff;
   uint64_t i, k, table, entry;
 
   for (i = 0; i < n; i++) {
-    table = get_be64 (b, l1 + i * 8) & OFFSET_BITS;
+    table = blob_get (b, l1 + i * 8, 8) & OFFSET_BITS;
     for (k = 0; table != 0 && k < cs / 8; k++) {
-      entry = get_be64 (b, table + k * 8);
+      entry = blob_get (b, table + k * 8, 8);
       if ((entry & OFFSET_BITS) && !(entry & COMPRESSED) &&
           rng_below (rng, 10) == 0)
-        put_be64 (b, table + k * 8, entry ^ COPIED);
+        blob_put (b, table + k * 8, entry ^ COPIED, 8);
     }
   }
 }
@@ -239,7 +177,7 @@ make_image (struct trial *t, struct rng *rng)
   static const unsigned bits[] = { 9, 9, 12, 16 };
   struct image_spec *spec = &t->spec;
 
-  spec->version = iteration % 3 == 1 ? 2 : 3;
+  spec->version = trials_number % 3 == 1 ? 2 : 3;
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
   spec->refcount_bits = spec->version == 2 ? 16 : 8 << rng_below (rng, 4);
   spec->size = 512 * (64 + rng_below (rng, 1000));
@@ -254,9 +192,9 @@ make_image (struct trial *t, struct rng *rng)
     image_fill (IMAGE, spec, rng, rng_below (rng, 5));
   }
   image_contents (IMAGE, NULL, &t->expected);
-  printf ("%u: version %d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s\n",
-          iteration, spec->version, spec->cluster_size, spec->size,
-          spec->refcount_bits, t->snapshot ? ", snapshot" : "");
+  printf ("%u: ", trials_number);
+  image_print (spec);
+  puts (t->snapshot ? ", snapshot" : "");
   fflush (stdout);
   blob_load (IMAGE, &t->before);
   spoil_refcounts (t, &t->before, rng);
@@ -342,7 +280,7 @@ is_blob (const char *name, const struct blob *b)
   bool same;
 
   blob_load (name, &now);
-  same = now.len == b->len && memcmp (now.data, b->data, b->len) == 0;
+  same = blob_same (&now, b);
   blob_free (&now);
   return same;
 }
@@ -364,11 +302,11 @@ check_hostile (struct trial *t)
     if (rng_below (rng, 2))
       b.data[at] = rng_next (rng);
     else
-      put_be64 (&b, at & ~UINT64_C (7),
-                rng_next (rng) >> rng_below (rng, 64) << rng_below (rng, 12));
+      blob_put (&b, at & ~UINT64_C (7),
+                rng_next (rng) >> rng_below (rng, 64) << rng_below (rng, 12), 8);
   }
   /* A backing file would be any file. */
-  put_be64 (&b, 8, 0);
+  blob_put (&b, 8, 0, 8);
   blob_save (SURVIVOR, &b);
   options.path = images_path (SURVIVOR);
   options.chain.file.hooks = &without_sync;
@@ -400,8 +338,6 @@ one_image (struct rng *rng)
   uint64_t i, n;
 
   make_image (&t, rng);
-  t.contents = malloc (t.spec.size);
-  CHECK (t.contents != NULL);
   rng_init (&t.rng, rng_next (rng), 500);
   t.options.path = images_path (WRONG);
   t.options.mode = CHECK_REPAIR;
@@ -417,29 +353,15 @@ one_image (struct rng *rng)
   blob_free (&t.before);
   blob_free (&t.expected);
   blob_free (&t.old);
-  free (t.contents);
 }
 
 int
 main (void)
 {
-  const char *first = getenv ("FIRST");
-  const char *seconds = getenv ("SECONDS");
-  time_t deadline;
-  unsigned done;
-  struct rng rng;
+  const unsigned done = trials_run ("test-check-crash", 4, 3, one_image);
 
-  seed = seed_from_env ();
-  deadline = time (NULL) + (seconds ? atoi (seconds) : 4);
-  images_enter ("test-check-crash");
-  iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; done < 3 || time (NULL) < deadline; done++, iteration++) {
-    rng_init (&rng, seed, iteration);
-    one_image (&rng);
-  }
   printf ("%u images, %u power cuts, %u repaired again, %u failures, "
           "%u judged by qemu-img, %u hostile\n", done, nr_cuts, nr_repaired,
           nr_faults, nr_judged, nr_hostile);
-  images_leave ();
   return 0;
 }

@@ -24,9 +24,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
@@ -36,9 +34,10 @@
 #include "ledger.h"
 #include "pieces.h"
 #include "simdisk.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
-#define SURVIVOR "crashed.qcow2"
 /* External data files; of one length, since the survivor's header is patched. */
 #define DATA "top.data"
 #define SURVIVOR_DATA "end.data"
@@ -70,41 +69,13 @@ struct worker {
   unsigned id;
   struct rng rng;
   unsigned char *buf;
-  pthread_t thread;
 };
 
 #define LONGEST (256u << 10)
 
-static uint64_t seed;
-static unsigned iteration;
-static time_t deadline;
 static unsigned nr_cuts, nr_reopened, nr_judged;
 
-#define FAIL(...)                                                       \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
-
 /* --- judging what is left --- */
-
-static void
-check_metadata (const struct blob *b, bool leaks_allowed,
-                unsigned long *leaks, const char *when)
-{
-  struct check_result r;
-
-  checker_check (b, &r);
-  if (r.corruptions > 0 || (r.leaks > 0 && !leaks_allowed)) {
-    blob_save (SURVIVOR, b);
-    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, r.corruptions, r.leaks,
-          r.first);
-  }
-  if (leaks)
-    *leaks = r.leaks;
-}
 
 static void
 read_contents (struct trial *t, const struct blob *b, const struct blob *data,
@@ -148,19 +119,6 @@ save_survivor (const struct blob *b, const struct blob *data)
   blob_save (SURVIVOR_DATA, data);
   blob_free (&patched);
 }
-
-/* No waiting for a real disk: nobody will cut its power. */
-static int
-skip_sync (void *opaque, const char *path, enum hostfile_op op,
-           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
-           bool dsync)
-{
-  (void) opaque; (void) path; (void) iov; (void) niov;
-  (void) offset; (void) count; (void) dsync;
-  return op == HOSTFILE_OP_SYNC;
-}
-
-static const struct hostfile_hooks without_sync = { .before = skip_sync };
 
 /* Opens what is left, writes a little, closes. */
 static void
@@ -210,7 +168,7 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   blob_load (SURVIVOR, &b);
   if (t->spec.data_file)
     blob_load (SURVIVOR_DATA, &data);
-  check_metadata (&b, true, &leaks_after, "written after a crash");
+  leaks_after = survivor_check (&b, true, "written after a crash");
   if (leaks_after > leaks)
     FAIL ("after a crash: %lu leaks have become %lu", leaks, leaks_after);
   read_contents (t, &b, &data, "written after a crash");
@@ -225,37 +183,16 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
 }
 
 static void
-ask_qemu (struct trial *t)
-{
-  struct blob b;
-  int r = image_check (SURVIVOR);
-
-  if (r != 0 && r != 3)
-    FAIL ("qemu-img check of what is left: exit status %d", r);
-  image_contents (SURVIVOR, NULL, &b);
-  if (b.len != t->spec.size || memcmp (b.data, t->contents, b.len) != 0)
-    FAIL ("qemu-img convert reads something else in what is left");
-  blob_free (&b);
-  if (t->snapshot.data) {
-    image_contents (SURVIVOR, "before", &b);
-    if (b.len != t->snapshot.len ||
-        memcmp (b.data, t->snapshot.data, b.len) != 0)
-      FAIL ("the internal snapshot has changed in what is left");
-    blob_free (&b);
-  }
-  nr_judged++;
-}
-
-static void
 cut_power (struct trial *t, enum power_cut kind)
 {
   const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
   const struct blob *data = t->spec.data_file ? simdisk_data_cut (t->sim) : NULL;
+  const struct blob now = { t->contents, t->spec.size };
   unsigned long leaks;
   char when[40];
 
   snprintf (when, sizeof when, "power cut of kind %d", kind);
-  check_metadata (b, true, &leaks, when);
+  leaks = survivor_check (b, true, when);
   read_contents (t, b, data, when);
   if (!ledger_allows (t->ledger, 0, t->spec.size / LEDGER_SECTOR, t->contents,
                       true)) {
@@ -267,8 +204,10 @@ cut_power (struct trial *t, enum power_cut kind)
 
   if (rng_below (&t->cut_rng, 12) == 0) {
     save_survivor (b, data);
-    if (rng_below (&t->cut_rng, 3) == 0)
-      ask_qemu (t);
+    if (rng_below (&t->cut_rng, 3) == 0) {
+      survivor_ask_qemu (true, &now, &t->snapshot);
+      nr_judged++;
+    }
     go_on_after_crash (t, leaks);
     unlink (SURVIVOR);
   }
@@ -433,16 +372,13 @@ run_workers (struct trial *t, struct rng *rng)
     rng_init (&w->rng, rng_next (rng), i);
     w->buf = malloc (LONGEST);
     CHECK (w->buf != NULL);
-    if (t->pieces.owners == 1)  /* can be replayed exactly */
-      work (w);
-    else
-      CHECK (pthread_create (&w->thread, NULL, work, w) == 0);
   }
-  for (i = 0; i < t->pieces.owners; i++) {
-    if (t->pieces.owners > 1)
-      CHECK (pthread_join (workers[i].thread, NULL) == 0);
+  if (t->pieces.owners == 1)    /* can be replayed exactly */
+    work (&workers[0]);
+  else
+    run_threads (work, workers, sizeof workers[0], t->pieces.owners);
+  for (i = 0; i < t->pieces.owners; i++)
     free (workers[i].buf);
-  }
 }
 
 /* --- images --- */
@@ -458,7 +394,7 @@ random_spec (struct trial *t, struct rng *rng)
     "subclusters and backing", "subclusters, snapshot, perhaps backing",
     "shared subclusters, snapshot", "data file", "raw data file",
   };
-  const unsigned theme = iteration % 15;
+  const unsigned theme = trials_number % 15;
   struct image_spec *spec = &t->spec;
 
   t->theme = themes[theme];
@@ -513,17 +449,11 @@ spoil_data_file (const struct image_spec *spec, struct rng *rng)
 static void
 make_image (struct trial *t, struct rng *rng)
 {
-  struct image_spec raw = { .raw = true };
-
   random_spec (t, rng);
-  if (t->has_below) {
-    raw.size = 512 * (1 + rng_below (rng, t->spec.size * 3 / 2 / 512));
-    image_create ("below", &raw);
-    image_fill ("below", &raw, rng, 6);
-    blob_load ("below", &t->below);
-    t->spec.backing = "below";
-    t->spec.backing_raw = true;
-  }
+  if (t->has_below)
+    image_over_raw (&t->spec, rng,
+                    512 * (1 + rng_below (rng, t->spec.size * 3 / 2 / 512)), 6,
+                    &t->below);
   image_create (IMAGE, &t->spec);
   if (t->spec.data_file && !t->spec.data_file_raw && rng_below (rng, 2))
     spoil_data_file (&t->spec, rng);
@@ -565,7 +495,7 @@ check_after_leaving (struct trial *t)
   for (kind = 0; kind < CUT_KINDS; kind++) {
     const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
 
-    check_metadata (b, kind != CUT_ALL, NULL, "after leaving");
+    survivor_check (b, kind != CUT_ALL, "after leaving");
     if (t->spec.data_file)
       data = simdisk_data_cut (t->sim);
     read_contents (t, b, data, "after leaving");
@@ -582,11 +512,10 @@ one_time (struct trial *t, struct rng *rng)
   unsigned i, cycles = 1 + rng_below (rng, 2);
 
   random_options (t, rng);
-  printf ("%u: %s: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u; "
-          "%u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s\n",
-          iteration, t->theme, t->spec.version, t->spec.cluster_size,
-          t->spec.size, t->spec.refcount_bits, t->threads, t->ops,
-          t->options.l2_cache, t->options.l2_slice,
+  printf ("%u: %s: ", trials_number, t->theme);
+  image_print (&t->spec);
+  printf ("; %u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s\n",
+          t->threads, t->ops, t->options.l2_cache, t->options.l2_slice,
           t->options.discard ? ", discard" : "", t->eager ? ", eager" : "",
           t->options.compress ? ", compress" : "",
           t->options.copy_on_read ? ", copy on read" : "");
@@ -641,7 +570,7 @@ one_image (struct rng *rng)
   make_image (&t, rng);
   t.contents = malloc (t.spec.size);
   CHECK (t.contents != NULL);
-  for (i = 0; i == 0 || (i < 3 && time (NULL) < deadline); i++)
+  for (i = 0; i == 0 || (i < 3 && trials_time_left ()); i++)
     one_time (&t, rng);
   blob_free (&t.initial);
   blob_free (&t.below);
@@ -652,24 +581,9 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const char *iterations = getenv ("ITERATIONS");
-  const char *first = getenv ("FIRST");
-  const char *seconds = getenv ("SECONDS");
-  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
-  unsigned done;
-  struct rng rng;
+  const unsigned done = trials_run ("test-crash", 10, 1, one_image);
 
-  seed = seed_from_env ();
-  /* With ITERATIONS, time is no matter. */
-  deadline = time (NULL) + (n ? 1000000 : seconds ? atoi (seconds) : 10);
-  images_enter ("test-crash");
-  iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; n ? done < n : time (NULL) < deadline; done++, iteration++) {
-    rng_init (&rng, seed, iteration);
-    one_image (&rng);
-  }
   printf ("%u images, %u power cuts, %u written again, %u judged by qemu-img\n",
           done, nr_cuts, nr_reopened, nr_judged);
-  images_leave ();
   return 0;
 }

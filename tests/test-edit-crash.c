@@ -14,21 +14,19 @@
 
 #include <config.h>
 
-#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
-#include "checker.h"
 #include "edit.h"
 #include "images.h"
 #include "simdisk.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
-#define SURVIVOR "crashed.qcow2"
 
 #define MAX_SNAPSHOTS 6
 #define EDITS 5
@@ -57,17 +55,7 @@ struct trial {
   struct rng rng;               /* within the watch: under the simdisk's lock */
 };
 
-static uint64_t seed;
-static unsigned iteration;
 static unsigned nr_cuts, nr_edits, nr_faults, nr_old, nr_new;
-
-#define FAIL(...)                                                       \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
 
 /* --- states --- */
 
@@ -106,39 +94,10 @@ state_copy (const struct state *s)
   return c;
 }
 
-static uint64_t
-get_be (const struct blob *b, uint64_t at, unsigned bytes)
-{
-  uint64_t value = 0;
-  unsigned i;
-
-  for (i = 0; i < bytes; i++)
-    value = value << 8 | (at + i < b->len ? b->data[at + i] : 0);
-  return value;
-}
-
-static void
-put_be (struct blob *b, uint64_t at, uint64_t value, unsigned bytes)
-{
-  while (bytes-- > 0) {
-    b->data[at + bytes] = value;
-    value >>= 8;
-  }
-}
-
 static bool
 holds (struct trial *t, const struct blob *image, const struct blob *expected)
 {
-  unsigned char *contents = malloc (expected->len + 1);
-  bool ok;
-
-  CHECK (contents != NULL);
-  ok = get_be (image, 24, 8) == expected->len &&
-    checker_read (image, t->spec.backing ? &t->below : NULL, contents,
-                  expected->len) == 0 &&
-    memcmp (contents, expected->data, expected->len) == 0;
-  free (contents);
-  return ok;
+  return survivor_shows (image, t->spec.backing ? &t->below : NULL, expected);
 }
 
 /* The image with a snapshot's L1 table and size in its header. */
@@ -146,8 +105,8 @@ static bool
 snapshot_is (struct trial *t, const struct blob *image, uint64_t at,
              const char *name, const struct blob *expected)
 {
-  const uint64_t id = get_be (image, at + 12, 2), len = get_be (image, at + 14, 2);
-  const uint64_t extra = get_be (image, at + 36, 4);
+  const uint64_t id = blob_get (image, at + 12, 2), len = blob_get (image, at + 14, 2);
+  const uint64_t extra = blob_get (image, at + 36, 4);
   struct blob b;
   bool ok;
 
@@ -155,9 +114,9 @@ snapshot_is (struct trial *t, const struct blob *image, uint64_t at,
       memcmp (image->data + at + 40 + extra + id, name, len) != 0)
     return false;
   b = blob_copy (image, image->len);
-  put_be (&b, 24, get_be (image, at + 48, 8), 8);
-  put_be (&b, 36, get_be (image, at + 8, 4), 4);
-  put_be (&b, 40, get_be (image, at, 8), 8);
+  blob_put (&b, 24, blob_get (image, at + 48, 8), 8);
+  blob_put (&b, 36, blob_get (image, at + 8, 4), 4);
+  blob_put (&b, 40, blob_get (image, at, 8), 8);
   ok = holds (t, &b, expected);
   blob_free (&b);
   return ok;
@@ -166,17 +125,17 @@ snapshot_is (struct trial *t, const struct blob *image, uint64_t at,
 static bool
 state_is (struct trial *t, const struct blob *image, const struct state *s)
 {
-  uint64_t at = get_be (image, 64, 8);
+  uint64_t at = blob_get (image, 64, 8);
   unsigned i;
 
-  if (get_be (image, 60, 4) != s->n || !holds (t, image, &s->active))
+  if (blob_get (image, 60, 4) != s->n || !holds (t, image, &s->active))
     return false;
   for (i = 0; i < s->n; i++) {
     if (!snapshot_is (t, image, at, s->snapshots[i].name,
                       &s->snapshots[i].contents))
       return false;
-    at += (40 + get_be (image, at + 12, 2) + get_be (image, at + 14, 2) +
-           get_be (image, at + 36, 4) + 7) / 8 * 8;
+    at += (40 + blob_get (image, at + 12, 2) + blob_get (image, at + 14, 2) +
+           blob_get (image, at + 36, 4) + 7) / 8 * 8;
   }
   return true;
 }
@@ -184,31 +143,16 @@ state_is (struct trial *t, const struct blob *image, const struct state *s)
 /* --- judging --- */
 
 static void
-check_in_order (const struct blob *b, bool leaks_allowed, const char *when)
-{
-  struct check_result r;
-
-  checker_check (b, &r);
-  if (r.corruptions > 0 || (r.leaks > 0 && !leaks_allowed)) {
-    blob_save (SURVIVOR, b);
-    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, r.corruptions, r.leaks,
-          r.first);
-  }
-}
-
-static void
 judge (struct trial *t, const struct blob *b, const char *when)
 {
   nr_cuts++;
-  check_in_order (b, t->tail, when);
+  survivor_check (b, t->tail, when);
   if (state_is (t, b, &t->before))
     nr_old++;
   else if (state_is (t, b, &t->after))
     nr_new++;
-  else {
-    blob_save (SURVIVOR, b);
-    FAIL ("%s: neither as before nor as after", when);
-  }
+  else
+    survivor_fail (b, "%s: neither as before nor as after", when);
 }
 
 static void
@@ -226,7 +170,6 @@ static void
 ask_qemu (struct trial *t)
 {
   const struct state *s = &t->after;
-  struct blob b;
   unsigned i;
 
   if (image_check (IMAGE) != 0)
@@ -237,11 +180,9 @@ ask_qemu (struct trial *t)
     /* qemu-img shows snapshots at the size of the disk. */
     if (i > 0 && expected->len != s->active.len)
       continue;
-    image_contents (IMAGE, i ? s->snapshots[i - 1].name : NULL, &b);
-    if (b.len != expected->len || memcmp (b.data, expected->data, b.len) != 0)
+    if (!image_shows (IMAGE, i ? s->snapshots[i - 1].name : NULL, expected))
       FAIL ("qemu-img reads something else: %s",
             i ? s->snapshots[i - 1].name : "the disk");
-    blob_free (&b);
   }
 }
 
@@ -292,11 +233,9 @@ cut_everywhere (struct trial *t, struct blob *result)
   for (kind = 0; kind < CUT_KINDS; kind++) {
     const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
 
-    check_in_order (b, false, "after the edit");
-    if (!state_is (t, b, &t->after)) {
-      blob_save (SURVIVOR, b);
-      FAIL ("after the edit: not as it should be");
-    }
+    survivor_check (b, false, "after the edit");
+    if (!state_is (t, b, &t->after))
+      survivor_fail (b, "after the edit: not as it should be");
   }
   *result = blob_copy (simdisk_cut (t->sim, &t->rng, CUT_ALL),
                        simdisk_size (t->sim));
@@ -445,9 +384,8 @@ make_image (struct trial *t, struct rng *rng)
   static const char *const themes[] = {
     "plain", "compressed", "backing", "version 2", "preallocated",
   };
-  const unsigned theme = iteration % 5;
+  const unsigned theme = trials_number % 5;
   struct image_spec *spec = &t->spec;
-  struct image_spec raw = { .raw = true };
 
   spec->version = theme == 3 ? 2 : 3;
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 6)];
@@ -458,14 +396,9 @@ make_image (struct trial *t, struct rng *rng)
   spec->size = 512 * (64 + rng_below (rng, 1000));
   if (spec->compressed)         /* they share host clusters: large counts */
     spec->refcount_bits = 16;
-  if (theme == 2) {
-    raw.size = 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512));
-    image_create ("below", &raw);
-    image_fill ("below", &raw, rng, 4);
-    blob_load ("below", &t->below);
-    spec->backing = "below";
-    spec->backing_raw = true;
-  }
+  if (theme == 2)
+    image_over_raw (spec, rng, 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512)),
+                    4, &t->below);
   if (theme == 4)
     spec->preallocation = "metadata";
   image_create (IMAGE, spec);
@@ -473,9 +406,9 @@ make_image (struct trial *t, struct rng *rng)
   spec->compressed = false;     /* done */
   image_contents (IMAGE, NULL, &t->before.active);
   CHECK (t->before.active.len == spec->size);
-  printf ("%u: %s: clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s\n",
-          iteration, themes[theme], spec->cluster_size, spec->size,
-          spec->refcount_bits, spec->extended ? ", subclusters" : "");
+  printf ("%u: %s: ", trials_number, themes[theme]);
+  image_print (spec);
+  puts ("");
   fflush (stdout);
 }
 
@@ -504,25 +437,9 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const char *iterations = getenv ("ITERATIONS");
-  const char *first = getenv ("FIRST");
-  const char *seconds = getenv ("SECONDS");
-  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
-  time_t deadline;
-  unsigned done;
-  struct rng rng;
+  const unsigned done = trials_run ("test-edit-crash", 5, 5, one_image);
 
-  seed = seed_from_env ();
-  deadline = time (NULL) + (seconds ? atoi (seconds) : 5);
-  images_enter ("test-edit-crash");
-  iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; n ? done < n : done < 5 || time (NULL) < deadline;
-       done++, iteration++) {
-    rng_init (&rng, seed, iteration);
-    one_image (&rng);
-  }
   printf ("%u images, %u edits, %u power cuts (%u old, %u new), %u failures\n",
           done, nr_edits, nr_cuts, nr_old, nr_new, nr_faults);
-  images_leave ();
   return 0;
 }

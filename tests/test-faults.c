@@ -26,7 +26,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
@@ -36,6 +35,8 @@
 #include "ledger.h"
 #include "pieces.h"
 #include "simdisk.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
 #define DATA "top.data"         /* its external data file */
@@ -61,8 +62,6 @@ struct trial {
 /* One time that the work is done. */
 struct attempt {
   const struct trial *t;
-  const char *name;
-  uint64_t k;                   /* which operation fails */
   struct simdisk *sim;
   struct disk *disk;
   struct ledger *ledger;
@@ -76,19 +75,8 @@ struct request {
   bool fua, may_trim;
 };
 
-static uint64_t seed;
-static unsigned iteration;
 static unsigned nr_attempts, nr_cuts;
 static atomic_uint nr_failed_requests;
-
-#define FAIL(r, ...)                                                    \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: %s, k %" PRIu64 ": ",  \
-             seed, iteration, (r)->name, (r)->k);                       \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
 
 /* --- requests --- */
 
@@ -137,7 +125,7 @@ execute (struct attempt *r, const struct request *q, unsigned char *buf)
     if (disk_read_fill (r->disk, buf, q->count, q->offset) == -1)
       return errno;
     if (!ledger_allows (l, sector, n, buf, false))
-      FAIL (r, "read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset,
+      FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset,
             q->count);
     return 0;
   case FLUSH:
@@ -176,22 +164,18 @@ judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
   const struct blob *b = simdisk_cut (r->sim, &r->cut_rng, kind);
   const struct blob *data =
     r->t->spec.data_file ? simdisk_data_cut (r->sim) : NULL;
-  struct check_result result;
+  char text[80];
 
-  checker_check (b, &result);
-  if (result.corruptions > 0 || (result.leaks > 0 && !leaks_allowed)) {
-    blob_save ("judged.qcow2", b);
-    FAIL (r, "%s, cut %d: %lu corruptions, %lu leaks: %s", when, kind,
-          result.corruptions, result.leaks, result.first);
-  }
+  snprintf (text, sizeof text, "%s, cut %d", when, kind);
+  survivor_check (b, leaks_allowed, text);
   if (checker_read_data (b, data, r->t->has_below ? &r->t->below : NULL,
                          r->contents, r->t->spec.size) == -1)
-    FAIL (r, "%s: the contents can't be read", when);
+    FAIL ("%s: the contents can't be read", text);
   if (!ledger_allows (r->ledger, 0, r->t->spec.size / 512, r->contents, true))
-    FAIL (r, "%s, cut %d: wrong contents", when, kind);
+    FAIL ("%s: wrong contents", text);
   if (r->t->spec.data_file_raw &&
       !ledger_allows (r->ledger, 0, r->t->spec.size / 512, data->data, true))
-    FAIL (r, "%s, cut %d: wrong contents of the raw data file", when, kind);
+    FAIL ("%s: wrong contents of the raw data file", text);
   nr_cuts++;
 }
 
@@ -213,21 +197,23 @@ read_all (struct attempt *r, const char *when)
   for (at = 0; at < r->t->spec.size; at += n) {
     n = min64 (r->t->spec.size - at, LONGEST);
     if (disk_read (r->disk, buf, n, at) == -1)
-      FAIL (r, "%s: read: %m", when);
+      FAIL ("%s: read: %m", when);
     if (!ledger_allows (r->ledger, at / 512, n / 512, buf, false))
-      FAIL (r, "%s: wrong contents", when);
+      FAIL ("%s: wrong contents", when);
   }
   free (buf);
 }
 
 /* --- runs --- */
 
+/* K: which operation fails. */
 static void
 begin (struct attempt *r, const struct trial *t, const char *name, uint64_t k)
 {
   struct disk_options options = t->options;
 
-  *r = (struct attempt) { .t = t, .name = name, .k = k };
+  *r = (struct attempt) { .t = t };
+  trials_about ("%s, k %" PRIu64, name, k);
   rng_init (&r->cut_rng, t->work_seed, k);
   r->contents = malloc (t->spec.size);
   CHECK (r->contents != NULL);
@@ -241,7 +227,7 @@ begin (struct attempt *r, const struct trial *t, const char *name, uint64_t k)
   }
   options.hooks = simdisk_hooks (r->sim);
   if (disk_open (&options, &r->disk) == -1)
-    FAIL (r, "open failed");
+    FAIL ("open failed");
   nr_attempts++;
 }
 
@@ -316,18 +302,18 @@ step_nospace (struct attempt *r, const struct request *q, unsigned char *buf)
   if (err == 0)
     return true;
   if (err != ENOSPC)
-    FAIL (r, "request of kind %d fails with %s, not with ENOSPC", q->kind,
+    FAIL ("request of kind %d fails with %s, not with ENOSPC", q->kind,
           strerror (err));
   if (q->kind == READ)
-    FAIL (r, "a read fails for lack of space");
+    FAIL ("a read fails for lack of space");
   nr_failed_requests++;
   judge_some (r, "without space");
   if (simdisk_failures (r->sim) == 0)
-    FAIL (r, "a request failed although no operation did");
+    FAIL ("a request failed although no operation did");
   space_is_back (r);
   err = execute (r, q, buf);
   if (err != 0)
-    FAIL (r, "request of kind %d fails again with %s, though there is space",
+    FAIL ("request of kind %d fails again with %s, though there is space",
           q->kind, strerror (err));
   return true;
 }
@@ -354,12 +340,12 @@ run_nospace (const struct trial *t, const char *name, uint64_t k,
   err = leave (&r);
   if (err != 0) {
     if (err != ENOSPC)
-      FAIL (&r, "leaving fails with %s, not with ENOSPC", strerror (err));
+      FAIL ("leaving fails with %s, not with ENOSPC", strerror (err));
     judge_some (&r, "leaving without space");
     space_is_back (&r);
     /* The last chance is when somebody comes again. */
     if (come (&r) != 0 || leave (&r) != 0)
-      FAIL (&r, "leaving fails again, though there is space");
+      FAIL ("leaving fails again, though there is space");
   }
   space_is_back (&r);
   read_all (&r, "in the end");
@@ -378,10 +364,10 @@ step_eio (struct attempt *r, const struct request *q, unsigned char *buf)
   if (err == 0)
     return true;
   if (err != EIO)
-    FAIL (r, "request of kind %d fails with %s, not with EIO", q->kind,
+    FAIL ("request of kind %d fails with %s, not with EIO", q->kind,
           strerror (err));
   if (q->kind == READ || simdisk_failures (r->sim) == 0)
-    FAIL (r, "request of kind %d fails, but why?", q->kind);
+    FAIL ("request of kind %d fails, but why?", q->kind);
   nr_failed_requests++;
   if (simdisk_failures (r->sim) > before)
     judge_some (r, "after EIO");
@@ -404,7 +390,7 @@ run_eio (const struct trial *t, uint64_t k)
   do_work (&r, step_eio);
   err = leave (&r);
   if (err != 0 && (err != EIO || simdisk_failures (r.sim) == 0))
-    FAIL (&r, "leaving fails with %s", strerror (err));
+    FAIL ("leaving fails with %s", strerror (err));
   read_all (&r, "after EIO");
   judge_some (&r, "in the end");
   end (&r);
@@ -419,16 +405,16 @@ step_no_sync (struct attempt *r, const struct request *q, unsigned char *buf)
 
   if (q->kind == READ) {
     if (err != 0)
-      FAIL (r, "a read fails with %s", strerror (err));
+      FAIL ("a read fails with %s", strerror (err));
     return true;
   }
   if (failed && err != EIO)
-    FAIL (r, "request of kind %d after a failed sync: %s", q->kind,
+    FAIL ("request of kind %d after a failed sync: %s", q->kind,
           strerror (err));
   if (err == 0)
     return true;
   if (err != EIO || simdisk_failures (r->sim) == 0)
-    FAIL (r, "request of kind %d fails with %s", q->kind, strerror (err));
+    FAIL ("request of kind %d fails with %s", q->kind, strerror (err));
   nr_failed_requests++;
   if (!failed)
     judge_some (r, "after a failed sync");
@@ -453,7 +439,7 @@ run_no_sync (const struct trial *t, uint64_t k)
   met = simdisk_failures (r.sim) > 0;
   err = leave (&r);
   if (met && err == 0)
-    FAIL (&r, "leaving after a failed sync says that all is well");
+    FAIL ("leaving after a failed sync says that all is well");
   read_all (&r, "after a failed sync");
   judge_some (&r, "in the end");
   end (&r);
@@ -487,7 +473,7 @@ work (void *opaque)
     make_request (r->t, pieces_pick (w->pieces, &rng, w->id), &rng, &q);
     while ((err = execute (r, &q, buf)) != 0) {
       if (err != ENOSPC)
-        FAIL (r, "request of kind %d fails with %s, not with ENOSPC", q.kind,
+        FAIL ("request of kind %d fails with %s, not with ENOSPC", q.kind,
               strerror (err));
       nr_failed_requests++;
       usleep (50);
@@ -536,7 +522,7 @@ run_workers (const struct trial *t, struct rng *rng)
   space_is_back (&r);
   read_all (&r, "after all");
   if (leave (&r) != 0)
-    FAIL (&r, "leaving fails, though there is space");
+    FAIL ("leaving fails, though there is space");
   judge (&r, CUT_ALL, false, "in the end");
   judge (&r, CUT_NOTHING, true, "in the end");
   pieces_free (&pieces);
@@ -549,7 +535,6 @@ static void
 make_trial (struct trial *t, struct rng *rng)
 {
   static const unsigned bits[] = { 9, 9, 12, 14, 16 };
-  struct image_spec raw = { .raw = true };
   struct image_spec *spec = &t->spec;
   const bool data_file = rng_below (rng, 4) == 0;
   const bool snapshot = !data_file && rng_below (rng, 3) == 0;
@@ -569,14 +554,8 @@ make_trial (struct trial *t, struct rng *rng)
   spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
     rng_below (rng, 2);
   t->has_below = rng_below (rng, 3) == 0;
-  if (t->has_below) {
-    raw.size = spec->size;
-    image_create ("below", &raw);
-    image_fill ("below", &raw, rng, 6);
-    blob_load ("below", &t->below);
-    spec->backing = "below";
-    spec->backing_raw = true;
-  }
+  if (t->has_below)
+    image_over_raw (spec, rng, spec->size, 6, &t->below);
   if (data_file) {
     spec->version = 3;
     spec->data_file = DATA;
@@ -597,16 +576,12 @@ make_trial (struct trial *t, struct rng *rng)
     .copy_on_read = t->has_below && rng_below (rng, 2),
     .compress = !data_file && rng_below (rng, 3) == 0,
   };
-  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s%s%s\n",
-          iteration, spec->version, spec->cluster_size, spec->size,
-          spec->refcount_bits, spec->extended ? ", subclusters" : "",
-          t->has_below ? ", backing file" : "",
-          spec->compressed ? ", compressed" : "",
+  printf ("%u: ", trials_number);
+  image_print (spec);
+  printf ("%s%s%s%s\n", spec->compressed ? ", compressed" : "",
           snapshot ? ", snapshot" : "",
           t->options.copy_on_read ? ", copy on read" : "",
-          t->options.compress ? ", compress" : "",
-          spec->data_file_raw ? ", raw data file"
-          : data_file ? ", data file" : "");
+          t->options.compress ? ", compress" : "");
   fflush (stdout);
 }
 
@@ -621,11 +596,11 @@ count_operations (const struct trial *t, uint64_t *growing, uint64_t *changing,
   begin (&r, t, "no fault", 0);
   size = simdisk_size (r.sim);
   if (come (&r) != 0)
-    FAIL (&r, "connect failed");
+    FAIL ("connect failed");
   do_work (&r, step_nospace);
   *growth = simdisk_size (r.sim) - size;
   if (leave (&r) != 0)
-    FAIL (&r, "disconnect: %m");
+    FAIL ("disconnect: %m");
   judge (&r, CUT_ALL, false, "in the end");
   *growing = simdisk_operations (r.sim, GROWING);
   *changing = simdisk_operations (r.sim, CHANGING);
@@ -634,15 +609,16 @@ count_operations (const struct trial *t, uint64_t *growing, uint64_t *changing,
 }
 
 static void
-one_image (struct rng *rng, time_t deadline)
+one_image (struct rng *rng)
 {
   uint64_t growing, changing, syncing, growth;
   struct trial t;
   unsigned i;
 
+  quiet_errors = true;          /* they are what we want */
   make_trial (&t, rng);
   count_operations (&t, &growing, &changing, &syncing, &growth);
-  for (i = 0; i < ATTEMPTS && (i == 0 || time (NULL) < deadline); i++)
+  for (i = 0; i < ATTEMPTS && (i == 0 || trials_time_left ()); i++)
     switch (rng_below (rng, 10)) {
     case 0: case 1: case 2:
       run_nospace (&t, "ENOSPC once", rng_below (rng, growing), 1, false);
@@ -673,25 +649,9 @@ one_image (struct rng *rng, time_t deadline)
 int
 main (void)
 {
-  const char *iterations = getenv ("ITERATIONS");
-  const char *first = getenv ("FIRST");
-  const char *seconds = getenv ("SECONDS");
-  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
-  const time_t deadline = time (NULL) + (n ? 1000000 :
-                                         seconds ? atoi (seconds) : 10);
-  unsigned done;
-  struct rng rng;
+  const unsigned done = trials_run ("test-faults", 10, 1, one_image);
 
-  seed = seed_from_env ();
-  images_enter ("test-faults");
-  quiet_errors = true;          /* they are what we want */
-  iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; n ? done < n : time (NULL) < deadline; done++, iteration++) {
-    rng_init (&rng, seed, iteration);
-    one_image (&rng, deadline);
-  }
   printf ("%u images, %u attempts, %u failed requests, %u power cuts\n",
           done, nr_attempts, nr_failed_requests, nr_cuts);
-  images_leave ();
   return 0;
 }

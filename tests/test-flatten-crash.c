@@ -23,18 +23,15 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "bytes.h"
 #include "checker.h"
 #include "flatten.h"
 #include "images.h"
 #include "simdisk.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
-#define LEFT "left.qcow2"
 
 #define CHANGING (1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE | \
                   1 << HOSTFILE_OP_ALLOCATE | 1 << HOSTFILE_OP_SYNC)
@@ -52,27 +49,14 @@ struct trial {
   unsigned cuts_left, one_in;
 };
 
-static uint64_t seed;
-static unsigned iteration;
 static unsigned nr_cuts, nr_flat, nr_again, nr_failures;
-
-#define FAIL(...)                                                       \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
 
 /* --- judging --- */
 
 static bool
 is_flat (const struct blob *b)
 {
-  struct be64 offset;
-
-  memcpy (&offset, b->data + 8, sizeof offset);
-  return get64 (offset) == 0;
+  return blob_get (b, 8, 8) == 0;
 }
 
 /* Extensions of the header that are not the format's name are kept; and the disk does not
@@ -93,78 +77,49 @@ check_bitmap (struct trial *t, const struct blob *b, const char *when)
 }
 
 /* Without its backing file, an image that is flat shows the same. */
-static void
-judge (struct trial *t, const struct blob *b, bool leaks_allowed,
-       unsigned long *leaks, const char *when)
+static unsigned long
+judge (struct trial *t, const struct blob *b, bool leaks_allowed, const char *when)
 {
+  const unsigned long leaks = survivor_check (b, leaks_allowed, when);
   const bool flat = is_flat (b);
-  struct check_result r;
 
-  checker_check (b, &r);
-  if (r.corruptions > 0 || (r.leaks > 0 && !leaks_allowed)) {
-    blob_save (LEFT, b);
-    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, r.corruptions, r.leaks,
-          r.first);
-  }
-  if (leaks)
-    *leaks = r.leaks;
-  if (checker_read (b, flat ? NULL : &t->below, t->buf, t->spec.size) == -1)
-    FAIL ("%s: the contents can't be read", when);
-  if (memcmp (t->buf, t->contents.data, t->spec.size) != 0) {
-    blob_save (LEFT, b);
-    FAIL ("%s: the contents are others (%s)", when,
-          flat ? "independent" : "overlay");
-  }
+  if (!survivor_shows (b, flat ? NULL : &t->below, &t->contents))
+    survivor_fail (b, "%s: the contents are others (%s)", when,
+                   flat ? "independent" : "overlay");
   nr_flat += flat;
   if (t->has_bitmap)
     check_bitmap (t, b, when);
+  return leaks;
 }
-
-static int
-skip_sync (void *opaque, const char *path, enum hostfile_op op,
-           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
-           bool dsync)
-{
-  (void) opaque; (void) path; (void) iov; (void) niov;
-  (void) offset; (void) count; (void) dsync;
-  return op == HOSTFILE_OP_SYNC;
-}
-
-static const struct hostfile_hooks without_sync = { .before = skip_sync };
 
 /* Somebody finds what is left, and begins again. */
 static void
 flatten_again (struct trial *t, const struct blob *b, unsigned long leaks)
 {
   struct disk_options options = t->options;
-  struct blob after, seen;
+  struct blob after;
   unsigned long leaks_after;
   uint64_t copied;
   int r;
 
-  blob_save (LEFT, b);
+  blob_save (SURVIVOR, b);
   if (rng_below (&t->rng, 4) == 0) {
-    r = image_check (LEFT);
+    r = image_check (SURVIVOR);
     if (r != 0 && r != 3)
       FAIL ("qemu-img check of what is left: exit status %d", r);
   }
-  options.path = images_path (LEFT);
+  options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
   if (flatten_image (&options, NULL, &copied) == -1)
     FAIL ("what is left can't be flattened");
-  blob_load (LEFT, &after);
+  blob_load (SURVIVOR, &after);
   if (!is_flat (&after))
     FAIL ("what is left has been flattened, but is not flat");
-  judge (t, &after, true, &leaks_after, "flattened again");
+  leaks_after = judge (t, &after, true, "flattened again");
   if (leaks_after > leaks)
     FAIL ("%lu leaks have become %lu", leaks, leaks_after);
-  if (rng_below (&t->rng, 4) == 0) {
-    image_contents (LEFT, NULL, &seen);
-    if (seen.len != t->spec.size ||
-        memcmp (seen.data, t->contents.data, seen.len) != 0)
-      FAIL ("qemu-img convert reads something else in the end");
-    blob_free (&seen);
-  }
+  if (rng_below (&t->rng, 4) == 0 && !image_shows (SURVIVOR, NULL, &t->contents))
+    FAIL ("qemu-img convert reads something else in the end");
   blob_free (&after);
   free ((char *) options.path);
   nr_again++;
@@ -178,7 +133,7 @@ cut_power (struct trial *t, enum power_cut kind, bool again)
   char when[40];
 
   snprintf (when, sizeof when, "power cut of kind %d", kind);
-  judge (t, b, true, &leaks, when);
+  leaks = judge (t, b, true, when);
   nr_cuts++;
   if (again)
     flatten_again (t, b, leaks);
@@ -221,7 +176,7 @@ run_cuts (struct trial *t)
 
     if (!is_flat (b))
       FAIL ("in the end: not flat");
-    judge (t, b, kind != CUT_ALL, NULL, "in the end");
+    judge (t, b, kind != CUT_ALL, "in the end");
   }
   simdisk_free (t->sim);
 }
@@ -269,7 +224,7 @@ run_stop (struct trial *t)
   r = flatten_image (&t->options, &watch_, &copied);
   if ((r == -1) != stopped || (r == -1 && errno != EINTR))
     FAIL ("stopped %d, flatten returns %d (%m)", stopped, r);
-  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL), false, NULL, "stopped");
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL), false, "stopped");
   simdisk_free (t->sim);
 }
 
@@ -279,7 +234,6 @@ make_trial (struct trial *t)
   static const unsigned bits[] = { 9, 12, 14, 16 };
   struct rng *rng = &t->rng;
   struct image_spec *spec = &t->spec;
-  struct image_spec raw = { .raw = true };
 
   spec->version = rng_below (rng, 4) ? 3 : 2;
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
@@ -287,28 +241,16 @@ make_trial (struct trial *t)
     rng_below (rng, 2);
   spec->refcount_bits = spec->version == 2 ? 16 : 2 << rng_below (rng, 6);
   spec->size = 512 * (64 + rng_below (rng, 6000));
-  raw.size = 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512));
-  image_create ("below", &raw);
-  image_fill ("below", &raw, rng, 8);
-  blob_load ("below", &t->below);
-  spec->backing = "below";
-  spec->backing_raw = true;
+  image_over_raw (spec, rng, 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512)), 8,
+                  &t->below);
   spec->compressed = rng_below (rng, 4) == 0;
   if (spec->compressed)
     spec->refcount_bits = 16;
   image_create (IMAGE, spec);
   image_fill (IMAGE, spec, rng, rng_below (rng, 6));
   t->has_bitmap = spec->version == 3 && rng_below (rng, 2);
-  if (t->has_bitmap) {
-    struct command c = { .n = 0 };
-
-    command_add (&c, "qemu-img");
-    command_add (&c, "bitmap");
-    command_add (&c, "--add");
-    command_add (&c, IMAGE);
-    command_add (&c, "monday");
-    command_must (&c);
-  }
+  if (t->has_bitmap)
+    image_bitmap (IMAGE, "monday", 0);
   image_contents (IMAGE, NULL, &t->contents);
   CHECK (t->contents.len == spec->size);
   t->buf = malloc (spec->size);
@@ -318,23 +260,22 @@ make_trial (struct trial *t)
     .path = images_path (IMAGE), .l2_cache = rng_below (rng, 2) ? 32 << 20 : 0,
     .l2_slice = 512, .backing = BACKING_FOLLOW, .discard = rng_below (rng, 2),
   };
-  printf ("%u: v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s\n",
-          iteration, spec->version, spec->cluster_size, spec->size,
-          spec->refcount_bits, spec->extended ? ", subclusters" : "",
-          spec->compressed ? ", compressed" : "",
+  printf ("%u: ", trials_number);
+  image_print (spec);
+  printf ("%s%s\n", spec->compressed ? ", compressed" : "",
           t->has_bitmap ? ", bitmap" : "");
   fflush (stdout);
 }
 
 static void
-one_image (time_t deadline)
+one_image (struct rng *rng)
 {
-  struct trial t = { .cuts_left = 0 };
+  struct trial t = { .rng = *rng };
   uint64_t operations, growing, copied;
   struct fault fault = { .times = 1 };
   unsigned i;
 
-  rng_init (&t.rng, seed, iteration);
+  quiet_errors = true;          /* they are what we want */
   make_trial (&t);
   begin (&t, 0);
   if (flatten_image (&t.options, NULL, &copied) == -1)
@@ -346,7 +287,7 @@ one_image (time_t deadline)
   run_cuts (&t);
   run_cuts (&t);
   run_stop (&t);
-  for (i = 0; i < 30 && (i == 0 || time (NULL) < deadline); i++) {
+  for (i = 0; i < 30 && (i == 0 || trials_time_left ()); i++) {
     fault.partial = i % 2;
     if (i % 3 == 0) {
       fault.ops = CHANGING;
@@ -372,23 +313,10 @@ one_image (time_t deadline)
 int
 main (void)
 {
-  const char *iterations = getenv ("ITERATIONS");
-  const char *first = getenv ("FIRST");
-  const char *seconds = getenv ("SECONDS");
-  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
-  const time_t deadline = time (NULL) + (n ? 1000000 :
-                                         seconds ? atoi (seconds) : 8);
-  unsigned done;
+  const unsigned done = trials_run ("test-flatten-crash", 8, 1, one_image);
 
-  seed = seed_from_env ();
-  images_enter ("test-flatten-crash");
-  quiet_errors = true;          /* they are what we want */
-  iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; n ? done < n : time (NULL) < deadline; done++, iteration++)
-    one_image (deadline);
   printf ("%u images, %u power cuts, %u judged without their backing file, "
           "%u flattened again, %u failures\n", done, nr_cuts, nr_flat,
           nr_again, nr_failures);
-  images_leave ();
   return 0;
 }

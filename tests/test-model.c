@@ -23,11 +23,9 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
@@ -35,6 +33,8 @@
 #include "disk.h"
 #include "images.h"
 #include "pieces.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
 #define BITMAP "follows"
@@ -64,19 +64,8 @@ struct worker {
   bool writer;                  /* was let in to write */
   struct rng rng;
   unsigned char *buf;
-  pthread_t thread;
 };
 
-static uint64_t seed;
-static unsigned iteration;
-
-#define FAIL(...)                                                       \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
 
 /* --- the model --- */
 
@@ -476,12 +465,10 @@ run_workers (struct trial *t, struct rng *rng)
     rng_init (&w->rng, rng_next (rng), i);
     w->buf = malloc ((3 << 20) + 8);
     CHECK (w->buf != NULL);
-    CHECK (pthread_create (&w->thread, NULL, work, w) == 0);
   }
-  for (i = 0; i < t->pieces.owners; i++) {
-    CHECK (pthread_join (workers[i].thread, NULL) == 0);
+  run_threads (work, workers, sizeof workers[0], t->pieces.owners);
+  for (i = 0; i < t->pieces.owners; i++)
     free (workers[i].buf);
-  }
 }
 
 /* --- images --- */
@@ -653,12 +640,9 @@ static void
 check_file (void)
 {
   struct blob b;
-  struct check_result r;
 
   blob_load (IMAGE, &b);
-  checker_check (&b, &r);
-  if (r.corruptions > 0 || r.leaks > 0)
-    FAIL ("%lu corruptions, %lu leaks: %s", r.corruptions, r.leaks, r.first);
+  survivor_check (&b, false, "nobody can write");
   blob_free (&b);
 }
 
@@ -703,13 +687,9 @@ check_contents (struct trial *t)
     compare (t, b.data, 0, t->spec.size, "the raw data file");
     blob_free (&b);
   }
-  for (i = 0; i < t->nr_snapshots; i++) {
-    image_contents (IMAGE, names[i], &b);
-    if (b.len != t->snapshots[i].len ||
-        memcmp (b.data, t->snapshots[i].data, b.len) != 0)
+  for (i = 0; i < t->nr_snapshots; i++)
+    if (!image_shows (IMAGE, names[i], &t->snapshots[i]))
       FAIL ("snapshot %s has changed", names[i]);
-    blob_free (&b);
-  }
 }
 
 /* From now on it is known what everybody's bytes are. */
@@ -764,16 +744,11 @@ one_image (struct rng *rng)
   t.either = calloc (1, t.spec.size);
   CHECK (t.first != NULL && t.either != NULL);
   memcpy (t.first, b.data, b.len);
-  printf ("%u: v%d, clusters %" PRIu64 "%s, size %" PRIu64 ", counts %u, "
-          "%u below, %u snapshots, %s%s%s%s%s; %u threads, %u requests, cache %" PRIu64
-          ", slice %" PRIu64 "%s%s%s%s%s\n", iteration, t.spec.version,
-          t.spec.cluster_size, t.spec.extended ? " (extended)" : "", t.spec.size,
-          t.spec.refcount_bits, t.layers,
-          t.nr_snapshots, t.spec.preallocation ? t.spec.preallocation : "off",
-          t.compressed ? ", compressed" : "",
-          t.spec.data_file_raw ? ", raw data file"
-          : t.spec.data_file ? ", data file" : "",
-          t.spec.encrypt ? ", encrypted" : "", t.bitmap ? ", bitmap" : "",
+  printf ("%u: ", trials_number);
+  image_print (&t.spec);
+  printf (", %u below, %u snapshots%s%s; %u threads, %u requests, cache %" PRIu64
+          ", slice %" PRIu64 "%s%s%s%s%s\n", t.layers, t.nr_snapshots,
+          t.compressed ? ", compressed" : "", t.bitmap ? ", bitmap" : "",
           t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
           t.options.discard ? ", discard" : "",
           t.options.detect_zeroes ? ", detect zeroes" : "",
@@ -816,22 +791,6 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const char *iterations = getenv ("ITERATIONS");
-  const char *first = getenv ("FIRST");
-  const char *seconds = getenv ("SECONDS");
-  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
-  const time_t end = time (NULL) + (seconds ? atoi (seconds) : 8);
-  unsigned done;
-  struct rng rng;
-
-  seed = seed_from_env ();
-  images_enter ("test-model");
-  iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; n ? done < n : time (NULL) < end; done++, iteration++) {
-    rng_init (&rng, seed, iteration);
-    one_image (&rng);
-  }
-  printf ("%u images\n", done);
-  images_leave ();
+  printf ("%u images\n", trials_run ("test-model", 8, 1, one_image));
   return 0;
 }

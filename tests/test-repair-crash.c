@@ -25,22 +25,19 @@
 
 #include <config.h>
 
-#include <endian.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
-#include "checker.h"
 #include "disk.h"
 #include "images.h"
 #include "simdisk.h"
+#include "survivor.h"
+#include "trials.h"
 
 #define IMAGE "top.qcow2"
 #define DIRTY "dirty.qcow2"
-#define SURVIVOR "crashed.qcow2"
 
 #define OFFSET_BITS UINT64_C (0x00fffffffffffe00)
 #define COPIED (UINT64_C (1) << 63)
@@ -56,17 +53,7 @@ struct trial {
   unsigned char *contents;
 };
 
-static uint64_t seed;
-static unsigned iteration;
 static unsigned nr_cuts, nr_repaired, nr_judged, nr_faults;
-
-#define FAIL(...)                                                       \
-  do {                                                                  \
-    fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: ", seed, iteration);   \
-    fprintf (stderr, __VA_ARGS__);                                      \
-    fputc ('\n', stderr);                                               \
-    abort ();                                                           \
-  } while (0)
 
 /* --- judging --- */
 
@@ -79,58 +66,21 @@ is_dirty (const struct blob *b)
 static void
 check_contents (struct trial *t, const struct blob *b, const char *when)
 {
-  if (checker_read (b, t->spec.backing ? &t->below : NULL, t->contents,
-                    t->spec.size) == -1 ||
-      memcmp (t->contents, t->expected.data, t->spec.size) != 0) {
-    blob_save (SURVIVOR, b);
-    FAIL ("%s: wrong contents", when);
-  }
+  if (!survivor_shows (b, t->spec.backing ? &t->below : NULL, &t->expected))
+    survivor_fail (b, "%s: wrong contents", when);
 }
 
 static void
 check_in_order (struct trial *t, const struct blob *b, const char *when)
 {
-  struct check_result r;
-
-  checker_check (b, &r);
-  if (r.corruptions > 0 || r.leaks > 0) {
-    blob_save (SURVIVOR, b);
-    FAIL ("%s: %lu corruptions, %lu leaks: %s", when, r.corruptions, r.leaks,
-          r.first);
-  }
+  survivor_check (b, false, when);
   check_contents (t, b, when);
 }
-
-/* No waiting for a real disk: nobody will cut its power. */
-static int
-skip_sync (void *opaque, const char *path, enum hostfile_op op,
-           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
-           bool dsync)
-{
-  (void) opaque; (void) path; (void) iov; (void) niov;
-  (void) offset; (void) count; (void) dsync;
-  return op == HOSTFILE_OP_SYNC;
-}
-
-static const struct hostfile_hooks without_sync = { .before = skip_sync };
 
 static void
 ask_qemu (struct trial *t)
 {
-  struct blob b;
-
-  if (image_check (SURVIVOR) != 0)
-    FAIL ("qemu-img check does not like what was repaired");
-  image_contents (SURVIVOR, NULL, &b);
-  if (b.len != t->spec.size || memcmp (b.data, t->expected.data, b.len) != 0)
-    FAIL ("qemu-img convert reads something else in what was repaired");
-  blob_free (&b);
-  if (t->snapshot) {
-    image_contents (SURVIVOR, "before", &b);
-    if (b.len != t->old.len || memcmp (b.data, t->old.data, b.len) != 0)
-      FAIL ("the snapshot has changed in what was repaired");
-    blob_free (&b);
-  }
+  survivor_ask_qemu (false, &t->expected, &t->old);
   nr_judged++;
 }
 
@@ -178,16 +128,11 @@ static void
 check_promise (const struct blob *b)
 {
   const bool dirty = is_dirty (b);
-  struct check_result r;
 
   nr_cuts++;
   b->data[79] &= ~1;            /* not what is to be checked */
-  checker_check (b, &r);
-  if (r.corruptions > 0 || (r.leaks > 0 && !dirty)) {
-    blob_save (SURVIVOR, b);
-    FAIL ("lazy refcounts, %s: %lu corruptions, %lu leaks: %s",
-          dirty ? "dirty" : "not dirty", r.corruptions, r.leaks, r.first);
-  }
+  survivor_check (b, dirty, dirty ? "lazy refcounts, dirty" :
+                  "lazy refcounts, not dirty");
 }
 
 static void
@@ -217,42 +162,23 @@ watch (void *opaque, enum hostfile_op op)
 
 /* --- images --- */
 
-static uint64_t
-get_be64 (const struct blob *b, uint64_t at)
-{
-  uint64_t x = 0;
-
-  if (at + 8 <= b->len)
-    memcpy (&x, b->data + at, 8);
-  return be64toh (x);
-}
-
-static void
-put_be64 (struct blob *b, uint64_t at, uint64_t value)
-{
-  const uint64_t x = htobe64 (value);
-
-  if (at + 8 <= b->len)
-    memcpy (b->data + at, &x, 8);
-}
-
 /* Any count, and entries that lead nowhere.  (The table's place is the header's
  * affair.) */
 static void
 spoil_refcounts (struct trial *t, struct blob *b, struct rng *rng)
 {
   const uint64_t cs = t->spec.cluster_size;
-  const uint64_t table = get_be64 (b, 48), n = b->data[59] * cs / 8;
+  const uint64_t table = blob_get (b, 48, 8), n = b->data[59] * cs / 8;
   const unsigned how = rng_below (rng, 4);
   uint64_t i, k, block;
 
   for (i = 0; i < n; i++) {
-    block = get_be64 (b, table + i * 8);
+    block = blob_get (b, table + i * 8, 8);
     if (block == 0) {
       if (rng_below (rng, 20) == 0)
-        put_be64 (b, table + i * 8,
+        blob_put (b, table + i * 8,
                   rng_below (rng, 2) ? 512 + rng_below (rng, 512) :
-                  (rng_next (rng) | UINT64_C (1) << 50) & ~UINT64_C (511));
+                  (rng_next (rng) | UINT64_C (1) << 50) & ~UINT64_C (511), 8);
       continue;
     }
     if (how == 0)
@@ -262,7 +188,7 @@ spoil_refcounts (struct trial *t, struct blob *b, struct rng *rng)
         if (how == 1 || rng_below (rng, 8) == 0)
           b->data[k] = rng_next (rng);
     if (how == 3 && rng_below (rng, 2))
-      put_be64 (b, table + i * 8, 0);
+      blob_put (b, table + i * 8, 0, 8);
   }
 }
 
@@ -273,10 +199,10 @@ spoil_flags (struct blob *b, uint64_t at, uint64_t n, unsigned step,
   uint64_t i, entry;
 
   for (i = 0; i < n; i += step) {
-    entry = get_be64 (b, at + i * 8);
+    entry = blob_get (b, at + i * 8, 8);
     if ((entry & OFFSET_BITS) != 0 && !(entry & COMPRESSED) &&
         rng_below (rng, 3) == 0)
-      put_be64 (b, at + i * 8, entry ^ COPIED);
+      blob_put (b, at + i * 8, entry ^ COPIED, 8);
   }
 }
 
@@ -290,10 +216,10 @@ make_dirty (struct trial *t, struct rng *rng)
   blob_load (IMAGE, &b);
   b.data[79] |= 1;
   b.data[87] |= t->lazy;
-  l1 = get_be64 (&b, 40);
-  l1_entries = get_be64 (&b, 32) & 0xffffffff;
+  l1 = blob_get (&b, 40, 8);
+  l1_entries = blob_get (&b, 32, 8) & 0xffffffff;
   for (i = 0; i < l1_entries; i++) {
-    table = get_be64 (&b, l1 + i * 8) & OFFSET_BITS;
+    table = blob_get (&b, l1 + i * 8, 8) & OFFSET_BITS;
     if (table != 0)
       spoil_flags (&b, table, cs / 8, t->spec.extended ? 2 : 1, rng);
   }
@@ -310,9 +236,8 @@ make_image (struct trial *t, struct rng *rng)
   static const char *const themes[] = {
     "plain", "snapshot", "compressed", "backing", "preallocated",
   };
-  const unsigned theme = iteration % 5;
+  const unsigned theme = trials_number % 5;
   struct image_spec *spec = &t->spec;
-  struct image_spec raw = { .raw = true };
 
   spec->version = 3;
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 5)];
@@ -326,14 +251,9 @@ make_image (struct trial *t, struct rng *rng)
   if (spec->compressed)         /* they share host clusters: large counts */
     spec->refcount_bits = 16;
   spec->size = 512 * (64 + rng_below (rng, 1000));
-  if (theme == 3) {
-    raw.size = 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512));
-    image_create ("below", &raw);
-    image_fill ("below", &raw, rng, 4);
-    blob_load ("below", &t->below);
-    spec->backing = "below";
-    spec->backing_raw = true;
-  }
+  if (theme == 3)
+    image_over_raw (spec, rng, 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512)),
+                    4, &t->below);
   if (theme == 4)
     spec->preallocation = "metadata";
   image_create (IMAGE, spec);
@@ -346,9 +266,9 @@ make_image (struct trial *t, struct rng *rng)
   }
   image_contents (IMAGE, NULL, &t->expected);
   CHECK (t->expected.len == spec->size);
-  printf ("%u: %s: clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s\n",
-          iteration, themes[theme], spec->cluster_size, spec->size,
-          spec->refcount_bits, spec->extended ? ", subclusters" : "", t->lazy ? ", lazy" : "");
+  printf ("%u: %s: ", trials_number, themes[theme]);
+  image_print (spec);
+  puts (t->lazy ? ", lazy" : "");
   fflush (stdout);
 }
 
@@ -371,7 +291,7 @@ write_lazily (struct trial *t, struct disk *disk)
   uint64_t offset, n;
   int i, r;
 
-  rng_init (&rng, seed, iteration + 1000000);
+  rng_init (&rng, trials_seed, trials_number + 1000000);
   simdisk_watch (t->sim, watch_lazy, t);
   for (i = 0; i < 12; i++) {
     offset = rng_below (&rng, t->spec.size);
@@ -503,26 +423,10 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const char *iterations = getenv ("ITERATIONS");
-  const char *first = getenv ("FIRST");
-  const char *seconds = getenv ("SECONDS");
-  const unsigned n = iterations ? strtoul (iterations, NULL, 0) : 0;
-  time_t deadline;
-  unsigned done;
-  struct rng rng;
+  const unsigned done = trials_run ("test-repair-crash", 4, 5, one_image);
 
-  seed = seed_from_env ();
-  deadline = time (NULL) + (seconds ? atoi (seconds) : 4);
-  images_enter ("test-repair-crash");
-  iteration = first ? strtoul (first, NULL, 0) : 0;
-  for (done = 0; n ? done < n : done < 5 || time (NULL) < deadline;
-       done++, iteration++) {
-    rng_init (&rng, seed, iteration);
-    one_image (&rng);
-  }
   printf ("%u images, %u power cuts, %u repaired again, %u failures, "
           "%u judged by qemu-img\n", done, nr_cuts, nr_repaired, nr_faults,
           nr_judged);
-  images_leave ();
   return 0;
 }
