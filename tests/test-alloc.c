@@ -13,19 +13,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "alloc.h"
+#include "alloc-image.h"
 #include "bytes.h"
-#include "freeset.h"
-#include "grace.h"
-#include "header.h"
-#include "hostfile.h"
-#include "overlap.h"
-#include "refcount.h"
-#include "stubs.h"
 
-static char path[4200];
 static struct rng rng;
 static int fail_truncate;       /* errno, or 0 */
 static atomic_ulong punches;
@@ -46,99 +37,6 @@ before (void *opaque, const char *name, enum hostfile_op op,
 }
 
 static const struct hostfile_hooks hooks = { .before = before };
-
-/* --- the image under test --- */
-
-static struct hostfile *file;
-static struct header header;
-static struct overlap *overlap;
-static struct refcounts *refcounts;
-static struct grace *grace;
-static struct alloc *alloc;
-static unsigned bits;
-
-/* Header, refcount table, one refcount block, L1 table: a cluster each. */
-static void
-create_image (unsigned cluster_bits, unsigned order)
-{
-  const uint64_t cs = UINT64_C (1) << cluster_bits;
-  struct qcow2_header h = {
-    .magic = put32 (QCOW2_MAGIC), .version = put32 (3),
-    .cluster_bits = put32 (cluster_bits), .size = put64 (cs),
-    .l1_size = put32 (1), .l1_table_offset = put64 (3 * cs),
-    .refcount_table_offset = put64 (cs),
-    .refcount_table_clusters = put32 (1),
-    .refcount_order = put32 (order), .header_length = put32 (104),
-  };
-  const struct be64 block = put64 (2 * cs);
-  unsigned char counts[64] = { 0 };
-  FILE *fp = fopen (path, "wb");
-
-  for (int i = 0; i < 4; i++)
-    switch (order) {
-    case 4: counts[i * 2 + 1] = 1; break;
-    case 6: counts[i * 8 + 7] = 1; break;
-    default: abort ();
-    }
-  CHECK (fp && fwrite (&h, 104, 1, fp) == 1);
-  CHECK (fseek (fp, cs, SEEK_SET) == 0 && fwrite (&block, 8, 1, fp) == 1);
-  CHECK (fseek (fp, 2 * cs, SEEK_SET) == 0 &&
-         fwrite (counts, sizeof counts, 1, fp) == 1);
-  CHECK (fseek (fp, 4 * cs - 1, SEEK_SET) == 0 && fputc (0, fp) == 0);
-  CHECK (fclose (fp) == 0);
-}
-
-static void
-open_image (bool discard)
-{
-  const struct hostfile_options options = {
-    .try_writable = true, .hooks = &hooks,
-  };
-  unsigned char *buf;
-  uint64_t len;
-
-  CHECK (hostfile_open (path, &options, &file) == 0);
-  len = min64 (hostfile_size (file), HEADER_READ_SIZE);
-  buf = malloc (len);
-  CHECK (buf && hostfile_read (file, buf, len, 0) == 0);
-  CHECK (header_parse (path, buf, len, hostfile_size (file), &header) == 0);
-  free (buf);
-  bits = header.cluster_bits;
-  overlap = overlap_new (bits);
-  grace = grace_new ();
-  CHECK (overlap && grace);
-  CHECK (overlap_add (overlap, header.l1_offset, 8, OVERLAP_L1) == 0);
-  refcounts = refcount_open (file, &header, overlap);
-  CHECK (refcounts);
-  alloc = alloc_open (file, bits, refcounts, overlap, grace, discard);
-  CHECK (alloc);
-}
-
-static void
-close_image (void)
-{
-  alloc_close (alloc);
-  refcount_close (refcounts);
-  grace_free (grace);
-  overlap_free (overlap);
-  header_free (&header);
-  hostfile_close (file);
-}
-
-static void
-write_counts (void)
-{
-  struct refcount_moved moved;
-
-  do {
-    CHECK (refcount_write (refcounts, &moved) == 0);
-    CHECK (hostfile_sync (file) == 0);
-    if (moved.n > 0) {
-      overlap_remove (overlap, moved.first << bits, moved.n << bits);
-      CHECK (refcount_dec (refcounts, moved.first, moved.n, NULL, NULL) == 0);
-    }
-  } while (moved.n > 0);
-}
 
 /* --- the model --- */
 
@@ -316,12 +214,7 @@ quiesce (void)
   while (npins > 0)
     grace_leave (grace, pins[--npins].pin);
   checkpoint (true);
-  for (int i = 0; i < 4; i++)
-    CHECK (alloc_reap (alloc) == 0);
-  CHECK (alloc_give_back (alloc) == 0);
-  CHECK (alloc_quarantined (alloc) == 0);
-  write_counts ();
-  CHECK (alloc_trim_file (alloc) == 0);
+  end_session ();
   durable = 0;
   compare_counts ();
   CHECK (refcount_end (refcounts, &end) == 0);
@@ -401,7 +294,7 @@ test_model (unsigned cluster_bits, unsigned order, bool discard)
   struct alloc_stats stats;
 
   create_image (cluster_bits, order);
-  open_image (discard);
+  open_image (discard, &hooks);
   reset_model ();
   for (int i = 0; i < 3000; i++)
     random_step ();
@@ -411,7 +304,7 @@ test_model (unsigned cluster_bits, unsigned order, bool discard)
 
   /* A new session finds what the old one left free, at most a block at a time. */
   close_image ();
-  open_image (discard);
+  open_image (discard, &hooks);
   for (int i = 0; i < 500; i++)
     random_step ();
   CHECK (alloc_reserve (alloc, 1, &run) == 0);
@@ -427,7 +320,7 @@ test_growth (unsigned cluster_bits, unsigned order)
   uint64_t live, limit;
 
   create_image (cluster_bits, order);
-  open_image (true);
+  open_image (true, &hooks);
   reset_model ();
   for (int round = 0; round < 300; round++) {
     for (live = 0; live < 4000; ) {
@@ -461,7 +354,7 @@ test_holes (void)
   uint64_t size;
 
   create_image (16, 4);
-  open_image (false);
+  open_image (false, &hooks);
   reset_model ();
   for (int i = 0; i < 2000; i++) {
     CHECK (alloc_reserve (alloc, 1, &run) == 0);
@@ -476,7 +369,7 @@ test_holes (void)
   quiesce ();
   size = hostfile_size (file);
   close_image ();
-  open_image (false);
+  open_image (false, &hooks);
   for (int i = 0; i < 1000; i++) {
     CHECK (alloc_reserve (alloc, i < 700 ? 8 : 1, &run) == 0);
     CHECK (run.clusters == 1 && !run.zeroed);
@@ -495,7 +388,7 @@ test_settled (void)
   uint64_t mark;
 
   create_image (16, 4);
-  open_image (true);
+  open_image (true, &hooks);
   CHECK (alloc_top_up (alloc) == 4);    /* nothing is used: nothing is raised */
   CHECK (!refcount_is_dirty (refcounts));
   CHECK (alloc_reserve (alloc, 1, &run) == 0);
@@ -525,7 +418,6 @@ test_settled (void)
   close_image ();
 }
 
-/* What a request may still be reading is not cut off. */
 /* A mark says nothing of a reserve that was made after the file was cut: a reader's flush may
  * end after the last writer has left and another has come. */
 static void
@@ -535,7 +427,7 @@ test_stale_mark (void)
   uint64_t mark;
 
   create_image (16, 4);
-  open_image (true);
+  open_image (true, &hooks);
   CHECK (alloc_reserve (alloc, 1, &run) == 0);
   mark = alloc_top_up (alloc);
   CHECK (alloc_free_begin (alloc, 1) == 0);
@@ -553,6 +445,7 @@ test_stale_mark (void)
   close_image ();
 }
 
+/* What a request may still be reading is not cut off. */
 static void
 test_trim (void)
 {
@@ -562,7 +455,7 @@ test_trim (void)
   char c;
 
   create_image (16, 4);
-  open_image (false);
+  open_image (false, &hooks);
   reset_model ();
   size = hostfile_size (file);
   CHECK (alloc_reserve (alloc, 3, &run) == 0);
@@ -592,7 +485,7 @@ test_enospc (void)
   uint64_t size, end;
 
   create_image (16, 4);
-  open_image (false);
+  open_image (false, &hooks);
   size = hostfile_size (file);
   quiet_errors = true;
   fail_truncate = EFBIG;
@@ -636,48 +529,6 @@ test_enospc (void)
   close_image ();
 }
 
-static void
-test_freeset (void)
-{
-  static bool in[2000];
-  struct freeset s = { 0 };
-
-  memset (in, 0, sizeof in);
-  for (int step = 0; step < 3000; step++) {
-    const uint64_t first = rng_below (&rng, 1900), n = rng_below (&rng, 60);
-    const bool add = rng_below (&rng, 2);
-    uint64_t runs_seen = 0, total = 0, longest = 0, len = 0, f, l;
-    uint64_t want = 1 + rng_below (&rng, 30), fit = UINT64_MAX;
-
-    CHECK ((add ? freeset_add : freeset_remove) (&s, first, n) == 0);
-    for (uint64_t c = first; c < first + n; c++)
-      in[c] = add;
-    for (uint64_t c = 0; c < 2000; c++) {
-      len = in[c] ? len + 1 : 0;
-      runs_seen += len == 1;
-      total += in[c];
-      longest = max64 (longest, len);
-      if (len == want && fit == UINT64_MAX)
-        fit = c + 1 - len;
-    }
-    CHECK (s.clusters == total && s.runs == runs_seen);
-    CHECK (freeset_longest (&s) == longest);
-    CHECK (freeset_find (&s, want, &f, &l) == (fit != UINT64_MAX));
-    CHECK (fit == UINT64_MAX || (f == fit && l >= want));
-    if (freeset_next (&s, first, first + n, &f, &l)) {
-      CHECK (f >= first && l > 0 && f + l <= first + n);
-      for (uint64_t c = first; c < f + l; c++)
-        CHECK (in[c] == (c >= f));
-      CHECK (f + l == first + n || !in[f + l]);
-    }
-    else
-      for (uint64_t c = first; c < first + n; c++)
-        CHECK (!in[c]);
-  }
-  freeset_clear (&s);
-  CHECK (s.clusters == 0 && s.runs == 0);
-}
-
 /* --- threads --- */
 
 #define NTHREADS 4
@@ -702,7 +553,7 @@ checkpoint_in_turn (void)
 static void *
 worker (void *arg)
 {
-  const int me = (int) (intptr_t) arg;
+  const int me = *(const int *) arg;
   struct alloc_run mine[50];
   bool table[50];
   size_t n = 0;
@@ -755,23 +606,16 @@ worker (void *arg)
 static void
 test_threads (void)
 {
-  pthread_t threads[NTHREADS];
+  int ids[NTHREADS];
   uint64_t count, expected;
 
   create_image (12, 4);
-  open_image (true);
-  for (intptr_t i = 0; i < NTHREADS; i++)
-    CHECK (pthread_create (&threads[i], NULL, worker,
-                           (void *) (i + 1)) == 0);
+  open_image (true, &hooks);
   for (int i = 0; i < NTHREADS; i++)
-    CHECK (pthread_join (threads[i], NULL) == 0);
+    ids[i] = i + 1;
+  run_threads (worker, ids, sizeof ids[0], NTHREADS);
   checkpoint_in_turn ();
-  for (int i = 0; i < 4; i++)
-    CHECK (alloc_reap (alloc) == 0);
-  CHECK (alloc_give_back (alloc) == 0);
-  CHECK (alloc_quarantined (alloc) == 0);
-  write_counts ();
-  CHECK (alloc_trim_file (alloc) == 0);
+  end_session ();
   for (uint64_t c = 0; c < MAX_CLUSTERS; c++) {
     expected = atomic_load (&owner[c]) != 0 ||
       overlap_find (overlap, c << bits, 1) != OVERLAP_NONE;
@@ -784,17 +628,9 @@ test_threads (void)
 int
 main (void)
 {
-  const uint64_t seed = seed_from_env ();
-  int fd;
+  rng_init (&rng, seed_from_env (), 0);
+  image_begin ("test-alloc");
 
-  rng_init (&rng, seed, 0);
-  CHECK (getcwd (path, sizeof path - 40));
-  strcat (path, "/test-alloc-XXXXXX");
-  fd = mkstemp (path);
-  CHECK (fd >= 0);
-  close (fd);
-
-  test_freeset ();
   test_settled ();
   test_stale_mark ();
   test_trim ();
@@ -806,6 +642,6 @@ main (void)
   test_growth (12, 4);
   test_threads ();
 
-  CHECK (unlink (path) == 0);
+  image_end ();
   return 0;
 }

@@ -9,96 +9,11 @@
 #include <config.h>
 
 #include <string.h>
-#include <unistd.h>
 
-#include "alloc.h"
+#include "alloc-image.h"
 #include "bytes.h"
-#include "format.h"
-#include "grace.h"
-#include "header.h"
-#include "hostfile.h"
-#include "overlap.h"
-#include "refcount.h"
-#include "stubs.h"
 
-static char path[4200];
 static struct rng rng;
-
-static struct hostfile *file;
-static struct header header;
-static struct overlap *overlap;
-static struct refcounts *refcounts;
-static struct grace *grace;
-static struct alloc *alloc;
-static unsigned bits;
-
-/* --- the image: header, refcount table, one block, L1 table --- */
-
-static void
-create_image (unsigned cluster_bits, unsigned order)
-{
-  const uint64_t cs = UINT64_C (1) << cluster_bits;
-  struct qcow2_header h = {
-    .magic = put32 (QCOW2_MAGIC), .version = put32 (3),
-    .cluster_bits = put32 (cluster_bits), .size = put64 (cs),
-    .l1_size = put32 (1), .l1_table_offset = put64 (3 * cs),
-    .refcount_table_offset = put64 (cs),
-    .refcount_table_clusters = put32 (1),
-    .refcount_order = put32 (order), .header_length = put32 (104),
-  };
-  const struct be64 block = put64 (2 * cs);
-  unsigned char counts[8] = { 0 };
-  FILE *fp = fopen (path, "wb");
-
-  switch (order) {              /* 1 for four clusters */
-  case 0: counts[0] = 0xf; break;
-  case 1: counts[0] = 0x55; break;
-  case 2: counts[0] = counts[1] = 0x11; break;
-  case 4: counts[1] = counts[3] = counts[5] = counts[7] = 1; break;
-  default: abort ();
-  }
-  CHECK (fp && fwrite (&h, 104, 1, fp) == 1);
-  CHECK (fseek (fp, cs, SEEK_SET) == 0 && fwrite (&block, 8, 1, fp) == 1);
-  CHECK (fseek (fp, 2 * cs, SEEK_SET) == 0 &&
-         fwrite (counts, sizeof counts, 1, fp) == 1);
-  CHECK (fseek (fp, 4 * cs - 1, SEEK_SET) == 0 && fputc (0, fp) == 0);
-  CHECK (fclose (fp) == 0);
-}
-
-static void
-open_image (void)
-{
-  const struct hostfile_options options = { .try_writable = true };
-  unsigned char *buf;
-  uint64_t len;
-
-  CHECK (hostfile_open (path, &options, &file) == 0);
-  len = min64 (hostfile_size (file), HEADER_READ_SIZE);
-  buf = malloc (len);
-  CHECK (buf && hostfile_read (file, buf, len, 0) == 0);
-  CHECK (header_parse (path, buf, len, hostfile_size (file), &header) == 0);
-  free (buf);
-  bits = header.cluster_bits;
-  overlap = overlap_new (bits);
-  grace = grace_new ();
-  CHECK (overlap && grace);
-  CHECK (overlap_add (overlap, header.l1_offset, 8, OVERLAP_L1) == 0);
-  refcounts = refcount_open (file, &header, overlap);
-  CHECK (refcounts);
-  alloc = alloc_open (file, bits, refcounts, overlap, grace, true);
-  CHECK (alloc);
-}
-
-static void
-close_image (void)
-{
-  alloc_close (alloc);
-  refcount_close (refcounts);
-  grace_free (grace);
-  overlap_free (overlap);
-  header_free (&header);
-  hostfile_close (file);
-}
 
 /* --- the model --- */
 
@@ -221,20 +136,6 @@ free_some (unsigned n)
 }
 
 static void
-write_counts (void)
-{
-  struct refcount_moved moved;
-
-  do {
-    CHECK (refcount_write (refcounts, &moved) == 0);
-    if (moved.n > 0) {
-      overlap_remove (overlap, moved.first << bits, moved.n << bits);
-      CHECK (refcount_dec (refcounts, moved.first, moved.n, NULL, NULL) == 0);
-    }
-  } while (moved.n > 0);
-}
-
-static void
 checkpoint (void)
 {
   struct alloc_frees *frees = alloc_take_frees (alloc);
@@ -305,12 +206,7 @@ quiesce (void)
   while (nr_pins > 0)
     grace_leave (grace, pins[--nr_pins].pin);
   checkpoint ();
-  for (int i = 0; i < 4; i++)
-    CHECK (alloc_reap (alloc) == 0);
-  CHECK (alloc_give_back (alloc) == 0);
-  CHECK (alloc_quarantined (alloc) == 0);
-  write_counts ();
-  CHECK (alloc_trim_file (alloc) == 0);
+  end_session ();
   for (c = 0; c < MAX_BYTES >> bits; c++) {
     uint64_t count;
 
@@ -326,7 +222,7 @@ test_model (unsigned cluster_bits, unsigned order)
   unsigned i;
 
   create_image (cluster_bits, order);
-  open_image ();
+  open_image (true, &without_sync);
   memset (used, 0, sizeof used);
   memset (clusters, 0, sizeof clusters);
   nr_live = nr_pending = nr_plain = nr_pins = 0;
@@ -371,7 +267,7 @@ test_sharing (unsigned order, uint64_t max)
   unsigned i;
 
   create_image (16, order);
-  open_image ();
+  open_image (true, &without_sync);
   for (i = 0; i < 300; i++)
     p[i].bytes = 100;
   CHECK (alloc_pack (alloc, p, 300) == 0);
@@ -384,15 +280,8 @@ test_sharing (unsigned order, uint64_t max)
 int
 main (void)
 {
-  const uint64_t seed = seed_from_env ();
-  int fd;
-
-  rng_init (&rng, seed, 0);
-  CHECK (getcwd (path, sizeof path - 40));
-  strcat (path, "/test-allocpack-XXXXXX");
-  fd = mkstemp (path);
-  CHECK (fd >= 0);
-  close (fd);
+  rng_init (&rng, seed_from_env (), 0);
+  image_begin ("test-allocpack");
 
   test_sharing (0, 1);
   test_sharing (1, 3);
@@ -404,6 +293,6 @@ main (void)
   test_model (9, 2);
   test_model (9, 4);
 
-  CHECK (unlink (path) == 0);
+  image_end ();
   return 0;
 }
