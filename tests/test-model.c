@@ -32,30 +32,24 @@
 #include "checker.h"
 #include "disk.h"
 #include "images.h"
+#include "mixture.h"
 #include "pieces.h"
 #include "survivor.h"
 #include "trials.h"
 
 #define IMAGE "top.qcow2"
-#define BITMAP "follows"
 
 /* One image and what must be in it. */
 struct trial {
-  struct image_spec spec;
-  bool compressed;              /* at first */
-  unsigned layers, threads, ops;
+  struct mixture image;
+  unsigned threads, ops;
   bool slow;                    /* delay I/O at random, for other timings */
-  bool hot;                     /* few clusters, which are freed and used again
-                                   all the time */
   struct disk_options options;
   struct disk *disk;
   struct pieces pieces;
   unsigned char *model;
   unsigned char *first;         /* what was there before */
   unsigned char *either;        /* byte may be 0, too: trimmed, version 2 */
-  struct blob snapshots[2];
-  unsigned nr_snapshots;
-  bool bitmap;                  /* there is one that follows changes */
 };
 
 struct worker {
@@ -90,8 +84,8 @@ compare (struct trial *t, const unsigned char *buf, uint64_t offset,
     }
     FAIL ("%s: offset %" PRIu64 " (cluster %" PRIu64 " + %" PRIu64
           "): 0x%02x, must be 0x%02x; request %" PRIu64 "+%" PRIu64, what,
-          offset + i, (offset + i) / t->spec.cluster_size,
-          (offset + i) % t->spec.cluster_size, buf[i], t->model[offset + i],
+          offset + i, (offset + i) / t->image.spec.cluster_size,
+          (offset + i) % t->image.spec.cluster_size, buf[i], t->model[offset + i],
           offset, count);
   }
 }
@@ -110,14 +104,14 @@ model_set (struct trial *t, const unsigned char *buf, uint64_t offset,
 static void
 model_trim (struct trial *t, uint64_t offset, uint64_t count)
 {
-  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t cs = t->image.spec.cluster_size;
   const uint64_t start = round_up (offset, cs);
-  const uint64_t end = offset + count == t->spec.size ? t->spec.size :
+  const uint64_t end = offset + count == t->image.spec.size ? t->image.spec.size :
     round_down (offset + count, cs);
 
   if (!t->options.discard || start >= end)
     return;
-  if (t->spec.version == 2 && t->spec.backing)
+  if (t->image.spec.version == 2 && t->image.spec.backing)
     memset (t->either + start, 1, end - start);
   else
     model_set (t, NULL, start, end - start);
@@ -140,8 +134,8 @@ compare_shared (struct trial *t, const unsigned char *buf, uint64_t offset,
     if (buf[i] != 0 && buf[i] != t->first[offset + i] &&
         buf[i] != shared_value (offset + i))
       FAIL ("shared byte at offset %" PRIu64 " (cluster %" PRIu64 " + %" PRIu64
-            ") is 0x%02x", offset + i, (offset + i) / t->spec.cluster_size,
-            (offset + i) % t->spec.cluster_size, buf[i]);
+            ") is 0x%02x", offset + i, (offset + i) / t->image.spec.cluster_size,
+            (offset + i) % t->image.spec.cluster_size, buf[i]);
 }
 
 /* --- requests --- */
@@ -166,7 +160,7 @@ read_own (struct worker *w, uint64_t offset, uint64_t count)
 static void
 read_any (struct worker *w)
 {
-  const uint64_t size = w->t->spec.size;
+  const uint64_t size = w->t->image.spec.size;
   const uint64_t offset = rng_below (&w->rng, size);
   const uint64_t count = 1 + rng_below (&w->rng, min64 (size - offset,
                                                         1 << 18));
@@ -339,7 +333,7 @@ static void
 one_request (struct worker *w)
 {
   struct trial *t = w->t;
-  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t cs = t->image.spec.cluster_size;
   static const uint64_t units[] = { 1, 512, 4096 };
   const uint64_t unit = units[rng_below (&w->rng, 3)];
   const bool fua = rng_below (&w->rng, 32) == 0;
@@ -349,7 +343,7 @@ one_request (struct worker *w)
   const struct piece *piece;
   uint64_t offset, count;
 
-  if (rng_below (&w->rng, t->hot ? 2 : 3) == 0) {
+  if (rng_below (&w->rng, t->image.hot ? 2 : 3) == 0) {
     piece = pieces_pick (&t->pieces, &w->rng, t->pieces.owners);
     if (piece) {
       piece_part (piece, &w->rng, cs, cs, 3 << 20, &offset, &count);
@@ -384,8 +378,8 @@ one_request (struct worker *w)
     extents (w, offset, count, true);
     break;
   case 12:
-    offset = rng_below (&w->rng, t->spec.size);
-    extents (w, offset, 1 + rng_below (&w->rng, t->spec.size - offset), false);
+    offset = rng_below (&w->rng, t->image.spec.size);
+    extents (w, offset, 1 + rng_below (&w->rng, t->image.spec.size - offset), false);
     break;
   default:
     if ((rng_below (&w->rng, 2) ? disk_read_fill (t->disk, NULL, count, offset)
@@ -473,121 +467,6 @@ run_workers (struct trial *t, struct rng *rng)
 
 /* --- images --- */
 
-static uint64_t
-random_size (struct rng *rng, uint64_t cluster_size)
-{
-  uint64_t most = cluster_size == 512 ? 1 << 20 : cluster_size == 4096 ?
-    4 << 20 : cluster_size == 65536 ? 12 << 20 : 16 << 20;
-
-  if (rng_below (rng, 8) == 0)
-    most = 2 * cluster_size;
-  return 512 * (1 + rng_below (rng, most / 512));
-}
-
-static void
-random_spec (struct rng *rng, struct image_spec *spec)
-{
-  static const unsigned bits[] = { 9, 9, 12, 12, 14, 16, 16, 21 };
-  static const char *const preallocations[] = { "metadata", "falloc" };
-
-  memset (spec, 0, sizeof *spec);
-  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 8)];
-  spec->version = rng_below (rng, 4) ? 3 : 2;
-  spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
-    rng_below (rng, 2);
-  spec->refcount_bits =
-    spec->version == 2 || rng_below (rng, 2) ? 16 : 1 << rng_below (rng, 7);
-  spec->size = random_size (rng, spec->cluster_size);
-  if (rng_below (rng, 6) == 0)
-    spec->preallocation = preallocations[rng_below (rng, 2)];
-}
-
-/* Its data are in a file of their own. */
-static void
-add_data_file (struct image_spec *spec, const char *name, struct rng *rng)
-{
-  spec->version = 3;
-  spec->data_file = name;
-  spec->data_file_raw = spec->backing == NULL && rng_below (rng, 2);
-}
-
-/* Layers from the bottom up; their names must live on. */
-static void
-make_layers (struct trial *t, struct rng *rng)
-{
-  static const char *const names[] = { "layer0", "layer1", "layer2" };
-  static const char *const data_names[] = { "data0", "data1", "data2", "data3" };
-  const char *below = NULL;
-  bool below_raw = false;
-  unsigned i;
-
-  t->layers = rng_below (rng, 2) ? 0 : 1 + rng_below (rng, 3);
-  for (i = 0; i <= t->layers; i++) {
-    const bool top = i == t->layers;
-    struct image_spec spec;
-
-    random_spec (rng, &spec);
-    if (!top && i == 0 && rng_below (rng, 2)) {
-      spec.raw = true;
-      spec.cluster_size = 0;
-      spec.size += rng_below (rng, 2) ? 0 : rng_below (rng, 512);
-    }
-    if (top && rng_below (rng, 4) == 0) {
-      t->hot = true;
-      spec.cluster_size = spec.extended ? 16384 : 4096;
-      spec.size = spec.cluster_size * (16 + rng_below (rng, 24));
-    }
-    spec.backing = below;
-    spec.backing_raw = below_raw;
-    if (below && !spec.extended)
-      spec.preallocation = NULL;
-    if (!spec.raw && rng_below (rng, 5) == 0)
-      add_data_file (&spec, data_names[i], rng);
-    else if (!spec.raw && rng_below (rng, 4) == 0)
-      spec.encrypt = "aes";
-    else if (!spec.raw && spec.preallocation == NULL)
-      spec.compressed = rng_below (rng, 3) == 0;
-    image_create (top ? IMAGE : names[i], &spec);
-    image_fill (top ? IMAGE : names[i], &spec, rng,
-                top && rng_below (rng, 4) == 0 ? 0 : 1 + rng_below (rng, 8));
-    if (top) {
-      t->compressed = spec.compressed;
-      t->spec = spec;
-      t->spec.compressed = false;       /* done */
-    }
-    else {
-      below = names[i];
-      below_raw = spec.raw;
-    }
-  }
-}
-
-static void
-make_snapshots (struct trial *t, struct rng *rng)
-{
-  static const char *const names[] = { "s0", "s1" };
-
-  /* Compressed clusters share host clusters: counts can be large already. */
-  if (t->spec.data_file || t->spec.refcount_bits < (t->compressed ? 16 : 2) ||
-      rng_below (rng, 3) != 0)
-    return;
-  for (; t->nr_snapshots < 1 + rng_below (rng, 2); t->nr_snapshots++) {
-    image_snapshot (IMAGE, names[t->nr_snapshots]);
-    image_contents (IMAGE, names[t->nr_snapshots],
-                    &t->snapshots[t->nr_snapshots]);
-    if (rng_below (rng, 2))
-      image_fill (IMAGE, &t->spec, rng, 3);
-  }
-}
-
-static void
-make_bitmap (struct trial *t, struct rng *rng)
-{
-  t->bitmap = t->spec.version == 3 && rng_below (rng, 3) == 0;
-  if (t->bitmap)
-    image_bitmap (IMAGE, BITMAP, 9 + rng_below (rng, 10));
-}
-
 static void
 random_options (struct trial *t, struct rng *rng)
 {
@@ -597,21 +476,21 @@ random_options (struct trial *t, struct rng *rng)
   t->options.l2_cache = caches[rng_below (rng, 3)];
   do
     t->options.l2_slice = UINT64_C (512) << rng_below (rng, 13);
-  while (t->options.l2_slice > t->spec.cluster_size);
+  while (t->options.l2_slice > t->image.spec.cluster_size);
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 4) != 0;
   t->options.detect_zeroes = rng_below (rng, 3);
   t->options.secret.passphrase = IMAGES_SECRET;
   t->options.secret.len = strlen (IMAGES_SECRET);
-  t->options.compress = t->spec.data_file == NULL && t->spec.encrypt == NULL &&
-    rng_below (rng, 3) == 0;
+  t->options.compress = t->image.spec.data_file == NULL &&
+    t->image.spec.encrypt == NULL && rng_below (rng, 3) == 0;
   t->options.drop_cache = rng_below (rng, 8) == 0;
   t->options.copy_on_read = rng_below (rng, 2);
   t->options.lock = rng_below (rng, 2);
   t->slow = rng_below (rng, 2);
   t->threads = 1 + rng_below (rng, 8);
   t->ops = 20 + rng_below (rng, 150);
-  if (t->hot) {
+  if (t->image.hot) {
     t->slow = t->options.discard = true;
     t->threads = 4 + rng_below (rng, 5);
     t->ops = 200;
@@ -624,7 +503,7 @@ open_disk (struct trial *t)
 {
   if (disk_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
-  CHECK (disk_size (t->disk) == t->spec.size);
+  CHECK (disk_size (t->disk) == t->image.spec.size);
 }
 
 static void
@@ -650,17 +529,17 @@ check_file (void)
 static void
 check_bitmap (const struct trial *t)
 {
-  unsigned char *sectors = calloc (1, t->spec.size / 512 + 1);
+  unsigned char *sectors = calloc (1, t->image.spec.size / 512 + 1);
   struct checked_bitmap b;
   struct blob file;
   uint64_t at;
 
   CHECK (sectors != NULL);
   blob_load (IMAGE, &file);
-  CHECK (checker_bitmap (&file, BITMAP, &b, sectors));
+  CHECK (checker_bitmap (&file, MIXTURE_BITMAP, &b, sectors));
   if (b.in_use)
     FAIL ("the bitmap is in use");
-  for (at = 0; at < t->spec.size; at += 512)
+  for (at = 0; at < t->image.spec.size; at += 512)
     if (!sectors[at / 512] && memcmp (t->model + at, t->first + at, 512) != 0)
       FAIL ("the bitmap does not know of a change at %" PRIu64, at);
   blob_free (&file);
@@ -670,26 +549,22 @@ check_bitmap (const struct trial *t)
 static void
 check_contents (struct trial *t)
 {
-  static const char *const names[] = { "s0", "s1" };
   struct blob b;
-  unsigned i;
   int r = image_check (IMAGE);
 
   if (r != 0)
     FAIL ("qemu-img check: exit status %d", r);
   image_contents (IMAGE, NULL, &b);
-  CHECK (b.len == t->spec.size);
+  CHECK (b.len == t->image.spec.size);
   compare (t, b.data, 0, b.len, "qemu-img convert");
   blob_free (&b);
-  if (t->spec.data_file_raw) {
-    blob_load (t->spec.data_file, &b);
-    CHECK (b.len >= t->spec.size);
-    compare (t, b.data, 0, t->spec.size, "the raw data file");
+  if (t->image.spec.data_file_raw) {
+    blob_load (t->image.spec.data_file, &b);
+    CHECK (b.len >= t->image.spec.size);
+    compare (t, b.data, 0, t->image.spec.size, "the raw data file");
     blob_free (&b);
   }
-  for (i = 0; i < t->nr_snapshots; i++)
-    if (!image_shows (IMAGE, names[i], &t->snapshots[i]))
-      FAIL ("snapshot %s has changed", names[i]);
+  mixture_check_snapshots (&t->image);
 }
 
 /* From now on it is known what everybody's bytes are. */
@@ -729,36 +604,32 @@ read_only_visit (struct trial *t, struct rng *rng)
 static void
 one_image (struct rng *rng)
 {
-  struct trial t = { .layers = 0 };
+  struct trial t = { .threads = 0 };
   unsigned i, cycles;
   struct blob b;
 
-  make_layers (&t, rng);
-  make_snapshots (&t, rng);
-  make_bitmap (&t, rng);
+  mixture_make (&t.image, IMAGE, rng);
   random_options (&t, rng);
   image_contents (IMAGE, NULL, &b);
-  CHECK (b.len == t.spec.size);
+  CHECK (b.len == t.image.spec.size);
   t.model = b.data;
   t.first = malloc (b.len);
-  t.either = calloc (1, t.spec.size);
+  t.either = calloc (1, t.image.spec.size);
   CHECK (t.first != NULL && t.either != NULL);
   memcpy (t.first, b.data, b.len);
   printf ("%u: ", trials_number);
-  image_print (&t.spec);
-  printf (", %u below, %u snapshots%s%s; %u threads, %u requests, cache %" PRIu64
-          ", slice %" PRIu64 "%s%s%s%s%s\n", t.layers, t.nr_snapshots,
-          t.compressed ? ", compressed" : "", t.bitmap ? ", bitmap" : "",
-          t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
+  mixture_print (&t.image);
+  printf ("; %u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64
+          "%s%s%s%s%s\n", t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
           t.options.discard ? ", discard" : "",
           t.options.detect_zeroes ? ", detect zeroes" : "",
           t.options.compress ? ", compress" : "",
           t.options.copy_on_read ? ", copy on read" : "",
-          t.hot ? ", hot" : t.slow ? ", slow" : "");
+          t.image.hot ? ", hot" : t.slow ? ", slow" : "");
   fflush (stdout);
 
-  pieces_make (&t.pieces, rng, t.spec.size, t.spec.cluster_size, 1, t.threads,
-               t.hot || rng_below (rng, 2));
+  pieces_make (&t.pieces, rng, t.image.spec.size, t.image.spec.cluster_size, 1, t.threads,
+               t.image.hot || rng_below (rng, 2));
   cycles = 1 + rng_below (rng, 3);
   open_disk (&t);
   if (rng_below (rng, 2))
@@ -776,11 +647,10 @@ one_image (struct rng *rng)
   }
   close_disk (&t);
   check_contents (&t);
-  if (t.bitmap)
+  if (t.image.bitmap)
     check_bitmap (&t);
 
-  for (i = 0; i < t.nr_snapshots; i++)
-    blob_free (&t.snapshots[i]);
+  mixture_free (&t.image);
   pieces_free (&t.pieces);
   free ((char *) t.options.path);
   free (t.model);
