@@ -115,6 +115,9 @@ validate 2 --sha256 1234 images/a.qcow2
 validate 2 --sha256 "$sum" images/a.qcow2 images/b.qcow2
 validate 2 --sums none images/a.qcow2
 validate 2 --jobs 0 images/a.qcow2
+# Reports go to files.
+validate 2 --json - images/a.qcow2
+grep 'TAP is what goes to stdout' err
 validate 3 --plugin "$tmp/none.so" images/a.qcow2
 validate 3 --nbdkit "$tmp/none" images/a.qcow2
 validate 3 --timeout 0.000001 images/a.qcow2
