@@ -8,27 +8,22 @@
  * JSON is UTF-8.  A path is any bytes: those that are not UTF-8 are written as \udc80 to
  * \udcff, the way that Python's os.fsdecode does.
  *
- * The report is no image: it does not go through hostfile.c.
- *
  * Locks: none.
  */
 
 #include <config.h>
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "bytes.h"
 #include "checkreport.h"
 #include "cleanup.h"
 #include "compress.h"
 #include "report.h"
+#include "reportfile.h"
 
 /* Faults that are told to people. */
 #define TOLD 20
@@ -285,8 +280,9 @@ put_layer (FILE *fp, const struct check_layer *l)
 }
 
 static void
-put_report (FILE *fp, const struct check_result *r)
+put_report (FILE *fp, const void *result)
 {
+  const struct check_result *r = result;
   const struct sums sums = add_up (r);
   const bool ok = r->verdict <= CHECK_DIRTY;
   size_t i;
@@ -310,93 +306,14 @@ put_report (FILE *fp, const struct check_result *r)
   fputs ("  ]\n}\n", fp);
 }
 
-static int
-write_to (const struct check_result *r, int fd, bool sync)
-{
-  FILE *fp = fdopen (fd, "w");
-  int err;
-
-  if (fp == NULL) {
-    close (fd);
-    return -1;
-  }
-  put_report (fp, r);
-  if (fflush (fp) == EOF || ferror (fp) || (sync && fsync (fd) == -1)) {
-    err = errno;
-    fclose (fp);
-    errno = err;
-    return -1;
-  }
-  return fclose (fp) == EOF ? -1 : 0;
-}
-
-/* Under a name of its own, then under the right one. */
-static int
-replace (const struct check_result *r, const char *path)
-{
-  CLEANUP_FREE char *temporary = NULL;
-  int fd, err;
-
-  if (asprintf (&temporary, "%s.%ld.tmp", path, (long) getpid ()) == -1) {
-    temporary = NULL;
-    return -1;
-  }
-  fd = open (temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd == -1)
-    return -1;
-  if (write_to (r, fd, true) == 0 && rename (temporary, path) == 0)
-    return 0;
-  err = errno;
-  unlink (temporary);
-  errno = err;
-  return -1;
-}
-
-/* Only a report, or nothing at all, is replaced: check-report=disk.qcow2 must not cost
- * anybody a disk. */
 int
 checkreport_check (const char *path)
 {
-  struct stat st;
-  char first = 0;
-  int fd;
-
-  if (stat (path, &st) == -1)
-    return 0;                   /* writing it will tell */
-  if (S_ISREG (st.st_mode) && st.st_size > 0) {
-    fd = open (path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd == -1 || read (fd, &first, 1) != 1)
-      first = 0;
-    if (fd != -1)
-      close (fd);
-  }
-  if (S_ISBLK (st.st_mode) ||
-      (S_ISREG (st.st_mode) && st.st_size > 0 && first != '{')) {
-    nbdkit_error ("check-report=%s: it is there already, and holds something other "
-                  "than a report", path);
-    errno = EEXIST;
-    return -1;
-  }
-  return 0;
+  return reportfile_check ("check-report", path, false);
 }
 
 int
 checkreport_write (const struct check_result *r, const char *path)
 {
-  /* A link stays one; a pipe or a terminal can only be written. */
-  CLEANUP_FREE char *real = NULL;
-  struct stat st;
-  int fd, result;
-
-  if (stat (path, &st) == 0 && !S_ISREG (st.st_mode)) {
-    fd = open (path, O_WRONLY | O_CLOEXEC);
-    result = fd == -1 ? -1 : write_to (r, fd, false);
-  }
-  else {
-    real = realpath (path, NULL);
-    result = replace (r, real ? real : path);
-  }
-  if (result == -1)
-    nbdkit_error ("check-report=%s: %m", path);
-  return result;
+  return reportfile_write ("check-report", path, true, put_report, r);
 }

@@ -128,6 +128,8 @@ core_sources = \
 	%reldir%/repair.c \
 	%reldir%/repair.h \
 	%reldir%/report.h \
+	%reldir%/reportfile.c \
+	%reldir%/reportfile.h \
 	%reldir%/request.c \
 	%reldir%/request.h \
 	%reldir%/resize.c \

@@ -99,6 +99,17 @@ if check "$img" check=quick 2> "$tmp/err"; then fail "was served"; fi
 grep check-report "$tmp/err"
 report=/dev/stdout
 check "$img" check=quick | "$python" -m json.tool
+# A link to an open file that has lost its name, as /dev/stdout may be: it stays a link.
+exec 5<> "$tmp/gone"
+rm "$tmp/gone"
+ln -s /proc/self/fd/5 "$tmp/open"
+report="$tmp/open"
+check "$img" check=quick
+[ -L "$tmp/open" ]
+"$python" -m json.tool "$tmp/open"
+refused 'holds something other' "$img" stats="$tmp/open"
+exec 5>&-
+report="$tmp/report.json"
 
 # Parameters.
 refused "check-report= needs check=" "$img" check-report="$tmp/r.json"
