@@ -311,6 +311,20 @@ make_image ()
   qemu-img create -q -f qcow2 ${3:+-o "$3"} "$1" "$2"
 }
 
+# create_encrypted FILE QEMU-IMG-ARGUMENT...: "qemu-img create", which measures its own speed
+# for LUKS, and so fails at random where the machine is busy.
+create_encrypted ()
+{
+  local i file="$1"
+
+  shift
+  for ((i = 0; i < 30; ++i)); do
+    rm -f "$file"
+    if qemu-img create -q -f qcow2 "$@"; then return 0; fi
+  done
+  return 1
+}
+
 # random_file FILE BYTES: reproducible contents, different for each FILE.
 random_file ()
 {

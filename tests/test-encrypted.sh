@@ -11,19 +11,12 @@ img="$tmp/a.qcow2"
 printf 'open sesame' > "$tmp/secret"
 object="secret,id=s,file=$tmp/secret"
 
-# create FILE SIZE OPTIONS...: qemu-img fails at random to make a LUKS image on a busy
-# machine, when it measures its own speed.
+# create FILE SIZE OPTIONS...
 create ()
 {
-  local i file="$1" size="$2"
+  local file="$1" size="$2"
   shift 2
-  for ((i = 0; i < 20; ++i)); do
-    rm -f "$file"
-    if qemu-img create -q -f qcow2 --object "$object" "$@" "$file" "$size"; then
-      return 0
-    fi
-  done
-  return 1
+  create_encrypted "$file" --object "$object" "$@" "$file" "$size"
 }
 
 # options FORMAT: what qemu-img's tools need to open the image.

@@ -135,13 +135,8 @@ done
 rm -f "$img"
 secret=(--object "secret,id=s,data=open")
 spec="driver=qcow2,file.filename=$img,encrypt.key-secret=s"
-# It measures its speed, which fails now and then on a busy machine.
-for ((i = 0; i < 20; ++i)); do
-  if qemu-img create -q -f qcow2 "${secret[@]}" \
-       -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$img" 1000448; then
-    break
-  fi
-done
+create_encrypted "$img" "${secret[@]}" \
+  -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$img" 1000448
 qemu-io "${secret[@]}" -c 'write -P 1 0 1000448' --image-opts "$spec"
 for how in off metadata; do
   ours passphrase=open resize=+1000448 preallocation=$how

@@ -24,6 +24,7 @@ for ((i = 0; i < 12; ++i)); do
   check_clean disk.qcow2
   size=$(file_size disk.qcow2)
   echo "run $i: $size bytes"
-  if [ "$i" -eq 3 ]; then most=$size; fi
+  # (How clusters are dealt out depends on which request comes first.)
+  if [ "$i" -eq 3 ]; then most=$((size + (1 << 20))); fi
   if [ "$i" -gt 3 ]; then [ "$size" -le "$most" ]; fi
 done
