@@ -15,6 +15,16 @@
  *             the old one; then the bit
  *   removed   the bit; then an end mark over its type and length
  *
+ * Who must change the extension and fields of the header at once needs it in the first
+ * sector: it is moved to the front of the list, in steps that all mean the same:
+ *
+ *   - the new list, and the name of the backing file, go into unused space behind
+ *     the old ones
+ *   - in the first sector: the list and the name are there (header_length says where the
+ *     list begins)
+ *   - what of the new list lies behind the first sector goes to its place
+ *   - in the first sector: the rest of it; list and name are here
+ *
  * A new extension may need the place where the name of the backing file is: that is
  * copied further back in the header's cluster first.  An extension is removed only if it is
  * the last one, where QEMU and we put it: to move others is to risk them.
@@ -220,4 +230,105 @@ bitmapext_set (struct hostfile *file, struct header *h, uint32_t count,
   h->bitmaps.dir_size = size;
   h->bitmaps.dir_offset = offset;
   return 0;
+}
+
+/* --- to the front --- */
+
+/* The list, from header_length on, without an end mark: its length. */
+static uint64_t
+list_length (const struct place *p, const struct header *h)
+{
+  struct qcow2_extension ext;
+  uint64_t pos = h->header_length;
+
+  while (pos + sizeof ext <= p->end) {
+    memcpy (&ext, p->buf + pos, sizeof ext);
+    if (get32 (ext.type) == QCOW2_EXT_END)
+      break;
+    pos += sizeof ext + round_up (get32 (ext.len), 8);
+  }
+  return min64 (pos, p->end) - h->header_length;
+}
+
+/* SECTOR_0: the first sector, which is to say that the list and the name are there. */
+static int
+point_to (struct place *p, struct hostfile *file, const uint8_t *sector_0,
+          uint64_t list, uint64_t name)
+{
+  struct qcow2_header raw;
+  uint8_t buf[SECTOR];
+
+  memcpy (buf, sector_0, SECTOR);
+  memcpy (&raw, buf, sizeof raw);
+  /* A header that was shorter had no such fields; what is there is of the list. */
+  if (list > get32 (raw.header_length) &&
+      get32 (raw.header_length) < sizeof raw)
+    memset ((char *) &raw + get32 (raw.header_length), 0,
+            sizeof raw - get32 (raw.header_length));
+  raw.header_length = put32 (list);
+  if (p->name != 0)
+    raw.backing_file_offset = put64 (name);
+  memcpy (buf, &raw, sizeof raw);
+  return put (file, buf, SECTOR, 0);
+}
+
+/* SPARE: where list and name can be for a while, ROOM bytes. */
+static int
+move_to_front (struct place *p, struct hostfile *file, uint64_t list,
+               uint64_t len, uint64_t spare, uint64_t room)
+{
+  const uint64_t name = spare + room - p->name_len;
+  CLEANUP_FREE uint8_t *away = calloc (1, room);
+  uint8_t mine[WHOLE];
+
+  if (away == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  memcpy (away, p->buf + p->at, WHOLE);
+  memcpy (away + WHOLE, p->buf + list, p->at - list);
+  memcpy (away + WHOLE + (p->at - list), p->buf + p->at + WHOLE,
+          list + len - (p->at + WHOLE));
+  memcpy (away + (name - spare), p->buf + p->name, p->name_len);
+  if (put (file, away, room, spare) == -1 ||
+      point_to (p, file, p->buf, spare, name) == -1)
+    return -1;
+
+  memcpy (mine, p->buf + p->at, WHOLE);
+  memmove (p->buf + list + WHOLE, p->buf + list, p->at - list);
+  memcpy (p->buf + list, mine, WHOLE);
+  if (put (file, p->buf + SECTOR, list + len - SECTOR, SECTOR) == -1 ||
+      point_to (p, file, p->buf, list, p->name) == -1)
+    return -1;
+  memset (away, 0, room);
+  return hostfile_write (file, away, room, spare);
+}
+
+int
+bitmapext_lead (struct hostfile *file, const struct header *h, uint64_t *at)
+{
+  const uint64_t list = h->header_length;
+  uint64_t len, spare, room;
+  struct place p;
+  int r = look (&p, file, h, false);
+
+  if (r == 0 && !p.found)
+    r = refuse (file, "the header has no extension for them");
+  if (r == -1 || p.at + WHOLE <= SECTOR)
+    goto out;
+  len = list_length (&p, h);
+  spare = round_up (max64 (list + len + sizeof (struct qcow2_extension),
+                           p.name + p.name_len), 8);
+  room = len + sizeof (struct qcow2_extension) + p.name_len;
+  if (list + WHOLE > SECTOR || !range_within (spare, room, h->cluster_size))
+    r = refuse (file, "there is no room in the header");
+  else if (at) {
+    r = move_to_front (&p, file, list, len, spare, room);
+    p.at = list;
+  }
+ out:
+  free (p.buf);
+  if (r == 0 && at)
+    *at = p.at + sizeof (struct qcow2_extension);
+  return r;
 }

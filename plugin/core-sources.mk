@@ -18,6 +18,8 @@ core_sources = \
 	%reldir%/bitmapedit.h \
 	%reldir%/bitmapext.c \
 	%reldir%/bitmapext.h \
+	%reldir%/bitmapsize.c \
+	%reldir%/bitmapsize.h \
 	%reldir%/bytes.h \
 	%reldir%/census.c \
 	%reldir%/census.h \

@@ -15,7 +15,8 @@
  *
  * The L1 table is made anew where it is too short or its entries have changed, L2 tables
  * where they have changed; the size is part of the same step: see shadow.c.  So what is
- * cut off goes together with the size, and never comes back.
+ * cut off goes together with the size, and never comes back.  Persistent bitmaps get
+ * their new length with it: see bitmapsize.c.
  *
  * Locks: none.
  */
@@ -27,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bitmapdir.h"
+#include "bitmapsize.h"
 #include "cleanup.h"
 #include "report.h"
 #include "resize.h"
@@ -57,35 +58,6 @@ l1_needed (const struct header *h, uint64_t size)
 }
 
 /* --- what can't be done --- */
-
-/* Bitmaps whose tables have the right length for the new size just go on. */
-static int
-check_bitmaps (const struct shadow_image *image, uint64_t size)
-{
-  struct header h = *image->header;
-  struct overlap *overlap;
-  char why[BITMAPDIR_WHY];
-  struct bitmapdir dir;
-  int r;
-
-  if (!h.has_bitmaps)
-    return 0;
-  h.size = size;
-  overlap = overlap_new (h.cluster_bits);
-  if (overlap == NULL) {
-    nbdkit_error ("overlap_new: %m");
-    return -1;
-  }
-  r = bitmapdir_read (image->file, &h, overlap, &dir, why);
-  overlap_free (overlap);
-  if (r == 0)
-    bitmapdir_free (&dir);
-  if (r == 1) {
-    nbdkit_error ("%s: resize: %s", hostfile_path (image->file), why);
-    errno = EBUSY;
-  }
-  return r == 0 ? 0 : -1;
-}
 
 static bool
 needs_clusters (const struct shadow_image *image,
@@ -120,7 +92,7 @@ resize_check (const struct shadow_image *image,
     errno = EINVAL;
     return -1;
   }
-  return check_bitmaps (image, o->size);
+  return bitmapsize_check (image, o->size);
 }
 
 /* --- new clusters --- */
@@ -264,6 +236,8 @@ do_resize (struct resize *r)
       return -1;
     sh.l1_entries = r->n;
   }
+  if (bitmapsize_change (r->image, r->s, sh.size, &sh) == -1)
+    return -1;
   return shadow_commit (r->s, &sh);
 }
 

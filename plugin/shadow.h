@@ -91,6 +91,9 @@ struct shadow_header {
   uint64_t size;                /* of the disk */
   uint64_t l1_offset, snapshots_offset;
   uint32_t l1_entries, nr_snapshots;
+  uint64_t bitmaps_at;          /* where the header says where their directory is, within
+                                   its first sector; 0: the directory stays */
+  uint64_t bitmaps_offset;      /* its place then, of the same size */
 };
 
 /* What the header says now. */

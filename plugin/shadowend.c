@@ -22,6 +22,8 @@
 #include "report.h"
 #include "shadow-impl.h"
 
+#define SECTOR 512
+
 /* Where the new refcounts go, in clusters: the table, then the blocks. */
 struct place {
   uint64_t first, table_clusters, blocks;
@@ -159,13 +161,18 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
                const struct place *p)
 {
   const size_t from = offsetof (struct qcow2_header, size);
-  const size_t to = s->h->version >= 3
+  size_t to = s->h->version >= 3
     ? offsetof (struct qcow2_header, refcount_order)
     : offsetof (struct qcow2_header, incompatible_features);
+  const size_t bitmaps = sh->bitmaps_at +
+    offsetof (struct qcow2_ext_bitmaps, directory_offset);
+  const struct be64 bitmaps_offset = put64 (sh->bitmaps_offset);
+  unsigned char sector[SECTOR];
   struct qcow2_header raw;
 
-  if (hostfile_read (s->file, &raw, sizeof raw, 0) == -1)
+  if (hostfile_read (s->file, sector, sizeof sector, 0) == -1)
     return -1;
+  memcpy (&raw, sector, sizeof raw);
   raw.size = put64 (sh->size);
   raw.l1_size = put32 (sh->l1_entries);
   raw.l1_table_offset = put64 (sh->l1_offset);
@@ -178,8 +185,19 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
   /* R8.  Bitmaps stay true: who would make them wrong does not come here. */
   raw.autoclear_features = put64 (get64 (raw.autoclear_features) &
                                   QCOW2_AUTOCLEAR_BITMAPS);
+  memcpy (sector, &raw, sizeof raw);
+  if (sh->bitmaps_at != 0) {
+    to = bitmaps + sizeof bitmaps_offset;
+    if (to > SECTOR) {
+      nbdkit_error ("%s: the header's extension of bitmaps at %" PRIu64 " is not in its "
+                    "first sector", hostfile_path (s->file), sh->bitmaps_at);
+      errno = EINVAL;
+      return -1;
+    }
+    memcpy (sector + bitmaps, &bitmaps_offset, sizeof bitmaps_offset);
+  }
   s->switching = true;
-  if (hostfile_write (s->file, (char *) &raw + from, to - from, from) == 0 &&
+  if (hostfile_write (s->file, sector + from, to - from, from) == 0 &&
       hostfile_sync (s->file) == 0)
     return 0;
   nbdkit_error ("%s: the change is complete but for its last step, of which nobody "

@@ -207,7 +207,8 @@ disk_become_writable (struct disk *d)
       bitmap_start (d->bitmaps, d->refcounts, w->alloc, w->checkpoint,
                     d->health) == -1)
     goto error;
-  w->bitmaps = d->bitmaps;
+  /* Behind the end of the disk nothing is recorded (edit.c). */
+  w->bitmaps = d->options.size_at_least == 0 ? d->bitmaps : NULL;
 
   d->live = d->frozen;
   d->live.w = w;

@@ -5,8 +5,9 @@
  * A random image gets a series of random edits.  During each, the power is cut at every
  * operation, and each operation fails once.  What is then on the disk must be in order,
  * without leaks (unless the end of the last cluster had to be zeroed), and all of it,
- * the disk and every snapshot, is as before or as after.  After the edit it is as
- * after, and qemu-img agrees; now and then it is qemu-img that does the edit.
+ * the disk, every snapshot and every persistent bitmap, is as before or as after.  After
+ * the edit it is as after, and qemu-img agrees; now and then it is qemu-img that does
+ * the edit.
  *
  * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
  * had in SECONDS, 5); FIRST: begin with this one.
@@ -29,11 +30,21 @@
 #define IMAGE "top.qcow2"
 
 #define MAX_SNAPSHOTS 6
+#define MAX_BITMAPS 3
 #define EDITS 5
 
-/* A disk as it is to be, and its snapshots in the order of the table. */
+/* A persistent bitmap: a byte for each bit. */
+struct bits {
+  unsigned granularity_bits;
+  struct blob set;
+};
+
+/* A disk as it is to be, its bitmaps in the order of the directory, and its snapshots in
+ * that of the table. */
 struct state {
   struct blob active;
+  unsigned nr_bitmaps;
+  struct bits bitmaps[MAX_BITMAPS];
   unsigned n;
   struct { char name[16]; struct blob contents; } snapshots[MAX_SNAPSHOTS];
 };
@@ -42,6 +53,7 @@ struct trial {
   struct image_spec spec;
   struct blob below;
   struct state before, after;
+  unsigned longest;             /* sectors to resize to, if there are bitmaps */
   bool tail;                    /* this edit may write data first, which allocates
                                    ahead */
   struct disk_options options;
@@ -75,6 +87,8 @@ state_free (struct state *s)
   unsigned i;
 
   blob_free (&s->active);
+  for (i = 0; i < s->nr_bitmaps; i++)
+    blob_free (&s->bitmaps[i].set);
   for (i = 0; i < s->n; i++)
     blob_free (&s->snapshots[i].contents);
   memset (s, 0, sizeof *s);
@@ -91,7 +105,151 @@ state_copy (const struct state *s)
     c.snapshots[i].contents = blob_copy (&s->snapshots[i].contents,
                                          s->snapshots[i].contents.len);
   }
+  c.nr_bitmaps = s->nr_bitmaps;
+  for (i = 0; i < s->nr_bitmaps; i++)
+    c.bitmaps[i] = (struct bits) {
+      s->bitmaps[i].granularity_bits,
+      blob_copy (&s->bitmaps[i].set, s->bitmaps[i].set.len),
+    };
   return c;
+}
+
+/* --- bitmaps --- */
+
+/* Bit I of a bitmap with that table. */
+static bool
+bit_of (const struct blob *image, uint64_t cluster_size, uint64_t table, uint64_t i)
+{
+  const uint64_t entry = blob_get (image, table + i / 8 / cluster_size * 8, 8);
+
+  return entry == 1 ||
+    (entry != 0 && blob_get (image, entry + i / 8 % cluster_size, 1) >> i % 8 & 1);
+}
+
+/* The bitmap whose directory entry is at AT.  False: it has not the table that a disk of
+ * SIZE needs.  (What its bits say behind the end of the disk is nothing: QEMU sets them
+ * where all are set.  When the disk grows they must not show.) */
+static bool
+bitmap_load (const struct blob *image, uint64_t at, uint64_t size, struct bits *b)
+{
+  const uint64_t cs = UINT64_C (1) << blob_get (image, 20, 4);
+  const uint64_t table = blob_get (image, at, 8), n = blob_get (image, at + 8, 4);
+  uint64_t i, bits;
+
+  b->granularity_bits = blob_get (image, at + 17, 1);
+  bits = div_up (size, UINT64_C (1) << b->granularity_bits);
+  b->set = (struct blob) { calloc (1, bits + 1), bits };
+  CHECK (b->set.data != NULL);
+  if (blob_get (image, at + 12, 4) & 1 || n != div_up (bits, cs * 8))
+    return false;
+  for (i = 0; i < bits; i++)
+    b->set.data[i] = bit_of (image, cs, table, i);
+  return true;
+}
+
+/* All of them, into S, which has none; false as with bitmap_load. */
+static bool
+bitmaps_load (const struct blob *image, struct state *s)
+{
+  const uint64_t size = blob_get (image, 24, 8);
+  uint64_t at = blob_get (image, 100, 4), n;
+  bool ok = true;
+
+  if (blob_get (image, 4, 4) < 3 || !(blob_get (image, 88, 8) & 1))
+    return true;
+  if (at > 104 && blob_get (image, 104, 1) != 0)        /* compression type */
+    return false;
+  while (blob_get (image, at, 4) != 0x23852875) {
+    if (blob_get (image, at, 4) == 0)
+      return false;
+    at += 8 + (blob_get (image, at + 4, 4) + 7) / 8 * 8;
+  }
+  n = blob_get (image, at + 8, 4);
+  if (n > MAX_BITMAPS)
+    return false;
+  at = blob_get (image, at + 24, 8);
+  while (s->nr_bitmaps < n) {
+    ok = bitmap_load (image, at, size, &s->bitmaps[s->nr_bitmaps++]) && ok;
+    at += (24 + blob_get (image, at + 18, 2) + blob_get (image, at + 20, 4) + 7) / 8 * 8;
+  }
+  return ok;
+}
+
+static bool
+bitmaps_are (const struct blob *image, const struct state *s)
+{
+  struct state is = { .n = 0 };
+  bool ok = bitmaps_load (image, &is) && is.nr_bitmaps == s->nr_bitmaps;
+  unsigned i;
+
+  for (i = 0; ok && i < s->nr_bitmaps; i++)
+    ok = is.bitmaps[i].granularity_bits == s->bitmaps[i].granularity_bits &&
+      blob_same (&is.bitmaps[i].set, &s->bitmaps[i].set);
+  state_free (&is);
+  return ok;
+}
+
+/* QEMU has written to the image, which it would not if it had not understood them: it may
+ * have set bits. */
+static void
+bitmaps_reload (struct state *s)
+{
+  struct state is = { .n = 0 };
+  struct blob image;
+  unsigned i;
+
+  blob_load (IMAGE, &image);
+  CHECK (bitmaps_load (&image, &is));
+  CHECK (is.nr_bitmaps == s->nr_bitmaps);
+  for (i = 0; i < s->nr_bitmaps; i++) {
+    const struct blob *was = &s->bitmaps[i].set, *set = &is.bitmaps[i].set;
+
+    CHECK (was->len == set->len);
+    for (uint64_t j = 0; j < was->len; j++)
+      CHECK (set->data[j] >= was->data[j]);
+    blob_free (&s->bitmaps[i].set);
+    s->bitmaps[i] = is.bitmaps[i];
+  }
+  blob_free (&image);
+}
+
+/* Makes some: of those that have no bits yet, some say "all ones" without a cluster. */
+static void
+bitmaps_make (struct trial *t, struct rng *rng, unsigned n)
+{
+  static const char *const names[MAX_BITMAPS] = { "b0", "still", "b2" };
+  struct blob image;
+  uint64_t at, next;
+  unsigned i;
+
+  for (i = 0; i < n; i++) {
+    image_bitmap (IMAGE, names[i], 9 + rng_below (rng, 5));
+    image_fill (IMAGE, &t->spec, rng, rng_below (rng, 4));
+    if (i == 1)
+      image_bitmap_disable (IMAGE, names[i]);
+  }
+  if (n == 0)
+    return;
+  blob_load (IMAGE, &image);
+  for (at = blob_get (&image, 100, 4); blob_get (&image, at, 4) != 0x23852875; at = next)
+    next = at + 8 + (blob_get (&image, at + 4, 4) + 7) / 8 * 8;
+  at = blob_get (&image, at + 24, 8);
+  for (i = 0; i < n; i++) {
+    if (blob_get (&image, blob_get (&image, at, 8), 8) == 0)
+      blob_put (&image, blob_get (&image, at, 8), 1, 8);
+    at += (24 + blob_get (&image, at + 18, 2) + 7) / 8 * 8;
+  }
+  /* As QEMU before 5.1 made it, without a compression type. */
+  if (rng_below (rng, 2)) {
+    const uint64_t name = blob_get (&image, 8, 8);
+
+    memmove (image.data + 104, image.data + 112,
+             (name ? name : min64 (t->spec.cluster_size, 1024)) - 112);
+    blob_put (&image, 100, 104, 4);
+  }
+  blob_save (IMAGE, &image);
+  CHECK (bitmaps_load (&image, &t->before) && t->before.nr_bitmaps == n);
+  blob_free (&image);
 }
 
 static bool
@@ -128,7 +286,8 @@ state_is (struct trial *t, const struct blob *image, const struct state *s)
   uint64_t at = blob_get (image, 64, 8);
   unsigned i;
 
-  if (blob_get (image, 60, 4) != s->n || !holds (t, image, &s->active))
+  if (blob_get (image, 60, 4) != s->n || blob_get (image, 24, 8) != s->active.len ||
+      !bitmaps_are (image, s) || !holds (t, image, &s->active))
     return false;
   for (i = 0; i < s->n; i++) {
     if (!snapshot_is (t, image, at, s->snapshots[i].name,
@@ -287,6 +446,8 @@ choose (struct trial *t, struct rng *rng)
     kind = 2;
   if (kind == 3 && t->spec.version == 2 && a->n > 0)
     kind = 1;
+  if (kind == 1 && a->nr_bitmaps > 0)   /* refused */
+    kind = 3;
   if (kind == 1 || kind == 2)
     strcpy (t->name, a->snapshots[k].name);
   switch (kind) {
@@ -313,12 +474,20 @@ choose (struct trial *t, struct rng *rng)
     struct blob old = a->active;
 
     t->edit.kind = EDIT_RESIZE;
-    t->edit.size = 512 * (1 + rng_below (rng, 1500));
+    t->edit.size = 512 * (1 + rng_below (rng, a->nr_bitmaps > 0 ? t->longest : 1500));
     if (t->edit.size > old.len)
       t->edit_options.preallocation = rng_below (rng, 8) % 4;
     t->tail = min64 (old.len, t->edit.size) % t->spec.cluster_size != 0;
     a->active = blob_copy (&old, t->edit.size);
     blob_free (&old);
+    for (i = 0; i < a->nr_bitmaps; i++) {
+      struct bits *b = &a->bitmaps[i];
+
+      old = b->set;
+      b->set = blob_copy (&old, div_up (t->edit.size,
+                                        UINT64_C (1) << b->granularity_bits));
+      blob_free (&old);
+    }
     break;
   }
   }
@@ -375,6 +544,7 @@ write_a_little (struct trial *t, struct rng *rng)
   image_fill (IMAGE, &t->spec, rng, rng_below (rng, 6));
   blob_free (&t->before.active);
   image_contents (IMAGE, NULL, &t->before.active);
+  bitmaps_reload (&t->before);
 }
 
 static void
@@ -404,11 +574,15 @@ make_image (struct trial *t, struct rng *rng)
   image_create (IMAGE, spec);
   image_fill (IMAGE, spec, rng, 1 + rng_below (rng, 8));
   spec->compressed = false;     /* done */
+  /* A cluster of 512 bytes has the bits of 2 MiB at least. */
+  t->longest = spec->cluster_size == 512 ? 9000 : 1500;
+  if (spec->version == 3 && rng_below (rng, 2))
+    bitmaps_make (t, rng, 1 + rng_below (rng, MAX_BITMAPS));
   image_contents (IMAGE, NULL, &t->before.active);
   CHECK (t->before.active.len == spec->size);
   printf ("%u: %s: ", trials_number, themes[theme]);
   image_print (spec);
-  puts ("");
+  printf (", %u bitmaps\n", t->before.nr_bitmaps);
   fflush (stdout);
 }
 

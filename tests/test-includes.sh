@@ -16,7 +16,7 @@ levels=(
    payload inflated deflater alloc quarantine allocpack l2 l2write layers resolve
    snapshot
    shadow shadowtab shadowend bitmapdir census repair scan scantables
-   scanextra scanrefs scandata checkpoint bitmap bitmapext bitmapedit backlink"
+   scanextra scanrefs scandata checkpoint bitmap bitmapext bitmapedit bitmapsize backlink"
   "view request write cow deflated datafile erase fill"
   "chain create checkreport check disk writable exports parts startup dir flatten snapedit resize edit"
   "paramvalue progress createparams params prepare stats qcow2"

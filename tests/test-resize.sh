@@ -173,15 +173,3 @@ make_image "$img" 4M compat=v2
 ours snapshot-create=s
 not_done 'version 2 that has snapshots' resize=8M
 
-# Bitmaps go on where their tables are long enough.
-rm -f "$img"
-make_image "$img" 1000448
-qemu-img bitmap --add -g 65536 "$img" b
-ours resize=8M
-check_clean "$img"
-start_nbdkit "$img"
-nbdsh_run -c 'h.pwrite(b"x" * 512, 7 << 20); h.flush()'
-stop_nbdkit main
-nbdinfo --map=qemu:dirty-bitmap:b -- [ qemu-nbd -r -f qcow2 -B b "$img" ] |
-  grep -E '^ *7340032 +65536 +1'
-not_done 'bitmap "b"' resize=1T
