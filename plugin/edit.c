@@ -59,7 +59,7 @@ file_options (const struct disk_options *d)
 
 static int
 check_writable (const struct disk_options *d, const struct hostfile *file,
-                const struct header *h)
+                const struct header *h, bool resize)
 {
   const char *why = NULL;
 
@@ -67,7 +67,7 @@ check_writable (const struct disk_options *d, const struct hostfile *file,
     why = "the file is not writable";
   else if (h->incompatible & QCOW2_INCOMPAT_CORRUPT)
     why = "the image is marked corrupt";
-  else if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+  else if (!resize && h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
     why = "its data are in an external file";
   if (why == NULL)
     return 0;
@@ -76,24 +76,54 @@ check_writable (const struct disk_options *d, const struct hostfile *file,
   return -1;
 }
 
+static struct chain_options
+chain_options (const struct disk_options *d)
+{
+  return (struct chain_options) {
+    .backing = d->backing, .backing_path = d->backing_path,
+    .backing_format = d->backing_format,
+    .data_file = d->data_file, .data_file_path = d->data_file_path,
+    .secret = d->secret, .file = file_options (d),
+  };
+}
+
 static int
-open_layer (struct opened *o, const struct disk_options *d)
+open_layer (struct opened *o, const struct disk_options *d, bool resize)
 {
   const struct hostfile_options options = file_options (d);
+  const struct chain_options chain = chain_options (d);
+  struct hostfile *file, *data = NULL;
   struct crypt_cipher *cipher;
-  struct hostfile *file;
   struct header header;
 
   if (chain_open_image (d->path, &options, &d->secret, &file, &header,
                         &cipher) == -1)
     return -1;
-  if (check_writable (d, file, &header) == 0 &&
-      layers_add_qcow2 (o->layers, file, NULL, &header, cipher) == 0)
+  if (check_writable (d, file, &header, resize) == 0 &&
+      chain_open_data_file (o->layers, file, &header, &chain, &options,
+                            &data) == 0 &&
+      layers_add_qcow2 (o->layers, file, data, &header, cipher) == 0)
     return 0;
   crypt_free (cipher);
   header_free (&header);
+  hostfile_close (data);
   hostfile_close (file);
   return -1;
+}
+
+static int
+lock (const struct disk_options *d, struct hostfile *file, struct hostfile *data)
+{
+  if (data && !hostfile_is_writable (data)) {
+    nbdkit_error ("%s: the image can't be changed: the external data file is not "
+                  "writable", d->path);
+    errno = EPERM;
+    return -1;
+  }
+  if (!d->lock)
+    return 0;
+  return hostfile_lock (file, HOSTFILE_WRITER) == -1 ||
+    (data && hostfile_lock (data, HOSTFILE_WRITER) == -1) ? -1 : 0;
 }
 
 static int
@@ -134,7 +164,7 @@ repair (struct hostfile *file, struct header *h, struct opened *o)
 }
 
 static int
-open_image (const struct disk_options *d, struct opened *o)
+open_image (const struct disk_options *d, bool resize, struct opened *o)
 {
   struct hostfile *file;
   struct header *h;
@@ -143,15 +173,16 @@ open_image (const struct disk_options *d, struct opened *o)
   o->layers = layers_new ();
   if (o->layers == NULL)
     return -1;
-  if (open_layer (o, d) == -1)
+  if (open_layer (o, d, resize) == -1)
     goto error;
   file = layers_file (o->layers, 0);
   h = layers_header (o->layers, 0);
   o->image = (struct shadow_image) {
-    .file = file, .header = h, .overlap = layers_overlap (o->layers, 0),
+    .file = file, .data = layers_external (o->layers, 0), .header = h,
+    .overlap = layers_overlap (o->layers, 0),
     .snapshots = &o->snapshots, .discard = d->discard,
   };
-  if ((d->lock && hostfile_lock (file, HOSTFILE_WRITER) == -1) ||
+  if (lock (d, file, o->image.data) == -1 ||
       snapshots_read (file, h, o->image.overlap, &o->snapshots) == -1 ||
       register_bitmaps (file, h, o->image.overlap) == -1 ||
       repair (file, h, o) == -1)
@@ -168,12 +199,7 @@ open_image (const struct disk_options *d, struct opened *o)
 static int
 open_backing (struct opened *o, const struct disk_options *d, uint64_t *size)
 {
-  const struct chain_options chain = {
-    .backing = d->backing, .backing_path = d->backing_path,
-    .backing_format = d->backing_format,
-    .data_file = d->data_file, .data_file_path = d->data_file_path,
-    .secret = d->secret, .file = file_options (d),
-  };
+  const struct chain_options chain = chain_options (d);
 
   *size = 0;
   if (chain_open (o->layers, &chain) == -1)
@@ -259,7 +285,7 @@ resize_step (const struct disk_options *d, const struct edit_options *options,
   struct opened o;
   int r = -1;
 
-  if (open_image (d, &o) == -1)
+  if (open_image (d, true, &o) == -1)
     return -1;
   if (!really) {
     *old = o.image.header->size;
@@ -303,7 +329,7 @@ change_snapshots (const struct disk_options *d, const struct edit *edit)
   struct opened o;
   int r = -1;
 
-  if (open_image (d, &o) == -1)
+  if (open_image (d, false, &o) == -1)
     return -1;
   switch (edit->kind) {
   case EDIT_SNAPSHOT_CREATE: r = snapedit_create (&o.image, edit->name); break;

@@ -11,6 +11,7 @@
  *                what the host's zeros decrypt to is not zeros.
  *   zero         where the backing file is longer than the disk was: its data must
  *                not appear.  (Version 2 has no zero flag: allocated.)
+ *   in place     in an external data file that is raw: all of that is mapped, and zeros.
  *   empty        otherwise.
  *
  * The L1 table is made anew where it is too short or its entries have changed, L2 tables
@@ -51,6 +52,14 @@ struct resize {
   bool changed;
 };
 
+/* An external data file that is the disk by itself. */
+static bool
+data_is_raw (const struct shadow_image *image)
+{
+  return image->data != NULL &&
+    (image->header->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) != 0;
+}
+
 static uint64_t
 l1_needed (const struct header *h, uint64_t size)
 {
@@ -87,12 +96,62 @@ resize_check (const struct shadow_image *image,
   else if (h->version < 3 && h->crypt_method != QCOW2_CRYPT_NONE &&
            needs_clusters (image, o))
     why = "an encrypted image of version 2 can't say that new clusters are zero";
+  else if (image->data && o->size < h->size)
+    why = "a disk whose data are in an external file can't be made smaller";
+  else if (image->data && o->preallocation != PREALLOCATION_OFF)
+    why = "preallocation is not for data in an external file";
+  else if (data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
+    why = "an encrypted disk with a raw external data file can't be resized";
+  else if (image->data && !hostfile_is_regular (image->data) &&
+           o->size > hostfile_size (image->data))
+    why = "the external data file is a device that is too small";
   if (why) {
     nbdkit_error ("%s: resize: %s", hostfile_path (image->file), why);
     errno = EINVAL;
     return -1;
   }
   return bitmapsize_check (image, o->size);
+}
+
+/* --- the external data file --- */
+
+/* [FROM, TO), within the file. */
+static int
+zero_data (struct resize *r, uint64_t from, uint64_t to)
+{
+  struct hostfile *data = r->image->data;
+  const int punched = hostfile_punch (data, from, to - from);
+  uint64_t len;
+
+  if (punched != 0)
+    return punched == 1 ? 0 : -1;
+  for (; from < to; from += len) {
+    len = min64 (to - from, ZEROS);
+    if (hostfile_write (data, r->zeros, len, from) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* It gets the size of the disk, unless it is longer already.  A raw one is zeros where
+ * the disk is new; in another one nobody looks there.  All durable before the image
+ * says so. */
+static int
+prepare_data_file (struct resize *r)
+{
+  struct hostfile *data = r->image->data;
+  const uint64_t from = r->keep << r->h->cluster_bits;
+  uint64_t to;
+
+  if (data == NULL)
+    return 0;
+  to = min64 (hostfile_size (data), r->fill << r->h->cluster_bits);
+  if (data_is_raw (r->image) && from < to && zero_data (r, from, to) == -1)
+    return -1;
+  if (hostfile_size (data) < r->options->size &&
+      hostfile_truncate (data, r->options->size) == -1)
+    return -1;
+  return hostfile_sync (data);
 }
 
 /* --- new clusters --- */
@@ -123,10 +182,9 @@ reserve (struct resize *r, uint64_t n, uint64_t *host)
 }
 
 static void
-set_entry (struct resize *r, uint64_t i, uint64_t offset, bool zero)
+set_entry (struct resize *r, uint64_t i, uint64_t entry, bool zero)
 {
   const uint64_t all = UINT32_MAX;
-  uint64_t entry = offset ? offset | QCOW2_OFLAG_COPIED : 0;
 
   if (r->h->l2_entry_size == 16) {
     r->l2[2 * i] = put64 (entry);
@@ -146,6 +204,12 @@ fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
 
   if (from >= to)
     return 0;
+  if (data_is_raw (r->image)) {
+    for (i = from; i < to; i++)
+      set_entry (r, i, ((first + i) << r->h->cluster_bits) | QCOW2_OFLAG_COPIED,
+                 false);
+    return 1;
+  }
   if (r->options->preallocation == PREALLOCATION_OFF) {
     if (first + from >= r->hidden)
       return 0;
@@ -155,7 +219,8 @@ fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
     if (reserve (r, to - from, &host) == -1)
       return -1;
     for (i = from; i < to; i++)
-      set_entry (r, i, host + ((i - from) << r->h->cluster_bits), encrypted);
+      set_entry (r, i, (host + ((i - from) << r->h->cluster_bits)) |
+                 QCOW2_OFLAG_COPIED, encrypted);
   }
   else
     for (i = from; i < to; i++)
@@ -191,7 +256,8 @@ change_table (struct resize *r, uint64_t i)
 
   if (table != 0) {
     if (shadow_read_l2 (r->s, table, r->l2) == -1 ||
-        shadow_drop_l2 (r->s, r->l2, from, r->per_table) == -1)
+        (r->image->data == NULL &&
+         shadow_drop_l2 (r->s, r->l2, from, r->per_table) == -1))
       return -1;
     changed = from == 0 || !is_empty (r, from);
     memset (r->l2 + from * words, 0, (r->per_table - from) * words *
@@ -221,6 +287,8 @@ do_resize (struct resize *r)
   struct shadow_header sh;
   uint64_t i;
 
+  if (prepare_data_file (r) == -1)
+    return -1;
   shadow_get_header (r->s, &sh);
   sh.size = r->options->size;
   for (i = r->keep / r->per_table; i < max64 (r->old_n, r->n); i++) {

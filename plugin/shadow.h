@@ -24,6 +24,7 @@ struct shadow;
  * OVERLAP. */
 struct shadow_image {
   struct hostfile *file;
+  struct hostfile *data;        /* external; NULL: none */
   const struct header *header;
   struct overlap *overlap;
   const struct snapshots *snapshots;

@@ -182,9 +182,11 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
     raw.refcount_table_offset = put64 (p->first << s->h->cluster_bits);
     raw.refcount_table_clusters = put32 (p->table_clusters);
   }
-  /* R8.  Bitmaps stay true: who would make them wrong does not come here. */
+  /* R8.  Bitmaps and raw data files stay true: who would make them wrong does not come
+   * here. */
   raw.autoclear_features = put64 (get64 (raw.autoclear_features) &
-                                  QCOW2_AUTOCLEAR_BITMAPS);
+                                  (QCOW2_AUTOCLEAR_BITMAPS |
+                                   QCOW2_AUTOCLEAR_RAW_DATA_FILE));
   memcpy (sector, &raw, sizeof raw);
   if (sh->bitmaps_at != 0) {
     to = bitmaps + sizeof bitmaps_offset;
