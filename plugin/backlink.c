@@ -11,7 +11,8 @@
  *
  *   if the list of extensions ends in the first sector: all in one write.
  *
- *   else, if there is room behind it (header_length says where the list begins):
+ *   else, if there is room behind it, and the header has all fields (header_length says
+ *   where the list begins):
  *     1  write the new list into unused space behind the old one and the name
  *     2  in the first sector: no backing file, and the list is there
  *     3  write the new list in the place of the old one
@@ -165,7 +166,10 @@ backlink_remove (struct hostfile *file, const struct header *h)
   spare = round_up (l.used_end, 8);
   if (l.list + l.new_len <= SECTOR && l.list_end <= SECTOR)
     r = remove_in_one_sector (&l);
-  else if (h->version >= 3 && l.new_len < l.list_end - l.list &&
+  /* (In a longer header than one of 104 bytes, the next byte is no extension's but the
+   * compression type.) */
+  else if (h->version >= 3 && h->header_length > QCOW2_V3_HEADER_MIN &&
+           l.new_len < l.list_end - l.list &&
            range_within (spare, l.new_len, l.size))
     r = remove_in_steps (&l, h, spare);
   else {
