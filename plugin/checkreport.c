@@ -28,8 +28,8 @@
 /* Faults that are told to people. */
 #define TOLD 20
 
-const char *
-checkreport_verdict (enum check_verdict verdict)
+static const char *
+verdict_word (enum check_verdict verdict)
 {
   switch (verdict) {
   case CHECK_CLEAN: return "clean";
@@ -295,7 +295,7 @@ put_report (FILE *fp, const void *result)
            "  \"check-errors\": %d,\n"
            "  \"corruptions-fixed\": %" PRIu64 ",\n"
            "  \"leaks-fixed\": %" PRIu64 ",\n  \"layers\": [\n",
-           r->mode, checkreport_verdict (r->verdict),
+           r->mode, verdict_word (r->verdict),
            ok ? "true" : "false", r->repaired ? "true" : "false",
            sums.corruptions, sums.leaks, r->verdict == CHECK_FAILED,
            sums.corruptions_fixed, sums.leaks_fixed);

@@ -44,9 +44,6 @@ struct check_result {
   size_t n;
 };
 
-/* "clean", ... */
-extern const char *checkreport_verdict (enum check_verdict);
-
 /* One line about all of it, of at most SIZE bytes; begins with the path. */
 extern const char *checkreport_line (const struct check_result *, char *text,
                                      size_t size);

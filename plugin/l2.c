@@ -488,12 +488,6 @@ l2_edit_end (struct l2_edit *edit)
     map_unpin (edit->slices[--edit->n]);
 }
 
-uint64_t
-l2_dirty_bytes (struct l2 *l2)
-{
-  return map_dirty_bytes (l2->space);
-}
-
 bool
 l2_dirty_beyond (struct l2 *l2, uint64_t limit)
 {

@@ -62,9 +62,7 @@ extern void l2_set (struct l2_edit *, uint64_t offset, uint64_t len,
                     enum run_kind kind, uint64_t host, bool barrier);
 extern void l2_edit_end (struct l2_edit *);
 
-/* Bytes of slices waiting to be written. */
-extern uint64_t l2_dirty_bytes (struct l2 *);
-/* Are there too many, also of other images that share the memory?  See map.h. */
+/* Are there too many bytes of slices that wait to be written, also of other images that share the memory?  See map.h. */
 extern bool l2_dirty_beyond (struct l2 *, uint64_t limit);
 
 /* --- for the checkpoint, one caller at a time --- */

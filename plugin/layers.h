@@ -80,7 +80,4 @@ extern void layers_view_free (struct layers_view *);  /* NULL is fine */
 extern int layers_lookup (struct layers_view *, uint64_t offset, uint64_t len,
                           struct run *);
 
-/* Nothing but zeros below, without looking? */
-extern bool layers_view_empty (const struct layers_view *);
-
 #endif /* QCOW2_LAYERS_H */

@@ -56,8 +56,9 @@ static const struct qcow2_feature_name feature_names[] = {
   { 2, 1, "raw external data" },
 };
 
-const char *
-newimage_preallocation_name (enum preallocation p)
+/* As users write it. */
+static const char *
+preallocation_name (enum preallocation p)
 {
   static const char *const names[] = { "off", "metadata", "falloc", "full" };
 
@@ -108,7 +109,7 @@ check_version (const struct newimage_options *o)
 static int
 check_options (const struct newimage_options *o)
 {
-  const char *const preallocation = newimage_preallocation_name (o->preallocation);
+  const char *const preallocation = preallocation_name (o->preallocation);
 
   if (!is_power_of_2 (o->cluster_size) ||
       o->cluster_size < UINT64_C (1) << QCOW2_MIN_CLUSTER_BITS ||
@@ -235,7 +236,7 @@ place_tables (struct newimage *n)
   if (n->reftable_clusters * cs > QCOW2_MAX_REFTABLE_BYTES)
     return refuse ("preallocation=%s: a refcount table for such a file would have "
                    "more than %u MiB: use a larger cluster-size=",
-                   newimage_preallocation_name (o->preallocation),
+                   preallocation_name (o->preallocation),
                    QCOW2_MAX_REFTABLE_BYTES >> 20);
 
   at = cs;
@@ -254,7 +255,7 @@ place_tables (struct newimage *n)
   n->file_size = at + data * cs;
   if (n->file_size > QCOW2_MAX_HOST_OFFSET)
     return refuse ("preallocation=%s: the file would be larger than the format allows",
-                   newimage_preallocation_name (o->preallocation));
+                   preallocation_name (o->preallocation));
   return 0;
 }
 

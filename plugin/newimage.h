@@ -59,7 +59,4 @@ extern int newimage_plan (const struct newimage_options *, struct newimage *);
 extern void newimage_fill (const struct newimage *, uint64_t offset,
                            void *buf, size_t len);
 
-/* As users write it. */
-extern const char *newimage_preallocation_name (enum preallocation);
-
 #endif /* QCOW2_NEWIMAGE_H */

@@ -451,8 +451,9 @@ layers_view_free (struct layers_view *v)
   free (v);
 }
 
-bool
-layers_view_empty (const struct layers_view *v)
+/* Nothing but zeros below? */
+static bool
+is_empty (const struct layers_view *v)
 {
   return v->from >= v->layers->n;
 }
@@ -461,7 +462,7 @@ int
 layers_lookup (struct layers_view *v, uint64_t offset, uint64_t len,
                struct run *run)
 {
-  if (layers_view_empty (v)) {
+  if (is_empty (v)) {
     *run = (struct run) { .start = offset, .len = len, .kind = RUN_ZERO };
     return 0;
   }
