@@ -73,6 +73,8 @@ struct map {
 
   uint64_t limit;               /* constant */
   atomic_uint_fast64_t bytes, peak;
+  atomic_uint_fast64_t fixed;      /* of bytes: what is no slice */
+  atomic_uint_fast64_t least;      /* bytes of slices that are kept in any case */
   atomic_uint_fast64_t evictable;  /* of bytes */
   atomic_uint_fast64_t buckets;    /* of all shards */
   atomic_uint_fast64_t dirty;      /* bytes of raw slices, of all spaces */
@@ -148,7 +150,7 @@ extern struct pack *map_make_pack (const struct map_space *, uint64_t index,
 
 /* --- mapmem.c --- */
 
-/* Counts a block from malloc (NULL is fine). */
+/* Counts a block from malloc that is no slice (NULL is fine). */
 extern void map_charge (struct map *, void *block);
 extern void map_discharge (struct map *, void *block);
 
@@ -157,6 +159,9 @@ extern void map_discharge (struct map *, void *block);
 extern void map_account (struct map_slice *);
 /* The slice has been taken out. */
 extern void map_account_gone (struct map_slice *);
+
+/* There are slices of this size now: a space of them has been made. */
+extern void map_keep_two (struct map *, const struct map_space *);
 
 /* Brings the memory held below the limit, if that is possible.  No lock held.
  * Keeps errno. */

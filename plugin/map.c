@@ -429,6 +429,7 @@ map_space_new (struct map *map, unsigned unit_bits, unsigned units,
   map->spaces = space;
   if (raw_size > 0)
     atomic_fetch_add (&map->editable, 1);
+  map_keep_two (map, space);
   return space;
 }
 

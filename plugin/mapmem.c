@@ -8,7 +8,8 @@
  * when it gets its place in the map.  Whoever goes beyond the limit reclaims: a hand
  * goes round the shards, and in each shard round the buckets.  It packs raw
  * slices, forgives packed ones that were used since it came by last, and evicts the
- * others (CLOCK).  It takes the lock of one shard at a time, for a few buckets; packing
+ * others (CLOCK).  However low the limit is, what two of the largest slices
+ * need (as entries of 8 bytes) stays: without that each look-up would read.  It takes the lock of one shard at a time, for a few buckets; packing
  * and freeing is done without it.
  *
  * Slices that are pinned, dirty, being written or busy are not evictable.
@@ -30,6 +31,7 @@
 #include "map-impl.h"
 
 #define SWEEP 32                /* buckets in one go */
+#define SLICE_OVERHEAD 256      /* bytes, at most, of a slice beside its entries */
 
 /* --- counting --- */
 
@@ -60,13 +62,31 @@ discharge (struct map *map, uint64_t less)
 void
 map_charge (struct map *map, void *block)
 {
-  charge (map, block_cost (block));
+  const uint64_t cost = block_cost (block);
+
+  atomic_fetch_add (&map->fixed, cost);
+  charge (map, cost);
 }
 
 void
 map_discharge (struct map *map, void *block)
 {
-  discharge (map, block_cost (block));
+  const uint64_t cost = block_cost (block);
+
+  discharge (map, cost);
+  atomic_fetch_sub (&map->fixed, cost);
+}
+
+void
+map_keep_two (struct map *map, const struct map_space *space)
+{
+  const uint64_t entries = (uint64_t) space->shape.units * sizeof (uint64_t);
+  const uint64_t least = 2 * (max64 (entries, space->raw_size) + SLICE_OVERHEAD);
+  uint_fast64_t before = atomic_load (&map->least);
+
+  while (before < least &&
+         !atomic_compare_exchange_weak (&map->least, &before, least))
+    ;
 }
 
 static bool
@@ -117,7 +137,10 @@ map_account_gone (struct map_slice *s)
 static bool
 over_limit (struct map *map)
 {
-  return atomic_load (&map->bytes) > map->limit &&
+  const uint64_t bytes = atomic_load (&map->bytes);
+
+  return bytes > map->limit &&
+         bytes > atomic_load (&map->fixed) + atomic_load (&map->least) &&
          atomic_load (&map->evictable) > 0;
 }
 

@@ -144,6 +144,32 @@ test_limit (void)
   map_free (map);
 }
 
+/* However small the limit is, two slices that are used in turn are not read again
+ * and again; and no more than that is kept. */
+static void
+test_least (void)
+{
+  struct pattern p = { .units = 8192 };
+  struct map *map = map_new (0);
+  struct map_space *space;
+  struct map_stats stats;
+  struct run run;
+
+  CHECK (map);
+  space = map_space_new (map, 16, p.units, 0, &pattern_ops, &p);
+  CHECK (space);
+  for (uint64_t i = 0; i < 1000; i++)
+    CHECK (map_lookup (space, (i % 2) << 29 | i << 16, 1, &run) == 0);
+  map_get_stats (map, &stats);
+  CHECK (stats.misses == 2 && stats.hits == 998);
+  for (uint64_t i = 0; i < 100; i++)
+    CHECK (map_lookup (space, i << 29, 1, &run) == 0);
+  map_get_stats (map, &stats);
+  CHECK (stats.evictions > 90);
+  CHECK (stats.bytes < (16 << 10) + 2 * (64 << 10));
+  map_free (map);
+}
+
 /* --- how fast? --- */
 
 #define BENCH_UNITS 512u        /* per slice */
@@ -257,5 +283,6 @@ main (int argc, char *argv[])
   }
   test_density ();
   test_limit ();
+  test_least ();
   return 0;
 }
