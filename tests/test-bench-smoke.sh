@@ -71,11 +71,23 @@ for case in results["cases"]:
 assert measured >= 8, measured
 PY
 
+# Only some rows, and those that they are compared with.
+bench --quick --cases 1,6 --rows '100 layers' --servers plugin
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+names = [r["name"] for c in json.load(open(sys.argv[1]))["cases"]
+         for g in c["groups"] for r in g["rows"]]
+assert "time to the first read, 100 layers" in names, names
+assert all("100 layers" in n for n in names), names
+PY
+rm -r "$out"
+
 # What can't be is refused before anything is done.
-for wrong in "--cases 11" "--rounds 0" "--servers nbd" "--size 1" "--no-such"; do
+for wrong in "--cases 11" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
   # shellcheck disable=SC2086
   if bench $wrong; then fail "accepted: $wrong"; fi
-  [ ! -e "$out" ]
+  [ -z "$(ls "$out" 2>/dev/null)" ]
 done
 if PLUGIN="file" bench; then fail "took another plugin"; fi
 

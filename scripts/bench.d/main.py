@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,6 +94,15 @@ def parse_servers(text):
     return [k for k in servers.KINDS if k in kinds]
 
 
+def only_rows(groups, wanted):
+    """The groups with the rows whose names match, and those that these need."""
+    for group in groups:
+        keep = [r for r in group.rows if wanted.search(r.name)]
+        keep += [r for k in keep for r in (k.rss_of, k.against)]
+        group.rows = [r for r in group.rows if any(r is k for k in keep)]
+    return [group for group in groups if group.rows]
+
+
 def positive(kind):
     def parse(text):
         n = kind(text)
@@ -105,14 +115,15 @@ def positive(kind):
 def parse_args():
     p = argparse.ArgumentParser(
         prog="scripts/bench", add_help=False, allow_abbrev=False,
-        usage="scripts/bench [--quick] [--cases LIST] [--rounds N] [--cold]\n"
-              "                     [--build|--plugin PATH] [--out DIR] [--size SIZE]\n"
-              "                     [--seconds N] [--servers LIST]")
+        usage="scripts/bench [--quick] [--cases LIST] [--rows REGEX] [--rounds N]\n"
+              "                     [--cold] [--build|--plugin PATH] [--out DIR]\n"
+              "                     [--size SIZE] [--seconds N] [--servers LIST]")
     p.add_argument("--top", required=True, help=argparse.SUPPRESS)
     p.add_argument("--plugin", required=True)
     p.add_argument("--quick", action="store_true")
     p.add_argument("--cold", action="store_true")
     p.add_argument("--cases", type=parse_cases, default=sorted(cases.CASES))
+    p.add_argument("--rows", type=re.compile)
     p.add_argument("--rounds", type=positive(int))
     p.add_argument("--out")
     p.add_argument("--size", type=parse_size)
@@ -305,6 +316,12 @@ def main():
         os.mkdir(config.images)
         plan = [(number, cases.CASES[number][0], cases.CASES[number][1](config))
                 for number in args.cases]
+        if args.rows:
+            plan = [(number, title, only_rows(groups, args.rows))
+                    for number, title, groups in plan]
+            plan = [case for case in plan if case[2]]
+            if not plan:
+                die("no row's name matches '%s'" % args.rows.pattern)
         try:
             run(config, plan, out)
         except KeyboardInterrupt:
