@@ -41,10 +41,11 @@
 
 /* --- loading --- */
 
+/* Reads LEN bytes at AT of the slice. */
 static int
-load_raw (void *opaque, uint64_t slice, void *raw)
+read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
+              void *raw)
 {
-  struct l2 *l2 = opaque;
   const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
   const uint64_t table = slice >> shift;
   const uint64_t within = slice & ((UINT64_C (1) << shift) - 1);
@@ -52,11 +53,19 @@ load_raw (void *opaque, uint64_t slice, void *raw)
   const uint64_t offset = entry & QCOW2_L1_OFFSET_MASK;
 
   if (offset == 0) {
-    memset (raw, 0, l2->slice_size);
+    memset (raw, 0, len);
     return 0;
   }
-  return hostfile_read (l2->file, raw, l2->slice_size,
-                        offset + within * l2->slice_size);
+  return hostfile_read (l2->file, raw, len,
+                        offset + within * l2->slice_size + at);
+}
+
+static int
+load_raw (void *opaque, uint64_t slice, void *raw)
+{
+  struct l2 *l2 = opaque;
+
+  return read_entries (l2, slice, 0, l2->slice_size, raw);
 }
 
 static unsigned
@@ -68,9 +77,27 @@ decode (void *opaque, const void *raw, unsigned unit, unsigned max,
   return entry_decode (l2->header, l2->overlap, raw, unit, max, run);
 }
 
+static int64_t
+peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+      struct run *run)
+{
+  struct l2 *l2 = opaque;
+  const struct header *h = l2->header;
+  const unsigned shift = h->cluster_bits - entry_unit_bits (h);
+  const uint64_t first = unit >> shift;
+  const uint64_t n = ((unit + max - 1) >> shift) - first + 1;
+  struct be64 raw[2 * MAP_PEEK_UNITS];  /* an entry has two words at most */
+
+  if (read_entries (l2, slice, first * h->l2_entry_size, n * h->l2_entry_size,
+                    raw) == -1)
+    return -1;
+  return entry_decode (h, l2->overlap, raw, unit - (first << shift), max, run);
+}
+
 static const struct map_ops l2_map_ops = {
   .load_raw = load_raw,
   .decode = decode,
+  .peek = peek,
 };
 
 static int

@@ -65,6 +65,7 @@ struct shard {
   /* What a hit needs ends here, after one cache line. */
   unsigned hand;                /* bucket that reclaim looks at next */
   uint64_t misses, evictions, packs;
+  uint64_t inserted;            /* slices, ever */
   pthread_cond_t changed;       /* some slice is no longer busy */
 };
 
@@ -162,6 +163,9 @@ extern void map_account_gone (struct map_slice *);
 
 /* There are slices of this size now: a space of them has been made. */
 extern void map_keep_two (struct map *, const struct map_space *);
+
+/* Would one more slice of this space make others go? */
+extern bool map_is_full (struct map *, const struct map_space *);
 
 /* Brings the memory held below the limit, if that is possible.  No lock held.
  * Keeps errno. */

@@ -29,6 +29,13 @@
  * What a request has just loaded may be evicted at once (mapmem.c): the request was
  * answered from its own copy.
  *
+ * When memory is used up, most misses load no slice: they read the few entries that
+ * they were asked for (peek).  Each slice that comes in makes others go, and
+ * reading and packing it pays only if it is asked for many times while it stays.  One
+ * miss in PEEKS loads, so that what is used most comes in first, and stays.  What
+ * was peeked counts only if no slice came into the shard meanwhile: nobody can have
+ * changed those entries, in memory or in the file, for that needs a pin.
+ *
  * Lock order: shard, then dirty_lock of a space.  No two shards at once.  The
  * ops are called without locks, except decode, which is called under the
  * shard lock on a hit of a raw slice: it must not call the map.
@@ -49,6 +56,7 @@
 
 #define MIN_BUCKETS 4           /* in a shard that has any */
 #define MAX_DECODE 4096         /* units in one answer from a raw slice */
+#define PEEKS 16                /* misses for each that loads */
 
 struct map_fill {
   struct pack_builder builder;
@@ -130,6 +138,7 @@ map_insert (struct shard *shard, struct map_space *space, uint64_t index)
   s->next = *b;
   *b = s;
   shard->nr_slices++;
+  shard->inserted++;
   map_account (s);
   return s;
 }
@@ -287,6 +296,38 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
   return n;
 }
 
+/* Should this miss read a few entries only?  Called with the shard lock held. */
+static bool
+wants_peek (struct shard *shard, const struct map_space *space, unsigned max)
+{
+  return space->ops->peek && max <= MAP_PEEK_UNITS &&
+         space->shape.units > MAP_PEEK_UNITS &&
+         map_is_full (space->map, space) &&
+         /* Not each PEEKSth: clients have patterns, too. */
+         (shard->misses * UINT64_C (0x9e3779b97f4a7c15) >> 32) % PEEKS != 0;
+}
+
+/* Called with the shard lock held; drops it and takes it again.  Returns the number of
+ * units, -1, or 0 if a slice came meanwhile, and what was read may be old. */
+static int64_t
+peek (struct shard *shard, struct map_space *space, uint64_t index,
+      unsigned unit, unsigned max, struct run *run)
+{
+  const uint64_t inserted = shard->inserted;
+  int64_t n;
+  int err;
+
+  pthread_mutex_unlock (&shard->lock);
+  n = space->ops->peek (space->opaque, index, unit, max, run);
+  err = errno;
+  pthread_mutex_lock (&shard->lock);
+  if (shard->inserted != inserted)
+    return 0;
+  shard->misses++;
+  errno = err;
+  return n;
+}
+
 int
 map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
             struct run *run)
@@ -309,15 +350,22 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
   run->unsettled = false;
 
   pthread_mutex_lock (&shard->lock);
-  while ((s = map_find (shard, space, index)) != NULL &&
-         __builtin_expect (s->form == SLICE_EMPTY, 0))
-    pthread_cond_wait (&shard->changed, &shard->lock);
-
-  if (__builtin_expect (s == NULL, 0)) {
-    n = miss (shard, space, index, unit, max, run);
-    if (n == -1)
-      return -1;
+  s = map_find (shard, space, index);
+  if (__builtin_expect (s == NULL, 0) && wants_peek (shard, space, max)) {
+    n = peek (shard, space, index, unit, max, run);
+    if (n != 0) {
+      pthread_mutex_unlock (&shard->lock);
+      goto found;
+    }
+    s = map_find (shard, space, index);
   }
+  while (s && __builtin_expect (s->form == SLICE_EMPTY, 0)) {
+    pthread_cond_wait (&shard->changed, &shard->lock);
+    s = map_find (shard, space, index);
+  }
+
+  if (__builtin_expect (s == NULL, 0))
+    n = miss (shard, space, index, unit, max, run);
   else {
     if (s->form == SLICE_PACK)
       n = pack_find (s->pack, shape, unit, max, run);
@@ -332,6 +380,9 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
     pthread_mutex_unlock (&shard->lock);
   }
 
+ found:
+  if (__builtin_expect (n == -1, 0))
+    return -1;
   run->start = offset;
   run->len = min64 (len, ((uint64_t) n << shape.unit_bits) - in_unit);
   if (run_host_advances (run->kind))

@@ -51,7 +51,14 @@ struct map_ops {
    * returns its length in units (>= 1) and sets kind, copied, layer, host. */
   unsigned (*decode) (void *opaque, const void *raw, unsigned unit,
                       unsigned max, struct run *);
+
+  /* NULL, or: as decode, of a slice that is not in memory, by reading no more than a
+   * few entries: MAX is at most MAP_PEEK_UNITS.  Returns the length, or -1 with errno
+   * set and reported.  Called with no lock held. */
+  int64_t (*peek) (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+                   struct run *);
 };
+#define MAP_PEEK_UNITS 64u
 
 /* UNIT_BITS: log2 of the guest bytes of a unit, the granularity of the space's
  * runs.  UNITS: units per slice (a power of two, <= 2^24).  RAW_SIZE: bytes of the raw
@@ -70,7 +77,7 @@ extern int map_fill_add (struct map_fill *, unsigned units,
 
 /* Finds the run at OFFSET: at most LEN bytes, never beyond the slice's end
  * (callers go on where it ends; a very long run may come in pieces).  Loads the slice
- * if it has to.
+ * if it has to, or, when memory is short, reads only what it was asked for.
  * Sets all fields of *RUN.  unsettled = the slice has changes that are not durable.
  * Returns 0, or -1 with errno (reported).
  * A hit takes one short lock that is never held during I/O; a miss blocks only

@@ -134,14 +134,27 @@ map_account_gone (struct map_slice *s)
 
 /* --- reclaiming --- */
 
+static uint64_t
+most_bytes (struct map *map)
+{
+  return max64 (map->limit,
+                atomic_load (&map->fixed) + atomic_load (&map->least));
+}
+
 static bool
 over_limit (struct map *map)
 {
-  const uint64_t bytes = atomic_load (&map->bytes);
-
-  return bytes > map->limit &&
-         bytes > atomic_load (&map->fixed) + atomic_load (&map->least) &&
+  return atomic_load (&map->bytes) > most_bytes (map) &&
          atomic_load (&map->evictable) > 0;
+}
+
+bool
+map_is_full (struct map *map, const struct map_space *space)
+{
+  const uint64_t entries = (uint64_t) space->shape.units * sizeof (uint64_t);
+  const uint64_t most = most_bytes (map);
+
+  return most < entries || atomic_load (&map->bytes) > most - entries;
 }
 
 /* Evicts what it can from a few buckets, or until memory is below the limit.  If it

@@ -313,6 +313,37 @@ fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
   return 0;
 }
 
+/* Finds all runs of [start, end); the end is not beyond the disk's. */
+static int
+resolve_range (const struct layers_view *v, struct resolve *r, uint64_t start,
+               uint64_t end)
+{
+  unsigned i;
+
+  if (append_plain (&r->open, start, end, RUN_UNALLOCATED, 0, 0) == -1)
+    return -1;
+  for (i = v->from; i < v->to && r->open.n > 0; i++) {
+    r->index = i;
+    r->layer = i == 0 && v->snapshot ? v->snapshot : v->layers->layers[i];
+    if (take_layer (r) == -1)
+      return -1;
+  }
+  for (size_t j = 0; j < r->open.n; j++)
+    if (append_plain (&r->found, r->open.runs[j].start,
+                      r->open.runs[j].start + r->open.runs[j].len,
+                      v->single ? RUN_UNALLOCATED : RUN_ZERO, 0, 0) == -1)
+      return -1;
+  return 0;
+}
+
+static void
+resolve_end (struct resolve *r)
+{
+  free (r->open.runs);
+  free (r->next_open.runs);
+  free (r->found.runs);
+}
+
 static int
 load_slice (void *opaque, uint64_t slice, struct map_fill *f)
 {
@@ -321,32 +352,49 @@ load_slice (void *opaque, uint64_t slice, struct map_fill *f)
   const uint64_t start = slice * span;
   const uint64_t end = min64 (start + span, v->disk_size);
   struct resolve r = { 0 };
-  unsigned i;
   int ret = -1;
 
-  if (append_plain (&r.open, start, end, RUN_UNALLOCATED, 0, 0) == -1)
-    goto out;
-  for (i = v->from; i < v->to && r.open.n > 0; i++) {
-    r.index = i;
-    r.layer = i == 0 && v->snapshot ? v->snapshot : v->layers->layers[i];
-    if (take_layer (&r) == -1)
-      goto out;
-  }
-  for (size_t j = 0; j < r.open.n; j++)
-    if (append_plain (&r.found, r.open.runs[j].start,
-                      r.open.runs[j].start + r.open.runs[j].len,
-                      v->single ? RUN_UNALLOCATED : RUN_ZERO, 0, 0) == -1)
-      goto out;
-  ret = fill (v, start, &r.found, f);
-
- out:
-  free (r.open.runs);
-  free (r.next_open.runs);
-  free (r.found.runs);
+  if (resolve_range (v, &r, start, end) == 0)
+    ret = fill (v, start, &r.found, f);
+  resolve_end (&r);
   return ret;
 }
 
+static int64_t
+peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+      struct run *run)
+{
+  struct layers_view *v = opaque;
+  const uint64_t unit_bytes = UINT64_C (1) << v->unit_bits;
+  const uint64_t start = (slice * v->units + unit) << v->unit_bits;
+  const uint64_t end = min64 (start + (max << v->unit_bits), v->disk_size);
+  struct resolve r = { 0 };
+  int64_t n = -1;
+
+  if (start >= v->disk_size) {
+    *run = (struct run) { .kind = RUN_ZERO };
+    return max;
+  }
+  if (resolve_range (v, &r, start, end) == 0) {
+    const struct run *first = &r.found.runs[0];
+
+    for (size_t i = 1; i < r.found.n; i++)
+      if (r.found.runs[i].start < first->start)
+        first = &r.found.runs[i];
+    *run = *first;
+    n = (first->len + unit_bytes - 1) >> v->unit_bits;
+  }
+  resolve_end (&r);
+  return n;
+}
+
+/* A look at few entries of many layers takes nearly as long as one at a slice. */
+#define MAX_PEEK_LAYERS 4
+
 static const struct map_ops layers_map_ops = {
+  .load = load_slice, .peek = peek,
+};
+static const struct map_ops long_chain_map_ops = {
   .load = load_slice,
 };
 
@@ -413,7 +461,9 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
   v->unit_bits = unit_bits;
   v->units = min64 (span >> unit_bits, MAX_SLICE_UNITS);
 
-  v->space = map_space_new (map, unit_bits, v->units, 0, &layers_map_ops, v);
+  v->space = map_space_new (map, unit_bits, v->units, 0,
+                            to - from <= MAX_PEEK_LAYERS ? &layers_map_ops
+                                                         : &long_chain_map_ops, v);
   if (v->space == NULL) {
     nbdkit_error ("map_space_new: %m");
     free (v);

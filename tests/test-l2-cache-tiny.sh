@@ -20,3 +20,14 @@ for row in 0:4k:512 1:4k:512 1K:512:512 4K:64k:512 64K:4k:4K 32M:4k:4K 16K:64k:6
   check_clean "$img"
   same_as_raw "$img" "$tmp/model.raw"
 done
+
+# Slices of more entries than are read when memory is short, in two layers, in no order.
+random_file "$tmp/model.raw" $((16 << 20))
+qemu-img convert -W -m 16 -O qcow2 -o cluster_size=4k "$tmp/model.raw" "$tmp/lower.qcow2"
+make_image "$tmp/a.qcow2" 16M "cluster_size=4k,backing_file=lower.qcow2,backing_fmt=qcow2"
+start_nbdkit -D qcow2.stats=1 -- file="$tmp/a.qcow2" l2-cache=0 l2-slice=2K
+model random "$uri" "$tmp/model.raw" --seconds 2 --cluster 4k
+stop_nbdkit
+grep 'qcow2: map:' "$tmp/main.log"
+check_clean "$tmp/a.qcow2"
+same_as_raw "$tmp/a.qcow2" "$tmp/model.raw"

@@ -208,10 +208,121 @@ test_blocking (uint64_t limit)
   sem_destroy (&g.go);
 }
 
+/* --- a look at the file while it changes --- */
+
+struct late {
+  sem_t entered, go;
+  atomic_bool closed;
+  atomic_uint value;            /* of slice 0, in the file */
+};
+
+static int
+late_load_raw (void *opaque, uint64_t slice, void *raw)
+{
+  struct late *l = opaque;
+
+  *(uint32_t *) raw = slice ? 1 : atomic_load (&l->value);
+  return 0;
+}
+
+static unsigned
+late_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
+             struct run *run)
+{
+  (void) opaque;
+  (void) unit;
+  *run = (struct run) { .kind = RUN_ZERO_ALLOC, .host = *(uint32_t *) raw };
+  return max;
+}
+
+static int64_t
+late_peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+           struct run *run)
+{
+  struct late *l = opaque;
+  uint32_t raw;
+
+  if (slice == 0 && atomic_exchange (&l->closed, false)) {
+    sem_post (&l->entered);
+    sem_wait (&l->go);
+  }
+  late_load_raw (l, slice, &raw);
+  return late_decode (l, &raw, unit, max, run);
+}
+
+static const struct map_ops late_ops = {
+  .load_raw = late_load_raw, .decode = late_decode, .peek = late_peek
+};
+
+struct late_looker {
+  struct late *late;
+  struct map_space *space;
+  struct run run;
+};
+
+static void *
+late_looker (void *arg)
+{
+  struct late_looker *w = arg;
+
+  CHECK (map_lookup (w->space, 0, 1, &w->run) == 0);
+  sem_post (&w->late->entered);
+  return NULL;
+}
+
+/* What is in the file, but not durable yet, is not given out as settled by somebody who
+ * found nothing in memory and then looked there. */
+static void
+test_peek_race (void)
+{
+  struct map *map = map_new (0);
+  struct late l = { .value = 1 };
+  struct late_looker w = { .late = &l };
+  struct map_slice *s;
+  struct map_dirty *items;
+  struct run run;
+  bool barrier;
+  pthread_t thread;
+  unsigned peeked = 0;
+
+  CHECK (map && sem_init (&l.entered, 0, 0) == 0 && sem_init (&l.go, 0, 0) == 0);
+  w.space = map_space_new (map, 16, 4096, sizeof (uint32_t), &late_ops, &l);
+  CHECK (w.space);
+  for (unsigned i = 0; i < 200 && peeked < 5; i++) {
+    /* Until slice 0 is out of memory. */
+    for (uint64_t other = 1; other < 5000; other++)
+      CHECK (map_lookup (w.space, other << 28, 1, &run) == 0);
+    atomic_store (&l.closed, true);
+    CHECK (pthread_create (&thread, NULL, late_looker, &w) == 0);
+    sem_wait (&l.entered);
+    if (atomic_exchange (&l.closed, false)) {
+      pthread_join (thread, NULL);      /* it was there, or was loaded */
+      continue;
+    }
+    peeked++;
+    s = map_pin (w.space, 0);
+    CHECK (s);
+    *(uint32_t *) map_edit_begin (s) = 2 + i;
+    map_edit_end (s, true, false);
+    map_unpin (s);
+    CHECK (map_take_dirty (w.space, &items, &barrier) == 1);
+    atomic_store (&l.value, 2 + i);
+    sem_post (&l.go);
+    sem_wait (&l.entered);
+    pthread_join (thread, NULL);
+    CHECK (w.run.host < 2 + i || w.run.unsettled);
+    map_written (w.space, items, 1, true);
+  }
+  CHECK (peeked > 0);
+  map_free (map);
+  sem_destroy (&l.entered);
+  sem_destroy (&l.go);
+}
+
 /* --- stress --- */
 
-#define S_UNITS 32u
-#define S_SLICES 200u
+#define S_UNITS 128u            /* more than are peeked at once */
+#define S_SLICES 100u
 #define S_TOTAL (S_UNITS * S_SLICES)
 #define S_BITS 16
 #define EDITORS 2
@@ -221,12 +332,12 @@ test_blocking (uint64_t limit)
 struct stress {
   struct map *map;
   struct map_space *space, *other;
-  uint32_t file[S_TOTAL];       /* versions; no lock: a slice is not loaded while
-                                   it is being written */
+  atomic_uint file[S_TOTAL];    /* versions; a slice is not loaded while it is being
+                                   written, but who peeks may see it */
   atomic_uint begun[S_TOTAL], done[S_TOTAL], durable[S_TOTAL];
   atomic_bool loading[S_SLICES];
   atomic_bool stop;
-  atomic_ulong looks, edits, snapshots;
+  atomic_ulong looks, edits, snapshots, peeks;
 };
 
 struct worker {
@@ -265,7 +376,9 @@ stress_load_raw (void *opaque, uint64_t slice, void *raw)
 
   CHECK (!atomic_exchange (&s->loading[slice], true));
   r = dawdle (s, slice);
-  memcpy (raw, &s->file[slice * S_UNITS], S_UNITS * sizeof s->file[0]);
+  for (unsigned i = 0; i < S_UNITS; i++)
+    ((uint32_t *) raw)[i] = atomic_load_explicit (&s->file[slice * S_UNITS + i],
+                                                  memory_order_relaxed);
   atomic_store (&s->loading[slice], false);
   /* The decoder needs to know which slice it is: the last item says so. */
   ((uint32_t *) raw)[S_UNITS] = slice;
@@ -289,8 +402,26 @@ stress_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
   return n;
 }
 
+static int64_t
+stress_peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+             struct run *run)
+{
+  struct stress *s = opaque;
+  uint32_t raw[S_UNITS + 1];
+
+  for (unsigned i = 0; i < S_UNITS; i++) {
+    if (i == S_UNITS / 2 && dawdle (s, slice) == -1)
+      return -1;
+    raw[i] = atomic_load_explicit (&s->file[slice * S_UNITS + i],
+                                   memory_order_relaxed);
+  }
+  raw[S_UNITS] = slice;
+  atomic_fetch_add (&s->peeks, 1);
+  return stress_decode (s, raw, unit, max, run);
+}
+
 static const struct map_ops stress_ops = {
-  .load_raw = stress_load_raw, .decode = stress_decode
+  .load_raw = stress_load_raw, .decode = stress_decode, .peek = stress_peek
 };
 
 static int
@@ -421,7 +552,8 @@ snapshot (struct stress *s, struct rng *rng, bool ok)
 
   CHECK (n >= 0);
   for (int i = 0; i < n; i++) {
-    uint32_t *file = &s->file[items[i].index * S_UNITS], *raw = items[i].raw;
+    atomic_uint *file = &s->file[items[i].index * S_UNITS];
+    uint32_t *raw = items[i].raw;
 
     /* A write that fails may leave anything. */
     for (unsigned j = 0; j < S_UNITS; j++)
@@ -504,6 +636,7 @@ test_stress (uint64_t limit, unsigned ms)
   }
   map_get_stats (s->map, &stats);
   CHECK (stats.bytes <= (limit > 40 << 10 ? limit : 40 << 10));
+  CHECK (limit > 1 << 20 || atomic_load (&s->peeks) > 1000);
   CHECK (limit > 1 << 20 || (stats.evictions > 0 && stats.packs > 0));
   printf ("limit %" PRIu64 ": %lu looks, %lu edits, %lu snapshots; %" PRIu64
           " hits, %" PRIu64 " misses, %" PRIu64 " evictions, %" PRIu64
@@ -521,6 +654,7 @@ main (void)
   seed = seed_from_env ();
   test_blocking (0);
   test_blocking (1 << 20);
+  test_peek_race ();
   test_stress (0, 500);
   test_stress (50 << 10, 500);
   test_stress (10 << 20, 500);

@@ -77,6 +77,8 @@ realloc (void *p, size_t n)
 
 /* --- what is mapped --- */
 
+static unsigned long peeks;
+
 /* A unit in the raw form. */
 struct cell {
   uint64_t host;
@@ -179,7 +181,24 @@ model_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
   return n;
 }
 
+static int64_t
+model_peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+            struct run *run)
+{
+  struct model *m = opaque;
+
+  CHECK (slice < m->slices && max <= MAP_PEEK_UNITS);
+  CHECK (!m->flags[slice].dirty && !m->flags[slice].writing);
+  if (fail_load (m))
+    return -1;
+  peeks++;
+  return model_decode (m, &m->file[slice * m->units], unit, max, run);
+}
+
 static const struct map_ops load_only = { .load = model_load };
+static const struct map_ops raw_peek = {
+  .load_raw = model_load_raw, .decode = model_decode, .peek = model_peek
+};
 static const struct map_ops raw_only = {
   .load_raw = model_load_raw, .decode = model_decode
 };
@@ -501,14 +520,18 @@ test_model (const struct map_ops *ops, uint64_t limit,
 static void
 test_models (void)
 {
-  static const struct map_ops *const ops[] = { &load_only, &raw_only, &all_ops };
-  for (unsigned i = 0; i < 3; i++) {
+  static const struct map_ops *const ops[] = {
+    &load_only, &raw_only, &all_ops, &raw_peek
+  };
+
+  for (unsigned i = 0; i < 4; i++) {
     test_model (ops[i], 0, 9, 64, 100);
     test_model (ops[i], 50 << 10, 16, 64, 300);
     test_model (ops[i], 64 << 20, 21, 64, 300);
     test_model (ops[i], 100 << 10, 12, 1, 5000);
     test_model (ops[i], 60 << 10, 11, 2048, 60);
   }
+  CHECK (peeks > 1000);
 }
 
 /* --- every allocation fails once --- */
