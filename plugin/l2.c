@@ -68,13 +68,15 @@ load_raw (void *opaque, uint64_t slice, void *raw)
   return read_entries (l2, slice, 0, l2->slice_size, raw);
 }
 
+/* What must not be followed since metadata are there is seen by each look-up: that may
+ * change while a slice is in memory. */
 static unsigned
 decode (void *opaque, const void *raw, unsigned unit, unsigned max,
         struct run *run)
 {
   struct l2 *l2 = opaque;
 
-  return entry_decode (l2->header, l2->overlap, raw, unit, max, run);
+  return entry_decode (l2->header, NULL, raw, unit, max, run);
 }
 
 static int64_t
@@ -91,7 +93,7 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
   if (read_entries (l2, slice, first * h->l2_entry_size, n * h->l2_entry_size,
                     raw) == -1)
     return -1;
-  return entry_decode (h, l2->overlap, raw, unit - (first << shift), max, run);
+  return entry_decode (h, NULL, raw, unit - (first << shift), max, run);
 }
 
 static const struct map_ops l2_map_ops = {
@@ -247,12 +249,13 @@ bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
   return -1;
 }
 
-/* R5: a slice is checked when it is read, but the entries of a forged image may name
- * clusters that count as free, and metadata may have come there since.  Sets the
- * run's host to the first such cluster, or to the compressed entry. */
+/* R5: does it begin where metadata are?  Then sets the run's host to the entry.  A run that
+ * comes to metadata later ends before.  (Asked each time: the entries of a forged image
+ * may name clusters that count as free, and metadata may come there.) */
 static bool
 is_metadata_now (const struct l2 *l2, struct run *run)
 {
+  const uint64_t host = run->host;
   const uint64_t cs = l2->header->cluster_size;
   uint64_t first, n;
 
@@ -266,9 +269,16 @@ is_metadata_now (const struct l2 *l2, struct run *run)
   if (!run_host_advances (run->kind) || entry_is_external (l2->header) ||
       overlap_find (l2->overlap, run->host, run->len) == OVERLAP_NONE)
     return false;
-  run->host = round_down (run->host, cs);
+  run->host = round_down (host, cs);
   while (overlap_find (l2->overlap, run->host, cs) == OVERLAP_NONE)
     run->host += cs;
+  if (run->host > host) {
+    run->len = run->host - host;
+    run->host = host;
+    return false;
+  }
+  if (run->copied)
+    run->host |= QCOW2_OFLAG_COPIED;            /* for the message */
   return true;
 }
 
