@@ -20,6 +20,9 @@
  * has the last word, so that all that zlib accepts is accepted.  (The reverse is not
  * quite true: libdeflate finds a meaning for a few symbols that deflate does not use.)
  *
+ * The beginning of a cluster is left to zlib, which can stop anywhere.  (libdeflate, given
+ * less room, may leave it as it is.)
+ *
  * Deflate is encoded by zlib with a window of 4K, as QEMU does: libdeflate's is
  * always 32K, and decoders are entitled to assume the smaller one.
  *
@@ -176,6 +179,7 @@ put_context (struct compress_pool *pool, struct context *c)
 
 /* --- reading: 0, or an errno --- */
 
+/* OUT_LEN may be less than the cluster. */
 static int
 zlib_inflate (struct context *c, const void *in, size_t in_len,
               void *out, size_t out_len)
@@ -198,7 +202,7 @@ zlib_inflate (struct context *c, const void *in, size_t in_len,
   r = inflate (z, Z_FINISH);
   if (r == Z_MEM_ERROR)
     return ENOMEM;
-  /* Z_BUF_ERROR: the stream goes on beyond the cluster, or beyond the input. */
+  /* Z_BUF_ERROR: the stream goes on beyond what is wanted, or beyond the input. */
   if ((r == Z_STREAM_END || r == Z_BUF_ERROR) && z->avail_out == 0)
     return 0;
   return EIO;
@@ -289,6 +293,25 @@ compress_inflate (struct compress_pool *pool, unsigned type,
     return -1;
   }
   return 0;
+}
+
+int
+compress_inflate_beginning (struct compress_pool *pool, unsigned type,
+                            const void *in, size_t in_len,
+                            void *out, size_t out_len)
+{
+  struct context *c;
+
+  if (type != QCOW2_COMPRESSION_DEFLATE) {
+    errno = ENOTSUP;
+    return -1;
+  }
+  c = take_context (pool);
+  if (c == NULL)
+    return -1;
+  errno = zlib_inflate (c, in, in_len, out, out_len);
+  put_context (pool, c);
+  return errno ? -1 : 0;
 }
 
 /* --- writing: the size, or 0 --- */

@@ -35,6 +35,13 @@ extern int compress_inflate (struct compress_pool *, unsigned type,
                              const void *in, size_t in_len,
                              void *out, size_t out_len);
 
+/* The same for the first OUT_LEN bytes of a cluster only; what is wrong after them is not
+ * seen.  Takes as long as compress_inflate when some half of the cluster is wanted.
+ * Deflate only: else errno is ENOTSUP. */
+extern int compress_inflate_beginning (struct compress_pool *, unsigned type,
+                                       const void *in, size_t in_len,
+                                       void *out, size_t out_len);
+
 /* Compresses a whole cluster, IN.  Returns how many bytes of OUT it takes, or 0
  * if that would be as many as IN_LEN or more than OUT_ROOM, or cannot be done: then
  * the cluster is to be stored as it is.

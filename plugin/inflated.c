@@ -19,6 +19,12 @@
  * kept: whoever reads whole clusters won't come back for a part.  If others have come
  * to wait meanwhile, they get a copy, and it is kept.
  *
+ * Who wants something in the first half of a cluster that nobody has asked for lately
+ * inflates as far as that, for itself; nothing is kept.  Reads at random over more than
+ * the cache holds would seldom find again what was kept.  `seen' remembers for whom this was
+ * done: the next time the cluster is loaded.  (The very beginning is no such case: there
+ * begin those who read in order.)
+ *
  * An entry has one reference from the table and one from each reader.  Readers copy
  * from it with no lock held; it is freed with its last reference, which may be after it
  * has left the table.  Readers hold one entry at a time, so what cannot be evicted is
@@ -52,6 +58,8 @@
 #define REGION_BITS 12
 #define MIN_BUCKETS 64
 #define MAX_BUCKETS 65536
+
+#define SEEN 1024               /* a power of 2 */
 
 enum state { LOADING, READY, FAILED };
 
@@ -90,6 +98,7 @@ struct inflated {
   size_t nbuckets;              /* a power of 2; fixed */
   struct entry *newest, *oldest;        /* guarded by lock */
   uint64_t longest;             /* most compressed bytes of any entry yet: lock */
+  uint64_t seen[SEEN];          /* places in files, by their hash: lock */
   struct inflated_stats stats;  /* guarded by lock */
 };
 
@@ -136,13 +145,32 @@ free_entries (struct entry *e)
 
 /* --- the table and the list; all with the lock held --- */
 
+/* WHERE is less than 2^56. */
+static uint64_t
+hash (unsigned layer, uint64_t where)
+{
+  uint64_t x = where + ((uint64_t) layer << 44);
+
+  x = (x ^ x >> 31) * UINT64_C (0x9e3779b97f4a7c15);
+  return x ^ x >> 32;
+}
+
 static struct entry **
 bucket_of (struct inflated *c, unsigned layer, uint64_t region)
 {
-  uint64_t x = region + ((uint64_t) layer << 44);
+  return &c->buckets[hash (layer, region) & (c->nbuckets - 1)];
+}
 
-  x = (x ^ x >> 31) * UINT64_C (0x9e3779b97f4a7c15);
-  return &c->buckets[(x >> 32) & (c->nbuckets - 1)];
+/* Was this cluster asked for lately?  From now on it was. */
+static bool
+was_seen (struct inflated *c, unsigned layer, uint64_t host)
+{
+  const uint64_t place = hash (layer, host);
+  uint64_t *slot = &c->seen[place & (SEEN - 1)];
+  const bool seen = *slot == place;
+
+  *slot = place;
+  return seen;
 }
 
 static void
@@ -282,6 +310,7 @@ struct want {
   uint64_t descriptor;
   uint64_t host, bytes;         /* of the compressed bytes */
   bool whole;                   /* all of the cluster */
+  uint64_t end;                 /* the last byte that matters, plus 1 */
 };
 
 static int
@@ -291,6 +320,36 @@ no_memory (const struct want *w)
   nbdkit_error ("%s: cannot inflate the compressed cluster at offset %" PRIu64
                 ": %m", hostfile_path (w->file), w->host);
   return ENOMEM;
+}
+
+/* Would it be better to inflate it as far as that, and keep nothing?  With the lock
+ * held. */
+static bool
+is_passing (struct inflated *c, const struct want *w, uint64_t within)
+{
+  return w->header->compression_type == QCOW2_COMPRESSION_DEFLATE &&
+    within > 0 && w->end <= w->header->cluster_size / 2 &&
+    !was_seen (c, w->layer, w->host);
+}
+
+/* Reads [within, end) without the cache.  0; or an errno, reported; or -1 if it must
+ * be tried with the whole cluster. */
+static int
+read_beginning (struct inflated *c, const struct want *w, uint64_t within,
+                void *buf)
+{
+  CLEANUP_FREE char *in = malloc (w->bytes);
+  CLEANUP_FREE char *out = malloc (w->end);
+
+  if (in == NULL || out == NULL)
+    return no_memory (w);
+  if (hostfile_read (w->file, in, w->bytes, w->host) == -1)
+    return errno;
+  if (compress_inflate_beginning (c->pool, w->header->compression_type,
+                                  in, w->bytes, out, w->end) == -1)
+    return -1;
+  memcpy (buf, out + within, w->end - within);
+  return 0;
 }
 
 /* Fills OUT with the cluster.  0, or an errno; reported. */
@@ -417,17 +476,44 @@ lead (struct inflated *c, const struct want *w, struct entry *e, char *buf)
   return err;
 }
 
+/* Takes a reference to the entry for W, and waits while it is LOADING; or makes it: then
+ * the caller is the *LEADER.  With the lock held.  NULL: out of memory. */
+static struct entry *
+enter (struct inflated *c, const struct want *w, bool *leader,
+       struct entry **doomed)
+{
+  struct entry *e = find (c, w->layer, w->descriptor, w->host);
+
+  *leader = e == NULL;
+  if (e == NULL)
+    return new_entry (c, w, doomed);
+  e->refs++;
+  delist (c, e);
+  enlist (c, e);
+  if (e->state == LOADING) {
+    c->stats.waits++;
+    e->waiting++;
+    while (e->state == LOADING)
+      pthread_cond_wait (&e->loaded, &c->lock);
+    e->waiting--;
+  }
+  else
+    c->stats.hits++;
+  return e;
+}
+
 int
 inflated_read (struct inflated *c, struct hostfile *file,
                const struct header *h, unsigned layer, uint64_t descriptor,
                uint64_t within, uint64_t len, void *buf)
 {
-  struct entry *e, *doomed = NULL;
+  struct entry *e = NULL, *doomed = NULL;
   struct want w = {
     .file = file, .header = h, .layer = layer, .descriptor = descriptor,
     .whole = within == 0 && len == h->cluster_size,
+    .end = within + len,
   };
-  bool leader = false;
+  bool leader = false, passing = false;
   int err;
 
   assert (range_within (within, len, h->cluster_size));
@@ -443,25 +529,23 @@ inflated_read (struct inflated *c, struct hostfile *file,
   {
     LOCK_FOR_BLOCK (&c->lock);
 
-    e = find (c, layer, descriptor, w.host);
-    if (e == NULL) {
-      e = new_entry (c, &w, &doomed);
-      leader = true;
+    passing = find (c, layer, descriptor, w.host) == NULL &&
+      is_passing (c, &w, within);
+    if (passing)
+      c->stats.inflations++;
+    else
+      e = enter (c, &w, &leader, &doomed);
+  }
+  if (passing) {
+    err = read_beginning (c, &w, within, buf);
+    if (err == 0)
+      return 0;
+    if (err > 0) {
+      errno = err;
+      return -1;
     }
-    else {
-      e->refs++;
-      delist (c, e);
-      enlist (c, e);
-      if (e->state == LOADING) {
-        c->stats.waits++;
-        e->waiting++;
-        while (e->state == LOADING)
-          pthread_cond_wait (&e->loaded, &c->lock);
-        e->waiting--;
-      }
-      else
-        c->stats.hits++;
-    }
+    LOCK_FOR_BLOCK (&c->lock);
+    e = enter (c, &w, &leader, &doomed);
   }
   if (e == NULL) {
     errno = no_memory (&w);

@@ -364,11 +364,57 @@ test_basics (unsigned bits, unsigned type)
   CHECK (c != NULL);
   sequential (c, &im);
   for (unsigned i = 0; i < 20; i++)
-    CHECK (piece_is (c, &im, i % INFLATED_MIN_CLUSTERS, i, 1));
+    CHECK (piece_is (c, &im, i % INFLATED_MIN_CLUSTERS, cs / 2 + i, 1));
   CHECK (stats_of (c).inflations == n + INFLATED_MIN_CLUSTERS);
   CHECK (stats_of (c).peak_bytes <= INFLATED_MIN_CLUSTERS * (cs + OVERHEAD));
   inflated_free (c);
   inflated_free (NULL);
+  image_free (&im);
+}
+
+/* Something in the first half of a cluster, at random: read without the cache once. */
+static void
+test_passing (unsigned type)
+{
+  const bool can = type == QCOW2_COMPRESSION_DEFLATE;
+  struct image im;
+  struct inflated *c = inflated_new (1 << 20);
+  struct inflated_stats s;
+
+  CHECK (c != NULL);
+  image_make (&im, 16, type, 4);
+  CHECK (piece_is (c, &im, 1, 1000, 2000));
+  s = stats_of (c);
+  CHECK (s.inflations == 1 && im.gate.reads == 1);
+  CHECK ((s.bytes == 0) == can);
+  CHECK (piece_is (c, &im, 1, 20000, 12768));
+  CHECK (piece_is (c, &im, 1, 60000, 5536));
+  s = stats_of (c);
+  CHECK (s.bytes > im.cs);
+  CHECK (s.inflations == (can ? 2 : 1) && im.gate.reads == s.inflations);
+  CHECK (s.hits == (can ? 1 : 2));
+
+  /* The beginning, and what lies behind the first half, are loaded at once. */
+  CHECK (piece_is (c, &im, 2, 0, 1));
+  CHECK (piece_is (c, &im, 2, 1, 1));
+  CHECK (piece_is (c, &im, 3, im.cs / 2, 1));
+  CHECK (piece_is (c, &im, 3, 1, 1));
+  CHECK (stats_of (c).inflations == s.inflations + 2);
+  CHECK (stats_of (c).hits == s.hits + 2);
+
+  /* An error is reported once, and the next one tries again. */
+  quiet_errors = true;
+  for (int i = 0; i < 2; i++) {
+    const unsigned long errors = error_count ();
+
+    gate_set (&im.gate, false, EIO);
+    CHECK (!piece_is (c, &im, 0, 100, 100) && errno == EIO);
+    CHECK (error_count () == errors + 1);
+  }
+  gate_set (&im.gate, false, 0);
+  quiet_errors = false;
+  CHECK (piece_is (c, &im, 0, 100, 100));
+  inflated_free (c);
   image_free (&im);
 }
 
@@ -434,7 +480,7 @@ test_parallel (void)
   gate_set (&im.gate, true, 0);
   for (unsigned i = 0; i < MAX_THREADS; i++) {
     rd[i] = (struct reader) {
-      .cache = c, .im = &im, .cluster = i, .within = 7, .len = 100 * i,
+      .cache = c, .im = &im, .cluster = i, .within = 2050, .len = 100 * i,
     };
     reader_start (&rd[i]);
   }
@@ -790,6 +836,9 @@ main (void)
     if (zstd)
       test_basics (bits, QCOW2_COMPRESSION_ZSTD);
   }
+  test_passing (QCOW2_COMPRESSION_DEFLATE);
+  if (zstd)
+    test_passing (QCOW2_COMPRESSION_ZSTD);
   for (unsigned fail = 0; fail <= EIO; fail += EIO) {
     test_single_flight (2, 0, false, fail);
     test_single_flight (8, 0, false, fail);

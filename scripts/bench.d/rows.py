@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What cases are made of: rows, in groups that share images; how a sample is taken."""
 
+import mmap
 import os
 import shutil
 import subprocess
@@ -73,6 +74,15 @@ def read_anew(path):
             pass
 
 
+def claim_memory(config):
+    """Before files are written.  A hypervisor may take back memory that a machine has not
+    used for a while: then whoever comes next pays for getting it again, many times what
+    the write itself takes."""
+    size = min(config.size, 1 << 30)
+    mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+              | mmap.MAP_POPULATE).close()
+
+
 def settle(config):
     """Before each sample: what was written earlier does not disturb this one."""
     # Only our own files: the machine's others are not ours to wait for.
@@ -101,6 +111,8 @@ def load(images, client, settings=None, warm=True):
             read_anew(image)
             warmed.add(image)
         settle(config)
+        if not warm and not config.cold:
+            claim_memory(config)
         with Server(config, kind, image, **(settings or {})) as server:
             value = client(server)
             return Sample(value, server.peak_rss())
@@ -123,6 +135,7 @@ def commands(argv, before=None):
         if before:
             before(kind)
         settle(config)
+        claim_memory(config)
         began = time.monotonic()
         done = subprocess.run(argv(kind), capture_output=True, text=True)
         seconds = time.monotonic() - began
