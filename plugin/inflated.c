@@ -19,11 +19,11 @@
  * kept: whoever reads whole clusters won't come back for a part.  If others have come
  * to wait meanwhile, they get a copy, and it is kept.
  *
- * Who wants something in the first half of a cluster that nobody has asked for lately
- * inflates as far as that, for itself; nothing is kept.  Reads at random over more than
- * the cache holds would seldom find again what was kept.  `seen' remembers for whom this was
- * done: the next time the cluster is loaded.  (The very beginning is no such case: there
- * begin those who read in order.)
+ * When the cache is full, who wants something in the first half of a cluster that nobody
+ * has asked for lately inflates as far as that, for itself; nothing is kept.  Reads at
+ * random over more than the cache holds would seldom find again what was kept.  `seen'
+ * remembers for which clusters this was done: the next time they are loaded.  (The very
+ * beginning is no such case: there begin those who read in order.)
  *
  * An entry has one reference from the table and one from each reader.  Readers copy
  * from it with no lock held; it is freed with its last reference, which may be after it
@@ -59,7 +59,6 @@
 #define MIN_BUCKETS 64
 #define MAX_BUCKETS 65536
 
-#define SEEN 1024               /* a power of 2 */
 
 enum state { LOADING, READY, FAILED };
 
@@ -98,7 +97,7 @@ struct inflated {
   size_t nbuckets;              /* a power of 2; fixed */
   struct entry *newest, *oldest;        /* guarded by lock */
   uint64_t longest;             /* most compressed bytes of any entry yet: lock */
-  uint64_t seen[SEEN];          /* places in files, by their hash: lock */
+  uint64_t *seen;               /* NBUCKETS places in files, by hash: guarded by lock */
   struct inflated_stats stats;  /* guarded by lock */
 };
 
@@ -114,8 +113,9 @@ inflated_new (uint64_t limit)
   while (c->nbuckets < MAX_BUCKETS && c->nbuckets < limit >> REGION_BITS)
     c->nbuckets *= 2;
   c->buckets = calloc (c->nbuckets, sizeof *c->buckets);
+  c->seen = calloc (c->nbuckets, sizeof *c->seen);
   c->pool = compress_pool_new ();
-  if (c->buckets == NULL || c->pool == NULL)
+  if (c->buckets == NULL || c->seen == NULL || c->pool == NULL)
     goto fail;
   pthread_mutex_init (&c->lock, NULL);
   return c;
@@ -124,6 +124,7 @@ inflated_new (uint64_t limit)
   nbdkit_error ("cannot make a cache for compressed clusters: %m");
   if (c) {
     free (c->buckets);
+    free (c->seen);
     compress_pool_free (c->pool);
     free (c);
   }
@@ -166,7 +167,7 @@ static bool
 was_seen (struct inflated *c, unsigned layer, uint64_t host)
 {
   const uint64_t place = hash (layer, host);
-  uint64_t *slot = &c->seen[place & (SEEN - 1)];
+  uint64_t *slot = &c->seen[place & (c->nbuckets - 1)];
   const bool seen = *slot == place;
 
   *slot = place;
@@ -251,14 +252,20 @@ discard (struct inflated *c, struct entry *e, struct entry **doomed)
   drop (c, e, doomed);
 }
 
+/* The limit while there are clusters of SIZE bytes. */
+static uint64_t
+limit_for (const struct inflated *c, uint64_t size)
+{
+  return max64 (c->limit, (size + sizeof (struct entry)) * INFLATED_MIN_CLUSTERS);
+}
+
 /* Counts SIZE bytes for E, a cluster of that size, and evicts what was not used
  * for longest until they are within the limit, or all the rest is in use. */
 static void
 hold (struct inflated *c, struct entry *e, uint64_t size,
       struct entry **doomed)
 {
-  uint64_t floor = (size + sizeof *e) * INFLATED_MIN_CLUSTERS;
-  uint64_t limit = max64 (c->limit, floor);
+  const uint64_t limit = limit_for (c, size);
   struct entry *old, *newer;
 
   e->held += size;
@@ -289,6 +296,7 @@ inflated_free (struct inflated *c)
   compress_pool_free (c->pool);
   pthread_mutex_destroy (&c->lock);
   free (c->buckets);
+  free (c->seen);
   free (c);
 }
 
@@ -327,8 +335,11 @@ no_memory (const struct want *w)
 static bool
 is_passing (struct inflated *c, const struct want *w, uint64_t within)
 {
+  const uint64_t cluster_size = w->header->cluster_size;
+
   return w->header->compression_type == QCOW2_COMPRESSION_DEFLATE &&
-    within > 0 && w->end <= w->header->cluster_size / 2 &&
+    within > 0 && w->end <= cluster_size / 2 &&
+    c->stats.bytes + cluster_size + sizeof (struct entry) > limit_for (c, cluster_size) &&
     !was_seen (c, w->layer, w->host);
 }
 

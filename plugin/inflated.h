@@ -18,8 +18,8 @@ struct inflated;
 
 /* LIMIT: bytes of memory for inflated clusters.  It is raised to INFLATED_MIN_CLUSTERS
  * clusters where it is less than that, and to one cluster for each reader that is in here
- * at the moment.  Buffers for the compressed bytes of what is being inflated come on
- * top.  NULL on ENOMEM (reported). */
+ * at the moment.  Buffers for the compressed bytes of what is being inflated, and for the
+ * beginning of a cluster that is not kept, come on top.  NULL on ENOMEM (reported). */
 #define INFLATED_MIN_CLUSTERS 4
 extern struct inflated *inflated_new (uint64_t limit);
 /* Nobody may be reading.  NULL is fine. */
@@ -29,7 +29,8 @@ extern void inflated_free (struct inflated *);
  * entry) stands for in FILE, whose header is H.  LAYER is the number by which the
  * cache knows FILE: never the same for two files.
  *
- * EIO if there is no cluster to be had from these bytes; the next call tries again.
+ * EIO if there is no cluster to be had from these bytes; the next call tries again.  (Not
+ * if only the beginning was wanted, and inflated, and what is wrong comes later.)
  * Readers who waited for the one that failed get its errno; it is reported once.
  */
 extern int inflated_read (struct inflated *, struct hostfile *file,

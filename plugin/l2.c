@@ -249,15 +249,16 @@ bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
   return -1;
 }
 
-/* R5: does it begin where metadata are?  Then sets the run's host to the entry.  A run that
- * comes to metadata later ends before.  (Asked each time: the entries of a forged image
- * may name clusters that count as free, and metadata may come there.) */
+/* R5: does it begin where metadata are?  Then sets the run's host to the entry.  A run
+ * that comes to metadata later ends before.  (Asked each time: the entries of a forged
+ * image may name clusters that count as free, and metadata may come there, and go
+ * again at any moment.) */
 static bool
 is_metadata_now (const struct l2 *l2, struct run *run)
 {
-  const uint64_t host = run->host;
   const uint64_t cs = l2->header->cluster_size;
-  uint64_t first, n;
+  const uint64_t end = run->host + run->len;
+  uint64_t first, n, at;
 
   if (run->kind == RUN_COMPRESSED) {
     if (!compress_clusters (l2->header, run->host, &first, &n) ||
@@ -269,16 +270,19 @@ is_metadata_now (const struct l2 *l2, struct run *run)
   if (!run_host_advances (run->kind) || entry_is_external (l2->header) ||
       overlap_find (l2->overlap, run->host, run->len) == OVERLAP_NONE)
     return false;
-  run->host = round_down (host, cs);
-  while (overlap_find (l2->overlap, run->host, cs) == OVERLAP_NONE)
-    run->host += cs;
-  if (run->host > host) {
-    run->len = run->host - host;
-    run->host = host;
+  for (at = round_down (run->host, cs); at < end; at += cs)
+    if (overlap_find (l2->overlap, at, cs) != OVERLAP_NONE)
+      break;
+  if (at >= end)
+    return false;               /* it has just gone */
+  if (at > run->host) {
+    run->len = at - run->host;
     return false;
   }
-  if (run->copied)
-    run->host |= QCOW2_OFLAG_COPIED;            /* for the message */
+  /* For the message. */
+  run->host = at | (run->copied ? QCOW2_OFLAG_COPIED : 0) |
+    (run->kind == RUN_ZERO_ALLOC && !entry_is_extended (l2->header)
+     ? QCOW2_OFLAG_ZERO : 0);
   return true;
 }
 

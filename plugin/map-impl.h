@@ -65,7 +65,7 @@ struct shard {
   /* What a hit needs ends here, after one cache line. */
   unsigned hand;                /* bucket that reclaim looks at next */
   uint64_t misses, evictions, packs;
-  uint64_t inserted;            /* slices, ever */
+  uint64_t claims;              /* slices that somebody was about to make raw, ever */
   pthread_cond_t changed;       /* some slice is no longer busy */
 };
 
@@ -75,7 +75,7 @@ struct map {
   uint64_t limit;               /* constant */
   atomic_uint_fast64_t bytes, peak;
   atomic_uint_fast64_t fixed;      /* of bytes: what is no slice */
-  atomic_uint_fast64_t least;      /* bytes of slices that are kept in any case */
+  atomic_uint_fast64_t largest;    /* bytes of the largest slice yet */
   atomic_uint_fast64_t evictable;  /* of bytes */
   atomic_uint_fast64_t buckets;    /* of all shards */
   atomic_uint_fast64_t dirty;      /* bytes of raw slices, of all spaces */
@@ -161,11 +161,8 @@ extern void map_account (struct map_slice *);
 /* The slice has been taken out. */
 extern void map_account_gone (struct map_slice *);
 
-/* There are slices of this size now: a space of them has been made. */
-extern void map_keep_two (struct map *, const struct map_space *);
-
-/* Would one more slice of this space make others go? */
-extern bool map_is_full (struct map *, const struct map_space *);
+/* Might one more slice make others go? */
+extern bool map_is_full (struct map *);
 
 /* Brings the memory held below the limit, if that is possible.  No lock held.
  * Keeps errno. */

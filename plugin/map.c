@@ -33,8 +33,10 @@
  * they were asked for (peek).  Each slice that comes in makes others go, and
  * reading and packing it pays only if it is asked for many times while it stays.  One
  * miss in PEEKS loads, so that what is used most comes in first, and stays.  What
- * was peeked counts only if no slice came into the shard meanwhile: nobody can have
- * changed those entries, in memory or in the file, for that needs a pin.
+ * was peeked counts only if nobody has begun to pin a slice of the shard meanwhile: so
+ * nobody has changed those entries, in memory or in the file.  (Spaces that are not
+ * edited may look at a file that another space edits: what they find was true when
+ * their request began, and its grace pin keeps that good.)
  *
  * Lock order: shard, then dirty_lock of a space.  No two shards at once.  The
  * ops are called without locks, except decode, which is called under the
@@ -138,7 +140,6 @@ map_insert (struct shard *shard, struct map_space *space, uint64_t index)
   s->next = *b;
   *b = s;
   shard->nr_slices++;
-  shard->inserted++;
   map_account (s);
   return s;
 }
@@ -302,18 +303,18 @@ wants_peek (struct shard *shard, const struct map_space *space, unsigned max)
 {
   return space->ops->peek && max <= MAP_PEEK_UNITS &&
          space->shape.units > MAP_PEEK_UNITS &&
-         map_is_full (space->map, space) &&
+         map_is_full (space->map) &&
          /* Not each PEEKSth: clients have patterns, too. */
          (shard->misses * UINT64_C (0x9e3779b97f4a7c15) >> 32) % PEEKS != 0;
 }
 
 /* Called with the shard lock held; drops it and takes it again.  Returns the number of
- * units, -1, or 0 if a slice came meanwhile, and what was read may be old. */
+ * units, -1, or 0 if what was read may be neither old nor new. */
 static int64_t
 peek (struct shard *shard, struct map_space *space, uint64_t index,
       unsigned unit, unsigned max, struct run *run)
 {
-  const uint64_t inserted = shard->inserted;
+  const uint64_t claims = shard->claims;
   int64_t n;
   int err;
 
@@ -321,7 +322,7 @@ peek (struct shard *shard, struct map_space *space, uint64_t index,
   n = space->ops->peek (space->opaque, index, unit, max, run);
   err = errno;
   pthread_mutex_lock (&shard->lock);
-  if (shard->inserted != inserted)
+  if (shard->claims != claims)
     return 0;
   shard->misses++;
   errno = err;
@@ -480,7 +481,6 @@ map_space_new (struct map *map, unsigned unit_bits, unsigned units,
   map->spaces = space;
   if (raw_size > 0)
     atomic_fetch_add (&map->editable, 1);
-  map_keep_two (map, space);
   return space;
 }
 

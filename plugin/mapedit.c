@@ -66,15 +66,19 @@ pin_or_claim (struct shard *shard, struct map_space *space, uint64_t index,
   while ((s = map_find (shard, space, index)) != NULL && s->busy)
     pthread_cond_wait (&shard->changed, &shard->lock);
 
-  if (s == NULL)
+  if (s == NULL) {
+    shard->claims++;
     return map_insert (shard, space, index);
+  }
   if (s->form == SLICE_RAW) {
     s->raw->pins++;
     s->referenced = true;
     *pinned = true;
   }
-  else
+  else {
+    shard->claims++;
     s->busy = true;             /* look-ups go on with the pack */
+  }
   map_account (s);
   return s;
 }

@@ -8,9 +8,12 @@
  * when it gets its place in the map.  Whoever goes beyond the limit reclaims: a hand
  * goes round the shards, and in each shard round the buckets.  It packs raw
  * slices, forgives packed ones that were used since it came by last, and evicts the
- * others (CLOCK).  However low the limit is, what two of the largest slices
- * need (as entries of 8 bytes) stays: without that each look-up would read.  It takes the lock of one shard at a time, for a few buckets; packing
+ * others (CLOCK).  It takes the lock of one shard at a time, for a few buckets; packing
  * and freeing is done without it.
+ *
+ * However low the limit is, what the two largest slices so far needed stays (but no
+ * more than MOST_LEAST: what slices need is up to the image).  Without that each
+ * look-up would read.
  *
  * Slices that are pinned, dirty, being written or busy are not evictable.
  * map.evictable counts the bytes of the others, so that nobody searches in vain when
@@ -31,7 +34,7 @@
 #include "map-impl.h"
 
 #define SWEEP 32                /* buckets in one go */
-#define SLICE_OVERHEAD 256      /* bytes, at most, of a slice beside its entries */
+#define MOST_LEAST (1u << 20)   /* bytes that are kept, however low the limit */
 
 /* --- counting --- */
 
@@ -43,14 +46,18 @@ block_cost (void *p)
 }
 
 static void
+raise_to (atomic_uint_fast64_t *n, uint64_t least)
+{
+  uint_fast64_t before = atomic_load (n);
+
+  while (before < least && !atomic_compare_exchange_weak (n, &before, least))
+    ;
+}
+
+static void
 charge (struct map *map, uint64_t more)
 {
-  const uint64_t now = atomic_fetch_add (&map->bytes, more) + more;
-  uint_fast64_t peak = atomic_load (&map->peak);
-
-  while (peak < now &&
-         !atomic_compare_exchange_weak (&map->peak, &peak, now))
-    ;
+  raise_to (&map->peak, atomic_fetch_add (&map->bytes, more) + more);
 }
 
 static void
@@ -75,18 +82,6 @@ map_discharge (struct map *map, void *block)
 
   discharge (map, cost);
   atomic_fetch_sub (&map->fixed, cost);
-}
-
-void
-map_keep_two (struct map *map, const struct map_space *space)
-{
-  const uint64_t entries = (uint64_t) space->shape.units * sizeof (uint64_t);
-  const uint64_t least = 2 * (max64 (entries, space->raw_size) + SLICE_OVERHEAD);
-  uint_fast64_t before = atomic_load (&map->least);
-
-  while (before < least &&
-         !atomic_compare_exchange_weak (&map->least, &before, least))
-    ;
 }
 
 static bool
@@ -116,6 +111,8 @@ set_account (struct map_slice *s, uint64_t cost, bool evictable)
     discharge (map, s->charged - cost);
   if (evictable)
     atomic_fetch_add (&map->evictable, cost);
+  if (cost > atomic_load_explicit (&map->largest, memory_order_relaxed))
+    raise_to (&map->largest, cost);
   s->charged = cost;
   s->evictable = evictable;
 }
@@ -137,8 +134,9 @@ map_account_gone (struct map_slice *s)
 static uint64_t
 most_bytes (struct map *map)
 {
-  return max64 (map->limit,
-                atomic_load (&map->fixed) + atomic_load (&map->least));
+  const uint64_t least = min64 (2 * atomic_load (&map->largest), MOST_LEAST);
+
+  return max64 (map->limit, atomic_load (&map->fixed) + least);
 }
 
 static bool
@@ -149,12 +147,10 @@ over_limit (struct map *map)
 }
 
 bool
-map_is_full (struct map *map, const struct map_space *space)
+map_is_full (struct map *map)
 {
-  const uint64_t entries = (uint64_t) space->shape.units * sizeof (uint64_t);
-  const uint64_t most = most_bytes (map);
-
-  return most < entries || atomic_load (&map->bytes) > most - entries;
+  return atomic_load (&map->bytes) + atomic_load (&map->largest) >
+    most_bytes (map);
 }
 
 /* Evicts what it can from a few buckets, or until memory is below the limit.  If it

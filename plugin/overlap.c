@@ -3,7 +3,7 @@
  * Which host clusters hold metadata, and of which kind?
  *
  * R5 wants this asked before each allocation and each write of metadata, and
- * for each cluster that an L2 slice names, so it has to be cheap: nearly always
+ * for each run that is looked up, so it has to be cheap: nearly always
  * the answer is "none", and that takes one look at a filter, without a lock.
  *
  * Three structures hold the set:

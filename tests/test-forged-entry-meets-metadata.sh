@@ -78,3 +78,44 @@ PY
     fail "$entry: what the table maps is lost"
   fi
 done
+
+# What lies before it is served: two clusters one after the other, the second one a table.
+make_image "$img" 2G
+qemu-io -f qcow2 -c 'write -P 1 0 64k' -c 'write -P 2 600M 64k' "$img" > /dev/null
+"$python" "$srcdir/patch.py" "$img" data+0 B 1 l2+8 Q l2:1 l2+8 Q '|0x8000000000000000'
+"$python" - "$img" <<'PY'
+import struct, sys
+b = open(sys.argv[1], "rb").read()
+l1, = struct.unpack_from(">Q", b, 40)
+first, second = (struct.unpack_from(">Q", b, l1 + 8 * i)[0] & 0x00fffffffffffe00
+                 for i in (0, 1))
+one, two = struct.unpack_from(">QQ", b, first)
+assert two == second | 1 << 63 and (one & 0x00fffffffffffe00) + 65536 == second
+PY
+start_nbdkit -r -- file="$img"
+nbdsh_run -c - <<'PY'
+def fails(n, at):
+    try:
+        h.pread(n, at)
+    except nbd.Error as e:
+        assert e.string.find("Input/output") >= 0, e
+        return True
+
+assert h.pread(65536, 0) == b"\1" * 65536
+assert h.pread(100, 65400) == b"\1" * 100
+assert fails(1, 65536) and fails(200, 65400) and fails(131072, 0)
+PY
+stop_nbdkit
+start_nbdkit file="$img"
+nbdsh_run -c - <<'PY'
+assert h.pread(100, 65400) == b"\1" * 100
+h.pwrite(b"\3" * 65536, 0)
+try:
+    h.pwrite(b"E" * 131072, 0)
+    raise SystemExit("it was done")
+except nbd.Error as e:
+    assert e.string.find("Input/output") >= 0, e
+PY
+stop_nbdkit
+is_marked_corrupt "$img"
+qemu-io -r -f qcow2 -c 'read -P 2 600M 64k' "$img" | grep -q 'read 65536/65536'

@@ -28,6 +28,30 @@ make_image "$tmp/a.qcow2" 16M "cluster_size=4k,backing_file=lower.qcow2,backing_
 start_nbdkit -D qcow2.stats=1 -- file="$tmp/a.qcow2" l2-cache=0 l2-slice=2K
 model random "$uri" "$tmp/model.raw" --seconds 2 --cluster 4k
 stop_nbdkit
-grep 'qcow2: map:' "$tmp/main.log"
+read -r misses evictions < <(
+  sed -n 's/.* \([0-9]*\) misses, \([0-9]*\) evictions.*/\1 \2/p' "$tmp/main.log")
+[ "$misses" -gt $((evictions * 3)) ]
 check_clean "$tmp/a.qcow2"
 same_as_raw "$tmp/a.qcow2" "$tmp/model.raw"
+
+# However small the pieces are in which a backing file must be thought of: its size is no
+# multiple of a cluster.
+random_file "$tmp/odd.raw" $(((1 << 20) + 512))
+make_image "$tmp/a.qcow2" 64G preallocation=metadata,backing_file=odd.raw,backing_fmt=raw ||
+  make_image "$tmp/a.qcow2" 64G backing_file=odd.raw,backing_fmt=raw
+start_nbdkit -D qcow2.stats=1 -- file="$tmp/a.qcow2" l2-cache=0
+"$python" - "$sock" <<'PY'
+import nbd, sys
+h = nbd.NBD()
+h.connect_unix(sys.argv[1])
+for offset in range(0, 64 << 30, 32 << 20):
+    h.pwrite(b"x" * 512, offset)
+h.flush()
+for offset in range(0, 64 << 30, 32 << 20):
+    assert h.pread(1024, offset)[:512] == b"x" * 512
+h.shutdown()
+PY
+stop_nbdkit
+check_clean "$tmp/a.qcow2"
+most=$(sed -n 's/.* \([0-9]*\) bytes held.*/\1/p' "$tmp/main.log")
+[ "$most" -lt 60000 ]

@@ -319,6 +319,91 @@ test_peek_race (void)
   sem_destroy (&l.go);
 }
 
+/* --- many that look at once --- */
+
+#define CROWD 256
+#define CROWD_SLICES 2000u
+
+struct crowd {
+  struct map_space *space;
+  atomic_ulong loads, peeks;
+  pthread_t threads[CROWD];
+  atomic_uint next;             /* stream of random numbers */
+};
+
+static int
+crowd_load_raw (void *opaque, uint64_t slice, void *raw)
+{
+  struct crowd *c = opaque;
+
+  atomic_fetch_add (&c->loads, 1);
+  sleep_us (100);
+  *(uint32_t *) raw = slice;
+  return 0;
+}
+
+static unsigned
+crowd_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
+              struct run *run)
+{
+  (void) opaque;
+  /* No two units alike: packs are large. */
+  *run = (struct run) {
+    .kind = RUN_NORMAL, .host = (*(const uint32_t *) raw * 4096 + unit * 7) << 16
+  };
+  return max ? 1 : 0;
+}
+
+static int64_t
+crowd_peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+            struct run *run)
+{
+  struct crowd *c = opaque;
+  const uint32_t raw = slice;
+
+  atomic_fetch_add (&c->peeks, 1);
+  sleep_us (100);
+  return crowd_decode (c, &raw, unit, max, run);
+}
+
+static const struct map_ops crowd_ops = {
+  .load_raw = crowd_load_raw, .decode = crowd_decode, .peek = crowd_peek
+};
+
+static void *
+crowd_member (void *arg)
+{
+  struct crowd *c = arg;
+  struct rng rng;
+  struct run run;
+
+  rng_init (&rng, seed, 1000 + atomic_fetch_add (&c->next, 1));
+  for (unsigned i = 0; i < 80; i++)
+    CHECK (map_lookup (c->space, (uint64_t) rng_below (&rng, CROWD_SLICES) << 24,
+                       1, &run) == 0);
+  return NULL;
+}
+
+/* Their loads don't make each other's looks count for nothing. */
+static void
+test_crowd (void)
+{
+  struct map *map = map_new (0);
+  struct crowd c = { 0 };
+
+  CHECK (map);
+  c.space = map_space_new (map, 16, 256, sizeof (uint32_t), &crowd_ops, &c);
+  CHECK (c.space);
+  for (unsigned i = 0; i < CROWD; i++)
+    CHECK (pthread_create (&c.threads[i], NULL, crowd_member, &c) == 0);
+  for (unsigned i = 0; i < CROWD; i++)
+    pthread_join (c.threads[i], NULL);
+  printf ("crowd: %lu loads, %lu peeks\n", atomic_load (&c.loads),
+          atomic_load (&c.peeks));
+  CHECK (atomic_load (&c.loads) * 18 < atomic_load (&c.peeks));
+  map_free (map);
+}
+
 /* --- stress --- */
 
 #define S_UNITS 128u            /* more than are peeked at once */
@@ -655,6 +740,7 @@ main (void)
   test_blocking (0);
   test_blocking (1 << 20);
   test_peek_race ();
+  test_crowd ();
   test_stress (0, 500);
   test_stress (50 << 10, 500);
   test_stress (10 << 20, 500);

@@ -463,7 +463,7 @@ static void
 test_model (const struct map_ops *ops, uint64_t limit,
             unsigned unit_bits, unsigned units, unsigned slices)
 {
-  const uint64_t two = 2 * units * (ops->load_raw ? sizeof (struct cell) : 8);
+  const uint64_t two = 2 * units * sizeof (struct cell);
   const uint64_t most = max64 (limit, FLOOR + two);
   struct map *map = map_new (limit);
   struct rng rng, fail;

@@ -254,7 +254,7 @@ def large(config):
         row = Row("random read 4K, %s, clusters of %s"
                   % (size_name(size), size_name(cluster)), "IOPS",
                   load(pair(config.path("spots.raw"), config.path("spots.qcow2")),
-                       spots_client(config, size), warm=False),
+                       spots_client(config, size), warm=False, writes=False),
                   goals=goals(0.95),
                   curve=("5-random read 4K, disk of %s" % size_name(size),
                          "cluster size", cluster))
@@ -269,7 +269,7 @@ def memory(config):
     for size in (GiB,) if config.quick else (GiB, 10 * GiB, 100 * GiB, TiB):
         speed = Row("random read 4K, disk of %s" % size_name(size), "IOPS",
                     load(pair(config.path("spots.raw"), config.path("spots.qcow2")),
-                         spots_client(config, size), warm=False))
+                         spots_client(config, size), warm=False, writes=False))
         rss = Row("peak RSS, disk of %s" % size_name(size), "MiB", rss_of=speed,
                   better=LESS, curve=("10-peak RSS", "disk size", size))
         groups.append(spots_group(config, size, 65536, [speed, rss]))

@@ -98,7 +98,8 @@ def only_rows(groups, wanted):
     """The groups with the rows whose names match, and those that these need."""
     for group in groups:
         keep = [r for r in group.rows if wanted.search(r.name)]
-        keep += [r for k in keep for r in (k.rss_of, k.against)]
+        for k in keep:          # it grows
+            keep += [r for r in (k.rss_of, k.against) if r]
         group.rows = [r for r in group.rows if any(r is k for k in keep)]
     return [group for group in groups if group.rows]
 

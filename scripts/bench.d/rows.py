@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What cases are made of: rows, in groups that share images; how a sample is taken."""
 
+import glob
 import mmap
 import os
 import shutil
@@ -79,8 +80,9 @@ def claim_memory(config):
     used for a while: then whoever comes next pays for getting it again, many times what
     the write itself takes."""
     size = min(config.size, 1 << 30)
-    mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-              | mmap.MAP_POPULATE).close()
+    with mmap.mmap(-1, size) as memory:
+        for offset in range(0, size, mmap.PAGESIZE):
+            memory[offset] = 1
 
 
 def settle(config):
@@ -96,22 +98,25 @@ def settle(config):
             f.write("3")
 
 
-def load(images, client, settings=None, warm=True):
+def load(images, client, settings=None, warm=True, writes=None):
     """A server, a client that loads it, its memory at the end.
 
     images: by server, or a function of the server's kind that makes or returns one.
     settings: more options for servers.Server.
     warm: read the image through before the first sample (unless cold).
+    writes: new parts of files (if not said: unless it is warm).
     """
     warmed = set()
 
     def sample(config, kind):
         image = images(kind) if callable(images) else images[kind]
         if warm and not config.cold and image not in warmed:
-            read_anew(image)
+            # All layers of a chain: see images.chain.
+            for path in [image] + glob.glob(glob.escape(image) + ".[0-9]*"):
+                read_anew(path)
             warmed.add(image)
         settle(config)
-        if not warm and not config.cold:
+        if (not warm if writes is None else writes) and not config.cold:
             claim_memory(config)
         with Server(config, kind, image, **(settings or {})) as server:
             value = client(server)
@@ -135,7 +140,8 @@ def commands(argv, before=None):
         if before:
             before(kind)
         settle(config)
-        claim_memory(config)
+        if not config.cold:
+            claim_memory(config)
         began = time.monotonic()
         done = subprocess.run(argv(kind), capture_output=True, text=True)
         seconds = time.monotonic() - began
