@@ -400,7 +400,7 @@ test_crowd (void)
     pthread_join (c.threads[i], NULL);
   printf ("crowd: %lu loads, %lu peeks\n", atomic_load (&c.loads),
           atomic_load (&c.peeks));
-  CHECK (atomic_load (&c.loads) * 18 < atomic_load (&c.peeks));
+  CHECK (atomic_load (&c.loads) * 12 < atomic_load (&c.peeks));
   map_free (map);
 }
 
