@@ -31,12 +31,12 @@
  *
  * When memory is used up, most misses load no slice: they read the few entries that
  * they were asked for (peek).  Each slice that comes in makes others go, and
- * reading and packing it pays only if it is asked for many times while it stays.  One
- * miss in PEEKS loads, so that what is used most comes in first, and stays.  What
- * was peeked counts only if nobody has begun to pin a slice of the shard meanwhile: so
- * nobody has changed those entries, in memory or in the file.  (Spaces that are not
- * edited may look at a file that another space edits: what they find was true when
- * their request began, and its grace pin keeps that good.)
+ * reading and packing it pays only if it is asked for many times while it stays.  Of some
+ * misses, the more the larger slices are, one loads, so that what is used most comes in
+ * first, and stays.  What was peeked counts only if nobody has begun to pin a slice of
+ * the shard meanwhile: so nobody has changed those entries, in memory or in the file.
+ * (Spaces that are not edited may look at a file that another space edits: what they
+ * find was true when their request began, and its grace pin keeps that good.)
  *
  * Lock order: shard, then dirty_lock of a space.  No two shards at once.  The
  * ops are called without locks, except decode, which is called under the
@@ -58,7 +58,9 @@
 
 #define MIN_BUCKETS 4           /* in a shard that has any */
 #define MAX_DECODE 4096         /* units in one answer from a raw slice */
-#define PEEKS 16                /* misses for each that loads */
+#define MIN_PEEKS 16            /* misses for each that loads, ... */
+#define MAX_PEEKS 256
+#define PEEK_SHARE 32           /* ... in between: units of a slice for each */
 
 struct map_fill {
   struct pack_builder builder;
@@ -301,11 +303,14 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
 static bool
 wants_peek (struct shard *shard, const struct map_space *space, unsigned max)
 {
+  const unsigned peeks = min64 (max64 (space->shape.units / PEEK_SHARE, MIN_PEEKS),
+                                MAX_PEEKS);
+
   return space->ops->peek && max <= MAP_PEEK_UNITS &&
          space->shape.units > MAP_PEEK_UNITS &&
          map_is_full (space->map) &&
-         /* Not each PEEKSth: clients have patterns, too. */
-         (shard->misses * UINT64_C (0x9e3779b97f4a7c15) >> 32) % PEEKS != 0;
+         /* Not regularly: clients have patterns, too. */
+         (shard->misses * UINT64_C (0x9e3779b97f4a7c15) >> 32) % peeks != 0;
 }
 
 /* Called with the shard lock held; drops it and takes it again.  Returns the number of
