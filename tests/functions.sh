@@ -430,7 +430,8 @@ kill_traced ()
   local pid
 
   pid="$(cat "$tmp/main.pid")"
-  if grep -q nbdkit "/proc/$pid/comm"; then kill -KILL "$pid"; fi
+  # (It may end by itself at this moment.)
+  if grep -q nbdkit "/proc/$pid/comm"; then kill -KILL "$pid" || :; fi
   wait "${server_pid[main]}" || :
   unset "server_pid[main]"
 }
