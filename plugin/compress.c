@@ -301,6 +301,7 @@ compress_inflate_beginning (struct compress_pool *pool, unsigned type,
                             void *out, size_t out_len)
 {
   struct context *c;
+  int err;
 
   if (type != QCOW2_COMPRESSION_DEFLATE) {
     errno = ENOTSUP;
@@ -309,9 +310,13 @@ compress_inflate_beginning (struct compress_pool *pool, unsigned type,
   c = take_context (pool);
   if (c == NULL)
     return -1;
-  errno = zlib_inflate (c, in, in_len, out, out_len);
+  err = zlib_inflate (c, in, in_len, out, out_len);
   put_context (pool, c);
-  return errno ? -1 : 0;
+  if (err) {
+    errno = err;
+    return -1;
+  }
+  return 0;
 }
 
 /* --- writing: the size, or 0 --- */

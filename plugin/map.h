@@ -29,8 +29,8 @@ struct map_stats {
 
 /* LIMIT: bytes of memory really held (slices, their packed contents, allocator
  * overhead).  Pinned and dirty slices may exceed it for as long as they are so; and the
- * map's own tables and two slices of the largest kind may, for without these it would be
- * of no use.
+ * map's own tables and what the two largest slices took (1M at most) may, for without
+ * these it would be of no use.
  * NULL on ENOMEM. */
 extern struct map *map_new (uint64_t limit);
 extern void map_free (struct map *);  /* all its spaces are freed with it */
