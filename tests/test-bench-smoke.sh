@@ -62,7 +62,7 @@ for case in results["cases"]:
             r = row["ratio"][kind]
             ours, theirs = row["median"]["plugin"], row["median"][kind]
             expected = ours / theirs if row["better"] == "more" else theirs / ours
-            assert r["min"] <= r["median"] <= r["max"], row
+            assert r["low"] <= r["median"] <= r["high"], row
             assert abs(r["median"] / expected - 1) < 1e-9, row
         # What flattens has ended when it could be asked.
         if row["unit"] != "MiB" and not row["name"].startswith("flatten"):

@@ -235,11 +235,12 @@ def measure_group(config, group, progress):
             if row.rss_of is not None:
                 continue
             kinds = [k for k in row.kinds if k in config.kinds]
-            # Another one begins in each round.
-            kinds = kinds[n % len(kinds):] + kinds[:n % len(kinds)] if kinds else []
-            progress.passing(row.name)
-            progress.step("%s, round %d: %s"
-                          % (row.name, n + 1, measure_row(config, row, kinds)))
+            for m in range(row.often):
+                # Another one begins each time.
+                first = (n * row.often + m) % len(kinds) if kinds else 0
+                progress.passing(row.name)
+                progress.step("%s, round %d: %s" % (row.name, n + 1, measure_row(
+                    config, row, kinds[first:] + kinds[:first])))
     for row in active:
         if row.rss_of is None:
             continue
@@ -262,8 +263,8 @@ def run(config, plan, out):
         "seconds": config.seconds, "size_bytes": config.size,
     }
     progress = Progress(config.rounds * sum(
-        "" not in row.skipped and row.rss_of is None
-        for _, _, groups in plan for group in groups for row in group.rows))
+        row.often for _, _, groups in plan for group in groups for row in group.rows
+        if "" not in row.skipped and row.rss_of is None))
     progress.line("at most %.1f GB of disk, in %s" % (needed / 1e9, config.work))
     if servers.QEMU in config.kinds:
         settings["qemu_aio_probe"] = best_aio(config)

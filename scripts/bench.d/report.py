@@ -3,8 +3,9 @@
 
 A ratio says how many times better the plugin is than another server: above 1 it is
 better, whether more is better or less.  It is the median of the ratios of each
-round, and its spread is the smallest and the largest of those: servers are measured in
-turn, so what disturbs a round disturbs all of them.
+turn: servers are measured in turn, so what disturbs one disturbs all of them.  Its
+spread is the smallest and the largest of those, or the middle half of them if there are
+MANY: the extremes of many only tell how many there were.
 """
 
 import json
@@ -13,6 +14,7 @@ import statistics
 from rows import LESS
 from servers import KINDS, LABELS, LIMIT, PLUGIN, QEMU
 
+MANY = 8
 
 
 def values(row, kind):
@@ -30,7 +32,7 @@ def rss(row, kind):
 
 
 def quotients(better, ours, theirs):
-    """Of rounds in which both have a sample."""
+    """Of turns in which both have a sample."""
     q = []
     for a, b in zip(ours, theirs):
         if a and b and a.value and b.value:
@@ -41,7 +43,10 @@ def quotients(better, ours, theirs):
 def spread(q):
     if not q:
         return None
-    return {"median": statistics.median(q), "min": min(q), "max": max(q)}
+    low, high = min(q), max(q)
+    if len(q) >= MANY:
+        low, _, high = statistics.quantiles(q, n=4, method="inclusive")
+    return {"median": statistics.median(q), "low": low, "high": high, "turns": len(q)}
 
 
 def ratio(row, kind):
@@ -104,8 +109,8 @@ def ratio_text(r, goal):
         return "-"
     short = lambda n: "%.0f" % n if n >= 100 else "%.1f" % n if n >= 10 else "%.2f" % n
     missed = "!" if goal is not None and r["median"] < goal else " "
-    return "%s%s (%s..%s)" % (short(r["median"]), missed, short(r["min"]),
-                              short(r["max"]))
+    return "%s%s (%s..%s)" % (short(r["median"]), missed, short(r["low"]),
+                              short(r["high"]))
 
 
 COLUMNS = "%-58s %10s %10s %10s %-6s %-20s %-20s %8s"
@@ -119,8 +124,8 @@ def table(cases, settings, machine_lines):
            % ("cold" if settings["cold"] else "warm", settings["rounds"],
               "" if settings["rounds"] == 1 else "s",
               settings["seconds"], settings["qemu_aio"]))
-    yield ("Ratios: how many times better the plugin is; in brackets the rounds' "
-           "extremes; ! where a goal is missed.")
+    yield ("Ratios: how many times better the plugin is; in brackets the extremes, or "
+           "the middle half of %d and more; ! where a goal is missed." % MANY)
     for number_, title, groups in cases:
         yield ""
         yield "%d. %s" % (number_, title)

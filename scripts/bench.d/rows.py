@@ -33,6 +33,9 @@ class Row:
     sample: object = None
     better: str = MORE
     kinds: tuple = KINDS
+    # So many samples of each server in a round: for rows that are quick to measure,
+    # and differ more from sample to sample than the servers do.
+    often: int = 1
     # Ratios that the project wants, by the server that the plugin is compared with.
     goals: dict = field(default_factory=dict)
     # (plot, label of its x axis, x): this row is a point of a curve.
@@ -122,6 +125,11 @@ def load(images, client, settings=None, warm=True, writes=None):
             value = client(server)
             return Sample(value, server.peak_rss())
     return sample
+
+
+def in_all_roles(role, sample):
+    """The same server whoever is asked for: what the machine makes of equal servers."""
+    return lambda config, kind: sample(config, role)
 
 
 def start(images, client):
