@@ -83,6 +83,8 @@ core_sources = \
 	%reldir%/hostlock.h \
 	%reldir%/hostopen.c \
 	%reldir%/hostspace.c \
+	%reldir%/inflate.c \
+	%reldir%/inflate.h \
 	%reldir%/inflated.c \
 	%reldir%/inflated.h \
 	%reldir%/inflight.c \

@@ -25,6 +25,8 @@
  * remembers for which clusters this was done: the next time they are loaded.  (The very
  * beginning is no such case: there begin those who read in order.)
  *
+ * What is evicted for a new entry hands its buffer on to it.
+ *
  * An entry has one reference from the table and one from each reader.  Readers copy
  * from it with no lock held; it is freed with its last reference, which may be after it
  * has left the table.  Readers hold one entry at a time, so what cannot be evicted is
@@ -42,7 +44,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -52,6 +53,7 @@
 #include "bytes.h"
 #include "cleanup.h"
 #include "compress.h"
+#include "inflate.h"
 #include "inflated.h"
 #include "report.h"
 
@@ -145,23 +147,24 @@ free_entries (struct entry *e)
   }
 }
 
-/* A buffer of SIZE bytes, a cluster: what the cache is full of comes and goes one by one,
- * and an entry that was evicted to make room for a new one leaves it its buffer.  To give it
- * back to the host and to be given it again took a tenth of a read's time.  NULL: out of
- * memory. */
+/* A buffer of SIZE bytes, a cluster, and frees what is DOOMED: an entry that was evicted to
+ * make room leaves its buffer.  (To give it back to the host and be given it again
+ * took a tenth of a read's time.)  NULL: out of memory. */
 static char *
-buffer_of (struct entry *doomed, uint64_t size)
+take_buffer (struct entry **doomed, uint64_t size)
 {
-  char *data;
+  char *data = NULL;
+  struct entry *e;
 
-  for (; doomed; doomed = doomed->next) {
-    if (doomed->data && doomed->size == size) {
-      data = doomed->data;
-      doomed->data = NULL;
-      return data;
+  for (e = *doomed; e && data == NULL; e = e->next) {
+    if (e->size == size) {
+      data = e->data;
+      e->data = NULL;
     }
   }
-  return malloc (size);
+  free_entries (*doomed);
+  *doomed = NULL;
+  return data ? data : malloc (size);
 }
 
 /* --- the table and the list; all with the lock held --- */
@@ -332,103 +335,24 @@ inflated_get_stats (struct inflated *c, struct inflated_stats *stats)
 
 /* What is asked for. */
 struct want {
-  struct hostfile *file;
-  const struct header *header;
+  struct inflate from;
   unsigned layer;
   uint64_t descriptor;
-  uint64_t host, bytes;         /* of the compressed bytes */
   bool whole;                   /* all of the cluster */
   uint64_t end;                 /* the last byte that matters, plus 1 */
 };
-
-static int
-no_memory (const struct want *w)
-{
-  errno = ENOMEM;
-  nbdkit_error ("%s: cannot inflate the compressed cluster at offset %" PRIu64
-                ": %m", hostfile_path (w->file), w->host);
-  return ENOMEM;
-}
 
 /* Would it be better to inflate it as far as that, and keep nothing?  With the lock
  * held. */
 static bool
 is_passing (struct inflated *c, const struct want *w, uint64_t within)
 {
-  const uint64_t cluster_size = w->header->cluster_size;
+  const uint64_t cluster_size = w->from.header->cluster_size;
 
-  return w->header->compression_type == QCOW2_COMPRESSION_DEFLATE &&
+  return w->from.header->compression_type == QCOW2_COMPRESSION_DEFLATE &&
     within > 0 && w->end <= cluster_size / 2 &&
     c->stats.bytes + cluster_size + sizeof (struct entry) > limit_for (c, cluster_size) &&
-    !was_seen (c, w->layer, w->host);
-}
-
-/* Reads [within, end) without the cache.  0; or an errno, reported; or -1 if it must
- * be tried with the whole cluster. */
-static int
-read_beginning (struct inflated *c, const struct want *w, uint64_t within,
-                void *buf)
-{
-  CLEANUP_FREE char *in = malloc (w->bytes);
-  CLEANUP_FREE char *out = malloc (w->end);
-
-  if (in == NULL || out == NULL)
-    return no_memory (w);
-  if (hostfile_read (w->file, in, w->bytes, w->host) == -1)
-    return errno;
-  if (compress_inflate_beginning (c->pool, w->header->compression_type,
-                                  in, w->bytes, out, w->end) == -1)
-    return -1;
-  memcpy (buf, out + within, w->end - within);
-  return 0;
-}
-
-/* Fills OUT with the cluster.  0, or an errno; reported. */
-static int
-inflate_into (struct inflated *c, const struct want *w, char *out)
-{
-  const unsigned type = w->header->compression_type;
-  const uint64_t cluster_size = w->header->cluster_size;
-  const char *path = hostfile_path (w->file);
-  CLEANUP_FREE char *in = malloc (w->bytes);
-  int err;
-
-  if (in == NULL)
-    return no_memory (w);
-  if (hostfile_read (w->file, in, w->bytes, w->host) == -1)
-    return errno;
-  if (compress_inflate (c->pool, type, in, w->bytes, out, cluster_size) == 0)
-    return 0;
-
-  err = errno;
-  if (err == ENOMEM)
-    return no_memory (w);
-  if (err == ENOTSUP)
-    nbdkit_error ("%s: cannot inflate the compressed cluster at offset %" PRIu64
-                  ": this build has no %s", path, w->host,
-                  compress_name (type));
-  else
-    nbdkit_error ("%s: image is corrupt: the %" PRIu64 " bytes at offset %"
-                  PRIu64 "%s are not a %s-compressed cluster of %" PRIu64
-                  " bytes", path, w->bytes, w->host,
-                  range_within (w->host, w->bytes, hostfile_size (w->file))
-                  ? "" : ", some of them beyond the end of the file,",
-                  compress_name (type), cluster_size);
-  return EIO;
-}
-
-/* Gives those who wait for E a cluster of their own, a copy of DATA, which belongs to
- * the leader.  0, or an errno; reported. */
-static int
-copy_for_others (const struct want *w, struct entry *e, const char *data)
-{
-  const uint64_t cluster_size = w->header->cluster_size;
-
-  e->data = malloc (cluster_size);
-  if (e->data == NULL)
-    return no_memory (w);
-  memcpy (e->data, data, cluster_size);
-  return 0;
+    !was_seen (c, w->layer, w->from.host);
 }
 
 /* Makes the entry for W, LOADING, and lists it.  The one reference that comes
@@ -442,9 +366,9 @@ new_entry (struct inflated *c, const struct want *w, struct entry **doomed)
     return NULL;
   e->layer = w->layer;
   e->descriptor = w->descriptor;
-  e->host = w->host;
-  e->bytes = w->bytes;
-  e->size = w->header->cluster_size;
+  e->host = w->from.host;
+  e->bytes = w->from.bytes;
+  e->size = w->from.header->cluster_size;
   e->state = LOADING;
   e->refs = 1;
   e->held = sizeof *e;
@@ -454,7 +378,7 @@ new_entry (struct inflated *c, const struct want *w, struct entry **doomed)
   c->stats.inflations++;
   c->stats.bytes += sizeof *e;
   if (!w->whole)
-    hold (c, e, w->header->cluster_size, doomed);
+    hold (c, e, w->from.header->cluster_size, doomed);
   return e;
 }
 
@@ -469,9 +393,10 @@ lead (struct inflated *c, const struct want *w, struct entry *e, char *buf)
 
   /* Until `state' changes nobody else looks at data. */
   if (w->whole)
-    err = inflate_into (c, w, buf);
+    err = inflate_whole (&w->from, c->pool, buf);
   else
-    err = e->data ? inflate_into (c, w, e->data) : no_memory (w);
+    err = e->data ? inflate_whole (&w->from, c->pool, e->data)
+      : inflate_no_memory (&w->from);
 
   others_err = err;
   if (w->whole && err == 0) {
@@ -480,7 +405,7 @@ lead (struct inflated *c, const struct want *w, struct entry *e, char *buf)
 
       copy = e->waiting > 0;
       if (copy)
-        hold (c, e, w->header->cluster_size, &doomed);
+        hold (c, e, w->from.header->cluster_size, &doomed);
       else {
         e->state = READY;       /* seen by nobody */
         discard (c, e, &doomed);
@@ -488,7 +413,12 @@ lead (struct inflated *c, const struct want *w, struct entry *e, char *buf)
     }
     if (!copy)
       goto out;
-    others_err = copy_for_others (w, e, buf);
+    /* A copy: BUF is the client's. */
+    e->data = take_buffer (&doomed, e->size);
+    if (e->data)
+      memcpy (e->data, buf, e->size);
+    else
+      others_err = inflate_no_memory (&w->from);
   }
 
   {
@@ -512,7 +442,7 @@ static struct entry *
 enter (struct inflated *c, const struct want *w, bool *leader,
        struct entry **doomed)
 {
-  struct entry *e = find (c, w->layer, w->descriptor, w->host);
+  struct entry *e = find (c, w->layer, w->descriptor, w->from.host);
 
   *leader = e == NULL;
   if (e == NULL)
@@ -539,7 +469,7 @@ inflated_read (struct inflated *c, struct hostfile *file,
 {
   struct entry *e = NULL, *doomed = NULL;
   struct want w = {
-    .file = file, .header = h, .layer = layer, .descriptor = descriptor,
+    .layer = layer, .descriptor = descriptor,
     .whole = within == 0 && len == h->cluster_size,
     .end = within + len,
   };
@@ -548,18 +478,16 @@ inflated_read (struct inflated *c, struct hostfile *file,
 
   assert (range_within (within, len, h->cluster_size));
 
-  if (!compress_descriptor (h, descriptor, &w.host, &w.bytes)) {
-    nbdkit_error ("%s: image is corrupt: compressed cluster descriptor 0x%"
-                  PRIx64 " leads beyond the largest offset of an image",
-                  hostfile_path (file), descriptor);
-    errno = EIO;
+  err = inflate_locate (&w.from, file, h, descriptor);
+  if (err) {
+    errno = err;
     return -1;
   }
 
   {
     LOCK_FOR_BLOCK (&c->lock);
 
-    passing = find (c, layer, descriptor, w.host) == NULL &&
+    passing = find (c, layer, descriptor, w.from.host) == NULL &&
       is_passing (c, &w, within);
     if (passing)
       c->stats.inflations++;
@@ -567,7 +495,7 @@ inflated_read (struct inflated *c, struct hostfile *file,
       e = enter (c, &w, &leader, &doomed);
   }
   if (passing) {
-    err = read_beginning (c, &w, within, buf);
+    err = inflate_beginning (&w.from, c->pool, within, w.end, buf);
     if (err == 0)
       return 0;
     if (err > 0) {
@@ -578,11 +506,11 @@ inflated_read (struct inflated *c, struct hostfile *file,
     e = enter (c, &w, &leader, &doomed);
   }
   if (e == NULL) {
-    errno = no_memory (&w);
+    errno = inflate_no_memory (&w.from);
     return -1;
   }
   if (leader && !w.whole)
-    e->data = buffer_of (doomed, e->size);
+    e->data = take_buffer (&doomed, e->size);
   free_entries (doomed);
   doomed = NULL;
 

@@ -64,7 +64,7 @@ struct shard {
   unsigned nr_slices;
   /* What a hit needs ends here, after one cache line. */
   unsigned hand;                /* bucket that reclaim looks at next */
-  uint64_t misses, evictions, packs;
+  uint64_t misses, peeks, evictions, packs;
   uint64_t claims;              /* slices that somebody was about to make raw, ever */
   pthread_cond_t changed;       /* some slice is no longer busy */
 };

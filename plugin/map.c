@@ -330,6 +330,7 @@ peek (struct shard *shard, struct map_space *space, uint64_t index,
   if (shard->claims != claims)
     return 0;
   shard->misses++;
+  shard->peeks++;
   errno = err;
   return n;
 }
@@ -450,6 +451,7 @@ map_get_stats (struct map *map, struct map_stats *stats)
 
     stats->hits += shard->hits;
     stats->misses += shard->misses;
+    stats->peeks += shard->peeks;
     stats->evictions += shard->evictions;
     stats->packs += shard->packs;
   }

@@ -92,6 +92,7 @@ struct image {
   struct gate gate;
   struct hostfile_hooks hooks;
   struct hostfile *file;
+  unsigned layer;
   struct header header;
   bool parsed;                  /* the header is from the file */
   uint64_t cs;
@@ -107,6 +108,7 @@ image_init (struct image *im, unsigned max_clusters)
   int fd = mkstemp (name);
 
   memset (im, 0, sizeof *im);
+  im->layer = LAYER;
   CHECK (fd >= 0);
   CHECK (realpath (name, im->path) != NULL);
   close (fd);
@@ -205,7 +207,7 @@ piece_is (struct inflated *c, struct image *im, unsigned cluster,
 
   CHECK (buf != NULL);
   buf[len] = 0x5a;
-  r = inflated_read (c, im->file, &im->header, LAYER, im->descriptors[cluster],
+  r = inflated_read (c, im->file, &im->header, im->layer, im->descriptors[cluster],
                      within, len, buf);
   err = errno;
   CHECK (buf[len] == 0x5a);
@@ -370,6 +372,36 @@ test_basics (unsigned bits, unsigned type)
   inflated_free (c);
   inflated_free (NULL);
   image_free (&im);
+}
+
+/* Layers with clusters of different sizes: each entry has a buffer of its own size, also
+ * one that comes from an entry that was evicted. */
+static void
+test_sizes (unsigned type)
+{
+  const uint64_t limit = 6 * (65536 + OVERHEAD);
+  struct image images[3];
+  struct inflated *c = inflated_new (limit);
+  struct rng r;
+
+  CHECK (c != NULL);
+  rng_init (&r, seed, type);
+  for (unsigned i = 0; i < 3; i++) {
+    image_make (&images[i], 9 + 7 * i / 2, type, 64);
+    images[i].layer = LAYER + i;
+  }
+  for (unsigned i = 0; i < 3000; i++) {
+    struct image *im = &images[i / 100 % 2 ? rng_below (&r, 3) : i / 200 % 3];
+    const uint64_t within = im->cs / 2 + rng_below (&r, im->cs / 2);
+
+    /* From the second half, which is never read without the cache. */
+    CHECK (piece_is (c, im, rng_below (&r, im->n), within, im->cs - within));
+  }
+  CHECK (stats_of (c).evictions > 100);
+  CHECK (stats_of (c).peak_bytes <= limit);
+  inflated_free (c);
+  for (unsigned i = 0; i < 3; i++)
+    image_free (&images[i]);
 }
 
 /* Something in the first half of a cluster, at random, when the cache is full: read
@@ -844,6 +876,9 @@ main (void)
     if (zstd)
       test_basics (bits, QCOW2_COMPRESSION_ZSTD);
   }
+  test_sizes (QCOW2_COMPRESSION_DEFLATE);
+  if (zstd)
+    test_sizes (QCOW2_COMPRESSION_ZSTD);
   test_passing (QCOW2_COMPRESSION_DEFLATE);
   if (zstd)
     test_passing (QCOW2_COMPRESSION_ZSTD);
