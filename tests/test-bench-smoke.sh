@@ -81,6 +81,21 @@ names = [r["name"] for c in json.load(open(sys.argv[1]))["cases"]
 assert "time to the first read, 100 layers" in names, names
 assert all("100 layers" in n for n in names), names
 PY
+
+# What differs much is measured more often; of many turns the table shows the middle half.
+bench --cases 1 --rows '1 x depth 1$' --rounds 2 --servers limit,plugin
+"$python" - "$out/results.json" <<'PY'
+import json, statistics, sys
+
+row, = [r for c in json.load(open(sys.argv[1]))["cases"]
+        for g in c["groups"] for r in g["rows"]]
+ours, theirs = row["samples"]["plugin"], row["samples"]["limit"]
+assert len(ours) == len(theirs) == 10, row
+r, q = row["ratio"]["limit"], sorted(a / b for a, b in zip(ours, theirs))
+assert r["turns"] == 10 and r["median"] == statistics.median(q), row
+assert q[0] <= q[2] <= r["low"] <= r["median"] <= r["high"] <= q[7], row
+PY
+grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
 rm -r "$out"
 
 # What can't be is refused before anything is done.

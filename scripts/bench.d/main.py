@@ -209,6 +209,21 @@ def measure_row(config, row, kinds):
     return ", ".join(texts)
 
 
+def measure_round(config, n, active, progress):
+    """Rows that are measured often don't get all of it at once: what disturbs the machine
+    lasts a while."""
+    for m in range(max((row.often for row in active), default=0)):
+        for row in active:
+            if m >= row.often:
+                continue
+            kinds = [k for k in row.kinds if k in config.kinds]
+            # Another one begins each time.
+            first = (n * row.often + m) % len(kinds) if kinds else 0
+            progress.passing(row.name)
+            progress.step("%s, round %d: %s" % (row.name, n + 1, measure_row(
+                config, row, kinds[first:] + kinds[:first])))
+
+
 def measure_group(config, group, progress):
     active = [row for row in group.rows if "" not in row.skipped]
     if not active:
@@ -231,16 +246,7 @@ def measure_group(config, group, progress):
         return
 
     for n in range(config.rounds):
-        for row in active:
-            if row.rss_of is not None:
-                continue
-            kinds = [k for k in row.kinds if k in config.kinds]
-            for m in range(row.often):
-                # Another one begins each time.
-                first = (n * row.often + m) % len(kinds) if kinds else 0
-                progress.passing(row.name)
-                progress.step("%s, round %d: %s" % (row.name, n + 1, measure_row(
-                    config, row, kinds[first:] + kinds[:first])))
+        measure_round(config, n, [r for r in active if r.rss_of is None], progress)
     for row in active:
         if row.rss_of is None:
             continue

@@ -109,8 +109,8 @@ def ratio_text(r, goal):
         return "-"
     short = lambda n: "%.0f" % n if n >= 100 else "%.1f" % n if n >= 10 else "%.2f" % n
     missed = "!" if goal is not None and r["median"] < goal else " "
-    return "%s%s (%s..%s)" % (short(r["median"]), missed, short(r["low"]),
-                              short(r["high"]))
+    brackets = "%s%s [%s..%s]" if r["turns"] >= MANY else "%s%s (%s..%s)"
+    return brackets % (short(r["median"]), missed, short(r["low"]), short(r["high"]))
 
 
 COLUMNS = "%-58s %10s %10s %10s %-6s %-20s %-20s %8s"
@@ -124,8 +124,8 @@ def table(cases, settings, machine_lines):
            % ("cold" if settings["cold"] else "warm", settings["rounds"],
               "" if settings["rounds"] == 1 else "s",
               settings["seconds"], settings["qemu_aio"]))
-    yield ("Ratios: how many times better the plugin is; in brackets the extremes, or "
-           "the middle half of %d and more; ! where a goal is missed." % MANY)
+    yield ("Ratios: how many times better the plugin is, as the median; (the extremes), or "
+           "[the middle half] of %d turns and more; ! where a goal is missed." % MANY)
     for number_, title, groups in cases:
         yield ""
         yield "%d. %s" % (number_, title)

@@ -33,8 +33,8 @@ class Row:
     sample: object = None
     better: str = MORE
     kinds: tuple = KINDS
-    # So many samples of each server in a round: for rows that are quick to measure,
-    # and differ more from sample to sample than the servers do.
+    # So many samples of each server in a round: for rows that differ more from sample
+    # to sample than the servers do.
     often: int = 1
     # Ratios that the project wants, by the server that the plugin is compared with.
     goals: dict = field(default_factory=dict)
