@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 
+import nbd
+
 import cases
 import clients
 import images
@@ -200,7 +202,7 @@ def measure_row(config, row, kinds):
         try:
             sample = row.sample(config, kind)
             texts.append("%s %s" % (servers.LABELS[kind], report.number(sample.value)))
-        except (servers.ServerError, clients.ClientError, OSError,
+        except (servers.ServerError, clients.ClientError, nbd.Error, OSError,
                 subprocess.TimeoutExpired) as e:
             row.skipped[kind] = str(e)
             sample = None
@@ -239,7 +241,7 @@ def measure_group(config, group, progress):
             images.run("sync", "-f", config.images)
             progress.line("   %s: images made in %.0f s"
                           % (group.title, time.monotonic() - began))
-    except (servers.ServerError, OSError, subprocess.SubprocessError) as e:
+    except (servers.ServerError, nbd.Error, OSError, subprocess.SubprocessError) as e:
         for row in active:
             row.skipped[""] = "its image could not be made: %s" % e
         progress.line("   %s: %s" % (group.title, e))
@@ -256,8 +258,9 @@ def measure_group(config, group, progress):
 
 
 def run(config, plan, out):
-    needed = config.size + RESERVE + max(g.disk for _, _, groups in plan for g in groups
-                                         if any("" not in r.skipped for r in g.rows))
+    needed = config.size + RESERVE + max(
+        (g.disk for _, _, groups in plan for g in groups
+         if any("" not in r.skipped for r in g.rows)), default=0)
     free = rows.free_bytes(config.work)
     if free < needed:
         die("%s: %d GiB free, %d needed; another place: --out, smaller: --size, --quick"
@@ -275,6 +278,7 @@ def run(config, plan, out):
     if servers.QEMU in config.kinds:
         settings["qemu_aio_probe"] = best_aio(config)
     settings["qemu_aio"] = config.qemu_aio
+    settings["qemu_options"] = " ".join(servers.qemu_options(config))
     if 8 in [number for number, _, _ in plan]:
         settings["machine"]["aes_256_xts_mib_per_s_and_core"] = machine.cipher_speed()
 

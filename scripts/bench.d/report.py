@@ -120,10 +120,10 @@ def table(cases, settings, machine_lines):
     """Yields lines."""
     for line in machine_lines:
         yield line
-    yield ("%s page cache, %d round%s, samples of %g s; qemu-nbd with --aio=%s"
+    yield ("%s page cache, %d round%s, samples of %g s; qemu-nbd %s"
            % ("cold" if settings["cold"] else "warm", settings["rounds"],
               "" if settings["rounds"] == 1 else "s",
-              settings["seconds"], settings["qemu_aio"]))
+              settings["seconds"], settings["qemu_options"]))
     yield ("Ratios: how many times better the plugin is, as the median; (the extremes), or "
            "[the middle half] of %d turns and more; ! where a goal is missed." % MANY)
     for number_, title, groups in cases:

@@ -9,7 +9,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from servers import KINDS, LIMIT, PLUGIN, QEMU, Server
+from servers import KINDS, LIMIT, PLUGIN, QEMU, Server, limit_files
 
 MORE, LESS = "more", "less"
 
@@ -151,7 +151,8 @@ def commands(argv, before=None):
         if not config.cold:
             claim_memory(config)
         began = time.monotonic()
-        done = subprocess.run(argv(kind), capture_output=True, text=True)
+        done = subprocess.run(argv(kind), capture_output=True, text=True,
+                              preexec_fn=limit_files)
         seconds = time.monotonic() - began
         if done.returncode != 0:
             raise OSError("%s: %s" % (argv(kind)[0], done.stderr.strip()[-300:]))

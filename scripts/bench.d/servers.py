@@ -42,7 +42,7 @@ def kill_all():
         _running.discard(process)
 
 
-def _limit_files():
+def limit_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
 
 
@@ -51,12 +51,15 @@ def _escape(path):
     return path.replace(",", ",,")
 
 
+def qemu_options(config):
+    return ["-e", "16", "--discard=unmap", "--aio=" + config.qemu_aio,
+            "--cache=" + ("none" if config.cold else "writeback")]
+
+
 def command(config, kind, image, sock, l2_cache=None, l2_slice=None, secret=None):
     """The command line of a server.  secret: a file that holds a passphrase."""
     if kind == QEMU:
-        argv = ["qemu-nbd", "-t", "-e", "16", "-k", sock, "--discard=unmap",
-                "--aio=" + config.qemu_aio,
-                "--cache=" + ("none" if config.cold else "writeback")]
+        argv = ["qemu-nbd", "-t", "-k", sock] + qemu_options(config)
         if image.startswith("json:"):
             return argv + [image]
         opts = "driver=qcow2,file.driver=file,file.filename=" + _escape(image)
@@ -105,7 +108,7 @@ class Server:
         self.log = open(os.path.join(self.config.sockets, "log"), "w+b")
         self.process = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-            preexec_fn=_limit_files)
+            preexec_fn=limit_files)
         _running.add(self.process)
         if self.wait:
             try:
