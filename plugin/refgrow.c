@@ -137,15 +137,19 @@ insert_blocks (struct refcounts *r, const struct layout *l)
   return 0;
 }
 
+/* Only those that insert_blocks has made, as far as it came: the table of a forged image
+ * may name other blocks behind them.
+ */
 static void
 remove_blocks (struct refcounts *r, const struct layout *l)
 {
-  const uint64_t offset = l->first << r->cluster_bits;
+  uint64_t at = (l->first + l->table_clusters) << r->cluster_bits;
 
   for (uint64_t i = l->region; i <= l->last; i++)
-    if (r->table[i] >= offset) {
+    if (r->table[i] == at) {
       refblock_cache_drop (&r->cache, refblock_cache_find (&r->cache, i));
       r->table[i] = 0;
+      at += UINT64_C (1) << r->cluster_bits;
     }
 }
 
