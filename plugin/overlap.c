@@ -274,6 +274,25 @@ remove_single (struct overlap *o, uint64_t cluster)
   o->slots[hole] = 0;
 }
 
+/* Takes clusters [first, end) out of the hash table.  No more work than it has slots,
+ * however long the range.
+ */
+static void
+remove_singles (struct overlap *o, uint64_t first, uint64_t end)
+{
+  const uint64_t n = UINT64_C (1) << o->slots_bits;
+
+  if (end - first < n) {
+    for (uint64_t c = first; c < end; c++)
+      remove_single (o, c);
+    return;
+  }
+  for (uint64_t i = 0; i < n; i++)
+    /* Another one may move into the place of what is removed. */
+    while (o->slots[i] != 0 && o->slots[i] >> 8 >= first && o->slots[i] >> 8 < end)
+      remove_single (o, o->slots[i] >> 8);
+}
+
 /* --- the ranges --- */
 
 /* The first range that ends behind CLUSTER: its index, or nr_ranges. */
@@ -575,9 +594,7 @@ overlap_remove (struct overlap *o, uint64_t offset, uint64_t bytes)
   to_clusters (o, offset, bytes, &first, &end);
 
   pthread_rwlock_wrlock (&o->lock);
-  if (end - first <= LONG_RANGE)
-    for (uint64_t c = first; c < end; c++)
-      remove_single (o, c);
+  remove_singles (o, first, end);
   cut_ranges (o, first, end);
   pthread_rwlock_unlock (&o->lock);
 }

@@ -38,7 +38,10 @@ extern void overlap_free (struct overlap *);
  */
 extern int overlap_add (struct overlap *, uint64_t offset, uint64_t bytes,
                         enum overlap_kind);
-/* Forgets clusters that were added with the same offset and bytes. */
+/* Forgets every cluster that [offset, offset+bytes) touches, in as many calls, and as
+ * whatever kind, they were added.  (Only a part out of the middle of a long range may stay known, if there
+ * is no memory to keep what is left of it in two.)
+ */
 extern void overlap_remove (struct overlap *, uint64_t offset, uint64_t bytes);
 
 /* The kind of the first metadata cluster that [offset, offset+bytes) touches, or

@@ -50,10 +50,10 @@ test_basics (void)
   CHECK (overlap_add (o, 0, 100 * c, OVERLAP_BITMAP) == OVERLAP_HEADER);
   CHECK (overlap_find (o, 5 * c, c) == OVERLAP_L2);
   CHECK (overlap_find (o, 6 * c, c) == OVERLAP_BITMAP);
-  overlap_remove (o, 0, 100 * c);
+  /* However it was added, it goes. */
+  overlap_remove (o, c, 99 * c);
   CHECK (overlap_find (o, 0, c) == OVERLAP_HEADER);
-  CHECK (overlap_find (o, 5 * c, c) == OVERLAP_L2);
-  CHECK (overlap_find (o, 6 * c, c) == OVERLAP_NONE);
+  CHECK (overlap_find (o, c, 99 * c) == OVERLAP_NONE);
 
   /* The largest offsets that there are. */
   CHECK (overlap_add (o, (UINT64_C (1) << 56) - c, c, OVERLAP_L2) == 0);
@@ -84,34 +84,29 @@ model_find (const uint8_t *model, uint64_t first, uint64_t n)
   return OVERLAP_NONE;
 }
 
-/* Random adds, removes of what was added, and look-ups.  Only what no
- * other add has touched is removed: the set does not count.
+/* Random adds, removes of ranges that may have been added in many pieces, or not at all,
+ * and look-ups.
  */
 static void
 test_model (uint64_t seed, unsigned adds)
 {
-  enum { MAX_ADDED = 2000 };
   static uint8_t model[CLUSTERS];
-  static uint16_t touched[CLUSTERS];
   static bool clashed[CLUSTERS];
-  static struct { uint64_t first, n; } added[MAX_ADDED];
-  unsigned nr_added = 0, removed = 0, clashes = 0;
+  unsigned removed = 0, clashes = 0;
   struct overlap *o = overlap_new (BITS);
   struct rng rng;
 
   CHECK (o != NULL);
   rng_init (&rng, seed, adds);
   memset (model, 0, sizeof model);
-  memset (touched, 0, sizeof touched);
   memset (clashed, 0, sizeof clashed);
   model[0] = OVERLAP_HEADER;
-  touched[0] = 1;
 
   for (int i = 0; i < 40000; i++) {
     uint64_t n = 1 + rng_below (&rng, rng_below (&rng, 4) ? 3 : 60);
     uint64_t first = rng_below (&rng, CLUSTERS - n);
 
-    if (nr_added < MAX_ADDED && rng_below (&rng, 100) < adds) {
+    if (rng_below (&rng, 100) < adds) {
       enum overlap_kind kind = 1 + rng_below (&rng, KINDS);
       int r = overlap_add (o, first * cs, n * cs, kind);
       bool clash = false, named = false, past = false;
@@ -122,7 +117,6 @@ test_model (uint64_t seed, unsigned adds)
         past = past || clashed[c];
         if (model[c] == OVERLAP_NONE)
           model[c] = kind;
-        touched[c]++;
       }
       /* It may name any of several earlier kinds, and clashes of the past. */
       if (past)
@@ -132,24 +126,16 @@ test_model (uint64_t seed, unsigned adds)
       if (clash)
         memset (clashed + first, true, n);
       clashes += clash;
-      added[nr_added].first = first;
-      added[nr_added++].n = n;
     }
-    else if (nr_added > 0) {
-      unsigned k = rng_below (&rng, nr_added);
-      bool alone = true;
-
-      first = added[k].first;
-      n = added[k].n;
-      for (uint64_t c = first; c < first + n; c++)
-        alone = alone && touched[c] == 1;
-      if (alone) {
-        overlap_remove (o, first * cs, n * cs);
-        memset (model + first, 0, n);
-        memset (touched + first, 0, n * sizeof touched[0]);
-        removed++;
+    else {
+      if (rng_below (&rng, 100) == 0) {
+        n = 1 + rng_below (&rng, CLUSTERS / 8);
+        first = rng_below (&rng, CLUSTERS - n);
       }
-      added[k] = added[--nr_added];     /* what is shared stays for good */
+      overlap_remove (o, first * cs, n * cs);
+      memset (model + first, 0, n);
+      memset (clashed + first, 0, n);
+      removed++;
     }
 
     n = 1 + rng_below (&rng, 40);
@@ -188,6 +174,28 @@ test_many (uint64_t seed)
   for (uint64_t i = 1; i < N; i++)
     CHECK (overlap_find (o, i * 7 * cs, 1) ==
            (i % 2 ? OVERLAP_NONE : OVERLAP_L2));
+  overlap_free (o);
+}
+
+/* The longest range there can be goes as fast as what is in it. */
+static void
+test_all_at_once (void)
+{
+  enum { N = 20000 };
+  struct overlap *o = overlap_new (BITS);
+
+  CHECK (o != NULL);
+  for (uint64_t round = 0; round < 20; round++) {
+    for (uint64_t i = 1; i < N; i++)
+      CHECK (overlap_add (o, i * (7 + round) * cs, cs, OVERLAP_L2) == 0);
+    CHECK (overlap_add (o, UINT64_C (1) << 50, UINT64_C (1) << 49,
+                        OVERLAP_BITMAP) == 0);
+    overlap_remove (o, cs, (UINT64_C (1) << 56) - cs);
+    for (uint64_t i = 1; i < N; i++)
+      CHECK (overlap_find (o, i * (7 + round) * cs, cs) == OVERLAP_NONE);
+    CHECK (overlap_find (o, UINT64_C (1) << 50, cs) == OVERLAP_NONE);
+  }
+  CHECK (overlap_find (o, 0, cs) == OVERLAP_HEADER);
   overlap_free (o);
 }
 
@@ -301,6 +309,7 @@ main (void)
   test_model (seed, 50);
   test_model (seed, 60);
   test_many (seed);
+  test_all_at_once ();
   test_threads (seed);
   test_cutting_threads ();
   return 0;

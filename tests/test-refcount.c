@@ -74,6 +74,7 @@ struct op {
 
 static struct op *ops;
 static size_t nops, fail_at, nwrites;
+static int fail_reads;          /* errno, or 0 */
 static bool recording;
 static uint64_t promised;
 
@@ -86,6 +87,10 @@ before (void *opaque, const char *path, enum hostfile_op op,
   unsigned char *p;
 
   (void) opaque; (void) path; (void) dsync;
+  if (op == HOSTFILE_OP_READ && fail_reads) {
+    errno = fail_reads;
+    return -1;
+  }
   if (op == HOSTFILE_OP_WRITE && ++nwrites == fail_at) {
     errno = ENOSPC;
     return -1;
@@ -712,6 +717,49 @@ test_corrupt (void)
   close_image (&f);
 }
 
+/* When clusters can't be made countable, nothing has changed: it can be tried again.  The
+ * new table and the new blocks are together more than what is kept as single clusters.
+ * FORGED: an entry of the table names a block behind all that is in use. */
+static void
+test_failed_extend (bool forged)
+{
+  struct fixture f;
+  struct be64 entry;
+  uint64_t end, used, value;
+
+  create_image (512, 64);       /* 64 counts in a block, 64 blocks in a table */
+  open_image (&f);
+  read_model (&f);
+  grow (&f, 50 * 64 - model_end % 64);
+  write_all (&f);
+  end = model_end;
+  CHECK (end % 64 != 0);        /* an old block counts the new ones */
+  entry = put64 ((end + 5000) << f.bits);
+  if (forged)
+    CHECK (hostfile_write (f.file, &entry, 8,
+                           f.header.reftable_offset + 60 * 8) == 0);
+  close_image (&f);
+
+  open_image (&f);
+  fail_reads = EIO;
+  quiet_errors = true;
+  for (int i = 0; i < 3; i++)
+    CHECK (refcount_extend (f.refcounts, end, 18 * 64, &used) == -1 &&
+           errno == EIO);
+  quiet_errors = false;
+  fail_reads = 0;
+  CHECK (overlap_find (f.overlap, end << f.bits, 64 << f.bits) == OVERLAP_NONE);
+  CHECK (!refcount_is_dirty (f.refcounts));
+  CHECK (refcount_get (f.refcounts, end + 18 * 64, &value) == 0 && value == 0);
+  CHECK (refcount_extend (f.refcounts, end, 18 * 64, &used) == 0);
+  CHECK (used > 16);
+  CHECK (refcount_get (f.refcounts, end + used - 1, &value) == 0 && value == 1);
+  write_all (&f);
+  close_image (&f);
+  if (!forged)
+    check_image (image);
+}
+
 int
 main (void)
 {
@@ -734,6 +782,8 @@ main (void)
   test_widths ();
   quiet_errors = false;
   test_corrupt ();
+  test_failed_extend (false);
+  test_failed_extend (true);
   test_crash (512, 64);
   test_crash (512, 16);
   test_crash (4096, 1);
