@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The recipe of the README: a disk that is brought back to a clean state before each run of
-# a test.  However often that is done, the file grows no more.
+# The recipe of README: a disk that is brought back to a clean state before each run of a
+# test.  However often that is done, the file grows no more.
 
 . "${srcdir:-$(dirname "$0")}/functions.sh"
 requires_tools

@@ -3,7 +3,7 @@
 #
 # scripts/validate-image: what is in order, what is broken and what can't be looked at end
 # with the exit status and in the reports that --help promises; names of images may be
-# anything; and the commands of README, for CI jobs too, do what it says.
+# anything; and the commands of doc/CI, also those of CI jobs, do what it says.
 
 . "${srcdir:-$(dirname "$0")}/functions.sh"
 requires_tools
@@ -210,15 +210,15 @@ fi
 
 [ "$before" = "$(sha256sum images/*)" ] || fail "an image was changed"
 
-# --- README: commands, also those of CI jobs
+# --- doc/CI: commands, also those of CI jobs
 
 ( cd images && for i in a b c; do
     qemu-img convert -f qcow2 -O raw "$i.qcow2" "$i.raw"
     echo "$(sha256sum < "$i.raw" | cut -d' ' -f1)  $i.qcow2"
     rm "$i.raw"
   done ) > disks.sha256
-sed -n '/^Validating images in CI/,/^Encrypted images/p' "$srcdir/../README" |
-  sed -n -E 's/^    ( *- (run: )?)?(nbdkit-qcow2-validate .*)/\3/p' > commands
+sed -n -E 's/^    ( *- (run: )?)?(nbdkit-qcow2-validate .*)/\3/p' "$srcdir/../doc/CI" \
+  > commands
 cat commands
 [ "$(wc -l < commands)" = 4 ]
 while read -r command; do

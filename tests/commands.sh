@@ -1,0 +1,197 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Runs the commands that a document shows, word for word, in a directory with the files
+# that they name.  Sourced after functions.sh.
+#
+# What differs from a user's machine:
+#   nbdkit              "qcow2" is the plugin that was built, not an installed one
+#   /tmp/NAME.sock      is in a private directory
+#   qemu-system-x86_64  only opens the disk that it is given (there may be no KVM)
+#   nbd-client          only looks at the socket (there may be no kernel module)
+# Servers (nbdkit without --run) go to the background, and end before the next nbdkit command
+# or with the section.  All of it runs in a network namespace, where ports are free.
+
+# --- The programs.
+
+PLUGIN=$(realpath "$PLUGIN")
+export PLUGIN
+mkdir "$tmp/bin"
+cat > "$tmp/bin/nbdkit" <<SCRIPT
+#!/bin/bash
+args=()
+for a; do [ "\$a" != qcow2 ] || a='$PLUGIN'; args+=("\$a"); done
+exec '$(command -v "$NBDKIT")' "\${args[@]}"
+SCRIPT
+cat > "$tmp/bin/qemu-system-x86_64" <<'SCRIPT'
+#!/bin/bash
+# -drive file=URI,format=raw,...: QEMU's block layer reads and writes it.
+while [ $# -gt 0 ] && [ "$1" != -drive ]; do shift; done
+[[ "$2" =~ ^file=([^,]*),format=raw,if=virtio(,discard=unmap)?$ ]] || exit 1
+exec qemu-io -f raw -c 'read 0 64k' -c 'write -P 7 64k 4k' -c flush "${BASH_REMATCH[1]}"
+SCRIPT
+cat > "$tmp/bin/nbd-client" <<'SCRIPT'
+#!/bin/bash
+[ "$1" = -unix ] && [ "$3" = /dev/nbd0 ] && exec nbdinfo "nbd+unix:///?socket=$2"
+SCRIPT
+chmod +x "$tmp/bin/"*
+
+# in_network_namespace: runs the test again where it has all ports for itself, if it can.
+in_network_namespace ()
+{
+  local -a unshare=(unshare --net)
+
+  if [ -n "${TEST_IN_NETWORK:-}" ]; then
+    "$python" - <<'PY'
+import fcntl, socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
+PY
+    return 0
+  fi
+  [ "$(id -u)" = 0 ] || unshare+=(--map-root-user)
+  if "${unshare[@]}" true; then
+    rm -rf "$tmp" "$sockdir"
+    trap - EXIT
+    TEST_IN_NETWORK=1 exec "${unshare[@]}" "$BASH" "$0"
+  fi
+  echo "no network namespace: commands that need a TCP port are not run"
+}
+
+# --- Documents.
+
+# plain_units FILE: the commands of a plain text document: for each paragraph that is
+# followed by some, a line "= ITS FIRST LINE", and the lines of the commands.  Tables,
+# whose first line is indented further, are not commands.
+plain_units ()
+{
+  awk '
+    /^[^ ]/ && !in_paragraph { title = $0; said = 0; table = 0 }
+    { in_paragraph = /^[^ ]/ }
+    /^     / && !said { table = 1 }
+    /^    / && !table { if (!said) print "= " title; said = 1; print substr ($0, 5) }' "$1"
+}
+
+# pod_units FILE: the same for a manual page; the title is that of the innermost =head or
+# =item.  SYNOPSIS is not made of commands.
+pod_units ()
+{
+  awk '
+    /^=(head1|head2|item) / { title = $0; sub (/^=[a-z0-9]+ +/, "", title); said = 0 }
+    /^ / && title != "SYNOPSIS" {
+      if (!said) print "= " title
+      said = 1
+      print substr ($0, 2) }' "$1"
+}
+
+# --- Running them.
+
+# The server that a command started, if there is one, ends in order.
+end_server ()
+{
+  if [ -n "${server_pid[commands]:-}" ]; then stop_nbdkit commands; fi
+}
+
+# run_command COMMAND: in the current directory.
+run_command ()
+{
+  local command="$1" i
+  local PATH="$tmp/bin:$PATH"
+
+  command="$(sed -E "s,/tmp/([a-z]+\.sock),$sockdir/\1,g" <<< "$command")"
+  if [[ "$command" = nbdkit\ * ]]; then end_server; fi
+  if [[ "$command" = nbdkit\ * && "$command" != *" --run "* ]]; then
+    if [[ "$command" != *" -U "* && -z "${TEST_IN_NETWORK:-}" ]]; then
+      echo "not run: $command"
+      return 0
+    fi
+    rm -f server.pid
+    server_log[commands]="$tmp/commands.log"
+    bash -c "exec nbdkit -f -P server.pid ${command#nbdkit }" \
+      < /dev/null > "$tmp/commands.log" 2>&1 &
+    server_pid[commands]=$!
+    for ((i = 0; i < 1500; ++i)); do
+      if [ -s server.pid ]; then return 0; fi
+      kill -0 "${server_pid[commands]}" || break
+      sleep 0.02
+    done
+    return 1
+  fi
+  if [[ "$command" = *localhost* && -z "${TEST_IN_NETWORK:-}" ]]; then
+    echo "not run: $command"
+    return 0
+  fi
+  bash -e -c "$command" < /dev/null
+}
+
+# run_unit FUNCTION TITLE FILE: the commands in FILE, one after the other.  FUNCTION is called
+# with "before" TITLE, to prepare what is needed; with "command" TITLE COMMAND before each
+# command; and with "after" TITLE to judge what came out.  It must know each title.  What
+# the commands print is in the file "out" then.
+run_unit ()
+{
+  local judge="$1" title="$2" commands="$3" command="" line dir
+
+  dir="$(mktemp -d "$tmp/unit.XXXXXX")"
+  cd "$dir"
+  ln -s "$(realpath "$srcdir/../scripts")" scripts
+  "$judge" before "$title"
+  while IFS= read -r line; do
+    command+="$line"
+    # Is it complete?  Quotes may go on in the next line.
+    if [[ "$line" = *\\ ]] || ! bash -n -c "$command" 2> /dev/null; then
+      command+=$'\n'
+      continue
+    fi
+    if [ -n "$command" ] && ! is_not_run "$command"; then
+      "$judge" command "$title" "$command"
+      run_command "$command" || { cat out; fail "$title: failed: $command"; } >&2
+    fi
+    command=""
+  done < "$commands" > out
+  cat out
+  [ -z "$command" ] || fail "incomplete: $command"
+  end_server
+  "$judge" after "$title"
+  cd "$tmp"
+  rm -rf "$dir"
+}
+
+# Commands that are not run here, each with its reason; see not_run.
+declare -A commands_not_run=() commands_met=()
+
+# not_run COMMAND REASON
+not_run ()
+{
+  commands_not_run["$1"]="$2"
+}
+
+is_not_run ()
+{
+  [ -n "${commands_not_run["$1"]:-}" ] || return 1
+  commands_met["$1"]=yes
+  echo "not run: $1 (${commands_not_run["$1"]})"
+}
+
+# run_units FUNCTION: units from stdin, each run by run_unit.
+run_units ()
+{
+  local judge="$1" line title="" command
+
+  rm -f "$tmp/commands"
+  while IFS= read -r line; do
+    if [[ "$line" = "= "* ]]; then
+      if [ -n "$title" ]; then run_unit "$judge" "$title" "$tmp/commands"; fi
+      title="${line#= }"
+      : > "$tmp/commands"
+    else
+      printf '%s\n' "$line" >> "$tmp/commands"
+    fi
+  done
+  [ -n "$title" ] || fail "no commands"
+  run_unit "$judge" "$title" "$tmp/commands"
+  for command in "${!commands_not_run[@]}"; do
+    [ -n "${commands_met["$command"]:-}" ] || fail "no document has: $command"
+  done
+}
