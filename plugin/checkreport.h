@@ -53,7 +53,7 @@ extern void checkreport_tell (const struct check_result *);
 /* May PATH be replaced by a report?  0; or -1 with errno = EEXIST (reported). */
 extern int checkreport_check (const char *path);
 
-/* Writes it as JSON to PATH: a regular file is replaced at once, or not at all.
+/* Writes it as JSON to PATH: see reportfile_write.
  * -1: reported. */
 extern int checkreport_write (const struct check_result *, const char *path);
 

@@ -107,7 +107,7 @@ report="$tmp/open"
 check "$img" check=quick
 [ -L "$tmp/open" ]
 "$python" -m json.tool "$tmp/open"
-refused 'holds something other' "$img" stats="$tmp/open"
+refused 'cannot be replaced' "$img" stats="$tmp/open"
 exec 5>&-
 report="$tmp/report.json"
 

@@ -93,6 +93,6 @@ stop_nbdkit
 before=$(fingerprint "$img")
 refused 'holds something other' file="$img" stats="$img"
 [ "$before" = "$(fingerprint "$img")" ]
-refused 'holds something other' file="$img" stats=/dev/null
+refused 'cannot be replaced' file="$img" stats=/dev/null
 refused 'cannot write' file="$img" stats="$tmp/nonesuch/stats.json"
 [ "$before" = "$(fingerprint "$img")" ]
