@@ -425,16 +425,24 @@ run (struct check *c)
   return 0;
 }
 
-void
-check_unopened (struct check *c)
+static int
+write_report (const struct check *c)
 {
-  const char *report = c->options->report;
+  return c->options->report ? checkreport_write (&c->result, c->options->report) : 0;
+}
 
-  c->result.verdict = CHECK_FAILED;
+int
+check_finish (struct check *c, bool opened)
+{
+  int r;
+
+  if (!opened)
+    c->result.verdict = CHECK_FAILED;
+  r = write_report (c);
   checkreport_line (&c->result, c->line, sizeof c->line);
-  if (report)
-    checkreport_write (&c->result, report);
-  nbdkit_error ("%s", c->line);
+  if (!opened)
+    nbdkit_error ("%s", c->line);
+  return r;
 }
 
 int
@@ -452,11 +460,11 @@ check_image (const struct check_options *options, struct check **ret)
     goto error;
   if (run (c) == -1)
     goto error;
-  if (options->report && checkreport_write (&c->result, options->report) == -1)
-    goto error;
-  checkreport_line (&c->result, c->line, sizeof c->line);
   if (c->result.verdict > CHECK_DIRTY) {
+    if (write_report (c) == -1)
+      goto error;
     checkreport_tell (&c->result);
+    checkreport_line (&c->result, c->line, sizeof c->line);
     nbdkit_error ("%s", c->line);
     errno = EUCLEAN;
     goto error;

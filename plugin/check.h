@@ -22,19 +22,19 @@ struct check_options {
 
 struct check;
 
-/* Checks the image (and with CHECK_FULL all that lies below it), repairs it if that was
- * asked for and is needed, and writes the report.  The files stay open, with a
- * reader's locks, until check_free, so that nobody changes them before the
- * disk is opened.
- * 0 and *CHECK: the image may be served.  -1: it may not (reported). */
+/* Checks the image (and with CHECK_FULL all that lies below it), and repairs it if that was
+ * asked for and is needed.  The files stay open, with a reader's locks, until check_free,
+ * so that nobody changes them before the disk is opened.
+ * 0 and *CHECK: the image may be served.  -1: it may not (reported, also in the report). */
 extern int check_image (const struct check_options *, struct check **);
 extern void check_free (struct check *);        /* NULL is fine */
 
-/* The disk could not be opened after all (a wrong passphrase, no backing file ...): the
- * report, and one line, say that the check has failed. */
-extern void check_unopened (struct check *);
+/* Writes the report, once: it may go to a pipe.  OPENED: could the disk be opened?  If not (a
+ * wrong passphrase, no backing file ...), the report, and one line, say that the check has
+ * failed.  -1: the report could not be written (reported). */
+extern int check_finish (struct check *, bool opened);
 
-/* One line that says what was found.  Belongs to the check. */
+/* One line that says what was found, after check_finish.  Belongs to the check. */
 extern const char *check_line (const struct check *);
 
 #endif /* QCOW2_CHECK_H */

@@ -48,10 +48,14 @@ flatten (struct params *p)
   return 0;
 }
 
-static void
-tell (const struct check *check)
+static int
+finish_check (struct check *check, bool opened)
 {
-  fprintf (stderr, "qcow2: %s\n", check_line (check));
+  if (check_finish (check, opened) == -1)
+    return -1;
+  if (opened)
+    fprintf (stderr, "qcow2: %s\n", check_line (check));
+  return 0;
 }
 
 int
@@ -64,7 +68,7 @@ prepare_disk (struct params *p, struct disk **disk)
     r = check_image (&p->check, &check);
   /* Changes need the image for themselves. */
   if (check && (p->nr_edits > 0 || p->nr_bitmaps > 0 || p->flatten)) {
-    tell (check);
+    r = finish_check (check, true);
     check_free (check);
     check = NULL;
   }
@@ -76,10 +80,8 @@ prepare_disk (struct params *p, struct disk **disk)
     r = disk_edit_bitmaps (&p->options, p->bitmaps, p->nr_bitmaps);
   if (r == 0)
     r = disk_open (&p->options, disk);
-  if (check && r == 0)
-    tell (check);
-  else if (check)
-    check_unopened (check);
+  if (check && finish_check (check, r == 0) == -1)
+    r = -1;
   check_free (check);           /* the disk has its own locks now */
   params_forget_passphrase (p);
   if (r == -1)

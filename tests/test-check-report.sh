@@ -145,3 +145,13 @@ import json, sys
 r = json.load(open(sys.argv[1]))
 assert r["verdict"] == "failed" and not r["ok"], r' "$report"
 done
+
+# It is written once: a pipe gets one document, also from a check that was good for nothing.
+for name in over aes; do
+  status=0
+  "$NBDKIT" -U - "$PLUGIN" "$tmp/$name.qcow2" check=quick check-report=/dev/stdout \
+    --run true | cat > "$tmp/out" || status=$?
+  [ "$status" -eq 1 ]
+  "$python" -c 'import json, sys
+assert json.load(open(sys.argv[1]))["verdict"] == "failed"' "$tmp/out"
+done
