@@ -15,8 +15,7 @@
  * that are in use: their contents are void, and their tables need not fit the size.
  *
  * All goes where nothing is, and is named by a new directory; the header comes to name
- * that in the one write that changes the size (shadow.c), for which the extension must
- * lie in the first sector (bitmapext.c).
+ * that in the same step that changes the size (shadow.c).
  *
  * Memory: the directory, one table, one cluster.
  *
@@ -31,7 +30,6 @@
 #include <string.h>
 
 #include "bitmapdir.h"
-#include "bitmapext.h"
 #include "bitmapsize.h"
 #include "cleanup.h"
 #include "format.h"
@@ -209,8 +207,7 @@ check_all (const struct shadow_image *image, const struct bitmapdir *dir,
     changed = n.changed;
     forget (&n);
   }
-  return r == 0 && changed
-    ? bitmapext_lead (image->file, image->header, NULL) : r;
+  return r == 0 && changed ? shadow_check_bitmaps (image) : r;
 }
 
 int
@@ -308,10 +305,9 @@ change (const struct shadow_image *image, struct shadow *s,
     return -1;
   if (!changed)
     return 0;
-  if (shadow_drop_range (s, h->bitmaps.dir_offset, h->bitmaps.dir_size) == -1 ||
-      shadow_write (s, buf, h->bitmaps.dir_size, &sh->bitmaps_offset) == -1)
+  if (shadow_drop_range (s, h->bitmaps.dir_offset, h->bitmaps.dir_size) == -1)
     return -1;
-  return bitmapext_lead (image->file, h, &sh->bitmaps_at);
+  return shadow_write (s, buf, h->bitmaps.dir_size, &sh->bitmaps_offset);
 }
 
 int

@@ -74,6 +74,8 @@ core_sources = \
 	%reldir%/grace.h \
 	%reldir%/header.c \
 	%reldir%/header.h \
+	%reldir%/headerwrite.c \
+	%reldir%/headerwrite.h \
 	%reldir%/health.c \
 	%reldir%/health.h \
 	%reldir%/hostfile-impl.h \

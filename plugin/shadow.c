@@ -10,10 +10,9 @@
  *   L2 tables with other flags or entries, the active L1 table, the snapshot table,
  *   refcount blocks with other counts, the refcount table
  *
- * and made durable; then one write to the header, within its first sector, names all
- * of it at once: bytes 24 to 95, from the size of the disk to the autoclear features;
- * and, if bitmaps change too, those up to the extension that names their directory.
- * Before that write the old image is complete, down to its refcounts, for which the new
+ * and made durable; then one write within a sector of the header names all of it at once
+ * (headerwrite.c): fields from the size of the disk to the autoclear features; and, if
+ * bitmaps change too, the extension that names their directory.  Before that write the old image is complete, down to its refcounts, for which the new
  * places are free; after it the new image is, and to its refcounts the old places
  * are free.  So a crash leaves the one or the other, and no leaks either (R1, R2, R6).
  * After the switch is durable, holes are punched and the file is cut.

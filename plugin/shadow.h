@@ -92,10 +92,13 @@ struct shadow_header {
   uint64_t size;                /* of the disk */
   uint64_t l1_offset, snapshots_offset;
   uint32_t l1_entries, nr_snapshots;
-  uint64_t bitmaps_at;          /* where the header says where their directory is, within
-                                   its first sector; 0: the directory stays */
-  uint64_t bitmaps_offset;      /* its place then, of the same size */
+  uint64_t bitmaps_offset;      /* the new place of their directory, of the same size; 0:
+                                   it stays */
 };
+
+/* Is there room in the header to move the directory of bitmaps, together with all else?
+ * -1: no (reported). */
+extern int shadow_check_bitmaps (const struct shadow_image *);
 
 /* What the header says now. */
 extern void shadow_get_header (const struct shadow *, struct shadow_header *);

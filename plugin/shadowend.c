@@ -18,11 +18,10 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "headerwrite.h"
 #include "refblock.h"
 #include "report.h"
 #include "shadow-impl.h"
-
-#define SECTOR 512
 
 /* Where the new refcounts go, in clusters: the table, then the blocks. */
 struct place {
@@ -156,56 +155,81 @@ write_refcounts (struct shadow *s, const struct place *p)
 
 /* --- the switch --- */
 
+/* Their directory is to be at OFFSET. */
+static void
+move_bitmaps (struct headerwrite *w, const struct header *h, uint64_t offset)
+{
+  const struct qcow2_ext_bitmaps data = {
+    .nb_bitmaps = put32 (h->bitmaps.count),
+    .directory_size = put64 (h->bitmaps.dir_size),
+    .directory_offset = put64 (offset),
+  };
+
+  headerwrite_put_extension (w, QCOW2_EXT_BITMAPS, &data, sizeof data);
+}
+
+int
+shadow_check_bitmaps (const struct shadow_image *image)
+{
+  const struct header *h = image->header;
+  struct headerwrite *w = headerwrite_new (image->file, h);
+  bool fits;
+
+  if (w == NULL)
+    return -1;
+  /* As if all bytes changed. */
+  headerwrite_fields (w)->size = put64 (~h->size);
+  move_bitmaps (w, h, ~h->bitmaps.dir_offset);
+  fits = headerwrite_fits (w);
+  headerwrite_free (w);
+  if (fits)
+    return 0;
+  nbdkit_error ("%s: bitmaps can't be changed: there is no room in the header",
+                hostfile_path (image->file));
+  errno = ENOTSUP;
+  return -1;
+}
+
+static void
+set_fields (struct qcow2_header *raw, const struct header *h,
+            const struct shadow_header *sh, const struct place *p)
+{
+  raw->size = put64 (sh->size);
+  raw->l1_size = put32 (sh->l1_entries);
+  raw->l1_table_offset = put64 (sh->l1_offset);
+  raw->nb_snapshots = put32 (sh->nr_snapshots);
+  raw->snapshots_offset = put64 (sh->snapshots_offset);
+  if (p) {
+    raw->refcount_table_offset = put64 (p->first << h->cluster_bits);
+    raw->refcount_table_clusters = put32 (p->table_clusters);
+  }
+  /* R8.  Bitmaps and raw data files stay true: who would make them wrong does not come
+   * here. */
+  raw->autoclear_features = put64 (get64 (raw->autoclear_features) &
+                                   (QCOW2_AUTOCLEAR_BITMAPS |
+                                    QCOW2_AUTOCLEAR_RAW_DATA_FILE));
+}
+
 static int
 switch_header (struct shadow *s, const struct shadow_header *sh,
                const struct place *p)
 {
-  const size_t from = offsetof (struct qcow2_header, size);
-  size_t to = s->h->version >= 3
-    ? offsetof (struct qcow2_header, refcount_order)
-    : offsetof (struct qcow2_header, incompatible_features);
-  const size_t bitmaps = sh->bitmaps_at +
-    offsetof (struct qcow2_ext_bitmaps, directory_offset);
-  const struct be64 bitmaps_offset = put64 (sh->bitmaps_offset);
-  unsigned char sector[SECTOR];
-  struct qcow2_header raw;
+  struct headerwrite *w = headerwrite_new (s->file, s->h);
+  int r;
 
-  if (hostfile_read (s->file, sector, sizeof sector, 0) == -1)
+  if (w == NULL)
     return -1;
-  memcpy (&raw, sector, sizeof raw);
-  raw.size = put64 (sh->size);
-  raw.l1_size = put32 (sh->l1_entries);
-  raw.l1_table_offset = put64 (sh->l1_offset);
-  raw.nb_snapshots = put32 (sh->nr_snapshots);
-  raw.snapshots_offset = put64 (sh->snapshots_offset);
-  if (p) {
-    raw.refcount_table_offset = put64 (p->first << s->h->cluster_bits);
-    raw.refcount_table_clusters = put32 (p->table_clusters);
+  set_fields (headerwrite_fields (w), s->h, sh, p);
+  if (sh->bitmaps_offset != 0)
+    move_bitmaps (w, s->h, sh->bitmaps_offset);
+  r = headerwrite_commit (w, &s->switching);
+  headerwrite_free (w);
+  if (r == -1 && s->switching) {
+    nbdkit_error ("%s: the change is complete but for its last step, of which nobody "
+                  "knows whether it was done", hostfile_path (s->file));
+    errno = EIO;
   }
-  /* R8.  Bitmaps and raw data files stay true: who would make them wrong does not come
-   * here. */
-  raw.autoclear_features = put64 (get64 (raw.autoclear_features) &
-                                  (QCOW2_AUTOCLEAR_BITMAPS |
-                                   QCOW2_AUTOCLEAR_RAW_DATA_FILE));
-  memcpy (sector, &raw, sizeof raw);
-  if (sh->bitmaps_at != 0) {
-    to = bitmaps + sizeof bitmaps_offset;
-    if (to > SECTOR) {
-      nbdkit_error ("%s: the header's extension of bitmaps at %" PRIu64 " is not in its "
-                    "first sector", hostfile_path (s->file), sh->bitmaps_at);
-      errno = EINVAL;
-      return -1;
-    }
-    memcpy (sector + bitmaps, &bitmaps_offset, sizeof bitmaps_offset);
-  }
-  s->switching = true;
-  if (hostfile_write (s->file, sector + from, to - from, from) == 0 &&
-      hostfile_sync (s->file) == 0)
-    return 0;
-  nbdkit_error ("%s: the change is complete but for its last step, of which nobody "
-                "knows whether it was done", hostfile_path (s->file));
-  errno = EIO;
-  return -1;
+  return r;
 }
 
 /* --- afterwards; what fails here costs space, and nothing else --- */

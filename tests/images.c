@@ -463,6 +463,76 @@ image_bitmap_disable (const char *name, const char *bitmap)
   command_must (&c);
 }
 
+/* --- header extensions --- */
+
+#define PUSHED 0x70757368u
+
+/* Begins behind the extension AT of B's header, or 0: that is the end mark. */
+static uint64_t
+next_extension (const struct blob *b, uint64_t at)
+{
+  return blob_get (b, at, 4) == 0 ? 0
+    : at + 8 + (blob_get (b, at + 4, 4) + 7) / 8 * 8;
+}
+
+uint64_t
+image_push_extensions (const char *name, struct rng *rng)
+{
+  uint64_t list, at, next, last, used, backing, cs, len = 0;
+  struct blob b;
+
+  blob_load (name, &b);
+  list = last = at = blob_get (&b, 100, 4);
+  cs = UINT64_C (1) << blob_get (&b, 20, 4);
+  if (blob_get (&b, 4, 4) < 3)
+    goto out;
+  while ((next = next_extension (&b, at)) != 0) {
+    last = at;
+    at = next;
+  }
+  used = at + 8;
+  backing = blob_get (&b, 8, 8);
+  if (backing != 0)
+    used = backing + blob_get (&b, 16, 4);
+  /* The data begin in the last 8 or 16 bytes of a sector, 8 behind LAST or AT. */
+  if (rng_below (rng, 2))
+    last = at;
+  len = (rng_below (rng, 4) ? 512 - 16 - 8 * rng_below (rng, 2) - (last + 8) % 512 + 512
+         : 8 * (1 + rng_below (rng, 100))) % 512 / 8 * 8;
+  if (len == 0)
+    len = 8;
+  /* What a change of the header may need: room for 32 bytes; or, where its list of
+   * extensions reaches beyond a sector, for all of it once more. */
+  if (used + 8 + len + 32 > 512 && 2 * (used + 8 + len + 48) > cs) {
+    len = 0;
+    goto out;
+  }
+  memmove (b.data + list + 8 + len, b.data + list, used - list);
+  blob_put (&b, list, PUSHED, 4);
+  blob_put (&b, list + 4, len, 4);
+  memset (b.data + list + 8, 0xe7, len);
+  if (backing != 0)
+    blob_put (&b, 8, backing + 8 + len, 8);
+  blob_save (name, &b);
+ out:
+  blob_free (&b);
+  return len;
+}
+
+bool
+blob_has_pushed (const struct blob *b, uint64_t len)
+{
+  uint64_t at, i;
+
+  for (at = blob_get (b, 100, 4); at != 0; at = next_extension (b, at))
+    if (blob_get (b, at, 4) == PUSHED && blob_get (b, at + 4, 4) == len) {
+      for (i = 0; i < len && blob_get (b, at + 8 + i, 1) == 0xe7; i++)
+        ;
+      return i == len;
+    }
+  return false;
+}
+
 void
 image_print (const struct image_spec *spec)
 {

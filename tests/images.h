@@ -73,6 +73,13 @@ extern void image_bitmap (const char *name, const char *bitmap,
                           unsigned granularity_bits);
 /* It follows no more. */
 extern void image_bitmap_disable (const char *name, const char *bitmap);
+/* The header gets an extension that nobody knows, in front of all others: of a random
+ * length, but mostly such that the data of the last one, or of one that is appended, lie
+ * across two sectors.  Returns its length; 0: there is no room, or the image is of
+ * version 2. */
+extern uint64_t image_push_extensions (const char *name, struct rng *);
+/* Is it there (LEN as returned), byte for byte? */
+extern bool blob_has_pushed (const struct blob *, uint64_t len);
 /* A few words for the log, without a newline. */
 extern void image_print (const struct image_spec *);
 

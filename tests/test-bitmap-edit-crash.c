@@ -6,7 +6,8 @@
  * Just before each change of the file and each sync the power is cut.  Each file that is left
  * has no corruption, and the bitmaps that it had, or all those that were wanted,
  * with the marks that they should have; also when errors are thrown in.  Without those
- * nothing is leaked at the end.
+ * nothing is leaked at the end.  All else in the header is as it was, also where
+ * the extension of bitmaps lies across two sectors.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (5) as for test-crash.
  */
@@ -41,6 +42,8 @@ struct trial {
   uint64_t sectors;
   struct simdisk *sim;
   struct rng rng;
+  uint64_t pushed;              /* length of an extension of the header, or 0 */
+  struct blob below;
   struct state before, after, now;
 };
 
@@ -69,6 +72,20 @@ same (const struct trial *t, const struct state *a, const struct state *b)
   return true;
 }
 
+/* All else that the header says is as before. */
+static void
+check_header (const struct trial *t, const struct blob *file)
+{
+  const char *name = t->spec.backing;
+  const uint64_t at = blob_get (file, 8, 8);
+
+  if (t->pushed != 0 && !blob_has_pushed (file, t->pushed))
+    survivor_fail (file, "an unknown extension of the header has changed");
+  if (name && (at == 0 || blob_get (file, 16, 4) != strlen (name) ||
+               memcmp (file->data + at, name, strlen (name)) != 0))
+    survivor_fail (file, "the backing file has another name");
+}
+
 static void
 watch (void *opaque, enum hostfile_op op)
 {
@@ -79,6 +96,7 @@ watch (void *opaque, enum hostfile_op op)
   (void) op;
   nr_cuts++;
   survivor_check (file, true, "after a cut");
+  check_header (t, file);
   look (file, &t->now);
   if (same (t, &t->now, &t->before))
     nr_old++;
@@ -117,6 +135,8 @@ make (struct trial *t)
     .version = 3, .cluster_size = sizes[rng_below (&t->rng, 4)],
     .refcount_bits = 16, .size = (rng_below (&t->rng, 4096) + 64) * 512,
   };
+  if (rng_below (&t->rng, 3) == 0)
+    image_over_raw (&t->spec, &t->rng, 65536, 2, &t->below);
   image_create (IMAGE, &t->spec);
   if (bitmaps) {
     image_bitmap (IMAGE, names[OLD], 0);
@@ -125,6 +145,8 @@ make (struct trial *t)
   image_fill (IMAGE, &t->spec, &t->rng, 6);
   if (bitmaps)
     image_bitmap_disable (IMAGE, names[STILL]);
+  if (rng_below (&t->rng, 4) != 0)
+    t->pushed = image_push_extensions (IMAGE, &t->rng);
   return bitmaps;
 }
 
@@ -132,7 +154,9 @@ static void
 run_trial (struct rng *rng)
 {
   struct trial t = { .rng = *rng };
-  struct disk_options options = { .l2_cache = 1 << 20, .l2_slice = 4096 };
+  struct disk_options options = {
+    .l2_cache = 1 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,
+  };
   struct bitmapedit edits[4];
   size_t n = 0;
   char *path = images_path (IMAGE);
@@ -172,6 +196,7 @@ run_trial (struct rng *rng)
 
     blob_load (IMAGE, &last);
     survivor_check (&last, false, "at the end");
+    check_header (&t, &last);
     look (&last, &t.after);
     blob_free (&last);
   }
@@ -207,6 +232,7 @@ run_trial (struct rng *rng)
     const struct blob *file = simdisk_cut (t.sim, &t.rng, CUT_ALL);
 
     survivor_check (file, r == -1, "at the end");
+    check_header (&t, file);
     look (file, &t.now);
     if (r == 0 && !same (&t, &t.now, &t.after))
       FAIL ("not what came of it in peace");
@@ -216,6 +242,7 @@ run_trial (struct rng *rng)
   state_free (&t.after);
   state_free (&t.now);
   blob_free (&first);
+  blob_free (&t.below);
   free (path);
 }
 

@@ -44,6 +44,7 @@ struct trial {
   struct simdisk *sim;
   struct blob contents, below;
   bool has_bitmap;
+  uint64_t pushed;              /* length of an unknown header extension, or 0 */
   unsigned char *buf;
   struct rng rng;
   unsigned cuts_left, one_in;
@@ -86,6 +87,8 @@ judge (struct trial *t, const struct blob *b, bool leaks_allowed, const char *wh
   if (!survivor_shows (b, flat ? NULL : &t->below, &t->contents))
     survivor_fail (b, "%s: the contents are others (%s)", when,
                    flat ? "independent" : "overlay");
+  if (t->pushed != 0 && !blob_has_pushed (b, t->pushed))
+    survivor_fail (b, "%s: an unknown extension of the header has changed", when);
   nr_flat += flat;
   if (t->has_bitmap)
     check_bitmap (t, b, when);
@@ -251,6 +254,8 @@ make_trial (struct trial *t)
   t->has_bitmap = spec->version == 3 && rng_below (rng, 2);
   if (t->has_bitmap)
     image_bitmap (IMAGE, "monday", 0);
+  if (rng_below (rng, 2))
+    t->pushed = image_push_extensions (IMAGE, rng);
   image_contents (IMAGE, NULL, &t->contents);
   CHECK (t->contents.len == spec->size);
   t->buf = malloc (spec->size);
@@ -262,8 +267,9 @@ make_trial (struct trial *t)
   };
   printf ("%u: ", trials_number);
   image_print (spec);
-  printf ("%s%s\n", spec->compressed ? ", compressed" : "",
-          t->has_bitmap ? ", bitmap" : "");
+  printf ("%s%s, extension of %" PRIu64 " bytes\n",
+          spec->compressed ? ", compressed" : "", t->has_bitmap ? ", bitmap" : "",
+          t->pushed);
   fflush (stdout);
 }
 
