@@ -32,8 +32,10 @@ struct l2 {
 
   pthread_mutex_t lock;
   _Atomic uint64_t *l1;         /* written under lock, read without */
-  struct l1_change *changed;    /* guarded by lock */
-  unsigned nr_changed, room_changed;  /* guarded by lock */
+  /* Guarded by lock.  There is room for those that the snapshot has taken as well: they
+   * may come back. */
+  struct l1_change *changed;
+  unsigned nr_changed, nr_taken, room_changed;
 };
 
 /* Where slice number SLICE lies in the file.  Its table is owned, and stays

@@ -33,6 +33,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "cleanup.h"
 #include "compress.h"
 #include "entry.h"
@@ -341,17 +342,18 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
 
 /* --- changing --- */
 
-/* Room in the list for one more change, before anything is changed (R6).
- * Called with the lock held. */
+/* Room in the list for one more change, and for those that the snapshot may have to give
+ * back, before anything is changed (R6).  Called with the lock held. */
 static int
 l1_change_room (struct l2 *l2)
 {
+  const unsigned wanted = l2->nr_changed + l2->nr_taken + 1;
   struct l1_change *p;
   unsigned room;
 
-  if (l2->nr_changed < l2->room_changed)
+  if (wanted <= l2->room_changed)
     return 0;
-  room = l2->room_changed ? l2->room_changed * 2 : 16;
+  room = max64 (16, 2 * wanted);
   p = realloc (l2->changed, room * sizeof *p);
   if (p == NULL) {
     nbdkit_error ("realloc: %m");

@@ -15,6 +15,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -44,6 +45,7 @@ l2_take (struct l2 *l2, struct l2_snapshot *snap)
   snap->nr_l1 = l2->nr_changed;
   l2->changed = NULL;
   l2->nr_changed = l2->room_changed = 0;
+  l2->nr_taken = snap->nr_l1;
   for (unsigned i = 0; i < snap->nr_l1; i++)
     snap->l1_barrier |= snap->l1[i].barrier;
   snap->barrier |= snap->l1_barrier;
@@ -139,27 +141,24 @@ l2_write (struct l2 *l2, struct l2_snapshot *snap)
   return 0;
 }
 
-/* Puts the snapshot's L1 changes back, before those made since.  The table can be
- * longer than it has room for; if memory for that can't be had, the image
- * can't be written any more (the changes live on in l1[]). */
+/* Puts the snapshot's L1 changes back.  If there are others since, there is room with
+ * them: this can't fail. */
 static void
 restore_l1 (struct l2 *l2, struct l2_snapshot *snap)
 {
-  struct l1_change *p;
   LOCK_FOR_BLOCK (&l2->lock);
 
-  p = realloc (snap->l1, (snap->nr_l1 + l2->nr_changed + 1) * sizeof *p);
-  if (p == NULL) {
-    health_fail (l2->health, "out of memory while restoring L1 changes");
-    free (snap->l1);
+  l2->nr_taken = 0;
+  if (l2->changed == NULL) {
+    l2->changed = snap->l1;
+    l2->nr_changed = l2->room_changed = snap->nr_l1;
     return;
   }
-  if (l2->nr_changed > 0)
-    memcpy (p + snap->nr_l1, l2->changed, l2->nr_changed * sizeof *p);
-  free (l2->changed);
-  l2->changed = p;
+  assert (l2->nr_changed + snap->nr_l1 <= l2->room_changed);
+  memcpy (l2->changed + l2->nr_changed, snap->l1,
+          snap->nr_l1 * sizeof *snap->l1);
   l2->nr_changed += snap->nr_l1;
-  l2->room_changed = l2->nr_changed + 1;
+  free (snap->l1);
 }
 
 void
@@ -175,4 +174,7 @@ l2_done (struct l2 *l2, struct l2_snapshot *snap, bool ok)
   for (unsigned i = 0; i < snap->nr_l1; i++)
     atomic_fetch_and (&l2->l1[snap->l1[i].index], ~L1_UNSETTLED);
   free (snap->l1);
+
+  LOCK_FOR_BLOCK (&l2->lock);
+  l2->nr_taken = 0;
 }
