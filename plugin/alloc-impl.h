@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What alloc.c, quarantine.c and allocpack.c share.  No other file includes this.
+ * What alloc.c, allocidle.c, quarantine.c and allocpack.c share.  No other file includes this.
  */
 
 #ifndef QCOW2_ALLOC_IMPL_H
@@ -21,6 +21,8 @@ struct alloc_frees {
   uint64_t stamp;               /* grace stamp, when it is waiting */
 };
 
+#define ALLOC_ITEM_BYTES 48     /* with what malloc adds */
+
 struct list { struct alloc_frees *head, *tail; };
 
 struct alloc {
@@ -35,10 +37,15 @@ struct alloc {
 
   pthread_mutex_t lock;         /* guards all that follows */
 
-  struct freeset zeroed, stale; /* idle */
+  struct map *map;              /* whose memory is counted and shared; or NULL */
+  uint64_t charged;             /* bytes counted in it */
+  struct freeset zeroed, stale; /* idle: allocidle.c */
+  size_t max_idle;              /* runs in both */
+  uint64_t scan, scan_end;
+  uint64_t again, again_end;    /* to be scanned after that; equal: nothing */
+  uint64_t forgotten;           /* clusters */
   struct freeset held;          /* waiting: hidden from the scan */
   bool held_failed;             /* held is not complete: no more scan */
-  uint64_t scan, scan_end;
 
   uint64_t bump, bump_end;      /* the reserve */
   uint64_t settled_end;
@@ -60,6 +67,8 @@ struct alloc {
   struct list waiting;          /* for its grace period, in order of stamps */
   unsigned reaping;             /* threads that have taken some out of waiting */
   uint64_t quarantined;         /* clusters in all of these and in checkpoints */
+  size_t freed_items;           /* in all of these */
+  size_t pending_items;         /* of them: in pending */
 
   struct alloc_stats stats;
 };
@@ -91,17 +100,39 @@ free_items (struct alloc_frees *item)
 extern int alloc_check_no_metadata (struct alloc *, uint64_t first, uint64_t n,
                                     const char *what);
 
-/* Puts a run into an idle set; with the lock held.  If there is no memory for it, it
- * is forgotten until the next open. */
-extern void alloc_add_idle (struct alloc *, uint64_t first, uint64_t n,
-                            bool zeroed);
-
 /* As alloc_reserve, with the lock held and not counted in the statistics.  Returns 1
  * (they were idle), 2 (they come from the reserve) or -1. */
 extern int alloc_take (struct alloc *, uint64_t n, struct alloc_run *);
 /* Clusters that nobody ever used lose their count; with the lock held. */
 extern void alloc_drop_run (struct alloc *, uint64_t first, uint64_t n,
                             bool zeroed);
+
+/* --- allocidle.c; with the lock held --- */
+
+/* Puts a run into an idle set.  If there are too many runs, or no memory for it, a
+ * run is forgotten until the scan finds it. */
+extern void alloc_add_idle (struct alloc *, uint64_t first, uint64_t n,
+                            bool zeroed);
+/* After runs or items have come or gone: counts their memory anew. */
+extern void alloc_charge (struct alloc *);
+/* How many clusters are idle or forgotten, about. */
+extern uint64_t alloc_idle_clusters (const struct alloc *);
+
+/* Takes up to N clusters: from the lowest idle run of at least LEAST clusters, or from the
+ * longest one if that has LEAST.  1 if there was one, 0, or -1. */
+extern int alloc_take_idle (struct alloc *, uint64_t least, uint64_t n,
+                            struct alloc_run *);
+extern int alloc_take_longest (struct alloc *, uint64_t least, uint64_t n,
+                               struct alloc_run *);
+
+/* One step of the scan: what is free in the next refcount block becomes idle.
+ * 1 if it went on, 0 if it is over or pauses, or -1. */
+extern int alloc_scan_step (struct alloc *);
+
+/* The clusters from END on are no longer in the file, nor in the sets. */
+extern void alloc_idle_cut (struct alloc *, uint64_t end);
+/* Frees all sets. */
+extern void alloc_idle_close (struct alloc *);
 
 /* --- quarantine.c; with the lock held --- */
 

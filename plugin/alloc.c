@@ -14,13 +14,8 @@
  *   the file is made long enough.  They have never been used and lie past the
  *   old end of the file, so they read as zeros.  Below settled_end this, and
  *   their counts, are durable.  A crash leaks no more than the reserve.
- * - Idle: clusters whose count is 0 in memory, in two sets: those that read as zeros
- *   (punched, or never written) and stale ones.
- * - Scan: a cursor goes once over the counts that the file had when it was opened and
- *   puts what is free into the stale set: one refcount block per
- *   allocation at most, only when idle clusters don't do, and only while there are not
- *   too many runs.  It passes by what is waiting or idle already: their counts
- *   are 0 as well.
+ * - Idle: clusters whose count is 0 in memory, and a scan of the refcounts for those that
+ *   we don't know (allocidle.c).
  *
  * Which one serves a request for N clusters?  The first of:
  *   1. the lowest idle run that has room for all of it, zeroed ones first;
@@ -35,7 +30,7 @@
  * before it is punched; and its counts must be exactly what we think.
  *
  * What is freed or given back is never lost for lack of memory: what can't be
- * put into the idle set has a count of 0 in the file and is found at the next open.
+ * put into the idle sets has a count of 0, by which a scan finds it.
  *
  * Locks: `lock' guards everything that changes.  It is held during reads of refcount
  * blocks and when the file is made longer or shorter, never during punches.
@@ -64,8 +59,8 @@
 #define TABLE_RUN ALLOC_TABLE_SPACE
 /* Shorter idle runs are not worth splitting a larger request for. */
 #define MIN_FRAGMENT 16
-/* The scan pauses while there are this many stale runs (about 64 bytes each). */
-#define MAX_SCANNED_RUNS 65536
+/* Runs of idle clusters that are known at a time, FREESET_RUN_BYTES each. */
+#define MAX_IDLE_RUNS 65536
 
 static uint64_t
 min_batch (const struct alloc *a)
@@ -104,6 +99,7 @@ alloc_open (struct hostfile *file, unsigned cluster_bits,
     a->bump = max64 (a->bump, div_up (a->open_size, UINT64_C (1) << a->bits));
   a->bump_end = a->settled_end = a->bump;
   a->batch = min_batch (a);
+  a->max_idle = MAX_IDLE_RUNS;
   return a;
 }
 
@@ -112,9 +108,7 @@ alloc_close (struct alloc *a)
 {
   if (a == NULL)
     return;
-  freeset_clear (&a->zeroed);
-  freeset_clear (&a->stale);
-  freeset_clear (&a->held);
+  alloc_idle_close (a);
   free_items (a->rooms);
   free_items (a->pending.head);
   free_items (a->waiting.head);
@@ -140,14 +134,6 @@ alloc_check_no_metadata (struct alloc *a, uint64_t first, uint64_t n,
   return -1;
 }
 
-void
-alloc_add_idle (struct alloc *a, uint64_t first, uint64_t n, bool zeroed)
-{
-  if (freeset_add (zeroed ? &a->zeroed : &a->stale, first, n) == -1)
-    nbdkit_debug ("%s: no memory to reuse %" PRIu64 " clusters at %" PRIu64,
-                  hostfile_path (a->file), n, first << a->bits);
-}
-
 /* Called back by refcount_dec. */
 static void
 became_stale (void *opaque, uint64_t first, uint64_t n)
@@ -162,96 +148,6 @@ became_zeroed (void *opaque, uint64_t first, uint64_t n)
 }
 
 /* --- taking clusters: all with the lock held --- */
-
-/* Takes up to N clusters from the run that begins at FIRST. */
-static int
-take_idle (struct alloc *a, struct freeset *set, uint64_t first, uint64_t n,
-           struct alloc_run *run)
-{
-  if (alloc_check_no_metadata (a, first, n, "allocated") == -1 ||
-      refcount_claim (a->refcounts, first, n) == -1)
-    return -1;
-  freeset_remove (set, first, n);       /* from its start: can't fail */
-  *run = (struct alloc_run) {
-    .host = first << a->bits, .clusters = n, .zeroed = set == &a->zeroed,
-  };
-  return 1;
-}
-
-/* From an idle run of at least LEAST clusters: 1 if there was one, 0, or -1. */
-static int
-try_idle (struct alloc *a, uint64_t least, uint64_t n, struct alloc_run *run)
-{
-  uint64_t first, len;
-
-  if (freeset_find (&a->zeroed, least, &first, &len))
-    return take_idle (a, &a->zeroed, first, min64 (n, len), run);
-  if (freeset_find (&a->stale, least, &first, &len))
-    return take_idle (a, &a->stale, first, min64 (n, len), run);
-  return 0;
-}
-
-/* From the longest idle run if that has LEAST clusters. */
-static int
-try_longest (struct alloc *a, uint64_t least, uint64_t n,
-             struct alloc_run *run)
-{
-  const uint64_t longest = max64 (freeset_longest (&a->zeroed),
-                                  freeset_longest (&a->stale));
-
-  if (longest == 0 || longest < least)
-    return 0;
-  return try_idle (a, min64 (longest, n), n, run);
-}
-
-/* The first part of [from, to) that we know already, though its count is 0; or
- * nothing, at TO.
- */
-static void
-next_known (struct alloc *a, uint64_t from, uint64_t to, uint64_t *first,
-            uint64_t *len)
-{
-  const struct freeset *sets[] = { &a->zeroed, &a->stale, &a->held };
-  uint64_t f, l;
-
-  *first = to;
-  *len = 0;
-  for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++)
-    if (freeset_next (sets[i], from, to, &f, &l) && f < *first) {
-      *first = f;
-      *len = l;
-    }
-}
-
-/* One step of the scan: what is free in the next refcount block becomes idle.
- * 1 if it went on, 0 if it is over or pauses, or -1.
- */
-static int
-scan_step (struct alloc *a)
-{
-  const uint64_t per_block = refcount_block_clusters (a->refcounts);
-  const uint64_t limit = min64 (a->scan_end,
-                                round_down (a->scan, per_block) + per_block);
-  uint64_t first, n, known, len;
-  int r;
-
-  if (a->held_failed || a->scan >= a->scan_end ||
-      a->stale.runs >= MAX_SCANNED_RUNS)
-    return 0;
-  while (a->scan < limit && a->stale.runs < MAX_SCANNED_RUNS) {
-    r = refcount_find_free (a->refcounts, a->scan, limit, UINT64_MAX,
-                            &first, &n, &a->scan);
-    if (r == -1)
-      return -1;
-    for (const uint64_t end = first + n; r == 1 && first < end;
-         first = known + len) {
-      next_known (a, first, end, &known, &len);
-      if (known > first)
-        alloc_add_idle (a, first, known - first, false);
-    }
-  }
-  return 1;
-}
 
 /* Makes sure that the file reaches to the end of cluster END - 1. */
 static int
@@ -346,10 +242,10 @@ take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
   if (a->bump < a->bump_end)
     return take_reserve (a, n, run);
   do {
-    r = try_longest (a, 1, n, run);
+    r = alloc_take_longest (a, 1, n, run);
     if (r != 0)
       return r;
-    r = scan_step (a);
+    r = alloc_scan_step (a);
   } while (r == 1);
   errno = r == 0 ? ENOSPC : errno;      /* reported by who tried to grow */
   return -1;
@@ -364,18 +260,18 @@ alloc_take (struct alloc *a, uint64_t n, struct alloc_run *run)
   uint64_t least;
   int r;
 
-  r = try_idle (a, n, n, run);
+  r = alloc_take_idle (a, n, n, run);
   if (r != 0)
     return r;
-  if (scan_step (a) == -1)
+  if (alloc_scan_step (a) == -1)
     return -1;
-  r = try_idle (a, n, n, run);
+  r = alloc_take_idle (a, n, n, run);
   if (r != 0)
     return r;
 
-  least = (a->zeroed.clusters + a->stale.clusters) > a->bump / 8
+  least = alloc_idle_clusters (a) > a->bump / 8
     ? 1 : min64 (n, MIN_FRAGMENT);
-  r = try_longest (a, least, n, run);
+  r = alloc_take_longest (a, least, n, run);
   if (r != 0)
     return r;
 
@@ -558,7 +454,7 @@ alloc_trim_file (struct alloc *a)
     a->bump = a->bump_end = end;
     a->settled_end = min64 (a->settled_end, end);
     a->top_mark = min64 (a->top_mark, end);     /* a reader's flush may be under way */
-    a->scan_end = min64 (a->scan_end, end);
+    alloc_idle_cut (a, end);
   }
   return 0;
 }

@@ -12,6 +12,7 @@
 
 #include "grace.h"
 #include "hostfile.h"
+#include "map.h"
 #include "overlap.h"
 #include "refcount.h"
 
@@ -35,6 +36,13 @@ struct alloc_stats { uint64_t allocated, freed, punched, extended; };
 extern struct alloc *alloc_open (struct hostfile *, unsigned cluster_bits,
                                  struct refcounts *, struct overlap *,
                                  struct grace *, bool discard);
+/* What it knows of free clusters is counted in the map's memory, and an eighth of the image's
+ * share of that is the limit, ALLOC_LEAST_IDLE bytes at least.  Before the first use;
+ * the map must outlive it. */
+#define ALLOC_LEAST_IDLE (UINT64_C (256) << 10)
+extern void alloc_set_memory (struct alloc *, struct map *);
+/* Tests: no more than that many runs of free clusters are known at a time. */
+extern void alloc_set_max_idle (struct alloc *, size_t runs);
 /* Frees memory only; see alloc_give_back. */
 extern void alloc_close (struct alloc *);
 
@@ -73,6 +81,8 @@ extern void alloc_free_end (struct alloc *, unsigned unused);
 
 /* Bytes handed over and not yet released. */
 extern uint64_t alloc_quarantined (struct alloc *);
+/* Are they so many, in bytes or in runs, that a checkpoint should release some? */
+extern bool alloc_wants_release (struct alloc *);
 
 /* --- for the checkpoint --- */
 

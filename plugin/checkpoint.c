@@ -51,9 +51,6 @@
 #include "cleanup.h"
 #include "report.h"
 
-/* Freed but not released: this much makes checkpoint_relieve act. */
-#define QUARANTINE_LIMIT (UINT64_C (128) << 20)
-
 struct checkpoint {
   struct hostfile *file;
   struct hostfile *data;        /* external data file; or NULL */
@@ -291,7 +288,7 @@ void
 checkpoint_relieve (struct checkpoint *ck)
 {
   if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
-      alloc_quarantined (ck->alloc) > QUARANTINE_LIMIT)
+      alloc_wants_release (ck->alloc))
     flush_once (ck);
   alloc_reap (ck->alloc);
 }

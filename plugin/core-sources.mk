@@ -7,6 +7,7 @@ core_sources = \
 	%reldir%/alloc-impl.h \
 	%reldir%/alloc.c \
 	%reldir%/alloc.h \
+	%reldir%/allocidle.c \
 	%reldir%/allocpack.c \
 	%reldir%/backlink.c \
 	%reldir%/backlink.h \

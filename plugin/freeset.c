@@ -5,7 +5,8 @@
  * Neighbouring clusters are one run; no two runs touch.  The runs are the nodes of
  * a treap (a search tree by first cluster, a heap by random priority, so that it
  * stays balanced on average).  Each node knows the longest run below it, which
- * leads straight to the lowest run that is long enough.
+ * leads straight to the lowest run that is long enough, and the shortest, which is the
+ * first to be forgotten when there are too many.
  *
  * Everything costs O(log runs).  Changes are made by splitting the tree at a cluster
  * number and merging the parts again.
@@ -23,7 +24,7 @@
 struct freeset_node {
   struct freeset_node *left, *right;
   uint64_t first, n;            /* the run */
-  uint64_t longest;             /* run in this subtree */
+  uint64_t longest, shortest;   /* runs in this subtree */
   uint32_t priority;
 };
 
@@ -31,6 +32,12 @@ static uint64_t
 longest (const struct freeset_node *t)
 {
   return t ? t->longest : 0;
+}
+
+static uint64_t
+shortest (const struct freeset_node *t)
+{
+  return t ? t->shortest : UINT64_MAX;
 }
 
 static uint64_t
@@ -43,6 +50,7 @@ static void
 update (struct freeset_node *t)
 {
   t->longest = max64 (t->n, max64 (longest (t->left), longest (t->right)));
+  t->shortest = min64 (t->n, min64 (shortest (t->left), shortest (t->right)));
 }
 
 /* Runs that begin before KEY go to *L, the others to *R. */
@@ -247,6 +255,20 @@ uint64_t
 freeset_longest (const struct freeset *s)
 {
   return longest (s->root);
+}
+
+bool
+freeset_shortest (const struct freeset *s, uint64_t *first, uint64_t *len)
+{
+  const struct freeset_node *t = s->root;
+
+  if (t == NULL)
+    return false;
+  while (t->n > t->shortest)
+    t = shortest (t->left) == t->shortest ? t->left : t->right;
+  *first = t->first;
+  *len = t->n;
+  return true;
 }
 
 bool

@@ -12,6 +12,9 @@
 
 struct freeset_node;
 
+/* What a run takes, with what malloc adds. */
+#define FREESET_RUN_BYTES 64
+
 struct freeset {                /* all zeros is the empty set */
   struct freeset_node *root;
   uint64_t clusters;            /* how many there are */
@@ -32,6 +35,9 @@ extern bool freeset_find (const struct freeset *, uint64_t n,
                           uint64_t *first, uint64_t *len);
 /* Length of the longest run, 0 if the set is empty. */
 extern uint64_t freeset_longest (const struct freeset *);
+/* One of the shortest runs.  False if the set is empty. */
+extern bool freeset_shortest (const struct freeset *, uint64_t *first,
+                              uint64_t *len);
 /* The lowest run, cut to [from, to), that has clusters in it. */
 extern bool freeset_next (const struct freeset *, uint64_t from, uint64_t to,
                           uint64_t *first, uint64_t *len);

@@ -37,6 +37,12 @@ extern struct map *map_new (uint64_t limit);
 extern void map_free (struct map *);  /* all its spaces are freed with it */
 extern void map_get_stats (struct map *, struct map_stats *);
 
+/* Others hold memory for spaces of the map: BYTES more; less if that is negative (it wraps).  It counts as the
+ * map's own, so slices make room for it. */
+extern void map_hold (struct map *, uint64_t bytes);
+/* What each space that is edited may have of the limit. */
+extern uint64_t map_share (const struct map *);
+
 struct map_ops {
   /* Fills one slice: calls map_fill_add for consecutive units from 0 until all units
    * of the slice are covered.  Called with no lock held; two calls for one slice never

@@ -84,6 +84,20 @@ map_discharge (struct map *map, void *block)
   atomic_fetch_sub (&map->fixed, cost);
 }
 
+void
+map_hold (struct map *map, uint64_t bytes)
+{
+  atomic_fetch_add (&map->fixed, bytes);
+  raise_to (&map->peak, atomic_fetch_add (&map->bytes, bytes) + bytes);
+}
+
+uint64_t
+map_share (const struct map *map)
+{
+  return map->limit / max64 (atomic_load_explicit (&map->editable,
+                                                   memory_order_relaxed), 1);
+}
+
 static bool
 is_evictable (const struct map_slice *s)
 {

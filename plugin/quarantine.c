@@ -29,8 +29,12 @@
 #include <stdlib.h>
 
 #include "alloc-impl.h"
+#include "bytes.h"
 #include "cleanup.h"
 #include "report.h"
+
+/* So many bytes that were freed and not yet released make a checkpoint worth while. */
+#define QUARANTINE_LIMIT (UINT64_C (128) << 20)
 
 int
 alloc_free_begin (struct alloc *a, unsigned n)
@@ -88,6 +92,9 @@ alloc_free_run (struct alloc *a, uint64_t host, uint64_t clusters)
   room->first = first;
   room->n = clusters;
   list_append (&a->pending, room);
+  a->pending_items++;
+  a->freed_items++;
+  alloc_charge (a);
 }
 
 void
@@ -106,6 +113,17 @@ alloc_quarantined (struct alloc *a)
   return a->quarantined << a->bits;
 }
 
+bool
+alloc_wants_release (struct alloc *a)
+{
+  const uint64_t most = a->map ? max64 (map_share (a->map) / 16, ALLOC_LEAST_IDLE)
+                               : UINT64_MAX;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  return a->quarantined << a->bits > QUARANTINE_LIMIT ||
+         a->pending_items * ALLOC_ITEM_BYTES > most;
+}
+
 struct alloc_frees *
 alloc_take_frees (struct alloc *a)
 {
@@ -114,6 +132,7 @@ alloc_take_frees (struct alloc *a)
 
   frees = a->pending.head;
   a->pending.head = a->pending.tail = NULL;
+  a->pending_items = 0;
   return frees;
 }
 
@@ -153,8 +172,10 @@ became_free (void *opaque, uint64_t first, uint64_t n)
     a->held_failed = true;
   item = f->spare;
   f->spare = NULL;
-  if (item == NULL)
+  if (item == NULL) {
     item = malloc (sizeof *item);
+    a->freed_items += item != NULL;
+  }
   if (item == NULL)
     /* Free in the file, unknown to us: only the scan could hand them out too early. */
     a->held_failed = true;
@@ -180,8 +201,9 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
   LOCK_FOR_BLOCK (&a->lock);
 
   if (!ok) {
+    a->pending_items++;
     for (item = frees; item->next; item = item->next)
-      ;
+      a->pending_items++;
     item->next = a->pending.head;
     if (a->pending.head == NULL)
       a->pending.tail = item;
@@ -200,14 +222,17 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
       a->quarantined -= n - f.clusters;
     else if (errno == ENOMEM) {
       list_append (&a->pending, item);  /* the next checkpoint will do */
+      a->pending_items++;
       continue;
     }
     else {
       err = errno;              /* reported; they are leaked */
       a->quarantined -= n;
     }
+    a->freed_items -= f.spare != NULL;
     free (f.spare);
   }
+  alloc_charge (a);
   if (f.corrupt)
     err = EUCLEAN;
   if (err == 0)
@@ -278,6 +303,7 @@ alloc_reap (struct alloc *a)
         alloc_add_idle (a, items->first, items->n, zeroed);
       a->quarantined -= items->n;
       a->stats.punched += zeroed ? items->n : 0;
+      a->freed_items--;
     }
     corrupt |= bad;
     free (items);
@@ -285,6 +311,7 @@ alloc_reap (struct alloc *a)
   {
     LOCK_FOR_BLOCK (&a->lock);
     a->reaping--;
+    alloc_charge (a);
   }
   if (!corrupt)
     return 0;

@@ -177,6 +177,7 @@ disk_become_writable (struct disk *d)
                          d->grace, d->options.discard);
   if (w->alloc == NULL)
     goto error;
+  alloc_set_memory (w->alloc, d->map);
   l2_set_alloc (w->l2, w->alloc);
   w->inflight = inflight_new ();
   if (w->inflight == NULL)

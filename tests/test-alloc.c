@@ -295,6 +295,8 @@ test_model (unsigned cluster_bits, unsigned order, bool discard)
 
   create_image (cluster_bits, order);
   open_image (discard, &hooks);
+  if (rng_below (&rng, 2))
+    alloc_set_max_idle (alloc, 1 + rng_below (&rng, 20));
   reset_model ();
   for (int i = 0; i < 3000; i++)
     random_step ();
@@ -315,12 +317,13 @@ test_model (unsigned cluster_bits, unsigned order, bool discard)
 
 /* Freed and allocated again for a long time: the file stays near what is in use. */
 static void
-test_growth (unsigned cluster_bits, unsigned order)
+test_growth (unsigned cluster_bits, unsigned order, size_t max_idle)
 {
   uint64_t live, limit;
 
   create_image (cluster_bits, order);
   open_image (true, &hooks);
+  alloc_set_max_idle (alloc, max_idle);
   reset_model ();
   for (int round = 0; round < 300; round++) {
     for (live = 0; live < 4000; ) {
@@ -378,6 +381,51 @@ test_holes (void)
   CHECK (hostfile_size (file) == size);
   CHECK (alloc_reserve (alloc, 8, &run) == 0);
   CHECK (run.clusters == 8 && run.zeroed && run.host >= size);
+  close_image ();
+}
+
+static void
+release (const struct alloc_run *run)
+{
+  CHECK (alloc_free_begin (alloc, 1) == 0);
+  alloc_free_run (alloc, run->host, run->clusters);
+  set_state (run, OWNED, PENDING);
+}
+
+/* Of more holes than may be known each is found in the session that made it, and the
+ * longest is known at once. */
+static void
+test_forgotten (void)
+{
+  struct alloc_run run, last;
+  unsigned beyond = 0;
+
+  create_image (9, 4);
+  open_image (true, &hooks);
+  alloc_set_max_idle (alloc, 10);
+  reset_model ();
+  for (int i = 0; i < 2000; i++) {
+    CHECK (alloc_reserve (alloc, 1, &run) == 0);
+    handed_out (&run, OWNED);
+  }
+  CHECK (alloc_reserve (alloc, 20, &last) == 0);
+  handed_out (&last, OWNED);
+  for (size_t i = 0; i < 1000; i++)
+    release (&runs[i * 2]);
+  release (&last);
+  checkpoint (true);
+  CHECK (alloc_reap (alloc) == 0);
+
+  CHECK (alloc_reserve (alloc, last.clusters, &run) == 0);
+  CHECK (run.host == last.host && run.clusters == last.clusters);
+  handed_out (&run, OWNED);
+  for (int i = 0; i < 1000; i++) {
+    CHECK (alloc_reserve (alloc, 1, &run) == 0);
+    beyond += run.host > last.host;
+    handed_out (&run, OWNED);
+  }
+  /* The end of a refcount block may have no hole; and there are ends of reserves. */
+  CHECK (beyond < 100);
   close_image ();
 }
 
@@ -636,10 +684,12 @@ main (void)
   test_trim ();
   test_enospc ();
   test_holes ();
+  test_forgotten ();
   test_model (16, 4, true);
   test_model (12, 4, false);
   test_model (9, 6, true);
-  test_growth (12, 4);
+  test_growth (12, 4, SIZE_MAX);
+  test_growth (12, 4, 5);
   test_threads ();
 
   image_end ();
