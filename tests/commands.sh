@@ -78,11 +78,48 @@ plain_units ()
 pod_units ()
 {
   awk '
-    /^=(head1|head2|item) / { title = $0; sub (/^=[a-z0-9]+ +/, "", title); said = 0 }
+    /^=(head1|head2|item) / { title = $0; sub (/^=[a-z0-9]+ +/, "", title) }
+    /^=head/ { section = title }
+    /^=back/ { title = section }
     /^ / && title != "SYNOPSIS" {
-      if (!said) print "= " title
-      said = 1
+      if (title != printed) print "= " title
+      printed = title
       print substr ($0, 2) }' "$1"
+}
+
+# --- The files that they name, and what became of them.
+
+# make_files: disk.qcow2, and its contents in disk.raw and then.raw.
+make_files ()
+{
+  make_image disk.qcow2 1G
+  qemu-io -f qcow2 -c 'write -P 1 0 8M' -c 'write -P 2 500M 1M' disk.qcow2
+  qemu-img convert -f qcow2 -O raw disk.qcow2 then.raw
+  cp --sparse=always then.raw disk.raw
+}
+
+# same IMAGE RAW: do they hold the same disk?
+same ()
+{
+  qemu-img compare -f qcow2 -F raw "$1" "$2"
+}
+
+# same_raw RAW RAW
+same_raw ()
+{
+  qemu-img compare -f raw -F raw "$1" "$2"
+}
+
+# virtual_size IMAGE
+virtual_size ()
+{
+  qemu-img info -f qcow2 "$1" | sed -n 's/^virtual size:.*(\([0-9]*\) bytes)$/\1/p'
+}
+
+# served ARGUMENT...: may nbdkit serve the image?
+served ()
+{
+  "$NBDKIT" -U - "$@" --run true
 }
 
 # --- Running them.
