@@ -15,7 +15,7 @@
 #include "map.h"
 #include "pack.h"
 
-#define MAP_SHARDS 64           /* a power of two */
+#define MAP_SHARDS 64           /* a power of two, and the bits of map.ripe */
 
 enum slice_form {
   SLICE_EMPTY,          /* being loaded for the first time */
@@ -51,8 +51,10 @@ struct map_slice {
   uint8_t form;                 /* enum slice_form */
   bool busy;                    /* somebody is about to change the form, with no lock
                                    held: only they may do so, or remove it */
-  bool evictable;               /* counted as such: see map_account */
+  bool evictable;               /* is in the shard's queue: see map_account */
   bool referenced;              /* since the hand came by */
+  /* What a hit needs ends here. */
+  struct map_slice *queue_next, *queue_prev;
 };
 
 struct shard {
@@ -63,7 +65,8 @@ struct shard {
   unsigned nr_buckets;          /* 0 or a power of two */
   unsigned nr_slices;
   /* What a hit needs ends here, after one cache line. */
-  unsigned hand;                /* bucket that reclaim looks at next */
+  struct map_slice *queue_head; /* the evictable ones: the hand points to the head */
+  struct map_slice *queue_tail;
   uint64_t misses, peeks, evictions, packs;
   uint64_t claims;              /* slices that somebody was about to make raw, ever */
   pthread_cond_t changed;       /* some slice is no longer busy */
@@ -76,11 +79,12 @@ struct map {
   atomic_uint_fast64_t bytes, peak;
   atomic_uint_fast64_t fixed;      /* of bytes: what is no slice */
   atomic_uint_fast64_t largest;    /* bytes of the largest slice yet */
-  atomic_uint_fast64_t evictable;  /* of bytes */
+  _Atomic uint64_t ripe;           /* bit I: shard I has evictable slices */
   atomic_uint_fast64_t buckets;    /* of all shards */
   atomic_uint_fast64_t dirty;      /* bytes of raw slices, of all spaces */
   atomic_uint_fast64_t editable;   /* spaces with a raw form */
   atomic_uint hand;             /* shard that reclaim looks at next */
+  atomic_uint_fast64_t looks;   /* slices that reclaim has looked at, ever */
 
   pthread_mutex_t lock;         /* guards the two below; taken alone */
   struct map_space *spaces;
@@ -136,8 +140,8 @@ extern struct map_slice *map_insert (struct shard *, struct map_space *,
 extern void map_not_busy (struct shard *, struct map_slice *);
 extern void map_give_up (struct shard *, struct map_slice *);
 
-/* Takes out the slice that LINK, in its bucket, points to. */
-extern void map_unlink (struct shard *, struct map_slice **link);
+/* Takes the slice out of its bucket. */
+extern void map_unlink (struct shard *, struct map_slice *);
 
 /* --- map.c: with no lock held --- */
 

@@ -147,10 +147,12 @@ map_insert (struct shard *shard, struct map_space *space, uint64_t index)
 }
 
 void
-map_unlink (struct shard *shard, struct map_slice **link)
+map_unlink (struct shard *shard, struct map_slice *s)
 {
-  struct map_slice *s = *link;
+  struct map_slice **link = bucket_of (shard, s->space, s->index);
 
+  while (*link != s)
+    link = &(*link)->next;
   *link = s->next;
   shard->nr_slices--;
   map_account_gone (s);
@@ -167,11 +169,7 @@ map_not_busy (struct shard *shard, struct map_slice *s)
 void
 map_give_up (struct shard *shard, struct map_slice *s)
 {
-  struct map_slice **link = bucket_of (shard, s->space, s->index);
-
-  while (*link != s)
-    link = &(*link)->next;
-  map_unlink (shard, link);
+  map_unlink (shard, s);
   pthread_cond_broadcast (&shard->changed);
 }
 
@@ -455,6 +453,7 @@ map_get_stats (struct map *map, struct map_stats *stats)
     stats->evictions += shard->evictions;
     stats->packs += shard->packs;
   }
+  stats->looks = atomic_load (&map->looks);
   stats->bytes = atomic_load (&map->bytes);
   stats->peak_bytes = atomic_load (&map->peak);
 }
@@ -511,7 +510,7 @@ take_out (struct shard *shard, const struct map_space *space)
         goto again;
       }
       assert (s->form != SLICE_RAW || s->raw->pins == 0);
-      map_unlink (shard, b);
+      map_unlink (shard, s);
       s->next = gone;
       gone = s;
     }

@@ -25,6 +25,7 @@ struct map_fill;        /* collects the runs of a slice being loaded */
 struct map_stats {
   uint64_t hits, misses, evictions, packs;
   uint64_t peeks;               /* misses that read a few entries only */
+  uint64_t looks;               /* slices looked at for evictions and packs */
   uint64_t bytes, peak_bytes;   /* memory held */
 };
 

@@ -6,21 +6,23 @@
  *
  * map.bytes counts what is really held, with what malloc adds: every block is counted
  * when it gets its place in the map.  Whoever goes beyond the limit reclaims: a hand
- * goes round the shards, and in each shard round the buckets.  It packs raw
- * slices, forgives packed ones that were used since it came by last, and evicts the
- * others (CLOCK).  It takes the lock of one shard at a time, for a few buckets; packing
+ * goes round the shards, and in each shard round the slices that are evictable.  It packs
+ * raw slices, forgives packed ones that were used since it came by last, and evicts the
+ * others (CLOCK).  It takes the lock of one shard at a time, for a few slices; packing
  * and freeing is done without it.
  *
  * However low the limit is, what the two largest slices so far needed stays (but no
  * more than MOST_LEAST: what slices need is up to the image).  Without that each
  * look-up would read.
  *
- * Slices that are pinned, dirty, being written or busy are not evictable.
- * map.evictable counts the bytes of the others, so that nobody searches in vain when
- * there are only dirty ones.
+ * Slices that are pinned, dirty, being written or busy are not evictable.  The others
+ * of a shard are in its queue, in the order in which the hand will come to them, and
+ * map.ripe says which shards have any.  So however many slices can't go, nobody
+ * looks at them: a look evicts, packs, or takes back the mark of a hit.
  *
- * Locks: the counters are atomic, and exact whenever nobody is at work.  Deciding by a
- * value that has just changed evicts one slice more or less, which is harmless.
+ * Locks: queues are guarded by the shard's lock, and so is the shard's bit of ripe.  The
+ * counters are atomic, and exact whenever nobody is at work.  Deciding by a value that
+ * has just changed evicts one slice more or less, which is harmless.
  */
 
 #include <config.h>
@@ -33,7 +35,7 @@
 #include "cleanup.h"
 #include "map-impl.h"
 
-#define SWEEP 32                /* buckets in one go */
+#define SWEEP 32                /* slices in one go */
 #define MOST_LEAST (1u << 20)   /* bytes that are kept, however low the limit */
 
 /* --- counting --- */
@@ -112,22 +114,58 @@ is_evictable (const struct map_slice *s)
   abort ();
 }
 
+/* To where the hand comes last. */
+static void
+enqueue (struct map_slice *s)
+{
+  struct map *map = s->space->map;
+  struct shard *shard = map_shard (s->space, s->index);
+
+  s->queue_next = NULL;
+  s->queue_prev = shard->queue_tail;
+  if (shard->queue_tail)
+    shard->queue_tail->queue_next = s;
+  else {
+    shard->queue_head = s;
+    atomic_fetch_or (&map->ripe, UINT64_C (1) << (shard - map->shards));
+  }
+  shard->queue_tail = s;
+}
+
+static void
+dequeue (struct map_slice *s)
+{
+  struct map *map = s->space->map;
+  struct shard *shard = map_shard (s->space, s->index);
+
+  if (s->queue_prev)
+    s->queue_prev->queue_next = s->queue_next;
+  else
+    shard->queue_head = s->queue_next;
+  if (s->queue_next)
+    s->queue_next->queue_prev = s->queue_prev;
+  else
+    shard->queue_tail = s->queue_prev;
+  if (shard->queue_head == NULL)
+    atomic_fetch_and (&map->ripe, ~(UINT64_C (1) << (shard - map->shards)));
+}
+
 static void
 set_account (struct map_slice *s, uint64_t cost, bool evictable)
 {
   struct map *map = s->space->map;
 
-  if (s->evictable)
-    atomic_fetch_sub (&map->evictable, s->charged);
   if (cost > s->charged)
     charge (map, cost - s->charged);
   else if (cost < s->charged)
     discharge (map, s->charged - cost);
-  if (evictable)
-    atomic_fetch_add (&map->evictable, cost);
   if (cost > atomic_load_explicit (&map->largest, memory_order_relaxed))
     raise_to (&map->largest, cost);
   s->charged = cost;
+  if (evictable && !s->evictable)
+    enqueue (s);
+  else if (!evictable && s->evictable)
+    dequeue (s);
   s->evictable = evictable;
 }
 
@@ -157,7 +195,7 @@ static bool
 over_limit (struct map *map)
 {
   return atomic_load (&map->bytes) > most_bytes (map) &&
-         atomic_load (&map->evictable) > 0;
+         atomic_load (&map->ripe) != 0;
 }
 
 bool
@@ -167,48 +205,46 @@ map_is_full (struct map *map)
     most_bytes (map);
 }
 
-/* Evicts what it can from a few buckets, or until memory is below the limit.  If it
- * meets a raw slice it stops there, makes it busy and returns it in *RAW.  *SEEN
- * counts the buckets looked at since something was found. */
-static void
-sweep (struct map *map, struct shard *shard, uint64_t *seen,
-       struct map_slice **raw)
+/* Evicts what it can of the next few slices, or until memory is below the limit.  If it
+ * meets a raw slice it stops there, makes it busy and returns it; else NULL.  *VAIN
+ * counts the looks since something was found. */
+static struct map_slice *
+sweep (struct map *map, struct shard *shard, uint64_t *vain)
 {
-  struct map_slice *gone = NULL, **b, *s;
+  struct map_slice *gone = NULL, *raw = NULL, *s;
+  unsigned looks;
 
   {
     LOCK_FOR_BLOCK (&shard->lock);
-    const unsigned buckets = min64 (shard->nr_buckets, SWEEP);
 
-    for (unsigned i = 0; i < buckets && *raw == NULL && over_limit (map); i++) {
-      b = &shard->buckets[shard->hand++ & (shard->nr_buckets - 1)];
-      ++*seen;
-      while ((s = *b) != NULL && over_limit (map)) {
-        if (!s->evictable)
-          b = &s->next;
-        else if (s->form == SLICE_RAW) {
-          s->busy = true;
-          map_account (s);
-          *raw = s;
-          *seen = 0;
-          shard->hand--;        /* the rest of this bucket: another time */
-          break;
-        }
-        else if (s->referenced) {
-          s->referenced = false;
-          b = &s->next;
-        }
-        else {
-          map_unlink (shard, b);
-          shard->evictions++;
-          s->next = gone;
-          gone = s;
-          *seen = 0;
-        }
+    for (looks = 0; looks < SWEEP && raw == NULL && over_limit (map); looks++) {
+      s = shard->queue_head;
+      if (s == NULL)
+        break;
+      ++*vain;
+      if (s->form == SLICE_RAW) {
+        s->busy = true;
+        map_account (s);
+        raw = s;
+        *vain = 0;
+      }
+      else if (s->referenced) {
+        s->referenced = false;
+        dequeue (s);
+        enqueue (s);
+      }
+      else {
+        map_unlink (shard, s);
+        shard->evictions++;
+        s->next = gone;
+        gone = s;
+        *vain = 0;
       }
     }
   }                             /* the lock is released here */
+  atomic_fetch_add_explicit (&map->looks, looks, memory_order_relaxed);
   map_free_slices (gone);
+  return raw;
 }
 
 /* Packs a clean raw slice that sweep made busy. */
@@ -239,19 +275,32 @@ pack_raw (struct shard *shard, struct map_slice *s)
     free (s);
 }
 
+/* The next shard in turn that has evictable slices, or had just now. */
+static unsigned
+next_ripe (struct map *map)
+{
+  const unsigned hand = atomic_load (&map->hand);
+  const uint64_t ripe = atomic_load (&map->ripe);
+  const uint64_t ahead = ripe >> hand << hand;
+  const unsigned next = ripe == 0 ? hand
+    : (unsigned) __builtin_ctzll (ahead ? ahead : ripe);
+
+  atomic_store (&map->hand, (next + 1) % MAP_SHARDS);
+  return next;
+}
+
 void
 map_reclaim (struct map *map)
 {
   const int err = errno;
-  uint64_t seen = 0;
+  uint64_t vain = 0;
 
-  /* Twice round, for the first time forgives; and once more, for small shards get more
-   * than their share of looks. */
-  while (over_limit (map) && seen <= 3 * atomic_load (&map->buckets)) {
-    const unsigned i = atomic_fetch_add (&map->hand, 1) % MAP_SHARDS;
-    struct map_slice *raw = NULL;
+  /* Twice round, for the first time forgives; and once more, for short queues get more
+   * than their share of looks.  Then hits are faster than the hand. */
+  while (over_limit (map) && vain <= 3 * atomic_load (&map->buckets)) {
+    const unsigned i = next_ripe (map);
+    struct map_slice *raw = sweep (map, &map->shards[i], &vain);
 
-    sweep (map, &map->shards[i], &seen, &raw);
     if (raw)
       pack_raw (&map->shards[i], raw);
   }

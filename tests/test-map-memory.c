@@ -170,29 +170,27 @@ test_least (void)
   map_free (map);
 }
 
-/* --- how fast? --- */
+/* --- slices with a raw form --- */
 
-#define BENCH_UNITS 512u        /* per slice */
-#define BENCH_SLICES 320u       /* 10 GiB of 64K */
-#define BENCH_LOOKS 10000000u
+#define RAW_UNITS 512u          /* per slice */
 
 /* The raw form: host offsets.  OPAQUE says how many units a run has. */
 static int
-bench_load_raw (void *opaque, uint64_t slice, void *raw)
+load_raw (void *opaque, uint64_t slice, void *raw)
 {
   const unsigned fragment = *(unsigned *) opaque;
   uint64_t *host = raw;
   struct rng rng;
 
   rng_init (&rng, slice, 0);
-  for (unsigned i = 0; i < BENCH_UNITS; i++)
+  for (unsigned i = 0; i < RAW_UNITS; i++)
     host[i] = i % fragment ? host[i - 1] + (1 << 16)
                            : rng_below (&rng, 1 << 20) << 16;
   return 0;
 }
 
 static unsigned
-bench_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
+decode_raw (void *opaque, const void *raw, unsigned unit, unsigned max,
               struct run *run)
 {
   const uint64_t *host = (const uint64_t *) raw + unit;
@@ -208,9 +206,61 @@ bench_decode (void *opaque, const void *raw, unsigned unit, unsigned max,
   return n;
 }
 
-static const struct map_ops bench_ops = {
-  .load_raw = bench_load_raw, .decode = bench_decode
+static const struct map_ops raw_ops = {
+  .load_raw = load_raw, .decode = decode_raw
 };
+
+/* Slices that can't go are in nobody's way, however many they are: most of the time of
+ * those who need memory would be spent looking at them. */
+static void
+test_unevictable (void)
+{
+  const uint64_t dirty = 4096, others = 4096;
+  unsigned fragment = 1;
+  struct map *map = map_new (1 << 20);
+  struct map_space *space;
+  struct map_stats stats;
+  struct map_dirty *items;
+  struct map_slice *s;
+  struct run run;
+  uint64_t made, i;
+  bool barrier;
+  int n;
+
+  CHECK (map);
+  space = map_space_new (map, 16, RAW_UNITS, RAW_UNITS * sizeof (uint64_t),
+                         &raw_ops, &fragment);
+  CHECK (space);
+  for (i = 0; i < dirty; i++) {
+    s = map_pin (space, i);
+    CHECK (s);
+    map_edit_begin (s);
+    map_edit_end (s, true, false);
+    map_unpin (s);
+  }
+  for (; i < dirty + others; i++) {
+    CHECK (map_lookup (space, i * RAW_UNITS << 16, 1, &run) == 0);
+    map_unpin (map_pin (space, i));
+  }
+  map_get_stats (map, &stats);
+  made = stats.evictions + stats.packs;
+  printf ("%" PRIu64 " looks for %" PRIu64 " slices packed or evicted\n",
+          stats.looks, made);
+  CHECK (made >= others);
+  CHECK (stats.looks <= 3 * (made + stats.hits));
+
+  /* And when they can go, they do. */
+  n = map_take_dirty (space, &items, &barrier);
+  CHECK (n == (int) dirty);
+  map_written (space, items, n, true);
+  CHECK (held (map) <= 1 << 20);
+  map_free (map);
+}
+
+/* --- how fast? --- */
+
+#define BENCH_SLICES 320u       /* 10 GiB of 64K */
+#define BENCH_LOOKS 10000000u
 
 struct bench_thread {
   struct map_space *space;
@@ -222,7 +272,7 @@ struct bench_thread {
 static void *
 bench_thread (void *arg)
 {
-  const uint64_t size = (uint64_t) BENCH_SLICES * BENCH_UNITS << 16;
+  const uint64_t size = (uint64_t) BENCH_SLICES * RAW_UNITS << 16;
   struct bench_thread *b = arg;
   struct timespec t0, t1;
   struct run run;
@@ -248,14 +298,14 @@ bench (const char *what, unsigned fragment, bool raw)
   struct run run;
 
   CHECK (map);
-  space = map_space_new (map, 16, BENCH_UNITS, BENCH_UNITS * sizeof (uint64_t),
-                         &bench_ops, &fragment);
+  space = map_space_new (map, 16, RAW_UNITS, RAW_UNITS * sizeof (uint64_t),
+                         &raw_ops, &fragment);
   CHECK (space);
   for (uint64_t i = 0; i < BENCH_SLICES; i++) {
     if (raw)
       map_unpin (map_pin (space, i));
     else
-      CHECK (map_lookup (space, i * BENCH_UNITS << 16, 1, &run) == 0);
+      CHECK (map_lookup (space, i * RAW_UNITS << 16, 1, &run) == 0);
   }
   for (unsigned threads = 1; threads <= 2; threads++) {
     struct bench_thread b[2];
@@ -284,5 +334,6 @@ main (int argc, char *argv[])
   test_density ();
   test_limit ();
   test_least ();
+  test_unevictable ();
   return 0;
 }
