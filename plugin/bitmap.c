@@ -32,6 +32,10 @@
  * Memory: 1/8 of a byte per piece, at most what bitmapdir.c lets through, and only
  * where bits are set (the host gives zeroed pages when they are written).
  *
+ * Who wants to know what a bitmap says (bitmap_freeze) reads up to 512M of bits without
+ * the lock.  That is safe because bits are only ever added: of what was recorded before it
+ * took the lock, the memory has what the file has not.
+ *
  * Locks: `lock' guards the transitions; it is held during their I/O, as nothing else
  * can go on then.  The bits are atomic; who stores them is alone.
  */
@@ -67,7 +71,8 @@ enum cell {
 
 struct bitmap {
   const struct bitmapdir_entry *e;
-  uint64_t *table;              /* as in the file, or as it will be */
+  uint64_t *table;              /* as in the file, or as it will be; changes under
+                                   lock; NULL: not loaded yet */
   bool table_changed;           /* the file's one may be older; under lock */
 
   /* Both NULL while settled.  Written by requests, without a lock. */
@@ -175,6 +180,7 @@ check_counts (struct bitmaps *bs, uint64_t offset, uint64_t bytes)
   return 0;
 }
 
+/* B->table is nobody else's to set, but may be looked at meanwhile (bitmap_freeze). */
 static int
 load_table (struct bitmaps *bs, struct bitmap *b)
 {
@@ -195,6 +201,7 @@ load_table (struct bitmaps *bs, struct bitmap *b)
         check_counts (bs, table[i], bs->h->cluster_size) == -1)
       return -1;
   }
+  LOCK_FOR_BLOCK (&bs->lock);
   b->table = table;
   table = NULL;                 /* not to be freed */
   return 0;
@@ -285,9 +292,9 @@ begin (struct bitmaps *bs)
   return 0;
 }
 
-/* Relaxed will do: nobody looks before the requests have ended.  What is set
- * already is not written again, so that writers of the same piece do not fight for
- * the cache line. */
+/* What is set already is not written again, so that writers of the same piece do not
+ * fight for the cache line.  Who sees a bit set sees that its cell has changed, too:
+ * bitmap_freeze looks only there, perhaps while another request sets the same bits. */
 static void
 set_bits (struct bitmap *b, unsigned cell_bits, uint64_t first, uint64_t last)
 {
@@ -300,13 +307,13 @@ set_bits (struct bitmap *b, unsigned cell_bits, uint64_t first, uint64_t last)
     if (word == last / 64)
       mask &= UINT64_MAX >> (63 - last % 64);
     if ((atomic_load_explicit (&b->bits[word],
-                               memory_order_relaxed) & mask) == mask)
+                               memory_order_acquire) & mask) == mask)
       continue;
-    atomic_fetch_or_explicit (&b->bits[word], mask, memory_order_relaxed);
     if (atomic_load_explicit (&b->cells[word * 64 >> cell_bits],
                               memory_order_relaxed) == UNCHANGED)
       atomic_store_explicit (&b->cells[word * 64 >> cell_bits], CHANGED,
                              memory_order_relaxed);
+    atomic_fetch_or_explicit (&b->bits[word], mask, memory_order_release);
   }
 }
 
@@ -557,34 +564,96 @@ freeze_cell (struct bitmaps *bs, struct dirtyset *set, uint64_t entry,
   return 0;
 }
 
-/* Called with the lock held: nothing is stored meanwhile. */
 static int
-freeze_cells (struct bitmaps *bs, const struct bitmapdir_any *any,
-              const struct bitmap *b, struct dirtyset *set)
+freeze_cells (struct bitmaps *bs, const struct bitmapdir_entry *e,
+              const uint64_t *table, struct dirtyset *set)
 {
   CLEANUP_FREE uint64_t *buf = malloc (bs->h->cluster_size);
   const uint64_t per_cell = bs->h->cluster_size / 8;
-  const uint64_t words = div_up (any->e.bits, 64);
-  struct be64 raw;
-  uint64_t i, first, entry;
+  const uint64_t words = div_up (e->bits, 64);
+  uint64_t i, first;
 
   if (buf == NULL) {
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  for (i = 0, first = 0; first < words; i++, first += per_cell) {
-    if (b && b->table)
-      entry = b->table[i];
-    else if (hostfile_read (bs->file, &raw, sizeof raw,
-                            any->e.table + i * sizeof raw) == -1)
-      return -1;
-    else
-      entry = get64 (raw);
-    if (freeze_cell (bs, set, entry, first, min64 (per_cell, words - first),
+  for (i = 0, first = 0; first < words; i++, first += per_cell)
+    if (freeze_cell (bs, set, table[i], first, min64 (per_cell, words - first),
                      buf) == -1)
       return -1;
-  }
   return 0;
+}
+
+/* The bits that are in memory, where there are any. */
+static void
+freeze_memory (struct bitmaps *bs, const struct bitmap *b, struct dirtyset *set)
+{
+  const uint64_t per_cell = bs->h->cluster_size / 8;
+  const uint64_t words = div_up (b->e->bits, 64);
+  uint64_t i, w;
+
+  if (b->bits == NULL || b->cells == NULL)
+    return;
+  for (i = 0; i < b->e->table_entries; i++)
+    if (atomic_load_explicit (&b->cells[i], memory_order_relaxed) != UNCHANGED)
+      for (w = i * per_cell; w < min64 (words, (i + 1) * per_cell); w++)
+        dirtyset_mark (set, w, atomic_load_explicit (&b->bits[w],
+                                                     memory_order_relaxed));
+}
+
+/* If it is loaded; what it names then are whole cells, and stay the bitmap's. */
+static bool
+copy_table (struct bitmaps *bs, const struct bitmap *b, uint64_t *table)
+{
+  LOCK_FOR_BLOCK (&bs->lock);
+
+  if (b == NULL || b->table == NULL)
+    return false;
+  memcpy (table, b->table, b->e->table_entries * sizeof *table);
+  return true;
+}
+
+/* B: NULL if it follows no changes. */
+static int
+get_table (struct bitmaps *bs, const struct bitmapdir_entry *e,
+           const struct bitmap *b, uint64_t *table)
+{
+  CLEANUP_FREE struct be64 *raw = NULL;
+
+  if (copy_table (bs, b, table))
+    return 0;
+  raw = malloc (e->table_entries * sizeof *raw);
+  if (raw == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  if (hostfile_read (bs->file, raw, e->table_entries * sizeof *raw, e->table) == -1)
+    return -1;
+  for (uint64_t i = 0; i < e->table_entries; i++)
+    table[i] = get64 (raw[i]);
+  /* Did a writer come, so that it may have been written meanwhile? */
+  copy_table (bs, b, table);
+  return 0;
+}
+
+/* First the memory, then the table, then what the table names: what goes from memory to
+ * the file meanwhile is found in one of them. */
+static int
+freeze (struct bitmaps *bs, const struct bitmapdir_entry *e,
+        const struct bitmap *b, struct dirtyset *set)
+{
+  CLEANUP_FREE uint64_t *table = malloc (e->table_entries * sizeof *table);
+
+  if (table == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  if (b) {
+    LOCK_FOR_BLOCK (&bs->lock);
+    freeze_memory (bs, b, set);
+  }
+  return get_table (bs, e, b, table) == -1 ? -1
+    : freeze_cells (bs, e, table, set);
 }
 
 int
@@ -595,7 +664,6 @@ bitmap_freeze (struct bitmaps *bs, size_t i, struct dirtyset **ret)
     any->follower != SIZE_MAX ? &bs->list[any->follower] : NULL;
   char name[PRINTABLE_SIZE (64)];
   struct dirtyset *set;
-  LOCK_FOR_BLOCK (&bs->lock);
 
   if (any->flags & QCOW2_BITMAP_IN_USE) {
     nbdkit_error ("%s: bitmap \"%s\" is inconsistent (in use): who was recording did "
@@ -611,14 +679,10 @@ bitmap_freeze (struct bitmaps *bs, size_t i, struct dirtyset **ret)
     errno = ENOMEM;
     return -1;
   }
-  if (freeze_cells (bs, any, b, set) == -1) {
+  if (freeze (bs, &any->e, b, set) == -1) {
     dirtyset_free (set);
     return -1;
   }
-  if (b && b->bits)
-    for (uint64_t w = 0; w < div_up (any->e.bits, 64); w++)
-      dirtyset_mark (set, w, atomic_load_explicit (&b->bits[w],
-                                                   memory_order_relaxed));
   *ret = set;
   return 0;
 }

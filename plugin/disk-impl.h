@@ -45,6 +45,7 @@ struct disk {
   struct disk_snapshot *served; /* opened so far; list under lock, its elements
                                    don't change */
   struct disk_part *parts;      /* that were asked for; under lock */
+  pthread_cond_t part_filled;   /* or it has failed */
   unsigned writers;             /* connections that may write; under lock */
   bool told_readonly;           /* why_readonly was reported; under lock */
   bool restless;                /* the last quiesce failed; under lock */

@@ -205,6 +205,7 @@ disk_open (const struct disk_options *options, struct disk **ret)
   }
   d->options = *options;
   pthread_mutex_init (&d->lock, NULL);
+  pthread_cond_init (&d->part_filled, NULL);
 
   d->layers = layers_new ();
   if (d->layers == NULL || open_layers (d) == -1)
@@ -306,6 +307,7 @@ disk_close (struct disk *d)
   if (d->grace)
     grace_free (d->grace);
   layers_free (d->layers);
+  pthread_cond_destroy (&d->part_filled);
   pthread_mutex_destroy (&d->lock);
   free (d);
   return r;

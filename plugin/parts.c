@@ -18,8 +18,9 @@
  * Layer 0 is the image itself: the view of it is made anew for each request from the
  * one that is current, so that it follows what is written.
  *
- * Locks: the disk's lock guards the list and the counts of users.  Copying bits is done under
- * it: others come and go when that is done.
+ * Locks: the disk's lock guards the list, the counts of users, and what state a part is
+ * in.  Bits are copied without it, as there may be many: until that is done, only those wait
+ * who want the same bitmap.
  */
 
 #include <config.h>
@@ -42,13 +43,17 @@
 /* Copies of bits, of one disk: as much as its bitmaps may need while they record. */
 #define MAX_FROZEN QCOW2_MAX_BITMAP_BYTES
 
+enum part_state { PART_FILLING, PART_READY, PART_FAILED };
+
 struct disk_part {
   struct disk_part *next;       /* under the disk's lock */
   unsigned users;               /* likewise */
+  enum part_state state;        /* likewise; others wait for d->part_filled */
 
-  /* Constant. */
+  /* Constant once the part is ready. */
   size_t index;                 /* of the layer or the bitmap */
-  struct dirtyset *set;         /* NULL: a layer */
+  bool is_bitmap;               /* else a layer */
+  struct dirtyset *set;         /* of a bitmap */
   struct layers_view *lower;    /* of a layer, alone */
   uint64_t size;
   uint64_t bytes;               /* that SET may hold */
@@ -143,16 +148,19 @@ serve_layer (struct disk *d, size_t i)
   return p;
 }
 
+/* Its bits are not there yet. */
 static struct disk_part *
 serve_bitmap (struct disk *d, size_t i)
 {
   const struct bitmapdir_any *b = bitmap_get (d->bitmaps, i);
+  const uint64_t bytes = dirtyset_bytes (b->e.bits);
+  uint64_t others = 0;
   struct disk_part *p;
-  uint64_t bytes = dirtyset_bytes (b->e.bits);
 
   for (p = d->parts; p; p = p->next)
-    bytes += p->bytes;
-  if (bytes > MAX_FROZEN && d->parts) {
+    others += p->bytes;
+  /* One alone always fits. */
+  if (others > 0 && others + bytes > MAX_FROZEN) {
     nbdkit_error ("%s: more bitmaps are read at the same time than fit in %" PRIu64
                   " bytes", d->options.path, MAX_FROZEN);
     errno = ENOMEM;
@@ -163,13 +171,10 @@ serve_bitmap (struct disk *d, size_t i)
     nbdkit_error ("calloc: %m");
     return NULL;
   }
-  if (bitmap_freeze (d->bitmaps, i, &p->set) == -1) {
-    free (p);
-    return NULL;
-  }
   p->index = i;
+  p->is_bitmap = true;
   p->size = disk_size (d);
-  p->bytes = dirtyset_bytes (b->e.bits);
+  p->bytes = bytes;
   describe_bitmap (b, p->description, sizeof p->description);
   return p;
 }
@@ -200,41 +205,6 @@ find_bitmap (const struct disk *d, const char *name, size_t *i)
   return -1;
 }
 
-struct disk_part *
-disk_open_part (struct disk *d, const char *name)
-{
-  const bool is_layer = begins_with (name, LAYER);
-  const char *rest = name + strlen (is_layer ? LAYER : BITMAP);
-  char text[PRINTABLE_SIZE (64)];
-  struct disk_part *p;
-  size_t i;
-  LOCK_FOR_BLOCK (&d->lock);
-
-  if ((is_layer ? find_layer : find_bitmap) (d, rest, &i) == -1) {
-    printable (rest, strlen (rest), text, sizeof text);
-    if (is_layer)
-      nbdkit_error ("%s: there is no layer \"%s\": there are %u, and the first is 0",
-                    d->options.path, text, layers_count (d->layers));
-    else
-      nbdkit_error ("%s: there is no bitmap \"%s\"%s%s", d->options.path, text,
-                    d->why_bitmaps[0] ? ": " : "", d->why_bitmaps);
-    errno = ENOENT;
-    return NULL;
-  }
-  for (p = d->parts; p; p = p->next)
-    if (p->index == i && (p->set == NULL) == is_layer) {
-      p->users++;
-      return p;
-    }
-  p = is_layer ? serve_layer (d, i) : serve_bitmap (d, i);
-  if (p == NULL)
-    return NULL;
-  p->users = 1;
-  p->next = d->parts;
-  d->parts = p;
-  return p;
-}
-
 static void
 free_part (struct disk_part *p)
 {
@@ -243,19 +213,127 @@ free_part (struct disk_part *p)
   free (p);
 }
 
-void
-disk_close_part (struct disk *d, struct disk_part *p)
+static void
+drop_part (struct disk *d, struct disk_part *p)
 {
   struct disk_part **link;
-  LOCK_FOR_BLOCK (&d->lock);
 
   /* The mappings of a layer are worth keeping, and count as all mappings do. */
-  if (--p->users > 0 || p->set == NULL)
+  if (--p->users > 0 || !p->is_bitmap)
     return;
   for (link = &d->parts; *link != p; link = &(*link)->next)
     ;
   *link = p->next;
   free_part (p);
+}
+
+static struct disk_part *
+find_served (struct disk *d, size_t i, bool is_bitmap)
+{
+  struct disk_part *p;
+
+  for (p = d->parts; p; p = p->next)
+    if (p->index == i && p->is_bitmap == is_bitmap && p->state != PART_FAILED)
+      return p;
+  return NULL;
+}
+
+/* One that is served already, or will be: waits for it.  NULL: the caller has to. */
+static struct disk_part *
+join_part (struct disk *d, size_t i, bool is_bitmap)
+{
+  struct disk_part *p;
+
+  while ((p = find_served (d, i, is_bitmap)) != NULL) {
+    p->users++;
+    while (p->state == PART_FILLING)
+      pthread_cond_wait (&d->part_filled, &d->lock);
+    if (p->state == PART_READY)
+      return p;
+    drop_part (d, p);
+  }
+  return NULL;
+}
+
+/* In the list, with one user. */
+static struct disk_part *
+new_part (struct disk *d, size_t i, bool is_bitmap)
+{
+  struct disk_part *p = is_bitmap ? serve_bitmap (d, i) : serve_layer (d, i);
+
+  if (p == NULL)
+    return NULL;
+  p->state = is_bitmap ? PART_FILLING : PART_READY;
+  p->users = 1;
+  p->next = d->parts;
+  d->parts = p;
+  return p;
+}
+
+/* Takes the lock again only when the bits are there. */
+static struct disk_part *
+fill_part (struct disk *d, struct disk_part *p)
+{
+  const int r = bitmap_freeze (d->bitmaps, p->index, &p->set), err = errno;
+  LOCK_FOR_BLOCK (&d->lock);
+
+  p->state = r == 0 ? PART_READY : PART_FAILED;
+  pthread_cond_broadcast (&d->part_filled);
+  if (r == 0)
+    return p;
+  drop_part (d, p);
+  errno = err;
+  return NULL;
+}
+
+/* Which part has that name?  -1 (reported): none. */
+static int
+find_part (const struct disk *d, const char *name, bool is_bitmap, size_t *i)
+{
+  char text[PRINTABLE_SIZE (64)];
+
+  if ((is_bitmap ? find_bitmap : find_layer) (d, name, i) == 0)
+    return 0;
+  printable (name, strlen (name), text, sizeof text);
+  if (is_bitmap)
+    nbdkit_error ("%s: there is no bitmap \"%s\"%s%s", d->options.path, text,
+                  d->why_bitmaps[0] ? ": " : "", d->why_bitmaps);
+  else
+    nbdkit_error ("%s: there is no layer \"%s\": there are %u, and the first is 0",
+                  d->options.path, text, layers_count (d->layers));
+  errno = ENOENT;
+  return -1;
+}
+
+struct disk_part *
+disk_open_part (struct disk *d, const char *name)
+{
+  const bool is_bitmap = begins_with (name, BITMAP);
+  struct disk_part *p;
+  size_t i;
+
+  {
+    LOCK_FOR_BLOCK (&d->lock);
+
+    if (find_part (d, name + strlen (is_bitmap ? BITMAP : LAYER), is_bitmap,
+                   &i) == -1)
+      return NULL;
+    p = join_part (d, i, is_bitmap);
+    if (p)
+      return p;
+    p = new_part (d, i, is_bitmap);
+    if (p == NULL || p->state == PART_READY)
+      return p;
+  }
+  return fill_part (d, p);
+}
+
+void
+disk_close_part (struct disk *d, struct disk_part *p)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  drop_part (d, p);
 }
 
 void

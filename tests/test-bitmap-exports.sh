@@ -182,3 +182,12 @@ grep 'bitmap "day" is inconsistent (in use)' "$tmp/main.log"
 nbdinfo --list "$uri" > "$tmp/list"
 if grep bitmap: "$tmp/list"; then fail "a void bitmap is listed"; fi
 stop_nbdkit
+
+# The largest bitmap that QEMU can load is shown, also after a layer.
+rm -f "$img"
+make_image "$img" 2T
+qemu-img bitmap --add -g 512 "$img" large
+start_nbdkit "$img"
+nbdinfo --list "$uri" | grep '^export="bitmap:large"'
+nbdinfo --map "$(export_uri bitmap:large)" | grep -E '^ *0 +2199023255552 +3 '
+stop_nbdkit main
