@@ -319,14 +319,17 @@ dir_leave (struct dir *dir, struct dir_image *image)
     if (--image->users > 0)
       return;
     image->state = CLOSING;
+    /* In one step, so that what it has done is counted at any time.  Nobody else uses the
+     * disk: this does not wait. */
+    disk_get_stats (image->disk, &stats);
+    stats.inflated.bytes = 0;   /* it holds nothing any more */
+    disk_add_stats (&dir->closed, &stats);
   }
-  disk_get_stats (image->disk, &stats);
   r = disk_close (image->disk);
   nbdkit_debug ("%s: closed", image->path);
   {
     LOCK_FOR_BLOCK (&dir->lock);
 
-    disk_add_stats (&dir->closed, &stats);
     dir->failed |= r == -1;
     take_out (dir, image);
   }

@@ -151,12 +151,9 @@ get_stats (struct stats *s)
 static int
 publish_stats (void)
 {
-  struct stats s;
+  static struct stats_file file = STATS_FILE_INITIALIZER;
 
-  if (params.stats == NULL)
-    return 0;
-  get_stats (&s);
-  return stats_write (params.stats, &s);
+  return params.stats ? stats_write (&file, params.stats, get_stats) : 0;
 }
 
 static int

@@ -5,12 +5,20 @@
  * The same counters for people (-D qcow2.stats=1) and for programs (stats=FILE, JSON: see
  * reportfile.c).
  *
- * Locks: none.
+ * Several clients may leave at once, and each has the file written.  The counters are
+ * read and written by one thread at a time, so that older ones never replace newer
+ * ones.  Who comes meanwhile waits, and whoever comes after that leaves it to him: he has not
+ * read the counters yet.
+ *
+ * Locks: `lock' guards `writing' and `next'; it is not held while counters are read, which
+ * may take as long as closing an image, or written.
  */
 
 #include <config.h>
 
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #define NBDKIT_API_VERSION 2
@@ -82,8 +90,45 @@ stats_check (const char *path)
   return reportfile_check ("stats", path, true);
 }
 
-int
-stats_write (const char *path, const struct stats *stats)
+/* Returns when it is the caller's turn to write; or false: another one will read the
+ * counters later than now, and write them. */
+static bool
+begin_writing (struct stats_file *f)
 {
-  return reportfile_write ("stats", path, false, print_json, stats);
+  bool mine;
+
+  pthread_mutex_lock (&f->lock);
+  mine = !f->next;
+  if (mine) {
+    f->next = true;
+    while (f->writing)
+      pthread_cond_wait (&f->turn, &f->lock);
+    f->next = false;
+    f->writing = true;
+  }
+  pthread_mutex_unlock (&f->lock);
+  return mine;
+}
+
+static void
+end_writing (struct stats_file *f)
+{
+  pthread_mutex_lock (&f->lock);
+  f->writing = false;
+  pthread_cond_signal (&f->turn);
+  pthread_mutex_unlock (&f->lock);
+}
+
+int
+stats_write (struct stats_file *f, const char *path, void (*get) (struct stats *))
+{
+  struct stats stats;
+  int r;
+
+  if (!begin_writing (f))
+    return 0;
+  get (&stats);
+  r = reportfile_write ("stats", path, false, print_json, &stats);
+  end_writing (f);
+  return r;
 }

@@ -2,7 +2,7 @@
  *
  * Many clients come to the images of a directory, write, read parts and leave, all at the
  * same time: each finds what it wrote, images are opened and closed all the while, and
- * are clean in the end.
+ * are clean in the end.  What all have done together is counted, and never gets less.
  *
  * Environment: SEED, SECONDS (4).
  */
@@ -31,6 +31,7 @@ static time_t deadline;
 struct client {
   struct rng rng;
   unsigned number;
+  struct disk_stats stats;      /* when it looked last */
   /* What was written where, by this client: one byte for each piece, 0 is nothing. */
   unsigned char written[IMAGES][AREA / 4096];
 };
@@ -99,11 +100,22 @@ use (struct client *c, struct disk *d, unsigned image, bool writable)
   }
 }
 
+static void
+look_at_stats (struct client *c)
+{
+  struct disk_stats now;
+
+  dir_get_stats (dir, &now);
+  CHECK (now.alloc.allocated >= c->stats.alloc.allocated);
+  CHECK (now.checkpoint.runs >= c->stats.checkpoint.runs);
+  CHECK (now.checkpoint.syncs >= c->stats.checkpoint.syncs);
+  c->stats = now;
+}
+
 static void *
 client (void *opaque)
 {
   struct client *c = opaque;
-  struct disk_stats stats;
 
   while (time (NULL) < deadline) {
     const unsigned image = rng_below (&c->rng, IMAGES);
@@ -123,8 +135,8 @@ client (void *opaque)
     use (c, dir_disk (entered), image, writable);
     if (rng_below (&c->rng, 2))
       read_part (dir_disk (entered), &c->rng);
-    if (rng_below (&c->rng, 8) == 0)
-      dir_get_stats (dir, &stats);
+    if (rng_below (&c->rng, 2) == 0)
+      look_at_stats (c);
     CHECK (disk_disconnect (dir_disk (entered), writable) == 0);
     dir_leave (dir, entered);
     visits++;
