@@ -134,6 +134,7 @@ core_sources = \
 	%reldir%/refwrite.c \
 	%reldir%/repair.c \
 	%reldir%/repair.h \
+	%reldir%/report.c \
 	%reldir%/report.h \
 	%reldir%/reportfile.c \
 	%reldir%/reportfile.h \

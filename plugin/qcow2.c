@@ -31,6 +31,7 @@
 #include "disk.h"
 #include "params.h"
 #include "prepare.h"
+#include "report.h"
 #include "stats.h"
 
 /* -D qcow2.stats=1 prints statistics at the end. */

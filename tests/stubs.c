@@ -20,6 +20,11 @@
 #include "report.h"
 #include "stubs.h"
 
+/* What report.c calls. */
+#undef nbdkit_error
+extern void nbdkit_error (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
+
 bool quiet_errors;
 
 static _Thread_local char last[1024];
