@@ -166,6 +166,20 @@ core_sources = \
 	%reldir%/write.c \
 	$(NULL)
 
+# The parameters: of the plugin, and of the test that gives them all.
+param_sources = \
+	%reldir%/createparams.c \
+	%reldir%/createparams.h \
+	%reldir%/paramrules.c \
+	%reldir%/paramrules.h \
+	%reldir%/params.c \
+	%reldir%/params.h \
+	%reldir%/paramvalue.c \
+	%reldir%/paramvalue.h \
+	%reldir%/progress.c \
+	%reldir%/progress.h \
+	$(NULL)
+
 # Nothing of the core is visible outside of the plugin.
 core_cflags = \
 	-std=gnu11 \

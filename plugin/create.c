@@ -12,10 +12,16 @@
  * that no image ever names one that is not there; a crash in between leaves the
  * data file alone.
  *
+ * Making an image is often only the first thing that is asked for.  If one that follows
+ * fails, the same command without that fault must not find an image that it has to
+ * spare.  So what was made is kept open until its fate is known.  Then it is what
+ * its name must still lead to if it is removed, and nobody else may have it locked.
+ *
  * The backing file is opened, to see that it is what it is said to be, and for its
  * size; it is not kept open.
  *
- * Locks: none.  Nobody else can know the file.
+ * Locks: none while it is made, for nobody else can know the file; those of a writer
+ * while it is removed.
  */
 
 #include <config.h>
@@ -46,6 +52,12 @@ struct maker {
   uint8_t *chunk;               /* CHUNK bytes */
   void *luks;                   /* LUKSMAKE_BYTES, or NULL */
   uint64_t done, total;         /* bytes, for progress */
+};
+
+/* Files that have their names and are open. */
+struct created {
+  struct newfile *image, *data; /* data: or NULL */
+  bool lock;
 };
 
 /* --- what lies below --- */
@@ -281,20 +293,60 @@ make (struct maker *m)
 }
 
 int
-create_image (const struct create_options *options)
+create_image (const struct create_options *options, struct created **created)
 {
   struct maker m = { .o = options };
-  int r, err;
+  struct created *c = calloc (1, sizeof *c);
+  int r = -1, err;
 
-  r = make (&m);
+  if (c == NULL)
+    nbdkit_error ("calloc: %m");
+  else
+    r = make (&m);
   err = errno;
-  newfile_end (m.image);
-  newfile_end (m.data);
   free (m.chunk);
   free (m.luks);                /* nothing in it is secret */
-  if (r == 0)
+  if (r == 0) {
     nbdkit_debug ("%s: created, %" PRIu64 " bytes, a disk of %" PRIu64,
                   options->path, m.n.file_size, m.n.options.size);
+    *c = (struct created) { m.image, m.data, options->file.lock };
+    *created = c;
+  }
+  else {
+    newfile_end (m.image);
+    newfile_end (m.data);
+    free (c);
+  }
   errno = err;
   return r;
+}
+
+void
+created_keep (struct created *c)
+{
+  if (c == NULL)
+    return;
+  newfile_end (c->image);
+  newfile_end (c->data);
+  free (c);
+}
+
+void
+created_withdraw (struct created *c)
+{
+  struct hostfile *image;
+
+  if (c == NULL)
+    return;
+  image = newfile_file (c->image);
+  if (c->lock && hostfile_lock (image, HOSTFILE_WRITER) == -1)
+    nbdkit_error ("%s: the new image is not removed", hostfile_path (image));
+  else {
+    /* No image ever names a data file that is not there. */
+    newfile_withdraw (c->image);
+    if (c->data)
+      newfile_withdraw (c->data);
+    nbdkit_debug ("%s: the new image was removed", hostfile_path (image));
+  }
+  created_keep (c);
 }

@@ -29,8 +29,18 @@ struct create_options {
   void *opaque;
 };
 
-/* Makes it.  0: it is there, whole and durable.  -1 (reported): there is nothing.
- * EEXIST: there was something, which was left alone. */
-extern int create_image (const struct create_options *);
+/* A new image, and its data file if it has one, until it is certain that they stay. */
+struct created;
+
+/* Makes it.  0: it is there, whole and durable, and *CREATED says so until one of the two
+ * below.  -1 (reported): there is nothing.  EEXIST: there was something, which was left
+ * alone. */
+extern int create_image (const struct create_options *, struct created **created);
+/* It stays.  NULL is fine. */
+extern void created_keep (struct created *);
+/* Takes it away again, whatever has been written to it.  This process must not have it
+ * open otherwise.  What somebody else uses (reported), or has put in its place, stays.
+ * NULL is fine. */
+extern void created_withdraw (struct created *);
 
 #endif /* QCOW2_CREATE_H */

@@ -211,9 +211,9 @@ open_backing (struct opened *o, const struct disk_options *d, uint64_t *size)
   return 0;
 }
 
-static int
-choose_size (const struct disk_options *d, const struct edit *edit,
-             const struct edit_options *options, uint64_t old, uint64_t *size)
+const char *
+edit_choose_size (const struct edit *edit, const struct edit_options *options,
+                  uint64_t old, uint64_t *size)
 {
   const char *why = NULL;
 
@@ -227,6 +227,15 @@ choose_size (const struct disk_options *d, const struct edit *edit,
     *size = old - edit->size;
   if (why == NULL && *size < old && !options->shrink)
     why = "the disk is larger than that: shrink=true allows to cut it off";
+  return why;
+}
+
+static int
+choose_size (const struct disk_options *d, const struct edit *edit,
+             const struct edit_options *options, uint64_t old, uint64_t *size)
+{
+  const char *why = edit_choose_size (edit, options, old, size);
+
   if (why == NULL)
     return 0;
   nbdkit_error ("%s: resize: %s", d->path, why);

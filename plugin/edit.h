@@ -28,6 +28,10 @@ struct edit_options {
   enum preallocation preallocation;     /* when growing */
 };
 
+/* The size (bytes) that an EDIT_RESIZE gives a disk of OLD bytes.  NULL, or why it is
+ * refused. */
+extern const char *edit_choose_size (const struct edit *, const struct edit_options *,
+                                     uint64_t old, uint64_t *size);
 /* Does N edits of the top image, one after the other; each is complete and durable, or
  * has not happened.  The image is nobody else's meanwhile, and is closed afterwards.
  * 0, or -1 (reported): those before are done. */

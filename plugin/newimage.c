@@ -130,8 +130,8 @@ check_options (const struct newimage_options *o)
   if (o->data_file_raw && o->backing_file)
     return refuse ("data-file-raw=true does not go with backing-file=");
   if (o->data_file_raw && o->luks_bytes)
-    return refuse ("data-file-raw=true does not go with encrypt=: what is encrypted "
-                   "is not raw");
+    return refuse ("data-file-raw=true does not go with encrypt=: the data file would "
+                   "hold encrypted data, and not the disk");
   if (o->backing_file && o->preallocation != PREALLOCATION_OFF && !o->extended_l2)
     return refuse ("preallocation=%s goes with backing-file= only if extended-l2=true",
                    preallocation);

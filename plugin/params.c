@@ -2,8 +2,10 @@
  *
  * What does the user want?
  *
- * The parameters of the command line, one function a parameter where there is something to
- * check.  Each error names the parameter.  Paths are made absolute, since the
+ * One table says what each parameter of the command line is: of which kind its value is,
+ * where that goes, and whether it can be given more than once.  Those with values of a
+ * kind of their own have a function each.  What goes together is in paramrules.c.
+ * Each error is one line and names the parameter.  Paths are made absolute, since the
  * server changes to another directory.
  *
  * The passphrase is kept until the image is open, and wiped then.
@@ -13,6 +15,8 @@
 
 #include <config.h>
 
+#include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,11 +24,152 @@
 #include <nbdkit-plugin.h>
 
 #include "bytes.h"
+#include "format.h"
 #include "params.h"
 #include "paramvalue.h"
 
 #define MIN_SLICE 512
 #define MAX_SLICE (2 << 20)
+/* QEMU's snapshot tables have longer names, but its tools don't make them. */
+#define MAX_SNAPSHOT_NAME 255
+/* Most milliseconds for iter-time=: what is more is cut off by luksmake.c anyway. */
+#define MAX_ITER_TIME 60000
+
+/* --- the table --- */
+
+enum kind {
+  KIND_TEXT,                    /* const char *: nbdkit keeps what it points to */
+  KIND_PATH,                    /* char *: absolute, to be freed */
+  KIND_BYTES,                   /* uint64_t */
+  KIND_NUMBER,                  /* unsigned */
+  KIND_FLAG,                    /* bool */
+  KIND_CHOICE,                  /* bool, int or enum: of choices */
+  KIND_OTHER,                   /* set */
+};
+
+struct spec {
+  const char *key;
+  enum kind kind;
+  size_t at, size;              /* where in struct params the value is kept */
+  const struct choice *choices;
+  int (*set) (struct params *, const char *key, const char *value);
+  bool repeatable;
+};
+
+/* Functions for values of their own kind: 0, or -1 (reported). */
+static int set_slice (struct params *, const char *key, const char *value);
+static int set_backing (struct params *, const char *key, const char *value);
+static int set_format (struct params *, const char *key, const char *value);
+static int set_data_file (struct params *, const char *key, const char *value);
+static int set_passphrase (struct params *, const char *key, const char *value);
+static int set_granularity (struct params *, const char *key, const char *value);
+static int set_size (struct params *, const char *key, const char *value);
+static int set_iter_time (struct params *, const char *key, const char *value);
+static int set_backing_file (struct params *, const char *key, const char *value);
+static int add_bitmap (struct params *, const char *key, const char *value);
+static int clear_bitmap (struct params *, const char *key, const char *value);
+static int remove_bitmap (struct params *, const char *key, const char *value);
+static int create_snapshot (struct params *, const char *key, const char *value);
+static int apply_snapshot (struct params *, const char *key, const char *value);
+static int delete_snapshot (struct params *, const char *key, const char *value);
+static int add_resize (struct params *, const char *key, const char *value);
+
+static const struct choice discards[] = {
+  { "unmap", true }, { "ignore", false }, { NULL, 0 }
+};
+static const struct choice detects[] = {
+  { "off", DETECT_ZEROES_OFF }, { "on", DETECT_ZEROES_ON },
+  { "unmap", DETECT_ZEROES_UNMAP }, { NULL, 0 }
+};
+static const struct choice switches[] = {
+  { "off", false }, { "on", true }, { NULL, 0 }
+};
+static const struct choice caches[] = {
+  { "default", false }, { "none", true }, { NULL, 0 }
+};
+static const struct choice preallocations[] = {
+  { "off", PREALLOCATION_OFF }, { "metadata", PREALLOCATION_METADATA },
+  { "falloc", PREALLOCATION_FALLOC }, { "full", PREALLOCATION_FULL }, { NULL, 0 }
+};
+static const struct choice checks[] = {
+  { "off", CHECK_OFF }, { "quick", CHECK_QUICK }, { "full", CHECK_FULL },
+  { "repair", CHECK_REPAIR }, { NULL, 0 }
+};
+static const struct choice compats[] = {
+  { "0.10", 2 }, { "1.1", 3 }, { "v2", 2 }, { "v3", 3 }, { NULL, 0 }
+};
+static const struct choice compressions[] = {
+  { "zlib", QCOW2_COMPRESSION_DEFLATE }, { "zstd", QCOW2_COMPRESSION_ZSTD }, { NULL, 0 }
+};
+static const struct choice encryptions[] = { { "luks", true }, { NULL, 0 } };
+
+#define AT(field) \
+  .at = offsetof (struct params, field), .size = sizeof ((struct params *) 0)->field
+#define TEXT(field) .kind = KIND_TEXT, AT (field)
+#define PATH(field) .kind = KIND_PATH, AT (field)
+#define BYTES(field) .kind = KIND_BYTES, AT (field)
+#define NUMBER(field) .kind = KIND_NUMBER, AT (field)
+#define FLAG(field) .kind = KIND_FLAG, AT (field)
+#define CHOICE(field, words) .kind = KIND_CHOICE, AT (field), .choices = words
+#define OTHER(function) .kind = KIND_OTHER, .set = function
+#define REPEATABLE(function) OTHER (function), .repeatable = true
+
+static const struct spec specs[NR_PARAMS] = {
+  [PARAM_FILE] = { "file", PATH (path) },
+  [PARAM_DIR] = { "dir", PATH (dir) },
+  [PARAM_L2_CACHE] = { "l2-cache", BYTES (options.l2_cache) },
+  [PARAM_L2_SLICE] = { "l2-slice", OTHER (set_slice) },
+  [PARAM_BACKING] = { "backing", OTHER (set_backing) },
+  [PARAM_BACKING_FORMAT] = { "backing-format", OTHER (set_format) },
+  [PARAM_DATA_FILE] = { "data-file", OTHER (set_data_file) },
+  [PARAM_SNAPSHOT] = { "snapshot", TEXT (snapshot) },
+  [PARAM_BITMAP_ADD] = { "bitmap-add", REPEATABLE (add_bitmap) },
+  [PARAM_BITMAP_CLEAR] = { "bitmap-clear", REPEATABLE (clear_bitmap) },
+  [PARAM_BITMAP_REMOVE] = { "bitmap-remove", REPEATABLE (remove_bitmap) },
+  [PARAM_BITMAP_GRANULARITY] = { "bitmap-granularity", OTHER (set_granularity) },
+  [PARAM_SNAPSHOT_CREATE] = { "snapshot-create", REPEATABLE (create_snapshot) },
+  [PARAM_SNAPSHOT_APPLY] = { "snapshot-apply", REPEATABLE (apply_snapshot) },
+  [PARAM_SNAPSHOT_DELETE] = { "snapshot-delete", REPEATABLE (delete_snapshot) },
+  [PARAM_RESIZE] = { "resize", REPEATABLE (add_resize) },
+  [PARAM_SHRINK] = { "shrink", FLAG (edit_options.shrink) },
+  [PARAM_PREALLOCATION] =
+    { "preallocation", CHOICE (edit_options.preallocation, preallocations) },
+  [PARAM_PASSPHRASE] = { "passphrase", OTHER (set_passphrase) },
+  /* The same, for those who put nbdkit's luks filter on top, which takes passphrase=
+   * for itself. */
+  [PARAM_QCOW2_PASSPHRASE] = { "qcow2-passphrase", OTHER (set_passphrase) },
+  [PARAM_UNTRUSTED] = { "untrusted", FLAG (options.untrusted) },
+  [PARAM_DISCARD] = { "discard", CHOICE (options.discard, discards) },
+  [PARAM_DETECT_ZEROES] = { "detect-zeroes", CHOICE (options.detect_zeroes, detects) },
+  [PARAM_COMPRESS] = { "compress", CHOICE (options.compress, switches) },
+  [PARAM_STATS] = { "stats", PATH (stats) },
+  [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
+  [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
+  [PARAM_CACHE] = { "cache", CHOICE (options.drop_cache, caches) },
+  [PARAM_CHECK] = { "check", CHOICE (check.mode, checks) },
+  [PARAM_CHECK_REPORT] = { "check-report", PATH (report) },
+  [PARAM_LOCK] = { "lock", FLAG (options.lock) },
+  [PARAM_CREATE] = { "create", OTHER (set_size) },
+  [PARAM_CLUSTER_SIZE] =
+    { "cluster-size", BYTES (create.options.image.cluster_size) },
+  [PARAM_COMPAT] = { "compat", CHOICE (create.options.image.version, compats) },
+  [PARAM_REFCOUNT_BITS] =
+    { "refcount-bits", NUMBER (create.options.image.refcount_bits) },
+  [PARAM_EXTENDED_L2] = { "extended-l2", FLAG (create.options.image.extended_l2) },
+  [PARAM_LAZY_REFCOUNTS] =
+    { "lazy-refcounts", FLAG (create.options.image.lazy_refcounts) },
+  [PARAM_COMPRESSION_TYPE] =
+    { "compression-type", CHOICE (create.options.image.compression_type, compressions) },
+  [PARAM_ENCRYPT] = { "encrypt", CHOICE (create.options.encrypt, encryptions) },
+  [PARAM_ITER_TIME] = { "iter-time", OTHER (set_iter_time) },
+  [PARAM_BACKING_FILE] = { "backing-file", OTHER (set_backing_file) },
+  [PARAM_DATA_FILE_RAW] =
+    { "data-file-raw", FLAG (create.options.image.data_file_raw) },
+};
+
+_Static_assert (NR_PARAMS <= 64, "bits of params.given");
+
+/* --- memory --- */
 
 void
 params_forget_passphrase (struct params *p)
@@ -50,110 +195,80 @@ params_free (struct params *p)
   free (p->report);
 }
 
-static int
-set_file (struct params *p, const char *value)
-{
-  if (p->path) {
-    nbdkit_error ("file= was given twice");
-    return -1;
-  }
-  /* Not the real path: a relative backing file is looked for next to the name
-   * that was given. */
-  p->path = nbdkit_absolute_path (value);
-  p->options.path = p->path;
-  return p->path ? 0 : -1;
-}
+/* --- values of their own kinds --- */
 
+/* A power of two from MIN to MAX, which the text RANGE says for people. */
 static int
-set_dir (struct params *p, const char *value)
+parse_power (const char *key, const char *value, uint64_t min, uint64_t max,
+             const char *range, uint64_t *r)
 {
-  if (p->dir) {
-    nbdkit_error ("dir= was given twice");
+  if (parse_bytes (key, value, r) == -1)
     return -1;
-  }
-  p->dir = nbdkit_absolute_path (value);
-  return p->dir ? 0 : -1;
+  if (!is_power_of_2 (*r) || *r < min || *r > max)
+    return bad_value (key, value, "must be a power of two between %s", range);
+  return 0;
 }
 
 static int
 set_slice (struct params *p, const char *key, const char *value)
 {
-  if (parse_bytes (key, value, &p->options.l2_slice) == -1)
-    return -1;
-  if (!is_power_of_2 (p->options.l2_slice) || p->options.l2_slice < MIN_SLICE ||
-      p->options.l2_slice > MAX_SLICE) {
-    nbdkit_error ("%s=%s: must be a power of two between %d and %d",
-                  key, value, MIN_SLICE, MAX_SLICE);
-    return -1;
-  }
-  return 0;
+  return parse_power (key, value, MIN_SLICE, MAX_SLICE, "512 and 2M",
+                      &p->options.l2_slice);
 }
 
 static int
-set_backing (struct params *p, const char *value)
+set_backing (struct params *p, const char *key, const char *value)
 {
-  if (p->backing_set) {
-    nbdkit_error ("backing= was given twice");
-    return -1;
-  }
-  p->backing_set = true;
   if (strcmp (value, "follow") == 0)
     p->options.backing = BACKING_FOLLOW;
   else if (strcmp (value, "deny") == 0)
     p->options.backing = BACKING_DENY;
   else {
     p->options.backing = BACKING_PATH;
-    p->backing_path = nbdkit_absolute_path (value);
-    p->options.backing_path = p->backing_path;
-    if (p->backing_path == NULL)
+    if (parse_path (key, value, &p->backing_path) == -1)
       return -1;
+    p->options.backing_path = p->backing_path;
   }
   return 0;
 }
 
 static int
-set_data_file (struct params *p, const char *value)
+set_format (struct params *p, const char *key, const char *value)
 {
-  if (p->data_file_set) {
-    nbdkit_error ("data-file= was given twice");
+  static const struct choice formats[] = {
+    { "qcow2", 0 }, { "raw", 1 }, { NULL, 0 }
+  };
+  int choice;
+
+  if (parse_choice (key, value, formats, &choice) == -1)
     return -1;
-  }
-  p->data_file_set = true;
+  p->options.backing_format = formats[choice].word;
+  return 0;
+}
+
+static int
+set_data_file (struct params *p, const char *key, const char *value)
+{
   if (strcmp (value, "follow") == 0)
     p->options.data_file = DATA_FILE_FOLLOW;
   else if (strcmp (value, "deny") == 0)
     p->options.data_file = DATA_FILE_DENY;
   else {
     p->options.data_file = DATA_FILE_PATH;
-    p->data_file_path = nbdkit_absolute_path (value);
+    if (parse_path (key, value, &p->data_file_path) == -1)
+      return -1;
     p->options.data_file_path = p->data_file_path;
     p->create.data_file = value;
     p->create.options.data_path = p->data_file_path;
-    if (p->data_file_path == NULL)
-      return -1;
   }
   return 0;
 }
 
 static int
-set_report (struct params *p, const char *value)
-{
-  if (p->report) {
-    nbdkit_error ("check-report= was given twice");
-    return -1;
-  }
-  p->report = nbdkit_absolute_path (value);
-  p->check.report = p->report;
-  return p->report ? 0 : -1;
-}
-
-/* qcow2-passphrase= is the same for those who put nbdkit's luks filter on top, which takes
- * passphrase= for itself. */
-static int
-set_passphrase (struct params *p, const char *value)
+set_passphrase (struct params *p, const char *key, const char *value)
 {
   params_forget_passphrase (p);
-  if (nbdkit_read_password (value, &p->passphrase) == -1)
+  if (parse_passphrase (key, value, &p->passphrase) == -1)
     return -1;
   p->options.secret.passphrase = p->passphrase;
   p->options.secret.len = strlen (p->passphrase);
@@ -161,7 +276,7 @@ set_passphrase (struct params *p, const char *value)
 }
 
 static int
-add_bitmap (struct params *p, enum bitmapedit_what what, const char *name)
+append_bitmap (struct params *p, enum bitmapedit_what what, const char *name)
 {
   struct bitmapedit *list =
     realloc (p->bitmaps, (p->nr_bitmaps + 1) * sizeof *list);
@@ -176,18 +291,34 @@ add_bitmap (struct params *p, enum bitmapedit_what what, const char *name)
 }
 
 static int
+add_bitmap (struct params *p, const char *key, const char *value)
+{
+  if (parse_new_name (key, value, QCOW2_MAX_BITMAP_NAME) == -1)
+    return -1;
+  return append_bitmap (p, BITMAP_ADD, value);
+}
+
+static int
+clear_bitmap (struct params *p, const char *key, const char *value)
+{
+  return append_bitmap (p, BITMAP_CLEAR, value);
+}
+
+static int
+remove_bitmap (struct params *p, const char *key, const char *value)
+{
+  return append_bitmap (p, BITMAP_REMOVE, value);
+}
+
+static int
 set_granularity (struct params *p, const char *key, const char *value)
 {
   uint64_t size;
 
-  if (parse_bytes (key, value, &size) == -1)
+  if (parse_power (key, value, UINT64_C (1) << QCOW2_MIN_BITMAP_GRANULARITY,
+                   UINT64_C (1) << QCOW2_MAX_BITMAP_GRANULARITY, "512 and 2G",
+                   &size) == -1)
     return -1;
-  if (!is_power_of_2 (size) ||
-      size < UINT64_C (1) << QCOW2_MIN_BITMAP_GRANULARITY ||
-      size > UINT64_C (1) << QCOW2_MAX_BITMAP_GRANULARITY) {
-    nbdkit_error ("%s=%s: must be a power of two between 512 and 2G", key, value);
-    return -1;
-  }
   p->bitmap_granularity_bits = __builtin_ctzll (size);
   return 0;
 }
@@ -206,11 +337,24 @@ add_edit (struct params *p, const struct edit *edit)
   return 0;
 }
 
-/* nbdkit keeps what VALUE points to. */
 static int
-add_snapshot_edit (struct params *p, enum edit_kind kind, const char *value)
+create_snapshot (struct params *p, const char *key, const char *value)
 {
-  return add_edit (p, &(struct edit) { .kind = kind, .name = value });
+  if (parse_new_name (key, value, MAX_SNAPSHOT_NAME) == -1)
+    return -1;
+  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_CREATE, .name = value });
+}
+
+static int
+apply_snapshot (struct params *p, const char *key, const char *value)
+{
+  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_APPLY, .name = value });
+}
+
+static int
+delete_snapshot (struct params *p, const char *key, const char *value)
+{
+  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_DELETE, .name = value });
 }
 
 /* SIZE, +SIZE or -SIZE. */
@@ -226,265 +370,176 @@ add_resize (struct params *p, const char *key, const char *value)
   return add_edit (p, &edit);
 }
 
-int
-params_set (struct params *p, const char *key, const char *value)
+static int
+set_size (struct params *p, const char *key, const char *value)
 {
-  static const struct choice formats[] = {
-    { "qcow2", 0 }, { "raw", 1 }, { NULL, 0 }
-  };
-  static const struct choice discards[] = {
-    { "unmap", true }, { "ignore", false }, { NULL, 0 }
-  };
-  static const struct choice detects[] = {
-    { "off", DETECT_ZEROES_OFF }, { "on", DETECT_ZEROES_ON },
-    { "unmap", DETECT_ZEROES_UNMAP }, { NULL, 0 }
-  };
-  static const struct choice switches[] = {
-    { "off", false }, { "on", true }, { NULL, 0 }
-  };
-  static const struct choice caches[] = {
-    { "default", false }, { "none", true }, { NULL, 0 }
-  };
-  static const struct choice preallocations[] = {
-    { "off", PREALLOCATION_OFF }, { "metadata", PREALLOCATION_METADATA },
-    { "falloc", PREALLOCATION_FALLOC }, { "full", PREALLOCATION_FULL },
-    { NULL, 0 }
-  };
-  static const struct choice checks[] = {
-    { "off", CHECK_OFF }, { "quick", CHECK_QUICK }, { "full", CHECK_FULL },
-    { "repair", CHECK_REPAIR }, { NULL, 0 }
-  };
-  int choice;
-
-  choice = createparams_set (&p->create, key, value);
-  if (choice != 0)
-    return choice == 1 ? 0 : -1;
-  if (strcmp (key, "file") == 0)
-    return set_file (p, value);
-  if (strcmp (key, "dir") == 0)
-    return set_dir (p, value);
-  if (strcmp (key, "stats") == 0) {
-    free (p->stats);
-    p->stats = nbdkit_absolute_path (value);
-    return p->stats ? 0 : -1;
-  }
-  if (strcmp (key, "l2-cache") == 0)
-    return parse_bytes (key, value, &p->options.l2_cache);
-  if (strcmp (key, "l2-slice") == 0)
-    return set_slice (p, key, value);
-  if (strcmp (key, "backing") == 0)
-    return set_backing (p, value);
-  if (strcmp (key, "backing-format") == 0) {
-    if (parse_choice (key, value, formats, &choice) == -1)
-      return -1;
-    p->options.backing_format = formats[choice].word;
+  p->create.wanted = true;
+  if (strcmp (value, "auto") == 0) {
+    p->create.options.size_of_backing = true;
     return 0;
   }
-  if (strcmp (key, "data-file") == 0)
-    return set_data_file (p, value);
-  if (strcmp (key, "passphrase") == 0 ||
-      strcmp (key, "qcow2-passphrase") == 0)
-    return set_passphrase (p, value);
-  if (strcmp (key, "snapshot") == 0) {
-    p->snapshot = value;
-    return 0;
-  }
-  if (strcmp (key, "bitmap-add") == 0)
-    return add_bitmap (p, BITMAP_ADD, value);
-  if (strcmp (key, "bitmap-clear") == 0)
-    return add_bitmap (p, BITMAP_CLEAR, value);
-  if (strcmp (key, "bitmap-remove") == 0)
-    return add_bitmap (p, BITMAP_REMOVE, value);
-  if (strcmp (key, "bitmap-granularity") == 0)
-    return set_granularity (p, key, value);
-  if (strcmp (key, "snapshot-create") == 0)
-    return add_snapshot_edit (p, EDIT_SNAPSHOT_CREATE, value);
-  if (strcmp (key, "snapshot-apply") == 0)
-    return add_snapshot_edit (p, EDIT_SNAPSHOT_APPLY, value);
-  if (strcmp (key, "snapshot-delete") == 0)
-    return add_snapshot_edit (p, EDIT_SNAPSHOT_DELETE, value);
-  if (strcmp (key, "resize") == 0)
-    return add_resize (p, key, value);
-  if (strcmp (key, "shrink") == 0)
-    return parse_flag (key, value, &p->edit_options.shrink);
-  if (strcmp (key, "preallocation") == 0) {
-    if (parse_choice (key, value, preallocations, &choice) == -1)
-      return -1;
-    p->edit_options.preallocation = choice;
-    p->create.options.image.preallocation = choice;
-    p->preallocation_set = true;
-    return 0;
-  }
-  if (strcmp (key, "untrusted") == 0)
-    return parse_flag (key, value, &p->options.untrusted);
-  if (strcmp (key, "discard") == 0) {
-    if (parse_choice (key, value, discards, &choice) == -1)
-      return -1;
-    p->options.discard = choice;
-    return 0;
-  }
-  if (strcmp (key, "detect-zeroes") == 0) {
-    if (parse_choice (key, value, detects, &choice) == -1)
-      return -1;
-    p->options.detect_zeroes = choice;
-    return 0;
-  }
-  if (strcmp (key, "compress") == 0) {
-    if (parse_choice (key, value, switches, &choice) == -1)
-      return -1;
-    p->options.compress = choice;
-    return 0;
-  }
-  if (strcmp (key, "cache") == 0) {
-    if (parse_choice (key, value, caches, &choice) == -1)
-      return -1;
-    p->options.drop_cache = choice;
-    return 0;
-  }
-  if (strcmp (key, "copy-on-read") == 0)
-    return parse_flag (key, value, &p->options.copy_on_read);
-  if (strcmp (key, "flatten") == 0)
-    return parse_flag (key, value, &p->flatten);
-  if (strcmp (key, "check") == 0) {
-    if (parse_choice (key, value, checks, &choice) == -1)
-      return -1;
-    p->check.mode = choice;
-    return 0;
-  }
-  if (strcmp (key, "check-report") == 0)
-    return set_report (p, value);
-  if (strcmp (key, "lock") == 0)
-    return parse_flag (key, value, &p->options.lock);
-
-  nbdkit_error ("unknown parameter '%s'", key);
-  return -1;
+  return parse_bytes (key, value, &p->create.options.image.size);
 }
 
-/* What is about one image does not go with dir=. */
 static int
-check_dir (struct params *p)
+set_iter_time (struct params *p, const char *key, const char *value)
 {
-  const char *other = p->path ? "file="
-    : p->snapshot ? "snapshot="
-    : p->flatten ? "flatten=true"
-    : p->check.mode != CHECK_OFF ? "check="
-    : p->nr_bitmaps > 0 ? "bitmap-add= and the like"
-    : p->create.wanted ? "create="
-    : p->nr_edits > 0 ? "snapshot-create=, resize= and the like"
-    : p->options.backing == BACKING_PATH ? "backing=PATH"
-    : p->options.backing_format ? "backing-format="
-    : p->data_file_path ? "data-file=PATH" : NULL;
+  unsigned *const ms = &p->create.options.iter_ms;
 
-  if (other) {
-    nbdkit_error ("dir= does not go with %s", other);
+  if (parse_number (key, value, ms) == -1)
     return -1;
-  }
-  p->options.path = p->dir;
+  if (*ms == 0 || *ms > MAX_ITER_TIME)
+    return bad_value (key, value, "must be 1 to %d milliseconds", MAX_ITER_TIME);
   return 0;
 }
 
-/* Flattening comes after the edits.  A snapshot of an overlay needs what is below it. */
-static bool
-makes_snapshot (const struct params *p)
-{
-  unsigned i;
-
-  for (i = 0; i < p->nr_edits; i++)
-    if (p->edits[i].kind == EDIT_SNAPSHOT_CREATE)
-      return true;
-  return false;
-}
-
-/* What changes the image goes with nothing that forbids it. */
+/* The header will name it as the user does. */
 static int
-check_copying (const struct params *p)
+set_backing_file (struct params *p, const char *key, const char *value)
 {
-  const char *what = p->flatten ? "flatten=true" :
-    p->options.copy_on_read ? "copy-on-read=true" : NULL;
-  const char *other = p->options.untrusted ? "untrusted=true" :
-    p->snapshot ? "snapshot=" :
-    p->flatten && p->options.backing == BACKING_DENY ? "backing=deny" :
-    p->flatten && makes_snapshot (p)
-    ? "snapshot-create=: the snapshot would need the backing file" : NULL;
-
-  if (what == NULL || other == NULL)
-    return 0;
-  nbdkit_error ("%s does not go with %s", what, other);
-  return -1;
+  p->create.backing_file = value;
+  return parse_stored_path (key, value);
 }
 
-/* It says how new parts of the disk are made, all of them or those that resize= adds. */
+/* --- any parameter --- */
+
+static enum param
+find (const char *key)
+{
+  enum param i;
+
+  for (i = 0; i < NR_PARAMS; i++)
+    if (strcmp (key, specs[i].key) == 0)
+      break;
+  return i;
+}
+
 static int
-check_preallocation (const struct params *p)
+set_choice (const struct spec *spec, const char *value, void *at)
 {
-  unsigned i;
+  int choice;
 
-  if (!p->preallocation_set || p->create.wanted)
-    return 0;
-  for (i = 0; i < p->nr_edits; i++)
-    if (p->edits[i].kind == EDIT_RESIZE)
-      return 0;
-  nbdkit_error ("preallocation= needs create=SIZE or resize=SIZE");
-  return -1;
+  if (parse_choice (spec->key, value, spec->choices, &choice) == -1)
+    return -1;
+  if (spec->size == sizeof (bool))
+    *(bool *) at = choice;
+  else {
+    assert (spec->size == sizeof choice);
+    memcpy (at, &choice, sizeof choice);
+  }
+  return 0;
 }
+
+static int
+set (struct params *p, const struct spec *spec, const char *value)
+{
+  void *const at = (char *) p + spec->at;
+
+  switch (spec->kind) {
+  case KIND_TEXT:
+    *(const char **) at = value;
+    return 0;
+  case KIND_PATH: return parse_path (spec->key, value, at);
+  case KIND_BYTES: return parse_bytes (spec->key, value, at);
+  case KIND_NUMBER: return parse_number (spec->key, value, at);
+  case KIND_FLAG: return parse_flag (spec->key, value, at);
+  case KIND_CHOICE: return set_choice (spec, value, at);
+  case KIND_OTHER: return spec->set (p, spec->key, value);
+  }
+  abort ();
+}
+
+int
+params_set (struct params *p, const char *key, const char *value)
+{
+  const enum param i = find (key);
+
+  if (i == NR_PARAMS) {
+    nbdkit_error ("unknown parameter '%s'", key);
+    return -1;
+  }
+  if ((p->given & UINT64_C (1) << i) && !specs[i].repeatable) {
+    nbdkit_error ("%s= was given twice", key);
+    return -1;
+  }
+  p->given |= UINT64_C (1) << i;
+  return set (p, &specs[i], value);
+}
+
+/* What a switch, or one of several words, is set to; else 1. */
+static int
+value_of (const struct params *p, const struct spec *spec)
+{
+  const void *const at = (const char *) p + spec->at;
+  int value;
+
+  if (spec->kind != KIND_FLAG && spec->kind != KIND_CHOICE)
+    return 1;
+  if (spec->size == sizeof (bool))
+    return *(const bool *) at;
+  memcpy (&value, at, sizeof value);
+  return value;
+}
+
+bool
+params_asks (const struct params *p, enum param i)
+{
+  return (p->given & UINT64_C (1) << i) && value_of (p, &specs[i]) != 0;
+}
+
+const char *
+params_name (const struct params *p, enum param i, char buf[PARAMS_NAME])
+{
+  const struct spec *spec = &specs[i];
+  const struct choice *c = spec->choices;
+  const char *word = "";
+
+  if (!(p->given & UINT64_C (1) << i))
+    ;
+  else if (spec->kind == KIND_FLAG)
+    word = value_of (p, spec) ? "true" : "false";
+  else if (spec->kind == KIND_CHOICE) {
+    while (c->word && c->value != value_of (p, spec))
+      c++;
+    if (c->word)
+      word = c->word;
+  }
+  snprintf (buf, PARAMS_NAME, "%s=%s", spec->key, word);
+  return buf;
+}
+
+/* --- all of them --- */
 
 /* What a check has to know of all this. */
-static int
+static void
 complete_check (struct params *p)
 {
   const struct disk_options *o = &p->options;
 
-  if (p->report && p->check.mode == CHECK_OFF) {
-    nbdkit_error ("check-report= needs check=quick, full or repair");
-    return -1;
-  }
-  if (o->untrusted && p->check.mode == CHECK_REPAIR) {
-    nbdkit_error ("untrusted=true does not go with check=repair: "
-                  "untrusted images are not written");
-    return -1;
-  }
   p->check.path = o->path;
+  p->check.report = p->report;
   p->check.chain = (struct chain_options) {
     .backing = o->backing, .backing_path = o->backing_path,
     .backing_format = o->backing_format,
     .file = { .lock = o->lock, .drop_cache = o->drop_cache },
   };
-  return 0;
 }
 
-int
+void
 params_complete (struct params *p)
 {
-  if (p->dir) {
-    if (check_dir (p) == -1)
-      return -1;
-  }
-  else if (p->path == NULL) {
-    nbdkit_error ("the file parameter is missing: nbdkit qcow2 disk.qcow2");
-    return -1;
-  }
+  /* Not the real path: a relative backing file is looked for next to the name
+   * that was given. */
+  p->options.path = p->dir ? p->dir : p->path;
   for (size_t i = 0; i < p->nr_bitmaps; i++)
     p->bitmaps[i].granularity_bits = p->bitmap_granularity_bits;
-  if (p->options.untrusted && p->nr_edits > 0) {
-    nbdkit_error ("untrusted=true does not go with changes of the image");
-    return -1;
-  }
-  if (check_copying (p) == -1 || check_preallocation (p) == -1 ||
-      createparams_complete (&p->create, p->path, &p->options, p->snapshot) == -1)
-    return -1;
+  p->create.options.image.preallocation = p->edit_options.preallocation;
   if (p->options.untrusted) {
-    if (p->options.backing == BACKING_PATH) {
-      nbdkit_error ("untrusted=true does not go with backing=PATH");
-      return -1;
-    }
     p->options.backing = BACKING_DENY;
-    if (p->options.data_file == DATA_FILE_PATH) {
-      nbdkit_error ("untrusted=true does not go with data-file=PATH");
-      return -1;
-    }
     p->options.data_file = DATA_FILE_DENY;
   }
   if (p->options.backing == BACKING_PATH && p->options.backing_format == NULL)
     nbdkit_debug ("backing-format is taken from the image's header");
-  return complete_check (p);
+  complete_check (p);
+  createparams_complete (&p->create, p->path, &p->options);
 }

@@ -29,6 +29,7 @@
 #include "bytes.h"
 #include "dir.h"
 #include "disk.h"
+#include "paramrules.h"
 #include "params.h"
 #include "prepare.h"
 #include "report.h"
@@ -59,7 +60,10 @@ qcow2_config (const char *key, const char *value)
 static int
 qcow2_config_complete (void)
 {
-  return params_complete (&params);
+  if (paramrules_check (&params) == -1)
+    return -1;
+  params_complete (&params);
+  return 0;
 }
 
 #define qcow2_config_help                                                    \
@@ -157,15 +161,36 @@ publish_stats (void)
   return params.stats ? stats_write (&file, params.stats, get_stats) : 0;
 }
 
+/* May counters be written?  Before anything is done, and again when all files are there
+ * that are made. */
 static int
-qcow2_get_ready (void)
+check_stats (void)
+{
+  return params.stats ? stats_check (params.stats) : 0;
+}
+
+static int
+get_ready (void)
 {
   /* With a directory, the passphrase is needed for as long as we serve. */
-  if ((params.stats && stats_check (params.stats) == -1) ||
+  if (check_stats () == -1 ||
       (params.dir ? dir_open (&params.options, &dir)
        : prepare_disk (&params, &disk)) == -1)
     return -1;
-  return publish_stats ();
+  return check_stats () == -1 ? -1 : publish_stats ();
+}
+
+static int
+qcow2_get_ready (void)
+{
+  const int r = get_ready ();
+
+  if (r == -1) {
+    disk_close (disk);
+    disk = NULL;
+  }
+  createparams_settle (&params.create, r == 0);
+  return r;
 }
 
 /* All connections are closed. */

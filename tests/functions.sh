@@ -217,10 +217,9 @@ server_lives ()
 
 # refused PATTERN [NBDKIT-OPTION... --] PARAMETER...: the server must refuse to start,
 # soon, with exactly one line on stderr, which matches the extended regexp PATTERN.
-# (REFUSED_LINES=2 allows for one more line, of nbdkit's own, before it.)
 refused ()
 {
-  local pattern="$1" status=0 lines most="${REFUSED_LINES:-1}"
+  local pattern="$1" status=0 lines
   local -a options=()
   shift
   if [[ "${1-}" = -* ]]; then
@@ -239,8 +238,8 @@ refused ()
     echo "refused: exit status $status, expected 1"
     return 1
   fi
-  if [ "$lines" -lt 1 ] || [ "$lines" -gt "$most" ]; then
-    echo "refused: $lines lines on stderr, expected $most"
+  if [ "$lines" -ne 1 ]; then
+    echo "refused: $lines lines on stderr, expected one"
     return 1
   fi
   if ! tail -n 1 "$tmp/refused.err" | grep -Eiq -- "$pattern"; then

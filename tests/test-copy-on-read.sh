@@ -94,7 +94,7 @@ start_nbdkit file="$img"
 model verify "$uri" "$tmp/base.raw"
 stop_nbdkit
 [ "$(own_clusters)" = 0 ]
-refused 'copy-on-read=true does not go with untrusted=true' \
+refused 'untrusted=true does not go with copy-on-read=true' \
   "$img" copy-on-read=true untrusted=true
 
 # No space: who reads does not notice.

@@ -191,6 +191,18 @@ basic (void)
   };
 }
 
+/* It stays. */
+static int
+make (const struct create_options *o)
+{
+  struct created *created = NULL;
+  const int r = create_image (o, &created);
+
+  CHECK ((created != NULL) == (r == 0));
+  created_keep (created);
+  return r;
+}
+
 static bool
 fails (const struct create_options *o, int err, const char *text)
 {
@@ -198,7 +210,7 @@ fails (const struct create_options *o, int err, const char *text)
   bool r;
 
   quiet_errors = true;
-  r = create_image (o) == -1 && errno == err;
+  r = make (o) == -1 && errno == err;
   quiet_errors = false;
   r = r && error_count () == n + 1 && strstr (last_error (), text) != NULL;
   if (!r)
@@ -263,7 +275,7 @@ test_random (uint64_t seed, unsigned n)
     unsigned char *out;
 
     look_again (0, 0);
-    CHECK (create_image (&o) == 0);
+    CHECK (make (&o) == 0);
     CHECK (seen.image.finished && !seen.image.dirty);
     blob_load (IMAGE, &b);
     CHECK (b.len % o.image.cluster_size == 0);
@@ -329,7 +341,7 @@ test_faults (const struct create_options *o, const char *name)
     for (k = 1; ; k++) {
       look_again (k, errors[e]);
       quiet_errors = true;
-      if (create_image (o) == 0) {
+      if (make (o) == 0) {
         quiet_errors = false;
         CHECK (!seen.failed);
         tidy ();
@@ -404,7 +416,7 @@ test_host (void)
   /* Space that can't be promised is written. */
   host.no_fallocate = true;
   look_again (0, 0);
-  CHECK (create_image (&external) == 0);
+  CHECK (make (&external) == 0);
   CHECK (stat (DATA, &st) == 0 && st.st_blocks * 512 >= st.st_size);
   CHECK (stat (IMAGE, &st) == 0 && st.st_blocks * 512 >= st.st_size);
   host.no_fallocate = false;
@@ -420,6 +432,67 @@ test_check (void)
   CHECK (newfile_check (image_path) == -1 && errno == EEXIST);
   quiet_errors = false;
   tidy ();
+}
+
+static bool
+there (const char *name)
+{
+  struct stat st;
+
+  return lstat (name, &st) == 0;
+}
+
+/* What is withdrawn is what was made, and nobody else's. */
+static void
+test_withdraw (void)
+{
+  const struct hostfile_options reader = { .lock = true };
+  struct create_options o = basic ();
+  struct created *created;
+  struct hostfile *file;
+
+  o.image.data_file = DATA;
+  o.data_path = data_path;
+  o.file.lock = true;
+  created_withdraw (NULL);
+  created_keep (NULL);
+  for (unsigned kind = 0; kind < 3; kind++) {
+    host.no_tmpfile = kind >= 1;
+    host.no_noreplace = kind >= 2;
+
+    look_again (0, 0);
+    CHECK (create_image (&o, &created) == 0 && files () == 2);
+    created_withdraw (created);
+    CHECK (files () == 0);
+
+    /* Another file has its name by now. */
+    look_again (0, 0);
+    CHECK (create_image (&o, &created) == 0);
+    CHECK (rename (IMAGE, "mine") == 0 && symlink ("mine", IMAGE) == 0);
+    created_withdraw (created);
+    CHECK (there (IMAGE) && there ("mine") && !there (DATA));
+    CHECK (unlink ("mine") == 0);
+    tidy ();
+
+    /* It was deleted. */
+    look_again (0, 0);
+    CHECK (create_image (&o, &created) == 0 && unlink (IMAGE) == 0);
+    created_withdraw (created);
+    CHECK (files () == 0);
+
+    /* Somebody reads it. */
+    look_again (0, 0);
+    CHECK (create_image (&o, &created) == 0);
+    CHECK (hostfile_open (image_path, &reader, &file) == 0);
+    quiet_errors = true;
+    created_withdraw (created);
+    quiet_errors = false;
+    CHECK (strstr (last_error (), "the new image is not removed") != NULL);
+    CHECK (there (IMAGE) && there (DATA));
+    hostfile_close (file);
+    tidy ();
+  }
+  memset (&host, 0, sizeof host);
 }
 
 /* Progress goes up to the whole, and may stop it. */
@@ -448,13 +521,13 @@ test_progress (void)
     o.progress = progress;
     memset (&told, 0, sizeof told);
     look_again (0, 0);
-    CHECK (create_image (&o) == 0);
+    CHECK (make (&o) == 0);
     CHECK (told.done == told.total && told.total > 0);
     tidy ();
     memset (&told, 0, sizeof told);
     told.stop = true;
     look_again (0, 0);
-    CHECK (create_image (&o) == -1 && errno == EINTR);
+    CHECK (make (&o) == -1 && errno == EINTR);
     CHECK (files () == 0);
   }
 }
@@ -470,6 +543,7 @@ main (void)
   image_path = images_path ("d/" IMAGE);
   data_path = images_path ("d/" DATA);
   test_check ();
+  test_withdraw ();
   test_random (seed, iterations ? atoi (iterations) : 200);
   test_pieces (seed);
   test_host ();

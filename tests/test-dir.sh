@@ -234,7 +234,7 @@ stop_nbdkit
 refused 'dir= does not go with file=' dir="$d" file="$d/1.qcow2"
 refused 'dir= does not go with snapshot=' dir="$d" snapshot=old
 refused 'dir= does not go with bitmap-add=' dir="$d" bitmap-add=x
-refused 'dir= does not go with backing=PATH' dir="$d" backing="$d/1.qcow2" backing-format=raw
+refused 'dir= does not go with backing=PATH' dir="$d" backing="$d/1.qcow2"
 refused 'given twice' dir="$d" dir="$d"
 refused 'cannot open the directory' dir="$tmp/nonesuch"
 refused 'cannot open the directory' dir="$d/1.qcow2"

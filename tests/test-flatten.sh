@@ -147,7 +147,11 @@ cmp "$tmp/after.raw" "$tmp/monday.raw"
 # Refused.
 make_image "$tmp/a.qcow2" 8M "backing_file=base.raw,backing_fmt=raw"
 fingerprint "$tmp/a.qcow2" > "$tmp/before"
-for other in untrusted=true snapshot=monday backing=deny snapshot-create=monday; do
+for other in untrusted=true snapshot=monday; do
+  refused "${other%monday} does not go with flatten=true" \
+    "$tmp/a.qcow2" flatten=true $other
+done
+for other in backing=deny snapshot-create=monday; do
   refused "flatten=true does not go with ${other%monday}" \
     "$tmp/a.qcow2" flatten=true $other
 done

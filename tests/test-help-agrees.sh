@@ -11,9 +11,10 @@ requires "$NBDKIT" --version
 code="$srcdir/../plugin/qcow2.c"
 pod="$srcdir/../plugin/nbdkit-qcow2-plugin.pod"
 
-# The code: strings that keys are compared with.
-sed -n 's/.*strcmp (key, "\([^"]*\)") == 0.*/\1/p' "$srcdir/../plugin/params.c" \
-  "$srcdir/../plugin/createparams.c" | sort > "$tmp/code"
+# The code: the table of parameters.
+tr -d '\n' < "$srcdir/../plugin/params.c" |
+  grep -o '\[PARAM_[A-Z0-9_]*\] = *{ "[^"]*"' |
+  sed 's/.*"\(.*\)"/\1/' | sort > "$tmp/code"
 
 # --help: lines that begin with key= or [key=].
 "$NBDKIT" "$PLUGIN" --help > "$tmp/help.txt"

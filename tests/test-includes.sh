@@ -19,7 +19,7 @@ levels=(
    scanextra scanrefs scandata checkpoint bitmap bitmapext bitmapedit bitmapsize backlink"
   "view request write cow deflated datafile erase fill"
   "chain create checkreport check disk writable exports parts startup dir flatten snapedit resize edit"
-  "paramvalue progress createparams params prepare stats qcow2"
+  "paramvalue progress createparams params paramrules prepare stats qcow2"
 )
 
 # A room's place: rooms of lower levels, and to the left, have lower numbers.

@@ -164,7 +164,7 @@ not_done '0 or less' resize=-4M shrink=true
 not_done 'multiple of 512' resize=5000001
 not_done 'more than an image' resize=4E
 not_done 'only for growing' resize=1M shrink=true preallocation=full
-REFUSED_LINES=2 not_done 'not a size' resize=large
+not_done 'not a size' resize=large
 not_done 'preallocation=some' preallocation=some
 # The same size is no change.
 ours resize=4M resize=+0
