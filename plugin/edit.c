@@ -10,7 +10,8 @@
  * When the disk grows, what was behind its end within its last cluster must not appear.
  * It is zeroed before, with the means that serve writes: that knows about shared,
  * compressed and encrypted clusters and about backing files.  The disk is opened as if
- * it ended with the cluster; nobody can see what is done there.
+ * it ended with the cluster; nobody can see what is done there.  With preallocation= the
+ * zeros are written, which gives the cluster a place of its own.
  *
  * Locks: none; there are no requests yet.
  */
@@ -23,6 +24,7 @@
 #include <string.h>
 
 #include "bitmapdir.h"
+#include "cleanup.h"
 #include "edit.h"
 #include "health.h"
 #include "layers.h"
@@ -243,24 +245,43 @@ choose_size (const struct disk_options *d, const struct edit *edit,
   return -1;
 }
 
-/* A disk that ends at SIZE: what lies behind it in its last cluster. */
+/* Zeros that are written, so that the cluster gets a place of its own. */
 static int
-zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size)
+write_zeros (struct disk *disk, uint64_t count, uint64_t offset)
+{
+  CLEANUP_FREE void *zeros = calloc (1, count);
+
+  if (zeros == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  return disk_write (disk, zeros, count, offset, false);
+}
+
+/* A disk that ends at SIZE: what lies behind it in its last cluster.  SET_ASIDE: that gets
+ * space as well, as all that is new does with preallocation=. */
+static int
+zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size,
+           bool set_aside)
 {
   struct disk_options options = *d;
   bool writable = true;
   struct disk *disk;
+  uint64_t count;
   int r = -1;
 
   options.size_at_least = round_up (size, cluster_size);
-  if (options.size_at_least == size)
+  count = options.size_at_least - size;
+  if (count == 0)
     return 0;
+  options.detect_zeroes = DETECT_ZEROES_OFF;
+  options.compress = false;
   if (disk_open (&options, &disk) == -1)
     return -1;
   if (disk_connect (disk, &writable) == 0) {
     if (writable)
-      r = disk_zero (disk, options.size_at_least - size, size, true, false,
-                     false);
+      r = set_aside ? write_zeros (disk, count, size)
+        : disk_zero (disk, count, size, true, false, false);
     if (disk_disconnect (disk, writable) == -1)
       r = -1;
   }
@@ -320,12 +341,14 @@ resize (const struct disk_options *d, const struct edit_options *options,
     return -1;
   if (ro.size == old)
     return 0;
-  if (ro.size > old && zero_tail (d, old, cluster_size) == -1)
+  if (ro.size > old &&
+      zero_tail (d, old, cluster_size,
+                 ro.preallocation != PREALLOCATION_OFF) == -1)
     return -1;
   if (resize_step (d, options, edit, true, &ro, &old, &cluster_size) == -1)
     return -1;
   /* For those who let it grow and don't think of it.  If it fails, we do. */
-  if (ro.size < old && zero_tail (d, ro.size, cluster_size) == -1)
+  if (ro.size < old && zero_tail (d, ro.size, cluster_size, false) == -1)
     nbdkit_debug ("%s: resized nevertheless", d->path);
   return 0;
 }

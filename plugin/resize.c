@@ -14,6 +14,8 @@
  *   in place     in an external data file that is raw: all of that is mapped, and zeros.
  *   empty        otherwise.
  *
+ * What is new within the cluster where the disk ended has been dealt with before: see edit.c.
+ *
  * The L1 table is made anew where it is too short or its entries have changed, L2 tables
  * where they have changed; the size is part of the same step: see shadow.c.  So what is
  * cut off goes together with the size, and never comes back.  Persistent bitmaps get
