@@ -12,7 +12,8 @@
  *                                     copies name has been handed to the kernel
  *   1  write counts, sync             R1, R3: what will be pointed to
  *   2  write the snapshot, sync       the pointers
- *      release the freed runs         R2, R4 (a)
+ *      release the freed runs         R2, R4 (a); and what is vacant of an
+ *                                     external data file (vacant.c)
  *
  * The sync of phase one is left out if every pointer in the snapshot is settled: its
  * count is durable already, and its target reads the same with or without its
@@ -54,6 +55,7 @@
 struct checkpoint {
   struct hostfile *file;
   struct hostfile *data;        /* external data file; or NULL */
+  struct vacant *vacant;        /* of that file; or NULL */
   struct l2 *l2;
   struct alloc *alloc;
   struct refcounts *refcounts;
@@ -107,9 +109,11 @@ checkpoint_free (struct checkpoint *ck)
 }
 
 void
-checkpoint_set_data_file (struct checkpoint *ck, struct hostfile *data)
+checkpoint_set_data_file (struct checkpoint *ck, struct hostfile *data,
+                          struct vacant *vacant)
 {
   ck->data = data;
+  ck->vacant = vacant;
 }
 
 /* One of the two; the first error ends all changes. */
@@ -205,6 +209,7 @@ run (struct checkpoint *ck)
     return -1;
 
   frees = alloc_take_frees (ck->alloc);
+  vacant_take (ck->vacant);
   r = write_phases (ck, &snap);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (ck->health, "while writing metadata");
@@ -217,6 +222,7 @@ run (struct checkpoint *ck)
   if (snap.nr_slices > 0 || snap.nr_l1 > 0)
     ck->runs++;
   l2_done (ck->l2, &snap, r == 0);
+  vacant_done (ck->vacant, r == 0);
   if (alloc_frees_done (ck->alloc, frees, r == 0) == -1 && r == 0) {
     r = -1;
     err = errno;
@@ -270,27 +276,37 @@ flush_once (struct checkpoint *ck)
 }
 
 int
+checkpoint_reap (struct checkpoint *ck)
+{
+  vacant_reap (ck->vacant);
+  if (alloc_reap (ck->alloc) == 0)
+    return 0;
+  if (errno == EUCLEAN)
+    health_corrupt (ck->health, "while releasing clusters");
+  return -1;
+}
+
+bool
+checkpoint_holds_back (struct checkpoint *ck)
+{
+  return alloc_quarantined (ck->alloc) > 0 || vacant_clusters (ck->vacant) > 0;
+}
+
+int
 checkpoint_flush (struct checkpoint *ck)
 {
-  int r;
-
   ck->flushes++;
-  r = flush_once (ck);
-  if (r == 0 && alloc_reap (ck->alloc) == -1) {
-    if (errno == EUCLEAN)
-      health_corrupt (ck->health, "while releasing clusters");
-    r = -1;
-  }
-  return r;
+  return flush_once (ck) == 0 ? checkpoint_reap (ck) : -1;
 }
 
 void
 checkpoint_relieve (struct checkpoint *ck)
 {
   if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
-      alloc_wants_release (ck->alloc))
+      alloc_wants_release (ck->alloc) ||
+      vacant_crowded (ck->vacant))
     flush_once (ck);
-  alloc_reap (ck->alloc);
+  checkpoint_reap (ck);
 }
 
 int

@@ -15,6 +15,7 @@
 #include "l2.h"
 #include "overlap.h"
 #include "refcount.h"
+#include "vacant.h"
 
 struct checkpoint;
 
@@ -33,8 +34,10 @@ extern struct checkpoint *checkpoint_new (struct hostfile *, struct l2 *,
                                           unsigned cluster_bits,
                                           uint64_t dirty_limit);
 extern void checkpoint_free (struct checkpoint *);
-/* Guest data are in this file, not in the image. */
-extern void checkpoint_set_data_file (struct checkpoint *, struct hostfile *);
+/* Guest data are in this file, not in the image.  VACANT (may be NULL): what of it is to be
+ * given back. */
+extern void checkpoint_set_data_file (struct checkpoint *, struct hostfile *,
+                                      struct vacant *);
 
 /* Makes everything durable that was done before the call: data and metadata.
  * Concurrent callers share.  Returns 0, or -1 with errno: ENOSPC (all changes are
@@ -49,6 +52,12 @@ extern void checkpoint_relieve (struct checkpoint *);
  * freed released, allocations made ahead given back, the file cut to its
  * length.  After it the image is clean and without leaks. */
 extern int checkpoint_quiesce (struct checkpoint *);
+
+/* Moves on what was freed and waits for requests to end; the next two of these need no
+ * claim of the caller's.  -1: reported. */
+extern int checkpoint_reap (struct checkpoint *);
+/* Is something freed that has not been given back? */
+extern bool checkpoint_holds_back (struct checkpoint *);
 
 extern void checkpoint_get_stats (struct checkpoint *,
                                   struct checkpoint_stats *);

@@ -161,6 +161,8 @@ core_sources = \
 	%reldir%/snapshot.c \
 	%reldir%/snapshot.h \
 	%reldir%/startup.c \
+	%reldir%/vacant.c \
+	%reldir%/vacant.h \
 	%reldir%/view.h \
 	%reldir%/writable.c \
 	%reldir%/write.c \

@@ -475,7 +475,7 @@ remember (struct cow *c, const struct target *t, uint64_t from, uint64_t to)
 static void
 publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
 {
-  uint64_t from, to;
+  uint64_t from, to, first, n;
   unsigned i, freed = 0;
 
   for (i = 0; i < c->nr_targets; i++) {
@@ -487,6 +487,10 @@ publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
             !(t->run.settled && t->was_zero && !t->copied));
     if (c->v->w->fresh && !t->reused)
       remember (c, t, from, to);
+    if (c->v->w->vacant) {
+      host_clusters (c, t, &first, &n);
+      vacant_remove (c->v->w->vacant, first, n);
+    }
   }
   for (i = 0; i < c->nr_old && c->old[i].start < c->last_end; i++)
     freed += free_old (c, i);

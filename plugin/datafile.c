@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do zeros get into an external data file?
+ * How do zeros get into a raw external data file?
  *
- * Specification: "Header" (incompatible bit 2, autoclear bit 1).
+ * Specification: "Header" (autoclear bit 1).
  *
- * Guest data have their place there once and for all, so nothing is allocated or freed.
- * There are two sorts of such files:
- *
- * An ordinary one has meaning only together with the image: zeros are an L2 entry as
- * always, and all that is to be done here is to give space back.  No quarantine is
- * needed (R4): a write that is still under way to a trimmed cluster lands in the place of
- * its own guest offset, where nobody looks.
- *
- * A raw one is to be the disk for programs that know nothing of the image.  There zeros
+ * Such a file is to be the disk for programs that know nothing of the image.  So zeros
  * go into the file and the mapping does not change at all: were it to say "zeros", a
- * write that is still under way would make the two disagree.
+ * write that is still under way, or one that a crash cuts short, would make the two
+ * disagree.  That they are zeros, extents learn from the holes that the host makes for
+ * them (request.c).
  *
- * Encrypted zeros must be written, as any other data.
+ * Encrypted zeros must be written, as any other data, and a trim does nothing: a hole
+ * would be noise.
  *
- * Locks: none; datafile_release is called under a claim.
+ * (In an ordinary data file zeros are an L2 entry, as always: erase.c, vacant.c.)
+ *
+ * Locks: none.
  */
 
 #include <config.h>
@@ -31,15 +28,6 @@
 #include "request.h"
 
 static const char zeros[256u << 10];
-
-void
-datafile_release (const struct view *v, uint64_t start, uint64_t len)
-{
-  const uint64_t size = hostfile_size (v->w->data);
-
-  if (start < size && v->w->discard)
-    hostfile_punch (v->w->data, start, min64 (len, size - start));
-}
 
 /* The mapping may say that some of it is zeros already; that of the others is
  * changed, if it has to be. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do zeros get into an external data file?  See datafile.c.
+ * How do zeros get into a raw external data file?  See datafile.c.
  */
 
 #ifndef QCOW2_DATAFILE_H
@@ -11,15 +11,9 @@
 
 #include "view.h"
 
-/* All for a view with an external data file; 0, or -1 with errno (reported). */
+/* All for a view whose external data file is raw; 0, or -1 with errno (reported). */
 
-/* Clusters in [start, start+len) have just lost their data: gives the space back to the
- * host, if it can take it.  Called under the claim on them.  Cannot fail: what stays
- * there is never looked at. */
-extern void datafile_release (const struct view *, uint64_t start, uint64_t len);
-
-/* Only where the data file is raw.  The range reads as zeros, in the file itself; the
- * mapping stays as it is.  UNMAP: without keeping the space.  FAST: ENOTSUP, before
+/* The range reads as zeros, in the file itself; the mapping stays as it is.  UNMAP: without keeping the space.  FAST: ENOTSUP, before
  * anything was changed, if zeros would have to be written. */
 extern int datafile_zero (const struct view *, uint64_t count, uint64_t offset,
                           bool unmap, bool fast, bool *settle);

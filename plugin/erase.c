@@ -28,8 +28,8 @@
  * below reads as zeros; otherwise zero requests write zeros, and trim does
  * nothing (it must not bring back what is below).
  *
- * In an external data file no cluster is freed: its space is given back at once.  Where
- * that file is raw, datafile.c does everything.
+ * In an external data file no cluster is freed: it becomes vacant, and its space is given
+ * back later (vacant.c).  Where that file is raw, datafile.c does everything.
  *
  * A partial unit is never turned into a whole one's change because the rest happens to
  * read as zeros: a write in flight may be about to change that.
@@ -57,7 +57,7 @@ struct plan {
   uint64_t start, len;          /* guest bytes; whole units but for the
                                    end of the disk */
   enum run_kind kind;           /* SET: to this, as entry_encode has it */
-  bool releases;                /* SET: the data in an external file go */
+  bool vacates;                 /* SET: the data in an external file go */
   bool frees;                   /* SET: these host clusters go */
   uint64_t host, host_clusters;
 };
@@ -131,7 +131,7 @@ plan_removal (const struct view *v, enum mode mode, const struct run *run,
   if (run->kind == RUN_COMPRESSED)
     plan_compressed (h, run, plan);
   else if (v->w->data)
-    plan->releases = true;
+    plan->vacates = true;
   else {
     plan->frees = true;
     plan->host = run->host;
@@ -299,8 +299,9 @@ set_entries (const struct view *v, uint64_t start, uint64_t end,
       alloc_free_run (v->w->alloc, plan.host, plan.host_clusters);
       freed++;
     }
-    if (plan.releases)
-      datafile_release (v, plan.start, plan.len);
+    if (plan.vacates)
+      vacant_add (v->w->vacant, plan.start >> v->w->header->cluster_bits,
+                  div_up (plan.len, v->w->header->cluster_size));
   }
   alloc_free_end (v->w->alloc, frees - freed);
   l2_edit_end (&edit);

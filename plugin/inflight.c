@@ -73,19 +73,39 @@ must_wait (const struct inflight *t, const struct inflight_claim *claim)
   return false;
 }
 
+/* Called with the lock held. */
 static void
-make_claim (struct inflight *t, struct inflight_claim *claim,
-            uint64_t first, uint64_t last, bool shared)
+append (struct inflight *t, struct inflight_claim *claim, uint64_t first,
+        uint64_t last, bool shared)
 {
-  LOCK_FOR_BLOCK (&t->lock);
-
   claim->shared = shared;
   claim->first = first;
   claim->last = last;
   claim->next = NULL;
   *t->tail = claim;
   t->tail = &claim->next;
+}
 
+/* Called with the lock held. */
+static void
+take_out (struct inflight *t, struct inflight_claim *claim)
+{
+  struct inflight_claim **p;
+
+  for (p = &t->head; *p != claim; p = &(*p)->next)
+    ;
+  *p = claim->next;
+  if (t->tail == &claim->next)
+    t->tail = p;
+}
+
+static void
+make_claim (struct inflight *t, struct inflight_claim *claim,
+            uint64_t first, uint64_t last, bool shared)
+{
+  LOCK_FOR_BLOCK (&t->lock);
+
+  append (t, claim, first, last, shared);
   while (must_wait (t, claim)) {
     t->waiting++;
     pthread_cond_wait (&t->released, &t->lock);
@@ -107,17 +127,25 @@ inflight_claim_shared (struct inflight *t, struct inflight_claim *claim,
   make_claim (t, claim, first, last, true);
 }
 
+bool
+inflight_try (struct inflight *t, struct inflight_claim *claim, uint64_t first,
+              uint64_t last)
+{
+  LOCK_FOR_BLOCK (&t->lock);
+
+  append (t, claim, first, last, false);
+  if (!must_wait (t, claim))
+    return true;
+  take_out (t, claim);
+  return false;
+}
+
 void
 inflight_release (struct inflight *t, struct inflight_claim *claim)
 {
-  struct inflight_claim **p;
   LOCK_FOR_BLOCK (&t->lock);
 
-  for (p = &t->head; *p != claim; p = &(*p)->next)
-    ;
-  *p = claim->next;
-  if (t->tail == &claim->next)
-    t->tail = p;
+  take_out (t, claim);
   if (t->waiting)
     pthread_cond_broadcast (&t->released);
 }

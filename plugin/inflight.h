@@ -28,6 +28,9 @@ extern void inflight_claim (struct inflight *, struct inflight_claim *,
 /* The same, but claims that are shared do not wait for each other. */
 extern void inflight_claim_shared (struct inflight *, struct inflight_claim *,
                                    uint64_t first, uint64_t last);
+/* As inflight_claim where nobody has to wait; else makes no claim: false. */
+extern bool inflight_try (struct inflight *, struct inflight_claim *,
+                          uint64_t first, uint64_t last);
 extern void inflight_release (struct inflight *, struct inflight_claim *);
 
 #endif /* QCOW2_INFLIGHT_H */

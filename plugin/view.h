@@ -27,6 +27,7 @@
 #include "l2.h"
 #include "layers.h"
 #include "payload.h"
+#include "vacant.h"
 
 struct fill;
 
@@ -43,6 +44,8 @@ struct writable {
   struct alloc *alloc;
   struct inflight *inflight;
   struct fresh *fresh;                  /* NULL without extended L2 entries */
+  struct vacant *vacant;                /* NULL: no space of a data file is given back
+                                           when its mapping goes */
   struct checkpoint *checkpoint;
   struct deflater *deflater;            /* whole new clusters are compressed;
                                            NULL: they are not */

@@ -94,6 +94,7 @@ void
 disk_free_writable (struct disk *d)
 {
   checkpoint_free (d->w.checkpoint);
+  vacant_free (d->w.vacant);
   inflight_free (d->w.inflight);
   fresh_free (d->w.fresh);
   fill_free (d->w.fill);
@@ -198,7 +199,13 @@ disk_become_writable (struct disk *d)
                                   max64 (d->options.l2_cache / 2, MIN_DIRTY));
   if (w->checkpoint == NULL)
     goto error;
-  checkpoint_set_data_file (w->checkpoint, w->data);
+  if (w->data && !w->data_is_raw && w->discard) {
+    w->vacant = vacant_new (w->data, w->inflight, d->grace, h->cluster_bits,
+                            h->size);
+    if (w->vacant == NULL)
+      goto error;
+  }
+  checkpoint_set_data_file (w->checkpoint, w->data, w->vacant);
   if (d->options.compress) {
     w->deflater = deflater_new (h->compression_type, h->cluster_size);
     if (w->deflater == NULL)
@@ -267,11 +274,11 @@ disk_quiesce (struct disk *d)
   do {
     if (checkpoint_quiesce (d->w.checkpoint) == -1)
       return -1;
-    if (alloc_quarantined (d->w.alloc) == 0)
+    if (!checkpoint_holds_back (d->w.checkpoint))
       return health_end_changes (d->health) == -1 ? -1 : r;
-    while (alloc_quarantined (d->w.alloc) > 0 && seconds () < deadline) {
+    while (checkpoint_holds_back (d->w.checkpoint) && seconds () < deadline) {
       nanosleep (&moment, NULL);
-      if (alloc_reap (d->w.alloc) == -1)
+      if (checkpoint_reap (d->w.checkpoint) == -1)
         return -1;
     }
   } while (seconds () < deadline);

@@ -53,6 +53,7 @@ struct walk {
   uint64_t table_offset, table_clusters;
   uint64_t snapshots_offset, snapshots;
   uint64_t bitmaps, bitmaps_offset, bitmaps_bytes;      /* 0: none */
+  uint64_t luks_offset, luks_bytes;
 
   uint64_t clusters;            /* in the file */
   uint64_t *refs;
@@ -96,24 +97,53 @@ note (struct walk *w, bool corrupt, const char *fmt, ...)
     r->leaks++;
 }
 
+/* Where the contents of that header extension are; 0: there is none. */
+static uint64_t
+find_extension (const struct walk *w, uint64_t wanted)
+{
+  uint64_t at = w->version == 3 ? get (w, 100, 4) : 72, type;
+
+  while (at + 8 <= w->cs && (type = get (w, at, 4)) != 0) {
+    if (type == wanted)
+      return at + 8;
+    at += 8 + (get (w, at + 4, 4) + 7) / 8 * 8;
+  }
+  return 0;
+}
+
 /* The bitmaps extension, if it counts. */
 static void
 find_bitmaps (struct walk *w)
 {
-  uint64_t at = get (w, 100, 4), type;
+  uint64_t at;
 
   if (w->version != 3 || !(get (w, 88, 8) & 1))
     return;
-  while (at + 8 <= w->cs && (type = get (w, at, 4)) != 0) {
-    if (type == 0x23852875) {
-      w->bitmaps = get (w, at + 8, 4);
-      w->bitmaps_bytes = get (w, at + 16, 8);
-      w->bitmaps_offset = get (w, at + 24, 8);
-      return;
-    }
-    at += 8 + (get (w, at + 4, 4) + 7) / 8 * 8;
+  at = find_extension (w, 0x23852875);
+  if (at == 0) {
+    note (w, true, "header: bitmaps, but no directory");
+    return;
   }
-  note (w, true, "header: bitmaps, but no directory");
+  w->bitmaps = get (w, at, 4);
+  w->bitmaps_bytes = get (w, at + 8, 8);
+  w->bitmaps_offset = get (w, at + 16, 8);
+}
+
+/* The LUKS header and its keys. */
+static void
+find_encryption (struct walk *w)
+{
+  uint64_t at;
+
+  if (get (w, 32, 4) != 2)
+    return;
+  at = find_extension (w, 0x0537be77);
+  if (at == 0) {
+    note (w, true, "header: LUKS, but no place of its header");
+    return;
+  }
+  w->luks_offset = get (w, at, 8);
+  w->luks_bytes = get (w, at + 8, 8);
 }
 
 static bool
@@ -154,6 +184,7 @@ read_header (struct walk *w)
   if (w->l1_size * (w->cs / w->entry_size) << w->bits < w->size)
     note (w, true, "header: L1 table too short");
   find_bitmaps (w);
+  find_encryption (w);
   return true;
 }
 
@@ -460,6 +491,7 @@ checker_check (const struct blob *b, struct check_result *result)
   CHECK (w.refs != NULL && w.roles != NULL);
 
   refer (&w, 0, w.cs, METADATA, "header");
+  refer (&w, w.luks_offset, w.luks_bytes, METADATA, "encryption header");
   walk_refcounts (&w);
   walk_l1 (&w, w.l1_offset, w.l1_size, true);
   if (w.snapshots > 0)
@@ -568,12 +600,11 @@ checker_read_data (const struct blob *b, const struct blob *data,
       state_at (&w, l2, entry, at, &allocated, &zeros);
     if (zeros)
       memset (out + at, 0, n);
-    else if (allocated && w.external) {
-      if (data == NULL)
-        return -1;
+    else if (allocated && data)
       copy_from (data->data, data->len, (entry & OFFSET_BITS) + at % w.cs,
                  out + at, n);
-    }
+    else if (allocated && w.external)
+      return -1;
     else if (allocated)
       copy_from (w.p, w.len, (entry & OFFSET_BITS) + at % w.cs, out + at, n);
     else if (below)

@@ -28,7 +28,8 @@ extern void checker_check (const struct blob *, struct check_result *);
 extern int checker_read (const struct blob *, const struct blob *below,
                          unsigned char *out, uint64_t size);
 
-/* The same where guest data are in an external data file. */
+/* The same where guest data are in DATA: an external data file, or what is encrypted has
+ * been decrypted. */
 extern int checker_read_data (const struct blob *, const struct blob *data,
                               const struct blob *below, unsigned char *out,
                               uint64_t size);

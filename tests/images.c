@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "encrypted.h"
 #include "images.h"
 
 extern char **environ;
@@ -183,8 +184,8 @@ find_known (const char *name)
   return NULL;
 }
 
-static void
-remember (const char *name, const struct image_spec *spec)
+void
+image_remember (const char *name, const struct image_spec *spec)
 {
   struct known *k = find_known (name);
 
@@ -262,7 +263,11 @@ image_create (const char *name, const struct image_spec *spec)
 {
   struct command c = { .n = 0 };
 
-  remember (name, spec);
+  image_remember (name, spec);
+  if (spec->encrypt && strcmp (spec->encrypt, "luks") == 0) {
+    encrypted_create (name, spec);
+    return;
+  }
   command_add (&c, "qemu-img");
   command_add (&c, "create");
   command_add (&c, "-q");
@@ -536,7 +541,7 @@ blob_has_pushed (const struct blob *b, uint64_t len)
 void
 image_print (const struct image_spec *spec)
 {
-  printf ("v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s%s",
+  printf ("v%d, clusters %" PRIu64 ", size %" PRIu64 ", counts %u%s%s%s%s%s%s%s",
           spec->version, spec->cluster_size, spec->size, spec->refcount_bits,
           spec->extended ? ", subclusters" : "",
           spec->preallocation ? ", " : "",
@@ -544,7 +549,7 @@ image_print (const struct image_spec *spec)
           spec->backing ? ", backing file" : "",
           spec->data_file_raw ? ", raw data file"
           : spec->data_file ? ", data file" : "",
-          spec->encrypt ? ", encrypted" : "");
+          spec->encrypt ? ", " : "", spec->encrypt ? spec->encrypt : "");
 }
 
 void

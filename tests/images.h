@@ -54,11 +54,13 @@ struct image_spec {
                                    clusters */
   const char *backing;          /* file name, or NULL */
   bool backing_raw;
-  const char *encrypt;          /* "aes", with IMAGES_SECRET; or NULL */
+  const char *encrypt;          /* "aes" or "luks", with IMAGES_SECRET; or NULL */
   const char *data_file;        /* file name, or NULL */
   bool data_file_raw;
 };
 extern void image_create (const char *name, const struct image_spec *);
+/* The image of that name, which comes from elsewhere, is to be opened like that. */
+extern void image_remember (const char *name, const struct image_spec *);
 /* N random changes with qemu-io: writes of all alignments with contents that
  * differ everywhere, zeros, discards. */
 extern void image_fill (const char *name, const struct image_spec *,

@@ -30,6 +30,7 @@
 #include "bytes.h"
 #include "checker.h"
 #include "disk.h"
+#include "encrypted.h"
 #include "images.h"
 #include "ledger.h"
 #include "pieces.h"
@@ -57,11 +58,13 @@ struct trial {
   struct pieces pieces;
   struct blob initial, below, snapshot;
   bool has_below;
+  struct crypt_cipher *cipher;  /* NULL: not encrypted */
 
   /* Only used within the watch, which the simdisk's lock guards. */
   struct rng cut_rng;
   unsigned cuts_left;
   unsigned char *contents;
+  struct blob plain;
 };
 
 struct worker {
@@ -77,6 +80,17 @@ static unsigned nr_cuts, nr_reopened, nr_judged;
 
 /* --- judging what is left --- */
 
+/* Where the guest data are, as the guest sees them: NULL if that is in the image.  DATA: of
+ * the data file, or NULL. */
+static const struct blob *
+guest_data (struct trial *t, const struct blob *image, const struct blob *data)
+{
+  if (t->cipher == NULL)
+    return data;
+  encrypted_plain (t->cipher, data ? data : image, &t->plain);
+  return &t->plain;
+}
+
 static void
 read_contents (struct trial *t, const struct blob *b, const struct blob *data,
                const char *when)
@@ -86,7 +100,7 @@ read_contents (struct trial *t, const struct blob *b, const struct blob *data,
     FAIL ("%s: the contents can't be read", when);
 }
 
-/* A raw data file is the disk, without the image's help. */
+/* A raw data file is the disk (but for encryption), without the image's help. */
 static void
 check_raw_data (struct trial *t, const struct blob *data, const char *when)
 {
@@ -171,7 +185,8 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   leaks_after = survivor_check (&b, true, "written after a crash");
   if (leaks_after > leaks)
     FAIL ("after a crash: %lu leaks have become %lu", leaks, leaks_after);
-  read_contents (t, &b, &data, "written after a crash");
+  read_contents (t, &b, guest_data (t, &b, t->spec.data_file ? &data : NULL),
+                 "written after a crash");
   if (memcmp (t->contents, model, t->spec.size) != 0)
     FAIL ("after a crash: what was written then is not there");
   blob_free (&b);
@@ -187,19 +202,20 @@ cut_power (struct trial *t, enum power_cut kind)
 {
   const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
   const struct blob *data = t->spec.data_file ? simdisk_data_cut (t->sim) : NULL;
+  const struct blob *plain = guest_data (t, b, data);
   const struct blob now = { t->contents, t->spec.size };
   unsigned long leaks;
   char when[40];
 
   snprintf (when, sizeof when, "power cut of kind %d", kind);
   leaks = survivor_check (b, true, when);
-  read_contents (t, b, data, when);
+  read_contents (t, b, plain, when);
   if (!ledger_allows (t->ledger, 0, t->spec.size / LEDGER_SECTOR, t->contents,
                       true)) {
     save_survivor (b, data);
     FAIL ("%s: wrong contents", when);
   }
-  check_raw_data (t, data, when);
+  check_raw_data (t, plain, when);
   nr_cuts++;
 
   if (rng_below (&t->cut_rng, 12) == 0) {
@@ -297,11 +313,12 @@ do_flush (struct worker *w)
 }
 
 /* In version 2, what a trim does where there is a backing file is nobody's
- * business. */
+ * business; in an encrypted raw data file it does nothing. */
 static bool
 trim_is_certain (const struct trial *t)
 {
-  return t->options.discard && (t->spec.version == 3 || !t->has_below);
+  return t->options.discard && (t->spec.version == 3 || !t->has_below) &&
+    !(t->spec.encrypt && t->spec.data_file_raw);
 }
 
 static void
@@ -392,9 +409,11 @@ random_spec (struct trial *t, struct rng *rng)
     "plain", "reuse", "snapshot", "backing", "version 2", "growth",
     "preallocated", "snapshot and backing", "compressed", "subclusters",
     "subclusters and backing", "subclusters, snapshot, perhaps backing",
-    "shared subclusters, snapshot", "data file", "raw data file",
+    "shared subclusters, snapshot", "data file", "raw data file", "encrypted",
+    "encrypted, snapshot, perhaps backing", "encrypted, perhaps backing, data file",
+    "encrypted, raw data file",
   };
-  const unsigned theme = trials_number % 15;
+  const unsigned theme = trials_number % 19;
   struct image_spec *spec = &t->spec;
 
   t->theme = themes[theme];
@@ -416,7 +435,8 @@ random_spec (struct trial *t, struct rng *rng)
   if (theme == 1)               /* everything is freed and used all the time */
     spec->size = 24 * spec->cluster_size - 512 * rng_below (rng, 2);
   t->has_below = theme == 3 || theme == 7 || theme == 10 ||
-    ((theme == 11 || theme == 13) && rng_below (rng, 2)) ||
+    ((theme == 11 || theme == 13 || theme == 16 || theme == 17) &&
+     rng_below (rng, 2)) ||
     (theme == 4 && rng_below (rng, 2));
   spec->compressed = theme == 8 ||
     (theme >= 9 && theme < 12 && rng_below (rng, 4) == 0) ||
@@ -427,9 +447,12 @@ random_spec (struct trial *t, struct rng *rng)
   }
   if (theme == 6)
     spec->preallocation = rng_below (rng, 2) ? "metadata" : "falloc";
-  if (theme == 13 || theme == 14)
+  if (theme == 13 || theme == 14 || theme == 17 || theme == 18)
     spec->data_file = DATA;
-  spec->data_file_raw = theme == 14;
+  spec->data_file_raw = theme == 14 || theme == 18;
+  /* (No LUKS in raw ones: see newimage.c.  What is done with ciphers is the same.) */
+  if (theme >= 15)
+    spec->encrypt = spec->data_file_raw ? "aes" : "luks";
 }
 
 /* What is in a data file before anything was written to the disk is none of the
@@ -455,9 +478,13 @@ make_image (struct trial *t, struct rng *rng)
                     512 * (1 + rng_below (rng, t->spec.size * 3 / 2 / 512)), 6,
                     &t->below);
   image_create (IMAGE, &t->spec);
+  image_remember (SURVIVOR, &t->spec);
+  t->cipher = encrypted_cipher (IMAGE);
   if (t->spec.data_file && !t->spec.data_file_raw && rng_below (rng, 2))
     spoil_data_file (&t->spec, rng);
-  image_fill (IMAGE, &t->spec, rng, t->shared ? 30 : rng_below (rng, 6));
+  /* (QEMU puts zeros into a raw data file that should be encrypted zeros.) */
+  if (!(t->spec.data_file_raw && t->spec.encrypt))
+    image_fill (IMAGE, &t->spec, rng, t->shared ? 30 : rng_below (rng, 6));
   t->spec.compressed = false;   /* done */
   if (strstr (t->theme, "snapshot")) {
     image_snapshot (IMAGE, "before");
@@ -472,13 +499,15 @@ static void
 random_options (struct trial *t, struct rng *rng)
 {
   t->options.path = images_path (IMAGE);
+  t->options.secret = (struct chain_secret) { IMAGES_SECRET, strlen (IMAGES_SECRET) };
   t->options.l2_cache = rng_below (rng, 2) ? 32 << 20 : 0;
   do
     t->options.l2_slice = UINT64_C (512) << rng_below (rng, 8);
   while (t->options.l2_slice > t->spec.cluster_size);
   t->options.backing = BACKING_FOLLOW;
   t->options.discard = rng_below (rng, 8) != 0;
-  t->options.compress = t->spec.data_file == NULL && rng_below (rng, 3) == 0;
+  t->options.compress = t->spec.data_file == NULL && t->spec.encrypt == NULL &&
+    rng_below (rng, 3) == 0;
   t->options.copy_on_read = rng_below (rng, 2);
   t->eager = t->shared || rng_below (rng, 4) == 0;
   t->threads = t->eager || rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
@@ -489,15 +518,16 @@ random_options (struct trial *t, struct rng *rng)
 static void
 check_after_leaving (struct trial *t)
 {
-  const struct blob *data = NULL;
   enum power_cut kind;
 
   for (kind = 0; kind < CUT_KINDS; kind++) {
     const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
+    const struct blob *data = NULL;
 
     survivor_check (b, kind != CUT_ALL, "after leaving");
     if (t->spec.data_file)
       data = simdisk_data_cut (t->sim);
+    data = guest_data (t, b, data);
     read_contents (t, b, data, "after leaving");
     if (!ledger_allows (t->ledger, 0, t->spec.size / 512, t->contents, true))
       FAIL ("after leaving: wrong contents");
@@ -575,6 +605,8 @@ one_image (struct rng *rng)
   blob_free (&t.initial);
   blob_free (&t.below);
   blob_free (&t.snapshot);
+  blob_free (&t.plain);
+  crypt_free (t.cipher);
   free (t.contents);
 }
 

@@ -31,6 +31,7 @@
 #include "bytes.h"
 #include "checker.h"
 #include "disk.h"
+#include "encrypted.h"
 #include "images.h"
 #include "ledger.h"
 #include "pieces.h"
@@ -56,6 +57,7 @@ struct trial {
   struct disk_options options;
   struct blob initial, below;
   bool has_below;
+  struct crypt_cipher *cipher;  /* NULL: not encrypted */
   uint64_t work_seed;           /* of the requests: the same each time */
 };
 
@@ -67,6 +69,7 @@ struct attempt {
   struct ledger *ledger;
   struct rng cut_rng;
   unsigned char *contents;
+  struct blob plain;
 };
 
 struct request {
@@ -101,8 +104,10 @@ make_request (const struct trial *t, const struct piece *piece,
       t->spec.size : round_down (q->offset + q->count, cs);
 
     q->offset = round_up (q->offset, cs);
-    /* Nobody knows what a trim does in version 2 over a backing file. */
-    if (q->offset >= end || (t->spec.version == 2 && t->has_below))
+    /* Nobody knows what a trim does in version 2 over a backing file; in an encrypted
+     * raw data file it does nothing. */
+    if (q->offset >= end || (t->spec.version == 2 && t->has_below) ||
+        (t->spec.encrypt && t->spec.data_file_raw))
       q->kind = FLUSH;
     else
       q->count = end - q->offset;
@@ -166,6 +171,10 @@ judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
     r->t->spec.data_file ? simdisk_data_cut (r->sim) : NULL;
   char text[80];
 
+  if (r->t->cipher) {
+    encrypted_plain (r->t->cipher, data ? data : b, &r->plain);
+    data = &r->plain;
+  }
   snprintf (text, sizeof text, "%s, cut %d", when, kind);
   survivor_check (b, leaks_allowed, text);
   if (checker_read_data (b, data, r->t->has_below ? &r->t->below : NULL,
@@ -259,6 +268,7 @@ end (struct attempt *r)
   disk_close (r->disk);
   simdisk_free (r->sim);
   ledger_free (r->ledger);
+  blob_free (&r->plain);
   free (r->contents);
 }
 
@@ -536,7 +546,8 @@ make_trial (struct trial *t, struct rng *rng)
 {
   static const unsigned bits[] = { 9, 9, 12, 14, 16 };
   struct image_spec *spec = &t->spec;
-  const bool data_file = rng_below (rng, 4) == 0;
+  const bool encrypted = rng_below (rng, 3) == 0;
+  const bool data_file = rng_below (rng, encrypted ? 2 : 4) == 0;
   const bool snapshot = !data_file && rng_below (rng, 3) == 0;
   const bool growth = rng_below (rng, 4) == 0;
 
@@ -562,9 +573,16 @@ make_trial (struct trial *t, struct rng *rng)
     spec->data_file_raw = !t->has_below && rng_below (rng, 2);
   }
   else
-    spec->compressed = rng_below (rng, 4) == 0;
+    spec->compressed = !encrypted && rng_below (rng, 4) == 0;
+  if (encrypted) {
+    spec->version = 3;
+    spec->encrypt = spec->data_file_raw ? "aes" : "luks";
+  }
   image_create (IMAGE, spec);
-  image_fill (IMAGE, spec, rng, growth ? 10 : rng_below (rng, 4));
+  t->cipher = encrypted_cipher (IMAGE);
+  /* (QEMU puts zeros into a raw data file that should be encrypted zeros.) */
+  if (!(spec->data_file_raw && spec->encrypt))
+    image_fill (IMAGE, spec, rng, growth ? 10 : rng_below (rng, 4));
   if (snapshot)
     image_snapshot (IMAGE, "before");
   image_contents (IMAGE, NULL, &t->initial);
@@ -574,7 +592,8 @@ make_trial (struct trial *t, struct rng *rng)
     .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
     .backing = BACKING_FOLLOW, .discard = true,
     .copy_on_read = t->has_below && rng_below (rng, 2),
-    .compress = !data_file && rng_below (rng, 3) == 0,
+    .compress = !data_file && !encrypted && rng_below (rng, 3) == 0,
+    .secret = { IMAGES_SECRET, strlen (IMAGES_SECRET) },
   };
   printf ("%u: ", trials_number);
   image_print (spec);
@@ -643,6 +662,7 @@ one_image (struct rng *rng)
 
   blob_free (&t.initial);
   blob_free (&t.below);
+  crypt_free (t.cipher);
   free ((char *) t.options.path);
 }
 

@@ -13,7 +13,7 @@ levels=(
   "grace inflight hostlock dropcache hostfile hostopen hostspace newfile header headerwrite newimage overlap compress
    crypt luks luksmake entry pack freeset dirtyset fresh reportfile findings"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
-   payload inflate inflated deflater alloc allocidle quarantine allocpack l2 l2write layers resolve
+   payload inflate inflated deflater alloc allocidle quarantine allocpack vacant l2 l2write layers resolve
    snapshot
    shadow shadowtab shadowend bitmapdir census repair scan scantables
    scanextra scanrefs scandata checkpoint bitmap bitmapext bitmapedit bitmapsize backlink"
