@@ -160,6 +160,8 @@ core_sources = \
 	%reldir%/snapedit.h \
 	%reldir%/snapshot.c \
 	%reldir%/snapshot.h \
+	%reldir%/sparse.c \
+	%reldir%/sparse.h \
 	%reldir%/startup.c \
 	%reldir%/vacant.c \
 	%reldir%/vacant.h \

@@ -26,12 +26,17 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bytes.h"
+#include "cleanup.h"
 #include "hostfile-impl.h"
 #include "report.h"
+#include "sparse.h"
+
+#define SPARSE_PIECE (UINT64_C (64) << 10)
 
 /* A place in an iov array: what is before it has been written. */
 struct cursor {
@@ -148,6 +153,27 @@ advance (struct cursor *c, size_t n)
     c->iov++;
     c->niov--;
   }
+}
+
+int
+hostfile_read_sparse (struct hostfile *f, void *buf, uint64_t count,
+                      uint64_t offset)
+{
+  const uint64_t piece = min64 (count, SPARSE_PIECE);
+  CLEANUP_FREE char *some = malloc (piece + 1);
+  uint64_t at, n;
+
+  if (some == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (at = 0; at < count; at += n) {
+    n = min64 (count - at, piece);
+    if (hostfile_read (f, some, n, offset + at) == -1)
+      return -1;
+    sparse_copy ((char *) buf + at, some, n);
+  }
+  return 0;
 }
 
 /* Writes all from C on, and leaves C behind what has been written.  -1 with

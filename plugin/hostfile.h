@@ -82,6 +82,10 @@ extern uint64_t hostfile_allocated (const struct hostfile *);
 /* Whole transfers or an error.  Past the end of the file reads give zeros. */
 extern int hostfile_read (struct hostfile *, void *buf, uint64_t count,
                           uint64_t offset);
+/* The same into memory that is still zeros, of sparse_new: what is zeros in the file takes
+ * none. */
+extern int hostfile_read_sparse (struct hostfile *, void *buf, uint64_t count,
+                                 uint64_t offset);
 extern int hostfile_write (struct hostfile *, const void *buf, uint64_t count,
                            uint64_t offset);
 /* As hostfile_write from several buffers; the iov array is not changed.

@@ -39,6 +39,7 @@
 #include "entry.h"
 #include "l2-impl.h"
 #include "report.h"
+#include "sparse.h"
 
 /* --- loading --- */
 
@@ -116,13 +117,18 @@ compare_offsets (const void *a, const void *b)
 static int
 mark_duplicates (struct l2 *l2, uint64_t n)
 {
-  CLEANUP_FREE uint64_t *offsets = malloc (n * sizeof *offsets + 1);
+  CLEANUP_FREE uint64_t *offsets = NULL;
   uint64_t i, found = 0, used = 0;
+
+  for (i = 0; i < n; i++)
+    used += l2->l1[i] != 0;
+  offsets = malloc (used * sizeof *offsets + 1);
 
   if (offsets == NULL) {
     nbdkit_error ("malloc: %m");
     return -1;
   }
+  used = 0;
   for (i = 0; i < n; i++)
     if (l2->l1[i] != 0)
       offsets[used++] = l2->l1[i] & QCOW2_L1_OFFSET_MASK & ~L1_FLAGS;
@@ -136,22 +142,27 @@ mark_duplicates (struct l2 *l2, uint64_t n)
   for (i = 0; i < n; i++) {
     const uint64_t offset = l2->l1[i] & QCOW2_L1_OFFSET_MASK & ~L1_FLAGS;
 
-    if (bsearch (&offset, offsets, found, sizeof *offsets, compare_offsets))
+    if (offset != 0 &&
+        bsearch (&offset, offsets, found, sizeof *offsets, compare_offsets))
       l2->l1[i] |= L1_BAD;
   }
   return 0;
 }
 
-/* Takes over the L1 table of the file and registers the tables it names. */
+/* l1[] is as in the file.  Takes it over and registers the tables it names. */
 static int
-adopt_l1 (struct l2 *l2, const struct be64 *l1, uint64_t n)
+adopt_l1 (struct l2 *l2, uint64_t n)
 {
   const struct header *h = l2->header;
   uint64_t i, entry;
   int r;
 
   for (i = 0; i < n; i++) {
-    entry = get64 (l1[i]) & (QCOW2_L1_OFFSET_MASK | QCOW2_OFLAG_COPIED);
+    entry = atomic_load_explicit (&l2->l1[i], memory_order_relaxed);
+    if (entry == 0)
+      continue;                 /* it takes no memory */
+    entry = get64 ((struct be64) { entry }) &
+      (QCOW2_L1_OFFSET_MASK | QCOW2_OFLAG_COPIED);
     if ((entry & QCOW2_L1_OFFSET_MASK) == 0)
       entry = 0;
     else if (entry_l1_fault (h, hostfile_size (l2->file), entry))
@@ -169,12 +180,17 @@ adopt_l1 (struct l2 *l2, const struct be64 *l1, uint64_t n)
   return mark_duplicates (l2, n);
 }
 
+static size_t
+l1_bytes (const struct header *h)
+{
+  return max64 (h->l1_needed, 1) * sizeof (uint64_t);
+}
+
 struct l2 *
 l2_open (struct hostfile *file, const struct header *h,
          struct overlap *overlap, struct health *health,
          struct map *map, uint64_t slice_size)
 {
-  CLEANUP_FREE struct be64 *l1 = NULL;
   struct l2 *l2;
   unsigned slice_entries;
 
@@ -194,12 +210,12 @@ l2_open (struct hostfile *file, const struct header *h,
   l2->slice_span_bits = h->cluster_bits + __builtin_ctz (slice_entries);
   l2->table_span_bits = h->cluster_bits + h->l2_bits;
 
-  l2->l1 = calloc (h->l1_needed ? h->l1_needed : 1, sizeof *l2->l1);
-  l1 = malloc (h->l1_needed * sizeof *l1 + 1);
-  if (l2->l1 == NULL || l1 == NULL)
+  l2->l1 = sparse_new (l1_bytes (h));
+  if (l2->l1 == NULL)
     goto nomem;
-  if (hostfile_read (file, l1, h->l1_needed * sizeof *l1, h->l1_offset) == -1 ||
-      adopt_l1 (l2, l1, h->l1_needed) == -1)
+  if (hostfile_read_sparse (file, l2->l1, h->l1_needed * sizeof *l2->l1,
+                            h->l1_offset) == -1 ||
+      adopt_l1 (l2, h->l1_needed) == -1)
     goto error;
 
   l2->space = map_space_new (map, entry_unit_bits (h),
@@ -231,7 +247,7 @@ l2_close (struct l2 *l2)
   if (l2->space)
     map_space_free (l2->space);
   pthread_mutex_destroy (&l2->lock);
-  free (l2->l1);
+  sparse_free ((void *) l2->l1, l1_bytes (l2->header));
   free (l2->changed);
   free (l2);
 }

@@ -16,6 +16,9 @@
 #include <config.h>
 
 #include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -140,6 +143,31 @@ qcow2_dump_plugin (void)
 
 /* --- the server's life --- */
 
+/* Memory is shared by all threads of the server; what one of them frees must serve the
+ * others.  (By default glibc makes heaps of their own for up to eight threads per
+ * processor, and each may come to hold as much as all need.)  Who runs the
+ * server may want it otherwise. */
+static void
+share_heap (void)
+{
+#ifdef __GLIBC__
+  const char *tunables = getenv ("GLIBC_TUNABLES");
+
+  if (getenv ("MALLOC_ARENA_MAX") == NULL &&
+      (tunables == NULL || strstr (tunables, "arena_max") == NULL))
+    mallopt (M_ARENA_MAX, 1);
+#endif
+}
+
+/* What was freed goes back to the host. */
+static void
+trim_heap (void)
+{
+#ifdef __GLIBC__
+  malloc_trim (0);
+#endif
+}
+
 static void
 get_stats (struct stats *s)
 {
@@ -183,8 +211,10 @@ get_ready (void)
 static int
 qcow2_get_ready (void)
 {
-  const int r = get_ready ();
+  int r;
 
+  share_heap ();
+  r = get_ready ();
   if (r == -1) {
     disk_close (disk);
     disk = NULL;
@@ -360,6 +390,9 @@ qcow2_close (void *handle)
   leave (h);
   connections_open--;
   publish_stats ();
+  /* The last one has left an image, perhaps. */
+  if (dir || connections_open == 0)
+    trim_heap ();
 }
 
 static int64_t

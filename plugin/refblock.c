@@ -24,6 +24,7 @@
 
 #include "bytes.h"
 #include "refblock.h"
+#include "sparse.h"
 
 uint64_t
 refblock_get (const void *raw, unsigned order, uint64_t i)
@@ -161,13 +162,13 @@ is_clean (const struct refblock *b)
 }
 
 static void
-free_list (struct refblock *head)
+free_list (struct refblock_cache *c, struct refblock *head)
 {
   while (head->next != head) {
     struct refblock *b = head->next;
 
     list_remove (b);
-    free (b);
+    refblock_free (c, b);
   }
 }
 
@@ -179,24 +180,22 @@ evict (struct refblock_cache *c)
     refblock_cache_drop (c, c->clean.prev);
 }
 
-int
-refblock_cache_init (struct refblock_cache *c, size_t size, size_t max_clean,
-                     uint64_t nslots)
+void
+refblock_cache_init (struct refblock_cache *c, size_t size, size_t max_clean)
 {
   memset (c, 0, sizeof *c);
   c->size = size;
   c->max_clean = max_clean;
   c->clean.prev = c->clean.next = &c->clean;
   c->busy.prev = c->busy.next = &c->busy;
-  return refblock_cache_grow (c, nslots);
 }
 
 void
 refblock_cache_free (struct refblock_cache *c)
 {
-  free_list (&c->clean);
-  free_list (&c->busy);
-  free (c->slots);
+  free_list (c, &c->clean);
+  free_list (c, &c->busy);
+  sparse_free (c->slots, c->nslots * sizeof *c->slots);
 }
 
 int
@@ -206,11 +205,10 @@ refblock_cache_grow (struct refblock_cache *c, uint64_t nslots)
 
   if (nslots <= c->nslots)
     return 0;
-  slots = reallocarray (c->slots, nslots, sizeof *slots);
+  slots = sparse_grow (c->slots, c->nslots * sizeof *slots,
+                       nslots * sizeof *slots);
   if (slots == NULL)
     return -1;
-  for (uint64_t i = c->nslots; i < nslots; i++)
-    slots[i] = NULL;
   c->slots = slots;
   c->nslots = nslots;
   return 0;
@@ -233,14 +231,25 @@ refblock_cache_find (struct refblock_cache *c, uint64_t index)
 struct refblock *
 refblock_new (const struct refblock_cache *c, uint64_t index)
 {
-  struct refblock *b = calloc (1, sizeof *b + c->size);
+  struct refblock *b = calloc (1, sizeof *b);
 
   if (b == NULL)
     return NULL;
+  b->raw = sparse_new (c->size);
+  if (b->raw == NULL) {
+    free (b);
+    return NULL;
+  }
   b->prev = b->next = b;
   b->index = index;
-  b->raw = (unsigned char *) (b + 1);
   return b;
+}
+
+void
+refblock_free (const struct refblock_cache *c, struct refblock *b)
+{
+  sparse_free (b->raw, c->size);
+  free (b);
 }
 
 void
@@ -260,7 +269,7 @@ refblock_cache_drop (struct refblock_cache *c, struct refblock *b)
     c->nclean--;
   list_remove (b);
   c->slots[b->index] = NULL;
-  free (b);
+  refblock_free (c, b);
 }
 
 void

@@ -30,7 +30,7 @@ struct refblock {
   size_t dirty_lo, dirty_hi;    /* changed bytes; lo == hi if none */
   bool writing;                 /* a copy is being written: keep it */
   bool fresh;                   /* no table entry in the file names it yet */
-  unsigned char *raw;           /* as in the file; same memory as this */
+  unsigned char *raw;           /* as in the file */
 };
 
 struct refblock_cache {
@@ -42,9 +42,10 @@ struct refblock_cache {
   struct refblock busy;         /* list head: dirty or being written */
 };
 
-/* Keeps at most MAX_CLEAN clean blocks, and any number of dirty ones.  -1: ENOMEM. */
-extern int refblock_cache_init (struct refblock_cache *, size_t size,
-                                size_t max_clean, uint64_t nslots);
+/* Keeps at most MAX_CLEAN clean blocks, and any number of dirty ones.  Has no room for any
+ * index yet. */
+extern void refblock_cache_init (struct refblock_cache *, size_t size,
+                                 size_t max_clean);
 extern void refblock_cache_free (struct refblock_cache *);
 /* Room for more indexes.  -1: ENOMEM, nothing has changed. */
 extern int refblock_cache_grow (struct refblock_cache *, uint64_t nslots);
@@ -52,10 +53,11 @@ extern int refblock_cache_grow (struct refblock_cache *, uint64_t nslots);
 /* The block, or NULL if it is not in memory. */
 extern struct refblock *refblock_cache_find (struct refblock_cache *,
                                              uint64_t index);
-/* A new block, filled with zeros, not yet in the cache: insert or free() it.
+/* A new block, filled with zeros, not yet in the cache: insert or free it.
  * NULL: ENOMEM. */
 extern struct refblock *refblock_new (const struct refblock_cache *,
                                       uint64_t index);
+extern void refblock_free (const struct refblock_cache *, struct refblock *);
 /* As clean.  May evict other clean blocks, never the one inserted. */
 extern void refblock_cache_insert (struct refblock_cache *,
                                    struct refblock *);

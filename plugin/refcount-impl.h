@@ -27,6 +27,7 @@ struct refcounts {
                                    blocks, never for writes and syncs */
   uint64_t *table;              /* entries, CPU order; 0 = no block */
   uint64_t entries;
+  uint64_t room;                /* entries that the array has place for */
   struct refblock_cache cache;
 
   /* Where the table will be, if that is not where the header says. */

@@ -33,9 +33,11 @@
 #include "cleanup.h"
 #include "refcount-impl.h"
 #include "report.h"
+#include "sparse.h"
 
-/* Clean blocks that are kept: 2 MiB of them, but no fewer than this. */
-#define MIN_CLEAN 16
+/* Clean blocks that are kept: 2 MiB of them, but no fewer than this.  (Of large ones most
+ * is zeros, which take no memory.) */
+#define MIN_CLEAN 4
 #define CLEAN_BYTES (UINT64_C (2) << 20)
 
 static int
@@ -62,11 +64,14 @@ check_distinct (struct refcounts *r)
   CLEANUP_FREE uint64_t *sorted = NULL;
   uint64_t n = 0;
 
-  sorted = malloc (r->entries * sizeof *sorted);
+  for (uint64_t i = 0; i < r->entries; i++)
+    n += r->table[i] != 0;
+  sorted = malloc (n * sizeof *sorted + 1);
   if (sorted == NULL) {
     nbdkit_error ("malloc: %m");
     return -1;
   }
+  n = 0;
   for (uint64_t i = 0; i < r->entries; i++)
     if (r->table[i] != 0)
       sorted[n++] = r->table[i];
@@ -87,7 +92,6 @@ read_table (struct refcounts *r)
 {
   const uint64_t cs = r->header->cluster_size;
   const uint64_t bytes = r->header->reftable_clusters * cs;
-  CLEANUP_FREE struct be64 *raw = NULL;
   int kind;
 
   if (bytes == 0 || bytes > QCOW2_MAX_REFTABLE_BYTES) {
@@ -96,17 +100,17 @@ read_table (struct refcounts *r)
                   hostfile_path (r->file), bytes, QCOW2_MAX_REFTABLE_BYTES);
     return corrupt ();
   }
-  r->entries = bytes / sizeof *raw;
-  raw = malloc (bytes);
-  r->table = calloc (r->entries, sizeof *r->table);
-  if (raw == NULL || r->table == NULL) {
+  r->entries = r->room = bytes / sizeof *r->table;
+  r->table = sparse_new (bytes);
+  if (r->table == NULL) {
     nbdkit_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
     return -1;
   }
-  if (hostfile_read (r->file, raw, bytes, r->header->reftable_offset) == -1)
+  if (hostfile_read_sparse (r->file, r->table, bytes, r->header->reftable_offset) == -1)
     return -1;
   for (uint64_t i = 0; i < r->entries; i++)
-    r->table[i] = get64 (raw[i]);
+    if (r->table[i] != 0)
+      r->table[i] = get64 ((struct be64) { r->table[i] });
   if (check_distinct (r) == -1)
     return -1;
 
@@ -129,6 +133,15 @@ read_table (struct refcounts *r)
   return 0;
 }
 
+static void
+free_refcounts (struct refcounts *r)
+{
+  refblock_cache_free (&r->cache);
+  sparse_free (r->table, r->room * sizeof *r->table);
+  pthread_mutex_destroy (&r->lock);
+  free (r);
+}
+
 struct refcounts *
 refcount_open (struct hostfile *file, struct header *header,
                struct overlap *overlap)
@@ -148,12 +161,11 @@ refcount_open (struct hostfile *file, struct header *header,
   r->block_bits = header->cluster_bits + 3 - header->refcount_order;
   r->max = r->order == 6 ? UINT64_MAX
                          : (UINT64_C (1) << (1u << r->order)) - 1;
+  refblock_cache_init (&r->cache, header->cluster_size,
+                       max64 (MIN_CLEAN, CLEAN_BYTES >> r->cluster_bits));
   if (read_table (r) == -1)
     goto error;
-  if (refblock_cache_init (&r->cache, header->cluster_size,
-                           max64 (MIN_CLEAN,
-                                  CLEAN_BYTES >> r->cluster_bits),
-                           r->entries) == -1) {
+  if (refblock_cache_grow (&r->cache, r->entries) == -1) {
     nbdkit_error ("refcount table of %" PRIu64 " entries: %m", r->entries);
     goto error;
   }
@@ -162,9 +174,7 @@ refcount_open (struct hostfile *file, struct header *header,
  error: {
     int err = errno;
 
-    pthread_mutex_destroy (&r->lock);
-    free (r->table);
-    free (r);
+    free_refcounts (r);
     errno = err;
     return NULL;
   }
@@ -175,10 +185,7 @@ refcount_close (struct refcounts *r)
 {
   if (r == NULL)
     return;
-  refblock_cache_free (&r->cache);
-  free (r->table);
-  pthread_mutex_destroy (&r->lock);
-  free (r);
+  free_refcounts (r);
 }
 
 uint64_t
@@ -240,10 +247,10 @@ load (struct refcounts *r, uint64_t index, struct refblock **ret)
     nbdkit_error ("calloc: %m");
     return -1;
   }
-  if (hostfile_read (r->file, b->raw, r->cache.size, r->table[index]) == -1) {
+  if (hostfile_read_sparse (r->file, b->raw, r->cache.size, r->table[index]) == -1) {
     int err = errno;
 
-    free (b);
+    refblock_free (&r->cache, b);
     errno = err;
     return -1;
   }

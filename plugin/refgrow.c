@@ -26,6 +26,7 @@
 #include "cleanup.h"
 #include "refcount-impl.h"
 #include "report.h"
+#include "sparse.h"
 
 /* What refcount_extend is about to make. */
 struct layout {
@@ -163,15 +164,19 @@ grow_arrays (struct refcounts *r, uint64_t entries)
 
   if (entries <= r->entries)
     return 0;
-  table = reallocarray (r->table, entries, sizeof *table);
-  if (table)
+  if (entries > r->room) {
+    table = sparse_grow (r->table, r->room * sizeof *table, entries * sizeof *table);
+    if (table == NULL)
+      goto nomem;
     r->table = table;
-  if (table == NULL || refblock_cache_grow (&r->cache, entries) == -1) {
-    nbdkit_error ("refcount table of %" PRIu64 " entries: %m", entries);
-    return -1;
+    r->room = entries;
   }
-  memset (table + r->entries, 0, (entries - r->entries) * sizeof *table);
-  return 0;
+  if (refblock_cache_grow (&r->cache, entries) == 0)
+    return 0;
+
+ nomem:
+  nbdkit_error ("refcount table of %" PRIu64 " entries: %m", entries);
+  return -1;
 }
 
 int

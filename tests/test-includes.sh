@@ -10,7 +10,7 @@ plugin="${srcdir:-$(dirname "$0")}/../plugin"
 
 levels=(
   "bytes cleanup format preallocation printable report run"
-  "grace inflight hostlock dropcache hostfile hostopen hostspace newfile header headerwrite newimage overlap compress
+  "sparse grace inflight hostlock dropcache hostfile hostopen hostspace newfile header headerwrite newimage overlap compress
    crypt luks luksmake entry pack freeset dirtyset fresh reportfile findings"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflate inflated deflater alloc allocidle quarantine allocpack vacant l2 l2write layers resolve
