@@ -151,6 +151,7 @@ core_sources = \
 	%reldir%/scanextra.c \
 	%reldir%/scanrefs.c \
 	%reldir%/scantables.c \
+	%reldir%/serve.c \
 	%reldir%/shadow-impl.h \
 	%reldir%/shadow.c \
 	%reldir%/shadow.h \

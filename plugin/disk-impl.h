@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What disk.c, writable.c, exports.c, parts.c and flatten.c share.  No other file
- * includes this.
+ * What disk.c, writable.c, serve.c, exports.c, parts.c and flatten.c share.  No other
+ * file includes this.
  */
 
 #ifndef QCOW2_DISK_IMPL_H
@@ -61,6 +61,24 @@ extern int disk_become_writable (struct disk *);
 /* Brings the image to rest when no writer is left. */
 extern int disk_quiesce (struct disk *);
 extern void disk_free_writable (struct disk *);
+
+/* --- serve.c --- */
+
+/* What of a request is served at once. */
+struct disk_piece {
+  uint64_t offset, count;       /* bytes */
+  uint64_t end;                 /* of the request */
+};
+
+static inline struct disk_piece
+disk_pieces (uint64_t count, uint64_t offset)
+{
+  return (struct disk_piece) { .offset = offset, .end = offset + count };
+}
+
+/* The first piece, or the one after *P: 1, 0 (all is done), or -1 with ESHUTDOWN (told
+ * by who knows it): nobody waits for the rest.  Call it without a pin. */
+extern int disk_next_piece (struct disk *, struct disk_piece *p);
 
 /* --- exports.c --- */
 

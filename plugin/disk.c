@@ -15,7 +15,8 @@
  * image is then clean, durable and without leaks; the writer's lock stays.
  *
  * Locks: `lock' guards coming and going: writers, `w' while it is made.  It is
- * held during quiescing, so that nobody comes meanwhile.  Requests don't take it.
+ * held during quiescing, so that nobody comes meanwhile.  Requests (serve.c) don't take
+ * it.
  */
 
 #include <config.h>
@@ -383,126 +384,4 @@ disk_add_stats (struct disk_stats *sum, const struct disk_stats *s)
   sum->checkpoint.runs += s->checkpoint.runs;
   sum->checkpoint.syncs += s->checkpoint.syncs;
   sum->checkpoint.shared += s->checkpoint.shared;
-}
-
-/* --- requests --- */
-
-/* The pin comes first: whatever view is loaded under it stays good. */
-static const struct view *
-begin (struct disk *d, struct grace_pin *pin)
-{
-  *pin = grace_enter (d->grace);
-  return atomic_load (&d->current);
-}
-
-int
-disk_read (struct disk *d, void *buf, uint64_t count, uint64_t offset)
-{
-  struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
-  int r = request_read (v, buf, count, offset);
-
-  grace_leave (d->grace, pin);
-  return r;
-}
-
-/* After a change, without the pin: a checkpoint if the client wants it durable,
- * or if much is waiting. */
-static int
-settle_change (const struct view *v, int r, bool settle, bool fua)
-{
-  int err = errno;
-
-  if (r == 0 && fua && settle)
-    return checkpoint_flush (v->w->checkpoint);
-  if (settle)
-    checkpoint_relieve (v->w->checkpoint);
-  errno = err;
-  return r;
-}
-
-int
-disk_read_fill (struct disk *d, void *buf, uint64_t count, uint64_t offset)
-{
-  struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
-  bool settle = false;
-  int r;
-
-  if (v->w && v->w->fill)
-    r = fill_read (v, buf, count, offset, &settle);
-  else
-    r = buf ? request_read (v, buf, count, offset)
-      : request_cache (v, count, offset);
-  grace_leave (d->grace, pin);
-  return settle ? settle_change (v, r, true, false) : r;
-}
-
-int
-disk_write (struct disk *d, const void *buf, uint64_t count, uint64_t offset,
-            bool fua)
-{
-  struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
-  bool settle = false;
-  int r = request_write (v, buf, count, offset, fua, &settle);
-
-  grace_leave (d->grace, pin);
-  return settle_change (v, r, settle, fua);
-}
-
-int
-disk_trim (struct disk *d, uint64_t count, uint64_t offset, bool fua)
-{
-  struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
-  bool settle = false;
-  int r = request_trim (v, count, offset, &settle);
-
-  grace_leave (d->grace, pin);
-  return settle_change (v, r, settle || fua, fua);
-}
-
-int
-disk_zero (struct disk *d, uint64_t count, uint64_t offset, bool may_trim,
-           bool fast, bool fua)
-{
-  struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
-  bool settle = false;
-  int r = request_zero (v, count, offset, may_trim, fast, &settle);
-
-  grace_leave (d->grace, pin);
-  return settle_change (v, r, settle || fua, fua);
-}
-
-int
-disk_flush (struct disk *d)
-{
-  const struct view *v = atomic_load (&d->current);
-
-  return v->w ? checkpoint_flush (v->w->checkpoint) : 0;
-}
-
-int
-disk_extents (struct disk *d, uint64_t count, uint64_t offset, bool one,
-              extent_fn emit, void *opaque)
-{
-  struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
-  int r = request_extents (v, count, offset, one, emit, opaque);
-
-  grace_leave (d->grace, pin);
-  return r;
-}
-
-int
-disk_cache (struct disk *d, uint64_t count, uint64_t offset)
-{
-  struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
-  int r = request_cache (v, count, offset);
-
-  grace_leave (d->grace, pin);
-  return r;
 }

@@ -46,6 +46,8 @@ struct disk_options {
   bool lock;
   uint64_t size_at_least;       /* bytes; as if a smaller disk were so large, within its
                                    last cluster: see edit.c; 0 for all others */
+  bool (*client_waits) (void);  /* NULL, or: false, reported, if nobody waits any more for
+                                   the request that this thread serves */
   const struct hostfile_hooks *hooks;   /* tests; NULL otherwise */
 };
 
@@ -79,7 +81,9 @@ extern int disk_connect (struct disk *, bool *writable);
  * the image is made durable, clean and without leaks. -1: that failed (reported). */
 extern int disk_disconnect (struct disk *, bool writable);
 
-/* Requests; see request.h.  Any thread.  FUA: durable on return. */
+/* Requests; see request.h and serve.c.  Any thread.  FUA: durable on return.  Those with
+ * no data to carry may be about all of the disk; -1 with ESHUTDOWN: given up, perhaps
+ * half done, since the client has gone. */
 extern int disk_read (struct disk *, void *buf, uint64_t count,
                       uint64_t offset);
 /* The same for a client that was let in to write: with copy_on_read, what comes from below the

@@ -425,35 +425,43 @@ needs_writes (const struct view *v, uint64_t offset, uint64_t count,
   return 0;
 }
 
-int
-request_zero (const struct view *v, uint64_t count, uint64_t offset,
-              bool may_trim, bool fast, bool *settle)
+static enum mode
+zero_mode (const struct view *v, bool may_trim)
 {
-  const enum mode mode = may_trim && v->w->discard ? ZERO_UNMAP : ZERO_KEEP;
+  return may_trim && v->w->discard ? ZERO_UNMAP : ZERO_KEEP;
+}
+
+int
+request_can_zero_fast (const struct view *v, uint64_t count, uint64_t offset,
+                       bool may_trim)
+{
   uint64_t start, end;
   int r;
 
   if (health_check (v->health) == -1)
     return -1;
-  if (v->w->data_is_raw) {
-    if (bitmap_record (v->w->bitmaps, offset, count) == -1)
-      return -1;
-    return datafile_zero (v, count, offset, mode == ZERO_UNMAP, fast, settle);
-  }
+  if (v->w->data_is_raw)
+    return 0;                   /* the file will tell, before anything has changed */
   whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
+  r = needs_writes (v, offset, count, start, end, zero_mode (v, may_trim));
+  if (r == 1)
+    errno = ENOTSUP;
+  return r == 0 ? 0 : -1;
+}
 
-  if (fast) {
-    r = needs_writes (v, offset, count, start, end, mode);
-    if (r == -1)
-      return -1;
-    if (r == 1) {
-      errno = ENOTSUP;
-      return -1;
-    }
-  }
+int
+request_zero (const struct view *v, uint64_t count, uint64_t offset,
+              bool may_trim, bool fast, bool *settle)
+{
+  const enum mode mode = zero_mode (v, may_trim);
+  uint64_t start, end;
 
-  if (bitmap_record (v->w->bitmaps, offset, count) == -1)
+  if (health_check (v->health) == -1 ||
+      bitmap_record (v->w->bitmaps, offset, count) == -1)
     return -1;
+  if (v->w->data_is_raw)
+    return datafile_zero (v, count, offset, mode == ZERO_UNMAP, fast, settle);
+  whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
   if (start >= end)
     return write_zeros (v, offset, offset + count, settle);
   if (write_zeros (v, offset, start, settle) == -1 ||

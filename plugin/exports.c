@@ -143,10 +143,18 @@ disk_snapshot_extents (struct disk *d, struct disk_snapshot *ds,
                        uint64_t count, uint64_t offset, bool one,
                        extent_fn emit, void *opaque)
 {
-  const struct grace_pin pin = grace_enter (d->grace);
-  const int r = request_extents (&ds->view, count, offset, one, emit, opaque);
+  struct disk_piece p = disk_pieces (count, offset);
+  int r;
 
-  grace_leave (d->grace, pin);
+  while ((r = disk_next_piece (d, &p)) == 1) {
+    const struct grace_pin pin = grace_enter (d->grace);
+
+    r = request_extents (&ds->view, one ? count : p.count, p.offset, one, emit,
+                         opaque);
+    grace_leave (d->grace, pin);
+    if (r == -1 || one)
+      return r;
+  }
   return r;
 }
 
@@ -154,10 +162,17 @@ int
 disk_snapshot_cache (struct disk *d, struct disk_snapshot *ds, uint64_t count,
                      uint64_t offset)
 {
-  const struct grace_pin pin = grace_enter (d->grace);
-  const int r = request_cache (&ds->view, count, offset);
+  struct disk_piece p = disk_pieces (count, offset);
+  int r;
 
-  grace_leave (d->grace, pin);
+  while ((r = disk_next_piece (d, &p)) == 1) {
+    const struct grace_pin pin = grace_enter (d->grace);
+
+    r = request_cache (&ds->view, p.count, p.offset);
+    grace_leave (d->grace, pin);
+    if (r == -1)
+      return -1;
+  }
   return r;
 }
 

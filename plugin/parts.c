@@ -402,8 +402,7 @@ int
 disk_part_extents (struct disk *d, struct disk_part *p, uint64_t count,
                    uint64_t offset, bool one, extent_fn emit, void *opaque)
 {
-  struct grace_pin pin;
-  struct view v;
+  struct disk_piece piece = disk_pieces (count, offset);
   uint64_t len;
   bool dirty;
   int r = 0;
@@ -418,10 +417,16 @@ disk_part_extents (struct disk *d, struct disk_part *p, uint64_t count,
     }
     return r;
   }
-  pin = grace_enter (d->grace);
-  v = part_view (d, p);
-  r = request_extents (&v, count, offset, one, emit, opaque);
-  grace_leave (d->grace, pin);
+  while ((r = disk_next_piece (d, &piece)) == 1) {
+    const struct grace_pin pin = grace_enter (d->grace);
+    const struct view v = part_view (d, p);
+
+    r = request_extents (&v, one ? count : piece.count, piece.offset, one, emit,
+                         opaque);
+    grace_leave (d->grace, pin);
+    if (r == -1 || one)
+      return r;
+  }
   return r;
 }
 
@@ -429,10 +434,17 @@ int
 disk_part_cache (struct disk *d, struct disk_part *p, uint64_t count,
                  uint64_t offset)
 {
-  const struct grace_pin pin = grace_enter (d->grace);
-  const struct view v = part_view (d, p);
-  const int r = request_cache (&v, count, offset);
+  struct disk_piece piece = disk_pieces (count, offset);
+  int r;
 
-  grace_leave (d->grace, pin);
+  while ((r = disk_next_piece (d, &piece)) == 1) {
+    const struct grace_pin pin = grace_enter (d->grace);
+    const struct view v = part_view (d, p);
+
+    r = request_cache (&v, piece.count, piece.offset);
+    grace_leave (d->grace, pin);
+    if (r == -1)
+      return -1;
+  }
   return r;
 }

@@ -197,9 +197,19 @@ check_stats (void)
   return params.stats ? stats_check (params.stats) : 0;
 }
 
+/* For the request of this thread.  nbdkit wakes up those who sleep, and tells why, when the
+ * client has gone or the server is to end; there is no other way to ask.  (What is
+ * done before clients come is for nobody in particular.) */
+static bool
+client_waits (void)
+{
+  return connections_open == 0 || nbdkit_nanosleep (0, 0) == 0;
+}
+
 static int
 get_ready (void)
 {
+  params.options.client_waits = client_waits;
   /* With a directory, the passphrase is needed for as long as we serve. */
   if (check_stats () == -1 ||
       (params.dir ? dir_open (&params.options, &dir)

@@ -76,8 +76,12 @@ extern int deflated_write (const struct view *, const void *buf,
 
 extern int request_trim (const struct view *, uint64_t count, uint64_t offset,
                          bool *settle);
-/* MAY_TRIM: host clusters may be given back.  FAST: ENOTSUP, before anything was
- * changed, if it would be no faster than writing zeros. */
+/* Would zeroing it be faster than writing zeros, as far as the mapping says?  0, or -1 with
+ * ENOTSUP (not reported). */
+extern int request_can_zero_fast (const struct view *, uint64_t count,
+                                  uint64_t offset, bool may_trim);
+/* MAY_TRIM: host clusters may be given back.  FAST: request_can_zero_fast was asked before;
+ * ENOTSUP, and nothing has changed, if it turns out that the host can't. */
 extern int request_zero (const struct view *, uint64_t count, uint64_t offset,
                          bool may_trim, bool fast, bool *settle);
 

@@ -18,7 +18,7 @@ levels=(
    shadow shadowtab shadowend bitmapdir census repair scan scantables
    scanextra scanrefs scandata checkpoint bitmap bitmapext bitmapedit bitmapsize backlink"
   "view request write cow deflated datafile erase fill"
-  "chain create checkreport check disk writable exports parts startup dir flatten snapedit resize edit"
+  "chain create checkreport check disk writable serve exports parts startup dir flatten snapedit resize edit"
   "paramvalue progress createparams params paramrules prepare stats qcow2"
 )
 
