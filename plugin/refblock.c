@@ -245,6 +245,22 @@ refblock_new (const struct refblock_cache *c, uint64_t index)
   return b;
 }
 
+struct refblock *
+refblock_recycle (struct refblock_cache *c, uint64_t index)
+{
+  struct refblock *b = c->clean.prev;
+
+  if (b == &c->clean)
+    return NULL;
+  list_remove (b);
+  c->nclean--;
+  c->slots[b->index] = NULL;
+  memset (b->raw, 0, c->size);
+  b->fresh = false;
+  b->index = index;
+  return b;
+}
+
 void
 refblock_free (const struct refblock_cache *c, struct refblock *b)
 {

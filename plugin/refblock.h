@@ -57,6 +57,10 @@ extern struct refblock *refblock_cache_find (struct refblock_cache *,
  * NULL: ENOMEM. */
 extern struct refblock *refblock_new (const struct refblock_cache *,
                                       uint64_t index);
+/* The same when there is no memory: the least recently used clean block leaves the cache and
+ * gives its own.  NULL: there is none. */
+extern struct refblock *refblock_recycle (struct refblock_cache *,
+                                          uint64_t index);
 extern void refblock_free (const struct refblock_cache *, struct refblock *);
 /* As clean.  May evict other clean blocks, never the one inserted. */
 extern void refblock_cache_insert (struct refblock_cache *,

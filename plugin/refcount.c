@@ -242,7 +242,10 @@ load (struct refcounts *r, uint64_t index, struct refblock **ret)
 
   if (check_entry (r, index) == -1)
     return -1;
+  /* Who gives back what he took must not need memory for it. */
   b = refblock_new (&r->cache, index);
+  if (b == NULL)
+    b = refblock_recycle (&r->cache, index);
   if (b == NULL) {
     nbdkit_error ("calloc: %m");
     return -1;

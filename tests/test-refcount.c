@@ -126,6 +126,23 @@ forget_ops (void)
 
 static const struct hostfile_hooks hooks = { .before = before };
 
+/* --- memory that fails (the linker's --wrap) --- */
+
+static bool no_memory;
+
+extern void *__real_calloc (size_t, size_t);
+extern void *__wrap_calloc (size_t, size_t);
+
+void *
+__wrap_calloc (size_t n, size_t size)
+{
+  if (no_memory) {
+    errno = ENOMEM;
+    return NULL;
+  }
+  return __real_calloc (n, size);
+}
+
 /* --- the image under test --- */
 
 struct fixture {
@@ -760,6 +777,40 @@ test_failed_extend (bool forged)
     check_image (image);
 }
 
+/* Who has to take back what he did reads blocks as he needs them, without memory. */
+static void
+test_no_memory (void)
+{
+  struct fixture f;
+  uint64_t first, value;
+
+  create_image (512, 16);       /* 256 counts in a block */
+  open_image (&f);
+  read_model (&f);
+  first = grow (&f, 3 * 256);
+  write_all (&f);
+  close_image (&f);
+
+  open_image (&f);
+  CHECK (refcount_get (f.refcounts, 0, &value) == 0 && value == 1);
+  no_memory = true;
+  CHECK (refcount_dec (f.refcounts, first + 300, 1, NULL, NULL) == 0);
+  /* That was the only one that could go. */
+  quiet_errors = true;
+  CHECK (refcount_dec (f.refcounts, first + 600, 1, NULL, NULL) == -1 &&
+         errno == ENOMEM);
+  quiet_errors = false;
+  no_memory = false;
+  CHECK (refcount_dec (f.refcounts, first + 600, 1, NULL, NULL) == 0);
+  model[first + 300] = model[first + 600] = 0;
+  compare_model (&f);
+  write_all (&f);
+  close_image (&f);
+  open_image (&f);
+  compare_model (&f);
+  close_image (&f);
+}
+
 int
 main (void)
 {
@@ -784,6 +835,7 @@ main (void)
   test_corrupt ();
   test_failed_extend (false);
   test_failed_extend (true);
+  test_no_memory ();
   test_crash (512, 64);
   test_crash (512, 16);
   test_crash (4096, 1);
