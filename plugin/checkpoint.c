@@ -64,6 +64,8 @@ struct checkpoint {
   unsigned cluster_bits;
   uint64_t dirty_limit;
 
+  struct refcount_moved left;   /* by the refcount table; who runs a checkpoint has it */
+
   pthread_mutex_t lock;
   pthread_cond_t turn;
   bool running;                 /* guarded by lock */
@@ -148,26 +150,41 @@ sync_targets (struct checkpoint *ck, const struct l2_snapshot *snap)
   return snap->l1_barrier ? sync_file (ck) : 0;
 }
 
+/* Nobody but the refcount room ever used the clusters of an old refcount table, so they
+ * need no grace period. */
+static int
+release_old_table (struct checkpoint *ck)
+{
+  if (ck->left.n == 0)
+    return 0;
+  overlap_remove (ck->overlap, ck->left.first << ck->cluster_bits,
+                  ck->left.n << ck->cluster_bits);
+  if (refcount_dec (ck->refcounts, ck->left.first, ck->left.n, NULL, NULL) == -1) {
+    if (errno == ENOMEM)
+      errno = ENOSPC;           /* nothing has changed: the next one tries again */
+    return -1;
+  }
+  ck->left.n = 0;
+  return 0;
+}
+
 /* Writes changed counts.  If the refcount table has moved, nothing must be lost of
  * the old one: make the move durable at once and release it.  (Rare: the table
- * doubles each time.)  Nobody but the refcount room ever used the old
- * clusters, so they need no grace period. */
+ * doubles each time.) */
 static int
 write_counts (struct checkpoint *ck)
 {
-  struct refcount_moved moved = { 0 };
-
+  if (release_old_table (ck) == -1)
+    return -1;
   if (!refcount_is_dirty (ck->refcounts))
     return 0;
-  if (refcount_write (ck->refcounts, &moved) == -1)
+  if (refcount_write (ck->refcounts, &ck->left) == -1)
     return -1;
-  if (moved.n == 0)
+  if (ck->left.n == 0)
     return 0;
   if (sync_file (ck) == -1)
     return -1;
-  overlap_remove (ck->overlap, moved.first << ck->cluster_bits,
-                  moved.n << ck->cluster_bits);
-  return refcount_dec (ck->refcounts, moved.first, moved.n, NULL, NULL);
+  return release_old_table (ck);
 }
 
 /* Writes what the snapshot needs, both phases. */
