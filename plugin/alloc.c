@@ -168,50 +168,113 @@ lengthen_file (struct alloc *a, uint64_t end)
   return -1;
 }
 
-/* Drops the counts of the reserve; it has never been used. */
-static void
+/* Drops the counts of the reserve; it has never been used.  -1: there is no memory, and
+ * nothing has changed. */
+static int
 drop_reserve (struct alloc *a)
 {
   if (a->bump < a->bump_end &&
       refcount_dec (a->refcounts, a->bump, a->bump_end - a->bump,
-                    NULL, NULL) == -1)
+                    NULL, NULL) == -1) {
+    if (errno == ENOMEM)
+      return -1;
     a->bump = a->bump_end;      /* reported; they are leaked */
+  }
+  return 0;
 }
 
-/* Puts a batch of at least WANT clusters at the end of the reserve. */
+/* How the reserve gets longer. */
+struct extension {
+  uint64_t n;                   /* clusters, at its end */
+  uint64_t place, used;         /* clusters of new refcount blocks and tables */
+};
+
+/* What is needed to count N more clusters takes the first of the reserve: so it lies with
+ * the data, wherever they end, and the reserve stays in one piece.  If it is too short
+ * for that, it goes behind it. */
+static int
+plan_extension (struct alloc *a, uint64_t n, struct extension *e)
+{
+  e->n = n;
+  e->place = a->bump;
+  if (refcount_extend_cost (a->refcounts, e->place, a->bump_end, n,
+                            &e->used) == -1)
+    return -1;
+  if (e->used <= a->bump_end - a->bump)
+    return 0;
+  e->place = a->bump_end;
+  return refcount_extend_cost (a->refcounts, e->place, a->bump_end, n, &e->used);
+}
+
+/* Where the file must end then, in clusters. */
+static uint64_t
+extended_end (const struct alloc *a, const struct extension *e)
+{
+  return a->bump_end + e->n + (e->place == a->bump_end ? e->used : 0);
+}
+
+/* The same for N clusters, or as many as a device has left: perhaps 0. */
+static int
+plan_within_file (struct alloc *a, uint64_t n, struct extension *e)
+{
+  const uint64_t clusters = hostfile_size (a->file) >> a->bits;
+  uint64_t end;
+
+  for (;;) {
+    if (plan_extension (a, n, e) == -1)
+      return -1;
+    end = extended_end (a, e);
+    if (a->regular || end <= clusters || n == 0)
+      return 0;
+    n -= min64 (n, end - clusters);
+  }
+}
+
+/* Puts a batch, or at least WANT clusters, at the end of the reserve; fewer at the end
+ * of a device. */
 static int
 extend_reserve (struct alloc *a, uint64_t want)
 {
-  const uint64_t first = a->bump_end;
-  uint64_t n, used;
+  const uint64_t n = max64 (a->batch, min64 (want, MAX_REQUEST >> a->bits));
+  struct extension e;
+  uint64_t first, end;
 
-  n = max64 (a->batch, min64 (want, MAX_REQUEST >> a->bits));
-  if (!a->regular && first + n > hostfile_size (a->file) >> a->bits &&
-      first + want <= hostfile_size (a->file) >> a->bits)
-    n = (hostfile_size (a->file) >> a->bits) - first;
+  if (plan_within_file (a, n, &e) == -1)
+    return -1;
+  if (e.n == 0) {
+    if (want == 0)
+      return 0;
+    nbdkit_error ("%s: the device is full", hostfile_path (a->file));
+    errno = ENOSPC;
+    return -1;
+  }
+  end = extended_end (a, &e);
 
   /* The length and the space first: if that fails, nothing has happened. */
-  if (refcount_extend_cost (a->refcounts, first, n, &used) == -1 ||
-      lengthen_file (a, first + used + n) == -1 ||
-      (used > 0 && hostfile_allocate (a->file, first << a->bits,
-                                      used << a->bits) == -1) ||
-      refcount_extend (a->refcounts, first, n, &used) == -1)
+  if (lengthen_file (a, end) == -1 ||
+      (e.used > 0 && hostfile_allocate (a->file, e.place << a->bits,
+                                        e.used << a->bits) == -1))
     return -1;
-  if (used > 0) {
+  if (e.used > 0 && e.place == a->bump_end) {
     /* The new metadata cuts the reserve in two: what is left of the old one is put
-     * with the idle clusters.
-     */
+     * with the idle clusters. */
     const uint64_t old = a->bump;
 
-    drop_reserve (a);
+    if (drop_reserve (a) == -1)
+      return -1;
     if (old == a->bump && old < a->bump_end)
       alloc_add_idle (a, old, a->bump_end - old, a->regular);
-    a->bump = a->bump_end = first + used;
+    a->bump = a->bump_end;
   }
-  if (refcount_claim (a->refcounts, first + used, n) == -1)
+  if (refcount_extend (a->refcounts, e.place, a->bump_end, e.n, &e.used) == -1)
     return -1;
-  a->bump_end = first + used + n;
-  a->stats.extended += n;
+  a->bump += e.used;
+  a->bump_end = max64 (a->bump_end, a->bump);
+  first = a->bump_end;
+  if (refcount_claim (a->refcounts, first, e.n) == -1)
+    return -1;
+  a->bump_end = first + e.n;
+  a->stats.extended += e.n;
   a->batch = min64 (a->batch * 2,
                     max64 (MAX_BATCH >> a->bits, MIN_BATCH_CLUSTERS));
   return 0;
@@ -401,7 +464,8 @@ alloc_give_back (struct alloc *a)
   {
     LOCK_FOR_BLOCK (&a->lock);
 
-    drop_reserve (a);
+    if (drop_reserve (a) == -1)
+      return -1;
     a->bump_end = a->bump;
     a->settled_end = min64 (a->settled_end, a->bump);
     a->top_mark = min64 (a->top_mark, a->bump);

@@ -59,18 +59,20 @@ extern int refcount_find_free (struct refcounts *, uint64_t from,
 /* One past the last cluster with a count > 0 (reads refcount blocks from the end). */
 extern int refcount_end (struct refcounts *, uint64_t *end);
 
-/* Makes clusters [first, first+n) countable, where FIRST and all after it are unused so
- * far: where refcount blocks or room in the refcount table are missing, new
- * ones are laid out at FIRST, in memory, with their own counts, and registered
- * with overlap.  *USED (0 or more): how many clusters from FIRST on they took; what
- * is countable then is [first+used, first+used+n).  All or nothing; ENOSPC: the
- * image can't get any larger.  */
-extern int refcount_extend (struct refcounts *, uint64_t first, uint64_t n,
-                            uint64_t *used);
+/* Makes clusters from FIRST on countable, where FIRST and all after it are unused so far:
+ * where refcount blocks or room in the refcount table are missing, new ones are laid
+ * out at PLACE, in memory, and registered with overlap.  *USED: how many clusters they
+ * take there (0 or more).  PLACE is either
+ *   FIRST: their own counts are raised, and [first+used, first+used+n) is countable then;
+ *   before FIRST, where the caller has claimed as many clusters as they take: these are
+ *   theirs now, and [first, first+n) is countable.
+ * All or nothing; ENOSPC: the image can't get any larger.  */
+extern int refcount_extend (struct refcounts *, uint64_t place, uint64_t first,
+                            uint64_t n, uint64_t *used);
 
 /* How many clusters would refcount_extend take (*USED)?  Changes nothing. */
-extern int refcount_extend_cost (struct refcounts *, uint64_t first, uint64_t n,
-                                 uint64_t *used);
+extern int refcount_extend_cost (struct refcounts *, uint64_t place,
+                                 uint64_t first, uint64_t n, uint64_t *used);
 
 /* Is anything to be written? */
 extern bool refcount_is_dirty (struct refcounts *);

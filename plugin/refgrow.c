@@ -2,12 +2,17 @@
  *
  * How do more clusters become countable?
  *
- * Where refcount blocks are missing, refcount_extend lays out new ones at the end of
- * the file, together with a new table if the old one is full:
+ * Where refcount blocks are missing, refcount_extend lays out new ones, together with a
+ * new table if the old one is full, at the end of what is countable:
  *
- *    first
+ *    place = first
  *    | new table | new blocks ... | n clusters that can be counted now ...
  *    |<-------- used ------------>|
+ *
+ * or in clusters that were countable before, and are the caller's:
+ *
+ *    place                              first
+ *    | new table | new blocks ... | ... | n clusters that can be counted now ...
  *
  * These clusters have counts themselves, in blocks that exist or in the new ones.  All of
  * this happens in memory; refwrite.c brings it to the file in a safe order.
@@ -30,7 +35,7 @@
 
 /* What refcount_extend is about to make. */
 struct layout {
-  uint64_t first;               /* clusters */
+  uint64_t place;               /* cluster */
   uint64_t table_clusters;      /* of a new table; 0 if the old one will do */
   uint64_t entries;             /* of the table after it */
   uint64_t blocks;              /* new ones */
@@ -41,26 +46,28 @@ struct layout {
  * until nothing changes any more.  All values only grow, so it ends.
  */
 static int
-plan (struct refcounts *r, uint64_t first, uint64_t n, struct layout *l)
+plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
+      struct layout *l)
 {
   const uint64_t cs = UINT64_C (1) << r->cluster_bits;
   const uint64_t max_clusters = QCOW2_MAX_REFTABLE_BYTES >> r->cluster_bits;
   const uint64_t max_end = QCOW2_MAX_HOST_OFFSET >> r->cluster_bits;
   const uint64_t old = r->entries * 8 >> r->cluster_bits;
-  uint64_t used, before;
+  uint64_t used, inside, before;
 
   memset (l, 0, sizeof *l);
-  l->first = first;
+  l->place = place;
   l->region = first >> r->block_bits;
   do {
     before = used = l->table_clusters + l->blocks;
-    if (first >= max_end || n > max_end || used + n > max_end - first) {
+    inside = place == first ? used : 0;
+    if (first >= max_end || n > max_end || inside + n > max_end - first) {
       nbdkit_error ("%s: the file can't grow to %" PRIu64 " clusters: offsets "
                     "would be too large", hostfile_path (r->file), first + n);
       errno = EFBIG;
       return -1;
     }
-    l->last = (first + used + n - 1) >> r->block_bits;
+    l->last = (first + inside + n - 1) >> r->block_bits;
     if (l->last >= max_clusters * cs / 8) {
       nbdkit_error ("%s: the file can't grow to %" PRIu64 " clusters: "
                     "the refcount table is at its limit",
@@ -84,16 +91,16 @@ static int
 register_metadata (struct refcounts *r, const struct layout *l)
 {
   const unsigned bits = r->cluster_bits;
-  const uint64_t offset = l->first << bits;
+  const uint64_t offset = l->place << bits;
   const uint64_t table = l->table_clusters << bits;
   const uint64_t blocks = l->blocks << bits;
   const enum overlap_kind kind =
     overlap_find (r->overlap, offset, table + blocks);
 
-  if (l->first == 0 || kind != OVERLAP_NONE) {
+  if (l->place == 0 || kind != OVERLAP_NONE) {
     nbdkit_error ("%s: corrupt refcounts: new refcount blocks at %" PRIu64
                   " would overwrite the %s", hostfile_path (r->file), offset,
-                  overlap_name (l->first == 0 ? OVERLAP_HEADER : kind));
+                  overlap_name (l->place == 0 ? OVERLAP_HEADER : kind));
     errno = EUCLEAN;
     return -1;
   }
@@ -117,7 +124,7 @@ static int
 insert_blocks (struct refcounts *r, const struct layout *l)
 {
   const uint64_t per_block = UINT64_C (1) << r->block_bits;
-  uint64_t at = (l->first + l->table_clusters) << r->cluster_bits;
+  uint64_t at = (l->place + l->table_clusters) << r->cluster_bits;
 
   for (uint64_t i = l->region; i <= l->last; i++) {
     struct refblock *b;
@@ -144,7 +151,7 @@ insert_blocks (struct refcounts *r, const struct layout *l)
 static void
 remove_blocks (struct refcounts *r, const struct layout *l)
 {
-  uint64_t at = (l->first + l->table_clusters) << r->cluster_bits;
+  uint64_t at = (l->place + l->table_clusters) << r->cluster_bits;
 
   for (uint64_t i = l->region; i <= l->last; i++)
     if (r->table[i] == at) {
@@ -180,23 +187,26 @@ grow_arrays (struct refcounts *r, uint64_t entries)
 }
 
 int
-refcount_extend_cost (struct refcounts *r, uint64_t first, uint64_t n,
-                      uint64_t *used)
+refcount_extend_cost (struct refcounts *r, uint64_t place, uint64_t first,
+                      uint64_t n, uint64_t *used)
 {
   struct layout l;
   LOCK_FOR_BLOCK (&r->lock);
 
-  if (plan (r, first, n, &l) == -1)
+  *used = 0;
+  if (n == 0)
+    return 0;
+  if (plan (r, place, first, n, &l) == -1)
     return -1;
   *used = l.table_clusters + l.blocks;
   return 0;
 }
 
 int
-refcount_extend (struct refcounts *r, uint64_t first, uint64_t n,
-                 uint64_t *used)
+refcount_extend (struct refcounts *r, uint64_t place, uint64_t first,
+                 uint64_t n, uint64_t *used)
 {
-  uint64_t old_entries;
+  uint64_t old_entries, all;
   struct layout l;
   int err;
   LOCK_FOR_BLOCK (&r->lock);
@@ -204,22 +214,22 @@ refcount_extend (struct refcounts *r, uint64_t first, uint64_t n,
   *used = 0;
   if (n == 0)
     return 0;
-  if (plan (r, first, n, &l) == -1)
+  if (plan (r, place, first, n, &l) == -1)
     return -1;
-  if (l.table_clusters + l.blocks == 0)
+  all = l.table_clusters + l.blocks;
+  if (all == 0)
     return 0;
   if (grow_arrays (r, l.entries) == -1 || register_metadata (r, &l) == -1)
     return -1;
   old_entries = r->entries;
   r->entries = l.entries;
   if (insert_blocks (r, &l) == -1 ||
-      refcount_change (r, first, l.table_clusters + l.blocks,
-                       REFCOUNT_CLAIM) == -1) {
+      (place == first && refcount_change (r, first, all, REFCOUNT_CLAIM) == -1)) {
     err = errno;
     remove_blocks (r, &l);
     r->entries = old_entries;
-    overlap_remove (r->overlap, first << r->cluster_bits,
-                    (l.table_clusters + l.blocks) << r->cluster_bits);
+    overlap_remove (r->overlap, place << r->cluster_bits,
+                    all << r->cluster_bits);
     errno = err;
     return -1;
   }
@@ -230,9 +240,9 @@ refcount_extend (struct refcounts *r, uint64_t first, uint64_t n,
      */
     if (r->new_offset != 0 && !r->writing)
       refcount_abandon_table (r, r->new_offset, r->new_clusters);
-    r->new_offset = first << r->cluster_bits;
+    r->new_offset = place << r->cluster_bits;
     r->new_clusters = l.table_clusters;
   }
-  *used = l.table_clusters + l.blocks;
+  *used = all;
   return 0;
 }
