@@ -509,17 +509,22 @@ alloc_trim_file (struct alloc *a)
   if (hostfile_truncate (a->file, size) == -1)
     return -1;
 
-  /* What lies behind the end now is part of the reserve to come, and nothing else.
-   * If there is no memory to say so, the reserve begins where it did. */
+  /* What lies behind the end now is part of the reserve to come, and nothing else: idle
+   * clusters must be in the file.  (None of their runs reaches beyond the reserve, so none
+   * is split, and this can't fail.) */
   end = div_up (size, UINT64_C (1) << a->bits);
-  if (end < a->bump && !a->held_failed &&
-      freeset_remove (&a->zeroed, end, a->bump - end) == 0 &&
-      freeset_remove (&a->stale, end, a->bump - end) == 0) {
-    a->bump = a->bump_end = end;
-    a->settled_end = min64 (a->settled_end, end);
-    a->top_mark = min64 (a->top_mark, end);     /* a reader's flush may be under way */
-    alloc_idle_cut (a, end);
-  }
+  if (end >= a->bump)
+    return 0;
+  freeset_remove (&a->zeroed, end, a->bump - end);
+  freeset_remove (&a->stale, end, a->bump - end);
+  alloc_idle_cut (a, end);
+
+  /* Somebody may still read what we could not note down: the reserve begins where it did. */
+  if (a->held_failed)
+    return 0;
+  a->bump = a->bump_end = end;
+  a->settled_end = min64 (a->settled_end, end);
+  a->top_mark = min64 (a->top_mark, end);       /* a reader's flush may be under way */
   return 0;
 }
 

@@ -38,6 +38,23 @@ before (void *opaque, const char *name, enum hostfile_op op,
 
 static const struct hostfile_hooks hooks = { .before = before };
 
+/* --- memory that fails (the linker's --wrap) --- */
+
+static bool no_memory;
+
+extern void *__real_calloc (size_t, size_t);
+extern void *__wrap_calloc (size_t, size_t);
+
+void *
+__wrap_calloc (size_t n, size_t size)
+{
+  if (no_memory) {
+    errno = ENOMEM;
+    return NULL;
+  }
+  return __real_calloc (n, size);
+}
+
 /* --- the model --- */
 
 enum state { FREE, OWNED, TABLE, PENDING, WAITING };
@@ -493,6 +510,39 @@ test_stale_mark (void)
   close_image ();
 }
 
+/* Frees a part of a run. */
+static void
+free_part (const struct alloc_run *run, uint64_t from, uint64_t n)
+{
+  CHECK (alloc_free_begin (alloc, 1) == 0);
+  alloc_free_run (alloc, run->host + (from << bits), n);
+  alloc_free_end (alloc, 0);
+  CHECK (alloc_frees_done (alloc, alloc_take_frees (alloc), true) == 0);
+}
+
+/* What is cut off is idle no more, also when there was no memory to note down what waits:
+ * a table there would lie behind the end of the file. */
+static void
+test_cut_without_memory (void)
+{
+  struct alloc_run run;
+
+  create_image (12, 4);
+  open_image (true, &hooks);
+  CHECK (alloc_reserve (alloc, 100, &run) == 0 && run.clusters == 100);
+  no_memory = true;
+  free_part (&run, 10, 5);
+  no_memory = false;
+  free_part (&run, 50, 50);
+  end_session ();
+  CHECK (hostfile_size (file) == run.host + (50 << bits));
+  for (int i = 0; i < 20; i++) {
+    CHECK (alloc_reserve (alloc, 3, &run) == 0);
+    CHECK (hostfile_size (file) >= run.host + (run.clusters << bits));
+  }
+  close_image ();
+}
+
 /* What a request may still be reading is not cut off. */
 static void
 test_trim (void)
@@ -682,6 +732,7 @@ main (void)
   test_settled ();
   test_stale_mark ();
   test_trim ();
+  test_cut_without_memory ();
   test_enospc ();
   test_holes ();
   test_forgotten ();
