@@ -454,7 +454,7 @@ repair_refcounts (struct hostfile *file, struct header *h,
   res = do_repair (&r);
   err = errno;
   if (res == -1 && !r.refused)
-    nbdkit_error ("%s: %s", hostfile_path (file), asked ?
+    nbdkit_error ("%s: %s", hostfile_path (file), asked || err == ENOMEM ?
                   "the refcounts could not be repaired" :
                   "the image was not closed properly and could not be "
                   "repaired, so it is served read-only");

@@ -139,6 +139,8 @@ repair_dirty (struct disk *d, struct hostfile *file, struct header *h,
   if (repair_refcounts (file, h, &d->snapshots, overlap, false) == 0 &&
       health_end_changes (d->health) == 0)
     return 0;
+  if (errno == ENOMEM)
+    return -1;                  /* the next client tries again */
   d->why_readonly = "the image was not closed properly, and could not be repaired";
   d->told_readonly = true;      /* and more than this */
   return -1;

@@ -549,9 +549,23 @@ make_growing (struct mixture *m, struct rng *rng)
   image_create (IMAGE, &m->spec);
 }
 
+/* As if somebody had crashed who wrote it with lazy refcounts (which it has no more). */
+static void
+make_dirty (void)
+{
+  struct blob b;
+
+  blob_load (IMAGE, &b);
+  blob_put (&b, 72, blob_get (&b, 72, 8) | 1, 8);       /* incompatible: dirty */
+  blob_save (IMAGE, &b);
+  blob_free (&b);
+}
+
 static void
 begin_trial (struct trial *t, struct rng *rng)
 {
+  bool dirty;
+
   const struct image_spec *spec = &t->image.spec;
 
   if (rng_below (rng, 4) == 0)
@@ -559,10 +573,12 @@ begin_trial (struct trial *t, struct rng *rng)
   else
     mixture_make (&t->image, IMAGE, rng);
   random_options (t, rng);
+  dirty = spec->version == 3 && rng_below (rng, 4) == 0;
   printf ("%u: ", trials_number);
   mixture_print (&t->image);
-  printf ("; cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s\n", t->options.l2_cache,
-          t->options.l2_slice, t->options.discard ? ", discard" : "",
+  printf ("%s; cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s\n",
+          dirty ? ", dirty" : "", t->options.l2_cache, t->options.l2_slice,
+          t->options.discard ? ", discard" : "",
           t->options.detect_zeroes ? ", detect zeroes" : "",
           t->options.compress ? ", compress" : "",
           t->options.copy_on_read ? ", copy on read" : "");
@@ -574,6 +590,8 @@ begin_trial (struct trial *t, struct rng *rng)
     blob_load (spec->backing, &t->below);
   else if (spec->backing)
     image_contents (spec->backing, NULL, &t->below);
+  if (dirty)
+    make_dirty ();
   t->contents = malloc (spec->size);
   CHECK (t->contents != NULL);
   t->ledger = ledger_new (&t->initial);
