@@ -103,7 +103,8 @@ extern int hostfile_sync_changes (struct hostfile *);
  * that was done, 0 if the host can't (remembered; not an error), -1 on error. */
 extern int hostfile_punch (struct hostfile *, uint64_t offset, uint64_t count);
 /* Makes the range, which lies within the file, read as zeros, without writing them, and
- * without giving it back to the host.  Returns as hostfile_punch. */
+ * without giving it back to the host (ENOSPC: they are zeros, but may lack space).
+ * Returns as hostfile_punch. */
 extern int hostfile_zero (struct hostfile *, uint64_t offset, uint64_t count);
 
 /* Makes sure that writes to the range, which lies within the file, will find space

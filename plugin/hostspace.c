@@ -63,10 +63,29 @@ hostfile_punch (struct hostfile *f, uint64_t offset, uint64_t count)
                 offset, count);
 }
 
+/* A hole with its space set aside again is as good as what FALLOC_FL_ZERO_RANGE makes.
+ * (Can the host do that?  One byte tells, before anything is changed.) */
+static int
+zero_by_hole (struct hostfile *f, uint64_t offset, uint64_t count)
+{
+  int r;
+
+  if (!f->regular || f->no_punch || f->no_allocate)
+    return 0;
+  if (hostfile_allocate (f, offset, 1) == -1)
+    return -1;
+  if (f->no_allocate)
+    return 0;
+  r = hostfile_punch (f, offset, count);
+  return r == 1 && hostfile_allocate (f, offset, count) == -1 ? -1 : r;
+}
+
 int
 hostfile_zero (struct hostfile *f, uint64_t offset, uint64_t count)
 {
-  return erase (f, FALLOC_FL_ZERO_RANGE, &f->no_zero, "zero", offset, count);
+  const int r = erase (f, FALLOC_FL_ZERO_RANGE, &f->no_zero, "zero", offset, count);
+
+  return r == 0 ? zero_by_hole (f, offset, count) : r;
 }
 
 int

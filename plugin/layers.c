@@ -218,13 +218,20 @@ layers_size (const struct layers *s, unsigned i)
 }
 
 bool
+layers_data_is_raw (const struct layers *s, unsigned i)
+{
+  const struct layer *layer = s->layers[i];
+
+  return layer->raw ||
+    (layer->external &&
+     (layer->header.autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE));
+}
+
+bool
 layers_preallocated (struct layers *s, unsigned i)
 {
   struct layer *layer = s->layers[i];
 
-  if (layer->external &&
-      (layer->header.autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE))
-    return true;
   /* Two threads may find it out at once, and agree. */
   if (layer->preallocated == -1)
     layer->preallocated = prealloc_detect (layer->file, &layer->header);

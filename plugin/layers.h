@@ -42,9 +42,11 @@ extern struct hostfile *layers_data_file (const struct layers *, unsigned i);
 extern struct payload *layers_payload (const struct layers *, unsigned i);
 /* The header of a qcow2 layer; NULL for a raw one. */
 extern struct header *layers_header (struct layers *, unsigned i);
+/* Is the file with the guest data the disk by itself: a raw layer, or a raw external data
+ * file? */
+extern bool layers_data_is_raw (const struct layers *, unsigned i);
 /* Is it worth to look for holes of the host file in the clusters of this qcow2
- * layer?  Yes for a raw external data file; else see prealloc.h; found out when first
- * asked. */
+ * layer?  See prealloc.h; found out when first asked. */
 extern bool layers_preallocated (struct layers *, unsigned i);
 /* The size of the disk that it describes, bytes. */
 extern uint64_t layers_size (const struct layers *, unsigned i);

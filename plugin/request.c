@@ -158,19 +158,23 @@ request_reads_zero (const struct view *v, uint64_t offset, uint64_t len)
 /* --- extents --- */
 
 /* A data run of a file that has holes: clusters of a preallocated qcow2 image
- * that nothing was written to yet, or holes of a raw one. */
+ * that nothing was written to yet, or holes of a file that is the disk by itself.  A hole
+ * does not decrypt to zeros. */
 static int
 emit_host_extents (const struct view *v, const struct run *run, bool one,
                    extent_fn emit, void *opaque)
 {
   struct hostfile *file = layers_data_file (v->layers, run->layer);
-  const bool raw = layers_header (v->layers, run->layer) == NULL;
+  const bool raw = layers_data_is_raw (v->layers, run->layer);
+  /* (Below a qcow2 layer alone there may be more.) */
+  const enum extent_type zeros =
+    raw && !(v->single && layers_header (v->layers, run->layer)) ? EXTENT_HOLE
+    : EXTENT_ZERO;
   uint64_t done, len;
   bool hole;
 
-  /* (A hole does not decrypt to zeros.) */
-  if (!raw && (payload_is_encrypted (layers_payload (v->layers, run->layer)) ||
-               !layers_preallocated (v->layers, run->layer)))
+  if (payload_is_encrypted (layers_payload (v->layers, run->layer)) ||
+      (!raw && !layers_preallocated (v->layers, run->layer)))
     return emit (opaque, run->start, run->len, EXTENT_DATA);
 
   for (done = 0; done < run->len; done += len) {
@@ -178,7 +182,7 @@ emit_host_extents (const struct view *v, const struct run *run, bool one,
     if (hostfile_hole (file, run->host + done, &len, &hole) == -1)
       return -1;
     if (emit (opaque, run->start + done, len,
-              !hole ? EXTENT_DATA : raw ? EXTENT_HOLE : EXTENT_ZERO) == -1)
+              hole ? zeros : EXTENT_DATA) == -1)
       return -1;
     if (one)
       break;

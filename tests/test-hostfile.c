@@ -37,7 +37,8 @@ static struct {
   int dsync_errno;              /* RWF_DSYNC writes fail so */
   int sync_errno;               /* fdatasync fails so */
   int range_errno;              /* waiting sync_file_range fails so */
-  int punch_errno;
+  int punch_errno;              /* all kinds of fallocate fail so */
+  int zero_range_errno, allocate_errno;
   atomic_uint writes, dsyncs, syncs, punches;
 } host;
 
@@ -127,10 +128,11 @@ fallocate (int fd, int mode, off_t offset, off_t len)
 {
   host.punches++;
   CHECK (mode & FALLOC_FL_KEEP_SIZE);
-  if (host.punch_errno) {
-    errno = host.punch_errno;
+  errno = host.punch_errno ? host.punch_errno
+    : mode & FALLOC_FL_ZERO_RANGE ? host.zero_range_errno
+    : mode & FALLOC_FL_PUNCH_HOLE ? 0 : host.allocate_errno;
+  if (errno)
     return -1;
-  }
   return syscall (SYS_fallocate, fd, mode, offset, len);
 }
 
@@ -543,14 +545,15 @@ test_space (void)
   /* Zeros without writing or freeing, where the host has them. */
   memset (buf, 0xbb, 4096);
   CHECK (hostfile_write (f, buf, 4096, 0) == 0);
+  host.punch_errno = EIO;
+  CHECK_FAILS (hostfile_zero (f, 0, 512), EIO,
+               "cannot zero 512 bytes at offset 0");
+  host.punch_errno = 0;
   r = hostfile_zero (f, 100, 1000);
   CHECK (r == 0 || r == 1);
   CHECK (hostfile_read (f, buf, 4096, 0) == 0);
   for (int i = 0; i < 4096; i++)
     CHECK (buf[i] == (r == 1 && i >= 100 && i < 1100 ? 0 : 0xbb));
-  host.punch_errno = EIO;
-  CHECK_FAILS (hostfile_zero (f, 0, 512), EIO,
-               "cannot zero 512 bytes at offset 0");
   host.punch_errno = EOPNOTSUPP;
   CHECK (hostfile_zero (f, 0, 512) == 0);
   host.punches = 0;
@@ -560,6 +563,50 @@ test_space (void)
   CHECK_FAILS (hostfile_truncate (f, UINT64_C (1) << 63), EFBIG,
                "cannot set the size");
   CHECK (hostfile_size (f) == 8 * MIB);
+  hostfile_close (f);
+}
+
+/* Hosts that have holes, but no zeros: a hole with space, or nothing at all. */
+static void
+test_zero_by_hole (void)
+{
+  enum { MIB = 1 << 20 };
+  static uint8_t buf[MIB];
+  struct hostfile *f = fresh (&rw);
+  uint64_t len = MIB;
+  bool hole;
+
+  calm_host ();
+  memset (buf, 0xcc, sizeof buf);
+  CHECK (hostfile_write (f, buf, MIB, 0) == 0);
+  CHECK (hostfile_sync (f) == 0);
+  if (hostfile_punch (f, MIB, MIB) != 1 || hostfile_allocate (f, MIB, 1) == -1 ||
+      hostfile_cannot_allocate (f)) {
+    printf ("skipped: the file system can't punch holes, or set space aside\n");
+    hostfile_close (f);
+    return;
+  }
+  host.zero_range_errno = EOPNOTSUPP;
+  CHECK (hostfile_zero (f, 4096, MIB / 2) == 1);
+  CHECK (hostfile_allocated (f) >= MIB);
+  CHECK (hostfile_read (f, buf, MIB, 0) == 0);
+  for (int i = 0; i < MIB; i++)
+    CHECK (buf[i] == (i >= 4096 && i < 4096 + MIB / 2 ? 0 : 0xcc));
+  CHECK (hostfile_hole (f, 4096, &len, &hole) == 0);
+  CHECK (!hole || len == MIB / 2);
+  host.allocate_errno = ENOSPC;
+  CHECK_FAILS (hostfile_zero (f, 0, 512), ENOSPC, "cannot allocate");
+
+  /* Neither: nothing has changed, and the caller writes. */
+  host.allocate_errno = EOPNOTSUPP;
+  CHECK (hostfile_zero (f, 0, 4096) == 0);
+  CHECK (hostfile_read (f, buf, 4096, 0) == 0);
+  for (int i = 0; i < 4096; i++)
+    CHECK (buf[i] == 0xcc);
+  host.punches = 0;
+  CHECK (hostfile_zero (f, 0, 4096) == 0);
+  CHECK (host.punches == 0);
+  calm_host ();
   hostfile_close (f);
 }
 
@@ -772,6 +819,7 @@ main (void)
   test_dsync ();
   test_drop_cache ();
   test_space ();
+  test_zero_by_hole ();
   test_sync_changes ();
   test_hooks ();
   test_threads (false);
