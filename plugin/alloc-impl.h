@@ -45,7 +45,11 @@ struct alloc {
   uint64_t again, again_end;    /* to be scanned after that; equal: nothing */
   uint64_t forgotten;           /* clusters */
   struct freeset held;          /* waiting: hidden from the scan */
-  bool held_failed;             /* held is not complete: no more scan */
+  struct {                      /* waiting, too many to be listed: see quarantine.c */
+    uint64_t clusters;          /* 0: there are none, and held is complete */
+    uint64_t first, end;        /* they lie in here */
+    uint64_t stamp;             /* grace stamp of the youngest */
+  } crowd;
 
   uint64_t bump, bump_end;      /* the reserve */
   uint64_t settled_end;
@@ -66,9 +70,10 @@ struct alloc {
   struct list pending;          /* removal not durable */
   struct list waiting;          /* for its grace period, in order of stamps */
   unsigned reaping;             /* threads that have taken some out of waiting */
-  uint64_t quarantined;         /* clusters in all of these and in checkpoints */
+  uint64_t quarantined;         /* clusters in all of these, the crowd, checkpoints */
   size_t freed_items;           /* in all of these */
   size_t pending_items;         /* of them: in pending */
+  uint64_t pending_clusters;    /* of the quarantined: in pending */
 
   struct alloc_stats stats;
 };
@@ -113,6 +118,10 @@ extern void alloc_drop_run (struct alloc *, uint64_t first, uint64_t n,
  * run is forgotten until the scan finds it. */
 extern void alloc_add_idle (struct alloc *, uint64_t first, uint64_t n,
                             bool zeroed);
+/* CLUSTERS in [first, end) are free and in no set: the scan that is under way, or the
+ * next, will find them. */
+extern void alloc_forget (struct alloc *, uint64_t first, uint64_t end,
+                          uint64_t clusters);
 /* After runs or items have come or gone: counts their memory anew. */
 extern void alloc_charge (struct alloc *);
 /* How many clusters are idle or forgotten, about. */

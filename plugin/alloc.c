@@ -484,7 +484,7 @@ alloc_give_back (struct alloc *a)
 static uint64_t
 waiting_end (const struct alloc *a)
 {
-  uint64_t end = 0;
+  uint64_t end = a->crowd.end;
 
   for (const struct alloc_frees *i = a->waiting.head; i; i = i->next)
     end = max64 (end, i->first + i->n);
@@ -519,9 +519,6 @@ alloc_trim_file (struct alloc *a)
   freeset_remove (&a->stale, end, a->bump - end);
   alloc_idle_cut (a, end);
 
-  /* Somebody may still read what we could not note down: the reserve begins where it did. */
-  if (a->held_failed)
-    return 0;
   a->bump = a->bump_end = end;
   a->settled_end = min64 (a->settled_end, end);
   a->top_mark = min64 (a->top_mark, end);       /* a reader's flush may be under way */

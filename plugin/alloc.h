@@ -81,7 +81,8 @@ extern void alloc_free_end (struct alloc *, unsigned unused);
 
 /* Bytes handed over and not yet released. */
 extern uint64_t alloc_quarantined (struct alloc *);
-/* Are they so many, in bytes or in runs, that a checkpoint should release some? */
+/* Is so much of that, in bytes or in runs, not yet durable that there should be a
+ * checkpoint? */
 extern bool alloc_wants_release (struct alloc *);
 
 /* --- for the checkpoint --- */

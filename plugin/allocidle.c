@@ -45,19 +45,24 @@ is_full (const struct alloc *a)
   return runs >= a->max_idle;
 }
 
-/* It will be found by the scan that is under way, or by the next. */
-static void
-forget (struct alloc *a, uint64_t first, uint64_t n)
+void
+alloc_forget (struct alloc *a, uint64_t first, uint64_t end, uint64_t clusters)
 {
-  a->forgotten += n;
-  if (first >= a->scan && first + n <= a->scan_end)
+  a->forgotten += clusters;
+  if (first >= a->scan && end <= a->scan_end)
     return;
   if (a->again == a->again_end) {
     a->again = first;
-    a->again_end = first + n;
+    a->again_end = end;
   }
   a->again = min64 (a->again, first);
-  a->again_end = max64 (a->again_end, first + n);
+  a->again_end = max64 (a->again_end, end);
+}
+
+static void
+forget (struct alloc *a, uint64_t first, uint64_t n)
+{
+  alloc_forget (a, first, first + n, n);
 }
 
 /* Would it become part of a run that is there? */
@@ -242,7 +247,7 @@ alloc_scan_step (struct alloc *a)
   uint64_t first, n, limit;
   int r;
 
-  if (a->held_failed || is_full (a) ||
+  if (a->crowd.clusters > 0 || is_full (a) ||
       (a->scan >= a->scan_end && !scan_again (a)))
     return 0;
   limit = min64 (a->scan_end, round_down (a->scan, per_block) + per_block);

@@ -380,7 +380,7 @@ static int
 write_shared (const struct view *v, const char *buf, uint64_t len,
               uint64_t start, uint64_t *copied)
 {
-  bool settle;
+  bool settle = false;          /* the caller runs checkpoints in any case */
 
   if (is_zero (buf, len))
     return 0;

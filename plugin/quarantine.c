@@ -17,7 +17,10 @@
  *
  * Nothing but alloc_free_begin needs memory that it must have: each run has its
  * list item from then on.  A run of which only parts become free may need more
- * items; a part that gets none is not used again in this session.
+ * items.  What gets none joins the crowd: clusters that wait together, in no
+ * list and no set, until the youngest may go; meanwhile the scan must not run.  So does
+ * what would make the list too long, since a request that goes on for long holds back
+ * all that others free.  The crowd is not punched: the scan finds it as it is.
  *
  * Locks: the allocator's one.
  */
@@ -27,13 +30,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "alloc-impl.h"
 #include "bytes.h"
 #include "cleanup.h"
 #include "report.h"
 
-/* So many bytes that were freed and not yet released make a checkpoint worth while. */
+/* So many bytes whose removal is not durable make a checkpoint worth while.  (What waits
+ * for its grace period is not helped by one.) */
 #define QUARANTINE_LIMIT (UINT64_C (128) << 20)
 
 int
@@ -83,6 +88,7 @@ alloc_free_run (struct alloc *a, uint64_t host, uint64_t clusters)
 
   room = take_room (a);
   a->quarantined += clusters;
+  a->pending_clusters += clusters;
   tail = a->pending.head ? a->pending.tail : NULL;
   if (tail && tail->first + tail->n == first) {
     tail->n += clusters;
@@ -113,14 +119,21 @@ alloc_quarantined (struct alloc *a)
   return a->quarantined << a->bits;
 }
 
+/* How much memory may the items of one sort have? */
+static uint64_t
+most_bytes (const struct alloc *a, unsigned shares)
+{
+  return a->map ? shares * max64 (map_share (a->map) / 16, ALLOC_LEAST_IDLE)
+                : UINT64_MAX;
+}
+
 bool
 alloc_wants_release (struct alloc *a)
 {
-  const uint64_t most = a->map ? max64 (map_share (a->map) / 16, ALLOC_LEAST_IDLE)
-                               : UINT64_MAX;
+  const uint64_t most = most_bytes (a, 1);
   LOCK_FOR_BLOCK (&a->lock);
 
-  return a->quarantined << a->bits > QUARANTINE_LIMIT ||
+  return a->pending_clusters << a->bits > QUARANTINE_LIMIT ||
          a->pending_items * ALLOC_ITEM_BYTES > most;
 }
 
@@ -133,6 +146,7 @@ alloc_take_frees (struct alloc *a)
   frees = a->pending.head;
   a->pending.head = a->pending.tail = NULL;
   a->pending_items = 0;
+  a->pending_clusters = 0;
   return frees;
 }
 
@@ -144,6 +158,56 @@ struct freed {
   uint64_t clusters;            /* that became free and wait now */
   bool corrupt;
 };
+
+/* All that are not pending. */
+static uint64_t
+waiting_bytes (const struct alloc *a)
+{
+  return (a->freed_items - a->pending_items) * ALLOC_ITEM_BYTES;
+}
+
+/* ITEM is for it, and may not be needed. */
+static void
+add_waiting (struct alloc *a, struct alloc_frees *item, uint64_t first,
+             uint64_t n, uint64_t stamp)
+{
+  struct alloc_frees *tail = a->waiting.head ? a->waiting.tail : NULL;
+
+  if (tail && tail->stamp == stamp && tail->first + tail->n == first) {
+    tail->n += n;
+    a->freed_items--;
+    free (item);
+    return;
+  }
+  item->first = first;
+  item->n = n;
+  item->stamp = stamp;
+  list_append (&a->waiting, item);
+}
+
+static void
+join_crowd (struct alloc *a, uint64_t first, uint64_t n, uint64_t stamp)
+{
+  if (a->crowd.clusters == 0) {
+    a->crowd.first = first;
+    a->crowd.end = first + n;
+  }
+  a->crowd.first = min64 (a->crowd.first, first);
+  a->crowd.end = max64 (a->crowd.end, first + n);
+  a->crowd.clusters += n;
+  a->crowd.stamp = max64 (a->crowd.stamp, stamp);
+}
+
+/* All at once, when its youngest may. */
+static void
+release_crowd (struct alloc *a)
+{
+  if (a->crowd.clusters == 0 || !grace_passed (a->grace, a->crowd.stamp))
+    return;
+  a->quarantined -= a->crowd.clusters;
+  alloc_forget (a, a->crowd.first, a->crowd.end, a->crowd.clusters);
+  memset (&a->crowd, 0, sizeof a->crowd);
+}
 
 static void
 became_free (void *opaque, uint64_t first, uint64_t n)
@@ -168,25 +232,22 @@ became_free (void *opaque, uint64_t first, uint64_t n)
   }
 
   alloc_pack_forget (a, first, n);
-  if (freeset_add (&a->held, first, n) == -1)
-    a->held_failed = true;
+  f->clusters += n;
+  a->stats.freed += n;
   item = f->spare;
   f->spare = NULL;
   if (item == NULL) {
     item = malloc (sizeof *item);
     a->freed_items += item != NULL;
   }
-  if (item == NULL)
-    /* Free in the file, unknown to us: only the scan could hand them out too early. */
-    a->held_failed = true;
-  else {
-    item->first = first;
-    item->n = n;
-    item->stamp = f->stamp;
-    list_append (&a->waiting, item);
-    f->clusters += n;
+  if (item && waiting_bytes (a) <= most_bytes (a, 4) &&
+      freeset_add (&a->held, first, n) == 0) {
+    add_waiting (a, item, first, n, f->stamp);
+    return;
   }
-  a->stats.freed += n;
+  join_crowd (a, first, n, f->stamp);
+  a->freed_items -= item != NULL;
+  free (item);
 }
 
 int
@@ -201,9 +262,12 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
   LOCK_FOR_BLOCK (&a->lock);
 
   if (!ok) {
-    a->pending_items++;
-    for (item = frees; item->next; item = item->next)
+    for (item = frees; ; item = item->next) {
       a->pending_items++;
+      a->pending_clusters += item->n;
+      if (item->next == NULL)
+        break;
+    }
     item->next = a->pending.head;
     if (a->pending.head == NULL)
       a->pending.tail = item;
@@ -223,6 +287,7 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
     else if (errno == ENOMEM) {
       list_append (&a->pending, item);  /* the next checkpoint will do */
       a->pending_items++;
+      a->pending_clusters += n;
       continue;
     }
     else {
@@ -260,6 +325,7 @@ take_passed (struct alloc *a)
   struct alloc_frees *head, *last = NULL;
   LOCK_FOR_BLOCK (&a->lock);
 
+  release_crowd (a);
   head = a->waiting.head;
   for (struct alloc_frees *i = head;
        i && ((last && i->stamp == last->stamp) ||

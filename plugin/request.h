@@ -6,8 +6,8 @@
  * errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
  * The caller holds a grace pin around each call (see disk.c).
  *
- * *SETTLE is set by requests whose change, to be durable, needs a checkpoint:
- * the caller runs one if the client asked for FUA.
+ * *SETTLE, false at first, is set by requests whose change, to be durable, needs a
+ * checkpoint: the caller runs one if the client asked for FUA.
  */
 
 #ifndef QCOW2_REQUEST_H

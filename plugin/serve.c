@@ -9,8 +9,8 @@
  * were a request of its own:
  *
  *   pin      so a request does not hold back what it has freed itself
- *   serve    what it has of whole clusters, and of a bounded number of slices; no piece is
- *            a part of a cluster only, unless the request is
+ *   serve    a bounded number of slices; no piece is only a part of a cluster, unless
+ *            the request is
  *   relieve  a checkpoint, if much waits for one: changed metadata and freed clusters
  *            stay bounded while one request runs
  *   ask      does the client still wait?  If not the request ends with ESHUTDOWN, and
