@@ -209,6 +209,18 @@ release_crowd (struct alloc *a)
   memset (&a->crowd, 0, sizeof a->crowd);
 }
 
+/* An L2 table that nothing refers to any more is no metadata now.  Any other kind can't be
+ * freed like this: leave it alone. */
+static void
+forget_tables (struct alloc *a, uint64_t first, uint64_t n)
+{
+  const uint64_t cs = UINT64_C (1) << a->bits;
+
+  for (uint64_t c = first; c < first + n; c++)
+    if (overlap_find (a->overlap, c << a->bits, cs) == OVERLAP_L2)
+      overlap_remove (a->overlap, c << a->bits, cs);
+}
+
 static void
 became_free (void *opaque, uint64_t first, uint64_t n)
 {
@@ -216,19 +228,12 @@ became_free (void *opaque, uint64_t first, uint64_t n)
   struct alloc *a = f->a;
   struct alloc_frees *item;
 
-  /* An L2 table that nothing refers to any more is no metadata now.  Any other
-   * kind can't be freed like this: leave it alone.
-   */
-  for (uint64_t c = first; c < first + n; c++) {
-    const uint64_t cs = UINT64_C (1) << a->bits;
-    const enum overlap_kind kind = overlap_find (a->overlap, c << a->bits, cs);
-
-    if (kind == OVERLAP_L2)
-      overlap_remove (a->overlap, c << a->bits, cs);
-  }
-  if (alloc_check_no_metadata (a, first, n, "free") == -1) {
-    f->corrupt = true;
-    return;
+  if (overlap_find (a->overlap, first << a->bits, n << a->bits) != OVERLAP_NONE) {
+    forget_tables (a, first, n);
+    if (alloc_check_no_metadata (a, first, n, "free") == -1) {
+      f->corrupt = true;
+      return;
+    }
   }
 
   alloc_pack_forget (a, first, n);
