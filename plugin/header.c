@@ -227,6 +227,11 @@ check_features (struct parse *p)
                    "its incompatible feature bit is %s",
                    h->compression_type, has_compression ? "set" : "not set");
 
+  if ((h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) &&
+      !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE))
+    return refuse (p, FIELD (autoclear_features), "the external data file is said to "
+                   "be raw, but there is none");
+
   h->crypt_method = get32 (p->raw.crypt_method);
   if (h->crypt_method > QCOW2_CRYPT_LUKS)
     return refuse (p, FIELD (crypt_method),
@@ -273,9 +278,10 @@ static int
 check_tables (struct parse *p)
 {
   struct header *h = p->h;
+  const uint64_t bytes = get64 (p->raw.size);
   uint64_t covered;             /* log2 of what an L1 entry maps: <= 39 */
 
-  h->size = round_down (get64 (p->raw.size), 512);
+  h->size = round_down (bytes, 512);
   h->l1_entries = get32 (p->raw.l1_size);
   h->l1_offset = get64 (p->raw.l1_table_offset);
   h->reftable_offset = get64 (p->raw.refcount_table_offset);
@@ -289,10 +295,12 @@ check_tables (struct parse *p)
     return refuse (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
                    "more than %zu", h->l1_entries,
                    QCOW2_MAX_L1_BYTES / sizeof (uint64_t));
-  if (h->l1_entries < h->l1_needed)
+  /* What is beyond the last whole sector is not of the disk, but it counts here: QEMU
+   * does not open such an image either. */
+  if (h->l1_entries < div_up (bytes, UINT64_C (1) << covered))
     return refuse (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
                    "but a disk of %" PRIu64 " bytes needs %" PRIu64,
-                   h->l1_entries, h->size, h->l1_needed);
+                   h->l1_entries, bytes, div_up (bytes, UINT64_C (1) << covered));
   if (check_place (p, FIELD (l1_table_offset), "L1 table", h->l1_offset,
                    h->l1_entries * sizeof (uint64_t)) == -1)
     return -1;

@@ -53,7 +53,10 @@ static const struct {
     { F64 (incompatible_features, UINT64_C (1) << 63 | 1 << 6 | 1) }, 0 },
   { NULL, { F64 (incompatible_features, 7) }, 0 },
   { NULL, { F64 (compatible_features, UINT64_MAX) }, 0 },
-  { NULL, { F64 (autoclear_features, UINT64_MAX) }, 0 },
+  { NULL, { F64 (autoclear_features, ~UINT64_C (2)) }, 0 },
+  { "offset 88: the external data file is said to be raw, but there is none",
+    { F64 (autoclear_features, 2) }, 0 },
+  { NULL, { F64 (autoclear_features, UINT64_MAX), F64 (incompatible_features, 4) }, 0 },
   { NULL, { F64 (incompatible_features, 1 << 4), F32 (l1_size, 4) }, 0 },
   { "offset 20: cluster_bits is 13, but extended",
     { F64 (incompatible_features, 1 << 4), F32 (cluster_bits, 13) }, 0 },
@@ -76,7 +79,10 @@ static const struct {
     { F32 (crypt_method, 2) }, 0 },
 
   /* The disk and its L1 table.  An entry maps 512 MiB. */
-  { NULL, { F64 (size, (1 << 30) + 511) }, 0 },
+  { NULL, { F64 (size, (1 << 30) - 1) }, 0 },
+  { "offset 36: the L1 table has 2 entries, but a disk of 1073741825 bytes "
+    "needs 3", { F64 (size, (1 << 30) + 1) }, 0 },
+  { NULL, { F64 (size, (1 << 30) + 511), F32 (l1_size, 3) }, 0 },
   { "offset 36: the L1 table has 2 entries, but a disk of 1073742336 bytes "
     "needs 3", { F64 (size, (1 << 30) + 512) }, 0 },
   { "needs 34359738368", { F64 (size, UINT64_MAX) }, 0 },
@@ -87,7 +93,8 @@ static const struct {
   { "offset 36: the L1 table has 4194305 entries",
     { F32 (l1_size, (4 << 20) + 1) }, 0 },
   { NULL, { F32 (l1_size, 0), F64 (size, 0) }, 0 },
-  { NULL, { F32 (l1_size, 0), F64 (size, 511), F64 (l1_table_offset, 0) }, 0 },
+  { "has 0 entries", { F32 (l1_size, 0), F64 (size, 511) }, 0 },
+  { NULL, { F32 (l1_size, 0), F64 (size, 0), F64 (l1_table_offset, 0) }, 0 },
   { "has 0 entries", { F32 (l1_size, 0) }, 0 },
   { "offset 40: the L1 table is at 0, in the header's",
     { F64 (l1_table_offset, 0) }, 0 },
