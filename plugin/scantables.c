@@ -71,16 +71,15 @@ walk_compressed (struct scan *s, const struct entry *e, struct tally *tally)
     wrong (s, e, FINDING_SUBCLUSTERS, "a compressed cluster has subclusters");
     return;
   }
-  if (!compress_clusters (s->h, e->word & (QCOW2_OFLAG_COMPRESSED - 1),
-                          &first, &n)) {
-    wrong (s, e, FINDING_BEYOND, "it leads beyond the end of the file");
-    return;
-  }
-  scan_refer (s, first << s->h->cluster_bits, n << s->h->cluster_bits,
-              SCAN_DATA, e->table->times, "compressed cluster");
   tally->allocated++;
   tally->compressed++;
   tally->fragmented++;          /* by their nature */
+  if (!compress_clusters (s->h, e->word & (QCOW2_OFLAG_COMPRESSED - 1),
+                          &first, &n))
+    wrong (s, e, FINDING_BEYOND, "it leads beyond the end of the file");
+  else
+    scan_refer (s, first << s->h->cluster_bits, n << s->h->cluster_bits,
+                SCAN_DATA, e->table->times, "compressed cluster");
 }
 
 /* Guest offset of the entry, in the first L1 table that has it. */
@@ -135,8 +134,10 @@ walk_entry (struct scan *s, struct entry *e, struct tally *tally)
   if (h->version < 3 && (e->word & QCOW2_OFLAG_ZERO))
     wrong (s, e, FINDING_ENTRY, "version 2 images have no zero flag");
 
-  /* Offset 0 of a data file is the beginning of the disk. */
-  if (offset == 0 && !(s->data_file && (e->word & QCOW2_OFLAG_COPIED))) {
+  /* Offset 0 of a data file is the beginning of the disk, unless that is zeros. */
+  if (offset == 0 &&
+      (!s->data_file || !(e->word & QCOW2_OFLAG_COPIED) ||
+       (!extended && (e->word & QCOW2_OFLAG_ZERO)))) {
     if (e->bitmap & ALLOCATED)
       wrong (s, e, FINDING_SUBCLUSTERS,
              "subclusters of a cluster without a place are allocated");
@@ -145,15 +146,15 @@ walk_entry (struct scan *s, struct entry *e, struct tally *tally)
   if (e->bitmap & e->bitmap >> 32 & ALLOCATED)
     wrong (s, e, FINDING_SUBCLUSTERS,
            "subclusters are both allocated and zero");
+  tally->allocated++;
+  if (e->contiguous != 0 && offset != e->contiguous)
+    tally->fragmented++;
+  e->contiguous = offset + h->cluster_size;
   if (offset & (h->cluster_size - 1)) {
     wrong (s, e, FINDING_ALIGNMENT, "the cluster is not aligned");
     check_copied (s, e, offset);
     return;
   }
-  tally->allocated++;
-  if (e->contiguous != 0 && offset != e->contiguous)
-    tally->fragmented++;
-  e->contiguous = offset + h->cluster_size;
   if (s->data_file) {
     walk_external (s, e, offset);
     return;

@@ -7,7 +7,8 @@ check_random.py NBDKIT PLUGIN SECONDS
 Whatever qemu-img check calls corrupt, check=quick must call corrupt too (or refuse), and
 where QEMU finds leaks and nothing else, so must we, and as many.  What QEMU finds
 nothing wrong with we may still refuse, but only for one of the kinds that QEMU does not
-look for.  What check=repair then serves is in order for QEMU, and reads as before.
+look for.  Both count the same clusters of the disk, with the exception that the manual
+names.  What check=repair then serves is in order for QEMU, and reads as before.
 SEED replays; FIRST: begin with this round.
 """
 
@@ -39,6 +40,7 @@ BASES = [
     ("snapshot", "cluster_size=4k", ["snapshot"]),
     ("bitmap", "cluster_size=4k", ["bitmap"]),
     ("compressed", "cluster_size=4k", ["compressed"]),
+    ("external", "cluster_size=4k,data_file=external.raw", []),
 ]
 
 
@@ -139,6 +141,23 @@ def damage(data, r):
     return bytes(data), what
 
 
+def same_counters(q, report):
+    """Those of the disk, unless there are L2 tables that can't be followed."""
+    try:
+        theirs = json.loads(q.stdout)
+    except ValueError:
+        return True
+    top = report["layers"][0]
+    keys = ["total-clusters"]
+    if not any("L2 table" in e["message"] or e["message"].startswith("L1 entry")
+               for e in top["errors"]) and top["errors-omitted"] == 0:
+        keys += ["allocated-clusters", "compressed-clusters", "fragmented-clusters"]
+    if report["verdict"] in ("clean", "leaks"):
+        keys.append("image-end-offset")
+    return "version" not in top or "total-clusters" not in theirs or \
+        all(top[k] == theirs.get(k, 0) for k in keys)
+
+
 def serve(path, mode):
     if os.path.exists("report.json"):
         os.unlink("report.json")
@@ -179,6 +198,9 @@ def main():
         verdict = report["verdict"] if report else "failed"
         kinds = set(e["kind"] for l in report["layers"] for e in l["errors"]) \
             if report else set()
+        if report and not same_counters(q, report):
+            sys.exit("other counters: " + tell + q.stdout.decode() +
+                     json.dumps(report, indent=1))
         if q.returncode in (1, 2) and verdict not in ("corrupt", "failed"):
             # With a damaged snapshot table QEMU looks at nothing else.
             sys.exit("QEMU says corrupt, we don't: " + tell)
