@@ -25,11 +25,25 @@ sed -n 's/^\[\{0,1\}\([a-z0-9][-a-z0-9]*\)=.*/\1/p' "$tmp/help.txt" |
 sed -n '/^=head1 PARAMETERS/,/^=head1 [^P]/p' "$pod" |
   sed -n 's/^=item \[\{0,1\}B<\([a-z0-9][-a-z0-9]*\)=.*/\1/p' | sort -u > "$tmp/manual"
 
+# Its SYNOPSIS: all words before an equals sign.
+sed -n '/^=head1 SYNOPSIS/,/^=head1 DESCRIPTION/p' "$pod" |
+  grep -oE '(\[file|[a-z0-9][-a-z0-9]*)\]?=' | tr -d '[]=' | sort -u > "$tmp/synopsis"
+
 [ -s "$tmp/code" ]
 [ "$(sort "$tmp/code" | uniq -d)" = "" ]
 diff -u "$tmp/code" "$tmp/help"
 diff -u "$tmp/code" "$tmp/manual"
+diff -u "$tmp/code" "$tmp/synopsis"
 for key in file l2-cache l2-slice; do grep -qx -- "$key" "$tmp/code"; done
+
+# PARAMETERS is in alphabetical order.  (Of items that share their text, the first counts;
+# those of an inner list, which have no key, do not.)
+sed -n '/^=head1 PARAMETERS/,/^=head1 [^P]/p' "$pod" | awk '
+  /^=item \[?B<[a-z0-9]/ { if (!shared) print; shared = 1; next }
+  /^[^=]/ { shared = 0 }' |
+  sed 's/^=item \[\{0,1\}B<\([^=]*\)=.*/\1/' > "$tmp/order"
+[ "$(wc -l < "$tmp/order")" -gt 40 ]
+sort -c "$tmp/order"
 
 # What is not a parameter is refused, by name.
 refused "no-such-key" file=/dev/null no-such-key=1
@@ -52,6 +66,15 @@ diff -u "$tmp/dump" "$tmp/dump.manual"
 grep -qx 'magic_config_key=file' "$tmp/dump.txt"
 version=$(sed -n 's/^version=//p' "$tmp/dump.txt")
 grep -qx "#define PACKAGE_VERSION \"$version\"" "$abs_top_builddir/config.h"
+
+# MESSAGES: what the manual quotes, in pieces between dots, the plugin can say.
+strings -n 4 "$PLUGIN" > "$tmp/strings"
+sed -n '/^=head1 MESSAGES/,/^=back/s/^=item C<\(.*\)>$/\1/p' "$pod" > "$tmp/messages"
+[ "$(wc -l < "$tmp/messages")" -ge 5 ]
+sed -E 's/"?\.\.\."?/\n/g' "$tmp/messages" | sed -E 's/^[:; ]+//; s/[: ]+$//' |
+while IFS= read -r piece; do
+  grep -qF -- "$piece" "$tmp/strings" || fail "the plugin does not say: $piece"
+done
 
 # Debug flags: those that the code exports are those that the manual names.
 sed -n 's/.*int qcow2_debug_\([a-z0-9_]*\).*/\1/p' "$code" | sort -u > "$tmp/flags"
