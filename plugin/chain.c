@@ -25,6 +25,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +117,20 @@ read_luks (void *opaque, void *buf, uint64_t offset, size_t bytes)
   return hostfile_read (place->file, buf, bytes, place->offset + offset);
 }
 
+/* Whoever made the header chose how long it takes to try a passphrase. */
+static int
+check_rounds (const char *path, const struct luks *luks,
+              const struct chain_secret *secret)
+{
+  if (secret->most_rounds == 0 || luks_rounds (luks) <= secret->most_rounds)
+    return 0;
+  nbdkit_error ("%s: LUKS header: to try a passphrase on its key slots takes %" PRIu64
+                " rounds of hashing, and more than %" PRIu64 " are refused of untrusted "
+                "images", path, luks_rounds (luks), secret->most_rounds);
+  errno = EPERM;
+  return -1;
+}
+
 static int
 unlock_luks (struct hostfile *file, const struct header *h,
              const struct chain_secret *secret, struct crypt_cipher **cipher)
@@ -129,8 +144,10 @@ unlock_luks (struct hostfile *file, const struct header *h,
       luks_parse (hostfile_path (file), &raw, sizeof raw, h->crypto.length,
                   &luks) == -1)
     return -1;
-  r = luks_unlock (luks, read_luks, &place, secret->passphrase, secret->len,
-                   cipher);
+  r = check_rounds (hostfile_path (file), luks, secret);
+  if (r == 0)
+    r = luks_unlock (luks, read_luks, &place, secret->passphrase, secret->len,
+                     cipher);
   luks_free (luks);
   return r;
 }

@@ -32,6 +32,8 @@ enum data_file_policy {
 struct chain_secret {
   const char *passphrase;       /* NULL: none was given */
   size_t len;
+  uint64_t most_rounds;         /* of hashing that trying it on an image may take; 0:
+                                   LUKS_MAX_ROUNDS */
 };
 
 struct chain_options {

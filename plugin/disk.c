@@ -33,6 +33,7 @@
 #include "disk-impl.h"
 #include "entry.h"
 #include "fill.h"
+#include "luks.h"
 #include "report.h"
 
 /* Bytes of inflated clusters that are kept for readers of small pieces. */
@@ -160,11 +161,15 @@ open_layers (struct disk *d)
     .try_writable = !o->untrusted, .lock = o->lock,
     .drop_cache = o->drop_cache, .hooks = o->hooks,
   };
+  const struct chain_secret secret = {
+    .passphrase = o->secret.passphrase, .len = o->secret.len,
+    .most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0,
+  };
   const struct chain_options chain = {
     .backing = o->backing, .backing_path = o->backing_path,
     .backing_format = o->backing_format,
     .data_file = o->data_file, .data_file_path = o->data_file_path,
-    .secret = o->secret, .file = file_options,
+    .secret = secret, .file = file_options,
   };
   struct crypt_cipher *cipher;
   struct hostfile *file, *data = NULL;
@@ -172,7 +177,7 @@ open_layers (struct disk *d)
 
   file_options.name = o->name;
   file_options.dir = o->dir;
-  if (chain_open_image (o->path, &file_options, &o->secret, &file, &header,
+  if (chain_open_image (o->path, &file_options, &secret, &file, &header,
                         &cipher) == -1)
     return -1;
   header.size = max64 (header.size, o->size_at_least);
@@ -238,7 +243,7 @@ disk_open (const struct disk_options *options, struct disk **ret)
   if (open_bitmaps (d) == -1)
     goto error;
   describe (d, h);
-  d->options.secret = (struct chain_secret) { NULL, 0 };
+  d->options.secret = (struct chain_secret) { NULL, 0, 0 };
   *ret = d;
   return 0;
 

@@ -17,8 +17,8 @@
  *
  * The bytes may come from an enemy.  What holds for a header that was accepted is what
  * QEMU demands, and two things more: the material of an active slot lies within what
- * the image sets aside for the header, and no slot takes longer than LUKS_MAX_ROUNDS
- * of a hash.
+ * the image sets aside for the header, and trying a passphrase on all slots takes no more
+ * than LUKS_MAX_ROUNDS of a hash.
  *
  * Secrets live in a struct secrets, in memory that is wiped before it is freed, or
  * inside of OpenSSL, which does the same.
@@ -66,6 +66,7 @@ struct luks {
   uint8_t digest_salt[LUKS_SALT_SIZE];
   uint32_t digest_iterations;
   struct slot slots[LUKS_SLOTS];
+  uint64_t rounds;              /* of the hash, to try all active slots */
 };
 
 /* What luks_parse is working on. */
@@ -156,19 +157,27 @@ check_algorithms (struct parse *p)
   return 0;
 }
 
-/* Can PBKDF2 be done ITERATIONS times, for BYTES of output? */
-static int
-check_iterations (const struct parse *p, uint64_t field, uint32_t iterations,
-                  size_t bytes)
+/* Rounds of the hash that PBKDF2 takes for BYTES of output: each piece of them, as long
+ * as a hash, takes all iterations. */
+static uint64_t
+rounds (const struct parse *p, uint32_t iterations, size_t bytes)
 {
-  /* Each piece of the output, as long as a hash, takes them all. */
-  const uint64_t most = LUKS_MAX_ROUNDS / div_up (bytes, p->hash_bytes);
+  return iterations * div_up (bytes, p->hash_bytes);
+}
 
-  if (iterations == 0)
-    return refuse (p, field, "the number of iterations is 0");
-  if (iterations > most)
-    return refuse (p, field, "%" PRIu32 " iterations of %s are more than %" PRIu64
-                   ", the most that is accepted", iterations, p->l->hash, most);
+/* Slot I is active, and so will be tried: its key is derived, and a digest from what it
+ * yields. */
+static int
+count_rounds (struct parse *p, unsigned i)
+{
+  struct luks *l = p->l;
+
+  l->rounds += rounds (p, l->slots[i].iterations, l->spec.key_bytes) +
+    rounds (p, l->digest_iterations, LUKS_DIGEST_SIZE);
+  if (l->rounds > LUKS_MAX_ROUNDS)
+    return refuse (p, SLOT_FIELD (i, iterations), "to try a passphrase on key slots 0 "
+                   "to %u takes %" PRIu64 " rounds of %s, more than %" PRIu64, i,
+                   l->rounds, l->hash, LUKS_MAX_ROUNDS);
   return 0;
 }
 
@@ -219,8 +228,9 @@ check_slot (struct parse *p, unsigned i)
     return refuse (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
                    "%" PRIu64 " and ends beyond the %" PRIu64 " bytes that the image "
                    "has for the header", i, first, p->length);
-  return check_iterations (p, SLOT_FIELD (i, iterations), slot->iterations,
-                           p->l->spec.key_bytes);
+  if (slot->iterations == 0)
+    return refuse (p, SLOT_FIELD (i, iterations), "the number of iterations is 0");
+  return count_rounds (p, i);
 }
 
 static int
@@ -237,9 +247,8 @@ check_header (struct parse *p, const void *buf, size_t len)
   memcpy (l->digest, p->raw.digest, sizeof l->digest);
   memcpy (l->digest_salt, p->raw.digest_salt, sizeof l->digest_salt);
   l->digest_iterations = get32 (p->raw.digest_iterations);
-  if (check_iterations (p, FIELD (digest_iterations), l->digest_iterations,
-                        LUKS_DIGEST_SIZE) == -1)
-    return -1;
+  if (l->digest_iterations == 0)
+    return refuse (p, FIELD (digest_iterations), "the number of iterations is 0");
   for (unsigned i = 0; i < LUKS_SLOTS; i++)
     if (check_slot (p, i) == -1)
       return -1;
@@ -278,6 +287,12 @@ luks_free (struct luks *l)
   if (l)
     free (l->path);
   free (l);
+}
+
+uint64_t
+luks_rounds (const struct luks *l)
+{
+  return l->rounds;
 }
 
 /* --- keys --- */

@@ -53,10 +53,13 @@ _Static_assert (offsetof (struct luks_header, payload_sector) == 104, "payload")
 _Static_assert (offsetof (struct luks_header, digest_iterations) == 164, "digest");
 _Static_assert (offsetof (struct luks_header, slots) == 208, "slots");
 
-/* Most rounds of a hash that one key slot may ask for, and that the digest may: some
- * ten seconds, and several times what qemu-img's defaults come to on fast machines.  A
- * header that asks for more is refused. */
-#define LUKS_MAX_ROUNDS (UINT64_C (1) << 25)
+/* Most rounds of a hash that it may take to try a passphrase on all key slots in use: a
+ * few minutes, for headers whose owner wants them to be slow.  A header that asks for
+ * more is refused. */
+#define LUKS_MAX_ROUNDS (UINT64_C (1) << 29)
+/* The same for an image from strangers: half a minute at most, and several times what
+ * qemu-img's defaults come to on fast machines. */
+#define LUKS_UNTRUSTED_ROUNDS (UINT64_C (1) << 26)
 
 /* Parses and checks a header.  BUF holds its first LEN bytes (592 will do).  LENGTH is
  * how many bytes there are for it and the key material.  PATH is for messages.
@@ -67,6 +70,8 @@ struct luks;
 extern int luks_parse (const char *path, const void *buf, size_t len,
                        uint64_t length, struct luks **);
 extern void luks_free (struct luks *);  /* NULL is fine */
+/* How many rounds of its hash it takes to find out that a passphrase is wrong. */
+extern uint64_t luks_rounds (const struct luks *);
 
 /* Reads BYTES at OFFSET from the beginning of the header, always within the LENGTH above.
  * Returns 0, or -1 with errno set and the error reported. */

@@ -10,7 +10,7 @@
  * for, by the clock of this thread's own work, so that a busy machine does not make
  * weak keys.  The digest of the key gets an eighth of that, for who can try keys of 512
  * bits does not need it.  Never fewer than MIN_ITERATIONS, and never more than half of
- * what luks.c accepts.
+ * what is accepted of strangers.
  *
  * Randomness is OpenSSL's, from its private generator where it becomes a key.  Secrets
  * live in one struct, in memory that is wiped before it is freed.
@@ -73,7 +73,7 @@ static int
 measure (const struct luks_tools *t, unsigned ms, uint64_t *iterations)
 {
   static const uint8_t salt[LUKS_SALT_SIZE];
-  const uint64_t most = LUKS_MAX_ROUNDS / 2 / (KEY_BYTES / HASH_BYTES);
+  const uint64_t most = LUKS_UNTRUSTED_ROUNDS / 2 / (KEY_BYTES / HASH_BYTES);
   uint8_t out[KEY_BYTES];
   uint64_t n, ns = 0;
 

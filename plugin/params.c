@@ -178,7 +178,7 @@ params_forget_passphrase (struct params *p)
     explicit_bzero (p->passphrase, strlen (p->passphrase));
   free (p->passphrase);
   p->passphrase = NULL;
-  p->options.secret = (struct chain_secret) { NULL, 0 };
+  p->options.secret = (struct chain_secret) { NULL, 0, 0 };
 }
 
 void

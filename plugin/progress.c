@@ -7,8 +7,10 @@
  * that is written over again and again, and goes when the job has ended.
  *
  * Control-C and the like would leave the image as a crash does: no harm, but leaks.
- * So they are caught, and the job is asked to stop in good order.  nbdkit sets its
- * own signal handlers later, when the server starts.
+ * So they are caught, and the job is asked to stop in good order.  But not before it
+ * begins to say how far it is: what comes first (finding out whether a passphrase is
+ * right) can take minutes and has changed nothing.  nbdkit sets its own signal handlers
+ * later, when the server starts.
  *
  * Locks: none; one thread uses it.  The signal is the one global.
  */
@@ -51,22 +53,27 @@ seconds (void)
   return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-void
-progress_begin (struct progress *p, const char *what)
+static void
+catch_signals (struct progress *p)
 {
   struct sigaction action = { .sa_handler = stop, .sa_flags = SA_RESTART };
-  unsigned i;
 
-  memset (p, 0, sizeof *p);
-  p->what = what;
-  p->terminal = isatty (STDERR_FILENO);
-  p->begun = seconds ();
   stopped = 0;
-  for (i = 0; i < NR_SIGNALS; i++) {
+  for (unsigned i = 0; i < NR_SIGNALS; i++) {
     sigaction (signals[i], NULL, &p->before[i]);
     if (p->before[i].sa_handler != SIG_IGN)
       sigaction (signals[i], &action, NULL);
   }
+  p->caught = true;
+}
+
+void
+progress_begin (struct progress *p, const char *what)
+{
+  memset (p, 0, sizeof *p);
+  p->what = what;
+  p->terminal = isatty (STDERR_FILENO);
+  p->begun = seconds ();
 }
 
 bool
@@ -75,6 +82,8 @@ progress_step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
   struct progress *p = opaque;
   const double now = seconds ();
 
+  if (!p->caught)
+    catch_signals (p);
   if (!p->terminal || now - p->begun < SHOW_AFTER || now - p->last < SHOW_EVERY)
     return !stopped;
   p->last = now;
@@ -89,10 +98,9 @@ progress_step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 void
 progress_end (struct progress *p)
 {
-  unsigned i;
-
-  for (i = 0; i < NR_SIGNALS; i++)
-    sigaction (signals[i], &p->before[i], NULL);
+  if (p->caught)
+    for (unsigned i = 0; i < NR_SIGNALS; i++)
+      sigaction (signals[i], &p->before[i], NULL);
   if (p->shown)
     fprintf (stderr, "\033[K");
 }

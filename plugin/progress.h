@@ -13,13 +13,13 @@
 /* One at a time.  The fields belong to progress.c. */
 struct progress {
   const char *what;
-  bool terminal, shown;
+  bool terminal, shown, caught;
   double begun, last;
   struct sigaction before[3];
 };
 
-/* WHAT names the job.  From now on, until progress_end, the signals that end a program
- * only make progress_step say so. */
+/* WHAT names the job.  From the first progress_step until progress_end the signals that end
+ * a program only make progress_step say so. */
 extern void progress_begin (struct progress *, const char *what);
 /* DONE of TOTAL bytes have been dealt with; COPIED were written.  OPAQUE is the progress.
  * Returns false if the user wants it to stop. */

@@ -17,7 +17,7 @@
 #include "encrypted.h"
 
 static const struct chain_secret secret = {
-  IMAGES_SECRET, sizeof IMAGES_SECRET - 1
+  .passphrase = IMAGES_SECRET, .len = sizeof IMAGES_SECRET - 1,
 };
 
 void

@@ -51,8 +51,7 @@ check_accepted (const struct area *a)
   CHECK (get16 (h.version) == 1);
   CHECK (get32 (h.key_bytes) >= 16 && get32 (h.key_bytes) <= 64);
   CHECK (get32 (h.digest_iterations) >= 1);
-  CHECK (get32 (h.digest_iterations) <= LUKS_MAX_ROUNDS);
-  rounds = get32 (h.digest_iterations);
+  rounds = 0;
   for (int i = 0; i < LUKS_SLOTS; i++) {
     const uint64_t first = get32 (h.slots[i].material_sector);
 
@@ -63,9 +62,9 @@ check_accepted (const struct area *a)
     if (get32 (h.slots[i].active) != LUKS_SLOT_ACTIVE)
       continue;
     CHECK (get32 (h.slots[i].iterations) >= 1);
-    CHECK (get32 (h.slots[i].iterations) <= LUKS_MAX_ROUNDS);
-    rounds += get32 (h.slots[i].iterations);
+    rounds += get32 (h.slots[i].iterations) + (uint64_t) get32 (h.digest_iterations);
   }
+  CHECK (rounds <= LUKS_MAX_ROUNDS);
   return rounds < 5000 && (h.uuid[0] ^ h.digest[0] ^ h.slots[0].salt[0]) % 16 == 0;
 }
 

@@ -501,7 +501,9 @@ static void
 random_options (struct trial *t, struct rng *rng)
 {
   t->options.path = images_path (IMAGE);
-  t->options.secret = (struct chain_secret) { IMAGES_SECRET, strlen (IMAGES_SECRET) };
+  t->options.secret = (struct chain_secret) {
+    .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET)
+  };
   t->options.l2_cache = rng_below (rng, 2) ? 32 << 20 : 0;
   do
     t->options.l2_slice = UINT64_C (512) << rng_below (rng, 8);

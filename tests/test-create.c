@@ -186,7 +186,7 @@ basic (void)
     .path = image_path,
     .image = { .size = 1 << 20, .cluster_size = 65536, .version = 3,
                .refcount_bits = 16 },
-    .iter_ms = 1, .secret = { "secret", 6 },
+    .iter_ms = 1, .secret = { .passphrase = "secret", .len = 6 },
     .file = { .hooks = &hooks },
   };
 }

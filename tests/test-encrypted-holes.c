@@ -61,7 +61,8 @@ open_disk (const char *name, const char *data_file)
     .path = name, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
     .data_file = data_file ? DATA_FILE_PATH : DATA_FILE_FOLLOW,
     .data_file_path = data_file,
-    .secret = { IMAGES_SECRET, strlen (IMAGES_SECRET) }, .hooks = &hooks,
+    .secret = { .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET) },
+    .hooks = &hooks,
   };
   bool writable = true;
   struct disk *disk;

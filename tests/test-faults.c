@@ -595,7 +595,7 @@ make_trial (struct trial *t, struct rng *rng)
     .backing = BACKING_FOLLOW, .discard = true,
     .copy_on_read = t->has_below && rng_below (rng, 2),
     .compress = !data_file && !encrypted && rng_below (rng, 3) == 0,
-    .secret = { IMAGES_SECRET, strlen (IMAGES_SECRET) },
+    .secret = { .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET) },
   };
   printf ("%u: ", trials_number);
   image_print (spec);
