@@ -65,7 +65,7 @@ refused 'passphrase= does not go with qcow2-passphrase=' a.qcow2 passphrase=x \
 
 # The manual's list: what is in B<> in this paragraph, with a value where only that is
 # refused.
-sed -n '/^These parameters are about a single image, and are refused with B<dir>/,/^$/p' \
+sed -n '/^These parameters are about a single image,* and are refused with B<dir>/,/^$/p' \
   "$pod" | tr '\n' ' ' | sed 's/and are refused with B<dir>//' |
   grep -o 'B<[^>]*>[A-Z]*' | sed 's/B<\(.*\)>/\1/' | sort > manual
 set +x
