@@ -161,11 +161,7 @@ lengthen_file (struct alloc *a, uint64_t end)
   }
   if (end << a->bits <= hostfile_size (a->file))
     return 0;
-  if (hostfile_truncate (a->file, end << a->bits) == 0)
-    return 0;
-  if (errno == EFBIG || errno == EDQUOT)
-    errno = ENOSPC;
-  return -1;
+  return hostfile_truncate (a->file, end << a->bits);
 }
 
 /* Drops the counts of the reserve; it has never been used.  -1: there is no memory, and
@@ -340,7 +336,7 @@ alloc_take (struct alloc *a, uint64_t n, struct alloc_run *run)
 
   if (a->bump_end - a->bump < n &&
       extend_reserve (a, n - (a->bump_end - a->bump)) == -1) {
-    if (errno != ENOSPC && errno != EFBIG)
+    if (errno != ENOSPC)
       return -1;
     return take_anything (a, n, run);
   }
@@ -373,7 +369,7 @@ reserve_table_run (struct alloc *a)
     return -1;
   if (UINT64_C (1) << a->bits <= TABLE_RUN &&
       hostfile_allocate (a->file, run.host, run.clusters << a->bits) == -1) {
-    const int err = errno == EDQUOT || errno == EFBIG ? ENOSPC : errno;
+    const int err = errno;
 
     alloc_drop_run (a, run.host >> a->bits, run.clusters, run.zeroed);
     errno = err;

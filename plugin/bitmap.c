@@ -240,9 +240,7 @@ sync_file (struct bitmaps *bs)
 static int
 write_failed (struct bitmaps *bs)
 {
-  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
-    errno = ENOSPC;
-  else {
+  if (errno != ENOSPC) {
     health_fail (bs->health, "bitmaps could not be written");
     errno = EIO;
   }

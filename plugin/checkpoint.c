@@ -230,7 +230,7 @@ run (struct checkpoint *ck)
   r = write_phases (ck, &snap);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (ck->health, "while writing metadata");
-  else if (r == -1 && errno != ENOSPC && errno != EDQUOT && errno != EFBIG) {
+  else if (r == -1 && errno != ENOSPC) {
     health_fail (ck->health, "metadata could not be written");
     errno = EIO;
   }

@@ -49,5 +49,7 @@ extern int hostfile_choke (struct hostfile *, enum hostfile_op,
 /* Reports that OPERATION failed with errno.  Returns -1. */
 extern int hostfile_failed (const struct hostfile *, const char *operation,
                             uint64_t offset, uint64_t count);
+/* Turns an errno that says that there is no more room into ENOSPC. */
+extern void hostfile_full (void);
 
 #endif /* QCOW2_HOSTFILE_IMPL_H */

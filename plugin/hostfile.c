@@ -13,6 +13,10 @@
  * Every operation that tests may want to see or disturb passes hostfile_choke() first,
  * and nothing else in the program reads or writes image files.
  *
+ * No more room is ENOSPC for the callers, whoever limits it: the disk, a quota (EDQUOT), the
+ * largest file of this process or filesystem (EFBIG).  Messages name the true reason.
+ * (EFBIG comes with a signal: see qcow2.c.)
+ *
  * Errors of the page cache: Linux tells each descriptor of a failed writeback
  * once, through whichever call looks next.  fdatasync is where our callers
  * expect it (R9), but a RWF_DSYNC write or sync_file_range may be the one that
@@ -57,7 +61,7 @@ hostfile_choke (struct hostfile *f, enum hostfile_op op,
 
   /* The kernel's offsets are signed. */
   if (!range_within (offset, count, INT64_MAX)) {
-    errno = EFBIG;
+    errno = EOVERFLOW;
     return -1;
   }
   if (f->hooks == NULL || f->hooks->before == NULL)
@@ -83,7 +87,15 @@ hostfile_failed (const struct hostfile *f, const char *operation,
 {
   nbdkit_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
                 f->path, operation, count, offset);
+  hostfile_full ();
   return -1;
+}
+
+void
+hostfile_full (void)
+{
+  if (errno == EDQUOT || errno == EFBIG)
+    errno = ENOSPC;
 }
 
 /* Keeps an error that a later sync would have had to report. */
@@ -240,6 +252,8 @@ write_dsync_from (struct hostfile *f, struct cursor *c)
        * they can be written now, it was the latter.
        */
       suspect = errno;
+    else if (errno == EFBIG)    /* the kernel's answer before it writes anything */
+      return -1;
     else {
       note_lost (f, errno);
       return -1;

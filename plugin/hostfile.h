@@ -3,7 +3,8 @@
  * All input and output on host files: see hostfile.c.
  *
  * Functions that return int return 0, or -1 with errno set and the error
- * reported (once, naming operation, file, offset).  Offsets and counts are bytes.
+ * reported (once, naming operation, file, offset).  errno is ENOSPC whenever there is no more
+ * room, also if a quota or the largest size of a file says so.  Offsets and counts are bytes.
  * All functions may be called from any thread unless they say otherwise.
  */
 

@@ -135,6 +135,7 @@ hostfile_truncate (struct hostfile *f, uint64_t size)
   if (r == -1) {
     nbdkit_error ("%s: cannot set the size to %" PRIu64 " bytes: %m",
                   f->path, size);
+    hostfile_full ();
     return -1;
   }
   f->changes++;

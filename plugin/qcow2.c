@@ -19,6 +19,7 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,9 +47,31 @@ static struct disk *disk;       /* NULL: there is a directory */
 static struct dir *dir;
 static atomic_uint_fast64_t connections_open, connections_ever;
 
+/* A write beyond the largest size that a file may have (ulimit -f) brings SIGXFSZ, which ends
+ * the process.  With a handler the write fails (EFBIG) and nothing else happens.  Not
+ * SIG_IGN: what --run starts would inherit it. */
+static bool handles_xfsz;
+
+static void
+do_nothing (int sig)
+{
+}
+
+static void
+qcow2_load (void)
+{
+  struct sigaction old;
+  const struct sigaction ours = { .sa_handler = do_nothing, .sa_flags = SA_RESTART };
+
+  if (sigaction (SIGXFSZ, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+    handles_xfsz = sigaction (SIGXFSZ, &ours, NULL) == 0;
+}
+
 static void
 qcow2_unload (void)
 {
+  if (handles_xfsz)             /* the handler is about to vanish */
+    signal (SIGXFSZ, SIG_DFL);
   params_free (&params);
 }
 
@@ -564,6 +587,7 @@ static struct nbdkit_plugin plugin = {
   .longname = "nbdkit qcow2 plugin",
   .version = PACKAGE_VERSION,
   .description = "Serve qcow2 disk images read-write, without QEMU.",
+  .load = qcow2_load,
   .unload = qcow2_unload,
   .config = qcow2_config,
   .config_complete = qcow2_config_complete,

@@ -64,7 +64,7 @@ plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
     if (first >= max_end || n > max_end || inside + n > max_end - first) {
       nbdkit_error ("%s: the file can't grow to %" PRIu64 " clusters: offsets "
                     "would be too large", hostfile_path (r->file), first + n);
-      errno = EFBIG;
+      errno = ENOSPC;
       return -1;
     }
     l->last = (first + inside + n - 1) >> r->block_bits;
