@@ -24,6 +24,7 @@
 #include "compress.h"
 #include "report.h"
 #include "reportfile.h"
+#include "utf8.h"
 
 /* Faults that are told to people. */
 #define TOLD 20
@@ -157,40 +158,22 @@ checkreport_tell (const struct check_result *r)
 
 /* --- for machines --- */
 
-/* Length of the UTF-8 sequence at S, or 0 if it is none. */
-static unsigned
-utf8_length (const unsigned char *s)
-{
-  unsigned n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 :
-    s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-  unsigned i;
-
-  for (i = 1; i < n; i++)
-    if ((s[i] & 0xc0) != 0x80)
-      return 0;
-  /* Too long for what they say, surrogates, and beyond the last character. */
-  if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-      (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-    return 0;
-  return n;
-}
-
 static void
 put_string (FILE *fp, const char *text)
 {
-  const unsigned char *s = (const unsigned char *) text;
+  const char *s = text;
   unsigned n;
 
   fputc ('"', fp);
   while (*s) {
     n = utf8_length (s);
     if (n == 0) {
-      fprintf (fp, "\\udc%02x", *s++);
+      fprintf (fp, "\\udc%02x", (unsigned char) *s++);
       continue;
     }
     if (*s == '"' || *s == '\\')
       fprintf (fp, "\\%c", *s);
-    else if (*s < 0x20 || *s == 0x7f)
+    else if ((unsigned char) *s < 0x20 || *s == 0x7f)
       fprintf (fp, "\\u%04x", *s);
     else
       fwrite (s, 1, n, fp);

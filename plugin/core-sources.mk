@@ -109,6 +109,8 @@ core_sources = \
 	%reldir%/map.h \
 	%reldir%/mapedit.c \
 	%reldir%/mapmem.c \
+	%reldir%/names.c \
+	%reldir%/names.h \
 	%reldir%/newfile.c \
 	%reldir%/newfile.h \
 	%reldir%/newimage.c \
@@ -166,6 +168,7 @@ core_sources = \
 	%reldir%/startup.c \
 	%reldir%/vacant.c \
 	%reldir%/vacant.h \
+	%reldir%/utf8.h \
 	%reldir%/view.h \
 	%reldir%/writable.c \
 	%reldir%/write.c \

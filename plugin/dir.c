@@ -40,9 +40,6 @@
 #include "printable.h"
 #include "report.h"
 
-/* nbdkit takes no more than this in a list.  The others can still be asked for by name. */
-#define MAX_LISTED 10000
-
 struct dir_image {
   struct dir_image *next;       /* under lock, as the two below */
   unsigned users;
@@ -114,26 +111,6 @@ is_name (const char *name)
   return name[0] != '\0' && name[0] != '.' && strchr (name, '/') == NULL;
 }
 
-/* NBD's names are UTF-8; one that is not would make the whole list useless to some clients.
- * (Overlong forms and surrogates are let pass: nobody chokes on them.) */
-static bool
-is_utf8 (const char *name)
-{
-  const unsigned char *p = (const unsigned char *) name;
-  int more;
-
-  while (*p) {
-    more = *p < 0x80 ? 0 : *p >= 0xc2 && *p < 0xe0 ? 1 : *p >= 0xe0 && *p < 0xf0 ? 2
-      : *p >= 0xf0 && *p < 0xf5 ? 3 : -1;
-    if (more == -1)
-      return false;
-    for (p++; more > 0; more--, p++)
-      if ((*p & 0xc0) != 0x80)
-        return false;
-  }
-  return true;
-}
-
 /* Does it look like an image?  Never waits, and says nothing. */
 static bool
 is_image (const struct dir *dir, const char *name)
@@ -157,27 +134,28 @@ is_image (const struct dir *dir, const char *name)
 }
 
 int
-dir_list (struct dir *dir, int (*emit) (void *opaque, const char *name),
-          void *opaque)
+dir_list (struct dir *dir, export_fn emit, void *opaque, unsigned *unlisted)
 {
   /* A stream of its own: it has a position. */
   const int fd = openat (dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *stream = fd == -1 ? NULL : fdopendir (fd);
   struct dirent *e;
-  unsigned n = 0;
   int r = 0;
 
+  *unlisted = 0;
   if (stream == NULL) {
     nbdkit_error ("%s: cannot read the directory: %m", dir->options.path);
     if (fd != -1)
       close (fd);
     return -1;
   }
-  while (r == 0 && n < MAX_LISTED && (errno = 0, e = readdir (stream)) != NULL)
-    if (is_utf8 (e->d_name) && is_image (dir, e->d_name)) {
-      r = emit (opaque, e->d_name);
-      n++;
-    }
+  while (r == 0 && (errno = 0, e = readdir (stream)) != NULL)
+    if (!is_image (dir, e->d_name))
+      ;
+    else if (disk_may_list (e->d_name))
+      r = emit (opaque, e->d_name, NULL);
+    else
+      ++*unlisted;
   if (r == 0 && errno != 0) {
     nbdkit_error ("%s: cannot read the directory: %m", dir->options.path);
     r = -1;

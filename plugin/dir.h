@@ -18,10 +18,10 @@ extern int dir_open (const struct disk_options *options, struct dir **);
 /* No image may be in use.  -1: some image could not be closed in order (reported). */
 extern int dir_close (struct dir *);
 
-/* Calls EMIT for each image that is there now, in no order.  It looks at the first bytes of
- * each file.  -1: reported, or EMIT returned that. */
-extern int dir_list (struct dir *, int (*emit) (void *opaque, const char *name),
-                     void *opaque);
+/* Calls EMIT for each image that is there now, in no order, until it returns other than 0,
+ * which is returned; *UNLISTED: how many have no name for a client (disk_may_list).  It looks
+ * at the first bytes of each file.  -1: reported, or EMIT returned that. */
+extern int dir_list (struct dir *, export_fn emit, void *opaque, unsigned *unlisted);
 
 /* The image of that name comes into use: it is opened, unless it is open.  Any name
  * may be given.  NULL: there is none, or it can't be opened (reported).  Any thread. */

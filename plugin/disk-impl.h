@@ -13,12 +13,11 @@
 
 #include "bitmap.h"
 #include "disk.h"
+#include "names.h"
 #include "snapshot.h"
 
 /* An internal snapshot that a client has asked for. */
 struct disk_snapshot {
-  struct disk_snapshot *next;
-  const struct snapshot *snapshot;
   struct view view;
   char description[128];
 };
@@ -32,9 +31,11 @@ struct disk {
   struct map *map;
   struct layers *layers;        /* layer 0 is the top image */
   struct snapshots snapshots;   /* of the top image */
+  const char **snapshot_names;  /* under which they are listed; NULL: they are not */
   struct inflated *inflated;
   struct health *health;
   struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
+  struct names *bitmap_names;
   char why_bitmaps[BITMAPDIR_WHY];
 
   struct view frozen;           /* what is served while nobody may write */
@@ -42,8 +43,8 @@ struct disk {
   _Atomic (const struct view *) current;
 
   pthread_mutex_t lock;
-  struct disk_snapshot *served; /* opened so far; list under lock, its elements
-                                   don't change */
+  struct disk_snapshot **served;        /* for each snapshot; NULL: nobody has asked for it;
+                                           the array under lock, its elements don't change */
   struct disk_part *parts;      /* that were asked for; under lock */
   pthread_cond_t part_filled;   /* or it has failed */
   unsigned writers;             /* connections that may write; under lock */
@@ -82,10 +83,17 @@ extern int disk_next_piece (struct disk *, struct disk_piece *p);
 
 /* --- exports.c --- */
 
+/* Once, when the snapshots are known.  -1: reported. */
+extern int disk_name_snapshots (struct disk *);
 extern void disk_free_snapshots (struct disk *);
 
 /* --- parts.c --- */
 
+/* Once, when the bitmaps are known.  -1: reported. */
+extern int disk_name_bitmaps (struct disk *);
+/* As disk_list_exports; adds to *UNLISTED. */
+extern int disk_list_parts (const struct disk *, export_fn emit, void *opaque,
+                            unsigned *unlisted);
 extern void disk_free_parts (struct disk *);
 
 #endif /* QCOW2_DISK_IMPL_H */

@@ -240,7 +240,8 @@ disk_open (const struct disk_options *options, struct disk **ret)
   atomic_init (&d->current, &d->frozen);
 
   d->why_readonly = find_why_readonly (d, h, layers_file (d->layers, 0));
-  if (open_bitmaps (d) == -1)
+  if (open_bitmaps (d) == -1 || disk_name_snapshots (d) == -1 ||
+      disk_name_bitmaps (d) == -1)
     goto error;
   describe (d, h);
   d->options.secret = (struct chain_secret) { NULL, 0, 0 };

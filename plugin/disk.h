@@ -104,15 +104,22 @@ extern int disk_cache (struct disk *, uint64_t count, uint64_t offset);
 /* Can clusters of this compression type ("zlib", "zstd") be read? */
 extern bool disk_can_inflate (const char *type);
 
+/* --- which exports it has, besides itself: snapshots and parts --- */
+
+/* NBD carries names of so many bytes, in UTF-8. */
+#define DISK_MAX_EXPORT_NAME 4096
+extern bool disk_may_list (const char *name);
+
+/* Calls EMIT for each export that a client can be told of, with a name that means this
+ * one and no other, until EMIT returns other than 0, which is returned.  *UNLISTED: how many
+ * were left out, since there is no such name. */
+typedef int (*export_fn) (void *opaque, const char *name, const char *description);
+extern int disk_list_exports (const struct disk *, export_fn emit, void *opaque,
+                              unsigned *unlisted);
+
 /* --- internal snapshots: each is a disk of its own, which never changes --- */
 
 struct disk_snapshot;
-
-/* How many there are, and under which name number I is served (NULL: none that is
- * unique) with a text about it, of SIZE bytes. */
-extern unsigned disk_nr_snapshots (const struct disk *);
-extern const char *disk_snapshot_name (const struct disk *, unsigned i,
-                                       char *text, size_t size);
 
 /* The snapshot of that name or id.  It belongs to the disk.  NULL: there is none, or it
  * can't be served (reported). */
@@ -140,12 +147,6 @@ struct disk_part;
 
 /* Does the name have the form of a part's? */
 extern bool disk_is_part (const char *name);
-/* How many there are that can be served, and number I's name and a text about it, into
- * buffers of DISK_PART_NAME and SIZE bytes. */
-#define DISK_PART_NAME 1040
-extern size_t disk_nr_parts (const struct disk *);
-extern bool disk_part_name (const struct disk *, size_t i, char *name,
-                            char *text, size_t size);
 
 /* A client comes to that part, and leaves it.  The bits of a bitmap are those of the moment
  * when the first came, until the last has left.  NULL: there is no such part, or it

@@ -7,7 +7,12 @@
  * a client first asks for it, and never changes; writing to the active disk copies
  * what a snapshot shares, so it does not disturb it.
  *
- * Locks: the disk's lock guards the list of those that are served.
+ * A client may ask for a snapshot by its name or its id, and is told one of them: the name,
+ * unless that means something else (another snapshot of the same name, a part), or is
+ * nothing that NBD can carry; then the id, unless that does.  An image may have 65,536
+ * of them, so this is found out once, when it is opened.
+ *
+ * Locks: the disk's lock guards which of them are served so far; names do not change.
  */
 
 #include <config.h>
@@ -23,6 +28,7 @@
 #include "disk-impl.h"
 #include "printable.h"
 #include "report.h"
+#include "utf8.h"
 
 /* "snapshot of 2026-11-21 08:30:00 UTC, 64 MiB" */
 static void
@@ -38,18 +44,65 @@ describe_snapshot (const struct snapshot *s, char *text, size_t size)
             s->disk_size, s->vm_state_size ? ", with VM state" : "");
 }
 
-unsigned
-disk_nr_snapshots (const struct disk *d)
+/* --- names --- */
+
+bool
+disk_may_list (const char *name)
 {
-  return d->snapshots.n;
+  return name[0] != '\0' && strlen (name) <= DISK_MAX_EXPORT_NAME && utf8_is_text (name);
 }
 
-const char *
-disk_snapshot_name (const struct disk *d, unsigned i, char *text, size_t size)
+/* Does a client that asks for NAME get this snapshot, and can it be told the name? */
+static bool
+is_name_of (const struct disk *d, const struct snapshot *s, const char *name)
 {
-  describe_snapshot (&d->snapshots.list[i], text, size);
-  return snapshots_unique_name (&d->snapshots, i);
+  return disk_may_list (name) && !disk_is_part (name) &&
+    snapshots_find (&d->snapshots, name) == s;
 }
+
+int
+disk_name_snapshots (struct disk *d)
+{
+  const struct snapshot *s;
+  uint32_t i;
+
+  d->served = calloc (d->snapshots.n + 1, sizeof *d->served);
+  d->snapshot_names = calloc (d->snapshots.n + 1, sizeof *d->snapshot_names);
+  if (d->served == NULL || d->snapshot_names == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  for (i = 0; i < d->snapshots.n; i++) {
+    s = &d->snapshots.list[i];
+    d->snapshot_names[i] = is_name_of (d, s, s->name) ? s->name
+      : is_name_of (d, s, s->id) ? s->id : NULL;
+  }
+  return 0;
+}
+
+int
+disk_list_exports (const struct disk *d, export_fn emit, void *opaque,
+                   unsigned *unlisted)
+{
+  char text[128];
+  uint32_t i;
+  int r;
+
+  *unlisted = 0;
+  for (i = 0; i < d->snapshots.n; i++) {
+    if (d->snapshot_names[i] == NULL) {
+      ++*unlisted;
+      continue;
+    }
+    describe_snapshot (&d->snapshots.list[i], text, sizeof text);
+    r = emit (opaque, d->snapshot_names[i], text);
+    if (r != 0)
+      return r;
+  }
+  return disk_list_parts (d, emit, opaque, unlisted);
+}
+
+/* --- coming --- */
 
 /* Called with the lock held. */
 static struct disk_snapshot *
@@ -75,7 +128,6 @@ serve_snapshot (struct disk *d, const struct snapshot *s)
     nbdkit_error ("calloc: %m");
     return NULL;
   }
-  ds->snapshot = s;
   ds->view = d->frozen;
   ds->view.size = s->disk_size;
   ds->view.lower = layers_view_new_snapshot (d->layers, d->map, s->l1_offset,
@@ -86,8 +138,7 @@ serve_snapshot (struct disk *d, const struct snapshot *s)
     return NULL;
   }
   describe_snapshot (s, ds->description, sizeof ds->description);
-  ds->next = d->served;
-  d->served = ds;
+  d->served[s - d->snapshots.list] = ds;
   return ds;
 }
 
@@ -106,10 +157,8 @@ disk_open_snapshot (struct disk *d, const char *name)
     errno = ENOENT;
     return NULL;
   }
-  for (ds = d->served; ds; ds = ds->next)
-    if (ds->snapshot == s)
-      return ds;
-  return serve_snapshot (d, s);
+  ds = d->served[s - d->snapshots.list];
+  return ds ? ds : serve_snapshot (d, s);
 }
 
 uint64_t
@@ -179,12 +228,14 @@ disk_snapshot_cache (struct disk *d, struct disk_snapshot *ds, uint64_t count,
 void
 disk_free_snapshots (struct disk *d)
 {
-  struct disk_snapshot *s, *next;
+  uint32_t i;
 
-  for (s = d->served; s; s = next) {
-    next = s->next;
-    layers_view_free (s->view.lower);
-    free (s);
-  }
+  for (i = 0; d->served && i < d->snapshots.n; i++)
+    if (d->served[i]) {
+      layers_view_free (d->served[i]->view.lower);
+      free (d->served[i]);
+    }
+  free (d->served);
+  free (d->snapshot_names);
   snapshots_free (&d->snapshots);
 }

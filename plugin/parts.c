@@ -101,28 +101,53 @@ describe_bitmap (const struct bitmapdir_any *b, char *text, size_t size)
             b->flags & QCOW2_BITMAP_AUTO ? "recording" : "disabled");
 }
 
-size_t
-disk_nr_parts (const struct disk *d)
+static const char *
+bitmap_name (const void *bitmaps, size_t i)
 {
-  return layers_count (d->layers) + bitmap_count (d->bitmaps);
+  return bitmap_get (bitmaps, i)->name;
 }
 
-bool
-disk_part_name (const struct disk *d, size_t i, char *name, char *text,
-                size_t size)
+int
+disk_name_bitmaps (struct disk *d)
 {
-  const size_t layers = layers_count (d->layers);
-  const struct bitmapdir_any *b;
+  d->bitmap_names = names_new (bitmap_count (d->bitmaps), bitmap_name, d->bitmaps);
+  return d->bitmap_names ? 0 : -1;
+}
 
-  if (i < layers) {
-    snprintf (name, DISK_PART_NAME, LAYER "%zu", i);
-    describe_layer (d, i, text, size);
-    return true;
+static int
+list_bitmap (const struct disk *d, size_t i, export_fn emit, void *opaque,
+             unsigned *unlisted)
+{
+  const struct bitmapdir_any *b = bitmap_get (d->bitmaps, i);
+  char name[sizeof BITMAP + QCOW2_MAX_BITMAP_NAME], text[128];
+
+  if (is_void (b))              /* it would be refused */
+    return 0;
+  snprintf (name, sizeof name, BITMAP "%s", b->name);
+  if (!disk_may_list (name) || names_find (d->bitmap_names, b->name) != i) {
+    ++*unlisted;
+    return 0;
   }
-  b = bitmap_get (d->bitmaps, i - layers);
-  snprintf (name, DISK_PART_NAME, BITMAP "%s", b->name);
-  describe_bitmap (b, text, size);
-  return !is_void (b);
+  describe_bitmap (b, text, sizeof text);
+  return emit (opaque, name, text);
+}
+
+int
+disk_list_parts (const struct disk *d, export_fn emit, void *opaque,
+                 unsigned *unlisted)
+{
+  char name[32], text[128];
+  size_t i;
+  int r = 0;
+
+  for (i = 0; r == 0 && i < layers_count (d->layers); i++) {
+    snprintf (name, sizeof name, LAYER "%zu", i);
+    describe_layer (d, i, text, sizeof text);
+    r = emit (opaque, name, text);
+  }
+  for (i = 0; r == 0 && i < bitmap_count (d->bitmaps); i++)
+    r = list_bitmap (d, i, emit, opaque, unlisted);
+  return r;
 }
 
 /* --- coming and going: with the lock held --- */
@@ -199,10 +224,8 @@ find_layer (const struct disk *d, const char *name, size_t *i)
 static int
 find_bitmap (const struct disk *d, const char *name, size_t *i)
 {
-  for (*i = 0; *i < bitmap_count (d->bitmaps); ++*i)
-    if (strcmp (bitmap_get (d->bitmaps, *i)->name, name) == 0)
-      return 0;
-  return -1;
+  *i = names_find (d->bitmap_names, name);
+  return *i == SIZE_MAX ? -1 : 0;
 }
 
 static void
@@ -345,6 +368,7 @@ disk_free_parts (struct disk *d)
     d->parts = p->next;
     free_part (p);
   }
+  names_free (d->bitmap_names);
 }
 
 uint64_t

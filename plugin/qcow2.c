@@ -289,35 +289,62 @@ struct handle {
   struct disk_part *part;               /* or NULL; both NULL: the active disk */
 };
 
+/* nbdkit takes no more than this in a list.  The others can still be asked for. */
+#define MAX_LISTED 10000
+
+struct list {
+  struct nbdkit_exports *exports;
+  unsigned n;
+  bool full;
+};
+
+/* 1: look for no more.  (An image knows the others without looking, and how many of them it
+ * leaves out is told.) */
 static int
-list_image (void *exports, const char *name)
+add_export (void *opaque, const char *name, const char *description)
 {
-  return nbdkit_add_export (exports, name, NULL);
+  struct list *list = opaque;
+
+  if (list->n == MAX_LISTED) {
+    list->full = true;
+    return dir ? 1 : 0;
+  }
+  list->n++;
+  return nbdkit_add_export (list->exports, name, description);
+}
+
+/* Once each: clients may ask for lists at any time. */
+static void
+tell_unlisted (bool full, unsigned unlisted)
+{
+  static atomic_flag told_full = ATOMIC_FLAG_INIT, told_unlisted = ATOMIC_FLAG_INIT;
+
+  if (full && !atomic_flag_test_and_set (&told_full))
+    nbdkit_error ("%s: the list of exports ends after %d: nbdkit takes no more",
+                  params.options.path, MAX_LISTED);
+  if (unlisted > 0 && !atomic_flag_test_and_set (&told_unlisted))
+    nbdkit_error ("%s: left out of the list of exports: %u (names that are not unique, not "
+                  "UTF-8, or longer than %d bytes)", params.options.path, unlisted,
+                  DISK_MAX_EXPORT_NAME);
 }
 
 static int
 qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 {
-  char text[128], part[DISK_PART_NAME];
-  size_t i;
+  struct list list = { .exports = exports };
+  unsigned unlisted = 0;
+  int r = 0;
 
   if (dir)
-    return dir_list (dir, list_image, exports);
-  if (nbdkit_add_export (exports, "", disk_description (disk)) == -1)
-    return -1;
-  if (params.snapshot)
-    return 0;
-  for (i = 0; i < disk_nr_snapshots (disk); i++) {
-    const char *name = disk_snapshot_name (disk, i, text, sizeof text);
-
-    if (name && !disk_is_part (name) &&
-        nbdkit_add_export (exports, name, text) == -1)
-      return -1;
+    r = dir_list (dir, add_export, &list, &unlisted);
+  else {
+    r = add_export (&list, "", disk_description (disk));
+    if (r == 0 && params.snapshot == NULL)
+      r = disk_list_exports (disk, add_export, &list, &unlisted);
   }
-  for (i = 0; i < disk_nr_parts (disk); i++)
-    if (disk_part_name (disk, i, part, text, sizeof text) &&
-        nbdkit_add_export (exports, part, text) == -1)
-      return -1;
+  if (r == -1)
+    return -1;
+  tell_unlisted (list.full, unlisted);
   return 0;
 }
 

@@ -152,6 +152,26 @@ read_entry (struct hostfile *file, const struct header *h, uint32_t i,
   return 0;
 }
 
+static const char *
+name_of (const void *list, size_t i)
+{
+  return ((const struct snapshot *) list)[i].name;
+}
+
+static const char *
+id_of (const void *list, size_t i)
+{
+  return ((const struct snapshot *) list)[i].id;
+}
+
+static int
+index_names (struct snapshots *s)
+{
+  s->by_name = names_new (s->n, name_of, s->list);
+  s->by_id = names_new (s->n, id_of, s->list);
+  return s->by_name && s->by_id ? 0 : -1;
+}
+
 int
 snapshots_read (struct hostfile *file, const struct header *h,
                 struct overlap *overlap, struct snapshots *snapshots)
@@ -161,6 +181,7 @@ snapshots_read (struct hostfile *file, const struct header *h,
 
   snapshots->n = 0;
   snapshots->table_bytes = 0;
+  snapshots->by_name = snapshots->by_id = NULL;
   snapshots->list = calloc (h->nb_snapshots + 1, sizeof *snapshots->list);
   if (snapshots->list == NULL) {
     nbdkit_error ("calloc: %m");
@@ -190,7 +211,7 @@ snapshots_read (struct hostfile *file, const struct header *h,
       overlap_add (overlap, h->snapshots_offset, at - h->snapshots_offset,
                    OVERLAP_SNAPSHOT_TABLE) == -1)
     return -1;
-  return 0;
+  return index_names (snapshots);
 }
 
 void
@@ -202,6 +223,9 @@ snapshots_free (struct snapshots *snapshots)
     free (snapshots->list[i].id);
     free (snapshots->list[i].name);
   }
+  names_free (snapshots->by_name);
+  names_free (snapshots->by_id);
+  snapshots->by_name = snapshots->by_id = NULL;
   free (snapshots->list);
   snapshots->list = NULL;
   snapshots->n = 0;
@@ -210,25 +234,9 @@ snapshots_free (struct snapshots *snapshots)
 const struct snapshot *
 snapshots_find (const struct snapshots *snapshots, const char *name)
 {
-  uint32_t i;
+  size_t i = names_find (snapshots->by_name, name);
 
-  for (i = 0; i < snapshots->n; i++)
-    if (strcmp (snapshots->list[i].name, name) == 0)
-      return &snapshots->list[i];
-  for (i = 0; i < snapshots->n; i++)
-    if (strcmp (snapshots->list[i].id, name) == 0)
-      return &snapshots->list[i];
-  return NULL;
-}
-
-const char *
-snapshots_unique_name (const struct snapshots *snapshots, uint32_t i)
-{
-  const struct snapshot *s = &snapshots->list[i];
-
-  if (s->name[0] != '\0' && snapshots_find (snapshots, s->name) == s)
-    return s->name;
-  if (s->id[0] != '\0' && snapshots_find (snapshots, s->id) == s)
-    return s->id;
-  return NULL;
+  if (i == SIZE_MAX)
+    i = names_find (snapshots->by_id, name);
+  return i == SIZE_MAX ? NULL : &snapshots->list[i];
 }

@@ -10,6 +10,7 @@
 
 #include "header.h"
 #include "hostfile.h"
+#include "names.h"
 #include "overlap.h"
 
 struct snapshot {
@@ -26,6 +27,7 @@ struct snapshots {
   struct snapshot *list;
   uint32_t n;
   uint64_t table_bytes;         /* of the table in the file */
+  struct names *by_name, *by_id;
 };
 
 /* Reads and checks the snapshot table, and registers with OVERLAP the clusters of the
@@ -36,14 +38,9 @@ extern int snapshots_read (struct hostfile *, const struct header *,
                            struct overlap *, struct snapshots *);
 extern void snapshots_free (struct snapshots *);
 
-/* The snapshot that is called NAME, or else has that id; NULL if there is
- * none. */
+/* The first snapshot that is called NAME, or else the first that has that id; NULL if there
+ * is none. */
 extern const struct snapshot *snapshots_find (const struct snapshots *,
                                               const char *name);
-
-/* Under which name will snapshots_find find snapshot I, and not another one?  Its
- * name where that does, else its id; NULL if neither does. */
-extern const char *snapshots_unique_name (const struct snapshots *,
-                                          uint32_t i);
 
 #endif /* QCOW2_SNAPSHOT_H */

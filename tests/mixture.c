@@ -14,7 +14,7 @@
 #include "mixture.h"
 #include "trials.h"
 
-static const char *const snapshot_names[] = { "s0", "s1" };
+const char *const mixture_snapshot_names[2] = { "s0", "s1" };
 
 static uint64_t
 random_size (struct rng *rng, uint64_t cluster_size)
@@ -113,8 +113,8 @@ make_snapshots (struct mixture *m, struct rng *rng)
       rng_below (rng, 3) != 0)
     return;
   for (; m->nr_snapshots < 1 + rng_below (rng, 2); m->nr_snapshots++) {
-    image_snapshot (m->name, snapshot_names[m->nr_snapshots]);
-    image_contents (m->name, snapshot_names[m->nr_snapshots],
+    image_snapshot (m->name, mixture_snapshot_names[m->nr_snapshots]);
+    image_contents (m->name, mixture_snapshot_names[m->nr_snapshots],
                     &m->snapshots[m->nr_snapshots]);
     if (rng_below (rng, 2))
       image_fill (m->name, &m->spec, rng, 3);
@@ -161,6 +161,6 @@ mixture_check_snapshots (const struct mixture *m)
   unsigned i;
 
   for (i = 0; i < m->nr_snapshots; i++)
-    if (!image_shows (m->name, snapshot_names[i], &m->snapshots[i]))
-      FAIL ("snapshot %s has changed", snapshot_names[i]);
+    if (!image_shows (m->name, mixture_snapshot_names[i], &m->snapshots[i]))
+      FAIL ("snapshot %s has changed", mixture_snapshot_names[i]);
 }

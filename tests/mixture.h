@@ -21,7 +21,7 @@ struct mixture {
   bool hot;                     /* few clusters, which are to be freed and used again
                                    all the time */
   unsigned nr_snapshots;
-  struct blob snapshots[2];     /* what they hold */
+  struct blob snapshots[2];     /* what they hold; mixture_snapshot_names */
   bool bitmap;                  /* there is one that follows changes */
 };
 
@@ -31,6 +31,8 @@ extern void mixture_free (struct mixture *);
 
 /* What it is, as image_print. */
 extern void mixture_print (const struct mixture *);
+
+extern const char *const mixture_snapshot_names[2];
 
 /* The snapshots are what they were; or the trial fails. */
 extern void mixture_check_snapshots (const struct mixture *);

@@ -9,9 +9,9 @@ set -e -u -o pipefail
 plugin="${srcdir:-$(dirname "$0")}/../plugin"
 
 levels=(
-  "bytes cleanup format preallocation printable report run"
+  "bytes cleanup format preallocation printable report run utf8"
   "sparse grace inflight hostlock dropcache hostfile hostopen hostspace newfile header headerwrite newimage overlap compress
-   crypt luks luksmake entry pack freeset dirtyset fresh reportfile findings"
+   crypt luks luksmake entry pack freeset dirtyset fresh reportfile findings names"
   "map mapmem mapedit health refblock refcount refgrow refwrite prealloc
    payload inflate inflated deflater alloc allocidle quarantine allocpack vacant l2 l2write layers resolve
    snapshot
