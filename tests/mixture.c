@@ -87,7 +87,9 @@ make_layers (struct mixture *m, struct rng *rng)
     if (!spec.raw && rng_below (rng, 5) == 0)
       add_data_file (&spec, data_names[i], rng);
     else if (!spec.raw && rng_below (rng, 4) == 0)
-      spec.encrypt = rng_below (rng, 3) ? "aes" : "luks";
+      /* (With preallocation, LUKS is not made in version 2.) */
+      spec.encrypt = rng_below (rng, 3) ||
+        (spec.version == 2 && spec.preallocation) ? "aes" : "luks";
     else if (!spec.raw && spec.preallocation == NULL)
       spec.compressed = rng_below (rng, 3) == 0;
     image_create (top ? m->name : names[i], &spec);

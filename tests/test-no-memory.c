@@ -625,8 +625,9 @@ one_image (struct rng *rng)
   unsigned i, sessions;
   int err;
 
-  quiet_errors = true;          /* they are what we want */
+  quiet_errors = false;
   begin_trial (&t, rng);
+  quiet_errors = true;          /* they are what we want */
   for (sessions = 1 + rng_below (rng, 3); sessions > 0; sessions--) {
     open_disk (&t, rng);
     for (i = rng_below (rng, 3); i < 3; i++)
