@@ -248,6 +248,13 @@ free_items (struct map_dirty *items, int n)
   free (items);
 }
 
+/* What a snapshot of N slices takes, with what malloc adds. */
+static uint64_t
+snapshot_bytes (const struct map_space *space, int n)
+{
+  return n * (space->raw_size + 16 + sizeof (struct map_dirty));
+}
+
 int
 map_take_dirty (struct map_space *space, struct map_dirty **ret, bool *barrier)
 {
@@ -263,7 +270,10 @@ map_take_dirty (struct map_space *space, struct map_dirty **ret, bool *barrier)
   if (n == 0)
     return 0;
 
-  /* All memory first (R6).  What becomes dirty meanwhile is for the next time. */
+  /* All memory first (R6): other slices make room for the copies.  What becomes dirty
+   * meanwhile is for the next time. */
+  map_hold (space->map, snapshot_bytes (space, n));
+  map_reclaim (space->map);
   items = calloc (n, sizeof *items);
   for (i = 0; items && i < n; i++) {
     items[i].raw = malloc (space->raw_size);
@@ -273,6 +283,7 @@ map_take_dirty (struct map_space *space, struct map_dirty **ret, bool *barrier)
     }
   }
   if (items == NULL) {
+    map_hold (space->map, -snapshot_bytes (space, n));
     errno = ENOMEM;
     nbdkit_error ("mapping cache: snapshot of %d dirty slices: %m", n);
     return -1;
@@ -300,5 +311,6 @@ map_written (struct map_space *space, struct map_dirty *items, int n, bool ok)
     map_account (s);
   }
   free_items (items, n);
+  map_hold (space->map, -snapshot_bytes (space, n));
   map_reclaim (space->map);
 }

@@ -89,8 +89,9 @@ map_discharge (struct map *map, void *block)
 void
 map_hold (struct map *map, uint64_t bytes)
 {
+  /* The peak is for the next slice that comes to see: these may make room first. */
   atomic_fetch_add (&map->fixed, bytes);
-  raise_to (&map->peak, atomic_fetch_add (&map->bytes, bytes) + bytes);
+  atomic_fetch_add (&map->bytes, bytes);
 }
 
 uint64_t

@@ -29,8 +29,8 @@
 /* How long the last writer waits for requests of readers when it leaves. */
 #define QUIESCE_SECONDS 5
 
-/* Changed slices wait for a checkpoint up to half of l2-cache, and up to this many
- * bytes if that is less. */
+/* Changed slices wait for a checkpoint up to a third of l2-cache, and up to this many
+ * bytes if that is less.  While it writes copies of them, as many others can change. */
 #define MIN_DIRTY (UINT64_C (64) << 10)
 
 /* R8: autoclear bits of features that we don't maintain are cleared before the first
@@ -198,7 +198,7 @@ disk_become_writable (struct disk *d)
   }
   w->checkpoint = checkpoint_new (file, w->l2, w->alloc, d->refcounts, overlap,
                                   d->health, h->cluster_bits,
-                                  max64 (d->options.l2_cache / 2, MIN_DIRTY));
+                                  max64 (d->options.l2_cache / 3, MIN_DIRTY));
   if (w->checkpoint == NULL)
     goto error;
   if (w->data && !w->data_is_raw && w->discard) {
