@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Is this image fit to be served, and can it be made so?
+ *
+ *    quick    all metadata of the top image
+ *    full     all metadata and all data of all files of the chain
+ *    repair   as quick; then, if only refcounts and COPIED flags are wrong, these are
+ *             made right, and it is checked again
+ *
+ * How what was found counts:
+ *
+ *    leaks           take space and do no harm: the image is served
+ *    a dirty image   says itself that its refcounts and flags may be out of date, and
+ *                    gets new ones when it is first written: these don't count, and
+ *                    it is served.  Anything else that is wrong with it counts.
+ *    anything else   it is corrupt and is not served
+ *    the corrupt bit alone, on an image that is in order, does not count: it is
+ *                    served read-only, as without a check; repair takes it off
+ *
+ * Repair: the writer's lock, the dirty bit (so that a power cut leaves an image that says
+ * that it has to be repaired), new refcounts (repair.c), and if all is in order then,
+ * dirty bit and corrupt bit off.  Nothing is written unless everything that is wrong can
+ * be repaired.  Backing files are never repaired.
+ *
+ * Texts about faults are kept, in bounded number, over all files together.
+ *
+ * Locks: none; one thread, but for what scan.c does.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/overlap.h"
+#include "image/snapshot.h"
+#include "check/check.h"
+#include "check/checkreport.h"
+#include "check/repair.h"
+#include "check/scan.h"
+
+/* Texts that are kept, over all layers. */
+#define MAX_LISTED 1000
+
+#define LINE_SIZE 5000          /* paths can be long */
+
+struct check {
+  const struct check_options *options;  /* while check_image runs */
+  struct check_result result;
+  struct hostfile **files;      /* of the layers; NULL: could not be opened */
+  bool failed;                  /* something could not be looked at */
+  char line[LINE_SIZE];
+};
+
+static const char *
+mode_name (enum check_mode mode)
+{
+  return mode == CHECK_FULL ? "full" : mode == CHECK_REPAIR ? "repair" : "quick";
+}
+
+static void
+free_layer (struct check_layer *l)
+{
+  if (l == NULL)
+    return;
+  free (l->path);
+  if (l->parsed)
+    header_free (&l->h);
+  findings_free (l->findings);
+  free (l);
+}
+
+void
+check_free (struct check *c)
+{
+  size_t i;
+
+  if (c == NULL)
+    return;
+  for (i = 0; i < c->result.n; i++) {
+    free_layer (c->result.layers[i]);
+    hostfile_close (c->files[i]);
+  }
+  free (c->result.layers);
+  free (c->files);
+  free (c);
+}
+
+const char *
+check_line (const struct check *c)
+{
+  return c->line;
+}
+
+/* --- one layer --- */
+
+static size_t
+places_left (const struct check *c)
+{
+  size_t i, n, left = MAX_LISTED;
+
+  for (i = 0; i < c->result.n; i++) {
+    findings_list (c->result.layers[i]->findings, &n);
+    left -= n;
+  }
+  return left;
+}
+
+/* Adds one at the bottom.  NULL on ENOMEM (reported). */
+static struct check_layer *
+add_layer (struct check *c, const char *path, bool raw)
+{
+  const size_t n = c->result.n;
+  struct check_layer **layers =
+    realloc (c->result.layers, (n + 1) * sizeof *layers);
+  struct hostfile **files;
+  struct check_layer *l;
+
+  if (layers != NULL)
+    c->result.layers = layers;
+  files = realloc (c->files, (n + 1) * sizeof *files);
+  if (files != NULL)
+    c->files = files;
+  l = calloc (1, sizeof *l);
+  if (l != NULL) {
+    l->raw = raw;
+    l->path = strdup (path);
+    l->findings = findings_new (places_left (c));
+  }
+  if (layers == NULL || files == NULL || l == NULL || l->path == NULL ||
+      l->findings == NULL) {
+    nbdkit_error ("%s: check: out of memory", path);
+    free_layer (l);
+    return NULL;
+  }
+  c->result.layers[n] = l;
+  c->files[n] = NULL;
+  c->result.n = n + 1;
+  return l;
+}
+
+/* What was found: how does it count? */
+static void
+weigh (struct check_layer *l)
+{
+  const bool dirty = l->parsed && (l->h.incompatible & QCOW2_INCOMPAT_DIRTY);
+  const struct findings *f = l->findings;
+
+  l->leaks = findings_count (f, FINDING_LEAK);
+  l->corruptions = findings_corruptions (f);
+  l->stale = 0;
+  if (!dirty)
+    return;
+  l->stale = l->leaks + findings_count (f, FINDING_REFCOUNT) +
+    findings_count (f, FINDING_COPIED) + findings_count (f, FINDING_REFTABLE);
+  l->corruptions -= l->stale - l->leaks;
+  l->leaks = 0;
+}
+
+/* The metadata of the qcow2 layer, and if FULL its data. */
+static void
+scan_layer (struct check *c, struct check_layer *l, struct hostfile *file,
+            bool full)
+{
+  if (chain_read_header (file, &l->h) == -1) {
+    if (errno == EINVAL)
+      findings_add (l->findings, FINDING_HEADER, 1, 0,
+                    "the header is not that of an image that can be used");
+    else
+      c->failed = true;
+    return;
+  }
+  l->parsed = true;
+  if (scan_image (file, &l->h, full, l->findings, &l->stats) == -1)
+    c->failed = true;
+}
+
+static bool
+known_already (const struct check *c, const struct hostfile *file)
+{
+  size_t i;
+
+  for (i = 0; i + 1 < c->result.n; i++)
+    if (c->files[i] && hostfile_same (c->files[i], file))
+      return true;
+  return false;
+}
+
+/* Returns the layer, with what is wrong with it; NULL if it could not be opened. */
+static struct check_layer *
+check_layer (struct check *c, const char *path, bool raw)
+{
+  struct hostfile_options options = c->options->chain.file;
+  struct check_layer *l = add_layer (c, path, raw);
+  struct hostfile **file;
+
+  if (l == NULL)
+    return NULL;
+  file = &c->files[c->result.n - 1];
+  options.try_writable =
+    c->result.n == 1 && c->options->mode == CHECK_REPAIR;
+  chain_reserve_files (2 * c->result.n);
+  if (hostfile_open (path, &options, file) == -1) {
+    /* That one is in use, or not allowed to us, or the top image is not there, is no
+     * damage. */
+    c->failed = errno != ENOENT && errno != ENOTDIR;
+    if (c->result.n > 1 && !c->failed)
+      findings_add (l->findings, FINDING_CHAIN, 1, 0,
+                    "the backing file can't be opened: %m");
+    *file = NULL;
+    weigh (l);
+    return NULL;
+  }
+  l->file_size = hostfile_size (*file);
+  if (known_already (c, *file) || c->result.n > CHAIN_MAX_LAYERS)
+    findings_add (l->findings, FINDING_CHAIN, 1, 0, "the backing chain %s",
+                  c->result.n > CHAIN_MAX_LAYERS ? "is too long" :
+                  "loops: this file is in it already");
+  else if (!raw)
+    scan_layer (c, l, *file, c->options->mode == CHECK_FULL);
+  else if (scan_raw (*file, l->findings) == -1)
+    c->failed = true;
+  weigh (l);
+  return l;
+}
+
+/* All that lies below the top image. */
+static int
+check_chain (struct check *c, struct check_layer *l)
+{
+  struct chain_options chain = c->options->chain;
+
+  for (;;) {
+    CLEANUP_FREE char *path = NULL;
+    const char *format;
+
+    if (!l->raw && !l->parsed)
+      return 0;                 /* its header does not say */
+    if (chain_below (l->path, l->raw ? NULL : &l->h, &chain, &path,
+                     &format) == -1) {
+      /* It is not allowed, or not something that we have: no damage. */
+      c->failed = true;
+      return 0;
+    }
+    if (path == NULL)
+      return 0;
+    l = check_layer (c, path, strcmp (format, "raw") == 0);
+    if (l == NULL)
+      return errno == ENOMEM ? -1 : 0;
+    if (findings_count (l->findings, FINDING_CHAIN) > 0)
+      return 0;
+    chain_go_below_top (&chain);
+  }
+}
+
+static void
+judge (struct check *c)
+{
+  struct check_result *r = &c->result;
+  size_t i;
+
+  r->verdict = CHECK_CLEAN;
+  for (i = 0; i < r->n; i++)
+    if (r->layers[i]->leaks > 0)
+      r->verdict = CHECK_LEAKS;
+  for (i = 0; i < r->n; i++)
+    if (r->layers[i]->parsed &&
+        (r->layers[i]->h.incompatible & QCOW2_INCOMPAT_DIRTY))
+      r->verdict = CHECK_DIRTY;
+  if (c->failed)
+    r->verdict = CHECK_FAILED;
+  for (i = 0; i < r->n; i++)
+    if (r->layers[i]->corruptions > 0)
+      r->verdict = CHECK_CORRUPT;
+}
+
+/* --- repair --- */
+
+/* Can all that is wrong be repaired by new refcounts? */
+static bool
+is_repairable (const struct check_layer *l)
+{
+  const struct findings *f = l->findings;
+
+  return l->parsed &&
+    findings_corruptions (f) == findings_count (f, FINDING_REFCOUNT) +
+    findings_count (f, FINDING_COPIED) + findings_count (f, FINDING_REFTABLE);
+}
+
+/* Writes both fields of features, and makes them durable: 24 bytes of one sector.
+ * Autoclear bits of what we don't know are cleared (R8). */
+static int
+write_features (struct hostfile *file, struct header *h, uint64_t incompatible)
+{
+  const uint64_t autoclear = h->autoclear &
+    (QCOW2_AUTOCLEAR_BITMAPS | QCOW2_AUTOCLEAR_RAW_DATA_FILE);
+  const struct be64 fields[] = {
+    put64 (incompatible), put64 (h->compatible), put64 (autoclear),
+  };
+
+  if (h->version < 3 ||
+      (incompatible == h->incompatible && autoclear == h->autoclear))
+    return 0;
+  if (hostfile_write (file, fields, sizeof fields,
+                      offsetof (struct qcow2_header,
+                                incompatible_features)) == -1 ||
+      hostfile_sync (file) == -1)
+    return -1;
+  h->incompatible = incompatible;
+  h->autoclear = autoclear;
+  return 0;
+}
+
+static int
+new_refcounts (struct hostfile *file, struct header *h)
+{
+  struct overlap *overlap = overlap_new (h->cluster_bits);
+  struct snapshots snapshots = { 0 };
+  int r = -1;
+
+  if (overlap == NULL) {
+    nbdkit_error ("%s: out of memory", hostfile_path (file));
+    return -1;
+  }
+  if (snapshots_read (file, h, overlap, &snapshots) == 0)
+    r = repair_refcounts (file, h, &snapshots, overlap, true);
+  snapshots_free (&snapshots);
+  overlap_free (overlap);
+  return r;
+}
+
+/* With the writer's lock.  -1: reported. */
+static int
+make_right (struct check_layer *l, struct hostfile *file)
+{
+  const uint64_t incompatible = l->h.incompatible;
+  struct findings *before = l->findings;
+  uint64_t wrong = findings_corruptions (before);
+  uint64_t leaks = findings_count (before, FINDING_LEAK);
+
+  if (wrong + leaks > 0) {
+    if (write_features (file, &l->h, incompatible | QCOW2_INCOMPAT_DIRTY) == -1)
+      return -1;
+    if (new_refcounts (file, &l->h) == -1) {
+      /* If it was refused, nothing was written. */
+      if (errno == EUCLEAN)
+        write_features (file, &l->h, incompatible);
+      return -1;
+    }
+    l->findings = findings_new (MAX_LISTED);
+    if (l->findings == NULL) {
+      l->findings = before;
+      return -1;
+    }
+    findings_free (before);
+    memset (&l->stats, 0, sizeof l->stats);
+    if (scan_image (file, &l->h, false, l->findings, &l->stats) == -1)
+      return -1;
+    l->corruptions_fixed = wrong;
+    l->leaks_fixed = leaks;
+  }
+  /* Neither is true any more, if all went as it should. */
+  if (findings_corruptions (l->findings) > 0 ||
+      findings_count (l->findings, FINDING_LEAK) > 0)
+    return write_features (file, &l->h, incompatible);
+  return write_features (file, &l->h, l->h.incompatible &
+                         ~(QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT));
+}
+
+static void
+repair (struct check *c)
+{
+  struct check_layer *l = c->result.layers[0];
+  struct hostfile *file = c->files[0];
+  const bool lock = c->options->chain.file.lock;
+
+  if (c->failed || !l->parsed ||
+      (findings_corruptions (l->findings) == 0 &&
+       findings_count (l->findings, FINDING_LEAK) == 0 &&
+       !(l->h.incompatible & (QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT))))
+    return;
+  if (!is_repairable (l)) {
+    nbdkit_error ("%s: can't be repaired, for more is wrong than refcounts and "
+                  "flags: nothing was changed", l->path);
+    return;
+  }
+  if (!hostfile_is_writable (file)) {
+    nbdkit_error ("%s: can't be repaired: the file is not writable", l->path);
+    c->failed = true;
+    return;
+  }
+  if (lock && hostfile_lock (file, HOSTFILE_WRITER) == -1) {
+    c->failed = true;
+    return;
+  }
+  if (make_right (l, file) == 0)
+    c->result.repaired = true;
+  else
+    c->failed = true;
+  l->file_size = hostfile_size (file);
+  weigh (l);
+  if (lock && hostfile_lock (file, HOSTFILE_READER) == -1)
+    c->failed = true;
+}
+
+/* --- all of it --- */
+
+static int
+run (struct check *c)
+{
+  struct check_layer *top = check_layer (c, c->options->path, false);
+
+  if (top == NULL)
+    return -1;
+  if (c->options->mode == CHECK_FULL && check_chain (c, top) == -1)
+    return -1;
+  if (c->options->mode == CHECK_REPAIR)
+    repair (c);
+  judge (c);
+  return 0;
+}
+
+static int
+write_report (const struct check *c)
+{
+  return c->options->report ? checkreport_write (&c->result, c->options->report) : 0;
+}
+
+int
+check_finish (struct check *c, bool opened)
+{
+  int r;
+
+  if (!opened)
+    c->result.verdict = CHECK_FAILED;
+  r = write_report (c);
+  checkreport_line (&c->result, c->line, sizeof c->line);
+  if (!opened)
+    nbdkit_error ("%s", c->line);
+  return r;
+}
+
+int
+check_image (const struct check_options *options, struct check **ret)
+{
+  struct check *c = calloc (1, sizeof *c);
+
+  if (c == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  c->options = options;
+  c->result.mode = mode_name (options->mode);
+  if (options->report && checkreport_check (options->report) == -1)
+    goto error;
+  if (run (c) == -1)
+    goto error;
+  if (c->result.verdict > CHECK_DIRTY) {
+    if (write_report (c) == -1)
+      goto error;
+    checkreport_tell (&c->result);
+    checkreport_line (&c->result, c->line, sizeof c->line);
+    nbdkit_error ("%s", c->line);
+    errno = EUCLEAN;
+    goto error;
+  }
+  *ret = c;
+  return 0;
+
+ error:
+  check_free (c);
+  return -1;
+}

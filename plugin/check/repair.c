@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does an image that was not closed properly get right refcounts?
+ *
+ * The dirty bit says that the refcounts may be too low, too high or out of date
+ * (lazy refcounts).  L1 and L2 tables can be trusted.  So everything that
+ * they and the other metadata name is counted (census.c), and a refcount structure is
+ * written that has nothing in common with the old one:
+ *
+ *    in use, or counted by the old refcounts        | table | blocks |
+ *                                                   ^ past the end of all that
+ *
+ * Its clusters hold nothing that anybody may still want, so until the header
+ * names the new table nothing is lost, whatever reaches the disk:
+ *
+ *   1  write blocks and table, correct COPIED flags (R7), sync
+ *   2  write the header's reference to the table: 12 bytes of one sector, sync
+ *   3  the caller clears the dirty bit
+ *
+ * A power cut before the end leaves the image dirty, to be repaired again from
+ * the start, by us or by QEMU.  As long as it is dirty nobody relies on COPIED
+ * flags, so they may be corrected in place, a few of them or all.  The old refcounts
+ * are free space afterwards.
+ *
+ * If a cluster is found to be two things at once, or something lies where it can't be,
+ * refcounts alone don't help: the repair refuses before it has written anything.
+ *
+ * A user can also ask for it (check.c), for an image with leaks or worse.  Then the
+ * caller sets the dirty bit first, so that all of the above holds.  A version 2 image
+ * has none: there, half of the corrected flags do no harm either, for a flag is taken
+ * off where the cluster is shared in truth, and set where it is not, and what is
+ * durable before the switch is only that.
+ *
+ * Nothing is punched or cut off, also of what was leaked: an L2 table that was lost
+ * shows as leaked data, and who wants to save them must find them.
+ *
+ * Locks: none; runs before anybody else can write.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "space/refblock.h"
+#include "check/census.h"
+#include "check/repair.h"
+
+/* A file whose clusters are spread wider than this is no work of QEMU's: each
+ * window is a walk over all metadata. */
+#define MAX_WINDOWS 256
+
+#define MAX_TABLE_ENTRIES (QCOW2_MAX_REFTABLE_BYTES / sizeof (struct be64))
+
+/* Entries of an L1 table that are corrected at a time. */
+#define CHUNK 8192
+
+struct repair {
+  struct hostfile *file;
+  struct header *h;
+  struct census *census;
+  struct overlap *overlap;
+  unsigned block_bits;          /* log2 of the clusters that a block counts */
+  uint64_t max;                 /* the largest count */
+
+  struct be64 *old_table;
+  uint64_t old_entries;
+
+  bool *needed;                 /* by index of the refcount table */
+  uint64_t entries;             /* one past the last index that is needed */
+  /* Where the new structure will be, in clusters. */
+  uint64_t place, table_clusters, blocks;
+
+  struct be64 *table;           /* the new one */
+  unsigned char *cluster;       /* a buffer */
+  bool asked;                   /* the user wants it, whatever state it is in */
+  bool refused;                 /* and it was said why */
+};
+
+static int
+refuse (struct repair *r, const char *why)
+{
+  nbdkit_error ("%s: %s: %s", hostfile_path (r->file), r->asked ?
+                "the refcounts can't be repaired" :
+                "the image was not closed properly and can't be repaired, "
+                "so it is served read-only", why);
+  r->refused = true;
+  errno = EUCLEAN;
+  return -1;
+}
+
+static int
+take (struct repair *r, uint64_t window)
+{
+  const char *why;
+
+  if (census_take (r->census, window) == 0)
+    return 0;
+  why = census_fault (r->census);
+  return why ? refuse (r, why) : -1;
+}
+
+/* --- what is there --- */
+
+/* Which blocks does the window taken last need? */
+static int
+mark_needed (struct repair *r, uint64_t window)
+{
+  const uint64_t end = min64 (window + CENSUS_WINDOW, census_end (r->census));
+  uint64_t c, count;
+
+  for (c = window; c < end; c++) {
+    count = census_count (r->census, c);
+    if (count == 0)
+      continue;
+    if (count > r->max)
+      return refuse (r, "a cluster has more references than its refcount can "
+                     "say");
+    if (c >> r->block_bits >= MAX_TABLE_ENTRIES)
+      return refuse (r, "the file is larger than a refcount table can describe");
+    r->needed[c >> r->block_bits] = true;
+    r->entries = max64 (r->entries, (c >> r->block_bits) + 1);
+  }
+  return 0;
+}
+
+/* Walks everything once for each window in which there is something. */
+static int
+look_around (struct repair *r)
+{
+  uint64_t window;
+  unsigned n = 0;
+
+  for (window = 0; window != UINT64_MAX; window = census_next (r->census)) {
+    if (++n > MAX_WINDOWS)
+      return refuse (r, "its clusters are spread too far over the file");
+    if (take (r, window) == -1 || mark_needed (r, window) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* One past the last cluster of the file that the old refcounts say is in use.  They may
+ * say anything. */
+static int
+old_end (struct repair *r, uint64_t *end)
+{
+  const uint64_t cs = r->h->cluster_size;
+  const uint64_t clusters = div_up (hostfile_size (r->file), cs);
+  uint64_t i, offset, n;
+
+  *end = 0;
+  for (i = min64 (r->old_entries, (clusters >> r->block_bits) + 1); i-- > 0; ) {
+    offset = get64 (r->old_table[i]) & QCOW2_REFTABLE_OFFSET_MASK;
+    if (offset == 0 || (offset & (cs - 1)) != 0 ||
+        offset >= hostfile_size (r->file))
+      continue;
+    if (hostfile_read (r->file, r->cluster, cs, offset) == -1)
+      return -1;
+    n = refblock_end (r->cluster, r->h->refcount_order, cs);
+    if (n > 0) {
+      *end = min64 (clusters, (i << r->block_bits) + n);
+      return 0;
+    }
+  }
+  return 0;
+}
+
+/* Finds a place for table and blocks, which have to count themselves, too. */
+static int
+lay_out (struct repair *r)
+{
+  const uint64_t per_cluster = r->h->cluster_size / sizeof (struct be64);
+  uint64_t i, last, total = 0;
+
+  if (old_end (r, &r->place) == -1)
+    return -1;
+  r->place = max64 (r->place, census_end (r->census));
+  for (;;) {
+    r->blocks = 0;
+    for (i = 0; i < r->entries; i++)
+      r->blocks += r->needed[i];
+    r->table_clusters = max64 (div_up (r->entries, per_cluster),
+                               r->h->reftable_clusters);
+    if (r->table_clusters + r->blocks == total)
+      break;
+    total = r->table_clusters + r->blocks;
+
+    last = (r->place + total - 1) >> r->block_bits;
+    if (last >= MAX_TABLE_ENTRIES)
+      return refuse (r, "the file is larger than a refcount table can describe");
+    for (i = r->place >> r->block_bits; i <= last; i++)
+      r->needed[i] = true;
+    r->entries = max64 (r->entries, last + 1);
+  }
+  /* R5; all that is known to be metadata was counted or is refcounts. */
+  if (overlap_find (r->overlap, r->place << r->h->cluster_bits,
+                    total << r->h->cluster_bits) != OVERLAP_NONE)
+    return refuse (r, "there is metadata where nothing should be");
+  return 0;
+}
+
+/* The count that CLUSTER will have. */
+static uint64_t
+new_count (const struct repair *r, uint64_t cluster)
+{
+  if (cluster >= r->place)      /* past all that is in use */
+    return cluster - r->place < r->table_clusters + r->blocks;
+  return census_count (r->census, cluster);
+}
+
+/* --- COPIED flags (R7), of what lies in the window taken last --- */
+
+/* ENTRY, of an active L1 or L2 table, as it should be. */
+static uint64_t
+correct (const struct repair *r, uint64_t entry)
+{
+  const uint64_t offset = entry & QCOW2_L2_OFFSET_MASK;
+  const uint64_t cluster = offset >> r->h->cluster_bits;
+  uint64_t count;
+
+  if (offset == 0 || (entry & QCOW2_OFLAG_COMPRESSED))
+    return entry & ~QCOW2_OFLAG_COPIED;
+  count = census_count (r->census, cluster);
+  if (count == 0)               /* another window's */
+    return entry;
+  return count == 1 ? entry | QCOW2_OFLAG_COPIED : entry & ~QCOW2_OFLAG_COPIED;
+}
+
+/* The same, where L2 entries name clusters of an external data file: all are ours
+ * alone, and have no refcounts. */
+static uint64_t
+correct_external (const struct repair *r, uint64_t entry)
+{
+  (void) r;
+  return (entry & QCOW2_L2_OFFSET_MASK) && !(entry & QCOW2_OFLAG_COMPRESSED)
+    ? entry | QCOW2_OFLAG_COPIED : entry;
+}
+
+/* Corrects every STEPth of N entries, and writes back what has changed. */
+static int
+correct_entries (struct repair *r, struct be64 *entries, uint64_t n,
+                 unsigned step, uint64_t offset,
+                 uint64_t (*fn) (const struct repair *, uint64_t entry))
+{
+  uint64_t i, low = n, high = 0;
+
+  for (i = 0; i < n; i += step) {
+    const struct be64 entry = put64 (fn (r, get64 (entries[i])));
+
+    if (entry.be == entries[i].be)
+      continue;
+    entries[i] = entry;
+    low = min64 (low, i);
+    high = i + 1;
+  }
+  if (low >= high)
+    return 0;
+  return hostfile_write (r->file, entries + low,
+                         (high - low) * sizeof *entries,
+                         offset + low * sizeof *entries);
+}
+
+static int
+correct_l2 (struct repair *r, uint64_t offset)
+{
+  struct be64 *l2 = (struct be64 *) r->cluster;
+  const uint64_t cs = r->h->cluster_size;
+
+  if (offset == 0)
+    return 0;
+  if (hostfile_read (r->file, l2, cs, offset) == -1)
+    return -1;
+  return correct_entries (r, l2, cs / sizeof *l2,
+                          r->h->l2_entry_size / sizeof *l2, offset,
+                          r->h->incompatible & QCOW2_INCOMPAT_DATA_FILE ?
+                          correct_external : correct);
+}
+
+static int
+correct_tables (struct repair *r)
+{
+  CLEANUP_FREE struct be64 *l1 = malloc (CHUNK * sizeof *l1);
+  uint64_t done, n, i, at;
+
+  if (l1 == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (done = 0; done < r->h->l1_entries; done += n) {
+    n = min64 (r->h->l1_entries - done, CHUNK);
+    at = r->h->l1_offset + done * sizeof *l1;
+    if (hostfile_read (r->file, l1, n * sizeof *l1, at) == -1)
+      return -1;
+    for (i = 0; i < n; i++)
+      if (correct_l2 (r, get64 (l1[i]) & QCOW2_L1_OFFSET_MASK) == -1)
+        return -1;
+    if (correct_entries (r, l1, n, 1, at, correct) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* --- the new refcounts --- */
+
+static int
+write_block (struct repair *r, uint64_t index, uint64_t offset)
+{
+  const uint64_t first = index << r->block_bits;
+  const uint64_t n = UINT64_C (1) << r->block_bits;
+  uint64_t i, count;
+
+  memset (r->cluster, 0, r->h->cluster_size);
+  for (i = 0; i < n; i++) {
+    count = new_count (r, first + i);
+    if (count != 0)
+      refblock_set (r->cluster, r->h->refcount_order, i, count);
+  }
+  return hostfile_write (r->file, r->cluster, r->h->cluster_size, offset);
+}
+
+/* Step 1, without its sync. */
+static int
+write_structure (struct repair *r)
+{
+  const uint64_t bytes = r->table_clusters << r->h->cluster_bits;
+  uint64_t at = (r->place + r->table_clusters) << r->h->cluster_bits;
+  uint64_t i, window, taken = UINT64_MAX;
+
+  r->table = calloc (1, bytes);
+  if (r->table == NULL) {
+    nbdkit_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
+    return -1;
+  }
+  /* Every window with something in it has a block that is needed. */
+  for (i = 0; i < r->entries; i++) {
+    if (!r->needed[i])
+      continue;
+    window = round_down (i << r->block_bits, CENSUS_WINDOW);
+    if (window != taken) {
+      if (take (r, window) == -1 || correct_tables (r) == -1)
+        return -1;
+      taken = window;
+    }
+    if (write_block (r, i, at) == -1)
+      return -1;
+    r->table[i] = put64 (at);
+    at += r->h->cluster_size;
+  }
+  return hostfile_write (r->file, r->table, bytes,
+                         r->place << r->h->cluster_bits);
+}
+
+/* Step 2. */
+static int
+switch_table (struct repair *r)
+{
+  struct {
+    struct be64 offset;
+    struct be32 clusters;
+  } __attribute__ ((packed)) where = {
+    put64 (r->place << r->h->cluster_bits), put32 (r->table_clusters),
+  };
+
+  if (hostfile_write (r->file, &where, sizeof where,
+                      offsetof (struct qcow2_header,
+                                refcount_table_offset)) == -1)
+    return -1;
+  return hostfile_sync (r->file);
+}
+
+/* The old structure is nothing special any more. */
+static void
+forget_old (struct repair *r)
+{
+  const uint64_t cs = r->h->cluster_size;
+  uint64_t i, offset;
+
+  overlap_remove (r->overlap, r->h->reftable_offset,
+                  r->h->reftable_clusters * cs);
+  for (i = 0; i < r->old_entries; i++) {
+    offset = get64 (r->old_table[i]) & QCOW2_REFTABLE_OFFSET_MASK;
+    if (offset != 0 && (offset & (cs - 1)) == 0 &&
+        offset < QCOW2_MAX_HOST_OFFSET)
+      overlap_remove (r->overlap, offset, cs);
+  }
+}
+
+static int
+read_old_table (struct repair *r)
+{
+  const uint64_t bytes = r->h->reftable_clusters * r->h->cluster_size;
+
+  r->old_entries = bytes / sizeof *r->old_table;
+  r->old_table = malloc (bytes);
+  r->needed = calloc (MAX_TABLE_ENTRIES, sizeof *r->needed);
+  r->cluster = malloc (r->h->cluster_size);
+  if (r->old_table == NULL || r->needed == NULL || r->cluster == NULL) {
+    nbdkit_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
+    return -1;
+  }
+  return hostfile_read (r->file, r->old_table, bytes, r->h->reftable_offset);
+}
+
+static int
+do_repair (struct repair *r)
+{
+  const uint64_t size = hostfile_size (r->file);
+
+  if (read_old_table (r) == -1 || look_around (r) == -1 || lay_out (r) == -1)
+    return -1;
+  if (write_structure (r) == -1 || hostfile_sync (r->file) == -1) {
+    int err = errno;
+
+    /* No header names what was written. */
+    if (hostfile_is_regular (r->file) && hostfile_size (r->file) > size)
+      hostfile_truncate (r->file, size);
+    errno = err;
+    return -1;
+  }
+  if (switch_table (r) == -1)
+    return -1;
+  forget_old (r);
+  r->h->reftable_offset = r->place << r->h->cluster_bits;
+  r->h->reftable_clusters = r->table_clusters;
+  nbdkit_debug ("%s: repaired: new refcounts at %" PRIu64
+                ", %" PRIu64 " blocks", hostfile_path (r->file),
+                r->h->reftable_offset, r->blocks);
+  return 0;
+}
+
+int
+repair_refcounts (struct hostfile *file, struct header *h,
+                  const struct snapshots *snapshots, struct overlap *overlap,
+                  bool asked)
+{
+  struct repair r = {
+    .file = file, .h = h, .overlap = overlap, .asked = asked,
+    .block_bits = h->cluster_bits + 3 - h->refcount_order,
+    .max = h->refcount_order == 6 ? UINT64_MAX
+                                  : (UINT64_C (1) << (1u << h->refcount_order)) - 1,
+  };
+  int res, err;
+
+  r.census = census_new (file, h, snapshots, false);
+  if (r.census == NULL)
+    return -1;
+  res = do_repair (&r);
+  err = errno;
+  if (res == -1 && !r.refused)
+    nbdkit_error ("%s: %s", hostfile_path (file), asked || err == ENOMEM ?
+                  "the refcounts could not be repaired" :
+                  "the image was not closed properly and could not be "
+                  "repaired, so it is served read-only");
+  census_free (r.census);
+  free (r.old_table);
+  free (r.needed);
+  free (r.table);
+  free (r.cluster);
+  errno = err;
+  return res;
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Can everything that is stored in this image be read?
+ *
+ * Each compressed cluster, of the disk as it is and of all snapshots, is inflated,
+ * and each byte that the host has of the file is read.  What is then read through the
+ * server are these bytes, and what was inflated from them.
+ *
+ * The tables are cut into pieces, so that a single table keeps all threads busy.
+ * Compressed clusters mostly follow one another in the file, so a thread
+ * reads far more than it needs at the moment, and looks there first.
+ *
+ * Where the host can't read, others go on; after MAX_UNREADABLE places the rest is
+ * left alone: a dying disk is not helped by more.
+ *
+ * Locks: see scan.c.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "util/report.h"
+#include "check/scan-impl.h"
+
+/* Bytes of an L2 table that are looked at by one thread. */
+#define PIECE 4096
+
+#define MAX_UNREADABLE 16
+
+/* What a thread reads of the file at a time, and how many of that are gathered. */
+#define READ_SIZE (UINT64_C (4) << 20)
+#define PIECES 1024
+
+/* A thread's buffer: a piece of the L2 table, a cluster, and what was read last. */
+struct inflating {
+  struct scan *s;
+  const struct scan_table *table;
+  struct be64 *piece;
+  unsigned char *out, *in;
+  size_t room;                  /* in `in' */
+  uint64_t at, len;             /* what of the file is there */
+};
+
+static int
+unreadable (struct scan *s, uint64_t offset, uint64_t bytes)
+{
+  findings_add (s->findings, FINDING_UNREADABLE, 1, offset,
+                "%" PRIu64 " bytes at %" PRIu64 " can't be read: %m", bytes,
+                offset);
+  if (atomic_fetch_add (&s->unreadable, 1) < MAX_UNREADABLE)
+    return 0;
+  errno = EIO;
+  return -1;
+}
+
+/* Has BYTES at OFFSET ready.  NULL: they can't be read (a finding, or errno is
+ * set: the end). */
+static const unsigned char *
+get_bytes (struct inflating *f, uint64_t offset, uint64_t bytes)
+{
+  /* Only those who go on where they were want more than they ask for. */
+  const bool follows = offset >= f->at && offset <= f->at + f->len;
+
+  if (f->len > 0 && offset >= f->at && bytes <= f->len &&
+      offset - f->at <= f->len - bytes)
+    return f->in + (offset - f->at);
+  f->at = offset;
+  f->len = follows ? f->room : bytes;
+  if (hostfile_read (f->s->file, f->in, f->len, offset) == 0)
+    return f->in + 0;
+  f->len = 0;
+  return NULL;
+}
+
+static int
+inflate_one (struct inflating *f, uint64_t entry, uint64_t index)
+{
+  struct scan *s = f->s;
+  const struct header *h = s->h;
+  const uint64_t guest =
+    (((uint64_t) f->table->l1_index << h->l2_bits) + index) << h->cluster_bits;
+  const unsigned char *in;
+  uint64_t offset, bytes;
+
+  if (!compress_descriptor (h, entry & (QCOW2_OFLAG_COMPRESSED - 1), &offset,
+                            &bytes))
+    return 0;                   /* was found already */
+  in = get_bytes (f, offset, bytes);
+  if (in == NULL)
+    return unreadable (s, offset, bytes);
+  if (compress_inflate (s->pool, h->compression_type, in, bytes, f->out,
+                        h->cluster_size) == 0)
+    return 0;
+  if (errno != EIO) {
+    nbdkit_error ("%s: compressed cluster at %" PRIu64 ": %m",
+                  hostfile_path (s->file), offset);
+    return -1;
+  }
+  findings_add (s->findings, FINDING_COMPRESSED, f->table->times, offset,
+                "the compressed cluster at %" PRIu64 ", for %s offset "
+                "%" PRIu64 ", can't be inflated", offset,
+                f->table->active ? "guest" : "a snapshot's", guest);
+  return 0;
+}
+
+static uint64_t
+pieces_of_table (const struct scan *s)
+{
+  return div_up (s->h->cluster_size, PIECE);
+}
+
+static int
+inflate_pieces (struct scan *s, void *buffer, uint64_t from, uint64_t to)
+{
+  const uint64_t cs = s->h->cluster_size;
+  const uint64_t bytes = min64 (cs, PIECE);
+  const unsigned step = s->h->l2_entry_size / sizeof (struct be64);
+  struct inflating f = {
+    .s = s, .piece = buffer, .out = (unsigned char *) buffer + PIECE,
+    .in = (unsigned char *) buffer + PIECE + cs,
+    .room = max64 (SCAN_BUFFER, 2 * cs),
+  };
+  uint64_t at, i, entry;
+
+  for (; from < to; from++) {
+    f.table = &s->tables[from / pieces_of_table (s)];
+    if (!f.table->compressed)
+      continue;
+    at = from % pieces_of_table (s) * PIECE;
+    if (hostfile_read (s->file, f.piece, bytes, f.table->offset + at) == -1)
+      return -1;
+    for (i = 0; i < bytes / sizeof *f.piece; i += step) {
+      entry = get64 (f.piece[i]);
+      if ((entry & QCOW2_OFLAG_COMPRESSED) &&
+          inflate_one (&f, entry, at / s->h->l2_entry_size + i / step) == -1)
+        return -1;
+    }
+  }
+  return 0;
+}
+
+int
+scan_inflate_all (struct scan *s)
+{
+  const uint64_t cs = s->h->cluster_size;
+
+  return scan_parallel (s, s->nr_tables * pieces_of_table (s), 1,
+                        PIECE + cs + max64 (SCAN_BUFFER, 2 * cs),
+                        inflate_pieces);
+}
+
+/* --- the file --- */
+
+static int
+read_pieces (struct scan *s, void *buffer, uint64_t from, uint64_t to)
+{
+  for (; from < to; from++)
+    if (hostfile_read (s->file, buffer, s->pieces[from].bytes,
+                       s->pieces[from].offset) == -1 &&
+        unreadable (s, s->pieces[from].offset, s->pieces[from].bytes) == -1)
+      return -1;
+  return 0;
+}
+
+/* Holes, however large, cost nothing. */
+int
+scan_read_all (struct scan *s)
+{
+  const uint64_t size = hostfile_size (s->file);
+  struct scan_piece pieces[PIECES];
+  uint64_t at, n, items = 0;
+  bool hole;
+
+  s->pieces = pieces;
+  for (at = 0; at < size; at += n) {
+    n = size - at;
+    if (hostfile_hole (s->file, at, &n, &hole) == -1)
+      return -1;
+    if (!hole) {
+      n = min64 (n, READ_SIZE);
+      pieces[items++] = (struct scan_piece) { at, n };
+    }
+    if (items == PIECES) {
+      if (scan_parallel (s, items, 1, READ_SIZE, read_pieces) == -1)
+        return -1;
+      items = 0;
+    }
+  }
+  return scan_parallel (s, items, 1, READ_SIZE, read_pieces);
+}

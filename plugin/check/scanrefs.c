@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Do the refcounts that are stored agree with the references that were counted?
+ *
+ * Specification: "Host cluster management".
+ *
+ * Each cluster whose count is too high is a leak: it takes space, and harms nothing.
+ * One that is too low is a corruption: the cluster could be handed out once more.
+ * Neighbours with the same fault are told as one.  For a cluster that is two things at
+ * once (R5) that was said already, so a low count of it is not.  Counts of
+ * clusters past the end of the file are not looked at: they take no space.
+ *
+ * Locks: see scan.c.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/report.h"
+#include "space/refblock.h"
+#include "check/scan-impl.h"
+
+int
+scan_read_reftable (struct scan *s)
+{
+  const uint64_t bytes = s->h->reftable_clusters * s->h->cluster_size;
+
+  s->block_bits = s->h->cluster_bits + 3 - s->h->refcount_order;
+  s->reftable_entries = bytes / sizeof *s->reftable;
+  s->reftable = malloc (bytes);
+  if (s->reftable == NULL) {
+    nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
+                  hostfile_path (s->file), bytes);
+    return -1;
+  }
+  return hostfile_read (s->file, s->reftable, bytes, s->h->reftable_offset);
+}
+
+/* Where block INDEX is; 0 if there is none that can be read. */
+static uint64_t
+block_offset (const struct scan *s, uint64_t index)
+{
+  uint64_t offset;
+
+  if (index >= s->reftable_entries)
+    return 0;
+  offset = get64 (s->reftable[index]) & QCOW2_REFTABLE_OFFSET_MASK;
+  if ((offset & (s->h->cluster_size - 1)) != 0 ||
+      offset >> s->h->cluster_bits >= s->clusters)
+    return 0;
+  return offset;
+}
+
+/* Reads block INDEX of those that count the clusters of the window, and says which of its
+ * counts [*FROM, *TO) are about them.  0: there is none; 1; or -1. */
+static int
+read_block (struct scan *s, uint64_t index, void *buffer,
+            uint64_t *from, uint64_t *to)
+{
+  const uint64_t start = index << s->block_bits;
+  const uint64_t offset = block_offset (s, index);
+
+  *from = max64 (start, s->first) - start;
+  *to = min64 (start + (UINT64_C (1) << s->block_bits), s->first + s->n) - start;
+  if (offset == 0)
+    return 0;
+  return hostfile_read (s->file, buffer, s->h->cluster_size, offset) == -1 ? -1
+    : 1;
+}
+
+static uint64_t
+first_block (const struct scan *s)
+{
+  return s->first >> s->block_bits;
+}
+
+static int
+each_block (struct scan *s,
+            int (*work) (struct scan *, void *, uint64_t, uint64_t))
+{
+  const uint64_t n = ((s->first + s->n - 1) >> s->block_bits) + 1 -
+    first_block (s);
+
+  return scan_parallel (s, n, max64 (1, SCAN_BUFFER >> s->h->cluster_bits),
+                        s->h->cluster_size, work);
+}
+
+/* --- before references are counted --- */
+
+static int
+load_blocks (struct scan *s, void *buffer, uint64_t from, uint64_t to)
+{
+  const unsigned order = s->h->refcount_order;
+  uint64_t b, i, lo, hi;
+  int r;
+
+  for (b = first_block (s) + from; b < first_block (s) + to; b++) {
+    r = read_block (s, b, buffer, &lo, &hi);
+    if (r == -1)
+      return -1;
+    if (r == 0)
+      continue;
+    for (i = lo; i < hi; i++)
+      if (refblock_get (buffer, order, i) == 1)
+        scan_set_stored_one (s, (b << s->block_bits) + i);
+  }
+  return 0;
+}
+
+int
+scan_load_refcounts (struct scan *s)
+{
+  return each_block (s, load_blocks);
+}
+
+int
+scan_refer_refcounts (struct scan *s)
+{
+  const uint64_t cs = s->h->cluster_size;
+  uint64_t i, entry, offset;
+  uint64_t next = UINT64_MAX;
+
+  scan_refer (s, s->h->reftable_offset, s->h->reftable_clusters * cs,
+              SCAN_REFCOUNTS, 1, "refcount table");
+  for (i = 0; i < s->reftable_entries; i++) {
+    entry = get64 (s->reftable[i]);
+    offset = entry & QCOW2_REFTABLE_OFFSET_MASK;
+    if (entry == 0)
+      continue;
+    if (scan_first (s) && entry != offset)
+      findings_add (s->findings, FINDING_REFTABLE, 1,
+                    s->h->reftable_offset + i * sizeof *s->reftable,
+                    "entry %" PRIu64 " of the refcount table has reserved bits "
+                    "set: 0x%" PRIx64, i, entry);
+    if (offset == 0)
+      continue;
+    if (block_offset (s, i) != 0) {
+      scan_refer (s, offset, cs, SCAN_REFCOUNTS, 1, "refcount block");
+      /* What it counts may be nothing but leaks. */
+      if (i << s->block_bits >= s->first + SCAN_WINDOW &&
+          i << s->block_bits < s->clusters && next == UINT64_MAX)
+        next = round_down (i << s->block_bits, SCAN_WINDOW);
+    }
+    else if (scan_first (s))
+      findings_add (s->findings, FINDING_REFTABLE, 1,
+                    s->h->reftable_offset + i * sizeof *s->reftable,
+                    "entry %" PRIu64 " of the refcount table, 0x%" PRIx64
+                    ", %s", i, entry, offset & (cs - 1) ?
+                    "is not aligned to a cluster" :
+                    "lies beyond the end of the file");
+  }
+  s->next = min64 (s->next, next);
+  return 0;
+}
+
+/* --- afterwards --- */
+
+/* Neighbours with the same fault. */
+struct same {
+  uint64_t from, n, stored;
+  uint32_t count;
+};
+
+static void
+tell (struct scan *s, struct same *same)
+{
+  const uint64_t offset = same->from << s->h->cluster_bits;
+  const bool leak = same->stored > same->count;
+
+  if (same->n == 1)
+    findings_add (s->findings, leak ? FINDING_LEAK : FINDING_REFCOUNT, 1, offset,
+                  "the cluster at %" PRIu64 " has %" PRIu32 " reference%s, "
+                  "but its refcount is %" PRIu64, offset, same->count,
+                  same->count == 1 ? "" : "s", same->stored);
+  else if (same->n > 1)
+    findings_add (s->findings, leak ? FINDING_LEAK : FINDING_REFCOUNT, same->n,
+                  offset, "the %" PRIu64 " clusters from %" PRIu64 " on have "
+                  "%" PRIu32 " reference%s, but their refcount is %" PRIu64,
+                  same->n, offset, same->count, same->count == 1 ? "" : "s",
+                  same->stored);
+  same->n = 0;
+}
+
+static void
+compare_one (struct scan *s, uint64_t cluster, uint64_t stored,
+             struct same *same, uint64_t *end)
+{
+  bool shared;
+  const uint32_t count = scan_count (s, cluster, &shared);
+
+  if (stored > 0 || count > 0)
+    *end = cluster + 1;
+  if (stored == count || (stored < count && shared) ||
+      (count == scan_max_count && stored >= count)) {
+    tell (s, same);
+    return;
+  }
+  if (same->n > 0 && same->from + same->n == cluster &&
+      same->stored == stored && same->count == count) {
+    same->n++;
+    return;
+  }
+  tell (s, same);
+  *same = (struct same) { cluster, 1, stored, count };
+}
+
+static int
+compare_blocks (struct scan *s, void *buffer, uint64_t from, uint64_t to)
+{
+  const unsigned order = s->h->refcount_order;
+  struct same same = { .n = 0 };
+  uint64_t b, i, lo, hi, end = 0, old;
+  int r;
+
+  for (b = first_block (s) + from; b < first_block (s) + to; b++) {
+    r = read_block (s, b, buffer, &lo, &hi);
+    if (r == -1)
+      return -1;
+    for (i = lo; i < hi; i++)
+      compare_one (s, (b << s->block_bits) + i,
+                   r ? refblock_get (buffer, order, i) : 0, &same, &end);
+  }
+  tell (s, &same);
+  end <<= s->h->cluster_bits;
+  old = atomic_load (&s->end);
+  while (end > old && !atomic_compare_exchange_weak (&s->end, &old, end))
+    ;
+  return 0;
+}
+
+int
+scan_compare_refcounts (struct scan *s)
+{
+  return each_block (s, compare_blocks);
+}

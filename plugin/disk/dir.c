@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which images of a directory are open?
+ *
+ *   absent -> OPENING   the first client comes: who else wants it waits
+ *   OPENING -> OPEN     it is there, for all
+ *   OPENING -> absent   it can't be opened: who waits tries for himself
+ *   OPEN -> CLOSING     the last client has left: who wants it waits
+ *   CLOSING -> absent   and then opens it anew
+ *
+ * Opening and closing are done without the lock, so an image that is slow or damaged is
+ * no trouble for the others.  Each has its own locks on the host's file, its own
+ * refcounts, its own health; they share the memory for mappings, and its limit.
+ *
+ * Names are those of files in the directory, which is opened once: nobody can turn it
+ * into another one later.  A name has no slash, does not begin with a dot, and is never
+ * followed if it is a symbolic link, also if it becomes one at the last moment.  A client
+ * may ask for anything, so a name is made printable before it gets into a message.
+ *
+ * Locks: `lock' guards the list, and states and users of images.
+ */
+
+#include <config.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "util/cleanup.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "format/format.h"
+#include "format/header.h"
+#include "disk/dir.h"
+
+struct dir_image {
+  struct dir_image *next;       /* under lock, as the two below */
+  unsigned users;
+  enum { OPENING, OPEN, CLOSING } state;
+
+  char *name;                   /* constant */
+  char *path;                   /* likewise; for messages, fit for them */
+  struct disk *disk;            /* constant while OPEN */
+};
+
+struct dir {
+  struct disk_options options;
+  struct map *map;
+  int fd;
+
+  pthread_mutex_t lock;
+  pthread_cond_t changed;       /* an image has another state, or has gone */
+  struct dir_image *images;
+  struct disk_stats closed;     /* sums of what images that are closed have done */
+  bool failed;                  /* one could not be closed in order */
+};
+
+int
+dir_open (const struct disk_options *options, struct dir **ret)
+{
+  struct dir *dir = calloc (1, sizeof *dir);
+
+  if (dir == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  dir->options = *options;
+  dir->map = map_new (options->l2_cache);
+  dir->fd = open (options->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  pthread_mutex_init (&dir->lock, NULL);
+  pthread_cond_init (&dir->changed, NULL);
+  if (dir->map == NULL || dir->fd == -1) {
+    nbdkit_error ("%s: cannot open the directory: %m", options->path);
+    dir_close (dir);
+    return -1;
+  }
+  *ret = dir;
+  return 0;
+}
+
+int
+dir_close (struct dir *dir)
+{
+  int r;
+
+  if (dir == NULL)
+    return 0;
+  r = dir->failed ? -1 : 0;
+  if (dir->map)
+    map_free (dir->map);
+  if (dir->fd >= 0)
+    close (dir->fd);
+  pthread_cond_destroy (&dir->changed);
+  pthread_mutex_destroy (&dir->lock);
+  free (dir);
+  return r;
+}
+
+/* --- what is there --- */
+
+static bool
+is_name (const char *name)
+{
+  return name[0] != '\0' && name[0] != '.' && strchr (name, '/') == NULL;
+}
+
+/* Does it look like an image?  Never waits, and says nothing. */
+static bool
+is_image (const struct dir *dir, const char *name)
+{
+  char start[sizeof (struct qcow2_header)];
+  struct stat st;
+  ssize_t n;
+  int fd;
+
+  if (!is_name (name) ||
+      fstatat (dir->fd, name, &st, AT_SYMLINK_NOFOLLOW) == -1 ||
+      !(S_ISREG (st.st_mode) || S_ISBLK (st.st_mode)))
+    return false;
+  fd = openat (dir->fd, name,
+               O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+  if (fd == -1)
+    return false;
+  n = pread (fd, start, sizeof start, 0);
+  close (fd);
+  return n > 0 && header_is_qcow2 (start, n);
+}
+
+int
+dir_list (struct dir *dir, export_fn emit, void *opaque, unsigned *unlisted)
+{
+  /* A stream of its own: it has a position. */
+  const int fd = openat (dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *stream = fd == -1 ? NULL : fdopendir (fd);
+  struct dirent *e;
+  int r = 0;
+
+  *unlisted = 0;
+  if (stream == NULL) {
+    nbdkit_error ("%s: cannot read the directory: %m", dir->options.path);
+    if (fd != -1)
+      close (fd);
+    return -1;
+  }
+  while (r == 0 && (errno = 0, e = readdir (stream)) != NULL)
+    if (!is_image (dir, e->d_name))
+      ;
+    else if (disk_may_list (e->d_name))
+      r = emit (opaque, e->d_name, NULL);
+    else
+      ++*unlisted;
+  if (r == 0 && errno != 0) {
+    nbdkit_error ("%s: cannot read the directory: %m", dir->options.path);
+    r = -1;
+  }
+  closedir (stream);
+  return r;
+}
+
+/* --- coming and going --- */
+
+/* Called with the lock held. */
+static struct dir_image *
+find (const struct dir *dir, const char *name)
+{
+  struct dir_image *image;
+
+  for (image = dir->images; image; image = image->next)
+    if (strcmp (image->name, name) == 0)
+      return image;
+  return NULL;
+}
+
+static void
+free_image (struct dir_image *image)
+{
+  free (image->name);
+  free (image->path);
+  free (image);
+}
+
+static struct dir_image *
+new_image (const struct dir *dir, const char *name)
+{
+  struct dir_image *image = calloc (1, sizeof *image);
+  char text[PRINTABLE_SIZE (NAME_MAX)];
+
+  if (image == NULL || (image->name = strdup (name)) == NULL ||
+      asprintf (&image->path, "%s/%s", dir->options.path,
+                printable (name, NAME_MAX, text, sizeof text)) == -1) {
+    nbdkit_error ("calloc: %m");
+    if (image) {
+      image->path = NULL;
+      free_image (image);
+    }
+    return NULL;
+  }
+  image->state = OPENING;
+  return image;
+}
+
+/* Called with the lock held. */
+static void
+take_out (struct dir *dir, struct dir_image *image)
+{
+  struct dir_image **link;
+
+  for (link = &dir->images; *link != image; link = &(*link)->next)
+    ;
+  *link = image->next;
+  pthread_cond_broadcast (&dir->changed);
+}
+
+static int
+open_image (const struct dir *dir, struct dir_image *image)
+{
+  struct disk_options options = dir->options;
+
+  options.path = image->path;
+  options.name = image->name;
+  options.dir = dir->fd;
+  options.map = dir->map;
+  if (disk_open (&options, &image->disk) == -1)
+    return -1;
+  nbdkit_debug ("%s: opened: %s%s%s", image->path,
+                disk_description (image->disk),
+                disk_why_readonly (image->disk) ? ": " : "",
+                disk_why_readonly (image->disk)
+                ? disk_why_readonly (image->disk) : "");
+  return 0;
+}
+
+struct dir_image *
+dir_enter (struct dir *dir, const char *name)
+{
+  char text[PRINTABLE_SIZE (64)];
+  struct dir_image *image;
+  int r, err;
+
+  if (!is_name (name)) {
+    nbdkit_error ("%s: \"%s\" is not the name of an image in the directory",
+                  dir->options.path,
+                  printable (name, 64, text, sizeof text));
+    errno = ENOENT;
+    return NULL;
+  }
+  {
+    LOCK_FOR_BLOCK (&dir->lock);
+
+    while ((image = find (dir, name)) != NULL) {
+      if (image->state == OPEN) {
+        image->users++;
+        return image;
+      }
+      pthread_cond_wait (&dir->changed, &dir->lock);
+    }
+    image = new_image (dir, name);
+    if (image == NULL)
+      return NULL;
+    image->next = dir->images;
+    dir->images = image;
+  }
+  r = open_image (dir, image);
+  err = errno;
+  {
+    LOCK_FOR_BLOCK (&dir->lock);
+
+    if (r == 0) {
+      image->users = 1;
+      image->state = OPEN;
+      pthread_cond_broadcast (&dir->changed);
+      return image;
+    }
+    take_out (dir, image);
+  }
+  free_image (image);
+  errno = err;
+  return NULL;
+}
+
+void
+dir_leave (struct dir *dir, struct dir_image *image)
+{
+  struct disk_stats stats;
+  int r;
+
+  {
+    LOCK_FOR_BLOCK (&dir->lock);
+
+    if (--image->users > 0)
+      return;
+    image->state = CLOSING;
+    /* In one step, so that what it has done is counted at any time.  Nobody else uses the
+     * disk: this does not wait. */
+    disk_get_stats (image->disk, &stats);
+    stats.cluster_cache.bytes = 0;   /* it holds nothing any more */
+    disk_add_stats (&dir->closed, &stats);
+  }
+  r = disk_close (image->disk);
+  nbdkit_debug ("%s: closed", image->path);
+  {
+    LOCK_FOR_BLOCK (&dir->lock);
+
+    dir->failed |= r == -1;
+    take_out (dir, image);
+  }
+  free_image (image);
+}
+
+struct disk *
+dir_disk (struct dir_image *image)
+{
+  return image->disk;
+}
+
+void
+dir_get_stats (struct dir *dir, struct disk_stats *stats)
+{
+  struct dir_image *image, **used = NULL, **p;
+  struct disk_stats one;
+  size_t n = 0;
+
+  /* To ask a disk may take as long as it takes the last writer to leave it.  So they are
+   * used meanwhile.  (Without memory, some are left out.) */
+  {
+    LOCK_FOR_BLOCK (&dir->lock);
+
+    *stats = dir->closed;
+    for (image = dir->images; image; image = image->next)
+      if (image->state == OPEN &&
+          (p = realloc (used, (n + 1) * sizeof *p)) != NULL) {
+        used = p;
+        used[n++] = image;
+        image->users++;
+      }
+  }
+  for (size_t i = 0; i < n; i++) {
+    disk_get_stats (used[i]->disk, &one);
+    disk_add_stats (stats, &one);
+    dir_leave (dir, used[i]);
+  }
+  free (used);
+  map_get_stats (dir->map, &stats->map);
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is a disk put together, and when is it written?
+ *
+ * A disk is a stack of layers, a map, and up to two views: one in which nothing
+ * ever changes, which is there from the start, and a writable one, which is
+ * made when the first client comes that may write.  From then on all clients, also
+ * those that only read, use the writable one: `current' says which.  A
+ * request that began before the change goes on with the older view: what it
+ * looks up there is protected by its grace pin, as any other mapping of a moment
+ * ago.
+ *
+ * Until a client may write, nothing in the file is changed and only the reader's
+ * lock is held.  When the last one that may write has left, the disk is quiesced: the
+ * image is then clean, durable and without leaks; the writer's lock stays.
+ *
+ * Locks: `lock' guards coming and going: writers, `w' while it is made.  It is
+ * held during quiescing, so that nobody comes meanwhile.  Requests (serve.c) don't take
+ * it.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/compress.h"
+#include "format/entry.h"
+#include "format/luks.h"
+#include "request/copyup.h"
+#include "disk/disk-impl.h"
+
+/* Bytes of inflated clusters that are kept for readers of small pieces. */
+#define INFLATED_CACHE (UINT64_C (16) << 20)
+
+/* --- opening --- */
+
+static const char *
+find_why_readonly (const struct disk *d, const struct header *h,
+                   const struct hostfile *file)
+{
+  const struct hostfile *data = layers_data_file (d->layers, 0);
+
+  if (d->options.untrusted)
+    return "untrusted images are not written";
+  if (!hostfile_is_writable (file))
+    return "the file is not writable";
+  if (!hostfile_is_writable (data))
+    return "the external data file is not writable";
+  if (h->incompatible & QCOW2_INCOMPAT_CORRUPT)
+    return "the image is marked corrupt";
+  return NULL;
+}
+
+/* Bitmaps that writing would make wrong keep the image read-only.  They can be exports
+ * where it is read-only anyway. */
+static int
+open_bitmaps (struct disk *d)
+{
+  const struct header *h = layers_header (d->layers, 0);
+  int r;
+
+  if (!h->has_bitmaps || d->options.untrusted)
+    return 0;
+  r = bitmap_open (layers_file (d->layers, 0), h, layers_overlap (d->layers, 0),
+                   &d->bitmaps, d->why_bitmaps);
+  if (d->why_readonly)
+    return 0;
+  if (r == 1)
+    d->why_readonly = d->why_bitmaps;
+  return r == -1 ? -1 : 0;
+}
+
+/* Of a cluster or a part of one: "64K". */
+static void
+describe_size (uint64_t size, char *text, size_t room)
+{
+  if (size >= 1 << 20)
+    snprintf (text, room, "%uM", (unsigned) (size >> 20));
+  else if (size >= 1024)
+    snprintf (text, room, "%uK", (unsigned) (size >> 10));
+  else
+    snprintf (text, room, "%u", (unsigned) size);
+}
+
+static void
+describe (struct disk *d, const struct header *h)
+{
+  char cluster[32], unit[32];
+
+  describe_size (h->cluster_size, cluster, sizeof cluster);
+  describe_size (entry_unit_size (h), unit, sizeof unit);
+  snprintf (d->description, sizeof d->description,
+            "qcow2 v%u, %s clusters%s%s%s%s%s, %u layer%s%s", h->version, cluster,
+            entry_is_extended (h) ? " of " : "",
+            entry_is_extended (h) ? unit : "",
+            entry_is_extended (h) ? " subclusters" : "",
+            layers_external (d->layers, 0) == NULL ? ""
+            : h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE
+            ? ", raw data file" : ", data file",
+            h->crypt_method == QCOW2_CRYPT_LUKS ? ", LUKS"
+            : h->crypt_method == QCOW2_CRYPT_AES ? ", AES" : "",
+            layers_count (d->layers), layers_count (d->layers) == 1 ? "" : "s",
+            d->why_readonly ? ", read-only" : "");
+}
+
+/* As in QEMU: what is compressed can't be encrypted, nor lie in a data file. */
+static int
+check_compress (const char *path, const struct header *h)
+{
+  const char *what = NULL;
+
+  if (h->crypt_method != QCOW2_CRYPT_NONE)
+    what = "the image is encrypted";
+  else if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+    what = "the image has an external data file";
+  else if (!compress_supported (h->compression_type))
+    what = "this build lacks the image's compression type";
+  if (what == NULL)
+    return 0;
+  nbdkit_error ("%s: compress=on is not possible: %s", path, what);
+  errno = EINVAL;
+  return -1;
+}
+
+/* An image from strangers gets no more memory and time than any sane one needs. */
+#define UNTRUSTED_L1_BYTES (4u << 20)
+#define UNTRUSTED_REFTABLE_BYTES (1u << 20)
+#define UNTRUSTED_SNAPSHOTS 256
+
+static int
+check_untrusted (const char *path, const struct header *h)
+{
+  const char *what = NULL;
+
+  if (h->l1_entries > UNTRUSTED_L1_BYTES / 8)
+    what = "an L1 table of more than 4 MiB";
+  else if (h->reftable_clusters * h->cluster_size > UNTRUSTED_REFTABLE_BYTES)
+    what = "a refcount table of more than 1 MiB";
+  else if (h->nb_snapshots > UNTRUSTED_SNAPSHOTS)
+    what = "more than 256 snapshots";
+  if (what == NULL)
+    return 0;
+  nbdkit_error ("%s: the image has %s, which is refused of untrusted images",
+                path, what);
+  errno = EPERM;
+  return -1;
+}
+
+static int
+open_layers (struct disk *d)
+{
+  const struct disk_options *o = &d->options;
+  struct hostfile_options file_options = {
+    .try_writable = !o->untrusted, .lock = o->lock,
+    .drop_cache = o->drop_cache, .hooks = o->hooks,
+  };
+  const struct chain_secret secret = {
+    .passphrase = o->secret.passphrase, .len = o->secret.len,
+    .most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0,
+  };
+  const struct chain_options chain = {
+    .backing = o->backing, .backing_path = o->backing_path,
+    .backing_format = o->backing_format,
+    .data_file = o->data_file, .data_file_path = o->data_file_path,
+    .secret = secret, .file = file_options,
+  };
+  struct crypt_cipher *cipher;
+  struct hostfile *file, *data = NULL;
+  struct header header;
+
+  file_options.name = o->name;
+  file_options.dir = o->dir;
+  if (chain_open_image (o->path, &file_options, &secret, &file, &header,
+                        &cipher) == -1)
+    return -1;
+  header.size = max64 (header.size, o->size_at_least);
+  file_options.name = NULL;     /* other files have paths */
+  if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
+      (o->compress && check_compress (o->path, &header) == -1) ||
+      chain_open_data_file (d->layers, file, &header, &chain, &file_options,
+                            &data) == -1 ||
+      layers_add_qcow2 (d->layers, file, data, &header, cipher) == -1) {
+    crypt_free (cipher);
+    header_free (&header);
+    hostfile_close (data);
+    hostfile_close (file);
+    return -1;
+  }
+  if (snapshots_read (file, layers_header (d->layers, 0),
+                      layers_overlap (d->layers, 0), &d->snapshots) == -1)
+    return -1;
+  return chain_open (d->layers, &chain);
+}
+
+int
+disk_open (const struct disk_options *options, struct disk **ret)
+{
+  struct disk *d = calloc (1, sizeof *d);
+  struct header *h;
+
+  if (d == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  d->options = *options;
+  pthread_mutex_init (&d->lock, NULL);
+  pthread_cond_init (&d->part_filled, NULL);
+
+  d->layers = layers_new ();
+  if (d->layers == NULL || open_layers (d) == -1)
+    goto error;
+  h = layers_header (d->layers, 0);
+
+  d->grace = grace_new ();
+  d->map = options->map ? options->map : map_new (options->l2_cache);
+  if (d->grace == NULL || d->map == NULL) {
+    nbdkit_error ("out of memory");
+    goto error;
+  }
+  d->health = health_new (layers_file (d->layers, 0), h);
+  d->cluster_cache = cluster_cache_new (INFLATED_CACHE);
+  if (d->health == NULL || d->cluster_cache == NULL)
+    goto error;
+
+  d->frozen.size = h->size;
+  d->frozen.layers = d->layers;
+  d->frozen.cluster_cache = d->cluster_cache;
+  d->frozen.health = d->health;
+  d->frozen.lower = layers_view_new (d->layers, 0, d->map, h->size,
+                                     options->l2_slice);
+  if (d->frozen.lower == NULL)
+    goto error;
+  atomic_init (&d->current, &d->frozen);
+
+  d->why_readonly = find_why_readonly (d, h, layers_file (d->layers, 0));
+  if (open_bitmaps (d) == -1 || disk_name_snapshots (d) == -1 ||
+      disk_name_bitmaps (d) == -1)
+    goto error;
+  describe (d, h);
+  d->options.secret = (struct chain_secret) { NULL, 0, 0 };
+  *ret = d;
+  return 0;
+
+ error:
+  disk_close (d);
+  return -1;
+}
+
+/* --- coming and going --- */
+
+int
+disk_connect (struct disk *d, bool *writable)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  if (*writable && d->why_readonly) {
+    if (!d->told_readonly)
+      nbdkit_error ("%s: served read-only: %s", d->options.path,
+                    d->why_readonly);
+    d->told_readonly = true;
+    *writable = false;
+  }
+  if (!*writable)
+    return 0;
+  if (d->w.file == NULL && disk_become_writable (d) == -1) {
+    if (d->why_readonly == NULL)
+      return -1;
+    *writable = false;
+    return 0;
+  }
+  d->writers++;
+  return 0;
+}
+
+int
+disk_disconnect (struct disk *d, bool writable)
+{
+  int r;
+  LOCK_FOR_BLOCK (&d->lock);
+
+  if (!writable || --d->writers > 0)
+    return 0;
+  r = disk_quiesce (d);
+  d->restless = r == -1;
+  return r;
+}
+
+int
+disk_close (struct disk *d)
+{
+  int r = 0;
+
+  if (d == NULL)
+    return 0;
+  /* Perhaps there is space on the host now (R9). */
+  if (d->writers > 0 || d->restless)
+    r = disk_quiesce (d);
+  disk_free_writable (d);
+  disk_free_parts (d);
+  bitmap_close (d->bitmaps);
+  disk_free_snapshots (d);
+  layers_view_free (d->frozen.lower);
+  health_free (d->health);
+  cluster_cache_free (d->cluster_cache);
+  if (d->map && d->options.map == NULL)
+    map_free (d->map);
+  if (d->grace)
+    grace_free (d->grace);
+  layers_free (d->layers);
+  pthread_cond_destroy (&d->part_filled);
+  pthread_mutex_destroy (&d->lock);
+  free (d);
+  return r;
+}
+
+/* --- what it is --- */
+
+uint64_t
+disk_size (const struct disk *d)
+{
+  return d->frozen.size;
+}
+
+uint64_t
+disk_unit_size (const struct disk *d)
+{
+  const struct header *h = layers_header (d->layers, 0);
+
+  return d->options.compress ? h->cluster_size : entry_unit_size (h);
+}
+
+const char *
+disk_description (const struct disk *d)
+{
+  return d->description;
+}
+
+const char *
+disk_why_readonly (const struct disk *d)
+{
+  return d->why_readonly;
+}
+
+struct disk_inside
+disk_inside (struct disk *d)
+{
+  return (struct disk_inside) {
+    .view = atomic_load (&d->current), .grace = d->grace, .map = d->map,
+    .snapshots = &d->snapshots, .bitmaps = d->bitmaps,
+  };
+}
+
+bool
+disk_can_inflate (const char *type)
+{
+  unsigned t;
+
+  for (t = QCOW2_COMPRESSION_DEFLATE; t <= QCOW2_COMPRESSION_ZSTD; t++)
+    if (strcmp (type, compress_name (t)) == 0)
+      return compress_supported (t);
+  return false;
+}
+
+void
+disk_get_stats (struct disk *d, struct disk_stats *stats)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  memset (stats, 0, sizeof *stats);
+  map_get_stats (d->map, &stats->map);
+  cluster_cache_get_stats (d->cluster_cache, &stats->cluster_cache);
+  if (d->w.file) {
+    alloc_get_stats (d->w.alloc, &stats->alloc);
+    checkpoint_get_stats (d->w.checkpoint, &stats->checkpoint);
+  }
+}
+
+void
+disk_add_stats (struct disk_stats *sum, const struct disk_stats *s)
+{
+  sum->cluster_cache.hits += s->cluster_cache.hits;
+  sum->cluster_cache.inflations += s->cluster_cache.inflations;
+  sum->cluster_cache.waits += s->cluster_cache.waits;
+  sum->cluster_cache.evictions += s->cluster_cache.evictions;
+  sum->cluster_cache.bytes += s->cluster_cache.bytes;
+  sum->cluster_cache.peak_bytes += s->cluster_cache.peak_bytes;
+  sum->alloc.allocated += s->alloc.allocated;
+  sum->alloc.freed += s->alloc.freed;
+  sum->alloc.punched += s->alloc.punched;
+  sum->alloc.extended += s->alloc.extended;
+  sum->checkpoint.flushes += s->checkpoint.flushes;
+  sum->checkpoint.runs += s->checkpoint.runs;
+  sum->checkpoint.syncs += s->checkpoint.syncs;
+  sum->checkpoint.shared += s->checkpoint.shared;
+}

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do the bytes of a compressed cluster become a cluster, and a cluster such
+ * bytes?
+ *
+ * Specification: "Compressed Clusters Descriptor", and compression_type of
+ * "Header".
+ *
+ * A descriptor tells the length of the compressed bytes in sectors only, so a stream is
+ * followed by something: zeros, old data, the next cluster.  What is accepted is
+ * what QEMU accepts:
+ *
+ *   deflate  A raw stream (no zlib header).  It must yield the whole cluster; whether
+ *            it then goes on, ends, or is cut off does not matter.
+ *   zstd     One or more frames, of any kind, that together yield exactly the cluster.
+ *
+ * Deflate is decoded by libdeflate where we have it, at more than twice the speed of
+ * zlib.  It wants the stream to end where the cluster does, which is what everybody
+ * writes.  When it refuses a stream for any reason but that it is too short, zlib
+ * has the last word, so that all that zlib accepts is accepted.  (The reverse is not
+ * quite true: libdeflate finds a meaning for a few symbols that deflate does not use.)
+ *
+ * The beginning of a cluster is left to zlib, which can stop anywhere.  (libdeflate,
+ * given less room, may leave it as it is.)
+ *
+ * Deflate is encoded by zlib with a window of 4K, as QEMU does: libdeflate's is
+ * always 32K, and decoders are entitled to assume the smaller one.
+ *
+ * zstd frames are decoded one by one into the cluster itself.  The streaming functions
+ * would need a window beside it, whose size an image may claim to be 128 MiB.
+ *
+ * Setting up a codec costs more than a small cluster does, so contexts are kept:
+ * a pool is a stack of them, as high as there have been threads in here at once.  Not
+ * thread-local, because the plugin may be unloaded before the threads end.
+ *
+ * Locks: `lock' of a pool guards its stack.  Nothing is called while it is held.  A
+ * context that is off the stack belongs to the one who took it.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <zlib.h>
+#ifdef HAVE_LIBDEFLATE
+#include <libdeflate.h>
+#endif
+#ifdef HAVE_ZSTD
+#include <zstd.h>
+#endif
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "format/compress.h"
+#include "format/format.h"
+
+#define SECTOR 512
+
+/* log2 of deflate's window: what to assume when reading, what to use for writing;
+ * negative for a stream without zlib's header. */
+#define READ_WINDOW (-15)
+#define WRITE_WINDOW (-12)
+
+/* Memory of the codecs.  Each is made when it is first needed. */
+struct context {
+  struct context *next;         /* in the pool */
+  z_stream inflater, deflater;
+  bool has_inflater, has_deflater;
+#ifdef HAVE_LIBDEFLATE
+  struct libdeflate_decompressor *libdeflate;
+#endif
+#ifdef HAVE_ZSTD
+  ZSTD_DCtx *zstd_reader;
+  ZSTD_CCtx *zstd_writer;
+#endif
+};
+
+struct compress_pool {
+  pthread_mutex_t lock;
+  struct context *idle;         /* guarded by lock */
+};
+
+bool
+compress_supported (unsigned type)
+{
+  switch (type) {
+  case QCOW2_COMPRESSION_DEFLATE:
+    return true;
+#ifdef HAVE_ZSTD
+  case QCOW2_COMPRESSION_ZSTD:
+    return true;
+#endif
+  default:
+    return false;
+  }
+}
+
+const char *
+compress_name (unsigned type)
+{
+  switch (type) {
+  case QCOW2_COMPRESSION_DEFLATE: return "zlib";
+  case QCOW2_COMPRESSION_ZSTD: return "zstd";
+  default: return "unknown";
+  }
+}
+
+/* --- contexts --- */
+
+struct compress_pool *
+compress_pool_new (void)
+{
+  struct compress_pool *pool = calloc (1, sizeof *pool);
+
+  if (pool)
+    pthread_mutex_init (&pool->lock, NULL);
+  return pool;
+}
+
+static void
+free_context (struct context *c)
+{
+  if (c->has_inflater)
+    inflateEnd (&c->inflater);
+  if (c->has_deflater)
+    deflateEnd (&c->deflater);
+#ifdef HAVE_LIBDEFLATE
+  if (c->libdeflate)
+    libdeflate_free_decompressor (c->libdeflate);
+#endif
+#ifdef HAVE_ZSTD
+  ZSTD_freeDCtx (c->zstd_reader);       /* NULL is fine */
+  ZSTD_freeCCtx (c->zstd_writer);
+#endif
+  free (c);
+}
+
+void
+compress_pool_free (struct compress_pool *pool)
+{
+  struct context *c;
+
+  if (pool == NULL)
+    return;
+  while ((c = pool->idle) != NULL) {
+    pool->idle = c->next;
+    free_context (c);
+  }
+  pthread_mutex_destroy (&pool->lock);
+  free (pool);
+}
+
+/* NULL: out of memory. */
+static struct context *
+take_context (struct compress_pool *pool)
+{
+  struct context *c;
+
+  {
+    LOCK_FOR_BLOCK (&pool->lock);
+
+    c = pool->idle;
+    if (c)
+      pool->idle = c->next;
+  }
+  return c ? c : calloc (1, sizeof *c);
+}
+
+static void
+put_context (struct compress_pool *pool, struct context *c)
+{
+  LOCK_FOR_BLOCK (&pool->lock);
+
+  c->next = pool->idle;
+  pool->idle = c;
+}
+
+/* --- reading: 0, or an errno --- */
+
+/* OUT_LEN may be less than the cluster. */
+static int
+zlib_inflate (struct context *c, const void *in, size_t in_len,
+              void *out, size_t out_len)
+{
+  z_stream *z = &c->inflater;
+  int r;
+
+  if (!c->has_inflater) {
+    if (inflateInit2 (z, READ_WINDOW) != Z_OK)
+      return ENOMEM;
+    c->has_inflater = true;
+  }
+  else
+    inflateReset (z);
+
+  z->next_in = (Bytef *) in;    /* zlib leaves it alone */
+  z->avail_in = in_len;
+  z->next_out = out;
+  z->avail_out = out_len;
+  r = inflate (z, Z_FINISH);
+  if (r == Z_MEM_ERROR)
+    return ENOMEM;
+  /* Z_BUF_ERROR: the stream goes on beyond what is wanted, or beyond the input. */
+  if ((r == Z_STREAM_END || r == Z_BUF_ERROR) && z->avail_out == 0)
+    return 0;
+  return EIO;
+}
+
+static int
+deflate_to_cluster (struct context *c, const void *in, size_t in_len,
+                    void *out, size_t out_len)
+{
+#ifdef HAVE_LIBDEFLATE
+  if (c->libdeflate == NULL) {
+    c->libdeflate = libdeflate_alloc_decompressor ();
+    if (c->libdeflate == NULL)
+      return ENOMEM;
+  }
+  switch (libdeflate_deflate_decompress (c->libdeflate, in, in_len,
+                                         out, out_len, NULL)) {
+  case LIBDEFLATE_SUCCESS:
+    return 0;
+  case LIBDEFLATE_SHORT_OUTPUT:
+    return EIO;
+  default:                      /* zlib may think otherwise */
+    break;
+  }
+#endif
+  return zlib_inflate (c, in, in_len, out, out_len);
+}
+
+#ifdef HAVE_ZSTD
+
+static int
+zstd_to_cluster (struct context *c, const void *in_, size_t in_len,
+                 void *out_, size_t out_len)
+{
+  const char *in = in_;
+  char *out = out_;
+  size_t frame, n;
+
+  if (c->zstd_reader == NULL) {
+    c->zstd_reader = ZSTD_createDCtx ();
+    if (c->zstd_reader == NULL)
+      return ENOMEM;
+  }
+
+  /* Ends: each turn uses up some of the input, or fails. */
+  while (out_len > 0) {
+    frame = ZSTD_findFrameCompressedSize (in, in_len);
+    if (ZSTD_isError (frame))
+      return EIO;
+    n = ZSTD_decompressDCtx (c->zstd_reader, out, out_len, in, frame);
+    if (ZSTD_isError (n))
+      return EIO;
+    in += frame;
+    in_len -= frame;
+    out += n;
+    out_len -= n;
+  }
+  return 0;
+}
+
+#endif /* HAVE_ZSTD */
+
+int
+compress_inflate (struct compress_pool *pool, unsigned type,
+                  const void *in, size_t in_len, void *out, size_t out_len)
+{
+  struct context *c;
+  int err;
+
+  if (!compress_supported (type)) {
+    errno = ENOTSUP;
+    return -1;
+  }
+  c = take_context (pool);
+  if (c == NULL)
+    return -1;
+
+#ifdef HAVE_ZSTD
+  if (type == QCOW2_COMPRESSION_ZSTD)
+    err = zstd_to_cluster (c, in, in_len, out, out_len);
+  else
+#endif
+    err = deflate_to_cluster (c, in, in_len, out, out_len);
+
+  put_context (pool, c);
+  if (err) {
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+int
+compress_inflate_beginning (struct compress_pool *pool, unsigned type,
+                            const void *in, size_t in_len,
+                            void *out, size_t out_len)
+{
+  struct context *c;
+  int err;
+
+  if (type != QCOW2_COMPRESSION_DEFLATE) {
+    errno = ENOTSUP;
+    return -1;
+  }
+  c = take_context (pool);
+  if (c == NULL)
+    return -1;
+  err = zlib_inflate (c, in, in_len, out, out_len);
+  put_context (pool, c);
+  if (err) {
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+/* --- writing: the size, or 0 --- */
+
+static size_t
+cluster_to_deflate (struct context *c, const void *in, size_t in_len,
+                    void *out, size_t out_room)
+{
+  z_stream *z = &c->deflater;
+
+  if (!c->has_deflater) {
+    if (deflateInit2 (z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, WRITE_WINDOW,
+                      MAX_MEM_LEVEL, Z_DEFAULT_STRATEGY) != Z_OK)
+      return 0;
+    c->has_deflater = true;
+  }
+  else
+    deflateReset (z);
+
+  z->next_in = (Bytef *) in;    /* zlib leaves it alone */
+  z->avail_in = in_len;
+  z->next_out = out;
+  z->avail_out = out_room;
+  if (deflate (z, Z_FINISH) != Z_STREAM_END)
+    return 0;
+  return out_room - z->avail_out;
+}
+
+#ifdef HAVE_ZSTD
+
+static size_t
+cluster_to_zstd (struct context *c, const void *in, size_t in_len,
+                 void *out, size_t out_room)
+{
+  size_t n;
+
+  if (c->zstd_writer == NULL) {
+    c->zstd_writer = ZSTD_createCCtx ();
+    if (c->zstd_writer == NULL)
+      return 0;
+  }
+  n = ZSTD_compressCCtx (c->zstd_writer, out, out_room, in, in_len,
+                         ZSTD_CLEVEL_DEFAULT);
+  return ZSTD_isError (n) ? 0 : n;
+}
+
+#endif /* HAVE_ZSTD */
+
+size_t
+compress_deflate (struct compress_pool *pool, unsigned type,
+                  const void *in, size_t in_len, void *out, size_t out_room)
+{
+  struct context *c;
+  size_t n;
+
+  if (!compress_supported (type) || in_len == 0)
+    return 0;
+  out_room = min64 (out_room, in_len - 1);
+  c = take_context (pool);
+  if (c == NULL)
+    return 0;
+
+#ifdef HAVE_ZSTD
+  if (type == QCOW2_COMPRESSION_ZSTD)
+    n = cluster_to_zstd (c, in, in_len, out, out_room);
+  else
+#endif
+    n = cluster_to_deflate (c, in, in_len, out, out_room);
+
+  put_context (pool, c);
+  return n;
+}
+
+/* --- descriptors ---
+ *
+ *     61          x            0      x = 70 - cluster_bits
+ *     [ sectors-1 |   offset   ]      offset in bytes; the sector that it
+ *                                     lies in counts as the first
+ */
+
+static unsigned
+offset_bits (const struct header *h)
+{
+  return 70 - h->cluster_bits;
+}
+
+/* Most that the sectors field can say. */
+static uint64_t
+max_sectors (const struct header *h)
+{
+  return UINT64_C (1) << (h->cluster_bits - 8);
+}
+
+/* *SECTORS: of 512 bytes, from the one on in which *OFFSET lies. */
+static bool
+split (const struct header *h, uint64_t descriptor,
+       uint64_t *offset, uint64_t *sectors)
+{
+  const unsigned x = offset_bits (h);
+
+  *offset = descriptor & ((UINT64_C (1) << x) - 1);
+  *sectors = ((descriptor >> x) & (max_sectors (h) - 1)) + 1;
+  return range_within (round_down (*offset, SECTOR), *sectors * SECTOR,
+                       QCOW2_MAX_HOST_OFFSET);
+}
+
+bool
+compress_descriptor (const struct header *h, uint64_t descriptor,
+                     uint64_t *host_offset, uint64_t *bytes)
+{
+  uint64_t offset, sectors;
+
+  if (!split (h, descriptor, &offset, &sectors))
+    return false;
+  *host_offset = offset;
+  *bytes = sectors * SECTOR - (offset & (SECTOR - 1));
+  return true;
+}
+
+bool
+compress_clusters (const struct header *h, uint64_t descriptor,
+                   uint64_t *first, uint64_t *count)
+{
+  uint64_t offset, sectors, last;
+
+  if (!split (h, descriptor, &offset, &sectors))
+    return false;
+  last = round_down (offset, SECTOR) + sectors * SECTOR - 1;
+  *first = offset >> h->cluster_bits;
+  *count = (last >> h->cluster_bits) - *first + 1;
+  return true;
+}
+
+bool
+compress_encode (const struct header *h, uint64_t host_offset, uint64_t bytes,
+                 uint64_t *descriptor)
+{
+  const unsigned x = offset_bits (h);
+  uint64_t last, sectors;
+
+  if (bytes == 0 || bytes > h->cluster_size ||
+      !range_within (host_offset, bytes,
+                     min64 (QCOW2_MAX_HOST_OFFSET, UINT64_C (1) << x)))
+    return false;
+  last = host_offset + bytes - 1;
+  sectors = last / SECTOR - host_offset / SECTOR + 1;
+  if (sectors > max_sectors (h))
+    return false;
+  *descriptor = (sectors - 1) << x | host_offset;
+  return true;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Bytes of an image's first cluster <-> what they say: see header.c.  Pure.
+ */
+
+#ifndef QCOW2_HEADER_H
+#define QCOW2_HEADER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format/format.h"
+
+struct header {
+  unsigned version;             /* 2 or 3 */
+  unsigned cluster_bits;
+  uint64_t cluster_size;        /* bytes */
+  uint64_t size;                /* virtual size, bytes; a multiple of 512 */
+  unsigned crypt_method;
+  uint32_t l1_entries;
+  uint64_t l1_offset;
+  uint64_t reftable_offset;
+  uint32_t reftable_clusters;
+  uint32_t nb_snapshots;
+  uint64_t snapshots_offset;
+  uint64_t incompatible, compatible, autoclear;
+  unsigned refcount_order;      /* refcount bits = 1 << refcount_order */
+  uint32_t header_length;
+  unsigned compression_type;
+
+  /* Geometry that follows from the above. */
+  unsigned l2_entry_size;       /* bytes: 8, or 16 with extended L2 */
+  unsigned l2_bits;             /* log2 of the entries of an L2 table */
+  uint64_t l1_needed;           /* L1 entries that cover `size' */
+
+  /* From the extensions; NULL or 0 if absent. */
+  char *backing_file;           /* as written in the header, NUL-terminated */
+  char *backing_format;
+  char *data_file;
+  bool has_bitmaps;
+  struct { uint32_t count; uint64_t dir_size, dir_offset; } bitmaps;
+  bool has_crypto;
+  struct { uint64_t offset, length; } crypto;
+};
+
+/* How many bytes of the file header_parse wants: min (file size, this). */
+#define HEADER_READ_SIZE (UINT64_C (1) << QCOW2_MAX_CLUSTER_BITS)
+
+/* Parses and checks everything that can be checked without reading more of the
+ * file (FORMAT limits; L1, refcount table and snapshot table must lie within FILE_SIZE;
+ * unknown incompatible features are refused by the name in the feature
+ * table).  BUF holds the first LEN bytes of the file.  PATH is for messages.
+ * Returns 0, or -1 with errno EINVAL (or ENOMEM) and the error reported.
+ * On success free with header_free.
+ */
+extern int header_parse (const char *path, const void *buf, size_t len,
+                         uint64_t file_size, struct header *);
+extern void header_free (struct header *);
+
+/* Does the file begin as qcow2 does? */
+extern bool header_is_qcow2 (const void *buf, size_t len);
+
+#endif /* QCOW2_HEADER_H */

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * For luks.c and luksmake.c only: what reading and making a LUKS header share.
+ */
+
+#ifndef QCOW2_LUKS_IMPL_H
+#define QCOW2_LUKS_IMPL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+
+#include "format/luks.h"
+
+/* The header's own sectors; key material is given a multiple of this. */
+#define LUKS_HEADER_SECTORS 8
+/* Two keys of 256 bits. */
+#define LUKS_MAX_KEY 64
+
+/* OpenSSL's tools, for one thread. */
+struct luks_tools {
+  const char *path;             /* for messages */
+  EVP_MD *md;
+  EVP_MD_CTX *md_ctx;
+  EVP_KDF *kdf;
+};
+
+/* 0, or -1 (reported): free it in either case. */
+extern int luks_tools_init (struct luks_tools *, const char *path, const char *hash);
+extern void luks_tools_free (struct luks_tools *);
+
+/* Reports what OpenSSL says.  Returns -1, errno is EIO. */
+extern int luks_failed (const char *path, const char *what);
+
+/* PBKDF2.  0, or -1 (reported). */
+extern int luks_derive (const struct luks_tools *, const void *secret, size_t len,
+                        const uint8_t salt[LUKS_SALT_SIZE], uint64_t iterations,
+                        uint8_t *out, size_t out_len);
+/* Mixes the bytes of a key, so that each depends on several.  False: not reported. */
+extern bool luks_diffuse (const struct luks_tools *, uint8_t *key, size_t key_bytes);
+
+#endif /* QCOW2_LUKS_IMPL_H */

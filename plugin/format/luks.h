@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * The LUKS header of an encrypted image, and the way from a passphrase to the
+ * key of the disk: see luks.c.  Pure: no files.
+ */
+
+#ifndef QCOW2_LUKS_H
+#define QCOW2_LUKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "util/bytes.h"
+#include "format/crypt.h"
+
+/* "LUKS On-Disk Format Specification", version 1.2.3.  Offsets are in sectors of 512
+ * bytes, from the beginning of the header. */
+#define LUKS_MAGIC "LUKS\xba\xbe"
+#define LUKS_SLOTS 8
+#define LUKS_SALT_SIZE 32
+#define LUKS_DIGEST_SIZE 20
+#define LUKS_STRIPES 4000
+
+#define LUKS_SLOT_ACTIVE   0x00ac71f3u
+#define LUKS_SLOT_INACTIVE 0x0000deadu
+
+struct luks_slot_header {
+  struct be32 active;                   /* one of the two above */
+  struct be32 iterations;               /* of PBKDF2; not 0 if active */
+  uint8_t salt[LUKS_SALT_SIZE];
+  struct be32 material_sector;          /* >= 8 */
+  struct be32 stripes;                  /* 4000 */
+} __attribute__ ((packed));
+
+struct luks_header {
+  uint8_t magic[6];
+  struct be16 version;                  /* 1 */
+  char cipher[32];                      /* NUL-terminated, as the next two */
+  char mode[32];
+  char hash[32];
+  struct be32 payload_sector;           /* behind all key material */
+  struct be32 key_bytes;                /* of the disk's key */
+  uint8_t digest[LUKS_DIGEST_SIZE];     /* of that key */
+  uint8_t digest_salt[LUKS_SALT_SIZE];
+  struct be32 digest_iterations;        /* not 0 */
+  char uuid[40];
+  struct luks_slot_header slots[LUKS_SLOTS];
+} __attribute__ ((packed));
+
+_Static_assert (sizeof (struct luks_slot_header) == 48, "key slot is 48 bytes");
+_Static_assert (sizeof (struct luks_header) == 592, "LUKS header is 592 bytes");
+_Static_assert (offsetof (struct luks_header, payload_sector) == 104, "payload");
+_Static_assert (offsetof (struct luks_header, digest_iterations) == 164, "digest");
+_Static_assert (offsetof (struct luks_header, slots) == 208, "slots");
+
+/* Most rounds of a hash that it may take to try a passphrase on all key slots in use: a
+ * few minutes, for headers whose owner wants them to be slow.  A header that asks for
+ * more is refused. */
+#define LUKS_MAX_ROUNDS (UINT64_C (1) << 29)
+/* The same for an image from strangers: half a minute at most, and several times what
+ * qemu-img's defaults come to on fast machines. */
+#define LUKS_UNTRUSTED_ROUNDS (UINT64_C (1) << 26)
+
+/* Parses and checks a header.  BUF holds its first LEN bytes (592 will do).  LENGTH is
+ * how many bytes there are for it and the key material.  PATH is for messages.
+ * Returns 0, or -1 with errno EINVAL, ENOTSUP (a cipher or hash that we do not
+ * have) or ENOMEM, and the error reported.  On success free with luks_free.
+ */
+struct luks;
+extern int luks_parse (const char *path, const void *buf, size_t len,
+                       uint64_t length, struct luks **);
+extern void luks_free (struct luks *);  /* NULL is fine */
+/* How many rounds of its hash it takes to find out that a passphrase is wrong. */
+extern uint64_t luks_rounds (const struct luks *);
+
+/* Reads BYTES at OFFSET from the beginning of the header, always within the LENGTH above.
+ * Returns 0, or -1 with errno set and the error reported. */
+typedef int (*luks_read_fn) (void *opaque, void *buf,
+                             uint64_t offset, size_t bytes);
+
+/* The cipher of the disk, if PASSPHRASE opens one of the key slots.  Takes seconds.
+ * Returns 0, or -1 with the error reported and errno EACCES (it does not), or what
+ * else went wrong.  The sectors that the cipher is used with are numbered by the
+ * caller.  The caller wipes PASSPHRASE; all else that is secret is wiped here.
+ */
+extern int luks_unlock (const struct luks *, luks_read_fn, void *opaque,
+                        const void *passphrase, size_t len,
+                        struct crypt_cipher **);
+
+#endif /* QCOW2_LUKS_H */

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is the LUKS header of a new disk made?
+ *
+ * Specification: "LUKS On-Disk Format Specification", version 1.2.3; what it leaves
+ * open is as QEMU has it: AES-256 in mode xts-plain64, SHA-256, eight key slots, of
+ * which the first is used.  See luks.c for what the parts are.
+ *
+ * How many times PBKDF2 iterates is measured: as many as take the time that was asked
+ * for, by the clock of this thread's own work, so that a busy machine does not make
+ * weak keys.  The digest of the key gets an eighth of that, for who can try keys of 512
+ * bits does not need it.  Never fewer than MIN_ITERATIONS, and never more than half of
+ * what is accepted of strangers.
+ *
+ * Randomness is OpenSSL's, from its private generator where it becomes a key.  Secrets
+ * live in one struct, in memory that is wiped before it is freed.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <openssl/crypto.h>
+#include <openssl/rand.h>
+
+#include "util/bytes.h"
+#include "util/report.h"
+#include "format/crypt.h"
+#include "format/luks-impl.h"
+#include "format/luksmake.h"
+
+#define KEY_BYTES 64
+#define CIPHER "aes"
+#define MODE "xts-plain64"
+#define HASH "sha256"
+#define HASH_BYTES 32
+
+#define MATERIAL_BYTES (KEY_BYTES * LUKS_STRIPES)
+#define MATERIAL_SECTORS 504    /* a multiple of LUKS_HEADER_SECTORS */
+
+#define MIN_ITERATIONS 1000
+/* What is measured takes at least so long. */
+#define MEASURE_NS UINT64_C (20000000)
+
+_Static_assert (KEY_BYTES <= LUKS_MAX_KEY, "key");
+_Static_assert (MATERIAL_BYTES % CRYPT_SECTOR == 0, "whole sectors");
+_Static_assert (MATERIAL_SECTORS * CRYPT_SECTOR >= MATERIAL_BYTES, "room");
+_Static_assert (MATERIAL_SECTORS % LUKS_HEADER_SECTORS == 0, "alignment");
+_Static_assert (LUKSMAKE_BYTES == (LUKS_HEADER_SECTORS + LUKS_SLOTS *
+                                   MATERIAL_SECTORS) * CRYPT_SECTOR, "length");
+
+struct secrets {
+  uint8_t key[KEY_BYTES];
+  uint8_t slot_key[KEY_BYTES];
+  uint8_t pieces[MATERIAL_BYTES];
+};
+
+static uint64_t
+cpu_ns (void)
+{
+  struct timespec ts;
+
+  clock_gettime (CLOCK_THREAD_CPUTIME_ID, &ts);
+  return ts.tv_sec * UINT64_C (1000000000) + ts.tv_nsec;
+}
+
+/* How many iterations for a key take MS milliseconds? */
+static int
+measure (const struct luks_tools *t, unsigned ms, uint64_t *iterations)
+{
+  static const uint8_t salt[LUKS_SALT_SIZE];
+  const uint64_t most = LUKS_UNTRUSTED_ROUNDS / 2 / (KEY_BYTES / HASH_BYTES);
+  uint8_t out[KEY_BYTES];
+  uint64_t n, ns = 0;
+
+  for (n = MIN_ITERATIONS; n < most; n *= 2) {
+    const uint64_t start = cpu_ns ();
+
+    if (luks_derive (t, "", 0, salt, n, out, sizeof out) == -1)
+      return -1;
+    ns = cpu_ns () - start;
+    if (ns >= MEASURE_NS)
+      break;
+  }
+  /* n is at most 2^24, and a clock that stands still is no excuse. */
+  *iterations = n * 1000 * ms / max64 (ns / 1000, 1);
+  *iterations = min64 (max64 (*iterations, MIN_ITERATIONS), most);
+  return 0;
+}
+
+/* Spreads the key over 4000 pieces, of which each is needed: all but the last are
+ * random, and the last makes the key of them. */
+static int
+split (const struct luks_tools *t, struct secrets *s)
+{
+  uint8_t *const last = s->pieces + MATERIAL_BYTES - KEY_BYTES;
+
+  if (RAND_priv_bytes (s->pieces, MATERIAL_BYTES - KEY_BYTES) != 1)
+    return luks_failed (t->path, "no random bytes");
+  memset (last, 0, KEY_BYTES);
+  for (unsigned i = 0; i < LUKS_STRIPES - 1; i++) {
+    for (unsigned k = 0; k < KEY_BYTES; k++)
+      last[k] ^= s->pieces[i * KEY_BYTES + k];
+    if (!luks_diffuse (t, last, KEY_BYTES))
+      return luks_failed (t->path, "cannot split the key");
+  }
+  for (unsigned k = 0; k < KEY_BYTES; k++)
+    last[k] ^= s->key[k];
+  return 0;
+}
+
+/* A version 4 UUID. */
+static int
+make_uuid (const struct luks_tools *t, char uuid[40])
+{
+  uint8_t b[16];
+
+  if (RAND_bytes (b, sizeof b) != 1)
+    return luks_failed (t->path, "no random bytes");
+  b[6] = (b[6] & 0x0f) | 0x40;
+  b[8] = (b[8] & 0x3f) | 0x80;
+  snprintf (uuid, 40, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
+            "%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+            b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+  return 0;
+}
+
+/* All of the header that does not depend on secrets. */
+static int
+make_header (const struct luks_tools *t, uint64_t iterations, struct luks_header *h)
+{
+  memset (h, 0, sizeof *h);
+  memcpy (h->magic, LUKS_MAGIC, sizeof h->magic);
+  h->version = put16 (1);
+  strcpy (h->cipher, CIPHER);
+  strcpy (h->mode, MODE);
+  strcpy (h->hash, HASH);
+  h->payload_sector = put32 (LUKSMAKE_BYTES / CRYPT_SECTOR);
+  h->key_bytes = put32 (KEY_BYTES);
+  h->digest_iterations = put32 (max64 (iterations / 8, MIN_ITERATIONS));
+  for (unsigned i = 0; i < LUKS_SLOTS; i++) {
+    struct luks_slot_header *const slot = &h->slots[i];
+
+    slot->active = put32 (i == 0 ? LUKS_SLOT_ACTIVE : LUKS_SLOT_INACTIVE);
+    slot->iterations = put32 (i == 0 ? iterations : 0);
+    slot->material_sector = put32 (LUKS_HEADER_SECTORS + i * MATERIAL_SECTORS);
+    slot->stripes = put32 (LUKS_STRIPES);
+  }
+  if (RAND_bytes (h->digest_salt, sizeof h->digest_salt) != 1 ||
+      RAND_bytes (h->slots[0].salt, sizeof h->slots[0].salt) != 1)
+    return luks_failed (t->path, "no random bytes");
+  return make_uuid (t, h->uuid);
+}
+
+/* Puts the pieces of the key, encrypted with what the passphrase yields, into OUT. */
+static int
+lock_up (const struct luks_tools *t, const struct luks_slot_header *slot,
+         const void *passphrase, size_t len, struct secrets *s, uint8_t *out)
+{
+  const struct crypt_spec spec = { CIPHER, MODE, KEY_BYTES };
+  struct crypt_cipher *cipher;
+  int r;
+
+  if (luks_derive (t, passphrase, len, slot->salt, get32 (slot->iterations),
+                   s->slot_key, KEY_BYTES) == -1 ||
+      split (t, s) == -1)
+    return -1;
+  cipher = crypt_new (t->path, &spec, s->slot_key);
+  if (cipher == NULL)
+    return -1;
+  r = crypt_encrypt (cipher, 0, s->pieces, out, MATERIAL_BYTES);
+  if (r == -1)
+    nbdkit_error ("%s: LUKS: cannot encrypt a key slot: %m", t->path);
+  crypt_free (cipher);
+  return r;
+}
+
+static int
+make (const struct luks_tools *t, const void *passphrase, size_t len,
+      unsigned iter_ms, struct secrets *s, uint8_t *buf)
+{
+  struct luks_header h;
+  uint64_t iterations;
+
+  if (measure (t, iter_ms, &iterations) == -1 ||
+      make_header (t, iterations, &h) == -1)
+    return -1;
+  if (RAND_priv_bytes (s->key, sizeof s->key) != 1)
+    return luks_failed (t->path, "no random bytes");
+  if (luks_derive (t, s->key, sizeof s->key, h.digest_salt,
+                   get32 (h.digest_iterations), h.digest, sizeof h.digest) == -1)
+    return -1;
+  memset (buf, 0, LUKSMAKE_BYTES);
+  memcpy (buf, &h, sizeof h);
+  return lock_up (t, &h.slots[0], passphrase, len, s,
+                  buf + LUKS_HEADER_SECTORS * CRYPT_SECTOR);
+}
+
+int
+luksmake (const char *path, const void *passphrase, size_t len, unsigned iter_ms,
+          void *buf)
+{
+  struct luks_tools t;
+  struct secrets *s = OPENSSL_malloc (sizeof *s);
+  int r, err;
+
+  r = luks_tools_init (&t, path, HASH);
+  if (r == 0 && s == NULL)
+    r = luks_failed (path, "cannot make a key");
+  if (r == 0)
+    r = make (&t, passphrase, len, iter_ms, s, buf);
+  err = errno;
+  OPENSSL_clear_free (s, sizeof *s);
+  luks_tools_free (&t);
+  errno = err;
+  return r;
+}

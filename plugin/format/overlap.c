@@ -1,0 +1,640 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which host clusters hold metadata, and of which kind?
+ *
+ * R5 wants this asked before each allocation and each write of metadata, and
+ * for each run that is looked up, so it has to be cheap: nearly always
+ * the answer is "none", and that takes one look at a filter, without a lock.
+ *
+ * Three structures hold the set:
+ *
+ * - a hash table of single clusters (open addressing, linear probing, deletion
+ *   by shifting back), for L2 tables, refcount blocks and all short things;
+ * - an array of long ranges, sorted and disjoint.  What would overlap
+ *   with earlier ranges is cut, so that the first kind stays;
+ * - a counting filter: an array of 8-bit counters, indexed by hash.  Each cluster
+ *   of the hash table counts in one of them, and so does each block of
+ *   2^BLOCK_BITS clusters that a long range touches.  If the counters of
+ *   a cluster and of its block are both 0, then it is not in the set.  A
+ *   counter that has reached 255 stays there.  (Most images have no long ranges,
+ *   and blocks are then not looked at.)
+ *
+ * Why the filter may be read without the lock: a counter is raised before
+ * overlap_add returns, and is not 0 as long as one cluster that counts in it is in
+ * the set.  Whoever has to see a cluster as metadata knows of it through
+ * something that happened after overlap_add returned, hence sees the counter,
+ * too.  A look-up at the same time as the add or remove may get the old or the
+ * new answer, as it would with a lock.  When the filter is replaced by a larger
+ * one, the new one is complete before the pointer to it changes, and the old one is
+ * kept until the end, so that nobody reads freed memory; someone who still
+ * holds the old pointer began before the add that caused the replacement had returned.
+ *
+ * Cluster numbers may be chosen by an enemy, so the hash has a secret.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "util/bytes.h"
+#include "util/report.h"
+#include "format/overlap.h"
+
+/* More clusters than this at once are kept as a range. */
+#define LONG_RANGE 16
+
+/* Ranges count in the filter by blocks of this many clusters (log2). */
+#define BLOCK_BITS 10
+
+/* A range of more blocks than this is not worth counting: from then on all
+ * look-ups take the lock.
+ */
+#define MAX_BLOCKS (1u << 20)
+
+/* How many slots are looked at, in all, for single clusters that clash with long
+ * ranges: hostile snapshots may have any number of long tables.
+ */
+#define MAX_EFFORT (UINT64_C (1) << 26)
+
+#define MIN_SLOTS_BITS 4
+#define MIN_FILTER_BITS 9
+/* Counters per cluster in the hash table, at least. */
+#define FILTER_SPREAD 4
+
+struct filter {
+  struct filter *older;         /* replaced ones, freed at the end */
+  unsigned bits;                /* log2 of the number of counters */
+  /* Written under the lock, read without: see above. */
+  _Atomic uint8_t counter[];
+};
+
+struct range {
+  uint64_t first, end;          /* clusters [first, end) */
+  enum overlap_kind kind;
+};
+
+struct overlap {
+  unsigned cluster_bits;        /* fixed */
+  uint64_t secret;              /* fixed */
+
+  /* Changed under the lock, read without: see above. */
+  _Atomic (struct filter *) filter;
+  atomic_bool has_ranges;       /* there are, or were, long ranges */
+  atomic_bool unfiltered;       /* too long for the filter; both stay true */
+
+  pthread_rwlock_t lock;        /* guards what follows */
+
+  /* A slot is cluster << 8 | kind, or 0 if empty.  At most 3/4 are full. */
+  uint64_t *slots;
+  unsigned slots_bits;
+  uint64_t used;
+  uint64_t effort;              /* what is left of MAX_EFFORT */
+
+  /* Room for cut ranges is made ahead, as removing must not fail: there
+   * is always place for one more.
+   */
+  struct range *ranges;
+  size_t nr_ranges, max_ranges;
+};
+
+static uint64_t
+hash (const struct overlap *o, uint64_t x)
+{
+  x = (x ^ o->secret) * UINT64_C (0xff51afd7ed558ccd);
+  x = (x ^ x >> 32) * UINT64_C (0xc4ceb9fe1a85ec53);
+  return x ^ x >> 32;
+}
+
+/* Blocks and clusters share the filter: told apart by the top bit. */
+static uint64_t
+block_hash (const struct overlap *o, uint64_t block)
+{
+  return hash (o, block | UINT64_C (1) << 63);
+}
+
+/* --- the filter --- */
+
+static struct filter *
+filter_new (unsigned bits)
+{
+  struct filter *f = calloc (1, sizeof *f + (sizeof f->counter[0] << bits));
+
+  if (f != NULL)
+    f->bits = bits;
+  return f;
+}
+
+static void
+filter_count (struct filter *f, uint64_t h, int by)
+{
+  _Atomic uint8_t *counter = &f->counter[h >> (64 - f->bits)];
+  uint8_t value = atomic_load_explicit (counter, memory_order_relaxed);
+
+  /* Full counters no longer know how many they stand for.  Plain load and store
+   * will do: we hold the lock, nobody else writes.
+   */
+  if (value != UINT8_MAX)
+    atomic_store_explicit (counter, value + by, memory_order_release);
+}
+
+static bool
+filter_maybe (const struct filter *f, uint64_t h)
+{
+  return atomic_load_explicit (&f->counter[h >> (64 - f->bits)],
+                               memory_order_acquire) != 0;
+}
+
+/* May CLUSTER be in the set?  Takes no lock. */
+static bool
+maybe (const struct overlap *o, uint64_t cluster)
+{
+  const struct filter *f = atomic_load_explicit (&o->filter,
+                                                 memory_order_acquire);
+
+  if (filter_maybe (f, hash (o, cluster)))
+    return true;
+  if (!atomic_load_explicit (&o->has_ranges, memory_order_acquire))
+    return false;
+  return filter_maybe (f, block_hash (o, cluster >> BLOCK_BITS)) ||
+         atomic_load_explicit (&o->unfiltered, memory_order_acquire);
+}
+
+/* Counts the blocks of a range up or down. */
+static void
+filter_count_range (struct overlap *o, struct filter *f,
+                    const struct range *r, int by)
+{
+  uint64_t first = r->first >> BLOCK_BITS, last = (r->end - 1) >> BLOCK_BITS;
+
+  atomic_store_explicit (&o->has_ranges, true, memory_order_release);
+  if (last - first >= MAX_BLOCKS) {
+    atomic_store_explicit (&o->unfiltered, true, memory_order_release);
+    return;
+  }
+  for (uint64_t block = first; block <= last; block++)
+    filter_count (f, block_hash (o, block), by);
+}
+
+/* Replaces the filter by one that suits the hash table.  If there is no memory, the
+ * old one goes on, with more false alarms.
+ */
+static void
+filter_grow (struct overlap *o)
+{
+  struct filter *old = o->filter, *f;
+  unsigned bits = old->bits;
+
+  while ((UINT64_C (1) << bits) / FILTER_SPREAD < o->used)
+    bits += 2;
+  if (bits == old->bits || (f = filter_new (bits)) == NULL)
+    return;
+  for (uint64_t i = 0; i < UINT64_C (1) << o->slots_bits; i++)
+    if (o->slots[i] != 0)
+      filter_count (f, hash (o, o->slots[i] >> 8), 1);
+  for (size_t i = 0; i < o->nr_ranges; i++)
+    filter_count_range (o, f, &o->ranges[i], 1);
+  f->older = old;
+  atomic_store_explicit (&o->filter, f, memory_order_release);
+}
+
+/* --- the hash table --- */
+
+/* The slot that holds CLUSTER, or the empty one where it would go. */
+static uint64_t *
+find_slot (const struct overlap *o, uint64_t cluster)
+{
+  const uint64_t mask = (UINT64_C (1) << o->slots_bits) - 1;
+  uint64_t i = hash (o, cluster) & mask;
+
+  while (o->slots[i] != 0 && o->slots[i] >> 8 != cluster)
+    i = (i + 1) & mask;
+  return &o->slots[i];
+}
+
+/* Makes room for N more clusters.  -1 with errno ENOMEM, not reported. */
+static int
+reserve_slots (struct overlap *o, uint64_t n)
+{
+  uint64_t *old = o->slots;
+  const uint64_t old_n = UINT64_C (1) << o->slots_bits;
+  unsigned bits = o->slots_bits;
+  uint64_t *slots;
+
+  while (o->used + n > (UINT64_C (3) << bits) / 4)
+    bits++;
+  if (bits == o->slots_bits)
+    return 0;
+  slots = calloc (UINT64_C (1) << bits, sizeof slots[0]);
+  if (slots == NULL)
+    return -1;
+  o->slots = slots;
+  o->slots_bits = bits;
+  for (uint64_t i = 0; i < old_n; i++)
+    if (old[i] != 0)
+      *find_slot (o, old[i] >> 8) = old[i];
+  free (old);
+  return 0;
+}
+
+static void
+remove_single (struct overlap *o, uint64_t cluster)
+{
+  const uint64_t mask = (UINT64_C (1) << o->slots_bits) - 1;
+  uint64_t *slot = find_slot (o, cluster);
+  uint64_t hole, i;
+
+  if (*slot == 0)
+    return;
+  filter_count (o->filter, hash (o, cluster), -1);
+  o->used--;
+
+  /* Moves later members of the chain into the hole, if they may be found there:
+   * if their home is not between the hole and them.
+   */
+  hole = i = slot - o->slots;
+  for (;;) {
+    uint64_t home;
+
+    i = (i + 1) & mask;
+    if (o->slots[i] == 0)
+      break;
+    home = hash (o, o->slots[i] >> 8) & mask;
+    if (((i - home) & mask) >= ((i - hole) & mask)) {
+      o->slots[hole] = o->slots[i];
+      hole = i;
+    }
+  }
+  o->slots[hole] = 0;
+}
+
+/* Takes clusters [first, end) out of the hash table.  No more work than it has slots,
+ * however long the range.
+ */
+static void
+remove_singles (struct overlap *o, uint64_t first, uint64_t end)
+{
+  const uint64_t n = UINT64_C (1) << o->slots_bits;
+
+  if (end - first < n) {
+    for (uint64_t c = first; c < end; c++)
+      remove_single (o, c);
+    return;
+  }
+  for (uint64_t i = 0; i < n; i++)
+    /* Another one may move into the place of what is removed. */
+    while (o->slots[i] != 0 && o->slots[i] >> 8 >= first && o->slots[i] >> 8 < end)
+      remove_single (o, o->slots[i] >> 8);
+}
+
+/* --- the ranges --- */
+
+/* The first range that ends behind CLUSTER: its index, or nr_ranges. */
+static size_t
+find_range (const struct overlap *o, uint64_t cluster)
+{
+  size_t low = 0, high = o->nr_ranges;
+
+  while (low < high) {
+    size_t mid = low + (high - low) / 2;
+
+    if (o->ranges[mid].end <= cluster)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low;
+}
+
+/* Makes room for N more ranges, and as many again for later cuts. */
+static int
+reserve_ranges (struct overlap *o, size_t n)
+{
+  struct range *ranges;
+  size_t want = 2 * (o->nr_ranges + n) + 1;
+
+  if (o->max_ranges >= want)
+    return 0;
+  want *= 2;                    /* so that this is rare */
+  ranges = realloc (o->ranges, want * sizeof ranges[0]);
+  if (ranges == NULL)
+    return -1;
+  o->ranges = ranges;
+  o->max_ranges = want;
+  return 0;
+}
+
+static void
+insert_range (struct overlap *o, size_t i, struct range r)
+{
+  assert (o->nr_ranges < o->max_ranges);
+  memmove (&o->ranges[i + 1], &o->ranges[i],
+           (o->nr_ranges - i) * sizeof r);
+  o->ranges[i] = r;
+  o->nr_ranges++;
+  filter_count_range (o, o->filter, &r, 1);
+}
+
+static void
+delete_range (struct overlap *o, size_t i)
+{
+  filter_count_range (o, o->filter, &o->ranges[i], -1);
+  o->nr_ranges--;
+  memmove (&o->ranges[i], &o->ranges[i + 1],
+           (o->nr_ranges - i) * sizeof o->ranges[0]);
+}
+
+/* Takes clusters [first, end) out of the ranges. */
+static void
+cut_ranges (struct overlap *o, uint64_t first, uint64_t end)
+{
+  size_t i = find_range (o, first);
+
+  while (i < o->nr_ranges && o->ranges[i].first < end) {
+    const struct range r = o->ranges[i];
+
+    /* Cutting out of the middle makes one more.  Without memory for it, what was
+     * known stays known: to protect too much costs some space.
+     */
+    if (r.first < first && r.end > end && reserve_ranges (o, 1) == -1 &&
+        o->nr_ranges + 1 > o->max_ranges)
+      return;
+    /* What stays must not be missing from the filter for a moment. */
+    filter_count_range (o, o->filter, &r, 1);
+    delete_range (o, i);
+    if (r.first < first)
+      insert_range (o, i++, (struct range) { r.first, first, r.kind });
+    if (r.end > end)
+      insert_range (o, i++, (struct range) { end, r.end, r.kind });
+    filter_count_range (o, o->filter, &r, -1);
+  }
+}
+
+/* --- the set --- */
+
+/* The kind of one cluster, under the lock.  A cluster may be both in the hash
+ * table and in a range: then the single one was there first.
+ */
+static enum overlap_kind
+kind_of (const struct overlap *o, uint64_t cluster)
+{
+  enum overlap_kind kind = *find_slot (o, cluster) & 0xff;
+  size_t i;
+
+  if (kind != OVERLAP_NONE || o->nr_ranges == 0)
+    return kind;
+  i = find_range (o, cluster);
+  if (i < o->nr_ranges && o->ranges[i].first <= cluster)
+    return o->ranges[i].kind;
+  return OVERLAP_NONE;
+}
+
+/* The first kind other than KIND among single clusters [first, end). */
+static enum overlap_kind
+other_single (const struct overlap *o, uint64_t first, uint64_t end,
+              enum overlap_kind kind)
+{
+  const uint64_t n = UINT64_C (1) << o->slots_bits;
+  uint64_t best = UINT64_MAX;   /* the slot: the lowest is of the first cluster */
+
+  if (end - first < n) {
+    for (uint64_t c = first; c < end; c++) {
+      uint64_t slot = *find_slot (o, c);
+
+      if (slot != 0 && (slot & 0xff) != kind)
+        return slot & 0xff;
+    }
+    return OVERLAP_NONE;
+  }
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t c = o->slots[i] >> 8;
+
+    if (o->slots[i] != 0 && c >= first && c < end &&
+        (o->slots[i] & 0xff) != kind && o->slots[i] < best)
+      best = o->slots[i];
+  }
+  return best == UINT64_MAX ? OVERLAP_NONE : best & 0xff;
+}
+
+/* May name the kind of a range in whose place a single cluster was known before:
+ * there was a clash, and it was reported when it arose.
+ */
+static int
+add_long (struct overlap *o, uint64_t first, uint64_t end,
+          enum overlap_kind kind)
+{
+  const uint64_t cost = min64 (end - first, UINT64_C (1) << o->slots_bits);
+  enum overlap_kind other = OVERLAP_NONE;
+  size_t i = find_range (o, first), gaps = 1;
+
+  if (cost <= o->effort) {
+    o->effort -= cost;
+    other = other_single (o, first, end, kind);
+  }
+  for (size_t j = i; j < o->nr_ranges && o->ranges[j].first < end; j++)
+    gaps++;
+  if (reserve_ranges (o, gaps) == -1)
+    return -1;
+
+  /* Fills the gaps between what is known. */
+  while (first < end) {
+    if (i == o->nr_ranges || o->ranges[i].first >= end) {
+      insert_range (o, i, (struct range) { first, end, kind });
+      break;
+    }
+    if (o->ranges[i].first > first) {
+      const uint64_t gap_end = o->ranges[i].first;
+
+      insert_range (o, i++, (struct range) { first, gap_end, kind });
+    }
+    if (o->ranges[i].kind != kind && other == OVERLAP_NONE)
+      other = o->ranges[i].kind;
+    first = o->ranges[i++].end;
+  }
+  return other;
+}
+
+static int
+add_singles (struct overlap *o, uint64_t first, uint64_t end,
+             enum overlap_kind kind)
+{
+  enum overlap_kind other = OVERLAP_NONE;
+
+  if (reserve_slots (o, end - first) == -1)
+    return -1;
+  for (uint64_t c = first; c < end; c++) {
+    enum overlap_kind known = kind_of (o, c);
+
+    if (known == OVERLAP_NONE) {
+      *find_slot (o, c) = c << 8 | kind;
+      o->used++;
+      filter_count (o->filter, hash (o, c), 1);
+    }
+    else if (known != kind && other == OVERLAP_NONE)
+      other = known;
+  }
+  filter_grow (o);
+  return other;
+}
+
+/* The clusters [*first, *end) that a range of bytes (> 0) touches. */
+static void
+to_clusters (const struct overlap *o, uint64_t offset, uint64_t bytes,
+             uint64_t *first, uint64_t *end)
+{
+  uint64_t last;
+
+  if (!add_fits (offset, bytes - 1, &last))
+    last = UINT64_MAX;
+  *first = offset >> o->cluster_bits;
+  *end = (last >> o->cluster_bits) + 1;
+}
+
+/* A lock that readers who come again and again do not keep from writers. */
+static void
+init_lock (pthread_rwlock_t *lock)
+{
+  pthread_rwlockattr_t attr;
+
+  pthread_rwlockattr_init (&attr);
+#ifdef __GLIBC__
+  pthread_rwlockattr_setkind_np (&attr,
+                                 PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+#endif
+  pthread_rwlock_init (lock, &attr);
+  pthread_rwlockattr_destroy (&attr);
+}
+
+struct overlap *
+overlap_new (unsigned cluster_bits)
+{
+  struct overlap *o = calloc (1, sizeof *o);
+  struct filter *f = filter_new (MIN_FILTER_BITS);
+
+  if (o == NULL || f == NULL)
+    goto fail;
+  o->cluster_bits = cluster_bits;
+  o->effort = MAX_EFFORT;
+  if (getrandom (&o->secret, sizeof o->secret, GRND_NONBLOCK) !=
+      sizeof o->secret)
+    o->secret = (uint64_t) time (NULL) * UINT64_C (0x9e3779b97f4a7c15) ^
+      (uintptr_t) o;
+  o->slots_bits = MIN_SLOTS_BITS;
+  o->slots = calloc (UINT64_C (1) << o->slots_bits, sizeof o->slots[0]);
+  if (o->slots == NULL)
+    goto fail;
+  atomic_init (&o->filter, f);
+  init_lock (&o->lock);
+  if (overlap_add (o, 0, UINT64_C (1) << cluster_bits, OVERLAP_HEADER) == -1) {
+    overlap_free (o);
+    return NULL;
+  }
+  return o;
+
+ fail:
+  free (f);
+  free (o);
+  return NULL;
+}
+
+void
+overlap_free (struct overlap *o)
+{
+  struct filter *f, *older;
+
+  if (o == NULL)
+    return;
+  for (f = o->filter; f != NULL; f = older) {
+    older = f->older;
+    free (f);
+  }
+  pthread_rwlock_destroy (&o->lock);
+  free (o->slots);
+  free (o->ranges);
+  free (o);
+}
+
+int
+overlap_add (struct overlap *o, uint64_t offset, uint64_t bytes,
+             enum overlap_kind kind)
+{
+  uint64_t first, end;
+  int r;
+
+  assert (kind != OVERLAP_NONE);
+  if (bytes == 0)
+    return 0;
+  to_clusters (o, offset, bytes, &first, &end);
+
+  pthread_rwlock_wrlock (&o->lock);
+  if (end - first > LONG_RANGE)
+    r = add_long (o, first, end, kind);
+  else
+    r = add_singles (o, first, end, kind);
+  pthread_rwlock_unlock (&o->lock);
+
+  if (r == -1)
+    nbdkit_error ("cannot keep track of where metadata is: %m");
+  return r;
+}
+
+void
+overlap_remove (struct overlap *o, uint64_t offset, uint64_t bytes)
+{
+  uint64_t first, end;
+
+  if (bytes == 0)
+    return;
+  to_clusters (o, offset, bytes, &first, &end);
+
+  pthread_rwlock_wrlock (&o->lock);
+  remove_singles (o, first, end);
+  cut_ranges (o, first, end);
+  pthread_rwlock_unlock (&o->lock);
+}
+
+enum overlap_kind
+overlap_find (const struct overlap *o, uint64_t offset, uint64_t bytes)
+{
+  /* The set does not change, but its lock does. */
+  pthread_rwlock_t *lock = (pthread_rwlock_t *) &o->lock;
+  enum overlap_kind kind = OVERLAP_NONE;
+  uint64_t first, end;
+
+  if (bytes == 0)
+    return OVERLAP_NONE;
+  to_clusters (o, offset, bytes, &first, &end);
+
+  for (uint64_t c = first; c < end && kind == OVERLAP_NONE; c++)
+    if (maybe (o, c)) {
+      pthread_rwlock_rdlock (lock);
+      kind = kind_of (o, c);
+      pthread_rwlock_unlock (lock);
+    }
+  return kind;
+}
+
+const char *
+overlap_name (enum overlap_kind kind)
+{
+  switch (kind) {
+  case OVERLAP_NONE: return "no metadata";
+  case OVERLAP_HEADER: return "header";
+  case OVERLAP_L1: return "L1 table";
+  case OVERLAP_L2: return "L2 table";
+  case OVERLAP_REFTABLE: return "refcount table";
+  case OVERLAP_REFBLOCK: return "refcount block";
+  case OVERLAP_SNAPSHOT_TABLE: return "snapshot table";
+  case OVERLAP_INACTIVE_L1: return "L1 table of a snapshot";
+  case OVERLAP_INACTIVE_L2: return "L2 table of a snapshot";
+  case OVERLAP_BITMAP: return "bitmap";
+  case OVERLAP_CRYPTO: return "encryption header";
+  }
+  abort ();
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which persistent bitmaps does an image have?  See bitmapdir.c.
+ */
+
+#ifndef QCOW2_BITMAPDIR_H
+#define QCOW2_BITMAPDIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "storage/hostfile.h"
+#include "format/header.h"
+#include "format/overlap.h"
+
+/* A bitmap that has to follow each change of the disk: `auto', and valid. */
+struct bitmapdir_entry {
+  uint64_t at;                  /* of its directory entry in the file, bytes */
+  uint64_t table;               /* host offset of its table */
+  uint64_t table_entries;
+  uint64_t bits;                /* one for each 2^granularity_bits guest bytes */
+  unsigned granularity_bits;
+};
+
+/* Any bitmap. */
+struct bitmapdir_any {
+  char *name;                   /* up to a NUL */
+  uint32_t flags;               /* as in the file when it was read */
+  size_t follower;              /* of entries, which of them it is; SIZE_MAX: none */
+  struct bitmapdir_entry e;
+};
+
+struct bitmapdir {
+  struct bitmapdir_entry *entries;
+  size_t n;
+  struct bitmapdir_any *all;    /* in the order of the file */
+  size_t nr_all;
+};
+
+/* Tables are read to find all clusters; a hostile directory could name 64 Ki tables of
+ * 8 MiB in a sparse file.  This many entries, of all tables together, are enough for one
+ * bitmap of the largest size with the smallest clusters. */
+#define BITMAPDIR_MAX_ENTRIES (UINT64_C (1) << 20)
+
+/* Why bitmaps can't be kept is told in this many bytes. */
+#define BITMAPDIR_WHY 256
+
+/* Reads and checks the directory and all tables, of an image that has bitmaps;
+ * registers the clusters of all of them with OVERLAP (after all other metadata); *DIR
+ * receives all, and those that must follow changes once more.  Returns 0; or 1 if the
+ * bitmaps can't be kept by who changes the disk, and WHY says why; or -1 on an error
+ * (reported).  After 0, free DIR with bitmapdir_free. */
+extern int bitmapdir_read (struct hostfile *, const struct header *,
+                           struct overlap *, struct bitmapdir *dir,
+                           char why[BITMAPDIR_WHY]);
+extern void bitmapdir_free (struct bitmapdir *);
+
+/* Writes to the file that the bitmaps of DIR are in use, or are not.  Does not
+ * sync.  -1: reported; some may have been written. */
+extern int bitmapdir_set_in_use (const struct bitmapdir *, struct hostfile *,
+                                 bool in_use);
+
+#endif /* QCOW2_BITMAPDIR_H */

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does the header come to name another bitmap directory?
+ *
+ * Specification: "Header extensions", "Bitmaps extension".
+ *
+ * The directory is named by an extension of the header, which counts only while the
+ * autoclear bit of bitmaps is set.  Both change at once (headerwrite.c).  If there is no
+ * room for that, the last bitmaps can still go: the bit is enough.
+ *
+ * Locks: none; the caller is alone with the header.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/report.h"
+#include "format/format.h"
+#include "image/bitmapext.h"
+#include "image/headerwrite.h"
+
+static int
+refuse (struct hostfile *file, const char *why)
+{
+  nbdkit_error ("%s: bitmaps can't be changed: %s", hostfile_path (file), why);
+  errno = ENOTSUP;
+  return -1;
+}
+
+static void
+set_autoclear (struct headerwrite *w, bool on)
+{
+  struct qcow2_header *fields = headerwrite_fields (w);
+  const uint64_t others =
+    get64 (fields->autoclear_features) & ~QCOW2_AUTOCLEAR_BITMAPS;
+
+  fields->autoclear_features = put64 (others | (on ? QCOW2_AUTOCLEAR_BITMAPS : 0));
+}
+
+/* The change, or NULL (reported): it can't be made.  DATA NULL: no bitmaps. */
+static struct headerwrite *
+plan (struct hostfile *file, const struct header *h,
+      const struct qcow2_ext_bitmaps *data)
+{
+  struct headerwrite *w;
+
+  if (h->version < 3) {
+    refuse (file, "only images of version 3 can have bitmaps");
+    return NULL;
+  }
+  w = headerwrite_new (file, h);
+  if (w == NULL)
+    return NULL;
+  set_autoclear (w, data != NULL);
+  if (data)
+    headerwrite_put_extension (w, QCOW2_EXT_BITMAPS, data, sizeof *data);
+  else
+    headerwrite_drop_extension (w, QCOW2_EXT_BITMAPS);
+  if (headerwrite_fits (w))
+    return w;
+
+  headerwrite_free (w);
+  if (data) {
+    refuse (file, "there is no room in the header");
+    return NULL;
+  }
+  w = headerwrite_new (file, h);
+  if (w)
+    set_autoclear (w, false);
+  return w;
+}
+
+int
+bitmapext_check (struct hostfile *file, const struct header *h, bool none)
+{
+  struct qcow2_ext_bitmaps data;
+  struct headerwrite *w;
+
+  /* Where it will be is not known: as if all its bytes changed. */
+  memset (&data, ~0, sizeof data);
+  w = plan (file, h, none ? NULL : &data);
+  headerwrite_free (w);
+  return w ? 0 : -1;
+}
+
+int
+bitmapext_set (struct hostfile *file, struct header *h, uint32_t count,
+               uint64_t size, uint64_t offset)
+{
+  const struct qcow2_ext_bitmaps data = {
+    .nb_bitmaps = put32 (count), .directory_size = put64 (size),
+    .directory_offset = put64 (offset),
+  };
+  struct headerwrite *w = plan (file, h, count ? &data : NULL);
+  const int r = w ? headerwrite_commit (w, NULL) : -1;
+
+  if (r == 0) {
+    h->autoclear = get64 (headerwrite_fields (w)->autoclear_features);
+    h->has_bitmaps = count != 0;
+    h->bitmaps.count = count;
+    h->bitmaps.dir_size = size;
+    h->bitmaps.dir_offset = offset;
+  }
+  headerwrite_free (w);
+  return r;
+}

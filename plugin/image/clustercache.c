@@ -1,0 +1,580 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does this compressed cluster say?
+ *
+ * A client that reads 4K at a time must not have the same cluster inflated again
+ * for each 4K.  So inflated clusters are kept, in a table and a list in order of
+ * use, within a limit.
+ *
+ * An entry that is not there is put there at once, LOADING, by its first reader, the
+ * leader, who then reads and inflates with no lock held (R10).  Others who want the
+ * same cluster wait for it; those who want another one do not.
+ *
+ *     (none) --> LOADING --> READY     in the table until evicted or forgotten
+ *                   |
+ *                   +------> FAILED    not in the table; those who waited see
+ *                                      the errno, those who come later try again
+ *
+ * A leader who wants all of a cluster inflates into its own buffer, and nothing is
+ * kept: whoever reads whole clusters won't come back for a part.  If others have come
+ * to wait meanwhile, they get a copy, and it is kept.
+ *
+ * When the cache is full, who wants something in the first half of a cluster that nobody
+ * has asked for lately inflates as far as that, for itself; nothing is kept.  Reads at
+ * random over more than the cache holds would seldom find again what was kept.  `seen'
+ * remembers for which clusters this was done: the next time they are loaded.  (The very
+ * beginning is no such case: there begin those who read in order.)
+ *
+ * What is evicted for a new entry hands its buffer on to it.
+ *
+ * An entry has one reference from the table and one from each reader.  Readers copy
+ * from it with no lock held; it is freed with its last reference, which may be after it
+ * has left the table.  Readers hold one entry at a time, so what cannot be evicted is
+ * never more than a cluster for each.
+ *
+ * The table is hashed by the layer and the part of the file (of REGION bytes) where the
+ * compressed bytes begin, so that cluster_cache_forget finds the entries of a range of
+ * the file without looking at all of them.
+ *
+ * Locks: `lock' guards all that is said to be so below.  It is never held during I/O,
+ * inflating or copying.  Nothing is called with it held that takes another lock.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/compress.h"
+#include "image/decompress.h"
+#include "image/clustercache.h"
+
+#define REGION_BITS 12
+#define MIN_BUCKETS 64
+#define MAX_BUCKETS 65536
+
+
+enum state { LOADING, READY, FAILED };
+
+struct entry {
+  /* Fixed once it is in the table. */
+  unsigned layer;
+  uint64_t descriptor;
+  uint64_t host, bytes;         /* of the compressed bytes */
+  uint64_t size;                /* of the cluster, in bytes */
+
+  /* Written by the leader before `state' changes, under the lock; after
+   * that fixed, so that readers with a reference need no lock. */
+  char *data;
+  int err;                      /* why it FAILED */
+
+  /* Guarded by the lock of the cache. */
+  enum state state;
+  bool listed;                  /* in the table and in the list */
+  unsigned refs;
+  unsigned waiting;             /* how many wait for `loaded' */
+  uint64_t held;                /* bytes that it counts for */
+  struct entry *next;           /* in the bucket; or next to be freed */
+  struct entry *newer, *older;  /* in order of use */
+  pthread_cond_t loaded;        /* no longer LOADING */
+};
+
+struct cluster_cache {
+  uint64_t limit;               /* fixed */
+  struct compress_pool *pool;   /* has its own lock */
+
+  /* How many entries are listed.  Written under the lock; see cluster_cache_forget for
+   * the one look without it. */
+  atomic_size_t listed;
+
+  pthread_mutex_t lock;
+  struct entry **buckets;       /* the heads: guarded by lock */
+  size_t nbuckets;              /* a power of 2; fixed */
+  struct entry *newest, *oldest;        /* guarded by lock */
+  uint64_t longest;             /* most compressed bytes of any entry yet: lock */
+  uint64_t *seen;               /* NBUCKETS places in files, by hash: guarded by lock */
+  struct cluster_cache_stats stats;  /* guarded by lock */
+};
+
+struct cluster_cache *
+cluster_cache_new (uint64_t limit)
+{
+  struct cluster_cache *c = calloc (1, sizeof *c);
+
+  if (c == NULL)
+    goto fail;
+  c->limit = limit;
+  c->nbuckets = MIN_BUCKETS;
+  while (c->nbuckets < MAX_BUCKETS && c->nbuckets < limit >> REGION_BITS)
+    c->nbuckets *= 2;
+  c->buckets = calloc (c->nbuckets, sizeof *c->buckets);
+  c->seen = calloc (c->nbuckets, sizeof *c->seen);
+  c->pool = compress_pool_new ();
+  if (c->buckets == NULL || c->seen == NULL || c->pool == NULL)
+    goto fail;
+  pthread_mutex_init (&c->lock, NULL);
+  return c;
+
+ fail:
+  nbdkit_error ("cannot make a cache for compressed clusters: %m");
+  if (c) {
+    free (c->buckets);
+    free (c->seen);
+    compress_pool_free (c->pool);
+    free (c);
+  }
+  return NULL;
+}
+
+static void
+free_entries (struct entry *e)
+{
+  struct entry *next;
+
+  for (; e; e = next) {
+    next = e->next;
+    pthread_cond_destroy (&e->loaded);
+    free (e->data);
+    free (e);
+  }
+}
+
+/* A buffer of SIZE bytes, a cluster, and frees what is DOOMED: an entry that was
+ * evicted to make room leaves its buffer.  (To give it back to the host and be given it
+ * again took a tenth of a read's time.)  NULL: out of memory. */
+static char *
+take_buffer (struct entry **doomed, uint64_t size)
+{
+  char *data = NULL;
+  struct entry *e;
+
+  for (e = *doomed; e && data == NULL; e = e->next) {
+    if (e->size == size) {
+      data = e->data;
+      e->data = NULL;
+    }
+  }
+  free_entries (*doomed);
+  *doomed = NULL;
+  return data ? data : malloc (size);
+}
+
+/* --- the table and the list; all with the lock held --- */
+
+/* WHERE is less than 2^56. */
+static uint64_t
+hash (unsigned layer, uint64_t where)
+{
+  uint64_t x = where + ((uint64_t) layer << 44);
+
+  x = (x ^ x >> 31) * UINT64_C (0x9e3779b97f4a7c15);
+  return x ^ x >> 32;
+}
+
+static struct entry **
+bucket_of (struct cluster_cache *c, unsigned layer, uint64_t region)
+{
+  return &c->buckets[hash (layer, region) & (c->nbuckets - 1)];
+}
+
+/* Was this cluster asked for lately?  From now on it was. */
+static bool
+was_seen (struct cluster_cache *c, unsigned layer, uint64_t host)
+{
+  const uint64_t place = hash (layer, host);
+  uint64_t *slot = &c->seen[place & (c->nbuckets - 1)];
+  const bool seen = *slot == place;
+
+  *slot = place;
+  return seen;
+}
+
+static void
+enlist (struct cluster_cache *c, struct entry *e)
+{
+  e->newer = NULL;
+  e->older = c->newest;
+  if (c->newest)
+    c->newest->newer = e;
+  else
+    c->oldest = e;
+  c->newest = e;
+}
+
+static void
+delist (struct cluster_cache *c, struct entry *e)
+{
+  if (e->newer)
+    e->newer->older = e->older;
+  else
+    c->newest = e->older;
+  if (e->older)
+    e->older->newer = e->newer;
+  else
+    c->oldest = e->newer;
+}
+
+static struct entry *
+find (struct cluster_cache *c, unsigned layer, uint64_t descriptor, uint64_t host)
+{
+  struct entry *e;
+
+  for (e = *bucket_of (c, layer, host >> REGION_BITS); e; e = e->next)
+    if (e->descriptor == descriptor && e->layer == layer)
+      return e;
+  return NULL;
+}
+
+/* Drops a reference.  With the last one the entry goes to *DOOMED. */
+static void
+drop (struct cluster_cache *c, struct entry *e, struct entry **doomed)
+{
+  if (--e->refs > 0)
+    return;
+  c->stats.bytes -= e->held;
+  e->next = *doomed;
+  *doomed = e;
+}
+
+static void
+insert (struct cluster_cache *c, struct entry *e)
+{
+  struct entry **bucket = bucket_of (c, e->layer, e->host >> REGION_BITS);
+
+  e->next = *bucket;
+  *bucket = e;
+  enlist (c, e);
+  e->listed = true;
+  e->refs++;
+  c->listed++;
+  c->longest = max64 (c->longest, e->bytes);
+}
+
+static void
+discard (struct cluster_cache *c, struct entry *e, struct entry **doomed)
+{
+  struct entry **p;
+
+  if (!e->listed)
+    return;
+  for (p = bucket_of (c, e->layer, e->host >> REGION_BITS); *p != e;
+       p = &(*p)->next)
+    ;
+  *p = e->next;
+  delist (c, e);
+  e->listed = false;
+  c->listed--;
+  drop (c, e, doomed);
+}
+
+/* The limit while there are clusters of SIZE bytes. */
+static uint64_t
+limit_for (const struct cluster_cache *c, uint64_t size)
+{
+  return max64 (c->limit, (size + sizeof (struct entry)) * CLUSTER_CACHE_MIN);
+}
+
+/* Counts SIZE bytes for E, a cluster of that size, and evicts what was not used
+ * for longest until they are within the limit, or all the rest is in use. */
+static void
+hold (struct cluster_cache *c, struct entry *e, uint64_t size,
+      struct entry **doomed)
+{
+  const uint64_t limit = limit_for (c, size);
+  struct entry *old, *newer;
+
+  e->held += size;
+  c->stats.bytes += size;
+  for (old = c->oldest; old && c->stats.bytes > limit; old = newer) {
+    newer = old->newer;
+    if (old->refs == 1) {       /* the table's */
+      discard (c, old, doomed);
+      c->stats.evictions++;
+    }
+  }
+  c->stats.peak_bytes = max64 (c->stats.peak_bytes, c->stats.bytes);
+}
+
+void
+cluster_cache_free (struct cluster_cache *c)
+{
+  struct entry *doomed = NULL;
+
+  if (c == NULL)
+    return;
+  while (c->oldest) {
+    assert (c->oldest->refs == 1);
+    discard (c, c->oldest, &doomed);
+  }
+  free_entries (doomed);
+  assert (c->stats.bytes == 0);
+  compress_pool_free (c->pool);
+  pthread_mutex_destroy (&c->lock);
+  free (c->buckets);
+  free (c->seen);
+  free (c);
+}
+
+void
+cluster_cache_get_stats (struct cluster_cache *c, struct cluster_cache_stats *stats)
+{
+  LOCK_FOR_BLOCK (&c->lock);
+
+  *stats = c->stats;
+}
+
+/* --- reading --- */
+
+/* What is asked for. */
+struct want {
+  struct compressed_cluster from;
+  unsigned layer;
+  uint64_t descriptor;
+  bool whole;                   /* all of the cluster */
+  uint64_t end;                 /* the last byte that matters, plus 1 */
+};
+
+/* Would it be better to inflate it as far as that, and keep nothing?  With the lock
+ * held. */
+static bool
+is_passing (struct cluster_cache *c, const struct want *w, uint64_t within)
+{
+  const uint64_t cluster_size = w->from.header->cluster_size;
+
+  return w->from.header->compression_type == QCOW2_COMPRESSION_DEFLATE &&
+    within > 0 && w->end <= cluster_size / 2 &&
+    c->stats.bytes + cluster_size + sizeof (struct entry) > limit_for (c, cluster_size) &&
+    !was_seen (c, w->layer, w->from.host);
+}
+
+/* Makes the entry for W, LOADING, and lists it.  The one reference that comes
+ * with it is the caller's.  With the lock held.  NULL: out of memory. */
+static struct entry *
+new_entry (struct cluster_cache *c, const struct want *w, struct entry **doomed)
+{
+  struct entry *e = calloc (1, sizeof *e);
+
+  if (e == NULL)
+    return NULL;
+  e->layer = w->layer;
+  e->descriptor = w->descriptor;
+  e->host = w->from.host;
+  e->bytes = w->from.bytes;
+  e->size = w->from.header->cluster_size;
+  e->state = LOADING;
+  e->refs = 1;
+  e->held = sizeof *e;
+  pthread_cond_init (&e->loaded, NULL);
+
+  insert (c, e);
+  c->stats.inflations++;
+  c->stats.bytes += sizeof *e;
+  if (!w->whole)
+    hold (c, e, w->from.header->cluster_size, doomed);
+  return e;
+}
+
+/* Loads E, the leader's part.  If W is for a whole cluster, that is in BUF
+ * afterwards; else E has its buffer, or NULL.  0, or an errno; reported. */
+static int
+lead (struct cluster_cache *c, const struct want *w, struct entry *e, char *buf)
+{
+  struct entry *doomed = NULL;
+  bool copy = false;
+  int err, others_err;
+
+  /* Until `state' changes nobody else looks at data. */
+  if (w->whole)
+    err = decompress_whole (&w->from, c->pool, buf);
+  else
+    err = e->data ? decompress_whole (&w->from, c->pool, e->data)
+      : decompress_no_memory (&w->from);
+
+  others_err = err;
+  if (w->whole && err == 0) {
+    {
+      LOCK_FOR_BLOCK (&c->lock);
+
+      copy = e->waiting > 0;
+      if (copy)
+        hold (c, e, w->from.header->cluster_size, &doomed);
+      else {
+        e->state = READY;       /* seen by nobody */
+        discard (c, e, &doomed);
+      }
+    }
+    if (!copy)
+      goto out;
+    /* A copy: BUF is the client's. */
+    e->data = take_buffer (&doomed, e->size);
+    if (e->data)
+      memcpy (e->data, buf, e->size);
+    else
+      others_err = decompress_no_memory (&w->from);
+  }
+
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    e->err = others_err;
+    e->state = others_err ? FAILED : READY;
+    if (others_err)
+      discard (c, e, &doomed);
+    pthread_cond_broadcast (&e->loaded);
+  }
+
+ out:
+  free_entries (doomed);
+  return err;
+}
+
+/* Takes a reference to the entry for W, and waits while it is LOADING; or makes it: then
+ * the caller is the *LEADER.  With the lock held.  NULL: out of memory. */
+static struct entry *
+enter (struct cluster_cache *c, const struct want *w, bool *leader,
+       struct entry **doomed)
+{
+  struct entry *e = find (c, w->layer, w->descriptor, w->from.host);
+
+  *leader = e == NULL;
+  if (e == NULL)
+    return new_entry (c, w, doomed);
+  e->refs++;
+  delist (c, e);
+  enlist (c, e);
+  if (e->state == LOADING) {
+    c->stats.waits++;
+    e->waiting++;
+    while (e->state == LOADING)
+      pthread_cond_wait (&e->loaded, &c->lock);
+    e->waiting--;
+  }
+  else
+    c->stats.hits++;
+  return e;
+}
+
+int
+cluster_cache_read (struct cluster_cache *c, struct hostfile *file,
+                    const struct header *h, unsigned layer, uint64_t descriptor,
+                    uint64_t within, uint64_t len, void *buf)
+{
+  struct entry *e = NULL, *doomed = NULL;
+  struct want w = {
+    .layer = layer, .descriptor = descriptor,
+    .whole = within == 0 && len == h->cluster_size,
+    .end = within + len,
+  };
+  bool leader = false, passing = false;
+  int err;
+
+  assert (range_within (within, len, h->cluster_size));
+
+  err = decompress_locate (&w.from, file, h, descriptor);
+  if (err) {
+    errno = err;
+    return -1;
+  }
+
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    passing = find (c, layer, descriptor, w.from.host) == NULL &&
+      is_passing (c, &w, within);
+    if (passing)
+      c->stats.inflations++;
+    else
+      e = enter (c, &w, &leader, &doomed);
+  }
+  if (passing) {
+    err = decompress_beginning (&w.from, c->pool, within, w.end, buf);
+    if (err == 0)
+      return 0;
+    if (err > 0) {
+      errno = err;
+      return -1;
+    }
+    LOCK_FOR_BLOCK (&c->lock);
+    e = enter (c, &w, &leader, &doomed);
+  }
+  if (e == NULL) {
+    errno = decompress_no_memory (&w.from);
+    return -1;
+  }
+  if (leader && !w.whole)
+    e->data = take_buffer (&doomed, e->size);
+  free_entries (doomed);
+  doomed = NULL;
+
+  err = leader ? lead (c, &w, e, buf) : e->err;
+  if (err == 0 && !(leader && w.whole))
+    memcpy (buf, e->data + within, len);
+
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    drop (c, e, &doomed);
+  }
+  free_entries (doomed);
+  if (err) {
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+/* --- forgetting --- */
+
+static bool
+is_in (const struct entry *e, unsigned layer, uint64_t from, uint64_t to)
+{
+  return e->layer == layer && e->host < to && e->host + e->bytes > from;
+}
+
+void
+cluster_cache_forget (struct cluster_cache *c, unsigned layer,
+                      uint64_t host_from, uint64_t host_to)
+{
+  struct entry *e, *next, *doomed = NULL;
+  uint64_t first, last, region;
+
+  /* Without the lock: whoever listed an entry of this range has ended before the caller
+   * could begin (see clustercache.h), so its count is seen; entries of other ranges are
+   * no concern of ours. */
+  if (host_from >= host_to || c->listed == 0)
+    return;
+
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    /* An entry that reaches into the range may begin before it. */
+    first = (host_from - min64 (host_from, c->longest)) >> REGION_BITS;
+    last = (host_to - 1) >> REGION_BITS;
+
+    if (last - first < c->listed) {
+      for (region = first; region <= last; region++) {
+        for (e = *bucket_of (c, layer, region); e; e = next) {
+          next = e->next;
+          if (is_in (e, layer, host_from, host_to))
+            discard (c, e, &doomed);
+        }
+      }
+    }
+    else {
+      for (e = c->oldest; e; e = next) {
+        next = e->newer;
+        if (is_in (e, layer, host_from, host_to))
+          discard (c, e, &doomed);
+      }
+    }
+  }
+  free_entries (doomed);
+}

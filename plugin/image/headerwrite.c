@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does the header of an image come to say something else, all at once?
+ *
+ * Specification: "Header", "Header extensions".
+ *
+ *    0         header_length        backing_file_offset       cluster size
+ *    | fields  | list of extensions |   | name |   unused     |
+ *
+ * A power cut may tear a write between sectors of 512 bytes.  Whatever changes, fields,
+ * extensions and the name of the backing file, must be seen together or not at all.  So
+ * one write within one sector publishes it:
+ *
+ *   if all bytes that both the old and the new header use, and that differ, lie in one
+ *   sector:
+ *     1  write bytes that the old header does not use
+ *     2  write that sector                               <- the new header counts
+ *     3  write bytes that the new header does not use: zeros
+ *
+ *   else the list and the name are moved out of the way for a while:
+ *     1  write the new list and the new name into unused space behind the old ones
+ *     2  in the first sector: the new fields; list and name are there (header_length
+ *        says where the list begins)                     <- the new header counts
+ *     3  write what of the new list and name is in other sectors, to its place
+ *     4  in the first sector: list and name are here
+ *     5  write zeros where they were
+ *
+ * Each step is durable before the next.  After a power cut between 2 and 4 the list stays
+ * where it is then, which is as good a place as any.
+ *
+ * The second way needs a field header_length (version 3) and unused space.  A list that
+ * has grown up to the name needs a new place for the name, too.  If there is no way,
+ * headerwrite_fits says so before anything is changed.
+ *
+ * R8: fields and extensions that were not named by the caller keep their bytes, and
+ * extensions their order.
+ *
+ * Others change single fields by themselves (refwrite, repair, health, check, writable):
+ * each of these writes lies within the first sector.
+ *
+ * Locks: none; the caller is alone with the header.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/format.h"
+#include "image/headerwrite.h"
+
+#define SECTOR 512
+#define EXTS_CLUSTERS 3         /* room for the extensions that are wanted */
+
+/* What of the first cluster is in use: [0, list_end), [name, name + name_len). */
+struct layout {
+  uint64_t list_end;            /* with the mark that ends it, if there is one */
+  uint64_t name, name_len;      /* name 0: no backing file */
+};
+
+struct headerwrite {
+  struct hostfile *file;
+  uint64_t cs;                  /* cluster size */
+  unsigned version;
+  uint64_t list;                /* where it begins: header_length */
+  uint8_t *old, *new;           /* the first cluster as it is, as it will be */
+  struct layout was, will;      /* new and will: made by find_way */
+  struct qcow2_header fields;   /* wanted */
+  uint8_t *exts;                /* wanted, without an end mark */
+  uint64_t exts_len;
+  bool backing;                 /* wanted: the image has one */
+};
+
+enum way { NO_WAY, ONE_SECTOR, ELSEWHERE };
+
+/* --- what there is --- */
+
+/* Bytes of the extension at AT of a list that ends at END, with its padding; 0: it is the
+ * end. */
+static uint64_t
+extension_at (const uint8_t *bytes, uint64_t at, uint64_t end,
+              struct qcow2_extension *ext)
+{
+  if (!range_within (at, sizeof *ext, end))
+    return 0;
+  memcpy (ext, bytes + at, sizeof *ext);
+  return get32 (ext->type) == QCOW2_EXT_END ? 0
+    : min64 (sizeof *ext + round_up (get32 (ext->len), 8), end - at);
+}
+
+/* header.c has checked that all is well-formed. */
+static void
+look (struct headerwrite *w)
+{
+  struct qcow2_extension ext;
+  uint64_t limit = w->cs, end = w->list, len;
+
+  memcpy (&w->fields, w->old, min64 (w->list, sizeof w->fields));
+  w->was.name = get64 (w->fields.backing_file_offset);
+  w->was.name_len = w->was.name ? get32 (w->fields.backing_file_size) : 0;
+  w->backing = w->was.name != 0;
+  if (w->backing)
+    limit = min64 (limit, w->was.name);
+  while ((len = extension_at (w->old, end, limit, &ext)) != 0)
+    end += len;
+  w->exts_len = end - w->list;
+  memcpy (w->exts, w->old + w->list, w->exts_len);
+  w->was.list_end = end + (range_within (end, sizeof ext, limit) ? sizeof ext : 0);
+}
+
+struct headerwrite *
+headerwrite_new (struct hostfile *file, const struct header *h)
+{
+  struct headerwrite *w = calloc (1, sizeof *w);
+
+  if (w) {
+    w->file = file;
+    w->cs = h->cluster_size;
+    w->version = h->version;
+    w->list = h->header_length;
+    w->old = malloc (w->cs);
+    w->new = malloc (w->cs);
+    w->exts = calloc (EXTS_CLUSTERS, w->cs);
+  }
+  if (w == NULL || w->old == NULL || w->new == NULL || w->exts == NULL) {
+    nbdkit_error ("%s: header: %m", hostfile_path (file));
+    headerwrite_free (w);
+    return NULL;
+  }
+  if (hostfile_read (file, w->old, w->cs, 0) == -1) {
+    headerwrite_free (w);
+    return NULL;
+  }
+  look (w);
+  return w;
+}
+
+void
+headerwrite_free (struct headerwrite *w)
+{
+  const int err = errno;
+
+  if (w == NULL)
+    return;
+  free (w->old);
+  free (w->new);
+  free (w->exts);
+  free (w);
+  errno = err;
+}
+
+/* --- what is wanted --- */
+
+struct qcow2_header *
+headerwrite_fields (struct headerwrite *w)
+{
+  return &w->fields;
+}
+
+/* Where it is in w->exts, and its bytes in *LEN.  UINT64_MAX: nowhere. */
+static uint64_t
+find (const struct headerwrite *w, uint32_t type, uint64_t *len)
+{
+  struct qcow2_extension ext;
+  uint64_t at;
+
+  for (at = 0; (*len = extension_at (w->exts, at, w->exts_len, &ext)) != 0; at += *len)
+    if (get32 (ext.type) == type)
+      return at;
+  return UINT64_MAX;
+}
+
+void
+headerwrite_put_extension (struct headerwrite *w, uint32_t type, const void *data,
+                           uint32_t len)
+{
+  const struct qcow2_extension ext = { put32 (type), put32 (len) };
+  const uint64_t want = sizeof ext + round_up (len, 8);
+  uint64_t is, at = find (w, type, &is);
+
+  if (at == UINT64_MAX) {
+    /* (The padding of the last one may have been cut off.) */
+    w->exts_len = at = round_up (w->exts_len, 8);
+    is = 0;
+  }
+  assert (w->exts_len - is + want <= EXTS_CLUSTERS * w->cs);
+  memmove (w->exts + at + want, w->exts + at + is, w->exts_len - (at + is));
+  w->exts_len = w->exts_len - is + want;
+  memset (w->exts + at, 0, want);
+  memcpy (w->exts + at, &ext, sizeof ext);
+  memcpy (w->exts + at + sizeof ext, data, len);
+}
+
+void
+headerwrite_drop_extension (struct headerwrite *w, uint32_t type)
+{
+  uint64_t len;
+  const uint64_t at = find (w, type, &len);
+
+  if (at == UINT64_MAX)
+    return;
+  memmove (w->exts + at, w->exts + at + len, w->exts_len - (at + len));
+  w->exts_len -= len;
+  memset (w->exts + w->exts_len, 0, len);
+}
+
+void
+headerwrite_drop_backing (struct headerwrite *w)
+{
+  w->backing = false;
+  w->fields.backing_file_offset = put64 (0);
+  w->fields.backing_file_size = put32 (0);
+}
+
+/* --- the new cluster --- */
+
+/* With the name at NAME.  False: it does not fit. */
+static bool
+make_new (struct headerwrite *w, uint64_t name)
+{
+  const uint64_t limit = w->backing ? name : w->cs;
+  const uint64_t mark = sizeof (struct qcow2_extension);
+
+  w->will.name = w->backing ? name : 0;
+  w->will.name_len = w->backing ? w->was.name_len : 0;
+  w->will.list_end = w->list + w->exts_len;
+  if (range_within (w->will.list_end, mark, limit))
+    w->will.list_end += mark;
+  else if (w->will.list_end < limit ||
+           (w->will.list_end > limit && w->exts_len != 0))
+    return false;
+  if (!range_within (w->will.name, w->will.name_len, w->cs))
+    return false;
+
+  memcpy (w->new, w->old, w->cs);
+  memset (w->new + w->list, 0, w->was.list_end - w->list);
+  memset (w->new + w->was.name, 0, w->was.name_len);
+  memset (w->new + w->list, 0, w->will.list_end - w->list);
+  if (w->backing)
+    w->fields.backing_file_offset = put64 (name);
+  memcpy (w->new, &w->fields, min64 (w->list, sizeof w->fields));
+  memcpy (w->new + w->list, w->exts, w->exts_len);
+  memcpy (w->new + w->will.name, w->old + w->was.name, w->will.name_len);
+  return true;
+}
+
+/* --- the way --- */
+
+static bool
+used (const struct layout *l, uint64_t at)
+{
+  return at < l->list_end || (at >= l->name && at - l->name < l->name_len);
+}
+
+/* What kind of byte is the one at AT? */
+enum byte { SAME, BEFORE, CORE, AFTER };
+
+static enum byte
+kind_of (const struct headerwrite *w, uint64_t at)
+{
+  return w->old[at] == w->new[at] ? SAME
+    : !used (&w->was, at) ? BEFORE
+    : used (&w->will, at) ? CORE : AFTER;
+}
+
+/* The sector that has all CORE bytes; the first one if there are none.  UINT64_MAX: they
+ * lie in more than one. */
+static uint64_t
+core_sector (const struct headerwrite *w)
+{
+  uint64_t at, sector = UINT64_MAX;
+
+  for (at = 0; at < w->cs; at++)
+    if (kind_of (w, at) == CORE) {
+      if (sector != UINT64_MAX && at / SECTOR != sector)
+        return UINT64_MAX;
+      sector = at / SECTOR;
+    }
+  return sector == UINT64_MAX ? 0 : sector;
+}
+
+/* Where list and name can be for a while. */
+static uint64_t
+spare_place (const struct headerwrite *w)
+{
+  return round_up (max64 (max64 (w->was.list_end, w->was.name + w->was.name_len),
+                          max64 (w->will.list_end, w->will.name + w->will.name_len)),
+                   8);
+}
+
+static uint64_t
+spare_size (const struct headerwrite *w)
+{
+  return w->exts_len + sizeof (struct qcow2_extension) + w->will.name_len;
+}
+
+static enum way
+find_way_with (struct headerwrite *w, uint64_t name)
+{
+  if (!make_new (w, name))
+    return NO_WAY;
+  if (core_sector (w) != UINT64_MAX)
+    return ONE_SECTOR;
+  return w->version >= 3 && range_within (spare_place (w), spare_size (w), w->cs)
+    ? ELSEWHERE : NO_WAY;
+}
+
+/* The name stays where it is, or goes behind itself, or right behind the list. */
+static enum way
+find_way (struct headerwrite *w)
+{
+  const uint64_t places[] = {
+    w->was.name,
+    round_up (max64 (w->list + w->exts_len + sizeof (struct qcow2_extension),
+                     w->was.name + w->was.name_len), 8),
+    round_up (w->list + w->exts_len + sizeof (struct qcow2_extension), 8),
+  };
+  enum way way = NO_WAY;
+
+  for (unsigned i = 0; i < sizeof places / sizeof *places && way == NO_WAY; i++)
+    way = find_way_with (w, places[i]);
+  return way;
+}
+
+bool
+headerwrite_fits (struct headerwrite *w)
+{
+  return find_way (w) != NO_WAY;
+}
+
+/* --- doing it --- */
+
+/* Writes, and syncs. */
+static int
+put (struct headerwrite *w, const void *data, uint64_t size, uint64_t at)
+{
+  return hostfile_write (w->file, data, size, at) == -1 ? -1
+    : hostfile_sync (w->file);
+}
+
+/* Writes all new bytes of KIND, and none of another kind, outside of sector EXCEPT. */
+static int
+put_kind (struct headerwrite *w, enum byte kind, uint64_t except)
+{
+  uint64_t at, end, next;
+  bool any = false;
+  enum byte k;
+
+  for (at = 0; at < w->cs; at = end) {
+    end = at + 1;
+    if (at / SECTOR == except || kind_of (w, at) != kind)
+      continue;
+    for (next = end; next < w->cs && next / SECTOR != except; next++) {
+      k = kind_of (w, next);
+      if (k == kind)
+        end = next + 1;
+      else if (k != SAME)
+        break;
+    }
+    any = true;
+    if (hostfile_write (w->file, w->new + at, end - at, at) == -1)
+      return -1;
+  }
+  return any ? hostfile_sync (w->file) : 0;
+}
+
+/* Changes [0, LEN) of WAS, which are at AT in the file, to IS; only what is between the
+ * first difference and the last is written. */
+static int
+put_difference (struct headerwrite *w, const uint8_t *was, const uint8_t *is,
+                uint64_t len, uint64_t at)
+{
+  uint64_t first = 0;
+
+  while (len > 0 && was[len - 1] == is[len - 1])
+    len--;
+  while (first < len && was[first] == is[first])
+    first++;
+  return first == len ? 0 : put (w, is + first, len - first, at + first);
+}
+
+static int
+change_one_sector (struct headerwrite *w, bool *begun)
+{
+  const uint64_t sector = core_sector (w), at = sector * SECTOR;
+
+  if (put_kind (w, BEFORE, sector) == -1)
+    return -1;
+  *begun = true;
+  if (put_difference (w, w->old + at, w->new + at, SECTOR, at) == -1)
+    return -1;
+  return put_kind (w, AFTER, sector);
+}
+
+/* The first sector that leads to a list and a name elsewhere. */
+static void
+make_detour (const struct headerwrite *w, uint64_t list, uint64_t name,
+             uint8_t *sector)
+{
+  struct qcow2_header fields = w->fields;
+
+  fields.header_length = put32 (list);
+  if (w->backing)
+    fields.backing_file_offset = put64 (name);
+  /* (If the header was shorter, what is there is of the old list.) */
+  memcpy (sector, w->old, SECTOR);
+  memcpy (sector, &fields, min64 (list, sizeof fields));
+}
+
+static int
+change_elsewhere (struct headerwrite *w, bool *begun)
+{
+  const uint64_t spare = spare_place (w), size = spare_size (w);
+  const uint64_t name = spare + size - w->will.name_len;
+  CLEANUP_FREE uint8_t *away = calloc (1, size);
+  uint8_t detour[SECTOR];
+
+  if (away == NULL) {
+    nbdkit_error ("%s: header: %m", hostfile_path (w->file));
+    return -1;
+  }
+  memcpy (away, w->exts, w->exts_len);
+  memcpy (away + (name - spare), w->old + w->was.name, w->will.name_len);
+  make_detour (w, spare, name, detour);
+
+  if (put (w, away, size, spare) == -1)
+    return -1;
+  *begun = true;
+  if (put_difference (w, w->old, detour, SECTOR, 0) == -1 ||
+      put_difference (w, w->old + SECTOR, w->new + SECTOR, w->cs - SECTOR,
+                      SECTOR) == -1 ||
+      put_difference (w, detour, w->new, SECTOR, 0) == -1)
+    return -1;
+  memset (away, 0, size);
+  return put (w, away, size, spare);
+}
+
+int
+headerwrite_commit (struct headerwrite *w, bool *begun)
+{
+  bool unused;
+
+  if (begun == NULL)
+    begun = &unused;
+  *begun = false;
+  switch (find_way (w)) {
+  case ONE_SECTOR:
+    return change_one_sector (w, begun);
+  case ELSEWHERE:
+    return change_elsewhere (w, begun);
+  case NO_WAY:
+    break;
+  }
+  nbdkit_error ("%s: there is no room in the header's cluster of %" PRIu64 " bytes for "
+                "this change", hostfile_path (w->file), w->cs);
+  errno = ENOSPC;
+  return -1;
+}

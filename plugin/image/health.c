@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * May this image still be changed?
+ *
+ * Two things end it, both for as long as we serve the image: metadata that was
+ * found to be wrong (the specification's "corrupt bit"), and R9, an I/O
+ * failure after which memory and file can no longer be known to agree.
+ * Reads go on in both cases.  Nothing ever becomes healthy again except by
+ * opening the image anew.
+ *
+ * Here also is what an image with lazy refcounts promises to others: from its first
+ * change until all is in order again it carries the dirty bit.  Our refcounts are right
+ * at any time, but whoever finds such an image without the bit may count on more: that
+ * there are no leaks either.
+ *
+ * Locks: `lock' serialises the writing of incompatible features; nobody else writes
+ * them.  `stopped' is an atomic that only ever goes from false to true, so it is read
+ * without a lock.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/format.h"
+#include "image/health.h"
+
+struct health {
+  struct hostfile *file;
+  struct header *header;
+  pthread_mutex_t lock;         /* guards marked, header->incompatible */
+  bool marked;                  /* the corrupt bit has been dealt with */
+  atomic_bool writable;
+  atomic_bool stopped;
+  atomic_bool corrupt;          /* corruption has been reported */
+};
+
+struct health *
+health_new (struct hostfile *file, struct header *header)
+{
+  struct health *health = calloc (1, sizeof *health);
+
+  if (health == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  health->file = file;
+  health->header = header;
+  pthread_mutex_init (&health->lock, NULL);
+  return health;
+}
+
+void
+health_free (struct health *health)
+{
+  if (health == NULL)
+    return;
+  pthread_mutex_destroy (&health->lock);
+  free (health);
+}
+
+void
+health_set_writable (struct health *health)
+{
+  atomic_store (&health->writable, true);
+}
+
+/* Writes header->incompatible.  Called with the lock held. */
+static int
+write_features (struct health *health)
+{
+  const struct be64 features = put64 (health->header->incompatible);
+
+  if (hostfile_write (health->file, &features, sizeof features,
+                      offsetof (struct qcow2_header,
+                                incompatible_features)) == -1)
+    return -1;
+  return hostfile_sync (health->file);
+}
+
+int
+health_begin_changes (struct health *health)
+{
+  struct header *h = health->header;
+  LOCK_FOR_BLOCK (&health->lock);
+
+  if (!(h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS) ||
+      (h->incompatible & QCOW2_INCOMPAT_DIRTY))
+    return 0;
+  h->incompatible |= QCOW2_INCOMPAT_DIRTY;
+  if (write_features (health) == -1) {
+    health_fail (health, "the image could not be marked as being written");
+    errno = EIO;
+    return -1;
+  }
+  return 0;
+}
+
+int
+health_end_changes (struct health *health)
+{
+  struct header *h = health->header;
+  LOCK_FOR_BLOCK (&health->lock);
+
+  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
+    return 0;
+  h->incompatible &= ~QCOW2_INCOMPAT_DIRTY;
+  if (write_features (health) == -1) {
+    health_fail (health, "the image could not be marked as closed");
+    errno = EIO;
+    return -1;
+  }
+  return 0;
+}
+
+/* Sets the bit in the file, whatever else is wrong; a failure has been reported
+ * and changes nothing: the image is not written any more either way. */
+static void
+mark_corrupt (struct health *health)
+{
+  LOCK_FOR_BLOCK (&health->lock);
+
+  if (health->marked)
+    return;
+  health->marked = true;
+  if (!atomic_load (&health->writable) || health->header->version < 3)
+    return;
+  health->header->incompatible |= QCOW2_INCOMPAT_CORRUPT;
+  write_features (health);
+}
+
+void
+health_corrupt (struct health *health, const char *fmt, ...)
+{
+  bool writable = atomic_load (&health->writable);
+  char text[256];
+  va_list args;
+
+  va_start (args, fmt);
+  vsnprintf (text, sizeof text, fmt, args);
+  va_end (args);
+
+  atomic_store (&health->stopped, true);
+  if (!atomic_exchange (&health->corrupt, true) || !writable)
+    nbdkit_error ("%s: image is corrupt: %s%s",
+                  hostfile_path (health->file), text,
+                  !writable ? "" :
+                  health->header->version >= 3
+                  ? "; marked corrupt, no more changes are made"
+                  : "; no more changes are made");
+  else
+    nbdkit_debug ("%s: image is corrupt: %s",
+                  hostfile_path (health->file), text);
+  mark_corrupt (health);
+  errno = EIO;
+}
+
+void
+health_fail (struct health *health, const char *why)
+{
+  int err = errno;
+
+  if (!atomic_exchange (&health->stopped, true))
+    nbdkit_error ("%s: %s: memory and file may differ, "
+                  "no more changes are made until the image is opened anew",
+                  hostfile_path (health->file), why);
+  errno = err;
+}
+
+int
+health_check (struct health *health)
+{
+  if (atomic_load_explicit (&health->stopped, memory_order_relaxed)) {
+    errno = EIO;
+    return -1;
+  }
+  return 0;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Guest data in a host file: as they are, or encrypted.  See payload.c.
+ */
+
+#ifndef QCOW2_PAYLOAD_H
+#define QCOW2_PAYLOAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "storage/hostfile.h"
+#include "format/crypt.h"
+
+struct payload;
+
+/* Which number does the cipher know a sector by? */
+enum payload_sectors {
+  PAYLOAD_HOST_SECTORS,         /* LUKS: the place in the host file */
+  PAYLOAD_GUEST_SECTORS,        /* the older AES method: the place on the disk */
+};
+
+/* CIPHER: NULL for data as they are; on success it belongs to the payload.  FILE
+ * must outlive it.  NULL on ENOMEM (reported). */
+extern struct payload *payload_new (struct hostfile *file,
+                                    struct crypt_cipher *cipher,
+                                    enum payload_sectors);
+extern void payload_free (struct payload *);  /* NULL is fine */
+
+extern bool payload_is_encrypted (const struct payload *);
+
+/* As hostfile_read and hostfile_writev; HOST is the place in the file, GUEST the
+ * place on the disk, both in bytes.  Any alignment.  When encrypted, what was never
+ * written reads as garbage. */
+extern int payload_read (struct payload *, void *buf, uint64_t count,
+                         uint64_t host, uint64_t guest);
+extern int payload_write (struct payload *, const struct iovec *iov, int niov,
+                          uint64_t host, uint64_t guest, bool dsync);
+
+#endif /* QCOW2_PAYLOAD_H */

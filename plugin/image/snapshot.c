@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which internal snapshots does an image have, and which clusters hold their
+ * metadata?
+ *
+ * Specification: "Snapshots".
+ *
+ * A reader wants to know where a snapshot's L1 table is and how large the disk was
+ * then.  A writer has to know that no allocation and no guest write may ever touch a
+ * snapshot's tables (R5).  The table is read entry by entry; all sizes in it are
+ * hostile.
+ *
+ * Version 2 images, and old version 3 ones, do not say how large the disk was when
+ * a snapshot was taken; they can't have been resized since.
+ *
+ * Locks: none; it is read once, before requests, and does not change.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/format.h"
+#include "image/snapshot.h"
+
+/* Snapshots' L1 tables are read to find their L2 tables, up to this much in
+ * all: a hostile table could name 64 Ki tables of 32 MiB.  What is beyond
+ * is protected by its refcounts only, as in QEMU. */
+#define MAX_L1_BYTES (UINT64_C (32) << 20)
+
+/* What follows the fixed part of an entry and concerns us. */
+struct extra {
+  struct be64 vm_state_size;
+  struct be64 disk_size;
+};
+
+static int
+bad_table (struct hostfile *file, uint64_t offset, uint32_t i,
+           const char *what)
+{
+  nbdkit_error ("%s: snapshot table: offset %" PRIu64 ": snapshot %" PRIu32
+                ": %s", hostfile_path (file), offset, i, what);
+  errno = EINVAL;
+  return -1;
+}
+
+static int
+register_l2_tables (struct hostfile *file, const struct header *h,
+                    struct overlap *overlap, uint64_t l1, uint64_t entries)
+{
+  CLEANUP_FREE struct be64 *buf = malloc (65536);
+  uint64_t done, n, i;
+
+  if (buf == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (done = 0; done < entries; done += n) {
+    n = min64 (entries - done, 65536 / sizeof *buf);
+    if (hostfile_read (file, buf, n * sizeof *buf,
+                       l1 + done * sizeof *buf) == -1)
+      return -1;
+    for (i = 0; i < n; i++) {
+      const uint64_t offset = get64 (buf[i]) & QCOW2_L1_OFFSET_MASK;
+
+      /* What the active disk shares stays known as an active table. */
+      if (offset != 0 && (offset & (h->cluster_size - 1)) == 0 &&
+          offset < hostfile_size (file) &&
+          overlap_add (overlap, offset, h->cluster_size,
+                       OVERLAP_INACTIVE_L2) == -1)
+        return -1;
+    }
+  }
+  return 0;
+}
+
+/* A string of LEN bytes from the file; to be freed.  NULL on error (reported). */
+static char *
+read_string (struct hostfile *file, uint64_t offset, size_t len)
+{
+  char *s = calloc (1, len + 1);
+
+  if (s == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  if (hostfile_read (file, s, len, offset) == -1) {
+    free (s);
+    return NULL;
+  }
+  return s;
+}
+
+/* Reads the entry at *AT into *S and moves *AT to the next. */
+static int
+read_entry (struct hostfile *file, const struct header *h, uint32_t i,
+            uint64_t *at, struct snapshot *s)
+{
+  struct qcow2_snapshot entry;
+  struct extra extra = { 0 };
+  uint64_t len, l1_bytes, strings;
+
+  if (hostfile_read (file, &entry, sizeof entry, *at) == -1)
+    return -1;
+  if (get32 (entry.extra_size) > QCOW2_MAX_SNAPSHOT_EXTRA)
+    return bad_table (file, *at, i, "extra data is too long");
+  len = sizeof entry + get32 (entry.extra_size) +
+    get16 (entry.id_size) + get16 (entry.name_size);
+  /* The padding of the last entry may be missing. */
+  if (!range_within (*at, len, hostfile_size (file)))
+    return bad_table (file, *at, i, "it lies beyond the end of the file");
+
+  s->l1_offset = get64 (entry.l1_table_offset);
+  s->l1_entries = get32 (entry.l1_size);
+  l1_bytes = s->l1_entries * UINT64_C (8);
+  if (l1_bytes > QCOW2_MAX_L1_BYTES)
+    return bad_table (file, *at, i, "L1 table is too large");
+  if ((s->l1_offset & (h->cluster_size - 1)) != 0)
+    return bad_table (file, *at, i, "L1 table offset is not aligned");
+  if (!range_within (s->l1_offset, l1_bytes, hostfile_size (file)))
+    return bad_table (file, *at, i,
+                      "L1 table lies beyond the end of the file");
+
+  s->date_sec = get32 (entry.date_sec);
+  s->vm_state_size = get32 (entry.vm_state_size);
+  s->disk_size = h->size;
+  if (hostfile_read (file, &extra,
+                     min64 (sizeof extra, get32 (entry.extra_size)),
+                     *at + sizeof entry) == -1)
+    return -1;
+  if (get32 (entry.extra_size) >= sizeof extra.vm_state_size)
+    s->vm_state_size = get64 (extra.vm_state_size);
+  if (get32 (entry.extra_size) >= sizeof extra)
+    s->disk_size = round_down (get64 (extra.disk_size), 512);
+
+  strings = *at + sizeof entry + get32 (entry.extra_size);
+  s->id = read_string (file, strings, get16 (entry.id_size));
+  s->name = read_string (file, strings + get16 (entry.id_size),
+                         get16 (entry.name_size));
+  if (s->id == NULL || s->name == NULL)
+    return -1;
+
+  *at += round_up (len, 8);
+  if (*at - h->snapshots_offset > QCOW2_MAX_SNAPSHOT_TABLE)
+    return bad_table (file, *at, i, "snapshot table is too large");
+  return 0;
+}
+
+static const char *
+name_of (const void *list, size_t i)
+{
+  return ((const struct snapshot *) list)[i].name;
+}
+
+static const char *
+id_of (const void *list, size_t i)
+{
+  return ((const struct snapshot *) list)[i].id;
+}
+
+static int
+index_names (struct snapshots *s)
+{
+  s->by_name = names_new (s->n, name_of, s->list);
+  s->by_id = names_new (s->n, id_of, s->list);
+  return s->by_name && s->by_id ? 0 : -1;
+}
+
+int
+snapshots_read (struct hostfile *file, const struct header *h,
+                struct overlap *overlap, struct snapshots *snapshots)
+{
+  uint64_t at = h->snapshots_offset, l1_total = 0;
+  uint32_t i;
+
+  snapshots->n = 0;
+  snapshots->table_bytes = 0;
+  snapshots->by_name = snapshots->by_id = NULL;
+  snapshots->list = calloc (h->nb_snapshots + 1, sizeof *snapshots->list);
+  if (snapshots->list == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+
+  for (i = 0; i < h->nb_snapshots; i++) {
+    struct snapshot *s = &snapshots->list[i];
+    uint64_t l1_bytes;
+
+    snapshots->n = i + 1;       /* also for snapshots_free */
+    if (read_entry (file, h, i, &at, s) == -1)
+      return -1;
+    l1_bytes = s->l1_entries * UINT64_C (8);
+    if (l1_bytes > 0 &&
+        overlap_add (overlap, s->l1_offset, l1_bytes,
+                     OVERLAP_INACTIVE_L1) == -1)
+      return -1;
+    l1_total += l1_bytes;
+    if (l1_total <= MAX_L1_BYTES &&
+        register_l2_tables (file, h, overlap, s->l1_offset,
+                            s->l1_entries) == -1)
+      return -1;
+  }
+  snapshots->table_bytes = at - h->snapshots_offset;
+  if (at > h->snapshots_offset &&
+      overlap_add (overlap, h->snapshots_offset, at - h->snapshots_offset,
+                   OVERLAP_SNAPSHOT_TABLE) == -1)
+    return -1;
+  return index_names (snapshots);
+}
+
+void
+snapshots_free (struct snapshots *snapshots)
+{
+  uint32_t i;
+
+  for (i = 0; i < snapshots->n; i++) {
+    free (snapshots->list[i].id);
+    free (snapshots->list[i].name);
+  }
+  names_free (snapshots->by_name);
+  names_free (snapshots->by_id);
+  snapshots->by_name = snapshots->by_id = NULL;
+  free (snapshots->list);
+  snapshots->list = NULL;
+  snapshots->n = 0;
+}
+
+const struct snapshot *
+snapshots_find (const struct snapshots *snapshots, const char *name)
+{
+  size_t i = names_find (snapshots->by_name, name);
+
+  if (i == SIZE_MAX)
+    i = names_find (snapshots->by_id, name);
+  return i == SIZE_MAX ? NULL : &snapshots->list[i];
+}

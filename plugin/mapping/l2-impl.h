@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What l2.c and l2write.c share.  No other file includes this.
+ */
+
+#ifndef QCOW2_L2_IMPL_H
+#define QCOW2_L2_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "mapping/l2.h"
+
+/* Flags in the low bits of an L1 entry in memory (its offset is a multiple of
+ * 512).  They never reach the file. */
+#define L1_UNSETTLED UINT64_C (1)       /* not yet durable */
+#define L1_BAD       UINT64_C (2)       /* must not be followed */
+#define L1_FLAGS     UINT64_C (0x1ff)
+
+struct l2 {
+  struct hostfile *file;
+  const struct header *header;
+  struct overlap *overlap;
+  struct health *health;
+  struct alloc *alloc;
+
+  struct map_space *space;
+  uint64_t slice_size;          /* bytes in the file */
+  unsigned slice_span_bits;     /* log2 of the guest bytes of a slice */
+  unsigned table_span_bits;     /* log2 of the guest bytes of an L2 table */
+
+  pthread_mutex_t lock;
+  _Atomic uint64_t *l1;         /* written under lock, read without */
+  /* Guarded by lock.  There is room for those that the snapshot has taken as well: they
+   * may come back. */
+  struct l1_change *changed;
+  unsigned nr_changed, nr_taken, room_changed;
+};
+
+/* Where slice number SLICE lies in the file.  Its table is owned, and stays
+ * where it is for as long as the slice is dirty. */
+extern uint64_t l2_slice_offset (const struct l2 *, uint64_t slice);
+
+#endif /* QCOW2_L2_IMPL_H */

@@ -1,0 +1,554 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * The L1 and L2 tables of the writable image: what does the top layer say about a
+ * guest range, and how is that changed?
+ *
+ * Specification: "Cluster mapping".
+ *
+ *      l1[]  --->  L2 table = 1 cluster = slices  --->  entries
+ *      in memory   in the file                        in the map, by slice
+ *
+ * The L1 table is in memory whole.  L2 tables are cached by slice in the map (see
+ * map.c), in packed form, or raw while they are being changed.  Nothing here
+ * writes to the file except l2_write, which the checkpoint calls with a
+ * snapshot, and the first contents of a new table (zeros, or a copy), which no
+ * pointer names yet.  So a table that an L1 entry names, in memory or in the
+ * file, always has valid contents in the file (R1, R3).
+ *
+ * A table that a snapshot shares (L1 entry without COPIED) is copied before its
+ * first change; the meaning of its slices stays the same, so cached slices
+ * stay valid.
+ *
+ * Locks: `lock' guards table creation and the list of changed L1 entries; it may be
+ * held while a table's first contents are written (metadata, at most one
+ * cluster), never during guest data I/O or a sync (R10).  l1[] entries are
+ * atomics, changed under `lock', read without: an entry goes from one valid value to
+ * another, and a reader that sees the older one sees the mapping of a moment ago.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "util/sparse.h"
+#include "format/compress.h"
+#include "format/entry.h"
+#include "mapping/l2-impl.h"
+
+/* --- loading --- */
+
+/* Reads LEN bytes at AT of the slice. */
+static int
+read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
+              void *raw)
+{
+  const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
+  const uint64_t table = slice >> shift;
+  const uint64_t within = slice & ((UINT64_C (1) << shift) - 1);
+  const uint64_t entry = atomic_load (&l2->l1[table]) & ~L1_FLAGS;
+  const uint64_t offset = entry & QCOW2_L1_OFFSET_MASK;
+
+  if (offset == 0) {
+    memset (raw, 0, len);
+    return 0;
+  }
+  return hostfile_read (l2->file, raw, len,
+                        offset + within * l2->slice_size + at);
+}
+
+static int
+load_raw (void *opaque, uint64_t slice, void *raw)
+{
+  struct l2 *l2 = opaque;
+
+  return read_entries (l2, slice, 0, l2->slice_size, raw);
+}
+
+/* What must not be followed since metadata are there is seen by each look-up: that may
+ * change while a slice is in memory. */
+static unsigned
+decode (void *opaque, const void *raw, unsigned unit, unsigned max,
+        struct run *run)
+{
+  struct l2 *l2 = opaque;
+
+  return entry_decode (l2->header, NULL, raw, unit, max, run);
+}
+
+static int64_t
+peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+      struct run *run)
+{
+  struct l2 *l2 = opaque;
+  const struct header *h = l2->header;
+  const unsigned shift = h->cluster_bits - entry_unit_bits (h);
+  const uint64_t first = unit >> shift;
+  const uint64_t n = ((unit + max - 1) >> shift) - first + 1;
+  struct be64 raw[2 * MAP_PEEK_UNITS];  /* an entry has two words at most */
+
+  if (read_entries (l2, slice, first * h->l2_entry_size, n * h->l2_entry_size,
+                    raw) == -1)
+    return -1;
+  return entry_decode (h, NULL, raw, unit - (first << shift), max, run);
+}
+
+static const struct map_ops l2_map_ops = {
+  .load_raw = load_raw,
+  .decode = decode,
+  .peek = peek,
+};
+
+static int
+compare_offsets (const void *a, const void *b)
+{
+  const uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
+
+  return x < y ? -1 : x > y;
+}
+
+/* Two L1 entries that name one table are corruption, and a danger: copying the
+ * table for one would free it for both.  Marks such entries. */
+static int
+mark_duplicates (struct l2 *l2, uint64_t n)
+{
+  CLEANUP_FREE uint64_t *offsets = NULL;
+  uint64_t i, found = 0, used = 0;
+
+  for (i = 0; i < n; i++)
+    used += l2->l1[i] != 0;
+  offsets = malloc (used * sizeof *offsets + 1);
+
+  if (offsets == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  used = 0;
+  for (i = 0; i < n; i++)
+    if (l2->l1[i] != 0)
+      offsets[used++] = l2->l1[i] & QCOW2_L1_OFFSET_MASK & ~L1_FLAGS;
+  qsort (offsets, used, sizeof *offsets, compare_offsets);
+  for (i = 1; i < used; i++)
+    if (offsets[i] == offsets[i - 1] &&
+        (found == 0 || offsets[found - 1] != offsets[i]))
+      offsets[found++] = offsets[i];
+  if (found == 0)
+    return 0;
+  for (i = 0; i < n; i++) {
+    const uint64_t offset = l2->l1[i] & QCOW2_L1_OFFSET_MASK & ~L1_FLAGS;
+
+    if (offset != 0 &&
+        bsearch (&offset, offsets, found, sizeof *offsets, compare_offsets))
+      l2->l1[i] |= L1_BAD;
+  }
+  return 0;
+}
+
+/* l1[] is as in the file.  Takes it over and registers the tables it names. */
+static int
+adopt_l1 (struct l2 *l2, uint64_t n)
+{
+  const struct header *h = l2->header;
+  uint64_t i, entry;
+  int r;
+
+  for (i = 0; i < n; i++) {
+    entry = atomic_load_explicit (&l2->l1[i], memory_order_relaxed);
+    if (entry == 0)
+      continue;                 /* it takes no memory */
+    entry = get64 ((struct be64) { entry }) &
+      (QCOW2_L1_OFFSET_MASK | QCOW2_OFLAG_COPIED);
+    if ((entry & QCOW2_L1_OFFSET_MASK) == 0)
+      entry = 0;
+    else if (entry_l1_fault (h, hostfile_size (l2->file), entry))
+      entry |= L1_BAD;
+    else {
+      r = overlap_add (l2->overlap, entry & QCOW2_L1_OFFSET_MASK,
+                       h->cluster_size, OVERLAP_L2);
+      if (r == -1)
+        return -1;
+      if (r > 0 && r != OVERLAP_INACTIVE_L2)
+        entry |= L1_BAD;
+    }
+    atomic_init (&l2->l1[i], entry);
+  }
+  return mark_duplicates (l2, n);
+}
+
+static size_t
+l1_bytes (const struct header *h)
+{
+  return max64 (h->l1_needed, 1) * sizeof (uint64_t);
+}
+
+struct l2 *
+l2_open (struct hostfile *file, const struct header *h,
+         struct overlap *overlap, struct health *health,
+         struct map *map, uint64_t slice_size)
+{
+  struct l2 *l2;
+  unsigned slice_entries;
+
+  if (slice_size > h->cluster_size)
+    slice_size = h->cluster_size;
+  slice_entries = slice_size / h->l2_entry_size;
+
+  l2 = calloc (1, sizeof *l2);
+  if (l2 == NULL)
+    goto nomem;
+  pthread_mutex_init (&l2->lock, NULL);
+  l2->file = file;
+  l2->header = h;
+  l2->overlap = overlap;
+  l2->health = health;
+  l2->slice_size = slice_size;
+  l2->slice_span_bits = h->cluster_bits + __builtin_ctz (slice_entries);
+  l2->table_span_bits = h->cluster_bits + h->l2_bits;
+
+  l2->l1 = sparse_new (l1_bytes (h));
+  if (l2->l1 == NULL)
+    goto nomem;
+  if (hostfile_read_sparse (file, l2->l1, h->l1_needed * sizeof *l2->l1,
+                            h->l1_offset) == -1 ||
+      adopt_l1 (l2, h->l1_needed) == -1)
+    goto error;
+
+  l2->space = map_space_new (map, entry_unit_bits (h),
+                             slice_entries << (h->cluster_bits - entry_unit_bits (h)),
+                             slice_size, &l2_map_ops, l2);
+  if (l2->space == NULL)
+    goto nomem;
+  return l2;
+
+ nomem:
+  errno = ENOMEM;
+  nbdkit_error ("%s: L1 table: %m", hostfile_path (file));
+ error:
+  l2_close (l2);
+  return NULL;
+}
+
+void
+l2_set_alloc (struct l2 *l2, struct alloc *alloc)
+{
+  l2->alloc = alloc;
+}
+
+void
+l2_close (struct l2 *l2)
+{
+  if (l2 == NULL)
+    return;
+  if (l2->space)
+    map_space_free (l2->space);
+  pthread_mutex_destroy (&l2->lock);
+  sparse_free ((void *) l2->l1, l1_bytes (l2->header));
+  free (l2->changed);
+  free (l2);
+}
+
+/* --- looking up --- */
+
+static int
+bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
+{
+  const char *fault = entry_l1_fault (l2->header, hostfile_size (l2->file),
+                                      entry & ~L1_FLAGS);
+
+  health_corrupt (l2->health, "L1 entry %" PRIu64 " is 0x%" PRIx64 ": %s",
+                  table, entry & ~L1_FLAGS,
+                  fault ? fault : "the L2 table is used for something else as well");
+  return -1;
+}
+
+/* R5: does it begin where metadata are?  Then sets the run's host to the entry.  A run
+ * that comes to metadata later ends before.  (Asked each time: the entries of a forged
+ * image may name clusters that count as free, and metadata may come there, and go
+ * again at any moment.) */
+static bool
+is_metadata_now (const struct l2 *l2, struct run *run)
+{
+  const uint64_t cs = l2->header->cluster_size;
+  const uint64_t end = run->host + run->len;
+  uint64_t first, n, at;
+
+  if (run->kind == RUN_COMPRESSED) {
+    if (!compress_clusters (l2->header, run->host, &first, &n) ||
+        overlap_find (l2->overlap, first * cs, n * cs) == OVERLAP_NONE)
+      return false;
+    run->host |= QCOW2_OFLAG_COMPRESSED;        /* for the message */
+    return true;
+  }
+  if (!run_host_advances (run->kind) || entry_is_external (l2->header) ||
+      overlap_find (l2->overlap, run->host, run->len) == OVERLAP_NONE)
+    return false;
+  for (at = round_down (run->host, cs); at < end; at += cs)
+    if (overlap_find (l2->overlap, at, cs) != OVERLAP_NONE)
+      break;
+  if (at >= end)
+    return false;               /* it has just gone */
+  if (at > run->host) {
+    run->len = at - run->host;
+    return false;
+  }
+  /* For the message. */
+  run->host = at | (run->copied ? QCOW2_OFLAG_COPIED : 0) |
+    (run->kind == RUN_ZERO_ALLOC && !entry_is_extended (l2->header)
+     ? QCOW2_OFLAG_ZERO : 0);
+  return true;
+}
+
+int
+l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
+{
+  uint64_t table = offset >> l2->table_span_bits;
+  const uint64_t entry = atomic_load_explicit (&l2->l1[table],
+                                               memory_order_acquire);
+
+  if (__builtin_expect (entry == 0, 0)) {
+    const uint64_t end = offset + len;
+    uint64_t next;
+
+    /* As far as there are no tables at all. */
+    do {
+      table++;
+      next = table << l2->table_span_bits;
+    } while (next < end &&
+             atomic_load_explicit (&l2->l1[table], memory_order_relaxed) == 0);
+    *run = (struct run) {
+      .start = offset, .len = min64 (end, next) - offset,
+      .kind = RUN_UNALLOCATED,
+    };
+    return 0;
+  }
+  if (__builtin_expect (entry & L1_BAD, 0))
+    return bad_l1 (l2, table, entry);
+
+  if (map_lookup (l2->space, offset, len, run) == -1)
+    return -1;
+  if (entry & L1_UNSETTLED)
+    run->unsettled = true;
+  /* Neighbours may have equal descriptors only in a forged image; each counts for
+   * itself all the same. */
+  if (run->kind == RUN_COMPRESSED)
+    run->len = min64 (run->len, l2->header->cluster_size -
+                      (offset & (l2->header->cluster_size - 1)));
+  /* What an external data file holds is where the guest has it. */
+  if (__builtin_expect (entry_is_external (l2->header), 0) &&
+      run_host_advances (run->kind) && run->host != offset) {
+    run->kind = RUN_CORRUPT;
+    run->host = round_down (run->host, l2->header->cluster_size);
+  }
+  if (__builtin_expect (is_metadata_now (l2, run), 0))
+    run->kind = RUN_CORRUPT;
+  if (__builtin_expect (run->kind == RUN_CORRUPT, 0)) {
+    health_corrupt (l2->health,
+                    "L2 entry 0x%" PRIx64 " for guest offset %" PRIu64 ": %s",
+                    run->host, offset,
+                    entry_fault (l2->header, l2->overlap, run->host));
+    return -1;
+  }
+  return 0;
+}
+
+/* --- changing --- */
+
+/* Room in the list for one more change, and for those that the snapshot may have to give
+ * back, before anything is changed (R6).  Called with the lock held. */
+static int
+l1_change_room (struct l2 *l2)
+{
+  const unsigned wanted = l2->nr_changed + l2->nr_taken + 1;
+  struct l1_change *p;
+  unsigned room;
+
+  if (wanted <= l2->room_changed)
+    return 0;
+  room = max64 (16, 2 * wanted);
+  p = realloc (l2->changed, room * sizeof *p);
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  l2->changed = p;
+  l2->room_changed = room;
+  return 0;
+}
+
+/* Fills a new table: with what the shared table OLD holds, or zeros. */
+static int
+fill_table (struct l2 *l2, const struct alloc_run *new, uint64_t old)
+{
+  CLEANUP_FREE void *buf = NULL;
+
+  if (old == 0 && new->zeroed)
+    return 0;
+  buf = calloc (1, l2->header->cluster_size);
+  if (buf == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  if (old != 0 &&
+      hostfile_read (l2->file, buf, l2->header->cluster_size, old) == -1)
+    return -1;
+  return hostfile_write (l2->file, buf, l2->header->cluster_size, new->host);
+}
+
+/* Makes sure that there is an L2 table for TABLE and that it is ours alone. */
+static int
+own_table (struct l2 *l2, uint64_t table)
+{
+  uint64_t entry, old;
+  struct alloc_run new;
+
+  entry = atomic_load (&l2->l1[table]);
+  if (entry & L1_BAD)
+    return bad_l1 (l2, table, entry);
+  if (entry & QCOW2_OFLAG_COPIED)
+    return 0;
+
+  LOCK_FOR_BLOCK (&l2->lock);
+
+  entry = atomic_load (&l2->l1[table]);
+  if (entry & QCOW2_OFLAG_COPIED)
+    return 0;                   /* somebody else has made it */
+  old = entry & QCOW2_L1_OFFSET_MASK;
+
+  if (l1_change_room (l2) == -1 ||
+      alloc_free_begin (l2->alloc, 1) == -1)
+    return -1;
+  if (alloc_reserve_table (l2->alloc, &new) == -1) {
+    alloc_free_end (l2->alloc, 1);
+    return -1;
+  }
+  if (fill_table (l2, &new, old) == -1) {
+    alloc_abort_table (l2->alloc, &new);
+    alloc_free_end (l2->alloc, 1);
+    return -1;
+  }
+
+  /* Nothing can fail from here. */
+  l2->changed[l2->nr_changed++] = (struct l1_change) {
+    .index = table, .value = new.host | QCOW2_OFLAG_COPIED,
+    .barrier = old != 0 || !new.settled,
+  };
+  atomic_store (&l2->l1[table],
+                new.host | QCOW2_OFLAG_COPIED | L1_UNSETTLED);
+  if (old != 0)
+    alloc_free_run (l2->alloc, old, 1);
+  alloc_free_end (l2->alloc, old == 0);
+  return 0;
+}
+
+uint64_t
+l2_edit_limit (const struct l2 *l2, uint64_t offset)
+{
+  const uint64_t span = UINT64_C (1) << l2->slice_span_bits;
+
+  return round_down (offset, span) + L2_EDIT_MAX * span - offset;
+}
+
+uint64_t
+l2_slice_offset (const struct l2 *l2, uint64_t slice)
+{
+  const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
+  const uint64_t within = slice & ((UINT64_C (1) << shift) - 1);
+
+  return (atomic_load (&l2->l1[slice >> shift]) & QCOW2_L1_OFFSET_MASK)
+         + within * l2->slice_size;
+}
+
+/* A slice that has no entries yet may be a hole of the file.  The checkpoint must
+ * find space for it (see alloc.c), so a full disk is noticed here. */
+static int
+allocate_slice (struct l2 *l2, uint64_t slice, struct map_slice *pinned)
+{
+  const char *raw;
+  bool empty;
+
+  if (l2->header->cluster_size <= ALLOC_TABLE_SPACE)
+    return 0;
+  raw = map_edit_begin (pinned);
+  empty = raw[0] == 0 && memcmp (raw, raw + 1, l2->slice_size - 1) == 0;
+  map_edit_end (pinned, false, false);
+  if (!empty)
+    return 0;
+  return hostfile_allocate (l2->file, l2_slice_offset (l2, slice),
+                            l2->slice_size);
+}
+
+int
+l2_edit_begin (struct l2 *l2, uint64_t offset, uint64_t len,
+               struct l2_edit *edit)
+{
+  const uint64_t last = (offset + len - 1) >> l2->slice_span_bits;
+  uint64_t table;
+
+  for (table = offset >> l2->table_span_bits;
+       table <= (offset + len - 1) >> l2->table_span_bits; table++)
+    if (own_table (l2, table) == -1)
+      return -1;
+
+  edit->l2 = l2;
+  edit->first_slice = offset >> l2->slice_span_bits;
+  for (edit->n = 0; edit->first_slice + edit->n <= last; edit->n++) {
+    const uint64_t slice = edit->first_slice + edit->n;
+
+    edit->slices[edit->n] = map_pin (l2->space, slice);
+    if (edit->slices[edit->n] == NULL)
+      goto error;
+    if (allocate_slice (l2, slice, edit->slices[edit->n]) == -1) {
+      edit->n++;
+      goto error;
+    }
+  }
+  return 0;
+
+ error: {
+    const int err = errno;
+
+    l2_edit_end (edit);
+    errno = err;
+    return -1;
+  }
+}
+
+void
+l2_set (struct l2_edit *edit, uint64_t offset, uint64_t len,
+        enum run_kind kind, uint64_t host, bool barrier)
+{
+  const struct l2 *l2 = edit->l2;
+  const unsigned bits = entry_unit_bits (l2->header);
+  const uint64_t per_slice = UINT64_C (1) << (l2->slice_span_bits - bits);
+  uint64_t unit = offset >> bits;
+  uint64_t units = div_up (len, UINT64_C (1) << bits), n;
+
+  for (; units > 0; units -= n, unit += n) {
+    struct map_slice *slice = edit->slices[unit / per_slice - edit->first_slice];
+    const uint64_t i = unit % per_slice;
+
+    n = min64 (units, per_slice - i);
+    entry_encode (l2->header, map_edit_begin (slice), i, n, kind, host);
+    map_edit_end (slice, true, barrier);
+    if (run_host_advances (kind))
+      host += n << bits;
+  }
+}
+
+void
+l2_edit_end (struct l2_edit *edit)
+{
+  while (edit->n > 0)
+    map_unpin (edit->slices[--edit->n]);
+}
+
+bool
+l2_dirty_beyond (struct l2 *l2, uint64_t limit)
+{
+  return map_dirty_beyond (l2->space, limit);
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do changed L1 and L2 entries reach the file?
+ *
+ * The checkpoint takes a snapshot of all that has changed, writes it when what it
+ * points to is durable, and says whether it has become durable itself.  The
+ * order is the checkpoint's business; here is only what is written where:
+ * slices in the order of the file, neighbours in one call, then L1 entries.  R5: a
+ * slice goes only to a place that is known as an L2 table.
+ *
+ * Specification: "Cluster mapping".
+ *
+ * Locks: see l2.c.  One caller at a time.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "mapping/l2-impl.h"
+
+int
+l2_take (struct l2 *l2, struct l2_batch *snap)
+{
+  memset (snap, 0, sizeof *snap);
+
+  /* Slices first: a table whose L1 entry is not yet in this snapshot is not
+   * reachable, so slices of it do no harm; and an L1 entry that gets in after its slices
+   * were looked at names a table whose first contents are written. */
+  snap->nr_slices = map_take_dirty (l2->space, &snap->slices, &snap->barrier);
+  if (snap->nr_slices == -1) {
+    snap->nr_slices = 0;
+    return -1;
+  }
+
+  LOCK_FOR_BLOCK (&l2->lock);
+  snap->l1 = l2->changed;
+  snap->nr_l1 = l2->nr_changed;
+  l2->changed = NULL;
+  l2->nr_changed = l2->room_changed = 0;
+  l2->nr_taken = snap->nr_l1;
+  for (unsigned i = 0; i < snap->nr_l1; i++)
+    snap->l1_barrier |= snap->l1[i].barrier;
+  snap->barrier |= snap->l1_barrier;
+  return 0;
+}
+
+struct piece { uint64_t offset; void *buf; };
+
+static int
+compare_pieces (const void *a, const void *b)
+{
+  const struct piece *x = a, *y = b;
+
+  return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Writes slices in order of their place in the file, neighbours in one call. */
+static int
+write_slices (struct l2 *l2, const struct l2_batch *snap)
+{
+  CLEANUP_FREE struct piece *pieces = NULL;
+  struct iovec iov[64];
+  int i, n, start;
+
+  pieces = malloc (snap->nr_slices * sizeof *pieces + 1);
+  if (pieces == NULL) {
+    /* Nothing has been written: as good as a full disk. */
+    errno = ENOSPC;
+    nbdkit_error ("malloc: out of memory while writing L2 tables");
+    return -1;
+  }
+  for (i = 0; i < snap->nr_slices; i++) {
+    pieces[i].offset = l2_slice_offset (l2, snap->slices[i].index);
+    pieces[i].buf = snap->slices[i].raw;
+    if (overlap_find (l2->overlap, pieces[i].offset, l2->slice_size)
+        != OVERLAP_L2) {        /* R5 */
+      health_corrupt (l2->health, "an L2 slice would be written to offset %"
+                      PRIu64 ", which is no L2 table", pieces[i].offset);
+      return -1;
+    }
+  }
+  qsort (pieces, snap->nr_slices, sizeof *pieces, compare_pieces);
+
+  for (start = 0; start < snap->nr_slices; start += n) {
+    for (n = 0; start + n < snap->nr_slices && n < 64; n++) {
+      if (n > 0 && pieces[start + n].offset !=
+          pieces[start].offset + n * l2->slice_size)
+        break;
+      iov[n].iov_base = pieces[start + n].buf;
+      iov[n].iov_len = l2->slice_size;
+    }
+    if (hostfile_writev (l2->file, iov, n, pieces[start].offset, false) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+compare_l1_changes (const void *a, const void *b)
+{
+  const struct l1_change *x = a, *y = b;
+
+  return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Writes changed L1 entries, neighbours in one call. */
+static int
+write_l1 (struct l2 *l2, struct l2_batch *snap)
+{
+  struct be64 entries[64];
+  unsigned n, start;
+
+  qsort (snap->l1, snap->nr_l1, sizeof *snap->l1, compare_l1_changes);
+  for (start = 0; start < snap->nr_l1; start += n) {
+    for (n = 0; start + n < snap->nr_l1 && n < 64 &&
+           snap->l1[start + n].index == snap->l1[start].index + n; n++)
+      entries[n] = put64 (snap->l1[start + n].value);
+    if (hostfile_write (l2->file, entries, n * sizeof *entries,
+                        l2->header->l1_offset +
+                        snap->l1[start].index * sizeof *entries) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+int
+l2_write (struct l2 *l2, struct l2_batch *snap)
+{
+  if (snap->nr_slices > 0 && write_slices (l2, snap) == -1)
+    return -1;
+  if (snap->nr_l1 > 0 && write_l1 (l2, snap) == -1)
+    return -1;
+  return 0;
+}
+
+/* Puts the snapshot's L1 changes back.  If there are others since, there is room with
+ * them: this can't fail. */
+static void
+restore_l1 (struct l2 *l2, struct l2_batch *snap)
+{
+  LOCK_FOR_BLOCK (&l2->lock);
+
+  l2->nr_taken = 0;
+  if (l2->changed == NULL) {
+    l2->changed = snap->l1;
+    l2->nr_changed = l2->room_changed = snap->nr_l1;
+    return;
+  }
+  assert (l2->nr_changed + snap->nr_l1 <= l2->room_changed);
+  memcpy (l2->changed + l2->nr_changed, snap->l1,
+          snap->nr_l1 * sizeof *snap->l1);
+  l2->nr_changed += snap->nr_l1;
+  free (snap->l1);
+}
+
+void
+l2_done (struct l2 *l2, struct l2_batch *snap, bool ok)
+{
+  map_written (l2->space, snap->slices, snap->nr_slices, ok);
+
+  if (!ok && snap->nr_l1 > 0) {
+    restore_l1 (l2, snap);
+    return;
+  }
+  /* An owned table never moves, so the entry is still what was written. */
+  for (unsigned i = 0; i < snap->nr_l1; i++)
+    atomic_fetch_and (&l2->l1[snap->l1[i].index], ~L1_UNSETTLED);
+  free (snap->l1);
+
+  LOCK_FOR_BLOCK (&l2->lock);
+  l2->nr_taken = 0;
+}

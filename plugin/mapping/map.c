@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Where is this guest offset, within a bounded amount of memory?
+ *
+ * Slices are kept in a hash table that is cut into shards, each with a lock of its
+ * own.  A slice has one of three forms:
+ *
+ *   EMPTY  somebody is loading it; who else wants it waits.
+ *   PACK   the runs in as few bytes as possible (pack.c).
+ *   RAW    the bytes of the file, which can be edited (mapedit.c); look-ups decode them.
+ *
+ *   absent -> EMPTY    a look-up or a pin misses
+ *   EMPTY  -> PACK     the look-up has loaded it
+ *   EMPTY  -> RAW      the pin has loaded it
+ *   EMPTY  -> absent   the load failed
+ *   PACK   -> RAW      a pin has loaded the raw form
+ *   RAW    -> PACK     reclaim needs memory, and the slice is clean and not pinned
+ *   PACK   -> absent   reclaim needs memory
+ *   RAW    -> absent   there is no memory for the pack
+ *
+ * Whoever changes a form marks the slice busy, drops the lock, does the work (I/O by the
+ * loader, decoding, packing), takes the lock again, puts the new body in place and
+ * wakes those who wait (R10).  PACK and RAW slices answer look-ups while they are
+ * busy, so only a first load makes anybody wait, and only for that slice.
+ * Nobody keeps a pointer to a slice while waiting: the slice is looked for again,
+ * for it may have gone.  A load that failed leaves nothing behind, and who
+ * waited for it tries again for himself.
+ *
+ * What a request has just loaded may be evicted at once (mapmem.c): the request was
+ * answered from its own copy.
+ *
+ * When memory is used up, most misses load no slice: they read the few entries that
+ * they were asked for (peek).  Each slice that comes in makes others go, and
+ * reading and packing it pays only if it is asked for many times while it stays.  Of some
+ * misses, the more the larger slices are, one loads, so that what is used most comes in
+ * first, and stays.  What was peeked counts only if nobody has begun to pin a slice of
+ * the shard meanwhile: so nobody has changed those entries, in memory or in the file.
+ * (Spaces that are not edited may look at a file that another space edits: what they
+ * find was true when their request began, and its grace pin keeps that good.)
+ *
+ * Lock order: shard, then dirty_lock of a space.  No two shards at once.  The
+ * ops are called without locks, except decode, which is called under the
+ * shard lock on a hit of a raw slice: it must not call the map.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "mapping/map-impl.h"
+
+#define MAX_DECODE 4096         /* units in one answer from a raw slice */
+#define MIN_PEEKS 16            /* misses for each that loads, ... */
+#define MAX_PEEKS 256
+#define PEEK_SHARE 32           /* ... in between: units of a slice for each */
+
+/* --- look-ups --- */
+
+/* Answers for units [unit, unit+max), or the beginning of them, by loading the
+ * slice.  Called with the shard lock held; drops it.  Returns the number of
+ * units, or -1. */
+static int64_t
+miss (struct shard *shard, struct map_space *space, uint64_t index,
+      unsigned unit, unsigned max, struct run *run)
+{
+  struct map_slice *s = map_insert (shard, space, index);
+  struct pack *p;
+  int64_t n = -1;
+  int err = errno;
+
+  shard->misses++;
+  pthread_mutex_unlock (&shard->lock);
+  if (s == NULL) {
+    errno = err;
+    return -1;
+  }
+
+  p = map_make_pack (space, index, NULL);
+  err = errno;
+  if (p)
+    n = pack_find (p, space->shape, unit, max, run);
+
+  pthread_mutex_lock (&shard->lock);
+  if (p) {
+    s->pack = p;
+    s->form = SLICE_PACK;
+    map_not_busy (shard, s);
+  }
+  else
+    map_give_up (shard, s);
+  pthread_mutex_unlock (&shard->lock);
+  if (p == NULL)
+    free (s);
+  map_reclaim (space->map);     /* the table may have grown in any case */
+  errno = err;
+  return n;
+}
+
+/* Should this miss read a few entries only?  Called with the shard lock held. */
+static bool
+wants_peek (struct shard *shard, const struct map_space *space, unsigned max)
+{
+  const unsigned peeks = min64 (max64 (space->shape.units / PEEK_SHARE, MIN_PEEKS),
+                                MAX_PEEKS);
+
+  return space->ops->peek && max <= MAP_PEEK_UNITS &&
+         space->shape.units > MAP_PEEK_UNITS &&
+         map_is_full (space->map) &&
+         /* Not regularly: clients have patterns, too. */
+         (shard->misses * UINT64_C (0x9e3779b97f4a7c15) >> 32) % peeks != 0;
+}
+
+/* Called with the shard lock held; drops it and takes it again.  Returns the number of
+ * units, -1, or 0 if what was read may be neither old nor new. */
+static int64_t
+peek (struct shard *shard, struct map_space *space, uint64_t index,
+      unsigned unit, unsigned max, struct run *run)
+{
+  const uint64_t claims = shard->claims;
+  int64_t n;
+  int err;
+
+  pthread_mutex_unlock (&shard->lock);
+  n = space->ops->peek (space->opaque, index, unit, max, run);
+  err = errno;
+  pthread_mutex_lock (&shard->lock);
+  if (shard->claims != claims)
+    return 0;
+  shard->misses++;
+  shard->peeks++;
+  errno = err;
+  return n;
+}
+
+int
+map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
+            struct run *run)
+{
+  const struct pack_shape shape = space->shape;
+  const uint64_t index = offset >> space->slice_bits;
+  const uint64_t slice_bytes = UINT64_C (1) << space->slice_bits;
+  const uint64_t unit_bytes = UINT64_C (1) << shape.unit_bits;
+  const uint64_t in_slice = offset & (slice_bytes - 1);
+  const uint64_t in_unit = offset & (unit_bytes - 1);
+  const unsigned unit = in_slice >> shape.unit_bits;
+  struct shard *shard = map_shard (space, index);
+  struct map_slice *s;
+  unsigned max;
+  int64_t n;
+
+  assert (len > 0);
+  len = min64 (len, slice_bytes - in_slice);
+  max = (in_unit + len + unit_bytes - 1) >> shape.unit_bits;
+  run->unsettled = false;
+
+  pthread_mutex_lock (&shard->lock);
+  s = map_find (shard, space, index);
+  if (__builtin_expect (s == NULL, 0) && wants_peek (shard, space, max)) {
+    n = peek (shard, space, index, unit, max, run);
+    if (n != 0) {
+      pthread_mutex_unlock (&shard->lock);
+      goto found;
+    }
+    s = map_find (shard, space, index);
+  }
+  while (s && __builtin_expect (s->form == SLICE_EMPTY, 0)) {
+    pthread_cond_wait (&shard->changed, &shard->lock);
+    s = map_find (shard, space, index);
+  }
+
+  if (__builtin_expect (s == NULL, 0))
+    n = miss (shard, space, index, unit, max, run);
+  else {
+    if (s->form == SLICE_PACK)
+      n = pack_find (s->pack, shape, unit, max, run);
+    else {
+      n = space->ops->decode (space->opaque, s->raw->data, unit,
+                              min64 (max, MAX_DECODE), run);
+      run->unsettled = s->raw->dirty || s->raw->writing > 0;
+    }
+    if (!s->referenced)         /* else leave its cache line alone */
+      s->referenced = true;
+    shard->hits++;
+    pthread_mutex_unlock (&shard->lock);
+  }
+
+ found:
+  if (__builtin_expect (n == -1, 0))
+    return -1;
+  run->start = offset;
+  run->len = min64 (len, ((uint64_t) n << shape.unit_bits) - in_unit);
+  if (run_host_advances (run->kind))
+    run->host += in_unit;
+  return 0;
+}
+
+/* --- maps and spaces --- */
+
+struct map *
+map_new (uint64_t limit)
+{
+  struct map *map = aligned_alloc (_Alignof (struct map), sizeof *map);
+  pthread_mutexattr_t attr;
+
+  if (map == NULL)
+    return NULL;
+  memset (map, 0, sizeof *map);
+  map->budget.limit = limit;
+  pthread_mutex_init (&map->lock, NULL);
+
+  pthread_mutexattr_init (&attr);
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+  /* The lock is held for less time than it takes to go to sleep. */
+  pthread_mutexattr_settype (&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+#endif
+  for (unsigned i = 0; i < MAP_SHARDS; i++) {
+    pthread_mutex_init (&map->shards[i].lock, &attr);
+    pthread_cond_init (&map->shards[i].changed, NULL);
+  }
+  pthread_mutexattr_destroy (&attr);
+  map_charge (map, map);
+  return map;
+}
+
+void
+map_free (struct map *map)
+{
+  if (map == NULL)
+    return;
+  while (map->spaces)
+    map_space_free (map->spaces);
+  for (unsigned i = 0; i < MAP_SHARDS; i++) {
+    free (map->shards[i].buckets);
+    pthread_mutex_destroy (&map->shards[i].lock);
+    pthread_cond_destroy (&map->shards[i].changed);
+  }
+  pthread_mutex_destroy (&map->lock);
+  free (map);
+}
+
+struct budget *
+map_budget (struct map *map)
+{
+  return &map->budget;
+}
+
+void
+map_get_stats (struct map *map, struct map_stats *stats)
+{
+  memset (stats, 0, sizeof *stats);
+  for (unsigned i = 0; i < MAP_SHARDS; i++) {
+    struct shard *shard = &map->shards[i];
+    LOCK_FOR_BLOCK (&shard->lock);
+
+    stats->hits += shard->hits;
+    stats->misses += shard->misses;
+    stats->peeks += shard->peeks;
+    stats->evictions += shard->evictions;
+    stats->packs += shard->packs;
+  }
+  stats->looks = atomic_load (&map->looks);
+  stats->bytes = atomic_load (&map->budget.bytes);
+  stats->peak_bytes = atomic_load (&map->budget.peak);
+}
+
+struct map_space *
+map_space_new (struct map *map, unsigned unit_bits, unsigned units,
+               size_t raw_size, const struct map_ops *ops, void *opaque)
+{
+  struct map_space *space = calloc (1, sizeof *space);
+
+  if (space == NULL)
+    return NULL;
+  assert (is_power_of_2 (units) && units <= 1u << 24);
+  assert (ops->load || (ops->load_raw && ops->decode && raw_size > 0));
+  assert (raw_size <= 1u << 30);
+
+  space->map = map;
+  space->shape = (struct pack_shape) { .unit_bits = unit_bits, .units = units };
+  space->slice_bits = unit_bits + __builtin_ctz (units);
+  space->raw_size = raw_size;
+  space->ops = ops;
+  space->opaque = opaque;
+  atomic_init (&space->dirty_bytes, 0);
+  pthread_mutex_init (&space->dirty_lock, NULL);
+  space->dirty_tail = &space->dirty;
+  map_charge (map, space);
+
+  LOCK_FOR_BLOCK (&map->lock);
+  space->salt = map->nr_spaces++ * UINT64_C (0xd1b54a32d192ed03);
+  space->next = map->spaces;
+  map->spaces = space;
+  if (raw_size > 0)
+    atomic_fetch_add (&map->budget.users, 1);
+  return space;
+}
+
+/* Takes all slices of a space out of a shard.  A slice may be busy: a request for
+ * another space may be packing it. */
+static struct map_slice *
+take_out (struct shard *shard, const struct map_space *space)
+{
+  struct map_slice *gone = NULL, **b, *s;
+  LOCK_FOR_BLOCK (&shard->lock);
+
+ again:
+  for (unsigned i = 0; i < shard->nr_buckets; i++)
+    for (b = &shard->buckets[i]; (s = *b) != NULL; ) {
+      if (s->space != space) {
+        b = &s->next;
+        continue;
+      }
+      if (s->busy) {
+        pthread_cond_wait (&shard->changed, &shard->lock);
+        goto again;
+      }
+      assert (s->form != SLICE_RAW || s->raw->pins == 0);
+      map_unlink (shard, s);
+      s->next = gone;
+      gone = s;
+    }
+  return gone;
+}
+
+void
+map_space_free (struct map_space *space)
+{
+  struct map *map;
+
+  if (space == NULL)
+    return;
+  map = space->map;
+  for (unsigned i = 0; i < MAP_SHARDS; i++)
+    map_free_slices (take_out (&map->shards[i], space));
+
+  {
+    LOCK_FOR_BLOCK (&map->lock);
+    struct map_space **p = &map->spaces;
+
+    while (*p != space)
+      p = &(*p)->next;
+    *p = space->next;
+  }
+  if (space->raw_size > 0)
+    atomic_fetch_sub (&map->budget.users, 1);
+  /* Nothing, unless writing has failed. */
+  atomic_fetch_sub (&map->dirty, atomic_load (&space->dirty_bytes));
+  map_discharge (map, space);
+  pthread_mutex_destroy (&space->dirty_lock);
+  free (space);
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which slices are being changed, and which changes has the file not seen?
+ *
+ * The second half of map.c: pins, edits, and snapshots of what is dirty.
+ *
+ * A slice that is pinned is in raw form and stays so.  So does one that is
+ *
+ *   dirty     changed since its last snapshot (then it is in the space's list), or
+ *   writing   in a snapshot that has not ended: until then the file may hold
+ *             less than memory, so it must not be loaded again.
+ *
+ * Both make its runs unsettled.  A change goes to the snapshot taken after it; a slice
+ * changed between snapshot and end is dirty again, whatever becomes of the
+ * snapshot.
+ *
+ * Edits and snapshots hold the shard lock, so a look-up sees all of an edit
+ * or nothing.  dirty_lock is taken within it, for the list only.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "mapping/map-impl.h"
+
+/* --- pins --- */
+
+/* Reads the raw form of a slice.  No lock held.  NULL on error (reported). */
+static struct raw *
+read_raw (const struct map_space *space, uint64_t index)
+{
+  struct raw *raw = calloc (1, sizeof *raw + space->raw_size);
+  int err;
+
+  if (raw == NULL) {
+    nbdkit_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
+    return NULL;
+  }
+  if (space->ops->load_raw (space->opaque, index, raw->data) == -1) {
+    err = errno;
+    free (raw);
+    errno = err;
+    return NULL;
+  }
+  raw->pins = 1;
+  return raw;
+}
+
+/* Finds a slice that can be pinned at once (then *RAW), or makes it busy so that the
+ * caller can read its raw form.  Shard lock held.  NULL on ENOMEM. */
+static struct map_slice *
+pin_or_claim (struct shard *shard, struct map_space *space, uint64_t index,
+              bool *pinned)
+{
+  struct map_slice *s;
+
+  *pinned = false;
+  while ((s = map_find (shard, space, index)) != NULL && s->busy)
+    pthread_cond_wait (&shard->changed, &shard->lock);
+
+  if (s == NULL) {
+    shard->claims++;
+    return map_insert (shard, space, index);
+  }
+  if (s->form == SLICE_RAW) {
+    s->raw->pins++;
+    s->referenced = true;
+    *pinned = true;
+  }
+  else {
+    shard->claims++;
+    s->busy = true;             /* look-ups go on with the pack */
+  }
+  map_account (s);
+  return s;
+}
+
+struct map_slice *
+map_pin (struct map_space *space, uint64_t index)
+{
+  struct shard *shard = map_shard (space, index);
+  struct pack *old = NULL;
+  struct map_slice *s;
+  struct raw *raw;
+  bool pinned, empty;
+  int err;
+
+  assert (space->raw_size > 0);
+
+  {
+    LOCK_FOR_BLOCK (&shard->lock);
+    s = pin_or_claim (shard, space, index, &pinned);
+    if (s == NULL || pinned)
+      return s;
+    shard->misses++;
+  }                             /* the lock is released here */
+
+  /* The file holds what the pack was made of: a slice is packed only after
+   * its last change was written. */
+  raw = read_raw (space, index);
+  err = errno;
+
+  {
+    LOCK_FOR_BLOCK (&shard->lock);
+    empty = s->form == SLICE_EMPTY;
+    if (raw) {
+      old = s->pack;
+      s->raw = raw;
+      s->form = SLICE_RAW;
+      s->referenced = true;
+    }
+    if (raw || !empty)
+      map_not_busy (shard, s);
+    else
+      map_give_up (shard, s);
+  }
+  free (old);
+  if (raw == NULL && empty)
+    free (s);
+  map_reclaim (space->map);     /* not S, which is pinned */
+  errno = err;
+  return raw ? s : NULL;
+}
+
+void
+map_unpin (struct map_slice *s)
+{
+  struct map *map = s->space->map;
+  struct shard *shard = map_shard (s->space, s->index);
+
+  {
+    LOCK_FOR_BLOCK (&shard->lock);
+    assert (s->raw->pins > 0);
+    s->raw->pins--;
+    map_account (s);
+  }
+  map_reclaim (map);            /* S may have gone after this */
+}
+
+/* --- edits --- */
+
+/* Shard lock held. */
+static void
+mark_dirty (struct map_slice *s, bool barrier)
+{
+  struct map_space *space = s->space;
+
+  s->raw->barrier |= barrier;
+  if (s->raw->dirty)
+    return;
+  s->raw->dirty = true;
+
+  LOCK_FOR_BLOCK (&space->dirty_lock);
+  s->raw->next_dirty = NULL;
+  *space->dirty_tail = s;
+  space->dirty_tail = &s->raw->next_dirty;
+  space->nr_dirty++;
+  atomic_fetch_add (&space->dirty_bytes, space->raw_size);
+  atomic_fetch_add (&space->map->dirty, space->raw_size);
+}
+
+void *
+map_edit_begin (struct map_slice *s)
+{
+  pthread_mutex_lock (&map_shard (s->space, s->index)->lock);
+  assert (s->raw->pins > 0);
+  return s->raw->data;
+}
+
+void
+map_edit_end (struct map_slice *s, bool changed, bool barrier)
+{
+  if (changed) {
+    mark_dirty (s, barrier);
+    map_account (s);
+  }
+  pthread_mutex_unlock (&map_shard (s->space, s->index)->lock);
+}
+
+uint64_t
+map_dirty_bytes (struct map_space *space)
+{
+  return atomic_load_explicit (&space->dirty_bytes, memory_order_relaxed);
+}
+
+bool
+map_dirty_beyond (struct map_space *space, uint64_t limit)
+{
+  struct map *map = space->map;
+  const uint64_t own = map_dirty_bytes (space);
+  uint64_t share;
+
+  if (own == 0 || atomic_load_explicit (&map->dirty,
+                                        memory_order_relaxed) <= limit)
+    return false;
+  share = limit / max64 (atomic_load_explicit (&map->budget.users,
+                                               memory_order_relaxed), 1);
+  return own > share;
+}
+
+/* --- snapshots --- */
+
+/* Moves the oldest dirty slice into ITEM. */
+static void
+take_one (struct map_space *space, struct map_dirty *item)
+{
+  struct map_slice *s;
+  struct shard *shard;
+
+  {
+    LOCK_FOR_BLOCK (&space->dirty_lock);
+    s = space->dirty;
+  }
+  /* It stays the first, and in memory: only the one taker removes it. */
+  shard = map_shard (space, s->index);
+
+  LOCK_FOR_BLOCK (&shard->lock);
+  memcpy (item->raw, s->raw->data, space->raw_size);
+  item->slice = s;
+  item->index = s->index;
+  item->barrier = s->raw->barrier;
+  s->raw->writing++;
+  s->raw->dirty = false;
+  s->raw->barrier = false;
+
+  LOCK_FOR_BLOCK (&space->dirty_lock);
+  space->dirty = s->raw->next_dirty;
+  if (space->dirty == NULL)
+    space->dirty_tail = &space->dirty;
+  space->nr_dirty--;
+  atomic_fetch_sub (&space->dirty_bytes, space->raw_size);
+  atomic_fetch_sub (&space->map->dirty, space->raw_size);
+}
+
+static void
+free_items (struct map_dirty *items, int n)
+{
+  for (int i = 0; i < n; i++)
+    free (items[i].raw);
+  free (items);
+}
+
+/* What a snapshot of N slices takes, with what malloc adds. */
+static uint64_t
+snapshot_bytes (const struct map_space *space, int n)
+{
+  return n * (space->raw_size + 16 + sizeof (struct map_dirty));
+}
+
+int
+map_take_dirty (struct map_space *space, struct map_dirty **ret, bool *barrier)
+{
+  struct map_dirty *items;
+  int i, n;
+
+  *ret = NULL;
+  *barrier = false;
+  {
+    LOCK_FOR_BLOCK (&space->dirty_lock);
+    n = space->nr_dirty;
+  }
+  if (n == 0)
+    return 0;
+
+  /* All memory first (R6): other slices make room for the copies.  What becomes dirty
+   * meanwhile is for the next time. */
+  budget_hold (&space->map->budget, snapshot_bytes (space, n));
+  map_reclaim (space->map);
+  items = calloc (n, sizeof *items);
+  for (i = 0; items && i < n; i++) {
+    items[i].raw = malloc (space->raw_size);
+    if (items[i].raw == NULL) {
+      free_items (items, i);
+      items = NULL;
+    }
+  }
+  if (items == NULL) {
+    budget_hold (&space->map->budget, -snapshot_bytes (space, n));
+    errno = ENOMEM;
+    nbdkit_error ("mapping cache: snapshot of %d dirty slices: %m", n);
+    return -1;
+  }
+
+  for (i = 0; i < n; i++) {
+    take_one (space, &items[i]);
+    *barrier |= items[i].barrier;
+  }
+  *ret = items;
+  return n;
+}
+
+void
+map_written (struct map_space *space, struct map_dirty *items, int n, bool ok)
+{
+  for (int i = 0; i < n; i++) {
+    struct map_slice *s = items[i].slice;
+    struct shard *shard = map_shard (space, s->index);
+    LOCK_FOR_BLOCK (&shard->lock);
+
+    s->raw->writing--;
+    if (!ok)
+      mark_dirty (s, items[i].barrier);
+    map_account (s);
+  }
+  free_items (items, n);
+  budget_hold (&space->map->budget, -snapshot_bytes (space, n));
+  map_reclaim (space->map);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which slice goes when too much memory is held?
+ *
+ * Part of map.c.  A hand goes round the shards, and in each shard round the slices that
+ * are evictable.  It packs raw slices, forgives packed ones that were used since it
+ * came by last, and evicts the others (CLOCK).  A look evicts, packs, or takes back the
+ * mark of a hit: slices that cannot go are not in the queue (mapmem.c).
+ *
+ * Locks: the lock of one shard at a time, for a few slices; packing and freeing is done
+ * without it.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "util/cleanup.h"
+#include "mapping/map-impl.h"
+
+#define SWEEP 32                /* slices in one go */
+
+/* Evicts what it can of the next few slices, or until memory is below the limit.  If it
+ * meets a raw slice it stops there, makes it busy and returns it; else NULL.  *VAIN
+ * counts the looks since something was found. */
+static struct map_slice *
+sweep (struct map *map, struct shard *shard, uint64_t *vain)
+{
+  struct map_slice *gone = NULL, *raw = NULL, *s;
+  unsigned looks;
+
+  {
+    LOCK_FOR_BLOCK (&shard->lock);
+
+    for (looks = 0; looks < SWEEP && raw == NULL && map_over_limit (map); looks++) {
+      s = shard->queue_head;
+      if (s == NULL)
+        break;
+      ++*vain;
+      if (s->form == SLICE_RAW) {
+        s->busy = true;
+        map_account (s);
+        raw = s;
+        *vain = 0;
+      }
+      else if (s->referenced) {
+        s->referenced = false;
+        map_requeue (s);
+      }
+      else {
+        map_unlink (shard, s);
+        shard->evictions++;
+        s->next = gone;
+        gone = s;
+        *vain = 0;
+      }
+    }
+  }                             /* the lock is released here */
+  atomic_fetch_add_explicit (&map->looks, looks, memory_order_relaxed);
+  map_free_slices (gone);
+  return raw;
+}
+
+/* Packs a clean raw slice that sweep made busy. */
+static void
+pack_raw (struct shard *shard, struct map_slice *s)
+{
+  /* No lock needed: nobody edits a slice that is not pinned, and nobody pins it
+   * while it is busy. */
+  struct raw *raw = s->raw;
+  struct pack *p = map_make_pack (s->space, s->index, raw->data);
+
+  {
+    LOCK_FOR_BLOCK (&shard->lock);
+    if (p) {
+      s->pack = p;
+      s->form = SLICE_PACK;
+      shard->packs++;
+      map_not_busy (shard, s);
+    }
+    else {
+      /* It can be loaded again when there is memory. */
+      map_give_up (shard, s);
+      shard->evictions++;
+    }
+  }
+  free (raw);
+  if (p == NULL)
+    free (s);
+}
+
+/* The next shard in turn that has evictable slices, or had just now. */
+static unsigned
+next_ripe (struct map *map)
+{
+  const unsigned hand = atomic_load (&map->hand);
+  const uint64_t ripe = atomic_load (&map->ripe);
+  const uint64_t ahead = ripe >> hand << hand;
+  const unsigned next = ripe == 0 ? hand
+    : (unsigned) __builtin_ctzll (ahead ? ahead : ripe);
+
+  atomic_store (&map->hand, (next + 1) % MAP_SHARDS);
+  return next;
+}
+
+void
+map_reclaim (struct map *map)
+{
+  const int err = errno;
+  uint64_t vain = 0;
+
+  /* Twice round, for the first time forgives; and once more, for short queues get more
+   * than their share of looks.  Then hits are faster than the hand. */
+  while (map_over_limit (map) && vain <= 3 * atomic_load (&map->buckets)) {
+    const unsigned i = next_ripe (map);
+    struct map_slice *raw = sweep (map, &map->shards[i], &vain);
+
+    if (raw)
+      pack_raw (&map->shards[i], raw);
+  }
+  errno = err;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Does an image have clusters that nothing was written to yet?
+ *
+ * An image that was made with preallocation has all its clusters in use and holes of
+ * the host file where they are.  A client that copies or maps the disk wants to know
+ * that those read as zeros.  To ask the host about each cluster costs a system call, so
+ * that is done only for images that look preallocated, by the measure that QEMU uses:
+ * clusters in use are at least 10/9 of what the host has allocated, and 2 more.
+ *
+ * Specification: "Host cluster management".
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <stdlib.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "format/format.h"
+#include "space/refblock.h"
+#include "mapping/prealloc.h"
+
+/* Counts the clusters of one refcount block that are in use, up to MOST. */
+static uint64_t
+count_block (struct hostfile *file, const struct header *h, void *buf,
+             uint64_t offset, uint64_t most)
+{
+  const uint64_t per_block = (h->cluster_size * 8) >> h->refcount_order;
+  uint64_t i, n = 0;
+
+  if (offset == 0 || (offset & (h->cluster_size - 1)) != 0 ||
+      offset >= hostfile_size (file) ||
+      hostfile_read (file, buf, h->cluster_size, offset) == -1)
+    return 0;
+  for (i = 0; i < per_block && n < most; i++)
+    n += refblock_get (buf, h->refcount_order, i) != 0;
+  return n;
+}
+
+int
+prealloc_detect (struct hostfile *file, const struct header *h)
+{
+  CLEANUP_FREE struct be64 *table = NULL;
+  CLEANUP_FREE void *buf = NULL;
+  const uint64_t real = hostfile_allocated (file) / h->cluster_size;
+  const uint64_t enough = max64 (real * 10 / 9, real + 2);
+  const uint64_t entries = h->reftable_clusters * h->cluster_size / 8;
+  uint64_t i, n = 0;
+
+  if (!hostfile_is_regular (file) ||
+      div_up (hostfile_size (file), h->cluster_size) < enough)
+    return 0;
+
+  table = malloc (entries * sizeof *table);
+  buf = malloc (h->cluster_size);
+  if (table == NULL || buf == NULL ||
+      hostfile_read (file, table, entries * sizeof *table,
+                     h->reftable_offset) == -1)
+    return 0;
+  for (i = 0; i < entries && n < enough; i++)
+    n += count_block (file, h, buf,
+                      get64 (table[i]) & QCOW2_REFTABLE_OFFSET_MASK,
+                      enough - n);
+  return n >= enough;
+}

@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Where does a guest range live among layers that do not change?  The second part of
+ * layers.
+ *
+ * Specification: "Cluster mapping", and for what lies below an image, "Header"
+ * (backing file).
+ *
+ * Only the top image of a backing chain ever changes, and only while it is writable.
+ * So where a guest range lives (which layer, what kind, which host offset) is
+ * resolved once: on a miss of the map, slice by slice, by walking down the layers
+ * for what is still open, and only for that.  The merged runs go to the map.
+ * From then on a look-up costs the same, and the memory is the same, for one layer
+ * and for a thousand.  Layers keep no cache of their own; even their L1 tables
+ * stay in the file, since a slice needs an entry or two of them, once.
+ *
+ *      open     [-----------------------------]
+ *      layer 1  ####....####..................      # resolved  . still open
+ *      layer 2      ####    ..................
+ *      raw base             ##################
+ *
+ * Beyond the end of a layer its content is zeros, also where a layer further down
+ * is longer.
+ *
+ * Locks: none.  The stack does not change, and resolving uses memory of the call only.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/entry.h"
+#include "mapping/layers-impl.h"
+
+/* The most guest bytes of a slice in units; keeps resolving in bounds. */
+#define MAX_SLICE_UNITS (1u << 22)
+
+struct layers_view {
+  struct layers *layers;
+  unsigned from, to;            /* these layers, without TO itself */
+  bool single;                  /* is one layer alone */
+  struct layer *snapshot;       /* in place of layer 0; NULL: none.  Its file
+                                   and what its header holds are layer 0's */
+  struct map_space *space;
+  uint64_t disk_size;
+  unsigned unit_bits;
+  unsigned units;               /* in a slice */
+};
+
+/* --- resolving one slice --- */
+
+/* Lists of runs in guest order; start and len in bytes. */
+struct run_list {
+  struct run *runs;
+  size_t n, room;
+};
+
+static int
+append (struct run_list *list, const struct run *run)
+{
+  struct run *p;
+
+  if (run->len == 0)
+    return 0;
+  if (list->n == list->room) {
+    list->room = list->room ? list->room * 2 : 64;
+    p = realloc (list->runs, list->room * sizeof *p);
+    if (p == NULL) {
+      nbdkit_error ("realloc: %m");
+      return -1;
+    }
+    list->runs = p;
+  }
+  list->runs[list->n++] = *run;
+  return 0;
+}
+
+static int
+append_plain (struct run_list *list, uint64_t start, uint64_t end,
+              enum run_kind kind, uint16_t layer, uint64_t host)
+{
+  const struct run run = {
+    .start = start, .len = end - start, .host = host,
+    .layer = layer, .kind = kind,
+  };
+
+  return append (list, &run);
+}
+
+/* What a layer is asked, and where the answers go. */
+struct resolve {
+  uint16_t index;               /* of the layer */
+  const struct layer *layer;
+  struct run_list open;         /* still unresolved, in order */
+  struct run_list next_open;    /* what the layer leaves open */
+  struct run_list found;        /* all answers so far, in no order */
+};
+
+/* The entries in RAW, guest range [start, end), say what? */
+static int
+take_entries (struct resolve *r, const void *raw, uint64_t raw_start,
+              uint64_t start, uint64_t end)
+{
+  const struct header *h = &r->layer->header;
+  const unsigned bits = entry_unit_bits (h);
+  const uint64_t last = (end - 1 - raw_start) >> bits;
+  uint64_t unit = (start - raw_start) >> bits, n;
+  struct run run;
+
+  while (start < end) {
+    n = entry_decode (h, r->layer->overlap, raw, unit, last - unit + 1, &run);
+    if (run_host_advances (run.kind))
+      run.host += start - (raw_start + (unit << bits));
+    /* What an external data file holds is where the guest has it. */
+    if (entry_is_external (h) && run_host_advances (run.kind) &&
+        run.host != start) {
+      run.kind = RUN_CORRUPT;
+      run.host = round_down (run.host, h->cluster_size);
+      n = 1;
+    }
+    run.start = start;
+    run.len = min64 (end, raw_start + ((unit + n) << bits)) - start;
+    run.layer = r->index;
+    run.copied = false;
+    run.unsettled = false;
+    if (run.kind == RUN_ZERO_ALLOC)
+      run.kind = RUN_ZERO;
+    if (append (run.kind == RUN_UNALLOCATED || run.kind == RUN_RESERVED
+                ? &r->next_open : &r->found, &run) == -1)
+      return -1;
+    start += run.len;
+    unit += n;
+  }
+  return 0;
+}
+
+/* Is it known that nothing but an L2 table is there?  The tables of a snapshot may
+ * be shared with the active disk, and may be too many to be known. */
+static bool
+is_l2_table (const struct layer *layer, uint64_t offset)
+{
+  const enum overlap_kind kind =
+    overlap_find (layer->overlap, offset, layer->header.cluster_size);
+
+  return kind == OVERLAP_L2 ||
+    (layer->is_snapshot &&
+     (kind == OVERLAP_INACTIVE_L2 || kind == OVERLAP_NONE));
+}
+
+/* One L2 table of a layer: answers what is open in [start, end). OPEN_FROM is where in
+ * the list of open ranges to begin; set to where the next table begins. */
+static int
+take_table (struct resolve *r, size_t *open_from, uint64_t table,
+            uint64_t table_start, uint64_t table_end)
+{
+  CLEANUP_FREE void *raw = NULL;
+  const struct header *h = &r->layer->header;
+  const struct run *open = r->open.runs;
+  const uint64_t l1_at = h->l1_offset + table * 8;
+  struct be64 l1;
+  uint64_t entry, lo, hi, raw_start, first, last;
+  size_t i, end;
+  bool bad;
+
+  /* The open ranges in this table, and the span of entries that they need. */
+  for (end = *open_from;
+       end < r->open.n && open[end].start < table_end; end++)
+    ;
+  lo = max64 (open[*open_from].start, table_start);
+  hi = min64 (open[end - 1].start + open[end - 1].len, table_end);
+
+  if (hostfile_read (r->layer->file, &l1, sizeof l1, l1_at) == -1)
+    return -1;
+  entry = get64 (l1) & QCOW2_L1_OFFSET_MASK;
+  bad = entry_l1_fault (h, hostfile_size (r->layer->file), entry) != NULL ||
+    (entry != 0 && !is_l2_table (r->layer, entry));
+
+  first = (lo - table_start) >> h->cluster_bits;
+  last = (hi - 1 - table_start) >> h->cluster_bits;
+  raw_start = table_start + (first << h->cluster_bits);
+  if (entry != 0 && !bad) {
+    raw = malloc ((last - first + 1) * h->l2_entry_size);
+    if (raw == NULL) {
+      nbdkit_error ("malloc: %m");
+      return -1;
+    }
+    if (hostfile_read (r->layer->file, raw,
+                       (last - first + 1) * h->l2_entry_size,
+                       entry + first * h->l2_entry_size) == -1)
+      return -1;
+  }
+
+  for (i = *open_from; i < end; i++) {
+    const uint64_t s = max64 (open[i].start, table_start);
+    const uint64_t e = min64 (open[i].start + open[i].len, table_end);
+    int res;
+
+    if (bad)
+      res = append_plain (&r->found, s, e, RUN_CORRUPT, r->index,
+                          get64 (l1));
+    else if (entry == 0)
+      res = append_plain (&r->next_open, s, e, RUN_UNALLOCATED, 0, 0);
+    else
+      res = take_entries (r, raw, raw_start, s, e);
+    if (res == -1)
+      return -1;
+  }
+
+  /* The last one may reach into the next table. */
+  *open_from = open[end - 1].start + open[end - 1].len > table_end
+    ? end - 1 : end;
+  return 0;
+}
+
+/* Cuts the open ranges at the layer's size; beyond it is zeros. */
+static int
+cut_at_size (struct resolve *r)
+{
+  const uint64_t size = r->layer->size;
+  struct run *last;
+
+  while (r->open.n > 0) {
+    last = &r->open.runs[r->open.n - 1];
+    if (last->start + last->len <= size)
+      break;
+    if (append_plain (&r->found, max64 (last->start, size),
+                      last->start + last->len, RUN_ZERO, 0, 0) == -1)
+      return -1;
+    if (last->start < size) {
+      last->len = size - last->start;
+      break;
+    }
+    r->open.n--;
+  }
+  return 0;
+}
+
+static int
+take_layer (struct resolve *r)
+{
+  const struct layer *layer = r->layer;
+  const unsigned span = layer->header.cluster_bits + layer->header.l2_bits;
+  struct run_list swap;
+  uint64_t table;
+  size_t i;
+
+  if (cut_at_size (r) == -1)
+    return -1;
+
+  if (layer->raw) {
+    for (i = 0; i < r->open.n; i++) {
+      r->open.runs[i].kind = RUN_NORMAL;
+      r->open.runs[i].layer = r->index;
+      r->open.runs[i].host = r->open.runs[i].start;
+      if (append (&r->found, &r->open.runs[i]) == -1)
+        return -1;
+    }
+    r->open.n = 0;
+    return 0;
+  }
+
+  for (i = 0, table = 0; i < r->open.n; table++) {
+    table = max64 (table, r->open.runs[i].start >> span);
+    if (take_table (r, &i, table, table << span, (table + 1) << span) == -1)
+      return -1;
+  }
+
+  swap = r->open;
+  r->open = r->next_open;
+  r->next_open = swap;
+  r->next_open.n = 0;
+  return 0;
+}
+
+static int
+compare_runs (const void *a, const void *b)
+{
+  const struct run *x = a, *y = b;
+
+  return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* Hands the runs, sorted, to the map, in units. */
+static int
+fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
+      struct map_fill *f)
+{
+  unsigned at = 0, end;
+  size_t i;
+
+  qsort (found->runs, found->n, sizeof *found->runs, compare_runs);
+  for (i = 0; i < found->n; i++) {
+    const struct run *run = &found->runs[i];
+
+    /* Run borders are multiples of the unit but for the end of the disk. */
+    end = (run->start + run->len - slice_start +
+           (UINT64_C (1) << v->unit_bits) - 1) >> v->unit_bits;
+    if (end == at)
+      continue;
+    if (map_fill_add (f, end - at, run->kind, false, run->layer,
+                      run->host) == -1)
+      return -1;
+    at = end;
+  }
+  if (at < v->units &&
+      map_fill_add (f, v->units - at, RUN_ZERO, false, 0, 0) == -1)
+    return -1;
+  return 0;
+}
+
+/* Finds all runs of [start, end); the end is not beyond the disk's. */
+static int
+resolve_range (const struct layers_view *v, struct resolve *r, uint64_t start,
+               uint64_t end)
+{
+  unsigned i;
+
+  if (append_plain (&r->open, start, end, RUN_UNALLOCATED, 0, 0) == -1)
+    return -1;
+  for (i = v->from; i < v->to && r->open.n > 0; i++) {
+    r->index = i;
+    r->layer = i == 0 && v->snapshot ? v->snapshot : v->layers->layers[i];
+    if (take_layer (r) == -1)
+      return -1;
+  }
+  for (size_t j = 0; j < r->open.n; j++)
+    if (append_plain (&r->found, r->open.runs[j].start,
+                      r->open.runs[j].start + r->open.runs[j].len,
+                      v->single ? RUN_UNALLOCATED : RUN_ZERO, 0, 0) == -1)
+      return -1;
+  return 0;
+}
+
+static void
+resolve_end (struct resolve *r)
+{
+  free (r->open.runs);
+  free (r->next_open.runs);
+  free (r->found.runs);
+}
+
+static int
+load_slice (void *opaque, uint64_t slice, struct map_fill *f)
+{
+  struct layers_view *v = opaque;
+  const uint64_t span = (uint64_t) v->units << v->unit_bits;
+  const uint64_t start = slice * span;
+  const uint64_t end = min64 (start + span, v->disk_size);
+  struct resolve r = { 0 };
+  int ret = -1;
+
+  if (resolve_range (v, &r, start, end) == 0)
+    ret = fill (v, start, &r.found, f);
+  resolve_end (&r);
+  return ret;
+}
+
+static int64_t
+peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
+      struct run *run)
+{
+  struct layers_view *v = opaque;
+  const uint64_t unit_bytes = UINT64_C (1) << v->unit_bits;
+  const uint64_t start = (slice * v->units + unit) << v->unit_bits;
+  const uint64_t end = min64 (start + (max << v->unit_bits), v->disk_size);
+  struct resolve r = { 0 };
+  int64_t n = -1;
+
+  if (start >= v->disk_size) {
+    *run = (struct run) { .kind = RUN_ZERO };
+    return max;
+  }
+  if (resolve_range (v, &r, start, end) == 0) {
+    const struct run *first = &r.found.runs[0];
+
+    for (size_t i = 1; i < r.found.n; i++)
+      if (r.found.runs[i].start < first->start)
+        first = &r.found.runs[i];
+    *run = *first;
+    n = (first->len + unit_bytes - 1) >> v->unit_bits;
+  }
+  resolve_end (&r);
+  return n;
+}
+
+/* A look at few entries of many layers takes nearly as long as one at a slice. */
+#define MAX_PEEK_LAYERS 4
+
+static const struct map_ops layers_map_ops = {
+  .load = load_slice, .peek = peek,
+};
+static const struct map_ops long_chain_map_ops = {
+  .load = load_slice,
+};
+
+/* --- views --- */
+
+struct layers_view *
+layers_view_new_snapshot (struct layers *s, struct map *map,
+                          uint64_t l1_offset, uint64_t disk_size,
+                          uint64_t slice_size)
+{
+  struct layers_view *v = layers_view_new (s, 0, map, disk_size, slice_size);
+
+  if (v == NULL)
+    return NULL;
+  v->snapshot = malloc (sizeof *v->snapshot);
+  if (v->snapshot == NULL) {
+    nbdkit_error ("malloc: %m");
+    layers_view_free (v);
+    return NULL;
+  }
+  memcpy (v->snapshot, s->layers[0], sizeof *v->snapshot);
+  v->snapshot->is_snapshot = true;
+  v->snapshot->header.l1_offset = l1_offset;
+  v->snapshot->header.size = disk_size;
+  v->snapshot->size = disk_size;
+  return v;
+}
+
+/* Layers FROM to TO, without TO itself. */
+static struct layers_view *
+new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
+          uint64_t disk_size, uint64_t slice_size)
+{
+  struct layers_view *v = calloc (1, sizeof *v);
+  unsigned unit_bits = QCOW2_MAX_CLUSTER_BITS, i;
+  uint64_t span = slice_size / 8 << QCOW2_MAX_CLUSTER_BITS;
+
+  if (v == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  v->layers = s;
+  v->from = from;
+  v->to = to;
+  v->disk_size = disk_size;
+
+  /* The unit: no run border lies inside one.  Borders are those of clusters or
+   * subclusters, and the ends of layers that are shorter than the disk.  A slice
+   * covers what the smallest slice of the layers' tables does. */
+  for (i = from; i < to; i++)
+    if (!s->layers[i]->raw) {
+      const struct header *h = &s->layers[i]->header;
+
+      unit_bits = min64 (unit_bits, entry_unit_bits (h));
+      span = min64 (span, slice_size / h->l2_entry_size << h->cluster_bits);
+    }
+  for (i = from; i < to; i++)
+    if (s->layers[i]->size < disk_size && s->layers[i]->size != 0) {
+      unsigned b = __builtin_ctzll (s->layers[i]->size);
+      if (b < unit_bits)
+        unit_bits = b;
+    }
+
+  v->unit_bits = unit_bits;
+  v->units = min64 (span >> unit_bits, MAX_SLICE_UNITS);
+
+  v->space = map_space_new (map, unit_bits, v->units, 0,
+                            to - from <= MAX_PEEK_LAYERS ? &layers_map_ops
+                                                         : &long_chain_map_ops, v);
+  if (v->space == NULL) {
+    nbdkit_error ("map_space_new: %m");
+    free (v);
+    return NULL;
+  }
+  return v;
+}
+
+struct layers_view *
+layers_view_new (struct layers *s, unsigned from, struct map *map,
+                 uint64_t disk_size, uint64_t slice_size)
+{
+  return new_view (s, from, s->n, map, disk_size, slice_size);
+}
+
+struct layers_view *
+layers_view_new_single (struct layers *s, unsigned i, struct map *map,
+                        uint64_t slice_size)
+{
+  struct layers_view *v =
+    new_view (s, i, i + 1, map, s->layers[i]->size, slice_size);
+
+  if (v)
+    v->single = true;
+  return v;
+}
+
+void
+layers_view_free (struct layers_view *v)
+{
+  if (v == NULL)
+    return;
+  map_space_free (v->space);
+  free (v->snapshot);
+  free (v);
+}
+
+/* Nothing but zeros below? */
+static bool
+is_empty (const struct layers_view *v)
+{
+  return v->from >= v->layers->n;
+}
+
+int
+layers_lookup (struct layers_view *v, uint64_t offset, uint64_t len,
+               struct run *run)
+{
+  if (is_empty (v)) {
+    *run = (struct run) { .start = offset, .len = len, .kind = RUN_ZERO };
+    return 0;
+  }
+  return map_lookup (v->space, offset, len, run);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which new image does the user want?
+ *
+ * The parameters for creation (params.c), most of them named after those of qemu-img
+ * create -o, become the options of create.c.
+ *
+ * The image is made in .get_ready: what is wrong with parameters has been found then,
+ * as far as that can be known without an image, and errors and progress still reach the
+ * user's terminal.  If the server can't start for another reason, the image goes again.
+ *
+ * Locks: none; there are no threads yet.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "nbd/createparams.h"
+#include "nbd/progress.h"
+
+/* What the header is to call the data file: as the user does if that is next to the
+ * image, so that both can be moved; else its whole path, which means the same from
+ * everywhere. */
+static const char *
+data_file_name (const struct createparams *p, const char *path)
+{
+  /* The current directory, with a slash, if the name is relative. */
+  const size_t n = strlen (p->options.data_path) - strlen (p->data_file);
+  const char *slash = strrchr (path, '/');
+
+  if (slash && n == (size_t) (slash + 1 - path) &&
+      strncmp (path, p->options.data_path, n) == 0)
+    return p->data_file;
+  return p->options.data_path;
+}
+
+void
+createparams_complete (struct createparams *p, const char *path,
+                       const struct disk_options *disk)
+{
+  struct create_options *const o = &p->options;
+
+  if (!p->wanted)
+    return;
+  o->path = path;
+  o->image.backing_file = p->backing_file;
+  o->image.backing_format = disk->backing_format;
+  if (p->data_file)
+    o->image.data_file = data_file_name (p, path);
+  o->file.lock = disk->lock;
+  o->file.drop_cache = disk->drop_cache;
+  o->file.hooks = disk->hooks;
+}
+
+/* --- making it --- */
+
+/* A user who wants it to stop is as good as an error: nothing is left behind. */
+static int
+show_progress (void *opaque, uint64_t done, uint64_t total)
+{
+  if (progress_step (opaque, done, total, done))
+    return 0;
+  nbdkit_error ("stopped while the image was made");
+  errno = EINTR;
+  return -1;
+}
+
+int
+createparams_run (struct createparams *p, const struct disk_options *disk)
+{
+  struct progress progress;
+  int r;
+
+  if (!p->wanted)
+    return 0;
+  progress_begin (&progress, "create");
+  p->options.secret = disk->secret;
+  p->options.progress = show_progress;
+  p->options.opaque = &progress;
+  r = create_image (&p->options, &p->created);
+  p->options.secret = (struct chain_secret) { NULL, 0, 0 };
+  progress_end (&progress);
+  return r;
+}
+
+void
+createparams_settle (struct createparams *p, bool served)
+{
+  if (served)
+    created_keep (p->created);
+  else
+    created_withdraw (p->created);
+  p->created = NULL;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which parameters go together?
+ *
+ * Two tables.  `needs' says without what a parameter means nothing: it counts there
+ * whatever its value is.  `excludes' says what contradicts each other: there a
+ * parameter counts if it asks for something, so that flatten=false goes with everything.
+ * What can be known without opening an image is here, or in newimage.c as far as it is
+ * about the features of a new image alone; the rest is found when the image is opened,
+ * and a new image does not stay then (create.c).
+ *
+ * Some values are parties of their own: those of the enum below.
+ *
+ * Locks: none; nbdkit configures plugins before there are threads.
+ */
+
+#include <config.h>
+
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "util/bytes.h"
+#include "nbd/paramrules.h"
+#include "nbd/paramvalue.h"
+
+enum {
+  VALUE_BACKING_PATH = NR_PARAMS,
+  VALUE_BACKING_DENY,
+  VALUE_DATA_PATH,
+  VALUE_CHECK_REPAIR,
+  VALUE_CREATE_AUTO,
+  VALUE_COMPAT_OLD,
+  NR_PARTIES
+};
+
+_Static_assert (NR_PARTIES <= 64, "bits of a set");
+
+/* Sets of parties. */
+#define SET(party) (UINT64_C (1) << (party))
+#define P(name) SET (PARAM_##name)
+#define V(name) SET (VALUE_##name)
+
+#define SNAPSHOT_EDITS (P (SNAPSHOT_CREATE) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE))
+#define BITMAP_EDITS (P (BITMAP_ADD) | P (BITMAP_CLEAR) | P (BITMAP_REMOVE))
+/* What changes an image before it is served, or while it is read. */
+#define CHANGES (SNAPSHOT_EDITS | P (RESIZE) | BITMAP_EDITS | P (FLATTEN) | \
+                 V (CHECK_REPAIR) | P (COPY_ON_READ))
+/* What is about a new image. */
+#define OF_NEW (P (CLUSTER_SIZE) | P (COMPAT) | P (REFCOUNT_BITS) | P (EXTENDED_L2) | \
+                P (LAZY_REFCOUNTS) | P (COMPRESSION_TYPE) | P (ENCRYPT) | \
+                P (ITER_TIME) | P (BACKING_FILE) | P (DATA_FILE_RAW))
+/* What is about one image. */
+#define OF_ONE (P (FILE) | P (SNAPSHOT) | SNAPSHOT_EDITS | P (RESIZE) | P (SHRINK) | \
+                P (PREALLOCATION) | BITMAP_EDITS | P (BITMAP_GRANULARITY) | \
+                P (FLATTEN) | P (CHECK) | P (CHECK_REPORT) | P (CREATE) | OF_NEW | \
+                V (BACKING_PATH) | P (BACKING_FORMAT) | V (DATA_PATH))
+
+struct rule {
+  uint64_t these, others;       /* sets */
+  uint64_t if_all;              /* the rule holds if all of these are asked for, too */
+  const char *text;             /* or NULL */
+};
+
+/* Of `these', what is given needs one of `others' that is asked for, and TEXT says which,
+ * or the first one does. */
+static const struct rule needs[] = {
+  { OF_NEW, P (CREATE), 0, "create=SIZE: it is for new images" },
+  { P (ITER_TIME), P (ENCRYPT), 0, "encrypt=luks" },
+  { P (DATA_FILE_RAW), V (DATA_PATH), P (CREATE), "data-file=PATH" },
+  { P (SHRINK), P (RESIZE), 0, "resize=SIZE" },
+  { P (PREALLOCATION), P (CREATE) | P (RESIZE), 0, "create=SIZE or resize=SIZE" },
+  { P (BITMAP_GRANULARITY), P (BITMAP_ADD), 0, "bitmap-add=NAME" },
+  { P (CHECK_REPORT), P (CHECK), 0, "check=quick, full or repair" },
+  { V (CREATE_AUTO), P (BACKING_FILE), 0, "backing-file=: that has the size" },
+  { P (BACKING_FILE), P (BACKING_FORMAT), 0,
+    "backing-format=qcow2 or backing-format=raw" },
+  { P (BACKING_FORMAT), P (BACKING_FILE), P (CREATE), "backing-file=, with create=" },
+};
+
+/* Of `these' and `others' not one each is asked for; TEXT says why. */
+static const struct rule excludes[] = {
+  { P (DIR), OF_ONE, 0, NULL },
+  { P (PASSPHRASE), P (QCOW2_PASSPHRASE), 0, "they are the same" },
+  { P (UNTRUSTED), P (CREATE) | CHANGES, 0, "untrusted images are not written" },
+  { P (UNTRUSTED), V (BACKING_PATH) | V (DATA_PATH), 0,
+    "untrusted images have no other files" },
+  { P (CREATE), P (SNAPSHOT) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE), 0,
+    "a new image has no snapshots" },
+  { P (CREATE), P (BITMAP_CLEAR) | P (BITMAP_REMOVE), 0, "a new image has no bitmaps" },
+  { P (CREATE), V (BACKING_PATH), 0,
+    "a new image is given one with backing-file=PATH" },
+  { P (SNAPSHOT), CHANGES, 0, "it serves what can't change" },
+  { V (BACKING_DENY), P (BACKING_FILE), 0, NULL },
+  { P (FLATTEN), V (BACKING_DENY), 0, NULL },
+  { P (FLATTEN), P (SNAPSHOT_CREATE), 0, "the snapshot would need the backing file" },
+  { P (FLATTEN), V (DATA_PATH), P (CREATE) | P (BACKING_FILE), NULL },
+  { P (COMPRESS), P (ENCRYPT), 0, "encrypted clusters can't be compressed" },
+  { P (COMPRESS), V (DATA_PATH), 0, "data files have no compressed clusters" },
+  { SNAPSHOT_EDITS, V (DATA_PATH), 0,
+    "images with data files have no internal snapshots" },
+  { V (COMPAT_OLD), P (BITMAP_ADD), 0, "version 2 has no bitmaps" },
+};
+
+/* --- who is there? --- */
+
+static uint64_t
+asked_for (const struct params *p)
+{
+  uint64_t set = 0;
+
+  for (enum param i = 0; i < NR_PARAMS; i++)
+    if (params_asks (p, i))
+      set |= SET (i);
+  if (p->options.backing == BACKING_PATH)
+    set |= V (BACKING_PATH);
+  if (p->options.backing == BACKING_DENY)
+    set |= V (BACKING_DENY);
+  if (p->options.data_file == DATA_FILE_PATH)
+    set |= V (DATA_PATH);
+  if (p->check.mode == CHECK_REPAIR)
+    set |= V (CHECK_REPAIR);
+  if (p->create.options.size_of_backing)
+    set |= V (CREATE_AUTO);
+  if (p->create.options.image.version == 2)
+    set |= V (COMPAT_OLD);
+  return set;
+}
+
+static const char *
+name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
+{
+  switch (party) {
+  case VALUE_BACKING_PATH: return "backing=PATH";
+  case VALUE_BACKING_DENY: return "backing=deny";
+  case VALUE_DATA_PATH: return "data-file=PATH";
+  case VALUE_CHECK_REPAIR: return "check=repair";
+  case VALUE_CREATE_AUTO: return "create=auto";
+  case VALUE_COMPAT_OLD: return "compat=0.10";
+  }
+  return params_name (p, party, buf);
+}
+
+/* The first one of a set that is not empty. */
+static unsigned
+first_of (uint64_t set)
+{
+  return __builtin_ctzll (set);
+}
+
+/* --- the tables --- */
+
+static int
+check_needs (const struct params *p, uint64_t asked)
+{
+  const uint64_t there = p->given | asked;
+  char buf[PARAMS_NAME];
+
+  for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
+    const struct rule *r = &needs[i];
+
+    if ((r->if_all & ~asked) == 0 && (r->these & there) && !(r->others & asked)) {
+      nbdkit_error ("%s needs %s", name_of (p, first_of (r->these & there), buf),
+                    r->text);
+      return -1;
+    }
+  }
+  return 0;
+}
+
+static int
+check_excludes (const struct params *p, uint64_t asked)
+{
+  char one[PARAMS_NAME], other[PARAMS_NAME];
+
+  for (size_t i = 0; i < sizeof excludes / sizeof excludes[0]; i++) {
+    const struct rule *r = &excludes[i];
+
+    if ((r->if_all & ~asked) == 0 && (r->these & asked) && (r->others & asked)) {
+      nbdkit_error ("%s does not go with %s%s%s",
+                    name_of (p, first_of (r->these & asked), one),
+                    name_of (p, first_of (r->others & asked), other),
+                    r->text ? ": " : "", r->text ? r->text : "");
+      return -1;
+    }
+  }
+  return 0;
+}
+
+/* --- what is no matter of pairs --- */
+
+static int
+check_others (const struct params *p)
+{
+  if (p->path == NULL && p->dir == NULL) {
+    nbdkit_error ("the file parameter is missing: nbdkit qcow2 disk.qcow2");
+    return -1;
+  }
+  if (p->create.options.encrypt && p->options.secret.len == 0) {
+    nbdkit_error ("encrypt=luks needs a passphrase=, which is not empty");
+    return -1;
+  }
+  if (p->create.wanted && p->data_file_path &&
+      strcmp (p->data_file_path, p->path) == 0) {
+    nbdkit_error ("data-file= is the image itself");
+    return -1;
+  }
+  /* Each would replace the other. */
+  if (p->stats && p->report && strcmp (p->stats, p->report) == 0) {
+    nbdkit_error ("stats= and check-report= are the same file");
+    return -1;
+  }
+  return 0;
+}
+
+/* What would be found on a new image, too, but only when it has been made, which can take
+ * long. */
+static int
+check_new_image (const struct params *p)
+{
+  uint64_t size = round_up (p->create.options.image.size, 512);
+
+  if (!p->create.wanted)
+    return 0;
+  for (size_t i = 0; i < p->nr_bitmaps; i++)
+    for (size_t k = 0; k < i; k++)
+      if (strcmp (p->bitmaps[i].name, p->bitmaps[k].name) == 0)
+        return bad_value ("bitmap-add", p->bitmaps[i].name, "it is added twice");
+  for (unsigned i = 0; i < p->nr_edits && !p->create.options.size_of_backing; i++)
+    if (p->edits[i].kind == EDIT_RESIZE) {
+      const char *why = edit_choose_size (&p->edits[i], &p->edit_options, size, &size);
+
+      if (why) {
+        nbdkit_error ("create= does not go with resize=: %s", why);
+        return -1;
+      }
+    }
+  return 0;
+}
+
+int
+paramrules_check (const struct params *p)
+{
+  const uint64_t asked = asked_for (p);
+
+  return check_excludes (p, asked) == -1 || check_needs (p, asked) == -1 ||
+    check_others (p) == -1 || check_new_image (p) == -1 ? -1 : 0;
+}

@@ -1,0 +1,545 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does the user want?
+ *
+ * One table says what each parameter of the command line is: of which kind its value is,
+ * where that goes, and whether it can be given more than once.  Those with values of a
+ * kind of their own have a function each.  What goes together is in paramrules.c.
+ * Each error is one line and names the parameter.  Paths are made absolute, since the
+ * server changes to another directory.
+ *
+ * The passphrase is kept until the image is open, and wiped then.
+ *
+ * Locks: none; nbdkit configures plugins before there are threads.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "util/bytes.h"
+#include "format/format.h"
+#include "nbd/params.h"
+#include "nbd/paramvalue.h"
+
+#define MIN_SLICE 512
+#define MAX_SLICE (2 << 20)
+/* QEMU's snapshot tables have longer names, but its tools don't make them. */
+#define MAX_SNAPSHOT_NAME 255
+/* Most milliseconds for iter-time=: what is more is cut off by luksmake.c anyway. */
+#define MAX_ITER_TIME 60000
+
+/* --- the table --- */
+
+enum kind {
+  KIND_TEXT,                    /* const char *: nbdkit keeps what it points to */
+  KIND_PATH,                    /* char *: absolute, to be freed */
+  KIND_BYTES,                   /* uint64_t */
+  KIND_NUMBER,                  /* unsigned */
+  KIND_FLAG,                    /* bool */
+  KIND_CHOICE,                  /* bool, int or enum: of choices */
+  KIND_OTHER,                   /* set */
+};
+
+struct spec {
+  const char *key;
+  enum kind kind;
+  size_t at, size;              /* where in struct params the value is kept */
+  const struct choice *choices;
+  int (*set) (struct params *, const char *key, const char *value);
+  bool repeatable;
+};
+
+/* Functions for values of their own kind: 0, or -1 (reported). */
+static int set_slice (struct params *, const char *key, const char *value);
+static int set_backing (struct params *, const char *key, const char *value);
+static int set_format (struct params *, const char *key, const char *value);
+static int set_data_file (struct params *, const char *key, const char *value);
+static int set_passphrase (struct params *, const char *key, const char *value);
+static int set_granularity (struct params *, const char *key, const char *value);
+static int set_size (struct params *, const char *key, const char *value);
+static int set_iter_time (struct params *, const char *key, const char *value);
+static int set_backing_file (struct params *, const char *key, const char *value);
+static int add_bitmap (struct params *, const char *key, const char *value);
+static int clear_bitmap (struct params *, const char *key, const char *value);
+static int remove_bitmap (struct params *, const char *key, const char *value);
+static int create_snapshot (struct params *, const char *key, const char *value);
+static int apply_snapshot (struct params *, const char *key, const char *value);
+static int delete_snapshot (struct params *, const char *key, const char *value);
+static int add_resize (struct params *, const char *key, const char *value);
+
+static const struct choice discards[] = {
+  { "unmap", true }, { "ignore", false }, { NULL, 0 }
+};
+static const struct choice detects[] = {
+  { "off", DETECT_ZEROES_OFF }, { "on", DETECT_ZEROES_ON },
+  { "unmap", DETECT_ZEROES_UNMAP }, { NULL, 0 }
+};
+static const struct choice switches[] = {
+  { "off", false }, { "on", true }, { NULL, 0 }
+};
+static const struct choice caches[] = {
+  { "default", false }, { "none", true }, { NULL, 0 }
+};
+static const struct choice preallocations[] = {
+  { "off", PREALLOCATION_OFF }, { "metadata", PREALLOCATION_METADATA },
+  { "falloc", PREALLOCATION_FALLOC }, { "full", PREALLOCATION_FULL }, { NULL, 0 }
+};
+static const struct choice checks[] = {
+  { "off", CHECK_OFF }, { "quick", CHECK_QUICK }, { "full", CHECK_FULL },
+  { "repair", CHECK_REPAIR }, { NULL, 0 }
+};
+static const struct choice compats[] = {
+  { "0.10", 2 }, { "1.1", 3 }, { "v2", 2 }, { "v3", 3 }, { NULL, 0 }
+};
+static const struct choice compressions[] = {
+  { "zlib", QCOW2_COMPRESSION_DEFLATE }, { "zstd", QCOW2_COMPRESSION_ZSTD }, { NULL, 0 }
+};
+static const struct choice encryptions[] = { { "luks", true }, { NULL, 0 } };
+
+#define AT(field) \
+  .at = offsetof (struct params, field), .size = sizeof ((struct params *) 0)->field
+#define TEXT(field) .kind = KIND_TEXT, AT (field)
+#define PATH(field) .kind = KIND_PATH, AT (field)
+#define BYTES(field) .kind = KIND_BYTES, AT (field)
+#define NUMBER(field) .kind = KIND_NUMBER, AT (field)
+#define FLAG(field) .kind = KIND_FLAG, AT (field)
+#define CHOICE(field, words) .kind = KIND_CHOICE, AT (field), .choices = words
+#define OTHER(function) .kind = KIND_OTHER, .set = function
+#define REPEATABLE(function) OTHER (function), .repeatable = true
+
+static const struct spec specs[NR_PARAMS] = {
+  [PARAM_FILE] = { "file", PATH (path) },
+  [PARAM_DIR] = { "dir", PATH (dir) },
+  [PARAM_L2_CACHE] = { "l2-cache", BYTES (options.l2_cache) },
+  [PARAM_L2_SLICE] = { "l2-slice", OTHER (set_slice) },
+  [PARAM_BACKING] = { "backing", OTHER (set_backing) },
+  [PARAM_BACKING_FORMAT] = { "backing-format", OTHER (set_format) },
+  [PARAM_DATA_FILE] = { "data-file", OTHER (set_data_file) },
+  [PARAM_SNAPSHOT] = { "snapshot", TEXT (snapshot) },
+  [PARAM_BITMAP_ADD] = { "bitmap-add", REPEATABLE (add_bitmap) },
+  [PARAM_BITMAP_CLEAR] = { "bitmap-clear", REPEATABLE (clear_bitmap) },
+  [PARAM_BITMAP_REMOVE] = { "bitmap-remove", REPEATABLE (remove_bitmap) },
+  [PARAM_BITMAP_GRANULARITY] = { "bitmap-granularity", OTHER (set_granularity) },
+  [PARAM_SNAPSHOT_CREATE] = { "snapshot-create", REPEATABLE (create_snapshot) },
+  [PARAM_SNAPSHOT_APPLY] = { "snapshot-apply", REPEATABLE (apply_snapshot) },
+  [PARAM_SNAPSHOT_DELETE] = { "snapshot-delete", REPEATABLE (delete_snapshot) },
+  [PARAM_RESIZE] = { "resize", REPEATABLE (add_resize) },
+  [PARAM_SHRINK] = { "shrink", FLAG (edit_options.shrink) },
+  [PARAM_PREALLOCATION] =
+    { "preallocation", CHOICE (edit_options.preallocation, preallocations) },
+  [PARAM_PASSPHRASE] = { "passphrase", OTHER (set_passphrase) },
+  /* The same, for those who put nbdkit's luks filter on top, which takes passphrase=
+   * for itself. */
+  [PARAM_QCOW2_PASSPHRASE] = { "qcow2-passphrase", OTHER (set_passphrase) },
+  [PARAM_UNTRUSTED] = { "untrusted", FLAG (options.untrusted) },
+  [PARAM_DISCARD] = { "discard", CHOICE (options.discard, discards) },
+  [PARAM_DETECT_ZEROES] = { "detect-zeroes", CHOICE (options.detect_zeroes, detects) },
+  [PARAM_COMPRESS] = { "compress", CHOICE (options.compress, switches) },
+  [PARAM_STATS] = { "stats", PATH (stats) },
+  [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
+  [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
+  [PARAM_CACHE] = { "cache", CHOICE (options.drop_cache, caches) },
+  [PARAM_CHECK] = { "check", CHOICE (check.mode, checks) },
+  [PARAM_CHECK_REPORT] = { "check-report", PATH (report) },
+  [PARAM_LOCK] = { "lock", FLAG (options.lock) },
+  [PARAM_CREATE] = { "create", OTHER (set_size) },
+  [PARAM_CLUSTER_SIZE] =
+    { "cluster-size", BYTES (create.options.image.cluster_size) },
+  [PARAM_COMPAT] = { "compat", CHOICE (create.options.image.version, compats) },
+  [PARAM_REFCOUNT_BITS] =
+    { "refcount-bits", NUMBER (create.options.image.refcount_bits) },
+  [PARAM_EXTENDED_L2] = { "extended-l2", FLAG (create.options.image.extended_l2) },
+  [PARAM_LAZY_REFCOUNTS] =
+    { "lazy-refcounts", FLAG (create.options.image.lazy_refcounts) },
+  [PARAM_COMPRESSION_TYPE] =
+    { "compression-type", CHOICE (create.options.image.compression_type, compressions) },
+  [PARAM_ENCRYPT] = { "encrypt", CHOICE (create.options.encrypt, encryptions) },
+  [PARAM_ITER_TIME] = { "iter-time", OTHER (set_iter_time) },
+  [PARAM_BACKING_FILE] = { "backing-file", OTHER (set_backing_file) },
+  [PARAM_DATA_FILE_RAW] =
+    { "data-file-raw", FLAG (create.options.image.data_file_raw) },
+};
+
+_Static_assert (NR_PARAMS <= 64, "bits of params.given");
+
+/* --- memory --- */
+
+void
+params_forget_passphrase (struct params *p)
+{
+  if (p->passphrase)
+    explicit_bzero (p->passphrase, strlen (p->passphrase));
+  free (p->passphrase);
+  p->passphrase = NULL;
+  p->options.secret = (struct chain_secret) { NULL, 0, 0 };
+}
+
+void
+params_free (struct params *p)
+{
+  params_forget_passphrase (p);
+  free (p->path);
+  free (p->dir);
+  free (p->stats);
+  free (p->backing_path);
+  free (p->data_file_path);
+  free (p->bitmaps);
+  free (p->edits);
+  free (p->report);
+}
+
+/* --- values of their own kinds --- */
+
+/* A power of two from MIN to MAX, which the text RANGE says for people. */
+static int
+parse_power (const char *key, const char *value, uint64_t min, uint64_t max,
+             const char *range, uint64_t *r)
+{
+  if (parse_bytes (key, value, r) == -1)
+    return -1;
+  if (!is_power_of_2 (*r) || *r < min || *r > max)
+    return bad_value (key, value, "must be a power of two between %s", range);
+  return 0;
+}
+
+static int
+set_slice (struct params *p, const char *key, const char *value)
+{
+  return parse_power (key, value, MIN_SLICE, MAX_SLICE, "512 and 2M",
+                      &p->options.l2_slice);
+}
+
+static int
+set_backing (struct params *p, const char *key, const char *value)
+{
+  if (strcmp (value, "follow") == 0)
+    p->options.backing = BACKING_FOLLOW;
+  else if (strcmp (value, "deny") == 0)
+    p->options.backing = BACKING_DENY;
+  else {
+    p->options.backing = BACKING_PATH;
+    if (parse_path (key, value, &p->backing_path) == -1)
+      return -1;
+    p->options.backing_path = p->backing_path;
+  }
+  return 0;
+}
+
+static int
+set_format (struct params *p, const char *key, const char *value)
+{
+  static const struct choice formats[] = {
+    { "qcow2", 0 }, { "raw", 1 }, { NULL, 0 }
+  };
+  int choice;
+
+  if (parse_choice (key, value, formats, &choice) == -1)
+    return -1;
+  p->options.backing_format = formats[choice].word;
+  return 0;
+}
+
+static int
+set_data_file (struct params *p, const char *key, const char *value)
+{
+  if (strcmp (value, "follow") == 0)
+    p->options.data_file = DATA_FILE_FOLLOW;
+  else if (strcmp (value, "deny") == 0)
+    p->options.data_file = DATA_FILE_DENY;
+  else {
+    p->options.data_file = DATA_FILE_PATH;
+    if (parse_path (key, value, &p->data_file_path) == -1)
+      return -1;
+    p->options.data_file_path = p->data_file_path;
+    p->create.data_file = value;
+    p->create.options.data_path = p->data_file_path;
+  }
+  return 0;
+}
+
+static int
+set_passphrase (struct params *p, const char *key, const char *value)
+{
+  params_forget_passphrase (p);
+  if (parse_passphrase (key, value, &p->passphrase) == -1)
+    return -1;
+  p->options.secret.passphrase = p->passphrase;
+  p->options.secret.len = strlen (p->passphrase);
+  return 0;
+}
+
+static int
+append_bitmap (struct params *p, enum bitmapedit_what what, const char *name)
+{
+  struct bitmapedit *list =
+    realloc (p->bitmaps, (p->nr_bitmaps + 1) * sizeof *list);
+
+  if (list == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  p->bitmaps = list;
+  list[p->nr_bitmaps++] = (struct bitmapedit) { .what = what, .name = name };
+  return 0;
+}
+
+static int
+add_bitmap (struct params *p, const char *key, const char *value)
+{
+  if (parse_new_name (key, value, QCOW2_MAX_BITMAP_NAME) == -1)
+    return -1;
+  return append_bitmap (p, BITMAP_ADD, value);
+}
+
+static int
+clear_bitmap (struct params *p, const char *key, const char *value)
+{
+  return append_bitmap (p, BITMAP_CLEAR, value);
+}
+
+static int
+remove_bitmap (struct params *p, const char *key, const char *value)
+{
+  return append_bitmap (p, BITMAP_REMOVE, value);
+}
+
+static int
+set_granularity (struct params *p, const char *key, const char *value)
+{
+  uint64_t size;
+
+  if (parse_power (key, value, UINT64_C (1) << QCOW2_MIN_BITMAP_GRANULARITY,
+                   UINT64_C (1) << QCOW2_MAX_BITMAP_GRANULARITY, "512 and 2G",
+                   &size) == -1)
+    return -1;
+  p->bitmap_granularity_bits = __builtin_ctzll (size);
+  return 0;
+}
+
+static int
+add_edit (struct params *p, const struct edit *edit)
+{
+  struct edit *edits = reallocarray (p->edits, p->nr_edits + 1, sizeof *edits);
+
+  if (edits == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  p->edits = edits;
+  p->edits[p->nr_edits++] = *edit;
+  return 0;
+}
+
+static int
+create_snapshot (struct params *p, const char *key, const char *value)
+{
+  if (parse_new_name (key, value, MAX_SNAPSHOT_NAME) == -1)
+    return -1;
+  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_CREATE, .name = value });
+}
+
+static int
+apply_snapshot (struct params *p, const char *key, const char *value)
+{
+  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_APPLY, .name = value });
+}
+
+static int
+delete_snapshot (struct params *p, const char *key, const char *value)
+{
+  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_DELETE, .name = value });
+}
+
+/* SIZE, +SIZE or -SIZE. */
+static int
+add_resize (struct params *p, const char *key, const char *value)
+{
+  struct edit edit = { .kind = EDIT_RESIZE };
+
+  if (value[0] == '+' || value[0] == '-')
+    edit.sign = value[0] == '+' ? 1 : -1;
+  if (parse_bytes (key, edit.sign ? value + 1 : value, &edit.size) == -1)
+    return -1;
+  return add_edit (p, &edit);
+}
+
+static int
+set_size (struct params *p, const char *key, const char *value)
+{
+  p->create.wanted = true;
+  if (strcmp (value, "auto") == 0) {
+    p->create.options.size_of_backing = true;
+    return 0;
+  }
+  return parse_bytes (key, value, &p->create.options.image.size);
+}
+
+static int
+set_iter_time (struct params *p, const char *key, const char *value)
+{
+  unsigned *const ms = &p->create.options.iter_ms;
+
+  if (parse_number (key, value, ms) == -1)
+    return -1;
+  if (*ms == 0 || *ms > MAX_ITER_TIME)
+    return bad_value (key, value, "must be 1 to %d milliseconds", MAX_ITER_TIME);
+  return 0;
+}
+
+/* The header will name it as the user does. */
+static int
+set_backing_file (struct params *p, const char *key, const char *value)
+{
+  p->create.backing_file = value;
+  return parse_stored_path (key, value);
+}
+
+/* --- any parameter --- */
+
+static enum param
+find (const char *key)
+{
+  enum param i;
+
+  for (i = 0; i < NR_PARAMS; i++)
+    if (strcmp (key, specs[i].key) == 0)
+      break;
+  return i;
+}
+
+static int
+set_choice (const struct spec *spec, const char *value, void *at)
+{
+  int choice;
+
+  if (parse_choice (spec->key, value, spec->choices, &choice) == -1)
+    return -1;
+  if (spec->size == sizeof (bool))
+    *(bool *) at = choice;
+  else {
+    assert (spec->size == sizeof choice);
+    memcpy (at, &choice, sizeof choice);
+  }
+  return 0;
+}
+
+static int
+set (struct params *p, const struct spec *spec, const char *value)
+{
+  void *const at = (char *) p + spec->at;
+
+  switch (spec->kind) {
+  case KIND_TEXT:
+    *(const char **) at = value;
+    return 0;
+  case KIND_PATH: return parse_path (spec->key, value, at);
+  case KIND_BYTES: return parse_bytes (spec->key, value, at);
+  case KIND_NUMBER: return parse_number (spec->key, value, at);
+  case KIND_FLAG: return parse_flag (spec->key, value, at);
+  case KIND_CHOICE: return set_choice (spec, value, at);
+  case KIND_OTHER: return spec->set (p, spec->key, value);
+  }
+  abort ();
+}
+
+int
+params_set (struct params *p, const char *key, const char *value)
+{
+  const enum param i = find (key);
+
+  if (i == NR_PARAMS) {
+    nbdkit_error ("unknown parameter '%s'", key);
+    return -1;
+  }
+  if ((p->given & UINT64_C (1) << i) && !specs[i].repeatable) {
+    nbdkit_error ("%s= was given twice", key);
+    return -1;
+  }
+  p->given |= UINT64_C (1) << i;
+  return set (p, &specs[i], value);
+}
+
+/* What a switch, or one of several words, is set to; else 1. */
+static int
+value_of (const struct params *p, const struct spec *spec)
+{
+  const void *const at = (const char *) p + spec->at;
+  int value;
+
+  if (spec->kind != KIND_FLAG && spec->kind != KIND_CHOICE)
+    return 1;
+  if (spec->size == sizeof (bool))
+    return *(const bool *) at;
+  memcpy (&value, at, sizeof value);
+  return value;
+}
+
+bool
+params_asks (const struct params *p, enum param i)
+{
+  return (p->given & UINT64_C (1) << i) && value_of (p, &specs[i]) != 0;
+}
+
+const char *
+params_name (const struct params *p, enum param i, char buf[PARAMS_NAME])
+{
+  const struct spec *spec = &specs[i];
+  const struct choice *c = spec->choices;
+  const char *word = "";
+
+  if (!(p->given & UINT64_C (1) << i))
+    ;
+  else if (spec->kind == KIND_FLAG)
+    word = value_of (p, spec) ? "true" : "false";
+  else if (spec->kind == KIND_CHOICE) {
+    while (c->word && c->value != value_of (p, spec))
+      c++;
+    if (c->word)
+      word = c->word;
+  }
+  snprintf (buf, PARAMS_NAME, "%s=%s", spec->key, word);
+  return buf;
+}
+
+/* --- all of them --- */
+
+/* What a check has to know of all this. */
+static void
+complete_check (struct params *p)
+{
+  const struct disk_options *o = &p->options;
+
+  p->check.path = o->path;
+  p->check.report = p->report;
+  p->check.chain = (struct chain_options) {
+    .backing = o->backing, .backing_path = o->backing_path,
+    .backing_format = o->backing_format,
+    .file = { .lock = o->lock, .drop_cache = o->drop_cache },
+  };
+}
+
+void
+params_complete (struct params *p)
+{
+  /* Not the real path: a relative backing file is looked for next to the name
+   * that was given. */
+  p->options.path = p->dir ? p->dir : p->path;
+  for (size_t i = 0; i < p->nr_bitmaps; i++)
+    p->bitmaps[i].granularity_bits = p->bitmap_granularity_bits;
+  p->create.options.image.preallocation = p->edit_options.preallocation;
+  if (p->options.untrusted) {
+    p->options.backing = BACKING_DENY;
+    p->options.data_file = DATA_FILE_DENY;
+  }
+  if (p->options.backing == BACKING_PATH && p->options.backing_format == NULL)
+    nbdkit_debug ("backing-format is taken from the image's header");
+  complete_check (p);
+  createparams_complete (&p->create, p->path, &p->options);
+}

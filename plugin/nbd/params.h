@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * The parameters of the plugin: see params.c.
+ */
+
+#ifndef QCOW2_PARAMS_H
+#define QCOW2_PARAMS_H
+
+#include <stdbool.h>
+
+#include "check/check.h"
+#include "disk/disk.h"
+#include "offline/bitmapedit.h"
+#include "offline/edit.h"
+#include "nbd/createparams.h"
+
+/* The table in params.c says all about them. */
+enum param {
+  PARAM_FILE, PARAM_DIR, PARAM_L2_CACHE, PARAM_L2_SLICE, PARAM_BACKING,
+  PARAM_BACKING_FORMAT, PARAM_DATA_FILE, PARAM_SNAPSHOT, PARAM_BITMAP_ADD,
+  PARAM_BITMAP_CLEAR, PARAM_BITMAP_REMOVE, PARAM_BITMAP_GRANULARITY,
+  PARAM_SNAPSHOT_CREATE, PARAM_SNAPSHOT_APPLY, PARAM_SNAPSHOT_DELETE, PARAM_RESIZE,
+  PARAM_SHRINK, PARAM_PREALLOCATION, PARAM_PASSPHRASE, PARAM_QCOW2_PASSPHRASE,
+  PARAM_UNTRUSTED, PARAM_DISCARD, PARAM_DETECT_ZEROES, PARAM_COMPRESS, PARAM_STATS,
+  PARAM_COPY_ON_READ, PARAM_FLATTEN, PARAM_CACHE, PARAM_CHECK, PARAM_CHECK_REPORT,
+  PARAM_LOCK, PARAM_CREATE, PARAM_CLUSTER_SIZE, PARAM_COMPAT, PARAM_REFCOUNT_BITS,
+  PARAM_EXTENDED_L2, PARAM_LAZY_REFCOUNTS, PARAM_COMPRESSION_TYPE, PARAM_ENCRYPT,
+  PARAM_ITER_TIME, PARAM_BACKING_FILE, PARAM_DATA_FILE_RAW,
+  NR_PARAMS
+};
+
+struct params {
+  uint64_t given;               /* 1 << PARAM_... */
+  struct disk_options options;  /* its strings are those below */
+  struct createparams create;   /* an image that is to be made first */
+  const char *snapshot;         /* serve this one, and nothing else; or NULL */
+  bool flatten;                 /* copy what is below, before serving */
+  struct bitmapedit *bitmaps;   /* to be made before the image is served */
+  size_t nr_bitmaps;
+  unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
+  char *path, *backing_path, *data_file_path, *passphrase, *stats, *report;
+  char *dir;                    /* or NULL; then it is options.path, too */
+  struct check_options check;   /* complete after params_complete */
+  struct edit *edits;           /* in the order in which they were given */
+  unsigned nr_edits;
+  struct edit_options edit_options;
+};
+
+#define PARAMS_DEFAULT {                                                     \
+  .options = {                                                               \
+    .l2_cache = 32 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,        \
+    .discard = true, .lock = true,                                           \
+  },                                                                         \
+  .create = CREATEPARAMS_DEFAULT,                                            \
+}
+
+/* One parameter.  0, or -1 (reported). */
+extern int params_set (struct params *, const char *key, const char *value);
+/* There are no more, and they go together (paramrules.c). */
+extern void params_complete (struct params *);
+/* Wipes it. */
+extern void params_forget_passphrase (struct params *);
+extern void params_free (struct params *);
+
+/* Was it given, with a value that asks for something?  (flatten=false does not.) */
+extern bool params_asks (const struct params *, enum param);
+/* How messages name it: "file=", or with its value if that is one of a few words:
+ * "flatten=true". */
+#define PARAMS_NAME 64
+extern const char *params_name (const struct params *, enum param,
+                                char buf[PARAMS_NAME]);
+
+#endif /* QCOW2_PARAMS_H */

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does the value of a parameter say?
+ *
+ * One function for each kind of value.  An error is one line, which names the parameter
+ * and shows the value: its beginning, and no control characters.  nbdkit's own functions
+ * report errors themselves, with neither, so they are only called with values that
+ * were found to be good, and sizes, numbers and booleans are read here.
+ *
+ * Files may have any name, but what goes into an image as a name has no control
+ * characters: header.c refuses such images.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "util/bytes.h"
+#include "util/printable.h"
+#include "nbd/paramvalue.h"
+
+/* So much of a value is shown. */
+#define MAX_SHOWN 64
+
+int
+bad_value (const char *key, const char *value, const char *fmt, ...)
+{
+  char shown[PRINTABLE_SIZE (MAX_SHOWN)], why[200];
+  va_list args;
+
+  va_start (args, fmt);
+  vsnprintf (why, sizeof why, fmt, args);
+  va_end (args);
+  nbdkit_error ("%s=%s%s: %s", key,
+                printable (value, MAX_SHOWN, shown, sizeof shown),
+                strlen (value) > MAX_SHOWN ? "..." : "", why);
+  return -1;
+}
+
+int
+parse_choice (const char *key, const char *value,
+              const struct choice *choices, int *r)
+{
+  char words[128] = "";
+  const struct choice *c;
+
+  for (c = choices; c->word; c++)
+    if (strcmp (value, c->word) == 0) {
+      *r = c->value;
+      return 0;
+    }
+  for (c = choices; c->word; c++) {
+    if (c != choices)
+      strcat (words, c[1].word ? ", " : " or ");
+    strcat (words, c->word);
+  }
+  return bad_value (key, value, "must be %s", words);
+}
+
+int
+parse_flag (const char *key, const char *value, bool *r)
+{
+  static const char *const words[][6] = {
+    { "0", "f", "false", "n", "no", "off" },
+    { "1", "t", "true", "y", "yes", "on" },
+  };
+
+  for (unsigned b = 0; b < 2; b++)
+    for (unsigned i = 0; i < 6; i++)
+      if (strcasecmp (value, words[b][i]) == 0) {
+        *r = b;
+        return 0;
+      }
+  return bad_value (key, value, "must be true or false");
+}
+
+/* The digits at VALUE; *END is behind them.  False: none, or too large a number. */
+static bool
+read_digits (const char *value, const char **end, uint64_t *r)
+{
+  uint64_t n = 0;
+  const char *p = value;
+
+  for (; *p >= '0' && *p <= '9'; p++)
+    if (!mul_fits (n, 10, &n) || !add_fits (n, *p - '0', &n))
+      return false;
+  *end = p;
+  *r = n;
+  return p > value;
+}
+
+/* What a suffix of a size multiplies it by; 0: it is none. */
+static uint64_t
+suffix_factor (const char *suffix)
+{
+  static const char powers[] = "bkmgtpe";
+  const char *p;
+  const char c = suffix[0] >= 'A' && suffix[0] <= 'Z' ? suffix[0] + ('a' - 'A')
+    : suffix[0];
+
+  if (c == '\0')
+    return 1;
+  if (suffix[1] != '\0')
+    return 0;
+  if (c == 's')
+    return 512;
+  p = strchr (powers, c);
+  return p ? UINT64_C (1) << (10 * (p - powers)) : 0;
+}
+
+int
+parse_bytes (const char *key, const char *value, uint64_t *r)
+{
+  const char *suffix;
+  uint64_t n, factor;
+
+  if (!read_digits (value, &suffix, &n) || (factor = suffix_factor (suffix)) == 0 ||
+      !mul_fits (n, factor, &n) || n > INT64_MAX)
+    return bad_value (key, value, "not a size: a number, with or without K, M, G, T, "
+                      "P or E, and less than 8E");
+  *r = n;
+  return 0;
+}
+
+int
+parse_number (const char *key, const char *value, unsigned *r)
+{
+  const char *end;
+  uint64_t n;
+
+  if (!read_digits (value, &end, &n) || *end != '\0' || n > UINT_MAX)
+    return bad_value (key, value, "not a number");
+  *r = n;
+  return 0;
+}
+
+/* The first control character, or '\0'. */
+static unsigned char
+control_character (const char *text)
+{
+  for (const char *p = text; *p; p++)
+    if ((unsigned char) *p < 0x20 || *p == 0x7f)
+      return *p;
+  return '\0';
+}
+
+int
+parse_path (const char *key, const char *value, char **r)
+{
+  if (value[0] == '\0')
+    return bad_value (key, value, "the path is empty");
+  if (strlen (value) >= PATH_MAX)
+    return bad_value (key, value, "the path has more than %d bytes", PATH_MAX - 1);
+  *r = nbdkit_absolute_path (value);
+  return *r ? 0 : -1;
+}
+
+int
+parse_stored_path (const char *key, const char *value)
+{
+  const unsigned char c = control_character (value);
+
+  if (value[0] == '\0')
+    return bad_value (key, value, "the path is empty");
+  if (c)
+    return bad_value (key, value, "the path contains the control character 0x%02x", c);
+  return 0;
+}
+
+/* How many bytes the character at P has; 0: this is not UTF-8 (or a surrogate, or
+ * longer than it need be). */
+static unsigned
+utf8_length (const unsigned char *p)
+{
+  const unsigned n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2
+    : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+
+  for (unsigned i = 1; i < n; i++)
+    if ((p[i] & 0xc0) != 0x80)
+      return 0;
+  if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
+      (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
+    return 0;
+  return n;
+}
+
+static bool
+is_utf8 (const char *text)
+{
+  const unsigned char *p = (const unsigned char *) text;
+  unsigned n;
+
+  for (; *p; p += n) {
+    n = utf8_length (p);
+    if (n == 0)
+      return false;
+  }
+  return true;
+}
+
+int
+parse_new_name (const char *key, const char *value, size_t most)
+{
+  const size_t len = strlen (value);
+  const unsigned char c = control_character (value);
+
+  if (len == 0 || len > most)
+    return bad_value (key, value, "a name has 1 to %zu bytes, not %zu", most, len);
+  if (c)
+    return bad_value (key, value, "the name contains the control character 0x%02x", c);
+  if (!is_utf8 (value))
+    return bad_value (key, value, "the name is not UTF-8");
+  return 0;
+}
+
+/* Nothing of the value appears in messages: it may be a passphrase that just begins
+ * like a file's name or descriptor. */
+static int
+bad_passphrase (const char *key, const char *what, const char *why)
+{
+  nbdkit_error ("%s=%s: %s", key, what, why);
+  return -1;
+}
+
+/* The descriptor is closed. */
+static int
+read_passphrase (const char *key, const char *what, int fd, char **r)
+{
+  char value[20];
+
+  /* nbdkit reads it, but would not say of which parameter there is nothing to read. */
+  if (read (fd, value, 0) == -1) {
+    bad_passphrase (key, what, strerror (errno));
+    close (fd);
+    return -1;
+  }
+  snprintf (value, sizeof value, "-%d", fd);
+  return nbdkit_read_password (value, r);
+}
+
+int
+parse_passphrase (const char *key, const char *value, char **r)
+{
+  const char *end;
+  uint64_t n;
+  int fd;
+
+  if (value[0] == '+') {
+    fd = open (value + 1, O_RDONLY | O_CLOEXEC);
+    if (fd == -1)
+      return bad_passphrase (key, "+FILENAME", strerror (errno));
+    return read_passphrase (key, "+FILENAME", fd, r);
+  }
+  if (value[0] == '-' && value[1] != '\0') {
+    if (!read_digits (value + 1, &end, &n) || *end != '\0' || n <= STDERR_FILENO ||
+        n > INT_MAX)
+      return bad_passphrase (key, "-FD", "must be a number greater than 2");
+    return read_passphrase (key, "-FD", n, r);
+  }
+  return nbdkit_read_password (value, r);
+}

@@ -1,0 +1,655 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * nbdkit's callbacks and parameters.
+ *
+ * This file knows NBD and nothing of the format; disk.c and below know the format and
+ * nothing of NBD.  It holds the plugin's only global state: the parameters (params.c),
+ * and the disk, or the directory of images (dir.c), in which each connection has its own.
+ *
+ * The disk is opened in .get_ready, while errors still reach the user's terminal, but
+ * it is not known then whether clients may write (-r is told to .open).  So .get_ready
+ * changes only what parameters ask for (prepare.c), and the first writable .open makes
+ * the disk writable.  nbdkit opens and closes several times for one client; the disk
+ * counts them.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "util/bytes.h"
+#include "util/report.h"
+#include "disk/dir.h"
+#include "disk/disk.h"
+#include "nbd/paramrules.h"
+#include "nbd/params.h"
+#include "nbd/prepare.h"
+#include "nbd/stats.h"
+
+/* -D qcow2.stats=1 prints statistics at the end. */
+NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
+
+static struct params params = PARAMS_DEFAULT;
+static struct disk *disk;       /* NULL: there is a directory */
+static struct dir *dir;
+static atomic_uint_fast64_t connections_open, connections_ever;
+
+/* A write beyond the largest size that a file may have (ulimit -f) brings SIGXFSZ,
+ * which ends the process.  With a handler the write fails (EFBIG) and nothing else
+ * happens.  Not SIG_IGN: what --run starts would inherit it. */
+static bool handles_xfsz;
+
+static void
+do_nothing (int sig)
+{
+}
+
+static void
+qcow2_load (void)
+{
+  struct sigaction old;
+  const struct sigaction ours = { .sa_handler = do_nothing, .sa_flags = SA_RESTART };
+
+  if (sigaction (SIGXFSZ, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+    handles_xfsz = sigaction (SIGXFSZ, &ours, NULL) == 0;
+}
+
+static void
+qcow2_unload (void)
+{
+  if (handles_xfsz)             /* the handler is about to vanish */
+    signal (SIGXFSZ, SIG_DFL);
+  params_free (&params);
+}
+
+/* --- parameters: see params.c --- */
+
+static int
+qcow2_config (const char *key, const char *value)
+{
+  return params_set (&params, key, value);
+}
+
+static int
+qcow2_config_complete (void)
+{
+  if (paramrules_check (&params) == -1)
+    return -1;
+  params_complete (&params);
+  return 0;
+}
+
+#define qcow2_config_help                                                    \
+  "[file=]<PATH>                (this or dir=) The qcow2 image.\n"           \
+  "dir=<DIRECTORY>              Serve the images in it, by their names.\n"  \
+  "l2-cache=<SIZE>              Most memory for mappings (default 32M).\n"   \
+  "l2-slice=<SIZE>              Part of an L2 table to read at a time (4K).\n"\
+  "backing=follow|deny|<PATH>   What to do about the backing file.\n"        \
+  "backing-format=qcow2|raw     Format of the backing file; never guessed.\n"\
+  "data-file=follow|deny|<PATH> What to do about an external data file.\n"    \
+  "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"  \
+  "bitmap-add=<NAME>            Make this persistent bitmap before serving.\n"\
+  "bitmap-clear=<NAME>          Empty this one before serving.\n"           \
+  "bitmap-remove=<NAME>         Remove this one before serving.\n"          \
+  "bitmap-granularity=<SIZE>    Of bitmaps to add (default: cluster size).\n"\
+  "snapshot-create=<NAME>       Make an internal snapshot, before serving.\n"  \
+  "snapshot-apply=<NAME|ID>     Bring the disk back to an internal snapshot.\n"\
+  "snapshot-delete=<NAME|ID>    Delete an internal snapshot.\n"              \
+  "resize=[+|-]<SIZE>           Give the disk another size, before serving.\n"\
+  "shrink=true|false            A smaller size is meant (default false).\n"  \
+  "preallocation=off|metadata|falloc|full\n"                                \
+  "                             Allocate what is new: with create=, resize=.\n"\
+  "passphrase=<SECRET>          Of encrypted images: literal, -, +FILE, -FD.\n"\
+  "qcow2-passphrase=<SECRET>    The same, below nbdkit's luks filter.\n"     \
+  "untrusted=true|false         Image from strangers: deny files it names.\n"\
+  "discard=unmap|ignore         What trim does (default unmap).\n"           \
+  "detect-zeroes=off|on|unmap   What to do with zeros that are written.\n"   \
+  "compress=off|on              Store what is written compressed (default off).\n"\
+  "stats=<FILE>                 Write counters there, as JSON.\n"           \
+  "copy-on-read=true|false      Store in the image what is read from below.\n"\
+  "flatten=true|false           First copy all from below, and unlink it.\n"\
+  "cache=default|none           Keep data out of the page cache: none.\n"    \
+  "check=off|quick|full|repair  Check the image before it is served (off).\n" \
+  "check-report=<FILE>          Write what was found as JSON.\n"             \
+  "lock=on|off                  QEMU-compatible image locks (default on).\n"  \
+  "create=<SIZE>|auto           Make the image first; it must not exist.\n"  \
+  "cluster-size=<SIZE>          Of a new image: 512 to 2M (default 64K).\n"  \
+  "compat=<VERSION>             Of a new image: 0.10 or 1.1 (default).\n"    \
+  "refcount-bits=<N>            Of a new image: 1 to 64 (default 16).\n"     \
+  "extended-l2=true             Subclusters in a new image.\n"              \
+  "lazy-refcounts=true          Lazy refcounts in a new image.\n"           \
+  "compression-type=zlib|zstd   Of compressed clusters (default zlib).\n"     \
+  "encrypt=luks                 Encrypt a new image; needs passphrase=.\n"  \
+  "iter-time=<MILLISECONDS>     That trying a passphrase takes (2000).\n"   \
+  "backing-file=<PATH>          Of a new image; needs backing-format=.\n"   \
+  "data-file-raw=true           That file is the disk, byte for byte."
+
+static void
+qcow2_dump_plugin (void)
+{
+  printf ("qcow2_read=yes\n");
+  printf ("qcow2_write=yes\n");
+  printf ("qcow2_backing=yes\n");
+  printf ("qcow2_copy_on_read=yes\n");
+  printf ("qcow2_flatten=yes\n");
+  printf ("qcow2_snapshots=yes\n");
+  printf ("qcow2_snapshot_edit=yes\n");
+  printf ("qcow2_resize=yes\n");
+  printf ("qcow2_bitmaps=yes\n");
+  printf ("qcow2_bitmap_exports=yes\n");
+  printf ("qcow2_layer_exports=yes\n");
+  printf ("qcow2_dir=yes\n");
+  printf ("qcow2_stats=yes\n");
+  printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
+  printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
+  printf ("qcow2_compress=yes\n");
+  printf ("qcow2_luks=yes\n");
+  printf ("qcow2_aes=yes\n");
+  printf ("qcow2_check=yes\n");
+  printf ("qcow2_extended_l2=yes\n");
+  printf ("qcow2_data_file=yes\n");
+  printf ("qcow2_create=yes\n");
+}
+
+/* --- the server's life --- */
+
+/* Memory is shared by all threads of the server; what one of them frees must serve the
+ * others.  (By default glibc makes heaps of their own for up to eight threads per
+ * processor, and each may come to hold as much as all need.)  Who runs the
+ * server may want it otherwise. */
+static void
+share_heap (void)
+{
+#ifdef __GLIBC__
+  const char *tunables = getenv ("GLIBC_TUNABLES");
+
+  if (getenv ("MALLOC_ARENA_MAX") == NULL &&
+      (tunables == NULL || strstr (tunables, "arena_max") == NULL))
+    mallopt (M_ARENA_MAX, 1);
+#endif
+}
+
+/* What was freed goes back to the host. */
+static void
+trim_heap (void)
+{
+#ifdef __GLIBC__
+  malloc_trim (0);
+#endif
+}
+
+static void
+get_stats (struct stats *s)
+{
+  if (dir)
+    dir_get_stats (dir, &s->disk);
+  else
+    disk_get_stats (disk, &s->disk);
+  s->limit = params.options.l2_cache;
+  s->open = connections_open;
+  s->ever = connections_ever;
+}
+
+/* For programs, if they want it. */
+static int
+publish_stats (void)
+{
+  static struct stats_file file = STATS_FILE_INITIALIZER;
+
+  return params.stats ? stats_write (&file, params.stats, get_stats) : 0;
+}
+
+/* May counters be written?  Before anything is done, and again when all files are there
+ * that are made. */
+static int
+check_stats (void)
+{
+  return params.stats ? stats_check (params.stats) : 0;
+}
+
+/* For the request of this thread.  nbdkit wakes up those who sleep, and tells why, when
+ * the client has gone or the server is to end; there is no other way to ask.  (What is
+ * done before clients come is for nobody in particular.) */
+static bool
+client_waits (void)
+{
+  return connections_open == 0 || nbdkit_nanosleep (0, 0) == 0;
+}
+
+static int
+get_ready (void)
+{
+  params.options.client_waits = client_waits;
+  /* With a directory, the passphrase is needed for as long as we serve. */
+  if (check_stats () == -1 ||
+      (params.dir ? dir_open (&params.options, &dir)
+       : prepare_disk (&params, &disk)) == -1)
+    return -1;
+  return check_stats () == -1 ? -1 : publish_stats ();
+}
+
+static int
+qcow2_get_ready (void)
+{
+  int r;
+
+  share_heap ();
+  r = get_ready ();
+  if (r == -1) {
+    disk_close (disk);
+    disk = NULL;
+  }
+  createparams_settle (&params.create, r == 0);
+  return r;
+}
+
+/* All connections are closed. */
+static void
+qcow2_cleanup (void)
+{
+  struct stats s;
+
+  if (disk == NULL && dir == NULL)
+    return;
+  publish_stats ();
+  if (qcow2_debug_stats) {
+    get_stats (&s);
+    stats_print (&s);
+  }
+  disk_close (disk);
+  disk = NULL;
+  dir_close (dir);
+  dir = NULL;
+}
+
+/* --- connections --- */
+
+/* Exports: "" is the disk as it is now (or, with snapshot=, that snapshot, and there
+ * are no others), and each internal snapshot goes by its name.  "layer:N" and
+ * "bitmap:NAME" are parts of the disk; a snapshot with such a name goes by its id.  In
+ * a directory, an image is export "NAME", and its own exports are "NAME/EXPORT". */
+struct handle {
+  struct disk *disk;
+  struct dir_image *image;              /* NULL: it is the only one */
+  bool writable;
+  struct disk_snapshot *snapshot;       /* or NULL */
+  struct disk_part *part;               /* or NULL; both NULL: the active disk */
+};
+
+/* nbdkit takes no more than this in a list.  The others can still be asked for. */
+#define MAX_LISTED 10000
+
+struct list {
+  struct nbdkit_exports *exports;
+  unsigned n;
+  bool full;
+};
+
+/* 1: look for no more.  (An image knows the others without looking, and how many of
+ * them it leaves out is told.) */
+static int
+add_export (void *opaque, const char *name, const char *description)
+{
+  struct list *list = opaque;
+
+  if (list->n == MAX_LISTED) {
+    list->full = true;
+    return dir ? 1 : 0;
+  }
+  list->n++;
+  return nbdkit_add_export (list->exports, name, description);
+}
+
+/* Once each: clients may ask for lists at any time. */
+static void
+tell_unlisted (bool full, unsigned unlisted)
+{
+  static atomic_flag told_full = ATOMIC_FLAG_INIT, told_unlisted = ATOMIC_FLAG_INIT;
+
+  if (full && !atomic_flag_test_and_set (&told_full))
+    nbdkit_error ("%s: the list of exports ends after %d: nbdkit takes no more",
+                  params.options.path, MAX_LISTED);
+  if (unlisted > 0 && !atomic_flag_test_and_set (&told_unlisted))
+    nbdkit_error ("%s: left out of the list of exports: %u (names that are not unique, not "
+                  "UTF-8, or longer than %d bytes)", params.options.path, unlisted,
+                  DISK_MAX_EXPORT_NAME);
+}
+
+static int
+qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
+{
+  struct list list = { .exports = exports };
+  unsigned unlisted = 0;
+  int r = 0;
+
+  if (dir)
+    r = dir_list (dir, add_export, &list, &unlisted);
+  else {
+    r = add_export (&list, "", disk_description (disk));
+    if (r == 0 && params.snapshot == NULL)
+      r = disk_list_exports (disk, add_export, &list, &unlisted);
+  }
+  if (r == -1)
+    return -1;
+  tell_unlisted (list.full, unlisted);
+  return 0;
+}
+
+static const char *
+qcow2_default_export (int readonly, int is_tls)
+{
+  return "";
+}
+
+/* What does the export name mean?  -1: there is no such export. */
+static int
+choose_export (const char *name, struct handle *h)
+{
+  if (name[0] == '\0') {
+    if (params.snapshot == NULL)
+      return 0;
+    name = params.snapshot;
+  }
+  else if (params.snapshot && strcmp (name, params.snapshot) != 0) {
+    nbdkit_error ("only snapshot \"%s\" is served, as export \"\"",
+                  params.snapshot);
+    errno = ENOENT;
+    return -1;
+  }
+  else if (disk_is_part (name)) {
+    h->part = disk_open_part (h->disk, name);
+    return h->part ? 0 : -1;
+  }
+  h->snapshot = disk_open_snapshot (h->disk, name);
+  return h->snapshot ? 0 : -1;
+}
+
+/* Which image, and what of it? */
+static int
+enter (struct handle *h, const char *name)
+{
+  char *image;
+  size_t len;
+
+  if (dir == NULL) {
+    h->disk = disk;
+    return choose_export (name, h);
+  }
+  len = strcspn (name, "/");
+  if (len == 0 || (name[len] != '\0' && name[len + 1] == '\0')) {
+    nbdkit_error ("the client must choose an image: nbdinfo --list shows them");
+    errno = ENOENT;
+    return -1;
+  }
+  image = strndup (name, len);
+  if (image == NULL) {
+    nbdkit_error ("strndup: %m");
+    return -1;
+  }
+  h->image = dir_enter (dir, image);
+  free (image);
+  if (h->image == NULL)
+    return -1;
+  h->disk = dir_disk (h->image);
+  return choose_export (name + len + (name[len] != '\0'), h);
+}
+
+static void
+leave (struct handle *h)
+{
+  if (h->part)
+    disk_close_part (h->disk, h->part);
+  if (h->image)
+    dir_leave (dir, h->image);
+  free (h);
+}
+
+static void *
+qcow2_open (int readonly)
+{
+  const char *name = nbdkit_export_name ();
+  struct handle *h = calloc (1, sizeof *h);
+
+  if (h == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  if (name == NULL || enter (h, name) == -1) {
+    leave (h);
+    return NULL;
+  }
+  h->writable = !readonly && h->snapshot == NULL && h->part == NULL;
+  if (disk_connect (h->disk, &h->writable) == -1) {
+    leave (h);
+    return NULL;
+  }
+  connections_open++;
+  connections_ever++;
+  return h;
+}
+
+static void
+qcow2_close (void *handle)
+{
+  struct handle *h = handle;
+
+  disk_disconnect (h->disk, h->writable);
+  leave (h);
+  connections_open--;
+  publish_stats ();
+  /* The last one has left an image, perhaps. */
+  if (dir || connections_open == 0)
+    trim_heap ();
+}
+
+static int64_t
+qcow2_get_size (void *handle)
+{
+  const struct handle *h = handle;
+
+  return h->part ? disk_part_size (h->part)
+    : h->snapshot ? disk_snapshot_size (h->snapshot) : disk_size (h->disk);
+}
+
+static const char *
+qcow2_export_description (void *handle)
+{
+  const struct handle *h = handle;
+
+  return h->part ? disk_part_description (h->part)
+    : h->snapshot ? disk_snapshot_description (h->snapshot)
+    : disk_description (h->disk);
+}
+
+static int
+qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
+                  uint32_t *maximum)
+{
+  const struct handle *h = handle;
+
+  *minimum = 1;
+  *preferred = max64 (disk_unit_size (h->disk), 4096);
+  *maximum = 0xffffffff;
+  return 0;
+}
+
+static int
+qcow2_can_write (void *handle)
+{
+  const struct handle *h = handle;
+
+  return h->writable;
+}
+
+static int
+qcow2_yes (void *handle)
+{
+  return 1;
+}
+
+static int
+qcow2_can_fua (void *handle)
+{
+  return NBDKIT_FUA_NATIVE;
+}
+
+static int
+qcow2_can_cache (void *handle)
+{
+  return NBDKIT_CACHE_NATIVE;
+}
+
+/* --- requests --- */
+
+static int
+qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
+             uint32_t flags)
+{
+  const struct handle *h = handle;
+
+  if (h->part)
+    return disk_part_read (h->disk, h->part, buf, count, offset);
+  if (h->snapshot)
+    return disk_snapshot_read (h->disk, h->snapshot, buf, count, offset);
+  if (h->writable)
+    return disk_read_fill (h->disk, buf, count, offset);
+  return disk_read (h->disk, buf, count, offset);
+}
+
+static int
+qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
+              uint32_t flags)
+{
+  const struct handle *h = handle;
+
+  return disk_write (h->disk, buf, count, offset, flags & NBDKIT_FLAG_FUA);
+}
+
+static int
+qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  const struct handle *h = handle;
+
+  return disk_trim (h->disk, count, offset, flags & NBDKIT_FLAG_FUA);
+}
+
+static int
+qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  const struct handle *h = handle;
+
+  return disk_zero (h->disk, count, offset, flags & NBDKIT_FLAG_MAY_TRIM,
+                    flags & NBDKIT_FLAG_FAST_ZERO, flags & NBDKIT_FLAG_FUA);
+}
+
+static int
+qcow2_flush (void *handle, uint32_t flags)
+{
+  const struct handle *h = handle;
+
+  return disk_flush (h->disk);
+}
+
+static int
+qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  const struct handle *h = handle;
+
+  if (h->part)
+    return disk_part_cache (h->disk, h->part, count, offset);
+  if (h->snapshot)
+    return disk_snapshot_cache (h->disk, h->snapshot, count, offset);
+  if (h->writable)
+    return disk_read_fill (h->disk, NULL, count, offset);
+  return disk_cache (h->disk, count, offset);
+}
+
+static int
+add_extent (void *opaque, uint64_t offset, uint64_t len,
+            enum extent_type type)
+{
+  static const uint32_t types[] = {
+    [EXTENT_DATA] = 0,
+    [EXTENT_HOLE] = NBDKIT_EXTENT_HOLE | NBDKIT_EXTENT_ZERO,
+    [EXTENT_ZERO] = NBDKIT_EXTENT_ZERO,
+  };
+
+  return nbdkit_add_extent (opaque, offset, len, types[type]);
+}
+
+/* Extents never reach beyond the request: some servers can't take it. */
+static int
+qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
+               struct nbdkit_extents *extents)
+{
+  const struct handle *h = handle;
+  const bool one = flags & NBDKIT_FLAG_REQ_ONE;
+
+  if (h->part)
+    return disk_part_extents (h->disk, h->part, count, offset, one, add_extent,
+                              extents);
+  if (h->snapshot)
+    return disk_snapshot_extents (h->disk, h->snapshot, count, offset, one,
+                                  add_extent, extents);
+  return disk_extents (h->disk, count, offset, one, add_extent, extents);
+}
+
+#define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
+
+static struct nbdkit_plugin plugin = {
+  .name = "qcow2",
+  .longname = "nbdkit qcow2 plugin",
+  .version = PACKAGE_VERSION,
+  .description = "Serve qcow2 disk images read-write, without QEMU.",
+  .load = qcow2_load,
+  .unload = qcow2_unload,
+  .config = qcow2_config,
+  .config_complete = qcow2_config_complete,
+  .config_help = qcow2_config_help,
+  .magic_config_key = "file",
+  .dump_plugin = qcow2_dump_plugin,
+  .get_ready = qcow2_get_ready,
+  .cleanup = qcow2_cleanup,
+  .list_exports = qcow2_list_exports,
+  .default_export = qcow2_default_export,
+  .open = qcow2_open,
+  .close = qcow2_close,
+  .get_size = qcow2_get_size,
+  .export_description = qcow2_export_description,
+  .block_size = qcow2_block_size,
+  .can_write = qcow2_can_write,
+  .can_flush = qcow2_yes,
+  .can_trim = qcow2_yes,
+  .can_zero = qcow2_yes,
+  .can_fast_zero = qcow2_yes,
+  .can_extents = qcow2_yes,
+  .can_multi_conn = qcow2_yes,
+  .can_fua = qcow2_can_fua,
+  .can_cache = qcow2_can_cache,
+  .pread = qcow2_pread,
+  .pwrite = qcow2_pwrite,
+  .trim = qcow2_trim,
+  .zero = qcow2_zero,
+  .flush = qcow2_flush,
+  .cache = qcow2_cache,
+  .extents = qcow2_extents,
+  .errno_is_preserved = 1,
+};
+
+/* The macro defines it without; clang warns. */
+extern struct nbdkit_plugin *plugin_init (void);
+
+NBDKIT_REGISTER_PLUGIN (plugin)

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is done to an image before it is served, and in which order?
+ *
+ * It is made (create=), checked (check=), its snapshots and its size are changed, it is
+ * flattened, and its bitmaps are changed; then it is opened.  Each step opens and
+ * closes the image for itself, complete and durable, so the next one begins with what
+ * the file says, and a crash between two of them leaves an image like any other.
+ *
+ * All that in .get_ready, while errors and progress still reach the user's terminal.
+ *
+ * Locks: none; there are no threads yet.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "check/check.h"
+#include "offline/bitmapedit.h"
+#include "offline/edit.h"
+#include "offline/flatten.h"
+#include "nbd/prepare.h"
+#include "nbd/progress.h"
+
+/* Afterwards there is nothing below the image any more, not even another file that was
+ * given in place of the one it named. */
+static int
+flatten (struct params *p)
+{
+  struct progress progress;
+  const struct flatten_watch watch = { progress_step, &progress };
+  uint64_t copied;
+  int r;
+
+  progress_begin (&progress, "flatten");
+  r = flatten_image (&p->options, &watch, &copied);
+  progress_end (&progress);
+  if (r == -1)
+    return -1;
+  nbdkit_debug ("%s: flattened, %" PRIu64 " bytes were copied", p->path,
+                copied);
+  p->options.backing = BACKING_FOLLOW;
+  p->options.backing_format = NULL;
+  return 0;
+}
+
+static int
+finish_check (struct check *check, bool opened)
+{
+  if (check_finish (check, opened) == -1)
+    return -1;
+  if (opened)
+    fprintf (stderr, "qcow2: %s\n", check_line (check));
+  return 0;
+}
+
+int
+prepare_disk (struct params *p, struct disk **disk)
+{
+  struct check *check = NULL;
+  int r = createparams_run (&p->create, &p->options);
+
+  if (r == 0 && p->check.mode != CHECK_OFF)
+    r = check_image (&p->check, &check);
+  /* Changes need the image for themselves. */
+  if (check && (p->nr_edits > 0 || p->nr_bitmaps > 0 || p->flatten)) {
+    r = finish_check (check, true);
+    check_free (check);
+    check = NULL;
+  }
+  if (r == 0)
+    r = edit_image (&p->options, &p->edit_options, p->edits, p->nr_edits);
+  if (r == 0 && p->flatten)
+    r = flatten (p);
+  if (r == 0 && p->nr_bitmaps > 0)
+    r = bitmapedit_image (&p->options, p->bitmaps, p->nr_bitmaps);
+  if (r == 0)
+    r = disk_open (&p->options, disk);
+  if (check && finish_check (check, r == 0) == -1)
+    r = -1;
+  check_free (check);           /* the disk has its own locks now */
+  params_forget_passphrase (p);
+  if (r == -1)
+    return -1;
+  if (disk_why_readonly (*disk))
+    nbdkit_debug ("%s: served read-only: %s", p->path, disk_why_readonly (*disk));
+  nbdkit_debug ("%s: %s", p->path, disk_description (*disk));
+  if (p->snapshot && disk_open_snapshot (*disk, p->snapshot) == NULL)
+    return -1;
+  return 0;
+}

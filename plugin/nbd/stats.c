@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What has the server done?
+ *
+ * The same counters for people (-D qcow2.stats=1) and for programs (stats=FILE, JSON: see
+ * reportfile.c).
+ *
+ * Several clients may leave at once, and each has the file written.  The counters are
+ * read and written by one thread at a time, so that older ones never replace newer
+ * ones.  Who comes meanwhile waits, and whoever comes after that leaves it to him: he
+ * has not read the counters yet.
+ *
+ * Locks: `lock' guards `writing' and `next'; it is not held while counters are read,
+ * which may take as long as closing an image, or written.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "storage/reportfile.h"
+#include "nbd/stats.h"
+
+void
+stats_print (const struct stats *stats)
+{
+  const struct disk_stats *s = &stats->disk;
+
+  fprintf (stderr,
+           "qcow2: map: %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64
+           " evictions, %" PRIu64 " bytes held, %" PRIu64 " at most\n"
+           "qcow2: inflated: %" PRIu64 " clusters, %" PRIu64 " hits, %" PRIu64
+           " evictions, %" PRIu64 " bytes at most\n"
+           "qcow2: clusters: %" PRIu64 " allocated, %" PRIu64 " freed, %"
+           PRIu64 " punched\n"
+           "qcow2: flush: %" PRIu64 " requests, %" PRIu64 " shared, %" PRIu64
+           " checkpoints, %" PRIu64 " syncs\n",
+           s->map.hits, s->map.misses, s->map.evictions,
+           s->map.bytes, s->map.peak_bytes,
+           s->cluster_cache.inflations, s->cluster_cache.hits, s->cluster_cache.evictions,
+           s->cluster_cache.peak_bytes,
+           s->alloc.allocated, s->alloc.freed, s->alloc.punched,
+           s->checkpoint.flushes, s->checkpoint.shared,
+           s->checkpoint.runs, s->checkpoint.syncs);
+}
+
+static void
+print_json (FILE *fp, const void *opaque)
+{
+  const struct stats *stats = opaque;
+  const struct disk_stats *s = &stats->disk;
+
+  fprintf (fp,
+           "{\n"
+           "  \"connections\": { \"open\": %" PRIu64 ", \"ever\": %" PRIu64
+           " },\n"
+           "  \"map\": { \"hits\": %" PRIu64 ", \"misses\": %" PRIu64
+           ", \"evictions\": %" PRIu64 ",\n"
+           "    \"bytes\": %" PRIu64 ", \"peak_bytes\": %" PRIu64
+           ", \"limit_bytes\": %" PRIu64 " },\n"
+           "  \"inflated\": { \"clusters\": %" PRIu64 ", \"hits\": %" PRIu64
+           ", \"waits\": %" PRIu64 ",\n"
+           "    \"evictions\": %" PRIu64 ", \"bytes\": %" PRIu64
+           ", \"peak_bytes\": %" PRIu64 " },\n"
+           "  \"clusters\": { \"allocated\": %" PRIu64 ", \"freed\": %" PRIu64
+           ", \"punched\": %" PRIu64 " },\n"
+           "  \"flush\": { \"requests\": %" PRIu64 ", \"shared\": %" PRIu64
+           ", \"checkpoints\": %" PRIu64 ", \"syncs\": %" PRIu64 " }\n"
+           "}\n",
+           stats->open, stats->ever,
+           s->map.hits, s->map.misses, s->map.evictions,
+           s->map.bytes, s->map.peak_bytes, stats->limit,
+           s->cluster_cache.inflations, s->cluster_cache.hits, s->cluster_cache.waits,
+           s->cluster_cache.evictions, s->cluster_cache.bytes,
+           s->cluster_cache.peak_bytes,
+           s->alloc.allocated, s->alloc.freed, s->alloc.punched,
+           s->checkpoint.flushes, s->checkpoint.shared,
+           s->checkpoint.runs, s->checkpoint.syncs);
+}
+
+int
+stats_check (const char *path)
+{
+  return reportfile_check ("stats", path, true);
+}
+
+/* Returns when it is the caller's turn to write; or false: another one will read the
+ * counters later than now, and write them. */
+static bool
+begin_writing (struct stats_file *f)
+{
+  bool mine;
+
+  pthread_mutex_lock (&f->lock);
+  mine = !f->next;
+  if (mine) {
+    f->next = true;
+    while (f->writing)
+      pthread_cond_wait (&f->turn, &f->lock);
+    f->next = false;
+    f->writing = true;
+  }
+  pthread_mutex_unlock (&f->lock);
+  return mine;
+}
+
+static void
+end_writing (struct stats_file *f)
+{
+  pthread_mutex_lock (&f->lock);
+  f->writing = false;
+  pthread_cond_signal (&f->turn);
+  pthread_mutex_unlock (&f->lock);
+}
+
+int
+stats_write (struct stats_file *f, const char *path, void (*get) (struct stats *))
+{
+  struct stats stats;
+  int r;
+
+  if (!begin_writing (f))
+    return 0;
+  get (&stats);
+  r = reportfile_write ("stats", path, false, print_json, &stats);
+  end_writing (f);
+  return r;
+}

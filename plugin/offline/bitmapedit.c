@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do bitmaps come and go, and how are they emptied?
+ *
+ * Specification: "Bitmaps".
+ *
+ * All changes are made at once, by a new directory:
+ *
+ *   - new clusters: a table for each bitmap that is added or emptied, with all entries 0,
+ *     and the directory
+ *   - a checkpoint makes them durable, and their counts (R1)
+ *   - the header names the new directory (bitmapext.c): all is published
+ *   - what only the old directory led to is freed: it, old tables, their bits (R2)
+ *
+ * A power cut leaves the old bitmaps or the new ones, and at worst leaked clusters.
+ * Bitmaps that are not touched keep their directory entries byte for byte.
+ *
+ * Limits are QEMU's: the number, names, granularity and size of bitmaps; and
+ * those of bitmapdir.c, as an image that has more than that would be read-only.
+ *
+ * The image is opened as for a client that may write (so it is locked, and repaired if
+ * need be), changed, brought to rest, and closed.  Serving it begins with opening it
+ * anew: nothing that was known before has to be corrected.
+ *
+ * Locks: none; nobody else has the disk.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "format/format.h"
+#include "image/bitmapext.h"
+#include "offline/bitmapedit.h"
+
+/* QEMU's directories are no larger. */
+#define MAX_DIRECTORY (UINT64_C (1024) * QCOW2_MAX_BITMAPS)
+/* Runs that were too short for a table, until one is found. */
+#define MAX_SHORT 4096
+
+/* What is changed. */
+struct target {
+  struct hostfile *file;
+  struct header *header;
+  struct overlap *overlap;
+  struct alloc *alloc;
+  struct checkpoint *checkpoint;
+  struct health *health;
+};
+
+struct item {
+  const struct bitmapdir_any *old;      /* NULL: added */
+  const struct bitmapedit *added;       /* else NULL */
+  bool fresh;                           /* gets a new table */
+  unsigned granularity_bits;
+  uint64_t bits, table_entries;
+  struct alloc_run run;                 /* of the new table */
+  bool registered;                      /* with overlap */
+};
+
+struct edit {
+  const struct target *image;
+  const struct bitmapdir *dir;
+  struct item *items;
+  size_t n;
+  uint8_t *bytes;                       /* the new directory */
+  uint64_t size;
+  struct alloc_run run;                 /* where it goes */
+  bool registered;
+  struct alloc_run *frees;
+  size_t nr_frees;
+};
+
+static int
+refuse (const struct edit *e, const char *name, const char *why)
+{
+  char text[PRINTABLE_SIZE (64)];
+
+  nbdkit_error ("%s: bitmap \"%s\": %s", hostfile_path (e->image->file),
+                printable (name, 64, text, sizeof text), why);
+  errno = EINVAL;
+  return -1;
+}
+
+/* --- what is wanted --- */
+
+static struct item *
+find (struct edit *e, const char *name)
+{
+  for (size_t i = 0; i < e->n; i++)
+    if (strcmp (e->items[i].old ? e->items[i].old->name
+                : e->items[i].added->name, name) == 0)
+      return &e->items[i];
+  return NULL;
+}
+
+static int
+add (struct edit *e, const struct bitmapedit *edit)
+{
+  const struct header *h = e->image->header;
+  struct item item = { .added = edit, .fresh = true };
+  const size_t len = strlen (edit->name);
+
+  if (find (e, edit->name))
+    return refuse (e, edit->name, "there is one with this name already");
+  if (len == 0 || len > QCOW2_MAX_BITMAP_NAME)
+    return refuse (e, edit->name, "a name has 1 to 1023 bytes");
+  if (e->n >= QCOW2_MAX_BITMAPS)
+    return refuse (e, edit->name, "an image can't have more than 65535 bitmaps");
+  item.granularity_bits = edit->granularity_bits ? edit->granularity_bits
+    : h->cluster_bits < 12 ? 12 : h->cluster_bits;
+  item.bits = div_up (h->size, UINT64_C (1) << item.granularity_bits);
+  if (div_up (item.bits, 8) > QCOW2_MAX_BITMAP_BYTES)
+    return refuse (e, edit->name, "it would need more than 512M: choose a larger "
+                   "granularity");
+  item.table_entries = div_up (div_up (item.bits, 8), h->cluster_size);
+  /* QEMU's tables have entries; a disk of 0 bytes has nothing to record. */
+  if (item.table_entries == 0)
+    return refuse (e, edit->name, "the disk has no bytes");
+  e->items[e->n++] = item;
+  return 0;
+}
+
+static int
+plan_one (struct edit *e, const struct bitmapedit *edit)
+{
+  struct item *item;
+
+  if (edit->what == BITMAP_ADD)
+    return add (e, edit);
+  item = find (e, edit->name);
+  if (item == NULL)
+    return refuse (e, edit->name, "there is no such bitmap");
+  if (edit->what == BITMAP_REMOVE) {
+    memmove (item, item + 1, (e->items + e->n - (item + 1)) * sizeof *item);
+    e->n--;
+    return 0;
+  }
+  if (item->old && item->old->flags & QCOW2_BITMAP_IN_USE)
+    return refuse (e, edit->name, "it is inconsistent (in use): it can only be "
+                   "removed");
+  item->fresh = true;
+  return 0;
+}
+
+static int
+check_limits (struct edit *e)
+{
+  uint64_t entries = 0, recorded = 0;
+
+  for (size_t i = 0; i < e->n; i++) {
+    const struct item *item = &e->items[i];
+
+    entries += item->table_entries;
+    if (!item->old || item->old->follower != SIZE_MAX)
+      recorded += div_up (item->bits, 8);
+    if (entries > BITMAPDIR_MAX_ENTRIES || recorded > QCOW2_MAX_BITMAP_BYTES)
+      return refuse (e, item->old ? item->old->name : item->added->name,
+                     "all bitmaps together would need too much memory");
+  }
+  return 0;
+}
+
+static int
+plan (struct edit *e, const struct bitmapedit *edits, size_t n)
+{
+  e->items = calloc (e->dir->nr_all + n, sizeof *e->items);
+  if (e->items == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  for (size_t i = 0; i < e->dir->nr_all; i++) {
+    const struct bitmapdir_any *old = &e->dir->all[i];
+
+    e->items[e->n++] = (struct item) {
+      .old = old, .granularity_bits = old->e.granularity_bits,
+      .bits = old->e.bits, .table_entries = old->e.table_entries,
+    };
+  }
+  for (size_t i = 0; i < n; i++)
+    if (plan_one (e, &edits[i]) == -1)
+      return -1;
+  return check_limits (e) == -1 ? -1
+    : bitmapext_check (e->image->file, e->image->header, e->n == 0);
+}
+
+/* --- what is to be freed --- */
+
+static int
+will_free (struct edit *e, uint64_t host, uint64_t bytes)
+{
+  const unsigned bits = e->image->header->cluster_bits;
+  struct alloc_run *p;
+
+  p = realloc (e->frees, (e->nr_frees + 1) * sizeof *p);
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  e->frees = p;
+  p[e->nr_frees++] = (struct alloc_run) {
+    .host = host,
+    .clusters = div_up (bytes, UINT64_C (1) << bits),
+  };
+  return 0;
+}
+
+/* The table of an old bitmap, and its bits. */
+static int
+will_free_table (struct edit *e, const struct bitmapdir_entry *old)
+{
+  const uint64_t bytes = old->table_entries * sizeof (struct be64);
+  CLEANUP_FREE struct be64 *table = malloc (bytes);
+  uint64_t offset;
+
+  if (table == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  if (hostfile_read (e->image->file, table, bytes, old->table) == -1)
+    return -1;
+  for (uint64_t i = 0; i < old->table_entries; i++) {
+    offset = get64 (table[i]) & QCOW2_BITMAP_OFFSET_MASK;
+    if (offset != 0 &&
+        will_free (e, offset, e->image->header->cluster_size) == -1)
+      return -1;
+  }
+  return will_free (e, old->table, bytes);
+}
+
+static bool
+is_kept (const struct edit *e, const struct bitmapdir_any *old)
+{
+  for (size_t i = 0; i < e->n; i++)
+    if (e->items[i].old == old)
+      return !e->items[i].fresh;
+  return false;
+}
+
+static int
+find_frees (struct edit *e)
+{
+  const struct header *h = e->image->header;
+
+  for (size_t i = 0; i < e->dir->nr_all; i++)
+    if (!is_kept (e, &e->dir->all[i]) &&
+        will_free_table (e, &e->dir->all[i].e) == -1)
+      return -1;
+  return e->dir->nr_all == 0 ? 0
+    : will_free (e, h->bitmaps.dir_offset, h->bitmaps.dir_size);
+}
+
+/* --- new clusters --- */
+
+static void
+give_back (struct edit *e, struct alloc_run *run, bool *registered)
+{
+  if (run->clusters == 0)
+    return;
+  if (*registered)
+    overlap_remove (e->image->overlap, run->host,
+                    run->clusters << e->image->header->cluster_bits);
+  alloc_abort (e->image->alloc, run);
+  run->clusters = 0;
+  *registered = false;
+}
+
+static void
+undo (struct edit *e)
+{
+  const int err = errno;
+
+  for (size_t i = 0; i < e->n; i++)
+    give_back (e, &e->items[i].run, &e->items[i].registered);
+  give_back (e, &e->run, &e->registered);
+  errno = err;
+}
+
+/* N clusters in one run. */
+static int
+reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
+{
+  CLEANUP_FREE struct alloc_run *small = calloc (MAX_SHORT, sizeof *small);
+  unsigned nr_small = 0;
+  int r;
+
+  if (small == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  for (;;) {
+    r = alloc_reserve (e->image->alloc, n, run);
+    if (r == -1 || run->clusters == n)
+      break;
+    small[nr_small++] = *run;
+    if (nr_small == MAX_SHORT) {
+      nbdkit_error ("%s: no room for %" PRIu64 " clusters in a row",
+                    hostfile_path (e->image->file), n);
+      errno = ENOSPC;
+      r = -1;
+      break;
+    }
+  }
+  while (nr_small > 0)
+    alloc_abort (e->image->alloc, &small[--nr_small]);
+  if (r == -1) {
+    run->clusters = 0;
+    return -1;
+  }
+  if (overlap_add (e->image->overlap, run->host,
+                   n << e->image->header->cluster_bits, OVERLAP_BITMAP) == -1)
+    return -1;
+  *registered = true;
+  return 0;
+}
+
+/* BUF: of BYTES bytes, what goes to the beginning of RUN; zeros follow. */
+static int
+write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
+           uint64_t bytes)
+{
+  const uint64_t cs = e->image->header->cluster_size;
+  CLEANUP_FREE uint8_t *cluster = malloc (cs);
+  uint64_t at, n;
+
+  if (cluster == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (at = 0; at < run->clusters * cs; at += cs) {
+    n = at < bytes ? min64 (bytes - at, cs) : 0;
+    if (n > 0)
+      memcpy (cluster, buf + at, n);
+    memset (cluster + n, 0, cs - n);
+    if (hostfile_write (e->image->file, cluster, cs, run->host + at) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+make_tables (struct edit *e)
+{
+  const uint64_t cs = e->image->header->cluster_size;
+
+  for (size_t i = 0; i < e->n; i++) {
+    struct item *item = &e->items[i];
+
+    if (item->fresh &&
+        (reserve (e, div_up (item->table_entries * sizeof (struct be64), cs),
+                  &item->run, &item->registered) == -1 ||
+         write_run (e, &item->run, NULL, 0) == -1))
+      return -1;
+  }
+  return 0;
+}
+
+/* Appends a directory entry: FIXED, then what follows it in the old one or NAME. */
+static int
+append_entry (struct edit *e, const struct qcow2_bitmap *fixed,
+              const struct item *item)
+{
+  const uint64_t rest = get16 (fixed->name_size) + get32 (fixed->extra_size);
+  const uint64_t len = round_up (sizeof *fixed + rest, 8);
+  uint8_t *p;
+
+  if (e->size + len > MAX_DIRECTORY)
+    return refuse (e, item->old ? item->old->name : item->added->name,
+                   "the names of all bitmaps are too long together");
+  p = realloc (e->bytes, e->size + len);
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  e->bytes = p;
+  p += e->size;
+  e->size += len;
+  memset (p, 0, len);
+  memcpy (p, fixed, sizeof *fixed);
+  if (item->old)
+    return hostfile_read (e->image->file, p + sizeof *fixed, rest,
+                          item->old->e.at + sizeof *fixed);
+  memcpy (p + sizeof *fixed, item->added->name, rest);
+  return 0;
+}
+
+static int
+make_directory (struct edit *e)
+{
+  for (size_t i = 0; i < e->n; i++) {
+    const struct item *item = &e->items[i];
+    struct qcow2_bitmap fixed = { 0 };
+
+    if (item->old) {
+      if (hostfile_read (e->image->file, &fixed, sizeof fixed,
+                         item->old->e.at) == -1)
+        return -1;
+    }
+    else {
+      fixed.table_size = put32 (item->table_entries);
+      fixed.flags = put32 (QCOW2_BITMAP_AUTO);
+      fixed.type = QCOW2_BITMAP_DIRTY_TRACKING;
+      fixed.granularity_bits = item->granularity_bits;
+      fixed.name_size = put16 (strlen (item->added->name));
+    }
+    if (item->fresh)
+      fixed.table_offset = put64 (item->run.host);
+    if (append_entry (e, &fixed, item) == -1)
+      return -1;
+  }
+  if (e->n == 0)
+    return 0;
+  return reserve (e, div_up (e->size, e->image->header->cluster_size),
+                  &e->run, &e->registered) == -1 ? -1
+    : write_run (e, &e->run, e->bytes, e->size);
+}
+
+/* --- all together --- */
+
+/* What the header no longer leads to. */
+static void
+free_old (struct edit *e)
+{
+  for (size_t i = 0; i < e->nr_frees; i++) {
+    const struct alloc_run *run = &e->frees[i];
+
+    overlap_remove (e->image->overlap, run->host,
+                    run->clusters << e->image->header->cluster_bits);
+    alloc_free_run (e->image->alloc, run->host, run->clusters);
+  }
+}
+
+static int
+apply (struct edit *e, const struct bitmapedit *edits, size_t n)
+{
+  const struct target *image = e->image;
+
+  if (plan (e, edits, n) == -1 || find_frees (e) == -1)
+    return -1;
+  if (make_tables (e) == -1 || make_directory (e) == -1 ||
+      alloc_free_begin (image->alloc, e->nr_frees) == -1)
+    goto error;
+  if (checkpoint_flush (image->checkpoint) == -1) {
+    alloc_free_end (image->alloc, e->nr_frees);
+    goto error;
+  }
+  if (bitmapext_set (image->file, image->header, e->n, e->size,
+                     e->run.host) == -1) {
+    /* R9: nobody knows which of them counts, so both stay. */
+    alloc_free_end (image->alloc, e->nr_frees);
+    health_fail (image->health, "the header could not be changed");
+    errno = EIO;
+    return -1;
+  }
+  free_old (e);
+  alloc_free_end (image->alloc, 0);
+  return 0;
+
+ error:
+  undo (e);
+  return -1;
+}
+
+/* DIR: the bitmaps now (n = nr_all = 0: none).  It is out of date after that.  Durable on
+ * return, but for what is freed, which the next checkpoint does.  -1: reported; nothing
+ * has changed, unless the image has failed (R9). */
+static int
+change (const struct target *image, const struct bitmapdir *dir,
+        const struct bitmapedit *edits, size_t n)
+{
+  struct edit e = { .image = image, .dir = dir };
+  const int r = apply (&e, edits, n);
+
+  free (e.items);
+  free (e.bytes);
+  free (e.frees);
+  return r;
+}
+
+static int
+change_disk (struct disk *d, const struct bitmapedit *edits, size_t n)
+{
+  static const struct bitmapdir none;
+  const struct disk_inside in = disk_inside (d);
+  const struct writable *w = in.view->w;
+  const struct target image = {
+    .file = w->file, .header = layers_header (in.view->layers, 0),
+    .overlap = layers_overlap (in.view->layers, 0), .alloc = w->alloc,
+    .checkpoint = w->checkpoint, .health = in.view->health,
+  };
+
+  return change (&image, in.bitmaps ? bitmap_directory (in.bitmaps) : &none, edits, n);
+}
+
+int
+bitmapedit_image (const struct disk_options *options,
+                  const struct bitmapedit *edits, size_t n)
+{
+  bool writable = true;
+  struct disk *d;
+  int r = -1;
+
+  if (disk_open (options, &d) == -1)
+    return -1;
+  if (disk_why_readonly (d)) {
+    nbdkit_error ("%s: bitmaps can't be changed: %s", options->path,
+                  disk_why_readonly (d));
+    errno = EROFS;
+  }
+  else if (disk_connect (d, &writable) == 0 && writable) {
+    r = change_disk (d, edits, n);
+    if (disk_disconnect (d, true) == -1)
+      r = -1;
+  }
+  return disk_close (d) == -1 ? -1 : r;
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is a new image made?
+ *
+ * newimage.c says what it holds, byte by byte; here that is streamed into the file,
+ * from its beginning to its end, in large writes, with zeros where nothing is needed
+ * left out unless all of it is to be written.  So the time is that of writing the
+ * bytes, whatever the size of clusters.
+ *
+ * The file has no name until all of it is durable (newfile.c): a crash at any
+ * time leaves nothing, or the whole image.  An external data file gets its name first, so
+ * that no image ever names one that is not there; a crash in between leaves the
+ * data file alone.
+ *
+ * Making an image is often only the first thing that is asked for.  If one that follows
+ * fails, the same command without that fault must not find an image that it has to
+ * spare.  So what was made is kept open until its fate is known.  Then it is what
+ * its name must still lead to if it is removed, and nobody else may have it locked.
+ *
+ * The backing file is opened, to see that it is what it is said to be, and for its
+ * size; it is not kept open.
+ *
+ * Locks: none while it is made, for nobody else can know the file; those of a writer
+ * while it is removed.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "storage/newfile.h"
+#include "format/luksmake.h"
+#include "offline/create.h"
+
+/* How much is made and written at a time: what fits into a processor's cache. */
+#define CHUNK (UINT64_C (1) << 20)
+/* What is zeros in whole blocks of this need not be written. */
+#define BLOCK 4096
+/* The host is told to begin with writing back after so much. */
+#define WRITE_BACK (UINT64_C (8) << 20)
+
+struct maker {
+  const struct create_options *o;
+  struct newimage n;
+  struct newfile *image, *data; /* data: external data file, or NULL */
+  uint8_t *chunk;               /* CHUNK bytes */
+  void *luks;                   /* LUKSMAKE_BYTES, or NULL */
+  uint64_t done, total;         /* bytes, for progress */
+};
+
+/* Files that have their names and are open. */
+struct created {
+  struct newfile *image, *data; /* data: or NULL */
+  bool lock;
+};
+
+/* --- what lies below --- */
+
+static int
+open_backing (const char *path, const struct create_options *o, uint64_t *size)
+{
+  struct hostfile_options options = o->file;
+  struct crypt_cipher *cipher = NULL;
+  struct hostfile *file;
+  struct header header;
+
+  options.try_writable = false;
+  if (strcmp (o->image.backing_format, "raw") == 0) {
+    if (hostfile_open (path, &options, &file) == -1)
+      return -1;
+    *size = hostfile_size (file);
+  }
+  else {
+    if (chain_open_image (path, &options, &o->secret, &file, &header, &cipher) == -1)
+      return -1;
+    *size = header.size;
+    crypt_free (cipher);
+    header_free (&header);
+  }
+  hostfile_close (file);
+  return 0;
+}
+
+static int
+look_below (const struct create_options *o, struct newimage_options *image)
+{
+  CLEANUP_FREE char *path = NULL;
+  uint64_t size;
+
+  if (image->backing_file == NULL)
+    return 0;
+  path = chain_resolve_name (o->path, image->backing_file);
+  if (path == NULL || open_backing (path, o, &size) == -1)
+    return -1;
+  if (o->size_of_backing)
+    image->size = size;
+  return 0;
+}
+
+/* --- writing --- */
+
+static int
+advance (struct maker *m, uint64_t bytes)
+{
+  m->done += bytes;
+  return m->o->progress ? m->o->progress (m->o->opaque, m->done, m->total) : 0;
+}
+
+/* Everything was written up to END: has the host begin with what is complete. */
+static void
+write_back (struct hostfile *f, uint64_t end)
+{
+  if (end % WRITE_BACK == 0 && end > 0)
+    hostfile_write_back (f, end - WRITE_BACK, WRITE_BACK);
+}
+
+/* Writes what of m->chunk is not zeros.  The file is all holes there. */
+static int
+write_sparse (struct maker *m, struct hostfile *f, uint64_t len, uint64_t offset)
+{
+  uint64_t from = 0, to;
+
+  while (from < len) {
+    while (from < len && bytes_are_zero (m->chunk + from, min64 (BLOCK, len - from)))
+      from += min64 (BLOCK, len - from);
+    to = from;
+    while (to < len && !bytes_are_zero (m->chunk + to, min64 (BLOCK, len - to)))
+      to += min64 (BLOCK, len - to);
+    if (hostfile_write (f, m->chunk + from, to - from, offset + from) == -1)
+      return -1;
+    from = to;
+  }
+  return 0;
+}
+
+/* Copies what of the encryption header lies in the chunk at OFFSET. */
+static void
+place_luks (struct maker *m, uint64_t offset, uint64_t len)
+{
+  const uint64_t start = m->n.luks_offset;
+  const uint64_t from = max64 (offset, start);
+  const uint64_t to = min64 (offset + len, start + LUKSMAKE_BYTES);
+
+  if (m->luks && from < to)
+    memcpy (m->chunk + (from - offset), (uint8_t *) m->luks + (from - start),
+            to - from);
+}
+
+static int
+write_metadata (struct maker *m, bool sparse)
+{
+  struct hostfile *const f = newfile_file (m->image);
+  const uint64_t end = m->n.metadata_end;
+  uint64_t offset, len;
+
+  for (offset = 0; offset < end; offset += len) {
+    len = min64 (CHUNK, end - offset);
+    newimage_fill (&m->n, offset, m->chunk, len);
+    place_luks (m, offset, len);
+    if ((sparse ? write_sparse (m, f, len, offset)
+         : hostfile_write (f, m->chunk, len, offset)) == -1)
+      return -1;
+    write_back (f, offset + len);
+    if (advance (m, len) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+write_zeros (struct maker *m, struct hostfile *f, uint64_t offset, uint64_t end)
+{
+  uint64_t len;
+
+  memset (m->chunk, 0, CHUNK);
+  for (; offset < end; offset += len) {
+    /* On multiples of CHUNK, but for the first and last. */
+    len = min64 (CHUNK - offset % CHUNK, end - offset);
+    if (hostfile_write (f, m->chunk, len, offset) == -1)
+      return -1;
+    write_back (f, offset + len);
+    if (advance (m, len) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Gives F its length, and sets space aside.  *WRITTEN: must zeros be written, so that
+ * there is space? */
+static int
+prepare (struct maker *m, struct hostfile *f, uint64_t size, bool *written)
+{
+  const enum preallocation p = m->n.options.preallocation;
+
+  *written = p == PREALLOCATION_FULL;
+  if (hostfile_truncate (f, size) == -1)
+    return -1;
+  if (p == PREALLOCATION_FALLOC) {
+    if (hostfile_allocate (f, 0, size) == -1)
+      return -1;
+    *written = hostfile_cannot_allocate (f);
+  }
+  return 0;
+}
+
+static int
+write_all (struct maker *m)
+{
+  struct hostfile *const image = newfile_file (m->image);
+  struct hostfile *const data = m->data ? newfile_file (m->data) : NULL;
+  bool image_written, data_written = false;
+
+  /* The L1 table is zeros now and changes in place later: that must not need space which
+   * a full host has not got. */
+  if (prepare (m, image, m->n.file_size, &image_written) == -1 ||
+      hostfile_allocate (image, m->n.l1_offset, m->n.l1_entries * UINT64_C (8)) == -1 ||
+      (data && prepare (m, data, m->n.options.size, &data_written) == -1))
+    return -1;
+  m->total = (image_written ? m->n.file_size : m->n.metadata_end) +
+    (data_written ? m->n.options.size : 0);
+
+  if (write_metadata (m, !image_written) == -1)
+    return -1;
+  if (image_written &&
+      write_zeros (m, image, m->n.metadata_end, m->n.file_size) == -1)
+    return -1;
+  return data_written ? write_zeros (m, data, 0, m->n.options.size) : 0;
+}
+
+/* --- all together --- */
+
+static int
+make_luks (struct maker *m)
+{
+  const struct create_options *o = m->o;
+
+  if (!o->encrypt)
+    return 0;
+  m->luks = malloc (LUKSMAKE_BYTES);
+  if (m->luks == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  return luksmake (o->path, o->secret.passphrase, o->secret.len, o->iter_ms, m->luks);
+}
+
+static int
+make (struct maker *m)
+{
+  const struct create_options *o = m->o;
+  struct newimage_options image = o->image;
+
+  image.luks_bytes = o->encrypt ? LUKSMAKE_BYTES : 0;
+  if (newfile_check (o->path) == -1 ||
+      (image.data_file && newfile_check (o->data_path) == -1) ||
+      look_below (o, &image) == -1 ||
+      newimage_plan (&image, &m->n) == -1 ||
+      make_luks (m) == -1)
+    return -1;
+  m->chunk = malloc (CHUNK);
+  if (m->chunk == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  if (newfile_begin (o->path, &o->file, &m->image) == -1 ||
+      (image.data_file && newfile_begin (o->data_path, &o->file, &m->data) == -1) ||
+      write_all (m) == -1)
+    return -1;
+
+  if (m->data && newfile_publish (m->data) == -1)
+    return -1;
+  if (newfile_publish (m->image) == -1) {
+    const int err = errno;
+
+    if (m->data)
+      newfile_withdraw (m->data);
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+int
+create_image (const struct create_options *options, struct created **created)
+{
+  struct maker m = { .o = options };
+  struct created *c = calloc (1, sizeof *c);
+  int r = -1, err;
+
+  if (c == NULL)
+    nbdkit_error ("calloc: %m");
+  else
+    r = make (&m);
+  err = errno;
+  free (m.chunk);
+  free (m.luks);                /* nothing in it is secret */
+  if (r == 0) {
+    nbdkit_debug ("%s: created, %" PRIu64 " bytes, a disk of %" PRIu64,
+                  options->path, m.n.file_size, m.n.options.size);
+    *c = (struct created) { m.image, m.data, options->file.lock };
+    *created = c;
+  }
+  else {
+    newfile_end (m.image);
+    newfile_end (m.data);
+    free (c);
+  }
+  errno = err;
+  return r;
+}
+
+void
+created_keep (struct created *c)
+{
+  if (c == NULL)
+    return;
+  newfile_end (c->image);
+  newfile_end (c->data);
+  free (c);
+}
+
+void
+created_withdraw (struct created *c)
+{
+  struct hostfile *image;
+
+  if (c == NULL)
+    return;
+  image = newfile_file (c->image);
+  if (c->lock && hostfile_lock (image, HOSTFILE_WRITER) == -1)
+    nbdkit_error ("%s: the new image is not removed", hostfile_path (image));
+  else {
+    /* No image ever names a data file that is not there. */
+    newfile_withdraw (c->image);
+    if (c->data)
+      newfile_withdraw (c->data);
+    nbdkit_debug ("%s: the new image was removed", hostfile_path (image));
+  }
+  created_keep (c);
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is done to an image before it is served?
+ *
+ * Snapshots are made, applied and deleted, and the disk is resized, while nobody uses the
+ * image: for each of these it is opened, locked as by a writer, repaired if a crash left
+ * it dirty, changed in one step, and closed again.  So each begins with an image
+ * whose every number was checked, and serving begins as if nothing had happened.
+ *
+ * When the disk grows, what was behind its end within its last cluster must not appear.
+ * It is zeroed before, with the means that serve writes: that knows about shared,
+ * compressed and encrypted clusters and about backing files.  The disk is opened as if
+ * it ended with the cluster; nobody can see what is done there.  With preallocation= the
+ * zeros are written, which gives the cluster a place of its own.
+ *
+ * Locks: none; there are no requests yet.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "image/bitmapdir.h"
+#include "image/health.h"
+#include "mapping/layers.h"
+#include "check/repair.h"
+#include "offline/edit.h"
+#include "offline/resize.h"
+#include "offline/snapedit.h"
+
+struct opened {
+  struct layers *layers;
+  struct snapshots snapshots;
+  struct shadow_image image;
+};
+
+/* --- opening --- */
+
+static void
+close_image (struct opened *o)
+{
+  const int err = errno;
+
+  snapshots_free (&o->snapshots);
+  layers_free (o->layers);
+  errno = err;
+}
+
+static struct hostfile_options
+file_options (const struct disk_options *d)
+{
+  return (struct hostfile_options) {
+    .try_writable = true, .lock = d->lock, .hooks = d->hooks,
+  };
+}
+
+static int
+check_writable (const struct disk_options *d, const struct hostfile *file,
+                const struct header *h, bool resize)
+{
+  const char *why = NULL;
+
+  if (!hostfile_is_writable (file))
+    why = "the file is not writable";
+  else if (h->incompatible & QCOW2_INCOMPAT_CORRUPT)
+    why = "the image is marked corrupt";
+  else if (!resize && h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+    why = "its data are in an external file";
+  if (why == NULL)
+    return 0;
+  nbdkit_error ("%s: the image can't be changed: %s", d->path, why);
+  errno = EPERM;
+  return -1;
+}
+
+static struct chain_options
+chain_options (const struct disk_options *d)
+{
+  return (struct chain_options) {
+    .backing = d->backing, .backing_path = d->backing_path,
+    .backing_format = d->backing_format,
+    .data_file = d->data_file, .data_file_path = d->data_file_path,
+    .secret = d->secret, .file = file_options (d),
+  };
+}
+
+static int
+open_layer (struct opened *o, const struct disk_options *d, bool resize)
+{
+  const struct hostfile_options options = file_options (d);
+  const struct chain_options chain = chain_options (d);
+  struct hostfile *file, *data = NULL;
+  struct crypt_cipher *cipher;
+  struct header header;
+
+  if (chain_open_image (d->path, &options, &d->secret, &file, &header,
+                        &cipher) == -1)
+    return -1;
+  if (check_writable (d, file, &header, resize) == 0 &&
+      chain_open_data_file (o->layers, file, &header, &chain, &options,
+                            &data) == 0 &&
+      layers_add_qcow2 (o->layers, file, data, &header, cipher) == 0)
+    return 0;
+  crypt_free (cipher);
+  header_free (&header);
+  hostfile_close (data);
+  hostfile_close (file);
+  return -1;
+}
+
+static int
+lock (const struct disk_options *d, struct hostfile *file, struct hostfile *data)
+{
+  if (data && !hostfile_is_writable (data)) {
+    nbdkit_error ("%s: the image can't be changed: the external data file is not "
+                  "writable", d->path);
+    errno = EPERM;
+    return -1;
+  }
+  if (!d->lock)
+    return 0;
+  return hostfile_lock (file, HOSTFILE_WRITER) == -1 ||
+    (data && hostfile_lock (data, HOSTFILE_WRITER) == -1) ? -1 : 0;
+}
+
+static int
+register_bitmaps (struct hostfile *file, const struct header *h,
+                  struct overlap *overlap)
+{
+  char why[BITMAPDIR_WHY];
+  struct bitmapdir dir;
+  int r;
+
+  if (!h->has_bitmaps)
+    return 0;
+  r = bitmapdir_read (file, h, overlap, &dir, why);
+  if (r == 0)
+    bitmapdir_free (&dir);
+  if (r == 1) {
+    nbdkit_error ("%s: the image can't be changed: %s", hostfile_path (file), why);
+    errno = EPERM;
+  }
+  return r == 0 ? 0 : -1;
+}
+
+static int
+repair (struct hostfile *file, struct header *h, struct opened *o)
+{
+  struct health *health;
+  int r = -1;
+
+  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
+    return 0;
+  health = health_new (file, h);
+  if (health == NULL)
+    return -1;
+  if (repair_refcounts (file, h, &o->snapshots, o->image.overlap, false) == 0)
+    r = health_end_changes (health);
+  health_free (health);
+  return r;
+}
+
+static int
+open_image (const struct disk_options *d, bool resize, struct opened *o)
+{
+  struct hostfile *file;
+  struct header *h;
+
+  memset (o, 0, sizeof *o);
+  o->layers = layers_new ();
+  if (o->layers == NULL)
+    return -1;
+  if (open_layer (o, d, resize) == -1)
+    goto error;
+  file = layers_file (o->layers, 0);
+  h = layers_header (o->layers, 0);
+  o->image = (struct shadow_image) {
+    .file = file, .data = layers_external (o->layers, 0), .header = h,
+    .overlap = layers_overlap (o->layers, 0),
+    .snapshots = &o->snapshots, .discard = d->discard,
+  };
+  if (lock (d, file, o->image.data) == -1 ||
+      snapshots_read (file, h, o->image.overlap, &o->snapshots) == -1 ||
+      register_bitmaps (file, h, o->image.overlap) == -1 ||
+      repair (file, h, o) == -1)
+    goto error;
+  return 0;
+
+ error:
+  close_image (o);
+  return -1;
+}
+
+/* --- resize --- */
+
+static int
+open_backing (struct opened *o, const struct disk_options *d, uint64_t *size)
+{
+  const struct chain_options chain = chain_options (d);
+
+  *size = 0;
+  if (chain_open (o->layers, &chain) == -1)
+    return -1;
+  if (layers_count (o->layers) == 1)
+    return 0;
+  *size = layers_header (o->layers, 1) ? layers_header (o->layers, 1)->size
+    : hostfile_size (layers_file (o->layers, 1));
+  return 0;
+}
+
+const char *
+edit_choose_size (const struct edit *edit, const struct edit_options *options,
+                  uint64_t old, uint64_t *size)
+{
+  const char *why = NULL;
+
+  *size = edit->size;
+  if (edit->sign > 0 && !add_fits (old, edit->size, size))
+    why = "the new size is too large";
+  else if (edit->sign == 0 ? edit->size == 0
+           : edit->sign < 0 && edit->size >= old)
+    why = "the new size must not be 0 or less";
+  else if (edit->sign < 0)
+    *size = old - edit->size;
+  if (why == NULL && *size < old && !options->shrink)
+    why = "the disk is larger than that: shrink=true allows to cut it off";
+  return why;
+}
+
+static int
+choose_size (const struct disk_options *d, const struct edit *edit,
+             const struct edit_options *options, uint64_t old, uint64_t *size)
+{
+  const char *why = edit_choose_size (edit, options, old, size);
+
+  if (why == NULL)
+    return 0;
+  nbdkit_error ("%s: resize: %s", d->path, why);
+  errno = EINVAL;
+  return -1;
+}
+
+/* Zeros that are written, so that the cluster gets a place of its own. */
+static int
+write_zeros (struct disk *disk, uint64_t count, uint64_t offset)
+{
+  CLEANUP_FREE void *zeros = calloc (1, count);
+
+  if (zeros == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  return disk_write (disk, zeros, count, offset, false);
+}
+
+/* A disk that ends at SIZE: what lies behind it in its last cluster.  SET_ASIDE: that
+ * gets space as well, as all that is new does with preallocation=. */
+static int
+zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size,
+           bool set_aside)
+{
+  struct disk_options options = *d;
+  bool writable = true;
+  struct disk *disk;
+  uint64_t count;
+  int r = -1;
+
+  options.size_at_least = round_up (size, cluster_size);
+  count = options.size_at_least - size;
+  if (count == 0)
+    return 0;
+  options.detect_zeroes = DETECT_ZEROES_OFF;
+  options.compress = false;
+  if (disk_open (&options, &disk) == -1)
+    return -1;
+  if (disk_connect (disk, &writable) == 0) {
+    if (writable)
+      r = set_aside ? write_zeros (disk, count, size)
+        : disk_zero (disk, count, size, true, false, false);
+    if (disk_disconnect (disk, writable) == -1)
+      r = -1;
+  }
+  if (disk_close (disk) == -1)
+    r = -1;
+  if (r == -1)
+    nbdkit_error ("%s: the end of the last cluster can't be zeroed", d->path);
+  return r;
+}
+
+/* Between the two steps somebody else may have had the image: what was to be a larger
+ * disk could cut it off now. */
+static int
+check_unchanged (const struct disk_options *d, const struct header *h, uint64_t old,
+                 uint64_t cluster_size)
+{
+  if (h->size == old && h->cluster_size == cluster_size)
+    return 0;
+  nbdkit_error ("%s: resize: the image was changed meanwhile", d->path);
+  errno = EBUSY;
+  return -1;
+}
+
+/* Twice: to see whether it can be done, and, if REALLY, to do it.  *OLD, *CLUSTER_SIZE:
+ * what the image has. */
+static int
+resize_step (const struct disk_options *d, const struct edit_options *options,
+             const struct edit *edit, bool really, struct resize_options *ro,
+             uint64_t *old, uint64_t *cluster_size)
+{
+  struct opened o;
+  int r = -1;
+
+  if (open_image (d, true, &o) == -1)
+    return -1;
+  if (!really) {
+    *old = o.image.header->size;
+    *cluster_size = o.image.header->cluster_size;
+  }
+  ro->preallocation = options->preallocation;
+  if ((really ? check_unchanged (d, o.image.header, *old, *cluster_size)
+       : choose_size (d, edit, options, *old, &ro->size)) == 0 &&
+      open_backing (&o, d, &ro->backing_size) == 0)
+    r = really ? resize_image (&o.image, ro) : resize_check (&o.image, ro);
+  close_image (&o);
+  return r;
+}
+
+static int
+resize (const struct disk_options *d, const struct edit_options *options,
+        const struct edit *edit)
+{
+  struct resize_options ro;
+  uint64_t old, cluster_size;
+
+  if (resize_step (d, options, edit, false, &ro, &old, &cluster_size) == -1)
+    return -1;
+  if (ro.size == old)
+    return 0;
+  if (ro.size > old &&
+      zero_tail (d, old, cluster_size,
+                 ro.preallocation != PREALLOCATION_OFF) == -1)
+    return -1;
+  if (resize_step (d, options, edit, true, &ro, &old, &cluster_size) == -1)
+    return -1;
+  /* For those who let it grow and don't think of it.  If it fails, we do. */
+  if (ro.size < old && zero_tail (d, ro.size, cluster_size, false) == -1)
+    nbdkit_debug ("%s: resized nevertheless", d->path);
+  return 0;
+}
+
+/* --- all of them --- */
+
+static int
+change_snapshots (const struct disk_options *d, const struct edit *edit)
+{
+  struct opened o;
+  int r = -1;
+
+  if (open_image (d, false, &o) == -1)
+    return -1;
+  switch (edit->kind) {
+  case EDIT_SNAPSHOT_CREATE: r = snapedit_create (&o.image, edit->name); break;
+  case EDIT_SNAPSHOT_APPLY: r = snapedit_apply (&o.image, edit->name); break;
+  case EDIT_SNAPSHOT_DELETE: r = snapedit_delete (&o.image, edit->name); break;
+  case EDIT_RESIZE: break;
+  }
+  close_image (&o);
+  return r;
+}
+
+int
+edit_image (const struct disk_options *d, const struct edit_options *options,
+            const struct edit *edits, unsigned n)
+{
+  unsigned i;
+
+  for (i = 0; i < n; i++)
+    if ((edits[i].kind == EDIT_RESIZE ? resize (d, options, &edits[i])
+         : change_snapshots (d, &edits[i])) == -1)
+      return -1;
+  return 0;
+}

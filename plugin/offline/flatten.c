@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does an image become independent of the files below it?
+ *
+ * All that shows through from below is copied into the top image, by several threads,
+ * each of which takes the next chunk of the disk.  Where something lives below is
+ * resolved once for the whole chain (resolve.c), so each byte is read once, from the
+ * layer that has it, and the number of layers hardly counts.  Copying a chunk is
+ * copyup.c's; what the top image has already is not copied again.
+ *
+ * No client is served meanwhile.  The order, as far as a crash is concerned:
+ *
+ *   copies, with checkpoints every few seconds     an overlay, with more of its own
+ *   quiesce                                        all of it durable, and in order
+ *   backlink_remove                                independent
+ *
+ * At each instant the disk shows the same; run again, it goes on with what is
+ * left.  Nothing is copied from below that is zeros there: without a backing file, what
+ * is unallocated reads as zeros.
+ *
+ * Internal snapshots lose what is below, too.  The copies are the active disk's only,
+ * so an image is refused if one of its snapshots needs what is below.
+ *
+ * Locks: job.lock guards what the threads share; the image's own rooms have theirs.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "image/backlink.h"
+#include "request/copyup.h"
+#include "disk/disk.h"
+#include "offline/flatten.h"
+
+#define THREADS 4
+
+/* Chunks of the disk: powers of two, at least so many bytes, not more than so many. */
+#define MIN_CHUNK (UINT64_C (4) << 20)
+#define MAX_CHUNKS (UINT64_C (1) << 16)
+
+/* A crash costs the work since the last checkpoint. */
+#define CHECKPOINT_SECONDS 5
+#define STEP_MILLISECONDS 100
+
+/* Resolving more of the chain at a time saves reads in every layer, if the memory for
+ * mappings is not tight. */
+#define LONG_SLICE (UINT64_C (64) << 10)
+#define MEMORY_FOR_LONG_SLICES (UINT64_C (4) << 20)
+
+struct job {
+  struct grace *grace;
+  struct view view;
+  uint64_t chunk;               /* bytes */
+
+  pthread_mutex_t lock;
+  pthread_cond_t ended;
+  uint64_t next;                /* of the disk, to be taken; guarded by lock */
+  uint64_t done, copied;        /* bytes; guarded by lock */
+  unsigned running;             /* threads; guarded by lock */
+  int error;                    /* errno of the first failure; guarded by lock */
+};
+
+/* --- copying --- */
+
+static bool
+take_chunk (struct job *j, uint64_t *start, uint64_t *end)
+{
+  LOCK_FOR_BLOCK (&j->lock);
+
+  if (j->error != 0 || j->next >= j->view.size)
+    return false;
+  *start = j->next;
+  *end = j->next = min64 (j->next + j->chunk, j->view.size);
+  return true;
+}
+
+static void *
+copy_chunks (void *opaque)
+{
+  CLEANUP_FREE void *scratch = malloc (COPYUP_PIECE);
+  struct job *j = opaque;
+  uint64_t start, end, copied;
+  struct grace_pin pin;
+  int r, err;
+
+  if (scratch == NULL)
+    nbdkit_error ("malloc: %m");
+  while (take_chunk (j, &start, &end)) {
+    copied = 0;
+    r = -1;
+    err = ENOMEM;
+    if (scratch) {
+      pin = grace_enter (j->grace);
+      r = copyup_range (&j->view, scratch, start, end, &copied);
+      err = errno;
+      grace_leave (j->grace, pin);
+      checkpoint_relieve (j->view.w->checkpoint);
+    }
+    LOCK_FOR_BLOCK (&j->lock);
+    j->copied += copied;
+    if (r == 0)
+      j->done += end - start;
+    else if (j->error == 0)
+      j->error = err;
+  }
+
+  LOCK_FOR_BLOCK (&j->lock);
+  j->running--;
+  pthread_cond_signal (&j->ended);
+  return NULL;
+}
+
+static void
+add_milliseconds (struct timespec *t, long ms)
+{
+  t->tv_nsec += ms * 1000000;
+  t->tv_sec += t->tv_nsec / 1000000000;
+  t->tv_nsec %= 1000000000;
+}
+
+/* Called without the lock.  Errors are met again by the threads, or in the end. */
+static void
+make_durable (struct job *j, time_t *last)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  if (*last == 0)
+    *last = now.tv_sec;
+  if (now.tv_sec - *last < CHECKPOINT_SECONDS)
+    return;
+  checkpoint_flush (j->view.w->checkpoint);
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  *last = now.tv_sec;
+}
+
+/* While the threads work: tells how far they are. */
+static void
+wait_for_threads (struct job *j, const struct flatten_watch *watch)
+{
+  struct timespec until;
+  uint64_t done, copied;
+  time_t durable = 0;
+  bool running = true, go_on;
+
+  while (running) {
+    pthread_mutex_lock (&j->lock);
+    clock_gettime (CLOCK_MONOTONIC, &until);
+    add_milliseconds (&until, STEP_MILLISECONDS);
+    while (j->running > 0 &&
+           pthread_cond_timedwait (&j->ended, &j->lock, &until) == 0)
+      ;
+    running = j->running > 0;
+    done = j->done;
+    copied = j->copied;
+    pthread_mutex_unlock (&j->lock);
+
+    go_on = watch == NULL ||
+      watch->step (watch->opaque, done, j->view.size, copied);
+    if (!go_on) {
+      LOCK_FOR_BLOCK (&j->lock);
+      if (j->error == 0 && j->done < j->view.size)
+        j->error = EINTR;
+    }
+    if (running)
+      make_durable (j, &durable);
+  }
+}
+
+static void
+run_threads (struct job *j, const struct flatten_watch *watch)
+{
+  pthread_t threads[THREADS];
+  unsigned i, n = 0;
+  int err = 0;
+
+  for (i = 0; i < THREADS; i++) {
+    pthread_mutex_lock (&j->lock);
+    j->running++;
+    pthread_mutex_unlock (&j->lock);
+    err = pthread_create (&threads[n], NULL, copy_chunks, j);
+    if (err == 0) {
+      n++;
+      continue;
+    }
+    LOCK_FOR_BLOCK (&j->lock);
+    j->running--;
+  }
+  if (n == 0) {
+    errno = err;
+    nbdkit_error ("pthread_create: %m");
+    j->error = err;
+  }
+  wait_for_threads (j, watch);
+  for (i = 0; i < n; i++)
+    pthread_join (threads[i], NULL);
+  if (j->error == EINTR && j->done == j->view.size)
+    j->error = 0;               /* too late: it is done */
+}
+
+/* All of the disk, as far as it comes from below. */
+static int
+copy_all (const struct disk_inside *in, const struct disk_options *o,
+          const struct flatten_watch *watch, uint64_t *copied)
+{
+  const uint64_t slice = o->l2_cache >= MEMORY_FOR_LONG_SLICES
+    ? max64 (o->l2_slice, LONG_SLICE) : o->l2_slice;
+  struct job j = { .grace = in->grace, .view = *in->view, .chunk = MIN_CHUNK };
+  pthread_condattr_t attr;
+
+  while (j.view.size / j.chunk > MAX_CHUNKS)
+    j.chunk *= 2;
+  j.view.lower = layers_view_new (in->view->layers, 1, in->map, j.view.size, slice);
+  if (j.view.lower == NULL)
+    return -1;
+  pthread_mutex_init (&j.lock, NULL);
+  pthread_condattr_init (&attr);
+  pthread_condattr_setclock (&attr, CLOCK_MONOTONIC);
+  pthread_cond_init (&j.ended, &attr);
+  pthread_condattr_destroy (&attr);
+
+  run_threads (&j, watch);
+
+  pthread_cond_destroy (&j.ended);
+  pthread_mutex_destroy (&j.lock);
+  layers_view_free (j.view.lower);
+  *copied = j.copied;
+  if (j.error == 0)
+    return 0;
+  nbdkit_error ("%s: flattening %s after %" PRIu64 " of %" PRIu64 " bytes of the "
+                "disk; the next time it goes on with the rest", o->path,
+                j.error == EINTR ? "was stopped" : "failed", j.done, j.view.size);
+  errno = j.error;
+  return -1;
+}
+
+/* --- may it be flattened? --- */
+
+static int
+refuse (const struct disk_options *o, const char *why, const char *what)
+{
+  nbdkit_error ("%s: the image can't be flattened: %s%s", o->path, why, what);
+  errno = EPERM;
+  return -1;
+}
+
+/* Does this snapshot's disk show anything of the layers below?  1, 0, or -1. */
+static int
+needs_below (const struct disk_inside *in, const struct disk_options *o,
+             const struct snapshot *s)
+{
+  struct layers_view *v =
+    layers_view_new_snapshot (in->view->layers, in->map, s->l1_offset, s->disk_size,
+                              o->l2_slice);
+  uint64_t at;
+  struct run run;
+  int r = 0;
+
+  if (v == NULL)
+    return -1;
+  for (at = 0; r == 0 && at < s->disk_size; at += run.len) {
+    r = layers_lookup (v, at, s->disk_size - at, &run);
+    if (r == 0)
+      r = run.layer > 0 && run.kind != RUN_ZERO;
+  }
+  layers_view_free (v);
+  return r;
+}
+
+static int
+check_snapshots (const struct disk_inside *in, const struct disk_options *o)
+{
+  const struct header *h = layers_header (in->view->layers, 0);
+  char name[PRINTABLE_SIZE (64)];
+  const struct snapshot *s;
+  unsigned i;
+  int r;
+
+  for (i = 0; i < in->snapshots->n; i++) {
+    s = &in->snapshots->list[i];
+    r = s->disk_size > (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits)
+      ? 1 : needs_below (in, o, s);
+    if (r == -1)
+      return -1;
+    if (r == 1)
+      return refuse (o, "an internal snapshot needs the backing file: ",
+                     printable (s->name, strlen (s->name), name, sizeof name));
+  }
+  return 0;
+}
+
+/* --- all of it --- */
+
+static int
+flatten (struct disk *d, const struct disk_options *o,
+         const struct flatten_watch *watch, uint64_t *copied)
+{
+  struct disk_inside in = disk_inside (d);
+  struct layers *layers = in.view->layers;
+  bool writable = true;
+  int r, err;
+
+  if (disk_why_readonly (d))
+    return refuse (o, disk_why_readonly (d), "");
+  if (layers_header (layers, 0)->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+    return refuse (o, "it has an external data file", "");
+  if (check_snapshots (&in, o) == -1 || disk_connect (d, &writable) == -1)
+    return -1;
+  if (!writable)
+    return refuse (o, disk_why_readonly (d), "");
+
+  in = disk_inside (d);
+  r = copy_all (&in, o, watch, copied);
+  err = errno;
+  if (disk_disconnect (d, true) == -1)
+    return -1;
+  errno = err;
+  if (r == -1)
+    return -1;
+  /* Only now is all durable that the image will need. */
+  return backlink_remove (layers_file (layers, 0), layers_header (layers, 0));
+}
+
+int
+flatten_image (const struct disk_options *options,
+               const struct flatten_watch *watch, uint64_t *copied)
+{
+  struct disk_options o = *options;
+  struct disk *d;
+  int r = 0, err = 0;
+
+  *copied = 0;
+  o.copy_on_read = false;
+  if (disk_open (&o, &d) == -1)
+    return -1;
+  if (layers_count (disk_inside (d).view->layers) > 1) {
+    r = flatten (d, &o, watch, copied);
+    err = errno;
+  }
+  if (disk_close (d) == -1 && r == 0)
+    return -1;
+  errno = err;
+  return r;
+}

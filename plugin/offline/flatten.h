@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Making an image independent of the files below it.  See flatten.c.
+ */
+
+#ifndef QCOW2_FLATTEN_H
+#define QCOW2_FLATTEN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "disk/disk.h"
+
+/* Called now and then by the thread that called flatten_image: DONE of TOTAL bytes of the
+ * disk have been looked at, and COPIED bytes have been written.  Returns whether to
+ * go on. */
+struct flatten_watch {
+  bool (*step) (void *opaque, uint64_t done, uint64_t total, uint64_t copied);
+  void *opaque;
+};
+
+/* Copies all that the image at options->path shows of the files below it into the image,
+ * then takes the backing file's name from its header.  Without such files it does
+ * nothing. *COPIED: bytes of host clusters written.  -1: reported; the image is as
+ * good as it was, shows the same, and the next call goes on with what is left. */
+extern int flatten_image (const struct disk_options *,
+                          const struct flatten_watch *, uint64_t *copied);
+
+#endif /* QCOW2_FLATTEN_H */

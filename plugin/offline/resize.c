@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does the disk of an image get another size?
+ *
+ * The entries of the active disk's clusters that stay are kept; all other entries lose
+ * what they name (also where a crash, another program or the state of a virtual machine
+ * left something behind the end of the disk); new ones are
+ *
+ *   allocated    with preallocation=; places behind the end of the file, so that the host
+ *                has zeros there.  Where the image is encrypted, with the zero flag:
+ *                what the host's zeros decrypt to is not zeros.
+ *   zero         where the backing file is longer than the disk was: its data must
+ *                not appear.  (Version 2 has no zero flag: allocated.)
+ *   in place     in an external data file that is raw: all of that is mapped, and zeros.
+ *   empty        otherwise.
+ *
+ * What is new within the cluster where the disk ended has been dealt with before: see
+ * edit.c.
+ *
+ * The L1 table is made anew where it is too short or its entries have changed, L2 tables
+ * where they have changed; the size is part of the same step: see shadow.c.  So what is
+ * cut off goes together with the size, and never comes back.  Persistent bitmaps get
+ * their new length with it: see bitmapsize.c.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "offline/bitmapsize.h"
+#include "offline/resize.h"
+
+#define MAX_L1_ENTRIES (QCOW2_MAX_L1_BYTES / sizeof (struct be64))
+#define ZEROS (UINT64_C (1) << 20)
+
+struct resize {
+  const struct shadow_image *image;
+  const struct resize_options *options;
+  const struct header *h;
+  struct shadow *s;
+  struct be64 *l1, *l2;
+  void *zeros;
+  uint64_t per_table;           /* L2 entries */
+  uint64_t old_n, n;            /* L1 entries */
+  uint64_t keep, fill;          /* guest clusters: [0, keep) stay, [keep, fill)
+                                   are new */
+  uint64_t hidden;              /* guest clusters before it have something below */
+  bool changed;
+};
+
+/* An external data file that is the disk by itself. */
+static bool
+data_is_raw (const struct shadow_image *image)
+{
+  return image->data != NULL &&
+    (image->header->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) != 0;
+}
+
+static uint64_t
+l1_needed (const struct header *h, uint64_t size)
+{
+  return max64 (1, div_up (size, UINT64_C (1) << (h->cluster_bits + h->l2_bits)));
+}
+
+/* --- what can't be done --- */
+
+static bool
+needs_clusters (const struct shadow_image *image,
+                const struct resize_options *o)
+{
+  return o->preallocation != PREALLOCATION_OFF ||
+    (image->header->version < 3 && o->backing_size > image->header->size &&
+     o->size > image->header->size);
+}
+
+int
+resize_check (const struct shadow_image *image,
+              const struct resize_options *o)
+{
+  const struct header *h = image->header;
+  const char *why = NULL;
+
+  if (o->size % 512 != 0)
+    why = "the new size must be a multiple of 512";
+  else if (o->size > INT64_MAX - h->cluster_size ||
+           l1_needed (h, o->size) > MAX_L1_ENTRIES)
+    why = "the new size is more than an image with its cluster size can have";
+  else if (h->version < 3 && h->nb_snapshots > 0)
+    why = "an image of version 2 that has snapshots can't be resized";
+  else if (o->size < h->size && o->preallocation != PREALLOCATION_OFF)
+    why = "preallocation is only for growing";
+  else if (h->version < 3 && h->crypt_method != QCOW2_CRYPT_NONE &&
+           needs_clusters (image, o))
+    why = "an encrypted image of version 2 can't say that new clusters are zero";
+  else if (image->data && o->size < h->size)
+    why = "a disk whose data are in an external file can't be made smaller";
+  else if (image->data && o->preallocation != PREALLOCATION_OFF)
+    why = "preallocation is not for data in an external file";
+  else if (data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
+    why = "an encrypted disk with a raw external data file can't be resized";
+  else if (image->data && !hostfile_is_regular (image->data) &&
+           o->size > hostfile_size (image->data))
+    why = "the external data file is a device that is too small";
+  if (why) {
+    nbdkit_error ("%s: resize: %s", hostfile_path (image->file), why);
+    errno = EINVAL;
+    return -1;
+  }
+  return bitmapsize_check (image, o->size);
+}
+
+/* --- the external data file --- */
+
+/* [FROM, TO), within the file. */
+static int
+zero_data (struct resize *r, uint64_t from, uint64_t to)
+{
+  struct hostfile *data = r->image->data;
+  const int punched = hostfile_punch (data, from, to - from);
+  uint64_t len;
+
+  if (punched != 0)
+    return punched == 1 ? 0 : -1;
+  for (; from < to; from += len) {
+    len = min64 (to - from, ZEROS);
+    if (hostfile_write (data, r->zeros, len, from) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* It gets the size of the disk, unless it is longer already.  A raw one is zeros where
+ * the disk is new; in another one nobody looks there.  All durable before the image
+ * says so. */
+static int
+prepare_data_file (struct resize *r)
+{
+  struct hostfile *data = r->image->data;
+  const uint64_t from = r->keep << r->h->cluster_bits;
+  uint64_t to;
+
+  if (data == NULL)
+    return 0;
+  to = min64 (hostfile_size (data), r->fill << r->h->cluster_bits);
+  if (data_is_raw (r->image) && from < to && zero_data (r, from, to) == -1)
+    return -1;
+  if (hostfile_size (data) < r->options->size &&
+      hostfile_truncate (data, r->options->size) == -1)
+    return -1;
+  return hostfile_sync (data);
+}
+
+/* --- new clusters --- */
+
+/* N clusters that read as zeros. */
+static int
+reserve (struct resize *r, uint64_t n, uint64_t *host)
+{
+  const enum preallocation how = r->options->preallocation;
+  struct hostfile *file = r->image->file;
+  const uint64_t bytes = n << r->h->cluster_bits;
+  uint64_t at, len;
+
+  if (shadow_take (r->s, n, true, host) == -1)
+    return -1;
+  if (hostfile_is_regular (file) && how != PREALLOCATION_FULL) {
+    if (hostfile_size (file) < *host + bytes &&
+        hostfile_truncate (file, *host + bytes) == -1)
+      return -1;
+    return how == PREALLOCATION_FALLOC ? hostfile_allocate (file, *host, bytes) : 0;
+  }
+  for (at = 0; at < bytes; at += len) {
+    len = min64 (bytes - at, ZEROS);
+    if (hostfile_write (file, r->zeros, len, *host + at) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static void
+set_entry (struct resize *r, uint64_t i, uint64_t entry, bool zero)
+{
+  const uint64_t all = UINT32_MAX;
+
+  if (r->h->l2_entry_size == 16) {
+    r->l2[2 * i] = put64 (entry);
+    r->l2[2 * i + 1] = put64 (zero ? all << 32 : all);
+  }
+  else
+    r->l2[i] = put64 (entry | (zero ? QCOW2_OFLAG_ZERO : 0));
+}
+
+/* Entries [FROM, TO) of the table in r->l2, whose first guest cluster is FIRST.
+ * Returns 1 if there is something to be said about them, 0 if not. */
+static int
+fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
+{
+  const bool encrypted = r->h->crypt_method != QCOW2_CRYPT_NONE;
+  uint64_t host, i;
+
+  if (from >= to)
+    return 0;
+  if (data_is_raw (r->image)) {
+    for (i = from; i < to; i++)
+      set_entry (r, i, ((first + i) << r->h->cluster_bits) | QCOW2_OFLAG_COPIED,
+                 false);
+    return 1;
+  }
+  if (r->options->preallocation == PREALLOCATION_OFF) {
+    if (first + from >= r->hidden)
+      return 0;
+    to = min64 (to, r->hidden - first);
+  }
+  if (needs_clusters (r->image, r->options)) {
+    if (reserve (r, to - from, &host) == -1)
+      return -1;
+    for (i = from; i < to; i++)
+      set_entry (r, i, (host + ((i - from) << r->h->cluster_bits)) |
+                 QCOW2_OFLAG_COPIED, encrypted);
+  }
+  else
+    for (i = from; i < to; i++)
+      set_entry (r, i, 0, true);
+  return 1;
+}
+
+/* --- tables --- */
+
+static bool
+is_empty (const struct resize *r, uint64_t from)
+{
+  const unsigned step = r->h->l2_entry_size / sizeof *r->l2;
+  uint64_t i;
+
+  for (i = from * step; i < r->per_table * step; i++)
+    if (r->l2[i].be != 0)
+      return false;
+  return true;
+}
+
+/* Table number I, which ends behind what is kept. */
+static int
+change_table (struct resize *r, uint64_t i)
+{
+  const uint64_t first = i * r->per_table;
+  const uint64_t from = r->keep > first ? r->keep - first : 0;
+  const uint64_t to = r->fill > first ? min64 (r->fill - first, r->per_table) : 0;
+  const uint64_t table = get64 (r->l1[i]) & QCOW2_L1_OFFSET_MASK;
+  const unsigned words = r->h->l2_entry_size / sizeof *r->l2;
+  bool changed = false;
+  int filled;
+
+  if (table != 0) {
+    if (shadow_read_l2 (r->s, table, r->l2) == -1 ||
+        (r->image->data == NULL &&
+         shadow_drop_l2 (r->s, r->l2, from, r->per_table) == -1))
+      return -1;
+    changed = from == 0 || !is_empty (r, from);
+    memset (r->l2 + from * words, 0, (r->per_table - from) * words *
+            sizeof *r->l2);
+  }
+  else
+    memset (r->l2, 0, r->h->cluster_size);
+  filled = fill_entries (r, first, from, to);
+  if (filled == -1)
+    return -1;
+  if (!changed && !filled)
+    return 0;
+  r->changed = true;
+  if (table != 0 && shadow_drop (r->s, table >> r->h->cluster_bits, 1) == -1)
+    return -1;
+  if (from == 0 && !filled) {
+    r->l1[i] = put64 (0);
+    return 0;
+  }
+  return shadow_replace_l2 (r->s, r->l2, &r->l1[i]);
+}
+
+static int
+do_resize (struct resize *r)
+{
+  const struct header *h = r->h;
+  struct shadow_header sh;
+  uint64_t i;
+
+  if (prepare_data_file (r) == -1)
+    return -1;
+  shadow_get_header (r->s, &sh);
+  sh.size = r->options->size;
+  for (i = r->keep / r->per_table; i < max64 (r->old_n, r->n); i++) {
+    shadow_expect (r->s, r->l1, i, r->old_n);
+    if (change_table (r, i) == -1)
+      return -1;
+  }
+  if (r->changed || r->n > h->l1_entries ||
+      (r->n < h->l1_entries && sh.size < h->size)) {
+    if (shadow_drop_range (r->s, h->l1_offset, h->l1_entries *
+                           sizeof *r->l1) == -1 ||
+        shadow_write_l1 (r->s, r->l1, r->n, &sh.l1_offset) == -1)
+      return -1;
+    sh.l1_entries = r->n;
+  }
+  if (bitmapsize_change (r->image, r->s, sh.size, &sh) == -1)
+    return -1;
+  return shadow_commit (r->s, &sh);
+}
+
+int
+resize_image (const struct shadow_image *image,
+              const struct resize_options *o)
+{
+  const struct header *h = image->header;
+  const uint64_t cs = h->cluster_size;
+  struct resize r = {
+    .image = image, .options = o, .h = h,
+    .per_table = UINT64_C (1) << h->l2_bits,
+    .old_n = h->l1_entries, .n = l1_needed (h, o->size),
+    .keep = div_up (min64 (h->size, o->size), cs),
+    .fill = div_up (o->size, cs),
+    .hidden = div_up (min64 (o->backing_size, o->size), cs),
+  };
+  int result = -1, err;
+
+  r.s = shadow_new (image);
+  if (r.s == NULL)
+    return -1;
+  r.l2 = malloc (cs);
+  r.zeros = calloc (1, ZEROS);
+  r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n, max64 (r.old_n, r.n));
+  if (r.l2 == NULL || r.zeros == NULL)
+    nbdkit_error ("%s: resize: out of memory", hostfile_path (image->file));
+  else if (r.l1 != NULL)
+    result = do_resize (&r);
+  err = errno;
+  shadow_free (r.s);
+  free (r.l1);
+  free (r.l2);
+  free (r.zeros);
+  errno = err;
+  return result;
+}

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does the image become what its shadow is?
+ *
+ * The third part of shadow.c.  Refcount blocks that have changed go to new places, and
+ * so does the refcount table, which names them.  This changes more counts: those of the
+ * old places and of the new ones, so more blocks may have to go.  When it is known which,
+ * all is written, in the order that shadow.c tells.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "image/headerwrite.h"
+#include "space/refblock.h"
+#include "offline/shadow-impl.h"
+
+/* Where the new refcounts go, in clusters: the table, then the blocks. */
+struct place {
+  uint64_t first, table_clusters, blocks;
+};
+
+struct freed_run { uint64_t first, n; };
+
+void
+shadow_get_header (const struct shadow *s, struct shadow_header *sh)
+{
+  *sh = (struct shadow_header) {
+    .size = s->h->size, .l1_offset = s->h->l1_offset,
+    .l1_entries = s->h->l1_entries, .nr_snapshots = s->h->nb_snapshots,
+    .snapshots_offset = s->h->snapshots_offset,
+  };
+}
+
+/* --- the new refcounts --- */
+
+static int
+touch_range (struct shadow *s, uint64_t first, uint64_t n)
+{
+  uint64_t i;
+
+  for (i = first >> s->block_bits; i <= (first + n - 1) >> s->block_bits; i++)
+    if (shadow_touch (s, i) == -1)
+      return -1;
+  return 0;
+}
+
+/* Its old place in the file, in bytes; 0: it has none. */
+static uint64_t
+old_place (const struct shadow *s, uint64_t index)
+{
+  return index < s->table_entries
+    ? get64 (s->table[index]) & QCOW2_REFTABLE_OFFSET_MASK : 0;
+}
+
+/* The blocks that count the old places of all that goes. */
+static int
+touch_old_places (struct shadow *s)
+{
+  const unsigned bits = s->h->cluster_bits;
+  uint64_t i;
+
+  for (i = 0; i < s->known; i++)
+    if (s->blocks[i].was && old_place (s, i) != 0 &&
+        touch_range (s, old_place (s, i) >> bits, 1) == -1)
+      return -1;
+  return touch_range (s, s->h->reftable_offset >> bits,
+                      s->h->reftable_clusters);
+}
+
+static int
+lay_out (struct shadow *s, struct place *p)
+{
+  const uint64_t per_cluster = s->h->cluster_size / sizeof (struct be64);
+  uint64_t before;
+
+  do {
+    before = s->changed;
+    if (touch_old_places (s) == -1)
+      return -1;
+    p->blocks = s->changed;
+    p->table_clusters = max64 (s->h->reftable_clusters,
+                               div_up (s->known, per_cluster));
+    if (shadow_find (s, p->table_clusters + p->blocks, s->cursor,
+                     &p->first) == -1 ||
+        touch_range (s, p->first, p->table_clusters + p->blocks) == -1)
+      return -1;
+  } while (s->changed != before);
+  return 0;
+}
+
+static int
+count_places (struct shadow *s, const struct place *p)
+{
+  uint64_t i;
+
+  for (i = 0; i < s->known; i++)
+    if (s->blocks[i].was && old_place (s, i) != 0 &&
+        shadow_drop (s, old_place (s, i) >> s->h->cluster_bits, 1) == -1)
+      return -1;
+  if (shadow_drop_range (s, s->h->reftable_offset,
+                         s->h->reftable_clusters * s->h->cluster_size) == -1)
+    return -1;
+  return shadow_claim (s, p->first, p->table_clusters + p->blocks);
+}
+
+/* Blocks that follow one another in memory don't: as many as fit into a buffer are
+ * written with one call. */
+static int
+write_blocks (struct shadow *s, const struct place *p, struct be64 *table)
+{
+  const uint64_t cs = s->h->cluster_size;
+  uint64_t at = (p->first + p->table_clusters) << s->h->cluster_bits;
+  uint64_t i, n = 0;
+
+  for (i = 0; i < s->known; i++) {
+    if (s->blocks[i].was == NULL)
+      continue;
+    memcpy (s->batch + n * cs, s->blocks[i].now, cs);
+    table[i] = put64 (at + n * cs);
+    if (++n == s->batch_max) {
+      if (hostfile_write (s->file, s->batch, n * cs, at) == -1)
+        return -1;
+      at += n * cs;
+      n = 0;
+    }
+  }
+  return n == 0 ? 0 : hostfile_write (s->file, s->batch, n * cs, at);
+}
+
+static int
+write_refcounts (struct shadow *s, const struct place *p)
+{
+  const uint64_t bytes = p->table_clusters << s->h->cluster_bits;
+  CLEANUP_FREE struct be64 *table = calloc (1, bytes);
+
+  if (table == NULL) {
+    nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
+                  hostfile_path (s->file), bytes);
+    return -1;
+  }
+  memcpy (table, s->table, s->table_entries * sizeof *table);
+  if (write_blocks (s, p, table) == -1)
+    return -1;
+  return hostfile_write (s->file, table, bytes, p->first << s->h->cluster_bits);
+}
+
+/* --- the switch --- */
+
+/* Their directory is to be at OFFSET. */
+static void
+move_bitmaps (struct headerwrite *w, const struct header *h, uint64_t offset)
+{
+  const struct qcow2_ext_bitmaps data = {
+    .nb_bitmaps = put32 (h->bitmaps.count),
+    .directory_size = put64 (h->bitmaps.dir_size),
+    .directory_offset = put64 (offset),
+  };
+
+  headerwrite_put_extension (w, QCOW2_EXT_BITMAPS, &data, sizeof data);
+}
+
+int
+shadow_check_bitmaps (const struct shadow_image *image)
+{
+  const struct header *h = image->header;
+  struct headerwrite *w = headerwrite_new (image->file, h);
+  bool fits;
+
+  if (w == NULL)
+    return -1;
+  /* As if all bytes changed. */
+  headerwrite_fields (w)->size = put64 (~h->size);
+  move_bitmaps (w, h, ~h->bitmaps.dir_offset);
+  fits = headerwrite_fits (w);
+  headerwrite_free (w);
+  if (fits)
+    return 0;
+  nbdkit_error ("%s: bitmaps can't be changed: there is no room in the header",
+                hostfile_path (image->file));
+  errno = ENOTSUP;
+  return -1;
+}
+
+static void
+set_fields (struct qcow2_header *raw, const struct header *h,
+            const struct shadow_header *sh, const struct place *p)
+{
+  raw->size = put64 (sh->size);
+  raw->l1_size = put32 (sh->l1_entries);
+  raw->l1_table_offset = put64 (sh->l1_offset);
+  raw->nb_snapshots = put32 (sh->nr_snapshots);
+  raw->snapshots_offset = put64 (sh->snapshots_offset);
+  if (p) {
+    raw->refcount_table_offset = put64 (p->first << h->cluster_bits);
+    raw->refcount_table_clusters = put32 (p->table_clusters);
+  }
+  /* R8.  Bitmaps and raw data files stay true: who would make them wrong does not come
+   * here. */
+  raw->autoclear_features = put64 (get64 (raw->autoclear_features) &
+                                   (QCOW2_AUTOCLEAR_BITMAPS |
+                                    QCOW2_AUTOCLEAR_RAW_DATA_FILE));
+}
+
+static int
+switch_header (struct shadow *s, const struct shadow_header *sh,
+               const struct place *p)
+{
+  struct headerwrite *w = headerwrite_new (s->file, s->h);
+  int r;
+
+  if (w == NULL)
+    return -1;
+  set_fields (headerwrite_fields (w), s->h, sh, p);
+  if (sh->bitmaps_offset != 0)
+    move_bitmaps (w, s->h, sh->bitmaps_offset);
+  r = headerwrite_commit (w, &s->switching);
+  headerwrite_free (w);
+  if (r == -1 && s->switching) {
+    nbdkit_error ("%s: the change is complete but for its last step, of which nobody "
+                  "knows whether it was done", hostfile_path (s->file));
+    errno = EIO;
+  }
+  return r;
+}
+
+/* --- afterwards; what fails here costs space, and nothing else --- */
+
+static int
+add_run (struct freed_run **runs, size_t *n, size_t *room, uint64_t cluster)
+{
+  struct freed_run *p;
+
+  if (*n > 0 && (*runs)[*n - 1].first + (*runs)[*n - 1].n == cluster) {
+    (*runs)[*n - 1].n++;
+    return 0;
+  }
+  if (*n == *room) {
+    *room = *room ? *room * 2 : 64;
+    p = reallocarray (*runs, *room, sizeof *p);
+    if (p == NULL)
+      return -1;
+    *runs = p;
+  }
+  (*runs)[(*n)++] = (struct freed_run) { cluster, 1 };
+  return 0;
+}
+
+/* Was CLUSTER number I of block B in use for data, and is it free now?  Where tables were
+ * there is little to be had, in many places, and the next tables soon go there. */
+static bool
+is_worth_a_hole (const struct shadow *s, const struct shadow_block *b,
+                 uint64_t i, uint64_t cluster)
+{
+  const unsigned order = s->h->refcount_order;
+
+  return refblock_get (b->was, order, i) != 0 &&
+    refblock_get (b->now, order, i) == 0 &&
+    overlap_find (s->image.overlap, cluster << s->h->cluster_bits, 1) ==
+    OVERLAP_NONE;
+}
+
+static void
+punch_freed (struct shadow *s, uint64_t end)
+{
+  const uint64_t per_block = UINT64_C (1) << s->block_bits;
+  const unsigned bits = s->h->cluster_bits;
+  CLEANUP_FREE struct freed_run *runs = NULL;
+  size_t n = 0, room = 0, r;
+  uint64_t i, j;
+
+  for (i = 0; i < s->known; i++)
+    if (s->blocks[i].was)
+      for (j = 0; j < per_block && (i << s->block_bits) + j < end; j++)
+        if (is_worth_a_hole (s, &s->blocks[i], j, (i << s->block_bits) + j) &&
+            add_run (&runs, &n, &room, (i << s->block_bits) + j) == -1)
+          return;
+  for (r = 0; r < n; r++)
+    if (hostfile_punch (s->file, runs[r].first << bits, runs[r].n << bits) != 1)
+      return;
+}
+
+/* One past the last cluster in use now, or BEFORE.  UINT64_MAX: it is not known. */
+static uint64_t
+find_end (struct shadow *s, bool before)
+{
+  const struct shadow_block *b;
+  uint64_t i, n;
+
+  for (i = max64 (s->known, s->table_entries); i-- > 0; ) {
+    if (s->blocks[i].now == NULL && old_place (s, i) == 0)
+      continue;
+    if (shadow_load (s, i) == -1)
+      return UINT64_MAX;
+    b = &s->blocks[i];
+    n = refblock_end (before && b->was ? b->was : b->now, s->h->refcount_order,
+                      s->h->cluster_size);
+    if (n > 0)
+      return (i << s->block_bits) + n;
+  }
+  return UINT64_MAX;
+}
+
+/* What lay behind the last cluster that had a count stays: where counts are wrong, it may
+ * be data, which a repair can still save. */
+static void
+give_back (struct shadow *s)
+{
+  const uint64_t clusters = hostfile_size (s->file) >> s->h->cluster_bits;
+  const uint64_t old = div_up (s->file_size, s->h->cluster_size);
+  uint64_t end = find_end (s, false);
+
+  if (end < old && find_end (s, true) < old)
+    end = old;
+  if (end < clusters && hostfile_is_regular (s->file))
+    hostfile_truncate (s->file, end << s->h->cluster_bits);
+  if (s->image.discard)
+    punch_freed (s, min64 (end, clusters));
+}
+
+int
+shadow_commit (struct shadow *s, const struct shadow_header *sh)
+{
+  const bool counts = s->changed > 0;
+  struct place p = { 0 };
+
+  if (counts && (lay_out (s, &p) == -1 || count_places (s, &p) == -1 ||
+                 write_refcounts (s, &p) == -1))
+    return -1;
+  if (hostfile_sync (s->file) == -1)
+    return -1;
+  if (switch_header (s, sh, counts ? &p : NULL) == -1)
+    return -1;
+  nbdkit_debug ("%s: changed in one step: L1 table at %" PRIu64 ", %" PRIu32
+                " snapshots, %" PRIu64 " refcount blocks written",
+                hostfile_path (s->file), sh->l1_offset, sh->nr_snapshots,
+                p.blocks);
+  if (counts)
+    give_back (s);
+  return 0;
+}

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How are internal snapshots made, applied and deleted?
+ *
+ * Specification: "Snapshots".
+ *
+ * A snapshot is an L1 table.  Each L2 table that it names, and all that these name, has
+ * one reference more for it.
+ *
+ * create   The active L1 table, where it is, becomes the snapshot's; the active disk gets
+ *          a copy.  Both share all L2 tables, except those with COPIED flags: these must
+ *          be clear in the active disk's and can be anything in the snapshot's, so the
+ *          active disk gets copies of such tables.  The first write to each would have
+ *          copied it anyway, and the next snapshot finds no flags in what was not
+ *          written since.
+ * apply    The active disk gets a copy of the snapshot's L1 table.  L2 tables that both
+ *          share already are not even looked at: going back after a few writes
+ *          is quick, however large the disk.  COPIED flags in the snapshot's tables are
+ *          cleared where they are, first: until the switch, the active disk does not
+ *          use those tables.
+ * delete   What loses a reference may now be the active disk's alone: then COPIED must be
+ *          set (R7), in copies of its L2 tables.
+ *
+ * All else about safety is shadow.c's affair.  Entries of the snapshot table that stay
+ * are copied as they are, with what we don't know about them (R8).
+ *
+ * Persistent bitmaps say what was written since some time.  Applying a snapshot would
+ * make them wrong: it is refused, as QEMU does.  Making and deleting does not touch
+ * them.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/cleanup.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "offline/snapedit.h"
+
+#define MAX_NAME 255
+#define MAX_SHOWN 64
+
+/* What QEMU writes. */
+struct extra {
+  struct be64 vm_state_size, disk_size, icount;
+};
+
+struct snapedit {
+  const struct shadow_image *image;
+  const struct header *h;
+  const char *path;
+  struct shadow *s;
+  struct shadow_header sh;
+  unsigned char *table;         /* of snapshots */
+  uint64_t table_bytes;
+  struct be64 *active, *other;  /* L1 tables */
+  struct be64 *l2;
+};
+
+static int
+begin (struct snapedit *e, const struct shadow_image *image)
+{
+  *e = (struct snapedit) {
+    .image = image, .h = image->header, .path = hostfile_path (image->file),
+  };
+  e->s = shadow_new (image);
+  if (e->s == NULL)
+    return -1;
+  shadow_get_header (e->s, &e->sh);
+  e->l2 = malloc (e->h->cluster_size);
+  /* And room for one entry more. */
+  e->table_bytes = image->snapshots->table_bytes;
+  e->table = calloc (1, e->table_bytes + 1024);
+  if (e->l2 == NULL || e->table == NULL) {
+    nbdkit_error ("%s: snapshot table: %m", e->path);
+    return -1;
+  }
+  return hostfile_read (image->file, e->table, e->table_bytes,
+                        e->h->snapshots_offset);
+}
+
+static int
+end (struct snapedit *e, int r)
+{
+  const int err = errno;
+
+  shadow_free (e->s);
+  free (e->table);
+  free (e->active);
+  free (e->other);
+  free (e->l2);
+  errno = err;
+  return r;
+}
+
+/* Which one is meant?  As for snapshot=, names come first; but what is about to be lost
+ * should not depend on that. */
+static const struct snapshot *
+find (const struct shadow_image *image, const char *name)
+{
+  const struct snapshot *s = snapshots_find (image->snapshots, name);
+  const char *path = hostfile_path (image->file);
+  char text[PRINTABLE_SIZE (MAX_SHOWN)];
+  uint32_t i;
+
+  printable (name, min64 (strlen (name), MAX_SHOWN), text, sizeof text);
+  if (s == NULL) {
+    nbdkit_error ("%s: there is no snapshot \"%s\"", path, text);
+    errno = ENOENT;
+    return NULL;
+  }
+  for (i = 0; i < image->snapshots->n; i++)
+    if (&image->snapshots->list[i] != s &&
+        strcmp (image->snapshots->list[i].id, name) == 0 &&
+        strcmp (s->id, name) != 0) {
+      nbdkit_error ("%s: \"%s\" is the name of one snapshot and the id of another",
+                    path, text);
+      errno = EINVAL;
+      return NULL;
+    }
+  return s;
+}
+
+static struct be64 *
+read_active (struct snapedit *e, uint64_t entries)
+{
+  return shadow_read_l1 (e->s, e->h->l1_offset, e->h->l1_entries, entries);
+}
+
+static uint64_t
+table_of (struct be64 entry)
+{
+  return get64 (entry) & QCOW2_L1_OFFSET_MASK;
+}
+
+/* COPIED as it should be in all entries of e->l2: as the counts say, or clear.  *CHANGED:
+ * is it different now? */
+static int
+correct_flags (struct snapedit *e, bool as_counted, bool *changed)
+{
+  const unsigned step = e->h->l2_entry_size / sizeof *e->l2;
+  const uint64_t n = e->h->cluster_size / sizeof *e->l2;
+  uint64_t i, entry, correct, offset, count;
+
+  *changed = false;
+  for (i = 0; i < n; i += step) {
+    if (e->l2[i].be == 0)
+      continue;
+    entry = get64 (e->l2[i]);
+    correct = entry & ~QCOW2_OFLAG_COPIED;
+    offset = entry & QCOW2_L2_OFFSET_MASK;
+    if (as_counted && offset != 0 && !(entry & QCOW2_OFLAG_COMPRESSED)) {
+      if (shadow_count (e->s, offset >> e->h->cluster_bits, &count) == -1)
+        return -1;
+      if (count == 1)
+        correct |= QCOW2_OFLAG_COPIED;
+    }
+    *changed |= correct != entry;
+    e->l2[i] = put64 (correct);
+  }
+  return 0;
+}
+
+/* One reference more, or less, to an L2 table, which is in e->l2 then, and to all that
+ * it names. */
+static int
+add_table (struct snapedit *e, struct be64 entry)
+{
+  if (shadow_read_l2 (e->s, get64 (entry), e->l2) == -1 ||
+      shadow_add_l2 (e->s, e->l2, 0, UINT64_C (1) << e->h->l2_bits) == -1)
+    return -1;
+  return shadow_add (e->s, table_of (entry) >> e->h->cluster_bits, 1);
+}
+
+static int
+drop_table (struct snapedit *e, struct be64 entry)
+{
+  if (shadow_read_l2 (e->s, get64 (entry), e->l2) == -1 ||
+      shadow_drop_l2 (e->s, e->l2, 0, UINT64_C (1) << e->h->l2_bits) == -1)
+    return -1;
+  return shadow_drop (e->s, table_of (entry) >> e->h->cluster_bits, 1);
+}
+
+/* --- the snapshot table --- */
+
+static uint64_t
+entry_bytes (const unsigned char *entry)
+{
+  struct qcow2_snapshot raw;
+
+  memcpy (&raw, entry, sizeof raw);
+  return round_up (sizeof raw + get32 (raw.extra_size) + get16 (raw.id_size) +
+                   get16 (raw.name_size), 8);
+}
+
+/* As QEMU chooses it: one more than the largest there is. */
+static uint64_t
+choose_id (const struct snapshots *snapshots)
+{
+  uint64_t id, max = 0;
+  uint32_t i;
+
+  for (i = 0; i < snapshots->n; i++) {
+    id = strtoull (snapshots->list[i].id, NULL, 10);
+    if (id != UINT64_MAX)
+      max = max64 (max, id);
+  }
+  return max + 1;
+}
+
+static void
+append_entry (struct snapedit *e, const char *name, uint64_t id_number)
+{
+  const struct extra extra = { .disk_size = put64 (e->h->size) };
+  unsigned char *at = e->table + e->table_bytes;
+  struct qcow2_snapshot raw = { 0 };
+  struct timespec now;
+  char id[24];
+  int id_len;
+
+  clock_gettime (CLOCK_REALTIME, &now);
+  id_len = snprintf (id, sizeof id, "%" PRIu64, id_number);
+  raw.l1_table_offset = put64 (e->h->l1_offset);
+  raw.l1_size = put32 (e->h->l1_entries);
+  raw.id_size = put16 (id_len);
+  raw.name_size = put16 (strlen (name));
+  raw.date_sec = put32 (now.tv_sec);
+  raw.date_nsec = put32 (now.tv_nsec);
+  raw.extra_size = put32 (sizeof extra);
+  memcpy (at, &raw, sizeof raw);
+  memcpy (at + sizeof raw, &extra, sizeof extra);
+  memcpy (at + sizeof raw + sizeof extra, id, id_len);
+  memcpy (at + sizeof raw + sizeof extra + id_len, name, strlen (name));
+  e->table_bytes += entry_bytes (at);
+  e->sh.nr_snapshots++;
+}
+
+static void
+remove_entry (struct snapedit *e, uint32_t number)
+{
+  unsigned char *at = e->table;
+  uint64_t len;
+
+  while (number-- > 0)
+    at += entry_bytes (at);
+  len = entry_bytes (at);
+  e->table_bytes -= len;
+  memmove (at, at + len, e->table + e->table_bytes - at);
+  e->sh.nr_snapshots--;
+}
+
+/* The old one goes. */
+static int
+write_table (struct snapedit *e)
+{
+  const uint64_t old = e->image->snapshots->table_bytes;
+
+  if (old > 0 && shadow_drop_range (e->s, e->h->snapshots_offset, old) == -1)
+    return -1;
+  e->sh.snapshots_offset = 0;
+  if (e->sh.nr_snapshots == 0)
+    return 0;
+  return shadow_write (e->s, e->table, e->table_bytes,
+                       &e->sh.snapshots_offset);
+}
+
+/* --- create --- */
+
+static int
+check_new (struct snapedit *e, const char *name)
+{
+  const size_t len = strlen (name);
+
+  if (len == 0 || len > MAX_NAME) {
+    nbdkit_error ("%s: a snapshot's name has 1 to %d bytes, not %zu", e->path,
+                  MAX_NAME, len);
+    errno = EINVAL;
+    return -1;
+  }
+  if (e->sh.nr_snapshots >= QCOW2_MAX_SNAPSHOTS ||
+      e->table_bytes + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
+    nbdkit_error ("%s: the image can't have more than its %" PRIu32 " snapshots",
+                  e->path, e->sh.nr_snapshots);
+    errno = EFBIG;
+    return -1;
+  }
+  return 0;
+}
+
+static int
+share_table (struct snapedit *e, struct be64 *entry)
+{
+  bool changed;
+
+  if (add_table (e, *entry) == -1 ||
+      correct_flags (e, false, &changed) == -1)
+    return -1;
+  if (!changed)
+    return 0;
+  if (shadow_drop (e->s, table_of (*entry) >> e->h->cluster_bits, 1) == -1)
+    return -1;
+  return shadow_replace_l2 (e->s, e->l2, entry);
+}
+
+static int
+create (struct snapedit *e, const char *name)
+{
+  const uint64_t n = max64 (1, e->h->l1_entries);
+  uint64_t i;
+
+  if (check_new (e, name) == -1)
+    return -1;
+  e->active = read_active (e, n);
+  if (e->active == NULL)
+    return -1;
+  for (i = 0; i < n; i++) {
+    shadow_expect (e->s, e->active, i, n);
+    if (table_of (e->active[i]) != 0 &&
+        share_table (e, &e->active[i]) == -1)
+      return -1;
+  }
+  append_entry (e, name, choose_id (e->image->snapshots));
+  e->sh.l1_entries = n;
+  if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
+      write_table (e) == -1)
+    return -1;
+  return shadow_commit (e->s, &e->sh);
+}
+
+int
+snapedit_create (const struct shadow_image *image, const char *name)
+{
+  struct snapedit e;
+
+  return end (&e, begin (&e, image) == -1 ? -1 : create (&e, name));
+}
+
+/* --- apply --- */
+
+/* A table that only the snapshot uses. */
+static int
+take_table (struct snapedit *e, struct be64 entry)
+{
+  bool changed;
+
+  if (add_table (e, entry) == -1 || correct_flags (e, false, &changed) == -1)
+    return -1;
+  return changed ? hostfile_write (e->image->file, e->l2, e->h->cluster_size,
+                                   table_of (entry)) : 0;
+}
+
+static int
+exchange_tables (struct snapedit *e, uint64_t old, uint64_t n)
+{
+  uint64_t i;
+
+  for (i = 0; i < old; i++) {
+    shadow_expect (e->s, e->active, i, old);
+    if (table_of (e->active[i]) != 0 &&
+        (i >= n || table_of (e->active[i]) != table_of (e->other[i])) &&
+        drop_table (e, e->active[i]) == -1)
+      return -1;
+  }
+  for (i = 0; i < n; i++) {
+    shadow_expect (e->s, e->other, i, n);
+    if (table_of (e->other[i]) != 0 &&
+        (i >= old || table_of (e->active[i]) != table_of (e->other[i])) &&
+        take_table (e, e->other[i]) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+apply (struct snapedit *e, const struct snapshot *snapshot)
+{
+  const uint64_t old = max64 (1, e->h->l1_entries);
+  const uint64_t needed = div_up (snapshot->disk_size, UINT64_C (1) <<
+                                  (e->h->cluster_bits + e->h->l2_bits));
+  const uint64_t n = max64 (1, max64 (needed, snapshot->l1_entries));
+
+  if (n > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
+    return shadow_corrupt (e->s, "the snapshot is of a disk of %" PRIu64 " bytes",
+                           snapshot->disk_size);
+  e->active = read_active (e, old);
+  e->other = shadow_read_l1 (e->s, snapshot->l1_offset, snapshot->l1_entries, n);
+  if (e->active == NULL || e->other == NULL ||
+      shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
+                         sizeof (struct be64)) == -1 ||
+      exchange_tables (e, old, n) == -1)
+    return -1;
+  e->sh.size = snapshot->disk_size;
+  e->sh.l1_entries = n;
+  if (shadow_write_l1 (e->s, e->other, n, &e->sh.l1_offset) == -1)
+    return -1;
+  return shadow_commit (e->s, &e->sh);
+}
+
+int
+snapedit_apply (const struct shadow_image *image, const char *name)
+{
+  const struct snapshot *snapshot = find (image, name);
+  struct snapedit e;
+
+  if (snapshot == NULL)
+    return -1;
+  if (image->header->has_bitmaps) {
+    nbdkit_error ("%s: a snapshot can't be applied: the image has persistent bitmaps, "
+                  "which would not know of it", hostfile_path (image->file));
+    errno = EBUSY;
+    return -1;
+  }
+  return end (&e, begin (&e, image) == -1 ? -1 : apply (&e, snapshot));
+}
+
+/* --- delete --- */
+
+static int
+drop_snapshot (struct snapedit *e, const struct snapshot *snapshot)
+{
+  const uint64_t n = snapshot->l1_entries;
+  uint64_t i;
+
+  if (n == 0)
+    return 0;
+  e->other = shadow_read_l1 (e->s, snapshot->l1_offset, n, n);
+  if (e->other == NULL)
+    return -1;
+  for (i = 0; i < n; i++) {
+    shadow_expect (e->s, e->other, i, n);
+    if (table_of (e->other[i]) != 0 && drop_table (e, e->other[i]) == -1)
+      return -1;
+  }
+  return shadow_drop_range (e->s, snapshot->l1_offset,
+                            n * sizeof (struct be64));
+}
+
+/* What is the active disk's alone gets its flags. */
+static int
+own_tables (struct snapedit *e, uint64_t n)
+{
+  bool changed;
+  uint64_t i;
+
+  for (i = 0; i < n; i++) {
+    const struct be64 entry = e->active[i];
+
+    shadow_expect (e->s, e->active, i, n);
+    if (table_of (entry) == 0)
+      continue;
+    if (shadow_read_l2 (e->s, get64 (entry), e->l2) == -1 ||
+        correct_flags (e, true, &changed) == -1)
+      return -1;
+    if (changed &&
+        (shadow_drop (e->s, table_of (entry) >> e->h->cluster_bits, 1) == -1 ||
+         shadow_replace_l2 (e->s, e->l2, &e->active[i]) == -1))
+      return -1;
+  }
+  return 0;
+}
+
+static int
+delete (struct snapedit *e, const struct snapshot *snapshot)
+{
+  const uint64_t n = max64 (1, e->h->l1_entries);
+
+  e->active = read_active (e, n);
+  if (e->active == NULL || drop_snapshot (e, snapshot) == -1 ||
+      shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
+                         sizeof (struct be64)) == -1 ||
+      own_tables (e, n) == -1)
+    return -1;
+  remove_entry (e, snapshot - e->image->snapshots->list);
+  e->sh.l1_entries = n;
+  if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
+      write_table (e) == -1)
+    return -1;
+  return shadow_commit (e->s, &e->sh);
+}
+
+int
+snapedit_delete (const struct shadow_image *image, const char *name)
+{
+  const struct snapshot *snapshot = find (image, name);
+  struct snapedit e;
+
+  if (snapshot == NULL)
+    return -1;
+  return end (&e, begin (&e, image) == -1 ? -1 : delete (&e, snapshot));
+}

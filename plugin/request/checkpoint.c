@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * When do changed mappings reach the file, and in which order?
+ *
+ * Everything changes in memory first.  A checkpoint carries the changes to the file in
+ * an order that survives a crash at any instant, whatever subset of
+ * the writes since the last sync has reached the disk:
+ *
+ *      take the freed runs            their pointers have gone from memory
+ *      raise counts ahead             so that most checkpoints need one sync
+ *      snapshot slices, L1 entries    before the first sync: guest data that the
+ *                                     copies name has been handed to the kernel
+ *   1  write counts, sync             R1, R3: what will be pointed to
+ *   2  write the snapshot, sync       the pointers
+ *      release the freed runs         R2, R4 (a); and what is vacant of an
+ *                                     external data file (vacant.c)
+ *
+ * The sync of phase one is left out if every pointer in the snapshot is settled: its
+ * count is durable already, and its target reads the same with or without its
+ * contents (R3).  One sync then serves both phases.
+ *
+ * With an external data file the barrier before L2 entries is a sync of that file,
+ * and the image is synced where it was changed: a flush with no change of metadata is one
+ * sync, as without such a file.
+ *
+ * A snapshot is not atomic over slices: a request that is under way may be in it in
+ * part.  Each entry is valid on its own, and only completed requests are
+ * promised to a flush.
+ *
+ * ENOSPC: the snapshot goes back to where it came from, nothing is released, and the
+ * next checkpoint tries again.  Pointers that did reach the file are valid, since
+ * phase one came first.  Any other failure stops all changes for good (R9).
+ *
+ * Before the first of all that is written, an image with lazy refcounts gets its
+ * dirty bit (health.c).
+ *
+ * Group commit: flushes that arrive while a checkpoint runs share the next one.
+ *
+ * Locks: `lock' guards the turn-taking fields; it is not held while a checkpoint runs.
+ * Only the thread that set `running' executes run ().
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "request/checkpoint.h"
+
+struct checkpoint {
+  struct hostfile *file;
+  struct hostfile *data;        /* external data file; or NULL */
+  struct vacant *vacant;        /* of that file; or NULL */
+  struct l2 *l2;
+  struct alloc *alloc;
+  struct refcounts *refcounts;
+  struct overlap *overlap;
+  struct health *health;
+  unsigned cluster_bits;
+  uint64_t dirty_limit;
+
+  struct refcount_moved left;   /* by the refcount table; who runs a checkpoint has it */
+
+  pthread_mutex_t lock;
+  pthread_cond_t turn;
+  bool running;                 /* guarded by lock */
+  uint64_t started, completed;  /* checkpoints; guarded by lock */
+  int result;                   /* errno of the last; guarded by lock */
+
+  _Atomic uint64_t flushes, runs, syncs, shared;
+};
+
+struct checkpoint *
+checkpoint_new (struct hostfile *file, struct l2 *l2, struct alloc *alloc,
+                struct refcounts *refcounts, struct overlap *overlap,
+                struct health *health, unsigned cluster_bits,
+                uint64_t dirty_limit)
+{
+  struct checkpoint *ck = calloc (1, sizeof *ck);
+
+  if (ck == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  ck->file = file;
+  ck->l2 = l2;
+  ck->alloc = alloc;
+  ck->refcounts = refcounts;
+  ck->overlap = overlap;
+  ck->health = health;
+  ck->cluster_bits = cluster_bits;
+  ck->dirty_limit = dirty_limit;
+  pthread_mutex_init (&ck->lock, NULL);
+  pthread_cond_init (&ck->turn, NULL);
+  return ck;
+}
+
+void
+checkpoint_free (struct checkpoint *ck)
+{
+  if (ck == NULL)
+    return;
+  pthread_cond_destroy (&ck->turn);
+  pthread_mutex_destroy (&ck->lock);
+  free (ck);
+}
+
+void
+checkpoint_set_data_file (struct checkpoint *ck, struct hostfile *data,
+                          struct vacant *vacant)
+{
+  ck->data = data;
+  ck->vacant = vacant;
+}
+
+/* One of the two; the first error ends all changes. */
+static int
+sync_one (struct checkpoint *ck, struct hostfile *file, bool always)
+{
+  int r = always ? hostfile_sync (file) : hostfile_sync_changes (file);
+
+  if (always || r != 0)
+    ck->syncs++;
+  if (r != -1)
+    return 0;
+  health_fail (ck->health, "a sync failed");    /* R9 */
+  errno = EIO;
+  return -1;
+}
+
+static int
+sync_file (struct checkpoint *ck)
+{
+  return sync_one (ck, ck->file, ck->data == NULL);
+}
+
+/* Before pointers are written: what they point to. */
+static int
+sync_targets (struct checkpoint *ck, const struct l2_batch *snap)
+{
+  if (ck->data == NULL)
+    return snap->barrier ? sync_file (ck) : 0;
+  if (sync_one (ck, ck->data, false) == -1)
+    return -1;
+  return snap->l1_barrier ? sync_file (ck) : 0;
+}
+
+/* Nobody but the refcount room ever used the clusters of an old refcount table, so they
+ * need no grace period. */
+static int
+release_old_table (struct checkpoint *ck)
+{
+  if (ck->left.n == 0)
+    return 0;
+  overlap_remove (ck->overlap, ck->left.first << ck->cluster_bits,
+                  ck->left.n << ck->cluster_bits);
+  if (refcount_dec (ck->refcounts, ck->left.first, ck->left.n, NULL, NULL) == -1) {
+    if (errno == ENOMEM)
+      errno = ENOSPC;           /* nothing has changed: the next one tries again */
+    return -1;
+  }
+  ck->left.n = 0;
+  return 0;
+}
+
+/* Writes changed counts.  If the refcount table has moved, nothing must be lost of
+ * the old one: make the move durable at once and release it.  (Rare: the table
+ * doubles each time.) */
+static int
+write_counts (struct checkpoint *ck)
+{
+  if (release_old_table (ck) == -1)
+    return -1;
+  if (!refcount_is_dirty (ck->refcounts))
+    return 0;
+  if (refcount_write (ck->refcounts, &ck->left) == -1)
+    return -1;
+  if (ck->left.n == 0)
+    return 0;
+  if (sync_file (ck) == -1)
+    return -1;
+  return release_old_table (ck);
+}
+
+/* Writes what the snapshot needs, both phases. */
+static int
+write_phases (struct checkpoint *ck, struct l2_batch *snap)
+{
+  const uint64_t mark = alloc_top_up (ck->alloc);
+
+  /* Taken after the mark: counts up to it are all in. */
+  if (l2_take (ck->l2, snap) == -1) {
+    errno = ENOSPC;             /* nothing has changed: worth another try */
+    return -1;
+  }
+  if ((snap->nr_slices > 0 || snap->nr_l1 > 0 ||
+       refcount_is_dirty (ck->refcounts)) &&
+      health_begin_changes (ck->health) == -1)
+    return -1;
+  if (write_counts (ck) == -1)
+    return -1;
+  if (sync_targets (ck, snap) == -1)
+    return -1;
+  if (l2_write (ck->l2, snap) == -1)
+    return -1;
+  if (sync_file (ck) == -1)
+    return -1;
+  alloc_settle (ck->alloc, mark);
+  return 0;
+}
+
+/* One checkpoint.  Only by the thread that has set `running'. */
+static int
+run (struct checkpoint *ck)
+{
+  struct l2_batch snap = { 0 };
+  struct alloc_frees *frees;
+  int r, err;
+
+  if (health_check (ck->health) == -1)
+    return -1;
+
+  frees = alloc_take_frees (ck->alloc);
+  vacant_take (ck->vacant);
+  r = write_phases (ck, &snap);
+  if (r == -1 && errno == EUCLEAN)
+    health_corrupt (ck->health, "while writing metadata");
+  else if (r == -1 && errno != ENOSPC) {
+    health_fail (ck->health, "metadata could not be written");
+    errno = EIO;
+  }
+
+  err = errno;
+  if (snap.nr_slices > 0 || snap.nr_l1 > 0)
+    ck->runs++;
+  l2_done (ck->l2, &snap, r == 0);
+  vacant_done (ck->vacant, r == 0);
+  if (alloc_frees_done (ck->alloc, frees, r == 0) == -1 && r == 0) {
+    r = -1;
+    err = errno;
+  }
+  if (r == -1 && err == EUCLEAN) {
+    health_corrupt (ck->health, "while releasing clusters");
+    err = EIO;
+  }
+  errno = err;
+  return r;
+}
+
+static int
+flush_once (struct checkpoint *ck)
+{
+  uint64_t mine;
+  bool did_run = false;
+  int r = 0, err = 0;
+
+  pthread_mutex_lock (&ck->lock);
+  /* One that starts from now on covers all that was done before the call. */
+  mine = ck->started + 1;
+  while (ck->completed < mine) {
+    if (ck->running) {
+      pthread_cond_wait (&ck->turn, &ck->lock);
+      continue;
+    }
+    ck->running = true;
+    ck->started++;
+    pthread_mutex_unlock (&ck->lock);
+    r = run (ck);
+    err = r == -1 ? errno : 0;
+    pthread_mutex_lock (&ck->lock);
+    ck->running = false;
+    ck->completed = ck->started;
+    ck->result = err;
+    did_run = true;
+    pthread_cond_broadcast (&ck->turn);
+  }
+  /* A later checkpoint may have ended since; it covers this one too. */
+  err = ck->result;
+  pthread_mutex_unlock (&ck->lock);
+
+  if (!did_run)
+    ck->shared++;
+  if (err != 0) {
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+int
+checkpoint_reap (struct checkpoint *ck)
+{
+  vacant_reap (ck->vacant);
+  if (alloc_reap (ck->alloc) == 0)
+    return 0;
+  if (errno == EUCLEAN)
+    health_corrupt (ck->health, "while releasing clusters");
+  return -1;
+}
+
+bool
+checkpoint_holds_back (struct checkpoint *ck)
+{
+  return alloc_quarantined (ck->alloc) > 0 || vacant_clusters (ck->vacant) > 0;
+}
+
+int
+checkpoint_flush (struct checkpoint *ck)
+{
+  ck->flushes++;
+  return flush_once (ck) == 0 ? checkpoint_reap (ck) : -1;
+}
+
+void
+checkpoint_relieve (struct checkpoint *ck)
+{
+  if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
+      alloc_wants_release (ck->alloc) ||
+      vacant_crowded (ck->vacant))
+    flush_once (ck);
+  checkpoint_reap (ck);
+}
+
+int
+checkpoint_quiesce (struct checkpoint *ck)
+{
+  /* The second run writes the counts that the first one's releases and
+   * giving back have lowered. */
+  if (checkpoint_flush (ck) == -1 ||
+      alloc_give_back (ck->alloc) == -1 ||
+      checkpoint_flush (ck) == -1 ||
+      alloc_trim_file (ck->alloc) == -1)
+    return -1;
+  return 0;
+}
+
+void
+checkpoint_get_stats (struct checkpoint *ck, struct checkpoint_stats *stats)
+{
+  stats->flushes = ck->flushes;
+  stats->runs = ck->runs;
+  stats->syncs = ck->syncs;
+  stats->shared = ck->shared;
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How are whole clusters stored compressed?
+ *
+ * Specification: "Compressed Clusters Descriptor".
+ *
+ * With compress=on, what a write covers is cut into stretches:
+ *
+ *   whole clusters that have no host cluster    compressed, if that makes them smaller
+ *   all else                                    cow.c's
+ *
+ * The last cluster of the disk counts as whole where the disk ends in it.  Like QEMU,
+ * what has a host cluster, or a compressed one, is not compressed when it is written
+ * over.
+ *
+ * A stretch is compressed first, without any claim (R10; another writer of the same
+ * clusters may come in between, then they are his, and what was compressed is thrown
+ * away).  Then, for each run of clusters that did get smaller: claim, look again, and
+ * (R6)
+ *
+ *   acquire   slices and L2 tables, bytes for all of them (allocbytes.c)
+ *   write     one call for all that lie one behind the other
+ *   publish   their descriptors; nothing is released, for they had no host cluster
+ *
+ * R3: the descriptors always need a barrier: a stream that is not there is an I/O error,
+ * not the old data.
+ *
+ * A cluster of nothing but zeros is left alone where it reads as zeros already;
+ * otherwise it gets a zero entry (version 3), or is compressed like any other.
+ *
+ * The cache of inflated clusters knows them by their descriptor, and may know this one
+ * from an earlier life; so it is told to forget before the bytes are written.  R4 sees
+ * to it that nobody is left who could bring that back.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/compress.h"
+#include "request/compressor.h"
+#include "request/request.h"
+
+/* Most bytes that are compressed in one go; but a cluster at least. */
+#define MAX_BYTES (UINT64_C (4) << 20)
+
+/* What becomes of a cluster. */
+struct fate {
+  enum { KEEP, ZERO, PACK } what;
+  const struct compressed *compressed;
+  uint64_t descriptor;          /* PACK */
+};
+
+/* Clusters that one go stores. */
+struct store {
+  const struct view *v;
+  uint64_t start;               /* guest bytes, cluster aligned */
+  unsigned n;                   /* clusters */
+  const struct compressed *compressed;
+  struct fate fates[COMPRESSOR_MAX];
+  struct alloc_piece pieces[COMPRESSOR_MAX];
+  unsigned nr_pieces;
+};
+
+static bool
+has_no_host (const struct run *run)
+{
+  return run->kind == RUN_UNALLOCATED || run->kind == RUN_ZERO;
+}
+
+/* Has no part of the cluster at OFFSET, which ends LEN bytes later, a host cluster?
+ * 1, 0, or -1 on error. */
+static int
+is_fresh (const struct view *v, uint64_t offset, uint64_t len)
+{
+  const uint64_t end = offset + len;
+  struct run run;
+
+  for (; offset < end; offset = run.start + run.len) {
+    if (l2_lookup (v->w->l2, offset, end - offset, &run) == -1)
+      return -1;
+    if (!has_no_host (&run))
+      return 0;
+  }
+  return 1;
+}
+
+/* How much of [offset, offset+count) is of one kind: to be compressed, or not?  *LEN > 0,
+ * and whole clusters if *FRESH. */
+static int
+find_stretch (const struct view *v, uint64_t offset, uint64_t count,
+              uint64_t *len, bool *fresh)
+{
+  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t end = offset + count;
+  const uint64_t whole_end = end == v->size ? end : round_down (end, cs);
+  struct run run;
+  uint64_t at;
+
+  *fresh = false;
+  if ((offset & (cs - 1)) != 0) {
+    *len = min64 (count, round_up (offset, cs) - offset);
+    return 0;
+  }
+  for (at = offset; at < end; at = run.start + run.len) {
+    bool f;
+
+    if (l2_lookup (v->w->l2, at, end - at, &run) == -1)
+      return -1;
+    f = has_no_host (&run) && at < whole_end;
+    if (at == offset)
+      *fresh = f;
+    else if (f != *fresh)
+      break;
+  }
+  if (*fresh)
+    at = at >= whole_end ? whole_end : round_down (at, cs);
+  *len = at - offset;
+  if (*len == 0) {              /* not all of the first cluster */
+    *fresh = false;
+    *len = min64 (count, cs);
+  }
+  return 0;
+}
+
+/* Decides about each cluster, under the claim; ends the go before the first one that has
+ * got a host cluster meanwhile. */
+static int
+decide (struct store *s)
+{
+  const struct view *v = s->v;
+  const struct header *h = v->w->header;
+  uint64_t at = s->start, len;
+  unsigned i;
+  int r;
+
+  for (i = 0; i < s->n; i++, at += h->cluster_size) {
+    struct fate *f = &s->fates[i];
+
+    len = min64 (h->cluster_size, v->size - at);
+    r = is_fresh (v, at, len);
+    if (r == -1)
+      return -1;
+    if (r == 0)
+      break;
+    *f = (struct fate) { .what = PACK, .compressed = &s->compressed[i] };
+    if (!s->compressed[i].zeros) {
+      s->pieces[s->nr_pieces++].bytes = s->compressed[i].bytes;
+      continue;
+    }
+    r = request_reads_zero (v, at, len);
+    if (r == -1)
+      return -1;
+    f->what = r ? KEEP : ZERO;
+  }
+  s->n = i;
+  return 0;
+}
+
+/* Finds the descriptors.  False: a piece is too far back in the file. */
+static bool
+encode (struct store *s)
+{
+  const struct alloc_piece *piece = s->pieces;
+  unsigned i;
+
+  for (i = 0; i < s->n; i++)
+    if (s->fates[i].what == PACK) {
+      if (!compress_encode (s->v->w->header, piece->host, piece->bytes,
+                            &s->fates[i].descriptor))
+        return false;
+      piece++;
+    }
+  return true;
+}
+
+static int
+write_pieces (struct store *s)
+{
+  struct iovec iov[COMPRESSOR_MAX];
+  uint64_t host = 0, end = 0;
+  unsigned i, piece = 0;
+  int n = 0;
+
+  for (i = 0; i <= s->n; i++) {
+    const struct compressed *d = i < s->n ? s->fates[i].compressed : NULL;
+
+    if (d && s->fates[i].what != PACK)
+      continue;
+    if (n > 0 && (d == NULL || s->pieces[piece].host != end)) {
+      cluster_cache_forget (s->v->cluster_cache, 0, host, end);
+      if (hostfile_writev (s->v->w->file, iov, n, host, false) == -1)
+        return -1;
+      n = 0;
+    }
+    if (d == NULL)
+      break;
+    if (n == 0)
+      host = end = s->pieces[piece].host;
+    iov[n].iov_base = (void *) d->data;
+    iov[n++].iov_len = d->bytes;
+    end += d->bytes;
+    piece++;
+  }
+  return 0;
+}
+
+/* With the slices pinned.  0, -1, or 1: they can't be stored compressed. */
+static int
+pack_and_write (struct store *s, struct l2_edit *edit)
+{
+  const uint64_t cs = s->v->w->header->cluster_size;
+  unsigned i;
+
+  if (alloc_bytes (s->v->w->alloc, s->pieces, s->nr_pieces) == -1)
+    return -1;
+  if (!encode (s)) {
+    alloc_abort_bytes (s->v->w->alloc, s->pieces, s->nr_pieces);
+    return 1;
+  }
+  if (write_pieces (s) == -1) {
+    alloc_abort_bytes (s->v->w->alloc, s->pieces, s->nr_pieces);
+    return -1;
+  }
+  /* Nothing can fail from here. */
+  for (i = 0; i < s->n; i++) {
+    const struct fate *f = &s->fates[i];
+    const uint64_t at = s->start + i * cs;
+
+    if (f->what == PACK)
+      l2_set (edit, at, cs, RUN_COMPRESSED, f->descriptor, true);
+    else if (f->what == ZERO)
+      l2_set (edit, at, cs, RUN_ZERO, 0, false);
+  }
+  return 0;
+}
+
+/* Under the claim.  As above. */
+static int
+store_claimed (struct store *s)
+{
+  const unsigned bits = s->v->w->header->cluster_bits;
+  struct l2_edit edit;
+  unsigned i;
+  int r;
+
+  if (decide (s) == -1)
+    return -1;
+  for (i = 0; i < s->n && s->fates[i].what == KEEP; i++)
+    ;
+  if (i == s->n)
+    return 0;                   /* all of it reads as zeros: no tables for that */
+  if (l2_edit_begin (s->v->w->l2, s->start, (uint64_t) s->n << bits,
+                     &edit) == -1)
+    return -1;
+  r = pack_and_write (s, &edit);
+  l2_edit_end (&edit);
+  return r;
+}
+
+/* Stores N clusters from START on, or fewer: *DONE of them.  1: they can't be stored
+ * compressed. */
+static int
+store (const struct view *v, const struct compressed *compressed, uint64_t start,
+       unsigned n, unsigned *done)
+{
+  const unsigned bits = v->w->header->cluster_bits;
+  CLEANUP_FREE struct store *s = malloc (sizeof *s);
+  struct inflight_claim claim;
+  int r;
+
+  if (s == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  s->v = v;
+  s->start = start;
+  s->n = n;
+  s->compressed = compressed;
+  s->nr_pieces = 0;
+  inflight_claim (v->w->inflight, &claim, start >> bits,
+                  (start >> bits) + n - 1);
+  r = store_claimed (s);
+  if (r == -1 && errno == EUCLEAN)
+    health_corrupt (v->health, "while allocating bytes for compressed clusters");
+  inflight_release (v->w->inflight, &claim);
+  *done = s->n;
+  return r;
+}
+
+/* Clusters that do not get smaller. */
+static int
+write_plain (const struct view *v, const char *buf, uint64_t len,
+             uint64_t offset, uint64_t *done)
+{
+  uint64_t n;
+
+  for (*done = 0; *done < len; *done += n) {
+    if (cow_write (v, buf + *done, len - *done, offset + *done, &n) == -1)
+      return -1;
+    if (n == 0)
+      break;
+  }
+  return 0;
+}
+
+/* A stretch of whole clusters without host clusters. */
+static int
+write_stretch (const struct view *v, const char *buf, uint64_t len,
+               uint64_t offset, uint64_t *done)
+{
+  const struct header *h = v->w->header;
+  const unsigned n = div_up (len, h->cluster_size);
+  struct compressed compressed[COMPRESSOR_MAX];
+  CLEANUP_FREE void *room = NULL;
+  unsigned i, j, stored;
+  uint64_t bytes, written;
+  int find_zeros = 1, r;
+
+  /* Version 2 has no zero entries. */
+  if (h->version < 3) {
+    find_zeros = request_reads_zero (v, offset, len);
+    if (find_zeros == -1)
+      return -1;
+  }
+  if (compressor_run (v->w->compressor, buf, len, find_zeros, compressed,
+                      &room) == -1)
+    return -1;
+
+  *done = 0;
+  for (i = 0; i < n; i = j) {
+    const uint64_t from = (uint64_t) i << h->cluster_bits;
+    const bool plain = !compressed[i].zeros && compressed[i].bytes == 0;
+
+    for (j = i + 1; j < n; j++)
+      if ((!compressed[j].zeros && compressed[j].bytes == 0) != plain)
+        break;
+    bytes = min64 (len, (uint64_t) j << h->cluster_bits) - from;
+    r = plain ? 1 : store (v, &compressed[i], offset + from, j - i, &stored);
+    if (r == 0)
+      written = min64 (bytes, (uint64_t) stored << h->cluster_bits);
+    else if (r == -1 ||
+             write_plain (v, buf + from, bytes, offset + from, &written) == -1)
+      return -1;
+    *done += written;
+    if (written < bytes)
+      break;                    /* somebody else was here: look again */
+  }
+  return 0;
+}
+
+int
+compressed_write (const struct view *v, const void *buf, uint64_t count,
+                  uint64_t offset, uint64_t *done)
+{
+  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t most = max64 (cs, min64 (MAX_BYTES, COMPRESSOR_MAX * cs));
+  uint64_t len;
+  bool fresh;
+
+  if (find_stretch (v, offset, count, &len, &fresh) == -1)
+    return -1;
+  if (!fresh)
+    return cow_write (v, buf, len, offset, done);
+  len = min64 (len, min64 (most, l2_edit_limit (v->w->l2, offset)));
+  return write_stretch (v, buf, len, offset, done);
+}

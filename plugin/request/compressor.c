@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How are many clusters compressed at once?
+ *
+ * Clients that have several requests in flight keep all processors busy, since each is
+ * compressed by the thread that serves it.  For one that sends a single large request at
+ * a time, some more threads help: no more than there are processors with nothing to
+ * compress.  They live as long as the call.  (Starting one takes some hundredths of the
+ * time that its share takes; and threads that stay would have to be told about forks
+ * and shutdown.)  Clusters are handed out one by one, so that nobody waits
+ * long for the slowest.  If no thread can be had, it goes on without.
+ *
+ * Each cluster is compressed into a place of its own, from which it is written without
+ * being moved.
+ *
+ * Locks: none.  `busy' is only a hint; `next' hands out each cluster once, and what a
+ * helper wrote is seen after it was joined.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/compress.h"
+#include "request/compressor.h"
+
+#define MAX_HELPERS 15
+/* What a thread must have to do before another one is worth starting, bytes. */
+#define HELPER_SHARE (UINT64_C (64) << 10)
+
+struct compressor {
+  struct compress_pool *pool;
+  unsigned type;
+  uint64_t cluster_size;
+  int processors;
+  atomic_int busy;              /* threads that compress now */
+};
+
+struct batch {
+  struct compressor *d;
+  const char *in;
+  uint64_t len;
+  bool find_zeros;
+  unsigned n;
+  atomic_uint next;             /* the first cluster that nobody has taken */
+  struct compressed *out;
+  char *room;
+};
+
+struct compressor *
+compressor_new (unsigned type, uint64_t cluster_size)
+{
+  struct compressor *d = calloc (1, sizeof *d);
+  long processors = sysconf (_SC_NPROCESSORS_ONLN);
+
+  if (d)
+    d->pool = compress_pool_new ();
+  if (d == NULL || d->pool == NULL) {
+    nbdkit_error ("cannot make a compressor: %m");
+    free (d);
+    return NULL;
+  }
+  d->type = type;
+  d->cluster_size = cluster_size;
+  d->processors = processors < 1 ? 1 : min64 (processors, MAX_HELPERS + 1);
+  return d;
+}
+
+void
+compressor_free (struct compressor *d)
+{
+  if (d == NULL)
+    return;
+  compress_pool_free (d->pool);
+  free (d);
+}
+
+static void
+deflate_one (struct batch *b, unsigned i)
+{
+  const uint64_t cs = b->d->cluster_size;
+  const uint64_t len = min64 (b->len - i * cs, cs);
+  struct compressed *out = &b->out[i];
+  CLEANUP_FREE char *padded = NULL;
+  const char *in = b->in + i * cs;
+
+  *out = (struct compressed) { .zeros = b->find_zeros && bytes_are_zero (in, len) };
+  if (out->zeros)
+    return;
+  if (len < cs) {
+    padded = calloc (1, cs);
+    if (padded == NULL)
+      return;                   /* then it is stored as it is */
+    memcpy (padded, in, len);
+    in = padded;
+  }
+  out->data = b->room + i * cs;
+  out->bytes = compress_deflate (b->d->pool, b->d->type, in, cs,
+                                 b->room + i * cs, cs);
+}
+
+static void *
+work (void *opaque)
+{
+  struct batch *b = opaque;
+  unsigned i;
+
+  while ((i = atomic_fetch_add (&b->next, 1)) < b->n)
+    deflate_one (b, i);
+  atomic_fetch_sub (&b->d->busy, 1);
+  return NULL;
+}
+
+int
+compressor_run (struct compressor *d, const void *in, uint64_t len,
+                bool find_zeros, struct compressed *out, void **room)
+{
+  struct batch b = {
+    .d = d, .in = in, .len = len, .find_zeros = find_zeros,
+    .n = div_up (len, d->cluster_size), .out = out,
+  };
+  const uint64_t shares = min64 (b.n, len / HELPER_SHARE);
+  pthread_t helpers[MAX_HELPERS];
+  unsigned nr_helpers = 0;
+  int busy;
+
+  b.room = malloc (b.n * d->cluster_size);
+  if (b.room == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  atomic_init (&b.next, 0);
+  busy = atomic_fetch_add (&d->busy, 1) + 1;
+  for (; nr_helpers + 1 < shares && busy < d->processors; nr_helpers++, busy++) {
+    atomic_fetch_add (&d->busy, 1);
+    if (pthread_create (&helpers[nr_helpers], NULL, work, &b) != 0) {
+      atomic_fetch_sub (&d->busy, 1);
+      break;
+    }
+  }
+  work (&b);
+  while (nr_helpers > 0)
+    pthread_join (helpers[--nr_helpers], NULL);
+  *room = b.room;
+  return 0;
+}

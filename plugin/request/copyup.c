@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does what lies below get into the top image?
+ *
+ * Specification: "Cluster mapping" (unallocated clusters read from the backing file).
+ *
+ * Used by copy-on-read, where a read finds something to store, and by flatten, which
+ * asks for all of the disk.  Both cut it into stretches: what the top image says
+ * something about, or what reads as zeros below, is left alone; the rest is stored,
+ * in whole clusters:
+ *
+ *   claim     the guest clusters (inflight); look again: from now on they stay
+ *             unallocated
+ *   read      what the layers below show there, which never changes; the reader has
+ *             it now, whatever becomes of the rest
+ *   acquire   slices and tables, host clusters
+ *   write     the data
+ *   publish   the entries, in memory; this cannot fail
+ *
+ * So a guest's write, zero or trim of the same clusters comes before all this, and is
+ * then seen and left alone; or after it, and finds allocated clusters like any
+ * others.  Nothing that the guest did can get lost.
+ *
+ * With extended L2 entries a cluster may be there in part: then the subclusters that are
+ * missing are stored in its host cluster, if that is ours alone.
+ *
+ * R3: the entries always need a barrier, since the clusters did not read as zeros
+ * before.
+ *
+ * R6: each run of host clusters is published on its own; a failure leaves
+ * those before it, which are as good as if they had been asked for alone.
+ *
+ * The disk's contents stay as they were, so bitmaps record nothing.
+ *
+ * Data that are all zeros need no host clusters.  Copy-on-read makes them zero clusters
+ * (version 3), so that the next read does not look below again; flatten leaves
+ * them unallocated, which is as good once there is nothing below.
+ *
+ * Locks: the claim, as in cow.c.  `retry_at' is atomic: who reads an older value tries
+ * once too often, or once too seldom.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/entry.h"
+#include "request/copyup.h"
+#include "request/fresh.h"
+#include "request/request.h"
+
+/* When storing has failed, readers don't try again for so long. */
+#define PAUSE_SECONDS 10
+
+struct copyup {
+  _Atomic time_t retry_at;      /* CLOCK_MONOTONIC */
+};
+
+struct copyup *
+copyup_new (void)
+{
+  struct copyup *f = calloc (1, sizeof *f);
+
+  if (f == NULL)
+    nbdkit_error ("calloc: %m");
+  return f;
+}
+
+void
+copyup_free (struct copyup *f)
+{
+  free (f);
+}
+
+/* --- what is to be stored? --- */
+
+/* The disk as if the top image were empty. */
+static struct view
+below (const struct view *v)
+{
+  struct view b = *v;
+
+  b.w = NULL;
+  return b;
+}
+
+struct first_extent {
+  uint64_t len;
+  enum extent_type type;
+};
+
+static int
+take_first (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
+{
+  (void) offset;
+  *(struct first_extent *) opaque = (struct first_extent) { len, type };
+  return 0;
+}
+
+static bool
+shows_below (const struct run *run)
+{
+  return run->kind == RUN_UNALLOCATED || run->kind == RUN_RESERVED;
+}
+
+/* Guest range [at, end), which begins and ends with a unit of the top image (or ends
+ * with the disk): how much of its beginning is surely to be stored (1), or left
+ * alone (0)? */
+static int
+look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
+{
+  const uint64_t unit = entry_unit_size (v->w->header);
+  const struct view b = below (v);
+  struct first_extent first;
+  struct run run;
+
+  if (l2_lookup (v->w->l2, at, end - at, &run) == -1)
+    return -1;
+  *len = run.len;
+  if (!shows_below (&run))
+    return 0;
+  if (request_extents (&b, run.len, at, true, take_first, &first) == -1)
+    return -1;
+  if (first.type == EXTENT_DATA) {
+    *len = min64 (run.len, round_up (first.len, unit));
+    return 1;
+  }
+  if (first.len < run.len)
+    first.len = round_down (first.len, unit);
+  if (first.len > 0) {
+    *len = first.len;
+    return 0;
+  }
+  /* A unit that is zeros only in part. */
+  *len = min64 (run.len, unit);
+  return 1;
+}
+
+/* The same, but what is to be stored is looked for until it fills a piece: it may come
+ * from many layers. */
+static int
+stretch (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
+{
+  uint64_t more;
+  int r = look (v, at, end, len);
+
+  if (r != 1)
+    return r;
+  while (*len < COPYUP_PIECE && *len < end - at) {
+    r = look (v, at + *len, end, &more);
+    if (r == -1)
+      return -1;
+    if (r == 0)
+      break;
+    *len += more;
+  }
+  return 1;
+}
+
+/* --- storing --- */
+
+/* Data that are to be stored, under the claim. */
+struct store {
+  const struct view *v;
+  const char *data;             /* of [start, end), and zeros up to a whole cluster */
+  uint64_t start, end;
+  bool zeros;                   /* what is all zeros: mark it as zeros; else leave it */
+  struct l2_edit *edit;
+  uint64_t copied;
+};
+
+static int
+write_data_at (struct store *s, uint64_t from, uint64_t len, uint64_t host)
+{
+  struct iovec iov = {
+    .iov_base = (void *) (s->data + (from - s->start)), .iov_len = len,
+  };
+
+  if (payload_write (s->v->w->payload, &iov, 1, host, from, false) == -1)
+    return -1;
+  s->copied += len;
+  return 0;
+}
+
+/* Whole clusters. */
+static int
+store_data (struct store *s, uint64_t from, uint64_t to)
+{
+  const struct writable *w = s->v->w;
+  const unsigned bits = w->header->cluster_bits;
+  struct alloc_run run;
+  uint64_t len;
+  int err;
+
+  for (; from < to; from += len) {
+    if (alloc_reserve (w->alloc, (to - from) >> bits, &run) == -1)
+      return -1;
+    len = run.clusters << bits;
+    if (write_data_at (s, from, len, run.host) == -1) {
+      err = errno;
+      alloc_abort (w->alloc, &run);
+      errno = err;
+      return -1;
+    }
+    l2_set (s->edit, from, len, RUN_NORMAL, run.host, true);
+  }
+  return 0;
+}
+
+static int
+store_clusters (struct store *s)
+{
+  const struct header *h = s->v->w->header;
+  const uint64_t cs = h->cluster_size;
+  const uint64_t end = round_up (s->end, cs);
+  uint64_t at, next;
+  bool zero;
+
+  for (at = s->start; at < end; at = next) {
+    zero = bytes_are_zero (s->data + (at - s->start), cs);
+    for (next = at + cs; next < end; next += cs)
+      if (bytes_are_zero (s->data + (next - s->start), cs) != zero)
+        break;
+    if (!zero) {
+      if (store_data (s, at, next) == -1)
+        return -1;
+    }
+    else if (s->zeros && h->version >= 3)
+      l2_set (s->edit, at, next - at, RUN_ZERO, 0, false);
+  }
+  return 0;
+}
+
+/* Subclusters of one cluster, which has a host cluster of its own at HOST (where they
+ * are), or none. */
+static int
+store_part (struct store *s, bool has_host, uint64_t host)
+{
+  const struct writable *w = s->v->w;
+  /* Behind the end of the disk are zeros. */
+  const uint64_t len = round_up (s->end, entry_unit_size (w->header)) - s->start;
+  const uint64_t within = s->start & (w->header->cluster_size - 1);
+  struct alloc_run run;
+  int err;
+
+  if (bytes_are_zero (s->data, len)) {
+    if (s->zeros && has_host)
+      l2_set (s->edit, s->start, s->end - s->start, RUN_ZERO_ALLOC, 0, false);
+    return 0;
+  }
+  if (!has_host) {
+    if (alloc_reserve (w->alloc, 1, &run) == -1)
+      return -1;
+    host = run.host + within;
+  }
+  /* From now on there may be something where no data are mapped. */
+  if (w->fresh)
+    fresh_remove (w->fresh, host >> w->header->cluster_bits, 1);
+  if (write_data_at (s, s->start, len, host) == -1) {
+    err = errno;
+    if (!has_host)
+      alloc_abort (w->alloc, &run);
+    errno = err;
+    return -1;
+  }
+  l2_set (s->edit, s->start, s->end - s->start, RUN_NORMAL, host, true);
+  return 0;
+}
+
+/* What a copy has come to. */
+struct copy {
+  uint64_t len;         /* of the guest range that was dealt with, bytes */
+  bool known;           /* the buffer holds its contents */
+  bool shared;          /* the host cluster isn't ours alone: nothing was stored */
+  uint64_t copied;      /* bytes of host clusters written */
+};
+
+/* The run at START, which the top image does not have: its whole clusters (false); or,
+ * with extended L2 entries, subclusters of one that it has in part (true).  Sets *LEN
+ * to what is to be stored at once. */
+static bool
+is_partial (const struct view *v, const struct run *run, uint64_t start,
+            uint64_t *len)
+{
+  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t within = start & (cs - 1);
+
+  *len = run->len;
+  if (within == 0 && run->kind == RUN_UNALLOCATED &&
+      (run->len >= cs || start + run->len == v->size)) {
+    if (start + run->len < v->size)
+      *len = round_down (run->len, cs);
+    return false;
+  }
+  *len = min64 (run->len, cs - within);
+  return true;
+}
+
+/* Under the claim. */
+static int
+copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
+              bool zeros, struct copy *c)
+{
+  const struct view b = below (v);
+  struct store s = { .v = v, .data = buf, .start = start, .zeros = zeros };
+  struct l2_edit edit;
+  struct run run;
+  bool partial;
+  int r;
+
+  if (l2_lookup (v->w->l2, start, end - start, &run) == -1)
+    return -1;
+  c->len = run.len;
+  if (!shows_below (&run))
+    return 0;                   /* somebody was faster */
+  partial = is_partial (v, &run, start, &c->len);
+  if (request_read (&b, buf, c->len, start) == -1)
+    return -1;
+  c->known = true;
+  c->shared = run.kind == RUN_RESERVED && !run.copied;
+  if (c->shared)
+    return 0;
+
+  s.end = start + c->len;
+  if (health_check (v->health) == -1 ||
+      l2_edit_begin (v->w->l2, start, c->len, &edit) == -1)
+    return -1;
+  s.edit = &edit;
+  memset ((char *) buf + c->len, 0,
+          round_up (s.end, partial ? entry_unit_size (v->w->header)
+                    : v->w->header->cluster_size) - s.end);
+  /* R5: a forged entry may point to where a table was put just now. */
+  r = run.kind == RUN_RESERVED ? l2_lookup (v->w->l2, start, c->len, &run) : 0;
+  if (r == 0)
+    r = partial ? store_part (&s, run.kind == RUN_RESERVED, run.host)
+      : store_clusters (&s);
+  l2_edit_end (&edit);
+  c->copied = s.copied;
+  return r;
+}
+
+/* Stores the beginning of [start, end), which `stretch' has found; BUF has room for it,
+ * in whole clusters. -1: it could not be read, or (c->known) not be stored; reported. */
+static int
+copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
+      bool zeros, struct copy *c)
+{
+  const unsigned bits = v->w->header->cluster_bits;
+  struct inflight_claim claim;
+  int r, err;
+
+  *c = (struct copy) { 0 };
+  end = min64 (end, start + l2_edit_limit (v->w->l2, start));
+  inflight_claim (v->w->inflight, &claim, start >> bits, (end - 1) >> bits);
+  r = copy_claimed (v, buf, start, end, zeros, c);
+  err = errno;
+  inflight_release (v->w->inflight, &claim);
+  errno = err;
+  if (r == -1 && errno == EUCLEAN)
+    health_corrupt (v->health, "while copying clusters from below");
+  return r;
+}
+
+/* As a client would write it: nobody else changes the disk now. */
+static int
+write_shared (const struct view *v, const char *buf, uint64_t len,
+              uint64_t start, uint64_t *copied)
+{
+  bool settle = false;          /* the caller runs checkpoints in any case */
+
+  if (bytes_are_zero (buf, len))
+    return 0;
+  if (write_data (v, buf, len, start, false, &settle) == -1)
+    return -1;
+  *copied += len;
+  return 0;
+}
+
+int
+copyup_range (const struct view *v, void *scratch, uint64_t start, uint64_t end,
+              uint64_t *copied)
+{
+  struct copy c;
+  uint64_t len;
+  int r;
+
+  for (; start < end; start += len) {
+    r = stretch (v, start, end, &len);
+    if (r == -1)
+      return -1;
+    if (r == 0)
+      continue;
+    r = copy (v, scratch, start, start + min64 (len, COPYUP_PIECE), false, &c);
+    *copied += c.copied;
+    if (r == -1 || (c.shared && write_shared (v, scratch, c.len, start,
+                                              copied) == -1))
+      return -1;
+    len = c.len;
+  }
+  return 0;
+}
+
+/* --- copy-on-read --- */
+
+static time_t
+now (void)
+{
+  struct timespec t;
+
+  clock_gettime (CLOCK_MONOTONIC, &t);
+  return t.tv_sec;
+}
+
+/* A read of which some was stored, or not. */
+struct copyup_read {
+  const struct view *v;
+  char *buf;                    /* for [offset, end); NULL: nobody wants it */
+  uint64_t offset, end;
+  uint64_t at;                  /* done so far */
+  bool settle;
+};
+
+static int
+read_plainly (struct copyup_read *r, uint64_t to)
+{
+  const uint64_t from = r->at;
+
+  r->at = to;
+  return r->buf == NULL || from == to ? 0 :
+    request_read (r->v, r->buf + (from - r->offset), to - from, from);
+}
+
+/* The data of [start, ...) are in BUF: gives the reader its part. */
+static void
+hand_over (struct copyup_read *r, const char *buf, uint64_t start, uint64_t end)
+{
+  const uint64_t from = max64 (start, r->at);
+  const uint64_t to = min64 (end, r->end);
+
+  if (r->buf && buf + (from - start) != r->buf + (from - r->offset))
+    memcpy (r->buf + (from - r->offset), buf + (from - start), to - from);
+  r->at = to;
+}
+
+/* [start, end) is to be stored; it has all of the next bytes to read. */
+static int
+read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
+{
+  CLEANUP_FREE char *scratch = NULL;
+  const uint64_t cs = r->v->w->header->cluster_size;
+  char *buf;
+  struct copy c;
+
+  /* Whole clusters go through the reader's own buffer, others through ours. */
+  if (r->buf && start == r->at && r->end - start >= cs) {
+    end = min64 (end, round_down (min64 (r->end, start + COPYUP_PIECE), cs));
+    buf = r->buf + (start - r->offset);
+  }
+  else {
+    end = min64 (end, start + (r->buf ? cs : COPYUP_PIECE));
+    buf = scratch = malloc (round_up (end - start, cs));
+    if (buf == NULL)
+      return read_plainly (r, min64 (end, r->end));
+  }
+
+  if (copy (r->v, buf, start, end, true, &c) == -1) {
+    if (!c.known)
+      return -1;                /* nor could it be read without us */
+    nbdkit_error ("%s: what was read is not stored (copy-on-read): %m",
+                  hostfile_path (r->v->w->file));
+    atomic_store (&r->v->w->copyup->retry_at, now () + PAUSE_SECONDS);
+  }
+  if (start + c.len <= r->at)
+    return 0;                   /* before what is wanted: look again */
+  if (!c.known)
+    return read_plainly (r, min64 (start + c.len, r->end));
+  hand_over (r, buf, start, start + c.len);
+  r->settle = true;
+  return 0;
+}
+
+/* What is to be done with the byte at AT: it lies in [*start, *start + *len), which is to
+ * be stored (1), or read as it is (0). */
+static int
+decide (const struct copyup_read *r, uint64_t at, uint64_t *start, uint64_t *len)
+{
+  const struct view *v = r->v;
+  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t end = min64 (round_up (r->end, cs), v->size);
+  const time_t retry_at = atomic_load (&v->w->copyup->retry_at);
+  int must;
+
+  *start = round_down (at, cs);
+  *len = end - *start;
+  if (health_check (v->health) == -1 || (retry_at != 0 && now () < retry_at))
+    return 0;
+  for (;;) {
+    must = stretch (v, *start, end, len);
+    if (must == -1 || *start + *len > at)
+      return must;
+    *start += *len;
+  }
+}
+
+int
+copyup_read (const struct view *v, void *buf, uint64_t count, uint64_t offset,
+             bool *settle)
+{
+  struct copyup_read r = {
+    .v = v, .buf = buf, .offset = offset, .end = offset + count, .at = offset,
+  };
+  uint64_t next, start, len;
+  int must;
+
+  while (r.at < r.end) {
+    /* What need not be stored is read in as few calls as possible. */
+    for (next = r.at; next < r.end; next = start + len) {
+      must = decide (&r, next, &start, &len);
+      if (must == -1)
+        return -1;
+      if (must)
+        break;
+    }
+    if (read_plainly (&r, min64 (next, r.end)) == -1)
+      return -1;
+    if (r.at < r.end && read_and_store (&r, start, start + len) == -1)
+      return -1;
+  }
+  *settle |= r.settle;
+  return 0;
+}

@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does a write do where clusters have to be allocated or copied?
+ *
+ * Claim the guest clusters, look again under the claim, then (R6):
+ *
+ *   acquire   slices and L2 tables, room for what will be freed, host clusters
+ *   write     the guest's data, and around it what the clusters showed before:
+ *             one call for each run of host clusters; nothing at all for zeros where
+ *             the host reads zeros anyway
+ *   publish   the entries, in memory; this cannot fail
+ *   release   what the entries named before goes to the quarantine
+ *
+ * A failure before "publish" gives everything back and leaves the exact earlier
+ * state.
+ *
+ * R3: the entries need a barrier (data durable first), unless the host clusters are
+ * settled and the guest clusters read as zeros before: then a crash that
+ * keeps the entry and loses the data shows zeros, as before the write.  (Not with
+ * encryption: there, what was never written is garbage, and all of a new cluster is
+ * written.)
+ *
+ * A zero cluster with a host cluster of its own (ZERO_ALLOC) is written where it is; the
+ * rest of it must become real zeros before its zero flag goes.
+ *
+ * With extended L2 entries all of this goes by subcluster (unit), except that host space
+ * comes in clusters.  Only units that the write touches become allocated, and
+ * only their edges are filled; the others of a new host cluster stay as they were, but
+ * for data in an old one that is not ours alone: these are copied.  A unit without
+ * data in a host cluster of our own (RESERVED, ZERO_ALLOC) is written there, whatever was
+ * there before; where that is zeros still (fresh.c), as in a new cluster.  A compressed
+ * cluster is rewritten whole.
+ *
+ * In an external data file every unit has its place already.  What is there may be
+ * anything, so the fill is left out only where the host has holes; and nothing is
+ * written beyond the end of the disk.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/compress.h"
+#include "format/entry.h"
+#include "request/request.h"
+
+/* At most so many different old mappings, and new runs, in one go. */
+#define MAX_RUNS 64
+
+/* Fill up to this size travels with the data in one call; more goes before it,
+ * piece by piece, so that memory stays in bounds with 2M clusters. */
+#define COPYUP_PIECE (256u << 10)
+
+static const char zeros[64u << 10];
+
+/* A range of host clusters, and what of the guest will be there: whole clusters, or if
+ * the host clusters were theirs before, units. */
+struct target {
+  uint64_t guest, len;          /* bytes */
+  struct alloc_run run;         /* (without clusters, if reused) */
+  bool reused;                  /* it was theirs before (ZERO_ALLOC, RESERVED), or always
+                                   is (in an external data file) */
+  bool was_zero;                /* what is touched read as zeros before, all of it */
+  bool copied;                  /* data around it came along */
+};
+
+struct cow {
+  const struct view *v;
+  const char *buf;              /* the guest's data for [start, end) */
+  uint64_t start, end;          /* guest bytes to write */
+  uint64_t first, last_end;     /* guest bytes of the units that they touch */
+  struct run old[MAX_RUNS];     /* what they map to now */
+  unsigned nr_old;
+  struct target targets[MAX_RUNS];
+  unsigned nr_targets;
+};
+
+static bool
+in_place (const struct run *run)
+{
+  return run->kind == RUN_NORMAL && run->copied;
+}
+
+static bool
+reusable (const struct run *run)
+{
+  return (run->kind == RUN_ZERO_ALLOC || run->kind == RUN_RESERVED) &&
+    run->copied;
+}
+
+/* Sets old[] and cuts [start, end) to what one go can do: up to the first
+ * unit that can be written in place. */
+static int
+look (struct cow *c)
+{
+  const uint64_t cs = c->v->w->header->cluster_size;
+  const uint64_t unit = entry_unit_size (c->v->w->header);
+  uint64_t at = round_down (c->start, unit);
+  uint64_t end = round_up (c->end, unit);
+  struct run *run;
+
+  c->first = at;
+  end = min64 (end, at + l2_edit_limit (c->v->w->l2, at));
+  /* The last unit may reach beyond the disk; look-ups may not. */
+  for (c->nr_old = 0; at < end && c->nr_old < MAX_RUNS; c->nr_old++) {
+    run = &c->old[c->nr_old];
+    if (l2_lookup (c->v->w->l2, at, min64 (end, c->v->size) - at, run) == -1)
+      return -1;
+    if (in_place (run))
+      break;
+    at = round_up (run->start + run->len, unit);
+    if (run->kind == RUN_COMPRESSED) {
+      run->start = round_down (run->start, cs);
+      at = round_up (at, cs);
+    }
+  }
+  if (c->nr_old > 0)
+    c->first = c->old[0].start;
+  c->last_end = at;
+  c->end = min64 (c->end, at);
+  return 0;
+}
+
+/* The host clusters of a target. */
+static void
+host_clusters (const struct cow *c, const struct target *t, uint64_t *first,
+               uint64_t *n)
+{
+  const unsigned bits = c->v->w->header->cluster_bits;
+
+  *first = t->run.host >> bits;
+  *n = ((t->run.host + t->len - 1) >> bits) - *first + 1;
+}
+
+static void
+give_back (struct cow *c)
+{
+  uint64_t first, n;
+
+  while (c->nr_targets > 0) {
+    struct target *t = &c->targets[--c->nr_targets];
+
+    if (!t->reused)
+      alloc_abort (c->v->w->alloc, &t->run);
+    else if (t->run.zeroed) {
+      host_clusters (c, t, &first, &n);
+      fresh_remove (c->v->w->fresh, first, n);
+    }
+  }
+}
+
+/* Where does the run after old[I] begin? */
+static uint64_t
+old_end (const struct cow *c, unsigned i)
+{
+  return i + 1 < c->nr_old ? min64 (c->old[i + 1].start, c->last_end)
+                           : c->last_end;
+}
+
+/* Do the units that target T touches, from AT on in old[I], read as zeros? */
+static int
+reads_zero_before (struct cow *c, const struct target *t, uint64_t at,
+                   unsigned i)
+{
+  const uint64_t end = min64 (t->guest + t->len, c->last_end);
+
+  if (end <= old_end (c, i))
+    switch (c->old[i].kind) {
+    case RUN_ZERO: case RUN_ZERO_ALLOC: return 1;
+    case RUN_UNALLOCATED: case RUN_RESERVED: break;
+    default: return 0;
+    }
+  return request_reads_zero (c->v, at, min64 (end, c->v->size) - at);
+}
+
+/* A target in the host cluster that old[I] has already, or in an external data file. */
+static void
+reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
+{
+  const struct run *run = &c->old[i];
+  uint64_t first, n;
+
+  *t = (struct target) {
+    .guest = at, .len = old_end (c, i) - at, .reused = true,
+    .run.host = c->v->w->data ? at : run->host + (at - run->start),
+  };
+  if (run->kind == RUN_RESERVED && c->v->w->data == NULL) {
+    host_clusters (c, t, &first, &n);
+    t->run.zeroed = t->run.settled = fresh_has (c->v->w->fresh, first, n);
+  }
+}
+
+/* A target in new host clusters. */
+static int
+reserve (struct cow *c, unsigned i, uint64_t at, struct target *t)
+{
+  const struct header *h = c->v->w->header;
+  uint64_t clusters;
+
+  *t = (struct target) { .guest = round_down (at, h->cluster_size) };
+  clusters = div_up (old_end (c, i) - t->guest, h->cluster_size);
+  if (alloc_reserve (c->v->w->alloc, clusters, &t->run) == -1)
+    return -1;
+  t->len = t->run.clusters << h->cluster_bits;
+  if (payload_is_encrypted (c->v->w->payload))
+    t->run.zeroed = t->run.settled = false;
+  return 0;
+}
+
+/* Finds host space for old[I] from AT on, or its beginning: one more target. */
+static int
+acquire_target (struct cow *c, unsigned i, uint64_t at)
+{
+  struct target *t = &c->targets[c->nr_targets];
+  int r;
+
+  if (reusable (&c->old[i]) || c->v->w->data)
+    reuse (c, i, at, t);
+  else if (reserve (c, i, at, t) == -1)
+    return -1;
+  c->nr_targets++;
+  /* (Where it makes no difference: without a look at what is below.) */
+  r = t->reused && !t->run.settled
+    ? c->old[i].kind == RUN_ZERO_ALLOC || c->old[i].kind == RUN_ZERO
+    : reads_zero_before (c, t, at, i);
+  t->was_zero = r == 1;
+  return r == -1 ? -1 : 0;
+}
+
+/* Finds host space for everything that is touched.  May end early (at an earlier
+ * last_end) when there is no room in the table of targets. */
+static int
+acquire_targets (struct cow *c)
+{
+  const struct target *t;
+  uint64_t at = c->first;
+  unsigned i;
+
+  c->nr_targets = 0;
+  for (i = 0; i < c->nr_old; i++)
+    /* (Clusters of the last target may have reached into this run.) */
+    while (at < old_end (c, i)) {
+      if (c->nr_targets == MAX_RUNS) {
+        c->last_end = at;
+        c->end = min64 (c->end, at);
+        return 0;
+      }
+      if (acquire_target (c, i, at) == -1)
+        return -1;
+      t = &c->targets[c->nr_targets - 1];
+      at = t->guest + t->len;
+    }
+  return 0;
+}
+
+static int
+write_iov (struct cow *c, const struct iovec *iov, int n, uint64_t host,
+           uint64_t guest)
+{
+  return payload_write (c->v->w->payload, iov, n, host, guest, false);
+}
+
+/* Writes what guest range [from, to) showed before to host offset HOST. */
+static int
+copy_old (struct cow *c, uint64_t from, uint64_t to, uint64_t host)
+{
+  CLEANUP_FREE char *buf = malloc (COPYUP_PIECE);
+  uint64_t n;
+
+  if (buf == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (; from < to; from += n, host += n) {
+    n = min64 (to - from, COPYUP_PIECE);
+    memset (buf, 0, n);
+    if (from < c->v->size &&
+        request_read (c->v, buf, min64 (n, c->v->size - from), from) == -1)
+      return -1;
+    if (write_iov (c, &(struct iovec) { buf, n }, 1, host, from) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
+{
+  struct iovec iov[64];
+  uint64_t n;
+  int i;
+
+  for (; len > 0; host += n, guest += n) {
+    for (i = 0, n = 0; i < 64 && n < len; i++) {
+      iov[i].iov_base = (void *) zeros;
+      iov[i].iov_len = min64 (len - n, sizeof zeros);
+      n += iov[i].iov_len;
+    }
+    len -= n;
+    if (write_iov (c, iov, i, host, guest) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Does an external data file have a hole there? */
+static bool
+is_hole (struct cow *c, uint64_t host, uint64_t len)
+{
+  const struct writable *w = c->v->w;
+  uint64_t n = len;
+  bool hole;
+
+  return w->data != NULL && !payload_is_encrypted (w->payload) &&
+    hostfile_hole (w->data, host, &n, &hole) == 0 && hole && n == len;
+}
+
+/* Prepares the fill [from, to) of a target: either as an element of the write (in
+ * IOV, with a buffer to free in *BUF), or done already, or not needed. */
+static int
+prepare_fill (struct cow *c, const struct target *t, uint64_t from,
+              uint64_t to, struct iovec *iov, void **buf)
+{
+  const uint64_t len = to - from;
+  const uint64_t host = t->run.host + (from - t->guest);
+  int zero = 1;
+
+  *buf = NULL;
+  iov->iov_len = 0;
+  if (len == 0)
+    return 0;
+  if (!t->was_zero && from < c->v->size) {
+    zero = request_reads_zero (c->v, from, min64 (to, c->v->size) - from);
+    if (zero == -1)
+      return -1;
+  }
+  if (zero) {
+    if (t->run.zeroed || is_hole (c, host, len))
+      return 0;
+    if (len > sizeof zeros)
+      return write_zeros (c, len, host, from);
+    iov->iov_base = (void *) zeros;
+    iov->iov_len = len;
+    return 0;
+  }
+  if (len > COPYUP_PIECE)
+    return copy_old (c, from, to, host);
+  *buf = calloc (1, len);
+  if (*buf == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  iov->iov_base = *buf;
+  iov->iov_len = len;
+  return request_read (c->v, *buf, min64 (to, c->v->size) - from, from);
+}
+
+/* The data that units in [from, to), which are not touched, have in an old host cluster
+ * goes where target T wants it. */
+static int
+copy_untouched (struct cow *c, struct target *t, uint64_t from, uint64_t to)
+{
+  struct run run;
+
+  for (to = min64 (to, c->v->size); from < to; from += run.len) {
+    if (l2_lookup (c->v->w->l2, from, to - from, &run) == -1)
+      return -1;
+    if (run.kind != RUN_NORMAL)
+      continue;
+    t->copied = true;
+    if (copy_old (c, from, from + run.len, t->run.host + (from - t->guest)) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* The units of a target that the write touches. */
+static void
+touched (const struct cow *c, const struct target *t, uint64_t *from,
+         uint64_t *to)
+{
+  *from = max64 (t->guest, c->first);
+  *to = min64 (t->guest + t->len, c->last_end);
+}
+
+static int
+write_target (struct cow *c, struct target *t)
+{
+  CLEANUP_FREE void *head = NULL;
+  CLEANUP_FREE void *tail = NULL;
+  struct iovec fill[2], iov[3];
+  uint64_t t_start, t_end, from, to, at;
+  int n = 0;
+
+  touched (c, t, &t_start, &t_end);
+  if (c->v->w->data)
+    t_end = min64 (t_end, c->v->size);
+  at = from = max64 (t_start, c->start);
+  to = min64 (t_end, c->end);
+  if (copy_untouched (c, t, t->guest, t_start) == -1 ||
+      copy_untouched (c, t, t_end, t->guest + t->len) == -1 ||
+      prepare_fill (c, t, t_start, from, &fill[0], &head) == -1 ||
+      prepare_fill (c, t, to, t_end, &fill[1], &tail) == -1)
+    return -1;
+
+  if (fill[0].iov_len > 0) {
+    iov[n++] = fill[0];
+    at = t_start;
+  }
+  iov[n].iov_base = (void *) (c->buf + (from - c->start));
+  iov[n++].iov_len = to - from;
+  if (fill[1].iov_len > 0)
+    iov[n++] = fill[1];
+  return write_iov (c, iov, n, t->run.host + (at - t->guest), at);
+}
+
+/* Does this old mapping name host clusters of which we keep no part? */
+static bool
+frees (const struct run *run)
+{
+  return run->kind == RUN_COMPRESSED ||
+    (run_host_advances (run->kind) && !reusable (run));
+}
+
+/* The old mapping of old[I] goes: hands over the host clusters that it named, if
+ * any.  Returns how many runs that were (0 or 1). */
+static unsigned
+free_old (struct cow *c, unsigned i)
+{
+  const struct header *h = c->v->w->header;
+  const struct run *run = &c->old[i];
+  /* A cluster that two runs share belongs to the first. */
+  const uint64_t start = i == 0 ? round_down (run->start, h->cluster_size)
+                                : round_up (run->start, h->cluster_size);
+  const uint64_t end = round_up (old_end (c, i), h->cluster_size);
+  uint64_t first, n;
+
+  if (!frees (run) || start >= end)
+    return 0;
+  if (run->kind == RUN_COMPRESSED) {
+    if (!compress_clusters (h, run->host, &first, &n))
+      return 0;
+  }
+  else {
+    first = (run->host + (start - run->start)) >> h->cluster_bits;
+    n = (end - start) >> h->cluster_bits;
+  }
+  alloc_free_run (c->v->w->alloc, first << h->cluster_bits, n);
+  return 1;
+}
+
+/* What is known of the host clusters of a new target, where nothing was written? */
+static void
+remember (struct cow *c, const struct target *t, uint64_t from, uint64_t to)
+{
+  struct fresh *fresh = c->v->w->fresh;
+  uint64_t first, n;
+
+  host_clusters (c, t, &first, &n);
+  if (!t->run.settled)
+    fresh_remove (fresh, first, n);
+  else {
+    if (from > t->guest)
+      fresh_add (fresh, first);
+    if (to < t->guest + t->len)
+      fresh_add (fresh, first + n - 1);
+  }
+}
+
+static void
+publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
+{
+  uint64_t from, to, first, n;
+  unsigned i, freed = 0;
+
+  for (i = 0; i < c->nr_targets; i++) {
+    const struct target *t = &c->targets[i];
+
+    touched (c, t, &from, &to);
+    l2_set (edit, from, to - from, RUN_NORMAL,
+            t->run.host + (from - t->guest),
+            !(t->run.settled && t->was_zero && !t->copied));
+    if (c->v->w->fresh && !t->reused)
+      remember (c, t, from, to);
+    if (c->v->w->vacant) {
+      host_clusters (c, t, &first, &n);
+      vacant_remove (c->v->w->vacant, first, n);
+    }
+  }
+  for (i = 0; i < c->nr_old && c->old[i].start < c->last_end; i++)
+    freed += free_old (c, i);
+  alloc_free_end (c->v->w->alloc, rooms - freed);
+}
+
+/* Under the claim, and with the slices pinned. */
+static int
+allocate_and_write (struct cow *c, struct l2_edit *edit)
+{
+  unsigned i, rooms = 0;
+
+  for (i = 0; i < c->nr_old; i++)
+    rooms += frees (&c->old[i]);
+  if (alloc_free_begin (c->v->w->alloc, rooms) == -1)
+    return -1;
+  if (acquire_targets (c) == -1)
+    goto error;
+  for (i = 0; i < c->nr_targets; i++)
+    if (write_target (c, &c->targets[i]) == -1)
+      goto error;
+  publish (c, edit, rooms);
+  return 0;
+
+ error:
+  give_back (c);
+  alloc_free_end (c->v->w->alloc, rooms);
+  return -1;
+}
+
+/* Corruption that deeper rooms found becomes a matter of the image's health. */
+static int
+translate_error (const struct view *v)
+{
+  if (errno == EUCLEAN)
+    health_corrupt (v->health, "while allocating clusters");
+  return -1;
+}
+
+int
+cow_write (const struct view *v, const void *buf, uint64_t count,
+           uint64_t offset, uint64_t *done)
+{
+  const unsigned bits = v->w->header->cluster_bits;
+  struct inflight_claim claim;
+  struct l2_edit edit;
+  struct cow c = { .v = v, .buf = buf, .start = offset };
+  int r;
+
+  /* Without a claim: only to know how much to claim. */
+  c.end = offset + count;
+  if (look (&c) == -1)
+    return -1;
+  *done = 0;
+  if (c.nr_old == 0)
+    return 0;
+
+  inflight_claim (v->w->inflight, &claim, offset >> bits,
+                  (c.last_end - 1) >> bits);
+  /* Others may have been here meanwhile; now it is ours. */
+  c.end = min64 (offset + count, c.last_end);
+  r = look (&c);
+  if (r == 0 && c.nr_old > 0) {
+    r = l2_edit_begin (v->w->l2, c.first, c.last_end - c.first, &edit);
+    if (r == 0) {
+      /* R5: a forged entry may point to where a table was put just now. */
+      r = look (&c);
+      if (r == 0)
+        r = allocate_and_write (&c, &edit);
+      l2_edit_end (&edit);
+    }
+    if (r == 0)
+      *done = c.end - c.start;
+    else
+      r = translate_error (v);
+  }
+  inflight_release (v->w->inflight, &claim);
+  return r;
+}

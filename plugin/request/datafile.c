@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do zeros get into a raw external data file?
+ *
+ * Specification: "Header" (autoclear bit 1).
+ *
+ * Such a file is to be the disk for programs that know nothing of the image.  So zeros
+ * go into the file and the mapping does not change at all: were it to say "zeros", a
+ * write that is still under way, or one that a crash cuts short, would make the two
+ * disagree.  That they are zeros, extents learn from the holes that the host makes for
+ * them (read.c).
+ *
+ * Encrypted zeros must be written, as any other data, and a trim does nothing: a hole
+ * would be noise.
+ *
+ * (In an ordinary data file zeros are an L2 entry, as always: zero.c, vacant.c.)
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+
+#include "util/bytes.h"
+#include "util/report.h"
+#include "request/datafile.h"
+#include "request/request.h"
+
+static const char zeros[256u << 10];
+
+/* The mapping may say that some of it is zeros already; that of the others is
+ * changed, if it has to be. */
+static int
+write_encrypted (const struct view *v, uint64_t count, uint64_t offset,
+                 bool fast, bool *settle)
+{
+  uint64_t n;
+  int r;
+
+  if (fast) {
+    r = request_reads_zero (v, offset, count);
+    if (r == 0)
+      errno = ENOTSUP;
+    return r == 1 ? 0 : -1;
+  }
+  for (; count > 0; offset += n, count -= n) {
+    n = min64 (count, sizeof zeros);
+    r = request_reads_zero (v, offset, n);
+    if (r == -1 ||
+        (r == 0 && write_data (v, zeros, n, offset, false, settle) == -1))
+      return -1;
+  }
+  return 0;
+}
+
+/* Straight into the file: clusters without data have zeros there. */
+static int
+write_plain (const struct view *v, uint64_t count, uint64_t offset)
+{
+  struct iovec iov = { .iov_base = (void *) zeros };
+
+  for (; count > 0; offset += iov.iov_len, count -= iov.iov_len) {
+    iov.iov_len = min64 (count, sizeof zeros);
+    if (payload_write (v->w->payload, &iov, 1, offset, offset, false) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+int
+datafile_zero (const struct view *v, uint64_t count, uint64_t offset,
+               bool unmap, bool fast, bool *settle)
+{
+  int r;
+
+  *settle = true;
+  if (payload_is_encrypted (v->w->payload))
+    return write_encrypted (v, count, offset, fast, settle);
+  r = unmap ? hostfile_punch (v->w->data, offset, count)
+    : hostfile_zero (v->w->data, offset, count);
+  if (r != 0)
+    return r == -1 ? -1 : 0;
+  if (fast) {
+    errno = ENOTSUP;
+    return -1;
+  }
+  return write_plain (v, count, offset);
+}
+
+int
+datafile_trim (const struct view *v, uint64_t count, uint64_t offset,
+               bool *settle)
+{
+  *settle = true;
+  if (payload_is_encrypted (v->w->payload))
+    return 0;
+  return hostfile_punch (v->w->data, offset, count) == -1 ? -1 : 0;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which pieces of a disk are marked?
+ *
+ * A bit for each piece, in words of 64.  The memory comes zeroed from the host and is
+ * touched only where something is marked, so that a bitmap of a large disk in which
+ * little has changed takes little.
+ *
+ * Pure.  Locks: none; who marks is alone, afterwards it does not change.
+ */
+
+#include <config.h>
+
+#include <stdlib.h>
+
+#include "util/bytes.h"
+#include "request/dirtyset.h"
+
+struct dirtyset {
+  uint64_t bits;
+  unsigned granularity_bits;
+  uint64_t words[];
+};
+
+uint64_t
+dirtyset_bytes (uint64_t bits)
+{
+  return sizeof (struct dirtyset) + div_up (bits, 64) * sizeof (uint64_t);
+}
+
+struct dirtyset *
+dirtyset_new (uint64_t bits, unsigned granularity_bits)
+{
+  struct dirtyset *s = calloc (1, dirtyset_bytes (bits));
+
+  if (s == NULL)
+    return NULL;
+  s->bits = bits;
+  s->granularity_bits = granularity_bits;
+  return s;
+}
+
+void
+dirtyset_free (struct dirtyset *s)
+{
+  free (s);
+}
+
+void
+dirtyset_mark (struct dirtyset *s, uint64_t word, uint64_t value)
+{
+  if (value != 0 && word < div_up (s->bits, 64))
+    s->words[word] |= value;
+}
+
+/* How many bits from BIT on are like it?  At most MOST (> 0). */
+static uint64_t
+count_alike (const struct dirtyset *s, uint64_t bit, uint64_t most)
+{
+  const uint64_t flip = s->words[bit / 64] >> bit % 64 & 1 ? UINT64_MAX : 0;
+  uint64_t n = 64 - bit % 64, differ;
+
+  differ = (s->words[bit / 64] ^ flip) >> bit % 64;
+  if (differ != 0)
+    return min64 (most, __builtin_ctzll (differ));
+  while (n < most) {
+    differ = s->words[(bit + n) / 64] ^ flip;
+    if (differ != 0)
+      return min64 (most, n + __builtin_ctzll (differ));
+    n += 64;
+  }
+  return most;
+}
+
+bool
+dirtyset_find (const struct dirtyset *s, uint64_t offset, uint64_t *len)
+{
+  const uint64_t piece = UINT64_C (1) << s->granularity_bits;
+  const uint64_t first = offset >> s->granularity_bits;
+  const uint64_t last = (offset + *len - 1) >> s->granularity_bits;
+  uint64_t n;
+
+  if (first >= s->bits)         /* nothing is known of what lies there */
+    return false;
+  n = count_alike (s, first, min64 (last, s->bits - 1) - first + 1);
+  *len = min64 (*len, n * piece - (offset & (piece - 1)));
+  return s->words[first / 64] >> first % 64 & 1;
+}

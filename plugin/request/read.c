@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What do requests do that change nothing: read, extents, cache?
+ *
+ * Look up the mapping, then do the I/O with no lock held (R10).  The caller's
+ * grace pin keeps every host cluster that the look-up named from being reused until
+ * the request ends (R4).
+ *
+ * Runs that follow one another in the same host file are read with one call;
+ * compressed clusters are read through the cache of inflated ones.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/report.h"
+#include "request/request.h"
+
+/* Somebody asked for what can't be served from a layer. */
+static int
+refuse_run (const struct view *v, const struct run *run)
+{
+  const char *path = hostfile_path (layers_file (v->layers, run->layer));
+
+  if (run->layer == 0 && v->health)
+    health_corrupt (v->health, "L1 or L2 entry 0x%" PRIx64
+                    " for guest offset %" PRIu64 " must not be followed",
+                    run->host, run->start);
+  else
+    nbdkit_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64
+                  " for guest offset %" PRIu64 " must not be followed",
+                  path, run->host, run->start);
+  errno = EIO;
+  return -1;
+}
+
+int
+request_lookup (const struct view *v, uint64_t offset, uint64_t len,
+                struct run *run)
+{
+  bool unsettled = false;
+
+  if (v->w) {
+    if (l2_lookup (v->w->l2, offset, len, run) == -1)
+      return -1;
+    if (run->kind != RUN_UNALLOCATED && run->kind != RUN_RESERVED)
+      return 0;
+    if (v->single) {
+      run->kind = RUN_UNALLOCATED;
+      return 0;
+    }
+    len = run->len;
+    unsettled = run->unsettled;
+  }
+  if (layers_lookup (v->lower, offset, len, run) == -1)
+    return -1;
+  run->unsettled = unsettled;
+  return 0;
+}
+
+/* One contiguous piece of a host file on its way into a buffer. */
+struct piece {
+  struct payload *payload;
+  char *buf;
+  uint64_t len, host, guest;
+};
+
+static int
+read_piece (struct piece *p)
+{
+  if (p->len > 0 &&
+      payload_read (p->payload, p->buf, p->len, p->host, p->guest) == -1)
+    return -1;
+  p->len = 0;
+  return 0;
+}
+
+/* Reads from one compressed cluster; the run is cut to its end. */
+static int
+read_compressed (const struct view *v, void *buf, struct run *run)
+{
+  const struct header *h = layers_header (v->layers, run->layer);
+  const uint64_t within = run->start & (h->cluster_size - 1);
+
+  run->len = min64 (run->len, h->cluster_size - within);
+  return cluster_cache_read (v->cluster_cache, layers_file (v->layers, run->layer), h,
+                             run->layer, run->host, within, run->len, buf);
+}
+
+int
+request_read (const struct view *v, void *buf_, uint64_t count,
+              uint64_t offset)
+{
+  char *buf = buf_;
+  struct piece piece = { 0 };
+  struct run run;
+
+  while (count > 0) {
+    if (request_lookup (v, offset, count, &run) == -1)
+      return -1;
+
+    switch (run.kind) {
+    case RUN_NORMAL:
+    {
+      struct payload *payload = layers_payload (v->layers, run.layer);
+
+      if (piece.len > 0 && piece.payload == payload &&
+          piece.host + piece.len == run.host &&
+          piece.buf + piece.len == buf) {
+        piece.len += run.len;
+        break;
+      }
+      if (read_piece (&piece) == -1)
+        return -1;
+      piece = (struct piece) { payload, buf, run.len, run.host, offset };
+      break;
+    }
+    case RUN_ZERO:
+    case RUN_ZERO_ALLOC:
+    case RUN_UNALLOCATED:
+      memset (buf, 0, run.len);
+      break;
+    case RUN_COMPRESSED:
+      if (read_compressed (v, buf, &run) == -1)
+        return -1;
+      break;
+    default:
+      return refuse_run (v, &run);
+    }
+
+    buf += run.len;
+    offset += run.len;
+    count -= run.len;
+  }
+  return read_piece (&piece);
+}
+
+int
+request_reads_zero (const struct view *v, uint64_t offset, uint64_t len)
+{
+  struct run run;
+
+  while (len > 0) {
+    if (request_lookup (v, offset, len, &run) == -1)
+      return -1;
+    if (run.kind != RUN_ZERO && run.kind != RUN_ZERO_ALLOC)
+      return 0;
+    offset += run.len;
+    len -= run.len;
+  }
+  return 1;
+}
+
+/* --- extents --- */
+
+/* A data run of a file that has holes: clusters of a preallocated qcow2 image
+ * that nothing was written to yet, or holes of a file that is the disk by itself.  A hole
+ * does not decrypt to zeros. */
+static int
+emit_host_extents (const struct view *v, const struct run *run, bool one,
+                   extent_fn emit, void *opaque)
+{
+  struct hostfile *file = layers_data_file (v->layers, run->layer);
+  const bool raw = layers_data_is_raw (v->layers, run->layer);
+  /* (Below a qcow2 layer alone there may be more.) */
+  const enum extent_type zeros =
+    raw && !(v->single && layers_header (v->layers, run->layer)) ? EXTENT_HOLE
+    : EXTENT_ZERO;
+  uint64_t done, len;
+  bool hole;
+
+  if (payload_is_encrypted (layers_payload (v->layers, run->layer)) ||
+      (!raw && !layers_preallocated (v->layers, run->layer)))
+    return emit (opaque, run->start, run->len, EXTENT_DATA);
+
+  for (done = 0; done < run->len; done += len) {
+    len = run->len - done;
+    if (hostfile_hole (file, run->host + done, &len, &hole) == -1)
+      return -1;
+    if (emit (opaque, run->start + done, len,
+              hole ? zeros : EXTENT_DATA) == -1)
+      return -1;
+    if (one)
+      break;
+  }
+  return 0;
+}
+
+int
+request_extents (const struct view *v, uint64_t count, uint64_t offset,
+                 bool one, extent_fn emit, void *opaque)
+{
+  struct run run;
+  int r;
+
+  while (count > 0) {
+    if (request_lookup (v, offset, count, &run) == -1)
+      return -1;
+    switch (run.kind) {
+    case RUN_NORMAL:
+      r = emit_host_extents (v, &run, one, emit, opaque);
+      break;
+    case RUN_ZERO:
+    case RUN_ZERO_ALLOC:
+      /* Zeros that hide something are another thing than nothing. */
+      r = emit (opaque, run.start, run.len,
+                v->single ? EXTENT_ZERO : EXTENT_HOLE);
+      break;
+    case RUN_UNALLOCATED:
+      r = emit (opaque, run.start, run.len, EXTENT_HOLE);
+      break;
+    case RUN_COMPRESSED:
+      r = emit (opaque, run.start, run.len, EXTENT_DATA);
+      break;
+    default:
+      r = refuse_run (v, &run);
+    }
+    if (r == -1)
+      return -1;
+    if (one)
+      break;
+    offset += run.len;
+    count -= run.len;
+  }
+  return 0;
+}
+
+int
+request_cache (const struct view *v, uint64_t count, uint64_t offset)
+{
+  struct run run;
+
+  while (count > 0) {
+    if (request_lookup (v, offset, count, &run) == -1)
+      return -1;
+    if (run.kind == RUN_NORMAL)
+      hostfile_prefetch (layers_data_file (v->layers, run.layer),
+                         run.host, run.len);
+    offset += run.len;
+    count -= run.len;
+  }
+  return 0;
+}

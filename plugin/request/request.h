@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Requests of a client: what each does to the view.
+ *
+ * Offsets and counts are bytes and lie within the disk.  All return 0, or -1 with
+ * errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
+ * The caller holds a grace pin around each call (see disk.c).
+ *
+ * *SETTLE, false at first, is set by requests whose change, to be durable, needs a
+ * checkpoint: the caller runs one if the client asked for FUA.
+ */
+
+#ifndef QCOW2_REQUEST_H
+#define QCOW2_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "format/run.h"
+#include "request/view.h"
+
+/* --- read.c: those that change nothing --- */
+
+/* The run at OFFSET, at most LEN bytes, seen through all layers: never RESERVED, and
+ * UNALLOCATED only if the view is of one layer alone.  run.layer says which file. */
+extern int request_lookup (const struct view *, uint64_t offset, uint64_t len,
+                           struct run *);
+
+extern int request_read (const struct view *, void *buf, uint64_t count,
+                         uint64_t offset);
+
+/* Calls EMIT for consecutive ranges that together cover [offset, offset+count)
+ * (only the first if ONE). */
+enum extent_type { EXTENT_DATA, EXTENT_HOLE, EXTENT_ZERO };
+typedef int (*extent_fn) (void *opaque, uint64_t offset, uint64_t len,
+                          enum extent_type);
+extern int request_extents (const struct view *, uint64_t count,
+                            uint64_t offset, bool one,
+                            extent_fn emit, void *opaque);
+
+/* Loads mappings and asks the host to read ahead. */
+extern int request_cache (const struct view *, uint64_t count,
+                          uint64_t offset);
+
+/* Does all of [offset, offset+len) read as zeros, by its mapping?
+ * 1, 0, or -1 on error. */
+extern int request_reads_zero (const struct view *, uint64_t offset,
+                               uint64_t len);
+
+/* --- writing.c --- */
+
+/* Writes data, zeros like any others.  FUA: as for request_write. */
+extern int write_data (const struct view *, const void *buf, uint64_t count,
+                       uint64_t offset, bool fua, bool *settle);
+
+/* --- cow.c: the part of a write that has to allocate --- */
+
+/* Writes some of [offset, offset+count), which starts in a cluster that can't be
+ * written in place: *DONE bytes of it (0 if it turns out that it can be by
+ * now). */
+extern int cow_write (const struct view *, const void *buf, uint64_t count,
+                      uint64_t offset, uint64_t *done);
+
+/* --- compressed.c: the same, with whole clusters stored compressed --- */
+
+/* As cow_write, for a view that has a compressor. */
+extern int compressed_write (const struct view *, const void *buf,
+                             uint64_t count, uint64_t offset, uint64_t *done);
+
+/* --- zero.c --- */
+
+extern int request_trim (const struct view *, uint64_t count, uint64_t offset,
+                         bool *settle);
+/* Would zeroing it be faster than writing zeros, as far as the mapping says?  0, or -1
+ * with ENOTSUP (not reported). */
+extern int request_can_zero_fast (const struct view *, uint64_t count,
+                                  uint64_t offset, bool may_trim);
+/* MAY_TRIM: host clusters may be given back.  FAST: request_can_zero_fast was asked
+ * before; ENOTSUP, and nothing has changed, if it turns out that the host can't. */
+extern int request_zero (const struct view *, uint64_t count, uint64_t offset,
+                         bool may_trim, bool fast, bool *settle);
+
+/* --- write.c --- */
+
+/* FUA: data that needs no change of metadata is durable on return. */
+extern int request_write (const struct view *, const void *buf,
+                          uint64_t count, uint64_t offset, bool fua,
+                          bool *settle);
+
+#endif /* QCOW2_REQUEST_H */

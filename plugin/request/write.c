@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does a client's write request do?
+ *
+ * It is recorded in bitmaps, and its data are written (writing.c).  With detect-zeroes, a
+ * request of zeros is carried out as a zero request.
+ */
+
+#include <config.h>
+
+#include "util/bytes.h"
+#include "request/request.h"
+
+int
+request_write (const struct view *v, const void *buf, uint64_t count,
+               uint64_t offset, bool fua, bool *settle)
+{
+  const enum detect_zeroes detect = v->w->detect_zeroes;
+
+  if (detect != DETECT_ZEROES_OFF && bytes_are_zero (buf, count)) {
+    if (fua)
+      *settle = true;
+    return request_zero (v, count, offset, detect == DETECT_ZEROES_UNMAP,
+                         false, settle);
+  }
+  if (bitmap_record (v->w->bitmaps, offset, count) == -1)
+    return -1;
+  return write_data (v, buf, count, offset, fua, settle);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does a write do where nothing has to be allocated?
+ *
+ * A cluster that is allocated and not shared (COPIED) is written in place: no
+ * metadata changes, no claim is needed, neighbouring clusters go in one call.  The
+ * rest is cow.c's, or compressed.c's with compress=on.
+ *
+ * A write in place that runs beside a trim of the same cluster may land in a
+ * host cluster that has just been freed; the caller's grace pin keeps that
+ * cluster from belonging to anybody else until the write has ended (R4).
+ */
+
+#include <config.h>
+
+#include "util/bytes.h"
+#include "request/request.h"
+
+static bool
+in_place (const struct run *run)
+{
+  return run->kind == RUN_NORMAL && run->copied;
+}
+
+/* The run at OFFSET is RUN; how much of what follows can be written with the
+ * same call?  Collects whether any of the mappings is unsettled. */
+static int
+extend_in_place (const struct view *v, uint64_t offset, uint64_t count,
+                 const struct run *run, uint64_t *len, bool *unsettled)
+{
+  struct run next;
+
+  *len = run->len;
+  *unsettled = run->unsettled;
+  while (*len < count) {
+    if (l2_lookup (v->w->l2, offset + *len, count - *len, &next) == -1)
+      return -1;
+    if (!in_place (&next) || next.host != run->host + *len)
+      break;
+    *len += next.len;
+    *unsettled |= next.unsettled;
+  }
+  return 0;
+}
+
+int
+write_data (const struct view *v, const void *buf_, uint64_t count,
+            uint64_t offset, bool fua, bool *settle)
+{
+  const struct writable *w = v->w;
+  const char *buf = buf_;
+  struct run run;
+  uint64_t len;
+  bool unsettled;
+
+  if (health_check (v->health) == -1)
+    return -1;
+
+  while (count > 0) {
+    if (l2_lookup (w->l2, offset, count, &run) == -1)
+      return -1;
+    if (in_place (&run)) {
+      struct iovec iov = { .iov_base = (void *) buf };
+
+      if (extend_in_place (v, offset, count, &run, &len, &unsettled) == -1)
+        return -1;
+      iov.iov_len = len;
+      if (payload_write (w->payload, &iov, 1, run.host, offset,
+                         fua && !unsettled) == -1)
+        return -1;
+      *settle |= unsettled;
+    }
+    else {
+      if ((w->compressor ? compressed_write : cow_write) (v, buf, count, offset,
+                                                          &len) == -1)
+        return -1;
+      *settle = true;
+    }
+    buf += len;
+    offset += len;
+    count -= len;
+  }
+  return 0;
+}

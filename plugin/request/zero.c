@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What do trim and zero do?
+ *
+ * Specification: "Standard Cluster Descriptor" (bit 0, and unallocated clusters),
+ * "Extended L2 Entries".
+ *
+ * Whole clusters are a change of metadata only; what reads as zeros already is left
+ * alone, so that erasing empty space costs nothing and adds no tables.  The partial
+ * clusters at the edges of a zero request are written; a trim leaves them.  A cluster
+ * that the end of the disk cuts short counts as whole.
+ *
+ *   found                 trim, zero+unmap            zero
+ *   unallocated           zero entry, if something    the same
+ *                         below shows through
+ *   zero                  nothing                     nothing
+ *   zero with host        zero entry, freed           nothing
+ *   normal                zero entry, freed           zero flag, host kept
+ *   reserved              zero entry, freed           as unallocated
+ *   compressed            zero entry, freed           the same
+ *
+ * With extended L2 entries a zero request does this by subcluster (unit), and only the
+ * partial ones at its edges are written (and what it has of a compressed cluster).  But
+ * host space is freed by cluster: where only a part of a cluster is to be zeros, its
+ * host cluster is kept.  A trim is of whole clusters.
+ *
+ * Version 2 has no zero entries: there a cluster becomes unallocated if what is
+ * below reads as zeros; otherwise zero requests write zeros, and trim does
+ * nothing (it must not bring back what is below).
+ *
+ * In an external data file no cluster is freed: it becomes vacant, and its space is given
+ * back later (vacant.c).  Where that file is raw, datafile.c does everything.
+ *
+ * A partial unit is never turned into a whole one's change because the rest happens to
+ * read as zeros: a write in flight may be about to change that.
+ *
+ * Locks: claims, as in cow.c.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "util/bytes.h"
+#include "format/compress.h"
+#include "format/entry.h"
+#include "request/datafile.h"
+#include "request/request.h"
+
+enum mode { TRIM, ZERO_UNMAP, ZERO_KEEP };
+
+enum action { SKIP, SET, WRITE };
+
+struct plan {
+  enum action action;
+  uint64_t start, len;          /* guest bytes; whole units but for the
+                                   end of the disk */
+  enum run_kind kind;           /* SET: to this, as entry_encode has it */
+  bool vacates;                 /* SET: the data in an external file go */
+  bool frees;                   /* SET: these host clusters go */
+  uint64_t host, host_clusters;
+};
+
+/* What lies below [start, start+len): zeros?  Sets *LEN to how far the answer
+ * holds, in whole units. */
+static int
+zero_below (const struct view *v, uint64_t start, uint64_t *len)
+{
+  const uint64_t unit = entry_unit_size (v->w->header);
+  const uint64_t first = min64 (*len, unit);
+  uint64_t done = 0;
+  struct run run;
+
+  while (done < *len) {
+    if (layers_lookup (v->lower, start + done, *len - done, &run) == -1)
+      return -1;
+    if (run.kind != RUN_ZERO)
+      break;
+    done += run.len;
+  }
+  if (done == *len)
+    return 1;
+  if (done >= first) {
+    *len = round_down (done, unit);
+    return 1;
+  }
+  /* The first unit is not all zeros; how many more are surely not? */
+  done += run.len;
+  if (done < *len)
+    *len = max64 (first, round_down (done, unit));
+  return 0;
+}
+
+/* A compressed cluster: which host clusters hold a reference for it? */
+static void
+plan_compressed (const struct header *h, const struct run *run,
+                 struct plan *plan)
+{
+  uint64_t first, n;
+
+  plan->frees = compress_clusters (h, run->host, &first, &n);
+  if (plan->frees) {
+    plan->host = first << h->cluster_bits;
+    plan->host_clusters = n;
+  }
+}
+
+/* What is to go, not merely to be hidden: version 3 has zero entries, version 2
+ * does what it can. */
+static int
+plan_removal (const struct view *v, enum mode mode, const struct run *run,
+              struct plan *plan)
+{
+  const struct header *h = v->w->header;
+  int zero;
+
+  if (h->version >= 3)
+    plan->kind = RUN_ZERO;
+  else {
+    zero = zero_below (v, plan->start, &plan->len);
+    if (zero == -1)
+      return -1;
+    if (!zero || mode == ZERO_KEEP) {
+      plan->action = mode == TRIM ? SKIP : WRITE;
+      return 0;
+    }
+    plan->kind = RUN_UNALLOCATED;
+  }
+  plan->action = SET;
+  if (run->kind == RUN_COMPRESSED)
+    plan_compressed (h, run, plan);
+  else if (v->w->data)
+    plan->vacates = true;
+  else {
+    plan->frees = true;
+    plan->host = run->host;
+    plan->host_clusters = div_up (plan->len, h->cluster_size);
+  }
+  return 0;
+}
+
+/* There is nothing in this layer: perhaps something below shows through. */
+static int
+plan_cover (const struct view *v, enum mode mode, struct plan *plan)
+{
+  const int zero = zero_below (v, plan->start, &plan->len);
+
+  if (zero == -1)
+    return -1;
+  if (!zero && v->w->header->version >= 3) {
+    plan->action = SET;
+    plan->kind = RUN_ZERO_ALLOC;
+  }
+  else if (!zero && mode != TRIM)
+    plan->action = WRITE;
+  return 0;
+}
+
+/* Host clusters go if all of their cluster is to be zeros: does [start, end) begin
+ * with a whole one?  Then *LEN, of the run there, is made whole clusters; else it is cut
+ * at the end of the cluster. */
+static bool
+begins_whole (const struct view *v, uint64_t start, uint64_t end,
+              uint64_t *len)
+{
+  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t next = round_down (start, cs) + cs;
+
+  if ((start & (cs - 1)) != 0 || (next > end && end != v->size)) {
+    *len = min64 (*len, next - start);
+    return false;
+  }
+  if (start + *len != v->size)
+    *len = min64 (end, max64 (next, round_down (start + *len, cs))) - start;
+  return true;
+}
+
+/* Decides about the beginning of [start, end). */
+static int
+make_plan (const struct view *v, uint64_t start, uint64_t end,
+           enum mode mode, struct plan *plan)
+{
+  const bool v3 = v->w->header->version >= 3;
+  struct run run;
+  bool whole;
+
+  if (l2_lookup (v->w->l2, start, end - start, &run) == -1)
+    return -1;
+  *plan = (struct plan) {
+    .action = SKIP, .start = start, .len = run.len,
+  };
+  if (run.kind == RUN_ZERO)
+    return 0;
+  if (run.kind == RUN_UNALLOCATED)
+    return plan_cover (v, mode, plan);
+
+  whole = begins_whole (v, start, end, &plan->len);
+  if (run.kind == RUN_COMPRESSED) {
+    if (whole)
+      return plan_removal (v, mode, &run, plan);
+    plan->action = mode == TRIM ? SKIP : WRITE;
+    return 0;
+  }
+  if (whole && (mode != ZERO_KEEP || !v3))
+    return plan_removal (v, mode, &run, plan);
+
+  /* The host cluster is kept. */
+  plan->len = min64 (plan->len, run.len);
+  switch (run.kind) {
+  case RUN_ZERO_ALLOC:
+    return 0;
+  case RUN_RESERVED:
+    return plan_cover (v, mode, plan);
+  case RUN_NORMAL:
+    plan->action = SET;
+    plan->kind = RUN_ZERO_ALLOC;
+    return 0;
+  default:
+    /* l2_lookup returns no others. */
+    errno = EIO;
+    return -1;
+  }
+}
+
+/* How much of the beginning of [start, end) is to be SET in one go?  Up to the first
+ * WRITE, and not across an L2 table in which nothing changes: there may be none, and
+ * erasing must not make one.  Sets *SET_END to the end of the last that is SET (START:
+ * none), *DONE to the bytes that are dealt with when that is done, *FREES to how many
+ * plans free. */
+static int
+plan_stretch (const struct view *v, uint64_t start, uint64_t end, enum mode mode,
+              uint64_t *set_end, uint64_t *done, unsigned *frees)
+{
+  const unsigned table_bits = v->w->header->cluster_bits + v->w->header->l2_bits;
+  struct plan plan;
+  uint64_t at;
+
+  *set_end = start;
+  *frees = 0;
+  for (at = start; at < end; at += plan.len) {
+    if (make_plan (v, at, end, mode, &plan) == -1)
+      return -1;
+    if (plan.action == WRITE)
+      break;
+    if (plan.action == SET) {
+      *set_end = at + plan.len;
+      *frees += plan.frees;
+    }
+    else if (*set_end == start) {       /* somebody else has done it */
+      *done = plan.len;
+      return 0;
+    }
+    else if ((at + plan.len - 1) >> table_bits != (*set_end - 1) >> table_bits)
+      break;
+  }
+  *done = *set_end - start;
+  return 0;
+}
+
+/* Carries out what has to be SET at the beginning of [start, end).  Under the claim, so
+ * plans stay true.  Sets *DONE, bytes. */
+static int
+set_entries (const struct view *v, uint64_t start, uint64_t end,
+             enum mode mode, uint64_t *done)
+{
+  struct l2_edit edit;
+  struct plan plan;
+  uint64_t at, set_end;
+  unsigned frees, freed = 0;
+
+  if (plan_stretch (v, start, end, mode, &set_end, done, &frees) == -1)
+    return -1;
+  if (set_end == start)
+    return 0;
+  end = set_end;
+
+  if (l2_edit_begin (v->w->l2, start, end - start, &edit) == -1)
+    return -1;
+  if (alloc_free_begin (v->w->alloc, frees) == -1) {
+    l2_edit_end (&edit);
+    return -1;
+  }
+  for (at = start; at < end; at += plan.len) {
+    /* It was made before, and its slices are pinned: no I/O, but the map may
+     * have had to drop what lies below.  What can't be done is left. */
+    if (make_plan (v, at, end, mode, &plan) == -1)
+      break;
+    if (plan.action != SET)
+      continue;
+    /* Runs may be shorter now than they were: packed slices tell more at once than raw
+     * ones. */
+    if (plan.frees && freed == frees) {
+      if (alloc_free_begin (v->w->alloc, 1) == -1)
+        break;
+      frees++;
+    }
+    l2_set (&edit, plan.start, plan.len, plan.kind, 0, false);
+    if (plan.frees) {
+      alloc_free_run (v->w->alloc, plan.host, plan.host_clusters);
+      freed++;
+    }
+    if (plan.vacates)
+      vacant_add (v->w->vacant, plan.start >> v->w->header->cluster_bits,
+                  div_up (plan.len, v->w->header->cluster_size));
+  }
+  alloc_free_end (v->w->alloc, frees - freed);
+  l2_edit_end (&edit);
+  return at < end ? -1 : 0;
+}
+
+static int
+set_under_claim (const struct view *v, uint64_t start, uint64_t end,
+                 enum mode mode, uint64_t *done)
+{
+  const unsigned bits = v->w->header->cluster_bits;
+  struct inflight_claim claim;
+  int r;
+
+  end = min64 (end, start + l2_edit_limit (v->w->l2, start));
+  inflight_claim (v->w->inflight, &claim, start >> bits, (end - 1) >> bits);
+  r = set_entries (v, start, end, mode, done);
+  inflight_release (v->w->inflight, &claim);
+  if (r == -1 && errno == EUCLEAN)
+    health_corrupt (v->health, "while erasing clusters");
+  return r;
+}
+
+/* Writes real zeros where the range does not read as zeros already. */
+static int
+write_zeros (const struct view *v, uint64_t start, uint64_t end, bool *settle)
+{
+  static const char zeros[256u << 10];
+  uint64_t n;
+  int r;
+
+  for (; start < end; start += n) {
+    n = min64 (end - start, sizeof zeros);
+    r = request_reads_zero (v, start, n);
+    if (r == -1)
+      return -1;
+    if (r == 1)
+      continue;
+    *settle = true;
+    if (write_data (v, zeros, n, start, false, settle) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+zero_clusters (const struct view *v, uint64_t start, uint64_t end,
+               enum mode mode, bool *settle)
+{
+  struct plan plan;
+  uint64_t done;
+
+  while (start < end) {
+    if (make_plan (v, start, end, mode, &plan) == -1)
+      return -1;
+    done = plan.len;
+    if (plan.action == SET) {
+      *settle = true;
+      if (set_under_claim (v, start, end, mode, &done) == -1)
+        return -1;
+      /* done == 0: another request has changed it into one to be written. */
+    }
+    else if (plan.action == WRITE &&
+             write_zeros (v, start, start + plan.len, settle) == -1)
+      return -1;
+    start += done;
+  }
+  return 0;
+}
+
+/* What of [offset, offset+count) are whole units of SIZE: [*start, *end), empty if
+ * *start >= *end. */
+static void
+whole_units (const struct view *v, uint64_t size, uint64_t offset,
+             uint64_t count, uint64_t *start, uint64_t *end)
+{
+  *start = round_up (offset, size);
+  *end = offset + count == v->size ? v->size
+                                   : round_down (offset + count, size);
+}
+
+int
+request_trim (const struct view *v, uint64_t count, uint64_t offset,
+              bool *settle)
+{
+  uint64_t start, end;
+
+  if (health_check (v->health) == -1)
+    return -1;
+  if (!v->w->discard)
+    return 0;
+  whole_units (v, v->w->header->cluster_size, offset, count, &start, &end);
+  if (start >= end)
+    return 0;
+  if (bitmap_record (v->w->bitmaps, start, end - start) == -1)
+    return -1;
+  if (v->w->data_is_raw)
+    return datafile_trim (v, end - start, start, settle);
+  return zero_clusters (v, start, end, TRIM, settle);
+}
+
+/* Would this request need to write zeros?  The edges of a request that has whole
+ * units don't count: they are less than two units. */
+static int
+needs_writes (const struct view *v, uint64_t offset, uint64_t count,
+              uint64_t start, uint64_t end, enum mode mode)
+{
+  struct plan plan;
+  int r;
+
+  if (start >= end) {
+    r = request_reads_zero (v, offset, count);
+    return r == -1 ? -1 : !r;
+  }
+  for (; start < end; start += plan.len) {
+    if (make_plan (v, start, end, mode, &plan) == -1)
+      return -1;
+    if (plan.action == WRITE)
+      return 1;
+  }
+  return 0;
+}
+
+static enum mode
+zero_mode (const struct view *v, bool may_trim)
+{
+  return may_trim && v->w->discard ? ZERO_UNMAP : ZERO_KEEP;
+}
+
+int
+request_can_zero_fast (const struct view *v, uint64_t count, uint64_t offset,
+                       bool may_trim)
+{
+  uint64_t start, end;
+  int r;
+
+  if (health_check (v->health) == -1)
+    return -1;
+  if (v->w->data_is_raw)
+    return 0;                   /* the file will tell, before anything has changed */
+  whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
+  r = needs_writes (v, offset, count, start, end, zero_mode (v, may_trim));
+  if (r == 1)
+    errno = ENOTSUP;
+  return r == 0 ? 0 : -1;
+}
+
+int
+request_zero (const struct view *v, uint64_t count, uint64_t offset,
+              bool may_trim, bool fast, bool *settle)
+{
+  const enum mode mode = zero_mode (v, may_trim);
+  uint64_t start, end;
+
+  if (health_check (v->health) == -1 ||
+      bitmap_record (v->w->bitmaps, offset, count) == -1)
+    return -1;
+  if (v->w->data_is_raw)
+    return datafile_zero (v, count, offset, mode == ZERO_UNMAP, fast, settle);
+  whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
+  if (start >= end)
+    return write_zeros (v, offset, offset + count, settle);
+  if (write_zeros (v, offset, start, settle) == -1 ||
+      zero_clusters (v, start, end, mode, settle) == -1 ||
+      write_zeros (v, end, offset + count, settle) == -1)
+    return -1;
+  return 0;
+}

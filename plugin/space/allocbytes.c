@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do compressed clusters share host clusters?
+ *
+ * Specification: "Compressed Clusters Descriptor" (a host cluster has one reference for
+ * each compressed cluster that lies in it, wholly or in part).
+ *
+ *      pack.at                      pack.end
+ *         v                            v
+ *   ######.......|..........|..........|
+ *   in use, its   fresh: the count is 1, and no
+ *   count = users pointer was ever published
+ *
+ * Streams of bytes are put one behind the other.  The clusters come from the allocator in
+ * small runs, so that streams lie together and what is not compressed does not split
+ * them; their count of 1 becomes the first stream's, each further stream raises it (R1:
+ * before the caller publishes).  Where the count can't go any higher (as always with
+ * refcounts of one bit) the rest of the cluster is left, and the next is used.
+ *
+ * When all that is in the cluster at pack.at has been freed, its count is 0 and it is
+ * an idle cluster as any other (R4): packing must not go on in it.  So who makes
+ * clusters free says so, with alloc_bytes_forget.  As long as one user is left, the
+ * cluster can't be handed out, and the bytes from pack.at on have had no user since it
+ * was taken.
+ *
+ * Clusters that are left over are given back when the disk comes to rest; no bytes of
+ * them were ever written.
+ *
+ * Locks: the allocator's one.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "space/alloc-impl.h"
+
+/* Clusters for packing are taken in runs of this many bytes. */
+#define PACK_RUN (UINT64_C (256) << 10)
+
+/* More clusters at pack.end, or a new run in another place. */
+static int
+extend (struct alloc *a)
+{
+  struct alloc_run run;
+
+  if (alloc_take (a, max64 (PACK_RUN >> a->bits, 1), &run) == -1)
+    return -1;
+  /* No stream is longer than a cluster, so what is left is a part of a cluster that is
+   * in use: nothing to give back. */
+  assert (a->pack.end - a->pack.at < UINT64_C (1) << a->bits);
+  if (run.host != a->pack.end)
+    a->pack.at = run.host;
+  a->pack.end = run.host + (run.clusters << a->bits);
+  a->pack.zeroed = run.zeroed;
+  a->stats.allocated += run.clusters;
+  return 0;
+}
+
+/* The clusters that a stream touches. */
+static void
+touched (const struct alloc *a, uint64_t host, uint64_t bytes,
+         uint64_t *first, uint64_t *n)
+{
+  *first = host >> a->bits;
+  *n = ((host + bytes - 1) >> a->bits) - *first + 1;
+}
+
+static int
+place (struct alloc *a, uint64_t bytes, uint64_t *host)
+{
+  uint64_t count;
+
+  if (alloc_bytes_in_use (a)) {
+    if (refcount_get (a->refcounts, a->pack.at >> a->bits, &count) == -1)
+      return -1;
+    if (count == refcount_max (a->refcounts))
+      alloc_bytes_leave_cluster (a);
+  }
+  if (a->pack.end - a->pack.at < bytes && extend (a) == -1)
+    return -1;
+  if (alloc_bytes_in_use (a) &&
+      refcount_inc (a->refcounts, a->pack.at >> a->bits, 1) == -1)
+    return -1;
+  *host = a->pack.at;
+  a->pack.at += bytes;
+  return 0;
+}
+
+/* With the lock held.  Of a cluster that others have used and freed before us, readers
+ * may still know (R4 b), so what becomes free here waits as they had to.  A failure has
+ * been reported; clusters are leaked. */
+static void
+take_back (struct alloc *a, const struct alloc_piece *pieces, unsigned n)
+{
+  uint64_t first, clusters;
+
+  while (n-- > 0) {
+    touched (a, pieces[n].host, pieces[n].bytes, &first, &clusters);
+    alloc_release (a, first, clusters);
+  }
+}
+
+int
+alloc_bytes (struct alloc *a, struct alloc_piece *pieces, unsigned n)
+{
+  unsigned i;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  for (i = 0; i < n; i++) {
+    assert (pieces[i].bytes > 0 &&
+            pieces[i].bytes <= UINT64_C (1) << a->bits);
+    if (place (a, pieces[i].bytes, &pieces[i].host) == -1) {
+      const int err = errno;
+
+      take_back (a, pieces, i);
+      errno = err;
+      return -1;
+    }
+  }
+  return 0;
+}
+
+void
+alloc_abort_bytes (struct alloc *a, const struct alloc_piece *pieces, unsigned n)
+{
+  const int err = errno;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  take_back (a, pieces, n);
+  errno = err;
+}
+
+void
+alloc_bytes_give_back (struct alloc *a)
+{
+  const uint64_t cs = UINT64_C (1) << a->bits;
+  const uint64_t fresh = round_up (a->pack.at, cs);
+
+  if (fresh < a->pack.end) {
+    alloc_drop_run (a, fresh >> a->bits, (a->pack.end - fresh) >> a->bits,
+                    a->pack.zeroed);
+    a->stats.allocated -= (a->pack.end - fresh) >> a->bits;
+  }
+  /* What is in use now may be filled up by those who come later. */
+  a->pack.end = fresh;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does allocation come to rest?
+ *
+ * Part of alloc.c.  When nobody writes any more, what was taken ahead (the reserve,
+ * room for tables, room for compressed clusters) is given back, and the file is cut off
+ * behind the last cluster that is in use.
+ *
+ * Locks: the allocator's one.
+ */
+
+#include <config.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "space/alloc-impl.h"
+
+int
+alloc_give_back (struct alloc *a)
+{
+  {
+    LOCK_FOR_BLOCK (&a->lock);
+
+    if (alloc_give_back_reserve (a) == -1)
+      return -1;
+    alloc_bytes_give_back (a);
+  }
+  return alloc_reap (a);
+}
+
+/* The cluster after the last one that somebody may still be reading. */
+static uint64_t
+waiting_end (const struct alloc *a)
+{
+  uint64_t end = a->crowd.end;
+
+  for (const struct alloc_frees *i = a->waiting.head; i; i = i->next)
+    end = max64 (end, i->first + i->n);
+  return end;
+}
+
+int
+alloc_trim_file (struct alloc *a)
+{
+  uint64_t end, size;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  if (!a->regular || a->reaping > 0 || a->bump < a->bump_end ||
+      a->tables.clusters > 0 || a->pack.end - a->pack.at >= UINT64_C (1) << a->bits)
+    return 0;
+  if (refcount_end (a->refcounts, &end) == -1)
+    return -1;
+  end = max64 (end, waiting_end (a));
+  size = max64 (a->open_size, end << a->bits);
+  if (size >= hostfile_size (a->file))
+    return 0;
+  if (hostfile_truncate (a->file, size) == -1)
+    return -1;
+
+  /* What lies behind the end now is part of the reserve to come, and nothing else: idle
+   * clusters must be in the file.  (None of their runs reaches beyond the reserve, so
+   * none is split, and this can't fail.) */
+  end = div_up (size, UINT64_C (1) << a->bits);
+  if (end >= a->bump)
+    return 0;
+  freeset_remove (&a->zeroed, end, a->bump - end);
+  freeset_remove (&a->stale, end, a->bump - end);
+  alloc_idle_cut (a, end);
+
+  a->bump = a->bump_end = end;
+  a->settled_end = min64 (a->settled_end, end);
+  a->top_mark = min64 (a->top_mark, end);       /* a reader's flush may be under way */
+  return 0;
+}

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * When may freed clusters be used again?
+ *
+ *   pending      given to alloc_free_run: their pointers have gone from memory
+ *      |         alloc_take_frees
+ *   checkpoint   makes that durable (R4 a)
+ *      |         alloc_frees_done: counts go down in memory, not before (R2)
+ *   waiting      for all requests that began before the removal (R4 b)
+ *      |         alloc_reap
+ *   reaping      a hole is punched (R4 c), without any lock: who reaps has taken the
+ *      |         runs out of the list, so nobody else sees them
+ *   idle
+ *
+ * While a run is waiting or being reaped its count is 0, in memory and perhaps in the
+ * file.  The set `held' hides it from the allocator's scan for free clusters.
+ *
+ * Nothing but alloc_free_begin needs memory that it must have: each run has its
+ * list item from then on.  A run of which only parts become free may need more
+ * items.  What gets none joins the crowd: clusters that wait together, in no
+ * list and no set, until the youngest may go; meanwhile the scan must not run.  So does
+ * what would make the list too long, since a request that goes on for long holds back
+ * all that others free.  The crowd is not punched: the scan finds it as it is.
+ *
+ * Locks: the allocator's one.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "space/alloc-impl.h"
+
+/* So many bytes whose removal is not durable make a checkpoint worth while.  (What waits
+ * for its grace period is not helped by one.) */
+#define QUARANTINE_LIMIT (UINT64_C (128) << 20)
+
+int
+alloc_free_begin (struct alloc *a, unsigned n)
+{
+  struct alloc_frees *rooms = NULL, *last = NULL;
+
+  for (unsigned i = 0; i < n; i++) {
+    struct alloc_frees *room = malloc (sizeof *room);
+
+    if (room == NULL) {
+      nbdkit_error ("malloc: %m");
+      free_items (rooms);
+      errno = ENOMEM;
+      return -1;
+    }
+    room->next = rooms;
+    rooms = room;
+    if (last == NULL)
+      last = room;
+  }
+  if (last) {
+    LOCK_FOR_BLOCK (&a->lock);
+    last->next = a->rooms;
+    a->rooms = rooms;
+  }
+  return 0;
+}
+
+/* Takes a room that was made before.  Called with the lock held. */
+static struct alloc_frees *
+take_room (struct alloc *a)
+{
+  struct alloc_frees *room = a->rooms;
+
+  assert (room != NULL);
+  a->rooms = room->next;
+  return room;
+}
+
+void
+alloc_free_run (struct alloc *a, uint64_t host, uint64_t clusters)
+{
+  const uint64_t first = host >> a->bits;
+  struct alloc_frees *room, *tail;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  room = take_room (a);
+  a->quarantined += clusters;
+  a->pending_clusters += clusters;
+  tail = a->pending.head ? a->pending.tail : NULL;
+  if (tail && tail->first + tail->n == first) {
+    tail->n += clusters;
+    free (room);
+    return;
+  }
+  room->first = first;
+  room->n = clusters;
+  list_append (&a->pending, room);
+  a->pending_items++;
+  a->freed_items++;
+  alloc_charge (a);
+}
+
+void
+alloc_free_end (struct alloc *a, unsigned unused)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+
+  while (unused-- > 0)
+    free (take_room (a));
+}
+
+uint64_t
+alloc_quarantined (struct alloc *a)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+  return a->quarantined << a->bits;
+}
+
+/* How much memory may the items of one sort have? */
+static uint64_t
+most_bytes (const struct alloc *a, unsigned shares)
+{
+  return a->budget ? shares * max64 (budget_share (a->budget) / 16, ALLOC_LEAST_IDLE)
+                : UINT64_MAX;
+}
+
+bool
+alloc_wants_release (struct alloc *a)
+{
+  const uint64_t most = most_bytes (a, 1);
+  LOCK_FOR_BLOCK (&a->lock);
+
+  return a->pending_clusters << a->bits > QUARANTINE_LIMIT ||
+         a->pending_items * ALLOC_ITEM_BYTES > most;
+}
+
+struct alloc_frees *
+alloc_take_frees (struct alloc *a)
+{
+  struct alloc_frees *frees;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  frees = a->pending.head;
+  a->pending.head = a->pending.tail = NULL;
+  a->pending_items = 0;
+  a->pending_clusters = 0;
+  return frees;
+}
+
+/* Collects what became free of one run. */
+struct freed {
+  struct alloc *a;
+  struct alloc_frees *spare;    /* the run's own item, for the first part */
+  uint64_t stamp;
+  uint64_t clusters;            /* that became free and wait now */
+  bool corrupt;
+};
+
+/* All that are not pending. */
+static uint64_t
+waiting_bytes (const struct alloc *a)
+{
+  return (a->freed_items - a->pending_items) * ALLOC_ITEM_BYTES;
+}
+
+/* ITEM is for it, and may not be needed. */
+static void
+add_waiting (struct alloc *a, struct alloc_frees *item, uint64_t first,
+             uint64_t n, uint64_t stamp)
+{
+  struct alloc_frees *tail = a->waiting.head ? a->waiting.tail : NULL;
+
+  if (tail && tail->stamp == stamp && tail->first + tail->n == first) {
+    tail->n += n;
+    a->freed_items--;
+    free (item);
+    return;
+  }
+  item->first = first;
+  item->n = n;
+  item->stamp = stamp;
+  list_append (&a->waiting, item);
+}
+
+static void
+join_crowd (struct alloc *a, uint64_t first, uint64_t n, uint64_t stamp)
+{
+  if (a->crowd.clusters == 0) {
+    a->crowd.first = first;
+    a->crowd.end = first + n;
+  }
+  a->crowd.first = min64 (a->crowd.first, first);
+  a->crowd.end = max64 (a->crowd.end, first + n);
+  a->crowd.clusters += n;
+  a->crowd.stamp = max64 (a->crowd.stamp, stamp);
+}
+
+/* All at once, when its youngest may. */
+static void
+release_crowd (struct alloc *a)
+{
+  if (a->crowd.clusters == 0 || !grace_passed (a->grace, a->crowd.stamp))
+    return;
+  a->quarantined -= a->crowd.clusters;
+  alloc_forget (a, a->crowd.first, a->crowd.end, a->crowd.clusters);
+  memset (&a->crowd, 0, sizeof a->crowd);
+}
+
+/* An L2 table that nothing refers to any more is no metadata now.  Any other kind can't
+ * be freed like this: leave it alone. */
+static void
+forget_tables (struct alloc *a, uint64_t first, uint64_t n)
+{
+  const uint64_t cs = UINT64_C (1) << a->bits;
+
+  for (uint64_t c = first; c < first + n; c++)
+    if (overlap_find (a->overlap, c << a->bits, cs) == OVERLAP_L2)
+      overlap_remove (a->overlap, c << a->bits, cs);
+}
+
+static void
+became_free (void *opaque, uint64_t first, uint64_t n)
+{
+  struct freed *f = opaque;
+  struct alloc *a = f->a;
+  struct alloc_frees *item;
+
+  if (overlap_find (a->overlap, first << a->bits, n << a->bits) != OVERLAP_NONE) {
+    forget_tables (a, first, n);
+    if (alloc_check_no_metadata (a, first, n, "free") == -1) {
+      f->corrupt = true;
+      return;
+    }
+  }
+
+  alloc_bytes_forget (a, first, n);
+  f->clusters += n;
+  a->stats.freed += n;
+  item = f->spare;
+  f->spare = NULL;
+  if (item == NULL) {
+    item = malloc (sizeof *item);
+    a->freed_items += item != NULL;
+  }
+  if (item && waiting_bytes (a) <= most_bytes (a, 4) &&
+      freeset_add (&a->held, first, n) == 0) {
+    add_waiting (a, item, first, n, f->stamp);
+    return;
+  }
+  join_crowd (a, first, n, f->stamp);
+  a->freed_items -= item != NULL;
+  free (item);
+}
+
+int
+alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
+{
+  struct alloc_frees *item, *next;
+  struct freed f = { .a = a };
+  int err = 0;
+
+  if (frees == NULL)
+    return 0;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  if (!ok) {
+    for (item = frees; ; item = item->next) {
+      a->pending_items++;
+      a->pending_clusters += item->n;
+      if (item->next == NULL)
+        break;
+    }
+    item->next = a->pending.head;
+    if (a->pending.head == NULL)
+      a->pending.tail = item;
+    a->pending.head = frees;
+    return 0;
+  }
+
+  f.stamp = grace_stamp (a->grace);
+  for (item = frees; item; item = next) {
+    const uint64_t first = item->first, n = item->n;
+
+    next = item->next;
+    f.spare = item;
+    f.clusters = 0;
+    if (refcount_dec (a->refcounts, first, n, became_free, &f) == 0)
+      a->quarantined -= n - f.clusters;
+    else if (errno == ENOMEM) {
+      list_append (&a->pending, item);  /* the next checkpoint will do */
+      a->pending_items++;
+      a->pending_clusters += n;
+      continue;
+    }
+    else {
+      err = errno;              /* reported; they are leaked */
+      a->quarantined -= n;
+    }
+    a->freed_items -= f.spare != NULL;
+    free (f.spare);
+  }
+  alloc_charge (a);
+  if (f.corrupt)
+    err = EUCLEAN;
+  if (err == 0)
+    return 0;
+  errno = err;
+  return -1;
+}
+
+int
+alloc_release (struct alloc *a, uint64_t first, uint64_t n)
+{
+  struct freed f = { .a = a, .stamp = grace_stamp (a->grace) };
+
+  if (refcount_dec (a->refcounts, first, n, became_free, &f) == -1)
+    return -1;
+  a->quarantined += f.clusters;
+  return 0;
+}
+
+/* Those whose grace period is over, taken out of the list.  They are
+ * the caller's alone then. */
+static struct alloc_frees *
+take_passed (struct alloc *a)
+{
+  struct alloc_frees *head, *last = NULL;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  release_crowd (a);
+  head = a->waiting.head;
+  for (struct alloc_frees *i = head;
+       i && ((last && i->stamp == last->stamp) ||
+             grace_passed (a->grace, i->stamp));
+       i = i->next)
+    last = i;
+  if (last == NULL)
+    return NULL;
+  a->waiting.head = last->next;
+  if (a->waiting.head == NULL)
+    a->waiting.tail = NULL;
+  last->next = NULL;
+  a->reaping++;
+  return head;
+}
+
+int
+alloc_reap (struct alloc *a)
+{
+  struct alloc_frees *items, *next;
+  bool corrupt = false;
+
+  items = take_passed (a);
+  if (items == NULL)
+    return 0;
+  for (; items; items = next) {
+    bool zeroed = false, bad;
+
+    next = items->next;
+    /* R5, R4 (c).  A punch that fails has been reported, and does no harm. */
+    bad = alloc_check_no_metadata (a, items->first, items->n, "punched") == -1;
+    if (a->discard && !bad)
+      zeroed = hostfile_punch (a->file, items->first << a->bits,
+                               items->n << a->bits) == 1;
+    {
+      LOCK_FOR_BLOCK (&a->lock);
+      /* If there is no memory to split a run of held: what stays in there is
+       * hidden from the scan, which needs not find it any more. */
+      freeset_remove (&a->held, items->first, items->n);
+      if (!bad)
+        alloc_add_idle (a, items->first, items->n, zeroed);
+      a->quarantined -= items->n;
+      a->stats.punched += zeroed ? items->n : 0;
+      a->freed_items--;
+    }
+    corrupt |= bad;
+    free (items);
+  }
+  {
+    LOCK_FOR_BLOCK (&a->lock);
+    a->reaping--;
+    alloc_charge (a);
+  }
+  if (!corrupt)
+    return 0;
+  errno = EUCLEAN;
+  return -1;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What do the bytes of a refcount block say, and which blocks are in memory?
+ *
+ * Blocks are kept as they are in the file.  Counts are 1, 2 or 4 bits wide (the
+ * lowest index in the least significant bits of a byte) or 1, 2, 4 or 8 bytes,
+ * big-endian.
+ *
+ * A block is found through an array of pointers that is as long as the refcount
+ * table (1 Mi entries at most), so there is no hash to tune.  A block is on one
+ * of two lists:
+ *
+ *    clean  may be evicted, least recently used first, when there are too many
+ *    busy   changed, or a copy of it is being written: stays until it is clean
+ *
+ * No locks and no I/O in here: refcount.c calls all of this under its lock.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/sparse.h"
+#include "space/refblock.h"
+
+uint64_t
+refblock_get (const void *raw, unsigned order, uint64_t i)
+{
+  const unsigned char *p = raw;
+
+  switch (order) {
+  case 3:
+    return p[i];
+  case 4: {
+    struct be16 x;
+    memcpy (&x, p + i * 2, 2);
+    return get16 (x);
+  }
+  case 5: {
+    struct be32 x;
+    memcpy (&x, p + i * 4, 4);
+    return get32 (x);
+  }
+  case 6: {
+    struct be64 x;
+    memcpy (&x, p + i * 8, 8);
+    return get64 (x);
+  }
+  default: {
+    unsigned bits = 1u << order;
+    unsigned shift = (i << order) & 7;
+
+    return (p[(i << order) >> 3] >> shift) & ((1u << bits) - 1);
+  }
+  }
+}
+
+void
+refblock_set (void *raw, unsigned order, uint64_t i, uint64_t value)
+{
+  unsigned char *p = raw;
+
+  switch (order) {
+  case 3:
+    p[i] = value;
+    break;
+  case 4: {
+    struct be16 x = put16 (value);
+    memcpy (p + i * 2, &x, 2);
+    break;
+  }
+  case 5: {
+    struct be32 x = put32 (value);
+    memcpy (p + i * 4, &x, 4);
+    break;
+  }
+  case 6: {
+    struct be64 x = put64 (value);
+    memcpy (p + i * 8, &x, 8);
+    break;
+  }
+  default: {
+    unsigned mask = (1u << (1u << order)) - 1;
+    unsigned shift = (i << order) & 7;
+    unsigned char *byte = &p[(i << order) >> 3];
+
+    *byte = (*byte & ~(mask << shift)) | ((value & mask) << shift);
+  }
+  }
+}
+
+uint64_t
+refblock_find_zero (const void *raw, unsigned order, uint64_t from,
+                    uint64_t to)
+{
+  const unsigned char *p = raw;
+
+  while (from < to) {
+    /* Eight bytes of 1-bit counts that are all 1 are passed in one step: with
+     * 2 MiB clusters there are 16 Mi counts in a block.
+     */
+    if (order == 0 && (from & 63) == 0 && to - from >= 64) {
+      uint64_t word;
+
+      memcpy (&word, p + from / 8, 8);
+      if (word == UINT64_MAX) {
+        from += 64;
+        continue;
+      }
+    }
+    if (refblock_get (raw, order, from) == 0)
+      return from;
+    from++;
+  }
+  return to;
+}
+
+uint64_t
+refblock_end (const void *raw, unsigned order, size_t size)
+{
+  const unsigned char *p = raw;
+  uint64_t i;
+
+  while (size >= 8) {
+    uint64_t word;
+
+    memcpy (&word, p + size - 8, 8);
+    if (word != 0)
+      break;
+    size -= 8;
+  }
+  i = ((uint64_t) size << 3) >> order;
+  while (i > 0 && refblock_get (raw, order, i - 1) == 0)
+    i--;
+  return i;
+}
+
+static void
+list_remove (struct refblock *b)
+{
+  b->prev->next = b->next;
+  b->next->prev = b->prev;
+  b->prev = b->next = b;
+}
+
+static void
+list_push (struct refblock *head, struct refblock *b)
+{
+  b->next = head->next;
+  b->prev = head;
+  head->next->prev = b;
+  head->next = b;
+}
+
+static bool
+is_clean (const struct refblock *b)
+{
+  return b->dirty_lo == b->dirty_hi && !b->writing;
+}
+
+static void
+free_list (struct refblock_cache *c, struct refblock *head)
+{
+  while (head->next != head) {
+    struct refblock *b = head->next;
+
+    list_remove (b);
+    refblock_free (c, b);
+  }
+}
+
+/* Drops the least recently used, but never the first of the list. */
+static void
+evict (struct refblock_cache *c)
+{
+  while (c->nclean > c->max_clean && c->clean.prev != c->clean.next)
+    refblock_cache_drop (c, c->clean.prev);
+}
+
+void
+refblock_cache_init (struct refblock_cache *c, size_t size, size_t max_clean)
+{
+  memset (c, 0, sizeof *c);
+  c->size = size;
+  c->max_clean = max_clean;
+  c->clean.prev = c->clean.next = &c->clean;
+  c->busy.prev = c->busy.next = &c->busy;
+}
+
+void
+refblock_cache_free (struct refblock_cache *c)
+{
+  free_list (c, &c->clean);
+  free_list (c, &c->busy);
+  sparse_free (c->slots, c->nslots * sizeof *c->slots);
+}
+
+int
+refblock_cache_grow (struct refblock_cache *c, uint64_t nslots)
+{
+  struct refblock **slots;
+
+  if (nslots <= c->nslots)
+    return 0;
+  slots = sparse_grow (c->slots, c->nslots * sizeof *slots,
+                       nslots * sizeof *slots);
+  if (slots == NULL)
+    return -1;
+  c->slots = slots;
+  c->nslots = nslots;
+  return 0;
+}
+
+struct refblock *
+refblock_cache_find (struct refblock_cache *c, uint64_t index)
+{
+  struct refblock *b;
+
+  assert (index < c->nslots);
+  b = c->slots[index];
+  if (b && is_clean (b)) {
+    list_remove (b);
+    list_push (&c->clean, b);
+  }
+  return b;
+}
+
+struct refblock *
+refblock_new (const struct refblock_cache *c, uint64_t index)
+{
+  struct refblock *b = calloc (1, sizeof *b);
+
+  if (b == NULL)
+    return NULL;
+  b->raw = sparse_new (c->size);
+  if (b->raw == NULL) {
+    free (b);
+    return NULL;
+  }
+  b->prev = b->next = b;
+  b->index = index;
+  return b;
+}
+
+struct refblock *
+refblock_recycle (struct refblock_cache *c, uint64_t index)
+{
+  struct refblock *b = c->clean.prev;
+
+  if (b == &c->clean)
+    return NULL;
+  list_remove (b);
+  c->nclean--;
+  c->slots[b->index] = NULL;
+  memset (b->raw, 0, c->size);
+  b->fresh = false;
+  b->index = index;
+  return b;
+}
+
+void
+refblock_free (const struct refblock_cache *c, struct refblock *b)
+{
+  sparse_free (b->raw, c->size);
+  free (b);
+}
+
+void
+refblock_cache_insert (struct refblock_cache *c, struct refblock *b)
+{
+  assert (b->index < c->nslots && c->slots[b->index] == NULL);
+  c->slots[b->index] = b;
+  list_push (&c->clean, b);
+  c->nclean++;
+  evict (c);
+}
+
+void
+refblock_cache_drop (struct refblock_cache *c, struct refblock *b)
+{
+  if (is_clean (b))
+    c->nclean--;
+  list_remove (b);
+  c->slots[b->index] = NULL;
+  refblock_free (c, b);
+}
+
+void
+refblock_dirty (struct refblock_cache *c, struct refblock *b, unsigned order,
+                uint64_t from, uint64_t to)
+{
+  size_t lo = (from << order) >> 3;
+  size_t hi = ((to << order) + 7) >> 3;
+
+  assert (lo < hi && hi <= c->size);
+  if (is_clean (b)) {
+    list_remove (b);
+    list_push (&c->busy, b);
+    c->nclean--;
+  }
+  if (b->dirty_lo == b->dirty_hi) {
+    b->dirty_lo = lo;
+    b->dirty_hi = hi;
+  }
+  else {
+    b->dirty_lo = min64 (b->dirty_lo, lo);
+    b->dirty_hi = max64 (b->dirty_hi, hi);
+  }
+}
+
+void
+refblock_write_begin (struct refblock *b, size_t *lo, size_t *hi)
+{
+  assert (b->dirty_lo < b->dirty_hi && !b->writing);
+  *lo = b->dirty_lo;
+  *hi = b->dirty_hi;
+  b->dirty_lo = b->dirty_hi = 0;
+  b->writing = true;
+}
+
+void
+refblock_write_end (struct refblock_cache *c, struct refblock *b,
+                    size_t lo, size_t hi, bool ok)
+{
+  assert (b->writing);
+  if (!ok)
+    refblock_dirty (c, b, 3, lo, hi);   /* order 3: bytes */
+  b->writing = false;
+  if (is_clean (b)) {
+    list_remove (b);
+    list_push (&c->clean, b);
+    c->nclean++;
+    evict (c);
+  }
+}

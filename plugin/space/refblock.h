@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Refcount blocks in memory: the counts in them, and a bounded cache.
+ * See refblock.c.  Only refcount.c, refgrow.c and refwrite.c use this.
+ */
+
+#ifndef QCOW2_REFBLOCK_H
+#define QCOW2_REFBLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* --- counts in the bytes of a block; ORDER is log2 of the bits per count --- */
+
+extern uint64_t refblock_get (const void *raw, unsigned order, uint64_t i);
+extern void refblock_set (void *raw, unsigned order, uint64_t i,
+                          uint64_t value);
+/* The first index in [from, to) whose count is 0; TO if there is none. */
+extern uint64_t refblock_find_zero (const void *raw, unsigned order,
+                                    uint64_t from, uint64_t to);
+/* One past the last index whose count is not 0, of a block of SIZE bytes. */
+extern uint64_t refblock_end (const void *raw, unsigned order, size_t size);
+
+/* --- the cache --- */
+
+struct refblock {
+  struct refblock *prev, *next;
+  uint64_t index;               /* in the refcount table */
+  size_t dirty_lo, dirty_hi;    /* changed bytes; lo == hi if none */
+  bool writing;                 /* a copy is being written: keep it */
+  bool fresh;                   /* no table entry in the file names it yet */
+  unsigned char *raw;           /* as in the file */
+};
+
+struct refblock_cache {
+  size_t size;                  /* bytes per block */
+  size_t max_clean, nclean;
+  uint64_t nslots;
+  struct refblock **slots;      /* by index; NULL if not in memory */
+  struct refblock clean;        /* list head, most recently used first */
+  struct refblock busy;         /* list head: dirty or being written */
+};
+
+/* Keeps at most MAX_CLEAN clean blocks, and any number of dirty ones.  Has no room for
+ * any index yet. */
+extern void refblock_cache_init (struct refblock_cache *, size_t size,
+                                 size_t max_clean);
+extern void refblock_cache_free (struct refblock_cache *);
+/* Room for more indexes.  -1: ENOMEM, nothing has changed. */
+extern int refblock_cache_grow (struct refblock_cache *, uint64_t nslots);
+
+/* The block, or NULL if it is not in memory. */
+extern struct refblock *refblock_cache_find (struct refblock_cache *,
+                                             uint64_t index);
+/* A new block, filled with zeros, not yet in the cache: insert or free it.
+ * NULL: ENOMEM. */
+extern struct refblock *refblock_new (const struct refblock_cache *,
+                                      uint64_t index);
+/* The same when there is no memory: the least recently used clean block leaves the
+ * cache and gives its own.  NULL: there is none. */
+extern struct refblock *refblock_recycle (struct refblock_cache *,
+                                          uint64_t index);
+extern void refblock_free (const struct refblock_cache *, struct refblock *);
+/* As clean.  May evict other clean blocks, never the one inserted. */
+extern void refblock_cache_insert (struct refblock_cache *,
+                                   struct refblock *);
+/* Takes it out again and frees it, whatever its state. */
+extern void refblock_cache_drop (struct refblock_cache *, struct refblock *);
+
+/* Counts [from, to) have changed. */
+extern void refblock_dirty (struct refblock_cache *, struct refblock *,
+                            unsigned order, uint64_t from, uint64_t to);
+/* A copy of bytes [*lo, *hi) is about to be written ... */
+extern void refblock_write_begin (struct refblock *, size_t *lo, size_t *hi);
+/* ... and was written, or (!OK) they are dirty again. */
+extern void refblock_write_end (struct refblock_cache *, struct refblock *,
+                                size_t lo, size_t hi, bool ok);
+
+#endif /* QCOW2_REFBLOCK_H */

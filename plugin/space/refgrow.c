@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do more clusters become countable?
+ *
+ * Where refcount blocks are missing, refcount_extend lays out new ones, together with a
+ * new table if the old one is full, at the end of what is countable:
+ *
+ *    place = first
+ *    | new table | new blocks ... | n clusters that can be counted now ...
+ *    |<-------- used ------------>|
+ *
+ * or in clusters that were countable before, and are the caller's:
+ *
+ *    place                              first
+ *    | new table | new blocks ... | ... | n clusters that can be counted now ...
+ *
+ * These clusters have counts themselves, in blocks that exist or in the new ones.  All of
+ * this happens in memory; refwrite.c brings it to the file in a safe order.
+ *
+ * Locks: the room's one, held throughout.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "util/sparse.h"
+#include "space/refcount-impl.h"
+
+/* What refcount_extend is about to make. */
+struct layout {
+  uint64_t place;               /* cluster */
+  uint64_t table_clusters;      /* of a new table; 0 if the old one will do */
+  uint64_t entries;             /* of the table after it */
+  uint64_t blocks;              /* new ones */
+  uint64_t region, last;        /* table entries that must have blocks */
+};
+
+/* More metadata needs more counts, which may need more metadata: goes round
+ * until nothing changes any more.  All values only grow, so it ends.
+ */
+static int
+plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
+      struct layout *l)
+{
+  const uint64_t cs = UINT64_C (1) << r->cluster_bits;
+  const uint64_t max_clusters = QCOW2_MAX_REFTABLE_BYTES >> r->cluster_bits;
+  const uint64_t max_end = QCOW2_MAX_HOST_OFFSET >> r->cluster_bits;
+  const uint64_t old = r->entries * 8 >> r->cluster_bits;
+  uint64_t used, inside, before;
+
+  memset (l, 0, sizeof *l);
+  l->place = place;
+  l->region = first >> r->block_bits;
+  do {
+    before = used = l->table_clusters + l->blocks;
+    inside = place == first ? used : 0;
+    if (first >= max_end || n > max_end || inside + n > max_end - first) {
+      nbdkit_error ("%s: the file can't grow to %" PRIu64 " clusters: offsets "
+                    "would be too large", hostfile_path (r->file), first + n);
+      errno = ENOSPC;
+      return -1;
+    }
+    l->last = (first + inside + n - 1) >> r->block_bits;
+    if (l->last >= max_clusters * cs / 8) {
+      nbdkit_error ("%s: the file can't grow to %" PRIu64 " clusters: "
+                    "the refcount table is at its limit",
+                    hostfile_path (r->file), first + n);
+      errno = ENOSPC;
+      return -1;
+    }
+    if (l->last >= r->entries)
+      l->table_clusters = min64 (max_clusters,
+                                 max64 (2 * old, div_up ((l->last + 1) * 8, cs)));
+    l->entries = max64 (r->entries, l->table_clusters * cs / 8);
+    l->blocks = 0;
+    for (uint64_t i = l->region; i <= l->last; i++)
+      l->blocks += i >= r->entries || r->table[i] == 0;
+  } while (l->table_clusters + l->blocks != before);
+  return 0;
+}
+
+/* R5: nothing else may be where the new metadata goes. */
+static int
+register_metadata (struct refcounts *r, const struct layout *l)
+{
+  const unsigned bits = r->cluster_bits;
+  const uint64_t offset = l->place << bits;
+  const uint64_t table = l->table_clusters << bits;
+  const uint64_t blocks = l->blocks << bits;
+  const enum overlap_kind kind =
+    overlap_find (r->overlap, offset, table + blocks);
+
+  if (l->place == 0 || kind != OVERLAP_NONE) {
+    nbdkit_error ("%s: corrupt refcounts: new refcount blocks at %" PRIu64
+                  " would overwrite the %s", hostfile_path (r->file), offset,
+                  overlap_name (l->place == 0 ? OVERLAP_HEADER : kind));
+    errno = EUCLEAN;
+    return -1;
+  }
+  if ((table > 0 &&
+       overlap_add (r->overlap, offset, table, OVERLAP_REFTABLE) == -1) ||
+      (blocks > 0 && overlap_add (r->overlap, offset + table, blocks,
+                                  OVERLAP_REFBLOCK) == -1)) {
+    int err = errno;
+
+    overlap_remove (r->overlap, offset, table + blocks);
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+/* Puts zeroed blocks into the gaps of the table, in the order of the file.  On failure
+ * remove_blocks takes them out again.
+ */
+static int
+insert_blocks (struct refcounts *r, const struct layout *l)
+{
+  const uint64_t per_block = UINT64_C (1) << r->block_bits;
+  uint64_t at = (l->place + l->table_clusters) << r->cluster_bits;
+
+  for (uint64_t i = l->region; i <= l->last; i++) {
+    struct refblock *b;
+
+    if (r->table[i] != 0)
+      continue;
+    b = refblock_new (&r->cache, i);
+    if (b == NULL) {
+      nbdkit_error ("calloc: %m");
+      return -1;
+    }
+    r->table[i] = at;
+    at += UINT64_C (1) << r->cluster_bits;
+    b->fresh = true;
+    refblock_cache_insert (&r->cache, b);
+    refblock_dirty (&r->cache, b, r->order, 0, per_block);
+  }
+  return 0;
+}
+
+/* Only those that insert_blocks has made, as far as it came: the table of a forged image
+ * may name other blocks behind them.
+ */
+static void
+remove_blocks (struct refcounts *r, const struct layout *l)
+{
+  uint64_t at = (l->place + l->table_clusters) << r->cluster_bits;
+
+  for (uint64_t i = l->region; i <= l->last; i++)
+    if (r->table[i] == at) {
+      refblock_cache_drop (&r->cache, refblock_cache_find (&r->cache, i));
+      r->table[i] = 0;
+      at += UINT64_C (1) << r->cluster_bits;
+    }
+}
+
+/* Makes the arrays longer.  That is not taken back on failure: r->entries says how
+ * much of them is used.
+ */
+static int
+grow_arrays (struct refcounts *r, uint64_t entries)
+{
+  uint64_t *table;
+
+  if (entries <= r->entries)
+    return 0;
+  if (entries > r->room) {
+    table = sparse_grow (r->table, r->room * sizeof *table, entries * sizeof *table);
+    if (table == NULL)
+      goto nomem;
+    r->table = table;
+    r->room = entries;
+  }
+  if (refblock_cache_grow (&r->cache, entries) == 0)
+    return 0;
+
+ nomem:
+  nbdkit_error ("refcount table of %" PRIu64 " entries: %m", entries);
+  return -1;
+}
+
+int
+refcount_extend_cost (struct refcounts *r, uint64_t place, uint64_t first,
+                      uint64_t n, uint64_t *used)
+{
+  struct layout l;
+  LOCK_FOR_BLOCK (&r->lock);
+
+  *used = 0;
+  if (n == 0)
+    return 0;
+  if (plan (r, place, first, n, &l) == -1)
+    return -1;
+  *used = l.table_clusters + l.blocks;
+  return 0;
+}
+
+int
+refcount_extend (struct refcounts *r, uint64_t place, uint64_t first,
+                 uint64_t n, uint64_t *used)
+{
+  uint64_t old_entries, all;
+  struct layout l;
+  int err;
+  LOCK_FOR_BLOCK (&r->lock);
+
+  *used = 0;
+  if (n == 0)
+    return 0;
+  if (plan (r, place, first, n, &l) == -1)
+    return -1;
+  all = l.table_clusters + l.blocks;
+  if (all == 0)
+    return 0;
+  if (grow_arrays (r, l.entries) == -1 || register_metadata (r, &l) == -1)
+    return -1;
+  old_entries = r->entries;
+  r->entries = l.entries;
+  if (insert_blocks (r, &l) == -1 ||
+      (place == first && refcount_change (r, first, all, REFCOUNT_CLAIM) == -1)) {
+    err = errno;
+    remove_blocks (r, &l);
+    r->entries = old_entries;
+    overlap_remove (r->overlap, place << r->cluster_bits,
+                    all << r->cluster_bits);
+    errno = err;
+    return -1;
+  }
+
+  if (l.table_clusters > 0) {
+    /* An earlier place that was never published is of no use any more. If it is being
+     * written right now, then it is up to refcount_write.
+     */
+    if (r->new_offset != 0 && !r->writing)
+      refcount_abandon_table (r, r->new_offset, r->new_clusters);
+    r->new_offset = place << r->cluster_bits;
+    r->new_clusters = l.table_clusters;
+  }
+  *used = all;
+  return 0;
+}

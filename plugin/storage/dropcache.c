@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do we keep a disk's data from pushing everything else out of the host's
+ * memory (cache=none), without the alignment rules of O_DIRECT?
+ *
+ * The data goes through the page cache as ever.  What was read is dropped at
+ * once.  What was written is sent on its way at once, and dropped when as many
+ * other writes as the ring has places have followed: by then it is usually
+ * on the disk, and to wait for it costs little.
+ *
+ * All of this is advice to the kernel, on top of what happens anyway: which bytes
+ * are written, and what a sync promises, stays the same.  Dropping
+ * never loses data, the kernel keeps pages that are dirty.  There is one snare:
+ * waiting for a writeback with sync_file_range uses up its error, which
+ * fdatasync would then not see.  So dropcache_write hands it to its caller.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "storage/dropcache.h"
+
+/* How many writes may be on their way before we wait for one. */
+#define RING_SIZE 16
+
+struct window {
+  uint64_t offset, count;       /* count 0: none */
+};
+
+struct dropcache {
+  int fd;                       /* fixed, not ours to close */
+  uint64_t page_size;           /* fixed */
+
+  pthread_mutex_t lock;         /* guards what follows; not held during I/O */
+  struct window ring[RING_SIZE];
+  unsigned next;
+};
+
+struct dropcache *
+dropcache_new (int fd)
+{
+  struct dropcache *dc = calloc (1, sizeof *dc);
+
+  if (dc == NULL)
+    return NULL;
+  dc->fd = fd;
+  dc->page_size = sysconf (_SC_PAGESIZE);
+  pthread_mutex_init (&dc->lock, NULL);
+  return dc;
+}
+
+void
+dropcache_free (struct dropcache *dc)
+{
+  if (dc == NULL)
+    return;
+  pthread_mutex_destroy (&dc->lock);
+  free (dc);
+}
+
+/* Drops the pages of a range as far as they are clean. */
+static void
+drop (struct dropcache *dc, uint64_t offset, uint64_t count)
+{
+  /* The kernel leaves out pages that lie only in part within the range. */
+  uint64_t start = round_down (offset, dc->page_size);
+  uint64_t end = round_up (offset + count, dc->page_size);
+
+  posix_fadvise (dc->fd, start, end - start, POSIX_FADV_DONTNEED);
+}
+
+void
+dropcache_read (struct dropcache *dc, uint64_t offset, uint64_t count)
+{
+  drop (dc, offset, count);
+}
+
+int
+dropcache_write (struct dropcache *dc, uint64_t offset, uint64_t count)
+{
+  struct window old;
+  int err = 0;
+
+  /* Starts writing.  Looks at no errors, so that it uses up none. */
+  sync_file_range (dc->fd, offset, count, SYNC_FILE_RANGE_WRITE);
+  {
+    LOCK_FOR_BLOCK (&dc->lock);
+
+    old = dc->ring[dc->next];
+    dc->ring[dc->next] = (struct window) { offset, count };
+    dc->next = (dc->next + 1) % RING_SIZE;
+  }
+  if (old.count == 0)
+    return 0;
+
+  /* Not all errors are news of a lost write: ESPIPE is a block device's or
+   * file system's way to say that it does not do this.
+   */
+  if (sync_file_range (dc->fd, old.offset, old.count,
+                       SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                       SYNC_FILE_RANGE_WAIT_AFTER) == -1 &&
+      (errno == EIO || errno == ENOSPC || errno == EDQUOT))
+    err = errno;
+  drop (dc, old.offset, old.count);
+  return err;
+}
+
+/* After a sync nothing in the ring needs to be waited for. */
+void
+dropcache_sync (struct dropcache *dc)
+{
+  struct window ring[RING_SIZE];
+
+  {
+    LOCK_FOR_BLOCK (&dc->lock);
+
+    memcpy (ring, dc->ring, sizeof ring);
+    memset (dc->ring, 0, sizeof dc->ring);
+  }
+  for (unsigned i = 0; i < RING_SIZE; i++)
+    if (ring[i].count > 0)
+      drop (dc, ring[i].offset, ring[i].count);
+}

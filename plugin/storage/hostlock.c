@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Does another program use this image in a way that excludes ours?
+ *
+ * QEMU's convention, byte for byte, so that its tools and we see each other.
+ * There are permissions, numbered 0..3.  Byte 100+i of the file is locked by
+ * those who use permission i, byte 200+i by those who do not let others use
+ * it.  All these locks are shared ones.  To find out whether a byte is locked
+ * by somebody else one asks whether an exclusive lock would be possible, without
+ * taking it.
+ *
+ * Order: first all bytes of the new role are taken, then the bytes that must be
+ * free are tested.  Two programs that start at the same time may both fail, but
+ * can never both succeed.  What only the old role needed is given up last, so
+ * that a change of role that fails leaves everything as it was.
+ *
+ * Open-file-description locks belong to the open file and not to the process: they
+ * survive the fork of the server, and closing another descriptor of the same
+ * file does not drop them.
+ *
+ * Who is in the way is looked up when it is too late, only for the message: the
+ * kernel does not tell whose such a lock is, but lists the locks of
+ * each descriptor in /proc/PID/fdinfo, as far as we may look there.
+ */
+
+#include <config.h>
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "util/printable.h"
+#include "util/report.h"
+#include "storage/hostlock.h"
+
+#define PERMISSIONS 4
+#define USED_BYTE 100
+#define UNSHARED_BYTE 200
+
+enum {
+  PERM_READ = 1 << 0,           /* "consistent read" */
+  PERM_WRITE = 1 << 1,
+  PERM_RESIZE = 1 << 3,
+};
+
+/* How many descriptors of other processes an error message is worth. */
+#define MAX_FDS_SEEN 50000
+
+struct role {
+  unsigned used, unshared;      /* masks of permissions */
+};
+
+static struct role
+role_of (enum hostfile_lock lock)
+{
+  switch (lock) {
+  case HOSTFILE_READER:
+    return (struct role) { PERM_READ, PERM_WRITE | PERM_RESIZE };
+  case HOSTFILE_WRITER:
+    return (struct role) { PERM_READ | PERM_WRITE | PERM_RESIZE,
+                           PERM_WRITE | PERM_RESIZE };
+  case HOSTFILE_DATA_READER:
+    return (struct role) { PERM_READ, PERM_RESIZE };
+  case HOSTFILE_DATA_WRITER:
+    return (struct role) { PERM_READ | PERM_WRITE | PERM_RESIZE, PERM_RESIZE };
+  case HOSTFILE_UNLOCKED:
+    break;
+  }
+  return (struct role) { 0, 0 };
+}
+
+static const char *
+permission_name (unsigned i)
+{
+  static const char *const names[PERMISSIONS] = {
+    "consistent read", "write", "write unchanged", "resize"
+  };
+
+  return names[i];
+}
+
+/* --- who holds a byte --- */
+
+/* Does a line of fdinfo tell of a lock on BYTE of the file ST?  FD_LINK is where
+ * the descriptor can be looked at.
+ */
+static bool
+line_matches (const char *line, unsigned byte, const struct stat *st,
+              const char *fd_link)
+{
+  unsigned long long ino, start, end;
+  unsigned maj, min;
+  char last[24];
+  struct stat other;
+
+  /* lock: 1: OFDLCK ADVISORY READ -1 fe:00:1234 100 101 */
+  if (strncmp (line, "lock:", 5) != 0 ||
+      sscanf (line + 5, "%*s %*s %*s %*s %*s %x:%x:%llu %llu %23s",
+              &maj, &min, &ino, &start, last) != 5)
+    return false;
+  end = strcmp (last, "EOF") == 0 ? UINT64_MAX : strtoull (last, NULL, 10);
+  if (ino != st->st_ino || byte < start || byte > end)
+    return false;
+  if (maj == major (st->st_dev) && min == minor (st->st_dev))
+    return true;
+  /* Some file systems show another device number here than in stat. */
+  return stat (fd_link, &other) == 0 &&
+         other.st_dev == st->st_dev && other.st_ino == st->st_ino;
+}
+
+/* Does any descriptor of process PID hold BYTE?  Not counting our FD. */
+static bool
+process_holds (const char *pid, int fd, unsigned byte, const struct stat *st,
+               unsigned *seen)
+{
+  char name[600], fd_link[600], line[256];
+  bool ours = (long) getpid () == atol (pid);
+  bool found = false;
+  struct dirent *d;
+  DIR *dir;
+
+  snprintf (name, sizeof name, "/proc/%.20s/fdinfo", pid);
+  dir = opendir (name);
+  if (dir == NULL)
+    return false;
+  while (!found && *seen < MAX_FDS_SEEN && (d = readdir (dir)) != NULL) {
+    FILE *fp;
+
+    if (!isdigit ((unsigned char) d->d_name[0]) ||
+        (ours && atoi (d->d_name) == fd))
+      continue;
+    ++*seen;
+    snprintf (name, sizeof name, "/proc/%.20s/fdinfo/%.20s", pid, d->d_name);
+    snprintf (fd_link, sizeof fd_link, "/proc/%.20s/fd/%.20s", pid, d->d_name);
+    fp = fopen (name, "re");
+    if (fp == NULL)
+      continue;
+    while (!found && fgets (line, sizeof line, fp) != NULL)
+      found = line_matches (line, byte, st, fd_link);
+    fclose (fp);
+  }
+  closedir (dir);
+  return found;
+}
+
+/* The process that holds BYTE through another descriptor, or -1. */
+static long
+find_holder (int fd, unsigned byte)
+{
+  unsigned seen = 0;
+  struct dirent *d;
+  struct stat st;
+  long pid = -1;
+  DIR *dir;
+
+  if (fstat (fd, &st) == -1 || (dir = opendir ("/proc")) == NULL)
+    return -1;
+  while (pid == -1 && seen < MAX_FDS_SEEN && (d = readdir (dir)) != NULL)
+    if (isdigit ((unsigned char) d->d_name[0]) &&
+        process_holds (d->d_name, fd, byte, &st, &seen))
+      pid = atol (d->d_name);
+  closedir (dir);
+  return pid;
+}
+
+/* Writes " (held by PID 1, name)", or nothing, into TEXT. */
+static void
+describe_holder (long pid, char *text, size_t size)
+{
+  char name[64], comm[64] = "", shown[PRINTABLE_SIZE (sizeof comm)];
+  FILE *fp;
+
+  text[0] = '\0';
+  if (pid <= 0)
+    return;
+  snprintf (name, sizeof name, "/proc/%ld/comm", pid);
+  fp = fopen (name, "re");
+  if (fp != NULL) {
+    if (fgets (comm, sizeof comm, fp) != NULL)
+      comm[strcspn (comm, "\n")] = '\0';
+    fclose (fp);
+  }
+  printable (comm, sizeof comm, shown, sizeof shown);
+  snprintf (text, size, " (held by PID %ld%s%s)",
+            pid, shown[0] ? ", " : "", shown);
+}
+
+/* --- taking and testing --- */
+
+static int
+set_byte (int fd, unsigned byte, short type)
+{
+  struct flock fl = {
+    .l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1,
+  };
+  int r;
+
+  do
+    r = fcntl (fd, F_OFD_SETLK, &fl);
+  while (r == -1 && errno == EINTR);
+  return r;
+}
+
+/* Takes (F_RDLCK) or drops (F_UNLCK) all bytes of ROLE that OTHER has not.
+ * On failure *BYTE is the one that could not be taken.
+ */
+static int
+set_bytes (int fd, struct role role, struct role other, short type,
+           unsigned *byte)
+{
+  for (unsigned i = 0; i < PERMISSIONS; i++) {
+    if (role.used & ~other.used & 1u << i) {
+      *byte = USED_BYTE + i;
+      if (set_byte (fd, *byte, type) == -1)
+        return -1;
+    }
+    if (role.unshared & ~other.unshared & 1u << i) {
+      *byte = UNSHARED_BYTE + i;
+      if (set_byte (fd, *byte, type) == -1)
+        return -1;
+    }
+  }
+  return 0;
+}
+
+/* Is BYTE free of the locks of others?  0, or -1 with errno set (EBUSY: no, and
+ * *PID may know whose lock it is).
+ */
+static int
+test_byte (int fd, unsigned byte, long *pid)
+{
+  struct flock fl = {
+    .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1,
+  };
+
+  if (fcntl (fd, F_OFD_GETLK, &fl) == -1)
+    return -1;
+  if (fl.l_type == F_UNLCK)
+    return 0;
+  *pid = fl.l_pid;              /* -1 if it belongs to an open file */
+  errno = EBUSY;
+  return -1;
+}
+
+static int
+test_bytes (int fd, struct role role, unsigned *byte, long *pid)
+{
+  for (unsigned i = 0; i < PERMISSIONS; i++) {
+    if (role.used & 1u << i) {
+      *byte = UNSHARED_BYTE + i;
+      if (test_byte (fd, *byte, pid) == -1)
+        return -1;
+    }
+    if (role.unshared & 1u << i) {
+      *byte = USED_BYTE + i;
+      if (test_byte (fd, *byte, pid) == -1)
+        return -1;
+    }
+  }
+  return 0;
+}
+
+/* Says what errno means for BYTE, and sets errno for the caller. */
+static void
+report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
+{
+  char holder[400];
+  const char *shared;
+
+  /* Only somebody else's exclusive lock can keep us from taking a shared one;
+   * QEMU never has one.
+   */
+  if (taking && (errno == EAGAIN || errno == EACCES))
+    errno = EBUSY;
+  if (errno != EBUSY) {
+    nbdkit_error ("%s: cannot lock the image: %m "
+                  "(if the file system has no locks: lock=off does without)",
+                  path);
+    return;
+  }
+
+  /* Somebody uses what we do not share, or the other way round. */
+  shared = (byte >= UNSHARED_BYTE) == taking ? "shared " : "";
+  if (pid <= 0)
+    pid = find_holder (fd, byte);
+  describe_holder (pid, holder, sizeof holder);
+  errno = EBUSY;
+  nbdkit_error ("%s: cannot get the %s\"%s\" lock: "
+                "is another process using the image?%s",
+                path, shared, permission_name (byte % 100), holder);
+}
+
+int
+hostlock_change (int fd, const char *path, enum hostfile_lock from,
+                 enum hostfile_lock to)
+{
+  const struct role old = role_of (from), new = role_of (to);
+  bool taking = true;
+  unsigned byte = 0, ignored;
+  long pid = -1;
+  int err;
+
+  if (set_bytes (fd, new, old, F_RDLCK, &byte) == 0) {
+    taking = false;
+    if (test_bytes (fd, new, &byte, &pid) == 0) {
+      /* Dropping a lock that we hold cannot fail. */
+      set_bytes (fd, old, new, F_UNLCK, &ignored);
+      return 0;
+    }
+  }
+
+  err = errno;
+  set_bytes (fd, new, old, F_UNLCK, &ignored);
+  errno = err;
+  report_failure (fd, path, taking, byte, pid);
+  return -1;
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a new file come into being, whole or not at all?
+ *
+ * It is written without a name (O_TMPFILE), in the filesystem of its directory, so that
+ * whatever ends the process takes it away.  When it is complete and durable it is
+ * linked into place, which the kernel does at once, and not if the name is taken; then
+ * the directory is made durable.  Nobody ever sees half of it, and no file that is
+ * there is touched.
+ *
+ * Where the filesystem has no files without names (NFS, some in user space), or /proc is
+ * missing, it has a random name in the same directory meanwhile, which a
+ * killed process leaves behind.
+ *
+ * All names are looked up in the directory that was opened at first, wherever that has
+ * moved since.
+ *
+ * Hooks see HOSTFILE_OP_LINK and HOSTFILE_OP_SYNC_DIR; what a hook has done itself (>
+ * 0) is not done here.
+ *
+ * Locks: none; a newfile belongs to one thread.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "util/report.h"
+#include "storage/newfile.h"
+
+/* Names to try before giving up. */
+#define TRIES 16
+/* umask takes away what the user does not want. */
+#define MODE 0644
+
+struct newfile {
+  char *path;
+  const char *name;             /* its last part */
+  int dir;
+  struct hostfile *file;
+  int fd;                       /* the file's; hostfile closes it */
+  char temporary[40];           /* its name now; "" if it has none */
+  bool published;
+};
+
+static int
+exists (const char *path)
+{
+  nbdkit_error ("%s: cannot create: it exists already", path);
+  errno = EEXIST;
+  return -1;
+}
+
+static int
+failed (const struct newfile *n, const char *what)
+{
+  nbdkit_error ("%s: cannot create: %s: %m", n->path, what);
+  return -1;
+}
+
+int
+newfile_check (const char *path)
+{
+  struct stat st;
+
+  if (lstat (path, &st) == 0)
+    return exists (path);
+  if (errno == ENOENT)
+    return 0;
+  nbdkit_error ("%s: cannot create: %m", path);
+  return -1;
+}
+
+/* --- without a name --- */
+
+static int
+open_directory (struct newfile *n)
+{
+  const char *slash = strrchr (n->path, '/');
+  char *directory;
+
+  n->name = slash ? slash + 1 : n->path;
+  if (slash == NULL || n->name[0] == '\0' || strcmp (n->name, ".") == 0 ||
+      strcmp (n->name, "..") == 0) {
+    nbdkit_error ("%s: cannot create: not the name of a file", n->path);
+    errno = EINVAL;
+    return -1;
+  }
+  directory = strndup (n->path, slash - n->path + 1);
+  if (directory == NULL)
+    return failed (n, "strndup");
+  n->dir = open (directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  free (directory);
+  return n->dir == -1 ? failed (n, "cannot open its directory") : 0;
+}
+
+/* The name under which every process finds its file without a name. */
+static const char *
+fd_name (int fd, char buf[40])
+{
+  snprintf (buf, 40, "/proc/self/fd/%d", fd);
+  return buf;
+}
+
+/* A file without a name, if that can get one later; else -1. */
+static int
+open_unnamed (const struct newfile *n)
+{
+  const int fd = openat (n->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, MODE);
+  char buf[40];
+
+  if (fd >= 0 && access (fd_name (fd, buf), F_OK) == -1) {
+    close (fd);
+    return -1;
+  }
+  return fd;
+}
+
+static int
+open_temporary (struct newfile *n)
+{
+  uint64_t number;
+  int fd;
+
+  for (int i = 0; i < TRIES; i++) {
+    if (getrandom (&number, sizeof number, 0) != sizeof number)
+      return -1;
+    snprintf (n->temporary, sizeof n->temporary, ".qcow2-new-%016" PRIx64, number);
+    fd = openat (n->dir, n->temporary,
+                 O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, MODE);
+    if (fd >= 0)
+      return fd;
+    n->temporary[0] = '\0';
+    if (errno != EEXIST)
+      return -1;
+  }
+  return -1;
+}
+
+int
+newfile_begin (const char *path, const struct hostfile_options *options,
+               struct newfile **result)
+{
+  struct newfile *n = calloc (1, sizeof *n);
+
+  if (n == NULL || (n->path = strdup (path)) == NULL) {
+    nbdkit_error ("%s: cannot create: %m", path);
+    free (n);
+    return -1;
+  }
+  n->dir = -1;
+  if (open_directory (n) == -1)
+    goto fail;
+  n->fd = open_unnamed (n);
+  if (n->fd == -1)
+    n->fd = open_temporary (n);
+  if (n->fd == -1) {
+    failed (n, "cannot make a file in its directory");
+    goto fail;
+  }
+  if (hostfile_adopt (path, n->fd, options, &n->file) == -1) {
+    const int err = errno;
+
+    close (n->fd);
+    errno = err;
+    goto fail;
+  }
+  *result = n;
+  return 0;
+
+ fail:
+  newfile_end (n);
+  return -1;
+}
+
+struct hostfile *
+newfile_file (struct newfile *n)
+{
+  return n->file;
+}
+
+/* --- with its name --- */
+
+static int
+link_unnamed (const struct newfile *n)
+{
+  char buf[40];
+
+  return linkat (AT_FDCWD, fd_name (n->fd, buf), n->dir, n->name, AT_SYMLINK_FOLLOW);
+}
+
+static int
+link_temporary (struct newfile *n)
+{
+  if (renameat2 (n->dir, n->temporary, n->dir, n->name, RENAME_NOREPLACE) == 0) {
+    n->temporary[0] = '\0';
+    return 0;
+  }
+  if (errno != EINVAL && errno != ENOSYS)
+    return -1;
+  /* Filesystems that can't do that mostly have hard links. */
+  return linkat (n->dir, n->temporary, n->dir, n->name, 0);
+}
+
+/* The file is there and durable; is its name, too? */
+static int
+sync_directory (const struct newfile *n)
+{
+  int r = hostfile_hook (n->file, HOSTFILE_OP_SYNC_DIR);
+
+  if (r == 0)
+    do
+      r = fsync (n->dir);
+    while (r == -1 && errno == EINTR);
+  /* Some filesystems have nothing to do here and say so. */
+  if (r == -1 && errno != EINVAL)
+    return failed (n, "cannot make its name durable: fsync of its directory");
+  return 0;
+}
+
+int
+newfile_publish (struct newfile *n)
+{
+  int r;
+
+  if (hostfile_sync (n->file) == -1)
+    return -1;
+  r = hostfile_hook (n->file, HOSTFILE_OP_LINK);
+  if (r == 0)
+    r = n->temporary[0] ? link_temporary (n) : link_unnamed (n);
+  if (r == -1)
+    return errno == EEXIST ? exists (n->path) : failed (n, "cannot link into place");
+  n->published = true;
+  if (n->temporary[0])
+    unlinkat (n->dir, n->temporary, 0);
+  n->temporary[0] = '\0';
+  if (sync_directory (n) == -1) {
+    const int err = errno;
+
+    newfile_withdraw (n);
+    errno = err;
+    return -1;
+  }
+  return 0;
+}
+
+void
+newfile_withdraw (struct newfile *n)
+{
+  struct stat mine, there;
+
+  if (n->published && fstat (n->fd, &mine) == 0 &&
+      fstatat (n->dir, n->name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+      mine.st_dev == there.st_dev && mine.st_ino == there.st_ino)
+    unlinkat (n->dir, n->name, 0);
+}
+
+void
+newfile_end (struct newfile *n)
+{
+  const int err = errno;
+
+  if (n == NULL)
+    return;
+  if (n->temporary[0])
+    unlinkat (n->dir, n->temporary, 0);
+  hostfile_close (n->file);
+  if (n->dir >= 0)
+    close (n->dir);
+  free (n->path);
+  free (n);
+  errno = err;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Big-endian integers as types of their own, and arithmetic that cannot
+ * overflow unseen.
+ *
+ * A value that came from a file is a struct be16, be32 or be64, so that it
+ * cannot be used without being converted.  Every size that came from an image
+ * is hostile: add and multiply with the checked functions before use.
+ */
+
+#ifndef QCOW2_BYTES_H
+#define QCOW2_BYTES_H
+
+#include <endian.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+struct be16 { uint16_t be; };
+struct be32 { uint32_t be; };
+struct be64 { uint64_t be; };
+
+static inline uint16_t get16 (struct be16 x) { return be16toh (x.be); }
+static inline uint32_t get32 (struct be32 x) { return be32toh (x.be); }
+static inline uint64_t get64 (struct be64 x) { return be64toh (x.be); }
+
+static inline struct be16
+put16 (uint16_t x)
+{
+  return (struct be16) { htobe16 (x) };
+}
+
+static inline struct be32
+put32 (uint32_t x)
+{
+  return (struct be32) { htobe32 (x) };
+}
+
+static inline struct be64
+put64 (uint64_t x)
+{
+  return (struct be64) { htobe64 (x) };
+}
+
+/* *r = a + b or a * b; false if the result does not fit. */
+static inline bool
+add_fits (uint64_t a, uint64_t b, uint64_t *r)
+{
+  return !__builtin_add_overflow (a, b, r);
+}
+
+static inline bool
+mul_fits (uint64_t a, uint64_t b, uint64_t *r)
+{
+  return !__builtin_mul_overflow (a, b, r);
+}
+
+/* Does [offset, offset+len) lie within [0, size)?  Never overflows. */
+static inline bool
+range_within (uint64_t offset, uint64_t len, uint64_t size)
+{
+  return offset <= size && len <= size - offset;
+}
+
+/* Do [a, a+alen) and [b, b+blen) share a byte?  Neither may wrap. */
+static inline bool
+ranges_overlap (uint64_t a, uint64_t alen, uint64_t b, uint64_t blen)
+{
+  return a < b + blen && b < a + alen;
+}
+
+/* Rounding to a power of two.  round_up may wrap: check before. */
+static inline uint64_t
+round_down (uint64_t x, uint64_t pow2)
+{
+  return x & ~(pow2 - 1);
+}
+
+static inline uint64_t
+round_up (uint64_t x, uint64_t pow2)
+{
+  return (x + pow2 - 1) & ~(pow2 - 1);
+}
+
+static inline uint64_t
+div_up (uint64_t x, uint64_t d)
+{
+  return x / d + (x % d != 0);
+}
+
+static inline bool
+is_power_of_2 (uint64_t x)
+{
+  return x != 0 && (x & (x - 1)) == 0;
+}
+
+static inline uint64_t
+min64 (uint64_t a, uint64_t b)
+{
+  return a < b ? a : b;
+}
+
+static inline uint64_t
+max64 (uint64_t a, uint64_t b)
+{
+  return a > b ? a : b;
+}
+
+/* Are these LEN bytes (1 or more) all zeros? */
+static inline bool
+bytes_are_zero (const void *bytes, uint64_t len)
+{
+  const uint8_t *p = bytes;
+
+  /* Compare with itself, shifted: all bytes are equal to the first. */
+  return p[0] == 0 && memcmp (p, p + 1, len - 1) == 0;
+}
+
+#endif /* QCOW2_BYTES_H */

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Have all requests ended that began before now?
+ *
+ * There is a 64-bit epoch, and for even and odd epochs a counter each of the requests
+ * that entered in such an epoch and have not left.  (Each counter is cut into
+ * slots on cache lines of their own; what counts is their sum.)
+ *
+ *   enter  read the epoch e, count up at parity e & 1, read the epoch again.
+ *          If it is still e the pin belongs to epoch e; else take the count back
+ *          and try again.
+ *   leave  count down where enter counted up.
+ *   stamp  read the epoch.
+ *   move   from e to e+1: only after every slot of parity (e+1) & 1 was seen
+ *          to be 0 at some moment since the epoch became e.
+ *
+ * A stamp s has passed when the epoch is s+2 or more.  Why that is safe:
+ *
+ * (1) All accesses are sequentially consistent: there is one order of them all.
+ *     The epoch never falls and 64 bits don't wrap.
+ * (2) A pin of epoch e counted up before its second read, which still found e.
+ *     So it is counted before the epoch became e+1.  Whoever moves the epoch from
+ *     e+1 on looks at parity e & 1 after having read e+1, finds the pin's slot above 0
+ *     for as long as the pin is held, and does not move.  (A slot is never less than
+ *     the number of pins held in it: each counts up first and down last, in
+ *     the same slot.  Counts of enters that will try again only delay.)
+ *     Hence: while a pin of epoch e is held, the epoch is at most e+1.
+ * (3) Two threads that move at once both compare-and-swap from the epoch they
+ *     read, so what one of them saw long ago can't move a later epoch.
+ * (4) A request that entered before stamp s was taken has an epoch e <= s, by (1).
+ *     While it is held the epoch is at most e+1 <= s+1, by (2).  So at s+2
+ *     it has left.
+ *
+ * A request that entered after the stamp may still be there, and need not be waited for:
+ * it looks up after entering, hence after the old mapping has gone.  (If
+ * its look-up had found the old mapping, it took the lock that guards the mapping
+ * before the remover did, so it entered before the remover's stamp.)
+ *
+ * New requests never hold up an old stamp for ever: they belong to the current epoch,
+ * and only the previous one is waited for.
+ *
+ * Locks: none.  Every field is atomic or constant.
+ */
+
+#include <config.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "util/grace.h"
+
+#define SLOTS 32                /* a power of two */
+
+struct slot {
+  _Alignas (64) _Atomic uint64_t count;
+};
+
+struct grace {
+  struct slot slots[2][SLOTS];
+  _Alignas (64) _Atomic uint64_t epoch;
+  atomic_uint threads;          /* threads seen so far, to spread them */
+};
+
+struct grace *
+grace_new (void)
+{
+  struct grace *g = aligned_alloc (_Alignof (struct grace), sizeof *g);
+
+  if (g == NULL)
+    return NULL;
+  for (unsigned parity = 0; parity < 2; parity++)
+    for (unsigned i = 0; i < SLOTS; i++)
+      atomic_init (&g->slots[parity][i].count, 0);
+  atomic_init (&g->epoch, 0);
+  atomic_init (&g->threads, 0);
+  return g;
+}
+
+void
+grace_free (struct grace *g)
+{
+  free (g);
+}
+
+/* Any slot would be correct; threads keep the one they got first. */
+static unsigned
+my_slot (struct grace *g)
+{
+  static _Thread_local unsigned number;         /* 0: none yet */
+
+  if (number == 0)
+    number = 1 + atomic_fetch_add (&g->threads, 1) % SLOTS;
+  return number - 1;
+}
+
+struct grace_pin
+grace_enter (struct grace *g)
+{
+  const unsigned i = my_slot (g);
+
+  for (;;) {
+    const uint64_t e = atomic_load (&g->epoch);
+    const unsigned parity = e & 1;
+
+    atomic_fetch_add (&g->slots[parity][i].count, 1);
+    if (atomic_load (&g->epoch) == e)
+      return (struct grace_pin) { .slot = parity * SLOTS + i };
+    atomic_fetch_sub (&g->slots[parity][i].count, 1);
+  }
+}
+
+void
+grace_leave (struct grace *g, struct grace_pin pin)
+{
+  atomic_fetch_sub (&g->slots[pin.slot / SLOTS][pin.slot % SLOTS].count, 1);
+}
+
+uint64_t
+grace_stamp (struct grace *g)
+{
+  return atomic_load (&g->epoch);
+}
+
+/* Moves the epoch on from E, if nobody of the epoch before is left. */
+static bool
+move_on (struct grace *g, uint64_t e)
+{
+  const unsigned parity = (e + 1) & 1;
+
+  for (unsigned i = 0; i < SLOTS; i++)
+    if (atomic_load (&g->slots[parity][i].count) != 0)
+      return false;
+  /* If it fails another thread has moved it on. */
+  atomic_compare_exchange_strong (&g->epoch, &e, e + 1);
+  return true;
+}
+
+bool
+grace_passed (struct grace *g, uint64_t stamp)
+{
+  uint64_t e;
+
+  while ((e = atomic_load (&g->epoch)) < stamp + 2)
+    if (!move_on (g, e))
+      return false;
+  return true;
+}

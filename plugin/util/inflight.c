@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Who may change these clusters (or sectors) now?
+ *
+ * The main use is the mapping of guest clusters.  Every request that changes what a
+ * guest cluster maps to (allocating write, zero, trim) first claims the guest clusters
+ * here, and looks at the mapping again under its claim: what it finds then stays as it
+ * is until it releases the claim.  Writes to clusters that are allocated and not shared
+ * change no mapping and make no claim.
+ *
+ * Claims are kept in the order in which they were made; one waits only for
+ * earlier ones that touch the same clusters, so nobody starves and (with one claim a
+ * thread) there is no deadlock.  The list is as long as there are requests
+ * in flight, so a walk is cheap.
+ *
+ * payload.c uses a second table for the sectors of encrypted images.
+ *
+ * Locks: `lock' guards the list; it comes first in the order of locks and nothing
+ * is called while it is held.
+ */
+
+#include <config.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "util/cleanup.h"
+#include "util/inflight.h"
+#include "util/report.h"
+
+struct inflight {
+  pthread_mutex_t lock;
+  pthread_cond_t released;
+  unsigned waiting;                     /* guarded by lock */
+  struct inflight_claim *head, **tail;  /* guarded by lock */
+};
+
+struct inflight *
+inflight_new (void)
+{
+  struct inflight *t = calloc (1, sizeof *t);
+
+  if (t == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  pthread_mutex_init (&t->lock, NULL);
+  pthread_cond_init (&t->released, NULL);
+  t->tail = &t->head;
+  return t;
+}
+
+void
+inflight_free (struct inflight *t)
+{
+  if (t == NULL)
+    return;
+  pthread_cond_destroy (&t->released);
+  pthread_mutex_destroy (&t->lock);
+  free (t);
+}
+
+static bool
+must_wait (const struct inflight *t, const struct inflight_claim *claim)
+{
+  const struct inflight_claim *c;
+
+  for (c = t->head; c != claim; c = c->next)
+    if (c->first <= claim->last && claim->first <= c->last &&
+        !(c->shared && claim->shared))
+      return true;
+  return false;
+}
+
+/* Called with the lock held. */
+static void
+append (struct inflight *t, struct inflight_claim *claim, uint64_t first,
+        uint64_t last, bool shared)
+{
+  claim->shared = shared;
+  claim->first = first;
+  claim->last = last;
+  claim->next = NULL;
+  *t->tail = claim;
+  t->tail = &claim->next;
+}
+
+/* Called with the lock held. */
+static void
+take_out (struct inflight *t, struct inflight_claim *claim)
+{
+  struct inflight_claim **p;
+
+  for (p = &t->head; *p != claim; p = &(*p)->next)
+    ;
+  *p = claim->next;
+  if (t->tail == &claim->next)
+    t->tail = p;
+}
+
+static void
+make_claim (struct inflight *t, struct inflight_claim *claim,
+            uint64_t first, uint64_t last, bool shared)
+{
+  LOCK_FOR_BLOCK (&t->lock);
+
+  append (t, claim, first, last, shared);
+  while (must_wait (t, claim)) {
+    t->waiting++;
+    pthread_cond_wait (&t->released, &t->lock);
+    t->waiting--;
+  }
+}
+
+void
+inflight_claim (struct inflight *t, struct inflight_claim *claim,
+                uint64_t first, uint64_t last)
+{
+  make_claim (t, claim, first, last, false);
+}
+
+void
+inflight_claim_shared (struct inflight *t, struct inflight_claim *claim,
+                       uint64_t first, uint64_t last)
+{
+  make_claim (t, claim, first, last, true);
+}
+
+bool
+inflight_try (struct inflight *t, struct inflight_claim *claim, uint64_t first,
+              uint64_t last)
+{
+  LOCK_FOR_BLOCK (&t->lock);
+
+  append (t, claim, first, last, false);
+  if (!must_wait (t, claim))
+    return true;
+  take_out (t, claim);
+  return false;
+}
+
+void
+inflight_release (struct inflight *t, struct inflight_claim *claim)
+{
+  LOCK_FOR_BLOCK (&t->lock);
+
+  take_out (t, claim);
+  if (t->waiting)
+    pthread_cond_broadcast (&t->released);
+}

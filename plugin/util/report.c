@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How the core tells people about trouble.
+ *
+ * Names of files, and much else that messages show, come from others, who may have put
+ * control characters there: these would move a terminal's cursor, or forge a line of
+ * a log.  So they are escaped here, whoever reports the error, and an error is one line.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+
+/* nbdkit's. */
+#undef nbdkit_error
+extern void nbdkit_error (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
+
+/* How many of the bytes at P are a control character: those of ASCII, and in UTF-8 those
+ * from U+0080 to U+009F. */
+static unsigned
+control_length (const unsigned char *p)
+{
+  if (p[0] < 0x20 || p[0] == 0x7f)
+    return 1;
+  return p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f ? 2 : 0;
+}
+
+/* To be freed.  NULL: no memory. */
+static char *
+escape (const char *text)
+{
+  static const char digits[] = "0123456789abcdef";
+  const unsigned char *p = (const unsigned char *) text;
+  char *const out = malloc (4 * strlen (text) + 1);
+  char *o = out;
+
+  if (out == NULL)
+    return NULL;
+  while (*p) {
+    unsigned n = control_length (p);
+
+    if (n == 0)
+      *o++ = *p++;
+    for (; n > 0; n--, p++) {
+      *o++ = '\\';
+      *o++ = 'x';
+      *o++ = digits[*p >> 4];
+      *o++ = digits[*p & 15];
+    }
+  }
+  *o = '\0';
+  return out;
+}
+
+void
+report_error (const char *fmt, ...)
+{
+  const int err = errno;
+  CLEANUP_FREE char *text = NULL;
+  CLEANUP_FREE char *escaped = NULL;
+  va_list args;
+
+  va_start (args, fmt);
+  if (vasprintf (&text, fmt, args) == -1)
+    text = NULL;
+  va_end (args);
+  if (text)
+    escaped = escape (text);
+  nbdkit_error ("%s", escaped ? escaped : "out of memory for an error message");
+  errno = err;
+}

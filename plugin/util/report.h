@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How the core tells people about trouble: see report.c.
+ *
+ * nbdkit_error and nbdkit_debug are all that the core needs from nbdkit; test programs
+ * link their own.  Report an error once, at the place that knows the most:
+ * operation, file, offset, what was found, %m.  Then return -1 with errno set
+ * (both functions keep errno); callers only pass it on.
+ */
+
+#ifndef QCOW2_REPORT_H
+#define QCOW2_REPORT_H
+
+#include <stdarg.h>
+
+/* Control characters are escaped, wherever they come from, before nbdkit gets the text.
+ */
+extern void report_error (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
+#define nbdkit_error report_error
+
+extern void nbdkit_debug (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
+
+#endif /* QCOW2_REPORT_H */

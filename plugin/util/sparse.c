@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a large table take no more memory than what is used of it?
+ *
+ * Tables of the format are as large as a cluster, 2M perhaps, and nearly empty in most
+ * images.  The host gives memory to a mapping page by page, when it is first written; and
+ * what is unmapped goes back to it at once, which what is freed does not.  So what is not
+ * small has a mapping of its own.  (Huge pages would undo this.)
+ *
+ * No locks, no state.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "util/bytes.h"
+#include "util/sparse.h"
+
+/* Less than this comes from malloc: mappings are not cheap. */
+#define MIN_MAPPING (size_t) (64u << 10)
+#define PAGE (size_t) 4096u     /* looked at for zeros; any size would do */
+
+void *
+sparse_new (size_t bytes)
+{
+  void *p;
+
+  if (bytes < MIN_MAPPING)
+    return calloc (1, bytes);
+  p = mmap (NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+            -1, 0);
+  if (p == MAP_FAILED) {
+    errno = ENOMEM;
+    return NULL;
+  }
+  madvise (p, bytes, MADV_NOHUGEPAGE);  /* in vain where there are none */
+  return p;
+}
+
+void
+sparse_free (void *p, size_t bytes)
+{
+  const int err = errno;
+
+  if (bytes < MIN_MAPPING)
+    free (p);
+  else if (p)
+    munmap (p, bytes);
+  errno = err;
+}
+
+void *
+sparse_grow (void *p, size_t old, size_t bytes)
+{
+  void *new = sparse_new (bytes);
+
+  if (new == NULL)
+    return NULL;
+  if (old > 0)
+    sparse_copy (new, p, old);
+  sparse_free (p, old);
+  return new;
+}
+
+static bool
+is_zero (const char *p, size_t bytes)
+{
+  return p[0] == 0 && memcmp (p, p + 1, bytes - 1) == 0;
+}
+
+void
+sparse_copy (void *to, const void *from, size_t bytes)
+{
+  size_t at, n;
+
+  for (at = 0; at < bytes; at += n) {
+    n = min64 (PAGE, bytes - at);
+    if (!is_zero ((const char *) from + at, n))
+      memcpy ((char *) to + at, (const char *) from + at, n);
+  }
+}

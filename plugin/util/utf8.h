@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which bytes are a character?  (UTF-8: RFC 3629.)
+ */
+
+#ifndef QCOW2_UTF8_H
+#define QCOW2_UTF8_H
+
+#include <stdbool.h>
+
+/* Length of the sequence at S, or 0 if it is none.  A NUL is a character; S ends with
+ * one. */
+static inline unsigned
+utf8_length (const char *text)
+{
+  const unsigned char *s = (const unsigned char *) text;
+  const unsigned n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2
+    : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+
+  for (unsigned i = 1; i < n; i++)
+    if ((s[i] & 0xc0) != 0x80)
+      return 0;
+  /* Too long for what they say, surrogates, and beyond the last character. */
+  if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+      (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+    return 0;
+  return n;
+}
+
+/* Is all of S characters? */
+static inline bool
+utf8_is_text (const char *s)
+{
+  unsigned n;
+
+  for (; *s; s += n)
+    if ((n = utf8_length (s)) == 0)
+      return false;
+  return true;
+}
+
+#endif /* QCOW2_UTF8_H */

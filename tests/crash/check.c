@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is left of an image when the power goes while check=repair repairs it?
+ *
+ * Images that qemu-img made get leaks, counts that are too low, and COPIED flags that are
+ * wrong.  They lie on a simulated disk (simdisk.c).  Before each change that the repair
+ * makes the power is cut in all ways, and each file that is left is judged:
+ *
+ *   - the contents are all there
+ *   - a second check=repair leaves it in order, without leaks, with its contents
+ *   - if it is not dirty, it is as it was, or in order; a version 2 image has no dirty
+ *     bit, but then no count is lower than it was
+ *   - now and then: qemu-img agrees, also about snapshots
+ *
+ * Then each operation of the repair fails in turn: the image is refused, and is as good
+ * as after a power cut.
+ *
+ * And metadata are damaged at random, the kind of thing that strangers send: a check
+ * comes to an end, with any verdict; nothing that sanitizers find; and it changes
+ * nothing.
+ *
+ * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
+ * had in SECONDS, 4); FIRST: begin with this one.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "check/check.h"
+#include "lib/checker.h"
+#include "lib/images.h"
+#include "lib/simdisk.h"
+#include "lib/survivor.h"
+#include "lib/trials.h"
+
+#define IMAGE "top.qcow2"
+#define WRONG "wrong.qcow2"
+
+#define OFFSET_BITS UINT64_C (0x00fffffffffffe00)
+#define COPIED (UINT64_C (1) << 63)
+#define COMPRESSED (UINT64_C (1) << 62)
+
+struct trial {
+  struct image_spec spec;
+  bool snapshot;
+  struct blob before, expected, old;    /* old: contents of the snapshot */
+  struct check_options options;
+  struct simdisk *sim;
+  struct rng rng;               /* within the watch: under the simdisk's lock */
+};
+
+static unsigned nr_cuts, nr_repaired, nr_judged, nr_faults, nr_hostile;
+
+/* --- judging --- */
+
+static bool
+is_dirty (const struct trial *t, const struct blob *b)
+{
+  return t->spec.version == 3 && (b->data[79] & 1);
+}
+
+static void
+check_contents (struct trial *t, const struct blob *b, const char *when)
+{
+  if (!survivor_shows (b, NULL, &t->expected))
+    survivor_fail (b, "%s: wrong contents", when);
+}
+
+static bool
+in_order (const struct blob *b)
+{
+  struct check_result r;
+
+  checker_check (b, &r);
+  return r.corruptions == 0 && r.leaks == 0;
+}
+
+static void
+ask_qemu (struct trial *t)
+{
+  survivor_ask_qemu (false, &t->expected, &t->old);
+  nr_judged++;
+}
+
+static void
+repair_again (struct trial *t, const struct blob *left)
+{
+  struct check_options options = t->options;
+  struct check *check;
+  struct blob b;
+
+  blob_save (SURVIVOR, left);
+  options.path = images_path (SURVIVOR);
+  options.chain.file.hooks = &without_sync;
+  if (check_image (&options, &check) == -1)
+    FAIL ("what is left can't be repaired");
+  check_free (check);
+  blob_load (SURVIVOR, &b);
+  if (!in_order (&b) || is_dirty (t, &b))
+    FAIL ("repaired after a power cut, and not in order");
+  check_contents (t, &b, "repaired after a power cut");
+  blob_free (&b);
+  nr_repaired++;
+  if (rng_below (&t->rng, 100) == 0)
+    ask_qemu (t);
+  unlink (SURVIVOR);
+  free ((char *) options.path);
+}
+
+static void
+judge (struct trial *t, const struct blob *b)
+{
+  nr_cuts++;
+  check_contents (t, b, "power cut");
+  if (t->spec.version == 3 && !is_dirty (t, b) && !in_order (b) &&
+      (b->len < t->before.len ||
+       memcmp (b->data, t->before.data, t->before.len) != 0))
+    survivor_fail (b, "it has changed, is not in order, and does not say so");
+  if (rng_below (&t->rng, 4) == 0)
+    repair_again (t, b);
+}
+
+static void
+watch (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  enum power_cut kind;
+
+  (void) op;
+  for (kind = 0; kind < CUT_KINDS; kind++)
+    judge (t, simdisk_cut (t->sim, &t->rng, kind));
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_SECTORS));
+}
+
+/* --- images --- */
+
+/* Some bytes of the counts that matter. */
+static void
+spoil_refcounts (const struct trial *t, struct blob *b, struct rng *rng)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t block = blob_get (b, blob_get (b, 48, 8), 8);
+  const uint64_t n =
+    min64 (cs, div_up (div_up (b->len, cs) * t->spec.refcount_bits, 8));
+  unsigned i, k = 1 + rng_below (rng, 6);
+
+  for (i = 0; i < k; i++)
+    if (block != 0)
+      b->data[block + rng_below (rng, n)] = rng_below (rng, 4);
+}
+
+static void
+spoil_flags (const struct trial *t, struct blob *b, struct rng *rng)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t l1 = blob_get (b, 40, 8);
+  const uint64_t n = blob_get (b, 32, 8) & 0xffffffff;
+  uint64_t i, k, table, entry;
+
+  for (i = 0; i < n; i++) {
+    table = blob_get (b, l1 + i * 8, 8) & OFFSET_BITS;
+    for (k = 0; table != 0 && k < cs / 8; k++) {
+      entry = blob_get (b, table + k * 8, 8);
+      if ((entry & OFFSET_BITS) && !(entry & COMPRESSED) &&
+          rng_below (rng, 10) == 0)
+        blob_put (b, table + k * 8, entry ^ COPIED, 8);
+    }
+  }
+}
+
+static void
+make_image (struct trial *t, struct rng *rng)
+{
+  static const unsigned bits[] = { 9, 9, 12, 16 };
+  struct image_spec *spec = &t->spec;
+
+  spec->version = trials_number % 3 == 1 ? 2 : 3;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->refcount_bits = spec->version == 2 ? 16 : 8 << rng_below (rng, 4);
+  spec->size = 512 * (64 + rng_below (rng, 1000));
+  t->snapshot = rng_below (rng, 3) == 0;
+  spec->compressed = rng_below (rng, 3) == 0 && spec->refcount_bits > 8;
+  image_create (IMAGE, spec);
+  image_fill (IMAGE, spec, rng, 1 + rng_below (rng, 8));
+  spec->compressed = false;
+  if (t->snapshot) {
+    image_snapshot (IMAGE, "before");
+    image_contents (IMAGE, "before", &t->old);
+    image_fill (IMAGE, spec, rng, rng_below (rng, 5));
+  }
+  image_contents (IMAGE, NULL, &t->expected);
+  printf ("%u: ", trials_number);
+  image_print (spec);
+  puts (t->snapshot ? ", snapshot" : "");
+  fflush (stdout);
+  blob_load (IMAGE, &t->before);
+  spoil_refcounts (t, &t->before, rng);
+  if (rng_below (rng, 2))
+    spoil_flags (t, &t->before, rng);
+  blob_save (WRONG, &t->before);
+}
+
+/* --- repairing --- */
+
+static int
+check (struct trial *t)
+{
+  struct check *c;
+  int r = check_image (&t->options, &c);
+
+  if (r == 0)
+    check_free (c);
+  return r;
+}
+
+static void
+begin (struct trial *t, uint64_t number)
+{
+  t->sim = simdisk_new (t->options.path, number);
+  t->options.chain.file.hooks = simdisk_hooks (t->sim);
+}
+
+/* Returns how many operations the repair took that can fail. */
+static uint64_t
+cut_everywhere (struct trial *t)
+{
+  const unsigned ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC;
+  const struct blob *b;
+  uint64_t n;
+
+  begin (t, rng_next (&t->rng));
+  simdisk_watch (t->sim, watch, t);
+  if (check (t) == -1)
+    FAIL ("the repair failed");
+  n = simdisk_operations (t->sim, ops);
+  simdisk_watch (t->sim, NULL, NULL);
+  b = simdisk_cut (t->sim, &t->rng, CUT_NOTHING);
+  if (!in_order (b) || is_dirty (t, b))
+    FAIL ("not in order after the repair");
+  check_contents (t, b, "after the repair");
+  blob_save (SURVIVOR, b);
+  ask_qemu (t);
+  simdisk_free (t->sim);
+  return n;
+}
+
+static void
+fail_once (struct trial *t, uint64_t nth)
+{
+  const struct fault fault = {
+    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC, .after = nth,
+    .times = 1, .err = rng_below (&t->rng, 2) ? EIO : ENOSPC,
+    .partial = rng_below (&t->rng, 2),
+  };
+  unsigned i;
+
+  begin (t, nth);
+  simdisk_fault (t->sim, &fault);
+  quiet_errors = true;
+  if (check (t) == 0)
+    FAIL ("a repair that failed says that all is well");
+  quiet_errors = false;
+  CHECK (simdisk_failures (t->sim) == 1);
+  for (i = 0; i < 4; i++)
+    judge (t, simdisk_cut (t->sim, &t->rng, rng_below (&t->rng, CUT_KINDS)));
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL));
+  simdisk_free (t->sim);
+  nr_faults++;
+}
+
+/* --- strangers --- */
+
+static bool
+is_blob (const char *name, const struct blob *b)
+{
+  struct blob now;
+  bool same;
+
+  blob_load (name, &now);
+  same = blob_same (&now, b);
+  blob_free (&now);
+  return same;
+}
+
+static void
+check_hostile (struct trial *t)
+{
+  static const enum check_mode modes[] = { CHECK_QUICK, CHECK_FULL };
+  struct check_options options = t->options;
+  struct rng *rng = &t->rng;
+  struct blob b;
+  uint64_t at;
+  unsigned i;
+
+  blob_load (IMAGE, &b);
+  for (i = 1 + rng_below (rng, 8); i > 0; i--) {
+    at = rng_below (rng, rng_below (rng, 3) ? min64 (b.len, 8 * t->spec.cluster_size)
+                    : b.len);
+    if (rng_below (rng, 2))
+      b.data[at] = rng_next (rng);
+    else
+      blob_put (&b, at & ~UINT64_C (7),
+                rng_next (rng) >> rng_below (rng, 64) << rng_below (rng, 12), 8);
+  }
+  /* A backing file would be any file. */
+  blob_put (&b, 8, 0, 8);
+  blob_save (SURVIVOR, &b);
+  options.path = images_path (SURVIVOR);
+  options.chain.file.hooks = &without_sync;
+  quiet_errors = true;
+  for (i = 0; i < 2; i++) {
+    struct check *c;
+
+    options.mode = modes[i];
+    if (check_image (&options, &c) == 0)
+      check_free (c);
+    if (!is_blob (SURVIVOR, &b))
+      FAIL ("a check has changed the image");
+  }
+  options.mode = CHECK_REPAIR;
+  struct check *c;
+
+  if (check_image (&options, &c) == 0)
+    check_free (c);
+  quiet_errors = false;
+  free ((char *) options.path);
+  blob_free (&b);
+  nr_hostile++;
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .snapshot = false };
+  uint64_t i, n;
+
+  make_image (&t, rng);
+  rng_init (&t.rng, rng_next (rng), 500);
+  t.options.path = images_path (WRONG);
+  t.options.mode = CHECK_REPAIR;
+  t.options.chain.backing = BACKING_DENY;
+
+  n = in_order (&t.before) ? 0 : cut_everywhere (&t);
+  for (i = 0; i < n; i += 1 + n / 12)
+    fail_once (&t, i);
+  for (i = 0; i < 20; i++)
+    check_hostile (&t);
+
+  free ((char *) t.options.path);
+  blob_free (&t.before);
+  blob_free (&t.expected);
+  blob_free (&t.old);
+}
+
+int
+main (void)
+{
+  const unsigned done = trials_run ("check", 4, 3, one_image);
+
+  printf ("%u images, %u power cuts, %u repaired again, %u failures, "
+          "%u judged by qemu-img, %u hostile\n", done, nr_cuts, nr_repaired,
+          nr_faults, nr_judged, nr_hostile);
+  return 0;
+}

@@ -1,0 +1,626 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Making, applying and deleting snapshots, and resizing, happen completely or not at all.
+ *
+ * A random image gets a series of random edits.  During each, the power is cut at every
+ * operation, and each operation fails once.  What is then on the disk must be in order,
+ * without leaks (unless the end of the last cluster had to be zeroed), and all of it,
+ * the disk, every snapshot and every persistent bitmap, is as before or as after.  After
+ * the edit it is as after, and qemu-img agrees; now and then it is qemu-img that does
+ * the edit.  Some headers have a long extension that nobody knows, which stays, while
+ * that of bitmaps lies across two sectors or behind the first.
+ *
+ * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
+ * had in SECONDS, 5); FIRST: begin with this one.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "offline/edit.h"
+#include "lib/images.h"
+#include "lib/simdisk.h"
+#include "lib/survivor.h"
+#include "lib/trials.h"
+
+#define IMAGE "top.qcow2"
+
+#define MAX_SNAPSHOTS 6
+#define MAX_BITMAPS 3
+#define EDITS 5
+
+/* A persistent bitmap: a byte for each bit. */
+struct bits {
+  unsigned granularity_bits;
+  struct blob set;
+};
+
+/* A disk as it is to be, its bitmaps in the order of the directory, and its snapshots in
+ * that of the table. */
+struct state {
+  struct blob active;
+  unsigned nr_bitmaps;
+  struct bits bitmaps[MAX_BITMAPS];
+  unsigned n;
+  struct { char name[16]; struct blob contents; } snapshots[MAX_SNAPSHOTS];
+};
+
+struct trial {
+  struct image_spec spec;
+  struct blob below;
+  struct state before, after;
+  unsigned longest;             /* sectors to resize to, if there are bitmaps */
+  uint64_t pushed;              /* length of an unknown header extension, or 0 */
+  bool tail;                    /* this edit may write data first, which allocates
+                                   ahead */
+  struct disk_options options;
+  struct edit_options edit_options;
+  struct edit edit;
+  char name[16];                /* of the snapshot */
+  unsigned next_name;
+  struct blob image;            /* the file, before the edit */
+  struct simdisk *sim;
+  struct hostfile_hooks hooks;
+  struct rng rng;               /* within the watch: under the simdisk's lock */
+};
+
+static unsigned nr_cuts, nr_edits, nr_faults, nr_old, nr_new;
+
+/* --- states --- */
+
+static struct blob
+blob_copy (const struct blob *b, uint64_t len)
+{
+  struct blob c = { .data = calloc (1, len + 1), .len = len };
+
+  CHECK (c.data != NULL);
+  memcpy (c.data, b->data, min64 (b->len, len));
+  return c;
+}
+
+static void
+state_free (struct state *s)
+{
+  unsigned i;
+
+  blob_free (&s->active);
+  for (i = 0; i < s->nr_bitmaps; i++)
+    blob_free (&s->bitmaps[i].set);
+  for (i = 0; i < s->n; i++)
+    blob_free (&s->snapshots[i].contents);
+  memset (s, 0, sizeof *s);
+}
+
+static struct state
+state_copy (const struct state *s)
+{
+  struct state c = { .active = blob_copy (&s->active, s->active.len), .n = s->n };
+  unsigned i;
+
+  for (i = 0; i < s->n; i++) {
+    memcpy (c.snapshots[i].name, s->snapshots[i].name, 16);
+    c.snapshots[i].contents = blob_copy (&s->snapshots[i].contents,
+                                         s->snapshots[i].contents.len);
+  }
+  c.nr_bitmaps = s->nr_bitmaps;
+  for (i = 0; i < s->nr_bitmaps; i++)
+    c.bitmaps[i] = (struct bits) {
+      s->bitmaps[i].granularity_bits,
+      blob_copy (&s->bitmaps[i].set, s->bitmaps[i].set.len),
+    };
+  return c;
+}
+
+/* --- bitmaps --- */
+
+/* Bit I of a bitmap with that table. */
+static bool
+bit_of (const struct blob *image, uint64_t cluster_size, uint64_t table, uint64_t i)
+{
+  const uint64_t entry = blob_get (image, table + i / 8 / cluster_size * 8, 8);
+
+  return entry == 1 ||
+    (entry != 0 && blob_get (image, entry + i / 8 % cluster_size, 1) >> i % 8 & 1);
+}
+
+/* The bitmap whose directory entry is at AT.  False: it has not the table that a disk of
+ * SIZE needs.  (What its bits say behind the end of the disk is nothing: QEMU sets them
+ * where all are set.  When the disk grows they must not show.) */
+static bool
+bitmap_load (const struct blob *image, uint64_t at, uint64_t size, struct bits *b)
+{
+  const uint64_t cs = UINT64_C (1) << blob_get (image, 20, 4);
+  const uint64_t table = blob_get (image, at, 8), n = blob_get (image, at + 8, 4);
+  uint64_t i, bits;
+
+  b->granularity_bits = blob_get (image, at + 17, 1);
+  bits = div_up (size, UINT64_C (1) << b->granularity_bits);
+  b->set = (struct blob) { calloc (1, bits + 1), bits };
+  CHECK (b->set.data != NULL);
+  if (blob_get (image, at + 12, 4) & 1 || n != div_up (bits, cs * 8))
+    return false;
+  for (i = 0; i < bits; i++)
+    b->set.data[i] = bit_of (image, cs, table, i);
+  return true;
+}
+
+/* All of them, into S, which has none; false as with bitmap_load. */
+static bool
+bitmaps_load (const struct blob *image, struct state *s)
+{
+  const uint64_t size = blob_get (image, 24, 8);
+  uint64_t at = blob_get (image, 100, 4), n;
+  bool ok = true;
+
+  if (blob_get (image, 4, 4) < 3 || !(blob_get (image, 88, 8) & 1))
+    return true;
+  if (at > 104 && blob_get (image, 104, 1) != 0)        /* compression type */
+    return false;
+  while (blob_get (image, at, 4) != 0x23852875) {
+    if (blob_get (image, at, 4) == 0)
+      return false;
+    at += 8 + (blob_get (image, at + 4, 4) + 7) / 8 * 8;
+  }
+  n = blob_get (image, at + 8, 4);
+  if (n > MAX_BITMAPS)
+    return false;
+  at = blob_get (image, at + 24, 8);
+  while (s->nr_bitmaps < n) {
+    ok = bitmap_load (image, at, size, &s->bitmaps[s->nr_bitmaps++]) && ok;
+    at += (24 + blob_get (image, at + 18, 2) + blob_get (image, at + 20, 4) + 7) / 8 * 8;
+  }
+  return ok;
+}
+
+static bool
+bitmaps_are (const struct blob *image, const struct state *s)
+{
+  struct state is = { .n = 0 };
+  bool ok = bitmaps_load (image, &is) && is.nr_bitmaps == s->nr_bitmaps;
+  unsigned i;
+
+  for (i = 0; ok && i < s->nr_bitmaps; i++)
+    ok = is.bitmaps[i].granularity_bits == s->bitmaps[i].granularity_bits &&
+      blob_same (&is.bitmaps[i].set, &s->bitmaps[i].set);
+  state_free (&is);
+  return ok;
+}
+
+/* QEMU has written to the image, which it would not if it had not understood them: it may
+ * have set bits. */
+static void
+bitmaps_reload (struct state *s)
+{
+  struct state is = { .n = 0 };
+  struct blob image;
+  unsigned i;
+
+  blob_load (IMAGE, &image);
+  CHECK (bitmaps_load (&image, &is));
+  CHECK (is.nr_bitmaps == s->nr_bitmaps);
+  for (i = 0; i < s->nr_bitmaps; i++) {
+    const struct blob *was = &s->bitmaps[i].set, *set = &is.bitmaps[i].set;
+
+    CHECK (was->len == set->len);
+    for (uint64_t j = 0; j < was->len; j++)
+      CHECK (set->data[j] >= was->data[j]);
+    blob_free (&s->bitmaps[i].set);
+    s->bitmaps[i] = is.bitmaps[i];
+  }
+  blob_free (&image);
+}
+
+/* Makes some: of those that have no bits yet, some say "all ones" without a cluster. */
+static void
+bitmaps_make (struct trial *t, struct rng *rng, unsigned n)
+{
+  static const char *const names[MAX_BITMAPS] = { "b0", "still", "b2" };
+  struct blob image;
+  uint64_t at, next;
+  unsigned i;
+
+  for (i = 0; i < n; i++) {
+    image_bitmap (IMAGE, names[i], 9 + rng_below (rng, 5));
+    image_fill (IMAGE, &t->spec, rng, rng_below (rng, 4));
+    if (i == 1)
+      image_bitmap_disable (IMAGE, names[i]);
+  }
+  if (n == 0)
+    return;
+  blob_load (IMAGE, &image);
+  for (at = blob_get (&image, 100, 4); blob_get (&image, at, 4) != 0x23852875; at = next)
+    next = at + 8 + (blob_get (&image, at + 4, 4) + 7) / 8 * 8;
+  at = blob_get (&image, at + 24, 8);
+  for (i = 0; i < n; i++) {
+    if (blob_get (&image, blob_get (&image, at, 8), 8) == 0)
+      blob_put (&image, blob_get (&image, at, 8), 1, 8);
+    at += (24 + blob_get (&image, at + 18, 2) + 7) / 8 * 8;
+  }
+  /* As QEMU before 5.1 made it, without a compression type. */
+  if (rng_below (rng, 2)) {
+    const uint64_t name = blob_get (&image, 8, 8);
+
+    memmove (image.data + 104, image.data + 112,
+             (name ? name : min64 (t->spec.cluster_size, 1024)) - 112);
+    blob_put (&image, 100, 104, 4);
+  }
+  blob_save (IMAGE, &image);
+  CHECK (bitmaps_load (&image, &t->before) && t->before.nr_bitmaps == n);
+  blob_free (&image);
+}
+
+static bool
+holds (struct trial *t, const struct blob *image, const struct blob *expected)
+{
+  return survivor_shows (image, t->spec.backing ? &t->below : NULL, expected);
+}
+
+/* The image with a snapshot's L1 table and size in its header. */
+static bool
+snapshot_is (struct trial *t, const struct blob *image, uint64_t at,
+             const char *name, const struct blob *expected)
+{
+  const uint64_t id = blob_get (image, at + 12, 2), len = blob_get (image, at + 14, 2);
+  const uint64_t extra = blob_get (image, at + 36, 4);
+  struct blob b;
+  bool ok;
+
+  if (len != strlen (name) || extra < 16 ||
+      memcmp (image->data + at + 40 + extra + id, name, len) != 0)
+    return false;
+  b = blob_copy (image, image->len);
+  blob_put (&b, 24, blob_get (image, at + 48, 8), 8);
+  blob_put (&b, 36, blob_get (image, at + 8, 4), 4);
+  blob_put (&b, 40, blob_get (image, at, 8), 8);
+  ok = holds (t, &b, expected);
+  blob_free (&b);
+  return ok;
+}
+
+static bool
+state_is (struct trial *t, const struct blob *image, const struct state *s)
+{
+  uint64_t at = blob_get (image, 64, 8);
+  unsigned i;
+
+  if (blob_get (image, 60, 4) != s->n || blob_get (image, 24, 8) != s->active.len ||
+      !bitmaps_are (image, s) || !holds (t, image, &s->active))
+    return false;
+  for (i = 0; i < s->n; i++) {
+    if (!snapshot_is (t, image, at, s->snapshots[i].name,
+                      &s->snapshots[i].contents))
+      return false;
+    at += (40 + blob_get (image, at + 12, 2) + blob_get (image, at + 14, 2) +
+           blob_get (image, at + 36, 4) + 7) / 8 * 8;
+  }
+  return true;
+}
+
+/* --- judging --- */
+
+static void
+judge (struct trial *t, const struct blob *b, const char *when)
+{
+  nr_cuts++;
+  survivor_check (b, t->tail, when);
+  if (t->pushed != 0 && !blob_has_pushed (b, t->pushed))
+    survivor_fail (b, "%s: an unknown extension of the header has changed", when);
+  if (state_is (t, b, &t->before))
+    nr_old++;
+  else if (state_is (t, b, &t->after))
+    nr_new++;
+  else
+    survivor_fail (b, "%s: neither as before nor as after", when);
+}
+
+static void
+watch (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  enum power_cut kind;
+
+  (void) op;
+  for (kind = 0; kind < CUT_KINDS; kind++)
+    judge (t, simdisk_cut (t->sim, &t->rng, kind), "power cut");
+}
+
+static void
+ask_qemu (struct trial *t)
+{
+  const struct state *s = &t->after;
+  unsigned i;
+
+  if (image_check (IMAGE) != 0)
+    FAIL ("qemu-img check does not like it");
+  for (i = 0; i <= s->n; i++) {
+    const struct blob *expected = i ? &s->snapshots[i - 1].contents : &s->active;
+
+    /* qemu-img shows snapshots at the size of the disk. */
+    if (i > 0 && expected->len != s->active.len)
+      continue;
+    if (!image_shows (IMAGE, i ? s->snapshots[i - 1].name : NULL, expected))
+      FAIL ("qemu-img reads something else: %s",
+            i ? s->snapshots[i - 1].name : "the disk");
+  }
+}
+
+/* --- edits --- */
+
+/* A resize opens the file several times, and the host says how long it is. */
+static int
+before_operation (void *opaque, const char *path, enum hostfile_op op,
+                  const struct iovec *iov, int niov, uint64_t offset,
+                  uint64_t count, bool dsync)
+{
+  struct trial *t = opaque;
+  const struct hostfile_hooks *sim = simdisk_hooks (t->sim);
+  const int r = sim->before (sim->opaque, path, op, iov, niov, offset, count,
+                             dsync);
+  const int err = errno;
+
+  if (strcmp (path, t->options.path) == 0)
+    CHECK (truncate (path, simdisk_size (t->sim)) == 0);
+  errno = err;
+  return r;
+}
+
+static void
+begin (struct trial *t, uint64_t number)
+{
+  blob_save (IMAGE, &t->image);
+  t->sim = simdisk_new (t->options.path, number);
+  t->hooks = (struct hostfile_hooks) { before_operation, t };
+  t->options.hooks = &t->hooks;
+}
+
+/* Returns how many operations it took that can fail. */
+static uint64_t
+cut_everywhere (struct trial *t, struct blob *result)
+{
+  const unsigned ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
+    1 << HOSTFILE_OP_TRUNCATE;
+  enum power_cut kind;
+  uint64_t n;
+
+  begin (t, rng_next (&t->rng));
+  simdisk_watch (t->sim, watch, t);
+  if (edit_image (&t->options, &t->edit_options, &t->edit, 1) == -1)
+    FAIL ("the edit failed");
+  n = simdisk_operations (t->sim, ops);
+  simdisk_watch (t->sim, NULL, NULL);
+  for (kind = 0; kind < CUT_KINDS; kind++) {
+    const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
+
+    survivor_check (b, false, "after the edit");
+    if (!state_is (t, b, &t->after))
+      survivor_fail (b, "after the edit: not as it should be");
+  }
+  *result = blob_copy (simdisk_cut (t->sim, &t->rng, CUT_ALL),
+                       simdisk_size (t->sim));
+  simdisk_free (t->sim);
+  return n;
+}
+
+/* The operation after the NTHth fails. */
+static void
+fail_once (struct trial *t, uint64_t nth)
+{
+  const struct fault fault = {
+    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
+      1 << HOSTFILE_OP_TRUNCATE,
+    .after = nth, .times = rng_below (&t->rng, 2) ? 1 : 1000000,
+    .err = rng_below (&t->rng, 2) ? EIO : ENOSPC,
+    .partial = rng_below (&t->rng, 2),
+  };
+  int i;
+
+  begin (t, nth);
+  simdisk_fault (t->sim, &fault);
+  quiet_errors = true;
+  edit_image (&t->options, &t->edit_options, &t->edit, 1);
+  quiet_errors = false;
+  CHECK (simdisk_failures (t->sim) > 0);
+  for (i = 0; i < 4; i++)
+    judge (t, simdisk_cut (t->sim, &t->rng, rng_below (&t->rng, CUT_KINDS)),
+           "an operation failed");
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL), "an operation failed");
+  simdisk_free (t->sim);
+  nr_faults++;
+}
+
+/* Chooses t->edit and makes t->after. */
+static void
+choose (struct trial *t, struct rng *rng)
+{
+  struct state *a = &t->after;
+  const unsigned k = rng_below (rng, a->n ? a->n : 1);
+  unsigned kind = rng_below (rng, 4), i;
+
+  t->edit = (struct edit) { .name = t->name };
+  t->edit_options = (struct edit_options) { .shrink = true };
+  t->tail = false;
+  if (a->n == 0 && kind != 3)
+    kind = 0;
+  if (kind == 0 && a->n == MAX_SNAPSHOTS)
+    kind = 2;
+  if (kind == 3 && t->spec.version == 2 && a->n > 0)
+    kind = 1;
+  if (kind == 1 && a->nr_bitmaps > 0)   /* refused */
+    kind = 3;
+  if (kind == 1 || kind == 2)
+    strcpy (t->name, a->snapshots[k].name);
+  switch (kind) {
+  case 0:
+    t->edit.kind = EDIT_SNAPSHOT_CREATE;
+    snprintf (t->name, sizeof t->name, "s%u", t->next_name++);
+    strcpy (a->snapshots[a->n].name, t->name);
+    a->snapshots[a->n++].contents = blob_copy (&a->active, a->active.len);
+    break;
+  case 1:
+    t->edit.kind = EDIT_SNAPSHOT_APPLY;
+    blob_free (&a->active);
+    a->active = blob_copy (&a->snapshots[k].contents,
+                           a->snapshots[k].contents.len);
+    break;
+  case 2:
+    t->edit.kind = EDIT_SNAPSHOT_DELETE;
+    blob_free (&a->snapshots[k].contents);
+    for (i = k; i + 1 < a->n; i++)
+      a->snapshots[i] = a->snapshots[i + 1];
+    a->n--;
+    break;
+  case 3: {
+    struct blob old = a->active;
+
+    t->edit.kind = EDIT_RESIZE;
+    t->edit.size = 512 * (1 + rng_below (rng, a->nr_bitmaps > 0 ? t->longest : 1500));
+    if (t->edit.size > old.len)
+      t->edit_options.preallocation = rng_below (rng, 8) % 4;
+    t->tail = min64 (old.len, t->edit.size) % t->spec.cluster_size != 0;
+    a->active = blob_copy (&old, t->edit.size);
+    blob_free (&old);
+    for (i = 0; i < a->nr_bitmaps; i++) {
+      struct bits *b = &a->bitmaps[i];
+
+      old = b->set;
+      b->set = blob_copy (&old, div_up (t->edit.size,
+                                        UINT64_C (1) << b->granularity_bits));
+      blob_free (&old);
+    }
+    break;
+  }
+  }
+  printf ("  %s %s %" PRIu64 "\n", &"create\0apply\0\0delete\0resize\0"[kind * 7],
+          kind == 3 ? "" : t->name, t->edit.size);
+}
+
+static bool
+let_qemu_do_it (struct trial *t)
+{
+  static const char *const flags[] = { "-c", "-a", "-d" };
+  struct command c = { .n = 0 };
+
+  if (t->edit.kind == EDIT_RESIZE)
+    return false;
+  command_add (&c, "qemu-img");
+  command_add (&c, "snapshot");
+  command_add (&c, "%s", flags[t->edit.kind]);
+  command_add (&c, "%s", t->name);
+  command_add (&c, "%s", IMAGE);
+  command_must (&c);
+  return true;
+}
+
+static void
+one_edit (struct trial *t, struct rng *rng)
+{
+  struct blob result;
+  uint64_t i, n;
+
+  t->after = state_copy (&t->before);
+  choose (t, rng);
+  if (rng_below (rng, 4) > 0 || !let_qemu_do_it (t)) {
+    blob_load (IMAGE, &t->image);
+    n = cut_everywhere (t, &result);
+    for (i = 0; i < n; i += 1 + n / 12)
+      fail_once (t, i);
+    fail_once (t, n - 1);
+    blob_save (IMAGE, &result);
+    blob_free (&result);
+    blob_free (&t->image);
+    nr_edits++;
+  }
+  ask_qemu (t);
+  state_free (&t->before);
+  t->before = t->after;
+  memset (&t->after, 0, sizeof t->after);
+}
+
+static void
+write_a_little (struct trial *t, struct rng *rng)
+{
+  t->spec.size = t->before.active.len;
+  image_fill (IMAGE, &t->spec, rng, rng_below (rng, 6));
+  blob_free (&t->before.active);
+  image_contents (IMAGE, NULL, &t->before.active);
+  bitmaps_reload (&t->before);
+}
+
+static void
+make_image (struct trial *t, struct rng *rng)
+{
+  static const unsigned bits[] = { 9, 9, 10, 12, 14, 16 };
+  static const char *const themes[] = {
+    "plain", "compressed", "backing", "version 2", "preallocated",
+  };
+  const unsigned theme = trials_number % 5;
+  struct image_spec *spec = &t->spec;
+
+  spec->version = theme == 3 ? 2 : 3;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 6)];
+  spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
+    rng_below (rng, 2);
+  spec->refcount_bits = theme == 3 ? 16 : 1 << (3 + rng_below (rng, 4));
+  spec->compressed = theme == 1;
+  spec->size = 512 * (64 + rng_below (rng, 1000));
+  if (spec->compressed)         /* they share host clusters: large counts */
+    spec->refcount_bits = 16;
+  if (theme == 2)
+    image_over_raw (spec, rng, 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512)),
+                    4, &t->below);
+  if (theme == 4)
+    spec->preallocation = "metadata";
+  image_create (IMAGE, spec);
+  image_fill (IMAGE, spec, rng, 1 + rng_below (rng, 8));
+  spec->compressed = false;     /* done */
+  /* A cluster of 512 bytes has the bits of 2 MiB at least. */
+  t->longest = spec->cluster_size == 512 ? 9000 : 1500;
+  if (spec->version == 3 && rng_below (rng, 2))
+    bitmaps_make (t, rng, 1 + rng_below (rng, MAX_BITMAPS));
+  if (rng_below (rng, 2))
+    t->pushed = image_push_extensions (IMAGE, rng);
+  image_contents (IMAGE, NULL, &t->before.active);
+  CHECK (t->before.active.len == spec->size);
+  printf ("%u: %s: ", trials_number, themes[theme]);
+  image_print (spec);
+  printf (", %u bitmaps, extension of %" PRIu64 " bytes\n", t->before.nr_bitmaps,
+          t->pushed);
+  fflush (stdout);
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .next_name = 0 };
+  int i;
+
+  make_image (&t, rng);
+  rng_init (&t.rng, rng_next (rng), 500);
+  t.options.path = images_path (IMAGE);
+  t.options.l2_cache = 32 << 20;
+  t.options.l2_slice = 512;
+  t.options.backing = BACKING_FOLLOW;
+  t.options.discard = rng_below (rng, 4) > 0;
+  for (i = 0; i < EDITS; i++) {
+    one_edit (&t, rng);
+    write_a_little (&t, rng);
+  }
+  free ((char *) t.options.path);
+  blob_free (&t.below);
+  state_free (&t.before);
+}
+
+int
+main (void)
+{
+  const unsigned done = trials_run ("edits", 5, 5, one_image);
+
+  printf ("%u images, %u edits, %u power cuts (%u old, %u new), %u failures\n",
+          done, nr_edits, nr_cuts, nr_old, nr_new, nr_faults);
+  return 0;
+}

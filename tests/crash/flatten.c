@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is left of an image if flattening it is cut short, at any instant?
+ *
+ * Random overlays, over a raw file, whose file is a simulated one (simdisk.c), are
+ * flattened again and again:
+ *
+ *   power cuts    before any change or sync: any subset of what was not synced has
+ *                 reached the disk
+ *   ENOSPC, EIO   each operation fails in turn; then the server ends, or the power goes
+ *   a stop        by the user, at any step
+ *
+ * Each time the file that is left is an overlay that shows the same as before, or an
+ * image without a backing file that does; its metadata are in order (checker.c, now
+ * and then qemu-img), and flattening it again ends well, without leaks other than
+ * those of the crash.
+ *
+ * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
+ * had in SECONDS, 8); FIRST: begin with this one.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "offline/flatten.h"
+#include "lib/checker.h"
+#include "lib/images.h"
+#include "lib/simdisk.h"
+#include "lib/survivor.h"
+#include "lib/trials.h"
+
+#define IMAGE "top.qcow2"
+
+#define CHANGING (1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE | \
+                  1 << HOSTFILE_OP_ALLOCATE | 1 << HOSTFILE_OP_SYNC)
+#define GROWING (1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE | \
+                 1 << HOSTFILE_OP_ALLOCATE)
+
+struct trial {
+  struct image_spec spec;
+  struct disk_options options;
+  struct simdisk *sim;
+  struct blob contents, below;
+  bool has_bitmap;
+  uint64_t pushed;              /* length of an unknown header extension, or 0 */
+  unsigned char *buf;
+  struct rng rng;
+  unsigned cuts_left, one_in;
+};
+
+static unsigned nr_cuts, nr_flat, nr_again, nr_failures;
+
+/* --- judging --- */
+
+static bool
+is_flat (const struct blob *b)
+{
+  return blob_get (b, 8, 8) == 0;
+}
+
+/* Extensions of the header that are not the format's name are kept; and the disk does not
+ * change, so there is nothing to record. */
+static void
+check_bitmap (struct trial *t, const struct blob *b, const char *when)
+{
+  struct checked_bitmap bitmap;
+  uint64_t i;
+
+  if (!checker_bitmap (b, "monday", &bitmap, t->buf))
+    FAIL ("%s: the bitmap is lost", when);
+  if (bitmap.in_use || !bitmap.automatic)
+    FAIL ("%s: the bitmap has other flags", when);
+  for (i = 0; i < t->spec.size / 512; i++)
+    if (t->buf[i])
+      FAIL ("%s: sector %" PRIu64 " is marked", when, i);
+}
+
+/* Without its backing file, an image that is flat shows the same. */
+static unsigned long
+judge (struct trial *t, const struct blob *b, bool leaks_allowed, const char *when)
+{
+  const unsigned long leaks = survivor_check (b, leaks_allowed, when);
+  const bool flat = is_flat (b);
+
+  if (!survivor_shows (b, flat ? NULL : &t->below, &t->contents))
+    survivor_fail (b, "%s: the contents are others (%s)", when,
+                   flat ? "independent" : "overlay");
+  if (t->pushed != 0 && !blob_has_pushed (b, t->pushed))
+    survivor_fail (b, "%s: an unknown extension of the header has changed", when);
+  nr_flat += flat;
+  if (t->has_bitmap)
+    check_bitmap (t, b, when);
+  return leaks;
+}
+
+/* Somebody finds what is left, and begins again. */
+static void
+flatten_again (struct trial *t, const struct blob *b, unsigned long leaks)
+{
+  struct disk_options options = t->options;
+  struct blob after;
+  unsigned long leaks_after;
+  uint64_t copied;
+  int r;
+
+  blob_save (SURVIVOR, b);
+  if (rng_below (&t->rng, 4) == 0) {
+    r = image_check (SURVIVOR);
+    if (r != 0 && r != 3)
+      FAIL ("qemu-img check of what is left: exit status %d", r);
+  }
+  options.path = images_path (SURVIVOR);
+  options.hooks = &without_sync;
+  if (flatten_image (&options, NULL, &copied) == -1)
+    FAIL ("what is left can't be flattened");
+  blob_load (SURVIVOR, &after);
+  if (!is_flat (&after))
+    FAIL ("what is left has been flattened, but is not flat");
+  leaks_after = judge (t, &after, true, "flattened again");
+  if (leaks_after > leaks)
+    FAIL ("%lu leaks have become %lu", leaks, leaks_after);
+  if (rng_below (&t->rng, 4) == 0 && !image_shows (SURVIVOR, NULL, &t->contents))
+    FAIL ("qemu-img convert reads something else in the end");
+  blob_free (&after);
+  free ((char *) options.path);
+  nr_again++;
+}
+
+static void
+cut_power (struct trial *t, enum power_cut kind, bool again)
+{
+  const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
+  unsigned long leaks;
+  char when[40];
+
+  snprintf (when, sizeof when, "power cut of kind %d", kind);
+  leaks = judge (t, b, true, when);
+  nr_cuts++;
+  if (again)
+    flatten_again (t, b, leaks);
+}
+
+static void
+watch (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  unsigned n = op == HOSTFILE_OP_SYNC ? 2 + rng_below (&t->rng, 4) :
+    rng_below (&t->rng, t->one_in) == 0;
+
+  for (; n > 0 && t->cuts_left > 0; n--, t->cuts_left--)
+    cut_power (t, simdisk_random_cut (&t->rng), rng_below (&t->rng, 12) == 0);
+}
+
+/* --- runs --- */
+
+static void
+begin (struct trial *t, uint64_t k)
+{
+  t->sim = simdisk_new (t->options.path, k);
+  t->options.hooks = simdisk_hooks (t->sim);
+}
+
+static void
+run_cuts (struct trial *t)
+{
+  enum power_cut kind;
+  uint64_t copied;
+
+  begin (t, rng_next (&t->rng));
+  t->cuts_left = 60;
+  t->one_in = 4;
+  simdisk_watch (t->sim, watch, t);
+  if (flatten_image (&t->options, NULL, &copied) == -1)
+    FAIL ("flatten: %m");
+  for (kind = 0; kind < CUT_KINDS; kind++) {
+    const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
+
+    if (!is_flat (b))
+      FAIL ("in the end: not flat");
+    judge (t, b, kind != CUT_ALL, "in the end");
+  }
+  simdisk_free (t->sim);
+}
+
+static void
+run_fault (struct trial *t, const struct fault *fault)
+{
+  uint64_t copied;
+  int r;
+
+  begin (t, fault->after);
+  simdisk_fault (t->sim, fault);
+  r = flatten_image (&t->options, NULL, &copied);
+  if (r == -1)
+    nr_failures++;
+  if (r == -1 && simdisk_failures (t->sim) == 0)
+    FAIL ("flatten fails, but why?");
+  if (r == 0 && !is_flat (simdisk_cut (t->sim, &t->rng, CUT_NOTHING)))
+    FAIL ("flatten says that all is well, and the image is not flat");
+  cut_power (t, CUT_ALL, rng_below (&t->rng, 4) == 0);
+  cut_power (t, CUT_NOTHING, rng_below (&t->rng, 4) == 0);
+  cut_power (t, simdisk_random_cut (&t->rng), rng_below (&t->rng, 4) == 0);
+  simdisk_free (t->sim);
+}
+
+static bool
+stop (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
+{
+  (void) copied;
+  CHECK (done <= total);
+  *(bool *) opaque = done < total;
+  return false;
+}
+
+/* The user has had enough: then the image is in order, without leaks. */
+static void
+run_stop (struct trial *t)
+{
+  bool stopped = false;
+  const struct flatten_watch watch_ = { stop, &stopped };
+  uint64_t copied;
+  int r;
+
+  begin (t, 0);
+  r = flatten_image (&t->options, &watch_, &copied);
+  if ((r == -1) != stopped || (r == -1 && errno != EINTR))
+    FAIL ("stopped %d, flatten returns %d (%m)", stopped, r);
+  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL), false, "stopped");
+  simdisk_free (t->sim);
+}
+
+static void
+make_trial (struct trial *t)
+{
+  static const unsigned bits[] = { 9, 12, 14, 16 };
+  struct rng *rng = &t->rng;
+  struct image_spec *spec = &t->spec;
+
+  spec->version = rng_below (rng, 4) ? 3 : 2;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
+    rng_below (rng, 2);
+  spec->refcount_bits = spec->version == 2 ? 16 : 2 << rng_below (rng, 6);
+  spec->size = 512 * (64 + rng_below (rng, 6000));
+  image_over_raw (spec, rng, 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512)), 8,
+                  &t->below);
+  spec->compressed = rng_below (rng, 4) == 0;
+  if (spec->compressed)
+    spec->refcount_bits = 16;
+  image_create (IMAGE, spec);
+  image_fill (IMAGE, spec, rng, rng_below (rng, 6));
+  t->has_bitmap = spec->version == 3 && rng_below (rng, 2);
+  if (t->has_bitmap)
+    image_bitmap (IMAGE, "monday", 0);
+  if (rng_below (rng, 2))
+    t->pushed = image_push_extensions (IMAGE, rng);
+  image_contents (IMAGE, NULL, &t->contents);
+  CHECK (t->contents.len == spec->size);
+  t->buf = malloc (spec->size);
+  CHECK (t->buf != NULL);
+
+  t->options = (struct disk_options) {
+    .path = images_path (IMAGE), .l2_cache = rng_below (rng, 2) ? 32 << 20 : 0,
+    .l2_slice = 512, .backing = BACKING_FOLLOW, .discard = rng_below (rng, 2),
+  };
+  printf ("%u: ", trials_number);
+  image_print (spec);
+  printf ("%s%s, extension of %" PRIu64 " bytes\n",
+          spec->compressed ? ", compressed" : "", t->has_bitmap ? ", bitmap" : "",
+          t->pushed);
+  fflush (stdout);
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .rng = *rng };
+  uint64_t operations, growing, copied;
+  struct fault fault = { .times = 1 };
+  unsigned i;
+
+  quiet_errors = true;          /* they are what we want */
+  make_trial (&t);
+  begin (&t, 0);
+  if (flatten_image (&t.options, NULL, &copied) == -1)
+    FAIL ("flatten: %m");
+  operations = simdisk_operations (t.sim, CHANGING);
+  growing = simdisk_operations (t.sim, GROWING);
+  simdisk_free (t.sim);
+
+  run_cuts (&t);
+  run_cuts (&t);
+  run_stop (&t);
+  for (i = 0; i < 30 && (i == 0 || trials_time_left ()); i++) {
+    fault.partial = i % 2;
+    if (i % 3 == 0) {
+      fault.ops = CHANGING;
+      fault.err = EIO;
+      fault.after = rng_below (&t.rng, operations);
+      fault.times = 1;
+    }
+    else {
+      fault.ops = GROWING;
+      fault.err = ENOSPC;
+      fault.after = rng_below (&t.rng, growing);
+      fault.times = i % 3 == 1 ? 1 : UINT64_MAX;
+    }
+    run_fault (&t, &fault);
+  }
+
+  blob_free (&t.contents);
+  blob_free (&t.below);
+  free (t.buf);
+  free ((char *) t.options.path);
+}
+
+int
+main (void)
+{
+  const unsigned done = trials_run ("flatten", 8, 1, one_image);
+
+  printf ("%u images, %u power cuts, %u judged without their backing file, "
+          "%u flattened again, %u failures\n", done, nr_cuts, nr_flat,
+          nr_again, nr_failures);
+  return 0;
+}

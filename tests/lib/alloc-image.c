@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What do tests of the allocator build upon?
+ *
+ * A file with nothing but the metadata that the rooms below the allocator look at, and
+ * these rooms, without a disk around them.
+ */
+
+#include <config.h>
+
+#include <string.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "format/format.h"
+#include "lib/alloc-image.h"
+
+struct hostfile *file;
+struct header header;
+struct overlap *overlap;
+struct refcounts *refcounts;
+struct grace *grace;
+struct alloc *alloc;
+unsigned bits;
+
+static char path[4200];
+
+void
+image_begin (const char *name)
+{
+  int fd;
+
+  CHECK (getcwd (path, sizeof path - 40));
+  CHECK (strlen (name) < 30);
+  strcat (path, "/");
+  strcat (path, name);
+  strcat (path, "-XXXXXX");
+  fd = mkstemp (path);
+  CHECK (fd >= 0);
+  close (fd);
+}
+
+void
+image_end (void)
+{
+  CHECK (unlink (path) == 0);
+}
+
+/* 1 for each of the four clusters. */
+static void
+set_counts (unsigned char *counts, unsigned order)
+{
+  const unsigned width = 1u << order;
+
+  for (unsigned i = 0; i < 4; i++)
+    if (width < 8)
+      counts[i * width / 8] |= 1 << i * width % 8;
+    else
+      counts[(i + 1) * width / 8 - 1] = 1;
+}
+
+void
+make_alloc_image (unsigned cluster_bits, unsigned order)
+{
+  const uint64_t cs = UINT64_C (1) << cluster_bits;
+  const struct qcow2_header h = {
+    .magic = put32 (QCOW2_MAGIC), .version = put32 (3),
+    .cluster_bits = put32 (cluster_bits), .size = put64 (cs),
+    .l1_size = put32 (1), .l1_table_offset = put64 (3 * cs),
+    .refcount_table_offset = put64 (cs),
+    .refcount_table_clusters = put32 (1),
+    .refcount_order = put32 (order), .header_length = put32 (104),
+  };
+  const struct be64 block = put64 (2 * cs);
+  unsigned char counts[64] = { 0 };
+  FILE *fp = fopen (path, "wb");
+
+  set_counts (counts, order);
+  CHECK (fp && fwrite (&h, 104, 1, fp) == 1);
+  CHECK (fseek (fp, cs, SEEK_SET) == 0 && fwrite (&block, 8, 1, fp) == 1);
+  CHECK (fseek (fp, 2 * cs, SEEK_SET) == 0 &&
+         fwrite (counts, sizeof counts, 1, fp) == 1);
+  CHECK (fseek (fp, 4 * cs - 1, SEEK_SET) == 0 && fputc (0, fp) == 0);
+  CHECK (fclose (fp) == 0);
+}
+
+void
+open_image (bool discard, const struct hostfile_hooks *hooks)
+{
+  const struct hostfile_options options = { .try_writable = true, .hooks = hooks };
+  unsigned char *buf;
+  uint64_t len;
+
+  CHECK (hostfile_open (path, &options, &file) == 0);
+  len = min64 (hostfile_size (file), HEADER_READ_SIZE);
+  buf = malloc (len);
+  CHECK (buf && hostfile_read (file, buf, len, 0) == 0);
+  CHECK (header_parse (path, buf, len, hostfile_size (file), &header) == 0);
+  free (buf);
+  bits = header.cluster_bits;
+  overlap = overlap_new (bits);
+  grace = grace_new ();
+  CHECK (overlap && grace);
+  CHECK (overlap_add (overlap, header.l1_offset, 8, OVERLAP_L1) == 0);
+  refcounts = refcount_open (file, &header, overlap);
+  CHECK (refcounts);
+  alloc = alloc_open (file, bits, refcounts, overlap, grace, discard);
+  CHECK (alloc);
+}
+
+void
+close_image (void)
+{
+  alloc_close (alloc);
+  refcount_close (refcounts);
+  grace_free (grace);
+  overlap_free (overlap);
+  header_free (&header);
+  hostfile_close (file);
+}
+
+void
+write_counts (void)
+{
+  struct refcount_moved moved;
+
+  do {
+    CHECK (refcount_write (refcounts, &moved) == 0);
+    CHECK (hostfile_sync (file) == 0);
+    if (moved.n > 0) {
+      overlap_remove (overlap, moved.first << bits, moved.n << bits);
+      CHECK (refcount_dec (refcounts, moved.first, moved.n, NULL, NULL) == 0);
+    }
+  } while (moved.n > 0);
+}
+
+void
+end_session (void)
+{
+  for (int i = 0; i < 4; i++)
+    CHECK (alloc_reap (alloc) == 0);
+  CHECK (alloc_give_back (alloc) == 0);
+  CHECK (alloc_quarantined (alloc) == 0);
+  write_counts ();
+  CHECK (alloc_trim_file (alloc) == 0);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do tests get encrypted images, quickly, and look into them?
+ *
+ * qemu-img takes seconds to make an image with LUKS, to measure how fast the machine is;
+ * so create.c makes them, with a key that is weak and quickly tried.  What other programs
+ * think of such images is for serve/create-luks.sh.
+ */
+
+#include <config.h>
+
+#include <string.h>
+
+#include "util/bytes.h"
+#include "mapping/chain.h"
+#include "offline/create.h"
+#include "lib/encrypted.h"
+
+static const struct chain_secret secret = {
+  .passphrase = IMAGES_SECRET, .len = sizeof IMAGES_SECRET - 1,
+};
+
+void
+encrypted_create (const char *name, const struct image_spec *spec)
+{
+  struct create_options o = {
+    .path = images_path (name), .encrypt = true, .iter_ms = 1, .secret = secret,
+    .image = {
+      .size = spec->size, .cluster_size = spec->cluster_size,
+      .version = spec->version, .refcount_bits = spec->refcount_bits,
+      .extended_l2 = spec->extended, .backing_file = spec->backing,
+      .backing_format = spec->backing_raw ? "raw" : "qcow2",
+      .data_file = spec->data_file,
+      .preallocation =
+        spec->preallocation == NULL ? PREALLOCATION_OFF
+        : strcmp (spec->preallocation, "metadata") == 0 ? PREALLOCATION_METADATA
+        : PREALLOCATION_FALLOC,
+    },
+  };
+  struct created *created;
+
+  remove (name);
+  if (spec->data_file) {
+    remove (spec->data_file);
+    o.data_path = images_path (spec->data_file);
+  }
+  CHECK (!spec->data_file_raw); /* that is not made with LUKS */
+  CHECK (create_image (&o, &created) == 0);
+  created_keep (created);
+  free ((char *) o.path);
+  free ((char *) o.data_path);
+}
+
+struct crypt_cipher *
+encrypted_cipher (const char *name)
+{
+  const struct hostfile_options options = { .try_writable = false };
+  char *path = images_path (name);
+  struct crypt_cipher *cipher;
+  struct hostfile *file;
+  struct header h;
+
+  CHECK (chain_open_image (path, &options, &secret, &file, &h, &cipher) == 0);
+  header_free (&h);
+  hostfile_close (file);
+  free (path);
+  return cipher;
+}
+
+void
+encrypted_plain (struct crypt_cipher *cipher, const struct blob *file,
+                 struct blob *plain)
+{
+  plain->len = round_up (file->len, CRYPT_SECTOR);
+  plain->data = realloc (plain->data, plain->len + 1);
+  CHECK (plain->data != NULL);
+  memset (plain->data + file->len, 0, plain->len - file->len);
+  memcpy (plain->data, file->data, file->len);
+  CHECK (crypt_decrypt (cipher, 0, plain->data, plain->data, plain->len) == 0);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Encrypted images for tests.  See encrypted.c.
+ */
+
+#ifndef TEST_ENCRYPTED_H
+#define TEST_ENCRYPTED_H
+
+#include "format/crypt.h"
+#include "lib/images.h"
+
+/* image_create for SPEC->encrypt "luks". */
+extern void encrypted_create (const char *name, const struct image_spec *);
+/* The cipher of an image's disk; NULL if it is not encrypted.  To be freed with
+ * crypt_free. */
+extern struct crypt_cipher *encrypted_cipher (const char *name);
+/* FILE is an image with LUKS, or an external data file: PLAIN has the guest data in the
+ * same places, and nothing that makes sense elsewhere.  Its memory is used again. */
+extern void encrypted_plain (struct crypt_cipher *, const struct blob *file,
+                             struct blob *plain);
+
+#endif /* TEST_ENCRYPTED_H */

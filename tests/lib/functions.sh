@@ -1,0 +1,467 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# What the shell tests share.  A test begins with
+#
+#   . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+#
+# and then has: strict mode, a private directory $tmp (removed at the end, with
+# every server that it started killed), and the functions below.
+#
+# Exit status: 0 passed, 77 skipped (with the reason), anything else failed.
+#
+# From the environment (set by automake; all have defaults, so that a test
+# can be run by hand from the build directory or anywhere else):
+#   srcdir            this directory
+#   abs_top_builddir  top of the build tree
+#   PLUGIN            path of nbdkit-qcow2-plugin.so
+#   NBDKIT            the server, default "nbdkit"
+#   SEED              replays a random test
+#   KEEP              if set, the private directory is kept
+
+set -e -u -o pipefail
+set -x
+
+export LC_ALL=C
+
+srcdir="${srcdir:-$(dirname "$0")}"
+srcdir="$(cd "$srcdir" && pwd)"
+if [ -z "${abs_top_builddir:-}" ]; then
+  abs_top_builddir="$(cd "$srcdir/.." && pwd)"
+  if [ -d ../plugin ]; then abs_top_builddir="$(cd .. && pwd)"; fi
+fi
+PLUGIN="${PLUGIN:-$abs_top_builddir/plugin/.libs/nbdkit-qcow2-plugin.so}"
+NBDKIT="${NBDKIT:-nbdkit}"
+
+# Some Python that has libnbd's module: the first one on the PATH often has not.
+python=
+for p in "${PYTHON:-}" /usr/bin/python3 python3; do
+  if [ -n "$p" ] && "$p" -c 'import nbd' >/dev/null 2>&1; then
+    python="$p"
+    break
+  fi
+done
+
+test_name="$(basename "$0" .sh)"
+tmp="$(mktemp -d "$PWD/$test_name.XXXXXX")"
+# A socket's name must fit in 108 bytes.
+sockdir="$tmp"
+if [ "${#tmp}" -gt 85 ]; then
+  sockdir="$(mktemp -d /tmp/qcow2.XXXXXX)"
+fi
+
+# Servers by name.
+declare -A server_pid=() server_log=()
+# Other processes to kill at the end.
+declare -a helper_pids=()
+
+cleanup ()
+{
+  local status=$? name pid
+
+  set +e
+  trap '' INT TERM HUP
+  for name in "${!server_pid[@]}"; do
+    kill -KILL "${server_pid[$name]}"
+    wait "${server_pid[$name]}"
+  done 2>/dev/null
+  for pid in "${helper_pids[@]}"; do
+    kill -KILL "$pid"
+    wait "$pid"
+  done 2>/dev/null
+  if [ "$status" -ne 0 ] && [ "$status" -ne 77 ]; then
+    for name in "${!server_log[@]}"; do
+      echo "--- log of server '$name' (its end):"
+      tail -n 60 "${server_log[$name]}"
+    done
+    echo "$test_name: FAILED (status $status)"
+  fi
+  if [ -n "${TEST_IN_NAMESPACE:-}" ]; then
+    # Else rm would empty what is mounted, and then fail.
+    grep -o " ${tmp}[^ ]* " /proc/self/mounts | tac | xargs -r -n 1 umount
+  fi
+  if [ -z "${KEEP:-}" ]; then rm -rf "$tmp" "$sockdir"; fi
+  exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+
+fail ()
+{
+  echo "$test_name: $*" >&2
+  exit 1
+}
+
+skip ()
+{
+  echo "$test_name: skipped: $*"
+  exit 77
+}
+
+# requires COMMAND [ARG...]: the test is skipped if this command fails.
+requires ()
+{
+  "$@" </dev/null >/dev/null 2>&1 || skip "'$*' is missing or doesn't work"
+}
+
+requires_filter ()
+{
+  requires "$NBDKIT" --filter="$1" null --dump-plugin
+}
+
+# What nearly every test needs.
+requires_tools ()
+{
+  requires "$NBDKIT" --version
+  requires qemu-img --version
+  requires nbdinfo --version
+  requires_python_nbd
+}
+
+requires_python_nbd ()
+{
+  [ -n "$python" ] || skip "no python3 with libnbd's nbd module"
+}
+
+# requires_namespace: runs the test again in a mount namespace of its own, so that
+# it may mount things that vanish when it ends.
+requires_namespace ()
+{
+  if [ -n "${TEST_IN_NAMESPACE:-}" ]; then return 0; fi
+  local -a unshare=(unshare --mount)
+  [ "$(id -u)" = 0 ] || unshare+=(--map-root-user)
+  # shellcheck disable=SC2016
+  requires "${unshare[@]}" sh -c 'mount -t tmpfs none "$0"' "$tmp"
+  rm -rf "$tmp" "$sockdir"
+  trap - EXIT
+  TEST_IN_NAMESPACE=1 exec "${unshare[@]}" "$BASH" "$0"
+}
+
+# --- servers ---
+
+# start_nbdkit [NBDKIT-OPTION... --] PARAMETER...
+# start_nbdkit_as NAME [NBDKIT-OPTION... --] PARAMETER...
+#
+# Starts a server on a Unix socket and waits until it listens.  Sets:
+#   sock        the socket
+#   uri         its NBD URI
+#   nbdkit_pid  the process
+# It runs in the foreground mode of nbdkit, as a child of the test, so that the
+# test sees how it ended (serve/daemon.sh is about the other mode).
+start_nbdkit_as ()
+{
+  local name="$1" i pidfile log
+  local -a options=()
+  shift
+  if [[ "${1-}" = -* ]]; then
+    while [ "$1" != -- ]; do options+=("$1"); shift; done
+    shift
+  fi
+  sock="$sockdir/$name.sock"
+  uri="nbd+unix:///?socket=$sock"
+  pidfile="$tmp/$name.pid"
+  log="$tmp/$name.log"
+  rm -f "$sock" "$pidfile"
+  # shellcheck disable=SC2086
+  ${NBDKIT_WRAPPER:-} "$NBDKIT" -f -U "$sock" -P "$pidfile" "${options[@]}" \
+    "$PLUGIN" "$@" </dev/null >"$log" 2>&1 &
+  nbdkit_pid=$!
+  server_pid[$name]=$nbdkit_pid
+  server_log[$name]="$log"
+  set +x
+  for ((i = 0; i < 1500; ++i)); do
+    if [ -s "$pidfile" ]; then break; fi
+    kill -0 "$nbdkit_pid" 2>/dev/null || break
+    sleep 0.02
+  done
+  set -x
+  if ! [ -s "$pidfile" ]; then
+    cat "$log"
+    return 1
+  fi
+}
+
+start_nbdkit ()
+{
+  start_nbdkit_as main "$@"
+}
+
+# stop_nbdkit [NAME]: SIGTERM, and waits for a clean exit.
+# shellcheck disable=SC2120
+stop_nbdkit ()
+{
+  local name="${1:-main}" status=0
+
+  kill -TERM "${server_pid[$name]}"
+  wait "${server_pid[$name]}" || status=$?
+  unset "server_pid[$name]"
+  cat "${server_log[$name]}"
+  [ "$status" -eq 0 ] || fail "server '$name' ended with status $status"
+}
+
+# kill9_nbdkit [NAME]: as if the host process had crashed.
+kill9_nbdkit ()
+{
+  local name="${1:-main}"
+
+  kill -KILL "${server_pid[$name]}"
+  wait "${server_pid[$name]}" || :
+  unset "server_pid[$name]"
+}
+
+# Has the server survived?
+server_lives ()
+{
+  kill -0 "${server_pid[${1:-main}]}"
+}
+
+# refused PATTERN [NBDKIT-OPTION... --] PARAMETER...: the server must refuse to start,
+# soon, with exactly one line on stderr, which matches the extended regexp PATTERN.
+refused ()
+{
+  local pattern="$1" status=0 lines
+  local -a options=()
+  shift
+  if [[ "${1-}" = -* ]]; then
+    while [ "$1" != -- ]; do options+=("$1"); shift; done
+    shift
+  fi
+  timeout -k 1 10 "$NBDKIT" -U - "${options[@]}" --run 'echo SERVED' "$PLUGIN" "$@" \
+    </dev/null >"$tmp/refused.out" 2>"$tmp/refused.err" || status=$?
+  cat "$tmp/refused.out" "$tmp/refused.err"
+  lines=$(wc -l < "$tmp/refused.err")
+  if grep -q SERVED "$tmp/refused.out"; then
+    echo "refused: was served: $*"
+    return 1
+  fi
+  if [ "$status" -ne 1 ]; then
+    echo "refused: exit status $status, expected 1"
+    return 1
+  fi
+  if [ "$lines" -ne 1 ]; then
+    echo "refused: $lines lines on stderr, expected one"
+    return 1
+  fi
+  if ! tail -n 1 "$tmp/refused.err" | grep -Eiq -- "$pattern"; then
+    echo "refused: the message does not match '$pattern'"
+    return 1
+  fi
+}
+
+# refused_connection PATTERN: the server 'main' runs; it must refuse a client,
+# and its log must have a line that matches PATTERN.
+refused_connection ()
+{
+  if timeout 10 nbdinfo --size "$uri"; then
+    echo "refused_connection: was served"
+    return 1
+  fi
+  grep -Ei -- "$1" "${server_log[main]}"
+}
+
+# nbdsh_run ARGUMENT...: nbdsh with the right Python, connected to the last server.
+# "nbdsh_run -c -" reads the script from stdin.
+nbdsh_run ()
+{
+  "$python" -m nbd --base-allocation -u "$uri" "$@"
+}
+
+# model ARGUMENT...: model.py on the last server (see there).
+model ()
+{
+  "$python" "$srcdir/lib/model.py" "$@"
+}
+
+# hold_connection: keeps a connection to the last server open, in the background.
+# Ends with drop_connections, or with the test.
+hold_connection ()
+{
+  local i ready="$tmp/held.${#helper_pids[@]}"
+
+  rm -f "$ready"
+  # Not through a function: $! must be Python's own process.
+  "$python" "$srcdir/lib/model.py" hold "$uri" "$ready" &
+  helper_pids+=($!)
+  set +x
+  for ((i = 0; i < 500; ++i)); do
+    if [ -e "$ready" ]; then break; fi
+    sleep 0.02
+  done
+  set -x
+  [ -e "$ready" ]
+}
+
+drop_connections ()
+{
+  local pid
+
+  for pid in "${helper_pids[@]}"; do
+    kill -TERM "$pid"
+    wait "$pid" || :
+  done
+  helper_pids=()
+}
+
+# --- images ---
+
+# make_image FILE SIZE [OPTIONS]: a fresh image; OPTIONS as for qemu-img -o.
+make_image ()
+{
+  qemu-img create -q -f qcow2 ${3:+-o "$3"} "$1" "$2"
+}
+
+# create_encrypted FILE QEMU-IMG-ARGUMENT...: "qemu-img create", which measures its own speed
+# for LUKS, and so fails at random where the machine is busy.
+create_encrypted ()
+{
+  local i file="$1"
+
+  shift
+  for ((i = 0; i < 30; ++i)); do
+    rm -f "$file"
+    if qemu-img create -q -f qcow2 "$@"; then return 0; fi
+  done
+  return 1
+}
+
+# random_file FILE BYTES: reproducible contents, different for each FILE.
+random_file ()
+{
+  "$python" - "$1" "$2" <<'PY'
+import os, random, sys
+name, size = sys.argv[1], int(sys.argv[2])
+r = random.Random(os.path.basename(name))
+with open(name, "wb") as f:
+    while size > 0:
+        n = min(size, 1 << 20)
+        f.write(r.randbytes(n))
+        size -= n
+PY
+}
+
+# check_clean IMAGE: after a clean stop not even leaks are allowed.
+check_clean ()
+{
+  qemu-img check -f qcow2 "$1"
+}
+
+# check_leaks_only IMAGE: after a crash leaks are allowed, corruption is not.
+check_leaks_only ()
+{
+  local status=0
+
+  qemu-img check -f qcow2 "$1" || status=$?
+  case $status in
+    0|3) ;;
+    *) fail "qemu-img check of $1: status $status" ;;
+  esac
+}
+
+# same_as_raw IMAGE RAW: QEMU reads from the image what RAW holds.
+same_as_raw ()
+{
+  qemu-img convert -f qcow2 -O raw "$1" "$tmp/as.raw"
+  cmp "$tmp/as.raw" "$2"
+  rm -f "$tmp/as.raw"
+}
+
+# header_patch FILE OFFSET FORMAT VALUE [OFFSET FORMAT VALUE]...: overwrites big-endian
+# fields; FORMAT is one of Python's struct letters (B H I Q), or s for bytes in hex.
+header_patch ()
+{
+  "${python:-python3}" "$srcdir/lib/patch.py" "$@"
+}
+
+# is_marked_corrupt IMAGE: the corrupt bit of a version 3 header.
+is_marked_corrupt ()
+{
+  [ $(( 0x$(od -An -tx1 -j79 -N1 "$1" | tr -d ' ') & 2 )) -ne 0 ]
+}
+
+# allocated_kib FILE: what the host has allocated.
+allocated_kib ()
+{
+  du -k "$1" | cut -f1
+}
+
+file_size ()
+{
+  stat -c %s "$1"
+}
+
+# fingerprint FILE: contents, size and time of the last change.
+fingerprint ()
+{
+  sha256sum < "$1"
+  stat -c '%s %y' "$1"
+}
+
+# serve_matrix CLUSTER-SIZE VIRTUAL-SIZE SECONDS: random requests on images of both
+# versions and all refcount widths, then the judgement of qemu-img.  A row for each.
+serve_matrix ()
+{
+  local cluster="$1" size="$2" seconds="$3" compat bits img row
+
+  for row in v2:16 v3:1 v3:2 v3:4 v3:8 v3:16 v3:32 v3:64; do
+    compat="${row%:*}" bits="${row#*:}"
+    img="$tmp/$compat-$bits.qcow2"
+    rm -f "$tmp/model.raw"
+    if [ "$compat" = v2 ]; then
+      make_image "$img" "$size" "compat=v2,cluster_size=$cluster"
+    else
+      make_image "$img" "$size" "compat=v3,cluster_size=$cluster,refcount_bits=$bits"
+    fi
+    start_nbdkit file="$img"
+    model random "$uri" "$tmp/model.raw" --seconds "$seconds" --connections 3 \
+      --cluster "$cluster" | tee "$tmp/out"
+    stop_nbdkit main
+    check_clean "$img"
+    same_as_raw "$img" "$tmp/model.raw"
+    printf 'MATRIX %s cluster_size=%-7s refcount_bits=%-2s %s\n' \
+      "$compat" "$cluster" "$bits" "$(tail -n 1 "$tmp/out")"
+    rm -f "$img"
+  done
+}
+
+# kill_traced: ends a server that runs under NBDKIT_WRAPPER, if it is still there.
+kill_traced ()
+{
+  local pid
+
+  pid="$(cat "$tmp/main.pid")"
+  # (It may end by itself at this moment.)
+  if grep -q nbdkit "/proc/$pid/comm"; then kill -KILL "$pid" || :; fi
+  wait "${server_pid[main]}" || :
+  unset "server_pid[main]"
+}
+
+# killed_at_every_write IMAGE JUDGE SCRIPT: does what SCRIPT (nbdsh) says on a copy of IMAGE,
+# and kills the server (SIGKILL) just before the first system call that changes the
+# image or makes it durable, just before the second, and so on, until it gets
+# through.  Each time JUDGE (a function) is called with the image that is left behind.
+killed_at_every_write ()
+{
+  local image="$1" judge="$2" script="$3" call n total=0 survived wrapper
+
+  requires strace -f -e trace=pwrite64 -e inject=pwrite64:signal=KILL:when=1 true
+  # strace counts each call of each thread apart: hence one after the other, and one
+  # thread.
+  for call in pwrite64 pwritev pwritev2 fdatasync fallocate ftruncate; do
+    survived=no
+    for ((n = 1; n < 400; ++n)); do
+      cp --sparse=always "$image" "$tmp/killed.qcow2"
+      wrapper="strace -f -qq -o /dev/null -e trace=$call"
+      wrapper+=" -e inject=$call:signal=KILL:when=$n"
+      NBDKIT_WRAPPER="$wrapper" start_nbdkit -t 1 -- file="$tmp/killed.qcow2"
+      if nbdsh_run -c "$script"; then survived=yes; fi
+      kill_traced
+      check_leaks_only "$tmp/killed.qcow2"
+      "$judge" "$tmp/killed.qcow2"
+      if [ "$survived" = yes ]; then break; fi
+    done
+    [ "$survived" = yes ] || fail "no end of writes"
+    total=$((total + n - 1))
+  done
+  echo "killed at $total places"
+  [ "$total" -gt 0 ]
+}

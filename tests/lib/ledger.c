@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What may each sector of a disk show, now and after a power cut?
+ *
+ * For each sector, the contents that it was given, in order, from the last ones that are
+ * known to be durable:
+ *
+ *      durable, then, then, ..., latest
+ *
+ * A reader sees the last ones whose request has ended, or any later ones; after a power
+ * cut it may be any of them, but nothing else, and never what belongs to
+ * another sector: contents carry their place and number.
+ *
+ * A flush makes durable what ended before it began.  Time is counted in
+ * ended requests.
+ *
+ * Locks: `lock' guards everything.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/ledger.h"
+
+#define WORDS (LEDGER_SECTOR / 8)
+
+struct entry {
+  uint32_t contents;
+  uint64_t ended;               /* when; UINT64_MAX: not known to have ended */
+  bool durable;
+};
+
+struct history {
+  struct entry *entries;
+  unsigned n, room;
+};
+
+struct ledger {
+  pthread_mutex_t lock;
+  const struct blob *initial;
+  struct history *sectors;
+  uint64_t n;
+  uint64_t now, flushed;        /* ended requests; how many are durable */
+  uint32_t last_contents;
+};
+
+struct ledger *
+ledger_new (const struct blob *initial)
+{
+  struct ledger *l = calloc (1, sizeof *l);
+  uint64_t i;
+
+  CHECK (l != NULL && initial->len % LEDGER_SECTOR == 0);
+  pthread_mutex_init (&l->lock, NULL);
+  l->initial = initial;
+  l->n = initial->len / LEDGER_SECTOR;
+  l->last_contents = LEDGER_INITIAL;
+  l->sectors = calloc (l->n, sizeof *l->sectors);
+  CHECK (l->sectors != NULL);
+  for (i = 0; i < l->n; i++) {
+    struct history *h = &l->sectors[i];
+
+    h->room = 4;
+    h->entries = malloc (h->room * sizeof *h->entries);
+    CHECK (h->entries != NULL);
+    h->entries[h->n++] = (struct entry) {
+      .contents = LEDGER_INITIAL, .durable = true,
+    };
+  }
+  return l;
+}
+
+void
+ledger_free (struct ledger *l)
+{
+  uint64_t i;
+
+  for (i = 0; i < l->n; i++)
+    free (l->sectors[i].entries);
+  free (l->sectors);
+  pthread_mutex_destroy (&l->lock);
+  free (l);
+}
+
+/* --- contents --- */
+
+uint32_t
+ledger_contents (struct ledger *l)
+{
+  uint32_t contents;
+
+  pthread_mutex_lock (&l->lock);
+  contents = ++l->last_contents;
+  pthread_mutex_unlock (&l->lock);
+  return contents;
+}
+
+static uint64_t
+word (uint32_t contents, uint64_t sector, unsigned i)
+{
+  uint64_t w = ((uint64_t) contents << 32 | sector) ^ (uint64_t) i << 56;
+
+  if (contents % 4 == 0) {      /* something that can't be compressed */
+    w = (w ^ w >> 31) * UINT64_C (0x7fb5d329728ea185);
+    w = (w ^ w >> 27) * UINT64_C (0x81dadef4bc2dd44d);
+  }
+  return w;
+}
+
+void
+ledger_fill (uint32_t contents, uint64_t sector, uint64_t n,
+             unsigned char *buf)
+{
+  uint64_t w;
+  unsigned i;
+
+  if (contents == LEDGER_ZEROS) {
+    memset (buf, 0, n * LEDGER_SECTOR);
+    return;
+  }
+  for (; n > 0; n--, sector++)
+    for (i = 0; i < WORDS; i++, buf += 8) {
+      w = word (contents, sector, i);
+      memcpy (buf, &w, 8);
+    }
+}
+
+static bool
+matches (const struct ledger *l, uint32_t contents, uint64_t sector,
+         const unsigned char *buf)
+{
+  unsigned char expected[LEDGER_SECTOR];
+  uint64_t w, found;
+
+  if (contents == LEDGER_INITIAL)
+    return memcmp (buf, l->initial->data + sector * LEDGER_SECTOR,
+                   LEDGER_SECTOR) == 0;
+  w = contents == LEDGER_ZEROS ? 0 : word (contents, sector, 0);
+  memcpy (&found, buf, 8);
+  if (w != found)
+    return false;
+  ledger_fill (contents, sector, 1, expected);
+  return memcmp (buf, expected, LEDGER_SECTOR) == 0;
+}
+
+/* --- requests --- */
+
+/* The entry that is surely durable. */
+static unsigned
+durable_entry (const struct ledger *l, const struct history *h)
+{
+  unsigned i = h->n - 1;
+
+  while (i > 0 && !h->entries[i].durable && h->entries[i].ended > l->flushed)
+    i--;
+  return i;
+}
+
+/* The latest entry whose request has ended. */
+static unsigned
+ended_entry (const struct history *h)
+{
+  unsigned i = h->n - 1;
+
+  while (i > 0 && h->entries[i].ended == UINT64_MAX)
+    i--;
+  return i;
+}
+
+void
+ledger_begin (struct ledger *l, uint64_t sector, uint64_t n,
+              uint32_t contents)
+{
+  pthread_mutex_lock (&l->lock);
+  for (; n > 0; n--, sector++) {
+    struct history *h = &l->sectors[sector];
+    const unsigned first = durable_entry (l, h);
+
+    /* What came before the durable ones has become history. */
+    memmove (h->entries, h->entries + first,
+             (h->n - first) * sizeof *h->entries);
+    h->n -= first;
+    if (h->n == h->room) {
+      h->room *= 2;
+      h->entries = realloc (h->entries, h->room * sizeof *h->entries);
+      CHECK (h->entries != NULL);
+    }
+    h->entries[h->n++] = (struct entry) {
+      .contents = contents, .ended = UINT64_MAX,
+    };
+  }
+  pthread_mutex_unlock (&l->lock);
+}
+
+void
+ledger_end (struct ledger *l, uint64_t sector, uint64_t n, bool durable)
+{
+  pthread_mutex_lock (&l->lock);
+  l->now++;
+  for (; n > 0; n--, sector++) {
+    struct history *h = &l->sectors[sector];
+
+    h->entries[h->n - 1].ended = l->now;
+    h->entries[h->n - 1].durable = durable;
+  }
+  pthread_mutex_unlock (&l->lock);
+}
+
+void
+ledger_cancel (struct ledger *l, uint64_t sector, uint64_t n)
+{
+  pthread_mutex_lock (&l->lock);
+  for (; n > 0; n--, sector++)
+    l->sectors[sector].n--;
+  pthread_mutex_unlock (&l->lock);
+}
+
+uint64_t
+ledger_flush_begin (struct ledger *l)
+{
+  uint64_t stamp;
+
+  pthread_mutex_lock (&l->lock);
+  stamp = l->now;
+  pthread_mutex_unlock (&l->lock);
+  return stamp;
+}
+
+void
+ledger_flush_end (struct ledger *l, uint64_t stamp)
+{
+  pthread_mutex_lock (&l->lock);
+  if (stamp > l->flushed)
+    l->flushed = stamp;
+  pthread_mutex_unlock (&l->lock);
+}
+
+/* --- judgement --- */
+
+static void
+explain (const struct ledger *l, uint64_t sector, const unsigned char *buf,
+         unsigned first)
+{
+  const struct history *h = &l->sectors[sector];
+  uint64_t found;
+  unsigned i;
+
+  memcpy (&found, buf, 8);
+  fprintf (stderr, "sector %" PRIu64 " (offset %" PRIu64 ") shows 0x%016"
+           PRIx64, sector, sector * LEDGER_SECTOR, found);
+  if (found >> 32 > LEDGER_INITIAL &&
+      matches (l, found >> 32, (uint32_t) found, buf))
+    fprintf (stderr, " (contents %" PRIu64 " of sector %u)", found >> 32,
+             (unsigned) found);
+  else if (matches (l, LEDGER_ZEROS, sector, buf))
+    fprintf (stderr, " (zeros)");
+  else if (matches (l, LEDGER_INITIAL, sector, buf))
+    fprintf (stderr, " (its first contents)");
+  fprintf (stderr, "; may be:");
+  for (i = first; i < h->n; i++)
+    fprintf (stderr, " %u%s%s", h->entries[i].contents,
+             i == durable_entry (l, h) ? " (durable)" : "",
+             h->entries[i].ended == UINT64_MAX ? " (under way)" : "");
+  fputc ('\n', stderr);
+}
+
+bool
+ledger_allows (struct ledger *l, uint64_t sector, uint64_t n,
+               const unsigned char *buf, bool crashed)
+{
+  bool ok = true;
+  unsigned i, first;
+
+  pthread_mutex_lock (&l->lock);
+  for (; ok && n > 0; n--, sector++, buf += LEDGER_SECTOR) {
+    const struct history *h = &l->sectors[sector];
+
+    first = crashed ? durable_entry (l, h) : ended_entry (h);
+    for (i = h->n; i > first; i--)
+      if (matches (l, h->entries[i - 1].contents, sector, buf))
+        break;
+    if (i == first) {
+      explain (l, sector, buf, first);
+      ok = false;
+    }
+  }
+  pthread_mutex_unlock (&l->lock);
+  return ok;
+}

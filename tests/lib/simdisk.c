@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What may a file look like after a power cut?
+ *
+ * The file lives in memory, twice: `now' is what programs read (the host's page
+ * cache), `durable' is what the last sync left on the disk.  Every change since
+ * then is in a log, sector by sector (512 bytes): the whole contents of each
+ * sector that it touched, as they were after it.  After a power cut a sector shows what
+ * is durable or any one of its later contents; sectors are independent of each
+ * other, and so are changes of the size.  Real disks are less malicious, but
+ * fdatasync promises no more.
+ *
+ * An external data file can be added.  Both are on the same disk and lose power
+ * together, but each has its own syncs, and what reached one says nothing about the
+ * other.
+ *
+ * A sync covers exactly the changes that were there when it began; it takes a
+ * moment to return, so that those who count on more than that are found out.
+ *
+ * Locks: `lock' guards everything below it.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/simdisk.h"
+
+#define SECTOR 512
+
+struct change {
+  uint64_t first, n;            /* sectors; n == 0: only the size changes */
+  unsigned char *data;
+  uint64_t old_size, new_size;
+};
+
+struct simfile {
+  char *path;
+  struct blob now, durable;     /* len: the size of the file */
+  struct blob cut;              /* what is left after the last accident */
+  uint64_t now_room, durable_room, cut_room;
+  struct change *log;
+  unsigned n, room;
+};
+
+struct simdisk {
+  struct hostfile_hooks hooks;
+
+  pthread_mutex_t lock;
+  struct rng rng;
+  struct simfile files[2];      /* the image, and its external data file */
+  unsigned nr_files;
+  void (*watch) (void *, enum hostfile_op);
+  void *watch_opaque;
+  struct fault fault;
+  uint64_t failures;
+  uint64_t operations[HOSTFILE_OP_SYNC_DIR + 1];
+  uint64_t limit;               /* of the image */
+};
+
+static uint64_t
+sectors (uint64_t bytes)
+{
+  return (bytes + SECTOR - 1) / SECTOR;
+}
+
+/* Sets the size; what is behind the end is zeros, in whole sectors. */
+static void
+resize (struct blob *b, uint64_t *room, uint64_t size)
+{
+  if (sectors (size) * SECTOR > *room) {
+    uint64_t more = sectors (size) * SECTOR + (1 << 20);
+
+    b->data = realloc (b->data, more);
+    CHECK (b->data != NULL);
+    memset (b->data + *room, 0, more - *room);
+    *room = more;
+  }
+  if (size < b->len)
+    memset (b->data + size, 0, b->len - size);
+  b->len = size;
+}
+
+/* --- the log --- */
+
+/* Sectors [first, first+n) have just changed in `now'. */
+static void
+record (struct simfile *s, uint64_t first, uint64_t n, uint64_t old_size)
+{
+  struct change *c;
+
+  if (s->n == s->room) {
+    s->room = s->room ? 2 * s->room : 64;
+    s->log = realloc (s->log, s->room * sizeof *s->log);
+    CHECK (s->log != NULL);
+  }
+  c = &s->log[s->n++];
+  *c = (struct change) {
+    .first = first, .n = n, .old_size = old_size, .new_size = s->now.len,
+  };
+  if (n > 0) {
+    c->data = malloc (n * SECTOR);
+    CHECK (c->data != NULL);
+    memcpy (c->data, s->now.data + first * SECTOR, n * SECTOR);
+  }
+}
+
+/* Sector I of the change reaches B. */
+static void
+apply_sector (const struct change *c, uint64_t i, struct blob *b,
+              uint64_t *room)
+{
+  const uint64_t start = (c->first + i) * SECTOR;
+  uint64_t end = start + SECTOR;
+
+  /* A write behind the end makes the file longer, but no longer than it was. */
+  if (end > c->new_size)
+    end = c->new_size;
+  if (end > b->len)
+    resize (b, room, end);
+  memcpy (b->data + start, c->data + i * SECTOR, end - start);
+}
+
+static void
+apply (const struct change *c, struct blob *b, uint64_t *room)
+{
+  uint64_t i;
+
+  for (i = 0; i < c->n; i++)
+    apply_sector (c, i, b, room);
+  if (c->new_size > b->len || c->new_size < c->old_size)
+    resize (b, room, c->new_size);
+}
+
+static void
+make_durable (struct simfile *s)
+{
+  unsigned i;
+
+  for (i = 0; i < s->n; i++) {
+    apply (&s->log[i], &s->durable, &s->durable_room);
+    free (s->log[i].data);
+  }
+  s->n = 0;
+}
+
+/* The last change is durable at once: older contents of its sectors will not
+ * come back. */
+static void
+make_last_durable (struct simfile *s)
+{
+  const struct change *last = &s->log[s->n - 1];
+  unsigned i;
+  uint64_t k;
+
+  apply (last, &s->durable, &s->durable_room);
+  for (i = 0; i + 1 < s->n; i++) {
+    struct change *c = &s->log[i];
+
+    for (k = 0; k < c->n; k++)
+      if (c->first + k >= last->first && c->first + k < last->first + last->n)
+        memcpy (c->data + k * SECTOR,
+                last->data + (c->first + k - last->first) * SECTOR, SECTOR);
+  }
+  free (last->data);
+  s->n--;
+}
+
+/* --- operations --- */
+
+static void
+read_now (struct simfile *s, const struct iovec *iov, int niov, uint64_t offset)
+{
+  int i;
+
+  for (i = 0; i < niov; i++) {
+    const uint64_t len = iov[i].iov_len;
+    uint64_t have = offset >= s->now.len ? 0 : s->now.len - offset;
+
+    if (have > len)
+      have = len;
+    if (have > 0)
+      memcpy (iov[i].iov_base, s->now.data + offset, have);
+    memset ((char *) iov[i].iov_base + have, 0, len - have);
+    offset += len;
+  }
+}
+
+static void
+write_now (struct simfile *s, const struct iovec *iov, int niov,
+           uint64_t offset, uint64_t count)
+{
+  const uint64_t old_size = s->now.len;
+  const uint64_t first = offset / SECTOR;
+  const uint64_t end = offset + count;
+  int i;
+
+  if (count == 0)
+    return;
+  if (end > s->now.len)
+    resize (&s->now, &s->now_room, end);
+  for (i = 0; i < niov && offset < end; i++) {
+    const uint64_t len = iov[i].iov_len < end - offset ?
+      iov[i].iov_len : end - offset;
+
+    memcpy (s->now.data + offset, iov[i].iov_base, len);
+    offset += len;
+  }
+  record (s, first, sectors (end) - first, old_size);
+}
+
+static void
+punch_now (struct simfile *s, uint64_t offset, uint64_t count)
+{
+  uint64_t end = offset + count;
+
+  if (end > s->now.len)
+    end = s->now.len;
+  if (offset >= end)
+    return;
+  memset (s->now.data + offset, 0, end - offset);
+  record (s, offset / SECTOR, sectors (end) - offset / SECTOR, s->now.len);
+}
+
+static void
+truncate_now (struct simfile *s, uint64_t size)
+{
+  const uint64_t old_size = s->now.len;
+
+  resize (&s->now, &s->now_room, size);
+  record (s, 0, 0, old_size);
+}
+
+/* errno if this operation is to fail, or 0. */
+static int
+fails (struct simdisk *s, const struct simfile *file, enum hostfile_op op,
+       uint64_t end)
+{
+  struct fault *f = &s->fault;
+
+  if ((op == HOSTFILE_OP_WRITE || op == HOSTFILE_OP_TRUNCATE) &&
+      file == &s->files[0] && end > file->now.len && end > s->limit)
+    return ENOSPC;
+  if (!(f->ops & 1 << op))
+    return 0;
+  if (f->after > 0) {
+    f->after--;
+    return 0;
+  }
+  if (f->times == 0)
+    return 0;
+  f->times--;
+  return f->err;
+}
+
+static int
+operate (struct simdisk *s, struct simfile *f, enum hostfile_op op,
+         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+         bool dsync)
+{
+  int err;
+
+  if (op != HOSTFILE_OP_READ && s->watch)
+    s->watch (s->watch_opaque, op);
+
+  CHECK (op <= HOSTFILE_OP_SYNC_DIR);
+  s->operations[op]++;
+  err = fails (s, f, op, offset + count);
+  if (err != 0) {
+    s->failures++;
+    if (op == HOSTFILE_OP_WRITE && s->fault.partial &&
+        offset + count <= s->limit) {
+      /* Up to some sector's end. */
+      const uint64_t end = (offset + rng_below (&s->rng, count)) /
+        SECTOR * SECTOR;
+
+      if (end > offset)
+        write_now (f, iov, niov, offset, end - offset);
+    }
+    errno = err;
+    return -1;
+  }
+
+  switch (op) {
+  case HOSTFILE_OP_READ:
+    read_now (f, iov, niov, offset);
+    break;
+  case HOSTFILE_OP_WRITE:
+    write_now (f, iov, niov, offset, count);
+    if (dsync && count > 0)
+      make_last_durable (f);
+    break;
+  case HOSTFILE_OP_PUNCH:
+    punch_now (f, offset, count);
+    break;
+  case HOSTFILE_OP_TRUNCATE:
+    truncate_now (f, offset);
+    break;
+  case HOSTFILE_OP_SYNC:
+    make_durable (f);
+    break;
+  case HOSTFILE_OP_LINK:
+  case HOSTFILE_OP_SYNC_DIR:
+  case HOSTFILE_OP_ALLOCATE:
+    break;                      /* no contents change */
+  }
+  return 1;
+}
+
+static int
+before (void *opaque, const char *path, enum hostfile_op op,
+        const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+        bool dsync)
+{
+  struct simdisk *s = opaque;
+  struct simfile *f = &s->files[0];
+  unsigned wait;
+  int r, err;
+
+  while (f < s->files + s->nr_files && strcmp (path, f->path) != 0)
+    f++;
+  if (f == s->files + s->nr_files)
+    return 0;
+
+  pthread_mutex_lock (&s->lock);
+  r = operate (s, f, op, iov, niov, offset, count, dsync);
+  err = errno;
+  wait = rng_below (&s->rng, op == HOSTFILE_OP_SYNC ? 4 : 32);
+  pthread_mutex_unlock (&s->lock);
+
+  if (wait == 0)
+    usleep (100);
+  else if (wait == 1)
+    sched_yield ();
+  errno = err;
+  return r;
+}
+
+/* --- accidents --- */
+
+/* SHIFT: log2 of the sectors of a cluster. */
+static void
+cut_file (struct simfile *s, struct rng *rng, enum power_cut kind, unsigned shift)
+{
+  const unsigned chosen = rng_below (rng, s->n);
+  /* Chances of 2 % to 98 %. */
+  const unsigned chance = 1 + rng_below (rng, 63);
+  const bool sizes = rng_below (rng, 4) == 0;   /* longer, but no data */
+  const uint64_t coin = rng_next (rng);
+  struct blob *out = &s->cut;
+  uint64_t k;
+  unsigned i;
+
+  resize (out, &s->cut_room, 0);
+  resize (out, &s->cut_room, s->durable.len);
+  memcpy (out->data, s->durable.data, s->durable.len);
+
+  for (i = 0; i < s->n; i++) {
+    const struct change *c = &s->log[i];
+    bool whole = false;
+
+    switch (kind) {
+    case CUT_ALL: whole = true; break;
+    case CUT_PREFIX: case CUT_TORN: whole = i < chosen; break;
+    case CUT_SUFFIX: whole = i >= chosen; break;
+    case CUT_ONE: whole = i == chosen; break;
+    case CUT_ALL_BUT_ONE: whole = i != chosen; break;
+    case CUT_CHANGES: whole = rng_below (rng, 64) < chance; break;
+    case CUT_SECTORS: case CUT_CLUSTERS:
+      whole = c->n == 0 && rng_below (rng, 64) < chance;
+    default: ;
+    }
+    if (whole) {
+      apply (c, out, &s->cut_room);
+      continue;
+    }
+    for (k = 0; k < c->n; k++) {
+      struct rng place;
+
+      rng_init (&place, coin, (c->first + k) >> shift);
+      if ((kind == CUT_SECTORS && rng_below (rng, 64) < chance) ||
+          (kind == CUT_TORN && i == chosen && rng_below (rng, 2)) ||
+          (kind == CUT_CLUSTERS && rng_below (&place, 64) < chance))
+        apply_sector (c, k, out, &s->cut_room);
+    }
+    if (sizes && c->new_size > out->len)
+      resize (out, &s->cut_room, c->new_size);
+  }
+}
+
+const struct blob *
+simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind)
+{
+  const struct blob *image = &s->files[0].now;
+  /* Bytes 20-23 of the header: cluster_bits. */
+  const unsigned shift = image->len > 23 ? image->data[23] - 9 : 0;
+
+  cut_file (&s->files[0], rng, kind, shift);
+  /* What reached one file says nothing about the other. */
+  if (s->nr_files > 1)
+    cut_file (&s->files[1], rng, rng_below (rng, 2) ? kind :
+              (enum power_cut) rng_below (rng, CUT_KINDS), shift);
+  return &s->files[0].cut;
+}
+
+const struct blob *
+simdisk_data_cut (struct simdisk *s)
+{
+  return &s->files[1].cut;
+}
+
+enum power_cut
+simdisk_random_cut (struct rng *rng)
+{
+  static const enum power_cut often[] = {
+    CUT_ALL_BUT_ONE, CUT_ONE, CUT_SECTORS, CUT_CLUSTERS,
+  };
+
+  return rng_below (rng, 2) ? often[rng_below (rng, 4)] :
+    rng_below (rng, CUT_KINDS);
+}
+
+/* --- and the rest --- */
+
+void
+simdisk_add (struct simdisk *s, const char *path)
+{
+  struct simfile *f = &s->files[s->nr_files++];
+  struct blob b;
+
+  CHECK (s->nr_files <= 2);
+  f->path = strdup (path);
+  CHECK (f->path != NULL);
+  blob_load (path, &b);
+  resize (&f->now, &f->now_room, b.len);
+  memcpy (f->now.data, b.data, b.len);
+  resize (&f->durable, &f->durable_room, b.len);
+  memcpy (f->durable.data, b.data, b.len);
+  blob_free (&b);
+}
+
+struct simdisk *
+simdisk_new (const char *path, uint64_t seed)
+{
+  struct simdisk *s = calloc (1, sizeof *s);
+
+  CHECK (s != NULL);
+  s->hooks.before = before;
+  s->hooks.opaque = s;
+  pthread_mutex_init (&s->lock, NULL);
+  rng_init (&s->rng, seed, 1000);
+  s->limit = UINT64_MAX;
+  simdisk_add (s, path);
+  return s;
+}
+
+void
+simdisk_free (struct simdisk *s)
+{
+  struct simfile *f;
+  unsigned i;
+
+  for (f = s->files; f < s->files + s->nr_files; f++) {
+    for (i = 0; i < f->n; i++)
+      free (f->log[i].data);
+    free (f->log);
+    blob_free (&f->now);
+    blob_free (&f->durable);
+    blob_free (&f->cut);
+    free (f->path);
+  }
+  pthread_mutex_destroy (&s->lock);
+  free (s);
+}
+
+const struct hostfile_hooks *
+simdisk_hooks (struct simdisk *s)
+{
+  return &s->hooks;
+}
+
+void
+simdisk_watch (struct simdisk *s, void (*watch) (void *, enum hostfile_op),
+               void *opaque)
+{
+  pthread_mutex_lock (&s->lock);
+  s->watch = watch;
+  s->watch_opaque = opaque;
+  pthread_mutex_unlock (&s->lock);
+}
+
+void
+simdisk_fault (struct simdisk *s, const struct fault *fault)
+{
+  static const struct fault none;
+
+  pthread_mutex_lock (&s->lock);
+  s->fault = fault ? *fault : none;
+  pthread_mutex_unlock (&s->lock);
+}
+
+uint64_t
+simdisk_failures (struct simdisk *s)
+{
+  uint64_t n;
+
+  pthread_mutex_lock (&s->lock);
+  n = s->failures;
+  pthread_mutex_unlock (&s->lock);
+  return n;
+}
+
+uint64_t
+simdisk_operations (struct simdisk *s, unsigned ops)
+{
+  uint64_t n = 0;
+  int op;
+
+  pthread_mutex_lock (&s->lock);
+  for (op = 0; op <= HOSTFILE_OP_SYNC_DIR; op++)
+    if (ops & 1 << op)
+      n += s->operations[op];
+  pthread_mutex_unlock (&s->lock);
+  return n;
+}
+
+void
+simdisk_limit (struct simdisk *s, uint64_t limit)
+{
+  pthread_mutex_lock (&s->lock);
+  s->limit = limit;
+  pthread_mutex_unlock (&s->lock);
+}
+
+uint64_t
+simdisk_size (struct simdisk *s)
+{
+  uint64_t size;
+
+  pthread_mutex_lock (&s->lock);
+  size = s->files[0].now.len;
+  pthread_mutex_unlock (&s->lock);
+  return size;
+}

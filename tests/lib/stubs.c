@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What a test program links in place of nbdkit: errors are printed and kept
+ * for the test to look at; debug messages are printed if QCOW2_TEST_DEBUG is
+ * set in the environment.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/report.h"
+#include "storage/hostfile.h"
+#include "lib/stubs.h"
+
+/* What report.c calls. */
+#undef nbdkit_error
+extern void nbdkit_error (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
+
+bool quiet_errors;
+
+static _Thread_local char last[1024];
+static atomic_ulong count;
+
+void
+nbdkit_error (const char *fmt, ...)
+{
+  int err = errno;
+  va_list args;
+
+  va_start (args, fmt);
+  errno = err;                  /* for %m */
+  vsnprintf (last, sizeof last, fmt, args);
+  va_end (args);
+  count++;
+  if (!quiet_errors)
+    fprintf (stderr, "error: %s\n", last);
+  errno = err;
+}
+
+void
+nbdkit_debug (const char *fmt, ...)
+{
+  int err = errno;
+  va_list args;
+
+  if (getenv ("QCOW2_TEST_DEBUG")) {
+    va_start (args, fmt);
+    errno = err;
+    vfprintf (stderr, fmt, args);
+    fputc ('\n', stderr);
+    va_end (args);
+  }
+  errno = err;
+}
+
+const char *
+last_error (void)
+{
+  return last;
+}
+
+void
+clear_last_error (void)
+{
+  last[0] = '\0';
+}
+
+unsigned long
+error_count (void)
+{
+  return count;
+}
+
+uint64_t
+seed_from_env (void)
+{
+  const char *s = getenv ("SEED");
+  uint64_t seed;
+
+  if (s)
+    seed = strtoull (s, NULL, 0);
+  else {
+    struct timespec ts;
+    clock_gettime (CLOCK_REALTIME, &ts);
+    seed = (uint64_t) ts.tv_sec * 1000003 + (uint64_t) ts.tv_nsec;
+  }
+  printf ("SEED=%llu\n", (unsigned long long) seed);
+  fflush (stdout);
+  return seed;
+}
+
+void
+rng_init (struct rng *r, uint64_t seed, uint64_t stream)
+{
+  r->s = (seed + 1) * UINT64_C (0x9e3779b97f4a7c15)
+         ^ (stream + 1) * UINT64_C (0xbf58476d1ce4e5b9);
+  if (r->s == 0)
+    r->s = 1;
+  for (int i = 0; i < 8; i++)
+    rng_next (r);
+}
+
+uint64_t
+rng_next (struct rng *r)
+{
+  r->s ^= r->s << 13;
+  r->s ^= r->s >> 7;
+  r->s ^= r->s << 17;
+  return r->s * UINT64_C (0x2545f4914f6cdd1d);
+}
+
+void
+run_threads (void *(*work) (void *), void *array, size_t size, unsigned n)
+{
+  pthread_t *threads = calloc (n, sizeof *threads);
+
+  CHECK (threads != NULL);
+  for (unsigned i = 0; i < n; i++)
+    CHECK (pthread_create (&threads[i], NULL, work, (char *) array + i * size) == 0);
+  for (unsigned i = 0; i < n; i++)
+    CHECK (pthread_join (threads[i], NULL) == 0);
+  free (threads);
+}
+
+static int
+skip_sync (void *opaque, const char *path, enum hostfile_op op,
+           const struct iovec *iov, int niov, uint64_t offset, uint64_t bytes,
+           bool dsync)
+{
+  (void) opaque; (void) path; (void) iov; (void) niov;
+  (void) offset; (void) bytes; (void) dsync;
+  return op == HOSTFILE_OP_SYNC;
+}
+
+const struct hostfile_hooks without_sync = { .before = skip_sync };

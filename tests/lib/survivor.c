@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Is a file in order that an accident has left?
+ *
+ * The judges are the independent checker and, only now and then because it takes its
+ * time, qemu-img.  What the contents may be is for the test to say.
+ */
+
+#include <config.h>
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "lib/checker.h"
+#include "lib/survivor.h"
+#include "lib/trials.h"
+
+void
+survivor_fail (const struct blob *b, const char *fmt, ...)
+{
+  char text[600];
+  va_list args;
+
+  va_start (args, fmt);
+  vsnprintf (text, sizeof text, fmt, args);
+  va_end (args);
+  blob_save (SURVIVOR, b);
+  FAIL ("%s (see " SURVIVOR ")", text);
+}
+
+unsigned long
+survivor_check (const struct blob *b, bool leaks_allowed, const char *when)
+{
+  struct check_result r;
+
+  checker_check (b, &r);
+  if (r.corruptions > 0 || (r.leaks > 0 && !leaks_allowed))
+    survivor_fail (b, "%s: %lu corruptions, %lu leaks: %s", when, r.corruptions,
+                   r.leaks, r.first);
+  return r.leaks;
+}
+
+bool
+survivor_shows (const struct blob *b, const struct blob *below,
+                const struct blob *expected)
+{
+  unsigned char *contents = malloc (expected->len + 1);
+  bool ok;
+
+  CHECK (contents != NULL);
+  ok = blob_get (b, 24, 8) == expected->len &&
+    checker_read (b, below, contents, expected->len) == 0 &&
+    memcmp (contents, expected->data, expected->len) == 0;
+  free (contents);
+  return ok;
+}
+
+void
+survivor_ask_qemu (bool leaks_allowed, const struct blob *expected,
+                   const struct blob *before)
+{
+  const int status = image_check (SURVIVOR);
+
+  if (status != 0 && (status != 3 || !leaks_allowed))
+    FAIL ("qemu-img check of what is left: exit status %d", status);
+  if (!image_shows (SURVIVOR, NULL, expected))
+    FAIL ("qemu-img convert reads something else in what is left");
+  if (before->data && !image_shows (SURVIVOR, "before", before))
+    FAIL ("the internal snapshot has changed in what is left");
+}

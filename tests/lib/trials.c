@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a test try one random thing after the other, and say which one failed?
+ *
+ * Each trial has a number, and its random choices depend on that and on the seed
+ * alone, so the one that failed can be had again without those before it.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <time.h>
+
+#include "lib/images.h"
+#include "lib/trials.h"
+
+uint64_t trials_seed;
+unsigned trials_number;
+
+static bool endless;            /* time is no matter */
+static time_t deadline;
+static char about[100];
+
+static unsigned
+number_from_env (const char *name, unsigned otherwise)
+{
+  const char *s = getenv (name);
+
+  return s ? strtoul (s, NULL, 0) : otherwise;
+}
+
+unsigned
+trials_run (const char *name, unsigned seconds, unsigned least,
+            void (*trial) (struct rng *))
+{
+  const unsigned iterations = number_from_env ("ITERATIONS", 0);
+  unsigned done;
+  struct rng rng;
+
+  trials_seed = seed_from_env ();
+  trials_number = number_from_env ("FIRST", 0);
+  endless = iterations > 0;
+  images_enter (name);
+  deadline = time (NULL) + number_from_env ("SECONDS", seconds);
+  for (done = 0; endless ? done < iterations : done < least || trials_time_left ();
+       done++, trials_number++) {
+    rng_init (&rng, trials_seed, trials_number);
+    trial (&rng);
+  }
+  images_leave ();
+  return done;
+}
+
+bool
+trials_time_left (void)
+{
+  return endless || time (NULL) < deadline;
+}
+
+void
+trials_about (const char *fmt, ...)
+{
+  va_list args;
+
+  va_start (args, fmt);
+  vsnprintf (about, sizeof about, fmt, args);
+  va_end (args);
+}
+
+void
+trials_fail (const char *fmt, ...)
+{
+  const int err = errno;
+  va_list args;
+
+  fprintf (stderr, "SEED=%" PRIu64 " FIRST=%u: %s%s", trials_seed, trials_number,
+           about, about[0] ? ": " : "");
+  va_start (args, fmt);
+  errno = err;                  /* for %m */
+  vfprintf (stderr, fmt, args);
+  va_end (args);
+  fputc ('\n', stderr);
+  abort ();
+}

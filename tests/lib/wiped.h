@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * No secret may stay behind in freed memory: all memory that comes from OpenSSL's
+ * allocator, and that is OpenSSL's own and what the core keeps secrets in, is looked
+ * through when it is freed.  One that still holds a secret ends the test.
+ */
+
+#ifndef TEST_WIPED_H
+#define TEST_WIPED_H
+
+#include <stddef.h>
+#include <string.h>
+
+#include <openssl/crypto.h>
+
+#include "lib/stubs.h"
+
+/* Written while there is one thread only. */
+static struct { const void *bytes; size_t n; } wiped_secrets[8];
+static unsigned wiped_count;
+
+/* From now on, these N bytes must not be found.  They must stay where they are. */
+static inline void
+wiped_watch (const void *bytes, size_t n)
+{
+  CHECK (wiped_count < sizeof wiped_secrets / sizeof wiped_secrets[0]);
+  wiped_secrets[wiped_count].bytes = bytes;
+  wiped_secrets[wiped_count++].n = n;
+}
+
+/* Blocks remember their size before themselves. */
+#define WIPED_HEAD 16
+
+static void *
+wiped_malloc (size_t n, const char *file, int line)
+{
+  char *p = calloc (1, n + WIPED_HEAD);  /* all of it is looked at */
+
+  (void) file;
+  (void) line;
+  if (p == NULL)
+    return NULL;
+  memcpy (p, &n, sizeof n);
+  return p + WIPED_HEAD;
+}
+
+static void
+wiped_free (void *ptr, const char *file, int line)
+{
+  char *p = ptr;
+  size_t n;
+
+  (void) file;
+  (void) line;
+  if (p == NULL)
+    return;
+  memcpy (&n, p - WIPED_HEAD, sizeof n);
+  for (unsigned i = 0; i < wiped_count; i++)
+    CHECK (memmem (p, n, wiped_secrets[i].bytes, wiped_secrets[i].n) == NULL);
+  free (p - WIPED_HEAD);
+}
+
+static void *
+wiped_realloc (void *ptr, size_t n, const char *file, int line)
+{
+  char *p = ptr, *q = wiped_malloc (n, file, line);
+  size_t old;
+
+  if (p && q) {
+    memcpy (&old, p - WIPED_HEAD, sizeof old);
+    memcpy (q, p, old < n ? old : n);
+    wiped_free (p, file, line);
+  }
+  return q;
+}
+
+/* Before OpenSSL is used for anything. */
+static inline void
+wiped_start (void)
+{
+  CHECK (CRYPTO_set_mem_functions (wiped_malloc, wiped_realloc, wiped_free));
+}
+
+#endif /* TEST_WIPED_H */

@@ -1,0 +1,139 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# scripts/bench on disks and in times that are too small to mean anything: all figures are
+# there, they are sane, and nothing is left behind.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires fio --enghelp=nbd
+requires gnuplot --version
+
+out="$tmp/out"
+bench ()
+{
+  rm -rf "$out"
+  NBDKIT="$NBDKIT" "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
+    --size 16M --seconds 0.1 --rounds 1 "$@"
+}
+
+bench --quick --cases 2,6
+cat "$out/table.txt"
+
+# Results and plots; the images are gone.
+for f in "$out"/*; do
+  case "${f##*/}" in
+    table.txt|results.json) ;;
+    case-2.svg|case-6.svg|curve-6-*.svg) "$python" - "$f" <<'PY'
+import sys, xml.dom.minidom
+assert xml.dom.minidom.parse(sys.argv[1]).documentElement.tagName == "svg"
+PY
+      ;;
+    *) fail "left behind: $f" ;;
+  esac
+done
+ls "$out"/case-2.svg "$out"/case-6.svg "$out"/curve-6-random-read-4k-depth-16.svg
+
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+results = json.load(open(sys.argv[1]))
+assert results["machine"]["cpus"] >= 1
+assert results["size_bytes"] == 16 << 20
+assert [c["case"] for c in results["cases"]] == [2, 6]
+measured = 0
+for case in results["cases"]:
+    rows = [r for g in case["groups"] for r in g["rows"]]
+    assert rows
+    for row in rows:
+        if "" in row.get("skipped", {}):
+            # A feature that is not there.
+            assert "qcow2_" in row["skipped"][""], row
+            assert not row["samples"], row
+            continue
+        assert not row.get("skipped"), row
+        # What fio, nbdcopy and /proc say lies between these on any machine.
+        low, high = {"IOPS": (1, 1e7), "MiB/s": (0.1, 1e6), "s": (1e-5, 300),
+                     "MiB": (1, 2000)}[row["unit"]]
+        for kind in "limit", "qemu", "plugin":
+            assert low < row["median"][kind] < high, (kind, row)
+            assert len(row["samples"][kind]) == 1
+        for kind in "limit", "qemu":
+            r = row["ratio"][kind]
+            ours, theirs = row["median"]["plugin"], row["median"][kind]
+            expected = ours / theirs if row["better"] == "more" else theirs / ours
+            assert r["low"] <= r["median"] <= r["high"], row
+            assert abs(r["median"] / expected - 1) < 1e-9, row
+        # What flattens has ended when it could be asked.
+        if row["unit"] != "MiB" and not row["name"].startswith("flatten"):
+            assert row["peak_rss_bytes"]["plugin"] > 1 << 20, row
+        measured += 1
+assert measured >= 8, measured
+PY
+
+# Only some rows, and those that they are compared with.
+bench --quick --cases 1,6 --rows '100 layers' --servers plugin
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+names = [r["name"] for c in json.load(open(sys.argv[1]))["cases"]
+         for g in c["groups"] for r in g["rows"]]
+assert "time to the first read, 100 layers" in names, names
+assert all("100 layers" in n for n in names), names
+PY
+
+# What differs much is measured more often; of many turns the table shows the middle half.
+bench --cases 1 --rows '1 x depth 1$' --rounds 2 --servers limit,plugin
+"$python" - "$out/results.json" <<'PY'
+import json, statistics, sys
+
+row, = [r for c in json.load(open(sys.argv[1]))["cases"]
+        for g in c["groups"] for r in g["rows"]]
+ours, theirs = row["samples"]["plugin"], row["samples"]["limit"]
+assert len(ours) == len(theirs) == 10, row
+r, q = row["ratio"]["limit"], sorted(a / b for a, b in zip(ours, theirs))
+assert r["turns"] == 10 and r["median"] == statistics.median(q), row
+assert q[0] <= q[2] <= r["low"] <= r["median"] <= r["high"] <= q[7], row
+PY
+grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
+rm -r "$out"
+
+# What can't be is refused before anything is done.
+for wrong in "--cases 11" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
+  # shellcheck disable=SC2086
+  if bench $wrong; then fail "accepted: $wrong"; fi
+  [ -z "$(ls "$out" 2>/dev/null)" ]
+done
+if PLUGIN="file" bench; then fail "took another plugin"; fi
+
+# child_of PID NAME: a process of that name that PID has started.
+child_of ()
+{
+  local f
+
+  for f in /proc/[0-9]*/status; do
+    awk -v parent="$1" -v name="$2" '
+      $1 == "Name:" { n = $2 } $1 == "Pid:" { p = $2 }
+      $1 == "PPid:" { if ($2 == parent && n == name) print p }' "$f" 2>/dev/null || :
+  done
+}
+
+# Interrupted, it takes its servers and files with it.
+NBDKIT="$NBDKIT" "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
+  --size 16M --seconds 60 --cases 1 --servers plugin &
+pid=$!
+helper_pids+=("$pid")
+server=
+set +x
+for ((i = 0; i < 200; ++i)); do
+  server="$(child_of "$pid" "$(basename "$NBDKIT")")"
+  if [ -n "$server" ]; then break; fi
+  sleep 0.05
+done
+set -x
+[ -n "$server" ]
+kill -TERM "$pid"
+wait "$pid" && fail "an interrupted run succeeded"
+helper_pids=()
+if kill -0 "$server" 2>/dev/null; then fail "a server survived"; fi
+[ -z "$(ls "$out")" ]

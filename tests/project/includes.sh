@@ -1,0 +1,135 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# A folder of plugin/ uses only the folders below it, and no two files call each other,
+# not even by way of others.  This is asked of the includes, which name their folder, and of
+# the calls from one object file to another.
+
+set -e -u -o pipefail
+
+here="$(cd "${srcdir:-$(dirname "$0")/..}" && pwd)"
+plugin="$(cd "$here/../plugin" && pwd)"
+objects="${abs_top_builddir:-$here/..}/plugin"
+
+# Each folder and what lies directly below it, bottom up; what is below those counts too.
+declare -A below=(
+  [util]=""
+  [storage]="util"
+  [format]="util"
+  [image]="storage format"
+  [space]="storage format"
+  [mapping]="image space"
+  [request]="mapping"
+  [check]="mapping"
+  [disk]="request check"
+  [offline]="disk"
+  [nbd]="offline"
+)
+
+# is_below LOW HIGH
+is_below ()
+{
+  local f
+
+  for f in ${below[$2]}; do
+    if [ "$f" = "$1" ] || is_below "$1" "$f"; then return 0; fi
+  done
+  return 1
+}
+
+status=0
+wrong ()
+{
+  echo "$*"
+  status=1
+}
+
+# may_use USER USED WHAT
+may_use ()
+{
+  if [ "$1" != "$2" ] && ! is_below "$2" "$1"; then
+    wrong "$1/$3: $1 is not above $2"
+  fi
+}
+
+for folder in "$plugin"/*/; do
+  folder=$(basename "$folder")
+  [[ -v "below[$folder]" ]] || wrong "$folder/: has no place: give it one here and in HACKING"
+done
+
+files=0
+while IFS= read -r file; do
+  files=$((files + 1))
+  path="${file#"$plugin"/}"
+  folder="${path%%/*}"
+  name="${path#*/}"
+  if [[ "$path" != */* ]]; then
+    wrong "$path: is in no folder"
+    continue
+  fi
+  # config.h and headers of the system are in angle brackets.
+  while read -r included; do
+    if [ ! -e "$plugin/$included" ] || [[ "$included" != */* ]]; then
+      wrong "$path: includes \"$included\", which is not FOLDER/NAME below plugin/"
+      continue
+    fi
+    may_use "$folder" "${included%%/*}" "$name includes $included"
+    if [[ "$included" = *-impl.h && "${included%%/*}" != "$folder" ]]; then
+      wrong "$path: includes $included, which is for its own folder only"
+    fi
+  done < <(sed -n 's/^#[[:space:]]*include[[:space:]]*"\([^"]*\)".*/\1/p' "$file")
+  if [[ "$name" = *.c ]] &&
+     ! grep '^#[[:space:]]*include' "$file" | head -n 1 | grep -q '<config\.h>'; then
+    wrong "$path: the first include is not <config.h>"
+  fi
+  # Only the front door knows nbdkit; everything else is the core, in its list.
+  [ "$folder" != nbd ] || continue
+  if grep -Hn '#.*include.*nbdkit' "$file"; then
+    wrong "$path: includes a header of nbdkit"
+  fi
+  if ! grep -q "%reldir%/$path " "$plugin/core-sources.mk"; then
+    wrong "$path: is not in core-sources.mk"
+  fi
+done < <(find "$plugin" -mindepth 1 -maxdepth 2 -name '*.[ch]' ! -path '*/.*' | sort)
+echo "$files files looked at"
+[ "$files" -gt 100 ] || wrong "where are the sources?"
+
+# --- calls
+
+command -v nm >/dev/null || { echo "nm is missing"; exit 77; }
+# symbols: ROOM SYMBOL DEFINED|USED; a room is FOLDER/NAME without .c
+symbols ()
+{
+  local o room
+
+  for o in "$objects"/*/.libs/*.o; do
+    # (Those that tests compile anew say the same.)
+    case "$o" in */libdoor_la-*) continue ;; esac
+    room="${o#"$objects"/}"
+    room="${room/.libs\//}"
+    room="${room/nbdkit_qcow2_plugin_la-/}"
+    nm -P "$o" | awk -v room="${room%.o}" \
+      '$2 == "U" { print room, $1, "used" } $2 ~ /^[A-TV-Z]$/ { print room, $1, "defined" }'
+  done
+}
+
+circle="$(mktemp)"
+trap 'rm -f "$circle"' EXIT
+calls=$(symbols | awk '
+  $3 == "defined" { home[$2] = $1 }
+  $3 == "used" { user[++n] = $1; what[n] = $2 }
+  END { for (i = 1; i <= n; i++)
+          if (what[i] in home && home[what[i]] != user[i])
+            print user[i], home[what[i]], what[i] }' | sort -u)
+echo "$(wc -l <<< "$calls") calls looked at"
+[ "$(wc -l <<< "$calls")" -gt 500 ] || wrong "where are the object files?"
+while read -r user used symbol; do
+  may_use "${user%%/*}" "${used%%/*}" "${user#*/}.c uses $symbol of $used.c"
+done <<< "$calls"
+
+# Two files that need each other are one, or lack a third.
+if ! awk '{ print $1, $2 }' <<< "$calls" | tsort >/dev/null 2>"$circle"; then
+  wrong "files that call each other: $(sed 's/^tsort: -\{0,1\}:* *//' "$circle" | tr '\n' ' ')"
+fi
+
+exit "$status"

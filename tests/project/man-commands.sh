@@ -1,0 +1,173 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Each command of the manual page, word for word, does what the page says.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires /usr/bin/python3 -c 'import nbd'
+requires nbdcopy --version
+requires psktool --version
+requires_filter cow
+. "$srcdir/lib/commands.sh"
+in_network_namespace
+
+# make_overlay: disk.qcow2 is now an overlay of base.qcow2.
+make_overlay ()
+{
+  mv disk.qcow2 base.qcow2
+  make_image disk.qcow2 1G backing_file=base.qcow2,backing_fmt=qcow2
+  qemu-io -f qcow2 -c 'write -P 3 4M 1M' disk.qcow2
+  qemu-img convert -f qcow2 -O raw disk.qcow2 then.raw
+}
+
+# change_disk: writes and zeros, through the plugin.
+change_disk ()
+{
+  start_nbdkit disk.qcow2
+  nbdsh_run -c 'h.pwrite(b"hello", 1 << 20); h.zero(1 << 20, 2 << 20); h.flush()'
+  stop_nbdkit
+}
+
+before ()
+{
+  # Sections do not depend on each other (nbdkit leaves its sockets behind).
+  rm -f "$sockdir"/*.sock
+  make_files
+  # shellcheck disable=SC2016
+  printf '#!/bin/bash\nnbdinfo --size "$1" && echo tested\n' > test
+  chmod +x test
+  case "$1" in
+    EXAMPLES)
+      cp disk.qcow2 upload.qcow2
+      cp disk.qcow2 base.qcow2
+      make_image overlay.qcow2 1G backing_file=base.qcow2,backing_fmt=qcow2 ;;
+    "NEW IMAGES"|SUBCLUSTERS)
+      cp disk.qcow2 base.qcow2
+      printf hush > secret.txt ;;
+    Flattening|"Copy on read"|Layers)
+      make_overlay ;;
+    "INTERNAL SNAPSHOTS"|"MANY IMAGES")
+      qemu-img snapshot -c monday disk.qcow2
+      qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2
+      [ "$1" = "INTERNAL SNAPSHOTS" ] || rm disk.raw ;;
+    "Exports of bitmaps")
+      served "$PLUGIN" disk.qcow2 bitmap-add=sunday
+      change_disk ;;
+    "ENCRYPTED IMAGES")
+      rm disk.qcow2
+      printf hush > secret.txt
+      served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=hush iter-time=1 ;;
+    "IMAGES FROM OTHERS")
+      cp disk.qcow2 upload.qcow2 ;;
+  esac
+}
+
+before_command ()
+{
+  case "$1: $2" in
+    "Incremental backups: qemu-img create"*monday.qcow2)
+      # Something to back up.
+      change_disk ;;
+  esac
+}
+
+after ()
+{
+  case "$1" in
+    EXAMPLES)
+      grep 'wrote 4096/4096 bytes' out
+      same new.qcow2 disk.raw
+      same new.qcow2 then.raw && fail "the virtual machine wrote nothing"
+      if qemu-img info -f qcow2 overlay.qcow2 | grep backing; then fail "still there"; fi
+      same overlay.qcow2 then.raw
+      check_clean overlay.qcow2
+      qemu-img snapshot -l disk.qcow2 | grep clean
+      [ "$(grep -c '^tested' out)" = 1 ]
+      same disk.qcow2 disk.raw ;;
+    CLIENTS)
+      grep 'wrote 4096/4096 bytes' out
+      grep "hello" out
+      grep '^1073741824$' out
+      qemu-io -f qcow2 -c 'read -P 7 64k 4k' -c 'read -P 1 0 4k' disk.qcow2 | tee now
+      if grep -i 'verification failed' now; then fail "not written"; fi ;;
+    "Serving over the network")
+      [ -z "${TEST_IN_NETWORK:-}" ] || grep 'export-size: 1073741824' out ;;
+    "NEW IMAGES")
+      for i in new large over; do check_clean "$i.qcow2"; done
+      [ "$(virtual_size large.qcow2)" = 10737418240 ]
+      same over.qcow2 then.raw
+      qemu-img info -f qcow2 secret.qcow2 | grep 'encrypted: yes'
+      qemu-img check --object secret,id=s,file=secret.txt --image-opts \
+        driver=qcow2,file.filename=secret.qcow2,encrypt.key-secret=s ;;
+    "CHECKING IMAGES")
+      same disk.qcow2 then.raw
+      truncate -s 2M disk.qcow2
+      if served "$PLUGIN" disk.qcow2 check=full; then fail "not in order"; fi ;;
+    Flattening)
+      if qemu-img info -f qcow2 disk.qcow2 | grep backing; then fail "still there"; fi
+      same disk.qcow2 then.raw ;;
+    "Copy on read")
+      same disk.qcow2 then.raw ;;
+    Layers)
+      grep -E ' 4194304 +1048576 +0 +data' out
+      grep -E ' 0 +4194304 +3 +hole,zero' out ;;
+    "INTERNAL SNAPSHOTS")
+      grep 'export="monday"' out
+      same_raw monday.img then.raw
+      same_raw same.img then.raw ;;
+    "CHANGES BEFORE SERVING")
+      qemu-img snapshot -l disk.qcow2 | tee snapshots
+      grep today snapshots
+      if grep clean snapshots; then fail "not deleted"; fi
+      [ "$(grep -c '^tested' out)" = 2 ]
+      grep '^11811160064$' out
+      [ "$(virtual_size disk.qcow2)" = 1073741824 ]
+      same disk.qcow2 then.raw ;;
+    "Exports of bitmaps")
+      grep -E '1048576 +65536 +0 +data' out
+      grep -E '2097152 +1048576 +0 +data' out ;;
+    "Incremental backups")
+      for i in disk monday copied; do check_clean "$i.qcow2"; done
+      qemu-img compare -f qcow2 -F qcow2 disk.qcow2 monday.qcow2
+      qemu-img compare -f qcow2 -F qcow2 disk.qcow2 copied.qcow2
+      same disk.qcow2 full.raw && fail "nothing has changed"
+      [ "$(allocated_kib monday.qcow2)" -lt 4096 ]
+      [ "$(qemu-img info -f qcow2 disk.qcow2 | grep -c 'name: \(sunday\|monday\)')" = 2 ] ;;
+    "COMPRESSED IMAGES")
+      for i in new small large; do
+        same "$i.qcow2" then.raw
+        [ "$(allocated_kib "$i.qcow2")" -lt 1024 ]
+      done
+      qemu-img info -f qcow2 new.qcow2 | grep 'compression type: zstd' ;;
+    "ENCRYPTED IMAGES")
+      grep 'export-size: 5242880' out ;;
+    SUBCLUSTERS)
+      qemu-img info -f qcow2 over.qcow2 | grep 'extended l2: true'
+      same over.qcow2 then.raw ;;
+    "EXTERNAL DATA FILES")
+      same new.qcow2 then.raw ;;
+    "MANY IMAGES")
+      grep '^export="disk.qcow2"' out
+      same disk.qcow2 disk.raw
+      same_raw monday.img then.raw ;;
+    "IMAGES FROM OTHERS")
+      same_raw upload.raw then.raw
+      make_image upload2.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
+      if served -r "$PLUGIN" upload2.qcow2 untrusted=true; then fail "another file"; fi ;;
+    *) fail "nobody judges: $1" ;;
+  esac
+}
+
+judge ()
+{
+  case "$1" in
+    before) before "$2" ;;
+    command) before_command "$2" "$3" ;;
+    after) after "$2" ;;
+  esac
+}
+
+pod_units "$srcdir/../plugin/nbdkit-qcow2-plugin.pod" > "$tmp/units"
+[ "$(grep -c '^= ' "$tmp/units")" -ge 18 ]
+run_units judge < "$tmp/units"

@@ -1,0 +1,158 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Each command of README, doc/INSTALL and doc/PERFORMANCE, word for word, does what the text
+# says.  Above all: after an incremental backup the overlay is the disk.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires nbdcopy --version
+. "$srcdir/lib/commands.sh"
+in_network_namespace
+
+reason="installs packages"
+not_run 'scripts/quickstart' "$reason"
+reason="scripts/test builds and tests, with --dist also installs"
+for command in 'autoreconf -i' ./configure make 'make check' 'make install'; do
+  not_run "$command" "$reason"
+done
+not_run 'scripts/test' "$reason"
+reason="takes minutes or hours; see project/bench-smoke.sh"
+not_run 'scripts/bench' "$reason"
+not_run 'scripts/bench --quick' "$reason"
+not_run 'scripts/bench --rounds 3 --seconds 1 --size 1G' "$reason"
+
+before ()
+{
+  make_files
+  case "$1" in
+    "You do not have to install the plugin."*)
+      mkdir -p plugin/.libs
+      ln -s "$PLUGIN" plugin/.libs/ ;;
+    "An image that I want as a raw file:")
+      rm disk.raw ;;
+    "An image that is dirty, marked corrupt, or has leaked clusters."*)
+      # The bits of a version 3 header; and a cluster that is counted and not used.
+      header_patch disk.qcow2 72 Q 3
+      truncate -s $((301 * 65536)) disk.qcow2
+      header_patch disk.qcow2 $((0x20000 + 2 * 300)) H 1
+      if qemu-img check -f qcow2 disk.qcow2; then fail "nothing to repair"; fi
+      is_marked_corrupt disk.qcow2 ;;
+    "An image that is locked:"*)
+      start_nbdkit -r -- disk.qcow2
+      hold_connection ;;
+    "An image from a stranger:"*)
+      cp disk.qcow2 upload.qcow2 ;;
+    "An image that depends on backing files:"*)
+      make_image overlay.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
+      qemu-io -f qcow2 -c 'write -P 3 4M 1M' overlay.qcow2
+      qemu-img convert -f qcow2 -O raw overlay.qcow2 then.raw ;;
+    "An encrypted image,"*)
+      printf hush > secret.txt
+      create_encrypted secret.qcow2 --object secret,id=s,file=secret.txt \
+        -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 \
+        secret.qcow2 5M ;;
+  esac
+}
+
+before_command ()
+{
+  case "$1: $2" in
+    "A disk to back up,"*": qemu-img create"*)
+      # Something to back up.
+      start_nbdkit disk.qcow2
+      nbdsh_run -c 'h.pwrite(b"hello", 1 << 20); h.zero(1 << 20, 2 << 20); h.flush()'
+      stop_nbdkit ;;
+  esac
+}
+
+after ()
+{
+  case "$1" in
+    "In a checkout of this source,"*|"This installs the packages"*) ;;
+    "By hand:"|"This command installs what the tests need,"*) ;;
+    "You do not have to install the plugin."*) ;;
+    "Measure it yourself"|"The machine was a virtual machine"*) ;;
+    "Serve an image on a Unix socket,"*)
+      grep 'export-size: 1073741824' out ;;
+    "An image: is it in order?"*)
+      same disk.qcow2 then.raw
+      truncate -s 2M disk.qcow2
+      if served "$PLUGIN" disk.qcow2 check=full; then fail "not in order"; fi ;;
+    "An image that I want as a raw file:")
+      same disk.qcow2 disk.raw ;;
+    "A raw file that I want as an image:")
+      same new.qcow2 disk.raw ;;
+    "An image that takes too much space:"*)
+      same small.qcow2 then.raw
+      [ "$(allocated_kib small.qcow2)" -lt "$(($(allocated_kib disk.qcow2) / 4))" ] ;;
+    "A disk that is too small, or too large:")
+      grep 11811160064 sizes
+      [ "$(virtual_size disk.qcow2)" = 1073741824 ]
+      same disk.qcow2 then.raw ;;
+    "An image that is dirty, marked corrupt,"*)
+      check_clean disk.qcow2
+      if is_marked_corrupt disk.qcow2; then fail "is marked corrupt"; fi
+      same disk.qcow2 then.raw ;;
+    "An image that is locked:"*)
+      grep 'export-size: 1073741824' out
+      drop_connections
+      stop_nbdkit
+      # Now somebody has it who may write.
+      start_nbdkit disk.qcow2
+      hold_connection
+      if served -r "$PLUGIN" disk.qcow2 2> message; then fail "not locked"; fi
+      grep "$nbdkit_pid" message
+      drop_connections
+      stop_nbdkit ;;
+    "An image from a stranger:"*)
+      same upload.qcow2 upload.raw
+      make_image upload2.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
+      if served -r "$PLUGIN" upload2.qcow2 untrusted=true; then fail "another file"; fi ;;
+    "An image that depends on backing files:"*)
+      if qemu-img info -f qcow2 overlay.qcow2 | grep backing; then fail "still there"; fi
+      same overlay.qcow2 then.raw ;;
+    "A disk to back up,"*)
+      check_clean disk.qcow2
+      check_clean monday.qcow2
+      qemu-img compare -f qcow2 -F qcow2 disk.qcow2 monday.qcow2
+      same disk.qcow2 full.raw && fail "nothing has changed"
+      same disk.qcow2 then.raw && fail "nothing has changed"
+      [ "$(allocated_kib monday.qcow2)" -lt 4096 ]
+      [ "$(qemu-img info -f qcow2 disk.qcow2 | grep -c 'name: \(sunday\|monday\)')" = 2 ] ;;
+    "A disk that a test spoils:"*)
+      qemu-img snapshot -l disk.qcow2 | grep clean
+      qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2
+      served "$PLUGIN" disk.qcow2 snapshot-apply=clean
+      same disk.qcow2 then.raw ;;
+    "A disk for a virtual machine."*)
+      grep 'wrote 4096/4096 bytes' out
+      qemu-io -f qcow2 -c 'read -P 7 64k 4k' -c 'read -P 1 0 64k' disk.qcow2 | tee now
+      if grep -i 'verification failed' now; then fail "not written"; fi ;;
+    "An encrypted image,"*)
+      grep 'export-size: 5242880' out ;;
+    "A directory of images,"*)
+      grep '^export="disk.qcow2"' out ;;
+    "Memory for mappings."*)
+      grep 'to read at full speed *l2-cache=1M' out ;;
+    "The counters of a server"*)
+      grep '"evictions": 0' out ;;
+    *) fail "nobody judges: $1" ;;
+  esac
+}
+
+judge ()
+{
+  case "$1" in
+    before) before "$2" ;;
+    command) before_command "$2" "$3"
+             if [ -e disk.qcow2 ]; then virtual_size disk.qcow2 >> sizes; fi ;;
+    after) after "$2" ;;
+  esac
+}
+
+for document in README doc/INSTALL doc/PERFORMANCE; do
+  plain_units "$srcdir/../$document"
+done > "$tmp/units"
+[ "$(grep -c '^= ' "$tmp/units")" -ge 20 ]
+run_units judge < "$tmp/units"

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# How C tests are built again with a sanitizer: asan/NAME and tsan/NAME are NAME, from
+# objects of their own.  For GNU make: automake does not read this file.
+
+asan_cflags = -fsanitize=address,undefined -fno-omit-frame-pointer
+tsan_cflags = -fsanitize=thread
+
+# A program's variables have its name with _ for what is no letter.
+sanitizer_ldflags = $($(subst -,_,$(subst /,_,$(1)))_LDFLAGS)
+
+sanitizer_core = $(filter %.c,$(core_sources) $(nbd_sources))
+sanitizer_lib = $(filter %.c,$(libtest_la_SOURCES))
+
+# $(1): the sanitizer's name
+define sanitizer_rules
+$(1)_objects = $$(patsubst ../plugin/%.c,$(1)/core/%.o,$$(sanitizer_core)) \
+	$$(patsubst %.c,$(1)/%.o,$$(sanitizer_lib))
+
+$(1)/core/%.o: $(top_srcdir)/plugin/%.c
+	$$(AM_V_CC)$$(MKDIR_P) $$(@D) && \
+	  $$(CC) $$(DEFS) $$(DEFAULT_INCLUDES) $$(AM_CPPFLAGS) $$(CPPFLAGS) \
+	    $$(door_cflags) $$(CFLAGS) $$($(1)_cflags) -MMD -MP -c -o $$@ $$<
+
+$(1)/%.o: $(srcdir)/%.c
+	$$(AM_V_CC)$$(MKDIR_P) $$(@D) && \
+	  $$(CC) $$(DEFS) $$(DEFAULT_INCLUDES) $$(AM_CPPFLAGS) $$(CPPFLAGS) \
+	    $$(door_cflags) $$(CFLAGS) $$($(1)_cflags) -MMD -MP -c -o $$@ $$<
+
+$(1)/libcore.a: $$($(1)_objects)
+	$$(AM_V_AR)rm -f $$@ && $$(AR) cr $$@ $$^
+
+$$($(1)_tests): $(1)/%: $(1)/%.o $(1)/libcore.a
+	$$(AM_V_CCLD)$$(CC) $$(AM_CFLAGS) $$(CFLAGS) $$($(1)_cflags) $$(AM_LDFLAGS) \
+	  $$(call sanitizer_ldflags,$$*) $$(LDFLAGS) -o $$@ $$^ $$(core_libs) $$(LIBS)
+
+.SECONDARY: $$(patsubst %,%.o,$$($(1)_tests))
+-include $$(patsubst %.o,%.d,$$($(1)_objects)) $$(patsubst %,%.d,$$($(1)_tests))
+endef
+
+$(eval $(call sanitizer_rules,asan))
+$(eval $(call sanitizer_rules,tsan))

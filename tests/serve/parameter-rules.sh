@@ -1,0 +1,127 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Each parameter, as --help lists them: given twice it is refused, unless it is one of
+# those that can be repeated; without what it belongs to it is refused; and those that
+# are refused with dir= are those that the manual lists.  (Values: see unit/nbd/params.c.)
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires "$NBDKIT" --version
+requires qemu-img --version
+
+pod="$srcdir/../plugin/nbdkit-qcow2-plugin.pod"
+cd "$tmp"
+make_image a.qcow2 1M
+qemu-img snapshot -c one a.qcow2
+mkdir images
+
+# A good value for each, which asks for something.
+declare -A good=(
+  [file]=a.qcow2 [dir]=images [l2-cache]=1M [l2-slice]=4K [backing]=other.qcow2
+  [backing-format]=raw [data-file]=disk.raw [snapshot]=one [bitmap-add]=b
+  [bitmap-clear]=b [bitmap-remove]=b [bitmap-granularity]=64K [snapshot-create]=s
+  [snapshot-apply]=one [snapshot-delete]=one [resize]=2M [shrink]=true
+  [preallocation]=metadata [passphrase]=x [qcow2-passphrase]=x [untrusted]=true
+  [discard]=ignore [detect-zeroes]=on [compress]=on [stats]=stats.json
+  [copy-on-read]=true [flatten]=true [cache]=none [check]=quick
+  [check-report]=check.json [lock]=off [create]=1M [cluster-size]=64K [compat]=1.1
+  [refcount-bits]=16 [extended-l2]=true [lazy-refcounts]=true [compression-type]=zstd
+  [encrypt]=luks [iter-time]=10 [backing-file]=other.qcow2 [data-file-raw]=true
+)
+repeatable=" bitmap-add bitmap-clear bitmap-remove snapshot-create snapshot-apply \
+ snapshot-delete resize "
+
+"$NBDKIT" "$PLUGIN" --help |
+  sed -n 's/^\[\{0,1\}\([a-z0-9][-a-z0-9]*\)=.*/\1/p' | sort -u > keys
+[ "$(wc -l < keys)" -ge 42 ]
+diff -u keys <(printf '%s\n' "${!good[@]}" | sort)
+mapfile -t keys < keys
+
+# run PARAMETER...: sets $status; what was said is in `said'.
+run ()
+{
+  status=0
+  timeout -k 1 20 "$NBDKIT" -U - --run : "$PLUGIN" "$@" </dev/null >said 2>&1 || status=$?
+}
+
+# --- twice ---
+
+for key in "${keys[@]}"; do
+  if [[ $repeatable = *" $key "* ]]; then continue; fi
+  first=(file=a.qcow2)
+  if [ "$key" = file ]; then first=(); fi
+  refused "^nbdkit: error: $key= was given twice" "${first[@]}" "$key=${good[$key]}" \
+    "$key=${good[$key]}"
+done
+cp a.qcow2 b.qcow2
+"$NBDKIT" -U - "$PLUGIN" b.qcow2 bitmap-add=b bitmap-add=c bitmap-clear=b \
+  bitmap-clear=c bitmap-remove=b bitmap-remove=c snapshot-create=s snapshot-create=t \
+  snapshot-apply=s snapshot-apply=t snapshot-delete=s snapshot-delete=t resize=2M \
+  resize=+1M --run :
+refused 'passphrase= does not go with qcow2-passphrase=' a.qcow2 passphrase=x \
+  qcow2-passphrase=x
+
+# --- dir= ---
+
+# The manual's list: what is in B<> in this paragraph, with a value where only that is
+# refused.
+sed -n '/^These parameters are about a single image,* and are refused with B<dir>/,/^$/p' \
+  "$pod" | tr '\n' ' ' | sed 's/and are refused with B<dir>//' |
+  grep -o 'B<[^>]*>[A-Z]*' | sed 's/B<\(.*\)>/\1/' | sort > manual
+set +x
+for key in "${keys[@]}"; do
+  [ "$key" != dir ] || continue
+  run dir=images "$key=${good[$key]}"
+  if [ $status -eq 0 ]; then continue; fi
+  # (It may be refused for itself, by what it says.)
+  grep -q "^nbdkit: error: dir= does not go with $key=" said || fail "$key: $(cat said)"
+  case $key in
+    # There are other values, which go with dir=.
+    backing|data-file) run dir=images "$key=deny"; [ $status -eq 0 ]
+                       echo "$key=PATH" ;;
+    *) echo "$key" ;;
+  esac
+done | sort > code
+set -x
+diff -u manual code
+# What asks for nothing is no contradiction.
+"$NBDKIT" -U - "$PLUGIN" dir=images flatten=false check=off --run :
+
+# --- what belongs to something else ---
+
+# needs WHAT PARAMETER...
+needs ()
+{
+  refused "^nbdkit: error: [a-z0-9-]*=[a-z0-9.]* needs $1" a.qcow2 "${@:2}"
+}
+needs 'resize=SIZE' shrink=true
+needs 'resize=SIZE' shrink=false
+needs 'create=SIZE or resize=SIZE' preallocation=off
+needs 'bitmap-add=NAME' bitmap-granularity=64K
+needs 'bitmap-add=NAME' bitmap-granularity=64K bitmap-clear=b bitmap-remove=c
+needs 'check=quick' check-report=check.json
+needs 'check=quick' check-report=check.json check=off
+needs 'create=SIZE' iter-time=10
+needs 'encrypt=luks' create=1M iter-time=10
+for key in cluster-size compat refcount-bits extended-l2 lazy-refcounts \
+           compression-type encrypt backing-file data-file-raw; do
+  needs 'create=SIZE' $key=${good[$key]}
+done
+refused 'stats= and check-report= are the same' a.qcow2 check=quick stats=x \
+  check-report=x
+
+# --- contradictions ---
+
+cp a.qcow2 before.qcow2
+for change in bitmap-add=b bitmap-clear=b bitmap-remove=b snapshot-create=s \
+              snapshot-apply=one snapshot-delete=one resize=2M flatten=true \
+              copy-on-read=true check=repair; do
+  name=${change%%=*}
+  refused "^nbdkit: error: snapshot= does not go with $name=" a.qcow2 snapshot=one $change
+  refused "^nbdkit: error: untrusted=true does not go with $name=" a.qcow2 \
+    untrusted=true $change
+done
+cmp a.qcow2 before.qcow2
+# What does not change the image goes with it.
+"$NBDKIT" -U - "$PLUGIN" a.qcow2 snapshot=one flatten=no check=quick backing=deny \
+  discard=ignore compress=on cache=none --run :

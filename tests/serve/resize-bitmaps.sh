@@ -1,0 +1,147 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# resize= gives persistent bitmaps the length of the disk as qemu-img resize does: what is
+# new has not been changed, also where bits behind the old end were set; what stays is
+# kept.  Both kinds go on being used.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires qemu-io --version
+requires qemu-nbd --version
+
+img="$tmp/a.qcow2"
+qemus="$tmp/b.qcow2"
+
+# map_of NAME FILE: as QEMU sees it.
+map_of ()
+{
+  nbdinfo --map="qemu:dirty-bitmap:$1" -- [ qemu-nbd -r -f qcow2 -B "$1" "$2" ]
+}
+
+where ()
+{
+  "$python" "$srcdir/lib/bitmaps.py" where "$img" "$1"
+}
+
+# flags_of NAME FILE
+flags_of ()
+{
+  qemu-img info -f qcow2 --output=json "$2" | "$python" -c '
+import json, sys
+data = json.load(sys.stdin)["format-specific"]["data"]
+print([b["flags"] for b in data["bitmaps"] if b["name"] == sys.argv[1]])' "$1"
+}
+
+# both SIZE: we and QEMU.
+both ()
+{
+  cp --sparse=always "$img" "$qemus"
+  "$NBDKIT" -U - "$PLUGIN" "$img" resize="$1" shrink=true --run true
+  qemu-img resize -q --shrink -f qcow2 "$qemus" "$1"
+  check_clean "$img"
+  same_bitmaps
+}
+
+same_bitmaps ()
+{
+  local b
+
+  for b in $names; do
+    map_of "$b" "$img" > "$tmp/ours"
+    map_of "$b" "$qemus" | diff "$tmp/ours" -
+    [ "$(flags_of "$b" "$img")" = "$(flags_of "$b" "$qemus")" ]
+  done
+}
+
+# virtual_size FILE
+virtual_size ()
+{
+  qemu-img info -f qcow2 --output=json "$1" |
+    "$python" -c 'import json, sys; print(json.load(sys.stdin)["virtual-size"])'
+}
+
+# Cluster size, backing file, size, and others: their tables get more entries and fewer.
+for row in 512::2000384:2000896:6M:4195328 4k::1000448:300M:129M \
+           64k:base:1000448:10G:300M 64k::1000448:1G 2M::3M:100G:8G; do
+  IFS=: read -r cluster base size others <<< "$row"
+  rm -f "$img"
+  options=(-o "cluster_size=$cluster")
+  if [ "$base" ]; then
+    : > "$tmp/base"
+    options+=(-b base -F raw)
+  fi
+  qemu-img create -q -f qcow2 "${options[@]}" "$img" "$size"
+  names="fine still coarse none"
+  qemu-img bitmap --add -g 512 "$img" fine
+  qemu-img bitmap --add -g 512 "$img" still
+  qemu-img bitmap --add -g 1M "$img" coarse
+  bytes="$(virtual_size "$img")"
+  qemu-io -f qcow2 -c 'write 4k 1k' -c "write $((bytes - 1024)) 1k" "$img"
+  qemu-img bitmap --disable "$img" still
+  qemu-img bitmap --add -g 512 "$img" none
+  for size in ${others//:/ }; do
+    both "$size"
+    # The new end is written to, so that it is cut off or grown over next time.
+    bytes="$(virtual_size "$img")"
+    start_nbdkit "$img"
+    nbdsh_run -c "h.pwrite(b'x' * 700, $bytes - 700); h.flush()"
+    stop_nbdkit main
+    check_clean "$img"
+    map_of fine "$img" | tail -n 1 | grep -E ' 1  *dirty$'
+  done
+  # They can all go again.
+  for b in $names; do qemu-img bitmap --remove "$img" "$b"; done
+  check_clean "$img"
+done
+
+# "All ones" without a cluster, and bits that are set behind the end.
+names="fine still"
+for bits in 1 data; do
+  rm -f "$img"
+  make_image "$img" 1M cluster_size=512
+  for b in $names; do qemu-img bitmap --add -g 512 "$img" "$b"; done
+  read -r _ table _ <<< "$(where fine)"
+  header_patch "$img" "$table" Q 1
+  if [ "$bits" = data ]; then
+    qemu-io -f qcow2 -c 'write 0 1M' "$img"
+    read -r _ _ data <<< "$(where still)"
+    [ "$data" != 0 ]
+    head -c 512 /dev/zero | tr '\0' '\377' |
+      dd of="$img" bs=512 seek=$((data / 512)) conv=notrunc status=none
+  fi
+  "$NBDKIT" -U - "$PLUGIN" "$img" resize=1537k --run true
+  check_clean "$img"
+  map_of fine "$img" | grep -E '^ *0 +1048576 +1 '
+  map_of fine "$img" | grep -E '^ *1048576 +525312 +0 '
+  "$NBDKIT" -U - "$PLUGIN" "$img" resize=700k shrink=true --run true
+  check_clean "$img"
+  "$NBDKIT" -U - "$PLUGIN" "$img" resize=9M --run true
+  check_clean "$img"
+  map_of fine "$img" | grep -E '^ *0 +716800 +1 '
+  map_of fine "$img" | grep -E '^ *716800 +8720384 +0 '
+done
+
+# One that is void stays so, byte for byte, and can be removed; the other one goes on.
+read -r entry table _ <<< "$(where still)"
+header_patch "$img" $((entry + 12)) I '|1'
+before="$(od -An -tx1 -j"$entry" -N 32 "$img"; od -An -tx1 -j"$table" -N 512 "$img")"
+"$NBDKIT" -U - "$PLUGIN" "$img" resize=40M --run true
+check_clean "$img"
+read -r entry now _ <<< "$(where still)"
+[ "$now" = "$table" ]
+[ "$before" = "$(od -An -tx1 -j"$entry" -N 32 "$img"; od -An -tx1 -j"$table" -N 512 "$img")" ]
+map_of fine "$img" | grep -E '^ *716800 +41226240 +0 '
+start_nbdkit "$img"
+nbdinfo --is readonly "$uri" && fail "it is read-only"
+stop_nbdkit main
+qemu-img bitmap --remove "$img" still
+check_clean "$img"
+
+# No more than QEMU can load.
+rm -f "$img"
+make_image "$img" 1M
+qemu-img bitmap --add -g 512 "$img" fine
+before="$(sha256sum < "$img")"
+refused 'bitmap "fine": it would need more than 512M' "$img" resize=3T
+[ "$(sha256sum < "$img")" = "$before" ]

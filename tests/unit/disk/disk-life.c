@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Coming and going: what happens to an image when clients leave while the host is
+ * full, or another one is slow; and when somebody else changes it while it is being
+ * opened.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <string.h>
+
+#include "disk/disk.h"
+#include "lib/images.h"
+#include "lib/stubs.h"
+
+#define MIB (1u << 20)
+
+static char buf[MIB];
+
+/* --- the host is full --- */
+
+static bool full;
+
+static int
+no_space (void *opaque, const char *path, enum hostfile_op op,
+          const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+          bool dsync)
+{
+  (void) opaque; (void) path; (void) iov; (void) niov; (void) offset;
+  (void) count; (void) dsync;
+  if (full && op == HOSTFILE_OP_WRITE) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return 0;
+}
+
+/* The last client leaves while there is no space for its changes; then there is, and
+ * the server ends.  The data are not lost. */
+static void
+test_full_when_leaving (const char *path)
+{
+  const struct hostfile_hooks hooks = { .before = no_space };
+  const struct disk_options options = {
+    .path = path, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
+    .lock = true, .hooks = &hooks,
+  };
+  struct disk *d;
+  bool writable = true;
+
+  CHECK (disk_open (&options, &d) == 0);
+  CHECK (disk_connect (d, &writable) == 0 && writable);
+  memset (buf, 7, sizeof buf);
+  CHECK (disk_write (d, buf, sizeof buf, 0, false) == 0);
+  full = true;
+  CHECK (disk_flush (d) == -1 && errno == ENOSPC);
+  CHECK (disk_disconnect (d, true) == -1);
+  full = false;
+  CHECK (disk_close (d) == 0);
+  CHECK (image_check ("a.qcow2") == 0);
+
+  writable = false;
+  CHECK (disk_open (&options, &d) == 0);
+  CHECK (disk_connect (d, &writable) == 0);
+  memset (buf, 0, sizeof buf);
+  CHECK (disk_read (d, buf, sizeof buf, 0) == 0);
+  for (size_t i = 0; i < sizeof buf; i++)
+    CHECK (buf[i] == 7);
+  CHECK (disk_disconnect (d, false) == 0);
+  CHECK (disk_close (d) == 0);
+}
+
+/* --- somebody else is there --- */
+
+static int resized = -1;
+
+static int
+resize_now (void *opaque, const char *path, enum hostfile_op op,
+            const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+            bool dsync)
+{
+  (void) opaque; (void) iov; (void) niov; (void) offset; (void) count;
+  (void) dsync;
+  if (op == HOSTFILE_OP_READ && resized == -1) {
+    struct command c = { .n = 0 };
+
+    command_add (&c, "qemu-img");
+    command_add (&c, "resize");
+    command_add (&c, "-q");
+    command_add (&c, "%s", path);
+    command_add (&c, "200M");
+    resized = command_run (&c);
+  }
+  return 0;
+}
+
+/* The lock comes before the first look at the file: nobody can change the header that
+ * we have read. */
+static void
+test_lock_comes_first (const char *path)
+{
+  const struct hostfile_hooks hooks = { .before = resize_now };
+  const struct disk_options options = {
+    .path = path, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
+    .lock = true, .hooks = &hooks,
+  };
+  struct disk *d;
+
+  CHECK (disk_open (&options, &d) == 0);
+  CHECK (resized > 0);          /* it was tried, and refused */
+  CHECK (disk_size (d) == 100 * MIB);
+  CHECK (disk_close (d) == 0);
+}
+
+/* --- a reader outlasts the last writer --- */
+
+static sem_t held, released;
+static _Thread_local bool hold_me;
+
+static int
+hold (void *opaque, const char *path, enum hostfile_op op,
+      const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+      bool dsync)
+{
+  (void) opaque; (void) path; (void) op; (void) iov; (void) niov;
+  (void) offset; (void) count; (void) dsync;
+  if (hold_me) {
+    hold_me = false;
+    sem_post (&held);
+    while (sem_wait (&released) == -1)
+      ;
+  }
+  return 0;
+}
+
+static void *
+read_slowly (void *d)
+{
+  static char mine[65536];
+
+  hold_me = true;
+  CHECK (disk_read (d, mine, sizeof mine, 0) == 0);
+  return NULL;
+}
+
+static void
+make_lazy (const char *name)
+{
+  struct command c = { .n = 0 };
+
+  command_add (&c, "qemu-img");
+  command_add (&c, "create");
+  command_add (&c, "-q");
+  command_add (&c, "-f");
+  command_add (&c, "qcow2");
+  command_add (&c, "-o");
+  command_add (&c, "lazy_refcounts=on");
+  command_add (&c, "%s", name);
+  command_add (&c, "4M");
+  command_must (&c);
+}
+
+/* What it holds back is given back when the disk is closed; the dirty bit that lazy
+ * refcounts bring goes, too. */
+static void
+test_slow_reader (const char *path)
+{
+  const struct hostfile_hooks hooks = { .before = hold };
+  const struct disk_options options = {
+    .path = path, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
+    .lock = true, .hooks = &hooks,
+  };
+  bool writable = true;
+  struct disk *d;
+  pthread_t t;
+  struct blob blob;
+
+  CHECK (sem_init (&held, 0, 0) == 0 && sem_init (&released, 0, 0) == 0);
+  CHECK (disk_open (&options, &d) == 0);
+  CHECK (disk_connect (d, &writable) == 0 && writable);
+  CHECK (disk_write (d, buf, sizeof buf, 0, true) == 0);
+  CHECK (pthread_create (&t, NULL, read_slowly, d) == 0);
+  while (sem_wait (&held) == -1)
+    ;
+  CHECK (disk_trim (d, sizeof buf, 0, false) == 0);
+  CHECK (disk_disconnect (d, true) == -1);
+  sem_post (&released);
+  CHECK (pthread_join (t, NULL) == 0);
+  CHECK (disk_close (d) == 0);
+  CHECK (image_check ("lazy.qcow2") == 0);
+  blob_load ("lazy.qcow2", &blob);
+  CHECK ((blob.data[79] & 1) == 0);     /* not dirty */
+  blob_free (&blob);
+}
+
+int
+main (void)
+{
+  const struct image_spec spec = {
+    .version = 3, .cluster_size = 65536, .refcount_bits = 16,
+    .size = 100 * MIB,
+  };
+  char *path;
+
+  images_enter ("disk-life");
+  quiet_errors = true;
+  image_create ("a.qcow2", &spec);
+  path = images_path ("a.qcow2");
+  test_full_when_leaving (path);
+  test_lock_comes_first (path);
+  free (path);
+
+  make_lazy ("lazy.qcow2");
+  path = images_path ("lazy.qcow2");
+  test_slow_reader (path);
+  free (path);
+  images_leave ();
+  return 0;
+}

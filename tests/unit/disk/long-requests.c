@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Long requests: one that trims or zeros much is checkpointed while it runs, uses again
+ * and gives back what it has freed, keeps to its share of memory, and ends when
+ * nobody waits for it any more.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "format/format.h"
+#include "disk/disk.h"
+#include "offline/create.h"
+#include "lib/images.h"
+#include "lib/stubs.h"
+
+#define MIB (UINT64_C (1) << 20)
+#define SIZE (1024 * MIB)
+#define CACHE MIB
+
+/* --- what is asked between two pieces --- */
+
+static struct disk *served;
+static unsigned asked, patience;        /* false after PATIENCE times; 0: never */
+static uint64_t punched;                /* clusters, when asked last */
+
+static bool
+client_waits (void)
+{
+  struct disk_stats stats;
+
+  asked++;
+  disk_get_stats (served, &stats);
+  punched = stats.alloc.punched;
+  return patience == 0 || asked < patience;
+}
+
+static void
+open_disk (const char *path)
+{
+  const struct disk_options options = {
+    .path = path, .l2_cache = CACHE, .l2_slice = 4096, .discard = true,
+    .lock = true, .hooks = &without_sync, .client_waits = client_waits,
+  };
+  bool writable = true;
+
+  asked = 0;
+  CHECK (disk_open (&options, &served) == 0);
+  CHECK (disk_connect (served, &writable) == 0 && writable);
+}
+
+static void
+close_disk (const char *name)
+{
+  CHECK (disk_disconnect (served, true) == 0);
+  CHECK (disk_close (served) == 0);
+  CHECK (image_check (name) == 0);
+}
+
+static char *
+make_image (const char *name, uint64_t cluster_size)
+{
+  const struct create_options options = {
+    .path = images_path (name),
+    .image = {
+      .size = SIZE, .cluster_size = cluster_size, .version = 3,
+      .refcount_bits = 16, .preallocation = PREALLOCATION_METADATA,
+    },
+  };
+
+  struct created *created;
+
+  remove (name);
+  CHECK (create_image (&options, &created) == 0);
+  created_keep (created);
+  return (char *) options.path;
+}
+
+/* --- bounded --- */
+
+static void
+test_bounded (bool zero)
+{
+  char *path = make_image ("a.qcow2", 512);
+  struct disk_stats stats;
+
+  open_disk (path);
+  /* Neither end is that of a piece, or of a cluster. */
+  if (zero)
+    CHECK (disk_zero (served, SIZE - 1000, 100, true, false, false) == 0);
+  else
+    CHECK (disk_trim (served, SIZE - 1000, 100, false) == 0);
+  disk_get_stats (served, &stats);
+  printf ("%s: %u pieces, %" PRIu64 " checkpoints, %" PRIu64 " KiB of mappings at "
+          "most\n", zero ? "zero" : "trim", asked + 1, stats.checkpoint.runs,
+          stats.map.peak_bytes >> 10);
+  /* 16 MiB of tables change, of which half of the cache may wait. */
+  CHECK (stats.checkpoint.runs >= 20);
+  CHECK (stats.map.peak_bytes <= 2 * CACHE);
+  /* What the beginning of the request has freed is given back before its end. */
+  CHECK (punched * 512 >= SIZE / 2);
+  close_disk ("a.qcow2");
+  free (path);
+}
+
+/* --- given up --- */
+
+static int
+ignore_extent (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
+{
+  (void) offset; (void) type;
+  *(uint64_t *) opaque += len;
+  return 0;
+}
+
+static void
+test_given_up (void)
+{
+  char *path = make_image ("a.qcow2", 65536);
+  static char buf[65536];
+  uint64_t told = 0;
+
+  open_disk (path);
+  memset (buf, 7, sizeof buf);
+  CHECK (disk_write (served, buf, sizeof buf, 0, false) == 0);
+  CHECK (disk_write (served, buf, sizeof buf, SIZE - sizeof buf, false) == 0);
+  CHECK (asked == 0);           /* one piece: nobody has to be asked */
+
+  patience = 3;
+  CHECK (disk_extents (served, SIZE, 0, false, ignore_extent, &told) == -1);
+  CHECK (errno == ESHUTDOWN && asked == 3 && told > 0 && told < SIZE);
+  asked = 0;
+  CHECK (disk_cache (served, SIZE, 0) == -1 && errno == ESHUTDOWN && asked == 3);
+  asked = 0;
+  CHECK (disk_zero (served, SIZE, 0, false, true, false) == -1);
+  CHECK (errno == ESHUTDOWN && asked == 3);
+  CHECK (disk_read (served, buf, sizeof buf, 0) == 0);
+  CHECK (buf[0] == 7);          /* it was still being looked at */
+  asked = 0;
+  CHECK (disk_trim (served, SIZE, 0, true) == -1);
+  CHECK (errno == ESHUTDOWN && asked == 3);
+  CHECK (disk_read (served, buf, sizeof buf, 0) == 0);
+  CHECK (buf[0] == 0);
+  CHECK (disk_read (served, buf, sizeof buf, SIZE - sizeof buf) == 0);
+  CHECK (buf[0] == 7);
+  patience = 0;
+  close_disk ("a.qcow2");
+  free (path);
+}
+
+int
+main (void)
+{
+  images_enter ("long-requests");
+  test_bounded (false);
+  test_bounded (true);
+  test_given_up ();
+  images_leave ();
+  return 0;
+}

@@ -1,0 +1,666 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Does a disk hold what was written to it, whatever the image and the timing?
+ *
+ * Random images, made by qemu-img and qemu-io (all cluster sizes and count widths,
+ * backing chains, internal snapshots, compressed clusters, preallocation, subclusters,
+ * external data files, encryption, bitmaps, in any mixture), are
+ * changed by several threads at once and compared with a plain array of bytes.
+ * Each byte has one thread that may change it, so its value is known at any time,
+ * but threads share clusters.  Some bytes are everybody's: of them is known only
+ * that they have their first value, or 0, or the one value that is ever written
+ * there; and what happens to them must not harm others.
+ *
+ * Clients come and go meanwhile.  Whenever the last one that could write has left,
+ * the file must be in order and without leaks; in the end qemu-img has its say about
+ * metadata, contents and the internal snapshots.
+ *
+ * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
+ * had in SECONDS, 8); FIRST: begin with this one.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "disk/disk.h"
+#include "lib/checker.h"
+#include "lib/images.h"
+#include "lib/mixture.h"
+#include "lib/pieces.h"
+#include "lib/survivor.h"
+#include "lib/trials.h"
+
+#define IMAGE "top.qcow2"
+
+/* One image and what must be in it. */
+struct trial {
+  struct mixture image;
+  unsigned threads, ops;
+  bool slow;                    /* delay I/O at random, for other timings */
+  struct disk_options options;
+  struct disk *disk;
+  struct pieces pieces;
+  unsigned char *model;
+  unsigned char *first;         /* what was there before */
+  unsigned char *either;        /* byte may be 0, too: trimmed, version 2 */
+};
+
+struct worker {
+  struct trial *t;
+  unsigned id;
+  bool writer;                  /* was let in to write */
+  struct rng rng;
+  unsigned char *buf;
+};
+
+
+/* --- the model --- */
+
+static void
+compare (struct trial *t, const unsigned char *buf, uint64_t offset,
+         uint64_t count, const char *what)
+{
+  uint64_t i;
+
+  for (i = 0; i < count; i++) {
+    const uint64_t n = min64 (count - i, 512);
+
+    if (memcmp (buf + i, t->model + offset + i, n) == 0) {
+      i += n - 1;
+      continue;
+    }
+    if (buf[i] == t->model[offset + i])
+      continue;
+    if (buf[i] == 0 && t->either[offset + i]) {
+      t->model[offset + i] = 0; /* from now on */
+      continue;
+    }
+    FAIL ("%s: offset %" PRIu64 " (cluster %" PRIu64 " + %" PRIu64
+          "): 0x%02x, must be 0x%02x; request %" PRIu64 "+%" PRIu64, what,
+          offset + i, (offset + i) / t->image.spec.cluster_size,
+          (offset + i) % t->image.spec.cluster_size, buf[i], t->model[offset + i],
+          offset, count);
+  }
+}
+
+static void
+model_set (struct trial *t, const unsigned char *buf, uint64_t offset,
+           uint64_t count)
+{
+  if (buf)
+    memcpy (t->model + offset, buf, count);
+  else
+    memset (t->model + offset, 0, count);
+  memset (t->either + offset, 0, count);
+}
+
+static void
+model_trim (struct trial *t, uint64_t offset, uint64_t count)
+{
+  const uint64_t cs = t->image.spec.cluster_size;
+  const uint64_t start = round_up (offset, cs);
+  const uint64_t end = offset + count == t->image.spec.size ? t->image.spec.size :
+    round_down (offset + count, cs);
+
+  if (!t->options.discard || start >= end)
+    return;
+  if (t->image.spec.version == 2 && t->image.spec.backing)
+    memset (t->either + start, 1, end - start);
+  else
+    model_set (t, NULL, start, end - start);
+}
+
+/* What is written where everybody writes: one value for each byte. */
+static unsigned char
+shared_value (uint64_t offset)
+{
+  return (offset * UINT64_C (0x9e3779b97f4a7c15)) >> 56 | 1;
+}
+
+static void
+compare_shared (struct trial *t, const unsigned char *buf, uint64_t offset,
+                uint64_t count)
+{
+  uint64_t i;
+
+  for (i = 0; i < count; i++)
+    if (buf[i] != 0 && buf[i] != t->first[offset + i] &&
+        buf[i] != shared_value (offset + i))
+      FAIL ("shared byte at offset %" PRIu64 " (cluster %" PRIu64 " + %" PRIu64
+            ") is 0x%02x", offset + i, (offset + i) / t->image.spec.cluster_size,
+            (offset + i) % t->image.spec.cluster_size, buf[i]);
+}
+
+/* --- requests --- */
+
+/* What a writer reads may be stored in the top image. */
+static int
+read_disk (struct worker *w, uint64_t offset, uint64_t count)
+{
+  return w->writer ? disk_read_fill (w->t->disk, w->buf, count, offset)
+    : disk_read (w->t->disk, w->buf, count, offset);
+}
+
+static void
+read_own (struct worker *w, uint64_t offset, uint64_t count)
+{
+  if (read_disk (w, offset, count) == -1)
+    FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+  compare (w->t, w->buf, offset, count, "read");
+}
+
+/* A read across the pieces of many; we know only our own bytes. */
+static void
+read_any (struct worker *w)
+{
+  const uint64_t size = w->t->image.spec.size;
+  const uint64_t offset = rng_below (&w->rng, size);
+  const uint64_t count = 1 + rng_below (&w->rng, min64 (size - offset,
+                                                        1 << 18));
+  unsigned low = 0, high = w->t->pieces.n;
+
+  if (read_disk (w, offset, count) == -1)
+    FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+  while (high - low > 1) {
+    const unsigned mid = (low + high) / 2;
+
+    if (w->t->pieces.all[mid].start <= offset)
+      low = mid;
+    else
+      high = mid;
+  }
+  for (; low < w->t->pieces.n; low++) {
+    const struct piece *p = &w->t->pieces.all[low];
+    const uint64_t from = max64 (p->start, offset);
+    const uint64_t to = min64 (p->start + p->len, offset + count);
+
+    if (from >= to)
+      break;
+    if (p->owner == w->id)
+      compare (w->t, w->buf + (from - offset), from, to - from, "long read");
+  }
+}
+
+static void
+write_own (struct worker *w, uint64_t offset, uint64_t count, bool fua)
+{
+  const unsigned kind = rng_below (&w->rng, 8);
+  uint64_t i, word = rng_next (&w->rng);
+
+  if (kind == 0)
+    memset (w->buf, 0, count);
+  else
+    for (i = 0; i < count; i += 8) {
+      memcpy (w->buf + i, &word, 8);
+      word += UINT64_C (0x0101010101010101);
+    }
+  if (kind == 1)
+    memset (w->buf + count / 2, 0, count - count / 2);
+
+  if (disk_write (w->t->disk, w->buf, count, offset, fua) == -1)
+    FAIL ("write %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+  model_set (w->t, w->buf, offset, count);
+}
+
+/* Requests for the same bytes at the same time. */
+static void
+race (struct worker *w, uint64_t offset, uint64_t count)
+{
+  struct disk *disk = w->t->disk;
+  uint64_t i;
+  int r;
+
+  switch (rng_below (&w->rng, 6)) {
+  case 0: case 1:
+    for (i = 0; i < count; i++)
+      w->buf[i] = shared_value (offset + i);
+    r = disk_write (disk, w->buf, count, offset, false);
+    break;
+  case 2:
+    r = disk_zero (disk, count, offset, true, false, false);
+    break;
+  case 3:
+    r = disk_trim (disk, count, offset, false);
+    break;
+  case 4:
+    r = disk_flush (disk);
+    break;
+  default:
+    r = read_disk (w, offset, count);
+    if (r == 0)
+      compare_shared (w->t, w->buf, offset, count);
+  }
+  if (r == -1)
+    FAIL ("shared piece %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+}
+
+static void
+zero_own (struct worker *w, uint64_t offset, uint64_t count, bool fua)
+{
+  const bool may_trim = rng_below (&w->rng, 2);
+  const bool fast = rng_below (&w->rng, 4) == 0;
+
+  if (disk_zero (w->t->disk, count, offset, may_trim, fast, fua) == 0)
+    model_set (w->t, NULL, offset, count);
+  else if (!fast || errno != ENOTSUP)
+    FAIL ("zero %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+}
+
+struct extents {
+  struct worker *w;
+  uint64_t start, next, end;
+  bool own, one;
+  unsigned n;
+};
+
+static int
+got_extent (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
+{
+  static const unsigned char zeros[512];
+  struct extents *e = opaque;
+  struct trial *t = e->w->t;
+  uint64_t i;
+
+  if (offset != e->next || len == 0 || len > e->end - offset ||
+      (e->one && e->n > 0))
+    FAIL ("extents of %" PRIu64 "..%" PRIu64 ": got %" PRIu64 "+%" PRIu64,
+          e->start, e->end, offset, len);
+  e->next = offset + len;
+  e->n++;
+  if (!e->own || type == EXTENT_DATA)
+    return 0;
+  for (i = offset; i < offset + len; i++) {
+    const uint64_t n = min64 (offset + len - i, sizeof zeros);
+
+    if (memcmp (t->model + i, zeros, n) == 0) {
+      i += n - 1;
+      continue;
+    }
+    if (t->model[i] != 0 && !t->either[i])
+      FAIL ("extent %" PRIu64 "+%" PRIu64 " of type %d, but there is data at %"
+            PRIu64, offset, len, type, i);
+    t->model[i] = 0;
+  }
+  return 0;
+}
+
+static void
+extents (struct worker *w, uint64_t offset, uint64_t count, bool own)
+{
+  struct extents e = {
+    .w = w, .start = offset, .next = offset, .end = offset + count,
+    .own = own, .one = rng_below (&w->rng, 4) == 0,
+  };
+
+  if (disk_extents (w->t->disk, count, offset, e.one, got_extent, &e) == -1)
+    FAIL ("extents %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+  if (e.n == 0 || (!e.one && e.next != e.end))
+    FAIL ("extents of %" PRIu64 "..%" PRIu64 " end at %" PRIu64,
+          e.start, e.end, e.next);
+}
+
+/* --- threads --- */
+
+static _Thread_local struct rng *hook_rng;
+
+static int
+delay (void *opaque, const char *path, enum hostfile_op op,
+       const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+       bool dsync)
+{
+  (void) opaque; (void) path; (void) iov; (void) niov;
+  (void) offset; (void) count; (void) dsync;
+  if (hook_rng)
+    switch (rng_below (hook_rng, 32)) {
+    case 0: usleep (3000); break;
+    case 1: case 2: usleep (rng_below (hook_rng, 200)); break;
+    case 3: case 4: case 5: case 6: sched_yield ();
+    }
+  /* A real sync takes longer than most races. */
+  return op == HOSTFILE_OP_SYNC;
+}
+
+static const struct hostfile_hooks delaying = { .before = delay };
+
+static void
+one_request (struct worker *w)
+{
+  struct trial *t = w->t;
+  const uint64_t cs = t->image.spec.cluster_size;
+  static const uint64_t units[] = { 1, 512, 4096 };
+  const uint64_t unit = units[rng_below (&w->rng, 3)];
+  const bool fua = rng_below (&w->rng, 32) == 0;
+  /* Long requests are rare: they take the time of many short ones. */
+  const uint64_t longest = rng_below (&w->rng, 16) ? 64 << 10 : 3 << 20;
+  const bool data = rng_below (&w->rng, 100) < 72;
+  const struct piece *piece;
+  uint64_t offset, count;
+
+  if (rng_below (&w->rng, t->image.hot ? 2 : 3) == 0) {
+    piece = pieces_pick (&t->pieces, &w->rng, t->pieces.owners);
+    if (piece) {
+      piece_part (piece, &w->rng, cs, cs, 3 << 20, &offset, &count);
+      race (w, offset, count);
+      return;
+    }
+  }
+  piece_part (pieces_pick (&t->pieces, &w->rng, w->id), &w->rng, unit, cs,
+              data ? longest : UINT64_MAX, &offset, &count);
+  if (data) {
+    switch (rng_below (&w->rng, 8)) {
+    case 0: case 1: read_own (w, offset, count); break;
+    case 2: read_any (w); break;
+    default: write_own (w, offset, count, fua);
+    }
+    return;
+  }
+  switch (rng_below (&w->rng, 14)) {
+  case 0: case 1: case 2: case 3: case 4:
+    zero_own (w, offset, count, fua);
+    break;
+  case 5: case 6: case 7: case 8:
+    if (disk_trim (t->disk, count, offset, fua) == -1)
+      FAIL ("trim %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+    model_trim (t, offset, count);
+    break;
+  case 9:
+    if (disk_flush (t->disk) == -1)
+      FAIL ("flush: %m");
+    break;
+  case 10: case 11:
+    extents (w, offset, count, true);
+    break;
+  case 12:
+    offset = rng_below (&w->rng, t->image.spec.size);
+    extents (w, offset, 1 + rng_below (&w->rng, t->image.spec.size - offset), false);
+    break;
+  default:
+    if ((rng_below (&w->rng, 2) ? disk_read_fill (t->disk, NULL, count, offset)
+         : disk_cache (t->disk, count, offset)) == -1)
+      FAIL ("cache %" PRIu64 "+%" PRIu64 ": %m", offset, count);
+  }
+}
+
+static void
+check_own (struct worker *w)
+{
+  const struct pieces *p = &w->t->pieces;
+  uint64_t at, n;
+  unsigned i;
+
+  for (i = 0; i < p->n; i++)
+    if (p->all[i].owner == w->id)
+      for (at = 0; at < p->all[i].len; at += n) {
+        n = min64 (p->all[i].len - at, 3 << 20);
+        read_own (w, p->all[i].start + at, n);
+      }
+}
+
+static void
+come (struct worker *w, bool want)
+{
+  bool writable = want;
+
+  if (disk_connect (w->t->disk, &writable) == -1 || writable != want)
+    FAIL ("connect: %s", disk_why_readonly (w->t->disk));
+  w->writer = want;
+}
+
+static void
+leave (struct worker *w, bool writable)
+{
+  if (disk_disconnect (w->t->disk, writable) == -1)
+    FAIL ("disconnect: %m");
+}
+
+static void *
+work (void *opaque)
+{
+  struct worker *w = opaque;
+  const unsigned left_for = rng_below (&w->rng, w->t->ops);
+  unsigned i, k;
+
+  hook_rng = &w->rng;
+  come (w, true);
+  for (i = 0; i < w->t->ops; i++) {
+    one_request (w);
+    if (i == left_for) {
+      /* Comes back as a mere reader for a while. */
+      leave (w, true);
+      come (w, false);
+      for (k = 0; k < 8; k++)
+        read_any (w);
+      leave (w, false);
+      come (w, true);
+    }
+  }
+  check_own (w);
+  leave (w, true);
+  return NULL;
+}
+
+static void
+run_workers (struct trial *t, struct rng *rng)
+{
+  struct worker workers[8];
+  unsigned i;
+
+  for (i = 0; i < t->pieces.owners; i++) {
+    struct worker *w = &workers[i];
+
+    *w = (struct worker) { .t = t, .id = i };
+    rng_init (&w->rng, rng_next (rng), i);
+    w->buf = malloc ((3 << 20) + 8);
+    CHECK (w->buf != NULL);
+  }
+  run_threads (work, workers, sizeof workers[0], t->pieces.owners);
+  for (i = 0; i < t->pieces.owners; i++)
+    free (workers[i].buf);
+}
+
+/* --- images --- */
+
+static void
+random_options (struct trial *t, struct rng *rng)
+{
+  static const uint64_t caches[] = { 0, 64 << 10, 32 << 20 };
+
+  t->options.path = images_path (IMAGE);
+  t->options.l2_cache = caches[rng_below (rng, 3)];
+  do
+    t->options.l2_slice = UINT64_C (512) << rng_below (rng, 13);
+  while (t->options.l2_slice > t->image.spec.cluster_size);
+  t->options.backing = BACKING_FOLLOW;
+  t->options.discard = rng_below (rng, 4) != 0;
+  t->options.detect_zeroes = rng_below (rng, 3);
+  t->options.secret.passphrase = IMAGES_SECRET;
+  t->options.secret.len = strlen (IMAGES_SECRET);
+  t->options.compress = t->image.spec.data_file == NULL &&
+    t->image.spec.encrypt == NULL && rng_below (rng, 3) == 0;
+  t->options.drop_cache = rng_below (rng, 8) == 0;
+  t->options.copy_on_read = rng_below (rng, 2);
+  t->options.lock = rng_below (rng, 2);
+  t->slow = rng_below (rng, 2);
+  t->threads = 1 + rng_below (rng, 8);
+  t->ops = 20 + rng_below (rng, 150);
+  if (t->image.hot) {
+    t->slow = t->options.discard = true;
+    t->threads = 4 + rng_below (rng, 5);
+    t->ops = 200;
+  }
+  t->options.hooks = t->slow ? &delaying : NULL;
+}
+
+static void
+open_disk (struct trial *t)
+{
+  if (disk_open (&t->options, &t->disk) == -1)
+    FAIL ("open failed");
+  CHECK (disk_size (t->disk) == t->image.spec.size);
+}
+
+static void
+close_disk (struct trial *t)
+{
+  if (disk_close (t->disk) == -1)
+    FAIL ("close: %m");
+  t->disk = NULL;
+}
+
+/* Nobody can write: the file is in order. */
+static void
+check_file (void)
+{
+  struct blob b;
+
+  blob_load (IMAGE, &b);
+  survivor_check (&b, false, "nobody can write");
+  blob_free (&b);
+}
+
+/* It knows of everything that has changed. */
+static void
+check_bitmap (const struct trial *t)
+{
+  unsigned char *sectors = calloc (1, t->image.spec.size / 512 + 1);
+  struct checked_bitmap b;
+  struct blob file;
+  uint64_t at;
+
+  CHECK (sectors != NULL);
+  blob_load (IMAGE, &file);
+  CHECK (checker_bitmap (&file, MIXTURE_BITMAP, &b, sectors));
+  if (b.in_use)
+    FAIL ("the bitmap is in use");
+  for (at = 0; at < t->image.spec.size; at += 512)
+    if (!sectors[at / 512] && memcmp (t->model + at, t->first + at, 512) != 0)
+      FAIL ("the bitmap does not know of a change at %" PRIu64, at);
+  blob_free (&file);
+  free (sectors);
+}
+
+static void
+check_contents (struct trial *t)
+{
+  struct blob b;
+  int r = image_check (IMAGE);
+
+  if (r != 0)
+    FAIL ("qemu-img check: exit status %d", r);
+  image_contents (IMAGE, NULL, &b);
+  CHECK (b.len == t->image.spec.size);
+  compare (t, b.data, 0, b.len, "qemu-img convert");
+  blob_free (&b);
+  if (t->image.spec.data_file_raw) {
+    blob_load (t->image.spec.data_file, &b);
+    CHECK (b.len >= t->image.spec.size);
+    compare (t, b.data, 0, t->image.spec.size, "the raw data file");
+    blob_free (&b);
+  }
+  mixture_check_snapshots (&t->image);
+}
+
+/* From now on it is known what everybody's bytes are. */
+static void
+adopt_shared (struct trial *t)
+{
+  unsigned i;
+
+  for (i = t->pieces.first[t->pieces.owners]; i < t->pieces.n; i++) {
+    const struct piece *p = &t->pieces.all[t->pieces.index[i]];
+
+    if (disk_read (t->disk, t->model + p->start, p->len, p->start) == -1)
+      FAIL ("read: %m");
+    compare_shared (t, t->model + p->start, p->start, p->len);
+  }
+}
+
+/* A client that only reads must see the same, and change nothing. */
+static void
+read_only_visit (struct trial *t, struct rng *rng)
+{
+  struct worker w = { .t = t };
+  unsigned i;
+
+  rng_init (&w.rng, rng_next (rng), 99);
+  w.buf = malloc (3 << 20);
+  CHECK (w.buf != NULL);
+  come (&w, false);
+  for (i = 0; i <= t->pieces.owners; i++) {
+    w.id = i;
+    check_own (&w);
+  }
+  leave (&w, false);
+  free (w.buf);
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .threads = 0 };
+  unsigned i, cycles;
+  struct blob b;
+
+  mixture_make (&t.image, IMAGE, rng);
+  random_options (&t, rng);
+  image_contents (IMAGE, NULL, &b);
+  CHECK (b.len == t.image.spec.size);
+  t.model = b.data;
+  t.first = malloc (b.len);
+  t.either = calloc (1, t.image.spec.size);
+  CHECK (t.first != NULL && t.either != NULL);
+  memcpy (t.first, b.data, b.len);
+  printf ("%u: ", trials_number);
+  mixture_print (&t.image);
+  printf ("; %u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64
+          "%s%s%s%s%s\n", t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
+          t.options.discard ? ", discard" : "",
+          t.options.detect_zeroes ? ", detect zeroes" : "",
+          t.options.compress ? ", compress" : "",
+          t.options.copy_on_read ? ", copy on read" : "",
+          t.image.hot ? ", hot" : t.slow ? ", slow" : "");
+  fflush (stdout);
+
+  pieces_make (&t.pieces, rng, t.image.spec.size, t.image.spec.cluster_size, 1, t.threads,
+               t.image.hot || rng_below (rng, 2));
+  cycles = 1 + rng_below (rng, 3);
+  open_disk (&t);
+  if (rng_below (rng, 2))
+    read_only_visit (&t, rng);
+  for (i = 0; i < cycles; i++) {
+    run_workers (&t, rng);
+    check_file ();
+    adopt_shared (&t);
+    if (rng_below (rng, 2)) {
+      close_disk (&t);
+      check_file ();
+      open_disk (&t);
+    }
+    read_only_visit (&t, rng);
+  }
+  close_disk (&t);
+  check_contents (&t);
+  if (t.image.bitmap)
+    check_bitmap (&t);
+
+  mixture_free (&t.image);
+  pieces_free (&t.pieces);
+  free ((char *) t.options.path);
+  free (t.model);
+  free (t.first);
+  free (t.either);
+}
+
+int
+main (void)
+{
+  printf ("%u images\n", trials_run ("model", 8, 1, one_image));
+  return 0;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * compress=on, seen from the file: what is compressed and what is not; clusters share
+ * host clusters, also those of two clients one after the other; a failed write
+ * leaves nothing behind, and what was read of an earlier life is not shown again.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "disk/disk.h"
+#include "lib/checker.h"
+#include "lib/images.h"
+#include "lib/stubs.h"
+
+#define CS (UINT64_C (64) << 10)
+#define SIZE (64 * CS + 512)
+#define LONG (8 * CS)
+
+static unsigned char buf[LONG], back[LONG];
+static uint64_t fail_after = UINT64_MAX;        /* writes */
+static unsigned nr_writes;
+
+static int
+count_writes (void *opaque, const char *path, enum hostfile_op op,
+              const struct iovec *iov, int niov, uint64_t offset,
+              uint64_t count, bool dsync)
+{
+  (void) opaque; (void) path; (void) iov; (void) niov; (void) offset;
+  (void) count; (void) dsync;
+  if (op != HOSTFILE_OP_WRITE)
+    return 0;
+  nr_writes++;
+  if (fail_after > 0) {
+    fail_after--;
+    return 0;
+  }
+  errno = ENOSPC;
+  return -1;
+}
+
+static const struct hostfile_hooks hooks = { .before = count_writes };
+
+/* --- contents --- */
+
+/* Compress well, to the same size for each value of X. */
+static void
+fill_small (unsigned char *p, uint64_t n, unsigned char x)
+{
+  uint64_t i;
+
+  for (i = 0; i < n; i++)
+    p[i] = i % 64 ? x : x + 1;
+}
+
+static void
+fill_random (unsigned char *p, uint64_t n)
+{
+  static struct rng rng;
+  uint64_t i;
+
+  if (rng.s == 0)
+    rng_init (&rng, 1, 0);
+  for (i = 0; i < n; i++)
+    p[i] = rng_next (&rng) >> 24;
+}
+
+/* --- the image --- */
+
+static struct disk *disk;
+static char *path;
+
+static void
+come (void)
+{
+  bool writable = true;
+
+  CHECK (disk_connect (disk, &writable) == 0 && writable);
+}
+
+static void
+open_new (unsigned version, unsigned refcount_bits)
+{
+  const struct image_spec spec = {
+    .version = version, .cluster_size = CS, .refcount_bits = refcount_bits,
+    .size = SIZE,
+  };
+  const struct disk_options options = {
+    .path = path, .l2_cache = 1 << 20, .l2_slice = 4096, .discard = true,
+    .lock = false, .compress = true, .hooks = &hooks,
+  };
+
+  image_create ("a.qcow2", &spec);
+  CHECK (disk_open (&options, &disk) == 0);
+  come ();
+}
+
+static void
+close_clean (void)
+{
+  struct check_result r;
+  struct blob b;
+
+  CHECK (disk_disconnect (disk, true) == 0);
+  CHECK (disk_close (disk) == 0);
+  CHECK (image_check ("a.qcow2") == 0);
+  blob_load ("a.qcow2", &b);
+  checker_check (&b, &r);
+  CHECK (r.corruptions == 0 && r.leaks == 0);
+  blob_free (&b);
+}
+
+static void
+put (uint64_t offset, uint64_t n)
+{
+  CHECK (disk_write (disk, buf, n, offset, false) == 0);
+  CHECK (disk_read (disk, back, n, offset) == 0);
+  CHECK (memcmp (buf, back, n) == 0);
+}
+
+/* Host bytes in use by clusters, the file as it is now. */
+static uint64_t
+allocated (void)
+{
+  struct disk_stats s;
+
+  CHECK (disk_flush (disk) == 0);
+  disk_get_stats (disk, &s);
+  return s.alloc.allocated;
+}
+
+static uint64_t
+host_end (void)
+{
+  struct check_result r;
+  struct blob b;
+
+  blob_load ("a.qcow2", &b);
+  checker_check (&b, &r);
+  blob_free (&b);
+  return r.allocated_end;
+}
+
+/* --- tests --- */
+
+/* Eight clusters take less than one, and one call writes them. */
+static void
+test_packed (void)
+{
+  open_new (3, 16);
+  fill_small (buf, LONG, 7);
+  nr_writes = 0;
+  put (0, LONG);
+  CHECK (nr_writes == 1);
+  CHECK (disk_disconnect (disk, true) == 0);
+  /* Header, refcount table and block, L1; L2 table; all the data. */
+  CHECK (host_end () <= 6 * CS);
+  /* The next client goes on in the same host cluster. */
+  come ();
+  put (LONG, LONG);
+  CHECK (disk_disconnect (disk, true) == 0);
+  CHECK (host_end () <= 6 * CS);
+  come ();
+  close_clean ();
+}
+
+/* With counts of one bit nothing can be shared. */
+static void
+test_no_sharing (void)
+{
+  open_new (3, 1);
+  fill_small (buf, LONG, 7);
+  put (0, LONG);
+  CHECK (disk_disconnect (disk, true) == 0);
+  CHECK (host_end () > 12 * CS);
+  come ();
+  close_clean ();
+}
+
+/* What does not get smaller is stored as it is, between what does. */
+static void
+test_mixed (void)
+{
+  uint64_t before;
+
+  open_new (3, 16);
+  fill_small (buf, LONG, 7);
+  fill_random (buf + 2 * CS, CS);
+  fill_random (buf + 5 * CS, 2 * CS);
+  put (0, LONG);
+  before = allocated ();
+  /* The three are written in place, the others get a cluster each. */
+  fill_random (buf, LONG);
+  put (0, LONG);
+  CHECK (allocated () == before + 5);
+  close_clean ();
+}
+
+/* Zeros take nothing where zeros are; the edges of a request are not compressed; the last
+ * cluster of the disk is whole though it is short. */
+static void
+test_edges (unsigned version)
+{
+  struct blob b;
+
+  open_new (version, 16);
+  memset (buf, 0, LONG);
+  put (0, LONG);
+  CHECK (allocated () == 0);
+  fill_small (buf, LONG, 9);
+  put (CS / 2, 3 * CS);         /* two edges, two clusters */
+  put (SIZE - 512, 512);
+  put (20 * CS + 1, CS - 2);    /* none */
+  put (30 * CS - 1, CS + 2);    /* one in the middle */
+  CHECK (disk_disconnect (disk, true) == 0);
+  image_contents ("a.qcow2", NULL, &b);
+  CHECK (memcmp (b.data + CS / 2, buf, 3 * CS) == 0);
+  CHECK (memcmp (b.data + SIZE - 512, buf, 512) == 0);
+  blob_free (&b);
+  come ();
+  /* In all of these a few bytes change. */
+  fill_small (buf, LONG, 11);
+  put (CS, 700);
+  put (2 * CS, CS);
+  put (SIZE - 300, 300);
+  put (30 * CS - 100, LONG);
+  close_clean ();
+}
+
+/* The descriptors of one life and the next are equal; the contents are not. */
+static void
+test_forgotten (void)
+{
+  unsigned i;
+
+  open_new (3, 16);
+  for (i = 1; i < 60; i++) {
+    fill_small (buf, CS, i);
+    CHECK (disk_write (disk, buf, CS, 0, false) == 0);
+    /* A part, so that it is kept. */
+    CHECK (disk_read (disk, back, 512, 1024) == 0);
+    CHECK (memcmp (back, buf + 1024, 512) == 0);
+    CHECK (disk_trim (disk, CS, 0, false) == 0);
+    CHECK (disk_flush (disk) == 0);
+  }
+  close_clean ();
+}
+
+/* Any write to the file fails once, for lack of space: nothing is left behind, and
+ * then it goes well. */
+static void
+test_failed_writes (void)
+{
+  uint64_t k;
+  bool failed;
+
+  quiet_errors = true;
+  for (k = 0; k < 40; k++) {
+    open_new (3, 16);
+    fill_small (buf, LONG, 3);
+    put (3 * CS, CS);           /* they share its host cluster */
+    fill_random (buf + 2 * CS, CS);
+    fail_after = k;
+    failed = disk_write (disk, buf, LONG, 8 * CS, false) == -1;
+    if (failed)
+      CHECK (errno == ENOSPC);
+    failed = (disk_flush (disk) == -1) || failed;
+    fail_after = UINT64_MAX;
+    put (8 * CS, LONG);
+    fill_small (buf, LONG, 3);
+    CHECK (disk_read (disk, back, CS, 3 * CS) == 0);
+    CHECK (memcmp (buf, back, CS) == 0);
+    close_clean ();
+    if (!failed)
+      break;
+  }
+  CHECK (k > 2 && k < 40);
+  quiet_errors = false;
+}
+
+int
+main (void)
+{
+  images_enter ("compressed");
+  path = images_path ("a.qcow2");
+  test_packed ();
+  test_no_sharing ();
+  test_mixed ();
+  test_edges (3);
+  test_edges (2);
+  test_forgotten ();
+  test_failed_writes ();
+  free (path);
+  images_leave ();
+  return 0;
+}

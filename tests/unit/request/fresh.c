@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is known of host clusters that are zeros between their subclusters: it saves
+ * writes of zeros, and is forgotten when it is no longer true.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "request/fresh.h"
+#include "disk/disk.h"
+#include "lib/images.h"
+#include "lib/stubs.h"
+
+#define IMAGE "a.qcow2"
+#define CLUSTER (64u << 10)
+#define SUB (CLUSTER / 32)
+
+static void
+test_table (void)
+{
+  struct fresh *f = fresh_new ();
+
+  CHECK (f != NULL);
+  CHECK (!fresh_has (f, 7, 1));
+  fresh_add (f, 7);
+  fresh_add (f, 8);
+  CHECK (fresh_has (f, 7, 2) && !fresh_has (f, 7, 3) && !fresh_has (f, 6, 2));
+  fresh_remove (f, 8, 4);
+  CHECK (fresh_has (f, 7, 1) && !fresh_has (f, 8, 1));
+  /* The newer one keeps the place; the older one can't remove it. */
+  fresh_add (f, 7 + (UINT64_C (1) << 40));
+  CHECK (!fresh_has (f, 7, 1));
+  fresh_remove (f, 7, 1);
+  CHECK (fresh_has (f, 7 + (UINT64_C (1) << 40), 1));
+  fresh_free (f);
+}
+
+/* --- with a disk --- */
+
+static struct disk *d;
+static unsigned char buf[CLUSTER], want[CLUSTER];
+
+/* The last write of data. */
+static uint64_t written_at, written;
+static bool writes_fail;
+
+static int
+observe (void *opaque, const char *path, enum hostfile_op op,
+         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+         bool dsync)
+{
+  (void) opaque; (void) niov; (void) dsync;
+  if (op == HOSTFILE_OP_PUNCH) {
+    errno = EOPNOTSUPP;         /* what is freed keeps its bytes */
+    return -1;
+  }
+  if (op != HOSTFILE_OP_WRITE)
+    return 0;
+  written_at = offset;
+  written = count;
+  if (writes_fail) {
+    /* Half of it gets there. */
+    int fd = open (path, O_WRONLY | O_CLOEXEC);
+
+    CHECK (fd >= 0);
+    CHECK (pwrite (fd, iov[0].iov_base, iov[0].iov_len / 2, offset) ==
+           (ssize_t) iov[0].iov_len / 2);
+    close (fd);
+    errno = ENOSPC;
+    return -1;
+  }
+  return 0;
+}
+
+static int
+put (uint64_t offset, uint64_t count, int byte)
+{
+  memset (buf, byte, count);
+  return disk_write (d, buf, count, offset, false);
+}
+
+/* The subcluster at OFFSET has N bytes of this kind, then zeros. */
+static void
+check_sub (uint64_t offset, size_t n, int byte)
+{
+  memset (want, 0, SUB);
+  memset (want, byte, n);
+  CHECK (disk_read (d, buf, SUB, offset) == 0);
+  CHECK (memcmp (buf, want, SUB) == 0);
+}
+
+static void
+test_disk (void)
+{
+  const struct image_spec spec = {
+    .version = 3, .cluster_size = CLUSTER, .refcount_bits = 16, .extended = true,
+    .size = 4 << 20,
+  };
+  const struct hostfile_hooks hooks = { .before = observe };
+  char *path = images_path (IMAGE);
+  const struct disk_options options = {
+    .path = path, .l2_cache = 1 << 20, .l2_slice = 4096, .discard = true,
+    .hooks = &hooks,
+  };
+  const uint64_t a = CLUSTER, b = 2 * CLUSTER, c = 3 * CLUSTER;
+  bool writable = true;
+  uint64_t host;
+
+  image_create (IMAGE, &spec);
+  CHECK (disk_open (&options, &d) == 0);
+  CHECK (disk_connect (d, &writable) == 0 && writable);
+  /* From now on there is a settled reserve. */
+  CHECK (put (0, CLUSTER, 9) == 0 && disk_flush (d) == 0);
+
+  /* Only what is new is written, between zeros. */
+  CHECK (put (a, SUB, 1) == 0);
+  host = written_at;
+  CHECK (put (a + 5 * SUB, 100, 1) == 0);
+  CHECK (written == 100 && written_at == host + 5 * SUB);
+  check_sub (a + 5 * SUB, 100, 1);
+  CHECK (put (a + 5 * SUB, SUB, 1) == 0);
+
+  /* The host cluster is freed with its bytes, and used again. */
+  CHECK (disk_trim (d, CLUSTER, a, false) == 0);
+  CHECK (disk_flush (d) == 0 && disk_flush (d) == 0);
+  CHECK (put (b, SUB, 2) == 0);
+  CHECK (written_at == host);
+  CHECK (put (b + 5 * SUB, 100, 2) == 0);
+  check_sub (b + 5 * SUB, 100, 2);
+  check_sub (a + 5 * SUB, 0, 0);
+
+  /* A write fails half-way. */
+  CHECK (put (c, SUB, 3) == 0);
+  writes_fail = true;
+  CHECK (put (c + 2 * SUB, SUB, 4) == -1);
+  writes_fail = false;
+  check_sub (c + 2 * SUB, 0, 0);
+  CHECK (put (c + 2 * SUB, 100, 3) == 0);
+  check_sub (c + 2 * SUB, 100, 3);
+
+  CHECK (disk_disconnect (d, true) == 0);
+  CHECK (disk_close (d) == 0);
+  CHECK (image_check (IMAGE) == 0);
+  free (path);
+}
+
+int
+main (void)
+{
+  test_table ();
+  images_enter ("fresh");
+  test_disk ();
+  images_leave ();
+  return 0;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Image locks: which bytes each role holds, who excludes whom, what the message
+ * says, and that QEMU's tools see our locks and we theirs.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "storage/hostfile.h"
+#include "lib/stubs.h"
+
+static char dir[] = "hostlock-XXXXXX";
+static char path[PATH_MAX];
+
+static struct hostfile *
+open_image (bool writable)
+{
+  const struct hostfile_options opts = { .try_writable = writable };
+  struct hostfile *f;
+
+  CHECK (hostfile_open (path, &opts, &f) == 0);
+  return f;
+}
+
+/* Is some byte of the file locked by anyone? */
+static bool
+locked (int fd, int byte)
+{
+  struct flock fl = {
+    .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1,
+  };
+
+  CHECK (fcntl (fd, F_OFD_GETLK, &fl) == 0);
+  return fl.l_type != F_UNLCK;
+}
+
+/* Exactly BYTES (ended by 0) are locked. */
+static void
+check_bytes (const int *bytes)
+{
+  int fd = open (path, O_RDWR | O_CLOEXEC);
+
+  CHECK (fd >= 0);
+  for (int i = 0; i < 300; i++) {
+    bool expected = false;
+
+    for (int j = 0; bytes[j] != 0; j++)
+      expected = expected || bytes[j] == i;
+    CHECK (locked (fd, i) == expected);
+  }
+  close (fd);
+}
+
+/* ROLE can't be had, and the message says so with TEXT in it. */
+static void
+check_refused (struct hostfile *f, enum hostfile_lock role, const char *text)
+{
+  unsigned long errors = error_count ();
+
+  quiet_errors = true;
+  CHECK (hostfile_lock (f, role) == -1);
+  CHECK (errno == EBUSY);
+  quiet_errors = false;
+  CHECK (error_count () == errors + 1);
+  CHECK (strstr (last_error (), path) != NULL);
+  if (strstr (last_error (), text) == NULL) {
+    fprintf (stderr, "not in \"%s\": %s\n", last_error (), text);
+    abort ();
+  }
+}
+
+static const int none[] = { 0 };
+static const int reader[] = { 100, 201, 203, 0 };
+static const int writer[] = { 100, 101, 103, 201, 203, 0 };
+static const int data_reader[] = { 100, 203, 0 };
+static const int data_writer[] = { 100, 101, 103, 203, 0 };
+
+static void
+test_bytes (void)
+{
+  struct hostfile *f = open_image (true);
+
+  check_bytes (none);
+  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  check_bytes (reader);
+  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
+  check_bytes (writer);
+  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
+  check_bytes (writer);
+  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  check_bytes (reader);
+  CHECK (hostfile_lock (f, HOSTFILE_UNLOCKED) == 0);
+  check_bytes (none);
+  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
+  hostfile_close (f);
+  check_bytes (none);
+
+  /* A reader's locks need no more than a file that can be read. */
+  f = open_image (false);
+  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  check_bytes (reader);
+  hostfile_close (f);
+}
+
+static void
+test_exclusion (void)
+{
+  struct hostfile *a = open_image (true), *b = open_image (true);
+  char holder[64];
+
+  /* Two openings of one file exclude each other, in one process, too. */
+  snprintf (holder, sizeof holder, "(held by PID %ld, ", (long) getpid ());
+
+  CHECK (hostfile_lock (a, HOSTFILE_WRITER) == 0);
+  check_refused (b, HOSTFILE_WRITER, "cannot get the \"write\" lock: "
+                 "is another process using the image?");
+  check_refused (b, HOSTFILE_READER, "cannot get the shared \"write\" lock");
+  if (access ("/proc/self/fdinfo/0", R_OK) == 0)
+    CHECK (strstr (last_error (), holder) != NULL);
+  check_bytes (writer);
+
+  CHECK (hostfile_lock (a, HOSTFILE_READER) == 0);
+  CHECK (hostfile_lock (b, HOSTFILE_READER) == 0);
+  check_bytes (reader);
+
+  /* A change of role that fails leaves the old role. */
+  check_refused (a, HOSTFILE_WRITER, "\"write\" lock");
+  check_bytes (reader);
+  check_refused (b, HOSTFILE_WRITER, "\"write\" lock");
+  check_bytes (reader);
+  CHECK (hostfile_lock (b, HOSTFILE_UNLOCKED) == 0);
+  check_bytes (reader);
+  CHECK (hostfile_lock (a, HOSTFILE_WRITER) == 0);
+  check_refused (b, HOSTFILE_WRITER, "\"write\" lock");
+  hostfile_close (a);
+  CHECK (hostfile_lock (b, HOSTFILE_WRITER) == 0);
+  hostfile_close (b);
+}
+
+/* An external data file has one writer or any number of readers, too, but does not mind
+ * those who write and don't resize. */
+static void
+test_data_file (void)
+{
+  const struct hostfile_options options = {
+    .try_writable = true, .lock = true, .data_file = true,
+  };
+  struct hostfile *a, *b;
+
+  CHECK (hostfile_open (path, &options, &a) == 0);
+  check_bytes (data_reader);
+  CHECK (hostfile_lock (a, HOSTFILE_DATA_WRITER) == 0);
+  check_bytes (data_writer);
+  b = open_image (true);
+  check_refused (b, HOSTFILE_DATA_WRITER, "\"resize\" lock");
+  check_refused (b, HOSTFILE_DATA_READER, "cannot get the shared \"resize\" lock");
+  check_refused (b, HOSTFILE_READER, "shared \"write\" lock");
+  CHECK (hostfile_lock (a, HOSTFILE_DATA_READER) == 0);
+  check_bytes (data_reader);
+  CHECK (hostfile_lock (b, HOSTFILE_DATA_READER) == 0);
+  check_refused (a, HOSTFILE_DATA_WRITER, "\"resize\" lock");
+  check_bytes (data_reader);
+  hostfile_close (b);
+  hostfile_close (a);
+  check_bytes (none);
+}
+
+/* Another process with a classic lock, of which the kernel tells the PID. */
+static void
+test_classic_lock (void)
+{
+  struct hostfile *f = open_image (true);
+  char holder[64], byte;
+  int ready[2], hold[2];
+  pid_t pid;
+
+  CHECK (pipe (ready) == 0 && pipe (hold) == 0);
+  pid = fork ();
+  CHECK (pid >= 0);
+  if (pid == 0) {
+    struct flock fl = {
+      .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 201, .l_len = 1,
+    };
+    int fd = open (path, O_RDONLY);
+
+    close (hold[1]);
+    if (fd == -1 || fcntl (fd, F_SETLK, &fl) == -1 ||
+        write (ready[1], "x", 1) != 1 || read (hold[0], &byte, 1) != 0)
+      _exit (1);
+    _exit (0);
+  }
+  close (hold[0]);
+  CHECK (read (ready[0], &byte, 1) == 1);
+  snprintf (holder, sizeof holder, "(held by PID %ld, ", (long) pid);
+  check_refused (f, HOSTFILE_WRITER, holder);
+  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  close (hold[1]);
+  close (ready[0]);
+  close (ready[1]);
+  CHECK (waitpid (pid, NULL, 0) == pid);
+  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
+  hostfile_close (f);
+}
+
+/* --- QEMU --- */
+
+/* Runs a command on the image; its output, both streams, is in OUTPUT. */
+static int
+run (const char *command, char *output, size_t size)
+{
+  char line[PATH_MAX + 200];
+  size_t n;
+  FILE *fp;
+
+  snprintf (line, sizeof line, command, path);
+  fp = popen (line, "r");
+  CHECK (fp != NULL);
+  n = fread (output, 1, size - 1, fp);
+  output[n] = '\0';
+  return pclose (fp);
+}
+
+/* QEMU's tools see what we hold. */
+static void
+test_qemu_sees_us (void)
+{
+  static const char *const readers[] = {
+    "qemu-img info '%s' 2>&1", "qemu-img check '%s' 2>&1",
+    "qemu-io -r -f qcow2 -c 'read 0 512' '%s' 2>&1",
+  };
+  static const char *const writers[] = {
+    "qemu-io -f qcow2 -c 'write 0 512' '%s' 2>&1",
+    "qemu-img resize -f qcow2 '%s' 8M 2>&1",
+  };
+  struct hostfile *f = open_image (true);
+  char output[4096];
+
+  for (int role = HOSTFILE_UNLOCKED; role <= HOSTFILE_WRITER; role++) {
+    CHECK (hostfile_lock (f, role) == 0);
+    for (int i = 0; i < 3; i++) {
+      bool ok = run (readers[i], output, sizeof output) == 0;
+
+      CHECK (ok == (role != HOSTFILE_WRITER));
+      if (!ok)
+        CHECK (strstr (output, "Failed to get shared \"write\" lock"));
+    }
+    for (int i = 0; i < 2; i++) {
+      bool ok = run (writers[i], output, sizeof output) == 0;
+
+      CHECK (ok == (role == HOSTFILE_UNLOCKED));
+      if (!ok)
+        CHECK (strstr (output, "Failed to get \"write\" lock"));
+    }
+    CHECK (run ("qemu-img info -U '%s' 2>&1", output, sizeof output) == 0);
+  }
+  hostfile_close (f);
+}
+
+/* Starts qemu-io on the image and waits until it holds byte 100.  It ends when
+ * the pipe *STDIN_FD is closed.
+ */
+static pid_t
+start_qemu_io (const char *option, int *stdin_fd)
+{
+  const struct timespec pause = { .tv_nsec = 10000000 };
+  int fds[2], fd = open (path, O_RDWR | O_CLOEXEC);
+  pid_t pid;
+
+  CHECK (fd >= 0 && pipe2 (fds, O_CLOEXEC) == 0);
+  pid = fork ();
+  CHECK (pid >= 0);
+  if (pid == 0) {
+    int null = open ("/dev/null", O_WRONLY);
+
+    dup2 (fds[0], 0);
+    dup2 (null, 1);
+    execlp ("qemu-io", "qemu-io", "-f", "qcow2", option, path, (char *) NULL);
+    _exit (127);
+  }
+  close (fds[0]);
+  *stdin_fd = fds[1];
+  /* It tests before it settles: byte 203 is among the last that it takes. */
+  for (int i = 0; !locked (fd, 100) || !locked (fd, 203); i++) {
+    CHECK (i < 1000);
+    nanosleep (&pause, NULL);
+  }
+  close (fd);
+  return pid;
+}
+
+static void
+test_we_see_qemu (void)
+{
+  struct hostfile *f = open_image (true);
+  char holder[64];
+  int stdin_fd;
+  pid_t pid;
+
+  pid = start_qemu_io ("-dunmap", &stdin_fd);   /* a writer */
+  snprintf (holder, sizeof holder, "(held by PID %ld, qemu-io)", (long) pid);
+  check_refused (f, HOSTFILE_WRITER, "\"write\" lock");
+  check_refused (f, HOSTFILE_READER, "shared \"write\" lock");
+  if (access ("/proc/self/fdinfo/0", R_OK) == 0)
+    CHECK (strstr (last_error (), holder) != NULL);
+  close (stdin_fd);
+  CHECK (waitpid (pid, NULL, 0) == pid);
+
+  pid = start_qemu_io ("-r", &stdin_fd);        /* a reader */
+  check_refused (f, HOSTFILE_WRITER, "cannot get the \"write\" lock");
+  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  check_refused (f, HOSTFILE_WRITER, "cannot get the \"write\" lock");
+  close (stdin_fd);
+  CHECK (waitpid (pid, NULL, 0) == pid);
+  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
+  hostfile_close (f);
+}
+
+int
+main (void)
+{
+  char cwd[PATH_MAX / 2], output[1000];
+  int fd;
+
+  CHECK (mkdtemp (dir) != NULL);
+  CHECK (getcwd (cwd, sizeof cwd) != NULL);
+  snprintf (path, sizeof path, "%s/%s/image", cwd, dir);
+  fd = open (path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  CHECK (fd >= 0);
+  close (fd);
+
+  test_bytes ();
+  test_exclusion ();
+  test_data_file ();
+  test_classic_lock ();
+  if (run ("qemu-img create -q -f qcow2 '%s' 4M 2>&1 && qemu-io --version 2>&1",
+           output, sizeof output) == 0) {
+    test_qemu_sees_us ();
+    test_we_see_qemu ();
+  }
+  else
+    printf ("no qemu-img or qemu-io: only our own locks were tested\n");
+
+  unlink (path);
+  CHECK (rmdir (dir) == 0);
+  return 0;
+}

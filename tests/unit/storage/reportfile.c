@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * A report never takes the place of anything else, also not of what gets its name while
+ * it is being written; symbolic links are followed and stay; nothing is left behind.
+ */
+
+#include <config.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "storage/reportfile.h"
+#include "lib/stubs.h"
+
+#define KEY "check-report"
+#define OURS "{ \"report\": true }\n"
+
+/* What another program does while the report is written. */
+static void (*meanwhile) (void);
+
+static void
+print (FILE *fp, const void *opaque)
+{
+  fputs (opaque, fp);
+  if (meanwhile)
+    meanwhile ();
+}
+
+static int
+put (const char *path)
+{
+  return reportfile_write (KEY, path, false, print, OURS);
+}
+
+static void
+make (const char *path, const char *text)
+{
+  FILE *fp = fopen (path, "w");
+
+  CHECK (fp && fputs (text, fp) >= 0 && fclose (fp) == 0);
+}
+
+static bool
+holds (const char *path, const char *text)
+{
+  char buf[200];
+  FILE *fp = fopen (path, "r");
+  size_t n;
+
+  if (fp == NULL)
+    return false;
+  n = fread (buf, 1, sizeof buf - 1, fp);
+  fclose (fp);
+  buf[n] = '\0';
+  return strcmp (buf, text) == 0;
+}
+
+static bool
+is_link (const char *path)
+{
+  struct stat st;
+
+  return lstat (path, &st) == 0 && S_ISLNK (st.st_mode);
+}
+
+/* How many files there are. */
+static unsigned
+count (void)
+{
+  DIR *dir = opendir (".");
+  unsigned n = 0;
+
+  CHECK (dir != NULL);
+  while (readdir (dir))
+    n++;
+  closedir (dir);
+  return n - 2;
+}
+
+static void
+refused (const char *path, int err)
+{
+  clear_last_error ();
+  CHECK (put (path) == -1);
+  CHECK (errno == err);
+  CHECK (strstr (last_error (), KEY "=") && strstr (last_error (), path));
+}
+
+static void
+test_files (void)
+{
+  CHECK (put ("new") == 0 && holds ("new", OURS));
+  make ("new", "{ \"an older and much longer one\": \"than that\" }\n");
+  CHECK (put ("new") == 0 && holds ("new", OURS));
+  make ("empty", "");
+  CHECK (put ("empty") == 0 && holds ("empty", OURS));
+  make ("stranger", "precious");
+  CHECK (reportfile_check (KEY, "stranger", false) == -1);
+  refused ("stranger", EEXIST);
+  CHECK (holds ("stranger", "precious"));
+  CHECK (mkdir ("directory", 0777) == 0);
+  CHECK (reportfile_check (KEY, "directory", false) == -1);
+  refused ("directory", EEXIST);
+  refused ("directory/none/new", ENOENT);
+  CHECK (count () == 4);
+}
+
+static void
+test_links (void)
+{
+  /* directory/link -> ../other -> directory/target, which is not there yet. */
+  CHECK (symlink ("../other", "directory/link") == 0);
+  CHECK (symlink ("directory/target", "other") == 0);
+  CHECK (put ("directory/link") == 0);
+  CHECK (holds ("directory/target", OURS) && !is_link ("directory/target"));
+  CHECK (is_link ("other") && is_link ("directory/link"));
+  make ("directory/target", "precious");
+  refused ("directory/link", EEXIST);
+  CHECK (holds ("directory/target", "precious"));
+  CHECK (unlink ("directory/target") == 0 && symlink ("link", "directory/target") == 0);
+  refused ("directory/link", ELOOP);
+  CHECK (count () == 5);
+}
+
+/* --- others who come while the report is written --- */
+
+static void
+put_stranger_over (void)
+{
+  make ("theirs", "precious");
+  CHECK (rename ("theirs", "place") == 0);
+}
+
+static void
+put_directory (void)
+{
+  CHECK (unlink ("place") == 0 && mkdir ("place", 0777) == 0);
+}
+
+static void
+put_link (void)
+{
+  CHECK (unlink ("place") == 0 && symlink ("stranger", "place") == 0);
+}
+
+static void
+put_report (void)
+{
+  make ("theirs", "{}");
+  CHECK (rename ("theirs", "place") == 0);
+}
+
+static void
+take_away (void)
+{
+  CHECK (unlink ("place") == 0);
+}
+
+static void
+test_races (void)
+{
+  const unsigned before = count ();
+
+  meanwhile = put_stranger_over;
+  refused ("place", EEXIST);
+  CHECK (holds ("place", "precious"));
+  make ("place", "{}");
+  refused ("place", EEXIST);
+  CHECK (holds ("place", "precious"));
+
+  make ("place", "{}");
+  meanwhile = put_directory;
+  refused ("place", EEXIST);
+  CHECK (rmdir ("place") == 0);
+
+  make ("place", "{}");
+  meanwhile = put_link;
+  refused ("place", EEXIST);
+  CHECK (is_link ("place") && holds ("stranger", "precious"));
+  CHECK (unlink ("place") == 0);
+
+  /* Another server's report, or none any more: the last one stays. */
+  meanwhile = put_report;
+  CHECK (put ("place") == 0 && holds ("place", OURS));
+  meanwhile = take_away;
+  CHECK (put ("place") == 0 && holds ("place", OURS));
+  meanwhile = NULL;
+  CHECK (count () == before + 1);
+}
+
+static void
+test_descriptors (void)
+{
+  char name[40];
+  int fd = open ("log", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+  CHECK (fd >= 0);
+  snprintf (name, sizeof name, "/dev/fd/%d", fd);
+  CHECK (write (fd, "before\n", 7) == 7);
+  CHECK (put (name) == 0);
+  /* Who has it open goes on behind the report. */
+  CHECK (write (fd, "after\n", 6) == 6);
+  CHECK (holds ("log", "before\n" OURS "after\n"));
+  CHECK (lseek (fd, 0, SEEK_SET) == 0);
+  refused (name, EEXIST);
+  CHECK (fcntl (fd, F_SETFL, O_APPEND) == 0);
+  CHECK (put (name) == 0);
+  CHECK (holds ("log", "before\n" OURS "after\n" OURS));
+  CHECK (reportfile_check ("stats", name, true) == -1);
+  close (fd);
+  fd = open ("log", O_RDONLY | O_CLOEXEC);
+  snprintf (name, sizeof name, "/proc/self/fd/%d", fd);
+  refused (name, EBADF);
+  close (fd);
+  refused (name, ENOENT);
+}
+
+static void
+clean_up (const char *dir)
+{
+  static const char *const names[] = {
+    "new", "empty", "stranger", "directory/link", "directory/target", "other", "place",
+    "log",
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof names / sizeof names[0]; i++)
+    CHECK (unlink (names[i]) == 0);
+  CHECK (rmdir ("directory") == 0);
+  CHECK (chdir ("..") == 0 && rmdir (dir) == 0);
+}
+
+int
+main (void)
+{
+  char dir[] = "reportfile.XXXXXX";
+
+  CHECK (mkdtemp (dir) && chdir (dir) == 0);
+  test_files ();
+  test_links ();
+  test_races ();
+  test_descriptors ();
+  clean_up (dir);
+  return 0;
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * A stamp passes when, and only when, all that entered before it have left.
+ *
+ * The stress test plays what the allocator does: a cell is published; readers enter,
+ * fetch the published cell and use it; a remover takes it out, takes a stamp, and
+ * uses the cell for something else once the stamp has passed.  A reader that
+ * finds its cell reused under its hands is the failure that R4 (b) is about.
+ *
+ * grace.c is compiled into the test, so that a thread can be made to lose the CPU
+ * between any two of its steps: that is where mistakes would be, and by itself it
+ * happens too rarely to be seen.
+ */
+
+#include <config.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "lib/stubs.h"
+
+static _Thread_local struct rng *disturb_rng;   /* NULL: leave it alone */
+
+static void
+disturb (void)
+{
+  if (disturb_rng && rng_below (disturb_rng, 8) == 0) {
+    if (rng_below (disturb_rng, 4))
+      sched_yield ();
+    else
+      nanosleep (&(struct timespec) { .tv_nsec = 1000 }, NULL);
+  }
+}
+
+#undef atomic_load
+#define atomic_load(p)                                          \
+  (disturb (), atomic_load_explicit ((p), memory_order_seq_cst))
+#undef atomic_fetch_add
+#define atomic_fetch_add(p, x)                                  \
+  (disturb (), atomic_fetch_add_explicit ((p), (x), memory_order_seq_cst))
+#undef atomic_compare_exchange_strong
+#define atomic_compare_exchange_strong(p, e, x)                 \
+  (disturb (), atomic_compare_exchange_strong_explicit          \
+   ((p), (e), (x), memory_order_seq_cst, memory_order_seq_cst))
+
+#include "util/grace.c"
+
+#define READERS 2
+#define REMOVERS 2
+#define CELLS 64                /* per remover */
+#define SECONDS 1
+
+/* --- one thread --- */
+
+static void
+test_order (void)
+{
+  struct grace *g = grace_new ();
+  struct grace_pin a, b, c;
+  uint64_t s, s2;
+
+  CHECK (g != NULL);
+
+  /* Nobody is there. */
+  s = grace_stamp (g);
+  CHECK (grace_passed (g, s));
+  CHECK (grace_passed (g, s));
+
+  /* One who entered before holds it up, for as long as he stays. */
+  a = grace_enter (g);
+  s = grace_stamp (g);
+  for (int i = 0; i < 10; i++)
+    CHECK (!grace_passed (g, s));
+  grace_leave (g, a);
+  CHECK (grace_passed (g, s));
+
+  /* Those who enter later don't, even if there is always one of them. */
+  a = grace_enter (g);
+  s = grace_stamp (g);
+  b = grace_enter (g);
+  CHECK (!grace_passed (g, s));
+  grace_leave (g, a);
+  for (int i = 0; i < 10 && !grace_passed (g, s); i++) {
+    c = grace_enter (g);
+    grace_leave (g, b);
+    b = c;
+    CHECK (i < 5);
+  }
+  CHECK (grace_passed (g, s));
+
+  /* He holds up the later stamps. */
+  s2 = grace_stamp (g);
+  for (int i = 0; i < 10; i++)
+    CHECK (!grace_passed (g, s2));
+  CHECK (grace_passed (g, s));
+  grace_leave (g, b);
+  CHECK (grace_passed (g, s2));
+
+  /* Pins nest and may end in any order. */
+  a = grace_enter (g);
+  b = grace_enter (g);
+  s = grace_stamp (g);
+  grace_leave (g, a);
+  CHECK (!grace_passed (g, s));
+  a = grace_enter (g);
+  grace_leave (g, b);
+  grace_leave (g, a);
+  CHECK (grace_passed (g, s));
+  grace_free (g);
+}
+
+/* --- a pin that ends on another thread --- */
+
+struct handed { struct grace *g; struct grace_pin pin; };
+
+static void *
+leave_there (void *arg)
+{
+  struct handed *h = arg;
+
+  grace_leave (h->g, h->pin);
+  return NULL;
+}
+
+static void
+test_other_thread (void)
+{
+  struct handed h = { .g = grace_new () };
+  pthread_t t;
+  uint64_t s;
+
+  CHECK (h.g != NULL);
+  for (int i = 0; i < 100; i++) {
+    h.pin = grace_enter (h.g);
+    s = grace_stamp (h.g);
+    CHECK (!grace_passed (h.g, s));
+    CHECK (pthread_create (&t, NULL, leave_there, &h) == 0);
+    pthread_join (t, NULL);
+    CHECK (grace_passed (h.g, s));
+  }
+  grace_free (h.g);
+}
+
+/* --- stress --- */
+
+struct cell {
+  atomic_uint life;             /* changes whenever the cell is reused */
+};
+
+struct place {                  /* where readers find a cell */
+  _Atomic (struct cell *) cell;
+};
+
+struct stress {
+  struct grace *g;
+  struct place places[REMOVERS];
+  struct cell cells[REMOVERS][CELLS];
+  atomic_bool stop;
+  atomic_ulong uses, reuses, busy;
+};
+
+struct worker { struct stress *s; struct rng rng; unsigned n; };
+
+static void *
+reader (void *arg)
+{
+  struct worker *w = arg;
+  struct stress *s = w->s;
+  unsigned long uses = 0;
+
+  disturb_rng = &w->rng;
+  while (!atomic_load (&s->stop)) {
+    const struct grace_pin pin = grace_enter (s->g);
+    struct cell *cell =
+      atomic_load (&s->places[rng_below (&w->rng, REMOVERS)].cell);
+    const unsigned life = atomic_load (&cell->life);
+
+    for (unsigned i = rng_below (&w->rng, 20); i > 0; i--)
+      CHECK (atomic_load (&cell->life) == life);
+    grace_leave (s->g, pin);
+    uses++;
+  }
+  atomic_fetch_add (&s->uses, uses);
+  return NULL;
+}
+
+static void *
+remover (void *arg)
+{
+  struct worker *w = arg;
+  struct stress *s = w->s;
+  struct place *place = &s->places[w->n];
+  struct { struct cell *cell; uint64_t stamp; } waiting[CELLS];
+  unsigned nr_waiting = 0, nr_free = 0, i;
+  struct cell *free_cells[CELLS], *old;
+
+  disturb_rng = &w->rng;
+  for (i = 1; i < CELLS; i++)           /* cell 0 is published */
+    free_cells[nr_free++] = &s->cells[w->n][i];
+
+  while (!atomic_load (&s->stop)) {
+    if (nr_free > 0) {
+      old = atomic_exchange (&place->cell, free_cells[--nr_free]);
+      waiting[nr_waiting].cell = old;
+      waiting[nr_waiting++].stamp = grace_stamp (s->g);
+    }
+    else
+      sched_yield ();
+    for (i = 0; i < nr_waiting;) {
+      if (!grace_passed (s->g, waiting[i].stamp)) {
+        atomic_fetch_add (&s->busy, 1);
+        i++;
+        continue;
+      }
+      atomic_fetch_add (&waiting[i].cell->life, 1);     /* reused */
+      atomic_fetch_add (&s->reuses, 1);
+      free_cells[nr_free++] = waiting[i].cell;
+      waiting[i] = waiting[--nr_waiting];
+    }
+  }
+  return NULL;
+}
+
+static void
+test_stress (uint64_t seed)
+{
+  struct stress *s = calloc (1, sizeof *s);
+  struct worker w[READERS + REMOVERS];
+  pthread_t t[READERS + REMOVERS];
+  unsigned i;
+
+  CHECK (s != NULL);
+  s->g = grace_new ();
+  CHECK (s->g != NULL);
+  for (i = 0; i < REMOVERS; i++)
+    atomic_init (&s->places[i].cell, &s->cells[i][0]);
+
+  for (i = 0; i < READERS + REMOVERS; i++) {
+    w[i].s = s;
+    w[i].n = i - READERS;
+    rng_init (&w[i].rng, seed, i);
+    CHECK (pthread_create (&t[i], NULL, i < READERS ? reader : remover, &w[i])
+           == 0);
+  }
+  nanosleep (&(struct timespec) { .tv_sec = SECONDS }, NULL);
+  atomic_store (&s->stop, true);
+  for (i = 0; i < READERS + REMOVERS; i++)
+    pthread_join (t[i], NULL);
+
+  printf ("%lu uses, %lu reuses, %lu times too early\n",
+          atomic_load (&s->uses), atomic_load (&s->reuses),
+          atomic_load (&s->busy));
+  /* It makes progress with readers always there, and is not just always true. */
+  CHECK (atomic_load (&s->reuses) > 100);
+  CHECK (atomic_load (&s->busy) > 0);
+  grace_free (s->g);
+  free (s);
+}
+
+/* Not run by default: how much does a pin cost? */
+static void
+bench (void)
+{
+  const unsigned n = 50000000;
+  struct grace *g = grace_new ();
+  struct timespec a, b;
+
+  CHECK (g != NULL);
+  clock_gettime (CLOCK_MONOTONIC, &a);
+  for (unsigned i = 0; i < n; i++)
+    grace_leave (g, grace_enter (g));
+  clock_gettime (CLOCK_MONOTONIC, &b);
+  printf ("enter and leave: %.1f ns\n",
+          ((b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec)) / n);
+  grace_free (g);
+}
+
+int
+main (int argc, char *argv[])
+{
+  if (argc > 1 && strcmp (argv[1], "--bench") == 0) {
+    bench ();
+    return 0;
+  }
+  test_order ();
+  test_other_thread ();
+  test_stress (seed_from_env ());
+  return 0;
+}
