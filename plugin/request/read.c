@@ -38,8 +38,10 @@ refuse_run (const struct view *v, const struct run *run)
   return -1;
 }
 
-int
-request_lookup (const struct view *v, uint64_t offset, uint64_t len,
+/* The run at OFFSET, at most LEN bytes, seen through all layers: never RESERVED, and
+ * UNALLOCATED only if the view is of one layer alone.  run.layer says which file. */
+static int
+lookup (const struct view *v, uint64_t offset, uint64_t len,
                 struct run *run)
 {
   bool unsettled = false;
@@ -100,7 +102,7 @@ request_read (const struct view *v, void *buf_, uint64_t count,
   struct run run;
 
   while (count > 0) {
-    if (request_lookup (v, offset, count, &run) == -1)
+    if (lookup (v, offset, count, &run) == -1)
       return -1;
 
     switch (run.kind) {
@@ -145,7 +147,7 @@ request_reads_zero (const struct view *v, uint64_t offset, uint64_t len)
   struct run run;
 
   while (len > 0) {
-    if (request_lookup (v, offset, len, &run) == -1)
+    if (lookup (v, offset, len, &run) == -1)
       return -1;
     if (run.kind != RUN_ZERO && run.kind != RUN_ZERO_ALLOC)
       return 0;
@@ -198,7 +200,7 @@ request_extents (const struct view *v, uint64_t count, uint64_t offset,
   int r;
 
   while (count > 0) {
-    if (request_lookup (v, offset, count, &run) == -1)
+    if (lookup (v, offset, count, &run) == -1)
       return -1;
     switch (run.kind) {
     case RUN_NORMAL:
@@ -235,7 +237,7 @@ request_cache (const struct view *v, uint64_t count, uint64_t offset)
   struct run run;
 
   while (count > 0) {
-    if (request_lookup (v, offset, count, &run) == -1)
+    if (lookup (v, offset, count, &run) == -1)
       return -1;
     if (run.kind == RUN_NORMAL)
       hostfile_prefetch (layers_data_file (v->layers, run.layer),

@@ -21,11 +21,6 @@
 
 /* --- read.c: those that change nothing --- */
 
-/* The run at OFFSET, at most LEN bytes, seen through all layers: never RESERVED, and
- * UNALLOCATED only if the view is of one layer alone.  run.layer says which file. */
-extern int request_lookup (const struct view *, uint64_t offset, uint64_t len,
-                           struct run *);
-
 extern int request_read (const struct view *, void *buf, uint64_t count,
                          uint64_t offset);
 
