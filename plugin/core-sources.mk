@@ -133,6 +133,8 @@ core_sources = \
 	%reldir%/check/census.h \
 	%reldir%/check/check.c \
 	%reldir%/check/check.h \
+	%reldir%/check/checkfiles.c \
+	%reldir%/check/checkfiles.h \
 	%reldir%/check/checkreport.c \
 	%reldir%/check/checkreport.h \
 	%reldir%/check/findings.c \

@@ -40,6 +40,7 @@
 #include "format/overlap.h"
 #include "image/snapshot.h"
 #include "check/check.h"
+#include "check/checkfiles.h"
 #include "check/checkreport.h"
 #include "check/repair.h"
 #include "check/scan.h"
@@ -53,6 +54,7 @@ struct check {
   const struct check_options *options;  /* while check_image runs */
   struct check_result result;
   struct hostfile **files;      /* of the layers; NULL: could not be opened */
+  struct checkfiles *held;      /* all of the chain, while there is a report; or NULL */
   bool failed;                  /* something could not be looked at */
   char line[LINE_SIZE];
 };
@@ -88,6 +90,7 @@ check_free (struct check *c)
   }
   free (c->result.layers);
   free (c->files);
+  checkfiles_close (c->held);
   free (c);
 }
 
@@ -425,6 +428,16 @@ run (struct check *c)
   return 0;
 }
 
+/* Before anything is done, for it would be in vain. */
+static int
+check_report (struct check *c)
+{
+  if (c->options->report == NULL)
+    return 0;
+  c->held = checkfiles_open (c->options->path, &c->options->chain);
+  return c->held ? checkreport_check (c->options->report) : -1;
+}
+
 static int
 write_report (const struct check *c)
 {
@@ -456,7 +469,7 @@ check_image (const struct check_options *options, struct check **ret)
   }
   c->options = options;
   c->result.mode = mode_name (options->mode);
-  if (options->report && checkreport_check (options->report) == -1)
+  if (check_report (c) == -1)
     goto error;
   if (run (c) == -1)
     goto error;

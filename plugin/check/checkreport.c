@@ -26,6 +26,8 @@
 #include "format/compress.h"
 #include "check/checkreport.h"
 
+static const struct report_kind kind = { "check-report", "{\n  \"filename\": \"" };
+
 /* Faults that are told to people. */
 #define TOLD 20
 
@@ -158,13 +160,12 @@ checkreport_tell (const struct check_result *r)
 
 /* --- for machines --- */
 
+/* What follows the first quotation mark. */
 static void
-put_string (FILE *fp, const char *text)
+put_rest_of_string (FILE *fp, const char *s)
 {
-  const char *s = text;
   unsigned n;
 
-  fputc ('"', fp);
   while (*s) {
     n = utf8_length (s);
     if (n == 0) {
@@ -180,6 +181,13 @@ put_string (FILE *fp, const char *text)
     s += n;
   }
   fputc ('"', fp);
+}
+
+static void
+put_string (FILE *fp, const char *text)
+{
+  fputc ('"', fp);
+  put_rest_of_string (fp, text);
 }
 
 static void
@@ -270,8 +278,8 @@ put_report (FILE *fp, const void *result)
   const bool ok = r->verdict <= CHECK_DIRTY;
   size_t i;
 
-  fputs ("{\n  \"filename\": ", fp);
-  put_string (fp, r->layers[0]->path);
+  fputs (kind.begins, fp);
+  put_rest_of_string (fp, r->layers[0]->path);
   fprintf (fp, ",\n  \"check\": \"%s\",\n  \"verdict\": \"%s\",\n"
            "  \"ok\": %s,\n  \"repaired\": %s,\n"
            "  \"corruptions\": %" PRIu64 ",\n  \"leaks\": %" PRIu64 ",\n"
@@ -292,11 +300,11 @@ put_report (FILE *fp, const void *result)
 int
 checkreport_check (const char *path)
 {
-  return reportfile_check ("check-report", path, false);
+  return reportfile_check (&kind, path, false);
 }
 
 int
 checkreport_write (const struct check_result *r, const char *path)
 {
-  return reportfile_write ("check-report", path, true, put_report, r);
+  return reportfile_write (&kind, path, true, put_report, r);
 }

@@ -343,20 +343,12 @@ find_same (struct layers *layers, struct hostfile *file, struct hostfile *data)
 }
 
 int
-chain_open_data_file (struct layers *layers, struct hostfile *file,
-                      const struct header *h,
-                      const struct chain_options *options,
-                      const struct hostfile_options *file_options_,
-                      struct hostfile **data)
+chain_data_file (const char *overlay, const struct header *h,
+                 const struct chain_options *options, bool top, char **path)
 {
-  struct hostfile_options file_options = *file_options_;
-  const char *overlay = hostfile_path (file);
-  const bool replaced =
-    options->data_file == DATA_FILE_PATH && layers_count (layers) == 0;
-  CLEANUP_FREE char *path = NULL;
-  struct hostfile *same;
+  const bool replaced = options->data_file == DATA_FILE_PATH && top;
 
-  *data = NULL;
+  *path = NULL;
   errno = EINVAL;
   if (!(h->incompatible & QCOW2_INCOMPAT_DATA_FILE)) {
     if (!replaced)
@@ -374,15 +366,32 @@ chain_open_data_file (struct layers *layers, struct hostfile *file,
   }
   if (!replaced && h->data_file == NULL) {
     nbdkit_error ("%s: the image has an external data file, but does not say "
-                  "where it is%s", overlay,
-                  layers_count (layers) == 0 ? ": use data-file=PATH" : "");
+                  "where it is%s", overlay, top ? ": use data-file=PATH" : "");
     return -1;
   }
 
-  path = replaced ? strdup (options->data_file_path)
+  *path = replaced ? strdup (options->data_file_path)
     : find_data_file (overlay, h->data_file);
-  if (path == NULL)
+  return *path ? 0 : -1;
+}
+
+int
+chain_open_data_file (struct layers *layers, struct hostfile *file,
+                      const struct header *h,
+                      const struct chain_options *options,
+                      const struct hostfile_options *file_options_,
+                      struct hostfile **data)
+{
+  struct hostfile_options file_options = *file_options_;
+  const char *overlay = hostfile_path (file);
+  CLEANUP_FREE char *path = NULL;
+  struct hostfile *same;
+
+  *data = NULL;
+  if (chain_data_file (overlay, h, options, layers_count (layers) == 0, &path) == -1)
     return -1;
+  if (path == NULL)
+    return 0;
   file_options.data_file = true;
   chain_reserve_files (2 * layers_count (layers) + 2);
   if (hostfile_open (path, &file_options, data) == -1)

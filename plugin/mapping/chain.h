@@ -57,6 +57,10 @@ extern int chain_open_image (const char *path, const struct hostfile_options *,
                              struct hostfile **file, struct header *header,
                              struct crypt_cipher **cipher);
 
+/* *PATH (to be freed) of the external data file of the image at OVERLAY; NULL if it has
+ * none.  TOP: it is the top image.  -1: that is not clear, or not allowed (reported). */
+extern int chain_data_file (const char *overlay, const struct header *,
+                            const struct chain_options *, bool top, char **path);
 /* Opens the external data file of the image FILE, which is about to become the next of
  * LAYERS; *DATA is NULL if it has none.  FILE_OPTIONS as for the image.  -1: reported. */
 extern int chain_open_data_file (struct layers *, struct hostfile *file,

@@ -22,6 +22,7 @@
 #include <nbdkit-plugin.h>
 
 #include "util/bytes.h"
+#include "storage/reportfile.h"
 #include "nbd/paramrules.h"
 #include "nbd/paramvalue.h"
 
@@ -207,7 +208,7 @@ check_others (const struct params *p)
     return -1;
   }
   /* Each would replace the other. */
-  if (p->stats && p->report && strcmp (p->stats, p->report) == 0) {
+  if (p->stats && p->report && reportfile_same (p->stats, p->report)) {
     nbdkit_error ("stats= and check-report= are the same file");
     return -1;
   }

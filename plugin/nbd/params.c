@@ -521,6 +521,7 @@ complete_check (struct params *p)
   p->check.chain = (struct chain_options) {
     .backing = o->backing, .backing_path = o->backing_path,
     .backing_format = o->backing_format,
+    .data_file = o->data_file, .data_file_path = o->data_file_path,
     .file = { .lock = o->lock, .drop_cache = o->drop_cache },
   };
 }

@@ -27,6 +27,10 @@
 #include "storage/reportfile.h"
 #include "nbd/stats.h"
 
+static const struct report_kind kind = {
+  "stats", "{\n  \"connections\": { \"open\": "
+};
+
 void
 stats_print (const struct stats *stats)
 {
@@ -57,8 +61,7 @@ print_json (FILE *fp, const void *opaque)
   const struct disk_stats *s = &stats->disk;
 
   fprintf (fp,
-           "{\n"
-           "  \"connections\": { \"open\": %" PRIu64 ", \"ever\": %" PRIu64
+           "%s%" PRIu64 ", \"ever\": %" PRIu64
            " },\n"
            "  \"map\": { \"hits\": %" PRIu64 ", \"misses\": %" PRIu64
            ", \"evictions\": %" PRIu64 ",\n"
@@ -73,7 +76,7 @@ print_json (FILE *fp, const void *opaque)
            "  \"flush\": { \"requests\": %" PRIu64 ", \"shared\": %" PRIu64
            ", \"checkpoints\": %" PRIu64 ", \"syncs\": %" PRIu64 " }\n"
            "}\n",
-           stats->open, stats->ever,
+           kind.begins, stats->open, stats->ever,
            s->map.hits, s->map.misses, s->map.evictions,
            s->map.bytes, s->map.peak_bytes, stats->limit,
            s->cluster_cache.inflations, s->cluster_cache.hits, s->cluster_cache.waits,
@@ -87,7 +90,7 @@ print_json (FILE *fp, const void *opaque)
 int
 stats_check (const char *path)
 {
-  return reportfile_check ("stats", path, true);
+  return reportfile_check (&kind, path, true);
 }
 
 /* Returns when it is the caller's turn to write; or false: another one will read the
@@ -128,7 +131,7 @@ stats_write (struct stats_file *f, const char *path, void (*get) (struct stats *
   if (!begin_writing (f))
     return 0;
   get (&stats);
-  r = reportfile_write ("stats", path, false, print_json, &stats);
+  r = reportfile_write (&kind, path, false, print_json, &stats);
   end_writing (f);
   return r;
 }

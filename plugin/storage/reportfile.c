@@ -5,8 +5,9 @@
  * What a name leads to decides, never how the name begins:
  *
  *   nothing              a new file is made
- *   a regular file       it is replaced, as a whole, if it begins like a report of ours
- *                        or is empty: stats=disk.qcow2 must not cost anybody a disk
+ *   a regular file       it is replaced, as a whole, if it begins like a report of the
+ *                        same kind or is empty: stats=disk.qcow2 must not cost anybody a
+ *                        disk
  *   a descriptor of ours (/dev/stdout, /dev/fd/3) the report is written through it, where
  *                        it stands: whoever opened it, and still writes to it, would not
  *                        find a file that was replaced.  Nothing is overwritten
@@ -14,12 +15,17 @@
  *   anything else        (block device, directory, file that another process has open)
  *                        is refused
  *
+ * A guest decides how a raw file begins, and a new data file is empty.  So what this
+ * process has opened itself is never written to, whatever it holds: the kernel knows
+ * those files (/proc/self/fd), and tells them from the descriptors that were there when
+ * the program began, which are never closed by an exec (all others are: O_CLOEXEC).
+ *
  * Symbolic links are followed one by one, since the last one tells a descriptor from a
  * file: the links of procfs that lead to open files do not have those files' names.
  *
  * A file is replaced by renaming: the report is written next to it first, so a reader
  * never meets half of one.  The look at what is there is repeated after it has been
- * moved away, and if it is no report it is put back: nothing that gets that name
+ * moved away, and if it may not be replaced it is put back: nothing that gets that name
  * meanwhile is lost.
  *
  * Reports are no images: they do not go through hostfile.
@@ -29,13 +35,15 @@
 
 #include <config.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <linux/magic.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -54,25 +62,32 @@ struct place {
 };
 
 static int
-failed (const char *key, const char *path)
+failed (const struct report_kind *kind, const char *path)
 {
-  nbdkit_error ("%s=%s: cannot write the file: %m", key, path);
+  nbdkit_error ("%s=%s: cannot write the file: %m", kind->key, path);
   return -1;
 }
 
 static int
-refused (const char *key, const char *path, const char *why)
+refused (const struct report_kind *kind, const char *path, const char *why)
 {
-  nbdkit_error ("%s=%s: %s", key, path, why);
+  nbdkit_error ("%s=%s: %s", kind->key, path, why);
   errno = EEXIST;
   return -1;
 }
 
 static int
-refused_stranger (const char *key, const char *path)
+refused_stranger (const struct report_kind *kind, const char *path)
 {
-  return refused (key, path,
+  return refused (kind, path,
                   "it is there already, and holds something other than a report");
+}
+
+static int
+refused_open (const struct report_kind *kind, const char *path)
+{
+  return refused (kind, path, "it is a file of the disk, or another one that the server "
+                  "has open itself");
 }
 
 /* --- where the name leads --- */
@@ -199,70 +214,158 @@ find_place (const char *path, struct place *p)
 
 /* --- what may be written to --- */
 
-/* Does the file of that name begin like a report, or is it empty?  1, or 0, or -1 with
- * errno. */
+/* Has this process opened descriptor FD itself? */
+static bool
+is_ours (int fd)
+{
+  const int flags = fcntl (fd, F_GETFD);
+
+  return flags != -1 && (flags & FD_CLOEXEC);
+}
+
+/* Has this process opened the file ST itself?  1, or 0, or -1 with errno: that is not
+ * known. */
 static int
-is_report (const char *name)
+is_open_here (const struct stat *st)
+{
+  DIR *dir = opendir ("/proc/self/fd");
+  const struct dirent *entry;
+  struct stat other;
+  int found = 0;
+
+  if (dir == NULL)
+    return -1;
+  while (errno = 0, !found && (entry = readdir (dir)) != NULL) {
+    const int fd = atoi (entry->d_name);        /* "." and ".." are none: 0 is no harm */
+
+    found = is_ours (fd) && fstat (fd, &other) == 0 &&
+      other.st_dev == st->st_dev && other.st_ino == st->st_ino;
+  }
+  if (!found && errno != 0)
+    found = -1;
+  closedir (dir);
+  return found;
+}
+
+/* May the file of that name be replaced?  0, or -1 with errno: EEXIST, it is no report
+ * and not empty; ETXTBSY, this process has it open. */
+static int
+check_replaceable (const struct report_kind *kind, const char *name)
 {
   const int fd = open (name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  char first;
+  const size_t len = strlen (kind->begins);
+  char begin[len];
+  struct stat st;
   ssize_t n;
+  int open_here;
 
   if (fd == -1)
     return -1;
-  n = read (fd, &first, 1);
-  close (fd);
-  return n == -1 ? -1 : n == 0 || first == '{';
+  n = fstat (fd, &st) == -1 ? -1 : pread (fd, begin, len, 0);
+  close (fd);                   /* it is not to be found below */
+  if (n == -1)
+    return -1;
+  if (!S_ISREG (st.st_mode) ||
+      (n > 0 && ((size_t) n < len || memcmp (begin, kind->begins, len) != 0))) {
+    errno = EEXIST;
+    return -1;
+  }
+  open_here = is_open_here (&st);
+  if (open_here == 1)
+    errno = ETXTBSY;
+  return open_here == 0 ? 0 : -1;
+}
+
+/* That has failed, or write_file has: says why. */
+static int
+not_replaced (const struct report_kind *kind, const char *path)
+{
+  return errno == EEXIST ? refused_stranger (kind, path)
+    : errno == ETXTBSY ? refused_open (kind, path) : failed (kind, path);
 }
 
 /* May a report be written through descriptor FD, where it stands? */
 static int
-check_descriptor (const char *key, const char *path, int fd)
+check_descriptor (const struct report_kind *kind, const char *path, int fd)
 {
   const int flags = fcntl (fd, F_GETFL);
   struct stat st;
 
   if (flags == -1 || fstat (fd, &st) == -1)
-    return failed (key, path);
+    return failed (kind, path);
+  if (is_ours (fd) || (S_ISREG (st.st_mode) && is_open_here (&st) != 0))
+    return refused_open (kind, path);
   if ((flags & O_ACCMODE) == O_RDONLY || (flags & O_PATH)) {
     errno = EBADF;
-    return failed (key, path);
+    return failed (kind, path);
   }
   if (S_ISREG (st.st_mode) && !(flags & O_APPEND) &&
       lseek (fd, 0, SEEK_CUR) < st.st_size)
-    return refused (key, path, "the report would overwrite what is in the file; open it "
+    return refused (kind, path, "the report would overwrite what is in the file; open it "
                     "for appending, or empty");
   return 0;
 }
 
 /* Finds where PATH leads, and whether we may write there.  -1: no; reported. */
 static int
-examine (const char *key, const char *path, struct place *p)
+examine (const struct report_kind *kind, const char *path, struct place *p)
 {
-  int r;
-
   if (find_place (path, p) == -1)
-    return failed (key, path);
+    return failed (kind, path);
   if (p->kind == OTHER)
-    return refused (key, path, "it is neither a file, nor a pipe or a terminal");
+    return refused (kind, path, "it is neither a file, nor a pipe or a terminal");
   if (p->kind == DESCRIPTOR)
-    return check_descriptor (key, path, p->fd);
+    return check_descriptor (kind, path, p->fd);
   if (p->kind != REGULAR)
     return 0;
-  r = is_report (p->name);
-  return r == 1 ? 0 : r == 0 ? refused_stranger (key, path) : failed (key, path);
+  return check_replaceable (kind, p->name) == 0 ? 0 : not_replaced (kind, path);
 }
 
 int
-reportfile_check (const char *key, const char *path, bool repeatedly)
+reportfile_check (const struct report_kind *kind, const char *path, bool repeatedly)
 {
   struct place p;
-  int r = examine (key, path, &p);
+  int r = examine (kind, path, &p);
 
   if (r == 0 && repeatedly && p.kind != NOTHING && p.kind != REGULAR)
-    r = refused (key, path, "it is not a regular file, and cannot be replaced");
+    r = refused (kind, path, "it is not a regular file, and cannot be replaced");
   free (p.name);
   return r;
+}
+
+/* Are these the same directory? */
+static bool
+same_directory (const char *name, const char *other)
+{
+  struct stat st, other_st;
+
+  return name && other && stat (name, &st) == 0 && stat (other, &other_st) == 0 &&
+    st.st_dev == other_st.st_dev && st.st_ino == other_st.st_ino;
+}
+
+/* Are these names, which both end in no symbolic link, of the same file, if only of one
+ * that is not there? */
+static bool
+same_name (const char *name, const char *other)
+{
+  CLEANUP_FREE char *directory = directory_of (name);
+  CLEANUP_FREE char *other_directory = directory_of (other);
+
+  return strcmp (strrchr (name, '/') ?: name, strrchr (other, '/') ?: other) == 0 &&
+    same_directory (directory, other_directory);
+}
+
+bool
+reportfile_same (const char *path, const char *other)
+{
+  struct place p = { .name = NULL }, q = p;
+  const bool same = strcmp (path, other) == 0 ||
+    (find_place (path, &p) == 0 && find_place (other, &q) == 0 &&
+     same_name (p.name, q.name));
+
+  free (p.name);
+  free (q.name);
+  return same;
 }
 
 /* --- writing --- */
@@ -305,23 +408,26 @@ open_stream (const char *path)
   return fd;
 }
 
-/* TEMPORARY has become the name of what NAME was until now: that goes if it is a report,
- * and else it gets its name back. */
+/* TEMPORARY has become the name of what NAME was until now: that goes if it may be
+ * replaced, and else it gets its name back. */
 static int
-settle (const char *temporary, const char *name)
+settle (const struct report_kind *kind, const char *temporary, const char *name)
 {
-  if (is_report (temporary) == 1)
+  int err;
+
+  if (check_replaceable (kind, temporary) == 0)
     return unlink (temporary);
+  err = errno == ETXTBSY ? ETXTBSY : EEXIST;
   if (renameat2 (AT_FDCWD, temporary, AT_FDCWD, name, RENAME_EXCHANGE) == 0)
     unlink (temporary);
-  errno = EEXIST;
+  errno = err;
   return -1;
 }
 
 /* Gives the complete report TEMPORARY the name NAME; on errors removes it.  -1 with
- * errno; EEXIST: NAME is something other than a report, and stays. */
+ * errno; EEXIST and ETXTBSY, as of check_replaceable: what NAME is stays. */
 static int
-give_name (const char *temporary, const char *name)
+give_name (const struct report_kind *kind, const char *temporary, const char *name)
 {
   int err;
 
@@ -331,7 +437,7 @@ give_name (const char *temporary, const char *name)
     if (errno != EEXIST)
       break;
     if (renameat2 (AT_FDCWD, temporary, AT_FDCWD, name, RENAME_EXCHANGE) == 0)
-      return settle (temporary, name);
+      return settle (kind, temporary, name);
   } while (errno == ENOENT);    /* what was there has gone meanwhile */
 
   /* A filesystem that can't do these (NFS): what is there was looked at a moment ago. */
@@ -343,19 +449,30 @@ give_name (const char *temporary, const char *name)
   return -1;
 }
 
+/* A name next to NAME, however long that is; to be freed. */
+static char *
+temporary_name (const char *name)
+{
+  CLEANUP_FREE char *directory = directory_of (name);
+  uint64_t number;
+  char *temporary;
+
+  if (directory == NULL || getrandom (&number, sizeof number, 0) != sizeof number ||
+      asprintf (&temporary, "%s.qcow2-report-%016" PRIx64, directory, number) == -1)
+    return NULL;
+  return temporary;
+}
+
 /* Writes a file next to NAME and gives it that name.  -1 with errno, as give_name. */
 static int
-write_file (const char *name, bool durable, void (*print) (FILE *, const void *),
-            const void *opaque)
+write_file (const struct report_kind *kind, const char *name, bool durable,
+            void (*print) (FILE *, const void *), const void *opaque)
 {
-  static atomic_uint number;
-  CLEANUP_FREE char *temporary = NULL;
+  CLEANUP_FREE char *temporary = temporary_name (name);
   int fd, err;
 
-  if (asprintf (&temporary, "%s.%d-%u.tmp", name, (int) getpid (), number++) == -1) {
-    temporary = NULL;
+  if (temporary == NULL)
     return -1;
-  }
   fd = open (temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd == -1) {
     if (errno == EEXIST)        /* give_name's word for something else */
@@ -363,7 +480,7 @@ write_file (const char *name, bool durable, void (*print) (FILE *, const void *)
     return -1;
   }
   if (write_to (fd, durable, print, opaque) == 0)
-    return give_name (temporary, name);
+    return give_name (kind, temporary, name);
   err = errno;
   unlink (temporary);
   errno = err;
@@ -371,21 +488,21 @@ write_file (const char *name, bool durable, void (*print) (FILE *, const void *)
 }
 
 int
-reportfile_write (const char *key, const char *path, bool durable,
+reportfile_write (const struct report_kind *kind, const char *path, bool durable,
                   void (*print) (FILE *, const void *), const void *opaque)
 {
   struct place p;
-  int fd, r = examine (key, path, &p);
+  int fd, r = examine (kind, path, &p);
 
   if (r == 0 && (p.kind == NOTHING || p.kind == REGULAR)) {
-    r = write_file (p.name, durable, print, opaque);
+    r = write_file (kind, p.name, durable, print, opaque);
     if (r == -1)
-      errno == EEXIST ? refused_stranger (key, path) : failed (key, path);
+      not_replaced (kind, path);
   }
   else if (r == 0) {
     fd = p.kind == DESCRIPTOR ? fcntl (p.fd, F_DUPFD_CLOEXEC, 0) : open_stream (p.name);
     if (fd == -1 || write_to (fd, false, print, opaque) == -1)
-      r = failed (key, path);
+      r = failed (kind, path);
   }
   free (p.name);
   return r;

@@ -6,7 +6,7 @@
  * control characters there: these would move a terminal's cursor, or forge a line of
  * a log.  So they are escaped here, whoever reports the error, and an error is one line.
  *
- * Locks: none.
+ * Locks: none; each thread is silent for itself.
  */
 
 #include <config.h>
@@ -24,6 +24,14 @@
 #undef nbdkit_error
 extern void nbdkit_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
+
+static _Thread_local bool silent;
+
+void
+report_silence (bool silent_)
+{
+  silent = silent_;
+}
 
 /* How many of the bytes at P are a control character: those of ASCII, and in UTF-8 those
  * from U+0080 to U+009F. */
@@ -70,6 +78,8 @@ report_error (const char *fmt, ...)
   CLEANUP_FREE char *escaped = NULL;
   va_list args;
 
+  if (silent)
+    return;
   va_start (args, fmt);
   if (vasprintf (&text, fmt, args) == -1)
     text = NULL;

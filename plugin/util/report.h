@@ -12,12 +12,17 @@
 #define QCOW2_REPORT_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 
 /* Control characters are escaped, wherever they come from, before nbdkit gets the text.
  */
 extern void report_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 #define nbdkit_error report_error
+
+/* SILENT: errors of this thread are not reported until it is false again.  For a look at
+ * something that will be looked at once more in earnest. */
+extern void report_silence (bool silent);
 
 extern void nbdkit_debug (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));

@@ -36,7 +36,7 @@ if shm="$(mktemp -d /dev/shm/qcow2.XXXXXX)"; then
   done
   report "$shm/r"
   is_report "$shm/r"
-  echo '{ "an older one": 0 }' > "$shm/r"
+  report "$shm/r"
   ln -s r "$shm/link"
   report "$shm/link"
   is_report "$shm/r"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * A report never takes the place of anything else, also not of what gets its name while
- * it is being written; symbolic links are followed and stay; nothing is left behind.
+ * it is being written, and also not of what this process has open itself, whatever that
+ * holds; symbolic links are followed and stay; nothing is left behind.
  */
 
 #include <config.h>
@@ -9,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,11 @@
 #include "lib/stubs.h"
 
 #define KEY "check-report"
-#define OURS "{ \"report\": true }\n"
+#define BEGIN "{\n  \"report\": "
+#define OURS BEGIN "true }\n"
+#define OLDER BEGIN "false }\n"
+
+static const struct report_kind kind = { KEY, BEGIN };
 
 /* What another program does while the report is written. */
 static void (*meanwhile) (void);
@@ -35,7 +41,7 @@ print (FILE *fp, const void *opaque)
 static int
 put (const char *path)
 {
-  return reportfile_write (KEY, path, false, print, OURS);
+  return reportfile_write (&kind, path, false, print, OURS);
 }
 
 static void
@@ -96,16 +102,16 @@ static void
 test_files (void)
 {
   CHECK (put ("new") == 0 && holds ("new", OURS));
-  make ("new", "{ \"an older and much longer one\": \"than that\" }\n");
+  make ("new", BEGIN "\"an older and much longer one than that\" }\n");
   CHECK (put ("new") == 0 && holds ("new", OURS));
   make ("empty", "");
   CHECK (put ("empty") == 0 && holds ("empty", OURS));
   make ("stranger", "precious");
-  CHECK (reportfile_check (KEY, "stranger", false) == -1);
+  CHECK (reportfile_check (&kind, "stranger", false) == -1);
   refused ("stranger", EEXIST);
   CHECK (holds ("stranger", "precious"));
   CHECK (mkdir ("directory", 0777) == 0);
-  CHECK (reportfile_check (KEY, "directory", false) == -1);
+  CHECK (reportfile_check (&kind, "directory", false) == -1);
   refused ("directory", EEXIST);
   refused ("directory/none/new", ENOENT);
   CHECK (count () == 4);
@@ -152,7 +158,7 @@ put_link (void)
 static void
 put_report (void)
 {
-  make ("theirs", "{}");
+  make ("theirs", OLDER);
   CHECK (rename ("theirs", "place") == 0);
 }
 
@@ -170,16 +176,16 @@ test_races (void)
   meanwhile = put_stranger_over;
   refused ("place", EEXIST);
   CHECK (holds ("place", "precious"));
-  make ("place", "{}");
+  make ("place", OLDER);
   refused ("place", EEXIST);
   CHECK (holds ("place", "precious"));
 
-  make ("place", "{}");
+  make ("place", OLDER);
   meanwhile = put_directory;
   refused ("place", EEXIST);
   CHECK (rmdir ("place") == 0);
 
-  make ("place", "{}");
+  make ("place", OLDER);
   meanwhile = put_link;
   refused ("place", EEXIST);
   CHECK (is_link ("place") && holds ("stranger", "precious"));
@@ -194,11 +200,108 @@ test_races (void)
   CHECK (count () == before + 1);
 }
 
+/* The bytes are those of a report, but the file is open here: it is of a disk. */
+static int disk = -1;
+
+static void
+put_disk_over (void)
+{
+  make ("theirs", OLDER);
+  disk = open ("theirs", O_RDWR | O_CLOEXEC);
+  CHECK (disk >= 0 && rename ("theirs", "place") == 0);
+}
+
+static void
+test_own_files (void)
+{
+  const unsigned before = count ();
+  char name[40];
+  int fd;
+
+  disk = open ("place", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  CHECK (disk >= 0);
+  refused ("place", EEXIST);
+  CHECK (reportfile_check (&kind, "place", false) == -1);
+  CHECK (holds ("place", ""));
+  CHECK (pwrite (disk, OLDER, strlen (OLDER), 0) == (ssize_t) strlen (OLDER));
+  CHECK (link ("place", "alias") == 0);
+  refused ("alias", EEXIST);
+  CHECK (unlink ("alias") == 0);
+  CHECK (symlink ("place", "alias") == 0);
+  refused ("alias", EEXIST);
+  CHECK (unlink ("alias") == 0);
+  CHECK (holds ("place", OLDER));
+
+  /* Through a descriptor, be it ours or the user's. */
+  CHECK (fcntl (disk, F_SETFL, O_APPEND) == 0);
+  snprintf (name, sizeof name, "/dev/fd/%d", disk);
+  refused (name, EEXIST);
+  fd = open ("place", O_RDWR | O_APPEND);
+  CHECK (fd >= 0);
+  snprintf (name, sizeof name, "/proc/self/fd/%d", fd);
+  refused (name, EEXIST);
+  CHECK (holds ("place", OLDER));
+  /* The user may have it open. */
+  CHECK (close (disk) == 0 && put ("place") == 0 && close (fd) == 0);
+
+  meanwhile = put_disk_over;
+  refused ("place", EEXIST);
+  meanwhile = NULL;
+  CHECK (holds ("place", OLDER) && close (disk) == 0);
+  CHECK (unlink ("place") == 0 && count () == before - 1);
+  make ("place", "");
+}
+
+/* Documents that begin like JSON, or like other reports, are not ours. */
+static void
+test_strangers (void)
+{
+  static const char *const texts[] = { "{", "{}", "{ \"report\": 1 }", "{\n  \"report\":" };
+
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    make ("place", texts[i]);
+    refused ("place", EEXIST);
+    CHECK (holds ("place", texts[i]));
+  }
+}
+
+static void
+test_long_name (void)
+{
+  char name[NAME_MAX + 1];
+
+  memset (name, 'x', NAME_MAX);
+  name[NAME_MAX] = '\0';
+  CHECK (put (name) == 0 && put (name) == 0 && holds (name, OURS));
+  CHECK (unlink (name) == 0);
+}
+
+/* Two names of one place. */
+static void
+test_same (void)
+{
+  char *here = realpath (".", NULL);
+  char name[PATH_MAX + 20], other[PATH_MAX + 20];
+
+  CHECK (here != NULL);
+  snprintf (name, sizeof name, "%s/none", here);
+  snprintf (other, sizeof other, "%s/./directory/../none", here);
+  CHECK (reportfile_same (name, other));
+  CHECK (symlink ("none", "alias") == 0);
+  snprintf (other, sizeof other, "%s/alias", here);
+  CHECK (reportfile_same (name, other));
+  CHECK (unlink ("alias") == 0);
+  CHECK (!reportfile_same (name, other));
+  snprintf (other, sizeof other, "%s/directory/none", here);
+  CHECK (!reportfile_same (name, other));
+  free (here);
+}
+
 static void
 test_descriptors (void)
 {
   char name[40];
-  int fd = open ("log", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  int fd = open ("log", O_RDWR | O_CREAT, 0666);
 
   CHECK (fd >= 0);
   snprintf (name, sizeof name, "/dev/fd/%d", fd);
@@ -212,9 +315,9 @@ test_descriptors (void)
   CHECK (fcntl (fd, F_SETFL, O_APPEND) == 0);
   CHECK (put (name) == 0);
   CHECK (holds ("log", "before\n" OURS "after\n" OURS));
-  CHECK (reportfile_check ("stats", name, true) == -1);
+  CHECK (reportfile_check (&kind, name, true) == -1);
   close (fd);
-  fd = open ("log", O_RDONLY | O_CLOEXEC);
+  fd = open ("log", O_RDONLY);
   snprintf (name, sizeof name, "/proc/self/fd/%d", fd);
   refused (name, EBADF);
   close (fd);
@@ -245,6 +348,10 @@ main (void)
   test_files ();
   test_links ();
   test_races ();
+  test_own_files ();
+  test_strangers ();
+  test_long_name ();
+  test_same ();
   test_descriptors ();
   clean_up (dir);
   return 0;
