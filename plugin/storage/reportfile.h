@@ -11,7 +11,7 @@
 
 struct report_kind {
   const char *key;              /* the parameter that asks for it, for messages */
-  const char *begins;           /* how all reports of this kind begin, and no other file */
+  const char *begins;           /* how all of this kind begin, and no other file */
 };
 
 /* May a report be written to PATH, an absolute one?  What this process has open itself
@@ -28,8 +28,8 @@ extern bool reportfile_same (const char *path, const char *other);
  * has open (/dev/stdout) through its descriptor, where that stands.  What may not be
  * written to is refused, as in reportfile_check.  DURABLE: a file is, on return.  -1:
  * reported.  Any thread. */
-extern int reportfile_write (const struct report_kind *, const char *path, bool durable,
-                             void (*print) (FILE *, const void *opaque),
+extern int reportfile_write (const struct report_kind *, const char *path,
+                             bool durable, void (*print) (FILE *, const void *opaque),
                              const void *opaque);
 
 #endif /* QCOW2_REPORTFILE_H */

@@ -256,7 +256,9 @@ test_own_files (void)
 static void
 test_strangers (void)
 {
-  static const char *const texts[] = { "{", "{}", "{ \"report\": 1 }", "{\n  \"report\":" };
+  static const char *const texts[] = {
+    "{", "{}", "{ \"report\": 1 }", "{\n  \"report\":"
+  };
 
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
     make ("place", texts[i]);
