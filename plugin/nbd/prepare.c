@@ -33,7 +33,9 @@ static int
 flatten (struct params *p)
 {
   struct progress progress;
-  const struct flatten_watch watch = { progress_step, &progress };
+  const struct flatten_watch watch = {
+    progress_step, &progress, p->create.wanted
+  };
   uint64_t copied;
   int r;
 

@@ -268,7 +268,10 @@ make (struct maker *m)
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  if (newfile_begin (o->path, &o->file, &m->image) == -1 ||
+  /* The first step comes before the first change. */
+  m->total = m->n.file_size;
+  if (advance (m, 0) == -1 ||
+      newfile_begin (o->path, &o->file, &m->image) == -1 ||
       (image.data_file && newfile_begin (o->data_path, &o->file, &m->data) == -1) ||
       write_all (m) == -1)
     return -1;

@@ -23,8 +23,8 @@ struct create_options {
   struct chain_secret secret;   /* of the new image, and of the backing file */
   struct hostfile_options file; /* lock: of the backing file; try_writable is ignored */
 
-  /* Called every now and then (or NULL): of TOTAL bytes DONE are written.  -1: stop;
-   * reported. */
+  /* Called before the first file is made, and then every now and then (or NULL): of TOTAL
+   * bytes DONE are written.  -1: stop; reported. */
   int (*progress) (void *opaque, uint64_t done, uint64_t total);
   void *opaque;
 };

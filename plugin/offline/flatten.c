@@ -93,13 +93,15 @@ copy_chunks (void *opaque)
   struct grace_pin pin;
   int r, err;
 
-  if (scratch == NULL)
-    nbdkit_error ("malloc: %m");
   while (take_chunk (j, &start, &end)) {
     copied = 0;
     r = -1;
     err = ENOMEM;
-    if (scratch) {
+    /* When the host fails, say because it is full, the threads all find it out. */
+    report_keep ();
+    if (scratch == NULL)
+      nbdkit_error ("malloc: %m");
+    else {
       pin = grace_enter (j->grace);
       r = copyup_range (&j->view, scratch, start, end, &copied);
       err = errno;
@@ -107,6 +109,7 @@ copy_chunks (void *opaque)
       checkpoint_relieve (j->view.w->checkpoint);
     }
     LOCK_FOR_BLOCK (&j->lock);
+    report_end_keeping (r == 0 || j->error == 0);
     j->copied += copied;
     if (r == 0)
       j->done += end - start;
@@ -144,6 +147,13 @@ make_durable (struct job *j, time_t *last)
   *last = now.tv_sec;
 }
 
+/* Is it to go on? */
+static bool
+tell (const struct flatten_watch *watch, uint64_t done, uint64_t total, uint64_t copied)
+{
+  return watch == NULL || watch->step (watch->opaque, done, total, copied);
+}
+
 /* While the threads work: tells how far they are. */
 static void
 wait_for_threads (struct job *j, const struct flatten_watch *watch)
@@ -151,7 +161,7 @@ wait_for_threads (struct job *j, const struct flatten_watch *watch)
   struct timespec until;
   uint64_t done, copied;
   time_t durable = 0;
-  bool running = true, go_on;
+  bool running = true;
 
   while (running) {
     pthread_mutex_lock (&j->lock);
@@ -165,9 +175,7 @@ wait_for_threads (struct job *j, const struct flatten_watch *watch)
     copied = j->copied;
     pthread_mutex_unlock (&j->lock);
 
-    go_on = watch == NULL ||
-      watch->step (watch->opaque, done, j->view.size, copied);
-    if (!go_on) {
+    if (!tell (watch, done, j->view.size, copied)) {
       LOCK_FOR_BLOCK (&j->lock);
       if (j->error == 0 && j->done < j->view.size)
         j->error = EINTR;
@@ -208,6 +216,19 @@ run_threads (struct job *j, const struct flatten_watch *watch)
     j->error = 0;               /* too late: it is done */
 }
 
+/* ERR: errno.  Returns -1. */
+static int
+cut_short (const struct disk_options *o, const struct flatten_watch *watch, int err,
+           uint64_t done, uint64_t size)
+{
+  nbdkit_error ("%s: flattening %s after %" PRIu64 " of %" PRIu64 " bytes of the disk%s",
+                o->path, err == EINTR ? "was stopped" : "failed", done, size,
+                watch && watch->image_goes ? ""
+                : "; the next time it goes on with the rest");
+  errno = err;
+  return -1;
+}
+
 /* All of the disk, as far as it comes from below. */
 static int
 copy_all (const struct disk_inside *in, const struct disk_options *o,
@@ -235,13 +256,7 @@ copy_all (const struct disk_inside *in, const struct disk_options *o,
   pthread_mutex_destroy (&j.lock);
   layers_view_free (j.view.lower);
   *copied = j.copied;
-  if (j.error == 0)
-    return 0;
-  nbdkit_error ("%s: flattening %s after %" PRIu64 " of %" PRIu64 " bytes of the "
-                "disk; the next time it goes on with the rest", o->path,
-                j.error == EINTR ? "was stopped" : "failed", j.done, j.view.size);
-  errno = j.error;
-  return -1;
+  return j.error == 0 ? 0 : cut_short (o, watch, j.error, j.done, j.view.size);
 }
 
 /* --- may it be flattened? --- */
@@ -308,13 +323,18 @@ flatten (struct disk *d, const struct disk_options *o,
   struct disk_inside in = disk_inside (d);
   struct layers *layers = in.view->layers;
   bool writable = true;
-  int r, err;
+  int r, ended, err;
 
   if (disk_why_readonly (d))
     return refuse (o, disk_why_readonly (d), "");
   if (layers_header (layers, 0)->incompatible & QCOW2_INCOMPAT_DATA_FILE)
     return refuse (o, "it has an external data file", "");
-  if (check_snapshots (&in, o) == -1 || disk_connect (d, &writable) == -1)
+  if (check_snapshots (&in, o) == -1)
+    return -1;
+  /* Connecting writes to an image that is dirty or has bitmaps. */
+  if (!tell (watch, 0, in.view->size, 0))
+    return cut_short (o, watch, EINTR, 0, in.view->size);
+  if (disk_connect (d, &writable) == -1)
     return -1;
   if (!writable)
     return refuse (o, disk_why_readonly (d), "");
@@ -322,7 +342,11 @@ flatten (struct disk *d, const struct disk_options *o,
   in = disk_inside (d);
   r = copy_all (&in, o, watch, copied);
   err = errno;
-  if (disk_disconnect (d, true) == -1)
+  report_keep ();
+  ended = disk_disconnect (d, true);
+  /* A full host is still full: that has been said. */
+  report_end_keeping (r == 0 || (ended == -1 && errno != err));
+  if (ended == -1)
     return -1;
   errno = err;
   if (r == -1)

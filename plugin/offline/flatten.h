@@ -11,12 +11,14 @@
 
 #include "disk/disk.h"
 
-/* Called now and then by the thread that called flatten_image: DONE of TOTAL bytes of the
- * disk have been looked at, and COPIED bytes have been written.  Returns whether to
- * go on. */
 struct flatten_watch {
+  /* Called by the thread that called flatten_image, before the first change and then now
+   * and again: DONE of TOTAL bytes of the disk have been looked at, and COPIED bytes have
+   * been written.  Returns whether to go on. */
   bool (*step) (void *opaque, uint64_t done, uint64_t total, uint64_t copied);
   void *opaque;
+  /* If it fails, the caller removes the image: messages don't speak of a next time. */
+  bool image_goes;
 };
 
 /* Copies all that the image at options->path shows of the files below it into the image,

@@ -6,7 +6,7 @@
  * control characters there: these would move a terminal's cursor, or forge a line of
  * a log.  So they are escaped here, whoever reports the error, and an error is one line.
  *
- * Locks: none; each thread is silent for itself.
+ * Locks: none; each thread is silent, and keeps errors, for itself.
  */
 
 #include <config.h>
@@ -25,6 +25,9 @@
 extern void nbdkit_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
+/* Lines; the escaped texts have no line ends of their own. */
+static _Thread_local bool keeping;
+static _Thread_local char *kept;
 static _Thread_local bool silent;
 
 void
@@ -70,6 +73,52 @@ escape (const char *text)
   return out;
 }
 
+/* Is it the last one that is kept? */
+static bool
+is_kept (const char *text)
+{
+  const size_t all = kept ? strlen (kept) : 0, n = strlen (text);
+
+  return all > n && strncmp (kept + all - n - 1, text, n) == 0 &&
+    (all == n + 1 || kept[all - n - 2] == '\n');
+}
+
+/* What is tried again and fails again is kept once.  False: no memory. */
+static bool
+keep (const char *text)
+{
+  char *all;
+
+  if (is_kept (text))
+    return true;
+  if (asprintf (&all, "%s%s\n", kept ? kept : "", text) == -1)
+    return false;
+  free (kept);
+  kept = all;
+  return true;
+}
+
+void
+report_keep (void)
+{
+  keeping = true;
+}
+
+void
+report_end_keeping (bool tell)
+{
+  const int err = errno;
+  char *line, *rest = kept;
+
+  if (tell)
+    while (rest && (line = strsep (&rest, "\n"))[0] != '\0')
+      nbdkit_error ("%s", line);
+  free (kept);
+  kept = NULL;
+  keeping = false;
+  errno = err;
+}
+
 void
 report_error (const char *fmt, ...)
 {
@@ -86,6 +135,7 @@ report_error (const char *fmt, ...)
   va_end (args);
   if (text)
     escaped = escape (text);
-  nbdkit_error ("%s", escaped ? escaped : "out of memory for an error message");
+  if (!keeping || escaped == NULL || !keep (escaped))
+    nbdkit_error ("%s", escaped ? escaped : "out of memory for an error message");
   errno = err;
 }

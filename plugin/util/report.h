@@ -24,6 +24,12 @@ extern void report_error (const char *fmt, ...)
  * something that will be looked at once more in earnest. */
 extern void report_silence (bool silent);
 
+/* For threads that may all meet the same fault: what this thread reports from now on is
+ * kept, until report_end_keeping says it, or forgets it unless TELL.  The same twice in a
+ * row is said once. */
+extern void report_keep (void);
+extern void report_end_keeping (bool tell);
+
 extern void nbdkit_debug (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 

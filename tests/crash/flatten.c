@@ -205,28 +205,44 @@ run_fault (struct trial *t, const struct fault *fault)
   simdisk_free (t->sim);
 }
 
+struct watcher {
+  struct simdisk *sim;
+  unsigned steps, stop_at;
+  bool stopped;
+};
+
+/* From the first step on, signals are not what ends the process: so that one comes before
+ * anything has changed. */
 static bool
 stop (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 {
-  (void) copied;
+  struct watcher *w = opaque;
+
   CHECK (done <= total);
-  *(bool *) opaque = done < total;
+  if (w->steps == 0)
+    CHECK (done == 0 && copied == 0 && simdisk_operations (w->sim, CHANGING) == 0);
+  if (w->steps++ < w->stop_at)
+    return true;
+  w->stopped = done < total;
   return false;
 }
 
 /* The user has had enough: then the image is in order, without leaks. */
 static void
-run_stop (struct trial *t)
+run_stop (struct trial *t, unsigned stop_at)
 {
-  bool stopped = false;
-  const struct flatten_watch watch_ = { stop, &stopped };
+  struct watcher watcher = { .stop_at = stop_at };
+  const struct flatten_watch watch_ = { .step = stop, .opaque = &watcher };
   uint64_t copied;
   int r;
 
   begin (t, 0);
+  watcher.sim = t->sim;
   r = flatten_image (&t->options, &watch_, &copied);
-  if ((r == -1) != stopped || (r == -1 && errno != EINTR))
-    FAIL ("stopped %d, flatten returns %d (%m)", stopped, r);
+  if ((r == -1) != watcher.stopped || (r == -1 && errno != EINTR))
+    FAIL ("stopped %d, flatten returns %d (%m)", watcher.stopped, r);
+  if (stop_at == 0 && simdisk_operations (t->sim, CHANGING) != 0)
+    FAIL ("stopped before the first change, but the image was changed");
   judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL), false, "stopped");
   simdisk_free (t->sim);
 }
@@ -292,7 +308,8 @@ one_image (struct rng *rng)
 
   run_cuts (&t);
   run_cuts (&t);
-  run_stop (&t);
+  run_stop (&t, 0);
+  run_stop (&t, 1);
   for (i = 0; i < 30 && (i == 0 || trials_time_left ()); i++) {
     fault.partial = i % 2;
     if (i % 3 == 0) {

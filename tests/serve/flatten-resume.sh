@@ -33,7 +33,9 @@ is_overlay ()
 # Space runs out in the middle.  (ulimit -f counts KiB; EFBIG is like ENOSPC.)
 cp "$tmp/fresh.qcow2" "$img"
 (ulimit -f 20000; trap '' XFSZ; flatten) && fail "there is no space for this"
-grep -q 'flattening failed after' "$tmp/log"
+grep -q 'flattening failed after .*; the next time it goes on with the rest' "$tmp/log"
+# All the threads have met it, and one says so.
+[ "$(grep -c ' cannot ' "$tmp/log")" -eq 1 ]
 is_overlay
 check_clean "$img"
 same_as_raw "$img" "$tmp/base.raw"
@@ -47,6 +49,15 @@ echo "$copied bytes were left to copy"
 is_overlay && fail "still an overlay"
 check_clean "$img"
 same_as_raw "$img" "$tmp/base.raw"
+
+# A new image goes again, so there is no next time.
+(ulimit -f 20000; trap '' XFSZ
+ "$NBDKIT" -U - "$PLUGIN" "$tmp/new.qcow2" create=auto backing-file=base.raw \
+   backing-format=raw flatten=true --run true 2> "$tmp/log") && fail "there is no space"
+cat "$tmp/log"
+grep -q 'flattening failed after [0-9]* of [0-9]* bytes of the disk$' "$tmp/log"
+[ "$(grep -c ' cannot ' "$tmp/log")" -eq 1 ]
+[ ! -e "$tmp/new.qcow2" ]
 
 # The user stops it (each write takes its time): in good order.
 cp "$tmp/fresh.qcow2" "$img"

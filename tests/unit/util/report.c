@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What a thread keeps of its errors is said, line by line and in order, or forgotten, and
+ * the errors of other threads are said meanwhile.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "util/report.h"
+#include "lib/stubs.h"
+
+static void *
+report_now (void *opaque)
+{
+  const unsigned long before = error_count ();
+
+  (void) opaque;
+  nbdkit_error ("another thread");
+  CHECK (error_count () == before + 1 && strcmp (last_error (), "another thread") == 0);
+  return NULL;
+}
+
+int
+main (void)
+{
+  char thread;
+
+  report_keep ();
+  errno = ENOSPC;
+  nbdkit_error ("one\n%m");
+  nbdkit_error ("%s", "two");
+  nbdkit_error ("two");
+  CHECK (errno == ENOSPC && error_count () == 0);
+  run_threads (report_now, &thread, 1, 1);
+  clear_last_error ();
+  report_end_keeping (true);
+  CHECK (error_count () == 3 && strcmp (last_error (), "two") == 0);
+
+  report_keep ();
+  nbdkit_error ("three");
+  report_end_keeping (false);
+  report_keep ();
+  report_end_keeping (true);
+  CHECK (error_count () == 3 && errno == ENOSPC);
+
+  nbdkit_error ("four");
+  CHECK (error_count () == 4 && strcmp (last_error (), "four") == 0);
+  return 0;
+}
