@@ -363,9 +363,7 @@ add_resize (struct params *p, const char *key, const char *value)
 {
   struct edit edit = { .kind = EDIT_RESIZE };
 
-  if (value[0] == '+' || value[0] == '-')
-    edit.sign = value[0] == '+' ? 1 : -1;
-  if (parse_bytes (key, edit.sign ? value + 1 : value, &edit.size) == -1)
+  if (parse_signed_bytes (key, value, &edit.sign, &edit.size) == -1)
     return -1;
   return add_edit (p, &edit);
 }

@@ -119,18 +119,38 @@ suffix_factor (const char *suffix)
   return p ? UINT64_C (1) << (10 * (p - powers)) : 0;
 }
 
-int
-parse_bytes (const char *key, const char *value, uint64_t *r)
+/* False: it is none, or too large. */
+static bool
+read_bytes (const char *value, uint64_t *r)
 {
   const char *suffix;
   uint64_t n, factor;
 
   if (!read_digits (value, &suffix, &n) || (factor = suffix_factor (suffix)) == 0 ||
       !mul_fits (n, factor, &n) || n > INT64_MAX)
-    return bad_value (key, value, "not a size: a number, with or without K, M, G, T, "
-                      "P or E, and less than 8E");
+    return false;
   *r = n;
-  return 0;
+  return true;
+}
+
+static int
+not_a_size (const char *key, const char *value)
+{
+  return bad_value (key, value, "not a size: a number, with or without K, M, G, T, "
+                    "P or E, and less than 8E");
+}
+
+int
+parse_bytes (const char *key, const char *value, uint64_t *r)
+{
+  return read_bytes (value, r) ? 0 : not_a_size (key, value);
+}
+
+int
+parse_signed_bytes (const char *key, const char *value, int *sign, uint64_t *r)
+{
+  *sign = value[0] == '+' ? 1 : value[0] == '-' ? -1 : 0;
+  return read_bytes (value + (*sign != 0), r) ? 0 : not_a_size (key, value);
 }
 
 int

@@ -20,6 +20,9 @@ extern int parse_choice (const char *key, const char *value,
 extern int parse_flag (const char *key, const char *value, bool *r);
 /* What nbdkit_parse_size takes: bytes, or with a suffix; at most INT64_MAX. */
 extern int parse_bytes (const char *key, const char *value, uint64_t *r);
+/* The same behind a sign, or without one: *SIGN is +1, -1 or 0. */
+extern int parse_signed_bytes (const char *key, const char *value, int *sign,
+                               uint64_t *r);
 /* A decimal number. */
 extern int parse_number (const char *key, const char *value, unsigned *r);
 /* The name of a file, made absolute; to be freed. */

@@ -227,6 +227,8 @@ edit_choose_size (const struct edit *edit, const struct edit_options *options,
     why = "the new size must not be 0 or less";
   else if (edit->sign < 0)
     *size = old - edit->size;
+  if (why == NULL && *size % 512 != 0)
+    why = "the new size must be a multiple of 512";
   if (why == NULL && *size < old && !options->shrink)
     why = "the disk is larger than that: shrink=true allows to cut it off";
   return why;

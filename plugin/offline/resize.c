@@ -87,9 +87,7 @@ resize_check (const struct shadow_image *image,
   const struct header *h = image->header;
   const char *why = NULL;
 
-  if (o->size % 512 != 0)
-    why = "the new size must be a multiple of 512";
-  else if (o->size > INT64_MAX - h->cluster_size ||
+  if (o->size > INT64_MAX - h->cluster_size ||
            l1_needed (h, o->size) > MAX_L1_ENTRIES)
     why = "the new size is more than an image with its cluster size can have";
   else if (h->version < 3 && h->nb_snapshots > 0)

@@ -118,6 +118,7 @@ no 'bitmap-add=b: it is added twice' $long bitmap-add=b bitmap-add=c bitmap-add=
 no 'snapshot-create=.*data-file=' $long data-file=dir/data snapshot-create=s
 no 'resize=.*shrink=true' $long resize=512G
 no 'resize=.*shrink=true' $long resize=+1G resize=-2G
+no 'resize=.*multiple of 512' $long resize=100
 no 'resize=.*0 or less' $long resize=-1T shrink=true
 no 'resize=.*too large' $long resize=+7E resize=+7E resize=+7E
 no 'snapshot-create=.*not UTF-8' $long snapshot-create=$'\xff'

@@ -121,6 +121,18 @@ for change in bitmap-add=b bitmap-clear=b bitmap-remove=b snapshot-create=s \
   refused "^nbdkit: error: untrusted=true does not go with $name=" a.qcow2 \
     untrusted=true $change
 done
+# What could never have an effect.
+for idle in compress=on backing-format=raw; do
+  refused "^nbdkit: error: untrusted=true does not go with ${idle%%=*}=" a.qcow2 \
+    untrusted=true $idle
+done
+refused '^nbdkit: error: backing=deny does not go with backing-format=' a.qcow2 \
+  backing=deny backing-format=raw
+"$NBDKIT" -U - "$PLUGIN" a.qcow2 untrusted=true compress=off --run :
+# The whole value is shown.
+for size in +8E --1 +-5 -K 1x; do
+  refused "^nbdkit: error: resize=${size//+/[+]}: not a size" a.qcow2 resize=$size
+done
 cmp a.qcow2 before.qcow2
 # What does not change the image goes with it.
 "$NBDKIT" -U - "$PLUGIN" a.qcow2 snapshot=one flatten=no check=quick backing=deny \
