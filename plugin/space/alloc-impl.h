@@ -46,6 +46,7 @@ struct alloc {
   uint64_t scan, scan_end;
   uint64_t again, again_end;    /* to be scanned after that; equal: nothing */
   uint64_t forgotten;           /* clusters */
+  bool starved;                 /* there was no memory for what the last step found */
   struct freeset held;          /* waiting: hidden from the scan */
   struct {                      /* waiting, too many to be listed: see quarantine.c */
     uint64_t clusters;          /* 0: there are none, and held is complete */
@@ -141,7 +142,8 @@ extern int alloc_take_longest (struct alloc *, uint64_t least, uint64_t n,
                                struct alloc_run *);
 
 /* One step of the scan: what is free in the next refcount block becomes idle.
- * 1 if it went on, 0 if it is over or pauses, or -1. */
+ * 1 if it went on, 0 if it is over or pauses, or -1.  It pauses, too, when all that it
+ * found was forgotten again for want of memory (a->starved): it would find that for ever. */
 extern int alloc_scan_step (struct alloc *);
 
 /* The clusters from END on are no longer in the file, nor in the sets. */

@@ -10,8 +10,8 @@
  *     end of the file    scan of what the file had free
  *
  * - Reserve: clusters [bump, bump_end) at the end of the file.  Counts are raised for a
- *   batch at a time (1 MiB at first, up to 8 MiB as long as they are used up), and
- *   the file is made long enough.  They have never been used and lie past the
+ *   batch at a time (1 MiB at first, up to 8 MiB as long as they are used up; less
+ *   where the host has no space for so many), and the file is made long enough.  They have never been used and lie past the
  *   old end of the file, so they read as zeros.  Below settled_end this, and
  *   their counts, are durable.  A crash leaks no more than the reserve.
  * - Idle: clusters whose count is 0 in memory, and a scan of the refcounts for those that
@@ -131,21 +131,6 @@ became_zeroed (void *opaque, uint64_t first, uint64_t n)
 
 /* --- taking clusters: all with the lock held --- */
 
-/* Makes sure that the file reaches to the end of cluster END - 1. */
-static int
-lengthen_file (struct alloc *a, uint64_t end)
-{
-  if (end > QCOW2_MAX_HOST_OFFSET >> a->bits) {
-    nbdkit_error ("%s: the file can't grow any more: host offsets would be too "
-                  "large", hostfile_path (a->file));
-    errno = ENOSPC;
-    return -1;
-  }
-  if (end << a->bits <= hostfile_size (a->file))
-    return 0;
-  return hostfile_truncate (a->file, end << a->bits);
-}
-
 /* Drops the counts of the reserve; it has never been used.  -1: there is no memory, and
  * nothing has changed. */
 static int
@@ -191,48 +176,46 @@ extended_end (const struct alloc *a, const struct extension *e)
   return a->bump_end + e->n + (e->place == a->bump_end ? e->used : 0);
 }
 
-/* The same for N clusters, or as many as a device has left: perhaps 0. */
+/* Plans for N clusters, and has the host make the length and the space for them. */
 static int
-plan_within_file (struct alloc *a, uint64_t n, struct extension *e)
+find_space (struct alloc *a, uint64_t n, struct extension *e)
 {
-  const uint64_t clusters = hostfile_size (a->file) >> a->bits;
-  uint64_t end;
-
-  for (;;) {
-    if (plan_extension (a, n, e) == -1)
-      return -1;
-    end = extended_end (a, e);
-    if (a->regular || end <= clusters || n == 0)
-      return 0;
-    n -= min64 (n, end - clusters);
-  }
+  if (plan_extension (a, n, e) == -1)
+    return -1;
+  return hostfile_extend (a->file, extended_end (a, e) << a->bits,
+                          e->place << a->bits, e->used << a->bits);
 }
 
-/* Puts a batch, or at least WANT clusters, at the end of the reserve; fewer at the end
- * of a device. */
+/* The same for as many as there is space for: N clusters, or WANT, or else at least half
+ * of what would fit.  (How much that is can't be asked: the end of a device, a full file
+ * system, a quota and a limit for files all look the same.) */
+static int
+find_space_that_is_left (struct alloc *a, uint64_t n, uint64_t want,
+                         struct extension *e)
+{
+  while (find_space (a, n, e) == -1) {
+    if (errno != ENOSPC || n == 1)
+      return -1;
+    n = n > want ? max64 (n / 2, want) : n / 2;
+  }
+  return 0;
+}
+
+/* Puts a batch, or at least WANT clusters, at the end of the reserve; fewer where there is
+ * no space for so many.  -1: ENOSPC (there is none at all) is not reported. */
 static int
 extend_reserve (struct alloc *a, uint64_t want)
 {
   const uint64_t n = max64 (a->batch, min64 (want, MAX_REQUEST >> a->bits));
   struct extension e;
-  uint64_t first, end;
+  uint64_t first;
 
-  if (plan_within_file (a, n, &e) == -1)
-    return -1;
-  if (e.n == 0) {
-    if (want == 0)
-      return 0;
-    nbdkit_error ("%s: the device is full", hostfile_path (a->file));
-    errno = ENOSPC;
+  /* This first: if it fails, nothing has happened. */
+  if (find_space_that_is_left (a, n, want, &e) == -1) {
+    if (errno == ENOSPC)
+      a->batch = 1;
     return -1;
   }
-  end = extended_end (a, &e);
-
-  /* The length and the space first: if that fails, nothing has happened. */
-  if (lengthen_file (a, end) == -1 ||
-      (e.used > 0 && hostfile_allocate (a->file, e.place << a->bits,
-                                        e.used << a->bits) == -1))
-    return -1;
   if (e.used > 0 && e.place == a->bump_end) {
     /* The new metadata cuts the reserve in two: what is left of the old one is put
      * with the idle clusters. */
@@ -253,8 +236,9 @@ extend_reserve (struct alloc *a, uint64_t want)
     return -1;
   a->bump_end = first + e.n;
   a->stats.extended += e.n;
-  a->batch = min64 (a->batch * 2,
-                    max64 (MAX_BATCH >> a->bits, MIN_BATCH_CLUSTERS));
+  /* Near the end of the space the next one need not begin with too much again. */
+  a->batch = e.n < n ? min64 (a->batch, e.n)
+    : min64 (a->batch * 2, max64 (MAX_BATCH >> a->bits, MIN_BATCH_CLUSTERS));
   return 0;
 }
 
@@ -274,7 +258,7 @@ take_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
   return 2;
 }
 
-/* The file can't grow: whatever there is. */
+/* The file can't grow: whatever there is.  ENOSPC is reported here. */
 static int
 take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
 {
@@ -288,7 +272,17 @@ take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
       return r;
     r = alloc_scan_step (a);
   } while (r == 1);
-  errno = r == 0 ? ENOSPC : errno;      /* reported by who tried to grow */
+  if (r == 0 && a->starved) {
+    nbdkit_error ("%s: there is no memory to note down free clusters, and the file "
+                  "can't grow", hostfile_path (a->file));
+    errno = ENOMEM;
+  }
+  else if (r == 0) {
+    nbdkit_error ("%s: no cluster is free, and the file can't grow beyond %" PRIu64
+                  " bytes: no space is left, or a limit for files has been reached",
+                  hostfile_path (a->file), hostfile_size (a->file));
+    errno = ENOSPC;
+  }
   return -1;
 }
 
@@ -421,7 +415,7 @@ alloc_top_up (struct alloc *a)
 {
   LOCK_FOR_BLOCK (&a->lock);
 
-  /* A failure has been reported; who needs clusters will meet it again. */
+  /* Who needs clusters will meet a failure again, and report it if it is ENOSPC. */
   if (a->bump_used && a->bump_end - a->bump < a->batch / 2)
     extend_reserve (a, 0);
   a->top_mark = a->bump_end;

@@ -119,9 +119,12 @@ alloc_add_idle (struct alloc *a, uint64_t first, uint64_t n, bool zeroed)
 {
   struct freeset *set = zeroed ? &a->zeroed : &a->stale;
 
-  if ((is_full (a) && !touches (set, first, n) && !make_room (a, n)) ||
-      freeset_add (set, first, n) == -1)
+  if (is_full (a) && !touches (set, first, n) && !make_room (a, n))
     forget (a, first, n);
+  else if (freeset_add (set, first, n) == -1) {
+    forget (a, first, n);
+    a->starved = true;
+  }
   alloc_charge (a);
 }
 
@@ -150,10 +153,16 @@ alloc_charge (struct alloc *a)
   }
 }
 
+static uint64_t
+known_clusters (const struct alloc *a)
+{
+  return a->zeroed.clusters + a->stale.clusters;
+}
+
 uint64_t
 alloc_idle_clusters (const struct alloc *a)
 {
-  return a->zeroed.clusters + a->stale.clusters + a->forgotten;
+  return known_clusters (a) + a->forgotten;
 }
 
 void
@@ -263,9 +272,11 @@ int
 alloc_scan_step (struct alloc *a)
 {
   const uint64_t per_block = refcount_block_clusters (a->refcounts);
+  const uint64_t known = known_clusters (a);
   uint64_t first, n, limit;
   int r;
 
+  a->starved = false;
   if (a->crowd.clusters > 0 || is_full (a) ||
       (a->scan >= a->scan_end && !scan_again (a)))
     return 0;
@@ -278,7 +289,8 @@ alloc_scan_step (struct alloc *a)
     if (r == 1)
       found (a, first, n);
   }
-  return 1;
+  a->starved = a->starved && known_clusters (a) <= known;
+  return a->starved ? 0 : 1;
 }
 
 void

@@ -66,11 +66,13 @@ extern int refcount_end (struct refcounts *, uint64_t *end);
  *   FIRST: their own counts are raised, and [first+used, first+used+n) is countable then;
  *   before FIRST, where the caller has claimed as many clusters as they take: these are
  *   theirs now, and [first, first+n) is countable.
- * All or nothing; ENOSPC: the image can't get any larger.  */
+ * All or nothing; ENOSPC: the image can't get that much larger (not reported: fewer
+ * clusters may do).  */
 extern int refcount_extend (struct refcounts *, uint64_t place, uint64_t first,
                             uint64_t n, uint64_t *used);
 
-/* How many clusters would refcount_extend take (*USED)?  Changes nothing. */
+/* How many clusters would refcount_extend take (*USED)?  Changes nothing; fails as that
+ * does. */
 extern int refcount_extend_cost (struct refcounts *, uint64_t place,
                                  uint64_t first, uint64_t n, uint64_t *used);
 

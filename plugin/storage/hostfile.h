@@ -120,6 +120,12 @@ extern bool hostfile_cannot_allocate (const struct hostfile *);
  * than the device, else nothing.  */
 extern int hostfile_truncate (struct hostfile *, uint64_t size);
 
+/* Makes the file at least SIZE bytes long, and sure that writes to COUNT bytes at OFFSET
+ * will find space.  -1: ENOSPC (a limit, a quota or the end of a device, too) is not
+ * reported: the caller may do with less. */
+extern int hostfile_extend (struct hostfile *, uint64_t size, uint64_t offset,
+                            uint64_t count);
+
 /* Is there data at OFFSET, and how far does that answer hold?  *LEN (in: the
  * most that is of interest, > 0; out: > 0).  Where the host can't tell, data. */
 extern int hostfile_hole (struct hostfile *, uint64_t offset, uint64_t *len,

@@ -88,14 +88,15 @@ hostfile_zero (struct hostfile *f, uint64_t offset, uint64_t count)
   return r == 0 ? zero_by_hole (f, offset, count) : r;
 }
 
-int
-hostfile_allocate (struct hostfile *f, uint64_t offset, uint64_t count)
+/* Reports nothing. */
+static int
+allocate (struct hostfile *f, uint64_t offset, uint64_t count)
 {
   int r;
 
   r = hostfile_choke (f, HOSTFILE_OP_ALLOCATE, NULL, 0, offset, count, false);
   if (r == -1)
-    return hostfile_failed (f, "allocate", offset, count);
+    return -1;
   if (r > 0 || !f->regular || count == 0)
     return 0;
   do
@@ -107,7 +108,15 @@ hostfile_allocate (struct hostfile *f, uint64_t offset, uint64_t count)
     f->no_allocate = true;
     return 0;
   }
-  return hostfile_failed (f, "allocate", offset, count);
+  return -1;
+}
+
+int
+hostfile_allocate (struct hostfile *f, uint64_t offset, uint64_t count)
+{
+  if (allocate (f, offset, count) == -1)
+    return hostfile_failed (f, "allocate", offset, count);
+  return 0;
 }
 
 bool
@@ -116,8 +125,9 @@ hostfile_cannot_allocate (const struct hostfile *f)
   return f->no_allocate;
 }
 
-int
-hostfile_truncate (struct hostfile *f, uint64_t size)
+/* Reports nothing. */
+static int
+set_size (struct hostfile *f, uint64_t size)
 {
   int r = hostfile_choke (f, HOSTFILE_OP_TRUNCATE, NULL, 0, size, 0, false);
 
@@ -132,16 +142,43 @@ hostfile_truncate (struct hostfile *f, uint64_t size)
       r = ftruncate (f->fd, size);
     while (r == -1 && errno == EINTR);
   }
-  if (r == -1) {
-    nbdkit_error ("%s: cannot set the size to %" PRIu64 " bytes: %m",
-                  f->path, size);
-    hostfile_full ();
+  if (r == -1)
     return -1;
-  }
   f->changes++;
   if (f->regular)
     f->size = size;
   return 0;
+}
+
+static int
+cannot_set_size (const struct hostfile *f, uint64_t size)
+{
+  nbdkit_error ("%s: cannot set the size to %" PRIu64 " bytes: %m", f->path, size);
+  hostfile_full ();
+  return -1;
+}
+
+int
+hostfile_truncate (struct hostfile *f, uint64_t size)
+{
+  return set_size (f, size) == -1 ? cannot_set_size (f, size) : 0;
+}
+
+int
+hostfile_extend (struct hostfile *f, uint64_t size, uint64_t offset, uint64_t count)
+{
+  const bool longer = size > f->size;
+  const bool sized = !longer || set_size (f, size) == 0;
+
+  if (sized && (count == 0 || allocate (f, offset, count) == 0))
+    return 0;
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+    nbdkit_debug ("%s: no space for %" PRIu64 " bytes: %m", f->path, size);
+    hostfile_full ();
+    return -1;
+  }
+  return sized ? hostfile_failed (f, "allocate", offset, count)
+    : cannot_set_size (f, size);
 }
 
 int

@@ -19,6 +19,7 @@
 
 static struct rng rng;
 static int fail_truncate;       /* errno, or 0 */
+static uint64_t size_limit = UINT64_MAX;        /* larger: EFBIG */
 static atomic_ulong punches;
 
 static int
@@ -30,6 +31,10 @@ before (void *opaque, const char *name, enum hostfile_op op,
   (void) count; (void) dsync;
   if (op == HOSTFILE_OP_TRUNCATE && fail_truncate) {
     errno = fail_truncate;
+    return -1;
+  }
+  if (op == HOSTFILE_OP_TRUNCATE && offset > size_limit) {
+    errno = EFBIG;
     return -1;
   }
   punches += op == HOSTFILE_OP_PUNCH;
@@ -627,6 +632,85 @@ test_enospc (void)
   close_image ();
 }
 
+/* Takes clusters, up to N at a time, to the last one. */
+static void
+take_all (uint64_t n)
+{
+  struct alloc_run run;
+
+  while (alloc_reserve (alloc, n, &run) == 0)
+    handed_out (&run, OWNED);
+  CHECK (errno == ENOSPC);
+}
+
+/* Where the host lets the file grow only so far, all of that can be used, and one line is
+ * written for each request that gets nothing: none for the reserve. */
+static void
+test_limit (unsigned cluster_bits, uint64_t n)
+{
+  unsigned long errors;
+  uint64_t limit, end, used;
+
+  make_alloc_image (cluster_bits, 4);
+  open_image (false, &hooks);
+  reset_model ();
+  quiet_errors = true;
+  for (int step = 0; step < 8; step++) {
+    limit = hostfile_size (file) + rng_below (&rng, UINT64_C (3) << 20);
+    size_limit = limit;
+    errors = error_count ();
+    if (rng_below (&rng, 2))
+      checkpoint (true);
+    CHECK (error_count () == errors);
+    take_all (n);
+    CHECK (error_count () == errors + 1);
+    checkpoint (true);
+    CHECK (error_count () == errors + 1);
+    /* What is left may do for refcount blocks, but not for what they would count. */
+    CHECK (refcount_end (refcounts, &end) == 0);
+    CHECK (refcount_extend_cost (refcounts, end, end, 1, &used) == 0);
+    CHECK ((limit >> bits) - end <= used);
+  }
+  size_limit = UINT64_MAX;
+  quiet_errors = false;
+  quiesce ();
+  close_image ();
+}
+
+/* When the file can't grow and there is no memory to note down what is free, that ends. */
+static void
+test_full_without_memory (void)
+{
+  struct alloc_run run, last;
+
+  make_alloc_image (12, 4);
+  open_image (false, &hooks);
+  reset_model ();
+  for (int i = 0; i < 3000; i++) {
+    CHECK (alloc_reserve (alloc, 1, &last) == 0);
+    handed_out (&last, OWNED);
+  }
+  for (size_t i = 0; i < 1000; i++)
+    release (&runs[i * 2]);
+  checkpoint (true);
+  end_session ();
+  close_image ();
+
+  open_image (false, &hooks);
+  quiet_errors = true;
+  fail_truncate = ENOSPC;
+  no_memory = true;
+  for (int i = 0; i < 3; i++)
+    CHECK (alloc_reserve (alloc, 1, &run) == -1 && errno == ENOMEM);
+  no_memory = false;
+  for (int i = 0; i < 1000; i++)
+    CHECK (alloc_reserve (alloc, 1, &run) == 0 && run.host < last.host);
+  CHECK (alloc_reserve (alloc, 1, &run) == -1 && errno == ENOSPC);
+  fail_truncate = 0;
+  quiet_errors = false;
+  close_image ();
+}
+
 /* --- threads --- */
 
 #define NTHREADS 4
@@ -734,6 +818,10 @@ main (void)
   test_trim ();
   test_cut_without_memory ();
   test_enospc ();
+  test_limit (16, 1);
+  test_limit (12, 100);
+  test_limit (9, 300);
+  test_full_without_memory ();
   test_holes ();
   test_forgotten ();
   test_model (16, 4, true);
