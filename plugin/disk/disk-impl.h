@@ -73,6 +73,7 @@ extern void disk_free_writable (struct disk *);
 struct disk_piece {
   uint64_t offset, count;       /* bytes */
   uint64_t end;                 /* of the request */
+  uint64_t alone_since;         /* milliseconds, CLOCK_MONOTONIC; 0: the client waits */
 };
 
 static inline struct disk_piece
@@ -82,7 +83,7 @@ disk_pieces (uint64_t count, uint64_t offset)
 }
 
 /* The first piece, or the one after *P: 1, 0 (all is done), or -1 with ESHUTDOWN (told
- * by who knows it): nobody waits for the rest.  Call it without a pin. */
+ * by who knows it): nobody has waited for linger_ms.  Call it without a pin. */
 extern int disk_next_piece (struct disk *, struct disk_piece *p);
 
 /* --- exports.c --- */

@@ -46,8 +46,9 @@ struct disk_options {
   bool lock;
   uint64_t size_at_least;       /* bytes; as if a smaller disk were so large, within its
                                    last cluster: see edit.c; 0 for all others */
-  bool (*client_waits) (void);  /* NULL, or: false, reported, if nobody waits any more for
-                                   the request that this thread serves */
+  bool (*client_waits) (void);  /* NULL, or: false, reported, if perhaps nobody waits any
+                                   more for the request that this thread serves */
+  uint64_t linger_ms;           /* so long it goes on then */
   const struct hostfile_hooks *hooks;   /* tests; NULL otherwise */
 };
 

@@ -13,8 +13,10 @@
  *            the request is
  *   relieve  a checkpoint, if much waits for one: changed metadata and freed clusters
  *            stay bounded while one request runs
- *   ask      does the client still wait?  If not the request ends with ESHUTDOWN, and
- *            what it has done stays: it could have been asked for that much
+ *   ask      does the client still wait?  If not the request goes on for a while, for
+ *            one that has only said that it will send no more gets its answers.  Then it
+ *            ends with ESHUTDOWN, and what it has done stays: it could have been asked
+ *            for that much
  *
  * No claim and no pin is held from one piece to the next, so other requests get their
  * turn in between; requests that overlap have no order anyway.
@@ -27,6 +29,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <time.h>
 
 #include "util/bytes.h"
 #include "util/report.h"
@@ -47,6 +50,28 @@ begin (struct disk *d, struct grace_pin *pin)
 
 /* --- pieces --- */
 
+static uint64_t
+now_ms (void)
+{
+  struct timespec t;
+
+  clock_gettime (CLOCK_MONOTONIC, &t);
+  return (uint64_t) t.tv_sec * 1000 + (uint64_t) t.tv_nsec / 1000000;
+}
+
+/* Is it over, since nobody has waited for it for long enough?  Who has left does not come
+ * back: that is asked no more (and told only once). */
+static bool
+is_orphan (const struct disk *d, struct disk_piece *p)
+{
+  if (p->alone_since == 0) {
+    if (d->options.client_waits == NULL || d->options.client_waits ())
+      return false;
+    p->alone_since = max64 (now_ms (), 1);
+  }
+  return now_ms () - p->alone_since >= d->options.linger_ms;
+}
+
 int
 disk_next_piece (struct disk *d, struct disk_piece *p)
 {
@@ -57,7 +82,7 @@ disk_next_piece (struct disk *d, struct disk_piece *p)
   p->offset += p->count;
   if (p->offset >= p->end)
     return 0;
-  if (p->count > 0 && d->options.client_waits && !d->options.client_waits ()) {
+  if (p->count > 0 && is_orphan (d, p)) {
     errno = ESHUTDOWN;
     return -1;
   }

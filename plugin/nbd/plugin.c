@@ -221,8 +221,12 @@ check_stats (void)
 }
 
 /* For the request of this thread.  nbdkit wakes up those who sleep, and tells why, when
- * the client has gone or the server is to end; there is no other way to ask.  (What is
- * done before clients come is for nobody in particular.) */
+ * the client has gone or the server is to end; there is no other way to ask.  It does
+ * so as well when the client has only sent NBD_CMD_DISC or shut down its side, and waits
+ * for its answers: hence ORPHAN_MS.  (What is done before clients come is for nobody in
+ * particular.) */
+#define ORPHAN_MS 2000
+
 static bool
 client_waits (void)
 {
@@ -233,6 +237,7 @@ static int
 get_ready (void)
 {
   params.options.client_waits = client_waits;
+  params.options.linger_ms = ORPHAN_MS;
   /* With a directory, the passphrase is needed for as long as we serve. */
   if (check_stats () == -1 ||
       (params.dir ? dir_open (&params.options, &dir)

@@ -143,7 +143,8 @@ extern int alloc_take_longest (struct alloc *, uint64_t least, uint64_t n,
 
 /* One step of the scan: what is free in the next refcount block becomes idle.
  * 1 if it went on, 0 if it is over or pauses, or -1.  It pauses, too, when all that it
- * found was forgotten again for want of memory (a->starved): it would find that for ever. */
+ * found was forgotten again for want of memory (a->starved): it would find
+ * that for ever. */
 extern int alloc_scan_step (struct alloc *);
 
 /* The clusters from END on are no longer in the file, nor in the sets. */

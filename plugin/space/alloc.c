@@ -11,7 +11,8 @@
  *
  * - Reserve: clusters [bump, bump_end) at the end of the file.  Counts are raised for a
  *   batch at a time (1 MiB at first, up to 8 MiB as long as they are used up; less
- *   where the host has no space for so many), and the file is made long enough.  They have never been used and lie past the
+ *   where the host has no space for so many), and the file is made long enough.
+ *   They have never been used and lie past the
  *   old end of the file, so they read as zeros.  Below settled_end this, and
  *   their counts, are durable.  A crash leaks no more than the reserve.
  * - Idle: clusters whose count is 0 in memory, and a scan of the refcounts for those that
@@ -201,8 +202,8 @@ find_space_that_is_left (struct alloc *a, uint64_t n, uint64_t want,
   return 0;
 }
 
-/* Puts a batch, or at least WANT clusters, at the end of the reserve; fewer where there is
- * no space for so many.  -1: ENOSPC (there is none at all) is not reported. */
+/* Puts a batch, or at least WANT clusters, at the end of the reserve; fewer where there
+ * is no space for so many.  -1: ENOSPC (there is none at all) is not reported. */
 static int
 extend_reserve (struct alloc *a, uint64_t want)
 {

@@ -25,6 +25,7 @@
 
 static struct disk *served;
 static unsigned asked, patience;        /* false after PATIENCE times; 0: never */
+static uint64_t linger_ms;
 static uint64_t punched;                /* clusters, when asked last */
 
 static bool
@@ -44,6 +45,7 @@ open_disk (const char *path)
   const struct disk_options options = {
     .path = path, .l2_cache = CACHE, .l2_slice = 4096, .discard = true,
     .lock = true, .hooks = &without_sync, .client_waits = client_waits,
+    .linger_ms = linger_ms,
   };
   bool writable = true;
 
@@ -151,6 +153,27 @@ test_given_up (void)
   free (path);
 }
 
+/* A client that will send nothing more, but waits for what it has sent. */
+static void
+test_ends_in_time (void)
+{
+  char *path = make_image ("a.qcow2", 65536);
+  static char buf[65536];
+
+  linger_ms = 3600000;
+  open_disk (path);
+  memset (buf, 7, sizeof buf);
+  CHECK (disk_write (served, buf, sizeof buf, SIZE - sizeof buf, false) == 0);
+  patience = 2;
+  CHECK (disk_trim (served, SIZE, 0, true) == 0);
+  CHECK (asked == 2);           /* and no more once it had gone */
+  CHECK (disk_read (served, buf, sizeof buf, SIZE - sizeof buf) == 0);
+  CHECK (buf[0] == 0);
+  patience = linger_ms = 0;
+  close_disk ("a.qcow2");
+  free (path);
+}
+
 int
 main (void)
 {
@@ -158,6 +181,7 @@ main (void)
   test_bounded (false);
   test_bounded (true);
   test_given_up ();
+  test_ends_in_time ();
   images_leave ();
   return 0;
 }

@@ -677,7 +677,8 @@ test_limit (unsigned cluster_bits, uint64_t n)
   close_image ();
 }
 
-/* When the file can't grow and there is no memory to note down what is free, that ends. */
+/* When the file can't grow and there is no memory to note down what is free, that
+ * ends. */
 static void
 test_full_without_memory (void)
 {
