@@ -47,8 +47,9 @@ struct disk {
   _Atomic (const struct view *) current;
 
   pthread_mutex_t lock;
-  struct disk_snapshot **served;        /* for each snapshot; NULL: nobody has asked for it;
-                                           the array under lock, its elements don't change */
+  struct disk_snapshot **served;        /* for each snapshot; NULL: nobody has asked for
+                                           it; the array under lock, its elements don't
+                                           change */
   struct disk_part *parts;      /* that were asked for; under lock */
   pthread_cond_t part_filled;   /* or it has failed */
   unsigned writers;             /* connections that may write; under lock */

@@ -69,8 +69,8 @@ extern const char *entry_l1_fault (const struct header *, uint64_t file_size,
  *   NORMAL       data, in a host cluster that is ours alone (COPIED).  HOST is the
  *                place of the first unit, the others follow.  Units of the
  *                same clusters that are not named keep their state, but
- *                are in the new host clusters as well; so all of a compressed cluster must
- *                be named.
+ *                are in the new host clusters as well; so all of a compressed
+ *                cluster must be named.
  *   ZERO_ALLOC   zeros (version 3).  What host cluster there is is kept.  Not for
  *                compressed clusters.
  *   ZERO, UNALLOCATED, COMPRESSED

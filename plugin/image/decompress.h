@@ -36,7 +36,8 @@ extern int decompress_whole (const struct compressed_cluster *, struct compress_
  * END: see compress_inflate_beginning.  -1: that can't be done, which is not
  * reported: decompress_whole may know more. */
 extern int decompress_beginning (const struct compressed_cluster *,
-                                 struct compress_pool *, uint64_t within, uint64_t end, void *buf);
+                                 struct compress_pool *, uint64_t within,
+                                 uint64_t end, void *buf);
 
 /* Reports that there is no memory for it.  Returns ENOMEM. */
 extern int decompress_no_memory (const struct compressed_cluster *);

@@ -328,8 +328,8 @@ tell_unlisted (bool full, unsigned unlisted)
     nbdkit_error ("%s: the list of exports ends after %d: nbdkit takes no more",
                   params.options.path, MAX_LISTED);
   if (unlisted > 0 && !atomic_flag_test_and_set (&told_unlisted))
-    nbdkit_error ("%s: left out of the list of exports: %u (names that are not unique, not "
-                  "UTF-8, or longer than %d bytes)", params.options.path, unlisted,
+    nbdkit_error ("%s: left out of the list of exports: %u (names that are not unique, "
+                  "not UTF-8, or longer than %d bytes)", params.options.path, unlisted,
                   DISK_MAX_EXPORT_NAME);
 }
 

@@ -41,8 +41,7 @@ refuse_run (const struct view *v, const struct run *run)
 /* The run at OFFSET, at most LEN bytes, seen through all layers: never RESERVED, and
  * UNALLOCATED only if the view is of one layer alone.  run.layer says which file. */
 static int
-lookup (const struct view *v, uint64_t offset, uint64_t len,
-                struct run *run)
+lookup (const struct view *v, uint64_t offset, uint64_t len, struct run *run)
 {
   bool unsettled = false;
 

@@ -23,11 +23,11 @@ extern int reportfile_check (const struct report_kind *, const char *path,
 /* Would one of these paths, both absolute, replace what is written to the other? */
 extern bool reportfile_same (const char *path, const char *other);
 
-/* Writes what PRINT does, which begins as KIND says.  A file that is there is replaced, at once, or not at all; a
- * link to one stays a link.  Terminals and pipes are written to, and what this process
- * has open (/dev/stdout) through its descriptor, where that stands.  What may not be
- * written to is refused, as in reportfile_check.  DURABLE: a file is, on return.  -1:
- * reported.  Any thread. */
+/* Writes what PRINT does, which begins as KIND says.  A file that is there is replaced,
+ * at once, or not at all; a link to one stays a link.  Terminals and pipes are written
+ * to, and what this process has open (/dev/stdout) through its descriptor, where that
+ * stands.  What may not be written to is refused, as in reportfile_check.  DURABLE: a
+ * file is, on return.  -1: reported.  Any thread. */
 extern int reportfile_write (const struct report_kind *, const char *path,
                              bool durable, void (*print) (FILE *, const void *opaque),
                              const void *opaque);
