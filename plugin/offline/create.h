@@ -24,7 +24,7 @@ struct create_options {
   struct hostfile_options file; /* lock: of the backing file; try_writable is ignored */
 
   /* Called before the first file is made, and then every now and then (or NULL): of TOTAL
-   * bytes DONE are written.  -1: stop; reported. */
+   * bytes (about, the first time) DONE are written.  -1: stop; reported. */
   int (*progress) (void *opaque, uint64_t done, uint64_t total);
   void *opaque;
 };
