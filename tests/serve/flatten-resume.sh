@@ -35,7 +35,7 @@ cp "$tmp/fresh.qcow2" "$img"
 (ulimit -f 20000; trap '' XFSZ; flatten) && fail "there is no space for this"
 grep -q 'flattening failed after .*; the next time it goes on with the rest' "$tmp/log"
 # All the threads have met it, and one says so.
-[ "$(grep -c ' cannot ' "$tmp/log")" -eq 1 ]
+[ "$(grep -c 'no cluster is free' "$tmp/log")" -eq 1 ]
 is_overlay
 check_clean "$img"
 same_as_raw "$img" "$tmp/base.raw"
@@ -56,7 +56,7 @@ same_as_raw "$img" "$tmp/base.raw"
    backing-format=raw flatten=true --run true 2> "$tmp/log") && fail "there is no space"
 cat "$tmp/log"
 grep -q 'flattening failed after [0-9]* of [0-9]* bytes of the disk$' "$tmp/log"
-[ "$(grep -c ' cannot ' "$tmp/log")" -eq 1 ]
+[ "$(grep -c 'no cluster is free' "$tmp/log")" -eq 1 ]
 [ ! -e "$tmp/new.qcow2" ]
 
 # The user stops it (each write takes its time): in good order.
