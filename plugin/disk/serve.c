@@ -110,8 +110,9 @@ relieve (const struct view *v)
 
 /* A request that may change something: what serves a piece, and its flags. */
 struct change {
+  /* 1: its change waits for a checkpoint; see request.h. */
   int (*serve) (const struct change *, const struct view *, uint64_t count,
-                uint64_t offset, bool *settle);
+                uint64_t offset);
   bool may_trim, fast;
 };
 
@@ -123,17 +124,15 @@ serve_change (struct disk *d, const struct change *change, uint64_t count,
   struct disk_piece p = disk_pieces (count, offset);
   const struct view *v;
   struct grace_pin pin;
-  bool settle;
-  int r;
+  int r, served;
 
   while ((r = disk_next_piece (d, &p)) == 1) {
-    settle = false;
     v = begin (d, &pin);
-    r = change->serve (change, v, p.count, p.offset, &settle);
+    served = change->serve (change, v, p.count, p.offset);
     grace_leave (d->grace, pin);
-    if (settle && !(fua && r == 0 && p.offset + p.count == p.end))
+    if (served == -1 || (served == 1 && !(fua && p.offset + p.count == p.end)))
       relieve (v);
-    if (r == -1)
+    if (served == -1)
       return -1;
   }
   return r == 0 && fua ? disk_flush (d) : r;
@@ -191,10 +190,10 @@ disk_extents (struct disk *d, uint64_t count, uint64_t offset, bool one,
 
 static int
 store_piece (const struct change *change, const struct view *v, uint64_t count,
-             uint64_t offset, bool *settle)
+             uint64_t offset)
 {
   (void) change;
-  return copyup_read (v, NULL, count, offset, settle);
+  return copyup_read (v, NULL, count, offset);
 }
 
 int
@@ -203,7 +202,6 @@ disk_read_fill (struct disk *d, void *buf, uint64_t count, uint64_t offset)
   static const struct change store = { .serve = store_piece };
   struct grace_pin pin;
   const struct view *v = atomic_load (&d->current);
-  bool settle = false;
   int r;
 
   if (v->w == NULL || v->w->copyup == NULL)
@@ -212,11 +210,11 @@ disk_read_fill (struct disk *d, void *buf, uint64_t count, uint64_t offset)
   if (buf == NULL)
     return serve_change (d, &store, count, offset, false);
   v = begin (d, &pin);
-  r = copyup_read (v, buf, count, offset, &settle);
+  r = copyup_read (v, buf, count, offset);
   grace_leave (d->grace, pin);
-  if (settle)
+  if (r != 0)
     relieve (v);
-  return r;
+  return r == -1 ? -1 : 0;
 }
 
 /* --- changes --- */
@@ -227,23 +225,22 @@ disk_write (struct disk *d, const void *buf, uint64_t count, uint64_t offset,
 {
   struct grace_pin pin;
   const struct view *v = begin (d, &pin);
-  bool settle = false;
-  int r = request_write (v, buf, count, offset, fua, &settle);
+  const int r = request_write (v, buf, count, offset, fua);
 
   grace_leave (d->grace, pin);
-  if (r == 0 && fua && settle)
+  if (r == 1 && fua)
     return checkpoint_flush (v->w->checkpoint);
-  if (settle)
+  if (r != 0)
     relieve (v);
-  return r;
+  return r == -1 ? -1 : 0;
 }
 
 static int
 trim_piece (const struct change *change, const struct view *v, uint64_t count,
-            uint64_t offset, bool *settle)
+            uint64_t offset)
 {
   (void) change;
-  return request_trim (v, count, offset, settle);
+  return request_trim (v, count, offset);
 }
 
 int
@@ -256,9 +253,9 @@ disk_trim (struct disk *d, uint64_t count, uint64_t offset, bool fua)
 
 static int
 zero_piece (const struct change *change, const struct view *v, uint64_t count,
-            uint64_t offset, bool *settle)
+            uint64_t offset)
 {
-  return request_zero (v, count, offset, change->may_trim, change->fast, settle);
+  return request_zero (v, count, offset, change->may_trim, change->fast);
 }
 
 /* Before anything is changed, all of the request is looked at. */

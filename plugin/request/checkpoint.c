@@ -319,6 +319,8 @@ checkpoint_flush (struct checkpoint *ck)
 void
 checkpoint_relieve (struct checkpoint *ck)
 {
+  if (health_check (ck->health) == -1)
+    return;
   if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
       alloc_wants_release (ck->alloc) ||
       vacant_crowded (ck->vacant))

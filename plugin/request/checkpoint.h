@@ -44,8 +44,8 @@ extern void checkpoint_set_data_file (struct checkpoint *, struct hostfile *,
  * kept, try again when there is space) or EIO. */
 extern int checkpoint_flush (struct checkpoint *);
 
-/* Runs a checkpoint if much is waiting for one.  An error has been reported
- * and will be met again by the next flush. */
+/* Runs a checkpoint if much is waiting for one, unless the image must not be changed any
+ * more.  An error has been reported and will be met again by the next flush. */
 extern void checkpoint_relieve (struct checkpoint *);
 
 /* At a quiet moment (no request in flight): everything durable, everything

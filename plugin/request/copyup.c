@@ -373,11 +373,9 @@ static int
 write_shared (const struct view *v, const char *buf, uint64_t len,
               uint64_t start, uint64_t *copied)
 {
-  bool settle = false;          /* the caller runs checkpoints in any case */
-
   if (bytes_are_zero (buf, len))
     return 0;
-  if (write_data (v, buf, len, start, false, &settle) == -1)
+  if (write_data (v, buf, len, start, false) == -1)
     return -1;
   *copied += len;
   return 0;
@@ -424,7 +422,7 @@ struct copyup_read {
   char *buf;                    /* for [offset, end); NULL: nobody wants it */
   uint64_t offset, end;
   uint64_t at;                  /* done so far */
-  bool settle;
+  bool stored;                  /* any of it */
 };
 
 static int
@@ -482,7 +480,7 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
   if (!c.known)
     return read_plainly (r, min64 (start + c.len, r->end));
   hand_over (r, buf, start, start + c.len);
-  r->settle = true;
+  r->stored = true;
   return 0;
 }
 
@@ -510,8 +508,7 @@ decide (const struct copyup_read *r, uint64_t at, uint64_t *start, uint64_t *len
 }
 
 int
-copyup_read (const struct view *v, void *buf, uint64_t count, uint64_t offset,
-             bool *settle)
+copyup_read (const struct view *v, void *buf, uint64_t count, uint64_t offset)
 {
   struct copyup_read r = {
     .v = v, .buf = buf, .offset = offset, .end = offset + count, .at = offset,
@@ -533,6 +530,5 @@ copyup_read (const struct view *v, void *buf, uint64_t count, uint64_t offset,
     if (r.at < r.end && read_and_store (&r, start, start + len) == -1)
       return -1;
   }
-  *settle |= r.settle;
-  return 0;
+  return r.stored;
 }

@@ -20,10 +20,11 @@ extern void copyup_free (struct copyup *);  /* NULL is fine */
 
 /* Reads as request_read does (see request.h), and stores in the top image the clusters
  * that came from below.  That this fails (a full disk) is reported, and does not make
- * the read fail.  BUF may be NULL: only to store.  Sets *SETTLE if something was
- * stored: see checkpoint_relieve.  The view must be writable and have a `fill'. */
+ * the read fail.  BUF may be NULL: only to store.  Returns 1 if something was stored,
+ * which waits for a checkpoint; 0 if not; or -1.  The view must be writable and have a
+ * `copyup'. */
 extern int copyup_read (const struct view *, void *buf, uint64_t count,
-                        uint64_t offset, bool *settle);
+                        uint64_t offset);
 
 /* Stores in the top image what guest range [start, end) shows of the layers below;
  * START is a multiple of the cluster size, END too or the end of the disk.  Nobody else

@@ -27,37 +27,27 @@
 #include "request/datafile.h"
 #include "request/request.h"
 
-static const char zeros[256u << 10];
-
 /* The mapping may say that some of it is zeros already; that of the others is
  * changed, if it has to be. */
 static int
 write_encrypted (const struct view *v, uint64_t count, uint64_t offset,
-                 bool fast, bool *settle)
+                 bool fast)
 {
-  uint64_t n;
   int r;
 
-  if (fast) {
-    r = request_reads_zero (v, offset, count);
-    if (r == 0)
-      errno = ENOTSUP;
-    return r == 1 ? 0 : -1;
-  }
-  for (; count > 0; offset += n, count -= n) {
-    n = min64 (count, sizeof zeros);
-    r = request_reads_zero (v, offset, n);
-    if (r == -1 ||
-        (r == 0 && write_data (v, zeros, n, offset, false, settle) == -1))
-      return -1;
-  }
-  return 0;
+  if (!fast)
+    return write_missing_zeros (v, count, offset);
+  r = request_reads_zero (v, offset, count);
+  if (r == 0)
+    errno = ENOTSUP;
+  return r == 1 ? 0 : -1;
 }
 
 /* Straight into the file: clusters without data have zeros there. */
 static int
 write_plain (const struct view *v, uint64_t count, uint64_t offset)
 {
+  static const char zeros[256u << 10];
   struct iovec iov = { .iov_base = (void *) zeros };
 
   for (; count > 0; offset += iov.iov_len, count -= iov.iov_len) {
@@ -70,30 +60,27 @@ write_plain (const struct view *v, uint64_t count, uint64_t offset)
 
 int
 datafile_zero (const struct view *v, uint64_t count, uint64_t offset,
-               bool unmap, bool fast, bool *settle)
+               bool unmap, bool fast)
 {
   int r;
 
-  *settle = true;
   if (payload_is_encrypted (v->w->payload))
-    return write_encrypted (v, count, offset, fast, settle);
+    return write_encrypted (v, count, offset, fast);
   r = unmap ? hostfile_punch (v->w->data, offset, count)
     : hostfile_zero (v->w->data, offset, count);
   if (r != 0)
-    return r == -1 ? -1 : 0;
+    return r;
   if (fast) {
     errno = ENOTSUP;
     return -1;
   }
-  return write_plain (v, count, offset);
+  return write_plain (v, count, offset) == -1 ? -1 : 1;
 }
 
 int
-datafile_trim (const struct view *v, uint64_t count, uint64_t offset,
-               bool *settle)
+datafile_trim (const struct view *v, uint64_t count, uint64_t offset)
 {
-  *settle = true;
   if (payload_is_encrypted (v->w->payload))
     return 0;
-  return hostfile_punch (v->w->data, offset, count) == -1 ? -1 : 0;
+  return hostfile_punch (v->w->data, offset, count);
 }

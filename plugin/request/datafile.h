@@ -11,15 +11,15 @@
 
 #include "request/view.h"
 
-/* All for a view whose external data file is raw; 0, or -1 with errno (reported). */
+/* All for a view whose external data file is raw; they return what requests do that change
+ * the disk: see request.h. */
 
 /* The range reads as zeros, in the file itself; the mapping stays as it is.  UNMAP:
  * without keeping the space.  FAST:  ENOTSUP, before anything was changed, if zeros
  * would have to be written. */
 extern int datafile_zero (const struct view *, uint64_t count, uint64_t offset,
-                          bool unmap, bool fast, bool *settle);
+                          bool unmap, bool fast);
 /* The same for a trim: what the host can't do is left. */
-extern int datafile_trim (const struct view *, uint64_t count, uint64_t offset,
-                          bool *settle);
+extern int datafile_trim (const struct view *, uint64_t count, uint64_t offset);
 
 #endif /* QCOW2_DATAFILE_H */

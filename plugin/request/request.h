@@ -6,8 +6,9 @@
  * errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
  * The caller holds a grace pin around each call (see disk.c).
  *
- * *SETTLE, false at first, is set by requests whose change, to be durable, needs a
- * checkpoint: the caller runs one if the client asked for FUA.
+ * Those that change the disk return 1 in place of 0 if a checkpoint must make their change
+ * durable: the caller runs one if the client asked for FUA.  After -1 a part of the
+ * change may wait for a checkpoint.
  */
 
 #ifndef QCOW2_REQUEST_H
@@ -44,9 +45,12 @@ extern int request_reads_zero (const struct view *, uint64_t offset,
 
 /* --- writing.c --- */
 
-/* Writes data, zeros like any others.  FUA: as for request_write. */
+/* Writes data, zeros like any others.  FUA: as for request_write.  1, 0 or -1. */
 extern int write_data (const struct view *, const void *buf, uint64_t count,
-                       uint64_t offset, bool fua, bool *settle);
+                       uint64_t offset, bool fua);
+/* Writes zeros, but only where the range does not read as zeros already.  1, 0 or -1. */
+extern int write_missing_zeros (const struct view *, uint64_t count,
+                                uint64_t offset);
 
 /* --- cow.c: the part of a write that has to allocate --- */
 
@@ -64,22 +68,22 @@ extern int compressed_write (const struct view *, const void *buf,
 
 /* --- zero.c --- */
 
-extern int request_trim (const struct view *, uint64_t count, uint64_t offset,
-                         bool *settle);
+/* 1, 0 or -1. */
+extern int request_trim (const struct view *, uint64_t count, uint64_t offset);
 /* Would zeroing it be faster than writing zeros, as far as the mapping says?  0, or -1
  * with ENOTSUP (not reported). */
 extern int request_can_zero_fast (const struct view *, uint64_t count,
                                   uint64_t offset, bool may_trim);
 /* MAY_TRIM: host clusters may be given back.  FAST: request_can_zero_fast was asked
- * before; ENOTSUP, and nothing has changed, if it turns out that the host can't. */
+ * before; ENOTSUP, and nothing has changed, if it turns out that the host can't.
+ * 1, 0 or -1. */
 extern int request_zero (const struct view *, uint64_t count, uint64_t offset,
-                         bool may_trim, bool fast, bool *settle);
+                         bool may_trim, bool fast);
 
 /* --- write.c --- */
 
-/* FUA: data that needs no change of metadata is durable on return. */
+/* FUA: data that needs no change of metadata is durable on return.  1, 0 or -1. */
 extern int request_write (const struct view *, const void *buf,
-                          uint64_t count, uint64_t offset, bool fua,
-                          bool *settle);
+                          uint64_t count, uint64_t offset, bool fua);
 
 #endif /* QCOW2_REQUEST_H */

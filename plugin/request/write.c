@@ -13,17 +13,17 @@
 
 int
 request_write (const struct view *v, const void *buf, uint64_t count,
-               uint64_t offset, bool fua, bool *settle)
+               uint64_t offset, bool fua)
 {
   const enum detect_zeroes detect = v->w->detect_zeroes;
+  int r;
 
   if (detect != DETECT_ZEROES_OFF && bytes_are_zero (buf, count)) {
-    if (fua)
-      *settle = true;
-    return request_zero (v, count, offset, detect == DETECT_ZEROES_UNMAP,
-                         false, settle);
+    r = request_zero (v, count, offset, detect == DETECT_ZEROES_UNMAP, false);
+    /* What was zeros already may wait for a checkpoint. */
+    return r == 0 && fua ? 1 : r;
   }
   if (bitmap_record (v->w->bitmaps, offset, count) == -1)
     return -1;
-  return write_data (v, buf, count, offset, fua, settle);
+  return write_data (v, buf, count, offset, fua);
 }

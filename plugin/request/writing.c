@@ -45,13 +45,13 @@ extend_in_place (const struct view *v, uint64_t offset, uint64_t count,
 
 int
 write_data (const struct view *v, const void *buf_, uint64_t count,
-            uint64_t offset, bool fua, bool *settle)
+            uint64_t offset, bool fua)
 {
   const struct writable *w = v->w;
   const char *buf = buf_;
   struct run run;
   uint64_t len;
-  bool unsettled;
+  bool unsettled, waits = false;
 
   if (health_check (v->health) == -1)
     return -1;
@@ -68,17 +68,40 @@ write_data (const struct view *v, const void *buf_, uint64_t count,
       if (payload_write (w->payload, &iov, 1, run.host, offset,
                          fua && !unsettled) == -1)
         return -1;
-      *settle |= unsettled;
+      waits |= unsettled;
     }
     else {
       if ((w->compressor ? compressed_write : cow_write) (v, buf, count, offset,
                                                           &len) == -1)
         return -1;
-      *settle = true;
+      waits = true;
     }
     buf += len;
     offset += len;
     count -= len;
   }
-  return 0;
+  return waits;
+}
+
+int
+write_missing_zeros (const struct view *v, uint64_t count, uint64_t offset)
+{
+  static const char zeros[256u << 10];
+  uint64_t n;
+  bool waits = false;
+  int r;
+
+  for (; count > 0; offset += n, count -= n) {
+    n = min64 (count, sizeof zeros);
+    r = request_reads_zero (v, offset, n);
+    if (r == -1)
+      return -1;
+    if (r == 1)
+      continue;
+    r = write_data (v, zeros, n, offset, false);
+    if (r == -1)
+      return -1;
+    waits = true;
+  }
+  return waits;
 }

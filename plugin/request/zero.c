@@ -326,51 +326,34 @@ set_under_claim (const struct view *v, uint64_t start, uint64_t end,
   return r;
 }
 
-/* Writes real zeros where the range does not read as zeros already. */
-static int
-write_zeros (const struct view *v, uint64_t start, uint64_t end, bool *settle)
-{
-  static const char zeros[256u << 10];
-  uint64_t n;
-  int r;
-
-  for (; start < end; start += n) {
-    n = min64 (end - start, sizeof zeros);
-    r = request_reads_zero (v, start, n);
-    if (r == -1)
-      return -1;
-    if (r == 1)
-      continue;
-    *settle = true;
-    if (write_data (v, zeros, n, start, false, settle) == -1)
-      return -1;
-  }
-  return 0;
-}
-
 static int
 zero_clusters (const struct view *v, uint64_t start, uint64_t end,
-               enum mode mode, bool *settle)
+               enum mode mode)
 {
   struct plan plan;
   uint64_t done;
+  bool waits = false;
+  int r;
 
   while (start < end) {
     if (make_plan (v, start, end, mode, &plan) == -1)
       return -1;
     done = plan.len;
     if (plan.action == SET) {
-      *settle = true;
       if (set_under_claim (v, start, end, mode, &done) == -1)
         return -1;
+      waits = true;
       /* done == 0: another request has changed it into one to be written. */
     }
-    else if (plan.action == WRITE &&
-             write_zeros (v, start, start + plan.len, settle) == -1)
-      return -1;
+    else if (plan.action == WRITE) {
+      r = write_missing_zeros (v, plan.len, start);
+      if (r == -1)
+        return -1;
+      waits |= r;
+    }
     start += done;
   }
-  return 0;
+  return waits;
 }
 
 /* What of [offset, offset+count) are whole units of SIZE: [*start, *end), empty if
@@ -385,8 +368,7 @@ whole_units (const struct view *v, uint64_t size, uint64_t offset,
 }
 
 int
-request_trim (const struct view *v, uint64_t count, uint64_t offset,
-              bool *settle)
+request_trim (const struct view *v, uint64_t count, uint64_t offset)
 {
   uint64_t start, end;
 
@@ -400,8 +382,8 @@ request_trim (const struct view *v, uint64_t count, uint64_t offset,
   if (bitmap_record (v->w->bitmaps, start, end - start) == -1)
     return -1;
   if (v->w->data_is_raw)
-    return datafile_trim (v, end - start, start, settle);
-  return zero_clusters (v, start, end, TRIM, settle);
+    return datafile_trim (v, end - start, start);
+  return zero_clusters (v, start, end, TRIM);
 }
 
 /* Would this request need to write zeros?  The edges of a request that has whole
@@ -452,22 +434,22 @@ request_can_zero_fast (const struct view *v, uint64_t count, uint64_t offset,
 
 int
 request_zero (const struct view *v, uint64_t count, uint64_t offset,
-              bool may_trim, bool fast, bool *settle)
+              bool may_trim, bool fast)
 {
   const enum mode mode = zero_mode (v, may_trim);
   uint64_t start, end;
+  int head, middle, tail;
 
   if (health_check (v->health) == -1 ||
       bitmap_record (v->w->bitmaps, offset, count) == -1)
     return -1;
   if (v->w->data_is_raw)
-    return datafile_zero (v, count, offset, mode == ZERO_UNMAP, fast, settle);
+    return datafile_zero (v, count, offset, mode == ZERO_UNMAP, fast);
   whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
   if (start >= end)
-    return write_zeros (v, offset, offset + count, settle);
-  if (write_zeros (v, offset, start, settle) == -1 ||
-      zero_clusters (v, start, end, mode, settle) == -1 ||
-      write_zeros (v, end, offset + count, settle) == -1)
-    return -1;
-  return 0;
+    return write_missing_zeros (v, count, offset);
+  head = write_missing_zeros (v, start - offset, offset);
+  middle = head == -1 ? -1 : zero_clusters (v, start, end, mode);
+  tail = middle == -1 ? -1 : write_missing_zeros (v, offset + count - end, end);
+  return tail == -1 ? -1 : head | middle | tail;
 }
