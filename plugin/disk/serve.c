@@ -113,7 +113,7 @@ struct change {
   /* 1: its change waits for a checkpoint; see request.h. */
   int (*serve) (const struct change *, const struct view *, uint64_t count,
                 uint64_t offset);
-  bool may_trim, fast;
+  unsigned flags;               /* REQUEST_* */
 };
 
 /* With FUA it ends with a flush, even if there was nothing to change. */
@@ -255,12 +255,12 @@ static int
 zero_piece (const struct change *change, const struct view *v, uint64_t count,
             uint64_t offset)
 {
-  return request_zero (v, count, offset, change->may_trim, change->fast);
+  return request_zero (v, count, offset, change->flags);
 }
 
 /* Before anything is changed, all of the request is looked at. */
 static int
-check_fast (struct disk *d, uint64_t count, uint64_t offset, bool may_trim)
+check_fast (struct disk *d, uint64_t count, uint64_t offset, unsigned flags)
 {
   struct disk_piece p = disk_pieces (count, offset);
   struct grace_pin pin;
@@ -269,7 +269,7 @@ check_fast (struct disk *d, uint64_t count, uint64_t offset, bool may_trim)
   while ((r = disk_next_piece (d, &p)) == 1) {
     const struct view *v = begin (d, &pin);
 
-    r = request_can_zero_fast (v, p.count, p.offset, may_trim);
+    r = request_can_zero_fast (v, p.count, p.offset, flags);
     grace_leave (d->grace, pin);
     if (r == -1)
       return -1;
@@ -282,10 +282,11 @@ disk_zero (struct disk *d, uint64_t count, uint64_t offset, bool may_trim,
            bool fast, bool fua)
 {
   const struct change zero = {
-    .serve = zero_piece, .may_trim = may_trim, .fast = fast,
+    .serve = zero_piece,
+    .flags = (may_trim ? REQUEST_MAY_TRIM : 0) | (fast ? REQUEST_FAST : 0),
   };
 
-  if (fast && check_fast (d, count, offset, may_trim) == -1)
+  if (fast && check_fast (d, count, offset, zero.flags) == -1)
     return -1;
   return serve_change (d, &zero, count, offset, fua);
 }

@@ -475,7 +475,7 @@ allocate_slice (struct l2 *l2, uint64_t slice, struct map_slice *pinned)
     return 0;
   raw = map_edit_begin (pinned);
   empty = raw[0] == 0 && memcmp (raw, raw + 1, l2->slice_size - 1) == 0;
-  map_edit_end (pinned, false, false);
+  map_edit_end (pinned, MAP_UNCHANGED);
   if (!empty)
     return 0;
   return hostfile_allocate (l2->file, l2_slice_offset (l2, slice),
@@ -534,7 +534,7 @@ l2_set (struct l2_edit *edit, uint64_t offset, uint64_t len,
 
     n = min64 (units, per_slice - i);
     entry_encode (l2->header, map_edit_begin (slice), i, n, kind, host);
-    map_edit_end (slice, true, barrier);
+    map_edit_end (slice, barrier ? MAP_CHANGED_BARRIER : MAP_CHANGED);
     if (run_host_advances (kind))
       host += n << bits;
   }

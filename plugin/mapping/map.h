@@ -104,8 +104,9 @@ extern void map_unpin (struct map_slice *);
  * changed, and whether the change needs a barrier: other writes to be durable
  * before it may reach the file (see checkpoint.c).
  */
+enum map_change { MAP_UNCHANGED, MAP_CHANGED, MAP_CHANGED_BARRIER };
 extern void *map_edit_begin (struct map_slice *);
-extern void map_edit_end (struct map_slice *, bool changed, bool barrier);
+extern void map_edit_end (struct map_slice *, enum map_change);
 
 /* How many bytes of raw slices are dirty now (an unlocked, approximate read). */
 extern uint64_t map_dirty_bytes (struct map_space *);

@@ -176,10 +176,10 @@ map_edit_begin (struct map_slice *s)
 }
 
 void
-map_edit_end (struct map_slice *s, bool changed, bool barrier)
+map_edit_end (struct map_slice *s, enum map_change change)
 {
-  if (changed) {
-    mark_dirty (s, barrier);
+  if (change != MAP_UNCHANGED) {
+    mark_dirty (s, change == MAP_CHANGED_BARRIER);
     map_account (s);
   }
   pthread_mutex_unlock (&map_shard (s->space, s->index)->lock);

@@ -31,11 +31,11 @@
  * changed, if it has to be. */
 static int
 write_encrypted (const struct view *v, uint64_t count, uint64_t offset,
-                 bool fast)
+                 unsigned flags)
 {
   int r;
 
-  if (!fast)
+  if (!(flags & REQUEST_FAST))
     return write_missing_zeros (v, count, offset);
   r = request_reads_zero (v, offset, count);
   if (r == 0)
@@ -60,17 +60,18 @@ write_plain (const struct view *v, uint64_t count, uint64_t offset)
 
 int
 datafile_zero (const struct view *v, uint64_t count, uint64_t offset,
-               bool unmap, bool fast)
+               unsigned flags)
 {
   int r;
 
   if (payload_is_encrypted (v->w->payload))
-    return write_encrypted (v, count, offset, fast);
-  r = unmap ? hostfile_punch (v->w->data, offset, count)
+    return write_encrypted (v, count, offset, flags);
+  r = (flags & REQUEST_MAY_TRIM) && v->w->discard
+    ? hostfile_punch (v->w->data, offset, count)
     : hostfile_zero (v->w->data, offset, count);
   if (r != 0)
     return r;
-  if (fast) {
+  if (flags & REQUEST_FAST) {
     errno = ENOTSUP;
     return -1;
   }

@@ -14,11 +14,10 @@
 /* All for a view whose external data file is raw; they return what requests do that change
  * the disk: see request.h. */
 
-/* The range reads as zeros, in the file itself; the mapping stays as it is.  UNMAP:
- * without keeping the space.  FAST:  ENOTSUP, before anything was changed, if zeros
- * would have to be written. */
+/* The range reads as zeros, in the file itself; the mapping stays as it is.  FLAGS as of
+ * request_zero. */
 extern int datafile_zero (const struct view *, uint64_t count, uint64_t offset,
-                          bool unmap, bool fast);
+                          unsigned flags);
 /* The same for a trim: what the host can't do is left. */
 extern int datafile_trim (const struct view *, uint64_t count, uint64_t offset);
 

@@ -70,15 +70,20 @@ extern int compressed_write (const struct view *, const void *buf,
 
 /* 1, 0 or -1. */
 extern int request_trim (const struct view *, uint64_t count, uint64_t offset);
-/* Would zeroing it be faster than writing zeros, as far as the mapping says?  0, or -1
+
+enum request_flags {
+  REQUEST_MAY_TRIM = 1,         /* host clusters may be given back */
+  REQUEST_FAST = 2,             /* request_can_zero_fast was asked before; ENOTSUP, and
+                                   nothing has changed, if it turns out that the host
+                                   can't */
+};
+/* FLAGS of REQUEST_*.  1, 0 or -1. */
+extern int request_zero (const struct view *, uint64_t count, uint64_t offset,
+                         unsigned flags);
+/* Would the same be faster than writing zeros, as far as the mapping says?  0, or -1
  * with ENOTSUP (not reported). */
 extern int request_can_zero_fast (const struct view *, uint64_t count,
-                                  uint64_t offset, bool may_trim);
-/* MAY_TRIM: host clusters may be given back.  FAST: request_can_zero_fast was asked
- * before; ENOTSUP, and nothing has changed, if it turns out that the host can't.
- * 1, 0 or -1. */
-extern int request_zero (const struct view *, uint64_t count, uint64_t offset,
-                         bool may_trim, bool fast);
+                                  uint64_t offset, unsigned flags);
 
 /* --- write.c --- */
 

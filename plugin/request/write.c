@@ -19,7 +19,8 @@ request_write (const struct view *v, const void *buf, uint64_t count,
   int r;
 
   if (detect != DETECT_ZEROES_OFF && bytes_are_zero (buf, count)) {
-    r = request_zero (v, count, offset, detect == DETECT_ZEROES_UNMAP, false);
+    r = request_zero (v, count, offset,
+                      detect == DETECT_ZEROES_UNMAP ? REQUEST_MAY_TRIM : 0);
     /* What was zeros already may wait for a checkpoint. */
     return r == 0 && fua ? 1 : r;
   }

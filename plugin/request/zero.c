@@ -409,14 +409,14 @@ needs_writes (const struct view *v, uint64_t offset, uint64_t count,
 }
 
 static enum mode
-zero_mode (const struct view *v, bool may_trim)
+zero_mode (const struct view *v, unsigned flags)
 {
-  return may_trim && v->w->discard ? ZERO_UNMAP : ZERO_KEEP;
+  return (flags & REQUEST_MAY_TRIM) && v->w->discard ? ZERO_UNMAP : ZERO_KEEP;
 }
 
 int
 request_can_zero_fast (const struct view *v, uint64_t count, uint64_t offset,
-                       bool may_trim)
+                       unsigned flags)
 {
   uint64_t start, end;
   int r;
@@ -426,7 +426,7 @@ request_can_zero_fast (const struct view *v, uint64_t count, uint64_t offset,
   if (v->w->data_is_raw)
     return 0;                   /* the file will tell, before anything has changed */
   whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
-  r = needs_writes (v, offset, count, start, end, zero_mode (v, may_trim));
+  r = needs_writes (v, offset, count, start, end, zero_mode (v, flags));
   if (r == 1)
     errno = ENOTSUP;
   return r == 0 ? 0 : -1;
@@ -434,9 +434,9 @@ request_can_zero_fast (const struct view *v, uint64_t count, uint64_t offset,
 
 int
 request_zero (const struct view *v, uint64_t count, uint64_t offset,
-              bool may_trim, bool fast)
+              unsigned flags)
 {
-  const enum mode mode = zero_mode (v, may_trim);
+  const enum mode mode = zero_mode (v, flags);
   uint64_t start, end;
   int head, middle, tail;
 
@@ -444,7 +444,7 @@ request_zero (const struct view *v, uint64_t count, uint64_t offset,
       bitmap_record (v->w->bitmaps, offset, count) == -1)
     return -1;
   if (v->w->data_is_raw)
-    return datafile_zero (v, count, offset, mode == ZERO_UNMAP, fast);
+    return datafile_zero (v, count, offset, flags);
   whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
   if (start >= end)
     return write_missing_zeros (v, count, offset);

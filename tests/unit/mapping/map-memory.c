@@ -235,7 +235,7 @@ test_unevictable (void)
     s = map_pin (space, i);
     CHECK (s);
     map_edit_begin (s);
-    map_edit_end (s, true, false);
+    map_edit_end (s, MAP_CHANGED);
     map_unpin (s);
   }
   for (; i < dirty + others; i++) {

@@ -303,7 +303,7 @@ test_peek_race (void)
     s = map_pin (w.space, 0);
     CHECK (s);
     *(uint32_t *) map_edit_begin (s) = 2 + i;
-    map_edit_end (s, true, false);
+    map_edit_end (s, MAP_CHANGED);
     map_unpin (s);
     CHECK (map_take_dirty (w.space, &items, &barrier) == 1);
     atomic_store (&l.value, 2 + i);
@@ -614,7 +614,7 @@ editor (void *arg)
       raw = map_edit_begin (pin);
       for (i = first; i < first + n; i++)
         raw[i] = version;
-      map_edit_end (pin, true, rng_below (&w->rng, 2));
+      map_edit_end (pin, rng_below (&w->rng, 2) ? MAP_CHANGED_BARRIER : MAP_CHANGED);
       for (i = first; i < first + n; i++)
         atomic_store (&s->done[slice * S_UNITS + i], version);
       atomic_fetch_add (&s->edits, 1);

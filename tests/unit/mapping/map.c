@@ -389,7 +389,8 @@ do_edit (struct session *t)
     f->dirty = true;
     f->barrier |= barrier;
   }
-  map_edit_end (t->pins[i], change, barrier);
+  map_edit_end (t->pins[i], !change ? MAP_UNCHANGED
+                : barrier ? MAP_CHANGED_BARRIER : MAP_CHANGED);
 }
 
 static void
@@ -577,7 +578,7 @@ test_nomem (void)
 
       random_cells (m, &rng, &m->now[slice * 64], 64);
       memcpy (raw, &m->now[slice * 64], 64 * sizeof *raw);
-      map_edit_end (s, true, false);
+      map_edit_end (s, MAP_CHANGED);
       map_unpin (s);
       n = 1;
     }
