@@ -250,20 +250,22 @@ make_plan (const char *path, const struct crypt_spec *spec, struct plan *p)
     return -1;
   if (p->mode == MODE_XTS) {
     if (key_bytes % 2 != 0)
-      return refuse (path, "a key of %zu bytes is not two for mode xts", key_bytes);
+      return refuse (path, "a key of %zu bytes cannot be split in two for mode xts",
+                     key_bytes);
     key_bytes /= 2;
   }
   a = p->algorithm = find_algorithm (name, key_bytes, &known);
   if (a == NULL && known)
-    return refuse (path, "the cipher %s has no keys of %zu bytes", name, key_bytes);
+    return refuse (path, "the cipher %s does not support keys of %zu bytes", name,
+                   key_bytes);
   if (a == NULL)
     return refuse (path, "unknown cipher \"%s\"",
                    printable (name, strlen (name), text, sizeof text));
   if (p->mode == MODE_XTS && a->block_bytes != BLOCK)
     return refuse (path, "%s cannot be used in mode xts", a->name);
   if (a->openssl[p->mode == MODE_XTS ? MODE_ECB : p->mode] == NULL)
-    return refuse (path, "%s-%u in mode %s is not supported, for OpenSSL does not "
-                   "have it", a->name, a->key_bytes * 8, mode_names[p->mode]);
+    return refuse (path, "%s-%u in mode %s is not supported by OpenSSL", a->name,
+                   a->key_bytes * 8, mode_names[p->mode]);
 
   if (p->ivgen == IV_ESSIV) {
     if (!a->essiv)
@@ -271,8 +273,8 @@ make_plan (const char *path, const struct crypt_spec *spec, struct plan *p)
     key_bytes = EVP_MD_get_size (p->essiv_hash);
     p->essiv = find_algorithm (name, key_bytes, &known);
     if (p->essiv == NULL)
-      return refuse (path, "%s in essiv makes keys of %zu bytes, and %s "
-                     "has no such", EVP_MD_get0_name (p->essiv_hash), key_bytes, name);
+      return refuse (path, "%s in essiv yields keys of %zu bytes, which %s does not "
+                     "support", EVP_MD_get0_name (p->essiv_hash), key_bytes, name);
   }
   return 0;
 }

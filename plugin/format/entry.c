@@ -256,16 +256,16 @@ entry_fault (const struct header *h, const struct overlap *overlap,
   enum overlap_kind kind = OVERLAP_NONE;
 
   if ((entry & QCOW2_OFLAG_COMPRESSED) && entry_is_external (h))
-    return "compressed data, which can't be with an external data file";
+    return "compressed data, which is not allowed with an external data file";
   if (entry & QCOW2_OFLAG_COMPRESSED)
-    return "compressed data at an impossible place, or in the place of metadata";
+    return "compressed data at an invalid offset, or where metadata is";
   if ((entry & QCOW2_OFLAG_ZERO) && h->version < 3)
     return "zero flag in a version 2 image";
   if (offset & (h->cluster_size - 1))
     return "host offset is not aligned to a cluster";
   if (entry_is_external (h))
-    return "not the guest's place in the external data file, or subclusters that "
-           "can't be";
+    return "the host offset is not the guest offset in the external data file, or the "
+           "subclusters are invalid";
   if (overlap && offset != 0)
     kind = overlap_find (overlap, offset, h->cluster_size);
   if (kind != OVERLAP_NONE)

@@ -229,8 +229,8 @@ check_features (struct parse *p)
 
   if ((h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) &&
       !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE))
-    return refuse (p, FIELD (autoclear_features), "the external data file is said to "
-                   "be raw, but there is none");
+    return refuse (p, FIELD (autoclear_features), "the image says that its external "
+                   "data file is raw, but has none");
 
   h->crypt_method = get32 (p->raw.crypt_method);
   if (h->crypt_method > QCOW2_CRYPT_LUKS)
@@ -352,7 +352,7 @@ check_overlaps (const struct parse *p)
           ranges_overlap (tables[i].offset, tables[i].len,
                           tables[j].offset, tables[j].len))
         return refuse (p, tables[i].field ? tables[i].field : tables[j].field,
-                       "the %s at %" PRIu64 " overlaps with the %s at %" PRIu64,
+                       "the %s at %" PRIu64 " overlaps the %s at %" PRIu64,
                        tables[i].name, tables[i].offset,
                        tables[j].name, tables[j].offset);
   return 0;
@@ -374,7 +374,7 @@ copy_name (const struct parse *p, uint64_t offset, uint64_t len, char **result)
     return 0;
   for (uint64_t i = 0; i < len; i++)
     if ((unsigned char) name[i] < 0x20 || name[i] == 0x7f)
-      return refuse (p, offset + i, "a file's name or format contains the control "
+      return refuse (p, offset + i, "the name or format of a file contains the control "
                      "character 0x%02x", (unsigned char) name[i]);
   *result = strndup (name, len);
   if (*result == NULL) {
@@ -419,7 +419,7 @@ parse_bitmaps (struct parse *p, uint64_t pos, uint32_t len)
                    "not %zu", len, sizeof ext);
   if (!(h->autoclear & QCOW2_AUTOCLEAR_BITMAPS)) {
     /* A program that knows nothing of bitmaps has changed the disk. */
-    nbdkit_debug ("%s: the image has bitmaps that are out of date: ignored",
+    nbdkit_debug ("%s: the bitmaps of the image are outdated and are ignored",
                   p->path);
     return 0;
   }
@@ -448,8 +448,8 @@ parse_crypto (struct parse *p, uint64_t pos, uint32_t len)
   struct qcow2_ext_crypto ext;
 
   if (h->crypt_method != QCOW2_CRYPT_LUKS)
-    return refuse (p, pos, "an encryption header is named, but the encryption "
-                   "method is %u, not %d", h->crypt_method, QCOW2_CRYPT_LUKS);
+    return refuse (p, pos, "there is an encryption header, but the encryption method is "
+                   "%u, not %d", h->crypt_method, QCOW2_CRYPT_LUKS);
   if (len != sizeof ext)
     return refuse (p, pos, "the encryption extension has %" PRIu32 " bytes, "
                    "not %zu", len, sizeof ext);
@@ -458,7 +458,7 @@ parse_crypto (struct parse *p, uint64_t pos, uint32_t len)
   h->crypto.length = get64 (ext.length);
   h->has_crypto = true;
   if (h->crypto.length == 0)
-    return refuse (p, pos + 8, "the encryption header has no bytes");
+    return refuse (p, pos + 8, "the encryption header has a length of 0");
   return check_place (p, pos, "encryption header", h->crypto.offset,
                       h->crypto.length);
 }

@@ -108,14 +108,14 @@ static int
 check_basics (struct parse *p, const void *buf, size_t len)
 {
   if (len < sizeof p->raw || p->length < sizeof p->raw)
-    return refuse (p, min64 (len, p->length), "it ends here, before its %zu bytes",
+    return refuse (p, min64 (len, p->length), "it ends here, before all of its %zu bytes",
                    sizeof p->raw);
   memcpy (&p->raw, buf, sizeof p->raw);
   if (memcmp (p->raw.magic, LUKS_MAGIC, sizeof p->raw.magic) != 0)
     return refuse (p, FIELD (magic), "it does not begin with \"LUKS\\xba\\xbe\"");
   if (get16 (p->raw.version) != 1)
-    return refuse (p, FIELD (version), "version is %u, but in qcow2 images it "
-                   "is 1 only", get16 (p->raw.version));
+    return refuse (p, FIELD (version), "version is %u; qcow2 images use version 1 only",
+                   get16 (p->raw.version));
   return 0;
 }
 
@@ -124,7 +124,7 @@ copy_name (const struct parse *p, uint64_t field, const char *what,
            const char from[32], char to[32])
 {
   if (memchr (from, '\0', 32) == NULL)
-    return refuse (p, field, "the name of the %s has no end", what);
+    return refuse (p, field, "the name of the %s is not terminated", what);
   memcpy (to, from, 32);
   return 0;
 }
@@ -214,8 +214,8 @@ check_slot (struct parse *p, unsigned i)
   for (unsigned j = 0; j < i; j++)
     if (ranges_overlap (first, sectors,
                         get32 (p->raw.slots[j].material_sector), sectors))
-      return refuse (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
-                     "%" PRIu64 ", where key slot %u is", i, first, j);
+      return refuse (p, SLOT_FIELD (i, material_sector), "key slot %u at sector %" PRIu64
+                     " overlaps key slot %u", i, first, j);
 
   slot->active = get32 (raw->active) == LUKS_SLOT_ACTIVE;
   slot->iterations = get32 (raw->iterations);
@@ -466,11 +466,11 @@ try_slots (const struct tools *t, luks_read_fn read, void *opaque,
   }
   errno = EACCES;
   if (tried == 0)
-    nbdkit_error ("%s: LUKS: no key slot is in use, so that nothing can unlock the "
-                  "image", t->l->path);
+    nbdkit_error ("%s: LUKS: no key slot is in use: no passphrase can unlock the image",
+                  t->l->path);
   else
-    nbdkit_error ("%s: LUKS: the passphrase is wrong: it opens none of the key slots "
-                  "in use (%u)", t->l->path, tried);
+    nbdkit_error ("%s: LUKS: wrong passphrase: it does not open any of the %u key slots "
+                  "in use", t->l->path, tried);
   return -1;
 }
 

@@ -100,7 +100,7 @@ split (const struct luks_tools *t, struct secrets *s)
   uint8_t *const last = s->pieces + MATERIAL_BYTES - KEY_BYTES;
 
   if (RAND_priv_bytes (s->pieces, MATERIAL_BYTES - KEY_BYTES) != 1)
-    return luks_failed (t->path, "no random bytes");
+    return luks_failed (t->path, "cannot get random bytes");
   memset (last, 0, KEY_BYTES);
   for (unsigned i = 0; i < LUKS_STRIPES - 1; i++) {
     for (unsigned k = 0; k < KEY_BYTES; k++)
@@ -120,7 +120,7 @@ make_uuid (const struct luks_tools *t, char uuid[40])
   uint8_t b[16];
 
   if (RAND_bytes (b, sizeof b) != 1)
-    return luks_failed (t->path, "no random bytes");
+    return luks_failed (t->path, "cannot get random bytes");
   b[6] = (b[6] & 0x0f) | 0x40;
   b[8] = (b[8] & 0x3f) | 0x80;
   snprintf (uuid, 40, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
@@ -152,7 +152,7 @@ make_header (const struct luks_tools *t, uint64_t iterations, struct luks_header
   }
   if (RAND_bytes (h->digest_salt, sizeof h->digest_salt) != 1 ||
       RAND_bytes (h->slots[0].salt, sizeof h->slots[0].salt) != 1)
-    return luks_failed (t->path, "no random bytes");
+    return luks_failed (t->path, "cannot get random bytes");
   return make_uuid (t, h->uuid);
 }
 
@@ -190,7 +190,7 @@ make (const struct luks_tools *t, const void *passphrase, size_t len,
       make_header (t, iterations, &h) == -1)
     return -1;
   if (RAND_priv_bytes (s->key, sizeof s->key) != 1)
-    return luks_failed (t->path, "no random bytes");
+    return luks_failed (t->path, "cannot get random bytes");
   if (luks_derive (t, s->key, sizeof s->key, h.digest_salt,
                    get32 (h.digest_iterations), h.digest, sizeof h.digest) == -1)
     return -1;
@@ -210,7 +210,7 @@ luksmake (const char *path, const void *passphrase, size_t len, unsigned iter_ms
 
   r = luks_tools_init (&t, path, HASH);
   if (r == 0 && s == NULL)
-    r = luks_failed (path, "cannot make a key");
+    r = luks_failed (path, "cannot derive a key");
   if (r == 0)
     r = make (&t, passphrase, len, iter_ms, s, buf);
   err = errno;

@@ -106,7 +106,7 @@ examine (struct hostfile *f)
     off_t end = lseek (f->fd, 0, SEEK_END);
 
     if (end == -1) {
-      nbdkit_error ("%s: cannot find out the size of the device: %m", f->path);
+      nbdkit_error ("%s: cannot get the size of the device: %m", f->path);
       return -1;
     }
     f->dev = st.st_rdev;

@@ -55,7 +55,7 @@ struct newfile {
 static int
 exists (const char *path)
 {
-  nbdkit_error ("%s: cannot create: it exists already", path);
+  nbdkit_error ("%s: cannot create: the file exists already", path);
   errno = EEXIST;
   return -1;
 }
@@ -91,7 +91,7 @@ open_directory (struct newfile *n)
   n->name = slash ? slash + 1 : n->path;
   if (slash == NULL || n->name[0] == '\0' || strcmp (n->name, ".") == 0 ||
       strcmp (n->name, "..") == 0) {
-    nbdkit_error ("%s: cannot create: not the name of a file", n->path);
+    nbdkit_error ("%s: cannot create: not a file name", n->path);
     errno = EINVAL;
     return -1;
   }

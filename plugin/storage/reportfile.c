@@ -80,7 +80,7 @@ static int
 refused_stranger (const struct report_kind *kind, const char *path)
 {
   return refused (kind, path,
-                  "it is there already, and holds something other than a report");
+                  "the file exists and is not a report");
 }
 
 static int
@@ -301,8 +301,8 @@ check_descriptor (const struct report_kind *kind, const char *path, int fd)
   }
   if (S_ISREG (st.st_mode) && !(flags & O_APPEND) &&
       lseek (fd, 0, SEEK_CUR) < st.st_size)
-    return refused (kind, path, "the report would overwrite what is in the file; open it "
-                    "for appending, or empty");
+    return refused (kind, path, "the report would overwrite the contents of the file: "
+                    "redirect with >>, or truncate it first");
   return 0;
 }
 
@@ -313,7 +313,7 @@ examine (const struct report_kind *kind, const char *path, struct place *p)
   if (find_place (path, p) == -1)
     return failed (kind, path);
   if (p->kind == OTHER)
-    return refused (kind, path, "it is neither a file, nor a pipe or a terminal");
+    return refused (kind, path, "it is not a file, pipe or terminal");
   if (p->kind == DESCRIPTOR)
     return check_descriptor (kind, path, p->fd);
   if (p->kind != REGULAR)

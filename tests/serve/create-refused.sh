@@ -134,7 +134,7 @@ for data in '' data-file=dir/data; do
   no 'nosuchdir' create=1M stats="$tmp/nosuchdir/stats" $data
   no 'nosuchdir' create=1M check=quick check-report="$tmp/nosuchdir/report" $data
   # The image is nothing that statistics may replace.
-  no 'new.qcow2.*other than a report' create=1M stats=dir/new.qcow2 $data
+  no 'new.qcow2.*not a report' create=1M stats=dir/new.qcow2 $data
   no 'multiple of 512' create=1M resize=5000001 $data
 done
 no 'version 2 that has snapshots' create=1M compat=0.10 snapshot-create=s resize=2M

@@ -51,7 +51,7 @@ stop_nbdkit
 
 # Those that are in use are far below.
 header genuine.qcow2 1 1000 1000
-refused 'passphrase is wrong' genuine.qcow2 untrusted=true passphrase=wrong
+refused 'wrong passphrase' genuine.qcow2 untrusted=true passphrase=wrong
 "$NBDKIT" -U - "$PLUGIN" disk.qcow2 untrusted=true passphrase=right --run :
 
 # stops PARAMETER...: the passphrase would be tried for minutes; SIGTERM ends that.

@@ -31,7 +31,7 @@ if shm="$(mktemp -d /dev/shm/qcow2.XXXXXX)"; then
   trap 'ended=$?; set +e; rm -rf "$shm"; (exit "$ended"); cleanup' EXIT
   printf precious > "$shm/p"
   for key in check-report stats; do
-    refused "$key=.*holds something other" "$img" check=quick "$key=$shm/p"
+    refused "$key=.*is not a report" "$img" check=quick "$key=$shm/p"
     [ "$(cat "$shm/p")" = precious ]
   done
   report "$shm/r"
@@ -42,7 +42,7 @@ if shm="$(mktemp -d /dev/shm/qcow2.XXXXXX)"; then
   is_report "$shm/r"
   [ -L "$shm/link" ]
   ln -s "$shm/p" "$tmp/out"
-  refused 'holds something other' "$img" check=quick check-report="$tmp/out"
+  refused 'is not a report' "$img" check=quick check-report="$tmp/out"
   [ "$(cat "$shm/p")" = precious ]
   "$NBDKIT" -U - "$PLUGIN" "$img" stats="$shm/s" --run 'nbdinfo --size "$uri"'
   "$python" -c 'import json, sys
@@ -99,8 +99,8 @@ report /dev/null
 refused 'cannot write' "$img" check=quick check-report=/dev/full
 refused 'cannot be replaced' "$img" stats=/dev/null
 refused 'cannot be replaced' "$img" stats=/dev/stdout
-refused 'neither a file' "$img" check=quick check-report="$tmp"
+refused 'not a file, pipe or terminal' "$img" check=quick check-report="$tmp"
 if mknod "$tmp/block" b 7 250; then
-  refused 'neither a file' "$img" check=quick check-report="$tmp/block"
-  refused 'neither a file' "$img" stats="$tmp/block"
+  refused 'not a file, pipe or terminal' "$img" check=quick check-report="$tmp/block"
+  refused 'not a file, pipe or terminal' "$img" stats="$tmp/block"
 fi

@@ -38,7 +38,7 @@ fill "$tmp/raw" ''
 qemu-img create -q -f qcow2 -b "$tmp/raw" -F raw "$tmp/middle.qcow2"
 qemu-img create -q -f qcow2 -b "$tmp/middle.qcow2" -F qcow2 "$tmp/top.qcow2"
 qemu-img create -q -f qcow2 -b "$tmp/x.qcow2" -F qcow2 "$tmp/over.qcow2"
-disk='a file of the disk|something other'
+disk='a file of the disk|is not a report'
 for text in '{' '' "$check_json" "$stats_json"; do
   fill "$tmp/data" "$text"
   fill "$tmp/raw" "$text"
@@ -89,10 +89,10 @@ done
 
 # Other programs' files, the other report, and one name for both.
 echo '{ "precious": 1 }' > "$tmp/conf.json"
-spared 'something other' "$tmp/conf.json" "$img" stats="$tmp/conf.json"
-spared 'something other' "$tmp/conf.json" "$img" check=quick check-report="$tmp/conf.json"
-spared 'something other' "$tmp/check.json" "$img" stats="$tmp/check.json"
-spared 'something other' "$tmp/stats.json" "$img" check=quick \
+spared 'is not a report' "$tmp/conf.json" "$img" stats="$tmp/conf.json"
+spared 'is not a report' "$tmp/conf.json" "$img" check=quick check-report="$tmp/conf.json"
+spared 'is not a report' "$tmp/check.json" "$img" stats="$tmp/check.json"
+spared 'is not a report' "$tmp/stats.json" "$img" check=quick \
   check-report="$tmp/stats.json"
 mkdir "$tmp/dir"
 ln -s new.json "$tmp/link.json"

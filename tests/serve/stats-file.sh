@@ -91,7 +91,7 @@ stop_nbdkit
 
 # What is something else stays.
 before=$(fingerprint "$img")
-refused 'holds something other' file="$img" stats="$img"
+refused 'is not a report' file="$img" stats="$img"
 [ "$before" = "$(fingerprint "$img")" ]
 refused 'cannot be replaced' file="$img" stats=/dev/null
 refused 'cannot write' file="$img" stats="$tmp/nonesuch/stats.json"

@@ -358,10 +358,10 @@ test_refused (void)
     { { "", "cbc-plain64", 16 }, "unknown cipher \"\"" },
     { { "AES", "cbc-plain64", 16 }, "unknown cipher \"AES\"" },
     { { "aes\x1b[1m", "cbc-plain64", 16 }, "unknown cipher \"aes\\x1b[1m\"" },
-    { { "aes", "cbc-plain64", 0 }, "no keys of 0 bytes" },
-    { { "aes", "cbc-plain64", 64 }, "no keys of 64 bytes" },
-    { { "aes", "xts-plain64", 16 }, "no keys of 8 bytes" },
-    { { "aes", "xts-plain64", 33 }, "a key of 33 bytes is not two" },
+    { { "aes", "cbc-plain64", 0 }, "does not support keys of 0 bytes" },
+    { { "aes", "cbc-plain64", 64 }, "does not support keys of 64 bytes" },
+    { { "aes", "xts-plain64", 16 }, "does not support keys of 8 bytes" },
+    { { "aes", "xts-plain64", 33 }, "a key of 33 bytes cannot be split in two" },
     { { "aes", "cbc", 16 }, "\"cbc\" has no IV generator" },
     { { "aes", "", 16 }, "no IV generator" },
     { { "aes", "cfb-plain64", 16 }, "unknown mode \"cfb-plain64\"" },
@@ -373,7 +373,7 @@ test_refused (void)
     { { "aes", "cbc-essiv:", 16 }, "unknown hash \"\"" },
     { { "aes", "cbc-essiv:shake128", 16 }, "unknown hash \"shake128\"" },
     { { "aes", "cbc-plain64:nonsense", 16 }, "unknown hash \"nonsense\"" },
-    { { "aes", "cbc-essiv:sha1", 16 }, "SHA1 in essiv makes keys of 20 bytes" },
+    { { "aes", "cbc-essiv:sha1", 16 }, "SHA1 in essiv yields keys of 20 bytes" },
   };
   const uint8_t key[64] = { 1 };
 

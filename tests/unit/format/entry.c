@@ -114,7 +114,7 @@ test_external (struct overlap *o)
   expect (o, OFFSET (3) + 512, RUN_CORRUPT, OFFSET (3) + 512, false);
   expect (o, compressed, RUN_CORRUPT, compressed, false);
   CHECK (strstr (entry_fault (&header, o, compressed), "external data file"));
-  CHECK (strstr (entry_fault (&header, o, OFFSET (5)), "not the guest's place"));
+  CHECK (strstr (entry_fault (&header, o, OFFSET (5)), "not the guest offset"));
   for (i = 0; i < 4; i++)
     raw[i] = put64 (normal (OFFSET (i)));
   CHECK (entry_decode (&header, o, raw, 0, 4, &run) == 4);

@@ -54,7 +54,7 @@ static const struct {
   { NULL, { F64 (incompatible_features, 7) }, 0 },
   { NULL, { F64 (compatible_features, UINT64_MAX) }, 0 },
   { NULL, { F64 (autoclear_features, ~UINT64_C (2)) }, 0 },
-  { "offset 88: the external data file is said to be raw, but there is none",
+  { "offset 88: the image says that its external data file is raw, but has none",
     { F64 (autoclear_features, 2) }, 0 },
   { NULL, { F64 (autoclear_features, UINT64_MAX), F64 (incompatible_features, 4) }, 0 },
   { NULL, { F64 (incompatible_features, 1 << 4), F32 (l1_size, 4) }, 0 },
@@ -88,7 +88,7 @@ static const struct {
   { "needs 34359738368", { F64 (size, UINT64_MAX) }, 0 },
   { "has 1 entries", { F32 (l1_size, 1) }, 0 },
   { NULL, { F32 (l1_size, 16384) }, 0 },
-  { "the snapshot table at 327680 overlaps with the L1 table at 196608",
+  { "the snapshot table at 327680 overlaps the L1 table at 196608",
     { F32 (l1_size, 16385) }, 0 },
   { "offset 36: the L1 table has 4194305 entries",
     { F32 (l1_size, (4 << 20) + 1) }, 0 },
@@ -122,9 +122,9 @@ static const struct {
   { NULL, { F32 (refcount_table_clusters, 128),
             F64 (refcount_table_offset, 16 * CS) }, 144 * CS },
   { NULL, { F32 (refcount_table_clusters, 2) }, 0 },
-  { "the refcount table at 65536 overlaps with the L1 table at 196608",
+  { "the refcount table at 65536 overlaps the L1 table at 196608",
     { F32 (refcount_table_clusters, 3) }, 0 },
-  { "offset 48: the refcount table at 196608 overlaps with the L1 table",
+  { "offset 48: the refcount table at 196608 overlaps the L1 table",
     { F64 (refcount_table_offset, 3 * CS) }, 0 },
 
   { "offset 60: 65537 snapshots", { F32 (nb_snapshots, 65537) }, 0 },
@@ -137,7 +137,7 @@ static const struct {
   { "offset 64: the snapshot table is at 1, ",
     { F32 (nb_snapshots, 0), F64 (snapshots_offset, 1) }, 0 },
   { "offset 64: the snapshot table is at 0,", { F64 (snapshots_offset, 0) }, 0 },
-  { "the snapshot table at 196608 overlaps with the L1 table",
+  { "the snapshot table at 196608 overlaps the L1 table",
     { F64 (snapshots_offset, 3 * CS) }, 0 },
 
   /* The backing file's name, at 4096. */
@@ -349,7 +349,7 @@ test_bitmaps (void)
   parse (IMAGE_FILE_SIZE, "the bitmap directory, 100 bytes", &h);
   bad.directory_offset = put64 (5 * CS);
   BUILD (bad, 1);
-  parse (IMAGE_FILE_SIZE, "the bitmap directory at 327680 overlaps with the "
+  parse (IMAGE_FILE_SIZE, "the bitmap directory at 327680 overlaps the "
          "snapshot table", &h);
   bad = good;
   bad.directory_size = put64 (UINT64_MAX);
@@ -387,14 +387,14 @@ test_crypto (void)
   parse (IMAGE_FILE_SIZE, "the encryption method is 1, not 2", &h);
   ext.length = put64 (0);
   BUILD_CRYPTO (2);
-  parse (IMAGE_FILE_SIZE, "the encryption header has no bytes", &h);
+  parse (IMAGE_FILE_SIZE, "the encryption header has a length of 0", &h);
   ext.length = put64 (11 * CS);
   BUILD_CRYPTO (2);
   parse (IMAGE_FILE_SIZE, "the encryption header, 720896 bytes at 393216, lies "
          "beyond", &h);
   ext = (struct qcow2_ext_crypto) { put64 (2 * CS), put64 (CS + 1) };
   BUILD_CRYPTO (2);
-  parse (IMAGE_FILE_SIZE, "the encryption header at 131072 overlaps with the L1",
+  parse (IMAGE_FILE_SIZE, "the encryption header at 131072 overlaps the L1",
          &h);
   apply (&(struct change) { 132, 4, 15 });
   parse (IMAGE_FILE_SIZE, "the encryption extension has 15 bytes", &h);
