@@ -75,10 +75,10 @@ refuse (struct reading *r, const char *fmt, ...)
   if (n == 0 ||
       hostfile_read (r->file, name, n, r->at + sizeof r->raw +
                      get32 (r->raw.extra_size)) == -1)
-    snprintf (r->why, BITMAPDIR_WHY, "a bitmap can't be kept: %s", text);
+    snprintf (r->why, BITMAPDIR_WHY, "a bitmap cannot be maintained: %s", text);
   else {
     printable (name, n, shown, sizeof shown);
-    snprintf (r->why, BITMAPDIR_WHY, "bitmap \"%.*s\" can't be kept: %s",
+    snprintf (r->why, BITMAPDIR_WHY, "bitmap \"%.*s\" cannot be maintained: %s",
               SHOWN_NAME, shown, text);
   }
   return 1;
@@ -91,7 +91,7 @@ claim (struct reading *r, uint64_t offset, uint64_t bytes, const char *what)
   const enum overlap_kind kind = overlap_find (r->overlap, offset, bytes);
 
   if (kind != OVERLAP_NONE)
-    return refuse (r, "its %s at %" PRIu64 " lies where the %s is", what,
+    return refuse (r, "its %s at %" PRIu64 " overlaps the %s", what,
                    offset, overlap_name (kind));
   return overlap_add (r->overlap, offset, bytes, OVERLAP_BITMAP);
 }
@@ -231,8 +231,8 @@ read_entry (struct reading *r)
     return add_entry (r, bits, false);
   r->all_bytes += bytes;
   if (r->all_bytes > QCOW2_MAX_BITMAP_BYTES)
-    return refuse (r, "all that must follow changes need more than %" PRIu64
-                   " bytes", QCOW2_MAX_BITMAP_BYTES);
+    return refuse (r, "all enabled bitmaps together need more than %" PRIu64 " bytes",
+                   QCOW2_MAX_BITMAP_BYTES);
   return add_entry (r, bits, true);
 }
 
@@ -262,8 +262,8 @@ read_directory (struct reading *r)
     r->at += len;
   }
   if (result == 0 && (i < r->h->bitmaps.count || r->at != end)) {
-    snprintf (r->why, BITMAPDIR_WHY, "bitmaps can't be kept: their directory does "
-              "not have the %" PRIu32 " entries that it should have",
+    snprintf (r->why, BITMAPDIR_WHY, "bitmaps cannot be maintained: the bitmap "
+              "directory does not contain the %" PRIu32 " entries that the header states",
               r->h->bitmaps.count);
     result = 1;
   }
@@ -290,7 +290,7 @@ bitmapdir_read (struct hostfile *file, const struct header *h,
   }
   result = read_directory (&r);
   if (result == 0)
-    nbdkit_debug ("%s: %" PRIu32 " bitmaps, %zu of them follow changes",
+    nbdkit_debug ("%s: %" PRIu32 " bitmaps, %zu of them enabled",
                   hostfile_path (file), h->bitmaps.count, dir->n);
   else
     bitmapdir_free (dir);

@@ -25,7 +25,7 @@
 static int
 refuse (struct hostfile *file, const char *why)
 {
-  nbdkit_error ("%s: bitmaps can't be changed: %s", hostfile_path (file), why);
+  nbdkit_error ("%s: cannot change bitmaps: %s", hostfile_path (file), why);
   errno = ENOTSUP;
   return -1;
 }
@@ -64,7 +64,7 @@ plan (struct hostfile *file, const struct header *h,
 
   headerwrite_free (w);
   if (data) {
-    refuse (file, "there is no room in the header");
+    refuse (file, "the header has no space for the bitmaps extension");
     return NULL;
   }
   w = headerwrite_new (file, h);

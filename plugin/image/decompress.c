@@ -26,8 +26,8 @@ int
 decompress_no_memory (const struct compressed_cluster *w)
 {
   errno = ENOMEM;
-  nbdkit_error ("%s: cannot inflate the compressed cluster at offset %" PRIu64
-                ": %m", hostfile_path (w->file), w->host);
+  nbdkit_error ("%s: cannot decompress the cluster at offset %" PRIu64 ": %m",
+                hostfile_path (w->file), w->host);
   return ENOMEM;
 }
 
@@ -39,8 +39,8 @@ decompress_locate (struct compressed_cluster *w, struct hostfile *file,
   w->header = h;
   if (compress_descriptor (h, descriptor, &w->host, &w->bytes))
     return 0;
-  nbdkit_error ("%s: image is corrupt: compressed cluster descriptor 0x%"
-                PRIx64 " leads beyond the largest offset of an image",
+  nbdkit_error ("%s: image is corrupt: compressed cluster descriptor 0x%" PRIx64
+                " exceeds the largest offset of an image",
                 hostfile_path (file), descriptor);
   return EIO;
 }
@@ -66,8 +66,8 @@ decompress_whole (const struct compressed_cluster *w, struct compress_pool *pool
   if (err == ENOMEM)
     return decompress_no_memory (w);
   if (err == ENOTSUP)
-    nbdkit_error ("%s: cannot inflate the compressed cluster at offset %" PRIu64
-                  ": this build has no %s", path, w->host,
+    nbdkit_error ("%s: cannot decompress the cluster at offset %" PRIu64 ": this plugin "
+                  "was built without %s", path, w->host,
                   compress_name (type));
   else
     nbdkit_error ("%s: image is corrupt: the %" PRIu64 " bytes at offset %"

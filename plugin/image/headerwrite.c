@@ -457,8 +457,8 @@ headerwrite_commit (struct headerwrite *w, bool *begun)
   case NO_WAY:
     break;
   }
-  nbdkit_error ("%s: there is no room in the header's cluster of %" PRIu64 " bytes for "
-                "this change", hostfile_path (w->file), w->cs);
+  nbdkit_error ("%s: the header cluster of %" PRIu64 " bytes has no space for this "
+                "change", hostfile_path (w->file), w->cs);
   errno = ENOSPC;
   return -1;
 }

@@ -153,8 +153,8 @@ health_corrupt (struct health *health, const char *fmt, ...)
                   hostfile_path (health->file), text,
                   !writable ? "" :
                   health->header->version >= 3
-                  ? "; marked corrupt, no more changes are made"
-                  : "; no more changes are made");
+                  ? "; the image was marked corrupt and will not be changed any more"
+                  : "; the image will not be changed any more");
   else
     nbdkit_debug ("%s: image is corrupt: %s",
                   hostfile_path (health->file), text);
@@ -168,8 +168,8 @@ health_fail (struct health *health, const char *why)
   int err = errno;
 
   if (!atomic_exchange (&health->stopped, true))
-    nbdkit_error ("%s: %s: memory and file may differ, "
-                  "no more changes are made until the image is opened anew",
+    nbdkit_error ("%s: %s: the image in memory and in the file may differ: no more "
+                  "changes are accepted until it is opened again",
                   hostfile_path (health->file), why);
   errno = err;
 }

@@ -274,13 +274,13 @@ take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
     r = alloc_scan_step (a);
   } while (r == 1);
   if (r == 0 && a->starved) {
-    nbdkit_error ("%s: there is no memory to note down free clusters, and the file "
-                  "can't grow", hostfile_path (a->file));
+    nbdkit_error ("%s: there is no memory to record free clusters, and the file "
+                  "cannot grow", hostfile_path (a->file));
     errno = ENOMEM;
   }
   else if (r == 0) {
-    nbdkit_error ("%s: no cluster is free, and the file can't grow beyond %" PRIu64
-                  " bytes: no space is left, or a limit for files has been reached",
+    nbdkit_error ("%s: no cluster is free, and the file cannot grow beyond %" PRIu64
+                  " bytes: no space is left, or a limit on file sizes was reached",
                   hostfile_path (a->file), hostfile_size (a->file));
     errno = ENOSPC;
   }

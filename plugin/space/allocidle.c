@@ -44,8 +44,8 @@ alloc_check_no_metadata (struct alloc *a, uint64_t first, uint64_t n,
 
   if (kind == OVERLAP_NONE)
     return 0;
-  nbdkit_error ("%s: corrupt refcounts: %" PRIu64 " clusters at %" PRIu64
-                " were to be %s, but the %s is there",
+  nbdkit_error ("%s: corrupt refcounts: %" PRIu64 " clusters at offset %" PRIu64
+                " would be %s, but the %s is there",
                 hostfile_path (a->file), n, first << a->bits, what,
                 overlap_name (kind));
   errno = EUCLEAN;

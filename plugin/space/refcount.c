@@ -285,8 +285,8 @@ refuse (struct refcounts *r, uint64_t cluster, uint64_t value, enum refcount_cha
 
   switch (how) {
   case REFCOUNT_UP:
-    nbdkit_error ("%s: cluster at %" PRIu64 ": its reference count %" PRIu64
-                  " can't go higher with %u refcount bits", path, offset, value,
+    nbdkit_error ("%s: cluster at %" PRIu64 ": its reference count %" PRIu64 " cannot "
+                  "be increased with %u refcount bits", path, offset, value,
                   1u << r->order);
     errno = EOVERFLOW;
     return -1;
@@ -349,8 +349,8 @@ refcount_change (struct refcounts *r, uint64_t first, uint64_t n,
   uint64_t c = first, start, end;
 
   if (!add_fits (first, n, &end) || end > QCOW2_MAX_HOST_OFFSET) {
-    nbdkit_error ("%s: %" PRIu64 " clusters from %" PRIu64
-                  " can't be counted", hostfile_path (r->file), n, first);
+    nbdkit_error ("%s: cannot count references to %" PRIu64 " clusters at offset %"
+                  PRIu64, hostfile_path (r->file), n, first);
     return corrupt ();
   }
   while (c < end) {

@@ -62,15 +62,15 @@ plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
     before = used = l->table_clusters + l->blocks;
     inside = place == first ? used : 0;
     if (first >= max_end || n > max_end || inside + n > max_end - first) {
-      nbdkit_debug ("%s: the file can't grow to %" PRIu64 " clusters: offsets "
-                    "would be too large", hostfile_path (r->file), first + n);
+      nbdkit_debug ("%s: the file cannot grow to %" PRIu64 " clusters: offsets would "
+                    "exceed the limit of the format", hostfile_path (r->file), first + n);
       errno = ENOSPC;
       return -1;
     }
     l->last = (first + inside + n - 1) >> r->block_bits;
     if (l->last >= max_clusters * cs / 8) {
-      nbdkit_debug ("%s: the file can't grow to %" PRIu64 " clusters: "
-                    "the refcount table is at its limit",
+      nbdkit_debug ("%s: the file cannot grow to %" PRIu64 " clusters: the refcount "
+                    "table has its maximum size",
                     hostfile_path (r->file), first + n);
       errno = ENOSPC;
       return -1;

@@ -243,7 +243,7 @@ walk_l2_entry (struct walk *w, uint64_t entry, bool active, uint64_t guest)
     if (entry & ~(OFFSET_BITS | COPIED | 1) ||
         (is_data && (offset != guest || !(entry & COPIED))))
       note (w, true, "L2 entry 0x%" PRIx64 ", guest 0x%" PRIx64
-            ", can't be with an external data file", entry, guest);
+            ", not allowed with an external data file", entry, guest);
     return;
   }
   if (entry & COMPRESSED) {

@@ -241,22 +241,22 @@ spoil '"fine".*flags are 0xa' $((entry + 12)) I 10
 spoil '"fine".*granularity is 2\^8' $((entry + 17)) B 8
 spoil '"fine".*granularity is 2\^32' $((entry + 17)) B 32
 spoil '"fine".*does not fit' $((entry + 17)) B 9 $((entry + 8)) I 2
-spoil 'name has 0 bytes|not have the 8' $((entry + 18)) H 0
+spoil 'name has 0 bytes|not contain the 8' $((entry + 18)) H 0
 spoil '"fine".*table has 0 entries' $((entry + 8)) I 0
 spoil '"fine".*table has 8193 entries' $((entry + 8)) I 8193
 spoil '"fine".*table is at 0' "$entry" Q 0
 spoil '"fine".*table is at' "$entry" Q '+512'
 spoil '"fine".*table lies beyond' "$entry" Q $((1 << 40))
-spoil '"fine".*table at .* where the L1 table' "$entry" Q l1
+spoil '"fine".*table at .* overlaps the L1 table' "$entry" Q l1
 spoil '"fine".*table entry is 0x2' "$table" Q 2
 spoil '"fine".*table entry is' "$table" Q '|1'
 spoil '"fine".*table entry is' "$table" Q '|0x8000000000000000'
 spoil '"fine".*table entry is' "$table" Q '|512'
 spoil '"fine".*data at .* beyond the end' "$table" Q $((1 << 40))
-spoil '"fine".*data at .* where the L2 table' "$table" Q l2
-spoil '"fine".*data at .* where the bitmap' "$table" Q "$table"
-spoil 'does not have the 7' "$directory" I 7
-spoil 'does not have the 9' "$directory" I 9
+spoil '"fine".*data at .* overlaps the L2 table' "$table" Q l2
+spoil '"fine".*data at .* overlaps the bitmap' "$table" Q "$table"
+spoil 'does not contain the 7' "$directory" I 7
+spoil 'does not contain the 9' "$directory" I 9
 # Even those that are of no use.
 read -r entry table data <<< "$(bitmaps where "$tmp/good.qcow2" broken)"
 spoil '"broken".*table entry is 0x4' "$table" Q 4
