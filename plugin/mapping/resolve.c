@@ -32,7 +32,6 @@
 #include <string.h>
 
 #include "util/bytes.h"
-#include "util/cleanup.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "mapping/layers-impl.h"
@@ -59,6 +58,12 @@ struct run_list {
   struct run *runs;
   size_t n, room;
 };
+
+static uint64_t
+run_end (const struct run *run)
+{
+  return run->start + run->len;
+}
 
 static int
 append (struct run_list *list, const struct run *run)
@@ -152,69 +157,88 @@ is_l2_table (const struct layer *layer, uint64_t offset)
      (kind == OVERLAP_INACTIVE_L2 || kind == OVERLAP_NONE));
 }
 
-/* One L2 table of a layer: answers what is open in [start, end). OPEN_FROM is where in
- * the list of open ranges to begin; set to where the next table begins. */
+/* What a layer's tables say of a guest range that lies in one L2 table. */
+struct table_part {
+  uint64_t l1_entry;
+  bool bad;                     /* it must not be followed */
+  uint64_t start;               /* guest offset of the first of these */
+  void *entries;                /* of the L2 table; NULL: there is none */
+};
+
+/* PART->entries is to be freed, also on failure. */
 static int
-take_table (struct resolve *r, size_t *open_from, uint64_t table,
-            uint64_t table_start, uint64_t table_end)
+read_part (const struct layer *layer, uint64_t start, uint64_t end,
+           struct table_part *part)
 {
-  CLEANUP_FREE void *raw = NULL;
-  const struct header *h = &r->layer->header;
-  const struct run *open = r->open.runs;
-  const uint64_t l1_at = h->l1_offset + table * 8;
+  const struct header *h = &layer->header;
+  const uint64_t table = start >> (h->cluster_bits + h->l2_bits);
+  const uint64_t first = start >> h->cluster_bits;
+  const uint64_t n = ((end - 1) >> h->cluster_bits) - first + 1;
+  const uint64_t within = first & ((UINT64_C (1) << h->l2_bits) - 1);
   struct be64 l1;
-  uint64_t entry, lo, hi, raw_start, first, last;
-  size_t i, end;
-  bool bad;
+  uint64_t offset;
 
-  /* The open ranges in this table, and the span of entries that they need. */
-  for (end = *open_from;
-       end < r->open.n && open[end].start < table_end; end++)
-    ;
-  lo = max64 (open[*open_from].start, table_start);
-  hi = min64 (open[end - 1].start + open[end - 1].len, table_end);
-
-  if (hostfile_read (r->layer->file, &l1, sizeof l1, l1_at) == -1)
+  if (hostfile_read (layer->file, &l1, sizeof l1,
+                     h->l1_offset + table * sizeof l1) == -1)
     return -1;
-  entry = get64 (l1) & QCOW2_L1_OFFSET_MASK;
-  bad = entry_l1_fault (h, hostfile_size (r->layer->file), entry) != NULL ||
-    (entry != 0 && !is_l2_table (r->layer, entry));
+  offset = get64 (l1) & QCOW2_L1_OFFSET_MASK;
+  part->l1_entry = get64 (l1);
+  part->bad = entry_l1_fault (h, hostfile_size (layer->file), offset) != NULL ||
+    (offset != 0 && !is_l2_table (layer, offset));
+  part->start = first << h->cluster_bits;
+  if (offset == 0 || part->bad)
+    return 0;
+  part->entries = malloc (n * h->l2_entry_size);
+  if (part->entries == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  return hostfile_read (layer->file, part->entries, n * h->l2_entry_size,
+                        offset + within * h->l2_entry_size);
+}
 
-  first = (lo - table_start) >> h->cluster_bits;
-  last = (hi - 1 - table_start) >> h->cluster_bits;
-  raw_start = table_start + (first << h->cluster_bits);
-  if (entry != 0 && !bad) {
-    raw = malloc ((last - first + 1) * h->l2_entry_size);
-    if (raw == NULL) {
-      nbdkit_error ("malloc: %m");
-      return -1;
+/* Open guest range [start, end) lies in the part. */
+static int
+take_range (struct resolve *r, const struct table_part *part, uint64_t start,
+            uint64_t end)
+{
+  if (part->bad)
+    return append_plain (&r->found, start, end, RUN_CORRUPT, r->index,
+                         part->l1_entry);
+  if (part->entries == NULL)
+    return append_plain (&r->next_open, start, end, RUN_UNALLOCATED, 0, 0);
+  return take_entries (r, part->entries, part->start, start, end);
+}
+
+/* The L2 table in which open range *I begins answers all that is open in it.  *I becomes
+ * the next one, or the rest of the last, if that reaches into the next table. */
+static int
+take_table (struct resolve *r, size_t *i)
+{
+  const struct header *h = &r->layer->header;
+  const unsigned span = h->cluster_bits + h->l2_bits;
+  struct run *const open = r->open.runs;
+  const uint64_t table_end = ((open[*i].start >> span) + 1) << span;
+  struct table_part part = { 0 };
+  uint64_t end;
+  size_t n;
+  int ret;
+
+  for (n = *i + 1; n < r->open.n && open[n].start < table_end; n++)
+    ;
+  end = min64 (run_end (&open[n - 1]), table_end);
+  ret = read_part (r->layer, open[*i].start, end, &part);
+  for (; ret == 0 && *i < n; ++*i) {
+    end = min64 (run_end (&open[*i]), table_end);
+    ret = take_range (r, &part, open[*i].start, end);
+    if (end < run_end (&open[*i])) {
+      open[*i].len = run_end (&open[*i]) - end;
+      open[*i].start = end;
+      break;
     }
-    if (hostfile_read (r->layer->file, raw,
-                       (last - first + 1) * h->l2_entry_size,
-                       entry + first * h->l2_entry_size) == -1)
-      return -1;
   }
-
-  for (i = *open_from; i < end; i++) {
-    const uint64_t s = max64 (open[i].start, table_start);
-    const uint64_t e = min64 (open[i].start + open[i].len, table_end);
-    int res;
-
-    if (bad)
-      res = append_plain (&r->found, s, e, RUN_CORRUPT, r->index,
-                          get64 (l1));
-    else if (entry == 0)
-      res = append_plain (&r->next_open, s, e, RUN_UNALLOCATED, 0, 0);
-    else
-      res = take_entries (r, raw, raw_start, s, e);
-    if (res == -1)
-      return -1;
-  }
-
-  /* The last one may reach into the next table. */
-  *open_from = open[end - 1].start + open[end - 1].len > table_end
-    ? end - 1 : end;
-  return 0;
+  free (part.entries);
+  return ret;
 }
 
 /* Cuts the open ranges at the layer's size; beyond it is zeros. */
@@ -226,10 +250,10 @@ cut_at_size (struct resolve *r)
 
   while (r->open.n > 0) {
     last = &r->open.runs[r->open.n - 1];
-    if (last->start + last->len <= size)
+    if (run_end (last) <= size)
       break;
-    if (append_plain (&r->found, max64 (last->start, size),
-                      last->start + last->len, RUN_ZERO, 0, 0) == -1)
+    if (append_plain (&r->found, max64 (last->start, size), run_end (last),
+                      RUN_ZERO, 0, 0) == -1)
       return -1;
     if (last->start < size) {
       last->len = size - last->start;
@@ -243,17 +267,14 @@ cut_at_size (struct resolve *r)
 static int
 take_layer (struct resolve *r)
 {
-  const struct layer *layer = r->layer;
-  const unsigned span = layer->header.cluster_bits + layer->header.l2_bits;
   struct run_list swap;
-  uint64_t table;
-  size_t i;
+  size_t i = 0;
 
   if (cut_at_size (r) == -1)
     return -1;
 
-  if (layer->raw) {
-    for (i = 0; i < r->open.n; i++) {
+  if (r->layer->raw) {
+    for (; i < r->open.n; i++) {
       r->open.runs[i].kind = RUN_NORMAL;
       r->open.runs[i].layer = r->index;
       r->open.runs[i].host = r->open.runs[i].start;
@@ -264,11 +285,9 @@ take_layer (struct resolve *r)
     return 0;
   }
 
-  for (i = 0, table = 0; i < r->open.n; table++) {
-    table = max64 (table, r->open.runs[i].start >> span);
-    if (take_table (r, &i, table, table << span, (table + 1) << span) == -1)
+  while (i < r->open.n)
+    if (take_table (r, &i) == -1)
       return -1;
-  }
 
   swap = r->open;
   r->open = r->next_open;
@@ -298,7 +317,7 @@ fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
     const struct run *run = &found->runs[i];
 
     /* Run borders are multiples of the unit but for the end of the disk. */
-    end = (run->start + run->len - slice_start +
+    end = (run_end (run) - slice_start +
            (UINT64_C (1) << v->unit_bits) - 1) >> v->unit_bits;
     if (end == at)
       continue;
@@ -329,8 +348,7 @@ resolve_range (const struct layers_view *v, struct resolve *r, uint64_t start,
       return -1;
   }
   for (size_t j = 0; j < r->open.n; j++)
-    if (append_plain (&r->found, r->open.runs[j].start,
-                      r->open.runs[j].start + r->open.runs[j].len,
+    if (append_plain (&r->found, r->open.runs[j].start, run_end (&r->open.runs[j]),
                       v->single ? RUN_UNALLOCATED : RUN_ZERO, 0, 0) == -1)
       return -1;
   return 0;
