@@ -21,6 +21,13 @@ entry_is_extended (const struct header *h)
   return h->l2_entry_size == sizeof (struct qcow2_extended_entry);
 }
 
+/* The 64-bit words of an entry in an L2 table.  The first is a standard entry. */
+static inline unsigned
+entry_words (const struct header *h)
+{
+  return h->l2_entry_size / sizeof (struct be64);
+}
+
 /* A unit is what one state applies to: a cluster, or with extended L2 entries a
  * subcluster.  log2 of its guest bytes. */
 static inline unsigned

@@ -237,15 +237,15 @@ check_features (struct parse *p)
     return refuse (p, FIELD (crypt_method),
                    "unknown encryption method %u", h->crypt_method);
 
-  h->l2_entry_size = 8;
+  h->l2_entry_size = sizeof (struct be64);
   if (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2) {
     if (h->cluster_bits < QCOW2_MIN_EXTENDED_CLUSTER_BITS)
       return refuse (p, FIELD (cluster_bits), "cluster_bits is %u, but extended "
                      "L2 entries need at least %d", h->cluster_bits,
                      QCOW2_MIN_EXTENDED_CLUSTER_BITS);
-    h->l2_entry_size = 16;
+    h->l2_entry_size = sizeof (struct qcow2_extended_entry);
   }
-  h->l2_bits = h->cluster_bits - (h->l2_entry_size == 16 ? 4 : 3);
+  h->l2_bits = h->cluster_bits - __builtin_ctz (h->l2_entry_size);
   return 0;
 }
 

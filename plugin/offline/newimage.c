@@ -271,7 +271,8 @@ newimage_plan (const struct newimage_options *options, struct newimage *n)
     return -1;
   n->cluster_size = o->cluster_size;
   n->refcount_order = __builtin_ctz (o->refcount_bits);
-  n->l2_entry_size = o->extended_l2 ? 16 : 8;
+  n->l2_entry_size = o->extended_l2 ? sizeof (struct qcow2_extended_entry)
+    : sizeof (struct be64);
   if (check_names (n) == -1)
     return -1;
 
@@ -451,8 +452,7 @@ fill_l1 (const struct newimage *n, uint64_t from, uint64_t to, uint8_t *buf)
 static void
 fill_l2 (const struct newimage *n, uint64_t from, uint64_t to, uint8_t *buf)
 {
-  struct be64 *entries = (void *) buf;
-  const unsigned step = n->l2_entry_size / sizeof *entries;
+  const bool allocated = n->options.extended_l2 && n->options.data_file_raw;
   const uint64_t first = from / n->l2_entry_size;
   const uint64_t end = min64 (to / n->l2_entry_size, n->data_clusters);
   uint64_t value = (n->data_offset + first * n->cluster_size) | QCOW2_OFLAG_COPIED;
@@ -460,10 +460,12 @@ fill_l2 (const struct newimage *n, uint64_t from, uint64_t to, uint8_t *buf)
   if (n->options.luks_bytes && !n->options.extended_l2)
     value |= QCOW2_OFLAG_ZERO;
   for (uint64_t i = first; i < end; i++) {
-    entries[0] = put64 (value);
-    if (step == 2 && n->options.data_file_raw)
-      entries[1] = put64 (SUBCLUSTERS_ALLOCATED);
-    entries += step;
+    struct be64 *const entry = (void *) buf;
+
+    entry[0] = put64 (value);
+    if (allocated)
+      entry[1] = put64 (SUBCLUSTERS_ALLOCATED);
+    buf += n->l2_entry_size;
     value += n->cluster_size;
   }
 }

@@ -34,6 +34,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "format/entry.h"
 #include "offline/bitmapsize.h"
 #include "offline/resize.h"
 
@@ -182,17 +183,14 @@ reserve (struct resize *r, uint64_t n, uint64_t *host)
   return 0;
 }
 
+/* Entries [FROM, TO) of the table in r->l2, as entry_encode has it. */
 static void
-set_entry (struct resize *r, uint64_t i, uint64_t entry, bool zero)
+set_entries (struct resize *r, uint64_t from, uint64_t to, enum run_kind kind,
+             uint64_t host)
 {
-  const uint64_t all = UINT32_MAX;
+  const unsigned shift = r->h->cluster_bits - entry_unit_bits (r->h);
 
-  if (r->h->l2_entry_size == 16) {
-    r->l2[2 * i] = put64 (entry);
-    r->l2[2 * i + 1] = put64 (zero ? all << 32 : all);
-  }
-  else
-    r->l2[i] = put64 (entry | (zero ? QCOW2_OFLAG_ZERO : 0));
+  entry_encode (r->h, r->l2, from << shift, (to - from) << shift, kind, host);
 }
 
 /* Entries [FROM, TO) of the table in r->l2, whose first guest cluster is FIRST.
@@ -201,14 +199,12 @@ static int
 fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
 {
   const bool encrypted = r->h->crypt_method != QCOW2_CRYPT_NONE;
-  uint64_t host, i;
+  uint64_t host;
 
   if (from >= to)
     return 0;
   if (data_is_raw (r->image)) {
-    for (i = from; i < to; i++)
-      set_entry (r, i, ((first + i) << r->h->cluster_bits) | QCOW2_OFLAG_COPIED,
-                 false);
+    set_entries (r, from, to, RUN_NORMAL, (first + from) << r->h->cluster_bits);
     return 1;
   }
   if (r->options->preallocation == PREALLOCATION_OFF) {
@@ -219,13 +215,12 @@ fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
   if (needs_clusters (r->image, r->options)) {
     if (reserve (r, to - from, &host) == -1)
       return -1;
-    for (i = from; i < to; i++)
-      set_entry (r, i, (host + ((i - from) << r->h->cluster_bits)) |
-                 QCOW2_OFLAG_COPIED, encrypted);
+    set_entries (r, from, to, RUN_NORMAL, host);
+    if (encrypted)
+      set_entries (r, from, to, RUN_ZERO_ALLOC, 0);
   }
   else
-    for (i = from; i < to; i++)
-      set_entry (r, i, 0, true);
+    set_entries (r, from, to, RUN_ZERO, 0);
   return 1;
 }
 
@@ -234,7 +229,7 @@ fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
 static bool
 is_empty (const struct resize *r, uint64_t from)
 {
-  const unsigned step = r->h->l2_entry_size / sizeof *r->l2;
+  const unsigned step = entry_words (r->h);
   uint64_t i;
 
   for (i = from * step; i < r->per_table * step; i++)
@@ -251,7 +246,7 @@ change_table (struct resize *r, uint64_t i)
   const uint64_t from = r->keep > first ? r->keep - first : 0;
   const uint64_t to = r->fill > first ? min64 (r->fill - first, r->per_table) : 0;
   const uint64_t table = get64 (r->l1[i]) & QCOW2_L1_OFFSET_MASK;
-  const unsigned words = r->h->l2_entry_size / sizeof *r->l2;
+  const unsigned words = entry_words (r->h);
   bool changed = false;
   int filled;
 

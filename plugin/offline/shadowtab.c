@@ -21,6 +21,7 @@
 
 #include "util/report.h"
 #include "format/compress.h"
+#include "format/entry.h"
 #include "offline/shadow-impl.h"
 
 struct be64 *
@@ -110,7 +111,7 @@ static int
 refer_l2 (struct shadow *s, const struct be64 *l2, uint64_t from, uint64_t to,
           int (*fn) (struct shadow *, uint64_t first, uint64_t n))
 {
-  const unsigned step = s->h->l2_entry_size / sizeof *l2;
+  const unsigned step = entry_words (s->h);
   uint64_t i, first, n;
 
   for (i = from; i < to; i++) {

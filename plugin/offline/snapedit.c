@@ -43,6 +43,7 @@
 #include "util/cleanup.h"
 #include "util/printable.h"
 #include "util/report.h"
+#include "format/entry.h"
 #include "offline/snapedit.h"
 
 #define MAX_NAME 255
@@ -146,7 +147,7 @@ table_of (struct be64 entry)
 static int
 correct_flags (struct snapedit *e, bool as_counted, bool *changed)
 {
-  const unsigned step = e->h->l2_entry_size / sizeof *e->l2;
+  const unsigned step = entry_words (e->h);
   const uint64_t n = e->h->cluster_size / sizeof *e->l2;
   uint64_t i, entry, correct, offset, count;
 
