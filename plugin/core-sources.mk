@@ -60,12 +60,18 @@ core_sources = \
 	%reldir%/image/clustercache.h \
 	%reldir%/image/decompress.c \
 	%reldir%/image/decompress.h \
+	%reldir%/image/filename.c \
+	%reldir%/image/filename.h \
 	%reldir%/image/headerwrite.c \
 	%reldir%/image/headerwrite.h \
 	%reldir%/image/health.c \
 	%reldir%/image/health.h \
+	%reldir%/image/image.c \
+	%reldir%/image/image.h \
 	%reldir%/image/payload.c \
 	%reldir%/image/payload.h \
+	%reldir%/image/secret.c \
+	%reldir%/image/secret.h \
 	%reldir%/image/snapshot.c \
 	%reldir%/image/snapshot.h \
 	%reldir%/space/alloc-impl.h \

@@ -37,8 +37,6 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
-#include "format/overlap.h"
-#include "image/snapshot.h"
 #include "check/check.h"
 #include "check/checkfiles.h"
 #include "check/checkreport.h"
@@ -53,7 +51,6 @@
 struct check {
   const struct check_options *options;  /* while check_image runs */
   struct check_result result;
-  struct hostfile **files;      /* of the layers; NULL: could not be opened */
   struct checkfiles *held;      /* all of the chain, while there is a report; or NULL */
   bool failed;                  /* something could not be looked at */
   char line[LINE_SIZE];
@@ -71,8 +68,7 @@ free_layer (struct check_layer *l)
   if (l == NULL)
     return;
   free (l->path);
-  if (l->parsed)
-    header_free (&l->h);
+  image_close (l->image);
   findings_free (l->findings);
   free (l);
 }
@@ -84,12 +80,9 @@ check_free (struct check *c)
 
   if (c == NULL)
     return;
-  for (i = 0; i < c->result.n; i++) {
+  for (i = 0; i < c->result.n; i++)
     free_layer (c->result.layers[i]);
-    hostfile_close (c->files[i]);
-  }
   free (c->result.layers);
-  free (c->files);
   checkfiles_close (c->held);
   free (c);
 }
@@ -121,28 +114,23 @@ add_layer (struct check *c, const char *path, bool raw)
   const size_t n = c->result.n;
   struct check_layer **layers =
     realloc (c->result.layers, (n + 1) * sizeof *layers);
-  struct hostfile **files;
   struct check_layer *l;
 
   if (layers != NULL)
     c->result.layers = layers;
-  files = realloc (c->files, (n + 1) * sizeof *files);
-  if (files != NULL)
-    c->files = files;
   l = calloc (1, sizeof *l);
   if (l != NULL) {
     l->raw = raw;
     l->path = strdup (path);
     l->findings = findings_new (places_left (c));
   }
-  if (layers == NULL || files == NULL || l == NULL || l->path == NULL ||
+  if (layers == NULL || l == NULL || l->path == NULL ||
       l->findings == NULL) {
     nbdkit_error ("%s: check: out of memory", path);
     free_layer (l);
     return NULL;
   }
   c->result.layers[n] = l;
-  c->files[n] = NULL;
   c->result.n = n + 1;
   return l;
 }
@@ -151,7 +139,7 @@ add_layer (struct check *c, const char *path, bool raw)
 static void
 weigh (struct check_layer *l)
 {
-  const bool dirty = l->parsed && (l->h.incompatible & QCOW2_INCOMPAT_DIRTY);
+  const bool dirty = l->parsed && (l->image->header.incompatible & QCOW2_INCOMPAT_DIRTY);
   const struct findings *f = l->findings;
 
   l->leaks = findings_count (f, FINDING_LEAK);
@@ -167,10 +155,9 @@ weigh (struct check_layer *l)
 
 /* The metadata of the qcow2 layer, and if FULL its data. */
 static void
-scan_layer (struct check *c, struct check_layer *l, struct hostfile *file,
-            bool full)
+scan_layer (struct check *c, struct check_layer *l, bool full)
 {
-  if (chain_read_header (file, &l->h) == -1) {
+  if (image_read_header (l->image) == -1) {
     if (errno == EINVAL)
       findings_add (l->findings, FINDING_HEADER, 1, 0,
                     "the header is not that of an image that can be used");
@@ -179,7 +166,8 @@ scan_layer (struct check *c, struct check_layer *l, struct hostfile *file,
     return;
   }
   l->parsed = true;
-  if (scan_image (file, &l->h, full, l->findings, &l->stats) == -1)
+  if (scan_image (l->image->file, &l->image->header, full, l->findings,
+                  &l->stats) == -1)
     c->failed = true;
 }
 
@@ -189,7 +177,8 @@ known_already (const struct check *c, const struct hostfile *file)
   size_t i;
 
   for (i = 0; i + 1 < c->result.n; i++)
-    if (c->files[i] && hostfile_same (c->files[i], file))
+    if (c->result.layers[i]->image &&
+        hostfile_same (c->result.layers[i]->image->file, file))
       return true;
   return false;
 }
@@ -198,35 +187,33 @@ known_already (const struct check *c, const struct hostfile *file)
 static struct check_layer *
 check_layer (struct check *c, const char *path, bool raw)
 {
-  struct hostfile_options options = c->options->chain.file;
+  struct hostfile_options options = c->options->chain.image.file;
   struct check_layer *l = add_layer (c, path, raw);
-  struct hostfile **file;
 
   if (l == NULL)
     return NULL;
-  file = &c->files[c->result.n - 1];
   options.try_writable =
     c->result.n == 1 && c->options->mode == CHECK_REPAIR;
   chain_reserve_files (2 * c->result.n);
-  if (hostfile_open (path, &options, file) == -1) {
+  l->image = image_open_file (path, &options);
+  if (l->image == NULL) {
     /* That one is in use, or not allowed to us, or the top image is not there, is no
      * damage. */
     c->failed = errno != ENOENT && errno != ENOTDIR;
     if (c->result.n > 1 && !c->failed)
       findings_add (l->findings, FINDING_CHAIN, 1, 0,
                     "the backing file can't be opened: %m");
-    *file = NULL;
     weigh (l);
     return NULL;
   }
-  l->file_size = hostfile_size (*file);
-  if (known_already (c, *file) || c->result.n > CHAIN_MAX_LAYERS)
+  l->file_size = hostfile_size (l->image->file);
+  if (known_already (c, l->image->file) || c->result.n > CHAIN_MAX_LAYERS)
     findings_add (l->findings, FINDING_CHAIN, 1, 0, "the backing chain %s",
                   c->result.n > CHAIN_MAX_LAYERS ? "is too long" :
                   "loops: this file is in it already");
   else if (!raw)
-    scan_layer (c, l, *file, c->options->mode == CHECK_FULL);
-  else if (scan_raw (*file, l->findings) == -1)
+    scan_layer (c, l, c->options->mode == CHECK_FULL);
+  else if (scan_raw (l->image->file, l->findings) == -1)
     c->failed = true;
   weigh (l);
   return l;
@@ -244,7 +231,7 @@ check_chain (struct check *c, struct check_layer *l)
 
     if (!l->raw && !l->parsed)
       return 0;                 /* its header does not say */
-    if (chain_below (l->path, l->raw ? NULL : &l->h, &chain, &path,
+    if (chain_below (l->path, l->raw ? NULL : &l->image->header, &chain, &path,
                      &format) == -1) {
       /* It is not allowed, or not something that we have: no damage. */
       c->failed = true;
@@ -273,7 +260,7 @@ judge (struct check *c)
       r->verdict = CHECK_LEAKS;
   for (i = 0; i < r->n; i++)
     if (r->layers[i]->parsed &&
-        (r->layers[i]->h.incompatible & QCOW2_INCOMPAT_DIRTY))
+        (r->layers[i]->image->header.incompatible & QCOW2_INCOMPAT_DIRTY))
       r->verdict = CHECK_DIRTY;
   if (c->failed)
     r->verdict = CHECK_FAILED;
@@ -298,8 +285,9 @@ is_repairable (const struct check_layer *l)
 /* Writes both fields of features, and makes them durable: 24 bytes of one sector.
  * Autoclear bits of what we don't know are cleared (R8). */
 static int
-write_features (struct hostfile *file, struct header *h, uint64_t incompatible)
+write_features (struct image *image, uint64_t incompatible)
 {
+  struct header *h = &image->header;
   const uint64_t autoclear = h->autoclear &
     (QCOW2_AUTOCLEAR_BITMAPS | QCOW2_AUTOCLEAR_RAW_DATA_FILE);
   const struct be64 fields[] = {
@@ -309,10 +297,10 @@ write_features (struct hostfile *file, struct header *h, uint64_t incompatible)
   if (h->version < 3 ||
       (incompatible == h->incompatible && autoclear == h->autoclear))
     return 0;
-  if (hostfile_write (file, fields, sizeof fields,
+  if (hostfile_write (image->file, fields, sizeof fields,
                       offsetof (struct qcow2_header,
                                 incompatible_features)) == -1 ||
-      hostfile_sync (file) == -1)
+      hostfile_sync (image->file) == -1)
     return -1;
   h->incompatible = incompatible;
   h->autoclear = autoclear;
@@ -320,39 +308,28 @@ write_features (struct hostfile *file, struct header *h, uint64_t incompatible)
 }
 
 static int
-new_refcounts (struct hostfile *file, struct header *h)
+new_refcounts (struct image *image)
 {
-  struct overlap *overlap = overlap_new (h->cluster_bits);
-  struct snapshots snapshots = { 0 };
-  int r = -1;
-
-  if (overlap == NULL) {
-    nbdkit_error ("%s: out of memory", hostfile_path (file));
-    return -1;
-  }
-  if (snapshots_read (file, h, overlap, &snapshots) == 0)
-    r = repair_refcounts (file, h, &snapshots, overlap, true);
-  snapshots_free (&snapshots);
-  overlap_free (overlap);
-  return r;
+  return image_read_snapshots (image) == -1 ? -1 : repair_refcounts (image, true);
 }
 
 /* With the writer's lock.  -1: reported. */
 static int
-make_right (struct check_layer *l, struct hostfile *file)
+make_right (struct check_layer *l)
 {
-  const uint64_t incompatible = l->h.incompatible;
+  struct image *image = l->image;
+  const uint64_t incompatible = image->header.incompatible;
   struct findings *before = l->findings;
   uint64_t wrong = findings_corruptions (before);
   uint64_t leaks = findings_count (before, FINDING_LEAK);
 
   if (wrong + leaks > 0) {
-    if (write_features (file, &l->h, incompatible | QCOW2_INCOMPAT_DIRTY) == -1)
+    if (write_features (image, incompatible | QCOW2_INCOMPAT_DIRTY) == -1)
       return -1;
-    if (new_refcounts (file, &l->h) == -1) {
+    if (new_refcounts (image) == -1) {
       /* If it was refused, nothing was written. */
       if (errno == EUCLEAN)
-        write_features (file, &l->h, incompatible);
+        write_features (image, incompatible);
       return -1;
     }
     l->findings = findings_new (MAX_LISTED);
@@ -362,7 +339,7 @@ make_right (struct check_layer *l, struct hostfile *file)
     }
     findings_free (before);
     memset (&l->stats, 0, sizeof l->stats);
-    if (scan_image (file, &l->h, false, l->findings, &l->stats) == -1)
+    if (scan_image (image->file, &image->header, false, l->findings, &l->stats) == -1)
       return -1;
     l->corruptions_fixed = wrong;
     l->leaks_fixed = leaks;
@@ -370,8 +347,8 @@ make_right (struct check_layer *l, struct hostfile *file)
   /* Neither is true any more, if all went as it should. */
   if (findings_corruptions (l->findings) > 0 ||
       findings_count (l->findings, FINDING_LEAK) > 0)
-    return write_features (file, &l->h, incompatible);
-  return write_features (file, &l->h, l->h.incompatible &
+    return write_features (image, incompatible);
+  return write_features (image, image->header.incompatible &
                          ~(QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT));
 }
 
@@ -379,35 +356,34 @@ static void
 repair (struct check *c)
 {
   struct check_layer *l = c->result.layers[0];
-  struct hostfile *file = c->files[0];
-  const bool lock = c->options->chain.file.lock;
 
   if (c->failed || !l->parsed ||
       (findings_corruptions (l->findings) == 0 &&
        findings_count (l->findings, FINDING_LEAK) == 0 &&
-       !(l->h.incompatible & (QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT))))
+       !(l->image->header.incompatible &
+         (QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT))))
     return;
   if (!is_repairable (l)) {
     nbdkit_error ("%s: can't be repaired, for more is wrong than refcounts and "
                   "flags: nothing was changed", l->path);
     return;
   }
-  if (!hostfile_is_writable (file)) {
+  if (!hostfile_is_writable (l->image->file)) {
     nbdkit_error ("%s: can't be repaired: the file is not writable", l->path);
     c->failed = true;
     return;
   }
-  if (lock && hostfile_lock (file, HOSTFILE_WRITER) == -1) {
+  if (image_lock (l->image, IMAGE_WRITER) == -1) {
     c->failed = true;
     return;
   }
-  if (make_right (l, file) == 0)
+  if (make_right (l) == 0)
     c->result.repaired = true;
   else
     c->failed = true;
-  l->file_size = hostfile_size (file);
+  l->file_size = hostfile_size (l->image->file);
   weigh (l);
-  if (lock && hostfile_lock (file, HOSTFILE_READER) == -1)
+  if (image_lock (l->image, IMAGE_READER) == -1)
     c->failed = true;
 }
 

@@ -23,32 +23,33 @@
 #include "check/checkfiles.h"
 
 struct checkfiles {
-  struct hostfile **files;
+  struct image **images;        /* of raw files, too */
   size_t n;
 };
 
 /* Opens that one, too.  NULL: it can't be opened, or is in the chain already. */
-static struct hostfile *
+static struct image *
 add (struct checkfiles *c, const char *path)
 {
   static const struct hostfile_options options;
-  struct hostfile **files = realloc (c->files, (c->n + 1) * sizeof *files);
-  struct hostfile *file;
+  struct image **images = realloc (c->images, (c->n + 1) * sizeof *images);
+  struct image *image;
 
-  if (files == NULL)
+  if (images == NULL)
     return NULL;
-  c->files = files;
+  c->images = images;
   /* What is held here, the check and then the disk open once more. */
-  chain_reserve_files (4 * (c->n + 1));
-  if (hostfile_open (path, &options, &file) == -1)
+  chain_reserve_files (6 * (c->n + 1));
+  image = image_open_file (path, &options);
+  if (image == NULL)
     return NULL;
   for (size_t i = 0; i < c->n; i++)
-    if (hostfile_same (files[i], file)) {
-      hostfile_close (file);
+    if (hostfile_same (images[i]->file, image->file)) {
+      image_close (image);
       return NULL;
     }
-  files[c->n++] = file;
-  return file;
+  images[c->n++] = image;
+  return image;
 }
 
 /* Adds the image at PATH with its data file.  *BELOW (to be freed) and *FORMAT are as of
@@ -57,20 +58,15 @@ static void
 add_image (struct checkfiles *c, const char *path, const struct chain_options *chain,
            char **below, const char **format)
 {
-  struct hostfile *file = add (c, path);
-  CLEANUP_FREE char *data = NULL;
-  struct header h;
+  struct image *image = add (c, path);
+  struct image_options options = chain->image;
 
   *below = NULL;
-  if (file == NULL || chain_read_header (file, &h) == -1)
+  if (image == NULL || image_read_header (image) == -1)
     return;
-  if (chain_data_file (path, &h, chain, !chain->below_top, &data) == 0 && data)
-    add (c, data);
-  if (chain_below (path, &h, chain, below, format) == -1)
-    *below = NULL;
-  else if (*below)              /* it goes with the header */
-    *format = strcmp (*format, "raw") == 0 ? "raw" : "qcow2";
-  header_free (&h);
+  options.file = (struct hostfile_options) { 0 };
+  image_open_data (image, &options);
+  chain_below (path, &image->header, chain, below, format);
 }
 
 struct checkfiles *
@@ -88,7 +84,7 @@ checkfiles_open (const char *path, const struct chain_options *options)
     return NULL;
   }
   report_silence (true);
-  while (next && c->n < 2 * CHAIN_MAX_LAYERS) {
+  while (next && c->n < CHAIN_MAX_LAYERS) {
     CLEANUP_FREE char *this = next;
 
     next = NULL;
@@ -110,7 +106,7 @@ checkfiles_close (struct checkfiles *c)
   if (c == NULL)
     return;
   for (size_t i = 0; i < c->n; i++)
-    hostfile_close (c->files[i]);
-  free (c->files);
+    image_close (c->images[i]);
+  free (c->images);
   free (c);
 }

@@ -67,7 +67,7 @@ add_up (const struct check_result *r)
     sums.corruptions_fixed += l->corruptions_fixed;
     if (!l->parsed)
       continue;
-    sums.marked += (l->h.incompatible & QCOW2_INCOMPAT_CORRUPT) != 0;
+    sums.marked += (l->image->header.incompatible & QCOW2_INCOMPAT_CORRUPT) != 0;
     sums.bitmaps_in_use += l->stats.bitmaps_in_use;
   }
   return sums;
@@ -214,7 +214,7 @@ static void
 put_image (FILE *fp, const struct check_layer *l)
 {
   static const char *const methods[] = { "none", "aes", "luks" };
-  const struct header *h = &l->h;
+  const struct header *h = &l->image->header;
 
   put_number (fp, "version", h->version);
   put_number (fp, "virtual-size", h->size);

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "format/header.h"
+#include "image/image.h"
 #include "check/findings.h"
 #include "check/scan.h"
 
@@ -26,8 +26,8 @@ enum check_verdict {
 struct check_layer {
   char *path;
   bool raw;                     /* nothing below but path, findings, file_size */
-  bool parsed;                  /* h and stats are set */
-  struct header h;
+  struct image *image;          /* NULL: could not be opened; a raw file is only that */
+  bool parsed;                  /* image->header and stats are set */
   struct scan_stats stats;
   uint64_t file_size;
   struct findings *findings;

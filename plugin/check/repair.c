@@ -436,19 +436,19 @@ do_repair (struct repair *r)
 }
 
 int
-repair_refcounts (struct hostfile *file, struct header *h,
-                  const struct snapshots *snapshots, struct overlap *overlap,
-                  bool asked)
+repair_refcounts (struct image *image, bool asked)
 {
+  struct hostfile *file = image->file;
+  struct header *h = &image->header;
   struct repair r = {
-    .file = file, .h = h, .overlap = overlap, .asked = asked,
+    .file = file, .h = h, .overlap = image->overlap, .asked = asked,
     .block_bits = h->cluster_bits + 3 - h->refcount_order,
     .max = h->refcount_order == 6 ? UINT64_MAX
                                   : (UINT64_C (1) << (1u << h->refcount_order)) - 1,
   };
   int res, err;
 
-  r.census = census_new (file, h, snapshots, false);
+  r.census = census_new (file, h, &image->snapshots, false);
   if (r.census == NULL)
     return -1;
   res = do_repair (&r);

@@ -9,22 +9,17 @@
 
 #include <stdbool.h>
 
-#include "storage/hostfile.h"
-#include "format/header.h"
-#include "format/overlap.h"
-#include "image/snapshot.h"
+#include "image/image.h"
 
-/* Gives the image new refcounts, made from what its metadata name, and COPIED flags
- * that agree with them; all is durable on return, and the header and OVERLAP know the
- * new places.  The dirty bit is left to the caller.  Nobody may change the
- * image meanwhile; it may be read.  ASKED: what messages say: the user asked for it, or
+/* Gives the image, whose snapshots were read, new refcounts, made from what its metadata
+ * name, and COPIED flags that agree with them; all is durable on return, and the image's
+ * header and overlap know the new places.  The dirty bit is left to the caller.  Nobody
+ * may change the image meanwhile; it may be read.  ASKED: what messages say: the user asked for it, or
  * the image was not closed properly.
  *
  * -1: reported; the image is as usable as it was, and as dirty.  After a
  * failure don't try again before the image has been opened anew (R9).
  */
-extern int repair_refcounts (struct hostfile *, struct header *,
-                             const struct snapshots *, struct overlap *,
-                             bool asked);
+extern int repair_refcounts (struct image *, bool asked);
 
 #endif /* QCOW2_REPAIR_H */

@@ -12,7 +12,6 @@
 #include <stdbool.h>
 
 #include "util/names.h"
-#include "image/snapshot.h"
 #include "request/bitmap.h"
 #include "disk/disk.h"
 
@@ -33,11 +32,10 @@ struct disk {
 
   struct grace *grace;
   struct map *map;
-  struct layers *layers;        /* layer 0 is the top image */
-  struct snapshots snapshots;   /* of the top image */
+  struct layers *layers;
+  struct image *image;          /* the top image, layer 0 */
   const char **snapshot_names;  /* under which they are listed; NULL: they are not */
   struct cluster_cache *cluster_cache;
-  struct health *health;
   struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
   struct names *bitmap_names;
   char why_bitmaps[BITMAPDIR_WHY];

@@ -42,18 +42,17 @@
 /* --- opening --- */
 
 static const char *
-find_why_readonly (const struct disk *d, const struct header *h,
-                   const struct hostfile *file)
+find_why_readonly (const struct disk *d)
 {
-  const struct hostfile *data = layers_data_file (d->layers, 0);
+  const struct image *image = d->image;
 
   if (d->options.untrusted)
     return "untrusted images are not written";
-  if (!hostfile_is_writable (file))
+  if (!hostfile_is_writable (image->file))
     return "the file is not writable";
-  if (!hostfile_is_writable (data))
+  if (image->data && !hostfile_is_writable (image->data))
     return "the external data file is not writable";
-  if (h->incompatible & QCOW2_INCOMPAT_CORRUPT)
+  if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
     return "the image is marked corrupt";
   return NULL;
 }
@@ -63,13 +62,13 @@ find_why_readonly (const struct disk *d, const struct header *h,
 static int
 open_bitmaps (struct disk *d)
 {
-  const struct header *h = layers_header (d->layers, 0);
+  const struct image *image = d->image;
   int r;
 
-  if (!h->has_bitmaps || d->options.untrusted)
+  if (!image->header.has_bitmaps || d->options.untrusted)
     return 0;
-  r = bitmap_open (layers_file (d->layers, 0), h, layers_overlap (d->layers, 0),
-                   &d->bitmaps, d->why_bitmaps);
+  r = bitmap_open (image->file, &image->header, image->overlap, &d->bitmaps,
+                   d->why_bitmaps);
   if (d->why_readonly)
     return 0;
   if (r == 1)
@@ -90,8 +89,9 @@ describe_size (uint64_t size, char *text, size_t room)
 }
 
 static void
-describe (struct disk *d, const struct header *h)
+describe (struct disk *d)
 {
+  const struct header *h = &d->image->header;
   char cluster[32], unit[32];
 
   describe_size (h->cluster_size, cluster, sizeof cluster);
@@ -101,9 +101,8 @@ describe (struct disk *d, const struct header *h)
             entry_is_extended (h) ? " of " : "",
             entry_is_extended (h) ? unit : "",
             entry_is_extended (h) ? " subclusters" : "",
-            layers_external (d->layers, 0) == NULL ? ""
-            : h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE
-            ? ", raw data file" : ", data file",
+            d->image->data == NULL ? ""
+            : image_data_is_raw (d->image) ? ", raw data file" : ", data file",
             h->crypt_method == QCOW2_CRYPT_LUKS ? ", LUKS"
             : h->crypt_method == QCOW2_CRYPT_AES ? ", AES" : "",
             layers_count (d->layers), layers_count (d->layers) == 1 ? "" : "s",
@@ -153,57 +152,60 @@ check_untrusted (const char *path, const struct header *h)
   return -1;
 }
 
-static int
-open_layers (struct disk *d)
+static struct chain_options
+chain_options (const struct disk_options *o)
 {
-  const struct disk_options *o = &d->options;
-  struct hostfile_options file_options = {
-    .try_writable = !o->untrusted, .lock = o->lock,
-    .drop_cache = o->drop_cache, .hooks = o->hooks,
-  };
-  const struct chain_secret secret = {
-    .passphrase = o->secret.passphrase, .len = o->secret.len,
-    .most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0,
-  };
-  const struct chain_options chain = {
+  return (struct chain_options) {
     .backing = o->backing, .backing_path = o->backing_path,
     .backing_format = o->backing_format,
-    .data_file = o->data_file, .data_file_path = o->data_file_path,
-    .secret = secret, .file = file_options,
+    .image = {
+      .file = {
+        .try_writable = !o->untrusted, .lock = o->lock, .drop_cache = o->drop_cache,
+        .name = o->name, .dir = o->dir, .hooks = o->hooks,
+      },
+      .secret = {
+        .passphrase = o->secret.passphrase, .len = o->secret.len,
+        .most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0,
+      },
+      .data_file = o->data_file, .data_file_path = o->data_file_path,
+    },
   };
-  struct crypt_cipher *cipher;
-  struct hostfile *file, *data = NULL;
-  struct header header;
+}
 
-  file_options.name = o->name;
-  file_options.dir = o->dir;
-  if (chain_open_image (o->path, &file_options, &secret, &file, &header,
-                        &cipher) == -1)
-    return -1;
-  header.size = max64 (header.size, o->size_at_least);
-  file_options.name = NULL;     /* other files have paths */
-  if ((o->untrusted && check_untrusted (o->path, &header) == -1) ||
-      (o->compress && check_compress (o->path, &header) == -1) ||
-      chain_open_data_file (d->layers, file, &header, &chain, &file_options,
-                            &data) == -1 ||
-      layers_add_qcow2 (d->layers, file, data, &header, cipher) == -1) {
-    crypt_free (cipher);
-    header_free (&header);
-    hostfile_close (data);
-    hostfile_close (file);
-    return -1;
+struct image *
+disk_open_image (const struct disk_options *o)
+{
+  const struct chain_options chain = chain_options (o);
+  struct image *image = image_open (o->path, &chain.image);
+
+  if (image == NULL)
+    return NULL;
+  if ((o->untrusted && check_untrusted (o->path, &image->header) == -1) ||
+      image_open_data (image, &chain.image) == -1) {
+    image_close (image);
+    return NULL;
   }
-  if (snapshots_read (file, layers_header (d->layers, 0),
-                      layers_overlap (d->layers, 0), &d->snapshots) == -1)
+  return image;
+}
+
+static int
+open_layers (struct disk *d, struct image *image)
+{
+  const struct chain_options chain = chain_options (&d->options);
+
+  d->layers = layers_new ();
+  if (d->layers == NULL || layers_add_image (d->layers, image) == -1)
     return -1;
+  d->image = image;
   return chain_open (d->layers, &chain);
 }
 
 int
-disk_open (const struct disk_options *options, struct disk **ret)
+disk_open_on (const struct disk_options *options, struct image *image,
+              struct disk **ret)
 {
   struct disk *d = calloc (1, sizeof *d);
-  struct header *h;
+  struct header *h = &image->header;
 
   if (d == NULL) {
     nbdkit_error ("calloc: %m");
@@ -213,10 +215,10 @@ disk_open (const struct disk_options *options, struct disk **ret)
   pthread_mutex_init (&d->lock, NULL);
   pthread_cond_init (&d->part_filled, NULL);
 
-  d->layers = layers_new ();
-  if (d->layers == NULL || open_layers (d) == -1)
+  h->size = max64 (h->size, options->size_at_least);
+  if ((options->compress && check_compress (options->path, h) == -1) ||
+      open_layers (d, image) == -1)
     goto error;
-  h = layers_header (d->layers, 0);
 
   d->grace = grace_new ();
   d->map = options->map ? options->map : map_new (options->l2_cache);
@@ -224,33 +226,66 @@ disk_open (const struct disk_options *options, struct disk **ret)
     nbdkit_error ("out of memory");
     goto error;
   }
-  d->health = health_new (layers_file (d->layers, 0), h);
   d->cluster_cache = cluster_cache_new (INFLATED_CACHE);
-  if (d->health == NULL || d->cluster_cache == NULL)
+  if (d->cluster_cache == NULL)
     goto error;
 
   d->frozen.size = h->size;
   d->frozen.layers = d->layers;
   d->frozen.cluster_cache = d->cluster_cache;
-  d->frozen.health = d->health;
+  d->frozen.health = image->health;
   d->frozen.lower = layers_view_new (d->layers, 0, d->map, h->size,
                                      options->l2_slice);
   if (d->frozen.lower == NULL)
     goto error;
   atomic_init (&d->current, &d->frozen);
 
-  d->why_readonly = find_why_readonly (d, h, layers_file (d->layers, 0));
+  d->why_readonly = find_why_readonly (d);
   if (open_bitmaps (d) == -1 || disk_name_snapshots (d) == -1 ||
       disk_name_bitmaps (d) == -1)
     goto error;
-  describe (d, h);
-  d->options.secret = (struct chain_secret) { NULL, 0, 0 };
+  describe (d);
+  d->options.secret = (struct image_secret) { NULL, 0, 0 };
   *ret = d;
   return 0;
 
  error:
   disk_close (d);
   return -1;
+}
+
+int
+disk_backing_size (const struct disk_options *options, struct image *image,
+                   uint64_t *size)
+{
+  const struct chain_options chain = chain_options (options);
+  struct layers *layers = layers_new ();
+  int r = -1;
+
+  *size = 0;
+  if (layers && layers_add_image (layers, image) == 0 &&
+      chain_open (layers, &chain) == 0) {
+    if (layers_count (layers) > 1)
+      *size = layers_header (layers, 1) ? layers_size (layers, 1)
+        : hostfile_size (layers_file (layers, 1));
+    r = 0;
+  }
+  layers_free (layers);
+  return r;
+}
+
+int
+disk_open (const struct disk_options *options, struct disk **ret)
+{
+  struct image *image = disk_open_image (options);
+  int r = -1;
+
+  if (image == NULL)
+    return -1;
+  if (image_load (image) == 0 && image_read_snapshots (image) == 0)
+    r = disk_open_on (options, image, ret);
+  image_close (image);          /* the disk owns it, too */
+  return r;
 }
 
 /* --- coming and going --- */
@@ -307,7 +342,6 @@ disk_close (struct disk *d)
   bitmap_close (d->bitmaps);
   disk_free_snapshots (d);
   layers_view_free (d->frozen.lower);
-  health_free (d->health);
   cluster_cache_free (d->cluster_cache);
   if (d->map && d->options.map == NULL)
     map_free (d->map);
@@ -331,7 +365,7 @@ disk_size (const struct disk *d)
 uint64_t
 disk_unit_size (const struct disk *d)
 {
-  const struct header *h = layers_header (d->layers, 0);
+  const struct header *h = &d->image->header;
 
   return d->options.compress ? h->cluster_size : entry_unit_size (h);
 }
@@ -352,8 +386,8 @@ struct disk_inside
 disk_inside (struct disk *d)
 {
   return (struct disk_inside) {
-    .view = atomic_load (&d->current), .grace = d->grace, .map = d->map,
-    .snapshots = &d->snapshots, .bitmaps = d->bitmaps,
+    .image = d->image, .view = atomic_load (&d->current), .grace = d->grace, .map = d->map,
+    .bitmaps = d->bitmaps,
   };
 }
 

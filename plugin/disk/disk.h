@@ -12,7 +12,7 @@
 
 #include "storage/hostfile.h"
 #include "image/clustercache.h"
-#include "image/snapshot.h"
+#include "image/image.h"
 #include "space/alloc.h"
 #include "mapping/chain.h"
 #include "mapping/map.h"
@@ -36,7 +36,7 @@ struct disk_options {
   const char *backing_format;
   enum data_file_policy data_file;
   const char *data_file_path;   /* absolute */
-  struct chain_secret secret;   /* used by disk_open only */
+  struct image_secret secret;   /* used by disk_open only */
   bool untrusted;               /* an image from strangers: see the manual */
   bool discard;
   enum detect_zeroes detect_zeroes;
@@ -55,6 +55,15 @@ struct disk_options {
 /* Opens and checks everything, changes nothing, takes reader's locks.  The
  * strings must outlive the disk.  -1: reported. */
 extern int disk_open (const struct disk_options *, struct disk **);
+/* The same in two steps, for those who change the image before it is served: its top
+ * image, which has its external data file, but was not loaded.  NULL: reported. */
+extern struct image *disk_open_image (const struct disk_options *);
+/* The size of what lies below it: 0 if nothing does. */
+extern int disk_backing_size (const struct disk_options *, struct image *,
+                              uint64_t *size);
+/* A disk whose top image is that one, which was loaded and has no other disk.  The disk is
+ * one more owner; the locks that it takes stay when it is closed. */
+extern int disk_open_on (const struct disk_options *, struct image *, struct disk **);
 /* No request may be running.  Everything is made durable and clean first if
  * it was written.  -1: that failed (reported); the memory is freed in
  * any case. */
@@ -167,10 +176,10 @@ extern int disk_part_cache (struct disk *, struct disk_part *, uint64_t count,
 /* --- for offline/: changes of an image as a whole, while nobody else uses it --- */
 
 struct disk_inside {
+  struct image *image;          /* the top image */
   const struct view *view;      /* writable once the caller was let in to write */
   struct grace *grace;
   struct map *map;
-  const struct snapshots *snapshots;
   struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
 };
 /* All of it belongs to the disk. */

@@ -50,7 +50,7 @@ static bool
 is_name_of (const struct disk *d, const struct snapshot *s, const char *name)
 {
   return disk_may_list (name) && !disk_is_part (name) &&
-    snapshots_find (&d->snapshots, name) == s;
+    snapshots_find (&d->image->snapshots, name) == s;
 }
 
 int
@@ -59,14 +59,14 @@ disk_name_snapshots (struct disk *d)
   const struct snapshot *s;
   uint32_t i;
 
-  d->served = calloc (d->snapshots.n + 1, sizeof *d->served);
-  d->snapshot_names = calloc (d->snapshots.n + 1, sizeof *d->snapshot_names);
+  d->served = calloc (d->image->snapshots.n + 1, sizeof *d->served);
+  d->snapshot_names = calloc (d->image->snapshots.n + 1, sizeof *d->snapshot_names);
   if (d->served == NULL || d->snapshot_names == NULL) {
     nbdkit_error ("calloc: %m");
     return -1;
   }
-  for (i = 0; i < d->snapshots.n; i++) {
-    s = &d->snapshots.list[i];
+  for (i = 0; i < d->image->snapshots.n; i++) {
+    s = &d->image->snapshots.list[i];
     d->snapshot_names[i] = is_name_of (d, s, s->name) ? s->name
       : is_name_of (d, s, s->id) ? s->id : NULL;
   }
@@ -82,12 +82,12 @@ disk_list_exports (const struct disk *d, export_fn emit, void *opaque,
   int r;
 
   *unlisted = 0;
-  for (i = 0; i < d->snapshots.n; i++) {
+  for (i = 0; i < d->image->snapshots.n; i++) {
     if (d->snapshot_names[i] == NULL) {
       ++*unlisted;
       continue;
     }
-    describe_snapshot (&d->snapshots.list[i], text, sizeof text);
+    describe_snapshot (&d->image->snapshots.list[i], text, sizeof text);
     r = emit (opaque, d->snapshot_names[i], text);
     if (r != 0)
       return r;
@@ -131,14 +131,14 @@ serve_snapshot (struct disk *d, const struct snapshot *s)
     return NULL;
   }
   describe_snapshot (s, ds->description, sizeof ds->description);
-  d->served[s - d->snapshots.list] = ds;
+  d->served[s - d->image->snapshots.list] = ds;
   return ds;
 }
 
 struct disk_snapshot *
 disk_open_snapshot (struct disk *d, const char *name)
 {
-  const struct snapshot *s = snapshots_find (&d->snapshots, name);
+  const struct snapshot *s = snapshots_find (&d->image->snapshots, name);
   char text[PRINTABLE_SIZE (64)];
   struct disk_snapshot *ds;
   LOCK_FOR_BLOCK (&d->lock);
@@ -150,7 +150,7 @@ disk_open_snapshot (struct disk *d, const char *name)
     errno = ENOENT;
     return NULL;
   }
-  ds = d->served[s - d->snapshots.list];
+  ds = d->served[s - d->image->snapshots.list];
   return ds ? ds : serve_snapshot (d, s);
 }
 
@@ -223,12 +223,11 @@ disk_free_snapshots (struct disk *d)
 {
   uint32_t i;
 
-  for (i = 0; d->served && i < d->snapshots.n; i++)
+  for (i = 0; d->served && i < d->image->snapshots.n; i++)
     if (d->served[i]) {
       layers_view_free (d->served[i]->view.lower);
       free (d->served[i]);
     }
   free (d->served);
   free (d->snapshot_names);
-  snapshots_free (&d->snapshots);
 }

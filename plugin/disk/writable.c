@@ -51,34 +51,12 @@ clear_autoclear (struct hostfile *file, struct header *h, uint64_t keep)
   return 0;
 }
 
-/* For the image and its external data file, both or neither. */
-static int
-take_locks (struct disk *d, bool writer)
-{
-  struct hostfile *file = layers_file (d->layers, 0);
-  struct hostfile *data = layers_external (d->layers, 0);
-
-  if (!d->options.lock)
-    return 0;
-  if (hostfile_lock (file, writer ? HOSTFILE_WRITER : HOSTFILE_READER) == -1)
-    return -1;
-  if (data == NULL ||
-      hostfile_lock (data, writer ? HOSTFILE_DATA_WRITER
-                     : HOSTFILE_DATA_READER) == 0)
-    return 0;
-  if (writer)
-    hostfile_lock (file, HOSTFILE_READER);
-  return -1;
-}
-
 /* Can the external data file be kept a raw image of the disk?  What shows through from
  * below is not in it: then the promise is taken back (R8). */
 static bool
-data_is_raw (struct disk *d, const struct header *h)
+data_is_raw (const struct disk *d)
 {
-  return layers_external (d->layers, 0) != NULL &&
-    (h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) != 0 &&
-    layers_count (d->layers) == 1;
+  return image_data_is_raw (d->image) && layers_count (d->layers) == 1;
 }
 
 /* Of all the disk, also where nothing was written yet. */
@@ -131,13 +109,12 @@ check_header_count (struct disk *d)
  * them.  What can't be repaired stays as it is, and is served read-only for as long as
  * we serve it (R9). */
 static int
-repair_dirty (struct disk *d, struct hostfile *file, struct header *h,
-              struct overlap *overlap)
+repair_dirty (struct disk *d)
 {
-  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
+  if (!(d->image->header.incompatible & QCOW2_INCOMPAT_DIRTY))
     return 0;
-  if (repair_refcounts (file, h, &d->snapshots, overlap, false) == 0 &&
-      health_end_changes (d->health) == 0)
+  if (repair_refcounts (d->image, false) == 0 &&
+      health_end_changes (d->image->health) == 0)
     return 0;
   if (errno == ENOMEM)
     return -1;                  /* the next client tries again */
@@ -150,22 +127,24 @@ repair_dirty (struct disk *d, struct hostfile *file, struct header *h,
 int
 disk_become_writable (struct disk *d)
 {
-  struct hostfile *file = layers_file (d->layers, 0);
-  struct header *h = layers_header (d->layers, 0);
-  struct overlap *overlap = layers_overlap (d->layers, 0);
+  const enum image_role before = d->image->role;
+  struct hostfile *file = d->image->file;
+  struct header *h = &d->image->header;
+  struct overlap *overlap = d->image->overlap;
+  struct health *health = d->image->health;
   struct writable *w = &d->w;
 
-  if (take_locks (d, true) == -1)
+  if (image_lock (d->image, IMAGE_WRITER) == -1)
     return -1;
-  if (repair_dirty (d, file, h, overlap) == -1) {
-    take_locks (d, false);
+  if (repair_dirty (d) == -1) {
+    image_lock (d->image, before);
     return -1;
   }
 
   w->file = file;
-  w->data = layers_external (d->layers, 0);
-  w->data_is_raw = data_is_raw (d, h);
-  w->payload = layers_payload (d->layers, 0);
+  w->data = d->image->data;
+  w->data_is_raw = data_is_raw (d);
+  w->payload = d->image->payload;
   w->header = h;
   w->discard = d->options.discard;
   w->detect_zeroes = d->options.detect_zeroes;
@@ -173,7 +152,7 @@ disk_become_writable (struct disk *d)
   d->refcounts = refcount_open (file, h, overlap);
   if (d->refcounts == NULL || check_header_count (d) == -1)
     goto error;
-  w->l2 = l2_open (file, h, overlap, d->health, d->map, d->options.l2_slice);
+  w->l2 = l2_open (file, h, overlap, health, d->map, d->options.l2_slice);
   if (w->l2 == NULL)
     goto error;
   w->alloc = alloc_open (file, h->cluster_bits, d->refcounts, overlap,
@@ -197,7 +176,7 @@ disk_become_writable (struct disk *d)
       goto error;
   }
   w->checkpoint = checkpoint_new (file, w->l2, w->alloc, d->refcounts, overlap,
-                                  d->health, h->cluster_bits,
+                                  health, h->cluster_bits,
                                   max64 (d->options.l2_cache / 3, MIN_DIRTY));
   if (w->checkpoint == NULL)
     goto error;
@@ -215,7 +194,7 @@ disk_become_writable (struct disk *d)
   }
   if (d->bitmaps &&
       bitmap_start (d->bitmaps, d->refcounts, w->alloc, w->checkpoint,
-                    d->health) == -1)
+                    health) == -1)
     goto error;
   /* Behind the end of the disk nothing is recorded (edit.c). */
   w->bitmaps = d->options.size_at_least == 0 ? d->bitmaps : NULL;
@@ -233,20 +212,20 @@ disk_become_writable (struct disk *d)
       == -1)
     goto error;
 
-  health_set_writable (d->health);
+  health_set_writable (health);
   atomic_store (&d->current, &d->live);
   return 0;
 
  error:
   /* As QEMU does: refcount structures that are no good mark the image. */
   if (errno == EUCLEAN) {
-    health_set_writable (d->health);
-    health_corrupt (d->health, "refcounts can't be used");
+    health_set_writable (health);
+    health_corrupt (health, "refcounts can't be used");
     d->why_readonly = "its refcounts can't be used";
     d->told_readonly = true;    /* and more than this */
   }
   disk_free_writable (d);
-  take_locks (d, false);
+  image_lock (d->image, before);
   return -1;
 }
 
@@ -269,7 +248,7 @@ disk_quiesce (struct disk *d)
   const double deadline = seconds () + QUIESCE_SECONDS;
   int r;
 
-  if (health_check (d->health) == -1)
+  if (health_check (d->image->health) == -1)
     return -1;                  /* its cause was reported */
   /* If that fails, they are tried again later; the disk comes to rest anyway. */
   r = bitmap_store (d->bitmaps);
@@ -277,7 +256,7 @@ disk_quiesce (struct disk *d)
     if (checkpoint_quiesce (d->w.checkpoint) == -1)
       return -1;
     if (!checkpoint_holds_back (d->w.checkpoint))
-      return health_end_changes (d->health) == -1 ? -1 : r;
+      return health_end_changes (d->image->health) == -1 ? -1 : r;
     while (checkpoint_holds_back (d->w.checkpoint) && seconds () < deadline) {
       nanosleep (&moment, NULL);
       if (checkpoint_reap (d->w.checkpoint) == -1)

@@ -88,7 +88,6 @@ payload_free (struct payload *p)
     p->spare = b->next;
     free (b);
   }
-  crypt_free (p->cipher);
   inflight_free (p->claims);
   pthread_mutex_destroy (&p->lock);
   free (p);

@@ -21,8 +21,8 @@ enum payload_sectors {
   PAYLOAD_GUEST_SECTORS,        /* the older AES method: the place on the disk */
 };
 
-/* CIPHER: NULL for data as they are; on success it belongs to the payload.  FILE
- * must outlive it.  NULL on ENOMEM (reported). */
+/* CIPHER: NULL for data as they are.  It and FILE must outlive the payload.
+ * NULL on ENOMEM (reported). */
 extern struct payload *payload_new (struct hostfile *file,
                                     struct crypt_cipher *cipher,
                                     enum payload_sectors);

@@ -9,15 +9,13 @@
 #include "mapping/layers.h"
 
 struct layer {
-  struct hostfile *file;
-  struct hostfile *external;    /* data file; NULL: data are in `file' */
-  struct payload *payload;
-  bool raw;
+  struct image *image;          /* NULL: a raw file */
+  struct hostfile *file;        /* the image's, or the raw file */
+  struct payload *payload;      /* likewise */
   bool is_snapshot;
-  _Atomic int preallocated;     /* prealloc_detect's answer; -1: not yet asked */
+  uint64_t l1_offset;           /* the active L1 table, or the snapshot's */
   uint64_t size;                /* what it covers, bytes */
-  struct header header;         /* unless raw */
-  struct overlap *overlap;      /* unless raw */
+  _Atomic int preallocated;     /* prealloc_detect's answer; -1: not yet asked */
 };
 
 struct layers {

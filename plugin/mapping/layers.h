@@ -12,9 +12,8 @@
 
 #include "storage/hostfile.h"
 #include "format/header.h"
-#include "format/overlap.h"
 #include "format/run.h"
-#include "image/payload.h"
+#include "image/image.h"
 #include "mapping/map.h"
 
 struct layers;
@@ -24,25 +23,21 @@ extern struct layers *layers_new (void);
 extern void layers_free (struct layers *);  /* closes the files it owns */
 
 /* Adds a layer below the ones that are there; the first is the top image,
- * layer 0.  On success the stack owns FILE, CIPHER (NULL: not encrypted) and what HEADER
- * holds, on failure it does not.  The L1 table is read and checked, and dropped.
- * DATA, which is owned in the same way: the external data file; NULL: there is none.
- * A raw layer of SIZE bytes. */
-extern int layers_add_qcow2 (struct layers *, struct hostfile *,
-                             struct hostfile *data, const struct header *,
-                             struct crypt_cipher *);
+ * layer 0.  The stack is one more owner of the image, which was loaded. */
+extern int layers_add_image (struct layers *, struct image *);
+/* The same with a raw file of SIZE bytes.  On success the stack owns it. */
 extern int layers_add_raw (struct layers *, struct hostfile *, uint64_t size);
 
 extern unsigned layers_count (const struct layers *);
 extern struct hostfile *layers_file (const struct layers *, unsigned i);
-/* Its external data file; NULL: there is none. */
-extern struct hostfile *layers_external (const struct layers *, unsigned i);
-/* Where guest data are: the one or the other. */
+/* NULL: it is a raw file. */
+extern struct image *layers_image (const struct layers *, unsigned i);
+/* Where guest data are: in that, or in an external data file. */
 extern struct hostfile *layers_data_file (const struct layers *, unsigned i);
 /* The way to and from the guest data in it. */
 extern struct payload *layers_payload (const struct layers *, unsigned i);
 /* The header of a qcow2 layer; NULL for a raw one. */
-extern struct header *layers_header (struct layers *, unsigned i);
+extern const struct header *layers_header (const struct layers *, unsigned i);
 /* Is the file with the guest data the disk by itself: a raw layer, or a raw external data
  * file? */
 extern bool layers_data_is_raw (const struct layers *, unsigned i);
@@ -51,8 +46,6 @@ extern bool layers_data_is_raw (const struct layers *, unsigned i);
 extern bool layers_preallocated (struct layers *, unsigned i);
 /* The size of the disk that it describes, bytes. */
 extern uint64_t layers_size (const struct layers *, unsigned i);
-/* Metadata clusters of a qcow2 layer. */
-extern struct overlap *layers_overlap (struct layers *, unsigned i);
 
 /* A view of the stack from layer FROM down, cached in MAP: for a read-only disk
  * FROM is 0; for what lies below a writable image it is 1.  DISK_SIZE is the size of

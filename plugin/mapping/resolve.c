@@ -43,8 +43,7 @@ struct layers_view {
   struct layers *layers;
   unsigned from, to;            /* these layers, without TO itself */
   bool single;                  /* is one layer alone */
-  struct layer *snapshot;       /* in place of layer 0; NULL: none.  Its file
-                                   and what its header holds are layer 0's */
+  struct layer *snapshot;       /* in place of layer 0, whose image it has; NULL: none */
   struct map_space *space;
   uint64_t disk_size;
   unsigned unit_bits;
@@ -111,14 +110,14 @@ static int
 take_entries (struct resolve *r, const void *raw, uint64_t raw_start,
               uint64_t start, uint64_t end)
 {
-  const struct header *h = &r->layer->header;
+  const struct header *h = &r->layer->image->header;
   const unsigned bits = entry_unit_bits (h);
   const uint64_t last = (end - 1 - raw_start) >> bits;
   uint64_t unit = (start - raw_start) >> bits, n;
   struct run run;
 
   while (start < end) {
-    n = entry_decode (h, r->layer->overlap, raw, unit, last - unit + 1, &run);
+    n = entry_decode (h, r->layer->image->overlap, raw, unit, last - unit + 1, &run);
     if (run_host_advances (run.kind))
       run.host += start - (raw_start + (unit << bits));
     /* What an external data file holds is where the guest has it. */
@@ -150,7 +149,8 @@ static bool
 is_l2_table (const struct layer *layer, uint64_t offset)
 {
   const enum overlap_kind kind =
-    overlap_find (layer->overlap, offset, layer->header.cluster_size);
+    overlap_find (layer->image->overlap, offset,
+                  layer->image->header.cluster_size);
 
   return kind == OVERLAP_L2 ||
     (layer->is_snapshot &&
@@ -170,7 +170,7 @@ static int
 read_part (const struct layer *layer, uint64_t start, uint64_t end,
            struct table_part *part)
 {
-  const struct header *h = &layer->header;
+  const struct header *h = &layer->image->header;
   const uint64_t table = start >> (h->cluster_bits + h->l2_bits);
   const uint64_t first = start >> h->cluster_bits;
   const uint64_t n = ((end - 1) >> h->cluster_bits) - first + 1;
@@ -179,7 +179,7 @@ read_part (const struct layer *layer, uint64_t start, uint64_t end,
   uint64_t offset;
 
   if (hostfile_read (layer->file, &l1, sizeof l1,
-                     h->l1_offset + table * sizeof l1) == -1)
+                     layer->l1_offset + table * sizeof l1) == -1)
     return -1;
   offset = get64 (l1) & QCOW2_L1_OFFSET_MASK;
   part->l1_entry = get64 (l1);
@@ -215,7 +215,7 @@ take_range (struct resolve *r, const struct table_part *part, uint64_t start,
 static int
 take_table (struct resolve *r, size_t *i)
 {
-  const struct header *h = &r->layer->header;
+  const struct header *h = &r->layer->image->header;
   const unsigned span = h->cluster_bits + h->l2_bits;
   struct run *const open = r->open.runs;
   const uint64_t table_end = ((open[*i].start >> span) + 1) << span;
@@ -273,7 +273,7 @@ take_layer (struct resolve *r)
   if (cut_at_size (r) == -1)
     return -1;
 
-  if (r->layer->raw) {
+  if (r->layer->image == NULL) {
     for (; i < r->open.n; i++) {
       r->open.runs[i].kind = RUN_NORMAL;
       r->open.runs[i].layer = r->index;
@@ -435,8 +435,7 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
   }
   memcpy (v->snapshot, s->layers[0], sizeof *v->snapshot);
   v->snapshot->is_snapshot = true;
-  v->snapshot->header.l1_offset = l1_offset;
-  v->snapshot->header.size = disk_size;
+  v->snapshot->l1_offset = l1_offset;
   v->snapshot->size = disk_size;
   return v;
 }
@@ -463,8 +462,8 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
    * subclusters, and the ends of layers that are shorter than the disk.  A slice
    * covers what the smallest slice of the layers' tables does. */
   for (i = from; i < to; i++)
-    if (!s->layers[i]->raw) {
-      const struct header *h = &s->layers[i]->header;
+    if (s->layers[i]->image) {
+      const struct header *h = &s->layers[i]->image->header;
 
       unit_bits = min64 (unit_bits, entry_unit_bits (h));
       span = min64 (span, slice_size / h->l2_entry_size << h->cluster_bits);

@@ -84,7 +84,7 @@ createparams_run (struct createparams *p, const struct disk_options *disk)
   p->options.progress = show_progress;
   p->options.opaque = &progress;
   r = create_image (&p->options, &p->created);
-  p->options.secret = (struct chain_secret) { NULL, 0, 0 };
+  p->options.secret = (struct image_secret) { NULL, 0, 0 };
   progress_end (&progress);
   return r;
 }

@@ -178,7 +178,7 @@ params_forget_passphrase (struct params *p)
     explicit_bzero (p->passphrase, strlen (p->passphrase));
   free (p->passphrase);
   p->passphrase = NULL;
-  p->options.secret = (struct chain_secret) { NULL, 0, 0 };
+  p->options.secret = (struct image_secret) { NULL, 0, 0 };
 }
 
 void
@@ -519,8 +519,10 @@ complete_check (struct params *p)
   p->check.chain = (struct chain_options) {
     .backing = o->backing, .backing_path = o->backing_path,
     .backing_format = o->backing_format,
-    .data_file = o->data_file, .data_file_path = o->data_file_path,
-    .file = { .lock = o->lock, .drop_cache = o->drop_cache },
+    .image = {
+      .data_file = o->data_file, .data_file_path = o->data_file_path,
+      .file = { .lock = o->lock, .drop_cache = o->drop_cache },
+    },
   };
 }
 

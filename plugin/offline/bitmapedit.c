@@ -491,8 +491,8 @@ change_disk (struct disk *d, const struct bitmapedit *edits, size_t n)
   const struct disk_inside in = disk_inside (d);
   const struct writable *w = in.view->w;
   const struct target image = {
-    .file = w->file, .header = layers_header (in.view->layers, 0),
-    .overlap = layers_overlap (in.view->layers, 0), .alloc = w->alloc,
+    .file = w->file, .header = &in.image->header, .overlap = in.image->overlap,
+    .alloc = w->alloc,
     .checkpoint = w->checkpoint, .health = in.view->health,
   };
 

@@ -36,6 +36,8 @@
 #include "util/report.h"
 #include "storage/newfile.h"
 #include "format/luksmake.h"
+#include "image/filename.h"
+#include "image/image.h"
 #include "offline/create.h"
 
 /* How much is made and written at a time: what fits into a processor's cache. */
@@ -65,25 +67,16 @@ struct created {
 static int
 open_backing (const char *path, const struct create_options *o, uint64_t *size)
 {
-  struct hostfile_options options = o->file;
-  struct crypt_cipher *cipher = NULL;
-  struct hostfile *file;
-  struct header header;
+  struct image_options options = { .file = o->file, .secret = o->secret };
+  const bool raw = strcmp (o->image.backing_format, "raw") == 0;
+  struct image *image;
 
-  options.try_writable = false;
-  if (strcmp (o->image.backing_format, "raw") == 0) {
-    if (hostfile_open (path, &options, &file) == -1)
-      return -1;
-    *size = hostfile_size (file);
-  }
-  else {
-    if (chain_open_image (path, &options, &o->secret, &file, &header, &cipher) == -1)
-      return -1;
-    *size = header.size;
-    crypt_free (cipher);
-    header_free (&header);
-  }
-  hostfile_close (file);
+  options.file.try_writable = false;
+  image = raw ? image_open_file (path, &options.file) : image_open (path, &options);
+  if (image == NULL)
+    return -1;
+  *size = raw ? hostfile_size (image->file) : image->header.size;
+  image_close (image);
   return 0;
 }
 
@@ -95,7 +88,7 @@ look_below (const struct create_options *o, struct newimage_options *image)
 
   if (image->backing_file == NULL)
     return 0;
-  path = chain_resolve_name (o->path, image->backing_file);
+  path = filename_of_backing (o->path, image->backing_file);
   if (path == NULL || open_backing (path, o, &size) == -1)
     return -1;
   if (o->size_of_backing)

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "storage/hostfile.h"
-#include "mapping/chain.h"
+#include "image/secret.h"
 #include "offline/newimage.h"
 
 struct create_options {
@@ -20,7 +20,7 @@ struct create_options {
   const char *data_path;        /* absolute; not NULL if image.data_file is not */
   bool encrypt;                 /* LUKS, with the passphrase of SECRET */
   unsigned iter_ms;             /* how long trying a passphrase takes */
-  struct chain_secret secret;   /* of the new image, and of the backing file */
+  struct image_secret secret;   /* of the new image, and of the backing file */
   struct hostfile_options file; /* lock: of the backing file; try_writable is ignored */
 
   /* Called before the first file is made, and then every now and then (or NULL): of TOTAL

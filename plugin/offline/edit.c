@@ -26,51 +26,32 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "image/bitmapdir.h"
-#include "image/health.h"
-#include "mapping/layers.h"
+#include "image/image.h"
 #include "check/repair.h"
 #include "offline/edit.h"
 #include "offline/resize.h"
 #include "offline/snapedit.h"
 
 struct opened {
-  struct layers *layers;
-  struct snapshots snapshots;
-  struct shadow_image image;
+  struct image *image;
+  struct shadow_image shadow;
 };
 
 /* --- opening --- */
 
-static void
-close_image (struct opened *o)
-{
-  const int err = errno;
-
-  snapshots_free (&o->snapshots);
-  layers_free (o->layers);
-  errno = err;
-}
-
-static struct hostfile_options
-file_options (const struct disk_options *d)
-{
-  return (struct hostfile_options) {
-    .try_writable = true, .lock = d->lock, .hooks = d->hooks,
-  };
-}
-
 static int
-check_writable (const struct disk_options *d, const struct hostfile *file,
-                const struct header *h, bool resize)
+check_writable (const struct disk_options *d, const struct image *image, bool resize)
 {
   const char *why = NULL;
 
-  if (!hostfile_is_writable (file))
+  if (!hostfile_is_writable (image->file))
     why = "the file is not writable";
-  else if (h->incompatible & QCOW2_INCOMPAT_CORRUPT)
+  else if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
     why = "the image is marked corrupt";
-  else if (!resize && h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+  else if (!resize && image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
     why = "its data are in an external file";
+  else if (image->data && !hostfile_is_writable (image->data))
+    why = "the external data file is not writable";
   if (why == NULL)
     return 0;
   nbdkit_error ("%s: the image can't be changed: %s", d->path, why);
@@ -78,140 +59,58 @@ check_writable (const struct disk_options *d, const struct hostfile *file,
   return -1;
 }
 
-static struct chain_options
-chain_options (const struct disk_options *d)
-{
-  return (struct chain_options) {
-    .backing = d->backing, .backing_path = d->backing_path,
-    .backing_format = d->backing_format,
-    .data_file = d->data_file, .data_file_path = d->data_file_path,
-    .secret = d->secret, .file = file_options (d),
-  };
-}
-
 static int
-open_layer (struct opened *o, const struct disk_options *d, bool resize)
-{
-  const struct hostfile_options options = file_options (d);
-  const struct chain_options chain = chain_options (d);
-  struct hostfile *file, *data = NULL;
-  struct crypt_cipher *cipher;
-  struct header header;
-
-  if (chain_open_image (d->path, &options, &d->secret, &file, &header,
-                        &cipher) == -1)
-    return -1;
-  if (check_writable (d, file, &header, resize) == 0 &&
-      chain_open_data_file (o->layers, file, &header, &chain, &options,
-                            &data) == 0 &&
-      layers_add_qcow2 (o->layers, file, data, &header, cipher) == 0)
-    return 0;
-  crypt_free (cipher);
-  header_free (&header);
-  hostfile_close (data);
-  hostfile_close (file);
-  return -1;
-}
-
-static int
-lock (const struct disk_options *d, struct hostfile *file, struct hostfile *data)
-{
-  if (data && !hostfile_is_writable (data)) {
-    nbdkit_error ("%s: the image can't be changed: the external data file is not "
-                  "writable", d->path);
-    errno = EPERM;
-    return -1;
-  }
-  if (!d->lock)
-    return 0;
-  return hostfile_lock (file, HOSTFILE_WRITER) == -1 ||
-    (data && hostfile_lock (data, HOSTFILE_WRITER) == -1) ? -1 : 0;
-}
-
-static int
-register_bitmaps (struct hostfile *file, const struct header *h,
-                  struct overlap *overlap)
+register_bitmaps (struct image *image)
 {
   char why[BITMAPDIR_WHY];
   struct bitmapdir dir;
   int r;
 
-  if (!h->has_bitmaps)
+  if (!image->header.has_bitmaps)
     return 0;
-  r = bitmapdir_read (file, h, overlap, &dir, why);
+  r = bitmapdir_read (image->file, &image->header, image->overlap, &dir, why);
   if (r == 0)
     bitmapdir_free (&dir);
   if (r == 1) {
-    nbdkit_error ("%s: the image can't be changed: %s", hostfile_path (file), why);
+    nbdkit_error ("%s: the image can't be changed: %s", hostfile_path (image->file),
+                  why);
     errno = EPERM;
   }
   return r == 0 ? 0 : -1;
 }
 
 static int
-repair (struct hostfile *file, struct header *h, struct opened *o)
+repair (struct image *image)
 {
-  struct health *health;
-  int r = -1;
-
-  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
+  if (!(image->header.incompatible & QCOW2_INCOMPAT_DIRTY))
     return 0;
-  health = health_new (file, h);
-  if (health == NULL)
-    return -1;
-  if (repair_refcounts (file, h, &o->snapshots, o->image.overlap, false) == 0)
-    r = health_end_changes (health);
-  health_free (health);
-  return r;
+  return repair_refcounts (image, false) == -1 ? -1
+    : health_end_changes (image->health);
 }
 
 static int
 open_image (const struct disk_options *d, bool resize, struct opened *o)
 {
-  struct hostfile *file;
-  struct header *h;
+  struct image *image = disk_open_image (d);
 
-  memset (o, 0, sizeof *o);
-  o->layers = layers_new ();
-  if (o->layers == NULL)
+  if (image == NULL)
     return -1;
-  if (open_layer (o, d, resize) == -1)
-    goto error;
-  file = layers_file (o->layers, 0);
-  h = layers_header (o->layers, 0);
-  o->image = (struct shadow_image) {
-    .file = file, .data = layers_external (o->layers, 0), .header = h,
-    .overlap = layers_overlap (o->layers, 0),
-    .snapshots = &o->snapshots, .discard = d->discard,
+  if (check_writable (d, image, resize) == -1 ||
+      image_lock (image, IMAGE_WRITER) == -1 || image_load (image) == -1 ||
+      image_read_snapshots (image) == -1 || register_bitmaps (image) == -1 ||
+      repair (image) == -1) {
+    image_close (image);
+    return -1;
+  }
+  o->image = image;
+  o->shadow = (struct shadow_image) {
+    .file = image->file, .data = image->data, .header = &image->header,
+    .overlap = image->overlap, .snapshots = &image->snapshots, .discard = d->discard,
   };
-  if (lock (d, file, o->image.data) == -1 ||
-      snapshots_read (file, h, o->image.overlap, &o->snapshots) == -1 ||
-      register_bitmaps (file, h, o->image.overlap) == -1 ||
-      repair (file, h, o) == -1)
-    goto error;
   return 0;
-
- error:
-  close_image (o);
-  return -1;
 }
 
 /* --- resize --- */
-
-static int
-open_backing (struct opened *o, const struct disk_options *d, uint64_t *size)
-{
-  const struct chain_options chain = chain_options (d);
-
-  *size = 0;
-  if (chain_open (o->layers, &chain) == -1)
-    return -1;
-  if (layers_count (o->layers) == 1)
-    return 0;
-  *size = layers_header (o->layers, 1) ? layers_header (o->layers, 1)->size
-    : hostfile_size (layers_file (o->layers, 1));
-  return 0;
-}
 
 const char *
 edit_choose_size (const struct edit *edit, const struct edit_options *options,
@@ -320,15 +219,15 @@ resize_step (const struct disk_options *d, const struct edit_options *options,
   if (open_image (d, true, &o) == -1)
     return -1;
   if (!really) {
-    *old = o.image.header->size;
-    *cluster_size = o.image.header->cluster_size;
+    *old = o.shadow.header->size;
+    *cluster_size = o.shadow.header->cluster_size;
   }
   ro->preallocation = options->preallocation;
-  if ((really ? check_unchanged (d, o.image.header, *old, *cluster_size)
+  if ((really ? check_unchanged (d, o.shadow.header, *old, *cluster_size)
        : choose_size (d, edit, options, *old, &ro->size)) == 0 &&
-      open_backing (&o, d, &ro->backing_size) == 0)
-    r = really ? resize_image (&o.image, ro) : resize_check (&o.image, ro);
-  close_image (&o);
+      disk_backing_size (d, o.image, &ro->backing_size) == 0)
+    r = really ? resize_image (&o.shadow, ro) : resize_check (&o.shadow, ro);
+  image_close (o.image);
   return r;
 }
 
@@ -366,12 +265,12 @@ change_snapshots (const struct disk_options *d, const struct edit *edit)
   if (open_image (d, false, &o) == -1)
     return -1;
   switch (edit->kind) {
-  case EDIT_SNAPSHOT_CREATE: r = snapedit_create (&o.image, edit->name); break;
-  case EDIT_SNAPSHOT_APPLY: r = snapedit_apply (&o.image, edit->name); break;
-  case EDIT_SNAPSHOT_DELETE: r = snapedit_delete (&o.image, edit->name); break;
+  case EDIT_SNAPSHOT_CREATE: r = snapedit_create (&o.shadow, edit->name); break;
+  case EDIT_SNAPSHOT_APPLY: r = snapedit_apply (&o.shadow, edit->name); break;
+  case EDIT_SNAPSHOT_DELETE: r = snapedit_delete (&o.shadow, edit->name); break;
   case EDIT_RESIZE: break;
   }
-  close_image (&o);
+  image_close (o.image);
   return r;
 }
 

@@ -301,8 +301,8 @@ check_snapshots (const struct disk_inside *in, const struct disk_options *o)
   unsigned i;
   int r;
 
-  for (i = 0; i < in->snapshots->n; i++) {
-    s = &in->snapshots->list[i];
+  for (i = 0; i < in->image->snapshots.n; i++) {
+    s = &in->image->snapshots.list[i];
     r = s->disk_size > (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits)
       ? 1 : needs_below (in, o, s);
     if (r == -1)
@@ -352,7 +352,7 @@ flatten (struct disk *d, const struct disk_options *o,
   if (r == -1)
     return -1;
   /* Only now is all durable that the image will need. */
-  return backlink_remove (layers_file (layers, 0), layers_header (layers, 0));
+  return backlink_remove (in.image->file, &in.image->header);
 }
 
 int

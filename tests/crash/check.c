@@ -95,7 +95,7 @@ repair_again (struct trial *t, const struct blob *left)
 
   blob_save (SURVIVOR, left);
   options.path = images_path (SURVIVOR);
-  options.chain.file.hooks = &without_sync;
+  options.chain.image.file.hooks = &without_sync;
   if (check_image (&options, &check) == -1)
     FAIL ("what is left can't be repaired");
   check_free (check);
@@ -221,7 +221,7 @@ static void
 begin (struct trial *t, uint64_t number)
 {
   t->sim = simdisk_new (t->options.path, number);
-  t->options.chain.file.hooks = simdisk_hooks (t->sim);
+  t->options.chain.image.file.hooks = simdisk_hooks (t->sim);
 }
 
 /* Returns how many operations the repair took that can fail. */
@@ -310,7 +310,7 @@ check_hostile (struct trial *t)
   blob_put (&b, 8, 0, 8);
   blob_save (SURVIVOR, &b);
   options.path = images_path (SURVIVOR);
-  options.chain.file.hooks = &without_sync;
+  options.chain.image.file.hooks = &without_sync;
   quiet_errors = true;
   for (i = 0; i < 2; i++) {
     struct check *c;

@@ -501,7 +501,7 @@ static void
 random_options (struct trial *t, struct rng *rng)
 {
   t->options.path = images_path (IMAGE);
-  t->options.secret = (struct chain_secret) {
+  t->options.secret = (struct image_secret) {
     .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET)
   };
   t->options.l2_cache = rng_below (rng, 2) ? 32 << 20 : 0;

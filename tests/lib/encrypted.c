@@ -12,11 +12,11 @@
 #include <string.h>
 
 #include "util/bytes.h"
-#include "mapping/chain.h"
+#include "image/image.h"
 #include "offline/create.h"
 #include "lib/encrypted.h"
 
-static const struct chain_secret secret = {
+static const struct image_secret secret = {
   .passphrase = IMAGES_SECRET, .len = sizeof IMAGES_SECRET - 1,
 };
 
@@ -54,15 +54,15 @@ encrypted_create (const char *name, const struct image_spec *spec)
 struct crypt_cipher *
 encrypted_cipher (const char *name)
 {
-  const struct hostfile_options options = { .try_writable = false };
+  const struct image_options options = { .secret = secret };
   char *path = images_path (name);
+  struct image *image = image_open (path, &options);
   struct crypt_cipher *cipher;
-  struct hostfile *file;
-  struct header h;
 
-  CHECK (chain_open_image (path, &options, &secret, &file, &h, &cipher) == 0);
-  header_free (&h);
-  hostfile_close (file);
+  CHECK (image != NULL);
+  cipher = image->cipher;
+  image->cipher = NULL;
+  image_close (image);
   free (path);
   return cipher;
 }

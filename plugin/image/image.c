@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is known of one opened image, and who is kept out of it?
+ *
+ * Specification: "Header", "Header extensions" (external data file name).
+ *
+ * An image is its file, its external data file, its header, and what the header leads
+ * to: where its metadata are (overlap, which is read from L1 table and refcount table
+ * once; the tables are checked, and dropped), its snapshots, the way to its guest data.
+ * It is opened in steps, since what it says is believed step by step: a check looks at
+ * images whose header is no good, and what is refused of an image is refused before more
+ * of it is read.
+ *
+ * The file is locked as by a reader before anything of it is believed.  Those who change
+ * it lock it as writers.  For both, QEMU locks the data file in another way than the
+ * image: image_lock is the one place that knows.
+ *
+ * An external data file is never anything but raw, so it needs no format.
+ *
+ * Locks: none.  One thread opens, loads, locks and closes an image, or each with the lock
+ * of the disk that it belongs to; requests only read the fields.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/compress.h"
+#include "format/format.h"
+#include "image/filename.h"
+#include "image/image.h"
+
+/* --- the file and its header --- */
+
+struct image *
+image_open_file (const char *path, const struct hostfile_options *options)
+{
+  struct image *im = calloc (1, sizeof *im);
+
+  if (im == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  im->owners = 1;
+  im->locked = options->lock;
+  im->role = IMAGE_READER;
+  if (hostfile_open (path, options, &im->file) == -1) {
+    free (im);
+    return NULL;
+  }
+  return im;
+}
+
+/* How much of the file the header can take: the first cluster, whose size is in
+ * the first bytes.  0 on error (reported). */
+static uint64_t
+header_length (struct hostfile *file)
+{
+  struct qcow2_header h;
+  unsigned bits;
+
+  if (hostfile_read (file, &h, sizeof h, 0) == -1)
+    return 0;
+  bits = get32 (h.cluster_bits);
+  if (bits < QCOW2_MIN_CLUSTER_BITS || bits > QCOW2_MAX_CLUSTER_BITS)
+    bits = QCOW2_MIN_CLUSTER_BITS;      /* will be refused */
+  return min64 (hostfile_size (file), UINT64_C (1) << bits);
+}
+
+int
+image_read_header (struct image *im)
+{
+  CLEANUP_FREE void *buf = NULL;
+  const char *path = hostfile_path (im->file);
+  uint64_t len;
+
+  if (hostfile_size (im->file) == 0) {
+    nbdkit_error ("%s: not a qcow2 image (the file is empty)", path);
+    errno = EINVAL;
+    return -1;
+  }
+  len = header_length (im->file);
+  if (len == 0)
+    return -1;
+  buf = malloc (len);
+  if (buf == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  if (hostfile_read (im->file, buf, len, 0) == -1)
+    return -1;
+  if (!header_is_qcow2 (buf, len)) {
+    nbdkit_error ("%s: not a qcow2 image (no QFI magic at offset 0)", path);
+    errno = EINVAL;
+    return -1;
+  }
+  return header_parse (path, buf, len, hostfile_size (im->file), &im->header);
+}
+
+/* By name, what this plugin does not serve. */
+static int
+check_features (const char *path, const struct header *h)
+{
+  const char *what = NULL;
+
+  if ((h->incompatible & QCOW2_INCOMPAT_DATA_FILE) && h->nb_snapshots > 0)
+    what = "internal snapshots together with an external data file";
+  else if (!compress_supported (h->compression_type))
+    what = "zstd compression, for which this plugin was not built";
+
+  if (what) {
+    nbdkit_error ("%s: the image uses %s: not supported", path, what);
+    errno = ENOTSUP;
+    return -1;
+  }
+  return 0;
+}
+
+struct image *
+image_open (const char *path, const struct image_options *options)
+{
+  struct image *im = image_open_file (path, &options->file);
+
+  if (im == NULL)
+    return NULL;
+  if (image_read_header (im) == 0 && check_features (path, &im->header) == 0 &&
+      secret_unlock (&options->secret, im->file, &im->header, &im->cipher) == 0)
+    return im;
+  image_close (im);
+  return NULL;
+}
+
+/* --- the external data file --- */
+
+/* *PATH (to be freed); NULL if it has none. */
+static int
+find_data (const struct image *im, const struct image_options *options, char **path)
+{
+  const char *overlay = hostfile_path (im->file);
+  const struct header *h = &im->header;
+  const bool replaced = options->data_file == DATA_FILE_PATH && !options->below_top;
+
+  *path = NULL;
+  errno = EINVAL;
+  if (!(h->incompatible & QCOW2_INCOMPAT_DATA_FILE)) {
+    if (!replaced)
+      return 0;
+    nbdkit_error ("%s: the image has no external data file: "
+                  "data-file=%s is not for it", overlay, options->data_file_path);
+    return -1;
+  }
+  if (options->data_file == DATA_FILE_DENY) {
+    nbdkit_error ("%s: the image has an external data file (\"%s\"), "
+                  "and data files are denied", overlay,
+                  h->data_file ? h->data_file : "");
+    errno = EPERM;
+    return -1;
+  }
+  if (!replaced && h->data_file == NULL) {
+    nbdkit_error ("%s: the image has an external data file, but does not say "
+                  "where it is%s", overlay,
+                  options->below_top ? "" : ": use data-file=PATH");
+    return -1;
+  }
+
+  *path = replaced ? strdup (options->data_file_path)
+    : filename_of_data (overlay, h->data_file);
+  return *path ? 0 : -1;
+}
+
+int
+image_open_data (struct image *im, const struct image_options *options)
+{
+  struct hostfile_options file_options = options->file;
+  CLEANUP_FREE char *path = NULL;
+
+  if (find_data (im, options, &path) == -1)
+    return -1;
+  if (path == NULL)
+    return 0;
+  file_options.name = NULL;     /* it has a path */
+  file_options.data_file = true;
+  if (hostfile_open (path, &file_options, &im->data) == -1)
+    return -1;
+  if (!hostfile_same (im->file, im->data))
+    return 0;
+  image_data_in_use (im, im->file);
+  return -1;
+}
+
+void
+image_data_in_use (const struct image *im, const struct hostfile *as)
+{
+  nbdkit_error ("%s: the external data file of %s is in use already, as %s",
+                hostfile_path (im->data), hostfile_path (im->file),
+                hostfile_path (as));
+  errno = ELOOP;
+}
+
+bool
+image_data_is_raw (const struct image *im)
+{
+  return im->data && (im->header.autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE);
+}
+
+/* --- where metadata are, and guest data --- */
+
+/* Registers what a table of host offsets points to. */
+static int
+register_table (struct image *im, uint64_t table, uint64_t entries,
+                uint64_t mask, enum overlap_kind kind)
+{
+  CLEANUP_FREE struct be64 *buf = NULL;
+  const uint64_t cs = im->header.cluster_size;
+  uint64_t done, n, i, offset;
+
+  buf = malloc (65536);
+  if (buf == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (done = 0; done < entries; done += n) {
+    n = min64 (entries - done, 65536 / sizeof *buf);
+    if (hostfile_read (im->file, buf, n * sizeof *buf,
+                       table + done * sizeof *buf) == -1)
+      return -1;
+    for (i = 0; i < n; i++) {
+      offset = get64 (buf[i]) & mask;
+      if (offset != 0 && (offset & (cs - 1)) == 0 &&
+          offset < hostfile_size (im->file) &&
+          overlap_add (im->overlap, offset, cs, kind) == -1)
+        return -1;
+    }
+  }
+  return 0;
+}
+
+static int
+new_overlap (struct image *im)
+{
+  im->overlap = overlap_new (im->header.cluster_bits);
+  if (im->overlap)
+    return 0;
+  nbdkit_error ("overlap_new: %m");
+  return -1;
+}
+
+static int
+register_metadata (struct image *im)
+{
+  const struct header *h = &im->header;
+
+  if (new_overlap (im) == -1 ||
+      overlap_add (im->overlap, h->l1_offset, h->l1_entries * UINT64_C (8),
+                   OVERLAP_L1) == -1 ||
+      overlap_add (im->overlap, h->reftable_offset,
+                   h->reftable_clusters * h->cluster_size, OVERLAP_REFTABLE) == -1 ||
+      /* Blocks first: an L1 entry that names one is then seen to be wrong. */
+      register_table (im, h->reftable_offset,
+                      h->reftable_clusters * h->cluster_size / 8,
+                      QCOW2_REFTABLE_OFFSET_MASK, OVERLAP_REFBLOCK) == -1 ||
+      register_table (im, h->l1_offset, h->l1_needed, QCOW2_L1_OFFSET_MASK,
+                      OVERLAP_L2) == -1)
+    return -1;
+  return h->has_crypto &&
+    overlap_add (im->overlap, h->crypto.offset, h->crypto.length,
+                 OVERLAP_CRYPTO) == -1 ? -1 : 0;
+}
+
+int
+image_load (struct image *im)
+{
+  if (register_metadata (im) == -1)
+    return -1;
+  im->payload = payload_new (im->data ? im->data : im->file, im->cipher,
+                             im->header.crypt_method == QCOW2_CRYPT_AES
+                             ? PAYLOAD_GUEST_SECTORS : PAYLOAD_HOST_SECTORS);
+  im->health = health_new (im->file, &im->header);
+  return im->payload && im->health ? 0 : -1;
+}
+
+int
+image_read_snapshots (struct image *im)
+{
+  if (im->overlap == NULL && new_overlap (im) == -1)
+    return -1;
+  return snapshots_read (im->file, &im->header, im->overlap, &im->snapshots);
+}
+
+/* All that was read of it. */
+static void
+forget (struct image *im)
+{
+  snapshots_free (&im->snapshots);
+  memset (&im->snapshots, 0, sizeof im->snapshots);
+  health_free (im->health);
+  payload_free (im->payload);
+  overlap_free (im->overlap);
+  header_free (&im->header);
+  im->health = NULL;
+  im->payload = NULL;
+  im->overlap = NULL;
+}
+
+int
+image_reload (struct image *im)
+{
+  forget (im);
+  return image_read_header (im) == -1 || image_load (im) == -1 ||
+    image_read_snapshots (im) == -1 ? -1 : 0;
+}
+
+/* --- locks and owners --- */
+
+static int
+lock_file (struct image *im, enum image_role role)
+{
+  return hostfile_lock (im->file, role == IMAGE_WRITER ? HOSTFILE_WRITER
+                        : HOSTFILE_READER);
+}
+
+/* Writers of the data file are kept apart by the image's locks: there, only the size is
+ * nobody else's to change. */
+static int
+lock_data (struct image *im, enum image_role role)
+{
+  return im->data == NULL ? 0
+    : hostfile_lock (im->data, role == IMAGE_WRITER ? HOSTFILE_DATA_WRITER
+                     : HOSTFILE_DATA_READER);
+}
+
+int
+image_lock (struct image *im, enum image_role role)
+{
+  int err;
+
+  if (!im->locked || role == im->role)
+    return 0;
+  if (lock_file (im, role) == -1)
+    return -1;
+  if (lock_data (im, role) == -1) {
+    err = errno;
+    lock_file (im, im->role);
+    errno = err;
+    return -1;
+  }
+  im->role = role;
+  return 0;
+}
+
+struct image *
+image_ref (struct image *im)
+{
+  im->owners++;
+  return im;
+}
+
+void
+image_close (struct image *im)
+{
+  const int err = errno;
+
+  if (im == NULL || --im->owners > 0)
+    return;
+  forget (im);
+  crypt_free (im->cipher);
+  hostfile_close (im->data);
+  hostfile_close (im->file);
+  free (im);
+  errno = err;
+}

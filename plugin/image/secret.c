@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does the passphrase unlock?
+ *
+ * Specification: "Full disk encryption header pointer".
+ *
+ * The older AES method takes it as the key itself.  With LUKS it is tried on each key slot
+ * of a header in the image, whose maker chose how long that takes: there is a bound.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "util/report.h"
+#include "format/format.h"
+#include "format/luks.h"
+#include "image/secret.h"
+
+/* Where a LUKS header is. */
+struct luks_place {
+  struct hostfile *file;
+  uint64_t offset;
+};
+
+static int
+read_luks (void *opaque, void *buf, uint64_t offset, size_t bytes)
+{
+  const struct luks_place *place = opaque;
+
+  return hostfile_read (place->file, buf, bytes, place->offset + offset);
+}
+
+/* Whoever made the header chose how long it takes to try a passphrase. */
+static int
+check_rounds (const char *path, const struct luks *luks,
+              const struct image_secret *secret)
+{
+  if (secret->most_rounds == 0 || luks_rounds (luks) <= secret->most_rounds)
+    return 0;
+  nbdkit_error ("%s: LUKS header: to try a passphrase on its key slots takes %" PRIu64
+                " rounds of hashing, and more than %" PRIu64 " are refused of untrusted "
+                "images", path, luks_rounds (luks), secret->most_rounds);
+  errno = EPERM;
+  return -1;
+}
+
+static int
+unlock_luks (const struct image_secret *secret, struct hostfile *file,
+             const struct header *h, struct crypt_cipher **cipher)
+{
+  struct luks_place place = { file, h->crypto.offset };
+  struct luks_header raw;
+  struct luks *luks;
+  int r;
+
+  if (hostfile_read (file, &raw, sizeof raw, h->crypto.offset) == -1 ||
+      luks_parse (hostfile_path (file), &raw, sizeof raw, h->crypto.length,
+                  &luks) == -1)
+    return -1;
+  r = check_rounds (hostfile_path (file), luks, secret);
+  if (r == 0)
+    r = luks_unlock (luks, read_luks, &place, secret->passphrase, secret->len,
+                     cipher);
+  luks_free (luks);
+  return r;
+}
+
+int
+secret_unlock (const struct image_secret *secret, struct hostfile *file,
+               const struct header *h, struct crypt_cipher **cipher)
+{
+  *cipher = NULL;
+  if (h->crypt_method == QCOW2_CRYPT_NONE)
+    return 0;
+  if (secret->passphrase == NULL) {
+    nbdkit_error ("%s: the image is encrypted: passphrase= is needed",
+                  hostfile_path (file));
+    errno = EACCES;
+    return -1;
+  }
+  if (h->crypt_method == QCOW2_CRYPT_LUKS)
+    return unlock_luks (secret, file, h, cipher);
+  *cipher = crypt_new_legacy (hostfile_path (file), secret->passphrase,
+                              secret->len);
+  return *cipher ? 0 : -1;
+}
