@@ -89,6 +89,8 @@ core_sources = \
 	%reldir%/space/refcount.c \
 	%reldir%/space/refcount.h \
 	%reldir%/space/refgrow.c \
+	%reldir%/space/reflayout.c \
+	%reldir%/space/reflayout.h \
 	%reldir%/space/refwrite.c \
 	%reldir%/mapping/chain.c \
 	%reldir%/mapping/chain.h \

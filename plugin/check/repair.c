@@ -49,6 +49,7 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "space/refblock.h"
+#include "space/reflayout.h"
 #include "check/census.h"
 #include "check/repair.h"
 
@@ -172,36 +173,39 @@ old_end (struct repair *r, uint64_t *end)
   return 0;
 }
 
+static bool
+is_needed (const void *opaque, uint64_t index)
+{
+  return ((const struct repair *) opaque)->needed[index];
+}
+
 /* Finds a place for table and blocks, which have to count themselves, too. */
 static int
 lay_out (struct repair *r)
 {
-  const uint64_t per_cluster = r->h->cluster_size / sizeof (struct be64);
-  uint64_t i, last, total = 0;
+  struct reflayout layout = {
+    .cluster_bits = r->h->cluster_bits, .block_bits = r->block_bits,
+    .has_block = is_needed, .opaque = r, .min_table = r->h->reftable_clusters,
+  };
+  struct reflayout_size size;
+  uint64_t i;
 
   if (old_end (r, &r->place) == -1)
     return -1;
   r->place = max64 (r->place, census_end (r->census));
-  for (;;) {
-    r->blocks = 0;
-    for (i = 0; i < r->entries; i++)
-      r->blocks += r->needed[i];
-    r->table_clusters = max64 (div_up (r->entries, per_cluster),
-                               r->h->reftable_clusters);
-    if (r->table_clusters + r->blocks == total)
-      break;
-    total = r->table_clusters + r->blocks;
-
-    last = (r->place + total - 1) >> r->block_bits;
-    if (last >= MAX_TABLE_ENTRIES)
-      return refuse (r, "the file is larger than a refcount table can describe");
-    for (i = r->place >> r->block_bits; i <= last; i++)
-      r->needed[i] = true;
-    r->entries = max64 (r->entries, last + 1);
-  }
+  for (i = 0; i < r->entries; i++)
+    layout.blocks += r->needed[i];
+  layout.first = r->place;
+  if (reflayout_find (&layout, &size) == -1)
+    return refuse (r, "the file is larger than a refcount table can describe");
+  for (i = r->place >> r->block_bits; i <= size.last; i++)
+    r->needed[i] = true;
+  r->entries = size.last + 1;   /* the place is behind all that is needed */
+  r->table_clusters = size.table;
+  r->blocks = size.blocks;
   /* R5; all that is known to be metadata was counted or is refcounts. */
   if (overlap_find (r->overlap, r->place << r->h->cluster_bits,
-                    total << r->h->cluster_bits) != OVERLAP_NONE)
+                    (size.table + size.blocks) << r->h->cluster_bits) != OVERLAP_NONE)
     return refuse (r, "there is metadata where nothing should be");
   return 0;
 }

@@ -13,9 +13,6 @@
  * rest.  That is what makes small clusters fast, and the disk is one run for those who
  * read its mapping later.
  *
- * Refcount blocks count themselves and the table that names them: how many there are
- * is the smallest number that is enough, found by going up.
- *
  * Preallocated clusters of an encrypted disk are marked as zeros: what lies there was
  * not encrypted by anyone, and would be noise if it was decrypted.  With extended L2
  * entries no such mark is needed: no subcluster is allocated, so that a backing file
@@ -37,6 +34,7 @@
 #include "util/bytes.h"
 #include "util/report.h"
 #include "format/format.h"
+#include "space/reflayout.h"
 #include "offline/newimage.h"
 
 #define MAX_BACKING_FORMAT 15
@@ -201,23 +199,28 @@ check_names (const struct newimage *n)
 
 /* How many refcount blocks and table clusters do OTHERS clusters need, together with
  * those themselves? */
-static void
+static int
 count_refcounts (struct newimage *n, uint64_t others)
 {
-  const uint64_t per_block = (n->cluster_size * 8) >> n->refcount_order;
-  const uint64_t per_cluster = n->cluster_size / sizeof (struct be64);
-  uint64_t blocks;
+  const unsigned cluster_bits = __builtin_ctzll (n->cluster_size);
+  const struct reflayout layout = {
+    .cluster_bits = cluster_bits, .block_bits = cluster_bits + 3 - n->refcount_order,
+    .n = others,
+  };
+  const char *const preallocation = preallocation_name (n->options.preallocation);
+  struct reflayout_size size;
 
-  /* Each step adds what the last one lacks: less and less, to at most a fifth of
-   * them (64 bits for 512 bytes, and the table's), so this ends soon. */
-  n->refblocks = n->reftable_clusters = 1;
-  for (;;) {
-    blocks = div_up (others + n->reftable_clusters + n->refblocks, per_block);
-    if (blocks <= n->refblocks)
-      return;
-    n->refblocks = blocks;
-    n->reftable_clusters = div_up (blocks, per_cluster);
+  if (reflayout_find (&layout, &size) == 0) {
+    n->reftable_clusters = size.table;
+    n->refblocks = size.blocks;
+    return 0;
   }
+  if (errno == ERANGE)
+    return refuse ("preallocation=%s: a refcount table for such a file would have "
+                   "more than %u MiB: use a larger cluster-size=", preallocation,
+                   QCOW2_MAX_REFTABLE_BYTES >> 20);
+  return refuse ("preallocation=%s: the file would be larger than the format allows",
+                 preallocation);
 }
 
 static int
@@ -232,12 +235,9 @@ place_tables (struct newimage *n)
   n->l1_clusters = div_up (n->l1_entries * sizeof (struct be64), cs);
   n->luks_clusters = div_up (o->luks_bytes, cs);
   n->l2_tables = n->mapped ? n->l1_entries : 0;
-  count_refcounts (n, 1 + n->l1_clusters + n->luks_clusters + n->l2_tables + data);
-  if (n->reftable_clusters * cs > QCOW2_MAX_REFTABLE_BYTES)
-    return refuse ("preallocation=%s: a refcount table for such a file would have "
-                   "more than %u MiB: use a larger cluster-size=",
-                   preallocation_name (o->preallocation),
-                   QCOW2_MAX_REFTABLE_BYTES >> 20);
+  if (count_refcounts (n, 1 + n->l1_clusters + n->luks_clusters + n->l2_tables +
+                       data) == -1)
+    return -1;
 
   at = cs;
   n->reftable_offset = at;
@@ -253,9 +253,6 @@ place_tables (struct newimage *n)
   n->metadata_end = at;
   n->data_offset = o->data_file ? 0 : at;
   n->file_size = at + data * cs;
-  if (n->file_size > QCOW2_MAX_HOST_OFFSET)
-    return refuse ("preallocation=%s: the file would be larger than the format allows",
-                   preallocation_name (o->preallocation));
   return 0;
 }
 

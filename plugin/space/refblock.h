@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Refcount blocks in memory: the counts in them, and a bounded cache.
- * See refblock.c.  Only refcount.c, refgrow.c and refwrite.c use this.
+ * See refblock.c.  The cache is for refcount.c, refgrow.c and refwrite.c alone.
  */
 
 #ifndef QCOW2_REFBLOCK_H

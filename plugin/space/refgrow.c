@@ -32,6 +32,7 @@
 #include "util/report.h"
 #include "util/sparse.h"
 #include "space/refcount-impl.h"
+#include "space/reflayout.h"
 
 /* What refcount_extend is about to make. */
 struct layout {
@@ -42,47 +43,41 @@ struct layout {
   uint64_t region, last;        /* table entries that must have blocks */
 };
 
-/* More metadata needs more counts, which may need more metadata: goes round
- * until nothing changes any more.  All values only grow, so it ends.
- */
+static bool
+has_block (const void *opaque, uint64_t index)
+{
+  const struct refcounts *r = opaque;
+
+  return index < r->entries && r->table[index] != 0;
+}
+
+/* The table at least doubles when it has to grow. */
 static int
 plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
       struct layout *l)
 {
-  const uint64_t cs = UINT64_C (1) << r->cluster_bits;
-  const uint64_t max_clusters = QCOW2_MAX_REFTABLE_BYTES >> r->cluster_bits;
-  const uint64_t max_end = QCOW2_MAX_HOST_OFFSET >> r->cluster_bits;
-  const uint64_t old = r->entries * 8 >> r->cluster_bits;
-  uint64_t used, inside, before;
+  const uint64_t per_cluster = (UINT64_C (1) << r->cluster_bits) / 8;
+  const struct reflayout layout = {
+    .cluster_bits = r->cluster_bits, .block_bits = r->block_bits,
+    .first = first, .n = n, .apart = place != first,
+    .has_block = has_block, .opaque = r,
+    .entries = r->entries, .min_table = 2 * (r->entries / per_cluster),
+  };
+  struct reflayout_size size;
 
-  memset (l, 0, sizeof *l);
-  l->place = place;
-  l->region = first >> r->block_bits;
-  do {
-    before = used = l->table_clusters + l->blocks;
-    inside = place == first ? used : 0;
-    if (first >= max_end || n > max_end || inside + n > max_end - first) {
-      nbdkit_debug ("%s: the file cannot grow to %" PRIu64 " clusters: offsets would "
-                    "exceed the limit of the format", hostfile_path (r->file), first + n);
-      errno = ENOSPC;
-      return -1;
-    }
-    l->last = (first + inside + n - 1) >> r->block_bits;
-    if (l->last >= max_clusters * cs / 8) {
-      nbdkit_debug ("%s: the file cannot grow to %" PRIu64 " clusters: the refcount "
-                    "table has its maximum size",
-                    hostfile_path (r->file), first + n);
-      errno = ENOSPC;
-      return -1;
-    }
-    if (l->last >= r->entries)
-      l->table_clusters = min64 (max_clusters,
-                                 max64 (2 * old, div_up ((l->last + 1) * 8, cs)));
-    l->entries = max64 (r->entries, l->table_clusters * cs / 8);
-    l->blocks = 0;
-    for (uint64_t i = l->region; i <= l->last; i++)
-      l->blocks += i >= r->entries || r->table[i] == 0;
-  } while (l->table_clusters + l->blocks != before);
+  if (reflayout_find (&layout, &size) == -1) {
+    nbdkit_debug ("%s: the file can't grow to %" PRIu64 " clusters: %s",
+                  hostfile_path (r->file), first + n, errno == EFBIG
+                  ? "offsets would be too large"
+                  : "the refcount table is at its limit");
+    errno = ENOSPC;
+    return -1;
+  }
+  *l = (struct layout) {
+    .place = place, .table_clusters = size.table,
+    .entries = max64 (r->entries, size.table * per_cluster),
+    .blocks = size.blocks, .region = first >> r->block_bits, .last = size.last,
+  };
   return 0;
 }
 

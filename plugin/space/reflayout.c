@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How large is a refcount structure that counts itself, too?
+ *
+ * Specification: "Host cluster management".
+ *
+ * New refcount blocks, and the table that names them, take clusters that need counts:
+ * these may need more blocks, and those a longer table.  So the size goes round until
+ * nothing changes any more.  All values only grow, so it ends, and with the smallest
+ * size that is enough; each round adds what the last one lacked: less and less, to at most
+ * a fifth of it (64 bits for 512 bytes, and the table's), so it ends soon.
+ *
+ * Pure: no files, no state.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+
+#include "util/bytes.h"
+#include "format/format.h"
+#include "space/reflayout.h"
+
+int
+reflayout_find (const struct reflayout *l, struct reflayout_size *size)
+{
+  const uint64_t per_cluster = (UINT64_C (1) << l->cluster_bits) / sizeof (struct be64);
+  const uint64_t max_entries = QCOW2_MAX_REFTABLE_BYTES / sizeof (struct be64);
+  const uint64_t max_end = QCOW2_MAX_HOST_OFFSET >> l->cluster_bits;
+  uint64_t next = l->first >> l->block_bits;    /* blocks before it are dealt with */
+  uint64_t before, end;
+
+  *size = (struct reflayout_size) { .blocks = l->blocks };
+  do {
+    before = size->table + size->blocks;
+    if (!add_fits (l->n, l->apart ? 0 : before, &end) ||
+        !add_fits (end, l->first, &end))
+      end = UINT64_MAX;
+    size->last = (end - 1) >> l->block_bits;
+    if (size->last >= max_entries || end > max_end) {
+      errno = size->last >= max_entries ? ERANGE : EFBIG;
+      return -1;
+    }
+    if (size->last >= l->entries)
+      size->table = min64 (max_entries / per_cluster,
+                           max64 (l->min_table, div_up (size->last + 1, per_cluster)));
+    for (; next <= size->last; next++)
+      size->blocks += l->has_block == NULL || !l->has_block (l->opaque, next);
+  } while (size->table + size->blocks != before);
+  return 0;
+}
