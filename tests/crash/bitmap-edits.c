@@ -22,7 +22,7 @@
 #include "offline/bitmapedit.h"
 #include "lib/checker.h"
 #include "lib/images.h"
-#include "lib/simdisk.h"
+#include "lib/powercut.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -41,14 +41,16 @@ struct state {
 struct trial {
   struct image_spec spec;
   uint64_t sectors;
-  struct simdisk *sim;
-  struct rng rng;
+  struct disk_options options;
+  struct bitmapedit edits[4];
+  size_t n;
+  struct power_cut_trial power;
   uint64_t pushed;              /* length of an extension of the header, or 0 */
   struct blob below;
   struct state before, after, now;
 };
 
-static unsigned nr_cuts, nr_old, nr_new, nr_failed;
+static unsigned nr_failed;
 
 static void
 look (const struct blob *file, struct state *s)
@@ -88,23 +90,19 @@ check_header (const struct trial *t, const struct blob *file)
 }
 
 static void
-watch (void *opaque, enum hostfile_op op)
+judge (void *opaque, const struct remains *left)
+{
+  survivor_check (left->file, !left->done || left->kind != CUT_ALL, left->when);
+  check_header (opaque, left->file);
+}
+
+static bool
+shows (void *opaque, const struct blob *file, bool after)
 {
   struct trial *t = opaque;
-  const struct blob *file =
-    simdisk_cut (t->sim, &t->rng, simdisk_random_cut (&t->rng));
 
-  (void) op;
-  nr_cuts++;
-  survivor_check (file, true, "after a cut");
-  check_header (t, file);
   look (file, &t->now);
-  if (same (t, &t->now, &t->before))
-    nr_old++;
-  else if (same (t, &t->now, &t->after))
-    nr_new++;
-  else
-    FAIL ("neither the old bitmaps nor the new ones");
+  return same (t, &t->now, after ? &t->after : &t->before);
 }
 
 static void
@@ -126,48 +124,122 @@ state_free (struct state *s)
 
 /* An image, with bitmaps or without. */
 static bool
-make (struct trial *t)
+make (struct trial *t, struct rng *rng)
 {
   static const uint64_t sizes[] = { 512, 1024, 4096, 65536 };
-  const bool bitmaps = rng_below (&t->rng, 3) != 0;
+  const bool bitmaps = rng_below (rng, 3) != 0;
 
   unlink (IMAGE);
   t->spec = (struct image_spec) {
-    .version = 3, .cluster_size = sizes[rng_below (&t->rng, 4)],
-    .refcount_bits = 16, .size = (rng_below (&t->rng, 4096) + 64) * 512,
+    .version = 3, .cluster_size = sizes[rng_below (rng, 4)],
+    .refcount_bits = 16, .size = (rng_below (rng, 4096) + 64) * 512,
   };
-  if (rng_below (&t->rng, 3) == 0)
-    image_over_raw (&t->spec, &t->rng, 65536, 2, &t->below);
+  if (rng_below (rng, 3) == 0)
+    image_over_raw (&t->spec, rng, 65536, 2, &t->below);
   image_create (IMAGE, &t->spec);
   if (bitmaps) {
     image_bitmap (IMAGE, names[OLD], 0);
     image_bitmap (IMAGE, names[STILL], 0);
   }
-  image_fill (IMAGE, &t->spec, &t->rng, 6);
+  image_fill (IMAGE, &t->spec, rng, 6);
   if (bitmaps)
     image_bitmap_disable (IMAGE, names[STILL]);
-  if (rng_below (&t->rng, 4) != 0)
-    t->pushed = image_push_extensions (IMAGE, &t->rng);
+  if (rng_below (rng, 4) != 0)
+    t->pushed = image_push_extensions (IMAGE, rng);
   return bitmaps;
+}
+
+static void
+add (struct trial *t, enum bitmapedit_what what, int name, unsigned granularity_bits)
+{
+  t->edits[t->n++] = (struct bitmapedit) { what, names[name], granularity_bits };
+}
+
+static void
+choose (struct trial *t, struct rng *rng, bool bitmaps)
+{
+  if (bitmaps)
+    add (t, rng_below (rng, 2) ? BITMAP_CLEAR : BITMAP_REMOVE, OLD, 0);
+  if (bitmaps && rng_below (rng, 2))
+    add (t, BITMAP_REMOVE, STILL, 0);
+  if (t->n == 0 || rng_below (rng, 2))
+    add (t, BITMAP_ADD, NEW, 9);
+  if (rng_below (rng, 3) == 0)
+    add (t, BITMAP_ADD, OTHER, 0);
+}
+
+static int
+change (void *opaque, const struct hostfile_hooks *hooks)
+{
+  struct trial *t = opaque;
+
+  t->options.hooks = hooks;
+  return bitmapedit_image (&t->options, t->edits, t->n);
+}
+
+static unsigned
+one_cut (void *opaque, enum hostfile_op op)
+{
+  (void) opaque;
+  (void) op;
+  return 1;
+}
+
+/* Once in peace: what should come of it?  QEMU has a word in that. */
+static void
+change_in_peace (struct trial *t)
+{
+  struct blob last;
+
+  if (change (t, NULL) == -1)
+    FAIL ("it failed without a reason");
+  if (image_check (IMAGE) != 0)
+    FAIL ("qemu-img check is not content");
+  blob_load (IMAGE, &last);
+  survivor_check (&last, false, "at the end");
+  check_header (t, &last);
+  look (&last, &t->after);
+  blob_free (&last);
+  for (size_t i = 0; i < t->n; i++)
+    for (int j = 0; j < NAMES; j++)
+      if (strcmp (names[j], t->edits[i].name) == 0 &&
+          (t->after.there[j] != (t->edits[i].what != BITMAP_REMOVE) ||
+           (t->after.there[j] &&
+            memchr (t->after.marked[j], 1, t->sectors) != NULL)))
+        FAIL ("bitmap %s is not what was wanted", names[j]);
+}
+
+static void
+change_with_accidents (struct trial *t, struct rng *rng, bool errors)
+{
+  struct fault fault =
+    power_cut_random_fault (rng, 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
+                            1 << HOSTFILE_OP_READ, rng_below (rng, 120));
+
+  power_cut_begin (&t->power, rng_next (rng));
+  nr_failed += power_cut_change (&t->power, errors ? &fault : NULL) == -1;
+  power_cut_all_ways (&t->power);
+  power_cut_end (&t->power);
 }
 
 static void
 run_trial (struct rng *rng)
 {
-  struct trial t = { .rng = *rng };
-  struct disk_options options = {
-    .l2_cache = 1 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,
-  };
-  struct bitmapedit edits[4];
-  size_t n = 0;
-  char *path = images_path (IMAGE);
-  bool bitmaps, errors;
+  struct trial t = { .n = 0 };
   struct blob first;
-  int r;
+  bool bitmaps, errors;
 
-  bitmaps = make (&t);
-  errors = rng_below (&t.rng, 3) == 0;
-  options.discard = rng_below (&t.rng, 2);
+  bitmaps = make (&t, rng);
+  errors = rng_below (rng, 3) == 0;
+  t.options = (struct disk_options) {
+    .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 4096,
+    .backing = BACKING_FOLLOW, .discard = rng_below (rng, 2),
+  };
+  t.power = (struct power_cut_trial) {
+    .path = t.options.path, .opaque = &t, .change = change, .judge = judge,
+    .shows = shows, .cuts = one_cut,
+  };
+  rng_init (&t.power.rng, rng_next (rng), 500);
   t.sectors = t.spec.size / 512;
   state_alloc (&t.before, t.sectors);
   state_alloc (&t.after, t.sectors);
@@ -175,76 +247,17 @@ run_trial (struct rng *rng)
   blob_load (IMAGE, &first);
   look (&first, &t.before);
 
-  if (bitmaps && rng_below (&t.rng, 2))
-    edits[n++] = (struct bitmapedit) { BITMAP_CLEAR, names[OLD], 0 };
-  else if (bitmaps)
-    edits[n++] = (struct bitmapedit) { BITMAP_REMOVE, names[OLD], 0 };
-  if (bitmaps && rng_below (&t.rng, 2))
-    edits[n++] = (struct bitmapedit) { BITMAP_REMOVE, names[STILL], 0 };
-  if (n == 0 || rng_below (&t.rng, 2))
-    edits[n++] = (struct bitmapedit) { BITMAP_ADD, names[NEW], 9 };
-  if (rng_below (&t.rng, 3) == 0)
-    edits[n++] = (struct bitmapedit) { BITMAP_ADD, names[OTHER], 0 };
-
-  /* Once in peace: what should come of it?  QEMU has a word in that. */
-  options.path = path;
-  if (bitmapedit_image (&options, edits, n) == -1)
-    FAIL ("it failed without a reason");
-  if (image_check (IMAGE) != 0)
-    FAIL ("qemu-img check is not content");
-  {
-    struct blob last;
-
-    blob_load (IMAGE, &last);
-    survivor_check (&last, false, "at the end");
-    check_header (&t, &last);
-    look (&last, &t.after);
-    blob_free (&last);
-  }
-  for (size_t i = 0; i < n; i++)
-    for (int j = 0; j < NAMES; j++)
-      if (strcmp (names[j], edits[i].name) == 0 &&
-          (t.after.there[j] != (edits[i].what != BITMAP_REMOVE) ||
-           (t.after.there[j] &&
-            memchr (t.after.marked[j], 1, t.sectors) != NULL)))
-        FAIL ("bitmap %s is not what was wanted", names[j]);
-
-  /* And now with accidents. */
+  choose (&t, rng, bitmaps);
+  change_in_peace (&t);
   blob_save (IMAGE, &first);
-  t.sim = simdisk_new (path, rng_next (&t.rng));
-  options.hooks = simdisk_hooks (t.sim);
-  simdisk_watch (t.sim, watch, &t);
-  if (errors) {
-    const struct fault fault = {
-      .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
-        1 << HOSTFILE_OP_READ,
-      .after = rng_below (&t.rng, 120), .times = 1 + rng_below (&t.rng, 2),
-      .err = rng_below (&t.rng, 2) ? ENOSPC : EIO,
-      .partial = rng_below (&t.rng, 2),
-    };
-    simdisk_fault (t.sim, &fault);
-  }
-  r = bitmapedit_image (&options, edits, n);
-  if (r == -1 && (!errors || simdisk_failures (t.sim) == 0))
-    FAIL ("it failed without a reason");
-  nr_failed += r == -1;
-  simdisk_watch (t.sim, NULL, NULL);
-  {
-    const struct blob *file = simdisk_cut (t.sim, &t.rng, CUT_ALL);
+  change_with_accidents (&t, rng, errors);
 
-    survivor_check (file, r == -1, "at the end");
-    check_header (&t, file);
-    look (file, &t.now);
-    if (r == 0 && !same (&t, &t.now, &t.after))
-      FAIL ("not what came of it in peace");
-  }
-  simdisk_free (t.sim);
   state_free (&t.before);
   state_free (&t.after);
   state_free (&t.now);
   blob_free (&first);
   blob_free (&t.below);
-  free (path);
+  free ((char *) t.options.path);
 }
 
 int
@@ -252,7 +265,7 @@ main (void)
 {
   const unsigned done = trials_run ("bitmap-edits", 5, 1, run_trial);
 
-  printf ("%u trials, %u cuts: %u old, %u new; %u failed\n", done, nr_cuts,
-          nr_old, nr_new, nr_failed);
-  return nr_cuts > 0 && nr_old > 0 && nr_new > 0 ? 0 : 1;
+  printf ("%u trials, %u cuts: %u old, %u new; %u failed\n", done,
+          power_cuts.cuts, power_cuts.old, power_cuts.new, nr_failed);
+  return power_cuts.old > 0 && power_cuts.new > 0 ? 0 : 1;
 }

@@ -32,7 +32,7 @@
 #include "disk/disk.h"
 #include "lib/checker.h"
 #include "lib/images.h"
-#include "lib/simdisk.h"
+#include "lib/powercut.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -51,17 +51,16 @@ struct trial {
   unsigned char *marked[BITMAPS];       /* what they said in the beginning */
 
   struct disk_options options;
-  struct simdisk *sim;
+  struct power_cut_trial power;
   struct disk *disk;
   bool errors;                  /* requests may fail */
   bool unfinished;              /* the last writer could not leave in order */
-  bool leaving;                 /* for the watch: now it gets interesting */
+  bool leaving;                 /* now it gets interesting */
 
   /* For each sector: somebody wanted to change it; somebody did. */
   _Atomic unsigned char *begun, *done;
 
-  /* Only used within the watch, which the simdisk's lock guards. */
-  struct rng cut_rng;
+  /* Only used by those who judge, under the simdisk's lock. */
   unsigned char *contents, *now;
 };
 
@@ -70,7 +69,7 @@ struct worker {
   struct rng rng;
 };
 
-static unsigned nr_cuts, nr_valid, nr_reopened, nr_failed;
+static unsigned nr_valid, nr_reopened, nr_failed;
 
 /* --- judging --- */
 
@@ -141,8 +140,8 @@ judge_bitmap (struct trial *t, const struct blob *file, int which,
 }
 
 static unsigned long
-judge (struct trial *t, const struct blob *file, bool exact,
-       bool leaks_allowed, const char *when)
+judge_file (struct trial *t, const struct blob *file, bool exact,
+            bool leaks_allowed, const char *when)
 {
   const unsigned long leaks = survivor_check (file, leaks_allowed, when);
   int which;
@@ -161,7 +160,7 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
 {
   struct disk_options options = t->options;
   struct checked_bitmap before[BITMAPS], after;
-  const uint64_t at = rng_below (&t->cut_rng, t->sectors) * 512;
+  const uint64_t at = rng_below (&t->power.rng, t->sectors) * 512;
   bool writable = true;
   struct disk *disk;
   struct blob b;
@@ -196,26 +195,38 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   nr_reopened++;
 }
 
+/* After the last writer has left all is exact. */
 static void
-watch (void *opaque, enum hostfile_op op)
+judge (void *opaque, const struct remains *left)
 {
   struct trial *t = opaque;
-  unsigned n = rng_below (&t->cut_rng, op == HOSTFILE_OP_SYNC ? 2 : 30) == 0;
   unsigned long leaks;
 
-  if (t->leaving)
-    n = 1 + rng_below (&t->cut_rng, 3);
-  for (; n > 0 && trials_time_left (); n--) {
-    const struct blob *b =
-      simdisk_cut (t->sim, &t->cut_rng, simdisk_random_cut (&t->cut_rng));
-
-    leaks = judge (t, b, false, true, "power cut");
-    nr_cuts++;
-    if (rng_below (&t->cut_rng, 16) == 0) {
-      blob_save (SURVIVOR, b);
-      go_on_after_crash (t, leaks);
-    }
+  leaks = judge_file (t, left->file, left->done, !left->done || left->kind != CUT_ALL,
+                      left->when);
+  if (!left->done && rng_below (&t->power.rng, 16) == 0) {
+    blob_save (SURVIVOR, left->file);
+    go_on_after_crash (t, leaks);
   }
+}
+
+static void
+judge_now (struct trial *t, bool exact, bool leaks_allowed, const char *when)
+{
+  judge_file (t, simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL), exact,
+              leaks_allowed, when);
+}
+
+static unsigned
+cuts (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+  struct rng *rng = &t->power.rng;
+  unsigned n = rng_below (rng, op == HOSTFILE_OP_SYNC ? 2 : 30) == 0;
+
+  if (t->leaving)
+    n = 1 + rng_below (rng, 3);
+  return trials_time_left () ? n : 0;
 }
 
 /* --- requests --- */
@@ -377,7 +388,7 @@ random_fault (struct trial *t, struct rng *rng)
     .err = space ? ENOSPC : EIO, .partial = rng_below (rng, 2),
   };
 
-  simdisk_fault (t->sim, &fault);
+  simdisk_fault (t->power.sim, &fault);
 }
 
 /* The first write that storing does: to a cluster of bits.  Nothing refers to new
@@ -385,14 +396,6 @@ random_fault (struct trial *t, struct rng *rng)
 static const struct fault first_write = {
   .ops = 1 << HOSTFILE_OP_WRITE, .times = 1, .err = ENOSPC,
 };
-
-static void
-check_after_leaving (struct trial *t)
-{
-  for (enum power_cut kind = 0; kind < CUT_KINDS; kind++)
-    judge (t, simdisk_cut (t->sim, &t->cut_rng, kind), true,
-           kind != CUT_ALL, "after leaving");
-}
 
 /* A writer comes and leaves.  With errors, or without. */
 static void
@@ -411,24 +414,25 @@ one_session (struct trial *t, struct rng *rng, bool errors)
     run_workers (t, rng);
   if (errors && when < 2) {
     leaks = disk_flush (t->disk) == -1 || t->unfinished;
-    simdisk_fault (t->sim, &first_write);
+    simdisk_fault (t->power.sim, &first_write);
   }
   else if (errors && when > 2)
     random_fault (t, rng);
   t->leaving = true;
   r = disk_disconnect (t->disk, true);
   t->leaving = false;
-  simdisk_fault (t->sim, NULL);
+  simdisk_fault (t->power.sim, NULL);
   t->unfinished = r == -1;
   if (r == 0) {
-    check_after_leaving (t);
+    t->power.done = true;
+    power_cut_all_ways (&t->power);
+    t->power.done = false;
     return;
   }
   if (!errors)
     FAIL ("disconnect: %m");
   nr_failed++;
-  judge (t, simdisk_cut (t->sim, &t->cut_rng, CUT_ALL), false, leaks,
-         "after a failure");
+  judge_now (t, false, leaks, "after a failure");
 }
 
 static void
@@ -438,8 +442,9 @@ open_disk (struct trial *t, struct rng *rng)
   t->options.l2_cache = 32 << 20;
   t->options.l2_slice = 512;
   t->options.discard = true;
-  t->sim = simdisk_new (t->options.path, rng_next (rng));
-  t->options.hooks = simdisk_hooks (t->sim);
+  t->power.path = t->options.path;
+  power_cut_begin (&t->power, rng_next (rng));
+  t->options.hooks = simdisk_hooks (t->power.sim);
   if (disk_open (&t->options, &t->disk) == -1)
     FAIL ("open: %m");
   t->unfinished = false;
@@ -456,9 +461,8 @@ close_disk (struct trial *t, bool broken)
   if (disk_close (t->disk) == -1 && !broken)
     FAIL ("close: %m");
   t->leaving = false;
-  judge (t, simdisk_cut (t->sim, &t->cut_rng, CUT_ALL), !broken, broken,
-         "closed");
-  simdisk_free (t->sim);
+  judge_now (t, !broken, broken, "closed");
+  power_cut_end (&t->power);
   free ((char *) t->options.path);
 }
 
@@ -469,7 +473,6 @@ random_sessions (struct trial *t, struct rng *rng)
   bool broken = false;
 
   open_disk (t, rng);
-  simdisk_watch (t->sim, watch, t);
   for (i = 0; i < cycles && !broken; i++) {
     one_session (t, rng, rng_below (rng, 2));
     /* After anything but a lack of space, nothing is written any more. */
@@ -496,9 +499,9 @@ small_session (struct trial *t, struct rng *rng, const struct fault *fault)
       disk_flush (t->disk) == -1)
     FAIL ("zero: %m");
   set_flags (t->done, sector * 512, 512);
-  simdisk_fault (t->sim, fault);
+  simdisk_fault (t->power.sim, fault);
   r = disk_disconnect (t->disk, true);
-  simdisk_fault (t->sim, NULL);
+  simdisk_fault (t->power.sim, NULL);
   return r;
 }
 
@@ -513,13 +516,12 @@ fail_each_write (struct trial *t, struct rng *rng)
   quiet_errors = true;
   do {
     open_disk (t, rng);
+    t->power.cuts_left = 0;
     r = small_session (t, rng, &fault);
-    judge (t, simdisk_cut (t->sim, &t->cut_rng, CUT_ALL), r == 0, r == -1,
-           "a write failed");
+    judge_now (t, r == 0, r == -1, "a write failed");
     if (r == -1) {
       small_session (t, rng, &first_write);
-      judge (t, simdisk_cut (t->sim, &t->cut_rng, CUT_ALL), false, true,
-             "two writes failed");
+      judge_now (t, false, true, "two writes failed");
     }
     close_disk (t, false);
     fault.after++;
@@ -533,7 +535,8 @@ one_image (struct rng *rng)
   struct trial t = { .errors = false };
 
   make_image (&t, rng);
-  rng_init (&t.cut_rng, rng_next (rng), 500);
+  t.power = (struct power_cut_trial) { .opaque = &t, .cuts = cuts, .judge = judge };
+  rng_init (&t.power.rng, rng_next (rng), 500);
   printf ("%u: ", trials_number);
   image_print (&t.spec);
   printf (", granularities %u %u\n", t.found[FOLLOWS].granularity_bits,
@@ -551,7 +554,7 @@ main (void)
   const unsigned done = trials_run ("bitmaps", 6, 1, one_image);
 
   printf ("%u images, %u power cuts, %u failures, %u valid bitmaps judged, "
-          "%u written again\n", done, nr_cuts, nr_failed, nr_valid, nr_reopened);
-  CHECK (nr_cuts > 0 && nr_valid > 0);
+          "%u written again\n", done, power_cuts.cuts, nr_failed, nr_valid, nr_reopened);
+  CHECK (power_cuts.cuts > 0 && nr_valid > 0);
   return 0;
 }

@@ -33,7 +33,7 @@
 #include "check/check.h"
 #include "lib/checker.h"
 #include "lib/images.h"
-#include "lib/simdisk.h"
+#include "lib/powercut.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -49,11 +49,10 @@ struct trial {
   bool snapshot;
   struct blob before, expected, old;    /* old: contents of the snapshot */
   struct check_options options;
-  struct simdisk *sim;
-  struct rng rng;               /* within the watch: under the simdisk's lock */
+  struct power_cut_trial power;
 };
 
-static unsigned nr_cuts, nr_repaired, nr_judged, nr_faults, nr_hostile;
+static unsigned nr_repaired, nr_judged, nr_hostile;
 
 /* --- judging --- */
 
@@ -105,35 +104,29 @@ repair_again (struct trial *t, const struct blob *left)
   check_contents (t, &b, "repaired after a power cut");
   blob_free (&b);
   nr_repaired++;
-  if (rng_below (&t->rng, 100) == 0)
+  if (rng_below (&t->power.rng, 100) == 0)
     ask_qemu (t);
   unlink (SURVIVOR);
   free ((char *) options.path);
 }
 
 static void
-judge (struct trial *t, const struct blob *b)
+judge (void *opaque, const struct remains *left)
 {
-  nr_cuts++;
-  check_contents (t, b, "power cut");
+  struct trial *t = opaque;
+  const struct blob *b = left->file;
+
+  check_contents (t, b, left->when);
+  if (left->done && left->fault)
+    FAIL ("a repair that failed says that all is well");
+  if (left->done && (!in_order (b) || is_dirty (t, b)))
+    survivor_fail (b, "%s: not in order", left->when);
   if (t->spec.version == 3 && !is_dirty (t, b) && !in_order (b) &&
       (b->len < t->before.len ||
        memcmp (b->data, t->before.data, t->before.len) != 0))
     survivor_fail (b, "it has changed, is not in order, and does not say so");
-  if (rng_below (&t->rng, 4) == 0)
+  if (!left->done && rng_below (&t->power.rng, 4) == 0)
     repair_again (t, b);
-}
-
-static void
-watch (void *opaque, enum hostfile_op op)
-{
-  struct trial *t = opaque;
-  enum power_cut kind;
-
-  (void) op;
-  for (kind = 0; kind < CUT_KINDS; kind++)
-    judge (t, simdisk_cut (t->sim, &t->rng, kind));
-  judge (t, simdisk_cut (t->sim, &t->rng, CUT_SECTORS));
 }
 
 /* --- images --- */
@@ -207,69 +200,28 @@ make_image (struct trial *t, struct rng *rng)
 /* --- repairing --- */
 
 static int
-check (struct trial *t)
+repair (void *opaque, const struct hostfile_hooks *hooks)
 {
+  struct trial *t = opaque;
   struct check *c;
-  int r = check_image (&t->options, &c);
+  int r;
 
+  t->options.chain.image.file.hooks = hooks;
+  r = check_image (&t->options, &c);
   if (r == 0)
     check_free (c);
   return r;
 }
 
 static void
-begin (struct trial *t, uint64_t number)
+ended (void *opaque, bool fault)
 {
-  t->sim = simdisk_new (t->options.path, number);
-  t->options.chain.image.file.hooks = simdisk_hooks (t->sim);
-}
+  struct trial *t = opaque;
 
-/* Returns how many operations the repair took that can fail. */
-static uint64_t
-cut_everywhere (struct trial *t)
-{
-  const unsigned ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC;
-  const struct blob *b;
-  uint64_t n;
-
-  begin (t, rng_next (&t->rng));
-  simdisk_watch (t->sim, watch, t);
-  if (check (t) == -1)
-    FAIL ("the repair failed");
-  n = simdisk_operations (t->sim, ops);
-  simdisk_watch (t->sim, NULL, NULL);
-  b = simdisk_cut (t->sim, &t->rng, CUT_NOTHING);
-  if (!in_order (b) || is_dirty (t, b))
-    FAIL ("not in order after the repair");
-  check_contents (t, b, "after the repair");
-  blob_save (SURVIVOR, b);
+  if (fault)
+    return;
+  blob_save (SURVIVOR, simdisk_cut (t->power.sim, &t->power.rng, CUT_NOTHING));
   ask_qemu (t);
-  simdisk_free (t->sim);
-  return n;
-}
-
-static void
-fail_once (struct trial *t, uint64_t nth)
-{
-  const struct fault fault = {
-    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC, .after = nth,
-    .times = 1, .err = rng_below (&t->rng, 2) ? EIO : ENOSPC,
-    .partial = rng_below (&t->rng, 2),
-  };
-  unsigned i;
-
-  begin (t, nth);
-  simdisk_fault (t->sim, &fault);
-  quiet_errors = true;
-  if (check (t) == 0)
-    FAIL ("a repair that failed says that all is well");
-  quiet_errors = false;
-  CHECK (simdisk_failures (t->sim) == 1);
-  for (i = 0; i < 4; i++)
-    judge (t, simdisk_cut (t->sim, &t->rng, rng_below (&t->rng, CUT_KINDS)));
-  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL));
-  simdisk_free (t->sim);
-  nr_faults++;
 }
 
 /* --- strangers --- */
@@ -291,7 +243,7 @@ check_hostile (struct trial *t)
 {
   static const enum check_mode modes[] = { CHECK_QUICK, CHECK_FULL };
   struct check_options options = t->options;
-  struct rng *rng = &t->rng;
+  struct rng *rng = &t->power.rng;
   struct blob b;
   uint64_t at;
   unsigned i;
@@ -336,17 +288,22 @@ static void
 one_image (struct rng *rng)
 {
   struct trial t = { .snapshot = false };
-  uint64_t i, n;
+  unsigned i;
 
   make_image (&t, rng);
-  rng_init (&t.rng, rng_next (rng), 500);
   t.options.path = images_path (WRONG);
   t.options.mode = CHECK_REPAIR;
   t.options.chain.backing = BACKING_DENY;
+  t.power = (struct power_cut_trial) {
+    .path = t.options.path, .opaque = &t, .change = repair, .judge = judge,
+    .ended = ended, .can_fail = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC,
+  };
+  rng_init (&t.power.rng, rng_next (rng), 500);
 
-  n = in_order (&t.before) ? 0 : cut_everywhere (&t);
-  for (i = 0; i < n; i += 1 + n / 12)
-    fail_once (&t, i);
+  if (!in_order (&t.before)) {
+    power_cut_everywhere (&t.power);
+    power_cut_fail_each (&t.power);
+  }
   for (i = 0; i < 20; i++)
     check_hostile (&t);
 
@@ -362,7 +319,7 @@ main (void)
   const unsigned done = trials_run ("check", 4, 3, one_image);
 
   printf ("%u images, %u power cuts, %u repaired again, %u failures, "
-          "%u judged by qemu-img, %u hostile\n", done, nr_cuts, nr_repaired,
-          nr_faults, nr_judged, nr_hostile);
+          "%u judged by qemu-img, %u hostile\n", done, power_cuts.cuts,
+          nr_repaired, power_cuts.faults, nr_judged, nr_hostile);
   return 0;
 }

@@ -24,7 +24,7 @@
 #include "util/bytes.h"
 #include "offline/edit.h"
 #include "lib/images.h"
-#include "lib/simdisk.h"
+#include "lib/powercut.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -63,13 +63,11 @@ struct trial {
   struct edit edit;
   char name[16];                /* of the snapshot */
   unsigned next_name;
-  struct blob image;            /* the file, before the edit */
-  struct simdisk *sim;
-  struct hostfile_hooks hooks;
-  struct rng rng;               /* within the watch: under the simdisk's lock */
+  struct blob image, result;    /* the file, before and after the edit */
+  struct power_cut_trial power;
 };
 
-static unsigned nr_cuts, nr_edits, nr_faults, nr_old, nr_new;
+static unsigned nr_edits;
 
 /* --- states --- */
 
@@ -283,8 +281,10 @@ snapshot_is (struct trial *t, const struct blob *image, uint64_t at,
 }
 
 static bool
-state_is (struct trial *t, const struct blob *image, const struct state *s)
+shows (void *opaque, const struct blob *image, bool after)
 {
+  struct trial *t = opaque;
+  const struct state *s = after ? &t->after : &t->before;
   uint64_t at = blob_get (image, 64, 8);
   unsigned i;
 
@@ -304,29 +304,14 @@ state_is (struct trial *t, const struct blob *image, const struct state *s)
 /* --- judging --- */
 
 static void
-judge (struct trial *t, const struct blob *b, const char *when)
+judge (void *opaque, const struct remains *left)
 {
-  nr_cuts++;
-  survivor_check (b, t->tail, when);
-  if (t->pushed != 0 && !blob_has_pushed (b, t->pushed))
-    survivor_fail (b, "%s: an unknown extension of the header has changed", when);
-  if (state_is (t, b, &t->before))
-    nr_old++;
-  else if (state_is (t, b, &t->after))
-    nr_new++;
-  else
-    survivor_fail (b, "%s: neither as before nor as after", when);
-}
+  const struct trial *t = opaque;
 
-static void
-watch (void *opaque, enum hostfile_op op)
-{
-  struct trial *t = opaque;
-  enum power_cut kind;
-
-  (void) op;
-  for (kind = 0; kind < CUT_KINDS; kind++)
-    judge (t, simdisk_cut (t->sim, &t->rng, kind), "power cut");
+  survivor_check (left->file, t->tail && (left->fault || !left->done), left->when);
+  if (t->pushed != 0 && !blob_has_pushed (left->file, t->pushed))
+    survivor_fail (left->file, "%s: an unknown extension of the header has changed",
+                   left->when);
 }
 
 static void
@@ -358,79 +343,39 @@ before_operation (void *opaque, const char *path, enum hostfile_op op,
                   uint64_t count, bool dsync)
 {
   struct trial *t = opaque;
-  const struct hostfile_hooks *sim = simdisk_hooks (t->sim);
+  const struct hostfile_hooks *sim = simdisk_hooks (t->power.sim);
   const int r = sim->before (sim->opaque, path, op, iov, niov, offset, count,
                              dsync);
   const int err = errno;
 
   if (strcmp (path, t->options.path) == 0)
-    CHECK (truncate (path, simdisk_size (t->sim)) == 0);
+    CHECK (truncate (path, simdisk_size (t->power.sim)) == 0);
   errno = err;
   return r;
 }
 
-static void
-begin (struct trial *t, uint64_t number)
+static int
+edit (void *opaque, const struct hostfile_hooks *sim)
 {
-  blob_save (IMAGE, &t->image);
-  t->sim = simdisk_new (t->options.path, number);
-  t->hooks = (struct hostfile_hooks) { before_operation, t };
-  t->options.hooks = &t->hooks;
+  struct trial *t = opaque;
+  const struct hostfile_hooks hooks = { before_operation, t };
+  int r;
+
+  (void) sim;
+  t->options.hooks = &hooks;
+  r = edit_image (&t->options, &t->edit_options, &t->edit, 1);
+  blob_save (IMAGE, &t->image);         /* for the next attempt */
+  return r;
 }
 
-/* Returns how many operations it took that can fail. */
-static uint64_t
-cut_everywhere (struct trial *t, struct blob *result)
-{
-  const unsigned ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
-    1 << HOSTFILE_OP_TRUNCATE;
-  enum power_cut kind;
-  uint64_t n;
-
-  begin (t, rng_next (&t->rng));
-  simdisk_watch (t->sim, watch, t);
-  if (edit_image (&t->options, &t->edit_options, &t->edit, 1) == -1)
-    FAIL ("the edit failed");
-  n = simdisk_operations (t->sim, ops);
-  simdisk_watch (t->sim, NULL, NULL);
-  for (kind = 0; kind < CUT_KINDS; kind++) {
-    const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
-
-    survivor_check (b, false, "after the edit");
-    if (!state_is (t, b, &t->after))
-      survivor_fail (b, "after the edit: not as it should be");
-  }
-  *result = blob_copy (simdisk_cut (t->sim, &t->rng, CUT_ALL),
-                       simdisk_size (t->sim));
-  simdisk_free (t->sim);
-  return n;
-}
-
-/* The operation after the NTHth fails. */
 static void
-fail_once (struct trial *t, uint64_t nth)
+ended (void *opaque, bool fault)
 {
-  const struct fault fault = {
-    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
-      1 << HOSTFILE_OP_TRUNCATE,
-    .after = nth, .times = rng_below (&t->rng, 2) ? 1 : 1000000,
-    .err = rng_below (&t->rng, 2) ? EIO : ENOSPC,
-    .partial = rng_below (&t->rng, 2),
-  };
-  int i;
+  struct trial *t = opaque;
 
-  begin (t, nth);
-  simdisk_fault (t->sim, &fault);
-  quiet_errors = true;
-  edit_image (&t->options, &t->edit_options, &t->edit, 1);
-  quiet_errors = false;
-  CHECK (simdisk_failures (t->sim) > 0);
-  for (i = 0; i < 4; i++)
-    judge (t, simdisk_cut (t->sim, &t->rng, rng_below (&t->rng, CUT_KINDS)),
-           "an operation failed");
-  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL), "an operation failed");
-  simdisk_free (t->sim);
-  nr_faults++;
+  if (!fault)
+    t->result = blob_copy (simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL),
+                           simdisk_size (t->power.sim));
 }
 
 /* Chooses t->edit and makes t->after. */
@@ -519,19 +464,14 @@ let_qemu_do_it (struct trial *t)
 static void
 one_edit (struct trial *t, struct rng *rng)
 {
-  struct blob result;
-  uint64_t i, n;
-
   t->after = state_copy (&t->before);
   choose (t, rng);
   if (rng_below (rng, 4) > 0 || !let_qemu_do_it (t)) {
     blob_load (IMAGE, &t->image);
-    n = cut_everywhere (t, &result);
-    for (i = 0; i < n; i += 1 + n / 12)
-      fail_once (t, i);
-    fail_once (t, n - 1);
-    blob_save (IMAGE, &result);
-    blob_free (&result);
+    power_cut_everywhere (&t->power);
+    power_cut_fail_each (&t->power);
+    blob_save (IMAGE, &t->result);
+    blob_free (&t->result);
     blob_free (&t->image);
     nr_edits++;
   }
@@ -600,12 +540,18 @@ one_image (struct rng *rng)
   int i;
 
   make_image (&t, rng);
-  rng_init (&t.rng, rng_next (rng), 500);
   t.options.path = images_path (IMAGE);
   t.options.l2_cache = 32 << 20;
   t.options.l2_slice = 512;
   t.options.backing = BACKING_FOLLOW;
   t.options.discard = rng_below (rng, 4) > 0;
+  t.power = (struct power_cut_trial) {
+    .path = t.options.path, .opaque = &t, .change = edit, .judge = judge,
+    .shows = shows, .ended = ended,
+    .can_fail = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
+      1 << HOSTFILE_OP_TRUNCATE,
+  };
+  rng_init (&t.power.rng, rng_next (rng), 500);
   for (i = 0; i < EDITS; i++) {
     one_edit (&t, rng);
     write_a_little (&t, rng);
@@ -621,6 +567,7 @@ main (void)
   const unsigned done = trials_run ("edits", 5, 5, one_image);
 
   printf ("%u images, %u edits, %u power cuts (%u old, %u new), %u failures\n",
-          done, nr_edits, nr_cuts, nr_old, nr_new, nr_faults);
+          done, nr_edits, power_cuts.cuts, power_cuts.old, power_cuts.new,
+          power_cuts.faults);
   return 0;
 }

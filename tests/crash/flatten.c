@@ -27,7 +27,7 @@
 #include "offline/flatten.h"
 #include "lib/checker.h"
 #include "lib/images.h"
-#include "lib/simdisk.h"
+#include "lib/powercut.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -41,16 +41,15 @@
 struct trial {
   struct image_spec spec;
   struct disk_options options;
-  struct simdisk *sim;
+  struct power_cut_trial power;
+  const struct flatten_watch *watcher;  /* or NULL: nobody stops it */
   struct blob contents, below;
   bool has_bitmap;
   uint64_t pushed;              /* length of an unknown header extension, or 0 */
   unsigned char *buf;
-  struct rng rng;
-  unsigned cuts_left, one_in;
 };
 
-static unsigned nr_cuts, nr_flat, nr_again, nr_failures;
+static unsigned nr_flat, nr_again, nr_failures;
 
 /* --- judging --- */
 
@@ -79,7 +78,7 @@ check_bitmap (struct trial *t, const struct blob *b, const char *when)
 
 /* Without its backing file, an image that is flat shows the same. */
 static unsigned long
-judge (struct trial *t, const struct blob *b, bool leaks_allowed, const char *when)
+judge_file (struct trial *t, const struct blob *b, bool leaks_allowed, const char *when)
 {
   const unsigned long leaks = survivor_check (b, leaks_allowed, when);
   const bool flat = is_flat (b);
@@ -106,7 +105,7 @@ flatten_again (struct trial *t, const struct blob *b, unsigned long leaks)
   int r;
 
   blob_save (SURVIVOR, b);
-  if (rng_below (&t->rng, 4) == 0) {
+  if (rng_below (&t->power.rng, 4) == 0) {
     r = image_check (SURVIVOR);
     if (r != 0 && r != 3)
       FAIL ("qemu-img check of what is left: exit status %d", r);
@@ -118,10 +117,10 @@ flatten_again (struct trial *t, const struct blob *b, unsigned long leaks)
   blob_load (SURVIVOR, &after);
   if (!is_flat (&after))
     FAIL ("what is left has been flattened, but is not flat");
-  leaks_after = judge (t, &after, true, "flattened again");
+  leaks_after = judge_file (t, &after, true, "flattened again");
   if (leaks_after > leaks)
     FAIL ("%lu leaks have become %lu", leaks, leaks_after);
-  if (rng_below (&t->rng, 4) == 0 && !image_shows (SURVIVOR, NULL, &t->contents))
+  if (rng_below (&t->power.rng, 4) == 0 && !image_shows (SURVIVOR, NULL, &t->contents))
     FAIL ("qemu-img convert reads something else in the end");
   blob_free (&after);
   free ((char *) options.path);
@@ -129,80 +128,58 @@ flatten_again (struct trial *t, const struct blob *b, unsigned long leaks)
 }
 
 static void
-cut_power (struct trial *t, enum power_cut kind, bool again)
-{
-  const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
-  unsigned long leaks;
-  char when[40];
-
-  snprintf (when, sizeof when, "power cut of kind %d", kind);
-  leaks = judge (t, b, true, when);
-  nr_cuts++;
-  if (again)
-    flatten_again (t, b, leaks);
-}
-
-static void
-watch (void *opaque, enum hostfile_op op)
+judge (void *opaque, const struct remains *left)
 {
   struct trial *t = opaque;
-  unsigned n = op == HOSTFILE_OP_SYNC ? 2 + rng_below (&t->rng, 4) :
-    rng_below (&t->rng, t->one_in) == 0;
+  const bool leaks_allowed = !left->done || left->fault || left->kind != CUT_ALL;
+  const unsigned long leaks = judge_file (t, left->file, leaks_allowed, left->when);
 
-  for (; n > 0 && t->cuts_left > 0; n--, t->cuts_left--)
-    cut_power (t, simdisk_random_cut (&t->rng), rng_below (&t->rng, 12) == 0);
+  if (left->done && !is_flat (left->file))
+    FAIL ("%s: not flat", left->when);
+  if ((!left->done || left->fault) &&
+      rng_below (&t->power.rng, left->fault ? 6 : 12) == 0)
+    flatten_again (t, left->file, leaks);
+}
+
+static unsigned
+cuts (void *opaque, enum hostfile_op op)
+{
+  struct trial *t = opaque;
+
+  return op == HOSTFILE_OP_SYNC ? 2 + rng_below (&t->power.rng, 4) :
+    rng_below (&t->power.rng, 4) == 0;
 }
 
 /* --- runs --- */
 
-static void
-begin (struct trial *t, uint64_t k)
+static int
+flatten (void *opaque, const struct hostfile_hooks *hooks)
 {
-  t->sim = simdisk_new (t->options.path, k);
-  t->options.hooks = simdisk_hooks (t->sim);
+  struct trial *t = opaque;
+  uint64_t copied;
+
+  t->options.hooks = hooks;
+  return flatten_image (&t->options, t->watcher, &copied);
+}
+
+/* With no more cuts than these. */
+static void
+run_cuts (struct trial *t, unsigned most)
+{
+  power_cut_begin (&t->power, rng_next (&t->power.rng));
+  t->power.cuts_left = most;
+  power_cut_change (&t->power, NULL);
+  power_cut_all_ways (&t->power);
+  power_cut_end (&t->power);
 }
 
 static void
-run_cuts (struct trial *t)
+ended (void *opaque, bool fault)
 {
-  enum power_cut kind;
-  uint64_t copied;
+  const struct trial *t = opaque;
 
-  begin (t, rng_next (&t->rng));
-  t->cuts_left = 60;
-  t->one_in = 4;
-  simdisk_watch (t->sim, watch, t);
-  if (flatten_image (&t->options, NULL, &copied) == -1)
-    FAIL ("flatten: %m");
-  for (kind = 0; kind < CUT_KINDS; kind++) {
-    const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
-
-    if (!is_flat (b))
-      FAIL ("in the end: not flat");
-    judge (t, b, kind != CUT_ALL, "in the end");
-  }
-  simdisk_free (t->sim);
-}
-
-static void
-run_fault (struct trial *t, const struct fault *fault)
-{
-  uint64_t copied;
-  int r;
-
-  begin (t, fault->after);
-  simdisk_fault (t->sim, fault);
-  r = flatten_image (&t->options, NULL, &copied);
-  if (r == -1)
-    nr_failures++;
-  if (r == -1 && simdisk_failures (t->sim) == 0)
-    FAIL ("flatten fails, but why?");
-  if (r == 0 && !is_flat (simdisk_cut (t->sim, &t->rng, CUT_NOTHING)))
-    FAIL ("flatten says that all is well, and the image is not flat");
-  cut_power (t, CUT_ALL, rng_below (&t->rng, 4) == 0);
-  cut_power (t, CUT_NOTHING, rng_below (&t->rng, 4) == 0);
-  cut_power (t, simdisk_random_cut (&t->rng), rng_below (&t->rng, 4) == 0);
-  simdisk_free (t->sim);
+  (void) fault;
+  nr_failures += !t->power.done;
 }
 
 struct watcher {
@@ -232,26 +209,27 @@ static void
 run_stop (struct trial *t, unsigned stop_at)
 {
   struct watcher watcher = { .stop_at = stop_at };
-  const struct flatten_watch watch_ = { .step = stop, .opaque = &watcher };
-  uint64_t copied;
+  const struct flatten_watch watch = { .step = stop, .opaque = &watcher };
   int r;
 
-  begin (t, 0);
-  watcher.sim = t->sim;
-  r = flatten_image (&t->options, &watch_, &copied);
+  power_cut_begin (&t->power, 0);
+  t->power.cuts_left = 0;
+  watcher.sim = t->power.sim;
+  t->watcher = &watch;
+  r = flatten (t, simdisk_hooks (t->power.sim));
+  t->watcher = NULL;
   if ((r == -1) != watcher.stopped || (r == -1 && errno != EINTR))
     FAIL ("stopped %d, flatten returns %d (%m)", watcher.stopped, r);
-  if (stop_at == 0 && simdisk_operations (t->sim, CHANGING) != 0)
+  if (stop_at == 0 && simdisk_operations (t->power.sim, CHANGING) != 0)
     FAIL ("stopped before the first change, but the image was changed");
-  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL), false, "stopped");
-  simdisk_free (t->sim);
+  judge_file (t, simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL), false, "stopped");
+  power_cut_end (&t->power);
 }
 
 static void
-make_trial (struct trial *t)
+make_trial (struct trial *t, struct rng *rng)
 {
   static const unsigned bits[] = { 9, 12, 14, 16 };
-  struct rng *rng = &t->rng;
   struct image_spec *spec = &t->spec;
 
   spec->version = rng_below (rng, 4) ? 3 : 2;
@@ -281,6 +259,11 @@ make_trial (struct trial *t)
     .path = images_path (IMAGE), .l2_cache = rng_below (rng, 2) ? 32 << 20 : 0,
     .l2_slice = 512, .backing = BACKING_FOLLOW, .discard = rng_below (rng, 2),
   };
+  t->power = (struct power_cut_trial) {
+    .path = t->options.path, .opaque = t, .change = flatten, .cuts = cuts,
+    .judge = judge, .ended = ended,
+  };
+  rng_init (&t->power.rng, rng_next (rng), 500);
   printf ("%u: ", trials_number);
   image_print (spec);
   printf ("%s%s, extension of %" PRIu64 " bytes\n",
@@ -289,42 +272,45 @@ make_trial (struct trial *t)
   fflush (stdout);
 }
 
+/* The I-th of many: EIO anywhere, or no space, once or for ever. */
+static struct fault
+choose_fault (struct rng *rng, unsigned i, uint64_t changing, uint64_t growing)
+{
+  if (i % 3 == 0)
+    return (struct fault) {
+      .ops = CHANGING, .err = EIO, .after = rng_below (rng, changing), .times = 1,
+      .partial = i % 2,
+    };
+  return (struct fault) {
+    .ops = GROWING, .err = ENOSPC, .after = rng_below (rng, growing),
+    .times = i % 3 == 1 ? 1 : UINT64_MAX, .partial = i % 2,
+  };
+}
+
 static void
 one_image (struct rng *rng)
 {
-  struct trial t = { .rng = *rng };
-  uint64_t operations, growing, copied;
-  struct fault fault = { .times = 1 };
+  struct trial t = { .has_bitmap = false };
+  uint64_t changing, growing;
+  struct fault fault;
   unsigned i;
 
   quiet_errors = true;          /* they are what we want */
-  make_trial (&t);
-  begin (&t, 0);
-  if (flatten_image (&t.options, NULL, &copied) == -1)
-    FAIL ("flatten: %m");
-  operations = simdisk_operations (t.sim, CHANGING);
-  growing = simdisk_operations (t.sim, GROWING);
-  simdisk_free (t.sim);
+  make_trial (&t, rng);
+  power_cut_begin (&t.power, 0);
+  t.power.cuts_left = 0;
+  power_cut_change (&t.power, NULL);
+  changing = simdisk_operations (t.power.sim, CHANGING);
+  growing = simdisk_operations (t.power.sim, GROWING);
+  power_cut_end (&t.power);
 
-  run_cuts (&t);
-  run_cuts (&t);
+  run_cuts (&t, 60);
+  run_cuts (&t, 60);
   run_stop (&t, 0);
   run_stop (&t, 1);
   for (i = 0; i < 30 && (i == 0 || trials_time_left ()); i++) {
-    fault.partial = i % 2;
-    if (i % 3 == 0) {
-      fault.ops = CHANGING;
-      fault.err = EIO;
-      fault.after = rng_below (&t.rng, operations);
-      fault.times = 1;
-    }
-    else {
-      fault.ops = GROWING;
-      fault.err = ENOSPC;
-      fault.after = rng_below (&t.rng, growing);
-      fault.times = i % 3 == 1 ? 1 : UINT64_MAX;
-    }
-    run_fault (&t, &fault);
+    fault = choose_fault (rng, i, changing, growing);
+    power_cut_fault (&t.power, &fault);
   }
 
   blob_free (&t.contents);
@@ -339,7 +325,7 @@ main (void)
   const unsigned done = trials_run ("flatten", 8, 1, one_image);
 
   printf ("%u images, %u power cuts, %u judged without their backing file, "
-          "%u flattened again, %u failures\n", done, nr_cuts, nr_flat,
+          "%u flattened again, %u failures\n", done, power_cuts.cuts, nr_flat,
           nr_again, nr_failures);
   return 0;
 }

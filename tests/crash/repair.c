@@ -32,7 +32,7 @@
 #include "util/bytes.h"
 #include "disk/disk.h"
 #include "lib/images.h"
-#include "lib/simdisk.h"
+#include "lib/powercut.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -48,12 +48,12 @@ struct trial {
   bool snapshot, lazy;
   struct blob below, expected, old;     /* old: contents of the snapshot */
   struct disk_options options;
-  struct simdisk *sim;
-  struct rng rng;               /* within the watch: under the simdisk's lock */
+  struct power_cut_trial power;
+  struct disk *disk;
   unsigned char *contents;
 };
 
-static unsigned nr_cuts, nr_repaired, nr_judged, nr_faults;
+static unsigned nr_repaired, nr_judged;
 
 /* --- judging --- */
 
@@ -105,59 +105,43 @@ repair_again (struct trial *t, const struct blob *left)
   check_in_order (t, &b, "repaired after a power cut");
   blob_free (&b);
   nr_repaired++;
-  if (rng_below (&t->rng, 200) == 0)
+  if (rng_below (&t->power.rng, 200) == 0)
     ask_qemu (t);
   unlink (SURVIVOR);
   free ((char *) options.path);
 }
 
 static void
-judge (struct trial *t, const struct blob *b)
+judge (void *opaque, const struct remains *left)
 {
-  nr_cuts++;
-  if (!is_dirty (b)) {
-    check_in_order (t, b, "not dirty any more");
-    return;
+  struct trial *t = opaque;
+
+  if (left->done && left->fault)
+    FAIL ("a repair that failed: the disk is not served read-only");
+  if (!is_dirty (left->file))
+    check_in_order (t, left->file, left->when);
+  else if (left->done)
+    survivor_fail (left->file, "%s: dirty", left->when);
+  else {
+    check_contents (t, left->file, left->when);
+    if (rng_below (&t->power.rng, 3) == 0)
+      repair_again (t, left->file);
   }
-  check_contents (t, b, "power cut");
-  if (rng_below (&t->rng, 3) == 0)
-    repair_again (t, b);
 }
 
+/* What lazy refcounts promise.  Once the writer has left, DONE, it is not dirty. */
 static void
-check_promise (const struct blob *b)
+judge_lazy (void *opaque, const struct remains *left)
 {
-  const bool dirty = is_dirty (b);
+  const bool dirty = is_dirty (left->file);
+  struct blob b = *left->file;
 
-  nr_cuts++;
-  b->data[79] &= ~1;            /* not what is to be checked */
-  survivor_check (b, dirty, dirty ? "lazy refcounts, dirty" :
+  (void) opaque;
+  if (dirty && left->done)
+    FAIL ("lazy refcounts: dirty after the end");
+  b.data[79] &= ~1;             /* not what is to be checked */
+  survivor_check (&b, dirty, dirty ? "lazy refcounts, dirty" :
                   "lazy refcounts, not dirty");
-}
-
-static void
-watch_lazy (void *opaque, enum hostfile_op op)
-{
-  struct trial *t = opaque;
-  enum power_cut kind;
-
-  (void) op;
-  for (kind = 0; kind < CUT_KINDS; kind++)
-    check_promise (simdisk_cut (t->sim, &t->rng, kind));
-}
-
-static void
-watch (void *opaque, enum hostfile_op op)
-{
-  struct trial *t = opaque;
-  enum power_cut kind;
-
-  (void) op;
-  for (kind = 0; kind < CUT_KINDS; kind++)
-    judge (t, simdisk_cut (t->sim, &t->rng, kind));
-  /* The table is there and what it names is not, or the like. */
-  judge (t, simdisk_cut (t->sim, &t->rng, CUT_SECTORS));
-  judge (t, simdisk_cut (t->sim, &t->rng, CUT_SECTORS));
 }
 
 /* --- images --- */
@@ -274,144 +258,103 @@ make_image (struct trial *t, struct rng *rng)
 
 /* --- repairing --- */
 
-static void
-begin (struct trial *t, struct disk **disk, uint64_t number)
+/* The first writer comes.  If it finds that it can only read, the repair has failed. */
+static int
+repair (void *opaque, const struct hostfile_hooks *hooks)
 {
-  t->sim = simdisk_new (t->options.path, number);
-  t->options.hooks = simdisk_hooks (t->sim);
-  if (disk_open (&t->options, disk) == -1)
+  struct trial *t = opaque;
+  bool writable = true;
+
+  t->options.hooks = hooks;
+  if (disk_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
+  if (disk_connect (t->disk, &writable) == -1)
+    FAIL ("connect failed");
+  return writable ? 0 : -1;
 }
 
 /* The bit is there when it should be. */
 static void
-write_lazily (struct trial *t, struct disk *disk)
+write_lazily (struct trial *t)
 {
   struct rng rng;
   uint64_t offset, n;
   int i, r;
 
   rng_init (&rng, trials_seed, trials_number + 1000000);
-  simdisk_watch (t->sim, watch_lazy, t);
+  t->power.judge = judge_lazy;
+  t->power.done = false;
   for (i = 0; i < 12; i++) {
     offset = rng_below (&rng, t->spec.size);
     n = 1 + rng_below (&rng, min64 (t->spec.size - offset, 65536));
     switch (rng_below (&rng, 4)) {
-    case 0: r = disk_zero (disk, n, offset, true, false, false); break;
-    case 1: r = disk_flush (disk); break;
+    case 0: r = disk_zero (t->disk, n, offset, true, false, false); break;
+    case 1: r = disk_flush (t->disk); break;
     default:
       memset (t->contents, i + 1, n);
-      r = disk_write (disk, t->contents, n, offset, rng_below (&rng, 8) == 0);
+      r = disk_write (t->disk, t->contents, n, offset, rng_below (&rng, 8) == 0);
     }
     if (r == -1)
       FAIL ("lazy refcounts: request %d: %m", i);
   }
-  if (disk_disconnect (disk, true) == -1)
+  if (disk_disconnect (t->disk, true) == -1)
     FAIL ("lazy refcounts: disconnect: %m");
-  simdisk_watch (t->sim, NULL, NULL);
-  /* Durable, and promised. */
-  if (is_dirty (simdisk_cut (t->sim, &t->rng, CUT_NOTHING)))
-    FAIL ("lazy refcounts: dirty after the end");
-  watch_lazy (t, 0);
-  if (disk_close (disk) == -1)
-    FAIL ("close: %m");
+  t->power.done = true;         /* durable, and promised */
+  power_cut_all_ways (&t->power);
 }
 
-/* Returns how many operations the repair took that can fail. */
-static uint64_t
-cut_everywhere (struct trial *t)
+static void
+ended_well (struct trial *t)
 {
-  const unsigned ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC;
-  struct disk *disk;
-  bool writable = true;
-  enum power_cut kind;
-  uint64_t n;
-
-  begin (t, &disk, rng_next (&t->rng));
-  simdisk_watch (t->sim, watch, t);
-  if (disk_connect (disk, &writable) == -1 || !writable)
-    FAIL ("connect failed");
-  n = simdisk_operations (t->sim, ops);
-  simdisk_watch (t->sim, NULL, NULL);
-  for (kind = 0; kind < CUT_KINDS; kind++) {
-    const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
-
-    if (is_dirty (b))
-      FAIL ("dirty after the repair");
-    check_in_order (t, b, "after the repair");
-  }
-  blob_save (SURVIVOR, simdisk_cut (t->sim, &t->rng, CUT_ALL));
+  blob_save (SURVIVOR, simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL));
   ask_qemu (t);
-  if (disk_read (disk, t->contents, t->spec.size, 0) == -1 ||
+  if (t->lazy)
+    write_lazily (t);
+  else if (disk_disconnect (t->disk, true) == -1)
+    FAIL ("disconnect: %m");
+}
+
+static void
+ended (void *opaque, bool fault)
+{
+  struct trial *t = opaque;
+  bool writable = true;         /* the next client fares no better */
+
+  if (fault && (disk_connect (t->disk, &writable) == -1 || writable))
+    FAIL ("a repair that failed was tried again");
+  if (disk_read (t->disk, t->contents, t->spec.size, 0) == -1 ||
       memcmp (t->contents, t->expected.data, t->spec.size) != 0)
     FAIL ("after the repair: reads differently");
-  if (t->lazy)
-    write_lazily (t, disk);
-  else {
-    if (disk_disconnect (disk, true) == -1 || disk_close (disk) == -1)
-      FAIL ("close: %m");
-    check_in_order (t, simdisk_cut (t->sim, &t->rng, CUT_NOTHING), "closed");
-  }
-  simdisk_free (t->sim);
-  return n;
-}
-
-/* The operation after the NTHth fails. */
-static void
-fail_once (struct trial *t, uint64_t nth)
-{
-  const struct fault fault = {
-    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC, .after = nth,
-    .times = 1, .err = rng_below (&t->rng, 2) ? EIO : ENOSPC,
-    .partial = rng_below (&t->rng, 2),
-  };
-  struct disk *disk;
-  bool writable = true;
-  int i;
-
-  begin (t, &disk, nth);
-  simdisk_fault (t->sim, &fault);
-  quiet_errors = true;
-  if (disk_connect (disk, &writable) == -1 || writable)
-    FAIL ("a repair that failed: the disk is not served read-only");
-  quiet_errors = false;
-  CHECK (simdisk_failures (t->sim) == 1);
-  writable = true;              /* the next client fares no better */
-  if (disk_connect (disk, &writable) == -1 || writable)
-    FAIL ("a repair that failed was tried again");
-  if (disk_read (disk, t->contents, t->spec.size, 0) == -1 ||
-      memcmp (t->contents, t->expected.data, t->spec.size) != 0)
-    FAIL ("after a repair that failed: reads differently");
-  for (i = 0; i < 4; i++)
-    judge (t, simdisk_cut (t->sim, &t->rng, rng_below (&t->rng, CUT_KINDS)));
-  if (disk_close (disk) == -1)
+  if (!fault)
+    ended_well (t);
+  if (disk_close (t->disk) == -1)
     FAIL ("close: %m");
-  judge (t, simdisk_cut (t->sim, &t->rng, CUT_ALL));
-  simdisk_free (t->sim);
-  nr_faults++;
+  power_cut_now (&t->power, CUT_NOTHING);
+  t->power.judge = judge;
 }
 
 static void
 one_image (struct rng *rng)
 {
   struct trial t = { .snapshot = false };
-  uint64_t i, n;
 
   make_image (&t, rng);
   make_dirty (&t, rng);
   t.contents = malloc (t.spec.size);
   CHECK (t.contents != NULL);
-  rng_init (&t.rng, rng_next (rng), 500);
   t.options.path = images_path (DIRTY);
   t.options.l2_cache = 32 << 20;
   t.options.l2_slice = 512;
   t.options.backing = BACKING_FOLLOW;
   t.options.discard = true;
+  t.power = (struct power_cut_trial) {
+    .path = t.options.path, .opaque = &t, .change = repair, .judge = judge,
+    .ended = ended, .can_fail = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC,
+  };
+  rng_init (&t.power.rng, rng_next (rng), 500);
 
-  n = cut_everywhere (&t);
-  for (i = 0; i < n; i += 1 + n / 16)
-    fail_once (&t, i);
-  fail_once (&t, n - 1);
+  power_cut_everywhere (&t.power);
+  power_cut_fail_each (&t.power);
 
   free ((char *) t.options.path);
   blob_free (&t.below);
@@ -426,7 +369,7 @@ main (void)
   const unsigned done = trials_run ("repair", 4, 5, one_image);
 
   printf ("%u images, %u power cuts, %u repaired again, %u failures, "
-          "%u judged by qemu-img\n", done, nr_cuts, nr_repaired, nr_faults,
-          nr_judged);
+          "%u judged by qemu-img\n", done, power_cuts.cuts, nr_repaired,
+          power_cuts.faults, nr_judged);
   return 0;
 }

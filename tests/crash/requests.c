@@ -34,7 +34,7 @@
 #include "lib/images.h"
 #include "lib/ledger.h"
 #include "lib/pieces.h"
-#include "lib/simdisk.h"
+#include "lib/powercut.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -44,6 +44,7 @@
 #define SURVIVOR_DATA "end.data"
 
 struct trial {
+  struct rng *rng;
   struct image_spec spec;
   const char *theme;
   unsigned threads, ops;
@@ -52,7 +53,7 @@ struct trial {
   bool eager;                   /* flush after each request, so that no need of one
                                    hides behind another's */
   struct disk_options options;
-  struct simdisk *sim;
+  struct power_cut_trial power;
   struct disk *disk;
   struct ledger *ledger;
   struct pieces pieces;
@@ -60,9 +61,7 @@ struct trial {
   bool has_below;
   struct crypt_cipher *cipher;  /* NULL: not encrypted */
 
-  /* Only used within the watch, which the simdisk's lock guards. */
-  struct rng cut_rng;
-  unsigned cuts_left;
+  /* Only used by those who judge, under the simdisk's lock. */
   unsigned char *contents;
   struct blob plain;
 };
@@ -76,7 +75,7 @@ struct worker {
 
 #define LONGEST (256u << 10)
 
-static unsigned nr_cuts, nr_reopened, nr_judged;
+static unsigned nr_reopened, nr_judged;
 
 /* --- judging what is left --- */
 
@@ -139,7 +138,7 @@ static void
 go_on_after_crash (struct trial *t, unsigned long leaks)
 {
   struct disk_options options = t->options;
-  struct rng *rng = &t->cut_rng;
+  struct rng *rng = &t->power.rng;
   struct disk *disk;
   unsigned char *buf = malloc (LONGEST);
   unsigned char *model = malloc (t->spec.size);
@@ -198,29 +197,25 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
 }
 
 static void
-cut_power (struct trial *t, enum power_cut kind)
+judge (void *opaque, const struct remains *left)
 {
-  const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
-  const struct blob *data = t->spec.data_file ? simdisk_data_cut (t->sim) : NULL;
-  const struct blob *plain = guest_data (t, b, data);
+  struct trial *t = opaque;
+  const struct blob *plain = guest_data (t, left->file, left->data);
   const struct blob now = { t->contents, t->spec.size };
   unsigned long leaks;
-  char when[40];
 
-  snprintf (when, sizeof when, "power cut of kind %d", kind);
-  leaks = survivor_check (b, true, when);
-  read_contents (t, b, plain, when);
+  leaks = survivor_check (left->file, !left->done || left->kind != CUT_ALL, left->when);
+  read_contents (t, left->file, plain, left->when);
   if (!ledger_allows (t->ledger, 0, t->spec.size / LEDGER_SECTOR, t->contents,
                       true)) {
-    save_survivor (b, data);
-    FAIL ("%s: wrong contents", when);
+    save_survivor (left->file, left->data);
+    FAIL ("%s: wrong contents", left->when);
   }
-  check_raw_data (t, plain, when);
-  nr_cuts++;
+  check_raw_data (t, plain, left->when);
 
-  if (rng_below (&t->cut_rng, 12) == 0) {
-    save_survivor (b, data);
-    if (rng_below (&t->cut_rng, 3) == 0) {
+  if (!left->done && rng_below (&t->power.rng, 12) == 0) {
+    save_survivor (left->file, left->data);
+    if (rng_below (&t->power.rng, 3) == 0) {
       survivor_ask_qemu (true, &now, &t->snapshot);
       nr_judged++;
     }
@@ -230,15 +225,13 @@ cut_power (struct trial *t, enum power_cut kind)
 }
 
 /* Syncs are the most interesting: nothing is ever less durable than just before. */
-static void
-watch (void *opaque, enum hostfile_op op)
+static unsigned
+cuts (void *opaque, enum hostfile_op op)
 {
   struct trial *t = opaque;
-  unsigned n = op == HOSTFILE_OP_SYNC ? rng_below (&t->cut_rng, 4) :
-    rng_below (&t->cut_rng, 24) == 0;
 
-  for (; n > 0 && t->cuts_left > 0; n--, t->cuts_left--)
-    cut_power (t, simdisk_random_cut (&t->cut_rng));
+  return op == HOSTFILE_OP_SYNC ? rng_below (&t->power.rng, 4) :
+    rng_below (&t->power.rng, 24) == 0;
 }
 
 /* --- requests --- */
@@ -377,7 +370,7 @@ work (void *opaque)
 }
 
 static void
-run_workers (struct trial *t, struct rng *rng)
+run_workers (struct trial *t)
 {
   struct worker workers[4];
   unsigned i;
@@ -386,7 +379,7 @@ run_workers (struct trial *t, struct rng *rng)
     struct worker *w = &workers[i];
 
     *w = (struct worker) { .t = t, .id = i };
-    rng_init (&w->rng, rng_next (rng), i);
+    rng_init (&w->rng, rng_next (t->rng), i);
     w->buf = malloc (LONGEST);
     CHECK (w->buf != NULL);
   }
@@ -518,25 +511,25 @@ random_options (struct trial *t, struct rng *rng)
   t->ops = (30 + rng_below (rng, 150)) / t->threads;
 }
 
-/* Nobody can write any more: all is durable and in order. */
-static void
-check_after_leaving (struct trial *t)
+/* A writer comes, and leaves: then all is durable and in order. */
+static int
+one_session (void *opaque, const struct hostfile_hooks *hooks)
 {
-  enum power_cut kind;
+  struct trial *t = opaque;
+  bool writable = true;
+  uint64_t stamp;
 
-  for (kind = 0; kind < CUT_KINDS; kind++) {
-    const struct blob *b = simdisk_cut (t->sim, &t->cut_rng, kind);
-    const struct blob *data = NULL;
-
-    survivor_check (b, kind != CUT_ALL, "after leaving");
-    if (t->spec.data_file)
-      data = simdisk_data_cut (t->sim);
-    data = guest_data (t, b, data);
-    read_contents (t, b, data, "after leaving");
-    if (!ledger_allows (t->ledger, 0, t->spec.size / 512, t->contents, true))
-      FAIL ("after leaving: wrong contents");
-    check_raw_data (t, data, "after leaving");
-  }
+  (void) hooks;                 /* the disk is open */
+  if (disk_connect (t->disk, &writable) == -1 || !writable)
+    FAIL ("connect failed");
+  t->power.cuts_left = 30;
+  run_workers (t);
+  t->power.cuts_left += 6;
+  stamp = ledger_flush_begin (t->ledger);
+  if (disk_disconnect (t->disk, true) == -1)
+    FAIL ("disconnect: %m");
+  ledger_flush_end (t->ledger, stamp);
+  return 0;
 }
 
 /* The image's file stays as it is, so it serves several times. */
@@ -555,50 +548,37 @@ one_time (struct trial *t, struct rng *rng)
           t->options.copy_on_read ? ", copy on read" : "");
   fflush (stdout);
 
-  rng_init (&t->cut_rng, rng_next (rng), 500);
+  t->power = (struct power_cut_trial) {
+    .path = t->options.path, .data_path = t->spec.data_file ? images_path (DATA) : NULL,
+    .opaque = t, .change = one_session, .cuts = cuts, .judge = judge,
+  };
+  rng_init (&t->power.rng, rng_next (rng), 500);
   t->ledger = ledger_new (&t->initial);
-  t->sim = simdisk_new (t->options.path, rng_next (rng));
-  t->options.hooks = simdisk_hooks (t->sim);
-  if (t->spec.data_file) {
-    char *data = images_path (DATA);
-
-    simdisk_add (t->sim, data);
-    free (data);
-  }
+  power_cut_begin (&t->power, rng_next (rng));
+  t->options.hooks = simdisk_hooks (t->power.sim);
   pieces_make (&t->pieces, rng, t->spec.size, t->spec.cluster_size, 512,
                t->threads, false);
   if (disk_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
-  simdisk_watch (t->sim, watch, t);
 
   for (i = 0; i < cycles; i++) {
-    bool writable = true;
-    uint64_t stamp;
-
-    if (disk_connect (t->disk, &writable) == -1 || !writable)
-      FAIL ("connect failed");
-    t->cuts_left = 30;
-    run_workers (t, rng);
-    t->cuts_left += 6;
-    stamp = ledger_flush_begin (t->ledger);
-    if (disk_disconnect (t->disk, true) == -1)
-      FAIL ("disconnect: %m");
-    ledger_flush_end (t->ledger, stamp);
-    check_after_leaving (t);
+    power_cut_change (&t->power, NULL);
+    power_cut_all_ways (&t->power);
   }
   if (disk_close (t->disk) == -1)
     FAIL ("close: %m");
 
-  simdisk_free (t->sim);
+  power_cut_end (&t->power);
   ledger_free (t->ledger);
   pieces_free (&t->pieces);
+  free ((char *) t->power.data_path);
   free ((char *) t->options.path);
 }
 
 static void
 one_image (struct rng *rng)
 {
-  struct trial t = { .threads = 0 };
+  struct trial t = { .rng = rng };
   unsigned i;
 
   make_image (&t, rng);
@@ -620,6 +600,6 @@ main (void)
   const unsigned done = trials_run ("requests", 10, 1, one_image);
 
   printf ("%u images, %u power cuts, %u written again, %u judged by qemu-img\n",
-          done, nr_cuts, nr_reopened, nr_judged);
+          done, power_cuts.cuts, nr_reopened, nr_judged);
   return 0;
 }

@@ -20,7 +20,7 @@
 
 #include "image/headerwrite.h"
 #include "lib/images.h"
-#include "lib/simdisk.h"
+#include "lib/powercut.h"
 #include "lib/trials.h"
 
 #define IMAGE "top.qcow2"
@@ -39,13 +39,16 @@ struct meaning {
 };
 
 struct trial {
-  struct rng rng;
   uint64_t cs;
-  struct simdisk *sim;
-  struct meaning before, after;
+  struct hostfile *file;
+  struct header header;
+  struct headerwrite *change;
+  bool begun;                   /* is it, for all that is known? */
+  struct power_cut_trial power;
+  struct meaning before, after, now;
 };
 
-static unsigned nr_cuts, nr_old, nr_new, nr_full, nr_failed, nr_detours;
+static unsigned nr_full, nr_failed, nr_detours;
 
 /* --- reading, without the core --- */
 
@@ -84,26 +87,15 @@ understand (const struct blob *b, uint64_t cs, struct meaning *m)
   memcpy (m->name, b->data + name, m->name_len);
 }
 
-static void
-watch (void *opaque, enum hostfile_op op)
+static bool
+shows (void *opaque, const struct blob *b, bool after)
 {
   struct trial *t = opaque;
-  struct meaning now;
-  enum power_cut kind;
 
-  (void) op;
-  for (kind = 0; kind < CUT_KINDS; kind++) {
-    const struct blob *b = simdisk_cut (t->sim, &t->rng, kind);
-
-    nr_cuts++;
-    understand (b, t->cs, &now);
-    if (memcmp (&now, &t->before, sizeof now) == 0)
-      nr_old++;
-    else if (memcmp (&now, &t->after, sizeof now) == 0)
-      nr_new++;
-    else
-      FAIL ("neither the old header nor the new one");
-  }
+  understand (b, t->cs, &t->now);
+  if (after && !t->begun)
+    return false;
+  return memcmp (&t->now, after ? &t->after : &t->before, sizeof t->now) == 0;
 }
 
 /* --- making --- */
@@ -118,9 +110,8 @@ put_extension (struct blob *b, uint64_t at, uint32_t type, uint64_t len)
 }
 
 static void
-make_image (struct trial *t)
+make_image (struct trial *t, struct rng *rng)
 {
-  struct rng *rng = &t->rng;
   const bool v3 = rng_below (rng, 6) != 0;
   uint64_t list = 72, at, room, len;
   struct blob b;
@@ -201,9 +192,8 @@ put (struct meaning *m, uint32_t type, const void *data, uint32_t len)
 
 /* The same to W and to t->after. */
 static void
-choose (struct trial *t, struct headerwrite *w)
+choose (struct trial *t, struct headerwrite *w, struct rng *rng)
 {
-  struct rng *rng = &t->rng;
   struct meaning *m = &t->after;
   uint8_t data[48];
   const uint32_t len = rng_below (rng, 3) ? 24 : rng_below (rng, sizeof data);
@@ -235,55 +225,48 @@ choose (struct trial *t, struct headerwrite *w)
   }
 }
 
-static void
-maybe_fail (struct trial *t)
+static int
+commit (void *opaque, const struct hostfile_hooks *hooks)
 {
-  const struct fault fault = {
-    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC,
-    .after = rng_below (&t->rng, 8), .times = 100, .err = EIO,
-    .partial = rng_below (&t->rng, 2),
-  };
+  struct trial *t = opaque;
+  const bool fits = headerwrite_fits (t->change);
+  int r;
 
-  simdisk_fault (t->sim, rng_below (&t->rng, 8) == 0 ? &fault : NULL);
+  (void) hooks;                 /* the file is open */
+  t->begun = true;
+  r = headerwrite_commit (t->change, &t->begun);
+  if (fits)
+    return r;
+  if (r == 0 || errno != ENOSPC || t->begun)
+    FAIL ("no room, but: %d, %m, %d", r, t->begun);
+  t->after = t->before;
+  t->begun = true;
+  return 0;
 }
 
 /* Says whether there can be another. */
 static bool
-one_change (struct trial *t, struct hostfile *file, struct header *h)
+one_change (struct trial *t, struct rng *rng)
 {
-  struct headerwrite *w = headerwrite_new (file, h);
-  bool fits, begun;
-  struct meaning now;
+  const struct fault fault = {
+    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC,
+    .after = rng_below (rng, 8), .times = 100, .err = EIO,
+    .partial = rng_below (rng, 2),
+  };
+  bool fits;
   int r;
 
-  CHECK (w);
-  choose (t, w);
-  fits = headerwrite_fits (w);
-  maybe_fail (t);
-  simdisk_watch (t->sim, watch, t);
-  r = headerwrite_commit (w, &begun);
-  simdisk_watch (t->sim, NULL, NULL);
-  headerwrite_free (w);
-  understand (simdisk_cut (t->sim, &t->rng, CUT_ALL), t->cs, &now);
-  if (r == 0) {
-    if (!fits || memcmp (&now, &t->after, sizeof now) != 0)
-      FAIL ("not the new header");
-    understand (simdisk_cut (t->sim, &t->rng, CUT_NOTHING), t->cs, &now);
-    if (memcmp (&now, &t->after, sizeof now) != 0)
-      FAIL ("not durable");
-  }
-  else {
-    if (!fits && (errno != ENOSPC || begun))
-      FAIL ("no room, but: %m, %d", begun);
-    if (fits && simdisk_failures (t->sim) == 0)
-      FAIL ("it failed without a reason");
-    if (!begun && memcmp (&now, &t->before, sizeof now) != 0)
-      FAIL ("changed before it began");
-    nr_full += !fits;
-    nr_failed += fits;
-  }
-  t->before = now;
-  return r == 0;
+  t->change = headerwrite_new (t->file, &t->header);
+  CHECK (t->change);
+  choose (t, t->change, rng);
+  fits = headerwrite_fits (t->change);
+  r = power_cut_change (&t->power, rng_below (rng, 8) == 0 ? &fault : NULL);
+  headerwrite_free (t->change);
+  power_cut_all_ways (&t->power);
+  t->before = t->after;
+  nr_full += !fits;
+  nr_failed += fits && r == -1;
+  return fits && r == 0;
 }
 
 static void
@@ -292,28 +275,30 @@ run_trial (struct rng *rng)
   struct trial *t = calloc (1, sizeof *t);
   char *path = images_path (IMAGE);
   struct hostfile_options options = { .try_writable = true };
-  struct hostfile *file;
+  struct header *h = &t->header;
   const struct blob *b;
-  struct header h = { 0 };
   unsigned i;
 
   CHECK (t && path);
-  t->rng = *rng;
-  make_image (t);
-  t->sim = simdisk_new (path, rng_next (rng));
-  options.hooks = simdisk_hooks (t->sim);
-  CHECK (hostfile_open (path, &options, &file) == 0);
+  make_image (t, rng);
+  t->power = (struct power_cut_trial) {
+    .path = path, .opaque = t, .change = commit, .shows = shows,
+  };
+  rng_init (&t->power.rng, rng_next (rng), 500);
+  power_cut_begin (&t->power, rng_next (rng));
+  options.hooks = simdisk_hooks (t->power.sim);
+  CHECK (hostfile_open (path, &options, &t->file) == 0);
   for (i = 0; i < 4; i++) {
-    b = simdisk_cut (t->sim, &t->rng, CUT_ALL);
-    h.version = blob_get (b, 4, 4);
-    h.cluster_size = t->cs;
-    nr_detours += i > 0 && h.version == 3 && h.header_length != blob_get (b, 100, 4);
-    h.header_length = h.version == 3 ? blob_get (b, 100, 4) : 72;
-    if (!one_change (t, file, &h))
+    b = simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL);
+    h->version = blob_get (b, 4, 4);
+    h->cluster_size = t->cs;
+    nr_detours += i > 0 && h->version == 3 && h->header_length != blob_get (b, 100, 4);
+    h->header_length = h->version == 3 ? blob_get (b, 100, 4) : 72;
+    if (!one_change (t, rng))
       break;
   }
-  hostfile_close (file);
-  simdisk_free (t->sim);
+  hostfile_close (t->file);
+  power_cut_end (&t->power);
   free (path);
   free (t);
 }
@@ -326,7 +311,7 @@ main (void)
   quiet_errors = true;
   done = trials_run ("headerwrite", 3, 200, run_trial);
   printf ("%u headers, %u cuts: %u old, %u new; %u did not fit, %u failed\n", done,
-          nr_cuts, nr_old, nr_new, nr_full, nr_failed);
+          power_cuts.cuts, power_cuts.old, power_cuts.new, nr_full, nr_failed);
   CHECK (nr_detours == 0);
-  return nr_cuts > 0 && nr_old > 0 && nr_new > 0 ? 0 : 1;
+  return power_cuts.old > 0 && power_cuts.new > 0 ? 0 : 1;
 }

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is left of an image when the power goes while something changes it, at any
+ * instant, or when the host fails meanwhile?
+ *
+ * The test says what the change is, and judges what is left.  The file is a simulated one
+ * (simdisk.c).  Just before it is changed or synced the power is cut: in all ways, or in
+ * some by chance; the work goes on as if nothing had happened.
+ *
+ * Many changes happen completely or not at all.  Then what is left is as before or as
+ * after; once the change was said to be done it is as after, whatever happens.
+ *
+ * Locks: watch() runs under the simdisk's.  All else is called while nobody uses it.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+
+#include "lib/powercut.h"
+#include "lib/survivor.h"
+#include "lib/trials.h"
+
+struct power_cut_counts power_cuts;
+
+/* --- judging --- */
+
+static void
+judge_old_or_new (struct power_cut_trial *p, const struct remains *r)
+{
+  if (!r->done && p->shows (p->opaque, r->file, false))
+    power_cuts.old++;
+  else if (p->shows (p->opaque, r->file, true))
+    power_cuts.new++;
+  else
+    survivor_fail (r->file, "%s: %s", r->when, r->done ? "not as it should be" :
+                   "neither as before nor as after");
+}
+
+void
+power_cut_now (struct power_cut_trial *p, enum power_cut kind)
+{
+  struct remains r = {
+    .file = simdisk_cut (p->sim, &p->rng, kind), .kind = kind,
+    .data = p->data_path ? simdisk_data_cut (p->sim) : NULL,
+    .done = p->done, .fault = p->fault,
+  };
+  char when[100];
+
+  snprintf (when, sizeof when, "power cut of kind %d %s%s", kind,
+            p->done ? "after the change" : "before its end",
+            p->fault ? ", in which an operation failed" : "");
+  r.when = when;
+  power_cuts.cuts++;
+  if (p->judge)
+    p->judge (p->opaque, &r);
+  if (p->shows)
+    judge_old_or_new (p, &r);
+}
+
+void
+power_cut_all_ways (struct power_cut_trial *p)
+{
+  enum power_cut kind;
+
+  for (kind = 0; kind < CUT_KINDS; kind++)
+    power_cut_now (p, kind);
+  /* A table is there and what it names is not, or the like: so many ways. */
+  power_cut_now (p, CUT_SECTORS);
+  power_cut_now (p, CUT_SECTORS);
+}
+
+static void
+watch (void *opaque, enum hostfile_op op)
+{
+  struct power_cut_trial *p = opaque;
+  unsigned n;
+
+  if (p->cuts == NULL && p->cuts_left > 0)
+    power_cut_all_ways (p);
+  else if (p->cuts != NULL)
+    for (n = p->cuts (p->opaque, op); n > 0 && p->cuts_left > 0; n--, p->cuts_left--)
+      power_cut_now (p, simdisk_random_cut (&p->rng));
+}
+
+/* --- parts of a trial --- */
+
+void
+power_cut_begin (struct power_cut_trial *p, uint64_t seed)
+{
+  p->sim = simdisk_new (p->path, seed);
+  if (p->data_path)
+    simdisk_add (p->sim, p->data_path);
+  p->cuts_left = UINT_MAX;
+  p->done = p->fault = false;
+  simdisk_watch (p->sim, watch, p);
+}
+
+void
+power_cut_end (struct power_cut_trial *p)
+{
+  simdisk_free (p->sim);
+  p->sim = NULL;
+}
+
+int
+power_cut_change (struct power_cut_trial *p, const struct fault *fault)
+{
+  const uint64_t failures = simdisk_failures (p->sim);
+  const bool quiet = quiet_errors;
+  int r;
+
+  p->done = p->fault = false;
+  simdisk_fault (p->sim, fault);
+  quiet_errors = quiet || fault;
+  r = p->change (p->opaque, simdisk_hooks (p->sim));
+  quiet_errors = quiet;
+  simdisk_fault (p->sim, NULL);
+  p->done = r == 0;
+  p->fault = simdisk_failures (p->sim) > failures;
+  if (!p->done && !p->fault)
+    FAIL ("the change failed without a reason: %m");
+  return r;
+}
+
+/* --- trials --- */
+
+void
+power_cut_everywhere (struct power_cut_trial *p)
+{
+  power_cut_begin (p, rng_next (&p->rng));
+  power_cut_change (p, NULL);
+  p->operations = simdisk_operations (p->sim, p->can_fail);
+  power_cut_all_ways (p);
+  if (p->ended)
+    p->ended (p->opaque, false);
+  power_cut_end (p);
+}
+
+struct fault
+power_cut_random_fault (struct rng *rng, unsigned ops, uint64_t after)
+{
+  return (struct fault) {
+    .ops = ops, .after = after, .times = rng_below (rng, 2) ? 1 : UINT64_MAX,
+    .err = rng_below (rng, 2) ? EIO : ENOSPC, .partial = rng_below (rng, 2),
+  };
+}
+
+void
+power_cut_fault (struct power_cut_trial *p, const struct fault *fault)
+{
+  unsigned i;
+
+  power_cut_begin (p, fault->after);
+  p->cuts_left = 0;
+  power_cut_change (p, fault);
+  if (!p->fault)
+    FAIL ("no operation failed");
+  power_cuts.faults++;
+  power_cut_now (p, CUT_NOTHING);
+  for (i = 0; i < 4; i++)
+    power_cut_now (p, simdisk_random_cut (&p->rng));
+  if (p->ended)
+    p->ended (p->opaque, true);
+  power_cut_now (p, CUT_ALL);
+  power_cut_end (p);
+}
+
+static void
+fail_nth (struct power_cut_trial *p, uint64_t nth)
+{
+  const struct fault fault = power_cut_random_fault (&p->rng, p->can_fail, nth);
+
+  power_cut_fault (p, &fault);
+}
+
+void
+power_cut_fail_each (struct power_cut_trial *p)
+{
+  const uint64_t n = p->operations;
+  uint64_t nth;
+
+  for (nth = 0; nth < n; nth += 1 + n / 16)
+    fail_nth (p, nth);
+  if (n > 0)
+    fail_nth (p, n - 1);
+}
