@@ -178,7 +178,7 @@ count_one (struct census *c, uint32_t *counter, enum role role, uint64_t times,
   const uint32_t count = *counter & MAX_COUNT;
 
   if (known != NOTHING && (known != role || role == TABLE))
-    return fault (c, "the %s at %" PRIu64 " is where %s is", what, offset,
+    return fault (c, "the %s at offset %" PRIu64 " overlaps %s", what, offset,
                   role_name (known));
   if (times > MAX_COUNT - count)
     return fault (c, "the %s at %" PRIu64 " has more references than can be "
@@ -248,8 +248,8 @@ refer_l2_entry (struct census *c, uint64_t entry, uint64_t times)
 
   if (entry & QCOW2_OFLAG_COMPRESSED) {
     if (data_file)
-      return fault (c, "an L2 table has a compressed cluster, 0x%" PRIx64
-                    ", which can't be with an external data file", entry);
+      return fault (c, "an L2 table has a compressed cluster, 0x%" PRIx64 ", which is "
+                    "not allowed with an external data file", entry);
     if (!compress_clusters (h, entry & (QCOW2_OFLAG_COMPRESSED - 1), &first, &n))
       return fault (c, "the compressed cluster 0x%" PRIx64
                     " lies beyond the end of the file", entry);

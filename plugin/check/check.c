@@ -160,7 +160,7 @@ scan_layer (struct check *c, struct check_layer *l, bool full)
   if (image_read_header (l->image) == -1) {
     if (errno == EINVAL)
       findings_add (l->findings, FINDING_HEADER, 1, 0,
-                    "the header is not that of an image that can be used");
+                    "the header is invalid");
     else
       c->failed = true;
     return;
@@ -202,7 +202,7 @@ check_layer (struct check *c, const char *path, bool raw)
     c->failed = errno != ENOENT && errno != ENOTDIR;
     if (c->result.n > 1 && !c->failed)
       findings_add (l->findings, FINDING_CHAIN, 1, 0,
-                    "the backing file can't be opened: %m");
+                    "the backing file cannot be opened: %m");
     weigh (l);
     return NULL;
   }
@@ -210,7 +210,7 @@ check_layer (struct check *c, const char *path, bool raw)
   if (known_already (c, l->image->file) || c->result.n > CHAIN_MAX_LAYERS)
     findings_add (l->findings, FINDING_CHAIN, 1, 0, "the backing chain %s",
                   c->result.n > CHAIN_MAX_LAYERS ? "is too long" :
-                  "loops: this file is in it already");
+                  "contains a loop: this file is already part of it");
   else if (!raw)
     scan_layer (c, l, c->options->mode == CHECK_FULL);
   else if (scan_raw (l->image->file, l->findings) == -1)
@@ -364,12 +364,12 @@ repair (struct check *c)
          (QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT))))
     return;
   if (!is_repairable (l)) {
-    nbdkit_error ("%s: can't be repaired, for more is wrong than refcounts and "
-                  "flags: nothing was changed", l->path);
+    nbdkit_error ("%s: cannot be repaired: more is wrong than refcounts and COPIED "
+                  "flags; nothing was changed", l->path);
     return;
   }
   if (!hostfile_is_writable (l->image->file)) {
-    nbdkit_error ("%s: can't be repaired: the file is not writable", l->path);
+    nbdkit_error ("%s: cannot be repaired: the file is not writable", l->path);
     c->failed = true;
     return;
   }

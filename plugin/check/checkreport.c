@@ -102,8 +102,8 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
          plural (sums.leaks));
     break;
   case CHECK_DIRTY:
-    ADD ("was not closed properly, which is repaired when it is written: "
-         "%" PRIu64 " refcounts or flags are out of date", sums.stale);
+    ADD ("was not closed properly: %" PRIu64 " refcounts or flags are outdated and will "
+         "be repaired before the first write", sums.stale);
     break;
   case CHECK_CORRUPT:
     ADD ("CORRUPT, not served: %" PRIu64 " corruption%s, %" PRIu64
@@ -111,7 +111,7 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
          sums.leaks, plural (sums.leaks));
     break;
   case CHECK_FAILED:
-    ADD ("could not be checked to the end or opened, not served");
+    ADD ("could not be opened or completely checked, not served");
     break;
   }
   if (r->n > 1)
@@ -122,7 +122,7 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
          top->stats.total_clusters, top->stats.compressed,
          top->stats.fragmented);
   if (sums.marked)
-    ADD ("; marked corrupt by whoever wrote it last");
+    ADD ("; marked corrupt");
   if (sums.bitmaps_in_use)
     ADD ("; %" PRIu64 " bitmap%s not closed properly", sums.bitmaps_in_use,
          plural (sums.bitmaps_in_use));

@@ -88,9 +88,9 @@ static int
 refuse (struct repair *r, const char *why)
 {
   nbdkit_error ("%s: %s: %s", hostfile_path (r->file), r->asked ?
-                "the refcounts can't be repaired" :
-                "the image was not closed properly and can't be repaired, "
-                "so it is served read-only", why);
+                "cannot repair the refcounts" :
+                "the image was not closed properly and cannot be repaired: serving it "
+                "read-only", why);
   r->refused = true;
   errno = EUCLEAN;
   return -1;
@@ -140,7 +140,7 @@ look_around (struct repair *r)
 
   for (window = 0; window != UINT64_MAX; window = census_next (r->census)) {
     if (++n > MAX_WINDOWS)
-      return refuse (r, "its clusters are spread too far over the file");
+      return refuse (r, "the clusters in use are too far apart in the file");
     if (take (r, window) == -1 || mark_needed (r, window) == -1)
       return -1;
   }
@@ -206,7 +206,7 @@ lay_out (struct repair *r)
   /* R5; all that is known to be metadata was counted or is refcounts. */
   if (overlap_find (r->overlap, r->place << r->h->cluster_bits,
                     (size.table + size.blocks) << r->h->cluster_bits) != OVERLAP_NONE)
-    return refuse (r, "there is metadata where nothing should be");
+    return refuse (r, "metadata lies beyond the end of everything in use");
   return 0;
 }
 
@@ -461,7 +461,7 @@ repair_refcounts (struct image *image, bool asked)
     nbdkit_error ("%s: %s", hostfile_path (file), asked || err == ENOMEM ?
                   "the refcounts could not be repaired" :
                   "the image was not closed properly and could not be "
-                  "repaired, so it is served read-only");
+                  "repaired: serving it read-only");
   census_free (r.census);
   free (r.old_table);
   free (r.needed);

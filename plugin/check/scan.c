@@ -84,7 +84,7 @@ scan_windows (struct scan *s)
 
   for (window = 0; window != UINT64_MAX; window = s->next) {
     if (++n > MAX_WINDOWS) {
-      nbdkit_error ("%s: check: its clusters are spread too far over the file",
+      nbdkit_error ("%s: check: the clusters in use are too far apart in the file",
                     hostfile_path (s->file));
       errno = EFBIG;
       return -1;

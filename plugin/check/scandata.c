@@ -47,7 +47,7 @@ static int
 unreadable (struct scan *s, uint64_t offset, uint64_t bytes)
 {
   findings_add (s->findings, FINDING_UNREADABLE, 1, offset,
-                "%" PRIu64 " bytes at %" PRIu64 " can't be read: %m", bytes,
+                "cannot read %" PRIu64 " bytes at offset %" PRIu64 ": %m", bytes,
                 offset);
   if (atomic_fetch_add (&s->unreadable, 1) < MAX_UNREADABLE)
     return 0;
@@ -99,8 +99,8 @@ inflate_one (struct inflating *f, uint64_t entry, uint64_t index)
     return -1;
   }
   findings_add (s->findings, FINDING_COMPRESSED, f->table->times, offset,
-                "the compressed cluster at %" PRIu64 ", for %s offset "
-                "%" PRIu64 ", can't be inflated", offset,
+                "the compressed cluster at %" PRIu64 ", for %s offset %" PRIu64 ", "
+                "cannot be decompressed", offset,
                 f->table->active ? "guest" : "a snapshot's", guest);
   return 0;
 }

@@ -79,7 +79,7 @@ walk_bitmap (struct scan *s, struct bitmap_entry *b)
     bad_bitmap (s, b, "reserved flags are set");
   if (raw->granularity_bits < QCOW2_MIN_BITMAP_GRANULARITY ||
       raw->granularity_bits > QCOW2_MAX_BITMAP_GRANULARITY)
-    bad_bitmap (s, b, "its granularity can't be");
+    bad_bitmap (s, b, "its granularity is invalid");
   else if (!in_use && !size_fits (s, b))
     bad_bitmap (s, b, "its table does not fit the size of the disk");
   if (get16 (raw->name_size) == 0 ||
@@ -127,8 +127,8 @@ scan_bitmaps (struct scan *s)
     b.at += len;
   }
   if (b.i < s->h->bitmaps.count || b.at != end)
-    bad_bitmap (s, &b, "the directory does not have the entries that it should "
-                "have");
+    bad_bitmap (s, &b, "the directory does not contain the number of entries that the "
+                "header states");
   return 0;
 }
 
@@ -152,7 +152,8 @@ scan_encryption (struct scan *s)
     return -1;
   else if (errno == EINVAL)     /* not: a cipher that we don't have */
     findings_add (s->findings, FINDING_ENCRYPTION, 1, offset,
-                  "the LUKS header at %" PRIu64 " is damaged, as was said",
+                  "the LUKS header at offset %" PRIu64 " is damaged (see the message "
+                  "before)",
                   offset);
   return 0;
 }

@@ -64,7 +64,7 @@ walk_compressed (struct scan *s, const struct entry *e, struct tally *tally)
     wrong (s, e, FINDING_COPIED, "a compressed cluster is flagged COPIED");
   if (s->data_file) {
     wrong (s, e, FINDING_ENTRY,
-           "a compressed cluster can't be with an external data file");
+           "a compressed cluster is not allowed with an external data file");
     return;
   }
   if (e->bitmap != 0) {
@@ -76,7 +76,7 @@ walk_compressed (struct scan *s, const struct entry *e, struct tally *tally)
   tally->fragmented++;          /* by their nature */
   if (!compress_clusters (s->h, e->word & (QCOW2_OFLAG_COMPRESSED - 1),
                           &first, &n))
-    wrong (s, e, FINDING_BEYOND, "it leads beyond the end of the file");
+    wrong (s, e, FINDING_BEYOND, "it points beyond the end of the file");
   else
     scan_refer (s, first << s->h->cluster_bits, n << s->h->cluster_bits,
                 SCAN_DATA, e->table->times, "compressed cluster");
@@ -140,7 +140,7 @@ walk_entry (struct scan *s, struct entry *e, struct tally *tally)
        (!extended && (e->word & QCOW2_OFLAG_ZERO)))) {
     if (e->bitmap & ALLOCATED)
       wrong (s, e, FINDING_SUBCLUSTERS,
-             "subclusters of a cluster without a place are allocated");
+             "subclusters are allocated, but the cluster is not");
     return;
   }
   if (e->bitmap & e->bitmap >> 32 & ALLOCATED)
@@ -375,7 +375,7 @@ check_extra (struct scan *s, uint32_t i, uint64_t at,
 
   if (get32 (entry->extra_size) < sizeof extra) {
     if (s->h->version >= 3)
-      bad_snapshot (s, i, at, "it does not say how large the disk was");
+      bad_snapshot (s, i, at, "it does not state the size of the disk");
     return 0;
   }
   if (hostfile_read (s->file, extra, sizeof extra, at + sizeof *entry) == -1)
@@ -448,7 +448,7 @@ scan_snapshots (struct scan *s)
   if (s->skip == NULL && find_shared (s) == -1)
     return -1;
   if (s->data_file && s->h->nb_snapshots > 0)
-    bad_snapshot (s, 0, at, "snapshots can't be with an external data file");
+    bad_snapshot (s, 0, at, "snapshots are not allowed with an external data file");
   for (i = 0; i < s->h->nb_snapshots; i++) {
     if (at - s->h->snapshots_offset > QCOW2_MAX_SNAPSHOT_TABLE ||
         !range_within (at, sizeof entry, hostfile_size (s->file))) {

@@ -60,7 +60,7 @@ count_one (struct scan *s, uint64_t cluster, enum scan_role role,
   if (conflict && !(old & SHARED))
     findings_add (s->findings, FINDING_OVERLAP, 1,
                   cluster << s->h->cluster_bits,
-                  "the %s at %" PRIu64 " is where %s is", what,
+                  "the %s at offset %" PRIu64 " overlaps %s", what,
                   cluster << s->h->cluster_bits, role_name (known));
   return !conflict;
 }

@@ -175,8 +175,8 @@ count_rounds (struct parse *p, unsigned i)
   l->rounds += rounds (p, l->slots[i].iterations, l->spec.key_bytes) +
     rounds (p, l->digest_iterations, LUKS_DIGEST_SIZE);
   if (l->rounds > LUKS_MAX_ROUNDS)
-    return refuse (p, SLOT_FIELD (i, iterations), "to try a passphrase on key slots 0 "
-                   "to %u takes %" PRIu64 " rounds of %s, more than %" PRIu64, i,
+    return refuse (p, SLOT_FIELD (i, iterations), "testing a passphrase on key slots "
+                   "0 to %u takes %" PRIu64 " rounds of %s, more than %" PRIu64, i,
                    l->rounds, l->hash, LUKS_MAX_ROUNDS);
   return 0;
 }

@@ -151,12 +151,12 @@ find_data (const struct image *im, const struct image_options *options, char **p
     if (!replaced)
       return 0;
     nbdkit_error ("%s: the image has no external data file: "
-                  "data-file=%s is not for it", overlay, options->data_file_path);
+                  "data-file=%s cannot be used", overlay, options->data_file_path);
     return -1;
   }
   if (options->data_file == DATA_FILE_DENY) {
     nbdkit_error ("%s: the image has an external data file (\"%s\"), "
-                  "and data files are denied", overlay,
+                  "and data-file=deny (or untrusted=true) was given", overlay,
                   h->data_file ? h->data_file : "");
     errno = EPERM;
     return -1;
@@ -196,7 +196,7 @@ image_open_data (struct image *im, const struct image_options *options)
 void
 image_data_in_use (const struct image *im, const struct hostfile *as)
 {
-  nbdkit_error ("%s: the external data file of %s is in use already, as %s",
+  nbdkit_error ("%s: the external data file of %s is already used as %s",
                 hostfile_path (im->data), hostfile_path (im->file),
                 hostfile_path (as));
   errno = ELOOP;

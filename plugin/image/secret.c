@@ -41,9 +41,9 @@ check_rounds (const char *path, const struct luks *luks,
 {
   if (secret->most_rounds == 0 || luks_rounds (luks) <= secret->most_rounds)
     return 0;
-  nbdkit_error ("%s: LUKS header: to try a passphrase on its key slots takes %" PRIu64
-                " rounds of hashing, and more than %" PRIu64 " are refused of untrusted "
-                "images", path, luks_rounds (luks), secret->most_rounds);
+  nbdkit_error ("%s: LUKS header: testing a passphrase on its key slots takes %" PRIu64
+                " rounds of hashing, and untrusted=true allows no more than %" PRIu64,
+                path, luks_rounds (luks), secret->most_rounds);
   errno = EPERM;
   return -1;
 }
@@ -77,7 +77,7 @@ secret_unlock (const struct image_secret *secret, struct hostfile *file,
   if (h->crypt_method == QCOW2_CRYPT_NONE)
     return 0;
   if (secret->passphrase == NULL) {
-    nbdkit_error ("%s: the image is encrypted: passphrase= is needed",
+    nbdkit_error ("%s: the image is encrypted: passphrase= is required",
                   hostfile_path (file));
     errno = EACCES;
     return -1;

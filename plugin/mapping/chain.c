@@ -74,13 +74,13 @@ check_new (struct layers *layers, struct hostfile *file)
   struct hostfile *same = find_same (layers, file);
 
   if (same) {
-    nbdkit_error ("%s: backing chain loops: the file is in it already, as %s",
+    nbdkit_error ("%s: the backing chain contains a loop: the file is already used as %s",
                   hostfile_path (file), hostfile_path (same));
     errno = ELOOP;
     return -1;
   }
   if (layers_count (layers) >= CHAIN_MAX_LAYERS) {
-    nbdkit_error ("%s: backing chain has more than %d files",
+    nbdkit_error ("%s: the the backing chain has more than %d files",
                   hostfile_path (file), CHAIN_MAX_LAYERS);
     errno = ELOOP;
     return -1;
@@ -145,7 +145,8 @@ chain_below (const char *overlay, const struct header *h,
 
   if (options->backing == BACKING_DENY) {
     nbdkit_error ("%s: the image has a backing file (\"%s\"), "
-                  "and backing files are denied", overlay, h->backing_file);
+                  "and backing=deny (or untrusted=true) was given", overlay,
+                  h->backing_file);
     errno = EPERM;
     return -1;
   }

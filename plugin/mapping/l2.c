@@ -262,7 +262,7 @@ bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
 
   health_corrupt (l2->health, "L1 entry %" PRIu64 " is 0x%" PRIx64 ": %s",
                   table, entry & ~L1_FLAGS,
-                  fault ? fault : "the L2 table is used for something else as well");
+                  fault ? fault : "the L2 table overlaps other metadata");
   return -1;
 }
 

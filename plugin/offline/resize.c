@@ -92,7 +92,7 @@ resize_check (const struct shadow_image *image,
            l1_needed (h, o->size) > MAX_L1_ENTRIES)
     why = "the new size is more than an image with its cluster size can have";
   else if (h->version < 3 && h->nb_snapshots > 0)
-    why = "an image of version 2 that has snapshots can't be resized";
+    why = "an image of version 2 that has snapshots cannot be resized";
   else if (o->size < h->size && o->preallocation != PREALLOCATION_OFF)
     why = "preallocation is only for growing";
   else if (h->version < 3 && h->crypt_method != QCOW2_CRYPT_NONE &&
@@ -103,7 +103,7 @@ resize_check (const struct shadow_image *image,
   else if (image->data && o->preallocation != PREALLOCATION_OFF)
     why = "preallocation is not for data in an external file";
   else if (data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
-    why = "an encrypted disk with a raw external data file can't be resized";
+    why = "an encrypted disk with a raw external data file cannot be resized";
   else if (image->data && !hostfile_is_regular (image->data) &&
            o->size > hostfile_size (image->data))
     why = "the external data file is a device that is too small";

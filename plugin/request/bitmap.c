@@ -479,7 +479,7 @@ store_bits (struct bitmaps *bs, void *buf)
       undo_allocate (bs, &bs->list[i]);
     errno = err;
     if (err == EUCLEAN)
-      health_corrupt (bs->health, "while storing bitmaps");
+      health_corrupt (bs->health, "found while storing bitmaps");
     return -1;
   }
 
@@ -664,8 +664,8 @@ bitmap_freeze (struct bitmaps *bs, size_t i, struct dirtyset **ret)
   struct dirtyset *set;
 
   if (any->flags & QCOW2_BITMAP_IN_USE) {
-    nbdkit_error ("%s: bitmap \"%s\" is inconsistent (in use): who was recording did "
-                  "not store it; it can only be removed",
+    nbdkit_error ("%s: bitmap \"%s\" is inconsistent: the program that last recorded to "
+                  "it did not store it; it can only be removed",
                   hostfile_path (bs->file),
                   printable (any->name, 64, name, sizeof name));
     errno = ESTALE;

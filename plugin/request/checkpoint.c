@@ -229,7 +229,7 @@ run (struct checkpoint *ck)
   vacant_take (ck->vacant);
   r = write_phases (ck, &snap);
   if (r == -1 && errno == EUCLEAN)
-    health_corrupt (ck->health, "while writing metadata");
+    health_corrupt (ck->health, "found while writing metadata");
   else if (r == -1 && errno != ENOSPC) {
     health_fail (ck->health, "metadata could not be written");
     errno = EIO;
@@ -245,7 +245,7 @@ run (struct checkpoint *ck)
     err = errno;
   }
   if (r == -1 && err == EUCLEAN) {
-    health_corrupt (ck->health, "while releasing clusters");
+    health_corrupt (ck->health, "found while releasing clusters");
     err = EIO;
   }
   errno = err;
@@ -299,7 +299,7 @@ checkpoint_reap (struct checkpoint *ck)
   if (alloc_reap (ck->alloc) == 0)
     return 0;
   if (errno == EUCLEAN)
-    health_corrupt (ck->health, "while releasing clusters");
+    health_corrupt (ck->health, "found while releasing clusters");
   return -1;
 }
 

@@ -286,7 +286,7 @@ store (const struct view *v, const struct compressed *compressed, uint64_t start
                   (start >> bits) + n - 1);
   r = store_claimed (s);
   if (r == -1 && errno == EUCLEAN)
-    health_corrupt (v->health, "while allocating bytes for compressed clusters");
+    health_corrupt (v->health, "found while allocating bytes for compressed clusters");
   inflight_release (v->w->inflight, &claim);
   *done = s->n;
   return r;

@@ -64,7 +64,7 @@ compressor_new (unsigned type, uint64_t cluster_size)
   if (d)
     d->pool = compress_pool_new ();
   if (d == NULL || d->pool == NULL) {
-    nbdkit_error ("cannot make a compressor: %m");
+    nbdkit_error ("cannot create a compressor: %m");
     free (d);
     return NULL;
   }

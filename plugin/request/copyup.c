@@ -364,7 +364,7 @@ copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
   inflight_release (v->w->inflight, &claim);
   errno = err;
   if (r == -1 && errno == EUCLEAN)
-    health_corrupt (v->health, "while copying clusters from below");
+    health_corrupt (v->health, "found while copying clusters from the backing file");
   return r;
 }
 
@@ -471,7 +471,7 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
   if (copy (r->v, buf, start, end, true, &c) == -1) {
     if (!c.known)
       return -1;                /* nor could it be read without us */
-    nbdkit_error ("%s: what was read is not stored (copy-on-read): %m",
+    nbdkit_error ("%s: copy-on-read: cannot store data in the image: %m",
                   hostfile_path (r->v->w->file));
     atomic_store (&r->v->w->copyup->retry_at, now () + PAUSE_SECONDS);
   }

@@ -526,7 +526,7 @@ static int
 translate_error (const struct view *v)
 {
   if (errno == EUCLEAN)
-    health_corrupt (v->health, "while allocating clusters");
+    health_corrupt (v->health, "found while allocating clusters");
   return -1;
 }
 

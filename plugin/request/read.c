@@ -28,11 +28,11 @@ refuse_run (const struct view *v, const struct run *run)
 
   if (run->layer == 0 && v->health)
     health_corrupt (v->health, "L1 or L2 entry 0x%" PRIx64
-                    " for guest offset %" PRIu64 " must not be followed",
+                    " for guest offset %" PRIu64 " is invalid",
                     run->host, run->start);
   else
     nbdkit_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64
-                  " for guest offset %" PRIu64 " must not be followed",
+                  " for guest offset %" PRIu64 " is invalid",
                   path, run->host, run->start);
   errno = EIO;
   return -1;

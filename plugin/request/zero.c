@@ -322,7 +322,7 @@ set_under_claim (const struct view *v, uint64_t start, uint64_t end,
   r = set_entries (v, start, end, mode, done);
   inflight_release (v->w->inflight, &claim);
   if (r == -1 && errno == EUCLEAN)
-    health_corrupt (v->health, "while erasing clusters");
+    health_corrupt (v->health, "found while zeroing clusters");
   return r;
 }
 

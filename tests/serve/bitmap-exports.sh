@@ -178,7 +178,7 @@ kill9_nbdkit main
 drop_connections
 start_nbdkit -r -- file="$img"
 if nbdinfo "$(export_uri bitmap:day)"; then fail "a void bitmap is served"; fi
-grep 'bitmap "day" is inconsistent (in use)' "$tmp/main.log"
+grep 'bitmap "day" is inconsistent: the program' "$tmp/main.log"
 nbdinfo --list "$uri" > "$tmp/list"
 if grep bitmap: "$tmp/list"; then fail "a void bitmap is listed"; fi
 stop_nbdkit

@@ -91,7 +91,7 @@ header_patch "$img" l2 Q +512 rb+1 B +1
 before=$(fingerprint "$img")
 if served 2> "$tmp/err"; then fail "was served"; fi
 cat "$tmp/err"
-grep "can't be repaired" "$tmp/err"
+grep "cannot be repaired" "$tmp/err"
 [ "$(get verdict)" = corrupt ]
 [ "$before" = "$(fingerprint "$img")" ]
 

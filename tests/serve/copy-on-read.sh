@@ -94,7 +94,7 @@ start_nbdkit file="$img"
 model verify "$uri" "$tmp/base.raw"
 stop_nbdkit
 [ "$(own_clusters)" = 0 ]
-refused 'untrusted=true does not go with copy-on-read=true' \
+refused 'untrusted=true cannot be used with copy-on-read=true' \
   "$img" copy-on-read=true untrusted=true
 
 # No space: who reads does not notice.
@@ -108,9 +108,9 @@ refused 'untrusted=true does not go with copy-on-read=true' \
   kill -TERM "$nbdkit_pid"
   wait "$nbdkit_pid" || :
 )
-grep 'is not stored (copy-on-read): No space' "$tmp/main.log"
+grep 'copy-on-read: cannot store data in the image: No space' "$tmp/main.log"
 # It does not try, and tell, again and again.
-[ "$(grep -c 'not stored' "$tmp/main.log")" -le 3 ]
+[ "$(grep -c 'cannot store data' "$tmp/main.log")" -le 3 ]
 check_clean "$img"
 same_as_raw "$img" "$tmp/base.raw"
 [ "$(own_clusters)" -gt 10 ]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Which file is the external data file?  data-file=, relative names, and what is refused,
-# with one line: a missing file, one that is in use already, one that is no file.
+# with one line: a missing file, one that is already used, one that is no file.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -30,9 +30,9 @@ stop_nbdkit
 [ "$(dd if="$data" bs=64k skip=1 count=1 status=none | head -c 4)" = here ]
 
 # data-file=
-refused 'data files are denied' file="$img" data-file=deny
-refused 'data files are denied' file="$img" untrusted=true
-refused 'data files are denied' file="$img" untrusted=true data-file=follow
+refused 'data-file=deny .* was given' file="$img" data-file=deny
+refused 'data-file=deny .* was given' file="$img" untrusted=true
+refused 'data-file=deny .* was given' file="$img" untrusted=true data-file=follow
 with_data other.raw "else"
 start_nbdkit file="$img" data-file=other.raw
 holds else
@@ -47,7 +47,7 @@ make_image top.qcow2 1M "backing_file=$img,backing_fmt=qcow2"
 start_nbdkit file=top.qcow2
 holds here
 stop_nbdkit
-refused 'data files are denied' file=top.qcow2 data-file=deny
+refused 'data-file=deny .* was given' file=top.qcow2 data-file=deny
 refused 'no external data file' file=top.qcow2 data-file=other.raw
 make_image both.qcow2 1M "data_file=both.raw,backing_file=$img,backing_fmt=qcow2"
 with_data both.raw ''
@@ -79,16 +79,17 @@ stop_nbdkit
 
 # In use already: the image itself, a file below it, a data file below it, a file whose
 # data it is.
-refused 'in use already' file="$img" data-file="$img"
+refused 'already used' file="$img" data-file="$img"
 ln -s a.qcow2 dir/link
-refused 'in use already' file="$img" data-file=dir/link
-refused 'in it already, as .*both.raw' file=both.qcow2 backing="$tmp/both.raw" \
+refused 'already used' file="$img" data-file=dir/link
+refused 'contains a loop: .*already used as .*both.raw' file=both.qcow2 \
+  backing="$tmp/both.raw" \
   backing-format=raw
-refused 'in use already, as .*both.qcow2' file=both.qcow2 backing="$img" \
+refused 'already used as .*both.qcow2' file=both.qcow2 backing="$img" \
   data-file=both.qcow2
-refused 'in it already, as .*a.raw' file=both.qcow2 data-file="$data" \
+refused 'contains a loop: .*already used as .*a.raw' file=both.qcow2 data-file="$data" \
   backing="$tmp/$data" backing-format=raw
-refused 'a\.raw: .*in use already, as .*a.raw' file=both.qcow2 data-file="$data"
+refused 'a\.raw: .*already used as .*a.raw' file=both.qcow2 data-file="$data"
 
 # A relative name: next to the image, or where QEMU would look.
 make_image dir/rel.qcow2 1M "data_file=dir/rel.raw"

@@ -143,7 +143,7 @@ qemu-img convert -f qcow2 -O raw "$img" "$tmp/far.raw"
 [ "$(dd if="$tmp/far.raw" bs=512 count=1 status=none | tr -d ' ')" = far ]
 rm "$img"
 
-# What can't be repaired is left as it is, and served read-only: an L2 entry that names
+# What cannot be repaired is left as it is, and served read-only: an L2 entry that names
 # the L1 table, one beyond the end of the file, one that is not aligned, an L1 entry.
 dirty_image compat=v3 none
 l1=$((0x$(od -An -tx1 -j40 -N8 "$img" | tr -d ' ')))
@@ -159,7 +159,7 @@ for row in "$entry:$l1:table" "$entry:$((1 << 40)):beyond the end" \
   start_nbdkit file="$tmp/b.qcow2"
   nbdinfo --is readonly "$uri"
   nbdinfo --is readonly "$uri"
-  grep "can't be repaired.*$message" "${server_log[main]}"
+  grep "cannot be repaired.*$message" "${server_log[main]}"
   [ "$(wc -l < "${server_log[main]}")" = 1 ]
   stop_nbdkit
   [ "$before" = "$(fingerprint "$tmp/b.qcow2")" ]

@@ -241,11 +241,11 @@ faults (void)
   l1 = peek (40);
   l2 = peek (l1) & QCOW2_L1_OFFSET_MASK;
   patch (l2 + 8 * 100, l2 | QCOW2_OFLAG_COPIED);
-  expect_fault ("is where an L2 table is");
+  expect_fault ("overlaps an L2 table");
   patch (l2 + 8 * 100, l1);
-  expect_fault ("is where a table is");
+  expect_fault ("overlaps a table");
   patch (l2 + 8 * 100, peek (48));
-  expect_fault ("is where a part of the refcounts is");
+  expect_fault ("overlaps a part of the refcounts");
   patch (l2 + 8 * 100, peek (l2) + 512);
   expect_fault ("is not aligned");
   patch (l2 + 8 * 100, UINT64_C (1) << 40);
