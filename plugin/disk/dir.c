@@ -245,7 +245,7 @@ dir_enter (struct dir *dir, const char *name)
   int r, err;
 
   if (!is_name (name)) {
-    nbdkit_error ("%s: \"%s\" is not the name of an image in the directory",
+    nbdkit_error ("%s: no image \"%s\" in this directory",
                   dir->options.path,
                   printable (name, 64, text, sizeof text));
     errno = ENOENT;

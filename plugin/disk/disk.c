@@ -47,7 +47,7 @@ find_why_readonly (const struct disk *d)
   const struct image *image = d->image;
 
   if (d->options.untrusted)
-    return "untrusted images are not written";
+    return "untrusted=true was given";
   if (!hostfile_is_writable (image->file))
     return "the file is not writable";
   if (image->data && !hostfile_is_writable (image->data))
@@ -146,7 +146,7 @@ check_untrusted (const char *path, const struct header *h)
     what = "more than 256 snapshots";
   if (what == NULL)
     return 0;
-  nbdkit_error ("%s: the image has %s, which is refused of untrusted images",
+  nbdkit_error ("%s: the image has %s, which untrusted=true refuses",
                 path, what);
   errno = EPERM;
   return -1;

@@ -109,8 +109,8 @@ serve_snapshot (struct disk *d, const struct snapshot *s)
   struct disk_snapshot *ds;
 
   if (s->disk_size > covered) {
-    nbdkit_error ("%s: snapshot \"%s\" can't be served: its L1 table at offset %"
-                  PRIu64 " is too short for its size", path,
+    nbdkit_error ("%s: snapshot \"%s\" cannot be served: its L1 table at offset %" PRIu64
+                  " is too short for its size", path,
                   printable (s->name, strlen (s->name), text, sizeof text),
                   s->l1_offset);
     errno = EINVAL;

@@ -71,11 +71,11 @@ describe_layer (const struct disk *d, size_t i, char *text, size_t size)
   const struct header *h = layers_header (d->layers, i);
 
   if (h == NULL)
-    snprintf (text, size, "layer %zu of %u alone, raw", i,
+    snprintf (text, size, "layer %zu of %u only, raw", i,
               layers_count (d->layers));
   else
-    snprintf (text, size, "layer %zu of %u alone, qcow2, clusters of %" PRIu64
-              " bytes", i, layers_count (d->layers), h->cluster_size);
+    snprintf (text, size, "layer %zu of %u only, qcow2, clusters of %" PRIu64 " bytes",
+              i, layers_count (d->layers), h->cluster_size);
 }
 
 static void
@@ -171,8 +171,8 @@ serve_bitmap (struct disk *d, size_t i)
     others += p->bytes;
   /* One alone always fits. */
   if (others > 0 && others + bytes > MAX_FROZEN) {
-    nbdkit_error ("%s: more bitmaps are read at the same time than fit in %" PRIu64
-                  " bytes", d->options.path, MAX_FROZEN);
+    nbdkit_error ("%s: the bitmaps that clients read at the same time need more than %"
+                  PRIu64 " bytes", d->options.path, MAX_FROZEN);
     errno = ENOMEM;
     return NULL;
   }
@@ -307,7 +307,8 @@ find_part (const struct disk *d, const char *name, bool is_bitmap, size_t *i)
     nbdkit_error ("%s: there is no bitmap \"%s\"%s%s", d->options.path, text,
                   d->why_bitmaps[0] ? ": " : "", d->why_bitmaps);
   else
-    nbdkit_error ("%s: there is no layer \"%s\": there are %u, and the first is 0",
+    nbdkit_error ("%s: there is no layer \"%s\": the layers are numbered from 0, and "
+                  "there are %u of them",
                   d->options.path, text, layers_count (d->layers));
   errno = ENOENT;
   return -1;

@@ -118,7 +118,7 @@ repair_dirty (struct disk *d)
     return 0;
   if (errno == ENOMEM)
     return -1;                  /* the next client tries again */
-  d->why_readonly = "the image was not closed properly, and could not be repaired";
+  d->why_readonly = "the image was not closed properly and could not be repaired";
   d->told_readonly = true;      /* and more than this */
   return -1;
 }
@@ -220,8 +220,8 @@ disk_become_writable (struct disk *d)
   /* As QEMU does: refcount structures that are no good mark the image. */
   if (errno == EUCLEAN) {
     health_set_writable (health);
-    health_corrupt (health, "refcounts can't be used");
-    d->why_readonly = "its refcounts can't be used";
+    health_corrupt (health, "refcounts are unusable");
+    d->why_readonly = "its refcounts are unusable";
     d->told_readonly = true;    /* and more than this */
   }
   disk_free_writable (d);
@@ -264,7 +264,7 @@ disk_quiesce (struct disk *d)
     }
   } while (seconds () < deadline);
 
-  nbdkit_error ("%s: a request that goes on still holds back freed space",
+  nbdkit_error ("%s: a request in progress delays the reuse of freed space",
                 d->options.path);
   errno = EBUSY;
   return -1;

@@ -80,7 +80,7 @@ check_new (struct layers *layers, struct hostfile *file)
     return -1;
   }
   if (layers_count (layers) >= CHAIN_MAX_LAYERS) {
-    nbdkit_error ("%s: the the backing chain has more than %d files",
+    nbdkit_error ("%s: the backing chain has more than %d files",
                   hostfile_path (file), CHAIN_MAX_LAYERS);
     errno = ELOOP;
     return -1;

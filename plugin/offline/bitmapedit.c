@@ -109,11 +109,11 @@ add (struct edit *e, const struct bitmapedit *edit)
   const size_t len = strlen (edit->name);
 
   if (find (e, edit->name))
-    return refuse (e, edit->name, "there is one with this name already");
+    return refuse (e, edit->name, "a bitmap with this name exists already");
   if (len == 0 || len > QCOW2_MAX_BITMAP_NAME)
-    return refuse (e, edit->name, "a name has 1 to 1023 bytes");
+    return refuse (e, edit->name, "the name must have 1 to 1023 bytes");
   if (e->n >= QCOW2_MAX_BITMAPS)
-    return refuse (e, edit->name, "an image can't have more than 65535 bitmaps");
+    return refuse (e, edit->name, "an image cannot have more than 65535 bitmaps");
   item.granularity_bits = edit->granularity_bits ? edit->granularity_bits
     : h->cluster_bits < 12 ? 12 : h->cluster_bits;
   item.bits = div_up (h->size, UINT64_C (1) << item.granularity_bits);
@@ -123,7 +123,7 @@ add (struct edit *e, const struct bitmapedit *edit)
   item.table_entries = div_up (div_up (item.bits, 8), h->cluster_size);
   /* QEMU's tables have entries; a disk of 0 bytes has nothing to record. */
   if (item.table_entries == 0)
-    return refuse (e, edit->name, "the disk has no bytes");
+    return refuse (e, edit->name, "the disk has a size of 0");
   e->items[e->n++] = item;
   return 0;
 }
@@ -144,8 +144,7 @@ plan_one (struct edit *e, const struct bitmapedit *edit)
     return 0;
   }
   if (item->old && item->old->flags & QCOW2_BITMAP_IN_USE)
-    return refuse (e, edit->name, "it is inconsistent (in use): it can only be "
-                   "removed");
+    return refuse (e, edit->name, "it is inconsistent and can only be removed");
   item->fresh = true;
   return 0;
 }
@@ -301,7 +300,7 @@ reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
       break;
     small[nr_small++] = *run;
     if (nr_small == MAX_SHORT) {
-      nbdkit_error ("%s: no room for %" PRIu64 " clusters in a row",
+      nbdkit_error ("%s: no space for %" PRIu64 " contiguous clusters",
                     hostfile_path (e->image->file), n);
       errno = ENOSPC;
       r = -1;
@@ -373,7 +372,7 @@ append_entry (struct edit *e, const struct qcow2_bitmap *fixed,
 
   if (e->size + len > MAX_DIRECTORY)
     return refuse (e, item->old ? item->old->name : item->added->name,
-                   "the names of all bitmaps are too long together");
+                   "the bitmap directory would be too long: use shorter names");
   p = realloc (e->bytes, e->size + len);
   if (p == NULL) {
     nbdkit_error ("realloc: %m");
@@ -510,7 +509,7 @@ bitmapedit_image (const struct disk_options *options,
   if (disk_open (options, &d) == -1)
     return -1;
   if (disk_why_readonly (d)) {
-    nbdkit_error ("%s: bitmaps can't be changed: %s", options->path,
+    nbdkit_error ("%s: cannot change bitmaps: %s", options->path,
                   disk_why_readonly (d));
     errno = EROFS;
   }

@@ -330,7 +330,7 @@ created_withdraw (struct created *c)
     return;
   image = newfile_file (c->image);
   if (c->lock && hostfile_lock (image, HOSTFILE_WRITER) == -1)
-    nbdkit_error ("%s: the new image is not removed", hostfile_path (image));
+    nbdkit_error ("%s: the new image was not removed", hostfile_path (image));
   else {
     /* No image ever names a data file that is not there. */
     newfile_withdraw (c->image);

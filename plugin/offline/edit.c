@@ -49,12 +49,12 @@ check_writable (const struct disk_options *d, const struct image *image, bool re
   else if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
     why = "the image is marked corrupt";
   else if (!resize && image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
-    why = "its data are in an external file";
+    why = "it has an external data file";
   else if (image->data && !hostfile_is_writable (image->data))
     why = "the external data file is not writable";
   if (why == NULL)
     return 0;
-  nbdkit_error ("%s: the image can't be changed: %s", d->path, why);
+  nbdkit_error ("%s: the image cannot be changed: %s", d->path, why);
   errno = EPERM;
   return -1;
 }
@@ -72,7 +72,7 @@ register_bitmaps (struct image *image)
   if (r == 0)
     bitmapdir_free (&dir);
   if (r == 1) {
-    nbdkit_error ("%s: the image can't be changed: %s", hostfile_path (image->file),
+    nbdkit_error ("%s: the image cannot be changed: %s", hostfile_path (image->file),
                   why);
     errno = EPERM;
   }
@@ -123,13 +123,13 @@ edit_choose_size (const struct edit *edit, const struct edit_options *options,
     why = "the new size is too large";
   else if (edit->sign == 0 ? edit->size == 0
            : edit->sign < 0 && edit->size >= old)
-    why = "the new size must not be 0 or less";
+    why = "the new size must be greater than 0";
   else if (edit->sign < 0)
     *size = old - edit->size;
   if (why == NULL && *size % 512 != 0)
     why = "the new size must be a multiple of 512";
   if (why == NULL && *size < old && !options->shrink)
-    why = "the disk is larger than that: shrink=true allows to cut it off";
+    why = "the disk is larger: use shrink=true to discard the data beyond the new size";
   return why;
 }
 
@@ -189,7 +189,7 @@ zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size,
   if (disk_close (disk) == -1)
     r = -1;
   if (r == -1)
-    nbdkit_error ("%s: the end of the last cluster can't be zeroed", d->path);
+    nbdkit_error ("%s: cannot zero the end of the last cluster", d->path);
   return r;
 }
 
@@ -201,7 +201,7 @@ check_unchanged (const struct disk_options *d, const struct header *h, uint64_t 
 {
   if (h->size == old && h->cluster_size == cluster_size)
     return 0;
-  nbdkit_error ("%s: resize: the image was changed meanwhile", d->path);
+  nbdkit_error ("%s: resize: another program changed the image meanwhile", d->path);
   errno = EBUSY;
   return -1;
 }
@@ -250,7 +250,7 @@ resize (const struct disk_options *d, const struct edit_options *options,
     return -1;
   /* For those who let it grow and don't think of it.  If it fails, we do. */
   if (ro.size < old && zero_tail (d, ro.size, cluster_size, false) == -1)
-    nbdkit_debug ("%s: resized nevertheless", d->path);
+    nbdkit_debug ("%s: the image was resized despite this error", d->path);
   return 0;
 }
 

@@ -224,7 +224,7 @@ cut_short (const struct disk_options *o, const struct flatten_watch *watch, int 
   nbdkit_error ("%s: flattening %s after %" PRIu64 " of %" PRIu64 " bytes of the disk%s",
                 o->path, err == EINTR ? "was stopped" : "failed", done, size,
                 watch && watch->image_goes ? ""
-                : "; the next time it goes on with the rest");
+                : "; the next start with flatten=true resumes it");
   errno = err;
   return -1;
 }
@@ -264,7 +264,7 @@ copy_all (const struct disk_inside *in, const struct disk_options *o,
 static int
 refuse (const struct disk_options *o, const char *why, const char *what)
 {
-  nbdkit_error ("%s: the image can't be flattened: %s%s", o->path, why, what);
+  nbdkit_error ("%s: the image cannot be flattened: %s%s", o->path, why, what);
   errno = EPERM;
   return -1;
 }

@@ -101,7 +101,7 @@ check_version (const struct newimage_options *o)
     what = "data-file=";
   else if (o->luks_bytes && o->preallocation != PREALLOCATION_OFF)
     what = "preallocation= of an encrypted image";
-  return what ? refuse ("%s needs compat=1.1", what) : 0;
+  return what ? refuse ("%s requires compat=1.1", what) : 0;
 }
 
 static int
@@ -122,16 +122,16 @@ check_options (const struct newimage_options *o)
     return -1;
   if (o->extended_l2 &&
       o->cluster_size < UINT64_C (1) << QCOW2_MIN_EXTENDED_CLUSTER_BITS)
-    return refuse ("extended-l2=true needs cluster-size=16K or more");
+    return refuse ("extended-l2=true requires cluster-size=16K or more");
   if (o->data_file_raw && !o->data_file)
-    return refuse ("data-file-raw=true needs data-file=");
+    return refuse ("data-file-raw=true requires data-file=");
   if (o->data_file_raw && o->backing_file)
-    return refuse ("data-file-raw=true does not go with backing-file=");
+    return refuse ("data-file-raw=true cannot be used with backing-file=");
   if (o->data_file_raw && o->luks_bytes)
-    return refuse ("data-file-raw=true does not go with encrypt=: the data file would "
-                   "hold encrypted data, and not the disk");
+    return refuse ("data-file-raw=true cannot be used with encrypt=: the data file "
+                   "would contain encrypted data, not the disk");
   if (o->backing_file && o->preallocation != PREALLOCATION_OFF && !o->extended_l2)
-    return refuse ("preallocation=%s goes with backing-file= only if extended-l2=true",
+    return refuse ("preallocation=%s with backing-file= requires extended-l2=true",
                    preallocation);
   return 0;
 }
@@ -216,8 +216,8 @@ count_refcounts (struct newimage *n, uint64_t others)
     return 0;
   }
   if (errno == ERANGE)
-    return refuse ("preallocation=%s: a refcount table for such a file would have "
-                   "more than %u MiB: use a larger cluster-size=", preallocation,
+    return refuse ("preallocation=%s: the refcount table would exceed %u MiB: use a "
+                   "larger cluster-size=", preallocation,
                    QCOW2_MAX_REFTABLE_BYTES >> 20);
   return refuse ("preallocation=%s: the file would be larger than the format allows",
                  preallocation);
@@ -277,8 +277,8 @@ newimage_plan (const struct newimage_options *options, struct newimage *n)
   covered = n->cluster_size / n->l2_entry_size * n->cluster_size;
   if (o->size > INT64_MAX ||
       div_up (o->size, covered) > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
-    return refuse ("create=%" PRIu64 ": too large for the format with "
-                   "cluster-size=%" PRIu64 ": the most is %" PRIu64, o->size,
+    return refuse ("create=%" PRIu64 ": too large: the maximum with cluster-size=%"
+                   PRIu64 " is %" PRIu64, o->size,
                    n->cluster_size,
                    covered * (QCOW2_MAX_L1_BYTES / sizeof (struct be64)));
   o->size = round_up (o->size, 512);

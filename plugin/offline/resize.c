@@ -90,18 +90,18 @@ resize_check (const struct shadow_image *image,
 
   if (o->size > INT64_MAX - h->cluster_size ||
            l1_needed (h, o->size) > MAX_L1_ENTRIES)
-    why = "the new size is more than an image with its cluster size can have";
+    why = "the new size exceeds the maximum for the cluster size of the image";
   else if (h->version < 3 && h->nb_snapshots > 0)
-    why = "an image of version 2 that has snapshots cannot be resized";
+    why = "an image of version 2 with snapshots cannot be resized";
   else if (o->size < h->size && o->preallocation != PREALLOCATION_OFF)
-    why = "preallocation is only for growing";
+    why = "preallocation= requires a larger size";
   else if (h->version < 3 && h->crypt_method != QCOW2_CRYPT_NONE &&
            needs_clusters (image, o))
-    why = "an encrypted image of version 2 can't say that new clusters are zero";
+    why = "an encrypted image of version 2 cannot mark new clusters as zeros";
   else if (image->data && o->size < h->size)
-    why = "a disk whose data are in an external file can't be made smaller";
+    why = "a disk with an external data file cannot be shrunk";
   else if (image->data && o->preallocation != PREALLOCATION_OFF)
-    why = "preallocation is not for data in an external file";
+    why = "preallocation= cannot be used with an external data file";
   else if (data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
     why = "an encrypted disk with a raw external data file cannot be resized";
   else if (image->data && !hostfile_is_regular (image->data) &&

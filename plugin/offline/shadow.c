@@ -57,8 +57,8 @@ shadow_corrupt (struct shadow *s, const char *fmt, ...)
   va_start (args, fmt);
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
-  nbdkit_error ("%s: the image is corrupt (qemu-img check -r all may help), and was "
-                "not changed: %s", hostfile_path (s->file), text);
+  nbdkit_error ("%s: the image is corrupt and was not changed (qemu-img check -r all "
+                "may repair it): %s", hostfile_path (s->file), text);
   errno = EUCLEAN;
   return -1;
 }
@@ -239,8 +239,8 @@ set_count (struct shadow *s, uint64_t cluster, uint64_t count)
 static int
 too_many_references (struct shadow *s, uint64_t cluster)
 {
-  nbdkit_error ("%s: the cluster at offset %" PRIu64 " can't have more references: "
-                "the image has refcounts of %u bit%s",
+  nbdkit_error ("%s: the cluster at offset %" PRIu64 " cannot have more references: the "
+                "refcounts of the image have %u bit%s",
                 hostfile_path (s->file), cluster << s->h->cluster_bits,
                 1u << s->h->refcount_order, s->h->refcount_order ? "s" : "");
   errno = EOVERFLOW;

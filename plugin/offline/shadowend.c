@@ -184,7 +184,8 @@ shadow_check_bitmaps (const struct shadow_image *image)
   headerwrite_free (w);
   if (fits)
     return 0;
-  nbdkit_error ("%s: bitmaps can't be changed: there is no room in the header",
+  nbdkit_error ("%s: cannot change bitmaps: the header has no space for the bitmaps "
+                "extension",
                 hostfile_path (image->file));
   errno = ENOTSUP;
   return -1;
@@ -225,8 +226,8 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
   r = headerwrite_commit (w, &s->switching);
   headerwrite_free (w);
   if (r == -1 && s->switching) {
-    nbdkit_error ("%s: the change is complete but for its last step, of which nobody "
-                  "knows whether it was done", hostfile_path (s->file));
+    nbdkit_error ("%s: the last step of the change failed: the image is either as "
+                  "before or completely changed", hostfile_path (s->file));
     errno = EIO;
   }
   return r;

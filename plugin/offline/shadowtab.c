@@ -71,7 +71,7 @@ shadow_read_l2 (struct shadow *s, uint64_t l1_entry, struct be64 *l2)
   if (kind == -1)
     return -1;
   if (kind > 0 && kind != OVERLAP_INACTIVE_L2)
-    return shadow_corrupt (s, "the L2 table at %" PRIu64 " is where the %s is",
+    return shadow_corrupt (s, "the L2 table at %" PRIu64 " overlaps the %s",
                            offset, overlap_name (kind));
   return hostfile_read (s->file, l2, cs, offset);
 }
@@ -102,7 +102,7 @@ named_by (struct shadow *s, uint64_t entry, uint64_t *first, uint64_t *n)
   kind = overlap_find (s->image.overlap, *first << h->cluster_bits,
                        *n << h->cluster_bits);
   if (kind != OVERLAP_NONE)
-    return shadow_corrupt (s, "the data cluster at %" PRIu64 " is where the %s is",
+    return shadow_corrupt (s, "the data cluster at %" PRIu64 " overlaps the %s",
                            *first << h->cluster_bits, overlap_name (kind));
   return 0;
 }

@@ -281,14 +281,14 @@ check_new (struct snapedit *e, const char *name)
   const size_t len = strlen (name);
 
   if (len == 0 || len > MAX_NAME) {
-    nbdkit_error ("%s: a snapshot's name has 1 to %d bytes, not %zu", e->path,
+    nbdkit_error ("%s: the name of a snapshot must have 1 to %d bytes, not %zu", e->path,
                   MAX_NAME, len);
     errno = EINVAL;
     return -1;
   }
   if (e->sh.nr_snapshots >= QCOW2_MAX_SNAPSHOTS ||
       e->table_bytes + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
-    nbdkit_error ("%s: the image can't have more than its %" PRIu32 " snapshots",
+    nbdkit_error ("%s: the image already has the maximum of %" PRIu32 " snapshots",
                   e->path, e->sh.nr_snapshots);
     errno = EFBIG;
     return -1;
@@ -414,8 +414,8 @@ snapedit_apply (const struct shadow_image *image, const char *name)
   if (snapshot == NULL)
     return -1;
   if (image->header->has_bitmaps) {
-    nbdkit_error ("%s: a snapshot can't be applied: the image has persistent bitmaps, "
-                  "which would not know of it", hostfile_path (image->file));
+    nbdkit_error ("%s: cannot apply a snapshot: the persistent bitmaps of the image "
+                  "would not record the change", hostfile_path (image->file));
     errno = EBUSY;
     return -1;
   }

@@ -66,10 +66,10 @@ plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
   struct reflayout_size size;
 
   if (reflayout_find (&layout, &size) == -1) {
-    nbdkit_debug ("%s: the file can't grow to %" PRIu64 " clusters: %s",
+    nbdkit_debug ("%s: the file cannot grow to %" PRIu64 " clusters: %s",
                   hostfile_path (r->file), first + n, errno == EFBIG
-                  ? "offsets would be too large"
-                  : "the refcount table is at its limit");
+                  ? "offsets would exceed the limit of the format"
+                  : "the refcount table has its maximum size");
     errno = ENOSPC;
     return -1;
   }

@@ -126,12 +126,12 @@ bitmaps_are good:65536:auto
 [ "$(marked good)" = "0 65536" ]
 
 # What is refused.
-not_done '"good": there is one' bitmap-add=good
-not_done '"x": there is one' bitmap-add=x bitmap-add=x
+not_done '"good": a bitmap with this name exists' bitmap-add=good
+not_done '"x": a bitmap with this name exists' bitmap-add=x bitmap-add=x
 not_done '"x": there is no such' bitmap-clear=x
 not_done '"x": there is no such' bitmap-add=y bitmap-remove=x
-not_done 'a name has 1 to' bitmap-add=
-not_done 'a name has 1 to' bitmap-add="$(printf '%01024d' 1)"
+not_done 'a name must have 1 to' bitmap-add=
+not_done 'a name must have 1 to' bitmap-add="$(printf '%01024d' 1)"
 not_done 'power of two' bitmap-granularity=1000
 not_done 'power of two' bitmap-granularity=256
 not_done 'power of two' bitmap-granularity=4G

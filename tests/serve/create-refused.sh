@@ -76,7 +76,8 @@ no 'preallocation=metadata.*refcount table' create=64G cluster-size=512 \
 rm dir/large*.qcow2
 
 # Ours alone.
-no 'data-file-raw=true.*encrypt=: the data file would hold encrypted' create=1M encrypt=luks passphrase=x iter-time=1 \
+no 'data-file-raw=true.*encrypt=: the data file would contain encrypted' create=1M \
+  encrypt=luks passphrase=x iter-time=1 \
   data-file=dir/data data-file-raw=true
 no 'preallocation=.*compat=1.1' create=1M encrypt=luks passphrase=x iter-time=1 \
   compat=0.10 preallocation=metadata
@@ -87,7 +88,7 @@ no 'untrusted=' create=1M untrusted=true
 no 'backing=PATH.*backing-file=' create=1M backing="$PWD/base.raw"
 no 'backing=deny.*backing-file=' create=1M backing=deny "${below[@]}"
 no 'create=auto.*backing-file=' create=auto
-no 'create= was given twice' create=1M create=1M
+no 'create= was given more than once' create=1M create=1M
 no 'data-file=' create=1M data-file=dir/new.qcow2
 for key in encrypt compat preallocation compression-type; do
   for value in '' nonsense; do
@@ -119,7 +120,7 @@ no 'snapshot-create=.*data-file=' $long data-file=dir/data snapshot-create=s
 no 'resize=.*shrink=true' $long resize=512G
 no 'resize=.*shrink=true' $long resize=+1G resize=-2G
 no 'resize=.*multiple of 512' $long resize=100
-no 'resize=.*0 or less' $long resize=-1T shrink=true
+no 'resize=.*greater than 0' $long resize=-1T shrink=true
 no 'resize=.*too large' $long resize=+7E resize=+7E resize=+7E
 no 'snapshot-create=.*not UTF-8' $long snapshot-create=$'\xff'
 no 'bitmap-add=.*1023' $long bitmap-add="$(printf %01024d 0)"
@@ -137,7 +138,7 @@ for data in '' data-file=dir/data; do
   no 'new.qcow2.*not a report' create=1M stats=dir/new.qcow2 $data
   no 'multiple of 512' create=1M resize=5000001 $data
 done
-no 'version 2 that has snapshots' create=1M compat=0.10 snapshot-create=s resize=2M
+no 'version 2 with snapshots' create=1M compat=0.10 snapshot-create=s resize=2M
 no 'version 2.*snapshots' create=1M compat=0.10 snapshot-create=s resize=2M \
   snapshot-create=t
 # With the fault mended the same command does what it should.
@@ -150,7 +151,7 @@ make_image there.qcow2 1M
 for option in cluster-size=64K compat=1.1 refcount-bits=16 preallocation=off \
               extended-l2=off lazy-refcounts=off compression-type=zlib encrypt=luks \
               iter-time=10 backing-file=base.raw data-file-raw=off; do
-  refused "${option%%=*}=.* needs create=" there.qcow2 "$option"
+  refused "${option%%=*}=.* requires create=" there.qcow2 "$option"
 done
 
 # What exists stays: images, other files, links to nowhere, directories.

@@ -32,16 +32,16 @@ damaged ()
 for edit in snapshot-create=t snapshot-delete=s snapshot-apply=s; do
   damaged 'L2 table at|names an L2 table' l1 Q 512 -- $edit
   damaged 'names an L2 table at' l1 Q $((1 << 40)) -- $edit
-  damaged 'where the refcount' l1 Q 4096 -- $edit
+  damaged 'overlaps the refcount' l1 Q 4096 -- $edit
   damaged 'the header' l2 Q 0x8000000000000000 rb H 0 -- $edit
   damaged 'names a block|corrupt' rt Q 512 -- $edit
   damaged 'marked corrupt' 79 B '|2' -- $edit
 done
 for edit in snapshot-create=t snapshot-apply=s; do
-  damaged 'where the' l2 Q 0x8000000000001000 -- $edit
+  damaged 'overlaps the' l2 Q 0x8000000000001000 -- $edit
   damaged 'not aligned' l2 Q 0x8000000000002200 -- $edit
   # In use, and not counted.
-  damaged 'in use but its reference count is 0|where the' l2 Q $((1 << 40)) -- $edit
+  damaged 'in use but its reference count is 0|overlaps the' l2 Q $((1 << 40)) -- $edit
 done
 snapshots=$((0x$(od -An -tx1 -j64 -N8 "$tmp/good.qcow2" | tr -d ' ')))
 damaged 'snapshot table' "$snapshots" Q 512 -- snapshot-apply=s
@@ -49,4 +49,4 @@ damaged 'snapshot table' "$snapshots" Q $((1 << 50)) -- snapshot-delete=s
 damaged 'snapshot table' $((snapshots + 8)) I $((1 << 31)) -- snapshot-apply=s
 # Of a disk that no image can have.
 damaged 'snapshot is of a disk' $((snapshots + 48)) Q $((1 << 60)) -- snapshot-apply=s
-damaged 'where the' l2+8 Q 0x8000000000001000 -- resize=512 shrink=true
+damaged 'overlaps the' l2+8 Q 0x8000000000001000 -- resize=512 shrink=true

@@ -33,7 +33,8 @@ is_overlay ()
 # Space runs out in the middle.  (ulimit -f counts KiB; EFBIG is like ENOSPC.)
 cp "$tmp/fresh.qcow2" "$img"
 (ulimit -f 20000; trap '' XFSZ; flatten) && fail "there is no space for this"
-grep -q 'flattening failed after .*; the next time it goes on with the rest' "$tmp/log"
+grep -q 'flattening failed after .*; the next start with flatten=true resumes it' \
+  "$tmp/log"
 # All the threads have met it, and one says so.
 [ "$(grep -c 'no cluster is free' "$tmp/log")" -eq 1 ]
 is_overlay

@@ -132,7 +132,7 @@ make_image "$tmp/s.qcow2" 13M "backing_file=base.raw,backing_fmt=raw"
 cp "$tmp/s.qcow2" "$tmp/full.qcow2"
 qemu-img snapshot -c monday "$tmp/s.qcow2"
 fingerprint "$tmp/s.qcow2" > "$tmp/before"
-refused "can't be flattened: an internal snapshot needs the backing file: monday" \
+refused "cannot be flattened: an internal snapshot needs the backing file: monday" \
   "$tmp/s.qcow2" flatten=true
 fingerprint "$tmp/s.qcow2" | cmp - "$tmp/before"
 qemu-io -f qcow2 -c 'write -P 1 0 13M' "$tmp/full.qcow2"
@@ -148,13 +148,13 @@ cmp "$tmp/after.raw" "$tmp/monday.raw"
 make_image "$tmp/a.qcow2" 8M "backing_file=base.raw,backing_fmt=raw"
 fingerprint "$tmp/a.qcow2" > "$tmp/before"
 for other in untrusted=true snapshot=monday; do
-  refused "${other%monday} does not go with flatten=true" \
+  refused "${other%monday} cannot be used with flatten=true" \
     "$tmp/a.qcow2" flatten=true $other
 done
 for other in backing=deny snapshot-create=monday; do
-  refused "flatten=true does not go with ${other%monday}" \
+  refused "flatten=true cannot be used with ${other%monday}" \
     "$tmp/a.qcow2" flatten=true $other
 done
 fingerprint "$tmp/a.qcow2" | cmp - "$tmp/before"
 header_patch "$tmp/a.qcow2" 72 Q '|2'
-refused "can't be flattened: the image is marked corrupt" "$tmp/a.qcow2" flatten=true
+refused "cannot be flattened: the image is marked corrupt" "$tmp/a.qcow2" flatten=true

@@ -64,8 +64,8 @@ start_nbdkit -r -- file="$tmp/top.qcow2"
 compare_all
 nbdinfo --list "$uri" > "$tmp/list"
 for i in 0 1 2; do grep -q "^export=\"layer:$i\":" "$tmp/list"; done
-grep 'layer 1 of 3 alone, qcow2, clusters of 4096 bytes' "$tmp/list"
-grep 'layer 2 of 3 alone, raw' "$tmp/list"
+grep 'layer 1 of 3 only, qcow2, clusters of 4096 bytes' "$tmp/list"
+grep 'layer 2 of 3 only, raw' "$tmp/list"
 [ "$(nbdinfo --size "$(export_uri layer:0)")" = $((8 << 20)) ]
 [ "$(nbdinfo --size "$(export_uri layer:1)")" = $((7 << 20)) ]
 [ "$(nbdinfo --size "$(export_uri layer:2)")" = $((5 << 20)) ]
@@ -74,7 +74,7 @@ cmp "$tmp/got.raw" "$tmp/base.raw"
 for name in layer:3 layer: layer:-1 layer:0x0 layer:00000000000000000000009 layer:1a; do
   if nbdinfo "$(export_uri $name)"; then fail "$name is served"; fi
 done
-grep 'there is no layer "3": there are 3' "$tmp/main.log"
+grep 'there is no layer "3": .* there are 3' "$tmp/main.log"
 main_uri=$uri
 uri=$(export_uri layer:0)
 bytes_are 0 65536 0

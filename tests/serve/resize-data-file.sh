@@ -91,9 +91,9 @@ EOF
   done
 done
 
-not_done "can't be made smaller" resize=1M shrink=true
-not_done 'preallocation is not for' resize=40M preallocation=full
-not_done 'external file' snapshot-create=s
+not_done 'cannot be shrunk' resize=1M shrink=true
+not_done 'preallocation= cannot be used' resize=40M preallocation=full
+not_done 'external data file' snapshot-create=s
 
 # With a backing file that is longer than the disk, and with bitmaps.
 rm -f "$img" "$data"

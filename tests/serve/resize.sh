@@ -159,11 +159,11 @@ if grep failed "$tmp/out"; then fail "reads something else"; fi
 
 not_done 'shrink=true' resize=1M
 not_done 'shrink=true' resize=-1M
-not_done '0 or less' resize=0 shrink=true
-not_done '0 or less' resize=-4M shrink=true
+not_done 'greater than 0' resize=0 shrink=true
+not_done 'greater than 0' resize=-4M shrink=true
 not_done 'multiple of 512' resize=5000001
-not_done 'more than an image' resize=4E
-not_done 'only for growing' resize=1M shrink=true preallocation=full
+not_done 'exceeds the maximum' resize=4E
+not_done 'requires a larger size' resize=1M shrink=true preallocation=full
 not_done 'not a size' resize=large
 not_done 'preallocation=some' preallocation=some
 # The same size is no change.
@@ -171,5 +171,5 @@ ours resize=4M resize=+0
 rm -f "$img"
 make_image "$img" 4M compat=v2
 ours snapshot-create=s
-not_done 'version 2 that has snapshots' resize=8M
+not_done 'version 2 with snapshots' resize=8M
 

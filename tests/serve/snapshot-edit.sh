@@ -152,13 +152,13 @@ ours snapshot-create=empty
 check_clean "$img"
 ours snapshot-delete=empty
 change 1
-not_done 'refcounts of 1 bit' snapshot-create=full
+not_done 'refcounts of the image have 1 bit' snapshot-create=full
 check_clean "$img"
 rm -f "$img"
 make_image "$img" 4M refcount_bits=2
 change 1
 ours snapshot-create=1 snapshot-create=2
-not_done 'refcounts of 2 bits' snapshot-create=3
+not_done 'refcounts of the image have 2 bits' snapshot-create=3
 check_clean "$img"
 
 # The size that the disk had comes back.
@@ -191,7 +191,7 @@ check_clean "$img"
 # Data in another file have no refcounts.
 rm -f "$img"
 make_image "$img" 4M data_file="$tmp/data.raw"
-not_done 'external file' snapshot-create=s
+not_done 'external data file' snapshot-create=s
 
 # Left dirty by a crash: repaired first.
 rm -f "$img"

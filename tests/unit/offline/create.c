@@ -487,7 +487,7 @@ test_withdraw (void)
     quiet_errors = true;
     created_withdraw (created);
     quiet_errors = false;
-    CHECK (strstr (last_error (), "the new image is not removed") != NULL);
+    CHECK (strstr (last_error (), "the new image was not removed") != NULL);
     CHECK (there (IMAGE) && there (DATA));
     hostfile_close (file);
     tidy ();
