@@ -66,7 +66,7 @@ show_progress (void *opaque, uint64_t done, uint64_t total)
 {
   if (progress_step (opaque, done, total, done))
     return 0;
-  nbdkit_error ("stopped while the image was made");
+  nbdkit_error ("interrupted while creating the image");
   errno = EINTR;
   return -1;
 }

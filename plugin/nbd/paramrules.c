@@ -67,14 +67,14 @@ struct rule {
 /* Of `these', what is given needs one of `others' that is asked for, and TEXT says which,
  * or the first one does. */
 static const struct rule needs[] = {
-  { OF_NEW, P (CREATE), 0, "create=SIZE: it is for new images" },
+  { OF_NEW, P (CREATE), 0, "create=SIZE (it applies to new images only)" },
   { P (ITER_TIME), P (ENCRYPT), 0, "encrypt=luks" },
   { P (DATA_FILE_RAW), V (DATA_PATH), P (CREATE), "data-file=PATH" },
   { P (SHRINK), P (RESIZE), 0, "resize=SIZE" },
   { P (PREALLOCATION), P (CREATE) | P (RESIZE), 0, "create=SIZE or resize=SIZE" },
   { P (BITMAP_GRANULARITY), P (BITMAP_ADD), 0, "bitmap-add=NAME" },
   { P (CHECK_REPORT), P (CHECK), 0, "check=quick, full or repair" },
-  { V (CREATE_AUTO), P (BACKING_FILE), 0, "backing-file=: that has the size" },
+  { V (CREATE_AUTO), P (BACKING_FILE), 0, "backing-file=, whose size it uses" },
   { P (BACKING_FILE), P (BACKING_FORMAT), 0,
     "backing-format=qcow2 or backing-format=raw" },
   { P (BACKING_FORMAT), P (BACKING_FILE), P (CREATE), "backing-file=, with create=" },
@@ -83,26 +83,27 @@ static const struct rule needs[] = {
 /* Of `these' and `others' not one each is asked for; TEXT says why. */
 static const struct rule excludes[] = {
   { P (DIR), OF_ONE, 0, NULL },
-  { P (PASSPHRASE), P (QCOW2_PASSPHRASE), 0, "they are the same" },
+  { P (PASSPHRASE), P (QCOW2_PASSPHRASE), 0,
+    "they are two names for the same parameter" },
   { P (UNTRUSTED), P (CREATE) | CHANGES | P (COMPRESS), 0,
     "untrusted images are not written" },
   { P (UNTRUSTED), V (BACKING_PATH) | P (BACKING_FORMAT) | V (DATA_PATH), 0,
-    "untrusted images have no other files" },
+    "no other files are opened" },
   { P (CREATE), P (SNAPSHOT) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE), 0,
     "a new image has no snapshots" },
   { P (CREATE), P (BITMAP_CLEAR) | P (BITMAP_REMOVE), 0, "a new image has no bitmaps" },
   { P (CREATE), V (BACKING_PATH), 0,
-    "a new image is given one with backing-file=PATH" },
-  { P (SNAPSHOT), CHANGES, 0, "it serves what can't change" },
+    "use backing-file=PATH for a new image" },
+  { P (SNAPSHOT), CHANGES, 0, "snapshots are read-only" },
   { V (BACKING_DENY), P (BACKING_FILE), 0, NULL },
   { V (BACKING_DENY), P (BACKING_FORMAT), 0, "no backing file is opened" },
   { P (FLATTEN), V (BACKING_DENY), 0, NULL },
   { P (FLATTEN), P (SNAPSHOT_CREATE), 0, "the snapshot would need the backing file" },
   { P (FLATTEN), V (DATA_PATH), P (CREATE) | P (BACKING_FILE), NULL },
-  { P (COMPRESS), P (ENCRYPT), 0, "encrypted clusters can't be compressed" },
-  { P (COMPRESS), V (DATA_PATH), 0, "data files have no compressed clusters" },
+  { P (COMPRESS), P (ENCRYPT), 0, "encrypted clusters cannot be compressed" },
+  { P (COMPRESS), V (DATA_PATH), 0, "a data file cannot contain compressed clusters" },
   { SNAPSHOT_EDITS, V (DATA_PATH), 0,
-    "images with data files have no internal snapshots" },
+    "images with a data file cannot have internal snapshots" },
   { V (COMPAT_OLD), P (BITMAP_ADD), 0, "version 2 has no bitmaps" },
 };
 
@@ -164,7 +165,7 @@ check_needs (const struct params *p, uint64_t asked)
     const struct rule *r = &needs[i];
 
     if ((r->if_all & ~asked) == 0 && (r->these & there) && !(r->others & asked)) {
-      nbdkit_error ("%s needs %s", name_of (p, first_of (r->these & there), buf),
+      nbdkit_error ("%s requires %s", name_of (p, first_of (r->these & there), buf),
                     r->text);
       return -1;
     }
@@ -181,7 +182,7 @@ check_excludes (const struct params *p, uint64_t asked)
     const struct rule *r = &excludes[i];
 
     if ((r->if_all & ~asked) == 0 && (r->these & asked) && (r->others & asked)) {
-      nbdkit_error ("%s does not go with %s%s%s",
+      nbdkit_error ("%s cannot be used with %s%s%s",
                     name_of (p, first_of (r->these & asked), one),
                     name_of (p, first_of (r->others & asked), other),
                     r->text ? ": " : "", r->text ? r->text : "");
@@ -197,21 +198,21 @@ static int
 check_others (const struct params *p)
 {
   if (p->path == NULL && p->dir == NULL) {
-    nbdkit_error ("the file parameter is missing: nbdkit qcow2 disk.qcow2");
+    nbdkit_error ("file= or dir= is required: nbdkit qcow2 disk.qcow2");
     return -1;
   }
   if (p->create.options.encrypt && p->options.secret.len == 0) {
-    nbdkit_error ("encrypt=luks needs a passphrase=, which is not empty");
+    nbdkit_error ("encrypt=luks requires passphrase=, which must not be empty");
     return -1;
   }
   if (p->create.wanted && p->data_file_path &&
       strcmp (p->data_file_path, p->path) == 0) {
-    nbdkit_error ("data-file= is the image itself");
+    nbdkit_error ("data-file= names the image itself");
     return -1;
   }
   /* Each would replace the other. */
   if (p->stats && p->report && reportfile_same (p->stats, p->report)) {
-    nbdkit_error ("stats= and check-report= are the same file");
+    nbdkit_error ("stats= and check-report= name the same file");
     return -1;
   }
   return 0;
@@ -235,7 +236,7 @@ check_new_image (const struct params *p)
       const char *why = edit_choose_size (&p->edits[i], &p->edit_options, size, &size);
 
       if (why) {
-        nbdkit_error ("create= does not go with resize=: %s", why);
+        nbdkit_error ("create= cannot be used with resize=: %s", why);
         return -1;
       }
     }

@@ -457,7 +457,7 @@ params_set (struct params *p, const char *key, const char *value)
     return -1;
   }
   if ((p->given & UINT64_C (1) << i) && !specs[i].repeatable) {
-    nbdkit_error ("%s= was given twice", key);
+    nbdkit_error ("%s= was given more than once", key);
     return -1;
   }
   p->given |= UINT64_C (1) << i;

@@ -236,7 +236,7 @@ parse_new_name (const char *key, const char *value, size_t most)
   const unsigned char c = control_character (value);
 
   if (len == 0 || len > most)
-    return bad_value (key, value, "a name has 1 to %zu bytes, not %zu", most, len);
+    return bad_value (key, value, "a name must have 1 to %zu bytes, not %zu", most, len);
   if (c)
     return bad_value (key, value, "the name contains the control character 0x%02x", c);
   if (!is_utf8 (value))

@@ -395,7 +395,8 @@ enter (struct handle *h, const char *name)
   }
   len = strcspn (name, "/");
   if (len == 0 || (name[len] != '\0' && name[len + 1] == '\0')) {
-    nbdkit_error ("the client must choose an image: nbdinfo --list shows them");
+    nbdkit_error ("the client must choose an image by its export name (nbdinfo --list "
+                  "shows them)");
     errno = ENOENT;
     return -1;
   }

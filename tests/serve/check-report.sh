@@ -112,9 +112,10 @@ exec 5>&-
 report="$tmp/report.json"
 
 # Parameters.
-refused "check-report= needs check=" "$img" check-report="$tmp/r.json"
+refused "check-report= requires check=" "$img" check-report="$tmp/r.json"
 refused "check=no: must be off, quick, full or repair" "$img" check=no
-refused "untrusted=true does not go with check=repair" "$img" untrusted=true check=repair
+refused "untrusted=true cannot be used with check=repair" "$img" untrusted=true \
+  check=repair
 
 # A report never replaces an image, the one that is checked or another.
 make_image "$tmp/kept.qcow2" 1M

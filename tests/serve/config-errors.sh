@@ -54,7 +54,7 @@ done
 refused 'backing|path' file="$img" backing=
 refused 'nosuchbase' file="$img" backing="$tmp/nosuchbase" backing-format=raw
 refused 'data-file|path' file="$img" data-file=
-refused 'data-file= was given twice' file="$img" data-file=deny data-file=deny
+refused 'data-file= was given more than once' file="$img" data-file=deny data-file=deny
 refused 'no external data file' file="$img" data-file="$img"
 refused 'untrusted.*data-file' file="$img" data-file="$img" untrusted=true
 refused 'nosuchkey' file="$img" nosuchkey=1
@@ -70,8 +70,9 @@ for value in 0 2 x -5 99999999999999999999; do
 done
 refused '^nbdkit: error: passphrase=-FD: Bad file descriptor' file="$img" passphrase=-777
 refused 'passphrase=\+FILENAME: Is a directory' file="$img" passphrase="+$tmp"
-refused 'snapshot-create=: a name has 1 to 255 bytes, not 0' file="$img" snapshot-create=
-refused 'bitmap-add=: a name has 1 to 1023 bytes, not 0' file="$img" bitmap-add=
+refused 'snapshot-create=: a name must have 1 to 255 bytes, not 0' file="$img" \
+  snapshot-create=
+refused 'bitmap-add=: a name must have 1 to 1023 bytes, not 0' file="$img" bitmap-add=
 for key in snapshot-create bitmap-add; do
   refused "$key=.*0x0a" file="$img" $key=$'a\nb'
   for name in $'\xff' $'a\xc3' $'\xc0\x80' $'\xe0\x80\x80' $'\xed\xa0\x80' \

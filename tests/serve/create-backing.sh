@@ -78,7 +78,7 @@ try 'base.raw.*not a qcow2 image' "${new[@]}" backing-file=base.raw backing-form
 try 'plain path' "${new[@]}" backing-file=nbd://localhost backing-format=raw
 try 'new.qcow2.*No such file' "${new[@]}" backing-file=new.qcow2 backing-format=qcow2
 try 'backing-format=' "${new[@]}" backing-file=base.raw
-try 'backing-format= needs backing-file=' "${new[@]}" backing-format=raw
+try 'backing-format= requires backing-file=' "${new[@]}" backing-format=raw
 try 'backing-file=.*name has 1024 bytes' "${new[@]}" backing-format=raw \
   backing-file="$(printf './%.0s' {1..508})base.raw"
 try 'backing-file=.*cluster-size=512' "${new[@]}" backing-format=raw cluster-size=512 \

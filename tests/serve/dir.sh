@@ -231,11 +231,11 @@ before=$(fingerprint "$d/1.qcow2")
 nbdinfo --is read-only "$(export_uri 1.qcow2)"
 [ "$before" = "$(fingerprint "$d/1.qcow2")" ]
 stop_nbdkit
-refused 'dir= does not go with file=' dir="$d" file="$d/1.qcow2"
-refused 'dir= does not go with snapshot=' dir="$d" snapshot=old
-refused 'dir= does not go with bitmap-add=' dir="$d" bitmap-add=x
-refused 'dir= does not go with backing=PATH' dir="$d" backing="$d/1.qcow2"
-refused 'given twice' dir="$d" dir="$d"
+refused 'dir= cannot be used with file=' dir="$d" file="$d/1.qcow2"
+refused 'dir= cannot be used with snapshot=' dir="$d" snapshot=old
+refused 'dir= cannot be used with bitmap-add=' dir="$d" bitmap-add=x
+refused 'dir= cannot be used with backing=PATH' dir="$d" backing="$d/1.qcow2"
+refused 'given more than once' dir="$d" dir="$d"
 refused 'cannot open the directory' dir="$tmp/nonesuch"
 refused 'cannot open the directory' dir="$d/1.qcow2"
 

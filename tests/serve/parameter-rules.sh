@@ -50,7 +50,7 @@ for key in "${keys[@]}"; do
   if [[ $repeatable = *" $key "* ]]; then continue; fi
   first=(file=a.qcow2)
   if [ "$key" = file ]; then first=(); fi
-  refused "^nbdkit: error: $key= was given twice" "${first[@]}" "$key=${good[$key]}" \
+  refused "^nbdkit: error: $key= was given more than once" "${first[@]}" "$key=${good[$key]}" \
     "$key=${good[$key]}"
 done
 cp a.qcow2 b.qcow2
@@ -58,7 +58,7 @@ cp a.qcow2 b.qcow2
   bitmap-clear=c bitmap-remove=b bitmap-remove=c snapshot-create=s snapshot-create=t \
   snapshot-apply=s snapshot-apply=t snapshot-delete=s snapshot-delete=t resize=2M \
   resize=+1M --run :
-refused 'passphrase= does not go with qcow2-passphrase=' a.qcow2 passphrase=x \
+refused 'passphrase= cannot be used with qcow2-passphrase=' a.qcow2 passphrase=x \
   qcow2-passphrase=x
 
 # --- dir= ---
@@ -74,7 +74,8 @@ for key in "${keys[@]}"; do
   run dir=images "$key=${good[$key]}"
   if [ $status -eq 0 ]; then continue; fi
   # (It may be refused for itself, by what it says.)
-  grep -q "^nbdkit: error: dir= does not go with $key=" said || fail "$key: $(cat said)"
+  grep -q "^nbdkit: error: dir= cannot be used with $key=" said ||
+    fail "$key: $(cat said)"
   case $key in
     # There are other values, which go with dir=.
     backing|data-file) run dir=images "$key=deny"; [ $status -eq 0 ]
@@ -92,7 +93,7 @@ diff -u manual code
 # needs WHAT PARAMETER...
 needs ()
 {
-  refused "^nbdkit: error: [a-z0-9-]*=[a-z0-9.]* needs $1" a.qcow2 "${@:2}"
+  refused "^nbdkit: error: [a-z0-9-]*=[a-z0-9.]* requires $1" a.qcow2 "${@:2}"
 }
 needs 'resize=SIZE' shrink=true
 needs 'resize=SIZE' shrink=false
@@ -107,7 +108,7 @@ for key in cluster-size compat refcount-bits extended-l2 lazy-refcounts \
            compression-type encrypt backing-file data-file-raw; do
   needs 'create=SIZE' $key=${good[$key]}
 done
-refused 'stats= and check-report= are the same' a.qcow2 check=quick stats=x \
+refused 'stats= and check-report= name the same file' a.qcow2 check=quick stats=x \
   check-report=x
 
 # --- contradictions ---
@@ -117,16 +118,17 @@ for change in bitmap-add=b bitmap-clear=b bitmap-remove=b snapshot-create=s \
               snapshot-apply=one snapshot-delete=one resize=2M flatten=true \
               copy-on-read=true check=repair; do
   name=${change%%=*}
-  refused "^nbdkit: error: snapshot= does not go with $name=" a.qcow2 snapshot=one $change
-  refused "^nbdkit: error: untrusted=true does not go with $name=" a.qcow2 \
+  refused "^nbdkit: error: snapshot= cannot be used with $name=" a.qcow2 snapshot=one \
+    $change
+  refused "^nbdkit: error: untrusted=true cannot be used with $name=" a.qcow2 \
     untrusted=true $change
 done
 # What could never have an effect.
 for idle in compress=on backing-format=raw; do
-  refused "^nbdkit: error: untrusted=true does not go with ${idle%%=*}=" a.qcow2 \
+  refused "^nbdkit: error: untrusted=true cannot be used with ${idle%%=*}=" a.qcow2 \
     untrusted=true $idle
 done
-refused '^nbdkit: error: backing=deny does not go with backing-format=' a.qcow2 \
+refused '^nbdkit: error: backing=deny cannot be used with backing-format=' a.qcow2 \
   backing=deny backing-format=raw
 "$NBDKIT" -U - "$PLUGIN" a.qcow2 untrusted=true compress=off --run :
 # The whole value is shown.
