@@ -482,7 +482,7 @@ void
 crypt_free (struct crypt_cipher *cipher)
 {
   struct context *c;
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   if (cipher == NULL)
     return;
@@ -494,7 +494,6 @@ crypt_free (struct crypt_cipher *cipher)
   free_plan (&cipher->plan);
   pthread_mutex_destroy (&cipher->lock);
   OPENSSL_free (cipher);
-  errno = err;
 }
 
 /* --- sectors --- */

@@ -31,6 +31,7 @@
 #include <string.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "format/header.h"
@@ -559,10 +560,9 @@ header_parse (const char *path, const void *buf, size_t len,
       check_backing (&p) == -1 ||
       parse_extensions (&p) == -1 ||
       check_overlaps (&p) == -1) {
-    int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     header_free (h);
-    errno = err;
     return -1;
   }
 

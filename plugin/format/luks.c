@@ -41,6 +41,7 @@
 #include <openssl/kdf.h>
 #include <openssl/params.h>
 
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "format/crypt.h"
 #include "format/luks-impl.h"
@@ -271,10 +272,9 @@ luks_parse (const char *path, const void *buf, size_t len, uint64_t length,
     return -1;
   }
   if (check_header (&p, buf, len) == -1) {
-    const int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     luks_free (l);
-    errno = err;
     return -1;
   }
   *result = l;
@@ -480,7 +480,6 @@ luks_unlock (const struct luks *l, luks_read_fn read, void *opaque,
 {
   struct tools t = { .l = l };
   struct crypt_cipher *cipher = NULL;
-  int err;
 
   t.s = OPENSSL_malloc (sizeof *t.s);
   if (luks_tools_init (&t.t, l->path, l->hash) == -1)
@@ -490,10 +489,9 @@ luks_unlock (const struct luks *l, luks_read_fn read, void *opaque,
   else if (try_slots (&t, read, opaque, passphrase, len) == 0)
     cipher = crypt_new (l->path, &l->spec, t.s->key);
 
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   OPENSSL_clear_free (t.s, sizeof *t.s);
   luks_tools_free (&t.t);
-  errno = err;
   if (cipher == NULL)
     return -1;
   *result = cipher;

@@ -18,7 +18,6 @@
 
 #include <config.h>
 
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +27,7 @@
 #include <openssl/rand.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "format/crypt.h"
 #include "format/luks-impl.h"
@@ -206,16 +206,15 @@ luksmake (const char *path, const void *passphrase, size_t len, unsigned iter_ms
 {
   struct luks_tools t;
   struct secrets *s = OPENSSL_malloc (sizeof *s);
-  int r, err;
+  int r;
 
   r = luks_tools_init (&t, path, HASH);
   if (r == 0 && s == NULL)
     r = luks_failed (path, "cannot derive a key");
   if (r == 0)
     r = make (&t, passphrase, len, iter_ms, s, buf);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   OPENSSL_clear_free (s, sizeof *s);
   luks_tools_free (&t);
-  errno = err;
   return r;
 }

@@ -144,7 +144,7 @@ headerwrite_new (struct hostfile *file, const struct header *h)
 void
 headerwrite_free (struct headerwrite *w)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   if (w == NULL)
     return;
@@ -152,7 +152,6 @@ headerwrite_free (struct headerwrite *w)
   free (w->new);
   free (w->exts);
   free (w);
-  errno = err;
 }
 
 /* --- what is wanted --- */

@@ -165,13 +165,12 @@ health_corrupt (struct health *health, const char *fmt, ...)
 void
 health_fail (struct health *health, const char *why)
 {
-  int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   if (!atomic_exchange (&health->stopped, true))
     nbdkit_error ("%s: %s: the image in memory and in the file may differ: no more "
                   "changes are accepted until it is opened again",
                   hostfile_path (health->file), why);
-  errno = err;
 }
 
 int

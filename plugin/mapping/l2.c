@@ -510,10 +510,9 @@ l2_edit_begin (struct l2 *l2, uint64_t offset, uint64_t len,
   return 0;
 
  error: {
-    const int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     l2_edit_end (edit);
-    errno = err;
     return -1;
   }
 }

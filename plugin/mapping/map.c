@@ -46,7 +46,6 @@
 #include <config.h>
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,17 +72,14 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
   struct map_slice *s = map_insert (shard, space, index);
   struct pack *p;
   int64_t n = -1;
-  int err = errno;
 
   shard->misses++;
   pthread_mutex_unlock (&shard->lock);
-  if (s == NULL) {
-    errno = err;
+  if (s == NULL)
     return -1;
-  }
 
   p = map_make_pack (space, index, NULL);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   if (p)
     n = pack_find (p, space->shape, unit, max, run);
 
@@ -99,7 +95,6 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
   if (p == NULL)
     free (s);
   map_reclaim (space->map);     /* the table may have grown in any case */
-  errno = err;
   return n;
 }
 
@@ -125,17 +120,14 @@ peek (struct shard *shard, struct map_space *space, uint64_t index,
 {
   const uint64_t claims = shard->claims;
   int64_t n;
-  int err;
 
   pthread_mutex_unlock (&shard->lock);
   n = space->ops->peek (space->opaque, index, unit, max, run);
-  err = errno;
   pthread_mutex_lock (&shard->lock);
   if (shard->claims != claims)
     return 0;
   shard->misses++;
   shard->peeks++;
-  errno = err;
   return n;
 }
 

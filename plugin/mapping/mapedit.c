@@ -38,16 +38,14 @@ static struct raw *
 read_raw (const struct map_space *space, uint64_t index)
 {
   struct raw *raw = calloc (1, sizeof *raw + space->raw_size);
-  int err;
 
   if (raw == NULL) {
     nbdkit_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
     return NULL;
   }
   if (space->ops->load_raw (space->opaque, index, raw->data) == -1) {
-    err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
     free (raw);
-    errno = err;
     return NULL;
   }
   raw->pins = 1;
@@ -91,7 +89,6 @@ map_pin (struct map_space *space, uint64_t index)
   struct map_slice *s;
   struct raw *raw;
   bool pinned, empty;
-  int err;
 
   assert (space->raw_size > 0);
 
@@ -106,7 +103,7 @@ map_pin (struct map_space *space, uint64_t index)
   /* The file holds what the pack was made of: a slice is packed only after
    * its last change was written. */
   raw = read_raw (space, index);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   {
     LOCK_FOR_BLOCK (&shard->lock);
@@ -126,7 +123,6 @@ map_pin (struct map_space *space, uint64_t index)
   if (raw == NULL && empty)
     free (s);
   map_reclaim (space->map);     /* not S, which is pinned */
-  errno = err;
   return raw ? s : NULL;
 }
 

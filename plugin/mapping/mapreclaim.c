@@ -13,7 +13,6 @@
 
 #include <config.h>
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "util/cleanup.h"
@@ -107,7 +106,7 @@ next_ripe (struct map *map)
 void
 map_reclaim (struct map *map)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   uint64_t vain = 0;
 
   /* Twice round, for the first time forgives; and once more, for short queues get more
@@ -119,5 +118,4 @@ map_reclaim (struct map *map)
     if (raw)
       pack_raw (&map->shards[i], raw);
   }
-  errno = err;
 }

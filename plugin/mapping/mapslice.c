@@ -175,7 +175,7 @@ map_make_pack (const struct map_space *space, uint64_t index, const void *raw)
 {
   struct map_fill fill;
   struct pack *p = NULL;
-  int r, err;
+  int r;
 
   pack_begin (&fill.builder, space->shape);
   r = raw ? fill_from_raw (space, raw, &fill)
@@ -185,8 +185,7 @@ map_make_pack (const struct map_space *space, uint64_t index, const void *raw)
     if (p == NULL)
       nbdkit_error ("mapping cache: malloc: %m");
   }
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   pack_end (&fill.builder);
-  errno = err;
   return p;
 }

@@ -274,12 +274,11 @@ give_back (struct edit *e, struct alloc_run *run, bool *registered)
 static void
 undo (struct edit *e)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   for (size_t i = 0; i < e->n; i++)
     give_back (e, &e->items[i].run, &e->items[i].registered);
   give_back (e, &e->run, &e->registered);
-  errno = err;
 }
 
 /* N clusters in one run. */

@@ -26,7 +26,6 @@
 
 #include <config.h>
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,11 +271,10 @@ make (struct maker *m)
   if (m->data && newfile_publish (m->data) == -1)
     return -1;
   if (newfile_publish (m->image) == -1) {
-    const int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     if (m->data)
       newfile_withdraw (m->data);
-    errno = err;
     return -1;
   }
   return 0;
@@ -287,13 +285,13 @@ create_image (const struct create_options *options, struct created **created)
 {
   struct maker m = { .o = options };
   struct created *c = calloc (1, sizeof *c);
-  int r = -1, err;
+  int r = -1;
 
   if (c == NULL)
     nbdkit_error ("calloc: %m");
   else
     r = make (&m);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   free (m.chunk);
   free (m.luks);                /* nothing in it is secret */
   if (r == 0) {
@@ -307,7 +305,6 @@ create_image (const struct create_options *options, struct created **created)
     newfile_end (m.data);
     free (c);
   }
-  errno = err;
   return r;
 }
 

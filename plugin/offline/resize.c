@@ -319,7 +319,7 @@ resize_image (const struct shadow_image *image,
     .fill = div_up (o->size, cs),
     .hidden = div_up (min64 (o->backing_size, o->size), cs),
   };
-  int result = -1, err;
+  int result = -1;
 
   r.s = shadow_new (image);
   if (r.s == NULL)
@@ -331,11 +331,10 @@ resize_image (const struct shadow_image *image,
     nbdkit_error ("%s: resize: out of memory", hostfile_path (image->file));
   else if (r.l1 != NULL)
     result = do_resize (&r);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   shadow_free (r.s);
   free (r.l1);
   free (r.l2);
   free (r.zeros);
-  errno = err;
   return result;
 }

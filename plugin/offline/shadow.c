@@ -40,6 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "space/refblock.h"
 #include "offline/shadow-impl.h"
@@ -113,7 +114,7 @@ shadow_new (const struct shadow_image *image)
 void
 shadow_free (struct shadow *s)
 {
-  int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   uint64_t i;
 
   if (s == NULL)
@@ -131,7 +132,6 @@ shadow_free (struct shadow *s)
   free (s->batch);
   free (s->batch_entries);
   free (s);
-  errno = err;
 }
 
 /* --- blocks --- */

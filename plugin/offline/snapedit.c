@@ -91,14 +91,13 @@ begin (struct snapedit *e, const struct shadow_image *image)
 static int
 end (struct snapedit *e, int r)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   shadow_free (e->s);
   free (e->table);
   free (e->active);
   free (e->other);
   free (e->l2);
-  errno = err;
   return r;
 }
 

@@ -197,16 +197,13 @@ store_data (struct store *s, uint64_t from, uint64_t to)
   const unsigned bits = w->header->cluster_bits;
   struct alloc_run run;
   uint64_t len;
-  int err;
 
   for (; from < to; from += len) {
     if (alloc_reserve (w->alloc, (to - from) >> bits, &run) == -1)
       return -1;
     len = run.clusters << bits;
     if (write_data_at (s, from, len, run.host) == -1) {
-      err = errno;
       alloc_abort (w->alloc, &run);
-      errno = err;
       return -1;
     }
     l2_set (s->edit, from, len, RUN_NORMAL, run.host, true);
@@ -248,7 +245,6 @@ store_part (struct store *s, bool has_host, uint64_t host)
   const uint64_t len = round_up (s->end, entry_unit_size (w->header)) - s->start;
   const uint64_t within = s->start & (w->header->cluster_size - 1);
   struct alloc_run run;
-  int err;
 
   if (bytes_are_zero (s->data, len)) {
     if (s->zeros && has_host)
@@ -264,10 +260,8 @@ store_part (struct store *s, bool has_host, uint64_t host)
   if (w->fresh)
     fresh_remove (w->fresh, host >> w->header->cluster_bits, 1);
   if (write_data_at (s, s->start, len, host) == -1) {
-    err = errno;
     if (!has_host)
       alloc_abort (w->alloc, &run);
-    errno = err;
     return -1;
   }
   l2_set (s->edit, s->start, s->end - s->start, RUN_NORMAL, host, true);
@@ -354,15 +348,13 @@ copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
 {
   const unsigned bits = v->w->header->cluster_bits;
   struct inflight_claim claim;
-  int r, err;
+  int r;
 
   *c = (struct copy) { 0 };
   end = min64 (end, start + l2_edit_limit (v->w->l2, start));
   inflight_claim (v->w->inflight, &claim, start >> bits, (end - 1) >> bits);
   r = copy_claimed (v, buf, start, end, zeros, c);
-  err = errno;
   inflight_release (v->w->inflight, &claim);
-  errno = err;
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (v->health, "found while copying clusters from the backing file");
   return r;

@@ -346,10 +346,9 @@ reserve_table_run (struct alloc *a)
     return -1;
   if (UINT64_C (1) << a->bits <= TABLE_RUN &&
       hostfile_allocate (a->file, run.host, run.clusters << a->bits) == -1) {
-    const int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     alloc_drop_run (a, run.host >> a->bits, run.clusters, run.zeroed);
-    errno = err;
     return -1;
   }
   a->tables = run;
@@ -393,6 +392,7 @@ alloc_drop_run (struct alloc *a, uint64_t first, uint64_t n, bool zeroed)
 void
 alloc_abort (struct alloc *a, const struct alloc_run *run)
 {
+  KEEP_ERRNO_FOR_BLOCK;
   LOCK_FOR_BLOCK (&a->lock);
 
   /* Nobody else ever knew of them: no need to wait.  They may have been written.  A

@@ -56,7 +56,7 @@ extern int alloc_reserve (struct alloc *, uint64_t n, struct alloc_run *);
 #define ALLOC_TABLE_SPACE (UINT64_C (64) << 10)
 extern int alloc_reserve_table (struct alloc *, struct alloc_run *);
 /* Gives back a run, or part of one, to which no pointer was ever published.
- * Cannot fail. */
+ * Cannot fail, keeps errno. */
 extern void alloc_abort (struct alloc *, const struct alloc_run *);
 extern void alloc_abort_table (struct alloc *, const struct alloc_run *);
 

@@ -32,7 +32,6 @@
 #include <config.h>
 
 #include <assert.h>
-#include <errno.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
@@ -115,10 +114,9 @@ alloc_bytes (struct alloc *a, struct alloc_piece *pieces, unsigned n)
     assert (pieces[i].bytes > 0 &&
             pieces[i].bytes <= UINT64_C (1) << a->bits);
     if (place (a, pieces[i].bytes, &pieces[i].host) == -1) {
-      const int err = errno;
+      KEEP_ERRNO_FOR_BLOCK;
 
       take_back (a, pieces, i);
-      errno = err;
       return -1;
     }
   }
@@ -128,11 +126,10 @@ alloc_bytes (struct alloc *a, struct alloc_piece *pieces, unsigned n)
 void
 alloc_abort_bytes (struct alloc *a, const struct alloc_piece *pieces, unsigned n)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   LOCK_FOR_BLOCK (&a->lock);
 
   take_back (a, pieces, n);
-  errno = err;
 }
 
 void

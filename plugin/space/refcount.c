@@ -172,10 +172,9 @@ refcount_open (struct hostfile *file, struct header *header,
   return r;
 
  error: {
-    int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     free_refcounts (r);
-    errno = err;
     return NULL;
   }
 }
@@ -251,10 +250,9 @@ load (struct refcounts *r, uint64_t index, struct refblock **ret)
     return -1;
   }
   if (hostfile_read_sparse (r->file, b->raw, r->cache.size, r->table[index]) == -1) {
-    int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     refblock_free (&r->cache, b);
-    errno = err;
     return -1;
   }
   refblock_cache_insert (&r->cache, b);
@@ -378,10 +376,9 @@ refcount_change (struct refcounts *r, uint64_t first, uint64_t n,
   return 0;
 
  error: {
-    int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     unchange (r, first, c, how);
-    errno = err;
     return -1;
   }
 }

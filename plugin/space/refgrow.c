@@ -103,10 +103,9 @@ register_metadata (struct refcounts *r, const struct layout *l)
        overlap_add (r->overlap, offset, table, OVERLAP_REFTABLE) == -1) ||
       (blocks > 0 && overlap_add (r->overlap, offset + table, blocks,
                                   OVERLAP_REFBLOCK) == -1)) {
-    int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     overlap_remove (r->overlap, offset, table + blocks);
-    errno = err;
     return -1;
   }
   return 0;
@@ -203,7 +202,6 @@ refcount_extend (struct refcounts *r, uint64_t place, uint64_t first,
 {
   uint64_t old_entries, all;
   struct layout l;
-  int err;
   LOCK_FOR_BLOCK (&r->lock);
 
   *used = 0;
@@ -220,12 +218,11 @@ refcount_extend (struct refcounts *r, uint64_t place, uint64_t first,
   r->entries = l.entries;
   if (insert_blocks (r, &l) == -1 ||
       (place == first && refcount_change (r, first, all, REFCOUNT_CLAIM) == -1)) {
-    err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
     remove_blocks (r, &l);
     r->entries = old_entries;
     overlap_remove (r->overlap, place << r->cluster_bits,
                     all << r->cluster_bits);
-    errno = err;
     return -1;
   }
 

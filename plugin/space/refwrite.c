@@ -314,7 +314,7 @@ int
 refcount_write (struct refcounts *r, struct refcount_moved *moved)
 {
   struct batch t = { 0 };
-  int res, err;
+  int res;
 
   moved->first = moved->n = 0;
   {
@@ -327,14 +327,13 @@ refcount_write (struct refcounts *r, struct refcount_moved *moved)
     }
   }
   if (res == -1) {
-    err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
     free_batch (&t);
-    errno = err;
     return -1;
   }
 
   res = write_batch (r, &t, moved);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   {
     LOCK_FOR_BLOCK (&r->lock);
     for (size_t i = 0; i < t.n; i++)
@@ -346,6 +345,5 @@ refcount_write (struct refcounts *r, struct refcount_moved *moved)
       refcount_abandon_table (r, t.table_offset, t.table_clusters);
   }
   free_batch (&t);
-  errno = err;
   return res;
 }

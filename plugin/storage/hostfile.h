@@ -64,7 +64,7 @@ extern int hostfile_open (const char *path, const struct hostfile_options *,
  * belongs to the hostfile.  Of the options, hooks and drop_cache are used. */
 extern int hostfile_adopt (const char *path, int fd,
                            const struct hostfile_options *, struct hostfile **);
-extern void hostfile_close (struct hostfile *);  /* NULL is fine */
+extern void hostfile_close (struct hostfile *);  /* NULL is fine; keeps errno */
 /* Tells the hook of an operation on the file's name.  Returns what `before' does; an
  * error is not reported. */
 extern int hostfile_hook (struct hostfile *, enum hostfile_op);

@@ -151,7 +151,6 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
 {
   struct hostfile *f;
   struct stat st;
-  int err;
 
   /* Look before opening: to open some devices is to do something to them.
    * examine() looks again at what was really opened.
@@ -185,9 +184,7 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
   return 0;
 
  fail:
-  err = errno;
   hostfile_close (f);
-  errno = err;
   return -1;
 }
 
@@ -196,17 +193,14 @@ hostfile_adopt (const char *path, int fd, const struct hostfile_options *opts,
                 struct hostfile **result)
 {
   struct hostfile *f = new_hostfile (path, opts);
-  int err;
 
   if (f == NULL)
     return -1;
   f->writable = true;
   f->fd = fd;
   if (examine (f) == -1 || start_dropping (f, opts) == -1) {
-    err = errno;
     f->fd = -1;                 /* it stays the caller's */
     hostfile_close (f);
-    errno = err;
     return -1;
   }
   *result = f;
@@ -216,6 +210,8 @@ hostfile_adopt (const char *path, int fd, const struct hostfile_options *opts,
 void
 hostfile_close (struct hostfile *f)
 {
+  KEEP_ERRNO_FOR_BLOCK;
+
   if (f == NULL)
     return;
   if (f->fd >= 0)

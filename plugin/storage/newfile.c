@@ -34,6 +34,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "storage/newfile.h"
 
@@ -168,10 +169,9 @@ newfile_begin (const char *path, const struct hostfile_options *options,
     goto fail;
   }
   if (hostfile_adopt (path, n->fd, options, &n->file) == -1) {
-    const int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     close (n->fd);
-    errno = err;
     goto fail;
   }
   *result = n;
@@ -244,10 +244,9 @@ newfile_publish (struct newfile *n)
     unlinkat (n->dir, n->temporary, 0);
   n->temporary[0] = '\0';
   if (sync_directory (n) == -1) {
-    const int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     newfile_withdraw (n);
-    errno = err;
     return -1;
   }
   return 0;
@@ -267,7 +266,7 @@ newfile_withdraw (struct newfile *n)
 void
 newfile_end (struct newfile *n)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   if (n == NULL)
     return;
@@ -278,5 +277,4 @@ newfile_end (struct newfile *n)
     close (n->dir);
   free (n->path);
   free (n);
-  errno = err;
 }

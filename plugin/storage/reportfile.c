@@ -376,7 +376,6 @@ write_to (int fd, bool durable, void (*print) (FILE *, const void *),
           const void *opaque)
 {
   FILE *fp = fdopen (fd, "w");
-  int err;
 
   if (fp == NULL) {
     close (fd);
@@ -384,9 +383,8 @@ write_to (int fd, bool durable, void (*print) (FILE *, const void *),
   }
   print (fp, opaque);
   if (fflush (fp) == EOF || ferror (fp) || (durable && fsync (fd) == -1)) {
-    err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
     fclose (fp);
-    errno = err;
     return -1;
   }
   return fclose (fp) == EOF ? -1 : 0;
@@ -429,8 +427,6 @@ settle (const struct report_kind *kind, const char *temporary, const char *name)
 static int
 give_name (const struct report_kind *kind, const char *temporary, const char *name)
 {
-  int err;
-
   do {
     if (renameat2 (AT_FDCWD, temporary, AT_FDCWD, name, RENAME_NOREPLACE) == 0)
       return 0;
@@ -443,9 +439,8 @@ give_name (const struct report_kind *kind, const char *temporary, const char *na
   /* A filesystem that can't do these (NFS): what is there was looked at a moment ago. */
   if ((errno == EINVAL || errno == ENOSYS) && rename (temporary, name) == 0)
     return 0;
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   unlink (temporary);
-  errno = err;
   return -1;
 }
 
@@ -469,7 +464,7 @@ write_file (const struct report_kind *kind, const char *name, bool durable,
             void (*print) (FILE *, const void *), const void *opaque)
 {
   CLEANUP_FREE char *temporary = temporary_name (name);
-  int fd, err;
+  int fd;
 
   if (temporary == NULL)
     return -1;
@@ -481,9 +476,8 @@ write_file (const struct report_kind *kind, const char *name, bool durable,
   }
   if (write_to (fd, durable, print, opaque) == 0)
     return give_name (kind, temporary, name);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   unlink (temporary);
-  errno = err;
   return -1;
 }
 

@@ -11,7 +11,6 @@
 
 #include <config.h>
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +106,7 @@ report_keep (void)
 void
 report_end_keeping (bool tell)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   char *line, *rest = kept;
 
   if (tell)
@@ -116,13 +115,12 @@ report_end_keeping (bool tell)
   free (kept);
   kept = NULL;
   keeping = false;
-  errno = err;
 }
 
 void
 report_error (const char *fmt, ...)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   CLEANUP_FREE char *text = NULL;
   CLEANUP_FREE char *escaped = NULL;
   va_list args;
@@ -137,5 +135,4 @@ report_error (const char *fmt, ...)
     escaped = escape (text);
   if (!keeping || escaped == NULL || !keep (escaped))
     nbdkit_error ("%s", escaped ? escaped : "out of memory for an error message");
-  errno = err;
 }

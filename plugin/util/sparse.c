@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/sparse.h"
 
 /* Less than this comes from malloc: mappings are not cheap. */
@@ -45,13 +46,12 @@ sparse_new (size_t bytes)
 void
 sparse_free (void *p, size_t bytes)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   if (bytes < MIN_MAPPING)
     free (p);
   else if (p)
     munmap (p, bytes);
-  errno = err;
 }
 
 void *
