@@ -52,6 +52,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/names.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "format/format.h"
@@ -89,6 +90,7 @@ struct bitmaps {
   struct checkpoint *checkpoint;
   struct health *health;
   struct bitmapdir dir;
+  struct names *names;          /* of dir.all */
   struct bitmap *list;          /* dir.n of them */
 
   /* All are in use in the file, durably, and there is memory.  Set under the lock;
@@ -100,6 +102,12 @@ struct bitmaps {
 };
 
 /* --- opening --- */
+
+static const char *
+name_of (const void *all, size_t i)
+{
+  return ((const struct bitmapdir_any *) all)[i].name;
+}
 
 int
 bitmap_open (struct hostfile *file, const struct header *h,
@@ -119,8 +127,12 @@ bitmap_open (struct hostfile *file, const struct header *h,
     return r;
   }
   bs->list = calloc (bs->dir.n + 1, sizeof *bs->list);
-  if (bs->list == NULL) {
+  if (bs->list == NULL)
     nbdkit_error ("calloc: %m");
+  else
+    bs->names = names_new (bs->dir.nr_all, name_of, bs->dir.all);
+  if (bs->names == NULL) {
+    free (bs->list);
     bitmapdir_free (&bs->dir);
     free (bs);
     return -1;
@@ -154,6 +166,7 @@ bitmap_close (struct bitmaps *bs)
     free_bits (&bs->list[i]);
   }
   free (bs->list);
+  names_free (bs->names);
   bitmapdir_free (&bs->dir);
   pthread_mutex_destroy (&bs->lock);
   free (bs);
@@ -532,6 +545,12 @@ size_t
 bitmap_count (const struct bitmaps *bs)
 {
   return bs ? bs->dir.nr_all : 0;
+}
+
+size_t
+bitmap_find (const struct bitmaps *bs, const char *name)
+{
+  return bs ? names_find (bs->names, name) : SIZE_MAX;
 }
 
 const struct bitmapdir_any *

@@ -46,6 +46,8 @@ extern int bitmap_store (struct bitmaps *);
 /* All bitmaps of the image, as they were when it was opened; entry.name may not be unique
  * in a damaged image. */
 extern size_t bitmap_count (const struct bitmaps *);    /* NULL: 0 */
+/* The first of that name; SIZE_MAX: there is none.  NULL is fine. */
+extern size_t bitmap_find (const struct bitmaps *, const char *name);
 extern const struct bitmapdir_any *bitmap_get (const struct bitmaps *, size_t i);
 extern const struct bitmapdir *bitmap_directory (const struct bitmaps *);
 
