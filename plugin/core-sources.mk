@@ -163,9 +163,14 @@ core_sources = \
 	%reldir%/disk/disk-impl.h \
 	%reldir%/disk/disk.c \
 	%reldir%/disk/disk.h \
-	%reldir%/disk/exportname.c \
+	%reldir%/disk/export.c \
+	%reldir%/disk/export.h \
+	%reldir%/disk/exportactive.c \
+	%reldir%/disk/exportbitmap.c \
+	%reldir%/disk/exportkind.h \
+	%reldir%/disk/exportlayer.c \
 	%reldir%/disk/exports.c \
-	%reldir%/disk/parts.c \
+	%reldir%/disk/exportsnapshot.c \
 	%reldir%/disk/serve.c \
 	%reldir%/disk/writable.c \
 	%reldir%/offline/bitmapedit.c \

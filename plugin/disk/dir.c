@@ -152,7 +152,7 @@ dir_list (struct dir *dir, export_fn emit, void *opaque, unsigned *unlisted)
   while (r == 0 && (errno = 0, e = readdir (stream)) != NULL)
     if (!is_image (dir, e->d_name))
       ;
-    else if (disk_may_list (e->d_name))
+    else if (exports_may_list (e->d_name))
       r = emit (opaque, e->d_name, NULL);
     else
       ++*unlisted;
@@ -237,8 +237,9 @@ open_image (const struct dir *dir, struct dir_image *image)
   return 0;
 }
 
-struct dir_image *
-dir_enter (struct dir *dir, const char *name)
+/* The one of that name, opened unless it is open. */
+static struct dir_image *
+enter (struct dir *dir, const char *name)
 {
   char text[PRINTABLE_SIZE (64)];
   struct dir_image *image;
@@ -283,6 +284,27 @@ dir_enter (struct dir *dir, const char *name)
   free_image (image);
   errno = err;
   return NULL;
+}
+
+struct dir_image *
+dir_enter (struct dir *dir, const char *name, const char **export)
+{
+  const size_t len = strcspn (name, "/");
+  CLEANUP_FREE char *image = NULL;
+
+  if (len == 0 || (name[len] != '\0' && name[len + 1] == '\0')) {
+    nbdkit_error ("the client must choose an image by its export name (nbdinfo --list "
+                  "shows them)");
+    errno = ENOENT;
+    return NULL;
+  }
+  image = strndup (name, len);
+  if (image == NULL) {
+    nbdkit_error ("strndup: %m");
+    return NULL;
+  }
+  *export = name + len + (name[len] != '\0');
+  return enter (dir, image);
 }
 
 void

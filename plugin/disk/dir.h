@@ -7,6 +7,7 @@
 #define QCOW2_DIR_H
 
 #include "disk/disk.h"
+#include "disk/export.h"
 
 struct dir;
 struct dir_image;
@@ -19,13 +20,15 @@ extern int dir_open (const struct disk_options *options, struct dir **);
 extern int dir_close (struct dir *);
 
 /* Calls EMIT for each image that is there now, in no order, until it returns other than
- * 0, which is returned; *UNLISTED: how many have no name for a client (disk_may_list).
+ * 0, which is returned; *UNLISTED: how many have no name for a client (exports_may_list).
  * It looks at the first bytes of each file.  -1: reported, or EMIT returned that. */
 extern int dir_list (struct dir *, export_fn emit, void *opaque, unsigned *unlisted);
 
-/* The image of that name comes into use: it is opened, unless it is open.  Any name
- * may be given.  NULL: there is none, or it can't be opened (reported).  Any thread. */
-extern struct dir_image *dir_enter (struct dir *, const char *name);
+/* Exports are called "IMAGE", or "IMAGE/EXPORT": the image comes into use, and is opened
+ * unless it is open; *EXPORT is the rest of NAME, "" if there is none.  Any name may be
+ * given.  NULL: there is no such image, or it can't be opened (reported).  Any thread. */
+extern struct dir_image *dir_enter (struct dir *, const char *name,
+                                    const char **export);
 /* Leaves it: the last one closes it. */
 extern void dir_leave (struct dir *, struct dir_image *);
 

@@ -213,7 +213,7 @@ disk_open_on (const struct disk_options *options, struct image *image,
   }
   d->options = *options;
   pthread_mutex_init (&d->lock, NULL);
-  pthread_cond_init (&d->part_filled, NULL);
+  pthread_cond_init (&d->kept_changed, NULL);
 
   h->size = max64 (h->size, options->size_at_least);
   if ((options->compress && check_compress (options->path, h) == -1) ||
@@ -241,8 +241,7 @@ disk_open_on (const struct disk_options *options, struct image *image,
   atomic_init (&d->current, &d->frozen);
 
   d->why_readonly = find_why_readonly (d);
-  if (open_bitmaps (d) == -1 || disk_name_snapshots (d) == -1 ||
-      disk_name_bitmaps (d) == -1)
+  if (open_bitmaps (d) == -1 || exports_index (d) == -1)
     goto error;
   describe (d);
   d->options.secret = (struct image_secret) { NULL, 0, 0 };
@@ -338,9 +337,8 @@ disk_close (struct disk *d)
   if (d->writers > 0 || d->restless)
     r = disk_quiesce (d);
   disk_free_writable (d);
-  disk_free_parts (d);
+  exports_free (d);
   bitmap_close (d->bitmaps);
-  disk_free_snapshots (d);
   layers_view_free (d->frozen.lower);
   cluster_cache_free (d->cluster_cache);
   if (d->map && d->options.map == NULL)
@@ -348,27 +346,13 @@ disk_close (struct disk *d)
   if (d->grace)
     grace_free (d->grace);
   layers_free (d->layers);
-  pthread_cond_destroy (&d->part_filled);
+  pthread_cond_destroy (&d->kept_changed);
   pthread_mutex_destroy (&d->lock);
   free (d);
   return r;
 }
 
 /* --- what it is --- */
-
-uint64_t
-disk_size (const struct disk *d)
-{
-  return d->frozen.size;
-}
-
-uint64_t
-disk_unit_size (const struct disk *d)
-{
-  const struct header *h = &d->image->header;
-
-  return d->options.compress ? h->cluster_size : entry_unit_size (h);
-}
 
 const char *
 disk_description (const struct disk *d)

@@ -44,6 +44,7 @@ struct disk_options {
   bool copy_on_read;
   bool drop_cache;
   bool lock;
+  const char *snapshot;         /* NULL, or: its only export is this internal snapshot */
   uint64_t size_at_least;       /* bytes; as if a smaller disk were so large, within its
                                    last cluster: see edit.c; 0 for all others */
   bool (*client_waits) (void);  /* NULL, or: false, reported, if perhaps nobody waits any
@@ -69,18 +70,14 @@ extern int disk_open_on (const struct disk_options *, struct image *, struct dis
  * any case. */
 extern int disk_close (struct disk *);
 
-extern uint64_t disk_size (const struct disk *);          /* bytes */
-/* A write of less costs more: the size of a cluster or subcluster, bytes.  (With
- * compress=on less than a cluster can't be compressed.) */
-extern uint64_t disk_unit_size (const struct disk *);
 /* "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
 extern const char *disk_description (const struct disk *);
 /* Why it can't be written, or NULL. */
 extern const char *disk_why_readonly (const struct disk *);
 
-/* A client comes.  *WRITABLE: in: it wants to write; out: it may.  The first one
- * that may makes the disk writable (writer's lock, allocator, L2 tables), and has an
- * image repaired that was not closed properly.
+/* A client comes (export_open does this), or a change of offline/.  *WRITABLE: in: it
+ * wants to write; out: it may.  The first one that may makes the disk writable (writer's
+ * lock, allocator, L2 tables), and has an image repaired that was not closed properly.
  * -1: reported. */
 extern int disk_connect (struct disk *, bool *writable);
 /* A client that was let in with this WRITABLE leaves.  After the last one that could
@@ -88,90 +85,8 @@ extern int disk_connect (struct disk *, bool *writable);
  */
 extern int disk_disconnect (struct disk *, bool writable);
 
-/* Requests; see request.h and serve.c.  Any thread.  FUA: durable on return.  Those with
- * no data to carry may be about all of the disk; -1 with ESHUTDOWN: given up, perhaps
- * half done, since the client has gone. */
-extern int disk_read (struct disk *, void *buf, uint64_t count,
-                      uint64_t offset);
-/* The same for a client that was let in to write: with copy_on_read, what comes from
- * below the top image is stored in it.  BUF may be NULL: nothing is read, only stored. */
-extern int disk_read_fill (struct disk *, void *buf, uint64_t count,
-                           uint64_t offset);
-extern int disk_write (struct disk *, const void *buf, uint64_t count,
-                       uint64_t offset, bool fua);
-extern int disk_trim (struct disk *, uint64_t count, uint64_t offset,
-                      bool fua);
-extern int disk_zero (struct disk *, uint64_t count, uint64_t offset,
-                      bool may_trim, bool fast, bool fua);
-extern int disk_flush (struct disk *);
-extern int disk_extents (struct disk *, uint64_t count, uint64_t offset,
-                         bool one, extent_fn emit, void *opaque);
-extern int disk_cache (struct disk *, uint64_t count, uint64_t offset);
-
 /* Can clusters of this compression type ("zlib", "zstd") be read? */
 extern bool disk_can_inflate (const char *type);
-
-/* --- which exports it has, besides itself: snapshots and parts --- */
-
-/* NBD carries names of so many bytes, in UTF-8. */
-#define DISK_MAX_EXPORT_NAME 4096
-extern bool disk_may_list (const char *name);
-
-/* Calls EMIT for each export that a client can be told of, with a name that means this
- * one and no other, until EMIT returns other than 0, which is returned.  *UNLISTED: how
- * many were left out, since there is no such name. */
-typedef int (*export_fn) (void *opaque, const char *name, const char *description);
-extern int disk_list_exports (const struct disk *, export_fn emit, void *opaque,
-                              unsigned *unlisted);
-
-/* --- internal snapshots: each is a disk of its own, which never changes --- */
-
-struct disk_snapshot;
-
-/* The snapshot of that name or id.  It belongs to the disk.  NULL: there is none, or it
- * can't be served (reported). */
-extern struct disk_snapshot *disk_open_snapshot (struct disk *,
-                                                 const char *name);
-
-extern uint64_t disk_snapshot_size (const struct disk_snapshot *);  /* bytes */
-extern const char *disk_snapshot_description (const struct disk_snapshot *);
-
-/* Requests, as for the disk. */
-extern int disk_snapshot_read (struct disk *, struct disk_snapshot *, void *buf,
-                               uint64_t count, uint64_t offset);
-extern int disk_snapshot_extents (struct disk *, struct disk_snapshot *,
-                                  uint64_t count, uint64_t offset, bool one,
-                                  extent_fn emit, void *opaque);
-extern int disk_snapshot_cache (struct disk *, struct disk_snapshot *,
-                                uint64_t count, uint64_t offset);
-
-/* --- parts, read-only: what one layer holds, what has changed --- */
-
-/* "layer:N": what layer N of the chain (0: the image itself, 1: its backing file ...)
- * holds; the rest is a hole.  "bitmap:NAME": the disk, as far as that bitmap says that
- * it has changed; the rest is a hole. */
-struct disk_part;
-
-/* Does the name have the form of a part's? */
-extern bool disk_is_part (const char *name);
-
-/* A client comes to that part, and leaves it.  The bits of a bitmap are those of the
- * moment when the first came, until the last has left.  NULL: there is no such part, or
- * it can't be served (reported). */
-extern struct disk_part *disk_open_part (struct disk *, const char *name);
-extern void disk_close_part (struct disk *, struct disk_part *);
-
-extern uint64_t disk_part_size (const struct disk_part *);      /* bytes */
-extern const char *disk_part_description (const struct disk_part *);
-
-/* Requests, as for the disk. */
-extern int disk_part_read (struct disk *, struct disk_part *, void *buf,
-                           uint64_t count, uint64_t offset);
-extern int disk_part_extents (struct disk *, struct disk_part *,
-                              uint64_t count, uint64_t offset, bool one,
-                              extent_fn emit, void *opaque);
-extern int disk_part_cache (struct disk *, struct disk_part *, uint64_t count,
-                            uint64_t offset);
 
 /* --- for offline/: changes of an image as a whole, while nobody else uses it --- */
 

@@ -2,7 +2,8 @@
  *
  * How is a request served, however long it takes?
  *
- * Each request pins the present (grace), and works on the view that is current then.
+ * Each request pins the present (grace), and works on the view that its export has then
+ * (exportkind.h).
  *
  * A request of a few bytes on the wire may be about 4G: millions of clusters.  Those that
  * trim, zero, fill the cache or ask for extents are served in pieces, each as if it
@@ -32,23 +33,20 @@
 #include <time.h>
 
 #include "util/bytes.h"
-#include "util/report.h"
-#include "request/copyup.h"
-#include "disk/disk-impl.h"
+#include "disk/exportkind.h"
 
 /* A multiple of any cluster size; as zeros to be written, about a second on a slow
  * disk. */
 #define MOST_PIECE (UINT64_C (64) << 20)
 
-/* The pin comes first: whatever view is loaded under it stays good. */
-static const struct view *
-begin (struct disk *d, struct grace_pin *pin)
-{
-  *pin = grace_enter (d->grace);
-  return atomic_load (&d->current);
-}
-
 /* --- pieces --- */
+
+/* What of a request is served at once. */
+struct piece {
+  uint64_t offset, count;       /* bytes */
+  uint64_t end;                 /* of the request */
+  uint64_t alone_since;         /* milliseconds, CLOCK_MONOTONIC; 0: the client waits */
+};
 
 static uint64_t
 now_ms (void)
@@ -62,7 +60,7 @@ now_ms (void)
 /* Is it over, since nobody has waited for it for long enough?  Who has left does not come
  * back: that is asked no more (and told only once). */
 static bool
-is_orphan (const struct disk *d, struct disk_piece *p)
+is_orphan (const struct disk *d, struct piece *p)
 {
   if (p->alone_since == 0) {
     if (d->options.client_waits == NULL || d->options.client_waits ())
@@ -72,8 +70,10 @@ is_orphan (const struct disk *d, struct disk_piece *p)
   return now_ms () - p->alone_since >= d->options.linger_ms;
 }
 
-int
-disk_next_piece (struct disk *d, struct disk_piece *p)
+/* The first piece, or the one after *P: 1, 0 (all is done), or -1 with ESHUTDOWN (told
+ * by who knows it): nobody has waited for linger_ms.  Call it without a pin. */
+static int
+next_piece (const struct disk *d, struct piece *p)
 {
   const struct view *v = atomic_load (&d->current);
   const uint64_t cs = layers_header (d->layers, 0)->cluster_size;
@@ -97,204 +97,199 @@ disk_next_piece (struct disk *d, struct disk_piece *p)
   return 1;
 }
 
-/* After a change, without the pin: a checkpoint if much is waiting for one.  Keeps
- * errno. */
-static void
-relieve (const struct view *v)
+/* --- serving --- */
+
+/* The pin comes first: whatever view is loaded under it stays good. */
+static inline const struct view *
+begin (const struct export *e, struct grace_pin *pin, struct view *made)
 {
+  const struct view *v;
+
+  *pin = grace_enter (e->disk->grace);
+  v = atomic_load (&e->disk->current);
+  return e->kind->view ? e->kind->view (e, v, made) : v;
+}
+
+/* After a change, or one that failed half-way, without the pin: a checkpoint if much is
+ * waiting for one.  Keeps errno. */
+static void
+relieve (const struct disk *d)
+{
+  const struct view *v = atomic_load (&d->current);
   const int err = errno;
 
-  checkpoint_relieve (v->w->checkpoint);
+  if (v->w)
+    checkpoint_relieve (v->w->checkpoint);
   errno = err;
 }
 
-/* A request that may change something: what serves a piece, and its flags. */
-struct change {
+/* What is done with each piece of a request, and what the request says. */
+struct work {
   /* 1: its change waits for a checkpoint; see request.h. */
-  int (*serve) (const struct change *, const struct view *, uint64_t count,
-                uint64_t offset);
+  int (*serve) (const struct export *, const struct work *, const struct view *,
+                uint64_t count, uint64_t offset);
+  bool fua;
   unsigned flags;               /* REQUEST_* */
+  bool one;
+  extent_fn emit;
+  void *opaque;
 };
+
+static int
+serve_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
+{
+  struct view made;
+  struct grace_pin pin;
+  const struct view *v = begin (e, &pin, &made);
+  const int r = work->serve (e, work, v, count, offset);
+
+  grace_leave (e->disk->grace, pin);
+  return r;
+}
 
 /* With FUA it ends with a flush, even if there was nothing to change. */
 static int
-serve_change (struct disk *d, const struct change *change, uint64_t count,
-              uint64_t offset, bool fua)
+serve_pieces (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
 {
-  struct disk_piece p = disk_pieces (count, offset);
-  const struct view *v;
-  struct grace_pin pin;
+  struct piece p = { .offset = offset, .end = offset + count };
   int r, served;
 
-  while ((r = disk_next_piece (d, &p)) == 1) {
-    v = begin (d, &pin);
-    served = change->serve (change, v, p.count, p.offset);
-    grace_leave (d->grace, pin);
-    if (served == -1 || (served == 1 && !(fua && p.offset + p.count == p.end)))
-      relieve (v);
+  while ((r = next_piece (e->disk, &p)) == 1) {
+    served = serve_piece (e, work, p.count, p.offset);
+    if (served == -1 ||
+        (served == 1 && !(work->fua && p.offset + p.count == p.end)))
+      relieve (e->disk);
     if (served == -1)
       return -1;
   }
-  return r == 0 && fua ? disk_flush (d) : r;
+  return r == 0 && work->fua ? export_flush (e) : r;
 }
 
 /* --- reading --- */
 
 int
-disk_read (struct disk *d, void *buf, uint64_t count, uint64_t offset)
+export_read (struct export *e, void *buf, uint64_t count, uint64_t offset)
 {
+  struct view made;
   struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
-  int r = request_read (v, buf, count, offset);
+  const struct view *v = begin (e, &pin, &made);
+  const int r = e->kind->read ? e->kind->read (e, v, buf, count, offset)
+    : request_read (v, buf, count, offset);
 
-  grace_leave (d->grace, pin);
-  return r;
-}
-
-int
-disk_cache (struct disk *d, uint64_t count, uint64_t offset)
-{
-  struct disk_piece p = disk_pieces (count, offset);
-  struct grace_pin pin;
-  int r;
-
-  while ((r = disk_next_piece (d, &p)) == 1) {
-    const struct view *v = begin (d, &pin);
-
-    r = request_cache (v, p.count, p.offset);
-    grace_leave (d->grace, pin);
-    if (r == -1)
-      return -1;
-  }
-  return r;
-}
-
-int
-disk_extents (struct disk *d, uint64_t count, uint64_t offset, bool one,
-              extent_fn emit, void *opaque)
-{
-  struct disk_piece p = disk_pieces (count, offset);
-  struct grace_pin pin;
-  int r;
-
-  while ((r = disk_next_piece (d, &p)) == 1) {
-    const struct view *v = begin (d, &pin);
-
-    r = request_extents (v, one ? count : p.count, p.offset, one, emit, opaque);
-    grace_leave (d->grace, pin);
-    if (r == -1 || one)
-      return r;
-  }
-  return r;
+  grace_leave (e->disk->grace, pin);
+  if (r != 0)
+    relieve (e->disk);
+  return r == -1 ? -1 : 0;
 }
 
 static int
-store_piece (const struct change *change, const struct view *v, uint64_t count,
-             uint64_t offset)
+cache_piece (const struct export *e, const struct work *work, const struct view *v,
+             uint64_t count, uint64_t offset)
 {
-  (void) change;
-  return copyup_read (v, NULL, count, offset);
+  (void) work;
+  return e->kind->cache ? e->kind->cache (e, v, count, offset)
+    : request_cache (v, count, offset);
 }
 
 int
-disk_read_fill (struct disk *d, void *buf, uint64_t count, uint64_t offset)
+export_cache (struct export *e, uint64_t count, uint64_t offset)
 {
-  static const struct change store = { .serve = store_piece };
-  struct grace_pin pin;
-  const struct view *v = atomic_load (&d->current);
-  int r;
+  static const struct work cache = { .serve = cache_piece };
 
-  if (v->w == NULL || v->w->copyup == NULL)
-    return buf ? disk_read (d, buf, count, offset)
-      : disk_cache (d, count, offset);
-  if (buf == NULL)
-    return serve_change (d, &store, count, offset, false);
-  v = begin (d, &pin);
-  r = copyup_read (v, buf, count, offset);
-  grace_leave (d->grace, pin);
-  if (r != 0)
-    relieve (v);
-  return r == -1 ? -1 : 0;
+  return serve_pieces (e, &cache, count, offset);
+}
+
+static int
+extents_piece (const struct export *e, const struct work *work, const struct view *v,
+               uint64_t count, uint64_t offset)
+{
+  return e->kind->extents
+    ? e->kind->extents (e, v, count, offset, work->one, work->emit, work->opaque)
+    : request_extents (v, count, offset, work->one, work->emit, work->opaque);
+}
+
+int
+export_extents (struct export *e, uint64_t count, uint64_t offset, bool one,
+                extent_fn emit, void *opaque)
+{
+  const struct work extents = {
+    .serve = extents_piece, .one = one, .emit = emit, .opaque = opaque,
+  };
+
+  return one ? serve_piece (e, &extents, count, offset)
+    : serve_pieces (e, &extents, count, offset);
 }
 
 /* --- changes --- */
 
 int
-disk_write (struct disk *d, const void *buf, uint64_t count, uint64_t offset,
-            bool fua)
+export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset,
+              bool fua)
 {
+  struct view made;
   struct grace_pin pin;
-  const struct view *v = begin (d, &pin);
+  const struct view *v = begin (e, &pin, &made);
   const int r = request_write (v, buf, count, offset, fua);
 
-  grace_leave (d->grace, pin);
+  grace_leave (e->disk->grace, pin);
   if (r == 1 && fua)
-    return checkpoint_flush (v->w->checkpoint);
+    return export_flush (e);
   if (r != 0)
-    relieve (v);
+    relieve (e->disk);
   return r == -1 ? -1 : 0;
 }
 
 static int
-trim_piece (const struct change *change, const struct view *v, uint64_t count,
-            uint64_t offset)
+trim_piece (const struct export *e, const struct work *work, const struct view *v,
+            uint64_t count, uint64_t offset)
 {
-  (void) change;
+  (void) e, (void) work;
   return request_trim (v, count, offset);
 }
 
 int
-disk_trim (struct disk *d, uint64_t count, uint64_t offset, bool fua)
+export_trim (struct export *e, uint64_t count, uint64_t offset, bool fua)
 {
-  static const struct change trim = { .serve = trim_piece };
+  const struct work trim = { .serve = trim_piece, .fua = fua };
 
-  return serve_change (d, &trim, count, offset, fua);
-}
-
-static int
-zero_piece (const struct change *change, const struct view *v, uint64_t count,
-            uint64_t offset)
-{
-  return request_zero (v, count, offset, change->flags);
+  return serve_pieces (e, &trim, count, offset);
 }
 
 /* Before anything is changed, all of the request is looked at. */
 static int
-check_fast (struct disk *d, uint64_t count, uint64_t offset, unsigned flags)
+check_fast_piece (const struct export *e, const struct work *work, const struct view *v,
+                  uint64_t count, uint64_t offset)
 {
-  struct disk_piece p = disk_pieces (count, offset);
-  struct grace_pin pin;
-  int r;
+  (void) e;
+  return request_can_zero_fast (v, count, offset, work->flags);
+}
 
-  while ((r = disk_next_piece (d, &p)) == 1) {
-    const struct view *v = begin (d, &pin);
-
-    r = request_can_zero_fast (v, p.count, p.offset, flags);
-    grace_leave (d->grace, pin);
-    if (r == -1)
-      return -1;
-  }
-  return r;
+static int
+zero_piece (const struct export *e, const struct work *work, const struct view *v,
+            uint64_t count, uint64_t offset)
+{
+  (void) e;
+  return request_zero (v, count, offset, work->flags);
 }
 
 int
-disk_zero (struct disk *d, uint64_t count, uint64_t offset, bool may_trim,
-           bool fast, bool fua)
+export_zero (struct export *e, uint64_t count, uint64_t offset, bool may_trim, bool fast,
+             bool fua)
 {
-  const struct change zero = {
-    .serve = zero_piece,
-    .flags = (may_trim ? REQUEST_MAY_TRIM : 0) | (fast ? REQUEST_FAST : 0),
-  };
+  const unsigned flags =
+    (may_trim ? REQUEST_MAY_TRIM : 0) | (fast ? REQUEST_FAST : 0);
+  const struct work check = { .serve = check_fast_piece, .flags = flags };
+  const struct work zero = { .serve = zero_piece, .flags = flags, .fua = fua };
 
-  if (fast && check_fast (d, count, offset, zero.flags) == -1)
+  if (fast && serve_pieces (e, &check, count, offset) == -1)
     return -1;
-  return serve_change (d, &zero, count, offset, fua);
+  return serve_pieces (e, &zero, count, offset);
 }
 
 int
-disk_flush (struct disk *d)
+export_flush (struct export *e)
 {
-  const struct view *v = atomic_load (&d->current);
+  const struct view *v = atomic_load (&e->disk->current);
 
   return v->w ? checkpoint_flush (v->w->checkpoint) : 0;
 }

@@ -33,7 +33,6 @@ struct params {
   uint64_t given;               /* 1 << PARAM_... */
   struct disk_options options;  /* its strings are those below */
   struct createparams create;   /* an image that is to be made first */
-  const char *snapshot;         /* serve this one, and nothing else; or NULL */
   bool flatten;                 /* copy what is below, before serving */
   struct bitmapedit *bitmaps;   /* to be made before the image is served */
   size_t nr_bitmaps;

@@ -34,6 +34,7 @@
 #include "util/report.h"
 #include "disk/dir.h"
 #include "disk/disk.h"
+#include "disk/export.h"
 #include "nbd/paramrules.h"
 #include "nbd/params.h"
 #include "nbd/prepare.h"
@@ -282,17 +283,17 @@ qcow2_cleanup (void)
 
 /* --- connections --- */
 
-/* Exports: "" is the disk as it is now (or, with snapshot=, that snapshot, and there
- * are no others), and each internal snapshot goes by its name.  "layer:N" and
- * "bitmap:NAME" are parts of the disk; a snapshot with such a name goes by its id.  In
- * a directory, an image is export "NAME", and its own exports are "NAME/EXPORT". */
+/* What a client uses. */
 struct handle {
-  struct disk *disk;
-  struct dir_image *image;              /* NULL: it is the only one */
-  bool writable;
-  struct disk_snapshot *snapshot;       /* or NULL */
-  struct disk_part *part;               /* or NULL; both NULL: the active disk */
+  struct export *export;
+  struct dir_image *image;      /* it belongs to; NULL: there is no directory */
 };
+
+static struct export *
+export_of (void *handle)
+{
+  return ((const struct handle *) handle)->export;
+}
 
 /* nbdkit takes no more than this in a list.  The others can still be asked for. */
 #define MAX_LISTED 10000
@@ -330,7 +331,7 @@ tell_unlisted (bool full, unsigned unlisted)
   if (unlisted > 0 && !atomic_flag_test_and_set (&told_unlisted))
     nbdkit_error ("%s: left out of the list of exports: %u (names that are not unique, "
                   "not UTF-8, or longer than %d bytes)", params.options.path, unlisted,
-                  DISK_MAX_EXPORT_NAME);
+                  EXPORTS_MAX_NAME);
 }
 
 static int
@@ -338,15 +339,9 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 {
   struct list list = { .exports = exports };
   unsigned unlisted = 0;
-  int r = 0;
+  const int r = dir ? dir_list (dir, add_export, &list, &unlisted)
+    : exports_list (disk, add_export, &list, &unlisted);
 
-  if (dir)
-    r = dir_list (dir, add_export, &list, &unlisted);
-  else {
-    r = add_export (&list, "", disk_description (disk));
-    if (r == 0 && params.snapshot == NULL)
-      r = disk_list_exports (disk, add_export, &list, &unlisted);
-  }
   if (r == -1)
     return -1;
   tell_unlisted (list.full, unlisted);
@@ -359,68 +354,26 @@ qcow2_default_export (int readonly, int is_tls)
   return "";
 }
 
-/* What does the export name mean?  -1: there is no such export. */
-static int
-choose_export (const char *name, struct handle *h)
-{
-  if (name[0] == '\0') {
-    if (params.snapshot == NULL)
-      return 0;
-    name = params.snapshot;
-  }
-  else if (params.snapshot && strcmp (name, params.snapshot) != 0) {
-    nbdkit_error ("only snapshot \"%s\" is served, as export \"\"",
-                  params.snapshot);
-    errno = ENOENT;
-    return -1;
-  }
-  else if (disk_is_part (name)) {
-    h->part = disk_open_part (h->disk, name);
-    return h->part ? 0 : -1;
-  }
-  h->snapshot = disk_open_snapshot (h->disk, name);
-  return h->snapshot ? 0 : -1;
-}
-
-/* Which image, and what of it? */
-static int
-enter (struct handle *h, const char *name)
-{
-  char *image;
-  size_t len;
-
-  if (dir == NULL) {
-    h->disk = disk;
-    return choose_export (name, h);
-  }
-  len = strcspn (name, "/");
-  if (len == 0 || (name[len] != '\0' && name[len + 1] == '\0')) {
-    nbdkit_error ("the client must choose an image by its export name (nbdinfo --list "
-                  "shows them)");
-    errno = ENOENT;
-    return -1;
-  }
-  image = strndup (name, len);
-  if (image == NULL) {
-    nbdkit_error ("strndup: %m");
-    return -1;
-  }
-  h->image = dir_enter (dir, image);
-  free (image);
-  if (h->image == NULL)
-    return -1;
-  h->disk = dir_disk (h->image);
-  return choose_export (name + len + (name[len] != '\0'), h);
-}
-
 static void
 leave (struct handle *h)
 {
-  if (h->part)
-    disk_close_part (h->disk, h->part);
+  if (h->export)
+    export_close (h->export);
   if (h->image)
     dir_leave (dir, h->image);
   free (h);
+}
+
+static int
+enter (struct handle *h, const char *name, bool writable)
+{
+  if (dir) {
+    h->image = dir_enter (dir, name, &name);
+    if (h->image == NULL)
+      return -1;
+  }
+  h->export = export_open (dir ? dir_disk (h->image) : disk, name, writable);
+  return h->export ? 0 : -1;
 }
 
 static void *
@@ -433,12 +386,7 @@ qcow2_open (int readonly)
     nbdkit_error ("calloc: %m");
     return NULL;
   }
-  if (name == NULL || enter (h, name) == -1) {
-    leave (h);
-    return NULL;
-  }
-  h->writable = !readonly && h->snapshot == NULL && h->part == NULL;
-  if (disk_connect (h->disk, &h->writable) == -1) {
+  if (name == NULL || enter (h, name, !readonly) == -1) {
     leave (h);
     return NULL;
   }
@@ -450,10 +398,7 @@ qcow2_open (int readonly)
 static void
 qcow2_close (void *handle)
 {
-  struct handle *h = handle;
-
-  disk_disconnect (h->disk, h->writable);
-  leave (h);
+  leave (handle);
   connections_open--;
   publish_stats ();
   /* The last one has left an image, perhaps. */
@@ -464,30 +409,21 @@ qcow2_close (void *handle)
 static int64_t
 qcow2_get_size (void *handle)
 {
-  const struct handle *h = handle;
-
-  return h->part ? disk_part_size (h->part)
-    : h->snapshot ? disk_snapshot_size (h->snapshot) : disk_size (h->disk);
+  return export_size (export_of (handle));
 }
 
 static const char *
 qcow2_export_description (void *handle)
 {
-  const struct handle *h = handle;
-
-  return h->part ? disk_part_description (h->part)
-    : h->snapshot ? disk_snapshot_description (h->snapshot)
-    : disk_description (h->disk);
+  return export_description (export_of (handle));
 }
 
 static int
 qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
                   uint32_t *maximum)
 {
-  const struct handle *h = handle;
-
   *minimum = 1;
-  *preferred = max64 (disk_unit_size (h->disk), 4096);
+  *preferred = max64 (export_unit_size (export_of (handle)), 4096);
   *maximum = 0xffffffff;
   return 0;
 }
@@ -495,9 +431,7 @@ qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
 static int
 qcow2_can_write (void *handle)
 {
-  const struct handle *h = handle;
-
-  return h->writable;
+  return export_is_writable (export_of (handle));
 }
 
 static int
@@ -524,63 +458,41 @@ static int
 qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
              uint32_t flags)
 {
-  const struct handle *h = handle;
-
-  if (h->part)
-    return disk_part_read (h->disk, h->part, buf, count, offset);
-  if (h->snapshot)
-    return disk_snapshot_read (h->disk, h->snapshot, buf, count, offset);
-  if (h->writable)
-    return disk_read_fill (h->disk, buf, count, offset);
-  return disk_read (h->disk, buf, count, offset);
+  return export_read (export_of (handle), buf, count, offset);
 }
 
 static int
 qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
               uint32_t flags)
 {
-  const struct handle *h = handle;
-
-  return disk_write (h->disk, buf, count, offset, flags & NBDKIT_FLAG_FUA);
+  return export_write (export_of (handle), buf, count, offset,
+                       flags & NBDKIT_FLAG_FUA);
 }
 
 static int
 qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  const struct handle *h = handle;
-
-  return disk_trim (h->disk, count, offset, flags & NBDKIT_FLAG_FUA);
+  return export_trim (export_of (handle), count, offset, flags & NBDKIT_FLAG_FUA);
 }
 
 static int
 qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  const struct handle *h = handle;
-
-  return disk_zero (h->disk, count, offset, flags & NBDKIT_FLAG_MAY_TRIM,
-                    flags & NBDKIT_FLAG_FAST_ZERO, flags & NBDKIT_FLAG_FUA);
+  return export_zero (export_of (handle), count, offset,
+                      flags & NBDKIT_FLAG_MAY_TRIM, flags & NBDKIT_FLAG_FAST_ZERO,
+                      flags & NBDKIT_FLAG_FUA);
 }
 
 static int
 qcow2_flush (void *handle, uint32_t flags)
 {
-  const struct handle *h = handle;
-
-  return disk_flush (h->disk);
+  return export_flush (export_of (handle));
 }
 
 static int
 qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  const struct handle *h = handle;
-
-  if (h->part)
-    return disk_part_cache (h->disk, h->part, count, offset);
-  if (h->snapshot)
-    return disk_snapshot_cache (h->disk, h->snapshot, count, offset);
-  if (h->writable)
-    return disk_read_fill (h->disk, NULL, count, offset);
-  return disk_cache (h->disk, count, offset);
+  return export_cache (export_of (handle), count, offset);
 }
 
 static int
@@ -601,16 +513,8 @@ static int
 qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
                struct nbdkit_extents *extents)
 {
-  const struct handle *h = handle;
-  const bool one = flags & NBDKIT_FLAG_REQ_ONE;
-
-  if (h->part)
-    return disk_part_extents (h->disk, h->part, count, offset, one, add_extent,
-                              extents);
-  if (h->snapshot)
-    return disk_snapshot_extents (h->disk, h->snapshot, count, offset, one,
-                                  add_extent, extents);
-  return disk_extents (h->disk, count, offset, one, add_extent, extents);
+  return export_extents (export_of (handle), count, offset,
+                         flags & NBDKIT_FLAG_REQ_ONE, add_extent, extents);
 }
 
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL

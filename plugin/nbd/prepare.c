@@ -21,6 +21,7 @@
 #include <nbdkit-plugin.h>
 
 #include "check/check.h"
+#include "disk/export.h"
 #include "offline/bitmapedit.h"
 #include "offline/edit.h"
 #include "offline/flatten.h"
@@ -61,6 +62,15 @@ finish_check (struct check *check, bool opened)
   return 0;
 }
 
+/* With snapshot=, is there that one? */
+static int
+check_export (struct disk *disk)
+{
+  struct export *e = export_open (disk, "", false);
+
+  return e ? export_close (e) : -1;
+}
+
 int
 prepare_disk (struct params *p, struct disk **disk)
 {
@@ -92,7 +102,5 @@ prepare_disk (struct params *p, struct disk **disk)
   if (disk_why_readonly (*disk))
     nbdkit_debug ("%s: served read-only: %s", p->path, disk_why_readonly (*disk));
   nbdkit_debug ("%s: %s", p->path, disk_description (*disk));
-  if (p->snapshot && disk_open_snapshot (*disk, p->snapshot) == NULL)
-    return -1;
-  return 0;
+  return check_export (*disk);
 }

@@ -28,6 +28,7 @@
 #include "image/bitmapdir.h"
 #include "image/image.h"
 #include "check/repair.h"
+#include "disk/export.h"
 #include "offline/edit.h"
 #include "offline/resize.h"
 #include "offline/snapedit.h"
@@ -148,7 +149,7 @@ choose_size (const struct disk_options *d, const struct edit *edit,
 
 /* Zeros that are written, so that the cluster gets a place of its own. */
 static int
-write_zeros (struct disk *disk, uint64_t count, uint64_t offset)
+write_zeros (struct export *e, uint64_t count, uint64_t offset)
 {
   CLEANUP_FREE void *zeros = calloc (1, count);
 
@@ -156,7 +157,7 @@ write_zeros (struct disk *disk, uint64_t count, uint64_t offset)
     nbdkit_error ("calloc: %m");
     return -1;
   }
-  return disk_write (disk, zeros, count, offset, false);
+  return export_write (e, zeros, count, offset, false);
 }
 
 /* A disk that ends at SIZE: what lies behind it in its last cluster.  SET_ASIDE: that
@@ -166,7 +167,7 @@ zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size,
            bool set_aside)
 {
   struct disk_options options = *d;
-  bool writable = true;
+  struct export *e;
   struct disk *disk;
   uint64_t count;
   int r = -1;
@@ -177,13 +178,15 @@ zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size,
     return 0;
   options.detect_zeroes = DETECT_ZEROES_OFF;
   options.compress = false;
+  options.snapshot = NULL;
   if (disk_open (&options, &disk) == -1)
     return -1;
-  if (disk_connect (disk, &writable) == 0) {
-    if (writable)
-      r = set_aside ? write_zeros (disk, count, size)
-        : disk_zero (disk, count, size, true, false, false);
-    if (disk_disconnect (disk, writable) == -1)
+  e = export_open (disk, "", true);
+  if (e) {
+    if (export_is_writable (e))
+      r = set_aside ? write_zeros (e, count, size)
+        : export_zero (e, count, size, true, false, false);
+    if (export_close (e) == -1)
       r = -1;
   }
   if (disk_close (disk) == -1)

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
@@ -53,6 +53,7 @@ struct trial {
   struct disk_options options;
   struct power_cut_trial power;
   struct disk *disk;
+  struct export *client;
   bool errors;                  /* requests may fail */
   bool unfinished;              /* the last writer could not leave in order */
   bool leaving;                 /* now it gets interesting */
@@ -161,7 +162,7 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   struct disk_options options = t->options;
   struct checked_bitmap before[BITMAPS], after;
   const uint64_t at = rng_below (&t->power.rng, t->sectors) * 512;
-  bool writable = true;
+  struct export *client;
   struct disk *disk;
   struct blob b;
   int which;
@@ -174,9 +175,10 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
   if (disk_open (&options, &disk) == -1 ||
-      disk_connect (disk, &writable) == -1 || !writable ||
-      disk_write (disk, "x", 1, at, false) == -1 ||
-      disk_close (disk) == -1)
+      (client = export_open (disk, "", true)) == NULL ||
+      !export_is_writable (client) ||
+      export_write (client, "x", 1, at, false) == -1 ||
+      export_close (client) == -1 || disk_close (disk) == -1)
     FAIL ("after a crash: %m");
 
   blob_load (SURVIVOR, &b);
@@ -252,7 +254,7 @@ one_request (struct worker *w, const unsigned char *data)
   switch (rng_below (&w->rng, 6)) {
   case 0:
     set_flags (t->begun, offset, count);
-    r = disk_zero (t->disk, count, offset, rng_below (&w->rng, 2), false, fua);
+    r = export_zero (t->client, count, offset, rng_below (&w->rng, 2), false, fua);
     break;
   case 1:
     offset = round_up (offset, cs);
@@ -260,15 +262,15 @@ one_request (struct worker *w, const unsigned char *data)
     if (count == 0 || !range_within (offset, count, t->spec.size))
       return;
     set_flags (t->begun, offset, count);
-    r = disk_trim (t->disk, count, offset, fua);
+    r = export_trim (t->client, count, offset, fua);
     break;
   case 2:
-    if (disk_flush (t->disk) == -1 && !t->errors)
+    if (export_flush (t->client) == -1 && !t->errors)
       FAIL ("flush: %m");
     return;
   default:
     set_flags (t->begun, offset, count);
-    r = disk_write (t->disk, data + rng_below (&w->rng, 512), count, offset, fua);
+    r = export_write (t->client, data + rng_below (&w->rng, 512), count, offset, fua);
   }
   if (r == 0)
     set_flags (t->done, offset, count);
@@ -402,24 +404,25 @@ static void
 one_session (struct trial *t, struct rng *rng, bool errors)
 {
   const unsigned when = rng_below (rng, 6);
-  bool writable = true, leaks = true;
+  bool leaks = true;
   int r;
 
   t->errors = quiet_errors = errors;
-  if (disk_connect (t->disk, &writable) == -1 || !writable)
+  t->client = export_open (t->disk, "", true);
+  if (t->client == NULL || !export_is_writable (t->client))
     FAIL ("connect: %m");
   if (errors && when == 2)
     random_fault (t, rng);
   if (rng_below (rng, 8) != 0)
     run_workers (t, rng);
   if (errors && when < 2) {
-    leaks = disk_flush (t->disk) == -1 || t->unfinished;
+    leaks = export_flush (t->client) == -1 || t->unfinished;
     simdisk_fault (t->power.sim, &first_write);
   }
   else if (errors && when > 2)
     random_fault (t, rng);
   t->leaving = true;
-  r = disk_disconnect (t->disk, true);
+  r = export_close (t->client);
   t->leaving = false;
   simdisk_fault (t->power.sim, NULL);
   t->unfinished = r == -1;
@@ -466,6 +469,19 @@ close_disk (struct trial *t, bool broken)
   free ((char *) t->options.path);
 }
 
+/* After anything but a lack of space, nothing is written any more. */
+static bool
+is_broken (const struct trial *t)
+{
+  struct export *e = export_open (t->disk, "", false);
+  int r;
+
+  CHECK (e != NULL);
+  r = export_flush (e);
+  CHECK (export_close (e) == 0);
+  return r == -1;
+}
+
 static void
 random_sessions (struct trial *t, struct rng *rng)
 {
@@ -475,8 +491,7 @@ random_sessions (struct trial *t, struct rng *rng)
   open_disk (t, rng);
   for (i = 0; i < cycles && !broken; i++) {
     one_session (t, rng, rng_below (rng, 2));
-    /* After anything but a lack of space, nothing is written any more. */
-    broken = disk_flush (t->disk) == -1;
+    broken = is_broken (t);
   }
   if (broken)
     quiet_errors = true;
@@ -490,17 +505,17 @@ static int
 small_session (struct trial *t, struct rng *rng, const struct fault *fault)
 {
   const uint64_t sector = rng_below (rng, t->sectors);
-  bool writable = true;
   int r;
 
-  CHECK (disk_connect (t->disk, &writable) == 0 && writable);
+  t->client = export_open (t->disk, "", true);
+  CHECK (t->client && export_is_writable (t->client));
   set_flags (t->begun, sector * 512, 512);
-  if (disk_zero (t->disk, 512, sector * 512, true, false, false) == -1 ||
-      disk_flush (t->disk) == -1)
+  if (export_zero (t->client, 512, sector * 512, true, false, false) == -1 ||
+      export_flush (t->client) == -1)
     FAIL ("zero: %m");
   set_flags (t->done, sector * 512, 512);
   simdisk_fault (t->power.sim, fault);
-  r = disk_disconnect (t->disk, true);
+  r = export_close (t->client);
   simdisk_fault (t->power.sim, NULL);
   return r;
 }

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/encrypted.h"
 #include "lib/images.h"
@@ -66,6 +66,7 @@ struct attempt {
   const struct trial *t;
   struct simdisk *sim;
   struct disk *disk;
+  struct export *client;
   struct ledger *ledger;
   struct rng cut_rng;
   unsigned char *contents;
@@ -127,7 +128,7 @@ execute (struct attempt *r, const struct request *q, unsigned char *buf)
   switch (q->kind) {
   case READ:
     /* It may fail to store what it reads; to read it, never. */
-    if (disk_read_fill (r->disk, buf, q->count, q->offset) == -1)
+    if (export_read (r->client, buf, q->count, q->offset) == -1)
       return errno;
     if (!ledger_allows (l, sector, n, buf, false))
       FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset,
@@ -135,7 +136,7 @@ execute (struct attempt *r, const struct request *q, unsigned char *buf)
     return 0;
   case FLUSH:
     stamp = ledger_flush_begin (l);
-    if (disk_flush (r->disk) == -1)
+    if (export_flush (r->client) == -1)
       return errno;
     ledger_flush_end (l, stamp);
     return 0;
@@ -143,16 +144,16 @@ execute (struct attempt *r, const struct request *q, unsigned char *buf)
     contents = ledger_contents (l);
     ledger_fill (contents, sector, n, buf);
     ledger_begin (l, sector, n, contents);
-    result = disk_write (r->disk, buf, q->count, q->offset, q->fua);
+    result = export_write (r->client, buf, q->count, q->offset, q->fua);
     break;
   case ZERO:
     ledger_begin (l, sector, n, contents);
-    result = disk_zero (r->disk, q->count, q->offset, q->may_trim, false,
+    result = export_zero (r->client, q->count, q->offset, q->may_trim, false,
                         q->fua);
     break;
   default:
     ledger_begin (l, sector, n, contents);
-    result = disk_trim (r->disk, q->count, q->offset, q->fua);
+    result = export_trim (r->client, q->count, q->offset, q->fua);
   }
   if (result == -1)
     return errno;
@@ -199,17 +200,19 @@ judge_some (struct attempt *r, const char *when)
 static void
 read_all (struct attempt *r, const char *when)
 {
+  struct export *reader = export_open (r->disk, "", false);
   unsigned char *buf = malloc (LONGEST);
   uint64_t at, n;
 
-  CHECK (buf != NULL);
+  CHECK (reader != NULL && buf != NULL);
   for (at = 0; at < r->t->spec.size; at += n) {
     n = min64 (r->t->spec.size - at, LONGEST);
-    if (disk_read (r->disk, buf, n, at) == -1)
+    if (export_read (reader, buf, n, at) == -1)
       FAIL ("%s: read: %m", when);
     if (!ledger_allows (r->ledger, at / 512, n / 512, buf, false))
       FAIL ("%s: wrong contents", when);
   }
+  CHECK (export_close (reader) == 0);
   free (buf);
 }
 
@@ -243,11 +246,10 @@ begin (struct attempt *r, const struct trial *t, const char *name, uint64_t k)
 static int
 come (struct attempt *r)
 {
-  bool writable = true;
-
-  if (disk_connect (r->disk, &writable) == -1)
+  r->client = export_open (r->disk, "", true);
+  if (r->client == NULL)
     return errno ? errno : EINVAL;
-  CHECK (writable);
+  CHECK (export_is_writable (r->client));
   return 0;
 }
 
@@ -256,7 +258,7 @@ leave (struct attempt *r)
 {
   const uint64_t stamp = ledger_flush_begin (r->ledger);
 
-  if (disk_disconnect (r->disk, true) == -1)
+  if (export_close (r->client) == -1)
     return errno;
   ledger_flush_end (r->ledger, stamp);
   return 0;

@@ -27,7 +27,7 @@
 #include <string.h>
 
 #include "util/bytes.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/ledger.h"
@@ -136,6 +136,7 @@ struct trial {
   struct simdisk *sim;
   struct ledger *ledger;
   struct disk *disk;
+  struct export *client;
   struct pieces pieces;
   struct rng cut_rng;
   unsigned char *contents;
@@ -308,7 +309,7 @@ ignore (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
 static int
 execute (struct worker *w, const struct request *q)
 {
-  struct disk *d = w->t->disk;
+  struct export *e = w->t->client;
   struct ledger *l = w->t->ledger;
   const uint64_t sector = q->offset / 512, n = q->count / 512;
   uint32_t contents = LEDGER_ZEROS;
@@ -317,17 +318,17 @@ execute (struct worker *w, const struct request *q)
 
   switch (q->kind) {
   case READ:
-    err = CORE (disk_read_fill (d, w->buf, q->count, q->offset));
+    err = CORE (export_read (e, w->buf, q->count, q->offset));
     if (err == 0 && !ledger_allows (l, sector, n, w->buf, false))
       FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset, q->count);
     return err;
   case EXTENTS:
-    return CORE (disk_extents (d, q->count, q->offset, false, ignore, NULL));
+    return CORE (export_extents (e, q->count, q->offset, false, ignore, NULL));
   case CACHE:
-    return CORE (disk_cache (d, q->count, q->offset));
+    return CORE (export_cache (e, q->count, q->offset));
   case FLUSH:
     stamp = ledger_flush_begin (l);
-    err = CORE (disk_flush (d));
+    err = CORE (export_flush (e));
     if (err == 0)
       ledger_flush_end (l, stamp);
     return err;
@@ -335,15 +336,15 @@ execute (struct worker *w, const struct request *q)
     contents = ledger_contents (l);
     ledger_fill (contents, sector, n, w->buf);
     ledger_begin (l, sector, n, contents);
-    err = CORE (disk_write (d, w->buf, q->count, q->offset, q->fua));
+    err = CORE (export_write (e, w->buf, q->count, q->offset, q->fua));
     break;
   case ZERO:
     ledger_begin (l, sector, n, contents);
-    err = CORE (disk_zero (d, q->count, q->offset, q->may_trim, false, q->fua));
+    err = CORE (export_zero (e, q->count, q->offset, q->may_trim, false, q->fua));
     break;
   default:
     ledger_begin (l, sector, n, contents);
-    err = CORE (disk_trim (d, q->count, q->offset, q->fua));
+    err = CORE (export_trim (e, q->count, q->offset, q->fua));
   }
   if (err == 0)
     ledger_end (l, sector, n, q->fua);
@@ -420,25 +421,30 @@ open_disk (struct trial *t, struct rng *rng)
     t->disk = NULL;
   }
   scarcity = 0;
-  CHECK (disk_size (t->disk) == t->image.spec.size);
+  CHECK (disk_inside (t->disk).view->size == t->image.spec.size);
+}
+
+static int
+connect (struct trial *t)
+{
+  t->client = export_open (t->disk, "", true);
+  return t->client ? 0 : -1;
 }
 
 static void
 come (struct trial *t, struct rng *rng)
 {
-  bool writable = true;
   int err;
 
   scarcity = random_scarcity (rng);
-  while ((err = CORE (disk_connect (t->disk, &writable))) != 0) {
+  while ((err = CORE (connect (t))) != 0) {
     must_be_memory (err, "connecting");
     if (scarcity == 0)
       FAIL ("connecting fails, though there is memory");
     scarcity /= 2;
-    writable = true;
   }
   scarcity = 0;
-  if (!writable)
+  if (!export_is_writable (t->client))
     FAIL ("read-only: %s", disk_why_readonly (t->disk));
 }
 
@@ -447,19 +453,20 @@ static void
 leave (struct trial *t, struct rng *rng)
 {
   const uint64_t stamp = ledger_flush_begin (t->ledger);
+  unsigned scarce;
   int err;
 
   scarcity = random_scarcity (rng);
-  while ((err = CORE (disk_disconnect (t->disk, true))) != 0) {
-    bool writable = true;
-
+  while ((err = CORE (export_close (t->client))) != 0) {
     must_be_memory (err, "leaving");
     if (scarcity == 0)
       FAIL ("leaving fails, though there is memory");
     judge (t, simdisk_random_cut (&t->cut_rng), true, "leaving without memory");
-    scarcity /= 2;
-    if (CORE (disk_connect (t->disk, &writable)) != 0 || !writable)
+    scarce = scarcity / 2;
+    scarcity = 0;
+    if (CORE (connect (t)) != 0 || !export_is_writable (t->client))
       FAIL ("coming again fails: %s", last_error ());
+    scarcity = scarce;
   }
   scarcity = 0;
   ledger_flush_end (t->ledger, stamp);
@@ -469,11 +476,14 @@ static void
 read_all (struct trial *t)
 {
   const uint64_t size = t->image.spec.size;
+  struct export *reader = export_open (t->disk, "", false);
 
-  if (disk_read (t->disk, t->contents, size, 0) == -1)
+  CHECK (reader != NULL);
+  if (export_read (reader, t->contents, size, 0) == -1)
     FAIL ("the disk can't be read: %m");
   if (!ledger_allows (t->ledger, 0, size / 512, t->contents, false))
     FAIL ("wrong contents");
+  CHECK (export_close (reader) == 0);
 }
 
 static void

@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
 #include "lib/survivor.h"
@@ -50,6 +50,7 @@ struct trial {
   struct disk_options options;
   struct power_cut_trial power;
   struct disk *disk;
+  struct export *client;
   unsigned char *contents;
 };
 
@@ -89,7 +90,7 @@ static void
 repair_again (struct trial *t, const struct blob *left)
 {
   struct disk_options options = t->options;
-  bool writable = true;
+  struct export *client;
   struct disk *disk;
   struct blob b;
 
@@ -97,9 +98,10 @@ repair_again (struct trial *t, const struct blob *left)
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
   if (disk_open (&options, &disk) == -1 ||
-      disk_connect (disk, &writable) == -1 || !writable)
+      (client = export_open (disk, "", true)) == NULL ||
+      !export_is_writable (client))
     FAIL ("what is left can't be repaired");
-  if (disk_disconnect (disk, true) == -1 || disk_close (disk) == -1)
+  if (export_close (client) == -1 || disk_close (disk) == -1)
     FAIL ("close after a repair: %m");
   blob_load (SURVIVOR, &b);
   check_in_order (t, &b, "repaired after a power cut");
@@ -263,14 +265,14 @@ static int
 repair (void *opaque, const struct hostfile_hooks *hooks)
 {
   struct trial *t = opaque;
-  bool writable = true;
 
   t->options.hooks = hooks;
   if (disk_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
-  if (disk_connect (t->disk, &writable) == -1)
+  t->client = export_open (t->disk, "", true);
+  if (t->client == NULL)
     FAIL ("connect failed");
-  return writable ? 0 : -1;
+  return export_is_writable (t->client) ? 0 : -1;
 }
 
 /* The bit is there when it should be. */
@@ -288,16 +290,16 @@ write_lazily (struct trial *t)
     offset = rng_below (&rng, t->spec.size);
     n = 1 + rng_below (&rng, min64 (t->spec.size - offset, 65536));
     switch (rng_below (&rng, 4)) {
-    case 0: r = disk_zero (t->disk, n, offset, true, false, false); break;
-    case 1: r = disk_flush (t->disk); break;
+    case 0: r = export_zero (t->client, n, offset, true, false, false); break;
+    case 1: r = export_flush (t->client); break;
     default:
       memset (t->contents, i + 1, n);
-      r = disk_write (t->disk, t->contents, n, offset, rng_below (&rng, 8) == 0);
+      r = export_write (t->client, t->contents, n, offset, rng_below (&rng, 8) == 0);
     }
     if (r == -1)
       FAIL ("lazy refcounts: request %d: %m", i);
   }
-  if (disk_disconnect (t->disk, true) == -1)
+  if (export_close (t->client) == -1)
     FAIL ("lazy refcounts: disconnect: %m");
   t->power.done = true;         /* durable, and promised */
   power_cut_all_ways (&t->power);
@@ -310,7 +312,7 @@ ended_well (struct trial *t)
   ask_qemu (t);
   if (t->lazy)
     write_lazily (t);
-  else if (disk_disconnect (t->disk, true) == -1)
+  else if (export_close (t->client) == -1)
     FAIL ("disconnect: %m");
 }
 
@@ -318,16 +320,18 @@ static void
 ended (void *opaque, bool fault)
 {
   struct trial *t = opaque;
-  bool writable = true;         /* the next client fares no better */
+  struct export *next = export_open (t->disk, "", fault);
 
-  if (fault && (disk_connect (t->disk, &writable) == -1 || writable))
+  if (next == NULL || export_is_writable (next))        /* it fares no better */
     FAIL ("a repair that failed was tried again");
-  if (disk_read (t->disk, t->contents, t->spec.size, 0) == -1 ||
+  if (export_read (next, t->contents, t->spec.size, 0) == -1 ||
       memcmp (t->contents, t->expected.data, t->spec.size) != 0)
     FAIL ("after the repair: reads differently");
   if (!fault)
     ended_well (t);
-  if (disk_close (t->disk) == -1)
+  else if (export_close (t->client) == -1)
+    FAIL ("disconnect: %m");
+  if (export_close (next) == -1 || disk_close (t->disk) == -1)
     FAIL ("close: %m");
   power_cut_now (&t->power, CUT_NOTHING);
   t->power.judge = judge;

@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/encrypted.h"
 #include "lib/images.h"
@@ -55,6 +55,7 @@ struct trial {
   struct disk_options options;
   struct power_cut_trial power;
   struct disk *disk;
+  struct export *client;        /* all workers are connections of one */
   struct ledger *ledger;
   struct pieces pieces;
   struct blob initial, below, snapshot;
@@ -139,11 +140,11 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
 {
   struct disk_options options = t->options;
   struct rng *rng = &t->power.rng;
+  struct export *client;
   struct disk *disk;
   unsigned char *buf = malloc (LONGEST);
   unsigned char *model = malloc (t->spec.size);
   unsigned long leaks_after;
-  bool writable = true;
   uint64_t at, n;
   struct blob b, data = { .len = 0 };
   unsigned i;
@@ -153,12 +154,13 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
   if (disk_open (&options, &disk) == -1 ||
-      disk_connect (disk, &writable) == -1 || !writable)
+      (client = export_open (disk, "", true)) == NULL ||
+      !export_is_writable (client))
     FAIL ("after a crash: the image can't be opened");
 
   for (at = 0; at < t->spec.size; at += n) {
     n = min64 (t->spec.size - at, LONGEST);
-    if (disk_read (disk, buf, n, at) == -1 ||
+    if (export_read (client, buf, n, at) == -1 ||
         memcmp (buf, model + at, n) != 0)
       FAIL ("after a crash: %" PRIu64 "+%" PRIu64 " reads differently", at, n);
   }
@@ -168,14 +170,14 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
     memset (buf, 1 + i, n);
     if (i % 4 == 3) {
       memset (buf, 0, n);
-      if (disk_zero (disk, n, at, true, false, false) == -1)
+      if (export_zero (client, n, at, true, false, false) == -1)
         FAIL ("after a crash: zero: %m");
     }
-    else if (disk_write (disk, buf, n, at, i % 4 == 2) == -1)
+    else if (export_write (client, buf, n, at, i % 4 == 2) == -1)
       FAIL ("after a crash: write: %m");
     memcpy (model + at, buf, n);
   }
-  if (disk_disconnect (disk, true) == -1 || disk_close (disk) == -1)
+  if (export_close (client) == -1 || disk_close (disk) == -1)
     FAIL ("after a crash: close: %m");
 
   blob_load (SURVIVOR, &b);
@@ -239,7 +241,7 @@ cuts (void *opaque, enum hostfile_op op)
 static void
 check_sectors (struct worker *w, uint64_t offset, uint64_t count)
 {
-  if (disk_read_fill (w->t->disk, w->buf, count, offset) == -1)
+  if (export_read (w->t->client, w->buf, count, offset) == -1)
     FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   if (!ledger_allows (w->t->ledger, offset / 512, count / 512, w->buf, false))
     FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", offset, count);
@@ -254,7 +256,7 @@ do_write (struct worker *w, uint64_t offset, uint64_t count)
 
   ledger_fill (contents, offset / 512, count / 512, w->buf);
   ledger_begin (l, offset / 512, count / 512, contents);
-  if (disk_write (w->t->disk, w->buf, count, offset, fua) == -1)
+  if (export_write (w->t->client, w->buf, count, offset, fua) == -1)
     FAIL ("write %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   ledger_end (l, offset / 512, count / 512, fua);
 }
@@ -268,7 +270,7 @@ do_zero (struct worker *w, uint64_t offset, uint64_t count)
   const bool fast = rng_below (&w->rng, 4) == 0;
 
   ledger_begin (l, offset / 512, count / 512, LEDGER_ZEROS);
-  if (disk_zero (w->t->disk, count, offset, may_trim, fast, fua) == 0)
+  if (export_zero (w->t->client, count, offset, may_trim, fast, fua) == 0)
     ledger_end (l, offset / 512, count / 512, fua);
   else if (fast && errno == ENOTSUP)
     ledger_cancel (l, offset / 512, count / 512);
@@ -290,7 +292,7 @@ do_trim (struct worker *w, uint64_t offset, uint64_t count)
   if (start >= end)
     return;
   ledger_begin (t->ledger, start / 512, (end - start) / 512, LEDGER_ZEROS);
-  if (disk_trim (t->disk, end - start, start, fua) == -1)
+  if (export_trim (t->client, end - start, start, fua) == -1)
     FAIL ("trim %" PRIu64 "+%" PRIu64 ": %m", start, end - start);
   ledger_end (t->ledger, start / 512, (end - start) / 512, fua);
 }
@@ -300,7 +302,7 @@ do_flush (struct worker *w)
 {
   const uint64_t stamp = ledger_flush_begin (w->t->ledger);
 
-  if (disk_flush (w->t->disk) == -1)
+  if (export_flush (w->t->client) == -1)
     FAIL ("flush: %m");
   ledger_flush_end (w->t->ledger, stamp);
 }
@@ -516,17 +518,17 @@ static int
 one_session (void *opaque, const struct hostfile_hooks *hooks)
 {
   struct trial *t = opaque;
-  bool writable = true;
   uint64_t stamp;
 
   (void) hooks;                 /* the disk is open */
-  if (disk_connect (t->disk, &writable) == -1 || !writable)
+  t->client = export_open (t->disk, "", true);
+  if (t->client == NULL || !export_is_writable (t->client))
     FAIL ("connect failed");
   t->power.cuts_left = 30;
   run_workers (t);
   t->power.cuts_left += 6;
   stamp = ledger_flush_begin (t->ledger);
-  if (disk_disconnect (t->disk, true) == -1)
+  if (export_close (t->client) == -1)
     FAIL ("disconnect: %m");
   ledger_flush_end (t->ledger, stamp);
   return 0;

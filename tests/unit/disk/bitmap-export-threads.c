@@ -23,7 +23,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 
@@ -113,13 +113,13 @@ open_image (const char *path)
   return d;
 }
 
-static struct disk *
+static struct export *
 come (struct disk *d)
 {
-  bool writable = true;
+  struct export *e = export_open (d, "", true);
 
-  CHECK (disk_connect (d, &writable) == 0 && writable);
-  return d;
+  CHECK (e && export_is_writable (e));
+  return e;
 }
 
 /* A byte for each sector. */
@@ -131,24 +131,24 @@ note (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
 }
 
 static void
-read_marks (struct disk *d, struct disk_part *p, unsigned char *marks)
+read_marks (struct export *e, unsigned char *marks)
 {
-  CHECK (disk_part_extents (d, p, SIZE, 0, false, note, marks) == 0);
+  CHECK (export_extents (e, SIZE, 0, false, note, marks) == 0);
 }
 
 /* --- while bits are being read --- */
 
 struct visit {
   struct disk *disk;
-  struct disk_part *part;
+  struct export *export;
 };
 
 static void *
-open_part (void *opaque)
+open_bitmap (void *opaque)
 {
   struct visit *v = opaque;
 
-  v->part = disk_open_part (v->disk, "bitmap:" NAME);
+  v->export = export_open (v->disk, "bitmap:" NAME, true);
   return NULL;
 }
 
@@ -156,18 +156,18 @@ static void *
 live_on (void *opaque)
 {
   struct disk *d = opaque;
-  struct disk_part *layer;
+  struct export *e, *layer;
   struct disk_stats stats;
 
   for (int i = 0; i < 3; i++) {
-    come (d);
-    CHECK (disk_write (d, "x", 1, 4096 * i, false) == 0);
-    CHECK (disk_flush (d) == 0);
-    layer = disk_open_part (d, "layer:0");
+    e = come (d);
+    CHECK (export_write (e, "x", 1, 4096 * i, false) == 0);
+    CHECK (export_flush (e) == 0);
+    layer = export_open (d, "layer:0", true);
     CHECK (layer);
-    disk_close_part (d, layer);
+    CHECK (export_close (layer) == 0);
     disk_get_stats (d, &stats);
-    CHECK (disk_disconnect (d, true) == 0);
+    CHECK (export_close (e) == 0);
   }
   return NULL;
 }
@@ -193,37 +193,56 @@ test_nobody_waits (const char *path, uint64_t cell, uint64_t marked, bool record
                    int err)
 {
   struct disk *d = open_image (path);
-  struct visit first = { d, NULL }, second = { d, NULL };
+  struct visit first = { d, NULL }, second = { d, NULL }, third = { d, NULL };
+  const struct visit *const all[] = { &first, &second, &third };
+  unsigned char *marks = calloc (1, SECTORS), *others = calloc (1, SECTORS);
+  static uint64_t unmarked = SECTORS;
+  struct export *writer = NULL;
   pthread_t a, b, c;
-  unsigned char *marks = calloc (1, SECTORS);
 
-  CHECK (marks);
-  if (recording)
-    CHECK (disk_write (come (d), "x", 1, 0, false) == 0);
+  CHECK (marks && others);
+  if (recording) {
+    writer = come (d);
+    CHECK (export_write (writer, "x", 1, 0, false) == 0);
+  }
   hold (cell);
-  CHECK (pthread_create (&a, NULL, open_part, &first) == 0);
+  CHECK (pthread_create (&a, NULL, open_bitmap, &first) == 0);
   wait_until_held ();
-  CHECK (pthread_create (&b, NULL, open_part, &second) == 0);
+  CHECK (pthread_create (&b, NULL, open_bitmap, &second) == 0);
   CHECK (pthread_create (&c, NULL, live_on, d) == 0);
   must_end (c);
   if (recording)
-    CHECK (disk_disconnect (d, true) == 0);
+    CHECK (export_close (writer) == 0);
   quiet_errors = err != 0;
   let_go (err);
   pthread_join (a, NULL);
   pthread_join (b, NULL);
   quiet_errors = false;
 
-  CHECK ((first.part == NULL) == (err != 0) && second.part);
-  CHECK (err != 0 || first.part == second.part);
-  read_marks (d, second.part, marks);
-  CHECK (marks[marked] && !marks[SECTORS - 1]);
+  CHECK ((first.export == NULL) == (err != 0) && second.export);
+  read_marks (second.export, marks);
+  CHECK (marks[marked] && !marks[--unmarked]);
   CHECK (!recording || marks[0]);
-  if (first.part)
-    disk_close_part (d, first.part);
-  disk_close_part (d, second.part);
+  /* Whoever comes while there are clients sees the same bits, the oldest. */
+  writer = come (d);
+  CHECK (export_write (writer, "x", 1, unmarked * 512, false) == 0);
+  open_bitmap (&third);
+  for (unsigned i = 0; i < 3; i++)
+    if (all[i]->export) {
+      read_marks (all[i]->export, others);
+      CHECK (memcmp (marks, others, SECTORS) == 0);
+    }
+  for (unsigned i = 0; i < 3; i++)
+    if (all[i]->export)
+      CHECK (export_close (all[i]->export) == 0);
+  /* The next one sees what was changed meanwhile. */
+  open_bitmap (&third);
+  read_marks (third.export, others);
+  CHECK (others[unmarked]);
+  CHECK (export_close (third.export) == 0 && export_close (writer) == 0);
   CHECK (disk_close (d) == 0);
   free (marks);
+  free (others);
 }
 
 /* --- while bits move --- */
@@ -237,16 +256,17 @@ static void *
 write_and_leave (void *opaque)
 {
   struct rng *rng = opaque;
+  struct export *e;
 
   while (time (NULL) < deadline) {
-    come (shared);
+    e = come (shared);
     for (unsigned n = rng_below (rng, 20); n > 0; n--) {
       const uint64_t sector = rng_below (rng, SECTORS);
 
-      CHECK (disk_write (shared, "yy", 2, sector * 512, false) == 0);
+      CHECK (export_write (e, "yy", 2, sector * 512, false) == 0);
       done[sector] = 1;
     }
-    CHECK (disk_disconnect (shared, true) == 0);
+    CHECK (export_close (e) == 0);
     nr_stores++;
   }
   return NULL;
@@ -256,17 +276,17 @@ static void *
 open_and_look (void *opaque)
 {
   unsigned char *before = malloc (SECTORS), *marks = malloc (SECTORS);
-  struct disk_part *p;
+  struct export *e;
 
   (void) opaque;
   CHECK (before && marks);
   while (time (NULL) < deadline) {
     for (uint64_t i = 0; i < SECTORS; i++)
       before[i] = done[i];
-    p = disk_open_part (shared, "bitmap:" NAME);
-    CHECK (p);
-    read_marks (shared, p, marks);
-    disk_close_part (shared, p);
+    e = export_open (shared, "bitmap:" NAME, true);
+    CHECK (e);
+    read_marks (e, marks);
+    CHECK (export_close (e) == 0);
     for (uint64_t i = 0; i < SECTORS; i++)
       if (before[i] && !marks[i]) {
         fprintf (stderr, "sector %" PRIu64 " is not marked\n", i);
@@ -310,6 +330,7 @@ main (void)
   const uint64_t seed = seed_from_env (), marked = SECTORS / 2 + 5;
   struct checked_bitmap bitmap;
   struct blob b;
+  struct export *e;
   struct disk *d;
   uint64_t cell;
   char *path;
@@ -318,9 +339,10 @@ main (void)
   image_create (IMAGE, &spec);
   image_bitmap (IMAGE, NAME, 9);
   path = images_path (IMAGE);
-  d = come (open_image (path));
-  CHECK (disk_write (d, "z", 1, marked * 512, false) == 0);
-  CHECK (disk_disconnect (d, true) == 0);
+  d = open_image (path);
+  e = come (d);
+  CHECK (export_write (e, "z", 1, marked * 512, false) == 0);
+  CHECK (export_close (e) == 0);
   CHECK (disk_close (d) == 0);
   blob_load (IMAGE, &b);
   CHECK (checker_bitmap (&b, NAME, &bitmap, NULL));

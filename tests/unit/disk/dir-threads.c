@@ -38,8 +38,7 @@ struct client {
 };
 
 struct marks {
-  struct disk *disk;
-  struct disk_part *part;
+  struct export *export;
   uint64_t at;
   bool frozen;
 };
@@ -54,35 +53,36 @@ look (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
 
   CHECK (offset == m->at && len > 0);
   m->at += len;
-  CHECK (disk_part_read (m->disk, m->part, buf, sizeof buf,
-                         offset + len - sizeof buf) == 0);
+  CHECK (export_read (m->export, buf, sizeof buf,
+                      offset + len - sizeof buf) == 0);
   CHECK (!m->frozen || type != EXTENT_HOLE ||
          memcmp (buf, zeros, sizeof buf) == 0);
   return 0;
 }
 
 static void
-read_part (struct disk *d, struct rng *rng)
+read_other (struct disk *d, struct rng *rng)
 {
   static const char *const names[] = {
     "bitmap:day", "layer:0", "bitmap:none", "layer:1",
   };
   const unsigned which = rng_below (rng, 4);
   struct marks m = {
-    .disk = d, .part = disk_open_part (d, names[which]), .frozen = which == 0,
+    .export = export_open (d, names[which], true), .frozen = which == 0,
   };
 
-  CHECK ((m.part != NULL) == (which < 2));
-  if (m.part == NULL)
+  CHECK ((m.export != NULL) == (which < 2));
+  if (m.export == NULL)
     return;
-  CHECK (disk_part_size (m.part) == SIZE);
-  CHECK (disk_part_extents (d, m.part, SIZE, 0, false, look, &m) == 0);
+  CHECK (!export_is_writable (m.export));
+  CHECK (export_size (m.export) == SIZE);
+  CHECK (export_extents (m.export, SIZE, 0, false, look, &m) == 0);
   CHECK (m.at == SIZE);
-  disk_close_part (d, m.part);
+  CHECK (export_close (m.export) == 0);
 }
 
 static void
-use (struct client *c, struct disk *d, unsigned image, bool writable)
+use (struct client *c, struct export *e, unsigned image)
 {
   char buf[4096];
 
@@ -91,13 +91,13 @@ use (struct client *c, struct disk *d, unsigned image, bool writable)
     const uint64_t at = c->number * AREA + piece * 4096;
     unsigned char *w = &c->written[image][piece];
 
-    CHECK (disk_read (d, buf, sizeof buf, at) == 0);
+    CHECK (export_read (e, buf, sizeof buf, at) == 0);
     CHECK (buf[0] == (char) *w && memcmp (buf, buf + 1, sizeof buf - 1) == 0);
-    if (!writable)
+    if (!export_is_writable (e))
       continue;
     *w = 1 + rng_below (&c->rng, 255);
     memset (buf, *w, sizeof buf);
-    CHECK (disk_write (d, buf, sizeof buf, at, rng_below (&c->rng, 4) == 0) == 0);
+    CHECK (export_write (e, buf, sizeof buf, at, rng_below (&c->rng, 4) == 0) == 0);
   }
 }
 
@@ -121,24 +121,27 @@ client (void *opaque)
   while (time (NULL) < deadline) {
     const unsigned image = rng_below (&c->rng, IMAGES);
     char name[16];
+    const bool writable = rng_below (&c->rng, 3) != 0;
     struct dir_image *entered;
-    bool writable = rng_below (&c->rng, 3) != 0;
+    struct export *e;
+    const char *rest;
 
     snprintf (name, sizeof name, "%u.qcow2", image);
     if (rng_below (&c->rng, 16) == 0) {
-      CHECK (dir_enter (dir, "nonesuch.qcow2") == NULL);
-      CHECK (dir_enter (dir, "broken.qcow2") == NULL);
+      CHECK (dir_enter (dir, "nonesuch.qcow2", &rest) == NULL);
+      CHECK (dir_enter (dir, "broken.qcow2", &rest) == NULL);
       refused++;
     }
-    entered = dir_enter (dir, name);
+    entered = dir_enter (dir, name, &rest);
     CHECK (entered);
-    CHECK (disk_connect (dir_disk (entered), &writable) == 0);
-    use (c, dir_disk (entered), image, writable);
+    CHECK ((e = export_open (dir_disk (entered), rest, writable)));
+    CHECK (export_is_writable (e) == writable);
+    use (c, e, image);
     if (rng_below (&c->rng, 2))
-      read_part (dir_disk (entered), &c->rng);
+      read_other (dir_disk (entered), &c->rng);
     if (rng_below (&c->rng, 2) == 0)
       look_at_stats (c);
-    CHECK (disk_disconnect (dir_disk (entered), writable) == 0);
+    CHECK (export_close (e) == 0);
     dir_leave (dir, entered);
     visits++;
   }

@@ -12,7 +12,7 @@
 #include <semaphore.h>
 #include <string.h>
 
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 
@@ -48,28 +48,27 @@ test_full_when_leaving (const char *path)
     .path = path, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
     .lock = true, .hooks = &hooks,
   };
+  struct export *e;
   struct disk *d;
-  bool writable = true;
 
   CHECK (disk_open (&options, &d) == 0);
-  CHECK (disk_connect (d, &writable) == 0 && writable);
+  CHECK ((e = export_open (d, "", true)) && export_is_writable (e));
   memset (buf, 7, sizeof buf);
-  CHECK (disk_write (d, buf, sizeof buf, 0, false) == 0);
+  CHECK (export_write (e, buf, sizeof buf, 0, false) == 0);
   full = true;
-  CHECK (disk_flush (d) == -1 && errno == ENOSPC);
-  CHECK (disk_disconnect (d, true) == -1);
+  CHECK (export_flush (e) == -1 && errno == ENOSPC);
+  CHECK (export_close (e) == -1);
   full = false;
   CHECK (disk_close (d) == 0);
   CHECK (image_check ("a.qcow2") == 0);
 
-  writable = false;
   CHECK (disk_open (&options, &d) == 0);
-  CHECK (disk_connect (d, &writable) == 0);
+  CHECK ((e = export_open (d, "", false)) && !export_is_writable (e));
   memset (buf, 0, sizeof buf);
-  CHECK (disk_read (d, buf, sizeof buf, 0) == 0);
+  CHECK (export_read (e, buf, sizeof buf, 0) == 0);
   for (size_t i = 0; i < sizeof buf; i++)
     CHECK (buf[i] == 7);
-  CHECK (disk_disconnect (d, false) == 0);
+  CHECK (export_close (e) == 0);
   CHECK (disk_close (d) == 0);
 }
 
@@ -111,7 +110,7 @@ test_lock_comes_first (const char *path)
 
   CHECK (disk_open (&options, &d) == 0);
   CHECK (resized > 0);          /* it was tried, and refused */
-  CHECK (disk_size (d) == 100 * MIB);
+  CHECK (disk_inside (d).view->size == 100 * MIB);
   CHECK (disk_close (d) == 0);
 }
 
@@ -137,12 +136,12 @@ hold (void *opaque, const char *path, enum hostfile_op op,
 }
 
 static void *
-read_slowly (void *d)
+read_slowly (void *e)
 {
   static char mine[65536];
 
   hold_me = true;
-  CHECK (disk_read (d, mine, sizeof mine, 0) == 0);
+  CHECK (export_read (e, mine, sizeof mine, 0) == 0);
   return NULL;
 }
 
@@ -173,22 +172,24 @@ test_slow_reader (const char *path)
     .path = path, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
     .lock = true, .hooks = &hooks,
   };
-  bool writable = true;
+  struct export *e, *reader;
   struct disk *d;
   pthread_t t;
   struct blob blob;
 
   CHECK (sem_init (&held, 0, 0) == 0 && sem_init (&released, 0, 0) == 0);
   CHECK (disk_open (&options, &d) == 0);
-  CHECK (disk_connect (d, &writable) == 0 && writable);
-  CHECK (disk_write (d, buf, sizeof buf, 0, true) == 0);
-  CHECK (pthread_create (&t, NULL, read_slowly, d) == 0);
+  CHECK ((e = export_open (d, "", true)) && export_is_writable (e));
+  CHECK (export_write (e, buf, sizeof buf, 0, true) == 0);
+  CHECK ((reader = export_open (d, "", false)));
+  CHECK (pthread_create (&t, NULL, read_slowly, reader) == 0);
   while (sem_wait (&held) == -1)
     ;
-  CHECK (disk_trim (d, sizeof buf, 0, false) == 0);
-  CHECK (disk_disconnect (d, true) == -1);
+  CHECK (export_trim (e, sizeof buf, 0, false) == 0);
+  CHECK (export_close (e) == -1);
   sem_post (&released);
   CHECK (pthread_join (t, NULL) == 0);
+  CHECK (export_close (reader) == 0);
   CHECK (disk_close (d) == 0);
   CHECK (image_check ("lazy.qcow2") == 0);
   blob_load ("lazy.qcow2", &blob);

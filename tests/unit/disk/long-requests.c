@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "format/format.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "offline/create.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
@@ -24,6 +24,7 @@
 /* --- what is asked between two pieces --- */
 
 static struct disk *served;
+static struct export *client;
 static unsigned asked, patience;        /* false after PATIENCE times; 0: never */
 static uint64_t linger_ms;
 static uint64_t punched;                /* clusters, when asked last */
@@ -47,17 +48,16 @@ open_disk (const char *path)
     .lock = true, .hooks = &without_sync, .client_waits = client_waits,
     .linger_ms = linger_ms,
   };
-  bool writable = true;
 
   asked = 0;
   CHECK (disk_open (&options, &served) == 0);
-  CHECK (disk_connect (served, &writable) == 0 && writable);
+  CHECK ((client = export_open (served, "", true)) && export_is_writable (client));
 }
 
 static void
 close_disk (const char *name)
 {
-  CHECK (disk_disconnect (served, true) == 0);
+  CHECK (export_close (client) == 0);
   CHECK (disk_close (served) == 0);
   CHECK (image_check (name) == 0);
 }
@@ -92,9 +92,9 @@ test_bounded (bool zero)
   open_disk (path);
   /* Neither end is that of a piece, or of a cluster. */
   if (zero)
-    CHECK (disk_zero (served, SIZE - 1000, 100, true, false, false) == 0);
+    CHECK (export_zero (client, SIZE - 1000, 100, true, false, false) == 0);
   else
-    CHECK (disk_trim (served, SIZE - 1000, 100, false) == 0);
+    CHECK (export_trim (client, SIZE - 1000, 100, false) == 0);
   disk_get_stats (served, &stats);
   printf ("%s: %u pieces, %" PRIu64 " checkpoints, %" PRIu64 " KiB of mappings at "
           "most\n", zero ? "zero" : "trim", asked + 1, stats.checkpoint.runs,
@@ -127,26 +127,26 @@ test_given_up (void)
 
   open_disk (path);
   memset (buf, 7, sizeof buf);
-  CHECK (disk_write (served, buf, sizeof buf, 0, false) == 0);
-  CHECK (disk_write (served, buf, sizeof buf, SIZE - sizeof buf, false) == 0);
+  CHECK (export_write (client, buf, sizeof buf, 0, false) == 0);
+  CHECK (export_write (client, buf, sizeof buf, SIZE - sizeof buf, false) == 0);
   CHECK (asked == 0);           /* one piece: nobody has to be asked */
 
   patience = 3;
-  CHECK (disk_extents (served, SIZE, 0, false, ignore_extent, &told) == -1);
+  CHECK (export_extents (client, SIZE, 0, false, ignore_extent, &told) == -1);
   CHECK (errno == ESHUTDOWN && asked == 3 && told > 0 && told < SIZE);
   asked = 0;
-  CHECK (disk_cache (served, SIZE, 0) == -1 && errno == ESHUTDOWN && asked == 3);
+  CHECK (export_cache (client, SIZE, 0) == -1 && errno == ESHUTDOWN && asked == 3);
   asked = 0;
-  CHECK (disk_zero (served, SIZE, 0, false, true, false) == -1);
+  CHECK (export_zero (client, SIZE, 0, false, true, false) == -1);
   CHECK (errno == ESHUTDOWN && asked == 3);
-  CHECK (disk_read (served, buf, sizeof buf, 0) == 0);
+  CHECK (export_read (client, buf, sizeof buf, 0) == 0);
   CHECK (buf[0] == 7);          /* it was still being looked at */
   asked = 0;
-  CHECK (disk_trim (served, SIZE, 0, true) == -1);
+  CHECK (export_trim (client, SIZE, 0, true) == -1);
   CHECK (errno == ESHUTDOWN && asked == 3);
-  CHECK (disk_read (served, buf, sizeof buf, 0) == 0);
+  CHECK (export_read (client, buf, sizeof buf, 0) == 0);
   CHECK (buf[0] == 0);
-  CHECK (disk_read (served, buf, sizeof buf, SIZE - sizeof buf) == 0);
+  CHECK (export_read (client, buf, sizeof buf, SIZE - sizeof buf) == 0);
   CHECK (buf[0] == 7);
   patience = 0;
   close_disk ("a.qcow2");
@@ -163,11 +163,11 @@ test_ends_in_time (void)
   linger_ms = 3600000;
   open_disk (path);
   memset (buf, 7, sizeof buf);
-  CHECK (disk_write (served, buf, sizeof buf, SIZE - sizeof buf, false) == 0);
+  CHECK (export_write (client, buf, sizeof buf, SIZE - sizeof buf, false) == 0);
   patience = 2;
-  CHECK (disk_trim (served, SIZE, 0, true) == 0);
+  CHECK (export_trim (client, SIZE, 0, true) == 0);
   CHECK (asked == 2);           /* and no more once it had gone */
-  CHECK (disk_read (served, buf, sizeof buf, SIZE - sizeof buf) == 0);
+  CHECK (export_read (client, buf, sizeof buf, SIZE - sizeof buf) == 0);
   CHECK (buf[0] == 0);
   patience = linger_ms = 0;
   close_disk ("a.qcow2");

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/mixture.h"
@@ -55,7 +55,7 @@ struct trial {
 struct worker {
   struct trial *t;
   unsigned id;
-  bool writer;                  /* was let in to write */
+  struct export *export;
   struct rng rng;
   unsigned char *buf;
 };
@@ -140,18 +140,10 @@ compare_shared (struct trial *t, const unsigned char *buf, uint64_t offset,
 
 /* --- requests --- */
 
-/* What a writer reads may be stored in the top image. */
-static int
-read_disk (struct worker *w, uint64_t offset, uint64_t count)
-{
-  return w->writer ? disk_read_fill (w->t->disk, w->buf, count, offset)
-    : disk_read (w->t->disk, w->buf, count, offset);
-}
-
 static void
 read_own (struct worker *w, uint64_t offset, uint64_t count)
 {
-  if (read_disk (w, offset, count) == -1)
+  if (export_read (w->export, w->buf, count, offset) == -1)
     FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   compare (w->t, w->buf, offset, count, "read");
 }
@@ -166,7 +158,7 @@ read_any (struct worker *w)
                                                         1 << 18));
   unsigned low = 0, high = w->t->pieces.n;
 
-  if (read_disk (w, offset, count) == -1)
+  if (export_read (w->export, w->buf, count, offset) == -1)
     FAIL ("read %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   while (high - low > 1) {
     const unsigned mid = (low + high) / 2;
@@ -204,7 +196,7 @@ write_own (struct worker *w, uint64_t offset, uint64_t count, bool fua)
   if (kind == 1)
     memset (w->buf + count / 2, 0, count - count / 2);
 
-  if (disk_write (w->t->disk, w->buf, count, offset, fua) == -1)
+  if (export_write (w->export, w->buf, count, offset, fua) == -1)
     FAIL ("write %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   model_set (w->t, w->buf, offset, count);
 }
@@ -213,7 +205,7 @@ write_own (struct worker *w, uint64_t offset, uint64_t count, bool fua)
 static void
 race (struct worker *w, uint64_t offset, uint64_t count)
 {
-  struct disk *disk = w->t->disk;
+  struct export *e = w->export;
   uint64_t i;
   int r;
 
@@ -221,19 +213,19 @@ race (struct worker *w, uint64_t offset, uint64_t count)
   case 0: case 1:
     for (i = 0; i < count; i++)
       w->buf[i] = shared_value (offset + i);
-    r = disk_write (disk, w->buf, count, offset, false);
+    r = export_write (e, w->buf, count, offset, false);
     break;
   case 2:
-    r = disk_zero (disk, count, offset, true, false, false);
+    r = export_zero (e, count, offset, true, false, false);
     break;
   case 3:
-    r = disk_trim (disk, count, offset, false);
+    r = export_trim (e, count, offset, false);
     break;
   case 4:
-    r = disk_flush (disk);
+    r = export_flush (e);
     break;
   default:
-    r = read_disk (w, offset, count);
+    r = export_read (e, w->buf, count, offset);
     if (r == 0)
       compare_shared (w->t, w->buf, offset, count);
   }
@@ -247,7 +239,7 @@ zero_own (struct worker *w, uint64_t offset, uint64_t count, bool fua)
   const bool may_trim = rng_below (&w->rng, 2);
   const bool fast = rng_below (&w->rng, 4) == 0;
 
-  if (disk_zero (w->t->disk, count, offset, may_trim, fast, fua) == 0)
+  if (export_zero (w->export, count, offset, may_trim, fast, fua) == 0)
     model_set (w->t, NULL, offset, count);
   else if (!fast || errno != ENOTSUP)
     FAIL ("zero %" PRIu64 "+%" PRIu64 ": %m", offset, count);
@@ -299,7 +291,7 @@ extents (struct worker *w, uint64_t offset, uint64_t count, bool own)
     .own = own, .one = rng_below (&w->rng, 4) == 0,
   };
 
-  if (disk_extents (w->t->disk, count, offset, e.one, got_extent, &e) == -1)
+  if (export_extents (w->export, count, offset, e.one, got_extent, &e) == -1)
     FAIL ("extents %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   if (e.n == 0 || (!e.one && e.next != e.end))
     FAIL ("extents of %" PRIu64 "..%" PRIu64 " end at %" PRIu64,
@@ -366,12 +358,12 @@ one_request (struct worker *w)
     zero_own (w, offset, count, fua);
     break;
   case 5: case 6: case 7: case 8:
-    if (disk_trim (t->disk, count, offset, fua) == -1)
+    if (export_trim (w->export, count, offset, fua) == -1)
       FAIL ("trim %" PRIu64 "+%" PRIu64 ": %m", offset, count);
     model_trim (t, offset, count);
     break;
   case 9:
-    if (disk_flush (t->disk) == -1)
+    if (export_flush (w->export) == -1)
       FAIL ("flush: %m");
     break;
   case 10: case 11:
@@ -382,8 +374,7 @@ one_request (struct worker *w)
     extents (w, offset, 1 + rng_below (&w->rng, t->image.spec.size - offset), false);
     break;
   default:
-    if ((rng_below (&w->rng, 2) ? disk_read_fill (t->disk, NULL, count, offset)
-         : disk_cache (t->disk, count, offset)) == -1)
+    if (export_cache (w->export, count, offset) == -1)
       FAIL ("cache %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   }
 }
@@ -406,17 +397,15 @@ check_own (struct worker *w)
 static void
 come (struct worker *w, bool want)
 {
-  bool writable = want;
-
-  if (disk_connect (w->t->disk, &writable) == -1 || writable != want)
+  w->export = export_open (w->t->disk, "", want);
+  if (w->export == NULL || export_is_writable (w->export) != want)
     FAIL ("connect: %s", disk_why_readonly (w->t->disk));
-  w->writer = want;
 }
 
 static void
-leave (struct worker *w, bool writable)
+leave (struct worker *w)
 {
-  if (disk_disconnect (w->t->disk, writable) == -1)
+  if (export_close (w->export) == -1)
     FAIL ("disconnect: %m");
 }
 
@@ -433,16 +422,16 @@ work (void *opaque)
     one_request (w);
     if (i == left_for) {
       /* Comes back as a mere reader for a while. */
-      leave (w, true);
+      leave (w);
       come (w, false);
       for (k = 0; k < 8; k++)
         read_any (w);
-      leave (w, false);
+      leave (w);
       come (w, true);
     }
   }
   check_own (w);
-  leave (w, true);
+  leave (w);
   return NULL;
 }
 
@@ -503,7 +492,7 @@ open_disk (struct trial *t)
 {
   if (disk_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
-  CHECK (disk_size (t->disk) == t->image.spec.size);
+  CHECK (disk_inside (t->disk).view->size == t->image.spec.size);
 }
 
 static void
@@ -571,15 +560,18 @@ check_contents (struct trial *t)
 static void
 adopt_shared (struct trial *t)
 {
+  struct export *e = export_open (t->disk, "", false);
   unsigned i;
 
+  CHECK (e != NULL);
   for (i = t->pieces.first[t->pieces.owners]; i < t->pieces.n; i++) {
     const struct piece *p = &t->pieces.all[t->pieces.index[i]];
 
-    if (disk_read (t->disk, t->model + p->start, p->len, p->start) == -1)
+    if (export_read (e, t->model + p->start, p->len, p->start) == -1)
       FAIL ("read: %m");
     compare_shared (t, t->model + p->start, p->start, p->len);
   }
+  CHECK (export_close (e) == 0);
 }
 
 /* A client that only reads must see the same, and change nothing. */
@@ -597,7 +589,7 @@ read_only_visit (struct trial *t, struct rng *rng)
     w.id = i;
     check_own (&w);
   }
-  leave (&w, false);
+  leave (&w);
   free (w.buf);
 }
 

@@ -11,7 +11,7 @@
 #include <semaphore.h>
 #include <string.h>
 
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "offline/create.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
@@ -21,6 +21,7 @@
 #define CACHE MIB
 
 static struct disk *d;
+static struct export *client;
 
 /* --- a read that takes as long as we like --- */
 
@@ -50,7 +51,7 @@ read_slowly (void *arg)
 
   (void) arg;
   hold_me = true;
-  CHECK (disk_read (d, mine, sizeof mine, SIZE - sizeof mine) == 0);
+  CHECK (export_read (client, mine, sizeof mine, SIZE - sizeof mine) == 0);
   return NULL;
 }
 
@@ -91,19 +92,18 @@ open_image (const char *name, uint64_t cluster_size)
     .lock = true, .hooks = &hooks,
   };
   struct created *created;
-  bool writable = true;
 
   CHECK (create_image (&options, &created) == 0);
   created_keep (created);
   CHECK (disk_open (&serve, &d) == 0);
-  CHECK (disk_connect (d, &writable) == 0 && writable);
+  CHECK ((client = export_open (d, "", true)) && export_is_writable (client));
   return path;
 }
 
 static void
 close_image (const char *name, char *path)
 {
-  CHECK (disk_disconnect (d, true) == 0);
+  CHECK (export_close (client) == 0);
   CHECK (disk_close (d) == 0);
   CHECK (image_check (name) == 0);
   remove (name);
@@ -128,17 +128,17 @@ test_checkpoints (void)
   const pthread_t reader = begin_read ();
   uint64_t runs;
 
-  CHECK (disk_trim (d, 512 * MIB, 0, false) == 0);
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_trim (client, 512 * MIB, 0, false) == 0);
+  CHECK (export_flush (client) == 0);
   runs = stats ().checkpoint.runs;
   for (uint64_t i = 0; i < 100; i++)
-    CHECK (disk_trim (d, 65536, 600 * MIB + i * 2 * 65536, false) == 0);
+    CHECK (export_trim (client, 65536, 600 * MIB + i * 2 * 65536, false) == 0);
   printf ("%" PRIu64 " checkpoints for 100 small trims\n",
           stats ().checkpoint.runs - runs);
   CHECK (stats ().checkpoint.runs - runs <= 1);
   CHECK (stats ().alloc.punched == 0);
   end_read (reader);
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (client) == 0);
   CHECK (stats ().alloc.punched > 512 * MIB / 65536);
   close_image ("a.qcow2", path);
 }
@@ -154,8 +154,8 @@ test_memory (void)
   uint64_t i, size, held_back;
 
   for (i = 0; i < n; i++)
-    CHECK (disk_trim (d, 512, i * 1024, false) == 0);
-  CHECK (disk_flush (d) == 0);
+    CHECK (export_trim (client, 512, i * 1024, false) == 0);
+  CHECK (export_flush (client) == 0);
   held_back = stats ().map.bytes;
   printf ("%" PRIu64 " KiB for %" PRIu64 " runs that wait\n", held_back >> 10, n);
   CHECK (held_back <= 3 * CACHE);
@@ -165,16 +165,16 @@ test_memory (void)
   /* Nothing of that is handed out. */
   memset (buf, 7, sizeof buf);
   for (i = 0; i < 100; i++)
-    CHECK (disk_write (d, buf, sizeof buf, i * 1024, false) == 0);
+    CHECK (export_write (client, buf, sizeof buf, i * 1024, false) == 0);
   CHECK (stats ().alloc.extended > size);
 
   /* Then all of it can be. */
   end_read (reader);
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (client) == 0);
   CHECK (stats ().alloc.punched > 0);
   size = stats ().alloc.extended;
   for (; i < n; i++)
-    CHECK (disk_write (d, buf, sizeof buf, i * 1024, false) == 0);
+    CHECK (export_write (client, buf, sizeof buf, i * 1024, false) == 0);
   printf ("%" PRIu64 " new clusters for %" PRIu64 " that were free\n",
           stats ().alloc.extended - size, n);
   CHECK (stats ().alloc.extended - size < n / 10);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/mixture.h"
 #include "lib/trials.h"
 
@@ -48,16 +48,21 @@ paint (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
 
 /* --- two disks --- */
 
+/* A disk and its client. */
+struct served {
+  struct disk *disk;
+  struct export *export;
+};
+
 struct both {
-  struct disk *small, *large;
+  struct served small, large;
   const struct blob *contents;
 };
 
 /* Those that are written use other tables: only such a disk has L2 slices for the top
  * image, which peek, too. */
-static void
-open_disk (const struct mixture *m, uint64_t l2_cache, bool writable,
-           struct disk **d)
+static struct served
+open_disk (const struct mixture *m, uint64_t l2_cache, bool writable)
 {
   char *path = images_path (m->name);
   const struct disk_options options = {
@@ -65,17 +70,20 @@ open_disk (const struct mixture *m, uint64_t l2_cache, bool writable,
     .l2_slice = m->spec.cluster_size < SLICE ? 512 : SLICE,
     .secret = { .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET) },
   };
+  struct served s;
 
-  if (disk_open (&options, d) == -1 || disk_connect (*d, &writable) == -1)
+  if (disk_open (&options, &s.disk) == -1 ||
+      (s.export = export_open (s.disk, "", writable)) == NULL)
     FAIL ("can't be opened: %m");
   free (path);
+  return s;
 }
 
 static void
-close_disk (struct disk *d, bool writable)
+close_disk (struct served s)
 {
-  CHECK (disk_disconnect (d, writable) == 0);
-  CHECK (disk_close (d) == 0);
+  CHECK (export_close (s.export) == 0);
+  CHECK (disk_close (s.disk) == 0);
 }
 
 static void
@@ -101,7 +109,7 @@ compare_reads (const struct both *b, struct rng *rng)
   for (int i = 0; i < REQUESTS; i++) {
     random_range (rng, b->contents->len, &offset, &len);
     memset (buf, 0xee, len);
-    if (disk_read (b->small, buf, len, offset) == -1)
+    if (export_read (b->small.export, buf, len, offset) == -1)
       FAIL ("read of %" PRIu64 " at %" PRIu64 ": %m", len, offset);
     if (memcmp (buf, b->contents->data + offset, len) != 0)
       FAIL ("%" PRIu64 " bytes at %" PRIu64 " are not what QEMU reads", len, offset);
@@ -122,8 +130,8 @@ compare_extents (const struct both *b, struct rng *rng)
     memset (&small, 0, sizeof small);
     memset (&large, 0, sizeof large);
     small.begin = large.begin = offset;
-    if (disk_extents (b->small, len, offset, one, paint, &small) == -1 ||
-        disk_extents (b->large, len, offset, false, paint, &large) == -1)
+    if (export_extents (b->small.export, len, offset, one, paint, &small) == -1 ||
+        export_extents (b->large.export, len, offset, false, paint, &large) == -1)
       FAIL ("extents of %" PRIu64 " at %" PRIu64 ": %m", len, offset);
     for (size_t k = 0; k < MOST / 512 && small.types[k]; k++)
       if (small.types[k] != large.types[k])
@@ -139,17 +147,18 @@ compare_snapshots (const struct mixture *m, struct disk *d, struct rng *rng)
 
   for (unsigned i = 0; i < m->nr_snapshots; i++) {
     const struct blob *is = &m->snapshots[i];
-    struct disk_snapshot *s = disk_open_snapshot (d, mixture_snapshot_names[i]);
+    struct export *e = export_open (d, mixture_snapshot_names[i], false);
 
-    CHECK (s != NULL && disk_snapshot_size (s) == is->len);
+    CHECK (e != NULL && export_size (e) == is->len);
     for (int k = 0; k < REQUESTS / 4; k++) {
       random_range (rng, is->len, &offset, &len);
-      if (disk_snapshot_read (d, s, buf, len, offset) == -1)
+      if (export_read (e, buf, len, offset) == -1)
         FAIL ("snapshot %u, read of %" PRIu64 " at %" PRIu64 ": %m", i, len, offset);
       if (memcmp (buf, is->data + offset, len) != 0)
         FAIL ("snapshot %u: %" PRIu64 " bytes at %" PRIu64 " are not what QEMU reads",
               i, len, offset);
     }
+    CHECK (export_close (e) == 0);
   }
 }
 
@@ -169,16 +178,16 @@ one_image (struct rng *rng)
   printf ("%s\n", writable ? "; written" : "");
   fflush (stdout);
 
-  open_disk (&m, 0, writable, &b.small);
-  open_disk (&m, 32 << 20, false, &b.large);
+  b.small = open_disk (&m, 0, writable);
+  b.large = open_disk (&m, 32 << 20, false);
   compare_reads (&b, rng);
   compare_extents (&b, rng);
-  compare_snapshots (&m, b.small, rng);
-  disk_get_stats (b.small, &stats);
+  compare_snapshots (&m, b.small.disk, rng);
+  disk_get_stats (b.small.disk, &stats);
   misses += stats.map.misses;
   peeks += stats.map.peeks;
-  close_disk (b.small, writable);
-  close_disk (b.large, false);
+  close_disk (b.small);
+  close_disk (b.large);
   blob_free (&contents);
   mixture_free (&m);
 }

@@ -280,7 +280,8 @@ test_arrival (void)
   CHECK (strcmp (p.path, "/current/a") == 0 && strcmp (p.dir, "/current/d") == 0);
   CHECK (p.options.l2_cache == 1 << 20 && p.options.l2_slice == 4096);
   CHECK (p.options.backing == BACKING_PATH && p.options.data_file == DATA_FILE_PATH);
-  CHECK (strcmp (p.options.backing_format, "raw") == 0 && strcmp (p.snapshot, "s") == 0);
+  CHECK (strcmp (p.options.backing_format, "raw") == 0);
+  CHECK (strcmp (p.options.snapshot, "s") == 0);
   CHECK (p.nr_bitmaps == 3 && p.nr_edits == 4 && p.bitmap_granularity_bits == 16);
   CHECK (p.edit_options.shrink && p.edit_options.preallocation == PREALLOCATION_FULL);
   CHECK (p.options.untrusted && !p.options.discard && p.options.compress);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "util/bytes.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
@@ -72,14 +72,13 @@ fill_random (unsigned char *p, uint64_t n)
 /* --- the image --- */
 
 static struct disk *disk;
+static struct export *client;
 static char *path;
 
 static void
 come (void)
 {
-  bool writable = true;
-
-  CHECK (disk_connect (disk, &writable) == 0 && writable);
+  CHECK ((client = export_open (disk, "", true)) && export_is_writable (client));
 }
 
 static void
@@ -105,7 +104,7 @@ close_clean (void)
   struct check_result r;
   struct blob b;
 
-  CHECK (disk_disconnect (disk, true) == 0);
+  CHECK (export_close (client) == 0);
   CHECK (disk_close (disk) == 0);
   CHECK (image_check ("a.qcow2") == 0);
   blob_load ("a.qcow2", &b);
@@ -117,8 +116,8 @@ close_clean (void)
 static void
 put (uint64_t offset, uint64_t n)
 {
-  CHECK (disk_write (disk, buf, n, offset, false) == 0);
-  CHECK (disk_read (disk, back, n, offset) == 0);
+  CHECK (export_write (client, buf, n, offset, false) == 0);
+  CHECK (export_read (client, back, n, offset) == 0);
   CHECK (memcmp (buf, back, n) == 0);
 }
 
@@ -128,7 +127,7 @@ allocated (void)
 {
   struct disk_stats s;
 
-  CHECK (disk_flush (disk) == 0);
+  CHECK (export_flush (client) == 0);
   disk_get_stats (disk, &s);
   return s.alloc.allocated;
 }
@@ -156,13 +155,13 @@ test_packed (void)
   nr_writes = 0;
   put (0, LONG);
   CHECK (nr_writes == 1);
-  CHECK (disk_disconnect (disk, true) == 0);
+  CHECK (export_close (client) == 0);
   /* Header, refcount table and block, L1; L2 table; all the data. */
   CHECK (host_end () <= 6 * CS);
   /* The next client goes on in the same host cluster. */
   come ();
   put (LONG, LONG);
-  CHECK (disk_disconnect (disk, true) == 0);
+  CHECK (export_close (client) == 0);
   CHECK (host_end () <= 6 * CS);
   come ();
   close_clean ();
@@ -175,7 +174,7 @@ test_no_sharing (void)
   open_new (3, 1);
   fill_small (buf, LONG, 7);
   put (0, LONG);
-  CHECK (disk_disconnect (disk, true) == 0);
+  CHECK (export_close (client) == 0);
   CHECK (host_end () > 12 * CS);
   come ();
   close_clean ();
@@ -216,7 +215,7 @@ test_edges (unsigned version)
   put (SIZE - 512, 512);
   put (20 * CS + 1, CS - 2);    /* none */
   put (30 * CS - 1, CS + 2);    /* one in the middle */
-  CHECK (disk_disconnect (disk, true) == 0);
+  CHECK (export_close (client) == 0);
   image_contents ("a.qcow2", NULL, &b);
   CHECK (memcmp (b.data + CS / 2, buf, 3 * CS) == 0);
   CHECK (memcmp (b.data + SIZE - 512, buf, 512) == 0);
@@ -240,12 +239,12 @@ test_forgotten (void)
   open_new (3, 16);
   for (i = 1; i < 60; i++) {
     fill_small (buf, CS, i);
-    CHECK (disk_write (disk, buf, CS, 0, false) == 0);
+    CHECK (export_write (client, buf, CS, 0, false) == 0);
     /* A part, so that it is kept. */
-    CHECK (disk_read (disk, back, 512, 1024) == 0);
+    CHECK (export_read (client, back, 512, 1024) == 0);
     CHECK (memcmp (back, buf + 1024, 512) == 0);
-    CHECK (disk_trim (disk, CS, 0, false) == 0);
-    CHECK (disk_flush (disk) == 0);
+    CHECK (export_trim (client, CS, 0, false) == 0);
+    CHECK (export_flush (client) == 0);
   }
   close_clean ();
 }
@@ -265,14 +264,14 @@ test_failed_writes (void)
     put (3 * CS, CS);           /* they share its host cluster */
     fill_random (buf + 2 * CS, CS);
     fail_after = k;
-    failed = disk_write (disk, buf, LONG, 8 * CS, false) == -1;
+    failed = export_write (client, buf, LONG, 8 * CS, false) == -1;
     if (failed)
       CHECK (errno == ENOSPC);
-    failed = (disk_flush (disk) == -1) || failed;
+    failed = (export_flush (client) == -1) || failed;
     fail_after = UINT64_MAX;
     put (8 * CS, LONG);
     fill_small (buf, LONG, 3);
-    CHECK (disk_read (disk, back, CS, 3 * CS) == 0);
+    CHECK (export_read (client, back, CS, 3 * CS) == 0);
     CHECK (memcmp (buf, back, CS) == 0);
     close_clean ();
     if (!failed)

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 
@@ -27,7 +27,13 @@
 #define SECTOR 512
 
 static char *image, *data;
-static struct disk *d;
+/* A disk and its client. */
+struct served {
+  struct disk *disk;
+  struct export *export;
+};
+
+static struct served d;
 static unsigned char buf[MIB];
 
 /* --- the host --- */
@@ -54,7 +60,7 @@ before (void *opaque, const char *path, enum hostfile_op op, const struct iovec 
 
 static const struct hostfile_hooks hooks = { .before = before };
 
-static struct disk *
+static struct served
 open_disk (const char *name, const char *data_file)
 {
   const struct disk_options options = {
@@ -64,19 +70,19 @@ open_disk (const char *name, const char *data_file)
     .secret = { .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET) },
     .hooks = &hooks,
   };
-  bool writable = true;
-  struct disk *disk;
+  struct served s;
 
-  CHECK (disk_open (&options, &disk) == 0);
-  CHECK (disk_connect (disk, &writable) == 0 && writable);
-  return disk;
+  CHECK (disk_open (&options, &s.disk) == 0);
+  s.export = export_open (s.disk, "", true);
+  CHECK (s.export && export_is_writable (s.export));
+  return s;
 }
 
 static void
-close_disk (struct disk *disk)
+close_disk (struct served s)
 {
-  CHECK (disk_disconnect (disk, true) == 0);
-  CHECK (disk_close (disk) == 0);
+  CHECK (export_close (s.export) == 0);
+  CHECK (disk_close (s.disk) == 0);
 }
 
 /* --- the guest --- */
@@ -85,14 +91,14 @@ static void
 put (uint64_t offset, uint64_t count, int byte)
 {
   memset (buf, byte, count);
-  CHECK (disk_write (d, buf, count, offset, false) == 0);
+  CHECK (export_write (d.export, buf, count, offset, false) == 0);
 }
 
 static void
 erase (uint64_t offset, uint64_t count, bool zero)
 {
-  CHECK ((zero ? disk_zero (d, count, offset, true, false, false)
-          : disk_trim (d, count, offset, false)) == 0);
+  CHECK ((zero ? export_zero (d.export, count, offset, true, false, false)
+          : export_trim (d.export, count, offset, false)) == 0);
 }
 
 static bool
@@ -102,10 +108,10 @@ all_are (const unsigned char *p, uint64_t n, int byte)
 }
 
 static void
-check (struct disk *disk, uint64_t offset, uint64_t count, int byte)
+check (struct served s, uint64_t offset, uint64_t count, int byte)
 {
   memset (buf, byte + 1, count);
-  CHECK (disk_read (disk, buf, count, offset) == 0);
+  CHECK (export_read (s.export, buf, count, offset) == 0);
   CHECK (all_are (buf, count, byte));
 }
 
@@ -123,7 +129,7 @@ read_slowly (void *opaque)
   struct reader *r = opaque;
 
   held = true;
-  CHECK (disk_read (d, r->buf, CLUSTER, r->offset) == 0);
+  CHECK (export_read (d.export, r->buf, CLUSTER, r->offset) == 0);
   return NULL;
 }
 
@@ -149,16 +155,16 @@ test_reader (bool zero)
   struct reader r;
 
   put (0, MIB, 'A');
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (d.export) == 0);
   punched = 0;
   begin_read (&r, CLUSTER);
   erase (CLUSTER, CLUSTER, zero);
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (d.export) == 0);
   CHECK (punched == 0);
   check (d, CLUSTER, CLUSTER, 0);
   end_read (&r);
   CHECK (all_are (r.buf, CLUSTER, 'A'));
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (d.export) == 0);
   CHECK (punched == CLUSTER);
 }
 
@@ -171,7 +177,7 @@ test_written_again (void)
   put (0, MIB, 'A');
   begin_read (&r, 0);
   erase (0, MIB, false);
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (d.export) == 0);
   put (3 * CLUSTER + 1000, 5000, 'B');
   put (7 * CLUSTER, 2 * CLUSTER, 'C');
   /* And erased again: that has to wait for its own checkpoint. */
@@ -182,7 +188,7 @@ test_written_again (void)
   CHECK (all_are (r.buf, CLUSTER, 'A'));
   put (2 * MIB, SECTOR, 'E');   /* who changes something looks after it */
   CHECK (punched == MIB - 4 * CLUSTER);
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (d.export) == 0);
   CHECK (punched == MIB - 3 * CLUSTER);
   check (d, 0, 3 * CLUSTER + 1000, 0);
   check (d, 3 * CLUSTER + 1000, 5000, 'B');
@@ -208,10 +214,10 @@ static void
 test_killed (bool zero)
 {
   char *crashed = images_path (CRASHED), *crashed_data = images_path (CRASHED_DATA);
-  struct disk *left;
+  struct served left;
 
   put (0, MIB, 'A');
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (d.export) == 0);
   erase (0, 4 * CLUSTER, zero);
   copy (IMAGE, CRASHED);
   copy (DATA, CRASHED_DATA);
@@ -219,7 +225,7 @@ test_killed (bool zero)
   check (left, 0, MIB, 'A');
   close_disk (left);
 
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (d.export) == 0);
   copy (IMAGE, CRASHED);
   copy (DATA, CRASHED_DATA);
   left = open_disk (crashed, crashed_data);
@@ -236,7 +242,7 @@ test_space_comes_back (void)
 {
   put (0, MIB, 'A');
   put (MIB, MIB, 'A');
-  CHECK (disk_flush (d) == 0);
+  CHECK (export_flush (d.export) == 0);
   punched = 0;
   erase (0, MIB, false);
   erase (MIB + CLUSTER, MIB - CLUSTER, true);
@@ -260,7 +266,7 @@ read_all_the_time (void *opaque)
 
   (void) opaque;
   while (!atomic_load (&ended)) {
-    CHECK (disk_read (d, mine, sizeof mine, 0) == 0);
+    CHECK (export_read (d.export, mine, sizeof mine, 0) == 0);
     for (unsigned at = 0; at < sizeof mine; at += SECTOR)
       CHECK (all_are (mine + at, SECTOR, mine[at]));
   }
@@ -279,7 +285,7 @@ test_threads (void)
     put (i % 3 * CLUSTER, 2 * CLUSTER, 1 + i % 250);
     erase (i % 4 * CLUSTER, CLUSTER, i % 2);
     if (i % 8 == 7)
-      CHECK (disk_flush (d) == 0);
+      CHECK (export_flush (d.export) == 0);
   }
   atomic_store (&ended, true);
   CHECK (pthread_join (reader, NULL) == 0);

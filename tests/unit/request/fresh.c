@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "request/fresh.h"
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 
@@ -43,6 +43,7 @@ test_table (void)
 /* --- with a disk --- */
 
 static struct disk *d;
+static struct export *client;
 static unsigned char buf[CLUSTER], want[CLUSTER];
 
 /* The last write of data. */
@@ -81,7 +82,7 @@ static int
 put (uint64_t offset, uint64_t count, int byte)
 {
   memset (buf, byte, count);
-  return disk_write (d, buf, count, offset, false);
+  return export_write (client, buf, count, offset, false);
 }
 
 /* The subcluster at OFFSET has N bytes of this kind, then zeros. */
@@ -90,7 +91,7 @@ check_sub (uint64_t offset, size_t n, int byte)
 {
   memset (want, 0, SUB);
   memset (want, byte, n);
-  CHECK (disk_read (d, buf, SUB, offset) == 0);
+  CHECK (export_read (client, buf, SUB, offset) == 0);
   CHECK (memcmp (buf, want, SUB) == 0);
 }
 
@@ -108,14 +109,13 @@ test_disk (void)
     .hooks = &hooks,
   };
   const uint64_t a = CLUSTER, b = 2 * CLUSTER, c = 3 * CLUSTER;
-  bool writable = true;
   uint64_t host;
 
   image_create (IMAGE, &spec);
   CHECK (disk_open (&options, &d) == 0);
-  CHECK (disk_connect (d, &writable) == 0 && writable);
+  CHECK ((client = export_open (d, "", true)) && export_is_writable (client));
   /* From now on there is a settled reserve. */
-  CHECK (put (0, CLUSTER, 9) == 0 && disk_flush (d) == 0);
+  CHECK (put (0, CLUSTER, 9) == 0 && export_flush (client) == 0);
 
   /* Only what is new is written, between zeros. */
   CHECK (put (a, SUB, 1) == 0);
@@ -126,8 +126,8 @@ test_disk (void)
   CHECK (put (a + 5 * SUB, SUB, 1) == 0);
 
   /* The host cluster is freed with its bytes, and used again. */
-  CHECK (disk_trim (d, CLUSTER, a, false) == 0);
-  CHECK (disk_flush (d) == 0 && disk_flush (d) == 0);
+  CHECK (export_trim (client, CLUSTER, a, false) == 0);
+  CHECK (export_flush (client) == 0 && export_flush (client) == 0);
   CHECK (put (b, SUB, 2) == 0);
   CHECK (written_at == host);
   CHECK (put (b + 5 * SUB, 100, 2) == 0);
@@ -143,7 +143,7 @@ test_disk (void)
   CHECK (put (c + 2 * SUB, 100, 3) == 0);
   check_sub (c + 2 * SUB, 100, 3);
 
-  CHECK (disk_disconnect (d, true) == 0);
+  CHECK (export_close (client) == 0);
   CHECK (disk_close (d) == 0);
   CHECK (image_check (IMAGE) == 0);
   free (path);

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "disk/disk.h"
+#include "disk/export.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 
@@ -108,17 +108,17 @@ end (const char *what)
 
 /* N bytes TIMES times, at multiples of N in [from, from + 8M). */
 static void
-read_some (struct disk *d, uint64_t from, uint64_t n, struct rng *rng)
+read_some (struct export *e, uint64_t from, uint64_t n, struct rng *rng)
 {
   for (int i = 0; i < TIMES; i++)
-    CHECK (disk_read (d, buf, n, from + rng_below (rng, 8 * MIB / n) * n) == 0);
+    CHECK (export_read (e, buf, n, from + rng_below (rng, 8 * MIB / n) * n) == 0);
 }
 
 static void
-rewrite_some (struct disk *d, uint64_t from, uint64_t n, struct rng *rng)
+rewrite_some (struct export *e, uint64_t from, uint64_t n, struct rng *rng)
 {
   for (int i = 0; i < TIMES; i++)
-    CHECK (disk_write (d, buf, n, from + rng_below (rng, 8 * MIB / n) * n, false) == 0);
+    CHECK (export_write (e, buf, n, from + rng_below (rng, 8 * MIB / n) * n, false) == 0);
 }
 
 static int
@@ -129,7 +129,7 @@ ignore (void *opaque, uint64_t offset, uint64_t n, enum extent_type type)
 }
 
 static void
-test_requests (struct disk *d, struct rng *rng)
+test_requests (struct export *e, struct rng *rng)
 {
   static const struct { const char *what; uint64_t from; unsigned ops; } places[] = {
     { "from the image", 0, TIMES },
@@ -141,29 +141,29 @@ test_requests (struct disk *d, struct rng *rng)
 
   for (unsigned i = 0; i < 3; i++) {
     from = places[i].from;
-    CHECK (disk_read (d, buf, 8 * MIB, from) == 0);     /* now all is known */
+    CHECK (export_read (e, buf, 8 * MIB, from) == 0);     /* now all is known */
     for (unsigned k = 0; k < 3; k++) {
       begin ();
-      read_some (d, from, sizes[k], rng);
+      read_some (e, from, sizes[k], rng);
       end (places[i].what);
       CHECK (reads == places[i].ops && writes == 0 && others == 0);
       CHECK (allocations == 0);
     }
   }
 
-  CHECK (disk_write (d, buf, 8 * MIB, 0, true) == 0);
+  CHECK (export_write (e, buf, 8 * MIB, 0, true) == 0);
   for (unsigned k = 0; k < 3; k++) {
     begin ();
-    rewrite_some (d, 0, sizes[k], rng);
+    rewrite_some (e, 0, sizes[k], rng);
     end ("rewritten");
     CHECK (reads == 0 && writes == TIMES && others == 0);
     CHECK (allocations == 0);
   }
 
-  CHECK (disk_extents (d, SIZE, 0, false, ignore, NULL) == 0);
+  CHECK (export_extents (e, SIZE, 0, false, ignore, NULL) == 0);
   begin ();
   for (int i = 0; i < TIMES; i++)
-    CHECK (disk_extents (d, SIZE, 0, false, ignore, NULL) == 0);
+    CHECK (export_extents (e, SIZE, 0, false, ignore, NULL) == 0);
   end ("extents");
   CHECK (reads == 0 && writes == 0 && others == 0 && allocations == 0);
 }
@@ -176,14 +176,14 @@ fill (const char *name, uint64_t from)
   const struct disk_options options = {
     .path = path, .l2_cache = MIB, .l2_slice = 4096, .lock = true,
   };
-  bool writable = true;
+  struct export *e;
   struct disk *d;
 
   CHECK (disk_open (&options, &d) == 0);
-  CHECK (disk_connect (d, &writable) == 0 && writable);
+  CHECK ((e = export_open (d, "", true)) && export_is_writable (e));
   memset (buf, 1 + from / MIB, sizeof buf);
-  CHECK (disk_write (d, buf, sizeof buf, from, false) == 0);
-  CHECK (disk_disconnect (d, true) == 0);
+  CHECK (export_write (e, buf, sizeof buf, from, false) == 0);
+  CHECK (export_close (e) == 0);
   CHECK (disk_close (d) == 0);
   free (path);
 }
@@ -199,7 +199,7 @@ test_cluster_size (uint64_t cluster_size, struct rng *rng)
   const struct disk_options options = {
     .path = path, .l2_cache = 8 * MIB, .l2_slice = 4096, .lock = true, .hooks = &hooks,
   };
-  bool writable = true;
+  struct export *e;
   struct disk *d;
 
   fprintf (stderr, "clusters of %u\n", (unsigned) cluster_size);
@@ -211,11 +211,11 @@ test_cluster_size (uint64_t cluster_size, struct rng *rng)
 
   begin ();
   CHECK (disk_open (&options, &d) == 0);
-  CHECK (disk_connect (d, &writable) == 0 && writable);
+  CHECK ((e = export_open (d, "", true)) && export_is_writable (e));
   end ("opened");
   CHECK (allocations > 0);      /* they are seen */
-  test_requests (d, rng);
-  CHECK (disk_disconnect (d, true) == 0);
+  test_requests (e, rng);
+  CHECK (export_close (e) == 0);
   CHECK (disk_close (d) == 0);
   CHECK (image_check ("top.qcow2") == 0);
   free (path);

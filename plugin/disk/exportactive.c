@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is the active disk served?
+ *
+ * By whatever view of the disk is current.  With copy-on-read, what a client that may
+ * write reads from below the image is stored in it.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "request/copyup.h"
+#include "disk/exportkind.h"
+
+static size_t
+count_active (const struct disk *d)
+{
+  (void) d;
+  return 1;
+}
+
+static size_t
+find_active (const struct disk *d, const char *name)
+{
+  (void) d;
+  return name[0] == '\0' ? 0 : SIZE_MAX;
+}
+
+static const char *
+name_active (const struct disk *d, size_t number, unsigned which,
+             char buf[EXPORT_NUMBER])
+{
+  (void) d, (void) number, (void) buf;
+  return which == 0 ? "" : NULL;
+}
+
+static void
+describe_active (const struct disk *d, size_t number, char *text, size_t size)
+{
+  (void) number;
+  snprintf (text, size, "%s", d->description);
+}
+
+static int
+open_active (struct export *e)
+{
+  e->size = e->disk->frozen.size;
+  return 0;
+}
+
+static bool
+copies_up (const struct export *e, const struct view *v)
+{
+  return e->writable && v->w->copyup != NULL;
+}
+
+static int
+read_active (const struct export *e, const struct view *v, void *buf, uint64_t count,
+             uint64_t offset)
+{
+  return copies_up (e, v) ? copyup_read (v, buf, count, offset)
+    : request_read (v, buf, count, offset);
+}
+
+static int
+cache_active (const struct export *e, const struct view *v, uint64_t count,
+              uint64_t offset)
+{
+  return copies_up (e, v) ? copyup_read (v, NULL, count, offset)
+    : request_cache (v, count, offset);
+}
+
+const struct export_kind export_active = {
+  .noun = "disk", .prefix = "",
+  .count = count_active, .find = find_active,
+  .name = name_active, .describe = describe_active,
+  .bytes = sizeof (struct export), .may_write = true, .open = open_active,
+  .read = read_active, .cache = cache_active,
+};

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is served what a bitmap says has changed?
+ *
+ * bitmap:NAME shows the active disk where the bitmap is marked.  All of that is called
+ * data, also what reads as zeros: a client that applies it to an older copy must not
+ * leave anything out.  The rest is a hole.
+ *
+ * The bits of a bitmap are copied when the first client comes to it, and serve all
+ * until the last has left: connections of one client agree, however much is recorded
+ * meanwhile.  The bytes are those that the disk has when they are read.
+ *
+ * Locks: the disk's lock guards which bits there are, their users, and what state they
+ * are in.  Bits are copied without it, as there may be many: until that is done, only
+ * those wait who want the same bitmap.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "disk/exportkind.h"
+
+/* Copies of bits, of one disk: as much as its bitmaps may need while they record. */
+#define MAX_FROZEN QCOW2_MAX_BITMAP_BYTES
+
+enum bits_state { BITS_FILLING, BITS_READY, BITS_FAILED };
+
+/* What the slot keeps while the bitmap has clients. */
+struct bits {
+  unsigned users;               /* under the disk's lock */
+  enum bits_state state;        /* likewise; others wait for d->kept_changed */
+  uint64_t bytes;               /* that SET may hold; constant */
+  struct dirtyset *set;         /* constant once they are ready */
+};
+
+struct bitmap_export {
+  struct export e;
+  struct bits *bits;
+};
+
+/* --- names --- */
+
+static size_t
+count_bitmaps (const struct disk *d)
+{
+  return bitmap_count (d->bitmaps);
+}
+
+static size_t
+find_bitmap (const struct disk *d, const char *name)
+{
+  return bitmap_find (d->bitmaps, name);
+}
+
+static void
+hint_bitmap (const struct disk *d, char *text, size_t size)
+{
+  if (d->why_bitmaps[0])
+    snprintf (text, size, ": %s", d->why_bitmaps);
+}
+
+static const char *
+name_bitmap (const struct disk *d, size_t number, unsigned which,
+             char buf[EXPORT_NUMBER])
+{
+  (void) buf;
+  return which == 0 ? bitmap_get (d->bitmaps, number)->name : NULL;
+}
+
+static void
+describe_bitmap (const struct disk *d, size_t number, char *text, size_t size)
+{
+  const struct bitmapdir_any *b = bitmap_get (d->bitmaps, number);
+
+  snprintf (text, size, "what has changed, in pieces of %" PRIu64 " bytes; %s",
+            UINT64_C (1) << b->e.granularity_bits,
+            b->flags & QCOW2_BITMAP_AUTO ? "recording" : "disabled");
+}
+
+static bool
+bitmap_is_void (const struct disk *d, size_t number)
+{
+  return bitmap_get (d->bitmaps, number)->flags & QCOW2_BITMAP_IN_USE;
+}
+
+/* --- coming and going --- */
+
+/* Of all bitmaps that have clients.  Called with the lock held. */
+static uint64_t
+frozen_bytes (const struct disk *d)
+{
+  uint64_t bytes = 0;
+
+  for (size_t i = 0; i < d->nr_exports; i++)
+    if (d->exports[i].kind == &export_bitmap && d->exports[i].kept)
+      bytes += ((const struct bits *) d->exports[i].kept)->bytes;
+  return bytes;
+}
+
+/* With one user, and nothing in it yet.  Called with the lock held. */
+static struct bits *
+new_bits (const struct disk *d, size_t number)
+{
+  const uint64_t others = frozen_bytes (d);
+  const uint64_t bytes = dirtyset_bytes (bitmap_get (d->bitmaps, number)->e.bits);
+  struct bits *b;
+
+  /* One alone always fits. */
+  if (others > 0 && others + bytes > MAX_FROZEN) {
+    nbdkit_error ("%s: the bitmaps that clients read at the same time need more than %"
+                  PRIu64 " bytes", d->options.path, MAX_FROZEN);
+    errno = ENOMEM;
+    return NULL;
+  }
+  b = calloc (1, sizeof *b);
+  if (b == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  b->users = 1;
+  b->bytes = bytes;
+  b->state = BITS_FILLING;
+  return b;
+}
+
+/* Called with the lock held. */
+static void
+drop_bits (struct export_slot *slot, struct bits *b)
+{
+  if (--b->users > 0)
+    return;
+  if (slot->kept == b)
+    slot->kept = NULL;
+  dirtyset_free (b->set);
+  free (b);
+}
+
+/* Those that are there already, or will be: waits for them.  NULL: the caller has to make
+ * them.  Called with the lock held. */
+static struct bits *
+join_bits (struct disk *d, struct export_slot *slot)
+{
+  struct bits *b;
+
+  while ((b = slot->kept) != NULL) {
+    b->users++;
+    while (b->state == BITS_FILLING)
+      pthread_cond_wait (&d->kept_changed, &d->lock);
+    if (b->state == BITS_READY)
+      return b;
+    drop_bits (slot, b);
+  }
+  return NULL;
+}
+
+/* Takes the lock again only when the bits are there.  After a failure the next client
+ * tries again. */
+static int
+fill_bits (struct disk *d, struct export_slot *slot, struct bits *b)
+{
+  const int r = bitmap_freeze (d->bitmaps, slot->number, &b->set), err = errno;
+  LOCK_FOR_BLOCK (&d->lock);
+
+  b->state = r == 0 ? BITS_READY : BITS_FAILED;
+  pthread_cond_broadcast (&d->kept_changed);
+  if (r == 0)
+    return 0;
+  slot->kept = NULL;
+  drop_bits (slot, b);
+  errno = err;
+  return -1;
+}
+
+static int
+open_bitmap (struct export *e)
+{
+  struct bitmap_export *x = (struct bitmap_export *) e;
+  struct export_slot *slot = e->slot;
+  struct disk *d = e->disk;
+
+  e->size = d->frozen.size;
+  {
+    LOCK_FOR_BLOCK (&d->lock);
+
+    x->bits = join_bits (d, slot);
+    if (x->bits)
+      return 0;
+    x->bits = slot->kept = new_bits (d, slot->number);
+    if (x->bits == NULL)
+      return -1;
+  }
+  return fill_bits (d, slot, x->bits);
+}
+
+static void
+close_bitmap (struct export *e)
+{
+  struct bitmap_export *x = (struct bitmap_export *) e;
+  LOCK_FOR_BLOCK (&e->disk->lock);
+
+  drop_bits (e->slot, x->bits);
+}
+
+/* --- requests --- */
+
+static int
+read_bitmap (const struct export *e, const struct view *v, void *buf, uint64_t count,
+             uint64_t offset)
+{
+  const struct dirtyset *set = ((const struct bitmap_export *) e)->bits->set;
+  uint64_t len;
+  int r = 0;
+
+  for (; r == 0 && count > 0; count -= len, offset += len) {
+    len = count;
+    if (dirtyset_find (set, offset, &len))
+      r = request_read (v, buf, len, offset);
+    else
+      memset (buf, 0, len);
+    buf = (char *) buf + len;
+  }
+  return r;
+}
+
+static int
+extents_bitmap (const struct export *e, const struct view *v, uint64_t count,
+                uint64_t offset, bool one, extent_fn emit, void *opaque)
+{
+  const struct dirtyset *set = ((const struct bitmap_export *) e)->bits->set;
+  uint64_t len;
+  bool dirty;
+  int r = 0;
+
+  (void) v;
+  for (; r == 0 && count > 0; count -= len, offset += len) {
+    len = count;
+    dirty = dirtyset_find (set, offset, &len);
+    r = emit (opaque, offset, len, dirty ? EXTENT_DATA : EXTENT_HOLE);
+    if (one)
+      break;
+  }
+  return r;
+}
+
+const struct export_kind export_bitmap = {
+  .noun = "bitmap", .prefix = "bitmap:",
+  .count = count_bitmaps, .find = find_bitmap, .hint = hint_bitmap,
+  .name = name_bitmap, .describe = describe_bitmap,
+  .is_void = bitmap_is_void,
+  .bytes = sizeof (struct bitmap_export), .open = open_bitmap, .close = close_bitmap,
+  .read = read_bitmap, .extents = extents_bitmap,
+};

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is a single layer served?
+ *
+ * layer:N shows what layer N holds itself: its data; clusters that say "zero" are zeros
+ * but no holes, since they hide what lies below.  The rest is a hole.
+ *
+ * Layer 0 is the image itself: the view of it is made anew for each request from the
+ * one that is current, so that it follows what is written.
+ *
+ * The mappings of a layer are made when a client first asks for it, and kept for others.
+ * They count as all mappings do.
+ *
+ * Locks: the disk's lock while the mappings are made.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "util/cleanup.h"
+#include "disk/exportkind.h"
+
+struct layer_export {
+  struct export e;
+  struct view own;              /* read-only */
+};
+
+static size_t
+count_layers (const struct disk *d)
+{
+  return layers_count (d->layers);
+}
+
+static size_t
+find_layer (const struct disk *d, const char *name)
+{
+  unsigned long n;
+  char *end;
+
+  if (name[0] < '0' || name[0] > '9')
+    return SIZE_MAX;
+  errno = 0;
+  n = strtoul (name, &end, 10);
+  return errno != 0 || *end != '\0' || n >= layers_count (d->layers) ? SIZE_MAX : n;
+}
+
+static void
+hint_layer (const struct disk *d, char *text, size_t size)
+{
+  snprintf (text, size, ": the layers are numbered from 0, and there are %u of them",
+            layers_count (d->layers));
+}
+
+static const char *
+name_layer (const struct disk *d, size_t number, unsigned which,
+            char buf[EXPORT_NUMBER])
+{
+  (void) d;
+  if (which > 0)
+    return NULL;
+  snprintf (buf, EXPORT_NUMBER, "%zu", number);
+  return buf;
+}
+
+static void
+describe_layer (const struct disk *d, size_t number, char *text, size_t size)
+{
+  const struct header *h = layers_header (d->layers, number);
+
+  if (h == NULL)
+    snprintf (text, size, "layer %zu of %u only, raw", number,
+              layers_count (d->layers));
+  else
+    snprintf (text, size, "layer %zu of %u only, qcow2, clusters of %" PRIu64
+              " bytes", number, layers_count (d->layers), h->cluster_size);
+}
+
+static int
+open_layer (struct export *e)
+{
+  struct layer_export *x = (struct layer_export *) e;
+  struct disk *d = e->disk;
+  const uint32_t i = e->slot->number;
+  LOCK_FOR_BLOCK (&d->lock);
+
+  if (e->slot->kept == NULL)
+    e->slot->kept = layers_view_new_single (d->layers, i, d->map, d->options.l2_slice);
+  if (e->slot->kept == NULL)
+    return -1;
+  x->own = d->frozen;
+  x->own.single = true;
+  x->own.size = e->size = i == 0 ? d->frozen.size : layers_size (d->layers, i);
+  x->own.lower = e->slot->kept;
+  return 0;
+}
+
+static void
+forget_layer (void *kept)
+{
+  layers_view_free (kept);
+}
+
+/* (`lower' is not asked while layer 0 is writable.) */
+static const struct view *
+view_layer (const struct export *e, const struct view *current,
+            struct view *made)
+{
+  const struct layer_export *x = (const struct layer_export *) e;
+
+  if (e->slot->number > 0 || current->w == NULL)
+    return &x->own;
+  *made = x->own;
+  made->w = current->w;
+  return made;
+}
+
+const struct export_kind export_layer = {
+  .noun = "layer", .prefix = "layer:",
+  .count = count_layers, .find = find_layer, .hint = hint_layer,
+  .name = name_layer, .describe = describe_layer,
+  .bytes = sizeof (struct layer_export), .open = open_layer, .forget = forget_layer,
+  .view = view_layer,
+};

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How are internal snapshots served?
+ *
+ * Each is a disk of its own, of the size it had when it was taken: a view of the same
+ * layers, with the snapshot's L1 table in place of the active one.  It never changes;
+ * writing to the active disk copies what a snapshot shares, so it does not disturb it.
+ *
+ * The mappings are made when a client first asks for it, and kept for others.
+ *
+ * A snapshot's clusters keep their references while it exists.  Requests have a pin for
+ * the backing chain's sake no more than for theirs: it costs nothing.
+ *
+ * Locks: the disk's lock while the mappings are made.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/cleanup.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "disk/exportkind.h"
+
+struct snapshot_export {
+  struct export e;
+  struct view own;
+};
+
+static size_t
+count_snapshots (const struct disk *d)
+{
+  return d->image->snapshots.n;
+}
+
+static size_t
+find_snapshot (const struct disk *d, const char *name)
+{
+  const struct snapshot *s = snapshots_find (&d->image->snapshots, name);
+
+  return s ? (size_t) (s - d->image->snapshots.list) : SIZE_MAX;
+}
+
+static const char *
+name_snapshot (const struct disk *d, size_t number, unsigned which,
+               char buf[EXPORT_NUMBER])
+{
+  const struct snapshot *s = &d->image->snapshots.list[number];
+
+  (void) buf;
+  return which == 0 ? s->name : which == 1 ? s->id : NULL;
+}
+
+/* "snapshot of 2026-11-21 08:30:00 UTC, 67108864 bytes" */
+static void
+describe_snapshot (const struct disk *d, size_t number, char *text, size_t size)
+{
+  const struct snapshot *s = &d->image->snapshots.list[number];
+  const time_t date = s->date_sec;
+  char when[32];
+  struct tm tm;
+
+  gmtime_r (&date, &tm);
+  strftime (when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
+  snprintf (text, size, "snapshot of %s UTC, %" PRIu64 " bytes%s", when,
+            s->disk_size, s->vm_state_size ? ", with VM state" : "");
+}
+
+static int
+check_size (const struct disk *d, const struct snapshot *s)
+{
+  const struct header *h = &d->image->header;
+  char text[PRINTABLE_SIZE (64)];
+
+  if (s->disk_size <= (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits))
+    return 0;
+  nbdkit_error ("%s: snapshot \"%s\" cannot be served: its L1 table at offset %" PRIu64
+                " is too short for its size", d->options.path,
+                printable (s->name, strlen (s->name), text, sizeof text),
+                s->l1_offset);
+  errno = EINVAL;
+  return -1;
+}
+
+static int
+open_snapshot (struct export *e)
+{
+  struct snapshot_export *x = (struct snapshot_export *) e;
+  struct disk *d = e->disk;
+  const struct snapshot *s = &d->image->snapshots.list[e->slot->number];
+  LOCK_FOR_BLOCK (&d->lock);
+
+  if (check_size (d, s) == -1)
+    return -1;
+  if (e->slot->kept == NULL)
+    e->slot->kept = layers_view_new_snapshot (d->layers, d->map, s->l1_offset,
+                                              s->disk_size, d->options.l2_slice);
+  if (e->slot->kept == NULL)
+    return -1;
+  x->own = d->frozen;
+  x->own.size = e->size = s->disk_size;
+  x->own.lower = e->slot->kept;
+  return 0;
+}
+
+static void
+forget_snapshot (void *kept)
+{
+  layers_view_free (kept);
+}
+
+static const struct view *
+view_snapshot (const struct export *e, const struct view *current,
+               struct view *made)
+{
+  (void) current, (void) made;
+  return &((const struct snapshot_export *) e)->own;
+}
+
+const struct export_kind export_snapshot = {
+  .noun = "snapshot", .prefix = "",
+  .count = count_snapshots, .find = find_snapshot,
+  .name = name_snapshot, .describe = describe_snapshot,
+  .bytes = sizeof (struct snapshot_export), .open = open_snapshot,
+  .forget = forget_snapshot,
+  .view = view_snapshot,
+};
