@@ -4,7 +4,8 @@
  *
  * One table says what each parameter of the command line is: of which kind its value is,
  * where that goes, and whether it can be given more than once.  Those with values of a
- * kind of their own have a function each.  What goes together is in paramrules.c.
+ * kind of their own have a function each.  The text of --help follows the table.  Which
+ * parameters can be used together is in paramrules.c.
  * Each error is one line and names the parameter.  Paths are made absolute, since the
  * server changes to another directory.
  *
@@ -168,6 +169,58 @@ static const struct spec specs[NR_PARAMS] = {
 };
 
 _Static_assert (NR_PARAMS <= 64, "bits of params.given");
+
+/* --- help --- */
+
+/* The image, then the parameters for any image, then those for new images, in alphabetical
+ * order.  tests/unit/nbd/params.c compares this text with the table above: keys, kinds of
+ * values, words to choose from, and defaults.  tests/project/help-agrees.sh compares it
+ * with the manual. */
+const char params_help[] =
+  "[file=]<PATH>                The image (or use dir=).\n"
+  "dir=<DIRECTORY>              Serve all images in this directory.\n"
+  "backing=follow|deny|<PATH>   Which backing file to open (default follow).\n"
+  "backing-format=qcow2|raw     Format of the backing file.\n"
+  "bitmap-add=<NAME>            Add a persistent bitmap before serving.\n"
+  "bitmap-clear=<NAME>          Clear a persistent bitmap before serving.\n"
+  "bitmap-granularity=<SIZE>    Granularity of the bitmaps to add.\n"
+  "bitmap-remove=<NAME>         Remove a persistent bitmap before serving.\n"
+  "cache=default|none           Use of the host's page cache (default default).\n"
+  "check=off|quick|full|repair  Check the image before serving (default off).\n"
+  "check-report=<FILE>          Write the findings to this file, as JSON.\n"
+  "compress=off|on              Compress newly written clusters (default off).\n"
+  "copy-on-read=true|false      Keep data read from backing files (default false).\n"
+  "data-file=follow|deny|<PATH> Which data file to open (default follow).\n"
+  "detect-zeroes=off|on|unmap   Detect zeros in writes (default off).\n"
+  "discard=unmap|ignore         Give trimmed space back (default unmap).\n"
+  "flatten=true|false           Copy all data from backing files before serving\n"
+  "                             (default false).\n"
+  "l2-cache=<SIZE>              Memory limit for mappings (default 32M).\n"
+  "l2-slice=<SIZE>              Part of an L2 table read at a time (default 4K).\n"
+  "lock=true|false              Lock the image as QEMU does (default true).\n"
+  "passphrase=<SECRET>          Passphrase: literal, -, +FILE or -FD.\n"
+  "preallocation=off|metadata|falloc|full\n"
+  "                             Allocation for create= and resize= (default off).\n"
+  "qcow2-passphrase=<SECRET>    The same, if nbdkit's luks filter is used too.\n"
+  "resize=[+|-]<SIZE>           Change the size of the disk before serving.\n"
+  "shrink=true|false            Allow resize= to shrink (default false).\n"
+  "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"
+  "snapshot-apply=<NAME|ID>     Revert to this snapshot before serving.\n"
+  "snapshot-create=<NAME>       Create an internal snapshot before serving.\n"
+  "snapshot-delete=<NAME|ID>    Delete an internal snapshot before serving.\n"
+  "stats=<FILE>                 Write counters to this file, as JSON.\n"
+  "untrusted=true|false         Read-only, no other files (default false).\n"
+  "create=<SIZE>|auto           Create the image, which must not exist.\n"
+  "backing-file=<PATH>          New image: backing file.\n"
+  "cluster-size=<SIZE>          New image: cluster size (default 64K).\n"
+  "compat=0.10|1.1              New image: version (default 1.1).\n"
+  "compression-type=zlib|zstd   New image: compression type (default zlib).\n"
+  "data-file-raw=true|false     New image: data-file= is raw (default false).\n"
+  "encrypt=luks                 New image: encrypt with passphrase=.\n"
+  "extended-l2=true|false       New image: use subclusters (default false).\n"
+  "iter-time=<MILLISECONDS>     New image: time per passphrase (default 2000).\n"
+  "lazy-refcounts=true|false    New image: use lazy refcounts (default false).\n"
+  "refcount-bits=<N>            New image: refcount width (default 16).";
 
 /* --- memory --- */
 

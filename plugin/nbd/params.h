@@ -53,6 +53,9 @@ struct params {
   .create = CREATEPARAMS_DEFAULT,                                            \
 }
 
+/* For nbdkit --help: one line or two for each parameter. */
+extern const char params_help[];
+
 /* One parameter.  0, or -1 (reported). */
 extern int params_set (struct params *, const char *key, const char *value);
 /* There are no more, and they go together (paramrules.c). */

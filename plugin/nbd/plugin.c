@@ -93,51 +93,6 @@ qcow2_config_complete (void)
   return 0;
 }
 
-#define qcow2_config_help                                                    \
-  "[file=]<PATH>                (this or dir=) The qcow2 image.\n"           \
-  "dir=<DIRECTORY>              Serve the images in it, by their names.\n"  \
-  "l2-cache=<SIZE>              Most memory for mappings (default 32M).\n"   \
-  "l2-slice=<SIZE>              Part of an L2 table to read at a time (4K).\n"\
-  "backing=follow|deny|<PATH>   What to do about the backing file.\n"        \
-  "backing-format=qcow2|raw     Format of the backing file; never guessed.\n"\
-  "data-file=follow|deny|<PATH> What to do about an external data file.\n"    \
-  "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"  \
-  "bitmap-add=<NAME>            Make this persistent bitmap before serving.\n"\
-  "bitmap-clear=<NAME>          Empty this one before serving.\n"           \
-  "bitmap-remove=<NAME>         Remove this one before serving.\n"          \
-  "bitmap-granularity=<SIZE>    Of bitmaps to add (default: cluster size).\n"\
-  "snapshot-create=<NAME>       Make an internal snapshot, before serving.\n"  \
-  "snapshot-apply=<NAME|ID>     Bring the disk back to an internal snapshot.\n"\
-  "snapshot-delete=<NAME|ID>    Delete an internal snapshot.\n"              \
-  "resize=[+|-]<SIZE>           Give the disk another size, before serving.\n"\
-  "shrink=true|false            A smaller size is meant (default false).\n"  \
-  "preallocation=off|metadata|falloc|full\n"                                \
-  "                             Allocate what is new: with create=, resize=.\n"\
-  "passphrase=<SECRET>          Of encrypted images: literal, -, +FILE, -FD.\n"\
-  "qcow2-passphrase=<SECRET>    The same, below nbdkit's luks filter.\n"     \
-  "untrusted=true|false         Image from strangers: deny files it names.\n"\
-  "discard=unmap|ignore         What trim does (default unmap).\n"           \
-  "detect-zeroes=off|on|unmap   What to do with zeros that are written.\n"   \
-  "compress=off|on              Store what is written compressed (default off).\n"\
-  "stats=<FILE>                 Write counters there, as JSON.\n"           \
-  "copy-on-read=true|false      Store in the image what is read from below.\n"\
-  "flatten=true|false           First copy all from below, and unlink it.\n"\
-  "cache=default|none           Keep data out of the page cache: none.\n"    \
-  "check=off|quick|full|repair  Check the image before it is served (off).\n" \
-  "check-report=<FILE>          Write what was found as JSON.\n"             \
-  "lock=on|off                  QEMU-compatible image locks (default on).\n"  \
-  "create=<SIZE>|auto           Make the image first; it must not exist.\n"  \
-  "cluster-size=<SIZE>          Of a new image: 512 to 2M (default 64K).\n"  \
-  "compat=<VERSION>             Of a new image: 0.10 or 1.1 (default).\n"    \
-  "refcount-bits=<N>            Of a new image: 1 to 64 (default 16).\n"     \
-  "extended-l2=true             Subclusters in a new image.\n"              \
-  "lazy-refcounts=true          Lazy refcounts in a new image.\n"           \
-  "compression-type=zlib|zstd   Of compressed clusters (default zlib).\n"     \
-  "encrypt=luks                 Encrypt a new image; needs passphrase=.\n"  \
-  "iter-time=<MILLISECONDS>     That trying a passphrase takes (2000).\n"   \
-  "backing-file=<PATH>          Of a new image; needs backing-format=.\n"   \
-  "data-file-raw=true           That file is the disk, byte for byte."
-
 static void
 qcow2_dump_plugin (void)
 {
@@ -528,7 +483,7 @@ static struct nbdkit_plugin plugin = {
   .unload = qcow2_unload,
   .config = qcow2_config,
   .config_complete = qcow2_config_complete,
-  .config_help = qcow2_config_help,
+  .config_help = params_help,
   .magic_config_key = "file",
   .dump_plugin = qcow2_dump_plugin,
   .get_ready = qcow2_get_ready,

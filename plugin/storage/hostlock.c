@@ -283,7 +283,7 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
     errno = EBUSY;
   if (errno != EBUSY) {
     nbdkit_error ("%s: cannot lock the image: %m "
-                  "(if the filesystem does not support locks, use lock=off)",
+                  "(if the filesystem does not support locks, use lock=false)",
                   path);
     return;
   }

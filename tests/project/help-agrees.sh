@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The parameters that the code accepts, those that --help lists, and those that
-# the manual page describes are the same; and what the manual says about
-# --dump-plugin and debug flags is what the plugin has.
+# What --help says about parameters, the manual page says too (unit/nbd/params compares
+# --help with what the code accepts); and what the manual says about --dump-plugin,
+# messages and debug flags is what the plugin has.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires "$NBDKIT" --version
@@ -11,30 +11,91 @@ requires "$NBDKIT" --version
 code="$srcdir/../plugin/nbd/plugin.c"
 pod="$srcdir/../plugin/nbdkit-qcow2-plugin.pod"
 
-# The code: the table of parameters.
-tr -d '\n' < "$srcdir/../plugin/nbd/params.c" |
-  grep -o '\[PARAM_[A-Z0-9_]*\] = *{ "[^"]*"' |
-  sed 's/.*"\(.*\)"/\1/' | sort > "$tmp/code"
-
-# --help: lines that begin with key= or [key=].
 "$NBDKIT" "$PLUGIN" --help > "$tmp/help.txt"
-sed -n 's/^\[\{0,1\}\([a-z0-9][-a-z0-9]*\)=.*/\1/p' "$tmp/help.txt" |
-  sort -u > "$tmp/help"
+for key in file l2-cache l2-slice; do
+  grep -Eq "^\[?$key=" "$tmp/help.txt"
+done
 
-# The manual: the items of the section PARAMETERS, B<key=> or [B<key=>].
-sed -n '/^=head1 PARAMETERS/,/^=head1 [^P]/p' "$pod" |
-  sed -n 's/^=item \[\{0,1\}B<\([a-z0-9][-a-z0-9]*\)=.*/\1/p' | sort -u > "$tmp/manual"
+# What --help says of each parameter, SYNOPSIS says in the same words, and PARAMETERS in
+# an item for each of its values; the default is the same; and the manual has no others.
+/usr/bin/python3 - "$tmp/help.txt" "$pod" <<'END'
+import re, sys
 
-# Its SYNOPSIS: all words before an equals sign.
-sed -n '/^=head1 SYNOPSIS/,/^=head1 DESCRIPTION/p' "$pod" |
-  grep -oE '(\[file|[a-z0-9][-a-z0-9]*)\]?=' | tr -d '[]=' | sort -u > "$tmp/synopsis"
+help_text, pod = (open(name).read() for name in sys.argv[1:])
+faults = []
 
-[ -s "$tmp/code" ]
-[ "$(sort "$tmp/code" | uniq -d)" = "" ]
-diff -u "$tmp/code" "$tmp/help"
-diff -u "$tmp/code" "$tmp/manual"
-diff -u "$tmp/code" "$tmp/synopsis"
-for key in file l2-cache l2-slice; do grep -qx -- "$key" "$tmp/code"; done
+
+def section(name):
+    return re.search(r"^=head1 %s\n(.*?)^=head1 " % name, pod, re.M | re.S).group(1)
+
+
+def fault(key, text):
+    faults.append("%s: %s" % (key, text))
+
+
+# key: (values, default).  A line that begins with a space goes on with the one before.
+described = {}
+lines = re.sub(r"\n +", " ", help_text).splitlines()
+for line in lines:
+    m = re.match(r"\[?([a-z0-9][-a-z0-9]*)=\]?(\S+) .*?(?:\(default (\S+)\)\.)?$", line)
+    if m and m.group(1) not in ("key", "file"):
+        described[m.group(1)] = m.groups()[1:]
+
+synopsis = " ".join(section("SYNOPSIS").split())
+for key, (values, default) in described.items():
+    words = key + "=" + re.sub("[<>]", "", values)
+    if not re.search(r"(?<![-a-z0-9])" + re.escape(words) + r"(?=[] ])", synopsis):
+        fault(key, "SYNOPSIS does not have " + words)
+for key in re.findall(r"([a-z0-9][-a-z0-9]*)=", synopsis):
+    if key not in described and key != "file":
+        fault(key, "SYNOPSIS has it, and --help does not")
+
+# The items of PARAMETERS, each with its text; those without one share the next.
+items, waiting = {}, []
+for part in re.split(r"\n(?==item )", section("PARAMETERS")):
+    m = re.match(r"=item \[?B<([a-z0-9][-a-z0-9]*)=([^>]*)>\]?(\S*)\n(.*)", part, re.S)
+    if m:
+        key, value, placeholder, text = m.groups()
+        waiting.append((key, value + placeholder))
+        if text.strip():
+            items.update((item, text) for item in waiting)
+            waiting = []
+
+
+def values_of(key, values):
+    """Those that need an item, as text of the manual."""
+    if values == "true|false":
+        return ["true"]
+    if values.startswith("[+|-]"):
+        return [sign + values[5:].strip("<>") for sign in ("", "+", "-")]
+    return re.sub("[<>]", "", values).split("|")
+
+
+others = {"passphrase": ["-", "+FILENAME", "-FD"]}
+for key, (values, default) in described.items():
+    wanted = values_of(key, values)
+    for value in wanted:
+        if (key, value) not in items:
+            fault(key, "PARAMETERS has no item for %s=%s" % (key, value))
+    known = wanted + others.get(key, []) + ["false"] * (values == "true|false")
+    for k, value in items:
+        if k == key and value not in known:
+            fault(key, "PARAMETERS has an item for %s=%s" % (key, value))
+    texts = " ".join(" ".join(text for (k, v), text in items.items() if k == key).split())
+    found = re.findall(r"default is (?:C<)?(\w+(?:\.\w+)*)", texts)
+    found += [v for (k, v), text in items.items()
+              if k == key and "This is the default" in " ".join(text.split())]
+    if default and default not in found or len(set(found)) > 1:
+        fault(key, "the default is %s in --help, and %s in PARAMETERS" % (default, found))
+for key, value in items:
+    if key not in described and key != "file":
+        fault(key, "PARAMETERS has it, and --help does not")
+if "[file=]" not in synopsis or ("file", "PATH") not in items:
+    fault("file", "SYNOPSIS or PARAMETERS does not have it")
+if len(described) < 40 or len(items) < 60:
+    fault("all", "only %d parameters, %d items were found" % (len(described), len(items)))
+sys.exit("\n".join(faults) or None)
+END
 
 # PARAMETERS is in alphabetical order.  (Of items that share their text, the first counts;
 # those of an inner list, which have no key, do not.)
@@ -47,15 +108,6 @@ sort -c "$tmp/order"
 
 # What is not a parameter is refused, by name.
 refused "no-such-key" file=/dev/null no-such-key=1
-
-# The first word of the values that are listed with | is accepted by --help and the
-# manual alike: a=b|c in --help is B<a=b> and B<a=c> in the manual.
-sed -n 's/^\([a-z0-9][-a-z0-9]*\)=\([a-z0-9|]*\).*/\1 \2/p' "$tmp/help.txt" |
-while read -r key values; do
-  for value in ${values//|/ }; do
-    grep -qF "B<$key=$value>" "$pod" || fail "the manual lacks $key=$value"
-  done
-done
 
 # --dump-plugin: our own lines are all in the manual, and those in the manual
 # are all there.

@@ -3,7 +3,8 @@
  * The parameters, in process, as an enemy would give them: each with values of every bad
  * kind, and random ones; every two of them together, in both orders.  Whatever is
  * refused is refused with one line, which names the parameter, shows no control
- * characters, and is not long.  Sizes are what nbdkit_parse_size makes of them.
+ * characters, and is not long.  Sizes are what nbdkit_parse_size makes of them.  The text
+ * of --help agrees with what is accepted, and with the defaults.
  */
 
 #include <config.h>
@@ -300,6 +301,145 @@ test_arrival (void)
   params_free (&p);
 }
 
+/* --- help --- */
+
+static const struct params untouched = PARAMS_DEFAULT;
+
+/* No word that a parameter knows, no size and no number. */
+#define NO_WORD "no-such-word"
+
+/* Parameter I, alone, with this value: 0, or -1.  *SAME: it is what it is by default. */
+static int
+only (enum param i, const char *value, bool *same)
+{
+  struct params p;
+  int r;
+
+  memcpy (&p, &untouched, sizeof p);    /* padding as well */
+  r = give (&p, i, value);
+  p.given = 0;
+  *same = memcmp (&p, &untouched, sizeof p) == 0;
+  params_free (&p);
+  return r;
+}
+
+/* Does the error for NO_WORD name WORD, between "must be " or ", " and the next one? */
+static bool
+names_word (const char *word)
+{
+  const char *said = strstr (last_error (), ": must be ");
+  const size_t len = strlen (word);
+
+  if (said == NULL)
+    return false;
+  for (said += 10; (said = strstr (said, word)) != NULL; said++)
+    if (said[-1] == ' ' && (said[len] == '\0' || strchr (", ", said[len])))
+      return true;
+  return false;
+}
+
+static unsigned
+count_words (void)
+{
+  const char *p = strstr (last_error (), ": must be ");
+  unsigned n = p != NULL;
+
+  for (; p && *p; p++)
+    n += *p == ',' || strncmp (p, " or ", 4) == 0;
+  return n;
+}
+
+/* VALUES is what follows "key=": words, a <PLACEHOLDER>, or both, with | between them. */
+static void
+check_values (enum param i, char *values)
+{
+  const bool is_size = strstr (values, "<SIZE>") != NULL;
+  const bool is_number = strcmp (values, "<N>") == 0 ||
+    strcmp (values, "<MILLISECONDS>") == 0;
+  const bool is_free = strchr (values, '<') && !is_size && !is_number;
+  unsigned words = 0;
+  bool same;
+
+  CHECK (only (i, NO_WORD, &same) == (is_free ? 0 : -1));
+  CHECK (!is_size || strstr (last_error (), ": not a size"));
+  CHECK (!is_number || strstr (last_error (), ": not a number"));
+  if (values[0] == '[')         /* [+|-]<SIZE> */
+    return;
+  for (char *word = strtok (values, "|"); word; word = strtok (NULL, "|"))
+    if (word[0] != '<' && word[strlen (word) - 1] != '>') {
+      words++;
+      CHECK (is_free || is_size || names_word (word));
+      CHECK (only (i, word, &same) == 0);
+      CHECK (only (i, NO_WORD, &same) == (is_free ? 0 : -1));
+    }
+  /* No others, but two names that are left out of the text. */
+  if (!is_free && !is_size && !is_number)
+    CHECK (count_words () == words + (i == PARAM_COMPAT ? 2 : 0));
+}
+
+/* "key=values text (default X)." */
+static enum param
+check_help (char *line)
+{
+  char key[32], values[64], text[128], word[32];
+  const char *deflt = strstr (line, "(default ");
+  bool same;
+  enum param i = 0;
+
+  CHECK (sscanf (line, "%31[^=]=%63s %127[^\n]", key, values, text) == 3);
+  CHECK (text[strlen (text) - 1] == '.');
+  if (key[0] == '[') {          /* [file=]<PATH> */
+    memmove (key, key + 1, strlen (key));
+    memmove (values, values + 1, strlen (values));
+  }
+  while (i < NR_PARAMS && strcmp (keys[i], key) != 0)
+    i++;
+  if (i == NR_PARAMS)
+    return i;
+  if (strchr (values, '|') && !strchr (values, '<'))
+    CHECK (deflt != NULL || i == PARAM_BACKING_FORMAT);
+  check_values (i, values);
+  if (deflt) {
+    CHECK (sscanf (deflt, "(default %31[^)])", word) == 1);
+    CHECK (only (i, word, &same) == 0 && same);
+  }
+  return i;
+}
+
+/* Each parameter has its line, what is said there is accepted and nothing else, and the
+ * defaults are those. */
+static void
+test_help (void)
+{
+  char *text = strdup (params_help), *rest = text, *line;
+  bool seen[NR_PARAMS + 1] = { false };
+  enum param i;
+
+  CHECK (text != NULL);
+  for (line = text; *line; line += strcspn (line, "\n"), line += *line == '\n')
+    CHECK (strcspn (line, "\n") < 80);
+  /* Lines that go on. */
+  while ((line = strstr (text, "\n ")) != NULL)
+    *line = ' ';
+  while ((line = strsep (&rest, "\n")) != NULL) {
+    char *copy = strdup (line);
+
+    CHECK (copy != NULL);
+    printf ("help: %s\n", line);        /* which one it was, if this fails */
+    fflush (stdout);
+    i = check_help (copy);
+    CHECK (i < NR_PARAMS && !seen[i]);
+    seen[i] = true;
+    free (copy);
+  }
+  for (i = 0; i < NR_PARAMS; i++) {
+    if (!seen[i])
+      fprintf (stderr, "--help lacks %s=\n", keys[i]);
+    CHECK (seen[i]);
+  }
+  free (text);
+}
+
 int
 main (void)
 {
@@ -308,6 +448,7 @@ main (void)
   quiet_errors = true;
   find_keys ();
   test_arrival ();
+  test_help ();
   test_sizes ();
   test_twice ();
   test_values (seed);
