@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What do tests of the allocator build upon?
+ * What do tests of refcounts and of the allocator build upon?
  *
- * A file with nothing but the metadata that the rooms below the allocator look at, and
- * these rooms, without a disk around them.
+ * A file with nothing but the metadata that these rooms look at, or an image from
+ * elsewhere, and the rooms themselves, without a disk around them.
  */
 
 #include <config.h>
@@ -22,6 +22,7 @@ struct refcounts *refcounts;
 struct grace *grace;
 struct alloc *alloc;
 unsigned bits;
+struct rng rng;
 
 static char path[4200];
 
@@ -85,25 +86,42 @@ make_alloc_image (unsigned cluster_bits, unsigned order)
 }
 
 void
-open_image (bool discard, const struct hostfile_hooks *hooks)
+open_counts (const char *name, const struct hostfile_hooks *hooks)
 {
   const struct hostfile_options options = { .try_writable = true, .hooks = hooks };
   unsigned char *buf;
   uint64_t len;
 
-  CHECK (hostfile_open (path, &options, &file) == 0);
+  CHECK (hostfile_open (name, &options, &file) == 0);
   len = min64 (hostfile_size (file), HEADER_READ_SIZE);
   buf = malloc (len);
   CHECK (buf && hostfile_read (file, buf, len, 0) == 0);
-  CHECK (header_parse (path, buf, len, hostfile_size (file), &header) == 0);
+  CHECK (header_parse (name, buf, len, hostfile_size (file), &header) == 0);
   free (buf);
   bits = header.cluster_bits;
   overlap = overlap_new (bits);
-  grace = grace_new ();
-  CHECK (overlap && grace);
-  CHECK (overlap_add (overlap, header.l1_offset, 8, OVERLAP_L1) == 0);
+  CHECK (overlap);
+  CHECK (overlap_add (overlap, header.l1_offset, header.l1_entries * 8,
+                      OVERLAP_L1) == 0);
   refcounts = refcount_open (file, &header, overlap);
   CHECK (refcounts);
+}
+
+void
+close_counts (void)
+{
+  refcount_close (refcounts);
+  overlap_free (overlap);
+  header_free (&header);
+  hostfile_close (file);
+}
+
+void
+open_image (bool discard, const struct hostfile_hooks *hooks)
+{
+  open_counts (path, hooks);
+  grace = grace_new ();
+  CHECK (grace);
   alloc = alloc_open (file, bits, refcounts, overlap, grace, discard);
   CHECK (alloc);
 }
@@ -112,11 +130,8 @@ void
 close_image (void)
 {
   alloc_close (alloc);
-  refcount_close (refcounts);
   grace_free (grace);
-  overlap_free (overlap);
-  header_free (&header);
-  hostfile_close (file);
+  close_counts ();
 }
 
 void

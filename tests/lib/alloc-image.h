@@ -23,6 +23,9 @@ extern struct grace *grace;
 extern struct alloc *alloc;
 extern unsigned bits;           /* of its clusters */
 
+/* For all that is random; the test begins it. */
+extern struct rng rng;
+
 /* An empty file, whose name begins with that of the test, in the current directory; and
  * its end. */
 extern void image_begin (const char *name);
@@ -31,6 +34,12 @@ extern void image_end (void);
 /* Makes a new image of it: header, refcount table, one refcount block, L1 table, a
  * cluster each. */
 extern void make_alloc_image (unsigned cluster_bits, unsigned refcount_order);
+
+/* Any image: its refcounts, and what they need. */
+extern void open_counts (const char *path, const struct hostfile_hooks *);
+extern void close_counts (void);
+
+/* That of image_begin, with an allocator. */
 extern void open_image (bool discard, const struct hostfile_hooks *);
 extern void close_image (void);
 

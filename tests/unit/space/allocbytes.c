@@ -13,8 +13,6 @@
 #include "util/bytes.h"
 #include "lib/alloc-image.h"
 
-static struct rng rng;
-
 /* --- the model --- */
 
 #define MAX_BYTES (UINT64_C (16) << 20)
