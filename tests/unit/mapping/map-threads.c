@@ -681,6 +681,19 @@ opener (void *arg)
   return NULL;
 }
 
+/* Where memory is short, things have happened that otherwise seldom do.  On a loaded
+ * machine that takes its time. */
+static bool
+seen_enough (struct stress *s, uint64_t limit)
+{
+  struct map_stats stats;
+
+  map_get_stats (s->map, &stats);
+  return limit > 1 << 20 ||
+    (atomic_load (&s->peeks) > 10 && stats.evictions > 0 && stats.packs > 0);
+}
+
+/* For so long, and until enough was seen. */
 static void
 test_stress (uint64_t limit, unsigned ms)
 {
@@ -707,7 +720,9 @@ test_stress (uint64_t limit, unsigned ms)
     rng_init (&w[i].rng, seed, limit + i);
     CHECK (pthread_create (&w[i].thread, NULL, what[i], &w[i]) == 0);
   }
-  sleep_us (ms * 1000);
+  do
+    sleep_us (ms * 1000);
+  while (!seen_enough (s, limit));
   atomic_store (&s->stop, true);
   for (i = 0; i < N; i++)
     pthread_join (w[i].thread, NULL);
@@ -721,8 +736,6 @@ test_stress (uint64_t limit, unsigned ms)
   }
   map_get_stats (s->map, &stats);
   CHECK (stats.bytes <= (limit > 40 << 10 ? limit : 40 << 10));
-  CHECK (limit > 1 << 20 || atomic_load (&s->peeks) > 10);
-  CHECK (limit > 1 << 20 || (stats.evictions > 0 && stats.packs > 0));
   printf ("limit %" PRIu64 ": %lu looks, %lu edits, %lu snapshots; %" PRIu64
           " hits, %" PRIu64 " misses, %" PRIu64 " evictions, %" PRIu64
           " packs, peak %" PRIu64 "\n", limit,
