@@ -141,16 +141,16 @@ table_of (struct be64 entry)
   return get64 (entry) & QCOW2_L1_OFFSET_MASK;
 }
 
-/* COPIED as it should be in all entries of e->l2: as the counts say, or clear.  *CHANGED:
- * is it different now? */
+/* COPIED as it should be in all entries of e->l2: as the counts say, or clear.  Returns 1
+ * if it is different now, 0 if not. */
 static int
-correct_flags (struct snapedit *e, bool as_counted, bool *changed)
+correct_flags (struct snapedit *e, bool as_counted)
 {
   const unsigned step = entry_words (e->h);
   const uint64_t n = e->h->cluster_size / sizeof *e->l2;
   uint64_t i, entry, correct, offset, count;
+  bool changed = false;
 
-  *changed = false;
   for (i = 0; i < n; i += step) {
     if (e->l2[i].be == 0)
       continue;
@@ -163,10 +163,10 @@ correct_flags (struct snapedit *e, bool as_counted, bool *changed)
       if (count == 1)
         correct |= QCOW2_OFLAG_COPIED;
     }
-    *changed |= correct != entry;
+    changed |= correct != entry;
     e->l2[i] = put64 (correct);
   }
-  return 0;
+  return changed;
 }
 
 /* One reference more, or less, to an L2 table, which is in e->l2 then, and to all that
@@ -181,12 +181,39 @@ add_table (struct snapedit *e, struct be64 entry)
 }
 
 static int
-drop_table (struct snapedit *e, struct be64 entry)
+drop_table (struct snapedit *e, struct be64 *entry)
 {
-  if (shadow_read_l2 (e->s, get64 (entry), e->l2) == -1 ||
+  if (shadow_read_l2 (e->s, get64 (*entry), e->l2) == -1 ||
       shadow_drop_l2 (e->s, e->l2, 0, UINT64_C (1) << e->h->l2_bits) == -1)
     return -1;
-  return shadow_drop (e->s, table_of (entry) >> e->h->cluster_bits, 1);
+  return shadow_drop (e->s, table_of (*entry) >> e->h->cluster_bits, 1);
+}
+
+/* The active L1 entry will name what is in e->l2 now. */
+static int
+replace_table (struct snapedit *e, struct be64 *entry)
+{
+  if (shadow_drop (e->s, table_of (*entry) >> e->h->cluster_bits, 1) == -1)
+    return -1;
+  return shadow_replace_l2 (e->s, e->l2, entry);
+}
+
+/* Calls FN for each of the N entries of L1 that names a table, unless that of OTHER
+ * (NR_OTHER entries) with the same index names it, too. */
+static int
+each_table (struct snapedit *e, struct be64 *l1, uint64_t n, const struct be64 *other,
+            uint64_t nr_other, int (*fn) (struct snapedit *, struct be64 *entry))
+{
+  uint64_t i;
+
+  for (i = 0; i < n; i++) {
+    shadow_expect (e->s, l1, i, n);
+    if (table_of (l1[i]) != 0 &&
+        (i >= nr_other || table_of (l1[i]) != table_of (other[i])) &&
+        fn (e, &l1[i]) == -1)
+      return -1;
+  }
+  return 0;
 }
 
 /* --- the snapshot table --- */
@@ -298,35 +325,21 @@ check_new (struct snapedit *e, const char *name)
 static int
 share_table (struct snapedit *e, struct be64 *entry)
 {
-  bool changed;
+  const int r = add_table (e, *entry) == -1 ? -1 : correct_flags (e, false);
 
-  if (add_table (e, *entry) == -1 ||
-      correct_flags (e, false, &changed) == -1)
-    return -1;
-  if (!changed)
-    return 0;
-  if (shadow_drop (e->s, table_of (*entry) >> e->h->cluster_bits, 1) == -1)
-    return -1;
-  return shadow_replace_l2 (e->s, e->l2, entry);
+  return r == 1 ? replace_table (e, entry) : r;
 }
 
 static int
 create (struct snapedit *e, const char *name)
 {
   const uint64_t n = max64 (1, e->h->l1_entries);
-  uint64_t i;
 
   if (check_new (e, name) == -1)
     return -1;
   e->active = read_active (e, n);
-  if (e->active == NULL)
+  if (e->active == NULL || each_table (e, e->active, n, NULL, 0, share_table) == -1)
     return -1;
-  for (i = 0; i < n; i++) {
-    shadow_expect (e->s, e->active, i, n);
-    if (table_of (e->active[i]) != 0 &&
-        share_table (e, &e->active[i]) == -1)
-      return -1;
-  }
   append_entry (e, name, choose_id (e->image->snapshots));
   e->sh.l1_entries = n;
   if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
@@ -347,36 +360,12 @@ snapedit_create (const struct shadow_image *image, const char *name)
 
 /* A table that only the snapshot uses. */
 static int
-take_table (struct snapedit *e, struct be64 entry)
+take_table (struct snapedit *e, struct be64 *entry)
 {
-  bool changed;
+  const int r = add_table (e, *entry) == -1 ? -1 : correct_flags (e, false);
 
-  if (add_table (e, entry) == -1 || correct_flags (e, false, &changed) == -1)
-    return -1;
-  return changed ? hostfile_write (e->image->file, e->l2, e->h->cluster_size,
-                                   table_of (entry)) : 0;
-}
-
-static int
-exchange_tables (struct snapedit *e, uint64_t old, uint64_t n)
-{
-  uint64_t i;
-
-  for (i = 0; i < old; i++) {
-    shadow_expect (e->s, e->active, i, old);
-    if (table_of (e->active[i]) != 0 &&
-        (i >= n || table_of (e->active[i]) != table_of (e->other[i])) &&
-        drop_table (e, e->active[i]) == -1)
-      return -1;
-  }
-  for (i = 0; i < n; i++) {
-    shadow_expect (e->s, e->other, i, n);
-    if (table_of (e->other[i]) != 0 &&
-        (i >= old || table_of (e->active[i]) != table_of (e->other[i])) &&
-        take_table (e, e->other[i]) == -1)
-      return -1;
-  }
-  return 0;
+  return r == 1 ? hostfile_write (e->image->file, e->l2, e->h->cluster_size,
+                                  table_of (*entry)) : r;
 }
 
 static int
@@ -387,6 +376,12 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
                                   (e->h->cluster_bits + e->h->l2_bits));
   const uint64_t n = max64 (1, max64 (needed, snapshot->l1_entries));
 
+  if (e->h->has_bitmaps) {
+    nbdkit_error ("%s: cannot apply a snapshot: the persistent bitmaps of the image "
+                  "would not record the change", e->path);
+    errno = EBUSY;
+    return -1;
+  }
   if (n > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
     return shadow_corrupt (e->s, "the snapshot is of a disk of %" PRIu64 " bytes",
                            snapshot->disk_size);
@@ -395,7 +390,8 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
   if (e->active == NULL || e->other == NULL ||
       shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
                          sizeof (struct be64)) == -1 ||
-      exchange_tables (e, old, n) == -1)
+      each_table (e, e->active, old, e->other, n, drop_table) == -1 ||
+      each_table (e, e->other, n, e->active, old, take_table) == -1)
     return -1;
   e->sh.size = snapshot->disk_size;
   e->sh.l1_entries = n;
@@ -404,21 +400,23 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
   return shadow_commit (e->s, &e->sh);
 }
 
-int
-snapedit_apply (const struct shadow_image *image, const char *name)
+/* The change is of a snapshot that there is. */
+static int
+change_one (const struct shadow_image *image, const char *name,
+            int (*change) (struct snapedit *, const struct snapshot *))
 {
   const struct snapshot *snapshot = find (image, name);
   struct snapedit e;
 
   if (snapshot == NULL)
     return -1;
-  if (image->header->has_bitmaps) {
-    nbdkit_error ("%s: cannot apply a snapshot: the persistent bitmaps of the image "
-                  "would not record the change", hostfile_path (image->file));
-    errno = EBUSY;
-    return -1;
-  }
-  return end (&e, begin (&e, image) == -1 ? -1 : apply (&e, snapshot));
+  return end (&e, begin (&e, image) == -1 ? -1 : change (&e, snapshot));
+}
+
+int
+snapedit_apply (const struct shadow_image *image, const char *name)
+{
+  return change_one (image, name, apply);
 }
 
 /* --- delete --- */
@@ -427,44 +425,24 @@ static int
 drop_snapshot (struct snapedit *e, const struct snapshot *snapshot)
 {
   const uint64_t n = snapshot->l1_entries;
-  uint64_t i;
 
   if (n == 0)
     return 0;
   e->other = shadow_read_l1 (e->s, snapshot->l1_offset, n, n);
-  if (e->other == NULL)
+  if (e->other == NULL || each_table (e, e->other, n, NULL, 0, drop_table) == -1)
     return -1;
-  for (i = 0; i < n; i++) {
-    shadow_expect (e->s, e->other, i, n);
-    if (table_of (e->other[i]) != 0 && drop_table (e, e->other[i]) == -1)
-      return -1;
-  }
   return shadow_drop_range (e->s, snapshot->l1_offset,
                             n * sizeof (struct be64));
 }
 
 /* What is the active disk's alone gets its flags. */
 static int
-own_tables (struct snapedit *e, uint64_t n)
+own_table (struct snapedit *e, struct be64 *entry)
 {
-  bool changed;
-  uint64_t i;
+  const int r = shadow_read_l2 (e->s, get64 (*entry), e->l2) == -1 ? -1
+    : correct_flags (e, true);
 
-  for (i = 0; i < n; i++) {
-    const struct be64 entry = e->active[i];
-
-    shadow_expect (e->s, e->active, i, n);
-    if (table_of (entry) == 0)
-      continue;
-    if (shadow_read_l2 (e->s, get64 (entry), e->l2) == -1 ||
-        correct_flags (e, true, &changed) == -1)
-      return -1;
-    if (changed &&
-        (shadow_drop (e->s, table_of (entry) >> e->h->cluster_bits, 1) == -1 ||
-         shadow_replace_l2 (e->s, e->l2, &e->active[i]) == -1))
-      return -1;
-  }
-  return 0;
+  return r == 1 ? replace_table (e, entry) : r;
 }
 
 static int
@@ -476,7 +454,7 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
   if (e->active == NULL || drop_snapshot (e, snapshot) == -1 ||
       shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
                          sizeof (struct be64)) == -1 ||
-      own_tables (e, n) == -1)
+      each_table (e, e->active, n, NULL, 0, own_table) == -1)
     return -1;
   remove_entry (e, snapshot - e->image->snapshots->list);
   e->sh.l1_entries = n;
@@ -489,10 +467,5 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
 int
 snapedit_delete (const struct shadow_image *image, const char *name)
 {
-  const struct snapshot *snapshot = find (image, name);
-  struct snapedit e;
-
-  if (snapshot == NULL)
-    return -1;
-  return end (&e, begin (&e, image) == -1 ? -1 : delete (&e, snapshot));
+  return change_one (image, name, delete);
 }
