@@ -147,7 +147,7 @@ requires_namespace ()
 #   uri         its NBD URI
 #   nbdkit_pid  the process
 # It runs in the foreground mode of nbdkit, as a child of the test, so that the
-# test sees how it ended (serve/daemon.sh is about the other mode).
+# test sees how it ended (serve/daemon-keeps-files-and-locks.sh is about the other mode).
 start_nbdkit_as ()
 {
   local name="$1" i pidfile log
