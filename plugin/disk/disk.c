@@ -188,16 +188,18 @@ disk_open_image (const struct disk_options *o)
   return image;
 }
 
-static int
-open_layers (struct disk *d, struct image *image)
+struct layers *
+disk_open_layers (const struct disk_options *options, struct image *image)
 {
-  const struct chain_options chain = chain_options (&d->options);
+  const struct chain_options chain = chain_options (options);
+  struct layers *layers = layers_new ();
 
-  d->layers = layers_new ();
-  if (d->layers == NULL || layers_add_image (d->layers, image) == -1)
-    return -1;
-  d->image = image;
-  return chain_open (d->layers, &chain);
+  if (layers == NULL)
+    return NULL;
+  if (layers_add_image (layers, image) == 0 && chain_open (layers, &chain) == 0)
+    return layers;
+  layers_free (layers);
+  return NULL;
 }
 
 int
@@ -216,8 +218,11 @@ disk_open_on (const struct disk_options *options, struct image *image,
   pthread_cond_init (&d->kept_changed, NULL);
 
   h->size = max64 (h->size, options->size_at_least);
-  if ((options->compress && check_compress (options->path, h) == -1) ||
-      open_layers (d, image) == -1)
+  if (options->compress && check_compress (options->path, h) == -1)
+    goto error;
+  d->image = image;
+  d->layers = disk_open_layers (options, image);
+  if (d->layers == NULL)
     goto error;
 
   d->grace = grace_new ();
@@ -251,26 +256,6 @@ disk_open_on (const struct disk_options *options, struct image *image,
  error:
   disk_close (d);
   return -1;
-}
-
-int
-disk_backing_size (const struct disk_options *options, struct image *image,
-                   uint64_t *size)
-{
-  const struct chain_options chain = chain_options (options);
-  struct layers *layers = layers_new ();
-  int r = -1;
-
-  *size = 0;
-  if (layers && layers_add_image (layers, image) == 0 &&
-      chain_open (layers, &chain) == 0) {
-    if (layers_count (layers) > 1)
-      *size = layers_header (layers, 1) ? layers_size (layers, 1)
-        : hostfile_size (layers_file (layers, 1));
-    r = 0;
-  }
-  layers_free (layers);
-  return r;
 }
 
 int
@@ -370,7 +355,7 @@ struct disk_inside
 disk_inside (struct disk *d)
 {
   return (struct disk_inside) {
-    .image = d->image, .view = atomic_load (&d->current), .grace = d->grace, .map = d->map,
+    .view = atomic_load (&d->current), .grace = d->grace, .map = d->map,
     .bitmaps = d->bitmaps,
   };
 }

@@ -59,11 +59,10 @@ extern int disk_open (const struct disk_options *, struct disk **);
 /* The same in two steps, for those who change the image before it is served: its top
  * image, which has its external data file, but was not loaded.  NULL: reported. */
 extern struct image *disk_open_image (const struct disk_options *);
-/* The size of what lies below it: 0 if nothing does. */
-extern int disk_backing_size (const struct disk_options *, struct image *,
-                              uint64_t *size);
-/* A disk whose top image is that one, which was loaded and has no other disk.  The disk is
- * one more owner; the locks that it takes stay when it is closed. */
+/* That image, which was loaded, and all that lies below it.  NULL: reported. */
+extern struct layers *disk_open_layers (const struct disk_options *, struct image *);
+/* A disk of them; the image has no other.  The disk is one more owner; the locks that it
+ * takes stay when it is closed. */
 extern int disk_open_on (const struct disk_options *, struct image *, struct disk **);
 /* No request may be running.  Everything is made durable and clean first if
  * it was written.  -1: that failed (reported); the memory is freed in
@@ -91,7 +90,6 @@ extern bool disk_can_inflate (const char *type);
 /* --- for offline/: changes of an image as a whole, while nobody else uses it --- */
 
 struct disk_inside {
-  struct image *image;          /* the top image */
   const struct view *view;      /* writable once the caller was let in to write */
   struct grace *grace;
   struct map *map;

@@ -27,7 +27,7 @@ enum data_file_policy {
 };
 
 struct image_options {
-  struct hostfile_options file; /* of the image; of its data file as well, but for `name' */
+  struct hostfile_options file; /* and of the data file, but for `name' */
   struct image_secret secret;
   enum data_file_policy data_file;
   const char *data_file_path;   /* absolute; DATA_FILE_PATH only */
@@ -95,8 +95,8 @@ extern int image_reload (struct image *);
 
 /* --- while it is open --- */
 
-/* Keeps others out of image file and data file, both or neither, as QEMU does.  On failure
- * the role is what it was.  Without locks (hostfile_options) it does nothing. */
+/* Keeps others out of image file and data file, both or neither, as QEMU does.  On
+ * failure the role is what it was.  Without locks (hostfile_options) it does nothing. */
 extern int image_lock (struct image *, enum image_role);
 
 /* Is the external data file a raw image of the disk by itself? */

@@ -5,8 +5,8 @@
  * Specification: "Header" (backing_file_offset), "Header extensions" (backing
  * format).
  *
- * A format is never probed: an image that does not say what its backing file is could make
- * us read any raw file as an image, and the reverse.
+ * A format is never probed: an image that does not say what its backing file is could
+ * make us read any raw file as an image, and the reverse.
  *
  * A file that is in the chain already, and a chain that is deeper than
  * CHAIN_MAX_LAYERS, are refused.  Every layer stays open and is locked as a reader; a

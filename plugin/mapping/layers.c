@@ -37,6 +37,8 @@ layers_new (void)
 void
 layers_free (struct layers *s)
 {
+  const int err = errno;
+
   if (s == NULL)
     return;
   for (unsigned i = 0; i < s->n; i++) {
@@ -50,6 +52,7 @@ layers_free (struct layers *s)
   }
   free (s->layers);
   free (s);
+  errno = err;
 }
 
 static struct layer *

@@ -3,9 +3,10 @@
  * What is done to an image before it is served, and in which order?
  *
  * It is made (create=), checked (check=), its snapshots and its size are changed, it is
- * flattened, and its bitmaps are changed; then it is opened.  Each step opens and
- * closes the image for itself, complete and durable, so the next one begins with what
- * the file says, and a crash between two of them leaves an image like any other.
+ * flattened, and its bitmaps are changed; then a disk is made of it.  Changes have the
+ * image open, and locked, from the first to the last, and the disk takes it over.  Each
+ * is complete and durable, and the next one reads anew what the file says, so a crash
+ * between two of them leaves an image like any other.
  *
  * All that in .get_ready, while errors and progress still reach the user's terminal.
  *
@@ -31,7 +32,7 @@
 /* Afterwards there is nothing below the image any more, not even another file that was
  * given in place of the one it named. */
 static int
-flatten (struct params *p)
+flatten (struct params *p, struct image *image)
 {
   struct progress progress;
   const struct flatten_watch watch = {
@@ -41,7 +42,7 @@ flatten (struct params *p)
   int r;
 
   progress_begin (&progress, "flatten");
-  r = flatten_image (&p->options, &watch, &copied);
+  r = flatten_image (image, &p->options, &watch, &copied);
   progress_end (&progress);
   if (r == -1)
     return -1;
@@ -71,6 +72,39 @@ check_export (struct disk *disk)
   return e ? export_close (e) : -1;
 }
 
+static bool
+has_changes (const struct params *p)
+{
+  return p->nr_edits > 0 || p->flatten || p->nr_bitmaps > 0;
+}
+
+static int
+change (struct params *p, struct image *image)
+{
+  if (edit_image (image, &p->options, &p->edit_options, p->edits, p->nr_edits) == -1)
+    return -1;
+  if (p->flatten && flatten (p, image) == -1)
+    return -1;
+  return p->nr_bitmaps == 0 ? 0
+    : bitmapedit_image (image, &p->options, p->bitmaps, p->nr_bitmaps);
+}
+
+/* The disk begins as a reader of the image. */
+static int
+change_and_open (struct params *p, struct disk **disk)
+{
+  struct image *image = disk_open_image (&p->options);
+  int r = -1;
+
+  if (image == NULL)
+    return -1;
+  if (change (p, image) == 0 && image_lock (image, IMAGE_READER) == 0 &&
+      image_reload (image) == 0)
+    r = disk_open_on (&p->options, image, disk);
+  image_close (image);          /* the disk owns it, too */
+  return r;
+}
+
 int
 prepare_disk (struct params *p, struct disk **disk)
 {
@@ -80,19 +114,13 @@ prepare_disk (struct params *p, struct disk **disk)
   if (r == 0 && p->check.mode != CHECK_OFF)
     r = check_image (&p->check, &check);
   /* Changes need the image for themselves. */
-  if (check && (p->nr_edits > 0 || p->nr_bitmaps > 0 || p->flatten)) {
+  if (check && has_changes (p)) {
     r = finish_check (check, true);
     check_free (check);
     check = NULL;
   }
   if (r == 0)
-    r = edit_image (&p->options, &p->edit_options, p->edits, p->nr_edits);
-  if (r == 0 && p->flatten)
-    r = flatten (p);
-  if (r == 0 && p->nr_bitmaps > 0)
-    r = bitmapedit_image (&p->options, p->bitmaps, p->nr_bitmaps);
-  if (r == 0)
-    r = disk_open (&p->options, disk);
+    r = has_changes (p) ? change_and_open (p, disk) : disk_open (&p->options, disk);
   if (check && finish_check (check, r == 0) == -1)
     r = -1;
   check_free (check);           /* the disk has its own locks now */

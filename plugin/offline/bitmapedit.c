@@ -18,9 +18,9 @@
  * Limits are QEMU's: the number, names, granularity and size of bitmaps; and
  * those of bitmapdir.c, as an image that has more than that would be read-only.
  *
- * The image is opened as for a client that may write (so it is locked, and repaired if
- * need be), changed, brought to rest, and closed.  Serving it begins with opening it
- * anew: nothing that was known before has to be corrected.
+ * A disk is made of the image as for a client that may write (so the image is locked, and
+ * repaired if need be), changed, brought to rest, and closed.  Whoever uses the image
+ * next reads it anew: nothing that was known before has to be corrected.
  *
  * Locks: none; nobody else has the disk.
  */
@@ -45,16 +45,6 @@
 /* Runs that were too short for a table, until one is found. */
 #define MAX_SHORT 4096
 
-/* What is changed. */
-struct target {
-  struct hostfile *file;
-  struct header *header;
-  struct overlap *overlap;
-  struct alloc *alloc;
-  struct checkpoint *checkpoint;
-  struct health *health;
-};
-
 struct item {
   const struct bitmapdir_any *old;      /* NULL: added */
   const struct bitmapedit *added;       /* else NULL */
@@ -66,8 +56,9 @@ struct item {
 };
 
 struct edit {
-  const struct target *image;
-  const struct bitmapdir *dir;
+  struct image *image;
+  const struct writable *w;             /* a disk of it */
+  const struct bitmapdir *dir;          /* the bitmaps now; nr_all = 0: none */
   struct item *items;
   size_t n;
   uint8_t *bytes;                       /* the new directory */
@@ -104,7 +95,7 @@ find (struct edit *e, const char *name)
 static int
 add (struct edit *e, const struct bitmapedit *edit)
 {
-  const struct header *h = e->image->header;
+  const struct header *h = &e->image->header;
   struct item item = { .added = edit, .fresh = true };
   const size_t len = strlen (edit->name);
 
@@ -187,7 +178,7 @@ plan (struct edit *e, const struct bitmapedit *edits, size_t n)
     if (plan_one (e, &edits[i]) == -1)
       return -1;
   return check_limits (e) == -1 ? -1
-    : bitmapext_check (e->image->file, e->image->header, e->n == 0);
+    : bitmapext_check (e->image->file, &e->image->header, e->n == 0);
 }
 
 /* --- what is to be freed --- */
@@ -195,7 +186,7 @@ plan (struct edit *e, const struct bitmapedit *edits, size_t n)
 static int
 will_free (struct edit *e, uint64_t host, uint64_t bytes)
 {
-  const unsigned bits = e->image->header->cluster_bits;
+  const unsigned bits = e->image->header.cluster_bits;
   struct alloc_run *p;
 
   p = realloc (e->frees, (e->nr_frees + 1) * sizeof *p);
@@ -228,7 +219,7 @@ will_free_table (struct edit *e, const struct bitmapdir_entry *old)
   for (uint64_t i = 0; i < old->table_entries; i++) {
     offset = get64 (table[i]) & QCOW2_BITMAP_OFFSET_MASK;
     if (offset != 0 &&
-        will_free (e, offset, e->image->header->cluster_size) == -1)
+        will_free (e, offset, e->image->header.cluster_size) == -1)
       return -1;
   }
   return will_free (e, old->table, bytes);
@@ -246,7 +237,7 @@ is_kept (const struct edit *e, const struct bitmapdir_any *old)
 static int
 find_frees (struct edit *e)
 {
-  const struct header *h = e->image->header;
+  const struct header *h = &e->image->header;
 
   for (size_t i = 0; i < e->dir->nr_all; i++)
     if (!is_kept (e, &e->dir->all[i]) &&
@@ -265,8 +256,8 @@ give_back (struct edit *e, struct alloc_run *run, bool *registered)
     return;
   if (*registered)
     overlap_remove (e->image->overlap, run->host,
-                    run->clusters << e->image->header->cluster_bits);
-  alloc_abort (e->image->alloc, run);
+                    run->clusters << e->image->header.cluster_bits);
+  alloc_abort (e->w->alloc, run);
   run->clusters = 0;
   *registered = false;
 }
@@ -294,7 +285,7 @@ reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
     return -1;
   }
   for (;;) {
-    r = alloc_reserve (e->image->alloc, n, run);
+    r = alloc_reserve (e->w->alloc, n, run);
     if (r == -1 || run->clusters == n)
       break;
     small[nr_small++] = *run;
@@ -307,13 +298,13 @@ reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
     }
   }
   while (nr_small > 0)
-    alloc_abort (e->image->alloc, &small[--nr_small]);
+    alloc_abort (e->w->alloc, &small[--nr_small]);
   if (r == -1) {
     run->clusters = 0;
     return -1;
   }
   if (overlap_add (e->image->overlap, run->host,
-                   n << e->image->header->cluster_bits, OVERLAP_BITMAP) == -1)
+                   n << e->image->header.cluster_bits, OVERLAP_BITMAP) == -1)
     return -1;
   *registered = true;
   return 0;
@@ -324,7 +315,7 @@ static int
 write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
            uint64_t bytes)
 {
-  const uint64_t cs = e->image->header->cluster_size;
+  const uint64_t cs = e->image->header.cluster_size;
   CLEANUP_FREE uint8_t *cluster = malloc (cs);
   uint64_t at, n;
 
@@ -346,7 +337,7 @@ write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
 static int
 make_tables (struct edit *e)
 {
-  const uint64_t cs = e->image->header->cluster_size;
+  const uint64_t cs = e->image->header.cluster_size;
 
   for (size_t i = 0; i < e->n; i++) {
     struct item *item = &e->items[i];
@@ -415,7 +406,7 @@ make_directory (struct edit *e)
   }
   if (e->n == 0)
     return 0;
-  return reserve (e, div_up (e->size, e->image->header->cluster_size),
+  return reserve (e, div_up (e->size, e->image->header.cluster_size),
                   &e->run, &e->registered) == -1 ? -1
     : write_run (e, &e->run, e->bytes, e->size);
 }
@@ -430,35 +421,36 @@ free_old (struct edit *e)
     const struct alloc_run *run = &e->frees[i];
 
     overlap_remove (e->image->overlap, run->host,
-                    run->clusters << e->image->header->cluster_bits);
-    alloc_free_run (e->image->alloc, run->host, run->clusters);
+                    run->clusters << e->image->header.cluster_bits);
+    alloc_free_run (e->w->alloc, run->host, run->clusters);
   }
 }
 
 static int
 apply (struct edit *e, const struct bitmapedit *edits, size_t n)
 {
-  const struct target *image = e->image;
+  struct image *image = e->image;
+  const struct writable *w = e->w;
 
   if (plan (e, edits, n) == -1 || find_frees (e) == -1)
     return -1;
   if (make_tables (e) == -1 || make_directory (e) == -1 ||
-      alloc_free_begin (image->alloc, e->nr_frees) == -1)
+      alloc_free_begin (w->alloc, e->nr_frees) == -1)
     goto error;
-  if (checkpoint_flush (image->checkpoint) == -1) {
-    alloc_free_end (image->alloc, e->nr_frees);
+  if (checkpoint_flush (w->checkpoint) == -1) {
+    alloc_free_end (w->alloc, e->nr_frees);
     goto error;
   }
-  if (bitmapext_set (image->file, image->header, e->n, e->size,
+  if (bitmapext_set (image->file, &image->header, e->n, e->size,
                      e->run.host) == -1) {
     /* R9: nobody knows which of them counts, so both stay. */
-    alloc_free_end (image->alloc, e->nr_frees);
+    alloc_free_end (w->alloc, e->nr_frees);
     health_fail (image->health, "the header could not be changed");
     errno = EIO;
     return -1;
   }
   free_old (e);
-  alloc_free_end (image->alloc, 0);
+  alloc_free_end (w->alloc, 0);
   return 0;
 
  error:
@@ -466,14 +458,17 @@ apply (struct edit *e, const struct bitmapedit *edits, size_t n)
   return -1;
 }
 
-/* DIR: the bitmaps now (n = nr_all = 0: none).  It is out of date after that.  Durable on
- * return, but for what is freed, which the next checkpoint does.  -1: reported; nothing
- * has changed, unless the image has failed (R9). */
+/* Durable on return, but for what is freed, which the next checkpoint does.  -1:
+ * reported; nothing has changed, unless the image has failed (R9). */
 static int
-change (const struct target *image, const struct bitmapdir *dir,
-        const struct bitmapedit *edits, size_t n)
+change (struct image *image, struct disk *d, const struct bitmapedit *edits, size_t n)
 {
-  struct edit e = { .image = image, .dir = dir };
+  static const struct bitmapdir none;
+  const struct disk_inside in = disk_inside (d);
+  struct edit e = {
+    .image = image, .w = in.view->w,
+    .dir = in.bitmaps ? bitmap_directory (in.bitmaps) : &none,
+  };
   const int r = apply (&e, edits, n);
 
   free (e.items);
@@ -482,30 +477,15 @@ change (const struct target *image, const struct bitmapdir *dir,
   return r;
 }
 
-static int
-change_disk (struct disk *d, const struct bitmapedit *edits, size_t n)
-{
-  static const struct bitmapdir none;
-  const struct disk_inside in = disk_inside (d);
-  const struct writable *w = in.view->w;
-  const struct target image = {
-    .file = w->file, .header = &in.image->header, .overlap = in.image->overlap,
-    .alloc = w->alloc,
-    .checkpoint = w->checkpoint, .health = in.view->health,
-  };
-
-  return change (&image, in.bitmaps ? bitmap_directory (in.bitmaps) : &none, edits, n);
-}
-
 int
-bitmapedit_image (const struct disk_options *options,
+bitmapedit_image (struct image *image, const struct disk_options *options,
                   const struct bitmapedit *edits, size_t n)
 {
   bool writable = true;
   struct disk *d;
   int r = -1;
 
-  if (disk_open (options, &d) == -1)
+  if (image_reload (image) == -1 || disk_open_on (options, image, &d) == -1)
     return -1;
   if (disk_why_readonly (d)) {
     nbdkit_error ("%s: cannot change bitmaps: %s", options->path,
@@ -513,7 +493,7 @@ bitmapedit_image (const struct disk_options *options,
     errno = EROFS;
   }
   else if (disk_connect (d, &writable) == 0 && writable) {
-    r = change_disk (d, edits, n);
+    r = change (image, d, edits, n);
     if (disk_disconnect (d, true) == -1)
       r = -1;
   }

@@ -18,10 +18,10 @@ struct bitmapedit {
   unsigned granularity_bits;    /* of what is added; 0: as QEMU would choose */
 };
 
-/* Opens the image, makes these N changes of its bitmaps in this order, all or none of
- * them, and closes it.  -1: reported; nothing has changed, unless the image has failed
- * (R9). */
-extern int bitmapedit_image (const struct disk_options *,
+/* Makes these N changes of the bitmaps of an image, which was opened with the same
+ * options (disk_open_image), in this order, all or none of them.  -1: reported; nothing
+ * has changed, unless the image has failed (R9).  What is known of it is out of date. */
+extern int bitmapedit_image (struct image *, const struct disk_options *,
                              const struct bitmapedit *, size_t n);
 
 #endif /* QCOW2_BITMAPEDIT_H */

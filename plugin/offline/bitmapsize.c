@@ -47,7 +47,7 @@ struct next {
 };
 
 static int
-refuse (const struct shadow_image *image, const struct bitmapdir_any *b, const char *why)
+refuse (const struct image *image, const struct bitmapdir_any *b, const char *why)
 {
   char text[PRINTABLE_SIZE (64)];
 
@@ -65,9 +65,9 @@ bits_for (const struct bitmapdir_any *b, uint64_t size)
 
 /* They are known to the image's overlap already, so this takes one of its own. */
 static int
-read_directory (const struct shadow_image *image, struct bitmapdir *dir)
+read_directory (const struct image *image, struct bitmapdir *dir)
 {
-  struct overlap *overlap = overlap_new (image->header->cluster_bits);
+  struct overlap *overlap = overlap_new (image->header.cluster_bits);
   char why[BITMAPDIR_WHY];
   int r;
 
@@ -75,7 +75,7 @@ read_directory (const struct shadow_image *image, struct bitmapdir *dir)
     nbdkit_error ("overlap_new: %m");
     return -1;
   }
-  r = bitmapdir_read (image->file, image->header, overlap, dir, why);
+  r = bitmapdir_read (image->file, &image->header, overlap, dir, why);
   overlap_free (overlap);
   if (r == 1) {
     nbdkit_error ("%s: resize: %s", hostfile_path (image->file), why);
@@ -103,9 +103,9 @@ clear_from (uint8_t *buf, uint64_t bit, uint64_t bytes)
 
 /* BITS: how many are valid in the cluster of the last entry that stays. */
 static int
-look_at_last (const struct shadow_image *image, struct next *n, uint64_t bits)
+look_at_last (const struct image *image, struct next *n, uint64_t bits)
 {
-  const uint64_t cs = image->header->cluster_size;
+  const uint64_t cs = image->header.cluster_size;
   const uint64_t entry = get64 (n->table[n->keep - 1]);
   const uint64_t offset = entry & QCOW2_BITMAP_OFFSET_MASK;
   CLEANUP_FREE uint8_t *buf = NULL;
@@ -131,10 +131,10 @@ look_at_last (const struct shadow_image *image, struct next *n, uint64_t bits)
 
 /* N->table and N->last are to be freed, in any case. */
 static int
-look (const struct shadow_image *image, const struct bitmapdir_any *old,
+look (const struct image *image, const struct bitmapdir_any *old,
       uint64_t size, struct next *n)
 {
-  const uint64_t per_cluster = image->header->cluster_size * 8;
+  const uint64_t per_cluster = image->header.cluster_size * 8;
   const struct bitmapdir_entry *e = &old->e;
   uint64_t kept;
 
@@ -167,10 +167,10 @@ forget (struct next *n)
 /* --- can it be done? --- */
 
 static int
-check_limits (const struct shadow_image *image, const struct bitmapdir *dir,
+check_limits (const struct image *image, const struct bitmapdir *dir,
               uint64_t size)
 {
-  const uint64_t per_cluster = image->header->cluster_size * 8;
+  const uint64_t per_cluster = image->header.cluster_size * 8;
   uint64_t entries = 0, recorded = 0, bits;
   size_t i;
 
@@ -181,7 +181,7 @@ check_limits (const struct shadow_image *image, const struct bitmapdir *dir,
     if (b->flags & QCOW2_BITMAP_IN_USE)
       entries += b->e.table_entries;
     else if (div_up (bits, per_cluster) >
-             QCOW2_MAX_BITMAP_BYTES >> image->header->cluster_bits)
+             QCOW2_MAX_BITMAP_BYTES >> image->header.cluster_bits)
       return refuse (image, b, "it would need more than 512M");
     else
       entries += div_up (bits, per_cluster);
@@ -194,7 +194,7 @@ check_limits (const struct shadow_image *image, const struct bitmapdir *dir,
 }
 
 static int
-check_all (const struct shadow_image *image, const struct bitmapdir *dir,
+check_all (const struct image *image, const struct bitmapdir *dir,
            uint64_t size)
 {
   bool changed = false;
@@ -211,12 +211,12 @@ check_all (const struct shadow_image *image, const struct bitmapdir *dir,
 }
 
 int
-bitmapsize_check (const struct shadow_image *image, uint64_t size)
+bitmapsize_check (const struct image *image, uint64_t size)
 {
   struct bitmapdir dir;
   int r;
 
-  if (!image->header->has_bitmaps)
+  if (!image->header.has_bitmaps)
     return 0;
   if (read_directory (image, &dir) == -1)
     return -1;
@@ -262,10 +262,10 @@ write_one (struct shadow *s, const struct header *h, struct next *n,
 
 /* All that need it; BUF: the directory. */
 static int
-write_all (const struct shadow_image *image, struct shadow *s,
+write_all (const struct image *image, struct shadow *s,
            const struct bitmapdir *dir, uint64_t size, uint8_t *buf, bool *changed)
 {
-  const struct header *h = image->header;
+  const struct header *h = &image->header;
   struct qcow2_bitmap fixed;
   struct next n;
   size_t i;
@@ -288,10 +288,10 @@ write_all (const struct shadow_image *image, struct shadow *s,
 }
 
 static int
-change (const struct shadow_image *image, struct shadow *s,
+change (const struct image *image, struct shadow *s,
         const struct bitmapdir *dir, uint64_t size, struct shadow_header *sh)
 {
-  const struct header *h = image->header;
+  const struct header *h = &image->header;
   CLEANUP_FREE uint8_t *buf = malloc (h->bitmaps.dir_size);
   bool changed;
 
@@ -311,13 +311,13 @@ change (const struct shadow_image *image, struct shadow *s,
 }
 
 int
-bitmapsize_change (const struct shadow_image *image, struct shadow *s,
+bitmapsize_change (const struct image *image, struct shadow *s,
                    uint64_t size, struct shadow_header *sh)
 {
   struct bitmapdir dir;
   int r;
 
-  if (!image->header->has_bitmaps)
+  if (!image->header.has_bitmaps)
     return 0;
   if (read_directory (image, &dir) == -1)
     return -1;

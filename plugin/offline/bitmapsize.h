@@ -10,11 +10,11 @@
 
 /* Can the bitmaps of the image follow the disk to a size of SIZE (> 0) bytes?  Changes
  * nothing.  0, also where there are none; or -1 (reported). */
-extern int bitmapsize_check (const struct shadow_image *, uint64_t size);
+extern int bitmapsize_check (const struct image *, uint64_t size);
 
 /* Writes what has to be different to new places, and has *SH name it.  The image's header
  * may get its extensions in another order, which means the same.  -1: reported. */
-extern int bitmapsize_change (const struct shadow_image *, struct shadow *,
+extern int bitmapsize_change (const struct image *, struct shadow *,
                               uint64_t size, struct shadow_header *sh);
 
 #endif /* QCOW2_BITMAPSIZE_H */

@@ -3,15 +3,16 @@
  * What is done to an image before it is served?
  *
  * Snapshots are made, applied and deleted, and the disk is resized, while nobody uses the
- * image: for each of these it is opened, locked as by a writer, repaired if a crash left
- * it dirty, changed in one step, and closed again.  So each begins with an image
- * whose every number was checked, and serving begins as if nothing had happened.
+ * image: it is locked as by a writer from the first of these until it is closed.  For
+ * each the image is read anew, repaired if a crash left it dirty, and changed in one
+ * step.  So each begins with an image whose every number was checked, and serving begins
+ * as if nothing had happened.
  *
  * When the disk grows, what was behind its end within its last cluster must not appear.
  * It is zeroed before, with the means that serve writes: that knows about shared,
- * compressed and encrypted clusters and about backing files.  The disk is opened as if
- * it ended with the cluster; nobody can see what is done there.  With preallocation= the
- * zeros are written, which gives the cluster a place of its own.
+ * compressed and encrypted clusters and about backing files.  A disk is made of the image
+ * as if it ended with the cluster; nobody can see what is done there.  With
+ * preallocation= the zeros are written, which gives the cluster a place of its own.
  *
  * Locks: none; there are no requests yet.
  */
@@ -33,12 +34,7 @@
 #include "offline/resize.h"
 #include "offline/snapedit.h"
 
-struct opened {
-  struct image *image;
-  struct shadow_image shadow;
-};
-
-/* --- opening --- */
+/* --- before each --- */
 
 static int
 check_writable (const struct disk_options *d, const struct image *image, bool resize)
@@ -89,26 +85,14 @@ repair (struct image *image)
     : health_end_changes (image->health);
 }
 
+/* Nobody else has the image from now on, and all that is known of it is what the file
+ * says. */
 static int
-open_image (const struct disk_options *d, bool resize, struct opened *o)
+begin (struct image *image, const struct disk_options *d, bool resize)
 {
-  struct image *image = disk_open_image (d);
-
-  if (image == NULL)
-    return -1;
-  if (check_writable (d, image, resize) == -1 ||
-      image_lock (image, IMAGE_WRITER) == -1 || image_load (image) == -1 ||
-      image_read_snapshots (image) == -1 || register_bitmaps (image) == -1 ||
-      repair (image) == -1) {
-    image_close (image);
-    return -1;
-  }
-  o->image = image;
-  o->shadow = (struct shadow_image) {
-    .file = image->file, .data = image->data, .header = &image->header,
-    .overlap = image->overlap, .snapshots = &image->snapshots, .discard = d->discard,
-  };
-  return 0;
+  return check_writable (d, image, resize) == -1 ||
+    image_lock (image, IMAGE_WRITER) == -1 || image_reload (image) == -1 ||
+    register_bitmaps (image) == -1 || repair (image) == -1 ? -1 : 0;
 }
 
 /* --- resize --- */
@@ -163,7 +147,7 @@ write_zeros (struct export *e, uint64_t count, uint64_t offset)
 /* A disk that ends at SIZE: what lies behind it in its last cluster.  SET_ASIDE: that
  * gets space as well, as all that is new does with preallocation=. */
 static int
-zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size,
+zero_tail (struct image *image, const struct disk_options *d, uint64_t size,
            bool set_aside)
 {
   struct disk_options options = *d;
@@ -172,14 +156,14 @@ zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size,
   uint64_t count;
   int r = -1;
 
-  options.size_at_least = round_up (size, cluster_size);
+  options.size_at_least = round_up (size, image->header.cluster_size);
   count = options.size_at_least - size;
   if (count == 0)
     return 0;
   options.detect_zeroes = DETECT_ZEROES_OFF;
   options.compress = false;
   options.snapshot = NULL;
-  if (disk_open (&options, &disk) == -1)
+  if (image_reload (image) == -1 || disk_open_on (&options, image, &disk) == -1)
     return -1;
   e = export_open (disk, "", true);
   if (e) {
@@ -196,63 +180,50 @@ zero_tail (const struct disk_options *d, uint64_t size, uint64_t cluster_size,
   return r;
 }
 
-/* Between the two steps somebody else may have had the image: what was to be a larger
- * disk could cut it off now. */
+/* FN: resize_check or resize_image.  Nobody changes what lies below meanwhile. */
 static int
-check_unchanged (const struct disk_options *d, const struct header *h, uint64_t old,
-                 uint64_t cluster_size)
+over_backing (struct image *image, const struct disk_options *d,
+              struct resize_options *ro,
+              int (*fn) (const struct image *, const struct resize_options *))
 {
-  if (h->size == old && h->cluster_size == cluster_size)
-    return 0;
-  nbdkit_error ("%s: resize: another program changed the image meanwhile", d->path);
-  errno = EBUSY;
-  return -1;
-}
+  struct layers *layers = disk_open_layers (d, image);
+  int r;
 
-/* Twice: to see whether it can be done, and, if REALLY, to do it.  *OLD, *CLUSTER_SIZE:
- * what the image has. */
-static int
-resize_step (const struct disk_options *d, const struct edit_options *options,
-             const struct edit *edit, bool really, struct resize_options *ro,
-             uint64_t *old, uint64_t *cluster_size)
-{
-  struct opened o;
-  int r = -1;
-
-  if (open_image (d, true, &o) == -1)
+  if (layers == NULL)
     return -1;
-  if (!really) {
-    *old = o.shadow.header->size;
-    *cluster_size = o.shadow.header->cluster_size;
-  }
-  ro->preallocation = options->preallocation;
-  if ((really ? check_unchanged (d, o.shadow.header, *old, *cluster_size)
-       : choose_size (d, edit, options, *old, &ro->size)) == 0 &&
-      disk_backing_size (d, o.image, &ro->backing_size) == 0)
-    r = really ? resize_image (&o.shadow, ro) : resize_check (&o.shadow, ro);
-  image_close (o.image);
+  ro->backing_size = layers_count (layers) == 1 ? 0
+    : layers_header (layers, 1) ? layers_size (layers, 1)
+    : hostfile_size (layers_file (layers, 1));
+  r = fn (image, ro);
+  layers_free (layers);
   return r;
 }
 
 static int
-resize (const struct disk_options *d, const struct edit_options *options,
-        const struct edit *edit)
+resize (struct image *image, const struct disk_options *d,
+        const struct edit_options *options, const struct edit *edit)
 {
-  struct resize_options ro;
-  uint64_t old, cluster_size;
+  struct resize_options ro = {
+    .preallocation = options->preallocation, .discard = d->discard,
+  };
+  uint64_t old;
 
-  if (resize_step (d, options, edit, false, &ro, &old, &cluster_size) == -1)
+  if (begin (image, d, true) == -1)
+    return -1;
+  old = image->header.size;
+  if (choose_size (d, edit, options, old, &ro.size) == -1 ||
+      over_backing (image, d, &ro, resize_check) == -1)
     return -1;
   if (ro.size == old)
     return 0;
   if (ro.size > old &&
-      zero_tail (d, old, cluster_size,
-                 ro.preallocation != PREALLOCATION_OFF) == -1)
+      (zero_tail (image, d, old, ro.preallocation != PREALLOCATION_OFF) == -1 ||
+       begin (image, d, true) == -1))
     return -1;
-  if (resize_step (d, options, edit, true, &ro, &old, &cluster_size) == -1)
+  if (over_backing (image, d, &ro, resize_image) == -1)
     return -1;
   /* For those who let it grow and don't think of it.  If it fails, we do. */
-  if (ro.size < old && zero_tail (d, ro.size, cluster_size, false) == -1)
+  if (ro.size < old && zero_tail (image, d, ro.size, false) == -1)
     nbdkit_debug ("%s: the image was resized despite this error", d->path);
   return 0;
 }
@@ -260,32 +231,29 @@ resize (const struct disk_options *d, const struct edit_options *options,
 /* --- all of them --- */
 
 static int
-change_snapshots (const struct disk_options *d, const struct edit *edit)
+change_snapshots (struct image *image, const struct disk_options *d,
+                  const struct edit *edit)
 {
-  struct opened o;
-  int r = -1;
-
-  if (open_image (d, false, &o) == -1)
+  if (begin (image, d, false) == -1)
     return -1;
   switch (edit->kind) {
-  case EDIT_SNAPSHOT_CREATE: r = snapedit_create (&o.shadow, edit->name); break;
-  case EDIT_SNAPSHOT_APPLY: r = snapedit_apply (&o.shadow, edit->name); break;
-  case EDIT_SNAPSHOT_DELETE: r = snapedit_delete (&o.shadow, edit->name); break;
+  case EDIT_SNAPSHOT_CREATE: return snapedit_create (image, d->discard, edit->name);
+  case EDIT_SNAPSHOT_APPLY: return snapedit_apply (image, d->discard, edit->name);
+  case EDIT_SNAPSHOT_DELETE: return snapedit_delete (image, d->discard, edit->name);
   case EDIT_RESIZE: break;
   }
-  image_close (o.image);
-  return r;
+  return -1;
 }
 
 int
-edit_image (const struct disk_options *d, const struct edit_options *options,
-            const struct edit *edits, unsigned n)
+edit_image (struct image *image, const struct disk_options *d,
+            const struct edit_options *options, const struct edit *edits, unsigned n)
 {
   unsigned i;
 
   for (i = 0; i < n; i++)
-    if ((edits[i].kind == EDIT_RESIZE ? resize (d, options, &edits[i])
-         : change_snapshots (d, &edits[i])) == -1)
+    if ((edits[i].kind == EDIT_RESIZE ? resize (image, d, options, &edits[i])
+         : change_snapshots (image, d, &edits[i])) == -1)
       return -1;
   return 0;
 }

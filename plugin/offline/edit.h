@@ -32,10 +32,11 @@ struct edit_options {
  * refused. */
 extern const char *edit_choose_size (const struct edit *, const struct edit_options *,
                                      uint64_t old, uint64_t *size);
-/* Does N edits of the top image, one after the other; each is complete and durable, or
- * has not happened.  The image is nobody else's meanwhile, and is closed afterwards.
+/* Does N edits of an image, which was opened with the same options (disk_open_image), one
+ * after the other; each is complete and durable, or has not happened.  The image is
+ * nobody else's from then on, until it is closed, and what is known of it is out of date.
  * 0, or -1 (reported): those before are done. */
-extern int edit_image (const struct disk_options *,
+extern int edit_image (struct image *, const struct disk_options *,
                        const struct edit_options *, const struct edit *,
                        unsigned n);
 

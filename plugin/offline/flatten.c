@@ -293,16 +293,17 @@ needs_below (const struct disk_inside *in, const struct disk_options *o,
 }
 
 static int
-check_snapshots (const struct disk_inside *in, const struct disk_options *o)
+check_snapshots (const struct disk_inside *in, const struct image *image,
+                 const struct disk_options *o)
 {
-  const struct header *h = layers_header (in->view->layers, 0);
+  const struct header *h = &image->header;
   char name[PRINTABLE_SIZE (64)];
   const struct snapshot *s;
   unsigned i;
   int r;
 
-  for (i = 0; i < in->image->snapshots.n; i++) {
-    s = &in->image->snapshots.list[i];
+  for (i = 0; i < image->snapshots.n; i++) {
+    s = &image->snapshots.list[i];
     r = s->disk_size > (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits)
       ? 1 : needs_below (in, o, s);
     if (r == -1)
@@ -317,19 +318,18 @@ check_snapshots (const struct disk_inside *in, const struct disk_options *o)
 /* --- all of it --- */
 
 static int
-flatten (struct disk *d, const struct disk_options *o,
+flatten (struct disk *d, struct image *image, const struct disk_options *o,
          const struct flatten_watch *watch, uint64_t *copied)
 {
   struct disk_inside in = disk_inside (d);
-  struct layers *layers = in.view->layers;
   bool writable = true;
   int r, ended, err;
 
   if (disk_why_readonly (d))
     return refuse (o, disk_why_readonly (d), "");
-  if (layers_header (layers, 0)->incompatible & QCOW2_INCOMPAT_DATA_FILE)
+  if (image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
     return refuse (o, "it has an external data file", "");
-  if (check_snapshots (&in, o) == -1)
+  if (check_snapshots (&in, image, o) == -1)
     return -1;
   /* Connecting writes to an image that is dirty or has bitmaps. */
   if (!tell (watch, 0, in.view->size, 0))
@@ -352,11 +352,11 @@ flatten (struct disk *d, const struct disk_options *o,
   if (r == -1)
     return -1;
   /* Only now is all durable that the image will need. */
-  return backlink_remove (in.image->file, &in.image->header);
+  return backlink_remove (image->file, &image->header);
 }
 
 int
-flatten_image (const struct disk_options *options,
+flatten_image (struct image *image, const struct disk_options *options,
                const struct flatten_watch *watch, uint64_t *copied)
 {
   struct disk_options o = *options;
@@ -365,10 +365,10 @@ flatten_image (const struct disk_options *options,
 
   *copied = 0;
   o.copy_on_read = false;
-  if (disk_open (&o, &d) == -1)
+  if (image_reload (image) == -1 || disk_open_on (&o, image, &d) == -1)
     return -1;
   if (layers_count (disk_inside (d).view->layers) > 1) {
-    r = flatten (d, &o, watch, copied);
+    r = flatten (d, image, &o, watch, copied);
     err = errno;
   }
   if (disk_close (d) == -1 && r == 0)

@@ -21,11 +21,12 @@ struct flatten_watch {
   bool image_goes;
 };
 
-/* Copies all that the image at options->path shows of the files below it into the image,
- * then takes the backing file's name from its header.  Without such files it does
+/* Copies all that the image, which was opened with the same options (disk_open_image),
+ * shows of the files below it into the image, then takes the backing file's name from its
+ * header.  Without such files it does
  * nothing. *COPIED: bytes of host clusters written.  -1: reported; the image is as
  * good as it was, shows the same, and the next call goes on with what is left. */
-extern int flatten_image (const struct disk_options *,
+extern int flatten_image (struct image *, const struct disk_options *,
                           const struct flatten_watch *, uint64_t *copied);
 
 #endif /* QCOW2_FLATTEN_H */

@@ -42,7 +42,7 @@
 #define ZEROS (UINT64_C (1) << 20)
 
 struct resize {
-  const struct shadow_image *image;
+  const struct image *image;
   const struct resize_options *options;
   const struct header *h;
   struct shadow *s;
@@ -56,14 +56,6 @@ struct resize {
   bool changed;
 };
 
-/* An external data file that is the disk by itself. */
-static bool
-data_is_raw (const struct shadow_image *image)
-{
-  return image->data != NULL &&
-    (image->header->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) != 0;
-}
-
 static uint64_t
 l1_needed (const struct header *h, uint64_t size)
 {
@@ -73,19 +65,19 @@ l1_needed (const struct header *h, uint64_t size)
 /* --- what can't be done --- */
 
 static bool
-needs_clusters (const struct shadow_image *image,
+needs_clusters (const struct image *image,
                 const struct resize_options *o)
 {
   return o->preallocation != PREALLOCATION_OFF ||
-    (image->header->version < 3 && o->backing_size > image->header->size &&
-     o->size > image->header->size);
+    (image->header.version < 3 && o->backing_size > image->header.size &&
+     o->size > image->header.size);
 }
 
 int
-resize_check (const struct shadow_image *image,
+resize_check (const struct image *image,
               const struct resize_options *o)
 {
-  const struct header *h = image->header;
+  const struct header *h = &image->header;
   const char *why = NULL;
 
   if (o->size > INT64_MAX - h->cluster_size ||
@@ -102,7 +94,7 @@ resize_check (const struct shadow_image *image,
     why = "a disk with an external data file cannot be shrunk";
   else if (image->data && o->preallocation != PREALLOCATION_OFF)
     why = "preallocation= cannot be used with an external data file";
-  else if (data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
+  else if (image_data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
     why = "an encrypted disk with a raw external data file cannot be resized";
   else if (image->data && !hostfile_is_regular (image->data) &&
            o->size > hostfile_size (image->data))
@@ -148,7 +140,7 @@ prepare_data_file (struct resize *r)
   if (data == NULL)
     return 0;
   to = min64 (hostfile_size (data), r->fill << r->h->cluster_bits);
-  if (data_is_raw (r->image) && from < to && zero_data (r, from, to) == -1)
+  if (image_data_is_raw (r->image) && from < to && zero_data (r, from, to) == -1)
     return -1;
   if (hostfile_size (data) < r->options->size &&
       hostfile_truncate (data, r->options->size) == -1)
@@ -203,7 +195,7 @@ fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
 
   if (from >= to)
     return 0;
-  if (data_is_raw (r->image)) {
+  if (image_data_is_raw (r->image)) {
     set_entries (r, from, to, RUN_NORMAL, (first + from) << r->h->cluster_bits);
     return 1;
   }
@@ -306,10 +298,10 @@ do_resize (struct resize *r)
 }
 
 int
-resize_image (const struct shadow_image *image,
+resize_image (const struct image *image,
               const struct resize_options *o)
 {
-  const struct header *h = image->header;
+  const struct header *h = &image->header;
   const uint64_t cs = h->cluster_size;
   struct resize r = {
     .image = image, .options = o, .h = h,
@@ -321,7 +313,7 @@ resize_image (const struct shadow_image *image,
   };
   int result = -1;
 
-  r.s = shadow_new (image);
+  r.s = shadow_new (image, o->discard);
   if (r.s == NULL)
     return -1;
   r.l2 = malloc (cs);

@@ -20,9 +20,10 @@ struct shadow_block {
 };
 
 struct shadow {
-  struct shadow_image image;
-  const struct header *h;       /* image.header */
-  struct hostfile *file;        /* image.file */
+  const struct image *image;
+  const struct header *h;       /* the image's */
+  struct hostfile *file;        /* likewise */
+  bool discard;
   uint64_t file_size;           /* as it was */
   unsigned block_bits;          /* log2 of the clusters that a block counts */
   uint64_t max_count;

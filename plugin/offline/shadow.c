@@ -65,16 +65,17 @@ shadow_corrupt (struct shadow *s, const char *fmt, ...)
 }
 
 struct shadow *
-shadow_new (const struct shadow_image *image)
+shadow_new (const struct image *image, bool discard)
 {
-  const struct header *h = image->header;
+  const struct header *h = &image->header;
   const uint64_t bytes = h->reftable_clusters * h->cluster_size;
   struct shadow *s = calloc (1, sizeof *s);
   uint64_t count;
 
   if (s == NULL)
     goto no_memory;
-  s->image = *image;
+  s->image = image;
+  s->discard = discard;
   s->h = h;
   s->file = image->file;
   s->file_size = hostfile_size (s->file);
@@ -309,7 +310,7 @@ is_free (const struct shadow *s, uint64_t cluster)
 
   return (b->now == NULL || refblock_get (b->now, order, i) == 0) &&
     (b->was == NULL || refblock_get (b->was, order, i) == 0) &&
-    overlap_find (s->image.overlap, cluster << s->h->cluster_bits, 1) ==
+    overlap_find (s->image->overlap, cluster << s->h->cluster_bits, 1) ==
     OVERLAP_NONE;
 }
 

@@ -13,26 +13,14 @@
 #include <stdint.h>
 
 #include "util/bytes.h"
-#include "storage/hostfile.h"
-#include "format/header.h"
-#include "format/overlap.h"
-#include "image/snapshot.h"
+#include "image/image.h"
 
 struct shadow;
 
-/* An image that nobody else may use meanwhile, not dirty, whose metadata are known to
- * OVERLAP. */
-struct shadow_image {
-  struct hostfile *file;
-  struct hostfile *data;        /* external; NULL: none */
-  const struct header *header;
-  struct overlap *overlap;
-  const struct snapshots *snapshots;
-  bool discard;                 /* punch holes into what is freed */
-};
-
-/* The pointers in *IMAGE must outlive it.  NULL: reported. */
-extern struct shadow *shadow_new (const struct shadow_image *);
+/* The image must outlive it.  Nobody else may use it meanwhile, it is not dirty, and all
+ * its metadata, bitmaps included, are known to its overlap.  DISCARD: punch holes into
+ * what is freed.  NULL: reported. */
+extern struct shadow *shadow_new (const struct image *, bool discard);
 /* Without a shadow_commit before, the image is as it was. */
 extern void shadow_free (struct shadow *);  /* NULL is fine */
 
@@ -98,7 +86,7 @@ struct shadow_header {
 
 /* Is there room in the header to move the directory of bitmaps, together with all else?
  * -1: no (reported). */
-extern int shadow_check_bitmaps (const struct shadow_image *);
+extern int shadow_check_bitmaps (const struct image *);
 
 /* What the header says now. */
 extern void shadow_get_header (const struct shadow *, struct shadow_header *);

@@ -169,9 +169,9 @@ move_bitmaps (struct headerwrite *w, const struct header *h, uint64_t offset)
 }
 
 int
-shadow_check_bitmaps (const struct shadow_image *image)
+shadow_check_bitmaps (const struct image *image)
 {
-  const struct header *h = image->header;
+  const struct header *h = &image->header;
   struct headerwrite *w = headerwrite_new (image->file, h);
   bool fits;
 
@@ -265,7 +265,7 @@ is_worth_a_hole (const struct shadow *s, const struct shadow_block *b,
 
   return refblock_get (b->was, order, i) != 0 &&
     refblock_get (b->now, order, i) == 0 &&
-    overlap_find (s->image.overlap, cluster << s->h->cluster_bits, 1) ==
+    overlap_find (s->image->overlap, cluster << s->h->cluster_bits, 1) ==
     OVERLAP_NONE;
 }
 
@@ -323,7 +323,7 @@ give_back (struct shadow *s)
     end = old;
   if (end < clusters && hostfile_is_regular (s->file))
     hostfile_truncate (s->file, end << s->h->cluster_bits);
-  if (s->image.discard)
+  if (s->discard)
     punch_freed (s, min64 (end, clusters));
 }
 

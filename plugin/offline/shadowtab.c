@@ -67,7 +67,7 @@ shadow_read_l2 (struct shadow *s, uint64_t l1_entry, struct be64 *l2)
 
   if ((offset & (cs - 1)) != 0 || offset >= s->file_size)
     return shadow_corrupt (s, "an L1 table names an L2 table at %" PRIu64, offset);
-  kind = overlap_add (s->image.overlap, offset, cs, OVERLAP_L2);
+  kind = overlap_add (s->image->overlap, offset, cs, OVERLAP_L2);
   if (kind == -1)
     return -1;
   if (kind > 0 && kind != OVERLAP_INACTIVE_L2)
@@ -99,7 +99,7 @@ named_by (struct shadow *s, uint64_t entry, uint64_t *first, uint64_t *n)
   }
   if (*n == 0)
     return 0;
-  kind = overlap_find (s->image.overlap, *first << h->cluster_bits,
+  kind = overlap_find (s->image->overlap, *first << h->cluster_bits,
                        *n << h->cluster_bits);
   if (kind != OVERLAP_NONE)
     return shadow_corrupt (s, "the data cluster at %" PRIu64 " overlaps the %s",

@@ -55,7 +55,7 @@ struct extra {
 };
 
 struct snapedit {
-  const struct shadow_image *image;
+  const struct image *image;
   const struct header *h;
   const char *path;
   struct shadow *s;
@@ -67,18 +67,18 @@ struct snapedit {
 };
 
 static int
-begin (struct snapedit *e, const struct shadow_image *image)
+begin (struct snapedit *e, const struct image *image, bool discard)
 {
   *e = (struct snapedit) {
-    .image = image, .h = image->header, .path = hostfile_path (image->file),
+    .image = image, .h = &image->header, .path = hostfile_path (image->file),
   };
-  e->s = shadow_new (image);
+  e->s = shadow_new (image, discard);
   if (e->s == NULL)
     return -1;
   shadow_get_header (e->s, &e->sh);
   e->l2 = malloc (e->h->cluster_size);
   /* And room for one entry more. */
-  e->table_bytes = image->snapshots->table_bytes;
+  e->table_bytes = image->snapshots.table_bytes;
   e->table = calloc (1, e->table_bytes + 1024);
   if (e->l2 == NULL || e->table == NULL) {
     nbdkit_error ("%s: snapshot table: %m", e->path);
@@ -104,9 +104,9 @@ end (struct snapedit *e, int r)
 /* Which one is meant?  As for snapshot=, names come first; but what is about to be lost
  * should not depend on that. */
 static const struct snapshot *
-find (const struct shadow_image *image, const char *name)
+find (const struct image *image, const char *name)
 {
-  const struct snapshot *s = snapshots_find (image->snapshots, name);
+  const struct snapshot *s = snapshots_find (&image->snapshots, name);
   const char *path = hostfile_path (image->file);
   char text[PRINTABLE_SIZE (MAX_SHOWN)];
   uint32_t i;
@@ -117,9 +117,9 @@ find (const struct shadow_image *image, const char *name)
     errno = ENOENT;
     return NULL;
   }
-  for (i = 0; i < image->snapshots->n; i++)
-    if (&image->snapshots->list[i] != s &&
-        strcmp (image->snapshots->list[i].id, name) == 0 &&
+  for (i = 0; i < image->snapshots.n; i++)
+    if (&image->snapshots.list[i] != s &&
+        strcmp (image->snapshots.list[i].id, name) == 0 &&
         strcmp (s->id, name) != 0) {
       nbdkit_error ("%s: \"%s\" is the name of one snapshot and the id of another",
                     path, text);
@@ -288,7 +288,7 @@ remove_entry (struct snapedit *e, uint32_t number)
 static int
 write_table (struct snapedit *e)
 {
-  const uint64_t old = e->image->snapshots->table_bytes;
+  const uint64_t old = e->image->snapshots.table_bytes;
 
   if (old > 0 && shadow_drop_range (e->s, e->h->snapshots_offset, old) == -1)
     return -1;
@@ -340,7 +340,7 @@ create (struct snapedit *e, const char *name)
   e->active = read_active (e, n);
   if (e->active == NULL || each_table (e, e->active, n, NULL, 0, share_table) == -1)
     return -1;
-  append_entry (e, name, choose_id (e->image->snapshots));
+  append_entry (e, name, choose_id (&e->image->snapshots));
   e->sh.l1_entries = n;
   if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
       write_table (e) == -1)
@@ -349,11 +349,11 @@ create (struct snapedit *e, const char *name)
 }
 
 int
-snapedit_create (const struct shadow_image *image, const char *name)
+snapedit_create (const struct image *image, bool discard, const char *name)
 {
   struct snapedit e;
 
-  return end (&e, begin (&e, image) == -1 ? -1 : create (&e, name));
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : create (&e, name));
 }
 
 /* --- apply --- */
@@ -402,7 +402,7 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
 
 /* The change is of a snapshot that there is. */
 static int
-change_one (const struct shadow_image *image, const char *name,
+change_one (const struct image *image, bool discard, const char *name,
             int (*change) (struct snapedit *, const struct snapshot *))
 {
   const struct snapshot *snapshot = find (image, name);
@@ -410,13 +410,13 @@ change_one (const struct shadow_image *image, const char *name,
 
   if (snapshot == NULL)
     return -1;
-  return end (&e, begin (&e, image) == -1 ? -1 : change (&e, snapshot));
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : change (&e, snapshot));
 }
 
 int
-snapedit_apply (const struct shadow_image *image, const char *name)
+snapedit_apply (const struct image *image, bool discard, const char *name)
 {
-  return change_one (image, name, apply);
+  return change_one (image, discard, name, apply);
 }
 
 /* --- delete --- */
@@ -456,7 +456,7 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
                          sizeof (struct be64)) == -1 ||
       each_table (e, e->active, n, NULL, 0, own_table) == -1)
     return -1;
-  remove_entry (e, snapshot - e->image->snapshots->list);
+  remove_entry (e, snapshot - e->image->snapshots.list);
   e->sh.l1_entries = n;
   if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
       write_table (e) == -1)
@@ -465,7 +465,7 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
 }
 
 int
-snapedit_delete (const struct shadow_image *image, const char *name)
+snapedit_delete (const struct image *image, bool discard, const char *name)
 {
-  return change_one (image, name, delete);
+  return change_one (image, discard, name, delete);
 }

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "disk/disk.h"
-#include "offline/bitmapedit.h"
+#include "lib/changes.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
@@ -174,7 +174,7 @@ change (void *opaque, const struct hostfile_hooks *hooks)
   struct trial *t = opaque;
 
   t->options.hooks = hooks;
-  return bitmapedit_image (&t->options, t->edits, t->n);
+  return change_bitmaps (&t->options, t->edits, t->n);
 }
 
 static unsigned

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "offline/edit.h"
+#include "lib/changes.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
 #include "lib/survivor.h"
@@ -363,7 +363,7 @@ edit (void *opaque, const struct hostfile_hooks *sim)
 
   (void) sim;
   t->options.hooks = &hooks;
-  r = edit_image (&t->options, &t->edit_options, &t->edit, 1);
+  r = change_edit (&t->options, &t->edit_options, &t->edit);
   blob_save (IMAGE, &t->image);         /* for the next attempt */
   return r;
 }

@@ -24,7 +24,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#include "offline/flatten.h"
+#include "lib/changes.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
@@ -112,7 +112,7 @@ flatten_again (struct trial *t, const struct blob *b, unsigned long leaks)
   }
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
-  if (flatten_image (&options, NULL, &copied) == -1)
+  if (change_flatten (&options, NULL, &copied) == -1)
     FAIL ("what is left can't be flattened");
   blob_load (SURVIVOR, &after);
   if (!is_flat (&after))
@@ -159,7 +159,7 @@ flatten (void *opaque, const struct hostfile_hooks *hooks)
   uint64_t copied;
 
   t->options.hooks = hooks;
-  return flatten_image (&t->options, t->watcher, &copied);
+  return change_flatten (&t->options, t->watcher, &copied);
 }
 
 /* With no more cuts than these. */

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "disk/dir.h"
-#include "offline/bitmapedit.h"
+#include "lib/changes.h"
 #include "lib/images.h"
 
 #define IMAGES 3
@@ -172,7 +172,7 @@ main (void)
     snprintf (name, sizeof name, "%u.qcow2", i);
     image_create (name, &spec);
     options.path = path = images_path (name);
-    CHECK (bitmapedit_image (&options, &add, 1) == 0);
+    CHECK (change_bitmaps (&options, &add, 1) == 0);
     free (path);
   }
   blob_save ("broken.qcow2", &broken);

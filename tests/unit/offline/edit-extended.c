@@ -21,67 +21,46 @@
 #define IMAGE "top.qcow2"
 #define SIZE (UINT64_C (3) << 20)
 
-struct opened {
-  struct header header;
-  struct snapshots snapshots;
-  struct shadow_image image;
-};
-
-static void
-open_image (struct opened *o)
+static struct image *
+open_image (void)
 {
-  const struct hostfile_options options = { .try_writable = true };
+  const struct image_options options = { .file.try_writable = true };
   char *path = images_path (IMAGE);
-  struct hostfile *file;
-  struct blob b;
+  struct image *image = image_open (path, &options);
 
-  memset (o, 0, sizeof *o);
-  blob_load (IMAGE, &b);
-  CHECK (header_parse (path, b.data, b.len, b.len, &o->header) == 0);
-  CHECK (o->header.l2_entry_size == 16);
-  blob_free (&b);
-  CHECK (hostfile_open (path, &options, &file) == 0);
-  o->image = (struct shadow_image) {
-    .file = file, .header = &o->header, .snapshots = &o->snapshots,
-    .overlap = overlap_new (o->header.cluster_bits), .discard = true,
-  };
-  CHECK (o->image.overlap != NULL);
-  CHECK (snapshots_read (file, &o->header, o->image.overlap, &o->snapshots) == 0);
+  CHECK (image != NULL && image->header.l2_entry_size == 16);
+  CHECK (image_load (image) == 0 && image_read_snapshots (image) == 0);
   free (path);
+  return image;
 }
 
 static void
-close_image (struct opened *o)
+close_image (struct image *image)
 {
-  snapshots_free (&o->snapshots);
-  overlap_free (o->image.overlap);
-  hostfile_close (o->image.file);
-  header_free (&o->header);
+  image_close (image);
   CHECK (image_check (IMAGE) == 0);
 }
 
 static void
-edit (int (*fn) (const struct shadow_image *, const char *), const char *name)
+edit (int (*fn) (const struct image *, bool, const char *), const char *name)
 {
-  struct opened o;
+  struct image *image = open_image ();
 
-  open_image (&o);
-  CHECK (fn (&o.image, name) == 0);
-  close_image (&o);
+  CHECK (fn (image, true, name) == 0);
+  close_image (image);
 }
 
 static void
 resize (uint64_t size, enum preallocation how, uint64_t backing)
 {
   const struct resize_options ro = {
-    .size = size, .preallocation = how, .backing_size = backing,
+    .size = size, .preallocation = how, .backing_size = backing, .discard = true,
   };
-  struct opened o;
+  struct image *image = open_image ();
 
-  open_image (&o);
-  CHECK (resize_check (&o.image, &ro) == 0);
-  CHECK (resize_image (&o.image, &ro) == 0);
-  close_image (&o);
+  CHECK (resize_check (image, &ro) == 0);
+  CHECK (resize_image (image, &ro) == 0);
+  close_image (image);
 }
 
 static void

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Changes of an image that is opened for this one, and closed again.
+ */
+
+#ifndef TEST_CHANGES_H
+#define TEST_CHANGES_H
+
+#include "offline/bitmapedit.h"
+#include "offline/edit.h"
+#include "offline/flatten.h"
+
+static inline int
+change_edit (const struct disk_options *o, const struct edit_options *edit_options,
+             const struct edit *edit)
+{
+  struct image *image = disk_open_image (o);
+  const int r = image ? edit_image (image, o, edit_options, edit, 1) : -1;
+
+  image_close (image);
+  return r;
+}
+
+static inline int
+change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, size_t n)
+{
+  struct image *image = disk_open_image (o);
+  const int r = image ? bitmapedit_image (image, o, edits, n) : -1;
+
+  image_close (image);
+  return r;
+}
+
+static inline int
+change_flatten (const struct disk_options *o, const struct flatten_watch *watch,
+                uint64_t *copied)
+{
+  struct image *image = disk_open_image (o);
+  const int r = image ? flatten_image (image, o, watch, copied) : -1;
+
+  image_close (image);
+  return r;
+}
+
+#endif /* TEST_CHANGES_H */
