@@ -72,7 +72,9 @@ extern int export_flush (struct export *);
 extern int export_write (struct export *, const void *buf, uint64_t count,
                          uint64_t offset, bool fua);
 extern int export_trim (struct export *, uint64_t count, uint64_t offset, bool fua);
-extern int export_zero (struct export *, uint64_t count, uint64_t offset, bool may_trim,
-                        bool fast, bool fua);
+/* FLAGS: of REQUEST_*.  With REQUEST_FAST, ENOTSUP (not reported) if it would not be
+ * faster than to write. */
+extern int export_zero (struct export *, uint64_t count, uint64_t offset, unsigned flags,
+                        bool fua);
 
 #endif /* QCOW2_EXPORT_H */

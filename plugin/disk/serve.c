@@ -273,15 +273,12 @@ zero_piece (const struct export *e, const struct work *work, const struct view *
 }
 
 int
-export_zero (struct export *e, uint64_t count, uint64_t offset, bool may_trim, bool fast,
-             bool fua)
+export_zero (struct export *e, uint64_t count, uint64_t offset, unsigned flags, bool fua)
 {
-  const unsigned flags =
-    (may_trim ? REQUEST_MAY_TRIM : 0) | (fast ? REQUEST_FAST : 0);
   const struct work check = { .serve = check_fast_piece, .flags = flags };
   const struct work zero = { .serve = zero_piece, .flags = flags, .fua = fua };
 
-  if (fast && serve_pieces (e, &check, count, offset) == -1)
+  if (flags & REQUEST_FAST && serve_pieces (e, &check, count, offset) == -1)
     return -1;
   return serve_pieces (e, &zero, count, offset);
 }

@@ -434,7 +434,8 @@ static int
 qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
   return export_zero (export_of (handle), count, offset,
-                      flags & NBDKIT_FLAG_MAY_TRIM, flags & NBDKIT_FLAG_FAST_ZERO,
+                      (flags & NBDKIT_FLAG_MAY_TRIM ? REQUEST_MAY_TRIM : 0) |
+                      (flags & NBDKIT_FLAG_FAST_ZERO ? REQUEST_FAST : 0),
                       flags & NBDKIT_FLAG_FUA);
 }
 

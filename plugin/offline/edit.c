@@ -169,7 +169,7 @@ zero_tail (struct image *image, const struct disk_options *d, uint64_t size,
   if (e) {
     if (export_is_writable (e))
       r = set_aside ? write_zeros (e, count, size)
-        : export_zero (e, count, size, true, false, false);
+        : export_zero (e, count, size, REQUEST_MAY_TRIM, false);
     if (export_close (e) == -1)
       r = -1;
   }

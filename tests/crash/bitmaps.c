@@ -254,7 +254,8 @@ one_request (struct worker *w, const unsigned char *data)
   switch (rng_below (&w->rng, 6)) {
   case 0:
     set_flags (t->begun, offset, count);
-    r = export_zero (t->client, count, offset, rng_below (&w->rng, 2), false, fua);
+    r = export_zero (t->client, count, offset,
+                     rng_below (&w->rng, 2) ? REQUEST_MAY_TRIM : 0, fua);
     break;
   case 1:
     offset = round_up (offset, cs);
@@ -510,7 +511,7 @@ small_session (struct trial *t, struct rng *rng, const struct fault *fault)
   t->client = export_open (t->disk, "", true);
   CHECK (t->client && export_is_writable (t->client));
   set_flags (t->begun, sector * 512, 512);
-  if (export_zero (t->client, 512, sector * 512, true, false, false) == -1 ||
+  if (export_zero (t->client, 512, sector * 512, REQUEST_MAY_TRIM, false) == -1 ||
       export_flush (t->client) == -1)
     FAIL ("zero: %m");
   set_flags (t->done, sector * 512, 512);

@@ -148,8 +148,8 @@ execute (struct attempt *r, const struct request *q, unsigned char *buf)
     break;
   case ZERO:
     ledger_begin (l, sector, n, contents);
-    result = export_zero (r->client, q->count, q->offset, q->may_trim, false,
-                        q->fua);
+    result = export_zero (r->client, q->count, q->offset,
+                          q->may_trim ? REQUEST_MAY_TRIM : 0, q->fua);
     break;
   default:
     ledger_begin (l, sector, n, contents);

@@ -340,7 +340,8 @@ execute (struct worker *w, const struct request *q)
     break;
   case ZERO:
     ledger_begin (l, sector, n, contents);
-    err = CORE (export_zero (e, q->count, q->offset, q->may_trim, false, q->fua));
+    err = CORE (export_zero (e, q->count, q->offset,
+                             q->may_trim ? REQUEST_MAY_TRIM : 0, q->fua));
     break;
   default:
     ledger_begin (l, sector, n, contents);

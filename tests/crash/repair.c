@@ -290,7 +290,7 @@ write_lazily (struct trial *t)
     offset = rng_below (&rng, t->spec.size);
     n = 1 + rng_below (&rng, min64 (t->spec.size - offset, 65536));
     switch (rng_below (&rng, 4)) {
-    case 0: r = export_zero (t->client, n, offset, true, false, false); break;
+    case 0: r = export_zero (t->client, n, offset, REQUEST_MAY_TRIM, false); break;
     case 1: r = export_flush (t->client); break;
     default:
       memset (t->contents, i + 1, n);

@@ -170,7 +170,7 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
     memset (buf, 1 + i, n);
     if (i % 4 == 3) {
       memset (buf, 0, n);
-      if (export_zero (client, n, at, true, false, false) == -1)
+      if (export_zero (client, n, at, REQUEST_MAY_TRIM, false) == -1)
         FAIL ("after a crash: zero: %m");
     }
     else if (export_write (client, buf, n, at, i % 4 == 2) == -1)
@@ -266,11 +266,11 @@ do_zero (struct worker *w, uint64_t offset, uint64_t count)
 {
   struct ledger *l = w->t->ledger;
   const bool fua = rng_below (&w->rng, 8) == 0;
-  const bool may_trim = rng_below (&w->rng, 2);
-  const bool fast = rng_below (&w->rng, 4) == 0;
+  const unsigned may_trim = rng_below (&w->rng, 2) ? REQUEST_MAY_TRIM : 0;
+  const unsigned fast = rng_below (&w->rng, 4) == 0 ? REQUEST_FAST : 0;
 
   ledger_begin (l, offset / 512, count / 512, LEDGER_ZEROS);
-  if (export_zero (w->t->client, count, offset, may_trim, fast, fua) == 0)
+  if (export_zero (w->t->client, count, offset, may_trim | fast, fua) == 0)
     ledger_end (l, offset / 512, count / 512, fua);
   else if (fast && errno == ENOTSUP)
     ledger_cancel (l, offset / 512, count / 512);

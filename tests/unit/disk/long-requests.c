@@ -92,7 +92,7 @@ test_bounded (bool zero)
   open_disk (path);
   /* Neither end is that of a piece, or of a cluster. */
   if (zero)
-    CHECK (export_zero (client, SIZE - 1000, 100, true, false, false) == 0);
+    CHECK (export_zero (client, SIZE - 1000, 100, REQUEST_MAY_TRIM, false) == 0);
   else
     CHECK (export_trim (client, SIZE - 1000, 100, false) == 0);
   disk_get_stats (served, &stats);
@@ -137,7 +137,7 @@ test_given_up (void)
   asked = 0;
   CHECK (export_cache (client, SIZE, 0) == -1 && errno == ESHUTDOWN && asked == 3);
   asked = 0;
-  CHECK (export_zero (client, SIZE, 0, false, true, false) == -1);
+  CHECK (export_zero (client, SIZE, 0, REQUEST_FAST, false) == -1);
   CHECK (errno == ESHUTDOWN && asked == 3);
   CHECK (export_read (client, buf, sizeof buf, 0) == 0);
   CHECK (buf[0] == 7);          /* it was still being looked at */

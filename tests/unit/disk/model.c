@@ -216,7 +216,7 @@ race (struct worker *w, uint64_t offset, uint64_t count)
     r = export_write (e, w->buf, count, offset, false);
     break;
   case 2:
-    r = export_zero (e, count, offset, true, false, false);
+    r = export_zero (e, count, offset, REQUEST_MAY_TRIM, false);
     break;
   case 3:
     r = export_trim (e, count, offset, false);
@@ -236,10 +236,10 @@ race (struct worker *w, uint64_t offset, uint64_t count)
 static void
 zero_own (struct worker *w, uint64_t offset, uint64_t count, bool fua)
 {
-  const bool may_trim = rng_below (&w->rng, 2);
-  const bool fast = rng_below (&w->rng, 4) == 0;
+  const unsigned may_trim = rng_below (&w->rng, 2) ? REQUEST_MAY_TRIM : 0;
+  const unsigned fast = rng_below (&w->rng, 4) == 0 ? REQUEST_FAST : 0;
 
-  if (export_zero (w->export, count, offset, may_trim, fast, fua) == 0)
+  if (export_zero (w->export, count, offset, may_trim | fast, fua) == 0)
     model_set (w->t, NULL, offset, count);
   else if (!fast || errno != ENOTSUP)
     FAIL ("zero %" PRIu64 "+%" PRIu64 ": %m", offset, count);

@@ -97,7 +97,7 @@ put (uint64_t offset, uint64_t count, int byte)
 static void
 erase (uint64_t offset, uint64_t count, bool zero)
 {
-  CHECK ((zero ? export_zero (d.export, count, offset, true, false, false)
+  CHECK ((zero ? export_zero (d.export, count, offset, REQUEST_MAY_TRIM, false)
           : export_trim (d.export, count, offset, false)) == 0);
 }
 
