@@ -110,12 +110,6 @@ same_raw ()
   qemu-img compare -f raw -F raw "$1" "$2"
 }
 
-# virtual_size IMAGE
-virtual_size ()
-{
-  qemu-img info -f qcow2 "$1" | sed -n 's/^virtual size:.*(\([0-9]*\) bytes)$/\1/p'
-}
-
 # served ARGUMENT...: may nbdkit serve the image?
 served ()
 {

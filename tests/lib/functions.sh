@@ -248,6 +248,33 @@ refused ()
   fi
 }
 
+# refused_untouched PATTERN IMAGE PARAMETER...: the same, and the image is as before.
+refused_untouched ()
+{
+  local image="$2" before
+
+  before="$(fingerprint "$image")"
+  refused "$@"
+  [ "$before" = "$(fingerprint "$image")" ] || fail "refused, but changed: $*"
+}
+
+# fails_with TEXT COMMAND...: the command fails, and says so.
+fails_with ()
+{
+  local text="$1" status=0
+  shift
+  timeout 20 "$@" > "$tmp/out" 2>&1 || status=$?
+  cat "$tmp/out"
+  [ "$status" -ne 0 ] || fail "should have failed: $*"
+  grep -qF -- "$text" "$tmp/out" || fail "no '$text' from: $*"
+}
+
+# start_and_end IMAGE PARAMETER...: what is done before serving, and nothing else.
+start_and_end ()
+{
+  "$NBDKIT" -U - "$PLUGIN" "$@" --run true
+}
+
 # refused_connection PATTERN: the server 'main' runs; it must refuse a client,
 # and its log must have a line that matches PATTERN.
 refused_connection ()
@@ -257,6 +284,12 @@ refused_connection ()
     return 1
   fi
   grep -Ei -- "$1" "${server_log[main]}"
+}
+
+# export_uri NAME: of an export of the last server.
+export_uri ()
+{
+  echo "nbd+unix:///$1?socket=$sock"
 }
 
 # nbdsh_run ARGUMENT...: nbdsh with the right Python, connected to the last server.
@@ -372,10 +405,21 @@ header_patch ()
   "${python:-python3}" "$srcdir/lib/patch.py" "$@"
 }
 
-# is_marked_corrupt IMAGE: the corrupt bit of a version 3 header.
+# is_dirty IMAGE, is_marked_corrupt IMAGE: the bit of a version 3 header.
+is_dirty ()
+{
+  [ $(( 0x$(od -An -tx1 -j79 -N1 "$1" | tr -d ' ') & 1 )) -ne 0 ]
+}
+
 is_marked_corrupt ()
 {
   [ $(( 0x$(od -An -tx1 -j79 -N1 "$1" | tr -d ' ') & 2 )) -ne 0 ]
+}
+
+# virtual_size IMAGE, in bytes.
+virtual_size ()
+{
+  qemu-img info -f qcow2 "$1" | sed -n 's/^virtual size:.*(\([0-9]*\) bytes)$/\1/p'
 }
 
 # allocated_kib FILE: what the host has allocated.

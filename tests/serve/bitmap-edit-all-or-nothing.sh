@@ -37,15 +37,6 @@ edit ()
   "$NBDKIT" -r -U - "$PLUGIN" "$img" "$@" --run true
 }
 
-not_done ()
-{
-  local pattern="$1" before
-  shift
-  before=$(fingerprint "$img")
-  refused "$pattern" file="$img" "$@"
-  [ "$before" = "$(fingerprint "$img")" ]
-}
-
 for cluster in 512 4k 64k 2M; do
   rm -f "$img"
   case $cluster in
@@ -119,32 +110,32 @@ edit bitmap-add=void bitmap-add=good
 qemu-io -f qcow2 -c 'write 0 64k' "$img" > /dev/null
 read -r entry _ <<< "$("$python" "$srcdir/lib/bitmaps.py" where "$img" void)"
 header_patch "$img" $((entry + 12)) I '|1'
-not_done '"void": it is inconsistent' bitmap-clear=void
-not_done '"void": it is inconsistent' bitmap-remove=good bitmap-clear=void
+refused_untouched '"void": it is inconsistent' "$img" bitmap-clear=void
+refused_untouched '"void": it is inconsistent' "$img" bitmap-remove=good bitmap-clear=void
 edit bitmap-remove=void
 bitmaps_are good:65536:auto
 [ "$(marked good)" = "0 65536" ]
 
 # What is refused.
-not_done '"good": a bitmap with this name exists' bitmap-add=good
-not_done '"x": a bitmap with this name exists' bitmap-add=x bitmap-add=x
-not_done '"x": there is no such' bitmap-clear=x
-not_done '"x": there is no such' bitmap-add=y bitmap-remove=x
-not_done 'a name must have 1 to' bitmap-add=
-not_done 'a name must have 1 to' bitmap-add="$(printf '%01024d' 1)"
-not_done 'power of two' bitmap-granularity=1000
-not_done 'power of two' bitmap-granularity=256
-not_done 'power of two' bitmap-granularity=4G
-not_done 'untrusted' bitmap-add=x untrusted=true
+refused_untouched '"good": a bitmap with this name exists' "$img" bitmap-add=good
+refused_untouched '"x": a bitmap with this name exists' "$img" bitmap-add=x bitmap-add=x
+refused_untouched '"x": there is no such' "$img" bitmap-clear=x
+refused_untouched '"x": there is no such' "$img" bitmap-add=y bitmap-remove=x
+refused_untouched 'a name must have 1 to' "$img" bitmap-add=
+refused_untouched 'a name must have 1 to' "$img" bitmap-add="$(printf '%01024d' 1)"
+refused_untouched 'power of two' "$img" bitmap-granularity=1000
+refused_untouched 'power of two' "$img" bitmap-granularity=256
+refused_untouched 'power of two' "$img" bitmap-granularity=4G
+refused_untouched 'untrusted' "$img" bitmap-add=x untrusted=true
 edit bitmap-add="$(printf '%01023d' 1)"
 check_clean "$img"
 make_image "$tmp/v2.qcow2" 8M compat=v2
-img="$tmp/v2.qcow2" not_done 'version 3' bitmap-add=x
+refused_untouched 'version 3' "$tmp/v2.qcow2" bitmap-add=x
 make_image "$tmp/large.qcow2" 4T cluster_size=2M
-img="$tmp/large.qcow2" not_done 'more than 512M' bitmap-add=x bitmap-granularity=512
+refused_untouched 'more than 512M' "$tmp/large.qcow2" bitmap-add=x bitmap-granularity=512
 img="$tmp/large.qcow2" edit bitmap-add=x bitmap-granularity=1k
 check_clean "$tmp/large.qcow2"
-img="$tmp/large.qcow2" not_done 'too much memory' bitmap-add=y bitmap-granularity=1k
+refused_untouched 'too much memory' "$tmp/large.qcow2" bitmap-add=y bitmap-granularity=1k
 
 # A lazy image is clean afterwards; one that was dirty is repaired first.
 make_image "$tmp/lazy.qcow2" 8M lazy_refcounts=on

@@ -11,7 +11,6 @@ requires qemu-nbd --version
 requires nbdcopy --version
 
 img="$tmp/a.qcow2"
-export_uri () { echo "nbd+unix:///$1?socket=$sock"; }
 
 # marked_by_qemu NAME, marked_by_us NAME: "OFFSET LENGTH" of what is marked.
 marked_by_qemu ()

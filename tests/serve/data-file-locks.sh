@@ -13,16 +13,6 @@ make_image "$img" 1M "data_file=$data"
 cp "$img" "$twin"
 make_image "$top" 1M "backing_file=a.qcow2,backing_fmt=qcow2"
 
-fails_with ()
-{
-  local text="$1" status=0
-  shift
-  timeout 20 "$@" > "$tmp/out" 2>&1 || status=$?
-  cat "$tmp/out"
-  [ "$status" -ne 0 ] || fail "should have failed: $*"
-  grep -qF -- "$text" "$tmp/out" || fail "no '$text' from: $*"
-}
-
 # held_bytes BYTE...: these and no others are locked on the data file.
 held_bytes ()
 {

@@ -10,7 +10,6 @@ requires nbdcopy --version
 
 d="$tmp/images"
 mkdir "$d" "$tmp/outside"
-export_uri () { echo "nbd+unix:///$1?socket=$sock"; }
 
 for i in 1 2 3; do
   make_image "$d/$i.qcow2" 64M

@@ -12,11 +12,6 @@ requires qemu-io --version
 
 img="$tmp/a.qcow2"
 
-is_dirty ()
-{
-  [ $(( 0x$(od -An -tx1 -j79 -N1 "$1" | tr -d ' ') & 1 )) -ne 0 ]
-}
-
 # qemu_crash IMAGE COMMAND...: qemu-io does this, and then dies.
 qemu_crash ()
 {

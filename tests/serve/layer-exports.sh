@@ -7,8 +7,6 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 
-export_uri () { echo "nbd+unix:///$1?socket=$sock"; }
-
 # The chain's layers differ in size and cluster size.
 random_file "$tmp/base.raw" $((5 << 20))
 qemu-img create -q -f qcow2 -b base.raw -F raw -o cluster_size=4k "$tmp/mid.qcow2" 7M

@@ -10,11 +10,6 @@ requires_tools
 
 img="$tmp/a.qcow2"
 
-is_dirty ()
-{
-  [ $(( 0x$(od -An -tx1 -j79 -N1 "$1" | tr -d ' ') & 1 )) -ne 0 ]
-}
-
 has_lazy_refcounts ()
 {
   [ $(( 0x$(od -An -tx1 -j87 -N1 "$1" | tr -d ' ') & 1 )) -ne 0 ]

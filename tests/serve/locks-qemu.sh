@@ -14,17 +14,6 @@ qemu-io -f qcow2 -c 'write -P 1 0 64k' "$img"
 make_image "$top" 1M "backing_file=a.qcow2,backing_fmt=qcow2"
 requires qemu-img info "$img"
 
-# fails_with TEXT COMMAND...
-fails_with ()
-{
-  local text="$1" status=0
-  shift
-  timeout 20 "$@" > "$tmp/out" 2>&1 || status=$?
-  cat "$tmp/out"
-  [ "$status" -ne 0 ] || fail "should have failed: $*"
-  grep -qF -- "$text" "$tmp/out" || fail "no '$text' from: $*"
-}
-
 shared='Failed to get shared "write" lock'
 exclusive='Failed to get "write" lock'
 

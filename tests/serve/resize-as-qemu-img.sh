@@ -11,31 +11,12 @@ requires qemu-io --version
 
 img="$tmp/a.qcow2"
 
-ours ()
-{
-  "$NBDKIT" -U - "$PLUGIN" "$img" "$@" --run true
-}
-
 # is_resized RAW SIZE: the first bytes of RAW, then zeros.
 is_resized ()
 {
   truncate -s "$2" "$1"
   check_clean "$img"
   same_as_raw "$img" "$1"
-}
-
-not_done ()
-{
-  local before
-  before="$(sha256sum < "$img")"
-  refused "$1" "$img" "${@:2}"
-  [ "$(sha256sum < "$img")" = "$before" ]
-}
-
-virtual_size ()
-{
-  qemu-img info -f qcow2 --output=json "$1" |
-    "$python" -c 'import json, sys; print(json.load(sys.stdin)["virtual-size"])'
 }
 
 for row in v2:16:64k v3:1:512 v3:16:4k v3:64:64k v3:8:2M sub:16:32k; do
@@ -50,13 +31,13 @@ for row in v2:16:64k v3:1:512 v3:16:4k v3:64:64k v3:8:2M sub:16:32k; do
   nbdcopy "$tmp/raw" "$uri"
   stop_nbdkit main
   for size in 1001472 3M +512 +5M; do
-    ours resize="$size"
+    start_and_end "$img" resize="$size"
     is_resized "$tmp/raw" "$(virtual_size "$img")"
   done
   [ "$(virtual_size "$img")" = $(((8 << 20) + 512)) ]
   # QEMU does not zero what it cuts off within a cluster; we do, so it can't come back.
   for size in -7M 100k; do
-    ours resize="$size" shrink=true
+    start_and_end "$img" resize="$size" shrink=true
     is_resized "$tmp/raw" "$(virtual_size "$img")"
   done
   [ "$(virtual_size "$img")" = 102400 ]
@@ -70,10 +51,10 @@ for row in v2:16:64k v3:1:512 v3:16:4k v3:64:64k v3:8:2M sub:16:32k; do
   qemu-img convert -f qcow2 -O raw "$img" "$contents"
   qemu-img resize -q --shrink "$img" 1100800
   truncate -s 1100800 "$contents"
-  ours resize=2M
+  start_and_end "$img" resize=2M
   is_resized "$contents" 2M
   for how in metadata falloc full; do
-    ours resize=+1M preallocation=$how
+    start_and_end "$img" resize=+1M preallocation=$how
     is_resized "$contents" "$(virtual_size "$img")"
     qemu-img map -f qcow2 --output=json "$img" | tail -n 1 | grep -q '"offset"'
   done
@@ -87,7 +68,7 @@ done
 for row in off:1024 metadata:1024 falloc:99999 full:99999; do
   rm -f "$img"
   make_image "$img" 1M
-  ours resize=17M preallocation="${row%:*}"
+  start_and_end "$img" resize=17M preallocation="${row%:*}"
   kib="$(allocated_kib "$img")"
   if [ "${row#*:}" = 99999 ]; then [ "$kib" -ge 16384 ]; else [ "$kib" -le 1024 ]; fi
 done
@@ -115,7 +96,7 @@ with open(sys.argv[1], "r+b") as f:
 EOF
 before="$(tail -c 200000 "$img" | sha256sum)"
 size="$(file_size "$img")"
-ours resize=1G
+start_and_end "$img" resize=1G
 [ "$(file_size "$img")" = "$size" ]
 [ "$(tail -c 200000 "$img" | sha256sum)" = "$before" ]
 
@@ -126,7 +107,7 @@ for compat in v2 v3; do
     rm -f "$img"
     qemu-img create -q -f qcow2 -o compat=$compat -b base.raw -F raw "$img" 1000448
     head -c 1000448 "$tmp/base.raw" > "$tmp/raw"
-    ours resize=6M preallocation=$how
+    start_and_end "$img" resize=6M preallocation=$how
     is_resized "$tmp/raw" 6M
   done
 done
@@ -139,7 +120,7 @@ create_encrypted "$img" "${secret[@]}" \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$img" 1000448
 qemu-io "${secret[@]}" -c 'write -P 1 0 1000448' --image-opts "$spec"
 for how in off metadata; do
-  ours passphrase=open resize=+1000448 preallocation=$how
+  start_and_end "$img" passphrase=open resize=+1000448 preallocation=$how
 done
 qemu-io "${secret[@]}" -c 'read -P 1 0 1000448' -c 'read -P 0 1000448 2000896' \
   --image-opts "$spec" | tee "$tmp/out"
@@ -150,26 +131,26 @@ qemu-img check "${secret[@]}" --image-opts "$spec"
 rm -f "$img"
 make_image "$img" 4M
 qemu-io -f qcow2 -c 'write -P 3 0 4M' "$img"
-ours snapshot-create=s resize=1M shrink=true
+start_and_end "$img" snapshot-create=s resize=1M shrink=true
 check_clean "$img"
-ours resize=2M snapshot-apply=s
+start_and_end "$img" resize=2M snapshot-apply=s
 check_clean "$img"
 qemu-io -f qcow2 -c 'read -P 3 0 4M' "$img" | tee "$tmp/out"
 if grep failed "$tmp/out"; then fail "reads something else"; fi
 
-not_done 'shrink=true' resize=1M
-not_done 'shrink=true' resize=-1M
-not_done 'greater than 0' resize=0 shrink=true
-not_done 'greater than 0' resize=-4M shrink=true
-not_done 'multiple of 512' resize=5000001
-not_done 'exceeds the maximum' resize=4E
-not_done 'requires a larger size' resize=1M shrink=true preallocation=full
-not_done 'not a size' resize=large
-not_done 'preallocation=some' preallocation=some
+refused_untouched 'shrink=true' "$img" resize=1M
+refused_untouched 'shrink=true' "$img" resize=-1M
+refused_untouched 'greater than 0' "$img" resize=0 shrink=true
+refused_untouched 'greater than 0' "$img" resize=-4M shrink=true
+refused_untouched 'multiple of 512' "$img" resize=5000001
+refused_untouched 'exceeds the maximum' "$img" resize=4E
+refused_untouched 'requires a larger size' "$img" resize=1M shrink=true preallocation=full
+refused_untouched 'not a size' "$img" resize=large
+refused_untouched 'preallocation=some' "$img" preallocation=some
 # The same size is no change.
-ours resize=4M resize=+0
+start_and_end "$img" resize=4M resize=+0
 rm -f "$img"
 make_image "$img" 4M compat=v2
-ours snapshot-create=s
-not_done 'version 2 with snapshots' resize=8M
+start_and_end "$img" snapshot-create=s
+refused_untouched 'version 2 with snapshots' "$img" resize=8M
 

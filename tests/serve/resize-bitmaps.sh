@@ -54,13 +54,6 @@ same_bitmaps ()
   done
 }
 
-# virtual_size FILE
-virtual_size ()
-{
-  qemu-img info -f qcow2 --output=json "$1" |
-    "$python" -c 'import json, sys; print(json.load(sys.stdin)["virtual-size"])'
-}
-
 # Cluster size, backing file, size, and others: their tables get more entries and fewer.
 for row in 512::2000384:2000896:6M:4195328 4k::1000448:300M:129M \
            64k:base:1000448:10G:300M 64k::1000448:1G 2M::3M:100G:8G; do

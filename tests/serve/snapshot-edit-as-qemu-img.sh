@@ -12,12 +12,6 @@ requires qemu-io --version
 
 img="$tmp/a.qcow2"
 
-# ours PARAMETER...: what is done before serving, and nothing else.
-ours ()
-{
-  "$NBDKIT" -U - "$PLUGIN" "$img" "$@" --run true
-}
-
 change ()
 {
   local seed="$1"
@@ -57,7 +51,7 @@ for row in v2:16:64k v3:2:4k v3:4:512 v3:8:64k v3:16:2M v3:32:4k v3:64:512 sub:1
   fi
   change 1
   contents "$tmp/one.raw"
-  ours snapshot-create=one
+  start_and_end "$img" snapshot-create=one
   check_clean "$img"
   is "$tmp/one.raw"
   change 5
@@ -67,7 +61,8 @@ for row in v2:16:64k v3:2:4k v3:4:512 v3:8:64k v3:16:2M v3:32:4k v3:64:512 sub:1
   contents "$tmp/now.raw"
   if [ "$bits" -gt 2 ]; then
     # In the order in which they are given, and back.
-    ours snapshot-create=now snapshot-apply=one snapshot-apply=two snapshot-apply=now
+    start_and_end "$img" snapshot-create=now snapshot-apply=one snapshot-apply=two \
+      snapshot-apply=now
     check_clean "$img"
     is "$tmp/now.raw"
     [ "$(listed)" = "1=one 2=two 3=now" ]
@@ -81,28 +76,28 @@ for row in v2:16:64k v3:2:4k v3:4:512 v3:8:64k v3:16:2M v3:32:4k v3:64:512 sub:1
     qemu-img snapshot -a one "$img"
   else
     # A count of 3 is the largest: QEMU adds references before it drops any.
-    ours snapshot-apply=one
+    start_and_end "$img" snapshot-apply=one
   fi
   check_clean "$img"
   is "$tmp/one.raw"
-  ours snapshot-apply=2
+  start_and_end "$img" snapshot-apply=2
   check_clean "$img"
   is "$tmp/two.raw"
   # What is applied and changed goes back to the same.
   change 3
-  ours snapshot-apply=two
+  start_and_end "$img" snapshot-apply=two
   check_clean "$img"
   is "$tmp/two.raw"
-  ours snapshot-delete=one
+  start_and_end "$img" snapshot-delete=one
   check_clean "$img"
   is "$tmp/two.raw"
   is "$tmp/two.raw" two
-  ours snapshot-delete=two
+  start_and_end "$img" snapshot-delete=two
   check_clean "$img"
   is "$tmp/two.raw"
   [ "$(listed)" = "" ]
   # The server serves it, and writes to it.
-  ours snapshot-create=served
+  start_and_end "$img" snapshot-create=served
   start_nbdkit "$img"
   nbdsh_run -c 'h.pwrite(b"x" * 100000, 12345); h.flush()'
   stop_nbdkit main
@@ -113,52 +108,43 @@ done
 # Two of one name: the first is meant, the other has an id.  Ids go on from the largest.
 rm -f "$img"
 make_image "$img" 4M
-ours snapshot-create=twin snapshot-create=twin snapshot-create=x
+start_and_end "$img" snapshot-create=twin snapshot-create=twin snapshot-create=x
 [ "$(listed)" = "1=twin 2=twin 3=x" ]
-ours snapshot-delete=twin
-ours snapshot-create=3
+start_and_end "$img" snapshot-delete=twin
+start_and_end "$img" snapshot-create=3
 [ "$(listed)" = "2=twin 3=x 4=3" ]
 qemu-img snapshot -c theirs "$img"
 [ "$(listed)" = "2=twin 3=x 4=3 5=theirs" ]
 
-# not_done PATTERN PARAMETER...: refused with one line, and nothing has changed.
-not_done ()
-{
-  local before
-  before="$(sha256sum < "$img")"
-  refused "$1" "$img" "${@:2}"
-  [ "$(sha256sum < "$img")" = "$before" ]
-}
-
-not_done 'name of one snapshot and the id of another' snapshot-delete=3
-not_done 'no snapshot "nobody"' snapshot-apply=nobody
-not_done 'no snapshot "nobody"' snapshot-delete=nobody
-not_done '1 to 255 bytes' snapshot-create=
-not_done '1 to 255 bytes' snapshot-create="$(printf '%0256d' 0)"
-not_done 'untrusted' snapshot-create=y untrusted=true
+refused_untouched 'name of one snapshot and the id of another' "$img" snapshot-delete=3
+refused_untouched 'no snapshot "nobody"' "$img" snapshot-apply=nobody
+refused_untouched 'no snapshot "nobody"' "$img" snapshot-delete=nobody
+refused_untouched '1 to 255 bytes' "$img" snapshot-create=
+refused_untouched '1 to 255 bytes' "$img" snapshot-create="$(printf '%0256d' 0)"
+refused_untouched 'untrusted' "$img" snapshot-create=y untrusted=true
 # Those before the one that can't be done are done.
 refused 'no snapshot' "$img" snapshot-create=done snapshot-delete=nobody
 [ "$(listed)" = "2=twin 3=x 4=3 5=theirs 6=done" ]
 
 # Somebody uses the image.
 start_nbdkit -r -- "$img"
-not_done 'in use|lock' snapshot-create=locked
+refused_untouched 'in use|lock' "$img" snapshot-create=locked
 stop_nbdkit main
 
 # No count can be larger than 1: only what is empty can be shared.
 rm -f "$img"
 make_image "$img" 4M refcount_bits=1
-ours snapshot-create=empty
+start_and_end "$img" snapshot-create=empty
 check_clean "$img"
-ours snapshot-delete=empty
+start_and_end "$img" snapshot-delete=empty
 change 1
-not_done 'refcounts of the image have 1 bit' snapshot-create=full
+refused_untouched 'refcounts of the image have 1 bit' "$img" snapshot-create=full
 check_clean "$img"
 rm -f "$img"
 make_image "$img" 4M refcount_bits=2
 change 1
-ours snapshot-create=1 snapshot-create=2
-not_done 'refcounts of the image have 2 bits' snapshot-create=3
+start_and_end "$img" snapshot-create=1 snapshot-create=2
+refused_untouched 'refcounts of the image have 2 bits' "$img" snapshot-create=3
 check_clean "$img"
 
 # The size that the disk had comes back.
@@ -166,24 +152,25 @@ rm -f "$img"
 make_image "$img" 4M
 change 1
 contents "$tmp/small.raw"
-ours snapshot-create=small resize=8M snapshot-create=large resize=1M shrink=true
+start_and_end "$img" snapshot-create=small resize=8M snapshot-create=large resize=1M \
+  shrink=true
 check_clean "$img"
 qemu-img snapshot -a small "$img"
 is "$tmp/small.raw"
-ours snapshot-apply=large
+start_and_end "$img" snapshot-apply=large
 [ "$(qemu-img info "$img" | grep -c '8 MiB')" = 1 ]
-ours snapshot-apply=small
+start_and_end "$img" snapshot-apply=small
 is "$tmp/small.raw"
 check_clean "$img"
 
 # Bitmaps know nothing of what applying changes; the rest does not touch them.
 rm -f "$img"
 make_image "$img" 4M
-ours snapshot-create=before
+start_and_end "$img" snapshot-create=before
 qemu-img bitmap --add "$img" b
 change 1
-ours snapshot-create=after snapshot-delete=before
-not_done 'persistent bitmaps' snapshot-apply=after
+start_and_end "$img" snapshot-create=after snapshot-delete=before
+refused_untouched 'persistent bitmaps' "$img" snapshot-apply=after
 qemu-img info "$img" | grep -A 3 'flags:' | grep -q auto
 if qemu-img info "$img" | grep in-use; then fail "in use"; fi
 check_clean "$img"
@@ -191,14 +178,14 @@ check_clean "$img"
 # Data in another file have no refcounts.
 rm -f "$img"
 make_image "$img" 4M data_file="$tmp/data.raw"
-not_done 'external data file' snapshot-create=s
+refused_untouched 'external data file' "$img" snapshot-create=s
 
 # Left dirty by a crash: repaired first.
 rm -f "$img"
 make_image "$img" 4M lazy_refcounts=on
 qemu-io -f qcow2 -c 'write -P 1 0 1M' -c flush -c abort "$img" || :
 if qemu-img check "$img"; then fail "not dirty"; fi
-ours snapshot-create=s
+start_and_end "$img" snapshot-create=s
 check_clean "$img"
 
 # Encrypted: metadata only, but serving needs the passphrase.
@@ -208,9 +195,9 @@ spec="driver=qcow2,file.filename=$img,encrypt.key-secret=s"
 create_encrypted "$img" "${secret[@]}" \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$img" 4M
 qemu-io "${secret[@]}" -c 'write -P 1 0 1M' --image-opts "$spec"
-ours passphrase=open snapshot-create=s
+start_and_end "$img" passphrase=open snapshot-create=s
 qemu-io "${secret[@]}" -c 'write -P 2 0 1M' --image-opts "$spec"
-ours passphrase=open snapshot-apply=s
+start_and_end "$img" passphrase=open snapshot-apply=s
 qemu-io "${secret[@]}" -c 'read -P 1 0 1M' --image-opts "$spec" | tee "$tmp/out"
 if grep failed "$tmp/out"; then fail "reads something else"; fi
 qemu-img check "${secret[@]}" --image-opts "$spec"

@@ -8,7 +8,6 @@
 requires_tools
 
 img="$tmp/a.qcow2"
-export_uri () { echo "nbd+unix:///$1?socket=$sock"; }
 
 # contents NAME SIZE: what qemu-img says is in it, cut or filled up to its own size.
 contents ()
