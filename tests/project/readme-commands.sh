@@ -70,7 +70,7 @@ after ()
 {
   case "$1" in
     "In a checkout of this source,"*|"This installs the packages"*) ;;
-    "By hand:"|"This command installs what the tests need,"*) ;;
+    "To build and install it by hand:"|"This command installs the packages"*) ;;
     "You do not have to install the plugin."*) ;;
     "Measure it yourself"|"The machine was a virtual machine"*) ;;
     "Serve an image on a Unix socket,"*)
