@@ -6,7 +6,6 @@
 #ifndef QCOW2_OVERLAP_H
 #define QCOW2_OVERLAP_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct overlap;

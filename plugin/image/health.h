@@ -6,7 +6,6 @@
 #ifndef QCOW2_HEALTH_H
 #define QCOW2_HEALTH_H
 
-#include <stdbool.h>
 
 #include "storage/hostfile.h"
 #include "format/header.h"

@@ -7,7 +7,6 @@
 #define QCOW2_CHAIN_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "format/header.h"
 #include "image/image.h"

@@ -46,13 +46,11 @@
 #include <config.h>
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
 #include "mapping/map-impl.h"
 
 #define MAX_DECODE 4096         /* units in one answer from a raw slice */

@@ -24,12 +24,10 @@
 
 #include <config.h>
 
-#include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
 
 #include "util/bytes.h"
-#include "util/cleanup.h"
 #include "mapping/map-impl.h"
 
 #define MOST_LEAST (1u << 20)   /* bytes that are kept, however low the limit */

@@ -15,7 +15,6 @@
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #define NBDKIT_API_VERSION 2

@@ -6,7 +6,6 @@
 #ifndef QCOW2_COPYUP_H
 #define QCOW2_COPYUP_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "request/view.h"

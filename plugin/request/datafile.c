@@ -23,7 +23,6 @@
 #include <errno.h>
 
 #include "util/bytes.h"
-#include "util/report.h"
 #include "request/datafile.h"
 #include "request/request.h"
 

@@ -6,7 +6,6 @@
 #ifndef QCOW2_DATAFILE_H
 #define QCOW2_DATAFILE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "request/view.h"

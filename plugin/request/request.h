@@ -17,7 +17,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "format/run.h"
 #include "request/view.h"
 
 /* --- read.c: those that change nothing --- */

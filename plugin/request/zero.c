@@ -40,7 +40,6 @@
 #include <config.h>
 
 #include <errno.h>
-#include <stdlib.h>
 
 #include "util/bytes.h"
 #include "format/compress.h"

@@ -35,7 +35,6 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
 #include "space/alloc-impl.h"
 
 /* Clusters for packing are taken in runs of this many bytes. */

@@ -7,7 +7,6 @@
 #define QCOW2_NAMES_H
 
 #include <stddef.h>
-#include <stdint.h>
 
 struct names;
 

@@ -11,6 +11,7 @@
 
 #include <config.h>
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

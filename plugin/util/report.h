@@ -11,7 +11,6 @@
 #ifndef QCOW2_REPORT_H
 #define QCOW2_REPORT_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 
 /* Control characters are escaped, wherever they come from, before nbdkit gets the text.
