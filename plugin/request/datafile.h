@@ -10,8 +10,8 @@
 
 #include "request/view.h"
 
-/* All for a view whose external data file is raw; they return what requests do that change
- * the disk: see request.h. */
+/* All for a view whose external data file is raw; they return what requests that change
+ * the disk do: see request.h. */
 
 /* The range reads as zeros, in the file itself; the mapping stays as it is.  FLAGS as of
  * request_zero. */

@@ -6,9 +6,9 @@
  * errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
  * The caller holds a grace pin around each call (see disk.c).
  *
- * Those that change the disk return 1 in place of 0 if a checkpoint must make their change
- * durable: the caller runs one if the client asked for FUA.  After -1 a part of the
- * change may wait for a checkpoint.
+ * Those that change the disk return 1 in place of 0 if a checkpoint must make their
+ * change durable: the caller runs one if the client asked for FUA.  After -1 a part of
+ * the change may wait for a checkpoint.
  */
 
 #ifndef QCOW2_REQUEST_H

@@ -7,7 +7,7 @@
  * New refcount blocks, and the table that names them, take clusters that need counts:
  * these may need more blocks, and those a longer table.  So the size goes round until
  * nothing changes any more.  All values only grow, so it ends, and with the smallest
- * size that is enough; each round adds what the last one lacked: less and less, to at most
+ * size that is enough; each round adds what the last one lacked: less and less, at most
  * a fifth of it (64 bits for 512 bytes, and the table's), so it ends soon.
  *
  * Pure: no files, no state.
