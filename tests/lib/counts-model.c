@@ -35,7 +35,7 @@ create_counts (unsigned cluster_size, unsigned refcount_bits)
 }
 
 void
-check_image (const char *name)
+check_counts_image (const char *name)
 {
   const int status = image_check (name);
 

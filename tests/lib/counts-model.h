@@ -24,7 +24,7 @@ extern uint64_t promised;
 /* A new, empty image. */
 extern void create_counts (unsigned cluster_size, unsigned refcount_bits);
 /* qemu-img finds leaks at most: nothing points to the clusters that we count. */
-extern void check_image (const char *name);
+extern void check_counts_image (const char *name);
 
 /* Those of the image that is open (open_counts) are what is expected from now on; and are
  * they? */

@@ -157,7 +157,7 @@ disk_judge (void)
   const struct blob b = { disk, disk_size };
 
   blob_save (SCRATCH, &b);
-  check_image (SCRATCH);
+  check_counts_image (SCRATCH);
 }
 
 /* Some pieces of it reach the disk, others don't.  They are smaller than

@@ -157,7 +157,7 @@ test_widths (void)
       CHECK (hostfile_truncate (file, model_end << bits) == 0);
       close_counts ();
 
-      check_image (IMAGE);
+      check_counts_image (IMAGE);
       open_counts (IMAGE, &without_sync);
       compare_model ();
       /* Nothing to do for what can be counted already; too much is refused. */
