@@ -38,7 +38,6 @@ struct disk {
   bool told_readonly;           /* why_readonly was reported; under lock */
   bool restless;                /* the last quiesce failed; under lock */
   struct writable w;            /* made once under lock, then constant */
-  struct refcounts *refcounts;  /* likewise */
 };
 
 /* --- writable.c; with the lock held --- */

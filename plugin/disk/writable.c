@@ -3,8 +3,8 @@
  * How does a disk become writable, and how does it come to rest?
  *
  * When the first client comes that may write: take the writer's lock, repair what a
- * crash has left, then build, from the bottom up, what writing needs (refcounts, L2
- * tables, allocator, checkpoint), and only then let requests see it.  Until the
+ * crash has left, then build, from the bottom up, what writing needs (refcounts,
+ * allocator, L2 tables, checkpoint), and only then let requests see it.  Until the
  * end nothing but a repair has changed the image, and a failure leaves the disk as
  * it was.
  *
@@ -33,22 +33,84 @@
  * bytes if that is less.  While it writes copies of them, as many others can change. */
 #define MIN_DIRTY (UINT64_C (64) << 10)
 
-/* R8: autoclear bits of features that we don't maintain are cleared before the first
- * change. */
-static int
-clear_autoclear (struct hostfile *file, struct header *h, uint64_t keep)
-{
-  const struct be64 kept = put64 (h->autoclear & keep);
+/* --- opening and closing --- */
 
-  if (h->version < 3 || (h->autoclear & ~keep) == 0)
-    return 0;
-  if (hostfile_write (file, &kept, sizeof kept,
-                      offsetof (struct qcow2_header,
-                                autoclear_features)) == -1 ||
-      hostfile_sync (file) == -1)
+/* The header's cluster is in use in any image.  If its count is 0, then the counts
+ * are not to be relied on: what is free is not known. */
+static int
+check_header_count (const struct image *image, struct refcounts *refcounts)
+{
+  uint64_t value;
+
+  if (refcount_get (refcounts, 0, &value) == -1)
     return -1;
-  h->autoclear &= keep;
+  if (value != 0)
+    return 0;
+  nbdkit_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
+                "its reference count is 0", hostfile_path (image->file));
+  errno = EUCLEAN;
+  return -1;
+}
+
+/* Refcounts, allocator and tables, each on top of the one before. */
+static int
+open_metadata (struct writable *w, const struct disk *d)
+{
+  struct image *image = d->image;
+  const struct alloc_options options = {
+    .discard = d->options.discard, .budget = map_budget (d->map),
+  };
+
+  w->refcounts = refcount_open (image->file, &image->header, image->overlap);
+  if (w->refcounts == NULL || check_header_count (image, w->refcounts) == -1)
+    return -1;
+  w->alloc = alloc_open (image->file, image->header.cluster_bits, w->refcounts,
+                         image->overlap, d->grace, &options);
+  if (w->alloc == NULL)
+    return -1;
+  w->l2 = l2_open (image, w->alloc, d->map, d->options.l2_slice);
+  return w->l2 ? 0 : -1;
+}
+
+/* What requests share, as far as the image and the options need it. */
+static int
+open_shared (struct writable *w, const struct disk *d)
+{
+  const struct header *h = w->header;
+  const bool copyup = d->options.copy_on_read && layers_count (d->layers) > 1 &&
+    !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE);
+  const bool vacant = w->data && !w->data_is_raw && w->discard;
+
+  w->inflight = inflight_new ();
+  if (w->inflight == NULL)
+    return -1;
+  if (copyup && (w->copyup = copyup_new ()) == NULL)
+    return -1;
+  if (entry_is_extended (h) && (w->fresh = fresh_new ()) == NULL)
+    return -1;
+  if (vacant && (w->vacant = vacant_new (w->data, w->inflight, d->grace,
+                                         h->cluster_bits, h->size)) == NULL)
+    return -1;
+  if (d->options.compress &&
+      (w->compressor = compressor_new (h->compression_type, h->cluster_size)) == NULL)
+    return -1;
   return 0;
+}
+
+/* How all that changes gets into the file. */
+static int
+open_checkpoint (struct writable *w, const struct disk *d)
+{
+  const struct checkpoint_options options = {
+    .image = d->image, .l2 = w->l2, .alloc = w->alloc, .refcounts = w->refcounts,
+    .vacant = w->vacant, .dirty_limit = max64 (d->options.l2_cache / 3, MIN_DIRTY),
+  };
+
+  w->checkpoint = checkpoint_new (&options);
+  if (w->checkpoint == NULL)
+    return -1;
+  return d->bitmaps ? bitmap_start (d->bitmaps, w->refcounts, w->alloc, w->checkpoint,
+                                    d->image->health) : 0;
 }
 
 /* Can the external data file be kept a raw image of the disk?  What shows through from
@@ -59,51 +121,56 @@ data_is_raw (const struct disk *d)
   return image_data_is_raw (d->image) && layers_count (d->layers) == 1;
 }
 
-/* Of all the disk, also where nothing was written yet. */
+/* All of it, without a change of the image.  On failure writable_close is needed, too. */
 static int
-complete_raw_data (struct writable *w, uint64_t size)
+writable_open (struct writable *w, const struct disk *d)
 {
-  if (!w->data_is_raw || hostfile_size (w->data) >= size)
-    return 0;
-  return hostfile_truncate (w->data, size);
+  *w = (struct writable) {
+    .file = d->image->file, .data = d->image->data, .data_is_raw = data_is_raw (d),
+    .payload = d->image->payload, .header = &d->image->header,
+    .discard = d->options.discard, .detect_zeroes = d->options.detect_zeroes,
+    /* Behind the end of the disk nothing is recorded (edit.c). */
+    .bitmaps = d->options.size_at_least == 0 ? d->bitmaps : NULL,
+  };
+  return open_metadata (w, d) == -1 || open_shared (w, d) == -1 ||
+    open_checkpoint (w, d) == -1 ? -1 : 0;
+}
+
+static void
+writable_close (struct writable *w)
+{
+  checkpoint_free (w->checkpoint);
+  vacant_free (w->vacant);
+  inflight_free (w->inflight);
+  fresh_free (w->fresh);
+  copyup_free (w->copyup);
+  l2_close (w->l2);
+  if (w->alloc)
+    alloc_close (w->alloc);
+  refcount_close (w->refcounts);
+  compressor_free (w->compressor);
+  memset (w, 0, sizeof *w);
+}
+
+static int
+open_live (struct disk *d)
+{
+  d->live = d->frozen;
+  d->live.w = &d->w;
+  d->live.lower = layers_view_new (d->layers, 1, d->map, d->live.size,
+                                   d->options.l2_slice);
+  return d->live.lower ? 0 : -1;
 }
 
 void
 disk_free_writable (struct disk *d)
 {
-  checkpoint_free (d->w.checkpoint);
-  vacant_free (d->w.vacant);
-  inflight_free (d->w.inflight);
-  fresh_free (d->w.fresh);
-  copyup_free (d->w.copyup);
-  if (d->w.alloc)
-    alloc_close (d->w.alloc);
-  l2_close (d->w.l2);
-  refcount_close (d->refcounts);
-  compressor_free (d->w.compressor);
+  writable_close (&d->w);
   layers_view_free (d->live.lower);
-  memset (&d->w, 0, sizeof d->w);
   memset (&d->live, 0, sizeof d->live);
-  d->refcounts = NULL;
 }
 
-/* The header's cluster is in use in any image.  If its count is 0, then the counts
- * are not to be relied on: what is free is not known.
- */
-static int
-check_header_count (struct disk *d)
-{
-  uint64_t value;
-
-  if (refcount_get (d->refcounts, 0, &value) == -1)
-    return -1;
-  if (value != 0)
-    return 0;
-  nbdkit_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
-                "its reference count is 0", d->options.path);
-  errno = EUCLEAN;
-  return -1;
-}
+/* --- the first changes --- */
 
 /* An image that was not closed properly gets right refcounts before anything relies on
  * them.  What can't be repaired stays as it is, and is served read-only for as long as
@@ -123,110 +190,78 @@ repair_dirty (struct disk *d)
   return -1;
 }
 
+/* Of all the disk, also where nothing was written yet. */
+static int
+complete_raw_data (const struct writable *w)
+{
+  if (!w->data_is_raw || hostfile_size (w->data) >= w->header->size)
+    return 0;
+  return hostfile_truncate (w->data, w->header->size);
+}
+
+/* R8: autoclear bits of features that we don't maintain are cleared before the first
+ * change that a client makes. */
+static int
+clear_autoclear (struct disk *d)
+{
+  const uint64_t keep = (d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) |
+    (d->w.data_is_raw ? QCOW2_AUTOCLEAR_RAW_DATA_FILE : 0);
+  struct hostfile *file = d->image->file;
+  struct header *h = &d->image->header;
+  const struct be64 kept = put64 (h->autoclear & keep);
+
+  if (h->version < 3 || (h->autoclear & ~keep) == 0)
+    return 0;
+  if (hostfile_write (file, &kept, sizeof kept,
+                      offsetof (struct qcow2_header,
+                                autoclear_features)) == -1 ||
+      hostfile_sync (file) == -1)
+    return -1;
+  h->autoclear &= keep;
+  return 0;
+}
+
+/* As QEMU does: refcount structures that are no good mark the image. */
+static void
+mark_unusable (struct disk *d)
+{
+  health_set_writable (d->image->health);
+  health_corrupt (d->image->health, "refcounts are unusable");
+  d->why_readonly = "its refcounts are unusable";
+  d->told_readonly = true;      /* and more than this */
+}
+
+/* --- coming and resting --- */
+
+static int
+open_all (struct disk *d)
+{
+  if (repair_dirty (d) == -1)
+    return -1;
+  if (writable_open (&d->w, d) == 0 && open_live (d) == 0 &&
+      complete_raw_data (&d->w) == 0 && clear_autoclear (d) == 0)
+    return 0;
+  if (errno == EUCLEAN)
+    mark_unusable (d);
+  disk_free_writable (d);
+  return -1;
+}
+
 /* Called with the lock held. */
 int
 disk_become_writable (struct disk *d)
 {
   const enum image_role before = d->image->role;
-  struct hostfile *file = d->image->file;
-  struct header *h = &d->image->header;
-  struct overlap *overlap = d->image->overlap;
-  struct health *health = d->image->health;
-  struct writable *w = &d->w;
 
   if (image_lock (d->image, IMAGE_WRITER) == -1)
     return -1;
-  if (repair_dirty (d) == -1) {
+  if (open_all (d) == -1) {
     image_lock (d->image, before);
     return -1;
   }
-
-  w->file = file;
-  w->data = d->image->data;
-  w->data_is_raw = data_is_raw (d);
-  w->payload = d->image->payload;
-  w->header = h;
-  w->discard = d->options.discard;
-  w->detect_zeroes = d->options.detect_zeroes;
-
-  d->refcounts = refcount_open (file, h, overlap);
-  if (d->refcounts == NULL || check_header_count (d) == -1)
-    goto error;
-  w->l2 = l2_open (file, h, overlap, health, d->map, d->options.l2_slice);
-  if (w->l2 == NULL)
-    goto error;
-  w->alloc = alloc_open (file, h->cluster_bits, d->refcounts, overlap,
-                         d->grace, d->options.discard);
-  if (w->alloc == NULL)
-    goto error;
-  alloc_set_memory (w->alloc, map_budget (d->map));
-  l2_set_alloc (w->l2, w->alloc);
-  w->inflight = inflight_new ();
-  if (w->inflight == NULL)
-    goto error;
-  if (d->options.copy_on_read && layers_count (d->layers) > 1 &&
-      !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE)) {
-    w->copyup = copyup_new ();
-    if (w->copyup == NULL)
-      goto error;
-  }
-  if (entry_is_extended (h)) {
-    w->fresh = fresh_new ();
-    if (w->fresh == NULL)
-      goto error;
-  }
-  w->checkpoint = checkpoint_new (file, w->l2, w->alloc, d->refcounts, overlap,
-                                  health, h->cluster_bits,
-                                  max64 (d->options.l2_cache / 3, MIN_DIRTY));
-  if (w->checkpoint == NULL)
-    goto error;
-  if (w->data && !w->data_is_raw && w->discard) {
-    w->vacant = vacant_new (w->data, w->inflight, d->grace, h->cluster_bits,
-                            h->size);
-    if (w->vacant == NULL)
-      goto error;
-  }
-  checkpoint_set_data_file (w->checkpoint, w->data, w->vacant);
-  if (d->options.compress) {
-    w->compressor = compressor_new (h->compression_type, h->cluster_size);
-    if (w->compressor == NULL)
-      goto error;
-  }
-  if (d->bitmaps &&
-      bitmap_start (d->bitmaps, d->refcounts, w->alloc, w->checkpoint,
-                    health) == -1)
-    goto error;
-  /* Behind the end of the disk nothing is recorded (edit.c). */
-  w->bitmaps = d->options.size_at_least == 0 ? d->bitmaps : NULL;
-
-  d->live = d->frozen;
-  d->live.w = w;
-  d->live.lower = layers_view_new (d->layers, 1, d->map, h->size,
-                                   d->options.l2_slice);
-  if (d->live.lower == NULL)
-    goto error;
-  if (complete_raw_data (w, h->size) == -1 ||
-      clear_autoclear (file, h,
-                       (d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) |
-                       (w->data_is_raw ? QCOW2_AUTOCLEAR_RAW_DATA_FILE : 0))
-      == -1)
-    goto error;
-
-  health_set_writable (health);
+  health_set_writable (d->image->health);
   atomic_store (&d->current, &d->live);
   return 0;
-
- error:
-  /* As QEMU does: refcount structures that are no good mark the image. */
-  if (errno == EUCLEAN) {
-    health_set_writable (health);
-    health_corrupt (health, "refcounts are unusable");
-    d->why_readonly = "its refcounts are unusable";
-    d->told_readonly = true;    /* and more than this */
-  }
-  disk_free_writable (d);
-  image_lock (d->image, before);
-  return -1;
 }
 
 static double

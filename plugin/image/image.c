@@ -337,16 +337,14 @@ lock_data (struct image *im, enum image_role role)
 int
 image_lock (struct image *im, enum image_role role)
 {
-  int err;
-
   if (!im->locked || role == im->role)
     return 0;
   if (lock_file (im, role) == -1)
     return -1;
   if (lock_data (im, role) == -1) {
-    err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
+
     lock_file (im, im->role);
-    errno = err;
     return -1;
   }
   im->role = role;
@@ -363,7 +361,7 @@ image_ref (struct image *im)
 void
 image_close (struct image *im)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   if (im == NULL || --im->owners > 0)
     return;
@@ -372,5 +370,4 @@ image_close (struct image *im)
   hostfile_close (im->data);
   hostfile_close (im->file);
   free (im);
-  errno = err;
 }

@@ -19,10 +19,7 @@
 #define L1_FLAGS     UINT64_C (0x1ff)
 
 struct l2 {
-  struct hostfile *file;
-  const struct header *header;
-  struct overlap *overlap;
-  struct health *health;
+  struct image *image;
   struct alloc *alloc;
 
   struct map_space *space;

@@ -58,7 +58,7 @@ read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
     memset (raw, 0, len);
     return 0;
   }
-  return hostfile_read (l2->file, raw, len,
+  return hostfile_read (l2->image->file, raw, len,
                         offset + within * l2->slice_size + at);
 }
 
@@ -78,7 +78,7 @@ decode (void *opaque, const void *raw, unsigned unit, unsigned max,
 {
   struct l2 *l2 = opaque;
 
-  return entry_decode (l2->header, NULL, raw, unit, max, run);
+  return entry_decode (&l2->image->header, NULL, raw, unit, max, run);
 }
 
 static int64_t
@@ -86,7 +86,7 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
       struct run *run)
 {
   struct l2 *l2 = opaque;
-  const struct header *h = l2->header;
+  const struct header *h = &l2->image->header;
   const unsigned shift = h->cluster_bits - entry_unit_bits (h);
   const uint64_t first = unit >> shift;
   const uint64_t n = ((unit + max - 1) >> shift) - first + 1;
@@ -153,7 +153,7 @@ mark_duplicates (struct l2 *l2, uint64_t n)
 static int
 adopt_l1 (struct l2 *l2, uint64_t n)
 {
-  const struct header *h = l2->header;
+  const struct header *h = &l2->image->header;
   uint64_t i, entry;
   int r;
 
@@ -165,10 +165,10 @@ adopt_l1 (struct l2 *l2, uint64_t n)
       (QCOW2_L1_OFFSET_MASK | QCOW2_OFLAG_COPIED);
     if ((entry & QCOW2_L1_OFFSET_MASK) == 0)
       entry = 0;
-    else if (entry_l1_fault (h, hostfile_size (l2->file), entry))
+    else if (entry_l1_fault (h, hostfile_size (l2->image->file), entry))
       entry |= L1_BAD;
     else {
-      r = overlap_add (l2->overlap, entry & QCOW2_L1_OFFSET_MASK,
+      r = overlap_add (l2->image->overlap, entry & QCOW2_L1_OFFSET_MASK,
                        h->cluster_size, OVERLAP_L2);
       if (r == -1)
         return -1;
@@ -187,10 +187,10 @@ l1_bytes (const struct header *h)
 }
 
 struct l2 *
-l2_open (struct hostfile *file, const struct header *h,
-         struct overlap *overlap, struct health *health,
-         struct map *map, uint64_t slice_size)
+l2_open (struct image *image, struct alloc *alloc, struct map *map,
+         uint64_t slice_size)
 {
+  const struct header *h = &image->header;
   struct l2 *l2;
   unsigned slice_entries;
 
@@ -202,10 +202,8 @@ l2_open (struct hostfile *file, const struct header *h,
   if (l2 == NULL)
     goto nomem;
   pthread_mutex_init (&l2->lock, NULL);
-  l2->file = file;
-  l2->header = h;
-  l2->overlap = overlap;
-  l2->health = health;
+  l2->image = image;
+  l2->alloc = alloc;
   l2->slice_size = slice_size;
   l2->slice_span_bits = h->cluster_bits + __builtin_ctz (slice_entries);
   l2->table_span_bits = h->cluster_bits + h->l2_bits;
@@ -213,7 +211,7 @@ l2_open (struct hostfile *file, const struct header *h,
   l2->l1 = sparse_new (l1_bytes (h));
   if (l2->l1 == NULL)
     goto nomem;
-  if (hostfile_read_sparse (file, l2->l1, h->l1_needed * sizeof *l2->l1,
+  if (hostfile_read_sparse (image->file, l2->l1, h->l1_needed * sizeof *l2->l1,
                             h->l1_offset) == -1 ||
       adopt_l1 (l2, h->l1_needed) == -1)
     goto error;
@@ -227,16 +225,10 @@ l2_open (struct hostfile *file, const struct header *h,
 
  nomem:
   errno = ENOMEM;
-  nbdkit_error ("%s: L1 table: %m", hostfile_path (file));
+  nbdkit_error ("%s: L1 table: %m", hostfile_path (image->file));
  error:
   l2_close (l2);
   return NULL;
-}
-
-void
-l2_set_alloc (struct l2 *l2, struct alloc *alloc)
-{
-  l2->alloc = alloc;
 }
 
 void
@@ -247,7 +239,7 @@ l2_close (struct l2 *l2)
   if (l2->space)
     map_space_free (l2->space);
   pthread_mutex_destroy (&l2->lock);
-  sparse_free ((void *) l2->l1, l1_bytes (l2->header));
+  sparse_free ((void *) l2->l1, l1_bytes (&l2->image->header));
   free (l2->changed);
   free (l2);
 }
@@ -257,10 +249,11 @@ l2_close (struct l2 *l2)
 static int
 bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
 {
-  const char *fault = entry_l1_fault (l2->header, hostfile_size (l2->file),
+  const char *fault = entry_l1_fault (&l2->image->header,
+                                      hostfile_size (l2->image->file),
                                       entry & ~L1_FLAGS);
 
-  health_corrupt (l2->health, "L1 entry %" PRIu64 " is 0x%" PRIx64 ": %s",
+  health_corrupt (l2->image->health, "L1 entry %" PRIu64 " is 0x%" PRIx64 ": %s",
                   table, entry & ~L1_FLAGS,
                   fault ? fault : "the L2 table overlaps other metadata");
   return -1;
@@ -273,22 +266,22 @@ bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
 static bool
 is_metadata_now (const struct l2 *l2, struct run *run)
 {
-  const uint64_t cs = l2->header->cluster_size;
+  const uint64_t cs = l2->image->header.cluster_size;
   const uint64_t end = run->host + run->len;
   uint64_t first, n, at;
 
   if (run->kind == RUN_COMPRESSED) {
-    if (!compress_clusters (l2->header, run->host, &first, &n) ||
-        overlap_find (l2->overlap, first * cs, n * cs) == OVERLAP_NONE)
+    if (!compress_clusters (&l2->image->header, run->host, &first, &n) ||
+        overlap_find (l2->image->overlap, first * cs, n * cs) == OVERLAP_NONE)
       return false;
     run->host |= QCOW2_OFLAG_COMPRESSED;        /* for the message */
     return true;
   }
-  if (!run_host_advances (run->kind) || entry_is_external (l2->header) ||
-      overlap_find (l2->overlap, run->host, run->len) == OVERLAP_NONE)
+  if (!run_host_advances (run->kind) || entry_is_external (&l2->image->header) ||
+      overlap_find (l2->image->overlap, run->host, run->len) == OVERLAP_NONE)
     return false;
   for (at = round_down (run->host, cs); at < end; at += cs)
-    if (overlap_find (l2->overlap, at, cs) != OVERLAP_NONE)
+    if (overlap_find (l2->image->overlap, at, cs) != OVERLAP_NONE)
       break;
   if (at >= end)
     return false;               /* it has just gone */
@@ -298,7 +291,7 @@ is_metadata_now (const struct l2 *l2, struct run *run)
   }
   /* For the message. */
   run->host = at | (run->copied ? QCOW2_OFLAG_COPIED : 0) |
-    (run->kind == RUN_ZERO_ALLOC && !entry_is_extended (l2->header)
+    (run->kind == RUN_ZERO_ALLOC && !entry_is_extended (&l2->image->header)
      ? QCOW2_OFLAG_ZERO : 0);
   return true;
 }
@@ -336,21 +329,21 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
   /* Neighbours may have equal descriptors only in a forged image; each counts for
    * itself all the same. */
   if (run->kind == RUN_COMPRESSED)
-    run->len = min64 (run->len, l2->header->cluster_size -
-                      (offset & (l2->header->cluster_size - 1)));
+    run->len = min64 (run->len, l2->image->header.cluster_size -
+                      (offset & (l2->image->header.cluster_size - 1)));
   /* What an external data file holds is where the guest has it. */
-  if (__builtin_expect (entry_is_external (l2->header), 0) &&
+  if (__builtin_expect (entry_is_external (&l2->image->header), 0) &&
       run_host_advances (run->kind) && run->host != offset) {
     run->kind = RUN_CORRUPT;
-    run->host = round_down (run->host, l2->header->cluster_size);
+    run->host = round_down (run->host, l2->image->header.cluster_size);
   }
   if (__builtin_expect (is_metadata_now (l2, run), 0))
     run->kind = RUN_CORRUPT;
   if (__builtin_expect (run->kind == RUN_CORRUPT, 0)) {
-    health_corrupt (l2->health,
+    health_corrupt (l2->image->health,
                     "L2 entry 0x%" PRIx64 " for guest offset %" PRIu64 ": %s",
                     run->host, offset,
-                    entry_fault (l2->header, l2->overlap, run->host));
+                    entry_fault (&l2->image->header, l2->image->overlap, run->host));
     return -1;
   }
   return 0;
@@ -388,15 +381,15 @@ fill_table (struct l2 *l2, const struct alloc_run *new, uint64_t old)
 
   if (old == 0 && new->zeroed)
     return 0;
-  buf = calloc (1, l2->header->cluster_size);
+  buf = calloc (1, l2->image->header.cluster_size);
   if (buf == NULL) {
     nbdkit_error ("calloc: %m");
     return -1;
   }
   if (old != 0 &&
-      hostfile_read (l2->file, buf, l2->header->cluster_size, old) == -1)
+      hostfile_read (l2->image->file, buf, l2->image->header.cluster_size, old) == -1)
     return -1;
-  return hostfile_write (l2->file, buf, l2->header->cluster_size, new->host);
+  return hostfile_write (l2->image->file, buf, l2->image->header.cluster_size, new->host);
 }
 
 /* Makes sure that there is an L2 table for TABLE and that it is ours alone. */
@@ -471,14 +464,14 @@ allocate_slice (struct l2 *l2, uint64_t slice, struct map_slice *pinned)
   const char *raw;
   bool empty;
 
-  if (l2->header->cluster_size <= ALLOC_TABLE_SPACE)
+  if (l2->image->header.cluster_size <= ALLOC_TABLE_SPACE)
     return 0;
   raw = map_edit_begin (pinned);
   empty = raw[0] == 0 && memcmp (raw, raw + 1, l2->slice_size - 1) == 0;
   map_edit_end (pinned, MAP_UNCHANGED);
   if (!empty)
     return 0;
-  return hostfile_allocate (l2->file, l2_slice_offset (l2, slice),
+  return hostfile_allocate (l2->image->file, l2_slice_offset (l2, slice),
                             l2->slice_size);
 }
 
@@ -522,7 +515,7 @@ l2_set (struct l2_edit *edit, uint64_t offset, uint64_t len,
         enum run_kind kind, uint64_t host, bool barrier)
 {
   const struct l2 *l2 = edit->l2;
-  const unsigned bits = entry_unit_bits (l2->header);
+  const unsigned bits = entry_unit_bits (&l2->image->header);
   const uint64_t per_slice = UINT64_C (1) << (l2->slice_span_bits - bits);
   uint64_t unit = offset >> bits;
   uint64_t units = div_up (len, UINT64_C (1) << bits), n;
@@ -532,7 +525,7 @@ l2_set (struct l2_edit *edit, uint64_t offset, uint64_t len,
     const uint64_t i = unit % per_slice;
 
     n = min64 (units, per_slice - i);
-    entry_encode (l2->header, map_edit_begin (slice), i, n, kind, host);
+    entry_encode (&l2->image->header, map_edit_begin (slice), i, n, kind, host);
     map_edit_end (slice, barrier ? MAP_CHANGED_BARRIER : MAP_CHANGED);
     if (run_host_advances (kind))
       host += n << bits;

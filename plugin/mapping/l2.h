@@ -9,25 +9,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
-#include "format/header.h"
-#include "format/overlap.h"
 #include "format/run.h"
-#include "image/health.h"
+#include "image/image.h"
 #include "space/alloc.h"
 #include "mapping/map.h"
 
 struct l2;
 
-/* Reads the L1 table and registers all L2 tables with OVERLAP.  SLICE_SIZE in
+/* Reads the L1 table and registers all L2 tables with the image's overlap.  SLICE_SIZE in
  * bytes (a power of two, 512 .. cluster size).  All pointers must outlive it.
  * NULL on error (reported). */
-extern struct l2 *l2_open (struct hostfile *, const struct header *,
-                           struct overlap *, struct health *,
-                           struct map *, uint64_t slice_size);
-/* l2_open needs no allocator, so that the tables can be registered before it is made;
- * l2_edit_begin needs one. */
-extern void l2_set_alloc (struct l2 *, struct alloc *);
+extern struct l2 *l2_open (struct image *, struct alloc *, struct map *,
+                           uint64_t slice_size);
 extern void l2_close (struct l2 *);  /* NULL is fine */
 
 /* The run at guest OFFSET, at most LEN bytes (both within the disk).  Kinds

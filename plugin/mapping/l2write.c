@@ -80,9 +80,9 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
   for (i = 0; i < snap->nr_slices; i++) {
     pieces[i].offset = l2_slice_offset (l2, snap->slices[i].index);
     pieces[i].buf = snap->slices[i].raw;
-    if (overlap_find (l2->overlap, pieces[i].offset, l2->slice_size)
+    if (overlap_find (l2->image->overlap, pieces[i].offset, l2->slice_size)
         != OVERLAP_L2) {        /* R5 */
-      health_corrupt (l2->health, "an L2 slice would be written to offset %"
+      health_corrupt (l2->image->health, "an L2 slice would be written to offset %"
                       PRIu64 ", which is no L2 table", pieces[i].offset);
       return -1;
     }
@@ -97,7 +97,7 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
       iov[n].iov_base = pieces[start + n].buf;
       iov[n].iov_len = l2->slice_size;
     }
-    if (hostfile_writev (l2->file, iov, n, pieces[start].offset, false) == -1)
+    if (hostfile_writev (l2->image->file, iov, n, pieces[start].offset, false) == -1)
       return -1;
   }
   return 0;
@@ -123,8 +123,8 @@ write_l1 (struct l2 *l2, struct l2_batch *snap)
     for (n = 0; start + n < snap->nr_l1 && n < 64 &&
            snap->l1[start + n].index == snap->l1[start].index + n; n++)
       entries[n] = put64 (snap->l1[start + n].value);
-    if (hostfile_write (l2->file, entries, n * sizeof *entries,
-                        l2->header->l1_offset +
+    if (hostfile_write (l2->image->file, entries, n * sizeof *entries,
+                        l2->image->header.l1_offset +
                         snap->l1[start].index * sizeof *entries) == -1)
       return -1;
   }

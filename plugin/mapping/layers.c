@@ -36,7 +36,7 @@ layers_new (void)
 void
 layers_free (struct layers *s)
 {
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   if (s == NULL)
     return;
@@ -51,7 +51,6 @@ layers_free (struct layers *s)
   }
   free (s->layers);
   free (s);
-  errno = err;
 }
 
 static struct layer *

@@ -53,15 +53,11 @@
 #include "request/checkpoint.h"
 
 struct checkpoint {
-  struct hostfile *file;
-  struct hostfile *data;        /* external data file; or NULL */
-  struct vacant *vacant;        /* of that file; or NULL */
+  struct image *image;
   struct l2 *l2;
   struct alloc *alloc;
   struct refcounts *refcounts;
-  struct overlap *overlap;
-  struct health *health;
-  unsigned cluster_bits;
+  struct vacant *vacant;        /* of the external data file; or NULL */
   uint64_t dirty_limit;
 
   struct refcount_moved left;   /* by the refcount table; who runs a checkpoint has it */
@@ -76,10 +72,7 @@ struct checkpoint {
 };
 
 struct checkpoint *
-checkpoint_new (struct hostfile *file, struct l2 *l2, struct alloc *alloc,
-                struct refcounts *refcounts, struct overlap *overlap,
-                struct health *health, unsigned cluster_bits,
-                uint64_t dirty_limit)
+checkpoint_new (const struct checkpoint_options *options)
 {
   struct checkpoint *ck = calloc (1, sizeof *ck);
 
@@ -87,14 +80,12 @@ checkpoint_new (struct hostfile *file, struct l2 *l2, struct alloc *alloc,
     nbdkit_error ("calloc: %m");
     return NULL;
   }
-  ck->file = file;
-  ck->l2 = l2;
-  ck->alloc = alloc;
-  ck->refcounts = refcounts;
-  ck->overlap = overlap;
-  ck->health = health;
-  ck->cluster_bits = cluster_bits;
-  ck->dirty_limit = dirty_limit;
+  ck->image = options->image;
+  ck->l2 = options->l2;
+  ck->alloc = options->alloc;
+  ck->refcounts = options->refcounts;
+  ck->vacant = options->vacant;
+  ck->dirty_limit = options->dirty_limit;
   pthread_mutex_init (&ck->lock, NULL);
   pthread_cond_init (&ck->turn, NULL);
   return ck;
@@ -110,14 +101,6 @@ checkpoint_free (struct checkpoint *ck)
   free (ck);
 }
 
-void
-checkpoint_set_data_file (struct checkpoint *ck, struct hostfile *data,
-                          struct vacant *vacant)
-{
-  ck->data = data;
-  ck->vacant = vacant;
-}
-
 /* One of the two; the first error ends all changes. */
 static int
 sync_one (struct checkpoint *ck, struct hostfile *file, bool always)
@@ -128,7 +111,7 @@ sync_one (struct checkpoint *ck, struct hostfile *file, bool always)
     ck->syncs++;
   if (r != -1)
     return 0;
-  health_fail (ck->health, "a sync failed");    /* R9 */
+  health_fail (ck->image->health, "a sync failed");    /* R9 */
   errno = EIO;
   return -1;
 }
@@ -136,16 +119,16 @@ sync_one (struct checkpoint *ck, struct hostfile *file, bool always)
 static int
 sync_file (struct checkpoint *ck)
 {
-  return sync_one (ck, ck->file, ck->data == NULL);
+  return sync_one (ck, ck->image->file, ck->image->data == NULL);
 }
 
 /* Before pointers are written: what they point to. */
 static int
 sync_targets (struct checkpoint *ck, const struct l2_batch *snap)
 {
-  if (ck->data == NULL)
+  if (ck->image->data == NULL)
     return snap->barrier ? sync_file (ck) : 0;
-  if (sync_one (ck, ck->data, false) == -1)
+  if (sync_one (ck, ck->image->data, false) == -1)
     return -1;
   return snap->l1_barrier ? sync_file (ck) : 0;
 }
@@ -155,10 +138,11 @@ sync_targets (struct checkpoint *ck, const struct l2_batch *snap)
 static int
 release_old_table (struct checkpoint *ck)
 {
+  const unsigned bits = ck->image->header.cluster_bits;
+
   if (ck->left.n == 0)
     return 0;
-  overlap_remove (ck->overlap, ck->left.first << ck->cluster_bits,
-                  ck->left.n << ck->cluster_bits);
+  overlap_remove (ck->image->overlap, ck->left.first << bits, ck->left.n << bits);
   if (refcount_dec (ck->refcounts, ck->left.first, ck->left.n, NULL, NULL) == -1) {
     if (errno == ENOMEM)
       errno = ENOSPC;           /* nothing has changed: the next one tries again */
@@ -200,7 +184,7 @@ write_phases (struct checkpoint *ck, struct l2_batch *snap)
   }
   if ((snap->nr_slices > 0 || snap->nr_l1 > 0 ||
        refcount_is_dirty (ck->refcounts)) &&
-      health_begin_changes (ck->health) == -1)
+      health_begin_changes (ck->image->health) == -1)
     return -1;
   if (write_counts (ck) == -1)
     return -1;
@@ -222,16 +206,16 @@ run (struct checkpoint *ck)
   struct alloc_frees *frees;
   int r, err;
 
-  if (health_check (ck->health) == -1)
+  if (health_check (ck->image->health) == -1)
     return -1;
 
   frees = alloc_take_frees (ck->alloc);
   vacant_take (ck->vacant);
   r = write_phases (ck, &snap);
   if (r == -1 && errno == EUCLEAN)
-    health_corrupt (ck->health, "found while writing metadata");
+    health_corrupt (ck->image->health, "found while writing metadata");
   else if (r == -1 && errno != ENOSPC) {
-    health_fail (ck->health, "metadata could not be written");
+    health_fail (ck->image->health, "metadata could not be written");
     errno = EIO;
   }
 
@@ -245,7 +229,7 @@ run (struct checkpoint *ck)
     err = errno;
   }
   if (r == -1 && err == EUCLEAN) {
-    health_corrupt (ck->health, "found while releasing clusters");
+    health_corrupt (ck->image->health, "found while releasing clusters");
     err = EIO;
   }
   errno = err;
@@ -299,7 +283,7 @@ checkpoint_reap (struct checkpoint *ck)
   if (alloc_reap (ck->alloc) == 0)
     return 0;
   if (errno == EUCLEAN)
-    health_corrupt (ck->health, "found while releasing clusters");
+    health_corrupt (ck->image->health, "found while releasing clusters");
   return -1;
 }
 
@@ -319,7 +303,7 @@ checkpoint_flush (struct checkpoint *ck)
 void
 checkpoint_relieve (struct checkpoint *ck)
 {
-  if (health_check (ck->health) == -1)
+  if (health_check (ck->image->health) == -1)
     return;
   if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
       alloc_wants_release (ck->alloc) ||

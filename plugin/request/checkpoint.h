@@ -9,9 +9,7 @@
 
 #include <stdint.h>
 
-#include "storage/hostfile.h"
-#include "format/overlap.h"
-#include "image/health.h"
+#include "image/image.h"
 #include "space/alloc.h"
 #include "space/refcount.h"
 #include "mapping/l2.h"
@@ -26,18 +24,20 @@ struct checkpoint_stats {
   uint64_t shared;      /* flushes that shared another one's checkpoint */
 };
 
-/* All pointers must outlive it.  NULL on ENOMEM (reported).
- * DIRTY_LIMIT: bytes of changed slices that make checkpoint_relieve act. */
-extern struct checkpoint *checkpoint_new (struct hostfile *, struct l2 *,
-                                          struct alloc *, struct refcounts *,
-                                          struct overlap *, struct health *,
-                                          unsigned cluster_bits,
-                                          uint64_t dirty_limit);
+struct checkpoint_options {
+  struct image *image;
+  struct l2 *l2;
+  struct alloc *alloc;
+  struct refcounts *refcounts;
+  struct vacant *vacant;        /* what of its external data file is to be given back;
+                                   or NULL */
+  uint64_t dirty_limit;         /* bytes of changed slices that make checkpoint_relieve
+                                   act */
+};
+
+/* All that the options point to must outlive it.  NULL on ENOMEM (reported). */
+extern struct checkpoint *checkpoint_new (const struct checkpoint_options *);
 extern void checkpoint_free (struct checkpoint *);
-/* Guest data are in this file, not in the image.  VACANT (may be NULL): what of it is
- * to be given back. */
-extern void checkpoint_set_data_file (struct checkpoint *, struct hostfile *,
-                                      struct vacant *);
 
 /* Makes everything durable that was done before the call: data and metadata.
  * Concurrent callers share.  Returns 0, or -1 with errno: ENOSPC (all changes are

@@ -40,6 +40,7 @@ struct writable {
   bool data_is_raw;                     /* ... which must show the disk by itself */
   struct payload *payload;              /* guest data, in one of the two */
   const struct header *header;
+  struct refcounts *refcounts;
   struct l2 *l2;
   struct alloc *alloc;
   struct inflight *inflight;

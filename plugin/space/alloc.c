@@ -72,7 +72,7 @@ min_batch (const struct alloc *a)
 struct alloc *
 alloc_open (struct hostfile *file, unsigned cluster_bits,
             struct refcounts *refcounts, struct overlap *overlap,
-            struct grace *grace, bool discard)
+            struct grace *grace, const struct alloc_options *options)
 {
   struct alloc *a;
   uint64_t end;
@@ -90,7 +90,8 @@ alloc_open (struct hostfile *file, unsigned cluster_bits,
   a->overlap = overlap;
   a->grace = grace;
   a->bits = cluster_bits;
-  a->discard = discard;
+  a->discard = options->discard;
+  a->budget = options->budget;
   a->regular = hostfile_is_regular (file);
   a->open_size = hostfile_size (file);
   a->scan = 1;                  /* R5: 0 is the header */

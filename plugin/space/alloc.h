@@ -31,16 +31,19 @@ struct alloc_run {
 /* In clusters. */
 struct alloc_stats { uint64_t allocated, freed, punched, extended; };
 
-/* DISCARD: punch holes into freed clusters.  The image file must not be
- * touched by anyone else.  NULL on error (reported). */
+struct alloc_options {
+  bool discard;                 /* punch holes into freed clusters */
+  struct budget *budget;        /* what it knows of free clusters is counted there, and
+                                   an eighth of the image's share of that is the limit,
+                                   ALLOC_LEAST_IDLE bytes at least; NULL: no limit */
+};
+#define ALLOC_LEAST_IDLE (UINT64_C (256) << 10)
+
+/* The image file must not be touched by anyone else.  All pointers must outlive it.  NULL
+ * on error (reported). */
 extern struct alloc *alloc_open (struct hostfile *, unsigned cluster_bits,
                                  struct refcounts *, struct overlap *,
-                                 struct grace *, bool discard);
-/* What it knows of free clusters is counted in the budget, and an eighth of the image's
- * share of that is the limit, ALLOC_LEAST_IDLE bytes at least.  Before the first use;
- * the budget must outlive it. */
-#define ALLOC_LEAST_IDLE (UINT64_C (256) << 10)
-extern void alloc_set_memory (struct alloc *, struct budget *);
+                                 struct grace *, const struct alloc_options *);
 /* Tests: no more than that many runs of free clusters are known at a time. */
 extern void alloc_set_max_idle (struct alloc *, size_t runs);
 /* Frees memory only; see alloc_give_back. */

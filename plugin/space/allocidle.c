@@ -128,12 +128,6 @@ alloc_add_idle (struct alloc *a, uint64_t first, uint64_t n, bool zeroed)
 }
 
 void
-alloc_set_memory (struct alloc *a, struct budget *budget)
-{
-  a->budget = budget;
-}
-
-void
 alloc_set_max_idle (struct alloc *a, size_t runs)
 {
   a->max_idle = runs;

@@ -119,10 +119,12 @@ close_counts (void)
 void
 open_image (bool discard, const struct hostfile_hooks *hooks)
 {
+  const struct alloc_options options = { .discard = discard };
+
   open_counts (path, hooks);
   grace = grace_new ();
   CHECK (grace);
-  alloc = alloc_open (file, bits, refcounts, overlap, grace, discard);
+  alloc = alloc_open (file, bits, refcounts, overlap, grace, &options);
   CHECK (alloc);
 }
 
