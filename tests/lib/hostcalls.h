@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * A host that can be told to do less than it is asked, or to fail: for tests of
+ * hostfile.c.
+ *
+ * The system calls that hostfile.c makes are replaced by those below: so this is for the
+ * one source file of a program.
+ */
+
+#ifndef TEST_HOSTCALLS_H
+#define TEST_HOSTCALLS_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "storage/hostfile.h"
+#include "lib/stubs.h"
+
+static struct {
+  bool short_transfers;         /* EINTR, or less than was asked for */
+  struct rng rng;
+  int write_errno;              /* plain writes fail so after .. */
+  uint64_t write_room;          /* .. this many bytes more */
+  bool write_nothing;           /* writes return 0 */
+  int dsync_errno;              /* RWF_DSYNC writes fail so */
+  int sync_errno;               /* fdatasync fails so */
+  int range_errno;              /* waiting sync_file_range fails so */
+  int punch_errno;              /* all kinds of fallocate fail so */
+  int zero_range_errno, allocate_errno;
+  atomic_uint writes, dsyncs, syncs, punches;
+} host;
+
+/* How much of COUNT this call does; 0 for EINTR. */
+static inline size_t
+some (size_t count)
+{
+  if (!host.short_transfers)
+    return count;
+  if (rng_below (&host.rng, 4) == 0)
+    return 0;
+  return 1 + rng_below (&host.rng, count);
+}
+
+ssize_t
+pread (int fd, void *buf, size_t count, off_t offset)
+{
+  size_t n = some (count);
+
+  if (n == 0 && count > 0) {
+    errno = EINTR;
+    return -1;
+  }
+  return syscall (SYS_pread64, fd, buf, n, offset);
+}
+
+ssize_t
+pwritev2 (int fd, const struct iovec *iov, int niov, off_t offset, int flags)
+{
+  struct iovec part = iov[0];
+
+  CHECK (niov > 0 && niov <= IOV_MAX);
+  if (flags & RWF_DSYNC) {
+    host.dsyncs++;
+    if (host.dsync_errno) {
+      errno = host.dsync_errno;
+      return -1;
+    }
+  }
+  host.writes++;
+  if (host.write_nothing)
+    return 0;
+  if (host.write_errno) {
+    if (host.write_room == 0) {
+      errno = host.write_errno;
+      return -1;
+    }
+    if (part.iov_len > host.write_room)
+      part.iov_len = host.write_room;
+    host.write_room -= part.iov_len;
+    return syscall (SYS_pwritev2, fd, &part, 1L, offset, 0L, flags);
+  }
+  if (host.short_transfers) {
+    part.iov_len = some (part.iov_len);
+    if (part.iov_len == 0) {
+      errno = EINTR;
+      return -1;
+    }
+    return syscall (SYS_pwritev2, fd, &part, 1L, offset, 0L, flags);
+  }
+  return syscall (SYS_pwritev2, fd, iov, (long) niov, offset, 0L, flags);
+}
+
+int
+fdatasync (int fd)
+{
+  host.syncs++;
+  if (host.sync_errno) {
+    errno = host.sync_errno;
+    return -1;
+  }
+  return syscall (SYS_fdatasync, fd);
+}
+
+int
+sync_file_range (int fd, off_t offset, off_t count, unsigned flags)
+{
+  if (host.range_errno && (flags & SYNC_FILE_RANGE_WAIT_AFTER)) {
+    errno = host.range_errno;
+    return -1;
+  }
+  return syscall (SYS_sync_file_range, fd, offset, count, flags);
+}
+
+int
+fallocate (int fd, int mode, off_t offset, off_t len)
+{
+  host.punches++;
+  CHECK (mode & FALLOC_FL_KEEP_SIZE);
+  errno = host.punch_errno ? host.punch_errno
+    : mode & FALLOC_FL_ZERO_RANGE ? host.zero_range_errno
+    : mode & FALLOC_FL_PUNCH_HOLE ? 0 : host.allocate_errno;
+  if (errno)
+    return -1;
+  return syscall (SYS_fallocate, fd, mode, offset, len);
+}
+
+static inline void
+calm_host (void)
+{
+  struct rng rng = host.rng;
+
+  memset (&host, 0, sizeof host);
+  host.rng = rng;
+}
+
+/* --- files --- */
+
+static char dir[] = "hostfile-XXXXXX";   /* a private directory */
+static char path[PATH_MAX];
+
+static const struct hostfile_options rw = { .try_writable = true };
+
+/* What each test does first, and last. */
+static inline void
+host_begin (uint64_t seed)
+{
+  char cwd[PATH_MAX / 2];
+
+  if (sizeof (long) < 8) {
+    printf ("skipped: the replaced system calls are written for 64 bits\n");
+    exit (77);
+  }
+  rng_init (&host.rng, seed, 0);
+  CHECK (mkdtemp (dir) != NULL);
+  CHECK (getcwd (cwd, sizeof cwd) != NULL);
+  snprintf (path, sizeof path, "%s/%s/file", cwd, dir);
+}
+
+static inline void
+host_end (void)
+{
+  unlink (path);
+  CHECK (rmdir (dir) == 0);
+}
+
+/* An empty file of its own for each test. */
+static inline struct hostfile *
+fresh (const struct hostfile_options *opts)
+{
+  struct hostfile *f;
+  int fd = open (path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+  CHECK (fd >= 0);
+  close (fd);
+  CHECK (hostfile_open (path, opts, &f) == 0);
+  CHECK (hostfile_size (f) == 0);
+  return f;
+}
+
+/* R is -1, errno ERR, and the message has TEXT in it. */
+#define CHECK_FAILS(r, err, text)                                       \
+  do {                                                                  \
+    unsigned long before_ = error_count ();                             \
+    quiet_errors = true;                                                \
+    errno = 0;                                                          \
+    CHECK ((r) == -1);                                                  \
+    CHECK (errno == (err));                                             \
+    quiet_errors = false;                                               \
+    CHECK (error_count () == before_ + 1);      /* reported once */     \
+    if (strstr (last_error (), (text)) == NULL) {                       \
+      fprintf (stderr, "not in \"%s\": %s\n", last_error (), (text));   \
+      abort ();                                                         \
+    }                                                                   \
+  } while (0)
+
+#endif /* TEST_HOSTCALLS_H */

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * hostfile.c: what is durable when; a sync that failed, or a write that was lost, is not
+ * forgotten; and what is not to stay in the page cache does not.
+ */
+
+#include <config.h>
+
+#include <sys/mman.h>
+#include <sys/statfs.h>
+
+#include "lib/hostcalls.h"
+
+#define TMPFS_MAGIC_NUMBER 0x01021994
+
+static void
+test_dsync (void)
+{
+  static uint8_t buf[4096];
+  const struct iovec iov = { buf, sizeof buf };
+  struct hostfile *f = fresh (&rw);
+
+  calm_host ();
+  CHECK (hostfile_writev (f, &iov, 1, 0, true) == 0);
+  CHECK (host.dsyncs == 1 && host.syncs == 0);
+
+  /* The host doesn't know the flag: written and synced; asked once only. */
+  calm_host ();
+  host.dsync_errno = EOPNOTSUPP;
+  CHECK (hostfile_writev (f, &iov, 1, 0, true) == 0);
+  CHECK (hostfile_writev (f, &iov, 1, 4096, true) == 0);
+  CHECK (host.dsyncs == 1 && host.syncs == 2 && host.writes == 2);
+  CHECK (hostfile_size (f) == 8192);
+
+  /* That sync's failure is not forgotten when the next one succeeds. */
+  host.sync_errno = EIO;
+  CHECK_FAILS (hostfile_writev (f, &iov, 1, 0, true), EIO, "cannot write");
+  calm_host ();
+  CHECK_FAILS (hostfile_sync (f), EIO, "fdatasync");
+  CHECK_FAILS (hostfile_sync (f), EIO, "fdatasync");
+  hostfile_close (f);
+
+  /* Nor that of a durable write, which may tell of other writes. */
+  f = fresh (&rw);
+  host.dsync_errno = EIO;
+  CHECK_FAILS (hostfile_writev (f, &iov, 1, 0, true), EIO, "cannot write");
+  calm_host ();
+  CHECK_FAILS (hostfile_sync (f), EIO, "fdatasync");
+  hostfile_close (f);
+
+  /* Full: nothing was lost.  Not full after all: something else was. */
+  f = fresh (&rw);
+  host.dsync_errno = host.write_errno = ENOSPC;
+  CHECK_FAILS (hostfile_writev (f, &iov, 1, 0, true), ENOSPC, "cannot write");
+  calm_host ();
+  CHECK (hostfile_sync (f) == 0);
+  host.dsync_errno = ENOSPC;
+  CHECK_FAILS (hostfile_writev (f, &iov, 1, 0, true), ENOSPC, "cannot write");
+  calm_host ();
+  CHECK_FAILS (hostfile_sync (f), ENOSPC, "fdatasync");
+  hostfile_close (f);
+}
+
+/* How many of the first N pages of the file are in the page cache? */
+static unsigned
+resident (unsigned n)
+{
+  const size_t page = sysconf (_SC_PAGESIZE);
+  unsigned char vec[1024];
+  unsigned count = 0;
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
+  void *p;
+
+  CHECK (fd >= 0 && n <= sizeof vec);
+  p = mmap (NULL, n * page, PROT_READ, MAP_SHARED, fd, 0);
+  CHECK (p != MAP_FAILED);
+  CHECK (mincore (p, n * page, vec) == 0);
+  for (unsigned i = 0; i < n; i++)
+    count += vec[i] & 1;
+  munmap (p, n * page);
+  close (fd);
+  return count;
+}
+
+static void
+test_drop_cache (void)
+{
+  enum { PAGES = 512 };
+  const struct hostfile_options none = {
+    .try_writable = true, .drop_cache = true
+  };
+  const size_t page = sysconf (_SC_PAGESIZE);
+  uint8_t *buf = calloc (PAGES, page);
+  struct hostfile *f;
+  struct statfs fs;
+
+  CHECK (buf != NULL);
+  f = fresh (&none);
+  for (unsigned i = 0; i < PAGES; i++)
+    CHECK (hostfile_write (f, buf + i * page, page, i * page) == 0);
+  CHECK (hostfile_sync (f) == 0);
+  CHECK (statfs (path, &fs) == 0);
+  if (fs.f_type == TMPFS_MAGIC_NUMBER)
+    printf ("skipped: a file system in memory drops nothing\n");
+  else {
+    CHECK (resident (PAGES) < PAGES / 4);
+    CHECK (hostfile_read (f, buf, PAGES * page, 0) == 0);
+    CHECK (resident (PAGES) < PAGES / 4);
+  }
+
+  /* A lost write, of which only the wait for an old window knows. */
+  host.range_errno = EIO;
+  for (unsigned i = 0; i < 100; i++)
+    CHECK (hostfile_write (f, buf, page, i * page) == 0);
+  calm_host ();
+  CHECK_FAILS (hostfile_sync (f), EIO, "fdatasync");
+  hostfile_close (f);
+
+  /* A host that can't do it has lost nothing. */
+  f = fresh (&none);
+  host.range_errno = ESPIPE;
+  for (unsigned i = 0; i < 100; i++)
+    CHECK (hostfile_write (f, buf, page, i * page) == 0);
+  CHECK (hostfile_sync (f) == 0);
+  calm_host ();
+  hostfile_close (f);
+  free (buf);
+}
+
+/* A sync only where there is something to sync. */
+static void
+test_sync_changes (void)
+{
+  struct hostfile *f = fresh (&rw);
+  uint8_t buf[512] = { 0 };
+  const struct iovec iov = { buf, sizeof buf };
+
+  calm_host ();
+  CHECK (hostfile_sync_changes (f) == 0);
+  CHECK (hostfile_write (f, buf, 512, 0) == 0);
+  CHECK (hostfile_sync_changes (f) == 1);
+  CHECK (hostfile_sync_changes (f) == 0);
+  CHECK (hostfile_writev (f, &iov, 1, 512, true) == 0);
+  CHECK (hostfile_sync_changes (f) == 0);
+  CHECK (hostfile_punch (f, 0, 512) >= 0);
+  CHECK (hostfile_sync_changes (f) == 1);
+  CHECK (hostfile_truncate (f, 4096) == 0);
+  CHECK (hostfile_sync_changes (f) == 1);
+  CHECK (hostfile_write (f, buf, 512, 0) == 0);
+  CHECK (hostfile_sync (f) == 0);
+  CHECK (hostfile_sync_changes (f) == 0);
+
+  /* One that fails leaves everything to be synced. */
+  CHECK (hostfile_write (f, buf, 512, 0) == 0);
+  host.sync_errno = EIO;
+  CHECK_FAILS (hostfile_sync_changes (f), EIO, "fdatasync");
+  host.sync_errno = 0;
+  CHECK (hostfile_sync_changes (f) == 1);
+  hostfile_close (f);
+}
+
+int
+main (void)
+{
+  host_begin (seed_from_env ());
+  test_dsync ();
+  test_drop_cache ();
+  test_sync_changes ();
+  host_end ();
+  return 0;
+}
