@@ -41,13 +41,13 @@ extern int exports_list (const struct disk *, export_fn emit, void *opaque,
 
 /* --- export.c --- */
 
-/* A client comes.  WRITABLE: it wants to write; export_is_writable says if it may.  (Who
- * may makes the disk writable: see disk_connect.)  NULL: there is no such export, or it
- * can't be served (reported). */
+/* A client comes.  WRITABLE: it wants to write; export_is_writable says whether it may.
+ * (The first one that may makes the disk writable: disk_connect.)  NULL: there is no such
+ * export, or it cannot be served (reported). */
 extern struct export *export_open (struct disk *, const char *name, bool writable);
-/* It leaves; none of its requests may be running.  -1: it was the last that could write,
- * and the image could not be brought to rest (reported).  The memory is freed in any
- * case. */
+/* The client leaves; none of its requests may be running.  -1: it was the last one that
+ * could write, and the image could not be brought to rest (reported).  The memory is freed
+ * in any case. */
 extern int export_close (struct export *);
 
 extern bool export_is_writable (const struct export *);

@@ -2,8 +2,8 @@
  *
  * What is a kind of export?
  *
- * A file exportNAME.c that defines one struct export_kind, and a line in the table of
- * exports.c.  Only the files of exports include this.
+ * A file exportNAME.c, which defines one struct export_kind, and a line in the table of
+ * exports.c.  Only export*.c and serve.c include this.
  */
 
 #ifndef QCOW2_EXPORTKIND_H
@@ -36,6 +36,9 @@ struct export {
   char description[160];
 };
 
+/* Names that are made up fit in so many bytes. */
+#define EXPORT_NUMBER 24
+
 struct export_kind {
   /* --- which there are, and what they are called: constant once the disk is open --- */
 
@@ -44,15 +47,14 @@ struct export_kind {
   size_t (*count) (const struct disk *);
   /* Which one does NAME mean?  SIZE_MAX: none. */
   size_t (*find) (const struct disk *, const char *name);
-  /* By which names it may be found, best first; NULL: by no more.  In BUF if it needs
-   * memory. */
-#define EXPORT_NUMBER 24
+  /* By which names it is found: WHICH 0 is the best; NULL: it has no more.  In BUF if the
+   * name is made up. */
   const char *(*name) (const struct disk *, size_t number, unsigned which,
                        char buf[EXPORT_NUMBER]);
   void (*describe) (const struct disk *, size_t number, char *text, size_t size);
-  /* More to say when `find' finds none: ": ..."; NULL: nothing. */
+  /* What a message adds when `find' finds none: ": ..."; NULL: nothing. */
   void (*hint) (const struct disk *, char *text, size_t size);
-  /* Would be refused, and so is not listed?  NULL: none would be. */
+  /* Would a client be refused?  Then it is not listed.  NULL: no. */
   bool (*is_void) (const struct disk *, size_t number);
 
   /* --- coming and going --- */

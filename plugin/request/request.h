@@ -4,7 +4,7 @@
  *
  * Offsets and counts are bytes and lie within the disk.  All return 0, or -1 with
  * errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
- * The caller holds a grace pin around each call (see disk.c).
+ * The caller holds a grace pin around each call (see serve.c).
  *
  * Those that change the disk return 1 in place of 0 if a checkpoint must make their
  * change durable: the caller runs one if the client asked for FUA.  After -1 a part of

@@ -66,7 +66,7 @@ yield b"4", b"caf\xc3\xa9"
 yield b"5", b"caf\xe9"              # not UTF-8: by its id
 yield b"6", b"\xed\xa0\x80"         # likewise
 yield b"7", b"monday"               # the second of that name
-yield b"8", b"layer:0"              # means a part
+yield b"8", b"layer:0"              # means a layer
 yield b"9", b""
 yield b"10", b"12"                  # the id of another one, which can't be told
 yield b"12", b"monday"

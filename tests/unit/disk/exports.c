@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What the name of an export means, and what its clients share.
+ *
+ * Each export that is listed has the description that the list gave.  A name that begins
+ * like a layer's is a layer, even if a snapshot has that name; the snapshot goes by its
+ * id.  Only the active disk can be written.  With a snapshot chosen for the disk, there is
+ * nothing else.  Mappings of snapshots and layers are read for the first client and kept
+ * for the next.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "disk/export.h"
+#include "lib/images.h"
+
+#define IMAGE "top.qcow2"
+#define BELOW "below.qcow2"
+#define SIZE (UINT64_C (1) << 20)
+
+static atomic_uint reads;
+
+static int
+count_reads (void *opaque, const char *path, enum hostfile_op op,
+             const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
+             bool dsync)
+{
+  (void) opaque, (void) path, (void) iov, (void) niov, (void) offset, (void) count;
+  (void) dsync;
+  reads += op == HOSTFILE_OP_READ;
+  return 0;
+}
+
+static const struct hostfile_hooks hooks = { .before = count_reads };
+static char *path;
+
+static struct disk *
+open_disk (const char *snapshot)
+{
+  const struct disk_options options = {
+    .path = path, .l2_cache = 1 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,
+    .snapshot = snapshot, .hooks = &hooks,
+  };
+  struct disk *d;
+
+  CHECK (disk_open (&options, &d) == 0);
+  return d;
+}
+
+/* Is there an export of that name, and does its description begin with WHAT?  A client
+ * that wants to write it may do so only if it is WRITABLE. */
+static bool
+means (struct disk *d, const char *name, const char *what, bool writable)
+{
+  struct export *e = export_open (d, name, true);
+  bool r;
+
+  if (e == NULL)
+    return false;
+  r = strncmp (export_description (e), what, strlen (what)) == 0;
+  CHECK (export_is_writable (e) == writable);
+  CHECK (export_size (e) == SIZE);
+  CHECK (export_close (e) == 0);
+  return r;
+}
+
+static bool
+is_missing (struct disk *d, const char *name)
+{
+  struct export *e;
+
+  quiet_errors = true;
+  errno = 0;
+  e = export_open (d, name, false);
+  quiet_errors = false;
+  return e == NULL && errno == ENOENT;
+}
+
+/* --- names --- */
+
+struct list {
+  struct disk *disk;
+  const char *const *next;      /* the name that is expected */
+};
+
+static int
+must_be_next (void *opaque, const char *name, const char *description)
+{
+  struct list *l = opaque;
+
+  CHECK (*l->next != NULL && strcmp (name, *l->next++) == 0);
+  CHECK (means (l->disk, name, description, name[0] == '\0'));
+  return 0;
+}
+
+static void
+check_list (struct disk *d, const char *const *names)
+{
+  struct list l = { d, names };
+  unsigned unlisted = 1;
+
+  CHECK (exports_list (d, must_be_next, &l, &unlisted) == 0);
+  CHECK (*l.next == NULL && unlisted == 0);
+}
+
+static void
+test_names (void)
+{
+  static const char *const names[] = {
+    "", "s", "2", "layer:0", "layer:1", "bitmap:b", NULL,
+  };
+  struct disk *d = open_disk (NULL);
+
+  check_list (d, names);
+  CHECK (means (d, "", "qcow2 ", true));
+  CHECK (means (d, "1", "snapshot ", false));
+  CHECK (means (d, "2", "snapshot ", false));
+  CHECK (means (d, "layer:0", "layer 0 ", false));
+  CHECK (means (d, "layer:1", "layer 1 ", false));
+  CHECK (means (d, "bitmap:b", "what has changed", false));
+  CHECK (is_missing (d, "layer:2") && is_missing (d, "layer:") &&
+         is_missing (d, "layer:0x") && is_missing (d, "layer:-1"));
+  CHECK (is_missing (d, "bitmap:") && is_missing (d, "bitmap:bb"));
+  CHECK (is_missing (d, "3") && is_missing (d, "layer") && is_missing (d, "S"));
+  CHECK (disk_close (d) == 0);
+}
+
+static void
+test_one_snapshot (void)
+{
+  struct disk *d = open_disk ("layer:0");
+
+  CHECK (means (d, "", "snapshot ", false));
+  CHECK (means (d, "layer:0", "snapshot ", false));
+  CHECK (is_missing (d, "s") && is_missing (d, "layer:1") && is_missing (d, "2"));
+  CHECK (disk_close (d) == 0);
+
+  d = open_disk ("nonesuch");
+  CHECK (is_missing (d, "") && is_missing (d, "nonesuch"));
+  CHECK (disk_close (d) == 0);
+}
+
+/* --- what is kept --- */
+
+/* How many reads of host files it takes to read one sector. */
+static unsigned
+reads_of (struct disk *d, const char *name)
+{
+  struct export *e = export_open (d, name, false);
+  const unsigned before = reads;
+  char buf[512];
+  unsigned n;
+
+  CHECK (e != NULL);
+  CHECK (export_read (e, buf, sizeof buf, 0) == 0);
+  n = reads - before;
+  CHECK (export_close (e) == 0);
+  return n;
+}
+
+static void
+test_mappings_are_kept (void)
+{
+  static const char *const names[] = { "s", "layer:0", "layer:1" };
+  struct disk *d = open_disk (NULL);
+
+  for (unsigned i = 0; i < 3; i++) {
+    CHECK (reads_of (d, names[i]) > 1);
+    CHECK (reads_of (d, names[i]) == 1);
+  }
+  CHECK (disk_close (d) == 0);
+}
+
+/* Both images have data at 0. */
+static void
+make_images (void)
+{
+  struct image_spec spec = {
+    .version = 3, .cluster_size = 65536, .refcount_bits = 16, .size = SIZE,
+  };
+  struct export *e;
+  struct disk *d;
+
+  image_create (BELOW, &spec);
+  spec.backing = BELOW;
+  image_create (IMAGE, &spec);
+  for (unsigned i = 0; i < 2; i++) {
+    path = images_path (i == 0 ? BELOW : IMAGE);
+    d = open_disk (NULL);
+    CHECK ((e = export_open (d, "", true)) && export_is_writable (e));
+    CHECK (export_write (e, "x", 1, 0, false) == 0);
+    CHECK (export_close (e) == 0 && disk_close (d) == 0);
+    if (i == 0)
+      free (path);
+  }
+  image_snapshot (IMAGE, "s");
+  image_snapshot (IMAGE, "layer:0");
+  image_bitmap (IMAGE, "b", 0);
+}
+
+int
+main (void)
+{
+  images_enter ("exports");
+  make_images ();
+  test_names ();
+  test_one_snapshot ();
+  test_mappings_are_kept ();
+  CHECK (image_check (IMAGE) == 0);
+  free (path);
+  images_leave ();
+  return 0;
+}
