@@ -69,15 +69,15 @@ need_packages ()
   local p
 
   command -v apt-get >/dev/null ||
-    die "this is for Debian and its like; elsewhere install what these packages" \
-        "hold and use ./configure: $*"
+    die "this works on Debian and its derivatives only; on other systems install the" \
+        "equivalents of these packages, and use ./configure: $*"
   for p; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] ||
       missing+=("$p")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   [ "$(id -u)" = 0 ] ||
-    die "packages are missing and only root can install them:" \
+    die "these packages are missing; run this as root to install them:" \
         "apt-get install --no-install-recommends ${missing[*]}"
   say "installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive

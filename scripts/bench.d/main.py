@@ -263,7 +263,7 @@ def run(config, plan, out):
          if any("" not in r.skipped for r in g.rows)), default=0)
     free = rows.free_bytes(config.work)
     if free < needed:
-        die("%s: %d GiB free, %d needed; another place: --out, smaller: --size, --quick"
+        die("%s: %d GiB are free, %d are needed; see --out, --size and --quick"
             % (out, free // GiB, -(-needed // GiB)))
 
     settings = {
@@ -311,7 +311,7 @@ def main():
     args = parse_args()
     config = Config(args)
     if config.features.get("name") != "qcow2":
-        die("%s: nbdkit can't load this as the qcow2 plugin" % args.plugin)
+        die("%s: nbdkit cannot load this as the qcow2 plugin" % args.plugin)
     if config.cold and os.geteuid() != 0:
         die("--cold: only root can drop the page cache")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: terminated"))
@@ -333,7 +333,7 @@ def main():
                     for number, title, groups in plan]
             plan = [case for case in plan if case[2]]
             if not plan:
-                die("no row's name matches '%s'" % args.rows.pattern)
+                die("no row has a name that matches '%s'" % args.rows.pattern)
         try:
             run(config, plan, out)
         except KeyboardInterrupt:

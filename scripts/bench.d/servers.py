@@ -134,7 +134,7 @@ class Server:
                     return
                 except OSError:
                     time.sleep(0.005)
-        raise ServerError("%s: not ready after 120 seconds" % self.name)
+        raise ServerError("%s: did not start within 120 seconds" % self.name)
 
     def check_alive(self):
         if self.process.poll() is not None:

@@ -32,7 +32,7 @@ before=$(fingerprint "$img")
 advise "$img"
 [ "$before" = "$(fingerprint "$img")" ]
 grep -Ex 'disk +256M, clusters of 512 bytes' "$tmp/advice"
-grep -E 'L2 tables for all of it +4M,' "$tmp/advice"
+grep -E 'L2 tables of the disk +4M,' "$tmp/advice"
 grep -E '^64K +204[0-9.]*G +102[0-9.]*G$' "$tmp/advice"
 grep -E '^512 bytes .*\*$' "$tmp/advice"
 evictions ()
