@@ -243,7 +243,7 @@ enter (struct dir *dir, const char *name)
 {
   char text[PRINTABLE_SIZE (64)];
   struct dir_image *image;
-  int r, err;
+  int r;
 
   if (!is_name (name)) {
     nbdkit_error ("%s: no image \"%s\" in this directory",
@@ -269,7 +269,7 @@ enter (struct dir *dir, const char *name)
     dir->images = image;
   }
   r = open_image (dir, image);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   {
     LOCK_FOR_BLOCK (&dir->lock);
 
@@ -282,7 +282,6 @@ enter (struct dir *dir, const char *name)
     take_out (dir, image);
   }
   free_image (image);
-  errno = err;
   return NULL;
 }
 

@@ -33,6 +33,7 @@
 #include <time.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "disk/exportkind.h"
 
 /* A multiple of any cluster size; as zeros to be written, about a second on a slow
@@ -116,11 +117,10 @@ static void
 relieve (const struct disk *d)
 {
   const struct view *v = atomic_load (&d->current);
-  const int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   if (v->w)
     checkpoint_relieve (v->w->checkpoint);
-  errno = err;
 }
 
 /* What is done with each piece of a request, and what the request says. */

@@ -146,15 +146,14 @@ refuse (const char *path, const char *fmt, ...)
   return -1;
 }
 
-/* OpenSSL failed at what it should be able to do. */
-static int
-openssl_failed (const char *path, const char *what)
+int
+crypt_openssl_failed (const char *path, const char *part, const char *what)
 {
   char text[200];
 
   ERR_error_string_n (ERR_peek_last_error (), text, sizeof text);
   ERR_clear_error ();
-  nbdkit_error ("%s: encryption: %s: %s", path, what, text);
+  nbdkit_error ("%s: %s: %s: %s", path, part, what, text);
   errno = EIO;
   return -1;
 }
@@ -448,7 +447,7 @@ crypt_new (const char *path, const struct crypt_spec *spec, const void *key)
   if (cipher->keyed == NULL)
     goto no_memory;
   if (!make_schedules (&cipher->plan, cipher->keyed, key, spec->key_bytes)) {
-    openssl_failed (path, "cannot set up the cipher");
+    crypt_openssl_failed (path, "encryption", "cannot set up the cipher");
     goto fail;
   }
   cipher->idle = copy_context (cipher->keyed);

@@ -50,4 +50,9 @@ extern int crypt_decrypt (struct crypt_cipher *, uint64_t sector,
  * errno ENOTSUP, and the error reported. */
 extern EVP_MD *crypt_hash (const char *path, const char *name);
 
+/* OpenSSL failed at what it should be able to do: reports "PATH: PART: WHAT", and what
+ * OpenSSL says.  Returns -1, errno is EIO. */
+extern int crypt_openssl_failed (const char *path, const char *part,
+                                 const char *what);
+
 #endif /* QCOW2_CRYPT_H */

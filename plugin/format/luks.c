@@ -36,7 +36,6 @@
 
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
-#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
@@ -339,13 +338,7 @@ luks_tools_free (struct luks_tools *t)
 int
 luks_failed (const char *path, const char *what)
 {
-  char text[200];
-
-  ERR_error_string_n (ERR_peek_last_error (), text, sizeof text);
-  ERR_clear_error ();
-  nbdkit_error ("%s: LUKS: %s: %s", path, what, text);
-  errno = EIO;
-  return -1;
+  return crypt_openssl_failed (path, "LUKS", what);
 }
 
 int

@@ -119,12 +119,6 @@ layers_file (const struct layers *s, unsigned i)
   return s->layers[i]->file;
 }
 
-struct image *
-layers_image (const struct layers *s, unsigned i)
-{
-  return s->layers[i]->image;
-}
-
 struct hostfile *
 layers_data_file (const struct layers *s, unsigned i)
 {

@@ -30,8 +30,6 @@ extern int layers_add_raw (struct layers *, struct hostfile *, uint64_t size);
 
 extern unsigned layers_count (const struct layers *);
 extern struct hostfile *layers_file (const struct layers *, unsigned i);
-/* NULL: it is a raw file. */
-extern struct image *layers_image (const struct layers *, unsigned i);
 /* Where guest data are: in that, or in an external data file. */
 extern struct hostfile *layers_data_file (const struct layers *, unsigned i);
 /* The way to and from the guest data in it. */
