@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "util/bytes.h"
 #include "lib/changes.h"
@@ -63,7 +62,7 @@ struct trial {
   struct edit edit;
   char name[16];                /* of the snapshot */
   unsigned next_name;
-  struct blob image, result;    /* the file, before and after the edit */
+  struct blob result;           /* the file after the edit */
   struct power_cut_trial power;
 };
 
@@ -336,36 +335,13 @@ ask_qemu (struct trial *t)
 
 /* --- edits --- */
 
-/* A resize opens the file several times, and the host says how long it is. */
 static int
-before_operation (void *opaque, const char *path, enum hostfile_op op,
-                  const struct iovec *iov, int niov, uint64_t offset,
-                  uint64_t count, bool dsync)
+edit (void *opaque, const struct hostfile_hooks *hooks)
 {
   struct trial *t = opaque;
-  const struct hostfile_hooks *sim = simdisk_hooks (t->power.sim);
-  const int r = sim->before (sim->opaque, path, op, iov, niov, offset, count,
-                             dsync);
-  const int err = errno;
 
-  if (strcmp (path, t->options.path) == 0)
-    CHECK (truncate (path, simdisk_size (t->power.sim)) == 0);
-  errno = err;
-  return r;
-}
-
-static int
-edit (void *opaque, const struct hostfile_hooks *sim)
-{
-  struct trial *t = opaque;
-  const struct hostfile_hooks hooks = { before_operation, t };
-  int r;
-
-  (void) sim;
-  t->options.hooks = &hooks;
-  r = change_edit (&t->options, &t->edit_options, &t->edit);
-  blob_save (IMAGE, &t->image);         /* for the next attempt */
-  return r;
+  t->options.hooks = hooks;
+  return change_edit (&t->options, &t->edit_options, &t->edit);
 }
 
 static void
@@ -467,12 +443,10 @@ one_edit (struct trial *t, struct rng *rng)
   t->after = state_copy (&t->before);
   choose (t, rng);
   if (rng_below (rng, 4) > 0 || !let_qemu_do_it (t)) {
-    blob_load (IMAGE, &t->image);
     power_cut_everywhere (&t->power);
     power_cut_fail_each (&t->power);
     blob_save (IMAGE, &t->result);
     blob_free (&t->result);
-    blob_free (&t->image);
     nr_edits++;
   }
   ask_qemu (t);
