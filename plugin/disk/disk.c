@@ -236,9 +236,9 @@ disk_open_on (const struct disk_options *options, struct image *image,
     goto error;
 
   d->frozen.size = h->size;
+  d->frozen.image = image;
   d->frozen.layers = d->layers;
   d->frozen.cluster_cache = d->cluster_cache;
-  d->frozen.health = image->health;
   d->frozen.lower = layers_view_new (d->layers, 0, d->map, h->size,
                                      options->l2_slice);
   if (d->frozen.lower == NULL)
@@ -288,7 +288,7 @@ disk_connect (struct disk *d, bool *writable)
   }
   if (!*writable)
     return 0;
-  if (d->w.file == NULL && disk_become_writable (d) == -1) {
+  if (d->live.w == NULL && disk_become_writable (d) == -1) {
     if (d->why_readonly == NULL)
       return -1;
     *writable = false;
@@ -379,7 +379,7 @@ disk_get_stats (struct disk *d, struct disk_stats *stats)
   memset (stats, 0, sizeof *stats);
   map_get_stats (d->map, &stats->map);
   cluster_cache_get_stats (d->cluster_cache, &stats->cluster_cache);
-  if (d->w.file) {
+  if (d->live.w) {
     alloc_get_stats (d->w.alloc, &stats->alloc);
     checkpoint_get_stats (d->w.checkpoint, &stats->checkpoint);
   }

@@ -76,10 +76,11 @@ open_metadata (struct writable *w, const struct disk *d)
 static int
 open_shared (struct writable *w, const struct disk *d)
 {
-  const struct header *h = w->header;
+  struct image *image = d->image;
+  const struct header *h = &image->header;
   const bool copyup = d->options.copy_on_read && layers_count (d->layers) > 1 &&
     !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE);
-  const bool vacant = w->data && !w->data_is_raw && w->discard;
+  const bool vacant = image->data && !w->data_is_raw && w->discard;
 
   w->inflight = inflight_new ();
   if (w->inflight == NULL)
@@ -88,7 +89,7 @@ open_shared (struct writable *w, const struct disk *d)
     return -1;
   if (entry_is_extended (h) && (w->fresh = fresh_new ()) == NULL)
     return -1;
-  if (vacant && (w->vacant = vacant_new (w->data, w->inflight, d->grace,
+  if (vacant && (w->vacant = vacant_new (image->data, w->inflight, d->grace,
                                          h->cluster_bits, h->size)) == NULL)
     return -1;
   if (d->options.compress &&
@@ -126,8 +127,7 @@ static int
 writable_open (struct writable *w, const struct disk *d)
 {
   *w = (struct writable) {
-    .file = d->image->file, .data = d->image->data, .data_is_raw = data_is_raw (d),
-    .payload = d->image->payload, .header = &d->image->header,
+    .data_is_raw = data_is_raw (d),
     .discard = d->options.discard, .detect_zeroes = d->options.detect_zeroes,
     /* Behind the end of the disk nothing is recorded (edit.c). */
     .bitmaps = d->options.size_at_least == 0 ? d->bitmaps : NULL,
@@ -192,11 +192,13 @@ repair_dirty (struct disk *d)
 
 /* Of all the disk, also where nothing was written yet. */
 static int
-complete_raw_data (const struct writable *w)
+complete_raw_data (const struct disk *d)
 {
-  if (!w->data_is_raw || hostfile_size (w->data) >= w->header->size)
+  const struct image *image = d->image;
+
+  if (!d->w.data_is_raw || hostfile_size (image->data) >= image->header.size)
     return 0;
-  return hostfile_truncate (w->data, w->header->size);
+  return hostfile_truncate (image->data, image->header.size);
 }
 
 /* R8: autoclear bits of features that we don't maintain are cleared before the first
@@ -239,7 +241,7 @@ open_all (struct disk *d)
   if (repair_dirty (d) == -1)
     return -1;
   if (writable_open (&d->w, d) == 0 && open_live (d) == 0 &&
-      complete_raw_data (&d->w) == 0 && clear_autoclear (d) == 0)
+      complete_raw_data (d) == 0 && clear_autoclear (d) == 0)
     return 0;
   if (errno == EUCLEAN)
     mark_unusable (d);

@@ -95,7 +95,7 @@ static int
 find_stretch (const struct view *v, uint64_t offset, uint64_t count,
               uint64_t *len, bool *fresh)
 {
-  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t cs = v->image->header.cluster_size;
   const uint64_t end = offset + count;
   const uint64_t whole_end = end == v->size ? end : round_down (end, cs);
   struct run run;
@@ -133,7 +133,7 @@ static int
 decide (struct store *s)
 {
   const struct view *v = s->v;
-  const struct header *h = v->w->header;
+  const struct header *h = &v->image->header;
   uint64_t at = s->start, len;
   unsigned i;
   int r;
@@ -170,7 +170,7 @@ encode (struct store *s)
 
   for (i = 0; i < s->n; i++)
     if (s->fates[i].what == PACK) {
-      if (!compress_encode (s->v->w->header, piece->host, piece->bytes,
+      if (!compress_encode (&s->v->image->header, piece->host, piece->bytes,
                             &s->fates[i].descriptor))
         return false;
       piece++;
@@ -193,7 +193,7 @@ write_pieces (struct store *s)
       continue;
     if (n > 0 && (d == NULL || s->pieces[piece].host != end)) {
       cluster_cache_forget (s->v->cluster_cache, 0, host, end);
-      if (hostfile_writev (s->v->w->file, iov, n, host, false) == -1)
+      if (hostfile_writev (s->v->image->file, iov, n, host, false) == -1)
         return -1;
       n = 0;
     }
@@ -213,7 +213,7 @@ write_pieces (struct store *s)
 static int
 pack_and_write (struct store *s, struct l2_edit *edit)
 {
-  const uint64_t cs = s->v->w->header->cluster_size;
+  const uint64_t cs = s->v->image->header.cluster_size;
   unsigned i;
 
   if (alloc_bytes (s->v->w->alloc, s->pieces, s->nr_pieces) == -1)
@@ -243,7 +243,7 @@ pack_and_write (struct store *s, struct l2_edit *edit)
 static int
 store_claimed (struct store *s)
 {
-  const unsigned bits = s->v->w->header->cluster_bits;
+  const unsigned bits = s->v->image->header.cluster_bits;
   struct l2_edit edit;
   unsigned i;
   int r;
@@ -268,7 +268,7 @@ static int
 store (const struct view *v, const struct compressed *compressed, uint64_t start,
        unsigned n, unsigned *done)
 {
-  const unsigned bits = v->w->header->cluster_bits;
+  const unsigned bits = v->image->header.cluster_bits;
   CLEANUP_FREE struct store *s = malloc (sizeof *s);
   struct inflight_claim claim;
   int r;
@@ -286,7 +286,8 @@ store (const struct view *v, const struct compressed *compressed, uint64_t start
                   (start >> bits) + n - 1);
   r = store_claimed (s);
   if (r == -1 && errno == EUCLEAN)
-    health_corrupt (v->health, "found while allocating bytes for compressed clusters");
+    health_corrupt (v->image->health,
+                    "found while allocating bytes for compressed clusters");
   inflight_release (v->w->inflight, &claim);
   *done = s->n;
   return r;
@@ -313,7 +314,7 @@ static int
 write_stretch (const struct view *v, const char *buf, uint64_t len,
                uint64_t offset, uint64_t *done)
 {
-  const struct header *h = v->w->header;
+  const struct header *h = &v->image->header;
   const unsigned n = div_up (len, h->cluster_size);
   struct compressed compressed[COMPRESSOR_MAX];
   CLEANUP_FREE void *room = NULL;
@@ -357,7 +358,7 @@ int
 compressed_write (const struct view *v, const void *buf, uint64_t count,
                   uint64_t offset, uint64_t *done)
 {
-  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t cs = v->image->header.cluster_size;
   const uint64_t most = max64 (cs, min64 (MAX_BYTES, COMPRESSOR_MAX * cs));
   uint64_t len;
   bool fresh;

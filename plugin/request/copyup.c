@@ -116,7 +116,7 @@ shows_below (const struct run *run)
 static int
 look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
 {
-  const uint64_t unit = entry_unit_size (v->w->header);
+  const uint64_t unit = entry_unit_size (&v->image->header);
   const struct view b = below (v);
   struct first_extent first;
   struct run run;
@@ -183,7 +183,7 @@ write_data_at (struct store *s, uint64_t from, uint64_t len, uint64_t host)
     .iov_base = (void *) (s->data + (from - s->start)), .iov_len = len,
   };
 
-  if (payload_write (s->v->w->payload, &iov, 1, host, from, false) == -1)
+  if (payload_write (s->v->image->payload, &iov, 1, host, from, false) == -1)
     return -1;
   s->copied += len;
   return 0;
@@ -194,7 +194,7 @@ static int
 store_data (struct store *s, uint64_t from, uint64_t to)
 {
   const struct writable *w = s->v->w;
-  const unsigned bits = w->header->cluster_bits;
+  const unsigned bits = s->v->image->header.cluster_bits;
   struct alloc_run run;
   uint64_t len;
 
@@ -214,7 +214,7 @@ store_data (struct store *s, uint64_t from, uint64_t to)
 static int
 store_clusters (struct store *s)
 {
-  const struct header *h = s->v->w->header;
+  const struct header *h = &s->v->image->header;
   const uint64_t cs = h->cluster_size;
   const uint64_t end = round_up (s->end, cs);
   uint64_t at, next;
@@ -241,9 +241,10 @@ static int
 store_part (struct store *s, bool has_host, uint64_t host)
 {
   const struct writable *w = s->v->w;
+  const struct header *h = &s->v->image->header;
   /* Behind the end of the disk are zeros. */
-  const uint64_t len = round_up (s->end, entry_unit_size (w->header)) - s->start;
-  const uint64_t within = s->start & (w->header->cluster_size - 1);
+  const uint64_t len = round_up (s->end, entry_unit_size (h)) - s->start;
+  const uint64_t within = s->start & (h->cluster_size - 1);
   struct alloc_run run;
 
   if (bytes_are_zero (s->data, len)) {
@@ -258,7 +259,7 @@ store_part (struct store *s, bool has_host, uint64_t host)
   }
   /* From now on there may be something where no data are mapped. */
   if (w->fresh)
-    fresh_remove (w->fresh, host >> w->header->cluster_bits, 1);
+    fresh_remove (w->fresh, host >> h->cluster_bits, 1);
   if (write_data_at (s, s->start, len, host) == -1) {
     if (!has_host)
       alloc_abort (w->alloc, &run);
@@ -283,7 +284,7 @@ static bool
 is_partial (const struct view *v, const struct run *run, uint64_t start,
             uint64_t *len)
 {
-  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t cs = v->image->header.cluster_size;
   const uint64_t within = start & (cs - 1);
 
   *len = run->len;
@@ -323,13 +324,13 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
     return 0;
 
   s.end = start + c->len;
-  if (health_check (v->health) == -1 ||
+  if (health_check (v->image->health) == -1 ||
       l2_edit_begin (v->w->l2, start, c->len, &edit) == -1)
     return -1;
   s.edit = &edit;
   memset ((char *) buf + c->len, 0,
-          round_up (s.end, partial ? entry_unit_size (v->w->header)
-                    : v->w->header->cluster_size) - s.end);
+          round_up (s.end, partial ? entry_unit_size (&v->image->header)
+                    : v->image->header.cluster_size) - s.end);
   /* R5: a forged entry may point to where a table was put just now. */
   r = run.kind == RUN_RESERVED ? l2_lookup (v->w->l2, start, c->len, &run) : 0;
   if (r == 0)
@@ -346,7 +347,7 @@ static int
 copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
       bool zeros, struct copy *c)
 {
-  const unsigned bits = v->w->header->cluster_bits;
+  const unsigned bits = v->image->header.cluster_bits;
   struct inflight_claim claim;
   int r;
 
@@ -356,7 +357,8 @@ copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
   r = copy_claimed (v, buf, start, end, zeros, c);
   inflight_release (v->w->inflight, &claim);
   if (r == -1 && errno == EUCLEAN)
-    health_corrupt (v->health, "found while copying clusters from the backing file");
+    health_corrupt (v->image->health,
+                    "found while copying clusters from the backing file");
   return r;
 }
 
@@ -444,7 +446,7 @@ static int
 read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
 {
   CLEANUP_FREE char *scratch = NULL;
-  const uint64_t cs = r->v->w->header->cluster_size;
+  const uint64_t cs = r->v->image->header.cluster_size;
   char *buf;
   struct copy c;
 
@@ -464,7 +466,7 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
     if (!c.known)
       return -1;                /* nor could it be read without us */
     nbdkit_error ("%s: copy-on-read: cannot store data in the image: %m",
-                  hostfile_path (r->v->w->file));
+                  hostfile_path (r->v->image->file));
     atomic_store (&r->v->w->copyup->retry_at, now () + PAUSE_SECONDS);
   }
   if (start + c.len <= r->at)
@@ -482,14 +484,14 @@ static int
 decide (const struct copyup_read *r, uint64_t at, uint64_t *start, uint64_t *len)
 {
   const struct view *v = r->v;
-  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t cs = v->image->header.cluster_size;
   const uint64_t end = min64 (round_up (r->end, cs), v->size);
   const time_t retry_at = atomic_load (&v->w->copyup->retry_at);
   int must;
 
   *start = round_down (at, cs);
   *len = end - *start;
-  if (health_check (v->health) == -1 || (retry_at != 0 && now () < retry_at))
+  if (health_check (v->image->health) == -1 || (retry_at != 0 && now () < retry_at))
     return 0;
   for (;;) {
     must = stretch (v, *start, end, len);

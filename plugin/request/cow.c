@@ -98,8 +98,8 @@ reusable (const struct run *run)
 static int
 look (struct cow *c)
 {
-  const uint64_t cs = c->v->w->header->cluster_size;
-  const uint64_t unit = entry_unit_size (c->v->w->header);
+  const uint64_t cs = c->v->image->header.cluster_size;
+  const uint64_t unit = entry_unit_size (&c->v->image->header);
   uint64_t at = round_down (c->start, unit);
   uint64_t end = round_up (c->end, unit);
   struct run *run;
@@ -131,7 +131,7 @@ static void
 host_clusters (const struct cow *c, const struct target *t, uint64_t *first,
                uint64_t *n)
 {
-  const unsigned bits = c->v->w->header->cluster_bits;
+  const unsigned bits = c->v->image->header.cluster_bits;
 
   *first = t->run.host >> bits;
   *n = ((t->run.host + t->len - 1) >> bits) - *first + 1;
@@ -187,9 +187,9 @@ reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
 
   *t = (struct target) {
     .guest = at, .len = old_end (c, i) - at, .reused = true,
-    .run.host = c->v->w->data ? at : run->host + (at - run->start),
+    .run.host = c->v->image->data ? at : run->host + (at - run->start),
   };
-  if (run->kind == RUN_RESERVED && c->v->w->data == NULL) {
+  if (run->kind == RUN_RESERVED && c->v->image->data == NULL) {
     host_clusters (c, t, &first, &n);
     t->run.zeroed = t->run.settled = fresh_has (c->v->w->fresh, first, n);
   }
@@ -199,7 +199,7 @@ reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
 static int
 reserve (struct cow *c, unsigned i, uint64_t at, struct target *t)
 {
-  const struct header *h = c->v->w->header;
+  const struct header *h = &c->v->image->header;
   uint64_t clusters;
 
   *t = (struct target) { .guest = round_down (at, h->cluster_size) };
@@ -207,7 +207,7 @@ reserve (struct cow *c, unsigned i, uint64_t at, struct target *t)
   if (alloc_reserve (c->v->w->alloc, clusters, &t->run) == -1)
     return -1;
   t->len = t->run.clusters << h->cluster_bits;
-  if (payload_is_encrypted (c->v->w->payload))
+  if (payload_is_encrypted (c->v->image->payload))
     t->run.zeroed = t->run.settled = false;
   return 0;
 }
@@ -219,7 +219,7 @@ acquire_target (struct cow *c, unsigned i, uint64_t at)
   struct target *t = &c->targets[c->nr_targets];
   int r;
 
-  if (reusable (&c->old[i]) || c->v->w->data)
+  if (reusable (&c->old[i]) || c->v->image->data)
     reuse (c, i, at, t);
   else if (reserve (c, i, at, t) == -1)
     return -1;
@@ -262,7 +262,7 @@ static int
 write_iov (struct cow *c, const struct iovec *iov, int n, uint64_t host,
            uint64_t guest)
 {
-  return payload_write (c->v->w->payload, iov, n, host, guest, false);
+  return payload_write (c->v->image->payload, iov, n, host, guest, false);
 }
 
 /* Writes what guest range [from, to) showed before to host offset HOST. */
@@ -312,12 +312,12 @@ write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
 static bool
 is_hole (struct cow *c, uint64_t host, uint64_t len)
 {
-  const struct writable *w = c->v->w;
+  const struct image *image = c->v->image;
   uint64_t n = len;
   bool hole;
 
-  return w->data != NULL && !payload_is_encrypted (w->payload) &&
-    hostfile_hole (w->data, host, &n, &hole) == 0 && hole && n == len;
+  return image->data != NULL && !payload_is_encrypted (image->payload) &&
+    hostfile_hole (image->data, host, &n, &hole) == 0 && hole && n == len;
 }
 
 /* Prepares the fill [from, to) of a target: either as an element of the write (in
@@ -398,7 +398,7 @@ write_target (struct cow *c, struct target *t)
   int n = 0;
 
   touched (c, t, &t_start, &t_end);
-  if (c->v->w->data)
+  if (c->v->image->data)
     t_end = min64 (t_end, c->v->size);
   at = from = max64 (t_start, c->start);
   to = min64 (t_end, c->end);
@@ -432,7 +432,7 @@ frees (const struct run *run)
 static unsigned
 free_old (struct cow *c, unsigned i)
 {
-  const struct header *h = c->v->w->header;
+  const struct header *h = &c->v->image->header;
   const struct run *run = &c->old[i];
   /* A cluster that two runs share belongs to the first. */
   const uint64_t start = i == 0 ? round_down (run->start, h->cluster_size)
@@ -526,7 +526,7 @@ static int
 translate_error (const struct view *v)
 {
   if (errno == EUCLEAN)
-    health_corrupt (v->health, "found while allocating clusters");
+    health_corrupt (v->image->health, "found while allocating clusters");
   return -1;
 }
 
@@ -534,7 +534,7 @@ int
 cow_write (const struct view *v, const void *buf, uint64_t count,
            uint64_t offset, uint64_t *done)
 {
-  const unsigned bits = v->w->header->cluster_bits;
+  const unsigned bits = v->image->header.cluster_bits;
   struct inflight_claim claim;
   struct l2_edit edit;
   struct cow c = { .v = v, .buf = buf, .start = offset };

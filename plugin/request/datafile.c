@@ -51,7 +51,7 @@ write_plain (const struct view *v, uint64_t count, uint64_t offset)
 
   for (; count > 0; offset += iov.iov_len, count -= iov.iov_len) {
     iov.iov_len = min64 (count, sizeof zeros);
-    if (payload_write (v->w->payload, &iov, 1, offset, offset, false) == -1)
+    if (payload_write (v->image->payload, &iov, 1, offset, offset, false) == -1)
       return -1;
   }
   return 0;
@@ -63,11 +63,11 @@ datafile_zero (const struct view *v, uint64_t count, uint64_t offset,
 {
   int r;
 
-  if (payload_is_encrypted (v->w->payload))
+  if (payload_is_encrypted (v->image->payload))
     return write_encrypted (v, count, offset, flags);
   r = (flags & REQUEST_MAY_TRIM) && v->w->discard
-    ? hostfile_punch (v->w->data, offset, count)
-    : hostfile_zero (v->w->data, offset, count);
+    ? hostfile_punch (v->image->data, offset, count)
+    : hostfile_zero (v->image->data, offset, count);
   if (r != 0)
     return r;
   if (flags & REQUEST_FAST) {
@@ -80,7 +80,7 @@ datafile_zero (const struct view *v, uint64_t count, uint64_t offset,
 int
 datafile_trim (const struct view *v, uint64_t count, uint64_t offset)
 {
-  if (payload_is_encrypted (v->w->payload))
+  if (payload_is_encrypted (v->image->payload))
     return 0;
-  return hostfile_punch (v->w->data, offset, count);
+  return hostfile_punch (v->image->data, offset, count);
 }

@@ -26,8 +26,8 @@ refuse_run (const struct view *v, const struct run *run)
 {
   const char *path = hostfile_path (layers_file (v->layers, run->layer));
 
-  if (run->layer == 0 && v->health)
-    health_corrupt (v->health, "L1 or L2 entry 0x%" PRIx64
+  if (run->layer == 0)
+    health_corrupt (v->image->health, "L1 or L2 entry 0x%" PRIx64
                     " for guest offset %" PRIu64 " is invalid",
                     run->host, run->start);
   else

@@ -15,11 +15,8 @@
 #include <stdint.h>
 
 #include "util/inflight.h"
-#include "storage/hostfile.h"
-#include "format/header.h"
-#include "image/health.h"
 #include "image/clustercache.h"
-#include "image/payload.h"
+#include "image/image.h"
 #include "space/alloc.h"
 #include "mapping/l2.h"
 #include "mapping/layers.h"
@@ -35,11 +32,8 @@ enum detect_zeroes { DETECT_ZEROES_OFF, DETECT_ZEROES_ON, DETECT_ZEROES_UNMAP };
 
 /* The top image while it may be written. */
 struct writable {
-  struct hostfile *file;
-  struct hostfile *data;                /* external data file; NULL: none */
-  bool data_is_raw;                     /* ... which must show the disk by itself */
-  struct payload *payload;              /* guest data, in one of the two */
-  const struct header *header;
+  bool data_is_raw;                     /* an external data file, which must show the disk
+                                           by itself */
   struct refcounts *refcounts;
   struct l2 *l2;
   struct alloc *alloc;
@@ -58,6 +52,7 @@ struct writable {
 
 struct view {
   uint64_t size;                        /* of the disk, bytes */
+  struct image *image;                  /* the top image */
   struct layers *layers;                /* all, the top image included */
   struct layers_view *lower;            /* what lies below the writable image; all
                                            layers if there is none */
@@ -65,7 +60,6 @@ struct view {
   bool single;                          /* one layer alone: what it does not hold itself
                                            is UNALLOCATED */
   struct cluster_cache *cluster_cache;            /* cache of inflated clusters */
-  struct health *health;                /* of the top image */
 };
 
 #endif /* QCOW2_VIEW_H */

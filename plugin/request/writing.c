@@ -53,7 +53,7 @@ write_data (const struct view *v, const void *buf_, uint64_t count,
   uint64_t len;
   bool unsettled, waits = false;
 
-  if (health_check (v->health) == -1)
+  if (health_check (v->image->health) == -1)
     return -1;
 
   while (count > 0) {
@@ -65,7 +65,7 @@ write_data (const struct view *v, const void *buf_, uint64_t count,
       if (extend_in_place (v, offset, count, &run, &len, &unsettled) == -1)
         return -1;
       iov.iov_len = len;
-      if (payload_write (w->payload, &iov, 1, run.host, offset,
+      if (payload_write (v->image->payload, &iov, 1, run.host, offset,
                          fua && !unsettled) == -1)
         return -1;
       waits |= unsettled;

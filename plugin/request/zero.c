@@ -66,7 +66,7 @@ struct plan {
 static int
 zero_below (const struct view *v, uint64_t start, uint64_t *len)
 {
-  const uint64_t unit = entry_unit_size (v->w->header);
+  const uint64_t unit = entry_unit_size (&v->image->header);
   const uint64_t first = min64 (*len, unit);
   uint64_t done = 0;
   struct run run;
@@ -111,7 +111,7 @@ static int
 plan_removal (const struct view *v, enum mode mode, const struct run *run,
               struct plan *plan)
 {
-  const struct header *h = v->w->header;
+  const struct header *h = &v->image->header;
   int zero;
 
   if (h->version >= 3)
@@ -129,7 +129,7 @@ plan_removal (const struct view *v, enum mode mode, const struct run *run,
   plan->action = SET;
   if (run->kind == RUN_COMPRESSED)
     plan_compressed (h, run, plan);
-  else if (v->w->data)
+  else if (v->image->data)
     plan->vacates = true;
   else {
     plan->frees = true;
@@ -147,7 +147,7 @@ plan_cover (const struct view *v, enum mode mode, struct plan *plan)
 
   if (zero == -1)
     return -1;
-  if (!zero && v->w->header->version >= 3) {
+  if (!zero && v->image->header.version >= 3) {
     plan->action = SET;
     plan->kind = RUN_ZERO_ALLOC;
   }
@@ -163,7 +163,7 @@ static bool
 begins_whole (const struct view *v, uint64_t start, uint64_t end,
               uint64_t *len)
 {
-  const uint64_t cs = v->w->header->cluster_size;
+  const uint64_t cs = v->image->header.cluster_size;
   const uint64_t next = round_down (start, cs) + cs;
 
   if ((start & (cs - 1)) != 0 || (next > end && end != v->size)) {
@@ -180,7 +180,7 @@ static int
 make_plan (const struct view *v, uint64_t start, uint64_t end,
            enum mode mode, struct plan *plan)
 {
-  const bool v3 = v->w->header->version >= 3;
+  const bool v3 = v->image->header.version >= 3;
   struct run run;
   bool whole;
 
@@ -231,7 +231,7 @@ static int
 plan_stretch (const struct view *v, uint64_t start, uint64_t end, enum mode mode,
               uint64_t *set_end, uint64_t *done, unsigned *frees)
 {
-  const unsigned table_bits = v->w->header->cluster_bits + v->w->header->l2_bits;
+  const unsigned table_bits = v->image->header.cluster_bits + v->image->header.l2_bits;
   struct plan plan;
   uint64_t at;
 
@@ -300,8 +300,8 @@ set_entries (const struct view *v, uint64_t start, uint64_t end,
       freed++;
     }
     if (plan.vacates)
-      vacant_add (v->w->vacant, plan.start >> v->w->header->cluster_bits,
-                  div_up (plan.len, v->w->header->cluster_size));
+      vacant_add (v->w->vacant, plan.start >> v->image->header.cluster_bits,
+                  div_up (plan.len, v->image->header.cluster_size));
   }
   alloc_free_end (v->w->alloc, frees - freed);
   l2_edit_end (&edit);
@@ -312,7 +312,7 @@ static int
 set_under_claim (const struct view *v, uint64_t start, uint64_t end,
                  enum mode mode, uint64_t *done)
 {
-  const unsigned bits = v->w->header->cluster_bits;
+  const unsigned bits = v->image->header.cluster_bits;
   struct inflight_claim claim;
   int r;
 
@@ -321,7 +321,7 @@ set_under_claim (const struct view *v, uint64_t start, uint64_t end,
   r = set_entries (v, start, end, mode, done);
   inflight_release (v->w->inflight, &claim);
   if (r == -1 && errno == EUCLEAN)
-    health_corrupt (v->health, "found while zeroing clusters");
+    health_corrupt (v->image->health, "found while zeroing clusters");
   return r;
 }
 
@@ -371,11 +371,11 @@ request_trim (const struct view *v, uint64_t count, uint64_t offset)
 {
   uint64_t start, end;
 
-  if (health_check (v->health) == -1)
+  if (health_check (v->image->health) == -1)
     return -1;
   if (!v->w->discard)
     return 0;
-  whole_units (v, v->w->header->cluster_size, offset, count, &start, &end);
+  whole_units (v, v->image->header.cluster_size, offset, count, &start, &end);
   if (start >= end)
     return 0;
   if (bitmap_record (v->w->bitmaps, start, end - start) == -1)
@@ -420,11 +420,11 @@ request_can_zero_fast (const struct view *v, uint64_t count, uint64_t offset,
   uint64_t start, end;
   int r;
 
-  if (health_check (v->health) == -1)
+  if (health_check (v->image->health) == -1)
     return -1;
   if (v->w->data_is_raw)
     return 0;                   /* the file will tell, before anything has changed */
-  whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
+  whole_units (v, entry_unit_size (&v->image->header), offset, count, &start, &end);
   r = needs_writes (v, offset, count, start, end, zero_mode (v, flags));
   if (r == 1)
     errno = ENOTSUP;
@@ -439,12 +439,12 @@ request_zero (const struct view *v, uint64_t count, uint64_t offset,
   uint64_t start, end;
   int head, middle, tail;
 
-  if (health_check (v->health) == -1 ||
+  if (health_check (v->image->health) == -1 ||
       bitmap_record (v->w->bitmaps, offset, count) == -1)
     return -1;
   if (v->w->data_is_raw)
     return datafile_zero (v, count, offset, flags);
-  whole_units (v, entry_unit_size (v->w->header), offset, count, &start, &end);
+  whole_units (v, entry_unit_size (&v->image->header), offset, count, &start, &end);
   if (start >= end)
     return write_missing_zeros (v, count, offset);
   head = write_missing_zeros (v, start - offset, offset);
