@@ -2,12 +2,13 @@
  *
  * Which new image does the user want?
  *
- * The parameters for creation (params.c), most of them named after those of qemu-img
- * create -o, become the options of create.c.
+ * The parameters for creation (params.c), most of which are named after options of
+ * qemu-img create -o, become the options of create.c.
  *
- * The image is made in .get_ready: what is wrong with parameters has been found then,
- * as far as that can be known without an image, and errors and progress still reach the
- * user's terminal.  If the server can't start for another reason, the image goes again.
+ * The image is created in .get_ready.  At that time errors in parameters have been
+ * found, as far as this is possible without an image, and errors and progress still
+ * reach the user's terminal.  If the server cannot start for another reason, the image
+ * is removed again.
  *
  * Locks: none; there are no threads yet.
  */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which parameters go together?
+ * Which parameters can be used together?
  *
- * Two tables.  `needs' says without what a parameter means nothing: it counts there
- * whatever its value is.  `excludes' says what contradicts each other: there a
- * parameter counts if it asks for something, so that flatten=false goes with everything.
- * What can be known without opening an image is here, or in newimage.c as far as it is
- * about the features of a new image alone; the rest is found when the image is opened,
- * and a new image does not stay then (create.c).
+ * There are two tables.  `needs' lists parameters that mean nothing without another one;
+ * here a parameter counts whatever its value is.  `excludes' lists parameters that
+ * contradict each other; here a parameter counts only if it asks for something, so
+ * flatten=false contradicts nothing.  This file checks what can be known without opening
+ * an image.  newimage.c checks the features of a new image.  The rest is found when the
+ * image is opened, and then a new image is removed again (create.c).
  *
  * Some values are parties of their own: those of the enum below.
  *

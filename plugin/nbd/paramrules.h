@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which parameters go together: see paramrules.c.
+ * Which parameters can be used together?  See paramrules.c.
  */
 
 #ifndef QCOW2_PARAMRULES_H

@@ -2,14 +2,14 @@
  *
  * What does the user want?
  *
- * One table says what each parameter of the command line is: of which kind its value is,
- * where that goes, and whether it can be given more than once.  Those with values of a
- * kind of their own have a function each.  The text of --help follows the table.  Which
- * parameters can be used together is in paramrules.c.
- * Each error is one line and names the parameter.  Paths are made absolute, since the
- * server changes to another directory.
+ * One table describes each parameter of the command line: the kind of its value, where
+ * the value goes, and whether the parameter can be given more than once.  A parameter
+ * with a kind of its own has a function.  The text of --help follows the table.
+ * paramrules.c decides which parameters can be used together.  Each error is one line
+ * and names the parameter.  Paths are made absolute, because the server changes its
+ * directory.
  *
- * The passphrase is kept until the image is open, and wiped then.
+ * The passphrase is kept until the image is open, and then wiped.
  *
  * Locks: none; nbdkit configures plugins before there are threads.
  */
@@ -172,10 +172,10 @@ _Static_assert (NR_PARAMS <= 64, "bits of params.given");
 
 /* --- help --- */
 
-/* The image, then the parameters for any image, then those for new images, in alphabetical
- * order.  tests/unit/nbd/params.c compares this text with the table above: keys, kinds of
- * values, words to choose from, and defaults.  tests/project/help-agrees.sh compares it
- * with the manual. */
+/* The image, then the parameters for any image, then those for new images, each group in
+ * alphabetical order.  tests/unit/nbd/params.c compares this text with the table above:
+ * keys, kinds of values, words to choose from, and defaults.
+ * tests/project/help-agrees.sh compares it with the manual. */
 const char params_help[] =
   "[file=]<PATH>                The image (or use dir=).\n"
   "dir=<DIRECTORY>              Serve all images in this directory.\n"

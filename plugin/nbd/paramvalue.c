@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does the value of a parameter say?
+ * What does the value of a parameter mean?
  *
- * One function for each kind of value.  An error is one line, which names the parameter
- * and shows the value: its beginning, and no control characters.  nbdkit's own functions
- * report errors themselves, with neither, so they are only called with values that
- * were found to be good, and sizes, numbers and booleans are read here.
+ * There is one function for each kind of value.  An error is one line that names the
+ * parameter and shows the beginning of the value, without control characters.  nbdkit's
+ * own functions report errors without either of these, so they are called only with
+ * values that are known to be good; sizes, numbers and booleans are parsed here.
  *
- * Files may have any name, but what goes into an image as a name has no control
- * characters: header.c refuses such images.
+ * Files may have any name.  But a name that is stored in an image has no control
+ * characters, because header.c refuses such images.
  */
 
 #include <config.h>

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does the user follow, and stop, what takes long?
+ * How can the user follow and stop a long job?
  *
- * For jobs that are done before the server starts, while the user looks at a terminal
- * (or not: then nothing is shown).  A job that takes more than a second has a line
- * that is written over again and again, and goes when the job has ended.
+ * This is for jobs that run before the server starts, while the user looks at a terminal
+ * (without a terminal nothing is shown).  A job that takes more than a second has a
+ * line, which is overwritten again and again, and disappears when the job has ended.
  *
- * Control-C and the like would leave the image as a crash does: no harm, but leaks.
- * So they are caught, and the job is asked to stop in good order.  But not before it
- * begins to say how far it is: what comes first (finding out whether a passphrase is
- * right) can take minutes and has changed nothing.  nbdkit sets its own signal handlers
- * later, when the server starts.
+ * Control-C and similar signals would leave the image as a crash does: without harm, but
+ * with leaks.  So they are caught, and the job is asked to stop in an orderly way.  But
+ * this begins only when the job first reports progress: the work before that, such as
+ * testing a passphrase, can take minutes and has changed nothing.  nbdkit sets its own
+ * signal handlers later, when the server starts.
  *
- * Locks: none; one thread uses it.  The signal is the one global.
+ * Locks: none; one thread uses it.  The signal is the only global variable.
  */
 
 #include <config.h>

@@ -2,16 +2,16 @@
  *
  * What has the server done?
  *
- * The same counters for people (-D qcow2.stats=1) and for programs (stats=FILE, JSON: see
- * reportfile.c).
+ * The same counters are for people (-D qcow2.stats=1) and for programs (stats=FILE,
+ * JSON: see reportfile.c).
  *
- * Several clients may leave at once, and each has the file written.  The counters are
- * read and written by one thread at a time, so that older ones never replace newer
- * ones.  Who comes meanwhile waits, and whoever comes after that leaves it to him: he
- * has not read the counters yet.
+ * Several clients may disconnect at the same time, and each causes the file to be
+ * written.  One thread at a time reads and writes the counters, so that older ones never
+ * replace newer ones.  One more thread waits for its turn.  A thread that comes while
+ * another one waits does nothing: the waiting thread has not read the counters yet.
  *
- * Locks: `lock' guards `writing' and `next'; it is not held while counters are read,
- * which may take as long as closing an image, or written.
+ * Locks: `lock' guards `writing' and `next'.  It is not held while counters are read,
+ * which may take as long as closing an image, or while they are written.
  */
 
 #include <config.h>

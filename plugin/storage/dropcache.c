@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do we keep a disk's data from pushing everything else out of the host's
- * memory (cache=none), without the alignment rules of O_DIRECT?
+ * How can the data of a disk stay out of the host's memory (cache=none), without the
+ * alignment rules of O_DIRECT?
  *
- * The data goes through the page cache as ever.  What was read is dropped at
- * once.  What was written is sent on its way at once, and dropped when as many
- * other writes as the ring has places have followed: by then it is usually
- * on the disk, and to wait for it costs little.
+ * The data goes through the page cache as always.  Data that was read is dropped at
+ * once.  For data that was written, writeback starts at once; the data is dropped when as
+ * many other writes have followed as the ring has places.  By then it is usually on the
+ * disk, so waiting for it costs little.
  *
- * All of this is advice to the kernel, on top of what happens anyway: which bytes
- * are written, and what a sync promises, stays the same.  Dropping
- * never loses data, the kernel keeps pages that are dirty.  There is one snare:
- * waiting for a writeback with sync_file_range uses up its error, which
- * fdatasync would then not see.  So dropcache_write hands it to its caller.
+ * All of this is advice to the kernel and does not change which bytes are written, or
+ * what a sync promises.  Dropping never loses data, because the kernel keeps dirty
+ * pages.  But there is a trap: waiting for a writeback with sync_file_range consumes its
+ * error, which fdatasync would then not report.  So dropcache_write returns it to its
+ * caller.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cache=none: file data passes through the host's page cache but does not stay.
- * See dropcache.c.  For hostfile.c only.
+ * cache=none: file data passes through the page cache of the host but does not stay
+ * there.  See dropcache.c.  For hostfile.c only.
  */
 
 #ifndef QCOW2_DROPCACHE_H

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do bytes get from and to a file of the host?
+ * How are bytes read from and written to a file of the host?
  *
- * This room wraps one file descriptor.  It knows nothing of qcow2.  All I/O is
- * positional, so that any number of threads may use one file at once: the only
- * shared state is a handful of atomics.
+ * This room wraps one file descriptor.  It knows nothing about qcow2.  All I/O is
+ * positional, so any number of threads may use a file at the same time.  The only shared
+ * state is a few atomics.
  *
- * Transfers are whole or fail: interrupted and short system calls are
- * continued, and where a file ends, reads go on with zeros, which is what the
- * format asks for (an image may end in the middle of a cluster).
+ * Transfers are complete or fail: interrupted and short system calls are continued.
+ * Beyond the end of the file, reads return zeros, as the format requires (an image may
+ * end in the middle of a cluster).
  *
- * Every operation that tests may want to see or disturb passes hostfile_choke() first,
- * and nothing else in the program reads or writes image files.
+ * Every operation that tests may want to see or disturb passes hostfile_choke() first.
+ * Nothing else in the program reads or writes image files.
  *
- * No more room is ENOSPC for the callers, whoever limits it: the disk, a quota
- * (EDQUOT), the largest file of this process or filesystem (EFBIG).  Messages name the
- * true reason.  (EFBIG comes with a signal: see plugin.c.)
+ * If there is no more space, callers get ENOSPC, whatever the limit is: the disk, a
+ * quota (EDQUOT), or the maximum size of a file for this process or filesystem (EFBIG).
+ * Messages name the true reason.  (EFBIG comes with a signal: see plugin.c.)
  *
- * Errors of the page cache: Linux tells each descriptor of a failed writeback
- * once, through whichever call looks next.  fdatasync is where our callers
- * expect it (R9), but a RWF_DSYNC write or sync_file_range may be the one that
- * gets, and thereby uses up, an error that concerns the data of others.  Such
- * an error is kept in `lost', and every later hostfile_sync fails with it:
- * data that we said was written may be gone.
+ * Errors of the page cache: Linux reports a failed writeback to each descriptor once,
+ * through the next call that checks for it.  Our callers expect such an error from
+ * fdatasync (R9).  But an RWF_DSYNC write or sync_file_range may get, and thereby
+ * consume, an error that concerns data of other requests.  Such an error is kept in
+ * `lost', and every later hostfile_sync fails with it: data that we reported as written
+ * may be lost.
  */
 
 #include <config.h>

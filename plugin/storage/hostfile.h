@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * All input and output on host files: see hostfile.c.
+ * All I/O on files of the host: see hostfile.c.
  *
- * Functions that return int return 0, or -1 with errno set and the error reported
- * (once, naming operation, file, offset).  errno is ENOSPC whenever there is no more
- * room, also if a quota or the largest size of a file says so.  Offsets and counts are
+ * Functions that return int return 0, or -1 with errno set and the error reported (once,
+ * with operation, file and offset).  errno is ENOSPC whenever there is no more space,
+ * also because of a quota or the maximum size of a file.  Offsets and counts are in
  * bytes.  All functions may be called from any thread unless they say otherwise.
  */
 

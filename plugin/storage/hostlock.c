@@ -2,25 +2,24 @@
  *
  * Does another program use this image in a way that excludes ours?
  *
- * QEMU's convention, byte for byte, so that its tools and we see each other.
- * There are permissions, numbered 0..3.  Byte 100+i of the file is locked by
- * those who use permission i, byte 200+i by those who do not let others use
- * it.  All these locks are shared ones.  To find out whether a byte is locked
- * by somebody else one asks whether an exclusive lock would be possible, without
- * taking it.
+ * This is QEMU's convention, byte for byte, so that its tools and we see each other.
+ * There are permissions, numbered 0..3.  A program that uses permission i locks byte
+ * 100+i of the file.  A program that does not let others use it locks byte 200+i.  All
+ * these locks are shared.  To find out whether another program has locked a byte, one
+ * asks whether an exclusive lock would be possible, without taking it.
  *
- * Order: first all bytes of the new role are taken, then the bytes that must be
- * free are tested.  Two programs that start at the same time may both fail, but
- * can never both succeed.  What only the old role needed is given up last, so
- * that a change of role that fails leaves everything as it was.
+ * Order: first take all bytes of the new role, then test the bytes that must be free.
+ * Two programs that start at the same time may both fail, but can never both succeed.
+ * Bytes that only the old role needed are released last, so that a change of role that
+ * fails leaves everything as it was.
  *
- * Open-file-description locks belong to the open file and not to the process: they
- * survive the fork of the server, and closing another descriptor of the same
- * file does not drop them.
+ * Open file description locks belong to the open file and not to the process: they
+ * survive the fork of the server, and closing another descriptor of the same file does
+ * not release them.
  *
- * Who is in the way is looked up when it is too late, only for the message: the
- * kernel does not tell whose such a lock is, but lists the locks of
- * each descriptor in /proc/PID/fdinfo, as far as we may look there.
+ * The process that is in the way is looked up after a failure, only for the message.
+ * The kernel does not report the owner of such a lock, but lists the locks of each
+ * descriptor in /proc/PID/fdinfo, as far as we may read that.
  */
 
 #include <config.h>

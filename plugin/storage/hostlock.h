@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * QEMU-compatible locks on an open file: see hostlock.c.  Others go
- * through hostfile_lock.
+ * QEMU-compatible locks on an open file: see hostlock.c.  Other folders use
+ * hostfile_lock.
  */
 
 #ifndef QCOW2_HOSTLOCK_H

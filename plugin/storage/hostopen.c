@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How are files of the host opened, and what are they?  The second part of hostfile.
+ * How are files of the host opened, and of which type are they?  The second part of
+ * hostfile.
  *
- * Regular files and block devices only, and never waiting for anyone: a name from an
- * image may lead to a FIFO.  What was found out about a file is looked at again under
- * the lock: until then somebody else may have changed it.
+ * Only regular files and block devices are opened, and without waiting: a name from an
+ * image may lead to a FIFO.  Facts about the file are checked again under the lock,
+ * because until then another program may have changed it.
  *
  * Locks: `role_lock' guards the role, and with it the locks on the file.
  */

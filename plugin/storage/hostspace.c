@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How much of a file of the host is backed by space?  The third part of hostfile.
+ * Which parts of a file of the host have space?  The third part of hostfile.
  *
- * Punching holes, zeroing and promising space are asked of the host; what it can't do it
- * is asked once, and the callers do without.
+ * The host is asked to punch holes, to zero ranges and to reserve space.  If it cannot
+ * do one of these, it is not asked again, and the callers do without.
  *
  * Locks: none; the atomics of hostfile-impl.h.
  */

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does a new file come into being, whole or not at all?
+ * How does a new file appear, completely or not at all?
  *
  * It is written without a name (O_TMPFILE), in the filesystem of its directory, so that
- * whatever ends the process takes it away.  When it is complete and durable it is
- * linked into place, which the kernel does at once, and not if the name is taken; then
- * the directory is made durable.  Nobody ever sees half of it, and no file that is
- * there is touched.
+ * it disappears if the process ends for any reason.  When it is complete and durable, it
+ * is linked to its name.  The kernel does this atomically, and only if the name does not
+ * exist.  Then the directory is made durable.  No program ever sees half of the file, and
+ * no existing file is changed.
  *
- * Where the filesystem has no files without names (NFS, some in user space), or /proc is
- * missing, it has a random name in the same directory meanwhile, which a
- * killed process leaves behind.
+ * If the filesystem does not support files without names (NFS, and some in user space),
+ * or /proc is missing, the file has a random name in the same directory until it is
+ * complete.  A process that is killed leaves this file behind.
  *
- * All names are looked up in the directory that was opened at first, wherever that has
- * moved since.
+ * All names are looked up in the directory that was opened at first, even if that has
+ * been moved since.
  *
- * Hooks see HOSTFILE_OP_LINK and HOSTFILE_OP_SYNC_DIR; what a hook has done itself (>
- * 0) is not done here.
+ * Hooks see HOSTFILE_OP_LINK and HOSTFILE_OP_SYNC_DIR; an operation that a hook has done
+ * itself (> 0) is not done here.
  *
  * Locks: none; a newfile belongs to one thread.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A file that comes into being whole, or not at all: see newfile.c.
+ * A file that appears completely or not at all: see newfile.c.
  *
  * Functions that return int return 0, or -1 with errno set and the error reported.
  */

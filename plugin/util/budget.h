@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How much memory may the structures of some images hold together, and how much do they
- * hold?
+ * How much memory may the structures of some images use together, and how much do they
+ * use?
  *
- * The mapping cache has most of it and makes room for the others: what these hold counts
- * as its own (mapmem.c).
+ * The mapping cache uses most of it and makes room for the other users: it counts their
+ * memory as its own (mapmem.c).
  *
  * Locks: none; the counters are atomic.
  */

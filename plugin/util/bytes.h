@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Big-endian integers as types of their own, and arithmetic that cannot
- * overflow unseen.
+ * Big-endian integers as types of their own, and arithmetic that detects overflow.
  *
- * A value that came from a file is a struct be16, be32 or be64, so that it
- * cannot be used without being converted.  Every size that came from an image
- * is hostile: add and multiply with the checked functions before use.
+ * A value from a file is a struct be16, be32 or be64, so that code cannot use it without
+ * converting it.  Any size from an image may be chosen by an attacker: add and multiply
+ * it with the checked functions before use.
  */
 
 #ifndef QCOW2_BYTES_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Memory, locks and errno: what ends, or comes back, with a C block.
+ * Memory that is freed, locks that are released, and errno that is restored at the end
+ * of a C block.
  */
 
 #ifndef QCOW2_CLEANUP_H

@@ -2,42 +2,42 @@
  *
  * Have all requests ended that began before now?
  *
- * There is a 64-bit epoch, and for even and odd epochs a counter each of the requests
- * that entered in such an epoch and have not left.  (Each counter is cut into
- * slots on cache lines of their own; what counts is their sum.)
+ * There is a 64-bit epoch.  Two counters, one for even and one for odd epochs, count the
+ * requests that entered in such an epoch and have not left.  (Each counter is the sum of
+ * several slots, each on a cache line of its own.)
  *
- *   enter  read the epoch e, count up at parity e & 1, read the epoch again.
- *          If it is still e the pin belongs to epoch e; else take the count back
- *          and try again.
- *   leave  count down where enter counted up.
+ *   enter  read the epoch e, increment the counter of parity e & 1, read the epoch
+ *          again.  If it is still e, the pin belongs to epoch e; otherwise decrement the
+ *          counter and try again.
+ *   leave  decrement where enter incremented.
  *   stamp  read the epoch.
- *   move   from e to e+1: only after every slot of parity (e+1) & 1 was seen
- *          to be 0 at some moment since the epoch became e.
+ *   move   from e to e+1: only after each slot of parity (e+1) & 1 was seen to be 0 at
+ *          some moment since the epoch became e.
  *
  * A stamp s has passed when the epoch is s+2 or more.  Why that is safe:
  *
- * (1) All accesses are sequentially consistent: there is one order of them all.
- *     The epoch never falls and 64 bits don't wrap.
- * (2) A pin of epoch e counted up before its second read, which still found e.
- *     So it is counted before the epoch became e+1.  Whoever moves the epoch from
- *     e+1 on looks at parity e & 1 after having read e+1, finds the pin's slot above 0
- *     for as long as the pin is held, and does not move.  (A slot is never less than
- *     the number of pins held in it: each counts up first and down last, in
- *     the same slot.  Counts of enters that will try again only delay.)
- *     Hence: while a pin of epoch e is held, the epoch is at most e+1.
- * (3) Two threads that move at once both compare-and-swap from the epoch they
- *     read, so what one of them saw long ago can't move a later epoch.
+ * (1) All accesses are sequentially consistent: there is one order of all of them.  The
+ *     epoch never decreases, and 64 bits do not wrap around.
+ * (2) A pin of epoch e incremented the counter before its second read, which still found
+ *     e.  So it is counted before the epoch became e+1.  A thread that moves the epoch on
+ *     from e+1 looks at parity e & 1 after it has read e+1.  It finds the slot of the
+ *     pin above 0 for as long as the pin is held, and does not move.  (A slot is never
+ *     less than the number of pins held in it, because each pin increments first and
+ *     decrements last, in the same slot.  Requests in enter that will try again only
+ *     cause a delay.)  Hence: while a pin of epoch e is held, the epoch is at most e+1.
+ * (3) Two threads that move at the same time both compare-and-swap from the epoch that
+ *     they read, so what one of them saw long ago cannot move a later epoch.
  * (4) A request that entered before stamp s was taken has an epoch e <= s, by (1).
- *     While it is held the epoch is at most e+1 <= s+1, by (2).  So at s+2
- *     it has left.
+ *     While its pin is held the epoch is at most e+1 <= s+1, by (2).  So at s+2 it has
+ *     left.
  *
- * A request that entered after the stamp may still be there, and need not be waited for:
- * it looks up after entering, hence after the old mapping has gone.  (If
- * its look-up had found the old mapping, it took the lock that guards the mapping
- * before the remover did, so it entered before the remover's stamp.)
+ * A request that entered after the stamp may still be running, and nothing needs to wait
+ * for it: it looks up after entering, hence after the old mapping was removed.  (If its
+ * lookup had found the old mapping, it took the lock that guards the mapping before the
+ * remover did, so it entered before the remover took the stamp.)
  *
- * New requests never hold up an old stamp for ever: they belong to the current epoch,
- * and only the previous one is waited for.
+ * New requests never delay an old stamp for ever: they belong to the current epoch, and
+ * only the previous one is waited for.
  *
  * Locks: none.  Every field is atomic or constant.
  */

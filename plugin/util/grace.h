@@ -2,10 +2,10 @@
  *
  * Have all requests ended that began before now?  See grace.c.
  *
- * R4 (b): a freed host cluster may be reused only when no request is left that
- * may have looked up the old mapping.  Requests enter and leave; whoever frees
- * something takes a stamp after the old mapping has gone and asks later whether
- * the stamp has passed.  Nobody ever waits.
+ * R4 (b): a freed host cluster may be reused only when no request is left that may have
+ * looked up the old mapping.  Requests enter and leave.  A thread that frees something
+ * takes a stamp after the old mapping has been removed, and asks later whether the stamp
+ * has passed.  No thread ever waits.
  */
 
 #ifndef QCOW2_GRACE_H

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Who may change these clusters (or sectors) now?
+ * Which request may change these clusters (or sectors) now?
  *
- * The main use is the mapping of guest clusters.  Every request that changes what a
- * guest cluster maps to (allocating write, zero, trim) first claims the guest clusters
- * here, and looks at the mapping again under its claim: what it finds then stays as it
- * is until it releases the claim.  Writes to clusters that are allocated and not shared
- * change no mapping and make no claim.
+ * The main use is the mapping of guest clusters.  A request that changes the mapping of
+ * a guest cluster (an allocating write, zero, trim) first claims the guest cluster here,
+ * and then looks up the mapping again.  The mapping that it finds under its claim does
+ * not change until it releases the claim.  Writes to clusters that are allocated and not
+ * shared change no mapping and make no claim.
  *
- * Claims are kept in the order in which they were made; one waits only for
- * earlier ones that touch the same clusters, so nobody starves and (with one claim a
- * thread) there is no deadlock.  The list is as long as there are requests
- * in flight, so a walk is cheap.
+ * Claims are kept in the order in which they were made.  A request waits only for
+ * earlier claims on the same clusters, so no request starves, and, with one claim for
+ * each thread, there is no deadlock.  The list is as long as the number of requests in
+ * flight, so it is cheap to walk.
  *
- * payload.c uses a second table for the sectors of encrypted images.
+ * payload.c uses a second table, for the sectors of encrypted images.
  *
- * Locks: `lock' guards the list; it comes first in the order of locks and nothing
- * is called while it is held.
+ * Locks: `lock' guards the list.  It comes first in the order of locks, and nothing is
+ * called while it is held.
  */
 
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Who may change these clusters (or sectors) now?  See inflight.c.
+ * Which request may change these clusters (or sectors) now?  See inflight.c.
  */
 
 #ifndef QCOW2_INFLIGHT_H

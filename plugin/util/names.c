@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which of many has this name?
+ * Which of many items has this name?
  *
- * An image may have 65,536 snapshots and as many bitmaps, with any names, and the same
- * one more than once.  The numbers of things are sorted by their names, and things of
- * one name by their numbers, so that a name is found by bisection, and always means the
- * first.
+ * An image may have 65,536 snapshots and as many bitmaps, with any names, which need not
+ * be unique.  The numbers of the items are sorted by name, and those with the same name
+ * by number, so that a binary search finds a name, and always the first item that has
+ * it.
  *
  * Locks: none; an index does not change.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which of many has this name?  See names.c.
+ * Which of many items has this name?  See names.c.
  */
 
 #ifndef QCOW2_NAMES_H

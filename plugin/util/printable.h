@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Text of unknown origin (names in an image, of processes), made fit for a
+ * Makes text of unknown origin (names from an image, names of processes) fit for a
  * message.
  *
- * Everything but printing ASCII is escaped: a name must not be able to move a
- * terminal's cursor or to forge a line of a log.
+ * Everything except printable ASCII is escaped: a name must not be able to move the
+ * cursor of a terminal or to forge a line of a log.
  */
 
 #ifndef QCOW2_PRINTABLE_H

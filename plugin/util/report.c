@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How the core tells people about trouble.
+ * How does the core report errors?
  *
- * Names of files, and much else that messages show, come from others, who may have put
- * control characters there: these would move a terminal's cursor, or forge a line of
- * a log.  So they are escaped here, whoever reports the error, and an error is one line.
+ * Names of files, and much else that messages contain, come from outside, and may
+ * contain control characters that would move the cursor of a terminal or forge a line of
+ * a log.  So they are escaped here, for all callers, and an error is one line.
  *
- * Locks: none; each thread is silent, and keeps errors, for itself.
+ * Locks: none; silence and kept errors belong to a thread.
  */
 
 #include <config.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How the core tells people about trouble: see report.c.
+ * How does the core report errors?  See report.c.
  *
  * nbdkit_error and nbdkit_debug are all that the core needs from nbdkit; test programs
- * link their own.  Report an error once, at the place that knows the most:
- * operation, file, offset, what was found, %m.  Then return -1 with errno set
- * (both functions keep errno); callers only pass it on.
+ * link their own.  Report an error once, in the function that knows most about it:
+ * operation, file, offset, what was found, %m.  Then return -1 with errno set (both
+ * functions preserve errno).  Callers only pass it on.
  */
 
 #ifndef QCOW2_REPORT_H

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does a large table take no more memory than what is used of it?
+ * How can a large table use no more memory than its used part needs?
  *
- * Tables of the format are as large as a cluster, 2M perhaps, and nearly empty in most
- * images.  The host gives memory to a mapping page by page, when it is first written; and
- * what is unmapped goes back to it at once, which what is freed does not.  So what is not
- * small has a mapping of its own.  (Huge pages would undo this.)
+ * Tables of the format are as large as a cluster, which may be 2M, and nearly empty in
+ * most images.  The host provides memory for a mapping page by page, when the page is
+ * first written.  Memory that is unmapped goes back to the host at once; memory that is
+ * freed may not.  So everything that is not small gets a mapping of its own.  (Huge
+ * pages would undo this.)
  *
  * No locks, no state.
  */

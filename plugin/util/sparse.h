@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Memory of which only what is used takes some.  See sparse.c.
+ * Memory that costs only what is used of it.  See sparse.c.
  */
 
 #ifndef QCOW2_SPARSE_H

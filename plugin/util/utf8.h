@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which bytes are a character?  (UTF-8: RFC 3629.)
+ * Which bytes form a character in UTF-8 (RFC 3629)?
  */
 
 #ifndef QCOW2_UTF8_H
