@@ -53,7 +53,8 @@ extern void disk_free_writable (struct disk *);
 
 /* Once, when the snapshots and bitmaps are known.  -1: reported. */
 extern int exports_index (struct disk *);
-/* No client may use one. */
+/* No request may be running.  What is kept for clients that have not left is freed,
+ * too. */
 extern void exports_free (struct disk *);
 
 #endif /* QCOW2_DISK_IMPL_H */

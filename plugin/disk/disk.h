@@ -64,9 +64,9 @@ extern struct layers *disk_open_layers (const struct disk_options *, struct imag
 /* A disk of them; the image has no other.  The disk is one more owner; the locks that it
  * takes stay when it is closed. */
 extern int disk_open_on (const struct disk_options *, struct image *, struct disk **);
-/* No request may be running.  Everything is made durable and clean first if
- * it was written.  -1: that failed (reported); the memory is freed in
- * any case. */
+/* No request may be running; clients need not have left.  Everything is made durable and
+ * clean first if it was written.  -1: that failed (reported); the memory is freed in any
+ * case. */
 extern int disk_close (struct disk *);
 
 /* "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */

@@ -46,8 +46,8 @@ extern int exports_list (const struct disk *, export_fn emit, void *opaque,
  * export, or it cannot be served (reported). */
 extern struct export *export_open (struct disk *, const char *name, bool writable);
 /* The client leaves; none of its requests may be running.  -1: it was the last one that
- * could write, and the image could not be brought to rest (reported).  The memory is freed
- * in any case. */
+ * could write, and the image could not be brought to rest (reported).  The memory is
+ * freed in any case. */
 extern int export_close (struct export *);
 
 extern bool export_is_writable (const struct export *);

@@ -130,6 +130,15 @@ new_bits (const struct disk *d, size_t number)
   return b;
 }
 
+static void
+free_bits (void *kept)
+{
+  struct bits *b = kept;
+
+  dirtyset_free (b->set);
+  free (b);
+}
+
 /* Called with the lock held. */
 static void
 drop_bits (struct export_slot *slot, struct bits *b)
@@ -138,8 +147,7 @@ drop_bits (struct export_slot *slot, struct bits *b)
     return;
   if (slot->kept == b)
     slot->kept = NULL;
-  dirtyset_free (b->set);
-  free (b);
+  free_bits (b);
 }
 
 /* Those that are there already, or will be: waits for them.  NULL: the caller has to make
@@ -255,5 +263,6 @@ const struct export_kind export_bitmap = {
   .name = name_bitmap, .describe = describe_bitmap,
   .is_void = bitmap_is_void,
   .bytes = sizeof (struct bitmap_export), .open = open_bitmap, .close = close_bitmap,
+  .forget = free_bits,
   .read = read_bitmap, .extents = extents_bitmap,
 };

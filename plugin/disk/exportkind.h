@@ -63,7 +63,8 @@ struct export_kind {
   bool may_write;               /* for clients that want to */
   int (*open) (struct export *);        /* -1: reported */
   void (*close) (struct export *);      /* NULL: nothing to do */
-  /* Frees what was kept: the disk is closed.  NULL: nothing is kept without clients. */
+  /* Frees what is kept when the disk is closed, perhaps for clients that have not left.
+   * NULL: nothing is ever kept. */
   void (*forget) (void *kept);
 
   /* --- requests, with a pin --- */

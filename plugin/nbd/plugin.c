@@ -217,7 +217,9 @@ qcow2_get_ready (void)
   return r;
 }
 
-/* All connections are closed. */
+/* No connection is served any more.  (When the server is told to end, nbdkit does not
+ * call .close for those that are open: their handles are lost, but the disk comes to
+ * rest.) */
 static void
 qcow2_cleanup (void)
 {

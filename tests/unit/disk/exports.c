@@ -4,9 +4,9 @@
  *
  * Each export that is listed has the description that the list gave.  A name that begins
  * like a layer's is a layer, even if a snapshot has that name; the snapshot goes by its
- * id.  Only the active disk can be written.  With a snapshot chosen for the disk, there is
- * nothing else.  Mappings of snapshots and layers are read for the first client and kept
- * for the next.
+ * id.  Only the active disk can be written.  With a snapshot chosen for the disk, there
+ * is nothing else.  Mappings of snapshots and layers are read for the first client and
+ * kept for the next.  A disk can be closed while it has clients, as when the server ends.
  */
 
 #include <config.h>
@@ -175,6 +175,24 @@ test_mappings_are_kept (void)
   CHECK (disk_close (d) == 0);
 }
 
+/* --- the server ends --- */
+
+/* nbdkit does not close connections then. */
+static void
+test_clients_that_stay (void)
+{
+  static const char *const names[] = { "", "s", "layer:0", "bitmap:b" };
+  struct export *clients[4];
+  struct disk *d = open_disk (NULL);
+
+  for (unsigned i = 0; i < 4; i++)
+    CHECK ((clients[i] = export_open (d, names[i], true)));
+  CHECK (export_write (clients[0], "y", 1, SIZE - 1, false) == 0);
+  CHECK (disk_close (d) == 0);
+  for (unsigned i = 0; i < 4; i++)
+    free (clients[i]);          /* (there is nothing to leave any more) */
+}
+
 /* Both images have data at 0. */
 static void
 make_images (void)
@@ -210,6 +228,7 @@ main (void)
   test_names ();
   test_one_snapshot ();
   test_mappings_are_kept ();
+  test_clients_that_stay ();
   CHECK (image_check (IMAGE) == 0);
   free (path);
   images_leave ();
