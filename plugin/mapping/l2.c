@@ -461,13 +461,13 @@ l2_slice_offset (const struct l2 *l2, uint64_t slice)
 static int
 allocate_slice (struct l2 *l2, uint64_t slice, struct map_slice *pinned)
 {
-  const char *raw;
+  const void *raw;
   bool empty;
 
   if (l2->image->header.cluster_size <= ALLOC_TABLE_SPACE)
     return 0;
   raw = map_edit_begin (pinned);
-  empty = raw[0] == 0 && memcmp (raw, raw + 1, l2->slice_size - 1) == 0;
+  empty = bytes_are_zero (raw, l2->slice_size);
   map_edit_end (pinned, MAP_UNCHANGED);
   if (!empty)
     return 0;

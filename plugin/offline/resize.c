@@ -217,18 +217,6 @@ fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
 
 /* --- tables --- */
 
-static bool
-is_empty (const struct resize *r, uint64_t from)
-{
-  const unsigned step = entry_words (r->h);
-  uint64_t i;
-
-  for (i = from * step; i < r->per_table * step; i++)
-    if (r->l2[i].be != 0)
-      return false;
-  return true;
-}
-
 /* Table number I, which ends behind what is kept. */
 static int
 change_table (struct resize *r, uint64_t i)
@@ -237,7 +225,8 @@ change_table (struct resize *r, uint64_t i)
   const uint64_t from = r->keep > first ? r->keep - first : 0;
   const uint64_t to = r->fill > first ? min64 (r->fill - first, r->per_table) : 0;
   const uint64_t table = get64 (r->l1[i]) & QCOW2_L1_OFFSET_MASK;
-  const unsigned words = entry_words (r->h);
+  struct be64 *const rest = r->l2 + from * entry_words (r->h);
+  const uint64_t rest_bytes = (r->per_table - from) * r->h->l2_entry_size;
   bool changed = false;
   int filled;
 
@@ -246,9 +235,8 @@ change_table (struct resize *r, uint64_t i)
         (r->image->data == NULL &&
          shadow_drop_l2 (r->s, r->l2, from, r->per_table) == -1))
       return -1;
-    changed = from == 0 || !is_empty (r, from);
-    memset (r->l2 + from * words, 0, (r->per_table - from) * words *
-            sizeof *r->l2);
+    changed = from == 0 || !bytes_are_zero (rest, rest_bytes);
+    memset (rest, 0, rest_bytes);
   }
   else
     memset (r->l2, 0, r->h->cluster_size);

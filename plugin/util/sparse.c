@@ -14,7 +14,6 @@
 #include <config.h>
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -68,12 +67,6 @@ sparse_grow (void *p, size_t old, size_t bytes)
   return new;
 }
 
-static bool
-is_zero (const char *p, size_t bytes)
-{
-  return p[0] == 0 && memcmp (p, p + 1, bytes - 1) == 0;
-}
-
 void
 sparse_copy (void *to, const void *from, size_t bytes)
 {
@@ -81,7 +74,7 @@ sparse_copy (void *to, const void *from, size_t bytes)
 
   for (at = 0; at < bytes; at += n) {
     n = min64 (PAGE, bytes - at);
-    if (!is_zero ((const char *) from + at, n))
+    if (!bytes_are_zero ((const char *) from + at, n))
       memcpy ((char *) to + at, (const char *) from + at, n);
   }
 }
