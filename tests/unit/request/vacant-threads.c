@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * vacant.c with many requests at a time: what is punched has no data and nobody reads it,
+ * while others write, discard, read, take checkpoints and punch; and in the end all that
+ * is vacant has been given back.
+ *
+ * Environment: SEED replays, as far as the timing of threads allows.
+ */
+
+#include <config.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "util/grace.h"
+#include "request/vacant.h"
+#include "lib/stubs.h"
+
+#define CLUSTERS UINT64_C (1024)
+#define BITS 16
+#define ROUNDS 20000
+
+static struct hostfile *file;
+static struct grace *grace;
+static struct inflight *inflight;
+static struct vacant *vacant;
+
+static _Atomic bool data[CLUSTERS];     /* changes under a claim */
+static atomic_uint readers[CLUSTERS];   /* that have found data there */
+static atomic_ulong punched;
+static pthread_mutex_t one_checkpoint = PTHREAD_MUTEX_INITIALIZER;
+
+static int
+before (void *opaque, const char *name, enum hostfile_op op, const struct iovec *iov,
+        int niov, uint64_t offset, uint64_t count, bool dsync)
+{
+  const uint64_t first = offset >> BITS;
+  const uint64_t n = div_up (count, UINT64_C (1) << BITS);
+
+  (void) opaque, (void) name, (void) iov, (void) niov, (void) dsync;
+  if (op != HOSTFILE_OP_PUNCH)
+    return 0;
+  /* When it begins, and when it ends. */
+  for (unsigned i = 0; i < 2; i++) {
+    for (uint64_t c = first; c < first + n; c++)
+      CHECK (!data[c] && readers[c] == 0);
+    sched_yield ();
+  }
+  punched += n;
+  return 1;
+}
+
+/* --- requests --- */
+
+static void
+write_some (uint64_t first, uint64_t n)
+{
+  struct inflight_claim claim;
+
+  inflight_claim (inflight, &claim, first, first + n - 1);
+  vacant_remove (vacant, first, n);
+  for (uint64_t c = first; c < first + n; c++)
+    data[c] = true;
+  inflight_release (inflight, &claim);
+}
+
+static void
+discard_some (uint64_t first, uint64_t n)
+{
+  struct inflight_claim claim;
+
+  inflight_claim (inflight, &claim, first, first + n - 1);
+  for (uint64_t c = first; c < first + n; c++)
+    if (data[c]) {
+      data[c] = false;
+      vacant_add (vacant, c, 1);
+    }
+  inflight_release (inflight, &claim);
+}
+
+static void
+read_some (uint64_t first, uint64_t n)
+{
+  bool found[CLUSTERS];
+
+  for (uint64_t c = first; c < first + n; c++) {
+    found[c] = data[c];
+    readers[c] += found[c];
+  }
+  sched_yield ();
+  for (uint64_t c = first; c < first + n; c++)
+    readers[c] -= found[c];
+}
+
+static void
+checkpoint (bool ok)
+{
+  pthread_mutex_lock (&one_checkpoint);
+  vacant_take (vacant);
+  vacant_done (vacant, ok);
+  pthread_mutex_unlock (&one_checkpoint);
+}
+
+static void *
+work (void *arg)
+{
+  struct rng *rng = arg;
+
+  for (unsigned i = 0; i < ROUNDS; i++) {
+    const uint64_t first = rng_below (rng, CLUSTERS);
+    const uint64_t n = 1 + rng_below (rng, min64 (CLUSTERS - first, 20));
+    const struct grace_pin pin = grace_enter (grace);
+
+    switch (rng_below (rng, 4)) {
+    case 0: write_some (first, n); break;
+    case 1: discard_some (first, n); break;
+    default: read_some (first, n);
+    }
+    grace_leave (grace, pin);
+    if (rng_below (rng, 8) == 0)
+      checkpoint (rng_below (rng, 4) != 0);
+    if (rng_below (rng, 4) == 0)
+      vacant_reap (vacant);
+  }
+  return NULL;
+}
+
+int
+main (void)
+{
+  const uint64_t seed = seed_from_env ();
+  static const struct hostfile_hooks hooks = { .before = before };
+  const struct hostfile_options options = { .try_writable = true, .hooks = &hooks };
+  char name[] = "vacant-threads-XXXXXX";
+  const int fd = mkstemp (name);
+  struct rng rngs[4];
+
+  CHECK (fd >= 0 && ftruncate (fd, CLUSTERS << BITS) == 0);
+  close (fd);
+  CHECK (hostfile_open (name, &options, &file) == 0);
+  grace = grace_new ();
+  inflight = inflight_new ();
+  CHECK (grace && inflight);
+  vacant = vacant_new (file, inflight, grace, BITS, CLUSTERS << BITS);
+  CHECK (vacant);
+
+  for (unsigned i = 0; i < 4; i++)
+    rng_init (&rngs[i], seed, i);
+  run_threads (work, rngs, sizeof rngs[0], 4);
+  CHECK (punched > 0);
+  for (unsigned i = 0; i < 2; i++) {
+    checkpoint (true);
+    vacant_reap (vacant);
+  }
+  CHECK (vacant_clusters (vacant) == 0);
+  printf ("%lu clusters punched\n", (unsigned long) punched);
+
+  vacant_free (vacant);
+  inflight_free (inflight);
+  grace_free (grace);
+  hostfile_close (file);
+  CHECK (unlink (name) == 0);
+  return 0;
+}
