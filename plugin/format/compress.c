@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do the bytes of a compressed cluster become a cluster, and a cluster such
- * bytes?
+ * How is a compressed cluster decompressed, and how is a cluster compressed?
  *
  * Specification: "Compressed Clusters Descriptor", and compression_type of
  * "Header".
  *
- * A descriptor tells the length of the compressed bytes in sectors only, so a stream is
- * followed by something: zeros, old data, the next cluster.  What is accepted is
- * what QEMU accepts:
+ * A descriptor states the length of the compressed bytes only in sectors, so other bytes
+ * follow a stream: zeros, old data, the next cluster.  The plugin accepts what QEMU
+ * accepts:
  *
  *   deflate  A raw stream (no zlib header).  It must yield the whole cluster; whether
  *            it then goes on, ends, or is cut off does not matter.
  *   zstd     One or more frames, of any kind, that together yield exactly the cluster.
  *
- * Deflate is decoded by libdeflate where we have it, at more than twice the speed of
- * zlib.  It wants the stream to end where the cluster does, which is what everybody
- * writes.  When it refuses a stream for any reason but that it is too short, zlib
- * has the last word, so that all that zlib accepts is accepted.  (The reverse is not
- * quite true: libdeflate finds a meaning for a few symbols that deflate does not use.)
+ * Deflate is decoded by libdeflate if it is available, at more than twice the speed of
+ * zlib.  libdeflate requires the stream to end where the cluster does, which is what all
+ * programs write.  If it refuses a stream, unless the stream is too short, zlib decides,
+ * so everything that zlib accepts is accepted.  (The reverse is not quite true:
+ * libdeflate accepts a few symbols that deflate does not use.)
  *
- * The beginning of a cluster is left to zlib, which can stop anywhere.  (libdeflate,
- * given less room, may leave it as it is.)
+ * The beginning of a cluster is decoded by zlib, which can stop anywhere.  (libdeflate,
+ * with a smaller buffer, may write nothing to it.)
  *
  * Deflate is encoded by zlib with a window of 4K, as QEMU does: libdeflate's is
  * always 32K, and decoders are entitled to assume the smaller one.
  *
- * zstd frames are decoded one by one into the cluster itself.  The streaming functions
- * would need a window beside it, whose size an image may claim to be 128 MiB.
+ * zstd frames are decoded one by one, directly into the cluster.  The streaming
+ * functions would also need a window, whose size an image may claim to be 128 MiB.
  *
- * Setting up a codec costs more than a small cluster does, so contexts are kept:
- * a pool is a stack of them, as high as there have been threads in here at once.  Not
- * thread-local, because the plugin may be unloaded before the threads end.
+ * Setting up a codec costs more than a small cluster does, so contexts are kept.  A pool
+ * is a stack of contexts, as high as the number of threads that were here at the same
+ * time.  Contexts are not thread-local, because the plugin may be unloaded before the
+ * threads end.
  *
  * Locks: `lock' of a pool guards its stack.  Nothing is called while it is held.  A
- * context that is off the stack belongs to the one who took it.
+ * context that is not on the stack belongs to the thread that took it.
  */
 
 #include <config.h>

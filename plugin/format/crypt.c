@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do sectors become encrypted sectors, and the reverse?
+ * How are sectors encrypted and decrypted?
  *
  * Each sector of 512 bytes is encrypted by itself, with an initialization vector
  * (IV) made from its number:
@@ -9,22 +9,22 @@
  *   plain64  all 64 bits of it
  *   essiv    plain64, encrypted with a hash of the key
  *
- * The ciphers are OpenSSL's.  What QEMU can use and OpenSSL does not have (serpent,
- * twofish) stands in the table all the same, to be refused by its name.
+ * The ciphers are those of OpenSSL.  Ciphers that QEMU supports and OpenSSL does not
+ * have (serpent, twofish) are in the table too, so that they are refused by name.
  *
- * XTS is put together here, from ECB: OpenSSL's own would need a call to set the IV
- * and another to encrypt for each sector, and these calls cost as much as half of the
- * encryption itself.  Here a batch of sectors takes two calls: one makes the
- * tweaks of all of them, one encrypts all blocks.  In between, tweak * x^i
- * (a multiplication in GF(2^128)) is xored to block i of each sector, before and after.
+ * XTS is composed here, from ECB: OpenSSL's own XTS needs one call to set the IV and
+ * another one to encrypt, for each sector, and these calls cost half as much as the
+ * encryption itself.  Here a batch of sectors takes two calls: one computes the tweaks
+ * of all sectors, one encrypts all blocks.  Before and after the second call, tweak *
+ * x^i (a multiplication in GF(2^128)) is xored to block i of each sector.
  *
- * Key schedules are made once, when the key is known, and then copied: a context per
- * thread that is in here at the same time, kept in a pool.  So a call allocates no
- * memory, but for the first time that so many threads are here.
+ * Key schedules are computed once, when the key is known, and then copied: each thread
+ * that is here at the same time has a context, which a pool keeps.  So a call allocates
+ * no memory, except when the number of threads here is larger than ever before.
  *
  * Locks: `lock' of a cipher guards its stack of idle contexts; nothing else is done
- * while it is held.  A context off the stack belongs to the one who took it.  `keyed'
- * is only ever read after crypt_new, to be copied, so it needs no lock.
+ * while it is held.  A context that is not on the stack belongs to the thread that took
+ * it.  `keyed' is only read after crypt_new, to be copied, so it needs no lock.
  *
  * Everything that holds keys or IVs is wiped before it is freed.
  */

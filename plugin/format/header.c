@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does the first cluster of an image say, and can all of it be true?
+ * What does the first cluster of an image contain, and is it valid?
  *
- * This room reads no file and keeps no state: bytes go in, a struct header
- * with checked contents comes out, or an error that names the field, its
- * offset and what was found.  The bytes may come from an enemy.  What holds for
- * a header that was accepted:
+ * This room reads no file and keeps no state: bytes go in, and a struct header with
+ * checked contents comes out, or an error that names the field, its offset and what was
+ * found.  An attacker may have chosen the bytes.  These are true for a header that was
+ * accepted:
  *
  * - All numbers are within the limits in format.h, so products and sums of
  *   table sizes and offsets fit into 64 bits.
@@ -17,8 +17,8 @@
  * - All incompatible features are known to this file, which does not mean that
  *   the caller can serve them.
  *
- * A table beyond the end of the file would read as zeros, which would make an
- * image that was cut off look like an empty disk.  That is why it is refused.
+ * A table beyond the end of the file would read as zeros, so an image that was cut off
+ * would look like an empty disk.  That is why it is refused.
  */
 
 #include <config.h>

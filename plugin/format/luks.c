@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does a LUKS header say, can it be true, and which key does a passphrase
- * yield?
+ * What does a LUKS header contain, is it valid, and which key does a passphrase yield?
  *
  * Specification: "LUKS On-Disk Format Specification", version 1.2.3.
  *
- * The disk's key lies in the header up to eight times, once for each passphrase (key
- * slot).  There it is spread over 4000 times its length (split), so that a slot can be
- * erased for good by overwriting any part of it, and encrypted with a key derived from
- * the passphrase (PBKDF2).  Which slot a passphrase belongs to is not written anywhere:
- * all active ones are tried, in turn, and a digest of the disk's key tells when the
- * right one has been found.
+ * The header contains the key of the disk up to eight times, once for each passphrase
+ * (in a key slot).  There the key is spread over 4000 times its length (split), so that
+ * overwriting any part of a slot erases it for good, and encrypted with a key derived
+ * from the passphrase (PBKDF2).  The header does not say which slot a passphrase belongs
+ * to.  All active slots are tried in turn, and a digest of the key of the disk shows
+ * when the right one has been found.
  *
  *   sector 0        8                              payload
  *          [ header | key material 0 | 1 | ... | 7 | (elsewhere in the image) ]
  *
- * The bytes may come from an enemy.  What holds for a header that was accepted is what
- * QEMU demands, and two things more: the material of an active slot lies within what
- * the image sets aside for the header, and trying a passphrase on all slots takes no more
+ * An attacker may have chosen the bytes.  A header that was accepted fulfils what QEMU
+ * demands, and two more conditions: the material of an active slot lies within the space
+ * that the image has for the header, and testing a passphrase on all slots takes no more
  * than LUKS_MAX_ROUNDS of a hash.
  *
- * Secrets live in a struct secrets, in memory that is wiped before it is freed, or
- * inside of OpenSSL, which does the same.
+ * Secrets are in a struct secrets, in memory that is wiped before it is freed, or inside
+ * OpenSSL, which does the same.
  */
 
 #include <config.h>

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How is the LUKS header of a new disk made?
+ * How is the LUKS header of a new disk created?
  *
- * Specification: "LUKS On-Disk Format Specification", version 1.2.3; what it leaves
- * open is as QEMU has it: AES-256 in mode xts-plain64, SHA-256, eight key slots, of
- * which the first is used.  See luks.c for what the parts are.
+ * Specification: "LUKS On-Disk Format Specification", version 1.2.3.  Where it leaves a
+ * choice, the header is like QEMU's: AES-256 in mode xts-plain64, SHA-256, eight key
+ * slots, of which the first is used.  luks.c explains the parts.
  *
- * How many times PBKDF2 iterates is measured: as many as take the time that was asked
- * for, by the clock of this thread's own work, so that a busy machine does not make
- * weak keys.  The digest of the key gets an eighth of that, for who can try keys of 512
- * bits does not need it.  Never fewer than MIN_ITERATIONS, and never more than half of
- * what is accepted of strangers.
+ * The number of PBKDF2 iterations is measured: as many as take the requested time, by
+ * the CPU clock of this thread, so that a busy machine does not create weak keys.  The
+ * digest of the key gets an eighth of that time: an attacker who can try keys of 512
+ * bits does not need it.  The number is never less than MIN_ITERATIONS, and never more
+ * than half of what is accepted in images from others.
  *
- * Randomness is OpenSSL's, from its private generator where it becomes a key.  Secrets
- * live in one struct, in memory that is wiped before it is freed.
+ * Random bytes come from OpenSSL; those for keys come from its private generator.
+ * Secrets are in one struct, in memory that is wiped before it is freed.
  */
 
 #include <config.h>

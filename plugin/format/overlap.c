@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which host clusters hold metadata, and of which kind?
+ * Which host clusters contain metadata, and of which kind?
  *
- * R5 wants this asked before each allocation and each write of metadata, and
- * for each run that is looked up, so it has to be cheap: nearly always
- * the answer is "none", and that takes one look at a filter, without a lock.
+ * R5 requires this check before each allocation and each write of metadata, and for each
+ * run that is looked up, so it has to be cheap.  Nearly always the answer is "none",
+ * which takes one look at a filter, without a lock.
  *
  * Three structures hold the set:
  *
@@ -19,17 +19,17 @@
  *   counter that has reached 255 stays there.  (Most images have no long ranges,
  *   and blocks are then not looked at.)
  *
- * Why the filter may be read without the lock: a counter is raised before
- * overlap_add returns, and is not 0 as long as one cluster that counts in it is in
- * the set.  Whoever has to see a cluster as metadata knows of it through
- * something that happened after overlap_add returned, hence sees the counter,
- * too.  A look-up at the same time as the add or remove may get the old or the
- * new answer, as it would with a lock.  When the filter is replaced by a larger
- * one, the new one is complete before the pointer to it changes, and the old one is
- * kept until the end, so that nobody reads freed memory; someone who still
- * holds the old pointer began before the add that caused the replacement had returned.
+ * Why the filter may be read without the lock: a counter is incremented before
+ * overlap_add returns, and is not 0 as long as one cluster that counts in it is in the
+ * set.  A thread that has to see a cluster as metadata knows about it from something
+ * that happened after overlap_add returned, hence it also sees the counter.  A lookup at
+ * the same time as the add or remove may get the old or the new answer, as it would with
+ * a lock.  When a larger filter replaces the filter, the new one is complete before the
+ * pointer to it changes.  The old one is kept until the end, so that no thread reads
+ * freed memory; a thread that still has the old pointer began before the add that caused
+ * the replacement had returned.
  *
- * Cluster numbers may be chosen by an enemy, so the hash has a secret.
+ * An attacker may choose cluster numbers, so the hash has a secret.
  */
 
 #include <config.h>

@@ -4,11 +4,12 @@
  *
  * Specification: "Header" (backing_file_offset), "Header extensions".
  *
- * Two things go at once (headerwrite.c): the name, and the extension with the format's
- * name.  If there is no room for that, only the name goes: a format without a file means
- * nothing.
+ * The name, and the extension with the name of the format, are removed at once
+ * (headerwrite.c).  If there is no space for that, only the name is removed: a format
+ * without a file has no meaning.
  *
- * Locks: none; the writer's lock is held, and nobody else writes these bytes.
+ * Locks: none; the caller holds the writer's lock on the image, and no other thread
+ * writes these bytes.
  */
 
 #include <config.h>

@@ -4,24 +4,24 @@
  *
  * Specification: "Bitmaps".
  *
- * A server that changes the disk must keep all of them true, and not lose one.  They
- * are of three kinds:
+ * A server that changes the disk must keep all bitmaps correct, and must not lose one.
+ * There are three kinds:
  *
  *   auto, valid         must follow each change: bitmap.c does that
  *   not auto, valid     record nothing now: kept byte for byte
  *   in use              somebody crashed, their contents are void: kept byte for byte
  *
  * The clusters of all kinds are metadata (R5).  So each directory entry and each table
- * is read and checked once, against all limits that QEMU has.  A bitmap with anything
- * that is not understood could not be kept true: the disk is then served read-only,
- * which is for the caller to do.  That must be decided before anybody may write, hence
- * when the image is opened.
+ * is read and checked once, against all limits that QEMU has.  If a bitmap has
+ * properties that the plugin does not know, it cannot be kept correct.  The caller then
+ * has to serve the disk read-only.  This must be decided before any client may write,
+ * hence when the image is opened.
  *
- * A directory entry's flags are 4 bytes that never cross a sector, and nothing
- * else of an entry is ever changed: so they are written in place.
+ * The flags of a directory entry are 4 bytes that never cross a sector, and nothing else
+ * of an entry ever changes, so they are written in place.
  *
- * Locks: none; reading is done once, before requests; who sets flags sees to it that
- * he is alone.
+ * Locks: none; the directory is read once, before requests.  A caller that sets flags
+ * makes sure that no other thread does.
  */
 
 #include <config.h>

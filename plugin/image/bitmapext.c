@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does the header come to name another bitmap directory?
+ * How does the header point to another bitmap directory?
  *
  * Specification: "Header extensions", "Bitmaps extension".
  *
- * The directory is named by an extension of the header, which counts only while the
+ * An extension of the header points to the directory.  It is valid only while the
  * autoclear bit of bitmaps is set.  Both change at once (headerwrite.c).  If there is no
- * room for that, the last bitmaps can still go: the bit is enough.
+ * space for that, the last bitmaps can still be removed: clearing the bit is enough.
  *
- * Locks: none; the caller is alone with the header.
+ * Locks: none; no other thread uses the header.
  */
 
 #include <config.h>

@@ -1,43 +1,44 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does this compressed cluster say?
+ * What does this compressed cluster contain?
  *
- * A client that reads 4K at a time must not have the same cluster inflated again
- * for each 4K.  So inflated clusters are kept, in a table and a list in order of
- * use, within a limit.
+ * If a client reads 4K at a time, the same cluster must not be decompressed again for
+ * each 4K.  So decompressed clusters are kept, in a table and in a list in order of use,
+ * within a limit.
  *
- * An entry that is not there is put there at once, LOADING, by its first reader, the
- * leader, who then reads and inflates with no lock held (R10).  Others who want the
- * same cluster wait for it; those who want another one do not.
+ * If there is no entry for a cluster, its first reader, the leader, adds one at once, in
+ * the state LOADING.  The leader then reads and decompresses with no lock held (R10).
+ * Other readers of the same cluster wait for it; readers of other clusters do not.
  *
  *     (none) --> LOADING --> READY     in the table until evicted or forgotten
  *                   |
  *                   +------> FAILED    not in the table; those who waited see
  *                                      the errno, those who come later try again
  *
- * A leader who wants all of a cluster inflates into its own buffer, and nothing is
- * kept: whoever reads whole clusters won't come back for a part.  If others have come
- * to wait meanwhile, they get a copy, and it is kept.
+ * A leader that wants a whole cluster decompresses into its own buffer, and nothing is
+ * kept: a client that reads whole clusters does not come back for a part.  If other
+ * readers have begun to wait in the meantime, they get a copy, and the copy is kept.
  *
- * When the cache is full, who wants something in the first half of a cluster that nobody
- * has asked for lately inflates as far as that, for itself; nothing is kept.  Reads at
- * random over more than the cache holds would seldom find again what was kept.  `seen'
- * remembers for which clusters this was done: the next time they are loaded.  (The very
- * beginning is no such case: there begin those who read in order.)
+ * When the cache is full, a reader of the first half of a cluster that was not wanted
+ * lately decompresses only as far as it needs, for itself, and nothing is kept.  Random
+ * reads of more than the cache can hold would seldom find a kept cluster again.  `seen'
+ * remembers these clusters: the next time they are loaded.  (This does not apply to the
+ * very beginning of a cluster, because reads in order start there.)
  *
- * What is evicted for a new entry hands its buffer on to it.
+ * An entry that is evicted for a new one gives its buffer to it.
  *
- * An entry has one reference from the table and one from each reader.  Readers copy
- * from it with no lock held; it is freed with its last reference, which may be after it
- * has left the table.  Readers hold one entry at a time, so what cannot be evicted is
- * never more than a cluster for each.
+ * An entry has one reference from the table and one from each reader.  Readers copy from
+ * it with no lock held.  It is freed with its last reference, which may be after it has
+ * left the table.  A reader holds one entry at a time, so at most one cluster for each
+ * reader cannot be evicted.
  *
  * The table is hashed by the layer and the part of the file (of REGION bytes) where the
  * compressed bytes begin, so that cluster_cache_forget finds the entries of a range of
  * the file without looking at all of them.
  *
- * Locks: `lock' guards all that is said to be so below.  It is never held during I/O,
- * inflating or copying.  Nothing is called with it held that takes another lock.
+ * Locks: `lock' guards all fields for which the comments below say so.  It is never held
+ * during I/O, decompression or copying.  Nothing that takes another lock is called while
+ * it is held.
  */
 
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Reading compressed clusters, through a bounded cache of inflated ones: see
+ * Reads compressed clusters, with a bounded cache of decompressed ones: see
  * clustercache.c.
  *
  * Functions that return int return 0, or -1 with errno set and the error reported.

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do the compressed bytes of a cluster in a file become the cluster?
+ * How is a compressed cluster of a file read and decompressed?
  *
- * They are read from the file, all that the descriptor speaks of, and go through the
- * codec.  The descriptor counts sectors: what follows the stream in the last one, or is
- * beyond the end of the file, is nobody's, and the codec does not look at it.
+ * All bytes that the descriptor covers are read from the file and passed to the codec.
+ * The descriptor counts sectors.  The bytes that follow the stream in the last sector,
+ * or that lie beyond the end of the file, have no meaning, and the codec does not look
+ * at them.
  *
- * No state but the pool's, which has a lock of its own: any number of threads may be here
- * at once.
+ * The only state is that of the pool, which has its own lock: any number of threads may
+ * be here at the same time.
  */
 
 #include <config.h>

@@ -10,9 +10,9 @@
  * The "file:" prefix is understood; other protocols and "json:" are not files
  * and are refused.
  *
- * QEMU looks for a data file with a relative name in its working directory, others next
- * to the image, as for backing files.  Wherever it is, it is found; if there is one in
- * either place they must be the same.
+ * For a data file with a relative name, QEMU looks in its working directory; other
+ * programs look next to the image, as for backing files.  The plugin looks in both
+ * places.  If there is a file in each, they must be the same.
  *
  * Locks: none.
  */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does the header of an image come to say something else, all at once?
+ * How is the header of an image changed, all at once?
  *
  * Specification: "Header", "Header extensions".
  *
  *    0         header_length        backing_file_offset       cluster size
  *    | fields  | list of extensions |   | name |   unused     |
  *
- * A power cut may tear a write between sectors of 512 bytes.  Whatever changes, fields,
- * extensions and the name of the backing file, must be seen together or not at all.  So
- * one write within one sector publishes it:
+ * A power cut may tear a write between sectors of 512 bytes.  All changes, of fields,
+ * extensions and the name of the backing file, must become visible together or not at
+ * all.  So one write within one sector publishes them:
  *
  *   if all bytes that both the old and the new header use, and that differ, lie in one
  *   sector:
@@ -25,20 +25,20 @@
  *     4  in the first sector: list and name are here
  *     5  write zeros where they were
  *
- * Each step is durable before the next.  After a power cut between 2 and 4 the list stays
- * where it is then, which is as good a place as any.
+ * Each step is durable before the next one.  After a power cut between 2 and 4 the list
+ * stays at its temporary place, which is just as valid.
  *
- * The second way needs a field header_length (version 3) and unused space.  A list that
- * has grown up to the name needs a new place for the name, too.  If there is no way,
+ * The second way needs the field header_length (version 3) and unused space.  If the
+ * list has grown up to the name, the name needs a new place too.  If there is no way,
  * headerwrite_fits says so before anything is changed.
  *
- * R8: fields and extensions that were not named by the caller keep their bytes, and
- * extensions their order.
+ * R8: fields and extensions that the caller does not name keep their bytes, and
+ * extensions keep their order.
  *
- * Others change single fields by themselves (refwrite, repair, health, check, writable):
- * each of these writes lies within the first sector.
+ * Other rooms change single fields directly (refwrite, repair, health, check,
+ * writable).  Each of these writes lies within the first sector.
  *
- * Locks: none; the caller is alone with the header.
+ * Locks: none; no other thread uses the header.
  */
 
 #include <config.h>

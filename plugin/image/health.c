@@ -2,19 +2,18 @@
  *
  * May this image still be changed?
  *
- * Two things end it, both for as long as we serve the image: metadata that was
- * found to be wrong (the specification's "corrupt bit"), and R9, an I/O
- * failure after which memory and file can no longer be known to agree.
- * Reads go on in both cases.  Nothing ever becomes healthy again except by
- * opening the image anew.
+ * Two events end this, both for as long as we serve the image: metadata is found to be
+ * wrong (the specification's "corrupt bit"), or an I/O failure means that memory and
+ * file may differ (R9).  In both cases reads still work.  An image becomes healthy again
+ * only when it is opened again.
  *
- * Here also is what an image with lazy refcounts promises to others: from its first
- * change until all is in order again it carries the dirty bit.  Our refcounts are right
- * at any time, but whoever finds such an image without the bit may count on more: that
- * there are no leaks either.
+ * This file also keeps the promise of images with lazy refcounts: such an image has the
+ * dirty bit from its first change until everything is in order again.  Our refcounts are
+ * always correct, but a program that finds such an image without the bit may also rely
+ * on the absence of leaks.
  *
- * Locks: `lock' serialises the writing of incompatible features; nobody else writes
- * them.  `stopped' is an atomic that only ever goes from false to true, so it is read
+ * Locks: `lock' serialises writes of the incompatible features; nothing else writes
+ * them.  `stopped' is an atomic that only changes from false to true, so it is read
  * without a lock.
  */
 

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do guest data get into a host file and out of it?
+ * How is guest data written to a host file and read from it?
  *
  * Specification: "Header" (crypt_method), "Full disk encryption header pointer".
  *
- * As they are, which is one system call; or through a cipher, which works on sectors
- * of 512 bytes.  Then writes go through a bounce buffer, and the sectors at the edges
- * of a request that is not aligned are read, changed and written.
+ * Plain data takes one system call.  Encrypted data goes through a cipher, which works
+ * on sectors of 512 bytes: writes go through a bounce buffer, and if a request is not
+ * aligned, the sectors at its ends are read, changed and written.
  *
- * Requests that share a sector but no byte must not disturb each other: a write
- * claims its sectors, so that two of them do not both change an old copy; and
- * a read claims them, shared, because with some ciphers a sector of which one half is
- * old and the other new would be garbage even where nothing changes.
+ * Requests that share a sector but no byte must not disturb each other.  A write claims
+ * its sectors, so that no two writes change the same old copy.  A read claims them,
+ * shared: with some ciphers a sector of which one half is old and the other one new
+ * would decrypt to garbage, even in bytes that do not change.
  *
- * A LUKS sector is bound to its place in the file, so clusters that move (copy-on-write)
- * are encrypted anew: that is what happens when a plain copy is written here.
+ * A LUKS sector depends on its place in the file, so clusters that move (copy-on-write)
+ * are encrypted again.  This happens when a plain copy is written here.
  *
  * Locks: the claims, taken after those on guest clusters (inflight.c); `lock'
  * guards the list of bounce buffers.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Guest data in a host file: as they are, or encrypted.  See payload.c.
+ * Guest data in a host file, plain or encrypted.  See payload.c.
  */
 
 #ifndef QCOW2_PAYLOAD_H

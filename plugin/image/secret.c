@@ -4,8 +4,9 @@
  *
  * Specification: "Full disk encryption header pointer".
  *
- * The older AES method takes it as the key itself.  With LUKS it is tried on each key
- * slot of a header in the image, whose maker chose how long that takes: there is a bound.
+ * The older AES method uses it as the key itself.  With LUKS it is tested on each key
+ * slot of a header in the image.  The program that made the header chose how long this
+ * takes, so there is a limit.
  *
  * Locks: none.
  */

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which internal snapshots does an image have, and which clusters hold their
+ * Which internal snapshots does an image have, and which clusters contain their
  * metadata?
  *
  * Specification: "Snapshots".
  *
- * A reader wants to know where a snapshot's L1 table is and how large the disk was
- * then.  A writer has to know that no allocation and no guest write may ever touch a
- * snapshot's tables (R5).  The table is read entry by entry; all sizes in it are
- * hostile.
+ * A reader needs the place of the L1 table of a snapshot, and the size that the disk
+ * had.  A writer must never allocate or overwrite the tables of a snapshot (R5).  The
+ * table is read entry by entry.  An attacker may have chosen any size in it.
  *
- * Version 2 images, and old version 3 ones, do not say how large the disk was when
- * a snapshot was taken; they can't have been resized since.
+ * Version 2 images, and old version 3 images, do not state the size of the disk when a
+ * snapshot was taken; they cannot have been resized since then.
  *
- * Locks: none; it is read once, before requests, and does not change.
+ * Locks: none; the table is read once, before requests, and does not change.
  */
 
 #include <config.h>
