@@ -85,14 +85,29 @@ dir_open (const struct disk_options *options, struct dir **ret)
   return 0;
 }
 
+static void
+free_image (struct dir_image *image)
+{
+  free (image->name);
+  free (image->path);
+  free (image);
+}
+
 int
 dir_close (struct dir *dir)
 {
+  struct dir_image *image;
   int r;
 
   if (dir == NULL)
     return 0;
   r = dir->failed ? -1 : 0;
+  while ((image = dir->images) != NULL) {
+    dir->images = image->next;
+    if (disk_close (image->disk) == -1)
+      r = -1;
+    free_image (image);
+  }
   if (dir->map)
     map_free (dir->map);
   if (dir->fd >= 0)
@@ -176,14 +191,6 @@ find (const struct dir *dir, const char *name)
     if (strcmp (image->name, name) == 0)
       return image;
   return NULL;
-}
-
-static void
-free_image (struct dir_image *image)
-{
-  free (image->name);
-  free (image->path);
-  free (image);
 }
 
 static struct dir_image *

@@ -16,7 +16,8 @@ struct dir_image;
  * and `map' are not used.  What it points to must outlive the result.
  * -1: reported. */
 extern int dir_open (const struct disk_options *options, struct dir **);
-/* No image may be in use.  -1: some image could not be closed in order (reported). */
+/* No request may be running.  Images that clients have not left are closed, too.
+ * -1: some image could not be closed in order (reported). */
 extern int dir_close (struct dir *);
 
 /* Calls EMIT for each image that is there now, in no order, until it returns other than
