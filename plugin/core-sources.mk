@@ -147,17 +147,28 @@ core_sources = \
 	%reldir%/check/checkreport.h \
 	%reldir%/check/findings.c \
 	%reldir%/check/findings.h \
+	%reldir%/check/parallel.c \
+	%reldir%/check/parallel.h \
 	%reldir%/check/repair.c \
 	%reldir%/check/repair.h \
 	%reldir%/check/scan-impl.h \
 	%reldir%/check/scan.c \
 	%reldir%/check/scan.h \
+	%reldir%/check/scanbitmaps.c \
 	%reldir%/check/scandata.c \
-	%reldir%/check/scanextra.c \
+	%reldir%/check/scanluks.c \
 	%reldir%/check/scanrefs.c \
+	%reldir%/check/scansnapshots.c \
 	%reldir%/check/scantables.c \
-	%reldir%/check/scanwork.c \
 	%reldir%/check/tally.c \
+	%reldir%/check/tally.h \
+	%reldir%/check/walk-impl.h \
+	%reldir%/check/walk.c \
+	%reldir%/check/walk.h \
+	%reldir%/check/walkbitmaps.c \
+	%reldir%/check/walkentries.c \
+	%reldir%/check/walksnapshots.c \
+	%reldir%/check/walktables.c \
 	%reldir%/disk/dir.c \
 	%reldir%/disk/dir.h \
 	%reldir%/disk/disk-impl.h \

@@ -78,11 +78,10 @@ new_place (struct findings *f, enum finding_kind kind)
 }
 
 void
-findings_add (struct findings *f, enum finding_kind kind, uint64_t times,
-              uint64_t offset, const char *fmt, ...)
+findings_vadd (struct findings *f, enum finding_kind kind, uint64_t times,
+               uint64_t offset, const char *fmt, va_list args)
 {
   struct finding *place;
-  va_list args;
   LOCK_FOR_BLOCK (&f->lock);
 
   atomic_fetch_add (&f->counts[kind], times);
@@ -94,8 +93,17 @@ findings_add (struct findings *f, enum finding_kind kind, uint64_t times,
   place->kind = kind;
   place->offset = offset;
   place->times = times;
-  va_start (args, fmt);
   vsnprintf (place->text, sizeof place->text, fmt, args);
+}
+
+void
+findings_add (struct findings *f, enum finding_kind kind, uint64_t times,
+              uint64_t offset, const char *fmt, ...)
+{
+  va_list args;
+
+  va_start (args, fmt);
+  findings_vadd (f, kind, times, offset, fmt, args);
   va_end (args);
 }
 

@@ -6,6 +6,7 @@
 #ifndef QCOW2_FINDINGS_H
 #define QCOW2_FINDINGS_H
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -49,6 +50,9 @@ extern void findings_free (struct findings *);  /* NULL is fine */
 extern void findings_add (struct findings *, enum finding_kind, uint64_t times,
                           uint64_t offset, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 5, 6)));
+extern void findings_vadd (struct findings *, enum finding_kind, uint64_t times,
+                           uint64_t offset, const char *fmt, va_list)
+  __attribute__ ((__format__ (__printf__, 5, 0)));
 
 /* The rest while nobody adds any. */
 extern uint64_t findings_count (const struct findings *, enum finding_kind);

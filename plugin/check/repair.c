@@ -70,9 +70,6 @@ struct repair {
   unsigned block_bits;          /* log2 of the clusters that a block counts */
   uint64_t max;                 /* the largest count */
 
-  struct be64 *old_table;
-  uint64_t old_entries;
-
   bool *needed;                 /* by index of the refcount table */
   uint64_t entries;             /* one past the last index that is needed */
   /* Where the new structure will be, in clusters. */
@@ -113,7 +110,7 @@ take (struct repair *r, uint64_t window)
 static int
 mark_needed (struct repair *r, uint64_t window)
 {
-  const uint64_t end = min64 (window + CENSUS_WINDOW, census_end (r->census));
+  const uint64_t end = min64 (window + TALLY_WINDOW, census_end (r->census));
   uint64_t c, count;
 
   for (c = window; c < end; c++) {
@@ -123,6 +120,8 @@ mark_needed (struct repair *r, uint64_t window)
     if (count > r->max)
       return refuse (r, "a cluster has more references than its refcount can "
                      "say");
+    if (count >= TALLY_MAX)
+      return refuse (r, "a cluster has more references than can be counted");
     if (c >> r->block_bits >= MAX_TABLE_ENTRIES)
       return refuse (r, "the file is larger than a refcount table can describe");
     r->needed[c >> r->block_bits] = true;
@@ -152,15 +151,16 @@ look_around (struct repair *r)
 static int
 old_end (struct repair *r, uint64_t *end)
 {
+  const struct walk *walk = census_walk (r->census);
   const uint64_t cs = r->h->cluster_size;
   const uint64_t clusters = div_up (hostfile_size (r->file), cs);
   uint64_t i, offset, n;
 
   *end = 0;
-  for (i = min64 (r->old_entries, (clusters >> r->block_bits) + 1); i-- > 0; ) {
-    offset = get64 (r->old_table[i]) & QCOW2_REFTABLE_OFFSET_MASK;
-    if (offset == 0 || (offset & (cs - 1)) != 0 ||
-        offset >= hostfile_size (r->file))
+  walk_reftable (walk, &n);
+  for (i = min64 (n, (clusters >> r->block_bits) + 1); i-- > 0; ) {
+    offset = walk_refblock (walk, i);
+    if (offset == 0)
       continue;
     if (hostfile_read (r->file, r->cluster, cs, offset) == -1)
       return -1;
@@ -346,7 +346,7 @@ write_structure (struct repair *r)
   for (i = 0; i < r->entries; i++) {
     if (!r->needed[i])
       continue;
-    window = round_down (i << r->block_bits, CENSUS_WINDOW);
+    window = round_down (i << r->block_bits, TALLY_WINDOW);
     if (window != taken) {
       if (take (r, window) == -1 || correct_tables (r) == -1)
         return -1;
@@ -384,12 +384,13 @@ static void
 forget_old (struct repair *r)
 {
   const uint64_t cs = r->h->cluster_size;
-  uint64_t i, offset;
+  uint64_t n, i, offset;
+  const struct be64 *table = walk_reftable (census_walk (r->census), &n);
 
   overlap_remove (r->overlap, r->h->reftable_offset,
                   r->h->reftable_clusters * cs);
-  for (i = 0; i < r->old_entries; i++) {
-    offset = get64 (r->old_table[i]) & QCOW2_REFTABLE_OFFSET_MASK;
+  for (i = 0; i < n; i++) {
+    offset = get64 (table[i]) & QCOW2_REFTABLE_OFFSET_MASK;
     if (offset != 0 && (offset & (cs - 1)) == 0 &&
         offset < QCOW2_MAX_HOST_OFFSET)
       overlap_remove (r->overlap, offset, cs);
@@ -397,27 +398,11 @@ forget_old (struct repair *r)
 }
 
 static int
-read_old_table (struct repair *r)
-{
-  const uint64_t bytes = r->h->reftable_clusters * r->h->cluster_size;
-
-  r->old_entries = bytes / sizeof *r->old_table;
-  r->old_table = malloc (bytes);
-  r->needed = calloc (MAX_TABLE_ENTRIES, sizeof *r->needed);
-  r->cluster = malloc (r->h->cluster_size);
-  if (r->old_table == NULL || r->needed == NULL || r->cluster == NULL) {
-    nbdkit_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
-    return -1;
-  }
-  return hostfile_read (r->file, r->old_table, bytes, r->h->reftable_offset);
-}
-
-static int
 do_repair (struct repair *r)
 {
   const uint64_t size = hostfile_size (r->file);
 
-  if (read_old_table (r) == -1 || look_around (r) == -1 || lay_out (r) == -1)
+  if (look_around (r) == -1 || lay_out (r) == -1)
     return -1;
   if (write_structure (r) == -1 || hostfile_sync (r->file) == -1) {
     int err = errno;
@@ -439,6 +424,20 @@ do_repair (struct repair *r)
   return 0;
 }
 
+/* Buffers, and what is known about the image as it is. */
+static int
+begin (struct repair *r)
+{
+  r->needed = calloc (MAX_TABLE_ENTRIES, sizeof *r->needed);
+  r->cluster = malloc (r->h->cluster_size);
+  if (r->needed == NULL || r->cluster == NULL) {
+    nbdkit_error ("%s: repair: %m", hostfile_path (r->file));
+    return -1;
+  }
+  r->census = census_new (r->file, r->h);
+  return r->census ? 0 : -1;
+}
+
 int
 repair_refcounts (struct image *image, bool asked)
 {
@@ -452,10 +451,7 @@ repair_refcounts (struct image *image, bool asked)
   };
   int res, err;
 
-  r.census = census_new (file, h, &image->snapshots, false);
-  if (r.census == NULL)
-    return -1;
-  res = do_repair (&r);
+  res = begin (&r) == -1 ? -1 : do_repair (&r);
   err = errno;
   if (res == -1 && !r.refused)
     nbdkit_error ("%s: %s", hostfile_path (file), asked || err == ENOMEM ?
@@ -463,7 +459,6 @@ repair_refcounts (struct image *image, bool asked)
                   "the image was not closed properly and could not be "
                   "repaired: serving it read-only");
   census_free (r.census);
-  free (r.old_table);
   free (r.needed);
   free (r.table);
   free (r.cluster);

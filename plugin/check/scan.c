@@ -2,32 +2,22 @@
  *
  * What is wrong with this image, all of it?
  *
- * Everything that names a host cluster is walked, as in census.c.  But a census
- * wants to know what the refcounts should be, and gives up at the first fault; a scan
- * goes on, compares with the refcounts that are there, and says what it found.
- * What it can't follow (it is not aligned, or lies outside of the file) it does not
- * follow.
- *
- * For each window of SCAN_WINDOW clusters:
+ * For each window of clusters:
  *
  *    scanrefs     which stored refcounts are 1?  (for COPIED flags)
- *    scantables   count references; look at L1, L2 and other tables
+ *    walk         count references; what it meets is judged by
+ *                 scantables, scansnapshots, scanbitmaps, scanluks
  *    scanrefs     compare the stored refcounts with the references
- *    scandata     if all is to be read: inflate compressed clusters, read the file
  *
- * L2 tables and refcount blocks don't depend on each other: a few threads take a few of
- * them at a time.
+ * and, if all is to be read:
  *
- * Memory has a bound, whatever the image says: counters (64 MiB), gathered tables
- * (24 MiB), the refcount table (8 MiB), and what each of at most MAX_THREADS threads
- * needs (1 MiB, or a few clusters).  So has time, as far as the file takes space on the
- * host: a table that lies in a hole of the file names nothing and is not read; L1
- * tables that share clusters are walked once; a table that lies where something else is
- * is not walked.  In a corrupt file of more than MAX_CORRUPT_WINDOWS windows the rest is
- * not counted.
+ *    scandata     inflate compressed clusters, read the file
  *
- * The counters of a window are in tally.c, threads and the reading of tables in
- * scanwork.c.
+ * The first window tells what is wrong with entries as such.  In those that follow only
+ * what depends on counts is told.
+ *
+ * Beyond what a walk needs, memory is a few MiB for each of a few threads.  In a corrupt
+ * file of more than MAX_CORRUPT_WINDOWS windows the rest is not counted.
  *
  * Locks: none; counters and statistics are atomic.  What the orders are does not matter:
  * joining the threads makes all of it visible.
@@ -36,8 +26,7 @@
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
+#include <stdarg.h>
 
 #include "util/report.h"
 #include "check/scan-impl.h"
@@ -49,31 +38,67 @@
 /* One that is corrupt, and larger than any sane one, is looked at no further. */
 #define MAX_CORRUPT_WINDOWS 8
 
+/* --- what the walk tells --- */
+
+static int
+tell (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
+      const char *fmt, ...)
+{
+  struct scan *s = opaque;
+  va_list args;
+
+  va_start (args, fmt);
+  findings_vadd (s->findings, kind, times, offset, fmt, args);
+  va_end (args);
+  return 0;
+}
+
+static const struct walk_visitor first_window = {
+  .fault = tell,
+  .doubt = tell,
+  .encryption = scan_encryption,
+  .snapshot = scan_snapshot,
+  .bitmap = scan_bitmap,
+  .bitmap_entry = scan_bitmap_entry,
+  .l1_entry = scan_l1_entry,
+  .l2 = scan_l2,
+  .l2_tables = scan_inflate_all,
+};
+
+/* All else has been told. */
+static int
+tell_overlap (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
+              const char *fmt, ...)
+{
+  struct scan *s = opaque;
+  va_list args;
+
+  if (kind != FINDING_OVERLAP)
+    return 0;
+  va_start (args, fmt);
+  findings_vadd (s->findings, kind, times, offset, fmt, args);
+  va_end (args);
+  return 0;
+}
+
+static const struct walk_visitor later_window = {
+  .fault = tell_overlap,
+  .doubt = tell_overlap,
+  .l1_entry = scan_l1_copied,
+  .l2 = scan_l2_copied,
+};
+
+/* --- windows --- */
+
 static int
 scan_window (struct scan *s, uint64_t first)
 {
-  free ((void *) s->counters);
-  s->first = first;
-  s->n = min64 (s->clusters - first, SCAN_WINDOW);
-  s->counters = calloc (s->n, sizeof *s->counters);
-  if (s->counters == NULL) {
-    nbdkit_error ("%s: check: %m", hostfile_path (s->file));
+  if (walk_begin (s->walk, first, first == 0 ? &first_window : &later_window, s) == -1 ||
+      scan_load_refcounts (s) == -1)
     return -1;
-  }
-  s->next = UINT64_MAX;
-  s->bitmap_entries = 0;
-  s->bitmaps_in_use = 0;
-
-  scan_refer (s, 0, s->h->cluster_size, SCAN_TABLE, 1, "header");
-  if (scan_load_refcounts (s) == -1 ||
-      scan_refer_refcounts (s) == -1 ||
-      scan_encryption (s) == -1 ||
-      scan_bitmaps (s) == -1 ||
-      scan_active (s) == -1 ||
-      scan_snapshots (s) == -1 ||
-      scan_l2_tables (s) == -1)
-    return -1;
-  return scan_compare_refcounts (s);
+  if (first == 0)
+    scan_reftable (s);
+  return walk_references (s->walk, 1) == -1 ? -1 : scan_compare_refcounts (s);
 }
 
 static int
@@ -82,7 +107,8 @@ scan_windows (struct scan *s)
   uint64_t window;
   unsigned n = 0;
 
-  for (window = 0; window != UINT64_MAX; window = s->next) {
+  for (window = 0; window != UINT64_MAX;
+       window = min64 (s->tally->next, scan_refcounts_next (s))) {
     if (++n > MAX_WINDOWS) {
       nbdkit_error ("%s: check: the clusters in use are too far apart in the file",
                     hostfile_path (s->file));
@@ -100,17 +126,19 @@ scan_windows (struct scan *s)
 static int
 scan_begin (struct scan *s)
 {
-  s->clusters = div_up (hostfile_size (s->file), s->h->cluster_size);
-  s->sparse = hostfile_allocated (s->file) < hostfile_size (s->file);
   s->data_file = (s->h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0;
-  s->tables = malloc (SCAN_TABLES * sizeof *s->tables);
+  s->block_bits = s->h->cluster_bits + 3 - s->h->refcount_order;
+  s->walk = walk_new (s->file, s->h);
+  if (s->walk == NULL)
+    return -1;
+  s->tally = walk_tally (s->walk);
   if (s->full)
     s->pool = compress_pool_new ();
-  if (s->tables == NULL || (s->full && s->pool == NULL)) {
+  if (s->full && s->pool == NULL) {
     nbdkit_error ("%s: check: %m", hostfile_path (s->file));
     return -1;
   }
-  return scan_read_reftable (s);
+  return 0;
 }
 
 int
@@ -128,10 +156,7 @@ scan_image (struct hostfile *file, const struct header *h, bool full,
   stats->fragmented = s.fragmented;
   stats->end = s.end;
   stats->bitmaps_in_use = s.bitmaps_in_use;
-  free ((void *) s.counters);
-  free (s.tables);
-  free (s.reftable);
-  free (s.skip);
+  walk_free (s.walk);
   compress_pool_free (s.pool);
   errno = err;
   return r;

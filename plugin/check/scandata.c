@@ -22,6 +22,7 @@
 #include <inttypes.h>
 
 #include "util/report.h"
+#include "check/parallel.h"
 #include "check/scan-impl.h"
 
 /* Bytes of an L2 table that are looked at by one thread. */
@@ -36,7 +37,7 @@
 /* A thread's buffer: a piece of the L2 table, a cluster, and what was read last. */
 struct inflating {
   struct scan *s;
-  const struct scan_table *table;
+  const struct walk_l2 *table;
   struct be64 *piece;
   unsigned char *out, *in;
   size_t room;                  /* in `in' */
@@ -112,8 +113,9 @@ pieces_of_table (const struct scan *s)
 }
 
 static int
-inflate_pieces (struct scan *s, void *buffer, uint64_t from, uint64_t to)
+inflate_pieces (void *opaque, void *buffer, uint64_t from, uint64_t to)
 {
+  struct scan *s = opaque;
   const uint64_t cs = s->h->cluster_size;
   const uint64_t bytes = min64 (cs, PIECE);
   const unsigned step = s->h->l2_entry_size / sizeof (struct be64);
@@ -142,26 +144,37 @@ inflate_pieces (struct scan *s, void *buffer, uint64_t from, uint64_t to)
 }
 
 int
-scan_inflate_all (struct scan *s)
+scan_inflate_all (void *opaque, const struct walk_l2 *tables, uint32_t n)
 {
+  struct scan *s = opaque;
   const uint64_t cs = s->h->cluster_size;
 
-  return scan_parallel (s, s->nr_tables * pieces_of_table (s), 1,
-                        PIECE + cs + max64 (SCAN_BUFFER, 2 * cs),
-                        inflate_pieces);
+  if (!s->full)
+    return 0;
+  s->tables = tables;
+  return parallel_run (hostfile_path (s->file), n * pieces_of_table (s), 1,
+                       PIECE + cs + max64 (SCAN_BUFFER, 2 * cs), inflate_pieces, s);
 }
 
 /* --- the file --- */
 
 static int
-read_pieces (struct scan *s, void *buffer, uint64_t from, uint64_t to)
+read_pieces (void *opaque, void *buffer, uint64_t from, uint64_t to)
 {
+  struct scan *s = opaque;
+
   for (; from < to; from++)
     if (hostfile_read (s->file, buffer, s->pieces[from].bytes,
                        s->pieces[from].offset) == -1 &&
         unreadable (s, s->pieces[from].offset, s->pieces[from].bytes) == -1)
       return -1;
   return 0;
+}
+
+static int
+read_gathered (struct scan *s, uint64_t items)
+{
+  return parallel_run (hostfile_path (s->file), items, 1, READ_SIZE, read_pieces, s);
 }
 
 /* Holes, however large, cost nothing. */
@@ -183,10 +196,10 @@ scan_read_all (struct scan *s)
       pieces[items++] = (struct scan_piece) { at, n };
     }
     if (items == PIECES) {
-      if (scan_parallel (s, items, 1, READ_SIZE, read_pieces) == -1)
+      if (read_gathered (s, items) == -1)
         return -1;
       items = 0;
     }
   }
-  return scan_parallel (s, items, 1, READ_SIZE, read_pieces);
+  return read_gathered (s, items);
 }

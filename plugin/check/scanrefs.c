@@ -16,43 +16,10 @@
 #include <config.h>
 
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "util/report.h"
 #include "space/refblock.h"
+#include "check/parallel.h"
 #include "check/scan-impl.h"
-
-int
-scan_read_reftable (struct scan *s)
-{
-  const uint64_t bytes = s->h->reftable_clusters * s->h->cluster_size;
-
-  s->block_bits = s->h->cluster_bits + 3 - s->h->refcount_order;
-  s->reftable_entries = bytes / sizeof *s->reftable;
-  s->reftable = malloc (bytes);
-  if (s->reftable == NULL) {
-    nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
-                  hostfile_path (s->file), bytes);
-    return -1;
-  }
-  return hostfile_read (s->file, s->reftable, bytes, s->h->reftable_offset);
-}
-
-/* Where block INDEX is; 0 if there is none that can be read. */
-static uint64_t
-block_offset (const struct scan *s, uint64_t index)
-{
-  uint64_t offset;
-
-  if (index >= s->reftable_entries)
-    return 0;
-  offset = get64 (s->reftable[index]) & QCOW2_REFTABLE_OFFSET_MASK;
-  if ((offset & (s->h->cluster_size - 1)) != 0 ||
-      offset >> s->h->cluster_bits >= s->clusters)
-    return 0;
-  return offset;
-}
 
 /* Reads block INDEX of those that count the clusters of the window, and says which of its
  * counts [*FROM, *TO) are about them.  0: there is none; 1; or -1. */
@@ -61,10 +28,11 @@ read_block (struct scan *s, uint64_t index, void *buffer,
             uint64_t *from, uint64_t *to)
 {
   const uint64_t start = index << s->block_bits;
-  const uint64_t offset = block_offset (s, index);
+  const uint64_t offset = walk_refblock (s->walk, index);
 
-  *from = max64 (start, s->first) - start;
-  *to = min64 (start + (UINT64_C (1) << s->block_bits), s->first + s->n) - start;
+  *from = max64 (start, s->tally->first) - start;
+  *to = min64 (start + (UINT64_C (1) << s->block_bits),
+               s->tally->first + s->tally->n) - start;
   if (offset == 0)
     return 0;
   return hostfile_read (s->file, buffer, s->h->cluster_size, offset) == -1 ? -1
@@ -74,25 +42,27 @@ read_block (struct scan *s, uint64_t index, void *buffer,
 static uint64_t
 first_block (const struct scan *s)
 {
-  return s->first >> s->block_bits;
+  return s->tally->first >> s->block_bits;
 }
 
 static int
 each_block (struct scan *s,
-            int (*work) (struct scan *, void *, uint64_t, uint64_t))
+            int (*work) (void *opaque, void *buffer, uint64_t from, uint64_t to))
 {
-  const uint64_t n = ((s->first + s->n - 1) >> s->block_bits) + 1 -
-    first_block (s);
+  const uint64_t n =
+    ((s->tally->first + s->tally->n - 1) >> s->block_bits) + 1 - first_block (s);
 
-  return scan_parallel (s, n, max64 (1, SCAN_BUFFER >> s->h->cluster_bits),
-                        s->h->cluster_size, work);
+  return parallel_run (hostfile_path (s->file), n,
+                       max64 (1, SCAN_BUFFER >> s->h->cluster_bits),
+                       s->h->cluster_size, work, s);
 }
 
 /* --- before references are counted --- */
 
 static int
-load_blocks (struct scan *s, void *buffer, uint64_t from, uint64_t to)
+load_blocks (void *opaque, void *buffer, uint64_t from, uint64_t to)
 {
+  struct scan *s = opaque;
   const unsigned order = s->h->refcount_order;
   uint64_t b, i, lo, hi;
   int r;
@@ -105,7 +75,7 @@ load_blocks (struct scan *s, void *buffer, uint64_t from, uint64_t to)
       continue;
     for (i = lo; i < hi; i++)
       if (refblock_get (buffer, order, i) == 1)
-        scan_set_stored_one (s, (b << s->block_bits) + i);
+        tally_mark (s->tally, (b << s->block_bits) + i);
   }
   return 0;
 }
@@ -116,44 +86,27 @@ scan_load_refcounts (struct scan *s)
   return each_block (s, load_blocks);
 }
 
-int
-scan_refer_refcounts (struct scan *s)
+void
+scan_reftable (struct scan *s)
 {
-  const uint64_t cs = s->h->cluster_size;
-  uint64_t i, entry, offset;
-  uint64_t next = UINT64_MAX;
+  uint64_t n, i, entry, offset, at;
+  const struct be64 *reftable = walk_reftable (s->walk, &n);
 
-  scan_refer (s, s->h->reftable_offset, s->h->reftable_clusters * cs,
-              SCAN_REFCOUNTS, 1, "refcount table");
-  for (i = 0; i < s->reftable_entries; i++) {
-    entry = get64 (s->reftable[i]);
+  for (i = 0; i < n; i++) {
+    entry = get64 (reftable[i]);
     offset = entry & QCOW2_REFTABLE_OFFSET_MASK;
-    if (entry == 0)
-      continue;
-    if (scan_first (s) && entry != offset)
-      findings_add (s->findings, FINDING_REFTABLE, 1,
-                    s->h->reftable_offset + i * sizeof *s->reftable,
+    at = s->h->reftable_offset + i * sizeof *reftable;
+    if (entry != offset)
+      findings_add (s->findings, FINDING_REFTABLE, 1, at,
                     "entry %" PRIu64 " of the refcount table has reserved bits "
                     "set: 0x%" PRIx64, i, entry);
-    if (offset == 0)
-      continue;
-    if (block_offset (s, i) != 0) {
-      scan_refer (s, offset, cs, SCAN_REFCOUNTS, 1, "refcount block");
-      /* What it counts may be nothing but leaks. */
-      if (i << s->block_bits >= s->first + SCAN_WINDOW &&
-          i << s->block_bits < s->clusters && next == UINT64_MAX)
-        next = round_down (i << s->block_bits, SCAN_WINDOW);
-    }
-    else if (scan_first (s))
-      findings_add (s->findings, FINDING_REFTABLE, 1,
-                    s->h->reftable_offset + i * sizeof *s->reftable,
+    if (offset != 0 && walk_refblock (s->walk, i) == 0)
+      findings_add (s->findings, FINDING_REFTABLE, 1, at,
                     "entry %" PRIu64 " of the refcount table, 0x%" PRIx64
-                    ", %s", i, entry, offset & (cs - 1) ?
+                    ", %s", i, entry, offset & (s->h->cluster_size - 1) ?
                     "is not aligned to a cluster" :
                     "lies beyond the end of the file");
   }
-  s->next = min64 (s->next, next);
-  return 0;
 }
 
 /* --- afterwards --- */
@@ -189,12 +142,12 @@ compare_one (struct scan *s, uint64_t cluster, uint64_t stored,
              struct same *same, uint64_t *end)
 {
   bool shared;
-  const uint32_t count = scan_count (s, cluster, &shared);
+  const uint32_t count = tally_count (s->tally, cluster, &shared);
 
   if (stored > 0 || count > 0)
     *end = cluster + 1;
   if (stored == count || (stored < count && shared) ||
-      (count == scan_max_count && stored >= count)) {
+      (count == TALLY_MAX && stored >= count)) {
     tell (s, same);
     return;
   }
@@ -208,8 +161,9 @@ compare_one (struct scan *s, uint64_t cluster, uint64_t stored,
 }
 
 static int
-compare_blocks (struct scan *s, void *buffer, uint64_t from, uint64_t to)
+compare_blocks (void *opaque, void *buffer, uint64_t from, uint64_t to)
 {
+  struct scan *s = opaque;
   const unsigned order = s->h->refcount_order;
   struct same same = { .n = 0 };
   uint64_t b, i, lo, hi, end = 0, old;
@@ -235,4 +189,18 @@ int
 scan_compare_refcounts (struct scan *s)
 {
   return each_block (s, compare_blocks);
+}
+
+/* What it counts may be nothing but leaks. */
+uint64_t
+scan_refcounts_next (const struct scan *s)
+{
+  uint64_t i = div_up (s->tally->first + TALLY_WINDOW, UINT64_C (1) << s->block_bits);
+  uint64_t n;
+
+  walk_reftable (s->walk, &n);
+  for (; i < n && i << s->block_bits < s->tally->clusters; i++)
+    if (walk_refblock (s->walk, i) != 0)
+      return round_down (i << s->block_bits, TALLY_WINDOW);
+  return UINT64_MAX;
 }

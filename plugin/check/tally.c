@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How many references does each cluster of the window have, and what is it used for?
+ * How many references does each cluster of a window have, and what is it used for?
  *
- * Part of scan.c.  A counter is
+ * Memory has a bound, whatever the size of the file: references are counted in one window
+ * of TALLY_WINDOW clusters (64 MiB of counters; with clusters of 64K it spans 1 TiB).  A
+ * larger file takes several windows, one after the other, and those that nothing refers
+ * to are skipped.  A counter is
  *
- *    shared : 1 | role : 3 | stored refcount is 1 : 1 | references : 27
+ *    shared : 1 | role : 3 | marked : 1 | references : 27
  *
- * Locks: none; counters are atomic.
+ * Metadata is named by one place alone, but for L2 tables.  A cluster that is two things
+ * at once (R5) keeps the role that was found first, and is told once.
+ *
+ * Locks: none; counters are atomic.  What the orders are does not matter: joining the
+ * threads that count makes all of it visible.
  */
 
 #include <config.h>
@@ -14,115 +21,140 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "check/scan-impl.h"
+#include "util/bytes.h"
+#include "format/format.h"
+#include "check/tally.h"
 
-#define SHARED (UINT32_C (1) << 31)
 #define ROLE_SHIFT 28
 #define ROLE_MASK UINT32_C (7)
-#define STORED_ONE (UINT32_C (1) << 27)
-#define MAX_COUNT (STORED_ONE - 1)
 
-const uint32_t scan_max_count = MAX_COUNT;
+void
+tally_init (struct tally *t, struct hostfile *file, unsigned cluster_bits)
+{
+  t->cluster_bits = cluster_bits;
+  t->clusters = div_up (hostfile_size (file), UINT64_C (1) << cluster_bits);
+  t->counters = NULL;
+}
+
+void
+tally_free (struct tally *t)
+{
+  free ((void *) t->counters);
+}
+
+int
+tally_begin (struct tally *t, uint64_t first, struct tally_judge judge)
+{
+  free ((void *) t->counters);
+  t->judge = judge;
+  t->first = first;
+  t->n = first < t->clusters ? min64 (t->clusters - first, TALLY_WINDOW) : 0;
+  t->counters = calloc (t->n + 1, sizeof *t->counters);
+  t->next = UINT64_MAX;
+  if (t->counters)
+    return 0;
+  t->n = 0;
+  return -1;
+}
 
 static const char *
-role_name (enum scan_role role)
+role_name (enum role role)
 {
   switch (role) {
-  case SCAN_NOTHING: break;
-  case SCAN_TABLE: return "other metadata";
-  case SCAN_L2: return "an L2 table";
-  case SCAN_DATA: return "data";
-  case SCAN_REFCOUNTS: return "a part of the refcounts";
+  case ROLE_NOTHING: break;
+  case ROLE_TABLE: return "other metadata";
+  case ROLE_L2: return "an L2 table";
+  case ROLE_DATA: return "data";
+  case ROLE_REFCOUNTS: return "a part of the refcounts";
   }
   abort ();
 }
 
-/* The cluster of a counter gets TIMES more references. */
-static bool
-count_one (struct scan *s, uint64_t cluster, enum scan_role role,
-           uint32_t times, const char *what)
+static int
+count_one (struct tally *t, uint64_t cluster, enum role role, uint32_t times,
+           const char *what)
 {
-  _Atomic uint32_t *counter = &s->counters[cluster - s->first];
+  _Atomic uint32_t *counter = &t->counters[cluster - t->first];
   uint32_t old = atomic_load_explicit (counter, memory_order_relaxed), new;
-  enum scan_role known;
+  enum role known;
   bool conflict;
 
   do {
     known = old >> ROLE_SHIFT & ROLE_MASK;
-    conflict = known != SCAN_NOTHING &&
-      (known != role || role == SCAN_TABLE || role == SCAN_REFCOUNTS);
-    new = (old & (SHARED | STORED_ONE)) | (conflict ? SHARED : 0) |
-      (uint32_t) (known != SCAN_NOTHING ? known : role) << ROLE_SHIFT |
-      (uint32_t) min64 ((uint64_t) (old & MAX_COUNT) + times, MAX_COUNT);
+    conflict = known != ROLE_NOTHING &&
+      (known != role || role == ROLE_TABLE || (role == ROLE_REFCOUNTS && times > 0));
+    new = (old & (TALLY_SHARED | TALLY_MARKED)) | (conflict ? TALLY_SHARED : 0) |
+      (uint32_t) (known != ROLE_NOTHING ? known : role) << ROLE_SHIFT |
+      (uint32_t) min64 ((uint64_t) (old & TALLY_MAX) + times, TALLY_MAX);
   } while (!atomic_compare_exchange_weak_explicit (counter, &old, new,
                                                    memory_order_relaxed,
                                                    memory_order_relaxed));
-  if (conflict && !(old & SHARED))
-    findings_add (s->findings, FINDING_OVERLAP, 1,
-                  cluster << s->h->cluster_bits,
-                  "the %s at offset %" PRIu64 " overlaps %s", what,
-                  cluster << s->h->cluster_bits, role_name (known));
-  return !conflict;
+  if (!conflict)
+    return 1;
+  if (old & TALLY_SHARED)
+    return 0;
+  return t->judge.fault (t->judge.opaque, FINDING_OVERLAP, 1, cluster << t->cluster_bits,
+                         "the %s at offset %" PRIu64 " overlaps %s", what,
+                         cluster << t->cluster_bits, role_name (known));
 }
 
-bool
-scan_refer (struct scan *s, uint64_t offset, uint64_t bytes,
-            enum scan_role role, uint32_t times, const char *what)
+/* There is something in a later window. */
+static void
+reach (struct tally *t, uint64_t cluster)
 {
-  const unsigned bits = s->h->cluster_bits;
-  const uint64_t first = offset >> bits;
-  uint64_t end, i, next;
-  bool alone = true;
+  const uint64_t window = round_down (cluster, TALLY_WINDOW);
+  uint64_t next = atomic_load (&t->next);
 
-  if (bytes == 0)
-    return true;
-  if (offset & (s->h->cluster_size - 1)) {
-    if (scan_first (s))
-      findings_add (s->findings, FINDING_ALIGNMENT, times, offset,
-                    "the %s at %" PRIu64 " is not aligned to a cluster",
-                    what, offset);
-    return false;
-  }
-  if (!range_within (offset, bytes, QCOW2_MAX_HOST_OFFSET) ||
-      (end = ((offset + bytes - 1) >> bits) + 1) > s->clusters) {
-    if (scan_first (s))
-      findings_add (s->findings, FINDING_BEYOND, times, offset,
-                    "the %s at %" PRIu64 " lies beyond the end of the file",
-                    what, offset);
-    return false;
-  }
-
-  if (end > s->first + SCAN_WINDOW) {
-    i = round_down (max64 (first, s->first + SCAN_WINDOW), SCAN_WINDOW);
-    next = atomic_load (&s->next);
-    while (i < next && !atomic_compare_exchange_weak (&s->next, &next, i))
-      ;
-  }
-  end = min64 (end, s->first + s->n);
-  for (i = max64 (first, s->first); i < end; i++)
-    alone &= count_one (s, i, role, times, what);
-  return alone;
+  while (window < next && !atomic_compare_exchange_weak (&t->next, &next, window))
+    ;
 }
 
 int
-scan_stored_one (const struct scan *s, uint64_t cluster)
+tally_refer (struct tally *t, uint64_t offset, uint64_t bytes, enum role role,
+             uint32_t times, const char *what)
 {
-  if (cluster - s->first >= s->n)       /* wraps before the window */
-    return -1;
-  return (s->counters[cluster - s->first] & STORED_ONE) != 0;
+  const unsigned bits = t->cluster_bits;
+  const uint64_t first = offset >> bits;
+  uint64_t end, i;
+  int r, alone = 1;
+
+  if (bytes == 0)
+    return 1;
+  if (offset & ((UINT64_C (1) << bits) - 1))
+    return t->judge.fault (t->judge.opaque, FINDING_ALIGNMENT, times, offset,
+                           "the %s at %" PRIu64 " is not aligned to a cluster", what,
+                           offset);
+  if (!range_within (offset, bytes, QCOW2_MAX_HOST_OFFSET) ||
+      (end = ((offset + bytes - 1) >> bits) + 1) > t->clusters)
+    return t->judge.fault (t->judge.opaque, FINDING_BEYOND, times, offset,
+                           "the %s at %" PRIu64 " lies beyond the end of the file", what,
+                           offset);
+
+  if (end > t->first + TALLY_WINDOW)
+    reach (t, max64 (first, t->first + TALLY_WINDOW));
+  end = min64 (end, t->first + t->n);
+  for (i = max64 (first, t->first); i < end; i++) {
+    r = count_one (t, i, role, times, what);
+    if (r == -1)
+      return -1;
+    alone &= r;
+  }
+  return alone;
+}
+
+uint64_t
+tally_end (const struct tally *t)
+{
+  uint64_t i;
+
+  for (i = t->n; i > 0; i--)
+    if (t->counters[i - 1] & ROLE_MASK << ROLE_SHIFT)
+      return t->first + i;
+  return 0;
 }
 
 void
-scan_set_stored_one (struct scan *s, uint64_t cluster)
+tally_mark (struct tally *t, uint64_t cluster)
 {
-  atomic_fetch_or (&s->counters[cluster - s->first], STORED_ONE);
-}
-
-uint32_t
-scan_count (const struct scan *s, uint64_t cluster, bool *shared)
-{
-  const uint32_t counter = s->counters[cluster - s->first];
-
-  *shared = (counter & SHARED) != 0;
-  return counter & MAX_COUNT;
+  atomic_fetch_or (&t->counters[cluster - t->first], TALLY_MARKED);
 }

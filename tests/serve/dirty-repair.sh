@@ -144,7 +144,7 @@ dirty_image compat=v3 none
 l1=$((0x$(od -An -tx1 -j40 -N8 "$img" | tr -d ' ')))
 l2=$((0x$(od -An -tx1 -j$l1 -N8 "$img" | tr -d ' ') & 0xfffffffffffe00))
 entry=$((l2 + 8 * 200))
-for row in "$entry:$l1:table" "$entry:$((1 << 40)):beyond the end" \
+for row in "$entry:$l1:other metadata" "$entry:$((1 << 40)):beyond the end" \
            "$entry:$((l2 + 512)):not aligned" "$l1:$((1 << 40)):beyond the end" \
            "$entry:$l2:L2 table"; do
   IFS=: read -r at value message <<< "$row"

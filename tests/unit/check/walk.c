@@ -1,134 +1,179 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Does the census count what QEMU counts?
+ * Does a walk count what QEMU counts?
  *
  * qemu-img and qemu-io make images with all that can hold references: snapshots,
  * compressed clusters, bitmaps, subclusters, an external data file, encryption.  In an
- * image that qemu-img check finds clean, each refcount must be what the census says.
+ * image that qemu-img check finds clean, each refcount must be what the walk counts, and
+ * what the census counts but for the refcounts themselves.  What is at fault ends a
+ * census, and is a finding for a scan.
  */
 
 #include <config.h>
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "format/overlap.h"
-#include "image/snapshot.h"
+#include "image/image.h"
 #include "space/refcount.h"
 #include "check/census.h"
+#include "check/scan.h"
 #include "lib/images.h"
 
-#define IMAGE "census.qcow2"
+#define IMAGE "walk.qcow2"
 
-/* An image as the census wants it. */
-struct image {
-  char *path;
-  struct hostfile *file;
-  struct header header;
-  struct overlap *overlap;
-  struct snapshots snapshots;
-};
-
-static void
-open_image (struct image *image)
+/* With what walks want to know about it, and refcounts. */
+static struct image *
+open_image (void)
 {
   const struct hostfile_options options = { .hooks = NULL };
-  unsigned char *buf = malloc (HEADER_READ_SIZE);
-  uint64_t len;
+  char *path = images_path (IMAGE);
+  struct image *image = image_open_file (path, &options);
 
-  CHECK (buf != NULL);
-  image->path = images_path (IMAGE);
-  CHECK (hostfile_open (image->path, &options, &image->file) == 0);
-  len = min64 (hostfile_size (image->file), HEADER_READ_SIZE);
-  CHECK (hostfile_read (image->file, buf, len, 0) == 0);
-  CHECK (header_parse (image->path, buf, len, hostfile_size (image->file),
-                       &image->header) == 0);
-  image->overlap = overlap_new (image->header.cluster_bits);
-  CHECK (image->overlap != NULL);
-  CHECK (snapshots_read (image->file, &image->header, image->overlap,
-                         &image->snapshots) == 0);
-  free (buf);
+  CHECK (image != NULL);
+  CHECK (image_read_header (image) == 0 && image_read_snapshots (image) == 0);
+  free (path);
+  return image;
 }
 
-static void
-close_image (struct image *image)
+static uint64_t
+refcount_blocks (const struct walk *walk)
 {
-  snapshots_free (&image->snapshots);
-  overlap_free (image->overlap);
-  header_free (&image->header);
-  hostfile_close (image->file);
-  free (image->path);
+  uint64_t i, n, blocks = 0;
+
+  walk_reftable (walk, &n);
+  for (i = 0; i < n; i++)
+    blocks += walk_refblock (walk, i) != 0;
+  return blocks;
 }
+
+/* Ends a walk: nothing is at fault. */
+static int
+no_fault (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
+          const char *fmt, ...)
+{
+  va_list args;
+
+  (void) kind, (void) times, (void) offset;
+  fprintf (stderr, "%s: ", (const char *) opaque);
+  va_start (args, fmt);
+  vfprintf (stderr, fmt, args);
+  va_end (args);
+  CHECK (false);
+  return -1;
+}
+
+static const struct walk_visitor visitor = { .fault = no_fault, .doubt = no_fault };
 
 static void
 compare (const char *what)
 {
-  struct image image;
+  struct image *image;
   struct refcounts *refcounts;
+  struct walk *walk;
   struct census *census;
-  uint64_t c, end, count, value, total = 0;
+  uint64_t c, end, count, value, total = 0, owned = 0;
+  bool shared;
 
   /* It can't be checked without its passphrase. */
   CHECK (strcmp (what, "LUKS") == 0 || image_check (IMAGE) == 0);
-  open_image (&image);
-  refcounts = refcount_open (image.file, &image.header, image.overlap);
+  image = open_image ();
+  refcounts = refcount_open (image->file, &image->header, image->overlap);
   CHECK (refcounts != NULL);
-  census = census_new (image.file, &image.header, &image.snapshots, true);
+  walk = walk_new (image->file, &image->header);
+  CHECK (walk != NULL);
+  CHECK (walk_begin (walk, 0, &visitor, (char *) what) == 0);
+  CHECK (walk_references (walk, 1) == 0);
+  CHECK (walk_tally (walk)->next == UINT64_MAX);
+  CHECK (refcount_end (refcounts, &end) == 0);
+  CHECK (tally_end (walk_tally (walk)) == end);
+  census = census_new (image->file, &image->header);
   CHECK (census != NULL);
   if (census_take (census, 0) == -1) {
     fprintf (stderr, "%s: %s\n", what, census_fault (census));
     CHECK (false);
   }
   CHECK (census_fault (census) == NULL && census_next (census) == UINT64_MAX);
-  CHECK (refcount_end (refcounts, &end) == 0);
   CHECK (census_end (census) == end);
   for (c = 0; c < end + 10; c++) {
     CHECK (refcount_get (refcounts, c, &value) == 0);
-    count = census_count (census, c);
+    count = tally_count (walk_tally (walk), c, &shared);
     if (value != count)
       fprintf (stderr, "%s: cluster %" PRIu64 ": QEMU counts %" PRIu64
-               ", the census %" PRIu64 "\n", what, c, value, count);
-    CHECK (value == count);
+               ", the walk %" PRIu64 "\n", what, c, value, count);
+    CHECK (value == count && !shared);
     total += count;
+    /* Without the refcounts. */
+    CHECK (census_count (census, c) == count ||
+           (count == 1 && census_count (census, c) == 0));
+    owned += count - census_count (census, c);
   }
-  printf ("%s: %" PRIu64 " clusters, %" PRIu64 " references\n", what, end,
-          total);
-
-  /* Without the refcounts, and in a window where nothing is. */
-  census_free (census);
-  census = census_new (image.file, &image.header, &image.snapshots, false);
-  CHECK (census_take (census, 0) == 0);
-  CHECK (census_count (census, image.header.reftable_offset >>
-                       image.header.cluster_bits) == 0);
+  printf ("%s: %" PRIu64 " clusters, %" PRIu64 " references, %" PRIu64 " of refcounts\n",
+          what, end, total, owned);
+  CHECK (owned == image->header.reftable_clusters +
+         refcount_blocks (walk));
+  CHECK (census_count (census, image->header.reftable_offset >>
+                       image->header.cluster_bits) == 0);
   CHECK (census_count (census, 0) == 1);
-  CHECK (census_take (census, CENSUS_WINDOW) == 0);
+
+  /* In a window where nothing is. */
+  CHECK (census_take (census, TALLY_WINDOW) == 0);
   CHECK (census_count (census, 0) == 0);
   CHECK (census_end (census) == end);
   CHECK (census_next (census) == UINT64_MAX);
   census_free (census);
+  walk_free (walk);
   refcount_close (refcounts);
-  close_image (&image);
+  image_close (image);
 }
 
 /* The census finds fault with it, and says so in a text with MESSAGE. */
 static void
 expect_fault (const char *message)
 {
-  struct image image;
+  struct image *image = open_image ();
   struct census *census;
 
-  open_image (&image);
-  census = census_new (image.file, &image.header, &image.snapshots, true);
+  census = census_new (image->file, &image->header);
   CHECK (census != NULL);
   CHECK (census_take (census, 0) == -1 && errno == EUCLEAN);
   CHECK (census_fault (census) != NULL);
   printf ("fault: %s\n", census_fault (census));
   CHECK (strstr (census_fault (census), message) != NULL);
   census_free (census);
-  close_image (&image);
+  image_close (image);
+}
+
+/* A scan finds that, once, and says so in a text with MESSAGE; a census goes on. */
+static void
+expect_finding (enum finding_kind kind, const char *message)
+{
+  struct findings *findings = findings_new (10);
+  struct scan_stats stats;
+  struct census *census;
+  struct image *image = open_image ();
+  bool found = false;
+  size_t n, i;
+
+  CHECK (findings != NULL);
+  CHECK (scan_image (image->file, &image->header, false, findings, &stats) == 0);
+  CHECK (findings_count (findings, kind) == 1);
+  for (i = 0; i < (findings_list (findings, &n), n); i++) {
+    const struct finding *f = &findings_list (findings, &n)[i];
+
+    printf ("finding: %s\n", f->text);
+    found |= f->kind == kind && strstr (f->text, message) != NULL;
+  }
+  CHECK (found);
+  findings_free (findings);
+  census = census_new (image->file, &image->header);
+  CHECK (census != NULL && census_take (census, 0) == 0);
+  census_free (census);
+  image_close (image);
 }
 
 static int
@@ -243,7 +288,7 @@ faults (void)
   patch (l2 + 8 * 100, l2 | QCOW2_OFLAG_COPIED);
   expect_fault ("overlaps an L2 table");
   patch (l2 + 8 * 100, l1);
-  expect_fault ("overlaps a table");
+  expect_fault ("overlaps other metadata");
   patch (l2 + 8 * 100, peek (48));
   expect_fault ("overlaps a part of the refcounts");
   patch (l2 + 8 * 100, peek (l2) + 512);
@@ -259,9 +304,9 @@ faults (void)
   expect_fault ("is not aligned");
   patch (l1, UINT64_C (1) << 50);
   expect_fault ("beyond the end");
-  patch (l1, l2);
+  patch (l1, l2 | QCOW2_OFLAG_COPIED);
   patch (peek (48) + 8, 12345 * 512);
-  expect_fault ("refcount block");
+  expect_finding (FINDING_REFTABLE, "is not aligned");
 }
 
 int
@@ -273,7 +318,7 @@ main (void)
   };
   unsigned i;
 
-  images_enter ("census");
+  images_enter ("walk");
   for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
     create (sizes[i]);
     compare ("empty");
@@ -306,7 +351,7 @@ main (void)
   io ("write 2k 2k");
   compare ("subclusters");
 
-  create ("data_file=census.raw");
+  create ("data_file=walk.raw");
   some_writes ();
   compare ("an external data file");
 

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is work that falls into many pieces spread over threads?
+ *
+ * Tables don't depend on each other, so each thread takes the next few items until there
+ * are none.
+ *
+ * Locks: none; what is left to be taken, and the first error, are atomic.  Joining the
+ * threads makes all that they did visible to the caller.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "check/parallel.h"
+
+#define MIN_THREADS 2
+#define MAX_THREADS 8
+
+struct crowd {
+  const char *path;
+  uint64_t items, batch;
+  size_t size;
+  int (*work) (void *, void *, uint64_t, uint64_t);
+  void *opaque;
+  _Atomic uint64_t taken;
+  _Atomic int err;              /* of the first that failed */
+};
+
+static void *
+worker (void *opaque)
+{
+  struct crowd *c = opaque;
+  CLEANUP_FREE void *buffer = malloc (c->size);
+  uint64_t from;
+  int none = 0;
+
+  if (buffer == NULL) {
+    nbdkit_error ("%s: check: %m", c->path);
+    atomic_store (&c->err, ENOMEM);
+    return NULL;
+  }
+  while (atomic_load (&c->err) == 0) {
+    from = atomic_fetch_add (&c->taken, c->batch);
+    if (from >= c->items)
+      break;
+    if (c->work (c->opaque, buffer, from, min64 (c->items, from + c->batch)) == -1)
+      atomic_compare_exchange_strong (&c->err, &none, errno ? errno : EIO);
+  }
+  return NULL;
+}
+
+int
+parallel_run (const char *path, uint64_t items, uint64_t batch, size_t size,
+              int (*work) (void *, void *, uint64_t, uint64_t), void *opaque)
+{
+  struct crowd c = {
+    .path = path, .items = items, .batch = batch, .size = size,
+    .work = work, .opaque = opaque,
+  };
+  const long cpus = sysconf (_SC_NPROCESSORS_ONLN);
+  /* A few more than there are processors: some wait for the disk. */
+  const uint64_t want = min64 (min64 (MAX_THREADS,
+                                      max64 (MIN_THREADS, cpus > 0 ? cpus : 1)),
+                               div_up (items, batch));
+  pthread_t threads[MAX_THREADS];
+  unsigned n = 0;
+
+  while (n + 1 < want && pthread_create (&threads[n], NULL, worker, &c) == 0)
+    n++;
+  worker (&c);
+  while (n > 0)
+    pthread_join (threads[--n], NULL);
+  errno = c.err;
+  return c.err == 0 ? 0 : -1;
+}

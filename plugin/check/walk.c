@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What in an image names which host clusters?
+ *
+ *    header        the first cluster
+ *    refcounts     refcount table -> blocks
+ *    encryption    the LUKS header
+ *    bitmaps       directory -> bitmap tables -> bitmap data          (walkbitmaps)
+ *    active disk   L1 table -> L2 tables -> data                      (walktables)
+ *    snapshots     their table; each: L1 table -> L2 tables -> data   (walksnapshots)
+ *
+ * A compressed cluster is a reference to each host cluster that its sectors touch.  With
+ * an external data file, L2 entries name nothing in this file.
+ *
+ * All of it is walked once for each window of clusters in which there is something, and
+ * references to the clusters of the window are counted (tally.c).  What is to be done
+ * about what is wrong is for the visitor to say: a scan (scan.c) wants to know all of it,
+ * a census (census.c) gives up at the first fault.  What can't be followed (it is not
+ * aligned, or lies outside of the file) is not followed.
+ *
+ * Memory has a bound, whatever the image says: counters (64 MiB), gathered L2 tables
+ * (16 MiB), the refcount table (8 MiB), where snapshots' L1 tables are (2 MiB), and what
+ * each of a few threads needs (1 MiB, or a cluster).  So has time, as far as the file
+ * takes space on the host: a table that lies in a hole of the file names nothing and is
+ * not read; L1 tables that share clusters are walked once; a table that lies where
+ * something else is is not walked.
+ *
+ * Locks: none; counters are atomic.  Joining the threads makes all of it visible.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "util/report.h"
+#include "check/walk-impl.h"
+
+/* --- refcounts --- */
+
+static int
+read_reftable (struct walk *w)
+{
+  const uint64_t bytes = w->h->reftable_clusters * w->h->cluster_size;
+
+  w->reftable_entries = bytes / sizeof *w->reftable;
+  w->reftable = malloc (bytes);
+  if (w->reftable == NULL) {
+    nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
+                  hostfile_path (w->file), bytes);
+    return -1;
+  }
+  return hostfile_read (w->file, w->reftable, bytes, w->h->reftable_offset);
+}
+
+const struct be64 *
+walk_reftable (const struct walk *w, uint64_t *entries)
+{
+  *entries = w->reftable_entries;
+  return w->reftable;
+}
+
+uint64_t
+walk_refblock (const struct walk *w, uint64_t index)
+{
+  uint64_t offset;
+
+  if (index >= w->reftable_entries)
+    return 0;
+  offset = get64 (w->reftable[index]) & QCOW2_REFTABLE_OFFSET_MASK;
+  if ((offset & (w->h->cluster_size - 1)) != 0 ||
+      offset >> w->h->cluster_bits >= w->tally.clusters)
+    return 0;
+  return offset;
+}
+
+static int
+walk_refcounts (struct walk *w, uint32_t times)
+{
+  const uint64_t cs = w->h->cluster_size;
+  uint64_t i, offset;
+
+  if (tally_refer (&w->tally, w->h->reftable_offset, w->h->reftable_clusters * cs,
+                   ROLE_REFCOUNTS, times, "refcount table") == -1)
+    return -1;
+  for (i = 0; i < w->reftable_entries; i++) {
+    offset = walk_refblock (w, i);
+    if (offset != 0 &&
+        tally_refer (&w->tally, offset, cs, ROLE_REFCOUNTS, times,
+                     "refcount block") == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* --- the rest --- */
+
+static int
+walk_encryption (struct walk *w)
+{
+  int r;
+
+  if (!w->h->has_crypto)
+    return 0;
+  r = tally_refer (&w->tally, w->h->crypto.offset, w->h->crypto.length, ROLE_TABLE, 1,
+                   "encryption header");
+  return r == 1 && w->visitor->encryption ? w->visitor->encryption (w->opaque) : r;
+}
+
+static int
+walk_active (struct walk *w)
+{
+  const struct walk_l1 l1 = { w->h->l1_offset, w->h->l1_entries, true };
+
+  if (tally_refer (&w->tally, l1.offset, l1.entries * sizeof (struct be64), ROLE_TABLE, 1,
+                   "L1 table") == -1)
+    return -1;
+  return walk_gather (w, &l1);
+}
+
+int
+walk_references (struct walk *w, uint32_t refcounts)
+{
+  w->nr_tables = 0;
+  return tally_refer (&w->tally, 0, w->h->cluster_size, ROLE_TABLE, 1, "header") == -1 ||
+    walk_refcounts (w, refcounts) == -1 ||
+    walk_encryption (w) == -1 ||
+    walk_bitmaps (w) == -1 ||
+    walk_active (w) == -1 ||
+    walk_snapshots (w) == -1 ||
+    walk_gathered (w) == -1 ? -1 : 0;
+}
+
+int
+walk_begin (struct walk *w, uint64_t first, const struct walk_visitor *visitor,
+            void *opaque)
+{
+  const struct tally_judge judge = { visitor->fault, opaque };
+
+  w->visitor = visitor;
+  w->opaque = opaque;
+  if (tally_begin (&w->tally, first, judge) == 0)
+    return 0;
+  nbdkit_error ("%s: counting references: %m", hostfile_path (w->file));
+  return -1;
+}
+
+struct tally *
+walk_tally (struct walk *w)
+{
+  return &w->tally;
+}
+
+struct walk *
+walk_new (struct hostfile *file, const struct header *h)
+{
+  struct walk *w = calloc (1, sizeof *w);
+
+  if (w == NULL)
+    goto error;
+  w->file = file;
+  w->h = h;
+  w->data_file = (h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0;
+  w->sparse = hostfile_allocated (file) < hostfile_size (file);
+  tally_init (&w->tally, file, h->cluster_bits);
+  w->tables = malloc (WALK_TABLES * sizeof *w->tables);
+  if (w->tables == NULL)
+    goto error;
+  if (read_reftable (w) == 0)
+    return w;
+  walk_free (w);
+  return NULL;
+
+ error:
+  nbdkit_error ("%s: counting references: %m", hostfile_path (file));
+  walk_free (w);
+  return NULL;
+}
+
+void
+walk_free (struct walk *w)
+{
+  if (w == NULL)
+    return;
+  tally_free (&w->tally);
+  free (w->tables);
+  free (w->reftable);
+  free (w->snapshots);
+  free (w);
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which host clusters do snapshots name?
+ *
+ * Part of walk.c.  Specification: "Snapshots".
+ *
+ * All sizes are hostile.  The snapshot table is read once, in the first window, until
+ * something is wrong with it.  What is remembered is where L1 tables are.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "check/walk-impl.h"
+
+static int
+bad_snapshot (struct walk *w, const struct walk_snapshot *s, const char *what)
+{
+  return w->visitor->fault (w->opaque, FINDING_SNAPSHOT, 1, s->at, WALK_SNAPSHOT, s->i,
+                            s->at, what);
+}
+
+/* --- the snapshot table --- */
+
+static int
+add_snapshot (struct walk *w, const struct walk_snapshot *s)
+{
+  struct walk_place *place = &w->snapshots[w->nr_snapshots++];
+  const uint64_t entries = get32 (s->raw.l1_size);
+
+  *place = (struct walk_place) {
+    .l1 = { get64 (s->raw.l1_table_offset), entries, false },
+    .too_large = entries * sizeof (struct be64) > QCOW2_MAX_L1_BYTES,
+  };
+  return place->too_large ? bad_snapshot (w, s, "its L1 table is too large") : 0;
+}
+
+static int
+read_table (struct walk *w)
+{
+  const uint64_t start = w->h->snapshots_offset, size = hostfile_size (w->file);
+  struct walk_snapshot s = { .at = start };
+  uint64_t len;
+
+  for (s.i = 0; s.i < w->h->nb_snapshots; s.i++) {
+    w->snapshots_end = min64 (s.at, size);
+    if (s.at - start > QCOW2_MAX_SNAPSHOT_TABLE ||
+        !range_within (s.at, sizeof s.raw, size))
+      return bad_snapshot (w, &s, "the table is too large, or the file ends before it");
+    if (hostfile_read (w->file, &s.raw, sizeof s.raw, s.at) == -1)
+      return -1;
+    len = sizeof s.raw + (uint64_t) get32 (s.raw.extra_size) +
+      get16 (s.raw.id_size) + get16 (s.raw.name_size);
+    s.whole = range_within (s.at, len, size);
+    if (w->visitor->snapshot && w->visitor->snapshot (w->opaque, &s) == -1)
+      return -1;
+    if (!s.whole)
+      return bad_snapshot (w, &s, "the file ends within it");
+    if (add_snapshot (w, &s) == -1)
+      return -1;
+    s.at += round_up (len, 8);
+  }
+  w->snapshots_end = min64 (s.at, size);
+  return 0;
+}
+
+/* --- L1 tables that share bytes --- */
+
+/* Number 0 is the active one, i + 1 that of snapshot i. */
+struct extent { uint64_t offset, end; uint32_t number; };
+
+static struct extent
+extent_of (uint64_t offset, uint64_t entries, uint32_t number)
+{
+  offset &= QCOW2_L1_OFFSET_MASK;
+  return (struct extent) { offset, offset + entries * sizeof (struct be64), number };
+}
+
+static int
+compare_extents (const void *a, const void *b)
+{
+  const struct extent *x = a, *y = b;
+
+  if (x->offset != y->offset)
+    return x->offset < y->offset ? -1 : 1;
+  return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Of the L1 tables that share bytes, all but one are skipped: else 64 Ki snapshots with
+ * one table of 32 MiB would be as many walks. */
+static int
+find_shared (struct walk *w)
+{
+  const uint32_t n = w->nr_snapshots + 1;
+  CLEANUP_FREE struct extent *extents = calloc (n, sizeof *extents);
+  uint64_t end = 0;
+  uint32_t i;
+
+  if (extents == NULL) {
+    nbdkit_error ("%s: counting references: %m", hostfile_path (w->file));
+    return -1;
+  }
+  extents[0] = extent_of (w->h->l1_offset, w->h->l1_entries, 0);
+  for (i = 1; i < n; i++)
+    extents[i] = extent_of (w->snapshots[i - 1].l1.offset,
+                            w->snapshots[i - 1].l1.entries, i);
+  qsort (extents, n, sizeof *extents, compare_extents);
+  for (i = 0; i < n; i++) {
+    if (extents[i].offset < end && extents[i].number > 0)
+      w->snapshots[extents[i].number - 1].shared = true;
+    end = max64 (end, extents[i].end);
+  }
+  return 0;
+}
+
+/* --- what they name --- */
+
+static int
+read_once (struct walk *w)
+{
+  if (w->snapshots)
+    return 0;
+  w->snapshots = calloc (w->h->nb_snapshots + 1, sizeof *w->snapshots);
+  if (w->snapshots == NULL) {
+    nbdkit_error ("%s: counting references: %m", hostfile_path (w->file));
+    return -1;
+  }
+  return read_table (w) == -1 || find_shared (w) == -1 ? -1 : 0;
+}
+
+int
+walk_snapshots (struct walk *w)
+{
+  uint32_t i;
+  int r;
+
+  if (read_once (w) == -1)
+    return -1;
+  for (i = 0; i < w->nr_snapshots; i++) {
+    const struct walk_place *place = &w->snapshots[i];
+
+    if (place->too_large)
+      continue;
+    r = tally_refer (&w->tally, place->l1.offset,
+                     place->l1.entries * sizeof (struct be64), ROLE_TABLE, 1,
+                     "L1 table of a snapshot");
+    if (r == -1 ||
+        (r == 1 && !place->shared && walk_gather (w, &place->l1) == -1))
+      return -1;
+  }
+  return tally_refer (&w->tally, w->h->snapshots_offset,
+                      w->snapshots_end - w->h->snapshots_offset, ROLE_TABLE, 1,
+                      "snapshot table") == -1 ? -1 : 0;
+}
