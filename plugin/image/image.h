@@ -90,7 +90,7 @@ extern int image_read_snapshots (struct image *);
 
 /* After the image has changed as a whole, or perhaps has: reads everything anew that
  * image_read_header, image_load and image_read_snapshots read.  Files, locks and cipher
- * stay.  No disk may use the image.  After an error only image_close is possible. */
+ * stay.  No disk may use the image.  After an error do it again, or close the image. */
 extern int image_reload (struct image *);
 
 /* --- while it is open --- */
