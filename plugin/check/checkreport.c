@@ -18,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/bytes.h"
-#include "util/cleanup.h"
 #include "util/report.h"
 #include "util/utf8.h"
 #include "storage/reportfile.h"

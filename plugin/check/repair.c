@@ -48,6 +48,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "format/entry.h"
 #include "space/refblock.h"
 #include "space/reflayout.h"
 #include "check/census.h"
@@ -281,10 +282,8 @@ correct_l2 (struct repair *r, uint64_t offset)
     return 0;
   if (hostfile_read (r->file, l2, cs, offset) == -1)
     return -1;
-  return correct_entries (r, l2, cs / sizeof *l2,
-                          r->h->l2_entry_size / sizeof *l2, offset,
-                          r->h->incompatible & QCOW2_INCOMPAT_DATA_FILE ?
-                          correct_external : correct);
+  return correct_entries (r, l2, cs / sizeof *l2, entry_words (r->h), offset,
+                          entry_is_external (r->h) ? correct_external : correct);
 }
 
 static int
@@ -405,12 +404,11 @@ do_repair (struct repair *r)
   if (look_around (r) == -1 || lay_out (r) == -1)
     return -1;
   if (write_structure (r) == -1 || hostfile_sync (r->file) == -1) {
-    int err = errno;
+    KEEP_ERRNO_FOR_BLOCK;
 
     /* No header names what was written. */
     if (hostfile_is_regular (r->file) && hostfile_size (r->file) > size)
       hostfile_truncate (r->file, size);
-    errno = err;
     return -1;
   }
   if (switch_table (r) == -1)
@@ -449,12 +447,12 @@ repair_refcounts (struct image *image, bool asked)
     .max = h->refcount_order == 6 ? UINT64_MAX
                                   : (UINT64_C (1) << (1u << h->refcount_order)) - 1,
   };
-  int res, err;
+  int res;
 
   res = begin (&r) == -1 ? -1 : do_repair (&r);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   if (res == -1 && !r.refused)
-    nbdkit_error ("%s: %s", hostfile_path (file), asked || err == ENOMEM ?
+    nbdkit_error ("%s: %s", hostfile_path (file), asked || errno == ENOMEM ?
                   "the refcounts could not be repaired" :
                   "the image was not closed properly and could not be "
                   "repaired: serving it read-only");
@@ -462,6 +460,5 @@ repair_refcounts (struct image *image, bool asked)
   free (r.needed);
   free (r.table);
   free (r.cluster);
-  errno = err;
   return res;
 }

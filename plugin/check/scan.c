@@ -28,6 +28,7 @@
 #include <errno.h>
 #include <stdarg.h>
 
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "check/scan-impl.h"
 
@@ -148,7 +149,7 @@ scan_image (struct hostfile *file, const struct header *h, bool full,
   struct scan s = { .file = file, .h = h, .findings = findings, .full = full };
   int r = scan_begin (&s) == -1 || scan_windows (&s) == -1 ||
     (full && scan_read_all (&s) == -1) ? -1 : 0;
-  int err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
 
   stats->total_clusters = div_up (h->size, h->cluster_size);
   stats->allocated = s.allocated;
@@ -158,7 +159,6 @@ scan_image (struct hostfile *file, const struct header *h, bool full,
   stats->bitmaps_in_use = s.bitmaps_in_use;
   walk_free (s.walk);
   compress_pool_free (s.pool);
-  errno = err;
   return r;
 }
 

@@ -22,6 +22,7 @@
 #include <inttypes.h>
 
 #include "util/report.h"
+#include "format/entry.h"
 #include "check/parallel.h"
 #include "check/scan-impl.h"
 
@@ -118,7 +119,7 @@ inflate_pieces (void *opaque, void *buffer, uint64_t from, uint64_t to)
   struct scan *s = opaque;
   const uint64_t cs = s->h->cluster_size;
   const uint64_t bytes = min64 (cs, PIECE);
-  const unsigned step = s->h->l2_entry_size / sizeof (struct be64);
+  const unsigned step = entry_words (s->h);
   struct inflating f = {
     .s = s, .piece = buffer, .out = (unsigned char *) buffer + PIECE,
     .in = (unsigned char *) buffer + PIECE + cs,

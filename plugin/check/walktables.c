@@ -16,7 +16,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "util/report.h"
 #include "format/compress.h"
 #include "format/entry.h"
 #include "check/parallel.h"

@@ -7,7 +7,6 @@
 #define QCOW2_DISK_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "storage/hostfile.h"

@@ -18,7 +18,6 @@
 #define QCOW2_EXPORT_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "request/request.h"
