@@ -21,9 +21,9 @@ core_sources = \
 	%reldir%/util/utf8.h \
 	%reldir%/storage/dropcache.c \
 	%reldir%/storage/dropcache.h \
-	%reldir%/storage/hostfile-impl.h \
+	%reldir%/storage/storage-impl.h \
 	%reldir%/storage/hostfile.c \
-	%reldir%/storage/hostfile.h \
+	%reldir%/storage/storage.h \
 	%reldir%/storage/hostlock.c \
 	%reldir%/storage/hostlock.h \
 	%reldir%/storage/hostopen.c \

@@ -38,12 +38,12 @@ struct census {
 };
 
 struct census *
-census_new (struct hostfile *file, const struct header *h)
+census_new (struct storage *file, const struct header *h)
 {
   struct census *c = calloc (1, sizeof *c);
 
   if (c == NULL) {
-    nbdkit_error ("%s: counting references: %m", hostfile_path (file));
+    nbdkit_error ("%s: counting references: %m", storage_path (file));
     return NULL;
   }
   pthread_mutex_init (&c->lock, NULL);

@@ -14,7 +14,7 @@ struct census;
 
 /* Both pointers must outlive it, and nobody may change the file's metadata
  * meanwhile.  NULL: reported. */
-extern struct census *census_new (struct hostfile *, const struct header *);
+extern struct census *census_new (struct storage *, const struct header *);
 extern void census_free (struct census *);      /* NULL is fine */
 
 /* Walks all metadata and counts the references to the clusters of the window

@@ -171,13 +171,13 @@ scan_layer (struct check *c, struct check_layer *l, bool full)
 }
 
 static bool
-known_already (const struct check *c, const struct hostfile *file)
+known_already (const struct check *c, const struct storage *file)
 {
   size_t i;
 
   for (i = 0; i + 1 < c->result.n; i++)
     if (c->result.layers[i]->image &&
-        hostfile_same (c->result.layers[i]->image->file, file))
+        storage_same (c->result.layers[i]->image->file, file))
       return true;
   return false;
 }
@@ -186,7 +186,7 @@ known_already (const struct check *c, const struct hostfile *file)
 static struct check_layer *
 check_layer (struct check *c, const char *path, bool raw)
 {
-  struct hostfile_options options = c->options->chain.image.file;
+  struct storage_options options = c->options->chain.image.file;
   struct check_layer *l = add_layer (c, path, raw);
 
   if (l == NULL)
@@ -205,7 +205,7 @@ check_layer (struct check *c, const char *path, bool raw)
     weigh (l);
     return NULL;
   }
-  l->file_size = hostfile_size (l->image->file);
+  l->file_size = storage_size (l->image->file);
   if (known_already (c, l->image->file) || c->result.n > CHAIN_MAX_LAYERS)
     findings_add (l->findings, FINDING_CHAIN, 1, 0, "the backing chain %s",
                   c->result.n > CHAIN_MAX_LAYERS ? "is too long" :
@@ -296,10 +296,10 @@ write_features (struct image *image, uint64_t incompatible)
   if (h->version < 3 ||
       (incompatible == h->incompatible && autoclear == h->autoclear))
     return 0;
-  if (hostfile_write (image->file, fields, sizeof fields,
-                      offsetof (struct qcow2_header,
-                                incompatible_features)) == -1 ||
-      hostfile_sync (image->file) == -1)
+  if (storage_write (image->file, fields, sizeof fields,
+                     offsetof (struct qcow2_header,
+                               incompatible_features)) == -1 ||
+      storage_sync (image->file) == -1)
     return -1;
   h->incompatible = incompatible;
   h->autoclear = autoclear;
@@ -367,7 +367,7 @@ repair (struct check *c)
                   "flags; nothing was changed", l->path);
     return;
   }
-  if (!hostfile_is_writable (l->image->file)) {
+  if (!storage_is_writable (l->image->file)) {
     nbdkit_error ("%s: cannot be repaired: the file is not writable", l->path);
     c->failed = true;
     return;
@@ -380,7 +380,7 @@ repair (struct check *c)
     c->result.repaired = true;
   else
     c->failed = true;
-  l->file_size = hostfile_size (l->image->file);
+  l->file_size = storage_size (l->image->file);
   weigh (l);
   if (image_lock (l->image, IMAGE_READER) == -1)
     c->failed = true;

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "mapping/chain.h"
 
 enum check_mode { CHECK_OFF, CHECK_QUICK, CHECK_FULL, CHECK_REPAIR };

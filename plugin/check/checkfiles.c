@@ -31,7 +31,7 @@ struct checkfiles {
 static struct image *
 add (struct checkfiles *c, const char *path)
 {
-  static const struct hostfile_options options;
+  static const struct storage_options options;
   struct image **images = realloc (c->images, (c->n + 1) * sizeof *images);
   struct image *image;
 
@@ -44,7 +44,7 @@ add (struct checkfiles *c, const char *path)
   if (image == NULL)
     return NULL;
   for (size_t i = 0; i < c->n; i++)
-    if (hostfile_same (images[i]->file, image->file)) {
+    if (storage_same (images[i]->file, image->file)) {
       image_close (image);
       return NULL;
     }
@@ -64,7 +64,7 @@ add_image (struct checkfiles *c, const char *path, const struct chain_options *c
   *below = NULL;
   if (image == NULL || image_read_header (image) == -1)
     return;
-  options.file = (struct hostfile_options) { 0 };
+  options.file = (struct storage_options) { 0 };
   image_open_data (image, &options);
   chain_below (path, &image->header, chain, below, format);
 }

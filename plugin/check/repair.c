@@ -64,7 +64,7 @@
 #define CHUNK 8192
 
 struct repair {
-  struct hostfile *file;
+  struct storage *file;
   struct header *h;
   struct census *census;
   struct overlap *overlap;
@@ -85,7 +85,7 @@ struct repair {
 static int
 refuse (struct repair *r, const char *why)
 {
-  nbdkit_error ("%s: %s: %s", hostfile_path (r->file), r->asked ?
+  nbdkit_error ("%s: %s: %s", storage_path (r->file), r->asked ?
                 "cannot repair the refcounts" :
                 "the image was not closed properly and cannot be repaired: serving it "
                 "read-only", why);
@@ -154,7 +154,7 @@ old_end (struct repair *r, uint64_t *end)
 {
   const struct walk *walk = census_walk (r->census);
   const uint64_t cs = r->h->cluster_size;
-  const uint64_t clusters = div_up (hostfile_size (r->file), cs);
+  const uint64_t clusters = div_up (storage_size (r->file), cs);
   uint64_t i, offset, n;
 
   *end = 0;
@@ -163,7 +163,7 @@ old_end (struct repair *r, uint64_t *end)
     offset = walk_refblock (walk, i);
     if (offset == 0)
       continue;
-    if (hostfile_read (r->file, r->cluster, cs, offset) == -1)
+    if (storage_read (r->file, r->cluster, cs, offset) == -1)
       return -1;
     n = refblock_end (r->cluster, r->h->refcount_order, cs);
     if (n > 0) {
@@ -267,9 +267,9 @@ correct_entries (struct repair *r, struct be64 *entries, uint64_t n,
   }
   if (low >= high)
     return 0;
-  return hostfile_write (r->file, entries + low,
-                         (high - low) * sizeof *entries,
-                         offset + low * sizeof *entries);
+  return storage_write (r->file, entries + low,
+                        (high - low) * sizeof *entries,
+                        offset + low * sizeof *entries);
 }
 
 static int
@@ -280,7 +280,7 @@ correct_l2 (struct repair *r, uint64_t offset)
 
   if (offset == 0)
     return 0;
-  if (hostfile_read (r->file, l2, cs, offset) == -1)
+  if (storage_read (r->file, l2, cs, offset) == -1)
     return -1;
   return correct_entries (r, l2, cs / sizeof *l2, entry_words (r->h), offset,
                           entry_is_external (r->h) ? correct_external : correct);
@@ -299,7 +299,7 @@ correct_tables (struct repair *r)
   for (done = 0; done < r->h->l1_entries; done += n) {
     n = min64 (r->h->l1_entries - done, CHUNK);
     at = r->h->l1_offset + done * sizeof *l1;
-    if (hostfile_read (r->file, l1, n * sizeof *l1, at) == -1)
+    if (storage_read (r->file, l1, n * sizeof *l1, at) == -1)
       return -1;
     for (i = 0; i < n; i++)
       if (correct_l2 (r, get64 (l1[i]) & QCOW2_L1_OFFSET_MASK) == -1)
@@ -325,7 +325,7 @@ write_block (struct repair *r, uint64_t index, uint64_t offset)
     if (count != 0)
       refblock_set (r->cluster, r->h->refcount_order, i, count);
   }
-  return hostfile_write (r->file, r->cluster, r->h->cluster_size, offset);
+  return storage_write (r->file, r->cluster, r->h->cluster_size, offset);
 }
 
 /* Step 1, without its sync. */
@@ -356,8 +356,8 @@ write_structure (struct repair *r)
     r->table[i] = put64 (at);
     at += r->h->cluster_size;
   }
-  return hostfile_write (r->file, r->table, bytes,
-                         r->place << r->h->cluster_bits);
+  return storage_write (r->file, r->table, bytes,
+                        r->place << r->h->cluster_bits);
 }
 
 /* Step 2. */
@@ -371,11 +371,11 @@ switch_table (struct repair *r)
     put64 (r->place << r->h->cluster_bits), put32 (r->table_clusters),
   };
 
-  if (hostfile_write (r->file, &where, sizeof where,
-                      offsetof (struct qcow2_header,
-                                refcount_table_offset)) == -1)
+  if (storage_write (r->file, &where, sizeof where,
+                     offsetof (struct qcow2_header,
+                               refcount_table_offset)) == -1)
     return -1;
-  return hostfile_sync (r->file);
+  return storage_sync (r->file);
 }
 
 /* The old structure is nothing special any more. */
@@ -399,16 +399,16 @@ forget_old (struct repair *r)
 static int
 do_repair (struct repair *r)
 {
-  const uint64_t size = hostfile_size (r->file);
+  const uint64_t size = storage_size (r->file);
 
   if (look_around (r) == -1 || lay_out (r) == -1)
     return -1;
-  if (write_structure (r) == -1 || hostfile_sync (r->file) == -1) {
+  if (write_structure (r) == -1 || storage_sync (r->file) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
     /* No header names what was written. */
-    if (hostfile_is_regular (r->file) && hostfile_size (r->file) > size)
-      hostfile_truncate (r->file, size);
+    if (storage_is_regular (r->file) && storage_size (r->file) > size)
+      storage_truncate (r->file, size);
     return -1;
   }
   if (switch_table (r) == -1)
@@ -417,7 +417,7 @@ do_repair (struct repair *r)
   r->h->reftable_offset = r->place << r->h->cluster_bits;
   r->h->reftable_clusters = r->table_clusters;
   nbdkit_debug ("%s: repaired: new refcounts at %" PRIu64
-                ", %" PRIu64 " blocks", hostfile_path (r->file),
+                ", %" PRIu64 " blocks", storage_path (r->file),
                 r->h->reftable_offset, r->blocks);
   return 0;
 }
@@ -429,7 +429,7 @@ begin (struct repair *r)
   r->needed = calloc (MAX_TABLE_ENTRIES, sizeof *r->needed);
   r->cluster = malloc (r->h->cluster_size);
   if (r->needed == NULL || r->cluster == NULL) {
-    nbdkit_error ("%s: repair: %m", hostfile_path (r->file));
+    nbdkit_error ("%s: repair: %m", storage_path (r->file));
     return -1;
   }
   r->census = census_new (r->file, r->h);
@@ -439,7 +439,7 @@ begin (struct repair *r)
 int
 repair_refcounts (struct image *image, bool asked)
 {
-  struct hostfile *file = image->file;
+  struct storage *file = image->file;
   struct header *h = &image->header;
   struct repair r = {
     .file = file, .h = h, .overlap = image->overlap, .asked = asked,
@@ -452,7 +452,7 @@ repair_refcounts (struct image *image, bool asked)
   res = begin (&r) == -1 ? -1 : do_repair (&r);
   KEEP_ERRNO_FOR_BLOCK;
   if (res == -1 && !r.refused)
-    nbdkit_error ("%s: %s", hostfile_path (file), asked || errno == ENOMEM ?
+    nbdkit_error ("%s: %s", storage_path (file), asked || errno == ENOMEM ?
                   "the refcounts could not be repaired" :
                   "the image was not closed properly and could not be "
                   "repaired: serving it read-only");

@@ -23,7 +23,7 @@
 struct scan_piece { uint64_t offset, bytes; };
 
 struct scan {
-  struct hostfile *file;
+  struct storage *file;
   const struct header *h;
   struct findings *findings;
   bool full;

@@ -112,7 +112,7 @@ scan_windows (struct scan *s)
        window = min64 (s->tally->next, scan_refcounts_next (s))) {
     if (++n > MAX_WINDOWS) {
       nbdkit_error ("%s: check: the clusters in use are too far apart in the file",
-                    hostfile_path (s->file));
+                    storage_path (s->file));
       errno = EFBIG;
       return -1;
     }
@@ -136,14 +136,14 @@ scan_begin (struct scan *s)
   if (s->full)
     s->pool = compress_pool_new ();
   if (s->full && s->pool == NULL) {
-    nbdkit_error ("%s: check: %m", hostfile_path (s->file));
+    nbdkit_error ("%s: check: %m", storage_path (s->file));
     return -1;
   }
   return 0;
 }
 
 int
-scan_image (struct hostfile *file, const struct header *h, bool full,
+scan_image (struct storage *file, const struct header *h, bool full,
             struct findings *findings, struct scan_stats *stats)
 {
   struct scan s = { .file = file, .h = h, .findings = findings, .full = full };
@@ -163,7 +163,7 @@ scan_image (struct hostfile *file, const struct header *h, bool full,
 }
 
 int
-scan_raw (struct hostfile *file, struct findings *findings)
+scan_raw (struct storage *file, struct findings *findings)
 {
   struct scan s = { .file = file, .findings = findings, .full = true };
 

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "check/findings.h"
 
@@ -24,11 +24,11 @@ struct scan_stats {
 /* Looks at all metadata of an image whose header was accepted, which nobody
  * changes meanwhile; FULL: also at all data that is stored in it.  Adds what is wrong to
  * the findings.  0, or -1: it could not be looked at to the end (reported). */
-extern int scan_image (struct hostfile *, const struct header *, bool full,
+extern int scan_image (struct storage *, const struct header *, bool full,
                        struct findings *, struct scan_stats *);
 
 /* Reads all data of a file, of whatever format; what can't be read is a finding.
  * 0, or -1 on ENOMEM (reported). */
-extern int scan_raw (struct hostfile *, struct findings *);
+extern int scan_raw (struct storage *, struct findings *);
 
 #endif /* QCOW2_SCAN_H */

@@ -70,7 +70,7 @@ get_bytes (struct inflating *f, uint64_t offset, uint64_t bytes)
     return f->in + (offset - f->at);
   f->at = offset;
   f->len = follows ? f->room : bytes;
-  if (hostfile_read (f->s->file, f->in, f->len, offset) == 0)
+  if (storage_read (f->s->file, f->in, f->len, offset) == 0)
     return f->in + 0;
   f->len = 0;
   return NULL;
@@ -97,7 +97,7 @@ inflate_one (struct inflating *f, uint64_t entry, uint64_t index)
     return 0;
   if (errno != EIO) {
     nbdkit_error ("%s: compressed cluster at %" PRIu64 ": %m",
-                  hostfile_path (s->file), offset);
+                  storage_path (s->file), offset);
     return -1;
   }
   findings_add (s->findings, FINDING_COMPRESSED, f->table->times, offset,
@@ -132,7 +132,7 @@ inflate_pieces (void *opaque, void *buffer, uint64_t from, uint64_t to)
     if (!f.table->compressed)
       continue;
     at = from % pieces_of_table (s) * PIECE;
-    if (hostfile_read (s->file, f.piece, bytes, f.table->offset + at) == -1)
+    if (storage_read (s->file, f.piece, bytes, f.table->offset + at) == -1)
       return -1;
     for (i = 0; i < bytes / sizeof *f.piece; i += step) {
       entry = get64 (f.piece[i]);
@@ -153,7 +153,7 @@ scan_inflate_all (void *opaque, const struct walk_l2 *tables, uint32_t n)
   if (!s->full)
     return 0;
   s->tables = tables;
-  return parallel_run (hostfile_path (s->file), n * pieces_of_table (s), 1,
+  return parallel_run (storage_path (s->file), n * pieces_of_table (s), 1,
                        PIECE + cs + max64 (SCAN_BUFFER, 2 * cs), inflate_pieces, s);
 }
 
@@ -165,8 +165,8 @@ read_pieces (void *opaque, void *buffer, uint64_t from, uint64_t to)
   struct scan *s = opaque;
 
   for (; from < to; from++)
-    if (hostfile_read (s->file, buffer, s->pieces[from].bytes,
-                       s->pieces[from].offset) == -1 &&
+    if (storage_read (s->file, buffer, s->pieces[from].bytes,
+                      s->pieces[from].offset) == -1 &&
         unreadable (s, s->pieces[from].offset, s->pieces[from].bytes) == -1)
       return -1;
   return 0;
@@ -175,14 +175,14 @@ read_pieces (void *opaque, void *buffer, uint64_t from, uint64_t to)
 static int
 read_gathered (struct scan *s, uint64_t items)
 {
-  return parallel_run (hostfile_path (s->file), items, 1, READ_SIZE, read_pieces, s);
+  return parallel_run (storage_path (s->file), items, 1, READ_SIZE, read_pieces, s);
 }
 
 /* Holes, however large, cost nothing. */
 int
 scan_read_all (struct scan *s)
 {
-  const uint64_t size = hostfile_size (s->file);
+  const uint64_t size = storage_size (s->file);
   struct scan_piece pieces[PIECES];
   uint64_t at, n, items = 0;
   bool hole;
@@ -190,7 +190,7 @@ scan_read_all (struct scan *s)
   s->pieces = pieces;
   for (at = 0; at < size; at += n) {
     n = size - at;
-    if (hostfile_hole (s->file, at, &n, &hole) == -1)
+    if (storage_hole (s->file, at, &n, &hole) == -1)
       return -1;
     if (!hole) {
       n = min64 (n, READ_SIZE);

@@ -23,9 +23,9 @@ scan_encryption (void *opaque)
   struct luks_header raw;
   struct luks *luks = NULL;
 
-  if (hostfile_read (s->file, &raw, sizeof raw, offset) == -1)
+  if (storage_read (s->file, &raw, sizeof raw, offset) == -1)
     return -1;
-  if (luks_parse (hostfile_path (s->file), &raw, sizeof raw, s->h->crypto.length,
+  if (luks_parse (storage_path (s->file), &raw, sizeof raw, s->h->crypto.length,
                   &luks) == 0)
     luks_free (luks);
   else if (errno == ENOMEM)

@@ -35,7 +35,7 @@ read_block (struct scan *s, uint64_t index, void *buffer,
                s->tally->first + s->tally->n) - start;
   if (offset == 0)
     return 0;
-  return hostfile_read (s->file, buffer, s->h->cluster_size, offset) == -1 ? -1
+  return storage_read (s->file, buffer, s->h->cluster_size, offset) == -1 ? -1
     : 1;
 }
 
@@ -52,7 +52,7 @@ each_block (struct scan *s,
   const uint64_t n =
     ((s->tally->first + s->tally->n - 1) >> s->block_bits) + 1 - first_block (s);
 
-  return parallel_run (hostfile_path (s->file), n,
+  return parallel_run (storage_path (s->file), n,
                        max64 (1, SCAN_BUFFER >> s->h->cluster_bits),
                        s->h->cluster_size, work, s);
 }

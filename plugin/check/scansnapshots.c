@@ -34,7 +34,7 @@ check_extra (struct scan *s, const struct walk_snapshot *snapshot)
       bad_snapshot (s, snapshot, "it does not state the size of the disk");
     return 0;
   }
-  if (hostfile_read (s->file, extra, sizeof extra, snapshot->at + sizeof *raw) == -1)
+  if (storage_read (s->file, extra, sizeof extra, snapshot->at + sizeof *raw) == -1)
     return -1;
   if (div_up (get64 (extra[1]), UINT64_C (1) << covered) > get32 (raw->l1_size))
     bad_snapshot (s, snapshot, "its L1 table is too small for its disk");

@@ -29,10 +29,10 @@
 #define ROLE_MASK UINT32_C (7)
 
 void
-tally_init (struct tally *t, struct hostfile *file, unsigned cluster_bits)
+tally_init (struct tally *t, struct storage *file, unsigned cluster_bits)
 {
   t->cluster_bits = cluster_bits;
-  t->clusters = div_up (hostfile_size (file), UINT64_C (1) << cluster_bits);
+  t->clusters = div_up (storage_size (file), UINT64_C (1) << cluster_bits);
   t->counters = NULL;
 }
 

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "check/findings.h"
 
 /* Clusters that are counted at a time: a multiple of what any refcount block counts. */
@@ -47,7 +47,7 @@ struct tally {
 };
 
 /* For the clusters of FILE. */
-extern void tally_init (struct tally *, struct hostfile *, unsigned cluster_bits);
+extern void tally_init (struct tally *, struct storage *, unsigned cluster_bits);
 extern void tally_free (struct tally *);
 
 /* Begins the window that begins with cluster FIRST (a multiple of TALLY_WINDOW), with

@@ -21,7 +21,7 @@ struct walk_place {
 };
 
 struct walk {
-  struct hostfile *file;
+  struct storage *file;
   const struct header *h;
   bool data_file;               /* L2 entries name nothing in this file */
   bool sparse;                  /* tables may lie in holes: skip these */

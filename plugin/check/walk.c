@@ -47,10 +47,10 @@ read_reftable (struct walk *w)
   w->reftable = malloc (bytes);
   if (w->reftable == NULL) {
     nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
-                  hostfile_path (w->file), bytes);
+                  storage_path (w->file), bytes);
     return -1;
   }
-  return hostfile_read (w->file, w->reftable, bytes, w->h->reftable_offset);
+  return storage_read (w->file, w->reftable, bytes, w->h->reftable_offset);
 }
 
 const struct be64 *
@@ -141,7 +141,7 @@ walk_begin (struct walk *w, uint64_t first, const struct walk_visitor *visitor,
   w->opaque = opaque;
   if (tally_begin (&w->tally, first, judge) == 0)
     return 0;
-  nbdkit_error ("%s: counting references: %m", hostfile_path (w->file));
+  nbdkit_error ("%s: counting references: %m", storage_path (w->file));
   return -1;
 }
 
@@ -152,7 +152,7 @@ walk_tally (struct walk *w)
 }
 
 struct walk *
-walk_new (struct hostfile *file, const struct header *h)
+walk_new (struct storage *file, const struct header *h)
 {
   struct walk *w = calloc (1, sizeof *w);
 
@@ -161,7 +161,7 @@ walk_new (struct hostfile *file, const struct header *h)
   w->file = file;
   w->h = h;
   w->data_file = (h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0;
-  w->sparse = hostfile_allocated (file) < hostfile_size (file);
+  w->sparse = storage_allocated (file) < storage_size (file);
   tally_init (&w->tally, file, h->cluster_bits);
   w->tables = malloc (WALK_TABLES * sizeof *w->tables);
   if (w->tables == NULL)
@@ -172,7 +172,7 @@ walk_new (struct hostfile *file, const struct header *h)
   return NULL;
 
  error:
-  nbdkit_error ("%s: counting references: %m", hostfile_path (file));
+  nbdkit_error ("%s: counting references: %m", storage_path (file));
   walk_free (w);
   return NULL;
 }

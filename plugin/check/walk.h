@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "check/findings.h"
 #include "check/tally.h"
@@ -76,7 +76,7 @@ struct walk_visitor {
 
 /* Reads the refcount table.  FILE and header must outlive it, and nobody may change the
  * file's metadata meanwhile.  NULL: reported. */
-extern struct walk *walk_new (struct hostfile *, const struct header *);
+extern struct walk *walk_new (struct storage *, const struct header *);
 extern void walk_free (struct walk *);          /* NULL is fine */
 
 /* Begins with the window of clusters that begins with FIRST, a multiple of

@@ -82,7 +82,7 @@ walk_bitmaps (struct walk *w)
   for (b.i = 0; b.i < w->h->bitmaps.count; b.i++) {
     if (!range_within (b.at, sizeof b.raw, end))
       break;
-    if (hostfile_read (w->file, &b.raw, sizeof b.raw, b.at) == -1)
+    if (storage_read (w->file, &b.raw, sizeof b.raw, b.at) == -1)
       return -1;
     len = round_up (sizeof b.raw + (uint64_t) get32 (b.raw.extra_size) +
                     get16 (b.raw.name_size), 8);

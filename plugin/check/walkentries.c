@@ -27,7 +27,7 @@ in_hole (struct walk *w, uint64_t offset, uint64_t entries)
 
   if (!w->sparse)
     return 0;
-  if (hostfile_hole (w->file, offset, &len, &hole) == -1)
+  if (storage_hole (w->file, offset, &len, &hole) == -1)
     return -1;
   return hole ? len / sizeof (struct be64) : 0;
 }
@@ -42,7 +42,7 @@ walk_entries (struct walk *w, uint64_t offset, uint64_t entries,
   int64_t empty;
 
   if (chunk == NULL) {
-    nbdkit_error ("%s: counting references: %m", hostfile_path (w->file));
+    nbdkit_error ("%s: counting references: %m", storage_path (w->file));
     return -1;
   }
   for (done = 0; done < entries; done += n) {
@@ -53,7 +53,7 @@ walk_entries (struct walk *w, uint64_t offset, uint64_t entries,
     n = empty > 0 ? (uint64_t) empty : min64 (entries - done, CHUNK);
     if (empty > 0)
       continue;
-    if (hostfile_read (w->file, chunk, n * sizeof *chunk, at) == -1)
+    if (storage_read (w->file, chunk, n * sizeof *chunk, at) == -1)
       return -1;
     for (i = 0; i < n; i++)
       if (chunk[i].be != 0 && fn (w, done + i, get64 (chunk[i]), opaque) == -1)

@@ -44,7 +44,7 @@ add_snapshot (struct walk *w, const struct walk_snapshot *s)
 static int
 read_table (struct walk *w)
 {
-  const uint64_t start = w->h->snapshots_offset, size = hostfile_size (w->file);
+  const uint64_t start = w->h->snapshots_offset, size = storage_size (w->file);
   struct walk_snapshot s = { .at = start };
   uint64_t len;
 
@@ -53,7 +53,7 @@ read_table (struct walk *w)
     if (s.at - start > QCOW2_MAX_SNAPSHOT_TABLE ||
         !range_within (s.at, sizeof s.raw, size))
       return bad_snapshot (w, &s, "the table is too large, or the file ends before it");
-    if (hostfile_read (w->file, &s.raw, sizeof s.raw, s.at) == -1)
+    if (storage_read (w->file, &s.raw, sizeof s.raw, s.at) == -1)
       return -1;
     len = sizeof s.raw + (uint64_t) get32 (s.raw.extra_size) +
       get16 (s.raw.id_size) + get16 (s.raw.name_size);
@@ -103,7 +103,7 @@ find_shared (struct walk *w)
   uint32_t i;
 
   if (extents == NULL) {
-    nbdkit_error ("%s: counting references: %m", hostfile_path (w->file));
+    nbdkit_error ("%s: counting references: %m", storage_path (w->file));
     return -1;
   }
   extents[0] = extent_of (w->h->l1_offset, w->h->l1_entries, 0);
@@ -128,7 +128,7 @@ read_once (struct walk *w)
     return 0;
   w->snapshots = calloc (w->h->nb_snapshots + 1, sizeof *w->snapshots);
   if (w->snapshots == NULL) {
-    nbdkit_error ("%s: counting references: %m", hostfile_path (w->file));
+    nbdkit_error ("%s: counting references: %m", storage_path (w->file));
     return -1;
   }
   return read_table (w) == -1 || find_shared (w) == -1 ? -1 : 0;

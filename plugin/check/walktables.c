@@ -82,7 +82,7 @@ in_hole (struct walk *w, const struct walk_l2 *t, uint64_t n)
 
   if (!w->sparse)
     return 0;
-  if (hostfile_hole (w->file, t->offset, &len, &hole) == -1)
+  if (storage_hole (w->file, t->offset, &len, &hole) == -1)
     return -1;
   if (!hole)
     return 0;
@@ -114,8 +114,8 @@ walk_some (void *opaque, void *buffer, uint64_t from, uint64_t to)
          n++)
       ;
     if (!w->sparse && i + n < to)
-      hostfile_prefetch (w->file, t[i + n].offset, cs);
-    if (hostfile_read (w->file, buffer, n * cs, t[i].offset) == -1)
+      storage_prefetch (w->file, t[i + n].offset, cs);
+    if (storage_read (w->file, buffer, n * cs, t[i].offset) == -1)
       return -1;
     for (k = 0; k < n; k++)
       if (walk_l2 (w, &t[i + k], (struct be64 *) ((char *) buffer + k * cs)) == -1)
@@ -172,7 +172,7 @@ walk_gathered (struct walk *w)
       w->tables[n++] = w->tables[i];
   }
   w->nr_tables = 0;
-  if (parallel_run (hostfile_path (w->file), n, min64 (16, max64 (1, BUFFER / cs)),
+  if (parallel_run (storage_path (w->file), n, min64 (16, max64 (1, BUFFER / cs)),
                     max64 (BUFFER, cs), walk_some, w) == -1)
     return -1;
   return w->visitor->l2_tables ? w->visitor->l2_tables (w->opaque, w->tables, n) : 0;

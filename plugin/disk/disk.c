@@ -48,9 +48,9 @@ find_why_readonly (const struct disk *d)
 
   if (d->options.untrusted)
     return "untrusted=true was given";
-  if (!hostfile_is_writable (image->file))
+  if (!storage_is_writable (image->file))
     return "the file is not writable";
-  if (image->data && !hostfile_is_writable (image->data))
+  if (image->data && !storage_is_writable (image->data))
     return "the external data file is not writable";
   if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
     return "the image is marked corrupt";

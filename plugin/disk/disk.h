@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "image/clustercache.h"
 #include "image/image.h"
 #include "space/alloc.h"
@@ -49,7 +49,7 @@ struct disk_options {
   bool (*client_waits) (void);  /* NULL, or: false, reported, if perhaps nobody waits any
                                    more for the request that this thread serves */
   uint64_t linger_ms;           /* so long it goes on then */
-  const struct hostfile_hooks *hooks;   /* tests; NULL otherwise */
+  const struct storage_hooks *hooks;   /* tests; NULL otherwise */
 };
 
 /* Opens and checks everything, changes nothing, takes reader's locks.  The

@@ -47,7 +47,7 @@ check_header_count (const struct image *image, struct refcounts *refcounts)
   if (value != 0)
     return 0;
   nbdkit_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
-                "its reference count is 0", hostfile_path (image->file));
+                "its reference count is 0", storage_path (image->file));
   errno = EUCLEAN;
   return -1;
 }
@@ -196,9 +196,9 @@ complete_raw_data (const struct disk *d)
 {
   const struct image *image = d->image;
 
-  if (!d->w.data_is_raw || hostfile_size (image->data) >= image->header.size)
+  if (!d->w.data_is_raw || storage_size (image->data) >= image->header.size)
     return 0;
-  return hostfile_truncate (image->data, image->header.size);
+  return storage_truncate (image->data, image->header.size);
 }
 
 /* R8: autoclear bits of features that we don't maintain are cleared before the first
@@ -208,16 +208,16 @@ clear_autoclear (struct disk *d)
 {
   const uint64_t keep = (d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) |
     (d->w.data_is_raw ? QCOW2_AUTOCLEAR_RAW_DATA_FILE : 0);
-  struct hostfile *file = d->image->file;
+  struct storage *file = d->image->file;
   struct header *h = &d->image->header;
   const struct be64 kept = put64 (h->autoclear & keep);
 
   if (h->version < 3 || (h->autoclear & ~keep) == 0)
     return 0;
-  if (hostfile_write (file, &kept, sizeof kept,
-                      offsetof (struct qcow2_header,
-                                autoclear_features)) == -1 ||
-      hostfile_sync (file) == -1)
+  if (storage_write (file, &kept, sizeof kept,
+                     offsetof (struct qcow2_header,
+                               autoclear_features)) == -1 ||
+      storage_sync (file) == -1)
     return -1;
   h->autoclear &= keep;
   return 0;

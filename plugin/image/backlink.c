@@ -19,7 +19,7 @@
 #include "image/headerwrite.h"
 
 int
-backlink_remove (struct hostfile *file, const struct header *h)
+backlink_remove (struct storage *file, const struct header *h)
 {
   struct headerwrite *w = headerwrite_new (file, h);
   int r;

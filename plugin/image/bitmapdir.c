@@ -43,7 +43,7 @@
 
 /* What bitmapdir_read is working on. */
 struct reading {
-  struct hostfile *file;
+  struct storage *file;
   const struct header *h;
   struct overlap *overlap;
   struct bitmapdir *dir;
@@ -72,8 +72,8 @@ refuse (struct reading *r, const char *fmt, ...)
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
   if (n == 0 ||
-      hostfile_read (r->file, name, n, r->at + sizeof r->raw +
-                     get32 (r->raw.extra_size)) == -1)
+      storage_read (r->file, name, n, r->at + sizeof r->raw +
+                    get32 (r->raw.extra_size)) == -1)
     snprintf (r->why, BITMAPDIR_WHY, "a bitmap cannot be maintained: %s", text);
   else {
     printable (name, n, shown, sizeof shown);
@@ -119,7 +119,7 @@ check_entry (struct reading *r)
   if (offset == 0 || offset & (r->h->cluster_size - 1))
     return refuse (r, "its table is at %" PRIu64, offset);
   if (!range_within (offset, n * sizeof (struct be64),
-                     hostfile_size (r->file)))
+                     storage_size (r->file)))
     return refuse (r, "its table lies beyond the end of the file");
   r->all_entries += n;
   if (r->all_entries > BITMAPDIR_MAX_ENTRIES)
@@ -139,7 +139,7 @@ check_table_entry (struct reading *r, uint64_t entry, uint64_t bytes)
       refuse (r, "a table entry is 0x%" PRIx64, entry);
   if (entry != offset || (offset & (r->h->cluster_size - 1)) != 0)
     return refuse (r, "a table entry is 0x%" PRIx64, entry);
-  if (!range_within (offset, bytes, hostfile_size (r->file)))
+  if (!range_within (offset, bytes, storage_size (r->file)))
     return refuse (r, "its data at %" PRIu64 " lies beyond the end of the file",
                    offset);
   return claim (r, offset, r->h->cluster_size, "data");
@@ -161,9 +161,9 @@ check_table (struct reading *r, uint64_t total)
   }
   for (done = 0; done < entries; done += n) {
     n = min64 (entries - done, 65536 / sizeof *buf);
-    if (hostfile_read (r->file, buf, n * sizeof *buf,
-                       get64 (r->raw.table_offset) +
-                       done * sizeof *buf) == -1)
+    if (storage_read (r->file, buf, n * sizeof *buf,
+                      get64 (r->raw.table_offset) +
+                      done * sizeof *buf) == -1)
       return -1;
     for (i = 0; i < n; i++) {
       result = check_table_entry (r, get64 (buf[i]),
@@ -200,8 +200,8 @@ add_entry (struct reading *r, uint64_t bits, bool follows)
     any->follower = dir->n;
     dir->entries[dir->n++] = any->e;
   }
-  return hostfile_read (r->file, any->name, len,
-                        r->at + sizeof r->raw + get32 (r->raw.extra_size));
+  return storage_read (r->file, any->name, len,
+                       r->at + sizeof r->raw + get32 (r->raw.extra_size));
 }
 
 /* The entry at r->at. */
@@ -249,7 +249,7 @@ read_directory (struct reading *r)
   for (i = 0; result == 0 && i < r->h->bitmaps.count; i++) {
     if (!range_within (r->at, sizeof r->raw, end))
       break;
-    if (hostfile_read (r->file, &r->raw, sizeof r->raw, r->at) == -1)
+    if (storage_read (r->file, &r->raw, sizeof r->raw, r->at) == -1)
       return -1;
     len = round_up (sizeof r->raw + (uint64_t) get32 (r->raw.extra_size) +
                     get16 (r->raw.name_size), 8);
@@ -270,7 +270,7 @@ read_directory (struct reading *r)
 }
 
 int
-bitmapdir_read (struct hostfile *file, const struct header *h,
+bitmapdir_read (struct storage *file, const struct header *h,
                 struct overlap *overlap, struct bitmapdir *dir,
                 char why[BITMAPDIR_WHY])
 {
@@ -290,7 +290,7 @@ bitmapdir_read (struct hostfile *file, const struct header *h,
   result = read_directory (&r);
   if (result == 0)
     nbdkit_debug ("%s: %" PRIu32 " bitmaps, %zu of them enabled",
-                  hostfile_path (file), h->bitmaps.count, dir->n);
+                  storage_path (file), h->bitmaps.count, dir->n);
   else
     bitmapdir_free (dir);
   return result;
@@ -307,15 +307,15 @@ bitmapdir_free (struct bitmapdir *dir)
 }
 
 int
-bitmapdir_set_in_use (const struct bitmapdir *dir, struct hostfile *file,
+bitmapdir_set_in_use (const struct bitmapdir *dir, struct storage *file,
                       bool in_use)
 {
   const struct be32 flags =
     put32 (QCOW2_BITMAP_AUTO | (in_use ? QCOW2_BITMAP_IN_USE : 0));
 
   for (size_t i = 0; i < dir->n; i++)
-    if (hostfile_write (file, &flags, sizeof flags, dir->entries[i].at +
-                        offsetof (struct qcow2_bitmap, flags)) == -1)
+    if (storage_write (file, &flags, sizeof flags, dir->entries[i].at +
+                       offsetof (struct qcow2_bitmap, flags)) == -1)
       return -1;
   return 0;
 }

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "format/overlap.h"
 
@@ -51,14 +51,14 @@ struct bitmapdir {
  * receives all, and those that must follow changes once more.  Returns 0; or 1 if the
  * bitmaps can't be kept by who changes the disk, and WHY says why; or -1 on an error
  * (reported).  After 0, free DIR with bitmapdir_free. */
-extern int bitmapdir_read (struct hostfile *, const struct header *,
+extern int bitmapdir_read (struct storage *, const struct header *,
                            struct overlap *, struct bitmapdir *dir,
                            char why[BITMAPDIR_WHY]);
 extern void bitmapdir_free (struct bitmapdir *);
 
 /* Writes to the file that the bitmaps of DIR are in use, or are not.  Does not
  * sync.  -1: reported; some may have been written. */
-extern int bitmapdir_set_in_use (const struct bitmapdir *, struct hostfile *,
+extern int bitmapdir_set_in_use (const struct bitmapdir *, struct storage *,
                                  bool in_use);
 
 #endif /* QCOW2_BITMAPDIR_H */

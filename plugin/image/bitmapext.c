@@ -23,9 +23,9 @@
 #include "image/headerwrite.h"
 
 static int
-refuse (struct hostfile *file, const char *why)
+refuse (struct storage *file, const char *why)
 {
-  nbdkit_error ("%s: cannot change bitmaps: %s", hostfile_path (file), why);
+  nbdkit_error ("%s: cannot change bitmaps: %s", storage_path (file), why);
   errno = ENOTSUP;
   return -1;
 }
@@ -42,7 +42,7 @@ set_autoclear (struct headerwrite *w, bool on)
 
 /* The change, or NULL (reported): it can't be made.  DATA NULL: no bitmaps. */
 static struct headerwrite *
-plan (struct hostfile *file, const struct header *h,
+plan (struct storage *file, const struct header *h,
       const struct qcow2_ext_bitmaps *data)
 {
   struct headerwrite *w;
@@ -74,7 +74,7 @@ plan (struct hostfile *file, const struct header *h,
 }
 
 int
-bitmapext_check (struct hostfile *file, const struct header *h, bool none)
+bitmapext_check (struct storage *file, const struct header *h, bool none)
 {
   struct qcow2_ext_bitmaps data;
   struct headerwrite *w;
@@ -87,7 +87,7 @@ bitmapext_check (struct hostfile *file, const struct header *h, bool none)
 }
 
 int
-bitmapext_set (struct hostfile *file, struct header *h, uint32_t count,
+bitmapext_set (struct storage *file, struct header *h, uint32_t count,
                uint64_t size, uint64_t offset)
 {
   const struct qcow2_ext_bitmaps data = {

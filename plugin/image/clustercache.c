@@ -464,7 +464,7 @@ enter (struct cluster_cache *c, const struct want *w, bool *leader,
 }
 
 int
-cluster_cache_read (struct cluster_cache *c, struct hostfile *file,
+cluster_cache_read (struct cluster_cache *c, struct storage *file,
                     const struct header *h, unsigned layer, uint64_t descriptor,
                     uint64_t within, uint64_t len, void *buf)
 {

@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 
 struct cluster_cache;
@@ -33,7 +33,7 @@ extern void cluster_cache_free (struct cluster_cache *);
  * if only the beginning was wanted, and inflated, and what is wrong comes later.)
  * Readers who waited for the one that failed get its errno; it is reported once.
  */
-extern int cluster_cache_read (struct cluster_cache *, struct hostfile *file,
+extern int cluster_cache_read (struct cluster_cache *, struct storage *file,
                                const struct header *h, unsigned layer,
                                uint64_t descriptor, uint64_t within, uint64_t len,
                                void *buf);

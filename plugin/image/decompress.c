@@ -28,12 +28,12 @@ decompress_no_memory (const struct compressed_cluster *w)
 {
   errno = ENOMEM;
   nbdkit_error ("%s: cannot decompress the cluster at offset %" PRIu64 ": %m",
-                hostfile_path (w->file), w->host);
+                storage_path (w->file), w->host);
   return ENOMEM;
 }
 
 int
-decompress_locate (struct compressed_cluster *w, struct hostfile *file,
+decompress_locate (struct compressed_cluster *w, struct storage *file,
                    const struct header *h, uint64_t descriptor)
 {
   w->file = file;
@@ -42,7 +42,7 @@ decompress_locate (struct compressed_cluster *w, struct hostfile *file,
     return 0;
   nbdkit_error ("%s: image is corrupt: compressed cluster descriptor 0x%" PRIx64
                 " exceeds the largest offset of an image",
-                hostfile_path (file), descriptor);
+                storage_path (file), descriptor);
   return EIO;
 }
 
@@ -52,13 +52,13 @@ decompress_whole (const struct compressed_cluster *w, struct compress_pool *pool
 {
   const unsigned type = w->header->compression_type;
   const uint64_t cluster_size = w->header->cluster_size;
-  const char *path = hostfile_path (w->file);
+  const char *path = storage_path (w->file);
   CLEANUP_FREE char *in = malloc (w->bytes);
   int err;
 
   if (in == NULL)
     return decompress_no_memory (w);
-  if (hostfile_read (w->file, in, w->bytes, w->host) == -1)
+  if (storage_read (w->file, in, w->bytes, w->host) == -1)
     return errno;
   if (compress_inflate (pool, type, in, w->bytes, out, cluster_size) == 0)
     return 0;
@@ -74,7 +74,7 @@ decompress_whole (const struct compressed_cluster *w, struct compress_pool *pool
     nbdkit_error ("%s: image is corrupt: the %" PRIu64 " bytes at offset %"
                   PRIu64 "%s are not a %s-compressed cluster of %" PRIu64
                   " bytes", path, w->bytes, w->host,
-                  range_within (w->host, w->bytes, hostfile_size (w->file))
+                  range_within (w->host, w->bytes, storage_size (w->file))
                   ? "" : ", some of them beyond the end of the file,",
                   compress_name (type), cluster_size);
   return EIO;
@@ -89,7 +89,7 @@ decompress_beginning (const struct compressed_cluster *w, struct compress_pool *
 
   if (in == NULL || out == NULL)
     return decompress_no_memory (w);
-  if (hostfile_read (w->file, in, w->bytes, w->host) == -1)
+  if (storage_read (w->file, in, w->bytes, w->host) == -1)
     return errno;
   if (compress_inflate_beginning (pool, w->header->compression_type,
                                   in, w->bytes, out, end) == -1)

@@ -12,19 +12,19 @@
 
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/compress.h"
 #include "format/header.h"
 
 struct compressed_cluster {
-  struct hostfile *file;
+  struct storage *file;
   const struct header *header;  /* of that file */
   uint64_t host, bytes;         /* where its compressed bytes are; some of them may be
                                    beyond the end of the file */
 };
 
 /* DESCRIPTOR: bits 0..61 of the L2 entry.  EIO: it leads beyond the largest offset. */
-extern int decompress_locate (struct compressed_cluster *, struct hostfile *,
+extern int decompress_locate (struct compressed_cluster *, struct storage *,
                               const struct header *, uint64_t descriptor);
 
 /* Fills OUT, a cluster.  EIO: it is not to be had from these bytes; ENOMEM; or why they

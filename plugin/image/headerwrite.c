@@ -65,7 +65,7 @@ struct layout {
 };
 
 struct headerwrite {
-  struct hostfile *file;
+  struct storage *file;
   uint64_t cs;                  /* cluster size */
   unsigned version;
   uint64_t list;                /* where it begins: header_length */
@@ -115,7 +115,7 @@ look (struct headerwrite *w)
 }
 
 struct headerwrite *
-headerwrite_new (struct hostfile *file, const struct header *h)
+headerwrite_new (struct storage *file, const struct header *h)
 {
   struct headerwrite *w = calloc (1, sizeof *w);
 
@@ -129,11 +129,11 @@ headerwrite_new (struct hostfile *file, const struct header *h)
     w->exts = calloc (EXTS_CLUSTERS, w->cs);
   }
   if (w == NULL || w->old == NULL || w->new == NULL || w->exts == NULL) {
-    nbdkit_error ("%s: header: %m", hostfile_path (file));
+    nbdkit_error ("%s: header: %m", storage_path (file));
     headerwrite_free (w);
     return NULL;
   }
-  if (hostfile_read (file, w->old, w->cs, 0) == -1) {
+  if (storage_read (file, w->old, w->cs, 0) == -1) {
     headerwrite_free (w);
     return NULL;
   }
@@ -339,8 +339,8 @@ headerwrite_fits (struct headerwrite *w)
 static int
 put (struct headerwrite *w, const void *data, uint64_t size, uint64_t at)
 {
-  return hostfile_write (w->file, data, size, at) == -1 ? -1
-    : hostfile_sync (w->file);
+  return storage_write (w->file, data, size, at) == -1 ? -1
+    : storage_sync (w->file);
 }
 
 /* Writes all new bytes of KIND, and none of another kind, outside of sector EXCEPT. */
@@ -363,10 +363,10 @@ put_kind (struct headerwrite *w, enum byte kind, uint64_t except)
         break;
     }
     any = true;
-    if (hostfile_write (w->file, w->new + at, end - at, at) == -1)
+    if (storage_write (w->file, w->new + at, end - at, at) == -1)
       return -1;
   }
-  return any ? hostfile_sync (w->file) : 0;
+  return any ? storage_sync (w->file) : 0;
 }
 
 /* Changes [0, LEN) of WAS, which are at AT in the file, to IS; only what is between the
@@ -421,7 +421,7 @@ change_elsewhere (struct headerwrite *w, bool *begun)
   uint8_t detour[SECTOR];
 
   if (away == NULL) {
-    nbdkit_error ("%s: header: %m", hostfile_path (w->file));
+    nbdkit_error ("%s: header: %m", storage_path (w->file));
     return -1;
   }
   memcpy (away, w->exts, w->exts_len);
@@ -457,7 +457,7 @@ headerwrite_commit (struct headerwrite *w, bool *begun)
     break;
   }
   nbdkit_error ("%s: the header cluster of %" PRIu64 " bytes has no space for this "
-                "change", hostfile_path (w->file), w->cs);
+                "change", storage_path (w->file), w->cs);
   errno = ENOSPC;
   return -1;
 }

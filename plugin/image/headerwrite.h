@@ -13,14 +13,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 
 struct headerwrite;
 
 /* Reads the first cluster of a file whose header was parsed: nothing is to change yet.
  * The pointers must outlive it.  NULL: reported. */
-extern struct headerwrite *headerwrite_new (struct hostfile *, const struct header *);
+extern struct headerwrite *headerwrite_new (struct storage *, const struct header *);
 extern void headerwrite_free (struct headerwrite *);    /* NULL is fine */
 
 /* --- the change --- */

@@ -32,7 +32,7 @@
 #include "image/health.h"
 
 struct health {
-  struct hostfile *file;
+  struct storage *file;
   struct header *header;
   pthread_mutex_t lock;         /* guards marked, header->incompatible */
   bool marked;                  /* the corrupt bit has been dealt with */
@@ -42,7 +42,7 @@ struct health {
 };
 
 struct health *
-health_new (struct hostfile *file, struct header *header)
+health_new (struct storage *file, struct header *header)
 {
   struct health *health = calloc (1, sizeof *health);
 
@@ -77,11 +77,11 @@ write_features (struct health *health)
 {
   const struct be64 features = put64 (health->header->incompatible);
 
-  if (hostfile_write (health->file, &features, sizeof features,
-                      offsetof (struct qcow2_header,
-                                incompatible_features)) == -1)
+  if (storage_write (health->file, &features, sizeof features,
+                     offsetof (struct qcow2_header,
+                               incompatible_features)) == -1)
     return -1;
-  return hostfile_sync (health->file);
+  return storage_sync (health->file);
 }
 
 int
@@ -149,14 +149,14 @@ health_corrupt (struct health *health, const char *fmt, ...)
   atomic_store (&health->stopped, true);
   if (!atomic_exchange (&health->corrupt, true) || !writable)
     nbdkit_error ("%s: image is corrupt: %s%s",
-                  hostfile_path (health->file), text,
+                  storage_path (health->file), text,
                   !writable ? "" :
                   health->header->version >= 3
                   ? "; the image was marked corrupt and will not be changed any more"
                   : "; the image will not be changed any more");
   else
     nbdkit_debug ("%s: image is corrupt: %s",
-                  hostfile_path (health->file), text);
+                  storage_path (health->file), text);
   mark_corrupt (health);
   errno = EIO;
 }
@@ -169,7 +169,7 @@ health_fail (struct health *health, const char *why)
   if (!atomic_exchange (&health->stopped, true))
     nbdkit_error ("%s: %s: the image in memory and in the file may differ: no more "
                   "changes are accepted until it is opened again",
-                  hostfile_path (health->file), why);
+                  storage_path (health->file), why);
 }
 
 int

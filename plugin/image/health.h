@@ -7,13 +7,13 @@
 #define QCOW2_HEALTH_H
 
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 
 struct health;
 
 /* Both pointers must outlive it.  NULL on ENOMEM.  Born read-only. */
-extern struct health *health_new (struct hostfile *, struct header *);
+extern struct health *health_new (struct storage *, struct header *);
 extern void health_free (struct health *);
 
 /* Changes of metadata are about to reach the file: sets the dirty bit of an image with

@@ -38,7 +38,7 @@
 /* --- the file and its header --- */
 
 struct image *
-image_open_file (const char *path, const struct hostfile_options *options)
+image_open_file (const char *path, const struct storage_options *options)
 {
   struct image *im = calloc (1, sizeof *im);
 
@@ -49,7 +49,7 @@ image_open_file (const char *path, const struct hostfile_options *options)
   im->owners = 1;
   im->locked = options->lock;
   im->role = IMAGE_READER;
-  if (hostfile_open (path, options, &im->file) == -1) {
+  if (storage_open (path, options, &im->file) == -1) {
     free (im);
     return NULL;
   }
@@ -59,27 +59,27 @@ image_open_file (const char *path, const struct hostfile_options *options)
 /* How much of the file the header can take: the first cluster, whose size is in
  * the first bytes.  0 on error (reported). */
 static uint64_t
-header_length (struct hostfile *file)
+header_length (struct storage *file)
 {
   struct qcow2_header h;
   unsigned bits;
 
-  if (hostfile_read (file, &h, sizeof h, 0) == -1)
+  if (storage_read (file, &h, sizeof h, 0) == -1)
     return 0;
   bits = get32 (h.cluster_bits);
   if (bits < QCOW2_MIN_CLUSTER_BITS || bits > QCOW2_MAX_CLUSTER_BITS)
     bits = QCOW2_MIN_CLUSTER_BITS;      /* will be refused */
-  return min64 (hostfile_size (file), UINT64_C (1) << bits);
+  return min64 (storage_size (file), UINT64_C (1) << bits);
 }
 
 int
 image_read_header (struct image *im)
 {
   CLEANUP_FREE void *buf = NULL;
-  const char *path = hostfile_path (im->file);
+  const char *path = storage_path (im->file);
   uint64_t len;
 
-  if (hostfile_size (im->file) == 0) {
+  if (storage_size (im->file) == 0) {
     nbdkit_error ("%s: not a qcow2 image (the file is empty)", path);
     errno = EINVAL;
     return -1;
@@ -92,14 +92,14 @@ image_read_header (struct image *im)
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  if (hostfile_read (im->file, buf, len, 0) == -1)
+  if (storage_read (im->file, buf, len, 0) == -1)
     return -1;
   if (!header_is_qcow2 (buf, len)) {
     nbdkit_error ("%s: not a qcow2 image (no QFI magic at offset 0)", path);
     errno = EINVAL;
     return -1;
   }
-  return header_parse (path, buf, len, hostfile_size (im->file), &im->header);
+  return header_parse (path, buf, len, storage_size (im->file), &im->header);
 }
 
 /* By name, what this plugin does not serve. */
@@ -141,7 +141,7 @@ image_open (const char *path, const struct image_options *options)
 static int
 find_data (const struct image *im, const struct image_options *options, char **path)
 {
-  const char *overlay = hostfile_path (im->file);
+  const char *overlay = storage_path (im->file);
   const struct header *h = &im->header;
   const bool replaced = options->data_file == DATA_FILE_PATH && !options->below_top;
 
@@ -176,7 +176,7 @@ find_data (const struct image *im, const struct image_options *options, char **p
 int
 image_open_data (struct image *im, const struct image_options *options)
 {
-  struct hostfile_options file_options = options->file;
+  struct storage_options file_options = options->file;
   CLEANUP_FREE char *path = NULL;
 
   if (find_data (im, options, &path) == -1)
@@ -185,20 +185,20 @@ image_open_data (struct image *im, const struct image_options *options)
     return 0;
   file_options.name = NULL;     /* it has a path */
   file_options.data_file = true;
-  if (hostfile_open (path, &file_options, &im->data) == -1)
+  if (storage_open (path, &file_options, &im->data) == -1)
     return -1;
-  if (!hostfile_same (im->file, im->data))
+  if (!storage_same (im->file, im->data))
     return 0;
   image_data_in_use (im, im->file);
   return -1;
 }
 
 void
-image_data_in_use (const struct image *im, const struct hostfile *as)
+image_data_in_use (const struct image *im, const struct storage *as)
 {
   nbdkit_error ("%s: the external data file of %s is already used as %s",
-                hostfile_path (im->data), hostfile_path (im->file),
-                hostfile_path (as));
+                storage_path (im->data), storage_path (im->file),
+                storage_path (as));
   errno = ELOOP;
 }
 
@@ -226,13 +226,13 @@ register_table (struct image *im, uint64_t table, uint64_t entries,
   }
   for (done = 0; done < entries; done += n) {
     n = min64 (entries - done, 65536 / sizeof *buf);
-    if (hostfile_read (im->file, buf, n * sizeof *buf,
-                       table + done * sizeof *buf) == -1)
+    if (storage_read (im->file, buf, n * sizeof *buf,
+                      table + done * sizeof *buf) == -1)
       return -1;
     for (i = 0; i < n; i++) {
       offset = get64 (buf[i]) & mask;
       if (offset != 0 && (offset & (cs - 1)) == 0 &&
-          offset < hostfile_size (im->file) &&
+          offset < storage_size (im->file) &&
           overlap_add (im->overlap, offset, cs, kind) == -1)
         return -1;
     }
@@ -320,8 +320,8 @@ image_reload (struct image *im)
 static int
 lock_file (struct image *im, enum image_role role)
 {
-  return hostfile_lock (im->file, role == IMAGE_WRITER ? HOSTFILE_WRITER
-                        : HOSTFILE_READER);
+  return storage_lock (im->file, role == IMAGE_WRITER ? STORAGE_WRITER
+                       : STORAGE_READER);
 }
 
 /* Writers of the data file are kept apart by the image's locks: there, only the size is
@@ -330,8 +330,8 @@ static int
 lock_data (struct image *im, enum image_role role)
 {
   return im->data == NULL ? 0
-    : hostfile_lock (im->data, role == IMAGE_WRITER ? HOSTFILE_DATA_WRITER
-                     : HOSTFILE_DATA_READER);
+    : storage_lock (im->data, role == IMAGE_WRITER ? STORAGE_DATA_WRITER
+                    : STORAGE_DATA_READER);
 }
 
 int
@@ -367,7 +367,7 @@ image_close (struct image *im)
     return;
   forget (im);
   crypt_free (im->cipher);
-  hostfile_close (im->data);
-  hostfile_close (im->file);
+  storage_close (im->data);
+  storage_close (im->file);
   free (im);
 }

@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/crypt.h"
 #include "format/header.h"
 #include "format/overlap.h"
@@ -27,7 +27,7 @@ enum data_file_policy {
 };
 
 struct image_options {
-  struct hostfile_options file; /* and of the data file, but for `name' */
+  struct storage_options file; /* and of the data file, but for `name' */
   struct image_secret secret;
   enum data_file_policy data_file;
   const char *data_file_path;   /* absolute; DATA_FILE_PATH only */
@@ -42,14 +42,14 @@ enum image_role { IMAGE_READER, IMAGE_WRITER };
  * change them.  Those of each group are set by the function that is named. */
 struct image {
   /* image_open_file */
-  struct hostfile *file;
+  struct storage *file;
 
   /* image_open; the header is also kept up to date by those who write it */
   struct header header;
   struct crypt_cipher *cipher;  /* NULL: not encrypted */
 
   /* image_open_data */
-  struct hostfile *data;        /* external data file; NULL: guest data are in `file' */
+  struct storage *data;        /* external data file; NULL: guest data are in `file' */
 
   /* image_load */
   struct payload *payload;      /* the way to guest data, in one of the two */
@@ -69,7 +69,7 @@ struct image {
 
 /* Opens the file at PATH (as the user or a header gave it, made absolute), as a reader.
  * That is all there is of a file that is no image.  NULL on error (reported). */
-extern struct image *image_open_file (const char *path, const struct hostfile_options *);
+extern struct image *image_open_file (const char *path, const struct storage_options *);
 /* Reads and checks the header.  errno EINVAL: it is no good. */
 extern int image_read_header (struct image *);
 /* Both, refuses by name what is not served, and unlocks it.  NULL: reported. */
@@ -79,7 +79,7 @@ extern struct image *image_open (const char *path, const struct image_options *)
  * allowed, or not what the user says. */
 extern int image_open_data (struct image *, const struct image_options *);
 /* Reports that its data file is in use already, as AS, and sets errno to ELOOP. */
-extern void image_data_in_use (const struct image *, const struct hostfile *as);
+extern void image_data_in_use (const struct image *, const struct storage *as);
 
 /* Reads where the metadata are: header, L1 table, refcount table, and all that these
  * name.  Entries that are no good are left to those who follow them. */
@@ -96,7 +96,7 @@ extern int image_reload (struct image *);
 /* --- while it is open --- */
 
 /* Keeps others out of image file and data file, both or neither, as QEMU does.  On
- * failure the role is what it was.  Without locks (hostfile_options) it does nothing. */
+ * failure the role is what it was.  Without locks (storage_options) it does nothing. */
 extern int image_lock (struct image *, enum image_role);
 
 /* Is the external data file a raw image of the disk by itself? */

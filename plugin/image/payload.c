@@ -43,7 +43,7 @@ struct bounce {
 };
 
 struct payload {
-  struct hostfile *file;
+  struct storage *file;
   struct crypt_cipher *cipher;  /* NULL: data as they are */
   enum payload_sectors sectors;
   struct inflight *claims;      /* if there is a cipher; in sectors of the file */
@@ -54,7 +54,7 @@ struct payload {
 };
 
 struct payload *
-payload_new (struct hostfile *file, struct crypt_cipher *cipher,
+payload_new (struct storage *file, struct crypt_cipher *cipher,
              enum payload_sectors sectors)
 {
   struct payload *p = calloc (1, sizeof *p);
@@ -142,7 +142,7 @@ static int
 fault (struct payload *p, const char *what, uint64_t count, uint64_t host)
 {
   nbdkit_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
-                hostfile_path (p->file), what, count, host);
+                storage_path (p->file), what, count, host);
   errno = EIO;
   return -1;
 }
@@ -157,7 +157,7 @@ static int
 read_sectors (struct payload *p, void *buf, uint64_t count, uint64_t host,
               uint64_t guest)
 {
-  if (hostfile_read (p->file, buf, count, host) == -1)
+  if (storage_read (p->file, buf, count, host) == -1)
     return -1;
   if (crypt_decrypt (p->cipher, sector_number (p, host, guest),
                      buf, buf, count) == -1)
@@ -174,7 +174,7 @@ write_sectors (struct payload *p, void *buf, uint64_t count, uint64_t host,
   if (crypt_encrypt (p->cipher, sector_number (p, host, guest),
                      buf, buf, count) == -1)
     return fault (p, "encrypt", count, host);
-  return hostfile_writev (p->file, &iov, 1, host, dsync);
+  return storage_writev (p->file, &iov, 1, host, dsync);
 }
 
 /* --- any alignment --- */
@@ -213,7 +213,7 @@ payload_read (struct payload *p, void *buf, uint64_t count, uint64_t host,
   int r;
 
   if (p->cipher == NULL)
-    return hostfile_read (p->file, buf, count, host);
+    return storage_read (p->file, buf, count, host);
   if (count == 0)
     return 0;
   inflight_claim_shared (p->claims, &claim, host / CRYPT_SECTOR,
@@ -296,7 +296,7 @@ payload_write (struct payload *p, const struct iovec *iov, int niov,
   int r;
 
   if (p->cipher == NULL)
-    return hostfile_writev (p->file, iov, niov, host, dsync);
+    return storage_writev (p->file, iov, niov, host, dsync);
   for (int i = 0; i < niov; i++)
     count += iov[i].iov_len;
   if (count == 0)

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/crypt.h"
 
 struct payload;
@@ -23,14 +23,14 @@ enum payload_sectors {
 
 /* CIPHER: NULL for data as they are.  It and FILE must outlive the payload.
  * NULL on ENOMEM (reported). */
-extern struct payload *payload_new (struct hostfile *file,
+extern struct payload *payload_new (struct storage *file,
                                     struct crypt_cipher *cipher,
                                     enum payload_sectors);
 extern void payload_free (struct payload *);  /* NULL is fine */
 
 extern bool payload_is_encrypted (const struct payload *);
 
-/* As hostfile_read and hostfile_writev; HOST is the place in the file, GUEST the
+/* As storage_read and storage_writev; HOST is the place in the file, GUEST the
  * place on the disk, both in bytes.  Any alignment.  When encrypted, what was never
  * written reads as garbage. */
 extern int payload_read (struct payload *, void *buf, uint64_t count,

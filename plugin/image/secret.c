@@ -23,7 +23,7 @@
 
 /* Where a LUKS header is. */
 struct luks_place {
-  struct hostfile *file;
+  struct storage *file;
   uint64_t offset;
 };
 
@@ -32,7 +32,7 @@ read_luks (void *opaque, void *buf, uint64_t offset, size_t bytes)
 {
   const struct luks_place *place = opaque;
 
-  return hostfile_read (place->file, buf, bytes, place->offset + offset);
+  return storage_read (place->file, buf, bytes, place->offset + offset);
 }
 
 /* Whoever made the header chose how long it takes to try a passphrase. */
@@ -50,7 +50,7 @@ check_rounds (const char *path, const struct luks *luks,
 }
 
 static int
-unlock_luks (const struct image_secret *secret, struct hostfile *file,
+unlock_luks (const struct image_secret *secret, struct storage *file,
              const struct header *h, struct crypt_cipher **cipher)
 {
   struct luks_place place = { file, h->crypto.offset };
@@ -58,11 +58,11 @@ unlock_luks (const struct image_secret *secret, struct hostfile *file,
   struct luks *luks;
   int r;
 
-  if (hostfile_read (file, &raw, sizeof raw, h->crypto.offset) == -1 ||
-      luks_parse (hostfile_path (file), &raw, sizeof raw, h->crypto.length,
+  if (storage_read (file, &raw, sizeof raw, h->crypto.offset) == -1 ||
+      luks_parse (storage_path (file), &raw, sizeof raw, h->crypto.length,
                   &luks) == -1)
     return -1;
-  r = check_rounds (hostfile_path (file), luks, secret);
+  r = check_rounds (storage_path (file), luks, secret);
   if (r == 0)
     r = luks_unlock (luks, read_luks, &place, secret->passphrase, secret->len,
                      cipher);
@@ -71,7 +71,7 @@ unlock_luks (const struct image_secret *secret, struct hostfile *file,
 }
 
 int
-secret_unlock (const struct image_secret *secret, struct hostfile *file,
+secret_unlock (const struct image_secret *secret, struct storage *file,
                const struct header *h, struct crypt_cipher **cipher)
 {
   *cipher = NULL;
@@ -79,13 +79,13 @@ secret_unlock (const struct image_secret *secret, struct hostfile *file,
     return 0;
   if (secret->passphrase == NULL) {
     nbdkit_error ("%s: the image is encrypted: passphrase= is required",
-                  hostfile_path (file));
+                  storage_path (file));
     errno = EACCES;
     return -1;
   }
   if (h->crypt_method == QCOW2_CRYPT_LUKS)
     return unlock_luks (secret, file, h, cipher);
-  *cipher = crypt_new_legacy (hostfile_path (file), secret->passphrase,
+  *cipher = crypt_new_legacy (storage_path (file), secret->passphrase,
                               secret->len);
   return *cipher ? 0 : -1;
 }

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/crypt.h"
 #include "format/header.h"
 
@@ -23,7 +23,7 @@ struct image_secret {
 
 /* *CIPHER (to be freed) for the guest data of the image in FILE; NULL if it is not
  * encrypted.  0, or -1 (reported; EACCES: a passphrase is needed). */
-extern int secret_unlock (const struct image_secret *, struct hostfile *file,
+extern int secret_unlock (const struct image_secret *, struct storage *file,
                           const struct header *, struct crypt_cipher **cipher);
 
 #endif /* QCOW2_SECRET_H */

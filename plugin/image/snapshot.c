@@ -40,17 +40,17 @@ struct extra {
 };
 
 static int
-bad_table (struct hostfile *file, uint64_t offset, uint32_t i,
+bad_table (struct storage *file, uint64_t offset, uint32_t i,
            const char *what)
 {
   nbdkit_error ("%s: snapshot table: offset %" PRIu64 ": snapshot %" PRIu32
-                ": %s", hostfile_path (file), offset, i, what);
+                ": %s", storage_path (file), offset, i, what);
   errno = EINVAL;
   return -1;
 }
 
 static int
-register_l2_tables (struct hostfile *file, const struct header *h,
+register_l2_tables (struct storage *file, const struct header *h,
                     struct overlap *overlap, uint64_t l1, uint64_t entries)
 {
   CLEANUP_FREE struct be64 *buf = malloc (65536);
@@ -62,15 +62,15 @@ register_l2_tables (struct hostfile *file, const struct header *h,
   }
   for (done = 0; done < entries; done += n) {
     n = min64 (entries - done, 65536 / sizeof *buf);
-    if (hostfile_read (file, buf, n * sizeof *buf,
-                       l1 + done * sizeof *buf) == -1)
+    if (storage_read (file, buf, n * sizeof *buf,
+                      l1 + done * sizeof *buf) == -1)
       return -1;
     for (i = 0; i < n; i++) {
       const uint64_t offset = get64 (buf[i]) & QCOW2_L1_OFFSET_MASK;
 
       /* What the active disk shares stays known as an active table. */
       if (offset != 0 && (offset & (h->cluster_size - 1)) == 0 &&
-          offset < hostfile_size (file) &&
+          offset < storage_size (file) &&
           overlap_add (overlap, offset, h->cluster_size,
                        OVERLAP_INACTIVE_L2) == -1)
         return -1;
@@ -81,7 +81,7 @@ register_l2_tables (struct hostfile *file, const struct header *h,
 
 /* A string of LEN bytes from the file; to be freed.  NULL on error (reported). */
 static char *
-read_string (struct hostfile *file, uint64_t offset, size_t len)
+read_string (struct storage *file, uint64_t offset, size_t len)
 {
   char *s = calloc (1, len + 1);
 
@@ -89,7 +89,7 @@ read_string (struct hostfile *file, uint64_t offset, size_t len)
     nbdkit_error ("calloc: %m");
     return NULL;
   }
-  if (hostfile_read (file, s, len, offset) == -1) {
+  if (storage_read (file, s, len, offset) == -1) {
     free (s);
     return NULL;
   }
@@ -98,21 +98,21 @@ read_string (struct hostfile *file, uint64_t offset, size_t len)
 
 /* Reads the entry at *AT into *S and moves *AT to the next. */
 static int
-read_entry (struct hostfile *file, const struct header *h, uint32_t i,
+read_entry (struct storage *file, const struct header *h, uint32_t i,
             uint64_t *at, struct snapshot *s)
 {
   struct qcow2_snapshot entry;
   struct extra extra = { 0 };
   uint64_t len, l1_bytes, strings;
 
-  if (hostfile_read (file, &entry, sizeof entry, *at) == -1)
+  if (storage_read (file, &entry, sizeof entry, *at) == -1)
     return -1;
   if (get32 (entry.extra_size) > QCOW2_MAX_SNAPSHOT_EXTRA)
     return bad_table (file, *at, i, "extra data is too long");
   len = sizeof entry + get32 (entry.extra_size) +
     get16 (entry.id_size) + get16 (entry.name_size);
   /* The padding of the last entry may be missing. */
-  if (!range_within (*at, len, hostfile_size (file)))
+  if (!range_within (*at, len, storage_size (file)))
     return bad_table (file, *at, i, "it lies beyond the end of the file");
 
   s->l1_offset = get64 (entry.l1_table_offset);
@@ -122,16 +122,16 @@ read_entry (struct hostfile *file, const struct header *h, uint32_t i,
     return bad_table (file, *at, i, "L1 table is too large");
   if ((s->l1_offset & (h->cluster_size - 1)) != 0)
     return bad_table (file, *at, i, "L1 table offset is not aligned");
-  if (!range_within (s->l1_offset, l1_bytes, hostfile_size (file)))
+  if (!range_within (s->l1_offset, l1_bytes, storage_size (file)))
     return bad_table (file, *at, i,
                       "L1 table lies beyond the end of the file");
 
   s->date_sec = get32 (entry.date_sec);
   s->vm_state_size = get32 (entry.vm_state_size);
   s->disk_size = h->size;
-  if (hostfile_read (file, &extra,
-                     min64 (sizeof extra, get32 (entry.extra_size)),
-                     *at + sizeof entry) == -1)
+  if (storage_read (file, &extra,
+                    min64 (sizeof extra, get32 (entry.extra_size)),
+                    *at + sizeof entry) == -1)
     return -1;
   if (get32 (entry.extra_size) >= sizeof extra.vm_state_size)
     s->vm_state_size = get64 (extra.vm_state_size);
@@ -172,7 +172,7 @@ index_names (struct snapshots *s)
 }
 
 int
-snapshots_read (struct hostfile *file, const struct header *h,
+snapshots_read (struct storage *file, const struct header *h,
                 struct overlap *overlap, struct snapshots *snapshots)
 {
   uint64_t at = h->snapshots_offset, l1_total = 0;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "util/names.h"
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "format/overlap.h"
 
@@ -34,7 +34,7 @@ struct snapshots {
  * table, of the snapshots' L1 tables and (as far as they are of a sane size)
  * L2 tables.  0, or -1 (reported; errno EINVAL for a table that is no good).
  * Free with snapshots_free in any case. */
-extern int snapshots_read (struct hostfile *, const struct header *,
+extern int snapshots_read (struct storage *, const struct header *,
                            struct overlap *, struct snapshots *);
 extern void snapshots_free (struct snapshots *);
 

@@ -55,33 +55,33 @@ chain_reserve_files (unsigned layers)
 /* --- the chain --- */
 
 /* As which of the files of LAYERS is FILE in use already?  Or NULL. */
-static struct hostfile *
-find_same (const struct layers *layers, const struct hostfile *file)
+static struct storage *
+find_same (const struct layers *layers, const struct storage *file)
 {
   unsigned i;
 
   for (i = 0; i < layers_count (layers); i++)
-    if (hostfile_same (layers_file (layers, i), file))
+    if (storage_same (layers_file (layers, i), file))
       return layers_file (layers, i);
-    else if (hostfile_same (layers_data_file (layers, i), file))
+    else if (storage_same (layers_data_file (layers, i), file))
       return layers_data_file (layers, i);
   return NULL;
 }
 
 static int
-check_new (struct layers *layers, struct hostfile *file)
+check_new (struct layers *layers, struct storage *file)
 {
-  struct hostfile *same = find_same (layers, file);
+  struct storage *same = find_same (layers, file);
 
   if (same) {
     nbdkit_error ("%s: the backing chain contains a loop: the file is already used as %s",
-                  hostfile_path (file), hostfile_path (same));
+                  storage_path (file), storage_path (same));
     errno = ELOOP;
     return -1;
   }
   if (layers_count (layers) >= CHAIN_MAX_LAYERS) {
     nbdkit_error ("%s: the backing chain has more than %d files",
-                  hostfile_path (file), CHAIN_MAX_LAYERS);
+                  storage_path (file), CHAIN_MAX_LAYERS);
     errno = ELOOP;
     return -1;
   }
@@ -91,7 +91,7 @@ check_new (struct layers *layers, struct hostfile *file)
 static int
 check_new_data (const struct layers *layers, const struct image *image)
 {
-  struct hostfile *same = image->data ? find_same (layers, image->data) : NULL;
+  struct storage *same = image->data ? find_same (layers, image->data) : NULL;
 
   if (same == NULL)
     return 0;
@@ -120,13 +120,13 @@ static int
 add_raw (struct layers *layers, const char *path,
          const struct chain_options *options)
 {
-  struct hostfile *file;
+  struct storage *file;
 
-  if (hostfile_open (path, &options->image.file, &file) == -1)
+  if (storage_open (path, &options->image.file, &file) == -1)
     return -1;
   if (check_new (layers, file) == -1 ||
-      layers_add_raw (layers, file, hostfile_size (file)) == -1) {
-    hostfile_close (file);
+      layers_add_raw (layers, file, storage_size (file)) == -1) {
+    storage_close (file);
     return -1;
   }
   return 0;
@@ -202,7 +202,7 @@ chain_open (struct layers *layers, const struct chain_options *options_)
     const char *format;
     int r;
 
-    if (chain_below (hostfile_path (layers_file (layers, bottom)),
+    if (chain_below (storage_path (layers_file (layers, bottom)),
                      layers_header (layers, bottom), &options, &path,
                      &format) == -1)
       return -1;

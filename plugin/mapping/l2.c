@@ -58,8 +58,8 @@ read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
     memset (raw, 0, len);
     return 0;
   }
-  return hostfile_read (l2->image->file, raw, len,
-                        offset + within * l2->slice_size + at);
+  return storage_read (l2->image->file, raw, len,
+                       offset + within * l2->slice_size + at);
 }
 
 static int
@@ -165,7 +165,7 @@ adopt_l1 (struct l2 *l2, uint64_t n)
       (QCOW2_L1_OFFSET_MASK | QCOW2_OFLAG_COPIED);
     if ((entry & QCOW2_L1_OFFSET_MASK) == 0)
       entry = 0;
-    else if (entry_l1_fault (h, hostfile_size (l2->image->file), entry))
+    else if (entry_l1_fault (h, storage_size (l2->image->file), entry))
       entry |= L1_BAD;
     else {
       r = overlap_add (l2->image->overlap, entry & QCOW2_L1_OFFSET_MASK,
@@ -211,8 +211,8 @@ l2_open (struct image *image, struct alloc *alloc, struct map *map,
   l2->l1 = sparse_new (l1_bytes (h));
   if (l2->l1 == NULL)
     goto nomem;
-  if (hostfile_read_sparse (image->file, l2->l1, h->l1_needed * sizeof *l2->l1,
-                            h->l1_offset) == -1 ||
+  if (storage_read_sparse (image->file, l2->l1, h->l1_needed * sizeof *l2->l1,
+                           h->l1_offset) == -1 ||
       adopt_l1 (l2, h->l1_needed) == -1)
     goto error;
 
@@ -225,7 +225,7 @@ l2_open (struct image *image, struct alloc *alloc, struct map *map,
 
  nomem:
   errno = ENOMEM;
-  nbdkit_error ("%s: L1 table: %m", hostfile_path (image->file));
+  nbdkit_error ("%s: L1 table: %m", storage_path (image->file));
  error:
   l2_close (l2);
   return NULL;
@@ -250,7 +250,7 @@ static int
 bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
 {
   const char *fault = entry_l1_fault (&l2->image->header,
-                                      hostfile_size (l2->image->file),
+                                      storage_size (l2->image->file),
                                       entry & ~L1_FLAGS);
 
   health_corrupt (l2->image->health, "L1 entry %" PRIu64 " is 0x%" PRIx64 ": %s",
@@ -387,9 +387,9 @@ fill_table (struct l2 *l2, const struct alloc_run *new, uint64_t old)
     return -1;
   }
   if (old != 0 &&
-      hostfile_read (l2->image->file, buf, l2->image->header.cluster_size, old) == -1)
+      storage_read (l2->image->file, buf, l2->image->header.cluster_size, old) == -1)
     return -1;
-  return hostfile_write (l2->image->file, buf, l2->image->header.cluster_size, new->host);
+  return storage_write (l2->image->file, buf, l2->image->header.cluster_size, new->host);
 }
 
 /* Makes sure that there is an L2 table for TABLE and that it is ours alone. */
@@ -471,8 +471,8 @@ allocate_slice (struct l2 *l2, uint64_t slice, struct map_slice *pinned)
   map_edit_end (pinned, MAP_UNCHANGED);
   if (!empty)
     return 0;
-  return hostfile_allocate (l2->image->file, l2_slice_offset (l2, slice),
-                            l2->slice_size);
+  return storage_allocate (l2->image->file, l2_slice_offset (l2, slice),
+                           l2->slice_size);
 }
 
 int

@@ -97,7 +97,7 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
       iov[n].iov_base = pieces[start + n].buf;
       iov[n].iov_len = l2->slice_size;
     }
-    if (hostfile_writev (l2->image->file, iov, n, pieces[start].offset, false) == -1)
+    if (storage_writev (l2->image->file, iov, n, pieces[start].offset, false) == -1)
       return -1;
   }
   return 0;
@@ -123,9 +123,9 @@ write_l1 (struct l2 *l2, struct l2_batch *snap)
     for (n = 0; start + n < snap->nr_l1 && n < 64 &&
            snap->l1[start + n].index == snap->l1[start].index + n; n++)
       entries[n] = put64 (snap->l1[start + n].value);
-    if (hostfile_write (l2->image->file, entries, n * sizeof *entries,
-                        l2->image->header.l1_offset +
-                        snap->l1[start].index * sizeof *entries) == -1)
+    if (storage_write (l2->image->file, entries, n * sizeof *entries,
+                       l2->image->header.l1_offset +
+                       snap->l1[start].index * sizeof *entries) == -1)
       return -1;
   }
   return 0;

@@ -10,7 +10,7 @@
 
 struct layer {
   struct image *image;          /* NULL: a raw file */
-  struct hostfile *file;        /* the image's, or the raw file */
+  struct storage *file;        /* the image's, or the raw file */
   struct payload *payload;      /* likewise */
   bool is_snapshot;
   uint64_t l1_offset;           /* the active L1 table, or the snapshot's */

@@ -45,7 +45,7 @@ layers_free (struct layers *s)
       image_close (s->layers[i]->image);
     else {
       payload_free (s->layers[i]->payload);
-      hostfile_close (s->layers[i]->file);
+      storage_close (s->layers[i]->file);
     }
     free (s->layers[i]);
   }
@@ -89,7 +89,7 @@ layers_add_image (struct layers *s, struct image *image)
 }
 
 int
-layers_add_raw (struct layers *s, struct hostfile *file, uint64_t size)
+layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
 {
   struct layer *layer = new_layer (s);
 
@@ -113,13 +113,13 @@ layers_count (const struct layers *s)
   return s->n;
 }
 
-struct hostfile *
+struct storage *
 layers_file (const struct layers *s, unsigned i)
 {
   return s->layers[i]->file;
 }
 
-struct hostfile *
+struct storage *
 layers_data_file (const struct layers *s, unsigned i)
 {
   const struct layer *layer = s->layers[i];

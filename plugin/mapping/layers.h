@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "format/run.h"
 #include "image/image.h"
@@ -26,12 +26,12 @@ extern void layers_free (struct layers *);  /* closes the files it owns */
  * layer 0.  The stack is one more owner of the image, which was loaded. */
 extern int layers_add_image (struct layers *, struct image *);
 /* The same with a raw file of SIZE bytes.  On success the stack owns it. */
-extern int layers_add_raw (struct layers *, struct hostfile *, uint64_t size);
+extern int layers_add_raw (struct layers *, struct storage *, uint64_t size);
 
 extern unsigned layers_count (const struct layers *);
-extern struct hostfile *layers_file (const struct layers *, unsigned i);
+extern struct storage *layers_file (const struct layers *, unsigned i);
 /* Where guest data are: in that, or in an external data file. */
-extern struct hostfile *layers_data_file (const struct layers *, unsigned i);
+extern struct storage *layers_data_file (const struct layers *, unsigned i);
 /* The way to and from the guest data in it. */
 extern struct payload *layers_payload (const struct layers *, unsigned i);
 /* The header of a qcow2 layer; NULL for a raw one. */

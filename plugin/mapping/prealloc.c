@@ -25,15 +25,15 @@
 
 /* Counts the clusters of one refcount block that are in use, up to MOST. */
 static uint64_t
-count_block (struct hostfile *file, const struct header *h, void *buf,
+count_block (struct storage *file, const struct header *h, void *buf,
              uint64_t offset, uint64_t most)
 {
   const uint64_t per_block = (h->cluster_size * 8) >> h->refcount_order;
   uint64_t i, n = 0;
 
   if (offset == 0 || (offset & (h->cluster_size - 1)) != 0 ||
-      offset >= hostfile_size (file) ||
-      hostfile_read (file, buf, h->cluster_size, offset) == -1)
+      offset >= storage_size (file) ||
+      storage_read (file, buf, h->cluster_size, offset) == -1)
     return 0;
   for (i = 0; i < per_block && n < most; i++)
     n += refblock_get (buf, h->refcount_order, i) != 0;
@@ -41,24 +41,24 @@ count_block (struct hostfile *file, const struct header *h, void *buf,
 }
 
 int
-prealloc_detect (struct hostfile *file, const struct header *h)
+prealloc_detect (struct storage *file, const struct header *h)
 {
   CLEANUP_FREE struct be64 *table = NULL;
   CLEANUP_FREE void *buf = NULL;
-  const uint64_t real = hostfile_allocated (file) / h->cluster_size;
+  const uint64_t real = storage_allocated (file) / h->cluster_size;
   const uint64_t enough = max64 (real * 10 / 9, real + 2);
   const uint64_t entries = h->reftable_clusters * h->cluster_size / 8;
   uint64_t i, n = 0;
 
-  if (!hostfile_is_regular (file) ||
-      div_up (hostfile_size (file), h->cluster_size) < enough)
+  if (!storage_is_regular (file) ||
+      div_up (storage_size (file), h->cluster_size) < enough)
     return 0;
 
   table = malloc (entries * sizeof *table);
   buf = malloc (h->cluster_size);
   if (table == NULL || buf == NULL ||
-      hostfile_read (file, table, entries * sizeof *table,
-                     h->reftable_offset) == -1)
+      storage_read (file, table, entries * sizeof *table,
+                    h->reftable_offset) == -1)
     return 0;
   for (i = 0; i < entries && n < enough; i++)
     n += count_block (file, h, buf,

@@ -177,12 +177,12 @@ read_part (const struct layer *layer, uint64_t start, uint64_t end,
   struct be64 l1;
   uint64_t offset;
 
-  if (hostfile_read (layer->file, &l1, sizeof l1,
-                     layer->l1_offset + table * sizeof l1) == -1)
+  if (storage_read (layer->file, &l1, sizeof l1,
+                    layer->l1_offset + table * sizeof l1) == -1)
     return -1;
   offset = get64 (l1) & QCOW2_L1_OFFSET_MASK;
   part->l1_entry = get64 (l1);
-  part->bad = entry_l1_fault (h, hostfile_size (layer->file), offset) != NULL ||
+  part->bad = entry_l1_fault (h, storage_size (layer->file), offset) != NULL ||
     (offset != 0 && !is_l2_table (layer, offset));
   part->start = first << h->cluster_bits;
   if (offset == 0 || part->bad)
@@ -192,8 +192,8 @@ read_part (const struct layer *layer, uint64_t start, uint64_t end,
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  return hostfile_read (layer->file, part->entries, n * h->l2_entry_size,
-                        offset + within * h->l2_entry_size);
+  return storage_read (layer->file, part->entries, n * h->l2_entry_size,
+                       offset + within * h->l2_entry_size);
 }
 
 /* Open guest range [start, end) lies in the part. */

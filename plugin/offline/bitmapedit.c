@@ -74,7 +74,7 @@ refuse (const struct edit *e, const char *name, const char *why)
 {
   char text[PRINTABLE_SIZE (64)];
 
-  nbdkit_error ("%s: bitmap \"%s\": %s", hostfile_path (e->image->file),
+  nbdkit_error ("%s: bitmap \"%s\": %s", storage_path (e->image->file),
                 printable (name, 64, text, sizeof text), why);
   errno = EINVAL;
   return -1;
@@ -214,7 +214,7 @@ will_free_table (struct edit *e, const struct bitmapdir_entry *old)
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  if (hostfile_read (e->image->file, table, bytes, old->table) == -1)
+  if (storage_read (e->image->file, table, bytes, old->table) == -1)
     return -1;
   for (uint64_t i = 0; i < old->table_entries; i++) {
     offset = get64 (table[i]) & QCOW2_BITMAP_OFFSET_MASK;
@@ -291,7 +291,7 @@ reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
     small[nr_small++] = *run;
     if (nr_small == MAX_SHORT) {
       nbdkit_error ("%s: no space for %" PRIu64 " contiguous clusters",
-                    hostfile_path (e->image->file), n);
+                    storage_path (e->image->file), n);
       errno = ENOSPC;
       r = -1;
       break;
@@ -328,7 +328,7 @@ write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
     if (n > 0)
       memcpy (cluster, buf + at, n);
     memset (cluster + n, 0, cs - n);
-    if (hostfile_write (e->image->file, cluster, cs, run->host + at) == -1)
+    if (storage_write (e->image->file, cluster, cs, run->host + at) == -1)
       return -1;
   }
   return 0;
@@ -374,8 +374,8 @@ append_entry (struct edit *e, const struct qcow2_bitmap *fixed,
   memset (p, 0, len);
   memcpy (p, fixed, sizeof *fixed);
   if (item->old)
-    return hostfile_read (e->image->file, p + sizeof *fixed, rest,
-                          item->old->e.at + sizeof *fixed);
+    return storage_read (e->image->file, p + sizeof *fixed, rest,
+                         item->old->e.at + sizeof *fixed);
   memcpy (p + sizeof *fixed, item->added->name, rest);
   return 0;
 }
@@ -388,8 +388,8 @@ make_directory (struct edit *e)
     struct qcow2_bitmap fixed = { 0 };
 
     if (item->old) {
-      if (hostfile_read (e->image->file, &fixed, sizeof fixed,
-                         item->old->e.at) == -1)
+      if (storage_read (e->image->file, &fixed, sizeof fixed,
+                        item->old->e.at) == -1)
         return -1;
     }
     else {

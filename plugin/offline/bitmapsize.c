@@ -50,7 +50,7 @@ refuse (const struct image *image, const struct bitmapdir_any *b, const char *wh
 {
   char text[PRINTABLE_SIZE (64)];
 
-  nbdkit_error ("%s: resize: bitmap \"%s\": %s", hostfile_path (image->file),
+  nbdkit_error ("%s: resize: bitmap \"%s\": %s", storage_path (image->file),
                 printable (b->name, 64, text, sizeof text), why);
   errno = EINVAL;
   return -1;
@@ -77,7 +77,7 @@ read_directory (const struct image *image, struct bitmapdir *dir)
   r = bitmapdir_read (image->file, &image->header, overlap, dir, why);
   overlap_free (overlap);
   if (r == 1) {
-    nbdkit_error ("%s: resize: %s", hostfile_path (image->file), why);
+    nbdkit_error ("%s: resize: %s", storage_path (image->file), why);
     errno = EBUSY;
   }
   return r == 0 ? 0 : -1;
@@ -118,7 +118,7 @@ look_at_last (const struct image *image, struct next *n, uint64_t bits)
   }
   if (offset == 0)
     memset (buf, 0xff, cs);
-  else if (hostfile_read (image->file, buf, cs, offset) == -1)
+  else if (storage_read (image->file, buf, cs, offset) == -1)
     return -1;
   if (clear_from (buf, bits, cs)) {
     n->changed = true;
@@ -149,8 +149,8 @@ look (const struct image *image, const struct bitmapdir_any *old,
     nbdkit_error ("calloc: %m");
     return -1;
   }
-  if (hostfile_read (image->file, n->table, e->table_entries * sizeof *n->table,
-                     e->table) == -1)
+  if (storage_read (image->file, n->table, e->table_entries * sizeof *n->table,
+                    e->table) == -1)
     return -1;
   return kept % per_cluster == 0 ? 0
     : look_at_last (image, n, kept % per_cluster);
@@ -298,8 +298,8 @@ change (const struct image *image, struct shadow *s,
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  if (hostfile_read (image->file, buf, h->bitmaps.dir_size,
-                     h->bitmaps.dir_offset) == -1 ||
+  if (storage_read (image->file, buf, h->bitmaps.dir_size,
+                    h->bitmaps.dir_offset) == -1 ||
       write_all (image, s, dir, size, buf, &changed) == -1)
     return -1;
   if (!changed)

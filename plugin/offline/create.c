@@ -74,7 +74,7 @@ open_backing (const char *path, const struct create_options *o, uint64_t *size)
   image = raw ? image_open_file (path, &options.file) : image_open (path, &options);
   if (image == NULL)
     return -1;
-  *size = raw ? hostfile_size (image->file) : image->header.size;
+  *size = raw ? storage_size (image->file) : image->header.size;
   image_close (image);
   return 0;
 }
@@ -106,15 +106,15 @@ advance (struct maker *m, uint64_t bytes)
 
 /* Everything was written up to END: has the host begin with what is complete. */
 static void
-write_back (struct hostfile *f, uint64_t end)
+write_back (struct storage *f, uint64_t end)
 {
   if (end % WRITE_BACK == 0 && end > 0)
-    hostfile_write_back (f, end - WRITE_BACK, WRITE_BACK);
+    storage_write_back (f, end - WRITE_BACK, WRITE_BACK);
 }
 
 /* Writes what of m->chunk is not zeros.  The file is all holes there. */
 static int
-write_sparse (struct maker *m, struct hostfile *f, uint64_t len, uint64_t offset)
+write_sparse (struct maker *m, struct storage *f, uint64_t len, uint64_t offset)
 {
   uint64_t from = 0, to;
 
@@ -124,7 +124,7 @@ write_sparse (struct maker *m, struct hostfile *f, uint64_t len, uint64_t offset
     to = from;
     while (to < len && !bytes_are_zero (m->chunk + to, min64 (BLOCK, len - to)))
       to += min64 (BLOCK, len - to);
-    if (hostfile_write (f, m->chunk + from, to - from, offset + from) == -1)
+    if (storage_write (f, m->chunk + from, to - from, offset + from) == -1)
       return -1;
     from = to;
   }
@@ -147,7 +147,7 @@ place_luks (struct maker *m, uint64_t offset, uint64_t len)
 static int
 write_metadata (struct maker *m, bool sparse)
 {
-  struct hostfile *const f = newfile_file (m->image);
+  struct storage *const f = newfile_file (m->image);
   const uint64_t end = m->n.metadata_end;
   uint64_t offset, len;
 
@@ -156,7 +156,7 @@ write_metadata (struct maker *m, bool sparse)
     newimage_fill (&m->n, offset, m->chunk, len);
     place_luks (m, offset, len);
     if ((sparse ? write_sparse (m, f, len, offset)
-         : hostfile_write (f, m->chunk, len, offset)) == -1)
+         : storage_write (f, m->chunk, len, offset)) == -1)
       return -1;
     write_back (f, offset + len);
     if (advance (m, len) == -1)
@@ -166,7 +166,7 @@ write_metadata (struct maker *m, bool sparse)
 }
 
 static int
-write_zeros (struct maker *m, struct hostfile *f, uint64_t offset, uint64_t end)
+write_zeros (struct maker *m, struct storage *f, uint64_t offset, uint64_t end)
 {
   uint64_t len;
 
@@ -174,7 +174,7 @@ write_zeros (struct maker *m, struct hostfile *f, uint64_t offset, uint64_t end)
   for (; offset < end; offset += len) {
     /* On multiples of CHUNK, but for the first and last. */
     len = min64 (CHUNK - offset % CHUNK, end - offset);
-    if (hostfile_write (f, m->chunk, len, offset) == -1)
+    if (storage_write (f, m->chunk, len, offset) == -1)
       return -1;
     write_back (f, offset + len);
     if (advance (m, len) == -1)
@@ -186,17 +186,17 @@ write_zeros (struct maker *m, struct hostfile *f, uint64_t offset, uint64_t end)
 /* Gives F its length, and sets space aside.  *WRITTEN: must zeros be written, so that
  * there is space? */
 static int
-prepare (struct maker *m, struct hostfile *f, uint64_t size, bool *written)
+prepare (struct maker *m, struct storage *f, uint64_t size, bool *written)
 {
   const enum preallocation p = m->n.options.preallocation;
 
   *written = p == PREALLOCATION_FULL;
-  if (hostfile_truncate (f, size) == -1)
+  if (storage_truncate (f, size) == -1)
     return -1;
   if (p == PREALLOCATION_FALLOC) {
-    if (hostfile_allocate (f, 0, size) == -1)
+    if (storage_allocate (f, 0, size) == -1)
       return -1;
-    *written = hostfile_cannot_allocate (f);
+    *written = storage_cannot_allocate (f);
   }
   return 0;
 }
@@ -204,14 +204,14 @@ prepare (struct maker *m, struct hostfile *f, uint64_t size, bool *written)
 static int
 write_all (struct maker *m)
 {
-  struct hostfile *const image = newfile_file (m->image);
-  struct hostfile *const data = m->data ? newfile_file (m->data) : NULL;
+  struct storage *const image = newfile_file (m->image);
+  struct storage *const data = m->data ? newfile_file (m->data) : NULL;
   bool image_written, data_written = false;
 
   /* The L1 table is zeros now and changes in place later: that must not need space which
    * a full host has not got. */
   if (prepare (m, image, m->n.file_size, &image_written) == -1 ||
-      hostfile_allocate (image, m->n.l1_offset, m->n.l1_entries * UINT64_C (8)) == -1 ||
+      storage_allocate (image, m->n.l1_offset, m->n.l1_entries * UINT64_C (8)) == -1 ||
       (data && prepare (m, data, m->n.options.size, &data_written) == -1))
     return -1;
   m->total = (image_written ? m->n.file_size : m->n.metadata_end) +
@@ -321,19 +321,19 @@ created_keep (struct created *c)
 void
 created_withdraw (struct created *c)
 {
-  struct hostfile *image;
+  struct storage *image;
 
   if (c == NULL)
     return;
   image = newfile_file (c->image);
-  if (c->lock && hostfile_lock (image, HOSTFILE_WRITER) == -1)
-    nbdkit_error ("%s: the new image was not removed", hostfile_path (image));
+  if (c->lock && storage_lock (image, STORAGE_WRITER) == -1)
+    nbdkit_error ("%s: the new image was not removed", storage_path (image));
   else {
     /* No image ever names a data file that is not there. */
     newfile_withdraw (c->image);
     if (c->data)
       newfile_withdraw (c->data);
-    nbdkit_debug ("%s: the new image was removed", hostfile_path (image));
+    nbdkit_debug ("%s: the new image was removed", storage_path (image));
   }
   created_keep (c);
 }

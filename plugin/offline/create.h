@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "image/secret.h"
 #include "offline/newimage.h"
 
@@ -21,7 +21,7 @@ struct create_options {
   bool encrypt;                 /* LUKS, with the passphrase of SECRET */
   unsigned iter_ms;             /* how long trying a passphrase takes */
   struct image_secret secret;   /* of the new image, and of the backing file */
-  struct hostfile_options file; /* lock: of the backing file; try_writable is ignored */
+  struct storage_options file; /* lock: of the backing file; try_writable is ignored */
 
   /* Called before the first file is made, and then every now and then (or NULL): of TOTAL
    * bytes (about, the first time) DONE are written.  -1: stop; reported. */

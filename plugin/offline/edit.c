@@ -40,13 +40,13 @@ check_writable (const struct disk_options *d, const struct image *image, bool re
 {
   const char *why = NULL;
 
-  if (!hostfile_is_writable (image->file))
+  if (!storage_is_writable (image->file))
     why = "the file is not writable";
   else if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
     why = "the image is marked corrupt";
   else if (!resize && image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
     why = "it has an external data file";
-  else if (image->data && !hostfile_is_writable (image->data))
+  else if (image->data && !storage_is_writable (image->data))
     why = "the external data file is not writable";
   if (why == NULL)
     return 0;
@@ -68,7 +68,7 @@ register_bitmaps (struct image *image)
   if (r == 0)
     bitmapdir_free (&dir);
   if (r == 1) {
-    nbdkit_error ("%s: the image cannot be changed: %s", hostfile_path (image->file),
+    nbdkit_error ("%s: the image cannot be changed: %s", storage_path (image->file),
                   why);
     errno = EPERM;
   }
@@ -192,7 +192,7 @@ over_backing (struct image *image, const struct disk_options *d,
     return -1;
   ro->backing_size = layers_count (layers) == 1 ? 0
     : layers_header (layers, 1) ? layers_size (layers, 1)
-    : hostfile_size (layers_file (layers, 1));
+    : storage_size (layers_file (layers, 1));
   r = fn (image, ro);
   layers_free (layers);
   return r;

@@ -95,11 +95,11 @@ resize_check (const struct image *image,
     why = "preallocation= cannot be used with an external data file";
   else if (image_data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
     why = "an encrypted disk with a raw external data file cannot be resized";
-  else if (image->data && !hostfile_is_regular (image->data) &&
-           o->size > hostfile_size (image->data))
+  else if (image->data && !storage_is_regular (image->data) &&
+           o->size > storage_size (image->data))
     why = "the external data file is a device that is too small";
   if (why) {
-    nbdkit_error ("%s: resize: %s", hostfile_path (image->file), why);
+    nbdkit_error ("%s: resize: %s", storage_path (image->file), why);
     errno = EINVAL;
     return -1;
   }
@@ -112,15 +112,15 @@ resize_check (const struct image *image,
 static int
 zero_data (struct resize *r, uint64_t from, uint64_t to)
 {
-  struct hostfile *data = r->image->data;
-  const int punched = hostfile_punch (data, from, to - from);
+  struct storage *data = r->image->data;
+  const int punched = storage_punch (data, from, to - from);
   uint64_t len;
 
   if (punched != 0)
     return punched == 1 ? 0 : -1;
   for (; from < to; from += len) {
     len = min64 (to - from, ZEROS);
-    if (hostfile_write (data, r->zeros, len, from) == -1)
+    if (storage_write (data, r->zeros, len, from) == -1)
       return -1;
   }
   return 0;
@@ -132,19 +132,19 @@ zero_data (struct resize *r, uint64_t from, uint64_t to)
 static int
 prepare_data_file (struct resize *r)
 {
-  struct hostfile *data = r->image->data;
+  struct storage *data = r->image->data;
   const uint64_t from = r->keep << r->h->cluster_bits;
   uint64_t to;
 
   if (data == NULL)
     return 0;
-  to = min64 (hostfile_size (data), r->fill << r->h->cluster_bits);
+  to = min64 (storage_size (data), r->fill << r->h->cluster_bits);
   if (image_data_is_raw (r->image) && from < to && zero_data (r, from, to) == -1)
     return -1;
-  if (hostfile_size (data) < r->options->size &&
-      hostfile_truncate (data, r->options->size) == -1)
+  if (storage_size (data) < r->options->size &&
+      storage_truncate (data, r->options->size) == -1)
     return -1;
-  return hostfile_sync (data);
+  return storage_sync (data);
 }
 
 /* --- new clusters --- */
@@ -154,21 +154,21 @@ static int
 reserve (struct resize *r, uint64_t n, uint64_t *host)
 {
   const enum preallocation how = r->options->preallocation;
-  struct hostfile *file = r->image->file;
+  struct storage *file = r->image->file;
   const uint64_t bytes = n << r->h->cluster_bits;
   uint64_t at, len;
 
   if (shadow_take (r->s, n, true, host) == -1)
     return -1;
-  if (hostfile_is_regular (file) && how != PREALLOCATION_FULL) {
-    if (hostfile_size (file) < *host + bytes &&
-        hostfile_truncate (file, *host + bytes) == -1)
+  if (storage_is_regular (file) && how != PREALLOCATION_FULL) {
+    if (storage_size (file) < *host + bytes &&
+        storage_truncate (file, *host + bytes) == -1)
       return -1;
-    return how == PREALLOCATION_FALLOC ? hostfile_allocate (file, *host, bytes) : 0;
+    return how == PREALLOCATION_FALLOC ? storage_allocate (file, *host, bytes) : 0;
   }
   for (at = 0; at < bytes; at += len) {
     len = min64 (bytes - at, ZEROS);
-    if (hostfile_write (file, r->zeros, len, *host + at) == -1)
+    if (storage_write (file, r->zeros, len, *host + at) == -1)
       return -1;
   }
   return 0;
@@ -307,7 +307,7 @@ resize_image (const struct image *image,
   r.zeros = calloc (1, ZEROS);
   r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n, max64 (r.old_n, r.n));
   if (r.l2 == NULL || r.zeros == NULL)
-    nbdkit_error ("%s: resize: out of memory", hostfile_path (image->file));
+    nbdkit_error ("%s: resize: out of memory", storage_path (image->file));
   else if (r.l1 != NULL)
     result = do_resize (&r);
   KEEP_ERRNO_FOR_BLOCK;

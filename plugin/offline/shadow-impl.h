@@ -22,7 +22,7 @@ struct shadow_block {
 struct shadow {
   const struct image *image;
   const struct header *h;       /* the image's */
-  struct hostfile *file;        /* likewise */
+  struct storage *file;        /* likewise */
   bool discard;
   uint64_t file_size;           /* as it was */
   unsigned block_bits;          /* log2 of the clusters that a block counts */

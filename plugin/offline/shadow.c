@@ -59,7 +59,7 @@ shadow_corrupt (struct shadow *s, const char *fmt, ...)
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
   nbdkit_error ("%s: the image is corrupt and was not changed (qemu-img check -r all "
-                "may repair it): %s", hostfile_path (s->file), text);
+                "may repair it): %s", storage_path (s->file), text);
   errno = EUCLEAN;
   return -1;
 }
@@ -78,7 +78,7 @@ shadow_new (const struct image *image, bool discard)
   s->discard = discard;
   s->h = h;
   s->file = image->file;
-  s->file_size = hostfile_size (s->file);
+  s->file_size = storage_size (s->file);
   s->end_cursor = div_up (s->file_size, h->cluster_size);
   s->block_bits = h->cluster_bits + 3 - h->refcount_order;
   s->max_count = h->refcount_order == 6 ? UINT64_MAX
@@ -93,7 +93,7 @@ shadow_new (const struct image *image, bool discard)
   if (s->table == NULL || s->blocks == NULL || s->batch == NULL ||
       s->batch_entries == NULL)
     goto no_memory;
-  if (hostfile_read (s->file, s->table, bytes, h->reftable_offset) == -1)
+  if (storage_read (s->file, s->table, bytes, h->reftable_offset) == -1)
     goto error;
   /* In use in any image: are the counts to be relied on? */
   if (shadow_count (s, 0, &count) == -1)
@@ -106,7 +106,7 @@ shadow_new (const struct image *image, bool discard)
   return s;
 
  no_memory:
-  nbdkit_error ("%s: out of memory: %m", hostfile_path (image->file));
+  nbdkit_error ("%s: out of memory: %m", storage_path (image->file));
  error:
   shadow_free (s);
   return NULL;
@@ -121,9 +121,9 @@ shadow_free (struct shadow *s)
   if (s == NULL)
     return;
   /* Nothing names what was written. */
-  if (!s->switching && hostfile_is_regular (s->file) &&
-      hostfile_size (s->file) > s->file_size)
-    hostfile_truncate (s->file, s->file_size);
+  if (!s->switching && storage_is_regular (s->file) &&
+      storage_size (s->file) > s->file_size)
+    storage_truncate (s->file, s->file_size);
   for (i = 0; i < s->known; i++) {
     free (s->blocks[i].now);
     free (s->blocks[i].was);
@@ -145,13 +145,13 @@ new_block (struct shadow *s)
   s->memory += s->h->cluster_size;
   if (s->memory > MAX_MEMORY) {
     nbdkit_error ("%s: the image has more refcounts than fit into %" PRIu64
-                  " bytes of memory", hostfile_path (s->file), MAX_MEMORY);
+                  " bytes of memory", storage_path (s->file), MAX_MEMORY);
     errno = ENOMEM;
     return NULL;
   }
   b = calloc (1, s->h->cluster_size);
   if (b == NULL)
-    nbdkit_error ("%s: refcounts: %m", hostfile_path (s->file));
+    nbdkit_error ("%s: refcounts: %m", storage_path (s->file));
   return b;
 }
 
@@ -164,7 +164,7 @@ shadow_load (struct shadow *s, uint64_t index)
 
   if (index >= SHADOW_MAX_BLOCKS) {
     nbdkit_error ("%s: the file would be larger than a refcount table can describe",
-                  hostfile_path (s->file));
+                  storage_path (s->file));
     errno = ENOSPC;
     return -1;
   }
@@ -178,7 +178,7 @@ shadow_load (struct shadow *s, uint64_t index)
   b = new_block (s);
   if (b == NULL)
     return -1;
-  if (offset != 0 && hostfile_read (s->file, b, cs, offset) == -1) {
+  if (offset != 0 && storage_read (s->file, b, cs, offset) == -1) {
     free (b);
     return -1;
   }
@@ -242,7 +242,7 @@ too_many_references (struct shadow *s, uint64_t cluster)
 {
   nbdkit_error ("%s: the cluster at offset %" PRIu64 " cannot have more references: the "
                 "refcounts of the image have %u bit%s",
-                hostfile_path (s->file), cluster << s->h->cluster_bits,
+                storage_path (s->file), cluster << s->h->cluster_bits,
                 1u << s->h->refcount_order, s->h->refcount_order ? "s" : "");
   errno = EOVERFLOW;
   return -1;

@@ -127,13 +127,13 @@ write_blocks (struct shadow *s, const struct place *p, struct be64 *table)
     memcpy (s->batch + n * cs, s->blocks[i].now, cs);
     table[i] = put64 (at + n * cs);
     if (++n == s->batch_max) {
-      if (hostfile_write (s->file, s->batch, n * cs, at) == -1)
+      if (storage_write (s->file, s->batch, n * cs, at) == -1)
         return -1;
       at += n * cs;
       n = 0;
     }
   }
-  return n == 0 ? 0 : hostfile_write (s->file, s->batch, n * cs, at);
+  return n == 0 ? 0 : storage_write (s->file, s->batch, n * cs, at);
 }
 
 static int
@@ -144,13 +144,13 @@ write_refcounts (struct shadow *s, const struct place *p)
 
   if (table == NULL) {
     nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
-                  hostfile_path (s->file), bytes);
+                  storage_path (s->file), bytes);
     return -1;
   }
   memcpy (table, s->table, s->table_entries * sizeof *table);
   if (write_blocks (s, p, table) == -1)
     return -1;
-  return hostfile_write (s->file, table, bytes, p->first << s->h->cluster_bits);
+  return storage_write (s->file, table, bytes, p->first << s->h->cluster_bits);
 }
 
 /* --- the switch --- */
@@ -186,7 +186,7 @@ shadow_check_bitmaps (const struct image *image)
     return 0;
   nbdkit_error ("%s: cannot change bitmaps: the header has no space for the bitmaps "
                 "extension",
-                hostfile_path (image->file));
+                storage_path (image->file));
   errno = ENOTSUP;
   return -1;
 }
@@ -227,7 +227,7 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
   headerwrite_free (w);
   if (r == -1 && s->switching) {
     nbdkit_error ("%s: the last step of the change failed: the image is either as "
-                  "before or completely changed", hostfile_path (s->file));
+                  "before or completely changed", storage_path (s->file));
     errno = EIO;
   }
   return r;
@@ -285,7 +285,7 @@ punch_freed (struct shadow *s, uint64_t end)
             add_run (&runs, &n, &room, (i << s->block_bits) + j) == -1)
           return;
   for (r = 0; r < n; r++)
-    if (hostfile_punch (s->file, runs[r].first << bits, runs[r].n << bits) != 1)
+    if (storage_punch (s->file, runs[r].first << bits, runs[r].n << bits) != 1)
       return;
 }
 
@@ -315,14 +315,14 @@ find_end (struct shadow *s, bool before)
 static void
 give_back (struct shadow *s)
 {
-  const uint64_t clusters = hostfile_size (s->file) >> s->h->cluster_bits;
+  const uint64_t clusters = storage_size (s->file) >> s->h->cluster_bits;
   const uint64_t old = div_up (s->file_size, s->h->cluster_size);
   uint64_t end = find_end (s, false);
 
   if (end < old && find_end (s, true) < old)
     end = old;
-  if (end < clusters && hostfile_is_regular (s->file))
-    hostfile_truncate (s->file, end << s->h->cluster_bits);
+  if (end < clusters && storage_is_regular (s->file))
+    storage_truncate (s->file, end << s->h->cluster_bits);
   if (s->discard)
     punch_freed (s, min64 (end, clusters));
 }
@@ -336,13 +336,13 @@ shadow_commit (struct shadow *s, const struct shadow_header *sh)
   if (counts && (lay_out (s, &p) == -1 || count_places (s, &p) == -1 ||
                  write_refcounts (s, &p) == -1))
     return -1;
-  if (hostfile_sync (s->file) == -1)
+  if (storage_sync (s->file) == -1)
     return -1;
   if (switch_header (s, sh, counts ? &p : NULL) == -1)
     return -1;
   nbdkit_debug ("%s: changed in one step: L1 table at %" PRIu64 ", %" PRIu32
                 " snapshots, %" PRIu64 " refcount blocks written",
-                hostfile_path (s->file), sh->l1_offset, sh->nr_snapshots,
+                storage_path (s->file), sh->l1_offset, sh->nr_snapshots,
                 p.blocks);
   if (counts)
     give_back (s);

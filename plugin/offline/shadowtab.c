@@ -31,10 +31,10 @@ shadow_read_l1 (struct shadow *s, uint64_t host, uint64_t old, uint64_t n)
 
   if (l1 == NULL) {
     nbdkit_error ("%s: L1 table of %" PRIu64 " entries: %m",
-                  hostfile_path (s->file), n);
+                  storage_path (s->file), n);
     return NULL;
   }
-  if (hostfile_read (s->file, l1, min64 (old, n) * sizeof *l1, host) == -1) {
+  if (storage_read (s->file, l1, min64 (old, n) * sizeof *l1, host) == -1) {
     free (l1);
     return NULL;
   }
@@ -54,7 +54,7 @@ shadow_expect (struct shadow *s, const struct be64 *l1, uint64_t first,
   for (i = first; i < min64 (n, first + EXPECTED); i++) {
     offset = get64 (l1[i]) & QCOW2_L1_OFFSET_MASK;
     if (offset != 0 && offset < s->file_size)
-      hostfile_prefetch (s->file, offset, s->h->cluster_size);
+      storage_prefetch (s->file, offset, s->h->cluster_size);
   }
 }
 
@@ -73,7 +73,7 @@ shadow_read_l2 (struct shadow *s, uint64_t l1_entry, struct be64 *l2)
   if (kind > 0 && kind != OVERLAP_INACTIVE_L2)
     return shadow_corrupt (s, "the L2 table at %" PRIu64 " overlaps the %s",
                            offset, overlap_name (kind));
-  return hostfile_read (s->file, l2, cs, offset);
+  return storage_read (s->file, l2, cs, offset);
 }
 
 /* Which clusters does an L2 entry name?  *N is 0 if none. */
@@ -150,7 +150,7 @@ write_batch (struct shadow *s)
     return 0;
   s->batch_n = 0;
   if (shadow_take (s, n, false, &host) == -1 ||
-      hostfile_write (s->file, s->batch, n << s->h->cluster_bits, host) == -1)
+      storage_write (s->file, s->batch, n << s->h->cluster_bits, host) == -1)
     return -1;
   for (i = 0; i < n; i++)
     *s->batch_entries[i] = put64 (host + (i << s->h->cluster_bits));
@@ -199,12 +199,12 @@ shadow_write (struct shadow *s, const void *data, uint64_t bytes,
   uint64_t at, rest;
 
   if (shadow_take (s, n, false, host) == -1 ||
-      hostfile_write (s->file, data, bytes, *host) == -1)
+      storage_write (s->file, data, bytes, *host) == -1)
     return -1;
   /* Whole clusters: nothing old shows behind a table. */
   for (at = bytes; at < n << s->h->cluster_bits; at += rest) {
     rest = min64 ((n << s->h->cluster_bits) - at, sizeof zeros);
-    if (hostfile_write (s->file, zeros, rest, *host + at) == -1)
+    if (storage_write (s->file, zeros, rest, *host + at) == -1)
       return -1;
   }
   return 0;

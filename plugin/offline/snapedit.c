@@ -70,7 +70,7 @@ static int
 begin (struct snapedit *e, const struct image *image, bool discard)
 {
   *e = (struct snapedit) {
-    .image = image, .h = &image->header, .path = hostfile_path (image->file),
+    .image = image, .h = &image->header, .path = storage_path (image->file),
   };
   e->s = shadow_new (image, discard);
   if (e->s == NULL)
@@ -84,8 +84,8 @@ begin (struct snapedit *e, const struct image *image, bool discard)
     nbdkit_error ("%s: snapshot table: %m", e->path);
     return -1;
   }
-  return hostfile_read (image->file, e->table, e->table_bytes,
-                        e->h->snapshots_offset);
+  return storage_read (image->file, e->table, e->table_bytes,
+                       e->h->snapshots_offset);
 }
 
 static int
@@ -107,7 +107,7 @@ static const struct snapshot *
 find (const struct image *image, const char *name)
 {
   const struct snapshot *s = snapshots_find (&image->snapshots, name);
-  const char *path = hostfile_path (image->file);
+  const char *path = storage_path (image->file);
   char text[PRINTABLE_SIZE (MAX_SHOWN)];
   uint32_t i;
 
@@ -364,8 +364,8 @@ take_table (struct snapedit *e, struct be64 *entry)
 {
   const int r = add_table (e, *entry) == -1 ? -1 : correct_flags (e, false);
 
-  return r == 1 ? hostfile_write (e->image->file, e->l2, e->h->cluster_size,
-                                  table_of (*entry)) : r;
+  return r == 1 ? storage_write (e->image->file, e->l2, e->h->cluster_size,
+                                 table_of (*entry)) : r;
 }
 
 static int

@@ -82,7 +82,7 @@ struct bitmap {
 };
 
 struct bitmaps {
-  struct hostfile *file;
+  struct storage *file;
   const struct header *h;
   struct overlap *overlap;
   struct refcounts *refcounts;
@@ -110,7 +110,7 @@ name_of (const void *all, size_t i)
 }
 
 int
-bitmap_open (struct hostfile *file, const struct header *h,
+bitmap_open (struct storage *file, const struct header *h,
              struct overlap *overlap, struct bitmaps **ret,
              char why[BITMAPDIR_WHY])
 {
@@ -185,7 +185,7 @@ check_counts (struct bitmaps *bs, uint64_t offset, uint64_t bytes)
     if (count != 1) {
       nbdkit_error ("%s: corrupt refcounts: the cluster at %" PRIu64 " of a bitmap "
                     "has %" PRIu64 " references, not 1",
-                    hostfile_path (bs->file), c << bits, count);
+                    storage_path (bs->file), c << bits, count);
       errno = EIO;
       return -1;
     }
@@ -205,7 +205,7 @@ load_table (struct bitmaps *bs, struct bitmap *b)
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  if (hostfile_read (bs->file, raw, n * sizeof *raw, b->e->table) == -1 ||
+  if (storage_read (bs->file, raw, n * sizeof *raw, b->e->table) == -1 ||
       check_counts (bs, b->e->table, n * sizeof *raw) == -1)
     return -1;
   for (uint64_t i = 0; i < n; i++) {
@@ -242,7 +242,7 @@ bitmap_start (struct bitmaps *bs, struct refcounts *refcounts,
 static int
 sync_file (struct bitmaps *bs)
 {
-  if (hostfile_sync (bs->file) == 0)
+  if (storage_sync (bs->file) == 0)
     return 0;
   health_fail (bs->health, "a sync failed");
   errno = EIO;
@@ -424,12 +424,12 @@ write_cell (struct bitmaps *bs, struct bitmap *b, uint64_t i, uint64_t *buf)
   }
   if (b->cells[i] == CHANGED_NEW)
     memset (buf, 0, cs);
-  else if (hostfile_read (bs->file, buf, cs, host) == -1)
+  else if (storage_read (bs->file, buf, cs, host) == -1)
     return -1;
   for (uint64_t w = 0; w < n; w++)
     buf[w] |= htole64 (atomic_load_explicit (&b->bits[first + w],
                                              memory_order_relaxed));
-  return hostfile_write (bs->file, buf, cs, host);
+  return storage_write (bs->file, buf, cs, host);
 }
 
 static int
@@ -464,8 +464,8 @@ write_table (struct bitmaps *bs, struct bitmap *b, struct be64 *buf)
     n = min64 (b->e->table_entries - at, per_cluster);
     for (i = 0; i < n; i++)
       buf[i] = put64 (b->table[at + i]);
-    if (hostfile_write (bs->file, buf, n * sizeof *buf,
-                        b->e->table + at * sizeof *buf) == -1)
+    if (storage_write (bs->file, buf, n * sizeof *buf,
+                       b->e->table + at * sizeof *buf) == -1)
       return -1;
   }
   return 0;
@@ -573,7 +573,7 @@ freeze_cell (struct bitmaps *bs, struct dirtyset *set, uint64_t entry,
   if (entry == 0)
     return 0;
   if (entry != QCOW2_BITMAP_ALL_ONES &&
-      hostfile_read (bs->file, buf, words * sizeof *buf, entry) == -1)
+      storage_read (bs->file, buf, words * sizeof *buf, entry) == -1)
     return -1;
   for (uint64_t w = 0; w < words; w++)
     dirtyset_mark (set, first + w, entry == QCOW2_BITMAP_ALL_ONES
@@ -644,7 +644,7 @@ get_table (struct bitmaps *bs, const struct bitmapdir_entry *e,
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  if (hostfile_read (bs->file, raw, e->table_entries * sizeof *raw, e->table) == -1)
+  if (storage_read (bs->file, raw, e->table_entries * sizeof *raw, e->table) == -1)
     return -1;
   for (uint64_t i = 0; i < e->table_entries; i++)
     table[i] = get64 (raw[i]);
@@ -685,7 +685,7 @@ bitmap_freeze (struct bitmaps *bs, size_t i, struct dirtyset **ret)
   if (any->flags & QCOW2_BITMAP_IN_USE) {
     nbdkit_error ("%s: bitmap \"%s\" is inconsistent: the program that last recorded to "
                   "it did not store it; it can only be removed",
-                  hostfile_path (bs->file),
+                  storage_path (bs->file),
                   printable (any->name, 64, name, sizeof name));
     errno = ESTALE;
     return -1;

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "format/overlap.h"
 #include "image/bitmapdir.h"
@@ -23,7 +23,7 @@ struct bitmaps;
 /* For an image that has bitmaps; changes nothing.  All pointers must outlive the
  * result.  Returns 0 and *RET; 1 if the bitmaps can't be kept by who changes the
  * disk, and WHY says why; -1 on an error (reported). */
-extern int bitmap_open (struct hostfile *, const struct header *,
+extern int bitmap_open (struct storage *, const struct header *,
                         struct overlap *, struct bitmaps **ret,
                         char why[BITMAPDIR_WHY]);
 extern void bitmap_close (struct bitmaps *);    /* NULL is fine */

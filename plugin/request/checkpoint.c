@@ -103,9 +103,9 @@ checkpoint_free (struct checkpoint *ck)
 
 /* One of the two; the first error ends all changes. */
 static int
-sync_one (struct checkpoint *ck, struct hostfile *file, bool always)
+sync_one (struct checkpoint *ck, struct storage *file, bool always)
 {
-  int r = always ? hostfile_sync (file) : hostfile_sync_changes (file);
+  int r = always ? storage_sync (file) : storage_sync_changes (file);
 
   if (always || r != 0)
     ck->syncs++;

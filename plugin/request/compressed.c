@@ -193,7 +193,7 @@ write_pieces (struct store *s)
       continue;
     if (n > 0 && (d == NULL || s->pieces[piece].host != end)) {
       cluster_cache_forget (s->v->cluster_cache, 0, host, end);
-      if (hostfile_writev (s->v->image->file, iov, n, host, false) == -1)
+      if (storage_writev (s->v->image->file, iov, n, host, false) == -1)
         return -1;
       n = 0;
     }

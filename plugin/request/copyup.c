@@ -466,7 +466,7 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
     if (!c.known)
       return -1;                /* nor could it be read without us */
     nbdkit_error ("%s: copy-on-read: cannot store data in the image: %m",
-                  hostfile_path (r->v->image->file));
+                  storage_path (r->v->image->file));
     atomic_store (&r->v->w->copyup->retry_at, now () + PAUSE_SECONDS);
   }
   if (start + c.len <= r->at)

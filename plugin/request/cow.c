@@ -317,7 +317,7 @@ is_hole (struct cow *c, uint64_t host, uint64_t len)
   bool hole;
 
   return image->data != NULL && !payload_is_encrypted (image->payload) &&
-    hostfile_hole (image->data, host, &n, &hole) == 0 && hole && n == len;
+    storage_hole (image->data, host, &n, &hole) == 0 && hole && n == len;
 }
 
 /* Prepares the fill [from, to) of a target: either as an element of the write (in

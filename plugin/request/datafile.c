@@ -66,8 +66,8 @@ datafile_zero (const struct view *v, uint64_t count, uint64_t offset,
   if (payload_is_encrypted (v->image->payload))
     return write_encrypted (v, count, offset, flags);
   r = (flags & REQUEST_MAY_TRIM) && v->w->discard
-    ? hostfile_punch (v->image->data, offset, count)
-    : hostfile_zero (v->image->data, offset, count);
+    ? storage_punch (v->image->data, offset, count)
+    : storage_zero (v->image->data, offset, count);
   if (r != 0)
     return r;
   if (flags & REQUEST_FAST) {
@@ -82,5 +82,5 @@ datafile_trim (const struct view *v, uint64_t count, uint64_t offset)
 {
   if (payload_is_encrypted (v->image->payload))
     return 0;
-  return hostfile_punch (v->image->data, offset, count);
+  return storage_punch (v->image->data, offset, count);
 }

@@ -24,7 +24,7 @@
 static int
 refuse_run (const struct view *v, const struct run *run)
 {
-  const char *path = hostfile_path (layers_file (v->layers, run->layer));
+  const char *path = storage_path (layers_file (v->layers, run->layer));
 
   if (run->layer == 0)
     health_corrupt (v->image->health, "L1 or L2 entry 0x%" PRIx64
@@ -165,7 +165,7 @@ static int
 emit_host_extents (const struct view *v, const struct run *run, bool one,
                    extent_fn emit, void *opaque)
 {
-  struct hostfile *file = layers_data_file (v->layers, run->layer);
+  struct storage *file = layers_data_file (v->layers, run->layer);
   const bool raw = layers_data_is_raw (v->layers, run->layer);
   /* (Below a qcow2 layer alone there may be more.) */
   const enum extent_type zeros =
@@ -180,7 +180,7 @@ emit_host_extents (const struct view *v, const struct run *run, bool one,
 
   for (done = 0; done < run->len; done += len) {
     len = run->len - done;
-    if (hostfile_hole (file, run->host + done, &len, &hole) == -1)
+    if (storage_hole (file, run->host + done, &len, &hole) == -1)
       return -1;
     if (emit (opaque, run->start + done, len,
               hole ? zeros : EXTENT_DATA) == -1)
@@ -239,8 +239,8 @@ request_cache (const struct view *v, uint64_t count, uint64_t offset)
     if (lookup (v, offset, count, &run) == -1)
       return -1;
     if (run.kind == RUN_NORMAL)
-      hostfile_prefetch (layers_data_file (v->layers, run.layer),
-                         run.host, run.len);
+      storage_prefetch (layers_data_file (v->layers, run.layer),
+                        run.host, run.len);
     offset += run.len;
     count -= run.len;
   }

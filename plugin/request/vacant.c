@@ -60,7 +60,7 @@
 enum stage { PENDING, TAKEN, DURABLE, WAITING, STAGES };
 
 struct vacant {
-  struct hostfile *data;
+  struct storage *data;
   struct inflight *inflight;
   struct grace *grace;
   unsigned bits;
@@ -73,7 +73,7 @@ struct vacant {
 };
 
 struct vacant *
-vacant_new (struct hostfile *data, struct inflight *inflight,
+vacant_new (struct storage *data, struct inflight *inflight,
             struct grace *grace, unsigned cluster_bits, uint64_t disk_size)
 {
   struct vacant *v = calloc (1, sizeof *v);
@@ -263,9 +263,9 @@ punch (struct vacant *v, uint64_t first, uint64_t end)
     }
     from = first << v->bits;
     to = min64 (min64 ((first + n) << v->bits, v->disk_size),
-                hostfile_size (v->data));
+                storage_size (v->data));
     if (from < to)
-      hostfile_punch (v->data, from, to - from);
+      storage_punch (v->data, from, to - from);
     {
       LOCK_FOR_BLOCK (&v->lock);
       v->punching -= n;

@@ -12,13 +12,13 @@
 
 #include "util/grace.h"
 #include "util/inflight.h"
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 
 struct vacant;
 
 /* For the clusters of a disk of DISK_SIZE bytes, whose data are in DATA; INFLIGHT has
  * the claims on them.  All must outlive it.  NULL on ENOMEM (reported). */
-extern struct vacant *vacant_new (struct hostfile *data, struct inflight *,
+extern struct vacant *vacant_new (struct storage *data, struct inflight *,
                                   struct grace *, unsigned cluster_bits,
                                   uint64_t disk_size);
 /* Frees memory only.  NULL is fine here and below: then nothing is given back. */

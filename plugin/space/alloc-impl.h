@@ -28,7 +28,7 @@ struct alloc_frees {
 struct list { struct alloc_frees *head, *tail; };
 
 struct alloc {
-  struct hostfile *file;
+  struct storage *file;
   struct refcounts *refcounts;
   struct overlap *overlap;
   struct grace *grace;

@@ -70,7 +70,7 @@ min_batch (const struct alloc *a)
 }
 
 struct alloc *
-alloc_open (struct hostfile *file, unsigned cluster_bits,
+alloc_open (struct storage *file, unsigned cluster_bits,
             struct refcounts *refcounts, struct overlap *overlap,
             struct grace *grace, const struct alloc_options *options)
 {
@@ -92,8 +92,8 @@ alloc_open (struct hostfile *file, unsigned cluster_bits,
   a->bits = cluster_bits;
   a->discard = options->discard;
   a->budget = options->budget;
-  a->regular = hostfile_is_regular (file);
-  a->open_size = hostfile_size (file);
+  a->regular = storage_is_regular (file);
+  a->open_size = storage_size (file);
   a->scan = 1;                  /* R5: 0 is the header */
   a->scan_end = max64 (end, 1);
   a->bump = a->scan_end;
@@ -184,8 +184,8 @@ find_space (struct alloc *a, uint64_t n, struct extension *e)
 {
   if (plan_extension (a, n, e) == -1)
     return -1;
-  return hostfile_extend (a->file, extended_end (a, e) << a->bits,
-                          e->place << a->bits, e->used << a->bits);
+  return storage_extend (a->file, extended_end (a, e) << a->bits,
+                         e->place << a->bits, e->used << a->bits);
 }
 
 /* The same for as many as there is space for: N clusters, or WANT, or else at least half
@@ -276,13 +276,13 @@ take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
   } while (r == 1);
   if (r == 0 && a->starved) {
     nbdkit_error ("%s: there is no memory to record free clusters, and the file "
-                  "cannot grow", hostfile_path (a->file));
+                  "cannot grow", storage_path (a->file));
     errno = ENOMEM;
   }
   else if (r == 0) {
     nbdkit_error ("%s: no cluster is free, and the file cannot grow beyond %" PRIu64
                   " bytes: no space is left, or a limit on file sizes was reached",
-                  hostfile_path (a->file), hostfile_size (a->file));
+                  storage_path (a->file), storage_size (a->file));
     errno = ENOSPC;
   }
   return -1;
@@ -346,7 +346,7 @@ reserve_table_run (struct alloc *a)
   if (r == -1)
     return -1;
   if (UINT64_C (1) << a->bits <= TABLE_RUN &&
-      hostfile_allocate (a->file, run.host, run.clusters << a->bits) == -1) {
+      storage_allocate (a->file, run.host, run.clusters << a->bits) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
     alloc_drop_run (a, run.host >> a->bits, run.clusters, run.zeroed);

@@ -12,7 +12,7 @@
 
 #include "util/budget.h"
 #include "util/grace.h"
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/overlap.h"
 #include "space/refcount.h"
 
@@ -41,7 +41,7 @@ struct alloc_options {
 
 /* The image file must not be touched by anyone else.  All pointers must outlive it.  NULL
  * on error (reported). */
-extern struct alloc *alloc_open (struct hostfile *, unsigned cluster_bits,
+extern struct alloc *alloc_open (struct storage *, unsigned cluster_bits,
                                  struct refcounts *, struct overlap *,
                                  struct grace *, const struct alloc_options *);
 /* Tests: no more than that many runs of free clusters are known at a time. */

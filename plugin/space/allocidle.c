@@ -45,7 +45,7 @@ alloc_check_no_metadata (struct alloc *a, uint64_t first, uint64_t n,
     return 0;
   nbdkit_error ("%s: corrupt refcounts: %" PRIu64 " clusters at offset %" PRIu64
                 " would be %s, but the %s is there",
-                hostfile_path (a->file), n, first << a->bits, what,
+                storage_path (a->file), n, first << a->bits, what,
                 overlap_name (kind));
   errno = EUCLEAN;
   return -1;

@@ -52,9 +52,9 @@ alloc_trim_file (struct alloc *a)
     return -1;
   end = max64 (end, waiting_end (a));
   size = max64 (a->open_size, end << a->bits);
-  if (size >= hostfile_size (a->file))
+  if (size >= storage_size (a->file))
     return 0;
-  if (hostfile_truncate (a->file, size) == -1)
+  if (storage_truncate (a->file, size) == -1)
     return -1;
 
   /* What lies behind the end now is part of the reserve to come, and nothing else: idle

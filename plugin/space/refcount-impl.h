@@ -14,7 +14,7 @@
 #include "space/refcount.h"
 
 struct refcounts {
-  struct hostfile *file;
+  struct storage *file;
   struct header *header;        /* reftable_*: what the file's header says;
                                    written under the lock */
   struct overlap *overlap;

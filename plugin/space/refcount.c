@@ -79,7 +79,7 @@ check_distinct (struct refcounts *r)
     if (sorted[i] == sorted[i-1]) {
       nbdkit_error ("%s: corrupt refcount table at %" PRIu64 ": two entries name "
                     "the refcount block at %" PRIu64,
-                    hostfile_path (r->file), r->header->reftable_offset,
+                    storage_path (r->file), r->header->reftable_offset,
                     sorted[i]);
       return corrupt ();
     }
@@ -96,7 +96,7 @@ read_table (struct refcounts *r)
   if (bytes == 0 || bytes > QCOW2_MAX_REFTABLE_BYTES) {
     nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: "
                   "it must have 1 to %u bytes",
-                  hostfile_path (r->file), bytes, QCOW2_MAX_REFTABLE_BYTES);
+                  storage_path (r->file), bytes, QCOW2_MAX_REFTABLE_BYTES);
     return corrupt ();
   }
   r->entries = r->room = bytes / sizeof *r->table;
@@ -105,7 +105,7 @@ read_table (struct refcounts *r)
     nbdkit_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
     return -1;
   }
-  if (hostfile_read_sparse (r->file, r->table, bytes, r->header->reftable_offset) == -1)
+  if (storage_read_sparse (r->file, r->table, bytes, r->header->reftable_offset) == -1)
     return -1;
   for (uint64_t i = 0; i < r->entries; i++)
     if (r->table[i] != 0)
@@ -117,7 +117,7 @@ read_table (struct refcounts *r)
                       OVERLAP_REFTABLE);
   if (kind > 0) {
     nbdkit_error ("%s: corrupt: the refcount table at %" PRIu64
-                  " overlaps the %s", hostfile_path (r->file),
+                  " overlaps the %s", storage_path (r->file),
                   r->header->reftable_offset, overlap_name (kind));
     return corrupt ();
   }
@@ -142,7 +142,7 @@ free_refcounts (struct refcounts *r)
 }
 
 struct refcounts *
-refcount_open (struct hostfile *file, struct header *header,
+refcount_open (struct storage *file, struct header *header,
                struct overlap *overlap)
 {
   struct refcounts *r = calloc (1, sizeof *r);
@@ -210,7 +210,7 @@ check_entry (struct refcounts *r, uint64_t index)
   if ((offset & (cs - 1)) != 0)
     why = "not aligned to a cluster, or reserved bits set";
   else if (!range_within (offset, cs, QCOW2_MAX_HOST_OFFSET) ||
-           offset >= hostfile_size (r->file))
+           offset >= storage_size (r->file))
     why = "beyond the end of the file";
   else if ((kind = overlap_find (r->overlap, offset, cs)) != OVERLAP_REFBLOCK) {
     why = "same place as ";
@@ -219,7 +219,7 @@ check_entry (struct refcounts *r, uint64_t index)
   else
     return 0;
   nbdkit_error ("%s: corrupt refcount table: entry %" PRIu64 " is 0x%" PRIx64
-                ": %s%s", hostfile_path (r->file), index, offset, why, what);
+                ": %s%s", storage_path (r->file), index, offset, why, what);
   return corrupt ();
 }
 
@@ -248,7 +248,7 @@ load (struct refcounts *r, uint64_t index, struct refblock **ret)
     nbdkit_error ("calloc: %m");
     return -1;
   }
-  if (hostfile_read_sparse (r->file, b->raw, r->cache.size, r->table[index]) == -1) {
+  if (storage_read_sparse (r->file, b->raw, r->cache.size, r->table[index]) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
     refblock_free (&r->cache, b);
@@ -277,7 +277,7 @@ refcount_get (struct refcounts *r, uint64_t cluster, uint64_t *value)
 static int
 refuse (struct refcounts *r, uint64_t cluster, uint64_t value, enum refcount_change how)
 {
-  const char *path = hostfile_path (r->file);
+  const char *path = storage_path (r->file);
   const uint64_t offset = cluster << r->cluster_bits;
 
   switch (how) {
@@ -347,7 +347,7 @@ refcount_change (struct refcounts *r, uint64_t first, uint64_t n,
 
   if (!add_fits (first, n, &end) || end > QCOW2_MAX_HOST_OFFSET) {
     nbdkit_error ("%s: cannot count references to %" PRIu64 " clusters at offset %"
-                  PRIu64, hostfile_path (r->file), n, first);
+                  PRIu64, storage_path (r->file), n, first);
     return corrupt ();
   }
   while (c < end) {
@@ -359,7 +359,7 @@ refcount_change (struct refcounts *r, uint64_t first, uint64_t n,
       goto error;
     if (b == NULL) {
       nbdkit_error ("%s: corrupt refcounts: there is no refcount block for the "
-                    "cluster at %" PRIu64, hostfile_path (r->file),
+                    "cluster at %" PRIu64, storage_path (r->file),
                     c << r->cluster_bits);
       errno = EUCLEAN;
       goto error;
@@ -434,7 +434,7 @@ refcount_abandon_table (struct refcounts *r, uint64_t offset,
   overlap_remove (r->overlap, offset, clusters << r->cluster_bits);
   if (refcount_change (r, offset >> r->cluster_bits, clusters, REFCOUNT_DOWN) == -1)
     nbdkit_debug ("%s: %" PRIu64 " clusters at %" PRIu64 " are leaked",
-                  hostfile_path (r->file), clusters, offset);
+                  storage_path (r->file), clusters, offset);
 }
 
 static bool

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "format/overlap.h"
 
@@ -23,7 +23,7 @@ struct refcounts;
 /* Reads and checks the refcount table.  Registers it and the blocks with OVERLAP.
  * All pointers must outlive the result.  HEADER's reftable_offset and
  * reftable_clusters are updated when the table has moved in the file. */
-extern struct refcounts *refcount_open (struct hostfile *, struct header *,
+extern struct refcounts *refcount_open (struct storage *, struct header *,
                                         struct overlap *);
 extern void refcount_close (struct refcounts *);  /* NULL is fine */
 

@@ -66,7 +66,7 @@ plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
 
   if (reflayout_find (&layout, &size) == -1) {
     nbdkit_debug ("%s: the file cannot grow to %" PRIu64 " clusters: %s",
-                  hostfile_path (r->file), first + n, errno == EFBIG
+                  storage_path (r->file), first + n, errno == EFBIG
                   ? "offsets would exceed the limit of the format"
                   : "the refcount table has its maximum size");
     errno = ENOSPC;
@@ -93,7 +93,7 @@ register_metadata (struct refcounts *r, const struct layout *l)
 
   if (l->place == 0 || kind != OVERLAP_NONE) {
     nbdkit_error ("%s: corrupt refcounts: new refcount blocks at %" PRIu64
-                  " would overwrite the %s", hostfile_path (r->file), offset,
+                  " would overwrite the %s", storage_path (r->file), offset,
                   overlap_name (l->place == 0 ? OVERLAP_HEADER : kind));
     errno = EUCLEAN;
     return -1;

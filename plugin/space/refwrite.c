@@ -121,7 +121,7 @@ prepare_batch (struct refcounts *r, struct batch *t)
       (t->table || r->new_offset == 0))
     return 0;
   nbdkit_error ("%s: no memory to write refcounts: %m",
-                hostfile_path (r->file));
+                storage_path (r->file));
   errno = ENOSPC;               /* nothing has changed: it can be tried again */
   return -1;
 }
@@ -177,20 +177,20 @@ write_pieces (struct refcounts *r, struct batch *t)
       iov[niov].iov_len = p->hi - p->lo;
       end += p->hi - p->lo;
     }
-    if (hostfile_writev (r->file, iov, niov, start, false) == -1)
+    if (storage_writev (r->file, iov, niov, start, false) == -1)
       return -1;
   }
   if (t->table)
-    return hostfile_write (r->file, t->table,
-                           t->table_clusters << r->cluster_bits,
-                           t->table_offset);
+    return storage_write (r->file, t->table,
+                          t->table_clusters << r->cluster_bits,
+                          t->table_offset);
   return 0;
 }
 
 static int
 sync_file (struct refcounts *r)
 {
-  if (hostfile_sync (r->file) == 0)
+  if (storage_sync (r->file) == 0)
     return 0;
   errno = EIO;                  /* R9 */
   return -1;
@@ -210,7 +210,7 @@ switch_table (struct refcounts *r, struct batch *t,
   };
   _Static_assert (sizeof fields == 12, "two neighbouring header fields");
 
-  if (hostfile_write (r->file, &fields, sizeof fields, offset) == -1)
+  if (storage_write (r->file, &fields, sizeof fields, offset) == -1)
     return -1;
 
   LOCK_FOR_BLOCK (&r->lock);
@@ -272,8 +272,8 @@ write_entries (struct refcounts *r, struct batch *t)
       for (; i < t->nfresh && t->ready[i] &&
              t->fresh[i]->block->index == first + run; i++)
         t->entries[run++] = put64 (t->fresh[i]->offset);
-      if (hostfile_write (r->file, t->entries, run * sizeof *t->entries,
-                          table + first * sizeof *t->entries) == -1)
+      if (storage_write (r->file, t->entries, run * sizeof *t->entries,
+                         table + first * sizeof *t->entries) == -1)
         return -1;
     }
     {

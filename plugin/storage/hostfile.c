@@ -10,7 +10,7 @@
  * Beyond the end of the file, reads return zeros, as the format requires (an image may
  * end in the middle of a cluster).
  *
- * Every operation that tests may want to see or disturb passes hostfile_choke() first.
+ * Every operation that tests may want to see or disturb passes storage_choke() first.
  * Nothing else in the program reads or writes image files.
  *
  * If there is no more space, callers get ENOSPC, whatever the limit is: the disk, a
@@ -21,7 +21,7 @@
  * through the next call that checks for it.  Our callers expect such an error from
  * fdatasync (R9).  But an RWF_DSYNC write or sync_file_range may get, and thereby
  * consume, an error that concerns data of other requests.  Such an error is kept in
- * `lost', and every later hostfile_sync fails with it: data that we reported as written
+ * `lost', and every later storage_sync fails with it: data that we reported as written
  * may be lost.
  */
 
@@ -38,7 +38,7 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "util/sparse.h"
-#include "storage/hostfile-impl.h"
+#include "storage/storage-impl.h"
 
 #define SPARSE_PIECE (UINT64_C (64) << 10)
 
@@ -53,9 +53,9 @@ struct cursor {
 /* --- common to all operations --- */
 
 int
-hostfile_choke (struct hostfile *f, enum hostfile_op op,
-                const struct iovec *iov, int niov, uint64_t offset,
-                uint64_t count, bool dsync)
+storage_choke (struct storage *f, enum storage_op op,
+               const struct iovec *iov, int niov, uint64_t offset,
+               uint64_t count, bool dsync)
 {
   int r;
 
@@ -76,23 +76,23 @@ hostfile_choke (struct hostfile *f, enum hostfile_op op,
 }
 
 int
-hostfile_hook (struct hostfile *f, enum hostfile_op op)
+storage_hook (struct storage *f, enum storage_op op)
 {
-  return hostfile_choke (f, op, NULL, 0, 0, 0, false);
+  return storage_choke (f, op, NULL, 0, 0, 0, false);
 }
 
 int
-hostfile_failed (const struct hostfile *f, const char *operation,
-                 uint64_t offset, uint64_t count)
+storage_failed (const struct storage *f, const char *operation,
+                uint64_t offset, uint64_t count)
 {
   nbdkit_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
                 f->path, operation, count, offset);
-  hostfile_full ();
+  storage_full ();
   return -1;
 }
 
 void
-hostfile_full (void)
+storage_full (void)
 {
   if (errno == EDQUOT || errno == EFBIG)
     errno = ENOSPC;
@@ -100,7 +100,7 @@ hostfile_full (void)
 
 /* Keeps an error that a later sync would have had to report. */
 static void
-note_lost (struct hostfile *f, int err)
+note_lost (struct storage *f, int err)
 {
   int none = 0;
 
@@ -111,7 +111,7 @@ note_lost (struct hostfile *f, int err)
  * truncates a file while others write beyond the new end.
  */
 static void
-raise_size (struct hostfile *f, uint64_t end)
+raise_size (struct storage *f, uint64_t end)
 {
   uint64_t size = f->size;
 
@@ -123,7 +123,7 @@ raise_size (struct hostfile *f, uint64_t end)
 /* --- reading and writing --- */
 
 int
-hostfile_read (struct hostfile *f, void *buf, uint64_t count, uint64_t offset)
+storage_read (struct storage *f, void *buf, uint64_t count, uint64_t offset)
 {
   const struct iovec iov = { .iov_base = buf, .iov_len = count };
   uint64_t done = 0;
@@ -131,9 +131,9 @@ hostfile_read (struct hostfile *f, void *buf, uint64_t count, uint64_t offset)
 
   if (count == 0)
     return 0;
-  r = hostfile_choke (f, HOSTFILE_OP_READ, &iov, 1, offset, count, false);
+  r = storage_choke (f, STORAGE_OP_READ, &iov, 1, offset, count, false);
   if (r == -1)
-    return hostfile_failed (f, "read", offset, count);
+    return storage_failed (f, "read", offset, count);
   if (r > 0)
     return 0;
 
@@ -143,7 +143,7 @@ hostfile_read (struct hostfile *f, void *buf, uint64_t count, uint64_t offset)
     if (n == -1 && errno == EINTR)
       continue;
     if (n == -1)
-      return hostfile_failed (f, "read", offset, count);
+      return storage_failed (f, "read", offset, count);
     if (n == 0) {               /* the end of the file: zeros from here on */
       memset ((char *) buf + done, 0, count - done);
       break;
@@ -168,8 +168,8 @@ advance (struct cursor *c, size_t n)
 }
 
 int
-hostfile_read_sparse (struct hostfile *f, void *buf, uint64_t count,
-                      uint64_t offset)
+storage_read_sparse (struct storage *f, void *buf, uint64_t count,
+                     uint64_t offset)
 {
   const uint64_t piece = min64 (count, SPARSE_PIECE);
   CLEANUP_FREE char *some = malloc (piece + 1);
@@ -181,7 +181,7 @@ hostfile_read_sparse (struct hostfile *f, void *buf, uint64_t count,
   }
   for (at = 0; at < count; at += n) {
     n = min64 (count - at, piece);
-    if (hostfile_read (f, some, n, offset + at) == -1)
+    if (storage_read (f, some, n, offset + at) == -1)
       return -1;
     sparse_copy ((char *) buf + at, some, n);
   }
@@ -192,7 +192,7 @@ hostfile_read_sparse (struct hostfile *f, void *buf, uint64_t count,
  * errno set; not reported.
  */
 static int
-write_from (struct hostfile *f, struct cursor *c, int flags)
+write_from (struct storage *f, struct cursor *c, int flags)
 {
   int r = 0;
 
@@ -226,7 +226,7 @@ write_from (struct hostfile *f, struct cursor *c, int flags)
 }
 
 static int
-sync_fd (struct hostfile *f)
+sync_fd (struct storage *f)
 {
   int r;
 
@@ -238,7 +238,7 @@ sync_fd (struct hostfile *f)
 
 /* Writes all from C on, durably.  -1 with errno set; not reported. */
 static int
-write_dsync_from (struct hostfile *f, struct cursor *c)
+write_dsync_from (struct storage *f, struct cursor *c)
 {
   int suspect = 0;
 
@@ -275,8 +275,8 @@ write_dsync_from (struct hostfile *f, struct cursor *c)
 }
 
 int
-hostfile_writev (struct hostfile *f, const struct iovec *iov, int niov,
-                 uint64_t offset, bool dsync)
+storage_writev (struct storage *f, const struct iovec *iov, int niov,
+                uint64_t offset, bool dsync)
 {
   struct cursor c = { .iov = iov, .niov = niov, .offset = offset };
   uint64_t count = 0;
@@ -287,9 +287,9 @@ hostfile_writev (struct hostfile *f, const struct iovec *iov, int niov,
   if (count == 0)
     return 0;
 
-  r = hostfile_choke (f, HOSTFILE_OP_WRITE, iov, niov, offset, count, dsync);
+  r = storage_choke (f, STORAGE_OP_WRITE, iov, niov, offset, count, dsync);
   if (r == -1)
-    return hostfile_failed (f, "write", offset, count);
+    return storage_failed (f, "write", offset, count);
   if (r > 0) {
     raise_size (f, offset + count);
     if (!dsync)
@@ -300,7 +300,7 @@ hostfile_writev (struct hostfile *f, const struct iovec *iov, int niov,
   if (!dsync || r == -1)
     f->changes++;
   if (r == -1)
-    return hostfile_failed (f, "write", offset, count);
+    return storage_failed (f, "write", offset, count);
   if (f->dropcache) {
     int err = dropcache_write (f->dropcache, offset, count);
 
@@ -311,20 +311,20 @@ hostfile_writev (struct hostfile *f, const struct iovec *iov, int niov,
 }
 
 int
-hostfile_write (struct hostfile *f, const void *buf, uint64_t count,
-                uint64_t offset)
+storage_write (struct storage *f, const void *buf, uint64_t count,
+               uint64_t offset)
 {
   const struct iovec iov = { .iov_base = (void *) buf, .iov_len = count };
 
-  return hostfile_writev (f, &iov, 1, offset, false);
+  return storage_writev (f, &iov, 1, offset, false);
 }
 
 int
-hostfile_sync (struct hostfile *f)
+storage_sync (struct storage *f)
 {
   const uint64_t changes = f->changes;
   uint64_t synced = f->synced;
-  int r = hostfile_choke (f, HOSTFILE_OP_SYNC, NULL, 0, 0, 0, false);
+  int r = storage_choke (f, STORAGE_OP_SYNC, NULL, 0, 0, 0, false);
 
   if (r == 0)
     r = sync_fd (f);
@@ -346,9 +346,9 @@ hostfile_sync (struct hostfile *f)
 }
 
 int
-hostfile_sync_changes (struct hostfile *f)
+storage_sync_changes (struct storage *f)
 {
   if (f->synced == f->changes && !f->lost)
     return 0;
-  return hostfile_sync (f) == -1 ? -1 : 1;
+  return storage_sync (f) == -1 ? -1 : 1;
 }

@@ -59,19 +59,19 @@ struct role {
 };
 
 static struct role
-role_of (enum hostfile_lock lock)
+role_of (enum storage_lock lock)
 {
   switch (lock) {
-  case HOSTFILE_READER:
+  case STORAGE_READER:
     return (struct role) { PERM_READ, PERM_WRITE | PERM_RESIZE };
-  case HOSTFILE_WRITER:
+  case STORAGE_WRITER:
     return (struct role) { PERM_READ | PERM_WRITE | PERM_RESIZE,
                            PERM_WRITE | PERM_RESIZE };
-  case HOSTFILE_DATA_READER:
+  case STORAGE_DATA_READER:
     return (struct role) { PERM_READ, PERM_RESIZE };
-  case HOSTFILE_DATA_WRITER:
+  case STORAGE_DATA_WRITER:
     return (struct role) { PERM_READ | PERM_WRITE | PERM_RESIZE, PERM_RESIZE };
-  case HOSTFILE_UNLOCKED:
+  case STORAGE_UNLOCKED:
     break;
   }
   return (struct role) { 0, 0 };
@@ -299,8 +299,8 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
 }
 
 int
-hostlock_change (int fd, const char *path, enum hostfile_lock from,
-                 enum hostfile_lock to)
+hostlock_change (int fd, const char *path, enum storage_lock from,
+                 enum storage_lock to)
 {
   const struct role old = role_of (from), new = role_of (to);
   bool taking = true;

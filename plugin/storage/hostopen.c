@@ -21,7 +21,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
-#include "storage/hostfile-impl.h"
+#include "storage/storage-impl.h"
 #include "storage/hostlock.h"
 
 /* What a file is that we do not serve. */
@@ -52,7 +52,7 @@ check_kind (const char *path, const struct stat *st)
 /* Opens PATH, or what OPTS say, without ever waiting for anyone.  *WRITABLE: in, try;
  * out, is. */
 static int
-open_fd (const char *path, const struct hostfile_options *opts, bool *writable)
+open_fd (const char *path, const struct storage_options *opts, bool *writable)
 {
   /* O_NONBLOCK in case that the file became a FIFO since we looked. */
   const int flags =
@@ -79,7 +79,7 @@ open_fd (const char *path, const struct hostfile_options *opts, bool *writable)
 
 /* Asks the host what FD is, and fills in what of F depends on it. */
 static int
-examine (struct hostfile *f)
+examine (struct storage *f)
 {
   struct stat st;
   int flags;
@@ -117,10 +117,10 @@ examine (struct hostfile *f)
 }
 
 /* A hostfile that is not open yet.  NULL: reported. */
-static struct hostfile *
-new_hostfile (const char *path, const struct hostfile_options *opts)
+static struct storage *
+new_hostfile (const char *path, const struct storage_options *opts)
 {
-  struct hostfile *f = calloc (1, sizeof *f);
+  struct storage *f = calloc (1, sizeof *f);
 
   if (f == NULL || (f->path = strdup (path)) == NULL) {
     nbdkit_error ("%s: cannot open: %m", path);
@@ -134,7 +134,7 @@ new_hostfile (const char *path, const struct hostfile_options *opts)
 }
 
 static int
-start_dropping (struct hostfile *f, const struct hostfile_options *opts)
+start_dropping (struct storage *f, const struct storage_options *opts)
 {
   if (!opts->drop_cache)
     return 0;
@@ -147,10 +147,10 @@ start_dropping (struct hostfile *f, const struct hostfile_options *opts)
 }
 
 int
-hostfile_open (const char *path, const struct hostfile_options *opts,
-               struct hostfile **result)
+storage_open (const char *path, const struct storage_options *opts,
+              struct storage **result)
 {
-  struct hostfile *f;
+  struct storage *f;
   struct stat st;
 
   /* Look before opening: to open some devices is to do something to them.
@@ -175,8 +175,8 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
     goto fail;
   /* Until now somebody else may have changed it: look again. */
   if (opts->lock &&
-      (hostfile_lock (f, opts->data_file ? HOSTFILE_DATA_READER
-                      : HOSTFILE_READER) == -1 ||
+      (storage_lock (f, opts->data_file ? STORAGE_DATA_READER
+                     : STORAGE_READER) == -1 ||
        examine (f) == -1))
     goto fail;
   if (start_dropping (f, opts) == -1)
@@ -185,15 +185,15 @@ hostfile_open (const char *path, const struct hostfile_options *opts,
   return 0;
 
  fail:
-  hostfile_close (f);
+  storage_close (f);
   return -1;
 }
 
 int
-hostfile_adopt (const char *path, int fd, const struct hostfile_options *opts,
-                struct hostfile **result)
+storage_adopt (const char *path, int fd, const struct storage_options *opts,
+               struct storage **result)
 {
-  struct hostfile *f = new_hostfile (path, opts);
+  struct storage *f = new_hostfile (path, opts);
 
   if (f == NULL)
     return -1;
@@ -201,7 +201,7 @@ hostfile_adopt (const char *path, int fd, const struct hostfile_options *opts,
   f->fd = fd;
   if (examine (f) == -1 || start_dropping (f, opts) == -1) {
     f->fd = -1;                 /* it stays the caller's */
-    hostfile_close (f);
+    storage_close (f);
     return -1;
   }
   *result = f;
@@ -209,7 +209,7 @@ hostfile_adopt (const char *path, int fd, const struct hostfile_options *opts,
 }
 
 void
-hostfile_close (struct hostfile *f)
+storage_close (struct storage *f)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
@@ -224,37 +224,37 @@ hostfile_close (struct hostfile *f)
 }
 
 const char *
-hostfile_path (const struct hostfile *f)
+storage_path (const struct storage *f)
 {
   return f->path;
 }
 
 bool
-hostfile_is_writable (const struct hostfile *f)
+storage_is_writable (const struct storage *f)
 {
   return f->writable;
 }
 
 bool
-hostfile_is_regular (const struct hostfile *f)
+storage_is_regular (const struct storage *f)
 {
   return f->regular;
 }
 
 bool
-hostfile_same (const struct hostfile *a, const struct hostfile *b)
+storage_same (const struct storage *a, const struct storage *b)
 {
   return a->regular == b->regular && a->dev == b->dev && a->ino == b->ino;
 }
 
 uint64_t
-hostfile_size (const struct hostfile *f)
+storage_size (const struct storage *f)
 {
   return f->size;
 }
 
 uint64_t
-hostfile_allocated (const struct hostfile *f)
+storage_allocated (const struct storage *f)
 {
   struct stat st;
 
@@ -264,7 +264,7 @@ hostfile_allocated (const struct hostfile *f)
 }
 
 int
-hostfile_lock (struct hostfile *f, enum hostfile_lock role)
+storage_lock (struct storage *f, enum storage_lock role)
 {
   LOCK_FOR_BLOCK (&f->role_lock);
 

@@ -5,7 +5,7 @@
  * The host is asked to punch holes, to zero ranges and to reserve space.  If it cannot
  * do one of these, it is not asked again, and the callers do without.
  *
- * Locks: none; the atomics of hostfile-impl.h.
+ * Locks: none; the atomics of storage-impl.h.
  */
 
 #include <config.h>
@@ -17,21 +17,21 @@
 
 #include "util/bytes.h"
 #include "util/report.h"
-#include "storage/hostfile-impl.h"
+#include "storage/storage-impl.h"
 
 /* What punch and zero share.  On block devices, too, both modes mean zeros if they
  * succeed.  (BLKDISCARD would promise nothing.) */
 static int
-erase (struct hostfile *f, int mode, atomic_bool *cannot, const char *what,
+erase (struct storage *f, int mode, atomic_bool *cannot, const char *what,
        uint64_t offset, uint64_t count)
 {
   int r;
 
   if (count == 0)
     return 1;
-  r = hostfile_choke (f, HOSTFILE_OP_PUNCH, NULL, 0, offset, count, false);
+  r = storage_choke (f, STORAGE_OP_PUNCH, NULL, 0, offset, count, false);
   if (r == -1)
-    return hostfile_failed (f, what, offset, count);
+    return storage_failed (f, what, offset, count);
   if (r > 0) {
     f->changes++;
     return 1;
@@ -53,11 +53,11 @@ erase (struct hostfile *f, int mode, atomic_bool *cannot, const char *what,
   /* Not a multiple of the device's blocks: the next range may be one. */
   if (errno == EINVAL && !f->regular)
     return 0;
-  return hostfile_failed (f, what, offset, count);
+  return storage_failed (f, what, offset, count);
 }
 
 int
-hostfile_punch (struct hostfile *f, uint64_t offset, uint64_t count)
+storage_punch (struct storage *f, uint64_t offset, uint64_t count)
 {
   return erase (f, FALLOC_FL_PUNCH_HOLE, &f->no_punch, "punch a hole of",
                 offset, count);
@@ -66,22 +66,22 @@ hostfile_punch (struct hostfile *f, uint64_t offset, uint64_t count)
 /* A hole with its space set aside again is as good as what FALLOC_FL_ZERO_RANGE makes.
  * (Can the host do that?  One byte tells, before anything is changed.) */
 static int
-zero_by_hole (struct hostfile *f, uint64_t offset, uint64_t count)
+zero_by_hole (struct storage *f, uint64_t offset, uint64_t count)
 {
   int r;
 
   if (!f->regular || f->no_punch || f->no_allocate)
     return 0;
-  if (hostfile_allocate (f, offset, 1) == -1)
+  if (storage_allocate (f, offset, 1) == -1)
     return -1;
   if (f->no_allocate)
     return 0;
-  r = hostfile_punch (f, offset, count);
-  return r == 1 && hostfile_allocate (f, offset, count) == -1 ? -1 : r;
+  r = storage_punch (f, offset, count);
+  return r == 1 && storage_allocate (f, offset, count) == -1 ? -1 : r;
 }
 
 int
-hostfile_zero (struct hostfile *f, uint64_t offset, uint64_t count)
+storage_zero (struct storage *f, uint64_t offset, uint64_t count)
 {
   const int r = erase (f, FALLOC_FL_ZERO_RANGE, &f->no_zero, "zero", offset, count);
 
@@ -90,11 +90,11 @@ hostfile_zero (struct hostfile *f, uint64_t offset, uint64_t count)
 
 /* Reports nothing. */
 static int
-allocate (struct hostfile *f, uint64_t offset, uint64_t count)
+allocate (struct storage *f, uint64_t offset, uint64_t count)
 {
   int r;
 
-  r = hostfile_choke (f, HOSTFILE_OP_ALLOCATE, NULL, 0, offset, count, false);
+  r = storage_choke (f, STORAGE_OP_ALLOCATE, NULL, 0, offset, count, false);
   if (r == -1)
     return -1;
   if (r > 0 || !f->regular || count == 0)
@@ -112,24 +112,24 @@ allocate (struct hostfile *f, uint64_t offset, uint64_t count)
 }
 
 int
-hostfile_allocate (struct hostfile *f, uint64_t offset, uint64_t count)
+storage_allocate (struct storage *f, uint64_t offset, uint64_t count)
 {
   if (allocate (f, offset, count) == -1)
-    return hostfile_failed (f, "allocate", offset, count);
+    return storage_failed (f, "allocate", offset, count);
   return 0;
 }
 
 bool
-hostfile_cannot_allocate (const struct hostfile *f)
+storage_cannot_allocate (const struct storage *f)
 {
   return f->no_allocate;
 }
 
 /* Reports nothing. */
 static int
-set_size (struct hostfile *f, uint64_t size)
+set_size (struct storage *f, uint64_t size)
 {
-  int r = hostfile_choke (f, HOSTFILE_OP_TRUNCATE, NULL, 0, size, 0, false);
+  int r = storage_choke (f, STORAGE_OP_TRUNCATE, NULL, 0, size, 0, false);
 
   if (r == 0 && !f->regular) {
     if (size <= f->size)
@@ -151,21 +151,21 @@ set_size (struct hostfile *f, uint64_t size)
 }
 
 static int
-cannot_set_size (const struct hostfile *f, uint64_t size)
+cannot_set_size (const struct storage *f, uint64_t size)
 {
   nbdkit_error ("%s: cannot set the size to %" PRIu64 " bytes: %m", f->path, size);
-  hostfile_full ();
+  storage_full ();
   return -1;
 }
 
 int
-hostfile_truncate (struct hostfile *f, uint64_t size)
+storage_truncate (struct storage *f, uint64_t size)
 {
   return set_size (f, size) == -1 ? cannot_set_size (f, size) : 0;
 }
 
 int
-hostfile_extend (struct hostfile *f, uint64_t size, uint64_t offset, uint64_t count)
+storage_extend (struct storage *f, uint64_t size, uint64_t offset, uint64_t count)
 {
   const bool longer = size > f->size;
   const bool sized = !longer || set_size (f, size) == 0;
@@ -174,15 +174,15 @@ hostfile_extend (struct hostfile *f, uint64_t size, uint64_t offset, uint64_t co
     return 0;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
     nbdkit_debug ("%s: no space for %" PRIu64 " bytes: %m", f->path, size);
-    hostfile_full ();
+    storage_full ();
     return -1;
   }
-  return sized ? hostfile_failed (f, "allocate", offset, count)
+  return sized ? storage_failed (f, "allocate", offset, count)
     : cannot_set_size (f, size);
 }
 
 int
-hostfile_hole (struct hostfile *f, uint64_t offset, uint64_t *len, bool *hole)
+storage_hole (struct storage *f, uint64_t offset, uint64_t *len, bool *hole)
 {
   off_t data, end;
 
@@ -221,14 +221,14 @@ hostfile_hole (struct hostfile *f, uint64_t offset, uint64_t *len, bool *hole)
 }
 
 void
-hostfile_prefetch (struct hostfile *f, uint64_t offset, uint64_t count)
+storage_prefetch (struct storage *f, uint64_t offset, uint64_t count)
 {
   if (count > 0 && range_within (offset, count, INT64_MAX))
     posix_fadvise (f->fd, offset, count, POSIX_FADV_WILLNEED);
 }
 
 void
-hostfile_write_back (struct hostfile *f, uint64_t offset, uint64_t count)
+storage_write_back (struct storage *f, uint64_t offset, uint64_t count)
 {
   if (count > 0 && range_within (offset, count, INT64_MAX))
     sync_file_range (f->fd, offset, count, SYNC_FILE_RANGE_WRITE);

@@ -15,7 +15,7 @@
  * All names are looked up in the directory that was opened at first, even if that has
  * been moved since.
  *
- * Hooks see HOSTFILE_OP_LINK and HOSTFILE_OP_SYNC_DIR; an operation that a hook has done
+ * Hooks see STORAGE_OP_LINK and STORAGE_OP_SYNC_DIR; an operation that a hook has done
  * itself (> 0) is not done here.
  *
  * Locks: none; a newfile belongs to one thread.
@@ -47,7 +47,7 @@ struct newfile {
   char *path;
   const char *name;             /* its last part */
   int dir;
-  struct hostfile *file;
+  struct storage *file;
   int fd;                       /* the file's; hostfile closes it */
   char temporary[40];           /* its name now; "" if it has none */
   bool published;
@@ -148,7 +148,7 @@ open_temporary (struct newfile *n)
 }
 
 int
-newfile_begin (const char *path, const struct hostfile_options *options,
+newfile_begin (const char *path, const struct storage_options *options,
                struct newfile **result)
 {
   struct newfile *n = calloc (1, sizeof *n);
@@ -168,7 +168,7 @@ newfile_begin (const char *path, const struct hostfile_options *options,
     failed (n, "cannot make a file in its directory");
     goto fail;
   }
-  if (hostfile_adopt (path, n->fd, options, &n->file) == -1) {
+  if (storage_adopt (path, n->fd, options, &n->file) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
     close (n->fd);
@@ -182,7 +182,7 @@ newfile_begin (const char *path, const struct hostfile_options *options,
   return -1;
 }
 
-struct hostfile *
+struct storage *
 newfile_file (struct newfile *n)
 {
   return n->file;
@@ -215,7 +215,7 @@ link_temporary (struct newfile *n)
 static int
 sync_directory (const struct newfile *n)
 {
-  int r = hostfile_hook (n->file, HOSTFILE_OP_SYNC_DIR);
+  int r = storage_hook (n->file, STORAGE_OP_SYNC_DIR);
 
   if (r == 0)
     do
@@ -232,9 +232,9 @@ newfile_publish (struct newfile *n)
 {
   int r;
 
-  if (hostfile_sync (n->file) == -1)
+  if (storage_sync (n->file) == -1)
     return -1;
-  r = hostfile_hook (n->file, HOSTFILE_OP_LINK);
+  r = storage_hook (n->file, STORAGE_OP_LINK);
   if (r == 0)
     r = n->temporary[0] ? link_temporary (n) : link_unnamed (n);
   if (r == -1)
@@ -272,7 +272,7 @@ newfile_end (struct newfile *n)
     return;
   if (n->temporary[0])
     unlinkat (n->dir, n->temporary, 0);
-  hostfile_close (n->file);
+  storage_close (n->file);
   if (n->dir >= 0)
     close (n->dir);
   free (n->path);

@@ -8,7 +8,7 @@
 #ifndef QCOW2_NEWFILE_H
 #define QCOW2_NEWFILE_H
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 
 struct newfile;
 
@@ -18,10 +18,10 @@ extern int newfile_check (const char *path);
 
 /* An empty file that will be at PATH (absolute), and is nowhere until then.  Of the
  * options, hooks and drop_cache are used. */
-extern int newfile_begin (const char *path, const struct hostfile_options *,
+extern int newfile_begin (const char *path, const struct storage_options *,
                           struct newfile **);
 /* To be written.  Belongs to the newfile. */
-extern struct hostfile *newfile_file (struct newfile *);
+extern struct storage *newfile_file (struct newfile *);
 
 /* Makes what was written durable and puts the file in its place, durably too.  EEXIST:
  * something is there by now, and was left alone.  Once only; nothing may be

@@ -169,7 +169,7 @@ choose (struct trial *t, struct rng *rng, bool bitmaps)
 }
 
 static int
-change (void *opaque, const struct hostfile_hooks *hooks)
+change (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
 
@@ -178,7 +178,7 @@ change (void *opaque, const struct hostfile_hooks *hooks)
 }
 
 static unsigned
-one_cut (void *opaque, enum hostfile_op op)
+one_cut (void *opaque, enum storage_op op)
 {
   (void) opaque;
   (void) op;
@@ -213,8 +213,8 @@ static void
 change_with_accidents (struct trial *t, struct rng *rng, bool errors)
 {
   struct fault fault =
-    power_cut_random_fault (rng, 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
-                            1 << HOSTFILE_OP_READ, rng_below (rng, 120));
+    power_cut_random_fault (rng, 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC |
+                            1 << STORAGE_OP_READ, rng_below (rng, 120));
 
   power_cut_begin (&t->power, rng_next (rng));
   nr_failed += power_cut_change (&t->power, errors ? &fault : NULL) == -1;

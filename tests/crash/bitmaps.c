@@ -220,11 +220,11 @@ judge_now (struct trial *t, bool exact, bool leaks_allowed, const char *when)
 }
 
 static unsigned
-cuts (void *opaque, enum hostfile_op op)
+cuts (void *opaque, enum storage_op op)
 {
   struct trial *t = opaque;
   struct rng *rng = &t->power.rng;
-  unsigned n = rng_below (rng, op == HOSTFILE_OP_SYNC ? 2 : 30) == 0;
+  unsigned n = rng_below (rng, op == STORAGE_OP_SYNC ? 2 : 30) == 0;
 
   if (t->leaving)
     n = 1 + rng_below (rng, 3);
@@ -385,8 +385,8 @@ random_fault (struct trial *t, struct rng *rng)
 {
   const bool space = rng_below (rng, 8) != 0;
   const struct fault fault = {
-    .ops = space ? 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE :
-      1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC | 1 << HOSTFILE_OP_READ,
+    .ops = space ? 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE :
+      1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC | 1 << STORAGE_OP_READ,
     .after = rng_below (rng, 12), .times = 1 + rng_below (rng, 4),
     .err = space ? ENOSPC : EIO, .partial = rng_below (rng, 2),
   };
@@ -397,7 +397,7 @@ random_fault (struct trial *t, struct rng *rng)
 /* The first write that storing does: to a cluster of bits.  Nothing refers to new
  * ones by then, so all must be given back. */
 static const struct fault first_write = {
-  .ops = 1 << HOSTFILE_OP_WRITE, .times = 1, .err = ENOSPC,
+  .ops = 1 << STORAGE_OP_WRITE, .times = 1, .err = ENOSPC,
 };
 
 /* A writer comes and leaves.  With errors, or without. */

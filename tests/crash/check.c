@@ -200,7 +200,7 @@ make_image (struct trial *t, struct rng *rng)
 /* --- repairing --- */
 
 static int
-repair (void *opaque, const struct hostfile_hooks *hooks)
+repair (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
   struct check *c;
@@ -296,7 +296,7 @@ one_image (struct rng *rng)
   t.options.chain.backing = BACKING_DENY;
   t.power = (struct power_cut_trial) {
     .path = t.options.path, .opaque = &t, .change = repair, .judge = judge,
-    .ended = ended, .can_fail = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC,
+    .ended = ended, .can_fail = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC,
   };
   rng_init (&t.power.rng, rng_next (rng), 500);
 

@@ -336,7 +336,7 @@ ask_qemu (struct trial *t)
 /* --- edits --- */
 
 static int
-edit (void *opaque, const struct hostfile_hooks *hooks)
+edit (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
 
@@ -522,8 +522,8 @@ one_image (struct rng *rng)
   t.power = (struct power_cut_trial) {
     .path = t.options.path, .opaque = &t, .change = edit, .judge = judge,
     .shows = shows, .ended = ended,
-    .can_fail = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC |
-      1 << HOSTFILE_OP_TRUNCATE,
+    .can_fail = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC |
+      1 << STORAGE_OP_TRUNCATE,
   };
   rng_init (&t.power.rng, rng_next (rng), 500);
   for (i = 0; i < EDITS; i++) {

@@ -46,10 +46,10 @@
 #define ATTEMPTS 150
 
 /* What runs out of space. */
-#define GROWING (1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE | \
-                 1 << HOSTFILE_OP_ALLOCATE)
-#define CHANGING (GROWING | 1 << HOSTFILE_OP_PUNCH)
-#define SYNCING (1 << HOSTFILE_OP_SYNC)
+#define GROWING (1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | \
+                 1 << STORAGE_OP_ALLOCATE)
+#define CHANGING (GROWING | 1 << STORAGE_OP_PUNCH)
+#define SYNCING (1 << STORAGE_OP_SYNC)
 
 /* The image, and what is done to it. */
 struct trial {

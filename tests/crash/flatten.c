@@ -33,10 +33,10 @@
 
 #define IMAGE "top.qcow2"
 
-#define CHANGING (1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE | \
-                  1 << HOSTFILE_OP_ALLOCATE | 1 << HOSTFILE_OP_SYNC)
-#define GROWING (1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_TRUNCATE | \
-                 1 << HOSTFILE_OP_ALLOCATE)
+#define CHANGING (1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | \
+                  1 << STORAGE_OP_ALLOCATE | 1 << STORAGE_OP_SYNC)
+#define GROWING (1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | \
+                 1 << STORAGE_OP_ALLOCATE)
 
 struct trial {
   struct image_spec spec;
@@ -142,18 +142,18 @@ judge (void *opaque, const struct remains *left)
 }
 
 static unsigned
-cuts (void *opaque, enum hostfile_op op)
+cuts (void *opaque, enum storage_op op)
 {
   struct trial *t = opaque;
 
-  return op == HOSTFILE_OP_SYNC ? 2 + rng_below (&t->power.rng, 4) :
+  return op == STORAGE_OP_SYNC ? 2 + rng_below (&t->power.rng, 4) :
     rng_below (&t->power.rng, 4) == 0;
 }
 
 /* --- runs --- */
 
 static int
-flatten (void *opaque, const struct hostfile_hooks *hooks)
+flatten (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
   uint64_t copied;

@@ -132,7 +132,7 @@ struct trial {
   struct mixture image;
   struct disk_options options;
   struct blob initial, below;
-  struct hostfile_hooks hooks;
+  struct storage_hooks hooks;
   struct simdisk *sim;
   struct ledger *ledger;
   struct disk *disk;
@@ -153,12 +153,12 @@ static unsigned long nr_failed_requests, nr_cuts;
 
 /* The simulated disk's memory is not the core's. */
 static int
-before (void *opaque, const char *path, enum hostfile_op op,
+before (void *opaque, const char *path, enum storage_op op,
         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
         bool dsync)
 {
   const struct trial *t = opaque;
-  const struct hostfile_hooks *hooks = simdisk_hooks (t->sim);
+  const struct storage_hooks *hooks = simdisk_hooks (t->sim);
   const bool was = in_core;
   int r, err;
 
@@ -533,7 +533,7 @@ random_options (struct trial *t, struct rng *rng)
   static const uint64_t caches[] = { 0, 64 << 10, 32 << 20 };
   struct disk_options *o = &t->options;
 
-  t->hooks = (struct hostfile_hooks) { .before = before, .opaque = t };
+  t->hooks = (struct storage_hooks) { .before = before, .opaque = t };
   *o = (struct disk_options) {
     .path = images_path (IMAGE), .l2_cache = caches[rng_below (rng, 3)],
     .backing = BACKING_FOLLOW, .discard = rng_below (rng, 4) != 0,

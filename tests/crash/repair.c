@@ -262,7 +262,7 @@ make_image (struct trial *t, struct rng *rng)
 
 /* The first writer comes.  If it finds that it can only read, the repair has failed. */
 static int
-repair (void *opaque, const struct hostfile_hooks *hooks)
+repair (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
 
@@ -353,7 +353,7 @@ one_image (struct rng *rng)
   t.options.discard = true;
   t.power = (struct power_cut_trial) {
     .path = t.options.path, .opaque = &t, .change = repair, .judge = judge,
-    .ended = ended, .can_fail = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC,
+    .ended = ended, .can_fail = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC,
   };
   rng_init (&t.power.rng, rng_next (rng), 500);
 

@@ -228,11 +228,11 @@ judge (void *opaque, const struct remains *left)
 
 /* Syncs are the most interesting: nothing is ever less durable than just before. */
 static unsigned
-cuts (void *opaque, enum hostfile_op op)
+cuts (void *opaque, enum storage_op op)
 {
   struct trial *t = opaque;
 
-  return op == HOSTFILE_OP_SYNC ? rng_below (&t->power.rng, 4) :
+  return op == STORAGE_OP_SYNC ? rng_below (&t->power.rng, 4) :
     rng_below (&t->power.rng, 24) == 0;
 }
 
@@ -515,7 +515,7 @@ random_options (struct trial *t, struct rng *rng)
 
 /* A writer comes, and leaves: then all is durable and in order. */
 static int
-one_session (void *opaque, const struct hostfile_hooks *hooks)
+one_session (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
   uint64_t stamp;

@@ -15,7 +15,7 @@
 #include "format/format.h"
 #include "lib/alloc-image.h"
 
-struct hostfile *file;
+struct storage *file;
 struct header header;
 struct overlap *overlap;
 struct refcounts *refcounts;
@@ -86,17 +86,17 @@ make_alloc_image (unsigned cluster_bits, unsigned order)
 }
 
 void
-open_counts (const char *name, const struct hostfile_hooks *hooks)
+open_counts (const char *name, const struct storage_hooks *hooks)
 {
-  const struct hostfile_options options = { .try_writable = true, .hooks = hooks };
+  const struct storage_options options = { .try_writable = true, .hooks = hooks };
   unsigned char *buf;
   uint64_t len;
 
-  CHECK (hostfile_open (name, &options, &file) == 0);
-  len = min64 (hostfile_size (file), HEADER_READ_SIZE);
+  CHECK (storage_open (name, &options, &file) == 0);
+  len = min64 (storage_size (file), HEADER_READ_SIZE);
   buf = malloc (len);
-  CHECK (buf && hostfile_read (file, buf, len, 0) == 0);
-  CHECK (header_parse (name, buf, len, hostfile_size (file), &header) == 0);
+  CHECK (buf && storage_read (file, buf, len, 0) == 0);
+  CHECK (header_parse (name, buf, len, storage_size (file), &header) == 0);
   free (buf);
   bits = header.cluster_bits;
   overlap = overlap_new (bits);
@@ -113,11 +113,11 @@ close_counts (void)
   refcount_close (refcounts);
   overlap_free (overlap);
   header_free (&header);
-  hostfile_close (file);
+  storage_close (file);
 }
 
 void
-open_image (bool discard, const struct hostfile_hooks *hooks)
+open_image (bool discard, const struct storage_hooks *hooks)
 {
   const struct alloc_options options = { .discard = discard };
 
@@ -143,7 +143,7 @@ write_counts (void)
 
   do {
     CHECK (refcount_write (refcounts, &moved) == 0);
-    CHECK (hostfile_sync (file) == 0);
+    CHECK (storage_sync (file) == 0);
     if (moved.n > 0) {
       overlap_remove (overlap, moved.first << bits, moved.n << bits);
       CHECK (refcount_dec (refcounts, moved.first, moved.n, NULL, NULL) == 0);

@@ -7,7 +7,7 @@
 #define TEST_ALLOC_IMAGE_H
 
 #include "util/grace.h"
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "format/overlap.h"
 #include "space/alloc.h"
@@ -15,7 +15,7 @@
 #include "lib/stubs.h"
 
 /* While an image is open. */
-extern struct hostfile *file;
+extern struct storage *file;
 extern struct header header;
 extern struct overlap *overlap;
 extern struct refcounts *refcounts;
@@ -36,11 +36,11 @@ extern void image_end (void);
 extern void make_alloc_image (unsigned cluster_bits, unsigned refcount_order);
 
 /* Any image: its refcounts, and what they need. */
-extern void open_counts (const char *path, const struct hostfile_hooks *);
+extern void open_counts (const char *path, const struct storage_hooks *);
 extern void close_counts (void);
 
 /* That of image_begin, with an allocator. */
-extern void open_image (bool discard, const struct hostfile_hooks *);
+extern void open_image (bool discard, const struct storage_hooks *);
 extern void close_image (void);
 
 /* Until no count is left to write. */

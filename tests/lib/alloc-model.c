@@ -43,7 +43,7 @@ reads_zero (uint64_t offset, uint64_t count)
   unsigned char *buf = malloc (count);
   bool zero;
 
-  CHECK (buf && hostfile_read (file, buf, count, offset) == 0);
+  CHECK (buf && storage_read (file, buf, count, offset) == 0);
   zero = buf[0] == 0 && memcmp (buf, buf + 1, count - 1) == 0;
   free (buf);
   return zero;
@@ -75,10 +75,10 @@ handed_out (const struct alloc_run *run, enum state state)
   if (run->zeroed)
     CHECK (reads_zero (run->host, run->clusters << bits));
   if (run->settled)
-    CHECK (run->host + (run->clusters << bits) <= hostfile_size (file));
+    CHECK (run->host + (run->clusters << bits) <= storage_size (file));
   for (uint64_t c = 0; c < run->clusters; c++)
-    CHECK (hostfile_write (file, "x", 1,
-                           run->host + (c << bits) + 100) == 0);
+    CHECK (storage_write (file, "x", 1,
+                          run->host + (c << bits) + 100) == 0);
   CHECK (nruns < MAX_RUNS);
   is_table[nruns] = state == TABLE;
   runs[nruns++] = *run;
@@ -192,9 +192,9 @@ quiesce (void)
   durable = 0;
   compare_counts ();
   CHECK (refcount_end (refcounts, &end) == 0);
-  CHECK (hostfile_size (file) >= end << bits);
+  CHECK (storage_size (file) >= end << bits);
   for (uint64_t c = 0; c < MAX_CLUSTERS; c++)
-    if (c << bits >= hostfile_size (file)) {
+    if (c << bits >= storage_size (file)) {
       CHECK (clusters[c].state != OWNED && clusters[c].state != TABLE);
       clusters[c].used = false; /* cut off: like new */
     }

@@ -125,7 +125,7 @@ model_write (void)
     return -1;
   promised = end;
   table_n = 0;
-  CHECK (hostfile_sync (file) == 0);
+  CHECK (storage_sync (file) == 0);
   if (moved.n > 0) {
     overlap_remove (overlap, moved.first << bits, moved.n << bits);
     CHECK (refcount_dec (refcounts, moved.first, moved.n, NULL, NULL) == 0);

@@ -19,7 +19,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "lib/stubs.h"
 
 static struct {
@@ -144,7 +144,7 @@ calm_host (void)
 static char dir[] = "hostfile-XXXXXX";   /* a private directory */
 static char path[PATH_MAX];
 
-static const struct hostfile_options rw = { .try_writable = true };
+static const struct storage_options rw = { .try_writable = true };
 
 /* What each test does first, and last. */
 static inline void
@@ -170,16 +170,16 @@ host_end (void)
 }
 
 /* An empty file of its own for each test. */
-static inline struct hostfile *
-fresh (const struct hostfile_options *opts)
+static inline struct storage *
+fresh (const struct storage_options *opts)
 {
-  struct hostfile *f;
+  struct storage *f;
   int fd = open (path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 
   CHECK (fd >= 0);
   close (fd);
-  CHECK (hostfile_open (path, opts, &f) == 0);
-  CHECK (hostfile_size (f) == 0);
+  CHECK (storage_open (path, opts, &f) == 0);
+  CHECK (storage_size (f) == 0);
   return f;
 }
 

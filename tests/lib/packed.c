@@ -20,7 +20,7 @@
 uint64_t packed_seed;
 
 static int
-at_gate (void *opaque, const char *path, enum hostfile_op op,
+at_gate (void *opaque, const char *path, enum storage_op op,
          const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
          bool dsync)
 {
@@ -28,7 +28,7 @@ at_gate (void *opaque, const char *path, enum hostfile_op op,
   int err;
 
   (void) path; (void) iov; (void) niov; (void) offset; (void) count; (void) dsync;
-  if (op != HOSTFILE_OP_READ)
+  if (op != STORAGE_OP_READ)
     return 0;
   pthread_mutex_lock (&g->lock);
   g->reads++;
@@ -77,7 +77,7 @@ packed_init (struct packed_image *im, unsigned max_clusters)
   close (fd);
   pthread_mutex_init (&im->gate.lock, NULL);
   pthread_cond_init (&im->gate.changed, NULL);
-  im->hooks = (struct hostfile_hooks) { .before = at_gate, .opaque = &im->gate };
+  im->hooks = (struct storage_hooks) { .before = at_gate, .opaque = &im->gate };
   im->descriptors = calloc (max_clusters, sizeof *im->descriptors);
   im->clusters = calloc (max_clusters, sizeof *im->clusters);
   CHECK (im->descriptors != NULL && im->clusters != NULL);
@@ -86,15 +86,15 @@ packed_init (struct packed_image *im, unsigned max_clusters)
 void
 packed_open (struct packed_image *im)
 {
-  struct hostfile_options opts = { .try_writable = true, .hooks = &im->hooks };
+  struct storage_options opts = { .try_writable = true, .hooks = &im->hooks };
 
-  CHECK (hostfile_open (im->path, &opts, &im->file) == 0);
+  CHECK (storage_open (im->path, &opts, &im->file) == 0);
 }
 
 void
 packed_free (struct packed_image *im)
 {
-  hostfile_close (im->file);
+  storage_close (im->file);
   unlink (im->path);
   for (unsigned i = 0; i < im->n; i++)
     free (im->clusters[i]);

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "image/clustercache.h"
 #include "lib/stubs.h"
@@ -42,8 +42,8 @@ extern void gate_wait (struct gate *, unsigned inside);
 struct packed_image {
   char path[PATH_MAX];
   struct gate gate;
-  struct hostfile_hooks hooks;
-  struct hostfile *file;
+  struct storage_hooks hooks;
+  struct storage *file;
   unsigned layer;
   struct header header;
   bool parsed;                  /* the header is from the file */

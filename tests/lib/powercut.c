@@ -71,7 +71,7 @@ power_cut_all_ways (struct power_cut_trial *p)
 }
 
 static void
-watch (void *opaque, enum hostfile_op op)
+watch (void *opaque, enum storage_op op)
 {
   struct power_cut_trial *p = opaque;
   unsigned n;

@@ -31,11 +31,11 @@ struct power_cut_trial {
   struct rng rng;               /* for what is judged: under the simdisk's lock */
 
   /* Makes the change, with these hooks.  -1: it failed. */
-  int (*change) (void *opaque, const struct hostfile_hooks *);
-  /* Operations that can fail: a set of 1 << enum hostfile_op. */
+  int (*change) (void *opaque, const struct storage_hooks *);
+  /* Operations that can fail: a set of 1 << enum storage_op. */
   unsigned can_fail;
   /* How many times is the power cut before this operation?  NULL: in all ways. */
-  unsigned (*cuts) (void *opaque, enum hostfile_op);
+  unsigned (*cuts) (void *opaque, enum storage_op);
   /* Ends the trial if that must not be left.  NULL: all is said by SHOWS. */
   void (*judge) (void *opaque, const struct remains *);
   /* Is the file as it was before the change, or as it should be AFTER it?  One of them it

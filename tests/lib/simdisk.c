@@ -49,17 +49,17 @@ struct simfile {
 };
 
 struct simdisk {
-  struct hostfile_hooks hooks;
+  struct storage_hooks hooks;
 
   pthread_mutex_t lock;
   struct rng rng;
   struct simfile files[2];      /* the image, and its external data file */
   unsigned nr_files;
-  void (*watch) (void *, enum hostfile_op);
+  void (*watch) (void *, enum storage_op);
   void *watch_opaque;
   struct fault fault;
   uint64_t failures;
-  uint64_t operations[HOSTFILE_OP_SYNC_DIR + 1];
+  uint64_t operations[STORAGE_OP_SYNC_DIR + 1];
   uint64_t limit;               /* of the image */
 };
 
@@ -238,12 +238,12 @@ truncate_now (struct simfile *s, uint64_t size)
 
 /* errno if this operation is to fail, or 0. */
 static int
-fails (struct simdisk *s, const struct simfile *file, enum hostfile_op op,
+fails (struct simdisk *s, const struct simfile *file, enum storage_op op,
        uint64_t end)
 {
   struct fault *f = &s->fault;
 
-  if ((op == HOSTFILE_OP_WRITE || op == HOSTFILE_OP_TRUNCATE) &&
+  if ((op == STORAGE_OP_WRITE || op == STORAGE_OP_TRUNCATE) &&
       file == &s->files[0] && end > file->now.len && end > s->limit)
     return ENOSPC;
   if (!(f->ops & 1 << op))
@@ -259,21 +259,21 @@ fails (struct simdisk *s, const struct simfile *file, enum hostfile_op op,
 }
 
 static int
-operate (struct simdisk *s, struct simfile *f, enum hostfile_op op,
+operate (struct simdisk *s, struct simfile *f, enum storage_op op,
          const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
          bool dsync)
 {
   int err;
 
-  if (op != HOSTFILE_OP_READ && s->watch)
+  if (op != STORAGE_OP_READ && s->watch)
     s->watch (s->watch_opaque, op);
 
-  CHECK (op <= HOSTFILE_OP_SYNC_DIR);
+  CHECK (op <= STORAGE_OP_SYNC_DIR);
   s->operations[op]++;
   err = fails (s, f, op, offset + count);
   if (err != 0) {
     s->failures++;
-    if (op == HOSTFILE_OP_WRITE && s->fault.partial &&
+    if (op == STORAGE_OP_WRITE && s->fault.partial &&
         offset + count <= s->limit) {
       /* Up to some sector's end. */
       const uint64_t end = (offset + rng_below (&s->rng, count)) /
@@ -287,33 +287,33 @@ operate (struct simdisk *s, struct simfile *f, enum hostfile_op op,
   }
 
   switch (op) {
-  case HOSTFILE_OP_READ:
+  case STORAGE_OP_READ:
     read_now (f, iov, niov, offset);
     break;
-  case HOSTFILE_OP_WRITE:
+  case STORAGE_OP_WRITE:
     write_now (f, iov, niov, offset, count);
     if (dsync && count > 0)
       make_last_durable (f);
     break;
-  case HOSTFILE_OP_PUNCH:
+  case STORAGE_OP_PUNCH:
     punch_now (f, offset, count);
     break;
-  case HOSTFILE_OP_TRUNCATE:
+  case STORAGE_OP_TRUNCATE:
     truncate_now (f, offset);
     break;
-  case HOSTFILE_OP_SYNC:
+  case STORAGE_OP_SYNC:
     make_durable (f);
     break;
-  case HOSTFILE_OP_LINK:
-  case HOSTFILE_OP_SYNC_DIR:
-  case HOSTFILE_OP_ALLOCATE:
+  case STORAGE_OP_LINK:
+  case STORAGE_OP_SYNC_DIR:
+  case STORAGE_OP_ALLOCATE:
     break;                      /* no contents change */
   }
   return 1;
 }
 
 static int
-before (void *opaque, const char *path, enum hostfile_op op,
+before (void *opaque, const char *path, enum storage_op op,
         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
         bool dsync)
 {
@@ -330,7 +330,7 @@ before (void *opaque, const char *path, enum hostfile_op op,
   pthread_mutex_lock (&s->lock);
   r = operate (s, f, op, iov, niov, offset, count, dsync);
   err = errno;
-  wait = rng_below (&s->rng, op == HOSTFILE_OP_SYNC ? 4 : 32);
+  wait = rng_below (&s->rng, op == STORAGE_OP_SYNC ? 4 : 32);
   pthread_mutex_unlock (&s->lock);
 
   if (wait == 0)
@@ -478,14 +478,14 @@ simdisk_free (struct simdisk *s)
   free (s);
 }
 
-const struct hostfile_hooks *
+const struct storage_hooks *
 simdisk_hooks (struct simdisk *s)
 {
   return &s->hooks;
 }
 
 void
-simdisk_watch (struct simdisk *s, void (*watch) (void *, enum hostfile_op),
+simdisk_watch (struct simdisk *s, void (*watch) (void *, enum storage_op),
                void *opaque)
 {
   pthread_mutex_lock (&s->lock);
@@ -522,7 +522,7 @@ simdisk_operations (struct simdisk *s, unsigned ops)
   int op;
 
   pthread_mutex_lock (&s->lock);
-  for (op = 0; op <= HOSTFILE_OP_SYNC_DIR; op++)
+  for (op = 0; op <= STORAGE_OP_SYNC_DIR; op++)
     if (ops & 1 << op)
       n += s->operations[op];
   pthread_mutex_unlock (&s->lock);

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "lib/images.h"
 
 struct simdisk;
@@ -23,12 +23,12 @@ extern void simdisk_add (struct simdisk *, const char *path);
 extern void simdisk_free (struct simdisk *);
 
 /* For disk_options.  Other files than PATH are left alone. */
-extern const struct hostfile_hooks *simdisk_hooks (struct simdisk *);
+extern const struct storage_hooks *simdisk_hooks (struct simdisk *);
 
 /* WATCH is called before each change (write, sync, truncate, punch) takes place,
  * while every other access to the file waits. */
 extern void simdisk_watch (struct simdisk *,
-                           void (*watch) (void *opaque, enum hostfile_op),
+                           void (*watch) (void *opaque, enum storage_op),
                            void *opaque);
 
 /* What of the changes since the last sync has reached the disk when the power
@@ -55,7 +55,7 @@ extern const struct blob *simdisk_data_cut (struct simdisk *);
 /* A random kind, with a liking for those that find most. */
 extern enum power_cut simdisk_random_cut (struct rng *);
 
-/* Makes operations fail: of those in OPS (a set of 1 << enum hostfile_op), the
+/* Makes operations fail: of those in OPS (a set of 1 << enum storage_op), the
  * AFTER next ones go well, then TIMES ones fail with ERR.  PARTIAL: failing writes do a
  * part of their work.  NULL: no more failures. */
 struct fault {

@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "util/report.h"
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "lib/stubs.h"
 
 /* What report.c calls. */
@@ -132,13 +132,13 @@ run_threads (void *(*work) (void *), void *array, size_t size, unsigned n)
 }
 
 static int
-skip_sync (void *opaque, const char *path, enum hostfile_op op,
+skip_sync (void *opaque, const char *path, enum storage_op op,
            const struct iovec *iov, int niov, uint64_t offset, uint64_t bytes,
            bool dsync)
 {
   (void) opaque; (void) path; (void) iov; (void) niov;
   (void) offset; (void) bytes; (void) dsync;
-  return op == HOSTFILE_OP_SYNC;
+  return op == STORAGE_OP_SYNC;
 }
 
-const struct hostfile_hooks without_sync = { .before = skip_sync };
+const struct storage_hooks without_sync = { .before = skip_sync };

@@ -44,8 +44,8 @@ rng_below (struct rng *r, uint64_t n)
 }
 
 /* No waiting for the host's disk: nobody will cut its power. */
-struct hostfile_hooks;
-extern const struct hostfile_hooks without_sync;
+struct storage_hooks;
+extern const struct storage_hooks without_sync;
 
 /* Calls WORK for each of the N elements (of SIZE bytes) of ARRAY, each in a thread, and
  * waits for all. */

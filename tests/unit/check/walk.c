@@ -30,7 +30,7 @@
 static struct image *
 open_image (void)
 {
-  const struct hostfile_options options = { .hooks = NULL };
+  const struct storage_options options = { .hooks = NULL };
   char *path = images_path (IMAGE);
   struct image *image = image_open_file (path, &options);
 

@@ -44,16 +44,16 @@ static struct {
 } host = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static int
-before_operation (void *opaque, const char *path, enum hostfile_op op,
+before_operation (void *opaque, const char *path, enum storage_op op,
                   const struct iovec *iov, int niov, uint64_t offset,
                   uint64_t count, bool dsync)
 {
   int err = 0;
 
   (void) opaque, (void) path, (void) iov, (void) niov, (void) count, (void) dsync;
-  if (op == HOSTFILE_OP_SYNC)
+  if (op == STORAGE_OP_SYNC)
     return 1;                   /* nobody will cut the power */
-  if (op != HOSTFILE_OP_READ)
+  if (op != STORAGE_OP_READ)
     return 0;
   pthread_mutex_lock (&host.lock);
   if (offset == host.offset && offset != 0) {
@@ -69,7 +69,7 @@ before_operation (void *opaque, const char *path, enum hostfile_op op,
   return err == 0 ? 0 : -1;
 }
 
-static const struct hostfile_hooks hooks = { .before = before_operation };
+static const struct storage_hooks hooks = { .before = before_operation };
 
 static void
 hold (uint64_t offset)

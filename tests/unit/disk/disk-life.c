@@ -25,13 +25,13 @@ static char buf[MIB];
 static bool full;
 
 static int
-no_space (void *opaque, const char *path, enum hostfile_op op,
+no_space (void *opaque, const char *path, enum storage_op op,
           const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
           bool dsync)
 {
   (void) opaque; (void) path; (void) iov; (void) niov; (void) offset;
   (void) count; (void) dsync;
-  if (full && op == HOSTFILE_OP_WRITE) {
+  if (full && op == STORAGE_OP_WRITE) {
     errno = ENOSPC;
     return -1;
   }
@@ -43,7 +43,7 @@ no_space (void *opaque, const char *path, enum hostfile_op op,
 static void
 test_full_when_leaving (const char *path)
 {
-  const struct hostfile_hooks hooks = { .before = no_space };
+  const struct storage_hooks hooks = { .before = no_space };
   const struct disk_options options = {
     .path = path, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
     .lock = true, .hooks = &hooks,
@@ -77,13 +77,13 @@ test_full_when_leaving (const char *path)
 static int resized = -1;
 
 static int
-resize_now (void *opaque, const char *path, enum hostfile_op op,
+resize_now (void *opaque, const char *path, enum storage_op op,
             const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
             bool dsync)
 {
   (void) opaque; (void) iov; (void) niov; (void) offset; (void) count;
   (void) dsync;
-  if (op == HOSTFILE_OP_READ && resized == -1) {
+  if (op == STORAGE_OP_READ && resized == -1) {
     struct command c = { .n = 0 };
 
     command_add (&c, "qemu-img");
@@ -101,7 +101,7 @@ resize_now (void *opaque, const char *path, enum hostfile_op op,
 static void
 test_lock_comes_first (const char *path)
 {
-  const struct hostfile_hooks hooks = { .before = resize_now };
+  const struct storage_hooks hooks = { .before = resize_now };
   const struct disk_options options = {
     .path = path, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
     .lock = true, .hooks = &hooks,
@@ -120,7 +120,7 @@ static sem_t held, released;
 static _Thread_local bool hold_me;
 
 static int
-hold (void *opaque, const char *path, enum hostfile_op op,
+hold (void *opaque, const char *path, enum storage_op op,
       const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
       bool dsync)
 {
@@ -167,7 +167,7 @@ make_lazy (const char *name)
 static void
 test_slow_reader (const char *path)
 {
-  const struct hostfile_hooks hooks = { .before = hold };
+  const struct storage_hooks hooks = { .before = hold };
   const struct disk_options options = {
     .path = path, .l2_cache = MIB, .l2_slice = 4096, .discard = true,
     .lock = true, .hooks = &hooks,

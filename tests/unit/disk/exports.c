@@ -25,17 +25,17 @@
 static atomic_uint reads;
 
 static int
-count_reads (void *opaque, const char *path, enum hostfile_op op,
+count_reads (void *opaque, const char *path, enum storage_op op,
              const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
              bool dsync)
 {
   (void) opaque, (void) path, (void) iov, (void) niov, (void) offset, (void) count;
   (void) dsync;
-  reads += op == HOSTFILE_OP_READ;
+  reads += op == STORAGE_OP_READ;
   return 0;
 }
 
-static const struct hostfile_hooks hooks = { .before = count_reads };
+static const struct storage_hooks hooks = { .before = count_reads };
 static char *path;
 
 static struct disk *

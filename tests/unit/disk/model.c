@@ -303,7 +303,7 @@ extents (struct worker *w, uint64_t offset, uint64_t count, bool own)
 static _Thread_local struct rng *hook_rng;
 
 static int
-delay (void *opaque, const char *path, enum hostfile_op op,
+delay (void *opaque, const char *path, enum storage_op op,
        const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
        bool dsync)
 {
@@ -316,10 +316,10 @@ delay (void *opaque, const char *path, enum hostfile_op op,
     case 3: case 4: case 5: case 6: sched_yield ();
     }
   /* A real sync takes longer than most races. */
-  return op == HOSTFILE_OP_SYNC;
+  return op == STORAGE_OP_SYNC;
 }
 
-static const struct hostfile_hooks delaying = { .before = delay };
+static const struct storage_hooks delaying = { .before = delay };
 
 static void
 one_request (struct worker *w)

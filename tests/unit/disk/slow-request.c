@@ -29,19 +29,19 @@ static sem_t held, released;
 static _Thread_local bool hold_me;
 
 static int
-hold (void *opaque, const char *path, enum hostfile_op op,
+hold (void *opaque, const char *path, enum storage_op op,
       const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
       bool dsync)
 {
   (void) opaque; (void) path; (void) iov; (void) niov; (void) offset;
   (void) count; (void) dsync;
-  if (op == HOSTFILE_OP_READ && hold_me) {
+  if (op == STORAGE_OP_READ && hold_me) {
     hold_me = false;
     sem_post (&held);
     while (sem_wait (&released) == -1)
       ;
   }
-  return op == HOSTFILE_OP_SYNC;        /* these are left out */
+  return op == STORAGE_OP_SYNC;        /* these are left out */
 }
 
 static void *
@@ -78,7 +78,7 @@ end_read (pthread_t t)
 static char *
 open_image (const char *name, uint64_t cluster_size)
 {
-  static const struct hostfile_hooks hooks = { .before = hold };
+  static const struct storage_hooks hooks = { .before = hold };
   char *path = images_path (name);
   const struct create_options options = {
     .path = path,

@@ -84,9 +84,9 @@ test_forget (unsigned bits, unsigned n)
 
     CHECK (copy != NULL);
     CHECK (compress_descriptor (&im.header, im.descriptors[i], &from, &bytes));
-    CHECK (hostfile_read (im.file, copy, bytes, from) == 0);
+    CHECK (storage_read (im.file, copy, bytes, from) == 0);
     cluster_cache_forget (c, LAYER, host, host + bytes);
-    CHECK (hostfile_write (im.file, copy, bytes, host) == 0);
+    CHECK (storage_write (im.file, copy, bytes, host) == 0);
     memcpy (copy, im.clusters[i], im.cs);
     CHECK (read_is (c, &im, d, copy));
     CHECK (read_is (c, &im, d, copy));

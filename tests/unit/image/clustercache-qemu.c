@@ -30,12 +30,12 @@ static void
 image_walk (struct packed_image *im, const unsigned char *raw, uint64_t size)
 {
   static unsigned char head[HEADER_READ_SIZE];
-  const uint64_t file_size = hostfile_size (im->file);
+  const uint64_t file_size = storage_size (im->file);
   const size_t len = file_size < sizeof head ? file_size : sizeof head;
   struct be64 l1, l2;
   uint64_t at, index, table;
 
-  CHECK (hostfile_read (im->file, head, len, 0) == 0);
+  CHECK (storage_read (im->file, head, len, 0) == 0);
   CHECK (header_parse (im->path, head, len, file_size, &im->header) == 0);
   im->parsed = true;
   im->cs = im->header.cluster_size;
@@ -43,13 +43,13 @@ image_walk (struct packed_image *im, const unsigned char *raw, uint64_t size)
 
   for (at = 0; at < size; at += im->cs) {
     index = at >> im->header.cluster_bits;
-    CHECK (hostfile_read (im->file, &l1, 8, im->header.l1_offset +
-                          (index >> im->header.l2_bits) * 8) == 0);
+    CHECK (storage_read (im->file, &l1, 8, im->header.l1_offset +
+                         (index >> im->header.l2_bits) * 8) == 0);
     table = get64 (l1) & QCOW2_L1_OFFSET_MASK;
     if (table == 0)
       continue;
     index &= (UINT64_C (1) << im->header.l2_bits) - 1;
-    CHECK (hostfile_read (im->file, &l2, 8, table + index * 8) == 0);
+    CHECK (storage_read (im->file, &l2, 8, table + index * 8) == 0);
     if (!(get64 (l2) & QCOW2_OFLAG_COMPRESSED))
       continue;
     im->descriptors[im->n] = get64 (l2) & (QCOW2_OFLAG_COMPRESSED - 1);

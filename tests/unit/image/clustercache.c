@@ -188,8 +188,8 @@ test_garbage (unsigned type)
   quiet_errors = true;
 
   CHECK (compress_descriptor (&im.header, im.descriptors[1], &host, &bytes));
-  CHECK (hostfile_read (im.file, good, sizeof good, host) == 0);
-  CHECK (hostfile_write (im.file, garbage, sizeof garbage, host) == 0);
+  CHECK (storage_read (im.file, good, sizeof good, host) == 0);
+  CHECK (storage_write (im.file, garbage, sizeof garbage, host) == 0);
   CHECK (refused (c, &im, 1, 100));
   snprintf (text, sizeof text, "offset %" PRIu64 " ", host);
   CHECK (strstr (last_error (), text) != NULL);
@@ -200,13 +200,13 @@ test_garbage (unsigned type)
   /* Its neighbours are as they were, and so is it when its bytes are. */
   CHECK (piece_is (c, &im, 0, 0, 100));
   CHECK (piece_is (c, &im, 2, 0, im.cs));
-  CHECK (hostfile_write (im.file, good, sizeof good, host) == 0);
+  CHECK (storage_write (im.file, good, sizeof good, host) == 0);
   CHECK (piece_is (c, &im, 1, 0, 100));
 
   /* Behind the end of the file; far behind it; where nothing can be. */
   CHECK (compress_descriptor (&im.header, im.descriptors[4], &host, &bytes));
   CHECK (piece_is (c, &im, 4, 0, im.cs));
-  CHECK (hostfile_truncate (im.file, host) == 0);
+  CHECK (storage_truncate (im.file, host) == 0);
   CHECK (refused (c, &im, 4, 100));
   CHECK (strstr (last_error (), "beyond the end") != NULL);
   d = im.descriptors[4];

@@ -40,7 +40,7 @@ struct meaning {
 
 struct trial {
   uint64_t cs;
-  struct hostfile *file;
+  struct storage *file;
   struct header header;
   struct headerwrite *change;
   bool begun;                   /* is it, for all that is known? */
@@ -226,7 +226,7 @@ choose (struct trial *t, struct headerwrite *w, struct rng *rng)
 }
 
 static int
-commit (void *opaque, const struct hostfile_hooks *hooks)
+commit (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
   const bool fits = headerwrite_fits (t->change);
@@ -249,7 +249,7 @@ static bool
 one_change (struct trial *t, struct rng *rng)
 {
   const struct fault fault = {
-    .ops = 1 << HOSTFILE_OP_WRITE | 1 << HOSTFILE_OP_SYNC,
+    .ops = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC,
     .after = rng_below (rng, 8), .times = 100, .err = EIO,
     .partial = rng_below (rng, 2),
   };
@@ -274,7 +274,7 @@ run_trial (struct rng *rng)
 {
   struct trial *t = calloc (1, sizeof *t);
   char *path = images_path (IMAGE);
-  struct hostfile_options options = { .try_writable = true };
+  struct storage_options options = { .try_writable = true };
   struct header *h = &t->header;
   const struct blob *b;
   unsigned i;
@@ -287,7 +287,7 @@ run_trial (struct rng *rng)
   rng_init (&t->power.rng, rng_next (rng), 500);
   power_cut_begin (&t->power, rng_next (rng));
   options.hooks = simdisk_hooks (t->power.sim);
-  CHECK (hostfile_open (path, &options, &t->file) == 0);
+  CHECK (storage_open (path, &options, &t->file) == 0);
   for (i = 0; i < 4; i++) {
     b = simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL);
     h->version = blob_get (b, 4, 4);
@@ -297,7 +297,7 @@ run_trial (struct rng *rng)
     if (!one_change (t, rng))
       break;
   }
-  hostfile_close (t->file);
+  storage_close (t->file);
   power_cut_end (&t->power);
   free (path);
   free (t);

@@ -95,7 +95,7 @@ static struct {
 } seen;
 
 static int
-before (void *opaque, const char *path, enum hostfile_op op, const struct iovec *iov,
+before (void *opaque, const char *path, enum storage_op op, const struct iovec *iov,
         int niov, uint64_t offset, uint64_t count, bool dsync)
 {
   struct life *l = strstr (path, DATA) ? &seen.data : &seen.image;
@@ -103,26 +103,26 @@ before (void *opaque, const char *path, enum hostfile_op op, const struct iovec 
   (void) opaque, (void) iov, (void) niov, (void) offset, (void) count, (void) dsync;
   seen.count++;
   switch (op) {
-  case HOSTFILE_OP_WRITE:
-  case HOSTFILE_OP_TRUNCATE:
-  case HOSTFILE_OP_ALLOCATE:
-  case HOSTFILE_OP_PUNCH:
+  case STORAGE_OP_WRITE:
+  case STORAGE_OP_TRUNCATE:
+  case STORAGE_OP_ALLOCATE:
+  case STORAGE_OP_PUNCH:
     CHECK (!l->linked);         /* who has a name does not change */
     l->dirty = true;
     break;
-  case HOSTFILE_OP_SYNC:
+  case STORAGE_OP_SYNC:
     l->dirty = false;
     break;
-  case HOSTFILE_OP_LINK:
+  case STORAGE_OP_LINK:
     CHECK (!l->dirty && !l->linked);
     /* The image names its data file, so that is there for good. */
     if (l == &seen.image && (seen.data.linked || seen.data.dirty))
       CHECK (seen.data.finished);
     break;
-  case HOSTFILE_OP_SYNC_DIR:
+  case STORAGE_OP_SYNC_DIR:
     CHECK (l->linked);
     break;
-  case HOSTFILE_OP_READ:
+  case STORAGE_OP_READ:
     break;
   }
   if (seen.count == seen.fail_at) {
@@ -130,7 +130,7 @@ before (void *opaque, const char *path, enum hostfile_op op, const struct iovec 
     errno = seen.fail_errno;
     return -1;
   }
-  if (op == HOSTFILE_OP_LINK) {
+  if (op == STORAGE_OP_LINK) {
     if (seen.intruder && strstr (path, seen.intruder)) {
       FILE *f = fopen (path, "w");
 
@@ -138,12 +138,12 @@ before (void *opaque, const char *path, enum hostfile_op op, const struct iovec 
     }
     l->linked = true;
   }
-  if (op == HOSTFILE_OP_SYNC_DIR)
+  if (op == STORAGE_OP_SYNC_DIR)
     l->finished = true;
   return 0;
 }
 
-static const struct hostfile_hooks hooks = { .before = before };
+static const struct storage_hooks hooks = { .before = before };
 
 static void
 look_again (unsigned fail_at, int fail_errno)
@@ -446,10 +446,10 @@ there (const char *name)
 static void
 test_withdraw (void)
 {
-  const struct hostfile_options reader = { .lock = true };
+  const struct storage_options reader = { .lock = true };
   struct create_options o = basic ();
   struct created *created;
-  struct hostfile *file;
+  struct storage *file;
 
   o.image.data_file = DATA;
   o.data_path = data_path;
@@ -483,13 +483,13 @@ test_withdraw (void)
     /* Somebody reads it. */
     look_again (0, 0);
     CHECK (create_image (&o, &created) == 0);
-    CHECK (hostfile_open (image_path, &reader, &file) == 0);
+    CHECK (storage_open (image_path, &reader, &file) == 0);
     quiet_errors = true;
     created_withdraw (created);
     quiet_errors = false;
     CHECK (strstr (last_error (), "the new image was not removed") != NULL);
     CHECK (there (IMAGE) && there (DATA));
-    hostfile_close (file);
+    storage_close (file);
     tidy ();
   }
   memset (&host, 0, sizeof host);

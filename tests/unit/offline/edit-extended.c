@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "format/header.h"
 #include "offline/resize.h"
 #include "offline/snapedit.h"

@@ -54,7 +54,7 @@ held (const char *path)
 }
 
 static int
-before (void *opaque, const char *path, enum hostfile_op op, const struct iovec *iov,
+before (void *opaque, const char *path, enum storage_op op, const struct iovec *iov,
         int niov, uint64_t offset, uint64_t count, bool dsync)
 {
   unsigned image, data;
@@ -64,9 +64,9 @@ before (void *opaque, const char *path, enum hostfile_op op, const struct iovec 
     return 0;                   /* a backing file */
   image = held (image_path);
   data = data_path ? held (data_path) : 0;
-  if (op != HOSTFILE_OP_READ)
+  if (op != STORAGE_OP_READ)
     changes++;
-  if (op != HOSTFILE_OP_READ || locked) {
+  if (op != STORAGE_OP_READ || locked) {
     CHECK (image == WRITER);
     CHECK (data == (data_path ? DATA_WRITER : 0));
   }
@@ -74,7 +74,7 @@ before (void *opaque, const char *path, enum hostfile_op op, const struct iovec 
   return 0;
 }
 
-static const struct hostfile_hooks hooks = { .before = before };
+static const struct storage_hooks hooks = { .before = before };
 
 static struct disk_options
 options_for (const char *name, const char *data)
@@ -179,21 +179,21 @@ test_data_file (void)
 static void
 test_both_or_neither (void)
 {
-  const struct hostfile_options file_options = { .lock = true, .data_file = true };
+  const struct storage_options file_options = { .lock = true, .data_file = true };
   const struct edit edit = { .kind = EDIT_RESIZE, .sign = 1, .size = SIZE };
   const struct edit_options edit_options = { .shrink = false };
   struct disk_options options = options_for ("b.qcow2", "data");
   struct image *image = disk_open_image (&options);
-  struct hostfile *other;
+  struct storage *other;
 
   CHECK (image != NULL);
-  CHECK (hostfile_open (data_path, &file_options, &other) == 0);
+  CHECK (storage_open (data_path, &file_options, &other) == 0);
   quiet_errors = true;
   CHECK (edit_image (image, &options, &edit_options, &edit, 1) == -1);
   quiet_errors = false;
   CHECK (held (image_path) == READER && held (data_path) == DATA_READER);
   CHECK (changes == 0);
-  hostfile_close (other);
+  storage_close (other);
   CHECK (edit_image (image, &options, &edit_options, &edit, 1) == 0);
   end (image);
 }

@@ -26,13 +26,13 @@ static uint64_t fail_after = UINT64_MAX;        /* writes */
 static unsigned nr_writes;
 
 static int
-count_writes (void *opaque, const char *path, enum hostfile_op op,
+count_writes (void *opaque, const char *path, enum storage_op op,
               const struct iovec *iov, int niov, uint64_t offset,
               uint64_t count, bool dsync)
 {
   (void) opaque; (void) path; (void) iov; (void) niov; (void) offset;
   (void) count; (void) dsync;
-  if (op != HOSTFILE_OP_WRITE)
+  if (op != STORAGE_OP_WRITE)
     return 0;
   nr_writes++;
   if (fail_after > 0) {
@@ -43,7 +43,7 @@ count_writes (void *opaque, const char *path, enum hostfile_op op,
   return -1;
 }
 
-static const struct hostfile_hooks hooks = { .before = count_writes };
+static const struct storage_hooks hooks = { .before = count_writes };
 
 /* --- contents --- */
 

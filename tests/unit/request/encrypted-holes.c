@@ -43,22 +43,22 @@ static _Thread_local bool held;                 /* this thread's reads wait */
 static sem_t reads, go_on;
 
 static int
-before (void *opaque, const char *path, enum hostfile_op op, const struct iovec *iov,
+before (void *opaque, const char *path, enum storage_op op, const struct iovec *iov,
         int niov, uint64_t offset, uint64_t count, bool dsync)
 {
   (void) opaque, (void) iov, (void) niov, (void) offset, (void) dsync;
   if (strcmp (path, data) != 0)
     return 0;
-  if (op == HOSTFILE_OP_PUNCH)
+  if (op == STORAGE_OP_PUNCH)
     punched += count;
-  if (op == HOSTFILE_OP_READ && held) {
+  if (op == STORAGE_OP_READ && held) {
     sem_post (&reads);
     CHECK (sem_wait (&go_on) == 0);
   }
-  return op == HOSTFILE_OP_SYNC;
+  return op == STORAGE_OP_SYNC;
 }
 
-static const struct hostfile_hooks hooks = { .before = before };
+static const struct storage_hooks hooks = { .before = before };
 
 static struct served
 open_disk (const char *name, const char *data_file)

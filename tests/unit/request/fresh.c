@@ -51,16 +51,16 @@ static uint64_t written_at, written;
 static bool writes_fail;
 
 static int
-observe (void *opaque, const char *path, enum hostfile_op op,
+observe (void *opaque, const char *path, enum storage_op op,
          const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
          bool dsync)
 {
   (void) opaque; (void) niov; (void) dsync;
-  if (op == HOSTFILE_OP_PUNCH) {
+  if (op == STORAGE_OP_PUNCH) {
     errno = EOPNOTSUPP;         /* what is freed keeps its bytes */
     return -1;
   }
-  if (op != HOSTFILE_OP_WRITE)
+  if (op != STORAGE_OP_WRITE)
     return 0;
   written_at = offset;
   written = count;
@@ -102,7 +102,7 @@ test_disk (void)
     .version = 3, .cluster_size = CLUSTER, .refcount_bits = 16, .extended = true,
     .size = 4 << 20,
   };
-  const struct hostfile_hooks hooks = { .before = observe };
+  const struct storage_hooks hooks = { .before = observe };
   char *path = images_path (IMAGE);
   const struct disk_options options = {
     .path = path, .l2_cache = 1 << 20, .l2_slice = 4096, .discard = true,

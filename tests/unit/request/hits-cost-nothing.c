@@ -74,15 +74,15 @@ __wrap_aligned_alloc (size_t alignment, size_t size)
 }
 
 static int
-count (void *opaque, const char *path, enum hostfile_op op,
+count (void *opaque, const char *path, enum storage_op op,
        const struct iovec *iov, int niov, uint64_t offset, uint64_t bytes,
        bool dsync)
 {
   (void) opaque; (void) path; (void) iov; (void) niov; (void) offset;
   (void) bytes;
-  if (op == HOSTFILE_OP_READ)
+  if (op == STORAGE_OP_READ)
     reads++;
-  else if (op == HOSTFILE_OP_WRITE && !dsync)
+  else if (op == STORAGE_OP_WRITE && !dsync)
     writes++;
   else
     others++;
@@ -191,7 +191,7 @@ fill (const char *name, uint64_t from)
 static void
 test_cluster_size (uint64_t cluster_size, struct rng *rng)
 {
-  const struct hostfile_hooks hooks = { .before = count };
+  const struct storage_hooks hooks = { .before = count };
   struct image_spec spec = {
     .version = 3, .cluster_size = cluster_size, .refcount_bits = 16, .size = SIZE,
   };

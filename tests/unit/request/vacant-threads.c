@@ -24,7 +24,7 @@
 #define BITS 16
 #define ROUNDS 20000
 
-static struct hostfile *file;
+static struct storage *file;
 static struct grace *grace;
 static struct inflight *inflight;
 static struct vacant *vacant;
@@ -35,14 +35,14 @@ static atomic_ulong punched;
 static pthread_mutex_t one_checkpoint = PTHREAD_MUTEX_INITIALIZER;
 
 static int
-before (void *opaque, const char *name, enum hostfile_op op, const struct iovec *iov,
+before (void *opaque, const char *name, enum storage_op op, const struct iovec *iov,
         int niov, uint64_t offset, uint64_t count, bool dsync)
 {
   const uint64_t first = offset >> BITS;
   const uint64_t n = div_up (count, UINT64_C (1) << BITS);
 
   (void) opaque, (void) name, (void) iov, (void) niov, (void) dsync;
-  if (op != HOSTFILE_OP_PUNCH)
+  if (op != STORAGE_OP_PUNCH)
     return 0;
   /* When it begins, and when it ends. */
   for (unsigned i = 0; i < 2; i++) {
@@ -133,15 +133,15 @@ int
 main (void)
 {
   const uint64_t seed = seed_from_env ();
-  static const struct hostfile_hooks hooks = { .before = before };
-  const struct hostfile_options options = { .try_writable = true, .hooks = &hooks };
+  static const struct storage_hooks hooks = { .before = before };
+  const struct storage_options options = { .try_writable = true, .hooks = &hooks };
   char name[] = "vacant-threads-XXXXXX";
   const int fd = mkstemp (name);
   struct rng rngs[4];
 
   CHECK (fd >= 0 && ftruncate (fd, CLUSTERS << BITS) == 0);
   close (fd);
-  CHECK (hostfile_open (name, &options, &file) == 0);
+  CHECK (storage_open (name, &options, &file) == 0);
   grace = grace_new ();
   inflight = inflight_new ();
   CHECK (grace && inflight);
@@ -162,7 +162,7 @@ main (void)
   vacant_free (vacant);
   inflight_free (inflight);
   grace_free (grace);
-  hostfile_close (file);
+  storage_close (file);
   CHECK (unlink (name) == 0);
   return 0;
 }

@@ -21,7 +21,7 @@
 #define BITS 16
 
 static char path[4200];
-static struct hostfile *file;
+static struct storage *file;
 static struct grace *grace;
 static struct inflight *inflight;
 static struct vacant *vacant;
@@ -42,7 +42,7 @@ static bool strict = true;
 static uint64_t punched;
 
 static int
-before (void *opaque, const char *name, enum hostfile_op op, const struct iovec *iov,
+before (void *opaque, const char *name, enum storage_op op, const struct iovec *iov,
         int niov, uint64_t offset, uint64_t count, bool dsync)
 {
   const uint64_t first = offset >> BITS;
@@ -50,7 +50,7 @@ before (void *opaque, const char *name, enum hostfile_op op, const struct iovec 
   struct inflight_claim claim;
 
   (void) opaque, (void) name, (void) iov, (void) niov, (void) dsync;
-  if (op != HOSTFILE_OP_PUNCH)
+  if (op != STORAGE_OP_PUNCH)
     return 0;
   punched += n;
   for (uint64_t c = first; strict && c < first + n; c++) {
@@ -66,19 +66,19 @@ before (void *opaque, const char *name, enum hostfile_op op, const struct iovec 
 static void
 begin (uint64_t disk_size)
 {
-  const struct hostfile_hooks hooks = { .before = before };
-  static struct hostfile_options options;
-  static struct hostfile_hooks kept;
+  const struct storage_hooks hooks = { .before = before };
+  static struct storage_options options;
+  static struct storage_hooks kept;
   int fd;
 
   kept = hooks;
-  options = (struct hostfile_options) { .try_writable = true, .hooks = &kept };
+  options = (struct storage_options) { .try_writable = true, .hooks = &kept };
   CHECK (getcwd (path, sizeof path - 40));
   strcat (path, "/test-vacant-XXXXXX");
   fd = mkstemp (path);
   CHECK (fd >= 0 && ftruncate (fd, disk_size) == 0);
   close (fd);
-  CHECK (hostfile_open (path, &options, &file) == 0);
+  CHECK (storage_open (path, &options, &file) == 0);
   grace = grace_new ();
   inflight = inflight_new ();
   CHECK (grace && inflight);
@@ -94,7 +94,7 @@ end (void)
   vacant_free (vacant);
   inflight_free (inflight);
   grace_free (grace);
-  hostfile_close (file);
+  storage_close (file);
   CHECK (unlink (path) == 0);
 }
 

@@ -16,24 +16,24 @@ static int fail_truncate;       /* errno, or 0 */
 static uint64_t size_limit = UINT64_MAX;        /* larger: EFBIG */
 
 static int
-before (void *opaque, const char *name, enum hostfile_op op,
+before (void *opaque, const char *name, enum storage_op op,
         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
         bool dsync)
 {
   (void) opaque; (void) name; (void) iov; (void) niov; (void) offset;
   (void) count; (void) dsync;
-  if (op == HOSTFILE_OP_TRUNCATE && fail_truncate) {
+  if (op == STORAGE_OP_TRUNCATE && fail_truncate) {
     errno = fail_truncate;
     return -1;
   }
-  if (op == HOSTFILE_OP_TRUNCATE && offset > size_limit) {
+  if (op == STORAGE_OP_TRUNCATE && offset > size_limit) {
     errno = EFBIG;
     return -1;
   }
-  return op == HOSTFILE_OP_SYNC;        /* the host need not sync for us */
+  return op == STORAGE_OP_SYNC;        /* the host need not sync for us */
 }
 
-static const struct hostfile_hooks hooks = { .before = before };
+static const struct storage_hooks hooks = { .before = before };
 
 /* --- memory that fails (the linker's --wrap) --- */
 
@@ -79,10 +79,10 @@ test_cut_without_memory (void)
   no_memory = false;
   free_part (&run, 50, 50);
   end_session ();
-  CHECK (hostfile_size (file) == run.host + (50 << bits));
+  CHECK (storage_size (file) == run.host + (50 << bits));
   for (int i = 0; i < 20; i++) {
     CHECK (alloc_reserve (alloc, 3, &run) == 0);
-    CHECK (hostfile_size (file) >= run.host + (run.clusters << bits));
+    CHECK (storage_size (file) >= run.host + (run.clusters << bits));
   }
   close_image ();
 }
@@ -96,13 +96,13 @@ test_enospc (void)
 
   make_alloc_image (16, 4);
   open_image (false, &hooks);
-  size = hostfile_size (file);
+  size = storage_size (file);
   quiet_errors = true;
   fail_truncate = EFBIG;
   errors = error_count ();
   CHECK (alloc_reserve (alloc, 3, &run) == -1 && errno == ENOSPC);
   CHECK (error_count () == errors + 1);
-  CHECK (!refcount_is_dirty (refcounts) && hostfile_size (file) == size);
+  CHECK (!refcount_is_dirty (refcounts) && storage_size (file) == size);
   fail_truncate = 0;
   CHECK (alloc_reserve (alloc, 3, &first) == 0 && first.clusters == 3);
 
@@ -163,7 +163,7 @@ test_limit (unsigned cluster_bits, uint64_t n)
   reset_model ();
   quiet_errors = true;
   for (int step = 0; step < 8; step++) {
-    limit = hostfile_size (file) + rng_below (&rng, UINT64_C (3) << 20);
+    limit = storage_size (file) + rng_below (&rng, UINT64_C (3) << 20);
     size_limit = limit;
     errors = error_count ();
     if (rng_below (&rng, 2))

@@ -18,17 +18,17 @@ static atomic_ulong punches;
 static pthread_mutex_t one_checkpoint = PTHREAD_MUTEX_INITIALIZER;
 
 static int
-before (void *opaque, const char *name, enum hostfile_op op,
+before (void *opaque, const char *name, enum storage_op op,
         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
         bool dsync)
 {
   (void) opaque; (void) name; (void) iov; (void) niov; (void) offset;
   (void) count; (void) dsync;
-  punches += op == HOSTFILE_OP_PUNCH;
-  return op == HOSTFILE_OP_SYNC;        /* the host need not sync for us */
+  punches += op == STORAGE_OP_PUNCH;
+  return op == STORAGE_OP_SYNC;        /* the host need not sync for us */
 }
 
-static const struct hostfile_hooks hooks = { .before = before };
+static const struct storage_hooks hooks = { .before = before };
 
 static void
 checkpoint_in_turn (void)

@@ -128,7 +128,7 @@ test_growth (unsigned cluster_bits, unsigned order, size_t max_idle)
       CHECK (alloc_reap (alloc) == 0);
   }
   limit = 4000 * 3 / 2 + (UINT64_C (9) << 20 >> bits);
-  CHECK (hostfile_size (file) >> bits <= limit);
+  CHECK (storage_size (file) >> bits <= limit);
   quiesce ();
   close_image ();
 }
@@ -155,7 +155,7 @@ test_holes (void)
     set_state (&run, OWNED, PENDING);
   }
   quiesce ();
-  size = hostfile_size (file);
+  size = storage_size (file);
   close_image ();
   open_image (false, &without_sync);
   for (int i = 0; i < 1000; i++) {
@@ -163,7 +163,7 @@ test_holes (void)
     CHECK (run.clusters == 1 && !run.zeroed);
     handed_out (&run, OWNED);
   }
-  CHECK (hostfile_size (file) == size);
+  CHECK (storage_size (file) == size);
   CHECK (alloc_reserve (alloc, 8, &run) == 0);
   CHECK (run.clusters == 8 && run.zeroed && run.host >= size);
   close_image ();
@@ -282,7 +282,7 @@ test_trim (void)
   make_alloc_image (16, 4);
   open_image (false, &without_sync);
   reset_model ();
-  size = hostfile_size (file);
+  size = storage_size (file);
   CHECK (alloc_reserve (alloc, 3, &run) == 0);
   handed_out (&run, OWNED);
   pin = grace_enter (grace);
@@ -293,12 +293,12 @@ test_trim (void)
   CHECK (alloc_quarantined (alloc) == UINT64_C (3) << bits);
   write_counts ();
   CHECK (alloc_trim_file (alloc) == 0);
-  CHECK (hostfile_size (file) == run.host + (UINT64_C (3) << bits));
-  CHECK (hostfile_read (file, &c, 1, run.host + (2 << bits) + 100) == 0);
+  CHECK (storage_size (file) == run.host + (UINT64_C (3) << bits));
+  CHECK (storage_read (file, &c, 1, run.host + (2 << bits) + 100) == 0);
   CHECK (c == 'x');
   grace_leave (grace, pin);
   quiesce ();
-  CHECK (hostfile_size (file) == size);
+  CHECK (storage_size (file) == size);
   close_image ();
 }
 

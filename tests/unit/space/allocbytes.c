@@ -63,7 +63,7 @@ pieces_in (const struct alloc_piece *p, unsigned n)
   unsigned i;
 
   for (i = 0; i < n; i++) {
-    CHECK (p[i].host + p[i].bytes <= min64 (MAX_BYTES, hostfile_size (file)));
+    CHECK (p[i].host + p[i].bytes <= min64 (MAX_BYTES, storage_size (file)));
     for (c = p[i].host >> bits; c <= (p[i].host + p[i].bytes - 1) >> bits; c++) {
       CHECK (!clusters[c].plain);
       if (clusters[c].users++ == 0)

@@ -19,7 +19,7 @@
 /* --- what reaches the file --- */
 
 struct op {
-  enum hostfile_op op;
+  enum storage_op op;
   uint64_t offset, count;
   unsigned char *data, *before;
   uint64_t promised;            /* of the model, at a sync: see below */
@@ -30,7 +30,7 @@ static size_t nops;
 static bool recording;
 
 static int
-before (void *opaque, const char *path, enum hostfile_op op,
+before (void *opaque, const char *path, enum storage_op op,
         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
         bool dsync)
 {
@@ -38,14 +38,14 @@ before (void *opaque, const char *path, enum hostfile_op op,
   unsigned char *p;
 
   (void) opaque; (void) path; (void) dsync;
-  if (!recording || op == HOSTFILE_OP_READ || op == HOSTFILE_OP_ALLOCATE)
-    return op == HOSTFILE_OP_SYNC;      /* the host need not sync for us */
+  if (!recording || op == STORAGE_OP_READ || op == STORAGE_OP_ALLOCATE)
+    return op == STORAGE_OP_SYNC;      /* the host need not sync for us */
   ops = realloc (ops, (nops + 1) * sizeof *ops);
   CHECK (ops);
   o = &ops[nops++];
   *o = (struct op) { .op = op, .offset = offset, .count = count,
                      .promised = promised };
-  if (op == HOSTFILE_OP_WRITE) {
+  if (op == STORAGE_OP_WRITE) {
     o->data = p = malloc (count);
     CHECK (p);
     for (int i = 0; i < niov; i++) {
@@ -54,7 +54,7 @@ before (void *opaque, const char *path, enum hostfile_op op,
     }
     CHECK (p == o->data + count);
   }
-  return op == HOSTFILE_OP_SYNC;
+  return op == STORAGE_OP_SYNC;
 }
 
 static void
@@ -67,7 +67,7 @@ forget_ops (void)
   nops = 0;
 }
 
-static const struct hostfile_hooks hooks = { .before = before };
+static const struct storage_hooks hooks = { .before = before };
 
 /* --- the file as it is in memory --- */
 
@@ -205,24 +205,24 @@ crash_everywhere (void)
     const uint64_t promise = done ? ops[done - 1].promised : 0;
 
     /* In order up to here: a process that was killed. */
-    if (i < nops && ops[i].op == HOSTFILE_OP_SYNC)
+    if (i < nops && ops[i].op == STORAGE_OP_SYNC)
       for (int round = 0; round < 5; round++) {
         const uint64_t saved_size = disk_size;
 
         for (size_t k = done; k < i; k++)
-          if (ops[k].op == HOSTFILE_OP_WRITE)
+          if (ops[k].op == STORAGE_OP_WRITE)
             apply_in_part (&ops[k]);
         disk_check (promise);
         if (round == 0 && i % every == 0)
           disk_judge ();
         for (size_t k = i; k-- > done; )
-          if (ops[k].op == HOSTFILE_OP_WRITE)
+          if (ops[k].op == STORAGE_OP_WRITE)
             undo (&ops[k]);
         disk_size = saved_size;
       }
-    if (i == nops || ops[i].op == HOSTFILE_OP_SYNC) {
+    if (i == nops || ops[i].op == STORAGE_OP_SYNC) {
       for (size_t k = done; k < i; k++)
-        if (ops[k].op == HOSTFILE_OP_WRITE) {
+        if (ops[k].op == STORAGE_OP_WRITE) {
           disk_reserve (ops[k].offset + ops[k].count);
           memcpy (disk + ops[k].offset, ops[k].data, ops[k].count);
           disk_check (promise);

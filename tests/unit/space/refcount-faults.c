@@ -17,24 +17,24 @@ static size_t fail_at, nwrites;
 static int fail_reads;          /* errno, or 0 */
 
 static int
-before (void *opaque, const char *path, enum hostfile_op op,
+before (void *opaque, const char *path, enum storage_op op,
         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
         bool dsync)
 {
   (void) opaque; (void) path; (void) iov; (void) niov; (void) offset; (void) count;
   (void) dsync;
-  if (op == HOSTFILE_OP_READ && fail_reads) {
+  if (op == STORAGE_OP_READ && fail_reads) {
     errno = fail_reads;
     return -1;
   }
-  if (op == HOSTFILE_OP_WRITE && ++nwrites == fail_at) {
+  if (op == STORAGE_OP_WRITE && ++nwrites == fail_at) {
     errno = ENOSPC;
     return -1;
   }
-  return op == HOSTFILE_OP_SYNC;        /* the host need not sync for us */
+  return op == STORAGE_OP_SYNC;        /* the host need not sync for us */
 }
 
-static const struct hostfile_hooks hooks = { .before = before };
+static const struct storage_hooks hooks = { .before = before };
 
 /* --- memory that fails (the linker's --wrap) --- */
 
@@ -103,8 +103,8 @@ test_failed_extend (bool forged)
   CHECK (end % 64 != 0);        /* an old block counts the new ones */
   entry = put64 ((end + 5000) << bits);
   if (forged)
-    CHECK (hostfile_write (file, &entry, 8,
-                           header.reftable_offset + 60 * 8) == 0);
+    CHECK (storage_write (file, &entry, 8,
+                          header.reftable_offset + 60 * 8) == 0);
   close_counts ();
 
   open_counts (IMAGE, &hooks);

@@ -154,7 +154,7 @@ test_widths (void)
         grow (20000);
       model_write_all ();
       compare_model ();
-      CHECK (hostfile_truncate (file, model_end << bits) == 0);
+      CHECK (storage_truncate (file, model_end << bits) == 0);
       close_counts ();
 
       check_counts_image (IMAGE);
@@ -188,7 +188,7 @@ test_corrupt (void)
 
     create_counts (65536, 16);
     open_counts (IMAGE, &without_sync);
-    CHECK (hostfile_write (file, &entry, 8, header.reftable_offset) == 0);
+    CHECK (storage_write (file, &entry, 8, header.reftable_offset) == 0);
     close_counts ();
     open_counts (IMAGE, &without_sync);
     quiet_errors = true;
@@ -207,10 +207,10 @@ test_corrupt (void)
   {
     struct be64 entries[2];
 
-    CHECK (hostfile_read (file, entries, 8, header.reftable_offset) == 0);
+    CHECK (storage_read (file, entries, 8, header.reftable_offset) == 0);
     entries[1] = entries[0];
-    CHECK (hostfile_write (file, entries, 16,
-                           header.reftable_offset) == 0);
+    CHECK (storage_write (file, entries, 16,
+                          header.reftable_offset) == 0);
   }
   quiet_errors = true;
   CHECK (refcount_open (file, &header, overlap) == NULL);

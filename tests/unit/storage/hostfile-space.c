@@ -15,91 +15,91 @@ test_space (void)
 {
   enum { MIB = 1 << 20 };
   static uint8_t buf[MIB], zeros[MIB];
-  struct hostfile *f = fresh (&rw);
+  struct storage *f = fresh (&rw);
   uint64_t len, allocated;
   bool hole;
   int r;
 
   memset (buf, 0xaa, sizeof buf);
-  CHECK (hostfile_truncate (f, 8 * MIB) == 0);
-  CHECK (hostfile_write (f, buf, MIB, 2 * MIB) == 0);
-  CHECK (hostfile_sync (f) == 0);
-  CHECK (hostfile_size (f) == 8 * MIB);
-  allocated = hostfile_allocated (f);
+  CHECK (storage_truncate (f, 8 * MIB) == 0);
+  CHECK (storage_write (f, buf, MIB, 2 * MIB) == 0);
+  CHECK (storage_sync (f) == 0);
+  CHECK (storage_size (f) == 8 * MIB);
+  allocated = storage_allocated (f);
   CHECK (allocated >= MIB);
 
-  r = hostfile_punch (f, 2 * MIB, MIB / 2);
+  r = storage_punch (f, 2 * MIB, MIB / 2);
   CHECK (r == 0 || r == 1);
   if (r == 1) {
-    CHECK (hostfile_allocated (f) < allocated);
-    CHECK (hostfile_read (f, buf, MIB, 2 * MIB) == 0);
+    CHECK (storage_allocated (f) < allocated);
+    CHECK (storage_read (f, buf, MIB, 2 * MIB) == 0);
     CHECK (memcmp (buf, zeros, MIB / 2) == 0);
     CHECK (buf[MIB / 2] == 0xaa);
-    CHECK (hostfile_punch (f, 0, 0) == 1);
-    CHECK (hostfile_punch (f, 100 * MIB, MIB) == 1);
-    CHECK (hostfile_size (f) == 8 * MIB);
+    CHECK (storage_punch (f, 0, 0) == 1);
+    CHECK (storage_punch (f, 100 * MIB, MIB) == 1);
+    CHECK (storage_size (f) == 8 * MIB);
   }
 
   /* Holes and data follow each other. */
   len = 8 * MIB;
-  CHECK (hostfile_hole (f, 0, &len, &hole) == 0);
+  CHECK (storage_hole (f, 0, &len, &hole) == 0);
   if (hole) {
     CHECK (len == (r == 1 ? 2 * MIB + MIB / 2 : 2 * MIB));
     len = MIB;
-    CHECK (hostfile_hole (f, 1000, &len, &hole) == 0);
+    CHECK (storage_hole (f, 1000, &len, &hole) == 0);
     CHECK (hole && len == MIB);
     len = 100 * MIB;
-    CHECK (hostfile_hole (f, 2 * MIB + MIB / 2, &len, &hole) == 0);
+    CHECK (storage_hole (f, 2 * MIB + MIB / 2, &len, &hole) == 0);
     CHECK (!hole && len == MIB / 2);
     len = 1000;
-    CHECK (hostfile_hole (f, 2 * MIB + MIB / 2, &len, &hole) == 0);
+    CHECK (storage_hole (f, 2 * MIB + MIB / 2, &len, &hole) == 0);
     CHECK (!hole && len == 1000);
     len = 100 * MIB;
-    CHECK (hostfile_hole (f, 3 * MIB, &len, &hole) == 0);
+    CHECK (storage_hole (f, 3 * MIB, &len, &hole) == 0);
     CHECK (hole && len == 100 * MIB);
   }
   else
     printf ("skipped: the file system does not tell of holes\n");
   len = 1234;
-  CHECK (hostfile_hole (f, 8 * MIB, &len, &hole) == 0);
+  CHECK (storage_hole (f, 8 * MIB, &len, &hole) == 0);
   CHECK (hole && len == 1234);
-  CHECK (hostfile_hole (f, UINT64_C (1) << 63, &len, &hole) == 0);
+  CHECK (storage_hole (f, UINT64_C (1) << 63, &len, &hole) == 0);
   CHECK (hole && len == 1234);
 
   /* Hosts that can't are asked once; real errors are errors. */
   host.punch_errno = EPERM;
-  CHECK_FAILS (hostfile_punch (f, 0, 512), EPERM,
+  CHECK_FAILS (storage_punch (f, 0, 512), EPERM,
                "cannot punch a hole of 512 bytes at offset 0");
   host.punch_errno = EOPNOTSUPP;
   host.punches = 0;
-  CHECK (hostfile_punch (f, 0, 512) == 0);
+  CHECK (storage_punch (f, 0, 512) == 0);
   host.punch_errno = 0;
-  CHECK (hostfile_punch (f, 0, 512) == 0);
+  CHECK (storage_punch (f, 0, 512) == 0);
   CHECK (host.punches == 1);
   calm_host ();
 
   /* Zeros without writing or freeing, where the host has them. */
   memset (buf, 0xbb, 4096);
-  CHECK (hostfile_write (f, buf, 4096, 0) == 0);
+  CHECK (storage_write (f, buf, 4096, 0) == 0);
   host.punch_errno = EIO;
-  CHECK_FAILS (hostfile_zero (f, 0, 512), EIO,
+  CHECK_FAILS (storage_zero (f, 0, 512), EIO,
                "cannot zero 512 bytes at offset 0");
   host.punch_errno = 0;
-  r = hostfile_zero (f, 100, 1000);
+  r = storage_zero (f, 100, 1000);
   CHECK (r == 0 || r == 1);
-  CHECK (hostfile_read (f, buf, 4096, 0) == 0);
+  CHECK (storage_read (f, buf, 4096, 0) == 0);
   for (int i = 0; i < 4096; i++)
     CHECK (buf[i] == (r == 1 && i >= 100 && i < 1100 ? 0 : 0xbb));
   host.punch_errno = EOPNOTSUPP;
-  CHECK (hostfile_zero (f, 0, 512) == 0);
+  CHECK (storage_zero (f, 0, 512) == 0);
   host.punches = 0;
-  CHECK (hostfile_zero (f, 0, 512) == 0);
+  CHECK (storage_zero (f, 0, 512) == 0);
   CHECK (host.punches == 0);
   calm_host ();
-  CHECK_FAILS (hostfile_truncate (f, UINT64_C (1) << 63), EOVERFLOW,
+  CHECK_FAILS (storage_truncate (f, UINT64_C (1) << 63), EOVERFLOW,
                "cannot set the size");
-  CHECK (hostfile_size (f) == 8 * MIB);
-  hostfile_close (f);
+  CHECK (storage_size (f) == 8 * MIB);
+  storage_close (f);
 }
 
 /* Hosts that have holes, but no zeros: a hole with space, or nothing at all. */
@@ -108,42 +108,42 @@ test_zero_by_hole (void)
 {
   enum { MIB = 1 << 20 };
   static uint8_t buf[MIB];
-  struct hostfile *f = fresh (&rw);
+  struct storage *f = fresh (&rw);
   uint64_t len = MIB;
   bool hole;
 
   calm_host ();
   memset (buf, 0xcc, sizeof buf);
-  CHECK (hostfile_write (f, buf, MIB, 0) == 0);
-  CHECK (hostfile_sync (f) == 0);
-  if (hostfile_punch (f, MIB, MIB) != 1 || hostfile_allocate (f, MIB, 1) == -1 ||
-      hostfile_cannot_allocate (f)) {
+  CHECK (storage_write (f, buf, MIB, 0) == 0);
+  CHECK (storage_sync (f) == 0);
+  if (storage_punch (f, MIB, MIB) != 1 || storage_allocate (f, MIB, 1) == -1 ||
+      storage_cannot_allocate (f)) {
     printf ("skipped: the file system can't punch holes, or set space aside\n");
-    hostfile_close (f);
+    storage_close (f);
     return;
   }
   host.zero_range_errno = EOPNOTSUPP;
-  CHECK (hostfile_zero (f, 4096, MIB / 2) == 1);
-  CHECK (hostfile_allocated (f) >= MIB);
-  CHECK (hostfile_read (f, buf, MIB, 0) == 0);
+  CHECK (storage_zero (f, 4096, MIB / 2) == 1);
+  CHECK (storage_allocated (f) >= MIB);
+  CHECK (storage_read (f, buf, MIB, 0) == 0);
   for (int i = 0; i < MIB; i++)
     CHECK (buf[i] == (i >= 4096 && i < 4096 + MIB / 2 ? 0 : 0xcc));
-  CHECK (hostfile_hole (f, 4096, &len, &hole) == 0);
+  CHECK (storage_hole (f, 4096, &len, &hole) == 0);
   CHECK (!hole || len == MIB / 2);
   host.allocate_errno = ENOSPC;
-  CHECK_FAILS (hostfile_zero (f, 0, 512), ENOSPC, "cannot allocate");
+  CHECK_FAILS (storage_zero (f, 0, 512), ENOSPC, "cannot allocate");
 
   /* Neither: nothing has changed, and the caller writes. */
   host.allocate_errno = EOPNOTSUPP;
-  CHECK (hostfile_zero (f, 0, 4096) == 0);
-  CHECK (hostfile_read (f, buf, 4096, 0) == 0);
+  CHECK (storage_zero (f, 0, 4096) == 0);
+  CHECK (storage_read (f, buf, 4096, 0) == 0);
   for (int i = 0; i < 4096; i++)
     CHECK (buf[i] == 0xcc);
   host.punches = 0;
-  CHECK (hostfile_zero (f, 0, 4096) == 0);
+  CHECK (storage_zero (f, 0, 4096) == 0);
   CHECK (host.punches == 0);
   calm_host ();
-  hostfile_close (f);
+  storage_close (f);
 }
 
 int

@@ -18,47 +18,47 @@ test_dsync (void)
 {
   static uint8_t buf[4096];
   const struct iovec iov = { buf, sizeof buf };
-  struct hostfile *f = fresh (&rw);
+  struct storage *f = fresh (&rw);
 
   calm_host ();
-  CHECK (hostfile_writev (f, &iov, 1, 0, true) == 0);
+  CHECK (storage_writev (f, &iov, 1, 0, true) == 0);
   CHECK (host.dsyncs == 1 && host.syncs == 0);
 
   /* The host doesn't know the flag: written and synced; asked once only. */
   calm_host ();
   host.dsync_errno = EOPNOTSUPP;
-  CHECK (hostfile_writev (f, &iov, 1, 0, true) == 0);
-  CHECK (hostfile_writev (f, &iov, 1, 4096, true) == 0);
+  CHECK (storage_writev (f, &iov, 1, 0, true) == 0);
+  CHECK (storage_writev (f, &iov, 1, 4096, true) == 0);
   CHECK (host.dsyncs == 1 && host.syncs == 2 && host.writes == 2);
-  CHECK (hostfile_size (f) == 8192);
+  CHECK (storage_size (f) == 8192);
 
   /* That sync's failure is not forgotten when the next one succeeds. */
   host.sync_errno = EIO;
-  CHECK_FAILS (hostfile_writev (f, &iov, 1, 0, true), EIO, "cannot write");
+  CHECK_FAILS (storage_writev (f, &iov, 1, 0, true), EIO, "cannot write");
   calm_host ();
-  CHECK_FAILS (hostfile_sync (f), EIO, "fdatasync");
-  CHECK_FAILS (hostfile_sync (f), EIO, "fdatasync");
-  hostfile_close (f);
+  CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
+  CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
+  storage_close (f);
 
   /* Nor that of a durable write, which may tell of other writes. */
   f = fresh (&rw);
   host.dsync_errno = EIO;
-  CHECK_FAILS (hostfile_writev (f, &iov, 1, 0, true), EIO, "cannot write");
+  CHECK_FAILS (storage_writev (f, &iov, 1, 0, true), EIO, "cannot write");
   calm_host ();
-  CHECK_FAILS (hostfile_sync (f), EIO, "fdatasync");
-  hostfile_close (f);
+  CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
+  storage_close (f);
 
   /* Full: nothing was lost.  Not full after all: something else was. */
   f = fresh (&rw);
   host.dsync_errno = host.write_errno = ENOSPC;
-  CHECK_FAILS (hostfile_writev (f, &iov, 1, 0, true), ENOSPC, "cannot write");
+  CHECK_FAILS (storage_writev (f, &iov, 1, 0, true), ENOSPC, "cannot write");
   calm_host ();
-  CHECK (hostfile_sync (f) == 0);
+  CHECK (storage_sync (f) == 0);
   host.dsync_errno = ENOSPC;
-  CHECK_FAILS (hostfile_writev (f, &iov, 1, 0, true), ENOSPC, "cannot write");
+  CHECK_FAILS (storage_writev (f, &iov, 1, 0, true), ENOSPC, "cannot write");
   calm_host ();
-  CHECK_FAILS (hostfile_sync (f), ENOSPC, "fdatasync");
-  hostfile_close (f);
+  CHECK_FAILS (storage_sync (f), ENOSPC, "fdatasync");
+  storage_close (f);
 }
 
 /* How many of the first N pages of the file are in the page cache? */
@@ -86,44 +86,44 @@ static void
 test_drop_cache (void)
 {
   enum { PAGES = 512 };
-  const struct hostfile_options none = {
+  const struct storage_options none = {
     .try_writable = true, .drop_cache = true
   };
   const size_t page = sysconf (_SC_PAGESIZE);
   uint8_t *buf = calloc (PAGES, page);
-  struct hostfile *f;
+  struct storage *f;
   struct statfs fs;
 
   CHECK (buf != NULL);
   f = fresh (&none);
   for (unsigned i = 0; i < PAGES; i++)
-    CHECK (hostfile_write (f, buf + i * page, page, i * page) == 0);
-  CHECK (hostfile_sync (f) == 0);
+    CHECK (storage_write (f, buf + i * page, page, i * page) == 0);
+  CHECK (storage_sync (f) == 0);
   CHECK (statfs (path, &fs) == 0);
   if (fs.f_type == TMPFS_MAGIC_NUMBER)
     printf ("skipped: a file system in memory drops nothing\n");
   else {
     CHECK (resident (PAGES) < PAGES / 4);
-    CHECK (hostfile_read (f, buf, PAGES * page, 0) == 0);
+    CHECK (storage_read (f, buf, PAGES * page, 0) == 0);
     CHECK (resident (PAGES) < PAGES / 4);
   }
 
   /* A lost write, of which only the wait for an old window knows. */
   host.range_errno = EIO;
   for (unsigned i = 0; i < 100; i++)
-    CHECK (hostfile_write (f, buf, page, i * page) == 0);
+    CHECK (storage_write (f, buf, page, i * page) == 0);
   calm_host ();
-  CHECK_FAILS (hostfile_sync (f), EIO, "fdatasync");
-  hostfile_close (f);
+  CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
+  storage_close (f);
 
   /* A host that can't do it has lost nothing. */
   f = fresh (&none);
   host.range_errno = ESPIPE;
   for (unsigned i = 0; i < 100; i++)
-    CHECK (hostfile_write (f, buf, page, i * page) == 0);
-  CHECK (hostfile_sync (f) == 0);
+    CHECK (storage_write (f, buf, page, i * page) == 0);
+  CHECK (storage_sync (f) == 0);
   calm_host ();
-  hostfile_close (f);
+  storage_close (f);
   free (buf);
 }
 
@@ -131,32 +131,32 @@ test_drop_cache (void)
 static void
 test_sync_changes (void)
 {
-  struct hostfile *f = fresh (&rw);
+  struct storage *f = fresh (&rw);
   uint8_t buf[512] = { 0 };
   const struct iovec iov = { buf, sizeof buf };
 
   calm_host ();
-  CHECK (hostfile_sync_changes (f) == 0);
-  CHECK (hostfile_write (f, buf, 512, 0) == 0);
-  CHECK (hostfile_sync_changes (f) == 1);
-  CHECK (hostfile_sync_changes (f) == 0);
-  CHECK (hostfile_writev (f, &iov, 1, 512, true) == 0);
-  CHECK (hostfile_sync_changes (f) == 0);
-  CHECK (hostfile_punch (f, 0, 512) >= 0);
-  CHECK (hostfile_sync_changes (f) == 1);
-  CHECK (hostfile_truncate (f, 4096) == 0);
-  CHECK (hostfile_sync_changes (f) == 1);
-  CHECK (hostfile_write (f, buf, 512, 0) == 0);
-  CHECK (hostfile_sync (f) == 0);
-  CHECK (hostfile_sync_changes (f) == 0);
+  CHECK (storage_sync_changes (f) == 0);
+  CHECK (storage_write (f, buf, 512, 0) == 0);
+  CHECK (storage_sync_changes (f) == 1);
+  CHECK (storage_sync_changes (f) == 0);
+  CHECK (storage_writev (f, &iov, 1, 512, true) == 0);
+  CHECK (storage_sync_changes (f) == 0);
+  CHECK (storage_punch (f, 0, 512) >= 0);
+  CHECK (storage_sync_changes (f) == 1);
+  CHECK (storage_truncate (f, 4096) == 0);
+  CHECK (storage_sync_changes (f) == 1);
+  CHECK (storage_write (f, buf, 512, 0) == 0);
+  CHECK (storage_sync (f) == 0);
+  CHECK (storage_sync_changes (f) == 0);
 
   /* One that fails leaves everything to be synced. */
-  CHECK (hostfile_write (f, buf, 512, 0) == 0);
+  CHECK (storage_write (f, buf, 512, 0) == 0);
   host.sync_errno = EIO;
-  CHECK_FAILS (hostfile_sync_changes (f), EIO, "fdatasync");
+  CHECK_FAILS (storage_sync_changes (f), EIO, "fdatasync");
   host.sync_errno = 0;
-  CHECK (hostfile_sync_changes (f) == 1);
-  hostfile_close (f);
+  CHECK (storage_sync_changes (f) == 1);
+  storage_close (f);
 }
 
 int

@@ -15,19 +15,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 #include "lib/stubs.h"
 
 static char dir[] = "hostlock-XXXXXX";
 static char path[PATH_MAX];
 
-static struct hostfile *
+static struct storage *
 open_image (bool writable)
 {
-  const struct hostfile_options opts = { .try_writable = writable };
-  struct hostfile *f;
+  const struct storage_options opts = { .try_writable = writable };
+  struct storage *f;
 
-  CHECK (hostfile_open (path, &opts, &f) == 0);
+  CHECK (storage_open (path, &opts, &f) == 0);
   return f;
 }
 
@@ -62,12 +62,12 @@ check_bytes (const int *bytes)
 
 /* ROLE can't be had, and the message says so with TEXT in it. */
 static void
-check_refused (struct hostfile *f, enum hostfile_lock role, const char *text)
+check_refused (struct storage *f, enum storage_lock role, const char *text)
 {
   unsigned long errors = error_count ();
 
   quiet_errors = true;
-  CHECK (hostfile_lock (f, role) == -1);
+  CHECK (storage_lock (f, role) == -1);
   CHECK (errno == EBUSY);
   quiet_errors = false;
   CHECK (error_count () == errors + 1);
@@ -87,63 +87,63 @@ static const int data_writer[] = { 100, 101, 103, 203, 0 };
 static void
 test_bytes (void)
 {
-  struct hostfile *f = open_image (true);
+  struct storage *f = open_image (true);
 
   check_bytes (none);
-  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  CHECK (storage_lock (f, STORAGE_READER) == 0);
   check_bytes (reader);
-  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
+  CHECK (storage_lock (f, STORAGE_WRITER) == 0);
   check_bytes (writer);
-  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
+  CHECK (storage_lock (f, STORAGE_WRITER) == 0);
   check_bytes (writer);
-  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  CHECK (storage_lock (f, STORAGE_READER) == 0);
   check_bytes (reader);
-  CHECK (hostfile_lock (f, HOSTFILE_UNLOCKED) == 0);
+  CHECK (storage_lock (f, STORAGE_UNLOCKED) == 0);
   check_bytes (none);
-  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
-  hostfile_close (f);
+  CHECK (storage_lock (f, STORAGE_WRITER) == 0);
+  storage_close (f);
   check_bytes (none);
 
   /* A reader's locks need no more than a file that can be read. */
   f = open_image (false);
-  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  CHECK (storage_lock (f, STORAGE_READER) == 0);
   check_bytes (reader);
-  hostfile_close (f);
+  storage_close (f);
 }
 
 static void
 test_exclusion (void)
 {
-  struct hostfile *a = open_image (true), *b = open_image (true);
+  struct storage *a = open_image (true), *b = open_image (true);
   char holder[64];
 
   /* Two openings of one file exclude each other, in one process, too. */
   snprintf (holder, sizeof holder, "(held by PID %ld, ", (long) getpid ());
 
-  CHECK (hostfile_lock (a, HOSTFILE_WRITER) == 0);
-  check_refused (b, HOSTFILE_WRITER, "cannot get the \"write\" lock: "
+  CHECK (storage_lock (a, STORAGE_WRITER) == 0);
+  check_refused (b, STORAGE_WRITER, "cannot get the \"write\" lock: "
                  "is another process using the image?");
-  check_refused (b, HOSTFILE_READER, "cannot get the shared \"write\" lock");
+  check_refused (b, STORAGE_READER, "cannot get the shared \"write\" lock");
   if (access ("/proc/self/fdinfo/0", R_OK) == 0)
     CHECK (strstr (last_error (), holder) != NULL);
   check_bytes (writer);
 
-  CHECK (hostfile_lock (a, HOSTFILE_READER) == 0);
-  CHECK (hostfile_lock (b, HOSTFILE_READER) == 0);
+  CHECK (storage_lock (a, STORAGE_READER) == 0);
+  CHECK (storage_lock (b, STORAGE_READER) == 0);
   check_bytes (reader);
 
   /* A change of role that fails leaves the old role. */
-  check_refused (a, HOSTFILE_WRITER, "\"write\" lock");
+  check_refused (a, STORAGE_WRITER, "\"write\" lock");
   check_bytes (reader);
-  check_refused (b, HOSTFILE_WRITER, "\"write\" lock");
+  check_refused (b, STORAGE_WRITER, "\"write\" lock");
   check_bytes (reader);
-  CHECK (hostfile_lock (b, HOSTFILE_UNLOCKED) == 0);
+  CHECK (storage_lock (b, STORAGE_UNLOCKED) == 0);
   check_bytes (reader);
-  CHECK (hostfile_lock (a, HOSTFILE_WRITER) == 0);
-  check_refused (b, HOSTFILE_WRITER, "\"write\" lock");
-  hostfile_close (a);
-  CHECK (hostfile_lock (b, HOSTFILE_WRITER) == 0);
-  hostfile_close (b);
+  CHECK (storage_lock (a, STORAGE_WRITER) == 0);
+  check_refused (b, STORAGE_WRITER, "\"write\" lock");
+  storage_close (a);
+  CHECK (storage_lock (b, STORAGE_WRITER) == 0);
+  storage_close (b);
 }
 
 /* An external data file has one writer or any number of readers, too, but does not mind
@@ -151,26 +151,26 @@ test_exclusion (void)
 static void
 test_data_file (void)
 {
-  const struct hostfile_options options = {
+  const struct storage_options options = {
     .try_writable = true, .lock = true, .data_file = true,
   };
-  struct hostfile *a, *b;
+  struct storage *a, *b;
 
-  CHECK (hostfile_open (path, &options, &a) == 0);
+  CHECK (storage_open (path, &options, &a) == 0);
   check_bytes (data_reader);
-  CHECK (hostfile_lock (a, HOSTFILE_DATA_WRITER) == 0);
+  CHECK (storage_lock (a, STORAGE_DATA_WRITER) == 0);
   check_bytes (data_writer);
   b = open_image (true);
-  check_refused (b, HOSTFILE_DATA_WRITER, "\"resize\" lock");
-  check_refused (b, HOSTFILE_DATA_READER, "cannot get the shared \"resize\" lock");
-  check_refused (b, HOSTFILE_READER, "shared \"write\" lock");
-  CHECK (hostfile_lock (a, HOSTFILE_DATA_READER) == 0);
+  check_refused (b, STORAGE_DATA_WRITER, "\"resize\" lock");
+  check_refused (b, STORAGE_DATA_READER, "cannot get the shared \"resize\" lock");
+  check_refused (b, STORAGE_READER, "shared \"write\" lock");
+  CHECK (storage_lock (a, STORAGE_DATA_READER) == 0);
   check_bytes (data_reader);
-  CHECK (hostfile_lock (b, HOSTFILE_DATA_READER) == 0);
-  check_refused (a, HOSTFILE_DATA_WRITER, "\"resize\" lock");
+  CHECK (storage_lock (b, STORAGE_DATA_READER) == 0);
+  check_refused (a, STORAGE_DATA_WRITER, "\"resize\" lock");
   check_bytes (data_reader);
-  hostfile_close (b);
-  hostfile_close (a);
+  storage_close (b);
+  storage_close (a);
   check_bytes (none);
 }
 
@@ -178,7 +178,7 @@ test_data_file (void)
 static void
 test_classic_lock (void)
 {
-  struct hostfile *f = open_image (true);
+  struct storage *f = open_image (true);
   char holder[64], byte;
   int ready[2], hold[2];
   pid_t pid;
@@ -201,14 +201,14 @@ test_classic_lock (void)
   close (hold[0]);
   CHECK (read (ready[0], &byte, 1) == 1);
   snprintf (holder, sizeof holder, "(held by PID %ld, ", (long) pid);
-  check_refused (f, HOSTFILE_WRITER, holder);
-  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
+  check_refused (f, STORAGE_WRITER, holder);
+  CHECK (storage_lock (f, STORAGE_READER) == 0);
   close (hold[1]);
   close (ready[0]);
   close (ready[1]);
   CHECK (waitpid (pid, NULL, 0) == pid);
-  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
-  hostfile_close (f);
+  CHECK (storage_lock (f, STORAGE_WRITER) == 0);
+  storage_close (f);
 }
 
 /* --- QEMU --- */
@@ -241,28 +241,28 @@ test_qemu_sees_us (void)
     "qemu-io -f qcow2 -c 'write 0 512' '%s' 2>&1",
     "qemu-img resize -f qcow2 '%s' 8M 2>&1",
   };
-  struct hostfile *f = open_image (true);
+  struct storage *f = open_image (true);
   char output[4096];
 
-  for (int role = HOSTFILE_UNLOCKED; role <= HOSTFILE_WRITER; role++) {
-    CHECK (hostfile_lock (f, role) == 0);
+  for (int role = STORAGE_UNLOCKED; role <= STORAGE_WRITER; role++) {
+    CHECK (storage_lock (f, role) == 0);
     for (int i = 0; i < 3; i++) {
       bool ok = run (readers[i], output, sizeof output) == 0;
 
-      CHECK (ok == (role != HOSTFILE_WRITER));
+      CHECK (ok == (role != STORAGE_WRITER));
       if (!ok)
         CHECK (strstr (output, "Failed to get shared \"write\" lock"));
     }
     for (int i = 0; i < 2; i++) {
       bool ok = run (writers[i], output, sizeof output) == 0;
 
-      CHECK (ok == (role == HOSTFILE_UNLOCKED));
+      CHECK (ok == (role == STORAGE_UNLOCKED));
       if (!ok)
         CHECK (strstr (output, "Failed to get \"write\" lock"));
     }
     CHECK (run ("qemu-img info -U '%s' 2>&1", output, sizeof output) == 0);
   }
-  hostfile_close (f);
+  storage_close (f);
 }
 
 /* Starts qemu-io on the image and waits until it holds byte 100.  It ends when
@@ -300,28 +300,28 @@ start_qemu_io (const char *option, int *stdin_fd)
 static void
 test_we_see_qemu (void)
 {
-  struct hostfile *f = open_image (true);
+  struct storage *f = open_image (true);
   char holder[64];
   int stdin_fd;
   pid_t pid;
 
   pid = start_qemu_io ("-dunmap", &stdin_fd);   /* a writer */
   snprintf (holder, sizeof holder, "(held by PID %ld, qemu-io)", (long) pid);
-  check_refused (f, HOSTFILE_WRITER, "\"write\" lock");
-  check_refused (f, HOSTFILE_READER, "shared \"write\" lock");
+  check_refused (f, STORAGE_WRITER, "\"write\" lock");
+  check_refused (f, STORAGE_READER, "shared \"write\" lock");
   if (access ("/proc/self/fdinfo/0", R_OK) == 0)
     CHECK (strstr (last_error (), holder) != NULL);
   close (stdin_fd);
   CHECK (waitpid (pid, NULL, 0) == pid);
 
   pid = start_qemu_io ("-r", &stdin_fd);        /* a reader */
-  check_refused (f, HOSTFILE_WRITER, "cannot get the \"write\" lock");
-  CHECK (hostfile_lock (f, HOSTFILE_READER) == 0);
-  check_refused (f, HOSTFILE_WRITER, "cannot get the \"write\" lock");
+  check_refused (f, STORAGE_WRITER, "cannot get the \"write\" lock");
+  CHECK (storage_lock (f, STORAGE_READER) == 0);
+  check_refused (f, STORAGE_WRITER, "cannot get the \"write\" lock");
   close (stdin_fd);
   CHECK (waitpid (pid, NULL, 0) == pid);
-  CHECK (hostfile_lock (f, HOSTFILE_WRITER) == 0);
-  hostfile_close (f);
+  CHECK (storage_lock (f, STORAGE_WRITER) == 0);
+  storage_close (f);
 }
 
 int

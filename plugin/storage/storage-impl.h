@@ -3,24 +3,24 @@
  * What the parts of hostfile share: hostfile.c, hostopen.c, hostspace.c.  For them only.
  */
 
-#ifndef QCOW2_HOSTFILE_IMPL_H
-#define QCOW2_HOSTFILE_IMPL_H
+#ifndef QCOW2_STORAGE_IMPL_H
+#define QCOW2_STORAGE_IMPL_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
 #include "storage/dropcache.h"
-#include "storage/hostfile.h"
+#include "storage/storage.h"
 
-struct hostfile {
-  /* Fixed after hostfile_open: no lock. */
+struct storage {
+  /* Fixed after storage_open: no lock. */
   char *path;
   int fd;
   bool writable;
   bool regular;                 /* else a block device */
   struct dropcache *dropcache;  /* cache=none; else NULL */
-  const struct hostfile_hooks *hooks;
+  const struct storage_hooks *hooks;
   dev_t dev;                    /* of the device itself for block devices */
   ino_t ino;                    /* 0 for block devices */
 
@@ -38,18 +38,18 @@ struct hostfile {
   atomic_int lost;              /* errno of a lost write, or 0; see above */
 
   pthread_mutex_t role_lock;    /* guards role, and the locks on the file */
-  enum hostfile_lock role;
+  enum storage_lock role;
 };
 
 /* The one place that every operation passes.  Returns 0 if the operation is to happen, 1
  * if it has been done by the hook, or -1 with errno set (not reported). */
-extern int hostfile_choke (struct hostfile *, enum hostfile_op,
-                           const struct iovec *iov, int niov, uint64_t offset,
-                           uint64_t count, bool dsync);
+extern int storage_choke (struct storage *, enum storage_op,
+                          const struct iovec *iov, int niov, uint64_t offset,
+                          uint64_t count, bool dsync);
 /* Reports that OPERATION failed with errno.  Returns -1. */
-extern int hostfile_failed (const struct hostfile *, const char *operation,
-                            uint64_t offset, uint64_t count);
+extern int storage_failed (const struct storage *, const char *operation,
+                           uint64_t offset, uint64_t count);
 /* Turns an errno that says that there is no more room into ENOSPC. */
-extern void hostfile_full (void);
+extern void storage_full (void);
 
-#endif /* QCOW2_HOSTFILE_IMPL_H */
+#endif /* QCOW2_STORAGE_IMPL_H */
