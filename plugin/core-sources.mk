@@ -21,9 +21,9 @@ core_sources = \
 	%reldir%/util/utf8.h \
 	%reldir%/storage/dropcache.c \
 	%reldir%/storage/dropcache.h \
-	%reldir%/storage/storage-impl.h \
+	%reldir%/storage/hostfile-impl.h \
 	%reldir%/storage/hostfile.c \
-	%reldir%/storage/storage.h \
+	%reldir%/storage/hostfile.h \
 	%reldir%/storage/hostlock.c \
 	%reldir%/storage/hostlock.h \
 	%reldir%/storage/hostopen.c \
@@ -32,6 +32,10 @@ core_sources = \
 	%reldir%/storage/newfile.h \
 	%reldir%/storage/reportfile.c \
 	%reldir%/storage/reportfile.h \
+	%reldir%/storage/storage-impl.h \
+	%reldir%/storage/storage.c \
+	%reldir%/storage/storage.h \
+	%reldir%/storage/storageopen.c \
 	%reldir%/format/compress.c \
 	%reldir%/format/compress.h \
 	%reldir%/format/crypt.c \

@@ -2,45 +2,27 @@
  *
  * How are bytes read from and written to a file of the host?
  *
- * This room wraps one file descriptor.  It knows nothing about qcow2.  All I/O is
- * positional, so any number of threads may use a file at the same time.  The only shared
- * state is a few atomics.
- *
- * Transfers are complete or fail: interrupted and short system calls are continued.
- * Beyond the end of the file, reads return zeros, as the format requires (an image may
- * end in the middle of a cluster).
- *
- * Every operation that tests may want to see or disturb passes storage_choke() first.
- * Nothing else in the program reads or writes image files.
- *
- * If there is no more space, callers get ENOSPC, whatever the limit is: the disk, a
- * quota (EDQUOT), or the maximum size of a file for this process or filesystem (EFBIG).
- * Messages name the true reason.  (EFBIG comes with a signal: see plugin.c.)
+ * One kind of storage (storage-impl.h).  It wraps one file descriptor.  Interrupted and
+ * short system calls are continued.
  *
  * Errors of the page cache: Linux reports a failed writeback to each descriptor once,
  * through the next call that checks for it.  Our callers expect such an error from
  * fdatasync (R9).  But an RWF_DSYNC write or sync_file_range may get, and thereby
- * consume, an error that concerns data of other requests.  Such an error is kept in
- * `lost', and every later storage_sync fails with it: data that we reported as written
- * may be lost.
+ * consume, an error that concerns data of other requests.  Such an error is kept
+ * (storage_note_lost), and every later sync fails with it: data that we reported as
+ * written may be lost.
+ *
+ * Locks: none; atomics.
  */
 
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "util/bytes.h"
-#include "util/cleanup.h"
-#include "util/report.h"
-#include "util/sparse.h"
-#include "storage/storage-impl.h"
-
-#define SPARSE_PIECE (UINT64_C (64) << 10)
+#include "storage/hostfile-impl.h"
 
 /* A place in an iov array: what is before it has been written. */
 struct cursor {
@@ -50,92 +32,11 @@ struct cursor {
   uint64_t offset;              /* where the next byte goes */
 };
 
-/* --- common to all operations --- */
-
 int
-storage_choke (struct storage *f, enum storage_op op,
-               const struct iovec *iov, int niov, uint64_t offset,
-               uint64_t count, bool dsync)
+hostfile_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
 {
-  int r;
-
-  /* The kernel's offsets are signed. */
-  if (!range_within (offset, count, INT64_MAX)) {
-    errno = EOVERFLOW;
-    return -1;
-  }
-  if (f->hooks == NULL || f->hooks->before == NULL)
-    return 0;
-  r = f->hooks->before (f->hooks->opaque, f->path, op, iov, niov,
-                        offset, count, dsync);
-  if (r > 0) {
-    f->diverted = true;
-    return 1;
-  }
-  return r;
-}
-
-int
-storage_hook (struct storage *f, enum storage_op op)
-{
-  return storage_choke (f, op, NULL, 0, 0, 0, false);
-}
-
-int
-storage_failed (const struct storage *f, const char *operation,
-                uint64_t offset, uint64_t count)
-{
-  nbdkit_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
-                f->path, operation, count, offset);
-  storage_full ();
-  return -1;
-}
-
-void
-storage_full (void)
-{
-  if (errno == EDQUOT || errno == EFBIG)
-    errno = ENOSPC;
-}
-
-/* Keeps an error that a later sync would have had to report. */
-static void
-note_lost (struct storage *f, int err)
-{
-  int none = 0;
-
-  atomic_compare_exchange_strong (&f->lost, &none, err);
-}
-
-/* Raises the known size to END.  Only truncate lowers it, and nobody
- * truncates a file while others write beyond the new end.
- */
-static void
-raise_size (struct storage *f, uint64_t end)
-{
-  uint64_t size = f->size;
-
-  while (size < end &&
-         !atomic_compare_exchange_weak (&f->size, &size, end))
-    ;
-}
-
-/* --- reading and writing --- */
-
-int
-storage_read (struct storage *f, void *buf, uint64_t count, uint64_t offset)
-{
-  const struct iovec iov = { .iov_base = buf, .iov_len = count };
+  struct hostfile *f = hostfile_of (s);
   uint64_t done = 0;
-  int r;
-
-  if (count == 0)
-    return 0;
-  r = storage_choke (f, STORAGE_OP_READ, &iov, 1, offset, count, false);
-  if (r == -1)
-    return storage_failed (f, "read", offset, count);
-  if (r > 0)
-    return 0;
 
   while (done < count) {
     ssize_t n = pread (f->fd, (char *) buf + done, count - done, offset + done);
@@ -143,7 +44,7 @@ storage_read (struct storage *f, void *buf, uint64_t count, uint64_t offset)
     if (n == -1 && errno == EINTR)
       continue;
     if (n == -1)
-      return storage_failed (f, "read", offset, count);
+      return -1;
     if (n == 0) {               /* the end of the file: zeros from here on */
       memset ((char *) buf + done, 0, count - done);
       break;
@@ -167,32 +68,11 @@ advance (struct cursor *c, size_t n)
   }
 }
 
-int
-storage_read_sparse (struct storage *f, void *buf, uint64_t count,
-                     uint64_t offset)
-{
-  const uint64_t piece = min64 (count, SPARSE_PIECE);
-  CLEANUP_FREE char *some = malloc (piece + 1);
-  uint64_t at, n;
-
-  if (some == NULL) {
-    nbdkit_error ("malloc: %m");
-    return -1;
-  }
-  for (at = 0; at < count; at += n) {
-    n = min64 (count - at, piece);
-    if (storage_read (f, some, n, offset + at) == -1)
-      return -1;
-    sparse_copy ((char *) buf + at, some, n);
-  }
-  return 0;
-}
-
 /* Writes all from C on, and leaves C behind what has been written.  -1 with
  * errno set; not reported.
  */
 static int
-write_from (struct storage *f, struct cursor *c, int flags)
+write_from (struct hostfile *f, struct cursor *c, int flags)
 {
   int r = 0;
 
@@ -221,12 +101,12 @@ write_from (struct storage *f, struct cursor *c, int flags)
     }
     advance (c, n);
   }
-  raise_size (f, c->offset);
+  storage_raise_size (&f->s, c->offset);
   return r;
 }
 
 static int
-sync_fd (struct storage *f)
+sync_fd (struct hostfile *f)
 {
   int r;
 
@@ -238,7 +118,7 @@ sync_fd (struct storage *f)
 
 /* Writes all from C on, durably.  -1 with errno set; not reported. */
 static int
-write_dsync_from (struct storage *f, struct cursor *c)
+write_durably_from (struct hostfile *f, struct cursor *c)
 {
   int suspect = 0;
 
@@ -255,7 +135,7 @@ write_dsync_from (struct storage *f, struct cursor *c)
     else if (errno == EFBIG)    /* the kernel's answer before it writes anything */
       return -1;
     else {
-      note_lost (f, errno);
+      storage_note_lost (&f->s, errno);
       return -1;
     }
   }
@@ -263,92 +143,42 @@ write_dsync_from (struct storage *f, struct cursor *c)
   if (write_from (f, c, 0) == -1)
     return -1;
   if (suspect) {
-    note_lost (f, suspect);
+    storage_note_lost (&f->s, suspect);
     errno = suspect;
     return -1;
   }
   if (sync_fd (f) == -1) {
-    note_lost (f, errno);
+    storage_note_lost (&f->s, errno);
     return -1;
   }
   return 0;
 }
 
 int
-storage_writev (struct storage *f, const struct iovec *iov, int niov,
-                uint64_t offset, bool dsync)
+hostfile_write (struct storage *s, const struct iovec *iov, int niov,
+                uint64_t offset, uint64_t count, bool durable)
 {
+  struct hostfile *f = hostfile_of (s);
   struct cursor c = { .iov = iov, .niov = niov, .offset = offset };
-  uint64_t count = 0;
-  int r;
+  const int r = durable ? write_durably_from (f, &c) : write_from (f, &c, 0);
+  int err;
 
-  for (int i = 0; i < niov; i++)
-    count += iov[i].iov_len;
-  if (count == 0)
-    return 0;
-
-  r = storage_choke (f, STORAGE_OP_WRITE, iov, niov, offset, count, dsync);
-  if (r == -1)
-    return storage_failed (f, "write", offset, count);
-  if (r > 0) {
-    raise_size (f, offset + count);
-    if (!dsync)
-      f->changes++;
-    return 0;
-  }
-  r = dsync ? write_dsync_from (f, &c) : write_from (f, &c, 0);
-  if (!dsync || r == -1)
-    f->changes++;
-  if (r == -1)
-    return storage_failed (f, "write", offset, count);
-  if (f->dropcache) {
-    int err = dropcache_write (f->dropcache, offset, count);
-
+  if (r == 0 && f->dropcache) {
+    err = dropcache_write (f->dropcache, offset, count);
     if (err)
-      note_lost (f, err);
+      storage_note_lost (s, err);
   }
-  return 0;
+  return r;
 }
 
 int
-storage_write (struct storage *f, const void *buf, uint64_t count,
-               uint64_t offset)
+hostfile_sync (struct storage *s)
 {
-  const struct iovec iov = { .iov_base = (void *) buf, .iov_len = count };
+  struct hostfile *f = hostfile_of (s);
 
-  return storage_writev (f, &iov, 1, offset, false);
-}
-
-int
-storage_sync (struct storage *f)
-{
-  const uint64_t changes = f->changes;
-  uint64_t synced = f->synced;
-  int r = storage_choke (f, STORAGE_OP_SYNC, NULL, 0, 0, 0, false);
-
-  if (r == 0)
-    r = sync_fd (f);
-  if (r >= 0 && f->lost) {
-    errno = f->lost;
-    r = -1;
-  }
-  if (r == -1) {
-    nbdkit_error ("%s: cannot make writes durable: fdatasync: %m", f->path);
+  if (sync_fd (f) == -1)
     return -1;
-  }
-  /* Another one may have begun later and ended earlier. */
-  while (synced < changes &&
-         !atomic_compare_exchange_weak (&f->synced, &synced, changes))
-    ;
   if (f->dropcache)
     dropcache_sync (f->dropcache);
   return 0;
-}
-
-int
-storage_sync_changes (struct storage *f)
-{
-  if (f->synced == f->changes && !f->lost)
-    return 0;
-  return storage_sync (f) == -1 ? -1 : 1;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How are files of the host opened, and of which type are they?  The second part of
- * hostfile.
+ * How are files of the host opened, and of which type are they?
  *
  * Only regular files and block devices are opened, and without waiting: a name from an
  * image may lead to a FIFO.  Facts about the file are checked again under the lock,
@@ -19,9 +18,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "util/cleanup.h"
 #include "util/report.h"
-#include "storage/storage-impl.h"
+#include "storage/hostfile.h"
+#include "storage/hostfile-impl.h"
 #include "storage/hostlock.h"
 
 /* What a file is that we do not serve. */
@@ -79,78 +78,131 @@ open_fd (const char *path, const struct storage_options *opts, bool *writable)
 
 /* Asks the host what FD is, and fills in what of F depends on it. */
 static int
-examine (struct storage *f)
+examine (struct hostfile *f)
 {
   struct stat st;
   int flags;
 
   if (fstat (f->fd, &st) == -1) {
-    nbdkit_error ("%s: fstat: %m", f->path);
+    nbdkit_error ("%s: fstat: %m", f->s.path);
     return -1;
   }
-  if (check_kind (f->path, &st) == -1)
+  if (check_kind (f->s.path, &st) == -1)
     return -1;
 
   flags = fcntl (f->fd, F_GETFL);
   if (flags == -1 || fcntl (f->fd, F_SETFL, flags & ~O_NONBLOCK) == -1) {
-    nbdkit_error ("%s: fcntl: %m", f->path);
+    nbdkit_error ("%s: fcntl: %m", f->s.path);
     return -1;
   }
 
-  f->regular = S_ISREG (st.st_mode);
-  if (f->regular) {
+  f->s.regular = S_ISREG (st.st_mode);
+  if (f->s.regular) {
     f->dev = st.st_dev;
     f->ino = st.st_ino;
-    f->size = st.st_size;
+    f->s.size = st.st_size;
   }
   else {
     off_t end = lseek (f->fd, 0, SEEK_END);
 
     if (end == -1) {
-      nbdkit_error ("%s: cannot get the size of the device: %m", f->path);
+      nbdkit_error ("%s: cannot get the size of the device: %m", f->s.path);
       return -1;
     }
     f->dev = st.st_rdev;
-    f->size = end;
+    f->s.size = end;
   }
   return 0;
 }
 
-/* A hostfile that is not open yet.  NULL: reported. */
-static struct storage *
+/* --- the kind of storage --- */
+
+static void
+close_file (struct storage *s)
+{
+  struct hostfile *f = hostfile_of (s);
+
+  if (f->fd >= 0)
+    close (f->fd);              /* drops the locks, too */
+  dropcache_free (f->dropcache);
+  pthread_mutex_destroy (&f->role_lock);
+  free (f);
+}
+
+static bool
+same_file (const struct storage *sa, const struct storage *sb)
+{
+  const struct hostfile *a = hostfile_of (sa), *b = hostfile_of (sb);
+
+  return sa->regular == sb->regular && a->dev == b->dev && a->ino == b->ino;
+}
+
+static int
+lock_file (struct storage *s, enum storage_lock role)
+{
+  struct hostfile *f = hostfile_of (s);
+  LOCK_FOR_BLOCK (&f->role_lock);
+
+  if (hostlock_change (f->fd, s->path, f->role, role) == -1)
+    return -1;
+  f->role = role;
+  return 0;
+}
+
+static const struct storage_ops hostfile_ops = {
+  .close = close_file,
+  .read = hostfile_read,
+  .write = hostfile_write,
+  .sync = hostfile_sync,
+  .sync_name = "fdatasync",
+  .punch = hostfile_punch,
+  .zero = hostfile_zero,
+  .allocate = hostfile_allocate,
+  .set_size = hostfile_set_size,
+  .hole = hostfile_hole,
+  .prefetch = hostfile_prefetch,
+  .write_back = hostfile_write_back,
+  .same = same_file,
+  .allocated = hostfile_allocated,
+  .lock = lock_file,
+};
+
+/* --- opening --- */
+
+/* One that is not open yet.  NULL: reported. */
+static struct hostfile *
 new_hostfile (const char *path, const struct storage_options *opts)
 {
-  struct storage *f = calloc (1, sizeof *f);
+  struct hostfile *f = calloc (1, sizeof *f);
 
-  if (f == NULL || (f->path = strdup (path)) == NULL) {
+  if (f == NULL || storage_init (&f->s, &hostfile_ops, path, opts) == -1) {
     nbdkit_error ("%s: cannot open: %m", path);
     free (f);
     return NULL;
   }
   f->fd = -1;
-  f->hooks = opts->hooks;
   pthread_mutex_init (&f->role_lock, NULL);
   return f;
 }
 
 static int
-start_dropping (struct storage *f, const struct storage_options *opts)
+start_dropping (struct hostfile *f, const struct storage_options *opts)
 {
   if (!opts->drop_cache)
     return 0;
   f->dropcache = dropcache_new (f->fd);
   if (f->dropcache == NULL) {
-    nbdkit_error ("%s: cannot open: %m", f->path);
+    nbdkit_error ("%s: cannot open: %m", f->s.path);
     return -1;
   }
   return 0;
 }
 
 int
-storage_open (const char *path, const struct storage_options *opts,
+hostfile_open (const char *path, const struct storage_options *opts,
               struct storage **result)
 {
-  struct storage *f;
+  struct hostfile *f;
   struct stat st;
 
   /* Look before opening: to open some devices is to do something to them.
@@ -168,108 +220,42 @@ storage_open (const char *path, const struct storage_options *opts,
   f = new_hostfile (path, opts);
   if (f == NULL)
     return -1;
-  f->writable = opts->try_writable;
+  f->s.writable = opts->try_writable;
 
-  f->fd = open_fd (path, opts, &f->writable);
+  f->fd = open_fd (path, opts, &f->s.writable);
   if (f->fd == -1 || examine (f) == -1)
     goto fail;
   /* Until now somebody else may have changed it: look again. */
   if (opts->lock &&
-      (storage_lock (f, opts->data_file ? STORAGE_DATA_READER
+      (storage_lock (&f->s, opts->data_file ? STORAGE_DATA_READER
                      : STORAGE_READER) == -1 ||
        examine (f) == -1))
     goto fail;
   if (start_dropping (f, opts) == -1)
     goto fail;
-  *result = f;
+  *result = &f->s;
   return 0;
 
  fail:
-  storage_close (f);
+  storage_close (&f->s);
   return -1;
 }
 
 int
-storage_adopt (const char *path, int fd, const struct storage_options *opts,
+hostfile_adopt (const char *path, int fd, const struct storage_options *opts,
                struct storage **result)
 {
-  struct storage *f = new_hostfile (path, opts);
+  struct hostfile *f = new_hostfile (path, opts);
 
   if (f == NULL)
     return -1;
-  f->writable = true;
+  f->s.writable = true;
   f->fd = fd;
   if (examine (f) == -1 || start_dropping (f, opts) == -1) {
     f->fd = -1;                 /* it stays the caller's */
-    storage_close (f);
+    storage_close (&f->s);
     return -1;
   }
-  *result = f;
-  return 0;
-}
-
-void
-storage_close (struct storage *f)
-{
-  KEEP_ERRNO_FOR_BLOCK;
-
-  if (f == NULL)
-    return;
-  if (f->fd >= 0)
-    close (f->fd);              /* drops the locks, too */
-  dropcache_free (f->dropcache);
-  pthread_mutex_destroy (&f->role_lock);
-  free (f->path);
-  free (f);
-}
-
-const char *
-storage_path (const struct storage *f)
-{
-  return f->path;
-}
-
-bool
-storage_is_writable (const struct storage *f)
-{
-  return f->writable;
-}
-
-bool
-storage_is_regular (const struct storage *f)
-{
-  return f->regular;
-}
-
-bool
-storage_same (const struct storage *a, const struct storage *b)
-{
-  return a->regular == b->regular && a->dev == b->dev && a->ino == b->ino;
-}
-
-uint64_t
-storage_size (const struct storage *f)
-{
-  return f->size;
-}
-
-uint64_t
-storage_allocated (const struct storage *f)
-{
-  struct stat st;
-
-  if (!f->regular || fstat (f->fd, &st) == -1)
-    return f->size;
-  return (uint64_t) st.st_blocks * 512;
-}
-
-int
-storage_lock (struct storage *f, enum storage_lock role)
-{
-  LOCK_FOR_BLOCK (&f->role_lock);
-
-  if (hostlock_change (f->fd, f->path, f->role, role) == -1)
-    return -1;
-  f->role = role;
+  *result = &f->s;
   return 0;
 }

@@ -36,6 +36,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "storage/hostfile.h"
 #include "storage/newfile.h"
 
 /* Names to try before giving up. */
@@ -168,7 +169,7 @@ newfile_begin (const char *path, const struct storage_options *options,
     failed (n, "cannot make a file in its directory");
     goto fail;
   }
-  if (storage_adopt (path, n->fd, options, &n->file) == -1) {
+  if (hostfile_adopt (path, n->fd, options, &n->file) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
     close (n->fd);

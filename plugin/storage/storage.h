@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * All I/O on files of the host: see hostfile.c.
+ * What the bytes of an image are stored in: a file or a block device of this host.  All
+ * I/O on images goes through here: see storage.c.
  *
  * Functions that return int return 0, or -1 with errno set and the error reported (once,
- * with operation, file and offset).  errno is ENOSPC whenever there is no more space,
+ * with operation, storage and offset).  errno is ENOSPC whenever there is no more space,
  * also because of a quota or the maximum size of a file.  Offsets and counts are in
  * bytes.  All functions may be called from any thread unless they say otherwise.
  */
@@ -15,9 +16,18 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "storage/hostlock.h"
-
 struct storage;
+
+/* Who uses the image, for QEMU-compatible locks: see hostlock.c. */
+enum storage_lock {
+  STORAGE_UNLOCKED,
+  STORAGE_READER,       /* uses read; does not share write, resize */
+  STORAGE_WRITER,       /* uses read, write, resize; does not share write, resize */
+  /* The same for an external data file, of which only resize is not shared: the locks
+   * of the image itself keep writers apart. */
+  STORAGE_DATA_READER,
+  STORAGE_DATA_WRITER,
+};
 
 /* The one place where tests see and disturb what reaches the host.  Every
  * operation calls `before' first (if set).  It returns 0 to let the operation
@@ -55,15 +65,9 @@ struct storage_options {
   const struct storage_hooks *hooks;  /* NULL outside tests; outlives the file */
 };
 
-/* Opens PATH (absolute).  Only regular files and block devices are accepted
- * (a FIFO must not hang us, and is refused by name).
- */
-extern int storage_open (const char *path, const struct storage_options *,
+/* Opens NAME: an absolute path. */
+extern int storage_open (const char *name, const struct storage_options *,
                          struct storage **);
-/* The same for a file that is open already, for reading and writing.  On success FD
- * belongs to the hostfile.  Of the options, hooks and drop_cache are used. */
-extern int storage_adopt (const char *path, int fd,
-                          const struct storage_options *, struct storage **);
 extern void storage_close (struct storage *);  /* NULL is fine; keeps errno */
 /* Tells the hook of an operation on the file's name.  Returns what `before' does; an
  * error is not reported. */
@@ -71,6 +75,8 @@ extern int storage_hook (struct storage *, enum storage_op);
 
 extern const char *storage_path (const struct storage *);
 extern bool storage_is_writable (const struct storage *);
+/* Why it is not writable, where there is more to say than that. */
+extern const char *storage_why_readonly (const struct storage *);
 extern bool storage_is_regular (const struct storage *);
 /* Are these the same file (device and inode; for block devices rdev)? */
 extern bool storage_same (const struct storage *, const struct storage *);

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What the parts of hostfile share: hostfile.c, hostopen.c, hostspace.c.  For them only.
+ */
+
+#ifndef QCOW2_HOSTFILE_IMPL_H
+#define QCOW2_HOSTFILE_IMPL_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "util/cleanup.h"
+#include "storage/dropcache.h"
+#include "storage/storage-impl.h"
+
+struct hostfile {
+  struct storage s;             /* first */
+
+  /* Fixed once it is open: no lock. */
+  int fd;
+  struct dropcache *dropcache;  /* cache=none; else NULL */
+  dev_t dev;                    /* of the device itself for block devices */
+  ino_t ino;                    /* 0 for block devices */
+
+  atomic_bool no_dsync;         /* the host can't do RWF_DSYNC */
+
+  pthread_mutex_t role_lock;    /* guards role, and the locks on the file */
+  enum storage_lock role;
+};
+
+static inline struct hostfile *
+hostfile_of (const struct storage *s)
+{
+  return (struct hostfile *) s;
+}
+
+/* --- hostfile.c --- */
+
+extern int hostfile_read (struct storage *, void *buf, uint64_t count,
+                          uint64_t offset);
+extern int hostfile_write (struct storage *, const struct iovec *iov, int niov,
+                           uint64_t offset, uint64_t count, bool durable);
+extern int hostfile_sync (struct storage *);
+
+/* --- hostspace.c --- */
+
+extern int hostfile_punch (struct storage *, uint64_t offset, uint64_t count);
+extern int hostfile_zero (struct storage *, uint64_t offset, uint64_t count);
+extern int hostfile_allocate (struct storage *, uint64_t offset, uint64_t count);
+extern int hostfile_set_size (struct storage *, uint64_t size);
+extern int hostfile_hole (struct storage *, uint64_t offset, uint64_t *len, bool *hole);
+extern void hostfile_prefetch (struct storage *, uint64_t offset, uint64_t count);
+extern void hostfile_write_back (struct storage *, uint64_t offset, uint64_t count);
+extern uint64_t hostfile_allocated (const struct storage *);
+
+#endif /* QCOW2_HOSTFILE_IMPL_H */

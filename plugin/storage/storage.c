@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How are bytes read from and written to what an image is stored in?
+ *
+ * This is the gate.  Everything that reads or writes images passes it, whatever kind of
+ * storage is behind it (struct storage_ops: hostopen.c).  It knows nothing
+ * about qcow2.  All I/O is positional, so any number of threads may use a storage at the
+ * same time.  The only shared state is a few atomics.
+ *
+ * Transfers are complete or fail.  Beyond the end of the storage, reads return zeros, as
+ * the format requires (an image may end in the middle of a cluster).
+ *
+ * Every operation that tests may want to see or disturb passes choke() first.
+ *
+ * If there is no more space, callers get ENOSPC, whatever the limit is: the disk, a
+ * quota (EDQUOT), or the maximum size of a file for this process or filesystem (EFBIG).
+ * Messages name the true reason.  (EFBIG comes with a signal: see plugin.c.)
+ *
+ * A write that was reported as done may be lost later, and another operation than a sync
+ * may be the first to learn of it.  Such an error is kept in `lost', and every later
+ * storage_sync fails with it (R9).
+ *
+ * Locks: none; the atomics of storage-impl.h.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "util/sparse.h"
+#include "storage/storage-impl.h"
+
+#define SPARSE_PIECE (UINT64_C (64) << 10)
+
+/* --- common to all operations --- */
+
+int
+storage_init (struct storage *s, const struct storage_ops *ops, const char *path,
+              const struct storage_options *options)
+{
+  s->ops = ops;
+  s->hooks = options->hooks;
+  s->path = strdup (path);
+  return s->path ? 0 : -1;
+}
+
+void
+storage_close (struct storage *s)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+  char *path;
+
+  if (s == NULL)
+    return;
+  path = s->path;
+  s->ops->close (s);
+  free (path);
+}
+
+/* The one place that every operation passes.  Returns 0 if the operation is to happen, 1
+ * if it has been done by the hook, or -1 with errno set (not reported). */
+static int
+choke (struct storage *s, enum storage_op op, const struct iovec *iov, int niov,
+       uint64_t offset, uint64_t count, bool durable)
+{
+  int r;
+
+  /* The kernel's offsets are signed. */
+  if (!range_within (offset, count, INT64_MAX)) {
+    errno = EOVERFLOW;
+    return -1;
+  }
+  if (s->hooks == NULL || s->hooks->before == NULL)
+    return 0;
+  r = s->hooks->before (s->hooks->opaque, s->path, op, iov, niov, offset, count,
+                        durable);
+  if (r > 0) {
+    s->diverted = true;
+    return 1;
+  }
+  return r;
+}
+
+int
+storage_hook (struct storage *s, enum storage_op op)
+{
+  return choke (s, op, NULL, 0, 0, 0, false);
+}
+
+/* Turns an errno that says that there is no more room into ENOSPC. */
+static void
+full (void)
+{
+  if (errno == EDQUOT || errno == EFBIG)
+    errno = ENOSPC;
+}
+
+/* Reports that OPERATION failed with errno.  Returns -1. */
+static int
+failed (const struct storage *s, const char *operation, uint64_t offset,
+        uint64_t count)
+{
+  nbdkit_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
+                s->path, operation, count, offset);
+  full ();
+  return -1;
+}
+
+/* --- what it is --- */
+
+const char *
+storage_path (const struct storage *s)
+{
+  return s->path;
+}
+
+bool
+storage_is_writable (const struct storage *s)
+{
+  return s->writable;
+}
+
+const char *
+storage_why_readonly (const struct storage *s)
+{
+  return s->why_readonly;
+}
+
+bool
+storage_is_regular (const struct storage *s)
+{
+  return s->regular;
+}
+
+bool
+storage_same (const struct storage *a, const struct storage *b)
+{
+  return a->ops == b->ops && a->ops->same (a, b);
+}
+
+uint64_t
+storage_size (const struct storage *s)
+{
+  return s->size;
+}
+
+uint64_t
+storage_allocated (const struct storage *s)
+{
+  return s->regular ? s->ops->allocated (s) : s->size;
+}
+
+int
+storage_lock (struct storage *s, enum storage_lock role)
+{
+  return s->ops->lock (s, role);
+}
+
+/* --- reading and writing --- */
+
+int
+storage_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
+{
+  const struct iovec iov = { .iov_base = buf, .iov_len = count };
+  int r;
+
+  if (count == 0)
+    return 0;
+  r = choke (s, STORAGE_OP_READ, &iov, 1, offset, count, false);
+  if (r == 0)
+    r = s->ops->read (s, buf, count, offset);
+  return r == -1 ? failed (s, "read", offset, count) : 0;
+}
+
+int
+storage_read_sparse (struct storage *s, void *buf, uint64_t count, uint64_t offset)
+{
+  const uint64_t piece = min64 (count, SPARSE_PIECE);
+  CLEANUP_FREE char *some = malloc (piece + 1);
+  uint64_t at, n;
+
+  if (some == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (at = 0; at < count; at += n) {
+    n = min64 (count - at, piece);
+    if (storage_read (s, some, n, offset + at) == -1)
+      return -1;
+    sparse_copy ((char *) buf + at, some, n);
+  }
+  return 0;
+}
+
+int
+storage_writev (struct storage *s, const struct iovec *iov, int niov,
+                uint64_t offset, bool durable)
+{
+  uint64_t count = 0;
+  int r;
+
+  for (int i = 0; i < niov; i++)
+    count += iov[i].iov_len;
+  if (count == 0)
+    return 0;
+
+  r = choke (s, STORAGE_OP_WRITE, iov, niov, offset, count, durable);
+  if (r == -1)
+    return failed (s, "write", offset, count);
+  if (r > 0)
+    storage_raise_size (s, offset + count);
+  else
+    r = s->ops->write (s, iov, niov, offset, count, durable);
+  if (!durable || r == -1)
+    s->changes++;
+  return r == -1 ? failed (s, "write", offset, count) : 0;
+}
+
+int
+storage_write (struct storage *s, const void *buf, uint64_t count, uint64_t offset)
+{
+  const struct iovec iov = { .iov_base = (void *) buf, .iov_len = count };
+
+  return storage_writev (s, &iov, 1, offset, false);
+}
+
+int
+storage_sync (struct storage *s)
+{
+  const uint64_t changes = s->changes;
+  uint64_t synced = s->synced;
+  int r = choke (s, STORAGE_OP_SYNC, NULL, 0, 0, 0, false);
+
+  if (r == 0)
+    r = s->ops->sync (s);
+  if (r >= 0 && s->lost) {
+    errno = s->lost;
+    r = -1;
+  }
+  if (r == -1) {
+    nbdkit_error ("%s: cannot make writes durable: %s: %m", s->path,
+                  s->ops->sync_name);
+    return -1;
+  }
+  /* Another one may have begun later and ended earlier. */
+  while (synced < changes &&
+         !atomic_compare_exchange_weak (&s->synced, &synced, changes))
+    ;
+  return 0;
+}
+
+int
+storage_sync_changes (struct storage *s)
+{
+  if (s->synced == s->changes && !s->lost)
+    return 0;
+  return storage_sync (s) == -1 ? -1 : 1;
+}
+
+/* --- space --- */
+
+/* What punch and zero share. */
+static int
+erase (struct storage *s, int (*op) (struct storage *, uint64_t, uint64_t),
+       const atomic_bool *cannot, const char *what, uint64_t offset, uint64_t count)
+{
+  int r;
+
+  if (count == 0)
+    return 1;
+  r = choke (s, STORAGE_OP_PUNCH, NULL, 0, offset, count, false);
+  if (r == 0 && *cannot)
+    return 0;
+  if (r == 0) {
+    r = op (s, offset, count);
+    if (r == 0)
+      return 0;
+  }
+  else if (r == -1)
+    return failed (s, what, offset, count);
+  s->changes++;
+  return r == -1 ? failed (s, what, offset, count) : 1;
+}
+
+int
+storage_punch (struct storage *s, uint64_t offset, uint64_t count)
+{
+  return erase (s, s->ops->punch, &s->no_punch, "punch a hole of", offset, count);
+}
+
+/* A hole with its space set aside again is as good.  (Can the storage do that?  One byte
+ * tells, before anything is changed.) */
+static int
+zero_by_hole (struct storage *s, uint64_t offset, uint64_t count)
+{
+  int r;
+
+  if (!s->regular || s->no_punch || s->no_allocate)
+    return 0;
+  if (storage_allocate (s, offset, 1) == -1)
+    return -1;
+  if (s->no_allocate)
+    return 0;
+  r = storage_punch (s, offset, count);
+  return r == 1 && storage_allocate (s, offset, count) == -1 ? -1 : r;
+}
+
+int
+storage_zero (struct storage *s, uint64_t offset, uint64_t count)
+{
+  const int r = erase (s, s->ops->zero, &s->no_zero, "zero", offset, count);
+
+  return r == 0 ? zero_by_hole (s, offset, count) : r;
+}
+
+/* Reports nothing. */
+static int
+allocate (struct storage *s, uint64_t offset, uint64_t count)
+{
+  const int r = choke (s, STORAGE_OP_ALLOCATE, NULL, 0, offset, count, false);
+
+  if (r != 0)
+    return r > 0 ? 0 : -1;
+  return s->ops->allocate && count > 0 ? s->ops->allocate (s, offset, count) : 0;
+}
+
+int
+storage_allocate (struct storage *s, uint64_t offset, uint64_t count)
+{
+  if (allocate (s, offset, count) == -1)
+    return failed (s, "allocate", offset, count);
+  return 0;
+}
+
+bool
+storage_cannot_allocate (const struct storage *s)
+{
+  return s->no_allocate;
+}
+
+/* Reports nothing. */
+static int
+set_size (struct storage *s, uint64_t size)
+{
+  int r = choke (s, STORAGE_OP_TRUNCATE, NULL, 0, size, 0, false);
+
+  if (r == 0 && s->ops->set_size && s->regular)
+    r = s->ops->set_size (s, size);
+  else if (r == 0) {
+    if (size <= s->size)
+      return 0;
+    errno = ENOSPC;
+    r = -1;
+  }
+  if (r == -1)
+    return -1;
+  s->changes++;
+  if (s->regular)
+    s->size = size;
+  return 0;
+}
+
+static int
+cannot_set_size (const struct storage *s, uint64_t size)
+{
+  nbdkit_error ("%s: cannot set the size to %" PRIu64 " bytes: %m", s->path, size);
+  full ();
+  return -1;
+}
+
+int
+storage_truncate (struct storage *s, uint64_t size)
+{
+  return set_size (s, size) == -1 ? cannot_set_size (s, size) : 0;
+}
+
+int
+storage_extend (struct storage *s, uint64_t size, uint64_t offset, uint64_t count)
+{
+  const bool longer = size > s->size;
+  const bool sized = !longer || set_size (s, size) == 0;
+
+  if (sized && (count == 0 || allocate (s, offset, count) == 0))
+    return 0;
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+    nbdkit_debug ("%s: no space for %" PRIu64 " bytes: %m", s->path, size);
+    full ();
+    return -1;
+  }
+  return sized ? failed (s, "allocate", offset, count) : cannot_set_size (s, size);
+}
+
+int
+storage_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
+{
+  *hole = false;
+  if (offset >= INT64_MAX) {
+    *hole = true;
+    return 0;
+  }
+  /* What the hook has taken over, the storage knows nothing about. */
+  if (s->diverted) {
+    *hole = offset >= s->size;
+    return 0;
+  }
+  return s->ops->hole (s, offset, len, hole);
+}
+
+/* --- hints --- */
+
+void
+storage_prefetch (struct storage *s, uint64_t offset, uint64_t count)
+{
+  if (s->ops->prefetch && count > 0 && range_within (offset, count, INT64_MAX))
+    s->ops->prefetch (s, offset, count);
+}
+
+void
+storage_write_back (struct storage *s, uint64_t offset, uint64_t count)
+{
+  if (s->ops->write_back && count > 0 && range_within (offset, count, INT64_MAX))
+    s->ops->write_back (s, offset, count);
+}
