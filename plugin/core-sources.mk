@@ -28,6 +28,14 @@ core_sources = \
 	%reldir%/storage/hostlock.h \
 	%reldir%/storage/hostopen.c \
 	%reldir%/storage/hostspace.c \
+	%reldir%/storage/nbdfile.c \
+	%reldir%/storage/nbdfile.h \
+	%reldir%/storage/nbdlink.c \
+	%reldir%/storage/nbdlink.h \
+	%reldir%/storage/nbdpool.c \
+	%reldir%/storage/nbdpool.h \
+	%reldir%/storage/nbduri.c \
+	%reldir%/storage/nbduri.h \
 	%reldir%/storage/newfile.c \
 	%reldir%/storage/newfile.h \
 	%reldir%/storage/reportfile.c \
@@ -237,6 +245,7 @@ core_cflags = \
 	$(LIBDEFLATE_CFLAGS) \
 	$(ZSTD_CFLAGS) \
 	$(CRYPTO_CFLAGS) \
+	$(LIBNBD_CFLAGS) \
 	$(NULL)
 
 core_libs = \
@@ -244,4 +253,5 @@ core_libs = \
 	$(LIBDEFLATE_LIBS) \
 	$(ZSTD_LIBS) \
 	$(CRYPTO_LIBS) \
+	$(LIBNBD_LIBS) \
 	$(NULL)

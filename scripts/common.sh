@@ -19,6 +19,7 @@ build_packages=(
   gcc
   libc6-dev
   libdeflate-dev
+  libnbd-dev
   libssl-dev
   libtool
   libzstd-dev

@@ -29,9 +29,9 @@ struct checkfiles {
 
 /* Opens that one, too.  NULL: it can't be opened, or is in the chain already. */
 static struct image *
-add (struct checkfiles *c, const char *path)
+add (struct checkfiles *c, const char *path, const struct chain_options *chain)
 {
-  static const struct storage_options options;
+  const struct storage_options options = { .link = chain->image.file.link };
   struct image **images = realloc (c->images, (c->n + 1) * sizeof *images);
   struct image *image;
 
@@ -58,13 +58,13 @@ static void
 add_image (struct checkfiles *c, const char *path, const struct chain_options *chain,
            char **below, const char **format)
 {
-  struct image *image = add (c, path);
+  struct image *image = add (c, path, chain);
   struct image_options options = chain->image;
 
   *below = NULL;
   if (image == NULL || image_read_header (image) == -1)
     return;
-  options.file = (struct storage_options) { 0 };
+  options.file = (struct storage_options) { .link = chain->image.file.link };
   image_open_data (image, &options);
   chain_below (path, &image->header, chain, below, format);
 }
@@ -89,7 +89,7 @@ checkfiles_open (const char *path, const struct chain_options *options)
 
     next = NULL;
     if (strcmp (format, "raw") == 0) {
-      add (c, this);
+      add (c, this, &chain);
       break;
     }
     add_image (c, this, &chain, &next, &format);

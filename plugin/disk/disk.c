@@ -49,9 +49,11 @@ find_why_readonly (const struct disk *d)
   if (d->options.untrusted)
     return "untrusted=true was given";
   if (!storage_is_writable (image->file))
-    return "the file is not writable";
+    return storage_why_readonly (image->file) ? storage_why_readonly (image->file)
+      : "the file is not writable";
   if (image->data && !storage_is_writable (image->data))
-    return "the external data file is not writable";
+    return storage_why_readonly (image->data) ? storage_why_readonly (image->data)
+      : "the external data file is not writable";
   if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
     return "the image is marked corrupt";
   return NULL;
@@ -161,7 +163,7 @@ chain_options (const struct disk_options *o)
     .image = {
       .file = {
         .try_writable = !o->untrusted, .lock = o->lock, .drop_cache = o->drop_cache,
-        .name = o->name, .dir = o->dir, .hooks = o->hooks,
+        .name = o->name, .dir = o->dir, .link = &o->link, .hooks = o->hooks,
       },
       .secret = {
         .passphrase = o->secret.passphrase, .len = o->secret.len,

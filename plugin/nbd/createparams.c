@@ -56,6 +56,7 @@ createparams_complete (struct createparams *p, const char *path,
   o->file.lock = disk->lock;
   o->file.drop_cache = disk->drop_cache;
   o->file.hooks = disk->hooks;
+  o->file.link = &disk->link;
 }
 
 /* --- making it --- */

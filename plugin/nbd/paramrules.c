@@ -22,12 +22,15 @@
 #include <nbdkit-plugin.h>
 
 #include "util/bytes.h"
+#include "storage/nbduri.h"
 #include "storage/reportfile.h"
 #include "nbd/paramrules.h"
 #include "nbd/paramvalue.h"
 
 enum {
-  VALUE_BACKING_PATH = NR_PARAMS,
+  VALUE_FILE_URI = NR_PARAMS,
+  VALUE_DATA_URI,
+  VALUE_BACKING_PATH,
   VALUE_BACKING_DENY,
   VALUE_DATA_PATH,
   VALUE_CHECK_REPAIR,
@@ -92,6 +95,8 @@ static const struct rule excludes[] = {
   { P (CREATE), P (SNAPSHOT) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE), 0,
     "a new image has no snapshots" },
   { P (CREATE), P (BITMAP_CLEAR) | P (BITMAP_REMOVE), 0, "a new image has no bitmaps" },
+  { P (CREATE), V (FILE_URI) | V (DATA_URI), 0,
+    "create the image in a file and copy it" },
   { P (CREATE), V (BACKING_PATH), 0,
     "use backing-file=PATH for a new image" },
   { P (SNAPSHOT), CHANGES, 0, "snapshots are read-only" },
@@ -117,6 +122,10 @@ asked_for (const struct params *p)
   for (enum param i = 0; i < NR_PARAMS; i++)
     if (params_asks (p, i))
       set |= SET (i);
+  if (p->path && nbduri_is (p->path))
+    set |= V (FILE_URI);
+  if (p->data_file_path && nbduri_is (p->data_file_path))
+    set |= V (DATA_URI);
   if (p->options.backing == BACKING_PATH)
     set |= V (BACKING_PATH);
   if (p->options.backing == BACKING_DENY)
@@ -136,6 +145,8 @@ static const char *
 name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
 {
   switch (party) {
+  case VALUE_FILE_URI: return "file=URI";
+  case VALUE_DATA_URI: return "data-file=URI";
   case VALUE_BACKING_PATH: return "backing=PATH";
   case VALUE_BACKING_DENY: return "backing=deny";
   case VALUE_DATA_PATH: return "data-file=PATH";

@@ -35,6 +35,8 @@
 #define MAX_SNAPSHOT_NAME 255
 /* Most milliseconds for iter-time=: what is more is cut off by luksmake.c anyway. */
 #define MAX_ITER_TIME 60000
+/* For what waits for a server. */
+#define MAX_SECONDS 86400
 
 /* --- the table --- */
 
@@ -58,6 +60,7 @@ struct spec {
 };
 
 /* Functions for values of their own kind: 0, or -1 (reported). */
+static int set_file (struct params *, const char *key, const char *value);
 static int set_slice (struct params *, const char *key, const char *value);
 static int set_backing (struct params *, const char *key, const char *value);
 static int set_format (struct params *, const char *key, const char *value);
@@ -74,6 +77,8 @@ static int create_snapshot (struct params *, const char *key, const char *value)
 static int apply_snapshot (struct params *, const char *key, const char *value);
 static int delete_snapshot (struct params *, const char *key, const char *value);
 static int add_resize (struct params *, const char *key, const char *value);
+static int set_reconnect (struct params *, const char *key, const char *value);
+static int set_connect_timeout (struct params *, const char *key, const char *value);
 
 static const struct choice discards[] = {
   { "unmap", true }, { "ignore", false }, { NULL, 0 }
@@ -116,7 +121,7 @@ static const struct choice encryptions[] = { { "luks", true }, { NULL, 0 } };
 #define REPEATABLE(function) OTHER (function), .repeatable = true
 
 static const struct spec specs[NR_PARAMS] = {
-  [PARAM_FILE] = { "file", PATH (path) },
+  [PARAM_FILE] = { "file", OTHER (set_file) },
   [PARAM_DIR] = { "dir", PATH (dir) },
   [PARAM_L2_CACHE] = { "l2-cache", BYTES (options.l2_cache) },
   [PARAM_L2_SLICE] = { "l2-slice", OTHER (set_slice) },
@@ -166,6 +171,8 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_BACKING_FILE] = { "backing-file", OTHER (set_backing_file) },
   [PARAM_DATA_FILE_RAW] =
     { "data-file-raw", FLAG (create.options.image.data_file_raw) },
+  [PARAM_RECONNECT] = { "reconnect", OTHER (set_reconnect) },
+  [PARAM_CONNECT_TIMEOUT] = { "connect-timeout", OTHER (set_connect_timeout) },
 };
 
 _Static_assert (NR_PARAMS <= 64, "bits of params.given");
@@ -177,9 +184,10 @@ _Static_assert (NR_PARAMS <= 64, "bits of params.given");
  * keys, kinds of values, words to choose from, and defaults.
  * tests/project/help-agrees.sh compares it with the manual. */
 const char params_help[] =
-  "[file=]<PATH>                The image (or use dir=).\n"
+  "[file=]<PATH|URI>            The image (or use dir=).\n"
   "dir=<DIRECTORY>              Serve all images in this directory.\n"
-  "backing=follow|deny|<PATH>   Which backing file to open (default follow).\n"
+  "backing=follow|deny|<PATH|URI>\n"
+  "                             Which backing file to open (default follow).\n"
   "backing-format=qcow2|raw     Format of the backing file.\n"
   "bitmap-add=<NAME>            Add a persistent bitmap before serving.\n"
   "bitmap-clear=<NAME>          Clear a persistent bitmap before serving.\n"
@@ -189,8 +197,10 @@ const char params_help[] =
   "check=off|quick|full|repair  Check the image before serving (default off).\n"
   "check-report=<FILE>          Write the findings to this file, as JSON.\n"
   "compress=off|on              Compress newly written clusters (default off).\n"
+  "connect-timeout=<SECONDS>    Wait for an NBD server (default 10).\n"
   "copy-on-read=true|false      Keep data read from backing files (default false).\n"
-  "data-file=follow|deny|<PATH> Which data file to open (default follow).\n"
+  "data-file=follow|deny|<PATH|URI>\n"
+  "                             Which data file to open (default follow).\n"
   "detect-zeroes=off|on|unmap   Detect zeros in writes (default off).\n"
   "discard=unmap|ignore         Give trimmed space back (default unmap).\n"
   "flatten=true|false           Copy all data from backing files before serving\n"
@@ -202,6 +212,7 @@ const char params_help[] =
   "preallocation=off|metadata|falloc|full\n"
   "                             Allocation for create= and resize= (default off).\n"
   "qcow2-passphrase=<SECRET>    The same, if nbdkit's luks filter is used too.\n"
+  "reconnect=<SECONDS>          Wait for a lost NBD connection (default 30).\n"
   "resize=[+|-]<SIZE>           Change the size of the disk before serving.\n"
   "shrink=true|false            Allow resize= to shrink (default false).\n"
   "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"
@@ -238,6 +249,9 @@ void
 params_free (struct params *p)
 {
   params_forget_passphrase (p);
+  for (size_t i = 0; i < p->nr_uris; i++)
+    free (p->uris[i]);
+  free (p->uris);
   free (p->path);
   free (p->dir);
   free (p->stats);
@@ -262,6 +276,63 @@ parse_power (const char *key, const char *value, uint64_t min, uint64_t max,
   return 0;
 }
 
+/* A path or an NBD URI; *SECRETS belongs to P, NULL if it is a path. */
+static int
+take_storage (struct params *p, const char *key, const char *value, char **r,
+              const char **secrets)
+{
+  char **uris = realloc (p->uris, (p->nr_uris + 1) * sizeof *uris);
+
+  if (uris == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  p->uris = uris;
+  if (parse_storage (key, value, r, &uris[p->nr_uris]) == -1)
+    return -1;
+  *secrets = uris[p->nr_uris];
+  p->nr_uris += *secrets != NULL;
+  return 0;
+}
+
+static int
+set_storage (struct params *p, const char *key, const char *value, char **r)
+{
+  const char *secrets;
+
+  return take_storage (p, key, value, r, &secrets);
+}
+
+static int
+set_file (struct params *p, const char *key, const char *value)
+{
+  return set_storage (p, key, value, &p->path);
+}
+
+/* Seconds, as milliseconds. */
+static int
+parse_seconds (const char *key, const char *value, unsigned least, unsigned *ms)
+{
+  if (parse_number (key, value, ms) == -1)
+    return -1;
+  if (*ms < least || *ms > MAX_SECONDS)
+    return bad_value (key, value, "must be %u to %d seconds", least, MAX_SECONDS);
+  *ms *= 1000;
+  return 0;
+}
+
+static int
+set_reconnect (struct params *p, const char *key, const char *value)
+{
+  return parse_seconds (key, value, 0, &p->options.link.reconnect_ms);
+}
+
+static int
+set_connect_timeout (struct params *p, const char *key, const char *value)
+{
+  return parse_seconds (key, value, 1, &p->options.link.connect_timeout_ms);
+}
+
 static int
 set_slice (struct params *p, const char *key, const char *value)
 {
@@ -278,7 +349,7 @@ set_backing (struct params *p, const char *key, const char *value)
     p->options.backing = BACKING_DENY;
   else {
     p->options.backing = BACKING_PATH;
-    if (parse_path (key, value, &p->backing_path) == -1)
+    if (set_storage (p, key, value, &p->backing_path) == -1)
       return -1;
     p->options.backing_path = p->backing_path;
   }
@@ -308,7 +379,7 @@ set_data_file (struct params *p, const char *key, const char *value)
     p->options.data_file = DATA_FILE_DENY;
   else {
     p->options.data_file = DATA_FILE_PATH;
-    if (parse_path (key, value, &p->data_file_path) == -1)
+    if (set_storage (p, key, value, &p->data_file_path) == -1)
       return -1;
     p->options.data_file_path = p->data_file_path;
     p->create.data_file = value;
@@ -574,7 +645,7 @@ complete_check (struct params *p)
     .backing_format = o->backing_format,
     .image = {
       .data_file = o->data_file, .data_file_path = o->data_file_path,
-      .file = { .lock = o->lock, .drop_cache = o->drop_cache },
+      .file = { .lock = o->lock, .drop_cache = o->drop_cache, .link = &o->link },
     },
   };
 }
@@ -585,6 +656,8 @@ params_complete (struct params *p)
   /* Not the real path: a relative backing file is looked for next to the name
    * that was given. */
   p->options.path = p->dir ? p->dir : p->path;
+  p->options.link.secrets = (const char *const *) p->uris;
+  p->options.link.nr_secrets = p->nr_uris;
   for (size_t i = 0; i < p->nr_bitmaps; i++)
     p->bitmaps[i].granularity_bits = p->bitmap_granularity_bits;
   p->create.options.image.preallocation = p->edit_options.preallocation;

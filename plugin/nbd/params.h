@@ -26,6 +26,7 @@ enum param {
   PARAM_LOCK, PARAM_CREATE, PARAM_CLUSTER_SIZE, PARAM_COMPAT, PARAM_REFCOUNT_BITS,
   PARAM_EXTENDED_L2, PARAM_LAZY_REFCOUNTS, PARAM_COMPRESSION_TYPE, PARAM_ENCRYPT,
   PARAM_ITER_TIME, PARAM_BACKING_FILE, PARAM_DATA_FILE_RAW,
+  PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT,
   NR_PARAMS
 };
 
@@ -37,6 +38,8 @@ struct params {
   struct bitmapedit *bitmaps;   /* to be made before the image is served */
   size_t nr_bitmaps;
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
+  char **uris;                  /* that were given, with their secrets */
+  size_t nr_uris;
   char *path, *backing_path, *data_file_path, *passphrase, *stats, *report;
   char *dir;                    /* or NULL; then it is options.path, too */
   struct check_options check;   /* complete after params_complete */
@@ -48,7 +51,7 @@ struct params {
 #define PARAMS_DEFAULT {                                                     \
   .options = {                                                               \
     .l2_cache = 32 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,        \
-    .discard = true, .lock = true,                                           \
+    .discard = true, .lock = true, .link = STORAGE_LINK_DEFAULTS,            \
   },                                                                         \
   .create = CREATEPARAMS_DEFAULT,                                            \
 }

@@ -18,6 +18,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 
 #include "util/bytes.h"
 #include "util/printable.h"
+#include "storage/nbduri.h"
 #include "nbd/paramvalue.h"
 
 /* So much of a value is shown. */
@@ -183,6 +185,23 @@ parse_path (const char *key, const char *value, char **r)
     return bad_value (key, value, "the path has more than %d bytes", PATH_MAX - 1);
   *r = nbdkit_absolute_path (value);
   return *r ? 0 : -1;
+}
+
+int
+parse_storage (const char *key, const char *value, char **r, char **secrets)
+{
+  const char *why = "no memory";
+
+  *secrets = NULL;
+  if (!nbduri_is (value))
+    return parse_path (key, value, r);
+  *r = nbduri_normal (value, false, &why);
+  if (*r && (*secrets = nbduri_normal (value, true, &why)) != NULL)
+    return 0;
+  free (*r);
+  *r = NULL;
+  nbdkit_error ("%s=: the NBD URI is malformed: %s", key, why);
+  return -1;
 }
 
 int

@@ -27,6 +27,9 @@ extern int parse_signed_bytes (const char *key, const char *value, int *sign,
 extern int parse_number (const char *key, const char *value, unsigned *r);
 /* The name of a file, made absolute; to be freed. */
 extern int parse_path (const char *key, const char *value, char **r);
+/* The same, or an NBD URI in normal form: *SECRETS is the same with its secrets, to be
+ * freed, and else NULL. */
+extern int parse_storage (const char *key, const char *value, char **r, char **secrets);
 /* The name of a file, as an image will have it. */
 extern int parse_stored_path (const char *key, const char *value);
 /* A name that something in the image will have, of at most MOST bytes: not empty, and

@@ -3,7 +3,7 @@
  * How are bytes read from and written to what an image is stored in?
  *
  * This is the gate.  Everything that reads or writes images passes it, whatever kind of
- * storage is behind it (struct storage_ops: hostopen.c).  It knows nothing
+ * storage is behind it (struct storage_ops: hostopen.c, nbdfile.c).  It knows nothing
  * about qcow2.  All I/O is positional, so any number of threads may use a storage at the
  * same time.  The only shared state is a few atomics.
  *

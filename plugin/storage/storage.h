@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What the bytes of an image are stored in: a file or a block device of this host.  All
- * I/O on images goes through here: see storage.c.
+ * What the bytes of an image are stored in: a file or a block device of this host, or an
+ * export of an NBD server.  All I/O on images goes through here: see storage.c.
  *
  * Functions that return int return 0, or -1 with errno set and the error reported (once,
  * with operation, storage and offset).  errno is ENOSPC whenever there is no more space,
@@ -13,6 +13,7 @@
 #define QCOW2_STORAGE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
@@ -52,6 +53,17 @@ struct storage_hooks {
   void *opaque;
 };
 
+/* For storage behind a network. */
+struct storage_link_options {
+  unsigned connect_timeout_ms;  /* how long to wait for the server's first answers */
+  unsigned reconnect_ms;        /* how long requests wait for a lost connection */
+  /* NBD URIs in normal form with the secrets (user, keys) that are to be used for them and
+   * for what is below them.  Names elsewhere have none. */
+  const char *const *secrets;
+  size_t nr_secrets;
+};
+#define STORAGE_LINK_DEFAULTS { .connect_timeout_ms = 10000, .reconnect_ms = 30000 }
+
 struct storage_options {
   bool try_writable;    /* open read-write; EACCES, EPERM, EROFS, ETXTBSY fall back
                            to read-only: ask storage_is_writable */
@@ -62,10 +74,11 @@ struct storage_options {
   const char *name;     /* NULL, or: open this name in the directory `dir', and not a
                            symbolic link; the path is for messages only then */
   int dir;
+  const struct storage_link_options *link;     /* NULL: the defaults */
   const struct storage_hooks *hooks;  /* NULL outside tests; outlives the file */
 };
 
-/* Opens NAME: an absolute path. */
+/* Opens NAME: an absolute path, or an NBD URI. */
 extern int storage_open (const char *name, const struct storage_options *,
                          struct storage **);
 extern void storage_close (struct storage *);  /* NULL is fine; keeps errno */

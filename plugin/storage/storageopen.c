@@ -6,11 +6,14 @@
 #include <config.h>
 
 #include "storage/hostfile.h"
+#include "storage/nbdfile.h"
+#include "storage/nbduri.h"
 #include "storage/storage.h"
 
 int
 storage_open (const char *name, const struct storage_options *options,
               struct storage **result)
 {
-  return hostfile_open (name, options, result);
+  return nbduri_is (name) ? nbdfile_open (name, options, result)
+    : hostfile_open (name, options, result);
 }

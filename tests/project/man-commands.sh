@@ -58,6 +58,8 @@ before ()
       rm disk.qcow2
       printf hush > secret.txt
       served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=hush iter-time=1 ;;
+    "Writing to an NBD export")
+      qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2 ;;
     "IMAGES FROM OTHERS")
       cp disk.qcow2 upload.qcow2 ;;
   esac
@@ -147,6 +149,11 @@ after ()
       same over.qcow2 then.raw ;;
     "EXTERNAL DATA FILES")
       same new.qcow2 then.raw ;;
+    "IMAGES ON NBD SERVERS")
+      grep 'export-size: 1073741824' out ;;
+    "Writing to an NBD export")
+      check_clean disk.qcow2
+      same disk.qcow2 then.raw ;;
     "MANY IMAGES")
       grep '^export="disk.qcow2"' out
       same disk.qcow2 disk.raw

@@ -64,7 +64,8 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_COMPAT] = "0.10", [PARAM_REFCOUNT_BITS] = "16", [PARAM_EXTENDED_L2] = "true",
   [PARAM_LAZY_REFCOUNTS] = "true", [PARAM_COMPRESSION_TYPE] = "zstd",
   [PARAM_ENCRYPT] = "luks", [PARAM_ITER_TIME] = "10", [PARAM_BACKING_FILE] = "b",
-  [PARAM_DATA_FILE_RAW] = "true",
+  [PARAM_DATA_FILE_RAW] = "true", 
+  [PARAM_RECONNECT] = "5", [PARAM_CONNECT_TIMEOUT] = "5",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];
@@ -355,14 +356,16 @@ check_values (enum param i, char *values)
 {
   const bool is_size = strstr (values, "<SIZE>") != NULL;
   const bool is_number = strcmp (values, "<N>") == 0 ||
-    strcmp (values, "<MILLISECONDS>") == 0;
-  const bool is_free = strchr (values, '<') && !is_size && !is_number;
+    strcmp (values, "<MILLISECONDS>") == 0 || strcmp (values, "<SECONDS>") == 0;
+  const bool is_uri = strcmp (values, "<URI>") == 0;
+  const bool is_free = strchr (values, '<') && !is_size && !is_number && !is_uri;
   unsigned words = 0;
   bool same;
 
   CHECK (only (i, NO_WORD, &same) == (is_free ? 0 : -1));
   CHECK (!is_size || strstr (last_error (), ": not a size"));
   CHECK (!is_number || strstr (last_error (), ": not a number"));
+  CHECK (!is_uri || strstr (last_error (), ": must be an NBD URI"));
   if (values[0] == '[')         /* [+|-]<SIZE> */
     return;
   for (char *word = strtok (values, "|"); word; word = strtok (NULL, "|"))
@@ -373,7 +376,7 @@ check_values (enum param i, char *values)
       CHECK (only (i, NO_WORD, &same) == (is_free ? 0 : -1));
     }
   /* No others, but two names that are left out of the text. */
-  if (!is_free && !is_size && !is_number)
+  if (!is_free && !is_size && !is_number && !is_uri)
     CHECK (count_words () == words + (i == PARAM_COMPAT ? 2 : 0));
 }
 

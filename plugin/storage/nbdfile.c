@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do bytes get from and to an export of an NBD server?
+ *
+ * One kind of storage (storage-impl.h), over a pool of connections.  The export's size is
+ * fixed, as that of a block device.
+ *
+ * Durability: a sync is a flush that the server has answered.  A server that cannot flush
+ * is not written to.
+ *
+ * Requests that are not multiples of the server's smallest block are made so.  For
+ * writes, this means to read the rest of the block before: no other thread may write to
+ * it meanwhile.
+ *
+ * Locks: `blocks' is taken for writing by a thread that changes part of a block, and for
+ * reading by other writers.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "storage/nbdfile.h"
+#include "storage/nbdpool.h"
+#include "storage/nbduri.h"
+#include "storage/storage-impl.h"
+
+/* A sector is written whole or not at all, as on a disk.  With larger blocks, sectors that
+ * are not written may vanish with one that is. */
+#define LARGEST_MINIMUM 4096
+
+struct nbdfile {
+  struct storage s;             /* first */
+  struct nbdpool *pool;         /* fixed once it is open */
+  const struct nbdlink_info *info;      /* likewise */
+  pthread_rwlock_t blocks;
+};
+
+static struct nbdfile *
+nbdfile_of (const struct storage *s)
+{
+  return (struct nbdfile *) s;
+}
+
+/* --- reading --- */
+
+static bool
+is_aligned (const struct nbdfile *n, uint64_t count, uint64_t offset)
+{
+  return ((count | offset) & (n->info->minimum - 1)) == 0;
+}
+
+static int
+read_aligned (struct nbdfile *n, char *buf, uint64_t count, uint64_t offset)
+{
+  uint64_t at, len;
+
+  for (at = 0; at < count; at += len) {
+    len = min64 (count - at, n->info->maximum);
+    if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = NBDPOOL_READ, .buf = buf + at, .count = len,
+                                     .offset = offset + at }) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+read_range (struct nbdfile *n, char *buf, uint64_t count, uint64_t offset)
+{
+  const uint64_t from = round_down (offset, n->info->minimum);
+  const uint64_t to = round_up (offset + count, n->info->minimum);
+  CLEANUP_FREE char *whole = NULL;
+
+  if (is_aligned (n, count, offset))
+    return read_aligned (n, buf, count, offset);
+  whole = malloc (to - from);
+  if (whole == NULL || read_aligned (n, whole, to - from, from) == -1)
+    return -1;
+  memcpy (buf, whole + (offset - from), count);
+  return 0;
+}
+
+static int
+nbdfile_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
+{
+  const uint64_t size = s->size;
+  const uint64_t there = offset >= size ? 0 : min64 (count, size - offset);
+
+  memset ((char *) buf + there, 0, count - there);
+  return there == 0 ? 0 : read_range (nbdfile_of (s), buf, there, offset);
+}
+
+/* --- writing --- */
+
+static int
+write_aligned (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offset,
+               enum nbdpool_kind kind)
+{
+  uint64_t at, len;
+
+  for (at = 0; at < count; at += len) {
+    len = min64 (count - at, n->info->maximum);
+    if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = kind, .buf = (char *) buf + at,
+                                            .count = len, .offset = offset + at }) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Whole blocks around the range, with what is in them now. */
+static int
+write_parts (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offset,
+             enum nbdpool_kind kind)
+{
+  const uint64_t block = n->info->minimum;
+  const uint64_t from = round_down (offset, block), to = round_up (offset + count, block);
+  CLEANUP_FREE char *whole = malloc (to - from);
+
+  if (whole == NULL ||
+      read_aligned (n, whole, block, from) == -1 ||
+      (to - from > block &&
+       read_aligned (n, whole + (to - from - block), block, to - block) == -1))
+    return -1;
+  memcpy (whole + (offset - from), buf, count);
+  return write_aligned (n, whole, to - from, from, kind);
+}
+
+static int
+write_range (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offset,
+             enum nbdpool_kind kind)
+{
+  const bool whole = is_aligned (n, count, offset);
+  int r;
+
+  if (n->info->minimum == 1)
+    return write_aligned (n, buf, count, offset, kind);
+  if (whole)
+    pthread_rwlock_rdlock (&n->blocks);
+  else
+    pthread_rwlock_wrlock (&n->blocks);
+  r = (whole ? write_aligned : write_parts) (n, buf, count, offset, kind);
+  pthread_rwlock_unlock (&n->blocks);   /* keeps errno */
+  return r;
+}
+
+static int
+nbdfile_sync (struct storage *s)
+{
+  struct nbdfile *n = nbdfile_of (s);
+
+  if (!n->info->flush)          /* nothing was written */
+    return 0;
+  return nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = NBDPOOL_FLUSH });
+}
+
+/* The server's sync may be what failed, of the writes of others, too: no later one tells
+ * it again.  (As in hostfile.c.) */
+static int
+write_durably (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offset)
+{
+  int err;
+
+  if (!n->info->fua)
+    return write_range (n, buf, count, offset, NBDPOOL_WRITE) == 0 &&
+      nbdfile_sync (&n->s) == 0 ? 0 : -1;
+  if (write_range (n, buf, count, offset, NBDPOOL_WRITE_FUA) == 0)
+    return 0;
+  err = errno;
+  if (err == ENOSPC && write_range (n, buf, count, offset, NBDPOOL_WRITE) == -1)
+    return -1;
+  storage_note_lost (&n->s, err);
+  errno = err;
+  return -1;
+}
+
+static char *
+gather (const struct iovec *iov, int niov, uint64_t count)
+{
+  char *all = malloc (count), *p = all;
+
+  for (int i = 0; all && i < niov; i++)
+    p = mempcpy (p, iov[i].iov_base, iov[i].iov_len);
+  return all;
+}
+
+static int
+nbdfile_write (struct storage *s, const struct iovec *iov, int niov, uint64_t offset,
+               uint64_t count, bool durable)
+{
+  struct nbdfile *n = nbdfile_of (s);
+  CLEANUP_FREE char *all = NULL;
+  const char *buf;
+
+  if (!range_within (offset, count, s->size)) {
+    errno = ENOSPC;
+    return -1;
+  }
+  if (niov > 1 && (all = gather (iov, niov, count)) == NULL)
+    return -1;
+  buf = all ? all : iov[0].iov_base;
+  return durable ? write_durably (n, buf, count, offset)
+    : write_range (n, buf, count, offset, NBDPOOL_WRITE);
+}
+
+/* --- space --- */
+
+static int
+erase (struct storage *s, atomic_bool *cannot, enum nbdpool_kind kind, uint64_t offset,
+       uint64_t count)
+{
+  struct nbdfile *n = nbdfile_of (s);
+  uint64_t at, len;
+  int r = 1;
+
+  if (!n->info->zero) {
+    *cannot = true;
+    return 0;
+  }
+  if (!is_aligned (n, count, offset) || !range_within (offset, count, s->size))
+    return 0;
+  pthread_rwlock_rdlock (&n->blocks);
+  for (at = 0; r == 1 && at < count; at += len) {
+    len = min64 (count - at, NBDLINK_MAX_COUNT);
+    if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = kind, .count = len,
+                                            .offset = offset + at }) == -1)
+      r = errno == ENOTSUP || errno == EOPNOTSUPP ? 0 : -1;
+  }
+  pthread_rwlock_unlock (&n->blocks);
+  return r;
+}
+
+static int
+nbdfile_punch (struct storage *s, uint64_t offset, uint64_t count)
+{
+  return erase (s, &s->no_punch, NBDPOOL_PUNCH, offset, count);
+}
+
+static int
+nbdfile_zero (struct storage *s, uint64_t offset, uint64_t count)
+{
+  return erase (s, &s->no_zero, NBDPOOL_ZERO, offset, count);
+}
+
+static int
+nbdfile_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
+{
+  struct nbdfile *n = nbdfile_of (s);
+  const uint64_t from = round_down (offset, n->info->minimum), size = s->size;
+  uint64_t n_bytes;
+
+  *hole = offset >= size;
+  if (*hole || !n->info->block_status)
+    return 0;
+  n_bytes = min64 (round_up (min64 (*len, size - offset) + (offset - from),
+                             n->info->minimum), size - from);
+  if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = NBDPOOL_STATUS, .offset = from, .len = &n_bytes,
+                                   .zeros = hole }) == -1) {
+    *hole = false;              /* if there is real trouble, the read will say so */
+    return 0;
+  }
+  if (n_bytes > offset - from)
+    *len = min64 (*len, n_bytes - (offset - from));
+  else
+    *hole = false;
+  return 0;
+}
+
+static void
+nbdfile_prefetch (struct storage *s, uint64_t offset, uint64_t count)
+{
+  struct nbdfile *n = nbdfile_of (s);
+  const uint64_t from = round_down (offset, n->info->minimum);
+  const uint64_t to = min64 (round_up (offset + count, n->info->minimum), s->size);
+
+  if (n->info->cache && from < to)
+    nbdpool_cache (n->pool, min64 (to - from, NBDLINK_MAX_COUNT), from);
+}
+
+/* --- what it is --- */
+
+static bool
+same_export (const struct storage *a, const struct storage *b)
+{
+  return nbduri_same (nbdpool_uri (nbdfile_of (a)->pool), nbdpool_uri (nbdfile_of (b)->pool));
+}
+
+/* There are none: nothing is promised to readers, and writers have said that they don't
+ * want any (why_readonly). */
+static int
+no_lock (struct storage *s, enum storage_lock role)
+{
+  (void) s;
+  (void) role;
+  return 0;
+}
+
+static void
+close_export (struct storage *s)
+{
+  struct nbdfile *n = nbdfile_of (s);
+
+  if (n->pool)
+    nbdpool_close (n->pool);
+  pthread_rwlock_destroy (&n->blocks);
+  free (n);
+}
+
+static const struct storage_ops nbdfile_ops = {
+  .close = close_export,
+  .read = nbdfile_read,
+  .write = nbdfile_write,
+  .sync = nbdfile_sync,
+  .sync_name = "flush",
+  .punch = nbdfile_punch,
+  .zero = nbdfile_zero,
+  .hole = nbdfile_hole,
+  .prefetch = nbdfile_prefetch,
+  .same = same_export,
+  .lock = no_lock,
+};
+
+/* --- opening --- */
+
+static const char *
+find_why_readonly (const struct nbdlink_info *i, const struct storage_options *options)
+{
+  if (!options->try_writable)
+    return "it was not to be written";
+  if (i->read_only)
+    return "the NBD server does not allow it to be written";
+  if (!i->flush)
+    return "the NBD server has no flush, so that nothing could be made durable";
+  if (i->minimum > LARGEST_MINIMUM)
+    return "the NBD server's smallest block is larger than 4096 bytes";
+  if (options->lock)
+    return "NBD has no locks: lock=false permits writing if the server admits no other "
+      "client (for example with nbdkit's limit filter)";
+  return NULL;
+}
+
+/* NAME with the secrets of the first URI that it is below, or as it is; to be freed. */
+static char *
+add_secrets (const char *name, const struct storage_link_options *link)
+{
+  for (size_t i = 0; i < link->nr_secrets; i++)
+    if (nbduri_is_below (name, link->secrets[i]))
+      return nbduri_add_secrets (name, link->secrets[i]);
+  return strdup (name);
+}
+
+int
+nbdfile_open (const char *uri, const struct storage_options *options,
+              struct storage **result)
+{
+  static const struct storage_link_options defaults = STORAGE_LINK_DEFAULTS;
+  const struct storage_link_options *link = options->link ? options->link : &defaults;
+  const char *why = "no memory";
+  CLEANUP_FREE char *name = nbduri_normal (uri, false, &why);
+  CLEANUP_FREE char *full = name ? add_secrets (name, link) : NULL;
+  struct nbdfile *n = full ? calloc (1, sizeof *n) : NULL;
+
+  if (n == NULL || storage_init (&n->s, &nbdfile_ops, name, options) == -1) {
+    /* Its text is not told: it may have secrets where they don't belong. */
+    nbdkit_error ("the NBD URI cannot be used: %s", full ? "no memory" : why);
+    free (n);
+    return -1;
+  }
+  pthread_rwlock_init (&n->blocks, NULL);
+  n->pool = nbdpool_open (full, name, link);
+  if (n->pool == NULL) {
+    storage_close (&n->s);
+    return -1;
+  }
+  n->info = nbdpool_info (n->pool);
+  n->s.size = nbdpool_size (n->pool);
+  n->s.why_readonly = find_why_readonly (n->info, options);
+  n->s.writable = n->s.why_readonly == NULL;
+  *result = &n->s;
+  return 0;
+}

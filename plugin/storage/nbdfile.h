@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Storage in an export of an NBD server: see nbdfile.c.
+ */
+
+#ifndef QCOW2_NBDFILE_H
+#define QCOW2_NBDFILE_H
+
+#include "storage/storage.h"
+
+/* Connects to URI.  Of the options, try_writable, lock, hooks and link are used. */
+extern int nbdfile_open (const char *uri, const struct storage_options *,
+                         struct storage **);
+
+#endif /* QCOW2_NBDFILE_H */

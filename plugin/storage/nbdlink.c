@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do many threads use one connection to an NBD server?
+ *
+ * Each sends its request (libnbd's asynchronous calls) and waits for the answer.  One of
+ * those who wait leads: it polls the socket and lets libnbd take in what arrives, also
+ * the answers to others, who are woken up.  When its own answer has come, it wakes up
+ * another one to lead.  So there is no thread of our own: nothing has to be started
+ * again after nbdkit forks, and a single request costs no change of threads.
+ *
+ * A request that can't be sent at once is sent by the leader, who is told through
+ * `kick'.  Answers to requests that nobody waits for (nbdlink_cache) are taken in by
+ * whoever leads next.
+ *
+ * When the connection breaks, libnbd ends all requests; each returns ENOTCONN.
+ *
+ * Locks: `lock' guards who waits and who leads.  libnbd has a lock of its own, which it
+ * holds while it calls us (finish): that one comes first.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <libnbd.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "storage/nbdlink.h"
+
+/* Where the server does not say: what every server must take (protocol, "Block size
+ * constraints"). */
+#define DEFAULT_MAXIMUM (UINT64_C (32) << 20)
+
+/* How long the other end may be silent, when it has something to acknowledge. */
+#define SILENCE_SECONDS 60
+
+struct nbdlink {
+  struct nbd_handle *nbd;
+  struct nbdlink_info info;     /* constant once it is open */
+  int kick;                     /* an eventfd */
+
+  pthread_mutex_t lock;
+  bool led;                     /* one thread polls; under lock */
+  struct nbdlink_call *waiting;         /* under lock */
+};
+
+/* --- the socket --- */
+
+/* Waits at most TIMEOUT_MS (-1: for as long as it takes) for something to do, and does
+ * it.  For one thread at a time. */
+static void
+poll_once (struct nbdlink *l, int timeout_ms)
+{
+  const unsigned direction = nbd_aio_get_direction (l->nbd);
+  struct pollfd fds[2] = {
+    { .fd = nbd_aio_get_fd (l->nbd) },
+    { .fd = l->kick, .events = POLLIN },
+  };
+  uint64_t kicks;
+
+  if (direction & LIBNBD_AIO_DIRECTION_READ)
+    fds[0].events |= POLLIN;
+  if (direction & LIBNBD_AIO_DIRECTION_WRITE)
+    fds[0].events |= POLLOUT;
+  if (poll (fds, 2, timeout_ms) <= 0)
+    return;
+  if ((fds[1].revents & POLLIN) && read (l->kick, &kicks, sizeof kicks) == -1)
+    nbdkit_debug ("eventfd: %m");
+  /* One step changes the state: what else there is to do is seen next time. */
+  if ((direction & LIBNBD_AIO_DIRECTION_READ) &&
+      (fds[0].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)))
+    nbd_aio_notify_read (l->nbd);
+  else if ((direction & LIBNBD_AIO_DIRECTION_WRITE) &&
+           (fds[0].revents & (POLLOUT | POLLHUP | POLLERR | POLLNVAL)))
+    nbd_aio_notify_write (l->nbd);
+}
+
+/* A request that was begun may need the leader to send the rest of it. */
+static void
+kick_leader (struct nbdlink *l)
+{
+  const uint64_t one = 1;
+
+  if ((nbd_aio_get_direction (l->nbd) & LIBNBD_AIO_DIRECTION_WRITE) &&
+      write (l->kick, &one, sizeof one) == -1)
+    nbdkit_debug ("eventfd: %m");
+}
+
+/* --- requests --- */
+
+static void
+begin (struct nbdlink *l, struct nbdlink_call *c)
+{
+  memset (c, 0, sizeof *c);
+  c->link = l;
+  pthread_cond_init (&c->wake, NULL);
+}
+
+/* With the lock held. */
+static void
+join (struct nbdlink *l, struct nbdlink_call *c)
+{
+  c->next = l->waiting;
+  c->prev = &l->waiting;
+  if (c->next)
+    c->next->prev = &c->next;
+  l->waiting = c;
+}
+
+static void
+leave (struct nbdlink_call *c)
+{
+  *c->prev = c->next;
+  if (c->next)
+    c->next->prev = c->prev;
+}
+
+/* libnbd calls this when the answer is there, or the connection gone.  1: forget it. */
+static int
+finish (void *opaque, int *error)
+{
+  struct nbdlink_call *c = opaque;
+  LOCK_FOR_BLOCK (&c->link->lock);
+
+  c->err = *error;
+  c->done = true;
+  pthread_cond_signal (&c->wake);
+  return 1;
+}
+
+static nbd_completion_callback
+when_done (struct nbdlink_call *c)
+{
+  return (nbd_completion_callback) { .callback = finish, .user_data = c };
+}
+
+/* Waits for the answer to C, and takes in those to others if nobody does. */
+static void
+await (struct nbdlink *l, struct nbdlink_call *c)
+{
+  LOCK_FOR_BLOCK (&l->lock);
+
+  join (l, c);
+  while (!c->done)
+    if (l->led)
+      pthread_cond_wait (&c->wake, &l->lock);
+    else {
+      l->led = true;
+      while (!c->done) {
+        pthread_mutex_unlock (&l->lock);
+        poll_once (l, -1);
+        pthread_mutex_lock (&l->lock);
+      }
+      l->led = false;
+    }
+  leave (c);
+  if (!l->led && l->waiting)
+    pthread_cond_signal (&l->waiting->wake);
+}
+
+/* Each request: COOKIE is what libnbd said when it was begun. */
+static void
+begun (struct nbdlink *l, struct nbdlink_call *c, int64_t cookie)
+{
+  c->cookie = cookie;
+  if (cookie == -1)
+    c->err = nbdlink_is_dead (l) ? ENOTCONN : nbd_get_errno () ? nbd_get_errno () : EIO;
+  else
+    kick_leader (l);
+}
+
+static int
+end (struct nbdlink *l, struct nbdlink_call *c)
+{
+  if (c->cookie != -1)
+    await (l, c);
+  pthread_cond_destroy (&c->wake);
+  if (c->err == 0)
+    return 0;
+  /* A server that says that it is about to end has ended for us. */
+  errno = c->err == ESHUTDOWN || nbdlink_is_dead (l) ? ENOTCONN : c->err;
+  return -1;
+}
+
+static int
+complete (struct nbdlink *l, struct nbdlink_call *c, int64_t cookie)
+{
+  begun (l, c, cookie);
+  return end (l, c);
+}
+
+int
+nbdlink_read (struct nbdlink *l, void *buf, uint64_t count, uint64_t offset)
+{
+  struct nbdlink_call c;
+
+  begin (l, &c);
+  return complete (l, &c, nbd_aio_pread (l->nbd, buf, count, offset, when_done (&c), 0));
+}
+
+int
+nbdlink_write (struct nbdlink *l, const void *buf, uint64_t count, uint64_t offset,
+               bool fua)
+{
+  struct nbdlink_call c;
+
+  begin (l, &c);
+  return complete (l, &c, nbd_aio_pwrite (l->nbd, buf, count, offset, when_done (&c),
+                                          fua ? LIBNBD_CMD_FLAG_FUA : 0));
+}
+
+void
+nbdlink_flush_begin (struct nbdlink *l, struct nbdlink_call *c)
+{
+  begin (l, c);
+  begun (l, c, nbd_aio_flush (l->nbd, when_done (c), 0));
+}
+
+int
+nbdlink_flush_end (struct nbdlink *l, struct nbdlink_call *c)
+{
+  return end (l, c);
+}
+
+int
+nbdlink_zero (struct nbdlink *l, uint64_t count, uint64_t offset, bool hole)
+{
+  struct nbdlink_call c;
+
+  begin (l, &c);
+  return complete (l, &c, nbd_aio_zero (l->nbd, count, offset, when_done (&c),
+                                        hole ? 0 : LIBNBD_CMD_FLAG_NO_HOLE));
+}
+
+static int
+forget (void *opaque, int *error)
+{
+  (void) opaque;
+  (void) error;
+  return 1;
+}
+
+void
+nbdlink_cache (struct nbdlink *l, uint64_t count, uint64_t offset)
+{
+  if (nbd_aio_cache (l->nbd, count, offset,
+                     (nbd_completion_callback) { .callback = forget }, 0) != -1)
+    kick_leader (l);
+}
+
+/* --- block status --- */
+
+struct status {
+  uint64_t len;                 /* bytes, of the same kind */
+  bool zeros, ended;
+};
+
+/* Extents are in order, and begin where the request does. */
+static int
+add_extents (void *opaque, const char *context, uint64_t offset, uint32_t *entries,
+             size_t n, int *error)
+{
+  struct status *s = opaque;
+
+  (void) offset;
+  (void) error;
+  if (strcmp (context, LIBNBD_CONTEXT_BASE_ALLOCATION) != 0)
+    return 0;
+  for (size_t i = 0; i + 1 < n && !s->ended; i += 2) {
+    const bool zeros = entries[i + 1] & LIBNBD_STATE_ZERO;
+
+    if (s->len > 0 && zeros != s->zeros)
+      s->ended = true;
+    else {
+      s->zeros = zeros;
+      s->len += entries[i];
+    }
+  }
+  return 0;
+}
+
+int
+nbdlink_zeros (struct nbdlink *l, uint64_t offset, uint64_t *len, bool *zeros)
+{
+  const uint64_t count = min64 (*len, NBDLINK_MAX_COUNT);
+  const nbd_extent_callback extents = { .callback = add_extents,
+                                        .user_data = &(struct status) { 0 } };
+  const struct status *s = extents.user_data;
+  struct nbdlink_call c;
+
+  begin (l, &c);
+  if (complete (l, &c, nbd_aio_block_status (l->nbd, count, offset, extents,
+                                             when_done (&c), 0)) == -1)
+    return -1;
+  *zeros = s->len > 0 && s->zeros;
+  if (s->len > 0)
+    *len = min64 (*len, s->len);
+  return 0;
+}
+
+/* --- opening --- */
+
+static int64_t
+milliseconds (void)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
+}
+
+/* -1: WHY says what libnbd says. */
+static int
+connect_before (struct nbdlink *l, const char *uri, int64_t deadline, const char **why)
+{
+  if (nbd_aio_connect_uri (l->nbd, uri) == -1) {
+    *why = nbd_get_error ();
+    return -1;
+  }
+  while (nbd_aio_is_connecting (l->nbd)) {
+    const int64_t left = deadline - milliseconds ();
+
+    if (left <= 0) {
+      *why = "no answer in time";
+      errno = ETIMEDOUT;
+      return -1;
+    }
+    poll_once (l, left);
+  }
+  if (nbd_aio_is_ready (l->nbd))
+    return 0;
+  *why = nbd_get_error ();
+  return -1;
+}
+
+/* So that a host that vanished is noticed. */
+static void
+watch_peer (int fd)
+{
+  const int on = 1, idle = SILENCE_SECONDS / 2, interval = SILENCE_SECONDS / 6, n = 3;
+  const unsigned silence = SILENCE_SECONDS * 1000;
+
+  /* Of other sockets than TCP's they fail, which does no harm. */
+  setsockopt (fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt (fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt (fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  setsockopt (fd, IPPROTO_TCP, TCP_KEEPCNT, &n, sizeof n);
+  setsockopt (fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence, sizeof silence);
+}
+
+static uint64_t
+block_size (struct nbd_handle *nbd, int which, uint64_t otherwise)
+{
+  const int64_t size = nbd_get_block_size (nbd, which);
+
+  return size > 0 ? (uint64_t) size : otherwise;
+}
+
+/* -1: WHY says what is the matter with it. */
+static int
+ask_info (struct nbdlink *l, const char **why)
+{
+  const int64_t size = nbd_get_size (l->nbd);
+  struct nbdlink_info *i = &l->info;
+
+  if (size == -1) {
+    *why = nbd_get_error ();
+    return -1;
+  }
+  *i = (struct nbdlink_info) {
+    .size = size,
+    .minimum = block_size (l->nbd, LIBNBD_SIZE_MINIMUM, 1),
+    .maximum = block_size (l->nbd, LIBNBD_SIZE_MAXIMUM, DEFAULT_MAXIMUM),
+    .read_only = nbd_is_read_only (l->nbd) != 0,
+    .flush = nbd_can_flush (l->nbd) == 1,
+    .fua = nbd_can_fua (l->nbd) == 1,
+    .zero = nbd_can_zero (l->nbd) == 1,
+    .cache = nbd_can_cache (l->nbd) == 1,
+    .multi_conn = nbd_can_multi_conn (l->nbd) == 1,
+    .block_status =
+      nbd_can_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1,
+  };
+  if ((i->minimum & (i->minimum - 1)) == 0 && i->minimum <= i->maximum) {
+    /* libnbd takes no more. */
+    i->maximum = min64 (i->maximum, UINT64_C (64) << 20) / i->minimum * i->minimum;
+    if (i->maximum > 0)
+      return 0;
+  }
+  *why = "its block size constraints make no sense";
+  errno = EINVAL;
+  return -1;
+}
+
+static int
+prepare (struct nbdlink *l, const char *name)
+{
+  pthread_mutex_init (&l->lock, NULL);
+  l->kick = eventfd (0, EFD_CLOEXEC | EFD_NONBLOCK);
+  l->nbd = nbd_create ();
+  return l->kick == -1 || l->nbd == NULL ||
+    nbd_set_handle_name (l->nbd, name) == -1 ||
+    nbd_set_uri_allow_local_file (l->nbd, true) == -1 ||
+    nbd_add_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1 ? -1 : 0;
+}
+
+int
+nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
+              struct nbdlink **ret)
+{
+  struct nbdlink *l = calloc (1, sizeof *l);
+  const char *why = NULL;
+
+  if (l == NULL) {
+    nbdkit_error ("%s: cannot connect: %m", name);
+    return -1;
+  }
+  if (prepare (l, name) == -1)
+    why = nbd_get_error ();
+  else if (connect_before (l, uri, milliseconds () + timeout_ms, &why) == 0 &&
+           ask_info (l, &why) == 0) {
+    watch_peer (nbd_aio_get_fd (l->nbd));
+    *ret = l;
+    return 0;
+  }
+  if (quiet)
+    nbdkit_debug ("%s: cannot connect: %s", name, why ? why : "no reason given");
+  else
+    nbdkit_error ("%s: cannot connect: %s", name, why ? why : "no reason given");
+  nbdlink_close (l);
+  errno = EIO;
+  return -1;
+}
+
+void
+nbdlink_close (struct nbdlink *l)
+{
+  if (l == NULL)
+    return;
+  if (l->nbd) {
+    /* What is in flight is only what nobody waits for. */
+    if (nbd_aio_is_ready (l->nbd))
+      nbd_shutdown (l->nbd, LIBNBD_SHUTDOWN_ABANDON_PENDING);
+    nbd_close (l->nbd);
+  }
+  if (l->kick >= 0)
+    close (l->kick);
+  pthread_mutex_destroy (&l->lock);
+  free (l);
+}
+
+const struct nbdlink_info *
+nbdlink_info (const struct nbdlink *l)
+{
+  return &l->info;
+}
+
+bool
+nbdlink_is_dead (struct nbdlink *l)
+{
+  return nbd_aio_is_dead (l->nbd) || nbd_aio_is_closed (l->nbd);
+}
+
+bool
+nbdlink_has_died (struct nbdlink *l)
+{
+  if (!nbdlink_is_dead (l))
+    poll_once (l, 0);
+  return nbdlink_is_dead (l);
+}

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do requests reach an NBD server over connections that may break?
+ *
+ * There is one connection, or several if the server says that they see each other's
+ * writes (multi-conn): more are opened when those that are there have much to do.
+ *
+ * A connection that breaks is made anew, for a while and with pauses that grow; requests
+ * wait meanwhile, and those that only read are sent again.  But if anything was changed
+ * through it since the last flush, or a change was under way, then it is not known what
+ * the server has kept, and the same change sent twice could come after a later one: this
+ * is a failed sync (R9).  From then on nothing is written, and reads go on.
+ *
+ * A flush goes to every connection through which something was changed: an answer from
+ * another one could be that of a server that was started anew, and has lost it.
+ *
+ * Locks: `lock' guards the connections and the counts of changes.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "storage/nbdpool.h"
+
+#define MAX_LINKS 4
+/* Requests in flight on each connection before another one is opened. */
+#define BUSY 8
+
+#define FIRST_PAUSE_MS 100
+#define LONGEST_PAUSE_MS 5000
+
+struct slot {
+  struct nbdlink *link;         /* NULL: not connected */
+  unsigned users;               /* requests in flight */
+  bool connecting;              /* one thread does */
+  unsigned changing;            /* requests in flight that change something */
+  uint64_t changes, flushed;    /* how many were answered, and how many of them a flush
+                                   covers */
+};
+
+struct nbdpool {
+  /* Fixed once it is open: no lock. */
+  char *uri;                    /* with secrets */
+  char *name;                   /* without: for messages */
+  struct storage_link_options options;
+  struct nbdlink_info info;
+
+  atomic_bool lost;             /* changes may be lost: there are no more */
+  _Atomic uint64_t size;        /* as the server said last */
+
+  pthread_mutex_t lock;
+  pthread_cond_t settled;       /* a connection is there, or could not be made, or has
+                                   no users any more */
+  struct slot slots[MAX_LINKS];
+  unsigned nr_slots;            /* that were ever connected */
+  unsigned max_slots;
+  bool told_lost;               /* that the connection is lost; until it is back */
+};
+
+static int64_t
+milliseconds (void)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
+}
+
+static void
+pause_ms (int64_t ms)
+{
+  const struct timespec ts = { ms / 1000, ms % 1000 * 1000000 };
+
+  nanosleep (&ts, NULL);
+}
+
+/* --- connections --- */
+
+/* In whole blocks. */
+static uint64_t
+usable_size (const struct nbdlink_info *i)
+{
+  return round_down (i->size, i->minimum);
+}
+
+/* One that was broken is there again: is it still what we know? */
+static int
+check_same_export (struct nbdpool *p, struct nbdlink *link)
+{
+  const struct nbdlink_info *i = nbdlink_info (link);
+
+  if (i->size < p->info.size || i->minimum > p->info.minimum ||
+      i->maximum < p->info.maximum || i->read_only > p->info.read_only ||
+      i->flush < p->info.flush) {
+    nbdkit_error ("%s: the export is not what it was: it had %" PRIu64 " bytes and now "
+                  "has %" PRIu64 ", or the server allows less", p->name,
+                  p->info.size, i->size);
+    errno = EIO;
+    return -1;
+  }
+  return 0;
+}
+
+/* Connects SLOT before DEADLINE.  Called with the lock held, which is dropped meanwhile. */
+static int
+connect_slot (struct nbdpool *p, struct slot *slot, int64_t deadline)
+{
+  struct nbdlink *link = NULL, *old = slot->link;
+  const int64_t left = deadline - milliseconds ();
+  int r;
+
+  slot->connecting = true;
+  slot->link = NULL;
+  pthread_mutex_unlock (&p->lock);
+  nbdlink_close (old);
+  r = nbdlink_open (p->uri, p->name, left < p->options.connect_timeout_ms ? left < 1 ? 1 : left
+                    : p->options.connect_timeout_ms, true, &link);
+  if (r == 0 && check_same_export (p, link) == -1) {
+    nbdlink_close (link);
+    link = NULL;
+    r = -1;
+  }
+  pthread_mutex_lock (&p->lock);
+  slot->connecting = false;
+  slot->link = link;
+  if (r == 0)
+    p->size = usable_size (nbdlink_info (link));
+  pthread_cond_broadcast (&p->settled);
+  return r;
+}
+
+/* With the lock held. */
+static void
+tell_lost (struct nbdpool *p)
+{
+  if (!p->told_lost)
+    nbdkit_error ("%s: the connection is lost: trying to connect again for %u seconds",
+                  p->name, p->options.reconnect_ms / 1000);
+  p->told_lost = true;
+}
+
+static void
+tell_back (struct nbdpool *p)
+{
+  if (p->told_lost)
+    nbdkit_error ("%s: connected again", p->name);
+  p->told_lost = false;
+}
+
+/* With the lock held: the one with the fewest users; a new one if all are busy. */
+static struct slot *
+choose_slot (struct nbdpool *p)
+{
+  struct slot *best = &p->slots[0];
+  unsigned i;
+
+  for (i = 1; i < p->nr_slots; i++)
+    if (p->slots[i].users < best->users)
+      best = &p->slots[i];
+  if (best->users < BUSY || p->nr_slots == p->max_slots)
+    return best;
+  return &p->slots[p->nr_slots++];
+}
+
+static bool
+only_reads (enum nbdpool_kind kind)
+{
+  return kind == NBDPOOL_READ || kind == NBDPOOL_STATUS;
+}
+
+static bool
+changes_something (enum nbdpool_kind kind)
+{
+  return kind == NBDPOOL_WRITE || kind == NBDPOOL_WRITE_FUA || kind == NBDPOOL_ZERO || kind == NBDPOOL_PUNCH;
+}
+
+/* Would something be lost if its server had lost all that was not flushed? */
+static bool
+is_unflushed (const struct slot *slot)
+{
+  return slot->changing > 0 || slot->changes != slot->flushed;
+}
+
+/* R9: what the server has of our changes is not known.  With the lock held. */
+static void
+lose_changes (struct nbdpool *p)
+{
+  if (!p->lost)
+    nbdkit_error ("%s: the connection broke with writes that were not flushed: they may "
+                  "be lost, and nothing more is written", p->name);
+  p->lost = true;
+}
+
+/* If it has died while nothing was in flight, no request has to be lost to learn it. */
+static bool
+is_alive (struct slot *slot)
+{
+  return slot->link && !(slot->users == 0 ? nbdlink_has_died (slot->link)
+                         : nbdlink_is_dead (slot->link));
+}
+
+/* A connection for a request, to be released.  *DEADLINE: until when a request waits for
+ * one; 0: it has not had to wait.  NULL: EIO; the reason was reported. */
+static struct slot *
+acquire (struct nbdpool *p, enum nbdpool_kind kind, int64_t *deadline)
+{
+  int64_t pause = FIRST_PAUSE_MS, left;
+  struct slot *slot;
+  LOCK_FOR_BLOCK (&p->lock);
+
+  for (slot = choose_slot (p);;) {
+    if (p->lost && !only_reads (kind)) {        /* perhaps found out just now */
+      errno = EIO;
+      return NULL;
+    }
+    if (is_alive (slot)) {
+      tell_back (p);
+      slot->users++;
+      slot->changing += changes_something (kind);
+      return slot;
+    }
+    if (slot->connecting || slot->users > 0) {
+      pthread_cond_wait (&p->settled, &p->lock);
+      continue;
+    }
+    if (*deadline == 0)
+      *deadline = milliseconds () + p->options.reconnect_ms;
+    if (slot->link) {
+      if (is_unflushed (slot))
+        lose_changes (p);
+      tell_lost (p);
+    }
+    if (connect_slot (p, slot, *deadline) == 0)
+      continue;
+    if (slot != &p->slots[0]) { /* the server admits no more: one must do */
+      p->max_slots = p->nr_slots;
+      slot = &p->slots[0];
+      continue;
+    }
+    left = *deadline - milliseconds ();
+    if (left <= 0) {
+      nbdkit_error ("%s: the connection is lost, and there was no other within %u "
+                    "seconds", p->name, p->options.reconnect_ms / 1000);
+      errno = EIO;
+      return NULL;
+    }
+    pthread_mutex_unlock (&p->lock);
+    pause_ms (pause < left ? pause : left);
+    pause = min64 (2 * pause, LONGEST_PAUSE_MS);
+    pthread_mutex_lock (&p->lock);
+  }
+}
+
+/* ERR: 0, or what came of the request; ENOTCONN: no answer. */
+static void
+release (struct nbdpool *p, struct slot *slot, enum nbdpool_kind kind, int err)
+{
+  LOCK_FOR_BLOCK (&p->lock);
+
+  if (err == ENOTCONN && is_unflushed (slot))
+    lose_changes (p);
+  if (changes_something (kind)) {
+    slot->changing--;
+    slot->changes += kind != NBDPOOL_WRITE_FUA || err != 0;
+  }
+  if (--slot->users == 0)
+    pthread_cond_broadcast (&p->settled);
+}
+
+/* --- one request --- */
+
+static int
+send_once (struct nbdlink *link, const struct nbdpool_request *q)
+{
+  switch (q->kind) {
+  case NBDPOOL_READ: return nbdlink_read (link, q->buf, q->count, q->offset);
+  case NBDPOOL_WRITE: return nbdlink_write (link, q->buf, q->count, q->offset, false);
+  case NBDPOOL_WRITE_FUA: return nbdlink_write (link, q->buf, q->count, q->offset, true);
+  case NBDPOOL_FLUSH: break;    /* flush */
+  case NBDPOOL_ZERO: return nbdlink_zero (link, q->count, q->offset, false);
+  case NBDPOOL_PUNCH: return nbdlink_zero (link, q->count, q->offset, true);
+  case NBDPOOL_STATUS:
+    return nbdlink_zeros (link, q->offset, q->len, q->zeros);
+  }
+  abort ();
+}
+
+/* Answered, or -1 with errno.  What only reads is sent again over a new connection. */
+static int
+send (struct nbdpool *p, const struct nbdpool_request *q)
+{
+  int64_t deadline = 0;
+  struct slot *slot;
+  int err;
+
+  do {
+    slot = acquire (p, q->kind, &deadline);
+    if (slot == NULL)
+      return -1;
+    err = send_once (slot->link, q) == 0 ? 0 : errno;
+    release (p, slot, q->kind, err);
+  } while (err == ENOTCONN && !changes_something (q->kind) &&
+           (deadline == 0 || milliseconds () < deadline));
+  errno = err == ENOTCONN ? EIO : err;
+  return err ? -1 : 0;
+}
+
+/* --- flushing --- */
+
+struct flush {
+  struct slot *slot;
+  struct nbdlink *link;
+  uint64_t changes;             /* that it covers */
+  struct nbdlink_call call;
+};
+
+/* Those connections that must answer; if nothing was changed, one, which says whether
+ * there is a server. */
+static int
+choose_flushes (struct nbdpool *p, struct flush f[MAX_LINKS])
+{
+  int64_t deadline = 0;
+  struct slot *slot;
+  int n = 0;
+
+  pthread_mutex_lock (&p->lock);
+  for (unsigned i = 0; i < p->nr_slots; i++) {
+    slot = &p->slots[i];
+    if (slot->link && slot->changes != slot->flushed) {
+      slot->users++;
+      f[n++].slot = slot;
+    }
+  }
+  pthread_mutex_unlock (&p->lock);
+  if (n == 0) {
+    f[0].slot = acquire (p, NBDPOOL_FLUSH, &deadline);
+    n = f[0].slot ? 1 : -1;
+  }
+  return n;
+}
+
+static int
+flush (struct nbdpool *p)
+{
+  struct flush f[MAX_LINKS];
+  const int n = choose_flushes (p, f);
+  int i, err, worst = 0;
+
+  /* While there are users, the link stays. */
+  for (i = 0; i < n; i++) {
+    pthread_mutex_lock (&p->lock);
+    f[i].link = f[i].slot->link;
+    f[i].changes = f[i].slot->changes;
+    pthread_mutex_unlock (&p->lock);
+    nbdlink_flush_begin (f[i].link, &f[i].call);
+  }
+  for (i = 0; i < n; i++) {
+    err = nbdlink_flush_end (f[i].link, &f[i].call) == 0 ? 0 : errno;
+    release (p, f[i].slot, NBDPOOL_FLUSH, err);
+    if (err == 0) {
+      pthread_mutex_lock (&p->lock);
+      f[i].slot->flushed = max64 (f[i].slot->flushed, f[i].changes);
+      pthread_mutex_unlock (&p->lock);
+    }
+    else if (worst != EIO)
+      worst = err;
+  }
+  if (n > 0 && worst == 0 && !p->lost)
+    return 0;
+  if (n > 0)
+    errno = p->lost ? EIO : worst;
+  return -1;
+}
+
+/* Nothing was lost with a connection that only had nothing to flush. */
+static int
+send_flush (struct nbdpool *p)
+{
+  int64_t deadline = 0;
+
+  while (flush (p) == -1) {
+    if (errno != ENOTCONN)
+      return -1;
+    if (deadline == 0)
+      deadline = milliseconds () + p->options.reconnect_ms;
+    else if (milliseconds () >= deadline) {
+      errno = EIO;
+      return -1;
+    }
+  }
+  return 0;
+}
+
+int
+nbdpool_send (struct nbdpool *p, const struct nbdpool_request *q)
+{
+  return q->kind == NBDPOOL_FLUSH ? send_flush (p) : send (p, q);
+}
+
+void
+nbdpool_cache (struct nbdpool *p, uint64_t count, uint64_t offset)
+{
+  struct slot *slot;
+  LOCK_FOR_BLOCK (&p->lock);
+
+  slot = choose_slot (p);
+  if (slot->link && !nbdlink_is_dead (slot->link))
+    nbdlink_cache (slot->link, count, offset);
+}
+
+/* --- opening --- */
+
+struct nbdpool *
+nbdpool_open (const char *uri, const char *name,
+              const struct storage_link_options *options)
+{
+  struct nbdpool *p = calloc (1, sizeof *p);
+
+  if (p == NULL || (p->uri = strdup (uri)) == NULL ||
+      (p->name = strdup (name)) == NULL) {
+    nbdkit_error ("%s: cannot connect: %m", name);
+    if (p)
+      free (p->uri);
+    free (p);
+    return NULL;
+  }
+  p->options = *options;
+  pthread_mutex_init (&p->lock, NULL);
+  pthread_cond_init (&p->settled, NULL);
+  p->nr_slots = 1;
+  if (nbdlink_open (uri, name, options->connect_timeout_ms, false, &p->slots[0].link) == -1) {
+    nbdpool_close (p);
+    errno = EIO;
+    return NULL;
+  }
+  p->info = *nbdlink_info (p->slots[0].link);
+  p->size = usable_size (&p->info);
+  p->max_slots = p->info.multi_conn ? MAX_LINKS : 1;
+  return p;
+}
+
+void
+nbdpool_close (struct nbdpool *p)
+{
+  unsigned i;
+
+  for (i = 0; i < p->nr_slots; i++)
+    nbdlink_close (p->slots[i].link);
+  pthread_cond_destroy (&p->settled);
+  pthread_mutex_destroy (&p->lock);
+  free (p->name);
+  free (p->uri);
+  free (p);
+}
+
+const struct nbdlink_info *
+nbdpool_info (const struct nbdpool *p)
+{
+  return &p->info;
+}
+
+const char *
+nbdpool_uri (const struct nbdpool *p)
+{
+  return p->uri;
+}
+
+uint64_t
+nbdpool_size (const struct nbdpool *p)
+{
+  return p->size;
+}

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What does an NBD URI say?
+ *
+ *   SCHEME://[USER@]HOST[:PORT]/EXPORT[?tls-...=VALUE]      nbd, nbds
+ *   SCHEME://CID[:PORT]/EXPORT                              nbd+vsock, nbds+vsock
+ *   SCHEME:///EXPORT?socket=PATH                            nbd+unix, nbds+unix
+ *
+ * (Specification: doc/uri.md of the NBD project; QEMU writes nbd+tcp for nbd.)  libnbd gets
+ * what is written anew from the parts that we understood, so that no other reading of the
+ * text can lead elsewhere than where we think.  User and tls-... are secrets.
+ */
+
+#include <config.h>
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "storage/nbduri.h"
+
+#define DEFAULT_PORT "10809"
+#define MAX_URI 8192
+
+enum transport { TCP, UNIX, VSOCK };
+
+static const struct scheme {
+  const char *name, *normal;
+  enum transport transport;
+} schemes[] = {
+  { "nbd", "nbd", TCP }, { "nbds", "nbds", TCP },
+  { "nbd+tcp", "nbd", TCP }, { "nbds+tcp", "nbds", TCP },
+  { "nbd+unix", "nbd+unix", UNIX }, { "nbds+unix", "nbds+unix", UNIX },
+  { "nbd+vsock", "nbd+vsock", VSOCK }, { "nbds+vsock", "nbds+vsock", VSOCK },
+};
+
+/* All strings are decoded, belong to it, and are "" where the URI has none; TLS is kept
+ * as it is written. */
+struct parts {
+  const struct scheme *scheme;
+  char *user, *host, *port, *export, *socket, *tls;
+};
+
+static void
+free_parts (struct parts *p)
+{
+  free (p->user);
+  free (p->host);
+  free (p->port);
+  free (p->export);
+  free (p->socket);
+  free (p->tls);
+}
+
+/* --- reading --- */
+
+static const struct scheme *
+find_scheme (const char *name)
+{
+  const char *end = strstr (name, "://");
+  size_t i;
+
+  for (i = 0; end && i < sizeof schemes / sizeof schemes[0]; i++)
+    if (strlen (schemes[i].name) == (size_t) (end - name) &&
+        strncasecmp (schemes[i].name, name, end - name) == 0)
+      return &schemes[i];
+  return NULL;
+}
+
+bool
+nbduri_is (const char *name)
+{
+  return find_scheme (name) != NULL;
+}
+
+static int
+hex (char c)
+{
+  return c >= '0' && c <= '9' ? c - '0'
+    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+    : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* Decodes LEN characters.  NULL: EINVAL (a bad %XX, or NUL), or ENOMEM. */
+static char *
+decode (const char *s, size_t len)
+{
+  char *text = malloc (len + 1), *p = text;
+  size_t i;
+
+  if (text == NULL)
+    return NULL;
+  for (i = 0; i < len; i++)
+    if (s[i] != '%')
+      *p++ = s[i];
+    else if (i + 2 >= len || hex (s[i + 1]) == -1 || hex (s[i + 2]) == -1 ||
+             (*p++ = hex (s[i + 1]) << 4 | hex (s[i + 2])) == '\0') {
+      free (text);
+      errno = EINVAL;
+      return NULL;
+    }
+    else
+      i += 2;
+  *p = '\0';
+  return text;
+}
+
+/* LEN characters of those in ALLOWED, in lower case.  NULL: EINVAL or ENOMEM. */
+static char *
+copy_lower (const char *s, size_t len, const char *allowed)
+{
+  char *text = strndup (s, len);
+
+  for (char *c = text; c && *c; c++)
+    if (strchr (allowed, *c = tolower ((unsigned char) *c)) == NULL) {
+      free (text);
+      errno = EINVAL;
+      return NULL;
+    }
+  return text;
+}
+
+#define DIGITS "0123456789"
+#define LETTERS "abcdefghijklmnopqrstuvwxyz"
+
+/* "user@host:port", "[::1]:port". */
+static int
+parse_authority (const char *s, size_t len, struct parts *p)
+{
+  const char *at = memchr (s, '@', len), *end = s + len, *colon, *close;
+
+  p->user = decode (s, at ? at - s : 0);
+  if (at)
+    s = at + 1;
+  close = s < end && *s == '[' ? memchr (s, ']', end - s) : NULL;
+  if (close) {                  /* an IPv6 address */
+    colon = close + 1;
+    p->host = copy_lower (s, colon - s, DIGITS "abcdef:.[]");
+  }
+  else {
+    colon = memchr (s, ':', end - s);
+    if (colon == NULL)
+      colon = end;
+    p->host = copy_lower (s, colon - s, DIGITS LETTERS "-._");
+  }
+  if (colon < end && *colon++ != ':')
+    return -1;
+  p->port = copy_lower (colon, end - colon, DIGITS);
+  return p->user && p->host && p->port && strlen (p->port) <= 10 ? 0 : -1;
+}
+
+/* "socket=PATH&tls-...=..." */
+static int
+parse_query (const char *s, struct parts *p)
+{
+  size_t len;
+
+  p->tls = calloc (1, strlen (s) + 1);
+  if (p->tls == NULL)
+    return -1;
+  for (; *s; s += len + (s[len] == '&')) {
+    len = strcspn (s, "&");
+    if (strncmp (s, "socket=", 7) == 0 && p->socket == NULL) {
+      p->socket = decode (s + 7, len - 7);
+      if (p->socket == NULL)
+        return -1;
+    }
+    else if (strncmp (s, "tls-", 4) == 0) {
+      if (p->tls[0])
+        strcat (p->tls, "&");
+      strncat (p->tls, s, len);
+    }
+    else
+      return -1;
+  }
+  if (p->socket == NULL)
+    p->socket = strdup ("");
+  return p->socket ? 0 : -1;
+}
+
+/* -1: EINVAL with WHY, or ENOMEM.  *P is to be freed in any case. */
+static int
+parse (const char *uri, struct parts *p, const char **why)
+{
+  const char *s, *path, *query;
+
+  memset (p, 0, sizeof *p);
+  errno = EINVAL;
+  *why = "it is not an NBD URI";
+  p->scheme = find_scheme (uri);
+  if (p->scheme == NULL)
+    return -1;
+  *why = "it is too long";
+  if (strlen (uri) > MAX_URI)
+    return -1;
+  *why = "it has control characters, spaces or a fragment (#)";
+  for (s = uri; *s; s++)
+    if ((unsigned char) *s <= ' ' || *s == 0x7f || *s == '#')
+      return -1;
+
+  s = strstr (uri, "://") + 3;
+  path = s + strcspn (s, "/?");
+  query = path + strcspn (path, "?");
+  *why = "its host or port is malformed";
+  if (parse_authority (s, path - s, p) == -1)
+    return -1;
+  *why = "its export name is malformed";
+  if (*path == '/')
+    path++;
+  p->export = decode (path, query - path);
+  if (p->export == NULL)
+    return -1;
+  *why = "it has parameters other than socket= and tls-...=, or malformed ones";
+  if (parse_query (*query ? query + 1 : query, p) == -1)
+    return -1;
+  *why = p->scheme->transport == UNIX
+    ? "it needs socket=PATH, an absolute path, and no host" : "it has no host";
+  if (p->scheme->transport == UNIX
+      ? p->socket[0] != '/' || p->host[0] != '\0' || p->port[0] != '\0'
+      : p->host[0] == '\0' || p->socket[0] != '\0')
+    return -1;
+  if (p->scheme->transport == TCP && p->port[0] == '\0') {
+    free (p->port);
+    p->port = strdup (DEFAULT_PORT);
+    if (p->port == NULL)
+      return -1;
+  }
+  return 0;
+}
+
+/* --- writing --- */
+
+static void
+encode (FILE *fp, const char *s)
+{
+  for (; *s; s++)
+    if (isalnum ((unsigned char) *s) || strchr ("-._~/:", *s))
+      fputc (*s, fp);
+    else
+      fprintf (fp, "%%%02X", (unsigned char) *s);
+}
+
+static char *
+compose (const struct parts *p, bool secrets)
+{
+  char *text = NULL, separator = '?';
+  size_t size;
+  FILE *fp = open_memstream (&text, &size);
+
+  if (fp == NULL)
+    return NULL;
+  fprintf (fp, "%s://", p->scheme->normal);
+  if (secrets && p->user[0]) {
+    encode (fp, p->user);
+    fputc ('@', fp);
+  }
+  fputs (p->host, fp);
+  if (p->port[0] &&
+      (p->scheme->transport != TCP || strcmp (p->port, DEFAULT_PORT) != 0))
+    fprintf (fp, ":%s", p->port);
+  fputc ('/', fp);
+  encode (fp, p->export);
+  if (p->socket[0]) {
+    fprintf (fp, "%csocket=", separator);
+    encode (fp, p->socket);
+    separator = '&';
+  }
+  if (secrets && p->tls[0])
+    fprintf (fp, "%c%s", separator, p->tls);
+  if (fclose (fp) != 0) {
+    free (text);
+    return NULL;
+  }
+  return text;
+}
+
+char *
+nbduri_normal (const char *uri, bool secrets, const char **why)
+{
+  struct parts p;
+  char *text = NULL;
+
+  if (parse (uri, &p, why) == 0)
+    text = compose (&p, secrets);
+  free_parts (&p);
+  return text;
+}
+
+char *
+nbduri_add_secrets (const char *uri, const char *from)
+{
+  struct parts p, s = { 0 }, both;
+  const char *why;
+  char *text = NULL;
+
+  if (parse (uri, &p, &why) == 0 && parse (from, &s, &why) == 0) {
+    both = p;
+    both.user = s.user;
+    both.tls = s.tls;
+    text = compose (&both, true);
+  }
+  free_parts (&p);
+  free_parts (&s);
+  return text;
+}
+
+/* --- other ways to say it --- */
+
+char *
+nbduri_make (const char *host, const char *port, const char *socket, const char *export)
+{
+  const bool bare = host && strchr (host, ':') && host[0] != '[';
+  const struct parts p = {
+    .scheme = find_scheme (socket ? "nbd+unix://" : "nbd://"), .user = "",
+    .host = (char *) (host ? host : ""), .port = (char *) (port ? port : ""),
+    .socket = (char *) (socket ? socket : ""), .export = (char *) export, .tls = "",
+  };
+  CLEANUP_FREE char *v6 = NULL, *text = NULL;
+  struct parts with_brackets = p;
+  const char *why;
+
+  if (bare) {                   /* an IPv6 address */
+    if (asprintf (&v6, "[%s]", host) == -1) {
+      v6 = NULL;
+      return NULL;
+    }
+    with_brackets.host = v6;
+  }
+  text = compose (&with_brackets, false);
+  return text ? nbduri_normal (text, false, &why) : NULL;
+}
+
+#define OLD "nbd:"
+#define OLD_UNIX "unix:"
+#define OLD_EXPORT ":exportname="
+
+bool
+nbduri_is_old (const char *name)
+{
+  return strncmp (name, OLD, strlen (OLD)) == 0 && !nbduri_is (name);
+}
+
+char *
+nbduri_from_old (const char *name)
+{
+  CLEANUP_FREE char *server = strdup (name + strlen (OLD));
+  const char *export = "";
+  char *split;
+
+  if (server == NULL)
+    return NULL;
+  split = strstr (server, OLD_EXPORT);
+  if (split) {
+    export = split + strlen (OLD_EXPORT);
+    *split = '\0';
+  }
+  if (strncmp (server, OLD_UNIX, strlen (OLD_UNIX)) == 0)
+    return nbduri_make (NULL, NULL, server + strlen (OLD_UNIX), export);
+  split = strrchr (server, ':');
+  if (split == NULL) {
+    errno = EINVAL;
+    return NULL;
+  }
+  *split = '\0';
+  return nbduri_make (server, split + 1, NULL, export);
+}
+
+/* --- comparing --- */
+
+/* EXPORT: of A may have more, behind a slash. */
+static bool
+is_within (const char *uri_a, const char *uri_b, bool below)
+{
+  struct parts a, b = { 0 };
+  const char *why;
+  size_t len;
+  bool r = false;
+
+  if (parse (uri_a, &a, &why) == 0) {
+    if (parse (uri_b, &b, &why) == 0 &&
+        strcmp (a.scheme->normal, b.scheme->normal) == 0 &&
+        strcmp (a.host, b.host) == 0 && strcmp (a.port, b.port) == 0 &&
+        strcmp (a.socket, b.socket) == 0) {
+      len = strlen (b.export);
+      r = strcmp (a.export, b.export) == 0 ||
+        (below && (len == 0 ||
+                   (strncmp (a.export, b.export, len) == 0 &&
+                    (b.export[len - 1] == '/' || a.export[len] == '/'))));
+    }
+    free_parts (&b);
+  }
+  free_parts (&a);
+  return r;
+}
+
+bool
+nbduri_same (const char *a, const char *b)
+{
+  return is_within (a, b, false);
+}
+
+bool
+nbduri_is_below (const char *uri, const char *prefix)
+{
+  return is_within (uri, prefix, true);
+}

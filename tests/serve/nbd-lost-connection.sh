@@ -1,0 +1,115 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The NBD server with the image is killed.  If everything was flushed, clients wait for it
+# to come back, and go on.  If not, no flush succeeds any more, one line says why, and what
+# was flushed is there.  If it does not come back, requests fail after reconnect= seconds.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+export tmp sockdir NBDKIT
+
+make_image "$tmp/far" 16M
+truncate -s 32M "$tmp/far"
+
+start_far ()
+{
+  PLUGIN=file start_nbdkit_as far "$tmp/far"
+  far_uri="$uri"
+}
+
+# A client that tells what to do by making files.
+cat > "$tmp/client.py" <<'END'
+import errno, os, sys, time
+tmp = os.environ["tmp"]
+def turn(name):
+    open(tmp + "/" + name, "w").close()
+    while not os.path.exists(tmp + "/go-" + name):
+        time.sleep(0.01)
+h.pwrite(b"a" * 65536, 1 << 20)
+h.flush()
+turn("flushed")
+assert h.pread(4, 1 << 20) == b"aaaa"
+h.pwrite(b"b" * 65536, 1 << 20)
+h.flush()
+h.pwrite(b"c" * 65536, 2 << 20)
+turn("unflushed")
+for what in (h.flush, h.flush, lambda: h.pwrite(b"d" * 512, 3 << 20)):
+    try:
+        what()
+        sys.exit("success after a loss")
+    except nbd.Error as e:
+        assert e.errnum == errno.EIO, e
+assert h.pread(4, 1 << 20) == b"bbbb"
+END
+
+await ()
+{
+  set +x
+  until [ -e "$1" ]; do
+    kill -0 "$2" || return 1
+    sleep 0.01
+  done
+  set -x
+}
+
+start_far
+start_nbdkit "$far_uri" lock=false
+client_uri="$uri"
+"$python" -m nbd -u "$client_uri" -c 'exec(open("'"$tmp/client.py"'").read())' &
+client=$!
+await "$tmp/flushed" $client
+kill9_nbdkit far
+touch "$tmp/go-flushed"
+start_far
+await "$tmp/unflushed" $client
+kill9_nbdkit far
+start_far
+touch "$tmp/go-unflushed"
+wait $client
+kill -TERM "${server_pid[main]}"
+wait "${server_pid[main]}" || :
+unset 'server_pid[main]'
+cat "$tmp/main.log"
+[ "$(grep -c 'broke with writes that were not flushed' "$tmp/main.log")" = 1 ]
+grep 'the connection is lost: trying to connect again' "$tmp/main.log"
+grep 'connected again' "$tmp/main.log"
+
+# What was flushed is there, and the next server takes up the image.
+check_leaks_only "$tmp/far"
+start_nbdkit "$far_uri" lock=false
+nbdsh_run -c 'assert h.pread(65536, 1 << 20) == b"b" * 65536; h.pwrite(b"e", 0)'
+stop_nbdkit
+check_leaks_only "$tmp/far"
+
+# It does not come back.
+start_nbdkit "$far_uri" lock=false reconnect=1
+nbdsh_run -c 'h.pread(512, 1 << 20)'
+kill9_nbdkit far
+nbdsh_run -c - <<'END'
+import errno, time
+began = time.monotonic()
+try:
+    h.pread(512, 1 << 20)
+    raise SystemExit("read from nowhere")
+except nbd.Error as e:
+    assert e.errnum == errno.EIO, e
+assert time.monotonic() - began >= 0.9
+END
+stop_nbdkit
+grep 'there was no other within 1 seconds' "$tmp/main.log"
+
+# None is there, or one that never says anything.
+rm -f "$sockdir/silent.sock"
+refused 'cannot connect: .*(refused|No such file)' "nbd+unix:///?socket=$sockdir/silent.sock"
+"$python" - "$sockdir/silent.sock" <<'END' &
+import socket, sys, time
+s = socket.socket(socket.AF_UNIX)
+s.bind(sys.argv[1])
+s.listen(5)
+time.sleep(1000)
+END
+helper_pids+=($!)
+await "$sockdir/silent.sock" $!
+refused 'cannot connect: no answer in time' "nbd+unix:///?socket=$sockdir/silent.sock" \
+  connect-timeout=1

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * nbdfile.c, nbdpool.c, nbdlink.c: many threads on one export read what they wrote, over
+ * servers that offer much and little; and when the server is killed,
+ *
+ *   with everything flushed      it goes on as soon as there is a server again
+ *   with something unflushed     no flush and no write succeeds any more, reads go on
+ *   for good                     requests end when the time to reconnect has passed
+ *
+ * The server is nbdkit's file plugin with filters that take something away.  What was
+ * flushed is in its file.  Blocks of which a part is written belong to several threads.
+ *
+ * Environment: SEED, ITERATIONS, FIRST, SECONDS (6) as for crash/requests.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "storage/storage.h"
+#include "lib/images.h"
+#include "lib/trials.h"
+
+#define THREADS 12
+#define REGION (UINT64_C (60) << 10)    /* of each; no multiple of all blocks */
+#define SIZE (UINT64_C (1) << 20)
+
+extern char **environ;
+
+/* What the server does without. */
+static const char *const manners[][3] = {
+  { NULL }, { "--filter=nozero", NULL }, { "--filter=noextents", NULL },
+  { "--filter=fua", "fuamode=emulate", NULL }, { "--filter=multi-conn", "multi-conn-mode=disable",
+                                          NULL },
+  { "--filter=blocksize-policy", "blocksize-minimum=512", NULL },
+  { "--filter=blocksize-policy", "blocksize-minimum=4096", NULL },
+};
+#define MANNERS (sizeof manners / sizeof manners[0])
+
+static pid_t server;
+static char *socket_path, *file_path;
+static unsigned rounds, kills;
+
+/* --- the server --- */
+
+static void
+start_server (unsigned manner)
+{
+  const struct timespec moment = { .tv_nsec = 5000000 };
+  const char *argv[16] = {
+    "nbdkit", "-f", "--exit-with-parent", "-U", socket_path, "-P", "pid"
+  };
+  struct stat st = { 0 };
+  int n = 7, i;
+
+  if (manners[manner][0])
+    argv[n++] = manners[manner][0];
+  argv[n++] = "file";
+  argv[n++] = file_path;
+  if (manners[manner][0] && manners[manner][1])
+    argv[n++] = manners[manner][1];
+  if (strstr (manners[manner][0] ? manners[manner][0] : "", "blocksize"))
+    argv[n++] = "blocksize-error-policy=error";
+  unlink (socket_path);
+  unlink ("pid");
+  CHECK (posix_spawnp (&server, "nbdkit", NULL, NULL, (char **) argv, environ) == 0);
+  /* It listens when that is there. */
+  for (i = 0; stat ("pid", &st) == -1 || st.st_size == 0; i++) {
+    CHECK (i < 6000 && waitpid (server, NULL, WNOHANG) == 0);
+    nanosleep (&moment, NULL);
+  }
+}
+
+static void
+kill_server (void)
+{
+  CHECK (kill (server, SIGKILL) == 0 && waitpid (server, NULL, 0) == server);
+  kills++;
+}
+
+/* --- threads --- */
+
+struct worker {
+  struct storage *s;
+  struct rng rng;
+  uint64_t start;               /* of its region */
+  unsigned requests;
+  bool may_fail;                /* its writes */
+  bool failed;                  /* one did: what is there is not known */
+  unsigned char model[REGION];
+};
+
+/* -1: it failed, and may. */
+static int
+check_failure (struct worker *w)
+{
+  if (!w->may_fail)
+    FAIL ("at %" PRIu64 ": %s", w->start, last_error ());
+  w->failed = true;
+  return -1;
+}
+
+static int
+one_write (struct worker *w, uint64_t offset, uint64_t len)
+{
+  unsigned char *p = w->model + offset;
+  const uint64_t part = rng_below (&w->rng, len);
+  const struct iovec iov[2] = { { p, part }, { p + part, len - part } };
+  const int r = rng_below (&w->rng, 8);
+
+  if (r < 2) {
+    /* 0: it can't, and nothing has happened. */
+    const int done = (r ? storage_punch : storage_zero) (w->s, w->start + offset, len);
+
+    if (done == 1)
+      memset (p, 0, len);
+    return done == -1 ? check_failure (w) : 0;
+  }
+  memset (p, rng_next (&w->rng), part);
+  memset (p + part, rng_next (&w->rng), len - part);
+  return storage_writev (w->s, iov, 2, w->start + offset, r == 2) == -1
+    ? check_failure (w) : 0;
+}
+
+static void *
+work (void *opaque)
+{
+  struct worker *w = opaque;
+  unsigned char *buf = malloc (REGION);
+
+  CHECK (buf != NULL);
+  for (unsigned i = 0; i < w->requests && !w->failed; i++) {
+    const uint64_t offset = rng_below (&w->rng, REGION - 1);
+    const uint64_t len = 1 + rng_below (&w->rng, rng_below (&w->rng, 4) ? 600
+                                        : REGION - offset) % (REGION - offset);
+    uint64_t known = len;
+    bool hole;
+
+    switch (rng_below (&w->rng, 4)) {
+    case 0:
+    case 1:
+      one_write (w, offset, len);
+      break;
+    case 2:
+      CHECK (storage_read (w->s, buf, len, w->start + offset) == 0);
+      if (memcmp (buf, w->model + offset, len) != 0)
+        FAIL ("%" PRIu64 "+%" PRIu64 " reads other than it was written",
+              w->start + offset, len);
+      break;
+    case 3:
+      storage_prefetch (w->s, w->start + offset, len);
+      CHECK (storage_hole (w->s, w->start + offset, &known, &hole) == 0);
+      CHECK (known > 0 && known <= len);
+      for (uint64_t k = 0; hole && k < known; k++)
+        CHECK (w->model[offset + k] == 0);
+    }
+  }
+  free (buf);
+  return NULL;
+}
+
+static struct worker workers[THREADS];
+
+static void
+run (struct storage *s, struct rng *rng, unsigned requests)
+{
+  for (unsigned i = 0; i < THREADS; i++) {
+    workers[i].s = s;
+    workers[i].requests = requests;
+    rng_init (&workers[i].rng, rng_next (rng), i);
+  }
+  run_threads (work, workers, sizeof workers[0], THREADS);
+}
+
+/* What was flushed is in the file. */
+static void
+check_file (void)
+{
+  const int fd = open (file_path, O_RDONLY | O_CLOEXEC);
+  unsigned char buf[REGION];
+
+  CHECK (fd >= 0);
+  for (unsigned i = 0; i < THREADS; i++) {
+    CHECK (pread (fd, buf, REGION, workers[i].start) == REGION);
+    if (memcmp (buf, workers[i].model, REGION) != 0)
+      FAIL ("region %u is not what was flushed", i);
+  }
+  close (fd);
+}
+
+struct load {
+  struct storage *s;
+  struct rng *rng;
+};
+
+/* While the server is away. */
+static void *
+run_load (void *opaque)
+{
+  struct load *load = opaque;
+
+  run (load->s, load->rng, 20);
+  return NULL;
+}
+
+static void
+check_unflushed (struct storage *s, unsigned manner)
+{
+  const unsigned char byte = workers[0].model[0] + 1;
+  unsigned char buf;
+
+  CHECK (storage_write (s, &byte, 1, 0) == 0);
+  kill_server ();
+  start_server (manner);
+  CHECK (storage_sync (s) == -1 && errno == EIO);
+  CHECK (storage_sync (s) == -1 && errno == EIO);
+  CHECK (storage_write (s, &byte, 1, 0) == -1 && errno == EIO);
+  CHECK (storage_sync_changes (s) == -1);
+  CHECK (storage_read (s, &buf, 1, 0) == 0);
+}
+
+static struct storage *
+open_export (const struct storage_link_options *link)
+{
+  const struct storage_options options = { .try_writable = true, .link = link };
+  struct storage *s;
+  char *uri;
+
+  CHECK (asprintf (&uri, "nbd+unix:///?socket=%s", socket_path) > 0);
+  CHECK (storage_open (uri, &options, &s) == 0 && storage_is_writable (s));
+  CHECK (storage_size (s) == SIZE && !storage_is_regular (s));
+  free (uri);
+  return s;
+}
+
+static void
+run_trial (struct rng *rng)
+{
+  static const struct storage_link_options link = STORAGE_LINK_DEFAULTS;
+  const struct timespec moment = { .tv_nsec = 50000000 };
+  const unsigned manner = rng_below (rng, MANNERS);
+  struct storage *s;
+  struct load load;
+  pthread_t thread;
+  char byte = 0;
+
+  trials_about ("%s", manners[manner][0] ? manners[manner][0] : "all that file offers");
+  CHECK (truncate (file_path, 0) == 0 && truncate (file_path, SIZE) == 0);
+  start_server (manner);
+  s = open_export (&link);
+  for (unsigned i = 0; i < THREADS; i++)
+    workers[i] = (struct worker) { .start = i * REGION };
+  run (s, rng, 60);
+  CHECK (storage_sync (s) == 0);
+  check_file ();
+
+  /* Nothing is lost: all wait, and go on.  (The server ends with the thread that has
+   * started it: this one.) */
+  kill_server ();
+  load = (struct load) { s, rng };
+  CHECK (pthread_create (&thread, NULL, run_load, &load) == 0);
+  nanosleep (&moment, NULL);
+  start_server (manner);
+  CHECK (pthread_join (thread, NULL) == 0);
+  CHECK (storage_sync (s) == 0);
+  check_file ();
+
+  /* Beyond the end. */
+  CHECK (storage_write (s, &byte, 1, SIZE) == -1 && errno == ENOSPC);
+  CHECK (storage_truncate (s, SIZE + 1) == -1 && errno == ENOSPC);
+  check_unflushed (s, manner);
+  storage_close (s);
+  kill_server ();
+  rounds++;
+}
+
+/* Nobody comes back. */
+static void
+test_gone (void)
+{
+  static const struct storage_link_options link = {
+    .connect_timeout_ms = 1000, .reconnect_ms = 300,
+  };
+  struct storage *s;
+  char byte;
+
+  start_server (0);
+  s = open_export (&link);
+  kill_server ();
+  CHECK (storage_read (s, &byte, 1, 0) == -1 && errno == EIO);
+  CHECK (strstr (last_error (), "cannot read 1 bytes at offset 0") != NULL);
+  storage_close (s);
+}
+
+static void
+prepare_trial (struct rng *rng)
+{
+  struct command c = { .n = 0 };
+  int fd;
+
+  if (socket_path == NULL) {
+    signal (SIGPIPE, SIG_IGN);
+    command_add (&c, "nbdkit");
+    command_add (&c, "--version");
+    if (command_run (&c) != 0) {
+      printf ("skipped: nbdkit is missing\n");
+      exit (77);
+    }
+    file_path = images_path ("far");
+    /* A socket's name must be short. */
+    CHECK (asprintf (&socket_path, "/tmp/qcow2-nbdfile.%d", (int) getpid ()) > 0);
+    fd = open (file_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK (fd >= 0 && ftruncate (fd, SIZE) == 0 && close (fd) == 0);
+    test_gone ();
+  }
+  run_trial (rng);
+}
+
+int
+main (void)
+{
+  quiet_errors = getenv ("LOUD") == NULL;
+  trials_run ("nbdfile", 6, MANNERS, prepare_trial);
+  unlink (socket_path);
+  printf ("%u rounds, %u servers killed\n", rounds, kills);
+  return 0;
+}

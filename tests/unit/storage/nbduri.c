@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * nbduri.c: each URI has one normal form, in which secrets can be left out; what is
+ * malformed is refused; and "below" goes by whole parts of names.
+ *
+ * Random texts: whatever is accepted has a normal form that is its own normal form, and
+ * no secret of it is in the form without them.
+ *
+ * Environment: SEED, ITERATIONS, FIRST, SECONDS (1) as for crash/requests.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/nbduri.h"
+#include "lib/trials.h"
+
+static const struct { const char *uri, *shown, *full; } good[] = {
+  { "nbd://h", "nbd://h/", "nbd://h/" },
+  { "NBD://Host:10809/", "nbd://host/", "nbd://host/" },
+  { "nbd+tcp://h:1/e", "nbd://h:1/e", "nbd://h:1/e" },
+  { "nbd://[::1]:5/a/b%2fc", "nbd://[::1]:5/a/b/c", "nbd://[::1]:5/a/b/c" },
+  { "nbds://me@h/x?tls-psk-file=/k", "nbds://h/x", "nbds://me@h/x?tls-psk-file=/k" },
+  { "nbd+unix:///e?socket=/run/s", "nbd+unix:///e?socket=/run/s",
+    "nbd+unix:///e?socket=/run/s" },
+  { "nbds+unix://me@/?tls-certificates=/c&socket=/a%20b",
+    "nbds+unix:///?socket=/a%20b", "nbds+unix://me@/?socket=/a%20b&tls-certificates=/c" },
+  { "nbd+vsock://2/e", "nbd+vsock://2/e", "nbd+vsock://2/e" },
+  { "nbd://h/%41%3f", "nbd://h/A%3F", "nbd://h/A%3F" },
+};
+
+static const char *const bad[] = {
+  "", "nbd:", "nbd:h:1", "http://h/", "nbd://", "nbd:///x", "nbd://h:x/", "nbd://h:1:2/",
+  "nbd://h:12345678901/", "nbd://h/%", "nbd://h/%4", "nbd://h/%4g", "nbd://h/%00",
+  "nbd://h/a b", "nbd://h/a\n", "nbd://h/#f", "nbd://h/?socket=/s", "nbd://h/?x=1",
+  "nbd://h/?tls-a=1&&tls-b=2", "nbd+unix:///e", "nbd+unix:///e?socket=s",
+  "nbd+unix://h/e?socket=/s", "nbd+unix://:5/e?socket=/s",
+  "nbd+unix:///?socket=/s&socket=/t", "nbd://[::1/", "nbd://[::1]x/", "nbd://h\"/",
+};
+
+static const struct { const char *uri, *prefix; bool below; } pairs[] = {
+  { "nbd://h/a/b", "nbd://h", true }, { "nbd://h/a/b", "nbd://h/a", true },
+  { "nbd://h/a/b", "nbd://h/a/", true }, { "nbd://h/ab", "nbd://h/a", false },
+  { "nbd://h/a", "nbd://h/a/", false }, { "nbd://h/a", "nbd://h/a", true },
+  { "nbd://h:1/a", "nbd://h", false }, { "nbd://h:10809/a", "nbd://H/", true },
+  { "nbds://h/a", "nbd://h", false }, { "nbd://ho/a", "nbd://h", false },
+  { "nbd+unix:///a?socket=/s", "nbd+unix:///?socket=/s", true },
+  { "nbd+unix:///a?socket=/s2", "nbd+unix:///?socket=/s", false },
+  { "nbd://h/a%2fb", "nbd://h/a", true }, { "nbds://h/a", "nbds://me@h/?tls-x=y", true },
+};
+
+static const struct { const char *old, *uri; } olds[] = {
+  { "nbd:h:1", "nbd://h:1/" }, { "nbd:h:10809:exportname=a:b", "nbd://h/a:b" },
+  { "nbd:[::1]:9", "nbd://[::1]:9/" }, { "nbd:unix:/s", "nbd+unix:///?socket=/s" },
+  { "nbd:unix:/a b:exportname=e", "nbd+unix:///e?socket=/a%20b" },
+  { "nbd:h", NULL }, { "nbd:unix:s", NULL }, { "nbd:", NULL }, { "nbd:h:x", NULL },
+};
+
+static void
+test_good (void)
+{
+  const char *why;
+
+  for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    char *shown = nbduri_normal (good[i].uri, false, &why);
+    char *full = nbduri_normal (good[i].uri, true, &why), *again;
+
+    if (!shown || !full || strcmp (shown, good[i].shown) != 0 ||
+        strcmp (full, good[i].full) != 0)
+      FAIL ("%s: %s, %s", good[i].uri, shown, full);
+    CHECK (nbduri_same (shown, full));
+    again = nbduri_add_secrets (shown, full);
+    CHECK (again && strcmp (again, full) == 0);
+    free (again);
+    free (shown);
+    free (full);
+  }
+}
+
+static void
+test_bad (void)
+{
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    const char *why = NULL;
+    char *text;
+
+    errno = 0;
+    text = nbduri_normal (bad[i], true, &why);
+    if (text || errno != EINVAL || !why)
+      FAIL ("%s: %s, %m", bad[i], text);
+  }
+}
+
+static void
+test_others (void)
+{
+  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+    if (nbduri_is_below (pairs[i].uri, pairs[i].prefix) != pairs[i].below)
+      FAIL ("%s, %s", pairs[i].uri, pairs[i].prefix);
+  for (size_t i = 0; i < sizeof olds / sizeof olds[0]; i++) {
+    char *uri = nbduri_from_old (olds[i].old);
+
+    CHECK (nbduri_is_old (olds[i].old));
+    if (uri ? !olds[i].uri || strcmp (uri, olds[i].uri) != 0 : olds[i].uri != NULL)
+      FAIL ("%s: %s", olds[i].old, uri);
+    free (uri);
+  }
+}
+
+/* One of the good ones with a few bytes changed. */
+static void
+random_trial (struct rng *rng)
+{
+  static const char bytes[] = "/:@?&=%#[]ab0 \n\x7f\xff";
+  char text[100], *shown, *full, *again;
+  const char *why;
+
+  strcpy (text, good[rng_below (rng, sizeof good / sizeof good[0])].uri);
+  for (unsigned n = rng_below (rng, 4); n > 0; n--)
+    text[rng_below (rng, strlen (text))] = bytes[rng_below (rng, sizeof bytes - 1)];
+  full = nbduri_normal (text, true, &why);
+  shown = nbduri_normal (text, false, &why);
+  CHECK (!full == !shown);
+  if (full) {
+    again = nbduri_normal (full, true, &why);
+    if (!again || strcmp (again, full) != 0)
+      FAIL ("%s: %s, then %s", text, full, again);
+    free (again);
+    again = nbduri_normal (full, false, &why);
+    if (!again || strcmp (again, shown) != 0 || strchr (shown, '@') ||
+        strstr (shown, "?tls-") || strstr (shown, "&tls-") ||
+        !nbduri_same (shown, full))
+      FAIL ("%s: %s, %s", text, shown, again);
+    free (again);
+  }
+  free (full);
+  free (shown);
+}
+
+int
+main (void)
+{
+  test_good ();
+  test_bad ();
+  test_others ();
+  printf ("%u texts\n", trials_run ("nbduri", 1, 1000, random_trial));
+  return 0;
+}
