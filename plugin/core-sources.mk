@@ -80,6 +80,8 @@ core_sources = \
 	%reldir%/image/health.h \
 	%reldir%/image/image.c \
 	%reldir%/image/image.h \
+	%reldir%/image/jsonname.c \
+	%reldir%/image/jsonname.h \
 	%reldir%/image/payload.c \
 	%reldir%/image/payload.h \
 	%reldir%/image/secret.c \
@@ -245,6 +247,7 @@ core_cflags = \
 	$(LIBDEFLATE_CFLAGS) \
 	$(ZSTD_CFLAGS) \
 	$(CRYPTO_CFLAGS) \
+	$(JANSSON_CFLAGS) \
 	$(LIBNBD_CFLAGS) \
 	$(NULL)
 
@@ -253,5 +256,6 @@ core_libs = \
 	$(LIBDEFLATE_LIBS) \
 	$(ZSTD_LIBS) \
 	$(CRYPTO_LIBS) \
+	$(JANSSON_LIBS) \
 	$(LIBNBD_LIBS) \
 	$(NULL)

@@ -19,6 +19,7 @@ build_packages=(
   gcc
   libc6-dev
   libdeflate-dev
+  libjansson-dev
   libnbd-dev
   libssl-dev
   libtool

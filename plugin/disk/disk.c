@@ -170,6 +170,7 @@ chain_options (const struct disk_options *o)
         .most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0,
       },
       .data_file = o->data_file, .data_file_path = o->data_file_path,
+      .rules = o->rules,
     },
   };
 }

@@ -49,6 +49,7 @@ struct disk_options {
   bool (*client_waits) (void);  /* NULL, or: false, reported, if perhaps nobody waits any
                                    more for the request that this thread serves */
   uint64_t linger_ms;           /* so long it goes on then */
+  struct filename_rules rules;  /* for names in headers */
   struct storage_link_options link;     /* for what is behind a network */
   const struct storage_hooks *hooks;   /* tests; NULL otherwise */
 };

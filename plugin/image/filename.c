@@ -7,8 +7,11 @@
  *
  * Names are resolved as QEMU does: a relative name is relative to the directory of the
  * name by which the image was opened, symbolic links in it not followed.
- * The "file:" prefix is understood; other protocols and "json:" are not files
- * and are refused.
+ * The "file:" prefix is understood, NBD URIs in all forms that QEMU knows, and "json:"
+ * (jsonname.c).  Other protocols are refused.
+ *
+ * An image must not make us open connections by itself: who made it may not be who runs the
+ * server.  So URIs are allowed one by one, and without secrets.
  *
  * For a data file with a relative name, QEMU looks in its working directory; other
  * programs look next to the image, as for backing files.  The plugin looks in both
@@ -28,8 +31,28 @@
 #include <unistd.h>
 
 #include "util/cleanup.h"
+#include "util/printable.h"
 #include "util/report.h"
+#include "storage/nbduri.h"
 #include "image/filename.h"
+#include "image/jsonname.h"
+
+/* A name as the image at OVERLAY has it for its WHAT. */
+struct reference {
+  const char *overlay, *what, *name;
+  const struct filename_rules *rules;
+};
+
+static char *
+refuse (const struct reference *r, int err, const char *why)
+{
+  char text[PRINTABLE_SIZE (1024)];
+
+  nbdkit_error ("%s: %s name \"%s\": %s", r->overlay, r->what,
+                printable (r->name, strlen (r->name), text, sizeof text), why);
+  errno = err;
+  return NULL;
+}
 
 /* Does the name begin with a protocol ("nbd:", "http://")? */
 static bool
@@ -41,46 +64,129 @@ has_protocol (const char *name)
   return colon != NULL && (slash == NULL || colon < slash);
 }
 
-/* The path that NAME, of a WHAT of the image at OVERLAY, means; to be freed.
- * NULL on error (reported). */
-static char *
-resolve_name (const char *overlay, const char *what, const char *name)
+/* --- NBD --- */
+
+static bool
+is_allowed (const struct filename_rules *rules, const char *uri)
 {
-  const char *slash;
+  for (size_t i = 0; rules && i < rules->nr_allow_uri; i++)
+    if (nbduri_is_below (uri, rules->allow_uri[i]))
+      return true;
+  return false;
+}
+
+/* URI belongs to the caller on success, and is freed otherwise. */
+static char *
+check_uri (const struct reference *r, char *uri)
+{
+  if (is_allowed (r->rules, uri))
+    return uri;
+  nbdkit_error ("%s: %s is %s, and an image opens no connections unless "
+                "allow-uri=%s (or a shorter prefix) allows them", r->overlay, r->what,
+                uri, uri);
+  free (uri);
+  errno = EPERM;
+  return NULL;
+}
+
+static char *
+resolve_uri (const struct reference *r, const char *name)
+{
+  const char *why = "no memory";
+  CLEANUP_FREE char *secrets = NULL;
+  char *uri;
+
+  if (nbduri_is_old (name)) {
+    uri = nbduri_from_old (name);
+    return uri ? check_uri (r, uri) : refuse (r, errno, "it is malformed");
+  }
+  uri = nbduri_normal (name, false, &why);
+  secrets = uri ? nbduri_normal (name, true, &why) : NULL;
+  if (secrets && strcmp (uri, secrets) == 0)
+    return check_uri (r, uri);
+  free (uri);
+  return refuse (r, EINVAL, secrets ? "users and keys must not be in an image" : why);
+}
+
+/* --- paths --- */
+
+/* Relative to BASE, which ends with what is replaced. */
+static char *
+resolve_path (const struct reference *r, const char *name, const char *base)
+{
+  const char *slash = strrchr (base, '/');
   char *path;
-  int r;
+  int n;
 
-  if (strncmp (name, "file:", 5) == 0)
-    name += 5;
-  else if (has_protocol (name)) {
-    nbdkit_error ("%s: %s name \"%s\" is not a plain path; "
-                  "only files are supported", overlay, what, name);
-    errno = ENOTSUP;
-    return NULL;
-  }
-  if (name[0] == '\0') {
-    nbdkit_error ("%s: %s name is empty", overlay, what);
-    errno = EINVAL;
-    return NULL;
-  }
-
-  slash = strrchr (overlay, '/');
+  if (name[0] == '\0')
+    return refuse (r, EINVAL, "it is empty");
+  if (name[0] != '/' && nbduri_is (base))
+    return refuse (r, EINVAL, "a relative name below a URI means nothing");
   if (name[0] == '/' || slash == NULL)
-    r = asprintf (&path, "%s", name);
+    n = asprintf (&path, "%s", name);
   else
-    r = asprintf (&path, "%.*s%s", (int) (slash - overlay + 1), overlay, name);
-  if (r == -1) {
+    n = asprintf (&path, "%.*s%s", (int) (slash - base + 1), base, name);
+  if (n == -1) {
     nbdkit_error ("asprintf: %m");
     return NULL;
   }
   return path;
 }
 
-char *
-filename_of_backing (const char *overlay, const char *name)
+static char *
+resolve_plain (const struct reference *r, const char *name, const char *base)
 {
-  return resolve_name (overlay, "backing file", name);
+  if (strncmp (name, "file:", 5) == 0)
+    return resolve_path (r, name + 5, base);
+  if (nbduri_is (name) || nbduri_is_old (name))
+    return resolve_uri (r, name);
+  if (has_protocol (name))
+    return refuse (r, ENOTSUP, "only files and NBD are supported: an NBD server can "
+                   "serve other storage");
+  return resolve_path (r, name, base);
 }
+
+/* QEMU takes relative names there from its working directory. */
+static char *
+resolve_json (const struct reference *r, const char **format)
+{
+  CLEANUP_FREE char *cwd = getcwd (NULL, 0), *base = NULL;
+  char why[JSONNAME_WHY], *path;
+  struct jsonname json;
+
+  if (jsonname_parse (r->name, &json, why) == -1)
+    return refuse (r, errno, why);
+  *format = json.format;
+  if (asprintf (&base, "%s/.", cwd ? cwd : "") == -1) {
+    base = NULL;
+    free (json.name);
+    return refuse (r, ENOMEM, "no memory");
+  }
+  path = jsonname_is (json.name) ? refuse (r, EINVAL, "JSON within JSON")
+    : resolve_plain (r, json.name, base);
+  free (json.name);
+  return path;
+}
+
+/* What R means; to be freed.  NULL on error (reported). */
+static char *
+resolve (const struct reference *r, const char **format)
+{
+  *format = NULL;
+  return jsonname_is (r->name) ? resolve_json (r, format)
+    : resolve_plain (r, r->name, r->overlay);
+}
+
+char *
+filename_of_backing (const char *overlay, const char *name,
+                     const struct filename_rules *rules, const char **format)
+{
+  const struct reference r = { overlay, "backing file", name, rules };
+
+  return resolve (&r, format);
+}
+
+/* --- data files --- */
 
 /* NAME as QEMU understands it: as it stands, from the current directory.  NULL: not
  * a relative name of something that is there. */
@@ -100,14 +206,16 @@ find_in_cwd (const char *name, struct stat *st)
 }
 
 char *
-filename_of_data (const char *overlay, const char *name)
+filename_of_data (const char *overlay, const char *name,
+                  const struct filename_rules *rules)
 {
-  char *path = resolve_name (overlay, "data file", name);
-  char *other;
+  const struct reference r = { overlay, "data file", name, rules };
+  const char *format;
+  char *path = resolve (&r, &format), *other;
   struct stat st, other_st;
 
-  if (path == NULL)
-    return NULL;
+  if (path == NULL || nbduri_is (path) || jsonname_is (name))
+    return path;
   other = find_in_cwd (name, &other_st);
   if (other == NULL)
     return path;

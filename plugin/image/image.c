@@ -169,7 +169,7 @@ find_data (const struct image *im, const struct image_options *options, char **p
   }
 
   *path = replaced ? strdup (options->data_file_path)
-    : filename_of_data (overlay, h->data_file);
+    : filename_of_data (overlay, h->data_file, &options->rules);
   return *path ? 0 : -1;
 }
 

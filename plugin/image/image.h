@@ -14,6 +14,7 @@
 #include "format/crypt.h"
 #include "format/header.h"
 #include "format/overlap.h"
+#include "image/filename.h"
 #include "image/health.h"
 #include "image/payload.h"
 #include "image/secret.h"
@@ -31,6 +32,7 @@ struct image_options {
   struct image_secret secret;
   enum data_file_policy data_file;
   const char *data_file_path;   /* absolute; DATA_FILE_PATH only */
+  struct filename_rules rules;  /* for names in headers */
   bool below_top;               /* not the image that the user named, so DATA_FILE_PATH is
                                    not about it: as DATA_FILE_FOLLOW */
 };

@@ -137,6 +137,8 @@ chain_below (const char *overlay, const struct header *h,
              const struct chain_options *options, char **path,
              const char **format)
 {
+  const char *told = NULL;      /* by the name itself */
+
   *path = NULL;
   if (h == NULL)
     return 0;                   /* raw: the end */
@@ -151,12 +153,12 @@ chain_below (const char *overlay, const struct header *h,
     return -1;
   }
   *path = options->backing == BACKING_PATH ? strdup (options->backing_path)
-    : filename_of_backing (overlay, h->backing_file);
+    : filename_of_backing (overlay, h->backing_file, &options->image.rules, &told);
   if (*path == NULL)
     return -1;
 
   *format = options->backing_format ? options->backing_format
-    : h->backing_format;
+    : h->backing_format ? h->backing_format : told;
   if (*format == NULL) {
     nbdkit_error ("%s: the image does not say which format its backing file "
                   "\"%s\" has, and formats are not guessed%s", overlay, *path,

@@ -57,6 +57,7 @@ createparams_complete (struct createparams *p, const char *path,
   o->file.drop_cache = disk->drop_cache;
   o->file.hooks = disk->hooks;
   o->file.link = &disk->link;
+  o->rules = disk->rules;
 }
 
 /* --- making it --- */

@@ -25,6 +25,8 @@
 #include <nbdkit-plugin.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
+#include "storage/nbduri.h"
 #include "format/format.h"
 #include "nbd/params.h"
 #include "nbd/paramvalue.h"
@@ -77,6 +79,7 @@ static int create_snapshot (struct params *, const char *key, const char *value)
 static int apply_snapshot (struct params *, const char *key, const char *value);
 static int delete_snapshot (struct params *, const char *key, const char *value);
 static int add_resize (struct params *, const char *key, const char *value);
+static int set_allow_uri (struct params *, const char *key, const char *value);
 static int set_reconnect (struct params *, const char *key, const char *value);
 static int set_connect_timeout (struct params *, const char *key, const char *value);
 
@@ -171,6 +174,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_BACKING_FILE] = { "backing-file", OTHER (set_backing_file) },
   [PARAM_DATA_FILE_RAW] =
     { "data-file-raw", FLAG (create.options.image.data_file_raw) },
+  [PARAM_ALLOW_URI] = { "allow-uri", REPEATABLE (set_allow_uri) },
   [PARAM_RECONNECT] = { "reconnect", OTHER (set_reconnect) },
   [PARAM_CONNECT_TIMEOUT] = { "connect-timeout", OTHER (set_connect_timeout) },
 };
@@ -186,6 +190,7 @@ _Static_assert (NR_PARAMS <= 64, "bits of params.given");
 const char params_help[] =
   "[file=]<PATH|URI>            The image (or use dir=).\n"
   "dir=<DIRECTORY>              Serve all images in this directory.\n"
+  "allow-uri=<URI>              NBD exports that images may use.\n"
   "backing=follow|deny|<PATH|URI>\n"
   "                             Which backing file to open (default follow).\n"
   "backing-format=qcow2|raw     Format of the backing file.\n"
@@ -222,7 +227,7 @@ const char params_help[] =
   "stats=<FILE>                 Write counters to this file, as JSON.\n"
   "untrusted=true|false         Read-only, no other files (default false).\n"
   "create=<SIZE>|auto           Create the image, which must not exist.\n"
-  "backing-file=<PATH>          New image: backing file.\n"
+  "backing-file=<PATH|URI>      New image: backing file.\n"
   "cluster-size=<SIZE>          New image: cluster size (default 64K).\n"
   "compat=0.10|1.1              New image: version (default 1.1).\n"
   "compression-type=zlib|zstd   New image: compression type (default zlib).\n"
@@ -252,6 +257,7 @@ params_free (struct params *p)
   for (size_t i = 0; i < p->nr_uris; i++)
     free (p->uris[i]);
   free (p->uris);
+  free (p->allow_uri);
   free (p->path);
   free (p->dir);
   free (p->stats);
@@ -307,6 +313,34 @@ static int
 set_file (struct params *p, const char *key, const char *value)
 {
   return set_storage (p, key, value, &p->path);
+}
+
+static int
+allow (struct params *p, const char *uri)
+{
+  const char **list =
+    realloc (p->allow_uri, (p->nr_allow_uri + 1) * sizeof *list);
+
+  if (list == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  p->allow_uri = list;
+  list[p->nr_allow_uri++] = uri;
+  return 0;
+}
+
+static int
+set_allow_uri (struct params *p, const char *key, const char *value)
+{
+  CLEANUP_FREE char *shown = NULL;
+  const char *uri;
+
+  if (!nbduri_is (value))
+    return bad_value (key, value, "must be an NBD URI");
+  if (take_storage (p, key, value, &shown, &uri) == -1)
+    return -1;
+  return allow (p, uri);
 }
 
 /* Seconds, as milliseconds. */
@@ -519,8 +553,14 @@ set_iter_time (struct params *p, const char *key, const char *value)
 static int
 set_backing_file (struct params *p, const char *key, const char *value)
 {
+  CLEANUP_FREE char *shown = NULL;
+  const char *uri;
+
   p->create.backing_file = value;
-  return parse_stored_path (key, value);
+  if (!nbduri_is (value))
+    return parse_stored_path (key, value);
+  /* Who names it here allows it. */
+  return take_storage (p, key, value, &shown, &uri) == -1 ? -1 : allow (p, uri);
 }
 
 /* --- any parameter --- */
@@ -646,6 +686,7 @@ complete_check (struct params *p)
     .image = {
       .data_file = o->data_file, .data_file_path = o->data_file_path,
       .file = { .lock = o->lock, .drop_cache = o->drop_cache, .link = &o->link },
+      .rules = o->rules,
     },
   };
 }
@@ -656,6 +697,7 @@ params_complete (struct params *p)
   /* Not the real path: a relative backing file is looked for next to the name
    * that was given. */
   p->options.path = p->dir ? p->dir : p->path;
+  p->options.rules = (struct filename_rules) { p->allow_uri, p->nr_allow_uri };
   p->options.link.secrets = (const char *const *) p->uris;
   p->options.link.nr_secrets = p->nr_uris;
   for (size_t i = 0; i < p->nr_bitmaps; i++)

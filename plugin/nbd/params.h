@@ -26,7 +26,7 @@ enum param {
   PARAM_LOCK, PARAM_CREATE, PARAM_CLUSTER_SIZE, PARAM_COMPAT, PARAM_REFCOUNT_BITS,
   PARAM_EXTENDED_L2, PARAM_LAZY_REFCOUNTS, PARAM_COMPRESSION_TYPE, PARAM_ENCRYPT,
   PARAM_ITER_TIME, PARAM_BACKING_FILE, PARAM_DATA_FILE_RAW,
-  PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT,
+  PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT,
   NR_PARAMS
 };
 
@@ -40,6 +40,8 @@ struct params {
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
   char **uris;                  /* that were given, with their secrets */
   size_t nr_uris;
+  const char **allow_uri;       /* those of them that names in images may be below */
+  size_t nr_allow_uri;
   char *path, *backing_path, *data_file_path, *passphrase, *stats, *report;
   char *dir;                    /* or NULL; then it is options.path, too */
   struct check_options check;   /* complete after params_complete */

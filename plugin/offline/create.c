@@ -66,7 +66,9 @@ struct created {
 static int
 open_backing (const char *path, const struct create_options *o, uint64_t *size)
 {
-  struct image_options options = { .file = o->file, .secret = o->secret };
+  struct image_options options = {
+    .file = o->file, .secret = o->secret, .rules = o->rules,
+  };
   const bool raw = strcmp (o->image.backing_format, "raw") == 0;
   struct image *image;
 
@@ -83,11 +85,12 @@ static int
 look_below (const struct create_options *o, struct newimage_options *image)
 {
   CLEANUP_FREE char *path = NULL;
+  const char *told;
   uint64_t size;
 
   if (image->backing_file == NULL)
     return 0;
-  path = filename_of_backing (o->path, image->backing_file);
+  path = filename_of_backing (o->path, image->backing_file, &o->rules, &told);
   if (path == NULL || open_backing (path, o, &size) == -1)
     return -1;
   if (o->size_of_backing)

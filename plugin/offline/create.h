@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "storage/storage.h"
+#include "image/filename.h"
 #include "image/secret.h"
 #include "offline/newimage.h"
 
@@ -21,6 +22,7 @@ struct create_options {
   bool encrypt;                 /* LUKS, with the passphrase of SECRET */
   unsigned iter_ms;             /* how long trying a passphrase takes */
   struct image_secret secret;   /* of the new image, and of the backing file */
+  struct filename_rules rules;  /* for the names that it has */
   struct storage_options file; /* lock: of the backing file; try_writable is ignored */
 
   /* Called before the first file is made, and then every now and then (or NULL): of TOTAL

@@ -64,7 +64,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_COMPAT] = "0.10", [PARAM_REFCOUNT_BITS] = "16", [PARAM_EXTENDED_L2] = "true",
   [PARAM_LAZY_REFCOUNTS] = "true", [PARAM_COMPRESSION_TYPE] = "zstd",
   [PARAM_ENCRYPT] = "luks", [PARAM_ITER_TIME] = "10", [PARAM_BACKING_FILE] = "b",
-  [PARAM_DATA_FILE_RAW] = "true", 
+  [PARAM_DATA_FILE_RAW] = "true", [PARAM_ALLOW_URI] = "nbd://h/e",
   [PARAM_RECONNECT] = "5", [PARAM_CONNECT_TIMEOUT] = "5",
 };
 
@@ -260,7 +260,7 @@ test_twice (void)
   for (enum param i = 0; i < NR_PARAMS; i++) {
     struct params p = PARAMS_DEFAULT;
     const bool repeatable = (i >= PARAM_BITMAP_ADD && i <= PARAM_BITMAP_REMOVE) ||
-      (i >= PARAM_SNAPSHOT_CREATE && i <= PARAM_RESIZE);
+      (i >= PARAM_SNAPSHOT_CREATE && i <= PARAM_RESIZE) || i == PARAM_ALLOW_URI;
 
     CHECK (give (&p, i, good[i]) == 0);
     CHECK (give (&p, i, good[i]) == (repeatable ? 0 : -1));

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which storage does a name of the form "json:{...}" mean?
+ *
+ * QEMU writes such names into images, where a plain name would not say enough.  They hold
+ * the options of a block node: of a format, whose "file" is another node, or of what the
+ * bytes live in.  Keys may be nested, or joined by dots: {"file": {"driver": "nbd"}} and
+ * {"file.driver": "nbd"} are the same.  All are joined by dots here, and taken out one by
+ * one; what is left over was not understood, and the name is refused.
+ *
+ * Drivers: qcow2 and raw, over file, host_device and nbd.  Options that only say how to do
+ * the same (caching, names of nodes) are ignored.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "util/cleanup.h"
+#include "storage/nbduri.h"
+#include "image/jsonname.h"
+
+#define PREFIX "json:"
+/* A header has no room for many. */
+#define MAX_OPTIONS 64
+
+struct option {
+  char *key, *value;
+  bool taken;
+};
+
+struct options {
+  struct option list[MAX_OPTIONS];
+  size_t n;
+  char *why;                    /* JSONNAME_WHY bytes */
+};
+
+static int __attribute__ ((format (printf, 3, 4)))
+refuse (struct options *o, int err, const char *format, ...)
+{
+  va_list args;
+
+  va_start (args, format);
+  vsnprintf (o->why, JSONNAME_WHY, format, args);
+  va_end (args);
+  errno = err;
+  return -1;
+}
+
+/* --- all keys on one level --- */
+
+static const struct option *
+find (const struct options *o, const char *prefix, const char *key)
+{
+  const size_t len = strlen (prefix);
+
+  for (size_t i = 0; i < o->n; i++)
+    if (strncmp (o->list[i].key, prefix, len) == 0 &&
+        strcmp (o->list[i].key + len, key) == 0)
+      return &o->list[i];
+  return NULL;
+}
+
+static int
+add_value (struct options *o, const char *key, json_t *value)
+{
+  struct option *new = &o->list[o->n];
+  int r = -1;
+
+  if (o->n == MAX_OPTIONS)
+    return refuse (o, EINVAL, "it has more than %d options", MAX_OPTIONS);
+  if (find (o, "", key))
+    return refuse (o, EINVAL, "\"%s\" stands there twice", key);
+  new->value = NULL;
+  new->taken = false;
+  if (json_is_string (value))
+    new->value = strdup (json_string_value (value));
+  else if (json_is_integer (value))
+    r = asprintf (&new->value, "%" JSON_INTEGER_FORMAT, json_integer_value (value));
+  else if (json_is_boolean (value))
+    new->value = strdup (json_is_true (value) ? "true" : "false");
+  else
+    return refuse (o, EINVAL, "\"%s\" is neither text, a number, nor true or false", key);
+  if (new->value == NULL || (json_is_integer (value) && r == -1) ||
+      (new->key = strdup (key)) == NULL) {
+    free (new->value);
+    return refuse (o, ENOMEM, "no memory");
+  }
+  o->n++;
+  return 0;
+}
+
+/* The depth is bounded: the whole text is short. */
+static int
+flatten (struct options *o, const char *prefix, json_t *object)
+{
+  const char *key;
+  json_t *value;
+
+  json_object_foreach (object, key, value) {
+    CLEANUP_FREE char *path = NULL;
+
+    if (asprintf (&path, "%s%s%s", prefix, key,
+                  json_is_object (value) ? "." : "") == -1) {
+      path = NULL;
+      return refuse (o, ENOMEM, "no memory");
+    }
+    if ((json_is_object (value) ? flatten (o, path, value)
+         : add_value (o, path, value)) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* --- nodes --- */
+
+/* The value of PREFIX with KEY behind it; NULL: there is none. */
+static const char *
+take (struct options *o, const char *prefix, const char *key)
+{
+  struct option *option = (struct option *) find (o, prefix, key);
+
+  if (option == NULL)
+    return NULL;
+  option->taken = true;
+  return option->value;
+}
+
+static bool
+has_below (const struct options *o, const char *prefix, const char *node)
+{
+  const size_t len = strlen (prefix), node_len = strlen (node);
+
+  for (size_t i = 0; i < o->n; i++)
+    if (strncmp (o->list[i].key, prefix, len) == 0 &&
+        strncmp (o->list[i].key + len, node, node_len) == 0)
+      return true;
+  return false;
+}
+
+/* What makes no difference to which bytes are meant. */
+static void
+ignore_manner (struct options *o, const char *prefix)
+{
+  static const char *const keys[] = {
+    "node-name", "read-only", "auto-read-only", "discard", "detect-zeroes", "force-share",
+    "cache.direct", "cache.no-flush", "aio", "locking", "reconnect-delay", "open-timeout",
+  };
+
+  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+    take (o, prefix, keys[i]);
+}
+
+static int
+parse_nbd (struct options *o, const char *prefix, char **name)
+{
+  CLEANUP_FREE char *server = NULL;
+  const char *export = take (o, prefix, "export"), *type, *host, *port, *path;
+
+  if (asprintf (&server, "%sserver.", prefix) == -1) {
+    server = NULL;
+    return refuse (o, ENOMEM, "no memory");
+  }
+  if (find (o, prefix, "tls-creds"))
+    return refuse (o, ENOTSUP, "\"tls-creds\" names an object of QEMU's command line");
+  type = take (o, server, "type");
+  path = take (o, server, "path");
+  host = take (o, server, "host");
+  port = take (o, server, "port");
+  if (type == NULL) {           /* as older QEMU wrote it */
+    path = take (o, prefix, "path");
+    host = take (o, prefix, "host");
+    port = take (o, prefix, "port");
+  }
+  if (type && strcmp (type, "inet") != 0 && strcmp (type, "unix") != 0)
+    return refuse (o, ENOTSUP, "a server of type \"%s\" is not supported", type);
+  if ((path == NULL) == (host == NULL))
+    return refuse (o, EINVAL, "the NBD server needs either a host or a path");
+  *name = nbduri_make (host, port, path, export ? export : "");
+  return *name ? 0 : refuse (o, errno, "the NBD server's address is malformed");
+}
+
+/* The node that has bytes, whose keys begin with PREFIX. */
+static int
+parse_protocol (struct options *o, const char *prefix, const char *driver,
+                struct jsonname *r)
+{
+  const char *filename;
+
+  if (driver && strcmp (driver, "nbd") == 0)
+    return parse_nbd (o, prefix, &r->name);
+  if (driver && strcmp (driver, "file") != 0 && strcmp (driver, "host_device") != 0)
+    return refuse (o, ENOTSUP, "driver \"%s\" is not supported: an NBD server can serve "
+                   "it, and backing=URI names that", driver);
+  filename = take (o, prefix, "filename");
+  if (filename == NULL)
+    return refuse (o, EINVAL, "it names no file");
+  r->name = strdup (filename);
+  return r->name ? 0 : refuse (o, ENOMEM, "no memory");
+}
+
+static int
+parse_nodes (struct options *o, struct jsonname *r)
+{
+  const char *prefix = "", *driver = take (o, prefix, "driver");
+
+  if (driver && (strcmp (driver, "qcow2") == 0 || strcmp (driver, "raw") == 0))
+    r->format = strcmp (driver, "raw") == 0 ? "raw" : "qcow2";
+  if (r->format || (driver == NULL && has_below (o, "", "file."))) {
+    ignore_manner (o, prefix);
+    if (find (o, "", "file"))
+      return refuse (o, ENOTSUP, "\"file\" names a node of QEMU's command line");
+    prefix = "file.";
+    driver = take (o, prefix, "driver");
+  }
+  ignore_manner (o, prefix);
+  if (parse_protocol (o, prefix, driver, r) == -1)
+    return -1;
+  for (size_t i = 0; i < o->n; i++)
+    if (!o->list[i].taken) {
+      free (r->name);
+      return refuse (o, ENOTSUP, "\"%.100s\" is not supported there", o->list[i].key);
+    }
+  return 0;
+}
+
+/* --- all of it --- */
+
+bool
+jsonname_is (const char *name)
+{
+  return strncmp (name, PREFIX, strlen (PREFIX)) == 0;
+}
+
+int
+jsonname_parse (const char *name, struct jsonname *r, char why[JSONNAME_WHY])
+{
+  struct options o = { .why = why };
+  json_error_t error;
+  json_t *json = json_loads (name + strlen (PREFIX), JSON_REJECT_DUPLICATES, &error);
+  int ret = -1;
+
+  memset (r, 0, sizeof *r);
+  if (!json_is_object (json))
+    refuse (&o, EINVAL, "%s", json ? "it is no JSON object" : error.text);
+  else if (flatten (&o, "", json) == 0)
+    ret = parse_nodes (&o, r);
+  for (size_t i = 0; i < o.n; i++) {
+    free (o.list[i].key);
+    free (o.list[i].value);
+  }
+  json_decref (json);
+  return ret;
+}
