@@ -43,6 +43,8 @@ before ()
       hold_connection ;;
     "An image from a stranger:"*)
       cp disk.qcow2 upload.qcow2 ;;
+    "An image that is not a file here:"*)
+      rm disk.raw ;;
     "An image that depends on backing files:"*)
       make_image overlay.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
       qemu-io -f qcow2 -c 'write -P 3 4M 1M' overlay.qcow2
@@ -80,6 +82,8 @@ after ()
       truncate -s 2M disk.qcow2
       if served "$PLUGIN" disk.qcow2 check=full; then fail "not in order"; fi ;;
     "An image that I want as a raw file:")
+      same disk.qcow2 disk.raw ;;
+    "An image that is not a file here:"*)
       same disk.qcow2 disk.raw ;;
     "A raw file that I want as an image:")
       same new.qcow2 disk.raw ;;
