@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What alloc.c, allocidle.c, quarantine.c, allocbytes.c and allocrest.c share.  No other
- * file includes this.
+ * Declarations that alloc.c, allocidle.c, quarantine.c, allocbytes.c and allocrest.c
+ * share.  No other file includes this.
  */
 
 #ifndef QCOW2_ALLOC_IMPL_H
@@ -16,14 +16,14 @@
 #include "space/alloc.h"
 #include "space/freeset.h"
 
-/* A freed run on its way from pending to idle; unused room is one, too. */
+/* A freed run on its way from pending to idle, or an item that is not in use yet. */
 struct alloc_frees {
   struct alloc_frees *next;
   uint64_t first, n;            /* clusters */
-  uint64_t stamp;               /* grace stamp, when it is waiting */
+  uint64_t stamp;               /* grace stamp, while it is waiting */
 };
 
-#define ALLOC_ITEM_BYTES 48     /* with what malloc adds */
+#define ALLOC_ITEM_BYTES 48     /* including malloc's overhead */
 
 struct list { struct alloc_frees *head, *tail; };
 
@@ -34,49 +34,49 @@ struct alloc {
   struct grace *grace;
   unsigned bits;
   bool discard;
-  bool regular;                 /* past its end a file reads as zeros */
-  uint64_t open_size;           /* bytes: never cut off more than this */
+  bool regular;                 /* reads as zeros past its end */
+  uint64_t open_size;           /* bytes: the file never becomes shorter */
 
-  pthread_mutex_t lock;         /* guards all that follows */
+  pthread_mutex_t lock;         /* guards all fields below */
 
-  struct budget *budget;              /* whose memory is counted and shared; or NULL */
-  uint64_t charged;             /* bytes counted in it */
-  struct freeset zeroed, stale; /* idle: allocidle.c */
-  size_t max_idle;              /* runs in both */
+  struct budget *budget;              /* counts and limits memory; may be NULL */
+  uint64_t charged;             /* bytes that are counted in it */
+  struct freeset zeroed, stale; /* idle clusters: allocidle.c */
+  size_t max_idle;              /* limit for the runs in both */
   uint64_t scan, scan_end;
-  uint64_t again, again_end;    /* to be scanned after that; equal: nothing */
+  uint64_t again, again_end;    /* the next range to scan; empty if equal */
   uint64_t forgotten;           /* clusters */
-  bool starved;                 /* there was no memory for what the last step found */
+  bool starved;                 /* no memory for what the last step found */
   struct freeset held;          /* waiting: hidden from the scan */
-  struct {                      /* waiting, too many to be listed: see quarantine.c */
-    uint64_t clusters;          /* 0: there are none, and held is complete */
-    uint64_t first, end;        /* they lie in here */
-    uint64_t stamp;             /* grace stamp of the youngest */
+  struct {                      /* waiting, but too many for a list: see quarantine.c */
+    uint64_t clusters;          /* 0: no crowd, and held is complete */
+    uint64_t first, end;        /* they are in this range */
+    uint64_t stamp;             /* grace stamp of the youngest one */
   } crowd;
 
   uint64_t bump, bump_end;      /* the reserve */
   uint64_t settled_end;
-  uint64_t top_mark;            /* of the checkpoint that runs: never beyond what
-                                   was the reserve ever since it began */
+  uint64_t top_mark;            /* of the running checkpoint: not beyond clusters that
+                                   have been in the reserve since it began */
   uint64_t batch;               /* clusters */
-  bool bump_used;               /* since the file was opened or given back */
+  bool bump_used;               /* since the file was opened, or clusters given back */
 
-  struct alloc_run tables;      /* what is left for tables; may be empty */
+  struct alloc_run tables;      /* unused part of a run for tables; may be empty */
   bool tables_fresh;            /* they came from the reserve */
 
-  struct {                      /* bytes for compressed clusters: allocbytes.c */
-    uint64_t at, end;           /* host offsets; end is at the end of a cluster */
-    bool zeroed;                /* what is fresh of it reads as zeros */
+  struct {                      /* space for compressed clusters: allocbytes.c */
+    uint64_t at, end;           /* host offsets; end is the end of a cluster */
+    bool zeroed;                /* the unused clusters read as zeros */
   } pack;
 
-  struct alloc_frees *rooms;    /* made by alloc_free_begin */
-  struct list pending;          /* removal not durable */
-  struct list waiting;          /* for its grace period, in order of stamps */
-  unsigned reaping;             /* threads that have taken some out of waiting */
-  uint64_t quarantined;         /* clusters in all of these, the crowd, checkpoints */
+  struct alloc_frees *rooms;    /* unused items, from alloc_free_begin */
+  struct list pending;          /* removal is not durable yet */
+  struct list waiting;          /* for their grace period, in order of stamps */
+  unsigned reaping;             /* threads that have taken items from waiting */
+  uint64_t quarantined;         /* clusters in these lists, crowd, checkpoints */
   size_t freed_items;           /* in all of these */
-  size_t pending_items;         /* of them: in pending */
-  uint64_t pending_clusters;    /* of the quarantined: in pending */
+  size_t pending_items;         /* of these, in pending */
+  uint64_t pending_clusters;    /* of quarantined, in pending */
 
   struct alloc_stats stats;
 };
@@ -103,48 +103,50 @@ free_items (struct alloc_frees *item)
   }
 }
 
-/* As alloc_reserve, with the lock held and not counted in the statistics.  Returns 1
- * (they were idle), 2 (they come from the reserve) or -1. */
+/* Like alloc_reserve, but the caller holds the lock, and the statistics do not count it.
+ * Returns 1 if the clusters were idle, 2 if they come from the reserve, or -1. */
 extern int alloc_take (struct alloc *, uint64_t n, struct alloc_run *);
-/* Clusters that nobody ever used lose their count; with the lock held. */
+/* Decrements the counts of clusters that were never used.  The caller holds the lock. */
 extern void alloc_drop_run (struct alloc *, uint64_t first, uint64_t n,
                             bool zeroed);
 
-/* Gives back the reserve and the room for tables.  -1: there is no memory, and nothing
- * has changed. */
+/* Gives back the reserve and the unused clusters for tables.  Returns -1 if there is no
+ * memory; then nothing has changed. */
 extern int alloc_give_back_reserve (struct alloc *);
 
-/* --- allocidle.c; with the lock held --- */
+/* --- allocidle.c; the caller holds the lock --- */
 
-/* R5: fails (EUCLEAN, reported) if there is metadata in the clusters that are
- * to become WHAT. */
+/* R5: fails (EUCLEAN, reported) if there is metadata in the clusters that are about to
+ * become WHAT. */
 extern int alloc_check_no_metadata (struct alloc *, uint64_t first, uint64_t n,
                                     const char *what);
 
-/* Puts a run into an idle set.  If there are too many runs, or no memory for it, a
+/* Puts a run into an idle set.  If there are too many runs, or no memory for this one, a
  * run is forgotten until the scan finds it. */
 extern void alloc_add_idle (struct alloc *, uint64_t first, uint64_t n,
                             bool zeroed);
-/* CLUSTERS in [first, end) are free and in no set: the scan that is under way, or the
- * next, will find them. */
+/* CLUSTERS clusters in [first, end) are free and in no set.  The current scan or the next
+ * one will find them. */
 extern void alloc_forget (struct alloc *, uint64_t first, uint64_t end,
                           uint64_t clusters);
-/* After runs or items have come or gone: counts their memory anew. */
+/* To be called after runs or items have been added or removed: updates the memory that is
+ * counted in the budget. */
 extern void alloc_charge (struct alloc *);
-/* How many clusters are idle or forgotten, about. */
+/* The approximate number of clusters that are idle or forgotten. */
 extern uint64_t alloc_idle_clusters (const struct alloc *);
 
-/* Takes up to N clusters: from the lowest idle run of at least LEAST clusters, or from
- * the longest one if that has LEAST.  1 if there was one, 0, or -1. */
+/* Take up to N clusters from an idle run of at least LEAST clusters: alloc_take_idle from
+ * the lowest one, alloc_take_longest from the longest.  Return 1, 0 if there is no such
+ * run, or -1 (reported). */
 extern int alloc_take_idle (struct alloc *, uint64_t least, uint64_t n,
                             struct alloc_run *);
 extern int alloc_take_longest (struct alloc *, uint64_t least, uint64_t n,
                                struct alloc_run *);
 
-/* One step of the scan: what is free in the next refcount block becomes idle.
- * 1 if it went on, 0 if it is over or pauses, or -1.  It pauses, too, when all that it
- * found was forgotten again for want of memory (a->starved): it would find
- * that for ever. */
+/* Does one step of the scan: clusters that are free in the next refcount block become
+ * idle.  Returns 1 if the scan continues, 0 if it has ended or pauses, or -1 (reported).
+ * It also pauses if everything that it found was forgotten again because there was no
+ * memory (a->starved); otherwise it would find the same clusters forever. */
 extern int alloc_scan_step (struct alloc *);
 
 /* The clusters from END on are no longer in the file, nor in the sets. */
@@ -152,16 +154,16 @@ extern void alloc_idle_cut (struct alloc *, uint64_t end);
 /* Frees all sets. */
 extern void alloc_idle_close (struct alloc *);
 
-/* --- quarantine.c; with the lock held --- */
+/* --- quarantine.c; the caller holds the lock --- */
 
-/* Lowers the counts of clusters to which no pointer was published, but that readers may
- * know from others who used them: what becomes free waits for its grace period.  -1:
- * reported; they are leaked. */
+/* Decrements the counts of clusters to which no pointer was published, but which earlier
+ * users may have left known to readers.  Clusters that become free wait for their grace
+ * period.  Returns -1 on error (reported); the clusters are leaked. */
 extern int alloc_release (struct alloc *, uint64_t first, uint64_t n);
 
-/* --- allocbytes.c; with the lock held --- */
+/* --- allocbytes.c; the caller holds the lock --- */
 
-/* Is there somebody in the cluster at pack.at? */
+/* Is the cluster at pack.at in use? */
 static inline bool
 alloc_bytes_in_use (const struct alloc *a)
 {
@@ -174,7 +176,7 @@ alloc_bytes_leave_cluster (struct alloc *a)
   a->pack.at = round_up (a->pack.at, UINT64_C (1) << a->bits);
 }
 
-/* The count of these clusters is 0 now. */
+/* The counts of these clusters are 0 now. */
 static inline void
 alloc_bytes_forget (struct alloc *a, uint64_t first, uint64_t n)
 {
@@ -183,7 +185,7 @@ alloc_bytes_forget (struct alloc *a, uint64_t first, uint64_t n)
     alloc_bytes_leave_cluster (a);
 }
 
-/* Gives back what was taken and not used. */
+/* Gives back the clusters for packing that were never used. */
 extern void alloc_bytes_give_back (struct alloc *);
 
 #endif /* QCOW2_ALLOC_IMPL_H */

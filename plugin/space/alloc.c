@@ -9,33 +9,33 @@
  *        |                 |
  *     end of the file    scan of what the file had free
  *
- * - Reserve: clusters [bump, bump_end) at the end of the file.  Counts are raised for a
- *   batch at a time (1 MiB at first, up to 8 MiB as long as they are used up; less
- *   where the host has no space for so many), and the file is made long enough.
- *   They have never been used and lie past the
- *   old end of the file, so they read as zeros.  Below settled_end this, and
- *   their counts, are durable.  A crash leaks no more than the reserve.
- * - Idle: clusters whose count is 0 in memory, and a scan of the refcounts for those that
- *   we don't know (allocidle.c).
+ * - Reserve: clusters [bump, bump_end) at the end of the file.  Their counts are
+ *   incremented a batch at a time (1 MiB at first, then up to 8 MiB while batches are
+ *   used up; less if the host does not have the space), and the file is extended.  These
+ *   clusters have never been used and lie past the old end of the file, so they read as
+ *   zeros.  Below settled_end, this and their counts are durable.  A crash leaks no more
+ *   than the reserve.
+ * - Idle: clusters whose count is 0 in memory.  A scan of the refcounts finds those that
+ *   are not known (allocidle.c).
  *
- * Which one serves a request for N clusters?  The first of:
- *   1. the lowest idle run that has room for all of it, zeroed ones first;
+ * A request for N clusters takes the first of these that is available:
+ *   1. the lowest idle run that is long enough, zeroed runs first;
  *   2. the same after one step of the scan;
  *   3. the longest idle run, if it has 16 clusters or more, or if more than an eighth
- *      of the file is idle (then the file must not grow any more, fragments or
- *      not);
+ *      of the file is idle (then the file must not grow any more, even if this fragments
+ *      data);
  *   4. the reserve;
- *   5. when the file can't grow: any idle run, scanning all the rest.
+ *   5. if the file cannot grow: any idle run, after scanning all the rest.
  *
- * R5: a run is checked against the known metadata before it is handed out, and again
- * before it is punched; and its counts must be exactly what we think.
+ * R5: a run is checked against the known metadata before it is allocated, and again
+ * before it is punched, and its counts must have exactly the expected values.
  *
- * What is freed or given back is never lost for lack of memory: what can't be
- * put into the idle sets has a count of 0, by which a scan finds it.
+ * Clusters that are freed or given back are never lost when memory is short.  Those that
+ * cannot be put into the idle sets have a count of 0, so a scan finds them.
  *
- * Locks: `lock' guards everything that changes.  It is held during reads of refcount
- * blocks and when the file is made longer or shorter, never during punches.
- * It is taken before the locks of refcount and overlap.
+ * Locks: `lock' guards everything that changes.  It is held while refcount blocks are
+ * read and while the file is extended or truncated, never during punches.  It is taken
+ * before the locks of refcount and overlap.
  */
 
 #include <config.h>
@@ -54,13 +54,13 @@
 #define MIN_BATCH (UINT64_C (1) << 20)          /* bytes */
 #define MAX_BATCH (UINT64_C (8) << 20)
 #define MIN_BATCH_CLUSTERS 4
-/* No extension is larger than this for the sake of one request (bytes). */
+/* One request extends the file by no more than this (bytes). */
 #define MAX_REQUEST (UINT64_C (64) << 20)
-/* L2 tables are laid out side by side in runs of this many bytes. */
+/* L2 tables are placed side by side in runs of this many bytes. */
 #define TABLE_RUN ALLOC_TABLE_SPACE
-/* Shorter idle runs are not worth splitting a larger request for. */
+/* A larger request is not split for the sake of a shorter idle run (clusters). */
 #define MIN_FRAGMENT 16
-/* Runs of idle clusters that are known at a time, FREESET_RUN_BYTES each. */
+/* The largest number of idle runs that are known at a time, FREESET_RUN_BYTES each. */
 #define MAX_IDLE_RUNS 65536
 
 static uint64_t
@@ -118,7 +118,7 @@ alloc_close (struct alloc *a)
   free (a);
 }
 
-/* Called back by refcount_dec. */
+/* Callback for refcount_dec. */
 static void
 became_stale (void *opaque, uint64_t first, uint64_t n)
 {
@@ -131,10 +131,10 @@ became_zeroed (void *opaque, uint64_t first, uint64_t n)
   alloc_add_idle (opaque, first, n, true);
 }
 
-/* --- taking clusters: all with the lock held --- */
+/* --- taking clusters; the caller holds the lock --- */
 
-/* Drops the counts of the reserve; it has never been used.  -1: there is no memory, and
- * nothing has changed. */
+/* Decrements the counts of the reserve, which was never used.  Returns -1 if there is no
+ * memory; then nothing has changed. */
 static int
 drop_reserve (struct alloc *a)
 {
@@ -148,15 +148,15 @@ drop_reserve (struct alloc *a)
   return 0;
 }
 
-/* How the reserve gets longer. */
+/* How the reserve is extended. */
 struct extension {
-  uint64_t n;                   /* clusters, at its end */
-  uint64_t place, used;         /* clusters of new refcount blocks and tables */
+  uint64_t n;                   /* clusters added at its end */
+  uint64_t place, used;         /* clusters for new refcount blocks and tables */
 };
 
-/* What is needed to count N more clusters takes the first of the reserve: so it lies with
- * the data, wherever they end, and the reserve stays in one piece.  If it is too short
- * for that, it goes behind it. */
+/* Refcount blocks and tables that are needed to count N more clusters take the first
+ * clusters of the reserve.  So they lie next to the data, wherever that ends, and the
+ * reserve stays contiguous.  If the reserve is too short for them, they go behind it. */
 static int
 plan_extension (struct alloc *a, uint64_t n, struct extension *e)
 {
@@ -171,14 +171,14 @@ plan_extension (struct alloc *a, uint64_t n, struct extension *e)
   return refcount_extend_cost (a->refcounts, e->place, a->bump_end, n, &e->used);
 }
 
-/* Where the file must end then, in clusters. */
+/* The end of the file after that, in clusters. */
 static uint64_t
 extended_end (const struct alloc *a, const struct extension *e)
 {
   return a->bump_end + e->n + (e->place == a->bump_end ? e->used : 0);
 }
 
-/* Plans for N clusters, and has the host make the length and the space for them. */
+/* Plans to add N clusters, extends the file, and has the host allocate the space. */
 static int
 find_space (struct alloc *a, uint64_t n, struct extension *e)
 {
@@ -188,9 +188,9 @@ find_space (struct alloc *a, uint64_t n, struct extension *e)
                          e->place << a->bits, e->used << a->bits);
 }
 
-/* The same for as many as there is space for: N clusters, or WANT, or else at least half
- * of what would fit.  (How much that is can't be asked: the end of a device, a full file
- * system, a quota and a limit for files all look the same.) */
+/* Like find_space, for as many clusters as there is space for: N, or WANT, or else at
+ * least half of what would fit.  (The plugin cannot ask how much would fit: the end of a
+ * device, a full file system, a quota and a limit on file sizes all look the same.) */
 static int
 find_space_that_is_left (struct alloc *a, uint64_t n, uint64_t want,
                          struct extension *e)
@@ -203,8 +203,9 @@ find_space_that_is_left (struct alloc *a, uint64_t n, uint64_t want,
   return 0;
 }
 
-/* Puts a batch, or at least WANT clusters, at the end of the reserve; fewer where there
- * is no space for so many.  -1: ENOSPC (there is none at all) is not reported. */
+/* Adds a batch, or at least WANT clusters, to the end of the reserve; fewer if there is
+ * not enough space.  Returns -1 on error; ENOSPC (there is no space at all) is not
+ * reported. */
 static int
 extend_reserve (struct alloc *a, uint64_t want)
 {
@@ -212,15 +213,14 @@ extend_reserve (struct alloc *a, uint64_t want)
   struct extension e;
   uint64_t first;
 
-  /* This first: if it fails, nothing has happened. */
+  /* This comes first: if it fails, nothing has changed. */
   if (find_space_that_is_left (a, n, want, &e) == -1) {
     if (errno == ENOSPC)
       a->batch = 1;
     return -1;
   }
   if (e.used > 0 && e.place == a->bump_end) {
-    /* The new metadata cuts the reserve in two: what is left of the old one is put
-     * with the idle clusters. */
+    /* The new metadata splits the reserve; the rest of the old reserve becomes idle. */
     const uint64_t old = a->bump;
 
     if (drop_reserve (a) == -1)
@@ -238,13 +238,13 @@ extend_reserve (struct alloc *a, uint64_t want)
     return -1;
   a->bump_end = first + e.n;
   a->stats.extended += e.n;
-  /* Near the end of the space the next one need not begin with too much again. */
+  /* When little space is left, the next batch need not start too large again. */
   a->batch = e.n < n ? min64 (a->batch, e.n)
     : min64 (a->batch * 2, max64 (MAX_BATCH >> a->bits, MIN_BATCH_CLUSTERS));
   return 0;
 }
 
-/* Returns 2, so that it can be told from idle clusters. */
+/* Returns 2, so that the caller can tell these from idle clusters. */
 static int
 take_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
 {
@@ -260,7 +260,7 @@ take_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
   return 2;
 }
 
-/* The file can't grow: whatever there is.  ENOSPC is reported here. */
+/* The file cannot grow: takes any clusters that are free.  Reports ENOSPC. */
 static int
 take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
 {
@@ -288,9 +288,7 @@ take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
   return -1;
 }
 
-/* The order of preference: see the top of the file.  1: idle clusters, 2: from the
- * reserve, -1: failed.
- */
+/* The order of preference is at the top of the file. */
 int
 alloc_take (struct alloc *a, uint64_t n, struct alloc_run *run)
 {
@@ -333,10 +331,10 @@ alloc_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
   return 0;
 }
 
-/* Takes a run for tables, with the space on the host that they need: a checkpoint that
- * finds no space for a table could not be helped by trimming, for what is trimmed goes
- * only after a checkpoint.  (Larger tables are mostly empty: l2.c does this for
- * them, slice by slice.)  Called with the lock held. */
+/* Takes a run for tables, for which the host has allocated space.  Without it, a
+ * checkpoint that finds no space for a table could not be helped by trimming, because
+ * trimmed clusters become free only after a checkpoint.  (Larger tables are mostly empty:
+ * l2.c allocates their space slice by slice.)  The caller holds the lock. */
 static int
 reserve_table_run (struct alloc *a)
 {
@@ -372,7 +370,7 @@ alloc_reserve_table (struct alloc *a, struct alloc_run *run)
     return -1;
   *run = (struct alloc_run) {
     .host = a->tables.host, .clusters = 1, .zeroed = a->tables.zeroed,
-    /* Perhaps the rest of the run has become durable since it was taken. */
+    /* The rest of the run may have become durable since it was taken. */
     .settled = a->tables_fresh && first < a->settled_end,
   };
   a->tables.host += cs;
@@ -396,8 +394,8 @@ alloc_abort (struct alloc *a, const struct alloc_run *run)
   KEEP_ERRNO_FOR_BLOCK;
   LOCK_FOR_BLOCK (&a->lock);
 
-  /* Nobody else ever knew of them: no need to wait.  They may have been written.  A
-   * failure has been reported; the clusters are leaked. */
+  /* These clusters were never published, so there is no need to wait.  They may have been
+   * written.  A failure has been reported; the clusters are leaked. */
   refcount_dec (a->refcounts, run->host >> a->bits, run->clusters,
                 became_stale, a);
   a->stats.allocated -= run->clusters;
@@ -417,7 +415,7 @@ alloc_top_up (struct alloc *a)
 {
   LOCK_FOR_BLOCK (&a->lock);
 
-  /* Who needs clusters will meet a failure again, and report it if it is ENOSPC. */
+  /* An allocation will meet the failure again, and report it if it is ENOSPC. */
   if (a->bump_used && a->bump_end - a->bump < a->batch / 2)
     extend_reserve (a, 0);
   a->top_mark = a->bump_end;

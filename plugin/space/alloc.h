@@ -18,14 +18,14 @@
 
 struct alloc;
 
-/* Host clusters that are ours to fill: their count is 1 (in memory at least). */
+/* Host clusters that belong to the caller: their count is 1 (in memory at least). */
 struct alloc_run {
   uint64_t host;        /* byte offset, cluster aligned */
   uint64_t clusters;    /* >= 1 */
-  bool zeroed;          /* reads as zeros until written */
-  bool settled;         /* zeroed durably (never used, within the durable file
-                           size), and the count is durable: a pointer to it may reach the
-                           file before its contents do */
+  bool zeroed;          /* reads as zeros until it is written */
+  bool settled;         /* zeroed durably (never used, within the durable file size), and
+                           the count is durable: a pointer to the run may reach the file
+                           before its contents do */
 };
 
 /* In clusters. */
@@ -33,90 +33,96 @@ struct alloc_stats { uint64_t allocated, freed, punched, extended; };
 
 struct alloc_options {
   bool discard;                 /* punch holes into freed clusters */
-  struct budget *budget;        /* what it knows of free clusters is counted there, and
-                                   an eighth of the image's share of that is the limit,
-                                   ALLOC_LEAST_IDLE bytes at least; NULL: no limit */
+  struct budget *budget;        /* counts the memory for what is known of free clusters,
+                                   which may use an eighth of the image's share, and at
+                                   least ALLOC_LEAST_IDLE bytes; NULL: no limit */
 };
 #define ALLOC_LEAST_IDLE (UINT64_C (256) << 10)
 
-/* The image file must not be touched by anyone else.  All pointers must outlive it.  NULL
- * on error (reported). */
+/* Nothing else may change the image file.  All pointers must outlive the allocator.
+ * Returns NULL on error (reported). */
 extern struct alloc *alloc_open (struct storage *, unsigned cluster_bits,
                                  struct refcounts *, struct overlap *,
                                  struct grace *, const struct alloc_options *);
-/* Tests: no more than that many runs of free clusters are known at a time. */
+/* For tests: limits the number of runs of free clusters that are known at a time. */
 extern void alloc_set_max_idle (struct alloc *, size_t runs);
-/* Frees memory only; see alloc_give_back. */
+/* Only frees memory: call alloc_give_back before, to give clusters back. */
 extern void alloc_close (struct alloc *);
 
-/* One contiguous run of 1..N clusters.  Returns 0 or -1 (reported; ENOSPC, EIO, or
- * EUCLEAN: the refcounts are corrupt). R5: never a cluster that holds metadata. */
+/* Allocates one contiguous run of 1..N clusters.  Returns 0, or -1 (reported: ENOSPC,
+ * EIO, or EUCLEAN if the refcounts are corrupt).  R5: the clusters never contain
+ * metadata. */
 extern int alloc_reserve (struct alloc *, uint64_t n, struct alloc_run *);
-/* One cluster for an L2 table.  They come from a small run of their own,
- * so that tables lie together and do not split the data.  It is registered with
- * overlap. */
-/* Tables of up to ALLOC_TABLE_SPACE bytes come with space on the host. */
+/* Allocates one cluster for an L2 table, and registers it with overlap.  These clusters
+ * come from a small run of their own, so that tables lie together and do not fragment the
+ * data.  Returns 0, or -1 as alloc_reserve does. */
+/* The host has allocated space for tables of up to ALLOC_TABLE_SPACE bytes. */
 #define ALLOC_TABLE_SPACE (UINT64_C (64) << 10)
 extern int alloc_reserve_table (struct alloc *, struct alloc_run *);
-/* Gives back a run, or part of one, to which no pointer was ever published.
- * Cannot fail, keeps errno. */
+/* Gives back a run, or part of one, to which no pointer was ever published.  Cannot fail,
+ * and keeps errno. */
 extern void alloc_abort (struct alloc *, const struct alloc_run *);
 extern void alloc_abort_table (struct alloc *, const struct alloc_run *);
 
-/* Places for compressed clusters:  BYTES each (1 to the cluster size), one behind the
- * other where that can be, in host clusters that they share.  alloc_bytes sets HOST of
- * all N and gives every host cluster that a piece touches one reference for it; or does
- * nothing and returns -1 as alloc_reserve.  The bytes are the caller's to write.
- * alloc_abort_bytes gives back pieces to which no pointer was ever published: cannot
- * fail, keeps errno.  Pieces that were published are freed as the clusters that they
- * touch. */
+/* Space for compressed clusters.  alloc_bytes allocates N pieces of BYTES bytes each (1
+ * to the cluster size), contiguously if possible, in host clusters that they share.  It
+ * sets HOST of each piece, and gives each host cluster that a piece touches one reference
+ * for that piece.  If it fails it changes nothing and returns -1 as alloc_reserve does.
+ * The caller writes the bytes.  alloc_abort_bytes gives back pieces to which no pointer
+ * was ever published; it cannot fail, and keeps errno.  To free pieces that were
+ * published, free the clusters that they touch. */
 struct alloc_piece { uint64_t host, bytes; };
 extern int alloc_bytes (struct alloc *, struct alloc_piece *, unsigned n);
 extern void alloc_abort_bytes (struct alloc *, const struct alloc_piece *,
                                unsigned n);
 
-/* Freeing: first make room for N runs (may fail with ENOMEM), then, after
- * the pointers have gone from memory, hand over the runs.  Room not used is given
- * back by alloc_free_end.  Each run loses one reference per cluster once the
- * change that removed the pointers is durable. */
+/* Freeing clusters.  First, alloc_free_begin allocates list items for N runs (it may fail
+ * with ENOMEM).  Then, after the pointers have been removed in memory, alloc_free_run
+ * hands over each run.  Last, alloc_free_end frees the items that were not used.  Each
+ * cluster of a run loses one reference once the change that removed the pointers is
+ * durable. */
 extern int alloc_free_begin (struct alloc *, unsigned n);
 extern void alloc_free_run (struct alloc *, uint64_t host, uint64_t clusters);
 extern void alloc_free_end (struct alloc *, unsigned unused);
 
-/* Bytes handed over and not yet released. */
+/* The number of bytes that were freed and cannot be used again yet. */
 extern uint64_t alloc_quarantined (struct alloc *);
-/* Is so much of that, in bytes or in runs, not yet durable that there should be a
- * checkpoint? */
+/* Returns true if so much of that, in bytes or in runs, waits for its removal to become
+ * durable that a checkpoint is worthwhile. */
 extern bool alloc_wants_release (struct alloc *);
 
 /* --- for the checkpoint --- */
 
-/* Takes all runs handed over so far: everything that removed them is published
- * in memory already, so call this before the L2 snapshot.  */
+/* Takes all runs that were handed over until now.  Every change that removed their
+ * pointers is already published in memory, so call this before the checkpoint collects
+ * changed L2 slices. */
 struct alloc_frees;
 extern struct alloc_frees *alloc_take_frees (struct alloc *);
-/* Their removal is durable (OK), or they wait for the next checkpoint.  -1 if the
- * refcounts are corrupt (EUCLEAN) or can't be read; those runs are leaked.  L2 tables
- * whose count reaches 0 are forgotten by overlap. */
+/* If OK, the removal of the pointers is durable; otherwise the runs wait for the next
+ * checkpoint.  Returns -1 if the refcounts are corrupt (EUCLEAN) or cannot be read; those
+ * runs are leaked.  L2 tables whose count reaches 0 are removed from overlap. */
 extern int alloc_frees_done (struct alloc *, struct alloc_frees *, bool ok);
 
-/* Raises counts ahead so that the next allocations find durable ones, if what is left
- * is little.  Returns a mark; after a sync that followed refcount_write, pass
- * it to alloc_settle: all that was reserved before the mark is durable. */
+/* If little of the reserve is left, increments counts ahead of time, so that the next
+ * allocations find clusters with durable counts.  Returns a mark.  After a sync that
+ * followed refcount_write, pass the mark to alloc_settle: all clusters that were reserved
+ * before the mark are then durable. */
 extern uint64_t alloc_top_up (struct alloc *);
 extern void alloc_settle (struct alloc *, uint64_t mark);
 
-/* Moves on what waits for the grace period: punches, then makes it free for
- * use.  Never blocks for requests.  A failed punch is no error; -1 (EUCLEAN) if there
- * is metadata in what was freed. */
+/* Punches holes into the clusters whose grace period is over, and makes them available
+ * for allocation.  Never blocks requests.  A failed punch is not an error.  Returns -1
+ * (EUCLEAN) if there is metadata in the freed clusters. */
 extern int alloc_reap (struct alloc *);
 
-/* At a quiet moment (no request that changes anything, nothing dirty): drops the counts
- * raised ahead and reaps what can be reaped: alloc_quarantined tells whether requests
- * still hold something back.  The caller then runs refcount_write and sync,
- * and calls alloc_trim_file to cut off what the file grew for the reserve. */
+/* To be called when no request changes anything and nothing is dirty.  Decrements the
+ * counts that were incremented ahead of time, and reaps what can be reaped.  Afterwards,
+ * alloc_quarantined tells whether requests still hold back clusters.  The caller then
+ * calls refcount_write and syncs, and calls alloc_trim_file to cut off what was added to
+ * the file for the reserve. */
 extern int alloc_give_back (struct alloc *);
-/* Never shorter than it was at alloc_open, nor than what is in use or waiting. */
+/* The file stays at least as long as it was at alloc_open, and keeps all clusters that
+ * are in use or waiting. */
 extern int alloc_trim_file (struct alloc *);
 
 extern void alloc_get_stats (struct alloc *, struct alloc_stats *);

@@ -8,25 +8,26 @@
  *      pack.at                      pack.end
  *         v                            v
  *   ######.......|..........|..........|
- *   in use, its   fresh: the count is 1, and no
+ *   in use, its   unused: the count is 1, and no
  *   count = users pointer was ever published
  *
- * Streams of bytes are put one behind the other.  The clusters come from the allocator in
- * small runs, so that streams lie together and what is not compressed does not split
- * them; their count of 1 becomes the first stream's, each further stream raises it (R1:
- * before the caller publishes).  Where the count can't go any higher (as always with
- * refcounts of one bit) the rest of the cluster is left, and the next is used.
+ * Streams of bytes are placed one after the other.  Their clusters come from the
+ * allocator in small runs, so that streams lie together and do not fragment data that is
+ * not compressed.  The count of 1 that a cluster has then belongs to the first stream in
+ * it; each further stream increments it (R1: before the caller publishes the pointer).
+ * If the count cannot go any higher (with 1-bit refcounts it never can), the rest of the
+ * cluster stays unused, and the next cluster is used.
  *
- * When all that is in the cluster at pack.at has been freed, its count is 0 and it is
- * an idle cluster as any other (R4): packing must not go on in it.  So who makes
- * clusters free says so, with alloc_bytes_forget.  As long as one user is left, the
- * cluster can't be handed out, and the bytes from pack.at on have had no user since it
- * was taken.
+ * When all streams in the cluster at pack.at have been freed, its count is 0 and it is an
+ * idle cluster like any other (R4), so packing must not continue in it.  Therefore code
+ * that makes clusters free calls alloc_bytes_forget.  While the cluster has one user
+ * left, it cannot be allocated again, and the bytes from pack.at on have not been used
+ * since it was allocated.
  *
- * Clusters that are left over are given back when the disk comes to rest; no bytes of
- * them were ever written.
+ * Unused clusters are given back when the disk comes to rest; none of their bytes was
+ * ever written.
  *
- * Locks: the allocator's one.
+ * Locks: the allocator's lock.
  */
 
 #include <config.h>
@@ -40,7 +41,7 @@
 /* Clusters for packing are taken in runs of this many bytes. */
 #define PACK_RUN (UINT64_C (256) << 10)
 
-/* More clusters at pack.end, or a new run in another place. */
+/* Adds clusters at pack.end, or starts a new run in another place. */
 static int
 extend (struct alloc *a)
 {
@@ -48,8 +49,8 @@ extend (struct alloc *a)
 
   if (alloc_take (a, max64 (PACK_RUN >> a->bits, 1), &run) == -1)
     return -1;
-  /* No stream is longer than a cluster, so what is left is a part of a cluster that is
-   * in use: nothing to give back. */
+  /* No stream is longer than a cluster, so the rest is part of a cluster that is in use:
+   * there is nothing to give back. */
   assert (a->pack.end - a->pack.at < UINT64_C (1) << a->bits);
   if (run.host != a->pack.end)
     a->pack.at = run.host;
@@ -89,9 +90,9 @@ place (struct alloc *a, uint64_t bytes, uint64_t *host)
   return 0;
 }
 
-/* With the lock held.  Of a cluster that others have used and freed before us, readers
- * may still know (R4 b), so what becomes free here waits as they had to.  A failure has
- * been reported; clusters are leaked. */
+/* The caller holds the lock.  If a cluster had earlier users, readers may still know it
+ * from them (R4 b), so clusters that become free here wait for their grace period, too.
+ * A failure has been reported; the clusters are leaked. */
 static void
 take_back (struct alloc *a, const struct alloc_piece *pieces, unsigned n)
 {
@@ -142,6 +143,6 @@ alloc_bytes_give_back (struct alloc *a)
                     a->pack.zeroed);
     a->stats.allocated -= (a->pack.end - fresh) >> a->bits;
   }
-  /* What is in use now may be filled up by those who come later. */
+  /* Later streams may fill the cluster that is now in use. */
   a->pack.end = fresh;
 }

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which free clusters do we know, and how are the others found?
+ * Which free clusters are known, and how are the others found?
  *
- * Part of alloc.c.  Clusters whose count is 0 in memory, and which wait for nothing, are
- * idle.  Those that we know are in two sets: zeroed (punched, or never written) and
- * stale.  Any number of runs can be free in a file, so only the longest
- * are kept: when there are too many, the shortest is forgotten.  Its
- * count of 0 stays, so a scan of the refcounts finds it again.
+ * Part of alloc.c.  A cluster is idle if its count is 0 in memory and it waits for
+ * nothing.  Two sets contain the known ones: zeroed (punched, or never written) and
+ * stale.  A file can have any number of free runs, so the sets keep only the longest
+ * ones.  When there are too many, the shortest one is forgotten.  Its count of 0 stays,
+ * so a scan of the refcounts finds it again.
  *
- * The scan goes over [scan, scan_end) and makes what is free stale: one refcount block
- * per allocation at most, only when idle clusters don't do, and only while there is
- * room in the sets.  First it goes over the counts that the file had when it was
- * opened, and then, as long as there is such a range, over [again, again_end), in which
- * something was forgotten behind its back.  It passes by what is waiting or idle
- * already: their counts are 0 as well.
+ * The scan goes over [scan, scan_end) and adds free clusters to stale.  An allocation
+ * scans one refcount block at most, and only if the idle clusters are not enough and the
+ * sets are not full.  The first scan goes over the counts that the file had when it was
+ * opened.  After that, as long as there is such a range, the scan goes over [again,
+ * again_end), which contains the clusters that were forgotten where it had already been.
+ * It skips clusters that wait or are idle already, because their counts are 0, too.
  *
- * `forgotten' says how many clusters are free and in no set, about: what the first
- * scan has not come to is not counted.
+ * `forgotten' is the approximate number of clusters that are free and in no set.  It does
+ * not include those that the first scan has not reached.
  *
- * Locks: the allocator's one.
+ * Locks: the allocator's lock.
  */
 
 #include <config.h>
@@ -30,7 +30,7 @@
 #include "util/report.h"
 #include "space/alloc-impl.h"
 
-/* The map need not know it more exactly. */
+/* The budget does not need more exact figures (bytes). */
 #define CHARGE_STEP 4096u
 
 int
@@ -82,7 +82,7 @@ forget (struct alloc *a, uint64_t first, uint64_t n)
   alloc_forget (a, first, first + n, n);
 }
 
-/* Would it become part of a run that is there? */
+/* Would the run become part of one that is in SET? */
 static bool
 touches (const struct freeset *set, uint64_t first, uint64_t n)
 {
@@ -91,8 +91,8 @@ touches (const struct freeset *set, uint64_t first, uint64_t n)
   return freeset_next (set, first - 1, first + n + 1, &f, &len);
 }
 
-/* Makes room in the sets for a run of N clusters.  False: all that is there is as long.
- */
+/* Makes space in the sets for a run of N clusters.  False: all runs in them are at least
+ * that long. */
 static bool
 make_room (struct alloc *a, uint64_t n)
 {
@@ -108,7 +108,7 @@ make_room (struct alloc *a, uint64_t n)
   }
   if (len >= n)
     return false;
-  freeset_remove (set, first, len);     /* a whole run: can't fail */
+  freeset_remove (set, first, len);     /* a whole run: cannot fail */
   forget (a, first, len);
   return true;
 }
@@ -178,7 +178,7 @@ take_from (struct alloc *a, struct freeset *set, uint64_t first, uint64_t n,
   if (alloc_check_no_metadata (a, first, n, "allocated") == -1 ||
       refcount_claim (a->refcounts, first, n) == -1)
     return -1;
-  freeset_remove (set, first, n);       /* from its start: can't fail */
+  freeset_remove (set, first, n);       /* from its start: cannot fail */
   *run = (struct alloc_run) {
     .host = first << a->bits, .clusters = n, .zeroed = set == &a->zeroed,
   };
@@ -212,9 +212,8 @@ alloc_take_longest (struct alloc *a, uint64_t least, uint64_t n,
 
 /* --- the scan --- */
 
-/* The first part of [from, to) that we know already, though its count is 0; or
- * nothing, at TO.
- */
+/* Finds the first part of [from, to) that is known already, though its count is 0.  If
+ * there is none, *FIRST is TO. */
 static void
 next_known (struct alloc *a, uint64_t from, uint64_t to, uint64_t *first,
             uint64_t *len)
@@ -231,7 +230,7 @@ next_known (struct alloc *a, uint64_t from, uint64_t to, uint64_t *first,
     }
 }
 
-/* Something in [first, first+n) is free: makes stale what of it is not known. */
+/* Something in [first, first+n) is free: adds the parts that are not known to stale. */
 static void
 found (struct alloc *a, uint64_t first, uint64_t n)
 {
@@ -247,7 +246,7 @@ found (struct alloc *a, uint64_t first, uint64_t n)
   }
 }
 
-/* Begins anew where something was forgotten.  False: nowhere. */
+/* Starts again where clusters were forgotten.  False: there is no such range. */
 static bool
 scan_again (struct alloc *a)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does allocation come to rest?
+ * How are clusters given back that were allocated ahead of time?
  *
- * Part of alloc.c.  When nobody writes any more, what was taken ahead (the reserve,
- * room for tables, room for compressed clusters) is given back, and the file is cut off
- * behind the last cluster that is in use.
+ * Part of alloc.c.  After the last writer has finished, the clusters that were allocated
+ * ahead of time (the reserve, those for tables, those for compressed clusters) are given
+ * back, and the file is truncated behind the last cluster that is in use.
  *
- * Locks: the allocator's one.
+ * Locks: the allocator's lock.
  */
 
 #include <config.h>
@@ -28,7 +28,7 @@ alloc_give_back (struct alloc *a)
   return alloc_reap (a);
 }
 
-/* The cluster after the last one that somebody may still be reading. */
+/* The cluster after the last one that a reader may still be using. */
 static uint64_t
 waiting_end (const struct alloc *a)
 {
@@ -57,9 +57,9 @@ alloc_trim_file (struct alloc *a)
   if (storage_truncate (a->file, size) == -1)
     return -1;
 
-  /* What lies behind the end now is part of the reserve to come, and nothing else: idle
-   * clusters must be in the file.  (None of their runs reaches beyond the reserve, so
-   * none is split, and this can't fail.) */
+  /* Clusters behind the new end belong to a later reserve only: idle clusters must be
+   * within the file.  (None of their runs extends beyond the reserve, so none is split,
+   * and this cannot fail.) */
   end = div_up (size, UINT64_C (1) << a->bits);
   if (end >= a->bump)
     return 0;
@@ -69,6 +69,6 @@ alloc_trim_file (struct alloc *a)
 
   a->bump = a->bump_end = end;
   a->settled_end = min64 (a->settled_end, end);
-  a->top_mark = min64 (a->top_mark, end);       /* a reader's flush may be under way */
+  a->top_mark = min64 (a->top_mark, end);       /* a reader's flush may be in progress */
   return 0;
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which clusters are in a set, and where is a run of a wanted length?
+ * Which clusters are in a set, and where is a run of a given length?
  *
- * Neighbouring clusters are one run; no two runs touch.  The runs are the nodes of
- * a treap (a search tree by first cluster, a heap by random priority, so that it
- * stays balanced on average).  Each node knows the longest run below it, which
- * leads straight to the lowest run that is long enough, and the shortest, which is the
- * first to be forgotten when there are too many.
+ * Adjacent clusters form one run; no two runs touch.  The runs are the nodes of a treap
+ * (a search tree by first cluster, and a heap by random priority, which keeps it balanced
+ * on average).  Each node knows the longest run in its subtree, which leads directly to
+ * the lowest run that is long enough, and the shortest, which is the first to be
+ * forgotten when there are too many.
  *
- * Everything costs O(log runs).  Changes are made by splitting the tree at a cluster
- * number and merging the parts again.
+ * All operations take O(log runs).  Changes split the tree at a cluster number and merge
+ * the parts again.
  *
- * No locks: the set belongs to somebody who has one.
+ * Locks: none; the owner of the set has one.
  */
 
 #include <config.h>
@@ -127,7 +127,7 @@ set_run (struct freeset_node *t, uint64_t first, uint64_t end)
   return t;
 }
 
-/* Frees the tree and takes its runs off the totals. */
+/* Frees the tree and subtracts its runs from the totals. */
 static void
 drop (struct freeset *s, struct freeset_node *t)
 {
@@ -159,7 +159,7 @@ freeset_add (struct freeset *s, uint64_t first, uint64_t n)
   if (t == NULL)
     return -1;
 
-  /* What touches or overlaps becomes part of the new run. */
+  /* Runs that touch or overlap the new one become part of it. */
   split (s->root, first, &before, &after);
   last = take_last (&before);
   if (last && end_of (last) >= first) {
@@ -195,7 +195,7 @@ freeset_remove (struct freeset *s, uint64_t first, uint64_t n)
   split (s->root, first, &before, &after);
   split (after, end, &middle, &after);
 
-  /* The run that reaches into the range from before it. */
+  /* The run that begins before the range and extends into it. */
   last = take_last (&before);
   if (last) {
     last_end = end_of (last);
@@ -214,7 +214,7 @@ freeset_remove (struct freeset *s, uint64_t first, uint64_t n)
     }
     before = merge (before, last);
   }
-  /* The run that reaches out of it: it keeps its node. */
+  /* The run that begins in the range and extends beyond it: it keeps its node. */
   last = take_last (&middle);
   if (last) {
     last_end = end_of (last);
@@ -277,7 +277,7 @@ freeset_next (const struct freeset *s, uint64_t from, uint64_t to,
 {
   const struct freeset_node *t = s->root, *best = NULL;
 
-  /* The first run that ends after FROM: ends are in the same order as starts. */
+  /* Finds the first run that ends after FROM: ends are in the same order as starts. */
   while (t)
     if (end_of (t) > from) {
       best = t;

@@ -2,27 +2,28 @@
  *
  * When may freed clusters be used again?
  *
- *   pending      given to alloc_free_run: their pointers have gone from memory
+ *   pending      given to alloc_free_run: their pointers were removed in memory
  *      |         alloc_take_frees
  *   checkpoint   makes that durable (R4 a)
- *      |         alloc_frees_done: counts go down in memory, not before (R2)
+ *      |         alloc_frees_done: decrements counts in memory, not earlier (R2)
  *   waiting      for all requests that began before the removal (R4 b)
  *      |         alloc_reap
- *   reaping      a hole is punched (R4 c), without any lock: who reaps has taken the
- *      |         runs out of the list, so nobody else sees them
+ *   reaping      a hole is punched (R4 c), without a lock: the thread has taken the
+ *      |         runs out of the list, so no other thread sees them
  *   idle
  *
- * While a run is waiting or being reaped its count is 0, in memory and perhaps in the
+ * While a run is waiting or being reaped, its count is 0 in memory and perhaps in the
  * file.  The set `held' hides it from the allocator's scan for free clusters.
  *
- * Nothing but alloc_free_begin needs memory that it must have: each run has its
- * list item from then on.  A run of which only parts become free may need more
- * items.  What gets none joins the crowd: clusters that wait together, in no
- * list and no set, until the youngest may go; meanwhile the scan must not run.  So does
- * what would make the list too long, since a request that goes on for long holds back
- * all that others free.  The crowd is not punched: the scan finds it as it is.
+ * Only alloc_free_begin depends on memory: from then on, each run has its list
+ * item.  If only parts of a run become free, it may need more items.  Clusters for which
+ * there is no item join the crowd: clusters that wait together, in no list and no set,
+ * until the grace period of the youngest has passed; the scan must not run until then.
+ * Runs that would make the list too long join the crowd, too, because a long request
+ * holds back everything that other requests free.  The crowd is not punched: the scan
+ * finds its clusters as they are.
  *
- * Locks: the allocator's one.
+ * Locks: the allocator's lock.
  */
 
 #include <config.h>
@@ -37,8 +38,8 @@
 #include "util/report.h"
 #include "space/alloc-impl.h"
 
-/* So many bytes whose removal is not durable make a checkpoint worth while.  (What waits
- * for its grace period is not helped by one.) */
+/* A checkpoint is worthwhile when the removal of more than this many bytes is not
+ * durable.  (It does not help clusters that wait for their grace period.) */
 #define QUARANTINE_LIMIT (UINT64_C (128) << 20)
 
 int
@@ -68,7 +69,7 @@ alloc_free_begin (struct alloc *a, unsigned n)
   return 0;
 }
 
-/* Takes a room that was made before.  Called with the lock held. */
+/* Takes an item that alloc_free_begin allocated.  The caller holds the lock. */
 static struct alloc_frees *
 take_room (struct alloc *a)
 {
@@ -119,7 +120,7 @@ alloc_quarantined (struct alloc *a)
   return a->quarantined << a->bits;
 }
 
-/* How much memory may the items of one sort have? */
+/* The limit for the memory of the items in one list (SHARES shares), in bytes. */
 static uint64_t
 most_bytes (const struct alloc *a, unsigned shares)
 {
@@ -150,23 +151,23 @@ alloc_take_frees (struct alloc *a)
   return frees;
 }
 
-/* Collects what became free of one run. */
+/* Collects the parts of a run that became free. */
 struct freed {
   struct alloc *a;
-  struct alloc_frees *spare;    /* the run's own item, for the first part */
+  struct alloc_frees *spare;    /* the run's own item, for its first part */
   uint64_t stamp;
-  uint64_t clusters;            /* that became free and wait now */
+  uint64_t clusters;            /* that became free, and now wait */
   bool corrupt;
 };
 
-/* All that are not pending. */
+/* The memory of all items that are not pending, in bytes. */
 static uint64_t
 waiting_bytes (const struct alloc *a)
 {
   return (a->freed_items - a->pending_items) * ALLOC_ITEM_BYTES;
 }
 
-/* ITEM is for it, and may not be needed. */
+/* Adds a run to waiting.  Uses ITEM or frees it. */
 static void
 add_waiting (struct alloc *a, struct alloc_frees *item, uint64_t first,
              uint64_t n, uint64_t stamp)
@@ -198,7 +199,7 @@ join_crowd (struct alloc *a, uint64_t first, uint64_t n, uint64_t stamp)
   a->crowd.stamp = max64 (a->crowd.stamp, stamp);
 }
 
-/* All at once, when its youngest may. */
+/* Releases the whole crowd when the grace period of its youngest has passed. */
 static void
 release_crowd (struct alloc *a)
 {
@@ -209,8 +210,8 @@ release_crowd (struct alloc *a)
   memset (&a->crowd, 0, sizeof a->crowd);
 }
 
-/* An L2 table that nothing refers to any more is no metadata now.  Any other kind can't
- * be freed like this: leave it alone. */
+/* An L2 table without references is no longer metadata.  Other kinds of metadata cannot
+ * be freed like this, so they stay in overlap. */
 static void
 forget_tables (struct alloc *a, uint64_t first, uint64_t n)
 {
@@ -290,7 +291,7 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
     if (refcount_dec (a->refcounts, first, n, became_free, &f) == 0)
       a->quarantined -= n - f.clusters;
     else if (errno == ENOMEM) {
-      list_append (&a->pending, item);  /* the next checkpoint will do */
+      list_append (&a->pending, item);  /* the next checkpoint tries again */
       a->pending_items++;
       a->pending_clusters += n;
       continue;
@@ -322,8 +323,8 @@ alloc_release (struct alloc *a, uint64_t first, uint64_t n)
   return 0;
 }
 
-/* Those whose grace period is over, taken out of the list.  They are
- * the caller's alone then. */
+/* Takes the items whose grace period has passed out of the list.  They belong to the
+ * caller then. */
 static struct alloc_frees *
 take_passed (struct alloc *a)
 {
@@ -360,15 +361,15 @@ alloc_reap (struct alloc *a)
     bool zeroed = false, bad;
 
     next = items->next;
-    /* R5, R4 (c).  A punch that fails has been reported, and does no harm. */
+    /* R5, R4 (c).  A failed punch has been reported, and does no harm. */
     bad = alloc_check_no_metadata (a, items->first, items->n, "punched") == -1;
     if (a->discard && !bad)
       zeroed = storage_punch (a->file, items->first << a->bits,
                               items->n << a->bits) == 1;
     {
       LOCK_FOR_BLOCK (&a->lock);
-      /* If there is no memory to split a run of held: what stays in there is
-       * hidden from the scan, which needs not find it any more. */
+      /* This fails if there is no memory to split a run of held.  The clusters then stay
+       * hidden from the scan, which need not find them any more. */
       freeset_remove (&a->held, items->first, items->n);
       if (!bad)
         alloc_add_idle (a, items->first, items->n, zeroed);

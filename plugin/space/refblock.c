@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What do the bytes of a refcount block say, and which blocks are in memory?
+ * What do the bytes of a refcount block mean, and which blocks are in memory?
  *
  * Blocks are kept as they are in the file.  Counts are 1, 2 or 4 bits wide (the
  * lowest index in the least significant bits of a byte) or 1, 2, 4 or 8 bytes,
  * big-endian.
  *
- * A block is found through an array of pointers that is as long as the refcount
- * table (1 Mi entries at most), so there is no hash to tune.  A block is on one
- * of two lists:
+ * An array of pointers, as long as the refcount table (1 Mi entries at most), leads to
+ * the blocks, so there is no hash to tune.  A block is on one of two lists:
  *
  *    clean  may be evicted, least recently used first, when there are too many
  *    busy   changed, or a copy of it is being written: stays until it is clean
  *
- * No locks and no I/O in here: refcount.c calls all of this under its lock.
+ * No locks and no I/O: the functions of refcount.c call these under their lock.
  */
 
 #include <config.h>
@@ -99,9 +98,8 @@ refblock_find_zero (const void *raw, unsigned order, uint64_t from,
   const unsigned char *p = raw;
 
   while (from < to) {
-    /* Eight bytes of 1-bit counts that are all 1 are passed in one step: with
-     * 2 MiB clusters there are 16 Mi counts in a block.
-     */
+    /* Skip eight bytes of 1-bit counts that are all 1 in one step: with 2 MiB clusters, a
+     * block has 16 Mi counts. */
     if (order == 0 && (from & 63) == 0 && to - from >= 64) {
       uint64_t word;
 
@@ -172,7 +170,7 @@ free_list (struct refblock_cache *c, struct refblock *head)
   }
 }
 
-/* Drops the least recently used, but never the first of the list. */
+/* Drops the least recently used blocks, but never the first one of the list. */
 static void
 evict (struct refblock_cache *c)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Refcount blocks in memory: the counts in them, and a bounded cache.
- * See refblock.c.  The cache is for refcount.c, refgrow.c and refwrite.c alone.
+ * Refcount blocks in memory: the counts in them, and a bounded cache.  See refblock.c.
+ * Only refcount.c, refgrow.c and refwrite.c use the cache.
  */
 
 #ifndef QCOW2_REFBLOCK_H
@@ -16,10 +16,10 @@
 extern uint64_t refblock_get (const void *raw, unsigned order, uint64_t i);
 extern void refblock_set (void *raw, unsigned order, uint64_t i,
                           uint64_t value);
-/* The first index in [from, to) whose count is 0; TO if there is none. */
+/* The first index in [from, to) whose count is 0, or TO if there is none. */
 extern uint64_t refblock_find_zero (const void *raw, unsigned order,
                                     uint64_t from, uint64_t to);
-/* One past the last index whose count is not 0, of a block of SIZE bytes. */
+/* One past the last index whose count is not 0, in a block of SIZE bytes. */
 extern uint64_t refblock_end (const void *raw, unsigned order, size_t size);
 
 /* --- the cache --- */
@@ -27,8 +27,8 @@ extern uint64_t refblock_end (const void *raw, unsigned order, size_t size);
 struct refblock {
   struct refblock *prev, *next;
   uint64_t index;               /* in the refcount table */
-  size_t dirty_lo, dirty_hi;    /* changed bytes; lo == hi if none */
-  bool writing;                 /* a copy is being written: keep it */
+  size_t dirty_lo, dirty_hi;    /* changed bytes; empty if lo == hi */
+  bool writing;                 /* a copy is being written: do not evict */
   bool fresh;                   /* no table entry in the file names it yet */
   unsigned char *raw;           /* as in the file */
 };
@@ -42,38 +42,38 @@ struct refblock_cache {
   struct refblock busy;         /* list head: dirty or being written */
 };
 
-/* Keeps at most MAX_CLEAN clean blocks, and any number of dirty ones.  Has no room for
- * any index yet. */
+/* The cache keeps at most MAX_CLEAN clean blocks, and any number of dirty ones.  It has
+ * no slots yet. */
 extern void refblock_cache_init (struct refblock_cache *, size_t size,
                                  size_t max_clean);
 extern void refblock_cache_free (struct refblock_cache *);
-/* Room for more indexes.  -1: ENOMEM, nothing has changed. */
+/* Adds slots.  Returns -1 on ENOMEM; then nothing has changed. */
 extern int refblock_cache_grow (struct refblock_cache *, uint64_t nslots);
 
 /* The block, or NULL if it is not in memory. */
 extern struct refblock *refblock_cache_find (struct refblock_cache *,
                                              uint64_t index);
-/* A new block, filled with zeros, not yet in the cache: insert or free it.
- * NULL: ENOMEM. */
+/* Allocates a block, filled with zeros, that is not in the cache yet.  The caller inserts
+ * or frees it.  NULL: ENOMEM. */
 extern struct refblock *refblock_new (const struct refblock_cache *,
                                       uint64_t index);
-/* The same when there is no memory: the least recently used clean block leaves the
- * cache and gives its own.  NULL: there is none. */
+/* Like refblock_new, when there is no memory: the least recently used clean block leaves
+ * the cache, and its memory is used.  NULL: there is no clean block. */
 extern struct refblock *refblock_recycle (struct refblock_cache *,
                                           uint64_t index);
 extern void refblock_free (const struct refblock_cache *, struct refblock *);
-/* As clean.  May evict other clean blocks, never the one inserted. */
+/* Inserts the block as clean.  May evict other clean blocks, never this one. */
 extern void refblock_cache_insert (struct refblock_cache *,
                                    struct refblock *);
-/* Takes it out again and frees it, whatever its state. */
+/* Removes the block and frees it, whatever its state. */
 extern void refblock_cache_drop (struct refblock_cache *, struct refblock *);
 
-/* Counts [from, to) have changed. */
+/* Marks counts [from, to) as changed. */
 extern void refblock_dirty (struct refblock_cache *, struct refblock *,
                             unsigned order, uint64_t from, uint64_t to);
-/* A copy of bytes [*lo, *hi) is about to be written ... */
+/* A copy of the changed bytes [*lo, *hi) is about to be written ... */
 extern void refblock_write_begin (struct refblock *, size_t *lo, size_t *hi);
-/* ... and was written, or (!OK) they are dirty again. */
+/* ... and was written, or (!OK) these bytes are dirty again. */
 extern void refblock_write_end (struct refblock_cache *, struct refblock *,
                                 size_t lo, size_t hi, bool ok);
 

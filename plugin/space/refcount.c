@@ -5,20 +5,19 @@
  *    header ---> refcount table ---> refcount block ---> counts of
  *                (contiguous)        (one cluster)       2^block_bits clusters
  *
- * The table is in memory as a whole (8 MiB at most), blocks are cached as they
- * are in the file (refblock.c).  Counts change in memory only: refgrow.c makes
- * clusters countable and refwrite.c carries the changes to the file.  A count
- * goes up as soon as a cluster is taken, and comes down only when the removal of
- * the pointer is durable (R2, the callers' part).  So a block may be written at any
- * time: what it says is never too low.  That it is durable before a pointer is
- * (R1) is what checkpoints are for.
+ * The whole table is in memory (8 MiB at most); blocks are cached as they are in the file
+ * (refblock.c).  Counts change in memory only: refgrow.c makes more clusters countable,
+ * and refwrite.c writes the changes to the file.  A count is incremented when a cluster
+ * is allocated, and decremented only after the removal of the pointer is durable (R2; the
+ * callers see to it).  So a block may be written at any time: its counts are never too
+ * low.  Checkpoints make sure that it is durable before a pointer is (R1).
  *
- * What comes from the file is not trusted: before a block is read, its table
- * entry is checked for alignment, for the end of the file, for two entries that name the
- * same block, and for other metadata in its place (R5).
+ * The contents of the file are not trusted: before a block is read, its table entry is
+ * checked for alignment, for the end of the file, for two entries that name the same
+ * block, and for other metadata in its place (R5).
  *
- * Locks: one, see refcount-impl.h.  It may be taken with the allocator's lock
- * held; overlap's is taken inside.
+ * Locks: one, see refcount-impl.h.  It may be taken with the allocator's lock held;
+ * overlap's lock is taken inside it.
  */
 
 #include <config.h>
@@ -34,8 +33,8 @@
 #include "util/sparse.h"
 #include "space/refcount-impl.h"
 
-/* Clean blocks that are kept: 2 MiB of them, but no fewer than this.  (Of large ones most
- * is zeros, which take no memory.) */
+/* Clean blocks to keep: 2 MiB of them, but no fewer than this.  (Large blocks contain
+ * mostly zeros, which take no memory.) */
 #define MIN_CLEAN 4
 #define CLEAN_BYTES (UINT64_C (2) << 20)
 
@@ -54,9 +53,8 @@ compare_u64 (const void *a, const void *b)
   return x < y ? -1 : x > y;
 }
 
-/* Two entries that name one block would make changes to one range of clusters
- * appear in another: nothing good can come of writing to such an image.
- */
+/* If two entries named the same block, a change of counts in one range of clusters would
+ * also appear in the other: such an image must not be written. */
 static int
 check_distinct (struct refcounts *r)
 {
@@ -123,7 +121,7 @@ read_table (struct refcounts *r)
   }
   if (kind == -1)
     return -1;
-  /* Blocks in the wrong place are noticed when they are loaded. */
+  /* Blocks in the wrong place are detected when they are loaded. */
   for (uint64_t i = 0; i < r->entries; i++)
     if (r->table[i] != 0 && (r->table[i] & (cs - 1)) == 0 &&
         range_within (r->table[i], cs, QCOW2_MAX_HOST_OFFSET) &&
@@ -198,7 +196,7 @@ refcount_block_clusters (const struct refcounts *r)
   return UINT64_C (1) << r->block_bits;
 }
 
-/* Is what entry INDEX says a place where a block can be? */
+/* Can a block be at the offset in entry INDEX? */
 static int
 check_entry (struct refcounts *r, uint64_t index)
 {
@@ -223,9 +221,8 @@ check_entry (struct refcounts *r, uint64_t index)
   return corrupt ();
 }
 
-/* The block that counts the clusters of table entry INDEX: *RET is NULL if there is
- * none (all its counts are 0).  Called with the lock held.
- */
+/* Gets the block of table entry INDEX; *RET is NULL if there is none (all its counts are
+ * 0).  The caller holds the lock. */
 static int
 load (struct refcounts *r, uint64_t index, struct refblock **ret)
 {
@@ -240,7 +237,7 @@ load (struct refcounts *r, uint64_t index, struct refblock **ret)
 
   if (check_entry (r, index) == -1)
     return -1;
-  /* Who gives back what he took must not need memory for it. */
+  /* Giving back clusters must not need memory. */
   b = refblock_new (&r->cache, index);
   if (b == NULL)
     b = refblock_recycle (&r->cache, index);
@@ -273,7 +270,7 @@ refcount_get (struct refcounts *r, uint64_t cluster, uint64_t *value)
   return 0;
 }
 
-/* Why the count VALUE of CLUSTER can't be changed. */
+/* Reports why the count VALUE of CLUSTER cannot be changed. */
 static int
 refuse (struct refcounts *r, uint64_t cluster, uint64_t value, enum refcount_change how)
 {
@@ -300,9 +297,8 @@ refuse (struct refcounts *r, uint64_t cluster, uint64_t value, enum refcount_cha
   abort ();
 }
 
-/* Changes the counts of the clusters [c, end), all in block B, or fails with *C at the
- * one that can't be changed.
- */
+/* Changes the counts of the clusters [c, end), all in block B.  On failure, *C is the
+ * cluster whose count cannot be changed. */
 static int
 change_in_block (struct refcounts *r, struct refblock *b, uint64_t *c,
                  uint64_t end, enum refcount_change how)
@@ -321,9 +317,8 @@ change_in_block (struct refcounts *r, struct refblock *b, uint64_t *c,
   return 0;
 }
 
-/* Takes back what was done to [first, end).  The blocks are dirty, so they are in
- * memory, and nothing can fail.
- */
+/* Undoes the change of [first, end).  The blocks are dirty, so they are in memory, and
+ * nothing can fail. */
 static void
 unchange (struct refcounts *r, uint64_t first, uint64_t end, enum refcount_change how)
 {

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do more clusters become countable?
+ * How are more clusters made countable?
  *
- * Where refcount blocks are missing, refcount_extend lays out new ones, together with a
- * new table if the old one is full, at the end of what is countable:
+ * Where refcount blocks are missing, refcount_extend lays out new ones, and a new table
+ * if the old one is full, at the end of the countable clusters:
  *
  *    place = first
- *    | new table | new blocks ... | n clusters that can be counted now ...
+ *    | new table | new blocks ... | n clusters that are countable now ...
  *    |<-------- used ------------>|
  *
- * or in clusters that were countable before, and are the caller's:
+ * or in clusters that were countable before and that the caller has claimed:
  *
  *    place                              first
- *    | new table | new blocks ... | ... | n clusters that can be counted now ...
+ *    | new table | new blocks ... | ... | n clusters that are countable now ...
  *
- * These clusters have counts themselves, in blocks that exist or in the new ones.  All of
- * this happens in memory; refwrite.c brings it to the file in a safe order.
+ * These clusters have counts themselves, in existing blocks or in the new ones.  All of
+ * this happens in memory; refwrite.c writes it to the file in a safe order.
  *
- * Locks: the room's one, held throughout.
+ * Locks: those of refcount.c; each function holds the lock throughout.
  */
 
 #include <config.h>
@@ -33,12 +33,12 @@
 #include "space/refcount-impl.h"
 #include "space/reflayout.h"
 
-/* What refcount_extend is about to make. */
+/* What refcount_extend is about to create. */
 struct layout {
   uint64_t place;               /* cluster */
-  uint64_t table_clusters;      /* of a new table; 0 if the old one will do */
-  uint64_t entries;             /* of the table after it */
-  uint64_t blocks;              /* new ones */
+  uint64_t table_clusters;      /* of a new table; 0: the old one is long enough */
+  uint64_t entries;             /* of the table afterwards */
+  uint64_t blocks;              /* number of new ones */
   uint64_t region, last;        /* table entries that must have blocks */
 };
 
@@ -50,7 +50,7 @@ has_block (const void *opaque, uint64_t index)
   return index < r->entries && r->table[index] != 0;
 }
 
-/* The table at least doubles when it has to grow. */
+/* A table that has to grow becomes at least twice as long. */
 static int
 plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
       struct layout *l)
@@ -80,7 +80,7 @@ plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
   return 0;
 }
 
-/* R5: nothing else may be where the new metadata goes. */
+/* R5: the place of the new metadata must contain no other metadata. */
 static int
 register_metadata (struct refcounts *r, const struct layout *l)
 {
@@ -111,8 +111,7 @@ register_metadata (struct refcounts *r, const struct layout *l)
 }
 
 /* Puts zeroed blocks into the gaps of the table, in the order of the file.  On failure
- * remove_blocks takes them out again.
- */
+ * the caller calls remove_blocks. */
 static int
 insert_blocks (struct refcounts *r, const struct layout *l)
 {
@@ -138,9 +137,8 @@ insert_blocks (struct refcounts *r, const struct layout *l)
   return 0;
 }
 
-/* Only those that insert_blocks has made, as far as it came: the table of a forged image
- * may name other blocks behind them.
- */
+/* Removes only the blocks that insert_blocks has added before it failed: the table of a
+ * forged image may name other blocks behind them. */
 static void
 remove_blocks (struct refcounts *r, const struct layout *l)
 {
@@ -154,9 +152,8 @@ remove_blocks (struct refcounts *r, const struct layout *l)
     }
 }
 
-/* Makes the arrays longer.  That is not taken back on failure: r->entries says how
- * much of them is used.
- */
+/* Makes the arrays longer.  This is not undone on failure: r->entries says how much of
+ * them is in use. */
 static int
 grow_arrays (struct refcounts *r, uint64_t entries)
 {
@@ -226,9 +223,8 @@ refcount_extend (struct refcounts *r, uint64_t place, uint64_t first,
   }
 
   if (l.table_clusters > 0) {
-    /* An earlier place that was never published is of no use any more. If it is being
-     * written right now, then it is up to refcount_write.
-     */
+    /* An earlier place that was never published is no longer needed.  If it is being
+     * written right now, refcount_write gives it up. */
     if (r->new_offset != 0 && !r->writing)
       refcount_abandon_table (r, r->new_offset, r->new_clusters);
     r->new_offset = place << r->cluster_bits;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How large is a refcount structure that counts itself, too?
+ * How large is a refcount structure that also counts itself?
  *
  * Specification: "Host cluster management".
  *
- * New refcount blocks, and the table that names them, take clusters that need counts:
- * these may need more blocks, and those a longer table.  So the size goes round until
- * nothing changes any more.  All values only grow, so it ends, and with the smallest
- * size that is enough; each round adds what the last one lacked: less and less, at most
- * a fifth of it (64 bits for 512 bytes, and the table's), so it ends soon.
+ * New refcount blocks, and the table that names them, take clusters that need counts,
+ * too.  Those may need more blocks, and more blocks a longer table.  So the size is
+ * computed repeatedly, until it does not change any more.  All values only grow, so the
+ * result is the smallest size that is enough.  Each round adds what was missing in the
+ * last one, at most a fifth of what the last one added (a count of 64 bits for 512 bytes,
+ * and the table's entries), so it ends soon.
  *
  * Pure: no files, no state.
  */
@@ -27,7 +28,8 @@ reflayout_find (const struct reflayout *l, struct reflayout_size *size)
   const uint64_t per_cluster = (UINT64_C (1) << l->cluster_bits) / sizeof (struct be64);
   const uint64_t max_entries = QCOW2_MAX_REFTABLE_BYTES / sizeof (struct be64);
   const uint64_t max_end = QCOW2_MAX_HOST_OFFSET >> l->cluster_bits;
-  uint64_t next = l->first >> l->block_bits;    /* blocks before it are dealt with */
+  uint64_t next = l->first >> l->block_bits;    /* blocks before this one have been
+                                                   counted */
   uint64_t before, end;
 
   *size = (struct reflayout_size) { .blocks = l->blocks };

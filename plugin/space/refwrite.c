@@ -9,24 +9,23 @@
  *    4  a new table: switch to it, by one write of 12 bytes in the header
  *       else: write the table entries of the new blocks
  *
- * and the caller syncs, which makes the counts durable (R1).  Nobody else writes
- * refcount blocks, so an older copy never overwrites a newer one.  A block of which
- * a copy is being written stays in memory; changes made meanwhile are for the
- * next time.
+ * The caller then syncs, which makes the counts durable (R1).  No other code writes
+ * refcount blocks, so an older copy never overwrites a newer one.  A block stays in
+ * memory while a copy of it is being written; changes made in the meantime are written
+ * the next time.
  *
- * The order of the table entries matters, too.  A new block is counted by some
- * block itself: by an old one, by itself, or by another new one.  In the last case its
- * entry may become durable only after that one's, or a crash in between
- * would leave a block that is in use with a count of 0.  So entries are written
- * in rounds with a sync between them: first those of blocks that are counted by old
- * blocks or by themselves, and so on.  Blocks are laid out in ascending order at
- * or before the first cluster that they count, so each round finds some; a second round
- * is rare unless clusters are tiny.  The switch to a new table is atomic and
- * needs no rounds.
+ * The order of the table entries matters, too.  A new block is itself counted by a block:
+ * an old one, itself, or another new one.  In the last case its entry may become durable
+ * only after the entry of that other block, or a crash in between would leave a block
+ * that is in use with a count of 0.  So entries are written in rounds, with a sync
+ * between them: first those of blocks that are counted by old blocks or by themselves,
+ * and so on.  Blocks are laid out in ascending order at or before the first cluster that
+ * they count, so each round finds some; a second round is rare unless clusters are tiny.
+ * The switch to a new table is atomic and needs no rounds.
  *
- * Failures: everything is dirty again (R9: ENOSPC can be tried again).  To write the
- * same block once more is harmless.  A failed sync is EIO whatever the host
- * says, because it can't be tried again.
+ * On failure everything is dirty again (R9: after ENOSPC, the caller can try again).
+ * Writing the same block once more is harmless.  A failed sync is EIO whatever the host
+ * says, because it cannot be tried again.
  */
 
 #include <config.h>
@@ -42,7 +41,7 @@
 #include "util/report.h"
 #include "space/refcount-impl.h"
 
-/* Buffers per write; the host takes 1024. */
+/* Buffers per write; the host accepts up to 1024. */
 #define MAX_IOV 512
 
 /* The changed bytes of a block. */
@@ -54,15 +53,15 @@ struct piece {
 };
 
 struct batch {
-  struct piece *pieces;         /* by offset */
+  struct piece *pieces;         /* sorted by offset */
   size_t n;
-  struct piece **fresh;         /* those that no table entry names, by index */
+  struct piece **fresh;         /* pieces whose block no table entry names, by index */
   size_t nfresh;
-  unsigned char *bytes;         /* all the copies */
-  struct be64 *entries;         /* room for NFRESH */
-  bool *ready;                  /* same */
+  unsigned char *bytes;         /* the copies of all pieces */
+  struct be64 *entries;         /* NFRESH of them */
+  bool *ready;                  /* NFRESH of them */
 
-  struct be64 *table;           /* a new one, or NULL */
+  struct be64 *table;           /* a new table, or NULL */
   uint64_t table_offset, table_clusters;
 };
 
@@ -95,9 +94,8 @@ compare_index (const void *a, const void *b)
     : x->block->index > y->block->index;
 }
 
-/* Memory for everything that may be needed later: nothing can run out half way.
- * Called with the lock held.
- */
+/* Allocates all memory that may be needed later, so that memory cannot run out half way.
+ * The caller holds the lock. */
 static int
 prepare_batch (struct refcounts *r, struct batch *t)
 {
@@ -109,7 +107,7 @@ prepare_batch (struct refcounts *r, struct batch *t)
     t->nfresh += b->fresh;
     total += b->dirty_hi - b->dirty_lo;
   }
-  /* One more of each, so that none of them is empty. */
+  /* One more of each, so that no size is 0. */
   t->pieces = calloc (t->n + 1, sizeof *t->pieces);
   t->fresh = calloc (t->nfresh + 1, sizeof *t->fresh);
   t->bytes = malloc (total + 1);
@@ -122,11 +120,11 @@ prepare_batch (struct refcounts *r, struct batch *t)
     return 0;
   nbdkit_error ("%s: no memory to write refcounts: %m",
                 storage_path (r->file));
-  errno = ENOSPC;               /* nothing has changed: it can be tried again */
+  errno = ENOSPC;               /* nothing has changed: the caller can try again */
   return -1;
 }
 
-/* Step 1.  Called with the lock held. */
+/* Step 1.  The caller holds the lock. */
 static void
 take_batch (struct refcounts *r, struct batch *t)
 {
@@ -225,10 +223,9 @@ switch_table (struct refcounts *r, struct batch *t,
   return 0;
 }
 
-/* Which of the new blocks may get their entries now?  Returns how many.  Blocks that
- * count one of ours but are not ours themselves are older: the file's table
- * names them.
- */
+/* Chooses the new blocks whose entries may be written now, and returns their number.  A
+ * block that counts one of these, but is not one of them, is older: the table in the file
+ * names it. */
 static size_t
 choose_ready (struct refcounts *r, struct batch *t)
 {
@@ -252,7 +249,7 @@ choose_ready (struct refcounts *r, struct batch *t)
 static int
 write_entries (struct refcounts *r, struct batch *t)
 {
-  /* Nobody but us changes where the table is. */
+  /* No other code changes where the table is. */
   const uint64_t table = r->header->reftable_offset;
   size_t left = t->nfresh;
 
@@ -339,7 +336,7 @@ refcount_write (struct refcounts *r, struct refcount_moved *moved)
       refblock_write_end (&r->cache, t.pieces[i].block, t.pieces[i].lo,
                           t.pieces[i].hi, res == 0);
     r->writing = false;
-    /* The table has grown once more since then, so this place is of no use. */
+    /* The table has grown once more in the meantime, so this place is not needed. */
     if (res == -1 && t.table && r->new_offset != t.table_offset)
       refcount_abandon_table (r, t.table_offset, t.table_clusters);
   }
