@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which files lie below the top image, and may we read them?
+ * Which files are below the top image, and may they be opened?
  *
  * Specification: "Header" (backing_file_offset), "Header extensions" (backing
  * format).
  *
- * A format is never probed: an image that does not say what its backing file is could
- * make us read any raw file as an image, and the reverse.
+ * The format of a file is never probed: an image that does not state the format of its
+ * backing file could make the plugin read any raw file as an image, and vice versa.
  *
- * A file that is in the chain already, and a chain that is deeper than
- * CHAIN_MAX_LAYERS, are refused.  Every layer stays open and is locked as a reader; a
- * chain may need more open files than the default limit allows, so the soft limit is
- * raised when it is met.
+ * A file that is already in the chain, and a chain that is deeper than CHAIN_MAX_LAYERS,
+ * are refused.  Every layer stays open and is locked for a reader.  A chain may need more
+ * open files than the default limit allows, so the soft limit is raised when it is
+ * reached.
  */
 
 #include <config.h>
@@ -26,7 +26,7 @@
 #include "image/filename.h"
 #include "mapping/chain.h"
 
-/* Allows as many open files as the hard limit does. */
+/* Raises the soft limit on open files to the hard limit. */
 static bool
 raise_file_limit (void)
 {
@@ -39,7 +39,7 @@ raise_file_limit (void)
   return setrlimit (RLIMIT_NOFILE, &limit) == 0;
 }
 
-/* A chain of thousands leaves room for the server's own files. */
+/* A chain of thousands of files leaves this many for the rest of the server. */
 #define SPARE_FILES 64
 
 void
@@ -54,7 +54,7 @@ chain_reserve_files (unsigned layers)
 
 /* --- the chain --- */
 
-/* As which of the files of LAYERS is FILE in use already?  Or NULL. */
+/* Finds the file of LAYERS that is the same file as FILE; NULL if there is none. */
 static struct storage *
 find_same (const struct layers *layers, const struct storage *file)
 {
@@ -112,7 +112,7 @@ add_qcow2 (struct layers *layers, const char *path,
       image_open_data (image, options) == 0 &&
       check_new_data (layers, image) == 0 && image_load (image) == 0)
     r = layers_add_image (layers, image);
-  image_close (image);          /* the layers own it, too */
+  image_close (image);          /* the layers also hold a reference */
   return r;
 }
 
@@ -137,11 +137,11 @@ chain_below (const char *overlay, const struct header *h,
              const struct chain_options *options, char **path,
              const char **format)
 {
-  const char *told = NULL;      /* by the name itself */
+  const char *told = NULL;      /* the format that the name itself implies */
 
   *path = NULL;
   if (h == NULL)
-    return 0;                   /* raw: the end */
+    return 0;                   /* raw: the end of the chain */
   if (options->backing != BACKING_PATH && h->backing_file == NULL)
     return 0;
 
@@ -182,7 +182,7 @@ chain_below (const char *overlay, const struct header *h,
 void
 chain_go_below_top (struct chain_options *options)
 {
-  /* The parameters are about the top image and its backing file. */
+  /* The parameters apply to the top image and its backing file only. */
   options->backing = BACKING_FOLLOW;
   options->backing_format = NULL;
   options->below_top = true;
@@ -195,7 +195,7 @@ chain_open (struct layers *layers, const struct chain_options *options_)
   struct chain_options options = *options_;
 
   options.image.file.try_writable = false;
-  options.image.file.name = NULL;       /* that is the top image's */
+  options.image.file.name = NULL;       /* that one is for the top image */
   options.image.below_top = true;
 
   for (;;) {

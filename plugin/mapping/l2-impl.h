@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What l2.c and l2write.c share.  No other file includes this.
+ * Declarations that l2.c and l2write.c share.  No other file includes this.
  */
 
 #ifndef QCOW2_L2_IMPL_H
@@ -28,15 +28,15 @@ struct l2 {
   unsigned table_span_bits;     /* log2 of the guest bytes of an L2 table */
 
   pthread_mutex_t lock;
-  _Atomic uint64_t *l1;         /* written under lock, read without */
-  /* Guarded by lock.  There is room for those that the snapshot has taken as well: they
-   * may come back. */
+  _Atomic uint64_t *l1;         /* written under `lock', read without it */
+  /* Guarded by `lock'.  There is space for the changes that l2_take has taken, too: they
+   * come back if writing fails. */
   struct l1_change *changed;
   unsigned nr_changed, nr_taken, room_changed;
 };
 
-/* Where slice number SLICE lies in the file.  Its table is owned, and stays
- * where it is for as long as the slice is dirty. */
+/* The offset of slice number SLICE in the file.  The image owns its table exclusively, so
+ * the table does not move while the slice is dirty. */
 extern uint64_t l2_slice_offset (const struct l2 *, uint64_t slice);
 
 #endif /* QCOW2_L2_IMPL_H */

@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The L1 and L2 tables of the writable image: what does the top layer say about a
- * guest range, and how is that changed?
+ * The L1 and L2 tables of the writable image: where does the top layer map a guest range,
+ * and how is the mapping changed?
  *
  * Specification: "Cluster mapping".
  *
  *      l1[]  --->  L2 table = 1 cluster = slices  --->  entries
  *      in memory   in the file                        in the map, by slice
  *
- * The L1 table is in memory whole.  L2 tables are cached by slice in the map (see
- * map.c), in packed form, or raw while they are being changed.  Nothing here
- * writes to the file except l2_write, which the checkpoint calls with a
- * snapshot, and the first contents of a new table (zeros, or a copy), which no
- * pointer names yet.  So a table that an L1 entry names, in memory or in the
- * file, always has valid contents in the file (R1, R3).
+ * The whole L1 table is in memory.  L2 tables are cached by slice in the map (see map.c),
+ * in packed form, or raw while they are being changed.  Only two kinds of writes to the
+ * file happen here: l2_write, which the checkpoint calls with a batch of changes, and the
+ * first contents of a new table (zeros, or a copy), which no pointer names yet.  So a
+ * table that an L1 entry names, in memory or in the file, always has valid contents in
+ * the file (R1, R3).
  *
- * A table that a snapshot shares (L1 entry without COPIED) is copied before its
- * first change; the meaning of its slices stays the same, so cached slices
- * stay valid.
+ * A table that a snapshot shares (its L1 entry lacks COPIED) is copied before its first
+ * change.  The meaning of its slices stays the same, so cached slices stay valid.
  *
- * Locks: `lock' guards table creation and the list of changed L1 entries; it may be
- * held while a table's first contents are written (metadata, at most one
- * cluster), never during guest data I/O or a sync (R10).  l1[] entries are
- * atomics, changed under `lock', read without: an entry goes from one valid value to
- * another, and a reader that sees the older one sees the mapping of a moment ago.
+ * Locks: `lock' guards the creation of tables and the list of changed L1 entries.  It may
+ * be held while a table's first contents are written (metadata, at most one cluster),
+ * never during I/O of guest data or a sync (R10).  The entries of l1[] are atomics,
+ * changed under `lock' and read without it: an entry changes from one valid value to
+ * another, and a reader that sees the older value sees the mapping of a moment ago.
  */
 
 #include <config.h>
@@ -43,7 +42,7 @@
 
 /* --- loading --- */
 
-/* Reads LEN bytes at AT of the slice. */
+/* Reads LEN bytes of the slice, from byte AT on. */
 static int
 read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
               void *raw)
@@ -70,7 +69,7 @@ load_raw (void *opaque, uint64_t slice, void *raw)
   return read_entries (l2, slice, 0, l2->slice_size, raw);
 }
 
-/* What must not be followed since metadata are there is seen by each look-up: that may
+/* Does not check whether entries point to metadata.  Each lookup does, because that may
  * change while a slice is in memory. */
 static unsigned
 decode (void *opaque, const void *raw, unsigned unit, unsigned max,
@@ -90,7 +89,7 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
   const unsigned shift = h->cluster_bits - entry_unit_bits (h);
   const uint64_t first = unit >> shift;
   const uint64_t n = ((unit + max - 1) >> shift) - first + 1;
-  struct be64 raw[2 * MAP_PEEK_UNITS];  /* an entry has two words at most */
+  struct be64 raw[2 * MAP_PEEK_UNITS];  /* an entry has at most two words */
 
   if (read_entries (l2, slice, first * h->l2_entry_size, n * h->l2_entry_size,
                     raw) == -1)
@@ -112,8 +111,8 @@ compare_offsets (const void *a, const void *b)
   return x < y ? -1 : x > y;
 }
 
-/* Two L1 entries that name one table are corruption, and a danger: copying the
- * table for one would free it for both.  Marks such entries. */
+/* Two L1 entries that name the same table are corruption, and dangerous: if the table is
+ * copied for one entry, it would be freed for both.  Marks such entries. */
 static int
 mark_duplicates (struct l2 *l2, uint64_t n)
 {
@@ -149,7 +148,8 @@ mark_duplicates (struct l2 *l2, uint64_t n)
   return 0;
 }
 
-/* l1[] is as in the file.  Takes it over and registers the tables it names. */
+/* l1[] contains the bytes of the file.  Converts them and registers the tables that they
+ * name. */
 static int
 adopt_l1 (struct l2 *l2, uint64_t n)
 {
@@ -160,7 +160,7 @@ adopt_l1 (struct l2 *l2, uint64_t n)
   for (i = 0; i < n; i++) {
     entry = atomic_load_explicit (&l2->l1[i], memory_order_relaxed);
     if (entry == 0)
-      continue;                 /* it takes no memory */
+      continue;                 /* unused entries take no memory */
     entry = get64 ((struct be64) { entry }) &
       (QCOW2_L1_OFFSET_MASK | QCOW2_OFLAG_COPIED);
     if ((entry & QCOW2_L1_OFFSET_MASK) == 0)
@@ -244,7 +244,7 @@ l2_close (struct l2 *l2)
   free (l2);
 }
 
-/* --- looking up --- */
+/* --- lookups --- */
 
 static int
 bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
@@ -259,10 +259,10 @@ bad_l1 (struct l2 *l2, uint64_t table, uint64_t entry)
   return -1;
 }
 
-/* R5: does it begin where metadata are?  Then sets the run's host to the entry.  A run
- * that comes to metadata later ends before.  (Asked each time: the entries of a forged
- * image may name clusters that count as free, and metadata may come there, and go
- * again at any moment.) */
+/* R5: does the run begin in a cluster that contains metadata?  If so, sets the host of
+ * the run to the entry.  If metadata follows later in the run, cuts the run off there.
+ * (Every lookup checks this: the entries of a forged image may name clusters that count
+ * as free, and metadata may be placed there, and removed again, at any moment.) */
 static bool
 is_metadata_now (const struct l2 *l2, struct run *run)
 {
@@ -284,7 +284,7 @@ is_metadata_now (const struct l2 *l2, struct run *run)
     if (overlap_find (l2->image->overlap, at, cs) != OVERLAP_NONE)
       break;
   if (at >= end)
-    return false;               /* it has just gone */
+    return false;               /* it was removed just now */
   if (at > run->host) {
     run->len = at - run->host;
     return false;
@@ -307,7 +307,7 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
     const uint64_t end = offset + len;
     uint64_t next;
 
-    /* As far as there are no tables at all. */
+    /* The range without tables may be longer than one table. */
     do {
       table++;
       next = table << l2->table_span_bits;
@@ -326,12 +326,12 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
     return -1;
   if (entry & L1_UNSETTLED)
     run->unsettled = true;
-  /* Neighbours may have equal descriptors only in a forged image; each counts for
-   * itself all the same. */
+  /* Neighbours can have equal descriptors only in a forged image; they are still
+   * different clusters. */
   if (run->kind == RUN_COMPRESSED)
     run->len = min64 (run->len, l2->image->header.cluster_size -
                       (offset & (l2->image->header.cluster_size - 1)));
-  /* What an external data file holds is where the guest has it. */
+  /* In an external data file, the host offset equals the guest offset. */
   if (__builtin_expect (entry_is_external (&l2->image->header), 0) &&
       run_host_advances (run->kind) && run->host != offset) {
     run->kind = RUN_CORRUPT;
@@ -351,8 +351,8 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
 
 /* --- changing --- */
 
-/* Room in the list for one more change, and for those that the snapshot may have to give
- * back, before anything is changed (R6).  Called with the lock held. */
+/* Before anything is changed (R6), makes space in the list for one more change, and for
+ * those that a failed write may have to give back.  The caller holds the lock. */
 static int
 l1_change_room (struct l2 *l2)
 {
@@ -373,7 +373,7 @@ l1_change_room (struct l2 *l2)
   return 0;
 }
 
-/* Fills a new table: with what the shared table OLD holds, or zeros. */
+/* Fills a new table with the contents of the shared table OLD, or with zeros. */
 static int
 fill_table (struct l2 *l2, const struct alloc_run *new, uint64_t old)
 {
@@ -392,7 +392,7 @@ fill_table (struct l2 *l2, const struct alloc_run *new, uint64_t old)
   return storage_write (l2->image->file, buf, l2->image->header.cluster_size, new->host);
 }
 
-/* Makes sure that there is an L2 table for TABLE and that it is ours alone. */
+/* Makes sure that there is an L2 table for TABLE, and that nothing else shares it. */
 static int
 own_table (struct l2 *l2, uint64_t table)
 {
@@ -409,7 +409,7 @@ own_table (struct l2 *l2, uint64_t table)
 
   entry = atomic_load (&l2->l1[table]);
   if (entry & QCOW2_OFLAG_COPIED)
-    return 0;                   /* somebody else has made it */
+    return 0;                   /* another thread has created it */
   old = entry & QCOW2_L1_OFFSET_MASK;
 
   if (l1_change_room (l2) == -1 ||
@@ -456,8 +456,8 @@ l2_slice_offset (const struct l2 *l2, uint64_t slice)
          + within * l2->slice_size;
 }
 
-/* A slice that has no entries yet may be a hole of the file.  The checkpoint must
- * find space for it (see alloc.c), so a full disk is noticed here. */
+/* A slice without entries may be a hole in the file.  Its space is allocated here, so
+ * that a full disk is noticed now and not in the checkpoint (see alloc.c). */
 static int
 allocate_slice (struct l2 *l2, uint64_t slice, struct map_slice *pinned)
 {

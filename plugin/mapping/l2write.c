@@ -2,15 +2,15 @@
  *
  * How do changed L1 and L2 entries reach the file?
  *
- * The checkpoint takes a snapshot of all that has changed, writes it when what it
- * points to is durable, and says whether it has become durable itself.  The
- * order is the checkpoint's business; here is only what is written where:
- * slices in the order of the file, neighbours in one call, then L1 entries.  R5: a
- * slice goes only to a place that is known as an L2 table.
+ * The checkpoint takes a batch of all changes, writes it after everything that it points
+ * to is durable, and says whether the batch has become durable itself.  The checkpoint
+ * determines the order; this file only knows what is written where: slices in file order,
+ * adjacent ones in one call, then L1 entries.  R5: a slice is written only to a place
+ * that is known as an L2 table.
  *
  * Specification: "Cluster mapping".
  *
- * Locks: see l2.c.  One caller at a time.
+ * Locks: see l2.c.  One thread at a time.
  */
 
 #include <config.h>
@@ -31,9 +31,9 @@ l2_take (struct l2 *l2, struct l2_batch *snap)
 {
   memset (snap, 0, sizeof *snap);
 
-  /* Slices first: a table whose L1 entry is not yet in this snapshot is not
-   * reachable, so slices of it do no harm; and an L1 entry that gets in after its slices
-   * were looked at names a table whose first contents are written. */
+  /* Take slices first.  A table whose L1 entry is not in this batch yet cannot be
+   * reached, so writing its slices does no harm.  An L1 entry that is added after the
+   * slices were taken names a table whose first contents have been written. */
   snap->nr_slices = map_take_dirty (l2->space, &snap->slices, &snap->barrier);
   if (snap->nr_slices == -1) {
     snap->nr_slices = 0;
@@ -62,7 +62,7 @@ compare_pieces (const void *a, const void *b)
   return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Writes slices in order of their place in the file, neighbours in one call. */
+/* Writes slices in file order, adjacent ones in one call. */
 static int
 write_slices (struct l2 *l2, const struct l2_batch *snap)
 {
@@ -72,7 +72,7 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
 
   pieces = malloc (snap->nr_slices * sizeof *pieces + 1);
   if (pieces == NULL) {
-    /* Nothing has been written: as good as a full disk. */
+    /* Nothing was written, so the caller can try again, as on a full disk. */
     errno = ENOSPC;
     nbdkit_error ("malloc: out of memory while writing L2 tables");
     return -1;
@@ -111,7 +111,7 @@ compare_l1_changes (const void *a, const void *b)
   return x->index < y->index ? -1 : x->index > y->index;
 }
 
-/* Writes changed L1 entries, neighbours in one call. */
+/* Writes changed L1 entries, adjacent ones in one call. */
 static int
 write_l1 (struct l2 *l2, struct l2_batch *snap)
 {
@@ -141,8 +141,8 @@ l2_write (struct l2 *l2, struct l2_batch *snap)
   return 0;
 }
 
-/* Puts the snapshot's L1 changes back.  If there are others since, there is room with
- * them: this can't fail. */
+/* Puts the L1 changes of the batch back.  The list has space for them beside newer
+ * changes, so this cannot fail. */
 static void
 restore_l1 (struct l2 *l2, struct l2_batch *snap)
 {
@@ -170,7 +170,8 @@ l2_done (struct l2 *l2, struct l2_batch *snap, bool ok)
     restore_l1 (l2, snap);
     return;
   }
-  /* An owned table never moves, so the entry is still what was written. */
+  /* A table that is not shared never moves, so the entry is still the one that was
+   * written. */
   for (unsigned i = 0; i < snap->nr_l1; i++)
     atomic_fetch_and (&l2->l1[snap->l1[i].index], ~L1_UNSETTLED);
   free (snap->l1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What the parts of layers share: layers.c, resolve.c.  For them only.
+ * Declarations that layers.c and resolve.c share.  No other file includes this.
  */
 
 #ifndef QCOW2_LAYERS_IMPL_H
@@ -10,12 +10,12 @@
 
 struct layer {
   struct image *image;          /* NULL: a raw file */
-  struct storage *file;        /* the image's, or the raw file */
-  struct payload *payload;      /* likewise */
+  struct storage *file;        /* of the image, or the raw file */
+  struct payload *payload;      /* of the image, or of the raw file */
   bool is_snapshot;
-  uint64_t l1_offset;           /* the active L1 table, or the snapshot's */
-  uint64_t size;                /* what it covers, bytes */
-  _Atomic int preallocated;     /* prealloc_detect's answer; -1: not yet asked */
+  uint64_t l1_offset;           /* of the active L1 table, or of a snapshot's */
+  uint64_t size;                /* of the disk, in bytes */
+  _Atomic int preallocated;     /* result of prealloc_detect; -1: not asked yet */
 };
 
 struct layers {

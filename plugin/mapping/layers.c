@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which layers does a disk consist of, and what is known of each?
+ * Which layers does a disk consist of, and what is known about each?
  *
  * Specification: "Header" (backing file).
  *
- * The stack of an image and all that lies below it: images, and perhaps a raw file at the
+ * The stack of an image and all layers below it: images, and perhaps a raw file at the
  * bottom.
  *
- * Locks: none.  The stack does not change after it has been built, but for what
- * `preallocated' remembers.
+ * Locks: none.  The stack does not change after it has been built, except `preallocated',
+ * which is atomic.
  */
 
 #include <config.h>
@@ -96,7 +96,7 @@ layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
   if (layer == NULL)
     return -1;
   layer->file = file;
-  /* A last sector that is not whole is read as if zeros followed. */
+  /* A partial last sector is read as if zeros followed it. */
   layer->size = size > UINT64_MAX - 511 ? size : round_up (size, 512);
   layer->payload = payload_new (file, NULL, PAYLOAD_HOST_SECTORS);
   if (layer->payload == NULL) {
@@ -160,7 +160,7 @@ layers_preallocated (struct layers *s, unsigned i)
 {
   struct layer *layer = s->layers[i];
 
-  /* Two threads may find it out at once, and agree. */
+  /* Two threads may determine this at the same time; their results are the same. */
   if (layer->preallocated == -1)
     layer->preallocated = prealloc_detect (layer->file, &layer->image->header);
   return layer->preallocated;

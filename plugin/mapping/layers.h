@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The layers of a disk, and where a guest range lives among them: see layers.c,
- * resolve.c.
+ * The layers of a disk, and where they store a guest range: see layers.c, resolve.c.
  */
 
 #ifndef QCOW2_LAYERS_H
@@ -18,58 +17,59 @@
 
 struct layers;
 
-/* An empty stack.  NULL on ENOMEM (reported). */
+/* Creates an empty stack.  NULL on ENOMEM (reported). */
 extern struct layers *layers_new (void);
-extern void layers_free (struct layers *);  /* closes the files it owns */
+extern void layers_free (struct layers *);  /* closes the files that it owns */
 
-/* Adds a layer below the ones that are there; the first is the top image,
- * layer 0.  The stack is one more owner of the image, which was loaded. */
+/* Adds a layer below the existing ones; the first one is the top image, layer 0.  The
+ * image must be loaded; the stack takes a reference to it. */
 extern int layers_add_image (struct layers *, struct image *);
-/* The same with a raw file of SIZE bytes.  On success the stack owns it. */
+/* The same for a raw file of SIZE bytes.  On success the stack owns the file. */
 extern int layers_add_raw (struct layers *, struct storage *, uint64_t size);
 
 extern unsigned layers_count (const struct layers *);
 extern struct storage *layers_file (const struct layers *, unsigned i);
-/* Where guest data are: in that, or in an external data file. */
+/* The file with the guest data: the layer's own file, or an external data file. */
 extern struct storage *layers_data_file (const struct layers *, unsigned i);
-/* The way to and from the guest data in it. */
+/* How guest data is stored in that file. */
 extern struct payload *layers_payload (const struct layers *, unsigned i);
 /* The header of a qcow2 layer; NULL for a raw one. */
 extern const struct header *layers_header (const struct layers *, unsigned i);
-/* Is the file with the guest data the disk by itself: a raw layer, or a raw external data
- * file? */
+/* Are the contents of the data file the same as the disk: a raw layer, or a raw external
+ * data file? */
 extern bool layers_data_is_raw (const struct layers *, unsigned i);
-/* Is it worth to look for holes of the host file in the clusters of this qcow2
- * layer?  See prealloc.h; found out when first asked. */
+/* May the clusters of this qcow2 layer be holes of the host file, so that looking for
+ * them is worthwhile?  See prealloc.h.  Determined at the first call. */
 extern bool layers_preallocated (struct layers *, unsigned i);
-/* The size of the disk that it describes, bytes. */
+/* The size of the disk that the layer describes, in bytes. */
 extern uint64_t layers_size (const struct layers *, unsigned i);
 
-/* A view of the stack from layer FROM down, cached in MAP: for a read-only disk
- * FROM is 0; for what lies below a writable image it is 1.  DISK_SIZE is the size of
- * the disk that is served.  SLICE_SIZE as l2-slice.  NULL on error
- * (reported).  Make it when the stack is complete. */
+/* Creates a view of the stack from layer FROM down, cached in MAP.  FROM is 0 for a
+ * read-only disk, and 1 for the layers below a writable image.  DISK_SIZE is the size of
+ * the disk that is served, in bytes; SLICE_SIZE is as for the parameter l2-slice.  The
+ * stack must be complete.  Returns NULL on error (reported). */
 struct layers_view;
 extern struct layers_view *layers_view_new (struct layers *, unsigned from,
                                             struct map *, uint64_t disk_size,
                                             uint64_t slice_size);
-/* The same with another L1 table in the top image: an internal snapshot, of a disk of
- * DISK_SIZE bytes, which the table must cover. */
+/* The same with another L1 table in the top image: that of an internal snapshot of
+ * DISK_SIZE bytes, all of which the table must cover. */
 extern struct layers_view *layers_view_new_snapshot (struct layers *,
                                                      struct map *,
                                                      uint64_t l1_offset,
                                                      uint64_t disk_size,
                                                      uint64_t slice_size);
-/* Layer I alone, of its own size: what it does not hold itself is UNALLOCATED. */
+/* A view of layer I alone, with its own size.  Ranges that it does not contain itself are
+ * UNALLOCATED. */
 extern struct layers_view *layers_view_new_single (struct layers *, unsigned i,
                                                    struct map *,
                                                    uint64_t slice_size);
-extern void layers_view_free (struct layers_view *);  /* NULL is fine */
+extern void layers_view_free (struct layers_view *);  /* may be NULL */
 
-/* The run at guest OFFSET, at most LEN bytes (within the disk).  Kinds ZERO, NORMAL
- * (run.layer says in which file), COMPRESSED, CORRUPT; UNALLOCATED only where it is a
- * layer alone.  0, or -1 with errno (reported).  Cost of a hit: one map look-up,
- * whatever the number of layers. */
+/* Finds the run at guest OFFSET, at most LEN bytes (within the disk).  Kinds are ZERO,
+ * NORMAL (run.layer is the layer with the data), COMPRESSED, CORRUPT, and in a view of a
+ * layer alone UNALLOCATED.  Returns 0, or -1 with errno (reported).  A hit costs one map
+ * lookup, whatever the number of layers. */
 extern int layers_lookup (struct layers_view *, uint64_t offset, uint64_t len,
                           struct run *);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What map.c, mapslice.c, mapmem.c, mapreclaim.c and mapedit.c share.  No other file
- * includes this.
+ * Declarations that map.c, mapslice.c, mapmem.c, mapreclaim.c and mapedit.c share.  No
+ * other file includes this.
  */
 
 #ifndef QCOW2_MAP_IMPL_H
@@ -16,26 +16,26 @@
 #include "mapping/map.h"
 #include "mapping/pack.h"
 
-#define MAP_SHARDS 64           /* a power of two, and the bits of map.ripe */
+#define MAP_SHARDS 64           /* a power of two; map.ripe has a bit for each */
 
 enum slice_form {
-  SLICE_EMPTY,          /* being loaded for the first time */
+  SLICE_EMPTY,          /* is being loaded for the first time */
   SLICE_PACK,
   SLICE_RAW,
 };
 
-/* The raw form of a slice.  Guarded by the shard lock, unless it says otherwise. */
+/* The raw form of a slice.  Guarded by the shard lock, except where noted. */
 struct raw {
   struct map_slice *next_dirty; /* guarded by the space's dirty_lock */
   unsigned pins;                /* map_pin without map_unpin */
   unsigned writing;             /* map_take_dirty without map_written */
   bool dirty;                   /* is in the space's dirty list */
-  bool barrier;                 /* if dirty: needs one */
+  bool barrier;                 /* if dirty: the change needs a barrier */
   _Alignas (16) uint8_t data[]; /* raw_size bytes */
 };
 
-/* A slice stays where it is while it is in the table; it is taken out only by reclaim
- * (if it is evictable), by a failed load (by the loader) or with its space. */
+/* A slice does not move while it is in the table.  Only three remove it: reclaim (if it
+ * is evictable), its loader (if the load failed), and the end of its space. */
 struct map_slice {
   /* Constant. */
   struct map_space *space;
@@ -48,13 +48,13 @@ struct map_slice {
     struct pack *pack;
     struct raw *raw;
   };
-  uint32_t charged;             /* bytes counted for it */
+  uint32_t charged;             /* bytes counted for this slice */
   uint8_t form;                 /* enum slice_form */
-  bool busy;                    /* somebody is about to change the form, with no lock
-                                   held: only they may do so, or remove it */
+  bool busy;                    /* a thread is about to change the form, with no lock
+                                   held: only this thread may change or remove it */
   bool evictable;               /* is in the shard's queue: see map_account */
-  bool referenced;              /* since the hand came by */
-  /* What a hit needs ends here. */
+  bool referenced;              /* since the hand last passed */
+  /* The fields above are all that a hit needs. */
   struct map_slice *queue_next, *queue_prev;
 };
 
@@ -65,11 +65,11 @@ struct shard {
   uint64_t hits;
   unsigned nr_buckets;          /* 0 or a power of two */
   unsigned nr_slices;
-  /* What a hit needs ends here, after one cache line. */
-  struct map_slice *queue_head; /* the evictable ones: the hand points to the head */
+  /* The fields above are all that a hit needs: one cache line. */
+  struct map_slice *queue_head; /* the evictable slices; the hand points to the head */
   struct map_slice *queue_tail;
   uint64_t misses, peeks, evictions, packs;
-  uint64_t claims;              /* slices that somebody was about to make raw, ever */
+  uint64_t claims;              /* times that a pin began to read a raw form, ever */
   pthread_cond_t changed;       /* some slice is no longer busy */
 };
 
@@ -77,16 +77,16 @@ struct map {
   struct budget budget;
   struct shard shards[MAP_SHARDS];
 
-  _Atomic uint64_t largest;    /* bytes of the largest slice yet */
+  _Atomic uint64_t largest;    /* bytes of the largest slice so far */
   _Atomic uint64_t ripe;           /* bit I: shard I has evictable slices */
   atomic_uint_fast64_t buckets;    /* of all shards */
-  atomic_uint_fast64_t dirty;      /* bytes of raw slices, of all spaces */
-  atomic_uint hand;             /* shard that reclaim looks at next */
+  atomic_uint_fast64_t dirty;      /* bytes of dirty raw slices, in all spaces */
+  atomic_uint hand;             /* shard that reclaim visits next */
   atomic_uint_fast64_t looks;   /* slices that reclaim has looked at, ever */
 
   pthread_mutex_t lock;         /* guards the two below; taken alone */
   struct map_space *spaces;
-  uint64_t nr_spaces;           /* ever made */
+  uint64_t nr_spaces;           /* number of spaces ever created */
 };
 
 struct map_space {
@@ -122,7 +122,7 @@ map_shard (const struct map_space *space, uint64_t index)
   return &space->map->shards[map_hash (space, index) % MAP_SHARDS];
 }
 
-/* --- mapslice.c: with the shard lock held --- */
+/* --- mapslice.c: the caller holds the shard lock --- */
 
 static inline struct map_slice **
 map_bucket (const struct shard *shard, const struct map_space *space,
@@ -132,7 +132,7 @@ map_bucket (const struct shard *shard, const struct map_space *space,
                          & (shard->nr_buckets - 1)];
 }
 
-/* The slice, or NULL. */
+/* Returns the slice, or NULL if it is not in the table. */
 static inline struct map_slice *
 map_find (const struct shard *shard, const struct map_space *space,
           uint64_t index)
@@ -151,48 +151,49 @@ map_find (const struct shard *shard, const struct map_space *space,
 extern struct map_slice *map_insert (struct shard *, struct map_space *,
                                      uint64_t index);
 
-/* For the one that made the slice busy, when done: either puts it back to use, or
- * takes it out (it and its body are then the caller's to free).  Wakes those
- * who wait. */
+/* For the thread that made the slice busy, when it has finished.  map_not_busy makes the
+ * slice available again; map_give_up removes it, and the caller then frees it and its
+ * body.  Both wake threads that wait for the slice. */
 extern void map_not_busy (struct shard *, struct map_slice *);
 extern void map_give_up (struct shard *, struct map_slice *);
 
-/* Takes the slice out of its bucket. */
+/* Removes the slice from its bucket. */
 extern void map_unlink (struct shard *, struct map_slice *);
 
-/* --- mapslice.c: with no lock held --- */
+/* --- mapslice.c: no lock is held --- */
 
-/* Frees slices that were taken out, linked by next, with their bodies. */
+/* Frees slices that were removed from the table, linked by next, and their bodies. */
 extern void map_free_slices (struct map_slice *);
 
-/* The pack of a slice: from RAW, or if that is NULL, from the loader.  NULL on
- * error, with errno set and reported. */
+/* Makes the pack of a slice from RAW, or if that is NULL, from the loader.  Returns NULL
+ * on error, with errno set and reported. */
 extern struct pack *map_make_pack (const struct map_space *, uint64_t index,
                                    const void *raw);
 
 /* --- mapmem.c --- */
 
-/* Counts a block from malloc that is no slice (NULL is fine). */
+/* Add and subtract the memory of a block from malloc that is no slice (may be NULL). */
 extern void map_charge (struct map *, void *block);
 extern void map_discharge (struct map *, void *block);
 
-/* With the shard lock held, after each change of body, form, busy, pins, dirty or
- * writing: counts the slice's memory anew, and whether it could be evicted. */
+/* To be called with the shard lock held after each change of body, form, busy, pins,
+ * dirty or writing: updates the counted memory of the slice, and whether it is
+ * evictable. */
 extern void map_account (struct map_slice *);
-/* The slice has been taken out. */
+/* To be called when the slice has been removed from the table. */
 extern void map_account_gone (struct map_slice *);
-/* The hand shall come to this evictable slice last. */
+/* Moves this evictable slice to where the hand comes last. */
 extern void map_requeue (struct map_slice *);
 
-/* Might one more slice make others go? */
+/* Would one more slice make reclaim evict others? */
 extern bool map_is_full (struct map *);
 
-/* Is more held than should be, and can something go? */
+/* Is more memory in use than allowed, and is there an evictable slice? */
 extern bool map_over_limit (struct map *);
 
 /* --- mapreclaim.c --- */
 
-/* Brings the memory held below the limit, if that is possible.  No lock held.
+/* Brings the memory in use below the limit, if possible.  The caller holds no lock.
  * Keeps errno. */
 extern void map_reclaim (struct map *);
 

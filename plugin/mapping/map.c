@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Where is this guest offset, within a bounded amount of memory?
+ * Where is this guest offset, with a bounded amount of memory?
  *
- * Slices are kept in a hash table that is cut into shards, each with a lock of its
- * own.  A slice has one of three forms:
+ * A hash table contains the slices.  It consists of shards, each with its own lock.  A
+ * slice has one of three forms:
  *
- *   EMPTY  somebody is loading it; who else wants it waits.
- *   PACK   the runs in as few bytes as possible (pack.c).
- *   RAW    the bytes of the file, which can be edited (mapedit.c); look-ups decode them.
+ *   EMPTY  a thread is loading it; other threads that want it wait
+ *   PACK   the runs in as few bytes as possible (pack.c)
+ *   RAW    the bytes of the file, which can be edited (mapedit.c); lookups decode them
  *
- *   absent -> EMPTY    a look-up or a pin misses
- *   EMPTY  -> PACK     the look-up has loaded it
+ *   absent -> EMPTY    a lookup or a pin misses
+ *   EMPTY  -> PACK     the lookup has loaded it
  *   EMPTY  -> RAW      the pin has loaded it
  *   EMPTY  -> absent   the load failed
  *   PACK   -> RAW      a pin has loaded the raw form
@@ -18,29 +18,30 @@
  *   PACK   -> absent   reclaim needs memory
  *   RAW    -> absent   there is no memory for the pack
  *
- * Whoever changes a form marks the slice busy, drops the lock, does the work (I/O by the
- * loader, decoding, packing), takes the lock again, puts the new body in place and
- * wakes those who wait (R10).  PACK and RAW slices answer look-ups while they are
- * busy, so only a first load makes anybody wait, and only for that slice.
- * Nobody keeps a pointer to a slice while waiting: the slice is looked for again,
- * for it may have gone.  A load that failed leaves nothing behind, and who
- * waited for it tries again for himself.
+ * A thread that changes the form of a slice marks it busy, drops the lock, does the work
+ * (I/O by the loader, decoding, packing), takes the lock again, installs the new body,
+ * and wakes the threads that wait (R10).  PACK and RAW slices answer lookups while they
+ * are busy, so threads wait only for a first load, and only for that slice.  No thread
+ * keeps a pointer to a slice while it waits: it looks up the slice again, because the
+ * slice may have been removed.  A failed load leaves nothing behind, and each thread that
+ * waited for it tries again itself.
  *
- * What a request has just loaded may be evicted at once (mapmem.c): the request was
- * answered from its own copy.
+ * A slice that a request has just loaded may be evicted at once (mapmem.c): the request
+ * was answered from its own copy.
  *
- * When memory is used up, most misses load no slice: they read the few entries that
- * they were asked for (peek).  Each slice that comes in makes others go, and
- * reading and packing it pays only if it is asked for many times while it stays.  Of some
- * misses, the more the larger slices are, one loads, so that what is used most comes in
- * first, and stays.  What was peeked counts only if nobody has begun to pin a slice of
- * the shard meanwhile: so nobody has changed those entries, in memory or in the file.
- * (Spaces that are not edited may look at a file that another space edits: what they
- * find was true when their request began, and its grace pin keeps that good.)
+ * When the memory is used up, most misses do not load a slice.  They only read the few
+ * entries that they need (peek).  Each slice that is loaded evicts others, and reading
+ * and packing it is worthwhile only if it is used many times while it stays.  One miss in
+ * several loads its slice, fewer of them when slices are larger, so that slices in
+ * frequent use are loaded first, and stay.  A peek counts only if no thread has begun to
+ * pin a slice of the shard in the meantime, so that no thread has changed those entries,
+ * in memory or in the file.  (Spaces that are not edited may read a file that another
+ * space edits: what they find was true when their request began, and the request's grace
+ * pin keeps it valid.)
  *
- * Lock order: shard, then dirty_lock of a space.  No two shards at once.  The
- * ops are called without locks, except decode, which is called under the
- * shard lock on a hit of a raw slice: it must not call the map.
+ * Lock order: shard, then dirty_lock of a space.  Never two shards at once.  The ops are
+ * called without locks, except decode, which is called under the shard lock on a hit of a
+ * raw slice: it must not call the map.
  */
 
 #include <config.h>
@@ -53,16 +54,16 @@
 #include "util/cleanup.h"
 #include "mapping/map-impl.h"
 
-#define MAX_DECODE 4096         /* units in one answer from a raw slice */
-#define MIN_PEEKS 16            /* misses for each that loads, ... */
+#define MAX_DECODE 4096         /* limit for the units in one answer from a raw slice */
+#define MIN_PEEKS 16            /* one miss in MIN_PEEKS to MAX_PEEKS loads its slice
+                                   ... */
 #define MAX_PEEKS 256
-#define PEEK_SHARE 32           /* ... in between: units of a slice for each */
+#define PEEK_SHARE 32           /* ... and between them, one in units / PEEK_SHARE */
 
-/* --- look-ups --- */
+/* --- lookups --- */
 
-/* Answers for units [unit, unit+max), or the beginning of them, by loading the
- * slice.  Called with the shard lock held; drops it.  Returns the number of
- * units, or -1. */
+/* Loads the slice and answers for units [unit, unit+max), or the first of them.  Called
+ * with the shard lock held; drops it.  Returns the number of units, or -1. */
 static int64_t
 miss (struct shard *shard, struct map_space *space, uint64_t index,
       unsigned unit, unsigned max, struct run *run)
@@ -92,11 +93,11 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
   pthread_mutex_unlock (&shard->lock);
   if (p == NULL)
     free (s);
-  map_reclaim (space->map);     /* the table may have grown in any case */
+  map_reclaim (space->map);     /* the table may have grown even so */
   return n;
 }
 
-/* Should this miss read a few entries only?  Called with the shard lock held. */
+/* Should this miss read only a few entries?  The caller holds the shard lock. */
 static bool
 wants_peek (struct shard *shard, const struct map_space *space, unsigned max)
 {
@@ -106,12 +107,12 @@ wants_peek (struct shard *shard, const struct map_space *space, unsigned max)
   return space->ops->peek && max <= MAP_PEEK_UNITS &&
          space->shape.units > MAP_PEEK_UNITS &&
          map_is_full (space->map) &&
-         /* Not regularly: clients have patterns, too. */
+         /* Not at regular intervals: clients have patterns, too. */
          (shard->misses * UINT64_C (0x9e3779b97f4a7c15) >> 32) % peeks != 0;
 }
 
 /* Called with the shard lock held; drops it and takes it again.  Returns the number of
- * units, -1, or 0 if what was read may be neither old nor new. */
+ * units, -1, or 0 if the entries may have changed while they were read. */
 static int64_t
 peek (struct shard *shard, struct map_space *space, uint64_t index,
       unsigned unit, unsigned max, struct run *run)
@@ -175,7 +176,7 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
                               min64 (max, MAX_DECODE), run);
       run->unsettled = s->raw->dirty || s->raw->writing > 0;
     }
-    if (!s->referenced)         /* else leave its cache line alone */
+    if (!s->referenced)         /* avoids a needless write to its cache line */
       s->referenced = true;
     shard->hits++;
     pthread_mutex_unlock (&shard->lock);
@@ -207,7 +208,7 @@ map_new (uint64_t limit)
 
   pthread_mutexattr_init (&attr);
 #ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
-  /* The lock is held for less time than it takes to go to sleep. */
+  /* The lock is held for a shorter time than going to sleep takes. */
   pthread_mutexattr_settype (&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
 #endif
   for (unsigned i = 0; i < MAP_SHARDS; i++) {
@@ -292,8 +293,8 @@ map_space_new (struct map *map, unsigned unit_bits, unsigned units,
   return space;
 }
 
-/* Takes all slices of a space out of a shard.  A slice may be busy: a request for
- * another space may be packing it. */
+/* Takes all slices of a space out of a shard.  A slice may be busy: a request for another
+ * space may be packing it. */
 static struct map_slice *
 take_out (struct shard *shard, const struct map_space *space)
 {
@@ -340,7 +341,7 @@ map_space_free (struct map_space *space)
   }
   if (space->raw_size > 0)
     atomic_fetch_sub (&map->budget.users, 1);
-  /* Nothing, unless writing has failed. */
+  /* This is 0 unless writing has failed. */
   atomic_fetch_sub (&map->dirty, atomic_load (&space->dirty_bytes));
   map_discharge (map, space);
   pthread_mutex_destroy (&space->dirty_lock);

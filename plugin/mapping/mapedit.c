@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which slices are being changed, and which changes has the file not seen?
+ * Which slices are being changed, and which changes are not in the file yet?
  *
- * The second half of map.c: pins, edits, and snapshots of what is dirty.
+ * Part of map.c: pins, edits, and batches of dirty slices.
  *
- * A slice that is pinned is in raw form and stays so.  So does one that is
+ * A slice that is pinned has the raw form and keeps it.  So does a slice that is
  *
- *   dirty     changed since its last snapshot (then it is in the space's list), or
- *   writing   in a snapshot that has not ended: until then the file may hold
- *             less than memory, so it must not be loaded again.
+ *   dirty     changed since it was last taken (then it is in the space's list), or
+ *   writing   in a batch that has not ended: until then the file may be older than
+ *             memory, so the slice must not be loaded again.
  *
- * Both make its runs unsettled.  A change goes to the snapshot taken after it; a slice
- * changed between snapshot and end is dirty again, whatever becomes of the
- * snapshot.
+ * Both make its runs unsettled.  A change belongs to the batch that is taken after it.  A
+ * slice that is changed between the start and the end of a batch is dirty again, whether
+ * or not the batch succeeds.
  *
- * Edits and snapshots hold the shard lock, so a look-up sees all of an edit
- * or nothing.  dirty_lock is taken within it, for the list only.
+ * Edits and taking a batch hold the shard lock, so a lookup sees all of an edit or
+ * nothing.  dirty_lock is taken within it, for the list only.
  */
 
 #include <config.h>
@@ -33,7 +33,7 @@
 
 /* --- pins --- */
 
-/* Reads the raw form of a slice.  No lock held.  NULL on error (reported). */
+/* Reads the raw form of a slice.  The caller holds no lock.  NULL on error (reported). */
 static struct raw *
 read_raw (const struct map_space *space, uint64_t index)
 {
@@ -52,8 +52,8 @@ read_raw (const struct map_space *space, uint64_t index)
   return raw;
 }
 
-/* Finds a slice that can be pinned at once (then *RAW), or makes it busy so that the
- * caller can read its raw form.  Shard lock held.  NULL on ENOMEM. */
+/* Finds a slice that can be pinned at once (then sets *RAW), or makes it busy so that the
+ * caller can read its raw form.  The caller holds the shard lock.  NULL on ENOMEM. */
 static struct map_slice *
 pin_or_claim (struct shard *shard, struct map_space *space, uint64_t index,
               bool *pinned)
@@ -75,7 +75,7 @@ pin_or_claim (struct shard *shard, struct map_space *space, uint64_t index,
   }
   else {
     shard->claims++;
-    s->busy = true;             /* look-ups go on with the pack */
+    s->busy = true;             /* lookups continue to use the pack */
   }
   map_account (s);
   return s;
@@ -100,8 +100,8 @@ map_pin (struct map_space *space, uint64_t index)
     shard->misses++;
   }                             /* the lock is released here */
 
-  /* The file holds what the pack was made of: a slice is packed only after
-   * its last change was written. */
+  /* The file contains what the pack was made from: a slice is packed only after its last
+   * change was written. */
   raw = read_raw (space, index);
   KEEP_ERRNO_FOR_BLOCK;
 
@@ -138,12 +138,12 @@ map_unpin (struct map_slice *s)
     s->raw->pins--;
     map_account (s);
   }
-  map_reclaim (map);            /* S may have gone after this */
+  map_reclaim (map);            /* S may be gone after this */
 }
 
 /* --- edits --- */
 
-/* Shard lock held. */
+/* The caller holds the shard lock. */
 static void
 mark_dirty (struct map_slice *s, bool barrier)
 {
@@ -202,9 +202,9 @@ map_dirty_beyond (struct map_space *space, uint64_t limit)
   return own > share;
 }
 
-/* --- snapshots --- */
+/* --- batches of dirty slices --- */
 
-/* Moves the oldest dirty slice into ITEM. */
+/* Takes the oldest dirty slice as ITEM. */
 static void
 take_one (struct map_space *space, struct map_dirty *item)
 {
@@ -215,7 +215,8 @@ take_one (struct map_space *space, struct map_dirty *item)
     LOCK_FOR_BLOCK (&space->dirty_lock);
     s = space->dirty;
   }
-  /* It stays the first, and in memory: only the one taker removes it. */
+  /* It stays first in the list, and in memory: only this thread, the only taker, removes
+   * it. */
   shard = map_shard (space, s->index);
 
   LOCK_FOR_BLOCK (&shard->lock);
@@ -244,7 +245,7 @@ free_items (struct map_dirty *items, int n)
   free (items);
 }
 
-/* What a snapshot of N slices takes, with what malloc adds. */
+/* The memory for a batch of N slices, including malloc's overhead, in bytes. */
 static uint64_t
 snapshot_bytes (const struct map_space *space, int n)
 {
@@ -266,8 +267,8 @@ map_take_dirty (struct map_space *space, struct map_dirty **ret, bool *barrier)
   if (n == 0)
     return 0;
 
-  /* All memory first (R6): other slices make room for the copies.  What becomes dirty
-   * meanwhile is for the next time. */
+  /* All memory first (R6): other slices are evicted to make space for the copies.  Slices
+   * that become dirty in the meantime are left for the next batch. */
   budget_hold (&space->map->budget, snapshot_bytes (space, n));
   map_reclaim (space->map);
   items = calloc (n, sizeof *items);

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How much memory do all slices hold, and which of them could go?
+ * How much memory do all slices use, and which of them can be evicted?
  *
  * Part of map.c: the budget.
  *
- * map.budget.bytes counts what is really held, with what malloc adds: every block is
- * counted when it gets its place in the map.  Whoever goes beyond the limit reclaims
- * (mapreclaim.c).
+ * map.budget.bytes counts the memory that is really used, including malloc's overhead:
+ * every block is counted when it gets its place in the map.  A thread that exceeds the
+ * limit calls reclaim (mapreclaim.c).
  *
- * However low the limit is, what the two largest slices so far needed stays (but no
- * more than MOST_LEAST: what slices need is up to the image).  Without that each
- * look-up would read.
+ * However low the limit is, as much memory as the two largest slices so far needed is
+ * kept (but no more than MOST_LEAST: the size of slices depends on the image).  Without
+ * it each lookup would read the file.
  *
- * Slices that are pinned, dirty, being written or busy are not evictable.  The others
- * of a shard are in its queue, in the order in which the hand will come to them, and
- * map.ripe says which shards have any.  So however many slices can't go, nobody
- * looks at them: a look evicts, packs, or takes back the mark of a hit.
+ * Slices that are pinned, dirty, being written or busy are not evictable.  The others are
+ * in their shard's queue, in the order in which the hand will reach them, and map.ripe
+ * shows which shards have any.  So reclaim never looks at slices that it cannot evict,
+ * however many there are: each look evicts, packs, or clears the mark of a hit.
  *
- * Locks: queues are guarded by the shard's lock, and so is the shard's bit of ripe.  The
- * counters are atomic, and exact whenever nobody is at work.  Deciding by a value that
+ * Locks: the shard's lock guards its queue and its bit of ripe.  The counters are atomic,
+ * and exact whenever no thread is working on the map.  A decision based on a value that
  * has just changed evicts one slice more or less, which is harmless.
  */
 
@@ -30,11 +30,11 @@
 #include "util/bytes.h"
 #include "mapping/map-impl.h"
 
-#define MOST_LEAST (1u << 20)   /* bytes that are kept, however low the limit */
+#define MOST_LEAST (1u << 20)   /* bytes that are kept, however low the limit is */
 
 /* --- counting --- */
 
-/* What a block from malloc really takes, about. */
+/* The approximate memory that a block from malloc really takes. */
 static uint64_t
 block_cost (void *p)
 {
@@ -94,7 +94,7 @@ is_evictable (const struct map_slice *s)
   abort ();
 }
 
-/* To where the hand comes last. */
+/* Adds S where the hand comes last. */
 static void
 enqueue (struct map_slice *s)
 {

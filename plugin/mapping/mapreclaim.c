@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which slice goes when too much memory is held?
+ * Which slice is evicted when too much memory is in use?
  *
- * Part of map.c.  A hand goes round the shards, and in each shard round the slices that
- * are evictable.  It packs raw slices, forgives packed ones that were used since it
- * came by last, and evicts the others (CLOCK).  A look evicts, packs, or takes back the
- * mark of a hit: slices that cannot go are not in the queue (mapmem.c).
+ * Part of map.c.  A hand moves round the shards, and in each shard round the evictable
+ * slices.  It packs raw slices, spares packed ones that were used since it last passed,
+ * and evicts the others (CLOCK).  Each look evicts, packs, or clears the mark of a hit:
+ * slices that cannot be evicted are not in the queue (mapmem.c).
  *
- * Locks: the lock of one shard at a time, for a few slices; packing and freeing is done
+ * Locks: the lock of one shard at a time, for a few slices.  Packing and freeing happen
  * without it.
  */
 
@@ -18,11 +18,11 @@
 #include "util/cleanup.h"
 #include "mapping/map-impl.h"
 
-#define SWEEP 32                /* slices in one go */
+#define SWEEP 32                /* slices per turn */
 
-/* Evicts what it can of the next few slices, or until memory is below the limit.  If it
- * meets a raw slice it stops there, makes it busy and returns it; else NULL.  *VAIN
- * counts the looks since something was found. */
+/* Evicts what it can of the next few slices, until memory is below the limit.  If it
+ * meets a raw slice it stops there, makes it busy and returns it; otherwise it returns
+ * NULL.  *VAIN is the number of looks since it last evicted or packed something. */
 static struct map_slice *
 sweep (struct map *map, struct shard *shard, uint64_t *vain)
 {
@@ -65,7 +65,7 @@ sweep (struct map *map, struct shard *shard, uint64_t *vain)
 static void
 pack_raw (struct shard *shard, struct map_slice *s)
 {
-  /* No lock needed: nobody edits a slice that is not pinned, and nobody pins it
+  /* No lock is needed: no thread edits a slice that is not pinned, and no thread pins it
    * while it is busy. */
   struct raw *raw = s->raw;
   struct pack *p = map_make_pack (s->space, s->index, raw->data);
@@ -79,7 +79,7 @@ pack_raw (struct shard *shard, struct map_slice *s)
       map_not_busy (shard, s);
     }
     else {
-      /* It can be loaded again when there is memory. */
+      /* The slice can be loaded again when there is memory. */
       map_give_up (shard, s);
       shard->evictions++;
     }
@@ -89,7 +89,7 @@ pack_raw (struct shard *shard, struct map_slice *s)
     free (s);
 }
 
-/* The next shard in turn that has evictable slices, or had just now. */
+/* The next shard that has evictable slices, or had some just now. */
 static unsigned
 next_ripe (struct map *map)
 {
@@ -109,8 +109,9 @@ map_reclaim (struct map *map)
   KEEP_ERRNO_FOR_BLOCK;
   uint64_t vain = 0;
 
-  /* Twice round, for the first time forgives; and once more, for short queues get more
-   * than their share of looks.  Then hits are faster than the hand. */
+  /* Twice round, because the first time only clears the marks of hits; and once more,
+   * because short queues get more than their share of looks.  If nothing was found by
+   * then, hits are faster than the hand. */
   while (map_over_limit (map) && vain <= 3 * atomic_load (&map->buckets)) {
     const unsigned i = next_ripe (map);
     struct map_slice *raw = sweep (map, &map->shards[i], &vain);

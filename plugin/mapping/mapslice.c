@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do slices get into the table of the mapping cache, and out of it?
+ * How are slices added to the table of the mapping cache, and removed from it?
  *
  * Part of map.c: the hash table of each shard, and loading and packing one slice.
  *
- * Locks: the table is guarded by its shard's lock; loading and packing is done without.
+ * Locks: the shard's lock guards its table; loading and packing happen without it.
  */
 
 #include <config.h>
@@ -18,7 +18,7 @@
 #include "util/report.h"
 #include "mapping/map-impl.h"
 
-#define MIN_BUCKETS 4           /* in a shard that has any */
+#define MIN_BUCKETS 4           /* in a shard that has slices */
 
 struct map_fill {
   struct pack_builder builder;
@@ -26,8 +26,8 @@ struct map_fill {
 
 /* --- the table --- */
 
-/* Makes room for one more slice.  If a larger table can't be had, the old one
- * does; -1 if there is none. */
+/* Makes space for one more slice.  If there is no memory for a larger table, the old one
+ * is used; -1 if there is none. */
 static int
 grow (struct map *map, struct shard *shard)
 {
@@ -121,7 +121,7 @@ map_free_slices (struct map_slice *s)
   }
 }
 
-/* --- loading and packing: no lock held --- */
+/* --- loading and packing: no lock is held --- */
 
 int
 map_fill_add (struct map_fill *fill, unsigned units, enum run_kind kind,

@@ -1,41 +1,40 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * In how few bytes can the runs of a slice be kept, and still be found fast?
+ * How can the runs of a slice be stored in the fewest bytes, and still be found fast?
  *
- * A pack has one of three forms; the smallest is taken.
+ * A pack has the smallest of three forms:
  *
  *   RUNS   an array of struct pack_run, 16 bytes each, in order of start.
- *          The form of slices that were written in order.
+ *          For slices that were written in order.
  *   LIST   the same array with each run in a few bits: {start, code}.
- *   ARRAY  one code for each unit; the start is the place in the array.
- *          The form of slices that were written at random.
+ *   ARRAY  one code for each unit; the start is the index in the array.
+ *          For slices that were written at random.
  *
- * A code says everything about a unit in `width' bits.  What units have in common
- * is in a short table of tags, one for each {kind, copied, layer}.  Tags share one
- * space of numbers: tag T owns the codes from T.first up to the next
- * tag's first, and code - T.first says which host offset it is:
+ * A code describes a unit completely, in `width' bits.  Properties that units have in
+ * common are in a short table of tags, one for each combination of {kind, copied, layer}.
+ * Tags share one range of numbers: tag T owns the codes from T.first up to the next tag's
+ * first, and code - T.first determines the host offset:
  *
  *      codes   0 1 | 2 | 3 4 5 6 7 8 ...
  *      tag      A    B   C
  *
- * so that a kind without a host offset costs one number and not one bit.  The host
- * offset is put together from
+ * So a kind without a host offset costs one number and not one bit.  The host offset is
  *
  *      v = code - T.first
  *      host = T.base + (low bits of v << T.shift) + (rest of v << T.split)
  *
- * `shift' is the alignment that the tag's host offsets share.  `split' is for
- * compressed clusters, whose descriptor has an offset at the bottom, a length at the
- * top and nothing in between: both parts are kept and the gap is left out.
+ * `shift' is the alignment that all host offsets of the tag have.  `split' is for
+ * compressed clusters, whose descriptor has an offset in the low bits, a length in the
+ * high bits, and a gap between them: both parts are stored, and the gap is left out.
  *
- * In units that continue a run, the code grows by one step (which is 0 where the host
+ * From one unit of a run to the next, the code grows by one step (which is 0 if the host
  * offset is constant), so runs are followed without decoding.
  *
- * A width above MAX_WIDTH, or more than MAX_TAGS tags, is left to RUNS; a code can
- * then always be read with one 8-byte load at any bit offset.
+ * If the width is above MAX_WIDTH, or there are more than MAX_TAGS tags, the form is
+ * RUNS; so a code can always be read with one 8-byte load at any bit offset.
  *
- * Pure: no locks, no I/O, nothing global.  Any list of runs can be packed, whatever
- * values an image put into them.
+ * Pure: no locks, no I/O, no global state.  Any list of runs can be packed, whatever
+ * values an image contains.
  */
 
 #include <config.h>
@@ -48,20 +47,20 @@
 #include "util/bytes.h"
 #include "mapping/pack.h"
 
-#define MAX_WIDTH 57            /* 64 - 7 */
+#define MAX_WIDTH 57            /* 64 - 7: the first bit may be the last of a byte */
 #define MAX_TAGS 64
-#define MAX_FOLLOW 4096         /* units in one answer from an ARRAY */
+#define MAX_FOLLOW 4096         /* limit for the units in one answer from an ARRAY */
 
 enum form { RUNS, LIST, ARRAY };
 
 struct tag {
-  uint64_t first;               /* its first code */
+  uint64_t first;               /* the tag's first code */
   uint64_t base;                /* host offset of that code */
   uint16_t layer;
   uint8_t kind;
   bool copied;
   uint8_t shift, split;         /* 0..63 */
-  uint8_t low_bits;             /* of the part below split; 63: all */
+  uint8_t low_bits;             /* bits of the part below split; 63: all */
 };
 
 _Static_assert (sizeof (struct pack_run) == 16, "runs are 16 bytes");
@@ -72,8 +71,8 @@ struct pack {
   uint32_t n;                   /* runs (RUNS, LIST) or units (ARRAY) */
   uint8_t form;
   uint8_t nr_tags;
-  uint8_t width;                /* bits of a code */
-  uint8_t start_bits;           /* bits of a start (LIST); else 0 */
+  uint8_t width;                /* bits per code */
+  uint8_t start_bits;           /* bits per start (LIST); else 0 */
   uint64_t body[];
 };
 
@@ -89,7 +88,7 @@ bits_of (const struct pack *p)
   return (const uint8_t *) (tags_of (p) + p->nr_tags);
 }
 
-/* How many bits does a number up to X need? */
+/* The number of bits that a number up to X needs. */
 static inline unsigned
 bits_for (uint64_t x)
 {
@@ -97,13 +96,13 @@ bits_for (uint64_t x)
 }
 
 static inline uint64_t
-mask (unsigned bits)            /* 0..63 */
+mask (unsigned bits)            /* BITS is 0..63 */
 {
   return (UINT64_C (1) << bits) - 1;
 }
 
-/* Reads a field of at most MAX_WIDTH bits.  There are 8 readable bytes behind the
- * first byte of each field. */
+/* Reads a field of at most MAX_WIDTH bits.  At least 8 bytes from the first byte of each
+ * field can be read. */
 static inline uint64_t
 get_bits (const uint8_t *bits, uint64_t at, unsigned width)
 {
@@ -113,7 +112,7 @@ get_bits (const uint8_t *bits, uint64_t at, unsigned width)
   return (le64toh (w) >> (at & 7)) & mask (width);
 }
 
-/* The field is zero before. */
+/* The field must contain zeros. */
 static inline void
 set_bits (uint8_t *bits, uint64_t at, uint64_t value)
 {
@@ -124,7 +123,7 @@ set_bits (uint8_t *bits, uint64_t at, uint64_t value)
   memcpy (bits + (at >> 3), &w, sizeof w);
 }
 
-/* By how much does the host offset grow from unit to unit? */
+/* The difference of the host offsets of two consecutive units of a run. */
 static inline uint64_t
 host_step (enum run_kind kind, unsigned unit_bits)
 {
@@ -200,9 +199,9 @@ struct plan {
   unsigned width;
 };
 
-/* What is seen of a tag while its codes are chosen. */
+/* Facts about a tag, collected while its codes are chosen. */
 struct span {
-  uint64_t varies;              /* host bits that differ somewhere */
+  uint64_t varies;              /* host bits that are not the same in all runs */
   uint64_t low_min, low_max;    /* of the parts below and above split */
   uint64_t high_min, high_max;
 };
@@ -225,7 +224,7 @@ tag_fits (const struct tag *t, const struct pack_run *r)
   return t->kind == r->kind && t->copied == r->copied && t->layer == r->layer;
 }
 
-/* The tag of a run.  Runs that follow one another often have the same. */
+/* The tag of a run.  Consecutive runs often have the same one. */
 static unsigned
 find_tag (const struct plan *plan, const struct pack_run *r, unsigned hint)
 {
@@ -239,8 +238,8 @@ find_tag (const struct plan *plan, const struct pack_run *r, unsigned hint)
   return i;
 }
 
-/* The widest gap of bits that never vary, between bits that do: returns the bit above it,
- * or 0 if no gap is worth the trouble. */
+/* Finds the widest gap of bits that never vary between bits that do.  Returns the bit
+ * above it, or 0 if no gap is wide enough. */
 static unsigned
 widest_gap (uint64_t varies)
 {
@@ -258,7 +257,7 @@ widest_gap (uint64_t varies)
   return split;
 }
 
-/* Fixes shift and split of each tag, from which bits vary. */
+/* Determines shift and split of each tag from the bits that vary. */
 static bool
 plan_tags (const struct pack_builder *b, struct plan *plan, struct span *spans)
 {
@@ -297,7 +296,8 @@ plan_tags (const struct pack_builder *b, struct plan *plan, struct span *spans)
   return true;
 }
 
-/* How many codes does the tag need?  Sets base and low_bits.  0: too many. */
+/* Returns the number of codes that the tag needs, 0 if too many; sets base and
+ * low_bits. */
 static uint64_t
 plan_codes (struct tag *tag, const struct span *s)
 {
@@ -315,7 +315,7 @@ plan_codes (struct tag *tag, const struct span *s)
   return (high + 1) << tag->low_bits;
 }
 
-/* Can the runs be coded, and how? */
+/* Chooses the codes.  False if the runs cannot be coded. */
 static bool
 make_plan (const struct pack_builder *b, struct plan *plan)
 {
@@ -346,7 +346,7 @@ make_plan (const struct pack_builder *b, struct plan *plan)
   for (t = 0; t < plan->nr_tags; t++) {
     n = plan_codes (&plan->tags[t], &spans[t]);
     plan->tags[t].first = codes;
-    codes += n;         /* at most 2^58 each time round: can't wrap */
+    codes += n;         /* at most 2^58 per iteration: cannot wrap */
     if (n == 0 || codes > UINT64_C (1) << MAX_WIDTH)
       return false;
   }
@@ -490,7 +490,7 @@ find_in_runs (const struct pack *p, struct pack_shape shape, unsigned unit,
   const struct pack_run *r = (const struct pack_run *) p->body;
   unsigned lo = 0, n, end;
 
-  /* It is among the N runs from LO on.  (No branch that could go either way.) */
+  /* The run is among the N runs from LO on.  (Without unpredictable branches.) */
   for (n = p->n; n > 1; n -= n / 2)
     lo += r[lo + n / 2].start <= unit ? n / 2 : 0;
   end = lo + 1 < p->n ? r[lo + 1].start : shape.units;

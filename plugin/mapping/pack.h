@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The runs of one slice in as few bytes as possible: see pack.c.  Pure.
+ * The runs of one slice in as few bytes as possible.  See pack.c.  Pure.
  */
 
 #ifndef QCOW2_PACK_H
@@ -12,16 +12,16 @@
 
 #include "format/run.h"
 
-/* What all packs of a space have in common; not stored in each. */
+/* Properties that all packs of a space share; packs do not contain them. */
 struct pack_shape {
   unsigned unit_bits;   /* log2 of the guest bytes of a unit */
-  unsigned units;       /* units of a slice: a power of two, <= 2^24 */
+  unsigned units;       /* units per slice: a power of two, <= 2^24 */
 };
 
 /* Collects the runs of a slice, in order, from unit 0 on. */
 struct pack_run {
   uint64_t host;        /* of the first unit, as in struct run */
-  uint32_t start;       /* its first unit; it ends where the next begins */
+  uint32_t start;       /* the first unit; a run ends where the next one begins */
   uint16_t layer;
   uint8_t kind;
   bool copied;
@@ -29,32 +29,32 @@ struct pack_run {
 
 struct pack_builder {
   struct pack_shape shape;
-  struct pack_run *runs;        /* neighbours that continue each other merged */
+  struct pack_run *runs;        /* adjacent runs that continue each other are merged */
   unsigned nr_runs, room;
   unsigned units;               /* covered so far */
 };
 
 extern void pack_begin (struct pack_builder *, struct pack_shape);
-/* Returns 0, or -1 with errno = ENOMEM.  Never more than shape.units in all. */
+/* Returns 0, or -1 with errno = ENOMEM.  The units of all calls together are at most
+ * shape.units. */
 extern int pack_add (struct pack_builder *, unsigned units,
                      enum run_kind kind, bool copied, uint16_t layer,
                      uint64_t host);
 extern void pack_end (struct pack_builder *);   /* frees the builder's memory */
 
-/* A pack is one block of memory: free() it. */
+/* A pack is one block of memory; release it with free(). */
 struct pack;
 
-/* All units must be covered.  NULL on ENOMEM. */
+/* All units must have been added.  NULL on ENOMEM. */
 extern struct pack *pack_build (const struct pack_builder *);
 
-/* The run that UNIT is in, from UNIT on: returns its length in units, 1..MAX, and sets
- * kind, copied, layer and host (of UNIT) of *RUN.  UNIT + MAX stays within the slice.
- * Runs are as long as they can be, but a very long one may be returned in pieces.
- */
+/* Finds the run that contains UNIT, from UNIT on: returns its length in units, 1..MAX,
+ * and sets kind, copied, layer and host (of UNIT) of *RUN.  UNIT + MAX must be within the
+ * slice.  Runs are as long as possible, but a very long one may be returned in pieces. */
 extern unsigned pack_find (const struct pack *, struct pack_shape,
                            unsigned unit, unsigned max, struct run *run);
 
-/* For tests and statistics: "runs", "list" or "array", and its length in bytes. */
+/* For tests and statistics: "runs", "list" or "array", and the length in bytes. */
 extern const char *pack_form (const struct pack *);
 extern size_t pack_size (const struct pack *);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Does an image have clusters that nothing was written to yet?
+ * Does an image have allocated clusters to which nothing was written yet?
  *
- * An image that was made with preallocation has all its clusters in use and holes of
- * the host file where they are.  A client that copies or maps the disk wants to know
- * that those read as zeros.  To ask the host about each cluster costs a system call, so
- * that is done only for images that look preallocated, by the measure that QEMU uses:
- * clusters in use are at least 10/9 of what the host has allocated, and 2 more.
+ * In an image that was created with preallocation, all clusters are in use, but are holes
+ * of the host file.  A client that copies or maps the disk needs to know that these read
+ * as zeros.  Asking the host about each cluster costs a system call, so this is done only
+ * for images that look preallocated.  The criterion is QEMU's: clusters in use are at
+ * least 10/9 of what the host has allocated, and 2 more.
  *
  * Specification: "Host cluster management".
  *
@@ -23,7 +23,7 @@
 #include "space/refblock.h"
 #include "mapping/prealloc.h"
 
-/* Counts the clusters of one refcount block that are in use, up to MOST. */
+/* Counts the clusters in use of one refcount block, up to MOST. */
 static uint64_t
 count_block (struct storage *file, const struct header *h, void *buf,
              uint64_t offset, uint64_t most)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Does an image have clusters that nothing was written to yet?
- * See prealloc.c.  Pure but for reading the file.
+ * Does an image have allocated clusters to which nothing was written yet?  See
+ * prealloc.c.  No state; reads the file only.
  */
 
 #ifndef QCOW2_PREALLOC_H
@@ -10,10 +10,9 @@
 #include "storage/storage.h"
 #include "format/header.h"
 
-/* 1: the image has clearly more clusters in use than the host has allocated, as
- * preallocation leaves it, so that its holes are worth looking for; 0: no, or
- * it can't be told.  Reads refcounts if the length of the file does not
- * rule it out. */
+/* Returns 1 if the image has clearly more clusters in use than the host has allocated, as
+ * after preallocation, so that looking for its holes is worthwhile; 0 if not, or if it
+ * cannot be determined.  Reads refcounts unless the length of the file rules it out. */
 extern int prealloc_detect (struct storage *, const struct header *);
 
 #endif /* QCOW2_PREALLOC_H */

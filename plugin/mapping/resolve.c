@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Where does a guest range live among layers that do not change?  The second part of
- * layers.
+ * In which layer, and where in it, is a guest range, if no layer changes?  Part of
+ * layers.c.
  *
- * Specification: "Cluster mapping", and for what lies below an image, "Header"
- * (backing file).
+ * Specification: "Cluster mapping", and for the layers below an image, "Header" (backing
+ * file).
  *
- * Only the top image of a backing chain ever changes, and only while it is writable.
- * So where a guest range lives (which layer, what kind, which host offset) is
- * resolved once: on a miss of the map, slice by slice, by walking down the layers
- * for what is still open, and only for that.  The merged runs go to the map.
- * From then on a look-up costs the same, and the memory is the same, for one layer
- * and for a thousand.  Layers keep no cache of their own; even their L1 tables
- * stay in the file, since a slice needs an entry or two of them, once.
+ * Only the top image of a backing chain ever changes, and only while it is writable.  So
+ * the place of a guest range (layer, kind, host offset) is resolved once, slice by slice,
+ * when the map misses.  Resolving goes down the layers, and in each looks up only the
+ * ranges that are still open.  The merged runs are added to the map.  From then on a
+ * lookup takes the same time, and the same memory, for one layer and for a thousand.
+ * Layers have no cache of their own; even their L1 tables stay in the file, because a
+ * slice needs one or two of their entries, once.
  *
  *      open     [-----------------------------]
  *      layer 1  ####....####..................      # resolved  . still open
  *      layer 2      ####    ..................
  *      raw base             ##################
  *
- * Beyond the end of a layer its content is zeros, also where a layer further down
- * is longer.
+ * Beyond the end of a layer its contents are zeros, even where a lower layer is longer.
  *
- * Locks: none.  The stack does not change, and resolving uses memory of the call only.
+ * Locks: none.  The stack does not change, and resolving uses only memory of its own
+ * call.
  */
 
 #include <config.h>
@@ -35,18 +35,18 @@
 #include "format/entry.h"
 #include "mapping/layers-impl.h"
 
-/* The most guest bytes of a slice in units; keeps resolving in bounds. */
+/* The largest number of units in a slice; it limits the work of one resolve. */
 #define MAX_SLICE_UNITS (1u << 22)
 
 struct layers_view {
   struct layers *layers;
-  unsigned from, to;            /* these layers, without TO itself */
-  bool single;                  /* is one layer alone */
-  struct layer *snapshot;       /* in place of layer 0, whose image it has; NULL: none */
+  unsigned from, to;            /* layers [from, to) */
+  bool single;                  /* the view is of one layer alone */
+  struct layer *snapshot;       /* replaces layer 0, and uses its image; NULL: none */
   struct map_space *space;
   uint64_t disk_size;
   unsigned unit_bits;
-  unsigned units;               /* in a slice */
+  unsigned units;               /* per slice */
 };
 
 /* --- resolving one slice --- */
@@ -95,16 +95,16 @@ append_plain (struct run_list *list, uint64_t start, uint64_t end,
   return append (list, &run);
 }
 
-/* What a layer is asked, and where the answers go. */
+/* A question to one layer, and the answers. */
 struct resolve {
   uint16_t index;               /* of the layer */
   const struct layer *layer;
   struct run_list open;         /* still unresolved, in order */
   struct run_list next_open;    /* what the layer leaves open */
-  struct run_list found;        /* all answers so far, in no order */
+  struct run_list found;        /* all answers so far, unsorted */
 };
 
-/* The entries in RAW, guest range [start, end), say what? */
+/* Decodes the entries in RAW, which describe guest range [start, end). */
 static int
 take_entries (struct resolve *r, const void *raw, uint64_t raw_start,
               uint64_t start, uint64_t end)
@@ -119,7 +119,7 @@ take_entries (struct resolve *r, const void *raw, uint64_t raw_start,
     n = entry_decode (h, r->layer->image->overlap, raw, unit, last - unit + 1, &run);
     if (run_host_advances (run.kind))
       run.host += start - (raw_start + (unit << bits));
-    /* What an external data file holds is where the guest has it. */
+    /* In an external data file, the host offset equals the guest offset. */
     if (entry_is_external (h) && run_host_advances (run.kind) &&
         run.host != start) {
       run.kind = RUN_CORRUPT;
@@ -142,8 +142,8 @@ take_entries (struct resolve *r, const void *raw, uint64_t raw_start,
   return 0;
 }
 
-/* Is it known that nothing but an L2 table is there?  The tables of a snapshot may
- * be shared with the active disk, and may be too many to be known. */
+/* Is this known to be an L2 table, and nothing else?  The tables of a snapshot may be
+ * shared with the active disk, and may be too many to be registered. */
 static bool
 is_l2_table (const struct layer *layer, uint64_t offset)
 {
@@ -156,15 +156,15 @@ is_l2_table (const struct layer *layer, uint64_t offset)
      (kind == OVERLAP_INACTIVE_L2 || kind == OVERLAP_NONE));
 }
 
-/* What a layer's tables say of a guest range that lies in one L2 table. */
+/* What the tables of a layer say about a guest range within one L2 table. */
 struct table_part {
   uint64_t l1_entry;
   bool bad;                     /* it must not be followed */
-  uint64_t start;               /* guest offset of the first of these */
+  uint64_t start;               /* guest offset of the first of ENTRIES */
   void *entries;                /* of the L2 table; NULL: there is none */
 };
 
-/* PART->entries is to be freed, also on failure. */
+/* The caller frees PART->entries, also on failure. */
 static int
 read_part (const struct layer *layer, uint64_t start, uint64_t end,
            struct table_part *part)
@@ -196,7 +196,7 @@ read_part (const struct layer *layer, uint64_t start, uint64_t end,
                        offset + within * h->l2_entry_size);
 }
 
-/* Open guest range [start, end) lies in the part. */
+/* Resolves the open guest range [start, end), which is within the part. */
 static int
 take_range (struct resolve *r, const struct table_part *part, uint64_t start,
             uint64_t end)
@@ -209,8 +209,9 @@ take_range (struct resolve *r, const struct table_part *part, uint64_t start,
   return take_entries (r, part->entries, part->start, start, end);
 }
 
-/* The L2 table in which open range *I begins answers all that is open in it.  *I becomes
- * the next one, or the rest of the last, if that reaches into the next table. */
+/* Resolves everything that is open in the L2 table in which open range *I begins.  *I
+ * becomes the next range, or the rest of the last one if that extends into the next
+ * table. */
 static int
 take_table (struct resolve *r, size_t *i)
 {
@@ -240,7 +241,7 @@ take_table (struct resolve *r, size_t *i)
   return ret;
 }
 
-/* Cuts the open ranges at the layer's size; beyond it is zeros. */
+/* Cuts the open ranges at the layer's size; zeros follow. */
 static int
 cut_at_size (struct resolve *r)
 {
@@ -303,7 +304,7 @@ compare_runs (const void *a, const void *b)
   return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* Hands the runs, sorted, to the map, in units. */
+/* Adds the runs, which are sorted, to the map, in units. */
 static int
 fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
       struct map_fill *f)
@@ -315,7 +316,7 @@ fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
   for (i = 0; i < found->n; i++) {
     const struct run *run = &found->runs[i];
 
-    /* Run borders are multiples of the unit but for the end of the disk. */
+    /* Run borders are multiples of the unit, except at the end of the disk. */
     end = (run_end (run) - slice_start +
            (UINT64_C (1) << v->unit_bits) - 1) >> v->unit_bits;
     if (end == at)
@@ -331,7 +332,7 @@ fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
   return 0;
 }
 
-/* Finds all runs of [start, end); the end is not beyond the disk's. */
+/* Finds all runs of [start, end), which is within the disk. */
 static int
 resolve_range (const struct layers_view *v, struct resolve *r, uint64_t start,
                uint64_t end)
@@ -405,7 +406,7 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
   return n;
 }
 
-/* A look at few entries of many layers takes nearly as long as one at a slice. */
+/* Looking up a few entries in many layers takes nearly as long as a whole slice. */
 #define MAX_PEEK_LAYERS 4
 
 static const struct map_ops layers_map_ops = {
@@ -439,7 +440,7 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
   return v;
 }
 
-/* Layers FROM to TO, without TO itself. */
+/* A view of layers [from, to). */
 static struct layers_view *
 new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
           uint64_t disk_size, uint64_t slice_size)
@@ -457,9 +458,9 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
   v->to = to;
   v->disk_size = disk_size;
 
-  /* The unit: no run border lies inside one.  Borders are those of clusters or
-   * subclusters, and the ends of layers that are shorter than the disk.  A slice
-   * covers what the smallest slice of the layers' tables does. */
+  /* The unit is chosen so that no run border is inside one.  Borders are those of
+   * clusters or subclusters, and the ends of layers that are shorter than the disk.  A
+   * slice covers as much as the smallest slice of the layers' tables does. */
   for (i = from; i < to; i++)
     if (s->layers[i]->image) {
       const struct header *h = &s->layers[i]->image->header;
@@ -517,7 +518,7 @@ layers_view_free (struct layers_view *v)
   free (v);
 }
 
-/* Nothing but zeros below? */
+/* Are there only zeros below? */
 static bool
 is_empty (const struct layers_view *v)
 {
