@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How many references does each host cluster really have?
+ * How many references does each host cluster have?
  *
- * What the refcounts should say is found by walking everything that names a host cluster
- * (walk.c), in one window of clusters after the other.
+ * The correct refcounts are computed by walking everything that points to host clusters
+ * (walk.c), one window of clusters after the other.
  *
- * The old refcounts hold no references, for they are about to be replaced.  They only
- * have to be where nothing else is, and those that lie nowhere are ignored.
+ * The old refcount table and blocks count as no references, because they are about to be
+ * replaced.  They must not overlap anything else.  Refcount table entries that point to
+ * no valid block are ignored.
  *
- * A cluster that is two things at once is a fault (R5), like a reference that is not
- * aligned or lies beyond the end of the file.  A fault ends the census: what is to be
- * done about it is for others to say.  Of several, the one that is found first is told.
+ * A cluster that has two uses is a fault (R5), as is a reference that is not aligned or
+ * that points beyond the end of the file.  A fault ends the census; the caller decides
+ * what to do about it.  If there are several faults, the one found first is kept.
  *
- * Locks: `lock' guards the fault, for threads find it.
+ * Locks: `lock' guards the fault, because several threads may find one.
  */
 
 #include <config.h>
@@ -31,10 +32,10 @@
 struct census {
   struct walk *walk;
   uint64_t end;
-  bool taken;                   /* the window at hand was counted to the end */
+  bool taken;                   /* all of the current window was counted */
 
   pthread_mutex_t lock;
-  char fault[200];              /* under lock, while threads walk */
+  char fault[200];              /* guarded by lock while threads walk */
 };
 
 struct census *
@@ -96,7 +97,7 @@ census_walk (const struct census *c)
   return c->walk;
 }
 
-/* --- what the walk tells --- */
+/* --- the visitor of the walk --- */
 
 static int
 fault (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
@@ -117,7 +118,7 @@ fault (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
   return -1;
 }
 
-/* What can be followed is a reference. */
+/* Every reference that can be followed is counted. */
 static int
 follow (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
         const char *fmt, ...)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How many references does each host cluster really have?  See census.c.
+ * How many references does each host cluster have?  See census.c.
  */
 
 #ifndef QCOW2_CENSUS_H
@@ -12,30 +12,31 @@
 
 struct census;
 
-/* Both pointers must outlive it, and nobody may change the file's metadata
- * meanwhile.  NULL: reported. */
+/* Both pointers must outlive the census, and nothing may change the metadata of the file
+ * during its lifetime.  NULL on error (reported). */
 extern struct census *census_new (struct storage *, const struct header *);
-extern void census_free (struct census *);      /* NULL is fine */
+extern void census_free (struct census *);      /* NULL is allowed */
 
-/* Walks all metadata and counts the references to the clusters of the window
- * that begins with cluster FIRST (a multiple of TALLY_WINDOW).  0, or -1: if the image
- * is wrong, census_fault says what is; other errors have been reported. */
+/* Walks all metadata and counts the references to the clusters of the window that starts
+ * at cluster FIRST (a multiple of TALLY_WINDOW).  Returns 0, or -1: if the image is
+ * inconsistent, census_fault describes the fault; other errors have been reported. */
 extern int census_take (struct census *, uint64_t first);
 
-/* Of the window taken last; from TALLY_MAX on it is not exact.  0 for clusters outside of
- * it, and for those that hold the old refcounts. */
+/* The number of references to a cluster of the last window that was counted.  Values of
+ * TALLY_MAX and more are not exact.  0 for clusters outside the window, and for those
+ * that contain the old refcounts. */
 extern uint64_t census_count (const struct census *, uint64_t cluster);
-/* The first window after it in which there is something; UINT64_MAX: there is none. */
+/* The next window that has references, or UINT64_MAX if there is none. */
 extern uint64_t census_next (const struct census *);
 
-/* One past the last cluster that has a reference, or that holds refcounts, in all windows
- * taken so far. */
+/* One past the last cluster, in all windows counted so far, that has a reference or
+ * contains refcounts. */
 extern uint64_t census_end (const struct census *);
 
-/* What was found to be wrong, in a few words; NULL if nothing was. */
+/* Describes the fault that ended the census, or NULL.  Belongs to the census. */
 extern const char *census_fault (const struct census *);
 
-/* Belongs to the census; for the old refcounts. */
+/* The walk, which gives access to the old refcounts.  Belongs to the census. */
 extern const struct walk *census_walk (const struct census *);
 
 #endif /* QCOW2_CENSUS_H */

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Is this image fit to be served, and can it be made so?
+ * May this image be served, and if not, can it be repaired?
  *
- *    quick    all metadata of the top image
- *    full     all metadata and all data of all files of the chain
- *    repair   as quick; then, if only refcounts and COPIED flags are wrong, these are
- *             made right, and it is checked again
+ *    quick    checks all metadata of the top image
+ *    full     checks all metadata and all data of all files of the backing chain
+ *    repair   like quick; then, if only refcounts and COPIED flags are wrong, corrects
+ *             them and checks again
  *
- * How what was found counts:
+ * How findings are judged:
  *
- *    leaks           take space and do no harm: the image is served
- *    a dirty image   says itself that its refcounts and flags may be out of date, and
- *                    gets new ones when it is first written: these don't count, and
- *                    it is served.  Anything else that is wrong with it counts.
- *    anything else   it is corrupt and is not served
- *    the corrupt bit alone, on an image that is in order, does not count: it is
- *                    served read-only, as without a check; repair takes it off
+ *    leaks           waste space and are harmless: the image is served.
+ *    a dirty image   states that its refcounts and COPIED flags may be out of date, and
+ *                    gets new ones before the first write.  So wrong refcounts and flags
+ *                    do not prevent serving; any other fault does.
+ *    other faults    the image is corrupt and is not served.
+ *    the corrupt bit on an image without faults does not prevent serving, read-only,
+ *                    as without a check.  A repair clears it.
  *
- * Repair: the writer's lock, the dirty bit (so that a power cut leaves an image that says
- * that it has to be repaired), new refcounts (repair.c), and if all is in order then,
- * dirty bit and corrupt bit off.  Nothing is written unless everything that is wrong can
- * be repaired.  Backing files are never repaired.
+ * A repair takes the writer's lock, sets the dirty bit (so that after a power cut the
+ * image says that it must be repaired), writes new refcounts (repair.c), checks again,
+ * and if no fault is left, clears the dirty and the corrupt bit.  It writes nothing
+ * unless it can correct every fault.  Backing files are never repaired.
  *
- * Texts about faults are kept, in bounded number, over all files together.
+ * The number of faults whose descriptions are kept is limited, for all files together.
  *
- * Locks: none; one thread, but for what scan.c does.
+ * Locks: none; one thread, except for those that scan.c starts.
  */
 
 #include <config.h>
@@ -42,16 +42,16 @@
 #include "check/repair.h"
 #include "check/scan.h"
 
-/* Texts that are kept, over all layers. */
+/* Descriptions of faults that are kept, for all layers together. */
 #define MAX_LISTED 1000
 
 #define LINE_SIZE 5000          /* paths can be long */
 
 struct check {
-  const struct check_options *options;  /* while check_image runs */
+  const struct check_options *options;  /* valid while check_image runs */
   struct check_result result;
-  struct checkfiles *held;      /* all of the chain, while there is a report; or NULL */
-  bool failed;                  /* something could not be looked at */
+  struct checkfiles *held;      /* all files of the chain, for a report; or NULL */
+  bool failed;                  /* the check could not be completed */
   char line[LINE_SIZE];
 };
 
@@ -106,7 +106,7 @@ places_left (const struct check *c)
   return left;
 }
 
-/* Adds one at the bottom.  NULL on ENOMEM (reported). */
+/* Adds a layer at the bottom.  NULL on ENOMEM (reported). */
 static struct check_layer *
 add_layer (struct check *c, const char *path, bool raw)
 {
@@ -134,7 +134,8 @@ add_layer (struct check *c, const char *path, bool raw)
   return l;
 }
 
-/* What was found: how does it count? */
+/* Computes the totals of the layer from its findings.  In a dirty image, wrong refcounts
+ * and COPIED flags are counted as stale, not as leaks or corruptions. */
 static void
 weigh (struct check_layer *l)
 {
@@ -152,7 +153,7 @@ weigh (struct check_layer *l)
   l->leaks = 0;
 }
 
-/* The metadata of the qcow2 layer, and if FULL its data. */
+/* Scans the metadata of a qcow2 layer, and if FULL its data. */
 static void
 scan_layer (struct check *c, struct check_layer *l, bool full)
 {
@@ -182,7 +183,8 @@ known_already (const struct check *c, const struct storage *file)
   return false;
 }
 
-/* Returns the layer, with what is wrong with it; NULL if it could not be opened. */
+/* Opens and checks a layer.  Returns it, with its findings; NULL if it could not be
+ * opened. */
 static struct check_layer *
 check_layer (struct check *c, const char *path, bool raw)
 {
@@ -196,8 +198,8 @@ check_layer (struct check *c, const char *path, bool raw)
   chain_reserve_files (2 * c->result.n);
   l->image = image_open_file (path, &options);
   if (l->image == NULL) {
-    /* That one is in use, or not allowed to us, or the top image is not there, is no
-     * damage. */
+    /* A locked file, missing permissions, or a top image that does not exist are not
+     * corruptions. */
     c->failed = errno != ENOENT && errno != ENOTDIR;
     if (c->result.n > 1 && !c->failed)
       findings_add (l->findings, FINDING_CHAIN, 1, 0,
@@ -218,7 +220,7 @@ check_layer (struct check *c, const char *path, bool raw)
   return l;
 }
 
-/* All that lies below the top image. */
+/* Checks all layers below the top image. */
 static int
 check_chain (struct check *c, struct check_layer *l)
 {
@@ -229,10 +231,10 @@ check_chain (struct check *c, struct check_layer *l)
     const char *format;
 
     if (!l->raw && !l->parsed)
-      return 0;                 /* its header does not say */
+      return 0;                 /* without a header, the backing file is unknown */
     if (chain_below (l->path, l->raw ? NULL : &l->image->header, &chain, &path,
                      &format) == -1) {
-      /* It is not allowed, or not something that we have: no damage. */
+      /* The name is not allowed, or uses an unsupported protocol: no corruption. */
       c->failed = true;
       return 0;
     }
@@ -270,7 +272,7 @@ judge (struct check *c)
 
 /* --- repair --- */
 
-/* Can all that is wrong be repaired by new refcounts? */
+/* Can new refcounts and COPIED flags correct all faults? */
 static bool
 is_repairable (const struct check_layer *l)
 {
@@ -281,8 +283,8 @@ is_repairable (const struct check_layer *l)
     findings_count (f, FINDING_COPIED) + findings_count (f, FINDING_REFTABLE);
 }
 
-/* Writes both fields of features, and makes them durable: 24 bytes of one sector.
- * Autoclear bits of what we don't know are cleared (R8). */
+/* Writes all feature fields, 24 bytes of one sector, and makes them durable.  Clears
+ * unknown autoclear bits (R8). */
 static int
 write_features (struct image *image, uint64_t incompatible)
 {
@@ -312,7 +314,7 @@ new_refcounts (struct image *image)
   return image_read_snapshots (image) == -1 ? -1 : repair_refcounts (image, true);
 }
 
-/* With the writer's lock.  -1: reported. */
+/* The caller holds the writer's lock.  -1: reported. */
 static int
 make_right (struct check_layer *l)
 {
@@ -326,7 +328,7 @@ make_right (struct check_layer *l)
     if (write_features (image, incompatible | QCOW2_INCOMPAT_DIRTY) == -1)
       return -1;
     if (new_refcounts (image) == -1) {
-      /* If it was refused, nothing was written. */
+      /* The repair was refused, so nothing was written. */
       if (errno == EUCLEAN)
         write_features (image, incompatible);
       return -1;
@@ -343,7 +345,7 @@ make_right (struct check_layer *l)
     l->corruptions_fixed = wrong;
     l->leaks_fixed = leaks;
   }
-  /* Neither is true any more, if all went as it should. */
+  /* If no fault is left, the image is neither dirty nor corrupt. */
   if (findings_corruptions (l->findings) > 0 ||
       findings_count (l->findings, FINDING_LEAK) > 0)
     return write_features (image, incompatible);
@@ -386,7 +388,7 @@ repair (struct check *c)
     c->failed = true;
 }
 
-/* --- all of it --- */
+/* --- the whole check --- */
 
 static int
 run (struct check *c)
@@ -403,7 +405,7 @@ run (struct check *c)
   return 0;
 }
 
-/* Before anything is done, for it would be in vain. */
+/* Runs before the check: without a place for the report, the check would be useless. */
 static int
 check_report (struct check *c)
 {

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which files does a report of a check have to leave alone?
+ * Which files must the report of a check not overwrite?
  *
- * All of the chain: the images, and data files.  reportfile.c writes to no file that is
- * open here, so they are held open, from before the check until after the report, also
- * those that the check itself does not look at (a quick one looks at the top image alone)
- * and if the image turns out to be corrupt.
+ * The report must not overwrite any file of the chain: images and external data files.
+ * reportfile.c never writes to a file that this process has open.  So all of them are
+ * kept open, from before the check until after the report, including files that the
+ * check itself does not read (a quick check reads only the top image), and also if the
+ * image turns out to be corrupt.
  *
- * Only headers are read, without locks, and what is wrong with them is not told: the
- * check tells it, or who opens the disk does.  A chain that is not clear ends there.
+ * Only headers are read, without locks.  Errors in them are not reported here, because
+ * the check, or opening the disk, reports them.  The chain ends at the first file whose
+ * backing file cannot be determined.
  *
  * Locks: none; one thread.
  */
@@ -23,11 +25,11 @@
 #include "check/checkfiles.h"
 
 struct checkfiles {
-  struct image **images;        /* of raw files, too */
+  struct image **images;        /* including raw files */
   size_t n;
 };
 
-/* Opens that one, too.  NULL: it can't be opened, or is in the chain already. */
+/* Opens the file at PATH.  NULL if it cannot be opened or is already in the chain. */
 static struct image *
 add (struct checkfiles *c, const char *path, const struct chain_options *chain)
 {
@@ -38,7 +40,7 @@ add (struct checkfiles *c, const char *path, const struct chain_options *chain)
   if (images == NULL)
     return NULL;
   c->images = images;
-  /* What is held here, the check and then the disk open once more. */
+  /* The check opens each of these files once more, and so does the disk. */
   chain_reserve_files (6 * (c->n + 1));
   image = image_open_file (path, &options);
   if (image == NULL)
@@ -52,8 +54,8 @@ add (struct checkfiles *c, const char *path, const struct chain_options *chain)
   return image;
 }
 
-/* Adds the image at PATH with its data file.  *BELOW (to be freed) and *FORMAT are as of
- * chain_below. */
+/* Adds the image at PATH with its data file.  *BELOW (the caller frees it) and *FORMAT
+ * are set as by chain_below. */
 static void
 add_image (struct checkfiles *c, const char *path, const struct chain_options *chain,
            char **below, const char **format)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The files of a chain, held open: see checkfiles.c.
+ * Keeps the files of a chain open.  See checkfiles.c.
  */
 
 #ifndef QCOW2_CHECKFILES_H
@@ -11,9 +11,9 @@
 struct checkfiles;
 
 /* Opens the image at PATH and all files that its headers name, as far as they can be
- * opened.  Nothing is reported but ENOMEM (NULL). */
+ * opened.  Reports nothing except ENOMEM (then returns NULL). */
 extern struct checkfiles *checkfiles_open (const char *path,
                                            const struct chain_options *);
-extern void checkfiles_close (struct checkfiles *);     /* NULL is fine */
+extern void checkfiles_close (struct checkfiles *);     /* NULL is allowed */
 
 #endif /* QCOW2_CHECKFILES_H */

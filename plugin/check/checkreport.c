@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What did a check find, for people and for machines?
+ * How are the results of a check reported, to people and to programs?
  *
- * People get one line, and before it the first faults if there are any.  Machines get
- * JSON with the names that qemu-img check uses where it has them.  Both are bounded.
+ * People get one line, preceded by the first faults if there are any.  Programs get JSON,
+ * with the names that qemu-img check uses where it has one.  Both have a limited size.
  *
- * JSON is UTF-8.  A path is any bytes: those that are not UTF-8 are written as \udc80 to
- * \udcff, the way that Python's os.fsdecode does.
+ * JSON is UTF-8, but a path may contain any bytes: bytes that are not valid UTF-8 are
+ * written as \udc80 to \udcff, as Python's os.fsdecode does.
  *
  * Locks: none.
  */
@@ -26,7 +26,7 @@
 
 static const struct report_kind kind = { "check-report", "{\n  \"filename\": \"" };
 
-/* Faults that are told to people. */
+/* The number of faults that are reported to people. */
 #define TOLD 20
 
 static const char *
@@ -141,7 +141,7 @@ checkreport_tell (const struct check_result *r)
 
     omitted += findings_omitted (l->findings);
     for (k = 0; k < n; k++) {
-      /* Leaks are no news where there is worse. */
+      /* If there are corruptions, leaks are not reported one by one. */
       if (list[k].kind == FINDING_LEAK && sums.corruptions > 0)
         continue;
       if (told < TOLD) {
@@ -156,9 +156,9 @@ checkreport_tell (const struct check_result *r)
     nbdkit_error ("%s: and %" PRIu64 " more", r->layers[0]->path, omitted);
 }
 
-/* --- for machines --- */
+/* --- for programs --- */
 
-/* What follows the first quotation mark. */
+/* Writes a JSON string whose opening quotation mark is already written. */
 static void
 put_rest_of_string (FILE *fp, const char *s)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What a check found, for people and for machines.  See checkreport.c.
+ * Reports the results of a check, to people and to programs.  See checkreport.c.
  */
 
 #ifndef QCOW2_CHECKREPORT_H
@@ -16,23 +16,23 @@
 
 enum check_verdict {
   CHECK_CLEAN,
-  CHECK_LEAKS,                  /* space is lost, and nothing else */
+  CHECK_LEAKS,                  /* space is wasted; no other fault */
   CHECK_DIRTY,                  /* not closed properly: refcounts may be out of date */
   CHECK_CORRUPT,
-  CHECK_FAILED,                 /* it could not be looked at to the end */
+  CHECK_FAILED,                 /* the check could not be completed */
 };
 
 /* One file of the chain. */
 struct check_layer {
   char *path;
-  bool raw;                     /* nothing below but path, findings, file_size */
-  struct image *image;          /* NULL: could not be opened; a raw file is only that */
-  bool parsed;                  /* image->header and stats are set */
+  bool raw;                     /* only path, image, findings and file_size are used */
+  struct image *image;          /* NULL: could not be opened; if raw, only file is used */
+  bool parsed;                  /* the header was read, and stats is set */
   struct scan_stats stats;
   uint64_t file_size;
   struct findings *findings;
-  uint64_t leaks, corruptions;  /* that count: see check.c */
-  uint64_t stale;               /* refcounts and flags out of date in a dirty image */
+  uint64_t leaks, corruptions;  /* those that count: see check.c */
+  uint64_t stale;               /* outdated refcounts and flags of a dirty image */
   uint64_t leaks_fixed, corruptions_fixed;
 };
 
@@ -44,17 +44,18 @@ struct check_result {
   size_t n;
 };
 
-/* One line about all of it, of at most SIZE bytes; begins with the path. */
+/* Writes one line that sums up the check to TEXT, of at most SIZE bytes.  The line begins
+ * with the path.  Returns TEXT. */
 extern const char *checkreport_line (const struct check_result *, char *text,
                                      size_t size);
-/* Tells what was found, with a bound, as errors. */
+/* Reports the findings with nbdkit_error, up to a limit. */
 extern void checkreport_tell (const struct check_result *);
 
-/* May PATH be replaced by a report?  0; or -1 with errno = EEXIST (reported). */
+/* May a report replace the file at PATH?  Returns 0, or -1 with errno = EEXIST
+ * (reported). */
 extern int checkreport_check (const char *path);
 
-/* Writes it as JSON to PATH: see reportfile_write.
- * -1: reported. */
+/* Writes the results as JSON to PATH: see reportfile_write.  -1: reported. */
 extern int checkreport_write (const struct check_result *, const char *path);
 
 #endif /* QCOW2_CHECKREPORT_H */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What was found to be wrong with an image, in bounded memory?
+ * Which faults does an image have, kept in limited memory?
  *
- * A hostile or ruined image has millions of faults.  All are counted, by kind; the texts
- * of the first LIMIT are kept, and leaks get no more than half of the places, so
- * that they don't hide what is worse.  Several threads look for faults at once, so which
- * are the first is not defined if there are more than that; the list is sorted.
+ * A hostile or damaged image may have millions of faults.  All are counted, by kind.  The
+ * descriptions of the first LIMIT are kept.  Leaks get at most half of these places, so
+ * that they cannot displace corruptions.  Several threads look for faults at the same
+ * time, so if there are more than LIMIT, which ones are kept is not deterministic.  The
+ * list is sorted.
  *
- * Locks: `lock' guards the list; counts are atomic.
+ * Locks: `lock' guards the list; the counts are atomic.
  */
 
 #include <config.h>
@@ -27,9 +28,9 @@ struct findings {
   _Atomic uint64_t omitted;
 
   pthread_mutex_t lock;
-  size_t limit, n, leaks;       /* under lock; leaks <= n <= limit */
-  size_t room;                  /* places in list; under lock */
-  struct finding *list;         /* under lock */
+  size_t limit, n, leaks;       /* guarded by lock; leaks <= n <= limit */
+  size_t room;                  /* allocated entries of list; guarded by lock */
+  struct finding *list;         /* guarded by lock */
 };
 
 struct findings *
@@ -56,7 +57,7 @@ findings_free (struct findings *f)
   free (f);
 }
 
-/* A place in the list, or NULL. */
+/* Returns a new entry of the list; NULL if there is no space for it. */
 static struct finding *
 new_place (struct findings *f, enum finding_kind kind)
 {
@@ -69,7 +70,7 @@ new_place (struct findings *f, enum finding_kind kind)
     room = f->room ? 2 * f->room : 16;
     list = realloc (f->list, room * sizeof *list);
     if (list == NULL)
-      return NULL;              /* it is counted all the same */
+      return NULL;              /* the finding is counted anyway */
     f->list = list;
     f->room = room;
   }

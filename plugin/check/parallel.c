@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How is work that falls into many pieces spread over threads?
+ * How is work that consists of many items spread over threads?
  *
- * Tables don't depend on each other, so each thread takes the next few items until there
- * are none.
+ * The items do not depend on each other, so each thread takes the next few items until
+ * none are left.
  *
- * Locks: none; what is left to be taken, and the first error, are atomic.  Joining the
- * threads makes all that they did visible to the caller.
+ * Locks: none; the number of items taken, and the first error, are atomic.  Joining the
+ * threads makes everything they did visible to the caller.
  */
 
 #include <config.h>
@@ -32,7 +32,7 @@ struct crowd {
   int (*work) (void *, void *, uint64_t, uint64_t);
   void *opaque;
   _Atomic uint64_t taken;
-  _Atomic int err;              /* of the first that failed */
+  _Atomic int err;              /* errno of the first call that failed */
 };
 
 static void *
@@ -67,7 +67,7 @@ parallel_run (const char *path, uint64_t items, uint64_t batch, size_t size,
     .work = work, .opaque = opaque,
   };
   const long cpus = sysconf (_SC_NPROCESSORS_ONLN);
-  /* A few more than there are processors: some wait for the disk. */
+  /* At least 2 threads, even with one processor: some wait for the disk. */
   const uint64_t want = min64 (min64 (MAX_THREADS,
                                       max64 (MIN_THREADS, cpus > 0 ? cpus : 1)),
                                div_up (items, batch));

@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does an image that was not closed properly get right refcounts?
+ * How does an image that was not closed properly get correct refcounts?
  *
- * The dirty bit says that the refcounts may be too low, too high or out of date
- * (lazy refcounts).  L1 and L2 tables can be trusted.  So everything that
- * they and the other metadata name is counted (census.c), and a refcount structure is
- * written that has nothing in common with the old one:
+ * The dirty bit says that refcounts may be too low, too high or out of date (lazy
+ * refcounts).  L1 and L2 tables can be trusted.  So all references in them and in the
+ * other metadata are counted (census.c), and a refcount structure is written that shares
+ * nothing with the old one:
  *
  *    in use, or counted by the old refcounts        | table | blocks |
  *                                                   ^ past the end of all that
  *
- * Its clusters hold nothing that anybody may still want, so until the header
- * names the new table nothing is lost, whatever reaches the disk:
+ * Nothing points to these clusters, so until the header points to the new table nothing
+ * is lost, whichever writes reach the disk:
  *
  *   1  write blocks and table, correct COPIED flags (R7), sync
  *   2  write the header's reference to the table: 12 bytes of one sector, sync
  *   3  the caller clears the dirty bit
  *
- * A power cut before the end leaves the image dirty, to be repaired again from
- * the start, by us or by QEMU.  As long as it is dirty nobody relies on COPIED
- * flags, so they may be corrected in place, a few of them or all.  The old refcounts
- * are free space afterwards.
+ * A power cut before the end leaves the image dirty: we, or QEMU, repair it again from
+ * the start.  No program relies on COPIED flags while the image is dirty, so some or all
+ * of them may be corrected in place.  Afterwards the clusters of the old refcounts are
+ * free space.
  *
- * If a cluster is found to be two things at once, or something lies where it can't be,
- * refcounts alone don't help: the repair refuses before it has written anything.
+ * New refcounts do not help if a cluster has two uses, or if a reference points to an
+ * invalid place.  Then the repair refuses, before it has written anything.
  *
- * A user can also ask for it (check.c), for an image with leaks or worse.  Then the
- * caller sets the dirty bit first, so that all of the above holds.  A version 2 image
- * has none: there, half of the corrected flags do no harm either, for a flag is taken
- * off where the cluster is shared in truth, and set where it is not, and what is
- * durable before the switch is only that.
+ * A user can also request a repair (check.c), for an image with leaks or worse.  Then the
+ * caller sets the dirty bit first, so that all of the above holds.  A version 2 image has
+ * no dirty bit.  There, a partial correction of flags does no harm either: a flag is
+ * cleared only if the cluster really is shared, and set only if it is not, and no other
+ * change is durable before the switch.
  *
- * Nothing is punched or cut off, also of what was leaked: an L2 table that was lost
- * shows as leaked data, and who wants to save them must find them.
+ * No clusters are punched or cut off, not even leaked ones: data whose L2 table was lost
+ * shows up as leaks, and a user who wants to save it must be able to find it.
  *
- * Locks: none; runs before anybody else can write.
+ * Locks: none; runs before any other thread can write.
  */
 
 #include <config.h>
@@ -54,8 +54,8 @@
 #include "check/census.h"
 #include "check/repair.h"
 
-/* A file whose clusters are spread wider than this is no work of QEMU's: each
- * window is a walk over all metadata. */
+/* QEMU never writes a file whose clusters are spread over more windows than this.  Each
+ * window costs a walk over all metadata. */
 #define MAX_WINDOWS 256
 
 #define MAX_TABLE_ENTRIES (QCOW2_MAX_REFTABLE_BYTES / sizeof (struct be64))
@@ -68,18 +68,18 @@ struct repair {
   struct header *h;
   struct census *census;
   struct overlap *overlap;
-  unsigned block_bits;          /* log2 of the clusters that a block counts */
-  uint64_t max;                 /* the largest count */
+  unsigned block_bits;          /* log2 of the clusters that a block covers */
+  uint64_t max;                 /* the largest refcount that can be stored */
 
-  bool *needed;                 /* by index of the refcount table */
-  uint64_t entries;             /* one past the last index that is needed */
-  /* Where the new structure will be, in clusters. */
+  bool *needed;                 /* is a block needed?  by index in the refcount table */
+  uint64_t entries;             /* one past the last index that needs a block */
+  /* The place of the new structure, in clusters. */
   uint64_t place, table_clusters, blocks;
 
   struct be64 *table;           /* the new one */
   unsigned char *cluster;       /* a buffer */
-  bool asked;                   /* the user wants it, whatever state it is in */
-  bool refused;                 /* and it was said why */
+  bool asked;                   /* the user asked for the repair */
+  bool refused;                 /* and the reason was reported */
 };
 
 static int
@@ -105,9 +105,9 @@ take (struct repair *r, uint64_t window)
   return why ? refuse (r, why) : -1;
 }
 
-/* --- what is there --- */
+/* --- which blocks are needed --- */
 
-/* Which blocks does the window taken last need? */
+/* Marks the blocks that the last window counted needs. */
 static int
 mark_needed (struct repair *r, uint64_t window)
 {
@@ -131,7 +131,7 @@ mark_needed (struct repair *r, uint64_t window)
   return 0;
 }
 
-/* Walks everything once for each window in which there is something. */
+/* Walks all metadata once for each window that has references. */
 static int
 look_around (struct repair *r)
 {
@@ -147,8 +147,8 @@ look_around (struct repair *r)
   return 0;
 }
 
-/* One past the last cluster of the file that the old refcounts say is in use.  They may
- * say anything. */
+/* Sets *END to one past the last cluster of the file that the old refcounts, which may be
+ * wrong, count as used. */
 static int
 old_end (struct repair *r, uint64_t *end)
 {
@@ -180,7 +180,7 @@ is_needed (const void *opaque, uint64_t index)
   return ((const struct repair *) opaque)->needed[index];
 }
 
-/* Finds a place for table and blocks, which have to count themselves, too. */
+/* Finds a place for the table and the blocks, which must also count themselves. */
 static int
 lay_out (struct repair *r)
 {
@@ -201,28 +201,28 @@ lay_out (struct repair *r)
     return refuse (r, "the file is larger than a refcount table can describe");
   for (i = r->place >> r->block_bits; i <= size.last; i++)
     r->needed[i] = true;
-  r->entries = size.last + 1;   /* the place is behind all that is needed */
+  r->entries = size.last + 1;   /* nothing needs a later one */
   r->table_clusters = size.table;
   r->blocks = size.blocks;
-  /* R5; all that is known to be metadata was counted or is refcounts. */
+  /* R5: all known metadata was counted or is refcounts. */
   if (overlap_find (r->overlap, r->place << r->h->cluster_bits,
                     (size.table + size.blocks) << r->h->cluster_bits) != OVERLAP_NONE)
     return refuse (r, "metadata lies beyond the end of everything in use");
   return 0;
 }
 
-/* The count that CLUSTER will have. */
+/* The new refcount of CLUSTER. */
 static uint64_t
 new_count (const struct repair *r, uint64_t cluster)
 {
-  if (cluster >= r->place)      /* past all that is in use */
+  if (cluster >= r->place)      /* past all clusters in use */
     return cluster - r->place < r->table_clusters + r->blocks;
   return census_count (r->census, cluster);
 }
 
-/* --- COPIED flags (R7), of what lies in the window taken last --- */
+/* --- COPIED flags (R7) of clusters in the last window counted --- */
 
-/* ENTRY, of an active L1 or L2 table, as it should be. */
+/* Returns ENTRY, of an active L1 or L2 table, with the correct COPIED flag. */
 static uint64_t
 correct (const struct repair *r, uint64_t entry)
 {
@@ -233,13 +233,13 @@ correct (const struct repair *r, uint64_t entry)
   if (offset == 0 || (entry & QCOW2_OFLAG_COMPRESSED))
     return entry & ~QCOW2_OFLAG_COPIED;
   count = census_count (r->census, cluster);
-  if (count == 0)               /* another window's */
+  if (count == 0)               /* in another window */
     return entry;
   return count == 1 ? entry | QCOW2_OFLAG_COPIED : entry & ~QCOW2_OFLAG_COPIED;
 }
 
-/* The same, where L2 entries name clusters of an external data file: all are ours
- * alone, and have no refcounts. */
+/* The same for L2 entries that point into an external data file, whose clusters are never
+ * shared and have no refcounts. */
 static uint64_t
 correct_external (const struct repair *r, uint64_t entry)
 {
@@ -248,7 +248,7 @@ correct_external (const struct repair *r, uint64_t entry)
     ? entry | QCOW2_OFLAG_COPIED : entry;
 }
 
-/* Corrects every STEPth of N entries, and writes back what has changed. */
+/* Corrects every STEPth of N entries, and writes back the changed ones. */
 static int
 correct_entries (struct repair *r, struct be64 *entries, uint64_t n,
                  unsigned step, uint64_t offset,
@@ -341,7 +341,7 @@ write_structure (struct repair *r)
     nbdkit_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
     return -1;
   }
-  /* Every window with something in it has a block that is needed. */
+  /* Every window that has references has a block that is needed. */
   for (i = 0; i < r->entries; i++) {
     if (!r->needed[i])
       continue;
@@ -378,7 +378,7 @@ switch_table (struct repair *r)
   return storage_sync (r->file);
 }
 
-/* The old structure is nothing special any more. */
+/* The clusters of the old structure are no longer metadata. */
 static void
 forget_old (struct repair *r)
 {
@@ -406,7 +406,7 @@ do_repair (struct repair *r)
   if (write_structure (r) == -1 || storage_sync (r->file) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
-    /* No header names what was written. */
+    /* The header does not point to what was written. */
     if (storage_is_regular (r->file) && storage_size (r->file) > size)
       storage_truncate (r->file, size);
     return -1;
@@ -422,7 +422,7 @@ do_repair (struct repair *r)
   return 0;
 }
 
-/* Buffers, and what is known about the image as it is. */
+/* Allocates buffers and the census. */
 static int
 begin (struct repair *r)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does an image that was not closed properly get right refcounts?
- * See repair.c.
+ * Writes new refcounts for an image.  See repair.c.
  */
 
 #ifndef QCOW2_REPAIR_H
@@ -11,14 +10,15 @@
 
 #include "image/image.h"
 
-/* Gives the image, whose snapshots were read, new refcounts, made from what its metadata
- * name, and COPIED flags that agree with them; all is durable on return, and the image's
- * header and overlap know the new places.  The dirty bit is left to the caller.  Nobody
- * may change the image meanwhile; it may be read.  ASKED: what messages say: the user
- * asked for it, or the image was not closed properly.
+/* Gives the image new refcounts, computed from its metadata, and COPIED flags that agree
+ * with them.  The snapshot table of the image must have been read.  On return all is
+ * durable, and the header and overlap of the image contain the new places.  The caller
+ * clears the dirty bit.  Nothing else may change the image in the meantime; reads are
+ * allowed.  ASKED selects the wording of messages: the user asked for the repair, or the
+ * image was not closed properly.
  *
- * -1: reported; the image is as usable as it was, and as dirty.  After a
- * failure don't try again before the image has been opened anew (R9).
+ * Returns -1 on error (reported): the image is as usable as before, and as dirty.  After
+ * a failure, do not try again before the image has been closed and opened again (R9).
  */
 extern int repair_refcounts (struct image *, bool asked);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What scan.c, scanrefs.c, scantables.c, scansnapshots.c, scanbitmaps.c, scanluks.c and
- * scandata.c share.  No other file includes this.
+ * Declarations that scan.c, scanrefs.c, scantables.c, scansnapshots.c, scanbitmaps.c,
+ * scanluks.c and scandata.c share.  No other file includes this.
  */
 
 #ifndef QCOW2_SCAN_IMPL_H
@@ -17,7 +17,7 @@
 #include "check/scan.h"
 #include "check/walk.h"
 
-/* Bytes of files that a thread reads at a time; at least a cluster. */
+/* Bytes of a file that a thread reads at once; at least a cluster. */
 #define SCAN_BUFFER (1u << 20)
 
 struct scan_piece { uint64_t offset, bytes; };
@@ -27,29 +27,29 @@ struct scan {
   const struct header *h;
   struct findings *findings;
   bool full;
-  bool data_file;               /* L2 entries name nothing in this file */
+  bool data_file;               /* L2 entries point into an external data file */
 
-  /* In the tally those clusters are marked whose stored refcount is 1. */
+  /* The tally marks the clusters whose stored refcount is 1. */
   struct walk *walk;
   struct tally *tally;
-  unsigned block_bits;          /* log2 of the clusters that a refcount block counts */
+  unsigned block_bits;          /* log2 of the clusters that a refcount block covers */
 
-  const struct walk_l2 *tables;         /* to be inflated; constant then */
-  const struct scan_piece *pieces;      /* of the file, to be read; constant then */
-  struct compress_pool *pool;   /* if full */
-  _Atomic unsigned unreadable;  /* places that could not be read */
+  const struct walk_l2 *tables;  /* to be decompressed; constant while threads run */
+  const struct scan_piece *pieces; /* of the file, to be read; the same */
+  struct compress_pool *pool;   /* only for a full check */
+  _Atomic unsigned unreadable;  /* number of places that could not be read */
 
-  _Atomic uint64_t allocated, compressed, fragmented, end;      /* the statistics */
-  uint64_t bitmaps_in_use;      /* one thread */
+  _Atomic uint64_t allocated, compressed, fragmented, end; /* of struct scan_stats */
+  uint64_t bitmaps_in_use;      /* used by one thread */
 };
 
-/* --- what the walk meets, as struct walk_visitor has it; OPAQUE is the scan --- */
+/* --- functions of struct walk_visitor; OPAQUE is the struct scan --- */
 
-/* scantables.c: entries as such, and ... */
+/* scantables.c: checks the entries and their COPIED flags, and ... */
 extern void scan_l1_entry (void *opaque, const struct walk_l1 *, uint64_t index,
                            uint64_t entry);
 extern int scan_l2 (void *opaque, struct walk_l2 *, const struct be64 *raw);
-/* ... only COPIED flags of what lies in the window. */
+/* ... only the COPIED flags of entries that point into the window. */
 extern void scan_l1_copied (void *opaque, const struct walk_l1 *, uint64_t index,
                             uint64_t entry);
 extern int scan_l2_copied (void *opaque, struct walk_l2 *, const struct be64 *raw);
@@ -65,10 +65,10 @@ extern int scan_inflate_all (void *opaque, const struct walk_l2 *, uint32_t n);
 
 /* --- scanrefs.c: before the walk, and after it --- */
 
-extern void scan_reftable (struct scan *);      /* its entries as such */
+extern void scan_reftable (struct scan *);      /* checks entries of the refcount table */
 extern int scan_load_refcounts (struct scan *);
 extern int scan_compare_refcounts (struct scan *);
-/* The first window after this one about which there are refcounts; UINT64_MAX: none. */
+/* The next window that a refcount block covers, or UINT64_MAX if there is none. */
 extern uint64_t scan_refcounts_next (const struct scan *);
 
 /* --- scandata.c --- */

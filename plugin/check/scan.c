@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is wrong with this image, all of it?
+ * Which faults does this image have?
  *
  * For each window of clusters:
  *
- *    scanrefs     which stored refcounts are 1?  (for COPIED flags)
- *    walk         count references; what it meets is judged by
+ *    scanrefs     mark the clusters whose stored refcount is 1 (for COPIED flags)
+ *    walk         count references; everything the walk finds is judged by
  *                 scantables, scansnapshots, scanbitmaps, scanluks
  *    scanrefs     compare the stored refcounts with the references
  *
- * and, if all is to be read:
+ * and for a full check:
  *
- *    scandata     inflate compressed clusters, read the file
+ *    scandata     decompress all compressed clusters, read the file
  *
- * The first window tells what is wrong with entries as such.  In those that follow only
- * what depends on counts is told.
+ * Faults of single entries are reported in the first window.  Later windows report only
+ * faults that depend on counts.
  *
- * Beyond what a walk needs, memory is a few MiB for each of a few threads.  In a corrupt
- * file of more than MAX_CORRUPT_WINDOWS windows the rest is not counted.
+ * In addition to the memory of a walk, a scan needs a few MiB for each of a few threads.
+ * If a file is corrupt and has more than MAX_CORRUPT_WINDOWS windows, the rest is not
+ * counted.
  *
- * Locks: none; counters and statistics are atomic.  What the orders are does not matter:
- * joining the threads makes all of it visible.
+ * Locks: none; counters and statistics are atomic.  Their memory order does not matter:
+ * joining the threads makes everything visible.
  */
 
 #include <config.h>
@@ -32,14 +33,14 @@
 #include "util/report.h"
 #include "check/scan-impl.h"
 
-/* Each window is a walk over all metadata: this many are more than any image of
- * QEMU's needs (256 TiB with clusters of 64K). */
+/* Each window costs a walk over all metadata.  No image of QEMU's needs more windows than
+ * this (256 TiB with clusters of 64K). */
 #define MAX_WINDOWS 256
 
-/* One that is corrupt, and larger than any sane one, is looked at no further. */
+/* A corrupt image with more windows than any sane image is not checked further. */
 #define MAX_CORRUPT_WINDOWS 8
 
-/* --- what the walk tells --- */
+/* --- visitors of the walk --- */
 
 static int
 tell (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
@@ -66,7 +67,7 @@ static const struct walk_visitor first_window = {
   .l2_tables = scan_inflate_all,
 };
 
-/* All else has been told. */
+/* Other faults were reported in the first window. */
 static int
 tell_overlap (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
               const char *fmt, ...)

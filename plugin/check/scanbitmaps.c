@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is wrong with persistent bitmaps?
+ * Which faults do persistent bitmaps have?
  *
- * Specification: "Bitmaps".  Sizes that can't be followed are found by the walk
+ * Specification: "Bitmaps".  The walk reports sizes that are too large to be followed
  * (walkbitmaps.c).
  *
- * A bitmap that is in use was not closed properly: it is void, as its flag says, and
- * that is no damage.
+ * A bitmap that is marked as in use was not closed properly.  Its contents are invalid,
+ * as the flag says; this is not a fault.
  *
  * Locks: see scan.c.
  */

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Can everything that is stored in this image be read?
+ * Can all data that is stored in this image be read?
  *
- * Each compressed cluster, of the disk as it is and of all snapshots, is inflated,
- * and each byte that the host has of the file is read.  What is then read through the
- * server are these bytes, and what was inflated from them.
+ * Each compressed cluster of the active disk and of all snapshots is decompressed, and
+ * each byte of the file that the host has allocated is read.  These bytes, and the
+ * decompressed clusters, are all that clients of the server can read.
  *
- * The tables are cut into pieces, so that a single table keeps all threads busy.
- * Compressed clusters mostly follow one another in the file, so a thread
- * reads far more than it needs at the moment, and looks there first.
+ * L2 tables are cut into pieces, so that a single table keeps all threads busy.
+ * Compressed clusters mostly follow one another in the file, so a thread reads far ahead,
+ * and looks for the next cluster in its buffer first.
  *
- * Where the host can't read, others go on; after MAX_UNREADABLE places the rest is
- * left alone: a dying disk is not helped by more.
+ * If the host cannot read some bytes, the check goes on.  After MAX_UNREADABLE places it
+ * ends, because more reads would only harm a failing disk.
  *
  * Locks: see scan.c.
  */
@@ -26,23 +26,25 @@
 #include "check/parallel.h"
 #include "check/scan-impl.h"
 
-/* Bytes of an L2 table that are looked at by one thread. */
+/* Bytes of an L2 table that a thread takes at a time. */
 #define PIECE 4096
 
 #define MAX_UNREADABLE 16
 
-/* What a thread reads of the file at a time, and how many of that are gathered. */
+/* Bytes of the file that a thread reads at once, and the number of such pieces that are
+ * gathered before the threads start. */
 #define READ_SIZE (UINT64_C (4) << 20)
 #define PIECES 1024
 
-/* A thread's buffer: a piece of the L2 table, a cluster, and what was read last. */
+/* The buffer of a thread: a piece of the L2 table, a cluster, and the bytes of the file
+ * that were read last. */
 struct inflating {
   struct scan *s;
   const struct walk_l2 *table;
   struct be64 *piece;
   unsigned char *out, *in;
-  size_t room;                  /* in `in' */
-  uint64_t at, len;             /* what of the file is there */
+  size_t room;                  /* the size of `in' */
+  uint64_t at, len;             /* the range of the file that `in' contains */
 };
 
 static int
@@ -57,12 +59,12 @@ unreadable (struct scan *s, uint64_t offset, uint64_t bytes)
   return -1;
 }
 
-/* Has BYTES at OFFSET ready.  NULL: they can't be read (a finding, or errno is
- * set: the end). */
+/* Returns the BYTES at OFFSET of the file, which are valid until the next call.  NULL if
+ * they cannot be read (errno is set). */
 static const unsigned char *
 get_bytes (struct inflating *f, uint64_t offset, uint64_t bytes)
 {
-  /* Only those who go on where they were want more than they ask for. */
+  /* Read ahead only for a cluster that follows the previous one. */
   const bool follows = offset >= f->at && offset <= f->at + f->len;
 
   if (f->len > 0 && offset >= f->at && bytes <= f->len &&
@@ -88,7 +90,7 @@ inflate_one (struct inflating *f, uint64_t entry, uint64_t index)
 
   if (!compress_descriptor (h, entry & (QCOW2_OFLAG_COMPRESSED - 1), &offset,
                             &bytes))
-    return 0;                   /* was found already */
+    return 0;                   /* already reported by the walk */
   in = get_bytes (f, offset, bytes);
   if (in == NULL)
     return unreadable (s, offset, bytes);
@@ -178,7 +180,7 @@ read_gathered (struct scan *s, uint64_t items)
   return parallel_run (storage_path (s->file), items, 1, READ_SIZE, read_pieces, s);
 }
 
-/* Holes, however large, cost nothing. */
+/* Skips holes, whatever their size. */
 int
 scan_read_all (struct scan *s)
 {

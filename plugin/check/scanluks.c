@@ -30,7 +30,7 @@ scan_encryption (void *opaque)
     luks_free (luks);
   else if (errno == ENOMEM)
     return -1;
-  else if (errno == EINVAL)     /* not: a cipher that we don't have */
+  else if (errno == EINVAL)     /* other errors mean a cipher that we do not support */
     findings_add (s->findings, FINDING_ENCRYPTION, 1, offset,
                   "the LUKS header at offset %" PRIu64 " is damaged (see the message "
                   "before)", offset);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Do the refcounts that are stored agree with the references that were counted?
+ * Do the stored refcounts agree with the references that were counted?
  *
  * Specification: "Host cluster management".
  *
- * Each cluster whose count is too high is a leak: it takes space, and harms nothing.
- * One that is too low is a corruption: the cluster could be handed out once more.
- * Neighbours with the same fault are told as one.  For a cluster that is two things at
- * once (R5) that was said already, so a low count of it is not.  Counts of
- * clusters past the end of the file are not looked at: they take no space.
+ * A refcount that is too high is a leak: it wastes space and is harmless.  A refcount
+ * that is too low is a corruption: the cluster could be allocated a second time.
+ * Adjacent clusters with the same fault are reported as one finding.  A cluster that has
+ * two uses (R5) was already reported, so a low refcount of it is not.  Refcounts of
+ * clusters past the end of the file are not checked, because these clusters use no space.
  *
  * Locks: see scan.c.
  */
@@ -21,8 +21,8 @@
 #include "check/parallel.h"
 #include "check/scan-impl.h"
 
-/* Reads block INDEX of those that count the clusters of the window, and says which of its
- * counts [*FROM, *TO) are about them.  0: there is none; 1; or -1. */
+/* Reads refcount block INDEX, and sets [*FROM, *TO) to those of its refcounts that belong
+ * to the window.  Returns 1; 0 if there is no such block; -1 on error (reported). */
 static int
 read_block (struct scan *s, uint64_t index, void *buffer,
             uint64_t *from, uint64_t *to)
@@ -109,9 +109,9 @@ scan_reftable (struct scan *s)
   }
 }
 
-/* --- afterwards --- */
+/* --- after references were counted --- */
 
-/* Neighbours with the same fault. */
+/* Adjacent clusters with the same fault. */
 struct same {
   uint64_t from, n, stored;
   uint32_t count;
@@ -191,7 +191,7 @@ scan_compare_refcounts (struct scan *s)
   return each_block (s, compare_blocks);
 }
 
-/* What it counts may be nothing but leaks. */
+/* The clusters that a block covers may have no references, only leaks. */
 uint64_t
 scan_refcounts_next (const struct scan *s)
 {

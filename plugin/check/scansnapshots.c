@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is wrong with entries of the snapshot table?
+ * Which faults do entries of the snapshot table have?
  *
- * Specification: "Snapshots".  Sizes that can't be followed are found by the walk
+ * Specification: "Snapshots".  The walk reports sizes that are too large to be followed
  * (walksnapshots.c).
  *
  * Locks: see scan.c.
@@ -21,7 +21,7 @@ bad_snapshot (struct scan *s, const struct walk_snapshot *snapshot, const char *
                 snapshot->i, snapshot->at, what);
 }
 
-/* Version 3 says how large the disk was. */
+/* In version 3, the extra data contains the size of the disk. */
 static int
 check_extra (struct scan *s, const struct walk_snapshot *snapshot)
 {

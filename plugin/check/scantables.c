@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is wrong with entries of L1 and L2 tables?
+ * Which faults do entries of L1 and L2 tables have?
  *
- * Specification: "Cluster mapping", "Extended L2 Entries".  What an entry names, and that
- * it is where it can be, is looked at by the walk (walktables.c).
+ * Specification: "Cluster mapping", "Extended L2 Entries".  The walk checks that an entry
+ * points to a valid place (walktables.c).
  *
- * A fault in a table that several L1 entries name counts as often as it is named, as with
- * qemu-img check.
+ * A fault in a table that several L1 entries point to counts once for each of them, as
+ * with qemu-img check.
  *
- * COPIED flags count in the active L1 table and what it names only (R7), and are held
- * against the refcounts that are stored, not against the references: those are held
- * against each other elsewhere.
+ * COPIED flags matter only in the active L1 table and in its L2 tables (R7).  They are
+ * compared with the stored refcounts, not with the references; scanrefs.c compares those
+ * two.
  *
  * Locks: see scan.c.
  */
@@ -25,20 +25,20 @@
 #define L1_RESERVED UINT64_C (0x7f000000000001ff)
 #define L2_RESERVED UINT64_C (0x3f000000000001fe)
 
-/* Bitmaps of an extended L2 entry. */
+/* The allocation bits in the bitmap of an extended L2 entry. */
 #define ALLOCATED UINT64_C (0x00000000ffffffff)
 
 /* --- L2 tables --- */
 
-/* What was counted in a table. */
+/* Statistics of one table. */
 struct sums { uint64_t allocated, compressed, fragmented; };
 
-/* The entry at hand. */
+/* The current entry. */
 struct entry {
   const struct walk_l2 *table;
   uint64_t index;               /* in the table */
   uint64_t word, bitmap;
-  uint64_t contiguous;          /* where it should be not to be a fragment, or 0 */
+  uint64_t contiguous;          /* a cluster here would not be a fragment; or 0 */
 };
 
 static uint64_t
@@ -56,7 +56,7 @@ wrong (struct scan *s, const struct entry *e, enum finding_kind kind,
                 what);
 }
 
-/* The following return whether the walk is to follow the entry. */
+/* The next functions return whether the walk must follow the entry. */
 
 static bool
 check_compressed (struct scan *s, const struct entry *e, struct sums *sums)
@@ -76,14 +76,14 @@ check_compressed (struct scan *s, const struct entry *e, struct sums *sums)
   }
   sums->allocated++;
   sums->compressed++;
-  sums->fragmented++;           /* by their nature */
+  sums->fragmented++;           /* compressed clusters always count as fragmented */
   if (compress_clusters (s->h, e->word & (QCOW2_OFLAG_COMPRESSED - 1), &first, &n))
     return true;
   wrong (s, e, FINDING_BEYOND, "it points beyond the end of the file");
   return false;
 }
 
-/* Guest offset of the entry, in the first L1 table that has it. */
+/* The guest offset of the entry, by the first L1 entry that points to its table. */
 static uint64_t
 guest_offset (const struct scan *s, const struct entry *e)
 {
@@ -91,7 +91,7 @@ guest_offset (const struct scan *s, const struct entry *e)
     << s->h->cluster_bits;
 }
 
-/* The rest of an entry that has a cluster in an external data file. */
+/* Checks the remaining properties of an entry that points into an external data file. */
 static void
 check_external (struct scan *s, const struct entry *e, uint64_t offset)
 {
@@ -117,7 +117,8 @@ check_entry (struct scan *s, struct entry *e, struct sums *sums)
   if (h->version < 3 && (e->word & QCOW2_OFLAG_ZERO))
     wrong (s, e, FINDING_ENTRY, "version 2 images have no zero flag");
 
-  /* Offset 0 of a data file is the beginning of the disk, unless that is zeros. */
+  /* In a data file, offset 0 is a valid place, that of the beginning of the disk, unless
+   * the cluster is unallocated or reads as zeros. */
   if (offset == 0 &&
       (!s->data_file || !(e->word & QCOW2_OFLAG_COPIED) ||
        (!extended && (e->word & QCOW2_OFLAG_ZERO)))) {
@@ -142,7 +143,8 @@ check_entry (struct scan *s, struct entry *e, struct sums *sums)
   return !s->data_file;
 }
 
-/* Of a cluster in the window.  Those of an external data file have no refcounts. */
+/* Checks the flag of an entry that points into the window.  Clusters of an external data
+ * file have no refcounts. */
 static void
 check_copied (struct scan *s, const struct entry *e)
 {
@@ -162,7 +164,7 @@ check_copied (struct scan *s, const struct entry *e)
                 one ? "" : "not ");
 }
 
-/* The entry at RAW becomes the one at hand.  False: there is nothing in it. */
+/* Makes the entry at RAW the current one.  False: the entry is empty. */
 static inline bool
 take_entry (struct entry *e, const struct be64 *raw, unsigned words)
 {

@@ -2,18 +2,18 @@
  *
  * How many references does each cluster of a window have, and what is it used for?
  *
- * Memory has a bound, whatever the size of the file: references are counted in one window
- * of TALLY_WINDOW clusters (64 MiB of counters; with clusters of 64K it spans 1 TiB).  A
- * larger file takes several windows, one after the other, and those that nothing refers
- * to are skipped.  A counter is
+ * Memory is limited, whatever the size of the file: references are counted in one window
+ * of TALLY_WINDOW clusters (64 MiB of counters; with clusters of 64K, a window spans
+ * 1 TiB).  A larger file needs several windows, one after the other.  Windows without
+ * references are skipped.  A counter is
  *
  *    shared : 1 | role : 3 | marked : 1 | references : 27
  *
- * Metadata is named by one place alone, but for L2 tables.  A cluster that is two things
- * at once (R5) keeps the role that was found first, and is told once.
+ * Metadata other than L2 tables has only one reference.  A cluster that has two uses (R5)
+ * keeps the role that was found first, and is reported once.
  *
- * Locks: none; counters are atomic.  What the orders are does not matter: joining the
- * threads that count makes all of it visible.
+ * Locks: none; counters are atomic.  Their memory order does not matter: joining the
+ * threads that count makes everything visible.
  */
 
 #include <config.h>
@@ -98,7 +98,7 @@ count_one (struct tally *t, uint64_t cluster, enum role role, uint32_t times,
                          cluster << t->cluster_bits, role_name (known));
 }
 
-/* There is something in a later window. */
+/* Records that a later window has references. */
 static void
 reach (struct tally *t, uint64_t cluster)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How many references does each cluster of a window have, and what is it used for?
- * See tally.c.
+ * Counts the references to each cluster of a window, and what it is used for.  See
+ * tally.c.
  */
 
 #ifndef QCOW2_TALLY_H
@@ -14,21 +14,22 @@
 #include "storage/storage.h"
 #include "check/findings.h"
 
-/* Clusters that are counted at a time: a multiple of what any refcount block counts. */
+/* Clusters that are counted at a time: a multiple of the number that any refcount block
+ * covers. */
 #define TALLY_WINDOW (UINT64_C (1) << 24)
 
-/* Counts as large as this are not exact. */
+/* Counts of this value and more are not exact. */
 #define TALLY_MAX ((UINT32_C (1) << 27) - 1)
 
-/* Bits of a counter beside the count. */
+/* The other bits of a counter. */
 #define TALLY_SHARED (UINT32_C (1) << 31)
 #define TALLY_MARKED (UINT32_C (1) << 27)
 
 /* What a cluster is used for. */
 enum role { ROLE_NOTHING, ROLE_TABLE, ROLE_L2, ROLE_DATA, ROLE_REFCOUNTS };
 
-/* Who is told that a reference is at fault, as with findings_add.  Any thread.  Returns
- * 0, or -1 with errno set to end it all. */
+/* Receives faults of references, with the arguments of findings_add.  May be called by
+ * any thread.  Returns 0, or -1 with errno set to end the count. */
 struct tally_judge {
   int (*fault) (void *opaque, enum finding_kind, uint64_t times, uint64_t offset,
                 const char *fmt, ...)
@@ -36,45 +37,47 @@ struct tally_judge {
   void *opaque;
 };
 
-/* One window.  Constant while references are counted, but for what is atomic. */
+/* One window.  Constant while references are counted, except for atomic fields. */
 struct tally {
   unsigned cluster_bits;
   uint64_t clusters;            /* in the file */
   struct tally_judge judge;
   uint64_t first, n;            /* the window; n <= TALLY_WINDOW */
   _Atomic uint32_t *counters;   /* n of them */
-  _Atomic uint64_t next;        /* the next window in which there is something */
+  _Atomic uint64_t next;        /* the next window that has references, or UINT64_MAX */
 };
 
-/* For the clusters of FILE. */
+/* Prepares to count the clusters of FILE. */
 extern void tally_init (struct tally *, struct storage *, unsigned cluster_bits);
 extern void tally_free (struct tally *);
 
-/* Begins the window that begins with cluster FIRST (a multiple of TALLY_WINDOW), with
- * all counts 0.  -1 with errno = ENOMEM. */
+/* Starts the window at cluster FIRST (a multiple of TALLY_WINDOW), with all counts 0.
+ * -1 with errno = ENOMEM. */
 extern int tally_begin (struct tally *, uint64_t first, struct tally_judge);
 
-/* TIMES references to each cluster of a range, which is a WHAT.  REFCOUNTS that hold no
- * reference (TIMES is 0) only have to lie where nothing else is.  Any thread.
- * 1; 0, and it was told: it can't be there, or (as far as is known) something else is;
- * -1 as from the judge. */
+/* Adds TIMES references to each cluster of a range.  WHAT names the range in messages.
+ * ROLE_REFCOUNTS with TIMES 0 adds no references, but the range must still not overlap
+ * anything else.  May be called by any thread.
+ * Returns 1; 0 if the judge was told that the range is invalid, or that (as far as is
+ * known by now) something else uses a part of it; -1 if the judge returned -1. */
 extern int tally_refer (struct tally *, uint64_t offset, uint64_t bytes, enum role,
                         uint32_t times, const char *what);
 
-/* One past the last cluster of the window that is used for something; 0: none is. */
+/* One past the last cluster of the window that is in use, or 0 if none is. */
 extern uint64_t tally_end (const struct tally *);
 
-/* A mark on a cluster of the window, to the user's liking.  Any thread. */
+/* Marks a cluster of the window; the caller decides what the mark means.  May be called
+ * by any thread. */
 extern void tally_mark (struct tally *, uint64_t cluster);
 
 /* Is the cluster in the window? */
 static inline bool
 tally_covers (const struct tally *t, uint64_t cluster)
 {
-  return cluster - t->first < t->n;     /* wraps before the window */
+  return cluster - t->first < t->n;     /* clusters before the window wrap around */
 }
 
-/* -1: the cluster is not in the window. */
+/* Is the cluster marked?  1, 0, or -1 if it is not in the window. */
 static inline int
 tally_marked (const struct tally *t, uint64_t cluster)
 {
@@ -84,8 +87,8 @@ tally_marked (const struct tally *t, uint64_t cluster)
           TALLY_MARKED) != 0;
 }
 
-/* References to a cluster; 0 outside of the window.  *SHARED: it is two things at
- * once. */
+/* The number of references to a cluster; 0 outside the window.  *SHARED: the cluster has
+ * two uses. */
 static inline uint32_t
 tally_count (const struct tally *t, uint64_t cluster, bool *shared)
 {

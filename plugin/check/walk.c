@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What in an image names which host clusters?
+ * What in an image points to which host clusters?
  *
  *    header        the first cluster
  *    refcounts     refcount table -> blocks
@@ -10,22 +10,22 @@
  *    snapshots     their table; each: L1 table -> L2 tables -> data   (walksnapshots)
  *
  * A compressed cluster is a reference to each host cluster that its sectors touch.  With
- * an external data file, L2 entries name nothing in this file.
+ * an external data file, L2 entries do not refer to clusters of this file.
  *
- * All of it is walked once for each window of clusters in which there is something, and
- * references to the clusters of the window are counted (tally.c).  What is to be done
- * about what is wrong is for the visitor to say: a scan (scan.c) wants to know all of it,
- * a census (census.c) gives up at the first fault.  What can't be followed (it is not
- * aligned, or lies outside of the file) is not followed.
+ * All of it is walked once for each window of clusters that has references, and the
+ * references to the clusters of the window are counted (tally.c).  The visitor decides
+ * what happens when a fault is found: a scan (scan.c) collects all faults, a census
+ * (census.c) ends at the first one.  Invalid references (not aligned, or outside the
+ * file) are not followed.
  *
- * Memory has a bound, whatever the image says: counters (64 MiB), gathered L2 tables
- * (16 MiB), the refcount table (8 MiB), where snapshots' L1 tables are (2 MiB), and what
- * each of a few threads needs (1 MiB, or a cluster).  So has time, as far as the file
- * takes space on the host: a table that lies in a hole of the file names nothing and is
- * not read; L1 tables that share clusters are walked once; a table that lies where
- * something else is is not walked.
+ * Memory is limited, whatever the image contains: counters (64 MiB), gathered L2 tables
+ * (16 MiB), the refcount table (8 MiB), the places of the L1 tables of snapshots (2 MiB),
+ * and the buffers of a few threads (1 MiB or a cluster for each).  Time is limited too,
+ * by the space that the file uses on the host: a table that lies in a hole of the file
+ * has no entries and is not read; of L1 tables that overlap only one is walked; a table
+ * that overlaps something else is not walked.
  *
- * Locks: none; counters are atomic.  Joining the threads makes all of it visible.
+ * Locks: none; counters are atomic.  Joining the threads makes everything visible.
  */
 
 #include <config.h>
@@ -93,7 +93,7 @@ walk_refcounts (struct walk *w, uint32_t times)
   return 0;
 }
 
-/* --- the rest --- */
+/* --- other metadata --- */
 
 static int
 walk_encryption (struct walk *w)

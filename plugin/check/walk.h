@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What in an image names which host clusters?  See walk.c.
+ * Walks everything in an image that points to host clusters.  See walk.c.
  */
 
 #ifndef QCOW2_WALK_H
@@ -16,89 +16,91 @@
 
 struct walk;
 
-/* An L2 table.  While tables are walked each belongs to one thread. */
+/* An L2 table.  While tables are walked, each belongs to one thread. */
 struct walk_l2 {
   uint64_t offset : 56;
-  uint64_t compressed : 1;      /* for the visitor's use: 0 at first */
-  uint64_t l1_index : 22;       /* in the first L1 table that names it */
-  uint64_t times : 21;          /* L1 entries that name it ... */
-  uint64_t active : 21;         /* ... of them, in the active L1 table */
+  uint64_t compressed : 1;      /* for the visitor; 0 at first */
+  uint64_t l1_index : 22;       /* in the first L1 table that points to it */
+  uint64_t times : 21;          /* the number of L1 entries that point to it ... */
+  uint64_t active : 21;         /* ... and how many of these are in the active L1 table */
 };
 
 struct walk_l1 {
   uint64_t offset;
   uint64_t entries;
-  bool active;                  /* else a snapshot's */
+  bool active;                  /* false: of a snapshot */
 };
 
 struct walk_snapshot {
   uint32_t i;
-  uint64_t at;                  /* of its entry in the snapshot table */
-  bool whole;                   /* the file does not end within the entry */
+  uint64_t at;                  /* offset of its entry in the snapshot table */
+  bool whole;                   /* the entry lies within the file */
   struct qcow2_snapshot raw;
 };
 
 struct walk_bitmap {
   uint32_t i;
-  uint64_t at;                  /* of its directory entry */
+  uint64_t at;                  /* offset of its directory entry */
   struct qcow2_bitmap raw;
 };
 
-/* How messages about these begin: the arguments, and what is wrong. */
+/* The formats of messages about these.  The last argument describes the fault. */
 #define WALK_SNAPSHOT "entry %" PRIu32 " of the snapshot table, at %" PRIu64 ": %s"
 #define WALK_BITMAP "bitmap %" PRIu32 ", directory entry at %" PRIu64 ": %s"
 
-/* Who wants to know what a walk meets.  Functions that return int return -1, with errno
- * set, to end the walk. */
+/* Callbacks of a walk.  Those that return int return -1, with errno set, to end the
+ * walk. */
 struct walk_visitor {
-  /* What leads nowhere, or to where something else is, and so is not followed.  Else 0.
-   * Any thread. */
+  /* A reference that is invalid, or that points to a cluster with another use, and is
+   * therefore not followed.  Otherwise returns 0.  Any thread. */
   int (*fault) (void *, enum finding_kind, uint64_t times, uint64_t offset,
                 const char *fmt, ...)
     __attribute__ ((__format__ (__printf__, 5, 6)));
-  /* What no sound image has, but could be followed: 1: do; 0: don't.  Any thread. */
+  /* A fault that does not prevent following the reference.  Returns 1 to follow it, 0 to
+   * skip it.  Any thread. */
   int (*doubt) (void *, enum finding_kind, uint64_t times, uint64_t offset,
                 const char *fmt, ...)
     __attribute__ ((__format__ (__printf__, 5, 6)));
 
-  /* Each may be NULL.  Structures, before what they name is looked at: */
+  /* Each of these may be NULL.  They are called before the references in the structure
+   * are followed: */
   int (*encryption) (void *);
   int (*snapshot) (void *, const struct walk_snapshot *);
   void (*bitmap) (void *, const struct walk_bitmap *);
   void (*bitmap_entry) (void *, const struct walk_bitmap *, uint64_t entry);
   void (*l1_entry) (void *, const struct walk_l1 *, uint64_t index, uint64_t entry);
-  /* A whole L2 table: has walk_l2_entry called for those of its entries that are to be
-   * followed.  Without it all are.  Any thread. */
+  /* For a whole L2 table.  Calls walk_l2_entry for each entry that must be followed; if
+   * it is NULL, all entries are followed.  Any thread. */
   int (*l2) (void *, struct walk_l2 *, const struct be64 *raw);
-  /* L2 tables that have been walked: as many as were gathered. */
+  /* After L2 tables were walked; N is the number that were gathered. */
   int (*l2_tables) (void *, const struct walk_l2 *, uint32_t n);
 };
 
-/* Reads the refcount table.  FILE and header must outlive it, and nobody may change the
- * file's metadata meanwhile.  NULL: reported. */
+/* Reads the refcount table.  The file and the header must outlive the walk, and nothing
+ * may change the metadata of the file during its lifetime.  NULL on error (reported). */
 extern struct walk *walk_new (struct storage *, const struct header *);
-extern void walk_free (struct walk *);          /* NULL is fine */
+extern void walk_free (struct walk *);          /* NULL is allowed */
 
-/* Begins with the window of clusters that begins with FIRST, a multiple of
- * TALLY_WINDOW, on behalf of VISITOR.  -1: reported. */
+/* Starts the window at cluster FIRST, a multiple of TALLY_WINDOW, with the callbacks of
+ * VISITOR.  -1: reported. */
 extern int walk_begin (struct walk *, uint64_t first, const struct walk_visitor *,
                        void *opaque);
 
-/* Walks all metadata and counts the references to the clusters of the window.  REFCOUNTS:
- * how many references the refcount table and its blocks hold, 1; or 0 if they are about
- * to be replaced.  -1: as from the visitor, or reported. */
+/* Walks all metadata and counts the references to the clusters of the window.  REFCOUNTS
+ * is the number of references that the refcount table and each block have: 1, or 0 if
+ * they are about to be replaced.  -1: the visitor returned -1, or reported. */
 extern int walk_references (struct walk *, uint32_t refcounts);
 
-/* What ENTRY of an L2 table names, from within a walk.  Any thread.  -1: as from the
- * visitor. */
+/* Counts the clusters that ENTRY of an L2 table points to.  Only for visitors.  Any
+ * thread. -1: the visitor returned -1. */
 extern int walk_l2_entry (struct walk *, const struct walk_l2 *, uint64_t entry);
 
-/* Of the window at hand; to be read, and marked. */
+/* The tally of the current window.  The caller may read it and mark clusters. */
 extern struct tally *walk_tally (struct walk *);
 
-/* The refcount table, which belongs to the walk, and how many entries it has. */
+/* The refcount table, which belongs to the walk, and its number of entries. */
 extern const struct be64 *walk_reftable (const struct walk *, uint64_t *entries);
-/* Where refcount block INDEX is; 0 if there is none that can be read. */
+/* The offset of refcount block INDEX; 0 if there is no valid one. */
 extern uint64_t walk_refblock (const struct walk *, uint64_t index);
 
 #endif /* QCOW2_WALK_H */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which host clusters do persistent bitmaps name?
+ * Which host clusters do persistent bitmaps point to?
  *
  * Part of walk.c.  Specification: "Bitmaps".
  *
- * The directory names tables, and these name the clusters that hold bits.  All sizes are
- * hostile.
+ * The directory points to bitmap tables, and these to the clusters that contain the bits.
+ * An attacker may have chosen any size.
  *
  * Locks: none.
  */
@@ -16,7 +16,8 @@
 
 #include "check/walk-impl.h"
 
-/* Of the tables of all bitmaps: 16 of the largest size with the smallest clusters. */
+/* The limit for the tables of all bitmaps together: 16 tables of the maximum size, with
+ * the smallest clusters. */
 #define MAX_ALL_ENTRIES (UINT64_C (1) << 24)
 
 static int
@@ -28,12 +29,12 @@ refer_cluster (struct walk *w, uint64_t index, uint64_t entry, const void *opaqu
   (void) index;
   if (w->visitor->bitmap_entry)
     w->visitor->bitmap_entry (w->opaque, b, entry);
-  if (offset == 0)              /* all ones, or all zeros */
+  if (offset == 0)              /* the bits are all ones or all zeros */
     return 0;
   return tally_refer (&w->tally, offset, w->h->cluster_size, ROLE_TABLE, 1, "bitmap");
 }
 
-/* Is it to be followed all the same? */
+/* Reports a fault.  Returns whether the bitmap must be followed anyway. */
 static bool
 doubt (struct walk *w, const struct walk_bitmap *b, const char *what)
 {
@@ -41,7 +42,7 @@ doubt (struct walk *w, const struct walk_bitmap *b, const char *what)
                             what) == 1;
 }
 
-/* *ALL: entries of all tables so far. */
+/* *ALL: the number of entries of all tables so far. */
 static int
 walk_bitmap (struct walk *w, const struct walk_bitmap *b, uint64_t *all)
 {

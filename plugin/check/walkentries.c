@@ -2,7 +2,7 @@
  *
  * How is a table of 64-bit entries read that may be large, and is often sparse?
  *
- * Part of walk.c.  In parts, and not where the file has holes.
+ * Part of walk.c.  The table is read in chunks, and holes of the file are skipped.
  *
  * Locks: none.
  */
@@ -15,10 +15,10 @@
 #include "util/report.h"
 #include "check/walk-impl.h"
 
-/* Entries that are read at a time. */
+/* Entries that are read at once. */
 #define CHUNK 8192
 
-/* How many of the next ENTRIES at OFFSET lie in a hole?  -1: reported. */
+/* Returns how many of the next ENTRIES at OFFSET lie in a hole, or -1 (reported). */
 static int64_t
 in_hole (struct walk *w, uint64_t offset, uint64_t entries)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which host clusters do snapshots name?
+ * Which host clusters do snapshots point to?
  *
  * Part of walk.c.  Specification: "Snapshots".
  *
- * All sizes are hostile.  The snapshot table is read once, in the first window, until
- * something is wrong with it.  What is remembered is where L1 tables are.
+ * An attacker may have chosen any size.  The snapshot table is read once, in the first
+ * window, up to the first fault in it.  Only the places of L1 tables are kept.
  *
  * Locks: none.
  */
@@ -70,9 +70,9 @@ read_table (struct walk *w)
   return 0;
 }
 
-/* --- L1 tables that share bytes --- */
+/* --- L1 tables that overlap --- */
 
-/* Number 0 is the active one, i + 1 that of snapshot i. */
+/* Number 0 is the active L1 table, i + 1 that of snapshot i. */
 struct extent { uint64_t offset, end; uint32_t number; };
 
 static struct extent
@@ -92,8 +92,8 @@ compare_extents (const void *a, const void *b)
   return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Of the L1 tables that share bytes, all but one are skipped: else 64 Ki snapshots with
- * one table of 32 MiB would be as many walks. */
+/* Of L1 tables that overlap, all but one are skipped.  Otherwise 64 Ki snapshots that
+ * share one table of 32 MiB would cost as many walks. */
 static int
 find_shared (struct walk *w)
 {
@@ -119,7 +119,7 @@ find_shared (struct walk *w)
   return 0;
 }
 
-/* --- what they name --- */
+/* --- references of snapshots --- */
 
 static int
 read_once (struct walk *w)

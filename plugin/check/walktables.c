@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which host clusters do L1 and L2 tables name?
+ * Which host clusters do L1 and L2 tables point to?
  *
  * Part of walk.c.  Specification: "Cluster mapping".
  *
- * The L2 tables that an L1 table names are gathered, up to WALK_TABLES of them,
- * sorted, and each is walked once for all that name it: snapshots share most of theirs.
- * A few threads take a few of them at a time.
+ * The L2 tables of an L1 table are gathered, up to WALK_TABLES of them, and sorted.  Each
+ * is walked once for all L1 entries that point to it, because snapshots share most of
+ * their L2 tables.  A few threads take a few tables at a time.
  *
  * Locks: none; each table belongs to one thread.
  */
@@ -21,7 +21,7 @@
 #include "check/parallel.h"
 #include "check/walk-impl.h"
 
-/* Bytes of tables that a thread reads at a time; at least a cluster. */
+/* Bytes of tables that a thread reads at once; at least a cluster. */
 #define BUFFER (UINT64_C (1) << 20)
 
 /* --- L2 tables --- */
@@ -71,8 +71,8 @@ walk_l2 (struct walk *w, struct walk_l2 *table, const struct be64 *raw)
   return 0;
 }
 
-/* How many of the N tables from T on, which are sorted, lie in one hole, so that there is
- * nothing in them?  -1: an error (reported). */
+/* Returns how many of the N tables from T on, which are sorted, lie completely in one
+ * hole and therefore are empty, or -1 (reported). */
 static int64_t
 in_hole (struct walk *w, const struct walk_l2 *t, uint64_t n)
 {
@@ -109,7 +109,7 @@ walk_some (void *opaque, void *buffer, uint64_t from, uint64_t to)
       n = empty;
       continue;
     }
-    /* Those that follow one another are read at once, and the next one is on its way. */
+    /* Read adjacent tables at once, and prefetch the next one. */
     for (n = 1; n < most && i + n < to && t[i + n].offset == t[i].offset + n * cs;
          n++)
       ;
@@ -131,14 +131,14 @@ compare_tables (const void *a, const void *b)
 
   if (x->offset != y->offset)
     return x->offset < y->offset ? -1 : 1;
-  /* The one that speaks for all is of the active table, if there is one. */
+  /* The first of equal tables represents all: an active one if possible. */
   if (x->active != y->active)
     return x->active ? -1 : 1;
   return x->l1_index < y->l1_index ? -1 : x->l1_index > y->l1_index;
 }
 
-/* Makes one of those that are the same.  With an external data file it matters which
- * guest offset it is for. */
+/* Merges equal tables into one.  Not with an external data file, where the guest offset
+ * that a table is for matters. */
 static void
 merge_tables (struct walk *w)
 {
