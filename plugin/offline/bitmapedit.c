@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do bitmaps come and go, and how are they emptied?
+ * How are persistent bitmaps added, removed and cleared?
  *
  * Specification: "Bitmaps".
  *
- * All changes are made at once, by a new directory:
+ * A new directory makes all changes at once:
  *
- *   - new clusters: a table for each bitmap that is added or emptied, with all entries 0,
- *     and the directory
- *   - a checkpoint makes them durable, and their counts (R1)
- *   - the header names the new directory (bitmapext.c): all is published
- *   - what only the old directory led to is freed: it, old tables, their bits (R2)
+ *   - new clusters are written: a table with all entries 0 for each bitmap that is added
+ *     or cleared, and the directory
+ *   - a checkpoint makes them, and their refcounts, durable (R1)
+ *   - the header points to the new directory (bitmapext.c), which publishes all changes
+ *   - clusters to which only the old directory led are freed: the directory, old tables,
+ *     their bits (R2)
  *
- * A power cut leaves the old bitmaps or the new ones, and at worst leaked clusters.
- * Bitmaps that are not touched keep their directory entries byte for byte.
+ * A power cut leaves either the old or the new bitmaps, and at worst leaked clusters.
+ * Bitmaps that do not change keep their directory entries byte for byte.
  *
- * Limits are QEMU's: the number, names, granularity and size of bitmaps; and
- * those of bitmapdir.c, as an image that has more than that would be read-only.
+ * Limits are those of QEMU, for the number, names, granularity and size of bitmaps; and
+ * those of bitmapdir.c, because an image that exceeds them would be read-only.
  *
- * A disk is made of the image as for a client that may write (so the image is locked, and
- * repaired if need be), changed, brought to rest, and closed.  Whoever uses the image
- * next reads it anew: nothing that was known before has to be corrected.
+ * The image is opened as a disk, as for a client that may write (so the image is locked,
+ * and repaired if necessary), changed, brought to rest, and closed.  The next user of the
+ * image reads it again, so no state in memory has to be updated.
  *
- * Locks: none; nobody else has the disk.
+ * Locks: none; no other thread has the disk.
  */
 
 #include <config.h>
@@ -40,30 +41,30 @@
 #include "image/bitmapext.h"
 #include "offline/bitmapedit.h"
 
-/* QEMU's directories are no larger. */
+/* QEMU's limit for the directory, in bytes. */
 #define MAX_DIRECTORY (UINT64_C (1024) * QCOW2_MAX_BITMAPS)
-/* Runs that were too short for a table, until one is found. */
+/* The number of runs that may be too short for a table before the search ends. */
 #define MAX_SHORT 4096
 
 struct item {
-  const struct bitmapdir_any *old;      /* NULL: added */
-  const struct bitmapedit *added;       /* else NULL */
-  bool fresh;                           /* gets a new table */
+  const struct bitmapdir_any *old;      /* NULL: a new bitmap */
+  const struct bitmapedit *added;       /* a new bitmap; else NULL */
+  bool fresh;                           /* needs a new table */
   unsigned granularity_bits;
   uint64_t bits, table_entries;
-  struct alloc_run run;                 /* of the new table */
-  bool registered;                      /* with overlap */
+  struct alloc_run run;                 /* the clusters of the new table */
+  bool registered;                      /* known to the overlap */
 };
 
 struct edit {
   struct image *image;
-  const struct writable *w;             /* a disk of it */
-  const struct bitmapdir *dir;          /* the bitmaps now; nr_all = 0: none */
+  const struct writable *w;             /* of the disk */
+  const struct bitmapdir *dir;          /* the current bitmaps; nr_all = 0: none */
   struct item *items;
   size_t n;
   uint8_t *bytes;                       /* the new directory */
   uint64_t size;
-  struct alloc_run run;                 /* where it goes */
+  struct alloc_run run;                 /* its clusters */
   bool registered;
   struct alloc_run *frees;
   size_t nr_frees;
@@ -80,7 +81,7 @@ refuse (const struct edit *e, const char *name, const char *why)
   return -1;
 }
 
-/* --- what is wanted --- */
+/* --- the requested changes --- */
 
 static struct item *
 find (struct edit *e, const char *name)
@@ -112,7 +113,7 @@ add (struct edit *e, const struct bitmapedit *edit)
     return refuse (e, edit->name, "it would need more than 512M: choose a larger "
                    "granularity");
   item.table_entries = div_up (div_up (item.bits, 8), h->cluster_size);
-  /* QEMU's tables have entries; a disk of 0 bytes has nothing to record. */
+  /* QEMU requires tables to have entries, and a disk of 0 bytes has nothing to record. */
   if (item.table_entries == 0)
     return refuse (e, edit->name, "the disk has a size of 0");
   e->items[e->n++] = item;
@@ -181,7 +182,7 @@ plan (struct edit *e, const struct bitmapedit *edits, size_t n)
     : bitmapext_check (e->image->file, &e->image->header, e->n == 0);
 }
 
-/* --- what is to be freed --- */
+/* --- clusters to be freed --- */
 
 static int
 will_free (struct edit *e, uint64_t host, uint64_t bytes)
@@ -202,7 +203,7 @@ will_free (struct edit *e, uint64_t host, uint64_t bytes)
   return 0;
 }
 
-/* The table of an old bitmap, and its bits. */
+/* Records that the table of an old bitmap, and its bits, are to be freed. */
 static int
 will_free_table (struct edit *e, const struct bitmapdir_entry *old)
 {
@@ -272,7 +273,7 @@ undo (struct edit *e)
   give_back (e, &e->run, &e->registered);
 }
 
-/* N clusters in one run. */
+/* Allocates N clusters in one run. */
 static int
 reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
 {
@@ -310,7 +311,7 @@ reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
   return 0;
 }
 
-/* BUF: of BYTES bytes, what goes to the beginning of RUN; zeros follow. */
+/* Writes the BYTES in BUF to the beginning of RUN, and zeros to the rest. */
 static int
 write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
            uint64_t bytes)
@@ -351,7 +352,8 @@ make_tables (struct edit *e)
   return 0;
 }
 
-/* Appends a directory entry: FIXED, then what follows it in the old one or NAME. */
+/* Appends a directory entry: FIXED, then the variable part of the old entry, or the new
+ * name. */
 static int
 append_entry (struct edit *e, const struct qcow2_bitmap *fixed,
               const struct item *item)
@@ -411,9 +413,9 @@ make_directory (struct edit *e)
     : write_run (e, &e->run, e->bytes, e->size);
 }
 
-/* --- all together --- */
+/* --- the whole change --- */
 
-/* What the header no longer leads to. */
+/* Frees everything that the header no longer leads to. */
 static void
 free_old (struct edit *e)
 {
@@ -443,7 +445,7 @@ apply (struct edit *e, const struct bitmapedit *edits, size_t n)
   }
   if (bitmapext_set (image->file, &image->header, e->n, e->size,
                      e->run.host) == -1) {
-    /* R9: nobody knows which of them counts, so both stay. */
+    /* R9: it is unknown which directory is valid, so both stay. */
     alloc_free_end (w->alloc, e->nr_frees);
     health_fail (image->health, "the header could not be changed");
     errno = EIO;
@@ -458,8 +460,8 @@ apply (struct edit *e, const struct bitmapedit *edits, size_t n)
   return -1;
 }
 
-/* Durable on return, but for what is freed, which the next checkpoint does.  -1:
- * reported; nothing has changed, unless the image has failed (R9). */
+/* Everything is durable on return, except for freed clusters, which the next checkpoint
+ * makes durable.  -1: reported; nothing has changed, unless the image has failed (R9). */
 static int
 change (struct image *image, struct disk *d, const struct bitmapedit *edits, size_t n)
 {

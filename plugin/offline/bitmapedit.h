@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do bitmaps come and go, and how are they emptied?  See bitmapedit.c.
+ * Adds, removes and clears persistent bitmaps.  See bitmapedit.c.
  */
 
 #ifndef QCOW2_BITMAPEDIT_H
@@ -15,12 +15,13 @@ enum bitmapedit_what { BITMAP_REMOVE, BITMAP_CLEAR, BITMAP_ADD };
 struct bitmapedit {
   enum bitmapedit_what what;
   const char *name;
-  unsigned granularity_bits;    /* of what is added; 0: as QEMU would choose */
+  unsigned granularity_bits;    /* of an added bitmap; 0: QEMU's default */
 };
 
-/* Makes these N changes of the bitmaps of an image, which was opened with the same
- * options (disk_open_image), in this order, all or none of them.  -1: reported; nothing
- * has changed, unless the image has failed (R9).  What is known of it is out of date. */
+/* Makes these N changes of the bitmaps of an image, in this order, all or none of them.
+ * The image was opened with the same options (disk_open_image).  -1: reported; nothing
+ * has changed, unless the image has failed (R9).  Afterwards the fields of the image are
+ * out of date. */
 extern int bitmapedit_image (struct image *, const struct disk_options *,
                              const struct bitmapedit *, size_t n);
 

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do bitmaps get the length of a disk that is resized?
+ * How are bitmaps adapted to a disk that is resized?
  *
  * Specification: "Bitmaps".
  *
- * As with QEMU: what is new has not been changed, and what is cut off takes its bits with
- * it.  A bit of a piece that the old end or the new one divides stays as it is.
+ * As in QEMU, added space is not marked as changed, and space that is cut off loses its
+ * bits.  A bit whose area the old or the new end of the disk divides keeps its value.
  *
- * A bitmap needs a new table if that gets another number of entries, or if bits behind
- * the last valid one are set (QEMU sets them where all are set): nobody looked at them,
- * and now they would mean something.  In the latter case the last cluster that stays
- * is written anew, too; an entry without a cluster that says "all ones" gets one.
- * Bitmaps that need nothing keep their directory entries byte for byte.  So do those
- * that are in use: their contents are void, and their tables need not fit the size.
+ * A bitmap needs a new table if the number of its entries changes, or if bits past the
+ * last valid one are set (QEMU sets them if all bits are set): until now they were
+ * ignored, but now they would become valid.  In the latter case the last cluster that
+ * stays is also written to a new place; if its entry has no cluster and says "all ones",
+ * it gets one.  Bitmaps that need no change keep their directory entries byte for byte.
+ * So do those that are in use: their contents are invalid, and their tables need not fit
+ * the size.
  *
- * All goes where nothing is, and is named by a new directory; the header comes to name
- * that in the same step that changes the size (shadow.c).
+ * All changes are written to free clusters, and a new directory points to them.  The
+ * header switches to that directory in the same step that changes the size (shadow.c).
  *
  * Memory: the directory, one table, one cluster.
  *
@@ -35,13 +36,13 @@
 #include "image/bitmapdir.h"
 #include "offline/bitmapsize.h"
 
-/* One bitmap, and what it will be. */
+/* One bitmap, and its new state. */
 struct next {
   const struct bitmapdir_any *old;
   uint64_t bits, entries;
-  uint64_t keep;                /* entries that stay, but for the last one maybe */
+  uint64_t keep;                /* entries that stay, the last one maybe changed */
   struct be64 *table;           /* the old entries, then zeros */
-  uint8_t *last;                /* entry keep - 1 gets this cluster; or NULL */
+  uint8_t *last;                /* new contents of entry keep - 1; or NULL */
   bool changed;
 };
 
@@ -62,7 +63,7 @@ bits_for (const struct bitmapdir_any *b, uint64_t size)
   return div_up (size, UINT64_C (1) << b->e.granularity_bits);
 }
 
-/* They are known to the image's overlap already, so this takes one of its own. */
+/* The overlap of the image already contains the bitmaps, so this uses its own. */
 static int
 read_directory (const struct image *image, struct bitmapdir *dir)
 {
@@ -83,9 +84,9 @@ read_directory (const struct image *image, struct bitmapdir *dir)
   return r == 0 ? 0 : -1;
 }
 
-/* --- what will be different --- */
+/* --- planning --- */
 
-/* Clears all from BIT on.  Was one of them set? */
+/* Clears all bits from BIT on.  Returns whether one of them was set. */
 static bool
 clear_from (uint8_t *buf, uint64_t bit, uint64_t bytes)
 {
@@ -100,7 +101,7 @@ clear_from (uint8_t *buf, uint64_t bit, uint64_t bytes)
   return found != 0;
 }
 
-/* BITS: how many are valid in the cluster of the last entry that stays. */
+/* BITS: the number of valid bits in the cluster of the last entry that stays. */
 static int
 look_at_last (const struct image *image, struct next *n, uint64_t bits)
 {
@@ -123,12 +124,12 @@ look_at_last (const struct image *image, struct next *n, uint64_t bits)
   if (clear_from (buf, bits, cs)) {
     n->changed = true;
     n->last = buf;
-    buf = NULL;                 /* not to be freed */
+    buf = NULL;                 /* N owns it */
   }
   return 0;
 }
 
-/* N->table and N->last are to be freed, in any case. */
+/* The caller frees N->table and N->last, also after an error. */
 static int
 look (const struct image *image, const struct bitmapdir_any *old,
       uint64_t size, struct next *n)
@@ -163,7 +164,7 @@ forget (struct next *n)
   free (n->last);
 }
 
-/* --- can it be done? --- */
+/* --- is the resize possible? --- */
 
 static int
 check_limits (const struct image *image, const struct bitmapdir *dir,
@@ -224,7 +225,7 @@ bitmapsize_check (const struct image *image, uint64_t size)
   return r;
 }
 
-/* --- doing it --- */
+/* --- writing --- */
 
 static int
 drop_bits (struct shadow *s, const struct header *h, struct next *n, uint64_t i)
@@ -235,7 +236,7 @@ drop_bits (struct shadow *s, const struct header *h, struct next *n, uint64_t i)
   return offset == 0 ? 0 : shadow_drop (s, offset >> h->cluster_bits, 1);
 }
 
-/* FIXED: its directory entry. */
+/* FIXED: the fixed part of its directory entry. */
 static int
 write_one (struct shadow *s, const struct header *h, struct next *n,
            struct qcow2_bitmap *fixed)
@@ -259,7 +260,7 @@ write_one (struct shadow *s, const struct header *h, struct next *n,
   return 0;
 }
 
-/* All that need it; BUF: the directory. */
+/* Writes all bitmaps that change; BUF: the directory. */
 static int
 write_all (const struct image *image, struct shadow *s,
            const struct bitmapdir *dir, uint64_t size, uint8_t *buf, bool *changed)

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How is a new image made?
+ * How is a new image created?
  *
- * newimage.c says what it holds, byte by byte; here that is streamed into the file,
- * from its beginning to its end, in large writes, with zeros where nothing is needed
- * left out unless all of it is to be written.  So the time is that of writing the
- * bytes, whatever the size of clusters.
+ * newimage.c computes the contents, byte by byte.  This file streams them to the image,
+ * from its beginning to its end, in large writes.  Zeros that are not required are
+ * skipped, unless all bytes must be written.  So the time is that of writing the bytes,
+ * whatever the cluster size.
  *
- * The file has no name until all of it is durable (newfile.c): a crash at any
- * time leaves nothing, or the whole image.  An external data file gets its name first, so
- * that no image ever names one that is not there; a crash in between leaves the
- * data file alone.
+ * The file has no name until all of it is durable (newfile.c): a crash leaves either no
+ * file or the whole image.  An external data file gets its name first, so that no image
+ * ever names a data file that does not exist; a crash in between leaves only the data
+ * file.
  *
- * Making an image is often only the first thing that is asked for.  If one that follows
- * fails, the same command without that fault must not find an image that it has to
- * spare.  So what was made is kept open until its fate is known.  Then it is what
- * its name must still lead to if it is removed, and nobody else may have it locked.
+ * Creating an image is often only the first of several steps.  If a later one fails, the
+ * user must be able to correct the command and run it again, without an existing image in
+ * the way.  So a new image is kept open until the caller decides to keep it or to remove
+ * it.  It is removed only if its name still refers to the open file, and no other program
+ * has it locked.
  *
- * The backing file is opened, to see that it is what it is said to be, and for its
- * size; it is not kept open.
+ * The backing file is opened to check its format and to get its size; it is not kept
+ * open.
  *
- * Locks: none while it is made, for nobody else can know the file; those of a writer
- * while it is removed.
+ * Locks: none while the image is created, because no other program can know the file;
+ * those of a writer while it is removed.
  */
 
 #include <config.h>
@@ -39,29 +40,30 @@
 #include "image/image.h"
 #include "offline/create.h"
 
-/* How much is made and written at a time: what fits into a processor's cache. */
+/* Bytes that are computed and written at a time, which fit into the cache of a
+ * processor. */
 #define CHUNK (UINT64_C (1) << 20)
-/* What is zeros in whole blocks of this need not be written. */
+/* Whole blocks of this size that are zeros need not be written. */
 #define BLOCK 4096
-/* The host is told to begin with writing back after so much. */
+/* After this many bytes, the host is asked to start writing back. */
 #define WRITE_BACK (UINT64_C (8) << 20)
 
 struct maker {
   const struct create_options *o;
   struct newimage n;
-  struct newfile *image, *data; /* data: external data file, or NULL */
+  struct newfile *image, *data; /* data: the external data file, or NULL */
   uint8_t *chunk;               /* CHUNK bytes */
   void *luks;                   /* LUKSMAKE_BYTES, or NULL */
-  uint64_t done, total;         /* bytes, for progress */
+  uint64_t done, total;         /* in bytes, for the progress callback */
 };
 
-/* Files that have their names and are open. */
+/* The new files, which have their names and are open. */
 struct created {
-  struct newfile *image, *data; /* data: or NULL */
+  struct newfile *image, *data; /* data: may be NULL */
   bool lock;
 };
 
-/* --- what lies below --- */
+/* --- the backing file --- */
 
 static int
 open_backing (const char *path, const struct create_options *o, uint64_t *size)
@@ -107,7 +109,8 @@ advance (struct maker *m, uint64_t bytes)
   return m->o->progress ? m->o->progress (m->o->opaque, m->done, m->total) : 0;
 }
 
-/* Everything was written up to END: has the host begin with what is complete. */
+/* Everything up to END was written: asks the host to start writing back complete parts.
+ * */
 static void
 write_back (struct storage *f, uint64_t end)
 {
@@ -115,7 +118,7 @@ write_back (struct storage *f, uint64_t end)
     storage_write_back (f, end - WRITE_BACK, WRITE_BACK);
 }
 
-/* Writes what of m->chunk is not zeros.  The file is all holes there. */
+/* Writes the parts of m->chunk that are not zeros.  The file has only holes there. */
 static int
 write_sparse (struct maker *m, struct storage *f, uint64_t len, uint64_t offset)
 {
@@ -134,7 +137,7 @@ write_sparse (struct maker *m, struct storage *f, uint64_t len, uint64_t offset)
   return 0;
 }
 
-/* Copies what of the encryption header lies in the chunk at OFFSET. */
+/* Copies the part of the encryption header that lies in the chunk at OFFSET. */
 static void
 place_luks (struct maker *m, uint64_t offset, uint64_t len)
 {
@@ -175,7 +178,7 @@ write_zeros (struct maker *m, struct storage *f, uint64_t offset, uint64_t end)
 
   memset (m->chunk, 0, CHUNK);
   for (; offset < end; offset += len) {
-    /* On multiples of CHUNK, but for the first and last. */
+    /* Pieces start at multiples of CHUNK, except for the first one. */
     len = min64 (CHUNK - offset % CHUNK, end - offset);
     if (storage_write (f, m->chunk, len, offset) == -1)
       return -1;
@@ -186,8 +189,8 @@ write_zeros (struct maker *m, struct storage *f, uint64_t offset, uint64_t end)
   return 0;
 }
 
-/* Gives F its length, and sets space aside.  *WRITTEN: must zeros be written, so that
- * there is space? */
+/* Gives F its length, and allocates space.  *WRITTEN: zeros must be written, so that
+ * space is allocated. */
 static int
 prepare (struct maker *m, struct storage *f, uint64_t size, bool *written)
 {
@@ -211,8 +214,8 @@ write_all (struct maker *m)
   struct storage *const data = m->data ? newfile_file (m->data) : NULL;
   bool image_written, data_written = false;
 
-  /* The L1 table is zeros now and changes in place later: that must not need space which
-   * a full host has not got. */
+  /* The L1 table is zeros now and changes in place later.  Allocate its space now,
+   * because a full host could not do so later. */
   if (prepare (m, image, m->n.file_size, &image_written) == -1 ||
       storage_allocate (image, m->n.l1_offset, m->n.l1_entries * UINT64_C (8)) == -1 ||
       (data && prepare (m, data, m->n.options.size, &data_written) == -1))
@@ -228,7 +231,7 @@ write_all (struct maker *m)
   return data_written ? write_zeros (m, data, 0, m->n.options.size) : 0;
 }
 
-/* --- all together --- */
+/* --- the whole image --- */
 
 static int
 make_luks (struct maker *m)
@@ -263,7 +266,7 @@ make (struct maker *m)
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  /* The first step comes before the first change. */
+  /* Report the first step before the first change. */
   m->total = m->n.file_size;
   if (advance (m, 0) == -1 ||
       newfile_begin (o->path, &o->file, &m->image) == -1 ||
@@ -296,7 +299,7 @@ create_image (const struct create_options *options, struct created **created)
     r = make (&m);
   KEEP_ERRNO_FOR_BLOCK;
   free (m.chunk);
-  free (m.luks);                /* nothing in it is secret */
+  free (m.luks);                /* it contains no secrets */
   if (r == 0) {
     nbdkit_debug ("%s: created, %" PRIu64 " bytes, a disk of %" PRIu64,
                   options->path, m.n.file_size, m.n.options.size);
@@ -332,7 +335,7 @@ created_withdraw (struct created *c)
   if (c->lock && storage_lock (image, STORAGE_WRITER) == -1)
     nbdkit_error ("%s: the new image was not removed", storage_path (image));
   else {
-    /* No image ever names a data file that is not there. */
+    /* The image first: no image ever names a data file that does not exist. */
     newfile_withdraw (c->image);
     if (c->data)
       newfile_withdraw (c->data);

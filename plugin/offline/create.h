@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Making a new image: see create.c.
+ * Creates a new image.  See create.c.
  */
 
 #ifndef QCOW2_CREATE_H
@@ -16,33 +16,35 @@
 
 struct create_options {
   const char *path;             /* absolute */
-  struct newimage_options image;        /* luks_bytes is set by create_image */
-  bool size_of_backing;         /* the disk's size is the backing file's */
+  struct newimage_options image;        /* create_image sets luks_bytes */
+  bool size_of_backing;         /* use the size of the backing file's disk */
   const char *data_path;        /* absolute; not NULL if image.data_file is not */
-  bool encrypt;                 /* LUKS, with the passphrase of SECRET */
-  unsigned iter_ms;             /* how long trying a passphrase takes */
+  bool encrypt;                 /* with LUKS and the passphrase in SECRET */
+  unsigned iter_ms;             /* target time to test one passphrase */
   struct image_secret secret;   /* of the new image, and of the backing file */
-  struct filename_rules rules;  /* for the names that it has */
-  struct storage_options file; /* lock: of the backing file; try_writable is ignored */
+  struct filename_rules rules;  /* for the names in the header */
+  struct storage_options file; /* lock is for the backing file; try_writable is ignored */
 
-  /* Called before the first file is made, and then every now and then (or NULL): of TOTAL
-   * bytes (about, the first time) DONE are written.  -1: stop; reported. */
+  /* NULL, or called before the first file is created, and then from time to time: DONE of
+   * TOTAL bytes were written (TOTAL is an estimate in the first call).  Returns -1 to
+   * stop (reported by it). */
   int (*progress) (void *opaque, uint64_t done, uint64_t total);
   void *opaque;
 };
 
-/* A new image, and its data file if it has one, until it is certain that they stay. */
+/* A new image, with its data file if it has one, until the caller decides whether to keep
+ * it. */
 struct created;
 
-/* Makes it.  0: it is there, whole and durable, and *CREATED says so until one of the two
- * below.  -1 (reported): there is nothing.  EEXIST: there was something, which was left
- * alone. */
+/* Creates an image.  0: the image is complete and durable, and *CREATED refers to it
+ * until one of the two functions below is called.  -1 (reported): no file was created.
+ * EEXIST: a file of that name exists; it was not changed. */
 extern int create_image (const struct create_options *, struct created **created);
-/* It stays.  NULL is fine. */
+/* Keeps the new image.  NULL is allowed. */
 extern void created_keep (struct created *);
-/* Takes it away again, whatever has been written to it.  This process must not have it
- * open otherwise.  What somebody else uses (reported), or has put in its place, stays.
- * NULL is fine. */
+/* Removes the new image, whatever has been written to it.  This process must not have it
+ * open in any other way.  Files that another program uses (reported) or has replaced are
+ * not removed.  NULL is allowed. */
 extern void created_withdraw (struct created *);
 
 #endif /* QCOW2_CREATE_H */

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is done to an image before it is served?
+ * Which changes are made to an image before it is served?
  *
- * Snapshots are made, applied and deleted, and the disk is resized, while nobody uses the
- * image: it is locked as by a writer from the first of these until it is closed.  For
- * each the image is read anew, repaired if a crash left it dirty, and changed in one
- * step.  So each begins with an image whose every number was checked, and serving begins
- * as if nothing had happened.
+ * Snapshots are created, applied and deleted, and the disk is resized, while nothing else
+ * uses the image: it is locked as by a writer from the first change until it is closed.
+ * For each change, the image is read again, repaired if a crash left it dirty, and
+ * changed in one step.  So each change starts with an image that has been checked
+ * completely, and serving starts as if nothing had happened.
  *
- * When the disk grows, what was behind its end within its last cluster must not appear.
- * It is zeroed before, with the means that serve writes: that knows about shared,
- * compressed and encrypted clusters and about backing files.  A disk is made of the image
- * as if it ended with the cluster; nobody can see what is done there.  With
- * preallocation= the zeros are written, which gives the cluster a place of its own.
+ * When the disk grows, old data past its end, within its last cluster, must not become
+ * visible.  It is zeroed before, by the same code that serves writes, which handles
+ * shared, compressed and encrypted clusters and backing files.  For this, the image is
+ * opened as a disk that ends with the cluster; no client sees it.  With preallocation=
+ * the zeros are written, so that the cluster gets allocated.
  *
  * Locks: none; there are no requests yet.
  */
@@ -33,7 +33,7 @@
 #include "offline/resize.h"
 #include "offline/snapedit.h"
 
-/* --- before each --- */
+/* --- before each change --- */
 
 static int
 check_writable (const struct disk_options *d, const struct image *image, bool resize)
@@ -84,8 +84,7 @@ repair (struct image *image)
     : health_end_changes (image->health);
 }
 
-/* Nobody else has the image from now on, and all that is known of it is what the file
- * says. */
+/* On return no other program uses the image, and its fields agree with the file. */
 static int
 begin (struct image *image, const struct disk_options *d, bool resize)
 {
@@ -130,7 +129,7 @@ choose_size (const struct disk_options *d, const struct edit *edit,
   return -1;
 }
 
-/* Zeros that are written, so that the cluster gets a place of its own. */
+/* Writes zeros, so that the cluster gets allocated. */
 static int
 write_zeros (struct export *e, uint64_t count, uint64_t offset)
 {
@@ -143,8 +142,8 @@ write_zeros (struct export *e, uint64_t count, uint64_t offset)
   return export_write (e, zeros, count, offset, false);
 }
 
-/* A disk that ends at SIZE: what lies behind it in its last cluster.  SET_ASIDE: that
- * gets space as well, as all that is new does with preallocation=. */
+/* Zeroes the last cluster from SIZE on, for a disk that ends at SIZE.  SET_ASIDE: also
+ * allocates it, as preallocation= does with all added space. */
 static int
 zero_tail (struct image *image, const struct disk_options *d, uint64_t size,
            bool set_aside)
@@ -179,7 +178,8 @@ zero_tail (struct image *image, const struct disk_options *d, uint64_t size,
   return r;
 }
 
-/* FN: resize_check or resize_image.  Nobody changes what lies below meanwhile. */
+/* FN: resize_check or resize_image.  The backing chain does not change in the meantime.
+ * */
 static int
 over_backing (struct image *image, const struct disk_options *d,
               struct resize_options *ro,
@@ -221,13 +221,14 @@ resize (struct image *image, const struct disk_options *d,
     return -1;
   if (over_backing (image, d, &ro, resize_image) == -1)
     return -1;
-  /* For those who let it grow and don't think of it.  If it fails, we do. */
+  /* For programs that grow the disk later and do not zero it.  If this fails, nothing is
+   * lost: we zero it again when we grow the disk. */
   if (ro.size < old && zero_tail (image, d, ro.size, false) == -1)
     nbdkit_debug ("%s: the image was resized despite this error", d->path);
   return 0;
 }
 
-/* --- all of them --- */
+/* --- all changes --- */
 
 static int
 change_snapshots (struct image *image, const struct disk_options *d,

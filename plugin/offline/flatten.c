@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does an image become independent of the files below it?
+ * How does an image become independent of its backing chain?
  *
- * All that shows through from below is copied into the top image, by several threads,
- * each of which takes the next chunk of the disk.  Where something lives below is
+ * All data that is visible from the layers below is copied into the top image, by several
+ * threads, each of which takes the next chunk of the disk.  The location of data is
  * resolved once for the whole chain (resolve.c), so each byte is read once, from the
- * layer that has it, and the number of layers hardly counts.  Copying a chunk is
- * copyup.c's; what the top image has already is not copied again.
+ * layer that contains it, and the number of layers hardly matters.  copyup.c copies a
+ * chunk; it skips clusters that the top image already has.
  *
- * No client is served meanwhile.  The order, as far as a crash is concerned:
+ * No client is served in the meantime.  The order of steps, and the state of the image
+ * after a crash:
  *
- *   copies, with checkpoints every few seconds     an overlay, with more of its own
- *   quiesce                                        all of it durable, and in order
+ *   copies, with checkpoints every few seconds     an overlay, with more data of its own
+ *   quiesce                                        the same; all of it is durable
  *   backlink_remove                                independent
  *
- * At each instant the disk shows the same; run again, it goes on with what is
- * left.  Nothing is copied from below that is zeros there: without a backing file, what
- * is unallocated reads as zeros.
+ * The disk shows the same data at each moment.  If it is interrupted, the next run
+ * resumes with the rest.  Zeros below are not copied: without a backing file, unallocated
+ * clusters read as zeros.
  *
- * Internal snapshots lose what is below, too.  The copies are the active disk's only,
- * so an image is refused if one of its snapshots needs what is below.
+ * Internal snapshots lose their backing file, too.  Only data of the active disk is
+ * copied, so an image is refused if one of its snapshots needs the layers below.
  *
- * Locks: job.lock guards what the threads share; the image's own rooms have theirs.
+ * Locks: job.lock guards what the threads share; the image's own rooms have their own
+ * locks.
  */
 
 #include <config.h>
@@ -44,29 +46,30 @@
 
 #define THREADS 4
 
-/* Chunks of the disk: powers of two, at least so many bytes, not more than so many. */
+/* Chunks of the disk.  Their size is a power of two, at least MIN_CHUNK bytes, such that
+ * there are at most MAX_CHUNKS. */
 #define MIN_CHUNK (UINT64_C (4) << 20)
 #define MAX_CHUNKS (UINT64_C (1) << 16)
 
-/* A crash costs the work since the last checkpoint. */
+/* A crash loses the work since the last checkpoint. */
 #define CHECKPOINT_SECONDS 5
 #define STEP_MILLISECONDS 100
 
-/* Resolving more of the chain at a time saves reads in every layer, if the memory for
- * mappings is not tight. */
+/* Resolving longer parts of the chain at a time saves reads in every layer, if the memory
+ * limit for mappings allows it. */
 #define LONG_SLICE (UINT64_C (64) << 10)
 #define MEMORY_FOR_LONG_SLICES (UINT64_C (4) << 20)
 
 struct job {
   struct grace *grace;
   struct view view;
-  uint64_t chunk;               /* bytes */
+  uint64_t chunk;               /* size of a chunk, in bytes */
 
   pthread_mutex_t lock;
   pthread_cond_t ended;
-  uint64_t next;                /* of the disk, to be taken; guarded by lock */
+  uint64_t next;                /* start of the next chunk; guarded by lock */
   uint64_t done, copied;        /* bytes; guarded by lock */
-  unsigned running;             /* threads; guarded by lock */
+  unsigned running;             /* number of threads; guarded by lock */
   int error;                    /* errno of the first failure; guarded by lock */
 };
 
@@ -97,7 +100,8 @@ copy_chunks (void *opaque)
     copied = 0;
     r = -1;
     err = ENOMEM;
-    /* When the host fails, say because it is full, the threads all find it out. */
+    /* If the host fails, for instance because it is full, all threads get the same error:
+   * keep the messages. */
     report_keep ();
     if (scratch == NULL)
       nbdkit_error ("malloc: %m");
@@ -131,7 +135,8 @@ add_milliseconds (struct timespec *t, long ms)
   t->tv_nsec %= 1000000000;
 }
 
-/* Called without the lock.  Errors are met again by the threads, or in the end. */
+/* Called without the lock.  Errors are ignored: the threads, or the end of the flatten,
+ * will meet them again. */
 static void
 make_durable (struct job *j, time_t *last)
 {
@@ -147,14 +152,14 @@ make_durable (struct job *j, time_t *last)
   *last = now.tv_sec;
 }
 
-/* Is it to go on? */
+/* Calls the callback.  Returns whether to continue. */
 static bool
 tell (const struct flatten_watch *watch, uint64_t done, uint64_t total, uint64_t copied)
 {
   return watch == NULL || watch->step (watch->opaque, done, total, copied);
 }
 
-/* While the threads work: tells how far they are. */
+/* Reports progress while the threads work. */
 static void
 wait_for_threads (struct job *j, const struct flatten_watch *watch)
 {
@@ -213,7 +218,7 @@ run_threads (struct job *j, const struct flatten_watch *watch)
   for (i = 0; i < n; i++)
     pthread_join (threads[i], NULL);
   if (j->error == EINTR && j->done == j->view.size)
-    j->error = 0;               /* too late: it is done */
+    j->error = 0;               /* too late to stop: the work is done */
 }
 
 /* ERR: errno.  Returns -1. */
@@ -229,7 +234,7 @@ cut_short (const struct disk_options *o, const struct flatten_watch *watch, int 
   return -1;
 }
 
-/* All of the disk, as far as it comes from below. */
+/* Copies all data of the disk that comes from the layers below. */
 static int
 copy_all (const struct disk_inside *in, const struct disk_options *o,
           const struct flatten_watch *watch, uint64_t *copied)
@@ -259,7 +264,7 @@ copy_all (const struct disk_inside *in, const struct disk_options *o,
   return j.error == 0 ? 0 : cut_short (o, watch, j.error, j.done, j.view.size);
 }
 
-/* --- may it be flattened? --- */
+/* --- is it allowed? --- */
 
 static int
 refuse (const struct disk_options *o, const char *why, const char *what)
@@ -269,7 +274,8 @@ refuse (const struct disk_options *o, const char *why, const char *what)
   return -1;
 }
 
-/* Does this snapshot's disk show anything of the layers below?  1, 0, or -1. */
+/* Does the disk of this snapshot show data of the layers below?  1, 0, or -1 (reported).
+ * */
 static int
 needs_below (const struct disk_inside *in, const struct disk_options *o,
              const struct snapshot *s)
@@ -315,7 +321,7 @@ check_snapshots (const struct disk_inside *in, const struct image *image,
   return 0;
 }
 
-/* --- all of it --- */
+/* --- the whole change --- */
 
 static int
 flatten (struct disk *d, struct image *image, const struct disk_options *o,
@@ -331,7 +337,7 @@ flatten (struct disk *d, struct image *image, const struct disk_options *o,
     return refuse (o, "it has an external data file", "");
   if (check_snapshots (&in, image, o) == -1)
     return -1;
-  /* Connecting writes to an image that is dirty or has bitmaps. */
+  /* Ask before this: connecting writes to an image that is dirty or has bitmaps. */
   if (!tell (watch, 0, in.view->size, 0))
     return cut_short (o, watch, EINTR, 0, in.view->size);
   if (disk_connect (d, &writable) == -1)
@@ -344,14 +350,14 @@ flatten (struct disk *d, struct image *image, const struct disk_options *o,
   err = errno;
   report_keep ();
   ended = disk_disconnect (d, true);
-  /* A full host is still full: that has been said. */
+  /* If the host is still full, this was already reported. */
   report_end_keeping (r == 0 || (ended == -1 && errno != err));
   if (ended == -1)
     return -1;
   errno = err;
   if (r == -1)
     return -1;
-  /* Only now is all durable that the image will need. */
+  /* Everything that the image will need is durable now. */
   return backlink_remove (image->file, &image->header);
 }
 

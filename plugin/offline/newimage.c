@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does a new image hold, and where?
+ * What does a new image contain, and where?
  *
- * Specification: all of it; what QEMU makes of the same options where that leaves a
- * choice.
+ * Specification: all of it.  Where it leaves a choice, the image is like QEMU's for the
+ * same options.
  *
  *   header | refcount table | refcount blocks | L1 table | LUKS | L2 tables | data
  *
- * Everything follows from a few numbers: tables lie in one piece each, in order, and
- * guest clusters lie in their order behind them, so an entry of any table is computed
- * from its place alone.  newimage_fill makes any part of the file so, without the
- * rest.  That is what makes small clusters fast, and the disk is one run for those who
- * read its mapping later.
+ * A few numbers determine everything: each kind of table lies in one piece, in order, and
+ * guest clusters follow in guest order.  So an entry of any table is computed from its
+ * position alone, and newimage_fill computes any part of the file without the rest.  This
+ * makes small clusters fast, and later readers of the mapping find one single run.
  *
- * Preallocated clusters of an encrypted disk are marked as zeros: what lies there was
- * not encrypted by anyone, and would be noise if it was decrypted.  With extended L2
- * entries no such mark is needed: no subcluster is allocated, so that a backing file
- * shows through as well (which is why the two go together).  Only a raw data file has
- * them allocated, for there whatever the file holds is the disk.
+ * Preallocated clusters of an encrypted disk are marked as zeros: their contents were
+ * never encrypted, and would decrypt to noise.  With extended L2 entries this mark is not
+ * needed: no subcluster is allocated, so a backing file also shows through (which is why
+ * preallocation and backing files can be combined only then).  Only with a raw data file
+ * are subclusters allocated, because there the contents of the file are the disk.
  *
  * Pure: no files, no state.
  */
@@ -39,7 +38,7 @@
 
 #define MAX_BACKING_FORMAT 15
 #define MAX_DATA_FILE_NAME 4095
-/* QEMU describes features only where there is room for that. */
+/* QEMU writes names of features only with clusters of at least this size. */
 #define MIN_CLUSTER_OF_NAMES 4097
 #define SUBCLUSTERS_ALLOCATED UINT64_C (0xffffffff)
 
@@ -54,7 +53,7 @@ static const struct qcow2_feature_name feature_names[] = {
   { 2, 1, "raw external data" },
 };
 
-/* As users write it. */
+/* The name of the option's value, as users write it. */
 static const char *
 preallocation_name (enum preallocation p)
 {
@@ -80,7 +79,7 @@ refuse (const char *fmt, ...)
   return -1;
 }
 
-/* --- what goes together --- */
+/* --- which options can be combined --- */
 
 static int
 check_version (const struct newimage_options *o)
@@ -165,7 +164,7 @@ check_name (const char *parameter, const char *name, size_t most)
   return 0;
 }
 
-/* Are the names fit for a header, and is there room for them in its cluster? */
+/* Are the names valid in a header, and do they fit into its cluster? */
 static int
 check_names (const struct newimage *n)
 {
@@ -197,8 +196,8 @@ check_names (const struct newimage *n)
 
 /* --- places --- */
 
-/* How many refcount blocks and table clusters do OTHERS clusters need, together with
- * those themselves? */
+/* Computes the number of refcount blocks, and of clusters of the refcount table, for
+ * OTHERS clusters and for themselves. */
 static int
 count_refcounts (struct newimage *n, uint64_t others)
 {
@@ -228,7 +227,7 @@ place_tables (struct newimage *n)
 {
   const struct newimage_options *o = &n->options;
   const uint64_t cs = n->cluster_size;
-  /* In the image file.  All of these are less than 2^56. */
+  /* Offsets in the image file.  All are less than 2^56. */
   const uint64_t data = n->mapped && !o->data_file ? n->data_clusters : 0;
   uint64_t at;
 
@@ -260,7 +259,7 @@ int
 newimage_plan (const struct newimage_options *options, struct newimage *n)
 {
   struct newimage_options *const o = &n->options;
-  uint64_t covered;             /* by an L2 table */
+  uint64_t covered;             /* guest bytes that an L2 table covers */
 
   memset (n, 0, sizeof *n);
   *o = *options;
@@ -273,7 +272,7 @@ newimage_plan (const struct newimage_options *options, struct newimage *n)
   if (check_names (n) == -1)
     return -1;
 
-  /* Shifts and products are of at most 2^21 * 2^18 from here on. */
+  /* From here on shifts and products are at most 2^21 * 2^18. */
   covered = n->cluster_size / n->l2_entry_size * n->cluster_size;
   if (o->size > INT64_MAX ||
       div_up (o->size, covered) > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
@@ -284,14 +283,15 @@ newimage_plan (const struct newimage_options *options, struct newimage *n)
   o->size = round_up (o->size, 512);
   n->data_clusters = div_up (o->size, n->cluster_size);
   n->l1_entries = div_up (o->size, covered);
-  /* Who changes the raw file behind the image's back must be seen through it. */
+  /* With a raw data file, changes of that file must be visible through the image, so it
+   * needs L2 tables. */
   n->mapped = o->preallocation != PREALLOCATION_OFF || o->data_file_raw;
   return place_tables (n);
 }
 
 /* --- contents --- */
 
-/* Appends LEN bytes to the header.  It has been made sure that they fit. */
+/* Appends LEN bytes to the header.  The caller has made sure that they fit. */
 static void
 append (uint8_t *buf, size_t *at, const void *bytes, size_t len)
 {
@@ -344,8 +344,8 @@ fill_fields (const struct newimage *n, struct qcow2_header *h)
   h->compression_type = o->compression_type;
 }
 
-/* The header's cluster, as far as it is not zeros: at most MAX_HEADER bytes.  Returns
- * how many. */
+/* Makes the header's cluster, without the zeros at its end: at most MAX_HEADER bytes.
+ * Returns how many. */
 #define MAX_HEADER 8192
 
 static size_t
@@ -387,7 +387,8 @@ _Static_assert (sizeof (struct qcow2_header) + 6 * sizeof (struct qcow2_extensio
                 sizeof (struct qcow2_ext_crypto) + sizeof feature_names +
                 6 * 8 <= MAX_HEADER, "the largest header");
 
-/* Each of the following makes the bytes [FROM, TO) of one table, where zeros are. */
+/* Each of the next functions fills in the bytes [FROM, TO) of one table.  BUF contains
+ * zeros before. */
 
 static void
 fill_header (const struct newimage *n, uint64_t from, uint64_t to, uint8_t *buf)
@@ -410,13 +411,13 @@ fill_reftable (const struct newimage *n, uint64_t from, uint64_t to, uint8_t *bu
     entries[i - first] = put64 (n->refblocks_offset + i * n->cluster_size);
 }
 
-/* 1 for each cluster of the file, 0 for those that may come. */
+/* Refcounts are 1 for all clusters of the file, and 0 for those past its end. */
 static void
 fill_refblocks (const struct newimage *n, uint64_t from, uint64_t to, uint8_t *buf)
 {
   const unsigned bits = n->options.refcount_bits;
   const uint64_t clusters = n->file_size / n->cluster_size;
-  /* Up to this byte, all counts are 1. */
+  /* All refcounts in bytes before this one are 1. */
   const uint64_t end = min64 (to, clusters * bits / 8);
 
   if (bits < 8) {

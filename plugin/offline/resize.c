@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does the disk of an image get another size?
+ * How does the size of the disk of an image change?
  *
- * The entries of the active disk's clusters that stay are kept; all other entries lose
- * what they name (also where a crash, another program or the state of a virtual machine
- * left something behind the end of the disk); new ones are
+ * L2 entries of clusters that stay are kept.  All other entries drop their references
+ * (also those that a crash, another program or the state of a virtual machine left past
+ * the end of the disk).  New entries are
  *
- *   allocated    with preallocation=; places behind the end of the file, so that the host
- *                has zeros there.  Where the image is encrypted, with the zero flag:
- *                what the host's zeros decrypt to is not zeros.
- *   zero         where the backing file is longer than the disk was: its data must
- *                not appear.  (Version 2 has no zero flag: allocated.)
- *   in place     in an external data file that is raw: all of that is mapped, and zeros.
+ *   allocated    with preallocation=; past the end of the file, where the host has zeros.
+ *                In an encrypted image they also have the zero flag, because the zeros of
+ *                the host do not decrypt to zeros.
+ *   zero         where the backing file is longer than the disk was, because its data
+ * must
+ *                not become visible.  (Version 2 has no zero flag: allocated.)
+ *   in place     in a raw external data file: all of it is mapped, and contains zeros.
  *   empty        otherwise.
  *
- * What is new within the cluster where the disk ended has been dealt with before: see
- * edit.c.
+ * Added space within the cluster where the disk ended was zeroed before: see edit.c.
  *
- * The L1 table is made anew where it is too short or its entries have changed, L2 tables
- * where they have changed; the size is part of the same step: see shadow.c.  So what is
- * cut off goes together with the size, and never comes back.  Persistent bitmaps get
- * their new length with it: see bitmapsize.c.
+ * The L1 table is written to a new place if it is too short or its entries have changed,
+ * and so are L2 tables that have changed.  The size changes in the same step: see
+ * shadow.c.  So data that is cut off disappears together with the size, and never
+ * reappears.  Persistent bitmaps get their new length in this step, too: see
+ * bitmapsize.c.
  *
  * Locks: none.
  */
@@ -47,11 +48,11 @@ struct resize {
   struct shadow *s;
   struct be64 *l1, *l2;
   void *zeros;
-  uint64_t per_table;           /* L2 entries */
-  uint64_t old_n, n;            /* L1 entries */
+  uint64_t per_table;           /* L2 entries of a table */
+  uint64_t old_n, n;            /* L1 entries, old and new */
   uint64_t keep, fill;          /* guest clusters: [0, keep) stay, [keep, fill)
                                    are new */
-  uint64_t hidden;              /* guest clusters before it have something below */
+  uint64_t hidden;              /* guest clusters before this one have data below */
   bool changed;
 };
 
@@ -61,7 +62,7 @@ l1_needed (const struct header *h, uint64_t size)
   return max64 (1, div_up (size, UINT64_C (1) << (h->cluster_bits + h->l2_bits)));
 }
 
-/* --- what can't be done --- */
+/* --- is the resize possible? --- */
 
 static bool
 needs_clusters (const struct image *image,
@@ -108,7 +109,7 @@ resize_check (const struct image *image,
 
 /* --- the external data file --- */
 
-/* [FROM, TO), within the file. */
+/* Makes [FROM, TO) of the data file zeros; all of it lies within the file. */
 static int
 zero_data (struct resize *r, uint64_t from, uint64_t to)
 {
@@ -126,9 +127,9 @@ zero_data (struct resize *r, uint64_t from, uint64_t to)
   return 0;
 }
 
-/* It gets the size of the disk, unless it is longer already.  A raw one is zeros where
- * the disk is new; in another one nobody looks there.  All durable before the image
- * says so. */
+/* Gives the data file the size of the disk, unless it is longer.  Added space becomes
+ * zeros in a raw data file; in other data files nothing points to it.  All is durable
+ * before the image changes. */
 static int
 prepare_data_file (struct resize *r)
 {
@@ -149,7 +150,7 @@ prepare_data_file (struct resize *r)
 
 /* --- new clusters --- */
 
-/* N clusters that read as zeros. */
+/* Allocates N clusters that read as zeros. */
 static int
 reserve (struct resize *r, uint64_t n, uint64_t *host)
 {
@@ -174,7 +175,7 @@ reserve (struct resize *r, uint64_t n, uint64_t *host)
   return 0;
 }
 
-/* Entries [FROM, TO) of the table in r->l2, as entry_encode has it. */
+/* Sets entries [FROM, TO) of the table in r->l2; KIND and HOST as for entry_encode. */
 static void
 set_entries (struct resize *r, uint64_t from, uint64_t to, enum run_kind kind,
              uint64_t host)
@@ -184,8 +185,8 @@ set_entries (struct resize *r, uint64_t from, uint64_t to, enum run_kind kind,
   entry_encode (r->h, r->l2, from << shift, (to - from) << shift, kind, host);
 }
 
-/* Entries [FROM, TO) of the table in r->l2, whose first guest cluster is FIRST.
- * Returns 1 if there is something to be said about them, 0 if not. */
+/* Sets the new entries [FROM, TO) of the table in r->l2, whose first guest cluster is
+ * FIRST. Returns 1, 0 if all of them stay empty, or -1. */
 static int
 fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
 {
@@ -217,7 +218,7 @@ fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
 
 /* --- tables --- */
 
-/* Table number I, which ends behind what is kept. */
+/* Changes table I, some or all of whose entries lie past those that stay. */
 static int
 change_table (struct resize *r, uint64_t i)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does the disk of an image get another size?  See resize.c.
+ * Changes the size of the disk of an image.  See resize.c.
  */
 
 #ifndef QCOW2_RESIZE_H
@@ -10,20 +10,20 @@
 #include "offline/shadow.h"
 
 struct resize_options {
-  uint64_t size;                /* wanted, bytes */
-  enum preallocation preallocation;     /* of what is new */
-  uint64_t backing_size;        /* of the disk below; 0: there is none */
-  bool discard;                 /* punch holes into what is freed */
+  uint64_t size;                /* the new size, in bytes */
+  enum preallocation preallocation;     /* of the added space */
+  uint64_t backing_size;        /* size of the backing disk in bytes; 0: none */
+  bool discard;                 /* punch holes into freed clusters */
 };
 
-/* Can that be done at all?  0, or -1 (reported). */
+/* Is this resize possible?  Returns 0, or -1 (reported). */
 extern int resize_check (const struct image *,
                          const struct resize_options *);
 
-/* Does it.  What is new reads as zeros from the first cluster boundary on; the rest of
- * the cluster before it is the caller's affair.  0: done, and durable; what is known of
- * the image is out of date (image_reload).  -1: reported, and the image is as it was
- * (unless the message says otherwise). */
+/* Resizes the disk.  Added space reads as zeros from the first cluster boundary on; the
+ * caller takes care of the rest of the cluster before it.  Returns 0: done and durable,
+ * and the fields of the image are out of date (image_reload); or -1: reported, and the
+ * image is unchanged (unless the message says otherwise). */
 extern int resize_image (const struct image *,
                          const struct resize_options *);
 

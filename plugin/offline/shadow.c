@@ -2,33 +2,33 @@
  *
  * How does all metadata of an image change in one step?
  *
- * Making, applying and deleting snapshots, and resizing, change refcounts, COPIED flags
- * and tables all over the image.  No order of changes in place would do: a COPIED flag
- * and the refcount that it speaks of (R7) lie in different sectors.  So nothing that is
- * in use changes in place.  All that will be different is written where nothing is:
+ * Creating, applying and deleting snapshots, and resizing, change refcounts, COPIED flags
+ * and tables all over the image.  No order of changes in place would be safe: a COPIED
+ * flag and the refcount that it depends on (R7) lie in different sectors.  So no cluster
+ * that is in use changes in place.  Everything that changes is written to free clusters:
  *
  *   L2 tables with other flags or entries, the active L1 table, the snapshot table,
  *   refcount blocks with other counts, the refcount table
  *
- * and made durable; then one write within a sector of the header names all of it at
- * once (headerwrite.c): fields from the size of the disk to the autoclear features;
- * and, if bitmaps change too, the extension that names their directory.  Before that
- * write the old image is complete, down to its refcounts, for which the new places are
- * free; after it the new image is, and to its refcounts the old places are free.  So a
- * crash leaves the one or the other, and no leaks either (R1, R2, R6).  After the
- * switch is durable, holes are punched and the file is cut.
+ * and made durable.  Then one write within a sector of the header switches to all of it
+ * at once (headerwrite.c): fields from the size of the disk to the autoclear features;
+ * and, if bitmaps change too, the extension that points to their directory.  Before that
+ * write the old image is complete, including its refcounts, in which the new places are
+ * free.  After it the new image is complete, and in its refcounts the old places are
+ * free. So a crash leaves either the old or the new image, without leaks (R1, R2, R6).
+ * When the switch is durable, holes are punched and the file is truncated.
  *
- * This costs little: refcount blocks and tables are small, what they replace
- * is free afterwards, and the next such change finds its place there.
+ * This costs little: refcount blocks and tables are small, the clusters that they leave
+ * are free afterwards, and the next such change reuses them.
  *
- * This part holds the refcount blocks that matter in memory, as they are in the file and
- * as they will be, and finds space that is free in both.  shadowtab.c deals with L1 and
- * L2 tables, shadowend.c with the switch.
+ * This part keeps the refcount blocks that matter in memory, in their old and their new
+ * state, and finds clusters that are free in both.  shadowtab.c handles L1 and L2 tables,
+ * shadowend.c the switch.
  *
- * References are only ever counted as differences from the refcounts that are there: what
- * somebody else may have put into the image, and we don't know of, keeps its place.
+ * New refcounts are computed only as differences from the old ones: clusters that other
+ * programs use for data that we do not know about keep their refcounts.
  *
- * Locks: none; one user.  The caller holds the writer's lock on the file.
+ * Locks: none; one thread.  The caller holds the writer's lock on the file.
  */
 
 #include <config.h>
@@ -45,8 +45,8 @@
 #include "space/refblock.h"
 #include "offline/shadow-impl.h"
 
-/* A hostile image could have us read a refcount block of 2 MiB for each of its clusters.
- * This is enough for 16 TiB in clusters of 64K with the usual width. */
+/* A hostile image could make us read a refcount block of 2 MiB for each of its clusters.
+ * This limit is enough for 16 TiB in clusters of 64K with refcounts of 16 bits. */
 #define MAX_MEMORY (UINT64_C (1) << 30)
 
 int
@@ -85,7 +85,7 @@ shadow_new (const struct image *image, bool discard)
     : (UINT64_C (1) << (1u << h->refcount_order)) - 1;
   s->table_entries = bytes / sizeof *s->table;
   s->table = malloc (bytes);
-  /* Pages of it come when they are written. */
+  /* The host allocates pages of it when they are written. */
   s->blocks = calloc (SHADOW_MAX_BLOCKS, sizeof *s->blocks);
   s->batch_max = max64 (1, SHADOW_BATCH >> h->cluster_bits);
   s->batch = malloc (s->batch_max << h->cluster_bits);
@@ -95,7 +95,8 @@ shadow_new (const struct image *image, bool discard)
     goto no_memory;
   if (storage_read (s->file, s->table, bytes, h->reftable_offset) == -1)
     goto error;
-  /* In use in any image: are the counts to be relied on? */
+  /* The header's cluster is always in use.  If its refcount is 0, no refcount is
+   * reliable. */
   if (shadow_count (s, 0, &count) == -1)
     goto error;
   if (count == 0) {
@@ -120,7 +121,7 @@ shadow_free (struct shadow *s)
 
   if (s == NULL)
     return;
-  /* Nothing names what was written. */
+  /* The header does not point to what was written. */
   if (!s->switching && storage_is_regular (s->file) &&
       storage_size (s->file) > s->file_size)
     storage_truncate (s->file, s->file_size);
@@ -248,7 +249,7 @@ too_many_references (struct shadow *s, uint64_t cluster)
   return -1;
 }
 
-/* By +1 or -1, of clusters in use. */
+/* Changes the refcounts of clusters in use by BY, +1 or -1. */
 static int
 refer (struct shadow *s, uint64_t first, uint64_t n, int by)
 {
@@ -298,9 +299,9 @@ shadow_claim (struct shadow *s, uint64_t first, uint64_t n)
   return 0;
 }
 
-/* --- space --- */
+/* --- free clusters --- */
 
-/* Is it free before and after, and not known to be metadata (R5)? */
+/* Is the cluster free before and after the change, and not known to be metadata (R5)? */
 static bool
 is_free (const struct shadow *s, uint64_t cluster)
 {
@@ -314,7 +315,7 @@ is_free (const struct shadow *s, uint64_t cluster)
     OVERLAP_NONE;
 }
 
-/* Has the file a block with this index, or will it have one? */
+/* Does the file have a block with this index, or will it have one? */
 static bool
 is_counted (const struct shadow *s, uint64_t index)
 {

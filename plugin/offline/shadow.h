@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does all metadata of an image change in one step?  See shadow.c.
+ * Changes all metadata of an image in one step.  See shadow.c.
  *
- * Functions that return int return 0, or -1 with errno and the error reported.  Host
+ * Functions that return int return 0, or -1 with errno set and the error reported.  Host
  * offsets and sizes are in bytes.  One thread.
  */
 
@@ -17,60 +17,61 @@
 
 struct shadow;
 
-/* The image must outlive it.  Nobody else may use it meanwhile, it is not dirty, and all
- * its metadata, bitmaps included, are known to its overlap.  DISCARD: punch holes into
- * what is freed.  NULL: reported. */
+/* The image must outlive the shadow.  During its lifetime nothing else may use the image.
+ * The image is not dirty, and its overlap contains all metadata, including bitmaps.
+ * DISCARD: punch holes into freed clusters.  NULL on error (reported). */
 extern struct shadow *shadow_new (const struct image *, bool discard);
-/* Without a shadow_commit before, the image is as it was. */
-extern void shadow_free (struct shadow *);  /* NULL is fine */
+/* If shadow_commit was not called, the image is unchanged. */
+extern void shadow_free (struct shadow *);  /* NULL is allowed */
 
-/* Something about the image is wrong: reports it, sets errno to EUCLEAN, returns -1. */
+/* Reports an inconsistency of the image, sets errno to EUCLEAN and returns -1. */
 extern int shadow_corrupt (struct shadow *, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 2, 3)));
 
-/* --- references; cluster numbers --- */
+/* --- refcounts; cluster numbers --- */
 
 extern int shadow_count (struct shadow *, uint64_t cluster, uint64_t *count);
-/* N clusters from FIRST on get one more reference, or lose one.  Drop first, then
- * add, so that no count is ever higher than before and after. */
+/* Increments or decrements the refcounts of the N clusters from FIRST on.  Drop
+ * references first, then add some, so that no refcount is ever higher than before and
+ * after. */
 extern int shadow_add (struct shadow *, uint64_t first, uint64_t n);
 extern int shadow_drop (struct shadow *, uint64_t first, uint64_t n);
-/* The same for all clusters that BYTES at HOST touch. */
+/* The same for all clusters that the BYTES at HOST touch. */
 extern int shadow_drop_range (struct shadow *, uint64_t host, uint64_t bytes);
 
-/* N (> 0) clusters that follow one another and are free both before and after; they have
- * one reference now.  AT_END: behind the end of the file. */
+/* Allocates N (> 0) contiguous clusters that are free both in the old and in the new
+ * image, and sets their refcounts to 1.  AT_END: past the end of the file. */
 extern int shadow_take (struct shadow *, uint64_t n, bool at_end,
                         uint64_t *host);
 
 /* --- tables (shadowtab.c) --- */
 
-/* Reads an L1 table of OLD entries into a new array of N >= 1 entries, the others 0.  To
- * be freed.  NULL: reported. */
+/* Reads an L1 table of OLD entries into a new array of N >= 1 entries; the others are 0.
+ * The caller frees it.  NULL on error (reported). */
 extern struct be64 *shadow_read_l1 (struct shadow *, uint64_t host,
                                     uint64_t old, uint64_t n);
-/* Tells the host which tables will be read: entries FIRST.. of N. */
+/* Prefetches the L2 tables that entries from FIRST on, of N, point to. */
 extern void shadow_expect (struct shadow *, const struct be64 *l1,
                            uint64_t first, uint64_t n);
-/* Reads the L2 table (one cluster) that an L1 entry names. */
+/* Reads the L2 table (one cluster) that an L1 entry points to. */
 extern int shadow_read_l2 (struct shadow *, uint64_t l1_entry,
                            struct be64 *l2);
-/* What L2 entries [FROM, TO) (counted in entries, not words) name gets one more
- * reference, or loses one. */
+/* Increments or decrements the refcounts of the clusters that L2 entries [FROM, TO)
+ * (counted in entries, not words) point to. */
 extern int shadow_add_l2 (struct shadow *, const struct be64 *l2,
                           uint64_t from, uint64_t to);
 extern int shadow_drop_l2 (struct shadow *, const struct be64 *l2,
                            uint64_t from, uint64_t to);
 
-/* The L2 table will have a new place, which *L1_ENTRY will name after
- * shadow_write_l1.  Its old one is not touched. */
+/* Gives the L2 table a new place, which *L1_ENTRY will contain after shadow_write_l1.
+ * The refcount of the old table does not change. */
 extern int shadow_replace_l2 (struct shadow *, const struct be64 *l2,
                               struct be64 *l1_entry);
-/* Sets COPIED in all of the active L1's entries as the counts say, and writes it, and all
- * replaced L2 tables, to a new place, *HOST. */
+/* Sets the COPIED flags in all entries of the active L1 table according to the refcounts,
+ * and writes the table to a new place, *HOST, and all replaced L2 tables. */
 extern int shadow_write_l1 (struct shadow *, struct be64 *l1, uint64_t n,
                             uint64_t *host);
-/* Writes BYTES (> 0) to a new place. */
+/* Writes BYTES (> 0) to a new place, *HOST. */
 extern int shadow_write (struct shadow *, const void *, uint64_t bytes,
                          uint64_t *host);
 
@@ -80,18 +81,19 @@ struct shadow_header {
   uint64_t size;                /* of the disk */
   uint64_t l1_offset, snapshots_offset;
   uint32_t l1_entries, nr_snapshots;
-  uint64_t bitmaps_offset;      /* the new place of their directory, of the same size; 0:
-                                   it stays */
+  uint64_t bitmaps_offset;      /* new place of the directory, of the same size;
+                                   0: it stays */
 };
 
-/* Is there room in the header to move the directory of bitmaps, together with all else?
- * -1: no (reported). */
+/* Has the header enough space to change the place of the bitmap directory, together with
+ * all other fields?  -1: no (reported). */
 extern int shadow_check_bitmaps (const struct image *);
 
-/* What the header says now. */
+/* Gets the current fields of the header. */
 extern void shadow_get_header (const struct shadow *, struct shadow_header *);
-/* Makes it all so, durably.  -1: the image is as it was, or (said in the message) nobody
- * knows.  The struct header of the image is out of date then: open it anew. */
+/* Makes all changes visible, durably.  -1: the image is unchanged or, if the message says
+ * so, in an unknown state.  Afterwards the struct header of the image is out of date:
+ * read it again. */
 extern int shadow_commit (struct shadow *, const struct shadow_header *);
 
 #endif /* QCOW2_SHADOW_H */

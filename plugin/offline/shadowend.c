@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does the image become what its shadow is?
+ * How does the image switch to its shadow?
  *
- * The third part of shadow.c.  Refcount blocks that have changed go to new places, and
- * so does the refcount table, which names them.  This changes more counts: those of the
- * old places and of the new ones, so more blocks may have to go.  When it is known which,
- * all is written, in the order that shadow.c tells.
+ * Part of shadow.c.  Changed refcount blocks get new places, and so does the refcount
+ * table, which points to them.  This changes more refcounts, those of the old and of the
+ * new places, so more blocks may need new places.  When the set of blocks is known, all
+ * is written, in the order that shadow.c describes.
  *
  * Locks: none.
  */
@@ -23,7 +23,7 @@
 #include "space/refblock.h"
 #include "offline/shadow-impl.h"
 
-/* Where the new refcounts go, in clusters: the table, then the blocks. */
+/* The place of the new refcounts, in clusters: first the table, then the blocks. */
 struct place {
   uint64_t first, table_clusters, blocks;
 };
@@ -53,7 +53,7 @@ touch_range (struct shadow *s, uint64_t first, uint64_t n)
   return 0;
 }
 
-/* Its old place in the file, in bytes; 0: it has none. */
+/* The old place of a block in the file, in bytes; 0 if it has none. */
 static uint64_t
 old_place (const struct shadow *s, uint64_t index)
 {
@@ -61,7 +61,7 @@ old_place (const struct shadow *s, uint64_t index)
     ? get64 (s->table[index]) & QCOW2_REFTABLE_OFFSET_MASK : 0;
 }
 
-/* The blocks that count the old places of all that goes. */
+/* Marks the blocks that cover the old places of the table and of the changed blocks. */
 static int
 touch_old_places (struct shadow *s)
 {
@@ -112,8 +112,8 @@ count_places (struct shadow *s, const struct place *p)
   return shadow_claim (s, p->first, p->table_clusters + p->blocks);
 }
 
-/* Blocks that follow one another in memory don't: as many as fit into a buffer are
- * written with one call. */
+/* Blocks are adjacent in the file but not in memory, so they are copied to a buffer, and
+ * as many as fit are written with one call. */
 static int
 write_blocks (struct shadow *s, const struct place *p, struct be64 *table)
 {
@@ -155,7 +155,7 @@ write_refcounts (struct shadow *s, const struct place *p)
 
 /* --- the switch --- */
 
-/* Their directory is to be at OFFSET. */
+/* Has the header point to the bitmap directory at OFFSET. */
 static void
 move_bitmaps (struct headerwrite *w, const struct header *h, uint64_t offset)
 {
@@ -177,7 +177,7 @@ shadow_check_bitmaps (const struct image *image)
 
   if (w == NULL)
     return -1;
-  /* As if all bytes changed. */
+  /* Ask as if all bytes changed. */
   headerwrite_fields (w)->size = put64 (~h->size);
   move_bitmaps (w, h, ~h->bitmaps.dir_offset);
   fits = headerwrite_fits (w);
@@ -204,8 +204,8 @@ set_fields (struct qcow2_header *raw, const struct header *h,
     raw->refcount_table_offset = put64 (p->first << h->cluster_bits);
     raw->refcount_table_clusters = put32 (p->table_clusters);
   }
-  /* R8.  Bitmaps and raw data files stay true: who would make them wrong does not come
-   * here. */
+  /* R8.  The bits of bitmaps and of raw data files stay valid: a change that would make
+   * them wrong is refused before this. */
   raw->autoclear_features = put64 (get64 (raw->autoclear_features) &
                                    (QCOW2_AUTOCLEAR_BITMAPS |
                                     QCOW2_AUTOCLEAR_RAW_DATA_FILE));
@@ -233,7 +233,7 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
   return r;
 }
 
-/* --- afterwards; what fails here costs space, and nothing else --- */
+/* --- after the switch; a failure here only wastes space --- */
 
 static int
 add_run (struct freed_run **runs, size_t *n, size_t *room, uint64_t cluster)
@@ -255,8 +255,8 @@ add_run (struct freed_run **runs, size_t *n, size_t *room, uint64_t cluster)
   return 0;
 }
 
-/* Was CLUSTER number I of block B in use for data, and is it free now?  Where tables were
- * there is little to be had, in many places, and the next tables soon go there. */
+/* Did CLUSTER, number I of block B, contain data, and is it free now?  Clusters of old
+ * tables are few and scattered, and new tables will soon reuse them. */
 static bool
 is_worth_a_hole (const struct shadow *s, const struct shadow_block *b,
                  uint64_t i, uint64_t cluster)
@@ -289,7 +289,8 @@ punch_freed (struct shadow *s, uint64_t end)
       return;
 }
 
-/* One past the last cluster in use now, or BEFORE.  UINT64_MAX: it is not known. */
+/* One past the last cluster in use, now or (BEFORE) before the change.  UINT64_MAX if it
+ * is not known. */
 static uint64_t
 find_end (struct shadow *s, bool before)
 {
@@ -310,8 +311,8 @@ find_end (struct shadow *s, bool before)
   return UINT64_MAX;
 }
 
-/* What lay behind the last cluster that had a count stays: where counts are wrong, it may
- * be data, which a repair can still save. */
+/* Clusters past the last one that had a refcount are kept: if refcounts are wrong, they
+ * may contain data, which a repair can still save. */
 static void
 give_back (struct shadow *s)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What do L1 and L2 tables refer to, and where do changed ones go?
+ * What do L1 and L2 tables point to, and where are changed tables written?
  *
- * The second part of shadow.c.  Tables are read once each, in the order in which the L1
- * table names them, and the host is told of the next ones meanwhile.  L2 tables that have
- * to change are gathered, and written together.
+ * Part of shadow.c.  Each table is read once, in the order of the L1 entries, and the
+ * next ones are prefetched.  L2 tables that have to change are gathered and written
+ * together.
  *
- * What an entry names may be anything: a table that lies where other metadata are, or
- * data that do, would have us change counts that are none of its business (R5).
+ * An entry may point anywhere.  If it pointed to other metadata, as a table or as data,
+ * we would change refcounts that do not belong to it (R5), so such entries are refused.
  *
  * Locks: none.
  */
@@ -76,7 +76,7 @@ shadow_read_l2 (struct shadow *s, uint64_t l1_entry, struct be64 *l2)
   return storage_read (s->file, l2, cs, offset);
 }
 
-/* Which clusters does an L2 entry name?  *N is 0 if none. */
+/* Finds the N clusters from FIRST on that an L2 entry points to; *N is 0 if none. */
 static int
 named_by (struct shadow *s, uint64_t entry, uint64_t *first, uint64_t *n)
 {
@@ -201,7 +201,7 @@ shadow_write (struct shadow *s, const void *data, uint64_t bytes,
   if (shadow_take (s, n, false, host) == -1 ||
       storage_write (s->file, data, bytes, *host) == -1)
     return -1;
-  /* Whole clusters: nothing old shows behind a table. */
+  /* Fill up the last cluster with zeros, so that no old bytes follow a table. */
   for (at = bytes; at < n << s->h->cluster_bits; at += rest) {
     rest = min64 ((n << s->h->cluster_bits) - at, sizeof zeros);
     if (storage_write (s->file, zeros, rest, *host + at) == -1)

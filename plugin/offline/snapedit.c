@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How are internal snapshots made, applied and deleted?
+ * How are internal snapshots created, applied and deleted?
  *
  * Specification: "Snapshots".
  *
- * A snapshot is an L1 table.  Each L2 table that it names, and all that these name, has
- * one reference more for it.
+ * A snapshot is an L1 table.  It holds one reference to each of its L2 tables, and to
+ * each cluster that these point to.
  *
- * create   The active L1 table, where it is, becomes the snapshot's; the active disk gets
- *          a copy.  Both share all L2 tables, except those with COPIED flags: these must
- *          be clear in the active disk's and can be anything in the snapshot's, so the
- *          active disk gets copies of such tables.  The first write to each would have
- *          copied it anyway, and the next snapshot finds no flags in what was not
- *          written since.
+ * create   The active L1 table becomes the snapshot's without moving; the active disk
+ * gets
+ *          a copy.  Both share all L2 tables, except those with COPIED flags.  The flags
+ *          must be clear in tables of the active disk and do not matter in those of a
+ *          snapshot, so the active disk gets copies of such tables.  The first write to
+ *          each would have copied it anyway, and the next snapshot finds no flags in
+ *          tables that were not written since.
  * apply    The active disk gets a copy of the snapshot's L1 table.  L2 tables that both
- *          share already are not even looked at: going back after a few writes
- *          is quick, however large the disk.  COPIED flags in the snapshot's tables are
- *          cleared where they are, first: until the switch, the active disk does not
- *          use those tables.
- * delete   What loses a reference may now be the active disk's alone: then COPIED must be
- *          set (R7), in copies of its L2 tables.
+ *          already share are not even read, so reverting after a few writes is quick,
+ *          however large the disk.  First, COPIED flags in the snapshot's tables are
+ *          cleared in place: until the switch, the active disk does not use those tables.
+ * delete   Clusters that lose a reference may now belong to the active disk alone.  Then
+ *          COPIED must be set (R7), in copies of its L2 tables.
  *
- * All else about safety is shadow.c's affair.  Entries of the snapshot table that stay
- * are copied as they are, with what we don't know about them (R8).
+ * shadow.c is responsible for crash safety.  Entries of the snapshot table that stay are
+ * copied unchanged, including unknown extra data (R8).
  *
- * Persistent bitmaps say what was written since some time.  Applying a snapshot would
- * make them wrong: it is refused, as QEMU does.  Making and deleting does not touch
- * them.
+ * Persistent bitmaps record what was written since some time.  Applying a snapshot would
+ * make them wrong, so it is refused, as by QEMU.  Creating and deleting snapshots does
+ * not affect them.
  *
  * Locks: none.
  */
@@ -49,7 +49,7 @@
 #define MAX_NAME 255
 #define MAX_SHOWN 64
 
-/* What QEMU writes. */
+/* The extra data that QEMU writes. */
 struct extra {
   struct be64 vm_state_size, disk_size, icount;
 };
@@ -60,7 +60,7 @@ struct snapedit {
   const char *path;
   struct shadow *s;
   struct shadow_header sh;
-  unsigned char *table;         /* of snapshots */
+  unsigned char *table;         /* the snapshot table */
   uint64_t table_bytes;
   struct be64 *active, *other;  /* L1 tables */
   struct be64 *l2;
@@ -77,7 +77,7 @@ begin (struct snapedit *e, const struct image *image, bool discard)
     return -1;
   shadow_get_header (e->s, &e->sh);
   e->l2 = malloc (e->h->cluster_size);
-  /* And room for one entry more. */
+  /* One more entry must fit. */
   e->table_bytes = image->snapshots.table_bytes;
   e->table = calloc (1, e->table_bytes + 1024);
   if (e->l2 == NULL || e->table == NULL) {
@@ -101,8 +101,8 @@ end (struct snapedit *e, int r)
   return r;
 }
 
-/* Which one is meant?  As for snapshot=, names come first; but what is about to be lost
- * should not depend on that. */
+/* Finds a snapshot.  As with snapshot=, names take precedence over ids; but if they are
+ * ambiguous the request is refused, because data is about to be lost. */
 static const struct snapshot *
 find (const struct image *image, const char *name)
 {
@@ -141,8 +141,8 @@ table_of (struct be64 entry)
   return get64 (entry) & QCOW2_L1_OFFSET_MASK;
 }
 
-/* COPIED as it should be in all entries of e->l2: as the counts say, or clear.  Returns 1
- * if it is different now, 0 if not. */
+/* Corrects the COPIED flags of all entries of e->l2: by the refcounts, or clears them.
+ * Returns 1 if a flag has changed, else 0, or -1. */
 static int
 correct_flags (struct snapedit *e, bool as_counted)
 {
@@ -169,8 +169,8 @@ correct_flags (struct snapedit *e, bool as_counted)
   return changed;
 }
 
-/* One reference more, or less, to an L2 table, which is in e->l2 then, and to all that
- * it names. */
+/* Reads an L2 table into e->l2, and increments or decrements its refcount and those of
+ * all clusters that it points to. */
 static int
 add_table (struct snapedit *e, struct be64 entry)
 {
@@ -189,7 +189,7 @@ drop_table (struct snapedit *e, struct be64 *entry)
   return shadow_drop (e->s, table_of (*entry) >> e->h->cluster_bits, 1);
 }
 
-/* The active L1 entry will name what is in e->l2 now. */
+/* Has the active L1 entry point to a new table with the contents of e->l2. */
 static int
 replace_table (struct snapedit *e, struct be64 *entry)
 {
@@ -198,8 +198,8 @@ replace_table (struct snapedit *e, struct be64 *entry)
   return shadow_replace_l2 (e->s, e->l2, entry);
 }
 
-/* Calls FN for each of the N entries of L1 that names a table, unless that of OTHER
- * (NR_OTHER entries) with the same index names it, too. */
+/* Calls FN for each of the N entries of L1 that points to a table, unless the entry of
+ * OTHER (NR_OTHER entries) with the same index points to the same table. */
 static int
 each_table (struct snapedit *e, struct be64 *l1, uint64_t n, const struct be64 *other,
             uint64_t nr_other, int (*fn) (struct snapedit *, struct be64 *entry))
@@ -228,7 +228,7 @@ entry_bytes (const unsigned char *entry)
                    get16 (raw.name_size), 8);
 }
 
-/* As QEMU chooses it: one more than the largest there is. */
+/* QEMU's choice: one more than the largest id. */
 static uint64_t
 choose_id (const struct snapshots *snapshots)
 {
@@ -284,7 +284,7 @@ remove_entry (struct snapedit *e, uint32_t number)
   e->sh.nr_snapshots--;
 }
 
-/* The old one goes. */
+/* Writes the new snapshot table; frees the old one. */
 static int
 write_table (struct snapedit *e)
 {
@@ -358,7 +358,7 @@ snapedit_create (const struct image *image, bool discard, const char *name)
 
 /* --- apply --- */
 
-/* A table that only the snapshot uses. */
+/* Takes over a table that only the snapshot uses. */
 static int
 take_table (struct snapedit *e, struct be64 *entry)
 {
@@ -400,7 +400,7 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
   return shadow_commit (e->s, &e->sh);
 }
 
-/* The change is of a snapshot that there is. */
+/* Changes an existing snapshot. */
 static int
 change_one (const struct image *image, bool discard, const char *name,
             int (*change) (struct snapedit *, const struct snapshot *))
@@ -435,7 +435,7 @@ drop_snapshot (struct snapedit *e, const struct snapshot *snapshot)
                             n * sizeof (struct be64));
 }
 
-/* What is the active disk's alone gets its flags. */
+/* Sets the COPIED flags of clusters that now belong to the active disk alone. */
 static int
 own_table (struct snapedit *e, struct be64 *entry)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How are internal snapshots made, applied and deleted?  See snapedit.c.
+ * Creates, applies and deletes internal snapshots.  See snapedit.c.
  *
- * DISCARD: punch holes into what is freed.  0: done, and durable; what is known of the
- * image is out of date (image_reload).  -1: reported, and the image is as it was
- * (unless the message says otherwise).
+ * DISCARD: punch holes into freed clusters.  All functions return 0: done and durable,
+ * and the fields of the image are out of date (image_reload); or -1: reported, and the
+ * image is unchanged (unless the message says otherwise).
  */
 
 #ifndef QCOW2_SNAPEDIT_H
@@ -12,9 +12,9 @@
 
 #include "offline/shadow.h"
 
-/* Of the active disk as it is now.  NAME: 1 to 255 bytes. */
+/* Takes a snapshot of the active disk.  NAME: 1 to 255 bytes. */
 extern int snapedit_create (const struct image *, bool discard, const char *name);
-/* The active disk becomes what the snapshot is, its size included. */
+/* Gives the active disk the contents of the snapshot, and its size. */
 extern int snapedit_apply (const struct image *, bool discard, const char *name_or_id);
 extern int snapedit_delete (const struct image *, bool discard, const char *name_or_id);
 
