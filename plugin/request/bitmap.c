@@ -1,43 +1,44 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do persistent bitmaps follow the changes of the disk?
+ * How do persistent bitmaps record the changes of the disk?
  *
  * Specification: "Dirty tracking bitmaps".
  *
- * While the disk is changed, what is recorded stays in memory: one bit for each piece
- * of 2^granularity guest bytes that was changed since the bitmaps were stored last.
- * The file says meanwhile that the bitmaps are in use: should we crash, nobody will
- * believe them.  When the last writer has left, the bits are merged into those
- * in the file.
+ * While the disk changes, the record stays in memory: one bit for each piece of
+ * 2^granularity guest bytes that has changed since the bitmaps were last stored.
+ * Meanwhile the bitmaps are marked as in use in the file, so that after a crash no
+ * program trusts them.  When the last writer has left, the bits are merged into those in
+ * the file.
  *
  *   settled     in use: no      nothing is recorded, no memory is held
- *      |        bitmap_record, the first one: set in use, sync
+ *      |        the first bitmap_record: set in use, sync
  *   recording   in use: yes     requests set bits, without a lock
- *      |        bitmap_store, when nobody changes anything:
- *      |          write bits; a checkpoint makes them durable, and the counts of
- *      |            clusters that are new (R1)
+ *      |        bitmap_store, while nothing changes the disk:
+ *      |          write bits; a checkpoint makes them durable, and the refcounts of
+ *      |            new clusters (R1)
  *      |          write the table entries that point to new clusters, sync
  *      |          clear in use, sync
  *   settled
  *
- * All is written in place, 8 bytes of a table and 4 of the directory being as small
- * as it gets: a crash between any two steps leaves a bitmap that is in use, with each
- * table entry old or new; or one that is settled, and complete.  The header is not
- * touched.  The first two steps can be undone; later a failure leaves clusters that
- * are ours already, and the next attempt goes on from there.
+ * Everything is written in place.  A change of a table entry is 8 bytes, and one of the
+ * directory is 4 bytes, so a crash between any two steps leaves either a bitmap that is
+ * in use, in which each table entry is old or new, or one that is settled and complete.
+ * The header does not change.  The first two steps can be undone.  After a later failure
+ * the new clusters belong to the bitmap, and the next attempt continues from there.
  *
- * Bitmaps that are not `auto' can't become wrong by what we do: they are never
- * marked, and a crash does not cost them.
+ * Changes of the disk do not make a bitmap wrong that is not `auto'.  Such bitmaps are
+ * never marked as in use, and survive a crash.
  *
- * Memory: 1/8 of a byte per piece, at most what bitmapdir.c lets through, and only
- * where bits are set (the host gives zeroed pages when they are written).
+ * Memory: 1 bit per piece, at most what bitmapdir.c accepts, and only where bits are set
+ * (the host provides zeroed pages when they are first written).
  *
- * Who wants to know what a bitmap says (bitmap_freeze) reads up to 512M of bits without
- * the lock.  That is safe because bits are only ever added: of what was recorded before
- * it took the lock, the memory has what the file has not.
+ * bitmap_freeze, which reads the contents of a bitmap, reads up to 512M of bits without
+ * the lock.  This is safe because bits are only ever added: of everything that was
+ * recorded before bitmap_freeze took the lock, memory has what the file does not have.
  *
- * Locks: `lock' guards the transitions; it is held during their I/O, as nothing else
- * can go on then.  The bits are atomic; who stores them is alone.
+ * Locks: `lock' guards the transitions; it is held during their I/O, as nothing else can
+ * proceed then.  The bits are atomic; while they are stored, no other thread changes
+ * them.
  */
 
 #include <config.h>
@@ -58,25 +59,25 @@
 #include "format/format.h"
 #include "request/bitmap.h"
 
-/* Table entries that are given clusters at a time: each looks at all of these, and the
- * file may be fragmented. */
+/* Maximum number of table entries that get clusters in one step: each step scans all of
+ * these entries, and the file may be fragmented. */
 #define MAX_GIVEN 4096
 
-/* Of the cluster that a table entry stands for: */
+/* State of the cluster that a table entry stands for. */
 enum cell {
   UNCHANGED,
-  CHANGED,                      /* there are new bits for it */
-  CHANGED_NEW,                  /* the same, and the file does not know of the
-                                   cluster yet */
+  CHANGED,                      /* memory has new bits for it */
+  CHANGED_NEW,                  /* the same, and the entry in the file does not point to
+                                   the cluster yet */
 };
 
 struct bitmap {
   const struct bitmapdir_entry *e;
   uint64_t *table;              /* as in the file, or as it will be; changes under
                                    lock; NULL: not loaded yet */
-  bool table_changed;           /* the file's one may be older; under lock */
+  bool table_changed;           /* the table in the file may be older; under lock */
 
-  /* Both NULL while settled.  Written by requests, without a lock. */
+  /* Both are NULL while settled.  Requests write them without a lock. */
   _Atomic uint64_t *bits;       /* bit i is bit i % 64 of word i / 64 */
   _Atomic uint8_t *cells;       /* enum cell, for each table entry */
 };
@@ -93,12 +94,12 @@ struct bitmaps {
   struct names *names;          /* of dir.all */
   struct bitmap *list;          /* dir.n of them */
 
-  /* All are in use in the file, durably, and there is memory.  Set under the lock;
-   * who sees it set sees the memory, too. */
+  /* All bitmaps are durably in use in the file, and memory is allocated.  Set under the
+   * lock; a thread that sees it set also sees the memory. */
   atomic_bool recording;
 
   pthread_mutex_t lock;
-  bool unsettled;               /* some may be in use in the file; under lock */
+  bool unsettled;               /* some bitmaps may be in use in the file; under lock */
 };
 
 /* --- opening --- */
@@ -172,7 +173,7 @@ bitmap_close (struct bitmaps *bs)
   free (bs);
 }
 
-/* What is written in place must belong to nobody else. */
+/* A cluster that is written in place must have exactly one reference. */
 static int
 check_counts (struct bitmaps *bs, uint64_t offset, uint64_t bytes)
 {
@@ -193,7 +194,7 @@ check_counts (struct bitmaps *bs, uint64_t offset, uint64_t bytes)
   return 0;
 }
 
-/* B->table is nobody else's to set, but may be looked at meanwhile (bitmap_freeze). */
+/* Only the caller sets b->table, but bitmap_freeze may read it at the same time. */
 static int
 load_table (struct bitmaps *bs, struct bitmap *b)
 {
@@ -216,7 +217,7 @@ load_table (struct bitmaps *bs, struct bitmap *b)
   }
   LOCK_FOR_BLOCK (&bs->lock);
   b->table = table;
-  table = NULL;                 /* not to be freed */
+  table = NULL;                 /* B owns it now */
   return 0;
 }
 
@@ -237,8 +238,8 @@ bitmap_start (struct bitmaps *bs, struct refcounts *refcounts,
 
 /* --- recording --- */
 
-/* R9.  (A failed read or write of bits is no such case: what they say is void until
- * they are settled.) */
+/* R9.  (A failed read or write of bits is not such a case: bits are invalid until the
+ * bitmap is settled.) */
 static int
 sync_file (struct bitmaps *bs)
 {
@@ -249,7 +250,7 @@ sync_file (struct bitmaps *bs)
   return -1;
 }
 
-/* R9: writing metadata has failed, and that has been reported. */
+/* R9: writing metadata has failed; the error has been reported. */
 static int
 write_failed (struct bitmaps *bs)
 {
@@ -260,7 +261,7 @@ write_failed (struct bitmaps *bs)
   return -1;
 }
 
-/* Durably. */
+/* The change is durable on return. */
 static int
 set_in_use (struct bitmaps *bs, bool in_use)
 {
@@ -283,7 +284,7 @@ make_room (struct bitmap *b)
   return -1;
 }
 
-/* The first change after all was settled. */
+/* Starts recording, at the first change after everything was settled. */
 static int
 begin (struct bitmaps *bs)
 {
@@ -303,9 +304,10 @@ begin (struct bitmaps *bs)
   return 0;
 }
 
-/* What is set already is not written again, so that writers of the same piece do not
- * fight for the cache line.  Who sees a bit set sees that its cell has changed, too:
- * bitmap_freeze looks only there, perhaps while another request sets the same bits. */
+/* Bits that are already set are not written again, so that writers of the same piece do
+ * not compete for the cache line.  A thread that sees a bit set also sees that its cell
+ * has changed: bitmap_freeze reads only changed cells, perhaps while another request sets
+ * the same bits. */
 static void
 set_bits (struct bitmap *b, unsigned cell_bits, uint64_t first, uint64_t last)
 {
@@ -339,17 +341,17 @@ bitmap_record (struct bitmaps *bs, uint64_t offset, uint64_t count)
   for (size_t i = 0; i < bs->dir.n; i++) {
     struct bitmap *b = &bs->list[i];
 
-    /* A cluster holds 8 bits per byte. */
+    /* A cluster contains 8 bits per byte. */
     set_bits (b, bs->h->cluster_bits + 3, offset >> b->e->granularity_bits,
               (offset + count - 1) >> b->e->granularity_bits);
   }
   return 0;
 }
 
-/* --- storing: all with the lock held, and alone --- */
+/* --- storing: with the lock held, and nothing changes the disk --- */
 
-/* Gives clusters to those of [at, at+n) that need one, as many as there are in one run.
- * Returns how many entries are done with, or 0: failed. */
+/* Allocates clusters for those entries of [at, at+n) that need one, as many as one run
+ * contains.  Returns the number of entries that are done, or 0 on error. */
 static uint64_t
 give_clusters (struct bitmaps *bs, struct bitmap *b, uint64_t at, uint64_t n)
 {
@@ -365,7 +367,7 @@ give_clusters (struct bitmaps *bs, struct bitmap *b, uint64_t at, uint64_t n)
     return 0;
   for (i = at; run.clusters > 0; i++)
     if (b->cells[i] == CHANGED && b->table[i] == 0) {
-      /* One by one, as they are forgotten if it comes to that. */
+      /* Added one by one, because undo_allocate removes them one by one. */
       if (overlap_add (bs->overlap, run.host, cs, OVERLAP_BITMAP) == -1) {
         alloc_abort (bs->alloc, &run);
         errno = ENOMEM;
@@ -393,7 +395,7 @@ allocate (struct bitmaps *bs, struct bitmap *b)
   return 0;
 }
 
-/* R6: takes all back that the file does not know of. */
+/* R6: releases all clusters to which the table in the file does not point. */
 static void
 undo_allocate (struct bitmaps *bs, struct bitmap *b)
 {
@@ -408,7 +410,7 @@ undo_allocate (struct bitmaps *bs, struct bitmap *b)
     }
 }
 
-/* Merges new bits into the cluster of entry I.  BUF: a cluster. */
+/* Merges new bits into the cluster of entry I.  BUF is one cluster. */
 static int
 write_cell (struct bitmaps *bs, struct bitmap *b, uint64_t i, uint64_t *buf)
 {
@@ -441,7 +443,7 @@ write_cells (struct bitmaps *bs, struct bitmap *b, uint64_t *buf)
   return 0;
 }
 
-/* What was new is about to be published: no way back. */
+/* The new clusters are about to be published and can no longer be undone. */
 static void
 adopt_cells (struct bitmap *b)
 {
@@ -471,7 +473,7 @@ write_table (struct bitmaps *bs, struct bitmap *b, struct be64 *buf)
   return 0;
 }
 
-/* Bits and tables, until they are durable.  BUF: a cluster. */
+/* Writes bits and tables and makes them durable.  BUF is one cluster. */
 static int
 store_bits (struct bitmaps *bs, void *buf)
 {
@@ -526,8 +528,8 @@ bitmap_store (struct bitmaps *bs)
   if (bs->recording && store_bits (bs, buf) == -1)
     return -1;
 
-  /* From here on the file is right.  The next change begins anew even if this
-   * fails half-way. */
+  /* The contents of the file are now right.  The next change starts a new record, even if
+   * the rest fails halfway. */
   bs->recording = false;
   for (size_t i = 0; i < bs->dir.n; i++) {
     bs->list[i].table_changed = false;
@@ -565,7 +567,7 @@ bitmap_directory (const struct bitmaps *bs)
   return &bs->dir;
 }
 
-/* Adds the bits of one table entry, which begin at word FIRST.  BUF: a cluster. */
+/* Adds the bits of one table entry, which begin at word FIRST.  BUF is one cluster. */
 static int
 freeze_cell (struct bitmaps *bs, struct dirtyset *set, uint64_t entry,
              uint64_t first, uint64_t words, uint64_t *buf)
@@ -601,7 +603,7 @@ freeze_cells (struct bitmaps *bs, const struct bitmapdir_entry *e,
   return 0;
 }
 
-/* The bits that are in memory, where there are any. */
+/* Adds the bits in memory, if there are any. */
 static void
 freeze_memory (struct bitmaps *bs, const struct bitmap *b, struct dirtyset *set)
 {
@@ -618,7 +620,8 @@ freeze_memory (struct bitmaps *bs, const struct bitmap *b, struct dirtyset *set)
                                                      memory_order_relaxed));
 }
 
-/* If it is loaded; what it names then are whole cells, and stay the bitmap's. */
+/* Copies the table if it is loaded.  Its entries then point to complete clusters, which
+ * stay with the bitmap. */
 static bool
 copy_table (struct bitmaps *bs, const struct bitmap *b, uint64_t *table)
 {
@@ -630,7 +633,7 @@ copy_table (struct bitmaps *bs, const struct bitmap *b, uint64_t *table)
   return true;
 }
 
-/* B: NULL if it follows no changes. */
+/* B is NULL if the bitmap does not record changes. */
 static int
 get_table (struct bitmaps *bs, const struct bitmapdir_entry *e,
            const struct bitmap *b, uint64_t *table)
@@ -648,13 +651,13 @@ get_table (struct bitmaps *bs, const struct bitmapdir_entry *e,
     return -1;
   for (uint64_t i = 0; i < e->table_entries; i++)
     table[i] = get64 (raw[i]);
-  /* Did a writer come, so that it may have been written meanwhile? */
+  /* If a writer has come meanwhile, it may have changed the table while it was read. */
   copy_table (bs, b, table);
   return 0;
 }
 
-/* First the memory, then the table, then what the table names: what goes from memory to
- * the file meanwhile is found in one of them. */
+/* First the memory, then the table, then the clusters that the table names: bits that
+ * move from memory to the file meanwhile are found in one of these places. */
 static int
 freeze (struct bitmaps *bs, const struct bitmapdir_entry *e,
         const struct bitmap *b, struct dirtyset *set)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do persistent bitmaps follow the changes of the disk?  See bitmap.c.
+ * How do persistent bitmaps record the changes of the disk?  See bitmap.c.
  */
 
 #ifndef QCOW2_BITMAP_H
@@ -20,40 +20,41 @@
 
 struct bitmaps;
 
-/* For an image that has bitmaps; changes nothing.  All pointers must outlive the
- * result.  Returns 0 and *RET; 1 if the bitmaps can't be kept by who changes the
- * disk, and WHY says why; -1 on an error (reported). */
+/* Opens the bitmaps of an image that has some; changes nothing.  All pointers must
+ * outlive the result.  Returns 0 and *RET; 1 if the bitmaps cannot be maintained while
+ * the disk changes (WHY contains the reason); -1 on an error (reported). */
 extern int bitmap_open (struct storage *, const struct header *,
                         struct overlap *, struct bitmaps **ret,
                         char why[BITMAPDIR_WHY]);
-extern void bitmap_close (struct bitmaps *);    /* NULL is fine */
+extern void bitmap_close (struct bitmaps *);    /* accepts NULL */
 
-/* The disk becomes writable.  May be called again after that has failed.  -1:
- * reported. */
+/* Call it when the disk becomes writable.  After a failure it may be called again.
+ * Returns 0, or -1 (reported). */
 extern int bitmap_start (struct bitmaps *, struct refcounts *, struct alloc *,
                          struct checkpoint *, struct health *);
 
-/* Call it before [offset, offset+count) changes in any way that a reader could see.
- * -1 (EIO, ENOSPC, ENOMEM; reported): it must not change.  Any thread.  NULL: nothing is
- * to be recorded. */
+/* Call it before [offset, offset+count), in bytes, changes in any way that a reader could
+ * see.  Any thread.  With NULL, nothing is recorded.  Returns 0, or -1 (EIO, ENOSPC,
+ * ENOMEM; reported): then the range must not change. */
 extern int bitmap_record (struct bitmaps *, uint64_t offset, uint64_t count);
 
-/* At a quiet moment (no request that changes anything): what was recorded goes to the
- * file, and the bitmaps are valid again.  -1 (reported): they stay marked as in
- * use; nothing that was recorded is lost, try again.  NULL is fine. */
+/* Call it while no request changes the disk: writes what was recorded to the file, and
+ * makes the bitmaps valid again.  Accepts NULL.  Returns 0, or -1 (reported): the bitmaps
+ * are still marked as in use, nothing that was recorded is lost, and the caller may try
+ * again. */
 extern int bitmap_store (struct bitmaps *);
 
-/* All bitmaps of the image, as they were when it was opened; entry.name may not be unique
- * in a damaged image. */
+/* All bitmaps of the image, as they were when it was opened.  In a damaged image, names
+ * may not be unique. */
 extern size_t bitmap_count (const struct bitmaps *);    /* NULL: 0 */
-/* The first of that name; SIZE_MAX: there is none.  NULL is fine. */
+/* The first bitmap with that name, or SIZE_MAX if there is none.  Accepts NULL. */
 extern size_t bitmap_find (const struct bitmaps *, const char *name);
 extern const struct bitmapdir_any *bitmap_get (const struct bitmaps *, size_t i);
 extern const struct bitmapdir *bitmap_directory (const struct bitmaps *);
 
-/* What bitmap I says now: what the file holds, and what was recorded since.  *SET is the
- * caller's to free.  Any thread.  -1 (reported): its contents are void (ESTALE),
- * or can't be had. */
+/* The present contents of bitmap I: those in the file, and what was recorded since.  The
+ * caller frees *SET.  Any thread.  Returns 0, or -1 (reported): the contents are invalid
+ * (ESTALE), or cannot be read. */
 extern int bitmap_freeze (struct bitmaps *, size_t i, struct dirtyset **set);
 
 #endif /* QCOW2_BITMAP_H */

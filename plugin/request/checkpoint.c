@@ -2,42 +2,42 @@
  *
  * When do changed mappings reach the file, and in which order?
  *
- * Everything changes in memory first.  A checkpoint carries the changes to the file in
- * an order that survives a crash at any instant, whatever subset of
- * the writes since the last sync has reached the disk:
+ * Everything changes in memory first.  A checkpoint writes the changes to the file in an
+ * order that survives a crash at any instant, whichever subset of the writes since the
+ * last sync has reached the disk:
  *
  *      take the freed runs            their pointers have gone from memory
  *      raise counts ahead             so that most checkpoints need one sync
- *      snapshot slices, L1 entries    before the first sync: guest data that the
- *                                     copies name has been handed to the kernel
- *   1  write counts, sync             R1, R3: what will be pointed to
- *   2  write the snapshot, sync       the pointers
- *      release the freed runs         R2, R4 (a); and what is vacant of an
- *                                     external data file (vacant.c)
+ *      copy slices, L1 entries        before the first sync: the guest data to which the
+ *                                     copies point has been handed to the kernel
+ *   1  write counts, sync             R1, R3: the targets of the pointers
+ *   2  write the copies, sync         the pointers
+ *      release the freed runs         R2, R4 (a); and the vacant clusters of an external
+ *                                     data file (vacant.c)
  *
- * The sync of phase one is left out if every pointer in the snapshot is settled: its
- * count is durable already, and its target reads the same with or without its
- * contents (R3).  One sync then serves both phases.
+ * The sync of phase one is left out if every pointer in the copies is settled: its count
+ * is already durable, and its target reads the same with or without its contents (R3).
+ * One sync then serves both phases.
  *
- * With an external data file the barrier before L2 entries is a sync of that file,
- * and the image is synced where it was changed: a flush with no change of metadata is one
- * sync, as without such a file.
+ * With an external data file, the barrier before L2 entries is a sync of that file, and
+ * the image is synced only if it has changed.  So a flush without a change of metadata is
+ * one sync, as it is without such a file.
  *
- * A snapshot is not atomic over slices: a request that is under way may be in it in
- * part.  Each entry is valid on its own, and only completed requests are
- * promised to a flush.
+ * The slices are not copied all at once, so the copies may contain a part of a request
+ * that is in flight.  Each entry is valid on its own, and a flush promises only completed
+ * requests.
  *
- * ENOSPC: the snapshot goes back to where it came from, nothing is released, and the
- * next checkpoint tries again.  Pointers that did reach the file are valid, since
- * phase one came first.  Any other failure stops all changes for good (R9).
+ * ENOSPC: the changes go back to where they came from, nothing is released, and the next
+ * checkpoint tries again.  Pointers that did reach the file are valid, because phase one
+ * came first.  Any other failure stops all changes for good (R9).
  *
- * Before the first of all that is written, an image with lazy refcounts gets its
- * dirty bit (health.c).
+ * Before its first write, a checkpoint sets the dirty bit of an image with lazy refcounts
+ * (health.c).
  *
  * Group commit: flushes that arrive while a checkpoint runs share the next one.
  *
- * Locks: `lock' guards the turn-taking fields; it is not held while a checkpoint runs.
- * Only the thread that set `running' executes run ().
+ * Locks: `lock' guards the fields that decide whose turn it is; it is not held while a
+ * checkpoint runs.  Only the thread that set `running' executes run ().
  */
 
 #include <config.h>
@@ -57,16 +57,17 @@ struct checkpoint {
   struct l2 *l2;
   struct alloc *alloc;
   struct refcounts *refcounts;
-  struct vacant *vacant;        /* of the external data file; or NULL */
+  struct vacant *vacant;        /* of the external data file, or NULL */
   uint64_t dirty_limit;
 
-  struct refcount_moved left;   /* by the refcount table; who runs a checkpoint has it */
+  struct refcount_moved left;   /* clusters of the old refcount table; only the thread
+                                   that runs a checkpoint uses it */
 
   pthread_mutex_t lock;
   pthread_cond_t turn;
   bool running;                 /* guarded by lock */
-  uint64_t started, completed;  /* checkpoints; guarded by lock */
-  int result;                   /* errno of the last; guarded by lock */
+  uint64_t started, completed;  /* numbers of checkpoints; guarded by lock */
+  int result;                   /* errno of the last one, or 0; guarded by lock */
 
   _Atomic uint64_t flushes, runs, syncs, shared;
 };
@@ -101,7 +102,7 @@ checkpoint_free (struct checkpoint *ck)
   free (ck);
 }
 
-/* One of the two; the first error ends all changes. */
+/* Syncs one of the two files.  The first error stops all changes for good. */
 static int
 sync_one (struct checkpoint *ck, struct storage *file, bool always)
 {
@@ -122,7 +123,7 @@ sync_file (struct checkpoint *ck)
   return sync_one (ck, ck->image->file, ck->image->data == NULL);
 }
 
-/* Before pointers are written: what they point to. */
+/* Before pointers are written: syncs their targets. */
 static int
 sync_targets (struct checkpoint *ck, const struct l2_batch *snap)
 {
@@ -133,7 +134,7 @@ sync_targets (struct checkpoint *ck, const struct l2_batch *snap)
   return snap->l1_barrier ? sync_file (ck) : 0;
 }
 
-/* Nobody but the refcount room ever used the clusters of an old refcount table, so they
+/* Only the refcount room has ever used the clusters of an old refcount table, so they
  * need no grace period. */
 static int
 release_old_table (struct checkpoint *ck)
@@ -145,16 +146,16 @@ release_old_table (struct checkpoint *ck)
   overlap_remove (ck->image->overlap, ck->left.first << bits, ck->left.n << bits);
   if (refcount_dec (ck->refcounts, ck->left.first, ck->left.n, NULL, NULL) == -1) {
     if (errno == ENOMEM)
-      errno = ENOSPC;           /* nothing has changed: the next one tries again */
+      errno = ENOSPC;           /* nothing has changed: the next checkpoint tries again */
     return -1;
   }
   ck->left.n = 0;
   return 0;
 }
 
-/* Writes changed counts.  If the refcount table has moved, nothing must be lost of
- * the old one: make the move durable at once and release it.  (Rare: the table
- * doubles each time.) */
+/* Writes changed counts.  If the refcount table has moved, the clusters of the old one
+ * must not be lost: the move is made durable and they are released at once.  (This is
+ * rare: the table doubles each time.) */
 static int
 write_counts (struct checkpoint *ck)
 {
@@ -171,15 +172,15 @@ write_counts (struct checkpoint *ck)
   return release_old_table (ck);
 }
 
-/* Writes what the snapshot needs, both phases. */
+/* Both phases: writes everything that the copies in SNAP need, then SNAP. */
 static int
 write_phases (struct checkpoint *ck, struct l2_batch *snap)
 {
   const uint64_t mark = alloc_top_up (ck->alloc);
 
-  /* Taken after the mark: counts up to it are all in. */
+  /* Taken after the mark, so all counts up to it are included. */
   if (l2_take (ck->l2, snap) == -1) {
-    errno = ENOSPC;             /* nothing has changed: worth another try */
+    errno = ENOSPC;             /* nothing has changed: the next checkpoint tries again */
     return -1;
   }
   if ((snap->nr_slices > 0 || snap->nr_l1 > 0 ||
@@ -198,7 +199,7 @@ write_phases (struct checkpoint *ck, struct l2_batch *snap)
   return 0;
 }
 
-/* One checkpoint.  Only by the thread that has set `running'. */
+/* Does one checkpoint.  Only the thread that has set `running' calls this. */
 static int
 run (struct checkpoint *ck)
 {
@@ -244,7 +245,7 @@ flush_once (struct checkpoint *ck)
   int r = 0, err = 0;
 
   pthread_mutex_lock (&ck->lock);
-  /* One that starts from now on covers all that was done before the call. */
+  /* A checkpoint that starts from now on covers everything done before this call. */
   mine = ck->started + 1;
   while (ck->completed < mine) {
     if (ck->running) {
@@ -263,7 +264,7 @@ flush_once (struct checkpoint *ck)
     did_run = true;
     pthread_cond_broadcast (&ck->turn);
   }
-  /* A later checkpoint may have ended since; it covers this one too. */
+  /* A later checkpoint may have ended since; it covers this call too. */
   err = ck->result;
   pthread_mutex_unlock (&ck->lock);
 
@@ -315,8 +316,8 @@ checkpoint_relieve (struct checkpoint *ck)
 int
 checkpoint_quiesce (struct checkpoint *ck)
 {
-  /* The second run writes the counts that the first one's releases and
-   * giving back have lowered. */
+  /* The second flush writes the counts that the releases of the first one and
+   * alloc_give_back have lowered. */
   if (checkpoint_flush (ck) == -1 ||
       alloc_give_back (ck->alloc) == -1 ||
       checkpoint_flush (ck) == -1 ||

@@ -18,10 +18,10 @@
 struct checkpoint;
 
 struct checkpoint_stats {
-  uint64_t flushes;     /* requests for durability */
+  uint64_t flushes;     /* calls of checkpoint_flush */
   uint64_t runs;        /* checkpoints that wrote metadata */
   uint64_t syncs;       /* fdatasync calls */
-  uint64_t shared;      /* flushes that shared another one's checkpoint */
+  uint64_t shared;      /* flushes for which another thread ran the checkpoint */
 };
 
 struct checkpoint_options {
@@ -29,34 +29,35 @@ struct checkpoint_options {
   struct l2 *l2;
   struct alloc *alloc;
   struct refcounts *refcounts;
-  struct vacant *vacant;        /* what of its external data file is to be given back;
-                                   or NULL */
-  uint64_t dirty_limit;         /* bytes of changed slices that make checkpoint_relieve
-                                   act */
+  struct vacant *vacant;        /* vacant clusters of the external data file, or NULL */
+  uint64_t dirty_limit;         /* bytes of changed slices beyond which
+                                   checkpoint_relieve runs a checkpoint */
 };
 
-/* All that the options point to must outlive it.  NULL on ENOMEM (reported). */
+/* Everything to which the options point must outlive the result.  NULL on ENOMEM
+ * (reported). */
 extern struct checkpoint *checkpoint_new (const struct checkpoint_options *);
 extern void checkpoint_free (struct checkpoint *);
 
-/* Makes everything durable that was done before the call: data and metadata.
- * Concurrent callers share.  Returns 0, or -1 with errno: ENOSPC (all changes are
- * kept, try again when there is space) or EIO. */
+/* Makes everything durable that was done before the call, data and metadata.  Concurrent
+ * callers share a checkpoint.  Returns 0, or -1 with errno: ENOSPC (all changes are kept;
+ * try again when there is space) or EIO. */
 extern int checkpoint_flush (struct checkpoint *);
 
-/* Runs a checkpoint if much is waiting for one, unless the image must not be changed any
- * more.  An error has been reported and will be met again by the next flush. */
+/* Runs a checkpoint if enough is waiting for one and the image may still be changed.
+ * Errors are reported; the next flush meets them again. */
 extern void checkpoint_relieve (struct checkpoint *);
 
-/* At a quiet moment (no request in flight): everything durable, everything
- * freed released, allocations made ahead given back, the file cut to its
- * length.  After it the image is clean and without leaks. */
+/* Call it while no request is in flight: makes everything durable, releases everything
+ * that was freed, gives back clusters that were allocated ahead, and truncates the file
+ * to the part in use.  Afterwards the image is clean and has no leaks.  Returns 0, or
+ * -1. */
 extern int checkpoint_quiesce (struct checkpoint *);
 
-/* Moves on what was freed and waits for requests to end; the next two of these need no
- * claim of the caller's.  -1: reported. */
+/* Releases freed clusters as far as the requests that may still use them have ended.  The
+ * caller need not hold a claim, here and in the next function.  -1: reported. */
 extern int checkpoint_reap (struct checkpoint *);
-/* Is something freed that has not been given back? */
+/* Have clusters been freed that were not released yet? */
 extern bool checkpoint_holds_back (struct checkpoint *);
 
 extern void checkpoint_get_stats (struct checkpoint *,

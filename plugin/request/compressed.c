@@ -4,33 +4,33 @@
  *
  * Specification: "Compressed Clusters Descriptor".
  *
- * With compress=on, what a write covers is cut into stretches:
+ * With compress=on, the range of a write is divided into stretches:
  *
  *   whole clusters that have no host cluster    compressed, if that makes them smaller
- *   all else                                    cow.c's
+ *   everything else                             written by cow.c
  *
- * The last cluster of the disk counts as whole where the disk ends in it.  Like QEMU,
- * what has a host cluster, or a compressed one, is not compressed when it is written
- * over.
+ * If the disk ends inside its last cluster, that part counts as a whole cluster.  As in
+ * QEMU, a cluster that has a host cluster, or is compressed, is not compressed when it is
+ * overwritten.
  *
- * A stretch is compressed first, without any claim (R10; another writer of the same
- * clusters may come in between, then they are his, and what was compressed is thrown
- * away).  Then, for each run of clusters that did get smaller: claim, look again, and
- * (R6)
+ * A stretch is compressed first, without any claim (R10).  If another writer of the same
+ * clusters comes in between, it wins, and the compressed data is discarded.  Then, for
+ * each run of clusters that did get smaller: claim them, look them up again, and (R6)
  *
- *   acquire   slices and L2 tables, bytes for all of them (allocbytes.c)
- *   write     one call for all that lie one behind the other
- *   publish   their descriptors; nothing is released, for they had no host cluster
+ *   acquire   slices and L2 tables, bytes for all clusters (allocbytes.c)
+ *   write     one call for all that are adjacent in the file
+ *   publish   their descriptors; nothing is released, because they had no host cluster
  *
- * R3: the descriptors always need a barrier: a stream that is not there is an I/O error,
- * not the old data.
+ * R3: the descriptors always need a barrier: if a stream has not been written, reading it
+ * is an I/O error, and does not yield the old data.
  *
- * A cluster of nothing but zeros is left alone where it reads as zeros already;
- * otherwise it gets a zero entry (version 3), or is compressed like any other.
+ * A cluster that contains only zeros is left alone if it already reads as zeros.
+ * Otherwise it gets a zero entry (version 3), or is compressed like any other.
  *
- * The cache of inflated clusters knows them by their descriptor, and may know this one
- * from an earlier life; so it is told to forget before the bytes are written.  R4 sees
- * to it that nobody is left who could bring that back.
+ * The cache of decompressed clusters knows clusters by their descriptor, and may know
+ * this descriptor from an earlier use of the same bytes.  So it is told to forget the
+ * bytes before they are written.  R4 guarantees that no request is left that could bring
+ * the old cluster back.
  */
 
 #include <config.h>
@@ -45,17 +45,17 @@
 #include "request/compressor.h"
 #include "request/request.h"
 
-/* Most bytes that are compressed in one go; but a cluster at least. */
+/* Maximum number of bytes that one call compresses, but at least a cluster. */
 #define MAX_BYTES (UINT64_C (4) << 20)
 
-/* What becomes of a cluster. */
+/* What happens to a cluster. */
 struct fate {
   enum { KEEP, ZERO, PACK } what;
   const struct compressed *compressed;
   uint64_t descriptor;          /* PACK */
 };
 
-/* Clusters that one go stores. */
+/* The clusters that one call of store () stores. */
 struct store {
   const struct view *v;
   uint64_t start;               /* guest bytes, cluster aligned */
@@ -72,8 +72,8 @@ has_no_host (const struct run *run)
   return run->kind == RUN_UNALLOCATED || run->kind == RUN_ZERO;
 }
 
-/* Has no part of the cluster at OFFSET, which ends LEN bytes later, a host cluster?
- * 1, 0, or -1 on error. */
+/* Does no part of the cluster at OFFSET have a host cluster?  LEN: bytes, less than a
+ * cluster at the end of the disk.  Returns 1, 0, or -1 on error. */
 static int
 is_fresh (const struct view *v, uint64_t offset, uint64_t len)
 {
@@ -89,8 +89,8 @@ is_fresh (const struct view *v, uint64_t offset, uint64_t len)
   return 1;
 }
 
-/* How much of [offset, offset+count) is of one kind: to be compressed, or not?  *LEN > 0,
- * and whole clusters if *FRESH. */
+/* Finds how much of [offset, offset+count) is of one kind: either to be compressed
+ * (*FRESH; *LEN is then whole clusters) or not.  *LEN > 0. */
 static int
 find_stretch (const struct view *v, uint64_t offset, uint64_t count,
               uint64_t *len, bool *fresh)
@@ -120,15 +120,15 @@ find_stretch (const struct view *v, uint64_t offset, uint64_t count,
   if (*fresh)
     at = at >= whole_end ? whole_end : round_down (at, cs);
   *len = at - offset;
-  if (*len == 0) {              /* not all of the first cluster */
+  if (*len == 0) {              /* only a part of the first cluster */
     *fresh = false;
     *len = min64 (count, cs);
   }
   return 0;
 }
 
-/* Decides about each cluster, under the claim; ends the go before the first one that has
- * got a host cluster meanwhile. */
+/* Decides what happens to each cluster, under the claim.  Reduces s->n to the clusters
+ * before the first one that has got a host cluster meanwhile. */
 static int
 decide (struct store *s)
 {
@@ -161,7 +161,7 @@ decide (struct store *s)
   return 0;
 }
 
-/* Finds the descriptors.  False: a piece is too far back in the file. */
+/* Encodes the descriptors.  False: a piece is too far back in the file for one. */
 static bool
 encode (struct store *s)
 {
@@ -209,7 +209,7 @@ write_pieces (struct store *s)
   return 0;
 }
 
-/* With the slices pinned.  0, -1, or 1: they can't be stored compressed. */
+/* With the slices pinned.  0, -1, or 1: the clusters cannot be stored compressed. */
 static int
 pack_and_write (struct store *s, struct l2_edit *edit)
 {
@@ -239,7 +239,7 @@ pack_and_write (struct store *s, struct l2_edit *edit)
   return 0;
 }
 
-/* Under the claim.  As above. */
+/* Under the claim.  Returns the same. */
 static int
 store_claimed (struct store *s)
 {
@@ -253,7 +253,7 @@ store_claimed (struct store *s)
   for (i = 0; i < s->n && s->fates[i].what == KEEP; i++)
     ;
   if (i == s->n)
-    return 0;                   /* all of it reads as zeros: no tables for that */
+    return 0;                   /* everything reads as zeros: no tables are needed */
   if (l2_edit_begin (s->v->w->l2, s->start, (uint64_t) s->n << bits,
                      &edit) == -1)
     return -1;
@@ -262,8 +262,8 @@ store_claimed (struct store *s)
   return r;
 }
 
-/* Stores N clusters from START on, or fewer: *DONE of them.  1: they can't be stored
- * compressed. */
+/* Stores N clusters from START on, or fewer; *DONE is their number.  0, -1, or 1: they
+ * cannot be stored compressed. */
 static int
 store (const struct view *v, const struct compressed *compressed, uint64_t start,
        unsigned n, unsigned *done)
@@ -293,7 +293,7 @@ store (const struct view *v, const struct compressed *compressed, uint64_t start
   return r;
 }
 
-/* Clusters that do not get smaller. */
+/* Writes clusters that do not get smaller. */
 static int
 write_plain (const struct view *v, const char *buf, uint64_t len,
              uint64_t offset, uint64_t *done)
@@ -309,7 +309,7 @@ write_plain (const struct view *v, const char *buf, uint64_t len,
   return 0;
 }
 
-/* A stretch of whole clusters without host clusters. */
+/* Writes a stretch of whole clusters that have no host clusters. */
 static int
 write_stretch (const struct view *v, const char *buf, uint64_t len,
                uint64_t offset, uint64_t *done)
@@ -349,7 +349,7 @@ write_stretch (const struct view *v, const char *buf, uint64_t len,
       return -1;
     *done += written;
     if (written < bytes)
-      break;                    /* somebody else was here: look again */
+      break;                    /* another writer was here: look again */
   }
   return 0;
 }

@@ -2,19 +2,20 @@
  *
  * How are many clusters compressed at once?
  *
- * Clients that have several requests in flight keep all processors busy, since each is
- * compressed by the thread that serves it.  For one that sends a single large request at
- * a time, some more threads help: no more than there are processors with nothing to
- * compress.  They live as long as the call.  (Starting one takes some hundredths of the
- * time that its share takes; and threads that stay would have to be told about forks
- * and shutdown.)  Clusters are handed out one by one, so that nobody waits
- * long for the slowest.  If no thread can be had, it goes on without.
+ * Clients with several requests in flight keep all processors busy, because each request
+ * is compressed by the thread that serves it.  For a client that sends one large request
+ * at a time, additional threads help: at most as many as there are processors that do not
+ * compress anything.  They live as long as the call.  (Starting a thread takes a few
+ * hundredths of the time that its share takes, and threads that stay would have to be
+ * told about forks and shutdown.)  Clusters are handed out one by one, so that no thread
+ * waits long for the slowest one.  If no thread can be started, the caller does
+ * everything.
  *
- * Each cluster is compressed into a place of its own, from which it is written without
- * being moved.
+ * Each cluster is compressed into a buffer of its own, from which it is written to the
+ * file without being copied.
  *
- * Locks: none.  `busy' is only a hint; `next' hands out each cluster once, and what a
- * helper wrote is seen after it was joined.
+ * Locks: none.  `busy' is only a hint; `next' hands out each cluster once, and the
+ * helpers are joined before their output is read.
  */
 
 #include <config.h>
@@ -32,7 +33,7 @@
 #include "request/compressor.h"
 
 #define MAX_HELPERS 15
-/* What a thread must have to do before another one is worth starting, bytes. */
+/* Bytes per thread that make another thread worth starting. */
 #define HELPER_SHARE (UINT64_C (64) << 10)
 
 struct compressor {
@@ -40,7 +41,7 @@ struct compressor {
   unsigned type;
   uint64_t cluster_size;
   int processors;
-  atomic_int busy;              /* threads that compress now */
+  atomic_int busy;              /* threads that are compressing */
 };
 
 struct batch {
@@ -49,7 +50,7 @@ struct batch {
   uint64_t len;
   bool find_zeros;
   unsigned n;
-  atomic_uint next;             /* the first cluster that nobody has taken */
+  atomic_uint next;             /* the first cluster that no thread has taken */
   struct compressed *out;
   char *room;
 };
@@ -97,7 +98,7 @@ deflate_one (struct batch *b, unsigned i)
   if (len < cs) {
     padded = calloc (1, cs);
     if (padded == NULL)
-      return;                   /* then it is stored as it is */
+      return;                   /* out->bytes is 0: the cluster is stored uncompressed */
     memcpy (padded, in, len);
     in = padded;
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Compressing many clusters, on several processors.  See compressor.c.
+ * How are many clusters compressed at once?  See compressor.c.
  */
 
 #ifndef QCOW2_COMPRESSOR_H
@@ -11,25 +11,25 @@
 
 struct compressor;
 
-/* TYPE is one of QCOW2_COMPRESSION_*, which this build supports.  CLUSTER_SIZE in bytes.
- * NULL on ENOMEM (reported). */
+/* TYPE is one of QCOW2_COMPRESSION_*, which this build must support.  CLUSTER_SIZE is in
+ * bytes.  NULL on ENOMEM (reported). */
 extern struct compressor *compressor_new (unsigned type, uint64_t cluster_size);
-/* Nobody may be using it.  NULL is fine. */
+/* No thread may be using it.  Accepts NULL. */
 extern void compressor_free (struct compressor *);
 
-/* Clusters in one call at most. */
+/* Maximum number of clusters in one call. */
 #define COMPRESSOR_MAX 256
 
 struct compressed {
-  bool zeros;                   /* nothing but zeros: not compressed */
-  uint64_t bytes;               /* 0: it does not get any smaller */
+  bool zeros;                   /* only zeros: not compressed */
+  uint64_t bytes;               /* length of the compressed data; 0: no smaller */
   const void *data;             /* if bytes > 0: in ROOM of compressor_run */
 };
 
 /* Compresses the LEN bytes at IN, 1 to COMPRESSOR_MAX clusters; if the last one is not
- * whole, zeros are added.  FIND_ZEROS: look for clusters that are all zeros.  Fills
- * OUT, one for each cluster.  *ROOM belongs to the caller, to be freed.  0, or -1 with
- * ENOMEM (reported).  Any number of threads may call this at once. */
+ * whole, it is padded with zeros.  FIND_ZEROS: detect clusters that contain only zeros.
+ * Fills OUT, one element per cluster.  The caller frees *ROOM.  Returns 0, or -1 with
+ * ENOMEM (reported).  Any number of threads may call this at the same time. */
 extern int compressor_run (struct compressor *, const void *in, uint64_t len,
                            bool find_zeros, struct compressed *out, void **room);
 

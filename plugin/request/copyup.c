@@ -1,43 +1,43 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does what lies below get into the top image?
+ * How is data from the layers below copied into the top image?
  *
  * Specification: "Cluster mapping" (unallocated clusters read from the backing file).
  *
- * Used by copy-on-read, where a read finds something to store, and by flatten, which
- * asks for all of the disk.  Both cut it into stretches: what the top image says
- * something about, or what reads as zeros below, is left alone; the rest is stored,
- * in whole clusters:
+ * Two users: copy-on-read, when a read finds something to store, and flatten, for the
+ * whole disk.  Both divide it into stretches.  Ranges that the top image contains, and
+ * ranges that read as zeros below, are left alone.  The rest is stored, in whole
+ * clusters:
  *
- *   claim     the guest clusters (inflight); look again: from now on they stay
+ *   claim     the guest clusters (inflight); look them up again: from now on they stay
  *             unallocated
- *   read      what the layers below show there, which never changes; the reader has
- *             it now, whatever becomes of the rest
+ *   read      the data of the layers below, which never changes; the reader has it now,
+ *             whatever happens next
  *   acquire   slices and tables, host clusters
  *   write     the data
  *   publish   the entries, in memory; this cannot fail
  *
- * So a guest's write, zero or trim of the same clusters comes before all this, and is
- * then seen and left alone; or after it, and finds allocated clusters like any
- * others.  Nothing that the guest did can get lost.
+ * So a write, zero or trim of the same clusters by the guest either comes before all of
+ * this, and is seen and left alone, or comes after it and finds allocated clusters.  No
+ * change by the guest can be lost.
  *
- * With extended L2 entries a cluster may be there in part: then the subclusters that are
- * missing are stored in its host cluster, if that is ours alone.
+ * With extended L2 entries the top image may contain a part of a cluster.  Then the
+ * missing subclusters are stored in its host cluster, if nothing else uses that cluster.
  *
- * R3: the entries always need a barrier, since the clusters did not read as zeros
+ * R3: the entries always need a barrier, because the clusters did not read as zeros
  * before.
  *
- * R6: each run of host clusters is published on its own; a failure leaves
- * those before it, which are as good as if they had been asked for alone.
+ * R6: each run of host clusters is published on its own.  A failure keeps the earlier
+ * runs, which are as valid as if they had been requested alone.
  *
- * The disk's contents stay as they were, so bitmaps record nothing.
+ * The contents of the disk do not change, so bitmaps record nothing.
  *
- * Data that are all zeros need no host clusters.  Copy-on-read makes them zero clusters
- * (version 3), so that the next read does not look below again; flatten leaves
- * them unallocated, which is as good once there is nothing below.
+ * Data that is all zeros needs no host clusters.  Copy-on-read turns it into zero
+ * clusters (version 3), so that the next read does not look at the layers below again.
+ * Flatten leaves it unallocated, which reads the same once there are no layers below.
  *
- * Locks: the claim, as in cow.c.  `retry_at' is atomic: who reads an older value tries
- * once too often, or once too seldom.
+ * Locks: the claim, as in cow.c.  `retry_at' is atomic: a thread that reads an older
+ * value makes one attempt too many or too few.
  */
 
 #include <config.h>
@@ -56,7 +56,7 @@
 #include "request/fresh.h"
 #include "request/request.h"
 
-/* When storing has failed, readers don't try again for so long. */
+/* After storing has failed, readers do not try again for this long. */
 #define PAUSE_SECONDS 10
 
 struct copyup {
@@ -79,9 +79,9 @@ copyup_free (struct copyup *f)
   free (f);
 }
 
-/* --- what is to be stored? --- */
+/* --- what has to be stored? --- */
 
-/* The disk as if the top image were empty. */
+/* A view of the disk as if the top image were empty. */
 static struct view
 below (const struct view *v)
 {
@@ -110,9 +110,9 @@ shows_below (const struct run *run)
   return run->kind == RUN_UNALLOCATED || run->kind == RUN_RESERVED;
 }
 
-/* Guest range [at, end), which begins and ends with a unit of the top image (or ends
- * with the disk): how much of its beginning is surely to be stored (1), or left
- * alone (0)? */
+/* Looks at [at, end), which begins and ends with a unit of the top image (or ends with
+ * the disk).  *LEN is the length of its beginning that has to be stored (returns 1) or
+ * left alone (0).  Returns -1 on error. */
 static int
 look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
 {
@@ -138,13 +138,13 @@ look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
     *len = first.len;
     return 0;
   }
-  /* A unit that is zeros only in part. */
+  /* Only a part of this unit is zeros. */
   *len = min64 (run.len, unit);
   return 1;
 }
 
-/* The same, but what is to be stored is looked for until it fills a piece: it may come
- * from many layers. */
+/* The same, but a stretch to be stored is extended until it fills a piece: its data may
+ * come from many layers. */
 static int
 stretch (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
 {
@@ -166,12 +166,13 @@ stretch (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
 
 /* --- storing --- */
 
-/* Data that are to be stored, under the claim. */
+/* Data to be stored, under the claim. */
 struct store {
   const struct view *v;
-  const char *data;             /* of [start, end), and zeros up to a whole cluster */
+  const char *data;             /* of [start, end), padded with zeros to a whole cluster
+                                   or unit */
   uint64_t start, end;
-  bool zeros;                   /* what is all zeros: mark it as zeros; else leave it */
+  bool zeros;                   /* turn zeros into zero clusters; false: leave them */
   struct l2_edit *edit;
   uint64_t copied;
 };
@@ -189,7 +190,7 @@ write_data_at (struct store *s, uint64_t from, uint64_t len, uint64_t host)
   return 0;
 }
 
-/* Whole clusters. */
+/* Stores whole clusters. */
 static int
 store_data (struct store *s, uint64_t from, uint64_t to)
 {
@@ -235,14 +236,14 @@ store_clusters (struct store *s)
   return 0;
 }
 
-/* Subclusters of one cluster, which has a host cluster of its own at HOST (where they
- * are), or none. */
+/* Stores subclusters of one cluster.  HAS_HOST: the top image has a host cluster for
+ * them, which nothing else uses; HOST is the offset of the first subcluster in it. */
 static int
 store_part (struct store *s, bool has_host, uint64_t host)
 {
   const struct writable *w = s->v->w;
   const struct header *h = &s->v->image->header;
-  /* Behind the end of the disk are zeros. */
+  /* Beyond the end of the disk, the data is zeros. */
   const uint64_t len = round_up (s->end, entry_unit_size (h)) - s->start;
   const uint64_t within = s->start & (h->cluster_size - 1);
   struct alloc_run run;
@@ -257,7 +258,7 @@ store_part (struct store *s, bool has_host, uint64_t host)
       return -1;
     host = run.host + within;
   }
-  /* From now on there may be something where no data are mapped. */
+  /* From now on the host cluster may contain something where no data is mapped. */
   if (w->fresh)
     fresh_remove (w->fresh, host >> h->cluster_bits, 1);
   if (write_data_at (s, s->start, len, host) == -1) {
@@ -269,17 +270,17 @@ store_part (struct store *s, bool has_host, uint64_t host)
   return 0;
 }
 
-/* What a copy has come to. */
+/* The result of a copy. */
 struct copy {
-  uint64_t len;         /* of the guest range that was dealt with, bytes */
-  bool known;           /* the buffer holds its contents */
-  bool shared;          /* the host cluster isn't ours alone: nothing was stored */
+  uint64_t len;         /* of the guest range that was handled, bytes */
+  bool known;           /* the buffer contains the data of the range */
+  bool shared;          /* the host cluster has other references: nothing was stored */
   uint64_t copied;      /* bytes of host clusters written */
 };
 
-/* The run at START, which the top image does not have: its whole clusters (false); or,
- * with extended L2 entries, subclusters of one that it has in part (true).  Sets *LEN
- * to what is to be stored at once. */
+/* The top image does not contain the run at START.  Is it whole clusters (false) or, with
+ * extended L2 entries, subclusters of a cluster that the top image has in part (true)?
+ * Sets *LEN to the length that can be stored at once. */
 static bool
 is_partial (const struct view *v, const struct run *run, uint64_t start,
             uint64_t *len)
@@ -314,7 +315,7 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
     return -1;
   c->len = run.len;
   if (!shows_below (&run))
-    return 0;                   /* somebody was faster */
+    return 0;                   /* another thread was faster */
   partial = is_partial (v, &run, start, &c->len);
   if (request_read (&b, buf, c->len, start) == -1)
     return -1;
@@ -331,7 +332,7 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
   memset ((char *) buf + c->len, 0,
           round_up (s.end, partial ? entry_unit_size (&v->image->header)
                     : v->image->header.cluster_size) - s.end);
-  /* R5: a forged entry may point to where a table was put just now. */
+  /* R5: a forged entry may point to where a table has just been allocated. */
   r = run.kind == RUN_RESERVED ? l2_lookup (v->w->l2, start, c->len, &run) : 0;
   if (r == 0)
     r = partial ? store_part (&s, run.kind == RUN_RESERVED, run.host)
@@ -341,8 +342,8 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
   return r;
 }
 
-/* Stores the beginning of [start, end), which `stretch' has found; BUF has room for it,
- * in whole clusters. -1: it could not be read, or (c->known) not be stored; reported. */
+/* Stores the beginning of [start, end), which `stretch' has found.  BUF has room for it,
+ * in whole clusters.  -1 (reported): it could not be read or, if c->known, not stored. */
 static int
 copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
       bool zeros, struct copy *c)
@@ -362,7 +363,7 @@ copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
   return r;
 }
 
-/* As a client would write it: nobody else changes the disk now. */
+/* Writes the data like a client does; nothing else changes the disk at this time. */
 static int
 write_shared (const struct view *v, const char *buf, uint64_t len,
               uint64_t start, uint64_t *copied)
@@ -410,13 +411,13 @@ now (void)
   return t.tv_sec;
 }
 
-/* A read of which some was stored, or not. */
+/* A read, parts of which may be stored. */
 struct copyup_read {
   const struct view *v;
-  char *buf;                    /* for [offset, end); NULL: nobody wants it */
+  char *buf;                    /* for [offset, end); NULL: the data is not wanted */
   uint64_t offset, end;
-  uint64_t at;                  /* done so far */
-  bool stored;                  /* any of it */
+  uint64_t at;                  /* everything before it is done */
+  bool stored;                  /* something was stored */
 };
 
 static int
@@ -429,7 +430,7 @@ read_plainly (struct copyup_read *r, uint64_t to)
     request_read (r->v, r->buf + (from - r->offset), to - from, from);
 }
 
-/* The data of [start, ...) are in BUF: gives the reader its part. */
+/* BUF contains the data of [start, end): gives the reader its part. */
 static void
 hand_over (struct copyup_read *r, const char *buf, uint64_t start, uint64_t end)
 {
@@ -441,7 +442,7 @@ hand_over (struct copyup_read *r, const char *buf, uint64_t start, uint64_t end)
   r->at = to;
 }
 
-/* [start, end) is to be stored; it has all of the next bytes to read. */
+/* [start, end) has to be stored; it contains the next byte to read. */
 static int
 read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
 {
@@ -450,7 +451,7 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
   char *buf;
   struct copy c;
 
-  /* Whole clusters go through the reader's own buffer, others through ours. */
+  /* Whole clusters go through the buffer of the reader, other ranges through SCRATCH. */
   if (r->buf && start == r->at && r->end - start >= cs) {
     end = min64 (end, round_down (min64 (r->end, start + COPYUP_PIECE), cs));
     buf = r->buf + (start - r->offset);
@@ -464,13 +465,13 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
 
   if (copy (r->v, buf, start, end, true, &c) == -1) {
     if (!c.known)
-      return -1;                /* nor could it be read without us */
+      return -1;                /* it cannot be read without storing either */
     nbdkit_error ("%s: copy-on-read: cannot store data in the image: %m",
                   storage_path (r->v->image->file));
     atomic_store (&r->v->w->copyup->retry_at, now () + PAUSE_SECONDS);
   }
   if (start + c.len <= r->at)
-    return 0;                   /* before what is wanted: look again */
+    return 0;                   /* it ends before the wanted data: look again */
   if (!c.known)
     return read_plainly (r, min64 (start + c.len, r->end));
   hand_over (r, buf, start, start + c.len);
@@ -478,8 +479,8 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
   return 0;
 }
 
-/* What is to be done with the byte at AT: it lies in [*start, *start + *len), which is to
- * be stored (1), or read as it is (0). */
+/* Finds the range [*start, *start + *len) around the byte at AT that has to be stored
+ * (returns 1) or only read (0). */
 static int
 decide (const struct copyup_read *r, uint64_t at, uint64_t *start, uint64_t *len)
 {
@@ -511,7 +512,7 @@ copyup_read (const struct view *v, void *buf, uint64_t count, uint64_t offset)
   int must;
 
   while (r.at < r.end) {
-    /* What need not be stored is read in as few calls as possible. */
+    /* Data that need not be stored is read in as few calls as possible. */
     for (next = r.at; next < r.end; next = start + len) {
       must = decide (&r, next, &start, &len);
       if (must == -1)

@@ -1,39 +1,41 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does a write do where clusters have to be allocated or copied?
+ * What does a write do if clusters have to be allocated or copied?
  *
- * Claim the guest clusters, look again under the claim, then (R6):
+ * Claim the guest clusters, look them up again under the claim, then (R6):
  *
- *   acquire   slices and L2 tables, room for what will be freed, host clusters
- *   write     the guest's data, and around it what the clusters showed before:
- *             one call for each run of host clusters; nothing at all for zeros where
- *             the host reads zeros anyway
+ *   acquire   slices and L2 tables, room in the quarantine for what will be freed, host
+ *             clusters
+ *   write     the data of the guest, and around it the earlier contents of the clusters:
+ *             one call for each run of host clusters; zeros are not written where the
+ *             host reads zeros anyway
  *   publish   the entries, in memory; this cannot fail
- *   release   what the entries named before goes to the quarantine
+ *   release   host clusters to which the entries pointed before go into quarantine
  *
- * A failure before "publish" gives everything back and leaves the exact earlier
+ * A failure before "publish" gives everything back and restores exactly the earlier
  * state.
  *
- * R3: the entries need a barrier (data durable first), unless the host clusters are
- * settled and the guest clusters read as zeros before: then a crash that
- * keeps the entry and loses the data shows zeros, as before the write.  (Not with
- * encryption: there, what was never written is garbage, and all of a new cluster is
- * written.)
+ * R3: the entries need a barrier (the data is durable first), unless the host clusters
+ * are settled and the guest clusters read as zeros before: then, after a crash that keeps
+ * the entry and loses the data, they read as zeros, as before the write.  (This does not
+ * hold with encryption: clusters that were never written decrypt to garbage, so all of a
+ * new cluster is written.)
  *
- * A zero cluster with a host cluster of its own (ZERO_ALLOC) is written where it is; the
- * rest of it must become real zeros before its zero flag goes.
+ * A zero cluster with a host cluster of its own (ZERO_ALLOC) is written in place.  The
+ * rest of it must contain zeros before its zero flag goes.
  *
- * With extended L2 entries all of this goes by subcluster (unit), except that host space
- * comes in clusters.  Only units that the write touches become allocated, and
- * only their edges are filled; the others of a new host cluster stay as they were, but
- * for data in an old one that is not ours alone: these are copied.  A unit without
- * data in a host cluster of our own (RESERVED, ZERO_ALLOC) is written there, whatever was
- * there before; where that is zeros still (fresh.c), as in a new cluster.  A compressed
- * cluster is rewritten whole.
+ * With extended L2 entries all of this is done by subcluster (unit), except that host
+ * space is allocated in clusters.  Only units that the write touches become allocated,
+ * and only their edges are filled.  The other units of a new host cluster stay as they
+ * were, with one exception: data in an old host cluster that has other references is
+ * copied.  A unit without data in a host cluster that only this disk uses (RESERVED,
+ * ZERO_ALLOC) is written there, whatever the host cluster contains; if it still contains
+ * zeros (fresh.c), that is used as in a new cluster.  A compressed cluster is rewritten
+ * as a whole.
  *
- * In an external data file every unit has its place already.  What is there may be
- * anything, so the fill is left out only where the host has holes; and nothing is
- * written beyond the end of the disk.
+ * In an external data file every unit has a fixed place, which may contain anything.  So
+ * filling is left out only where the host has holes, and nothing is written beyond the
+ * end of the disk.
  */
 
 #include <config.h>
@@ -49,32 +51,33 @@
 #include "format/entry.h"
 #include "request/request.h"
 
-/* At most so many different old mappings, and new runs, in one go. */
+/* Maximum number of different old mappings, and of new runs, in one call. */
 #define MAX_RUNS 64
 
-/* Fill up to this size travels with the data in one call; more goes before it,
- * piece by piece, so that memory stays in bounds with 2M clusters. */
+/* A fill up to this size is written together with the data; a larger one is written
+ * before it, piece by piece, so that memory is bounded with 2M clusters. */
 #define COPYUP_PIECE (256u << 10)
 
 static const char zeros[64u << 10];
 
-/* A range of host clusters, and what of the guest will be there: whole clusters, or if
- * the host clusters were theirs before, units. */
+/* A range of host clusters, and the guest range that they will contain: whole clusters,
+ * or units if the guest range has used the host clusters before. */
 struct target {
   uint64_t guest, len;          /* bytes */
   struct alloc_run run;         /* (without clusters, if reused) */
-  bool reused;                  /* it was theirs before (ZERO_ALLOC, RESERVED), or always
-                                   is (in an external data file) */
-  bool was_zero;                /* what is touched read as zeros before, all of it */
-  bool copied;                  /* data around it came along */
+  bool reused;                  /* the guest range has the host clusters already
+                                   (ZERO_ALLOC, RESERVED), or always (in an external data
+                                   file) */
+  bool was_zero;                /* all touched units read as zeros before */
+  bool copied;                  /* data around them was copied */
 };
 
 struct cow {
   const struct view *v;
-  const char *buf;              /* the guest's data for [start, end) */
+  const char *buf;              /* data for [start, end) */
   uint64_t start, end;          /* guest bytes to write */
   uint64_t first, last_end;     /* guest bytes of the units that they touch */
-  struct run old[MAX_RUNS];     /* what they map to now */
+  struct run old[MAX_RUNS];     /* the present mapping of these */
   unsigned nr_old;
   struct target targets[MAX_RUNS];
   unsigned nr_targets;
@@ -93,8 +96,8 @@ reusable (const struct run *run)
     run->copied;
 }
 
-/* Sets old[] and cuts [start, end) to what one go can do: up to the first
- * unit that can be written in place. */
+/* Sets old[] and reduces [start, end) to what one call can do: up to the first unit that
+ * can be written in place. */
 static int
 look (struct cow *c)
 {
@@ -106,7 +109,7 @@ look (struct cow *c)
 
   c->first = at;
   end = min64 (end, at + l2_edit_limit (c->v->w->l2, at));
-  /* The last unit may reach beyond the disk; look-ups may not. */
+  /* The last unit may extend beyond the disk; lookups may not. */
   for (c->nr_old = 0; at < end && c->nr_old < MAX_RUNS; c->nr_old++) {
     run = &c->old[c->nr_old];
     if (l2_lookup (c->v->w->l2, at, min64 (end, c->v->size) - at, run) == -1)
@@ -154,7 +157,7 @@ give_back (struct cow *c)
   }
 }
 
-/* Where does the run after old[I] begin? */
+/* Returns the end of old[I], which is the beginning of the next run. */
 static uint64_t
 old_end (const struct cow *c, unsigned i)
 {
@@ -162,7 +165,7 @@ old_end (const struct cow *c, unsigned i)
                            : c->last_end;
 }
 
-/* Do the units that target T touches, from AT on in old[I], read as zeros? */
+/* Do the units from AT on, in old[I], that target T touches read as zeros? */
 static int
 reads_zero_before (struct cow *c, const struct target *t, uint64_t at,
                    unsigned i)
@@ -178,7 +181,8 @@ reads_zero_before (struct cow *c, const struct target *t, uint64_t at,
   return request_reads_zero (c->v, at, min64 (end, c->v->size) - at);
 }
 
-/* A target in the host cluster that old[I] has already, or in an external data file. */
+/* Makes a target in the host cluster that old[I] already has, or in an external data
+ * file. */
 static void
 reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
 {
@@ -195,7 +199,7 @@ reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
   }
 }
 
-/* A target in new host clusters. */
+/* Makes a target in new host clusters. */
 static int
 reserve (struct cow *c, unsigned i, uint64_t at, struct target *t)
 {
@@ -212,7 +216,7 @@ reserve (struct cow *c, unsigned i, uint64_t at, struct target *t)
   return 0;
 }
 
-/* Finds host space for old[I] from AT on, or its beginning: one more target. */
+/* Adds a target: host space for old[I] from AT on, or for its beginning. */
 static int
 acquire_target (struct cow *c, unsigned i, uint64_t at)
 {
@@ -224,7 +228,7 @@ acquire_target (struct cow *c, unsigned i, uint64_t at)
   else if (reserve (c, i, at, t) == -1)
     return -1;
   c->nr_targets++;
-  /* (Where it makes no difference: without a look at what is below.) */
+  /* (Without a lookup in the layers below if the answer makes no difference.) */
   r = t->reused && !t->run.settled
     ? c->old[i].kind == RUN_ZERO_ALLOC || c->old[i].kind == RUN_ZERO
     : reads_zero_before (c, t, at, i);
@@ -232,8 +236,8 @@ acquire_target (struct cow *c, unsigned i, uint64_t at)
   return r == -1 ? -1 : 0;
 }
 
-/* Finds host space for everything that is touched.  May end early (at an earlier
- * last_end) when there is no room in the table of targets. */
+/* Finds host space for all touched units.  If the table of targets is full, ends early
+ * and reduces last_end. */
 static int
 acquire_targets (struct cow *c)
 {
@@ -243,7 +247,7 @@ acquire_targets (struct cow *c)
 
   c->nr_targets = 0;
   for (i = 0; i < c->nr_old; i++)
-    /* (Clusters of the last target may have reached into this run.) */
+    /* (Clusters of the last target may extend into this run.) */
     while (at < old_end (c, i)) {
       if (c->nr_targets == MAX_RUNS) {
         c->last_end = at;
@@ -265,7 +269,7 @@ write_iov (struct cow *c, const struct iovec *iov, int n, uint64_t host,
   return payload_write (c->v->image->payload, iov, n, host, guest, false);
 }
 
-/* Writes what guest range [from, to) showed before to host offset HOST. */
+/* Copies the old contents of guest range [from, to) to host offset HOST. */
 static int
 copy_old (struct cow *c, uint64_t from, uint64_t to, uint64_t host)
 {
@@ -308,7 +312,7 @@ write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
   return 0;
 }
 
-/* Does an external data file have a hole there? */
+/* Does the external data file have a hole there? */
 static bool
 is_hole (struct cow *c, uint64_t host, uint64_t len)
 {
@@ -320,8 +324,9 @@ is_hole (struct cow *c, uint64_t host, uint64_t len)
     storage_hole (image->data, host, &n, &hole) == 0 && hole && n == len;
 }
 
-/* Prepares the fill [from, to) of a target: either as an element of the write (in
- * IOV, with a buffer to free in *BUF), or done already, or not needed. */
+/* Prepares the fill [from, to) of a target.  It either becomes an element of the write
+ * (in IOV, with a buffer in *BUF that the caller frees), or is written here, or is not
+ * needed. */
 static int
 prepare_fill (struct cow *c, const struct target *t, uint64_t from,
               uint64_t to, struct iovec *iov, void **buf)
@@ -360,8 +365,8 @@ prepare_fill (struct cow *c, const struct target *t, uint64_t from,
   return request_read (c->v, *buf, min64 (to, c->v->size) - from, from);
 }
 
-/* The data that units in [from, to), which are not touched, have in an old host cluster
- * goes where target T wants it. */
+/* Copies the data that the untouched units in [from, to) have in an old host cluster to
+ * its place in target T. */
 static int
 copy_untouched (struct cow *c, struct target *t, uint64_t from, uint64_t to)
 {
@@ -419,7 +424,7 @@ write_target (struct cow *c, struct target *t)
   return write_iov (c, iov, n, t->run.host + (at - t->guest), at);
 }
 
-/* Does this old mapping name host clusters of which we keep no part? */
+/* Does this old mapping point to host clusters of which no part is kept? */
 static bool
 frees (const struct run *run)
 {
@@ -427,14 +432,14 @@ frees (const struct run *run)
     (run_host_advances (run->kind) && !reusable (run));
 }
 
-/* The old mapping of old[I] goes: hands over the host clusters that it named, if
- * any.  Returns how many runs that were (0 or 1). */
+/* The mapping old[I] is replaced: frees the host clusters to which it pointed.  Returns
+ * the number of runs freed (0 or 1). */
 static unsigned
 free_old (struct cow *c, unsigned i)
 {
   const struct header *h = &c->v->image->header;
   const struct run *run = &c->old[i];
-  /* A cluster that two runs share belongs to the first. */
+  /* A cluster that two runs share belongs to the first one. */
   const uint64_t start = i == 0 ? round_down (run->start, h->cluster_size)
                                 : round_up (run->start, h->cluster_size);
   const uint64_t end = round_up (old_end (c, i), h->cluster_size);
@@ -454,7 +459,7 @@ free_old (struct cow *c, unsigned i)
   return 1;
 }
 
-/* What is known of the host clusters of a new target, where nothing was written? */
+/* Remembers what the parts of a new target contain that were not written. */
 static void
 remember (struct cow *c, const struct target *t, uint64_t from, uint64_t to)
 {
@@ -497,7 +502,7 @@ publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
   alloc_free_end (c->v->w->alloc, rooms - freed);
 }
 
-/* Under the claim, and with the slices pinned. */
+/* Under the claim, with the slices pinned. */
 static int
 allocate_and_write (struct cow *c, struct l2_edit *edit)
 {
@@ -521,7 +526,7 @@ allocate_and_write (struct cow *c, struct l2_edit *edit)
   return -1;
 }
 
-/* Corruption that deeper rooms found becomes a matter of the image's health. */
+/* Turns corruption that a lower room found into a bad health of the image. */
 static int
 translate_error (const struct view *v)
 {
@@ -540,7 +545,7 @@ cow_write (const struct view *v, const void *buf, uint64_t count,
   struct cow c = { .v = v, .buf = buf, .start = offset };
   int r;
 
-  /* Without a claim: only to know how much to claim. */
+  /* Without a claim: only to find out which clusters to claim. */
   c.end = offset + count;
   if (look (&c) == -1)
     return -1;
@@ -550,13 +555,13 @@ cow_write (const struct view *v, const void *buf, uint64_t count,
 
   inflight_claim (v->w->inflight, &claim, offset >> bits,
                   (c.last_end - 1) >> bits);
-  /* Others may have been here meanwhile; now it is ours. */
+  /* Other writers may have been here meanwhile.  Now the clusters are claimed. */
   c.end = min64 (offset + count, c.last_end);
   r = look (&c);
   if (r == 0 && c.nr_old > 0) {
     r = l2_edit_begin (v->w->l2, c.first, c.last_end - c.first, &edit);
     if (r == 0) {
-      /* R5: a forged entry may point to where a table was put just now. */
+      /* R5: a forged entry may point to where a table has just been allocated. */
       r = look (&c);
       if (r == 0)
         r = allocate_and_write (&c, &edit);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do zeros get into a raw external data file?
+ * How are zeros stored in a raw external data file?
  *
  * Specification: "Header" (autoclear bit 1).
  *
- * Such a file is to be the disk for programs that know nothing of the image.  So zeros
- * go into the file and the mapping does not change at all: were it to say "zeros", a
- * write that is still under way, or one that a crash cuts short, would make the two
- * disagree.  That they are zeros, extents learn from the holes that the host makes for
- * them (read.c).
+ * Programs that know nothing about the image use such a file as the disk.  So zeros go
+ * into the file, and the mapping does not change at all: if it said "zeros", a write that
+ * is in flight, or one that a crash interrupts, would make the two differ.  Extents finds
+ * out about these zeros from the holes that the host makes for them (read.c).
  *
- * Encrypted zeros must be written, as any other data, and a trim does nothing: a hole
- * would be noise.
+ * Encrypted zeros have to be written, like any other data, and a trim does nothing: a
+ * hole would decrypt to noise.
  *
  * (In an ordinary data file zeros are an L2 entry, as always: zero.c, vacant.c.)
  *
@@ -26,8 +25,8 @@
 #include "request/datafile.h"
 #include "request/request.h"
 
-/* The mapping may say that some of it is zeros already; that of the others is
- * changed, if it has to be. */
+/* The mapping may say already that parts of the range are zeros.  The mapping of the
+ * other parts changes if it must. */
 static int
 write_encrypted (const struct view *v, uint64_t count, uint64_t offset,
                  unsigned flags)
@@ -42,7 +41,7 @@ write_encrypted (const struct view *v, uint64_t count, uint64_t offset,
   return r == 1 ? 0 : -1;
 }
 
-/* Straight into the file: clusters without data have zeros there. */
+/* Writes zeros to the file only: clusters without data have zeros there already. */
 static int
 write_plain (const struct view *v, uint64_t count, uint64_t offset)
 {

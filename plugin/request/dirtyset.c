@@ -2,11 +2,12 @@
  *
  * Which pieces of a disk are marked?
  *
- * A bit for each piece, in words of 64.  The memory comes zeroed from the host and is
- * touched only where something is marked, so that a bitmap of a large disk in which
- * little has changed takes little.
+ * There is a bit for each piece, in words of 64 bits.  The memory comes zeroed from the
+ * host and is touched only where something is marked, so that a bitmap of a large disk in
+ * which little has changed uses little memory.
  *
- * Pure.  Locks: none; who marks is alone, afterwards it does not change.
+ * Pure.  Locks: none; only one thread marks pieces, and afterwards the set does not
+ * change.
  */
 
 #include <config.h>
@@ -53,7 +54,7 @@ dirtyset_mark (struct dirtyset *s, uint64_t word, uint64_t value)
     s->words[word] |= value;
 }
 
-/* How many bits from BIT on are like it?  At most MOST (> 0). */
+/* Counts the bits from BIT on that have the same value as it.  At most MOST (> 0). */
 static uint64_t
 count_alike (const struct dirtyset *s, uint64_t bit, uint64_t most)
 {
@@ -80,7 +81,7 @@ dirtyset_find (const struct dirtyset *s, uint64_t offset, uint64_t *len)
   const uint64_t last = (offset + *len - 1) >> s->granularity_bits;
   uint64_t n;
 
-  if (first >= s->bits)         /* nothing is known of what lies there */
+  if (first >= s->bits)         /* beyond the last piece */
     return false;
   n = count_alike (s, first, min64 (last, s->bits - 1) - first + 1);
   *len = min64 (*len, n * piece - (offset & (piece - 1)));

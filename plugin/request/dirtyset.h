@@ -11,19 +11,20 @@
 
 struct dirtyset;
 
-/* Nothing is marked.  BITS pieces of 2^GRANULARITY_BITS bytes.  NULL on ENOMEM. */
+/* A set in which nothing is marked, of BITS pieces of 2^GRANULARITY_BITS bytes.  NULL on
+ * ENOMEM (not reported). */
 extern struct dirtyset *dirtyset_new (uint64_t bits, unsigned granularity_bits);
-extern void dirtyset_free (struct dirtyset *);  /* NULL is fine */
+extern void dirtyset_free (struct dirtyset *);  /* accepts NULL */
 
-/* How much memory it may come to hold, bytes. */
+/* The maximum number of bytes of memory that such a set uses. */
 extern uint64_t dirtyset_bytes (uint64_t bits);
 
-/* Marks the pieces 64 * WORD + i for each bit i that is set in VALUE.  What lies beyond
- * the last piece is ignored. */
+/* Marks piece 64 * WORD + i for each bit i that is set in VALUE.  Pieces beyond the last
+ * word are ignored. */
 extern void dirtyset_mark (struct dirtyset *, uint64_t word, uint64_t value);
 
-/* Is the guest byte at OFFSET in a marked piece?  *LEN: in: how many bytes are of
- * interest (> 0); out: how many of them, from OFFSET on, have the same answer. */
+/* Is the guest byte at OFFSET in a marked piece?  *LEN, in bytes and > 0: on entry, how
+ * far to look; on return, for how many bytes from OFFSET on the answer is the same. */
 extern bool dirtyset_find (const struct dirtyset *, uint64_t offset,
                            uint64_t *len);
 

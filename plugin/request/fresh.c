@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which host clusters are zeros, durably, where no data are mapped?
+ * Which host clusters durably contain zeros where no data is mapped?
  *
  * Specification: "Extended L2 Entries".
  *
- * A write of a few subclusters takes a whole host cluster, and leaves the rest of it for
- * later.  If that cluster had never been used and was settled (see alloc.h), the rest
- * still reads as zeros and will after a crash, until something is written there.  Who
- * knows that needs neither to fill in the edges of the next subcluster with zeros nor
- * to make it durable before the entry that names it (R3).
+ * A write of a few subclusters allocates a whole host cluster, and leaves the rest of it
+ * for later.  If that cluster had never been used and was settled (see alloc.h), the rest
+ * still reads as zeros, also after a crash, until something is written there.  A writer
+ * that knows this need not fill the edges of the next subcluster with zeros, and need not
+ * make it durable before the entry that points to it (R3).
  *
- * Known are clusters that were handed out since the image was opened, a few thousand of
- * them: one place for each hash of a number, and the newest keeps it.  To
- * forget one is harmless.  What makes it wrong must be told: the cluster is
- * handed out again, or a write failed half-way.  (What was data once is never without
- * data again in the same host cluster: it becomes zeros, or all of the cluster goes.)
+ * The room knows clusters that were allocated since the image was opened, a few thousand
+ * of them: there is one place for each hash of a cluster number, and the newest cluster
+ * takes it.  It is harmless to forget a cluster.  Callers must report what makes a
+ * cluster no longer fresh: it is allocated again, or a write failed halfway.  (A part of
+ * a host cluster that contained data is never without data again in the same host
+ * cluster: it becomes zeros, or the whole cluster is freed.)
  *
- * Locks: none.  Places are atomic; who adds, removes or asks about a cluster holds
- * a claim on the guest cluster that has it, which orders them (inflight.c).
+ * Locks: none.  Places are atomic.  A thread that adds, removes or asks about a cluster
+ * holds a claim on the guest cluster that uses it, which orders these calls (inflight.c).
  */
 
 #include <config.h>
@@ -31,7 +32,7 @@
 #define PLACES 4096             /* a power of two; 32 KiB */
 
 struct fresh {
-  _Atomic uint64_t places[PLACES];      /* a cluster's number; 0: none */
+  _Atomic uint64_t places[PLACES];      /* number of a cluster; 0: none */
 };
 
 struct fresh *
@@ -50,7 +51,7 @@ fresh_free (struct fresh *f)
   free (f);
 }
 
-/* Clusters that follow one another don't get in each other's way. */
+/* Adjacent clusters have different places. */
 static inline unsigned
 place_of (uint64_t cluster)
 {
@@ -70,7 +71,7 @@ fresh_remove (struct fresh *f, uint64_t first, uint64_t n)
   uint64_t i, mine;
 
   for (i = first; i < first + n; i++) {
-    /* Somebody else's may be there, and may come there now. */
+    /* The place may have another cluster, or get another one now. */
     mine = i;
     atomic_compare_exchange_strong_explicit (&f->places[place_of (i)], &mine, 0,
                                              memory_order_relaxed,

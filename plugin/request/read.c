@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What do requests do that change nothing: read, extents, cache?
+ * How are the requests carried out that change nothing: read, extents, cache?
  *
- * Look up the mapping, then do the I/O with no lock held (R10).  The caller's
- * grace pin keeps every host cluster that the look-up named from being reused until
- * the request ends (R4).
+ * Look up the mapping, then do the I/O with no lock held (R10).  The grace pin of the
+ * caller keeps every host cluster that the lookup named from being reused until the
+ * request ends (R4).
  *
- * Runs that follow one another in the same host file are read with one call;
- * compressed clusters are read through the cache of inflated ones.
+ * Runs that are adjacent in the same host file are read with one call.  Compressed
+ * clusters are read through the cache of decompressed clusters.
  */
 
 #include <config.h>
@@ -20,7 +20,7 @@
 #include "util/report.h"
 #include "request/request.h"
 
-/* Somebody asked for what can't be served from a layer. */
+/* A client asked for a range whose L1 or L2 entry in some layer is invalid. */
 static int
 refuse_run (const struct view *v, const struct run *run)
 {
@@ -38,8 +38,9 @@ refuse_run (const struct view *v, const struct run *run)
   return -1;
 }
 
-/* The run at OFFSET, at most LEN bytes, seen through all layers: never RESERVED, and
- * UNALLOCATED only if the view is of one layer alone.  run.layer says which file. */
+/* Finds the run at OFFSET, at most LEN bytes, through all layers.  It is never RESERVED,
+ * and UNALLOCATED only if the view is of one layer alone.  run->layer is the layer that
+ * has it. */
 static int
 lookup (const struct view *v, uint64_t offset, uint64_t len, struct run *run)
 {
@@ -63,7 +64,7 @@ lookup (const struct view *v, uint64_t offset, uint64_t len, struct run *run)
   return 0;
 }
 
-/* One contiguous piece of a host file on its way into a buffer. */
+/* A contiguous piece of a host file that is read into a buffer. */
 struct piece {
   struct payload *payload;
   char *buf;
@@ -80,7 +81,7 @@ read_piece (struct piece *p)
   return 0;
 }
 
-/* Reads from one compressed cluster; the run is cut to its end. */
+/* Reads from one compressed cluster; cuts the run at the end of the cluster. */
 static int
 read_compressed (const struct view *v, void *buf, struct run *run)
 {
@@ -158,16 +159,16 @@ request_reads_zero (const struct view *v, uint64_t offset, uint64_t len)
 
 /* --- extents --- */
 
-/* A data run of a file that has holes: clusters of a preallocated qcow2 image
- * that nothing was written to yet, or holes of a file that is the disk by itself.  A hole
- * does not decrypt to zeros. */
+/* Emits a run of data in a file that may have holes: clusters of a preallocated qcow2
+ * image to which nothing has been written, or holes of a file that is the disk itself.
+ * With encryption a hole is data, because it does not decrypt to zeros. */
 static int
 emit_host_extents (const struct view *v, const struct run *run, bool one,
                    extent_fn emit, void *opaque)
 {
   struct storage *file = layers_data_file (v->layers, run->layer);
   const bool raw = layers_data_is_raw (v->layers, run->layer);
-  /* (Below a qcow2 layer alone there may be more.) */
+  /* (A qcow2 layer that is shown alone may hide something below.) */
   const enum extent_type zeros =
     raw && !(v->single && layers_header (v->layers, run->layer)) ? EXTENT_HOLE
     : EXTENT_ZERO;
@@ -207,7 +208,7 @@ request_extents (const struct view *v, uint64_t count, uint64_t offset,
       break;
     case RUN_ZERO:
     case RUN_ZERO_ALLOC:
-      /* Zeros that hide something are another thing than nothing. */
+      /* Zeros that hide data of a layer below differ from a range without any data. */
       r = emit (opaque, run.start, run.len,
                 v->single ? EXTENT_ZERO : EXTENT_HOLE);
       break;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Requests of a client: what each does to the view.
+ * What does each request of a client do to the view?
  *
- * Offsets and counts are bytes and lie within the disk.  All return 0, or -1 with
- * errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
+ * Offsets and counts are in bytes and within the disk.  All functions return 0, or -1
+ * with an errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
  * The caller holds a grace pin around each call (see serve.c).
  *
- * Those that change the disk return 1 in place of 0 if a checkpoint must make their
- * change durable: the caller runs one if the client asked for FUA.  After -1 a part of
+ * Functions that change the disk return 1 in place of 0 if only a checkpoint makes their
+ * change durable: the caller runs one if the client asked for FUA.  After -1, a part of
  * the change may wait for a checkpoint.
  */
 
@@ -19,13 +19,13 @@
 
 #include "request/view.h"
 
-/* --- read.c: those that change nothing --- */
+/* --- read.c: requests that change nothing --- */
 
 extern int request_read (const struct view *, void *buf, uint64_t count,
                          uint64_t offset);
 
-/* Calls EMIT for consecutive ranges that together cover [offset, offset+count)
- * (only the first if ONE). */
+/* Calls EMIT for consecutive ranges that together cover [offset, offset+count), or only
+ * for the first one if ONE.  EMIT returns 0, or -1, which ends the call. */
 enum extent_type { EXTENT_DATA, EXTENT_HOLE, EXTENT_ZERO };
 typedef int (*extent_fn) (void *opaque, uint64_t offset, uint64_t len,
                           enum extent_type);
@@ -33,60 +33,62 @@ extern int request_extents (const struct view *, uint64_t count,
                             uint64_t offset, bool one,
                             extent_fn emit, void *opaque);
 
-/* Loads mappings and asks the host to read ahead. */
+/* Loads mappings and asks the host to read data ahead. */
 extern int request_cache (const struct view *, uint64_t count,
                           uint64_t offset);
 
-/* Does all of [offset, offset+len) read as zeros, by its mapping?
- * 1, 0, or -1 on error. */
+/* Does all of [offset, offset+len) read as zeros, according to its mapping?  Returns 1,
+ * 0, or -1 on error. */
 extern int request_reads_zero (const struct view *, uint64_t offset,
                                uint64_t len);
 
 /* --- writing.c --- */
 
-/* Writes data, zeros like any others.  FUA: as for request_write.  1, 0 or -1. */
+/* Writes data, including zeros.  FUA: as for request_write.  Returns 1, 0 or -1. */
 extern int write_data (const struct view *, const void *buf, uint64_t count,
                        uint64_t offset, bool fua);
-/* Writes zeros, but only where the range does not read as zeros already.  1, 0 or -1. */
+/* Writes zeros, but only where the range does not read as zeros already.  Returns 1, 0 or
+ * -1. */
 extern int write_missing_zeros (const struct view *, uint64_t count,
                                 uint64_t offset);
 
 /* --- cow.c: the part of a write that has to allocate --- */
 
-/* Writes some of [offset, offset+count), which starts in a cluster that can't be
- * written in place: *DONE bytes of it (0 if it turns out that it can be by
- * now). */
+/* Writes some of [offset, offset+count), which starts in a cluster that cannot be written
+ * in place.  *DONE is the number of bytes written, or 0 if the cluster can be written in
+ * place now. */
 extern int cow_write (const struct view *, const void *buf, uint64_t count,
                       uint64_t offset, uint64_t *done);
 
 /* --- compressed.c: the same, with whole clusters stored compressed --- */
 
-/* As cow_write, for a view that has a compressor. */
+/* Like cow_write, for a view that has a compressor. */
 extern int compressed_write (const struct view *, const void *buf,
                              uint64_t count, uint64_t offset, uint64_t *done);
 
 /* --- zero.c --- */
 
-/* 1, 0 or -1. */
+/* Returns 1, 0 or -1. */
 extern int request_trim (const struct view *, uint64_t count, uint64_t offset);
 
 enum request_flags {
-  REQUEST_MAY_TRIM = 1,         /* host clusters may be given back */
-  REQUEST_FAST = 2,             /* request_can_zero_fast was asked before; ENOTSUP, and
-                                   nothing has changed, if it turns out that the host
-                                   can't */
+  REQUEST_MAY_TRIM = 1,         /* host clusters may be freed */
+  REQUEST_FAST = 2,             /* the caller has called request_can_zero_fast; returns
+                                   ENOTSUP, and nothing has changed, if it turns out that
+                                   the host cannot do it fast */
 };
-/* FLAGS of REQUEST_*.  1, 0 or -1. */
+/* FLAGS: REQUEST_*.  Returns 1, 0 or -1. */
 extern int request_zero (const struct view *, uint64_t count, uint64_t offset,
                          unsigned flags);
-/* Would the same be faster than writing zeros, as far as the mapping says?  0, or -1
- * with ENOTSUP (not reported). */
+/* According to the mapping, is request_zero with the same arguments faster than writing
+ * zeros?  Returns 0 if it is, or -1 with ENOTSUP (not reported). */
 extern int request_can_zero_fast (const struct view *, uint64_t count,
                                   uint64_t offset, unsigned flags);
 
 /* --- write.c --- */
 
-/* FUA: data that needs no change of metadata is durable on return.  1, 0 or -1. */
+/* FUA: data that needs no change of metadata is durable on return.  Returns 1, 0 or
+ * -1. */
 extern int request_write (const struct view *, const void *buf,
                           uint64_t count, uint64_t offset, bool fua);
 

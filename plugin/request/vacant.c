@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * When is the space of erased clusters in an external data file given back?
+ * When is the space of zeroed clusters in an external data file freed?
  *
- * As late as that of clusters in the image (quarantine.c): until the entry that has lost
- * its data is durable, a crash brings the old one back, and until the last request
- * has ended that began before, somebody may read through it.  Both would find a hole.
- * With encryption that is not even zeros, but noise.
+ * As late as that of clusters in the image (quarantine.c).  Until the entry that has lost
+ * its data is durable, a crash restores the old entry; and until the last request that
+ * began before has ended, a request may read through the old entry.  Both would find a
+ * hole, which with encryption is not even zeros, but noise.
  *
- *   pending      added: the data have gone from memory
+ *   pending      added: the data has gone from memory
  *      |         vacant_take
  *   taken        by the checkpoint that makes that durable
  *      |         vacant_done
- *   durable      joined by what later checkpoints bring, while others are
- *      |         waiting
+ *   durable      later checkpoints add to it while other clusters are waiting
+ *      |         begin_waiting
  *   waiting      for all requests that began before (grace.c)
  *      |         vacant_reap
  *   (a hole)
  *
- * But such a cluster is not quarantined: it has its place for good, and the guest may
- * write there again at any moment.  What has data again is taken out of all sets, so it
- * needs no look at the mapping to know that what is left is vacant, and was when the
- * checkpoint ran.  Both changes, and the punch, are made under the claim on the guest
- * cluster, which orders them:
+ * But such a cluster is not in quarantine: its place never changes, and the guest may
+ * write there again at any moment.  A cluster that gets data again is removed from all
+ * sets.  So the mapping need not be looked at: all clusters that are left are vacant, and
+ * were when the checkpoint ran.  Both changes, and the punch, happen under the claim on
+ * the guest cluster, which orders them:
  *
  *   write, then punch    the punch finds the cluster in no set
- *   punch, then write    the data lie over the hole, and are durable before the entry
- *                        that names them (R3); until then it says "zeros"
+ *   punch, then write    the data is written over the hole, and is durable before the
+ *                        entry that points to it (R3); until then the entry says "zeros"
  *
- * Writers in place make no claim.  They have found data, so they either began before
- * the cluster was vacant, and it waits for them, or after it was taken out.
+ * Writes in place make no claim.  Such a writer has found data, so it began either before
+ * the cluster became vacant, and the cluster waits for it, or after it was removed.
  *
- * All that may be lost is memory of what is vacant: then space stays taken.  It is
- * bounded by MAX_RUNS, and a crash forgets all of it.
+ * The room may forget vacant clusters; then their space stays allocated.  MAX_RUNS bounds
+ * the memory, and a crash forgets all of it.
  *
- * Locks: `lock', after the claims; nothing is called while it is held.
+ * Locks: `lock', taken after the claims; nothing is called while it is held.
  */
 
 #include <config.h>
@@ -47,14 +47,14 @@
 #include "space/freeset.h"
 #include "request/vacant.h"
 
-/* In all sets; about 64 bytes each. */
+/* In all sets together; each run takes about 64 bytes. */
 #define MAX_RUNS 16384
 
-/* Pending: so much makes a checkpoint worth its while. */
+/* More than this in the pending set is worth a checkpoint. */
 #define CROWDED_RUNS 1024
 #define CROWDED_BYTES (UINT64_C (128) << 20)
 
-/* Writers wait for the punch of at most so much. */
+/* Writers may have to wait for one punch, of at most this size. */
 #define PIECE_BYTES (UINT64_C (64) << 20)
 
 enum stage { PENDING, TAKEN, DURABLE, WAITING, STAGES };
@@ -66,10 +66,10 @@ struct vacant {
   unsigned bits;
   uint64_t disk_size;           /* bytes */
 
-  pthread_mutex_t lock;         /* guards all that follows */
-  struct freeset sets[STAGES];  /* of guest clusters; none is in two of them */
-  uint64_t durable_stamp, waiting_stamp;        /* of the newest in these */
-  uint64_t punching;            /* clusters that are in no set any more */
+  pthread_mutex_t lock;         /* guards all fields below */
+  struct freeset sets[STAGES];  /* of guest clusters; no cluster is in two of them */
+  uint64_t durable_stamp, waiting_stamp;        /* of the newest clusters in these sets */
+  uint64_t punching;            /* clusters being punched, which are in no set */
 };
 
 struct vacant *
@@ -114,7 +114,8 @@ total_runs (const struct vacant *v)
   return n;
 }
 
-/* Where a run can't be split, what follows in it goes as well. */
+/* Removes clusters [first, first+n) from S.  If a run cannot be split, the rest of it
+ * goes too. */
 static void
 take_out (struct vacant *v, struct freeset *s, uint64_t first, uint64_t n)
 {
@@ -128,7 +129,7 @@ take_out (struct vacant *v, struct freeset *s, uint64_t first, uint64_t n)
   }
 }
 
-/* All of FROM goes to TO; what there is no memory for is forgotten. */
+/* Moves all of FROM to TO.  Runs for which there is no memory are forgotten. */
 static void
 move_all (struct freeset *from, struct freeset *to)
 {
@@ -146,7 +147,7 @@ move_all (struct freeset *from, struct freeset *to)
   freeset_clear (from);
 }
 
-/* --- what requests do --- */
+/* --- for requests --- */
 
 void
 vacant_add (struct vacant *v, uint64_t first, uint64_t n)
@@ -195,7 +196,7 @@ vacant_crowded (struct vacant *v)
     v->sets[PENDING].clusters > CROWDED_BYTES >> v->bits;
 }
 
-/* --- what the checkpoint does --- */
+/* --- for the checkpoint --- */
 
 void
 vacant_take (struct vacant *v)
@@ -220,8 +221,9 @@ vacant_done (struct vacant *v, bool ok)
   v->durable_stamp = grace_stamp (v->grace);
 }
 
-/* What has become durable begins to wait, once the others have gone: then no stamp is
- * ever made younger, and nothing waits for ever. */
+/* Clusters that have become durable begin to wait only when the set of waiting ones is
+ * empty: so the stamp of a waiting cluster never becomes younger, and none waits for
+ * ever. */
 static bool
 begin_waiting (struct vacant *v)
 {
@@ -234,7 +236,7 @@ begin_waiting (struct vacant *v)
   return true;
 }
 
-/* The first piece from AT on that has waited long enough. */
+/* Finds the first piece from AT on that has waited long enough. */
 static bool
 next_piece (struct vacant *v, uint64_t at, uint64_t *first, uint64_t *n)
 {
@@ -247,7 +249,8 @@ next_piece (struct vacant *v, uint64_t at, uint64_t *first, uint64_t *n)
   return true;
 }
 
-/* Punches what is still waiting of [first, end).  Under the claim on it. */
+/* Punches those clusters of [first, end) that are still waiting.  Under the claim on
+ * them. */
 static void
 punch (struct vacant *v, uint64_t first, uint64_t end)
 {
@@ -283,7 +286,7 @@ vacant_reap (struct vacant *v)
     return;
   do
     for (at = 0; next_piece (v, at, &first, &n); at = first + n)
-      /* (Who is changing the mapping there now may be about to write.) */
+      /* (A thread that has a claim there may be about to write.) */
       if (inflight_try (v->inflight, &claim, first, first + n - 1)) {
         punch (v, first, first + n);
         inflight_release (v->inflight, &claim);

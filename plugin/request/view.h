@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What a request needs to know of the disk it works on.
+ * What does a request need to know about the disk that it works on?
  *
- * A view is one guest address space that is being served: a stack of layers that do not
- * change, and, if it may be written, the writable top image over them.
- * disk.c makes views; requests only use them.  Nothing here changes while
- * requests run.
+ * A view is one guest address space that is served: a stack of layers that do not change
+ * and, if it may be written, the writable top image over them.  The kinds of exports
+ * (disk/) make views; requests only use them.  A view does not change while requests run.
  */
 
 #ifndef QCOW2_VIEW_H
@@ -30,36 +29,36 @@ struct copyup;
 
 enum detect_zeroes { DETECT_ZEROES_OFF, DETECT_ZEROES_ON, DETECT_ZEROES_UNMAP };
 
-/* The top image while it may be written. */
+/* The top image, while it is writable. */
 struct writable {
-  bool data_is_raw;                     /* an external data file, which must show the disk
-                                           by itself */
+  bool data_is_raw;                     /* the external data file must contain the same
+                                           bytes as the disk */
   struct refcounts *refcounts;
   struct l2 *l2;
   struct alloc *alloc;
   struct inflight *inflight;
   struct fresh *fresh;                  /* NULL without extended L2 entries */
-  struct vacant *vacant;                /* NULL: no space of a data file is given back
-                                           when its mapping goes */
+  struct vacant *vacant;                /* NULL: space in a data file is not freed when
+                                           its mapping goes */
   struct checkpoint *checkpoint;
-  struct compressor *compressor;            /* whole new clusters are compressed;
-                                           NULL: they are not */
-  struct bitmaps *bitmaps;              /* that follow changes; NULL: none */
+  struct compressor *compressor;            /* compresses whole new clusters;
+                                           NULL: they are not compressed */
+  struct bitmaps *bitmaps;              /* that record changes; NULL: none */
   struct copyup *copyup;                    /* copy-on-read; NULL: off */
-  bool discard;                         /* trim does something */
+  bool discard;                         /* trim has an effect */
   enum detect_zeroes detect_zeroes;
 };
 
 struct view {
   uint64_t size;                        /* of the disk, bytes */
   struct image *image;                  /* the top image */
-  struct layers *layers;                /* all, the top image included */
-  struct layers_view *lower;            /* what lies below the writable image; all
+  struct layers *layers;                /* all, including the top image */
+  struct layers_view *lower;            /* the layers below the writable image; all
                                            layers if there is none */
   struct writable *w;                   /* NULL: read-only */
-  bool single;                          /* one layer alone: what it does not hold itself
-                                           is UNALLOCATED */
-  struct cluster_cache *cluster_cache;            /* cache of inflated clusters */
+  bool single;                          /* one layer alone: ranges that it does not
+                                           contain are UNALLOCATED */
+  struct cluster_cache *cluster_cache;            /* cache of decompressed clusters */
 };
 
 #endif /* QCOW2_VIEW_H */

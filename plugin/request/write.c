@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does a client's write request do?
+ * How is a write request of a client carried out?
  *
- * It is recorded in bitmaps, and its data are written (writing.c).  With detect-zeroes, a
- * request of zeros is carried out as a zero request.
+ * Bitmaps record it, and its data is written (writing.c).  With detect-zeroes, a request
+ * of zeros is carried out as a zero request.
  */
 
 #include <config.h>
@@ -21,7 +21,7 @@ request_write (const struct view *v, const void *buf, uint64_t count,
   if (detect != DETECT_ZEROES_OFF && bytes_are_zero (buf, count)) {
     r = request_zero (v, count, offset,
                       detect == DETECT_ZEROES_UNMAP ? REQUEST_MAY_TRIM : 0);
-    /* What was zeros already may wait for a checkpoint. */
+    /* Zeros that were there already may wait for a checkpoint. */
     return r == 0 && fua ? 1 : r;
   }
   if (bitmap_record (v->w->bitmaps, offset, count) == -1)

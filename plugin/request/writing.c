@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does a write do where nothing has to be allocated?
+ * What does a write do if no clusters have to be allocated?
  *
- * A cluster that is allocated and not shared (COPIED) is written in place: no
- * metadata changes, no claim is needed, neighbouring clusters go in one call.  The
- * rest is cow.c's, or compressed.c's with compress=on.
+ * A cluster that is allocated and has no other references (COPIED) is written in place:
+ * no metadata changes, no claim is needed, and adjacent clusters are written with one
+ * call. The rest is done by cow.c, or with compress=on by compressed.c.
  *
- * A write in place that runs beside a trim of the same cluster may land in a
- * host cluster that has just been freed; the caller's grace pin keeps that
- * cluster from belonging to anybody else until the write has ended (R4).
+ * A write in place during a trim of the same cluster may go to a host cluster that has
+ * just been freed.  The grace pin of the caller keeps that cluster from being reused
+ * until the write has ended (R4).
  */
 
 #include <config.h>
@@ -22,8 +22,8 @@ in_place (const struct run *run)
   return run->kind == RUN_NORMAL && run->copied;
 }
 
-/* The run at OFFSET is RUN; how much of what follows can be written with the
- * same call?  Collects whether any of the mappings is unsettled. */
+/* The run at OFFSET is RUN.  Sets *LEN to the number of bytes that can be written in
+ * place with one call, and *UNSETTLED if any of their mappings is unsettled. */
 static int
 extend_in_place (const struct view *v, uint64_t offset, uint64_t count,
                  const struct run *run, uint64_t *len, bool *unsettled)

@@ -1,38 +1,38 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What do trim and zero do?
+ * How are trim and zero requests carried out?
  *
  * Specification: "Standard Cluster Descriptor" (bit 0, and unallocated clusters),
  * "Extended L2 Entries".
  *
- * Whole clusters are a change of metadata only; what reads as zeros already is left
- * alone, so that erasing empty space costs nothing and adds no tables.  The partial
- * clusters at the edges of a zero request are written; a trim leaves them.  A cluster
- * that the end of the disk cuts short counts as whole.
+ * Whole clusters only change metadata.  Clusters that already read as zeros are left
+ * alone, so zeroing empty space costs nothing and adds no tables.  A zero request writes
+ * the partial clusters at its edges; a trim leaves them alone.  A cluster that the end of
+ * the disk cuts short counts as whole.
  *
  *   found                 trim, zero+unmap            zero
- *   unallocated           zero entry, if something    the same
- *                         below shows through
+ *   unallocated           zero entry, if a layer      the same
+ *                         below has data
  *   zero                  nothing                     nothing
  *   zero with host        zero entry, freed           nothing
  *   normal                zero entry, freed           zero flag, host kept
  *   reserved              zero entry, freed           as unallocated
  *   compressed            zero entry, freed           the same
  *
- * With extended L2 entries a zero request does this by subcluster (unit), and only the
- * partial ones at its edges are written (and what it has of a compressed cluster).  But
- * host space is freed by cluster: where only a part of a cluster is to be zeros, its
- * host cluster is kept.  A trim is of whole clusters.
+ * With extended L2 entries a zero request does this by subcluster (unit), and writes only
+ * partial units at its edges, and the parts of compressed clusters that it covers.  But
+ * host space is freed by cluster: if only a part of a cluster becomes zeros, its host
+ * cluster is kept.  A trim works on whole clusters.
  *
- * Version 2 has no zero entries: there a cluster becomes unallocated if what is
- * below reads as zeros; otherwise zero requests write zeros, and trim does
- * nothing (it must not bring back what is below).
+ * Version 2 has no zero entries.  There a cluster becomes unallocated if the layers below
+ * read as zeros.  Otherwise a zero request writes zeros, and a trim does nothing (it must
+ * not bring back the data of the layers below).
  *
- * In an external data file no cluster is freed: it becomes vacant, and its space is given
- * back later (vacant.c).  Where that file is raw, datafile.c does everything.
+ * In an external data file no cluster is freed: it becomes vacant, and its space is freed
+ * later (vacant.c).  If that file is raw, datafile.c does everything.
  *
- * A partial unit is never turned into a whole one's change because the rest happens to
- * read as zeros: a write in flight may be about to change that.
+ * A partial unit is never changed as a whole just because the rest of it reads as zeros:
+ * a write in flight may be about to change that.
  *
  * Locks: claims, as in cow.c.
  */
@@ -53,15 +53,15 @@ enum action { SKIP, SET, WRITE };
 
 struct plan {
   enum action action;
-  uint64_t start, len;          /* guest bytes; whole units but for the
-                                   end of the disk */
-  enum run_kind kind;           /* SET: to this, as entry_encode has it */
-  bool vacates;                 /* SET: the data in an external file go */
-  bool frees;                   /* SET: these host clusters go */
+  uint64_t start, len;          /* guest bytes; whole units, except at the end of the
+                                   disk */
+  enum run_kind kind;           /* SET: the new kind, as entry_encode has it */
+  bool vacates;                 /* SET: data in an external file becomes vacant */
+  bool frees;                   /* SET: these host clusters are freed */
   uint64_t host, host_clusters;
 };
 
-/* What lies below [start, start+len): zeros?  Sets *LEN to how far the answer
+/* Do the layers below contain only zeros from START on?  Sets *LEN to how far the answer
  * holds, in whole units. */
 static int
 zero_below (const struct view *v, uint64_t start, uint64_t *len)
@@ -84,14 +84,14 @@ zero_below (const struct view *v, uint64_t start, uint64_t *len)
     *len = round_down (done, unit);
     return 1;
   }
-  /* The first unit is not all zeros; how many more are surely not? */
+  /* The first unit is not all zeros.  Find how many more are certainly not. */
   done += run.len;
   if (done < *len)
     *len = max64 (first, round_down (done, unit));
   return 0;
 }
 
-/* A compressed cluster: which host clusters hold a reference for it? */
+/* Finds the host clusters that have a reference from a compressed cluster. */
 static void
 plan_compressed (const struct header *h, const struct run *run,
                  struct plan *plan)
@@ -105,8 +105,8 @@ plan_compressed (const struct header *h, const struct run *run,
   }
 }
 
-/* What is to go, not merely to be hidden: version 3 has zero entries, version 2
- * does what it can. */
+/* The data has to go, not only to be hidden.  In version 3 a zero entry does that; in
+ * version 2 it depends on the layers below. */
 static int
 plan_removal (const struct view *v, enum mode mode, const struct run *run,
               struct plan *plan)
@@ -139,7 +139,7 @@ plan_removal (const struct view *v, enum mode mode, const struct run *run,
   return 0;
 }
 
-/* There is nothing in this layer: perhaps something below shows through. */
+/* This layer has no data here, but a layer below may have some. */
 static int
 plan_cover (const struct view *v, enum mode mode, struct plan *plan)
 {
@@ -156,9 +156,9 @@ plan_cover (const struct view *v, enum mode mode, struct plan *plan)
   return 0;
 }
 
-/* Host clusters go if all of their cluster is to be zeros: does [start, end) begin
- * with a whole one?  Then *LEN, of the run there, is made whole clusters; else it is cut
- * at the end of the cluster. */
+/* Host clusters are freed if their whole cluster becomes zeros: does [start, end) begin
+ * with a whole cluster?  If so, sets *LEN, which is the length of the run there, to whole
+ * clusters.  Otherwise cuts it at the end of the cluster. */
 static bool
 begins_whole (const struct view *v, uint64_t start, uint64_t end,
               uint64_t *len)
@@ -175,7 +175,7 @@ begins_whole (const struct view *v, uint64_t start, uint64_t end,
   return true;
 }
 
-/* Decides about the beginning of [start, end). */
+/* Decides what happens to the beginning of [start, end). */
 static int
 make_plan (const struct view *v, uint64_t start, uint64_t end,
            enum mode mode, struct plan *plan)
@@ -216,17 +216,17 @@ make_plan (const struct view *v, uint64_t start, uint64_t end,
     plan->kind = RUN_ZERO_ALLOC;
     return 0;
   default:
-    /* l2_lookup returns no others. */
+    /* l2_lookup returns no other kinds. */
     errno = EIO;
     return -1;
   }
 }
 
-/* How much of the beginning of [start, end) is to be SET in one go?  Up to the first
- * WRITE, and not across an L2 table in which nothing changes: there may be none, and
- * erasing must not make one.  Sets *SET_END to the end of the last that is SET (START:
- * none), *DONE to the bytes that are dealt with when that is done, *FREES to how many
- * plans free. */
+/* How much of the beginning of [start, end) can be SET at once?  Up to the first WRITE,
+ * and not across an L2 table in which nothing changes: the table may not exist, and
+ * zeroing must not create it.  Sets *SET_END to the end of the last SET (START: there is
+ * none), *DONE to the number of bytes that are then finished, and *FREES to the number of
+ * plans that free host clusters. */
 static int
 plan_stretch (const struct view *v, uint64_t start, uint64_t end, enum mode mode,
               uint64_t *set_end, uint64_t *done, unsigned *frees)
@@ -246,7 +246,7 @@ plan_stretch (const struct view *v, uint64_t start, uint64_t end, enum mode mode
       *set_end = at + plan.len;
       *frees += plan.frees;
     }
-    else if (*set_end == start) {       /* somebody else has done it */
+    else if (*set_end == start) {       /* another request has done it */
       *done = plan.len;
       return 0;
     }
@@ -257,8 +257,8 @@ plan_stretch (const struct view *v, uint64_t start, uint64_t end, enum mode mode
   return 0;
 }
 
-/* Carries out what has to be SET at the beginning of [start, end).  Under the claim, so
- * plans stay true.  Sets *DONE, bytes. */
+/* Does every SET at the beginning of [start, end).  Under the claim, so plans stay valid.
+ * Sets *DONE, in bytes. */
 static int
 set_entries (const struct view *v, uint64_t start, uint64_t end,
              enum mode mode, uint64_t *done)
@@ -281,14 +281,14 @@ set_entries (const struct view *v, uint64_t start, uint64_t end,
     return -1;
   }
   for (at = start; at < end; at += plan.len) {
-    /* It was made before, and its slices are pinned: no I/O, but the map may
-     * have had to drop what lies below.  What can't be done is left. */
+    /* plan_stretch has made this plan before, and the slices are pinned.  So this does no
+     * I/O, unless the map had to drop slices of the layers below.  A range that cannot be
+     * planned is left. */
     if (make_plan (v, at, end, mode, &plan) == -1)
       break;
     if (plan.action != SET)
       continue;
-    /* Runs may be shorter now than they were: packed slices tell more at once than raw
-     * ones. */
+    /* Runs may be shorter now: packed slices yield longer runs than raw ones. */
     if (plan.frees && freed == frees) {
       if (alloc_free_begin (v->w->alloc, 1) == -1)
         break;
@@ -342,7 +342,7 @@ zero_clusters (const struct view *v, uint64_t start, uint64_t end,
       if (set_under_claim (v, start, end, mode, &done) == -1)
         return -1;
       waits = true;
-      /* done == 0: another request has changed it into one to be written. */
+      /* done == 0: another request has changed the range, and it has to be written. */
     }
     else if (plan.action == WRITE) {
       r = write_missing_zeros (v, plan.len, start);
@@ -355,8 +355,8 @@ zero_clusters (const struct view *v, uint64_t start, uint64_t end,
   return waits;
 }
 
-/* What of [offset, offset+count) are whole units of SIZE: [*start, *end), empty if
- * *start >= *end. */
+/* Finds the whole units of SIZE bytes in [offset, offset+count): [*start, *end), which is
+ * empty if *start >= *end. */
 static void
 whole_units (const struct view *v, uint64_t size, uint64_t offset,
              uint64_t count, uint64_t *start, uint64_t *end)
@@ -385,8 +385,8 @@ request_trim (const struct view *v, uint64_t count, uint64_t offset)
   return zero_clusters (v, start, end, TRIM);
 }
 
-/* Would this request need to write zeros?  The edges of a request that has whole
- * units don't count: they are less than two units. */
+/* Would this request have to write zeros?  If it has whole units, the edges do not count:
+ * they are less than two units. */
 static int
 needs_writes (const struct view *v, uint64_t offset, uint64_t count,
               uint64_t start, uint64_t end, enum mode mode)
@@ -423,7 +423,7 @@ request_can_zero_fast (const struct view *v, uint64_t count, uint64_t offset,
   if (health_check (v->image->health) == -1)
     return -1;
   if (v->w->data_is_raw)
-    return 0;                   /* the file will tell, before anything has changed */
+    return 0;                   /* the file will show it before anything has changed */
   whole_units (v, entry_unit_size (&v->image->header), offset, count, &start, &end);
   r = needs_writes (v, offset, count, start, end, zero_mode (v, flags));
   if (r == 1)
