@@ -2,22 +2,23 @@
  *
  * Which images of a directory are open?
  *
- *   absent -> OPENING   the first client comes: who else wants it waits
- *   OPENING -> OPEN     it is there, for all
- *   OPENING -> absent   it can't be opened: who waits tries for himself
- *   OPEN -> CLOSING     the last client has left: who wants it waits
- *   CLOSING -> absent   and then opens it anew
+ *   absent -> OPENING   the first client comes; other clients of the image wait
+ *   OPENING -> OPEN     the image is available to all
+ *   OPENING -> absent   the image cannot be opened; each waiting client tries on its own
+ *   OPEN -> CLOSING     the last client has left; new clients of the image wait
+ *   CLOSING -> absent   and then one of them opens it anew
  *
- * Opening and closing are done without the lock, so an image that is slow or damaged is
- * no trouble for the others.  Each has its own locks on the host's file, its own
- * refcounts, its own health; they share the memory for mappings, and its limit.
+ * Images are opened and closed without the lock, so an image that is slow or damaged does
+ * not affect the others.  Each image has its own locks on the host file, its own
+ * refcounts and its own health.  All images share the memory for mappings, and its limit.
  *
- * Names are those of files in the directory, which is opened once: nobody can turn it
- * into another one later.  A name has no slash, does not begin with a dot, and is never
- * followed if it is a symbolic link, also if it becomes one at the last moment.  A client
- * may ask for anything, so a name is made printable before it gets into a message.
+ * Names are those of files in the directory.  The directory is opened once, so it cannot
+ * be replaced by another one later.  A name has no slash, does not begin with a dot, and
+ * is never followed if it is a symbolic link, even if it becomes one at the last moment.
+ * A client may ask for any name, so a name is made printable before it is used in a
+ * message.
  *
- * Locks: `lock' guards the list, and states and users of images.
+ * Locks: `lock' guards the list of images, and their states and users.
  */
 
 #include <config.h>
@@ -41,12 +42,12 @@
 #include "disk/dir.h"
 
 struct dir_image {
-  struct dir_image *next;       /* under lock, as the two below */
+  struct dir_image *next;       /* under lock, as are the two below */
   unsigned users;
   enum { OPENING, OPEN, CLOSING } state;
 
   char *name;                   /* constant */
-  char *path;                   /* likewise; for messages, fit for them */
+  char *path;                   /* constant; printable, for messages */
   struct disk *disk;            /* constant while OPEN */
 };
 
@@ -56,10 +57,10 @@ struct dir {
   int fd;
 
   pthread_mutex_t lock;
-  pthread_cond_t changed;       /* an image has another state, or has gone */
+  pthread_cond_t changed;       /* the state of an image has changed, or it has gone */
   struct dir_image *images;
-  struct disk_stats closed;     /* sums of what images that are closed have done */
-  bool failed;                  /* one could not be closed in order */
+  struct disk_stats closed;     /* sums over the images that were closed */
+  bool failed;                  /* an image could not be closed properly */
 };
 
 int
@@ -118,7 +119,7 @@ dir_close (struct dir *dir)
   return r;
 }
 
-/* --- what is there --- */
+/* --- the images in the directory --- */
 
 static bool
 is_name (const char *name)
@@ -126,7 +127,7 @@ is_name (const char *name)
   return name[0] != '\0' && name[0] != '.' && strchr (name, '/') == NULL;
 }
 
-/* Does it look like an image?  Never waits, and says nothing. */
+/* Does the file look like an image?  Never waits, and reports nothing. */
 static bool
 is_image (const struct dir *dir, const char *name)
 {
@@ -151,7 +152,7 @@ is_image (const struct dir *dir, const char *name)
 int
 dir_list (struct dir *dir, export_fn emit, void *opaque, unsigned *unlisted)
 {
-  /* A stream of its own: it has a position. */
+  /* A file descriptor of its own, because the position in the directory belongs to it. */
   const int fd = openat (dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *stream = fd == -1 ? NULL : fdopendir (fd);
   struct dirent *e;
@@ -179,7 +180,7 @@ dir_list (struct dir *dir, export_fn emit, void *opaque, unsigned *unlisted)
   return r;
 }
 
-/* --- coming and going --- */
+/* --- clients come and leave --- */
 
 /* Called with the lock held. */
 static struct dir_image *
@@ -244,7 +245,7 @@ open_image (const struct dir *dir, struct dir_image *image)
   return 0;
 }
 
-/* The one of that name, opened unless it is open. */
+/* Finds the image with that name, and opens it unless it is open. */
 static struct dir_image *
 enter (struct dir *dir, const char *name)
 {
@@ -325,10 +326,10 @@ dir_leave (struct dir *dir, struct dir_image *image)
     if (--image->users > 0)
       return;
     image->state = CLOSING;
-    /* In one step, so that what it has done is counted at any time.  Nobody else uses the
-     * disk: this does not wait. */
+    /* Both in one step, so that its statistics are counted exactly once at any time.
+     * Nothing else uses the disk, so this does not wait. */
     disk_get_stats (image->disk, &stats);
-    stats.cluster_cache.bytes = 0;   /* it holds nothing any more */
+    stats.cluster_cache.bytes = 0;   /* the cache is about to be freed */
     disk_add_stats (&dir->closed, &stats);
   }
   r = disk_close (image->disk);
@@ -355,8 +356,9 @@ dir_get_stats (struct dir *dir, struct disk_stats *stats)
   struct disk_stats one;
   size_t n = 0;
 
-  /* To ask a disk may take as long as it takes the last writer to leave it.  So they are
-   * used meanwhile.  (Without memory, some are left out.) */
+  /* disk_get_stats may wait while the last writer leaves a disk.  So it is called without
+   * the lock, and the images get a user meanwhile.  (Without memory, some are left
+   * out.) */
   {
     LOCK_FOR_BLOCK (&dir->lock);
 

@@ -12,30 +12,32 @@
 struct dir;
 struct dir_image;
 
-/* OPTIONS: of all images; `path' is absolute, and that of the directory; `name', `dir'
- * and `map' are not used.  What it points to must outlive the result.
- * -1: reported. */
+/* OPTIONS are for all images.  `path' is the absolute path of the directory; `name',
+ * `dir' and `map' are not used.  Everything to which they point must outlive the result.
+ * Returns 0, or -1 (reported). */
 extern int dir_open (const struct disk_options *options, struct dir **);
-/* No request may be running.  Images that clients have not left are closed, too.
- * -1: some image could not be closed in order (reported). */
+/* No request may be running.  Images that clients have not left are closed, too.  Returns
+ * 0, or -1 if an image could not be closed properly (reported). */
 extern int dir_close (struct dir *);
 
-/* Calls EMIT for each image that is there now, in no order, until it returns other than
- * 0, which is returned; *UNLISTED: how many have no name for a client (exports_may_list).
- * It looks at the first bytes of each file.  -1: reported, or EMIT returned that. */
+/* Calls EMIT for each image that is in the directory now, in no order, until it returns a
+ * value other than 0, which is returned.  *UNLISTED is the number of images whose names
+ * cannot be sent to a client (exports_may_list).  Reads the first bytes of each file.
+ * -1: reported, or returned by EMIT. */
 extern int dir_list (struct dir *, export_fn emit, void *opaque, unsigned *unlisted);
 
-/* Exports are called "IMAGE", or "IMAGE/EXPORT": the image comes into use, and is opened
- * unless it is open; *EXPORT is the rest of NAME, "" if there is none.  Any name may be
- * given.  NULL: there is no such image, or it can't be opened (reported).  Any thread. */
+/* An export is called "IMAGE" or "IMAGE/EXPORT".  Adds a user to the image, and opens it
+ * unless it is open.  *EXPORT is the rest of NAME, or "".  NAME may be any string from a
+ * client.  Returns NULL if there is no such image, or it cannot be opened (reported).
+ * Any thread. */
 extern struct dir_image *dir_enter (struct dir *, const char *name,
                                     const char **export);
-/* Leaves it: the last one closes it. */
+/* Removes a user; the last one closes the image. */
 extern void dir_leave (struct dir *, struct dir_image *);
 
 extern struct disk *dir_disk (struct dir_image *);
 
-/* Sums over all images, also those that are closed. */
+/* Sums over all images, including those that were closed. */
 extern void dir_get_stats (struct dir *, struct disk_stats *);
 
 #endif /* QCOW2_DIR_H */

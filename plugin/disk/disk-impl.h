@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What disk.c, writable.c and the files of exports share.  No other file includes this.
+ * What do disk.c, writable.c, serve.c and the files of exports share?  No other file
+ * includes this.
  */
 
 #ifndef QCOW2_DISK_IMPL_H
@@ -16,7 +17,7 @@
 struct disk {
   struct disk_options options;
   char description[160];
-  const char *why_readonly;     /* under lock, once clients may come */
+  const char *why_readonly;     /* under lock once clients may come */
 
   struct grace *grace;
   struct map *map;
@@ -26,14 +27,14 @@ struct disk {
   struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
   char why_bitmaps[BITMAPDIR_WHY];
 
-  struct view frozen;           /* what is served while nobody may write */
+  struct view frozen;           /* is served until the disk becomes writable */
   struct view live;
   _Atomic (const struct view *) current;
 
   pthread_mutex_t lock;
-  struct export_slot *exports;  /* see exportkind.h; constant but for what kinds keep */
+  struct export_slot *exports;  /* see exportkind.h; constant, except `kept' */
   size_t nr_exports;
-  pthread_cond_t kept_changed;  /* what a kind keeps has another state */
+  pthread_cond_t kept_changed;  /* the state of what a kind keeps has changed */
   unsigned writers;             /* connections that may write; under lock */
   bool told_readonly;           /* why_readonly was reported; under lock */
   bool restless;                /* the last quiesce failed; under lock */
@@ -42,19 +43,19 @@ struct disk {
 
 /* --- writable.c; with the lock held --- */
 
-/* Makes `live', once.  -1: reported, and nothing has changed; or why_readonly says why
- * it can't be done, and 0 is returned. */
+/* Makes `live', once, and makes it the current view.  Returns 0, or -1 (reported): the
+ * next client may try again, unless why_readonly now contains why the disk cannot be
+ * written. */
 extern int disk_become_writable (struct disk *);
-/* Brings the image to rest when no writer is left. */
+/* Brings the image to rest after the last writer has left.  -1: reported. */
 extern int disk_quiesce (struct disk *);
 extern void disk_free_writable (struct disk *);
 
 /* --- exports.c --- */
 
-/* Once, when the snapshots and bitmaps are known.  -1: reported. */
+/* Call it once, after the snapshots and bitmaps were read.  -1: reported. */
 extern int exports_index (struct disk *);
-/* No request may be running.  What is kept for clients that have not left is freed,
- * too. */
+/* No request may be running.  Also frees what is kept for clients that have not left. */
 extern void exports_free (struct disk *);
 
 #endif /* QCOW2_DISK_IMPL_H */

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How is a disk put together, and when is it written?
+ * How is a disk put together, and when can it be written?
  *
- * A disk is a stack of layers, a map, and up to two views: one in which nothing
- * ever changes, which is there from the start, and a writable one, which is
- * made when the first client comes that may write.  From then on all clients, also
- * those that only read, use the writable one: `current' says which.  A
- * request that began before the change goes on with the older view: what it
- * looks up there is protected by its grace pin, as any other mapping of a moment
- * ago.
+ * A disk is a stack of layers, a map, and up to two views.  The first view never changes,
+ * and exists from the start.  The other one is writable, and is made when the first
+ * client comes that may write.  From then on all clients, including those that only read,
+ * use the writable view: `current' points to it.  A request that began before continues
+ * with the older view.  Its grace pin protects what it looks up there, like any mapping
+ * that has just been replaced.
  *
- * Until a client may write, nothing in the file is changed and only the reader's
- * lock is held.  When the last one that may write has left, the disk is quiesced: the
- * image is then clean, durable and without leaks; the writer's lock stays.
+ * Until such a client comes, nothing in the file changes, and only the reader's lock is
+ * held.  After the last client that may write has left, the disk is quiesced: the image
+ * is then clean, durable and without leaks.  The writer's lock stays.
  *
- * Locks: `lock' guards coming and going: writers, `w' while it is made.  It is
- * held during quiescing, so that nobody comes meanwhile.  Requests (serve.c) don't take
- * it.
+ * Locks: `lock' guards clients that come and leave: writers, and `w' while it is made.
+ * It is held during quiescing, so that no client comes meanwhile.  Requests (serve.c) do
+ * not take it.
  */
 
 #include <config.h>
@@ -36,7 +35,7 @@
 #include "request/copyup.h"
 #include "disk/disk-impl.h"
 
-/* Bytes of inflated clusters that are kept for readers of small pieces. */
+/* Bytes of decompressed clusters that are cached for small reads. */
 #define INFLATED_CACHE (UINT64_C (16) << 20)
 
 /* --- opening --- */
@@ -59,8 +58,8 @@ find_why_readonly (const struct disk *d)
   return NULL;
 }
 
-/* Bitmaps that writing would make wrong keep the image read-only.  They can be exports
- * where it is read-only anyway. */
+/* Bitmaps that writing would make wrong keep the image read-only.  If it is read-only
+ * anyway, they can still be exports. */
 static int
 open_bitmaps (struct disk *d)
 {
@@ -78,7 +77,7 @@ open_bitmaps (struct disk *d)
   return r == -1 ? -1 : 0;
 }
 
-/* Of a cluster or a part of one: "64K". */
+/* The size of a cluster or subcluster, such as "64K". */
 static void
 describe_size (uint64_t size, char *text, size_t room)
 {
@@ -111,7 +110,7 @@ describe (struct disk *d)
             d->why_readonly ? ", read-only" : "");
 }
 
-/* As in QEMU: what is compressed can't be encrypted, nor lie in a data file. */
+/* As in QEMU, compressed clusters cannot be encrypted, nor be in a data file. */
 static int
 check_compress (const char *path, const struct header *h)
 {
@@ -130,7 +129,8 @@ check_compress (const char *path, const struct header *h)
   return -1;
 }
 
-/* An image from strangers gets no more memory and time than any sane one needs. */
+/* Limits on the memory and time that an untrusted image may use; sane images stay
+ * below. */
 #define UNTRUSTED_L1_BYTES (4u << 20)
 #define UNTRUSTED_REFTABLE_BYTES (1u << 20)
 #define UNTRUSTED_SNAPSHOTS 256
@@ -271,11 +271,11 @@ disk_open (const struct disk_options *options, struct disk **ret)
     return -1;
   if (image_load (image) == 0 && image_read_snapshots (image) == 0)
     r = disk_open_on (options, image, ret);
-  image_close (image);          /* the disk owns it, too */
+  image_close (image);          /* the disk is an owner of its own */
   return r;
 }
 
-/* --- coming and going --- */
+/* --- clients come and leave --- */
 
 int
 disk_connect (struct disk *d, bool *writable)
@@ -321,7 +321,7 @@ disk_close (struct disk *d)
 
   if (d == NULL)
     return 0;
-  /* Perhaps there is space on the host now (R9). */
+  /* There may be space on the host now (R9). */
   if (d->writers > 0 || d->restless)
     r = disk_quiesce (d);
   disk_free_writable (d);
@@ -340,7 +340,7 @@ disk_close (struct disk *d)
   return r;
 }
 
-/* --- what it is --- */
+/* --- properties --- */
 
 const char *
 disk_description (const struct disk *d)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A disk that is being served.  See disk.c.
+ * How is a disk put together, and when can it be written?  See disk.c.
  */
 
 #ifndef QCOW2_DISK_H
@@ -23,75 +23,77 @@ struct disk;
 
 struct disk_options {
   const char *path;             /* absolute */
-  const char *name;             /* NULL, or: it is this file in directory `dir', and not
-                                   a symbolic link; `path' only names it */
+  const char *name;             /* NULL, or: the image is this file in directory `dir',
+                                   and not a symbolic link; `path' is for messages */
   int dir;
   struct map *map;              /* NULL, or: memory for mappings that is shared with other
-                                   disks, and l2_cache is the limit of all */
+                                   disks; l2_cache is then the limit of all together */
   uint64_t l2_cache;            /* bytes */
   uint64_t l2_slice;            /* bytes, power of two >= 512 */
   enum backing_policy backing;
-  const char *backing_path;     /* absolute */
+  const char *backing_path;     /* absolute; or NULL */
   const char *backing_format;
   enum data_file_policy data_file;
-  const char *data_file_path;   /* absolute */
+  const char *data_file_path;   /* absolute; or NULL */
   struct image_secret secret;   /* used by disk_open only */
-  bool untrusted;               /* an image from strangers: see the manual */
+  bool untrusted;               /* see untrusted=true in the manual */
   bool discard;
   enum detect_zeroes detect_zeroes;
-  bool compress;                /* whole new clusters */
+  bool compress;                /* compress whole new clusters */
   bool copy_on_read;
   bool drop_cache;
   bool lock;
-  const char *snapshot;         /* NULL, or: its only export is this internal snapshot */
-  uint64_t size_at_least;       /* bytes; as if a smaller disk were so large, within its
-                                   last cluster: see edit.c; 0 for all others */
-  bool (*client_waits) (void);  /* NULL, or: false, reported, if perhaps nobody waits any
-                                   more for the request that this thread serves */
-  uint64_t linger_ms;           /* so long it goes on then */
+  const char *snapshot;         /* NULL, or: the only export is this internal snapshot */
+  uint64_t size_at_least;       /* bytes; a smaller disk is treated as if it had this
+                                   size, which must be within its last cluster: for
+                                   resize in offline/; otherwise 0 */
+  bool (*client_waits) (void);  /* NULL, or: returns false (reported) if the client of the
+                                   request that this thread serves may have gone */
+  uint64_t linger_ms;           /* how long such a request goes on */
   struct filename_rules rules;  /* for names in headers */
-  struct storage_link_options link;     /* for what is behind a network */
+  struct storage_link_options link;     /* for images behind a network */
   const struct storage_hooks *hooks;   /* tests; NULL otherwise */
 };
 
-/* Opens and checks everything, changes nothing, takes reader's locks.  The
- * strings must outlive the disk.  -1: reported. */
+/* Opens and checks everything, changes nothing, takes reader's locks.  The strings must
+ * outlive the disk.  Returns 0, or -1 (reported). */
 extern int disk_open (const struct disk_options *, struct disk **);
-/* The same in two steps, for those who change the image before it is served: its top
- * image, which has its external data file, but was not loaded.  NULL: reported. */
+/* The same in steps, for a caller that changes the image before it is served.  First:
+ * opens the top image with its external data file, but does not load it.  NULL:
+ * reported. */
 extern struct image *disk_open_image (const struct disk_options *);
-/* That image, which was loaded, and all that lies below it.  NULL: reported. */
+/* Adds the layers below to that image, which must be loaded.  NULL: reported. */
 extern struct layers *disk_open_layers (const struct disk_options *, struct image *);
-/* A disk of them; the image has no other.  The disk is one more owner; the locks that it
- * takes stay when it is closed. */
+/* Makes a disk of that image.  The disk becomes one more owner of the image, and must be
+ * the only disk of it.  The locks that it takes stay when it is closed.  -1: reported. */
 extern int disk_open_on (const struct disk_options *, struct image *, struct disk **);
-/* No request may be running; clients need not have left.  Everything is made durable and
- * clean first if it was written.  -1: that failed (reported); the memory is freed in any
- * case. */
+/* No request may be running; clients need not have left.  If the disk was written, makes
+ * everything durable and clean first.  Returns 0, or -1 if that failed (reported).  The
+ * memory is freed in any case.  Accepts NULL. */
 extern int disk_close (struct disk *);
 
-/* "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
+/* Such as "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
 extern const char *disk_description (const struct disk *);
-/* Why it can't be written, or NULL. */
+/* The reason why the disk cannot be written, or NULL.  Belongs to the disk. */
 extern const char *disk_why_readonly (const struct disk *);
 
-/* A client comes (export_open does this), or a change of offline/.  *WRITABLE: in: it
- * wants to write; out: it may.  The first one that may makes the disk writable (writer's
- * lock, allocator, L2 tables), and has an image repaired that was not closed properly.
- * -1: reported. */
+/* A client (through export_open), or a change in offline/, begins to use the disk.
+ * *WRITABLE: on entry, whether it wants to write; on return, whether it may.  The first
+ * one that may write makes the disk writable (writer's lock, allocator, L2 tables), which
+ * repairs an image that was not closed properly.  Returns 0, or -1 (reported). */
 extern int disk_connect (struct disk *, bool *writable);
-/* A client that was let in with this WRITABLE leaves.  After the last one that could
- * write the image is made durable, clean and without leaks. -1: that failed (reported).
- */
+/* A client for which disk_connect returned this WRITABLE leaves.  After the last one that
+ * may write, makes the image durable, clean and without leaks.  Returns 0, or -1 if that
+ * failed (reported). */
 extern int disk_disconnect (struct disk *, bool writable);
 
 /* Can clusters of this compression type ("zlib", "zstd") be read? */
 extern bool disk_can_inflate (const char *type);
 
-/* --- for offline/: changes of an image as a whole, while nobody else uses it --- */
+/* --- for offline/: changes of a whole image that nothing else uses --- */
 
 struct disk_inside {
-  const struct view *view;      /* writable once the caller was let in to write */
+  const struct view *view;      /* writable after disk_connect has allowed writing */
   struct grace *grace;
   struct map *map;
   struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
@@ -102,11 +104,11 @@ extern struct disk_inside disk_inside (struct disk *);
 struct disk_stats {
   struct map_stats map;                 /* of all disks that share it */
   struct cluster_cache_stats cluster_cache;
-  struct alloc_stats alloc;             /* zeros if never written */
+  struct alloc_stats alloc;             /* zeros if the disk was never writable */
   struct checkpoint_stats checkpoint;
 };
 extern void disk_get_stats (struct disk *, struct disk_stats *);
-/* Adds to *SUM what another disk has done; not `map', which is about all. */
+/* Adds the statistics of another disk to *SUM, except `map', which covers all disks. */
 extern void disk_add_stats (struct disk_stats *sum, const struct disk_stats *);
 
 #endif /* QCOW2_DISK_H */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does a client come to an export, and leave it?
+ * How does a client start and stop using an export?
  *
- * Each client has a struct of its own, of the kind that the name says.  What the clients
- * of an export have in common is kept in its slot, by its kind, under the disk's lock.
+ * Each client has a struct of its own, of the kind that the name of the export
+ * determines. What the clients of an export share is kept in its slot, by its kind, under
+ * the disk's lock.
  *
  * Locks: none of its own.
  */

@@ -2,8 +2,8 @@
  *
  * How is the active disk served?
  *
- * By whatever view of the disk is current.  With copy-on-read, what a client that may
- * write reads from below the image is stored in it.
+ * Through the current view of the disk.  With copy-on-read, data that a client with write
+ * access reads from the layers below is stored in the image.
  *
  * Locks: none.
  */

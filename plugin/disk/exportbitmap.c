@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How is served what a bitmap says has changed?
+ * How are the changes served that a bitmap has recorded?
  *
- * bitmap:NAME shows the active disk where the bitmap is marked.  All of that is called
- * data, also what reads as zeros: a client that applies it to an older copy must not
+ * bitmap:NAME shows the active disk where the bitmap is marked.  All of these ranges are
+ * reported as data, including zeros: a client that applies them to an older copy must not
  * leave anything out.  The rest is a hole.
  *
- * The bits of a bitmap are copied when the first client comes to it, and serve all
- * until the last has left: connections of one client agree, however much is recorded
- * meanwhile.  The bytes are those that the disk has when they are read.
+ * The bits of a bitmap are copied when the first client opens the export, and are used
+ * for all clients until the last one has left.  So all connections of one client agree,
+ * however much is recorded meanwhile.  The bytes are those that the disk has when they
+ * are read.
  *
- * Locks: the disk's lock guards which bits there are, their users, and what state they
- * are in.  Bits are copied without it, as there may be many: until that is done, only
- * those wait who want the same bitmap.
+ * Locks: the disk's lock guards which copies of bits there are, their users, and their
+ * state.  Bits are copied without it, because there may be many.  Until a copy is
+ * complete, only clients of the same bitmap wait.
  */
 
 #include <config.h>
@@ -27,17 +28,18 @@
 #include "util/report.h"
 #include "disk/exportkind.h"
 
-/* Copies of bits, of one disk: as much as its bitmaps may need while they record. */
+/* Maximum number of bytes of copied bits in one disk: as much as its bitmaps may need
+ * while they record. */
 #define MAX_FROZEN QCOW2_MAX_BITMAP_BYTES
 
 enum bits_state { BITS_FILLING, BITS_READY, BITS_FAILED };
 
-/* What the slot keeps while the bitmap has clients. */
+/* Kept in the slot while the bitmap has clients. */
 struct bits {
   unsigned users;               /* under the disk's lock */
-  enum bits_state state;        /* likewise; others wait for d->kept_changed */
-  uint64_t bytes;               /* that SET may hold; constant */
-  struct dirtyset *set;         /* constant once they are ready */
+  enum bits_state state;        /* likewise; other clients wait for d->kept_changed */
+  uint64_t bytes;               /* maximum size of SET; constant */
+  struct dirtyset *set;         /* constant in state BITS_READY */
 };
 
 struct bitmap_export {
@@ -90,9 +92,9 @@ bitmap_is_void (const struct disk *d, size_t number)
   return bitmap_get (d->bitmaps, number)->flags & QCOW2_BITMAP_IN_USE;
 }
 
-/* --- coming and going --- */
+/* --- clients come and leave --- */
 
-/* Of all bitmaps that have clients.  Called with the lock held. */
+/* The bytes of all bitmaps that have clients.  Called with the lock held. */
 static uint64_t
 frozen_bytes (const struct disk *d)
 {
@@ -104,7 +106,7 @@ frozen_bytes (const struct disk *d)
   return bytes;
 }
 
-/* With one user, and nothing in it yet.  Called with the lock held. */
+/* Makes bits with one user, still empty.  Called with the lock held. */
 static struct bits *
 new_bits (const struct disk *d, size_t number)
 {
@@ -112,7 +114,7 @@ new_bits (const struct disk *d, size_t number)
   const uint64_t bytes = dirtyset_bytes (bitmap_get (d->bitmaps, number)->e.bits);
   struct bits *b;
 
-  /* One alone always fits. */
+  /* A single bitmap always fits. */
   if (others > 0 && others + bytes > MAX_FROZEN) {
     nbdkit_error ("%s: the bitmaps that clients read at the same time need more than %"
                   PRIu64 " bytes", d->options.path, MAX_FROZEN);
@@ -150,8 +152,8 @@ drop_bits (struct export_slot *slot, struct bits *b)
   free_bits (b);
 }
 
-/* Those that are there already, or will be: waits for them.  NULL: the caller has to make
- * them.  Called with the lock held. */
+/* Adds a user to the bits if they exist, and waits until they are ready.  NULL: the
+ * caller has to make them.  Called with the lock held. */
 static struct bits *
 join_bits (struct disk *d, struct export_slot *slot)
 {
@@ -168,8 +170,8 @@ join_bits (struct disk *d, struct export_slot *slot)
   return NULL;
 }
 
-/* Takes the lock again only when the bits are there.  After a failure the next client
- * tries again. */
+/* Copies the bits.  Takes the lock only after that.  If it fails, the next client tries
+ * again. */
 static int
 fill_bits (struct disk *d, struct export_slot *slot, struct bits *b)
 {

@@ -2,8 +2,8 @@
  *
  * What is a kind of export?
  *
- * A file exportNAME.c, which defines one struct export_kind, and a line in the table of
- * exports.c.  Only export*.c and serve.c include this.
+ * A kind is a file exportNAME.c, which defines one struct export_kind, and a line in the
+ * table of exports.c.  Only export*.c and serve.c include this.
  */
 
 #ifndef QCOW2_EXPORTKIND_H
@@ -16,17 +16,17 @@
 #include "disk/disk-impl.h"
 #include "disk/export.h"
 
-/* An export that there is, whether a client uses it or not. */
+/* An export that the disk has, whether a client uses it or not. */
 struct export_slot {
   const struct export_kind *kind;
-  uint32_t number;              /* among those of its kind, from 0 */
-  int which;                    /* of its names a client is told; -1: none */
-  void *kept;                   /* what its kind keeps for all clients, also for those
-                                   that are still to come; under the disk's lock */
+  uint32_t number;              /* among the exports of its kind, from 0 */
+  int which;                    /* the name that is listed to clients; -1: none */
+  void *kept;                   /* what the kind keeps for all clients of the export,
+                                   including later ones; under the disk's lock */
 };
 
-/* For one client.  A kind that needs more has a struct of its own that begins with this.
- * Constant while requests run. */
+/* The export as one client uses it.  A kind that needs more has a struct of its own that
+ * begins with this one.  Constant while requests run. */
 struct export {
   struct disk *disk;
   struct export_slot *slot;
@@ -36,45 +36,45 @@ struct export {
   char description[160];
 };
 
-/* Names that are made up fit in so many bytes. */
+/* Size of a buffer for names that are made up, with the final 0. */
 #define EXPORT_NUMBER 24
 
 struct export_kind {
-  /* --- which there are, and what they are called: constant once the disk is open --- */
+  /* --- exports and their names: constant once the disk is open --- */
 
   const char *noun;             /* for messages */
-  const char *prefix;           /* of all names; the functions here leave it out */
+  const char *prefix;           /* of all names; the functions here omit it */
   size_t (*count) (const struct disk *);
-  /* Which one does NAME mean?  SIZE_MAX: none. */
+  /* Returns the number of the export that NAME means, or SIZE_MAX if there is none. */
   size_t (*find) (const struct disk *, const char *name);
-  /* By which names it is found: WHICH 0 is the best; NULL: it has no more.  In BUF if the
-   * name is made up. */
+  /* Returns the names by which it is found: WHICH 0 is the best one; NULL: there are no
+   * more.  BUF is used if the name is made up. */
   const char *(*name) (const struct disk *, size_t number, unsigned which,
                        char buf[EXPORT_NUMBER]);
   void (*describe) (const struct disk *, size_t number, char *text, size_t size);
-  /* What a message adds when `find' finds none: ": ..."; NULL: nothing. */
+  /* What a message adds when `find' finds no export: ": ...".  NULL: nothing. */
   void (*hint) (const struct disk *, char *text, size_t size);
-  /* Would a client be refused?  Then it is not listed.  NULL: no. */
+  /* Would a client be refused?  Then the export is not listed.  NULL: no. */
   bool (*is_void) (const struct disk *, size_t number);
 
-  /* --- coming and going --- */
+  /* --- clients come and leave --- */
 
-  size_t bytes;                 /* of its struct, which begins with struct export */
-  bool may_write;               /* for clients that want to */
+  size_t bytes;                 /* size of its struct, which begins with struct export */
+  bool may_write;               /* clients may write if they want to */
   int (*open) (struct export *);        /* -1: reported */
   void (*close) (struct export *);      /* NULL: nothing to do */
-  /* Frees what is kept when the disk is closed, perhaps for clients that have not left.
+  /* When the disk is closed, frees what is kept, perhaps for clients that have not left.
    * NULL: nothing is ever kept. */
   void (*forget) (void *kept);
 
   /* --- requests, with a pin --- */
 
-  /* What they work on, perhaps in MADE.  CURRENT: the active disk at this moment.  NULL:
-   * that. */
+  /* Returns the view on which requests work, perhaps in MADE.  CURRENT is the present
+   * view of the active disk, which is used if this is NULL. */
   const struct view *(*view) (const struct export *, const struct view *current,
                               struct view *made);
-  /* As in request.h; NULL: the one there.  Where they change something, 1: a checkpoint
-   * must make that durable. */
+  /* As in request.h; NULL: use those.  A function that changes something returns 1 if a
+   * checkpoint must make the change durable. */
   int (*read) (const struct export *, const struct view *, void *buf, uint64_t count,
                uint64_t offset);
   int (*cache) (const struct export *, const struct view *, uint64_t count,
@@ -86,7 +86,7 @@ struct export_kind {
 extern const struct export_kind export_active, export_snapshot, export_layer,
   export_bitmap;
 
-/* The one that NAME means.  NULL: there is none (reported). */
+/* Finds the export that NAME means.  NULL: there is none (reported). */
 extern struct export_slot *exports_find (const struct disk *, const char *name);
 
 #endif /* QCOW2_EXPORTKIND_H */

@@ -2,14 +2,15 @@
  *
  * How is a single layer served?
  *
- * layer:N shows what layer N holds itself: its data; clusters that say "zero" are zeros
- * but no holes, since they hide what lies below.  The rest is a hole.
+ * layer:N shows the contents of layer N itself.  Clusters that the layer marks as zero
+ * are zeros but not holes, because they hide the layers below.  Ranges that the layer
+ * does not contain are holes.
  *
- * Layer 0 is the image itself: the view of it is made anew for each request from the
- * one that is current, so that it follows what is written.
+ * Layer 0 is the image itself: its view is derived anew from the current view for each
+ * request, so that it shows what was written.
  *
- * The mappings of a layer are made when a client first asks for it, and kept for others.
- * They count as all mappings do.
+ * The mappings of a layer are made when a client first opens the export, and kept for
+ * later clients.  They count against l2-cache like all mappings.
  *
  * Locks: the disk's lock while the mappings are made.
  */
@@ -104,7 +105,7 @@ forget_layer (void *kept)
   layers_view_free (kept);
 }
 
-/* (`lower' is not asked while layer 0 is writable.) */
+/* (`lower' is not used while layer 0 is writable.) */
 static const struct view *
 view_layer (const struct export *e, const struct view *current,
             struct view *made)

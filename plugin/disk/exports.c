@@ -2,18 +2,18 @@
  *
  * Which exports does a disk have, and which one does a name mean?
  *
- * The table of kinds says what the beginning of a name means, and in which order they
- * are listed.
+ * The table of kinds determines what the beginning of a name means, and in which order
+ * exports are listed.
  *
- * An export may have several names (a snapshot its name and its id); any of them will do
- * for a client that asks.  It is told one of them: the best that means this export and no
- * other (another snapshot of the same name, a layer), and that NBD can carry.  An
- * image may have 65,536 snapshots and as many bitmaps, so this is found out once, when it
- * is opened.
+ * An export may have several names (a snapshot has a name and an ID).  A client may use
+ * any of them.  Lists contain one of them: the best one that means this export and no
+ * other (not another snapshot of the same name, nor a layer), and that NBD can carry.  An
+ * image may have 65,536 snapshots and as many bitmaps, so the names are chosen once, when
+ * the image is opened.
  *
- * With snapshot= there is only "", which means that snapshot.
+ * With snapshot= the only export is "", which means that snapshot.
  *
- * Locks: the disk's lock guards what kinds keep; all else does not change.
+ * Locks: the disk's lock guards `kept' of the slots; nothing else changes.
  */
 
 #include <config.h>
@@ -36,7 +36,7 @@ static const struct export_kind *const kinds[] = {
 };
 #define NR_KINDS (sizeof kinds / sizeof kinds[0])
 
-/* A name that is cut off here is too long. */
+/* A name that is cut off at this size is too long. */
 #define NAME_BUFFER (EXPORTS_MAX_NAME + 2)
 
 /* --- names --- */
@@ -47,8 +47,8 @@ exports_may_list (const char *name)
   return strlen (name) <= EXPORTS_MAX_NAME && utf8_is_text (name);
 }
 
-/* The empty name is the active disk; any other belongs to the last kind whose prefix it
- * has.  (A snapshot's prefix is empty.) */
+/* The empty name is the active disk.  Any other name belongs to the last kind whose
+ * prefix it has.  (The prefix of snapshots is empty.) */
 static const struct export_kind *
 kind_of (const char *name)
 {
@@ -101,7 +101,7 @@ exports_find (const struct disk *d, const char *name)
   return NULL;
 }
 
-/* --- those that there are --- */
+/* --- the exports of a disk --- */
 
 static bool
 get_name (const struct disk *d, const struct export_slot *slot, unsigned which,
@@ -115,7 +115,7 @@ get_name (const struct disk *d, const struct export_slot *slot, unsigned which,
   return name != NULL;
 }
 
-/* By which of its names can a client be told of it? */
+/* Returns which of its names is listed to clients, or -1 if none can be. */
 static int
 choose_name (const struct disk *d, const struct export_slot *slot)
 {

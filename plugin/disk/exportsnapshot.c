@@ -2,14 +2,14 @@
  *
  * How are internal snapshots served?
  *
- * Each is a disk of its own, of the size it had when it was taken: a view of the same
- * layers, with the snapshot's L1 table in place of the active one.  It never changes;
- * writing to the active disk copies what a snapshot shares, so it does not disturb it.
+ * A snapshot is a disk of its own, of the size that it had when it was taken: a view of
+ * the same layers, with the L1 table of the snapshot in place of the active one.  It
+ * never changes: writing to the active disk copies clusters that a snapshot shares.
  *
- * The mappings are made when a client first asks for it, and kept for others.
+ * The mappings are made when a client first opens the export, and kept for later clients.
  *
- * A snapshot's clusters keep their references while it exists.  Requests have a pin for
- * the backing chain's sake no more than for theirs: it costs nothing.
+ * The clusters of a snapshot keep their references while it exists, so requests do not
+ * need their grace pin for them.  They take one all the same, as it costs nothing.
  *
  * Locks: the disk's lock while the mappings are made.
  */

@@ -2,27 +2,27 @@
  *
  * How is a request served, however long it takes?
  *
- * Each request pins the present (grace), and works on the view that its export has then
- * (exportkind.h).
+ * Each request pins the present (grace), and works on the view that its export has at
+ * that time (exportkind.h).
  *
- * A request of a few bytes on the wire may be about 4G: millions of clusters.  Those that
- * trim, zero, fill the cache or ask for extents are served in pieces, each as if it
- * were a request of its own:
+ * A request of a few bytes on the wire may cover 4G: millions of clusters.  Requests that
+ * trim, zero, fill the cache or ask for extents are served in pieces, each like a request
+ * of its own:
  *
- *   pin      so a request does not hold back what it has freed itself
+ *   pin      so that a request does not delay the reuse of what it has freed itself
  *   serve    a bounded number of slices; no piece is only a part of a cluster, unless
  *            the request is
- *   relieve  a checkpoint, if much waits for one: changed metadata and freed clusters
- *            stay bounded while one request runs
- *   ask      does the client still wait?  If not the request goes on for a while, for
- *            one that has only said that it will send no more gets its answers.  Then it
- *            ends with ESHUTDOWN, and what it has done stays: it could have been asked
- *            for that much
+ *   relieve  a checkpoint, if enough is waiting for one: this bounds changed metadata and
+ *            freed clusters while one request runs
+ *   ask      is the client still connected?  If not, the request continues for a while,
+ *            because a client that has only said that it will send no more requests still
+ *            gets its answers.  Then the request ends with ESHUTDOWN.  What it has done
+ *            stays: a request for only that much would have done the same
  *
- * No claim and no pin is held from one piece to the next, so other requests get their
- * turn in between; requests that overlap have no order anyway.
+ * No claim and no pin is held between pieces, so other requests can run there.  Requests
+ * that overlap have no defined order anyway.
  *
- * Reads and writes carry their data: they are small enough to be served at once.
+ * Reads and writes carry their data, so they are small enough to be served at once.
  *
  * Locks: none.
  */
@@ -36,17 +36,17 @@
 #include "util/cleanup.h"
 #include "disk/exportkind.h"
 
-/* A multiple of any cluster size; as zeros to be written, about a second on a slow
- * disk. */
+/* Maximum size of a piece, a multiple of any cluster size.  To write so many zeros takes
+ * about a second on a slow disk. */
 #define MOST_PIECE (UINT64_C (64) << 20)
 
 /* --- pieces --- */
 
-/* What of a request is served at once. */
+/* The part of a request that is served at once. */
 struct piece {
   uint64_t offset, count;       /* bytes */
   uint64_t end;                 /* of the request */
-  uint64_t alone_since;         /* milliseconds, CLOCK_MONOTONIC; 0: the client waits */
+  uint64_t alone_since;         /* milliseconds, CLOCK_MONOTONIC; 0: not alone */
 };
 
 static uint64_t
@@ -58,8 +58,8 @@ now_ms (void)
   return (uint64_t) t.tv_sec * 1000 + (uint64_t) t.tv_nsec / 1000000;
 }
 
-/* Is it over, since nobody has waited for it for long enough?  Who has left does not come
- * back: that is asked no more (and told only once). */
+/* Should the request end because its client has been gone for long enough?  A client that
+ * has gone does not come back: client_waits is not called again (and reports it once). */
 static bool
 is_orphan (const struct disk *d, struct piece *p)
 {
@@ -71,8 +71,9 @@ is_orphan (const struct disk *d, struct piece *p)
   return now_ms () - p->alone_since >= d->options.linger_ms;
 }
 
-/* The first piece, or the one after *P: 1, 0 (all is done), or -1 with ESHUTDOWN (told
- * by who knows it): nobody has waited for linger_ms.  Call it without a pin. */
+/* Finds the first piece, or the one after *P.  Returns 1, 0 (everything is done), or -1
+ * with ESHUTDOWN (client_waits has reported it): the client has been gone for linger_ms.
+ * Call it without a pin. */
 static int
 next_piece (const struct disk *d, struct piece *p)
 {
@@ -100,7 +101,7 @@ next_piece (const struct disk *d, struct piece *p)
 
 /* --- serving --- */
 
-/* The pin comes first: whatever view is loaded under it stays good. */
+/* The pin comes first: a view that is loaded under it stays valid. */
 static inline const struct view *
 begin (const struct export *e, struct grace_pin *pin, struct view *made)
 {
@@ -111,8 +112,8 @@ begin (const struct export *e, struct grace_pin *pin, struct view *made)
   return e->kind->view ? e->kind->view (e, v, made) : v;
 }
 
-/* After a change, or one that failed half-way, without the pin: a checkpoint if much is
- * waiting for one.  Keeps errno. */
+/* Call it after a change, or one that failed halfway, without the pin: runs a checkpoint
+ * if enough is waiting for one.  Keeps errno. */
 static void
 relieve (const struct disk *d)
 {
@@ -123,9 +124,9 @@ relieve (const struct disk *d)
     checkpoint_relieve (v->w->checkpoint);
 }
 
-/* What is done with each piece of a request, and what the request says. */
+/* What to do with each piece of a request, and the parameters of the request. */
 struct work {
-  /* 1: its change waits for a checkpoint; see request.h. */
+  /* Returns 1 if its change waits for a checkpoint; see request.h. */
   int (*serve) (const struct export *, const struct work *, const struct view *,
                 uint64_t count, uint64_t offset);
   bool fua;
@@ -147,7 +148,7 @@ serve_piece (struct export *e, const struct work *work, uint64_t count, uint64_t
   return r;
 }
 
-/* With FUA it ends with a flush, even if there was nothing to change. */
+/* With FUA this ends with a flush, even if nothing has changed. */
 static int
 serve_pieces (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
 {
@@ -255,7 +256,7 @@ export_trim (struct export *e, uint64_t count, uint64_t offset, bool fua)
   return serve_pieces (e, &trim, count, offset);
 }
 
-/* Before anything is changed, all of the request is looked at. */
+/* All of the request is checked before anything changes. */
 static int
 check_fast_piece (const struct export *e, const struct work *work, const struct view *v,
                   uint64_t count, uint64_t offset)

@@ -2,16 +2,17 @@
  *
  * How does a disk become writable, and how does it come to rest?
  *
- * When the first client comes that may write: take the writer's lock, repair what a
- * crash has left, then build, from the bottom up, what writing needs (refcounts,
- * allocator, L2 tables, checkpoint), and only then let requests see it.  Until the
- * end nothing but a repair has changed the image, and a failure leaves the disk as
- * it was.
+ * When the first client comes that may write: take the writer's lock, repair what a crash
+ * has left, then build what writing needs from the bottom up (refcounts, allocator, L2
+ * tables, checkpoint), and only then let requests use it.  Until the last steps (the
+ * length of a raw data file, autoclear bits) only a repair changes the image, and a
+ * failure leaves the disk as it was.
  *
- * When the last one has left: everything durable, freed clusters released,
- * allocations made ahead given back, bitmaps stored, marks taken off.
+ * When the last such client has left: make everything durable, release freed clusters,
+ * give back clusters that were allocated ahead, store the bitmaps, and clear the marks in
+ * the header.
  *
- * Locks: all with the disk's lock held.
+ * Locks: everything happens with the disk's lock held.
  */
 
 #include <config.h>
@@ -26,17 +27,17 @@
 #include "check/repair.h"
 #include "disk/disk-impl.h"
 
-/* How long the last writer waits for requests of readers when it leaves. */
+/* How long the last writer, when it leaves, waits for requests of readers. */
 #define QUIESCE_SECONDS 5
 
-/* Changed slices wait for a checkpoint up to a third of l2-cache, and up to this many
- * bytes if that is less.  While it writes copies of them, as many others can change. */
+/* Changed slices may use a third of l2-cache, but at least this many bytes, before a
+ * checkpoint is due.  While it writes copies of them, as many others can change. */
 #define MIN_DIRTY (UINT64_C (64) << 10)
 
 /* --- opening and closing --- */
 
-/* The header's cluster is in use in any image.  If its count is 0, then the counts
- * are not to be relied on: what is free is not known. */
+/* The cluster of the header is in use in any image.  If its refcount is 0, the refcounts
+ * are not reliable, and it is not known which clusters are free. */
 static int
 check_header_count (const struct image *image, struct refcounts *refcounts)
 {
@@ -52,7 +53,7 @@ check_header_count (const struct image *image, struct refcounts *refcounts)
   return -1;
 }
 
-/* Refcounts, allocator and tables, each on top of the one before. */
+/* Opens refcounts, allocator and tables; each uses the one before. */
 static int
 open_metadata (struct writable *w, const struct disk *d)
 {
@@ -72,7 +73,7 @@ open_metadata (struct writable *w, const struct disk *d)
   return w->l2 ? 0 : -1;
 }
 
-/* What requests share, as far as the image and the options need it. */
+/* Opens what requests share, as far as the image and the options need it. */
 static int
 open_shared (struct writable *w, const struct disk *d)
 {
@@ -98,7 +99,7 @@ open_shared (struct writable *w, const struct disk *d)
   return 0;
 }
 
-/* How all that changes gets into the file. */
+/* Opens what writes changes to the file. */
 static int
 open_checkpoint (struct writable *w, const struct disk *d)
 {
@@ -114,22 +115,23 @@ open_checkpoint (struct writable *w, const struct disk *d)
                                     d->image->health) : 0;
 }
 
-/* Can the external data file be kept a raw image of the disk?  What shows through from
- * below is not in it: then the promise is taken back (R8). */
+/* Can the external data file still be a raw image of the disk?  With a backing file it
+ * cannot, because data of the layers below is not in it: then the autoclear bit that
+ * promises it is cleared (R8). */
 static bool
 data_is_raw (const struct disk *d)
 {
   return image_data_is_raw (d->image) && layers_count (d->layers) == 1;
 }
 
-/* All of it, without a change of the image.  On failure writable_close is needed, too. */
+/* Opens everything without changing the image.  After a failure, call writable_close. */
 static int
 writable_open (struct writable *w, const struct disk *d)
 {
   *w = (struct writable) {
     .data_is_raw = data_is_raw (d),
     .discard = d->options.discard, .detect_zeroes = d->options.detect_zeroes,
-    /* Behind the end of the disk nothing is recorded (edit.c). */
+    /* Beyond the end of the disk nothing is recorded (size_at_least). */
     .bitmaps = d->options.size_at_least == 0 ? d->bitmaps : NULL,
   };
   return open_metadata (w, d) == -1 || open_shared (w, d) == -1 ||
@@ -172,9 +174,9 @@ disk_free_writable (struct disk *d)
 
 /* --- the first changes --- */
 
-/* An image that was not closed properly gets right refcounts before anything relies on
- * them.  What can't be repaired stays as it is, and is served read-only for as long as
- * we serve it (R9). */
+/* An image that was not closed properly gets correct refcounts before anything relies on
+ * them.  An image that cannot be repaired stays as it is, and is served read-only until
+ * the server ends (R9). */
 static int
 repair_dirty (struct disk *d)
 {
@@ -186,11 +188,11 @@ repair_dirty (struct disk *d)
   if (errno == ENOMEM)
     return -1;                  /* the next client tries again */
   d->why_readonly = "the image was not closed properly and could not be repaired";
-  d->told_readonly = true;      /* and more than this */
+  d->told_readonly = true;      /* the repair has reported more */
   return -1;
 }
 
-/* Of all the disk, also where nothing was written yet. */
+/* Extends a raw data file to the size of the disk, including parts never written. */
 static int
 complete_raw_data (const struct disk *d)
 {
@@ -201,8 +203,8 @@ complete_raw_data (const struct disk *d)
   return storage_truncate (image->data, image->header.size);
 }
 
-/* R8: autoclear bits of features that we don't maintain are cleared before the first
- * change that a client makes. */
+/* R8: autoclear bits of features that the plugin does not maintain are cleared before the
+ * first change by a client. */
 static int
 clear_autoclear (struct disk *d)
 {
@@ -223,17 +225,17 @@ clear_autoclear (struct disk *d)
   return 0;
 }
 
-/* As QEMU does: refcount structures that are no good mark the image. */
+/* As QEMU does: marks an image corrupt if its refcount structures are unusable. */
 static void
 mark_unusable (struct disk *d)
 {
   health_set_writable (d->image->health);
   health_corrupt (d->image->health, "refcounts are unusable");
   d->why_readonly = "its refcounts are unusable";
-  d->told_readonly = true;      /* and more than this */
+  d->told_readonly = true;      /* more has been reported */
 }
 
-/* --- coming and resting --- */
+/* --- becoming writable, and coming to rest --- */
 
 static int
 open_all (struct disk *d)
@@ -275,9 +277,9 @@ seconds (void)
   return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-/* Readers may still have requests in flight that hold back what was freed, for a
- * moment.  If that lasts, all is durable, but marks stay on and space stays taken until
- * the next to leave, or closing, tries again. */
+/* Requests of readers may delay the release of freed clusters for a moment.  If it takes
+ * longer, everything is durable, but the marks in the header and the freed clusters stay
+ * until the next writer leaves, or until the disk is closed. */
 int
 disk_quiesce (struct disk *d)
 {
@@ -286,8 +288,8 @@ disk_quiesce (struct disk *d)
   int r;
 
   if (health_check (d->image->health) == -1)
-    return -1;                  /* its cause was reported */
-  /* If that fails, they are tried again later; the disk comes to rest anyway. */
+    return -1;                  /* the cause was reported */
+  /* If this fails, it is tried again later; the disk comes to rest anyway. */
   r = bitmap_store (d->bitmaps);
   do {
     if (checkpoint_quiesce (d->w.checkpoint) == -1)
