@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which new image does the user want?
+ * Which new image does the user want to create?
  *
  * The parameters for creation (params.c), most of which are named after options of
  * qemu-img create -o, become the options of create.c.
@@ -24,13 +24,13 @@
 #include "nbd/createparams.h"
 #include "nbd/progress.h"
 
-/* What the header is to call the data file: as the user does if that is next to the
- * image, so that both can be moved; else its whole path, which means the same from
- * everywhere. */
+/* Returns the name of the data file for the header: as the user gave it if the file is in
+ * the directory of the image, so that both can be moved; otherwise its absolute path,
+ * which means the same from everywhere. */
 static const char *
 data_file_name (const struct createparams *p, const char *path)
 {
-  /* The current directory, with a slash, if the name is relative. */
+  /* Length of the current directory, with a slash, if the name is relative. */
   const size_t n = strlen (p->options.data_path) - strlen (p->data_file);
   const char *slash = strrchr (path, '/');
 
@@ -60,9 +60,9 @@ createparams_complete (struct createparams *p, const char *path,
   o->rules = disk->rules;
 }
 
-/* --- making it --- */
+/* --- creating the image --- */
 
-/* A user who wants it to stop is as good as an error: nothing is left behind. */
+/* An interruption by the user counts as an error: the image is removed again. */
 static int
 show_progress (void *opaque, uint64_t done, uint64_t total)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The parameters for new images: see createparams.c.
+ * Which new image does the user want to create?  See createparams.c.
  */
 
 #ifndef QCOW2_CREATEPARAMS_H
@@ -12,12 +12,13 @@
 #include "offline/create.h"
 
 struct createparams {
-  struct create_options options;        /* its strings outlive it */
+  struct create_options options;        /* its strings must outlive it */
   bool wanted;                  /* create= was given */
   const char *backing_file;
-  /* data-file=PATH, which params.c knows: as given; options.data_path is absolute. */
+  /* The value of data-file=PATH as given (params.c); options.data_path is absolute. */
   const char *data_file;
-  struct created *created;      /* what createparams_run made, until it is settled */
+  struct created *created;      /* made by createparams_run; NULL after
+                                   createparams_settle */
 };
 
 #define CREATEPARAMS_DEFAULT {                                               \
@@ -27,15 +28,15 @@ struct createparams {
   },                                                                         \
 }
 
-/* There are no more parameters, and they go together.  PATH is the image, DISK how it
- * will be opened. */
+/* Call it after all parameters were set and checked.  PATH is the image, DISK the options
+ * with which it will be opened. */
 extern void createparams_complete (struct createparams *, const char *path,
                                    const struct disk_options *disk);
-/* Makes the image, if that is wanted, with the passphrase of DISK, and shows on a
- * terminal how far it is.  0, or -1 (reported). */
+/* Creates the image if create= was given, with the passphrase of DISK, and shows progress
+ * on a terminal.  Returns 0, or -1 (reported). */
 extern int createparams_run (struct createparams *, const struct disk_options *disk);
-/* Whatever was made stays if it is going to be served, and else is removed.  Nothing may
- * have it open then. */
+/* SERVED: keeps the image that was created; otherwise removes it, and nothing may have it
+ * open. */
 extern void createparams_settle (struct createparams *, bool served);
 
 #endif /* QCOW2_CREATEPARAMS_H */

@@ -9,7 +9,7 @@
  * an image.  newimage.c checks the features of a new image.  The rest is found when the
  * image is opened, and then a new image is removed again (create.c).
  *
- * Some values are parties of their own: those of the enum below.
+ * Some values have rules of their own: those of the enum below.
  *
  * Locks: none; nbdkit configures plugins before there are threads.
  */
@@ -48,14 +48,14 @@ _Static_assert (NR_PARTIES <= 64, "bits of a set");
 
 #define SNAPSHOT_EDITS (P (SNAPSHOT_CREATE) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE))
 #define BITMAP_EDITS (P (BITMAP_ADD) | P (BITMAP_CLEAR) | P (BITMAP_REMOVE))
-/* What changes an image before it is served, or while it is read. */
+/* Parameters that change an image before it is served, or while it is read. */
 #define CHANGES (SNAPSHOT_EDITS | P (RESIZE) | BITMAP_EDITS | P (FLATTEN) | \
                  V (CHECK_REPAIR) | P (COPY_ON_READ))
-/* What is about a new image. */
+/* Parameters for new images. */
 #define OF_NEW (P (CLUSTER_SIZE) | P (COMPAT) | P (REFCOUNT_BITS) | P (EXTENDED_L2) | \
                 P (LAZY_REFCOUNTS) | P (COMPRESSION_TYPE) | P (ENCRYPT) | \
                 P (ITER_TIME) | P (BACKING_FILE) | P (DATA_FILE_RAW))
-/* What is about one image. */
+/* Parameters for a single image. */
 #define OF_ONE (P (FILE) | P (SNAPSHOT) | SNAPSHOT_EDITS | P (RESIZE) | P (SHRINK) | \
                 P (PREALLOCATION) | BITMAP_EDITS | P (BITMAP_GRANULARITY) | \
                 P (FLATTEN) | P (CHECK) | P (CHECK_REPORT) | P (CREATE) | OF_NEW | \
@@ -67,8 +67,8 @@ struct rule {
   const char *text;             /* or NULL */
 };
 
-/* Of `these', what is given needs one of `others' that is asked for, and TEXT says which,
- * or the first one does. */
+/* A parameter of `these' that was given requires one of `others' that asks for something.
+ * TEXT names the required one. */
 static const struct rule needs[] = {
   { OF_NEW, P (CREATE), 0, "create=SIZE (it applies to new images only)" },
   { P (ITER_TIME), P (ENCRYPT), 0, "encrypt=luks" },
@@ -83,7 +83,7 @@ static const struct rule needs[] = {
   { P (BACKING_FORMAT), P (BACKING_FILE), P (CREATE), "backing-file=, with create=" },
 };
 
-/* Of `these' and `others' not one each is asked for; TEXT says why. */
+/* No party of `these' can be used with one of `others'.  TEXT says why. */
 static const struct rule excludes[] = {
   { P (DIR), OF_ONE, 0, NULL },
   { P (PASSPHRASE), P (QCOW2_PASSPHRASE), 0,
@@ -112,7 +112,7 @@ static const struct rule excludes[] = {
   { V (COMPAT_OLD), P (BITMAP_ADD), 0, "version 2 has no bitmaps" },
 };
 
-/* --- who is there? --- */
+/* --- which parties are there? --- */
 
 static uint64_t
 asked_for (const struct params *p)
@@ -157,7 +157,7 @@ name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
   return params_name (p, party, buf);
 }
 
-/* The first one of a set that is not empty. */
+/* The first party of a set that is not empty. */
 static unsigned
 first_of (uint64_t set)
 {
@@ -203,7 +203,7 @@ check_excludes (const struct params *p, uint64_t asked)
   return 0;
 }
 
-/* --- what is no matter of pairs --- */
+/* --- rules that are not about pairs --- */
 
 static int
 check_others (const struct params *p)
@@ -221,7 +221,7 @@ check_others (const struct params *p)
     nbdkit_error ("data-file= names the image itself");
     return -1;
   }
-  /* Each would replace the other. */
+  /* Each file would replace the other one. */
   if (p->stats && p->report && reportfile_same (p->stats, p->report)) {
     nbdkit_error ("stats= and check-report= name the same file");
     return -1;
@@ -229,8 +229,8 @@ check_others (const struct params *p)
   return 0;
 }
 
-/* What would be found on a new image, too, but only when it has been made, which can take
- * long. */
+/* Finds errors that would otherwise be found only after the image was created, which can
+ * take a long time. */
 static int
 check_new_image (const struct params *p)
 {

@@ -8,8 +8,8 @@
 
 #include "nbd/params.h"
 
-/* All parameters have been set, and params_complete was not called yet.  0, or -1 with an
- * error, of one line, that names the parameters that don't go together. */
+/* Call it after all parameters were set, and before params_complete.  Returns 0, or -1
+ * after an error, in one line, that names the parameters that cannot be used together. */
 extern int paramrules_check (const struct params *);
 
 #endif /* QCOW2_PARAMRULES_H */

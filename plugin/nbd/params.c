@@ -33,35 +33,35 @@
 
 #define MIN_SLICE 512
 #define MAX_SLICE (2 << 20)
-/* QEMU's snapshot tables have longer names, but its tools don't make them. */
+/* The format allows longer names, but QEMU's tools do not create them. */
 #define MAX_SNAPSHOT_NAME 255
-/* Most milliseconds for iter-time=: what is more is cut off by luksmake.c anyway. */
+/* Maximum iter-time=, in milliseconds: luksmake.c limits the result anyway. */
 #define MAX_ITER_TIME 60000
-/* For what waits for a server. */
+/* Maximum time to wait for a server. */
 #define MAX_SECONDS 86400
 
 /* --- the table --- */
 
 enum kind {
-  KIND_TEXT,                    /* const char *: nbdkit keeps what it points to */
-  KIND_PATH,                    /* char *: absolute, to be freed */
+  KIND_TEXT,                    /* const char *: owned by nbdkit */
+  KIND_PATH,                    /* char *: absolute; params_free frees it */
   KIND_BYTES,                   /* uint64_t */
   KIND_NUMBER,                  /* unsigned */
   KIND_FLAG,                    /* bool */
-  KIND_CHOICE,                  /* bool, int or enum: of choices */
-  KIND_OTHER,                   /* set */
+  KIND_CHOICE,                  /* bool, int or enum: one of `choices' */
+  KIND_OTHER,                   /* the function `set' */
 };
 
 struct spec {
   const char *key;
   enum kind kind;
-  size_t at, size;              /* where in struct params the value is kept */
+  size_t at, size;              /* offset and size of the value in struct params */
   const struct choice *choices;
   int (*set) (struct params *, const char *key, const char *value);
   bool repeatable;
 };
 
-/* Functions for values of their own kind: 0, or -1 (reported). */
+/* Functions for values with a kind of their own.  They return 0, or -1 (reported). */
 static int set_file (struct params *, const char *key, const char *value);
 static int set_slice (struct params *, const char *key, const char *value);
 static int set_backing (struct params *, const char *key, const char *value);
@@ -144,8 +144,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_PREALLOCATION] =
     { "preallocation", CHOICE (edit_options.preallocation, preallocations) },
   [PARAM_PASSPHRASE] = { "passphrase", OTHER (set_passphrase) },
-  /* The same, for those who put nbdkit's luks filter on top, which takes passphrase=
-   * for itself. */
+  /* The same, for users of nbdkit's luks filter, which takes passphrase= for itself. */
   [PARAM_QCOW2_PASSPHRASE] = { "qcow2-passphrase", OTHER (set_passphrase) },
   [PARAM_UNTRUSTED] = { "untrusted", FLAG (options.untrusted) },
   [PARAM_DISCARD] = { "discard", CHOICE (options.discard, discards) },
@@ -268,9 +267,9 @@ params_free (struct params *p)
   free (p->report);
 }
 
-/* --- values of their own kinds --- */
+/* --- values with a kind of their own --- */
 
-/* A power of two from MIN to MAX, which the text RANGE says for people. */
+/* Parses a power of two from MIN to MAX; RANGE describes these for the message. */
 static int
 parse_power (const char *key, const char *value, uint64_t min, uint64_t max,
              const char *range, uint64_t *r)
@@ -282,7 +281,7 @@ parse_power (const char *key, const char *value, uint64_t min, uint64_t max,
   return 0;
 }
 
-/* A path or an NBD URI; *SECRETS belongs to P, NULL if it is a path. */
+/* Parses a path or an NBD URI.  *SECRETS belongs to P; it is NULL for a path. */
 static int
 take_storage (struct params *p, const char *key, const char *value, char **r,
               const char **secrets)
@@ -343,7 +342,7 @@ set_allow_uri (struct params *p, const char *key, const char *value)
   return allow (p, uri);
 }
 
-/* Seconds, as milliseconds. */
+/* Parses seconds; the result is in milliseconds. */
 static int
 parse_seconds (const char *key, const char *value, unsigned least, unsigned *ms)
 {
@@ -549,7 +548,7 @@ set_iter_time (struct params *p, const char *key, const char *value)
   return 0;
 }
 
-/* The header will name it as the user does. */
+/* The header will contain the name as the user gave it. */
 static int
 set_backing_file (struct params *p, const char *key, const char *value)
 {
@@ -559,7 +558,7 @@ set_backing_file (struct params *p, const char *key, const char *value)
   p->create.backing_file = value;
   if (!nbduri_is (value))
     return parse_stored_path (key, value);
-  /* Who names it here allows it. */
+  /* Naming a URI here allows its use. */
   return take_storage (p, key, value, &shown, &uri) == -1 ? -1 : allow (p, uri);
 }
 
@@ -628,7 +627,7 @@ params_set (struct params *p, const char *key, const char *value)
   return set (p, &specs[i], value);
 }
 
-/* What a switch, or one of several words, is set to; else 1. */
+/* Returns the value of a flag or a choice, and 1 for all other kinds. */
 static int
 value_of (const struct params *p, const struct spec *spec)
 {
@@ -670,9 +669,9 @@ params_name (const struct params *p, enum param i, char buf[PARAMS_NAME])
   return buf;
 }
 
-/* --- all of them --- */
+/* --- all parameters --- */
 
-/* What a check has to know of all this. */
+/* Sets the options of the check. */
 static void
 complete_check (struct params *p)
 {
@@ -694,8 +693,7 @@ complete_check (struct params *p)
 void
 params_complete (struct params *p)
 {
-  /* Not the real path: a relative backing file is looked for next to the name
-   * that was given. */
+  /* Not the real path: a relative backing file is next to the name that was given. */
   p->options.path = p->dir ? p->dir : p->path;
   p->options.rules = (struct filename_rules) { p->allow_uri, p->nr_allow_uri };
   p->options.link.secrets = (const char *const *) p->uris;

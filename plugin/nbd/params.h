@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The parameters of the plugin: see params.c.
+ * What does the user want?  See params.c.
  */
 
 #ifndef QCOW2_PARAMS_H
@@ -14,7 +14,7 @@
 #include "offline/edit.h"
 #include "nbd/createparams.h"
 
-/* The table in params.c says all about them. */
+/* The table in params.c describes them. */
 enum param {
   PARAM_FILE, PARAM_DIR, PARAM_L2_CACHE, PARAM_L2_SLICE, PARAM_BACKING,
   PARAM_BACKING_FORMAT, PARAM_DATA_FILE, PARAM_SNAPSHOT, PARAM_BITMAP_ADD,
@@ -31,21 +31,21 @@ enum param {
 };
 
 struct params {
-  uint64_t given;               /* 1 << PARAM_... */
+  uint64_t given;               /* bits 1 << PARAM_... */
   struct disk_options options;  /* its strings are those below */
-  struct createparams create;   /* an image that is to be made first */
-  bool flatten;                 /* copy what is below, before serving */
-  struct bitmapedit *bitmaps;   /* to be made before the image is served */
+  struct createparams create;   /* an image to create first */
+  bool flatten;                 /* copy data of backing files before serving */
+  struct bitmapedit *bitmaps;   /* changes of bitmaps before serving */
   size_t nr_bitmaps;
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
-  char **uris;                  /* that were given, with their secrets */
+  char **uris;                  /* URIs that were given, with their secrets */
   size_t nr_uris;
-  const char **allow_uri;       /* those of them that names in images may be below */
+  const char **allow_uri;       /* those of them below which names in images may be */
   size_t nr_allow_uri;
   char *path, *backing_path, *data_file_path, *passphrase, *stats, *report;
-  char *dir;                    /* or NULL; then it is options.path, too */
+  char *dir;                    /* or NULL; if set, options.path is the same */
   struct check_options check;   /* complete after params_complete */
-  struct edit *edits;           /* in the order in which they were given */
+  struct edit *edits;           /* in the order of the command line */
   unsigned nr_edits;
   struct edit_options edit_options;
 };
@@ -58,21 +58,22 @@ struct params {
   .create = CREATEPARAMS_DEFAULT,                                            \
 }
 
-/* For nbdkit --help: one line or two for each parameter. */
+/* For nbdkit --help: one or two lines for each parameter. */
 extern const char params_help[];
 
-/* One parameter.  0, or -1 (reported). */
+/* Sets one parameter.  VALUE must outlive the params.  Returns 0, or -1 (reported). */
 extern int params_set (struct params *, const char *key, const char *value);
-/* There are no more, and they go together (paramrules.c). */
+/* Call it after all parameters were set and checked (paramrules.c). */
 extern void params_complete (struct params *);
-/* Wipes it. */
+/* Wipes and frees the passphrase. */
 extern void params_forget_passphrase (struct params *);
 extern void params_free (struct params *);
 
-/* Was it given, with a value that asks for something?  (flatten=false does not.) */
+/* Was the parameter given, with a value that asks for something?  (flatten=false does
+ * not.) */
 extern bool params_asks (const struct params *, enum param);
-/* How messages name it: "file=", or with its value if that is one of a few words:
- * "flatten=true". */
+/* How messages name a parameter: "file=", or with its value if that is one of a few
+ * words: "flatten=true". */
 #define PARAMS_NAME 64
 extern const char *params_name (const struct params *, enum param,
                                 char buf[PARAMS_NAME]);

@@ -31,7 +31,7 @@
 #include "storage/nbduri.h"
 #include "nbd/paramvalue.h"
 
-/* So much of a value is shown. */
+/* Messages show this many characters of a value. */
 #define MAX_SHOWN 64
 
 int
@@ -86,7 +86,8 @@ parse_flag (const char *key, const char *value, bool *r)
   return bad_value (key, value, "must be true or false");
 }
 
-/* The digits at VALUE; *END is behind them.  False: none, or too large a number. */
+/* Reads the digits at VALUE; *END is after them.  False: there are none, or the number is
+ * too large. */
 static bool
 read_digits (const char *value, const char **end, uint64_t *r)
 {
@@ -101,7 +102,7 @@ read_digits (const char *value, const char **end, uint64_t *r)
   return p > value;
 }
 
-/* What a suffix of a size multiplies it by; 0: it is none. */
+/* Returns the factor of a size suffix, or 0 if it is not one. */
 static uint64_t
 suffix_factor (const char *suffix)
 {
@@ -120,7 +121,7 @@ suffix_factor (const char *suffix)
   return p ? UINT64_C (1) << (10 * (p - powers)) : 0;
 }
 
-/* False: it is none, or too large. */
+/* False: this is not a size, or it is too large. */
 static bool
 read_bytes (const char *value, uint64_t *r)
 {
@@ -166,7 +167,7 @@ parse_number (const char *key, const char *value, unsigned *r)
   return 0;
 }
 
-/* The first control character, or '\0'. */
+/* Returns the first control character, or '\0' if there is none. */
 static unsigned char
 control_character (const char *text)
 {
@@ -216,8 +217,8 @@ parse_stored_path (const char *key, const char *value)
   return 0;
 }
 
-/* How many bytes the character at P has; 0: this is not UTF-8 (or a surrogate, or
- * longer than it need be). */
+/* Returns the number of bytes of the character at P, or 0 if this is not UTF-8 (or a
+ * surrogate, or longer than necessary). */
 static unsigned
 utf8_length (const unsigned char *p)
 {
@@ -262,8 +263,8 @@ parse_new_name (const char *key, const char *value, size_t most)
   return 0;
 }
 
-/* Nothing of the value appears in messages: it may be a passphrase that just begins
- * like a file's name or descriptor. */
+/* Messages contain nothing of the value: it may be a passphrase that happens to begin
+ * like a file name or a descriptor. */
 static int
 bad_passphrase (const char *key, const char *what, const char *why)
 {
@@ -271,13 +272,13 @@ bad_passphrase (const char *key, const char *what, const char *why)
   return -1;
 }
 
-/* The descriptor is closed. */
+/* Closes FD. */
 static int
 read_passphrase (const char *key, const char *what, int fd, char **r)
 {
   char value[20];
 
-  /* nbdkit reads it, but would not say of which parameter there is nothing to read. */
+  /* nbdkit would read it, but its message would not name the parameter. */
   if (read (fd, value, 0) == -1) {
     bad_passphrase (key, what, strerror (errno));
     close (fd);

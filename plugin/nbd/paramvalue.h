@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Values of parameters: see paramvalue.c.
+ * What does the value of a parameter mean?  See paramvalue.c.
  */
 
 #ifndef QCOW2_PARAMVALUE_H
@@ -10,35 +10,37 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The end of a list has no word. */
+/* A list of choices ends with one whose word is NULL. */
 struct choice { const char *word; int value; };
 
-/* All of these: 0, or -1 with an error, of one line, that names the parameter. */
+/* All of these return 0, or -1 after an error, in one line, that names the parameter. */
 extern int parse_choice (const char *key, const char *value,
                          const struct choice *choices, int *r);
-/* What nbdkit_parse_bool takes. */
+/* Accepts what nbdkit_parse_bool accepts. */
 extern int parse_flag (const char *key, const char *value, bool *r);
-/* What nbdkit_parse_size takes: bytes, or with a suffix; at most INT64_MAX. */
+/* Accepts what nbdkit_parse_size accepts: bytes, or a number with a suffix; at most
+ * INT64_MAX. */
 extern int parse_bytes (const char *key, const char *value, uint64_t *r);
-/* The same behind a sign, or without one: *SIGN is +1, -1 or 0. */
+/* The same after an optional sign: *SIGN is +1, -1, or 0 if there is none. */
 extern int parse_signed_bytes (const char *key, const char *value, int *sign,
                                uint64_t *r);
 /* A decimal number. */
 extern int parse_number (const char *key, const char *value, unsigned *r);
-/* The name of a file, made absolute; to be freed. */
+/* The name of a file.  *R is its absolute path, which the caller frees. */
 extern int parse_path (const char *key, const char *value, char **r);
-/* The same, or an NBD URI in normal form: *SECRETS is the same with its secrets, to be
- * freed, and else NULL. */
+/* The same, or an NBD URI.  *R is then the URI in normal form, without secrets, and
+ * *SECRETS the same with its secrets; the caller frees both.  For a path, *SECRETS is
+ * NULL. */
 extern int parse_storage (const char *key, const char *value, char **r, char **secrets);
-/* The name of a file, as an image will have it. */
+/* The name of a file that will be stored in an image. */
 extern int parse_stored_path (const char *key, const char *value);
-/* A name that something in the image will have, of at most MOST bytes: not empty, and
- * such that clients can ask for it (UTF-8, no control characters). */
+/* A name for something new in the image: 1 to MOST bytes, for which clients can ask
+ * (UTF-8, no control characters). */
 extern int parse_new_name (const char *key, const char *value, size_t most);
-/* A passphrase, as nbdkit_read_password takes it; to be wiped and freed. */
+/* A passphrase, as nbdkit_read_password accepts it.  The caller wipes and frees *R. */
 extern int parse_passphrase (const char *key, const char *value, char **r);
 
-/* Reports that VALUE is bad, and why.  Returns -1. */
+/* Reports that VALUE is invalid, and why.  Returns -1. */
 extern int bad_value (const char *key, const char *value, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 3, 4)));
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * nbdkit's callbacks and parameters.
+ * How does nbdkit call the plugin?
  *
- * This file knows NBD and nothing of the format; disk.c and below know the format and
- * nothing of NBD.  It holds the plugin's only global state: the parameters (params.c),
- * and the disk, or the directory of images (dir.c), in which each connection has its own.
+ * This file knows NBD, but not the format; disk/ and the folders below know the format,
+ * but not NBD.  It contains the only global state of the plugin: the parameters
+ * (params.c), and the disk or the directory of images (dir.c), in which each connection
+ * has its export.
  *
- * The disk is opened in .get_ready, while errors still reach the user's terminal, but
- * it is not known then whether clients may write (-r is told to .open).  So .get_ready
- * changes only what parameters ask for (prepare.c), and the first writable .open makes
- * the disk writable.  nbdkit opens and closes several times for one client; the disk
- * counts them.
+ * The disk is opened in .get_ready, while errors still reach the user's terminal.  At
+ * that time it is not known whether clients may write (nbdkit passes -r to .open).  So
+ * .get_ready changes only what parameters ask for (prepare.c), and the first writable
+ * .open makes the disk writable.  nbdkit opens and closes several times for one client;
+ * the disk counts the connections.
  */
 
 #include <config.h>
@@ -44,13 +45,13 @@
 NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 
 static struct params params = PARAMS_DEFAULT;
-static struct disk *disk;       /* NULL: there is a directory */
+static struct disk *disk;       /* NULL: a directory is served */
 static struct dir *dir;
 static atomic_uint_fast64_t connections_open, connections_ever;
 
-/* A write beyond the largest size that a file may have (ulimit -f) brings SIGXFSZ,
- * which ends the process.  With a handler the write fails (EFBIG) and nothing else
- * happens.  Not SIG_IGN: what --run starts would inherit it. */
+/* A write beyond the maximum size of a file (ulimit -f) raises SIGXFSZ, which ends the
+ * process.  With a handler only the write fails (EFBIG).  SIG_IGN would be inherited by
+ * the command of --run. */
 static bool handles_xfsz;
 
 static void
@@ -71,12 +72,12 @@ qcow2_load (void)
 static void
 qcow2_unload (void)
 {
-  if (handles_xfsz)             /* the handler is about to vanish */
+  if (handles_xfsz)             /* the handler is about to be unloaded */
     signal (SIGXFSZ, SIG_DFL);
   params_free (&params);
 }
 
-/* --- parameters: see params.c --- */
+/* --- parameters --- */
 
 static int
 qcow2_config (const char *key, const char *value)
@@ -120,12 +121,12 @@ qcow2_dump_plugin (void)
   printf ("qcow2_create=yes\n");
 }
 
-/* --- the server's life --- */
+/* --- start and end of the server --- */
 
-/* Memory is shared by all threads of the server; what one of them frees must serve the
- * others.  (By default glibc makes heaps of their own for up to eight threads per
- * processor, and each may come to hold as much as all need.)  Who runs the
- * server may want it otherwise. */
+/* All threads of the server share one heap, so that memory that one thread frees is
+ * available to the others.  (By default glibc makes up to eight heaps per processor, and
+ * each may come to hold as much memory as all threads need.)  The environment of the
+ * server can override this. */
 static void
 share_heap (void)
 {
@@ -138,7 +139,7 @@ share_heap (void)
 #endif
 }
 
-/* What was freed goes back to the host. */
+/* Returns freed memory to the host. */
 static void
 trim_heap (void)
 {
@@ -159,7 +160,7 @@ get_stats (struct stats *s)
   s->ever = connections_ever;
 }
 
-/* For programs, if they want it. */
+/* Writes the file of stats=, if it was given. */
 static int
 publish_stats (void)
 {
@@ -168,19 +169,19 @@ publish_stats (void)
   return params.stats ? stats_write (&file, params.stats, get_stats) : 0;
 }
 
-/* May counters be written?  Before anything is done, and again when all files are there
- * that are made. */
+/* Can the file of stats= be written?  Checked before anything is done, and again after
+ * all other files were created. */
 static int
 check_stats (void)
 {
   return params.stats ? stats_check (params.stats) : 0;
 }
 
-/* For the request of this thread.  nbdkit wakes up those who sleep, and tells why, when
- * the client has gone or the server is to end; there is no other way to ask.  It does
- * so as well when the client has only sent NBD_CMD_DISC or shut down its side, and waits
- * for its answers: hence ORPHAN_MS.  (What is done before clients come is for nobody in
- * particular.) */
+/* Is the client still waiting for the request of this thread?  When the client has gone
+ * or the server is to end, nbdkit wakes up threads that sleep in nbdkit_nanosleep, and
+ * says why; there is no other way to ask.  It does so too if the client has only sent
+ * NBD_CMD_DISC or shut down its side, and waits for its answers: hence ORPHAN_MS.  (Work
+ * before clients come has no client.) */
 #define ORPHAN_MS 2000
 
 static bool
@@ -194,7 +195,7 @@ get_ready (void)
 {
   params.options.client_waits = client_waits;
   params.options.linger_ms = ORPHAN_MS;
-  /* With a directory, the passphrase is needed for as long as we serve. */
+  /* With dir= the passphrase is needed as long as the server runs. */
   if (check_stats () == -1 ||
       (params.dir ? dir_open (&params.options, &dir)
        : prepare_disk (&params, &disk)) == -1)
@@ -217,9 +218,9 @@ qcow2_get_ready (void)
   return r;
 }
 
-/* No connection is served any more.  (When the server is told to end, nbdkit does not
- * call .close for those that are open: their handles are lost, but the disk comes to
- * rest.) */
+/* Called when no connection is served any more.  (When the server is told to end, nbdkit
+ * does not call .close for open connections: their handles are lost, but the disk comes
+ * to rest.) */
 static void
 qcow2_cleanup (void)
 {
@@ -240,10 +241,10 @@ qcow2_cleanup (void)
 
 /* --- connections --- */
 
-/* What a client uses. */
+/* A connection. */
 struct handle {
   struct export *export;
-  struct dir_image *image;      /* it belongs to; NULL: there is no directory */
+  struct dir_image *image;      /* the image of the export; NULL without a directory */
 };
 
 static struct export *
@@ -252,7 +253,8 @@ export_of (void *handle)
   return ((const struct handle *) handle)->export;
 }
 
-/* nbdkit takes no more than this in a list.  The others can still be asked for. */
+/* nbdkit accepts no more exports than this in a list.  Clients can use the others all the
+ * same. */
 #define MAX_LISTED 10000
 
 struct list {
@@ -261,8 +263,8 @@ struct list {
   bool full;
 };
 
-/* 1: look for no more.  (An image knows the others without looking, and how many of
- * them it leaves out is told.) */
+/* Returns 1 to end the list of a directory.  (The exports of an image are known without
+ * further work, and the rest is counted to report how many are unlisted.) */
 static int
 add_export (void *opaque, const char *name, const char *description)
 {
@@ -276,7 +278,7 @@ add_export (void *opaque, const char *name, const char *description)
   return nbdkit_add_export (list->exports, name, description);
 }
 
-/* Once each: clients may ask for lists at any time. */
+/* Reports each case once, because clients may ask for lists at any time. */
 static void
 tell_unlisted (bool full, unsigned unlisted)
 {
@@ -358,7 +360,7 @@ qcow2_close (void *handle)
   leave (handle);
   connections_open--;
   publish_stats ();
-  /* The last one has left an image, perhaps. */
+  /* This may have been the last connection to an image. */
   if (dir || connections_open == 0)
     trim_heap ();
 }
@@ -466,7 +468,7 @@ add_extent (void *opaque, uint64_t offset, uint64_t len,
   return nbdkit_add_extent (opaque, offset, len, types[type]);
 }
 
-/* Extents never reach beyond the request: some servers can't take it. */
+/* Extents never go beyond the request: some servers do not accept that. */
 static int
 qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
                struct nbdkit_extents *extents)
@@ -517,7 +519,7 @@ static struct nbdkit_plugin plugin = {
   .errno_is_preserved = 1,
 };
 
-/* The macro defines it without; clang warns. */
+/* The macro defines plugin_init without a declaration; clang warns about that. */
 extern struct nbdkit_plugin *plugin_init (void);
 
 NBDKIT_REGISTER_PLUGIN (plugin)

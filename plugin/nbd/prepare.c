@@ -2,13 +2,14 @@
  *
  * What is done to an image before it is served, and in which order?
  *
- * It is made (create=), checked (check=), its snapshots and its size are changed, it is
- * flattened, and its bitmaps are changed; then a disk is made of it.  Changes have the
- * image open, and locked, from the first to the last, and the disk takes it over.  Each
- * is complete and durable, and the next one reads anew what the file says, so a crash
- * between two of them leaves an image like any other.
+ * The image is created (create=) and checked (check=), its snapshots and its size are
+ * changed, it is flattened, and its bitmaps are changed.  Then a disk is made of it.  The
+ * image stays open and locked from the first change to the last, and the disk takes it
+ * over. Each change is complete and durable, and the next one reads the file anew, so a
+ * crash between two changes leaves a valid image.
  *
- * All that in .get_ready, while errors and progress still reach the user's terminal.
+ * All of this happens in .get_ready, while errors and progress still reach the user's
+ * terminal.
  *
  * Locks: none; there are no threads yet.
  */
@@ -29,8 +30,8 @@
 #include "nbd/prepare.h"
 #include "nbd/progress.h"
 
-/* Afterwards there is nothing below the image any more, not even another file that was
- * given in place of the one it named. */
+/* Afterwards the image has no backing file, and one that a parameter named in its place
+ * is no longer used either. */
 static int
 flatten (struct params *p, struct image *image)
 {
@@ -63,7 +64,7 @@ finish_check (struct check *check, bool opened)
   return 0;
 }
 
-/* With snapshot=, is there that one? */
+/* With snapshot=: does that snapshot exist, and can it be served? */
 static int
 check_export (struct disk *disk)
 {
@@ -89,7 +90,7 @@ change (struct params *p, struct image *image)
     : bitmapedit_image (image, &p->options, p->bitmaps, p->nr_bitmaps);
 }
 
-/* The disk begins as a reader of the image. */
+/* The disk starts as a reader of the image. */
 static int
 change_and_open (struct params *p, struct disk **disk)
 {
@@ -101,7 +102,7 @@ change_and_open (struct params *p, struct disk **disk)
   if (change (p, image) == 0 && image_lock (image, IMAGE_READER) == 0 &&
       image_reload (image) == 0)
     r = disk_open_on (&p->options, image, disk);
-  image_close (image);          /* the disk owns it, too */
+  image_close (image);          /* the disk is an owner of its own */
   return r;
 }
 
@@ -113,7 +114,7 @@ prepare_disk (struct params *p, struct disk **disk)
 
   if (r == 0 && p->check.mode != CHECK_OFF)
     r = check_image (&p->check, &check);
-  /* Changes need the image for themselves. */
+  /* Changes need exclusive access to the image, so the check ends first. */
   if (check && has_changes (p)) {
     r = finish_check (check, true);
     check_free (check);

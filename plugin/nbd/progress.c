@@ -88,7 +88,7 @@ progress_step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
     return !stopped;
   p->last = now;
   p->shown = true;
-  /* An error that comes next writes over it. */
+  /* A message that follows overwrites this line. */
   fprintf (stderr, "%s: %3.0f %%, %" PRIu64 " MiB written\033[K\r", p->what,
            total ? 100.0 * done / total : 100.0, copied >> 20);
   fflush (stderr);

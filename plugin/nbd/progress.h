@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A long job before the server starts: see progress.c.
+ * How can the user follow and stop a long job?  See progress.c.
  */
 
 #ifndef QCOW2_PROGRESS_H
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One at a time.  The fields belong to progress.c. */
+/* Only one job at a time.  The fields belong to progress.c. */
 struct progress {
   const char *what;
   bool terminal, shown, caught;
@@ -18,11 +18,11 @@ struct progress {
   struct sigaction before[3];
 };
 
-/* WHAT names the job.  From the first progress_step until progress_end the signals that
- * end a program only make progress_step say so. */
+/* WHAT names the job.  From the first progress_step until progress_end, the signals that
+ * would end the program only make progress_step return false. */
 extern void progress_begin (struct progress *, const char *what);
-/* DONE of TOTAL bytes have been dealt with; COPIED were written.  OPAQUE is the progress.
- * Returns false if the user wants it to stop. */
+/* DONE of TOTAL bytes are finished; COPIED bytes were written.  OPAQUE is the struct
+ * progress.  Returns false if the user wants the job to stop. */
 extern bool progress_step (void *opaque, uint64_t done, uint64_t total,
                            uint64_t copied);
 extern void progress_end (struct progress *);

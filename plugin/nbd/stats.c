@@ -93,8 +93,8 @@ stats_check (const char *path)
   return reportfile_check (&kind, path, true);
 }
 
-/* Returns when it is the caller's turn to write; or false: another one will read the
- * counters later than now, and write them. */
+/* Waits for the turn of the caller to write.  Returns false if another thread is waiting,
+ * which will read the counters later and write them. */
 static bool
 begin_writing (struct stats_file *f)
 {

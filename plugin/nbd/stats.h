@@ -18,25 +18,25 @@ struct stats {
   uint64_t open, ever;          /* connections */
 };
 
-/* For people, to stderr. */
+/* Prints the counters to stderr, for people. */
 extern void stats_print (const struct stats *);
 
-/* May this file be replaced by statistics?  -1: no (reported). */
+/* Can this file be replaced by statistics?  Returns 0, or -1 (reported). */
 extern int stats_check (const char *path);
 
-/* Who writes the file now, and who is next: see stats.c. */
+/* The threads that write the file: see stats.c. */
 struct stats_file {
   pthread_mutex_t lock;
   pthread_cond_t turn;          /* `writing' is false again */
-  bool writing, next;           /* under lock */
+  bool writing, next;           /* a thread is writing; another one waits; under lock */
 };
 #define STATS_FILE_INITIALIZER \
   { .lock = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_COND_INITIALIZER }
 
-/* Writes what GET says as JSON, in place of the file of that name, which readers see
- * whole at any time, and never an older state after a newer one.  On return it is done;
- * or another thread is about to, and its call of GET is still to come.  -1: reported.
- * Any thread. */
+/* Writes the counters that GET returns as JSON, and replaces the file of that name
+ * atomically.  Older counters never replace newer ones.  On return the file is written,
+ * or another thread is about to call GET and write it.  Returns 0, or -1 (reported).  Any
+ * thread. */
 extern int stats_write (struct stats_file *, const char *path,
                         void (*get) (struct stats *));
 
