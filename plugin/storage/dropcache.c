@@ -28,7 +28,7 @@
 #include "util/cleanup.h"
 #include "storage/dropcache.h"
 
-/* How many writes may be on their way before we wait for one. */
+/* Writes in progress before the next one waits for the oldest. */
 #define RING_SIZE 16
 
 struct window {
@@ -36,10 +36,10 @@ struct window {
 };
 
 struct dropcache {
-  int fd;                       /* fixed, not ours to close */
+  int fd;                       /* fixed; belongs to the caller */
   uint64_t page_size;           /* fixed */
 
-  pthread_mutex_t lock;         /* guards what follows; not held during I/O */
+  pthread_mutex_t lock;         /* guards the fields below; not held during I/O */
   struct window ring[RING_SIZE];
   unsigned next;
 };
@@ -66,11 +66,11 @@ dropcache_free (struct dropcache *dc)
   free (dc);
 }
 
-/* Drops the pages of a range as far as they are clean. */
+/* Drops the clean pages of a range. */
 static void
 drop (struct dropcache *dc, uint64_t offset, uint64_t count)
 {
-  /* The kernel leaves out pages that lie only in part within the range. */
+  /* The kernel ignores pages that are only partly within the range. */
   uint64_t start = round_down (offset, dc->page_size);
   uint64_t end = round_up (offset + count, dc->page_size);
 
@@ -89,7 +89,7 @@ dropcache_write (struct dropcache *dc, uint64_t offset, uint64_t count)
   struct window old;
   int err = 0;
 
-  /* Starts writing.  Looks at no errors, so that it uses up none. */
+  /* Starts writeback.  Does not look at errors, so it consumes none. */
   sync_file_range (dc->fd, offset, count, SYNC_FILE_RANGE_WRITE);
   {
     LOCK_FOR_BLOCK (&dc->lock);
@@ -101,9 +101,8 @@ dropcache_write (struct dropcache *dc, uint64_t offset, uint64_t count)
   if (old.count == 0)
     return 0;
 
-  /* Not all errors are news of a lost write: ESPIPE is a block device's or
-   * file system's way to say that it does not do this.
-   */
+  /* Not every error means a lost write: with ESPIPE, a block device or filesystem says
+   * that it does not support this. */
   if (sync_file_range (dc->fd, old.offset, old.count,
                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                        SYNC_FILE_RANGE_WAIT_AFTER) == -1 &&
@@ -113,7 +112,7 @@ dropcache_write (struct dropcache *dc, uint64_t offset, uint64_t count)
   return err;
 }
 
-/* After a sync nothing in the ring needs to be waited for. */
+/* After a sync, no write in the ring needs to be waited for. */
 void
 dropcache_sync (struct dropcache *dc)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What the parts of hostfile share: hostfile.c, hostopen.c, hostspace.c.  For them only.
+ * Declarations that hostfile.c, hostopen.c and hostspace.c share.  No other file includes
+ * this.
  */
 
 #ifndef QCOW2_HOSTFILE_IMPL_H
@@ -14,15 +15,15 @@
 #include "storage/storage-impl.h"
 
 struct hostfile {
-  struct storage s;             /* first */
+  struct storage s;             /* must be first */
 
-  /* Fixed once it is open: no lock. */
+  /* Fixed after opening: no lock. */
   int fd;
   struct dropcache *dropcache;  /* cache=none; else NULL */
   dev_t dev;                    /* of the device itself for block devices */
   ino_t ino;                    /* 0 for block devices */
 
-  atomic_bool no_dsync;         /* the host can't do RWF_DSYNC */
+  atomic_bool no_dsync;         /* the host does not support RWF_DSYNC */
 
   pthread_mutex_t role_lock;    /* guards role, and the locks on the file */
   enum storage_lock role;

@@ -24,12 +24,12 @@
 
 #include "storage/hostfile-impl.h"
 
-/* A place in an iov array: what is before it has been written. */
+/* A position in an iov array: everything before it has been written. */
 struct cursor {
   const struct iovec *iov;
   int niov;
   size_t skip;                  /* bytes of iov[0] that have been written */
-  uint64_t offset;              /* where the next byte goes */
+  uint64_t offset;              /* file offset of the next byte */
 };
 
 int
@@ -68,9 +68,8 @@ advance (struct cursor *c, size_t n)
   }
 }
 
-/* Writes all from C on, and leaves C behind what has been written.  -1 with
- * errno set; not reported.
- */
+/* Writes everything from C on, and moves C behind the bytes that were written.  Returns
+ * 0, or -1 with errno set (not reported). */
 static int
 write_from (struct hostfile *f, struct cursor *c, int flags)
 {
@@ -91,7 +90,7 @@ write_from (struct hostfile *f, struct cursor *c, int flags)
     }
     if (n == -1 && errno == EINTR)
       continue;
-    if (n == 0) {               /* no progress, no reason: taken for "full" */
+    if (n == 0) {               /* no progress and no error: treated as a full disk */
       errno = ENOSPC;
       n = -1;
     }
@@ -116,7 +115,8 @@ sync_fd (struct hostfile *f)
   return r;
 }
 
-/* Writes all from C on, durably.  -1 with errno set; not reported. */
+/* Writes everything from C on, durably.  Returns 0, or -1 with errno set (not
+ * reported). */
 static int
 write_durably_from (struct hostfile *f, struct cursor *c)
 {
@@ -128,11 +128,10 @@ write_durably_from (struct hostfile *f, struct cursor *c)
     if (errno == EOPNOTSUPP || errno == ENOSYS)
       f->no_dsync = true;
     else if (errno == ENOSPC || errno == EDQUOT)
-      /* No room for these bytes, or news of other bytes that were lost?  If
-       * they can be written now, it was the latter.
-       */
+      /* Is there no space for these bytes, or does the error concern other bytes that
+       * were lost?  If the bytes can be written now, it is the latter. */
       suspect = errno;
-    else if (errno == EFBIG)    /* the kernel's answer before it writes anything */
+    else if (errno == EFBIG)    /* the kernel returns it before it writes anything */
       return -1;
     else {
       storage_note_lost (&f->s, errno);

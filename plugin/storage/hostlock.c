@@ -51,7 +51,7 @@ enum {
   PERM_RESIZE = 1 << 3,
 };
 
-/* How many descriptors of other processes an error message is worth. */
+/* The number of descriptors of other processes to examine for an error message. */
 #define MAX_FDS_SEEN 50000
 
 struct role {
@@ -87,11 +87,10 @@ permission_name (unsigned i)
   return names[i];
 }
 
-/* --- who holds a byte --- */
+/* --- which process holds a byte --- */
 
-/* Does a line of fdinfo tell of a lock on BYTE of the file ST?  FD_LINK is where
- * the descriptor can be looked at.
- */
+/* Does this line of fdinfo show a lock on BYTE of the file ST?  FD_LINK is the link to
+ * the descriptor. */
 static bool
 line_matches (const char *line, unsigned byte, const struct stat *st,
               const char *fd_link)
@@ -116,7 +115,7 @@ line_matches (const char *line, unsigned byte, const struct stat *st,
          other.st_dev == st->st_dev && other.st_ino == st->st_ino;
 }
 
-/* Does any descriptor of process PID hold BYTE?  Not counting our FD. */
+/* Does any descriptor of process PID except our FD hold BYTE? */
 static bool
 process_holds (const char *pid, int fd, unsigned byte, const struct stat *st,
                unsigned *seen)
@@ -171,7 +170,7 @@ find_holder (int fd, unsigned byte)
   return pid;
 }
 
-/* Writes " (held by PID 1, name)", or nothing, into TEXT. */
+/* Writes " (held by PID 1, name)", or an empty string, to TEXT. */
 static void
 describe_holder (long pid, char *text, size_t size)
 {
@@ -209,9 +208,8 @@ set_byte (int fd, unsigned byte, short type)
   return r;
 }
 
-/* Takes (F_RDLCK) or drops (F_UNLCK) all bytes of ROLE that OTHER has not.
- * On failure *BYTE is the one that could not be taken.
- */
+/* Locks (F_RDLCK) or unlocks (F_UNLCK) all bytes of ROLE that OTHER does not have.  On
+ * failure *BYTE is the one that could not be locked. */
 static int
 set_bytes (int fd, struct role role, struct role other, short type,
            unsigned *byte)
@@ -231,9 +229,8 @@ set_bytes (int fd, struct role role, struct role other, short type,
   return 0;
 }
 
-/* Is BYTE free of the locks of others?  0, or -1 with errno set (EBUSY: no, and
- * *PID may know whose lock it is).
- */
+/* Is BYTE free of locks of other programs?  Returns 0, or -1 with errno set.  EBUSY: it
+ * is locked, by process *PID if that is > 0. */
 static int
 test_byte (int fd, unsigned byte, long *pid)
 {
@@ -245,7 +242,7 @@ test_byte (int fd, unsigned byte, long *pid)
     return -1;
   if (fl.l_type == F_UNLCK)
     return 0;
-  *pid = fl.l_pid;              /* -1 if it belongs to an open file */
+  *pid = fl.l_pid;              /* -1 if the lock belongs to an open file */
   errno = EBUSY;
   return -1;
 }
@@ -268,16 +265,15 @@ test_bytes (int fd, struct role role, unsigned *byte, long *pid)
   return 0;
 }
 
-/* Says what errno means for BYTE, and sets errno for the caller. */
+/* Reports what errno means for BYTE, and sets errno for the caller. */
 static void
 report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
 {
   char holder[400];
   const char *shared;
 
-  /* Only somebody else's exclusive lock can keep us from taking a shared one;
-   * QEMU never has one.
-   */
+  /* Only an exclusive lock of another program can prevent a shared one; QEMU never takes
+   * exclusive locks. */
   if (taking && (errno == EAGAIN || errno == EACCES))
     errno = EBUSY;
   if (errno != EBUSY) {
@@ -287,7 +283,7 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
     return;
   }
 
-  /* Somebody uses what we do not share, or the other way round. */
+  /* Another program uses what this role does not share, or vice versa. */
   shared = (byte >= UNSHARED_BYTE) == taking ? "shared " : "";
   if (pid <= 0)
     pid = find_holder (fd, byte);
@@ -311,7 +307,7 @@ hostlock_change (int fd, const char *path, enum storage_lock from,
   if (set_bytes (fd, new, old, F_RDLCK, &byte) == 0) {
     taking = false;
     if (test_bytes (fd, new, &byte, &pid) == 0) {
-      /* Dropping a lock that we hold cannot fail. */
+      /* Releasing a lock that this process holds cannot fail. */
       set_bytes (fd, old, new, F_UNLCK, &ignored);
       return 0;
     }

@@ -23,7 +23,7 @@
 #include "storage/hostfile-impl.h"
 #include "storage/hostlock.h"
 
-/* What a file is that we do not serve. */
+/* The name of a type of file that cannot be served. */
 static const char *
 kind_name (mode_t mode)
 {
@@ -48,12 +48,12 @@ check_kind (const char *path, const struct stat *st)
   return -1;
 }
 
-/* Opens PATH, or what OPTS say, without ever waiting for anyone.  *WRITABLE: in, try;
- * out, is. */
+/* Opens PATH, or the name in OPTS, without ever blocking.  *WRITABLE: on entry, whether
+ * to try to open for writing; on return, whether that succeeded. */
 static int
 open_fd (const char *path, const struct storage_options *opts, bool *writable)
 {
-  /* O_NONBLOCK in case that the file became a FIFO since we looked. */
+  /* O_NONBLOCK in case the file has become a FIFO since it was looked at. */
   const int flags =
     O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (opts->name ? O_NOFOLLOW : 0);
   const int dir = opts->name ? opts->dir : AT_FDCWD;
@@ -76,7 +76,7 @@ open_fd (const char *path, const struct storage_options *opts, bool *writable)
   return fd;
 }
 
-/* Asks the host what FD is, and fills in what of F depends on it. */
+/* Asks the host what FD is, and sets the fields of F that depend on it. */
 static int
 examine (struct hostfile *f)
 {
@@ -123,7 +123,7 @@ close_file (struct storage *s)
   struct hostfile *f = hostfile_of (s);
 
   if (f->fd >= 0)
-    close (f->fd);              /* drops the locks, too */
+    close (f->fd);              /* also releases the locks */
   dropcache_free (f->dropcache);
   pthread_mutex_destroy (&f->role_lock);
   free (f);
@@ -169,7 +169,7 @@ static const struct storage_ops hostfile_ops = {
 
 /* --- opening --- */
 
-/* One that is not open yet.  NULL: reported. */
+/* Creates a storage that is not open yet.  NULL on error (reported). */
 static struct hostfile *
 new_hostfile (const char *path, const struct storage_options *opts)
 {
@@ -205,9 +205,8 @@ hostfile_open (const char *path, const struct storage_options *opts,
   struct hostfile *f;
   struct stat st;
 
-  /* Look before opening: to open some devices is to do something to them.
-   * examine() looks again at what was really opened.
-   */
+  /* Look before opening: opening has side effects on some devices.  examine() looks again
+   * at the file that was really opened. */
   if ((opts->name
        ? fstatat (opts->dir, opts->name, &st, AT_SYMLINK_NOFOLLOW)
        : stat (path, &st)) == -1) {
@@ -225,7 +224,7 @@ hostfile_open (const char *path, const struct storage_options *opts,
   f->fd = open_fd (path, opts, &f->s.writable);
   if (f->fd == -1 || examine (f) == -1)
     goto fail;
-  /* Until now somebody else may have changed it: look again. */
+  /* Until the lock was taken, another program may have changed the file: look again. */
   if (opts->lock &&
       (storage_lock (&f->s, opts->data_file ? STORAGE_DATA_READER
                      : STORAGE_READER) == -1 ||
@@ -252,7 +251,7 @@ hostfile_adopt (const char *path, int fd, const struct storage_options *opts,
   f->s.writable = true;
   f->fd = fd;
   if (examine (f) == -1 || start_dropping (f, opts) == -1) {
-    f->fd = -1;                 /* it stays the caller's */
+    f->fd = -1;                 /* it still belongs to the caller */
     storage_close (&f->s);
     return -1;
   }

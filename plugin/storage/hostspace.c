@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which parts of a file of the host have space?
+ * Which parts of a file of the host have allocated space?
  *
  * The host is asked to punch holes, to zero ranges and to reserve space.  If it cannot
  * do one of these, it is not asked again, and the callers do without.
@@ -19,8 +19,8 @@
 #include "util/report.h"
 #include "storage/hostfile-impl.h"
 
-/* What punch and zero share.  On block devices, too, both modes mean zeros if they
- * succeed.  (BLKDISCARD would promise nothing.) */
+/* Implements punch and zero.  Both modes also guarantee zeros on block devices if they
+ * succeed.  (BLKDISCARD would guarantee nothing.) */
 static int
 erase (struct storage *s, int mode, atomic_bool *cannot, const char *what,
        uint64_t offset, uint64_t count)
@@ -37,7 +37,7 @@ erase (struct storage *s, int mode, atomic_bool *cannot, const char *what,
     *cannot = true;
     return 0;
   }
-  /* Not a multiple of the device's blocks: the next range may be one. */
+  /* The range is not a multiple of the device's blocks; the next one may be. */
   return errno == EINVAL && !s->regular ? 0 : -1;
 }
 
@@ -97,14 +97,12 @@ hostfile_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
   const int fd = hostfile_of (s)->fd;
   off_t data, end;
 
-  /* This moves the file offset, which all threads share and none uses: all
-   * I/O is positional, so that no lock is needed.
-   */
+  /* lseek moves the file offset, which all threads share and none uses: all I/O is
+   * positional, so no lock is needed. */
   data = lseek (fd, offset, SEEK_DATA);
   if (data == -1) {
-    /* ENXIO: no data from here on.  Anything else: the host can't tell;
-     * if there is real trouble, the read will say so.
-     */
+    /* ENXIO: there is no data from here on.  Any other error: the host does not know; if
+     * there is a real problem, the read will report it. */
     *hole = errno == ENXIO;
     return 0;
   }
@@ -114,7 +112,7 @@ hostfile_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
     return 0;
   }
   end = lseek (fd, offset, SEEK_HOLE);
-  /* Equal if somebody punched a hole since; "data" is never wrong. */
+  /* They are equal if a hole was punched in the meantime; "data" is never wrong. */
   if (end != -1 && (uint64_t) end > offset)
     *len = min64 (*len, end - offset);
   return 0;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do bytes get from and to an export of an NBD server?
+ * How are bytes read from and written to an export of an NBD server?
  *
- * One kind of storage (storage-impl.h), over a pool of connections.  The export's size is
- * fixed, as that of a block device.
+ * One kind of storage (storage-impl.h), over a pool of connections.  The size of the
+ * export is fixed, like that of a block device.
  *
- * Durability: a sync is a flush that the server has answered.  A server that cannot flush
- * is not written to.
+ * Durability: a sync is a flush that the server has acknowledged.  The plugin does not
+ * write to a server that cannot flush.
  *
- * Requests that are not multiples of the server's smallest block are made so.  For
- * writes, this means to read the rest of the block before: no other thread may write to
- * it meanwhile.
+ * Requests that are not multiples of the server's minimum block size are extended.  For
+ * writes, this means reading the rest of the block first; no other thread may write to
+ * the block in the meantime.
  *
  * Locks: `blocks' is taken for writing by a thread that changes part of a block, and for
  * reading by other writers.
@@ -31,14 +31,14 @@
 #include "storage/nbduri.h"
 #include "storage/storage-impl.h"
 
-/* A sector is written whole or not at all, as on a disk.  With larger blocks, sectors that
- * are not written may vanish with one that is. */
+/* As on a disk, a sector is written completely or not at all.  With larger blocks,
+ * writing one sector may also destroy others. */
 #define LARGEST_MINIMUM 4096
 
 struct nbdfile {
-  struct storage s;             /* first */
-  struct nbdpool *pool;         /* fixed once it is open */
-  const struct nbdlink_info *info;      /* likewise */
+  struct storage s;             /* must be first */
+  struct nbdpool *pool;         /* fixed after opening */
+  const struct nbdlink_info *info;      /* fixed after opening */
   pthread_rwlock_t blocks;
 };
 
@@ -113,7 +113,7 @@ write_aligned (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offs
   return 0;
 }
 
-/* Whole blocks around the range, with what is in them now. */
+/* Writes whole blocks around the range, filled with their current contents. */
 static int
 write_parts (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offset,
              enum nbdpool_kind kind)
@@ -154,13 +154,13 @@ nbdfile_sync (struct storage *s)
 {
   struct nbdfile *n = nbdfile_of (s);
 
-  if (!n->info->flush)          /* nothing was written */
+  if (!n->info->flush)          /* writes need flush: nothing was written */
     return 0;
   return nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = NBDPOOL_FLUSH });
 }
 
-/* The server's sync may be what failed, of the writes of others, too: no later one tells
- * it again.  (As in hostfile.c.) */
+/* The failure may be that of the server's own sync, and may concern earlier writes of
+ * other requests, too; no later sync reports it again.  (As in hostfile.c.) */
 static int
 write_durably (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offset)
 {
@@ -261,7 +261,7 @@ nbdfile_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
                              n->info->minimum), size - from);
   if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = NBDPOOL_STATUS, .offset = from, .len = &n_bytes,
                                    .zeros = hole }) == -1) {
-    *hole = false;              /* if there is real trouble, the read will say so */
+    *hole = false;              /* if there is a real problem, the read will report it */
     return 0;
   }
   if (n_bytes > offset - from)
@@ -290,8 +290,8 @@ same_export (const struct storage *a, const struct storage *b)
   return nbduri_same (nbdpool_uri (nbdfile_of (a)->pool), nbdpool_uri (nbdfile_of (b)->pool));
 }
 
-/* There are none: nothing is promised to readers, and writers have said that they don't
- * want any (why_readonly). */
+/* NBD has no locks: readers get no guarantee, and writers have said that they want none
+ * (why_readonly). */
 static int
 no_lock (struct storage *s, enum storage_lock role)
 {
@@ -344,7 +344,8 @@ find_why_readonly (const struct nbdlink_info *i, const struct storage_options *o
   return NULL;
 }
 
-/* NAME with the secrets of the first URI that it is below, or as it is; to be freed. */
+/* Returns NAME with the secrets of the first URI that it is below, or unchanged.  The
+ * caller frees the result. */
 static char *
 add_secrets (const char *name, const struct storage_link_options *link)
 {
@@ -366,7 +367,7 @@ nbdfile_open (const char *uri, const struct storage_options *options,
   struct nbdfile *n = full ? calloc (1, sizeof *n) : NULL;
 
   if (n == NULL || storage_init (&n->s, &nbdfile_ops, name, options) == -1) {
-    /* Its text is not told: it may have secrets where they don't belong. */
+    /* The message does not contain the URI: it may have secrets in unexpected places. */
     nbdkit_error ("the NBD URI cannot be used: %s", full ? "no memory" : why);
     free (n);
     return -1;

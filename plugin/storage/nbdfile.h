@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Storage in an export of an NBD server: see nbdfile.c.
+ * Storage in an export of an NBD server.  See nbdfile.c.
  */
 
 #ifndef QCOW2_NBDFILE_H
@@ -8,7 +8,8 @@
 
 #include "storage/storage.h"
 
-/* Connects to URI.  Of the options, try_writable, lock, hooks and link are used. */
+/* Connects to URI.  The options that are used are try_writable, lock, hooks and link.
+ * Returns 0 or -1 (reported). */
 extern int nbdfile_open (const char *uri, const struct storage_options *,
                          struct storage **);
 

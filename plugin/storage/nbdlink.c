@@ -2,20 +2,21 @@
  *
  * How do many threads use one connection to an NBD server?
  *
- * Each sends its request (libnbd's asynchronous calls) and waits for the answer.  One of
- * those who wait leads: it polls the socket and lets libnbd take in what arrives, also
- * the answers to others, who are woken up.  When its own answer has come, it wakes up
- * another one to lead.  So there is no thread of our own: nothing has to be started
- * again after nbdkit forks, and a single request costs no change of threads.
+ * Each thread sends its request (with libnbd's asynchronous calls) and waits for the
+ * reply.  One of the waiting threads is the leader: it polls the socket and lets libnbd
+ * process what arrives, including replies for other threads, which it wakes.  When its
+ * own reply has come, it wakes another thread to lead.  So the plugin needs no thread of
+ * its own: nothing has to be restarted after nbdkit forks, and a single request needs no
+ * switch between threads.
  *
- * A request that can't be sent at once is sent by the leader, who is told through
- * `kick'.  Answers to requests that nobody waits for (nbdlink_cache) are taken in by
- * whoever leads next.
+ * A request that cannot be sent at once is sent by the leader, which is woken through
+ * `kick'.  Replies to requests that no thread waits for (nbdlink_cache) are processed by
+ * the next leader.
  *
- * When the connection breaks, libnbd ends all requests; each returns ENOTCONN.
+ * When the connection breaks, libnbd ends all requests; each of them returns ENOTCONN.
  *
- * Locks: `lock' guards who waits and who leads.  libnbd has a lock of its own, which it
- * holds while it calls us (finish): that one comes first.
+ * Locks: `lock' guards the list of waiting threads and who leads.  libnbd has its own
+ * lock, which it holds while it calls finish: libnbd's lock is taken first.
  */
 
 #include <config.h>
@@ -40,27 +41,27 @@
 #include "util/report.h"
 #include "storage/nbdlink.h"
 
-/* Where the server does not say: what every server must take (protocol, "Block size
+/* If the server does not state it: what every server must accept (protocol, "Block size
  * constraints"). */
 #define DEFAULT_MAXIMUM (UINT64_C (32) << 20)
 
-/* How long the other end may be silent, when it has something to acknowledge. */
+/* How long the peer may be silent while it has something to acknowledge. */
 #define SILENCE_SECONDS 60
 
 struct nbdlink {
   struct nbd_handle *nbd;
-  struct nbdlink_info info;     /* constant once it is open */
+  struct nbdlink_info info;     /* constant after opening */
   int kick;                     /* an eventfd */
 
   pthread_mutex_t lock;
-  bool led;                     /* one thread polls; under lock */
-  struct nbdlink_call *waiting;         /* under lock */
+  bool led;                     /* one thread polls; guarded by lock */
+  struct nbdlink_call *waiting;         /* guarded by lock */
 };
 
 /* --- the socket --- */
 
-/* Waits at most TIMEOUT_MS (-1: for as long as it takes) for something to do, and does
- * it.  For one thread at a time. */
+/* Waits at most TIMEOUT_MS (-1: without limit) until the connection is ready for
+ * something, and does it.  Only one thread at a time may call this. */
 static void
 poll_once (struct nbdlink *l, int timeout_ms)
 {
@@ -79,7 +80,7 @@ poll_once (struct nbdlink *l, int timeout_ms)
     return;
   if ((fds[1].revents & POLLIN) && read (l->kick, &kicks, sizeof kicks) == -1)
     nbdkit_debug ("eventfd: %m");
-  /* One step changes the state: what else there is to do is seen next time. */
+  /* One step changes the state: other events are handled in the next call. */
   if ((direction & LIBNBD_AIO_DIRECTION_READ) &&
       (fds[0].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)))
     nbd_aio_notify_read (l->nbd);
@@ -88,7 +89,7 @@ poll_once (struct nbdlink *l, int timeout_ms)
     nbd_aio_notify_write (l->nbd);
 }
 
-/* A request that was begun may need the leader to send the rest of it. */
+/* The leader may have to send the rest of a request that was begun. */
 static void
 kick_leader (struct nbdlink *l)
 {
@@ -109,7 +110,7 @@ begin (struct nbdlink *l, struct nbdlink_call *c)
   pthread_cond_init (&c->wake, NULL);
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static void
 join (struct nbdlink *l, struct nbdlink_call *c)
 {
@@ -128,7 +129,8 @@ leave (struct nbdlink_call *c)
     c->next->prev = c->prev;
 }
 
-/* libnbd calls this when the answer is there, or the connection gone.  1: forget it. */
+/* libnbd calls this when the reply has arrived or the connection is lost.  Returning 1
+ * retires the request. */
 static int
 finish (void *opaque, int *error)
 {
@@ -147,7 +149,7 @@ when_done (struct nbdlink_call *c)
   return (nbd_completion_callback) { .callback = finish, .user_data = c };
 }
 
-/* Waits for the answer to C, and takes in those to others if nobody does. */
+/* Waits for the reply to C, and leads if no other thread does. */
 static void
 await (struct nbdlink *l, struct nbdlink_call *c)
 {
@@ -171,7 +173,7 @@ await (struct nbdlink *l, struct nbdlink_call *c)
     pthread_cond_signal (&l->waiting->wake);
 }
 
-/* Each request: COOKIE is what libnbd said when it was begun. */
+/* Called after each request; COOKIE is libnbd's result of issuing it. */
 static void
 begun (struct nbdlink *l, struct nbdlink_call *c, int64_t cookie)
 {
@@ -190,7 +192,7 @@ end (struct nbdlink *l, struct nbdlink_call *c)
   pthread_cond_destroy (&c->wake);
   if (c->err == 0)
     return 0;
-  /* A server that says that it is about to end has ended for us. */
+  /* A server that announces its shutdown counts as gone. */
   errno = c->err == ESHUTDOWN || nbdlink_is_dead (l) ? ENOTCONN : c->err;
   return -1;
 }
@@ -311,7 +313,7 @@ nbdlink_zeros (struct nbdlink *l, uint64_t offset, uint64_t *len, bool *zeros)
   return 0;
 }
 
-/* --- opening --- */
+/* Extents are in order, and start at the beginning of the request. */
 
 static int64_t
 milliseconds (void)
@@ -322,7 +324,7 @@ milliseconds (void)
   return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
 }
 
-/* -1: WHY says what libnbd says. */
+/* Returns 0, or -1; *WHY is then libnbd's message. */
 static int
 connect_before (struct nbdlink *l, const char *uri, int64_t deadline, const char **why)
 {
@@ -346,14 +348,14 @@ connect_before (struct nbdlink *l, const char *uri, int64_t deadline, const char
   return -1;
 }
 
-/* So that a host that vanished is noticed. */
+/* Detects a peer that has vanished. */
 static void
 watch_peer (int fd)
 {
   const int on = 1, idle = SILENCE_SECONDS / 2, interval = SILENCE_SECONDS / 6, n = 3;
   const unsigned silence = SILENCE_SECONDS * 1000;
 
-  /* Of other sockets than TCP's they fail, which does no harm. */
+  /* These fail on sockets other than TCP, which does no harm. */
   setsockopt (fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt (fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   setsockopt (fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
@@ -369,7 +371,7 @@ block_size (struct nbd_handle *nbd, int which, uint64_t otherwise)
   return size > 0 ? (uint64_t) size : otherwise;
 }
 
-/* -1: WHY says what is the matter with it. */
+/* Returns 0, or -1; *WHY then says what is wrong with the export. */
 static int
 ask_info (struct nbdlink *l, const char **why)
 {
@@ -394,7 +396,7 @@ ask_info (struct nbdlink *l, const char **why)
       nbd_can_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1,
   };
   if ((i->minimum & (i->minimum - 1)) == 0 && i->minimum <= i->maximum) {
-    /* libnbd takes no more. */
+    /* libnbd does not accept more. */
     i->maximum = min64 (i->maximum, UINT64_C (64) << 20) / i->minimum * i->minimum;
     if (i->maximum > 0)
       return 0;
@@ -450,7 +452,7 @@ nbdlink_close (struct nbdlink *l)
   if (l == NULL)
     return;
   if (l->nbd) {
-    /* What is in flight is only what nobody waits for. */
+    /* Only requests that no thread waits for are still in flight. */
     if (nbd_aio_is_ready (l->nbd))
       nbd_shutdown (l->nbd, LIBNBD_SHUTDOWN_ABANDON_PENDING);
     nbd_close (l->nbd);

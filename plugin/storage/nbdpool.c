@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do requests reach an NBD server over connections that may break?
+ * How do requests reach an NBD server when connections may break?
  *
- * There is one connection, or several if the server says that they see each other's
- * writes (multi-conn): more are opened when those that are there have much to do.
+ * There is one connection, or several if the server says that each sees the writes of the
+ * others (multi-conn): more are opened when the existing ones are busy.
  *
- * A connection that breaks is made anew, for a while and with pauses that grow; requests
- * wait meanwhile, and those that only read are sent again.  But if anything was changed
- * through it since the last flush, or a change was under way, then it is not known what
- * the server has kept, and the same change sent twice could come after a later one: this
- * is a failed sync (R9).  From then on nothing is written, and reads go on.
+ * A broken connection is re-established, for a limited time and with growing pauses.
+ * Requests wait in the meantime, and those that only read are sent again.  But if
+ * anything was changed through the connection since its last flush, or a change was in
+ * flight, then it is unknown what the server has kept, and a change that is sent twice
+ * could overwrite a later one.  This counts as a failed sync (R9): from then on nothing
+ * is written, while reads continue.
  *
- * A flush goes to every connection through which something was changed: an answer from
- * another one could be that of a server that was started anew, and has lost it.
+ * A flush goes to every connection through which something was changed: a reply on
+ * another connection could come from a server that was restarted, and has lost the
+ * change.
  *
  * Locks: `lock' guards the connections and the counts of changes.
  */
@@ -40,31 +42,31 @@
 #define LONGEST_PAUSE_MS 5000
 
 struct slot {
-  struct nbdlink *link;         /* NULL: not connected */
+  struct nbdlink *link;         /* NULL if not connected */
   unsigned users;               /* requests in flight */
-  bool connecting;              /* one thread does */
-  unsigned changing;            /* requests in flight that change something */
-  uint64_t changes, flushed;    /* how many were answered, and how many of them a flush
-                                   covers */
+  bool connecting;              /* a thread is connecting it */
+  unsigned changing;            /* requests in flight that change data */
+  uint64_t changes, flushed;    /* changes that were acknowledged, and how many of them a
+                                   flush covers */
 };
 
 struct nbdpool {
-  /* Fixed once it is open: no lock. */
+  /* Fixed after opening: no lock. */
   char *uri;                    /* with secrets */
-  char *name;                   /* without: for messages */
+  char *name;                   /* without secrets, for messages */
   struct storage_link_options options;
   struct nbdlink_info info;
 
-  atomic_bool lost;             /* changes may be lost: there are no more */
-  _Atomic uint64_t size;        /* as the server said last */
+  atomic_bool lost;             /* changes may be lost: no more are sent */
+  _Atomic uint64_t size;        /* as the server last stated it */
 
   pthread_mutex_t lock;
-  pthread_cond_t settled;       /* a connection is there, or could not be made, or has
-                                   no users any more */
+  pthread_cond_t settled;       /* a connection was made, or has failed, or has no users
+                                   any more */
   struct slot slots[MAX_LINKS];
-  unsigned nr_slots;            /* that were ever connected */
+  unsigned nr_slots;            /* slots that were ever connected */
   unsigned max_slots;
-  bool told_lost;               /* that the connection is lost; until it is back */
+  bool told_lost;               /* the loss was reported; false again once connected */
 };
 
 static int64_t
@@ -86,14 +88,14 @@ pause_ms (int64_t ms)
 
 /* --- connections --- */
 
-/* In whole blocks. */
+/* Bytes in whole blocks. */
 static uint64_t
 usable_size (const struct nbdlink_info *i)
 {
   return round_down (i->size, i->minimum);
 }
 
-/* One that was broken is there again: is it still what we know? */
+/* After a reconnection: is the export still the same? */
 static int
 check_same_export (struct nbdpool *p, struct nbdlink *link)
 {
@@ -111,7 +113,8 @@ check_same_export (struct nbdpool *p, struct nbdlink *link)
   return 0;
 }
 
-/* Connects SLOT before DEADLINE.  Called with the lock held, which is dropped meanwhile. */
+/* Connects SLOT before DEADLINE.  The caller holds the lock, which is dropped in the
+ * meantime. */
 static int
 connect_slot (struct nbdpool *p, struct slot *slot, int64_t deadline)
 {
@@ -139,7 +142,7 @@ connect_slot (struct nbdpool *p, struct slot *slot, int64_t deadline)
   return r;
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static void
 tell_lost (struct nbdpool *p)
 {
@@ -157,7 +160,8 @@ tell_back (struct nbdpool *p)
   p->told_lost = false;
 }
 
-/* With the lock held: the one with the fewest users; a new one if all are busy. */
+/* Returns the slot with the fewest users, or a new one if all are busy.  The caller holds
+ * the lock. */
 static struct slot *
 choose_slot (struct nbdpool *p)
 {
@@ -184,14 +188,14 @@ changes_something (enum nbdpool_kind kind)
   return kind == NBDPOOL_WRITE || kind == NBDPOOL_WRITE_FUA || kind == NBDPOOL_ZERO || kind == NBDPOOL_PUNCH;
 }
 
-/* Would something be lost if its server had lost all that was not flushed? */
+/* Would anything be lost if the server had lost everything that was not flushed? */
 static bool
 is_unflushed (const struct slot *slot)
 {
   return slot->changing > 0 || slot->changes != slot->flushed;
 }
 
-/* R9: what the server has of our changes is not known.  With the lock held. */
+/* R9: it is unknown which changes the server has kept.  The caller holds the lock. */
 static void
 lose_changes (struct nbdpool *p)
 {
@@ -201,7 +205,8 @@ lose_changes (struct nbdpool *p)
   p->lost = true;
 }
 
-/* If it has died while nothing was in flight, no request has to be lost to learn it. */
+/* If no request is in flight, also detects that the connection was lost while it was
+ * idle, so that no request has to fail first. */
 static bool
 is_alive (struct slot *slot)
 {
@@ -209,8 +214,9 @@ is_alive (struct slot *slot)
                          : nbdlink_is_dead (slot->link));
 }
 
-/* A connection for a request, to be released.  *DEADLINE: until when a request waits for
- * one; 0: it has not had to wait.  NULL: EIO; the reason was reported. */
+/* Returns a connection for a request; the caller releases it.  *DEADLINE is when the
+ * request stops waiting for a connection, 0 if it has not had to wait yet.  Returns NULL
+ * on EIO; the reason was reported. */
 static struct slot *
 acquire (struct nbdpool *p, enum nbdpool_kind kind, int64_t *deadline)
 {
@@ -219,7 +225,7 @@ acquire (struct nbdpool *p, enum nbdpool_kind kind, int64_t *deadline)
   LOCK_FOR_BLOCK (&p->lock);
 
   for (slot = choose_slot (p);;) {
-    if (p->lost && !only_reads (kind)) {        /* perhaps found out just now */
+    if (p->lost && !only_reads (kind)) {        /* possibly found just now */
       errno = EIO;
       return NULL;
     }
@@ -242,7 +248,7 @@ acquire (struct nbdpool *p, enum nbdpool_kind kind, int64_t *deadline)
     }
     if (connect_slot (p, slot, *deadline) == 0)
       continue;
-    if (slot != &p->slots[0]) { /* the server admits no more: one must do */
+    if (slot != &p->slots[0]) { /* the server accepts no more connections: use one */
       p->max_slots = p->nr_slots;
       slot = &p->slots[0];
       continue;
@@ -261,7 +267,7 @@ acquire (struct nbdpool *p, enum nbdpool_kind kind, int64_t *deadline)
   }
 }
 
-/* ERR: 0, or what came of the request; ENOTCONN: no answer. */
+/* ERR is the result of the request: 0 or an errno; ENOTCONN: no reply came. */
 static void
 release (struct nbdpool *p, struct slot *slot, enum nbdpool_kind kind, int err)
 {
@@ -286,7 +292,7 @@ send_once (struct nbdlink *link, const struct nbdpool_request *q)
   case NBDPOOL_READ: return nbdlink_read (link, q->buf, q->count, q->offset);
   case NBDPOOL_WRITE: return nbdlink_write (link, q->buf, q->count, q->offset, false);
   case NBDPOOL_WRITE_FUA: return nbdlink_write (link, q->buf, q->count, q->offset, true);
-  case NBDPOOL_FLUSH: break;    /* flush */
+  case NBDPOOL_FLUSH: break;    /* flush has its own function */
   case NBDPOOL_ZERO: return nbdlink_zero (link, q->count, q->offset, false);
   case NBDPOOL_PUNCH: return nbdlink_zero (link, q->count, q->offset, true);
   case NBDPOOL_STATUS:
@@ -295,7 +301,8 @@ send_once (struct nbdlink *link, const struct nbdpool_request *q)
   abort ();
 }
 
-/* Answered, or -1 with errno.  What only reads is sent again over a new connection. */
+/* Returns 0, or -1 with errno.  Requests that only read are sent again on a new
+ * connection. */
 static int
 send (struct nbdpool *p, const struct nbdpool_request *q)
 {
@@ -320,12 +327,12 @@ send (struct nbdpool *p, const struct nbdpool_request *q)
 struct flush {
   struct slot *slot;
   struct nbdlink *link;
-  uint64_t changes;             /* that it covers */
+  uint64_t changes;             /* that the flush covers */
   struct nbdlink_call call;
 };
 
-/* Those connections that must answer; if nothing was changed, one, which says whether
- * there is a server. */
+/* Chooses the connections that must reply.  If nothing was changed, any one, to find out
+ * whether the server is still there. */
 static int
 choose_flushes (struct nbdpool *p, struct flush f[MAX_LINKS])
 {
@@ -356,7 +363,7 @@ flush (struct nbdpool *p)
   const int n = choose_flushes (p, f);
   int i, err, worst = 0;
 
-  /* While there are users, the link stays. */
+  /* While a slot has users, its link stays. */
   for (i = 0; i < n; i++) {
     pthread_mutex_lock (&p->lock);
     f[i].link = f[i].slot->link;
@@ -382,7 +389,7 @@ flush (struct nbdpool *p)
   return -1;
 }
 
-/* Nothing was lost with a connection that only had nothing to flush. */
+/* If a connection is lost that had nothing to flush, nothing is lost: tries again. */
 static int
 send_flush (struct nbdpool *p)
 {

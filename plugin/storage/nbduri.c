@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does an NBD URI say?
+ * What does an NBD URI mean?
  *
  *   SCHEME://[USER@]HOST[:PORT]/EXPORT[?tls-...=VALUE]      nbd, nbds
  *   SCHEME://CID[:PORT]/EXPORT                              nbd+vsock, nbds+vsock
  *   SCHEME:///EXPORT?socket=PATH                            nbd+unix, nbds+unix
  *
- * (Specification: doc/uri.md of the NBD project; QEMU writes nbd+tcp for nbd.)  libnbd gets
- * what is written anew from the parts that we understood, so that no other reading of the
- * text can lead elsewhere than where we think.  User and tls-... are secrets.
+ * (Specification: doc/uri.md of the NBD project; QEMU writes nbd+tcp for nbd.)  libnbd
+ * gets a URI that is composed anew from the parsed parts, so that a different
+ * interpretation of the text cannot lead to another server.  The user and the tls-...
+ * parameters are secrets.
  */
 
 #include <config.h>
@@ -37,8 +38,8 @@ static const struct scheme {
   { "nbd+vsock", "nbd+vsock", VSOCK }, { "nbds+vsock", "nbds+vsock", VSOCK },
 };
 
-/* All strings are decoded, belong to it, and are "" where the URI has none; TLS is kept
- * as it is written. */
+/* All strings except TLS are decoded.  They belong to the struct, and are "" if the URI
+ * does not have the part.  TLS is stored as in the URI. */
 struct parts {
   const struct scheme *scheme;
   char *user, *host, *port, *export, *socket, *tls;
@@ -84,7 +85,7 @@ hex (char c)
     : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Decodes LEN characters.  NULL: EINVAL (a bad %XX, or NUL), or ENOMEM. */
+/* Decodes LEN characters.  NULL on EINVAL (an invalid %XX, or NUL) or ENOMEM. */
 static char *
 decode (const char *s, size_t len)
 {
@@ -108,7 +109,8 @@ decode (const char *s, size_t len)
   return text;
 }
 
-/* LEN characters of those in ALLOWED, in lower case.  NULL: EINVAL or ENOMEM. */
+/* Copies LEN characters in lower case; all must be in ALLOWED.  NULL on EINVAL or
+ * ENOMEM. */
 static char *
 copy_lower (const char *s, size_t len, const char *allowed)
 {
@@ -181,7 +183,8 @@ parse_query (const char *s, struct parts *p)
   return p->socket ? 0 : -1;
 }
 
-/* -1: EINVAL with WHY, or ENOMEM.  *P is to be freed in any case. */
+/* Returns 0, or -1 with EINVAL and *WHY, or with ENOMEM.  The caller frees *P in any
+ * case. */
 static int
 parse (const char *uri, struct parts *p, const char **why)
 {
@@ -307,7 +310,7 @@ nbduri_add_secrets (const char *uri, const char *from)
   return text;
 }
 
-/* --- other ways to say it --- */
+/* --- from other forms --- */
 
 char *
 nbduri_make (const char *host, const char *port, const char *socket, const char *export)
@@ -370,7 +373,8 @@ nbduri_from_old (const char *name)
 
 /* --- comparing --- */
 
-/* EXPORT: of A may have more, behind a slash. */
+/* Do the URIs name the same server and export?  BELOW: A's export name may also continue
+ * behind B's, with a slash. */
 static bool
 is_within (const char *uri_a, const char *uri_b, bool below)
 {

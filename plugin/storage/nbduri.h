@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * NBD URIs: see nbduri.c.
+ * NBD URIs.  See nbduri.c.
  */
 
 #ifndef QCOW2_NBDURI_H
@@ -8,30 +8,32 @@
 
 #include <stdbool.h>
 
-/* Does NAME begin with a scheme of NBD URIs?  (It need not be a valid one.) */
+/* Does NAME begin with a scheme of NBD URIs?  (It need not be a valid URI.) */
 extern bool nbduri_is (const char *name);
 
-/* URI in the one form that we pass on: to be freed.  SECRETS: with user and keys, else
- * for messages and comparisons.  NULL: EINVAL, and WHY says what is wrong with it; or
- * ENOMEM. */
+/* Returns URI in its normal form; the caller frees it.  SECRETS: with user and keys;
+ * otherwise without, for messages and comparisons.  NULL on EINVAL, and *WHY says what is
+ * wrong with the URI; or on ENOMEM. */
 extern char *nbduri_normal (const char *uri, bool secrets, const char **why);
 
-/* A URI in normal form: SOCKET (a path) or HOST and PORT (NULL: the default); EXPORT as it
- * is.  NULL: EINVAL or ENOMEM. */
+/* Makes a URI in normal form from SOCKET (a path), or from HOST and PORT (NULL: the
+ * default).  EXPORT is the plain name (not percent-encoded).  NULL on EINVAL or
+ * ENOMEM. */
 extern char *nbduri_make (const char *host, const char *port, const char *socket,
                           const char *export);
-/* The same from QEMU's old names: nbd:HOST:PORT[:exportname=E], nbd:unix:PATH[:...]. */
+/* The same for QEMU's old names: nbd:HOST:PORT[:exportname=E], nbd:unix:PATH[:...]. */
 extern bool nbduri_is_old (const char *name);
 extern char *nbduri_from_old (const char *name);
 
-/* The valid URI with the secrets of FROM, in normal form.  NULL: ENOMEM. */
+/* Returns the valid URI with the secrets of FROM, in normal form.  NULL on ENOMEM. */
 extern char *nbduri_add_secrets (const char *uri, const char *from);
 
-/* Do valid URIs name the same export of the same server, as far as names tell? */
+/* Do these valid URIs name the same export of the same server?  (Only names are
+ * compared.) */
 extern bool nbduri_same (const char *a, const char *b);
 
-/* Is the valid URI below the valid PREFIX: the same server, and an export whose name is
- * the prefix's, or has that and a slash before it? */
+/* Is the valid URI below the valid PREFIX: on the same server, with the same export name,
+ * or one that continues PREFIX's behind a slash? */
 extern bool nbduri_is_below (const char *uri, const char *prefix);
 
 #endif /* QCOW2_NBDURI_H */

@@ -41,16 +41,16 @@
 
 /* Names to try before giving up. */
 #define TRIES 16
-/* umask takes away what the user does not want. */
+/* umask removes the permissions that the user does not want. */
 #define MODE 0644
 
 struct newfile {
   char *path;
-  const char *name;             /* its last part */
+  const char *name;             /* the last part of path */
   int dir;
   struct storage *file;
-  int fd;                       /* the file's; hostfile closes it */
-  char temporary[40];           /* its name now; "" if it has none */
+  int fd;                       /* of the file; hostfile closes it */
+  char temporary[40];           /* its current name; "" if it has none */
   bool published;
 };
 
@@ -105,7 +105,7 @@ open_directory (struct newfile *n)
   return n->dir == -1 ? failed (n, "cannot open its directory") : 0;
 }
 
-/* The name under which every process finds its file without a name. */
+/* The name under which every process can find its own unnamed file. */
 static const char *
 fd_name (int fd, char buf[40])
 {
@@ -113,7 +113,7 @@ fd_name (int fd, char buf[40])
   return buf;
 }
 
-/* A file without a name, if that can get one later; else -1. */
+/* Opens an unnamed file that can be named later; -1 if that is not possible. */
 static int
 open_unnamed (const struct newfile *n)
 {
@@ -208,11 +208,11 @@ link_temporary (struct newfile *n)
   }
   if (errno != EINVAL && errno != ENOSYS)
     return -1;
-  /* Filesystems that can't do that mostly have hard links. */
+  /* Filesystems that cannot rename without replacing usually have hard links. */
   return linkat (n->dir, n->temporary, n->dir, n->name, 0);
 }
 
-/* The file is there and durable; is its name, too? */
+/* The file has its name, and is durable; makes the name durable, too. */
 static int
 sync_directory (const struct newfile *n)
 {
@@ -222,7 +222,7 @@ sync_directory (const struct newfile *n)
     do
       r = fsync (n->dir);
     while (r == -1 && errno == EINTR);
-  /* Some filesystems have nothing to do here and say so. */
+  /* Some filesystems need no sync here, and say so with EINVAL. */
   if (r == -1 && errno != EINVAL)
     return failed (n, "cannot make its name durable: fsync of its directory");
   return 0;

@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does a report get into a file, and what may it replace?
+ * How is a report written to a file, and which files may it replace?
  *
- * What a name leads to decides, never how the name begins:
+ * The file that a name leads to decides, not the form of the name:
  *
- *   nothing              a new file is made
+ *   nothing              a new file is created
  *   a regular file       it is replaced, as a whole, if it begins like a report of the
- *                        same kind or is empty: stats=disk.qcow2 must not cost anybody a
- *                        disk
- *   a descriptor of ours (/dev/stdout, /dev/fd/3) the report is written through it, where
- *                        it stands: whoever opened it, and still writes to it, would not
- *                        find a file that was replaced.  Nothing is overwritten
+ *                        same kind or is empty: stats=disk.qcow2 must not destroy a disk
+ *   a descriptor of this process (/dev/stdout, /dev/fd/3)
+ *                        the report is written at its current position: the program that
+ *                        opened it, and still writes to it, would not see a replacement.
+ *                        Nothing is overwritten
  *   a stream             (terminal, pipe, character device) it is opened and written to
  *   anything else        (block device, directory, file that another process has open)
  *                        is refused
  *
- * A guest decides how a raw file begins, and a new data file is empty.  So what this
- * process has opened itself is never written to, whatever it holds: the kernel knows
- * those files (/proc/self/fd), and tells them from the descriptors that were there when
- * the program began, which are never closed by an exec (all others are: O_CLOEXEC).
+ * A guest decides how a raw file begins, and a new data file is empty.  So files that
+ * this process has opened itself are never written to, whatever they contain.  The kernel
+ * knows these files (/proc/self/fd).  Descriptors that existed when the program began can
+ * be told from others, because they are never closed by an exec (all others are:
+ * O_CLOEXEC).
  *
- * Symbolic links are followed one by one, since the last one tells a descriptor from a
- * file: the links of procfs that lead to open files do not have those files' names.
+ * Symbolic links are followed one by one, because the last link tells a descriptor from a
+ * file: the links in procfs that lead to open files do not contain the files' names.
  *
- * A file is replaced by renaming: the report is written next to it first, so a reader
- * never meets half of one.  The look at what is there is repeated after it has been
- * moved away, and if it may not be replaced it is put back: nothing that gets that name
- * meanwhile is lost.
+ * A file is replaced by renaming: the report is first written next to it, so a reader
+ * never sees an incomplete one.  After the old file has been moved away, it is examined
+ * again, and if it must not be replaced it is put back: a file that gets this name in the
+ * meantime is not lost.
  *
- * Reports are no images: they do not go through hostfile.
+ * Reports are not images: they do not use hostfile.
  *
- * Locks: none; each writer has a file of its own until it is renamed.
+ * Locks: none; each writer has its own file until the file is renamed.
  */
 
 #include <config.h>
@@ -57,8 +58,8 @@
 
 struct place {
   enum { NOTHING, REGULAR, DESCRIPTOR, STREAM, OTHER } kind;
-  char *name;                   /* after all symbolic links; to be freed */
-  int fd;                       /* of a DESCRIPTOR; it is not ours to close */
+  char *name;                   /* after all symbolic links; the caller frees it */
+  int fd;                       /* of a DESCRIPTOR; not to be closed */
 };
 
 static int
@@ -92,7 +93,7 @@ refused_open (const struct report_kind *kind, const char *path)
 
 /* --- where the name leads --- */
 
-/* The directory that NAME is in, with a slash at its end; to be freed. */
+/* The directory that contains NAME, with a slash at its end.  The caller frees it. */
 static char *
 directory_of (const char *name)
 {
@@ -101,7 +102,7 @@ directory_of (const char *name)
   return slash ? strndup (name, slash - name + 1) : strdup ("./");
 }
 
-/* NAME is a symbolic link of procfs.  Returns the descriptor of this process that it
+/* NAME is a symbolic link in procfs.  Returns the descriptor of this process that it
  * stands for, or -1. */
 static int
 own_descriptor (const char *name)
@@ -120,9 +121,10 @@ own_descriptor (const char *name)
   return *end == '\0' && n <= INT_MAX ? (int) n : -1;
 }
 
-/* What is the name P->name itself?  1: a symbolic link to follow, *TARGET (to be freed)
- * says where; 0: something else, or nothing, or a link of procfs that is not followed but
- * stands for an open file (*OPEN).  -1 with errno. */
+/* Examines the last part of P->name.  Returns 1 for a symbolic link to follow, whose
+ * target is *TARGET (the caller frees it); 0 for anything else, or nothing, or for a link
+ * in procfs that is not followed because it stands for an open file (then *OPEN_FILE is
+ * true); or -1 with errno. */
 static int
 look_at_link (const struct place *p, char **target, bool *open_file)
 {
@@ -153,8 +155,7 @@ look_at_link (const struct place *p, char **target, bool *open_file)
   return r;
 }
 
-/* Goes on to where the link P->name leads:  TARGET is relative to the directory of the
- * link. */
+/* Follows the link P->name.  TARGET is relative to the directory of the link. */
 static int
 go_to (struct place *p, const char *target)
 {
@@ -172,7 +173,8 @@ go_to (struct place *p, const char *target)
   return 0;
 }
 
-/* *P receives where PATH leads; free its name in any case.  -1 with errno. */
+/* Sets *P to the place where PATH leads.  The caller frees P->name in any case.  Returns
+ * 0, or -1 with errno. */
 static int
 find_place (const char *path, struct place *p)
 {
@@ -186,7 +188,7 @@ find_place (const char *path, struct place *p)
   p->name = strdup (path);
   if (p->name == NULL)
     return -1;
-  /* The kernel may forbid us to follow a link, or be unable to: ask it first. */
+  /* The kernel may refuse to follow a link, or be unable to: ask it first. */
   if (stat (path, &st) == 0)
     p->kind = S_ISREG (st.st_mode) ? REGULAR
       : S_ISCHR (st.st_mode) || S_ISFIFO (st.st_mode) || S_ISSOCK (st.st_mode)
@@ -223,8 +225,8 @@ is_ours (int fd)
   return flags != -1 && (flags & FD_CLOEXEC);
 }
 
-/* Has this process opened the file ST itself?  1, or 0, or -1 with errno: that is not
- * known. */
+/* Has this process opened the file ST itself?  Returns 1, 0, or -1 with errno if that is
+ * unknown. */
 static int
 is_open_here (const struct stat *st)
 {
@@ -236,7 +238,8 @@ is_open_here (const struct stat *st)
   if (dir == NULL)
     return -1;
   while (errno = 0, !found && (entry = readdir (dir)) != NULL) {
-    const int fd = atoi (entry->d_name);        /* "." and ".." are none: 0 is no harm */
+    const int fd = atoi (entry->d_name);        /* "." and ".." become 0, which is
+                                                   harmless */
 
     found = is_ours (fd) && fstat (fd, &other) == 0 &&
       other.st_dev == st->st_dev && other.st_ino == st->st_ino;
@@ -247,8 +250,8 @@ is_open_here (const struct stat *st)
   return found;
 }
 
-/* May the file of that name be replaced?  0, or -1 with errno: EEXIST, it is no report
- * and not empty; ETXTBSY, this process has it open. */
+/* May the file NAME be replaced?  Returns 0, or -1 with errno.  EEXIST: it is not a
+ * report, and not empty.  ETXTBSY: this process has it open. */
 static int
 check_replaceable (const struct report_kind *kind, const char *name)
 {
@@ -262,7 +265,7 @@ check_replaceable (const struct report_kind *kind, const char *name)
   if (fd == -1)
     return -1;
   n = fstat (fd, &st) == -1 ? -1 : pread (fd, begin, len, 0);
-  close (fd);                   /* it is not to be found below */
+  close (fd);                   /* so that the search below does not find it */
   if (n == -1)
     return -1;
   if (!S_ISREG (st.st_mode) ||
@@ -276,7 +279,7 @@ check_replaceable (const struct report_kind *kind, const char *name)
   return open_here == 0 ? 0 : -1;
 }
 
-/* That has failed, or write_file has: says why. */
+/* Reports why check_replaceable or write_file has failed. */
 static int
 not_replaced (const struct report_kind *kind, const char *path)
 {
@@ -284,7 +287,7 @@ not_replaced (const struct report_kind *kind, const char *path)
     : errno == ETXTBSY ? refused_open (kind, path) : failed (kind, path);
 }
 
-/* May a report be written through descriptor FD, where it stands? */
+/* May a report be written through descriptor FD, at its position? */
 static int
 check_descriptor (const struct report_kind *kind, const char *path, int fd)
 {
@@ -306,7 +309,8 @@ check_descriptor (const struct report_kind *kind, const char *path, int fd)
   return 0;
 }
 
-/* Finds where PATH leads, and whether we may write there.  -1: no; reported. */
+/* Finds the place where PATH leads, and whether a report may be written there.  Returns 0
+ * or -1 (reported). */
 static int
 examine (const struct report_kind *kind, const char *path, struct place *p)
 {
@@ -343,8 +347,8 @@ same_directory (const char *name, const char *other)
     st.st_dev == other_st.st_dev && st.st_ino == other_st.st_ino;
 }
 
-/* Are these names, which both end in no symbolic link, of the same file, if only of one
- * that is not there? */
+/* Do these names, neither of which ends in a symbolic link, name the same file, even if
+ * it does not exist? */
 static bool
 same_name (const char *name, const char *other)
 {
@@ -370,7 +374,7 @@ reportfile_same (const char *path, const char *other)
 
 /* --- writing --- */
 
-/* Writes all to FD, and closes it. */
+/* Writes the report to FD, and closes it. */
 static int
 write_to (int fd, bool durable, void (*print) (FILE *, const void *),
           const void *opaque)
@@ -390,7 +394,7 @@ write_to (int fd, bool durable, void (*print) (FILE *, const void *),
   return fclose (fp) == EOF ? -1 : 0;
 }
 
-/* Opens a stream, which has not turned into something else. */
+/* Opens a stream, if it is still one. */
 static int
 open_stream (const char *path)
 {
@@ -406,8 +410,8 @@ open_stream (const char *path)
   return fd;
 }
 
-/* TEMPORARY has become the name of what NAME was until now: that goes if it may be
- * replaced, and else it gets its name back. */
+/* TEMPORARY is now the name of the file that was NAME.  Removes it if it may be replaced,
+ * and otherwise gives it its name back. */
 static int
 settle (const struct report_kind *kind, const char *temporary, const char *name)
 {
@@ -422,8 +426,8 @@ settle (const struct report_kind *kind, const char *temporary, const char *name)
   return -1;
 }
 
-/* Gives the complete report TEMPORARY the name NAME; on errors removes it.  -1 with
- * errno; EEXIST and ETXTBSY, as of check_replaceable: what NAME is stays. */
+/* Gives the complete report TEMPORARY the name NAME; on errors removes it.  Returns 0, or
+ * -1 with errno.  EEXIST, ETXTBSY: as from check_replaceable; NAME stays as it is. */
 static int
 give_name (const struct report_kind *kind, const char *temporary, const char *name)
 {
@@ -434,9 +438,10 @@ give_name (const struct report_kind *kind, const char *temporary, const char *na
       break;
     if (renameat2 (AT_FDCWD, temporary, AT_FDCWD, name, RENAME_EXCHANGE) == 0)
       return settle (kind, temporary, name);
-  } while (errno == ENOENT);    /* what was there has gone meanwhile */
+  } while (errno == ENOENT);    /* the old file has disappeared */
 
-  /* A filesystem that can't do these (NFS): what is there was looked at a moment ago. */
+  /* A filesystem that does not support these (NFS): the old file was examined just
+   * before. */
   if ((errno == EINVAL || errno == ENOSYS) && rename (temporary, name) == 0)
     return 0;
   KEEP_ERRNO_FOR_BLOCK;
@@ -444,7 +449,7 @@ give_name (const struct report_kind *kind, const char *temporary, const char *na
   return -1;
 }
 
-/* A name next to NAME, however long that is; to be freed. */
+/* A name next to NAME, however long that is.  The caller frees it. */
 static char *
 temporary_name (const char *name)
 {
@@ -458,7 +463,8 @@ temporary_name (const char *name)
   return temporary;
 }
 
-/* Writes a file next to NAME and gives it that name.  -1 with errno, as give_name. */
+/* Writes a file next to NAME and gives it that name.  Returns 0, or -1 with errno, as
+ * give_name does. */
 static int
 write_file (const struct report_kind *kind, const char *name, bool durable,
             void (*print) (FILE *, const void *), const void *opaque)
@@ -470,7 +476,7 @@ write_file (const struct report_kind *kind, const char *name, bool durable,
     return -1;
   fd = open (temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd == -1) {
-    if (errno == EEXIST)        /* give_name's word for something else */
+    if (errno == EEXIST)        /* give_name uses it for something else */
       errno = EAGAIN;
     return -1;
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Files that programs read: see reportfile.c.
+ * Files that other programs read.  See reportfile.c.
  */
 
 #ifndef QCOW2_REPORTFILE_H
@@ -10,24 +10,26 @@
 #include <stdio.h>
 
 struct report_kind {
-  const char *key;              /* the parameter that asks for it, for messages */
-  const char *begins;           /* how all of this kind begin, and no other file */
+  const char *key;              /* the parameter that asks for the report, for messages */
+  const char *begins;           /* the first bytes of all files of this kind, and of no
+                                   other */
 };
 
-/* May a report be written to PATH, an absolute one?  What this process has open itself
- * when it is asked (the files of a disk) is refused.  REPEATEDLY: again and again, so
- * that it must be a file that can be replaced.  -1: no; reported. */
+/* May a report be written to PATH (absolute)?  Files that this process has opened itself
+ * (the files of a disk) are refused.  REPEATEDLY: the report is written again and again,
+ * so it must be a file that can be replaced.  Returns 0, or -1 (reported) if not. */
 extern int reportfile_check (const struct report_kind *, const char *path,
                              bool repeatedly);
 
-/* Would one of these paths, both absolute, replace what is written to the other? */
+/* Would a report written to one of these absolute paths replace that of the other? */
 extern bool reportfile_same (const char *path, const char *other);
 
-/* Writes what PRINT does, which begins as KIND says.  A file that is there is replaced,
- * at once, or not at all; a link to one stays a link.  Terminals and pipes are written
- * to, and what this process has open (/dev/stdout) through its descriptor, where that
- * stands.  What may not be written to is refused, as in reportfile_check.  DURABLE: a
- * file is, on return.  -1: reported.  Any thread. */
+/* Writes the output of PRINT, which must begin as KIND says.  An existing file is
+ * replaced at once, or not at all; a link to a file stays a link.  Terminals and pipes
+ * are written to.  A file that this process inherited (/dev/stdout) is written through
+ * its descriptor, at its position.  Files that must not be replaced are refused, as in
+ * reportfile_check.  DURABLE: a file is durable on return.  Returns 0 or -1 (reported).
+ * Any thread may call this. */
 extern int reportfile_write (const struct report_kind *, const char *path,
                              bool durable, void (*print) (FILE *, const void *opaque),
                              const void *opaque);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What the gate (storage.c) and the kinds of storage behind it share.  For them only.
+ * Declarations that the gate (storage.c) and the kinds of storage behind it share.  No
+ * other files include this.
  */
 
 #ifndef QCOW2_STORAGE_IMPL_H
@@ -10,66 +11,67 @@
 
 #include "storage/storage.h"
 
-/* What a kind of storage does.  All may be called from any thread.  Those that return int
- * return -1 with errno set if they fail, and report nothing unless they say so.  Ranges
+/* The operations of a kind of storage.  Any thread may call them.  Those that return int
+ * return -1 with errno set if they fail, and do not report errors unless noted.  Ranges
  * end before INT64_MAX, and counts are > 0. */
 struct storage_ops {
-  void (*close) (struct storage *);     /* also of one that is not open yet */
+  void (*close) (struct storage *);     /* may be called before it is open */
 
-  /* The whole range; zeros past the end. */
+  /* Reads the whole range, with zeros past the end. */
   int (*read) (struct storage *, void *buf, uint64_t count, uint64_t offset);
-  /* All of IOV, DURABLE: as RWF_DSYNC.  Raises the size as far as it gets. */
+  /* Writes all of IOV.  DURABLE: as with RWF_DSYNC.  Raises the size as far as it
+   * gets. */
   int (*write) (struct storage *, const struct iovec *iov, int niov,
                 uint64_t offset, uint64_t count, bool durable);
   int (*sync) (struct storage *);
-  const char *sync_name;        /* what that asks for, in messages */
+  const char *sync_name;        /* the name of the sync operation, for messages */
 
-  /* 1: done, 0: it cannot do that (and may set no_punch, no_zero). */
+  /* Return 1 if done, 0 if the storage cannot do it (they may set no_punch, no_zero). */
   int (*punch) (struct storage *, uint64_t offset, uint64_t count);
   int (*zero) (struct storage *, uint64_t offset, uint64_t count);
-  /* Sets no_allocate if it can't promise anything.  NULL: there is nothing to promise. */
+  /* Sets no_allocate if it cannot promise anything.  NULL: no promise is needed. */
   int (*allocate) (struct storage *, uint64_t offset, uint64_t count);
-  /* NULL: its size is fixed. */
+  /* NULL: the size is fixed. */
   int (*set_size) (struct storage *, uint64_t size);
 
-  /* As storage_hole.  What it can't tell is data. */
+  /* As storage_hole.  Ranges that it knows nothing about are data. */
   int (*hole) (struct storage *, uint64_t offset, uint64_t *len, bool *hole);
-  /* Hints.  NULL: it takes none. */
+  /* Hints.  NULL: not supported. */
   void (*prefetch) (struct storage *, uint64_t offset, uint64_t count);
   void (*write_back) (struct storage *, uint64_t offset, uint64_t count);
 
-  /* Of another one with the same ops. */
+  /* The other storage has the same ops. */
   bool (*same) (const struct storage *, const struct storage *);
   uint64_t (*allocated) (const struct storage *);
-  int (*lock) (struct storage *, enum storage_lock role);       /* reports */
+  int (*lock) (struct storage *, enum storage_lock role);       /* reports errors */
 };
 
-/* Each kind of storage begins with this. */
+/* Each kind of storage has this as its first member. */
 struct storage {
-  /* Fixed once it is open: no lock. */
+  /* Fixed after opening: no lock. */
   const struct storage_ops *ops;
-  char *path;                   /* as messages call it; freed by storage_close */
+  char *path;                   /* name for messages; storage_close frees it */
   bool writable;
-  const char *why_readonly;     /* NULL: the file is simply not writable */
-  bool regular;                 /* else its size is fixed */
+  const char *why_readonly;     /* NULL: the file is just not writable */
+  bool regular;                 /* otherwise its size is fixed */
   const struct storage_hooks *hooks;
 
-  /* Atomics.  None of them orders access to anything else, so relaxed
-   * operations would do; nothing here is hot enough to care.
-   */
+  /* Atomics.  None of them orders accesses to other data, so relaxed operations would be
+   * enough; nothing here is performance-critical. */
   _Atomic uint64_t size;
-  atomic_bool no_punch, no_zero, no_allocate;   /* it cannot do that */
-  _Atomic uint64_t changes;     /* how many there were; counted when they are done */
-  _Atomic uint64_t synced;      /* how many of them a sync that has ended covers */
-  atomic_bool diverted;         /* a hook did our work: ask not the storage */
-  atomic_int lost;              /* errno of a lost write, or 0: see storage.c */
+  atomic_bool no_punch, no_zero, no_allocate;   /* not supported */
+  _Atomic uint64_t changes;     /* number of changes; counted when they end */
+  _Atomic uint64_t synced;      /* number of changes that a finished sync covers */
+  atomic_bool diverted;         /* a hook has replaced operations: do not ask the
+                                   storage */
+  atomic_int lost;              /* errno of a lost write, or 0; see storage.c */
 };
 
-/* What all kinds begin with.  -1 with errno (ENOMEM; not reported). */
+/* Initializes the common part.  Returns 0, or -1 with errno (ENOMEM; not reported). */
 extern int storage_init (struct storage *, const struct storage_ops *, const char *path,
                          const struct storage_options *);
 
-/* Raises the known size to END.  Only set_size lowers it, and no thread does that while
+/* Raises the known size to END.  Only set_size lowers it, and no thread calls that while
  * others write beyond the new end. */
 static inline void
 storage_raise_size (struct storage *s, uint64_t end)
@@ -80,7 +82,7 @@ storage_raise_size (struct storage *s, uint64_t end)
     ;
 }
 
-/* Keeps an error that a later sync would have had to report. */
+/* Records an error that a later sync would have had to report. */
 static inline void
 storage_note_lost (struct storage *s, int err)
 {

@@ -63,8 +63,8 @@ storage_close (struct storage *s)
   free (path);
 }
 
-/* The one place that every operation passes.  Returns 0 if the operation is to happen, 1
- * if it has been done by the hook, or -1 with errno set (not reported). */
+/* Every operation passes here.  Returns 0 if the operation shall take place, 1 if a hook
+ * has done it, or -1 with errno set (not reported). */
 static int
 choke (struct storage *s, enum storage_op op, const struct iovec *iov, int niov,
        uint64_t offset, uint64_t count, bool durable)
@@ -93,7 +93,7 @@ storage_hook (struct storage *s, enum storage_op op)
   return choke (s, op, NULL, 0, 0, 0, false);
 }
 
-/* Turns an errno that says that there is no more room into ENOSPC. */
+/* Turns an errno that means that there is no more space into ENOSPC. */
 static void
 full (void)
 {
@@ -248,7 +248,7 @@ storage_sync (struct storage *s)
                   s->ops->sync_name);
     return -1;
   }
-  /* Another one may have begun later and ended earlier. */
+  /* Another sync may have begun later and ended earlier. */
   while (synced < changes &&
          !atomic_compare_exchange_weak (&s->synced, &synced, changes))
     ;
@@ -265,7 +265,7 @@ storage_sync_changes (struct storage *s)
 
 /* --- space --- */
 
-/* What punch and zero share. */
+/* Implements punch and zero. */
 static int
 erase (struct storage *s, int (*op) (struct storage *, uint64_t, uint64_t),
        const atomic_bool *cannot, const char *what, uint64_t offset, uint64_t count)
@@ -294,8 +294,8 @@ storage_punch (struct storage *s, uint64_t offset, uint64_t count)
   return erase (s, s->ops->punch, &s->no_punch, "punch a hole of", offset, count);
 }
 
-/* A hole with its space set aside again is as good.  (Can the storage do that?  One byte
- * tells, before anything is changed.) */
+/* A hole whose space is allocated again serves the same purpose.  (One byte shows whether
+ * the storage can allocate, before anything is changed.) */
 static int
 zero_by_hole (struct storage *s, uint64_t offset, uint64_t count)
 {
@@ -319,7 +319,7 @@ storage_zero (struct storage *s, uint64_t offset, uint64_t count)
   return r == 0 ? zero_by_hole (s, offset, count) : r;
 }
 
-/* Reports nothing. */
+/* Does not report errors. */
 static int
 allocate (struct storage *s, uint64_t offset, uint64_t count)
 {
@@ -344,7 +344,7 @@ storage_cannot_allocate (const struct storage *s)
   return s->no_allocate;
 }
 
-/* Reports nothing. */
+/* Does not report errors. */
 static int
 set_size (struct storage *s, uint64_t size)
 {
@@ -404,7 +404,7 @@ storage_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
     *hole = true;
     return 0;
   }
-  /* What the hook has taken over, the storage knows nothing about. */
+  /* The storage knows nothing about contents that a hook has taken over. */
   if (s->diverted) {
     *hole = offset >= s->size;
     return 0;
