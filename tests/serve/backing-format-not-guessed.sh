@@ -49,9 +49,11 @@ start_nbdkit file="$img" backing="$tmp/other.raw"
 nbdsh_run -c 'assert h.pread(5, 0) == b"other"'
 stop_nbdkit
 
-# Names that are no plain paths.
-for name in 'json:{"driver":"raw","file":{"driver":"file","filename":"secret"}}' \
-            nbd:localhost:1 'nbd+unix:///?socket=x' http://localhost/x fat:/tmp; do
+# Names that are no paths.  (A path within JSON is relative to the current directory.)
+qemu-img create -q -u -f qcow2 -F raw "$tmp/odd.qcow2" 64k \
+  -b 'json:{"driver":"raw","file":{"driver":"file","filename":"secret"}}'
+refused "$PWD/secret: cannot open" file="$tmp/odd.qcow2"
+for name in nbd:localhost:1 'nbd+unix:///?socket=x' http://localhost/x fat:/tmp; do
   qemu-img create -q -u -f qcow2 -b "$name" -F raw "$tmp/odd.qcow2" 64k
   refused 'backing' file="$tmp/odd.qcow2"
 done

@@ -75,7 +75,9 @@ try ()
 new=(dir/new.qcow2 create=1M)
 try 'nosuch.*No such file' "${new[@]}" backing-file=nosuch backing-format=raw
 try 'base.raw.*not a qcow2 image' "${new[@]}" backing-file=base.raw backing-format=qcow2
-try 'plain path' "${new[@]}" backing-file=nbd://localhost backing-format=raw
+try 'only files and NBD' "${new[@]}" backing-file=http://localhost/x backing-format=raw
+try 'nbd://localhost:1/: cannot connect' "${new[@]}" backing-file=nbd://localhost:1 \
+  backing-format=raw
 try 'new.qcow2.*No such file' "${new[@]}" backing-file=new.qcow2 backing-format=qcow2
 try 'backing-format=' "${new[@]}" backing-file=base.raw
 try 'backing-format= requires backing-file=' "${new[@]}" backing-format=raw
