@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What do tests of refcounts and of the allocator build upon?
+ * What do tests of refcounts and of the allocator have in common?
  *
- * A file with nothing but the metadata that these rooms look at, or an image from
+ * A file that contains only the metadata that these rooms read, or an image from
  * elsewhere, and the rooms themselves, without a disk around them.
  */
 
@@ -47,7 +47,7 @@ image_end (void)
   CHECK (unlink (path) == 0);
 }
 
-/* 1 for each of the four clusters. */
+/* Sets the counts of the four clusters to 1. */
 static void
 set_counts (unsigned char *counts, unsigned order)
 {

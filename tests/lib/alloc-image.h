@@ -14,40 +14,40 @@
 #include "space/refcount.h"
 #include "lib/stubs.h"
 
-/* While an image is open. */
+/* Valid while an image is open. */
 extern struct storage *file;
 extern struct header header;
 extern struct overlap *overlap;
 extern struct refcounts *refcounts;
 extern struct grace *grace;
 extern struct alloc *alloc;
-extern unsigned bits;           /* of its clusters */
+extern unsigned bits;           /* log2 of the cluster size */
 
-/* For all that is random; the test begins it. */
+/* For all random choices; the test seeds it. */
 extern struct rng rng;
 
-/* An empty file, whose name begins with that of the test, in the current directory; and
- * its end. */
+/* image_begin creates an empty file in the current directory, whose name begins with that
+ * of the test; image_end removes it. */
 extern void image_begin (const char *name);
 extern void image_end (void);
 
-/* Makes a new image of it: header, refcount table, one refcount block, L1 table, a
+/* Makes a new image in it: header, refcount table, one refcount block and L1 table, one
  * cluster each. */
 extern void make_alloc_image (unsigned cluster_bits, unsigned refcount_order);
 
-/* Any image: its refcounts, and what they need. */
+/* Opens the refcounts of any image, and what they need. */
 extern void open_counts (const char *path, const struct storage_hooks *);
 extern void close_counts (void);
 
-/* That of image_begin, with an allocator. */
+/* Opens the image of image_begin, with an allocator. */
 extern void open_image (bool discard, const struct storage_hooks *);
 extern void close_image (void);
 
-/* Until no count is left to write. */
+/* Writes until no count is dirty. */
 extern void write_counts (void);
 
-/* When all is durable and nobody has a pin: nothing is held back, and the file is cut to
- * what is in use. */
+/* To be called when everything is durable and no request has a pin: nothing is held back,
+ * and the file is truncated to the clusters in use. */
 extern void end_session (void);
 
 #endif /* TEST_ALLOC_IMAGE_H */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What has the allocator handed out, and what may it hand out?
+ * Which clusters has the allocator allocated, and which may it allocate?
  *
- * A model of all clusters.  None may be handed out twice, none that holds metadata, none
- * before the removal of its last pointer is durable and all earlier requests have ended;
- * what is said to read as zeros must.
+ * A model of all clusters.  No cluster may be allocated twice, none that contains
+ * metadata, and none before the removal of its last pointer is durable and all earlier
+ * requests have ended.  A cluster that is said to read as zeros must do so.
  */
 
 #include <config.h>
@@ -18,7 +18,7 @@
 static struct cluster {
   enum state state;
   uint64_t freed;               /* when the removal became durable */
-  bool used;                    /* has ever been handed out */
+  bool used;                    /* was ever allocated */
 } clusters[MAX_CLUSTERS];
 static uint64_t durable;        /* the last mark that was settled */
 static bool is_table[MAX_RUNS];
@@ -164,8 +164,8 @@ checkpoint (bool ok)
     }
 }
 
-/* Counts are 1 for what is ours or metadata, 0 for all else.  (A reserve must have been
- * given back.) */
+/* The counts of the test's clusters and of metadata are 1, all others 0.  (A reserve must
+ * have been given back.) */
 static void
 compare_counts (void)
 {
@@ -196,6 +196,6 @@ quiesce (void)
   for (uint64_t c = 0; c < MAX_CLUSTERS; c++)
     if (c << bits >= storage_size (file)) {
       CHECK (clusters[c].state != OWNED && clusters[c].state != TABLE);
-      clusters[c].used = false; /* cut off: like new */
+      clusters[c].used = false; /* cut off, so like new */
     }
 }

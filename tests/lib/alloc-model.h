@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What the allocator has handed out, and may hand out.  See alloc-model.c.
+ * Which clusters the allocator has allocated, and may allocate.  See alloc-model.c.
  */
 
 #ifndef TEST_ALLOC_MODEL_H
@@ -14,12 +14,12 @@
 
 enum state { FREE, OWNED, TABLE, PENDING, WAITING };
 
-/* What we own: of the first nruns. */
+/* The runs that belong to the test: the first nruns of these. */
 #define MAX_RUNS 4000
 extern struct alloc_run runs[MAX_RUNS];
 extern size_t nruns;
 
-/* Requests that are under way. */
+/* Requests in progress. */
 #define MAX_PINS 8
 struct model_pin {
   struct grace_pin pin;
@@ -28,27 +28,27 @@ struct model_pin {
 extern struct model_pin pins[MAX_PINS];
 extern size_t npins;
 
-/* A step of the test. */
+/* The step of the test. */
 extern uint64_t now;
 
-/* For an image that was just made and opened. */
+/* To be called for an image that was just made and opened. */
 extern void reset_model (void);
 
-/* Judges what the allocator gave us, and dirties it. */
+/* Checks a run that was just allocated, and writes to it. */
 extern void handed_out (const struct alloc_run *, enum state);
-/* All its clusters, which must have been in state FROM. */
+/* Changes the state of all clusters in the run, which must be FROM. */
 extern void set_state (const struct alloc_run *, enum state from, enum state to);
 
-/* One of our runs, or (often) a part of one. */
+/* Takes one of the test's runs or, often, a part of one. */
 extern struct alloc_run take_run (bool *table);
-/* Frees N of them. */
+/* Frees N of the test's runs. */
 extern void free_some (unsigned n);
-/* Frees this one. */
+/* Frees this run. */
 extern void release (const struct alloc_run *);
 
-/* Writes what has changed; unless OK, that failed. */
+/* Writes what has changed; if not OK, simulates a failure. */
 extern void checkpoint (bool ok);
-/* As at the end of a session, and compares all counts. */
+/* Does what happens at the end of a session, and compares all counts. */
 extern void quiesce (void);
 
 #endif /* TEST_ALLOC_MODEL_H */

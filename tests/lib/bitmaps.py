@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Persistent bitmaps of an image: what the file says, what changed, and the judgement.
+"""Persistent bitmaps of an image: what the file contains, what changed, and a check.
 
 bitmaps.py where IMAGE NAME
     Prints "ENTRY TABLE DATA": where the bitmap's directory entry, its table and its
     first cluster of bits are in the file (DATA is 0 if there is none).
 
 bitmaps.py directory IMAGE
-    Prints where the bitmaps extension's data are in the file.
+    Prints the offset of the data of the bitmaps extension in the file.
 
 bitmaps.py change URI CHANGES [--ops N]
-    Sends random requests and appends "OFFSET COUNT" of what each was to change to the
-    file CHANGES.  The environment variable SEED replays it.
+    Sends random requests, and appends the range that each may change, "OFFSET COUNT", to
+    the file CHANGES.  The environment variable SEED replays it.
 
 bitmaps.py judge GRANULARITY BEFORE AFTER CHANGES
-    BEFORE and AFTER are what nbdinfo --map printed about the bitmap.  AFTER must be
-    BEFORE and each piece of GRANULARITY bytes that CHANGES touches, no more.
+    BEFORE and AFTER are the output of nbdinfo --map for the bitmap.  AFTER must be
+    BEFORE and each piece of GRANULARITY bytes that CHANGES touches, and nothing else.
 """
 
 import os
@@ -72,14 +72,14 @@ def change(uri, changes, ops):
             count = min(size - offset, r.randint(1, r.choice((1, 5000, 300000))))
             op = r.choice(("write", "write", "zero", "trim", "fast", "read"))
             if op == "trim":
-                # Whole 2M, so whole clusters of any size: nothing else is sure.
+                # Whole 2M, hence whole clusters of any size: others may have no effect.
                 offset = offset >> 21 << 21
                 count = min(size - offset, r.randint(1, 2) << 21)
                 h.trim(count, offset)
             elif op == "zero":
                 h.zero(count, offset, r.choice((0, nbd.CMD_FLAG_NO_HOLE)))
             elif op == "fast":
-                # What was refused has changed nothing, and must leave no trace.
+                # A refused request has changed nothing, and must not be recorded.
                 try:
                     h.zero(count, offset, nbd.CMD_FLAG_FAST_ZERO)
                 except nbd.Error:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Changes of an image that is opened for this one, and closed again.
+ * Changes of an image that is opened for one change only, and closed again.
  */
 
 #ifndef TEST_CHANGES_H

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Damages the metadata of images at random, and compares two judges.
+"""Damages the metadata of images at random, and compares our check with QEMU's.
 
 check_random.py NBDKIT PLUGIN SECONDS
 
-Whatever qemu-img check calls corrupt, check=quick must call corrupt too (or refuse), and
-where QEMU finds leaks and nothing else, so must we, and as many.  What QEMU finds
-nothing wrong with we may still refuse, but only for one of the kinds that QEMU does not
-look for.  Both count the same clusters of the disk, with the exception that the manual
-names.  What check=repair then serves is in order for QEMU, and reads as before.
-SEED replays; FIRST: begin with this round.
+An image that qemu-img check calls corrupt must also be corrupt for check=quick (or be
+refused).  If QEMU finds only leaks, check=quick must find only leaks, and as many.  If
+QEMU finds nothing wrong, check=quick may still refuse the image, but only for a kind of
+damage that QEMU does not look for.  Both must count the same clusters of the disk, with
+the exception that the manual names.  The image that check=repair then serves must be
+valid for QEMU, and read as before.
+SEED replays a run; FIRST: begin with this round.
 """
 
 import json
@@ -25,7 +26,7 @@ SEED = int(os.environ.get("SEED") or time.time())
 FIRST = int(os.environ.get("FIRST") or 0)
 MASK = 0x00fffffffffffe00
 
-# What qemu-img check does not look at, or sees as something else.
+# Damage that qemu-img check does not look for, or reports as something else.
 OURS = {"header", "snapshot", "bitmap", "overlap", "table-entry", "alignment",
         "encryption-header", "backing-chain", "beyond-end-of-file",
         "reserved-bits", "subclusters", "refcount-table"}
@@ -82,7 +83,7 @@ def make(name, options, extra, r):
 
 
 def regions(data):
-    """Where the metadata are: what random damage is aimed at."""
+    """Where the metadata are: the targets of random damage."""
     bits, = struct.unpack_from(">I", data, 20)
     l1n, l1 = struct.unpack_from(">IQ", data, 36)
     rt, = struct.unpack_from(">Q", data, 48)
@@ -142,7 +143,7 @@ def damage(data, r):
 
 
 def same_counters(q, report):
-    """Those of the disk, unless there are L2 tables that can't be followed."""
+    """Compares the disk's counters, unless there are L2 tables that cannot be read."""
     try:
         theirs = json.loads(q.stdout)
     except ValueError:
@@ -202,7 +203,7 @@ def main():
             sys.exit("other counters: " + tell + q.stdout.decode() +
                      json.dumps(report, indent=1))
         if q.returncode in (1, 2) and verdict not in ("corrupt", "failed"):
-            # With a damaged snapshot table QEMU looks at nothing else.
+            # If the snapshot table is damaged, QEMU checks nothing else.
             sys.exit("QEMU says corrupt, we don't: " + tell)
         if q.returncode == 3:
             if verdict == "leaks":

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Is this image in order?
+ * Is this image valid?
  *
  * Walks header, refcount table and blocks, snapshots, bitmaps, L1 and L2 tables of an
- * image in memory, counts the references to each host cluster and compares.  It calls
- * corrupt what qemu-img check calls so, and a few things more:
+ * image in memory, counts the references to each host cluster, and compares.  It calls
+ * corrupt what qemu-img check calls corrupt, and a few things more:
  *
  *   count < references            data loss ahead
  *   COPIED and count == 1 differ  in active tables (R7)
  *   unaligned or reserved bits
  *   a reference that begins behind the end of the file
  *   a cluster with two roles      metadata and anything else; L2 table and data
- *   subclusters in a state that can't be
+ *   subclusters in an invalid state
  *
  * and leaked: count > references, also behind the end of the file.
  *
- * On purpose nothing of the core is used here, not even its header files.
+ * On purpose this uses no code of the core, not even its header files.
  */
 
 #include <config.h>
@@ -45,10 +45,10 @@ struct walk {
   struct check_result *result;
 
   unsigned version, bits, order;
-  bool external;                /* data file */
+  bool external;                /* has a data file */
   uint64_t cs;                  /* cluster size */
-  unsigned entry_size;          /* of an L2 entry: 8, or 16 with subclusters */
-  uint64_t size;                /* virtual */
+  unsigned entry_size;          /* bytes of an L2 entry: 8, or 16 with subclusters */
+  uint64_t size;                /* virtual size */
   uint64_t l1_offset, l1_size;
   uint64_t table_offset, table_clusters;
   uint64_t snapshots_offset, snapshots;
@@ -97,7 +97,7 @@ note (struct walk *w, bool corrupt, const char *fmt, ...)
     r->leaks++;
 }
 
-/* Where the contents of that header extension are; 0: there is none. */
+/* Where the contents of this header extension are; 0 if there is none. */
 static uint64_t
 find_extension (const struct walk *w, uint64_t wanted)
 {
@@ -111,7 +111,7 @@ find_extension (const struct walk *w, uint64_t wanted)
   return 0;
 }
 
-/* The bitmaps extension, if it counts. */
+/* Finds the bitmaps extension, if the header says that it is valid. */
 static void
 find_bitmaps (struct walk *w)
 {
@@ -129,7 +129,7 @@ find_bitmaps (struct walk *w)
   w->bitmaps_offset = get (w, at + 16, 8);
 }
 
-/* The LUKS header and its keys. */
+/* Finds the LUKS header and its keys. */
 static void
 find_encryption (struct walk *w)
 {
@@ -236,7 +236,8 @@ walk_l2_entry (struct walk *w, uint64_t entry, bool active, uint64_t guest)
 {
   const uint64_t offset = entry & OFFSET_BITS;
 
-  /* In a data file everything is where the guest has it, and ours alone. */
+  /* In a data file, each cluster has the same offset as in the guest, and no other
+   * user. */
   if (w->external) {
     const bool is_data = offset != 0 || (entry & (COPIED | 1)) == COPIED;
 
@@ -451,11 +452,11 @@ compare (struct walk *w)
     if (count > 0)
       w->result->allocated_end = (c + 1) << w->bits;
   }
-  /* The table can describe far more than there is: look at real blocks only, and
-   * at 8 bytes at once. */
+  /* The table can describe far more than the file contains: look only at existing blocks,
+   * 8 bytes at a time. */
   while (c < countable) {
     const unsigned block_bits = w->bits + 3 - w->order;
-    const uint64_t word = UINT64_C (64) >> w->order;    /* counts */
+    const uint64_t word = UINT64_C (64) >> w->order;    /* counts per 8 bytes */
     const uint64_t block =
       get (w, w->table_offset + (c >> block_bits) * 8, 8);
 
@@ -517,7 +518,7 @@ copy_from (const unsigned char *p, uint64_t len, uint64_t from,
   memset (out + have, 0, n - have);
 }
 
-/* One compressed cluster, N bytes of it. */
+/* Decompresses N bytes of one compressed cluster. */
 static int
 inflate_from (const struct walk *w, uint64_t entry, unsigned char *out,
               uint64_t n)
@@ -540,11 +541,11 @@ inflate_from (const struct walk *w, uint64_t entry, unsigned char *out,
     return -1;
   r = inflate (&z, Z_FINISH);
   inflateEnd (&z);
-  /* The last cluster can be longer than the disk. */
+  /* The last cluster can extend beyond the end of the disk. */
   return (r == Z_STREAM_END || r == Z_BUF_ERROR) && z.avail_out == 0 ? 0 : -1;
 }
 
-/* Which of the states does byte AT have: allocated, zeros or neither? */
+/* Is byte AT allocated, zeros, or neither? */
 static void
 state_at (const struct walk *w, uint64_t l2_entry_at, uint64_t entry, uint64_t at,
           bool *allocated, bool *zeros)

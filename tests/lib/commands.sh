@@ -1,16 +1,17 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Runs the commands that a document shows, word for word, in a directory with the files
-# that they name.  Sourced after functions.sh.
+# Runs the commands in a document, word for word, in a directory with the files that they
+# name.  To be sourced after functions.sh.
 #
-# What differs from a user's machine:
+# Differences from a user's machine:
 #   nbdkit              "qcow2" is the plugin that was built, not an installed one
 #   /tmp/NAME.sock      is in a private directory
 #   qemu-system-x86_64  only opens the disk that it is given (there may be no KVM)
 #   nbd-client          only looks at the socket (there may be no kernel module)
-# Servers (nbdkit without --run) go to the background, and end before the next nbdkit command
-# or with the section.  All of it runs in a network namespace, where ports are free.
+# Servers (nbdkit without --run) run in the background, and end before the next nbdkit
+# command or at the end of the section.  All commands run in a network namespace, where
+# ports are free.
 
 # --- The programs.
 
@@ -36,7 +37,7 @@ cat > "$tmp/bin/nbd-client" <<'SCRIPT'
 SCRIPT
 chmod +x "$tmp/bin/"*
 
-# in_network_namespace: runs the test again where it has all ports for itself, if it can.
+# in_network_namespace: runs the test again where no other program uses ports, if it can.
 in_network_namespace ()
 {
   local -a unshare=(unshare --net)
@@ -61,8 +62,8 @@ PY
 
 # --- Documents.
 
-# plain_units FILE: the commands of a plain text document: for each paragraph that is
-# followed by some, a line "= ITS FIRST LINE", and the lines of the commands.  Tables,
+# plain_units FILE: prints the commands of a plain text document: for each paragraph that
+# commands follow, a line "= ITS FIRST LINE", and the lines of the commands.  Tables,
 # whose first line is indented further, are not commands.
 plain_units ()
 {
@@ -74,7 +75,7 @@ plain_units ()
 }
 
 # pod_units FILE: the same for a manual page; the title is that of the innermost =head or
-# =item.  SYNOPSIS is not made of commands.
+# =item.  SYNOPSIS does not contain commands.
 pod_units ()
 {
   awk '
@@ -87,9 +88,9 @@ pod_units ()
       print substr ($0, 2) }' "$1"
 }
 
-# --- The files that they name, and what became of them.
+# --- The files that commands name, and how they are judged.
 
-# make_files: disk.qcow2, and its contents in disk.raw and then.raw.
+# make_files: makes disk.qcow2, and its contents in disk.raw and then.raw.
 make_files ()
 {
   make_image disk.qcow2 1G
@@ -98,7 +99,7 @@ make_files ()
   cp --sparse=always then.raw disk.raw
 }
 
-# same IMAGE RAW: do they hold the same disk?
+# same IMAGE RAW: do they contain the same disk?
 same ()
 {
   qemu-img compare -f qcow2 -F raw "$1" "$2"
@@ -116,15 +117,15 @@ served ()
   "$NBDKIT" -U - "$@" --run true
 }
 
-# --- Running them.
+# --- Running commands.
 
-# The server that a command started, if there is one, ends in order.
+# Ends the server that a command started, if there is one; it must exit cleanly.
 end_server ()
 {
   if [ -n "${server_pid[commands]:-}" ]; then stop_nbdkit commands; fi
 }
 
-# run_command COMMAND: in the current directory.
+# run_command COMMAND: runs it in the current directory.
 run_command ()
 {
   local command="$1" i
@@ -156,10 +157,10 @@ run_command ()
   bash -e -c "$command" < /dev/null
 }
 
-# run_unit FUNCTION TITLE FILE: the commands in FILE, one after the other.  FUNCTION is called
-# with "before" TITLE, to prepare what is needed; with "command" TITLE COMMAND before each
-# command; and with "after" TITLE to judge what came out.  It must know each title.  What
-# the commands print is in the file "out" then.
+# run_unit FUNCTION TITLE FILE: runs the commands in FILE, one after the other.  FUNCTION
+# is called with "before" TITLE, to prepare what is needed; with "command" TITLE COMMAND
+# before each command; and with "after" TITLE to judge the result.  It must know each
+# title.  The output of the commands is then in the file "out".
 run_unit ()
 {
   local judge="$1" title="$2" commands="$3" command="" line dir
@@ -170,7 +171,7 @@ run_unit ()
   "$judge" before "$title"
   while IFS= read -r line; do
     command+="$line"
-    # Is it complete?  Quotes may go on in the next line.
+    # Is it complete?  Quotes may continue in the next line.
     if [[ "$line" = *\\ ]] || ! bash -n -c "$command" 2> /dev/null; then
       command+=$'\n'
       continue
@@ -189,7 +190,7 @@ run_unit ()
   rm -rf "$dir"
 }
 
-# Commands that are not run here, each with its reason; see not_run.
+# Commands that are not run, each with its reason; see not_run.
 declare -A commands_not_run=() commands_met=()
 
 # not_run COMMAND REASON
@@ -205,7 +206,7 @@ is_not_run ()
   echo "not run: $1 (${commands_not_run["$1"]})"
 }
 
-# run_units FUNCTION: units from stdin, each run by run_unit.
+# run_units FUNCTION: runs each unit from stdin with run_unit.
 run_units ()
 {
   local judge="$1" line title="" command

@@ -2,8 +2,8 @@
  *
  * What refcounts should an image have?
  *
- * qemu-img makes it, and a model follows what the test does to its counts, and where
- * refcount.c has put the metadata that count them.
+ * qemu-img creates the image.  A model follows how the test changes its counts, and where
+ * refcount.c has placed the metadata that count them.
  */
 
 #include <config.h>
@@ -19,7 +19,7 @@ uint64_t promised;
 
 static uint64_t table_first, table_n;   /* a new table, not written yet */
 
-/* Clusters that are set aside for the next refcount blocks, as the allocator does. */
+/* Clusters reserved for the next refcount blocks, as the allocator does. */
 static bool set_aside;
 static uint64_t spare_first, spare_n;
 
@@ -68,7 +68,7 @@ compare_model (void)
   CHECK (end == last);
 }
 
-/* New metadata in the clusters from PLACE on. */
+/* Adds new metadata in the clusters from PLACE on. */
 static void
 note_metadata (uint64_t place, uint64_t n)
 {
@@ -78,7 +78,7 @@ note_metadata (uint64_t place, uint64_t n)
 
     CHECK (kind == OVERLAP_REFTABLE || kind == OVERLAP_REFBLOCK);
     if (i == 0 && kind == OVERLAP_REFTABLE) {
-      /* It takes the place of one that was never written. */
+      /* It replaces a table that was never written. */
       for (uint64_t k = 0; k < table_n; k++)
         model[table_first + k]--;
       table_first = place;
@@ -150,12 +150,12 @@ scenario (void)
   set_aside = rng_below (&rng, 2);
   for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
     grow (steps[i]);
-    if (i == 3)                 /* twice without a write between */
+    if (i == 3)                 /* twice without a write in between */
       grow (5000);
     while (model_write () == -1)
       CHECK (errno == ENOSPC);
   }
-  /* The table is long enough now: new blocks that are counted by new blocks. */
+  /* The table is long enough now: new blocks are counted by new blocks. */
   for (int i = 0; i < 12; i++) {
     grow (300 + rng_below (&rng, 900));
     while (model_write () == -1)

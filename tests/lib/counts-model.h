@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The refcounts that an image of qemu-img's should have.  See counts-model.c.
+ * The refcounts that an image created by qemu-img should have.  See counts-model.c.
  */
 
 #ifndef TEST_COUNTS_MODEL_H
@@ -14,31 +14,34 @@
 
 #define IMAGE "counts.qcow2"
 
-/* The counts of clusters that we expect. */
+/* The expected counts of all clusters. */
 #define MAX_MODEL 70000
 extern uint64_t model[MAX_MODEL];
-extern uint64_t model_end;      /* clusters */
-/* So many counts are durable after the sync that model_write begins next. */
+extern uint64_t model_end;      /* in clusters */
+/* This number of clusters have durable counts after the sync that model_write starts
+ * next. */
 extern uint64_t promised;
 
-/* A new, empty image. */
+/* Creates a new, empty image. */
 extern void create_counts (unsigned cluster_size, unsigned refcount_bits);
-/* qemu-img finds leaks at most: nothing points to the clusters that we count. */
+/* qemu-img may find leaks but nothing else: no pointer names the clusters that the test
+ * counts. */
 extern void check_counts_image (const char *name);
 
-/* Those of the image that is open (open_counts) are what is expected from now on; and are
- * they? */
+/* read_model takes the counts of the open image (open_counts) as the expected ones;
+ * compare_model compares them. */
 extern void read_model (void);
 extern void compare_model (void);
 
-/* Makes N more clusters countable at the end and takes them.  Returns the first. */
+/* Makes N more clusters countable at the end and allocates them.  Returns the first
+ * one. */
 extern uint64_t grow (uint64_t n);
-/* Writes, syncs, and lets go of the table that was left behind. */
+/* Writes, syncs, and frees the table that was left behind. */
 extern int model_write (void);
 extern void model_write_all (void);
 
-/* Grows the table several times over, with more than one level of new blocks.  Writes
- * may fail with ENOSPC: then again. */
+/* Grows the table several times, with more than one level of new blocks.  Writes that
+ * fail with ENOSPC are tried again. */
 extern void scenario (void);
 
 #endif /* TEST_COUNTS_MODEL_H */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do tests get encrypted images, quickly, and look into them?
+ * How do tests get encrypted images quickly, and read them?
  *
- * qemu-img takes seconds to make an image with LUKS, to measure how fast the machine is;
- * so create.c makes them, with a key that is weak and quickly tried.  What other programs
- * think of such images is for serve/create-luks.sh.
+ * qemu-img takes seconds to create an image with LUKS, because it measures how fast the
+ * machine is.  So create.c makes them, with a weak key that is tested quickly.
+ * serve/create-luks.sh tests whether other programs accept such images.
  */
 
 #include <config.h>
@@ -44,7 +44,7 @@ encrypted_create (const char *name, const struct image_spec *spec)
     remove (spec->data_file);
     o.data_path = images_path (spec->data_file);
   }
-  CHECK (!spec->data_file_raw); /* that is not made with LUKS */
+  CHECK (!spec->data_file_raw); /* not supported here */
   CHECK (create_image (&o, &created) == 0);
   created_keep (created);
   free ((char *) o.path);

@@ -9,13 +9,14 @@
 #include "format/crypt.h"
 #include "lib/images.h"
 
-/* image_create for SPEC->encrypt "luks". */
+/* Does what image_create does, if SPEC->encrypt is "luks". */
 extern void encrypted_create (const char *name, const struct image_spec *);
-/* The cipher of an image's disk; NULL if it is not encrypted.  To be freed with
+/* The cipher of an image's disk; NULL if it is not encrypted.  The caller frees it with
  * crypt_free. */
 extern struct crypt_cipher *encrypted_cipher (const char *name);
-/* FILE is an image with LUKS, or an external data file: PLAIN has the guest data in the
- * same places, and nothing that makes sense elsewhere.  Its memory is used again. */
+/* FILE is an image with LUKS, or an external data file.  PLAIN receives the decrypted
+ * guest data at the same offsets; the rest of it is meaningless.  Its memory is
+ * reused. */
 extern void encrypted_plain (struct crypt_cipher *, const struct blob *file,
                              struct blob *plain);
 

@@ -1,17 +1,17 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What the shell tests share.  A test begins with
+# Functions that the shell tests share.  A test begins with
 #
 #   . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 #
-# and then has: strict mode, a private directory $tmp (removed at the end, with
-# every server that it started killed), and the functions below.
+# and then has: strict mode, a private directory $tmp (at the end, it is removed, and
+# every server that the test started is killed), and the functions below.
 #
 # Exit status: 0 passed, 77 skipped (with the reason), anything else failed.
 #
-# From the environment (set by automake; all have defaults, so that a test
-# can be run by hand from the build directory or anywhere else):
+# Variables of the environment (automake sets them; all have defaults, so that a test can
+# be run by hand from the build directory or any other):
 #   srcdir            this directory
 #   abs_top_builddir  top of the build tree
 #   PLUGIN            path of nbdkit-qcow2-plugin.so
@@ -33,7 +33,7 @@ fi
 PLUGIN="${PLUGIN:-$abs_top_builddir/plugin/.libs/nbdkit-qcow2-plugin.so}"
 NBDKIT="${NBDKIT:-nbdkit}"
 
-# Some Python that has libnbd's module: the first one on the PATH often has not.
+# A Python with libnbd's module: the first one in the PATH often does not have it.
 python=
 for p in "${PYTHON:-}" /usr/bin/python3 python3; do
   if [ -n "$p" ] && "$p" -c 'import nbd' >/dev/null 2>&1; then
@@ -44,7 +44,7 @@ done
 
 test_name="$(basename "$0" .sh)"
 tmp="$(mktemp -d "$PWD/$test_name.XXXXXX")"
-# A socket's name must fit in 108 bytes.
+# The name of a socket must fit in 108 bytes.
 sockdir="$tmp"
 if [ "${#tmp}" -gt 85 ]; then
   sockdir="$(mktemp -d /tmp/qcow2.XXXXXX)"
@@ -77,7 +77,7 @@ cleanup ()
     echo "$test_name: FAILED (status $status)"
   fi
   if [ -n "${TEST_IN_NAMESPACE:-}" ]; then
-    # Else rm would empty what is mounted, and then fail.
+    # Otherwise rm would empty a mounted directory, and then fail.
     grep -o " ${tmp}[^ ]* " /proc/self/mounts | tac | xargs -r -n 1 umount
   fi
   if [ -z "${KEEP:-}" ]; then rm -rf "$tmp" "$sockdir"; fi
@@ -98,7 +98,7 @@ skip ()
   exit 77
 }
 
-# requires COMMAND [ARG...]: the test is skipped if this command fails.
+# requires COMMAND [ARG...]: skips the test if this command fails.
 requires ()
 {
   "$@" </dev/null >/dev/null 2>&1 || skip "'$*' is missing or doesn't work"
@@ -109,7 +109,7 @@ requires_filter ()
   requires "$NBDKIT" --filter="$1" null --dump-plugin
 }
 
-# What nearly every test needs.
+# Nearly every test needs these.
 requires_tools ()
 {
   requires "$NBDKIT" --version
@@ -123,8 +123,8 @@ requires_python_nbd ()
   [ -n "$python" ] || skip "no python3 with libnbd's nbd module"
 }
 
-# requires_namespace: runs the test again in a mount namespace of its own, so that
-# it may mount things that vanish when it ends.
+# requires_namespace: runs the test again in its own mount namespace, so that everything
+# that it mounts is unmounted when it ends.
 requires_namespace ()
 {
   if [ -n "${TEST_IN_NAMESPACE:-}" ]; then return 0; fi
@@ -146,8 +146,8 @@ requires_namespace ()
 #   sock        the socket
 #   uri         its NBD URI
 #   nbdkit_pid  the process
-# It runs in the foreground mode of nbdkit, as a child of the test, so that the
-# test sees how it ended (serve/daemon-keeps-files-and-locks.sh is about the other mode).
+# The server runs in nbdkit's foreground mode, as a child of the test, so that the test
+# gets its exit status (serve/daemon-keeps-files-and-locks.sh tests the other mode).
 start_nbdkit_as ()
 {
   local name="$1" i pidfile log
@@ -186,7 +186,7 @@ start_nbdkit ()
   start_nbdkit_as main "$@"
 }
 
-# stop_nbdkit [NAME]: SIGTERM, and waits for a clean exit.
+# stop_nbdkit [NAME]: sends SIGTERM, and waits for a clean exit.
 # shellcheck disable=SC2120
 stop_nbdkit ()
 {
@@ -199,7 +199,7 @@ stop_nbdkit ()
   [ "$status" -eq 0 ] || fail "server '$name' ended with status $status"
 }
 
-# kill9_nbdkit [NAME]: as if the host process had crashed.
+# kill9_nbdkit [NAME]: kills the server, as if it had crashed.
 kill9_nbdkit ()
 {
   local name="${1:-main}"
@@ -209,7 +209,7 @@ kill9_nbdkit ()
   unset "server_pid[$name]"
 }
 
-# Has the server survived?
+# Is the server still running?
 server_lives ()
 {
   kill -0 "${server_pid[${1:-main}]}"
@@ -248,7 +248,7 @@ refused ()
   fi
 }
 
-# refused_untouched PATTERN IMAGE PARAMETER...: the same, and the image is as before.
+# refused_untouched PATTERN IMAGE PARAMETER...: the same, and the image must not change.
 refused_untouched ()
 {
   local image="$2" before
@@ -258,7 +258,7 @@ refused_untouched ()
   [ "$before" = "$(fingerprint "$image")" ] || fail "refused, but changed: $*"
 }
 
-# fails_with TEXT COMMAND...: the command fails, and says so.
+# fails_with TEXT COMMAND...: the command must fail, and print TEXT.
 fails_with ()
 {
   local text="$1" status=0
@@ -269,14 +269,14 @@ fails_with ()
   grep -qF -- "$text" "$tmp/out" || fail "no '$text' from: $*"
 }
 
-# start_and_end IMAGE PARAMETER...: what is done before serving, and nothing else.
+# start_and_end IMAGE PARAMETER...: does what happens before serving, and nothing else.
 start_and_end ()
 {
   "$NBDKIT" -U - "$PLUGIN" "$@" --run true
 }
 
-# refused_connection PATTERN: the server 'main' runs; it must refuse a client,
-# and its log must have a line that matches PATTERN.
+# refused_connection PATTERN: the server 'main', which is running, must refuse a client,
+# and its log must contain a line that matches PATTERN.
 refused_connection ()
 {
   if timeout 10 nbdinfo --size "$uri"; then
@@ -286,27 +286,27 @@ refused_connection ()
   grep -Ei -- "$1" "${server_log[main]}"
 }
 
-# export_uri NAME: of an export of the last server.
+# export_uri NAME: the URI of this export of the last server.
 export_uri ()
 {
   echo "nbd+unix:///$1?socket=$sock"
 }
 
-# nbdsh_run ARGUMENT...: nbdsh with the right Python, connected to the last server.
+# nbdsh_run ARGUMENT...: runs nbdsh with the right Python, connected to the last server.
 # "nbdsh_run -c -" reads the script from stdin.
 nbdsh_run ()
 {
   "$python" -m nbd --base-allocation -u "$uri" "$@"
 }
 
-# model ARGUMENT...: model.py on the last server (see there).
+# model ARGUMENT...: runs model.py on the last server (see there).
 model ()
 {
   "$python" "$srcdir/lib/model.py" "$@"
 }
 
 # hold_connection: keeps a connection to the last server open, in the background.
-# Ends with drop_connections, or with the test.
+# It ends with drop_connections, or with the test.
 hold_connection ()
 {
   local i ready="$tmp/held.${#helper_pids[@]}"
@@ -337,14 +337,14 @@ drop_connections ()
 
 # --- images ---
 
-# make_image FILE SIZE [OPTIONS]: a fresh image; OPTIONS as for qemu-img -o.
+# make_image FILE SIZE [OPTIONS]: creates an image; OPTIONS as for qemu-img -o.
 make_image ()
 {
   qemu-img create -q -f qcow2 ${3:+-o "$3"} "$1" "$2"
 }
 
-# create_encrypted FILE QEMU-IMG-ARGUMENT...: "qemu-img create", which measures its own speed
-# for LUKS, and so fails at random where the machine is busy.
+# create_encrypted FILE QEMU-IMG-ARGUMENT...: runs "qemu-img create", and again if it
+# fails: for LUKS it measures its own speed, and so fails at random on a busy machine.
 create_encrypted ()
 {
   local i file="$1"
@@ -357,7 +357,7 @@ create_encrypted ()
   return 1
 }
 
-# random_file FILE BYTES: reproducible contents, different for each FILE.
+# random_file FILE BYTES: writes reproducible contents, different for each FILE.
 random_file ()
 {
   "$python" - "$1" "$2" <<'PY'
@@ -372,13 +372,13 @@ with open(name, "wb") as f:
 PY
 }
 
-# check_clean IMAGE: after a clean stop not even leaks are allowed.
+# check_clean IMAGE: after a clean stop, not even leaks are allowed.
 check_clean ()
 {
   qemu-img check -f qcow2 "$1"
 }
 
-# check_leaks_only IMAGE: after a crash leaks are allowed, corruption is not.
+# check_leaks_only IMAGE: after a crash, leaks are allowed, but corruption is not.
 check_leaks_only ()
 {
   local status=0
@@ -390,7 +390,7 @@ check_leaks_only ()
   esac
 }
 
-# same_as_raw IMAGE RAW: QEMU reads from the image what RAW holds.
+# same_as_raw IMAGE RAW: QEMU must read the contents of RAW from the image.
 same_as_raw ()
 {
   qemu-img convert -f qcow2 -O raw "$1" "$tmp/as.raw"
@@ -405,7 +405,7 @@ header_patch ()
   "${python:-python3}" "$srcdir/lib/patch.py" "$@"
 }
 
-# is_dirty IMAGE, is_marked_corrupt IMAGE: the bit of a version 3 header.
+# is_dirty IMAGE, is_marked_corrupt IMAGE: is this bit of a version 3 header set?
 is_dirty ()
 {
   [ $(( 0x$(od -An -tx1 -j79 -N1 "$1" | tr -d ' ') & 1 )) -ne 0 ]
@@ -422,7 +422,7 @@ virtual_size ()
   qemu-img info -f qcow2 "$1" | sed -n 's/^virtual size:.*(\([0-9]*\) bytes)$/\1/p'
 }
 
-# allocated_kib FILE: what the host has allocated.
+# allocated_kib FILE: the space that the host has allocated.
 allocated_kib ()
 {
   du -k "$1" | cut -f1
@@ -440,8 +440,8 @@ fingerprint ()
   stat -c '%s %y' "$1"
 }
 
-# serve_matrix CLUSTER-SIZE VIRTUAL-SIZE SECONDS: random requests on images of both
-# versions and all refcount widths, then the judgement of qemu-img.  A row for each.
+# serve_matrix CLUSTER-SIZE VIRTUAL-SIZE SECONDS: sends random requests to images of both
+# versions and all refcount widths, then lets qemu-img check them.  Prints a row for each.
 serve_matrix ()
 {
   local cluster="$1" size="$2" seconds="$3" compat bits img row
@@ -467,22 +467,22 @@ serve_matrix ()
   done
 }
 
-# kill_traced: ends a server that runs under NBDKIT_WRAPPER, if it is still there.
+# kill_traced: kills a server that runs under NBDKIT_WRAPPER, if it is still running.
 kill_traced ()
 {
   local pid
 
   pid="$(cat "$tmp/main.pid")"
-  # (It may end by itself at this moment.)
+  # (It may end by itself just now.)
   if grep -q nbdkit "/proc/$pid/comm"; then kill -KILL "$pid" || :; fi
   wait "${server_pid[main]}" || :
   unset "server_pid[main]"
 }
 
-# killed_at_every_write IMAGE JUDGE SCRIPT: does what SCRIPT (nbdsh) says on a copy of IMAGE,
-# and kills the server (SIGKILL) just before the first system call that changes the
-# image or makes it durable, just before the second, and so on, until it gets
-# through.  Each time JUDGE (a function) is called with the image that is left behind.
+# killed_at_every_write IMAGE JUDGE SCRIPT: runs SCRIPT (nbdsh) on a copy of IMAGE, and
+# kills the server (SIGKILL) just before the first system call that changes the image or
+# makes it durable; then again just before the second, and so on, until the script
+# completes.  Each time it calls JUDGE (a function) with the image that is left.
 killed_at_every_write ()
 {
   local image="$1" judge="$2" script="$3" call n total=0 survived wrapper

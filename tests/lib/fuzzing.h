@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What fuzz targets share.  With an engine (clang -fsanitize=fuzzer -DFUZZING) they have
- * no main.  Without one they are programs that run the files that they are given,
- * or, without arguments, what they damage at random themselves (SEED in the environment
- * replays that).
+ * Code that fuzz targets share.  With an engine (clang -fsanitize=fuzzer -DFUZZING) they
+ * have no main.  Without one they are programs that run the files named as arguments or,
+ * without arguments, input that they damage at random themselves (SEED in the environment
+ * replays it).
  */
 
 #ifndef TEST_FUZZING_H
@@ -15,8 +15,8 @@
 
 extern int LLVMFuzzerTestOneInput (const uint8_t *data, size_t size);
 
-/* A copy that is exactly as long as it is: a look beyond its end is seen.  To be
- * freed. */
+/* Makes a copy without any spare bytes, so that sanitizers detect reads beyond its end.
+ * The caller frees it. */
 static inline uint8_t *
 fuzz_copy (const uint8_t *data, size_t size)
 {
@@ -28,7 +28,7 @@ fuzz_copy (const uint8_t *data, size_t size)
   return copy;
 }
 
-/* The last error is one line about the file "fuzz". */
+/* Checks that the last error is one line about the file "fuzz". */
 static inline void
 fuzz_check_error (void)
 {
@@ -39,7 +39,7 @@ fuzz_check_error (void)
     CHECK (*s >= 0x20 && *s < 0x7f);
 }
 
-/* Runs the files that are named, the first MAX bytes of each.  false: there are none. */
+/* Runs the named files, up to MAX bytes of each.  Returns false if there are none. */
 static inline bool
 fuzz_files (int argc, char *argv[], size_t max)
 {

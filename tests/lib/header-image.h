@@ -30,9 +30,8 @@ image_extension (uint8_t *buf, size_t *pos, uint32_t type, const void *data,
   *pos += sizeof ext + (len + 7) / 8 * 8;
 }
 
-/* Version 3, 1 GiB, one snapshot, a backing file with its format.  BUF has
- * IMAGE_CLUSTER bytes.  Returns where the extension for the end is.
- */
+/* Builds version 3, 1 GiB, one snapshot, a backing file with its format.  BUF has
+ * IMAGE_CLUSTER bytes.  Returns the position of the end extension. */
 static inline size_t
 image_build (uint8_t *buf)
 {

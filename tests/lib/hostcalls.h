@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A host that can be told to do less than it is asked, or to fail: for tests of
+ * A host that can be told to do less than it is asked to do, or to fail: for tests of
  * hostfile.c.
  *
- * The system calls that hostfile.c makes are replaced by those below: so this is for the
- * one source file of a program.
+ * The functions below replace the system calls that hostfile.c makes, so a program can
+ * include this in only one source file.
  */
 
 #ifndef TEST_HOSTCALLS_H
@@ -23,20 +23,20 @@
 #include "lib/stubs.h"
 
 static struct {
-  bool short_transfers;         /* EINTR, or less than was asked for */
+  bool short_transfers;         /* EINTR, or less than requested */
   struct rng rng;
-  int write_errno;              /* plain writes fail so after .. */
-  uint64_t write_room;          /* .. this many bytes more */
+  int write_errno;              /* plain writes fail with this after ... */
+  uint64_t write_room;          /* ... this many more bytes */
   bool write_nothing;           /* writes return 0 */
-  int dsync_errno;              /* RWF_DSYNC writes fail so */
-  int sync_errno;               /* fdatasync fails so */
-  int range_errno;              /* waiting sync_file_range fails so */
-  int punch_errno;              /* all kinds of fallocate fail so */
+  int dsync_errno;              /* RWF_DSYNC writes fail with this */
+  int sync_errno;               /* fdatasync fails with this */
+  int range_errno;              /* waiting sync_file_range fails with this */
+  int punch_errno;              /* all kinds of fallocate fail with this */
   int zero_range_errno, allocate_errno;
   atomic_uint writes, dsyncs, syncs, punches;
 } host;
 
-/* How much of COUNT this call does; 0 for EINTR. */
+/* How many of COUNT bytes this call transfers; 0 means EINTR. */
 static inline size_t
 some (size_t count)
 {
@@ -146,7 +146,7 @@ static char path[PATH_MAX];
 
 static const struct storage_options rw = { .try_writable = true };
 
-/* What each test does first, and last. */
+/* What each test does at its beginning and its end. */
 static inline void
 host_begin (uint64_t seed)
 {
@@ -169,7 +169,7 @@ host_end (void)
   CHECK (rmdir (dir) == 0);
 }
 
-/* An empty file of its own for each test. */
+/* A new, empty file for each test. */
 static inline struct storage *
 fresh (const struct storage_options *opts)
 {
@@ -183,7 +183,7 @@ fresh (const struct storage_options *opts)
   return f;
 }
 
-/* R is -1, errno ERR, and the message has TEXT in it. */
+/* R is -1, errno is ERR, and the message contains TEXT. */
 #define CHECK_FAILS(r, err, text)                                       \
   do {                                                                  \
     unsigned long before_ = error_count ();                             \

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How do tests get images that somebody else made, and another opinion about ours?
+ * How do tests get images from another program, and another opinion about ours?
  *
- * From qemu-img and qemu-io, as child processes.  Everything happens in a
- * private directory, which is the current one from images_enter on, so file
- * names are plain names.
+ * From qemu-img and qemu-io, as child processes.  Everything happens in a private
+ * directory, which images_enter makes the current one, so file names are plain names.
  */
 
 #include <config.h>
@@ -133,7 +132,7 @@ command_run (struct command *c)
   return status;
 }
 
-/* Shows what a command said. */
+/* Shows the output of a command. */
 static void
 show_log (void)
 {
@@ -161,8 +160,8 @@ command_must (struct command *c)
 
 /* --- how QEMU opens them --- */
 
-/* What has to be told about an image that image_create has made: QEMU wants to hear of
- * the secret of each layer that is encrypted. */
+/* Properties of an image that image_create has made, which QEMU's tools need as
+ * arguments: they require the secret of each layer that is encrypted. */
 struct known {
   char name[24];
   bool raw;
@@ -234,8 +233,8 @@ add_secret (struct command *c)
   command_add (c, "secret,id=s,data=%s", IMAGES_SECRET);
 }
 
-/* The image of that name, as an argument for one of QEMU's tools.  FORMAT: or NULL, if
- * the tool knows no such option.  BELOW: it may look at what is below. */
+/* Adds the image NAME as an argument for one of QEMU's tools.  FORMAT is NULL if the tool
+ * has no such option.  BELOW: the tool may read the layers below. */
 static void
 add_image (struct command *c, const char *name, const char *format, bool below)
 {
@@ -299,7 +298,7 @@ image_create (const char *name, const struct image_spec *spec)
       command_add (&c, "encrypt.format=%s,encrypt.key-secret=s", spec->encrypt);
     }
     if (spec->backing) {
-      /* (Not opened: it may be encrypted.) */
+      /* (Not opened: the backing file may be encrypted.) */
       command_add (&c, "-u");
       command_add (&c, "-b");
       command_add (&c, "%s", spec->backing);
@@ -312,8 +311,8 @@ image_create (const char *name, const struct image_spec *spec)
   command_must (&c);
 }
 
-/* Makes a file with contents that tell where they come from: each 8 bytes are
- * different.  It is repeated if LEN is large.  N: of the command that wants it. */
+/* Makes a file whose contents identify their place: each 8 bytes are different.  It is
+ * repeated if LEN is large.  N is the number of the command that uses it. */
 static void
 save_pattern (struct rng *rng, int n, uint64_t len)
 {
@@ -334,7 +333,7 @@ save_pattern (struct rng *rng, int n, uint64_t len)
   blob_free (&b);
 }
 
-/* Whole clusters that nothing was written to yet can become compressed ones. */
+/* Clusters that were never written can be written as compressed ones. */
 static void
 add_compressed (struct command *c, const struct image_spec *spec,
                 struct rng *rng)
@@ -379,7 +378,7 @@ add_change (struct command *c, const struct image_spec *spec, struct rng *rng)
                  rng_below (rng, 2) ? "u" : "", offset, len);
     break;
   case 1:
-    /* Discard may do less than was asked for; nobody relies on it. */
+    /* Discard may do less than requested; no test relies on it. */
     command_add (c, "-c");
     command_add (c, "discard %" PRIu64 " %" PRIu64, offset, len);
     break;
@@ -402,7 +401,7 @@ image_fill (const char *name, const struct image_spec *spec,
   command_add (&c, "qemu-io");
   command_add (&c, "-d");
   command_add (&c, "unmap");
-  command_add (&c, "-t");       /* no waiting for the host's disk */
+  command_add (&c, "-t");       /* do not wait for the host's disk */
   command_add (&c, "unsafe");
   if (spec->compressed)
     add_compressed (&c, spec, rng);
@@ -472,7 +471,8 @@ image_bitmap_disable (const char *name, const char *bitmap)
 
 #define PUSHED 0x70757368u
 
-/* Begins behind the extension AT of B's header, or 0: that is the end mark. */
+/* Returns the offset of the extension after the one at AT in B's header, or 0 if AT is
+ * the end mark. */
 static uint64_t
 next_extension (const struct blob *b, uint64_t at)
 {
@@ -499,15 +499,15 @@ image_push_extensions (const char *name, struct rng *rng)
   backing = blob_get (&b, 8, 8);
   if (backing != 0)
     used = backing + blob_get (&b, 16, 4);
-  /* The data begin in the last 8 or 16 bytes of a sector, 8 behind LAST or AT. */
+  /* The data begins in the last 8 or 16 bytes of a sector, 8 behind LAST or AT. */
   if (rng_below (rng, 2))
     last = at;
   len = (rng_below (rng, 4) ? 512 - 16 - 8 * rng_below (rng, 2) - (last + 8) % 512 + 512
          : 8 * (1 + rng_below (rng, 100))) % 512 / 8 * 8;
   if (len == 0)
     len = 8;
-  /* What a change of the header may need: room for 32 bytes; or, where its list of
-   * extensions reaches beyond a sector, for all of it once more. */
+  /* The space that a change of the header may need: 32 bytes, or if its list of
+   * extensions is longer than a sector, all of the list once more. */
   if (used + 8 + len + 32 > 512 && 2 * (used + 8 + len + 48) > cs) {
     len = 0;
     goto out;
@@ -623,7 +623,7 @@ blob_load (const char *name, struct blob *b)
   close (fd);
 }
 
-/* Holes stay holes: most of it is zeros most of the time. */
+/* Holes stay holes: most files contain mostly zeros. */
 void
 blob_save (const char *name, const struct blob *b)
 {

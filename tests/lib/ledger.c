@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What may each sector of a disk show, now and after a power cut?
+ * What may each sector of a disk contain, now and after a power cut?
  *
- * For each sector, the contents that it was given, in order, from the last ones that are
- * known to be durable:
+ * For each sector, the ledger lists the contents that were written to it, in order, from
+ * the last contents that are known to be durable:
  *
  *      durable, then, then, ..., latest
  *
- * A reader sees the last ones whose request has ended, or any later ones; after a power
- * cut it may be any of them, but nothing else, and never what belongs to
- * another sector: contents carry their place and number.
+ * A reader sees the last contents whose request has ended, or any later ones.  After a
+ * power cut, it may be any contents in the list, but no others, and never those of
+ * another sector: contents include their sector and number.
  *
- * A flush makes durable what ended before it began.  Time is counted in
- * ended requests.
+ * A flush makes all requests durable that ended before it began.  Time is counted in
+ * requests that have ended.
  *
  * Locks: `lock' guards everything.
  */
@@ -30,7 +30,7 @@
 
 struct entry {
   uint32_t contents;
-  uint64_t ended;               /* when; UINT64_MAX: not known to have ended */
+  uint64_t ended;               /* when; UINT64_MAX: may not have ended */
   bool durable;
 };
 
@@ -44,7 +44,7 @@ struct ledger {
   const struct blob *initial;
   struct history *sectors;
   uint64_t n;
-  uint64_t now, flushed;        /* ended requests; how many are durable */
+  uint64_t now, flushed;        /* ended requests; how many of them are durable */
   uint32_t last_contents;
 };
 
@@ -104,7 +104,7 @@ word (uint32_t contents, uint64_t sector, unsigned i)
 {
   uint64_t w = ((uint64_t) contents << 32 | sector) ^ (uint64_t) i << 56;
 
-  if (contents % 4 == 0) {      /* something that can't be compressed */
+  if (contents % 4 == 0) {      /* contents that cannot be compressed */
     w = (w ^ w >> 31) * UINT64_C (0x7fb5d329728ea185);
     w = (w ^ w >> 27) * UINT64_C (0x81dadef4bc2dd44d);
   }
@@ -149,7 +149,7 @@ matches (const struct ledger *l, uint32_t contents, uint64_t sector,
 
 /* --- requests --- */
 
-/* The entry that is surely durable. */
+/* The entry that is certainly durable. */
 static unsigned
 durable_entry (const struct ledger *l, const struct history *h)
 {
@@ -180,7 +180,7 @@ ledger_begin (struct ledger *l, uint64_t sector, uint64_t n,
     struct history *h = &l->sectors[sector];
     const unsigned first = durable_entry (l, h);
 
-    /* What came before the durable ones has become history. */
+    /* Contents before the durable ones are no longer possible. */
     memmove (h->entries, h->entries + first,
              (h->n - first) * sizeof *h->entries);
     h->n -= first;

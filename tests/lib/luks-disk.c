@@ -2,8 +2,8 @@
  *
  * How do tests get encrypted disks, and unlock them?
  *
- * qemu-img takes seconds to make a LUKS header.  So it makes one with its defaults, of
- * which tests make others.
+ * qemu-img takes seconds to create a LUKS header.  So it creates one with its defaults,
+ * from which tests make others.
  */
 
 #include <config.h>

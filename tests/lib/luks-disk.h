@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Encrypted disks of qemu-img's, and what it takes to unlock them.  See luks-disk.c.
+ * Encrypted disks created by qemu-img, and functions that unlock them.  See luks-disk.c.
  */
 
 #ifndef TEST_LUKS_DISK_H
@@ -23,37 +23,38 @@ extern const char passphrase[28];
 #define DEFAULTS "cluster_size=65536,encrypt.format=luks" \
   ",encrypt.key-secret=s,encrypt.iter-time=10"
 
-/* The file of an empty disk that qemu-img made with these: luks_disk_begin makes it. */
+/* The file of an empty disk that qemu-img created with these options; luks_disk_begin
+ * sets it. */
 extern struct blob luks_template;
 extern void luks_disk_begin (void);
 
-/* Makes a disk of FORMAT with these options; again and again, as qemu-img measures how
- * fast it is, and gives up where that comes out as 0.  False if it does not know the
- * cipher. */
+/* Creates a disk of FORMAT with these options.  Tries several times, because qemu-img
+ * measures how fast the machine is, and fails if the result is 0.  Returns false if it
+ * does not support the cipher. */
 extern bool luks_disk_create (const char *format, const char *options,
                               const char *secret);
 
 extern void add_secret (struct command *, const char *id, const char *data);
-/* Did the last command? */
+/* Did the last command print TEXT? */
 extern bool log_says (const char *text);
 
-/* The file, and where things are in it. */
+/* The file, and the places of its parts. */
 struct luks_disk {
   struct blob file;
   bool qcow2;
-  uint64_t luks, length;        /* the LUKS header and what belongs to it */
+  uint64_t luks, length;        /* the LUKS header with its key material */
   uint64_t payload;             /* of a LUKS file */
   struct header h;
 };
 extern void luks_disk_load (struct luks_disk *, bool qcow2);
 extern void luks_disk_free (struct luks_disk *);
 
-/* For luks_unlock, on such a disk. */
+/* A callback for luks_unlock, for such a disk. */
 extern int read_area (void *opaque, void *buf, uint64_t offset, size_t bytes);
 
-/* NULL: it cannot be unlocked, and that was reported once. */
+/* NULL if it cannot be unlocked; this was reported once. */
 extern struct crypt_cipher *unlock (struct luks_disk *, const char *secret);
-/* The wrong ones get one clear message. */
+/* A wrong secret gets one clear message. */
 extern void wrong (struct luks_disk *, const char *secret);
 
 #endif /* TEST_LUKS_DISK_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * LUKS headers with everything that belongs to them, for tests.  qemu-img makes them as
- * well, but takes seconds for each, to measure how fast the machine is.
+ * LUKS headers with all their parts, for tests.  qemu-img can create them, too, but takes
+ * seconds for each, because it measures how fast the machine is.
  */
 
 #ifndef TEST_LUKS_IMAGE_H
@@ -21,17 +21,17 @@ struct luks_image_spec {
   const char *cipher, *mode, *hash;
   size_t key_bytes;
   const char *passphrase;
-  unsigned slot;                /* the passphrase's */
+  unsigned slot;                /* of the passphrase */
 };
 
-/* Sectors from one slot's key material to the next one's. */
+/* The number of sectors from the key material of one slot to that of the next. */
 static inline uint32_t
 luks_image_step (size_t key_bytes)
 {
   return round_up (div_up (key_bytes * LUKS_STRIPES, 512), 8);
 }
 
-/* How long the result is. */
+/* The size of the result in bytes. */
 static inline size_t
 luks_image_size (size_t key_bytes)
 {
@@ -46,7 +46,7 @@ luks_image_random (struct rng *rng, void *p, size_t n)
 }
 
 /* The anti-forensic information splitter of the specification: MATERIAL is stripes of
- * noise, but for the last, which makes the key of all of them. */
+ * random bytes, except the last one, which together with all others yields the key. */
 static inline void
 luks_image_split (const EVP_MD *md, const uint8_t *key, size_t key_bytes,
                   uint8_t *material, struct rng *rng)
@@ -73,7 +73,7 @@ luks_image_split (const EVP_MD *md, const uint8_t *key, size_t key_bytes,
     material[last + k] = acc[k] ^ key[k];
 }
 
-/* Writes luks_image_size () bytes to AREA.  The disk's key is random. */
+/* Writes luks_image_size () bytes to AREA.  The key of the disk is random. */
 static inline void
 luks_image_build (uint8_t *area, const struct luks_image_spec *s, struct rng *rng)
 {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What the tests of memory share: many requests in flight, and what the server holds.
+# Functions that the tests of memory share: many requests in flight, and the server's
+# memory.
 
 import nbd
 import os
@@ -8,7 +9,7 @@ import random
 
 
 def rss(pid):
-    """(what the process holds now, the most that it ever held), in MiB."""
+    """The memory that the process uses now, and the most that it ever used, in MiB."""
     values = {}
     with open("/proc/%d/status" % pid) as f:
         for line in f:

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What images do QEMU's users have?
+ * What images do users of QEMU have?
  *
- * All that qemu-img and qemu-io can make, in any mixture: cluster sizes and count widths,
- * chains of layers, internal snapshots, compressed clusters, preallocation, subclusters,
- * external data files, encryption, a bitmap.
+ * Everything that qemu-img and qemu-io can create, in any combination: cluster sizes and
+ * refcount widths, chains of layers, internal snapshots, compressed clusters,
+ * preallocation, subclusters, external data files, encryption, a bitmap.
  */
 
 #include <config.h>
@@ -45,7 +45,7 @@ random_spec (struct rng *rng, struct image_spec *spec)
     spec->preallocation = preallocations[rng_below (rng, 2)];
 }
 
-/* Its data are in a file of their own. */
+/* Puts the guest data into a separate file. */
 static void
 add_data_file (struct image_spec *spec, const char *name, struct rng *rng)
 {
@@ -54,7 +54,7 @@ add_data_file (struct image_spec *spec, const char *name, struct rng *rng)
   spec->data_file_raw = spec->backing == NULL && rng_below (rng, 2);
 }
 
-/* Layers from the bottom up; their names must live on. */
+/* Makes layers from the bottom up.  The strings of their names must stay valid. */
 static void
 make_layers (struct mixture *m, struct rng *rng)
 {
@@ -87,7 +87,7 @@ make_layers (struct mixture *m, struct rng *rng)
     if (!spec.raw && rng_below (rng, 5) == 0)
       add_data_file (&spec, data_names[i], rng);
     else if (!spec.raw && rng_below (rng, 4) == 0)
-      /* (With preallocation, LUKS is not made in version 2.) */
+      /* (Images of version 2 with preallocation cannot be created with LUKS.) */
       spec.encrypt = rng_below (rng, 3) ||
         (spec.version == 2 && spec.preallocation) ? "aes" : "luks";
     else if (!spec.raw && spec.preallocation == NULL)
@@ -110,7 +110,7 @@ make_layers (struct mixture *m, struct rng *rng)
 static void
 make_snapshots (struct mixture *m, struct rng *rng)
 {
-  /* Compressed clusters share host clusters: counts can be large already. */
+  /* Compressed clusters share host clusters, so counts can already be large. */
   if (m->spec.data_file || m->spec.refcount_bits < (m->compressed ? 16 : 2) ||
       rng_below (rng, 3) != 0)
     return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A random image with any mixture of features.  See mixture.c.
+ * A random image with any combination of features.  See mixture.c.
  */
 
 #ifndef TEST_MIXTURE_H
@@ -10,31 +10,31 @@
 
 #include "lib/images.h"
 
-/* The bitmap's name. */
+/* The name of the bitmap. */
 #define MIXTURE_BITMAP "follows"
 
 struct mixture {
   const char *name;             /* of the image file */
-  struct image_spec spec;       /* of that */
+  struct image_spec spec;       /* of the image file */
   bool compressed;              /* it has compressed clusters */
   unsigned layers;              /* below it */
-  bool hot;                     /* few clusters, which are to be freed and used again
-                                   all the time */
+  bool hot;                     /* few clusters, which are freed and reused all the
+                                   time */
   unsigned nr_snapshots;
-  struct blob snapshots[2];     /* what they hold; mixture_snapshot_names */
-  bool bitmap;                  /* there is one that follows changes */
+  struct blob snapshots[2];     /* their contents; see mixture_snapshot_names */
+  bool bitmap;                  /* there is one, which records changes */
 };
 
-/* NAME must live on. */
+/* The string NAME must stay valid. */
 extern void mixture_make (struct mixture *, const char *name, struct rng *);
 extern void mixture_free (struct mixture *);
 
-/* What it is, as image_print. */
+/* Prints the features, as image_print does. */
 extern void mixture_print (const struct mixture *);
 
 extern const char *const mixture_snapshot_names[2];
 
-/* The snapshots are what they were; or the trial fails. */
+/* Fails the trial if the snapshots have changed. */
 extern void mixture_check_snapshots (const struct mixture *);
 
 #endif /* TEST_MIXTURE_H */

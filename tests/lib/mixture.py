@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Images in which the features of the format are mixed at random.
+"""Images that combine features of the format at random.
 
 mixture.py make DIRECTORY SPEC
     Makes the layers of an image in DIRECTORY with qemu-img and qemu-io; the active
-    one is top.qcow2.  What the disk holds goes to model.raw, what each internal snapshot
-    holds to NAME.raw.  SPEC (JSON) receives what was chosen.  The environment variable
-    SEED replays it; FEATURES has the words extended_l2, data_file, luks, aes, zstd,
-    compress as far as the server knows of them.
+    one is top.qcow2.  The contents of the disk go to model.raw, those of each internal
+    snapshot to NAME.raw.  SPEC (JSON) receives the random choices.  The environment
+    variable SEED replays them; FEATURES contains those of the words extended_l2,
+    data_file, luks, aes, zstd, compress that the server supports.
 
 mixture.py show SPEC
     Prints a line about it, the parameters for the server, or the cluster size:
     "show SPEC line|parameters|cluster|trim".
 
 mixture.py judge DIRECTORY SPEC
-    QEMU has its say about the image after the server has ended: metadata (leaks are
-    failures), contents against model.raw, the internal snapshots, the bitmaps.  Then
-    QEMU writes to it, and is to find it in order again.
+    Lets QEMU check the image after the server has ended: metadata (leaks are failures),
+    contents (compared with model.raw), the internal snapshots, the bitmaps.  Then QEMU
+    writes to the image, and must find it valid again.
 """
 
 import json
@@ -45,7 +45,7 @@ def secret(directory):
 
 
 def node(directory, layers):
-    """How QEMU opens the last of the layers with all that lies below."""
+    """How QEMU opens the last of the layers, with all layers below."""
     n = None
     for i, layer in enumerate(layers):
         this = {"driver": layer["driver"],
@@ -130,12 +130,12 @@ class Maker:
         if len(layers) > 1:
             argv += ["-u", "-b", layers[-2]["name"],
                      "-F", layers[-2]["driver"]]
-        # qemu-img measures its own speed for LUKS, and fails at random when
+        # For LUKS, qemu-img measures its own speed, and fails at random when
         # the machine is busy.
         run(*argv, path, str(layer["size"]), tries=20)
 
     def compressed(self, layer):
-        """Commands that write compressed clusters where nothing was written yet."""
+        """Commands that write compressed clusters to clusters that were never written."""
         rng, cluster = self.rng, layer["options"]["cluster_size"]
         clusters = layer["size"] // cluster
         at, commands = rng.randrange(4), []
@@ -345,7 +345,7 @@ def main():
     elif sys.argv[3] == "cluster":
         print(top["options"]["cluster_size"])
     elif sys.argv[3] == "trim":
-        # With version 2, and something below, a trim may do nothing.
+        # With version 2, and a layer below, a trim may do nothing.
         print("keep" if "discard=ignore" in spec["parameters"] else
               "any" if top["options"].get("compat") and
               len(spec["layers"]) > 1 else "zero")

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seeded random requests over NBD, compared with a model kept in memory.
+"""Random requests over NBD, compared with a model in memory.
 
 model.py random URI MODEL [options]
     Sends random requests through several connections, many in flight at once.
-    Requests in flight never have a byte in common (except reads), so what the disk
-    must hold is known at any time, but they are chosen to touch and to share
-    clusters.  The model starts as the file MODEL if that exists, else as zeros; at the
-    end the whole disk is read and compared, and the model is written to MODEL.
+    Requests in flight never have a byte in common (except reads), so the expected
+    contents of the disk are known at any time, but they are chosen to touch and to share
+    clusters.  The model starts as the file MODEL if that exists, otherwise as zeros; at
+    the end the whole disk is read and compared, and the model is written to MODEL.
 
 model.py crash URI STATE --pid PID [--signal KILL|TERM] [options]
     The same with whole sectors, until the server is killed at a random moment.  STATE
-    receives what each sector may hold after that: the last flushed version
+    receives the contents that each sector may have after that: the last flushed version
     or any later one.
 
 model.py judge STATE RAW [--clean]
-    Does the file RAW (what the disk holds after the crash) agree with STATE?  With
-    --clean the end was a clean one: the last acknowledged version is required.
+    Does the file RAW (the contents of the disk after the crash) agree with STATE?
+    --clean: the server ended cleanly, so the last acknowledged version is required.
     STATE is updated, so that another round can follow.
 
 model.py verify URI MODEL
@@ -25,8 +25,8 @@ model.py verify URI MODEL
 model.py hold URI READY
     Connects, creates the file READY, and waits to be killed.
 
-The seed is printed; the environment variable SEED replays it (the timing of a
-concurrent run is of course not replayed).
+The seed is printed; the environment variable SEED replays it (but not the timing of a
+concurrent run).
 """
 
 import argparse
@@ -71,7 +71,7 @@ class Request:
 
 
 class Clients:
-    """Several connections to one export, and what is in flight on them."""
+    """Several connections to one export, and their requests in flight."""
 
     def __init__(self, uri, n):
         self.handles = []
@@ -101,7 +101,7 @@ class Clients:
         r.conn = min(range(len(self.load)), key=lambda i: self.load[i])
         h = self.handles[r.conn]
 
-        # Called by libnbd with its lock held: only takes note.
+        # libnbd calls this with its lock held: only record the result.
         def completed(err):
             r.error = err.value
             self.done.append(r)
@@ -136,7 +136,7 @@ class Clients:
         self.flying.add(r)
 
     def wait(self, timeout=30.0):
-        """Waits for something to complete; returns the completed requests."""
+        """Waits until requests complete, and returns them."""
         give_up = time.monotonic() + timeout
         while not self.done:
             poll = select.poll()
@@ -192,7 +192,7 @@ class Clients:
 
 
 class Workload:
-    """Chooses requests so that they get in each other's way."""
+    """Chooses requests that interfere with each other."""
 
     def __init__(self, args, clients, rng):
         self.args, self.clients, self.rng = args, clients, rng
@@ -207,8 +207,8 @@ class Workload:
             weights[name] = int(value)
         self.ops = [op for op in weights if weights[op] and clients.can[op]]
         self.weights = [weights[op] for op in self.ops]
-        # The part of the disk where most of it happens: small, so that
-        # requests meet; it moves now and then.
+        # The part of the disk that most requests are about: small, so that
+        # requests meet.  It moves from time to time.
         self.hot = 0
         self.hot_left = 0
 
@@ -227,7 +227,7 @@ class Workload:
             rng.randint(1, largest))))
         how = rng.random()
         if how < 0.45 and self.reserved:
-            # Touching, or at least in the same clusters as, one in flight.
+            # Next to a request in flight, or at least in the same clusters.
             r = rng.choice(self.reserved)
             if rng.random() < 0.5:
                 offset = r.offset + r.count + rng.choice((0, 0, self.unit))
@@ -252,7 +252,7 @@ class Workload:
         return offset, min(count, self.size - offset)
 
     def next(self):
-        """A request that is free to go, or None if none was found."""
+        """A request that can be sent now, or None if none was found."""
         rng = self.rng
         op = rng.choices(self.ops, self.weights)[0]
         if op == "flush":
@@ -287,7 +287,7 @@ class Workload:
         if op == "extents" and rng.random() < 0.3:
             r.flags |= nbd.CMD_FLAG_REQ_ONE
         if op == "pwrite":
-            # Mostly bytes that are found nowhere else, sometimes zeros.
+            # Mostly bytes that are unique on the disk, sometimes zeros.
             if rng.random() < 0.05:
                 r.data = bytes(count)
             else:
@@ -356,8 +356,8 @@ class RandomRun:
         self.counts = {}
 
     def expect_after_trim(self, r):
-        """What a trim must leave behind, and the part where both the old bytes and
-        zeros are right."""
+        """The contents that a trim must leave, and the part in which both the old
+        bytes and zeros are correct."""
         start, end = r.offset, r.offset + r.count
         new = bytearray(self.model[start:end])
         cluster = self.args.cluster
@@ -369,7 +369,7 @@ class RandomRun:
         last = end - end % cluster
         if first < last:
             new[first - start:last - start] = bytes(last - first)
-        # A cluster cut short by the end of the disk is whole or is not.
+        # A cluster that the end of the disk cuts off may count as whole or not.
         if end == self.clients.size and end % cluster and first <= last:
             return new, (last, end)
         return new, (end, end)
@@ -449,7 +449,7 @@ class RandomRun:
                 again = self.retire(r)
                 if again is not None:
                     again.reserved = False
-                    # Takes over the reservation: as a trim, so that reads keep away.
+                    # Takes over the reservation as a trim, so that reads avoid it.
                     work.release(r)
                     holder = Request("trim", again.offset, again.count)
                     work.reserve(holder)
@@ -471,9 +471,9 @@ class RandomRun:
             "%s %d" % i for i in sorted(self.counts.items())))
 
 
-# --- crashes: what may each sector hold? ---
+# --- crashes: what may each sector contain? ---
 
-INITIAL = -1    # version: what the disk held at first (zeros or the base)
+INITIAL = -1    # version: the initial contents of the disk (zeros or the base)
 
 
 def pattern(version, sector):
@@ -481,7 +481,7 @@ def pattern(version, sector):
 
 
 class CrashState:
-    """For each sector the versions that it may hold, oldest first.  Requests on one
+    """For each sector, the versions that it may contain, oldest first.  Requests for one
     sector never overlap in time, so they have an order."""
 
     def __init__(self, sectors):
@@ -506,7 +506,7 @@ class CrashState:
             self.history[s] = h[h.index(version):]
 
     def flushed(self, tick):
-        """All that had completed at this tick is durable."""
+        """Everything that had completed at this tick is durable."""
         for s, h in enumerate(self.history):
             if len(h) > 1:
                 for v in reversed(h):
@@ -547,13 +547,13 @@ class CrashRun:
         if r.error:
             if r.op == "zero" and r.flags & nbd.CMD_FLAG_FAST_ZERO and \
                r.error in (errno.ENOTSUP, errno.EOPNOTSUPP):
-                # Never happened.
+                # It has never happened.
                 for s in range(r.offset // SECTOR,
                                (r.offset + r.count) // SECTOR):
                     state.history[s] = [v for v in state.history[s]
                                         if v != r.version]
                 return
-            # The end has come, or the server refuses requests because it comes.
+            # The server has ended, or refuses requests because it is about to end.
             if r.error in (errno.ESHUTDOWN, errno.ENOTCONN, errno.EPIPE,
                            errno.ECONNRESET):
                 raise ConnectionError("%s: %s" % (r, os.strerror(r.error)))
@@ -589,14 +589,14 @@ class CrashRun:
                         killed = True
                 if not clients.flying:
                     continue
-                # Those that went well first.
+                # Successful requests first.
                 for r in sorted(clients.wait(), key=lambda r: r.error):
                     self.retire(r)
                     work.release(r)
         except (ConnectionError, nbd.Error):
             if not killed:
                 raise
-        # What libnbd had read before the connection went.
+        # Replies that libnbd had read before the connection was lost.
         for r in clients.done:
             if not r.error:
                 self.retire(r)

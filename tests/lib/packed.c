@@ -2,8 +2,8 @@
  *
  * What do tests of the cache of decompressed clusters read?
  *
- * Files that hold compressed clusters, without the tables of an image.  Between them and
- * the host is a gate, where reads are counted, held up, or made to fail.
+ * Files with compressed clusters, but without the tables of an image.  Between them and
+ * the host is a gate, where reads are counted, delayed, or made to fail.
  */
 
 #include <config.h>
@@ -154,7 +154,7 @@ packed_make (struct packed_image *im, unsigned bits, unsigned type, unsigned n)
   close (fd);
   free (out);
   compress_pool_free (pool);
-  packed_open (im);              /* it ends within the last sector */
+  packed_open (im);              /* the cluster ends within the last sector */
 }
 
 /* --- reading --- */
@@ -218,7 +218,7 @@ reader_main (void *arg)
       len = cs > PIECE ? PIECE : cs / 2;
       within = rng_below (&r, cs / len) * len;
     }
-    /* Now and then all come for the same one. */
+    /* From time to time all threads read the same cluster. */
     if (rng_below (&r, 2))
       cluster = i / 16 % rd->im->n;
     CHECK (piece_is (rd->cache, rd->im, cluster, within, len));

@@ -19,24 +19,24 @@
 #define PIECE 4096
 #define LAYER 3
 
-/* More than the bookkeeping of an entry takes. */
+/* More than the bookkeeping of an entry uses (bytes). */
 #define OVERHEAD 512
 
-/* Of all that is random; from seed_from_env. */
+/* The seed of all random choices; from seed_from_env. */
 extern uint64_t packed_seed;
 
-/* Reads come to the gate one by one.  While it is shut they wait there. */
+/* Each read passes the gate.  While it is shut, reads wait there. */
 struct gate {
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  bool shut;                    /* guarded by lock, as all below */
-  unsigned inside;              /* how many wait */
-  uint64_t reads;               /* how many came */
-  int fail;                     /* errno for all who go through, or 0 */
+  bool shut;                    /* guarded by lock, like all fields below */
+  unsigned inside;              /* reads that wait */
+  uint64_t reads;               /* reads that have arrived */
+  int fail;                     /* errno for all reads that pass, or 0 */
 };
-/* FAIL: errno, or 0. */
+/* FAIL is an errno, or 0. */
 extern void gate_set (struct gate *, bool shut, int fail);
-/* Until so many wait. */
+/* Waits until this many reads wait at the gate. */
 extern void gate_wait (struct gate *, unsigned inside);
 
 struct packed_image {
@@ -46,45 +46,45 @@ struct packed_image {
   struct storage *file;
   unsigned layer;
   struct header header;
-  bool parsed;                  /* the header is from the file */
+  bool parsed;                  /* the header was read from the file */
   uint64_t cs;
   unsigned n;                   /* compressed clusters */
   uint64_t *descriptors;
-  unsigned char **clusters;     /* what they say */
+  unsigned char **clusters;     /* their contents */
 };
-/* An empty file with room for the descriptors of so many clusters, to be filled and then
- * opened; and its end. */
+/* packed_init makes an empty file for the descriptors of up to MAX_CLUSTERS clusters, to
+ * be filled and then opened; packed_free removes it. */
 extern void packed_init (struct packed_image *, unsigned max_clusters);
 extern void packed_open (struct packed_image *);
 extern void packed_free (struct packed_image *);
-/* The same, with N clusters of our own making, packed as tightly as they can be. */
+/* The same, with N clusters that are packed as tightly as possible. */
 extern void packed_make (struct packed_image *, unsigned bits, unsigned type, unsigned n);
-/* Text with some noise: can be compressed to about a third. */
+/* Makes text with some noise, which can be compressed to about a third. */
 extern void packed_fill (struct rng *, unsigned char *buf, size_t n);
 
-/* Reads a part of a cluster through the cache.  If that fails, false and errno; what it
- * reads must be right. */
+/* Reads a part of a cluster through the cache.  Returns false with errno if that fails;
+ * what it reads must be correct. */
 extern bool piece_is (struct cluster_cache *, struct packed_image *, unsigned cluster,
                       uint64_t within, uint64_t len);
 extern struct cluster_cache_stats stats_of (struct cluster_cache *);
-/* Reads all clusters, 4K at a time (half of one if it is no larger). */
+/* Reads all clusters, 4K at a time (half of a cluster if it is not larger). */
 extern void sequential (struct cluster_cache *, struct packed_image *);
 
-/* Readers as threads. */
+/* Reader threads. */
 struct reader {
   pthread_t thread;
   struct cluster_cache *cache;
   struct packed_image *im;
-  unsigned cluster;             /* one piece of this, or ... */
+  unsigned cluster;             /* one piece of this cluster, or ... */
   uint64_t within, len;
   bool ok;
   int err;
-  unsigned rounds;              /* ... if > 0, anything at random */
+  unsigned rounds;              /* ... if > 0, random pieces */
   uint64_t stream;
 };
 extern void reader_start (struct reader *);
 extern void reader_join (struct reader *);
-/* Until so many readers have had to wait for another. */
+/* Waits until this many readers have had to wait for another reader. */
 extern void wait_for_waits (struct cluster_cache *, uint64_t waits);
 
 #endif /* TEST_PACKED_H */

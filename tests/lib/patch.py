@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Overwrites fields of an image, to see what becomes of damage.
+"""Overwrites fields of an image, to test how damage is handled.
 
 patch.py FILE [OFFSET FORMAT VALUE]...
 

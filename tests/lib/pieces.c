@@ -2,12 +2,12 @@
  *
  * Which thread of a test may change which part of a disk?
  *
- * A disk is cut into pieces at random, each with one owner: some small, so that
- * threads share clusters but no byte, and some of several whole clusters, so
- * that trims and zeros of whole clusters have a place.  What a byte must
- * be is then known to its owner at any time, without locks.
+ * A disk is divided into random pieces, each with one owner.  Some are small, so that
+ * threads share clusters but no byte, and some contain several whole clusters, so that
+ * whole clusters can be trimmed and zeroed.  So the owner of a byte knows its contents at
+ * any time, without locks.
  *
- * Pieces that belong to everybody are for requests that race for the same bytes.
+ * Pieces that belong to all threads are for requests that race for the same bytes.
  */
 
 #include <config.h>
@@ -20,16 +20,16 @@ void
 pieces_make (struct pieces *p, struct rng *rng, uint64_t size,
              uint64_t cluster_size, uint64_t unit, unsigned owners, bool shared)
 {
-  /* A single owner may have it all in one piece. */
+  /* A single owner may have the whole disk in one piece. */
   const bool one = owners == 1 && rng_below (rng, 2);
-  /* Small clusters should not mean small requests only. */
+  /* Small clusters must not mean that all requests are small. */
   const uint64_t many = 6 + (128 << 10) / cluster_size;
   unsigned room = 0, i, k, owner;
   uint64_t at, len;
 
   *p = (struct pieces) { .owners = owners };
   for (at = 0; at < size; at += len) {
-    /* Whole clusters up to the end of a cluster, or a bit of one. */
+    /* Whole clusters up to the end of a cluster, or a part of one. */
     if (one)
       len = size;
     else if (rng_below (rng, 3) == 0)
@@ -44,7 +44,7 @@ pieces_make (struct pieces *p, struct rng *rng, uint64_t size,
       p->all = realloc (p->all, room * sizeof *p->all);
       CHECK (p->all != NULL);
     }
-    /* The first ones go round, so that nobody goes empty-handed. */
+    /* Each owner gets one of the first pieces, so that all have one. */
     owner = p->n < owners ? p->n :
       shared && rng_below (rng, 3) == 0 ? owners : rng_below (rng, owners);
     p->all[p->n++] = (struct piece) { at, len, owner };

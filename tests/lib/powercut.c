@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of an image when the power goes while something changes it, at any
- * instant, or when the host fails meanwhile?
+ * What is left of an image if the power is cut at any instant of a change, or if the host
+ * fails during the change?
  *
- * The test says what the change is, and judges what is left.  The file is a simulated one
- * (simdisk.c).  Just before it is changed or synced the power is cut: in all ways, or in
- * some by chance; the work goes on as if nothing had happened.
+ * The test defines the change, and judges what is left.  The file is simulated
+ * (simdisk.c).  The power is cut just before each change or sync of the file, in all ways
+ * or in a random selection; then the work continues as if nothing had happened.
  *
- * Many changes happen completely or not at all.  Then what is left is as before or as
- * after; once the change was said to be done it is as after, whatever happens.
+ * Many changes happen completely or not at all.  What is left is then the old or the new
+ * state; once the change has been reported as done, it is the new state, whatever
+ * happens.
  *
- * Locks: watch() runs under the simdisk's.  All else is called while nobody uses it.
+ * Locks: watch() is called under the simdisk's lock.  All other functions are called
+ * while no thread uses the simdisk.
  */
 
 #include <config.h>
@@ -65,7 +67,8 @@ power_cut_all_ways (struct power_cut_trial *p)
 
   for (kind = 0; kind < CUT_KINDS; kind++)
     power_cut_now (p, kind);
-  /* A table is there and what it names is not, or the like: so many ways. */
+  /* A pointer to a table may be durable when the table is not, and so on: cut in several
+   * ways. */
   power_cut_now (p, CUT_SECTORS);
   power_cut_now (p, CUT_SECTORS);
 }

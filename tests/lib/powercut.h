@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The power is cut while something changes an image.  See powercut.c.
+ * The power is cut while an image is being changed.  See powercut.c.
  */
 
 #ifndef TEST_POWERCUT_H
@@ -18,39 +18,40 @@ struct remains {
   const struct blob *file;
   const struct blob *data;      /* the external data file, or NULL */
   enum power_cut kind;
-  bool done;                    /* the change had ended well: it must be durable */
+  bool done;                    /* the change had succeeded, so it must be durable */
   bool fault;                   /* an operation had failed */
-  const char *when;             /* that in words */
+  const char *when;             /* the same in words */
 };
 
 struct power_cut_trial {
-  /* What the test says: */
-  const char *path;             /* the image's file, which stays as it is (absolute) */
+  /* Set by the test: */
+  const char *path;             /* the image's file, which is never changed (absolute) */
   const char *data_path;        /* of its external data file, or NULL */
-  void *opaque;                 /* for the functions */
-  struct rng rng;               /* for what is judged: under the simdisk's lock */
+  void *opaque;                 /* for the functions below */
+  struct rng rng;               /* for judging; used under the simdisk's lock */
 
-  /* Makes the change, with these hooks.  -1: it failed. */
+  /* Makes the change, with these hooks.  Returns 0, or -1 if it failed. */
   int (*change) (void *opaque, const struct storage_hooks *);
-  /* Operations that can fail: a set of 1 << enum storage_op. */
+  /* The operations that may be made to fail: a set of 1 << enum storage_op. */
   unsigned can_fail;
   /* How many times is the power cut before this operation?  NULL: in all ways. */
   unsigned (*cuts) (void *opaque, enum storage_op);
-  /* Ends the trial if that must not be left.  NULL: all is said by SHOWS. */
+  /* Ends the trial if REMAINS is not acceptable.  NULL: SHOWS is enough. */
   void (*judge) (void *opaque, const struct remains *);
-  /* Is the file as it was before the change, or as it should be AFTER it?  One of them it
-   * must be.  NULL: JUDGE says all. */
+  /* Does the file contain the state before the change, or AFTER it?  One of them must be
+   * true.  NULL: JUDGE is enough. */
   bool (*shows) (void *opaque, const struct blob *, bool after);
-  /* Called after the change, or its failure, has been judged, while the simdisk is still
-   * there; or NULL. */
+  /* If not NULL, called after the change, or its failure, has been judged, while the
+   * simdisk still exists. */
   void (*ended) (void *opaque, bool fault);
 
-  /* Since power_cut_begin: */
+  /* Set by power_cut_begin: */
   struct simdisk *sim;
-  unsigned cuts_left;           /* no more than these; the test may set it */
+  unsigned cuts_left;           /* the limit for cuts; the test may set it */
   bool done, fault;             /* as in struct remains */
 
-  uint64_t operations;          /* that can fail: power_cut_everywhere counts them */
+  uint64_t operations;          /* operations that can fail; power_cut_everywhere counts
+                                   them */
 };
 
 /* How much was judged so far, in all trials. */
@@ -59,26 +60,29 @@ struct power_cut_counts {
 };
 extern struct power_cut_counts power_cuts;
 
-/* The usual trial.  The change is made once, with power cuts before each operation and
- * after all, and must end well.  Then it is made again and again, and each time another
- * operation fails, from the first to the last (of many: a part of them). */
+/* The usual trial.  Makes the change once, with power cuts before each operation and
+ * after all of them; it must succeed.  Then makes the change again and again, and each
+ * time lets another operation fail, from the first to the last (if there are many, a
+ * selection). */
 extern void power_cut_everywhere (struct power_cut_trial *);
 extern void power_cut_fail_each (struct power_cut_trial *);
 
-/* Its parts.  A simulated disk with the contents of the file: */
+/* The parts of a trial.  power_cut_begin makes a simulated disk with the contents of the
+ * file: */
 extern void power_cut_begin (struct power_cut_trial *, uint64_t seed);
 extern void power_cut_end (struct power_cut_trial *);
-/* The change, while this FAULT (or NULL) is in force.  It must not fail without one that
- * struck.  As CHANGE returns. */
+/* Makes the change with this FAULT (or NULL).  It may fail only if the fault occurred.
+ * Returns what CHANGE returned. */
 extern int power_cut_change (struct power_cut_trial *, const struct fault *);
-/* The power is cut now. */
+/* Cuts the power now. */
 extern void power_cut_now (struct power_cut_trial *, enum power_cut);
 extern void power_cut_all_ways (struct power_cut_trial *);
-/* A trial of its own: the change meets this fault, which must strike, and only then the
- * power is cut, in a few ways. */
+/* A separate trial: makes the change with this fault, which must occur, and only then
+ * cuts the power, in a few ways. */
 extern void power_cut_fault (struct power_cut_trial *, const struct fault *);
 
-/* EIO or ENOSPC, once or for ever, in one of OPS after so many. */
+/* A random fault: EIO or ENOSPC, once or permanently, in one of OPS, after a random
+ * number of them. */
 extern struct fault power_cut_random_fault (struct rng *, unsigned ops, uint64_t after);
 
 #endif /* TEST_POWERCUT_H */

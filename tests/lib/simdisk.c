@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What may a file look like after a power cut?
+ * What may a file contain after a power cut?
  *
- * The file lives in memory, twice: `now' is what programs read (the host's page
- * cache), `durable' is what the last sync left on the disk.  Every change since
- * then is in a log, sector by sector (512 bytes): the whole contents of each
- * sector that it touched, as they were after it.  After a power cut a sector shows what
- * is durable or any one of its later contents; sectors are independent of each
- * other, and so are changes of the size.  Real disks are less malicious, but
- * fdatasync promises no more.
+ * The file exists in memory, twice: `now' is what programs read (the host's page cache),
+ * `durable' is what the last sync left on the disk.  A log contains every change since
+ * then, sector by sector (512 bytes): the whole contents of each sector that the change
+ * touched, as they were after it.  After a power cut, a sector contains its durable
+ * contents or any of the later ones; sectors are independent of each other, and so are
+ * changes of the size.  Real disks are less malicious, but fdatasync promises no more.
  *
- * An external data file can be added.  Both are on the same disk and lose power
- * together, but each has its own syncs, and what reached one says nothing about the
- * other.
+ * An external data file can be added.  Both files are on the same disk and lose power
+ * together, but each has its own syncs: what is durable in one file implies nothing about
+ * the other.
  *
- * A sync covers exactly the changes that were there when it began; it takes a
- * moment to return, so that those who count on more than that are found out.
+ * A sync covers exactly the changes that existed when it began.  It takes a moment to
+ * return, so that tests detect code that relies on more.
  *
- * Locks: `lock' guards everything below it.
+ * Locks: `lock' guards all fields below it.
  */
 
 #include <config.h>
@@ -41,8 +40,8 @@ struct change {
 
 struct simfile {
   char *path;
-  struct blob now, durable;     /* len: the size of the file */
-  struct blob cut;              /* what is left after the last accident */
+  struct blob now, durable;     /* len is the size of the file */
+  struct blob cut;              /* what the last power cut has left */
   uint64_t now_room, durable_room, cut_room;
   struct change *log;
   unsigned n, room;
@@ -69,7 +68,7 @@ sectors (uint64_t bytes)
   return (bytes + SECTOR - 1) / SECTOR;
 }
 
-/* Sets the size; what is behind the end is zeros, in whole sectors. */
+/* Sets the size.  What is behind the end is zeros, in whole sectors. */
 static void
 resize (struct blob *b, uint64_t *room, uint64_t size)
 {
@@ -110,7 +109,7 @@ record (struct simfile *s, uint64_t first, uint64_t n, uint64_t old_size)
   }
 }
 
-/* Sector I of the change reaches B. */
+/* Applies sector I of the change to B. */
 static void
 apply_sector (const struct change *c, uint64_t i, struct blob *b,
               uint64_t *room)
@@ -118,7 +117,8 @@ apply_sector (const struct change *c, uint64_t i, struct blob *b,
   const uint64_t start = (c->first + i) * SECTOR;
   uint64_t end = start + SECTOR;
 
-  /* A write behind the end makes the file longer, but no longer than it was. */
+  /* A write behind the end makes the file longer, but not beyond its size at that
+   * time. */
   if (end > c->new_size)
     end = c->new_size;
   if (end > b->len)
@@ -149,8 +149,8 @@ make_durable (struct simfile *s)
   s->n = 0;
 }
 
-/* The last change is durable at once: older contents of its sectors will not
- * come back. */
+/* Makes the last change durable at once: older contents of its sectors cannot come
+ * back. */
 static void
 make_last_durable (struct simfile *s)
 {
@@ -236,7 +236,7 @@ truncate_now (struct simfile *s, uint64_t size)
   record (s, 0, 0, old_size);
 }
 
-/* errno if this operation is to fail, or 0. */
+/* Returns errno if this operation shall fail, or 0. */
 static int
 fails (struct simdisk *s, const struct simfile *file, enum storage_op op,
        uint64_t end)
@@ -275,7 +275,7 @@ operate (struct simdisk *s, struct simfile *f, enum storage_op op,
     s->failures++;
     if (op == STORAGE_OP_WRITE && s->fault.partial &&
         offset + count <= s->limit) {
-      /* Up to some sector's end. */
+      /* Up to the end of a sector. */
       const uint64_t end = (offset + rng_below (&s->rng, count)) /
         SECTOR * SECTOR;
 
@@ -341,14 +341,14 @@ before (void *opaque, const char *path, enum storage_op op,
   return r;
 }
 
-/* --- accidents --- */
+/* --- power cuts --- */
 
-/* SHIFT: log2 of the sectors of a cluster. */
+/* SHIFT is log2 of the sectors of a cluster. */
 static void
 cut_file (struct simfile *s, struct rng *rng, enum power_cut kind, unsigned shift)
 {
   const unsigned chosen = rng_below (rng, s->n);
-  /* Chances of 2 % to 98 %. */
+  /* Probabilities of 2 % to 98 %. */
   const unsigned chance = 1 + rng_below (rng, 63);
   const bool sizes = rng_below (rng, 4) == 0;   /* longer, but no data */
   const uint64_t coin = rng_next (rng);
@@ -401,7 +401,7 @@ simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind)
   const unsigned shift = image->len > 23 ? image->data[23] - 9 : 0;
 
   cut_file (&s->files[0], rng, kind, shift);
-  /* What reached one file says nothing about the other. */
+  /* What is durable in one file implies nothing about the other. */
   if (s->nr_files > 1)
     cut_file (&s->files[1], rng, rng_below (rng, 2) ? kind :
               (enum power_cut) rng_below (rng, CUT_KINDS), shift);
@@ -425,7 +425,7 @@ simdisk_random_cut (struct rng *rng)
     rng_below (rng, CUT_KINDS);
 }
 
-/* --- and the rest --- */
+/* --- other functions --- */
 
 void
 simdisk_add (struct simdisk *s, const char *path)

@@ -15,24 +15,23 @@
 
 struct simdisk;
 
-/* Takes the contents from the file at PATH (absolute), which is never changed.
- * SEED: for the timing of answers. */
+/* Takes the contents from the file at PATH (absolute), which is never changed.  SEED
+ * determines how long operations take. */
 extern struct simdisk *simdisk_new (const char *path, uint64_t seed);
-/* A second file: the image's external data file. */
+/* Adds a second file: the image's external data file. */
 extern void simdisk_add (struct simdisk *, const char *path);
 extern void simdisk_free (struct simdisk *);
 
-/* For disk_options.  Other files than PATH are left alone. */
+/* For disk_options.  Files other than those at PATH are not affected. */
 extern const struct storage_hooks *simdisk_hooks (struct simdisk *);
 
-/* WATCH is called before each change (write, sync, truncate, punch) takes place,
- * while every other access to the file waits. */
+/* WATCH is called before each change (write, sync, truncate, punch) takes place, while
+ * all other accesses to the file wait. */
 extern void simdisk_watch (struct simdisk *,
                            void (*watch) (void *opaque, enum storage_op),
                            void *opaque);
 
-/* What of the changes since the last sync has reached the disk when the power
- * goes? */
+/* Which changes since the last sync have reached the disk when the power is cut? */
 enum power_cut {
   CUT_NOTHING,
   CUT_ALL,
@@ -40,24 +39,24 @@ enum power_cut {
   CUT_SUFFIX,           /* the last few */
   CUT_ONE,              /* one alone */
   CUT_ALL_BUT_ONE,
-  CUT_TORN,             /* the first few, and some sectors of the next */
-  CUT_CHANGES,          /* each change by chance */
-  CUT_SECTORS,          /* each sector by chance */
-  CUT_CLUSTERS,         /* each cluster by chance, then all that happened to it */
+  CUT_TORN,             /* the first few, and some sectors of the next one */
+  CUT_CHANGES,          /* random changes */
+  CUT_SECTORS,          /* random sectors */
+  CUT_CLUSTERS,         /* random clusters, each with all its changes */
   CUT_KINDS
 };
-/* The file after such an accident, until the next call.  Within a watch, or while
- * nobody uses the file. */
+/* The file after such a power cut, valid until the next call.  To be called within a
+ * watch, or while no thread uses the file. */
 extern const struct blob *simdisk_cut (struct simdisk *, struct rng *,
                                        enum power_cut);
-/* The second file after the same accident. */
+/* The second file after the same power cut. */
 extern const struct blob *simdisk_data_cut (struct simdisk *);
-/* A random kind, with a liking for those that find most. */
+/* A random kind; those that find the most errors are more likely. */
 extern enum power_cut simdisk_random_cut (struct rng *);
 
-/* Makes operations fail: of those in OPS (a set of 1 << enum storage_op), the
- * AFTER next ones go well, then TIMES ones fail with ERR.  PARTIAL: failing writes do a
- * part of their work.  NULL: no more failures. */
+/* Makes operations fail: of those in OPS (a set of 1 << enum storage_op), the next AFTER
+ * ones succeed, then TIMES ones fail with ERR.  PARTIAL: failing writes do a part of
+ * their work.  NULL: no more failures. */
 struct fault {
   unsigned ops;
   uint64_t after, times;
@@ -65,7 +64,7 @@ struct fault {
   bool partial;
 };
 extern void simdisk_fault (struct simdisk *, const struct fault *);
-/* How many have failed so far, and how many of those in OPS there were. */
+/* How many operations have failed so far, and how many of those in OPS there were. */
 extern uint64_t simdisk_failures (struct simdisk *);
 extern uint64_t simdisk_operations (struct simdisk *, unsigned ops);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What a test program links in place of nbdkit: errors are printed and kept
- * for the test to look at; debug messages are printed if QCOW2_TEST_DEBUG is
- * set in the environment.
+ * Functions that test programs link in place of nbdkit's.  Errors are printed, and kept
+ * for the test to examine; debug messages are printed if QCOW2_TEST_DEBUG is set in the
+ * environment.
  */
 
 #include <config.h>
@@ -20,7 +20,7 @@
 #include "storage/storage.h"
 #include "lib/stubs.h"
 
-/* What report.c calls. */
+/* The functions that report.c calls. */
 #undef nbdkit_error
 extern void nbdkit_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));

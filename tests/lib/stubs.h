@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What a test program links in place of nbdkit, and small helpers.
+ * Functions that test programs link in place of nbdkit's, and small helpers.
  */
 
 #ifndef TEST_STUBS_H
@@ -11,10 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The text of the last nbdkit_error on this thread ("" if none), and how many
- * there were in the whole process.  Errors are also printed on stderr with
- * the prefix "error: ", unless quiet_errors is true.
- */
+/* The text of the last nbdkit_error on this thread ("" if there was none), and the number
+ * of errors in the whole process.  Errors are also printed to stderr with the prefix
+ * "error: ", unless quiet_errors is true. */
 extern const char *last_error (void);
 extern void clear_last_error (void);
 extern unsigned long error_count (void);
@@ -30,9 +29,8 @@ extern bool quiet_errors;
     }                                                                   \
   } while (0)
 
-/* Seeded and replayable: the seed is taken from the environment variable
- * SEED, else from the clock, and printed.  xorshift generator, one per thread.
- */
+/* Random numbers that can be replayed: the seed is taken from the environment variable
+ * SEED, otherwise from the clock, and printed.  xorshift generator, one per thread. */
 struct rng { uint64_t s; };
 extern uint64_t seed_from_env (void);
 extern void rng_init (struct rng *, uint64_t seed, uint64_t stream);
@@ -43,12 +41,12 @@ rng_below (struct rng *r, uint64_t n)
   return n ? rng_next (r) % n : 0;
 }
 
-/* No waiting for the host's disk: nobody will cut its power. */
+/* Does not wait for the host's disk: the power is not cut in these tests. */
 struct storage_hooks;
 extern const struct storage_hooks without_sync;
 
-/* Calls WORK for each of the N elements (of SIZE bytes) of ARRAY, each in a thread, and
- * waits for all. */
+/* Calls WORK for each of the N elements (of SIZE bytes) of ARRAY, each in its own thread,
+ * and waits for all threads. */
 extern void run_threads (void *(*work) (void *), void *array, size_t size,
                          unsigned n);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Is a file in order that an accident has left?
+ * Is a file valid after a power cut or a failure?
  *
- * The judges are the independent checker and, only now and then because it takes its
- * time, qemu-img.  What the contents may be is for the test to say.
+ * The independent checker decides, and sometimes qemu-img, which is too slow to ask each
+ * time.  The test decides which contents are allowed.
  */
 
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is asked of a file that an accident has left.  See survivor.c.
+ * Checks of a file after a power cut or a failure.  See survivor.c.
  */
 
 #ifndef TEST_SURVIVOR_H
@@ -10,27 +10,27 @@
 
 #include "lib/images.h"
 
-/* The name under which it is kept, for QEMU, for us, or for those who look into a
+/* The name under which the file is saved, for QEMU, for the core, or for examining a
  * failure. */
 #define SURVIVOR "crashed.qcow2"
 
-/* Keeps it and fails the trial. */
+/* Saves the file and fails the trial. */
 extern void survivor_fail (const struct blob *, const char *fmt, ...)
   __attribute__ ((format (printf, 2, 3), noreturn));
 
-/* There is no corruption, and no leak unless they are allowed; or the trial fails.
- * Returns how many leaks there are.  WHEN: the accident, for the message. */
+/* Fails the trial if there is corruption, or if there are leaks and they are not allowed.
+ * Returns the number of leaks.  WHEN describes the accident, for the message. */
 extern unsigned long survivor_check (const struct blob *, bool leaks_allowed,
                                      const char *when);
 
-/* Has the disk the size and the contents that are expected?  BELOW: of its backing file,
- * or NULL. */
+/* Does the disk have the expected size and contents?  BELOW is the contents of its
+ * backing file, or NULL. */
 extern bool survivor_shows (const struct blob *, const struct blob *below,
                             const struct blob *expected);
 
-/* qemu-img looks at the file SURVIVOR: at its metadata, at its contents and at the
- * contents of the internal snapshot "before" (unless BEFORE has no data); or the trial
- * fails. */
+/* Lets qemu-img check the file SURVIVOR: its metadata, its contents and the contents of
+ * the internal snapshot "before" (unless BEFORE has no data).  Fails the trial if
+ * anything is wrong. */
 extern void survivor_ask_qemu (bool leaks_allowed, const struct blob *expected,
                                const struct blob *before);
 

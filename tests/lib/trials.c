@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does a test try one random thing after the other, and say which one failed?
+ * How does a test run one random trial after another, and say which one failed?
  *
- * Each trial has a number, and its random choices depend on that and on the seed
- * alone, so the one that failed can be had again without those before it.
+ * Each trial has a number, and its random choices depend only on this number and the
+ * seed, so a trial that failed can be repeated without the ones before it.
  */
 
 #include <config.h>
@@ -19,7 +19,7 @@
 uint64_t trials_seed;
 unsigned trials_number;
 
-static bool endless;            /* time is no matter */
+static bool endless;            /* there is no time limit */
 static time_t deadline;
 static char about[100];
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * One random trial after the other.  See trials.c.
+ * Random trials, one after another.  See trials.c.
  */
 
 #ifndef TEST_TRIALS_H
@@ -11,29 +11,29 @@
 
 #include "lib/stubs.h"
 
-/* Of the trial that runs.  With SEED=trials_seed and FIRST=trials_number in the
- * environment it is the first one. */
+/* Of the current trial.  With SEED=trials_seed and FIRST=trials_number in the
+ * environment, it is the first one. */
 extern uint64_t trials_seed;
 extern unsigned trials_number;
 
-/* Goes to a private directory (images_enter) and calls TRIAL again and again, each time
- * with a generator of its own: ITERATIONS times if that is in the environment, else for
- * SECONDS (from there, too), but at least LEAST times.  Removes the directory, and
- * returns how many there were. */
+/* Changes to a private directory (images_enter) and calls TRIAL repeatedly, each time
+ * with its own random generator: ITERATIONS times if that is set in the environment,
+ * otherwise for SECONDS (which the environment can also set), but at least LEAST times.
+ * Removes the directory, and returns the number of trials. */
 extern unsigned trials_run (const char *name, unsigned seconds, unsigned least,
                             void (*trial) (struct rng *));
 
-/* May a trial do more of what it can do without?  Always with ITERATIONS, so that it
+/* May a trial still do its optional parts?  Always true with ITERATIONS, so that trials
  * can be replayed. */
 extern bool trials_time_left (void);
 
-/* Says how to replay the trial, what it is about now (trials_about) and why it
- * failed, and ends the program.  %m is errno. */
+/* Says how to replay the trial, what it is about (trials_about) and why it failed, and
+ * ends the program.  %m is errno. */
 extern void trials_fail (const char *fmt, ...)
   __attribute__ ((format (printf, 1, 2), noreturn));
 #define FAIL(...) trials_fail (__VA_ARGS__)
 
-/* Before any threads of the trial. */
+/* To be called before the trial starts threads. */
 extern void trials_about (const char *fmt, ...)
   __attribute__ ((format (printf, 1, 2)));
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * No secret may stay behind in freed memory: all memory that comes from OpenSSL's
- * allocator, and that is OpenSSL's own and what the core keeps secrets in, is looked
- * through when it is freed.  One that still holds a secret ends the test.
+ * No secret may remain in freed memory.  All memory from OpenSSL's allocator, which
+ * OpenSSL uses itself and in which the core keeps secrets, is searched when it is freed.
+ * If a block still contains a secret, the test fails.
  */
 
 #ifndef TEST_WIPED_H
@@ -15,11 +15,11 @@
 
 #include "lib/stubs.h"
 
-/* Written while there is one thread only. */
+/* Written only while there is one thread. */
 static struct { const void *bytes; size_t n; } wiped_secrets[8];
 static unsigned wiped_count;
 
-/* From now on, these N bytes must not be found.  They must stay where they are. */
+/* From now on, these N bytes must not be found.  They must stay valid. */
 static inline void
 wiped_watch (const void *bytes, size_t n)
 {
@@ -28,13 +28,13 @@ wiped_watch (const void *bytes, size_t n)
   wiped_secrets[wiped_count++].n = n;
 }
 
-/* Blocks remember their size before themselves. */
+/* The size of each block is stored before it. */
 #define WIPED_HEAD 16
 
 static void *
 wiped_malloc (size_t n, const char *file, int line)
 {
-  char *p = calloc (1, n + WIPED_HEAD);  /* all of it is looked at */
+  char *p = calloc (1, n + WIPED_HEAD);  /* all of it is searched */
 
   (void) file;
   (void) line;
@@ -74,7 +74,7 @@ wiped_realloc (void *ptr, size_t n, const char *file, int line)
   return q;
 }
 
-/* Before OpenSSL is used for anything. */
+/* To be called before OpenSSL is used for anything. */
 static inline void
 wiped_start (void)
 {
