@@ -58,12 +58,12 @@
 
 #define SECTOR 512
 
-/* log2 of deflate's window: what to assume when reading, what to use for writing;
- * negative for a stream without zlib's header. */
+/* log2 of the window of deflate, for reading and for writing; negative for streams
+ * without a zlib header. */
 #define READ_WINDOW (-15)
 #define WRITE_WINDOW (-12)
 
-/* Memory of the codecs.  Each is made when it is first needed. */
+/* Memory of the codecs.  Each is set up when it is first needed. */
 struct context {
   struct context *next;         /* in the pool */
   z_stream inflater, deflater;
@@ -131,7 +131,7 @@ free_context (struct context *c)
     libdeflate_free_decompressor (c->libdeflate);
 #endif
 #ifdef HAVE_ZSTD
-  ZSTD_freeDCtx (c->zstd_reader);       /* NULL is fine */
+  ZSTD_freeDCtx (c->zstd_reader);       /* accepts NULL */
   ZSTD_freeCCtx (c->zstd_writer);
 #endif
   free (c);
@@ -152,7 +152,7 @@ compress_pool_free (struct compress_pool *pool)
   free (pool);
 }
 
-/* NULL: out of memory. */
+/* NULL on ENOMEM. */
 static struct context *
 take_context (struct compress_pool *pool)
 {
@@ -177,7 +177,7 @@ put_context (struct compress_pool *pool, struct context *c)
   pool->idle = c;
 }
 
-/* --- reading: 0, or an errno --- */
+/* --- reading: functions return 0, or an errno --- */
 
 /* OUT_LEN may be less than the cluster. */
 static int
@@ -195,14 +195,14 @@ zlib_inflate (struct context *c, const void *in, size_t in_len,
   else
     inflateReset (z);
 
-  z->next_in = (Bytef *) in;    /* zlib leaves it alone */
+  z->next_in = (Bytef *) in;    /* zlib does not change it */
   z->avail_in = in_len;
   z->next_out = out;
   z->avail_out = out_len;
   r = inflate (z, Z_FINISH);
   if (r == Z_MEM_ERROR)
     return ENOMEM;
-  /* Z_BUF_ERROR: the stream goes on beyond what is wanted, or beyond the input. */
+  /* Z_BUF_ERROR: the stream continues beyond the end of the output, or of the input. */
   if ((r == Z_STREAM_END || r == Z_BUF_ERROR) && z->avail_out == 0)
     return 0;
   return EIO;
@@ -224,7 +224,7 @@ deflate_to_cluster (struct context *c, const void *in, size_t in_len,
     return 0;
   case LIBDEFLATE_SHORT_OUTPUT:
     return EIO;
-  default:                      /* zlib may think otherwise */
+  default:                      /* zlib may accept it */
     break;
   }
 #endif
@@ -247,7 +247,7 @@ zstd_to_cluster (struct context *c, const void *in_, size_t in_len,
       return ENOMEM;
   }
 
-  /* Ends: each turn uses up some of the input, or fails. */
+  /* This loop ends: each iteration uses some of the input, or fails. */
   while (out_len > 0) {
     frame = ZSTD_findFrameCompressedSize (in, in_len);
     if (ZSTD_isError (frame))
@@ -319,7 +319,7 @@ compress_inflate_beginning (struct compress_pool *pool, unsigned type,
   return 0;
 }
 
-/* --- writing: the size, or 0 --- */
+/* --- writing: functions return the size, or 0 --- */
 
 static size_t
 cluster_to_deflate (struct context *c, const void *in, size_t in_len,
@@ -336,7 +336,7 @@ cluster_to_deflate (struct context *c, const void *in, size_t in_len,
   else
     deflateReset (z);
 
-  z->next_in = (Bytef *) in;    /* zlib leaves it alone */
+  z->next_in = (Bytef *) in;    /* zlib does not change it */
   z->avail_in = in_len;
   z->next_out = out;
   z->avail_out = out_room;
@@ -393,8 +393,8 @@ compress_deflate (struct compress_pool *pool, unsigned type,
 /* --- descriptors ---
  *
  *     61          x            0      x = 70 - cluster_bits
- *     [ sectors-1 |   offset   ]      offset in bytes; the sector that it
- *                                     lies in counts as the first
+ *     [ sectors-1 |   offset   ]      offset in bytes; the sector that contains
+ *                                     it counts as the first
  */
 
 static unsigned
@@ -403,14 +403,15 @@ offset_bits (const struct header *h)
   return 70 - h->cluster_bits;
 }
 
-/* Most that the sectors field can say. */
+/* The maximum value of the sectors field. */
 static uint64_t
 max_sectors (const struct header *h)
 {
   return UINT64_C (1) << (h->cluster_bits - 8);
 }
 
-/* *SECTORS: of 512 bytes, from the one on in which *OFFSET lies. */
+/* *SECTORS is the number of sectors of 512 bytes, from the one that contains *OFFSET
+ * on. */
 static bool
 split (const struct header *h, uint64_t descriptor,
        uint64_t *offset, uint64_t *sectors)

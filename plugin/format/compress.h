@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Bytes of a compressed cluster <-> a cluster: see compress.c.  Pure: no files, and
- * nothing is reported, for only the caller can name the file and the offset.
+ * How is a compressed cluster decompressed, and how is a cluster compressed?  See
+ * compress.c.  Pure: no files, and nothing is reported, because only the caller can name
+ * the file and the offset.
  *
  * TYPE is one of QCOW2_COMPRESSION_*.
  */
@@ -15,56 +16,55 @@
 
 #include "format/header.h"
 
-/* Can this build read and write that type?  Deflate is always there. */
+/* Can this build read and write clusters of that type?  Deflate is always supported. */
 extern bool compress_supported (unsigned type);
-/* As qemu-img calls it: "zlib", "zstd"; "unknown" if it is neither. */
+/* The name that qemu-img uses: "zlib" or "zstd"; "unknown" for any other type. */
 extern const char *compress_name (unsigned type);
 
-/* The codecs' working memory, kept from one cluster to the next.  Any number of
- * threads may use one pool at once. */
+/* The working memory of the codecs, which is kept from one cluster to the next.  Any
+ * number of threads may use a pool at the same time. */
 struct compress_pool;
 extern struct compress_pool *compress_pool_new (void);  /* NULL: ENOMEM, not reported */
-extern void compress_pool_free (struct compress_pool *);  /* NULL is fine */
+extern void compress_pool_free (struct compress_pool *);  /* accepts NULL */
 
-/* Fills OUT, a cluster, from the stream at the beginning of IN; what follows the
- * stream may be anything.  Returns 0, or -1 with errno EIO (IN is not a stream
- * of a whole cluster), ENOTSUP (not in this build) or ENOMEM.  After a
- * failure the contents of OUT are undefined.
- */
+/* Fills OUT, a cluster, from the stream at the beginning of IN; any bytes may follow the
+ * stream.  Returns 0, or -1 with errno EIO (IN is not a stream of a whole cluster),
+ * ENOTSUP (not in this build) or ENOMEM.  After a failure the contents of OUT are
+ * undefined. */
 extern int compress_inflate (struct compress_pool *, unsigned type,
                              const void *in, size_t in_len,
                              void *out, size_t out_len);
 
-/* The same for the first OUT_LEN bytes of a cluster only; what is wrong after them is not
- * seen.  Takes as long as compress_inflate when some half of the cluster is wanted.
- * Deflate only: else errno is ENOTSUP. */
+/* The same for only the first OUT_LEN bytes of a cluster; errors after them are not
+ * detected.  If about half of the cluster is wanted, this takes as long as
+ * compress_inflate.  For deflate only; otherwise errno is ENOTSUP. */
 extern int compress_inflate_beginning (struct compress_pool *, unsigned type,
                                        const void *in, size_t in_len,
                                        void *out, size_t out_len);
 
-/* Compresses a whole cluster, IN.  Returns how many bytes of OUT it takes, or 0
- * if that would be as many as IN_LEN or more than OUT_ROOM, or cannot be done: then
- * the cluster is to be stored as it is.
- */
+/* Compresses a whole cluster, IN.  Returns the number of bytes in OUT, or 0 if they would
+ * not be less than IN_LEN, would be more than OUT_ROOM, or if compression fails: then the
+ * caller stores the cluster uncompressed. */
 extern size_t compress_deflate (struct compress_pool *, unsigned type,
                                 const void *in, size_t in_len,
                                 void *out, size_t out_room);
 
 /* --- the descriptor of a compressed cluster: bits 0..61 of its L2 entry --- */
 
-/* Where the compressed bytes lie, and how many can be used (1 to twice the
- * cluster size; they may reach past the end of the file).  False if the offset
- * is beyond what an image may hold; then nothing is set. */
+/* Decodes the host offset of the compressed bytes, and the number of bytes that may
+ * belong to them (1 to twice the cluster size; they may extend beyond the end of the
+ * file).  Returns false, and sets nothing, if they extend beyond
+ * QCOW2_MAX_HOST_OFFSET. */
 extern bool compress_descriptor (const struct header *, uint64_t descriptor,
                                  uint64_t *host_offset, uint64_t *bytes);
 
-/* The host clusters that hold a reference each for this descriptor: *COUNT (1 to 3)
- * from cluster number *FIRST on.  False as above. */
+/* Returns the host clusters that have a reference for this descriptor: *COUNT (1 to 3)
+ * clusters from number *FIRST on.  False as above. */
 extern bool compress_clusters (const struct header *, uint64_t descriptor,
                                uint64_t *first, uint64_t *count);
 
-/* The other way round: BYTES (1 to the cluster size) at HOST_OFFSET.  False if
- * the offset or the number of sectors does not fit. */
+/* Makes a descriptor of BYTES (1 to the cluster size) at HOST_OFFSET.  False if the
+ * offset or the number of sectors does not fit. */
 extern bool compress_encode (const struct header *, uint64_t host_offset,
                              uint64_t bytes, uint64_t *descriptor);
 

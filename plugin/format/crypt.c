@@ -51,17 +51,17 @@
 #include "util/report.h"
 #include "format/crypt.h"
 
-/* Sectors that are worked on together. */
+/* Number of sectors that are encrypted or decrypted together. */
 #define BATCH 8
-/* Largest block of a cipher, and so largest IV. */
+/* The largest block of a cipher, and therefore the largest IV. */
 #define BLOCK 16
 #define WORDS (CRYPT_SECTOR / sizeof (uint64_t))
 
-/* Xored in one go, which compilers would not do by themselves where buffers may be
- * the same. */
+/* A pair of words is xored at once.  Compilers do not do that by themselves if the
+ * buffers may be the same. */
 typedef uint64_t pair __attribute__ ((vector_size (16)));
 
-/* No name in a LUKS header is longer. */
+/* Maximum length of a name in a LUKS header. */
 #define MAX_NAME 32
 
 enum mode { MODE_ECB, MODE_CBC, MODE_CTR, MODE_XTS };
@@ -70,7 +70,7 @@ static const char *const mode_names[] = { "ecb", "cbc", "ctr", "xts" };
 enum ivgen { IV_PLAIN, IV_PLAIN64, IV_ESSIV };
 static const char *const ivgen_names[] = { "plain", "plain64", "essiv" };
 
-/* As headers call them; OpenSSL knows them by the same names. */
+/* The names in LUKS headers; OpenSSL uses the same names. */
 static const char *const hash_names[] = {
   "md5", "sha1", "sha224", "sha256", "sha384", "sha512", "ripemd160", "sm3",
 };
@@ -80,7 +80,8 @@ static const char *const hash_names[] = {
 static const struct algorithm {
   const char *name;
   unsigned key_bytes, block_bytes;
-  /* OpenSSL's names by mode, NULL if it has no such thing.  XTS is made of ECB. */
+  /* OpenSSL's names by mode, NULL if it does not have the mode.  XTS is composed of
+   * ECB. */
   const char *openssl[3];
   bool essiv;                   /* is essiv defined for it? */
   bool legacy;                  /* is it in OpenSSL's provider of that name? */
@@ -98,7 +99,7 @@ static const struct algorithm {
   { "twofish", 32, 16, { NULL, NULL, NULL }, true, false },
 };
 
-/* What a crypt_spec means. */
+/* The meaning of a crypt_spec. */
 struct plan {
   const struct algorithm *algorithm, *essiv;    /* essiv: NULL if not used */
   enum mode mode;
@@ -116,17 +117,17 @@ struct context {
   EVP_CIPHER_CTX *tweak;        /* XTS: the second key; else NULL */
   EVP_CIPHER_CTX *essiv;        /* the hash of the key; else NULL */
   uint8_t iv[BATCH][BLOCK];
-  uint64_t mask[BATCH][WORDS];  /* XTS: what is xored */
+  uint64_t mask[BATCH][WORDS];  /* XTS: the words that are xored */
 };
 
 struct crypt_cipher {
   struct plan plan;
-  struct context *keyed;        /* never used but to be copied */
+  struct context *keyed;        /* is only copied, never used */
   pthread_mutex_t lock;
   struct context *idle;         /* guarded by lock */
 };
 
-/* --- what can be done --- */
+/* --- supported ciphers --- */
 
 static int
 refuse (const char *path, const char *fmt, ...)
@@ -158,7 +159,7 @@ crypt_openssl_failed (const char *path, const char *part, const char *what)
   return -1;
 }
 
-/* The place of the name S[0..LEN) in NAMES, or -1. */
+/* Returns the index of the name S[0..LEN) in NAMES, or -1. */
 static int
 look_up (const char *const names[], size_t n, const char *s, size_t len)
 {
@@ -187,7 +188,8 @@ crypt_hash (const char *path, const char *name)
   return md;
 }
 
-/* NULL: there is none; *KNOWN tells whether there is one with other keys. */
+/* NULL: there is none.  *KNOWN: the cipher exists, perhaps with keys of another
+ * length. */
 static const struct algorithm *
 find_algorithm (const char *name, size_t key_bytes, bool *known)
 {
@@ -202,7 +204,7 @@ find_algorithm (const char *name, size_t key_bytes, bool *known)
   return NULL;
 }
 
-/* What the text of a mode says. */
+/* Parses the text of a mode. */
 static int
 parse_mode (const char *path, const char *mode, struct plan *p)
 {
@@ -223,7 +225,7 @@ parse_mode (const char *path, const char *mode, struct plan *p)
     return refuse (path, "unknown IV generator in the mode \"%s\"", text);
   p->ivgen = i;
 
-  /* A hash that no one needs is allowed, but not nonsense. */
+  /* A hash that is not needed is allowed, but must exist. */
   hash = strchr (iv, ':');
   if (hash) {
     p->essiv_hash = crypt_hash (path, hash + 1);
@@ -235,7 +237,7 @@ parse_mode (const char *path, const char *mode, struct plan *p)
   return 0;
 }
 
-/* Finds out what SPEC means, without OpenSSL's help but for hashes. */
+/* Finds out what SPEC means.  Needs OpenSSL only for hashes. */
 static int
 make_plan (const char *path, const struct crypt_spec *spec, struct plan *p)
 {
@@ -281,7 +283,7 @@ make_plan (const char *path, const struct crypt_spec *spec, struct plan *p)
 static void
 free_plan (struct plan *p)
 {
-  EVP_MD_free (p->essiv_hash);          /* for all of these, NULL is fine */
+  EVP_MD_free (p->essiv_hash);          /* all of these accept NULL */
   EVP_CIPHER_free (p->cipher);
   EVP_CIPHER_free (p->essiv_cipher);
   if (p->legacy)
@@ -289,7 +291,7 @@ free_plan (struct plan *p)
   OSSL_LIB_CTX_free (p->library);
 }
 
-/* Gets from OpenSSL what the plan needs. */
+/* Gets what the plan needs from OpenSSL. */
 static int
 fetch (const char *path, struct plan *p)
 {
@@ -297,8 +299,8 @@ fetch (const char *path, struct plan *p)
   const char *name = a->openssl[p->mode == MODE_XTS ? MODE_ECB : p->mode];
 
   if (a->legacy) {
-    /* In a library context of our own: to load a provider into the common one would
-     * change what other users of OpenSSL in this process see. */
+    /* In a separate library context: loading a provider into the common one would affect
+     * other users of OpenSSL in this process. */
     p->library = OSSL_LIB_CTX_new ();
     if (p->library)
       p->legacy = OSSL_PROVIDER_load (p->library, "legacy");
@@ -338,14 +340,14 @@ free_context (struct context *c)
 {
   if (c == NULL)
     return;
-  EVP_CIPHER_CTX_free (c->encrypt);     /* wipes; NULL is fine */
+  EVP_CIPHER_CTX_free (c->encrypt);     /* wipes it; accepts NULL */
   EVP_CIPHER_CTX_free (c->decrypt);
   EVP_CIPHER_CTX_free (c->tweak);
   EVP_CIPHER_CTX_free (c->essiv);
   OPENSSL_clear_free (c, sizeof *c);
 }
 
-/* *TO becomes a copy of FROM, if there is one. */
+/* Makes *TO a copy of FROM, unless FROM is NULL. */
 static bool
 copy_schedule (EVP_CIPHER_CTX **to, const EVP_CIPHER_CTX *from)
 {
@@ -355,7 +357,7 @@ copy_schedule (EVP_CIPHER_CTX **to, const EVP_CIPHER_CTX *from)
   return *to != NULL && EVP_CIPHER_CTX_copy (*to, from);
 }
 
-/* NULL: out of memory. */
+/* NULL on ENOMEM. */
 static struct context *
 copy_context (const struct context *from)
 {
@@ -497,7 +499,7 @@ crypt_free (struct crypt_cipher *cipher)
 
 /* --- sectors --- */
 
-/* One call of OpenSSL for whole blocks. */
+/* Encrypts or decrypts whole blocks with one call of OpenSSL. */
 static bool
 update (EVP_CIPHER_CTX *ctx, const void *in, void *out, size_t bytes)
 {
@@ -506,7 +508,7 @@ update (EVP_CIPHER_CTX *ctx, const void *in, void *out, size_t bytes)
   return EVP_CipherUpdate (ctx, out, &done, in, bytes) && (size_t) done == bytes;
 }
 
-/* The IVs of N sectors. */
+/* Computes the IVs of N sectors. */
 static bool
 make_ivs (const struct plan *p, struct context *c, uint64_t sector, size_t n)
 {
@@ -535,7 +537,7 @@ xor_sector (const uint8_t *in, uint8_t *out, const uint64_t mask[WORDS])
   }
 }
 
-/* What is xored to a sector: its tweak, times x for each block. */
+/* Computes what is xored to a sector: its tweak, multiplied by x for each block. */
 static void
 make_mask (const uint8_t tweak[BLOCK], uint64_t mask[WORDS])
 {
@@ -571,7 +573,7 @@ do_xts (struct context *c, EVP_CIPHER_CTX *ctx,
   return true;
 }
 
-/* Modes of which each sector needs a new beginning. */
+/* For modes in which each sector starts a new chain. */
 static bool
 do_chained (struct context *c, EVP_CIPHER_CTX *ctx,
             const uint8_t *in, uint8_t *out, size_t n)

@@ -62,14 +62,14 @@ decode_one (const struct header *h, const struct overlap *overlap,
     return RUN_CORRUPT;
   }
 
-  /* In an external data file 0 is a place like any other, and COPIED tells that it is
-   * meant. */
+  /* In an external data file 0 is a valid host offset, and COPIED shows that it is
+   * one. */
   if (offset == 0 && !(external && (entry & QCOW2_OFLAG_COPIED))) {
     *host = 0;
     return zero ? RUN_ZERO : RUN_UNALLOCATED;
   }
 
-  /* Nobody shares a cluster of it. */
+  /* Clusters in an external data file are never shared. */
   *host = offset;
   *copied = external || (entry & QCOW2_OFLAG_COPIED) != 0;
   return zero ? RUN_ZERO_ALLOC : RUN_NORMAL;
@@ -77,8 +77,9 @@ decode_one (const struct header *h, const struct overlap *overlap,
 
 #define SUBCLUSTERS (1u << QCOW2_SUBCLUSTER_BITS)
 
-/* Sets all but the layer of *RUN from subcluster SUB of one entry; how many of it are the
- * same, up to the end of the entry? */
+/* Sets kind, copied and host of *RUN from subcluster SUB of one entry.  Returns the
+ * number of subclusters from SUB on, to the end of the entry at most, that have the same
+ * state. */
 static unsigned
 decode_subclusters (const struct header *h, const struct overlap *overlap,
                     const struct qcow2_extended_entry *e, unsigned sub,
@@ -158,7 +159,7 @@ entry_decode (const struct header *h, const struct overlap *overlap,
   for (n = 1; n < max; n++) {
     uint64_t expect = run->host;
 
-    /* Identical entries are the common case for what has no host offset. */
+    /* Shortcut: entries without a host offset are usually identical. */
     if (entries[unit + n].be == entries[unit].be &&
         !run_host_advances (run->kind) && !run_host_constant (run->kind))
       continue;
@@ -191,7 +192,7 @@ encode_one (uint64_t entry, enum run_kind kind, uint64_t host)
   abort ();
 }
 
-/* The N subclusters from SUB on. */
+/* Encodes the N subclusters from SUB on. */
 static void
 encode_subclusters (const struct header *h, struct qcow2_extended_entry *e,
                     unsigned sub, unsigned n, enum run_kind kind, uint64_t host)

@@ -146,8 +146,8 @@ _Static_assert (sizeof (struct qcow2_bitmap) == 24, "bitmap directory entry");
 
 #define QCOW2_BITMAP_DIRTY_TRACKING 1
 
-/* "Bitmap table": the bits of one cluster.  Without an offset, bit 0 says what
- * they all are. */
+/* "Bitmap table": an entry points to the cluster that contains its bits.  If it has no
+ * offset, bit 0 is the value of all of them. */
 #define QCOW2_BITMAP_OFFSET_MASK UINT64_C (0x00fffffffffffe00)
 #define QCOW2_BITMAP_ALL_ONES    (UINT64_C (1) << 0)
 
@@ -172,10 +172,10 @@ _Static_assert (sizeof (struct qcow2_extended_entry) == 16, "extended entry");
 /* "Host cluster management": bits 9..63. */
 #define QCOW2_REFTABLE_OFFSET_MASK UINT64_C (0xfffffffffffffe00)
 
-/* Host offsets stay below this in everything that we accept or write. */
+/* All host offsets that the plugin accepts or writes are less than this. */
 #define QCOW2_MAX_HOST_OFFSET (UINT64_C (1) << 56)
 
-/* Limits, as QEMU's. */
+/* Limits; they are those of QEMU. */
 #define QCOW2_MIN_CLUSTER_BITS 9
 #define QCOW2_MAX_CLUSTER_BITS 21
 #define QCOW2_MIN_EXTENDED_CLUSTER_BITS 14

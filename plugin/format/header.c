@@ -40,7 +40,7 @@
 #define MAX_DATA_FILE_NAME 4095
 #define MAX_BITMAP_DIRECTORY (UINT64_C (1024) * QCOW2_MAX_BITMAPS)
 
-/* What header_parse is working on. */
+/* The state of header_parse. */
 struct parse {
   const char *path;
   const uint8_t *buf;           /* at least the first cluster, see check_basics */
@@ -94,7 +94,8 @@ header_free (struct header *h)
 
 /* --- fields --- */
 
-/* Magic, version, cluster size, header length: what all else stands on. */
+/* Checks magic, version, cluster size and header length, on which everything else
+ * depends. */
 static int
 check_basics (struct parse *p)
 {
@@ -140,7 +141,8 @@ check_basics (struct parse *p)
   return 0;
 }
 
-/* Where the extensions end: at the backing file's name, or with the cluster. */
+/* Where the extensions end: at the name of the backing file, or at the end of the
+ * cluster. */
 static uint64_t
 extensions_end (const struct parse *p)
 {
@@ -149,10 +151,9 @@ extensions_end (const struct parse *p)
   return backing ? min64 (backing, p->h->cluster_size) : p->h->cluster_size;
 }
 
-/* Looks for the image's own name of incompatible feature BIT, and writes it,
- * fit for a message, into NAME ("" if there is none).  The extensions have not
- * been checked: stops where they make no sense.
- */
+/* Looks for the name that the image itself gives incompatible feature BIT, and writes it,
+ * in printable form, to NAME ("" if there is none).  The extensions have not been checked
+ * yet: stops where they are invalid. */
 static void
 find_feature_name (const struct parse *p, unsigned bit, char *name, size_t size)
 {
@@ -179,7 +180,8 @@ find_feature_name (const struct parse *p, unsigned bit, char *name, size_t size)
   }
 }
 
-/* Names all incompatible features that we do not know, and refuses them. */
+/* Refuses the image, and names all incompatible features that the plugin does not
+ * know. */
 static int
 refuse_features (const struct parse *p, uint64_t unknown)
 {
@@ -252,7 +254,7 @@ check_features (struct parse *p)
 
 /* --- tables --- */
 
-/* Checks where a table is.  LEN may be 0: then only that it is aligned. */
+/* Checks the offset of a table.  If LEN is 0, checks only its alignment. */
 static int
 check_place (const struct parse *p, uint64_t field, const char *name,
              uint64_t offset, uint64_t len)
@@ -280,7 +282,7 @@ check_tables (struct parse *p)
 {
   struct header *h = p->h;
   const uint64_t bytes = get64 (p->raw.size);
-  uint64_t covered;             /* log2 of what an L1 entry maps: <= 39 */
+  uint64_t covered;             /* log2 of the bytes that an L1 entry maps: <= 39 */
 
   h->size = round_down (bytes, 512);
   h->l1_entries = get32 (p->raw.l1_size);
@@ -296,7 +298,7 @@ check_tables (struct parse *p)
     return refuse (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
                    "more than %zu", h->l1_entries,
                    QCOW2_MAX_L1_BYTES / sizeof (uint64_t));
-  /* What is beyond the last whole sector is not of the disk, but it counts here: QEMU
+  /* Bytes beyond the last whole sector are not part of the disk, but count here: QEMU
    * does not open such an image either. */
   if (h->l1_entries < div_up (bytes, UINT64_C (1) << covered))
     return refuse (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
@@ -320,7 +322,7 @@ check_tables (struct parse *p)
   if (h->nb_snapshots > QCOW2_MAX_SNAPSHOTS)
     return refuse (p, FIELD (nb_snapshots), "%" PRIu32 " snapshots are more "
                    "than %d", h->nb_snapshots, QCOW2_MAX_SNAPSHOTS);
-  /* How long the table is, only its entries tell: the least it can be. */
+  /* Only the entries determine the length of the table: this checks the minimum. */
   return check_place (p, FIELD (snapshots_offset), "snapshot table",
                       h->snapshots_offset,
                       h->nb_snapshots * sizeof (struct qcow2_snapshot));
@@ -361,10 +363,9 @@ check_overlaps (const struct parse *p)
 
 /* --- names and extensions --- */
 
-/* Copies a name of LEN bytes at OFFSET, up to its first NUL, into *RESULT.  An
- * empty name is none.  One with control characters is refused: names appear in
- * messages, where it could forge lines and move a terminal's cursor.
- */
+/* Copies a name of LEN bytes at OFFSET, up to its first NUL, to *RESULT.  An empty name
+ * is the same as none.  A name with control characters is refused: names appear in
+ * messages, where it could forge lines and move the cursor of a terminal. */
 static int
 copy_name (const struct parse *p, uint64_t offset, uint64_t len, char **result)
 {
@@ -419,7 +420,7 @@ parse_bitmaps (struct parse *p, uint64_t pos, uint32_t len)
     return refuse (p, pos, "the bitmaps extension has %" PRIu32 " bytes, "
                    "not %zu", len, sizeof ext);
   if (!(h->autoclear & QCOW2_AUTOCLEAR_BITMAPS)) {
-    /* A program that knows nothing of bitmaps has changed the disk. */
+    /* A program that does not know bitmaps has changed the disk. */
     nbdkit_debug ("%s: the bitmaps of the image are outdated and are ignored",
                   p->path);
     return 0;
@@ -485,11 +486,11 @@ parse_extension (struct parse *p, uint32_t type, uint64_t pos, uint32_t len)
   case QCOW2_EXT_CRYPTO:
     return parse_crypto (p, pos, len);
   default:
-    return 0;                   /* feature names, or none of our business */
+    return 0;                   /* feature names, or an unknown extension */
   }
 }
 
-/* Each of these may appear once: two would contradict each other. */
+/* Each of these may appear only once: two would contradict each other. */
 static unsigned
 extension_bit (uint32_t type)
 {
@@ -518,7 +519,7 @@ parse_extensions (struct parse *p)
     memcpy (&ext, p->buf + pos, sizeof ext);
     type = get32 (ext.type);
     len = get32 (ext.len);
-    /* QEMU refuses this of the end mark, too. */
+    /* The end marker may not be too long either, as in QEMU. */
     if (!range_within (pos + sizeof ext, len, end))
       return refuse (p, pos, "header extension 0x%08" PRIx32 " has %" PRIu32
                      " bytes, which do not fit before %" PRIu64, type, len, end);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Bytes of an image's first cluster <-> what they say: see header.c.  Pure.
+ * What does the first cluster of an image contain, and is it valid?  See header.c.  Pure.
  */
 
 #ifndef QCOW2_HEADER_H
@@ -29,12 +29,12 @@ struct header {
   uint32_t header_length;
   unsigned compression_type;
 
-  /* Geometry that follows from the above. */
+  /* Geometry that follows from the fields above. */
   unsigned l2_entry_size;       /* bytes: 8, or 16 with extended L2 */
   unsigned l2_bits;             /* log2 of the entries of an L2 table */
   uint64_t l1_needed;           /* L1 entries that cover `size' */
 
-  /* From the extensions; NULL or 0 if absent. */
+  /* From the extensions (backing_file: from the header); NULL or 0 if absent. */
   char *backing_file;           /* as written in the header, NUL-terminated */
   char *backing_format;
   char *data_file;
@@ -44,21 +44,20 @@ struct header {
   struct { uint64_t offset, length; } crypto;
 };
 
-/* How many bytes of the file header_parse wants: min (file size, this). */
+/* header_parse needs min (file size, this) bytes of the file. */
 #define HEADER_READ_SIZE (UINT64_C (1) << QCOW2_MAX_CLUSTER_BITS)
 
-/* Parses and checks everything that can be checked without reading more of the
- * file (FORMAT limits; L1, refcount table and snapshot table must lie within FILE_SIZE;
- * unknown incompatible features are refused by the name in the feature
- * table).  BUF holds the first LEN bytes of the file.  PATH is for messages.
- * Returns 0, or -1 with errno EINVAL (or ENOMEM) and the error reported.
- * On success free with header_free.
- */
+/* Parses and checks everything that can be checked without reading more of the file: the
+ * limits in format.h; whether the L1 table, the refcount table and the snapshot table are
+ * within FILE_SIZE; unknown incompatible features, which are refused with their names in
+ * the feature table.  BUF contains the first LEN bytes of the file.  PATH is for
+ * messages.  Returns 0, or -1 with errno EINVAL (or ENOMEM) and the error reported.  On
+ * success, the caller frees the result with header_free. */
 extern int header_parse (const char *path, const void *buf, size_t len,
                          uint64_t file_size, struct header *);
 extern void header_free (struct header *);
 
-/* Does the file begin as qcow2 does? */
+/* Does the file begin with the magic of qcow2? */
 extern bool header_is_qcow2 (const void *buf, size_t len);
 
 #endif /* QCOW2_HEADER_H */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * For luks.c and luksmake.c only: what reading and making a LUKS header share.
+ * What do reading and creating a LUKS header share?  Only luks.c and luksmake.c include
+ * this.
  */
 
 #ifndef QCOW2_LUKS_IMPL_H
@@ -15,12 +16,12 @@
 
 #include "format/luks.h"
 
-/* The header's own sectors; key material is given a multiple of this. */
+/* Sectors of the header itself; key material takes up a multiple of this. */
 #define LUKS_HEADER_SECTORS 8
 /* Two keys of 256 bits. */
 #define LUKS_MAX_KEY 64
 
-/* OpenSSL's tools, for one thread. */
+/* Objects of OpenSSL, for one thread. */
 struct luks_tools {
   const char *path;             /* for messages */
   EVP_MD *md;
@@ -28,18 +29,19 @@ struct luks_tools {
   EVP_KDF *kdf;
 };
 
-/* 0, or -1 (reported): free it in either case. */
+/* Returns 0, or -1 (reported).  The caller calls luks_tools_free in either case. */
 extern int luks_tools_init (struct luks_tools *, const char *path, const char *hash);
 extern void luks_tools_free (struct luks_tools *);
 
-/* Reports what OpenSSL says.  Returns -1, errno is EIO. */
+/* Reports the error of OpenSSL.  Returns -1 with errno EIO. */
 extern int luks_failed (const char *path, const char *what);
 
-/* PBKDF2.  0, or -1 (reported). */
+/* PBKDF2.  Returns 0, or -1 (reported). */
 extern int luks_derive (const struct luks_tools *, const void *secret, size_t len,
                         const uint8_t salt[LUKS_SALT_SIZE], uint64_t iterations,
                         uint8_t *out, size_t out_len);
-/* Mixes the bytes of a key, so that each depends on several.  False: not reported. */
+/* Mixes the bytes of a key, so that each depends on several others.  False on error (not
+ * reported). */
 extern bool luks_diffuse (const struct luks_tools *, uint8_t *key, size_t key_bytes);
 
 #endif /* QCOW2_LUKS_IMPL_H */

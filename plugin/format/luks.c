@@ -59,16 +59,16 @@ struct slot {
 struct luks {
   char *path;
   char cipher[32], mode[32];
-  struct crypt_spec spec;       /* names the two above */
+  struct crypt_spec spec;       /* points to the two above */
   char hash[32];
   uint8_t digest[LUKS_DIGEST_SIZE];
   uint8_t digest_salt[LUKS_SALT_SIZE];
   uint32_t digest_iterations;
   struct slot slots[LUKS_SLOTS];
-  uint64_t rounds;              /* of the hash, to try all active slots */
+  uint64_t rounds;              /* of the hash, to test all active slots */
 };
 
-/* What luks_parse is working on. */
+/* The state of luks_parse. */
 struct parse {
   const char *path;
   uint64_t length;
@@ -128,7 +128,7 @@ copy_name (const struct parse *p, uint64_t field, const char *what,
   return 0;
 }
 
-/* Which cipher and hash, and do we have them?  After this, key_bytes is sane. */
+/* Are cipher and hash supported?  Afterwards key_bytes is valid. */
 static int
 check_algorithms (struct parse *p)
 {
@@ -156,16 +156,16 @@ check_algorithms (struct parse *p)
   return 0;
 }
 
-/* Rounds of the hash that PBKDF2 takes for BYTES of output: each piece of them, as long
- * as a hash, takes all iterations. */
+/* Returns the rounds of the hash that PBKDF2 takes for BYTES of output: each part of the
+ * output, of the length of a hash, takes all iterations. */
 static uint64_t
 rounds (const struct parse *p, uint32_t iterations, size_t bytes)
 {
   return iterations * div_up (bytes, p->hash_bytes);
 }
 
-/* Slot I is active, and so will be tried: its key is derived, and a digest from what it
- * yields. */
+/* Adds the rounds of slot I, which is active and therefore will be tested: its key is
+ * derived, and a digest of the result. */
 static int
 count_rounds (struct parse *p, unsigned i)
 {
@@ -180,7 +180,7 @@ count_rounds (struct parse *p, unsigned i)
   return 0;
 }
 
-/* Key material as it is encrypted: whole sectors. */
+/* The size of the encrypted key material, in whole sectors. */
 static uint64_t
 material_sectors (const struct luks *l)
 {
@@ -222,7 +222,7 @@ check_slot (struct parse *p, unsigned i)
   memcpy (slot->salt, raw->salt, sizeof slot->salt);
   if (!slot->active)
     return 0;
-  /* It is going to be read. */
+  /* The material of an active slot will be read. */
   if (!range_within (slot->material, material_sectors (p->l) * SECTOR, p->length))
     return refuse (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
                    "%" PRIu64 " and ends beyond the %" PRIu64 " bytes that the image "
@@ -295,7 +295,7 @@ luks_rounds (const struct luks *l)
 
 /* --- keys --- */
 
-/* Everything that is worked with while a slot is tried. */
+/* All secrets in use while a slot is tested. */
 struct secrets {
   uint8_t slot_key[MAX_KEY];    /* from the passphrase */
   uint8_t key[MAX_KEY];         /* of the disk, if the passphrase is right */
@@ -305,7 +305,7 @@ struct secrets {
 
 _Static_assert (sizeof ((struct secrets *) 0)->material % SECTOR == 0, "material");
 
-/* What is at hand while slots are tried. */
+/* What is needed to test slots. */
 struct tools {
   const struct luks *l;
   struct luks_tools t;
@@ -346,9 +346,9 @@ luks_derive (const struct luks_tools *t, const void *secret, size_t len,
              uint8_t *out, size_t out_len)
 {
   EVP_KDF_CTX *ctx = EVP_KDF_CTX_new (t->kdf);
-  int any_length = 1;           /* old images have what is too little today */
+  int any_length = 1;           /* old images have values that are too small today */
   bool ok;
-  /* Nothing is written to what these point to. */
+  /* OpenSSL does not write to these. */
   OSSL_PARAM params[] = {
     OSSL_PARAM_utf8_string (OSSL_KDF_PARAM_DIGEST,
                             (char *) EVP_MD_get0_name (t->md), 0),
@@ -387,7 +387,8 @@ luks_diffuse (const struct luks_tools *t, uint8_t *key, size_t key_bytes)
   return ok;
 }
 
-/* From 4000 pieces to the key: each is xored to what the ones before have become. */
+/* Merges 4000 pieces into the key: each piece is xored to the mixed result of the earlier
+ * ones. */
 static bool
 merge (const struct tools *t)
 {
@@ -404,7 +405,8 @@ merge (const struct tools *t)
   return true;
 }
 
-/* Does the passphrase open this slot?  1: yes, and the key is in t->s; 0: no; -1. */
+/* Does the passphrase open this slot?  Returns 1 (the key is in t->s), 0, or -1 on
+ * error. */
 static int
 try_slot (const struct tools *t, const struct slot *slot,
           luks_read_fn read, void *opaque, const void *passphrase, size_t len)

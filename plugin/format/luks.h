@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The LUKS header of an encrypted image, and the way from a passphrase to the
- * key of the disk: see luks.c.  Pure: no files.
+ * What does a LUKS header contain, is it valid, and which key does a passphrase yield?
+ * See luks.c.  Pure: no files.
  */
 
 #ifndef QCOW2_LUKS_H
@@ -35,11 +35,11 @@ struct luks_slot_header {
 struct luks_header {
   uint8_t magic[6];
   struct be16 version;                  /* 1 */
-  char cipher[32];                      /* NUL-terminated, as the next two */
+  char cipher[32];                      /* NUL-terminated, as are the next two */
   char mode[32];
   char hash[32];
-  struct be32 payload_sector;           /* behind all key material */
-  struct be32 key_bytes;                /* of the disk's key */
+  struct be32 payload_sector;           /* after all key material */
+  struct be32 key_bytes;                /* of the key of the disk */
   uint8_t digest[LUKS_DIGEST_SIZE];     /* of that key */
   uint8_t digest_salt[LUKS_SALT_SIZE];
   struct be32 digest_iterations;        /* not 0 */
@@ -53,24 +53,24 @@ _Static_assert (offsetof (struct luks_header, payload_sector) == 104, "payload")
 _Static_assert (offsetof (struct luks_header, digest_iterations) == 164, "digest");
 _Static_assert (offsetof (struct luks_header, slots) == 208, "slots");
 
-/* Most rounds of a hash that it may take to try a passphrase on all key slots in use: a
- * few minutes, for headers whose owner wants them to be slow.  A header that asks for
- * more is refused. */
+/* Maximum number of rounds of a hash for testing a passphrase on all active key slots: a
+ * few minutes, for headers whose owner wants them to be slow.  Headers that need more are
+ * refused. */
 #define LUKS_MAX_ROUNDS (UINT64_C (1) << 29)
-/* The same for an image from strangers: half a minute at most, and several times what
- * qemu-img's defaults come to on fast machines. */
+/* The same for an untrusted image: half a minute at most, and several times what the
+ * defaults of qemu-img amount to on fast machines. */
 #define LUKS_UNTRUSTED_ROUNDS (UINT64_C (1) << 26)
 
-/* Parses and checks a header.  BUF holds its first LEN bytes (592 will do).  LENGTH is
- * how many bytes there are for it and the key material.  PATH is for messages.
- * Returns 0, or -1 with errno EINVAL, ENOTSUP (a cipher or hash that we do not
- * have) or ENOMEM, and the error reported.  On success free with luks_free.
- */
+/* Parses and checks a header.  BUF contains its first LEN bytes (592 are enough).  LENGTH
+ * is the number of bytes that the image has for the header and the key material.  PATH is
+ * for messages.  Returns 0, or -1 with errno EINVAL, ENOTSUP (a cipher or hash that is
+ * not supported) or ENOMEM, and the error reported.  On success, the caller frees the
+ * result with luks_free. */
 struct luks;
 extern int luks_parse (const char *path, const void *buf, size_t len,
                        uint64_t length, struct luks **);
-extern void luks_free (struct luks *);  /* NULL is fine */
-/* How many rounds of its hash it takes to find out that a passphrase is wrong. */
+extern void luks_free (struct luks *);  /* accepts NULL */
+/* The number of rounds of its hash that it takes to reject a wrong passphrase. */
 extern uint64_t luks_rounds (const struct luks *);
 
 /* Reads BYTES at OFFSET from the beginning of the header, always within the LENGTH above.
@@ -78,11 +78,10 @@ extern uint64_t luks_rounds (const struct luks *);
 typedef int (*luks_read_fn) (void *opaque, void *buf,
                              uint64_t offset, size_t bytes);
 
-/* The cipher of the disk, if PASSPHRASE opens one of the key slots.  Takes seconds.
- * Returns 0, or -1 with the error reported and errno EACCES (it does not), or what
- * else went wrong.  The sectors that the cipher is used with are numbered by the
- * caller.  The caller wipes PASSPHRASE; all else that is secret is wiped here.
- */
+/* Makes the cipher of the disk, if PASSPHRASE opens one of the key slots.  Takes seconds.
+ * Returns 0, or -1 with the error reported and errno set: EACCES if it opens none.  The
+ * caller numbers the sectors for which it uses the cipher.  The caller wipes PASSPHRASE;
+ * everything else that is secret is wiped here. */
 extern int luks_unlock (const struct luks *, luks_read_fn, void *opaque,
                         const void *passphrase, size_t len,
                         struct crypt_cipher **);

@@ -43,7 +43,7 @@
 #define MATERIAL_SECTORS 504    /* a multiple of LUKS_HEADER_SECTORS */
 
 #define MIN_ITERATIONS 1000
-/* What is measured takes at least so long. */
+/* Minimum time to measure. */
 #define MEASURE_NS UINT64_C (20000000)
 
 _Static_assert (KEY_BYTES <= LUKS_MAX_KEY, "key");
@@ -68,7 +68,7 @@ cpu_ns (void)
   return ts.tv_sec * UINT64_C (1000000000) + ts.tv_nsec;
 }
 
-/* How many iterations for a key take MS milliseconds? */
+/* Finds the number of iterations for a key that takes MS milliseconds. */
 static int
 measure (const struct luks_tools *t, unsigned ms, uint64_t *iterations)
 {
@@ -86,14 +86,14 @@ measure (const struct luks_tools *t, unsigned ms, uint64_t *iterations)
     if (ns >= MEASURE_NS)
       break;
   }
-  /* n is at most 2^24, and a clock that stands still is no excuse. */
+  /* n is at most 2^24.  The clock may not have advanced. */
   *iterations = n * 1000 * ms / max64 (ns / 1000, 1);
   *iterations = min64 (max64 (*iterations, MIN_ITERATIONS), most);
   return 0;
 }
 
-/* Spreads the key over 4000 pieces, of which each is needed: all but the last are
- * random, and the last makes the key of them. */
+/* Spreads the key over 4000 pieces, all of which are needed: all but the last are random,
+ * and the last one is chosen so that they yield the key. */
 static int
 split (const struct luks_tools *t, struct secrets *s)
 {
@@ -113,7 +113,7 @@ split (const struct luks_tools *t, struct secrets *s)
   return 0;
 }
 
-/* A version 4 UUID. */
+/* Makes a version 4 UUID. */
 static int
 make_uuid (const struct luks_tools *t, char uuid[40])
 {
@@ -129,7 +129,7 @@ make_uuid (const struct luks_tools *t, char uuid[40])
   return 0;
 }
 
-/* All of the header that does not depend on secrets. */
+/* Makes the part of the header that does not depend on secrets. */
 static int
 make_header (const struct luks_tools *t, uint64_t iterations, struct luks_header *h)
 {
@@ -156,7 +156,7 @@ make_header (const struct luks_tools *t, uint64_t iterations, struct luks_header
   return make_uuid (t, h->uuid);
 }
 
-/* Puts the pieces of the key, encrypted with what the passphrase yields, into OUT. */
+/* Encrypts the pieces of the key with the key that the passphrase yields, into OUT. */
 static int
 lock_up (const struct luks_tools *t, const struct luks_slot_header *slot,
          const void *passphrase, size_t len, struct secrets *s, uint8_t *out)

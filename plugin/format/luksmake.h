@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A new LUKS header: see luksmake.c.  Pure: no files.
+ * How is the LUKS header of a new disk created?  See luksmake.c.  Pure: no files.
  */
 
 #ifndef QCOW2_LUKSMAKE_H
@@ -8,14 +8,14 @@
 
 #include <stddef.h>
 
-/* How long it is: the header and the places of eight keys of 64 bytes. */
+/* Its length in bytes: the header, and key material for eight keys of 64 bytes. */
 #define LUKSMAKE_BYTES ((8 + 8 * 504) * 512)
 
 /* Makes the header of a disk with a new key, AES-256 in mode xts-plain64, which
- * PASSPHRASE (LEN bytes) unlocks in the first key slot.  Trying a passphrase shall take
- * ITER_MS milliseconds of this machine, and this takes a little longer.  BUF has
- * LUKSMAKE_BYTES and holds no secret afterwards.  0, or -1 (reported; PATH is for
- * messages). */
+ * PASSPHRASE (LEN bytes) unlocks in the first key slot.  ITER_MS is the target time for
+ * testing a passphrase on this machine, in milliseconds; this function takes a little
+ * longer.  BUF has LUKSMAKE_BYTES, and contains no secret afterwards.  PATH is for
+ * messages.  Returns 0, or -1 (reported). */
 extern int luksmake (const char *path, const void *passphrase, size_t len,
                      unsigned iter_ms, void *buf);
 

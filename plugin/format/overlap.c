@@ -46,31 +46,29 @@
 #include "util/report.h"
 #include "format/overlap.h"
 
-/* More clusters than this at once are kept as a range. */
+/* More clusters than this in one call are kept as a range. */
 #define LONG_RANGE 16
 
 /* Ranges count in the filter by blocks of this many clusters (log2). */
 #define BLOCK_BITS 10
 
-/* A range of more blocks than this is not worth counting: from then on all
- * look-ups take the lock.
- */
+/* A range of more blocks than this is not counted: from then on all lookups take the
+ * lock. */
 #define MAX_BLOCKS (1u << 20)
 
-/* How many slots are looked at, in all, for single clusters that clash with long
- * ranges: hostile snapshots may have any number of long tables.
- */
+/* Maximum number of slots, in total, that are searched for single clusters that overlap
+ * long ranges: hostile snapshots may have any number of long tables. */
 #define MAX_EFFORT (UINT64_C (1) << 26)
 
 #define MIN_SLOTS_BITS 4
 #define MIN_FILTER_BITS 9
-/* Counters per cluster in the hash table, at least. */
+/* Minimum number of counters per cluster in the hash table. */
 #define FILTER_SPREAD 4
 
 struct filter {
-  struct filter *older;         /* replaced ones, freed at the end */
+  struct filter *older;         /* the one replaced; all are freed at the end */
   unsigned bits;                /* log2 of the number of counters */
-  /* Written under the lock, read without: see above. */
+  /* Written under the lock, read without it: see above. */
   _Atomic uint8_t counter[];
 };
 
@@ -83,22 +81,21 @@ struct overlap {
   unsigned cluster_bits;        /* fixed */
   uint64_t secret;              /* fixed */
 
-  /* Changed under the lock, read without: see above. */
+  /* Changed under the lock, read without it: see above. */
   _Atomic (struct filter *) filter;
   atomic_bool has_ranges;       /* there are, or were, long ranges */
-  atomic_bool unfiltered;       /* too long for the filter; both stay true */
+  atomic_bool unfiltered;       /* one was too long for the filter; both stay true */
 
-  pthread_rwlock_t lock;        /* guards what follows */
+  pthread_rwlock_t lock;        /* guards all fields below */
 
   /* A slot is cluster << 8 | kind, or 0 if empty.  At most 3/4 are full. */
   uint64_t *slots;
   unsigned slots_bits;
   uint64_t used;
-  uint64_t effort;              /* what is left of MAX_EFFORT */
+  uint64_t effort;              /* the rest of MAX_EFFORT */
 
-  /* Room for cut ranges is made ahead, as removing must not fail: there
-   * is always place for one more.
-   */
+  /* Removing must not fail, so room for cut ranges is allocated ahead: there is always
+   * room for one more. */
   struct range *ranges;
   size_t nr_ranges, max_ranges;
 };
@@ -111,7 +108,7 @@ hash (const struct overlap *o, uint64_t x)
   return x ^ x >> 32;
 }
 
-/* Blocks and clusters share the filter: told apart by the top bit. */
+/* Blocks and clusters share the filter; the top bit distinguishes them. */
 static uint64_t
 block_hash (const struct overlap *o, uint64_t block)
 {
@@ -136,9 +133,8 @@ filter_count (struct filter *f, uint64_t h, int by)
   _Atomic uint8_t *counter = &f->counter[h >> (64 - f->bits)];
   uint8_t value = atomic_load_explicit (counter, memory_order_relaxed);
 
-  /* Full counters no longer know how many they stand for.  Plain load and store
-   * will do: we hold the lock, nobody else writes.
-   */
+  /* A counter at its maximum no longer knows how many clusters it stands for.  Plain load
+   * and store are enough: the caller holds the lock, so no other thread writes. */
   if (value != UINT8_MAX)
     atomic_store_explicit (counter, value + by, memory_order_release);
 }
@@ -181,9 +177,8 @@ filter_count_range (struct overlap *o, struct filter *f,
     filter_count (f, block_hash (o, block), by);
 }
 
-/* Replaces the filter by one that suits the hash table.  If there is no memory, the
- * old one goes on, with more false alarms.
- */
+/* Replaces the filter by one that suits the hash table.  Without memory the old one
+ * stays, with more false positives. */
 static void
 filter_grow (struct overlap *o)
 {
@@ -205,7 +200,7 @@ filter_grow (struct overlap *o)
 
 /* --- the hash table --- */
 
-/* The slot that holds CLUSTER, or the empty one where it would go. */
+/* Returns the slot that contains CLUSTER, or the empty one where it would go. */
 static uint64_t *
 find_slot (const struct overlap *o, uint64_t cluster)
 {
@@ -254,9 +249,8 @@ remove_single (struct overlap *o, uint64_t cluster)
   filter_count (o->filter, hash (o, cluster), -1);
   o->used--;
 
-  /* Moves later members of the chain into the hole, if they may be found there:
-   * if their home is not between the hole and them.
-   */
+  /* Moves later members of the chain into the hole if they can be found there: that is,
+   * if their home is not between the hole and them. */
   hole = i = slot - o->slots;
   for (;;) {
     uint64_t home;
@@ -273,9 +267,8 @@ remove_single (struct overlap *o, uint64_t cluster)
   o->slots[hole] = 0;
 }
 
-/* Takes clusters [first, end) out of the hash table.  No more work than it has slots,
- * however long the range.
- */
+/* Removes clusters [first, end) from the hash table.  The work is bounded by the number
+ * of slots, however long the range. */
 static void
 remove_singles (struct overlap *o, uint64_t first, uint64_t end)
 {
@@ -287,14 +280,14 @@ remove_singles (struct overlap *o, uint64_t first, uint64_t end)
     return;
   }
   for (uint64_t i = 0; i < n; i++)
-    /* Another one may move into the place of what is removed. */
+    /* Another cluster may move into the slot of a removed one. */
     while (o->slots[i] != 0 && o->slots[i] >> 8 >= first && o->slots[i] >> 8 < end)
       remove_single (o, o->slots[i] >> 8);
 }
 
 /* --- the ranges --- */
 
-/* The first range that ends behind CLUSTER: its index, or nr_ranges. */
+/* Returns the index of the first range that ends after CLUSTER, or nr_ranges. */
 static size_t
 find_range (const struct overlap *o, uint64_t cluster)
 {
@@ -311,7 +304,7 @@ find_range (const struct overlap *o, uint64_t cluster)
   return low;
 }
 
-/* Makes room for N more ranges, and as many again for later cuts. */
+/* Makes room for N more ranges, and as many again for later cuts.  -1 on ENOMEM. */
 static int
 reserve_ranges (struct overlap *o, size_t n)
 {
@@ -349,7 +342,7 @@ delete_range (struct overlap *o, size_t i)
            (o->nr_ranges - i) * sizeof o->ranges[0]);
 }
 
-/* Takes clusters [first, end) out of the ranges. */
+/* Removes clusters [first, end) from the ranges. */
 static void
 cut_ranges (struct overlap *o, uint64_t first, uint64_t end)
 {
@@ -358,13 +351,12 @@ cut_ranges (struct overlap *o, uint64_t first, uint64_t end)
   while (i < o->nr_ranges && o->ranges[i].first < end) {
     const struct range r = o->ranges[i];
 
-    /* Cutting out of the middle makes one more.  Without memory for it, what was
-     * known stays known: to protect too much costs some space.
-     */
+    /* Cutting out the middle makes one more range.  Without memory for it, the range
+     * stays: protecting too much only costs some space. */
     if (r.first < first && r.end > end && reserve_ranges (o, 1) == -1 &&
         o->nr_ranges + 1 > o->max_ranges)
       return;
-    /* What stays must not be missing from the filter for a moment. */
+    /* The rest of the range must not be missing from the filter at any time. */
     filter_count_range (o, o->filter, &r, 1);
     delete_range (o, i);
     if (r.first < first)
@@ -377,9 +369,8 @@ cut_ranges (struct overlap *o, uint64_t first, uint64_t end)
 
 /* --- the set --- */
 
-/* The kind of one cluster, under the lock.  A cluster may be both in the hash
- * table and in a range: then the single one was there first.
- */
+/* Returns the kind of one cluster, under the lock.  If a cluster is both in the hash
+ * table and in a range, the single one was there first. */
 static enum overlap_kind
 kind_of (const struct overlap *o, uint64_t cluster)
 {
@@ -394,13 +385,13 @@ kind_of (const struct overlap *o, uint64_t cluster)
   return OVERLAP_NONE;
 }
 
-/* The first kind other than KIND among single clusters [first, end). */
+/* Returns the first kind other than KIND among single clusters [first, end). */
 static enum overlap_kind
 other_single (const struct overlap *o, uint64_t first, uint64_t end,
               enum overlap_kind kind)
 {
   const uint64_t n = UINT64_C (1) << o->slots_bits;
-  uint64_t best = UINT64_MAX;   /* the slot: the lowest is of the first cluster */
+  uint64_t best = UINT64_MAX;   /* the lowest slot is that of the first cluster */
 
   if (end - first < n) {
     for (uint64_t c = first; c < end; c++) {
@@ -421,9 +412,8 @@ other_single (const struct overlap *o, uint64_t first, uint64_t end,
   return best == UINT64_MAX ? OVERLAP_NONE : best & 0xff;
 }
 
-/* May name the kind of a range in whose place a single cluster was known before:
- * there was a clash, and it was reported when it arose.
- */
+/* May return the kind of a range that overlaps a single cluster added before it: that
+ * overlap was reported when the range was added. */
 static int
 add_long (struct overlap *o, uint64_t first, uint64_t end,
           enum overlap_kind kind)
@@ -441,7 +431,7 @@ add_long (struct overlap *o, uint64_t first, uint64_t end,
   if (reserve_ranges (o, gaps) == -1)
     return -1;
 
-  /* Fills the gaps between what is known. */
+  /* Fills the gaps between the known ranges. */
   while (first < end) {
     if (i == o->nr_ranges || o->ranges[i].first >= end) {
       insert_range (o, i, (struct range) { first, end, kind });
@@ -482,7 +472,7 @@ add_singles (struct overlap *o, uint64_t first, uint64_t end,
   return other;
 }
 
-/* The clusters [*first, *end) that a range of bytes (> 0) touches. */
+/* Computes the clusters [*first, *end) that a range of bytes (> 0) touches. */
 static void
 to_clusters (const struct overlap *o, uint64_t offset, uint64_t bytes,
              uint64_t *first, uint64_t *end)
@@ -495,7 +485,7 @@ to_clusters (const struct overlap *o, uint64_t offset, uint64_t bytes,
   *end = (last >> o->cluster_bits) + 1;
 }
 
-/* A lock that readers who come again and again do not keep from writers. */
+/* Makes a lock that a steady stream of readers cannot keep from writers. */
 static void
 init_lock (pthread_rwlock_t *lock)
 {
@@ -601,7 +591,7 @@ overlap_remove (struct overlap *o, uint64_t offset, uint64_t bytes)
 enum overlap_kind
 overlap_find (const struct overlap *o, uint64_t offset, uint64_t bytes)
 {
-  /* The set does not change, but its lock does. */
+  /* The set is constant here, but taking its lock changes the lock. */
   pthread_rwlock_t *lock = (pthread_rwlock_t *) &o->lock;
   enum overlap_kind kind = OVERLAP_NONE;
   uint64_t first, end;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which host clusters hold metadata, and of which kind?  See overlap.c.
+ * Which host clusters contain metadata, and of which kind?  See overlap.c.
  */
 
 #ifndef QCOW2_OVERLAP_H
@@ -24,35 +24,30 @@ enum overlap_kind {
   OVERLAP_CRYPTO,
 };
 
-/* The set knows the header cluster from the start.  NULL on ENOMEM. */
+/* A new set contains only the header cluster.  NULL on ENOMEM. */
 extern struct overlap *overlap_new (unsigned cluster_bits);
 extern void overlap_free (struct overlap *);
 
-/* Adds every cluster that [offset, offset+bytes) touches.  Ranges of any length
- * cost the same (they are kept as ranges); single clusters go to a hash set,
- * memory about 16..32 bytes each.  Offsets < 2^56.
- * A cluster that is known already as another kind keeps its first kind; the
- * function then returns that kind, so that the caller can judge.  0 if all is new or
- * the same kind, > 0 the earlier kind, -1 on ENOMEM (reported).
- */
+/* Adds every cluster that [offset, offset+bytes) touches.  Offsets are less than 2^56.
+ * Long ranges are kept as ranges, whose memory does not depend on their length; single
+ * clusters are kept in a hash table, about 16 to 32 bytes each.  A cluster that is
+ * already known as another kind keeps its first kind.  Returns 0 if all clusters are new
+ * or of the same kind, such an earlier kind (> 0), so that the caller can judge it, or -1
+ * on ENOMEM (reported).  Takes a lock. */
 extern int overlap_add (struct overlap *, uint64_t offset, uint64_t bytes,
                         enum overlap_kind);
-/* Forgets every cluster that [offset, offset+bytes) touches, in as many calls, and as
- * whatever kind, they were added.  (Only a part out of the middle of a long range may
- * stay known, if there is no memory to keep what is left of it in two.)
- */
+/* Removes every cluster that [offset, offset+bytes) touches, of any kind, no matter in
+ * how many calls they were added.  (Only the middle of a long range may stay, if there is
+ * no memory to keep the rest of it in two parts.)  Takes a lock. */
 extern void overlap_remove (struct overlap *, uint64_t offset, uint64_t bytes);
 
-/* The kind of the first metadata cluster that [offset, offset+bytes) touches, or
- * OVERLAP_NONE.  Constant time for one cluster; proportional to the clusters otherwise.
- */
+/* Returns the kind of the first metadata cluster that [offset, offset+bytes) touches, or
+ * OVERLAP_NONE.  The time is proportional to the number of clusters.  Takes the lock,
+ * which readers share, only if the filter finds that a cluster may be in the set. */
 extern enum overlap_kind overlap_find (const struct overlap *,
                                        uint64_t offset, uint64_t bytes);
 
-/* For messages: "L2 table", "refcount block", ... */
+/* For messages, such as "L2 table" or "refcount block". */
 extern const char *overlap_name (enum overlap_kind);
-
-/* Thread safety: add and remove take a lock inside; find takes it too (readers
- * share it).  */
 
 #endif /* QCOW2_OVERLAP_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How much is set aside for guest clusters before they are written?
+ * How much is allocated for guest clusters before they are written?
  */
 
 #ifndef QCOW2_PREALLOCATION_H
@@ -8,9 +8,9 @@
 
 enum preallocation {
   PREALLOCATION_OFF,            /* clusters are allocated when they are written */
-  PREALLOCATION_METADATA,       /* all have their place, which the host may not back */
-  PREALLOCATION_FALLOC,         /* and the host has set the space aside */
-  PREALLOCATION_FULL,           /* and it was written */
+  PREALLOCATION_METADATA,       /* all have a host cluster, perhaps without host space */
+  PREALLOCATION_FALLOC,         /* and the host has allocated the space */
+  PREALLOCATION_FULL,           /* and zeros were written to it */
 };
 
 #endif /* QCOW2_PREALLOCATION_H */
