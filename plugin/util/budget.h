@@ -17,13 +17,13 @@
 
 struct budget {
   uint64_t limit;                       /* bytes; constant */
-  _Atomic uint64_t bytes, peak;         /* held now; at most so far */
-  _Atomic uint64_t fixed;               /* of bytes: what cannot be evicted */
-  _Atomic uint64_t users;               /* images that are being written */
+  _Atomic uint64_t bytes, peak;         /* in use now; the maximum so far */
+  _Atomic uint64_t fixed;               /* the part of bytes that cannot be evicted */
+  _Atomic uint64_t users;               /* images that are writable */
 };
 
-/* Somebody holds BYTES more, or less if that is negative (it wraps).  The peak is for the
- * next one that could make room: see mapmem.c. */
+/* Adds BYTES to the memory in use, or subtracts them if negative (the sum wraps).  Does
+ * not update the peak: the mapping cache does that when it takes memory (mapmem.c). */
 static inline void
 budget_hold (struct budget *b, uint64_t bytes)
 {
@@ -31,7 +31,7 @@ budget_hold (struct budget *b, uint64_t bytes)
   atomic_fetch_add (&b->bytes, bytes);
 }
 
-/* What each image that is being written may have of the limit, bytes. */
+/* The share of the limit for each writable image, in bytes. */
 static inline uint64_t
 budget_share (struct budget *b)
 {

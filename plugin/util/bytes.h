@@ -41,7 +41,7 @@ put64 (uint64_t x)
   return (struct be64) { htobe64 (x) };
 }
 
-/* *r = a + b or a * b; false if the result does not fit. */
+/* *r = a + b or a * b.  False if the result does not fit. */
 static inline bool
 add_fits (uint64_t a, uint64_t b, uint64_t *r)
 {
@@ -68,7 +68,7 @@ ranges_overlap (uint64_t a, uint64_t alen, uint64_t b, uint64_t blen)
   return a < b + blen && b < a + alen;
 }
 
-/* Rounding to a power of two.  round_up may wrap: check before. */
+/* Round to a multiple of a power of two.  round_up may wrap: the caller checks before. */
 static inline uint64_t
 round_down (uint64_t x, uint64_t pow2)
 {
@@ -111,7 +111,7 @@ bytes_are_zero (const void *bytes, uint64_t len)
 {
   const uint8_t *p = bytes;
 
-  /* Compare with itself, shifted: all bytes are equal to the first. */
+  /* Compares the bytes with themselves, shifted by one: all equal the first one. */
   return p[0] == 0 && memcmp (p, p + 1, len - 1) == 0;
 }
 

@@ -82,7 +82,7 @@ grace_free (struct grace *g)
   free (g);
 }
 
-/* Any slot would be correct; threads keep the one they got first. */
+/* Any slot would be correct; a thread keeps the one it got first. */
 static unsigned
 my_slot (struct grace *g)
 {
@@ -121,7 +121,7 @@ grace_stamp (struct grace *g)
   return atomic_load (&g->epoch);
 }
 
-/* Moves the epoch on from E, if nobody of the epoch before is left. */
+/* Moves the epoch on from E, unless requests of the epoch before are left. */
 static bool
 move_on (struct grace *g, uint64_t e)
 {
@@ -130,7 +130,7 @@ move_on (struct grace *g, uint64_t e)
   for (unsigned i = 0; i < SLOTS; i++)
     if (atomic_load (&g->slots[parity][i].count) != 0)
       return false;
-  /* If it fails another thread has moved it on. */
+  /* If this fails, another thread has moved it on. */
   atomic_compare_exchange_strong (&g->epoch, &e, e + 1);
   return true;
 }

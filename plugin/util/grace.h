@@ -19,19 +19,17 @@ struct grace;
 extern struct grace *grace_new (void);  /* NULL on ENOMEM */
 extern void grace_free (struct grace *);
 
-/* A request's pin.  Enter and leave may be on any thread; nesting is fine.
- * Cheap: no lock; threads on different cores touch different cache lines.
- */
+/* The pin of a request.  Different threads may enter and leave; pins may nest.  Cheap:
+ * there is no lock, and threads on different cores touch different cache lines. */
 struct grace_pin { uint32_t slot; };
 extern struct grace_pin grace_enter (struct grace *);
 extern void grace_leave (struct grace *, struct grace_pin);
 
-/* A stamp of now: everything that has entered before this call is covered. */
+/* Returns a stamp that covers all requests that entered before this call. */
 extern uint64_t grace_stamp (struct grace *);
 
-/* Have all requests that entered before STAMP was taken left?  Moves the epoch on
- * when it can; never blocks.  Once true for a stamp, true forever.
- */
+/* Have all requests left that entered before STAMP was taken?  Moves the epoch on if it
+ * can; never blocks.  Once true for a stamp, true forever. */
 extern bool grace_passed (struct grace *, uint64_t stamp);
 
 #endif /* QCOW2_GRACE_H */

@@ -11,24 +11,25 @@
 
 struct inflight;
 
-/* One request's claim, on its stack.  The fields belong to inflight.c. */
+/* The claim of one request, on its stack.  The fields belong to inflight.c. */
 struct inflight_claim {
   uint64_t first, last;         /* clusters, inclusive */
   bool shared;
-  struct inflight_claim *next;  /* claims made later */
+  struct inflight_claim *next;  /* the next later claim */
 };
 
 extern struct inflight *inflight_new (void);  /* NULL on ENOMEM (reported) */
 extern void inflight_free (struct inflight *);
 
-/* Waits until no earlier claim touches clusters FIRST..LAST.  A thread holds at
- * most one claim of a table at a time (two could deadlock). */
+/* Waits until no earlier claim touches clusters FIRST..LAST.  A thread holds at most one
+ * claim of a table at a time (two could deadlock). */
 extern void inflight_claim (struct inflight *, struct inflight_claim *,
                             uint64_t first, uint64_t last);
-/* The same, but claims that are shared do not wait for each other. */
+/* The same, but shared claims do not wait for each other. */
 extern void inflight_claim_shared (struct inflight *, struct inflight_claim *,
                                    uint64_t first, uint64_t last);
-/* As inflight_claim where nobody has to wait; else makes no claim: false. */
+/* Claims the clusters if this need not wait.  Otherwise makes no claim and returns
+ * false. */
 extern bool inflight_try (struct inflight *, struct inflight_claim *,
                           uint64_t first, uint64_t last);
 extern void inflight_release (struct inflight *, struct inflight_claim *);

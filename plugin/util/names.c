@@ -23,7 +23,7 @@ struct names {
   const char *(*name) (const void *opaque, size_t i);
   const void *opaque;
   size_t n;
-  uint32_t order[];             /* numbers of things */
+  uint32_t order[];             /* numbers of items, sorted by name */
 };
 
 static int
@@ -66,7 +66,7 @@ names_find (const struct names *x, const char *name)
 {
   size_t low = 0, high = x->n;
 
-  while (low < high) {          /* the first that is not before NAME */
+  while (low < high) {          /* finds the first one that is not before NAME */
     const size_t middle = low + (high - low) / 2;
 
     if (strcmp (x->name (x->opaque, x->order[middle]), name) < 0)

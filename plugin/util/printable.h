@@ -12,12 +12,11 @@
 
 #include <stddef.h>
 
-/* What a text of N bytes needs at most, with the NUL. */
+/* Size of a buffer that is large enough for a text of N bytes, with the NUL. */
 #define PRINTABLE_SIZE(n) (4 * (n) + 1)
 
-/* Writes TEXT, up to LEN bytes or its first NUL, into OUT.  What does not fit
- * into SIZE (> 0) bytes is left out.  Returns OUT.
- */
+/* Writes TEXT, up to LEN bytes or its first NUL, to OUT, as much as fits into SIZE (> 0)
+ * bytes.  Returns OUT. */
 static inline const char *
 printable (const char *text, size_t len, char *out, size_t size)
 {

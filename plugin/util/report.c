@@ -20,12 +20,12 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 
-/* nbdkit's. */
+/* The function of nbdkit. */
 #undef nbdkit_error
 extern void nbdkit_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
-/* Lines; the escaped texts have no line ends of their own. */
+/* Lines, each with its line end; escaped texts contain no line ends. */
 static _Thread_local bool keeping;
 static _Thread_local char *kept;
 static _Thread_local bool silent;
@@ -36,8 +36,8 @@ report_silence (bool silent_)
   silent = silent_;
 }
 
-/* How many of the bytes at P are a control character: those of ASCII, and in UTF-8 those
- * from U+0080 to U+009F. */
+/* Returns the number of bytes at P that form a control character: those of ASCII and, in
+ * UTF-8, U+0080 to U+009F. */
 static unsigned
 control_length (const unsigned char *p)
 {
@@ -46,7 +46,7 @@ control_length (const unsigned char *p)
   return p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f ? 2 : 0;
 }
 
-/* To be freed.  NULL: no memory. */
+/* The caller frees the result.  NULL on ENOMEM. */
 static char *
 escape (const char *text)
 {
@@ -73,7 +73,7 @@ escape (const char *text)
   return out;
 }
 
-/* Is it the last one that is kept? */
+/* Is TEXT the last line that is kept? */
 static bool
 is_kept (const char *text)
 {
@@ -83,7 +83,8 @@ is_kept (const char *text)
     (all == n + 1 || kept[all - n - 2] == '\n');
 }
 
-/* What is tried again and fails again is kept once.  False: no memory. */
+/* Keeps a line, unless it repeats the last one (a retry that failed again).  False on
+ * ENOMEM. */
 static bool
 keep (const char *text)
 {

@@ -13,19 +13,18 @@
 
 #include <stdbool.h>
 
-/* Control characters are escaped, wherever they come from, before nbdkit gets the text.
- */
+/* Reports an error to nbdkit.  Control characters anywhere in the text are escaped. */
 extern void report_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 #define nbdkit_error report_error
 
-/* SILENT: errors of this thread are not reported until it is false again.  For a look at
- * something that will be looked at once more in earnest. */
+/* While SILENT, errors of this thread are not reported.  For work that is done
+ * again later, with errors reported. */
 extern void report_silence (bool silent);
 
-/* For threads that may all meet the same fault: what this thread reports from now on is
- * kept, until report_end_keeping says it, or forgets it unless TELL.  The same twice in a
- * row is said once. */
+/* For threads that may all meet the same fault: errors of this thread are kept until
+ * report_end_keeping, which reports them (TELL) or discards them.  An error that repeats
+ * the one before is kept once. */
 extern void report_keep (void);
 extern void report_end_keeping (bool tell);
 

@@ -22,9 +22,9 @@
 #include "util/cleanup.h"
 #include "util/sparse.h"
 
-/* Less than this comes from malloc: mappings are not cheap. */
+/* Smaller blocks come from malloc, because mappings are expensive. */
 #define MIN_MAPPING (size_t) (64u << 10)
-#define PAGE (size_t) 4096u     /* looked at for zeros; any size would do */
+#define PAGE (size_t) 4096u     /* unit of the search for zeros; any size would do */
 
 void *
 sparse_new (size_t bytes)
@@ -39,7 +39,7 @@ sparse_new (size_t bytes)
     errno = ENOMEM;
     return NULL;
   }
-  madvise (p, bytes, MADV_NOHUGEPAGE);  /* in vain where there are none */
+  madvise (p, bytes, MADV_NOHUGEPAGE);  /* fails if there are no huge pages */
   return p;
 }
 

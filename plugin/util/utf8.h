@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
-/* Length of the sequence at S, or 0 if it is none.  A NUL is a character; S ends with
- * one. */
+/* Returns the length of the sequence at TEXT, in bytes, or 0 if it is not a character.
+ * TEXT ends with a NUL, which counts as a character. */
 static inline unsigned
 utf8_length (const char *text)
 {
@@ -20,14 +20,14 @@ utf8_length (const char *text)
   for (unsigned i = 1; i < n; i++)
     if ((s[i] & 0xc0) != 0x80)
       return 0;
-  /* Too long for what they say, surrogates, and beyond the last character. */
+  /* Overlong sequences, surrogates, and numbers beyond the last character. */
   if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
       (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
     return 0;
   return n;
 }
 
-/* Is all of S characters? */
+/* Is S valid UTF-8? */
 static inline bool
 utf8_is_text (const char *s)
 {
