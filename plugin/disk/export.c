@@ -3,8 +3,8 @@
  * How does a client start and stop using an export?
  *
  * Each client has a struct of its own, of the kind that the name of the export
- * determines. What the clients of an export share is kept in its slot, by its kind, under
- * the disk's lock.
+ * determines.  What the clients of an export share is kept in its slot, by its kind,
+ * under the disk's lock.
  *
  * Locks: none of its own.
  */

@@ -5,7 +5,7 @@
  * The image is created (create=) and checked (check=), its snapshots and its size are
  * changed, it is flattened, and its bitmaps are changed.  Then a disk is made of it.  The
  * image stays open and locked from the first change to the last, and the disk takes it
- * over. Each change is complete and durable, and the next one reads the file anew, so a
+ * over.  Each change is complete and durable, and the next one reads the file anew, so a
  * crash between two changes leaves a valid image.
  *
  * All of this happens in .get_ready, while errors and progress still reach the user's

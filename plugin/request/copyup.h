@@ -26,7 +26,7 @@ extern int copyup_read (const struct view *, void *buf, uint64_t count,
                         uint64_t offset);
 
 /* Stores in the top image the data that guest range [start, end) shows of the layers
- * below. START is a multiple of the cluster size; so is END, or it is the end of the
+ * below.  START is a multiple of the cluster size; so is END, or it is the end of the
  * disk.  Nothing else may change the disk meanwhile.  Ranges of zeros are left as they
  * are.  SCRATCH has room for COPYUP_PIECE bytes.  Adds the number of bytes written to
  * host clusters to *COPIED, also on failure.  -1: as for a write (reported). */

@@ -4,7 +4,7 @@
  *
  * A cluster that is allocated and has no other references (COPIED) is written in place:
  * no metadata changes, no claim is needed, and adjacent clusters are written with one
- * call. The rest is done by cow.c, or with compress=on by compressed.c.
+ * call.  The rest is done by cow.c, or with compress=on by compressed.c.
  *
  * A write in place during a trim of the same cluster may go to a host cluster that has
  * just been freed.  The grace pin of the caller keeps that cluster from being reused
