@@ -109,8 +109,7 @@ advance (struct maker *m, uint64_t bytes)
   return m->o->progress ? m->o->progress (m->o->opaque, m->done, m->total) : 0;
 }
 
-/* Everything up to END was written: asks the host to start writing back complete parts.
- * */
+/* Everything up to END was written: asks the host to start writing it back. */
 static void
 write_back (struct storage *f, uint64_t end)
 {

@@ -178,8 +178,7 @@ zero_tail (struct image *image, const struct disk_options *d, uint64_t size,
   return r;
 }
 
-/* FN: resize_check or resize_image.  The backing chain does not change in the meantime.
- * */
+/* FN: resize_check or resize_image.  The backing chain must not change meanwhile. */
 static int
 over_backing (struct image *image, const struct disk_options *d,
               struct resize_options *ro,

@@ -274,8 +274,7 @@ refuse (const struct disk_options *o, const char *why, const char *what)
   return -1;
 }
 
-/* Does the disk of this snapshot show data of the layers below?  1, 0, or -1 (reported).
- * */
+/* Does the disk of this snapshot show data of lower layers?  1, 0, or -1 (reported). */
 static int
 needs_below (const struct disk_inside *in, const struct disk_options *o,
              const struct snapshot *s)

@@ -17,8 +17,7 @@ struct flatten_watch {
    * have been written.  Returns whether to continue. */
   bool (*step) (void *opaque, uint64_t done, uint64_t total, uint64_t copied);
   void *opaque;
-  /* After a failure the caller removes the image, so messages must not say how to resume.
-   * */
+  /* The caller removes the image after a failure: messages must not say how to resume. */
   bool image_goes;
 };
 
