@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The name of the backing file in an image's header.  See backlink.c.
+ * Removes the name of the backing file from the header of an image.  See backlink.c.
  */
 
 #ifndef QCOW2_BACKLINK_H
@@ -9,9 +9,9 @@
 #include "storage/storage.h"
 #include "format/header.h"
 
-/* Makes the image in FILE, with this HEADER, one that has no backing file.  All else
- * that is to be so then must be durable before.  It is durable on return.  -1:
- * reported; a crash or a failure leaves the image with its backing file or without. */
+/* Makes the image in FILE, with this HEADER, an image without a backing file.  Everything
+ * else that it then needs must already be durable.  The change is durable on return.  -1:
+ * reported; after a crash or a failure the image either has its backing file or none. */
 extern int backlink_remove (struct storage *, const struct header *);
 
 #endif /* QCOW2_BACKLINK_H */

@@ -7,9 +7,9 @@
  * A server that changes the disk must keep all bitmaps correct, and must not lose one.
  * There are three kinds:
  *
- *   auto, valid         must follow each change: bitmap.c does that
+ *   auto, valid         must record each change: bitmap.c does that
  *   not auto, valid     record nothing now: kept byte for byte
- *   in use              somebody crashed, their contents are void: kept byte for byte
+ *   in use              invalid, because a program crashed: kept byte for byte
  *
  * The clusters of all kinds are metadata (R5).  So each directory entry and each table
  * is read and checked once, against all limits that QEMU has.  If a bitmap has
@@ -41,7 +41,7 @@
 
 #define SHOWN_NAME 48
 
-/* What bitmapdir_read is working on. */
+/* The state of bitmapdir_read. */
 struct reading {
   struct storage *file;
   const struct header *h;
@@ -49,13 +49,13 @@ struct reading {
   struct bitmapdir *dir;
   char *why;
 
-  uint64_t at;                  /* of the directory entry, bytes */
+  uint64_t at;                  /* offset of the current directory entry */
   struct qcow2_bitmap raw;
-  uint64_t all_entries;         /* of all tables so far */
-  uint64_t all_bytes;           /* of all bits that must follow changes */
+  uint64_t all_entries;         /* entries of all tables so far */
+  uint64_t all_bytes;           /* bytes of all bitmaps that must record changes */
 };
 
-/* The bitmap at hand can't be kept.  Returns 1. */
+/* Records that the current bitmap cannot be kept correct, and why.  Returns 1. */
 static int
 refuse (struct reading *r, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 2, 3)));
@@ -83,7 +83,7 @@ refuse (struct reading *r, const char *fmt, ...)
   return 1;
 }
 
-/* Registers what must be known to nobody else. */
+/* Registers clusters that must not have another use. */
 static int
 claim (struct reading *r, uint64_t offset, uint64_t bytes, const char *what)
 {
@@ -128,7 +128,7 @@ check_entry (struct reading *r)
   return claim (r, offset, n * sizeof (struct be64), "table");
 }
 
-/* One entry of a table.  BYTES: how many of the cluster are in use. */
+/* Checks an entry of a table.  BYTES: how many bytes of the cluster contain bits. */
 static int
 check_table_entry (struct reading *r, uint64_t entry, uint64_t bytes)
 {
@@ -145,7 +145,7 @@ check_table_entry (struct reading *r, uint64_t entry, uint64_t bytes)
   return claim (r, offset, r->h->cluster_size, "data");
 }
 
-/* Of a bitmap of TOTAL bytes. */
+/* Checks the table of a bitmap of TOTAL bytes. */
 static int
 check_table (struct reading *r, uint64_t total)
 {
@@ -175,7 +175,7 @@ check_table (struct reading *r, uint64_t total)
   return 0;
 }
 
-/* FOLLOWS: it must follow changes. */
+/* FOLLOWS: it must record changes. */
 static int
 add_entry (struct reading *r, uint64_t bits, bool follows)
 {
@@ -204,7 +204,7 @@ add_entry (struct reading *r, uint64_t bits, bool follows)
                        r->at + sizeof r->raw + get32 (r->raw.extra_size));
 }
 
-/* The entry at r->at. */
+/* Reads the entry at r->at. */
 static int
 read_entry (struct reading *r)
 {
@@ -214,7 +214,7 @@ read_entry (struct reading *r)
   const uint64_t bytes = div_up (bits, 8);
   int result;
 
-  /* What is in use may have been left behind when the disk had another size. */
+  /* A bitmap that is in use may have the length of an earlier size of the disk. */
   if (get32 (r->raw.flags) & QCOW2_BITMAP_IN_USE) {
     result = check_table (r, count * r->h->cluster_size);
     return result == 0 ? add_entry (r, bits, false) : result;

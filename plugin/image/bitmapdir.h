@@ -14,9 +14,9 @@
 #include "format/header.h"
 #include "format/overlap.h"
 
-/* A bitmap that has to follow each change of the disk: `auto', and valid. */
+/* A bitmap that must record each change of the disk: `auto', and valid. */
 struct bitmapdir_entry {
-  uint64_t at;                  /* of its directory entry in the file, bytes */
+  uint64_t at;                  /* offset of its directory entry in the file, bytes */
   uint64_t table;               /* host offset of its table */
   uint64_t table_entries;
   uint64_t bits;                /* one for each 2^granularity_bits guest bytes */
@@ -25,9 +25,9 @@ struct bitmapdir_entry {
 
 /* Any bitmap. */
 struct bitmapdir_any {
-  char *name;                   /* up to a NUL */
+  char *name;                   /* as in the file, up to a NUL */
   uint32_t flags;               /* as in the file when it was read */
-  size_t follower;              /* of entries, which of them it is; SIZE_MAX: none */
+  size_t follower;              /* index in entries; SIZE_MAX: not in there */
   struct bitmapdir_entry e;
 };
 
@@ -38,26 +38,26 @@ struct bitmapdir {
   size_t nr_all;
 };
 
-/* Tables are read to find all clusters; a hostile directory could name 64 Ki tables of
- * 8 MiB in a sparse file.  This many entries, of all tables together, are enough for one
- * bitmap of the largest size with the smallest clusters. */
+/* The tables are read to find all clusters of bitmaps.  A hostile directory in a sparse
+ * file could name 64 Ki tables of 8 MiB.  This limit, for the entries of all tables
+ * together, is enough for one bitmap of the maximum size with the smallest clusters. */
 #define BITMAPDIR_MAX_ENTRIES (UINT64_C (1) << 20)
 
-/* Why bitmaps can't be kept is told in this many bytes. */
+/* Size in bytes of the text that says why bitmaps cannot be kept correct. */
 #define BITMAPDIR_WHY 256
 
-/* Reads and checks the directory and all tables, of an image that has bitmaps;
- * registers the clusters of all of them with OVERLAP (after all other metadata); *DIR
- * receives all, and those that must follow changes once more.  Returns 0; or 1 if the
- * bitmaps can't be kept by who changes the disk, and WHY says why; or -1 on an error
- * (reported).  After 0, free DIR with bitmapdir_free. */
+/* Reads and checks the directory and all tables of an image that has bitmaps.  Registers
+ * the clusters of all of them with OVERLAP (which must already contain all other
+ * metadata).  *DIR receives all bitmaps, and in `entries' those that must record changes.
+ * Returns 0; or 1 if the bitmaps cannot be kept correct while the disk changes, and WHY
+ * says why; or -1 on an error (reported).  After 0, free DIR with bitmapdir_free. */
 extern int bitmapdir_read (struct storage *, const struct header *,
                            struct overlap *, struct bitmapdir *dir,
                            char why[BITMAPDIR_WHY]);
 extern void bitmapdir_free (struct bitmapdir *);
 
-/* Writes to the file that the bitmaps of DIR are in use, or are not.  Does not
- * sync.  -1: reported; some may have been written. */
+/* Marks the bitmaps of DIR in the file as in use, or as not in use.  Does not sync.  -1:
+ * reported; some marks may have been written. */
 extern int bitmapdir_set_in_use (const struct bitmapdir *, struct storage *,
                                  bool in_use);
 

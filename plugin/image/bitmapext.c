@@ -40,7 +40,7 @@ set_autoclear (struct headerwrite *w, bool on)
   fields->autoclear_features = put64 (others | (on ? QCOW2_AUTOCLEAR_BITMAPS : 0));
 }
 
-/* The change, or NULL (reported): it can't be made.  DATA NULL: no bitmaps. */
+/* Plans the change.  NULL if it is not possible (reported).  DATA NULL: no bitmaps. */
 static struct headerwrite *
 plan (struct storage *file, const struct header *h,
       const struct qcow2_ext_bitmaps *data)
@@ -79,7 +79,7 @@ bitmapext_check (struct storage *file, const struct header *h, bool none)
   struct qcow2_ext_bitmaps data;
   struct headerwrite *w;
 
-  /* Where it will be is not known: as if all its bytes changed. */
+  /* The place of the directory is not known yet: plan as if all bytes changed. */
   memset (&data, ~0, sizeof data);
   w = plan (file, h, none ? NULL : &data);
   headerwrite_free (w);

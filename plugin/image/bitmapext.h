@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does the header come to name another bitmap directory?  See bitmapext.c.
+ * Has the header point to another bitmap directory.  See bitmapext.c.
  */
 
 #ifndef QCOW2_BITMAPEXT_H
@@ -12,13 +12,14 @@
 #include "storage/storage.h"
 #include "format/header.h"
 
-/* Can bitmapext_set be done, with a count that is 0 (NONE) or not?  Changes nothing.
- * -1: no (reported). */
+/* Is there space in the header for bitmapext_set, with a count of 0 (NONE) or more?
+ * Changes nothing.  -1: no (reported). */
 extern int bitmapext_check (struct storage *, const struct header *, bool none);
 
-/* The image has COUNT bitmaps; their directory of SIZE bytes at OFFSET is durable
- * already.  COUNT 0: it has none.  Durable on return.  Nobody else changes the header
- * meanwhile.  -1 (reported): the file names the old directory, or the new one. */
+/* Has the header say that the image has COUNT bitmaps, whose directory of SIZE bytes at
+ * OFFSET is already durable; COUNT 0: no bitmaps.  Durable on return.  No other thread
+ * may change the header in the meantime.  -1 (reported): the header points to the old or
+ * to the new directory. */
 extern int bitmapext_set (struct storage *, struct header *, uint32_t count,
                           uint64_t size, uint64_t offset);
 

@@ -66,42 +66,42 @@
 enum state { LOADING, READY, FAILED };
 
 struct entry {
-  /* Fixed once it is in the table. */
+  /* Constant once the entry is in the table. */
   unsigned layer;
   uint64_t descriptor;
   uint64_t host, bytes;         /* of the compressed bytes */
   uint64_t size;                /* of the cluster, in bytes */
 
-  /* Written by the leader before `state' changes, under the lock; after
-   * that fixed, so that readers with a reference need no lock. */
+  /* Written by the leader before `state' changes, under the lock; constant after
+   * that, so that readers with a reference need no lock. */
   char *data;
-  int err;                      /* why it FAILED */
+  int err;                      /* the errno if FAILED */
 
   /* Guarded by the lock of the cache. */
   enum state state;
   bool listed;                  /* in the table and in the list */
   unsigned refs;
-  unsigned waiting;             /* how many wait for `loaded' */
-  uint64_t held;                /* bytes that it counts for */
-  struct entry *next;           /* in the bucket; or next to be freed */
+  unsigned waiting;             /* number of readers that wait for `loaded' */
+  uint64_t held;                /* bytes that are counted for it */
+  struct entry *next;           /* in the bucket; or in a list of entries to free */
   struct entry *newer, *older;  /* in order of use */
-  pthread_cond_t loaded;        /* no longer LOADING */
+  pthread_cond_t loaded;        /* signalled when the state is no longer LOADING */
 };
 
 struct cluster_cache {
-  uint64_t limit;               /* fixed */
+  uint64_t limit;               /* constant */
   struct compress_pool *pool;   /* has its own lock */
 
-  /* How many entries are listed.  Written under the lock; see cluster_cache_forget for
-   * the one look without it. */
+  /* How many entries are in the table.  Written under the lock; cluster_cache_forget
+   * explains why it may read this without the lock. */
   atomic_size_t listed;
 
   pthread_mutex_t lock;
   struct entry **buckets;       /* the heads: guarded by lock */
-  size_t nbuckets;              /* a power of 2; fixed */
+  size_t nbuckets;              /* a power of 2; constant */
   struct entry *newest, *oldest;        /* guarded by lock */
-  uint64_t longest;             /* most compressed bytes of any entry yet: lock */
-  uint64_t *seen;               /* NBUCKETS places in files, by hash: guarded by lock */
+  uint64_t longest;             /* largest `bytes' of any entry so far: guarded by lock */
+  uint64_t *seen;               /* NBUCKETS host offsets, by hash: guarded by lock */
   struct cluster_cache_stats stats;  /* guarded by lock */
 };
 
@@ -148,9 +148,9 @@ free_entries (struct entry *e)
   }
 }
 
-/* A buffer of SIZE bytes, a cluster, and frees what is DOOMED: an entry that was
- * evicted to make room leaves its buffer.  (To give it back to the host and be given it
- * again took a tenth of a read's time.)  NULL: out of memory. */
+/* Returns a buffer of SIZE bytes, one cluster, and frees the DOOMED entries.  It reuses
+ * the buffer of an entry that was evicted to make space.  (To free and allocate it again
+ * took a tenth of the time of a read.)  NULL: out of memory. */
 static char *
 take_buffer (struct entry **doomed, uint64_t size)
 {
@@ -168,7 +168,7 @@ take_buffer (struct entry **doomed, uint64_t size)
   return data ? data : malloc (size);
 }
 
-/* --- the table and the list; all with the lock held --- */
+/* --- the table and the list; the caller holds the lock --- */
 
 /* WHERE is less than 2^56. */
 static uint64_t
@@ -186,7 +186,7 @@ bucket_of (struct cluster_cache *c, unsigned layer, uint64_t region)
   return &c->buckets[hash (layer, region) & (c->nbuckets - 1)];
 }
 
-/* Was this cluster asked for lately?  From now on it was. */
+/* Was this cluster requested recently?  Remembers that it is now. */
 static bool
 was_seen (struct cluster_cache *c, unsigned layer, uint64_t host)
 {
@@ -234,7 +234,7 @@ find (struct cluster_cache *c, unsigned layer, uint64_t descriptor, uint64_t hos
   return NULL;
 }
 
-/* Drops a reference.  With the last one the entry goes to *DOOMED. */
+/* Drops a reference.  If it was the last one, the entry goes to *DOOMED. */
 static void
 drop (struct cluster_cache *c, struct entry *e, struct entry **doomed)
 {
@@ -276,15 +276,15 @@ discard (struct cluster_cache *c, struct entry *e, struct entry **doomed)
   drop (c, e, doomed);
 }
 
-/* The limit while there are clusters of SIZE bytes. */
+/* The effective limit while there are clusters of SIZE bytes. */
 static uint64_t
 limit_for (const struct cluster_cache *c, uint64_t size)
 {
   return max64 (c->limit, (size + sizeof (struct entry)) * CLUSTER_CACHE_MIN);
 }
 
-/* Counts SIZE bytes for E, a cluster of that size, and evicts what was not used
- * for longest until they are within the limit, or all the rest is in use. */
+/* Counts SIZE bytes, one cluster, for E, and evicts the least recently used entries until
+ * the limit is kept or all others are in use. */
 static void
 hold (struct cluster_cache *c, struct entry *e, uint64_t size,
       struct entry **doomed)
@@ -296,7 +296,7 @@ hold (struct cluster_cache *c, struct entry *e, uint64_t size,
   c->stats.bytes += size;
   for (old = c->oldest; old && c->stats.bytes > limit; old = newer) {
     newer = old->newer;
-    if (old->refs == 1) {       /* the table's */
+    if (old->refs == 1) {       /* only the table uses it */
       discard (c, old, doomed);
       c->stats.evictions++;
     }
@@ -334,17 +334,17 @@ cluster_cache_get_stats (struct cluster_cache *c, struct cluster_cache_stats *st
 
 /* --- reading --- */
 
-/* What is asked for. */
+/* One read. */
 struct want {
   struct compressed_cluster from;
   unsigned layer;
   uint64_t descriptor;
-  bool whole;                   /* all of the cluster */
-  uint64_t end;                 /* the last byte that matters, plus 1 */
+  bool whole;                   /* the whole cluster is wanted */
+  uint64_t end;                 /* end of the wanted range in the cluster */
 };
 
-/* Would it be better to inflate it as far as that, and keep nothing?  With the lock
- * held. */
+/* Is it better to decompress only as far as needed, and to keep nothing?  The caller
+ * holds the lock. */
 static bool
 is_passing (struct cluster_cache *c, const struct want *w, uint64_t within)
 {
@@ -356,8 +356,8 @@ is_passing (struct cluster_cache *c, const struct want *w, uint64_t within)
     !was_seen (c, w->layer, w->from.host);
 }
 
-/* Makes the entry for W, LOADING, and lists it.  The one reference that comes
- * with it is the caller's.  With the lock held.  NULL: out of memory. */
+/* Creates an entry for W, LOADING, and adds it to the table.  The caller owns a
+ * reference. The caller holds the lock.  NULL: out of memory. */
 static struct entry *
 new_entry (struct cluster_cache *c, const struct want *w, struct entry **doomed)
 {
@@ -383,8 +383,9 @@ new_entry (struct cluster_cache *c, const struct want *w, struct entry **doomed)
   return e;
 }
 
-/* Loads E, the leader's part.  If W is for a whole cluster, that is in BUF
- * afterwards; else E has its buffer, or NULL.  0, or an errno; reported. */
+/* Loads E; this is the work of the leader.  If W wants the whole cluster, it is in BUF
+ * afterwards; otherwise E has its own buffer, or NULL.  Returns 0 or an errno
+ * (reported). */
 static int
 lead (struct cluster_cache *c, const struct want *w, struct entry *e, char *buf)
 {
@@ -392,7 +393,7 @@ lead (struct cluster_cache *c, const struct want *w, struct entry *e, char *buf)
   bool copy = false;
   int err, others_err;
 
-  /* Until `state' changes nobody else looks at data. */
+  /* No other thread uses `data' before `state' changes. */
   if (w->whole)
     err = decompress_whole (&w->from, c->pool, buf);
   else
@@ -408,13 +409,13 @@ lead (struct cluster_cache *c, const struct want *w, struct entry *e, char *buf)
       if (copy)
         hold (c, e, w->from.header->cluster_size, &doomed);
       else {
-        e->state = READY;       /* seen by nobody */
+        e->state = READY;       /* no other reader waits for it */
         discard (c, e, &doomed);
       }
     }
     if (!copy)
       goto out;
-    /* A copy: BUF is the client's. */
+    /* Copy it, because BUF belongs to the client. */
     e->data = take_buffer (&doomed, e->size);
     if (e->data)
       memcpy (e->data, buf, e->size);
@@ -437,8 +438,9 @@ lead (struct cluster_cache *c, const struct want *w, struct entry *e, char *buf)
   return err;
 }
 
-/* Takes a reference to the entry for W, and waits while it is LOADING; or makes it: then
- * the caller is the *LEADER.  With the lock held.  NULL: out of memory. */
+/* Takes a reference to the entry for W, and waits while it is LOADING.  If there is no
+ * entry, creates one; then the caller is the *LEADER.  The caller holds the lock.  NULL:
+ * out of memory. */
 static struct entry *
 enter (struct cluster_cache *c, const struct want *w, bool *leader,
        struct entry **doomed)
@@ -547,16 +549,16 @@ cluster_cache_forget (struct cluster_cache *c, unsigned layer,
   struct entry *e, *next, *doomed = NULL;
   uint64_t first, last, region;
 
-  /* Without the lock: whoever listed an entry of this range has ended before the caller
-   * could begin (see clustercache.h), so its count is seen; entries of other ranges are
-   * no concern of ours. */
+  /* Without the lock: threads that added entries of this range have ended their requests
+   * before the caller could begin (see clustercache.h), so their counts are visible.
+   * Entries of other ranges do not matter. */
   if (host_from >= host_to || c->listed == 0)
     return;
 
   {
     LOCK_FOR_BLOCK (&c->lock);
 
-    /* An entry that reaches into the range may begin before it. */
+    /* An entry that overlaps the range may begin before it. */
     first = (host_from - min64 (host_from, c->longest)) >> REGION_BITS;
     last = (host_to - 1) >> REGION_BITS;
 

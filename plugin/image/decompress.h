@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * One compressed cluster of a file: see decompress.c.
+ * Reads and decompresses one compressed cluster of a file.  See decompress.c.
  *
- * Functions that return int return 0 or an errno; whatever is wrong has been reported,
- * with the file and the offset.  "Compressed Clusters Descriptor" in the
- * specification.
+ * Functions that return int return 0 or an errno; errors have been reported, with the
+ * file and the offset.  "Compressed Clusters Descriptor" in the specification.
  */
 
 #ifndef QCOW2_DECOMPRESS_H
@@ -18,28 +17,28 @@
 
 struct compressed_cluster {
   struct storage *file;
-  const struct header *header;  /* of that file */
-  uint64_t host, bytes;         /* where its compressed bytes are; some of them may be
+  const struct header *header;  /* the header of that file */
+  uint64_t host, bytes;         /* range of the compressed bytes, which may extend
                                    beyond the end of the file */
 };
 
-/* DESCRIPTOR: bits 0..61 of the L2 entry.  EIO: it leads beyond the largest offset. */
+/* DESCRIPTOR: bits 0..61 of the L2 entry.  EIO: it exceeds the largest offset. */
 extern int decompress_locate (struct compressed_cluster *, struct storage *,
                               const struct header *, uint64_t descriptor);
 
-/* Fills OUT, a cluster.  EIO: it is not to be had from these bytes; ENOMEM; or why they
- * could not be read.  After a failure the contents of OUT are undefined. */
+/* Decompresses the whole cluster to OUT.  EIO: the bytes are invalid; ENOMEM; or the
+ * errno of reading them.  After a failure the contents of OUT are undefined. */
 extern int decompress_whole (const struct compressed_cluster *, struct compress_pool *,
                              char *out);
 
-/* Copies bytes [within, end) of the cluster to BUF without inflating what comes after
- * END: see compress_inflate_beginning.  -1: that can't be done, which is not
- * reported: decompress_whole may know more. */
+/* Copies bytes [within, end) of the cluster to BUF without decompressing what follows
+ * END: see compress_inflate_beginning.  -1: this is not possible; it is not reported,
+ * because decompress_whole may succeed, or report the reason. */
 extern int decompress_beginning (const struct compressed_cluster *,
                                  struct compress_pool *, uint64_t within,
                                  uint64_t end, void *buf);
 
-/* Reports that there is no memory for it.  Returns ENOMEM. */
+/* Reports that there is not enough memory.  Returns ENOMEM. */
 extern int decompress_no_memory (const struct compressed_cluster *);
 
 #endif /* QCOW2_DECOMPRESS_H */

@@ -6,12 +6,12 @@
  * name).
  *
  * Names are resolved as QEMU does: a relative name is relative to the directory of the
- * name by which the image was opened, symbolic links in it not followed.
- * The "file:" prefix is understood, NBD URIs in all forms that QEMU knows, and "json:"
- * (jsonname.c).  Other protocols are refused.
+ * name by which the image was opened, without following symbolic links in it.
+ * The "file:" prefix, NBD URIs in all forms that QEMU knows, and "json:" (jsonname.c) are
+ * supported.  Other protocols are refused.
  *
- * An image must not make us open connections by itself: who made it may not be who runs the
- * server.  So URIs are allowed one by one, and without secrets.
+ * An image alone must not make the server open connections, because an attacker may have
+ * made the image.  So the user allows URIs one by one, and they must not use secrets.
  *
  * For a data file with a relative name, QEMU looks in its working directory; other
  * programs look next to the image, as for backing files.  The plugin looks in both
@@ -37,7 +37,7 @@
 #include "image/filename.h"
 #include "image/jsonname.h"
 
-/* A name as the image at OVERLAY has it for its WHAT. */
+/* A name in the header of the image at OVERLAY; WHAT says what it names. */
 struct reference {
   const char *overlay, *what, *name;
   const struct filename_rules *rules;
@@ -75,7 +75,7 @@ is_allowed (const struct filename_rules *rules, const char *uri)
   return false;
 }
 
-/* URI belongs to the caller on success, and is freed otherwise. */
+/* Takes ownership of URI: returns it on success, frees it otherwise. */
 static char *
 check_uri (const struct reference *r, char *uri)
 {
@@ -110,7 +110,7 @@ resolve_uri (const struct reference *r, const char *name)
 
 /* --- paths --- */
 
-/* Relative to BASE, which ends with what is replaced. */
+/* Resolves a relative name: it replaces the last part of BASE. */
 static char *
 resolve_path (const struct reference *r, const char *name, const char *base)
 {
@@ -146,7 +146,7 @@ resolve_plain (const struct reference *r, const char *name, const char *base)
   return resolve_path (r, name, base);
 }
 
-/* QEMU takes relative names there from its working directory. */
+/* In "json:" names, QEMU resolves relative names in its working directory. */
 static char *
 resolve_json (const struct reference *r, const char **format)
 {
@@ -168,7 +168,7 @@ resolve_json (const struct reference *r, const char **format)
   return path;
 }
 
-/* What R means; to be freed.  NULL on error (reported). */
+/* Resolves R.  The caller frees the result.  NULL on error (reported). */
 static char *
 resolve (const struct reference *r, const char **format)
 {
@@ -188,8 +188,8 @@ filename_of_backing (const char *overlay, const char *name,
 
 /* --- data files --- */
 
-/* NAME as QEMU understands it: as it stands, from the current directory.  NULL: not
- * a relative name of something that is there. */
+/* Resolves NAME as QEMU does, relative to the working directory.  NULL if it is not a
+ * relative name, or no such file exists. */
 static char *
 find_in_cwd (const char *name, struct stat *st)
 {

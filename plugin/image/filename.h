@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which file does a name in an image's header mean?  See filename.c.
+ * Finds the file that a name in the header of an image means.  See filename.c.
  */
 
 #ifndef QCOW2_FILENAME_H
@@ -8,17 +8,17 @@
 
 #include <stddef.h>
 
-/* Which connections may a name in an image open?  Only to what is below one of these NBD
- * URIs, in normal form. */
+/* Which connections may names in an image open?  Only those to exports below one of these
+ * NBD URIs, which are in normal form. */
 struct filename_rules {
   const char *const *allow_uri;
   size_t nr_allow_uri;
 };
 
-/* What NAME means as the backing file, or as the external data file, of the image at
- * OVERLAY: a path or an NBD URI; to be freed.  RULES: NULL allows no connections.  *FORMAT:
- * the name says that it is "qcow2" or "raw", else NULL.  NULL: nothing that is served, or
- * not allowed, or (for a data file) not clear which (reported). */
+/* The meaning of NAME as the backing file, or as the external data file, of the image at
+ * OVERLAY: a path or an NBD URI, which the caller frees.  RULES: NULL allows no
+ * connections.  *FORMAT: "qcow2" or "raw" if the name states it, else NULL.  NULL if the
+ * name is not supported, not allowed, or (for a data file) ambiguous (reported). */
 extern char *filename_of_backing (const char *overlay, const char *name,
                                   const struct filename_rules *, const char **format);
 extern char *filename_of_data (const char *overlay, const char *name,

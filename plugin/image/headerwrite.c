@@ -56,11 +56,11 @@
 #include "image/headerwrite.h"
 
 #define SECTOR 512
-#define EXTS_CLUSTERS 3         /* room for the extensions that are wanted */
+#define EXTS_CLUSTERS 3         /* buffer size for the new extensions */
 
-/* What of the first cluster is in use: [0, list_end), [name, name + name_len). */
+/* The used parts of the first cluster: [0, list_end), [name, name + name_len). */
 struct layout {
-  uint64_t list_end;            /* with the mark that ends it, if there is one */
+  uint64_t list_end;            /* including the end mark, if there is one */
   uint64_t name, name_len;      /* name 0: no backing file */
 };
 
@@ -68,21 +68,21 @@ struct headerwrite {
   struct storage *file;
   uint64_t cs;                  /* cluster size */
   unsigned version;
-  uint64_t list;                /* where it begins: header_length */
-  uint8_t *old, *new;           /* the first cluster as it is, as it will be */
-  struct layout was, will;      /* new and will: made by find_way */
-  struct qcow2_header fields;   /* wanted */
-  uint8_t *exts;                /* wanted, without an end mark */
+  uint64_t list;                /* start of the extensions: header_length */
+  uint8_t *old, *new;           /* the first cluster before and after the change */
+  struct layout was, will;      /* find_way sets `new' and `will' */
+  struct qcow2_header fields;   /* new */
+  uint8_t *exts;                /* new, without an end mark */
   uint64_t exts_len;
-  bool backing;                 /* wanted: the image has one */
+  bool backing;                 /* new: the image has a backing file */
 };
 
 enum way { NO_WAY, ONE_SECTOR, ELSEWHERE };
 
-/* --- what there is --- */
+/* --- the old header --- */
 
-/* Bytes of the extension at AT of a list that ends at END, with its padding; 0: it is the
- * end. */
+/* The size, with padding, of the extension at AT in a list that ends at END; 0 at the end
+ * of the list. */
 static uint64_t
 extension_at (const uint8_t *bytes, uint64_t at, uint64_t end,
               struct qcow2_extension *ext)
@@ -94,7 +94,7 @@ extension_at (const uint8_t *bytes, uint64_t at, uint64_t end,
     : min64 (sizeof *ext + round_up (get32 (ext->len), 8), end - at);
 }
 
-/* header.c has checked that all is well-formed. */
+/* header.c has checked that everything is well-formed. */
 static void
 look (struct headerwrite *w)
 {
@@ -154,7 +154,7 @@ headerwrite_free (struct headerwrite *w)
   free (w);
 }
 
-/* --- what is wanted --- */
+/* --- the new header --- */
 
 struct qcow2_header *
 headerwrite_fields (struct headerwrite *w)
@@ -162,7 +162,8 @@ headerwrite_fields (struct headerwrite *w)
   return &w->fields;
 }
 
-/* Where it is in w->exts, and its bytes in *LEN.  UINT64_MAX: nowhere. */
+/* The position of the extension in w->exts, and its size in *LEN.  UINT64_MAX: there is
+ * none. */
 static uint64_t
 find (const struct headerwrite *w, uint32_t type, uint64_t *len)
 {
@@ -217,9 +218,9 @@ headerwrite_drop_backing (struct headerwrite *w)
   w->fields.backing_file_size = put32 (0);
 }
 
-/* --- the new cluster --- */
+/* --- the new first cluster --- */
 
-/* With the name at NAME.  False: it does not fit. */
+/* Makes the new first cluster, with the name at NAME.  False: it does not fit. */
 static bool
 make_new (struct headerwrite *w, uint64_t name)
 {
@@ -249,7 +250,7 @@ make_new (struct headerwrite *w, uint64_t name)
   return true;
 }
 
-/* --- the way --- */
+/* --- planning the steps --- */
 
 static bool
 used (const struct layout *l, uint64_t at)
@@ -257,7 +258,8 @@ used (const struct layout *l, uint64_t at)
   return at < l->list_end || (at >= l->name && at - l->name < l->name_len);
 }
 
-/* What kind of byte is the one at AT? */
+/* The kind of the byte at AT.  SAME: does not change; BEFORE: only the new header uses
+ * it; CORE: both use it; AFTER: only the old header uses it. */
 enum byte { SAME, BEFORE, CORE, AFTER };
 
 static enum byte
@@ -268,8 +270,8 @@ kind_of (const struct headerwrite *w, uint64_t at)
     : used (&w->will, at) ? CORE : AFTER;
 }
 
-/* The sector that has all CORE bytes; the first one if there are none.  UINT64_MAX: they
- * lie in more than one. */
+/* The sector that contains all CORE bytes; the first sector if there are none.
+ * UINT64_MAX if they lie in several sectors. */
 static uint64_t
 core_sector (const struct headerwrite *w)
 {
@@ -284,7 +286,7 @@ core_sector (const struct headerwrite *w)
   return sector == UINT64_MAX ? 0 : sector;
 }
 
-/* Where list and name can be for a while. */
+/* The temporary place of list and name. */
 static uint64_t
 spare_place (const struct headerwrite *w)
 {
@@ -310,7 +312,8 @@ find_way_with (struct headerwrite *w, uint64_t name)
     ? ELSEWHERE : NO_WAY;
 }
 
-/* The name stays where it is, or goes behind itself, or right behind the list. */
+/* Tries to keep the name in its place, then to move it past its old place, then to right
+ * after the list. */
 static enum way
 find_way (struct headerwrite *w)
 {
@@ -333,9 +336,8 @@ headerwrite_fits (struct headerwrite *w)
   return find_way (w) != NO_WAY;
 }
 
-/* --- doing it --- */
+/* --- making the change --- */
 
-/* Writes, and syncs. */
 static int
 put (struct headerwrite *w, const void *data, uint64_t size, uint64_t at)
 {
@@ -343,7 +345,7 @@ put (struct headerwrite *w, const void *data, uint64_t size, uint64_t at)
     : storage_sync (w->file);
 }
 
-/* Writes all new bytes of KIND, and none of another kind, outside of sector EXCEPT. */
+/* Writes all new bytes of KIND, and no bytes of other kinds, outside sector EXCEPT. */
 static int
 put_kind (struct headerwrite *w, enum byte kind, uint64_t except)
 {
@@ -369,8 +371,8 @@ put_kind (struct headerwrite *w, enum byte kind, uint64_t except)
   return any ? storage_sync (w->file) : 0;
 }
 
-/* Changes [0, LEN) of WAS, which are at AT in the file, to IS; only what is between the
- * first difference and the last is written. */
+/* Changes the LEN bytes WAS, which are at AT in the file, to IS.  Only writes the range
+ * from the first to the last difference. */
 static int
 put_difference (struct headerwrite *w, const uint8_t *was, const uint8_t *is,
                 uint64_t len, uint64_t at)
@@ -397,7 +399,7 @@ change_one_sector (struct headerwrite *w, bool *begun)
   return put_kind (w, AFTER, sector);
 }
 
-/* The first sector that leads to a list and a name elsewhere. */
+/* Makes the first sector of a header whose list and name are in other places. */
 static void
 make_detour (const struct headerwrite *w, uint64_t list, uint64_t name,
              uint8_t *sector)
@@ -407,7 +409,7 @@ make_detour (const struct headerwrite *w, uint64_t list, uint64_t name,
   fields.header_length = put32 (list);
   if (w->backing)
     fields.backing_file_offset = put64 (name);
-  /* (If the header was shorter, what is there is of the old list.) */
+  /* (If the header was shorter, these bytes belong to the old list.) */
   memcpy (sector, w->old, SECTOR);
   memcpy (sector, &fields, min64 (list, sizeof fields));
 }

@@ -35,7 +35,7 @@ struct health {
   struct storage *file;
   struct header *header;
   pthread_mutex_t lock;         /* guards marked, header->incompatible */
-  bool marked;                  /* the corrupt bit has been dealt with */
+  bool marked;                  /* the corrupt bit needs no more action */
   atomic_bool writable;
   atomic_bool stopped;
   atomic_bool corrupt;          /* corruption has been reported */
@@ -71,7 +71,7 @@ health_set_writable (struct health *health)
   atomic_store (&health->writable, true);
 }
 
-/* Writes header->incompatible.  Called with the lock held. */
+/* Writes header->incompatible.  The caller holds the lock. */
 static int
 write_features (struct health *health)
 {
@@ -119,8 +119,8 @@ health_end_changes (struct health *health)
   return 0;
 }
 
-/* Sets the bit in the file, whatever else is wrong; a failure has been reported
- * and changes nothing: the image is not written any more either way. */
+/* Sets the corrupt bit in the file, even after other failures.  A failure has been
+ * reported and is ignored: the image is not written any more in any case. */
 static void
 mark_corrupt (struct health *health)
 {

@@ -12,33 +12,34 @@
 
 struct health;
 
-/* Both pointers must outlive it.  NULL on ENOMEM.  Born read-only. */
+/* Both pointers must outlive it.  NULL on ENOMEM.  At first, corruption is not recorded
+ * in the file (see health_set_writable). */
 extern struct health *health_new (struct storage *, struct header *);
 extern void health_free (struct health *);
 
-/* Changes of metadata are about to reach the file: sets the dirty bit of an image with
- * lazy refcounts, durably, if it isn't set yet.  -1: EIO (reported). */
+/* Call this before changed metadata reaches the file: sets the dirty bit of an image with
+ * lazy refcounts, durably, if it is not set yet.  -1: EIO (reported). */
 extern int health_begin_changes (struct health *);
-/* All that was changed is durable and in order: clears the dirty bit, durably, if
- * it is set.  -1: EIO (reported). */
+/* Call this when all changes are durable and everything is in order: clears the dirty
+ * bit, durably, if it is set.  -1: EIO (reported). */
 extern int health_end_changes (struct health *);
 
 /* From now on corruption is recorded in the file. */
 extern void health_set_writable (struct health *);
 
-/* Metadata was found to be wrong.  The text says what and where; it is reported,
- * the first time.  On a writable version 3 image the corrupt bit is set in the
- * file; in any case no more changes are made.  Sets errno to EIO.
- * Call it with no lock held: it writes and syncs. */
+/* Records that metadata is wrong.  The text says what and where; it is reported, the
+ * first time.  On a writable version 3 image, sets the corrupt bit in the file.  In any
+ * case no more changes are made.  Sets errno to EIO.  Call it with no lock held, because
+ * it writes and syncs. */
 extern void health_corrupt (struct health *, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 2, 3)));
 
-/* R9: memory and file can no longer be known to agree. WHY is reported, the first
- * time.  Keeps errno. */
+/* R9: memory and file may no longer agree.  WHY is reported, the first time.  Keeps
+ * errno. */
 extern void health_fail (struct health *, const char *why);
 
-/* 0 if changes are still allowed, else -1 with errno EIO (not reported again:
- * the cause was). */
+/* Returns 0 if changes are still allowed, else -1 with errno EIO (the cause has been
+ * reported). */
 extern int health_check (struct health *);
 
 #endif /* QCOW2_HEALTH_H */

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is known of one opened image, and who is kept out of it?
+ * What is known about one opened image, and which programs are kept out of it?
  *
  * Specification: "Header", "Header extensions" (external data file name).
  *
- * An image is its file, its external data file, its header, and what the header leads
- * to: where its metadata are (overlap, which is read from L1 table and refcount table
- * once; the tables are checked, and dropped), its snapshots, the way to its guest data.
- * It is opened in steps, since what it says is believed step by step: a check looks at
- * images whose header is no good, and what is refused of an image is refused before more
- * of it is read.
+ * An image consists of its file, its external data file, its header, and what the header
+ * leads to: the places of its metadata (overlap, which is read once from the L1 table and
+ * the refcount table; the tables are checked and not kept), its snapshots, and access to
+ * its guest data.  It is opened in steps, because its contents are trusted step by step:
+ * a check also handles images with an invalid header, and an image that is refused is
+ * refused before more of it is read.
  *
- * The file is locked as by a reader before anything of it is believed.  Those who change
- * it lock it as writers.  For both, QEMU locks the data file in another way than the
- * image: image_lock is the one place that knows.
+ * The file is locked as by a reader before any of its contents are trusted.  Callers that
+ * change it lock it as writers.  For both roles, QEMU locks the data file differently
+ * from the image: image_lock is the only function that knows how.
  *
- * An external data file is never anything but raw, so it needs no format.
+ * An external data file is always raw, so it needs no format.
  *
- * Locks: none.  One thread opens, loads, locks and closes an image, or each with the lock
- * of the disk that it belongs to; requests only read the fields.
+ * Locks: none.  One thread opens, loads, locks and closes an image, or several threads
+ * that hold the lock of the disk to which it belongs; requests only read the fields.
  */
 
 #include <config.h>
@@ -56,8 +56,8 @@ image_open_file (const char *path, const struct storage_options *options)
   return im;
 }
 
-/* How much of the file the header can take: the first cluster, whose size is in
- * the first bytes.  0 on error (reported). */
+/* The bytes of the file that the header can use: the first cluster, whose size is in the
+ * first bytes.  0 on error (reported). */
 static uint64_t
 header_length (struct storage *file)
 {
@@ -68,7 +68,7 @@ header_length (struct storage *file)
     return 0;
   bits = get32 (h.cluster_bits);
   if (bits < QCOW2_MIN_CLUSTER_BITS || bits > QCOW2_MAX_CLUSTER_BITS)
-    bits = QCOW2_MIN_CLUSTER_BITS;      /* will be refused */
+    bits = QCOW2_MIN_CLUSTER_BITS;      /* header_parse will refuse it */
   return min64 (storage_size (file), UINT64_C (1) << bits);
 }
 
@@ -102,7 +102,7 @@ image_read_header (struct image *im)
   return header_parse (path, buf, len, storage_size (im->file), &im->header);
 }
 
-/* By name, what this plugin does not serve. */
+/* Refuses features that this plugin does not support, by name. */
 static int
 check_features (const char *path, const struct header *h)
 {
@@ -137,7 +137,7 @@ image_open (const char *path, const struct image_options *options)
 
 /* --- the external data file --- */
 
-/* *PATH (to be freed); NULL if it has none. */
+/* Sets *PATH, which the caller frees; NULL if there is no data file. */
 static int
 find_data (const struct image *im, const struct image_options *options, char **path)
 {
@@ -208,9 +208,9 @@ image_data_is_raw (const struct image *im)
   return im->data && (im->header.autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE);
 }
 
-/* --- where metadata are, and guest data --- */
+/* --- places of metadata and guest data --- */
 
-/* Registers what a table of host offsets points to. */
+/* Registers the clusters that a table of host offsets points to. */
 static int
 register_table (struct image *im, uint64_t table, uint64_t entries,
                 uint64_t mask, enum overlap_kind kind)
@@ -260,7 +260,7 @@ register_metadata (struct image *im)
                    OVERLAP_L1) == -1 ||
       overlap_add (im->overlap, h->reftable_offset,
                    h->reftable_clusters * h->cluster_size, OVERLAP_REFTABLE) == -1 ||
-      /* Blocks first: an L1 entry that names one is then seen to be wrong. */
+      /* Refcount blocks first, so that an L1 entry that points to one is found wrong. */
       register_table (im, h->reftable_offset,
                       h->reftable_clusters * h->cluster_size / 8,
                       QCOW2_REFTABLE_OFFSET_MASK, OVERLAP_REFBLOCK) == -1 ||
@@ -292,7 +292,7 @@ image_read_snapshots (struct image *im)
   return snapshots_read (im->file, &im->header, im->overlap, &im->snapshots);
 }
 
-/* All that was read of it. */
+/* Frees everything that was read of the image. */
 static void
 forget (struct image *im)
 {
@@ -324,8 +324,8 @@ lock_file (struct image *im, enum image_role role)
                        : STORAGE_READER);
 }
 
-/* Writers of the data file are kept apart by the image's locks: there, only the size is
- * nobody else's to change. */
+/* The locks of the image keep writers of the data file apart.  In the data file, only the
+ * size must not be changed by other programs. */
 static int
 lock_data (struct image *im, enum image_role role)
 {

@@ -2,14 +2,15 @@
  *
  * Which storage does a name of the form "json:{...}" mean?
  *
- * QEMU writes such names into images, where a plain name would not say enough.  They hold
- * the options of a block node: of a format, whose "file" is another node, or of what the
- * bytes live in.  Keys may be nested, or joined by dots: {"file": {"driver": "nbd"}} and
- * {"file.driver": "nbd"} are the same.  All are joined by dots here, and taken out one by
- * one; what is left over was not understood, and the name is refused.
+ * QEMU writes such names into images if a plain name would not be sufficient.  They
+ * contain the options of a block node: either of a format, whose "file" is another node,
+ * or of storage.  Keys may be nested, or joined by dots: {"file": {"driver": "nbd"}} and
+ * {"file.driver": "nbd"} are equal.  The parser joins all keys by dots, and then takes
+ * out one option after the other.  If an option is left over, it is not supported, and
+ * the name is refused.
  *
- * Drivers: qcow2 and raw, over file, host_device and nbd.  Options that only say how to do
- * the same (caching, names of nodes) are ignored.
+ * Drivers: qcow2 and raw, over file, host_device and nbd.  Options that do not change
+ * which bytes are meant (caching, names of nodes) are ignored.
  *
  * Locks: none.
  */
@@ -29,7 +30,7 @@
 #include "image/jsonname.h"
 
 #define PREFIX "json:"
-/* A header has no room for many. */
+/* More do not fit into a header. */
 #define MAX_OPTIONS 64
 
 struct option {
@@ -98,7 +99,7 @@ add_value (struct options *o, const char *key, json_t *value)
   return 0;
 }
 
-/* The depth is bounded: the whole text is short. */
+/* The recursion is limited because the text is short. */
 static int
 flatten (struct options *o, const char *prefix, json_t *object)
 {
@@ -122,7 +123,7 @@ flatten (struct options *o, const char *prefix, json_t *object)
 
 /* --- nodes --- */
 
-/* The value of PREFIX with KEY behind it; NULL: there is none. */
+/* Takes the value of the option PREFIX followed by KEY; NULL: there is none. */
 static const char *
 take (struct options *o, const char *prefix, const char *key)
 {
@@ -146,7 +147,7 @@ has_below (const struct options *o, const char *prefix, const char *node)
   return false;
 }
 
-/* What makes no difference to which bytes are meant. */
+/* Ignores options that do not change which bytes are meant. */
 static void
 ignore_manner (struct options *o, const char *prefix)
 {
@@ -175,7 +176,7 @@ parse_nbd (struct options *o, const char *prefix, char **name)
   path = take (o, server, "path");
   host = take (o, server, "host");
   port = take (o, server, "port");
-  if (type == NULL) {           /* as older QEMU wrote it */
+  if (type == NULL) {           /* the form of older versions of QEMU */
     path = take (o, prefix, "path");
     host = take (o, prefix, "host");
     port = take (o, prefix, "port");
@@ -188,7 +189,7 @@ parse_nbd (struct options *o, const char *prefix, char **name)
   return *name ? 0 : refuse (o, errno, "the NBD server's address is malformed");
 }
 
-/* The node that has bytes, whose keys begin with PREFIX. */
+/* Parses a storage node, whose keys begin with PREFIX. */
 static int
 parse_protocol (struct options *o, const char *prefix, const char *driver,
                 struct jsonname *r)
@@ -232,7 +233,7 @@ parse_nodes (struct options *o, struct jsonname *r)
   return 0;
 }
 
-/* --- all of it --- */
+/* --- the whole name --- */
 
 bool
 jsonname_is (const char *name)

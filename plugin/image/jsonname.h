@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * "json:{...}" names, as QEMU writes them: see jsonname.c.
+ * Parses "json:{...}" names, as QEMU writes them.  See jsonname.c.
  */
 
 #ifndef QCOW2_JSONNAME_H
@@ -11,15 +11,16 @@
 
 #define JSONNAME_WHY 200
 
-/* What such a name says. */
+/* The meaning of such a name. */
 struct jsonname {
-  char *name;                   /* of a file, perhaps relative, or an NBD URI; to be freed */
-  const char *format;           /* "qcow2", "raw"; NULL: not said */
+  char *name;                   /* path of a file, may be relative, or an NBD URI;
+                                   the caller frees it */
+  const char *format;           /* "qcow2", "raw"; NULL: not stated */
 };
 
 /* Does NAME begin with "json:"? */
 extern bool jsonname_is (const char *name);
-/* -1: EINVAL, ENOTSUP, or ENOMEM, and WHY says what is the matter. */
+/* Returns 0; or -1 with EINVAL, ENOTSUP or ENOMEM, and WHY says why. */
 extern int jsonname_parse (const char *name, struct jsonname *, char why[JSONNAME_WHY]);
 
 #endif /* QCOW2_JSONNAME_H */

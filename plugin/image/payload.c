@@ -44,9 +44,9 @@ struct bounce {
 
 struct payload {
   struct storage *file;
-  struct crypt_cipher *cipher;  /* NULL: data as they are */
+  struct crypt_cipher *cipher;  /* NULL: plain data */
   enum payload_sectors sectors;
-  struct inflight *claims;      /* if there is a cipher; in sectors of the file */
+  struct inflight *claims;      /* of sectors of the file; only with a cipher */
 
   pthread_mutex_t lock;
   struct bounce *spare;         /* guarded by lock */
@@ -223,7 +223,7 @@ payload_read (struct payload *p, void *buf, uint64_t count, uint64_t host,
   return r;
 }
 
-/* Copies N bytes from the iov, from where *ELEMENT and *DONE say. */
+/* Copies N bytes from the iov, starting at *ELEMENT and *DONE, and advances these. */
 static void
 gather (char *to, uint64_t n, const struct iovec *iov, int *element,
         size_t *done)
@@ -242,8 +242,8 @@ gather (char *to, uint64_t n, const struct iovec *iov, int *element,
   }
 }
 
-/* Fills the ends of a bounce buffer, where [skip, skip+n) is to be written, with what
- * the sectors hold. */
+/* Fills the ends of a bounce buffer, in which [skip, skip+n) will be written, with the
+ * old contents of the sectors. */
 static int
 read_edges (struct payload *p, struct bounce *b, uint64_t skip, uint64_t n,
             uint64_t host, uint64_t guest)

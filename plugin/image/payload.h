@@ -15,24 +15,24 @@
 
 struct payload;
 
-/* Which number does the cipher know a sector by? */
+/* By which number does the cipher identify a sector? */
 enum payload_sectors {
-  PAYLOAD_HOST_SECTORS,         /* LUKS: the place in the host file */
-  PAYLOAD_GUEST_SECTORS,        /* the older AES method: the place on the disk */
+  PAYLOAD_HOST_SECTORS,         /* LUKS: the offset in the host file */
+  PAYLOAD_GUEST_SECTORS,        /* the older AES method: the guest offset */
 };
 
-/* CIPHER: NULL for data as they are.  It and FILE must outlive the payload.
- * NULL on ENOMEM (reported). */
+/* CIPHER: NULL for plain data.  CIPHER and FILE must outlive the payload.  NULL on ENOMEM
+ * (reported). */
 extern struct payload *payload_new (struct storage *file,
                                     struct crypt_cipher *cipher,
                                     enum payload_sectors);
-extern void payload_free (struct payload *);  /* NULL is fine */
+extern void payload_free (struct payload *);  /* NULL is allowed */
 
 extern bool payload_is_encrypted (const struct payload *);
 
-/* As storage_read and storage_writev; HOST is the place in the file, GUEST the
- * place on the disk, both in bytes.  Any alignment.  When encrypted, what was never
- * written reads as garbage. */
+/* Like storage_read and storage_writev.  HOST is the offset in the file, GUEST the guest
+ * offset, both in bytes, with any alignment.  In an encrypted image, bytes that were
+ * never written read as garbage. */
 extern int payload_read (struct payload *, void *buf, uint64_t count,
                          uint64_t host, uint64_t guest);
 extern int payload_write (struct payload *, const struct iovec *iov, int niov,

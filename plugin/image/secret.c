@@ -21,7 +21,7 @@
 #include "format/luks.h"
 #include "image/secret.h"
 
-/* Where a LUKS header is. */
+/* The place of a LUKS header. */
 struct luks_place {
   struct storage *file;
   uint64_t offset;
@@ -35,7 +35,8 @@ read_luks (void *opaque, void *buf, uint64_t offset, size_t bytes)
   return storage_read (place->file, buf, bytes, place->offset + offset);
 }
 
-/* Whoever made the header chose how long it takes to try a passphrase. */
+/* Refuses a header that would take too long: the program that made it chose how long
+ * testing a passphrase takes. */
 static int
 check_rounds (const char *path, const struct luks *luks,
               const struct image_secret *secret)

@@ -28,12 +28,12 @@
 #include "format/format.h"
 #include "image/snapshot.h"
 
-/* Snapshots' L1 tables are read to find their L2 tables, up to this much in
- * all: a hostile table could name 64 Ki tables of 32 MiB.  What is beyond
- * is protected by its refcounts only, as in QEMU. */
+/* L1 tables of snapshots are read to find their L2 tables, up to this many bytes in all:
+ * a hostile table could name 64 Ki tables of 32 MiB.  L2 tables beyond this limit are
+ * protected only by their refcounts, as in QEMU. */
 #define MAX_L1_BYTES (UINT64_C (32) << 20)
 
-/* What follows the fixed part of an entry and concerns us. */
+/* The part of the extra data, after the fixed part of an entry, that is used here. */
 struct extra {
   struct be64 vm_state_size;
   struct be64 disk_size;
@@ -68,7 +68,7 @@ register_l2_tables (struct storage *file, const struct header *h,
     for (i = 0; i < n; i++) {
       const uint64_t offset = get64 (buf[i]) & QCOW2_L1_OFFSET_MASK;
 
-      /* What the active disk shares stays known as an active table. */
+      /* L2 tables that the active disk shares stay registered as active ones. */
       if (offset != 0 && (offset & (h->cluster_size - 1)) == 0 &&
           offset < storage_size (file) &&
           overlap_add (overlap, offset, h->cluster_size,
@@ -79,7 +79,8 @@ register_l2_tables (struct storage *file, const struct header *h,
   return 0;
 }
 
-/* A string of LEN bytes from the file; to be freed.  NULL on error (reported). */
+/* Reads a string of LEN bytes from the file.  The caller frees it.  NULL on error
+ * (reported). */
 static char *
 read_string (struct storage *file, uint64_t offset, size_t len)
 {
@@ -96,7 +97,7 @@ read_string (struct storage *file, uint64_t offset, size_t len)
   return s;
 }
 
-/* Reads the entry at *AT into *S and moves *AT to the next. */
+/* Reads the entry at *AT into *S, and moves *AT to the next entry. */
 static int
 read_entry (struct storage *file, const struct header *h, uint32_t i,
             uint64_t *at, struct snapshot *s)
@@ -191,7 +192,7 @@ snapshots_read (struct storage *file, const struct header *h,
     struct snapshot *s = &snapshots->list[i];
     uint64_t l1_bytes;
 
-    snapshots->n = i + 1;       /* also for snapshots_free */
+    snapshots->n = i + 1;       /* needed by snapshots_free */
     if (read_entry (file, h, i, &at, s) == -1)
       return -1;
     l1_bytes = s->l1_entries * UINT64_C (8);

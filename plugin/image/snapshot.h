@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which internal snapshots does an image have?  See snapshot.c.
+ * Reads the internal snapshots of an image.  See snapshot.c.
  */
 
 #ifndef QCOW2_SNAPSHOT_H
@@ -17,7 +17,7 @@ struct snapshot {
   char *id, *name;              /* as in the image, up to a NUL */
   uint64_t l1_offset;
   uint32_t l1_entries;
-  uint64_t disk_size;           /* bytes, of the disk when it was taken; a
+  uint64_t disk_size;           /* size of the disk when it was taken, in bytes; a
                                    multiple of 512 */
   uint32_t date_sec;            /* since 1970, UTC */
   uint64_t vm_state_size;       /* bytes; 0 if there is none */
@@ -26,20 +26,20 @@ struct snapshot {
 struct snapshots {
   struct snapshot *list;
   uint32_t n;
-  uint64_t table_bytes;         /* of the table in the file */
+  uint64_t table_bytes;         /* size of the table in the file */
   struct names *by_name, *by_id;
 };
 
-/* Reads and checks the snapshot table, and registers with OVERLAP the clusters of the
- * table, of the snapshots' L1 tables and (as far as they are of a sane size)
- * L2 tables.  0, or -1 (reported; errno EINVAL for a table that is no good).
- * Free with snapshots_free in any case. */
+/* Reads and checks the snapshot table.  Registers with OVERLAP the clusters of the table,
+ * of the L1 tables of snapshots, and (up to a limit) of their L2 tables.  Returns 0, or
+ * -1 (reported; errno EINVAL if the table is invalid).  Free with snapshots_free in any
+ * case. */
 extern int snapshots_read (struct storage *, const struct header *,
                            struct overlap *, struct snapshots *);
 extern void snapshots_free (struct snapshots *);
 
-/* The first snapshot that is called NAME, or else the first that has that id; NULL if
- * there is none. */
+/* The first snapshot with this name, or else the first with this id; NULL if there is
+ * none. */
 extern const struct snapshot *snapshots_find (const struct snapshots *,
                                               const char *name);
 
