@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which files lie below the top image?  See chain.c.
+ * Which files are below the top image?  See chain.c.
  */
 
 #ifndef QCOW2_CHAIN_H

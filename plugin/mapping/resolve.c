@@ -100,7 +100,7 @@ struct resolve {
   uint16_t index;               /* of the layer */
   const struct layer *layer;
   struct run_list open;         /* still unresolved, in order */
-  struct run_list next_open;    /* what the layer leaves open */
+  struct run_list next_open;    /* ranges that the layer leaves open */
   struct run_list found;        /* all answers so far, unsorted */
 };
 

@@ -7,7 +7,7 @@
  *        |       +------- idle <------+-- ... <------+   (quarantine.c)
  *     reserve              ^
  *        |                 |
- *     end of the file    scan of what the file had free
+ *     end of the file    scan for clusters that are free in the file
  *
  * - Reserve: clusters [bump, bump_end) at the end of the file.  Their counts are
  *   incremented a batch at a time (1 MiB at first, then up to 8 MiB while batches are

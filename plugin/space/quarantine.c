@@ -15,10 +15,10 @@
  * While a run is waiting or being reaped, its count is 0 in memory and perhaps in the
  * file.  The set `held' hides it from the allocator's scan for free clusters.
  *
- * Only alloc_free_begin depends on memory: from then on, each run has its list
- * item.  If only parts of a run become free, it may need more items.  Clusters for which
- * there is no item join the crowd: clusters that wait together, in no list and no set,
- * until the grace period of the youngest has passed; the scan must not run until then.
+ * Only alloc_free_begin depends on memory: from then on, each run has its list item.  If
+ * only parts of a run become free, it may need more items.  Clusters for which there is
+ * no item join the crowd: clusters that wait together, in no list and no set, until the
+ * grace period of the youngest has passed; the scan must not run until then.
  * Runs that would make the list too long join the crowd, too, because a long request
  * holds back everything that other requests free.  The crowd is not punched: the scan
  * finds its clusters as they are.

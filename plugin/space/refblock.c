@@ -2,6 +2,8 @@
  *
  * What do the bytes of a refcount block mean, and which blocks are in memory?
  *
+ * Specification: "Host cluster management".
+ *
  * Blocks are kept as they are in the file.  Counts are 1, 2 or 4 bits wide (the
  * lowest index in the least significant bits of a byte) or 1, 2, 4 or 8 bytes,
  * big-endian.

@@ -2,6 +2,8 @@
  *
  * How many references does a host cluster have?
  *
+ * Specification: "Host cluster management".
+ *
  *    header ---> refcount table ---> refcount block ---> counts of
  *                (contiguous)        (one cluster)       2^block_bits clusters
  *

@@ -2,6 +2,8 @@
  *
  * How are more clusters made countable?
  *
+ * Specification: "Host cluster management".
+ *
  * Where refcount blocks are missing, refcount_extend lays out new ones, and a new table
  * if the old one is full, at the end of the countable clusters:
  *

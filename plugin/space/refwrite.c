@@ -2,6 +2,8 @@
  *
  * In which order do changed refcounts reach the file?
  *
+ * Specification: "Host cluster management".
+ *
  *    1  copy what has changed, under the lock
  *    2  write the copies (new blocks and a new table among them)
  *    if there are new blocks or a new table:

@@ -6,10 +6,10 @@
  * short system calls are continued.
  *
  * Errors of the page cache: Linux reports a failed writeback to each descriptor once,
- * through the next call that checks for it.  Our callers expect such an error from
+ * through the next call that checks for it.  The callers expect such an error from
  * fdatasync (R9).  But an RWF_DSYNC write or sync_file_range may get, and thereby
  * consume, an error that concerns data of other requests.  Such an error is kept
- * (storage_note_lost), and every later sync fails with it: data that we reported as
+ * (storage_note_lost), and every later sync fails with it: data that was reported as
  * written may be lost.
  *
  * Locks: none; atomics.

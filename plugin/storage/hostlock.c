@@ -2,11 +2,12 @@
  *
  * Does another program use this image in a way that excludes ours?
  *
- * This is QEMU's convention, byte for byte, so that its tools and we see each other.
- * There are permissions, numbered 0..3.  A program that uses permission i locks byte
- * 100+i of the file.  A program that does not let others use it locks byte 200+i.  All
- * these locks are shared.  To find out whether another program has locked a byte, one
- * asks whether an exclusive lock would be possible, without taking it.
+ * This is QEMU's convention, byte for byte, so that QEMU's tools and the plugin respect
+ * each other's locks.  There are permissions, numbered 0..3.  A program that uses
+ * permission i locks byte 100+i of the file.  A program that does not let others use it
+ * locks byte 200+i.  All these locks are shared.  To find out whether another program has
+ * locked a byte, a program asks whether an exclusive lock would be possible, without
+ * taking it.
  *
  * Order: first take all bytes of the new role, then test the bytes that must be free.
  * Two programs that start at the same time may both fail, but can never both succeed.
@@ -19,7 +20,7 @@
  *
  * The process that is in the way is looked up after a failure, only for the message.
  * The kernel does not report the owner of such a lock, but lists the locks of each
- * descriptor in /proc/PID/fdinfo, as far as we may read that.
+ * descriptor in /proc/PID/fdinfo, if the plugin is allowed to read that.
  */
 
 #include <config.h>

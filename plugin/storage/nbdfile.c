@@ -282,7 +282,7 @@ nbdfile_prefetch (struct storage *s, uint64_t offset, uint64_t count)
     nbdpool_cache (n->pool, min64 (to - from, NBDLINK_MAX_COUNT), from);
 }
 
-/* --- what it is --- */
+/* --- properties --- */
 
 static bool
 same_export (const struct storage *a, const struct storage *b)

@@ -214,7 +214,7 @@ find_place (const char *path, struct place *p)
   return 0;
 }
 
-/* --- what may be written to --- */
+/* --- which files may be written --- */
 
 /* Has this process opened descriptor FD itself? */
 static bool

@@ -112,7 +112,7 @@ failed (const struct storage *s, const char *operation, uint64_t offset,
   return -1;
 }
 
-/* --- what it is --- */
+/* --- properties --- */
 
 const char *
 storage_path (const struct storage *s)

@@ -23,8 +23,8 @@ extern const char passphrase[28];
 #define DEFAULTS "cluster_size=65536,encrypt.format=luks" \
   ",encrypt.key-secret=s,encrypt.iter-time=10"
 
-/* The file of an empty disk that qemu-img created with these options; luks_disk_begin
- * sets it. */
+/* The file of an empty disk that qemu-img created with DEFAULTS; luks_disk_begin sets
+ * it. */
 extern struct blob luks_template;
 extern void luks_disk_begin (void);
 
