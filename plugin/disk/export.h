@@ -6,11 +6,9 @@
  *   ""            the active disk: the only export that can be written
  *   NAME or ID    an internal snapshot
  *   layer:N       the contents of layer N of the chain (0: the image itself, 1: its
- *   backing
- *                 file ...); the rest is a hole
+ *                 backing file ...); the rest is a hole
  *   bitmap:NAME   the parts of the active disk that have changed according to that
- *   bitmap;
- *                 the rest is a hole
+ *                 bitmap; the rest is a hole
  *
  * exports.c knows which exports there are, export.c lets clients come and leave, and
  * serve.c carries out their requests.  exportactive.c and the other files of kinds

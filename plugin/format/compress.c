@@ -410,8 +410,7 @@ max_sectors (const struct header *h)
   return UINT64_C (1) << (h->cluster_bits - 8);
 }
 
-/* *SECTORS is the number of sectors of 512 bytes, from the one that contains *OFFSET
- * on. */
+/* *SECTORS: of 512 bytes; the one that contains *OFFSET is the first. */
 static bool
 split (const struct header *h, uint64_t descriptor,
        uint64_t *offset, uint64_t *sectors)

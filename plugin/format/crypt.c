@@ -188,8 +188,7 @@ crypt_hash (const char *path, const char *name)
   return md;
 }
 
-/* NULL: there is none.  *KNOWN: the cipher exists, perhaps with keys of another
- * length. */
+/* NULL: there is none.  *KNOWN: there is such a cipher, with keys of any length. */
 static const struct algorithm *
 find_algorithm (const char *name, size_t key_bytes, bool *known)
 {

@@ -405,8 +405,7 @@ merge (const struct tools *t)
   return true;
 }
 
-/* Does the passphrase open this slot?  Returns 1 (the key is in t->s), 0, or -1 on
- * error. */
+/* Does the passphrase open this slot?  Returns 1 (the key is in t->s), 0 or -1. */
 static int
 try_slot (const struct tools *t, const struct slot *slot,
           luks_read_fn read, void *opaque, const void *passphrase, size_t len)

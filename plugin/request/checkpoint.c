@@ -31,8 +31,8 @@
  * checkpoint tries again.  Pointers that did reach the file are valid, because phase one
  * came first.  Any other failure stops all changes for good (R9).
  *
- * Before its first write, a checkpoint sets the dirty bit of an image with lazy refcounts
- * (health.c).
+ * Before the first change of metadata is written, an image with lazy refcounts gets its
+ * dirty bit (health.c).
  *
  * Group commit: flushes that arrive while a checkpoint runs share the next one.
  *

@@ -50,12 +50,11 @@ extern void checkpoint_relieve (struct checkpoint *);
 
 /* Call it while no request is in flight: makes everything durable, releases everything
  * that was freed, gives back clusters that were allocated ahead, and truncates the file
- * to the part in use.  Afterwards the image is clean and has no leaks.  Returns 0, or
- * -1. */
+ * to the part in use.  Afterwards the image is clean and has no leaks.  0 or -1. */
 extern int checkpoint_quiesce (struct checkpoint *);
 
-/* Releases freed clusters as far as the requests that may still use them have ended.  The
- * caller need not hold a claim, here and in the next function.  -1: reported. */
+/* Releases freed clusters as far as the requests that may still use them have ended;
+ * never waits for these.  The caller holds no claim.  -1: reported. */
 extern int checkpoint_reap (struct checkpoint *);
 /* Have clusters been freed that were not released yet? */
 extern bool checkpoint_holds_back (struct checkpoint *);

@@ -181,8 +181,7 @@ reads_zero_before (struct cow *c, const struct target *t, uint64_t at,
   return request_reads_zero (c->v, at, min64 (end, c->v->size) - at);
 }
 
-/* Makes a target in the host cluster that old[I] already has, or in an external data
- * file. */
+/* Makes a target in the host cluster of old[I], or in an external data file. */
 static void
 reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
 {
@@ -526,7 +525,7 @@ allocate_and_write (struct cow *c, struct l2_edit *edit)
   return -1;
 }
 
-/* Turns corruption that a lower room found into a bad health of the image. */
+/* Marks the image corrupt if a lower room has found corruption. */
 static int
 translate_error (const struct view *v)
 {

@@ -47,8 +47,7 @@ extern int request_reads_zero (const struct view *, uint64_t offset,
 /* Writes data, including zeros.  FUA: as for request_write.  Returns 1, 0 or -1. */
 extern int write_data (const struct view *, const void *buf, uint64_t count,
                        uint64_t offset, bool fua);
-/* Writes zeros, but only where the range does not read as zeros already.  Returns 1, 0 or
- * -1. */
+/* Writes zeros where the range does not read as zeros already.  Returns 1, 0 or -1. */
 extern int write_missing_zeros (const struct view *, uint64_t count,
                                 uint64_t offset);
 
@@ -87,8 +86,7 @@ extern int request_can_zero_fast (const struct view *, uint64_t count,
 
 /* --- write.c --- */
 
-/* FUA: data that needs no change of metadata is durable on return.  Returns 1, 0 or
- * -1. */
+/* FUA: data that changes no metadata is durable on return.  Returns 1, 0 or -1. */
 extern int request_write (const struct view *, const void *buf,
                           uint64_t count, uint64_t offset, bool fua);
 

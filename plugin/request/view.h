@@ -3,8 +3,8 @@
  * What does a request need to know about the disk that it works on?
  *
  * A view is one guest address space that is served: a stack of layers that do not change
- * and, if it may be written, the writable top image over them.  The kinds of exports
- * (disk/) make views; requests only use them.  A view does not change while requests run.
+ * and, if it may be written, the writable top image over them.  Folder disk
+ * makes views; requests only use them.  A view does not change while requests run.
  */
 
 #ifndef QCOW2_VIEW_H
