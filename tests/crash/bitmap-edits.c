@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What bitmaps does an image have when the power goes, at any instant, while they are
- * changed at start-up, or when writing fails?
+ * Which bitmaps does an image have after a power cut or an I/O error while they are
+ * changed at start-up?
  *
- * Just before each change of the file and each sync the power is cut.  Each file that
- * is left has no corruption, and the bitmaps that it had, or all those that were
- * wanted, with the marks that they should have; also when errors are thrown in.
- * Without those nothing is leaked at the end.  All else in the header is as it was,
- * also where the extension of bitmaps lies across two sectors.
+ * The power is cut just before each change of the file and each sync.  Each file that is
+ * left has no corruption, and either the old bitmaps or all the requested ones, with the
+ * correct bits; also when errors are injected.  Without errors nothing is leaked at the
+ * end.  Everything else in the header is unchanged, also if the extension of bitmaps lies
+ * across two sectors.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (5) as for crash/requests.
  */

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What do bitmaps say when the power goes, at any instant, or when writing fails?
+ * What do bitmaps contain after a power cut or an I/O error at any moment?
  *
- * Several threads change a disk with persistent bitmaps whose file is a simulated one
- * (simdisk.c).  Just before the file is changed or synced, the power is cut.  In each
- * file that is left:
+ * Several threads change a disk with persistent bitmaps on a simulated file (simdisk.c).
+ * The power is cut just before the file is changed or synced.  In each file that is left:
  *
- *   - no corruption (bitmaps' clusters are counted), leaks are fine
- *   - a bitmap that follows changes is marked as in use; or it has every bit for what
- *     differs from the disk's first contents, the bits that it had in the beginning,
- *     and none for what nobody ever wanted to change
- *   - a bitmap that does not follow changes, and one that was in use when all began,
- *     are what they were
+ *   - there is no corruption (the clusters of bitmaps are counted); leaks are allowed
+ *   - a bitmap that records changes is marked as in use; or it has all bits of data that
+ *     differs from the first contents of the disk, and the bits that it had at first, and
+ *     none for data that no thread ever tried to change
+ *   - a bitmap that does not record changes, and one that was in use at first, are
+ *     unchanged
  *
  * After the last writer has left, all are valid, exact and durable, and nothing is
- * leaked.  With errors thrown in, the bitmaps may stay in use at first, but
- * the next attempt without errors makes them valid, with nothing lost.
+ * leaked.  If errors are injected, bitmaps may stay in use at first, but the next attempt
+ * without errors makes them valid, and no bit is lost.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (6) as for crash/requests.
  */

@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of an image when the power goes while check=repair repairs it?
+ * What is left of an image after a power cut while check=repair repairs it?
  *
- * Images that qemu-img made get leaks, counts that are too low, and COPIED flags that are
- * wrong.  They lie on a simulated disk (simdisk.c).  Before each change that the repair
- * makes the power is cut in all ways, and each file that is left is judged:
+ * Images made by qemu-img get leaks, refcounts that are too low, and wrong COPIED flags.
+ * They lie on a simulated disk (simdisk.c).  Before each change of the repair the power
+ * is cut in all ways, and each file that is left is judged:
  *
- *   - the contents are all there
- *   - a second check=repair leaves it in order, without leaks, with its contents
- *   - if it is not dirty, it is as it was, or in order; a version 2 image has no dirty
- *     bit, but then no count is lower than it was
+ *   - the contents are complete
+ *   - a second check=repair leaves it without faults and leaks, with its contents
+ *   - if it is not dirty, it is unchanged, or without faults; a version 2 image has no
+ *     dirty bit, but then no refcount is lower than before
  *   - now and then: qemu-img agrees, also about snapshots
  *
- * Then each operation of the repair fails in turn: the image is refused, and is as good
- * as after a power cut.
+ * Then each operation of the repair fails in turn: the image is refused, and is in the
+ * same state as after a power cut.
  *
- * And metadata are damaged at random, the kind of thing that strangers send: a check
- * comes to an end, with any verdict; nothing that sanitizers find; and it changes
- * nothing.
+ * In addition, metadata is damaged at random, as in images from attackers: a check comes
+ * to an end, with any verdict; sanitizers find nothing; and it changes nothing.
  *
- * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
- * had in SECONDS, 4); FIRST: begin with this one.
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
+ * possible in SECONDS, 4); FIRST: start with this one.
  */
 
 #include <config.h>

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Making, applying and deleting snapshots, and resizing, happen completely or not at all.
+ * Does creating, applying and deleting snapshots, and resizing, happen completely or not
+ * at all?
  *
  * A random image gets a series of random edits.  During each, the power is cut at every
- * operation, and each operation fails once.  What is then on the disk must be in order,
- * without leaks (unless the end of the last cluster had to be zeroed), and all of it,
- * the disk, every snapshot and every persistent bitmap, is as before or as after.  After
- * the edit it is as after, and qemu-img agrees; now and then it is qemu-img that does
- * the edit.  Some headers have a long extension that nobody knows, which stays, while
- * that of bitmaps lies across two sectors or behind the first.
+ * operation, and each operation fails once.  The image that is left has no faults and no
+ * leaks (unless the end of the last cluster had to be zeroed), and the disk, every
+ * snapshot and every persistent bitmap are either all in the old or all in the new state.
+ * After the edit they are in the new state, and qemu-img agrees; now and then qemu-img
+ * makes the edit.  Some headers have a long unknown extension, which stays, while that of
+ * bitmaps lies across two sectors or behind the first.
  *
- * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
- * had in SECONDS, 5); FIRST: begin with this one.
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
+ * possible in SECONDS, 5); FIRST: start with this one.
  */
 
 #include <config.h>

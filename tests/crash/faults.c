@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What happens when the host fails us: no space, no data, no sync?
+ * What happens when the host fails: no space, no data, no sync?
  *
- * The same work is done again and again on a simulated file (simdisk.c), and each
- * time another of its operations fails:
+ * The same work is done again and again on a simulated file (simdisk.c), and each time
+ * another of its operations fails:
  *
- *   ENOSPC once       the request (or flush) that met it says so, all else goes on
- *   ENOSPC for long   nothing that was flushed is lost; when there is space again,
- *                     the same request succeeds
- *   a full disk       as before, but only what makes the file longer fails
- *   EIO               requests fail with EIO and nothing else
- *   a failed sync     no change is accepted any more, reads go on (R9)
+ *   ENOSPC once       the request (or flush) that got it fails, all others succeed
+ *   ENOSPC for long   nothing that was flushed is lost; when there is space again, the
+ *                     same request succeeds
+ *   a full disk       the same, but only operations that make the file longer fail
+ *   EIO               requests fail with EIO and with no other error
+ *   a failed sync     no more changes are accepted, reads still work (R9)
  *
- * After each failure the power is cut in various ways, and what is left is judged as
- * in crash/requests.  When space came back, in the end nothing is leaked.
+ * After each failure the power is cut in various ways, and the file that is left is
+ * judged as in crash/requests.  If space came back, nothing is leaked at the end.
  *
- * Environment: SEED replays; ITERATIONS: how many images (default: as many as can
- * be had in SECONDS, 10); FIRST: begin with this one.
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
+ * possible in SECONDS, 10); FIRST: start with this one.
  */
 
 #include <config.h>

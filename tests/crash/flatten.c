@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of an image if flattening it is cut short, at any instant?
+ * What is left of an image if flattening it is interrupted, at any moment?
  *
- * Random overlays, over a raw file, whose file is a simulated one (simdisk.c), are
- * flattened again and again:
+ * Random overlays over a raw file, on a simulated file (simdisk.c), are flattened again
+ * and again:
  *
- *   power cuts    before any change or sync: any subset of what was not synced has
+ *   power cuts    before any change or sync: any subset of the unsynced changes has
  *                 reached the disk
- *   ENOSPC, EIO   each operation fails in turn; then the server ends, or the power goes
+ *   ENOSPC, EIO   each operation fails in turn; then the server ends, or the power is cut
  *   a stop        by the user, at any step
  *
- * Each time the file that is left is an overlay that shows the same as before, or an
- * image without a backing file that does; its metadata are in order (checker.c, now
- * and then qemu-img), and flattening it again ends well, without leaks other than
- * those of the crash.
+ * Each time the file that is left is either an overlay or an image without a backing
+ * file, and shows the same data as before.  Its metadata has no faults (checker.c, now
+ * and then qemu-img), and flattening it again succeeds, without leaks other than those of
+ * the crash.
  *
- * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
- * had in SECONDS, 8); FIRST: begin with this one.
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
+ * possible in SECONDS, 8); FIRST: start with this one.
  */
 
 #include <config.h>

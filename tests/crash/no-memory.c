@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What happens when there is no memory?
+ * What happens when memory runs out?
  *
  * Random images (mixture.c, and some that grow) on a simulated file (simdisk.c) are
- * opened, changed by one thread or some, and closed, while allocations of the core fail
- * (the linker's --wrap): few of them, many, or all for a while.  Those of the test
- * itself do not.
+ * opened, changed by one or more threads, and closed, while allocations of the core fail
+ * (the linker's --wrap): few of them, many, or all for a while.  Allocations of the test
+ * itself do not fail.
  *
- *   a request      fails with ENOMEM or ENOSPC and nothing else, and has then happened
- *                  or not, sector by sector
- *   the next one   succeeds, if there is memory: nothing ends for good
- *   at any time    a power cut leaves what crash/requests allows: nothing that was flushed
- *                  is lost, nothing is corrupt or marked so
- *   in the end     when there is memory, the last client's leaving leaves no leaks;
- *                  qemu-img has its say
+ *   a request      fails only with ENOMEM or ENOSPC, and each of its sectors has either
+ *                  the old or the new contents
+ *   the next one   succeeds if there is memory: no failure is permanent
+ *   at any time    a power cut leaves a file that crash/requests allows: nothing that was
+ *                  flushed is lost, nothing is corrupt or marked so
+ *   at the end     if there is memory, no leaks are left after the last client; qemu-img
+ *                  agrees
  *
- * Environment: SEED replays (one thread does the same again); ITERATIONS: how many images
- * (default: as many as can be had in SECONDS, 10); FIRST: begin with this one.
+ * Environment: SEED repeats a run (exactly, with one thread); ITERATIONS: how many images
+ * (default: as many as are possible in SECONDS, 10); FIRST: start with this one.
  */
 
 #include <config.h>

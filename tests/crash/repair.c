@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of a dirty image when the power goes while it is being repaired?
+ * What is left of a dirty image after a power cut while it is being repaired?
  *
- * Images that qemu-img made are damaged as a crash with lazy refcounts could, and
- * worse: the dirty bit is set, refcounts and COPIED flags are anything at all.
- * They lie on a simulated disk (simdisk.c).  Before each change that the repair makes the
- * power is cut in all ways, and each file that is left is judged:
+ * Images made by qemu-img are damaged as by a crash with lazy refcounts, and worse: the
+ * dirty bit is set, and refcounts and COPIED flags are arbitrary.  They lie on a
+ * simulated disk (simdisk.c).  Before each change of the repair the power is cut in all
+ * ways, and each file that is left is judged:
  *
- *   - the contents are all there
- *   - if it is not dirty, it is in order, without leaks
- *   - if it is dirty, a second repair leaves it in order, without leaks, and the contents
- *     are all there
+ *   - the contents are complete
+ *   - if it is not dirty, it has no faults and no leaks
+ *   - if it is dirty, a second repair leaves it without faults and leaks, with its
+ *     contents
  *   - now and then: qemu-img agrees, also about snapshots
  *
  * Then each operation of the repair fails in turn: the image is served read-only, and is
- * as good as after a power cut.
+ * in the same state as after a power cut.
  *
- * Where the image has lazy refcounts, it is then written: at any time a file that is not
- * dirty is in order and has no leaks, and one that is dirty has leaks at most.
+ * If the image has lazy refcounts, it is then written: at any time, a file that is not
+ * dirty has no faults and no leaks, and a dirty one has at most leaks.
  *
- * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
- * had in SECONDS, 4); FIRST: begin with this one.
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
+ * possible in SECONDS, 4); FIRST: start with this one.
  */
 
 #include <config.h>

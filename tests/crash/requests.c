@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of an image when the power goes, at any instant?
+ * What is left of an image after a power cut at any moment?
  *
- * Several threads change a disk whose file is a simulated one (simdisk.c).  At random
- * moments, just before the file is changed or synced, the power is cut: any subset
- * of what was not synced may have reached the disk.  Each such file is judged:
+ * Several threads change a disk on a simulated file (simdisk.c).  At random moments, just
+ * before the file is changed or synced, the power is cut: any subset of the unsynced
+ * changes may have reached the disk.  Each file that is left is judged:
  *
- *   - no corruption, by an independent check of all metadata; leaks are fine
- *   - every sector shows what was flushed last, or something that was written to
- *     this very sector since (ledger.c)
- *   - now and then: we can open and write it again, and that leaves it in order
+ *   - an independent check of all metadata finds no corruption; leaks are allowed
+ *   - every sector contains the data that was flushed last, or data that was written to
+ *     this very sector since then (ledger.c)
+ *   - now and then: the plugin can open and write it again, and leaves no faults
  *   - now and then: qemu-img agrees about metadata, contents and the snapshot
  *
- * Work goes on meanwhile.  After the last writer has left, the file must be
- * in order, durable and without leaks.
+ * Meanwhile the threads continue.  After the last writer has left, the file has no faults
+ * and no leaks, and is durable.
  *
- * Environment: SEED replays (as far as the timing of threads allows); ITERATIONS:
- * how many images (default: as many as can be had in SECONDS, 10); FIRST: begin
- * with this one.
+ * Environment: SEED repeats a run (as far as the timing of threads allows); ITERATIONS:
+ * how many images (default: as many as are possible in SECONDS, 10); FIRST: start with
+ * this one.
  */
 
 #include <config.h>

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Fuzzing of what inflates clusters and reads their descriptors.  Both buffers end
- * where the process may not read on, so that libraries that were built without
- * sanitizers are caught, too.
+ * Are arbitrary bytes handled safely as a compressed cluster and its descriptor?
+ *
+ * Both buffers end at a page that cannot be read, so that reads past their ends are also
+ * detected in libraries that were built without sanitizers.
  *
  * How it runs: see fuzzing.h.
  *
- * The first byte of the input is the type and the cluster size, eight more are a
- * descriptor, the rest is the stream.
+ * The first byte of the input is the compression type and the cluster size, the next
+ * eight are a descriptor, the rest is the stream.
  */
 
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Anything at all as the first cluster of an image.
+ * Are arbitrary bytes handled safely as the first cluster of an image?
  *
  * How it runs: see fuzzing.h.
  */

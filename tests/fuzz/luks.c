@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Anything at all as the LUKS header of an image, and as its key material.
+ * Are arbitrary bytes handled safely as the LUKS header of an image, and as its key
+ * material?
  *
  * How it runs: see fuzzing.h.
  */

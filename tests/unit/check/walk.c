@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Does a walk count what QEMU counts?
+ * Does a walk count the same references as QEMU?
  *
- * qemu-img and qemu-io make images with all that can hold references: snapshots,
+ * qemu-img and qemu-io make images with everything that can hold references: snapshots,
  * compressed clusters, bitmaps, subclusters, an external data file, encryption.  In an
- * image that qemu-img check finds clean, each refcount must be what the walk counts, and
- * what the census counts but for the refcounts themselves.  What is at fault ends a
- * census, and is a finding for a scan.
+ * image that qemu-img check finds clean, each refcount must equal the count of the walk,
+ * and that of the census except for the refcounts themselves.  A fault ends a census, and
+ * is a finding of a scan.
  */
 
 #include <config.h>

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does bitmap:NAME say, and whom does it hold up, while other clients write, come
- * and go?
+ * What does the export bitmap:NAME contain, and which clients does it block, while other
+ * clients write, connect and leave?
  *
- * While the host does not answer the read of a bitmap's bits, other clients connect, make
- * the first change since the bitmaps were stored, look at a layer, leave (which stores
- * the bitmaps) and come again; only those who want the same bitmap wait, and what was
- * changed before is marked.  If the read fails, the next client tries it again.
+ * While the host delays the read of a bitmap's bits, other clients connect, make the
+ * first change since the bitmaps were stored, read a layer, leave (which stores the
+ * bitmaps) and connect again.  Only clients of the same bitmap wait, and earlier changes
+ * are marked.  If the read fails, the next client tries it again.
  *
- * Then several threads write, come and go, so that bits move from memory to the file all
- * the time, while others open the bitmap: whatever was changed before is marked.
+ * Then several threads write, connect and leave, so that bits move from memory to the
+ * file all the time, while others open the bitmap: all earlier changes are marked.
  *
  * Environment: SEED, SECONDS (2).
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The server of a directory ends while clients are connected, which nbdkit does not close
- * then: what they wrote is in the images, and the images are in order.
+ * The server of a directory ends while clients are connected, whose connections nbdkit
+ * then does not close: the images contain what the clients wrote, and have no faults.
  */
 
 #include <config.h>

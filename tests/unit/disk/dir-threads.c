@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Many clients come to the images of a directory, write, read parts and leave, all at the
- * same time: each finds what it wrote, images are opened and closed all the while, and
- * are clean in the end.  What all have done together is counted, and never gets less.
+ * Many clients connect to the images of a directory, write, read and leave, all at the
+ * same time: each reads what it wrote, images are opened and closed all the time, and are
+ * clean at the end.  The statistics of all images together never decrease.
  *
  * Environment: SEED, SECONDS (4).
  */

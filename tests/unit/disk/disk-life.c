@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Coming and going: what happens to an image when clients leave while the host is
- * full, or another one is slow; and when somebody else changes it while it is being
- * opened.
+ * What happens to an image when clients leave while the host is full, or while another
+ * client is slow; and when another program changes it while it is being opened?
  */
 
 #include <config.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What the name of an export means, and what its clients share.
+ * What does the name of an export mean, and what do its clients share?
  *
- * Each export that is listed has the description that the list gave.  A name that begins
- * like a layer's is a layer, even if a snapshot has that name; the snapshot goes by its
- * id.  Only the active disk can be written.  With a snapshot chosen for the disk, there
- * is nothing else.  Mappings of snapshots and layers are read for the first client and
- * kept for the next.  A disk can be closed while it has clients, as when the server ends.
+ * Each listed export has the description that the list gave.  A name that begins like
+ * that of a layer is a layer, even if a snapshot has that name; the snapshot can be
+ * reached by its id.  Only the active disk can be written.  If a snapshot was chosen for
+ * the disk, there are no other exports.  Mappings of snapshots and layers are read for
+ * the first client and kept for the next.  A disk can be closed while it has clients, as
+ * when the server ends.
  */
 
 #include <config.h>

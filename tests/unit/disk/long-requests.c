@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Long requests: one that trims or zeros much is checkpointed while it runs, uses again
- * and gives back what it has freed, keeps to its share of memory, and ends when
- * nobody waits for it any more.
+ * A request that trims or zeros a large range takes checkpoints while it runs, reuses and
+ * gives back what it has freed, keeps to its share of memory, and ends when no client
+ * waits for it any more.
  */
 
 #include <config.h>

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Does a disk hold what was written to it, whatever the image and the timing?
+ * Does a disk contain what was written to it, whatever the image and the timing?
  *
- * Random images, made by qemu-img and qemu-io (all cluster sizes and count widths,
+ * Random images, made by qemu-img and qemu-io (all cluster sizes and refcount widths,
  * backing chains, internal snapshots, compressed clusters, preallocation, subclusters,
- * external data files, encryption, bitmaps, in any mixture), are
- * changed by several threads at once and compared with a plain array of bytes.
- * Each byte has one thread that may change it, so its value is known at any time,
- * but threads share clusters.  Some bytes are everybody's: of them is known only
- * that they have their first value, or 0, or the one value that is ever written
- * there; and what happens to them must not harm others.
+ * external data files, encryption, bitmaps, in any mixture), are changed by several
+ * threads at once and compared with a plain array of bytes.  Each byte has one thread
+ * that may change it, so its value is known at any time, but threads share clusters.
+ * Some bytes may be changed by all threads: such a byte has its first value, or 0, or the
+ * one value that is ever written there, and its changes must not harm others.
  *
- * Clients come and go meanwhile.  Whenever the last one that could write has left,
- * the file must be in order and without leaks; in the end qemu-img has its say about
- * metadata, contents and the internal snapshots.
+ * Clients connect and leave meanwhile.  Whenever the last writer has left, the file must
+ * have no faults and no leaks.  At the end qemu-img judges metadata, contents and the
+ * internal snapshots.
  *
- * Environment: SEED replays; ITERATIONS: how many images (default: as many as can be
- * had in SECONDS, 8); FIRST: begin with this one.
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
+ * possible in SECONDS, 8); FIRST: start with this one.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A request that takes long holds back what others free: nobody may use it again.  That
- * is no reason to run checkpoints, which don't help; nor to take memory without bound.
+ * While a slow request runs, clusters that other requests free must not be reused.  This
+ * must not trigger checkpoints, which would not help, nor use memory without limit.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Descriptors of compressed clusters: for each size of clusters they say what the
- * specification says, to the end of what they can say, and what we make says what we
- * meant.
+ * Descriptors of compressed clusters are parsed as the specification says, for each
+ * cluster size and up to their limits; and descriptors that we make parse to the intended
+ * values.
  */
 
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Compressed clusters: many threads share a pool, and each reads what it has written.
+ * Compressed clusters: many threads share a pool, and each reads what it wrote.
  */
 
 #include <config.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Compressed clusters: what we write is read by zlib and zstd as QEMU uses
- * them, what they write is read by us, and what is no cluster is refused
- * exactly where they would refuse it.
+ * Compressed clusters: zlib and zstd, as QEMU uses them, read what we write; we read what
+ * they write; and we refuse invalid streams exactly when they do.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Ciphers: the vectors of the standards, OpenSSL's own XTS as a second opinion on
- * ours, IVs as their definitions say, round trips of all shapes, what is refused,
- * many threads, and that no key stays behind in freed memory.
+ * Ciphers: test vectors of the standards, a comparison of our XTS with OpenSSL's, IVs
+ * according to their definitions, round trips of all shapes, what is refused, many
+ * threads, and that no key remains in freed memory.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What L2 entries mean, and that entries which must not be followed are seen; what is
- * written is what was meant, and nothing else changes.
+ * L2 entries are parsed correctly, and invalid entries are detected; entries that are
+ * written have the intended meaning, and no other entry changes.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * header.c: a valid header, changed in one or two fields at a time, is accepted
- * or refused with the right words.
+ * header.c: a valid header, changed in one or two fields at a time, is accepted, or
+ * refused with the correct message.
  */
 
 #include <config.h>

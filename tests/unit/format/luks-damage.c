@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * LUKS headers and keys that are damaged: every field with wrong contents, with qemu-img's
- * opinion beside ours; and what only unlocking can see.
+ * Damaged LUKS headers and keys: every field gets wrong values, and the results are
+ * compared with those of qemu-img; and faults that only unlocking can detect.
  */
 
 #include <config.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * LUKS headers and keys: what QEMU unlocks we unlock, what it wrote we decrypt, what we
- * encrypt it reads; wrong passphrases; several key slots.
+ * LUKS headers and keys: we unlock what QEMU unlocks, decrypt what it wrote, and it reads
+ * what we encrypt; wrong passphrases; several key slots.
  *
  * qemu-img takes seconds to make a LUKS header.  It makes two: one with its defaults, and
- * one that the seed chooses.  The others are made here, and QEMU has to unlock them.
- * LUKS_ALL=1 in the environment has qemu-img make all.
+ * one that the seed chooses.  The test makes the others, and QEMU has to unlock them.
+ * With LUKS_ALL=1 in the environment, qemu-img makes all.
  */
 
 #include <config.h>

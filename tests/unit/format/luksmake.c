@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * luksmake.c: a new header says what luks.c demands, its passphrase and no other yields
- * the key, no two are alike, and no secret stays behind in freed memory.  (What QEMU
- * says of them: serve/create-luks.sh.)
+ * luksmake.c: luks.c accepts a new header, only its passphrase yields the key, no two
+ * headers are equal, and no secret remains in freed memory.  (QEMU judges such headers in
+ * serve/create-luks.sh.)
  */
 
 #include <config.h>

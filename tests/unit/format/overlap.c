@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The set of metadata clusters: against a plain array of what each cluster
- * should be, and with look-ups from other threads while it changes.
+ * The set of metadata clusters is compared with a plain array of the kind of each
+ * cluster, also while other threads look up clusters and the set changes.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The cache of decompressed clusters forgets what is overwritten: each cluster by its
- * first byte and by its last, and no other; also one that is being read.
+ * The cache of decompressed clusters forgets overwritten clusters, by their first and by
+ * their last byte, and no others; also a cluster that is being read.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The cache of decompressed clusters, with many readers: those of one cluster wait for
- * each other, and it is decompressed once; those of different ones do not; an error is
- * that of all who waited; and all that at once, at random.
+ * The cache of decompressed clusters, with many readers: readers of the same cluster wait
+ * for each other, and it is decompressed once; readers of different clusters do not wait;
+ * all readers that waited get the same error; and all of this at once, at random.
  */
 
 #include <config.h>

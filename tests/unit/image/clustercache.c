@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The cache of decompressed clusters: what it reads is right; each cluster is
- * decompressed once, and those that were used last are kept; the memory is bounded; what
- * can't be read or decompressed is an error, and leaves nothing behind.
+ * The cache of decompressed clusters: its data is correct; each cluster is decompressed
+ * once, and the most recently used ones are kept; memory is limited; a cluster that
+ * cannot be read or decompressed gives an error, and leaves nothing behind.
  */
 
 #include <config.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * headerwrite.c: the header says all of a change or nothing of it when the power goes at
- * any instant, wherever fields, extensions and the name of the backing file lie.
+ * headerwrite.c: after a power cut at any moment, the header contains all of a change or
+ * nothing of it, wherever fields, extensions and the name of the backing file lie.
  *
  * Random first clusters, of both versions: lists of extensions of all lengths, with an
- * end mark or without room for one, headers that are longer than we know, at odd offsets,
- * names that are in the way.  Each gets random changes.  Before each operation the power
- * is cut in all ways; now and then an operation fails.  A change that does not fit
+ * end mark or without space for one, headers longer than those we know, at odd offsets,
+ * and names that are in the way.  Each gets random changes.  Before each operation the
+ * power is cut in all ways; now and then an operation fails.  A change that does not fit
  * changes nothing.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (3) as for crash/requests.

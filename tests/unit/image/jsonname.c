@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * jsonname.c: the "json:" names that QEMU writes mean what they mean to QEMU; what is not
- * understood is refused by its key or driver.  Random changes to them are accepted or
- * refused, and nothing else happens (run with AddressSanitizer).
+ * jsonname.c: the "json:" names that QEMU writes have the same meaning as in QEMU; an
+ * unsupported name is refused with its key or driver.  Random changes to names are
+ * accepted or refused, and do no harm (run with AddressSanitizer).
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (1) as for crash/requests.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The mapping cache: does it hold as little memory as it says, does it make good use of
+ * The mapping cache: does it use no more memory than it reports, does it make good use of
  * its limit, and (unit/mapping/map-memory --bench, not run by default) how long does a
  * hit take?
  */

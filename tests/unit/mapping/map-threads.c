@@ -2,8 +2,8 @@
  *
  * The mapping cache with many threads.
  *
- *   blocking  who waits for whom, and who must not
- *   stress    everything at once; versions tell whether an answer can be right
+ *   blocking  which threads wait for each other, and which must not
+ *   stress    everything at once; versions show whether an answer is possible
  */
 
 #include <config.h>

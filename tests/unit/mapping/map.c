@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The mapping cache against a model that is too simple to be wrong: an array of what each
- * unit maps to in the file, and one of what it maps to in memory.
+ * The mapping cache is compared with a model that is too simple to be wrong: an array of
+ * the mapping of each unit in the file, and one of its mapping in memory.
  *
- *   models    any order of look-ups, edits and snapshots, with loads that fail; every
+ *   models    lookups, edits and snapshots in any order, with loads that fail; every
  *             answer is checked, and that the limit is kept
  *   nomem     any allocation fails
  *

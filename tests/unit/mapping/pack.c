@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Whatever runs a slice is packed from, every unit reads back as it was; runs
- * are as long as they can be; and common shapes of images get small.
+ * Whatever runs a slice is packed from, every unit unpacks to its old value; runs are as
+ * long as possible; and slices of typical images become small.
  */
 
 #include <config.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * When memory for mappings is used up, a miss often reads the few entries that are
- * asked for, and not the slice: what a disk holds must look the same.  A disk with no
- * memory is read, and its snapshots, and QEMU says what is right; what its extents are
- * is said by one with plenty.  Images are whatever QEMU can make.
+ * When the memory for mappings is used up, a miss often reads only the requested entries,
+ * not the whole slice.  The disk must look the same.  The test reads a disk, and its
+ * snapshots, without memory for mappings, and compares the data with QEMU's, and the
+ * extents with those of a disk with plenty of memory.  Images have all features that QEMU
+ * supports.
  */
 
 #include <config.h>

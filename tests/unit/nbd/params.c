@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The parameters, in process, as an enemy would give them: each with values of every bad
- * kind, and random ones; every two of them together, in both orders.  Whatever is
- * refused is refused with one line, which names the parameter, shows no control
- * characters, and is not long.  Sizes are what nbdkit_parse_size makes of them.  The text
- * of --help agrees with what is accepted, and with the defaults.
+ * The parameters, in process, as an attacker would set them: each with all kinds of
+ * invalid values, and random ones; every two of them together, in both orders.  An error
+ * is one short line that names the parameter and contains no control characters.  Sizes
+ * have the values that nbdkit_parse_size gives them.  The text of --help agrees with what
+ * is accepted, and with the defaults.
  */
 
 #include <config.h>

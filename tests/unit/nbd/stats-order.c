@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Several clients leave at once, and each has the statistics written: the file never
- * goes back to an older state, and the last one that is written is the newest.  While
- * one writes at most one other waits.
+ * Several clients leave at once, and each has the statistics written: the file never goes
+ * back to an older state, and the last one that is written is the newest.  While one
+ * thread writes, at most one other waits.
  *
  * Environment: SEED, SECONDS (2).
  */

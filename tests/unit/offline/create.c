@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * create.c, newimage.c, newfile.c: images made with random options, judged by checker.c
- * and header.c; each operation on the host fails in turn; the order of syncs and names;
- * somebody else who takes the name meanwhile; hosts without files without names,
- * without renameat2's flags, without fallocate.
+ * create.c, newimage.c, newfile.c: images are created with random options and judged by
+ * checker.c and header.c; each operation on the host fails in turn; the order of syncs
+ * and names is checked; another program takes the name meanwhile; hosts lack files
+ * without names, renameat2's flags, or fallocate.
  *
- * The system calls in question are replaced by those below.
+ * Functions below replace the system calls in question.
  *
- * Environment: SEED replays; ITERATIONS: how many images (default 200).
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default 200).
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Snapshots and sizes of images with extended L2 entries, of two words each.
+ * Snapshots and resizes of images with extended L2 entries, which have two words each.
  *
- * The rooms are called directly; qemu-img and qemu-io judge.
+ * The test calls the rooms directly; qemu-img and qemu-io judge.
  */
 
 #include <config.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * However many changes are made of an image, it is locked once, with its external data
- * file, as QEMU locks them, and nothing is written without.
+ * However many changes are made to an image, it is locked only once, together with its
+ * external data file, in the same way as QEMU locks them, and nothing is written without
+ * these locks.
  */
 
 #include <config.h>
@@ -102,8 +103,7 @@ end (struct image *image)
   free (data_path);
 }
 
-/* All kinds of changes.  The sizes end within clusters, so that disks are made as well.
- * */
+/* All kinds of changes.  The sizes end within clusters, so that disks are made, too. */
 static void
 test_all (void)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * compress=on, seen from the file: what is compressed and what is not; clusters share
- * host clusters, also those of two clients one after the other; a failed write
- * leaves nothing behind, and what was read of an earlier life is not shown again.
+ * compress=on, seen in the file: which data is compressed and which is not; compressed
+ * clusters share host clusters, also those of two successive clients; a failed write
+ * leaves nothing behind; and old data of a host cluster that is reused is never shown.
  */
 
 #include <config.h>

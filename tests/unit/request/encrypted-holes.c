@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A hole of an encrypted data file does not decrypt to zeros.  Nobody may see one: not a
- * reader that looked up the data before they were erased, not who opens the image
- * after a crash, not who writes there again.  But the space does come back.
+ * A hole of an encrypted data file does not decrypt to zeros.  No client may read one:
+ * not a reader that looked up the data before it was discarded, not after a crash, not
+ * after new writes to the same place.  But the space must be freed.
  */
 
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is known of host clusters that are zeros between their subclusters: it saves
+ * The record of host clusters that contain zeros between their subclusters: it saves
  * writes of zeros, and is forgotten when it is no longer true.
  */
 

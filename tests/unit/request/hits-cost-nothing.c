@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What a request costs whose mapping is in memory: one operation on the host for each run
- * of clusters that are neighbours there, and no memory that the plugin asks for.
- * Operations are counted by hooks, allocations by standing in for malloc (the linker's
- * --wrap).
+ * The cost of a request whose mapping is in memory: one operation on the host for each
+ * run of adjacent host clusters, and no memory allocation by the plugin.  Hooks count
+ * operations, and replacements of malloc (the linker's --wrap) count allocations.
  */
 
 #include <config.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * vacant.c with many requests at a time: what is punched has no data and nobody reads it,
- * while others write, discard, read, take checkpoints and punch; and in the end all that
- * is vacant has been given back.
+ * vacant.c with many requests at a time: punched clusters have no data and no readers,
+ * while other threads write, discard, read, take checkpoints and punch; and at the end
+ * all vacant clusters have been punched.
  *
- * Environment: SEED replays, as far as the timing of threads allows.
+ * Environment: SEED repeats a run, as far as the timing of threads allows.
  */
 
 #include <config.h>

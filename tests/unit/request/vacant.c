@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * vacant.c against a model: a cluster is punched only while it is vacant, and was already
- * when a checkpoint took it that went well, and when all requests have left that were
- * there when that ended, and under a claim; then once, and sooner or later for sure.
+ * vacant.c is compared with a model: a cluster is punched, under a claim, only while it
+ * is vacant, if it was already vacant when a successful checkpoint took it, and after all
+ * requests have ended that were running when that checkpoint ended.  Each such cluster is
+ * punched once, sooner or later.
  *
- * Environment: SEED replays.
+ * Environment: SEED repeats a run.
  */
 
 #include <config.h>

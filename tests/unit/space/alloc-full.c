@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The allocator where nothing is left: when the host gives no space, all that there is
- * can be used and one line says so; when there is no memory to note down what is free,
- * requests end; and refcounts that are wrong are noticed before harm is done.
+ * The allocator without resources: if the host has no space, all existing space can be
+ * used and one line reports this; if there is no memory to record free clusters, requests
+ * still end; and wrong refcounts are detected before they cause harm.
  */
 
 #include <config.h>

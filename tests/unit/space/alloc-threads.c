@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The allocator, with several threads: no cluster is handed out twice, and in the end all
- * counts are right.
+ * The allocator, with several threads: no cluster is allocated twice, and at the end all
+ * refcounts are correct.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The allocator: no cluster is handed out twice, none that holds metadata, none
- * before the removal of its last pointer is durable and all earlier requests have
- * ended; what is said to read as zeros does; the file does not grow for ever.
+ * The allocator never allocates a cluster twice, nor one that contains metadata, nor one
+ * before the removal of its last pointer is durable and all earlier requests have ended.
+ * Clusters that it declares to be zeros read as zeros.  The file does not grow forever.
  */
 
 #include <config.h>

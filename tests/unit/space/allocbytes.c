@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Bytes for compressed clusters: no byte is handed out twice, nor again before the
- * removal of all that was in its cluster is durable and all earlier requests have ended;
- * each host cluster has exactly one reference for each piece that touches it; in the end
- * nothing is left over.
+ * Bytes for compressed clusters: no byte is allocated twice, nor again before the removal
+ * of all data in its cluster is durable and all earlier requests have ended; each host
+ * cluster has exactly one reference for each piece that touches it; at the end nothing is
+ * leaked.
  */
 
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Sets of free clusters, against an array with a flag for each cluster.
+ * Sets of free clusters are compared with an array that has a flag for each cluster.
  */
 
 #include <config.h>

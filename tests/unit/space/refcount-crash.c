@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Refcounts after a power cut at any write, with any part of what was not synced lost:
- * all that the file refers to is counted, and so is what was promised.  qemu-img
- * agrees.
+ * Refcounts after a power cut at any write, with any part of the unsynced data lost: all
+ * clusters that the file refers to are counted, and so are all refcounts that were
+ * promised to be durable.  qemu-img agrees.
  */
 
 #include <config.h>

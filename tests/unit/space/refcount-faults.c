@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Refcounts, when the host fails us: after ENOSPC at any write all counts are right and
- * can be written again; clusters that can't be made countable, or counted without memory,
- * change nothing.
+ * Refcounts, when the host fails: after ENOSPC at any write all refcounts are correct and
+ * can be written again; if there is no space or no memory for the refcounts of clusters,
+ * nothing changes.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Refcounts: against a model, with all widths; and those that are wrong are an error,
- * nothing worse.  qemu-img makes the images and judges them: leaks are fine here (nothing
- * points to the clusters that we count), corruption is not.
+ * Refcounts are compared with a model, for all widths; wrong refcounts in a file cause an
+ * error, and nothing worse.  qemu-img makes the images and judges them: leaks are allowed
+ * here (nothing points to the clusters that we count), corruption is not.
  */
 
 #include <config.h>

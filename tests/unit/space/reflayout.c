@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The size of refcount structures that count themselves, against a search that tries
- * all sizes, from the smallest on, and looks at each cluster.
+ * The size of refcount structures that count themselves is compared with the result of a
+ * search that tries all sizes, from the smallest on, and counts each cluster.
  */
 
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * hostfile.c: holes, zeros and space that is set aside, on hosts that can do these, some
+ * hostfile.c: holes, zeros and allocated space, on hosts that support all of these, some
  * of them, or none.
  */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * hostfile.c: what is durable when; a sync that failed, or a write that was lost, is not
- * forgotten; and what is not to stay in the page cache does not.
+ * hostfile.c: which writes are durable at which time; a failed sync, or a lost write, is
+ * not forgotten; and data that must not stay in the page cache does not.
  */
 
 #include <config.h>

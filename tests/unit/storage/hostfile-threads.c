@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * hostfile.c: several threads write one file, and its size is right at any time.
+ * hostfile.c: several threads write one file, and its size is correct at any time.
  */
 
 #include <config.h>

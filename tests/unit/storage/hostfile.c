@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * hostfile.c: whole transfers over a host that does short ones, zeros past the
- * end, the size, the hooks, and what is refused.
+ * hostfile.c: transfers are complete on a host that does short ones; zeros past the end,
+ * the size, the hooks, and what is refused.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Image locks: which bytes each role holds, who excludes whom, what the message
- * says, and that QEMU's tools see our locks and we theirs.
+ * Image locks: which bytes each role locks, which roles exclude each other, what the
+ * message says, and that our locks and those of QEMU's tools respect each other.
  */
 
 #include <config.h>

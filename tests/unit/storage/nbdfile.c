@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * nbdfile.c, nbdpool.c, nbdlink.c: many threads on one export read what they wrote, over
- * servers that offer much and little; and when the server is killed,
+ * servers with many and with few features; and when the server is killed,
  *
- *   with everything flushed      it goes on as soon as there is a server again
- *   with something unflushed     no flush and no write succeeds any more, reads go on
+ *   with everything flushed      requests continue as soon as there is a server again
+ *   with something unflushed     all flushes and writes fail from then on, reads work
  *   for good                     requests end when the time to reconnect has passed
  *
- * The server is nbdkit's file plugin with filters that take something away.  What was
- * flushed is in its file.  Blocks of which a part is written belong to several threads.
+ * The server is nbdkit's file plugin with filters that remove features.  Its file
+ * contains all flushed data.  Several threads share blocks of which they write parts.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (6) as for crash/requests.
  */

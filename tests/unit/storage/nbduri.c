@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * nbduri.c: each URI has one normal form, in which secrets can be left out; what is
- * malformed is refused; and "below" goes by whole parts of names.
+ * nbduri.c: each URI has one normal form, with or without secrets; malformed URIs are
+ * refused; and "below" compares whole components of names.
  *
- * Random texts: whatever is accepted has a normal form that is its own normal form, and
- * no secret of it is in the form without them.
+ * Random texts: the normal form of an accepted text is its own normal form, and the form
+ * without secrets contains none of them.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (1) as for crash/requests.
  */

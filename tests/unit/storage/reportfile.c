@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A report never takes the place of anything else, also not of what gets its name while
- * it is being written, and also not of what this process has open itself, whatever that
- * holds; symbolic links are followed and stay; nothing is left behind.
+ * A report never replaces any other file, neither one that gets its name while the report
+ * is being written, nor one that this process has open, whatever it contains; symbolic
+ * links are followed and stay; nothing is left behind.
  */
 
 #include <config.h>

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A stamp passes when, and only when, all that entered before it have left.
+ * A stamp passes when, and only when, all threads that entered before it have left.
  *
- * The stress test plays what the allocator does: a cell is published; readers enter,
- * fetch the published cell and use it; a remover takes it out, takes a stamp, and
- * uses the cell for something else once the stamp has passed.  A reader that
- * finds its cell reused under its hands is the failure that R4 (b) is about.
+ * The stress test acts like the allocator: a cell is published; readers enter, fetch the
+ * published cell and use it; a remover takes it out, takes a stamp, and uses the cell for
+ * something else once the stamp has passed.  If a reader finds that its cell is reused
+ * while it reads, R4 (b) is violated.
  *
- * grace.c is compiled into the test, so that a thread can be made to lose the CPU
- * between any two of its steps: that is where mistakes would be, and by itself it
- * happens too rarely to be seen.
+ * grace.c is compiled into the test, so that a thread can be made to lose the CPU between
+ * any two of its steps.  Mistakes would show up there, and by itself this happens too
+ * rarely.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What a thread keeps of its errors is said, line by line and in order, or forgotten, and
- * the errors of other threads are said meanwhile.
+ * Errors that a thread keeps are reported later, line by line and in order, or forgotten;
+ * meanwhile the errors of other threads are reported at once.
  */
 
 #include <config.h>

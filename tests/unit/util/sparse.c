@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Large tables take what is used of them, keep it when they grow, and give it back.
+ * Large tables use memory only for the parts in use, keep these when they grow, and give
+ * the memory back.
  */
 
 #include <config.h>
