@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A server that is killed while it makes an image, just before any system call that
-# writes, syncs or links, leaves nothing behind, or the whole image.
+# A server that is killed while it creates an image, just before any system call that
+# writes, syncs or links, leaves either nothing or the whole image.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# kill -9 in the middle of everything, round after round on the same image: the image is never
-# corrupt (leaks are allowed), what was flushed is there, and what was not is, sector by
-# sector, either there or not.
+# kill -9 at random moments, again and again on the same image: the image is never corrupt
+# (leaks are allowed), flushed data is there, and each sector of unflushed data has its
+# old or its new contents.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

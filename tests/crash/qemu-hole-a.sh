@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A cluster that was freed must not be used again before the pointer to it is gone from
-# the disk: or a crash shows another guest offset's bytes where zeros were
-# written.  (qemu-nbd 7.2 fails this.)
+# A freed cluster must not be reused before the pointer to it is gone from the disk.
+# Otherwise a crash shows data of another guest offset where zeros were written.
+# (qemu-nbd 7.2 fails this test.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

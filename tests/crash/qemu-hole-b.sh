@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A cluster that is overwritten elsewhere (because a snapshot shares it) must not be lost when
-# the server is killed before the pointer to the new one is durable: the old,
-# flushed data or the new are read, and the snapshot is intact.
+# A cluster that is rewritten elsewhere (because a snapshot shares it) must not be lost
+# when the server is killed before the pointer to the new cluster is durable: a read
+# returns the old, flushed data or the new data, and the snapshot is intact.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

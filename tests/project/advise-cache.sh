@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/advise-cache: with as much l2-cache as it says no mapping is read twice; it works on
-# all sorts of images, and does not change them.
+# scripts/advise-cache: with the l2-cache that it recommends, no mapping is read twice; it
+# works on all kinds of images, and does not change them.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

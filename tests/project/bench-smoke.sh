@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/bench on disks and in times that are too small to mean anything: all figures are
-# there, they are sane, and nothing is left behind.
+# scripts/bench, with disks and times too small for meaningful results: all figures are
+# there and plausible, and nothing is left behind.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

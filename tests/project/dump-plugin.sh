@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The plugin can be loaded, and says what it is and what it can do.
+# The plugin can be loaded, and --dump-plugin shows its version and features.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires "$NBDKIT" --version

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What --help says about parameters, the manual page says too (unit/nbd/params compares
-# --help with what the code accepts); and what the manual says about --dump-plugin,
-# messages and debug flags is what the plugin has.
+# The manual page agrees with --help about parameters (unit/nbd/params compares --help
+# with the code), and with the plugin about --dump-plugin, messages and debug flags.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires "$NBDKIT" --version

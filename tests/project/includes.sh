@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # A folder of plugin/ uses only the folders below it, and no two files call each other,
-# not even by way of others.  This is asked of the includes, which name their folder, and of
-# the calls from one object file to another.
+# not even indirectly.  The test checks the includes, which name their folder, and the
+# calls between object files.
 
 set -e -u -o pipefail
 

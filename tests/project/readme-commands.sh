@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Each command of README, doc/INSTALL and doc/PERFORMANCE, word for word, does what the text
-# says.  Above all: after an incremental backup the overlay is the disk.
+# Each command of README, doc/INSTALL and doc/PERFORMANCE, word for word, does what the
+# text says.  Above all: after an incremental backup the overlay has the contents of the
+# disk.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# doc/TRUST: each promise and each feature names tests that exist and are run by
-# `make check'.  What README and doc/ say about other files is true.
+# doc/TRUST names, for each promise and each feature, tests that exist and that `make
+# check' runs.  References to other files in README and doc/ are correct.
 
 set -e -u -o pipefail
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/validate-image: what is in order, what is broken and what can't be looked at end
-# with the exit status and in the reports that --help promises; names of images may be
-# anything; and the commands of doc/CI, also those of CI jobs, do what it says.
+# scripts/validate-image: valid and broken images, and those that cannot be checked, give
+# the exit status and the reports that --help promises; names of images may contain any
+# characters; and the commands of doc/CI, including those of CI jobs, do what it says.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

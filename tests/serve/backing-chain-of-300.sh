@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A chain of 300 layers, each with a cluster of its own and one that hides the same cluster of
-# all layers below.
+# A chain of 300 layers, each with a cluster of its own and one that hides the same
+# cluster of all layers below.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The format of a backing file is what the image says, or what backing-format= says,
-# and never a guess: a guest that writes a qcow2 header to its raw disk must not be able
-# to make us follow it.
+# The format of a backing file is the one that the image or backing-format= states, and is
+# never guessed: a guest that writes a qcow2 header to its raw disk must not make the
+# server follow it.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Chains that would hang a careless reader are refused at once: loops, FIFOs,
-# directories, endless depth.
+# Backing chains that could hang the server are refused at once: loops, FIFOs,
+# directories, chains without end.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# An overlay over a qcow2 base: what was not written is read from the base, and
-# parts of clusters that are written are completed from it.  The base stays as it is.
+# An overlay over a qcow2 base: clusters that were not written are read from the base, and
+# partly written clusters are completed from it.  The base does not change.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

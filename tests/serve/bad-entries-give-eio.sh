@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Table entries that are wrong: the client gets EIO, the server lives on and serves the
-# rest, and the image is marked corrupt if it is being written, but not with -r.
+# Invalid table entries: the client gets EIO, the server survives and serves the rest, and
+# the image is marked corrupt if it is writable, but not with -r.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

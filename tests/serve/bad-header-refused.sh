@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Headers that break a limit of the format are refused when the server starts: with
-# one line, without a crash, at once, with -r and without.
+# Headers that violate a limit of the format are refused when the server starts: with one
+# line, without a crash, at once, with -r and without.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Refcount structures that can't be right: nobody may write, the image is marked corrupt as
-# by QEMU, and reading goes on.  With -r nothing is changed.
+# Invalid refcount structures: no client may write, the image is marked corrupt as by
+# QEMU, and reads work.  With -r nothing changes.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

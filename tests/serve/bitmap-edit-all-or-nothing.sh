@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# bitmap-add, bitmap-clear and bitmap-remove: QEMU finds what was asked for, all or nothing
-# of it, and goes on with it; what a crash leaves behind is the old or the new.
+# bitmap-add, bitmap-clear and bitmap-remove: QEMU finds either all requested changes or
+# none, and can use the bitmaps; after a crash the bitmaps are the old or the new ones.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Export bitmap:NAME is the disk where the bitmap is marked, and a hole elsewhere.  QEMU is the
-# judge of what is marked.  Copied into an overlay of the last full copy, it makes that
-# the disk as it is now, also where zeros have replaced data.
+# The export bitmap:NAME shows the data of the disk where the bitmap is marked, and a hole
+# elsewhere.  QEMU judges what is marked.  Copied into an overlay over the last full copy,
+# it gives the current contents of the disk, also where zeros have replaced data.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

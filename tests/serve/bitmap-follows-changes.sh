@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Persistent bitmaps: those that follow changes know of each one, and of nothing else;
-# the others are kept.  QEMU reads them, before and after.  A server that is killed leaves
-# the former marked as in use, and nothing wrong.  What can't be kept makes the image
-# read-only.
+# Persistent bitmaps: those that are enabled record each change, and nothing else; the
+# others are kept.  QEMU reads them, before and after.  If the server is killed, the
+# enabled ones are marked as in use, and nothing else is wrong.  If bitmaps cannot be kept
+# correct, the image is read-only.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

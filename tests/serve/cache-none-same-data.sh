@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# cache=none: the same data, by another way.
+# cache=none: clients read the same data as with the page cache.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Images that are broken in one way each: check=quick finds it, and says of which kind
-# it is.  Beside each stands what qemu-img check counts: where that finds what we
-# find, mostly the same.  What is corrupt is not served; and a check changes nothing.
+# Images that are damaged in one way each: check=quick finds the damage and names its
+# kind.  Beside each stands the result of qemu-img check, which is mostly the same where
+# it finds the damage.  A corrupt image is not served, and a check changes nothing.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# check=full finds what is not metadata of the top image: compressed clusters that can't
-# be inflated (of snapshots, too), damage in backing files, chains that loop or end too
-# early, LUKS headers that can't be.  check=quick looks at the LUKS header only.
+# check=full finds damage outside the metadata of the top image: compressed clusters that
+# cannot be decompressed (also of snapshots), damage in backing files, chains that loop or
+# are incomplete, invalid LUKS headers.  check=quick checks only the LUKS header.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

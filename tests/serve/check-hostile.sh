@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Images made to keep a check busy (tables by the million in holes of a large sparse file,
-# one L1 table for 64 Ki snapshots, one refcount block for the whole table) are refused
-# in seconds, with little memory.
+# Images designed to keep a check busy (millions of tables in holes of a large sparse
+# file, one L1 table for 64 Ki snapshots, one refcount block for the whole table) are
+# refused in seconds, with little memory.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Random damage to metadata: what qemu-img check calls corrupt, check=quick does not
-# serve; and what check=repair repairs is in order for QEMU, and reads as before.  See
-# check_random.py.
+# Random damage to metadata: check=quick does not serve images that qemu-img check finds
+# corrupt; and for QEMU, an image that check=repair repaired has no faults and the same
+# contents.  See check_random.py.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

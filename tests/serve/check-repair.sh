@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# check=repair puts leaks, refcounts and COPIED flags in order: afterwards QEMU finds
-# nothing wrong, reads the same, and there is nothing left to repair.  What can't be
-# repaired, or is used by others, stays as it is and is not served.
+# check=repair corrects leaks, refcounts and COPIED flags: afterwards QEMU finds no faults
+# and reads the same data, and nothing is left to repair.  An image that cannot be
+# repaired, or that another program uses, is not changed and not served.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# check-report is JSON that says what qemu-img check says, whatever the image is called;
-# it is replaced at once; and however much is wrong, it and what is said have a bound.
+# check-report is JSON that agrees with qemu-img check, whatever the name of the image; it
+# is replaced atomically; and its size, and that of the messages, is limited however many
+# faults there are.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

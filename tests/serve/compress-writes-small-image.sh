@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# compress=on: nbdcopy, with all its connections, makes an image that is as small as that of
-# qemu-img convert -c, in order, and the same to read.  What is written later, at
-# random and beside that, is right too.  Where it can't work it is refused.
+# compress=on: nbdcopy, with all its connections, makes an image that is as small as that
+# of qemu-img convert -c, has no faults, and reads the same.  Later writes, at random
+# offsets or next to compressed data, are correct too.  compress=on is refused where it
+# cannot work.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Images with compressed clusters are read, and written over: the clusters' bytes are
-# what qemu-img put there, and what is freed of them is freed exactly.
+# Images with compressed clusters are read and overwritten: the data is what qemu-img
+# compressed, and exactly the overwritten clusters are freed.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# copy-on-read=true: what clients read from below is stored in the top image, once;
-# what reads as zeros there needs no space; bitmaps record nothing; a full disk is no
-# error for those who read; with -r nothing is written.  Under random load from
-# several connections the disk is what it must be.
+# copy-on-read=true: data that clients read from lower layers is stored in the top image,
+# once; zeros need no space; bitmaps record nothing; a full host is no error for readers;
+# with -r nothing is written.  Under random load from several connections the contents of
+# the disk are correct.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# New images with a backing file: its name and format are in the header as they were
-# given, it is looked for next to the image, create=auto takes its size, and it shows
-# through.
+# New images with a backing file: its name and format are in the header as given, a
+# relative name is relative to the image, create=auto takes its size, and its data is
+# visible.
 
 # shellcheck disable=SC2016
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# New encrypted images: QEMU opens them with the same passphrase and no other, finds in
-# them what it would have made itself, reads what the server wrote, and the other way
-# round.  A fresh disk is zeros, also if it is preallocated.
+# New encrypted images: QEMU opens them with the same passphrase and no other, finds the
+# parameters that it would have chosen itself, and reads what the server wrote, and vice
+# versa.  A new disk reads as zeros, also if it is preallocated.
 
 # shellcheck disable=SC2016
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# New images with each option are what qemu-img create makes with it: qemu-img info says
-# the same, qemu-img check finds nothing, the disk is empty, QEMU can write it, and so
-# can the server that made it.
+# New images, with each option, are like those of qemu-img create: qemu-img info shows the
+# same, qemu-img check finds nothing, the disk is empty, and both QEMU and the server that
+# created it can write it.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

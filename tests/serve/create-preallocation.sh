@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Preallocated images: every cluster is there, in order, and the disk is empty; falloc and
-# full have the host's space; with backing files as QEMU allows it; and encrypted
-# disks are zeros, not noise.
+# Preallocated images: every cluster is allocated, in order, and the disk is empty; falloc
+# and full allocate space on the host; backing files are allowed where QEMU allows them;
+# and encrypted disks read as zeros, not as noise.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Making an image that takes longer than a second shows on a terminal how far it is, and
-# leaves a clean line; what is quick, or not on a terminal, shows nothing.
+# Creating an image that takes longer than a second shows its progress on a terminal, and
+# leaves a clean line; creating it faster, or without a terminal, shows nothing.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Options for new images that are wrong, or don't go together, are refused with one line
-# that names them, and nothing is made.  What exists is never touched.  QEMU refuses the
-# same.
+# Options for new images that are invalid, or cannot be combined, are refused with one
+# line that names them, and no file is created.  Existing files are never touched.  QEMU
+# refuses the same options.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# In the background, as nbdkit usually runs: it changes its directory, forks, and the
-# locks, the open files and relative names must survive that.
+# In the background, as nbdkit usually runs, it changes its directory and forks.  Locks,
+# open files and relative names must survive this.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

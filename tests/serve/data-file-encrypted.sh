@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What is in an external data file can be encrypted.  (A raw one is then what QEMU would
-# have written there: the encrypted disk.)
+# The data in an external data file can be encrypted.  (A raw data file then contains what
+# QEMU would have written there: the encrypted disk.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

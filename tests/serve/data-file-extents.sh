@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Of a raw external data file clients are told where zeros are, so that copies are sparse:
-# all that QEMU knows to be zeros, and the holes besides; and nothing that is data.  If it
-# is encrypted, a hole is not zeros.
+# Block status of a raw external data file shows zeros, so that copies are sparse:
+# everything that QEMU knows to be zeros, and also holes; but no data.  In an encrypted
+# data file, a hole is not zeros.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

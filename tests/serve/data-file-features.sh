@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What goes together with an external data file: backing files, above and below it;
-# discard=, detect-zeroes=, cache=, lazy refcounts, bitmaps.
+# Features that can be combined with an external data file: backing files, above and below
+# it; discard=, detect-zeroes=, cache=, lazy refcounts, bitmaps.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

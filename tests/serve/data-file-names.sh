@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Which file is the external data file?  data-file=, relative names, and what is refused,
-# with one line: a missing file, one that is already used, one that is no file.
+# Which file is the external data file?  data-file=, relative names, and names that are
+# refused with one line: a missing file, one that is already in use, a FIFO.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Images with an external data file, ordinary and raw: random requests, then the judgement
-# of qemu-img; a raw data file is compared with the model by itself.  QEMU has written
-# before us, and reads and writes after us.
+# Images with an external data file, ordinary and raw: random requests, then qemu-img
+# judges; a raw data file is also compared with the model directly.  QEMU writes before
+# the server, and reads and writes after it.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

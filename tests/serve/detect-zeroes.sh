@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# detect-zeroes: what becomes of writes that are all zeros.
+# detect-zeroes: how writes that contain only zeros are stored.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# An image on a block device can be written until the device is full: what is set aside
-# at the end makes no earlier ENOSPC.
+# An image on a block device can be written until the device is full: clusters that are
+# allocated ahead do not cause an early ENOSPC.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

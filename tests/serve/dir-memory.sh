@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# With dir=, l2-cache is the limit of all images together, also of mappings that are
-# changed and wait for a checkpoint.
+# With dir=, l2-cache is the limit of all images together, including changed mappings that
+# wait for a checkpoint.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

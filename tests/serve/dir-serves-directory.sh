@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# dir= serves the images of a directory and nothing else, each opened when it is asked for
-# and closed when nobody uses it any more; they share the memory for mappings.
+# dir= serves the images of a directory and no other files.  Each is opened when a client
+# asks for it and closed when no client uses it any more; all share the memory for
+# mappings.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

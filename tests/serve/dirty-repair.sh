@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# An image that QEMU left dirty (lazy refcounts, then a crash) is repaired when the
-# first client comes that may write: afterwards it is in order, without leaks, and holds
-# what QEMU reads after its own repair.  With -r not a byte of it changes.  What refcounts
-# can't repair is served read-only.
+# An image that QEMU left dirty (lazy refcounts, then a crash) is repaired when the first
+# client connects that may write: afterwards it has no faults and no leaks, and contains
+# what QEMU reads after its own repair.  With -r not a byte of it changes.  An image that
+# new refcounts cannot repair is served read-only.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Images with damaged metadata: changes are refused with one line, and nothing has
-# changed.
+# Images with damaged metadata: changes are refused with one line, and nothing changes.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Encrypted images (LUKS, and the older AES method) are read and written: QEMU and we read what
-# the other has written, at any alignment; chains may be encrypted in part.
+# Encrypted images (LUKS, and the older AES method) can be read and written: QEMU and the
+# server read what the other has written, at any alignment; some or all layers of a chain
+# may be encrypted.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Block status of nearly 4 GiB at once, over a huge sparse disk: nbdkit before 1.42.4
-# dies if a plugin's extents reach beyond the request.
+# Block status of nearly 4 GiB at once, of a huge sparse disk: nbdkit before 1.42.4
+# crashes if the extents of a plugin extend beyond the request.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

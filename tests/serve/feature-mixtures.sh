@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Random requests on images in which the features of the format are mixed at random:
-# version, cluster size, refcount width, extended L2 entries, external data files, encryption,
-# compression, lazy refcounts, preallocation, chains of such images, internal snapshots,
-# bitmaps; served with random parameters.  QEMU judges each (see mixture.py).
+# version, cluster size, refcount width, extended L2 entries, external data files,
+# encryption, compression, lazy refcounts, preallocation, chains of such images, internal
+# snapshots, bitmaps; served with random parameters.  QEMU judges each (see mixture.py).
 #
-# Environment: SEED replays one; SECONDS_TO_RUN (default 12).
+# Environment: SEED repeats one; SECONDS_TO_RUN (default 12).
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

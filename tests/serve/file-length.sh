@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# After a clean stop a file ends where its data end: what was written to a fresh image makes
-# it no longer than QEMU makes it, but for the few clusters that are kept together for L2
-# tables and refcounts.  Allocations ahead leave nothing behind.
+# After a clean stop a file ends where its data ends: writes to a new image make it no
+# longer than QEMU does, except for the few clusters that are reserved for L2 tables and
+# refcounts.  Clusters allocated ahead are given back.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

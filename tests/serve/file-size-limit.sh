@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A limit for the size of files (ulimit -f), at any time, is a full disk for the clients:
-# requests fail with ENOSPC, nothing that was acknowledged is lost, and when the limit is
-# raised all is well again, and the image clean.  The server survives, and what --run
-# starts inherits nothing.
+# A limit of the file size (ulimit -f), set at any time, looks like a full disk to
+# clients: requests fail with ENOSPC, and no acknowledged write is lost.  When the limit
+# is raised all requests succeed again, and the image is clean.  The server survives, and
+# the program that --run starts does not inherit its handling of SIGXFSZ.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

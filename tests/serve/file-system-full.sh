@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The host's file system is full: the client gets ENOSPC, nothing is lost, and when
-# there is space again everything works again.
+# The host's file system is full: the client gets ENOSPC, no data is lost, and when there
+# is space again everything works again.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# flatten=true: afterwards the image shows the same without any other file, as
-# qemu-img sees it; nothing was copied that the image had, or that is zeros; all else
-# in the header is kept. What can't be flattened is refused in one line, and left as
-# it is.
+# flatten=true: afterwards the image shows the same data without any other file, as
+# qemu-img sees it; no data was copied that the image already had, or that is zeros; the
+# rest of the header does not change.  An image that cannot be flattened is refused in one
+# line and not changed.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

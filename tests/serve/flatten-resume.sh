@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Flattening that is cut short: by a limit on the file's size, by a signal, or by
-# SIGKILL at any of its writes.  The image shows the same each time, and the next time
-# only the rest is copied.
+# Flattening that is interrupted by a limit of the file size, by a signal, or by SIGKILL
+# at any of its writes: the image shows the same data each time, and the next run copies
+# only the rest.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

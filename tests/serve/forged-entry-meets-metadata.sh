@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# An L2 entry of a forged image names a cluster that counts as free.  It is looked up, then
-# an L2 table is put there.  Whatever is done through that entry now: the table is
-# not written over and not given back, the image is marked corrupt, and what is mapped by
-# the table is there.
+# An L2 entry of a forged image points to a cluster that counts as free.  A client looks
+# it up, then the cluster becomes an L2 table.  Whatever requests use that entry
+# afterwards: the table is not overwritten and not freed, the image is marked corrupt, and
+# the data that the table maps is intact.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What a flush or a FUA request has acknowledged outlives the server.
+# Data that a flush or a FUA request has acknowledged survives the server.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What QEMU does not open for what its header says, check=quick does not call sound: each
-# field at and around its limits.  (We refuse more: tables beyond the end of the file, and
-# such as lie on each other.)
+# If QEMU refuses an image because of its header, check=quick finds a fault in it: each
+# field at and around its limits.  (The plugin refuses more: tables beyond the end of the
+# file, and tables that overlap.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

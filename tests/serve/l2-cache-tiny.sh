@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The mapping cache as small as can be: slow, but right.  The slices of all sizes.
+# The smallest possible mapping cache is slow, but correct; and slices of all sizes.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Export layer:N is what layer N of the chain holds itself, and a hole elsewhere; clusters
-# that say "zero" are zeros but no holes.  qemu-img map is the judge.
+# The export layer:N shows the data that layer N of the chain itself contains, and a hole
+# elsewhere; zero clusters are zeros but no holes.  qemu-img map judges.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# An image with lazy refcounts carries the dirty bit from our first change of metadata
-# until the last writer has left.  If we are killed meanwhile, both QEMU and we repair it,
-# and nothing that was flushed is lost.
+# An image with lazy refcounts has the dirty bit from the server's first change of
+# metadata until the last writer has left.  If the server is killed meanwhile, both QEMU
+# and the plugin can repair the image, and no flushed data is lost.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Lists of exports: whatever an image's snapshots and bitmaps and a directory's files are
-# called, and however many there are, clients get a list that they can use, soon.  Each name
-# in it means one export.  What is left out is told once.
+# Lists of exports: whatever the names of snapshots, bitmaps and files of a directory, and
+# however many there are, clients soon get a list that they can use.  Each name in it
+# identifies one export.  Omitted exports are reported once.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# QEMU's programs and we keep out of each other's way, in both directions, with the same
-# locks, and a message that says what is wrong.
+# QEMU's programs and the server exclude each other, in both directions, with the same
+# locks, and with a clear message.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Two servers on one image: not if one of them writes.  Many readers.
+# Two servers cannot use one image if one of them writes.  Any number of readers can.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Requests about nearly 4G end in time, at the smallest cluster size too; and soon, if
-# the client vanishes meanwhile.
+# Requests of nearly 4G end in bounded time, also with the smallest clusters; and soon if
+# the client disconnects meanwhile.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

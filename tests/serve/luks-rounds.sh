@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Whoever makes a LUKS header chooses how long it takes to try a passphrase on it.  With
-# untrusted=true that has a bound, over all key slots together, and without it a higher
-# one; what is above is refused at once.  While a passphrase is tried, SIGTERM ends the
-# server, whatever else is being done.
+# The program that makes a LUKS header chooses how long testing a passphrase takes.  This
+# time is limited, over all key slots together, more strictly with untrusted=true; a
+# header that exceeds the limit is refused at once.  SIGTERM ends the server also while it
+# tests a passphrase.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# nbdinfo --map says the same about our server and about qemu-nbd, line by line.
+# nbdinfo --map prints the same for the plugin and for qemu-nbd, line by line.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Writes at random all over a large disk, and many large trims at a time, take about
-# l2-cache: changed mappings, copies of them that are being written, freed
-# clusters and refcounts are all part of it, or small.
+# Random writes all over a large disk, and many large trims at a time, use about as much
+# memory as l2-cache: it includes changed mappings and copies of them that are being
+# written; freed clusters and refcounts are included or small.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# With dir=, an open image takes memory for what is used of it, not for what its tables
-# could hold; and when the clients have left, the memory goes back to the host.
+# With dir=, an open image uses memory for the parts of it that are in use, not for the
+# maximum size of its tables; and when the clients have left, the memory is given back to
+# the host.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Any number of free clusters that don't touch each other takes a bounded amount of memory,
-# and they are all used again before the file grows.
+# Any number of free clusters that are not adjacent uses a limited amount of memory, and
+# all of them are reused before the file grows.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

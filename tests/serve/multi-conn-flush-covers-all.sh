@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A flush on one connection covers what was written on the others; nbdcopy uses that.
+# A flush on one connection covers writes on all others; nbdcopy relies on that.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A backing file behind NBD: named by the user (backing=URI, create= with backing-file=URI),
-# or by the image in any of QEMU's ways, and then only where allow-uri= allows it.  Whatever
-# else an image names is refused in one line, and no connection is made.
+# A backing file behind NBD: named by the user (backing=URI, create= with
+# backing-file=URI), or by the image in any of QEMU's ways, but then only if allow-uri=
+# allows it.  Any other URI in an image is refused in one line, and no connection is made.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

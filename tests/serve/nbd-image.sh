@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# file=URI: an image in an export of another NBD server is served as one in a file is,
-# whatever that server can do without.  Random requests; then the server is killed, and
-# qemu-img judges what the other one has: everything that was flushed, and no damage.
-# Checks and changes before serving work there, too.
+# file=URI: an image in an export of another NBD server is served like one in a file,
+# whatever features that server lacks.  After random requests the server is killed, and
+# qemu-img judges the image on the other server: all flushed data is there, and no
+# faults.  Checks, and changes before serving, work as well.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # The NBD server with the image is killed.  If everything was flushed, clients wait for it
-# to come back, and go on.  If not, no flush succeeds any more, one line says why, and what
-# was flushed is there.  If it does not come back, requests fail after reconnect= seconds.
+# to come back, and continue.  If not, every further flush fails, one line says why, and
+# flushed data is there.  If it does not come back, requests fail after reconnect=
+# seconds.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# nbdcopy in and out: a disk with data, holes and zeros comes back as it was, and the
-# holes take no space.
+# nbdcopy in and out: a disk with data, holes and zeros has the same contents afterwards,
+# and the holes use no space.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

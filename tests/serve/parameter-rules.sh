@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Each parameter, as --help lists them: given twice it is refused, unless it is one of
-# those that can be repeated; without what it belongs to it is refused; and those that
-# are refused with dir= are those that the manual lists.  (Values: see unit/nbd/params.c.)
+# Each parameter, as --help lists them: it is refused if given twice, unless it can be
+# repeated, and without the parameter that it requires; and those that are refused with
+# dir= are those that the manual lists.  (Values: see unit/nbd/params.c.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires "$NBDKIT" --version

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# QEMU's tools as clients.
+# QEMU's tools work as clients.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

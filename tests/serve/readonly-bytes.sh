@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# With -r no byte of the image changes, nor the time of its last change; an image that cannot
-# be written is served read-only.
+# With -r neither a byte of the image nor its modification time changes; an image that is
+# not writable is served read-only.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What is not served is refused at start-up, by name: top image and backing file alike.
-# (Encrypted images without a passphrase: see serve/encrypted-read-and-write.sh.)
+# Images with features that are not supported are refused at start-up, by name of the
+# feature, top image and backing file alike.  (Encrypted images without a passphrase: see
+# serve/encrypted-read-and-write.sh.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Where check-report= and stats= write to is decided by what is there, not by its name: a
-# file below /dev is a file, and what a descriptor leads to is written through it.
+# How check-report= and stats= write depends on the type of the existing file, not on its
+# name: a regular file below /dev is replaced like any other, and a name that refers to a
+# descriptor is written through it.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

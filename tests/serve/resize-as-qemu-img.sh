@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# resize= gives the disk another size, as qemu-img resize does: what stays is the same, what
-# is new reads as zeros, whatever was there before or lies below; what can't be
-# done is refused with one line, and changes nothing.
+# resize= changes the size of the disk as qemu-img resize does: the remaining data does
+# not change, and added space reads as zeros, whatever was there before or lies below.  A
+# resize that is not possible is refused with one line, and changes nothing.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# resize= gives persistent bitmaps the length of the disk as qemu-img resize does: what is
-# new has not been changed, also where bits behind the old end were set; what stays is
-# kept.  Both kinds go on being used.
+# resize= gives persistent bitmaps the length of the disk as qemu-img resize does: added
+# space is not marked as changed, even if bits past the old end were set; the other bits
+# are kept.  Enabled and disabled bitmaps remain usable.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# resize= makes a disk larger whose data are in an external file, as qemu-img resize
-# does: what is new reads as zeros, whatever the data file has there, and a raw data file
-# goes on being the disk by itself.  What can't be done changes nothing.
+# resize= enlarges a disk with an external data file, as qemu-img resize does: added space
+# reads as zeros, whatever the data file contains there, and a raw data file remains a raw
+# disk image.  A resize that is not possible changes nothing.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# resize= with preallocation= sets space aside for all that is new, also for what is new
-# within the cluster where the disk ended, whatever that cluster was: as qemu-img resize
-# does.  All of it reads as zeros, and what was there before is kept.
+# resize= with preallocation= allocates all added space, also the part in the cluster
+# where the disk ended, whatever kind of cluster that was, as qemu-img resize does.  All
+# of it reads as zeros, and old data is kept.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Random requests on images with extended L2 entries: clusters of 16k, 64k and 2M, all
-# refcount widths, over what a backing file or an internal snapshot holds.  Then the
-# judgement of qemu-img.
+# refcount widths, over data in a backing file or an internal snapshot.  Then qemu-img
+# judges.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

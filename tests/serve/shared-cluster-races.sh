@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Requests that share clusters but not a single byte are safe at any timing: writes, zeros
-# (that may free the cluster or must not), trims and reads on very few clusters, with
-# many in flight.  (qemu-nbd 7.2 fails this.)
+# Requests that share clusters but no byte are safe with any timing: writes, zeros (which
+# may free the cluster or must not), trims and reads on very few clusters, with many
+# requests in flight.  (qemu-nbd 7.2 fails this test.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

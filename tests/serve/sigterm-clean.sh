@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# SIGTERM while clients are connected and requests in flight: the server ends soon, all that was
-# acknowledged is in the image, and nothing is leaked.
+# SIGTERM while clients are connected and requests are in flight: the server ends soon,
+# all acknowledged data is in the image, and nothing is leaked.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

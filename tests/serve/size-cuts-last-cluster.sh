@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Disks whose size is not a multiple of the cluster: the last cluster is cut short.
+# Disks whose size is not a multiple of the cluster size: only a part of the last cluster
+# belongs to the disk.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

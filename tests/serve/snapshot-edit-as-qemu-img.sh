@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# snapshot-create, -apply and -delete do what qemu-img snapshot -c, -a and -d do: each goes
-# on with what the other has made, for all versions, widths of refcounts and sizes of
-# clusters, with compressed, zero and encrypted clusters.  What can't be done is
+# snapshot-create, -apply and -delete do what qemu-img snapshot -c, -a and -d do: each
+# continues with the result of the other, for all versions, refcount widths and cluster
+# sizes, with compressed, zero and encrypted clusters.  A change that is not possible is
 # refused with one line, and changes nothing.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"

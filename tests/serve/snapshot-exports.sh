@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Every internal snapshot is an export, read-only, by name or id, at the size the disk had
-# when it was taken, and it stays what it is while the active disk is written.
+# Every internal snapshot is a read-only export, by name or id, with the size that the
+# disk had when it was taken.  It does not change while the active disk is written.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

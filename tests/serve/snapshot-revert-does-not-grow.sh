@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The recipe of README: a disk that is brought back to a clean state before each run of a
-# test.  However often that is done, the file grows no more.
+# The recipe of README: a disk is reverted to a clean state before each run of a test.
+# However often this is done, the file does not keep growing.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

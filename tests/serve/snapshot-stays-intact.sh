@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Writing to an image with internal snapshots leaves the snapshots as they are.
+# Writes to an image with internal snapshots do not change the snapshots.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

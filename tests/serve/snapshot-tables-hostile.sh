@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Tables of internal snapshots that are made to cost time and memory: thousands of snapshots,
-# each with the longest of L1 tables, all entries of which name clusters; and names with
-# control characters.  The server starts soon, needs little memory, and forges nothing.
+# Snapshot tables designed to cost time and memory: thousands of snapshots, each with the
+# largest L1 table, all of whose entries point to clusters; and names with control
+# characters.  The server starts soon, uses little memory, and no name can forge a line of
+# its messages.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

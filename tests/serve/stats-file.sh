@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# stats=FILE: JSON, written at the start, whenever a client leaves, and at the end; readers
-# never see half of it; and it never takes the place of anything else.
+# stats=FILE: JSON, written at the start, whenever a client leaves, and at the end.
+# Readers never see a partial file, and no other file is ever replaced.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What extended L2 entries are for: a write of whole subclusters over a backing file reads
-# nothing from it, and writes no more than itself.
+# The purpose of extended L2 entries: a write of whole subclusters over a backing file
+# reads nothing from it, and writes only its own data.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Subclusters in all their states: what QEMU writes we read, and map as it does; what we
-# write, zero and trim QEMU reads, and the host clusters are where they should be.
+# Subclusters in all their states: the plugin reads what QEMU writes, and maps it in the
+# same way; QEMU reads what the plugin writes, zeroes and trims; and the host clusters are
+# in their expected places.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Discarding or zeroing what is empty changes nothing in the image file, and is quick
+# Discarding or zeroing empty clusters changes nothing in the image file, and is quick
 # however many clusters there are.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What is trimmed, or zeroed with leave to make holes, is given back to the host, by the
-# next flush.
+# Space that is trimmed, or zeroed with permission to punch holes, is given back to the
+# host, at the latest by the next flush.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Trimming much at once, with slices of many entries, frees exactly what was in use.
+# Trimming a large range at once, with slices of many entries, frees exactly the clusters
+# that were in use.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

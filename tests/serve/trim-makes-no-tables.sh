@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Discarding or zeroing what is there in part: no L2 tables are made for the rest.  (On a
-# full file system there would be no space for them, and nothing could be given back.)
+# Discarding or zeroing a range of which only a part is allocated makes no L2 tables for
+# the rest.  (A full file system would have no space for them, and nothing could be
+# freed.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

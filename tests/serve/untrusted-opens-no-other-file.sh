@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# untrusted=true: read-only, and no other file is touched.
+# untrusted=true: the image is read-only, and no other file is opened.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Writing zeros: may the space be given back, must it be fast, and what can version 2 do?
+# Zero requests: with and without permission to punch holes, with the fast-zero flag, and
+# on version 2 images.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

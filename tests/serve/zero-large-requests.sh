@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Large zero requests: nbdkit before 1.45.1 writes to the wrong place if a plugin leaves
-# them to its fall-back.
+# them to nbdkit's fallback.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
