@@ -87,8 +87,8 @@ refuse (struct repair *r, const char *why)
 {
   nbdkit_error ("%s: %s: %s", storage_path (r->file), r->asked ?
                 "cannot repair the refcounts" :
-                "the image was not closed properly and cannot be repaired: serving it "
-                "read-only", why);
+                "the image was not closed properly and cannot be repaired, so it cannot be "
+                "changed", why);
   r->refused = true;
   errno = EUCLEAN;
   return -1;
@@ -454,8 +454,8 @@ repair_refcounts (struct image *image, bool asked)
   if (res == -1 && !r.refused)
     nbdkit_error ("%s: %s", storage_path (file), asked || errno == ENOMEM ?
                   "the refcounts could not be repaired" :
-                  "the image was not closed properly and could not be "
-                  "repaired: serving it read-only");
+                  "the image was not closed properly and could not be repaired, so it "
+                  "cannot be changed");
   census_free (r.census);
   free (r.needed);
   free (r.table);

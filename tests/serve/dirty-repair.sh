@@ -154,8 +154,12 @@ for row in "$entry:$l1:other metadata" "$entry:$((1 << 40)):beyond the end" \
   start_nbdkit file="$tmp/b.qcow2"
   nbdinfo --is readonly "$uri"
   nbdinfo --is readonly "$uri"
-  grep "cannot be repaired.*$message" "${server_log[main]}"
+  grep "cannot be repaired, so it cannot be changed: .*$message" "${server_log[main]}"
   [ "$(wc -l < "${server_log[main]}")" = 1 ]
   stop_nbdkit
+  # Nor is it changed before it is served, and then nothing is served.
+  for edit in snapshot-create=s resize=+1M bitmap-add=b; do
+    refused "cannot be repaired, so it cannot be changed: .*$message" "$tmp/b.qcow2" $edit
+  done
   [ "$before" = "$(fingerprint "$tmp/b.qcow2")" ]
 done
