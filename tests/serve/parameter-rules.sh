@@ -27,8 +27,9 @@ declare -A good=(
   [check-report]=check.json [lock]=off [create]=1M [cluster-size]=64K [compat]=1.1
   [refcount-bits]=16 [extended-l2]=true [lazy-refcounts]=true [compression-type]=zstd
   [encrypt]=luks [iter-time]=10 [backing-file]=other.qcow2 [data-file-raw]=true
+  [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5
 )
-repeatable=" bitmap-add bitmap-clear bitmap-remove snapshot-create snapshot-apply \
+repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove snapshot-create snapshot-apply \
  snapshot-delete resize "
 
 "$NBDKIT" "$PLUGIN" --help |
