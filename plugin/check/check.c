@@ -328,7 +328,7 @@ make_right (struct check_layer *l)
     if (write_features (image, incompatible | QCOW2_INCOMPAT_DIRTY) == -1)
       return -1;
     if (new_refcounts (image) == -1) {
-      /* The repair was refused, so nothing was written. */
+      /* If the repair was refused, nothing was written. */
       if (errno == EUCLEAN)
         write_features (image, incompatible);
       return -1;

@@ -92,7 +92,7 @@ extern int walk_begin (struct walk *, uint64_t first, const struct walk_visitor 
 extern int walk_references (struct walk *, uint32_t refcounts);
 
 /* Counts the clusters that ENTRY of an L2 table points to.  Only for visitors.  Any
- * thread. -1: the visitor returned -1. */
+ * thread.  -1: the visitor returned -1. */
 extern int walk_l2_entry (struct walk *, const struct walk_l2 *, uint64_t entry);
 
 /* The tally of the current window.  The caller may read it and mark clusters. */

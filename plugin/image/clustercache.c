@@ -357,7 +357,7 @@ is_passing (struct cluster_cache *c, const struct want *w, uint64_t within)
 }
 
 /* Creates an entry for W, LOADING, and adds it to the table.  The caller owns a
- * reference. The caller holds the lock.  NULL: out of memory. */
+ * reference.  The caller holds the lock.  NULL: out of memory. */
 static struct entry *
 new_entry (struct cluster_cache *c, const struct want *w, struct entry **doomed)
 {

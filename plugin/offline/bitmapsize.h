@@ -9,7 +9,7 @@
 #include "offline/shadow.h"
 
 /* Can the bitmaps of the image be adapted to a disk of SIZE (> 0) bytes?  Changes
- * nothing. Returns 0, also if there are no bitmaps; or -1 (reported). */
+ * nothing.  Returns 0, also if there are no bitmaps; or -1 (reported). */
 extern int bitmapsize_check (const struct image *, uint64_t size);
 
 /* Writes changed tables, clusters and directory to new places, and has *SH refer to the

@@ -15,7 +15,7 @@
  * and, if bitmaps change too, the extension that points to their directory.  Before that
  * write the old image is complete, including its refcounts, in which the new places are
  * free.  After it the new image is complete, and in its refcounts the old places are
- * free. So a crash leaves either the old or the new image, without leaks (R1, R2, R6).
+ * free.  So a crash leaves either the old or the new image, without leaks (R1, R2, R6).
  * When the switch is durable, holes are punched and the file is truncated.
  *
  * This costs little: refcount blocks and tables are small, the clusters that they leave
