@@ -308,12 +308,6 @@ write_features (struct image *image, uint64_t incompatible)
   return 0;
 }
 
-static int
-new_refcounts (struct image *image)
-{
-  return image_read_snapshots (image) == -1 ? -1 : repair_refcounts (image, true);
-}
-
 /* The caller holds the writer's lock.  -1: reported. */
 static int
 make_right (struct check_layer *l)
@@ -325,9 +319,11 @@ make_right (struct check_layer *l)
   uint64_t leaks = findings_count (before, FINDING_LEAK);
 
   if (wrong + leaks > 0) {
-    if (write_features (image, incompatible | QCOW2_INCOMPAT_DIRTY) == -1)
+    /* Snapshots first: a table that cannot be used ends this before any change. */
+    if (image_read_snapshots (image) == -1 ||
+        write_features (image, incompatible | QCOW2_INCOMPAT_DIRTY) == -1)
       return -1;
-    if (new_refcounts (image) == -1) {
+    if (repair_refcounts (image, true) == -1) {
       /* If the repair was refused, nothing was written. */
       if (errno == EUCLEAN)
         write_features (image, incompatible);

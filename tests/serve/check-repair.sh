@@ -108,6 +108,19 @@ grep "in use\|lock" "$tmp/err"
 "$NBDKIT" -r -U - "$PLUGIN" "$base" check=repair --run 'nbdinfo --is readonly "$uri"'
 stop_nbdkit
 
+# Counts are wrong, and the repair cannot use the snapshot table: an L1 table without
+# entries that is not aligned.  Not even the dirty bit is set.
+rm -f "$img"
+make_image "$img" 1M
+qemu-io -f qcow2 -c 'write -P 7 0 256k' "$img"
+qemu-img snapshot -c s "$img"
+snapshots=$((0x$(od -An -tx1 -j64 -N8 "$img" | tr -d ' ')))
+header_patch "$img" "$snapshots" Q 512 $((snapshots + 8)) I 0 $((snapshots + 48)) Q 0
+before="$(fingerprint "$img")"
+if served 2> "$tmp/err"; then fail "was served"; fi
+grep "L1 table offset is not aligned" "$tmp/err"
+[ "$before" = "$(fingerprint "$img")" ]
+
 # The file can't be written (root can write any file).
 if [ "$(id -u)" != 0 ]; then
   chmod a-w "$img"
