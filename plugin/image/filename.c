@@ -48,8 +48,12 @@ refuse (const struct reference *r, int err, const char *why)
 {
   char text[PRINTABLE_SIZE (1024)];
 
-  nbdkit_error ("%s: %s name \"%s\": %s", r->overlay, r->what,
-                printable (r->name, strlen (r->name), text, sizeof text), why);
+  /* An NBD URI may have secrets anywhere. */
+  if (nbduri_is (r->name))
+    nbdkit_error ("%s: %s name (an NBD URI): %s", r->overlay, r->what, why);
+  else
+    nbdkit_error ("%s: %s name \"%s\": %s", r->overlay, r->what,
+                  printable (r->name, strlen (r->name), text, sizeof text), why);
   errno = err;
   return NULL;
 }
@@ -214,6 +218,10 @@ filename_of_data (const char *overlay, const char *name,
   char *path = resolve (&r, &format), *other;
   struct stat st, other_st;
 
+  if (path && format && strcmp (format, "raw") != 0) {
+    free (path);
+    return refuse (&r, ENOTSUP, "a data file is raw");
+  }
   if (path == NULL || nbduri_is (path) || jsonname_is (name))
     return path;
   other = find_in_cwd (name, &other_st);

@@ -184,16 +184,26 @@ check_stats (void)
  * before clients come has no client.) */
 #define ORPHAN_MS 2000
 
+static atomic_bool ending;      /* all clients have gone */
+
 static bool
 client_waits (void)
 {
   return connections_open == 0 || nbdkit_nanosleep (0, 0) == 0;
 }
 
+/* The same for what waits for NBD servers, also when the last client is leaving. */
+static bool
+anyone_waits (void)
+{
+  return !ending && (connections_ever == 0 || nbdkit_nanosleep (0, 0) == 0);
+}
+
 static int
 get_ready (void)
 {
   params.options.client_waits = client_waits;
+  params.options.link.client_waits = anyone_waits;
   params.options.linger_ms = ORPHAN_MS;
   /* With dir= the passphrase is needed as long as the server runs. */
   if (check_stats () == -1 ||
@@ -228,6 +238,7 @@ qcow2_cleanup (void)
 
   if (disk == NULL && dir == NULL)
     return;
+  ending = true;
   publish_stats ();
   if (qcow2_debug_stats) {
     get_stats (&s);

@@ -166,9 +166,14 @@ write_durably (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offs
 {
   int err;
 
-  if (!n->info->fua)
-    return write_range (n, buf, count, offset, NBDPOOL_WRITE) == 0 &&
-      nbdfile_sync (&n->s) == 0 ? 0 : -1;
+  if (!n->info->fua) {
+    if (write_range (n, buf, count, offset, NBDPOOL_WRITE) == -1)
+      return -1;
+    if (nbdfile_sync (&n->s) == 0)
+      return 0;
+    storage_note_lost (&n->s, errno);
+    return -1;
+  }
   if (write_range (n, buf, count, offset, NBDPOOL_WRITE_FUA) == 0)
     return 0;
   err = errno;
@@ -344,15 +349,17 @@ find_why_readonly (const struct nbdlink_info *i, const struct storage_options *o
   return NULL;
 }
 
-/* Returns NAME with the secrets of the first URI that it is below, or unchanged.  The
- * caller frees the result. */
+/* NAME with the secrets of the nearest URI that it is below, or as it is; to be freed. */
 static char *
 add_secrets (const char *name, const struct storage_link_options *link)
 {
+  const char *nearest = NULL;
+
   for (size_t i = 0; i < link->nr_secrets; i++)
-    if (nbduri_is_below (name, link->secrets[i]))
-      return nbduri_add_secrets (name, link->secrets[i]);
-  return strdup (name);
+    if (nbduri_is_below (name, link->secrets[i]) &&
+        (nearest == NULL || nbduri_is_below (link->secrets[i], nearest)))
+      nearest = link->secrets[i];
+  return nearest ? nbduri_add_secrets (name, nearest) : strdup (name);
 }
 
 int

@@ -15,8 +15,12 @@
  *
  * When the connection breaks, libnbd ends all requests; each of them returns ENOTCONN.
  *
- * Locks: `lock' guards the list of waiting threads and who leads.  libnbd has its own
- * lock, which it holds while it calls finish: libnbd's lock is taken first.
+ * A server may take as long as it likes to answer, but it must not keep us from ending.  If it
+ * is silent, those who wait ask whether anybody waits for them; who is alone lets
+ * another one lead, and if all are, they give the connection up after a while.
+ *
+ * Locks: `lock' guards who waits and who leads.  libnbd has a lock of its own, which it
+ * holds while it calls us (finish): that one comes first.
  */
 
 #include <config.h>
@@ -27,6 +31,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -48,10 +53,22 @@
 /* How long the peer may be silent while it has something to acknowledge. */
 #define SILENCE_SECONDS 60
 
+/* How long a silence lasts until those who wait ask whether anybody waits for them. */
+#define SILENCE_MS 1000
+
+/* How long we wait for a server to close a connection that we have ended. */
+#define GOODBYE_MS 1000
+
+/* So many requests may be in flight for hints to be sent. */
+#define MOST_WITH_HINTS 64
+
 struct nbdlink {
   struct nbd_handle *nbd;
   struct nbdlink_info info;     /* constant after opening */
   int kick;                     /* an eventfd */
+  struct storage_link_options options;  /* constant, too */
+  atomic_bool ended;            /* the server has said that it ends */
+  atomic_bool given_up;         /* it was silent, and nobody waited */
 
   pthread_mutex_t lock;
   bool led;                     /* one thread polls; guarded by lock */
@@ -60,9 +77,9 @@ struct nbdlink {
 
 /* --- the socket --- */
 
-/* Waits at most TIMEOUT_MS (-1: without limit) until the connection is ready for
- * something, and does it.  Only one thread at a time may call this. */
-static void
+/* Waits at most TIMEOUT_MS for something to do, and does it.  False: there was nothing.
+ * For one thread at a time. */
+static bool
 poll_once (struct nbdlink *l, int timeout_ms)
 {
   const unsigned direction = nbd_aio_get_direction (l->nbd);
@@ -71,13 +88,15 @@ poll_once (struct nbdlink *l, int timeout_ms)
     { .fd = l->kick, .events = POLLIN },
   };
   uint64_t kicks;
+  int r;
 
   if (direction & LIBNBD_AIO_DIRECTION_READ)
     fds[0].events |= POLLIN;
   if (direction & LIBNBD_AIO_DIRECTION_WRITE)
     fds[0].events |= POLLOUT;
-  if (poll (fds, 2, timeout_ms) <= 0)
-    return;
+  r = poll (fds, 2, timeout_ms);
+  if (r <= 0)
+    return r < 0;               /* EINTR */
   if ((fds[1].revents & POLLIN) && read (l->kick, &kicks, sizeof kicks) == -1)
     nbdkit_debug ("eventfd: %m");
   /* One step changes the state: other events are handled in the next call. */
@@ -87,6 +106,7 @@ poll_once (struct nbdlink *l, int timeout_ms)
   else if ((direction & LIBNBD_AIO_DIRECTION_WRITE) &&
            (fds[0].revents & (POLLOUT | POLLHUP | POLLERR | POLLNVAL)))
     nbd_aio_notify_write (l->nbd);
+  return true;
 }
 
 /* The leader may have to send the rest of a request that was begun. */
@@ -149,7 +169,60 @@ when_done (struct nbdlink_call *c)
   return (nbd_completion_callback) { .callback = finish, .user_data = c };
 }
 
-/* Waits for the reply to C, and leads if no other thread does. */
+/* Who is to lead: if possible, somebody who is waited for.  NULL: nobody waits.  With the
+ * lock held. */
+static struct nbdlink_call *
+next_leader (const struct nbdlink *l)
+{
+  struct nbdlink_call *c = l->waiting;
+
+  while (c && c->alone)
+    c = c->next;
+  return c ? c : l->waiting;
+}
+
+/* With the lock held. */
+static bool
+others_must_lead (const struct nbdlink *l, const struct nbdlink_call *c)
+{
+  return c->alone && !next_leader (l)->alone;
+}
+
+/* Takes in answers, until that to C is there, or another one must lead.  With the lock
+ * held, which is dropped meanwhile. */
+static void
+lead (struct nbdlink *l, struct nbdlink_call *c)
+{
+  bool alone = c->alone;
+  unsigned silent_ms = 0;
+
+  l->led = true;
+  while (!c->done && !others_must_lead (l, c)) {
+    pthread_mutex_unlock (&l->lock);
+    if (poll_once (l, SILENCE_MS))
+      silent_ms = 0;
+    else if (!alone)
+      alone = l->options.client_waits && !l->options.client_waits ();
+    else if ((silent_ms += SILENCE_MS) >= storage_link_alone_ms (&l->options)) {
+      nbdkit_debug ("an NBD server is silent, and nobody waits: giving it up");
+      l->given_up = true;
+      shutdown (nbd_aio_get_fd (l->nbd), SHUT_RDWR);    /* libnbd will see that */
+    }
+    pthread_mutex_lock (&l->lock);
+    c->alone = alone;
+  }
+  l->led = false;
+}
+
+/* With the lock held. */
+static void
+wake_leader (struct nbdlink *l)
+{
+  if (!l->led && l->waiting)
+    pthread_cond_signal (&next_leader (l)->wake);
+}
+
+/* Waits for the answer to C, and takes in those to others if nobody does. */
 static void
 await (struct nbdlink *l, struct nbdlink_call *c)
 {
@@ -157,20 +230,14 @@ await (struct nbdlink *l, struct nbdlink_call *c)
 
   join (l, c);
   while (!c->done)
-    if (l->led)
+    if (l->led || others_must_lead (l, c)) {
+      wake_leader (l);
       pthread_cond_wait (&c->wake, &l->lock);
-    else {
-      l->led = true;
-      while (!c->done) {
-        pthread_mutex_unlock (&l->lock);
-        poll_once (l, -1);
-        pthread_mutex_lock (&l->lock);
-      }
-      l->led = false;
     }
+    else
+      lead (l, c);
   leave (c);
-  if (!l->led && l->waiting)
-    pthread_cond_signal (&l->waiting->wake);
+  wake_leader (l);
 }
 
 /* Called after each request; COOKIE is libnbd's result of issuing it. */
@@ -192,8 +259,10 @@ end (struct nbdlink *l, struct nbdlink_call *c)
   pthread_cond_destroy (&c->wake);
   if (c->err == 0)
     return 0;
-  /* A server that announces its shutdown counts as gone. */
-  errno = c->err == ESHUTDOWN || nbdlink_is_dead (l) ? ENOTCONN : c->err;
+  /* A server that says that it is about to end has ended for us. */
+  if (c->err == ESHUTDOWN)
+    l->ended = true;
+  errno = nbdlink_is_dead (l) ? ENOTCONN : c->err;
   return -1;
 }
 
@@ -258,6 +327,9 @@ forget (void *opaque, int *error)
 void
 nbdlink_cache (struct nbdlink *l, uint64_t count, uint64_t offset)
 {
+  /* A server that does not answer them gets no more. */
+  if (nbd_aio_in_flight (l->nbd) >= MOST_WITH_HINTS)
+    return;
   if (nbd_aio_cache (l->nbd, count, offset,
                      (nbd_completion_callback) { .callback = forget }, 0) != -1)
     kick_leader (l);
@@ -420,7 +492,7 @@ prepare (struct nbdlink *l, const char *name)
 
 int
 nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
-              struct nbdlink **ret)
+              const struct storage_link_options *options, struct nbdlink **ret)
 {
   struct nbdlink *l = calloc (1, sizeof *l);
   const char *why = NULL;
@@ -429,6 +501,7 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
     nbdkit_error ("%s: cannot connect: %m", name);
     return -1;
   }
+  l->options = *options;
   if (prepare (l, name) == -1)
     why = nbd_get_error ();
   else if (connect_before (l, uri, milliseconds () + timeout_ms, &why) == 0 &&
@@ -446,15 +519,29 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
   return -1;
 }
 
+/* Tells the server, and gives it a moment to close its end: so that one that admits one
+ * client admits the next one. */
+static void
+say_goodbye (struct nbdlink *l)
+{
+  const int64_t deadline = milliseconds () + GOODBYE_MS;
+  int64_t left;
+
+  /* What is in flight is only what nobody waits for. */
+  if (!nbd_aio_is_ready (l->nbd) || nbd_aio_disconnect (l->nbd, 0) == -1)
+    return;
+  while (!nbd_aio_is_dead (l->nbd) && !nbd_aio_is_closed (l->nbd) &&
+         (left = deadline - milliseconds ()) > 0)
+    poll_once (l, left);
+}
+
 void
 nbdlink_close (struct nbdlink *l)
 {
   if (l == NULL)
     return;
   if (l->nbd) {
-    /* Only requests that no thread waits for are still in flight. */
-    if (nbd_aio_is_ready (l->nbd))
-      nbd_shutdown (l->nbd, LIBNBD_SHUTDOWN_ABANDON_PENDING);
+    say_goodbye (l);
     nbd_close (l->nbd);
   }
   if (l->kick >= 0)
@@ -472,7 +559,13 @@ nbdlink_info (const struct nbdlink *l)
 bool
 nbdlink_is_dead (struct nbdlink *l)
 {
-  return nbd_aio_is_dead (l->nbd) || nbd_aio_is_closed (l->nbd);
+  return l->ended || nbd_aio_is_dead (l->nbd) || nbd_aio_is_closed (l->nbd);
+}
+
+bool
+nbdlink_is_given_up (const struct nbdlink *l)
+{
+  return l->given_up;
 }
 
 bool

@@ -14,16 +14,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "storage/storage.h"
+
 struct nbdlink;
 
 /* One request: see nbdlink.c. */
 struct nbdlink_call {
   struct nbdlink *link;
-  int64_t cookie;               /* libnbd's identifier of the request */
-  pthread_cond_t wake;          /* the request is done, or this thread is to lead */
-  struct nbdlink_call *next, **prev;    /* guarded by the link's lock */
-  bool done;                    /* guarded by the link's lock */
-  int err;                      /* valid when done */
+  int64_t cookie;               /* what libnbd said when it was begun */
+  pthread_cond_t wake;          /* it is done, or this thread is to lead */
+  struct nbdlink_call *next, **prev;    /* under the link's lock */
+  bool done;                    /* likewise */
+  bool alone;                   /* nobody waits for what comes of it; likewise */
+  int err;                      /* once it is done */
 };
 
 /* The properties that the server offers. */
@@ -33,17 +36,19 @@ struct nbdlink_info {
   bool read_only, flush, fua, zero, cache, multi_conn, block_status;
 };
 
-/* Connects to URI, in at most TIMEOUT_MS milliseconds.  Messages use NAME.  Reports
- * errors; QUIET: as debug messages. */
+/* Connects to URI, in at most TIMEOUT_MS.  NAME is what messages call it.  Reports;
+ * QUIET: as a debug message. */
 extern int nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
-                         struct nbdlink **);
-/* No request may be in flight.  May be NULL. */
+                         const struct storage_link_options *, struct nbdlink **);
+/* When no request is in flight.  Waits for the server for a second at most.  NULL is fine. */
 extern void nbdlink_close (struct nbdlink *);
 
 extern const struct nbdlink_info *nbdlink_info (const struct nbdlink *);
 extern bool nbdlink_is_dead (struct nbdlink *);
-/* Like nbdlink_is_dead, but first processes what has arrived: the server may have closed
- * the connection while it was idle.  No request may be in flight. */
+/* Was it, because the server was silent and nobody waited any more? */
+extern bool nbdlink_is_given_up (const struct nbdlink *);
+/* The same, after a look at what has come meanwhile: the server may have gone while nothing
+ * was asked of it.  When no request is in flight. */
 extern bool nbdlink_has_died (struct nbdlink *);
 
 /* Requests, from any thread.  Their ranges are within the size and multiples of the

@@ -40,14 +40,17 @@
 
 #define FIRST_PAUSE_MS 100
 #define LONGEST_PAUSE_MS 5000
+/* How often those who wait ask whether anybody waits for them. */
+#define ASK_MS 1000
 
 struct slot {
   struct nbdlink *link;         /* NULL if not connected */
   unsigned users;               /* requests in flight */
-  bool connecting;              /* a thread is connecting it */
-  unsigned changing;            /* requests in flight that change data */
-  uint64_t changes, flushed;    /* changes that were acknowledged, and how many of them a
-                                   flush covers */
+  bool connecting;              /* one thread does, or pauses before it does */
+  bool unwanted;                /* the server did not admit it */
+  unsigned changing;            /* requests in flight that change something */
+  uint64_t changes, flushed;    /* how many were answered, and how many of them a flush
+                                   covers */
 };
 
 struct nbdpool {
@@ -66,7 +69,8 @@ struct nbdpool {
   struct slot slots[MAX_LINKS];
   unsigned nr_slots;            /* slots that were ever connected */
   unsigned max_slots;
-  bool told_lost;               /* the loss was reported; false again once connected */
+  bool told_lost;               /* that the connection is lost; until it is back */
+  bool gone;                    /* someone has waited for it in vain; likewise */
 };
 
 static int64_t
@@ -78,12 +82,15 @@ milliseconds (void)
   return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
 }
 
+/* Until something has changed (see `settled'), for at most MS.  With the lock held, which is
+ * dropped meanwhile. */
 static void
-pause_ms (int64_t ms)
+wait_settled (struct nbdpool *p, int64_t ms)
 {
-  const struct timespec ts = { ms / 1000, ms % 1000 * 1000000 };
+  const int64_t end = milliseconds () + ms;
+  const struct timespec ts = { end / 1000, end % 1000 * 1000000 };
 
-  nanosleep (&ts, NULL);
+  pthread_cond_timedwait (&p->settled, &p->lock, &ts);
 }
 
 /* --- connections --- */
@@ -103,7 +110,8 @@ check_same_export (struct nbdpool *p, struct nbdlink *link)
 
   if (i->size < p->info.size || i->minimum > p->info.minimum ||
       i->maximum < p->info.maximum || i->read_only > p->info.read_only ||
-      i->flush < p->info.flush) {
+      i->flush < p->info.flush || i->fua < p->info.fua || i->zero < p->info.zero ||
+      i->multi_conn < p->info.multi_conn) {
     nbdkit_error ("%s: the export is not what it was: it had %" PRIu64 " bytes and now "
                   "has %" PRIu64 ", or the server allows less", p->name,
                   p->info.size, i->size);
@@ -113,21 +121,19 @@ check_same_export (struct nbdpool *p, struct nbdlink *link)
   return 0;
 }
 
-/* Connects SLOT before DEADLINE.  The caller holds the lock, which is dropped in the
- * meantime. */
+/* Connects SLOT, in at most TIMEOUT_MS.  Called with the lock held, which is dropped
+ * meanwhile. */
 static int
-connect_slot (struct nbdpool *p, struct slot *slot, int64_t deadline)
+connect_slot (struct nbdpool *p, struct slot *slot, int64_t timeout_ms)
 {
   struct nbdlink *link = NULL, *old = slot->link;
-  const int64_t left = deadline - milliseconds ();
   int r;
 
   slot->connecting = true;
   slot->link = NULL;
   pthread_mutex_unlock (&p->lock);
   nbdlink_close (old);
-  r = nbdlink_open (p->uri, p->name, left < p->options.connect_timeout_ms ? left < 1 ? 1 : left
-                    : p->options.connect_timeout_ms, true, &link);
+  r = nbdlink_open (p->uri, p->name, timeout_ms, true, &p->options, &link);
   if (r == 0 && check_same_export (p, link) == -1) {
     nbdlink_close (link);
     link = NULL;
@@ -157,20 +163,24 @@ tell_back (struct nbdpool *p)
 {
   if (p->told_lost)
     nbdkit_error ("%s: connected again", p->name);
-  p->told_lost = false;
+  p->told_lost = p->gone = false;
 }
 
-/* Returns the slot with the fewest users, or a new one if all are busy.  The caller holds
- * the lock. */
+/* With the lock held: the one with the fewest users; a new one if all are busy.  The first
+ * one comes first: the others are of use only while it is there. */
 static struct slot *
 choose_slot (struct nbdpool *p)
 {
-  struct slot *best = &p->slots[0];
-  unsigned i;
+  struct slot *best = &p->slots[0], *slot;
 
-  for (i = 1; i < p->nr_slots; i++)
-    if (p->slots[i].users < best->users)
-      best = &p->slots[i];
+  if (best->link == NULL || nbdlink_is_dead (best->link))
+    return best;
+  for (unsigned i = 1; i < p->nr_slots; i++) {
+    slot = &p->slots[i];
+    if (slot->users < best->users && !slot->unwanted && !slot->connecting &&
+        !(slot->users > 0 && nbdlink_is_dead (slot->link)))
+      best = slot;
+  }
   if (best->users < BUSY || p->nr_slots == p->max_slots)
     return best;
   return &p->slots[p->nr_slots++];
@@ -214,56 +224,110 @@ is_alive (struct slot *slot)
                          : nbdlink_is_dead (slot->link));
 }
 
-/* Returns a connection for a request; the caller releases it.  *DEADLINE is when the
- * request stops waiting for a connection, 0 if it has not had to wait yet.  Returns NULL
- * on EIO; the reason was reported. */
-static struct slot *
-acquire (struct nbdpool *p, enum nbdpool_kind kind, int64_t *deadline)
+/* How long one request waits for connections. */
+struct patience {
+  int64_t deadline;             /* 0: it has not had to wait */
+  int64_t pause;                /* before it tries again */
+  bool alone;                   /* nobody waits for it */
+};
+
+/* How many milliseconds may it still wait?  Reports if none. */
+static int64_t
+patience_left (struct nbdpool *p, struct patience *w)
 {
-  int64_t pause = FIRST_PAUSE_MS, left;
+  int64_t now = milliseconds ();
+
+  if (w->deadline == 0) {
+    w->deadline = now + p->options.reconnect_ms;
+    w->pause = FIRST_PAUSE_MS;
+  }
+  if (!w->alone && p->options.client_waits && !p->options.client_waits ()) {
+    w->alone = true;
+    now += p->gone ? 0 : storage_link_alone_ms (&p->options);
+    if (w->deadline > now)
+      w->deadline = now;
+  }
+  return w->deadline - milliseconds ();
+}
+
+static struct slot *
+give_up (struct nbdpool *p)
+{
+  p->gone = true;
+  nbdkit_error ("%s: the connection is lost, and there was no other within %u seconds",
+                p->name, p->options.reconnect_ms / 1000);
+  errno = EIO;
+  return NULL;
+}
+
+/* The first connection is to be made anew, in the time that is LEFT.  With the lock held. */
+static void
+reconnect (struct nbdpool *p, struct patience *w, int64_t left)
+{
+  struct slot *slot = &p->slots[0];
+
+  if (slot->link) {
+    if (is_unflushed (slot))
+      lose_changes (p);
+    tell_lost (p);
+  }
+  if (connect_slot (p, slot, left < 1 ? 1 : min64 (left, p->options.connect_timeout_ms)) == 0)
+    return;
+  /* Others wait for this thread. */
+  slot->connecting = true;
+  left = patience_left (p, w);
+  if (left > 0)
+    wait_settled (p, min64 (w->pause, left));
+  w->pause = min64 (2 * w->pause, LONGEST_PAUSE_MS);
+  slot->connecting = false;
+  pthread_cond_broadcast (&p->settled);
+}
+
+/* One that there is beside the first one.  With the lock held. */
+static void
+connect_more (struct nbdpool *p, struct slot *slot)
+{
+  if (slot->link && is_unflushed (slot))
+    lose_changes (p);
+  if (connect_slot (p, slot, p->options.connect_timeout_ms) == 0)
+    return;
+  slot->unwanted = true;        /* the server admits no more: fewer must do */
+  p->max_slots = p->nr_slots;
+}
+
+/* A connection for a request, to be released.  NULL: EIO; the reason was reported. */
+static struct slot *
+acquire (struct nbdpool *p, enum nbdpool_kind kind, struct patience *w)
+{
   struct slot *slot;
+  bool tried = false;
+  int64_t left;
   LOCK_FOR_BLOCK (&p->lock);
 
-  for (slot = choose_slot (p);;) {
-    if (p->lost && !only_reads (kind)) {        /* possibly found just now */
+  for (;;) {
+    if (p->lost && !only_reads (kind)) {        /* perhaps found out just now */
       errno = EIO;
       return NULL;
     }
+    slot = choose_slot (p);
     if (is_alive (slot)) {
       tell_back (p);
       slot->users++;
       slot->changing += changes_something (kind);
       return slot;
     }
-    if (slot->connecting || slot->users > 0) {
-      pthread_cond_wait (&p->settled, &p->lock);
+    if (slot != &p->slots[0]) {
+      connect_more (p, slot);
       continue;
     }
-    if (*deadline == 0)
-      *deadline = milliseconds () + p->options.reconnect_ms;
-    if (slot->link) {
-      if (is_unflushed (slot))
-        lose_changes (p);
-      tell_lost (p);
-    }
-    if (connect_slot (p, slot, *deadline) == 0)
-      continue;
-    if (slot != &p->slots[0]) { /* the server accepts no more connections: use one */
-      p->max_slots = p->nr_slots;
-      slot = &p->slots[0];
-      continue;
-    }
-    left = *deadline - milliseconds ();
-    if (left <= 0) {
-      nbdkit_error ("%s: the connection is lost, and there was no other within %u "
-                    "seconds", p->name, p->options.reconnect_ms / 1000);
-      errno = EIO;
-      return NULL;
-    }
-    pthread_mutex_unlock (&p->lock);
-    pause_ms (pause < left ? pause : left);
-    pause = min64 (2 * pause, LONGEST_PAUSE_MS);
-    pthread_mutex_lock (&p->lock);
+    left = patience_left (p, w);
+    if (left <= 0 && tried)
+      return give_up (p);
+    if (slot->connecting || slot->users > 0)
+      wait_settled (p, left < 1 ? 1 : min64 (left, ASK_MS));
+    else
+      reconnect (p, w, left);
+    tried = true;
   }
 }
 
@@ -275,6 +339,7 @@ release (struct nbdpool *p, struct slot *slot, enum nbdpool_kind kind, int err)
 
   if (err == ENOTCONN && is_unflushed (slot))
     lose_changes (p);
+  p->gone |= err == ENOTCONN && nbdlink_is_given_up (slot->link);
   if (changes_something (kind)) {
     slot->changing--;
     slot->changes += kind != NBDPOOL_WRITE_FUA || err != 0;
@@ -306,18 +371,18 @@ send_once (struct nbdlink *link, const struct nbdpool_request *q)
 static int
 send (struct nbdpool *p, const struct nbdpool_request *q)
 {
-  int64_t deadline = 0;
+  struct patience w = { 0 };
   struct slot *slot;
   int err;
 
   do {
-    slot = acquire (p, q->kind, &deadline);
+    slot = acquire (p, q->kind, &w);
     if (slot == NULL)
       return -1;
     err = send_once (slot->link, q) == 0 ? 0 : errno;
     release (p, slot, q->kind, err);
   } while (err == ENOTCONN && !changes_something (q->kind) &&
-           (deadline == 0 || milliseconds () < deadline));
+           (w.deadline == 0 || milliseconds () < w.deadline));
   errno = err == ENOTCONN ? EIO : err;
   return err ? -1 : 0;
 }
@@ -336,7 +401,7 @@ struct flush {
 static int
 choose_flushes (struct nbdpool *p, struct flush f[MAX_LINKS])
 {
-  int64_t deadline = 0;
+  struct patience w = { 0 };
   struct slot *slot;
   int n = 0;
 
@@ -350,7 +415,7 @@ choose_flushes (struct nbdpool *p, struct flush f[MAX_LINKS])
   }
   pthread_mutex_unlock (&p->lock);
   if (n == 0) {
-    f[0].slot = acquire (p, NBDPOOL_FLUSH, &deadline);
+    f[0].slot = acquire (p, NBDPOOL_FLUSH, &w);
     n = f[0].slot ? 1 : -1;
   }
   return n;
@@ -427,6 +492,17 @@ nbdpool_cache (struct nbdpool *p, uint64_t count, uint64_t offset)
 
 /* --- opening --- */
 
+static void
+init_settled (pthread_cond_t *settled)
+{
+  pthread_condattr_t attributes;
+
+  pthread_condattr_init (&attributes);
+  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init (settled, &attributes);
+  pthread_condattr_destroy (&attributes);
+}
+
 struct nbdpool *
 nbdpool_open (const char *uri, const char *name,
               const struct storage_link_options *options)
@@ -443,9 +519,10 @@ nbdpool_open (const char *uri, const char *name,
   }
   p->options = *options;
   pthread_mutex_init (&p->lock, NULL);
-  pthread_cond_init (&p->settled, NULL);
+  init_settled (&p->settled);
   p->nr_slots = 1;
-  if (nbdlink_open (uri, name, options->connect_timeout_ms, false, &p->slots[0].link) == -1) {
+  if (nbdlink_open (uri, name, options->connect_timeout_ms, false, options,
+                    &p->slots[0].link) == -1) {
     nbdpool_close (p);
     errno = EIO;
     return NULL;

@@ -373,8 +373,19 @@ nbduri_from_old (const char *name)
 
 /* --- comparing --- */
 
-/* Do the URIs name the same server and export?  BELOW: A's export name may also continue
- * behind B's, with a slash. */
+/* Has the name a part that some servers take for a way up? */
+static bool
+leads_up (const char *name)
+{
+  for (size_t len; *name; name += len + (name[len] == '/')) {
+    len = strcspn (name, "/");
+    if (len == 2 && strncmp (name, "..", 2) == 0)
+      return true;
+  }
+  return false;
+}
+
+/* EXPORT: of A may have more, behind a slash. */
 static bool
 is_within (const char *uri_a, const char *uri_b, bool below)
 {
@@ -390,9 +401,10 @@ is_within (const char *uri_a, const char *uri_b, bool below)
         strcmp (a.socket, b.socket) == 0) {
       len = strlen (b.export);
       r = strcmp (a.export, b.export) == 0 ||
-        (below && (len == 0 ||
-                   (strncmp (a.export, b.export, len) == 0 &&
-                    (b.export[len - 1] == '/' || a.export[len] == '/'))));
+        (below && !leads_up (a.export) &&
+         (len == 0 ||
+          (strncmp (a.export, b.export, len) == 0 &&
+           (b.export[len - 1] == '/' || a.export[len] == '/'))));
     }
     free_parts (&b);
   }

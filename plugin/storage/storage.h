@@ -56,12 +56,22 @@ struct storage_hooks {
 struct storage_link_options {
   unsigned connect_timeout_ms;  /* limit for connecting to the server */
   unsigned reconnect_ms;        /* how long requests wait for a lost connection */
-  /* NBD URIs in normal form, with secrets (user, keys).  The secrets are used for these
-   * URIs and those below them.  URIs elsewhere do not contain secrets. */
+  /* NULL, or: false if perhaps nobody waits any more for what this thread does (see
+   * disk_options).  A server that is away or silent is given up then, after
+   * storage_link_alone_ms. */
+  bool (*client_waits) (void);
+  /* NBD URIs in normal form with the secrets (user, keys) that are to be used for them and
+   * for what is below them.  Names elsewhere have none. */
   const char *const *secrets;
   size_t nr_secrets;
 };
 #define STORAGE_LINK_DEFAULTS { .connect_timeout_ms = 10000, .reconnect_ms = 30000 }
+
+static inline unsigned
+storage_link_alone_ms (const struct storage_link_options *o)
+{
+  return o->reconnect_ms < 1000 ? 1000 : o->reconnect_ms > 30000 ? 30000 : o->reconnect_ms;
+}
 
 struct storage_options {
   bool try_writable;    /* open read-write; EACCES, EPERM, EROFS, ETXTBSY fall back to

@@ -80,6 +80,9 @@ for name in https://example.com/x rbd:pool/image 'json:{"driver":"qcow2","file.d
   overlay "$name"
   refused 'top.qcow2: backing file name' "$img" allow-uri=nbd://localhost
 done
+overlay 'nbds://hush@localhost/x?tls-psk-file=/hush'
+refused 'backing file name \(an NBD URI\): users and keys' "$img"
+if grep hush "$tmp/refused.err"; then fail "a secret of an image is shown"; fi
 qemu-img create -q -f qcow2 -u -b base.qcow2 -F qcow2 "$img" 4M
 PLUGIN=file start_nbdkit_as relative -r -- "$img"
 refused 'a relative name below a URI means nothing' "$uri"

@@ -49,6 +49,8 @@ static const struct { const char *uri, *prefix; bool below; } pairs[] = {
   { "nbds://h/a", "nbd://h", false }, { "nbd://ho/a", "nbd://h", false },
   { "nbd+unix:///a?socket=/s", "nbd+unix:///?socket=/s", true },
   { "nbd+unix:///a?socket=/s2", "nbd+unix:///?socket=/s", false },
+  { "nbd://h/a/../b", "nbd://h/a", false }, { "nbd://h/a/%2e./b", "nbd://h/a", false },
+  { "nbd://h/..a/b..", "nbd://h", true },
   { "nbd://h/a%2fb", "nbd://h/a", true }, { "nbds://h/a", "nbds://me@h/?tls-x=y", true },
 };
 

@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The NBD server with the image is stopped and says nothing more.  Told to end, our server
+# ends, with or without a request that waits for an answer.  And one that admits only one
+# connection is not asked for more again and again.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires_filter limit
+requires_filter delay
+
+make_image "$tmp/far" 16M
+truncate -s 32M "$tmp/far"
+
+# ends_with SCRIPT: the server ends although the one behind it is silent.
+ends_with ()
+{
+  local far_pid main_pid i
+
+  PLUGIN=file start_nbdkit_as far "$tmp/far"
+  far_pid=$nbdkit_pid
+  start_nbdkit "$uri" lock=false reconnect=1
+  main_pid=$nbdkit_pid
+  nbdsh_run -c 'h.pread(512, 0)'
+  kill -STOP "$far_pid"
+  if [ "$1" ]; then
+    nbdsh_run -c "$1" &
+    helper_pids+=($!)
+    for ((i = 0; i < 1000; ++i)); do
+      [ ! -e "$tmp/asked" ] || break
+      sleep 0.01
+    done
+  fi
+  kill -TERM "$main_pid"
+  set +x
+  for ((i = 0; i < 1000; ++i)); do
+    kill -0 "$main_pid" 2>/dev/null || break
+    sleep 0.05
+  done
+  set -x
+  kill -CONT "$far_pid"
+  [ "$i" -lt 1000 ] || fail "the server waits for a silent one for ever"
+  wait "$main_pid" || :
+  unset 'server_pid[main]'
+  stop_nbdkit far
+}
+
+ends_with ''
+ends_with 'h.aio_pread(nbd.Buffer(65536), 1 << 20); open("'"$tmp/asked"'", "w")
+while h.aio_in_flight() > 0: h.poll(-1)'
+
+PLUGIN=file start_nbdkit_as far --filter=limit --filter=delay -- "$tmp/far" limit=1 rdelay=2ms
+start_nbdkit "$uri" lock=false
+nbdsh_run -c - <<'PY'
+h.pwrite(b"a" * (4 << 20), 0)
+h.flush()
+for turn in range(10):
+    for i in range(32):
+        h.aio_pread(nbd.Buffer(65536), i * 65536)
+    while h.aio_in_flight() > 0:
+        h.poll(-1)
+PY
+stop_nbdkit
+stop_nbdkit far
+n=$(grep -ci 'limit' "$tmp/far.log" || :)
+echo "$n connections refused"
+[ "$n" -le 20 ] || fail "a server that admits one connection was asked $n times"
