@@ -36,6 +36,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "image/headerwrite.h"
 #include "check/check.h"
 #include "check/checkfiles.h"
 #include "check/checkreport.h"
@@ -283,25 +284,18 @@ is_repairable (const struct check_layer *l)
     findings_count (f, FINDING_COPIED) + findings_count (f, FINDING_REFTABLE);
 }
 
-/* Writes all feature fields, 24 bytes of one sector, and makes them durable.  Clears
- * unknown autoclear bits (R8). */
+/* Makes the features durable, and clears unknown autoclear bits (R8). */
 static int
 write_features (struct image *image, uint64_t incompatible)
 {
   struct header *h = &image->header;
   const uint64_t autoclear = h->autoclear &
     (QCOW2_AUTOCLEAR_BITMAPS | QCOW2_AUTOCLEAR_RAW_DATA_FILE);
-  const struct be64 fields[] = {
-    put64 (incompatible), put64 (h->compatible), put64 (autoclear),
-  };
 
   if (h->version < 3 ||
       (incompatible == h->incompatible && autoclear == h->autoclear))
     return 0;
-  if (storage_write (image->file, fields, sizeof fields,
-                     offsetof (struct qcow2_header,
-                               incompatible_features)) == -1 ||
-      storage_sync (image->file) == -1)
+  if (headerwrite_features (image->file, incompatible, h->compatible, autoclear) == -1)
     return -1;
   h->incompatible = incompatible;
   h->autoclear = autoclear;

@@ -49,6 +49,7 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "format/entry.h"
+#include "image/headerwrite.h"
 #include "space/refblock.h"
 #include "space/reflayout.h"
 #include "check/census.h"
@@ -364,16 +365,8 @@ write_structure (struct repair *r)
 static int
 switch_table (struct repair *r)
 {
-  struct {
-    struct be64 offset;
-    struct be32 clusters;
-  } __attribute__ ((packed)) where = {
-    put64 (r->place << r->h->cluster_bits), put32 (r->table_clusters),
-  };
-
-  if (storage_write (r->file, &where, sizeof where,
-                     offsetof (struct qcow2_header,
-                               refcount_table_offset)) == -1)
+  if (headerwrite_reftable (r->file, r->place << r->h->cluster_bits,
+                            r->table_clusters) == -1)
     return -1;
   return storage_sync (r->file);
 }

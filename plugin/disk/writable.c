@@ -23,6 +23,7 @@
 
 #include "util/report.h"
 #include "format/entry.h"
+#include "image/headerwrite.h"
 #include "request/copyup.h"
 #include "check/repair.h"
 #include "disk/disk-impl.h"
@@ -210,16 +211,11 @@ clear_autoclear (struct disk *d)
 {
   const uint64_t keep = (d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) |
     (d->w.data_is_raw ? QCOW2_AUTOCLEAR_RAW_DATA_FILE : 0);
-  struct storage *file = d->image->file;
   struct header *h = &d->image->header;
-  const struct be64 kept = put64 (h->autoclear & keep);
 
   if (h->version < 3 || (h->autoclear & ~keep) == 0)
     return 0;
-  if (storage_write (file, &kept, sizeof kept,
-                     offsetof (struct qcow2_header,
-                               autoclear_features)) == -1 ||
-      storage_sync (file) == -1)
+  if (headerwrite_autoclear (d->image->file, h->autoclear & keep) == -1)
     return -1;
   h->autoclear &= keep;
   return 0;

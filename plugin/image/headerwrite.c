@@ -463,3 +463,56 @@ headerwrite_commit (struct headerwrite *w, bool *begun)
   errno = ENOSPC;
   return -1;
 }
+
+/* --- single fields, in place --- */
+
+static int
+write_durably (struct storage *file, const void *fields, size_t bytes, size_t offset)
+{
+  if (storage_write (file, fields, bytes, offset) == -1)
+    return -1;
+  return storage_sync (file);
+}
+
+int
+headerwrite_incompatible (struct storage *file, uint64_t bits)
+{
+  const struct be64 field = put64 (bits);
+
+  return write_durably (file, &field, sizeof field,
+                        offsetof (struct qcow2_header, incompatible_features));
+}
+
+int
+headerwrite_autoclear (struct storage *file, uint64_t bits)
+{
+  const struct be64 field = put64 (bits);
+
+  return write_durably (file, &field, sizeof field,
+                        offsetof (struct qcow2_header, autoclear_features));
+}
+
+int
+headerwrite_features (struct storage *file, uint64_t incompatible, uint64_t compatible,
+                      uint64_t autoclear)
+{
+  const struct be64 fields[] = {
+    put64 (incompatible), put64 (compatible), put64 (autoclear),
+  };
+
+  return write_durably (file, fields, sizeof fields,
+                        offsetof (struct qcow2_header, incompatible_features));
+}
+
+int
+headerwrite_reftable (struct storage *file, uint64_t offset, uint32_t clusters)
+{
+  const struct {
+    struct be64 offset;
+    struct be32 clusters;
+  } __attribute__ ((packed)) fields = { put64 (offset), put32 (clusters) };
+  _Static_assert (sizeof fields == 12, "two neighbouring header fields");
+
+  return storage_write (file, &fields, sizeof fields,
+                        offsetof (struct qcow2_header, refcount_table_offset));
+}

@@ -29,6 +29,7 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "format/format.h"
+#include "image/headerwrite.h"
 #include "image/health.h"
 
 struct health {
@@ -71,17 +72,11 @@ health_set_writable (struct health *health)
   atomic_store (&health->writable, true);
 }
 
-/* Writes header->incompatible.  The caller holds the lock. */
+/* The caller holds the lock. */
 static int
 write_features (struct health *health)
 {
-  const struct be64 features = put64 (health->header->incompatible);
-
-  if (storage_write (health->file, &features, sizeof features,
-                     offsetof (struct qcow2_header,
-                               incompatible_features)) == -1)
-    return -1;
-  return storage_sync (health->file);
+  return headerwrite_incompatible (health->file, health->header->incompatible);
 }
 
 int

@@ -41,6 +41,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "image/headerwrite.h"
 #include "space/refcount-impl.h"
 
 /* Buffers per write; the host accepts up to 1024. */
@@ -201,16 +202,7 @@ static int
 switch_table (struct refcounts *r, struct batch *t,
               struct refcount_moved *moved)
 {
-  const size_t offset = offsetof (struct qcow2_header, refcount_table_offset);
-  struct {
-    struct be64 offset;
-    struct be32 clusters;
-  } __attribute__ ((packed)) fields = {
-    put64 (t->table_offset), put32 (t->table_clusters)
-  };
-  _Static_assert (sizeof fields == 12, "two neighbouring header fields");
-
-  if (storage_write (r->file, &fields, sizeof fields, offset) == -1)
+  if (headerwrite_reftable (r->file, t->table_offset, t->table_clusters) == -1)
     return -1;
 
   LOCK_FOR_BLOCK (&r->lock);
