@@ -88,8 +88,8 @@ refuse (struct repair *r, const char *why)
 {
   nbdkit_error ("%s: %s: %s", storage_path (r->file), r->asked ?
                 "cannot repair the refcounts" :
-                "the image was not closed properly and cannot be repaired, so it cannot be "
-                "changed", why);
+                "the image was not closed properly and cannot be repaired, so it cannot "
+                "be changed", why);
   r->refused = true;
   errno = EUCLEAN;
   return -1;

@@ -2,8 +2,9 @@
  *
  * Everything that writes the header of an image.  See headerwrite.c.
  *
- * Use for any change, all at once: headerwrite_new; describe the change; headerwrite_fits, headerwrite_commit;
- * headerwrite_free.  One thread; no other thread may use the header in the meantime.
+ * For any change, all at once: headerwrite_new; describe the change; headerwrite_fits,
+ * headerwrite_commit; headerwrite_free.  One thread; no other thread may use the header
+ * in the meantime.
  */
 
 #ifndef QCOW2_HEADERWRITE_H
@@ -54,15 +55,15 @@ extern int headerwrite_commit (struct headerwrite *, bool *begun);
  * new or completely old.  The caller keeps its struct header up to date.  0, or -1
  * (reported). */
 
-/* Version 3: the feature bits that must be known to open the image.  Durable on return. */
+/* Version 3: the feature bits that a program must know to open the image.  Durable. */
 extern int headerwrite_incompatible (struct storage *, uint64_t bits);
 /* Version 3: those that a program clears if it does not maintain them.  Durable. */
 extern int headerwrite_autoclear (struct storage *, uint64_t bits);
 /* Both at once, with the compatible feature bits between them.  Durable. */
 extern int headerwrite_features (struct storage *, uint64_t incompatible,
                                  uint64_t compatible, uint64_t autoclear);
-/* Where the refcount table is: host offset in bytes, size in clusters.  Not durable before
- * the next sync. */
+/* Where the refcount table is: host offset in bytes, size in clusters.  The next sync
+ * makes it durable. */
 extern int headerwrite_reftable (struct storage *, uint64_t offset, uint32_t clusters);
 
 #endif /* QCOW2_HEADERWRITE_H */

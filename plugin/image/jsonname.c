@@ -204,8 +204,13 @@ parse_protocol (struct options *o, const char *prefix, const char *driver,
   filename = take (o, prefix, "filename");
   if (filename == NULL)
     return refuse (o, EINVAL, "it names no file");
-  r->name = strdup (filename);
-  return r->name ? 0 : refuse (o, ENOMEM, "no memory");
+  /* With a driver it is a path, even if it looks like a protocol. */
+  if (asprintf (&r->name, "%s%s", driver && filename[0] != '/' ? "./" : "",
+                filename) == -1) {
+    r->name = NULL;
+    return refuse (o, ENOMEM, "no memory");
+  }
+  return 0;
 }
 
 static int

@@ -48,6 +48,15 @@ nbdfile_of (const struct storage *s)
   return (struct nbdfile *) s;
 }
 
+static int
+ask (struct nbdfile *n, enum nbdpool_kind kind, void *buf, uint64_t count,
+     uint64_t offset)
+{
+  return nbdpool_send (n->pool, &(struct nbdpool_request) {
+      .kind = kind, .buf = buf, .count = count, .offset = offset,
+    });
+}
+
 /* --- reading --- */
 
 static bool
@@ -63,8 +72,7 @@ read_aligned (struct nbdfile *n, char *buf, uint64_t count, uint64_t offset)
 
   for (at = 0; at < count; at += len) {
     len = min64 (count - at, n->info->maximum);
-    if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = NBDPOOL_READ, .buf = buf + at, .count = len,
-                                     .offset = offset + at }) == -1)
+    if (ask (n, NBDPOOL_READ, buf + at, len, offset + at) == -1)
       return -1;
   }
   return 0;
@@ -106,8 +114,7 @@ write_aligned (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offs
 
   for (at = 0; at < count; at += len) {
     len = min64 (count - at, n->info->maximum);
-    if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = kind, .buf = (char *) buf + at,
-                                            .count = len, .offset = offset + at }) == -1)
+    if (ask (n, kind, (char *) buf + at, len, offset + at) == -1)
       return -1;
   }
   return 0;
@@ -156,7 +163,7 @@ nbdfile_sync (struct storage *s)
 
   if (!n->info->flush)          /* writes need flush: nothing was written */
     return 0;
-  return nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = NBDPOOL_FLUSH });
+  return ask (n, NBDPOOL_FLUSH, NULL, 0, 0);
 }
 
 /* The failure may be that of the server's own sync, and may concern earlier writes of
@@ -232,11 +239,14 @@ erase (struct storage *s, atomic_bool *cannot, enum nbdpool_kind kind, uint64_t 
   pthread_rwlock_rdlock (&n->blocks);
   for (at = 0; r == 1 && at < count; at += len) {
     len = min64 (count - at, NBDLINK_MAX_COUNT);
-    if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = kind, .count = len,
-                                            .offset = offset + at }) == -1)
-      r = errno == ENOTSUP || errno == EOPNOTSUPP ? 0 : -1;
+    if (ask (n, kind, NULL, len, offset + at) == -1)
+      r = -1;
   }
-  pthread_rwlock_unlock (&n->blocks);
+  pthread_rwlock_unlock (&n->blocks);   /* keeps errno */
+  if (r == -1 && at == len && (errno == ENOTSUP || errno == EOPNOTSUPP)) {
+    *cannot = true;             /* and nothing has changed */
+    return 0;
+  }
   return r;
 }
 
@@ -264,8 +274,9 @@ nbdfile_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
     return 0;
   n_bytes = min64 (round_up (min64 (*len, size - offset) + (offset - from),
                              n->info->minimum), size - from);
-  if (nbdpool_send (n->pool, &(struct nbdpool_request) { .kind = NBDPOOL_STATUS, .offset = from, .len = &n_bytes,
-                                   .zeros = hole }) == -1) {
+  if (nbdpool_send (n->pool, &(struct nbdpool_request) {
+        .kind = NBDPOOL_STATUS, .offset = from, .len = &n_bytes, .zeros = hole,
+      }) == -1) {
     *hole = false;              /* if there is a real problem, the read will report it */
     return 0;
   }
@@ -292,7 +303,8 @@ nbdfile_prefetch (struct storage *s, uint64_t offset, uint64_t count)
 static bool
 same_export (const struct storage *a, const struct storage *b)
 {
-  return nbduri_same (nbdpool_uri (nbdfile_of (a)->pool), nbdpool_uri (nbdfile_of (b)->pool));
+  return nbduri_same (nbdpool_uri (nbdfile_of (a)->pool),
+                      nbdpool_uri (nbdfile_of (b)->pool));
 }
 
 /* NBD has no locks: readers get no guarantee, and writers have said that they want none
@@ -362,6 +374,18 @@ add_secrets (const char *name, const struct storage_link_options *link)
   return nearest ? nbduri_add_secrets (name, nearest) : strdup (name);
 }
 
+/* A thread that changes part of a block is not kept waiting by a stream of others. */
+static void
+init_blocks (pthread_rwlock_t *blocks)
+{
+  pthread_rwlockattr_t attr;
+
+  pthread_rwlockattr_init (&attr);
+  pthread_rwlockattr_setkind_np (&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+  pthread_rwlock_init (blocks, &attr);
+  pthread_rwlockattr_destroy (&attr);
+}
+
 int
 nbdfile_open (const char *uri, const struct storage_options *options,
               struct storage **result)
@@ -379,7 +403,7 @@ nbdfile_open (const char *uri, const struct storage_options *options,
     free (n);
     return -1;
   }
-  pthread_rwlock_init (&n->blocks, NULL);
+  init_blocks (&n->blocks);
   n->pool = nbdpool_open (full, name, link);
   if (n->pool == NULL) {
     storage_close (&n->s);

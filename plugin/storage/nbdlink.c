@@ -15,9 +15,10 @@
  *
  * When the connection breaks, libnbd ends all requests; each of them returns ENOTCONN.
  *
- * A server may take as long as it likes to answer, but it must not keep us from ending.  If it
- * is silent, those who wait ask whether anybody waits for them; who is alone lets
- * another one lead, and if all are, they give the connection up after a while.
+ * A server may take as long as it likes to answer, but it must not keep nbdkit from
+ * ending.  If it is silent, each waiting thread asks whether its client still waits.  A
+ * leader whose client is gone lets another thread lead.  If all clients are gone, the
+ * connection is given up after a while.
  *
  * Locks: `lock' guards who waits and who leads.  libnbd has a lock of its own, which it
  * holds while it calls us (finish): that one comes first.

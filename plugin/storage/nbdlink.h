@@ -40,15 +40,16 @@ struct nbdlink_info {
  * QUIET: as a debug message. */
 extern int nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
                          const struct storage_link_options *, struct nbdlink **);
-/* When no request is in flight.  Waits for the server for a second at most.  NULL is fine. */
+/* When no request is in flight.  Waits for the server for a second at most.  NULL is
+ * allowed. */
 extern void nbdlink_close (struct nbdlink *);
 
 extern const struct nbdlink_info *nbdlink_info (const struct nbdlink *);
 extern bool nbdlink_is_dead (struct nbdlink *);
 /* Was it, because the server was silent and nobody waited any more? */
 extern bool nbdlink_is_given_up (const struct nbdlink *);
-/* The same, after a look at what has come meanwhile: the server may have gone while nothing
- * was asked of it.  When no request is in flight. */
+/* The same, after a look at what has arrived: the server may have gone while no request
+ * was in flight.  (None may be.) */
 extern bool nbdlink_has_died (struct nbdlink *);
 
 /* Requests, from any thread.  Their ranges are within the size and multiples of the

@@ -82,8 +82,8 @@ milliseconds (void)
   return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
 }
 
-/* Until something has changed (see `settled'), for at most MS.  With the lock held, which is
- * dropped meanwhile. */
+/* Waits until something has changed (see `settled'), for at most MS.  With the lock held,
+ * which is dropped meanwhile. */
 static void
 wait_settled (struct nbdpool *p, int64_t ms)
 {
@@ -166,8 +166,8 @@ tell_back (struct nbdpool *p)
   p->told_lost = p->gone = false;
 }
 
-/* With the lock held: the one with the fewest users; a new one if all are busy.  The first
- * one comes first: the others are of use only while it is there. */
+/* With the lock held: the one with the fewest users; a new one if all are busy.  The
+ * others are of use only while the first one is there. */
 static struct slot *
 choose_slot (struct nbdpool *p)
 {
@@ -195,7 +195,8 @@ only_reads (enum nbdpool_kind kind)
 static bool
 changes_something (enum nbdpool_kind kind)
 {
-  return kind == NBDPOOL_WRITE || kind == NBDPOOL_WRITE_FUA || kind == NBDPOOL_ZERO || kind == NBDPOOL_PUNCH;
+  return kind == NBDPOOL_WRITE || kind == NBDPOOL_WRITE_FUA ||
+    kind == NBDPOOL_ZERO || kind == NBDPOOL_PUNCH;
 }
 
 /* Would anything be lost if the server had lost everything that was not flushed? */
@@ -260,7 +261,7 @@ give_up (struct nbdpool *p)
   return NULL;
 }
 
-/* The first connection is to be made anew, in the time that is LEFT.  With the lock held. */
+/* Makes the first connection anew, in the time that is LEFT.  With the lock held. */
 static void
 reconnect (struct nbdpool *p, struct patience *w, int64_t left)
 {
@@ -271,7 +272,8 @@ reconnect (struct nbdpool *p, struct patience *w, int64_t left)
       lose_changes (p);
     tell_lost (p);
   }
-  if (connect_slot (p, slot, left < 1 ? 1 : min64 (left, p->options.connect_timeout_ms)) == 0)
+  if (connect_slot (p, slot, left < 1 ? 1
+                    : min64 (left, p->options.connect_timeout_ms)) == 0)
     return;
   /* Others wait for this thread. */
   slot->connecting = true;

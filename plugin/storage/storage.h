@@ -60,8 +60,8 @@ struct storage_link_options {
    * disk_options).  A server that is away or silent is given up then, after
    * storage_link_alone_ms. */
   bool (*client_waits) (void);
-  /* NBD URIs in normal form with the secrets (user, keys) that are to be used for them and
-   * for what is below them.  Names elsewhere have none. */
+  /* NBD URIs in normal form, with the secrets (user, keys) that are used for them and for
+   * what is below them.  Names elsewhere have none. */
   const char *const *secrets;
   size_t nr_secrets;
 };
@@ -70,7 +70,8 @@ struct storage_link_options {
 static inline unsigned
 storage_link_alone_ms (const struct storage_link_options *o)
 {
-  return o->reconnect_ms < 1000 ? 1000 : o->reconnect_ms > 30000 ? 30000 : o->reconnect_ms;
+  return o->reconnect_ms < 1000 ? 1000
+    : o->reconnect_ms > 30000 ? 30000 : o->reconnect_ms;
 }
 
 struct storage_options {

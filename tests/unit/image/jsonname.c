@@ -32,6 +32,7 @@ static const struct { const char *text, *name, *format; } good[] = {
     "\"read-only\":true}", "/a", "raw" },
   { "json:{\"driver\":\"qcow2\",\"file.filename\":\"nbd://h/e\"}", "nbd://h/e", "qcow2" },
   { "json:{\"driver\":\"file\",\"filename\":\"/a\"}", "/a", NULL },
+  { "json:{\"driver\":\"file\",\"filename\":\"nbd://h/\"}", "./nbd://h/", NULL },
   { "json:{\"driver\":\"nbd\",\"host\":\"h\"}", "nbd://h/", NULL },
 };
 
