@@ -205,7 +205,8 @@ parse_protocol (struct options *o, const char *prefix, const char *driver,
   if (filename == NULL)
     return refuse (o, EINVAL, "it names no file");
   /* With a driver it is a path, even if it looks like a protocol. */
-  if (asprintf (&r->name, "%s%s", driver && filename[0] != '/' ? "./" : "",
+  if (asprintf (&r->name, "%s%s",
+                driver && filename[strcspn (filename, ":/")] == ':' ? "./" : "",
                 filename) == -1) {
     r->name = NULL;
     return refuse (o, ENOMEM, "no memory");
