@@ -28,6 +28,7 @@
 
 #include "util/bytes.h"
 #include "util/printable.h"
+#include "util/utf8.h"
 #include "storage/nbduri.h"
 #include "nbd/paramvalue.h"
 
@@ -217,37 +218,6 @@ parse_stored_path (const char *key, const char *value)
   return 0;
 }
 
-/* Returns the number of bytes of the character at P, or 0 if this is not UTF-8 (or a
- * surrogate, or longer than necessary). */
-static unsigned
-utf8_length (const unsigned char *p)
-{
-  const unsigned n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2
-    : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
-
-  for (unsigned i = 1; i < n; i++)
-    if ((p[i] & 0xc0) != 0x80)
-      return 0;
-  if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-      (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
-    return 0;
-  return n;
-}
-
-static bool
-is_utf8 (const char *text)
-{
-  const unsigned char *p = (const unsigned char *) text;
-  unsigned n;
-
-  for (; *p; p += n) {
-    n = utf8_length (p);
-    if (n == 0)
-      return false;
-  }
-  return true;
-}
-
 int
 parse_new_name (const char *key, const char *value, size_t most)
 {
@@ -258,7 +228,7 @@ parse_new_name (const char *key, const char *value, size_t most)
     return bad_value (key, value, "a name must have 1 to %zu bytes, not %zu", most, len);
   if (c)
     return bad_value (key, value, "the name contains the control character 0x%02x", c);
-  if (!is_utf8 (value))
+  if (!utf8_is_text (value))
     return bad_value (key, value, "the name is not UTF-8");
   return 0;
 }
