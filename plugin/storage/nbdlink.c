@@ -511,6 +511,11 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
     *ret = l;
     return 0;
   }
+  if (why && !quiet && strcmp (uri, name) != 0) {
+    /* What libnbd says may name the user or the key. */
+    nbdkit_debug ("%s: cannot connect: %s", name, why);
+    why = "the reason may contain secrets of the URI: nbdkit -v shows it";
+  }
   if (quiet)
     nbdkit_debug ("%s: cannot connect: %s", name, why ? why : "no reason given");
   else

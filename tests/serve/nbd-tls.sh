@@ -1,0 +1,38 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# An image behind TLS: the user and the key are in the URI, or in the nearest allow-uri=
+# above a name in an image; no message shows them, not even when the server refuses them.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires psktool --version
+
+psktool -u alice -p "$tmp/keys"
+make_image "$tmp/far" 8M
+qemu-io -f qcow2 -c 'write -P 7 0 64k' "$tmp/far"
+PLUGIN=file start_nbdkit_as far --tls=require --tls-psk="$tmp/keys" -- "$tmp/far"
+
+# uri_of USER EXPORT
+uri_of ()
+{
+  echo "nbds+unix://$1@/$2?socket=$sockdir/far.sock&tls-psk-file=$tmp/keys"
+}
+
+shows ()
+{
+  start_nbdkit -r -- "$@"
+  nbdsh_run -c 'assert h.pread(65536, 0) == b"\7" * 65536'
+  stop_nbdkit
+}
+
+shows "$(uri_of alice '')"
+refused 'cannot connect: the reason may contain secrets' "$(uri_of mallory '')"
+if grep -E 'mallory|keys' "$tmp/refused.err"; then fail "a secret is shown"; fi
+
+# The nearest one is used.
+qemu-img create -q -f qcow2 -u -b "nbds+unix:///disk/a?socket=$sockdir/far.sock" -F qcow2 \
+  "$tmp/top.qcow2" 8M
+shows "$tmp/top.qcow2" allow-uri="$(uri_of mallory '')" allow-uri="$(uri_of alice disk)"
+refused 'cannot connect' "$tmp/top.qcow2" allow-uri="$(uri_of alice '')" \
+  allow-uri="$(uri_of mallory disk)"
