@@ -31,6 +31,13 @@ struct run {
   bool unsettled;       /* the mapping is not yet durable in the file */
 };
 
+/* Can its data be written where it is? */
+static inline bool
+run_in_place (const struct run *run)
+{
+  return run->kind == RUN_NORMAL && run->copied;
+}
+
 /* Does the kind's host field advance with the guest offset? */
 static inline bool
 run_host_advances (enum run_kind kind)

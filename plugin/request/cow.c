@@ -84,12 +84,6 @@ struct cow {
 };
 
 static bool
-in_place (const struct run *run)
-{
-  return run->kind == RUN_NORMAL && run->copied;
-}
-
-static bool
 reusable (const struct run *run)
 {
   return (run->kind == RUN_ZERO_ALLOC || run->kind == RUN_RESERVED) &&
@@ -114,7 +108,7 @@ look (struct cow *c)
     run = &c->old[c->nr_old];
     if (l2_lookup (c->v->w->l2, at, min64 (end, c->v->size) - at, run) == -1)
       return -1;
-    if (in_place (run))
+    if (run_in_place (run))
       break;
     at = round_up (run->start + run->len, unit);
     if (run->kind == RUN_COMPRESSED) {

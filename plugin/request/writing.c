@@ -16,12 +16,6 @@
 #include "util/bytes.h"
 #include "request/request.h"
 
-static bool
-in_place (const struct run *run)
-{
-  return run->kind == RUN_NORMAL && run->copied;
-}
-
 /* The run at OFFSET is RUN.  Sets *LEN to the number of bytes that can be written in
  * place with one call, and *UNSETTLED if any of their mappings is unsettled. */
 static int
@@ -35,7 +29,7 @@ extend_in_place (const struct view *v, uint64_t offset, uint64_t count,
   while (*len < count) {
     if (l2_lookup (v->w->l2, offset + *len, count - *len, &next) == -1)
       return -1;
-    if (!in_place (&next) || next.host != run->host + *len)
+    if (!run_in_place (&next) || next.host != run->host + *len)
       break;
     *len += next.len;
     *unsettled |= next.unsettled;
@@ -59,7 +53,7 @@ write_data (const struct view *v, const void *buf_, uint64_t count,
   while (count > 0) {
     if (l2_lookup (w->l2, offset, count, &run) == -1)
       return -1;
-    if (in_place (&run)) {
+    if (run_in_place (&run)) {
       struct iovec iov = { .iov_base = (void *) buf };
 
       if (extend_in_place (v, offset, count, &run, &len, &unsettled) == -1)
