@@ -7,6 +7,7 @@ core_sources = \
 	%reldir%/util/budget.h \
 	%reldir%/util/bytes.h \
 	%reldir%/util/cleanup.h \
+	%reldir%/util/clock.h \
 	%reldir%/util/grace.c \
 	%reldir%/util/grace.h \
 	%reldir%/util/inflight.c \

@@ -34,6 +34,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "disk/exportkind.h"
 
 /* Maximum size of a piece, a multiple of any cluster size.  To write so many zeros takes
@@ -46,17 +47,8 @@
 struct piece {
   uint64_t offset, count;       /* bytes */
   uint64_t end;                 /* of the request */
-  uint64_t alone_since;         /* milliseconds, CLOCK_MONOTONIC; 0: not alone */
+  uint64_t alone_since;         /* clock_ms; 0: not alone */
 };
-
-static uint64_t
-now_ms (void)
-{
-  struct timespec t;
-
-  clock_gettime (CLOCK_MONOTONIC, &t);
-  return (uint64_t) t.tv_sec * 1000 + (uint64_t) t.tv_nsec / 1000000;
-}
 
 /* Should the request end because its client has been gone for long enough?  A client that
  * has gone does not come back: client_waits is not called again (and reports it once). */
@@ -66,9 +58,9 @@ is_orphan (const struct disk *d, struct piece *p)
   if (p->alone_since == 0) {
     if (d->options.client_waits == NULL || d->options.client_waits ())
       return false;
-    p->alone_since = max64 (now_ms (), 1);
+    p->alone_since = max64 (clock_ms (), 1);
   }
-  return now_ms () - p->alone_since >= d->options.linger_ms;
+  return clock_ms () - p->alone_since >= d->options.linger_ms;
 }
 
 /* Finds the first piece, or the one after *P.  Returns 1, 0 (everything is done), or -1

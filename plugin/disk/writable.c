@@ -21,6 +21,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "util/clock.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "image/headerwrite.h"
@@ -264,15 +265,6 @@ disk_become_writable (struct disk *d)
   return 0;
 }
 
-static double
-seconds (void)
-{
-  struct timespec now;
-
-  clock_gettime (CLOCK_MONOTONIC, &now);
-  return now.tv_sec + now.tv_nsec / 1e9;
-}
-
 /* Requests of readers may delay the release of freed clusters for a moment.  If it takes
  * longer, everything is durable, but the marks in the header and the freed clusters stay
  * until the next writer leaves, or until the disk is closed. */
@@ -280,7 +272,7 @@ int
 disk_quiesce (struct disk *d)
 {
   const struct timespec moment = { .tv_nsec = 1000000 };
-  const double deadline = seconds () + QUIESCE_SECONDS;
+  const int64_t deadline = clock_ms () + QUIESCE_SECONDS * 1000;
   int r;
 
   if (health_check (d->image->health) == -1)
@@ -292,12 +284,12 @@ disk_quiesce (struct disk *d)
       return -1;
     if (!checkpoint_holds_back (d->w.checkpoint))
       return health_end_changes (d->image->health) == -1 ? -1 : r;
-    while (checkpoint_holds_back (d->w.checkpoint) && seconds () < deadline) {
+    while (checkpoint_holds_back (d->w.checkpoint) && clock_ms () < deadline) {
       nanosleep (&moment, NULL);
       if (checkpoint_reap (d->w.checkpoint) == -1)
         return -1;
     }
-  } while (seconds () < deadline);
+  } while (clock_ms () < deadline);
 
   nbdkit_error ("%s: a request in progress delays the reuse of freed space",
                 d->options.path);

@@ -50,6 +50,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "request/copyup.h"
@@ -60,7 +61,7 @@
 #define PAUSE_SECONDS 10
 
 struct copyup {
-  _Atomic time_t retry_at;      /* CLOCK_MONOTONIC */
+  _Atomic int64_t retry_at;     /* clock_ms; 0: no pause */
 };
 
 struct copyup *
@@ -402,15 +403,6 @@ copyup_range (const struct view *v, void *scratch, uint64_t start, uint64_t end,
 
 /* --- copy-on-read --- */
 
-static time_t
-now (void)
-{
-  struct timespec t;
-
-  clock_gettime (CLOCK_MONOTONIC, &t);
-  return t.tv_sec;
-}
-
 /* A read, parts of which may be stored. */
 struct copyup_read {
   const struct view *v;
@@ -468,7 +460,7 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
       return -1;                /* it cannot be read without storing either */
     nbdkit_error ("%s: copy-on-read: cannot store data in the image: %m",
                   storage_path (r->v->image->file));
-    atomic_store (&r->v->w->copyup->retry_at, now () + PAUSE_SECONDS);
+    atomic_store (&r->v->w->copyup->retry_at, clock_ms () + PAUSE_SECONDS * 1000);
   }
   if (start + c.len <= r->at)
     return 0;                   /* it ends before the wanted data: look again */
@@ -487,12 +479,12 @@ decide (const struct copyup_read *r, uint64_t at, uint64_t *start, uint64_t *len
   const struct view *v = r->v;
   const uint64_t cs = v->image->header.cluster_size;
   const uint64_t end = min64 (round_up (r->end, cs), v->size);
-  const time_t retry_at = atomic_load (&v->w->copyup->retry_at);
+  const int64_t retry_at = atomic_load (&v->w->copyup->retry_at);
   int must;
 
   *start = round_down (at, cs);
   *len = end - *start;
-  if (health_check (v->image->health) == -1 || (retry_at != 0 && now () < retry_at))
+  if (health_check (v->image->health) == -1 || (retry_at != 0 && clock_ms () < retry_at))
     return 0;
   for (;;) {
     must = stretch (v, *start, end, len);

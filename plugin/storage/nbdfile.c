@@ -410,7 +410,7 @@ nbdfile_open (const char *uri, const struct storage_options *options,
     return -1;
   }
   n->info = nbdpool_info (n->pool);
-  n->s.size = nbdpool_size (n->pool);
+  n->s.size = round_down (n->info->size, n->info->minimum);
   n->s.why_readonly = find_why_readonly (n->info, options);
   n->s.writable = n->s.why_readonly == NULL;
   *result = &n->s;

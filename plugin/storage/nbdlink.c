@@ -44,6 +44,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/report.h"
 #include "storage/nbdlink.h"
 
@@ -386,16 +387,7 @@ nbdlink_zeros (struct nbdlink *l, uint64_t offset, uint64_t *len, bool *zeros)
   return 0;
 }
 
-/* Extents are in order, and start at the beginning of the request. */
-
-static int64_t
-milliseconds (void)
-{
-  struct timespec now;
-
-  clock_gettime (CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
-}
+/* --- opening --- */
 
 /* Returns 0, or -1; *WHY is then libnbd's message. */
 static int
@@ -406,7 +398,7 @@ connect_before (struct nbdlink *l, const char *uri, int64_t deadline, const char
     return -1;
   }
   while (nbd_aio_is_connecting (l->nbd)) {
-    const int64_t left = deadline - milliseconds ();
+    const int64_t left = deadline - clock_ms ();
 
     if (left <= 0) {
       *why = "no answer in time";
@@ -505,7 +497,7 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
   l->options = *options;
   if (prepare (l, name) == -1)
     why = nbd_get_error ();
-  else if (connect_before (l, uri, milliseconds () + timeout_ms, &why) == 0 &&
+  else if (connect_before (l, uri, clock_ms () + timeout_ms, &why) == 0 &&
            ask_info (l, &why) == 0) {
     watch_peer (nbd_aio_get_fd (l->nbd));
     *ret = l;
@@ -530,14 +522,14 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
 static void
 say_goodbye (struct nbdlink *l)
 {
-  const int64_t deadline = milliseconds () + GOODBYE_MS;
+  const int64_t deadline = clock_ms () + GOODBYE_MS;
   int64_t left;
 
   /* What is in flight is only what nobody waits for. */
   if (!nbd_aio_is_ready (l->nbd) || nbd_aio_disconnect (l->nbd, 0) == -1)
     return;
   while (!nbd_aio_is_dead (l->nbd) && !nbd_aio_is_closed (l->nbd) &&
-         (left = deadline - milliseconds ()) > 0)
+         (left = deadline - clock_ms ()) > 0)
     poll_once (l, left);
 }
 

@@ -31,6 +31,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/report.h"
 #include "storage/nbdpool.h"
 
@@ -61,7 +62,6 @@ struct nbdpool {
   struct nbdlink_info info;
 
   atomic_bool lost;             /* changes may be lost: no more are sent */
-  _Atomic uint64_t size;        /* as the server last stated it */
 
   pthread_mutex_t lock;
   pthread_cond_t settled;       /* a connection was made, or has failed, or has no users
@@ -73,34 +73,18 @@ struct nbdpool {
   bool gone;                    /* someone has waited for it in vain; likewise */
 };
 
-static int64_t
-milliseconds (void)
-{
-  struct timespec now;
-
-  clock_gettime (CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
-}
-
 /* Waits until something has changed (see `settled'), for at most MS.  With the lock held,
  * which is dropped meanwhile. */
 static void
 wait_settled (struct nbdpool *p, int64_t ms)
 {
-  const int64_t end = milliseconds () + ms;
+  const int64_t end = clock_ms () + ms;
   const struct timespec ts = { end / 1000, end % 1000 * 1000000 };
 
   pthread_cond_timedwait (&p->settled, &p->lock, &ts);
 }
 
 /* --- connections --- */
-
-/* Bytes in whole blocks. */
-static uint64_t
-usable_size (const struct nbdlink_info *i)
-{
-  return round_down (i->size, i->minimum);
-}
 
 /* After a reconnection: is the export still the same? */
 static int
@@ -142,8 +126,6 @@ connect_slot (struct nbdpool *p, struct slot *slot, int64_t timeout_ms)
   pthread_mutex_lock (&p->lock);
   slot->connecting = false;
   slot->link = link;
-  if (r == 0)
-    p->size = usable_size (nbdlink_info (link));
   pthread_cond_broadcast (&p->settled);
   return r;
 }
@@ -236,7 +218,7 @@ struct patience {
 static int64_t
 patience_left (struct nbdpool *p, struct patience *w)
 {
-  int64_t now = milliseconds ();
+  int64_t now = clock_ms ();
 
   if (w->deadline == 0) {
     w->deadline = now + p->options.reconnect_ms;
@@ -248,7 +230,7 @@ patience_left (struct nbdpool *p, struct patience *w)
     if (w->deadline > now)
       w->deadline = now;
   }
-  return w->deadline - milliseconds ();
+  return w->deadline - clock_ms ();
 }
 
 static struct slot *
@@ -384,7 +366,7 @@ send (struct nbdpool *p, const struct nbdpool_request *q)
     err = send_once (slot->link, q) == 0 ? 0 : errno;
     release (p, slot, q->kind, err);
   } while (err == ENOTCONN && !changes_something (q->kind) &&
-           (w.deadline == 0 || milliseconds () < w.deadline));
+           (w.deadline == 0 || clock_ms () < w.deadline));
   errno = err == ENOTCONN ? EIO : err;
   return err ? -1 : 0;
 }
@@ -466,8 +448,8 @@ send_flush (struct nbdpool *p)
     if (errno != ENOTCONN)
       return -1;
     if (deadline == 0)
-      deadline = milliseconds () + p->options.reconnect_ms;
-    else if (milliseconds () >= deadline) {
+      deadline = clock_ms () + p->options.reconnect_ms;
+    else if (clock_ms () >= deadline) {
       errno = EIO;
       return -1;
     }
@@ -530,7 +512,6 @@ nbdpool_open (const char *uri, const char *name,
     return NULL;
   }
   p->info = *nbdlink_info (p->slots[0].link);
-  p->size = usable_size (&p->info);
   p->max_slots = p->info.multi_conn ? MAX_LINKS : 1;
   return p;
 }
@@ -559,10 +540,4 @@ const char *
 nbdpool_uri (const struct nbdpool *p)
 {
   return p->uri;
-}
-
-uint64_t
-nbdpool_size (const struct nbdpool *p)
-{
-  return p->size;
 }

@@ -24,8 +24,6 @@ extern void nbdpool_close (struct nbdpool *);
 extern const char *nbdpool_uri (const struct nbdpool *);        /* with secrets */
 /* What the server offered at the first connection. */
 extern const struct nbdlink_info *nbdpool_info (const struct nbdpool *);
-/* In bytes, as the server last stated it, in whole blocks. */
-extern uint64_t nbdpool_size (const struct nbdpool *);
 
 enum nbdpool_kind {
   NBDPOOL_READ,

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How much time has passed?
+ */
+
+#ifndef QCOW2_CLOCK_H
+#define QCOW2_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+/* Milliseconds on CLOCK_MONOTONIC. */
+static inline int64_t
+clock_ms (void)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
+}
+
+#endif /* QCOW2_CLOCK_H */
