@@ -6,6 +6,7 @@
  *   with everything flushed      requests continue as soon as there is a server again
  *   with something unflushed     all flushes and writes fail from then on, reads work
  *   for good                     requests end when the time to reconnect has passed
+ *   and what comes back is smaller        nothing is read from it
  *
  * The server is nbdkit's file plugin with filters that remove features.  Its file
  * contains all flushed data.  Several threads share blocks of which they write parts.
@@ -54,24 +55,20 @@ static unsigned rounds, kills;
 
 /* --- the server --- */
 
+/* nbdkit with these arguments, which end with NULL. */
 static void
-start_server (unsigned manner)
+start_nbdkit (const char *const *arguments)
 {
   const struct timespec moment = { .tv_nsec = 5000000 };
-  const char *argv[16] = {
+  const char *argv[20] = {
     "nbdkit", "-f", "--exit-with-parent", "-U", socket_path, "-P", "pid"
   };
   struct stat st = { 0 };
-  int n = 7, i;
+  int n, i;
 
-  if (manners[manner][0])
-    argv[n++] = manners[manner][0];
-  argv[n++] = "file";
-  argv[n++] = file_path;
-  if (manners[manner][0] && manners[manner][1])
-    argv[n++] = manners[manner][1];
-  if (strstr (manners[manner][0] ? manners[manner][0] : "", "blocksize"))
-    argv[n++] = "blocksize-error-policy=error";
+  for (n = 7; *arguments; arguments++)
+    argv[n++] = *arguments;
+  CHECK (n < 20);
   unlink (socket_path);
   unlink ("pid");
   CHECK (posix_spawnp (&server, "nbdkit", NULL, NULL, (char **) argv, environ) == 0);
@@ -80,6 +77,23 @@ start_server (unsigned manner)
     CHECK (i < 6000 && waitpid (server, NULL, WNOHANG) == 0);
     nanosleep (&moment, NULL);
   }
+}
+
+static void
+start_server (unsigned manner)
+{
+  const char *arguments[6] = { NULL };
+  int n = 0;
+
+  if (manners[manner][0])
+    arguments[n++] = manners[manner][0];
+  arguments[n++] = "file";
+  arguments[n++] = file_path;
+  if (manners[manner][0] && manners[manner][1])
+    arguments[n++] = manners[manner][1];
+  if (strstr (manners[manner][0] ? manners[manner][0] : "", "blocksize"))
+    arguments[n++] = "blocksize-error-policy=error";
+  start_nbdkit (arguments);
 }
 
 static void
@@ -96,22 +110,10 @@ struct worker {
   struct rng rng;
   uint64_t start;               /* of its region */
   unsigned requests;
-  bool may_fail;                /* its writes */
-  bool failed;                  /* one did: what is there is not known */
   unsigned char model[REGION];
 };
 
-/* -1: it failed, and may. */
-static int
-check_failure (struct worker *w)
-{
-  if (!w->may_fail)
-    FAIL ("at %" PRIu64 ": %s", w->start, last_error ());
-  w->failed = true;
-  return -1;
-}
-
-static int
+static void
 one_write (struct worker *w, uint64_t offset, uint64_t len)
 {
   unsigned char *p = w->model + offset;
@@ -123,14 +125,16 @@ one_write (struct worker *w, uint64_t offset, uint64_t len)
     /* 0: it can't, and nothing has happened. */
     const int done = (r ? storage_punch : storage_zero) (w->s, w->start + offset, len);
 
+    if (done == -1)
+      FAIL ("at %" PRIu64 ": %s", w->start, last_error ());
     if (done == 1)
       memset (p, 0, len);
-    return done == -1 ? check_failure (w) : 0;
+    return;
   }
   memset (p, rng_next (&w->rng), part);
   memset (p + part, rng_next (&w->rng), len - part);
-  return storage_writev (w->s, iov, 2, w->start + offset, r == 2) == -1
-    ? check_failure (w) : 0;
+  if (storage_writev (w->s, iov, 2, w->start + offset, r == 2) == -1)
+    FAIL ("at %" PRIu64 ": %s", w->start, last_error ());
 }
 
 static void *
@@ -140,7 +144,7 @@ work (void *opaque)
   unsigned char *buf = malloc (REGION);
 
   CHECK (buf != NULL);
-  for (unsigned i = 0; i < w->requests && !w->failed; i++) {
+  for (unsigned i = 0; i < w->requests; i++) {
     const uint64_t offset = rng_below (&w->rng, REGION - 1);
     const uint64_t len = 1 + rng_below (&w->rng, rng_below (&w->rng, 4) ? 600
                                         : REGION - offset) % (REGION - offset);
@@ -303,6 +307,71 @@ test_gone (void)
   storage_close (s);
 }
 
+/* What comes back is smaller: bytes that were there would read as zeros. */
+static void
+test_shrunk (void)
+{
+  static const struct storage_link_options link = {
+    .connect_timeout_ms = 1000, .reconnect_ms = 300,
+  };
+  struct storage *s;
+  char byte;
+
+  start_server (0);
+  s = open_export (&link);
+  CHECK (storage_read (s, &byte, 1, 0) == 0);
+  kill_server ();
+  CHECK (truncate (file_path, SIZE / 2) == 0);
+  start_server (0);
+  CHECK (storage_read (s, &byte, 1, 0) == -1 && errno == EIO);
+  kill_server ();
+  CHECK (truncate (file_path, SIZE) == 0);
+  start_server (0);
+  CHECK (storage_read (s, &byte, 1, 0) == 0);
+  storage_close (s);
+  kill_server ();
+}
+
+/* A server without FUA: a durable write is a write and a flush, and a flush that failed
+ * once may have been about other writes (R9). */
+static void
+test_no_fua (void)
+{
+  static const struct storage_link_options link = STORAGE_LINK_DEFAULTS;
+  char *size, *pread, *pwrite;
+  const char *arguments[] = {
+    "eval", "can_write=exit 0", "can_flush=exit 0", "can_fua=echo none", NULL, NULL, NULL,
+    NULL, NULL
+  };
+  const struct iovec iov = { "x", 1 };
+  struct storage *s;
+  int fd;
+
+  CHECK (asprintf (&size, "get_size=stat -c %%s %s", file_path) > 0);
+  CHECK (asprintf (&pread, "pread=dd if=%s iflag=skip_bytes,count_bytes skip=$4 count=$3 "
+                   "status=none", file_path) > 0);
+  CHECK (asprintf (&pwrite, "pwrite=dd of=%s oflag=seek_bytes conv=notrunc seek=$4 "
+                   "status=none", file_path) > 0);
+  arguments[5] = size;
+  arguments[6] = pread;
+  arguments[7] = pwrite;
+  /* nbdkit runs scripts elsewhere. */
+  CHECK (asprintf ((char **) &arguments[4], "flush=if [ -e %s.fail ]; then "
+                   "echo EIO no >&2; exit 1; fi", file_path) > 0);
+  start_nbdkit (arguments);
+  s = open_export (&link);
+  CHECK (storage_writev (s, &iov, 1, 7, true) == 0 && storage_sync (s) == 0);
+  fd = open ("far.fail", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  CHECK (fd >= 0 && close (fd) == 0);
+  CHECK (storage_writev (s, &iov, 1, 8, true) == -1 && errno == EIO);
+  CHECK (unlink ("far.fail") == 0);
+  CHECK (storage_sync (s) == -1 && errno == EIO);
+  storage_close (s);
+  kill_server ();
+  for (int i = 4; i < 8; i++)
+    free ((char *) arguments[i]);
+}
+
 static void
 prepare_trial (struct rng *rng)
 {
@@ -323,6 +392,8 @@ prepare_trial (struct rng *rng)
     fd = open (file_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     CHECK (fd >= 0 && ftruncate (fd, SIZE) == 0 && close (fd) == 0);
     test_gone ();
+    test_shrunk ();
+    test_no_fua ();
   }
   run_trial (rng);
 }
@@ -330,7 +401,7 @@ prepare_trial (struct rng *rng)
 int
 main (void)
 {
-  quiet_errors = getenv ("LOUD") == NULL;
+  quiet_errors = true;
   trials_run ("nbdfile", 6, MANNERS, prepare_trial);
   unlink (socket_path);
   printf ("%u rounds, %u servers killed\n", rounds, kills);
