@@ -49,6 +49,7 @@ extern int hostfile_punch (struct storage *, uint64_t offset, uint64_t count);
 extern int hostfile_zero (struct storage *, uint64_t offset, uint64_t count);
 extern int hostfile_allocate (struct storage *, uint64_t offset, uint64_t count);
 extern int hostfile_set_size (struct storage *, uint64_t size);
+extern uint64_t hostfile_size_now (struct storage *, bool ask);
 extern int hostfile_hole (struct storage *, uint64_t offset, uint64_t *len, bool *hole);
 extern void hostfile_prefetch (struct storage *, uint64_t offset, uint64_t count);
 extern void hostfile_write_back (struct storage *, uint64_t offset, uint64_t count);

@@ -159,6 +159,7 @@ static const struct storage_ops hostfile_ops = {
   .zero = hostfile_zero,
   .allocate = hostfile_allocate,
   .set_size = hostfile_set_size,
+  .size_now = hostfile_size_now,
   .hole = hostfile_hole,
   .prefetch = hostfile_prefetch,
   .write_back = hostfile_write_back,

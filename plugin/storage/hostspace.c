@@ -82,6 +82,15 @@ hostfile_set_size (struct storage *s, uint64_t size)
 }
 
 uint64_t
+hostfile_size_now (struct storage *s, bool ask)
+{
+  const off_t end = lseek (hostfile_of (s)->fd, 0, SEEK_END);
+
+  (void) ask;
+  return end == -1 ? s->size : (uint64_t) end;
+}
+
+uint64_t
 hostfile_allocated (const struct storage *s)
 {
   struct stat st;

@@ -3,7 +3,8 @@
  * How are bytes read from and written to an export of an NBD server?
  *
  * One kind of storage (storage-impl.h), over a pool of connections.  The size of the
- * export is fixed, like that of a block device.
+ * export is fixed, like that of a block device.  Whether it has grown is asked when there
+ * is no space, because that takes a new connection.
  *
  * Durability: a sync is a flush that the server has acknowledged.  The plugin does not
  * write to a server that cannot flush.
@@ -13,7 +14,8 @@
  * the block in the meantime.
  *
  * Locks: `blocks' is taken for writing by a thread that changes part of a block, and for
- * reading by other writers.
+ * reading by other writers.  `growth' guards asked_at, and is held while the pool connects;
+ * no other lock of this file is taken meanwhile.
  */
 
 #include <config.h>
@@ -25,6 +27,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/report.h"
 #include "storage/nbdfile.h"
 #include "storage/nbdpool.h"
@@ -34,12 +37,16 @@
 /* As on a disk, a sector is written completely or not at all.  With larger blocks,
  * writing one sector may also destroy others. */
 #define LARGEST_MINIMUM 4096
+/* How often the server is asked whether the export has grown. */
+#define ASK_AGAIN_MS 1000
 
 struct nbdfile {
   struct storage s;             /* must be first */
   struct nbdpool *pool;         /* fixed after opening */
   const struct nbdlink_info *info;      /* fixed after opening */
   pthread_rwlock_t blocks;
+  pthread_mutex_t growth;
+  int64_t asked_at;             /* clock_ms, if it had not grown; under growth */
 };
 
 static struct nbdfile *
@@ -209,7 +216,8 @@ nbdfile_write (struct storage *s, const struct iovec *iov, int niov, uint64_t of
   CLEANUP_FREE char *all = NULL;
   const char *buf;
 
-  if (!range_within (offset, count, s->size)) {
+  if (!range_within (offset, count, s->size) &&
+      !range_within (offset, count, storage_size_now (s, true))) {
     errno = ENOSPC;
     return -1;
   }
@@ -298,6 +306,25 @@ nbdfile_prefetch (struct storage *s, uint64_t offset, uint64_t count)
     nbdpool_cache (n->pool, min64 (to - from, NBDLINK_MAX_COUNT), from);
 }
 
+/* Requests that find no space come in numbers, and each would connect. */
+static uint64_t
+nbdfile_size_now (struct storage *s, bool ask)
+{
+  struct nbdfile *n = nbdfile_of (s);
+  uint64_t size;
+
+  if (!ask)
+    return s->size;
+  LOCK_FOR_BLOCK (&n->growth);
+  if (n->asked_at != 0 && clock_ms () - n->asked_at < ASK_AGAIN_MS)
+    return s->size;
+  if (nbdpool_grow (n->pool, &size) == -1)
+    storage_note_lost (s, errno);
+  size = round_down (size, n->info->minimum);
+  n->asked_at = size > s->size ? 0 : clock_ms ();
+  return size;
+}
+
 /* --- properties --- */
 
 static bool
@@ -325,6 +352,7 @@ close_export (struct storage *s)
   if (n->pool)
     nbdpool_close (n->pool);
   pthread_rwlock_destroy (&n->blocks);
+  pthread_mutex_destroy (&n->growth);
   free (n);
 }
 
@@ -336,6 +364,7 @@ static const struct storage_ops nbdfile_ops = {
   .sync_name = "flush",
   .punch = nbdfile_punch,
   .zero = nbdfile_zero,
+  .size_now = nbdfile_size_now,
   .hole = nbdfile_hole,
   .prefetch = nbdfile_prefetch,
   .same = same_export,
@@ -404,6 +433,7 @@ nbdfile_open (const char *uri, const struct storage_options *options,
     return -1;
   }
   init_blocks (&n->blocks);
+  pthread_mutex_init (&n->growth, NULL);
   n->pool = nbdpool_open (full, name, link);
   if (n->pool == NULL) {
     storage_close (&n->s);

@@ -16,6 +16,10 @@
  * another connection could come from a server that was restarted, and has lost the
  * change.
  *
+ * An export may grow.  A connection keeps the size that the server stated when it was
+ * made, so all are replaced then, each when its requests have ended and its changes are
+ * flushed.
+ *
  * Locks: `lock' guards the connections and the counts of changes.
  */
 
@@ -48,6 +52,7 @@ struct slot {
   struct nbdlink *link;         /* NULL if not connected */
   unsigned users;               /* requests in flight */
   bool connecting;              /* one thread does, or pauses before it does */
+  bool retiring;                /* its link is about to be replaced: no new requests */
   bool unwanted;                /* the server did not admit it */
   unsigned changing;            /* requests in flight that change something */
   uint64_t changes, flushed;    /* how many were answered, and how many of them a flush
@@ -59,8 +64,9 @@ struct nbdpool {
   char *uri;                    /* with secrets */
   char *name;                   /* without secrets, for messages */
   struct storage_link_options options;
-  struct nbdlink_info info;
+  struct nbdlink_info info;     /* its size is that of the first connection */
 
+  _Atomic uint64_t size;        /* of the export, for requests; only grows */
   atomic_bool lost;             /* changes may be lost: no more are sent */
 
   pthread_mutex_t lock;
@@ -86,23 +92,27 @@ wait_settled (struct nbdpool *p, int64_t ms)
 
 /* --- connections --- */
 
-/* After a reconnection: is the export still the same? */
+/* Is the export on a later connection still the same, or larger? */
+static bool
+is_same_export (const struct nbdpool *p, const struct nbdlink_info *i)
+{
+  return i->size >= p->size && i->minimum <= p->info.minimum &&
+    i->maximum >= p->info.maximum && i->read_only <= p->info.read_only &&
+    i->flush >= p->info.flush && i->fua >= p->info.fua && i->zero >= p->info.zero &&
+    i->multi_conn >= p->info.multi_conn;
+}
+
 static int
 check_same_export (struct nbdpool *p, struct nbdlink *link)
 {
   const struct nbdlink_info *i = nbdlink_info (link);
 
-  if (i->size < p->info.size || i->minimum > p->info.minimum ||
-      i->maximum < p->info.maximum || i->read_only > p->info.read_only ||
-      i->flush < p->info.flush || i->fua < p->info.fua || i->zero < p->info.zero ||
-      i->multi_conn < p->info.multi_conn) {
-    nbdkit_error ("%s: the export is not what it was: it had %" PRIu64 " bytes and now "
-                  "has %" PRIu64 ", or the server allows less", p->name,
-                  p->info.size, i->size);
-    errno = EIO;
-    return -1;
-  }
-  return 0;
+  if (is_same_export (p, i))
+    return 0;
+  nbdkit_error ("%s: the export is not what it was: it had %" PRIu64 " bytes and now "
+                "has %" PRIu64 ", or the server allows less", p->name, p->size, i->size);
+  errno = EIO;
+  return -1;
 }
 
 /* Connects SLOT, in at most TIMEOUT_MS.  Called with the lock held, which is dropped
@@ -160,7 +170,7 @@ choose_slot (struct nbdpool *p)
   for (unsigned i = 1; i < p->nr_slots; i++) {
     slot = &p->slots[i];
     if (slot->users < best->users && !slot->unwanted && !slot->connecting &&
-        !(slot->users > 0 && nbdlink_is_dead (slot->link)))
+        !slot->retiring && !(slot->users > 0 && nbdlink_is_dead (slot->link)))
       best = slot;
   }
   if (best->users < BUSY || p->nr_slots == p->max_slots)
@@ -294,6 +304,10 @@ acquire (struct nbdpool *p, enum nbdpool_kind kind, struct patience *w)
       return NULL;
     }
     slot = choose_slot (p);
+    if (slot->retiring) {       /* for a moment: the server answers */
+      wait_settled (p, ASK_MS);
+      continue;
+    }
     if (is_alive (slot)) {
       tell_back (p);
       slot->users++;
@@ -405,6 +419,32 @@ choose_flushes (struct nbdpool *p, struct flush f[MAX_LINKS])
   return n;
 }
 
+/* While a slot has users, its link stays. */
+static void
+begin_flush (struct nbdpool *p, struct flush *f)
+{
+  pthread_mutex_lock (&p->lock);
+  f->link = f->slot->link;
+  f->changes = f->slot->changes;
+  pthread_mutex_unlock (&p->lock);
+  nbdlink_flush_begin (f->link, &f->call);
+}
+
+/* Returns 0 or an errno. */
+static int
+end_flush (struct nbdpool *p, struct flush *f)
+{
+  const int err = nbdlink_flush_end (f->link, &f->call) == 0 ? 0 : errno;
+
+  release (p, f->slot, NBDPOOL_FLUSH, err);
+  if (err == 0) {
+    pthread_mutex_lock (&p->lock);
+    f->slot->flushed = max64 (f->slot->flushed, f->changes);
+    pthread_mutex_unlock (&p->lock);
+  }
+  return err;
+}
+
 static int
 flush (struct nbdpool *p)
 {
@@ -412,23 +452,11 @@ flush (struct nbdpool *p)
   const int n = choose_flushes (p, f);
   int i, err, worst = 0;
 
-  /* While a slot has users, its link stays. */
+  for (i = 0; i < n; i++)
+    begin_flush (p, &f[i]);
   for (i = 0; i < n; i++) {
-    pthread_mutex_lock (&p->lock);
-    f[i].link = f[i].slot->link;
-    f[i].changes = f[i].slot->changes;
-    pthread_mutex_unlock (&p->lock);
-    nbdlink_flush_begin (f[i].link, &f[i].call);
-  }
-  for (i = 0; i < n; i++) {
-    err = nbdlink_flush_end (f[i].link, &f[i].call) == 0 ? 0 : errno;
-    release (p, f[i].slot, NBDPOOL_FLUSH, err);
-    if (err == 0) {
-      pthread_mutex_lock (&p->lock);
-      f[i].slot->flushed = max64 (f[i].slot->flushed, f[i].changes);
-      pthread_mutex_unlock (&p->lock);
-    }
-    else if (worst != EIO)
+    err = end_flush (p, &f[i]);
+    if (err != 0 && worst != EIO)
       worst = err;
   }
   if (n > 0 && worst == 0 && !p->lost)
@@ -461,6 +489,86 @@ int
 nbdpool_send (struct nbdpool *p, const struct nbdpool_request *q)
 {
   return q->kind == NBDPOOL_FLUSH ? send_flush (p) : send (p, q);
+}
+
+/* --- growth --- */
+
+/* Flushes what was changed through SLOT.  With the lock held, which is dropped
+ * meanwhile. */
+static int
+flush_slot (struct nbdpool *p, struct slot *slot)
+{
+  struct flush f = { .slot = slot };
+  int err;
+
+  slot->users++;
+  pthread_mutex_unlock (&p->lock);
+  begin_flush (p, &f);
+  err = end_flush (p, &f);
+  pthread_mutex_lock (&p->lock);
+  errno = err == ENOTCONN ? EIO : err;
+  return err ? -1 : 0;
+}
+
+/* Puts LINK, or none, into SLOT, once no request uses the old one and everything that was
+ * changed through it is flushed.  With the lock held, which is dropped meanwhile. */
+static int
+replace_link (struct nbdpool *p, struct slot *slot, struct nbdlink *link)
+{
+  int r = 0;
+
+  slot->retiring = true;
+  while (r == 0 && (slot->users > 0 || slot->connecting || is_unflushed (slot)))
+    if (slot->users > 0 || slot->connecting)
+      wait_settled (p, ASK_MS);
+    else if (slot->link == NULL) {      /* it broke meanwhile */
+      errno = EIO;
+      r = -1;
+    }
+    else
+      r = flush_slot (p, slot);
+  if (r == 0) {
+    struct nbdlink *const old = slot->link;
+
+    slot->link = link;
+    pthread_mutex_unlock (&p->lock);
+    nbdlink_close (old);
+    pthread_mutex_lock (&p->lock);
+  }
+  slot->retiring = false;
+  pthread_cond_broadcast (&p->settled);
+  return r;
+}
+
+int
+nbdpool_grow (struct nbdpool *p, uint64_t *size)
+{
+  const uint64_t before = p->size;
+  struct nbdlink *link;
+  int r;
+
+  *size = before;
+  if (p->lost || nbdlink_open (p->uri, p->name, p->options.connect_timeout_ms, true,
+                               &p->options, &link) == -1)
+    return 0;
+  if (nbdlink_info (link)->size == before || !is_same_export (p, nbdlink_info (link))) {
+    nbdlink_close (link);
+    return 0;
+  }
+  *size = nbdlink_info (link)->size;
+  pthread_mutex_lock (&p->lock);
+  r = replace_link (p, &p->slots[0], link);
+  if (r == -1)
+    nbdlink_close (link);
+  /* The others are made anew when they are needed. */
+  for (unsigned i = 1; r == 0 && i < p->nr_slots; i++)
+    r = replace_link (p, &p->slots[i], NULL);
+  if (r == 0)
+    p->size = *size;
+  else
+    *size = before;
+  pthread_mutex_unlock (&p->lock);      /* keeps errno */
+  return r;
 }
 
 void
@@ -512,6 +620,7 @@ nbdpool_open (const char *uri, const char *name,
     return NULL;
   }
   p->info = *nbdlink_info (p->slots[0].link);
+  p->size = p->info.size;
   p->max_slots = p->info.multi_conn ? MAX_LINKS : 1;
   return p;
 }

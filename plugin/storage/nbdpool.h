@@ -47,6 +47,10 @@ struct nbdpool_request {
  * EIO: there is no connection, or changes may have been lost and this is not a read (the
  * reason is reported once). */
 extern int nbdpool_send (struct nbdpool *, const struct nbdpool_request *);
+/* Connects once more.  If the server states a larger size, waits for the requests in
+ * flight, and from then on uses only connections on which it does.  *SIZE: the size.
+ * Returns 0, also if nothing can be found out, or -1 with errno: a flush has failed. */
+extern int nbdpool_grow (struct nbdpool *, uint64_t *size);
 /* A hint; does not wait for the reply. */
 extern void nbdpool_cache (struct nbdpool *, uint64_t count, uint64_t offset);
 

@@ -33,6 +33,9 @@ struct storage_ops {
   int (*allocate) (struct storage *, uint64_t offset, uint64_t count);
   /* NULL: the size is fixed. */
   int (*set_size) (struct storage *, uint64_t size);
+  /* The size now, if it is not that of a regular file, or the known one.  ASK: see
+   * storage_size_now. */
+  uint64_t (*size_now) (struct storage *, bool ask);
 
   /* As storage_hole.  Ranges that it knows nothing about are data. */
   int (*hole) (struct storage *, uint64_t offset, uint64_t *len, bool *hole);
@@ -53,7 +56,7 @@ struct storage {
   char *path;                   /* name for messages; storage_close frees it */
   bool writable;
   const char *why_readonly;     /* NULL: the file is just not writable */
-  bool regular;                 /* otherwise its size is fixed */
+  bool regular;                 /* otherwise only others can change its size */
   const struct storage_hooks *hooks;
 
   /* Atomics.  None of them orders accesses to other data, so relaxed operations would be

@@ -151,6 +151,24 @@ storage_size (const struct storage *s)
 }
 
 uint64_t
+storage_size_now (struct storage *s, bool ask)
+{
+  const uint64_t before = s->size;
+  uint64_t now;
+
+  /* The storage knows nothing about a size that a hook has taken over. */
+  if (s->regular || s->diverted)
+    return before;
+  now = s->ops->size_now (s, ask);
+  if (now > before) {
+    nbdkit_debug ("%s: has grown from %" PRIu64 " to %" PRIu64 " bytes", s->path, before,
+                  now);
+    storage_raise_size (s, now);
+  }
+  return s->size;
+}
+
+uint64_t
 storage_allocated (const struct storage *s)
 {
   return s->regular ? s->ops->allocated (s) : s->size;
@@ -353,7 +371,7 @@ set_size (struct storage *s, uint64_t size)
   if (r == 0 && s->ops->set_size && s->regular)
     r = s->ops->set_size (s, size);
   else if (r == 0) {
-    if (size <= s->size)
+    if (size <= s->size || size <= storage_size_now (s, true))
       return 0;
     errno = ENOSPC;
     r = -1;

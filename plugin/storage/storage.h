@@ -106,6 +106,9 @@ extern bool storage_same (const struct storage *, const struct storage *);
 
 /* The current size in bytes.  Kept in memory: writes and truncate update it. */
 extern uint64_t storage_size (const struct storage *);
+/* The same, after asking whether a device or an export has grown.  ASK: also if that takes
+ * another connection to a server.  (The known size never becomes smaller.) */
+extern uint64_t storage_size_now (struct storage *, bool ask);
 /* The number of bytes that the host has allocated now (st_blocks * 512). */
 extern uint64_t storage_allocated (const struct storage *);
 
@@ -145,8 +148,8 @@ extern int storage_allocate (struct storage *, uint64_t offset,
 /* Returns true if the host could not promise that. */
 extern bool storage_cannot_allocate (const struct storage *);
 
-/* Sets the size (regular files).  For block devices, fails with ENOSPC if SIZE is larger
- * than the device, and otherwise does nothing. */
+/* Sets the size (regular files).  For devices and exports, fails with ENOSPC if SIZE is
+ * larger than the device is now, and otherwise does nothing. */
 extern int storage_truncate (struct storage *, uint64_t size);
 
 /* Makes the file at least SIZE bytes long, and makes sure that writes to COUNT bytes at

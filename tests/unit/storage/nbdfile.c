@@ -8,6 +8,8 @@
  *   for good                     requests end when the time to reconnect has passed
  *   and what comes back is smaller        nothing is read from it
  *
+ * An export that grows is used beyond its old end, while requests are in flight.
+ *
  * The server is nbdkit's file plugin with filters that remove features.  Its file
  * contains all flushed data.  Several threads share blocks of which they write parts.
  *
@@ -234,6 +236,29 @@ check_unflushed (struct storage *s, unsigned manner)
   CHECK (storage_read (s, &buf, 1, 0) == 0);
 }
 
+/* The export grows while others use it. */
+static void
+check_growth (struct storage *s, struct rng *rng)
+{
+  const bool truncates = rng_below (rng, 2), durable = rng_below (rng, 2);
+  struct load load = { s, rng };
+  unsigned char buf[3] = { 0 };
+  const struct iovec iov = { (void *) "new", 3 };
+  pthread_t thread;
+
+  CHECK (truncate (file_path, 2 * SIZE) == 0);
+  CHECK (storage_size_now (s, false) == SIZE);
+  CHECK (pthread_create (&thread, NULL, run_load, &load) == 0);
+  if (truncates)
+    CHECK (storage_truncate (s, 2 * SIZE) == 0);
+  CHECK (storage_writev (s, &iov, 1, 2 * SIZE - 3, durable) == 0);
+  CHECK (storage_size (s) == 2 * SIZE);
+  CHECK (storage_read (s, buf, 3, 2 * SIZE - 3) == 0 && memcmp (buf, "new", 3) == 0);
+  CHECK (pthread_join (thread, NULL) == 0);
+  CHECK (storage_sync (s) == 0);
+  check_file ();
+}
+
 static struct storage *
 open_export (const struct storage_link_options *link)
 {
@@ -266,8 +291,7 @@ run_trial (struct rng *rng)
   for (unsigned i = 0; i < THREADS; i++)
     workers[i] = (struct worker) { .start = i * REGION };
   run (s, rng, 60);
-  CHECK (storage_sync (s) == 0);
-  check_file ();
+  check_growth (s, rng);
 
   /* Nothing is lost: all wait, and go on.  (The server ends with the thread that has
    * started it: this one.) */
@@ -281,8 +305,8 @@ run_trial (struct rng *rng)
   check_file ();
 
   /* Beyond the end. */
-  CHECK (storage_write (s, &byte, 1, SIZE) == -1 && errno == ENOSPC);
-  CHECK (storage_truncate (s, SIZE + 1) == -1 && errno == ENOSPC);
+  CHECK (storage_write (s, &byte, 1, 2 * SIZE) == -1 && errno == ENOSPC);
+  CHECK (storage_truncate (s, 2 * SIZE + 1) == -1 && errno == ENOSPC);
   check_unflushed (s, manner);
   storage_close (s);
   kill_server ();
@@ -324,6 +348,7 @@ test_shrunk (void)
   CHECK (truncate (file_path, SIZE / 2) == 0);
   start_server (0);
   CHECK (storage_read (s, &byte, 1, 0) == -1 && errno == EIO);
+  CHECK (storage_size_now (s, true) == SIZE);
   kill_server ();
   CHECK (truncate (file_path, SIZE) == 0);
   start_server (0);
