@@ -12,6 +12,8 @@ core_sources = \
 	%reldir%/util/grace.h \
 	%reldir%/util/inflight.c \
 	%reldir%/util/inflight.h \
+	%reldir%/util/jsontext.c \
+	%reldir%/util/jsontext.h \
 	%reldir%/util/names.c \
 	%reldir%/util/names.h \
 	%reldir%/util/printable.h \

@@ -3,10 +3,8 @@
  * How are the results of a check reported, to people and to programs?
  *
  * People get one line, preceded by the first faults if there are any.  Programs get JSON,
- * with the names that qemu-img check uses where it has one.  Both have a limited size.
- *
- * JSON is UTF-8, but a path may contain any bytes: bytes that are not valid UTF-8 are
- * written as \udc80 to \udcff, as Python's os.fsdecode does.
+ * with the names that qemu-img check uses where it has one.  Both have a limited size:
+ * findings.c limits the number of faults that are described, in all layers together.
  *
  * Locks: none.
  */
@@ -18,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/jsontext.h"
 #include "util/report.h"
-#include "util/utf8.h"
 #include "storage/reportfile.h"
 #include "format/compress.h"
 #include "check/checkreport.h"
@@ -158,141 +156,100 @@ checkreport_tell (const struct check_result *r)
 
 /* --- for programs --- */
 
-/* Writes a JSON string whose opening quotation mark is already written. */
-static void
-put_rest_of_string (FILE *fp, const char *s)
-{
-  unsigned n;
-
-  while (*s) {
-    n = utf8_length (s);
-    if (n == 0) {
-      fprintf (fp, "\\udc%02x", (unsigned char) *s++);
-      continue;
-    }
-    if (*s == '"' || *s == '\\')
-      fprintf (fp, "\\%c", *s);
-    else if ((unsigned char) *s < 0x20 || *s == 0x7f)
-      fprintf (fp, "\\u%04x", *s);
-    else
-      fwrite (s, 1, n, fp);
-    s += n;
-  }
-  fputc ('"', fp);
-}
-
-static void
-put_string (FILE *fp, const char *text)
-{
-  fputc ('"', fp);
-  put_rest_of_string (fp, text);
-}
-
-static void
-put_key (FILE *fp, const char *key, const char *text)
-{
-  fprintf (fp, "      \"%s\": ", key);
-  put_string (fp, text);
-  fputs (",\n", fp);
-}
-
-static void
-put_number (FILE *fp, const char *key, uint64_t n)
-{
-  fprintf (fp, "      \"%s\": %" PRIu64 ",\n", key, n);
-}
-
-static void
-put_flag (FILE *fp, const char *key, bool flag)
-{
-  fprintf (fp, "      \"%s\": %s,\n", key, flag ? "true" : "false");
-}
-
-static void
-put_image (FILE *fp, const struct check_layer *l)
+/* Adds what the header says, and what the scan counted. */
+static json_t *
+add_image (json_t *layer, const struct check_layer *l)
 {
   static const char *const methods[] = { "none", "aes", "luks" };
   const struct header *h = &l->image->header;
 
-  put_number (fp, "version", h->version);
-  put_number (fp, "virtual-size", h->size);
-  put_number (fp, "cluster-size", h->cluster_size);
-  put_number (fp, "refcount-bits", 1u << h->refcount_order);
-  put_key (fp, "compression-type", compress_name (h->compression_type));
-  put_key (fp, "encryption", methods[h->crypt_method]);
-  put_flag (fp, "extended-l2", (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2) != 0);
-  put_flag (fp, "external-data-file",
-            (h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0);
-  put_flag (fp, "lazy-refcounts",
-            (h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS) != 0);
-  put_flag (fp, "dirty", (h->incompatible & QCOW2_INCOMPAT_DIRTY) != 0);
-  put_flag (fp, "marked-corrupt",
-            (h->incompatible & QCOW2_INCOMPAT_CORRUPT) != 0);
-  put_number (fp, "snapshots", h->nb_snapshots);
-  put_number (fp, "bitmaps", h->has_bitmaps ? h->bitmaps.count : 0);
-  put_number (fp, "bitmaps-in-use", l->stats.bitmaps_in_use);
-  put_number (fp, "total-clusters", l->stats.total_clusters);
-  put_number (fp, "allocated-clusters", l->stats.allocated);
-  put_number (fp, "compressed-clusters", l->stats.compressed);
-  put_number (fp, "fragmented-clusters", l->stats.fragmented);
-  put_number (fp, "image-end-offset", l->stats.end);
+  return jsontext_add (layer,
+    { "version", jsontext_number (h->version) },
+    { "virtual-size", jsontext_number (h->size) },
+    { "cluster-size", jsontext_number (h->cluster_size) },
+    { "refcount-bits", jsontext_number (1u << h->refcount_order) },
+    { "compression-type", jsontext_string (compress_name (h->compression_type)) },
+    { "encryption", jsontext_string (methods[h->crypt_method]) },
+    { "extended-l2", json_boolean (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2) },
+    { "external-data-file", json_boolean (h->incompatible & QCOW2_INCOMPAT_DATA_FILE) },
+    { "lazy-refcounts", json_boolean (h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS) },
+    { "dirty", json_boolean (h->incompatible & QCOW2_INCOMPAT_DIRTY) },
+    { "marked-corrupt", json_boolean (h->incompatible & QCOW2_INCOMPAT_CORRUPT) },
+    { "snapshots", jsontext_number (h->nb_snapshots) },
+    { "bitmaps", jsontext_number (h->has_bitmaps ? h->bitmaps.count : 0) },
+    { "bitmaps-in-use", jsontext_number (l->stats.bitmaps_in_use) },
+    { "total-clusters", jsontext_number (l->stats.total_clusters) },
+    { "allocated-clusters", jsontext_number (l->stats.allocated) },
+    { "compressed-clusters", jsontext_number (l->stats.compressed) },
+    { "fragmented-clusters", jsontext_number (l->stats.fragmented) },
+    { "image-end-offset", jsontext_number (l->stats.end) });
 }
 
-static void
-put_layer (FILE *fp, const struct check_layer *l)
+static json_t *
+list_findings (struct findings *findings)
 {
-  const struct finding *list;
-  size_t i, n;
+  size_t n;
+  const struct finding *list = findings_list (findings, &n);
+  json_t *errors = json_array ();
 
-  fputs ("    {\n", fp);
-  put_key (fp, "filename", l->path);
-  put_key (fp, "format", l->raw ? "raw" : "qcow2");
-  put_number (fp, "file-size", l->file_size);
-  if (l->parsed)
-    put_image (fp, l);
-  put_number (fp, "corruptions", l->corruptions);
-  put_number (fp, "leaks", l->leaks);
-  put_number (fp, "stale-refcounts", l->stale);
-  put_number (fp, "corruptions-fixed", l->corruptions_fixed);
-  put_number (fp, "leaks-fixed", l->leaks_fixed);
-  put_number (fp, "errors-omitted", findings_omitted (l->findings));
-  fputs ("      \"errors\": [", fp);
-  list = findings_list (l->findings, &n);
-  for (i = 0; i < n; i++) {
-    fprintf (fp, "%s\n        { \"kind\": \"%s\", \"offset\": %" PRIu64
-             ", \"count\": %" PRIu64 ", \"message\": ", i ? "," : "",
-             finding_name (list[i].kind), list[i].offset, list[i].times);
-    put_string (fp, list[i].text);
-    fputs (" }", fp);
-  }
-  fputs (n ? "\n      ]\n    }" : "]\n    }", fp);
+  for (size_t i = 0; i < n; i++)
+    errors = jsontext_append (errors, jsontext_object (
+      { "kind", jsontext_string (finding_name (list[i].kind)) },
+      { "offset", jsontext_number (list[i].offset) },
+      { "count", jsontext_number (list[i].times) },
+      { "message", jsontext_string (list[i].text) }));
+  return errors;
 }
 
-static void
-put_report (FILE *fp, const void *result)
+static json_t *
+describe_layer (const struct check_layer *l)
+{
+  json_t *layer = jsontext_object (
+    { "filename", jsontext_string (l->path) },
+    { "format", jsontext_string (l->raw ? "raw" : "qcow2") },
+    { "file-size", jsontext_number (l->file_size) });
+
+  if (l->parsed)
+    layer = add_image (layer, l);
+  return jsontext_add (layer,
+    { "corruptions", jsontext_number (l->corruptions) },
+    { "leaks", jsontext_number (l->leaks) },
+    { "stale-refcounts", jsontext_number (l->stale) },
+    { "corruptions-fixed", jsontext_number (l->corruptions_fixed) },
+    { "leaks-fixed", jsontext_number (l->leaks_fixed) },
+    { "errors-omitted", jsontext_number (findings_omitted (l->findings)) },
+    { "errors", list_findings (l->findings) });
+}
+
+static json_t *
+list_layers (const struct check_result *r)
+{
+  json_t *layers = json_array ();
+
+  for (size_t i = 0; i < r->n; i++)
+    layers = jsontext_append (layers, describe_layer (r->layers[i]));
+  return layers;
+}
+
+/* The first member is in kind.begins. */
+static int
+print_report (FILE *fp, const void *result)
 {
   const struct check_result *r = result;
   const struct sums sums = add_up (r);
-  const bool ok = r->verdict <= CHECK_DIRTY;
-  size_t i;
 
-  fputs (kind.begins, fp);
-  put_rest_of_string (fp, r->layers[0]->path);
-  fprintf (fp, ",\n  \"check\": \"%s\",\n  \"verdict\": \"%s\",\n"
-           "  \"ok\": %s,\n  \"repaired\": %s,\n"
-           "  \"corruptions\": %" PRIu64 ",\n  \"leaks\": %" PRIu64 ",\n"
-           "  \"check-errors\": %d,\n"
-           "  \"corruptions-fixed\": %" PRIu64 ",\n"
-           "  \"leaks-fixed\": %" PRIu64 ",\n  \"layers\": [\n",
-           r->mode, verdict_word (r->verdict),
-           ok ? "true" : "false", r->repaired ? "true" : "false",
-           sums.corruptions, sums.leaks, r->verdict == CHECK_FAILED,
-           sums.corruptions_fixed, sums.leaks_fixed);
-  for (i = 0; i < r->n; i++) {
-    put_layer (fp, r->layers[i]);
-    fputs (i + 1 < r->n ? ",\n" : "\n", fp);
-  }
-  fputs ("  ]\n}\n", fp);
+  return jsontext_write (jsontext_object (
+    { "filename", jsontext_string (r->layers[0]->path) },
+    { "check", jsontext_string (r->mode) },
+    { "verdict", jsontext_string (verdict_word (r->verdict)) },
+    { "ok", json_boolean (r->verdict <= CHECK_DIRTY) },
+    { "repaired", json_boolean (r->repaired) },
+    { "corruptions", jsontext_number (sums.corruptions) },
+    { "leaks", jsontext_number (sums.leaks) },
+    { "check-errors", jsontext_number (r->verdict == CHECK_FAILED) },
+    { "corruptions-fixed", jsontext_number (sums.corruptions_fixed) },
+    { "leaks-fixed", jsontext_number (sums.leaks_fixed) },
+    { "layers", list_layers (r) }), fp);
 }
 
 int
@@ -304,5 +261,5 @@ checkreport_check (const char *path)
 int
 checkreport_write (const struct check_result *r, const char *path)
 {
-  return reportfile_write (&kind, path, true, put_report, r);
+  return reportfile_write (&kind, path, true, print_report, r);
 }

@@ -24,11 +24,12 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "util/jsontext.h"
 #include "storage/reportfile.h"
 #include "nbd/stats.h"
 
 static const struct report_kind kind = {
-  "stats", "{\n  \"connections\": { \"open\": "
+  "stats", "{\n  \"connections\": {"
 };
 
 void
@@ -54,37 +55,40 @@ stats_print (const struct stats *stats)
            s->checkpoint.runs, s->checkpoint.syncs);
 }
 
-static void
+/* The first member is in kind.begins. */
+static int
 print_json (FILE *fp, const void *opaque)
 {
   const struct stats *stats = opaque;
   const struct disk_stats *s = &stats->disk;
 
-  fprintf (fp,
-           "%s%" PRIu64 ", \"ever\": %" PRIu64
-           " },\n"
-           "  \"map\": { \"hits\": %" PRIu64 ", \"misses\": %" PRIu64
-           ", \"evictions\": %" PRIu64 ",\n"
-           "    \"bytes\": %" PRIu64 ", \"peak_bytes\": %" PRIu64
-           ", \"limit_bytes\": %" PRIu64 " },\n"
-           "  \"inflated\": { \"clusters\": %" PRIu64 ", \"hits\": %" PRIu64
-           ", \"waits\": %" PRIu64 ",\n"
-           "    \"evictions\": %" PRIu64 ", \"bytes\": %" PRIu64
-           ", \"peak_bytes\": %" PRIu64 " },\n"
-           "  \"clusters\": { \"allocated\": %" PRIu64 ", \"freed\": %" PRIu64
-           ", \"punched\": %" PRIu64 " },\n"
-           "  \"flush\": { \"requests\": %" PRIu64 ", \"shared\": %" PRIu64
-           ", \"checkpoints\": %" PRIu64 ", \"syncs\": %" PRIu64 " }\n"
-           "}\n",
-           kind.begins, stats->open, stats->ever,
-           s->map.hits, s->map.misses, s->map.evictions,
-           s->map.bytes, s->map.peak_bytes, stats->limit,
-           s->cluster_cache.inflations, s->cluster_cache.hits, s->cluster_cache.waits,
-           s->cluster_cache.evictions, s->cluster_cache.bytes,
-           s->cluster_cache.peak_bytes,
-           s->alloc.allocated, s->alloc.freed, s->alloc.punched,
-           s->checkpoint.flushes, s->checkpoint.shared,
-           s->checkpoint.runs, s->checkpoint.syncs);
+  return jsontext_write (jsontext_object (
+    { "connections", jsontext_object (
+      { "open", jsontext_number (stats->open) },
+      { "ever", jsontext_number (stats->ever) }) },
+    { "map", jsontext_object (
+      { "hits", jsontext_number (s->map.hits) },
+      { "misses", jsontext_number (s->map.misses) },
+      { "evictions", jsontext_number (s->map.evictions) },
+      { "bytes", jsontext_number (s->map.bytes) },
+      { "peak_bytes", jsontext_number (s->map.peak_bytes) },
+      { "limit_bytes", jsontext_number (stats->limit) }) },
+    { "inflated", jsontext_object (
+      { "clusters", jsontext_number (s->cluster_cache.inflations) },
+      { "hits", jsontext_number (s->cluster_cache.hits) },
+      { "waits", jsontext_number (s->cluster_cache.waits) },
+      { "evictions", jsontext_number (s->cluster_cache.evictions) },
+      { "bytes", jsontext_number (s->cluster_cache.bytes) },
+      { "peak_bytes", jsontext_number (s->cluster_cache.peak_bytes) }) },
+    { "clusters", jsontext_object (
+      { "allocated", jsontext_number (s->alloc.allocated) },
+      { "freed", jsontext_number (s->alloc.freed) },
+      { "punched", jsontext_number (s->alloc.punched) }) },
+    { "flush", jsontext_object (
+      { "requests", jsontext_number (s->checkpoint.flushes) },
+      { "shared", jsontext_number (s->checkpoint.shared) },
+      { "checkpoints", jsontext_number (s->checkpoint.runs) },
+      { "syncs", jsontext_number (s->checkpoint.syncs) }) }), fp);
 }
 
 int

@@ -376,7 +376,7 @@ reportfile_same (const char *path, const char *other)
 
 /* Writes the report to FD, and closes it. */
 static int
-write_to (int fd, bool durable, void (*print) (FILE *, const void *),
+write_to (int fd, bool durable, int (*print) (FILE *, const void *),
           const void *opaque)
 {
   FILE *fp = fdopen (fd, "w");
@@ -385,8 +385,8 @@ write_to (int fd, bool durable, void (*print) (FILE *, const void *),
     close (fd);
     return -1;
   }
-  print (fp, opaque);
-  if (fflush (fp) == EOF || ferror (fp) || (durable && fsync (fd) == -1)) {
+  if (print (fp, opaque) == -1 || fflush (fp) == EOF || ferror (fp) ||
+      (durable && fsync (fd) == -1)) {
     KEEP_ERRNO_FOR_BLOCK;
     fclose (fp);
     return -1;
@@ -467,7 +467,7 @@ temporary_name (const char *name)
  * give_name does. */
 static int
 write_file (const struct report_kind *kind, const char *name, bool durable,
-            void (*print) (FILE *, const void *), const void *opaque)
+            int (*print) (FILE *, const void *), const void *opaque)
 {
   CLEANUP_FREE char *temporary = temporary_name (name);
   int fd;
@@ -489,7 +489,7 @@ write_file (const struct report_kind *kind, const char *name, bool durable,
 
 int
 reportfile_write (const struct report_kind *kind, const char *path, bool durable,
-                  void (*print) (FILE *, const void *), const void *opaque)
+                  int (*print) (FILE *, const void *), const void *opaque)
 {
   struct place p;
   int fd, r = examine (kind, path, &p);

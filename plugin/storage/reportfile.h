@@ -24,14 +24,14 @@ extern int reportfile_check (const struct report_kind *, const char *path,
 /* Would a report written to one of these absolute paths replace that of the other? */
 extern bool reportfile_same (const char *path, const char *other);
 
-/* Writes the output of PRINT, which must begin as KIND says.  An existing file is
- * replaced at once, or not at all; a link to a file stays a link.  Terminals and pipes
- * are written to.  A file that this process inherited (/dev/stdout) is written through
- * its descriptor, at its position.  Files that must not be replaced are refused, as in
- * reportfile_check.  DURABLE: a file is durable on return.  Returns 0 or -1 (reported).
- * Any thread may call this. */
+/* Writes the output of PRINT, which must begin as KIND says.  PRINT returns 0, or -1 with
+ * errno.  An existing file is replaced at once, or not at all; a link to a file stays a
+ * link.  Terminals and pipes are written to.  A file that this process inherited
+ * (/dev/stdout) is written through its descriptor, at its position.  Files that must not
+ * be replaced are refused, as in reportfile_check.  DURABLE: a file is durable on return.
+ * Returns 0 or -1 (reported).  Any thread may call this. */
 extern int reportfile_write (const struct report_kind *, const char *path,
-                             bool durable, void (*print) (FILE *, const void *opaque),
+                             bool durable, int (*print) (FILE *, const void *opaque),
                              const void *opaque);
 
 #endif /* QCOW2_REPORTFILE_H */

@@ -40,7 +40,8 @@ PY
 done
 
 # Names are any bytes.
-for name in 'a b' "q'\"\\" $'new\nline' $'\xff\xc3\xa9\xc3' '-dash' 'a=b'; do
+for name in 'a b' "q'\"\\" $'new\nline' $'\xff\xc3\xa9\xc3' '-dash' 'a=b' \
+  $'\xf4\x8f\xbe\x80'; do
   cp "$img" "$tmp/$name"
   check file="$tmp/$name" check=quick 2> "$tmp/err"
   "$python" - "$report" "$tmp/$name" <<'PY'

@@ -30,12 +30,13 @@ static const struct report_kind kind = { KEY, BEGIN };
 /* What another program does while the report is written. */
 static void (*meanwhile) (void);
 
-static void
+static int
 print (FILE *fp, const void *opaque)
 {
   fputs (opaque, fp);
   if (meanwhile)
     meanwhile ();
+  return 0;
 }
 
 static int

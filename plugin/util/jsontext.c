@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does JSON say what C's strings and numbers contain?
+ *
+ * JSON is UTF-8, but a path may contain any bytes.  In the document, a byte 0xNN that is
+ * not part of a character is the escape \udcNN (80 to ff), as in Python's os.fsdecode:
+ * half of a surrogate pair, which no valid string contains.  jansson neither accepts nor
+ * writes such halves.  So in memory the byte is the character U+10FFNN, for which
+ * jsontext_write writes the escape.  The real characters U+10FF80 to U+10FFFF (nobody's:
+ * they are for private use) are taken as their four bytes, so that they are not mistaken.
+ * Whoever turns the string into bytes again, as Python's os.fsencode does, always gets
+ * those of the path.
+ *
+ * jansson's integers are signed.  Larger numbers become the nearest floating-point number,
+ * as which many programs read all numbers.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/jsontext.h"
+#include "util/utf8.h"
+
+json_t *
+jsontext_number (uint64_t n)
+{
+  return n <= INT64_MAX ? json_integer (n) : json_real (n);
+}
+
+/* --- strings --- */
+
+#define STAND_IN_LENGTH 4
+
+/* Writes the character that stands for the byte C, >= 0x80, in UTF-8. */
+static void
+put_stand_in (char *to, unsigned char c)
+{
+  to[0] = '\xf4';
+  to[1] = '\x8f';
+  to[2] = 0xbc | c >> 6;
+  to[3] = 0x80 | (c & 0x3f);
+}
+
+/* The byte for which the character at S stands, or 0 if it stands for itself. */
+static unsigned char
+get_stand_in (const char *s)
+{
+  const unsigned char third = s[0] == '\xf4' && s[1] == '\x8f' ? s[2] : 0;
+
+  return third >= 0xbe ? (third & 3) << 6 | (s[3] & 0x3f) : 0;
+}
+
+json_t *
+jsontext_string (const char *s)
+{
+  CLEANUP_FREE char *text = malloc (STAND_IN_LENGTH * strlen (s) + 1);
+  char *to = text;
+  unsigned n;
+
+  if (text == NULL)
+    return NULL;
+  while (*s) {
+    n = utf8_length (s);
+    if (n == 0 || get_stand_in (s)) {
+      put_stand_in (to, *s++);
+      to += STAND_IN_LENGTH;
+      continue;
+    }
+    memcpy (to, s, n);
+    to += n;
+    s += n;
+  }
+  *to = '\0';
+  return json_string (text);
+}
+
+/* --- documents --- */
+
+json_t *
+jsontext_add_members (json_t *object, const struct json_member *members)
+{
+  int r = object ? 0 : -1;
+
+  /* All of them, because each value given is freed by this, or belongs to OBJECT. */
+  for (; members->key; members++)
+    r |= json_object_set_new (object, members->key, members->value);
+  if (r == 0)
+    return object;
+  json_decref (object);
+  errno = ENOMEM;
+  return NULL;
+}
+
+json_t *
+jsontext_append (json_t *array, json_t *value)
+{
+  if (json_array_append_new (array, value) == 0)
+    return array;
+  json_decref (array);
+  errno = ENOMEM;
+  return NULL;
+}
+
+/* Writes a part of the text, which ends with a whole character. */
+static int
+write_part (const char *text, size_t size, void *opaque)
+{
+  FILE *fp = opaque;
+  unsigned char c;
+  unsigned n;
+
+  for (const char *s = text; s < text + size; s += n) {
+    n = utf8_length (s);
+    c = n == STAND_IN_LENGTH ? get_stand_in (s) : 0;
+    if (c)
+      fprintf (fp, "\\udc%02x", c);
+    else
+      fwrite (s, 1, n, fp);
+  }
+  return ferror (fp) ? -1 : 0;
+}
+
+/* Not json_dumps, whose text lacks a key when there was no memory for it. */
+int
+jsontext_write (json_t *document, FILE *fp)
+{
+  int r;
+
+  errno = ENOMEM;               /* jansson does not set it */
+  r = json_dump_callback (document, write_part, fp, JSON_INDENT (2));
+  if (r == 0)
+    r = write_part ("\n", 1, fp);
+  KEEP_ERRNO_FOR_BLOCK;
+  json_decref (document);
+  return r;
+}

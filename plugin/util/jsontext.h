@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Makes JSON documents of C's strings and numbers, with jansson.  See jsontext.c.
+ */
+
+#ifndef QCOW2_JSONTEXT_H
+#define QCOW2_JSONTEXT_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include <jansson.h>
+
+/* A number.  NULL on ENOMEM. */
+extern json_t *jsontext_number (uint64_t);
+/* A string that may contain any bytes.  NULL on ENOMEM. */
+extern json_t *jsontext_string (const char *);
+
+struct json_member {
+  const char *key;
+  json_t *value;
+};
+
+/* Adds members to OBJECT, in their order; the last one has no key.  NULL stands for what
+ * could not be made: if OBJECT or a value is NULL, or there is no memory, everything is
+ * freed.  Returns OBJECT, which then owns the values, or NULL on ENOMEM. */
+extern json_t *jsontext_add_members (json_t *object, const struct json_member *);
+
+/* The same, with the members { "key", value }, ... */
+#define jsontext_add(object, ...)                                               \
+  jsontext_add_members (object,                                                 \
+                        (const struct json_member[]) { __VA_ARGS__, { NULL, NULL } })
+/* An object with these members. */
+#define jsontext_object(...) jsontext_add (json_object (), __VA_ARGS__)
+
+/* Appends VALUE to ARRAY, and frees both if one is NULL or there is no memory.  Returns
+ * ARRAY, which then owns VALUE, or NULL on ENOMEM. */
+extern json_t *jsontext_append (json_t *array, json_t *value);
+
+/* Writes DOCUMENT, and a newline, to FP, and frees it.  Returns 0; or -1 with errno, also
+ * if DOCUMENT is NULL. */
+extern int jsontext_write (json_t *document, FILE *fp);
+
+#endif /* QCOW2_JSONTEXT_H */

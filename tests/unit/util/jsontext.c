@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * JSON documents keep the order of members, all numbers, and every byte of a string that
+ * is not UTF-8; and if memory runs out at any point, this is reported and nothing
+ * leaks.
+ *
+ * Environment: SEED.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "util/jsontext.h"
+#include "lib/stubs.h"
+
+/* What is written for DOCUMENT. */
+static const char *
+written (json_t *document)
+{
+  static char text[1000];
+  FILE *fp = fmemopen (text, sizeof text, "w");
+
+  CHECK (fp != NULL && jsontext_write (document, fp) == 0 && fclose (fp) == 0);
+  return text;
+}
+
+static json_t *
+make_document (void)
+{
+  json_t *list = jsontext_append (json_array (), jsontext_number (1));
+
+  list = jsontext_append (list, jsontext_string ("x\xff"));
+  return jsontext_object (
+    { "z", jsontext_number (0) },
+    { "inner", jsontext_add (jsontext_object ({ "b", json_true () }),
+      { "a", jsontext_number (UINT64_C (9007199254740993)) }) },
+    { "list", list });
+}
+
+static void
+test_document (void)
+{
+  CHECK (strcmp (written (make_document ()),
+                 "{\n"
+                 "  \"z\": 0,\n"
+                 "  \"inner\": {\n"
+                 "    \"b\": true,\n"
+                 "    \"a\": 9007199254740993\n"
+                 "  },\n"
+                 "  \"list\": [\n"
+                 "    1,\n"
+                 "    \"x\\udcff\"\n"
+                 "  ]\n"
+                 "}\n") == 0);
+}
+
+static void
+test_numbers (void)
+{
+  CHECK (strcmp (written (jsontext_object ({ "n", jsontext_number (INT64_MAX) })),
+                 "{\n  \"n\": 9223372036854775807\n}\n") == 0);
+  CHECK (strcmp (written (jsontext_object ({ "n", jsontext_number (UINT64_MAX) })),
+                 "{\n  \"n\": 1.8446744073709552e19\n}\n") == 0);
+}
+
+/* --- strings --- */
+
+/* The bytes that Python's os.fsencode makes of the string in {"s": STRING}.  Escapes of
+ * real characters are not expected to be needed beyond ASCII. */
+static void
+decode (const char *json, char *bytes)
+{
+  static const char named[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+  const char *s = json + strlen ("{\n  \"s\": \"");
+  unsigned code;
+
+  while (*s != '"') {
+    if (*s != '\\')
+      *bytes++ = *s++;
+    else if (s[1] == 'u') {
+      CHECK (sscanf (s + 2, "%4x", &code) == 1);
+      CHECK (code < 0x80 || (code >= 0xdc80 && code <= 0xdcff));
+      *bytes++ = code;
+      s += 6;
+    }
+    else {
+      const char *letter = strchr (letters, s[1]);
+
+      CHECK (letter != NULL);
+      *bytes++ = named[letter - letters];
+      s += 2;
+    }
+  }
+  CHECK (strcmp (s, "\"\n}\n") == 0);
+  *bytes = '\0';
+}
+
+static void
+check_string (const char *s)
+{
+  char bytes[100];
+
+  decode (written (jsontext_object ({ "s", jsontext_string (s) })), bytes);
+  CHECK (strcmp (bytes, s) == 0);
+}
+
+static void
+test_strings (void)
+{
+  /* Broken, overlong and forbidden sequences, the characters that stand for bytes, those
+   * next to them, and what could be taken for an escape. */
+  static const char *const pieces[] = {
+    "a", "\"", "\\", "\n", "\x01", "\x7f", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80",
+    "\x80", "\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\xc0\x80", "\xed\xb2\x80",
+    "\xf4\x90\x80\x80", "\xf4\x8f\xbd\xbf", "\xf4\x8f\xbe\x80", "\xf4\x8f\xbf\xbf",
+    "\xf4\x8f", "\\udc80",
+  };
+  struct rng rng;
+  char s[100];
+
+  rng_init (&rng, seed_from_env (), 0);
+  CHECK (strcmp (written (jsontext_object ({ "s", jsontext_string ("\xc3\xa9\xc3") })),
+                 "{\n  \"s\": \"\xc3\xa9\\udcc3\"\n}\n") == 0);
+  for (unsigned i = 0; i < 2000; i++) {
+    s[0] = '\0';
+    for (unsigned n = rng_below (&rng, 12); n > 0; n--)
+      strcat (s, pieces[rng_below (&rng, sizeof pieces / sizeof pieces[0])]);
+    check_string (s);
+  }
+}
+
+/* --- no memory --- */
+
+static unsigned allocated, freed, failing;
+
+static void *
+allocate (size_t size)
+{
+  void *p = ++allocated == failing ? NULL : malloc (size);
+
+  freed += p == NULL;
+  return p;
+}
+
+static void
+release (void *p)
+{
+  freed += p != NULL;
+  free (p);
+}
+
+static void
+test_no_memory (void)
+{
+  char text[1000];
+  FILE *fp;
+  int r;
+
+  json_set_alloc_funcs (allocate, release);
+  do {
+    allocated = freed = 0;
+    failing++;
+    fp = fmemopen (text, sizeof text, "w");
+    CHECK (fp != NULL);
+    errno = 0;
+    r = jsontext_write (make_document (), fp);
+    CHECK (r == (allocated >= failing ? -1 : 0));
+    CHECK (r == 0 || errno == ENOMEM);
+    fclose (fp);
+    CHECK (allocated == freed);
+  } while (allocated >= failing);
+  CHECK (failing > 20);
+}
+
+int
+main (void)
+{
+  test_document ();
+  test_numbers ();
+  test_strings ();
+  test_no_memory ();
+  return 0;
+}
