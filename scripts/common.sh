@@ -42,6 +42,7 @@ bench_packages=(
 )
 # shellcheck disable=SC2034
 test_packages=(
+  busybox
   e2fsprogs
   fio
   gnuplot-nox
@@ -85,6 +86,24 @@ need_packages ()
   export DEBIAN_FRONTEND=noninteractive
   apt-get -qq update
   apt-get -qq -y install --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# A TCP port of 127.0.0.1 that nothing uses.  Those from 32768 on are given to outgoing
+# connections.
+free_port ()
+{
+  python3 - <<'END'
+import random, socket
+while True:
+    port = random.randrange(10000, 32768)
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+    print(port)
+    break
+END
 }
 
 # quietly LOG COMMAND...: what it prints is shown only if it fails.

@@ -11,7 +11,7 @@ requires nbdcopy --version
 . "$srcdir/lib/commands.sh"
 in_network_namespace
 
-reason="installs packages"
+reason="installs packages; see project/quickstart.sh"
 not_run 'scripts/quickstart' "$reason"
 reason="scripts/test builds and tests, with --dist also installs"
 for command in 'autoreconf -i' ./configure make 'make check' 'make install'; do

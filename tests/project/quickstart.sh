@@ -1,0 +1,59 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# scripts/quickstart works, on a local image and on one behind HTTP.  (What it installs and
+# builds is there already.)
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires mkfs.ext4 -V
+requires nbdcopy --version
+requires busybox httpd --help
+requires "$NBDKIT" curl --dump-plugin
+
+# A tree in which nothing has to be installed or built.
+mkdir -p "$tmp/top/scripts" "$tmp/top/build/release/plugin" "$tmp/bin"
+cp "$srcdir/../scripts/quickstart" "$tmp/top/scripts"
+cp "$srcdir/../scripts/common.sh" "$tmp/top/scripts"
+cat >> "$tmp/top/scripts/common.sh" <<'END'
+need_packages () { :; }
+build () { :; }
+END
+ln -s "$srcdir"/../{README,COPYING,plugin} "$tmp/top"
+ln -s "$(dirname "$PLUGIN")" "$tmp/top/build/release/plugin/.libs"
+# Nor by root.
+printf '#!/bin/sh\necho 1000\n' > "$tmp/bin/id"
+chmod +x "$tmp/bin/id"
+
+# quickstart [PARAMETER]
+quickstart ()
+{
+  TMPDIR="$tmp" PATH="$tmp/bin:$PATH" "$tmp/top/scripts/quickstart" "$@"
+}
+
+# judged FILE: does it say what QEMU and e2fsck say?
+judged ()
+{
+  cat "$1"
+  grep '^No errors were found on the image.$' "$1"
+  grep '^Images are identical.$' "$1"
+  grep '^/hello in the image: written through' "$1"
+  grep '^== done' "$1"
+}
+
+quickstart > "$tmp/out"
+judged "$tmp/out"
+quickstart --remote > "$tmp/out"
+judged "$tmp/out"
+grep '^golden.qcow2 has not changed$' "$tmp/out"
+
+# It ends what it has started, and leaves nothing.
+ls -d "$tmp"/qcow2.* && fail "files are left"
+for ((i = 0; i < 200; ++i)); do
+  pgrep -f "$tmp/qcow2" || break
+  sleep 0.05
+done
+[ "$i" -lt 200 ] || fail "processes are left"
+
+fails_with 'usage: scripts/quickstart' "$tmp/top/scripts/quickstart" --far
+fails_with 'no such image' "$tmp/top/scripts/quickstart" "$tmp/none"
