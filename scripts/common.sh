@@ -48,6 +48,8 @@ test_packages=(
   gnuplot-nox
   gnutls-bin
   libnbd-bin
+  nbd-server
+  procps
   python3
   python3-libnbd
   qemu-utils

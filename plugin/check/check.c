@@ -425,6 +425,14 @@ check_finish (struct check *c, bool opened)
   return r;
 }
 
+static void
+disconnect (const struct check *c)
+{
+  for (size_t i = 0; i < c->result.n; i++)
+    if (c->result.layers[i]->image)
+      storage_disconnect (c->result.layers[i]->image->file);
+}
+
 int
 check_image (const struct check_options *options, struct check **ret)
 {
@@ -449,6 +457,7 @@ check_image (const struct check_options *options, struct check **ret)
     errno = EUCLEAN;
     goto error;
   }
+  disconnect (c);
   *ret = c;
   return 0;
 

@@ -24,7 +24,8 @@ struct check;
 
 /* Checks the image (with CHECK_FULL also its backing chain), and repairs it if the mode
  * asks for that and it is necessary.  The files stay open, locked as by a reader, until
- * check_free, so that no other program changes them before the disk is opened.  Returns
+ * check_free, so that no other program changes them before the disk is opened.  (NBD has
+ * no locks, and a server may admit only one client: it is free for the disk.)  Returns
  * 0 and *CHECK if the image may be served; -1 if it may not (reported, also in the JSON
  * report). */
 extern int check_image (const struct check_options *, struct check **);

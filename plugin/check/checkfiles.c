@@ -69,6 +69,10 @@ add_image (struct checkfiles *c, const char *path, const struct chain_options *c
   options.file = (struct storage_options) { .link = chain->image.file.link };
   image_open_data (image, &options);
   chain_below (path, &image->header, chain, below, format);
+  /* The check may need the only connection that a server admits. */
+  storage_disconnect (image->file);
+  if (image->data)
+    storage_disconnect (image->data);
 }
 
 struct checkfiles *
@@ -78,6 +82,7 @@ checkfiles_open (const char *path, const struct chain_options *options)
   struct chain_options chain = *options;
   char *next = strdup (path);
   const char *format = "qcow2";
+  struct image *raw;
 
   if (c == NULL || next == NULL) {
     nbdkit_error ("%s: check: out of memory", path);
@@ -91,7 +96,9 @@ checkfiles_open (const char *path, const struct chain_options *options)
 
     next = NULL;
     if (strcmp (format, "raw") == 0) {
-      add (c, this, &chain);
+      raw = add (c, this, &chain);
+      if (raw)
+        storage_disconnect (raw->file);
       break;
     }
     add_image (c, this, &chain, &next, &format);

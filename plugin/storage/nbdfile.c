@@ -345,6 +345,12 @@ no_lock (struct storage *s, enum storage_lock role)
 }
 
 static void
+nbdfile_disconnect (struct storage *s)
+{
+  nbdpool_disconnect (nbdfile_of (s)->pool);
+}
+
+static void
 close_export (struct storage *s)
 {
   struct nbdfile *n = nbdfile_of (s);
@@ -368,6 +374,7 @@ static const struct storage_ops nbdfile_ops = {
   .hole = nbdfile_hole,
   .prefetch = nbdfile_prefetch,
   .same = same_export,
+  .disconnect = nbdfile_disconnect,
   .lock = no_lock,
 };
 

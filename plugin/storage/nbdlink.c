@@ -61,6 +61,9 @@
 /* How long we wait for a server to close a connection that we have ended. */
 #define GOODBYE_MS 1000
 
+/* How long the first connection is tried again if the server hangs up at once. */
+#define BUSY_MS 2000
+
 /* So many requests may be in flight for hints to be sent. */
 #define MOST_WITH_HINTS 64
 
@@ -395,6 +398,7 @@ connect_before (struct nbdlink *l, const char *uri, int64_t deadline, const char
 {
   if (nbd_aio_connect_uri (l->nbd, uri) == -1) {
     *why = nbd_get_error ();
+    errno = nbd_get_errno ();
     return -1;
   }
   while (nbd_aio_is_connecting (l->nbd)) {
@@ -410,6 +414,7 @@ connect_before (struct nbdlink *l, const char *uri, int64_t deadline, const char
   if (nbd_aio_is_ready (l->nbd))
     return 0;
   *why = nbd_get_error ();
+  errno = nbd_get_errno ();
   return -1;
 }
 
@@ -483,26 +488,25 @@ prepare (struct nbdlink *l, const char *name)
     nbd_add_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1 ? -1 : 0;
 }
 
-int
-nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
-              const struct storage_link_options *options, struct nbdlink **ret)
+/* Returns 0, or -1; *WHY then says why not, if known. */
+static int
+set_up (struct nbdlink *l, const char *uri, const char *name, int64_t deadline,
+        const char **why)
 {
-  struct nbdlink *l = calloc (1, sizeof *l);
-  const char *why = NULL;
-
-  if (l == NULL) {
-    nbdkit_error ("%s: cannot connect: %m", name);
+  *why = NULL;
+  if (prepare (l, name) == -1) {
+    *why = nbd_get_error ();
     return -1;
   }
-  l->options = *options;
-  if (prepare (l, name) == -1)
-    why = nbd_get_error ();
-  else if (connect_before (l, uri, clock_ms () + timeout_ms, &why) == 0 &&
-           ask_info (l, &why) == 0) {
-    watch_peer (nbd_aio_get_fd (l->nbd));
-    *ret = l;
-    return 0;
-  }
+  if (connect_before (l, uri, deadline, why) == -1 || ask_info (l, why) == -1)
+    return -1;
+  watch_peer (nbd_aio_get_fd (l->nbd));
+  return 0;
+}
+
+static void
+tell_why (const char *uri, const char *name, const char *why, bool quiet)
+{
   if (why && !quiet && strcmp (uri, name) != 0) {
     /* What libnbd says may name the user or the key. */
     nbdkit_debug ("%s: cannot connect: %s", name, why);
@@ -512,7 +516,44 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
     nbdkit_debug ("%s: cannot connect: %s", name, why ? why : "no reason given");
   else
     nbdkit_error ("%s: cannot connect: %s", name, why ? why : "no reason given");
-  nbdlink_close (l);
+}
+
+/* Did the server hang up, as one does that is still busy with its last client? */
+static bool
+has_hung_up (const char *why)
+{
+  return why && (errno == ECONNRESET || strstr (why, "disconnected unexpectedly"));
+}
+
+int
+nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
+              const struct storage_link_options *options, struct nbdlink **ret)
+{
+  const int64_t now = clock_ms ();
+  const int64_t busy_until = now + (quiet ? 0 : BUSY_MS);
+  struct nbdlink *l;
+  const char *why;
+  bool again;
+
+  for (int pause = 10;; pause *= 2) {
+    l = calloc (1, sizeof *l);
+    if (l == NULL) {
+      nbdkit_error ("%s: cannot connect: %m", name);
+      return -1;
+    }
+    l->options = *options;
+    if (set_up (l, uri, name, now + timeout_ms, &why) == 0) {
+      *ret = l;
+      return 0;
+    }
+    again = has_hung_up (why) && clock_ms () + pause <= busy_until;
+    if (!again)
+      tell_why (uri, name, why, quiet);
+    nbdlink_close (l);
+    if (!again)
+      break;
+    poll (NULL, 0, pause);
+  }
   errno = EIO;
   return -1;
 }

@@ -572,6 +572,15 @@ nbdpool_grow (struct nbdpool *p, uint64_t *size)
 }
 
 void
+nbdpool_disconnect (struct nbdpool *p)
+{
+  LOCK_FOR_BLOCK (&p->lock);
+
+  for (unsigned i = 0; i < p->nr_slots; i++)
+    replace_link (p, &p->slots[i], NULL);
+}
+
+void
 nbdpool_cache (struct nbdpool *p, uint64_t count, uint64_t offset)
 {
   struct slot *slot;

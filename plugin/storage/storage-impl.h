@@ -43,6 +43,7 @@ struct storage_ops {
   void (*prefetch) (struct storage *, uint64_t offset, uint64_t count);
   void (*write_back) (struct storage *, uint64_t offset, uint64_t count);
 
+  void (*disconnect) (struct storage *);        /* NULL: there is no connection */
   /* The other storage has the same ops. */
   bool (*same) (const struct storage *, const struct storage *);
   uint64_t (*allocated) (const struct storage *);

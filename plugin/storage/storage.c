@@ -440,6 +440,13 @@ storage_prefetch (struct storage *s, uint64_t offset, uint64_t count)
 }
 
 void
+storage_disconnect (struct storage *s)
+{
+  if (s->ops->disconnect)
+    s->ops->disconnect (s);
+}
+
+void
 storage_write_back (struct storage *s, uint64_t offset, uint64_t count)
 {
   if (s->ops->write_back && count > 0 && range_within (offset, count, INT64_MAX))

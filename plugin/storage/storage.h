@@ -172,6 +172,10 @@ extern void storage_prefetch (struct storage *, uint64_t offset,
 extern void storage_write_back (struct storage *, uint64_t offset,
                                 uint64_t count);
 
+/* Closes connections to a server until the next operation needs one: the server may admit
+ * only one client.  When no operation is in progress. */
+extern void storage_disconnect (struct storage *);
+
 /* Takes, changes or releases the QEMU-compatible image locks (see hostlock.h).  On
  * failure the old role is kept, and the message names what is in the way and, if it can
  * be determined, the process that holds the lock. */

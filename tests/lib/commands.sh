@@ -37,29 +37,6 @@ cat > "$tmp/bin/nbd-client" <<'SCRIPT'
 SCRIPT
 chmod +x "$tmp/bin/"*
 
-# in_network_namespace: runs the test again where no other program uses ports, if it can.
-in_network_namespace ()
-{
-  local -a unshare=(unshare --net)
-
-  if [ -n "${TEST_IN_NETWORK:-}" ]; then
-    "$python" - <<'PY'
-import fcntl, socket, struct
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
-PY
-    return 0
-  fi
-  [ "$(id -u)" = 0 ] || unshare+=(--map-root-user)
-  if "${unshare[@]}" true; then
-    rm -rf "$tmp" "$sockdir"
-    trap - EXIT
-    TEST_IN_NETWORK=1 exec "${unshare[@]}" "$BASH" "$0"
-  fi
-  echo "no network namespace: commands that need a TCP port are not run"
-}
-
 # --- Documents.
 
 # plain_units FILE: prints the commands of a plain text document: for each paragraph that

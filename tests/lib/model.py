@@ -521,7 +521,7 @@ class CrashState:
 
 class CrashRun:
     def __init__(self, args, rng):
-        self.args, self.rng = args, rng
+        self.args, self.rng, self.killed = args, rng, False
         self.clients = Clients(args.uri, args.connections)
         self.work = Workload(args, self.clients, rng)
         if os.path.exists(args.state):
@@ -555,7 +555,8 @@ class CrashRun:
                 return
             # The server has ended, or refuses requests because it is about to end.
             if r.error in (errno.ESHUTDOWN, errno.ENOTCONN, errno.EPIPE,
-                           errno.ECONNRESET):
+                           errno.ECONNRESET) or \
+               (self.args.far and self.killed and r.error == errno.EIO):
                 raise ConnectionError("%s: %s" % (r, os.strerror(r.error)))
             raise Failure("%s: %s" % (r, os.strerror(r.error)))
         state.tick += 1
@@ -570,7 +571,7 @@ class CrashRun:
 
     def run(self):
         args, work, clients = self.args, self.work, self.clients
-        sent, killed = 0, False
+        sent = 0
         kill_after = self.rng.randint(1, args.ops or 2000)
         depth = args.depth * args.connections
         try:
@@ -583,10 +584,10 @@ class CrashRun:
                     work.reserve(r)
                     clients.submit(r)
                     sent += 1
-                    if sent >= kill_after and not killed:
-                        os.kill(args.pid,
-                                getattr(signal, "SIG" + args.signal))
-                        killed = True
+                    if sent >= kill_after and not self.killed:
+                        for pid in args.pid:
+                            os.kill(pid, getattr(signal, "SIG" + args.signal))
+                        self.killed = True
                 if not clients.flying:
                     continue
                 # Successful requests first.
@@ -594,7 +595,7 @@ class CrashRun:
                     self.retire(r)
                     work.release(r)
         except (ConnectionError, nbd.Error):
-            if not killed:
+            if not self.killed:
                 raise
         # Replies that libnbd had read before the connection was lost.
         for r in clients.done:
@@ -716,8 +717,12 @@ def main():
     c = sub.add_parser("crash", parents=[load])
     c.add_argument("uri")
     c.add_argument("state")
-    c.add_argument("--pid", type=int, required=True)
+    c.add_argument("--pid", type=int, required=True, action="append",
+                   help="can be given several times")
     c.add_argument("--signal", choices=("KILL", "TERM"), default="KILL")
+    c.add_argument("--far", action="store_true",
+                   help="the server stores the image on what is killed: then "
+                   "requests may fail with EIO")
 
     c = sub.add_parser("judge")
     c.add_argument("state")

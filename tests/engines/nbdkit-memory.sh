@@ -1,0 +1,19 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# An image in the memory of another nbdkit, which admits one client: what was flushed is
+# there after our server was killed.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/engines.sh"
+requires_tools
+requires nbdcopy --version
+requires_filter limit
+
+start_engine ()
+{
+  PLUGIN=memory start_nbdkit_as far --filter=limit -- 32M limit=1
+  far_uri="$uri"
+}
+
+engine_keeps_what_was_flushed
