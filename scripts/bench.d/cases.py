@@ -18,7 +18,7 @@ import images
 from clients import bandwidth, copy, iops, job
 from images import GiB, MiB, TiB
 from rows import LESS, Group, Row, commands, in_all_roles, load, pair, start
-from servers import LIMIT, PLUGIN, QEMU
+from servers import DEPTH, LIMIT, PLUGIN, QEMU, far_uri
 
 
 def size_name(n):
@@ -494,6 +494,101 @@ def storms(config):
                   rows[:1] if config.quick else rows, prepare, 8 * size)]
 
 
+# --- 11: over a link
+
+def link(config):
+    """Images that come from an NBD server which answers late (see servers.py)."""
+    return [group(config, delay) for group in (far_disk, far_empty, far_chain)
+            for delay in ((0, 1) if config.quick else (0, 1, 10))]
+
+
+def delayed(delay):
+    return "%g ms" % delay, {"far_delay": delay}
+
+
+def far_disk(config, delay):
+    """A full disk."""
+    size = max(config.size // 4, MiB)
+    raw, image = config.path("far.raw"), config.path("far.qcow2")
+    disk = pair(raw, image)
+    name, settings = delayed(delay)
+    rows = []
+
+    def row(text, unit, client):
+        rows.append(Row("%s, %s" % (text, name), unit, load(disk, client, settings),
+                        goals=goals(0.95, 2)))
+
+    for depth in (DEPTH,) if config.quick else (1, DEPTH):
+        for text, rw in (("random read", "randread"), ("random rewrite", "randwrite")):
+            row("%s 4K, depth %d" % (text, depth), "IOPS",
+                iops(rw, 4096, depth, size, seconds=config.seconds))
+    row("random rewrite 4K, flush after each", "IOPS",
+        iops("randwrite", 4096, 1, size, seconds=config.seconds, fsync=1))
+    if not config.quick:
+        row("sequential read 64K, depth 4", "MiB/s",
+            bandwidth("read", 65536, 4, size, seconds=config.seconds))
+    row("nbdcopy of the whole disk", "MiB/s", copy(size))
+
+    def prepare(config):
+        images.beginning(config.pool, raw, size)
+        images.in_order(raw, image)
+
+    return Group("a far disk of %s" % size_name(size), rows, prepare, 3 * size)
+
+
+def far_empty(config, delay):
+    """Allocating writes.  The far file has space for them: an export does not grow."""
+    size = max(config.size // 4, MiB)
+    name, settings = delayed(delay)
+
+    def fresh(kind):
+        path = config.path("empty." + kind)
+        if kind == LIMIT:
+            images.empty_raw(path, size)
+        else:
+            images.empty_qcow2(path, size)
+            os.truncate(path, size + size // 8 + 16 * MiB)
+        return path
+
+    def row(text, client):
+        return Row("%s, %s" % (text, name), "IOPS",
+                   load(fresh, client, settings, warm=False), goals=goals(0.95, 2))
+
+    n = max(size // 65536 // 2, 1)
+    rows = [row("random write 4K, depth %d, empty image" % DEPTH,
+                iops("randwrite", 4096, DEPTH, size, ios=n)),
+            row("random write 4K, flush after each, empty image",
+                iops("randwrite", 4096, 1, size, ios=max(n // 16, 1), fsync=1))]
+    return Group("a far empty disk of %s" % size_name(size), rows, disk=3 * size)
+
+
+def far_chain(config, delay):
+    """All layers are far."""
+    depth = 30 if config.quick else 300
+    size = max(config.size // 8, MiB)
+    raw, top = config.path("chain.raw"), config.path("chain.qcow2")
+    name, settings = delayed(delay)
+    disk = pair(raw, top)
+    rows = [
+        Row("random read 4K, depth %d, %d layers, %s" % (DEPTH, depth, name), "IOPS",
+            load(disk, iops("randread", 4096, DEPTH, size, seconds=config.seconds),
+                 settings), goals=goals(0.95, 2)),
+        Row("nbdcopy of the whole disk, %d layers, %s" % (depth, name), "MiB/s",
+            load(disk, copy(size), settings), goals=goals(0.95, 2)),
+        Row("time to the first read, %d layers, %s" % (depth, name), "s",
+            start(disk, clients.first_read(), settings), better=LESS,
+            goals=goals(qemu=2)),
+    ]
+
+    def prepare(config):
+        images.beginning(config.pool, raw, size)
+        images.chain(config, raw, top, depth,
+                     named=lambda path: far_uri(config, os.path.basename(path)))
+
+    return Group("a far chain, a disk of %s" % size_name(size), rows, prepare,
+                 3 * size + depth * MiB // 2)
+
+
 CASES = {
     1: ("reads", reads),
     2: ("rewrites", rewrites),
@@ -505,4 +600,5 @@ CASES = {
     8: ("encrypted", encrypted),
     9: ("trim and zero storms", storms),
     10: ("memory", memory),
+    11: ("over a link", link),
 }

@@ -163,15 +163,16 @@ def spots_qcow2(config, raw, path, cluster):
 
 # --- chains
 
-def chain(config, raw, path, layers, cluster=65536):
+def chain(config, raw, path, layers, cluster=65536, named=os.path.basename):
     """A chain of so many images; the clusters of the disk are dealt out to them in turn.
-    path: the top one; the others have its name and a number."""
+    path: the top one; the others have its name and a number.
+    named: what a header calls the file below, from its path."""
     size = os.path.getsize(raw)
     names = ["%s.%d" % (path, i) for i in range(layers - 1)] + [path]
     for i, name in enumerate(names):
         options = {}
         if i > 0:
-            options = {"backing_file": os.path.basename(names[i - 1]),
+            options = {"backing_file": named(names[i - 1]),
                        "backing_fmt": "qcow2"}
         argv = ["cluster_size=%d" % cluster] + ["%s=%s" % o for o in options.items()]
         # -u and a backing of null: no need to open all layers to write whole clusters

@@ -132,11 +132,12 @@ def in_all_roles(role, sample):
     return lambda config, kind: sample(config, role)
 
 
-def start(images, client):
+def start(images, client, settings=None):
     """The same for clients that measure a start."""
     def sample(config, kind):
         settle(config)
-        with Server(config, kind, images[kind], wait=False) as server:
+        with Server(config, kind, images[kind], wait=False,
+                    **(settings or {})) as server:
             value = client(server)
             return Sample(value, server.peak_rss())
     return sample

@@ -10,6 +10,11 @@ qemu-nbd's settings are the best that we know for it:
                   io_uring answers reads from the page cache without a thread; some
                   hosts don't allow it
 nbdkit has its own defaults in both roles: 16 threads, as many connections as come.
+
+Over a link (far_delay) the images are not read from files but from one more server, the
+far one: nbdkit file, with a delay for each request.  Then the limit is nbdkit's nbd
+plugin with the raw disk, so that each answer comes over the same two hops.  nbdkit gets
+DEPTH threads everywhere: one that waits for the far server does nothing else.
 """
 
 import atexit
@@ -26,6 +31,9 @@ LABELS = {LIMIT: "limit", QEMU: "qemu-nbd", PLUGIN: "plugin"}
 
 # What a login shell has by default; it matters for long chains.
 OPEN_FILES = 1024
+
+# The most requests in flight on a connection when images come over a link.
+DEPTH = 64
 
 _running = set()
 
@@ -54,6 +62,42 @@ def _escape(path):
 def qemu_options(config):
     return ["-e", "16", "--discard=unmap", "--aio=" + config.qemu_aio,
             "--cache=" + ("none" if config.cold else "writeback")]
+
+
+def far_socket(config):
+    return os.path.join(config.sockets, "far")
+
+
+def far_uri(config, name=""):
+    """Of a file of config.images, through the far server."""
+    return "nbd+unix:///%s?socket=%s" % (name, far_socket(config))
+
+
+def far_command(config, delay):
+    """The command line of the far server; delay: of each request, in ms."""
+    argv = [config.nbdkit, "-f", "-U", far_socket(config), "-t", str(DEPTH)]
+    if delay > 0:
+        argv += ["--filter=delay"]
+    argv += ["file", "dir=" + config.images]
+    if delay > 0:
+        argv += ["delay-%s=%gms" % (what, delay)
+                 for what in ("read", "write", "zero", "trim", "extents", "cache")]
+    return argv
+
+
+def near_command(config, kind, image, sock):
+    """The command line of a server whose image comes through the far server."""
+    uri = far_uri(config, os.path.basename(image))
+    if kind == QEMU:
+        return ["qemu-nbd", "-t", "-k", sock] + qemu_options(config) + [
+            "--image-opts", "driver=qcow2,file.driver=nbd,file.server.type=unix,"
+            "file.server.path=%s,file.export=%s"
+            % (_escape(far_socket(config)), _escape(os.path.basename(image)))]
+    argv = [config.nbdkit, "-f", "-U", sock, "-t", str(DEPTH)]
+    if kind == LIMIT:
+        return argv + ["nbd", "uri=" + uri]
+    return argv + [config.plugin, "file=" + uri, "lock=false",
+                   "allow-uri=" + far_uri(config)]
 
 
 def command(config, kind, image, sock, l2_cache=None, l2_slice=None, secret=None):
@@ -91,21 +135,29 @@ class Server:
     """A server for the length of a `with' block, ready when the block begins.
 
     With wait=False it may not be ready yet: for those who measure how long that takes.
+    far_delay: in ms, if the image comes from the far server; that one is ready first.
     """
 
-    def __init__(self, config, kind, image, wait=True, **options):
+    def __init__(self, config, kind, image, wait=True, far_delay=None, **options):
         self.config = config
         self.kind = kind
         self.name = LABELS[kind]
         self.sock = os.path.join(config.sockets, "sock")
         self.uri = "nbd+unix:///?socket=" + self.sock
-        self.argv = command(config, kind, image, self.sock, **options)
+        self.far = None
+        if far_delay is None:
+            self.argv = command(config, kind, image, self.sock, **options)
+        else:
+            self.argv = near_command(config, kind, image, self.sock)
+            self.far = _Far(config, far_delay)
         self.wait = wait
 
     def __enter__(self):
+        if self.far:
+            self.far.__enter__()
         if os.path.exists(self.sock):
             os.unlink(self.sock)
-        self.log = open(os.path.join(self.config.sockets, "log"), "w+b")
+        self.log = open(os.path.join(self.config.sockets, self.name + ".log"), "w+b")
         self.process = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             preexec_fn=limit_files)
@@ -115,11 +167,15 @@ class Server:
                 self._wait_until_ready()
             except BaseException:
                 self._stop()
+                if self.far:
+                    self.far._stop()
                 raise
         return self
 
     def __exit__(self, kind, error, traceback):
         status = self._stop()
+        if self.far:
+            self.far.__exit__(kind, error, traceback)
         if error is None and status not in (0, -signal.SIGTERM):
             raise ServerError("%s: ended with status %d: %s"
                               % (self.name, status, self.last_words()))
@@ -166,3 +222,15 @@ class Server:
         if status == 0:
             self.log.close()
         return status
+
+
+class _Far(Server):
+    """The server that other servers get their images from."""
+
+    def __init__(self, config, delay):
+        self.config = config
+        self.name = "far"
+        self.sock = far_socket(config)
+        self.argv = far_command(config, delay)
+        self.wait = True
+        self.far = None

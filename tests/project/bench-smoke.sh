@@ -71,6 +71,22 @@ for case in results["cases"]:
 assert measured >= 8, measured
 PY
 
+# Images that come from another server.
+bench --quick --cases 11 --rows 'random read.* 1 ms|first read.* 0 ms'
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+rows = [r for c in json.load(open(sys.argv[1]))["cases"]
+        for g in c["groups"] for r in g["rows"]]
+assert len(rows) >= 3 and len({r["unit"] for r in rows}) == 2, rows
+for row in rows:
+    assert not row.get("skipped"), row
+    assert all(row["median"][kind] > 0 for kind in ("limit", "qemu", "plugin")), row
+    # Nobody reads faster than the link answers.
+    if "random read 4K, depth 64, 1 ms" in row["name"]:
+        assert all(v < 64000 for v in row["median"].values()), row
+PY
+
 # Only some rows, and those that they are compared with.
 bench --quick --cases 1,6 --rows '100 layers' --servers plugin
 "$python" - "$out/results.json" <<'PY'
@@ -99,7 +115,7 @@ grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
 rm -r "$out"
 
 # What can't be is refused before anything is done.
-for wrong in "--cases 11" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
+for wrong in "--cases 12" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
   # shellcheck disable=SC2086
   if bench $wrong; then fail "accepted: $wrong"; fi
   [ -z "$(ls "$out" 2>/dev/null)" ]
