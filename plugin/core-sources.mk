@@ -200,6 +200,8 @@ core_sources = \
 	%reldir%/disk/exports.c \
 	%reldir%/disk/exportsnapshot.c \
 	%reldir%/disk/serve.c \
+	%reldir%/disk/spacewait.c \
+	%reldir%/disk/spacewait.h \
 	%reldir%/disk/writable.c \
 	%reldir%/offline/bitmapedit.c \
 	%reldir%/offline/bitmapedit.h \

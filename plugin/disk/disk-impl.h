@@ -39,6 +39,7 @@ struct disk {
   bool told_readonly;           /* why_readonly was reported; under lock */
   bool restless;                /* the last quiesce failed; under lock */
   struct writable w;            /* made once under lock, then constant */
+  struct spacewait spacewait;   /* has its own lock */
 };
 
 /* --- writable.c; with the lock held --- */

@@ -129,6 +129,18 @@ check_compress (const char *path, const struct header *h)
   return -1;
 }
 
+/* How far a file can grow, only its file system knows. */
+static int
+check_watermark (const struct image *image)
+{
+  if (!storage_is_regular (image->file))
+    return 0;
+  nbdkit_error ("%s: watermark= is not possible: the image is in a file, not on a block "
+                "device or an NBD export", storage_path (image->file));
+  errno = EINVAL;
+  return -1;
+}
+
 /* Limits on the memory and time that an untrusted image may use; sane images stay
  * below. */
 #define UNTRUSTED_L1_BYTES (4u << 20)
@@ -219,9 +231,15 @@ disk_open_on (const struct disk_options *options, struct image *image,
   d->options = *options;
   pthread_mutex_init (&d->lock, NULL);
   pthread_cond_init (&d->kept_changed, NULL);
+  d->spacewait = (struct spacewait) {
+    .enabled = options->wait_for_space, .path = options->path,
+    .client_waits = options->client_waits, .news = options->news,
+  };
+  pthread_mutex_init (&d->spacewait.lock, NULL);
 
   h->size = max64 (h->size, options->size_at_least);
-  if (options->compress && check_compress (options->path, h) == -1)
+  if ((options->compress && check_compress (options->path, h) == -1) ||
+      (options->watermark > 0 && check_watermark (image) == -1))
     goto error;
   d->image = image;
   d->layers = disk_open_layers (options, image);
@@ -335,6 +353,7 @@ disk_close (struct disk *d)
     grace_free (d->grace);
   layers_free (d->layers);
   pthread_cond_destroy (&d->kept_changed);
+  pthread_mutex_destroy (&d->spacewait.lock);
   pthread_mutex_destroy (&d->lock);
   free (d);
   return r;
@@ -386,6 +405,9 @@ disk_get_stats (struct disk *d, struct disk_stats *stats)
     alloc_get_stats (d->w.alloc, &stats->alloc);
     checkpoint_get_stats (d->w.checkpoint, &stats->checkpoint);
   }
+  spacewait_get_stats (&d->spacewait, &stats->space);
+  stats->file_size = storage_size_now (d->image->file, false);
+  stats->is_device = !storage_is_regular (d->image->file);
 }
 
 void
@@ -401,8 +423,13 @@ disk_add_stats (struct disk_stats *sum, const struct disk_stats *s)
   sum->alloc.freed += s->alloc.freed;
   sum->alloc.punched += s->alloc.punched;
   sum->alloc.extended += s->alloc.extended;
+  sum->alloc.low += s->alloc.low;
   sum->checkpoint.flushes += s->checkpoint.flushes;
   sum->checkpoint.runs += s->checkpoint.runs;
   sum->checkpoint.syncs += s->checkpoint.syncs;
   sum->checkpoint.shared += s->checkpoint.shared;
+  sum->space.waiting += s->space.waiting;
+  sum->space.requests += s->space.requests;
+  sum->space.pauses += s->space.pauses;
+  sum->space.ms += s->space.ms;
 }

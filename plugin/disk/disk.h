@@ -18,6 +18,7 @@
 #include "request/checkpoint.h"
 #include "request/request.h"
 #include "request/view.h"
+#include "disk/spacewait.h"
 
 struct disk;
 
@@ -50,6 +51,11 @@ struct disk_options {
   bool (*client_waits) (void);  /* NULL, or: returns false (reported) if the client of the
                                    request that this thread serves may have gone */
   uint64_t linger_ms;           /* how long such a request goes on */
+  bool wait_for_space;          /* requests that find no space wait, and do not fail */
+  uint64_t watermark;           /* bytes; see alloc_options */
+  void (*news) (void);          /* NULL, or called when there is something new about space
+                                   in the statistics; with locks held, so it only tells
+                                   another thread */
   struct filename_rules rules;  /* for names in headers */
   struct storage_link_options link;     /* for images behind a network */
   const struct storage_hooks *hooks;   /* tests; NULL otherwise */
@@ -106,9 +112,13 @@ struct disk_stats {
   struct cluster_cache_stats cluster_cache;
   struct alloc_stats alloc;             /* zeros if the disk was never writable */
   struct checkpoint_stats checkpoint;
+  struct spacewait_stats space;
+  uint64_t file_size;                   /* of the image's file, in bytes */
+  bool is_device;                       /* that file is a block device or an export */
 };
 extern void disk_get_stats (struct disk *, struct disk_stats *);
-/* Adds the statistics of another disk to *SUM, except `map', which covers all disks. */
+/* Adds the statistics of another disk to *SUM, except `map', which covers all disks, and
+ * what is about a single file (high_water, file_size, is_device). */
 extern void disk_add_stats (struct disk_stats *sum, const struct disk_stats *);
 
 #endif /* QCOW2_DISK_H */

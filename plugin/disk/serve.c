@@ -24,6 +24,9 @@
  *
  * Reads and writes carry their data, so they are small enough to be served at once.
  *
+ * With on-enospc=wait, writes, pieces and flushes are done again if there was no space
+ * (spacewait.c).
+ *
  * Locks: none.
  */
 
@@ -121,6 +124,7 @@ struct work {
   /* Returns 1 if its change waits for a checkpoint; see request.h. */
   int (*serve) (const struct export *, const struct work *, const struct view *,
                 uint64_t count, uint64_t offset);
+  bool changes;                 /* the disk, which may need space */
   bool fua;
   unsigned flags;               /* REQUEST_* */
   bool one;
@@ -129,7 +133,7 @@ struct work {
 };
 
 static int
-serve_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
+try_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
 {
   struct view made;
   struct grace_pin pin;
@@ -137,6 +141,24 @@ serve_piece (struct export *e, const struct work *work, uint64_t count, uint64_t
   const int r = work->serve (e, work, v, count, offset);
 
   grace_leave (e->disk->grace, pin);
+  if (r == -1)
+    relieve (e->disk);
+  return r;
+}
+
+static int
+serve_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
+{
+  struct spacewait *const wait = &e->disk->spacewait;
+  struct spacewait_request request = { 0 };
+  int r;
+
+  if (!work->changes)
+    return try_piece (e, work, count, offset);
+  do {
+    spacewait_begin (wait);
+    r = try_piece (e, work, count, offset);
+  } while (spacewait_again (wait, &request, r));
   return r;
 }
 
@@ -149,11 +171,10 @@ serve_pieces (struct export *e, const struct work *work, uint64_t count, uint64_
 
   while ((r = next_piece (e->disk, &p)) == 1) {
     served = serve_piece (e, work, p.count, p.offset);
-    if (served == -1 ||
-        (served == 1 && !(work->fua && p.offset + p.count == p.end)))
-      relieve (e->disk);
     if (served == -1)
       return -1;
+    if (served == 1 && !(work->fua && p.offset + p.count == p.end))
+      relieve (e->disk);
   }
   return r == 0 && work->fua ? export_flush (e) : r;
 }
@@ -219,16 +240,23 @@ int
 export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset,
               bool fua)
 {
+  struct spacewait *const wait = &e->disk->spacewait;
+  struct spacewait_request request = { 0 };
   struct view made;
   struct grace_pin pin;
-  const struct view *v = begin (e, &pin, &made);
-  const int r = request_write (v, buf, count, offset, fua);
+  const struct view *v;
+  int r;
 
-  grace_leave (e->disk->grace, pin);
+  do {
+    spacewait_begin (wait);
+    v = begin (e, &pin, &made);
+    r = request_write (v, buf, count, offset, fua);
+    grace_leave (e->disk->grace, pin);
+    if (r == -1 || (r == 1 && !fua))
+      relieve (e->disk);
+  } while (spacewait_again (wait, &request, r));
   if (r == 1 && fua)
     return export_flush (e);
-  if (r != 0)
-    relieve (e->disk);
   return r == -1 ? -1 : 0;
 }
 
@@ -243,7 +271,7 @@ trim_piece (const struct export *e, const struct work *work, const struct view *
 int
 export_trim (struct export *e, uint64_t count, uint64_t offset, bool fua)
 {
-  const struct work trim = { .serve = trim_piece, .fua = fua };
+  const struct work trim = { .serve = trim_piece, .changes = true, .fua = fua };
 
   return serve_pieces (e, &trim, count, offset);
 }
@@ -269,7 +297,9 @@ int
 export_zero (struct export *e, uint64_t count, uint64_t offset, unsigned flags, bool fua)
 {
   const struct work check = { .serve = check_fast_piece, .flags = flags };
-  const struct work zero = { .serve = zero_piece, .flags = flags, .fua = fua };
+  const struct work zero = {
+    .serve = zero_piece, .changes = true, .flags = flags, .fua = fua,
+  };
 
   if (flags & REQUEST_FAST && serve_pieces (e, &check, count, offset) == -1)
     return -1;
@@ -280,6 +310,15 @@ int
 export_flush (struct export *e)
 {
   const struct view *v = atomic_load (&e->disk->current);
+  struct spacewait *const wait = &e->disk->spacewait;
+  struct spacewait_request request = { 0 };
+  int r;
 
-  return v->w ? checkpoint_flush (v->w->checkpoint) : 0;
+  if (v->w == NULL)
+    return 0;
+  do {
+    spacewait_begin (wait);
+    r = checkpoint_flush (v->w->checkpoint);
+  } while (spacewait_again (wait, &request, r));
+  return r;
 }

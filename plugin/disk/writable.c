@@ -62,6 +62,7 @@ open_metadata (struct writable *w, const struct disk *d)
   struct image *image = d->image;
   const struct alloc_options options = {
     .discard = d->options.discard, .budget = map_budget (d->map),
+    .watermark = d->options.watermark, .news = d->options.news,
   };
 
   w->refcounts = refcount_open (image->file, &image->header, image->overlap);

@@ -59,7 +59,7 @@ _Static_assert (NR_PARTIES <= 64, "bits of a set");
 #define OF_ONE (P (FILE) | P (SNAPSHOT) | SNAPSHOT_EDITS | P (RESIZE) | P (SHRINK) | \
                 P (PREALLOCATION) | BITMAP_EDITS | P (BITMAP_GRANULARITY) | \
                 P (FLATTEN) | P (CHECK) | P (CHECK_REPORT) | P (CREATE) | OF_NEW | \
-                V (BACKING_PATH) | P (BACKING_FORMAT) | V (DATA_PATH))
+                V (BACKING_PATH) | P (BACKING_FORMAT) | V (DATA_PATH) | P (WATERMARK))
 
 struct rule {
   uint64_t these, others;       /* sets */

@@ -110,6 +110,9 @@ static const struct choice compats[] = {
 static const struct choice compressions[] = {
   { "zlib", QCOW2_COMPRESSION_DEFLATE }, { "zstd", QCOW2_COMPRESSION_ZSTD }, { NULL, 0 }
 };
+static const struct choice full_policies[] = {
+  { "fail", false }, { "wait", true }, { NULL, 0 }
+};
 static const struct choice encryptions[] = { { "luks", true }, { NULL, 0 } };
 
 #define AT(field) \
@@ -176,6 +179,8 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_ALLOW_URI] = { "allow-uri", REPEATABLE (set_allow_uri) },
   [PARAM_RECONNECT] = { "reconnect", OTHER (set_reconnect) },
   [PARAM_CONNECT_TIMEOUT] = { "connect-timeout", OTHER (set_connect_timeout) },
+  [PARAM_ON_ENOSPC] = { "on-enospc", CHOICE (options.wait_for_space, full_policies) },
+  [PARAM_WATERMARK] = { "watermark", BYTES (options.watermark) },
 };
 
 _Static_assert (NR_PARAMS <= 64, "bits of params.given");
@@ -212,6 +217,7 @@ const char params_help[] =
   "l2-cache=<SIZE>              Memory limit for mappings (default 32M).\n"
   "l2-slice=<SIZE>              Part of an L2 table read at a time (default 4K).\n"
   "lock=true|false              Lock the image as QEMU does (default true).\n"
+  "on-enospc=fail|wait          What writes do without space (default fail).\n"
   "passphrase=<SECRET>          Passphrase: literal, -, +FILE or -FD.\n"
   "preallocation=off|metadata|falloc|full\n"
   "                             Allocation for create= and resize= (default off).\n"
@@ -225,6 +231,7 @@ const char params_help[] =
   "snapshot-delete=<NAME|ID>    Delete an internal snapshot before serving.\n"
   "stats=<FILE>                 Write counters to this file, as JSON.\n"
   "untrusted=true|false         Read-only, no other files (default false).\n"
+  "watermark=<SIZE>             Report that less is left on a device.\n"
   "create=<SIZE>|auto           Create the image, which must not exist.\n"
   "backing-file=<PATH|URI>      New image: backing file.\n"
   "cluster-size=<SIZE>          New image: cluster size (default 64K).\n"

@@ -47,6 +47,7 @@ NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 static struct params params = PARAMS_DEFAULT;
 static struct disk *disk;       /* NULL: a directory is served */
 static struct dir *dir;
+static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static atomic_uint_fast64_t connections_open, connections_ever;
 
 /* A write beyond the maximum size of a file (ulimit -f) raises SIGXFSZ, which ends the
@@ -155,6 +156,8 @@ get_stats (struct stats *s)
     dir_get_stats (dir, &s->disk);
   else
     disk_get_stats (disk, &s->disk);
+  s->one_disk = dir == NULL;
+  s->watermark = params.options.watermark;
   s->limit = params.options.l2_cache;
   s->open = connections_open;
   s->ever = connections_ever;
@@ -164,9 +167,23 @@ get_stats (struct stats *s)
 static int
 publish_stats (void)
 {
-  static struct stats_file file = STATS_FILE_INITIALIZER;
+  return stats_file ? stats_write (stats_file) : 0;
+}
 
-  return params.stats ? stats_write (&file, params.stats, get_stats) : 0;
+static void
+publish_news (void)
+{
+  if (stats_file)
+    stats_news (stats_file);
+}
+
+static int
+open_stats (void)
+{
+  if (params.stats == NULL)
+    return 0;
+  stats_file = stats_open (params.stats, get_stats);
+  return stats_file ? 0 : -1;
 }
 
 /* Can the file of stats= be written?  Checked before anything is done, and again after
@@ -205,12 +222,13 @@ get_ready (void)
   params.options.client_waits = client_waits;
   params.options.link.client_waits = anyone_waits;
   params.options.linger_ms = ORPHAN_MS;
+  params.options.news = publish_news;
   /* With dir= the passphrase is needed as long as the server runs. */
   if (check_stats () == -1 ||
       (params.dir ? dir_open (&params.options, &dir)
        : prepare_disk (&params, &disk)) == -1)
     return -1;
-  return check_stats () == -1 ? -1 : publish_stats ();
+  return check_stats () == -1 || open_stats () == -1 ? -1 : publish_stats ();
 }
 
 static int
@@ -221,11 +239,20 @@ qcow2_get_ready (void)
   share_heap ();
   r = get_ready ();
   if (r == -1) {
+    stats_close (stats_file);
+    stats_file = NULL;
     disk_close (disk);
     disk = NULL;
   }
   createparams_settle (&params.create, r == 0);
   return r;
+}
+
+/* Threads are started here: nbdkit may have become another process. */
+static int
+qcow2_after_fork (void)
+{
+  return stats_file ? stats_start (stats_file) : 0;
 }
 
 /* Called when no connection is served any more.  (When the server is told to end, nbdkit
@@ -239,6 +266,7 @@ qcow2_cleanup (void)
   if (disk == NULL && dir == NULL)
     return;
   ending = true;
+  stats_stop (stats_file);
   publish_stats ();
   if (qcow2_debug_stats) {
     get_stats (&s);
@@ -248,6 +276,8 @@ qcow2_cleanup (void)
   disk = NULL;
   dir_close (dir);
   dir = NULL;
+  stats_close (stats_file);
+  stats_file = NULL;
 }
 
 /* --- connections --- */
@@ -503,6 +533,7 @@ static struct nbdkit_plugin plugin = {
   .magic_config_key = "file",
   .dump_plugin = qcow2_dump_plugin,
   .get_ready = qcow2_get_ready,
+  .after_fork = qcow2_after_fork,
   .cleanup = qcow2_cleanup,
   .list_exports = qcow2_list_exports,
   .default_export = qcow2_default_export,

@@ -6,7 +6,6 @@
 #ifndef QCOW2_STATS_H
 #define QCOW2_STATS_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,6 +13,8 @@
 
 struct stats {
   struct disk_stats disk;
+  bool one_disk;                /* false: of a directory, all disks together */
+  uint64_t watermark;           /* bytes */
   uint64_t limit;               /* l2-cache, bytes */
   uint64_t open, ever;          /* connections */
 };
@@ -24,20 +25,24 @@ extern void stats_print (const struct stats *);
 /* Can this file be replaced by statistics?  Returns 0, or -1 (reported). */
 extern int stats_check (const char *path);
 
-/* The threads that write the file: see stats.c. */
-struct stats_file {
-  pthread_mutex_t lock;
-  pthread_cond_t turn;          /* `writing' is false again */
-  bool writing, next;           /* a thread is writing; another one waits; under lock */
-};
-#define STATS_FILE_INITIALIZER \
-  { .lock = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_COND_INITIALIZER }
+/* The file, which a thread keeps up to date while clients are served: see stats.c. */
+struct stats_file;
 
-/* Writes the counters that GET returns as JSON, and replaces the file of that name
- * atomically.  Older counters never replace newer ones.  On return the file is written,
- * or another thread is about to call GET and write it.  Returns 0, or -1 (reported).  Any
- * thread. */
-extern int stats_write (struct stats_file *, const char *path,
-                        void (*get) (struct stats *));
+/* GET returns the counters; any thread may call it until stats_close.  PATH must outlive
+ * the result.  NULL: reported. */
+extern struct stats_file *stats_open (const char *path, void (*get) (struct stats *));
+/* Starts the thread.  0 or -1 (reported). */
+extern int stats_start (struct stats_file *);
+/* Ends the thread, and frees everything.  NULL is allowed for both. */
+extern void stats_stop (struct stats_file *);
+extern void stats_close (struct stats_file *);
+
+/* Has the thread write the file at once.  Any thread, with any locks. */
+extern void stats_news (struct stats_file *);
+
+/* Writes the counters as JSON, and replaces the file atomically.  Older counters never
+ * replace newer ones.  On return the file is written, or another thread is about to call
+ * GET and write it.  Returns 0, or -1 (reported).  Any thread. */
+extern int stats_write (struct stats_file *);
 
 #endif /* QCOW2_STATS_H */

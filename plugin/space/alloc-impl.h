@@ -36,6 +36,8 @@ struct alloc {
   bool discard;
   bool regular;                 /* reads as zeros past its end */
   uint64_t open_size;           /* bytes: the file never becomes shorter */
+  uint64_t watermark;           /* bytes; see alloc_options */
+  void (*news) (void);
 
   pthread_mutex_t lock;         /* guards all fields below */
 
@@ -78,7 +80,8 @@ struct alloc {
   size_t pending_items;         /* of these, in pending */
   uint64_t pending_clusters;    /* of quarantined, in pending */
 
-  struct alloc_stats stats;
+  uint64_t low_size;            /* bytes: the size for which a low end was reported */
+  struct alloc_stats stats;     /* without high_water, which is bump */
 };
 
 static inline void

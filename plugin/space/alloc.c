@@ -33,6 +33,11 @@
  * Clusters that are freed or given back are never lost when memory is short.  Those that
  * cannot be put into the idle sets have a count of 0, so a scan finds them.
  *
+ * On a device that can grow, the watermark is compared with what is left between bump and
+ * its end, each time the reserve is used.  The size that is known may be an old one, so
+ * the host is asked before anything is reported; and when it has grown, it can become
+ * low again.
+ *
  * Locks: `lock' guards everything that changes.  It is held while refcount blocks are
  * read and while the file is extended or truncated, never during punches.  It is taken
  * before the locks of refcount and overlap.
@@ -63,6 +68,28 @@
 /* The largest number of idle runs that are known at a time, FREESET_RUN_BYTES each. */
 #define MAX_IDLE_RUNS 65536
 
+/* Reports that little of the device is left, if that is news.  The caller holds the
+ * lock. */
+static void
+watch_end (struct alloc *a)
+{
+  const uint64_t end = a->bump << a->bits;
+  uint64_t size = storage_size (a->file);
+
+  if (a->watermark == 0 || size == a->low_size || end + a->watermark <= size)
+    return;
+  size = storage_size_now (a->file, false);
+  if (size == a->low_size || end + a->watermark <= size)
+    return;
+  a->low_size = size;
+  a->stats.low++;
+  report_notice ("%s: %" PRIu64 " of %" PRIu64 " bytes are left, less than watermark=%"
+                 PRIu64, storage_path (a->file), size - min64 (end, size), size,
+                 a->watermark);
+  if (a->news)
+    a->news ();
+}
+
 static uint64_t
 min_batch (const struct alloc *a)
 {
@@ -92,6 +119,8 @@ alloc_open (struct storage *file, unsigned cluster_bits,
   a->bits = cluster_bits;
   a->discard = options->discard;
   a->budget = options->budget;
+  a->watermark = options->watermark;
+  a->news = options->news;
   a->regular = storage_is_regular (file);
   a->open_size = storage_size (file);
   a->scan = 1;                  /* R5: 0 is the header */
@@ -102,6 +131,7 @@ alloc_open (struct storage *file, unsigned cluster_bits,
   a->bump_end = a->settled_end = a->bump;
   a->batch = min_batch (a);
   a->max_idle = MAX_IDLE_RUNS;
+  watch_end (a);
   return a;
 }
 
@@ -257,6 +287,7 @@ take_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
   };
   a->bump += n;
   a->bump_used = true;
+  watch_end (a);
   return 2;
 }
 
@@ -452,4 +483,5 @@ alloc_get_stats (struct alloc *a, struct alloc_stats *stats)
 {
   LOCK_FOR_BLOCK (&a->lock);
   *stats = a->stats;
+  stats->high_water = a->bump << a->bits;
 }

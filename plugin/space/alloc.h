@@ -28,14 +28,20 @@ struct alloc_run {
                            before its contents do */
 };
 
-/* In clusters. */
-struct alloc_stats { uint64_t allocated, freed, punched, extended; };
+struct alloc_stats {
+  uint64_t allocated, freed, punched, extended; /* clusters */
+  uint64_t high_water;          /* bytes: the end of the last cluster ever allocated */
+  uint64_t low;                 /* times that less than the watermark was left */
+};
 
 struct alloc_options {
   bool discard;                 /* punch holes into freed clusters */
   struct budget *budget;        /* counts the memory for what is known of free clusters,
                                    which may use an eighth of the image's share, and at
                                    least ALLOC_LEAST_IDLE bytes; NULL: no limit */
+  uint64_t watermark;           /* bytes: reports, once for each size of the device, that
+                                   less is left below its end; 0: never */
+  void (*news) (void);          /* NULL, or called after that, with locks held */
 };
 #define ALLOC_LEAST_IDLE (UINT64_C (256) << 10)
 

@@ -119,22 +119,48 @@ report_end_keeping (bool tell)
   keeping = false;
 }
 
+/* The caller frees the result.  NULL on ENOMEM. */
+static char *
+compose (const char *fmt, va_list args)
+{
+  CLEANUP_FREE char *text = NULL;
+
+  if (vasprintf (&text, fmt, args) == -1)
+    text = NULL;
+  return text ? escape (text) : NULL;
+}
+
+static void
+tell (const char *text)
+{
+  nbdkit_error ("%s", text ? text : "out of memory for an error message");
+}
+
 void
 report_error (const char *fmt, ...)
 {
   KEEP_ERRNO_FOR_BLOCK;
   CLEANUP_FREE char *text = NULL;
-  CLEANUP_FREE char *escaped = NULL;
   va_list args;
 
   if (silent)
     return;
   va_start (args, fmt);
-  if (vasprintf (&text, fmt, args) == -1)
-    text = NULL;
+  text = compose (fmt, args);
   va_end (args);
-  if (text)
-    escaped = escape (text);
-  if (!keeping || escaped == NULL || !keep (escaped))
-    nbdkit_error ("%s", escaped ? escaped : "out of memory for an error message");
+  if (!keeping || text == NULL || !keep (text))
+    tell (text);
+}
+
+void
+report_notice (const char *fmt, ...)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+  CLEANUP_FREE char *text = NULL;
+  va_list args;
+
+  va_start (args, fmt);
+  text = compose (fmt, args);
+  va_end (args);
+  tell (text);
 }

@@ -18,6 +18,11 @@ extern void report_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 #define nbdkit_error report_error
 
+/* The same for news that are no error of the work of this thread, such as that a limit is
+ * near: neither silenced nor kept. */
+extern void report_notice (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
+
 /* While SILENT, errors of this thread are not reported.  For work that is done
  * again later, with errors reported. */
 extern void report_silence (bool silent);

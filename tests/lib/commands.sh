@@ -7,6 +7,8 @@
 # Differences from a user's machine:
 #   nbdkit              "qcow2" is the plugin that was built, not an installed one
 #   /tmp/NAME.sock      is in a private directory
+#   /dev/vg/NAME        is a link there, if the test has made one; otherwise the command
+#                       is not run
 #   qemu-system-x86_64  only opens the disk that it is given (there may be no KVM)
 #   nbd-client          only looks at the socket (there may be no kernel module)
 # Servers (nbdkit without --run) run in the background, and end before the next nbdkit
@@ -108,7 +110,12 @@ run_command ()
   local command="$1" i
   local PATH="$tmp/bin:$PATH"
 
-  command="$(sed -E "s,/tmp/([a-z]+\.sock),$sockdir/\1,g" <<< "$command")"
+  command="$(sed -E "s,/tmp/([a-z]+\.sock),$sockdir/\1,g;
+                     s,/dev/vg/([a-z]+),$sockdir/\1.device,g" <<< "$command")"
+  if [[ "$command" = *.device* && ! -e "$sockdir/disk.device" ]]; then
+    echo "no device: not run: $command"
+    return 0
+  fi
   if [[ "$command" = nbdkit\ * ]]; then end_server; fi
   if [[ "$command" = nbdkit\ * && "$command" != *" --run "* ]]; then
     if [[ "$command" != *" -U "* && -z "${TEST_IN_NETWORK:-}" ]]; then

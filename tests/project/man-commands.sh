@@ -60,6 +60,15 @@ before ()
       served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=hush iter-time=1 ;;
     "Writing to an NBD export")
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2 ;;
+    "DEVICES THAT GROW")
+      truncate -s 20M device
+      if dev="$(losetup --find --show device)"; then
+        # It goes when the last process that has it open ends.
+        exec 9<>"$dev"
+        losetup --detach "$dev"
+        ln -s "$dev" "$sockdir/disk.device"
+        qemu-img create -q -f qcow2 "$dev" 1G
+      fi ;;
     "IMAGES FROM OTHERS")
       cp disk.qcow2 upload.qcow2 ;;
   esac
@@ -154,6 +163,8 @@ after ()
     "Writing to an NBD export")
       check_clean disk.qcow2
       same disk.qcow2 then.raw ;;
+    "DEVICES THAT GROW")
+      [ ! -e "$sockdir/disk.device" ] || grep '"device": true' disk.json ;;
     "MANY IMAGES")
       grep '^export="disk.qcow2"' out
       same disk.qcow2 disk.raw

@@ -41,12 +41,14 @@ main (void)
 
   report_keep ();
   nbdkit_error ("three");
+  report_notice ("news\n");
+  CHECK (error_count () == 4 && strcmp (last_error (), "news\\x0a") == 0);
   report_end_keeping (false);
   report_keep ();
   report_end_keeping (true);
-  CHECK (error_count () == 3 && errno == ENOSPC);
+  CHECK (error_count () == 4 && errno == ENOSPC);
 
   nbdkit_error ("four");
-  CHECK (error_count () == 4 && strcmp (last_error (), "four") == 0);
+  CHECK (error_count () == 5 && strcmp (last_error (), "four") == 0);
   return 0;
 }

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Waits until there is space: on-enospc=wait.  See spacewait.c.
+ */
+
+#ifndef QCOW2_SPACEWAIT_H
+#define QCOW2_SPACEWAIT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct spacewait_stats {
+  uint64_t waiting;             /* requests that wait now */
+  uint64_t requests;            /* that have waited, or wait */
+  uint64_t pauses, ms;          /* times when some request waited, and how long */
+};
+
+/* All requests of a disk. */
+struct spacewait {
+  /* Constant. */
+  bool enabled;                 /* otherwise requests fail at once */
+  const char *path;             /* for messages */
+  bool (*client_waits) (void);  /* see disk_options */
+  void (*news) (void);          /* likewise */
+
+  pthread_mutex_t lock;
+  struct spacewait_stats stats; /* ms: without the present pause; under lock */
+  int64_t since;                /* clock_ms, while some request waits; under lock */
+};
+
+/* One request. */
+struct spacewait_request {
+  unsigned pause_ms;            /* 0: it has not waited yet */
+};
+
+/* Call these around each attempt at a request, with what it returned (-1: errno is set).
+ * They keep back what the attempt reports until it is known whether it matters.  True:
+ * make another attempt.  The request holds no pins, claims or locks. */
+extern void spacewait_begin (struct spacewait *);
+extern bool spacewait_again (struct spacewait *, struct spacewait_request *, int r);
+
+extern void spacewait_get_stats (struct spacewait *, struct spacewait_stats *);
+
+#endif /* QCOW2_SPACEWAIT_H */
