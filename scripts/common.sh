@@ -52,6 +52,7 @@ test_packages=(
   procps
   python3
   python3-libnbd
+  python3-yaml
   qemu-utils
   strace
 )
