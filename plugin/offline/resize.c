@@ -150,7 +150,8 @@ prepare_data_file (struct resize *r)
 
 /* --- new clusters --- */
 
-/* Allocates N clusters that read as zeros. */
+/* Allocates N clusters that read as zeros.  Space past the end of a file does that by
+ * itself; other storage has no such space. */
 static int
 reserve (struct resize *r, uint64_t n, uint64_t *host)
 {
@@ -159,7 +160,7 @@ reserve (struct resize *r, uint64_t n, uint64_t *host)
   const uint64_t bytes = n << r->h->cluster_bits;
   uint64_t at, len;
 
-  if (shadow_take (r->s, n, true, host) == -1)
+  if (shadow_take (r->s, n, storage_is_regular (file), host) == -1)
     return -1;
   if (storage_is_regular (file) && how != PREALLOCATION_FULL) {
     if (storage_size (file) < *host + bytes &&
