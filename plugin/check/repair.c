@@ -32,7 +32,9 @@
  * change is durable before the switch.
  *
  * No clusters are punched or cut off, not even leaked ones: data whose L2 table was lost
- * shows up as leaks, and a user who wants to save it must be able to find it.
+ * shows up as leaks, and a user who wants to save it must be able to find it.  But a
+ * device or an export may end before the new structure does.  Then it begins behind
+ * everything in use, where only leaked clusters can be.
  *
  * Locks: none; runs before any other thread can write.
  */
@@ -181,25 +183,42 @@ is_needed (const void *opaque, uint64_t index)
   return ((const struct repair *) opaque)->needed[index];
 }
 
-/* Finds a place for the table and the blocks, which must also count themselves. */
+/* Computes the SIZE of a structure at PLACE, which counts itself. */
+static int
+lay_out_at (struct repair *r, uint64_t place, struct reflayout_size *size)
+{
+  struct reflayout layout = {
+    .cluster_bits = r->h->cluster_bits, .block_bits = r->block_bits, .first = place,
+    .has_block = is_needed, .opaque = r, .min_table = r->h->reftable_clusters,
+  };
+
+  r->place = place;
+  for (uint64_t i = 0; i < r->entries; i++)
+    layout.blocks += r->needed[i];
+  return reflayout_find (&layout, size) == 0 ? 0
+    : refuse (r, "the file is larger than a refcount table can describe");
+}
+
+static bool
+has_room (const struct repair *r, const struct reflayout_size *size)
+{
+  const uint64_t end = (r->place + size->table + size->blocks) << r->h->cluster_bits;
+
+  return storage_is_regular (r->file) || end <= storage_size_now (r->file, true);
+}
+
+/* Finds a place for the table and the blocks. */
 static int
 lay_out (struct repair *r)
 {
-  struct reflayout layout = {
-    .cluster_bits = r->h->cluster_bits, .block_bits = r->block_bits,
-    .has_block = is_needed, .opaque = r, .min_table = r->h->reftable_clusters,
-  };
+  const uint64_t used = census_end (r->census);
   struct reflayout_size size;
-  uint64_t i;
+  uint64_t i, counted;
 
-  if (old_end (r, &r->place) == -1)
+  if (old_end (r, &counted) == -1 ||
+      lay_out_at (r, max64 (counted, used), &size) == -1 ||
+      (!has_room (r, &size) && lay_out_at (r, used, &size) == -1))
     return -1;
-  r->place = max64 (r->place, census_end (r->census));
-  for (i = 0; i < r->entries; i++)
-    layout.blocks += r->needed[i];
-  layout.first = r->place;
-  if (reflayout_find (&layout, &size) == -1)
-    return refuse (r, "the file is larger than a refcount table can describe");
   for (i = r->place >> r->block_bits; i <= size.last; i++)
     r->needed[i] = true;
   r->entries = size.last + 1;   /* nothing needs a later one */
