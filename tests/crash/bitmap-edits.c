@@ -23,6 +23,7 @@
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
+#include "lib/reach.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -79,7 +80,7 @@ same (const struct trial *t, const struct state *a, const struct state *b)
 static void
 check_header (const struct trial *t, const struct blob *file)
 {
-  const char *name = t->spec.backing;
+  char *name = t->spec.backing ? reach_backing_in_header (t->spec.backing) : NULL;
   const uint64_t at = blob_get (file, 8, 8);
 
   if (t->pushed != 0 && !blob_has_pushed (file, t->pushed))
@@ -87,6 +88,7 @@ check_header (const struct trial *t, const struct blob *file)
   if (name && (at == 0 || blob_get (file, 16, 4) != strlen (name) ||
                memcmp (file->data + at, name, strlen (name)) != 0))
     survivor_fail (file, "the backing file has another name");
+  free (name);
 }
 
 static void

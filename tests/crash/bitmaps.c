@@ -32,6 +32,7 @@
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
+#include "lib/reach.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -173,7 +174,7 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
 
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
-  if (disk_open (&options, &disk) == -1 ||
+  if (reach_open (&options, &disk) == -1 ||
       (client = export_open (disk, "", true)) == NULL ||
       !export_is_writable (client) ||
       export_write (client, "x", 1, at, false) == -1 ||
@@ -448,7 +449,7 @@ open_disk (struct trial *t, struct rng *rng)
   t->power.path = t->options.path;
   power_cut_begin (&t->power, rng_next (rng));
   t->options.hooks = simdisk_hooks (t->power.sim);
-  if (disk_open (&t->options, &t->disk) == -1)
+  if (reach_open (&t->options, &t->disk) == -1)
     FAIL ("open: %m");
   t->unfinished = false;
   memset ((void *) t->begun, 0, t->sectors);

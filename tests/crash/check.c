@@ -33,6 +33,7 @@
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
+#include "lib/reach.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -94,7 +95,7 @@ repair_again (struct trial *t, const struct blob *left)
   blob_save (SURVIVOR, left);
   options.path = images_path (SURVIVOR);
   options.chain.image.file.hooks = &without_sync;
-  if (check_image (&options, &check) == -1)
+  if (reach_check (&options, &check) == -1)
     FAIL ("what is left can't be repaired");
   check_free (check);
   blob_load (SURVIVOR, &b);
@@ -206,7 +207,7 @@ repair (void *opaque, const struct storage_hooks *hooks)
   int r;
 
   t->options.chain.image.file.hooks = hooks;
-  r = check_image (&t->options, &c);
+  r = reach_check (&t->options, &c);
   if (r == 0)
     check_free (c);
   return r;
@@ -267,7 +268,7 @@ check_hostile (struct trial *t)
     struct check *c;
 
     options.mode = modes[i];
-    if (check_image (&options, &c) == 0)
+    if (reach_check (&options, &c) == 0)
       check_free (c);
     if (!is_blob (SURVIVOR, &b))
       FAIL ("a check has changed the image");
@@ -275,7 +276,7 @@ check_hostile (struct trial *t)
   options.mode = CHECK_REPAIR;
   struct check *c;
 
-  if (check_image (&options, &c) == 0)
+  if (reach_check (&options, &c) == 0)
     check_free (c);
   quiet_errors = false;
   free ((char *) options.path);

@@ -33,6 +33,7 @@
 #include "lib/ledger.h"
 #include "lib/mixture.h"
 #include "lib/pieces.h"
+#include "lib/reach.h"
 #include "lib/simdisk.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
@@ -415,7 +416,7 @@ static void
 open_disk (struct trial *t, struct rng *rng)
 {
   scarcity = random_scarcity (rng);
-  while (CORE (disk_open (&t->options, &t->disk)) != 0) {
+  while (CORE (reach_open (&t->options, &t->disk)) != 0) {
     if (scarcity == 0)
       FAIL ("open failed: %s", last_error ());
     scarcity /= 2;

@@ -33,6 +33,7 @@
 #include "disk/export.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
+#include "lib/reach.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -97,7 +98,7 @@ repair_again (struct trial *t, const struct blob *left)
   blob_save (SURVIVOR, left);
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
-  if (disk_open (&options, &disk) == -1 ||
+  if (reach_open (&options, &disk) == -1 ||
       (client = export_open (disk, "", true)) == NULL ||
       !export_is_writable (client))
     FAIL ("what is left can't be repaired");
@@ -267,7 +268,7 @@ repair (void *opaque, const struct storage_hooks *hooks)
   struct trial *t = opaque;
 
   t->options.hooks = hooks;
-  if (disk_open (&t->options, &t->disk) == -1)
+  if (reach_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
   t->client = export_open (t->disk, "", true);
   if (t->client == NULL)

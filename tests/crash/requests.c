@@ -35,6 +35,7 @@
 #include "lib/ledger.h"
 #include "lib/pieces.h"
 #include "lib/powercut.h"
+#include "lib/reach.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -153,7 +154,7 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   memcpy (model, t->contents, t->spec.size);
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
-  if (disk_open (&options, &disk) == -1 ||
+  if (reach_open (&options, &disk) == -1 ||
       (client = export_open (disk, "", true)) == NULL ||
       !export_is_writable (client))
     FAIL ("after a crash: the image can't be opened");
@@ -307,13 +308,14 @@ do_flush (struct worker *w)
   ledger_flush_end (w->t->ledger, stamp);
 }
 
-/* In version 2, what a trim does where there is a backing file is nobody's
- * business; in an encrypted raw data file it does nothing. */
+/* In version 2, what a trim does where there is a backing file is nobody's business.  In
+ * a raw data file that is encrypted, or where holes cannot be punched, it does nothing. */
 static bool
 trim_is_certain (const struct trial *t)
 {
   return t->options.discard && (t->spec.version == 3 || !t->has_below) &&
-    !(t->spec.encrypt && t->spec.data_file_raw);
+    !(t->spec.data_file_raw &&
+      (t->spec.encrypt || !reach_punches (t->spec.cluster_size)));
 }
 
 static void
@@ -560,7 +562,7 @@ one_time (struct trial *t, struct rng *rng)
   t->options.hooks = simdisk_hooks (t->power.sim);
   pieces_make (&t->pieces, rng, t->spec.size, t->spec.cluster_size, 512,
                t->threads, false);
-  if (disk_open (&t->options, &t->disk) == -1)
+  if (reach_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
 
   for (i = 0; i < cycles; i++) {

@@ -9,13 +9,15 @@
 #include "offline/bitmapedit.h"
 #include "offline/edit.h"
 #include "offline/flatten.h"
+#include "lib/reach.h"
 
 static inline int
 change_edit (const struct disk_options *o, const struct edit_options *edit_options,
              const struct edit *edit)
 {
-  struct image *image = disk_open_image (o);
-  const int r = image ? edit_image (image, o, edit_options, edit, 1) : -1;
+  const struct disk_options reached = reach_disk (o);
+  struct image *image = disk_open_image (&reached);
+  const int r = image ? edit_image (image, &reached, edit_options, edit, 1) : -1;
 
   image_close (image);
   return r;
@@ -24,8 +26,9 @@ change_edit (const struct disk_options *o, const struct edit_options *edit_optio
 static inline int
 change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, size_t n)
 {
-  struct image *image = disk_open_image (o);
-  const int r = image ? bitmapedit_image (image, o, edits, n) : -1;
+  const struct disk_options reached = reach_disk (o);
+  struct image *image = disk_open_image (&reached);
+  const int r = image ? bitmapedit_image (image, &reached, edits, n) : -1;
 
   image_close (image);
   return r;
@@ -35,8 +38,9 @@ static inline int
 change_flatten (const struct disk_options *o, const struct flatten_watch *watch,
                 uint64_t *copied)
 {
-  struct image *image = disk_open_image (o);
-  const int r = image ? flatten_image (image, o, watch, copied) : -1;
+  const struct disk_options reached = reach_disk (o);
+  struct image *image = disk_open_image (&reached);
+  const int r = image ? flatten_image (image, &reached, watch, copied) : -1;
 
   image_close (image);
   return r;

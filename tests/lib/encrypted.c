@@ -15,6 +15,7 @@
 #include "image/image.h"
 #include "offline/create.h"
 #include "lib/encrypted.h"
+#include "lib/reach.h"
 
 static const struct image_secret secret = {
   .passphrase = IMAGES_SECRET, .len = sizeof IMAGES_SECRET - 1,
@@ -28,9 +29,8 @@ encrypted_create (const char *name, const struct image_spec *spec)
     .image = {
       .size = spec->size, .cluster_size = spec->cluster_size,
       .version = spec->version, .refcount_bits = spec->refcount_bits,
-      .extended_l2 = spec->extended, .backing_file = spec->backing,
+      .extended_l2 = spec->extended,
       .backing_format = spec->backing_raw ? "raw" : "qcow2",
-      .data_file = spec->data_file,
       .preallocation =
         spec->preallocation == NULL ? PREALLOCATION_OFF
         : strcmp (spec->preallocation, "metadata") == 0 ? PREALLOCATION_METADATA
@@ -38,7 +38,12 @@ encrypted_create (const char *name, const struct image_spec *spec)
     },
   };
   struct created *created;
+  char *backing = spec->backing ? reach_backing_in_header (spec->backing) : NULL;
+  char *data_file = spec->data_file ? reach_data_file_in_header (spec->data_file) : NULL;
 
+  o.image.backing_file = backing;
+  o.image.data_file = data_file;
+  o.rules = reach_rules ();
   remove (name);
   if (spec->data_file) {
     remove (spec->data_file);
@@ -49,6 +54,8 @@ encrypted_create (const char *name, const struct image_spec *spec)
   created_keep (created);
   free ((char *) o.path);
   free ((char *) o.data_path);
+  free (backing);
+  free (data_file);
 }
 
 struct crypt_cipher *

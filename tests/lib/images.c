@@ -21,8 +21,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "util/bytes.h"
 #include "lib/encrypted.h"
 #include "lib/images.h"
+#include "lib/reach.h"
 
 extern char **environ;
 
@@ -40,6 +42,7 @@ images_enter (const char *name)
   free (cwd);
   CHECK (mkdtemp (directory) != NULL);
   CHECK (chdir (directory) == 0);
+  reach_begin (directory);
 
   command_add (&probe[0], "qemu-img");
   command_add (&probe[1], "qemu-io");
@@ -59,6 +62,8 @@ images_leave (void)
   DIR *dir = opendir (".");
   struct dirent *d;
 
+
+  reach_end ();
   CHECK (dir != NULL);
   while ((d = readdir (dir)) != NULL)
     if (d->d_name[0] != '.')
@@ -288,9 +293,12 @@ image_create (const char *name, const struct image_spec *spec)
       command_add (&c, "preallocation=%s", spec->preallocation);
     }
     if (spec->data_file) {
+      char *data_file = reach_data_file_in_header (spec->data_file);
+
       command_add (&c, "-o");
-      command_add (&c, "data_file=%s,data_file_raw=%s", spec->data_file,
+      command_add (&c, "data_file=%s,data_file_raw=%s", data_file,
                    spec->data_file_raw ? "on" : "off");
+      free (data_file);
     }
     if (spec->encrypt) {
       add_secret (&c);
@@ -298,10 +306,13 @@ image_create (const char *name, const struct image_spec *spec)
       command_add (&c, "encrypt.format=%s,encrypt.key-secret=s", spec->encrypt);
     }
     if (spec->backing) {
+      char *backing = reach_backing_in_header (spec->backing);
+
       /* (Not opened: the backing file may be encrypted.) */
       command_add (&c, "-u");
       command_add (&c, "-b");
-      command_add (&c, "%s", spec->backing);
+      command_add (&c, "%s", backing);
+      free (backing);
       command_add (&c, "-F");
       command_add (&c, spec->backing_raw ? "raw" : "qcow2");
     }
@@ -522,6 +533,19 @@ image_push_extensions (const char *name, struct rng *rng)
  out:
   blob_free (&b);
   return len;
+}
+
+char *
+blob_extension (const struct blob *b, uint32_t type)
+{
+  uint64_t at, len;
+
+  for (at = blob_get (b, 100, 4); at != 0; at = next_extension (b, at)) {
+    len = blob_get (b, at + 4, 4);
+    if (blob_get (b, at, 4) == type && len > 0 && range_within (at + 8, len, b->len))
+      return strndup ((char *) b->data + at + 8, len);
+  }
+  return NULL;
 }
 
 bool

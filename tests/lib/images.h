@@ -81,6 +81,9 @@ extern void image_bitmap_disable (const char *name, const char *bitmap);
  * appended, crosses a sector boundary.  Returns its length; 0 if there is no space, or
  * the image is of version 2. */
 extern uint64_t image_push_extensions (const char *name, struct rng *);
+/* The data of the extension of this type in the header of an image of version 3, with a 0
+ * behind it; to be freed.  NULL: there is none. */
+extern char *blob_extension (const struct blob *, uint32_t type);
 /* Is that extension (LEN as returned) still there, byte for byte? */
 extern bool blob_has_pushed (const struct blob *, uint64_t len);
 /* Prints a few words for the log, without a newline. */

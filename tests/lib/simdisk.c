@@ -28,6 +28,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/reach.h"
 #include "lib/simdisk.h"
 
 #define SECTOR 512
@@ -442,6 +443,7 @@ simdisk_add (struct simdisk *s, const char *path)
   resize (&f->durable, &f->durable_room, b.len);
   memcpy (f->durable.data, b.data, b.len);
   blob_free (&b);
+  reach_hook (path, &s->hooks);
 }
 
 struct simdisk *
@@ -466,6 +468,7 @@ simdisk_free (struct simdisk *s)
   unsigned i;
 
   for (f = s->files; f < s->files + s->nr_files; f++) {
+    reach_hook (f->path, NULL);
     for (i = 0; i < f->n; i++)
       free (f->log[i].data);
     free (f->log);

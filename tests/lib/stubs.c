@@ -25,7 +25,7 @@
 extern void nbdkit_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
-bool quiet_errors;
+atomic_bool quiet_errors;
 
 static _Thread_local char last[1024];
 static atomic_ulong count;

@@ -6,6 +6,7 @@
 #ifndef TEST_STUBS_H
 #define TEST_STUBS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@
 extern const char *last_error (void);
 extern void clear_last_error (void);
 extern unsigned long error_count (void);
-extern bool quiet_errors;
+extern atomic_bool quiet_errors;
 
 /* Like assert, but always compiled in. */
 #define CHECK(cond)                                                     \

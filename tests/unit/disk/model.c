@@ -33,6 +33,7 @@
 #include "lib/images.h"
 #include "lib/mixture.h"
 #include "lib/pieces.h"
+#include "lib/reach.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -489,7 +490,7 @@ random_options (struct trial *t, struct rng *rng)
 static void
 open_disk (struct trial *t)
 {
-  if (disk_open (&t->options, &t->disk) == -1)
+  if (reach_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
   CHECK (disk_inside (t->disk).view->size == t->image.spec.size);
 }
