@@ -82,6 +82,7 @@ static int add_resize (struct params *, const char *key, const char *value);
 static int set_allow_uri (struct params *, const char *key, const char *value);
 static int set_reconnect (struct params *, const char *key, const char *value);
 static int set_connect_timeout (struct params *, const char *key, const char *value);
+static int set_answer_timeout (struct params *, const char *key, const char *value);
 
 static const struct choice discards[] = {
   { "unmap", true }, { "ignore", false }, { NULL, 0 }
@@ -181,6 +182,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_CONNECT_TIMEOUT] = { "connect-timeout", OTHER (set_connect_timeout) },
   [PARAM_ON_ENOSPC] = { "on-enospc", CHOICE (options.wait_for_space, full_policies) },
   [PARAM_WATERMARK] = { "watermark", BYTES (options.watermark) },
+  [PARAM_ANSWER_TIMEOUT] = { "answer-timeout", OTHER (set_answer_timeout) },
 };
 
 _Static_assert (NR_PARAMS <= 64, "bits of params.given");
@@ -195,6 +197,7 @@ const char params_help[] =
   "[file=]<PATH|URI>            The image (or use dir=).\n"
   "dir=<DIRECTORY>              Serve all images in this directory.\n"
   "allow-uri=<URI>              NBD exports that images may use.\n"
+  "answer-timeout=<SECONDS>     Wait for a silent NBD server (default 180).\n"
   "backing=follow|deny|<PATH|URI>\n"
   "                             Which backing file to open (default follow).\n"
   "backing-format=qcow2|raw     Format of the backing file.\n"
@@ -371,6 +374,12 @@ static int
 set_connect_timeout (struct params *p, const char *key, const char *value)
 {
   return parse_seconds (key, value, 1, &p->options.link.connect_timeout_ms);
+}
+
+static int
+set_answer_timeout (struct params *p, const char *key, const char *value)
+{
+  return parse_seconds (key, value, 0, &p->options.link.answer_timeout_ms);
 }
 
 static int

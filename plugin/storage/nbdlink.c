@@ -15,10 +15,10 @@
  *
  * When the connection breaks, libnbd ends all requests; each of them returns ENOTCONN.
  *
- * A server may take as long as it likes to answer, but it must not keep nbdkit from
- * ending.  If it is silent, each waiting thread asks whether its client still waits.  A
- * leader whose client is gone lets another thread lead.  If all clients are gone, the
- * connection is given up after a while.
+ * A server that sends nothing for a long time, although it has requests to answer, is
+ * given up (answer-timeout=).  It must not keep nbdkit from ending, either: if it is
+ * silent, each leader asks whether its client still waits, and if not, lets another
+ * thread lead.  If all clients are gone, the connection is given up earlier.
  *
  * Locks: `lock' guards who waits and who leads.  libnbd has a lock of its own, which it
  * holds while it calls us (finish): that one comes first.
@@ -73,18 +73,21 @@ struct nbdlink {
   int kick;                     /* an eventfd */
   struct storage_link_options options;  /* constant, too */
   atomic_bool ended;            /* the server has said that it ends */
-  atomic_bool given_up;         /* it was silent, and nobody waited */
+  atomic_bool given_up;         /* it was silent */
+  const char *name;             /* for messages; constant */
 
   pthread_mutex_t lock;
   bool led;                     /* one thread polls; guarded by lock */
   struct nbdlink_call *waiting;         /* guarded by lock */
+  /* Since when is the server silent (clock_ms): since it last sent something, or got the
+   * first request after that.  Atomic: the leader holds no lock when it sets this. */
+  _Atomic int64_t heard;
 };
 
 /* --- the socket --- */
 
-/* Waits at most TIMEOUT_MS for something to do, and does it.  False: there was nothing.
- * For one thread at a time. */
-static bool
+/* Waits at most TIMEOUT_MS for something to do, and does it.  For one thread at a time. */
+static void
 poll_once (struct nbdlink *l, int timeout_ms)
 {
   const unsigned direction = nbd_aio_get_direction (l->nbd);
@@ -93,25 +96,24 @@ poll_once (struct nbdlink *l, int timeout_ms)
     { .fd = l->kick, .events = POLLIN },
   };
   uint64_t kicks;
-  int r;
 
   if (direction & LIBNBD_AIO_DIRECTION_READ)
     fds[0].events |= POLLIN;
   if (direction & LIBNBD_AIO_DIRECTION_WRITE)
     fds[0].events |= POLLOUT;
-  r = poll (fds, 2, timeout_ms);
-  if (r <= 0)
-    return r < 0;               /* EINTR */
+  if (poll (fds, 2, timeout_ms) <= 0)
+    return;
   if ((fds[1].revents & POLLIN) && read (l->kick, &kicks, sizeof kicks) == -1)
     nbdkit_debug ("eventfd: %m");
   /* One step changes the state: other events are handled in the next call. */
   if ((direction & LIBNBD_AIO_DIRECTION_READ) &&
-      (fds[0].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)))
+      (fds[0].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL))) {
+    l->heard = clock_ms ();
     nbd_aio_notify_read (l->nbd);
+  }
   else if ((direction & LIBNBD_AIO_DIRECTION_WRITE) &&
            (fds[0].revents & (POLLOUT | POLLHUP | POLLERR | POLLNVAL)))
     nbd_aio_notify_write (l->nbd);
-  return true;
 }
 
 /* The leader may have to send the rest of a request that was begun. */
@@ -132,6 +134,7 @@ begin (struct nbdlink *l, struct nbdlink_call *c)
 {
   memset (c, 0, sizeof *c);
   c->link = l;
+  c->began = clock_ms ();
   pthread_cond_init (&c->wake, NULL);
 }
 
@@ -139,6 +142,8 @@ begin (struct nbdlink *l, struct nbdlink_call *c)
 static void
 join (struct nbdlink *l, struct nbdlink_call *c)
 {
+  if (l->waiting == NULL && l->heard < c->began)
+    l->heard = c->began;
   c->next = l->waiting;
   c->prev = &l->waiting;
   if (c->next)
@@ -193,26 +198,45 @@ others_must_lead (const struct nbdlink *l, const struct nbdlink_call *c)
   return c->alone && !next_leader (l)->alone;
 }
 
+/* How long may the server be silent?  ALONE: no client waits for an answer. */
+static int64_t
+longest_silence (const struct nbdlink *l, bool alone)
+{
+  const int64_t limit = l->options.answer_timeout_ms > 0
+    ? (int64_t) l->options.answer_timeout_ms : INT64_MAX;
+  const int64_t limit_alone = storage_link_alone_ms (&l->options);
+
+  return alone && limit_alone < limit ? limit_alone : limit;
+}
+
+/* Ends all requests: libnbd will see that the connection is lost. */
+static void
+give_up (struct nbdlink *l, int64_t silent_ms)
+{
+  if (!l->given_up)
+    nbdkit_error ("%s: the NBD server has been silent for %" PRIi64 " seconds", l->name,
+                  silent_ms / 1000);
+  l->given_up = true;
+  shutdown (nbd_aio_get_fd (l->nbd), SHUT_RDWR);
+}
+
 /* Takes in answers, until that to C is there, or another one must lead.  With the lock
  * held, which is dropped meanwhile. */
 static void
 lead (struct nbdlink *l, struct nbdlink_call *c)
 {
   bool alone = c->alone;
-  unsigned silent_ms = 0;
+  int64_t silent_ms;
 
   l->led = true;
   while (!c->done && !others_must_lead (l, c)) {
     pthread_mutex_unlock (&l->lock);
-    if (poll_once (l, SILENCE_MS))
-      silent_ms = 0;
-    else if (!alone)
+    poll_once (l, SILENCE_MS);
+    silent_ms = clock_ms () - l->heard;
+    if (silent_ms >= SILENCE_MS && !alone)
       alone = l->options.client_waits && !l->options.client_waits ();
-    else if ((silent_ms += SILENCE_MS) >= storage_link_alone_ms (&l->options)) {
-      nbdkit_debug ("an NBD server is silent, and nobody waits: giving it up");
-      l->given_up = true;
-      shutdown (nbd_aio_get_fd (l->nbd), SHUT_RDWR);    /* libnbd will see that */
-    }
+    if (silent_ms >= longest_silence (l, alone))
+      give_up (l, silent_ms);
     pthread_mutex_lock (&l->lock);
     c->alone = alone;
   }
@@ -542,6 +566,7 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
       return -1;
     }
     l->options = *options;
+    l->name = name;
     if (set_up (l, uri, name, now + timeout_ms, &why) == 0) {
       *ret = l;
       return 0;

@@ -22,6 +22,7 @@ struct nbdlink;
 struct nbdlink_call {
   struct nbdlink *link;
   int64_t cookie;               /* what libnbd said when it was begun */
+  int64_t began;                /* clock_ms */
   pthread_cond_t wake;          /* it is done, or this thread is to lead */
   struct nbdlink_call *next, **prev;    /* under the link's lock */
   bool done;                    /* likewise */
@@ -36,8 +37,8 @@ struct nbdlink_info {
   bool read_only, flush, fua, zero, cache, multi_conn, block_status;
 };
 
-/* Connects to URI, in at most TIMEOUT_MS.  NAME is what messages call it.  Reports;
- * QUIET: as a debug message. */
+/* Connects to URI, in at most TIMEOUT_MS.  NAME is what messages call it; it must outlive
+ * the link.  Reports; QUIET: as a debug message. */
 extern int nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
                          const struct storage_link_options *, struct nbdlink **);
 /* When no request is in flight.  Waits for the server for a second at most.  NULL is
@@ -46,7 +47,7 @@ extern void nbdlink_close (struct nbdlink *);
 
 extern const struct nbdlink_info *nbdlink_info (const struct nbdlink *);
 extern bool nbdlink_is_dead (struct nbdlink *);
-/* Was it, because the server was silent and nobody waited any more? */
+/* Was it, because the server was silent? */
 extern bool nbdlink_is_given_up (const struct nbdlink *);
 /* The same, after a look at what has arrived: the server may have gone while no request
  * was in flight.  (None may be.) */

@@ -224,16 +224,22 @@ struct patience {
   bool alone;                   /* nobody waits for it */
 };
 
-/* How many milliseconds may it still wait?  Reports if none. */
+static void
+patience_begin (const struct nbdpool *p, struct patience *w)
+{
+  if (w->deadline > 0)
+    return;
+  w->deadline = clock_ms () + p->options.reconnect_ms;
+  w->pause = FIRST_PAUSE_MS;
+}
+
+/* How many milliseconds may it still wait? */
 static int64_t
 patience_left (struct nbdpool *p, struct patience *w)
 {
   int64_t now = clock_ms ();
 
-  if (w->deadline == 0) {
-    w->deadline = now + p->options.reconnect_ms;
-    w->pause = FIRST_PAUSE_MS;
-  }
+  patience_begin (p, w);
   if (!w->alone && p->options.client_waits && !p->options.client_waits ()) {
     w->alone = true;
     now += p->gone ? 0 : storage_link_alone_ms (&p->options);
@@ -371,6 +377,7 @@ send (struct nbdpool *p, const struct nbdpool_request *q)
 {
   struct patience w = { 0 };
   struct slot *slot;
+  bool again;
   int err;
 
   do {
@@ -379,8 +386,11 @@ send (struct nbdpool *p, const struct nbdpool_request *q)
       return -1;
     err = send_once (slot->link, q) == 0 ? 0 : errno;
     release (p, slot, q->kind, err);
-  } while (err == ENOTCONN && !changes_something (q->kind) &&
-           (w.deadline == 0 || clock_ms () < w.deadline));
+    again = err == ENOTCONN && !changes_something (q->kind) &&
+      (w.deadline == 0 || clock_ms () < w.deadline);
+    if (again)
+      patience_begin (p, &w);
+  } while (again);
   errno = err == ENOTCONN ? EIO : err;
   return err ? -1 : 0;
 }
@@ -394,27 +404,20 @@ struct flush {
   struct nbdlink_call call;
 };
 
-/* Chooses the connections that must reply.  If nothing was changed, any one, to find out
- * whether the server is still there. */
+/* Chooses the connections that must reply.  Without any, all changes have been flushed. */
 static int
 choose_flushes (struct nbdpool *p, struct flush f[MAX_LINKS])
 {
-  struct patience w = { 0 };
   struct slot *slot;
   int n = 0;
+  LOCK_FOR_BLOCK (&p->lock);
 
-  pthread_mutex_lock (&p->lock);
   for (unsigned i = 0; i < p->nr_slots; i++) {
     slot = &p->slots[i];
     if (slot->link && slot->changes != slot->flushed) {
       slot->users++;
       f[n++].slot = slot;
     }
-  }
-  pthread_mutex_unlock (&p->lock);
-  if (n == 0) {
-    f[0].slot = acquire (p, NBDPOOL_FLUSH, &w);
-    n = f[0].slot ? 1 : -1;
   }
   return n;
 }
@@ -459,30 +462,22 @@ flush (struct nbdpool *p)
     if (err != 0 && worst != EIO)
       worst = err;
   }
-  if (n > 0 && worst == 0 && !p->lost)
+  if (worst == 0 && !p->lost)
     return 0;
-  if (n > 0)
-    errno = p->lost ? EIO : worst;
+  errno = p->lost ? EIO : worst;
   return -1;
 }
 
-/* If a connection is lost that had nothing to flush, nothing is lost: tries again. */
+/* If the connection is lost, but another flush was quicker, nothing is lost. */
 static int
 send_flush (struct nbdpool *p)
 {
-  int64_t deadline = 0;
+  int r;
 
-  while (flush (p) == -1) {
-    if (errno != ENOTCONN)
-      return -1;
-    if (deadline == 0)
-      deadline = clock_ms () + p->options.reconnect_ms;
-    else if (clock_ms () >= deadline) {
-      errno = EIO;
-      return -1;
-    }
-  }
-  return 0;
+  do
+    r = flush (p);
+  while (r == -1 && errno == ENOTCONN);
+  return r;
 }
 
 int
@@ -622,7 +617,7 @@ nbdpool_open (const char *uri, const char *name,
   pthread_mutex_init (&p->lock, NULL);
   init_settled (&p->settled);
   p->nr_slots = 1;
-  if (nbdlink_open (uri, name, options->connect_timeout_ms, false, options,
+  if (nbdlink_open (p->uri, p->name, options->connect_timeout_ms, false, options,
                     &p->slots[0].link) == -1) {
     nbdpool_close (p);
     errno = EIO;

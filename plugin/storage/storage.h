@@ -56,6 +56,8 @@ struct storage_hooks {
 struct storage_link_options {
   unsigned connect_timeout_ms;  /* limit for connecting to the server */
   unsigned reconnect_ms;        /* how long requests wait for a lost connection */
+  unsigned answer_timeout_ms;   /* how long a server may be silent while requests wait for
+                                   it; 0: without limit */
   /* NULL, or: false if perhaps nobody waits any more for what this thread does (see
    * disk_options).  A server that is away or silent is given up then, after
    * storage_link_alone_ms. */
@@ -65,7 +67,9 @@ struct storage_link_options {
   const char *const *secrets;
   size_t nr_secrets;
 };
-#define STORAGE_LINK_DEFAULTS { .connect_timeout_ms = 10000, .reconnect_ms = 30000 }
+#define STORAGE_LINK_DEFAULTS { \
+    .connect_timeout_ms = 10000, .reconnect_ms = 30000, .answer_timeout_ms = 180000, \
+  }
 
 static inline unsigned
 storage_link_alone_ms (const struct storage_link_options *o)

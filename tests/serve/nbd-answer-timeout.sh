@@ -1,0 +1,65 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# answer-timeout=: a server that is silent for so long, while requests wait for it, counts
+# as lost.  Reads wait for it to return; if there are unflushed writes, a flush fails.
+# The log says it, with the URI.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+
+make_image "$tmp/far" 16M
+truncate -s 32M "$tmp/far"
+PLUGIN=file start_nbdkit_as far "$tmp/far"
+far_uri="$uri" far_pid="$nbdkit_pid"
+
+# in_log TEXT: waits until our server says so.
+in_log ()
+{
+  set +x
+  until grep -F "$1" "$tmp/main.log"; do
+    server_lives
+    sleep 0.05
+  done
+  set -x
+}
+
+start_nbdkit "$far_uri" lock=false answer-timeout=1 connect-timeout=1
+hold_connection         # so that no client that ends is the last one, which writes
+nbdsh_run -c 'h.pwrite(b"a" * 65536, 1 << 20); h.flush()'
+kill -STOP "$far_pid"
+nbdsh_run -c 'assert h.pread(65536, 1 << 20) == b"a" * 65536' &
+reader=$!
+in_log "$far_uri: the NBD server has been silent for 1 seconds"
+kill -CONT "$far_pid"
+wait "$reader"
+in_log 'connected again'
+
+cat > "$tmp/client.py" <<'END'
+import errno, os, signal
+h.pwrite(b"b" * 65536, 2 << 20)
+os.kill(int(os.environ["far_pid"]), signal.SIGSTOP)
+for i in range(2):
+    try:
+        h.flush()
+        raise SystemExit("a silent server has flushed")
+    except nbd.Error as e:
+        assert e.errnum == errno.EIO, e
+END
+export far_pid
+nbdsh_run -c - < "$tmp/client.py"
+kill -CONT "$far_pid"
+in_log "$far_uri: the connection broke with writes that were not flushed"
+nbdsh_run -c 'assert h.pread(65536, 1 << 20) == b"a" * 65536'
+drop_connections
+kill -TERM "${server_pid[main]}"
+wait "${server_pid[main]}" || :
+unset 'server_pid[main]'
+check_leaks_only "$tmp/far"
+
+# Without a limit.
+start_nbdkit "$far_uri" lock=false answer-timeout=0
+nbdsh_run -c 'assert h.pread(65536, 1 << 20) == b"a" * 65536'
+stop_nbdkit
+refused 'answer-timeout=' "$far_uri" answer-timeout=x
+refused 'answer-timeout=' "$far_uri" answer-timeout=100000
