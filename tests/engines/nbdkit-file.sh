@@ -14,6 +14,7 @@ parts=(far)
 
 start_engine ()
 {
+  # shellcheck disable=SC2209
   PLUGIN=file start_nbdkit_as far "$tmp/far"
   far_uri="$uri"
 }

@@ -573,10 +573,12 @@ class CrashRun:
         args, work, clients = self.args, self.work, self.clients
         sent = 0
         kill_after = self.rng.randint(1, args.ops or 2000)
+        # A server that needs nothing of what was killed would never end.
+        most = kill_after + 300 if args.far else sys.maxsize
         depth = args.depth * args.connections
         try:
-            while True:
-                while len(clients.flying) < depth:
+            while sent < most or clients.flying:
+                while len(clients.flying) < depth and sent < most:
                     r = work.next()
                     if r is None:
                         break
