@@ -213,6 +213,8 @@ core_sources = \
 	%reldir%/offline/edit.h \
 	%reldir%/offline/flatten.c \
 	%reldir%/offline/flatten.h \
+	%reldir%/offline/newdevice.c \
+	%reldir%/offline/newdevice.h \
 	%reldir%/offline/newimage.c \
 	%reldir%/offline/newimage.h \
 	%reldir%/offline/resize.c \

@@ -16,6 +16,8 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define NBDKIT_API_VERSION 2
@@ -73,6 +75,22 @@ show_progress (void *opaque, uint64_t done, uint64_t total)
   return -1;
 }
 
+/* On a device that may have to grow: how large it must be in the end. */
+static void
+tell_most (const struct createparams *p)
+{
+  uint64_t most, size;
+
+  if (!created_may_outgrow (p->created, &most, &size))
+    return;
+  if (most == UINT64_MAX)
+    fprintf (stderr, "qcow2: %s: the image can become larger than the device, which has %"
+             PRIu64 " bytes\n", p->options.path, size);
+  else
+    fprintf (stderr, "qcow2: %s: the image can need up to %" PRIu64 " bytes; the device "
+             "has %" PRIu64 "\n", p->options.path, most, size);
+}
+
 int
 createparams_run (struct createparams *p, const struct disk_options *disk)
 {
@@ -88,6 +106,8 @@ createparams_run (struct createparams *p, const struct disk_options *disk)
   r = create_image (&p->options, &p->created);
   p->options.secret = (struct image_secret) { NULL, 0, 0 };
   progress_end (&progress);
+  if (r == 0)
+    tell_most (p);
   return r;
 }
 

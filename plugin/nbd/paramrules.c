@@ -28,8 +28,7 @@
 #include "nbd/paramvalue.h"
 
 enum {
-  VALUE_FILE_URI = NR_PARAMS,
-  VALUE_DATA_URI,
+  VALUE_DATA_URI = NR_PARAMS,
   VALUE_BACKING_PATH,
   VALUE_BACKING_DENY,
   VALUE_DATA_PATH,
@@ -54,7 +53,7 @@ _Static_assert (NR_PARTIES <= 64, "bits of a set");
 /* Parameters for new images. */
 #define OF_NEW (P (CLUSTER_SIZE) | P (COMPAT) | P (REFCOUNT_BITS) | P (EXTENDED_L2) | \
                 P (LAZY_REFCOUNTS) | P (COMPRESSION_TYPE) | P (ENCRYPT) | \
-                P (ITER_TIME) | P (BACKING_FILE) | P (DATA_FILE_RAW))
+                P (ITER_TIME) | P (BACKING_FILE) | P (DATA_FILE_RAW) | P (OVERWRITE))
 /* Parameters for a single image. */
 #define OF_ONE (P (FILE) | P (SNAPSHOT) | SNAPSHOT_EDITS | P (RESIZE) | P (SHRINK) | \
                 P (PREALLOCATION) | BITMAP_EDITS | P (BITMAP_GRANULARITY) | \
@@ -95,8 +94,7 @@ static const struct rule excludes[] = {
   { P (CREATE), P (SNAPSHOT) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE), 0,
     "a new image has no snapshots" },
   { P (CREATE), P (BITMAP_CLEAR) | P (BITMAP_REMOVE), 0, "a new image has no bitmaps" },
-  { P (CREATE), V (FILE_URI) | V (DATA_URI), 0,
-    "create the image in a file and copy it" },
+  { P (CREATE), V (DATA_URI), 0, "a new data file is a local file" },
   { P (CREATE), V (BACKING_PATH), 0,
     "use backing-file=PATH for a new image" },
   { P (SNAPSHOT), CHANGES, 0, "snapshots are read-only" },
@@ -122,8 +120,6 @@ asked_for (const struct params *p)
   for (enum param i = 0; i < NR_PARAMS; i++)
     if (params_asks (p, i))
       set |= SET (i);
-  if (p->path && nbduri_is (p->path))
-    set |= V (FILE_URI);
   if (p->data_file_path && nbduri_is (p->data_file_path))
     set |= V (DATA_URI);
   if (p->options.backing == BACKING_PATH)
@@ -145,7 +141,6 @@ static const char *
 name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
 {
   switch (party) {
-  case VALUE_FILE_URI: return "file=URI";
   case VALUE_DATA_URI: return "data-file=URI";
   case VALUE_BACKING_PATH: return "backing=PATH";
   case VALUE_BACKING_DENY: return "backing=deny";

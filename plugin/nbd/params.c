@@ -183,6 +183,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_ON_ENOSPC] = { "on-enospc", CHOICE (options.wait_for_space, full_policies) },
   [PARAM_WATERMARK] = { "watermark", BYTES (options.watermark) },
   [PARAM_ANSWER_TIMEOUT] = { "answer-timeout", OTHER (set_answer_timeout) },
+  [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
 
 _Static_assert (NR_PARAMS <= 64, "bits of params.given");
@@ -235,7 +236,7 @@ const char params_help[] =
   "stats=<FILE>                 Write counters to this file, as JSON.\n"
   "untrusted=true|false         Read-only, no other files (default false).\n"
   "watermark=<SIZE>             Report that less is left on a device.\n"
-  "create=<SIZE>|auto           Create the image, which must not exist.\n"
+  "create=<SIZE>|auto           Create the image, in a new file or on a device.\n"
   "backing-file=<PATH|URI>      New image: backing file.\n"
   "cluster-size=<SIZE>          New image: cluster size (default 64K).\n"
   "compat=0.10|1.1              New image: version (default 1.1).\n"
@@ -245,6 +246,8 @@ const char params_help[] =
   "extended-l2=true|false       New image: use subclusters (default false).\n"
   "iter-time=<MILLISECONDS>     New image: time per passphrase (default 2000).\n"
   "lazy-refcounts=true|false    New image: use lazy refcounts (default false).\n"
+  "overwrite=true|false         New image: replace what a device contains\n"
+  "                             (default false).\n"
   "refcount-bits=<N>            New image: refcount width (default 16).";
 
 /* --- memory --- */

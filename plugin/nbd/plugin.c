@@ -36,6 +36,7 @@
 #include "disk/dir.h"
 #include "disk/disk.h"
 #include "disk/export.h"
+#include "offline/newimage.h"
 #include "nbd/paramrules.h"
 #include "nbd/params.h"
 #include "nbd/prepare.h"
@@ -154,8 +155,10 @@ get_stats (struct stats *s)
 {
   if (dir)
     dir_get_stats (dir, &s->disk);
-  else
+  else {
     disk_get_stats (disk, &s->disk);
+    s->most = newimage_full_size_of (&disk_inside (disk).view->image->header);
+  }
   s->one_disk = dir == NULL;
   s->watermark = params.options.watermark;
   s->limit = params.options.l2_cache;

@@ -18,6 +18,9 @@
  * it.  It is removed only if its name still refers to the open file, and no other program
  * has it locked.
  *
+ * On a block device or an NBD export, the first sector takes the place of the name
+ * (newdevice.c): it is written last.
+ *
  * The backing file is opened to check its format and to get its size; it is not kept
  * open.
  *
@@ -39,6 +42,7 @@
 #include "image/filename.h"
 #include "image/image.h"
 #include "offline/create.h"
+#include "offline/newdevice.h"
 
 /* Bytes that are computed and written at a time, which fit into the cache of a
  * processor. */
@@ -52,15 +56,21 @@ struct maker {
   const struct create_options *o;
   struct newimage n;
   struct newfile *image, *data; /* data: the external data file, or NULL */
+  struct storage *device;       /* in place of image, or NULL */
+  bool touched;                 /* the device may have been changed */
+  uint8_t first[NEWDEVICE_FIRST];       /* what is written to it last */
   uint8_t *chunk;               /* CHUNK bytes */
   void *luks;                   /* LUKSMAKE_BYTES, or NULL */
   uint64_t done, total;         /* in bytes, for the progress callback */
 };
 
-/* The new files, which have their names and are open. */
+/* The new image.  Files have their names and are open.  A device is not, because an NBD
+ * server may admit one client only. */
 struct created {
-  struct newfile *image, *data; /* data: may be NULL */
-  bool lock;
+  struct newfile *image, *data; /* image: NULL on a device; data: may be NULL */
+  const struct create_options *options;
+  uint64_t end, most;           /* size of the image now, and at most (UINT64_MAX: unknown) */
+  uint64_t device_size;         /* bytes */
 };
 
 /* --- the backing file --- */
@@ -109,6 +119,19 @@ advance (struct maker *m, uint64_t bytes)
   return m->o->progress ? m->o->progress (m->o->opaque, m->done, m->total) : 0;
 }
 
+static struct storage *
+image_file (const struct maker *m)
+{
+  return m->device ? m->device : newfile_file (m->image);
+}
+
+/* Does everything that was not written read as zeros? */
+static bool
+is_zeros (const struct maker *m)
+{
+  return m->device == NULL || !m->o->overwrite;
+}
+
 /* Everything up to END was written: asks the host to start writing it back. */
 static void
 write_back (struct storage *f, uint64_t end)
@@ -149,10 +172,18 @@ place_luks (struct maker *m, uint64_t offset, uint64_t len)
             to - from);
 }
 
+/* The first sector of a device is written later. */
+static void
+keep_first (struct maker *m)
+{
+  memcpy (m->first, m->chunk, sizeof m->first);
+  memset (m->chunk, 0, sizeof m->first);
+}
+
 static int
 write_metadata (struct maker *m, bool sparse)
 {
-  struct storage *const f = newfile_file (m->image);
+  struct storage *const f = image_file (m);
   const uint64_t end = m->n.metadata_end;
   uint64_t offset, len;
 
@@ -160,6 +191,8 @@ write_metadata (struct maker *m, bool sparse)
     len = min64 (CHUNK, end - offset);
     newimage_fill (&m->n, offset, m->chunk, len);
     place_luks (m, offset, len);
+    if (m->device && offset == 0)
+      keep_first (m);
     if ((sparse ? write_sparse (m, f, len, offset)
          : storage_write (f, m->chunk, len, offset)) == -1)
       return -1;
@@ -188,8 +221,8 @@ write_zeros (struct maker *m, struct storage *f, uint64_t offset, uint64_t end)
   return 0;
 }
 
-/* Gives F its length, and allocates space.  *WRITTEN: zeros must be written, so that
- * space is allocated. */
+/* Gives a new file its length, and allocates space.  *WRITTEN: zeros must be written, so
+ * that space is allocated. */
 static int
 prepare (struct maker *m, struct storage *f, uint64_t size, bool *written)
 {
@@ -207,25 +240,77 @@ prepare (struct maker *m, struct storage *f, uint64_t size, bool *written)
 }
 
 static int
+write_file (struct maker *m, bool all)
+{
+  if (write_metadata (m, !all) == -1)
+    return -1;
+  return all ? write_zeros (m, image_file (m), m->n.metadata_end, m->n.file_size) : 0;
+}
+
+/* Must data clusters on a device be zeroed?  Otherwise they read as zeros, and that is all
+ * the user wants; or there are none. */
+static bool
+zeroes_data (const struct maker *m)
+{
+  const enum preallocation p = m->n.options.preallocation;
+
+  return m->n.file_size > m->n.metadata_end &&
+    !(p == PREALLOCATION_METADATA && is_zeros (m));
+}
+
+static int
+advance_maker (void *m, uint64_t bytes)
+{
+  return advance (m, bytes);
+}
+
+static int
+write_device (struct maker *m)
+{
+  static const enum newdevice_zeros ways[] = {
+    [PREALLOCATION_METADATA] = NEWDEVICE_FREE, [PREALLOCATION_FALLOC] = NEWDEVICE_KEEP,
+    [PREALLOCATION_FULL] = NEWDEVICE_WRITE,
+  };
+  const struct newdevice_watch watch = { advance_maker, m };
+
+  if (is_zeros (m) && newdevice_check_zeros (m->device, m->chunk, CHUNK, &watch) == -1)
+    return -1;
+  m->touched = true;
+  if ((!is_zeros (m) && newdevice_erase (m->device) == -1) ||
+      write_metadata (m, is_zeros (m)) == -1)
+    return -1;
+  return !zeroes_data (m) ? 0
+    : newdevice_zero (m->device, m->n.metadata_end, m->n.file_size,
+                      ways[m->n.options.preallocation], m->chunk, CHUNK, &watch);
+}
+
+/* How many bytes write_device reads and writes. */
+static uint64_t
+device_total (const struct maker *m)
+{
+  return (is_zeros (m) ? storage_size (m->device) : 0) +
+    (zeroes_data (m) ? m->n.file_size : m->n.metadata_end);
+}
+
+static int
 write_all (struct maker *m)
 {
-  struct storage *const image = newfile_file (m->image);
   struct storage *const data = m->data ? newfile_file (m->data) : NULL;
-  bool image_written, data_written = false;
+  bool image_written = false, data_written = false;
 
   /* The L1 table is zeros now and changes in place later.  Allocate its space now,
    * because a full host could not do so later. */
-  if (prepare (m, image, m->n.file_size, &image_written) == -1 ||
-      storage_allocate (image, m->n.l1_offset, m->n.l1_entries * UINT64_C (8)) == -1 ||
+  if ((m->image &&
+       (prepare (m, image_file (m), m->n.file_size, &image_written) == -1 ||
+        storage_allocate (image_file (m), m->n.l1_offset,
+                          m->n.l1_entries * UINT64_C (8)) == -1)) ||
       (data && prepare (m, data, m->n.options.size, &data_written) == -1))
     return -1;
-  m->total = (image_written ? m->n.file_size : m->n.metadata_end) +
+  m->total = (m->device ? device_total (m)
+              : image_written ? m->n.file_size : m->n.metadata_end) +
     (data_written ? m->n.options.size : 0);
 
-  if (write_metadata (m, !image_written) == -1)
-    return -1;
-  if (image_written &&
-      write_zeros (m, image, m->n.metadata_end, m->n.file_size) == -1)
+  if ((m->device ? write_device (m) : write_file (m, image_written)) == -1)
     return -1;
   return data_written ? write_zeros (m, data, 0, m->n.options.size) : 0;
 }
@@ -247,6 +332,54 @@ make_luks (struct maker *m)
   return luksmake (o->path, o->secret.passphrase, o->secret.len, o->iter_ms, m->luks);
 }
 
+/* Whatever is wrong is found before anything is changed. */
+static int
+open_device (struct maker *m)
+{
+  return newdevice_is (m->o->path)
+    ? newdevice_open (m->o->path, &m->o->file, &m->device) : newfile_check (m->o->path);
+}
+
+static int
+check_device_size (const struct maker *m)
+{
+  const bool preallocated = m->n.file_size > m->n.metadata_end;
+
+  if (m->device == NULL || m->n.file_size <= storage_size (m->device))
+    return 0;
+  nbdkit_error ("%s: cannot create: the device has %" PRIu64 " bytes, but %s needs %"
+                PRIu64, storage_path (m->device), storage_size (m->device),
+                preallocated ? "the preallocated image" : "the metadata of the new image",
+                m->n.file_size);
+  errno = ENOSPC;
+  return -1;
+}
+
+static int
+begin (struct maker *m)
+{
+  const struct create_options *o = m->o;
+
+  if (m->device == NULL && newfile_begin (o->path, &o->file, &m->image) == -1)
+    return -1;
+  return o->image.data_file ? newfile_begin (o->data_path, &o->file, &m->data) : 0;
+}
+
+/* The data file first: no image ever names one that does not exist. */
+static int
+publish (struct maker *m)
+{
+  if (m->data && newfile_publish (m->data) == -1)
+    return -1;
+  if ((m->device ? newdevice_publish (m->device, m->first)
+       : newfile_publish (m->image)) == 0)
+    return 0;
+  KEEP_ERRNO_FOR_BLOCK;
+  if (m->data)
+    newfile_withdraw (m->data);
+  return -1;
+}
+
 static int
 make (struct maker *m)
 {
@@ -254,10 +387,11 @@ make (struct maker *m)
   struct newimage_options image = o->image;
 
   image.luks_bytes = o->encrypt ? LUKSMAKE_BYTES : 0;
-  if (newfile_check (o->path) == -1 ||
+  if (open_device (m) == -1 ||
       (image.data_file && newfile_check (o->data_path) == -1) ||
       look_below (o, &image) == -1 ||
       newimage_plan (&image, &m->n) == -1 ||
+      check_device_size (m) == -1 ||
       make_luks (m) == -1)
     return -1;
   m->chunk = malloc (CHUNK);
@@ -267,22 +401,21 @@ make (struct maker *m)
   }
   /* Report the first step before the first change. */
   m->total = m->n.file_size;
-  if (advance (m, 0) == -1 ||
-      newfile_begin (o->path, &o->file, &m->image) == -1 ||
-      (image.data_file && newfile_begin (o->data_path, &o->file, &m->data) == -1) ||
-      write_all (m) == -1)
-    return -1;
+  return advance (m, 0) == -1 || begin (m) == -1 || write_all (m) == -1 ||
+    publish (m) == -1 ? -1 : 0;
+}
 
-  if (m->data && newfile_publish (m->data) == -1)
-    return -1;
-  if (newfile_publish (m->image) == -1) {
-    KEEP_ERRNO_FOR_BLOCK;
+/* Something has failed. */
+static void
+give_up (struct maker *m)
+{
+  KEEP_ERRNO_FOR_BLOCK;
 
-    if (m->data)
-      newfile_withdraw (m->data);
-    return -1;
-  }
-  return 0;
+  if (m->touched)
+    newdevice_withdraw (m->device, m->n.file_size, is_zeros (m));
+  storage_close (m->device);
+  newfile_end (m->image);
+  newfile_end (m->data);
 }
 
 int
@@ -302,15 +435,27 @@ create_image (const struct create_options *options, struct created **created)
   if (r == 0) {
     nbdkit_debug ("%s: created, %" PRIu64 " bytes, a disk of %" PRIu64,
                   options->path, m.n.file_size, m.n.options.size);
-    *c = (struct created) { m.image, m.data, options->file.lock };
+    *c = (struct created) {
+      .image = m.image, .data = m.data, .options = options, .end = m.n.file_size,
+      .most = newimage_full_size (&m.n.options),
+      .device_size = m.device ? storage_size (m.device) : 0,
+    };
+    storage_close (m.device);
     *created = c;
   }
   else {
-    newfile_end (m.image);
-    newfile_end (m.data);
+    give_up (&m);
     free (c);
   }
   return r;
+}
+
+bool
+created_may_outgrow (const struct created *c, uint64_t *most, uint64_t *size)
+{
+  *most = c->most;
+  *size = c->device_size;
+  return c->image == NULL && *size < *most;
 }
 
 void
@@ -323,22 +468,45 @@ created_keep (struct created *c)
   free (c);
 }
 
+/* -1: it was not removed. */
+static int
+withdraw_device (const struct created *c)
+{
+  const struct create_options *o = c->options;
+  struct storage *device;
+
+  if (newdevice_open (o->path, &o->file, &device) == -1)
+    return -1;
+  newdevice_withdraw (device, c->end, !o->overwrite);
+  storage_close (device);
+  return 0;
+}
+
+static int
+withdraw_file (const struct created *c)
+{
+  if (c->options->file.lock &&
+      storage_lock (newfile_file (c->image), STORAGE_WRITER) == -1)
+    return -1;
+  newfile_withdraw (c->image);
+  return 0;
+}
+
 void
 created_withdraw (struct created *c)
 {
-  struct storage *image;
+  const char *path;
 
   if (c == NULL)
     return;
-  image = newfile_file (c->image);
-  if (c->lock && storage_lock (image, STORAGE_WRITER) == -1)
-    nbdkit_error ("%s: the new image was not removed", storage_path (image));
+  path = c->options->path;
+  /* The image first: no image ever names a data file that does not exist. */
+  if ((c->image ? withdraw_file : withdraw_device) (c) == -1)
+    nbdkit_error ("%s: the new image was not removed", path);
   else {
-    /* The image first: no image ever names a data file that does not exist. */
-    newfile_withdraw (c->image);
     if (c->data)
       newfile_withdraw (c->data);
-    nbdkit_debug ("%s: the new image was removed", storage_path (image));
+    nbdkit_debug ("%s: the new image was removed", path);
   }
   created_keep (c);
 }

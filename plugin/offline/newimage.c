@@ -32,6 +32,7 @@
 
 #include "util/bytes.h"
 #include "util/report.h"
+#include "format/entry.h"
 #include "format/format.h"
 #include "space/reflayout.h"
 #include "offline/newimage.h"
@@ -197,7 +198,7 @@ check_names (const struct newimage *n)
 /* --- places --- */
 
 /* Computes the number of refcount blocks, and of clusters of the refcount table, for
- * OTHERS clusters and for themselves. */
+ * OTHERS clusters and for themselves.  -1 (not reported): ERANGE or EFBIG, see reflayout.h. */
 static int
 count_refcounts (struct newimage *n, uint64_t others)
 {
@@ -206,14 +207,20 @@ count_refcounts (struct newimage *n, uint64_t others)
     .cluster_bits = cluster_bits, .block_bits = cluster_bits + 3 - n->refcount_order,
     .n = others,
   };
-  const char *const preallocation = preallocation_name (n->options.preallocation);
   struct reflayout_size size;
 
-  if (reflayout_find (&layout, &size) == 0) {
-    n->reftable_clusters = size.table;
-    n->refblocks = size.blocks;
-    return 0;
-  }
+  if (reflayout_find (&layout, &size) == -1)
+    return -1;
+  n->reftable_clusters = size.table;
+  n->refblocks = size.blocks;
+  return 0;
+}
+
+static int
+report_too_large (const struct newimage *n)
+{
+  const char *const preallocation = preallocation_name (n->options.preallocation);
+
   if (errno == ERANGE)
     return refuse ("preallocation=%s: the refcount table would exceed %u MiB: use a "
                    "larger cluster-size=", preallocation,
@@ -222,6 +229,7 @@ count_refcounts (struct newimage *n, uint64_t others)
                  preallocation);
 }
 
+/* Fails as count_refcounts does. */
 static int
 place_tables (struct newimage *n)
 {
@@ -255,25 +263,56 @@ place_tables (struct newimage *n)
   return 0;
 }
 
+/* Sets what follows from the cluster size and the widths.  Returns how many bytes of the
+ * guest an L2 table covers: at most 2^21 * 2^18. */
+static uint64_t
+set_units (struct newimage *n)
+{
+  const struct newimage_options *o = &n->options;
+
+  n->cluster_size = o->cluster_size;
+  n->refcount_order = __builtin_ctz (o->refcount_bits);
+  n->l2_entry_size = o->extended_l2 ? sizeof (struct qcow2_extended_entry)
+    : sizeof (struct be64);
+  return n->cluster_size / n->l2_entry_size * n->cluster_size;
+}
+
+uint64_t
+newimage_full_size (const struct newimage_options *options)
+{
+  struct newimage n = { .options = *options, .mapped = true };
+  const uint64_t covered = set_units (&n);
+
+  n.data_clusters = div_up (options->size, n.cluster_size);
+  n.l1_entries = div_up (options->size, covered);
+  return place_tables (&n) == 0 ? n.file_size : UINT64_MAX;
+}
+
+uint64_t
+newimage_full_size_of (const struct header *h)
+{
+  return newimage_full_size (&(struct newimage_options) {
+      .size = h->size, .cluster_size = h->cluster_size, .version = h->version,
+      .refcount_bits = 1u << h->refcount_order, .extended_l2 = entry_is_extended (h),
+      .luks_bytes = h->has_crypto ? h->crypto.length : 0,
+      .data_file = h->incompatible & QCOW2_INCOMPAT_DATA_FILE ? "" : NULL,
+    });
+}
+
 int
 newimage_plan (const struct newimage_options *options, struct newimage *n)
 {
   struct newimage_options *const o = &n->options;
-  uint64_t covered;             /* guest bytes that an L2 table covers */
+  uint64_t covered;
 
   memset (n, 0, sizeof *n);
   *o = *options;
   if (check_options (o) == -1)
     return -1;
-  n->cluster_size = o->cluster_size;
-  n->refcount_order = __builtin_ctz (o->refcount_bits);
-  n->l2_entry_size = o->extended_l2 ? sizeof (struct qcow2_extended_entry)
-    : sizeof (struct be64);
+  covered = set_units (n);
   if (check_names (n) == -1)
     return -1;
 
-  /* From here on shifts and products are at most 2^21 * 2^18. */
-  covered = n->cluster_size / n->l2_entry_size * n->cluster_size;
   if (o->size > INT64_MAX ||
       div_up (o->size, covered) > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
     return refuse ("create=%" PRIu64 ": too large: the maximum with cluster-size=%"
@@ -286,7 +325,7 @@ newimage_plan (const struct newimage_options *options, struct newimage *n)
   /* With a raw data file, changes of that file must be visible through the image, so it
    * needs L2 tables. */
   n->mapped = o->preallocation != PREALLOCATION_OFF || o->data_file_raw;
-  return place_tables (n);
+  return place_tables (n) == 0 ? 0 : report_too_large (n);
 }
 
 /* --- contents --- */

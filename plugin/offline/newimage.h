@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "format/header.h"
 #include "format/preallocation.h"
 
 struct newimage_options {
@@ -48,6 +49,13 @@ struct newimage {
   uint64_t metadata_end;        /* bytes: only guest data is at this offset and after */
   uint64_t file_size;           /* bytes; all clusters before have refcount 1 */
 };
+
+/* The size of the image file, in bytes, when the guest has written all of the disk: that
+ * of an image with preallocated metadata, whatever OPTIONS say of preallocation.
+ * UINT64_MAX: the refcount table would be too large for that. */
+extern uint64_t newimage_full_size (const struct newimage_options *);
+/* The same for an image that exists, without its internal snapshots and bitmaps. */
+extern uint64_t newimage_full_size_of (const struct header *);
 
 /* Plans an image.  The strings of the options must outlive the plan.  -1 with errno
  * EINVAL: such an image is not possible; reported, with the name of the parameter that

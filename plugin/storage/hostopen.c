@@ -49,13 +49,15 @@ check_kind (const char *path, const struct stat *st)
 }
 
 /* Opens PATH, or the name in OPTS, without ever blocking.  *WRITABLE: on entry, whether
- * to try to open for writing; on return, whether that succeeded. */
+ * to try to open for writing; on return, whether that succeeded.  CLAIM: the kernel shall
+ * refuse a block device that it uses. */
 static int
-open_fd (const char *path, const struct storage_options *opts, bool *writable)
+open_fd (const char *path, const struct storage_options *opts, bool claim, bool *writable)
 {
   /* O_NONBLOCK in case the file has become a FIFO since it was looked at. */
   const int flags =
-    O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (opts->name ? O_NOFOLLOW : 0);
+    O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (opts->name ? O_NOFOLLOW : 0) |
+    (claim ? O_EXCL : 0);
   const int dir = opts->name ? opts->dir : AT_FDCWD;
   const char *name = opts->name ? opts->name : path;
   int fd = -1;
@@ -222,7 +224,7 @@ hostfile_open (const char *path, const struct storage_options *opts,
     return -1;
   f->s.writable = opts->try_writable;
 
-  f->fd = open_fd (path, opts, &f->s.writable);
+  f->fd = open_fd (path, opts, opts->claim && S_ISBLK (st.st_mode), &f->s.writable);
   if (f->fd == -1 || examine (f) == -1)
     goto fail;
   /* Until the lock was taken, another program may have changed the file: look again. */

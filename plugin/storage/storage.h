@@ -84,6 +84,8 @@ struct storage_options {
   bool lock;            /* take the reader's lock before relying on anything in the file,
                            including its size */
   bool data_file;       /* an external data file: take the locks for one */
+  bool claim;           /* a block device that the host uses itself (mounted, or a part of a
+                           volume) is refused */
   bool drop_cache;      /* cache=none: keep the data out of the page cache */
   const char *name;     /* if not NULL, open this name in the directory `dir', if it is
                            not a symbolic link; the path is then only for messages */

@@ -60,13 +60,13 @@ before ()
       served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=hush iter-time=1 ;;
     "Writing to an NBD export")
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2 ;;
-    "DEVICES THAT GROW")
+    "DEVICES THAT GROW"|"New images on devices")
       truncate -s 20M device
       if dev="$(losetup --find --show device)"; then
         # It goes when the last process that has it open ends.
         exec 9<>"$dev"
         losetup --detach "$dev"
-        ln -s "$dev" "$sockdir/disk.device"
+        ln -sf "$dev" "$sockdir/disk.device"
         qemu-img create -q -f qcow2 "$dev" 1G
       fi ;;
     "IMAGES FROM OTHERS")
@@ -163,6 +163,8 @@ after ()
     "Writing to an NBD export")
       check_clean disk.qcow2
       same disk.qcow2 then.raw ;;
+    "New images on devices")
+      [ ! -e "$sockdir/disk.device" ] || check_clean "$sockdir/disk.device" ;;
     "DEVICES THAT GROW")
       [ ! -e "$sockdir/disk.device" ] || grep '"device": true' disk.json ;;
     "MANY IMAGES")

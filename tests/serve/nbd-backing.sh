@@ -95,4 +95,4 @@ refused '^nbdkit: error: nbds://127.0.0.1:1/x: cannot connect' \
   'nbds://hush@127.0.0.1:1/x?tls-psk-file=/tmp/hush'
 refused 'reconnect=' "$img" reconnect=x
 refused 'connect-timeout=' "$img" connect-timeout=0
-refused 'create=.*create the image in a file' "$far" create=1M
+refused 'cannot create: the NBD server does not allow' "$far" create=1M

@@ -66,7 +66,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_ENCRYPT] = "luks", [PARAM_ITER_TIME] = "10", [PARAM_BACKING_FILE] = "b",
   [PARAM_DATA_FILE_RAW] = "true", [PARAM_ALLOW_URI] = "nbd://h/e",
   [PARAM_RECONNECT] = "5", [PARAM_CONNECT_TIMEOUT] = "5", [PARAM_ON_ENOSPC] = "wait",
-  [PARAM_WATERMARK] = "1M", [PARAM_ANSWER_TIMEOUT] = "5",
+  [PARAM_WATERMARK] = "1M", [PARAM_ANSWER_TIMEOUT] = "5", [PARAM_OVERWRITE] = "true",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];
