@@ -54,6 +54,7 @@ test_packages=(
   nginx-light
   openssh-client
   openssh-server
+  patch
   procps
   python3
   python3-boto3

@@ -281,6 +281,33 @@ refused_untouched ()
   [ "$before" = "$(fingerprint "$image")" ] || fail "refused, but changed: $*"
 }
 
+# refused_always PATTERN IMAGE PARAMETER...: the same with and without untrusted=true, and
+# with -r.
+refused_always ()
+{
+  local pattern="$1"
+  shift
+
+  refused_untouched "$pattern" "$@"
+  refused_untouched "$pattern" "$@" untrusted=true
+  refused "$pattern" -r -- "$@"
+}
+
+# opens_no FILE PARAMETER...: the server, served or refused, must not open FILE.  Its name
+# must not be in the parameters.
+opens_no ()
+{
+  local file="$1"
+  shift
+
+  requires strace -f -e trace=openat true
+  # shellcheck disable=SC2016
+  timeout -k 1 20 strace -f -qq -e trace=open,openat -o "$tmp/opened" \
+    "$NBDKIT" -U - --run 'nbdinfo --size "$uri"' "$PLUGIN" "$@" </dev/null || :
+  grep -qF "$1" "$tmp/opened"
+  if grep -F "$file" "$tmp/opened"; then fail "opened $file: $*"; fi
+}
+
 # fails_with TEXT COMMAND...: the command must fail, and print TEXT.
 fails_with ()
 {

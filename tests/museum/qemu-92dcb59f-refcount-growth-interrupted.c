@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * QEMU, commit 92dcb59fd4e1 (2010): a refcount block in use has a refcount of 0.
+ *
+ * When refcounts grew and something failed half way, the new refcount block was in use but
+ * not counted, and was overwritten later.  The growth was rewritten so that new blocks
+ * describe themselves, and appear with one write.
+ *
+ * https://repo.or.cz/qemu/aliguori-queue.git/commit/92dcb59fd4e1491afa0756ee9c2594869b487d23
+ * Broken: refcount-block-named-before-written
+ */
+
+#include <config.h>
+
+#include "lib/exhibit.h"
+
+int
+main (void)
+{
+  const struct image_spec spec = { .version = 3, .cluster_size = 512,
+                                   .refcount_bits = 64, .size = 256 << 10 };
+  struct exhibit *e;
+  uint64_t at;
+
+  exhibit_enter ("refcount-growth-interrupted");
+  image_create (EXHIBIT, &spec);
+  e = exhibit_open (NULL);
+  for (at = 0; at < spec.size; at += 64 << 10) {
+    exhibit_must (e, EXHIBIT_WRITE, at, 64 << 10);
+    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+  }
+  exhibit_close (e);
+  return exhibit_leave ();
+}

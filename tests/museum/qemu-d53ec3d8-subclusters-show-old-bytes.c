@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * QEMU, commits d53ec3d8e12d and later (since 5.2): copy-on-write of subclusters.
+ *
+ * A write to a part of a subcluster that is unallocated or zero, in a host cluster that is
+ * allocated, must fill the rest of the subcluster: the host cluster still has bytes that
+ * were written there before.  Each fix of these rules in QEMU mended a case in which a
+ * guest could read such old bytes.
+ *
+ * https://qemu.googlesource.com/qemu/+/d53ec3d8e12d5a7c7f48347be450af56040b1a
+ * Broken: old-host-cluster-taken-for-zeros
+ */
+
+#include <config.h>
+
+#include "lib/exhibit.h"
+
+int
+main (void)
+{
+  struct image_spec spec = { .version = 3, .cluster_size = 65536, .extended = true,
+                             .refcount_bits = 16, .size = 512 << 10 };
+  struct blob below;
+  struct exhibit *e;
+  struct rng rng;
+
+  exhibit_enter ("subclusters-show-old-bytes");
+  rng_init (&rng, 1, 0);
+  image_over_raw (&spec, &rng, spec.size, 20, &below);
+  image_create (EXHIBIT, &spec);
+  e = exhibit_open (&(struct exhibit_options) { .below = &below });
+  exhibit_must (e, EXHIBIT_WRITE, 3 * 2048 + 512, 4096);        /* over the backing file */
+  exhibit_must (e, EXHIBIT_WRITE, 65536, 65536);
+  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+  exhibit_must (e, EXHIBIT_ZERO, 65536 + 2048, 8 * 2048);       /* old bytes remain */
+  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+  exhibit_must (e, EXHIBIT_WRITE, 65536 + 2048 + 512, 512);
+  exhibit_check (e);
+  exhibit_must (e, EXHIBIT_WRITE, 65536 + 3 * 2048 + 1024, 4096);
+  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+  exhibit_close (e);
+  blob_free (&below);
+  return exhibit_leave ();
+}

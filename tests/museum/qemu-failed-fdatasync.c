@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * QEMU: after one failed fdatasync, entries point to clusters whose refcount is 0.
+ *
+ * When the sync that orders two parts of the metadata fails, qemu-nbd 7.2 gives up the
+ * order, and writes the pointers at its normal exit although the refcounts may be lost.
+ * After a failed sync no program knows what the disk has.
+ *
+ * https://wiki.postgresql.org/wiki/Fsync_Errors (what a failed fsync means on Linux)
+ * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-cache.c
+ * Broken: failed-sync-ignored
+ */
+
+#include <config.h>
+
+#include <errno.h>
+
+#include "lib/exhibit.h"
+
+int
+main (void)
+{
+  const struct image_spec spec = { .version = 3, .cluster_size = 4096,
+                                   .refcount_bits = 16, .size = 8 << 20 };
+  struct exhibit *e;
+  unsigned i, k;
+
+  exhibit_enter ("failed-fdatasync");
+  image_create (EXHIBIT, &spec);
+  for (i = 0; i < 4; i++) {
+    const struct fault fault = {
+      .ops = 1 << STORAGE_OP_SYNC, .after = i, .times = 1, .err = EIO,
+    };
+    bool failed = false;
+
+    e = exhibit_open (NULL);
+    simdisk_fault (exhibit_disk (e), &fault);
+    quiet_errors = true;
+    for (k = 0; k < 4; k++) {
+      exhibit_write (e, k << 21, 8192);
+      failed |= exhibit_flush (e) == EIO;
+      /* The failure is not forgotten. */
+      CHECK (!failed || exhibit_flush (e) == EIO);
+    }
+    CHECK (failed);
+    exhibit_abandon (e);
+    quiet_errors = false;
+  }
+  return exhibit_leave ();
+}

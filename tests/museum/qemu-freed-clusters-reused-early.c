@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * QEMU: after a crash, zeroed ranges show data of another place.
+ *
+ * A cluster that a discard or a zero request freed is used again before the removal of its
+ * pointer is durable.  After a crash the old pointer shows what was written to another
+ * place of the disk.  (qemu-nbd 7.2)
+ *
+ * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-refcount.c
+ * Broken: freed-clusters-reused-at-once
+ */
+
+#include <config.h>
+
+#include "lib/exhibit.h"
+
+int
+main (void)
+{
+  const struct image_spec spec = { .version = 3, .cluster_size = 65536,
+                                   .refcount_bits = 16, .size = 2 << 20 };
+  struct exhibit *e;
+
+  exhibit_enter ("freed-clusters-reused-early");
+  image_create (EXHIBIT, &spec);
+  e = exhibit_open (NULL);
+  exhibit_must (e, EXHIBIT_WRITE, 0, 512 << 10);
+  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+  exhibit_must (e, EXHIBIT_ZERO, 0, 256 << 10);
+  exhibit_must (e, EXHIBIT_TRIM, 256 << 10, 256 << 10);
+  exhibit_must (e, EXHIBIT_WRITE, 1 << 20, 512 << 10);
+  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+  exhibit_close (e);
+  return exhibit_leave ();
+}

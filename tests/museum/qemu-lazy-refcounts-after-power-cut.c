@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * QEMU: the repair of lazy refcounts overwrites data.
+ *
+ * After a power cut, refcounts may be 0 for clusters that are in use.  When the image was
+ * opened, the repair itself needed clusters, believed the old refcounts, and put a refcount
+ * block onto a cluster in use.  (qemu-img 7.2)
+ *
+ * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-refcount.c
+ * Broken: repair-believes-refcounts
+ */
+
+#include <config.h>
+
+#include "lib/exhibit.h"
+
+int
+main (void)
+{
+  const struct image_spec spec = { .version = 3, .cluster_size = 4096,
+                                   .refcount_bits = 16, .size = 1 << 20 };
+  struct exhibit *e;
+  struct blob image;
+  struct rng rng;
+  uint64_t block, i;
+
+  exhibit_enter ("lazy-refcounts-after-power-cut");
+  rng_init (&rng, 1, 0);
+  image_create (EXHIBIT, &spec);
+  image_fill (EXHIBIT, &spec, &rng, 12);
+  /* No change of a refcount since the image was made has reached the disk. */
+  blob_load (EXHIBIT, &image);
+  block = blob_get (&image, blob_get (&image, 48, 8), 8);
+  for (i = 4; i < spec.cluster_size / 2; i++)
+    blob_put (&image, block + i * 2, 0, 2);
+  blob_put (&image, 72, blob_get (&image, 72, 8) | 1, 8);       /* dirty */
+  blob_put (&image, 80, blob_get (&image, 80, 8) | 1, 8);       /* lazy refcounts */
+  blob_save (EXHIBIT, &image);
+  blob_free (&image);
+
+  e = exhibit_open (NULL);
+  exhibit_check (e);
+  exhibit_must (e, EXHIBIT_WRITE, 512 << 10, 65536);
+  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+  exhibit_close (e);
+  return exhibit_leave ();
+}

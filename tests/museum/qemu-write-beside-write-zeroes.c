@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * QEMU: a write is lost if zeros are written to the rest of its cluster.
+ *
+ * A write to a zero cluster that has its host cluster is under way.  Zeros are written,
+ * with permission to unmap, to another part of the cluster.  As all of the cluster still
+ * seems to be zeros, the whole cluster is unmapped and freed; then the write's entry points
+ * to a free cluster.  qemu-nbd 7.2, 10.0 and 11.1 lose the data.
+ *
+ * https://gitlab.com/qemu-project/qemu/-/blob/v10.0.0/block/qcow2.c (qcow2_co_pwrite_zeroes)
+ * Broken: zeroes-take-the-whole-cluster
+ */
+
+#include <config.h>
+
+#include "lib/exhibit.h"
+
+int
+main (void)
+{
+  const struct image_spec spec = { .version = 3, .cluster_size = 65536,
+                                   .refcount_bits = 16, .size = 1 << 20,
+                                   .preallocation = "metadata" };
+  struct command zero = { .n = 0 };
+  struct exhibit *e;
+  uint64_t at;
+
+  exhibit_enter ("write-beside-write-zeroes");
+  image_create (EXHIBIT, &spec);
+  command_add (&zero, "qemu-io");
+  command_add (&zero, "-f");
+  command_add (&zero, "qcow2");
+  command_add (&zero, "-c");
+  command_add (&zero, "write -z 0 1M");
+  command_add (&zero, EXHIBIT);
+  command_must (&zero);
+  e = exhibit_open (NULL);
+  for (at = 0; at < 4 * spec.cluster_size; at += spec.cluster_size) {
+    exhibit_hold (e, STORAGE_OP_WRITE, EXHIBIT_WRITE, at, 4096);
+    exhibit_start (e, EXHIBIT_ZERO, at + 4096, spec.cluster_size - 4096);
+    exhibit_go (e);
+  }
+  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+  exhibit_must (e, EXHIBIT_WRITE, 512 << 10, 256 << 10);
+  exhibit_close (e);
+  return exhibit_leave ();
+}
