@@ -111,6 +111,56 @@ nbdfile_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
   return there == 0 ? 0 : read_range (nbdfile_of (s), buf, there, offset);
 }
 
+/* --- many reads at once --- */
+
+struct pending {
+  struct nbdpool_read read;
+  void *buf;                    /* the caller's */
+  uint64_t count, there;        /* bytes wanted; that many of them are not past the end */
+  uint64_t skip;                /* bytes of `whole' before them */
+  char whole[];                 /* whole blocks, if the range is not aligned */
+};
+
+static void *
+nbdfile_read_begin (struct storage *s, void *buf, uint64_t count, uint64_t offset)
+{
+  struct nbdfile *n = nbdfile_of (s);
+  const uint64_t size = s->size;
+  const uint64_t there = offset >= size ? 0 : min64 (count, size - offset);
+  const uint64_t from = round_down (offset, n->info->minimum);
+  const uint64_t to = round_up (offset + there, n->info->minimum);
+  const bool aligned = is_aligned (n, there, offset);
+  struct pending *p;
+
+  if (there == 0 || to - from > n->info->maximum)
+    return NULL;
+  p = malloc (sizeof *p + (aligned ? 0 : to - from));
+  if (p == NULL)
+    return NULL;
+  p->buf = buf;
+  p->count = count;
+  p->there = there;
+  p->skip = offset - from;
+  if (nbdpool_read_begin (n->pool, &p->read, aligned ? buf : p->whole, to - from, from))
+    return p;
+  free (p);
+  return NULL;
+}
+
+static int
+nbdfile_read_end (struct storage *s, void *pending)
+{
+  struct nbdfile *n = nbdfile_of (s);
+  CLEANUP_FREE struct pending *p = pending;
+
+  if (nbdpool_read_end (n->pool, &p->read) == -1)
+    return -1;
+  if (!is_aligned (n, p->there, p->skip))
+    memcpy (p->buf, p->whole + p->skip, p->there);
+  memset ((char *) p->buf + p->there, 0, p->count - p->there);
+  return 0;
+}
+
 /* --- writing --- */
 
 static int
@@ -365,6 +415,8 @@ close_export (struct storage *s)
 static const struct storage_ops nbdfile_ops = {
   .close = close_export,
   .read = nbdfile_read,
+  .read_begin = nbdfile_read_begin,
+  .read_end = nbdfile_read_end,
   .write = nbdfile_write,
   .sync = nbdfile_sync,
   .sync_name = "flush",

@@ -302,13 +302,27 @@ complete (struct nbdlink *l, struct nbdlink_call *c, int64_t cookie)
   return end (l, c);
 }
 
+void
+nbdlink_read_begin (struct nbdlink *l, struct nbdlink_call *c, void *buf, uint64_t count,
+                    uint64_t offset)
+{
+  begin (l, c);
+  begun (l, c, nbd_aio_pread (l->nbd, buf, count, offset, when_done (c), 0));
+}
+
+int
+nbdlink_read_end (struct nbdlink *l, struct nbdlink_call *c)
+{
+  return end (l, c);
+}
+
 int
 nbdlink_read (struct nbdlink *l, void *buf, uint64_t count, uint64_t offset)
 {
   struct nbdlink_call c;
 
-  begin (l, &c);
-  return complete (l, &c, nbd_aio_pread (l->nbd, buf, count, offset, when_done (&c), 0));
+  nbdlink_read_begin (l, &c, buf, count, offset);
+  return end (l, &c);
 }
 
 int

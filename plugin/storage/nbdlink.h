@@ -58,10 +58,14 @@ extern bool nbdlink_has_died (struct nbdlink *);
 #define NBDLINK_MAX_COUNT (UINT64_C (1) << 31)
 
 extern int nbdlink_read (struct nbdlink *, void *buf, uint64_t count, uint64_t offset);
+/* The same in two steps, so that one thread can have many reads in flight.  CALL is
+ * private to nbdlink.c; it and BUF must live until nbdlink_read_end. */
+extern void nbdlink_read_begin (struct nbdlink *, struct nbdlink_call *call, void *buf,
+                                uint64_t count, uint64_t offset);
+extern int nbdlink_read_end (struct nbdlink *, struct nbdlink_call *call);
 extern int nbdlink_write (struct nbdlink *, const void *buf, uint64_t count,
                           uint64_t offset, bool fua);
-/* A flush in two steps, so that several connections can flush at the same time.  CALL is
- * private to nbdlink.c, and must live until nbdlink_flush_end. */
+/* Likewise: several connections can flush at the same time. */
 extern void nbdlink_flush_begin (struct nbdlink *, struct nbdlink_call *call);
 extern int nbdlink_flush_end (struct nbdlink *, struct nbdlink_call *call);
 /* HOLE: the server may free the space. */

@@ -395,6 +395,46 @@ send (struct nbdpool *p, const struct nbdpool_request *q)
   return err ? -1 : 0;
 }
 
+/* --- many reads at once --- */
+
+/* A connection that is there, to be released; NULL: there is none now. */
+static struct slot *
+acquire_now (struct nbdpool *p)
+{
+  struct slot *slot;
+  LOCK_FOR_BLOCK (&p->lock);
+
+  slot = choose_slot (p);
+  if (slot->link == NULL)       /* it is yet to be made; the first one must do */
+    slot = &p->slots[0];
+  if (slot->retiring || !is_alive (slot))
+    return NULL;
+  slot->users++;
+  return slot;
+}
+
+bool
+nbdpool_read_begin (struct nbdpool *p, struct nbdpool_read *r, void *buf, uint64_t count,
+                    uint64_t offset)
+{
+  r->slot = acquire_now (p);
+  if (r->slot == NULL)
+    return false;
+  /* While a slot has users, its link stays. */
+  nbdlink_read_begin (r->slot->link, &r->call, buf, count, offset);
+  return true;
+}
+
+int
+nbdpool_read_end (struct nbdpool *p, struct nbdpool_read *r)
+{
+  const int err = nbdlink_read_end (r->slot->link, &r->call) == 0 ? 0 : errno;
+
+  release (p, r->slot, NBDPOOL_READ, err);
+  errno = err;
+  return err ? -1 : 0;
+}
+
 /* --- flushing --- */
 
 struct flush {

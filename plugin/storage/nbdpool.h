@@ -54,6 +54,21 @@ extern int nbdpool_grow (struct nbdpool *, uint64_t *size);
 /* Closes the connections, until the next request needs one.  Errors do not matter: a
  * connection with changes that cannot be flushed stays. */
 extern void nbdpool_disconnect (struct nbdpool *);
+
+/* A read in two steps, so that one thread can have many in flight.  It begins only if
+ * nothing has to be waited for: otherwise returns false, and nbdpool_send must do it.
+ * While reads are begun, their thread calls only these two functions: other threads may
+ * wait for the end of them.  READ is private to nbdpool.c; it and BUF must live until
+ * nbdpool_read_end. */
+struct nbdpool_read {
+  struct slot *slot;
+  struct nbdlink_call call;
+};
+extern bool nbdpool_read_begin (struct nbdpool *, struct nbdpool_read *, void *buf,
+                                uint64_t count, uint64_t offset);
+/* Returns 0, or -1 with the server's errno, or ENOTCONN: nbdpool_send must do it. */
+extern int nbdpool_read_end (struct nbdpool *, struct nbdpool_read *);
+
 /* A hint; does not wait for the reply. */
 extern void nbdpool_cache (struct nbdpool *, uint64_t count, uint64_t offset);
 

@@ -19,6 +19,13 @@ struct storage_ops {
 
   /* Reads the whole range, with zeros past the end. */
   int (*read) (struct storage *, void *buf, uint64_t count, uint64_t offset);
+  /* The same in two steps, for storage that answers late: many reads are begun, then all
+   * are ended.  A thread that has begun some calls nothing else meanwhile, because others
+   * may wait for their end.  begin returns NULL if it would have to wait, and end fails
+   * with ENOTCONN if the answer will not come: then `read' has to do it.  NULL: reads do
+   * not take long. */
+  void *(*read_begin) (struct storage *, void *buf, uint64_t count, uint64_t offset);
+  int (*read_end) (struct storage *, void *pending);
   /* Writes all of IOV.  DURABLE: as with RWF_DSYNC.  Raises the size as far as it
    * gets. */
   int (*write) (struct storage *, const struct iovec *iov, int niov,

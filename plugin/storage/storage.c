@@ -196,6 +196,71 @@ storage_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
   return r == -1 ? failed (s, "read", offset, count) : 0;
 }
 
+bool
+storage_is_far (const struct storage *s)
+{
+  return s->ops->read_begin != NULL;
+}
+
+/* Begins a read, if it can be begun without waiting. */
+static void
+begin_range (struct storage_range *g)
+{
+  const struct iovec iov = { .iov_base = g->buf, .iov_len = g->count };
+  struct storage *s = g->storage;
+  int r;
+
+  g->pending = NULL;
+  g->err = 0;
+  g->done = g->count == 0;
+  if (g->done || s->ops->read_begin == NULL)
+    return;
+  r = choke (s, STORAGE_OP_READ, &iov, 1, g->offset, g->count, false);
+  if (r == 0)
+    g->pending = s->ops->read_begin (s, g->buf, g->count, g->offset);
+  else if (r == -1)
+    g->err = errno;
+  else
+    g->done = true;
+}
+
+static void
+end_range (struct storage_range *g)
+{
+  if (g->pending == NULL)
+    return;
+  g->done = g->storage->ops->read_end (g->storage, g->pending) == 0;
+  if (!g->done && errno != ENOTCONN)
+    g->err = errno;
+}
+
+void
+storage_try_many (struct storage_range *ranges, size_t n)
+{
+  size_t i;
+
+  for (i = 0; i < n; i++)
+    begin_range (&ranges[i]);
+  for (i = 0; i < n; i++)
+    end_range (&ranges[i]);
+}
+
+int
+storage_read_many (struct storage_range *ranges, size_t n)
+{
+  struct storage_range *g;
+
+  storage_try_many (ranges, n);
+  for (g = ranges; g < ranges + n; g++)
+    if (g->err) {
+      errno = g->err;
+      return failed (g->storage, "read", g->offset, g->count);
+    }
+    else if (!g->done && storage_read (g->storage, g->buf, g->count, g->offset) == -1)
+      return -1;
+  return 0;
+}
+
 int
 storage_read_sparse (struct storage *s, void *buf, uint64_t count, uint64_t offset)
 {

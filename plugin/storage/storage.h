@@ -121,6 +121,24 @@ extern uint64_t storage_allocated (const struct storage *);
 /* Transfer the whole range or fail.  Reads past the end of the file return zeros. */
 extern int storage_read (struct storage *, void *buf, uint64_t count,
                          uint64_t offset);
+
+/* Do reads take long, and many at once no longer than one?  (They travel over a link.) */
+extern bool storage_is_far (const struct storage *);
+/* Many reads, of any storages.  Those of far ones are in flight at the same time. */
+struct storage_range {
+  struct storage *storage;
+  void *buf;
+  uint64_t count, offset;
+  /* Results of storage_try_many. */
+  bool done;
+  int err;                      /* why it failed, or 0: it was not tried */
+  void *pending;                /* private */
+};
+extern int storage_read_many (struct storage_range *, size_t n);
+/* Does only those that are far and need not wait for a lost connection.  Reports
+ * nothing. */
+extern void storage_try_many (struct storage_range *, size_t n);
+
 /* Reads into memory from sparse_new that still contains zeros: zeros in the file take no
  * memory. */
 extern int storage_read_sparse (struct storage *, void *buf, uint64_t count,
