@@ -30,6 +30,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "util/sparse.h"
 #include "format/compress.h"
 #include "format/format.h"
 #include "image/filename.h"
@@ -56,20 +57,47 @@ image_open_file (const char *path, const struct storage_options *options)
   return im;
 }
 
+/* A first read of this length contains the first cluster of most images. */
+#define FIRST_READ (UINT64_C (64) << 10)
+
 /* The bytes of the file that the header can use: the first cluster, whose size is in the
- * first bytes.  0 on error (reported). */
+ * first bytes.  BUF contains the first N bytes. */
 static uint64_t
-header_length (struct storage *file)
+header_length (const struct image *im, const void *buf, uint64_t n)
 {
-  struct qcow2_header h;
+  struct qcow2_header h = { .cluster_bits = put32 (0) };
   unsigned bits;
 
-  if (storage_read (file, &h, sizeof h, 0) == -1)
-    return 0;
+  memcpy (&h, buf, min64 (n, sizeof h));
   bits = get32 (h.cluster_bits);
   if (bits < QCOW2_MIN_CLUSTER_BITS || bits > QCOW2_MAX_CLUSTER_BITS)
     bits = QCOW2_MIN_CLUSTER_BITS;      /* header_parse will refuse it */
-  return min64 (storage_size (file), UINT64_C (1) << bits);
+  return min64 (storage_size (im->file), UINT64_C (1) << bits);
+}
+
+/* Reads what the header can use, *LEN bytes; the caller frees it.  NULL: reported. */
+static void *
+read_first_cluster (const struct image *im, uint64_t *len)
+{
+  const uint64_t first = min64 (storage_size (im->file), FIRST_READ);
+  char *buf = malloc (first), *all;
+
+  if (buf == NULL)
+    nbdkit_error ("malloc: %m");
+  else if (storage_read (im->file, buf, first, 0) == 0) {
+    *len = header_length (im, buf, first);
+    if (*len <= first)
+      return buf;
+    all = realloc (buf, *len);
+    buf = all ? all : buf;
+    if (all == NULL)
+      nbdkit_error ("realloc: %m");
+    else if (storage_read (im->file, buf + first, *len - first, first) == 0)
+      return buf;
+  }
+  KEEP_ERRNO_FOR_BLOCK;
+  free (buf);
+  return NULL;
 }
 
 int
@@ -84,15 +112,8 @@ image_read_header (struct image *im)
     errno = EINVAL;
     return -1;
   }
-  len = header_length (im->file);
-  if (len == 0)
-    return -1;
-  buf = malloc (len);
-  if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
-    return -1;
-  }
-  if (storage_read (im->file, buf, len, 0) == -1)
+  buf = read_first_cluster (im, &len);
+  if (buf == NULL)
     return -1;
   if (!header_is_qcow2 (buf, len)) {
     nbdkit_error ("%s: not a qcow2 image (no QFI magic at offset 0)", path);
@@ -210,34 +231,97 @@ image_data_is_raw (const struct image *im)
 
 /* --- places of metadata and guest data --- */
 
-/* Registers the clusters that a table of host offsets points to. */
-static int
-register_table (struct image *im, uint64_t table, uint64_t entries,
-                uint64_t mask, enum overlap_kind kind)
-{
-  CLEANUP_FREE struct be64 *buf = NULL;
-  const uint64_t cs = im->header.cluster_size;
-  uint64_t done, n, i, offset;
+/* Bytes of a table that are read at a time. */
+#define TABLE_PIECE (UINT64_C (1) << 20)
+/* An L1 table of up to this many bytes is kept if each read of it would take long. */
+#define MOST_L1_KEPT (UINT64_C (1) << 20)
 
-  buf = malloc (65536);
-  if (buf == NULL) {
+/* A table of host offsets. */
+struct table {
+  uint64_t offset, bytes;       /* in the file */
+  uint64_t mask;                /* of an entry: the offset */
+  enum overlap_kind kind;       /* of the clusters that it points to */
+  struct be64 *keep;            /* NULL, or where a copy goes */
+  struct be64 *buf;             /* for one piece */
+};
+
+static uint64_t
+piece_length (const struct table *t, uint64_t at)
+{
+  return min64 (t->bytes - at, TABLE_PIECE);
+}
+
+/* Registers the clusters that the piece at AT points to, which is in the buffer. */
+static int
+register_piece (struct image *im, const struct table *t, uint64_t at)
+{
+  const uint64_t cs = im->header.cluster_size, len = piece_length (t, at);
+  uint64_t i, offset;
+
+  if (t->keep)
+    sparse_copy ((char *) t->keep + at, t->buf, len);
+  for (i = 0; i < len / sizeof *t->buf; i++) {
+    offset = get64 (t->buf[i]) & t->mask;
+    if (offset != 0 && (offset & (cs - 1)) == 0 &&
+        offset < storage_size (im->file) &&
+        overlap_add (im->overlap, offset, cs, t->kind) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* The same for the whole table.  The first piece is in the buffer. */
+static int
+register_table (struct image *im, const struct table *t)
+{
+  uint64_t at, n = piece_length (t, 0);
+
+  if (register_piece (im, t, 0) == -1)
+    return -1;
+  for (at = n; at < t->bytes; at += n) {
+    n = piece_length (t, at);
+    if (storage_read (im->file, t->buf, n, t->offset + at) == -1 ||
+        register_piece (im, t, at) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* The first pieces are read together; they contain most tables as a whole. */
+static int
+register_tables (struct image *im, struct table *a, struct table *b)
+{
+  CLEANUP_FREE struct be64 *a_buf = malloc (piece_length (a, 0) + 1);
+  CLEANUP_FREE struct be64 *b_buf = malloc (piece_length (b, 0) + 1);
+  struct storage_range first[] = {
+    { .storage = im->file, .buf = a_buf, .count = piece_length (a, 0),
+      .offset = a->offset },
+    { .storage = im->file, .buf = b_buf, .count = piece_length (b, 0),
+      .offset = b->offset },
+  };
+
+  if (a_buf == NULL || b_buf == NULL) {
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  for (done = 0; done < entries; done += n) {
-    n = min64 (entries - done, 65536 / sizeof *buf);
-    if (storage_read (im->file, buf, n * sizeof *buf,
-                      table + done * sizeof *buf) == -1)
-      return -1;
-    for (i = 0; i < n; i++) {
-      offset = get64 (buf[i]) & mask;
-      if (offset != 0 && (offset & (cs - 1)) == 0 &&
-          offset < storage_size (im->file) &&
-          overlap_add (im->overlap, offset, cs, kind) == -1)
-        return -1;
-    }
-  }
-  return 0;
+  a->buf = a_buf;
+  b->buf = b_buf;
+  return storage_read_many (first, 2) == -1 || register_table (im, a) == -1 ||
+    register_table (im, b) == -1 ? -1 : 0;
+}
+
+/* Makes room for a copy of the L1 table, if there is to be one. */
+static int
+prepare_l1 (struct image *im)
+{
+  const uint64_t bytes = im->header.l1_needed * sizeof *im->l1;
+
+  if (!storage_is_far (im->file) || bytes == 0 || bytes > MOST_L1_KEPT)
+    return 0;
+  im->l1 = sparse_new (bytes);
+  if (im->l1 == NULL)
+    nbdkit_error ("L1 table: %m");
+  return im->l1 ? 0 : -1;
 }
 
 static int
@@ -254,18 +338,24 @@ static int
 register_metadata (struct image *im)
 {
   const struct header *h = &im->header;
+  struct table blocks = {
+    .offset = h->reftable_offset, .bytes = h->reftable_clusters * h->cluster_size,
+    .mask = QCOW2_REFTABLE_OFFSET_MASK, .kind = OVERLAP_REFBLOCK,
+  };
+  struct table tables = {
+    .offset = h->l1_offset, .bytes = h->l1_needed * sizeof (struct be64),
+    .mask = QCOW2_L1_OFFSET_MASK, .kind = OVERLAP_L2,
+  };
 
-  if (new_overlap (im) == -1 ||
-      overlap_add (im->overlap, h->l1_offset, h->l1_entries * UINT64_C (8),
+  if (new_overlap (im) == -1 || prepare_l1 (im) == -1)
+    return -1;
+  tables.keep = im->l1;
+  if (overlap_add (im->overlap, h->l1_offset, h->l1_entries * UINT64_C (8),
                    OVERLAP_L1) == -1 ||
       overlap_add (im->overlap, h->reftable_offset,
                    h->reftable_clusters * h->cluster_size, OVERLAP_REFTABLE) == -1 ||
       /* Refcount blocks first, so that an L1 entry that points to one is found wrong. */
-      register_table (im, h->reftable_offset,
-                      h->reftable_clusters * h->cluster_size / 8,
-                      QCOW2_REFTABLE_OFFSET_MASK, OVERLAP_REFBLOCK) == -1 ||
-      register_table (im, h->l1_offset, h->l1_needed, QCOW2_L1_OFFSET_MASK,
-                      OVERLAP_L2) == -1)
+      register_tables (im, &blocks, &tables) == -1)
     return -1;
   return h->has_crypto &&
     overlap_add (im->overlap, h->crypto.offset, h->crypto.length,
@@ -301,7 +391,10 @@ forget (struct image *im)
   health_free (im->health);
   payload_free (im->payload);
   overlap_free (im->overlap);
+  if (im->l1)
+    sparse_free (im->l1, im->header.l1_needed * sizeof *im->l1);
   header_free (&im->header);
+  im->l1 = NULL;
   im->health = NULL;
   im->payload = NULL;
   im->overlap = NULL;

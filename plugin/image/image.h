@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 
+#include "util/bytes.h"
 #include "storage/storage.h"
 #include "format/crypt.h"
 #include "format/header.h"
@@ -57,6 +58,9 @@ struct image {
   struct payload *payload;      /* access to guest data, in one of the two files */
   struct overlap *overlap;      /* the places of metadata */
   struct health *health;
+  struct be64 *l1;              /* NULL, or: the active L1 table as it was then, with
+                                   l1_needed entries, because reading entries of it takes
+                                   long.  The writable image has its own, in l2.c. */
 
   /* image_read_snapshots */
   struct snapshots snapshots;
