@@ -99,6 +99,12 @@ payload_is_encrypted (const struct payload *p)
   return p->cipher != NULL;
 }
 
+struct storage *
+payload_far_file (const struct payload *p)
+{
+  return p->cipher == NULL && storage_is_far (p->file) ? p->file : NULL;
+}
+
 /* --- bounce buffers --- */
 
 static struct bounce *

@@ -30,6 +30,10 @@ extern void payload_free (struct payload *);  /* NULL is allowed */
 
 extern bool payload_is_encrypted (const struct payload *);
 
+/* The file, if it contains the guest data as it is, and is far (storage_is_far): then
+ * many reads are better done at once.  Otherwise NULL. */
+extern struct storage *payload_far_file (const struct payload *);
+
 /* Like storage_read and storage_writev.  HOST is the offset in the file, GUEST the guest
  * offset, both in bytes, with any alignment.  In an encrypted image, bytes that were
  * never written read as garbage. */

@@ -21,6 +21,11 @@
  *
  * Beyond the end of a layer its contents are zeros, even where a lower layer is longer.
  *
+ * Layers behind a link are different: each question takes a round trip, and those to
+ * many layers no longer than one.  Their L1 tables are in memory (image.c), and the first
+ * layer that has to be asked is asked together with all below it, whether they are needed
+ * or not.
+ *
  * Locks: none.  The stack does not change, and resolving uses only memory of its own
  * call.
  */
@@ -31,6 +36,7 @@
 #include <string.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "mapping/layers-impl.h"
@@ -95,6 +101,18 @@ append_plain (struct run_list *list, uint64_t start, uint64_t end,
   return append (list, &run);
 }
 
+/* What the tables of a layer say about a guest range within one L2 table. */
+struct table_part {
+  unsigned layer;
+  uint64_t table;               /* number of the L2 table */
+  uint64_t l1_entry;
+  bool bad;                     /* it must not be followed */
+  bool known;                   /* false: it could not be read */
+  uint64_t start;               /* guest offset of the first of ENTRIES */
+  uint64_t bytes;               /* of ENTRIES */
+  void *entries;                /* of the L2 table; NULL: there is none */
+};
+
 /* A question to one layer, and the answers. */
 struct resolve {
   uint16_t index;               /* of the layer */
@@ -102,6 +120,12 @@ struct resolve {
   struct run_list open;         /* still unresolved, in order */
   struct run_list next_open;    /* ranges that the layer leaves open */
   struct run_list found;        /* all answers so far, unsorted */
+
+  /* What far layers have said together: those before `asked' that are left to be looked
+   * at, in order. */
+  struct table_part *parts;
+  size_t nr_parts, room_parts, next_part;
+  unsigned asked;
 };
 
 /* Decodes the entries in RAW, which describe guest range [start, end). */
@@ -156,45 +180,225 @@ is_l2_table (const struct layer *layer, uint64_t offset)
      (kind == OVERLAP_INACTIVE_L2 || kind == OVERLAP_NONE));
 }
 
-/* What the tables of a layer say about a guest range within one L2 table. */
-struct table_part {
-  uint64_t l1_entry;
-  bool bad;                     /* it must not be followed */
-  uint64_t start;               /* guest offset of the first of ENTRIES */
-  void *entries;                /* of the L2 table; NULL: there is none */
-};
+/* Plans to read what describes guest range [start, end). */
+static void
+plan_part (const struct layer *layer, uint64_t start, uint64_t end,
+           struct table_part *part)
+{
+  const struct header *h = &layer->image->header;
+  const uint64_t first = start >> h->cluster_bits;
+
+  part->table = start >> (h->cluster_bits + h->l2_bits);
+  part->start = first << h->cluster_bits;
+  part->bytes = (((end - 1) >> h->cluster_bits) - first + 1) * h->l2_entry_size;
+}
+
+/* Where the entries of the part are in the file, or 0 if there are none to be read. */
+static uint64_t
+judge_l1_entry (const struct layer *layer, struct be64 entry, struct table_part *part)
+{
+  const struct header *h = &layer->image->header;
+  const uint64_t offset = get64 (entry) & QCOW2_L1_OFFSET_MASK;
+  const uint64_t within = (part->start >> h->cluster_bits) &
+    ((UINT64_C (1) << h->l2_bits) - 1);
+
+  part->l1_entry = get64 (entry);
+  part->bad = entry_l1_fault (h, storage_size (layer->file), offset) != NULL ||
+    (offset != 0 && !is_l2_table (layer, offset));
+  return offset == 0 || part->bad ? 0 : offset + within * h->l2_entry_size;
+}
+
+static uint64_t
+l1_entry_offset (const struct layer *layer, const struct table_part *part)
+{
+  return layer->l1_offset + part->table * sizeof (struct be64);
+}
 
 /* The caller frees PART->entries, also on failure. */
 static int
 read_part (const struct layer *layer, uint64_t start, uint64_t end,
            struct table_part *part)
 {
-  const struct header *h = &layer->image->header;
-  const uint64_t table = start >> (h->cluster_bits + h->l2_bits);
-  const uint64_t first = start >> h->cluster_bits;
-  const uint64_t n = ((end - 1) >> h->cluster_bits) - first + 1;
-  const uint64_t within = first & ((UINT64_C (1) << h->l2_bits) - 1);
   struct be64 l1;
   uint64_t offset;
 
-  if (storage_read (layer->file, &l1, sizeof l1,
-                    layer->l1_offset + table * sizeof l1) == -1)
+  plan_part (layer, start, end, part);
+  if (storage_read (layer->file, &l1, sizeof l1, l1_entry_offset (layer, part)) == -1)
     return -1;
-  offset = get64 (l1) & QCOW2_L1_OFFSET_MASK;
-  part->l1_entry = get64 (l1);
-  part->bad = entry_l1_fault (h, storage_size (layer->file), offset) != NULL ||
-    (offset != 0 && !is_l2_table (layer, offset));
-  part->start = first << h->cluster_bits;
-  if (offset == 0 || part->bad)
+  offset = judge_l1_entry (layer, l1, part);
+  if (offset == 0)
     return 0;
-  part->entries = malloc (n * h->l2_entry_size);
+  part->entries = malloc (part->bytes);
   if (part->entries == NULL) {
     nbdkit_error ("malloc: %m");
     return -1;
   }
-  return storage_read (layer->file, part->entries, n * h->l2_entry_size,
-                       offset + within * h->l2_entry_size);
+  return storage_read (layer->file, part->entries, part->bytes, offset);
 }
+
+/* --- asking many far layers at once --- */
+
+/* So many bytes of entries are asked for before it is known which of them are needed. */
+#define MOST_ASKED (UINT64_C (4) << 20)
+
+static const struct layer *
+layer_of (const struct layers_view *v, unsigned i)
+{
+  return i == 0 && v->snapshot ? v->snapshot : v->layers->layers[i];
+}
+
+static bool
+is_far (const struct layer *layer)
+{
+  return layer->image && storage_is_far (layer->file);
+}
+
+/* Is the L1 table in memory? */
+static bool
+has_l1 (const struct layer *layer)
+{
+  return layer->image->l1 && !layer->is_snapshot;
+}
+
+static void
+free_parts (struct resolve *r)
+{
+  for (size_t i = 0; i < r->nr_parts; i++)
+    free (r->parts[i].entries);
+  r->nr_parts = r->next_part = 0;
+}
+
+/* Plans one part for each L2 table of layer I that describes open ranges.  Adds the bytes
+ * that have to be read to *BYTES.  Returns -1 on ENOMEM, which only costs time. */
+static int
+plan_layer (struct resolve *r, const struct layer *layer, unsigned i, uint64_t *bytes)
+{
+  const struct header *h = &layer->image->header;
+  const unsigned span = h->cluster_bits + h->l2_bits;
+  const uint64_t end = min64 (run_end (&r->open.runs[r->open.n - 1]), layer->size);
+  uint64_t at, next;
+
+  for (at = r->open.runs[0].start; at < end; at = next) {
+    struct table_part *part;
+
+    next = min64 (((at >> span) + 1) << span, end);
+    if (r->nr_parts == r->room_parts) {
+      const size_t room = r->room_parts ? r->room_parts * 2 : 16;
+
+      part = realloc (r->parts, room * sizeof *part);
+      if (part == NULL)
+        return -1;
+      r->parts = part;
+      r->room_parts = room;
+    }
+    part = &r->parts[r->nr_parts++];
+    *part = (struct table_part) { .layer = i };
+    plan_part (layer, at, next, part);
+    if (!has_l1 (layer) || get64 (layer->image->l1[part->table]) != 0)
+      *bytes += part->bytes;
+  }
+  return 0;
+}
+
+/* Reads the L1 entries that are not in memory to L1, one for each part. */
+static void
+ask_l1 (const struct layers_view *v, struct resolve *r, struct be64 *l1,
+        struct storage_range *ranges)
+{
+  size_t i, n = 0;
+
+  for (i = 0; i < r->nr_parts; i++) {
+    struct table_part *part = &r->parts[i];
+    const struct layer *layer = layer_of (v, part->layer);
+
+    part->known = has_l1 (layer);
+    if (part->known)
+      l1[i] = layer->image->l1[part->table];
+    else
+      ranges[n++] = (struct storage_range) {
+        .storage = layer->file, .buf = &l1[i], .count = sizeof l1[i],
+        .offset = l1_entry_offset (layer, part),
+      };
+  }
+  if (n == 0)
+    return;
+  storage_try_many (ranges, n);
+  for (i = n = 0; i < r->nr_parts; i++)
+    if (!r->parts[i].known)
+      r->parts[i].known = ranges[n++].done;
+}
+
+/* Reads the L2 entries of all parts whose L1 entry is known. */
+static void
+ask_l2 (const struct layers_view *v, struct resolve *r, const struct be64 *l1,
+        struct storage_range *ranges)
+{
+  size_t i, n = 0;
+
+  for (i = 0; i < r->nr_parts; i++) {
+    struct table_part *part = &r->parts[i];
+    const struct layer *layer = layer_of (v, part->layer);
+    const uint64_t offset = part->known ? judge_l1_entry (layer, l1[i], part) : 0;
+
+    if (offset == 0)
+      continue;
+    part->entries = malloc (part->bytes);
+    part->known = part->entries != NULL;
+    if (part->known)
+      ranges[n++] = (struct storage_range) {
+        .storage = layer->file, .buf = part->entries, .count = part->bytes,
+        .offset = offset,
+      };
+  }
+  storage_try_many (ranges, n);
+  for (i = n = 0; i < r->nr_parts; i++)
+    if (r->parts[i].entries)
+      r->parts[i].known = ranges[n++].done;
+}
+
+/* Asks layer FIRST and the far ones below it for all that is open now, at the same time,
+ * so that a deep chain takes no longer than one layer.  Most of them may turn out not to
+ * be needed: what is asked for is limited, and what fails is left to those who need it. */
+static void
+ask_layers (const struct layers_view *v, struct resolve *r, unsigned first)
+{
+  CLEANUP_FREE struct storage_range *ranges = NULL;
+  CLEANUP_FREE struct be64 *l1 = NULL;
+  uint64_t bytes = 0;
+  unsigned i;
+
+  free_parts (r);
+  for (i = first; i < v->to && bytes < MOST_ASKED; i++)
+    if (is_far (layer_of (v, i)) && plan_layer (r, layer_of (v, i), i, &bytes) == -1)
+      break;
+  r->asked = i + (i == first);
+  ranges = calloc (r->nr_parts + 1, sizeof *ranges);
+  l1 = malloc ((r->nr_parts + 1) * sizeof *l1);
+  if (ranges && l1) {
+    ask_l1 (v, r, l1, ranges);
+    ask_l2 (v, r, l1, ranges);
+  }
+}
+
+/* What the layer has said about TABLE; NULL if it was not asked, or has not answered. */
+static const struct table_part *
+find_part (struct resolve *r, uint64_t table)
+{
+  while (r->next_part < r->nr_parts &&
+         (r->parts[r->next_part].layer < r->index ||
+          (r->parts[r->next_part].layer == r->index &&
+           r->parts[r->next_part].table < table)))
+    r->next_part++;
+  if (r->next_part < r->nr_parts) {
+    const struct table_part *part = &r->parts[r->next_part];
+
+    if (part->layer == r->index && part->table == table && part->known)
+      return part;
+  }
+  return NULL;
+}
+
+/* --- taking the answers --- */
 
 /* Resolves the open guest range [start, end), which is within the part. */
 static int
@@ -219,25 +423,29 @@ take_table (struct resolve *r, size_t *i)
   const unsigned span = h->cluster_bits + h->l2_bits;
   struct run *const open = r->open.runs;
   const uint64_t table_end = ((open[*i].start >> span) + 1) << span;
-  struct table_part part = { 0 };
+  const struct table_part *part = find_part (r, open[*i].start >> span);
+  struct table_part own = { 0 };
   uint64_t end;
   size_t n;
-  int ret;
+  int ret = 0;
 
   for (n = *i + 1; n < r->open.n && open[n].start < table_end; n++)
     ;
   end = min64 (run_end (&open[n - 1]), table_end);
-  ret = read_part (r->layer, open[*i].start, end, &part);
+  if (part == NULL) {
+    ret = read_part (r->layer, open[*i].start, end, &own);
+    part = &own;
+  }
   for (; ret == 0 && *i < n; ++*i) {
     end = min64 (run_end (&open[*i]), table_end);
-    ret = take_range (r, &part, open[*i].start, end);
+    ret = take_range (r, part, open[*i].start, end);
     if (end < run_end (&open[*i])) {
       open[*i].len = run_end (&open[*i]) - end;
       open[*i].start = end;
       break;
     }
   }
-  free (part.entries);
+  free (own.entries);
   return ret;
 }
 
@@ -343,7 +551,9 @@ resolve_range (const struct layers_view *v, struct resolve *r, uint64_t start,
     return -1;
   for (i = v->from; i < v->to && r->open.n > 0; i++) {
     r->index = i;
-    r->layer = i == 0 && v->snapshot ? v->snapshot : v->layers->layers[i];
+    r->layer = layer_of (v, i);
+    if (i >= r->asked && is_far (r->layer))
+      ask_layers (v, r, i);
     if (take_layer (r) == -1)
       return -1;
   }
@@ -360,6 +570,8 @@ resolve_end (struct resolve *r)
   free (r->open.runs);
   free (r->next_open.runs);
   free (r->found.runs);
+  free_parts (r);
+  free (r->parts);
 }
 
 static int
@@ -406,7 +618,8 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
   return n;
 }
 
-/* Looking up a few entries in many layers takes nearly as long as a whole slice. */
+/* Looking up a few entries in many layers takes nearly as long as a whole slice, unless
+ * the bytes travel over a link. */
 #define MAX_PEEK_LAYERS 4
 
 static const struct map_ops layers_map_ops = {
@@ -438,6 +651,15 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
   v->snapshot->l1_offset = l1_offset;
   v->snapshot->size = disk_size;
   return v;
+}
+
+static bool
+any_far (const struct layers_view *v)
+{
+  for (unsigned i = v->from; i < v->to; i++)
+    if (is_far (v->layers->layers[i]))
+      return true;
+  return false;
 }
 
 /* A view of layers [from, to). */
@@ -479,8 +701,8 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
   v->units = min64 (span >> unit_bits, MAX_SLICE_UNITS);
 
   v->space = map_space_new (map, unit_bits, v->units, 0,
-                            to - from <= MAX_PEEK_LAYERS ? &layers_map_ops
-                                                         : &long_chain_map_ops, v);
+                            to - from <= MAX_PEEK_LAYERS || any_far (v)
+                            ? &layers_map_ops : &long_chain_map_ops, v);
   if (v->space == NULL) {
     nbdkit_error ("map_space_new: %m");
     free (v);

@@ -6,8 +6,9 @@
  * caller keeps every host cluster that the lookup named from being reused until the
  * request ends (R4).
  *
- * Runs that are adjacent in the same host file are read with one call.  Compressed
- * clusters are read through the cache of decompressed clusters.
+ * Runs that are adjacent in the same host file are read with one call, and those behind a
+ * link all at the same time.  Compressed clusters are read through the cache of
+ * decompressed clusters.
  */
 
 #include <config.h>
@@ -71,12 +72,43 @@ struct piece {
   uint64_t len, host, guest;
 };
 
+/* Pieces that are read together. */
+struct far_pieces {
+  unsigned n;
+  struct storage_range ranges[32];
+};
+#define MOST_FAR_PIECES (sizeof ((struct far_pieces *) NULL)->ranges / \
+                         sizeof (struct storage_range))
+
 static int
-read_piece (struct piece *p)
+read_far (struct far_pieces *far)
 {
-  if (p->len > 0 &&
-      payload_read (p->payload, p->buf, p->len, p->host, p->guest) == -1)
-    return -1;
+  const unsigned n = far->n;
+
+  far->n = 0;
+  return n > 0 ? storage_read_many (far->ranges, n) : 0;
+}
+
+/* Reads the piece, or leaves it to read_far. */
+static int
+read_piece (struct piece *p, struct far_pieces *far)
+{
+  struct storage *file;
+
+  if (p->len == 0)
+    return 0;
+  file = payload_far_file (p->payload);
+  if (__builtin_expect (file == NULL, 1)) {
+    if (payload_read (p->payload, p->buf, p->len, p->host, p->guest) == -1)
+      return -1;
+  }
+  else {
+    if (far->n == MOST_FAR_PIECES && read_far (far) == -1)
+      return -1;
+    far->ranges[far->n++] = (struct storage_range) {
+      .storage = file, .buf = p->buf, .count = p->len, .offset = p->host,
+    };
+  }
   p->len = 0;
   return 0;
 }
@@ -99,8 +131,10 @@ request_read (const struct view *v, void *buf_, uint64_t count,
 {
   char *buf = buf_;
   struct piece piece = { 0 };
+  struct far_pieces far;
   struct run run;
 
+  far.n = 0;
   while (count > 0) {
     if (lookup (v, offset, count, &run) == -1)
       return -1;
@@ -116,7 +150,7 @@ request_read (const struct view *v, void *buf_, uint64_t count,
         piece.len += run.len;
         break;
       }
-      if (read_piece (&piece) == -1)
+      if (read_piece (&piece, &far) == -1)
         return -1;
       piece = (struct piece) { payload, buf, run.len, run.host, offset };
       break;
@@ -138,7 +172,7 @@ request_read (const struct view *v, void *buf_, uint64_t count,
     offset += run.len;
     count -= run.len;
   }
-  return read_piece (&piece);
+  return read_piece (&piece, &far) == -1 ? -1 : read_far (&far);
 }
 
 int

@@ -1,0 +1,95 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Images behind NBD, and how many round trips a client waits for: to open a layer, to read
+# what no slice in memory describes through many layers, and to read what lies in many
+# places.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires qemu-io --version
+
+layers=8
+near="$sockdir/near.sock" count="$sockdir/count.sock"
+PLUGIN=file start_nbdkit_as far dir="$tmp"
+"$python" -B "$srcdir/lib/roundtrips.py" "$near" "$sock" "$count" &
+helper_pids+=($!)
+for ((i = 0; i < 500; ++i)); do
+  if [ -S "$near" ] && [ -S "$count" ]; then break; fi
+  sleep 0.02
+done
+
+# trips MOST WHAT: were there no more of them since this was last asked?
+cat >"$tmp/trips.py" <<PY
+import socket
+def trips(most, what):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect("$count")
+    n, connections = map(int, s.recv(100).split())
+    print("%s: %d round trips, %d connections; at most %d" % (what, n, connections, most))
+    assert n <= most, what
+    return n
+def same(offset, data):
+    f.seek(offset)
+    assert data == f.read(len(data)), offset
+f = open("$tmp/disk.raw", "rb")
+PY
+trips ()
+{
+  (cat "$tmp/trips.py"; echo "trips($1, '$2')") | "$python" -
+}
+
+# serve [-r] NAME [PARAMETER...]
+serve ()
+{
+  local -a options=()
+  local name
+
+  if [ "$1" = -r ]; then options=(-r --); shift; fi
+  name="$1"
+  shift
+  start_nbdkit "${options[@]}" "nbd+unix:///$name?socket=$near" lock=false \
+    allow-uri="nbd+unix:///?socket=$near" "$@"
+}
+
+# A chain, the clusters of which are dealt out to the layers in turn, and the same disk in
+# one image.
+"$python" - >"$tmp/disk.raw" <<'PY'
+import sys
+for i in range(256):
+    sys.stdout.buffer.write(bytes([i % 251 + 1]) * 65536)
+PY
+for ((i = 0; i < layers; ++i)); do
+  backing=()
+  if [ $i -gt 0 ]; then
+    backing=(-u -b "nbd+unix:///layer$((i - 1))?socket=$near" -F qcow2)
+  fi
+  qemu-img create -q -f qcow2 "${backing[@]}" "$tmp/layer$i" 16M
+  for ((n = i; n < 256; n += layers)); do
+    echo "write -P $((n % 251 + 1)) $((n * 65536)) 64k"
+  done | qemu-io "json:{\"driver\":\"qcow2\",\"backing\":null,\"file.driver\":\"file\",\
+\"file.filename\":\"$tmp/layer$i\"}" >/dev/null
+done
+qemu-img convert -f raw -O qcow2 "$tmp/disk.raw" "$tmp/whole"
+
+# A miss asks all layers at once, and clusters in many places are read at once.
+serve -r layer$((layers - 1)) l2-slice=512
+trips $((8 * layers)) "to open $layers layers"
+(cat "$tmp/trips.py"; cat <<'PY') | nbdsh_run -c -
+trips(1000, "to connect")
+same(7 << 20, h.pread(4096, 7 << 20))
+trips(3, "a read of the first slice")
+same(7 << 20, h.pread(1 << 20, 7 << 20))
+trips(1, "1M in 16 layers")
+PY
+stop_nbdkit
+
+# The same below an image that is written.
+serve layer$((layers - 1))
+trips $((8 * layers)) "to open $layers layers"
+(cat "$tmp/trips.py"; cat <<'PY') | nbdsh_run -c -
+trips(1000, "to connect")
+same(9 << 20, h.pread(4096, 9 << 20))
+trips(3, "a read of the first slice")
+PY
+stop_nbdkit
