@@ -40,6 +40,15 @@ bench_packages=(
   python3-libnbd
   qemu-utils
 )
+# A Ceph cluster, and QEMU's driver for it.
+# shellcheck disable=SC2034
+ceph_packages=(
+  ceph-common
+  ceph-mgr
+  ceph-mon
+  ceph-osd
+  qemu-block-extra
+)
 # shellcheck disable=SC2034
 test_packages=(
   busybox
