@@ -169,3 +169,27 @@ build ()
   fi
   quietly "$log" make -s -j"$(nproc)" -C "$dir"
 }
+
+# build_release: builds the plugin; its path is then in $plugin.
+# shellcheck disable=SC2034
+build_release ()
+{
+  need_packages "${build_packages[@]}" >&2
+  say "building in $top/build/release" >&2
+  build "$top/build/release" >&2
+  plugin="$top/build/release/plugin/.libs/nbdkit-qcow2-plugin.so"
+}
+
+# find_python: some Python that has libnbd's module is then $python: the first one on the
+# PATH often has not.
+# shellcheck disable=SC2034
+find_python ()
+{
+  local p
+
+  python=
+  for p in /usr/bin/python3 python3; do
+    if "$p" -c 'import nbd' >/dev/null 2>&1; then python="$p"; return 0; fi
+  done
+  return 1
+}
