@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Runs the commands in a document, word for word, in a directory with the files that they
-# name.  To be sourced after functions.sh.
+# name.  To be sourced after functions.sh and ceph.sh.
 #
 # Differences from a user's machine:
 #   nbdkit              "qcow2" is the plugin that was built, not an installed one
@@ -11,9 +11,10 @@
 #                       is not run
 #   qemu-system-x86_64  only opens the disk that it is given (there may be no KVM)
 #   nbd-client          only looks at the socket (there may be no kernel module)
-# Servers (nbdkit without --run) run in the background, and end before the next nbdkit
-# command or at the end of the section.  All commands run in a network namespace, where
-# ports are free.
+#   https://example.com is a web server here; see serve_web
+# Servers run in the background: nbdkit without --run, nbdkit -f in --run, and qemu-nbd.
+# One of the plugin ends before the next nbdkit command, others at the end of the section.
+# All commands run in a network namespace, where ports are free.
 
 # --- The programs.
 
@@ -23,7 +24,10 @@ mkdir "$tmp/bin"
 cat > "$tmp/bin/nbdkit" <<SCRIPT
 #!/bin/bash
 args=()
-for a; do [ "\$a" != qcow2 ] || a='$PLUGIN'; args+=("\$a"); done
+for a; do
+  [ "\$a" != qcow2 ] || a='$PLUGIN'
+  args+=("\${a/#https:\/\/example.com\//http://127.0.0.1/}")
+done
 exec '$(command -v "$NBDKIT")' "\${args[@]}"
 SCRIPT
 cat > "$tmp/bin/qemu-system-x86_64" <<'SCRIPT'
@@ -90,6 +94,20 @@ same_raw ()
   qemu-img compare -f raw -F raw "$1" "$2"
 }
 
+# write_hello SOCKET: something that the disk did not contain.
+write_hello ()
+{
+  uri="nbd+unix:///?socket=$1" nbdsh_run -c 'h.pwrite(b"hello", 3 << 20); h.flush()'
+}
+
+# has_hello IMAGE: does it contain this, and otherwise the disk then.raw?
+has_hello ()
+{
+  printf hello | dd of=then.raw bs=1M seek=3 conv=notrunc
+  check_clean "$1"
+  same "$1" then.raw
+}
+
 # served ARGUMENT...: may nbdkit serve the image?
 served ()
 {
@@ -98,16 +116,44 @@ served ()
 
 # --- Running commands.
 
-# Ends the server that a command started, if there is one; it must exit cleanly.
+# start_server NAME COMMAND: the command writes its process to NAME.pid when it is ready.
+start_server ()
+{
+  local name="$1" i
+
+  rm -f "$name.pid"
+  server_log[$name]="$tmp/$name.log"
+  bash -c "exec $2" < /dev/null > "$tmp/$name.log" 2>&1 &
+  server_pid[$name]=$!
+  for ((i = 0; i < 1500; ++i)); do
+    if [ -s "$name.pid" ]; then
+      # Another process, if --run started it.
+      server_pid[$name.itself]=$(cat "$name.pid")
+      return 0
+    fi
+    kill -0 "${server_pid[$name]}" || break
+    sleep 0.02
+  done
+  return 1
+}
+
+# end_server NAME: if it was started, it must exit cleanly.
 end_server ()
 {
-  if [ -n "${server_pid[commands]:-}" ]; then stop_nbdkit commands; fi
+  local status=0
+
+  [ -n "${server_pid[$1.itself]:-}" ] || return 0
+  kill -TERM "${server_pid[$1.itself]}"
+  wait "${server_pid[$1]}" || status=$?
+  unset "server_pid[$1]" "server_pid[$1.itself]"
+  cat "${server_log[$1]}"
+  [ "$status" -eq 0 ] || fail "server '$1' ended with status $status"
 }
 
 # run_command COMMAND: runs it in the current directory.
 run_command ()
 {
-  local command="$1" i
+  local command="$1" name=far
   local PATH="$tmp/bin:$PATH"
 
   command="$(sed -E "s,/tmp/([a-z]+\.sock),$sockdir/\1,g;
@@ -116,35 +162,57 @@ run_command ()
     echo "no device: not run: $command"
     return 0
   fi
-  if [[ "$command" = nbdkit\ * ]]; then end_server; fi
-  if [[ "$command" = nbdkit\ * && "$command" != *" --run "* ]]; then
-    if [[ "$command" != *" -U "* && -z "${TEST_IN_NETWORK:-}" ]]; then
-      echo "not run: $command"
-      return 0
-    fi
-    rm -f server.pid
-    server_log[commands]="$tmp/commands.log"
-    bash -c "exec nbdkit -f -P server.pid ${command#nbdkit }" \
-      < /dev/null > "$tmp/commands.log" 2>&1 &
-    server_pid[commands]=$!
-    for ((i = 0; i < 1500; ++i)); do
-      if [ -s server.pid ]; then return 0; fi
-      kill -0 "${server_pid[commands]}" || break
-      sleep 0.02
-    done
-    return 1
-  fi
-  if [[ "$command" = *localhost* && -z "${TEST_IN_NETWORK:-}" ]]; then
+  if [[ -z "${TEST_IN_NETWORK:-}" &&
+        ( "$command" = *localhost* || "$command" = nbdkit\ * && "$command" != *" -U "* ) ]]
+  then
     echo "not run: $command"
     return 0
   fi
-  bash -e -c "$command" < /dev/null
+  if [[ "$command" = nbdkit\ *\ qcow2\ * ]]; then name=plugin; fi
+  case "$command" in
+    nbdkit\ *"--run "*"'nbdkit -f "*)
+      end_server plugin
+      start_server plugin "${command/\'nbdkit -f /\'nbdkit -f -P plugin.pid }" ;;
+    nbdkit\ *"--run "*)
+      end_server plugin
+      bash -e -c "$command" < /dev/null ;;
+    nbdkit\ *)
+      end_server plugin
+      end_server $name
+      start_server $name "nbdkit -f -P $name.pid ${command#nbdkit }" ;;
+    "qemu-nbd --fork "*)
+      end_server far
+      start_server far "qemu-nbd --pid-file=far.pid ${command#qemu-nbd --fork }" ;;
+    *)
+      bash -e -c "$command" < /dev/null ;;
+  esac
+}
+
+# serve_web: https://example.com has the files of the current directory.
+serve_web ()
+{
+  if [ -z "${TEST_IN_NETWORK:-}" ]; then not_here="no network namespace"; return; fi
+  busybox httpd -f -p 127.0.0.1:80 &
+  server_pid[web]=$!
+  until (: < /dev/tcp/127.0.0.1/80); do server_lives web; sleep 0.05; done
+}
+
+# serve_ceph FILE: the RBD image rbd/disk has these bytes, and is somewhat larger.
+serve_ceph ()
+{
+  not_here="$(lacks_for_ceph)"
+  [ -z "$not_here" ] || return 0
+  start_ceph
+  rbd import --no-progress "$1" disk
+  rbd resize --no-progress --size 64M disk
 }
 
 # run_unit FUNCTION TITLE FILE: runs the commands in FILE, one after the other.  FUNCTION
 # is called with "before" TITLE, to prepare what is needed; with "command" TITLE COMMAND
-# before each command; and with "after" TITLE to judge the result.  It must know each
-# title.  The output of the commands is then in the file "out".
+# before each command; with "serving" TITLE when servers still run; and with "after" TITLE
+# to judge the result.  It must know each title.  The output of the commands is then in the
+# file "out".  If something is missing here that the commands need, "before" says so in the
+# variable not_here.
 run_unit ()
 {
   local judge="$1" title="$2" commands="$3" command="" line dir
@@ -152,7 +220,15 @@ run_unit ()
   dir="$(mktemp -d "$tmp/unit.XXXXXX")"
   cd "$dir"
   ln -s "$(realpath "$srcdir/../scripts")" scripts
+  # Sections do not depend on each other (nbdkit leaves its sockets behind).
+  rm -f "$sockdir"/*.sock
+  not_here=
   "$judge" before "$title"
+  if [ -n "$not_here" ]; then
+    echo "not run: $title ($not_here)"
+    cd "$tmp"
+    return
+  fi
   while IFS= read -r line; do
     command+="$line"
     # Is it complete?  Quotes may continue in the next line.
@@ -168,7 +244,10 @@ run_unit ()
   done < "$commands" > out
   cat out
   [ -z "$command" ] || fail "incomplete: $command"
-  end_server
+  "$judge" serving "$title"
+  end_server plugin
+  end_server far
+  if [ -n "${server_pid[web]:-}" ]; then kill9_nbdkit web; fi
   "$judge" after "$title"
   cd "$tmp"
   rm -rf "$dir"

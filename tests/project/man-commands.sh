@@ -7,8 +7,10 @@
 requires_tools
 requires /usr/bin/python3 -c 'import nbd'
 requires nbdcopy --version
+requires busybox httpd --help
 requires psktool --version
 requires_filter cow
+. "$srcdir/lib/ceph.sh"
 . "$srcdir/lib/commands.sh"
 in_network_namespace
 
@@ -31,8 +33,6 @@ change_disk ()
 
 before ()
 {
-  # Sections do not depend on each other (nbdkit leaves its sockets behind).
-  rm -f "$sockdir"/*.sock
   make_files
   # shellcheck disable=SC2016
   printf '#!/bin/bash\nnbdinfo --size "$1" && echo tested\n' > test
@@ -58,6 +58,13 @@ before ()
       rm disk.qcow2
       printf hush > secret.txt
       served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=hush iter-time=1 ;;
+    "Images behind HTTP")
+      serve_web ;;
+    "Overlays on remote images")
+      mv disk.qcow2 golden.qcow2
+      serve_web ;;
+    "Images in Ceph")
+      serve_ceph disk.qcow2 ;;
     "Writing to an NBD export")
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2 ;;
     "DEVICES THAT GROW"|"New images on devices")
@@ -80,6 +87,18 @@ before_command ()
     "Incremental backups: qemu-img create"*monday.qcow2)
       # Something to back up.
       change_disk ;;
+  esac
+}
+
+serving ()
+{
+  case "$1" in
+    "Images behind HTTP")
+      nbdcopy 'nbd+unix:///?socket=disk.sock' served.raw ;;
+    "Overlays on remote images")
+      write_hello "$sockdir/vm.sock" ;;
+    "Images in Ceph")
+      write_hello "$sockdir/disk.sock" ;;
   esac
 }
 
@@ -158,8 +177,13 @@ after ()
       same over.qcow2 then.raw ;;
     "EXTERNAL DATA FILES")
       same new.qcow2 then.raw ;;
-    "IMAGES ON NBD SERVERS")
-      grep 'export-size: 1073741824' out ;;
+    "Images behind HTTP")
+      same_raw served.raw then.raw ;;
+    "Overlays on remote images")
+      qemu-img rebase -u -f qcow2 -F qcow2 -b golden.qcow2 overlay.qcow2
+      has_hello overlay.qcow2 ;;
+    "Images in Ceph")
+      has_hello rbd:rbd/disk ;;
     "Writing to an NBD export")
       check_clean disk.qcow2
       same disk.qcow2 then.raw ;;
@@ -184,6 +208,7 @@ judge ()
   case "$1" in
     before) before "$2" ;;
     command) before_command "$2" "$3" ;;
+    serving) serving "$2" ;;
     after) after "$2" ;;
   esac
 }

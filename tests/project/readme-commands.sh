@@ -8,6 +8,8 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 requires nbdcopy --version
+requires busybox httpd --help
+. "$srcdir/lib/ceph.sh"
 . "$srcdir/lib/commands.sh"
 in_network_namespace
 
@@ -45,8 +47,8 @@ before ()
       hold_connection ;;
     "An image from a stranger:"*)
       cp disk.qcow2 upload.qcow2 ;;
-    "An image that is not a file here:"*)
-      rm disk.raw ;;
+    "An image behind HTTP:"*|"The same as the base of an overlay here,"*)
+      serve_web ;;
     "An image that depends on backing files:"*)
       make_image overlay.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
       qemu-io -f qcow2 -c 'write -P 3 4M 1M' overlay.qcow2
@@ -70,6 +72,16 @@ before_command ()
   esac
 }
 
+serving ()
+{
+  case "$1" in
+    "An image behind HTTP:"*)
+      nbdcopy 'nbd+unix:///?socket=disk.sock' served.raw ;;
+    "The same as the base of an overlay here,"*)
+      write_hello "$sockdir/vm.sock" ;;
+  esac
+}
+
 after ()
 {
   case "$1" in
@@ -85,8 +97,11 @@ after ()
       if served "$PLUGIN" disk.qcow2 check=full; then fail "not in order"; fi ;;
     "An image that I want as a raw file:")
       same disk.qcow2 disk.raw ;;
-    "An image that is not a file here:"*)
-      same disk.qcow2 disk.raw ;;
+    "An image behind HTTP:"*)
+      same_raw served.raw then.raw ;;
+    "The same as the base of an overlay here,"*)
+      qemu-img rebase -u -f qcow2 -F qcow2 -b disk.qcow2 overlay.qcow2
+      has_hello overlay.qcow2 ;;
     "A raw file that I want as an image:")
       same new.qcow2 disk.raw ;;
     "An image that takes too much space:"*)
@@ -153,6 +168,7 @@ judge ()
     before) before "$2" ;;
     command) before_command "$2" "$3"
              if [ -e disk.qcow2 ]; then virtual_size disk.qcow2 >> sizes; fi ;;
+    serving) serving "$2" ;;
     after) after "$2" ;;
   esac
 }
