@@ -76,14 +76,17 @@ stats_print (const struct stats *stats)
            "qcow2: clusters: %" PRIu64 " allocated, %" PRIu64 " freed, %"
            PRIu64 " punched\n"
            "qcow2: flush: %" PRIu64 " requests, %" PRIu64 " shared, %" PRIu64
-           " checkpoints, %" PRIu64 " syncs\n",
+           " checkpoints, %" PRIu64 " syncs\n"
+           "qcow2: space: %" PRIu64 " requests waited, in %" PRIu64 " pauses of %" PRIu64
+           " ms together\n",
            s->map.hits, s->map.misses, s->map.evictions,
            s->map.bytes, s->map.peak_bytes,
            s->cluster_cache.inflations, s->cluster_cache.hits, s->cluster_cache.evictions,
            s->cluster_cache.peak_bytes,
            s->alloc.allocated, s->alloc.freed, s->alloc.punched,
            s->checkpoint.flushes, s->checkpoint.shared,
-           s->checkpoint.runs, s->checkpoint.syncs);
+           s->checkpoint.runs, s->checkpoint.syncs,
+           s->space.requests, s->space.pauses, s->space.ms);
 }
 
 /* What programs need that enlarge devices. */
