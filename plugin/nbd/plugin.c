@@ -48,6 +48,7 @@ NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 static struct params params = PARAMS_DEFAULT;
 static struct disk *disk;       /* NULL: a directory is served */
 static struct dir *dir;
+static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static atomic_uint_fast64_t connections_open, connections_ever;
 
@@ -155,10 +156,9 @@ get_stats (struct stats *s)
 {
   if (dir)
     dir_get_stats (dir, &s->disk);
-  else {
+  else
     disk_get_stats (disk, &s->disk);
-    s->most = newimage_full_size_of (&disk_inside (disk).view->image->header);
-  }
+  s->most = most;
   s->one_disk = dir == NULL;
   s->watermark = params.options.watermark;
   s->limit = params.options.l2_cache;
@@ -231,6 +231,8 @@ get_ready (void)
       (params.dir ? dir_open (&params.options, &dir)
        : prepare_disk (&params, &disk)) == -1)
     return -1;
+  if (disk)
+    most = newimage_full_size_of (&disk_inside (disk).view->image->header);
   return check_stats () == -1 || open_stats () == -1 ? -1 : publish_stats ();
 }
 

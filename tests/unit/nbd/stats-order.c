@@ -2,7 +2,8 @@
  *
  * Several clients leave at once, and each has the statistics written: the file never goes
  * back to an older state, and the last one that is written is the newest.  While one
- * thread writes, at most one other waits.
+ * thread writes, at most one other waits.  A thread writes what has changed by itself, and
+ * news at once.
  *
  * Environment: SEED, SECONDS (2).
  */
@@ -23,7 +24,7 @@
 
 #define THREADS 4
 
-static struct stats_file file = STATS_FILE_INITIALIZER;
+static struct stats_file *file;
 static char path[] = "stats-order.XXXXXX";
 static atomic_uint_fast64_t ever, gets, returned;
 static atomic_bool held, stop;
@@ -68,7 +69,7 @@ leave_often (void *opaque)
 
   while (time (NULL) < deadline) {
     ever++;
-    CHECK (stats_write (&file, path, get) == 0);
+    CHECK (stats_write (file) == 0);
     if (rng_below (&c->rng, 4) == 0)
       usleep (rng_below (&c->rng, 1000));
   }
@@ -94,7 +95,7 @@ leave_once (void *opaque)
 {
   (void) opaque;
   ever++;
-  CHECK (stats_write (&file, path, get) == 0);
+  CHECK (stats_write (file) == 0);
   returned++;
   return NULL;
 }
@@ -139,6 +140,33 @@ test_one_waits (void)
   CHECK (read_ever () == ever);
 }
 
+/* Waits until the file is new; the thread writes it. */
+static void
+await_file (void)
+{
+  for (unsigned i = 0; read_ever () != ever; i++) {
+    CHECK (i < 60000);
+    usleep (1000);
+  }
+}
+
+static void
+test_thread (void)
+{
+  CHECK (stats_start (file) == 0);
+  for (int i = 0; i < 20; i++) {
+    ever++;
+    stats_news (file);
+    await_file ();
+  }
+  ever++;                       /* no news: within the interval */
+  await_file ();
+  stats_stop (file);
+  ever++;
+  stats_news (file);            /* nobody is there any more */
+  CHECK (stats_write (file) == 0 && read_ever () == ever);
+}
+
 int
 main (void)
 {
@@ -147,9 +175,12 @@ main (void)
 
   CHECK (fd >= 0 && close (fd) == 0);
   CHECK (stats_check (path) == 0);
-  CHECK (stats_write (&file, path, get) == 0);
+  file = stats_open (path, get);
+  CHECK (file && stats_write (file) == 0);
   test_order (seed);
   test_one_waits ();
+  test_thread ();
+  stats_close (file);
   CHECK (unlink (path) == 0);
   return 0;
 }
