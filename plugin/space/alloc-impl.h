@@ -35,6 +35,7 @@ struct alloc {
   unsigned bits;
   bool discard;
   bool regular;                 /* reads as zeros past its end */
+  uint64_t fresh;               /* clusters of the reserve from here on read as zeros */
   uint64_t open_size;           /* bytes: the file never becomes shorter */
   uint64_t watermark;           /* bytes; see alloc_options */
   void (*news) (void);

@@ -11,10 +11,11 @@
  *
  * - Reserve: clusters [bump, bump_end) at the end of the file.  Their counts are
  *   incremented a batch at a time (1 MiB at first, then up to 8 MiB while batches are
- *   used up; less if the host does not have the space), and the file is extended.  These
- *   clusters have never been used and lie past the old end of the file, so they read as
- *   zeros.  Below settled_end, this and their counts are durable.  A crash leaks no more
- *   than the reserve.
+ *   used up; less if the host does not have the space), and the file is extended.  Those
+ *   from `fresh' on have never been used and lie past the old end of the file, so they
+ *   read as zeros.  (Those before it, if there are any, were written before a crash and
+ *   never counted.)  Below settled_end, this and their counts are durable.  A crash leaks
+ *   no more than the reserve.
  * - Idle: clusters whose count is 0 in memory.  A scan of the refcounts finds those that
  *   are not known (allocidle.c).
  *
@@ -126,8 +127,7 @@ alloc_open (struct storage *file, unsigned cluster_bits,
   a->scan = 1;                  /* R5: 0 is the header */
   a->scan_end = max64 (end, 1);
   a->bump = a->scan_end;
-  if (a->regular)
-    a->bump = max64 (a->bump, div_up (a->open_size, UINT64_C (1) << a->bits));
+  a->fresh = a->regular ? div_up (a->open_size, UINT64_C (1) << a->bits) : UINT64_MAX;
   a->bump_end = a->settled_end = a->bump;
   a->batch = min_batch (a);
   a->max_idle = MAX_IDLE_RUNS;
@@ -256,7 +256,7 @@ extend_reserve (struct alloc *a, uint64_t want)
     if (drop_reserve (a) == -1)
       return -1;
     if (old == a->bump && old < a->bump_end)
-      alloc_add_idle (a, old, a->bump_end - old, a->regular);
+      alloc_add_idle (a, old, a->bump_end - old, old >= a->fresh);
     a->bump = a->bump_end;
   }
   if (refcount_extend (a->refcounts, e.place, a->bump_end, e.n, &e.used) == -1)
@@ -282,8 +282,8 @@ take_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
   if (alloc_check_no_metadata (a, a->bump, n, "allocated") == -1)
     return -1;
   *run = (struct alloc_run) {
-    .host = a->bump << a->bits, .clusters = n, .zeroed = a->regular,
-    .settled = a->regular && a->bump + n <= a->settled_end,
+    .host = a->bump << a->bits, .clusters = n, .zeroed = a->bump >= a->fresh,
+    .settled = a->bump >= a->fresh && a->bump + n <= a->settled_end,
   };
   a->bump += n;
   a->bump_used = true;
@@ -382,7 +382,7 @@ reserve_table_run (struct alloc *a)
     return -1;
   }
   a->tables = run;
-  a->tables_fresh = r == 2 && a->regular;
+  a->tables_fresh = r == 2 && run.zeroed;
   return 0;
 }
 
