@@ -166,6 +166,10 @@ core_sources = \
 	%reldir%/check/findings.h \
 	%reldir%/check/parallel.c \
 	%reldir%/check/parallel.h \
+	%reldir%/check/leaks.c \
+	%reldir%/check/leaks.h \
+	%reldir%/check/recover.c \
+	%reldir%/check/recover.h \
 	%reldir%/check/repair.c \
 	%reldir%/check/repair.h \
 	%reldir%/check/scan-impl.h \

@@ -5,8 +5,8 @@
  * The correct refcounts are computed by walking everything that points to host clusters
  * (walk.c), one window of clusters after the other.
  *
- * The old refcount table and blocks count as no references, because they are about to be
- * replaced.  They must not overlap anything else.  Refcount table entries that point to
+ * The refcount table and blocks count as no references if they are about to be replaced.
+ * They must not overlap anything else.  Refcount table entries that point to
  * no valid block are ignored.
  *
  * A cluster that has two uses is a fault (R5), as is a reference that is not aligned or
@@ -32,6 +32,7 @@
 struct census {
   struct walk *walk;
   uint64_t end;
+  uint32_t refcounts;           /* references that each cluster of refcounts has */
   bool taken;                   /* all of the current window was counted */
 
   pthread_mutex_t lock;
@@ -39,7 +40,7 @@ struct census {
 };
 
 struct census *
-census_new (struct storage *file, const struct header *h)
+census_new (struct storage *file, const struct header *h, uint32_t refcounts)
 {
   struct census *c = calloc (1, sizeof *c);
 
@@ -47,6 +48,7 @@ census_new (struct storage *file, const struct header *h)
     nbdkit_error ("%s: counting references: %m", storage_path (file));
     return NULL;
   }
+  c->refcounts = refcounts;
   pthread_mutex_init (&c->lock, NULL);
   c->walk = walk_new (file, h);
   if (c->walk)
@@ -136,7 +138,7 @@ census_take (struct census *c, uint64_t first)
     return 0;
   c->taken = false;
   if (walk_begin (c->walk, first, &visitor, c) == -1 ||
-      walk_references (c->walk, 0) == -1)
+      walk_references (c->walk, c->refcounts) == -1)
     return -1;
   c->taken = true;
   c->end = max64 (c->end, tally_end (walk_tally (c->walk)));

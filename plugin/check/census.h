@@ -12,9 +12,12 @@
 
 struct census;
 
-/* Both pointers must outlive the census, and nothing may change the metadata of the file
- * during its lifetime.  NULL on error (reported). */
-extern struct census *census_new (struct storage *, const struct header *);
+/* Both pointers must outlive the census, and nothing may change the references in the
+ * metadata of the file during its lifetime.  REFCOUNTS is the number of references that
+ * the refcount table and each block have: 1, or 0 if they are about to be replaced.  NULL
+ * on error (reported). */
+extern struct census *census_new (struct storage *, const struct header *,
+                                  uint32_t refcounts);
 extern void census_free (struct census *);      /* NULL is allowed */
 
 /* Walks all metadata and counts the references to the clusters of the window that starts
@@ -23,8 +26,7 @@ extern void census_free (struct census *);      /* NULL is allowed */
 extern int census_take (struct census *, uint64_t first);
 
 /* The number of references to a cluster of the last window that was counted.  Values of
- * TALLY_MAX and more are not exact.  0 for clusters outside the window, and for those
- * that contain the old refcounts. */
+ * TALLY_MAX and more are not exact.  0 for clusters outside the window. */
 extern uint64_t census_count (const struct census *, uint64_t cluster);
 /* The next window that has references, or UINT64_MAX if there is none. */
 extern uint64_t census_next (const struct census *);

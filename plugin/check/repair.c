@@ -444,7 +444,7 @@ begin (struct repair *r)
     nbdkit_error ("%s: repair: %m", storage_path (r->file));
     return -1;
   }
-  r->census = census_new (r->file, r->h);
+  r->census = census_new (r->file, r->h, 0);
   return r->census ? 0 : -1;
 }
 

@@ -26,7 +26,7 @@
 #include "format/entry.h"
 #include "image/headerwrite.h"
 #include "request/copyup.h"
-#include "check/repair.h"
+#include "check/recover.h"
 #include "disk/disk-impl.h"
 
 /* How long the last writer, when it leaves, waits for requests of readers. */
@@ -178,20 +178,17 @@ disk_free_writable (struct disk *d)
 /* --- the first changes --- */
 
 /* An image that was not closed properly gets correct refcounts before anything relies on
- * them.  An image that cannot be repaired stays as it is, and is served read-only until
- * the server ends (R9). */
+ * them.  An image for which that is not possible stays as it is, and is served read-only
+ * until the server ends (R9). */
 static int
-repair_dirty (struct disk *d)
+recover (struct disk *d)
 {
-  if (!(d->image->header.incompatible & QCOW2_INCOMPAT_DIRTY))
-    return 0;
-  if (repair_refcounts (d->image, false) == 0 &&
-      health_end_changes (d->image->health) == 0)
+  if (recover_image (d->image) == 0)
     return 0;
   if (errno == ENOMEM)
     return -1;                  /* the next client tries again */
   d->why_readonly = "the image was not closed properly and could not be repaired";
-  d->told_readonly = true;      /* the repair has reported more */
+  d->told_readonly = true;      /* more has been reported */
   return -1;
 }
 
@@ -238,7 +235,7 @@ mark_unusable (struct disk *d)
 static int
 open_all (struct disk *d)
 {
-  if (repair_dirty (d) == -1)
+  if (recover (d) == -1)
     return -1;
   if (writable_open (&d->w, d) == 0 && open_live (d) == 0 &&
       complete_raw_data (d) == 0 && clear_autoclear (d) == 0)

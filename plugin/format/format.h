@@ -68,6 +68,9 @@ _Static_assert (offsetof (struct qcow2_header, autoclear_features) == 88,
 /* Autoclear features. */
 #define QCOW2_AUTOCLEAR_BITMAPS       (UINT64_C (1) << 0)
 #define QCOW2_AUTOCLEAR_RAW_DATA_FILE (UINT64_C (1) << 1)
+/* Not in the specification: this plugin is changing the image, so if it dies, refcounts
+ * may be too high.  Any other program that may write to the image clears the bit. */
+#define QCOW2_AUTOCLEAR_IN_USE        (UINT64_C (1) << 63)
 
 #define QCOW2_CRYPT_NONE 0
 #define QCOW2_CRYPT_AES  1

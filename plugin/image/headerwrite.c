@@ -471,7 +471,10 @@ write_durably (struct storage *file, const void *fields, size_t bytes, size_t of
 {
   if (storage_write (file, fields, bytes, offset) == -1)
     return -1;
-  return storage_sync (file);
+  if (storage_sync (file) == 0)
+    return 0;
+  errno = EIO;
+  return -1;
 }
 
 int

@@ -7,14 +7,20 @@
  * file may differ (R9).  In both cases reads still work.  An image becomes healthy again
  * only when it is opened again.
  *
- * This file also keeps the promise of images with lazy refcounts: such an image has the
- * dirty bit from its first change until everything is in order again.  Our refcounts are
- * always correct, but a program that finds such an image without the bit may also rely
- * on the absence of leaks.
+ * This file also marks an image from its first change until everything is in order again:
  *
- * Locks: `lock' serialises writes of the incompatible features; nothing else writes
- * them.  `stopped' is an atomic that only changes from false to true, so it is read
- * without a lock.
+ *   with lazy refcounts    with the dirty bit.  Our refcounts are never too low, but a
+ *                          program that finds such an image without the bit may also
+ *                          rely on the absence of leaks.
+ *   otherwise, version 3   with an autoclear bit of our own.  A crash leaves clusters
+ *                          allocated that nothing uses; the next start finds the mark
+ *                          and frees them (leaks.c in check/).  If another program has
+ *                          written to the image meanwhile, it has cleared the bit.
+ *   version 2              not at all: it has no feature bits.
+ *
+ * Locks: `lock' serialises writes of the features; while an image is being changed,
+ * nothing else writes them.  `stopped' is an atomic that only changes from false to true,
+ * so it is read without a lock.
  */
 
 #include <config.h>
@@ -35,7 +41,8 @@
 struct health {
   struct storage *file;
   struct header *header;
-  pthread_mutex_t lock;         /* guards marked, header->incompatible */
+  pthread_mutex_t lock;         /* guards marked, header->incompatible,
+                                   header->autoclear */
   bool marked;                  /* the corrupt bit needs no more action */
   atomic_bool writable;
   atomic_bool stopped;
@@ -74,44 +81,72 @@ health_set_writable (struct health *health)
 
 /* The caller holds the lock. */
 static int
-write_features (struct health *health)
+write_incompatible (struct health *health)
 {
   return headerwrite_incompatible (health->file, health->header->incompatible);
+}
+
+static int
+write_autoclear (struct health *health)
+{
+  return headerwrite_autoclear (health->file, health->header->autoclear);
+}
+
+/* Sets (ON) or clears one bit of the features, if necessary, which WRITE writes. */
+static int
+set_bit (struct health *health, uint64_t *features, uint64_t bit, bool on,
+         int (*write) (struct health *))
+{
+  if (((*features & bit) != 0) == on)
+    return 0;
+  *features ^= bit;
+  if (write (health) == 0)
+    return 0;
+  if (errno == ENOSPC)
+    *features ^= bit;           /* the file is unchanged */
+  return -1;
+}
+
+/* Sets (ON) or clears the marks of an image that is being changed. */
+static int
+set_marks (struct health *health, bool on)
+{
+  struct header *h = health->header;
+  const bool lazy = h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS;
+  LOCK_FOR_BLOCK (&health->lock);
+
+  if (h->version < 3)
+    return 0;
+  if ((lazy || !on) && set_bit (health, &h->incompatible, QCOW2_INCOMPAT_DIRTY, on,
+                                write_incompatible) == -1)
+    return -1;
+  return lazy && on ? 0 : set_bit (health, &h->autoclear, QCOW2_AUTOCLEAR_IN_USE, on,
+                                   write_autoclear);
+}
+
+/* The same; WHAT could not be done, unless there is only no space. */
+static int
+mark (struct health *health, bool on, const char *what)
+{
+  if (set_marks (health, on) == 0)
+    return 0;
+  if (errno != ENOSPC) {
+    health_fail (health, what);
+    errno = EIO;
+  }
+  return -1;
 }
 
 int
 health_begin_changes (struct health *health)
 {
-  struct header *h = health->header;
-  LOCK_FOR_BLOCK (&health->lock);
-
-  if (!(h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS) ||
-      (h->incompatible & QCOW2_INCOMPAT_DIRTY))
-    return 0;
-  h->incompatible |= QCOW2_INCOMPAT_DIRTY;
-  if (write_features (health) == -1) {
-    health_fail (health, "the image could not be marked as being written");
-    errno = EIO;
-    return -1;
-  }
-  return 0;
+  return mark (health, true, "the image could not be marked as being written");
 }
 
 int
 health_end_changes (struct health *health)
 {
-  struct header *h = health->header;
-  LOCK_FOR_BLOCK (&health->lock);
-
-  if (!(h->incompatible & QCOW2_INCOMPAT_DIRTY))
-    return 0;
-  h->incompatible &= ~QCOW2_INCOMPAT_DIRTY;
-  if (write_features (health) == -1) {
-    health_fail (health, "the image could not be marked as closed");
-    errno = EIO;
-    return -1;
-  }
-  return 0;
+  return mark (health, false, "the image could not be marked as closed");
 }
 
 /* Sets the corrupt bit in the file, even after other failures.  A failure has been
@@ -127,7 +162,7 @@ mark_corrupt (struct health *health)
   if (!atomic_load (&health->writable) || health->header->version < 3)
     return;
   health->header->incompatible |= QCOW2_INCOMPAT_CORRUPT;
-  write_features (health);
+  write_incompatible (health);
 }
 
 void

@@ -17,11 +17,12 @@ struct health;
 extern struct health *health_new (struct storage *, struct header *);
 extern void health_free (struct health *);
 
-/* Call this before changed metadata reaches the file: sets the dirty bit of an image with
- * lazy refcounts, durably, if it is not set yet.  -1: EIO (reported). */
+/* Call this before changed metadata reaches the file: marks the image as being changed,
+ * durably, if it is not marked yet.  -1, reported: ENOSPC (nothing has changed; try again
+ * when there is space) or EIO. */
 extern int health_begin_changes (struct health *);
-/* Call this when all changes are durable and everything is in order: clears the dirty
- * bit, durably, if it is set.  -1: EIO (reported). */
+/* Call this when all changes are durable and everything is in order: removes the mark,
+ * durably, if there is one.  -1, reported: as before. */
 extern int health_end_changes (struct health *);
 
 /* From now on corruption is recorded in the file. */

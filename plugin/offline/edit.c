@@ -4,7 +4,7 @@
  *
  * Snapshots are created, applied and deleted, and the disk is resized, while nothing else
  * uses the image: it is locked as by a writer from the first change until it is closed.
- * For each change, the image is read again, repaired if a crash left it dirty, and
+ * For each change, the image is read again, put in order if a crash left it marked, and
  * changed in one step.  So each change starts with an image that has been checked
  * completely, and serving starts as if nothing had happened.
  *
@@ -27,7 +27,7 @@
 #include "util/report.h"
 #include "image/bitmapdir.h"
 #include "image/image.h"
-#include "check/repair.h"
+#include "check/recover.h"
 #include "disk/export.h"
 #include "offline/edit.h"
 #include "offline/resize.h"
@@ -75,22 +75,13 @@ register_bitmaps (struct image *image)
   return r == 0 ? 0 : -1;
 }
 
-static int
-repair (struct image *image)
-{
-  if (!(image->header.incompatible & QCOW2_INCOMPAT_DIRTY))
-    return 0;
-  return repair_refcounts (image, false) == -1 ? -1
-    : health_end_changes (image->health);
-}
-
 /* On return no other program uses the image, and its fields agree with the file. */
 static int
 begin (struct image *image, const struct disk_options *d, bool resize)
 {
   return check_writable (d, image, resize) == -1 ||
     image_lock (image, IMAGE_WRITER) == -1 || image_reload (image) == -1 ||
-    register_bitmaps (image) == -1 || repair (image) == -1 ? -1 : 0;
+    register_bitmaps (image) == -1 || recover_image (image) == -1 ? -1 : 0;
 }
 
 /* --- resize --- */

@@ -36,13 +36,11 @@ for row in 64k:16:no: 4k:16:yes:l2-cache=8K 512:64:no:l2-cache=4K 64k:1:yes: 2M:
     model judge "$tmp/state" "$tmp/after.raw" "${base[@]}"
   done
 
-  # Our own eyes see the same, and a clean end adds nothing to the leaks.
+  # Our own eyes see the same, and after a clean end there are no leaks.
   start_nbdkit file="$img"
   model verify "$uri" "$tmp/after.raw"
   model random "$uri" "$tmp/after.raw" --ops 500 --cluster "${cluster%,*}"
   stop_nbdkit
-  check_leaks_only "$img"
-  qemu-img check -q -r leaks -f qcow2 "$img"
   check_clean "$img"
   same_as_raw "$img" "$tmp/after.raw"
 done

@@ -9,7 +9,8 @@
  *   - an independent check of all metadata finds no corruption; leaks are allowed
  *   - every sector contains the data that was flushed last, or data that was written to
  *     this very sector since then (ledger.c)
- *   - now and then: the plugin can open and write it again, and leaves no faults
+ *   - now and then: the plugin can open and write it again, and leaves no faults, nor
+ *     (version 3) leaks
  *   - now and then: qemu-img agrees about metadata, contents and the snapshot
  *
  * Meanwhile the threads continue.  After the last writer has left, the file has no faults
@@ -184,7 +185,8 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   blob_load (SURVIVOR, &b);
   if (t->spec.data_file)
     blob_load (SURVIVOR_DATA, &data);
-  leaks_after = survivor_check (&b, true, "written after a crash");
+  /* Version 2 has no place for the mark that makes the next start free leaks. */
+  leaks_after = survivor_check (&b, t->spec.version < 3, "written after a crash");
   if (leaks_after > leaks)
     FAIL ("after a crash: %lu leaks have become %lu", leaks, leaks_after);
   read_contents (t, &b, guest_data (t, &b, t->spec.data_file ? &data : NULL),

@@ -91,7 +91,7 @@ compare (const char *what)
   CHECK (walk_tally (walk)->next == UINT64_MAX);
   CHECK (refcount_end (refcounts, &end) == 0);
   CHECK (tally_end (walk_tally (walk)) == end);
-  census = census_new (image->file, &image->header);
+  census = census_new (image->file, &image->header, 0);
   CHECK (census != NULL);
   if (census_take (census, 0) == -1) {
     fprintf (stderr, "%s: %s\n", what, census_fault (census));
@@ -138,7 +138,7 @@ expect_fault (const char *message)
   struct image *image = open_image ();
   struct census *census;
 
-  census = census_new (image->file, &image->header);
+  census = census_new (image->file, &image->header, 0);
   CHECK (census != NULL);
   CHECK (census_take (census, 0) == -1 && errno == EUCLEAN);
   CHECK (census_fault (census) != NULL);
@@ -170,7 +170,7 @@ expect_finding (enum finding_kind kind, const char *message)
   }
   CHECK (found);
   findings_free (findings);
-  census = census_new (image->file, &image->header);
+  census = census_new (image->file, &image->header, 0);
   CHECK (census != NULL && census_take (census, 0) == 0);
   census_free (census);
   image_close (image);

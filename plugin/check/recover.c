@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What must be put in order before an image can be changed that was not closed properly?
+ *
+ * The marks that health.c makes, and QEMU, say whether that is so:
+ *
+ *   the dirty bit        refcounts cannot be trusted: they are written anew (repair.c)
+ *   our autoclear bit    refcounts may be too high: they are lowered (leaks.c)
+ *
+ * Both changes survive a power cut, after which they start again.
+ *
+ * Locks: none; runs before any other thread can write.
+ */
+
+#include <config.h>
+
+#include "format/format.h"
+#include "check/leaks.h"
+#include "check/recover.h"
+#include "check/repair.h"
+
+int
+recover_image (struct image *image)
+{
+  const struct header *h = &image->header;
+
+  if (h->incompatible & QCOW2_INCOMPAT_DIRTY) {
+    if (repair_refcounts (image, false) == -1)
+      return -1;
+  }
+  else if (h->autoclear & QCOW2_AUTOCLEAR_IN_USE) {
+    if (leaks_free (image) == -1)
+      return -1;
+  }
+  else
+    return 0;
+  return health_end_changes (image->health);
+}
