@@ -7,6 +7,10 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 
+# nbdkit before 1.34 may do this when a client goes with requests in flight, whatever the
+# plugin is.
+abort='Assertion `sock >= 0. failed'
+
 for cluster in 64k 4k 512; do
   img="$tmp/a.qcow2"
   make_image "$img" 16M "cluster_size=$cluster"
@@ -19,10 +23,17 @@ for cluster in 64k 4k 512; do
     status=0
     wait "$nbdkit_pid" || status=$?
     unset "server_pid[main]"
-    [ "$status" -eq 0 ]
-    check_clean "$img"
+    clean=--clean
+    if [ "$status" -eq 134 ] && grep -q "$abort" "${server_log[main]}"; then
+      echo "nbdkit has aborted, as versions before 1.34 do: this was a crash"
+      clean=
+      qemu-img check -q -f qcow2 -r leaks "$img"
+    else
+      [ "$status" -eq 0 ]
+      check_clean "$img"
+    fi
     qemu-img convert -f qcow2 -O raw "$img" "$tmp/after.raw"
-    model judge "$tmp/state" "$tmp/after.raw" --clean
+    model judge "$tmp/state" "$tmp/after.raw" $clean
   done
 done
 
