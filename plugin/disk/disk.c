@@ -315,7 +315,8 @@ disk_connect (struct disk *d, bool *writable)
     *writable = false;
     return 0;
   }
-  d->writers++;
+  if (d->writers++ == 0)
+    checkpoint_start_timer (d->w.checkpoint);
   return 0;
 }
 

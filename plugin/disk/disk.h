@@ -31,6 +31,7 @@ struct disk_options {
                                    disks; l2_cache is then the limit of all together */
   uint64_t l2_cache;            /* bytes */
   uint64_t l2_slice;            /* bytes, power of two >= 512 */
+  unsigned checkpoint_interval_ms;      /* see checkpoint_start_timer; 0: never */
   enum backing_policy backing;
   const char *backing_path;     /* absolute; or NULL */
   const char *backing_format;

@@ -109,6 +109,7 @@ open_checkpoint (struct writable *w, const struct disk *d)
   const struct checkpoint_options options = {
     .image = d->image, .l2 = w->l2, .alloc = w->alloc, .refcounts = w->refcounts,
     .vacant = w->vacant, .dirty_limit = max64 (d->options.l2_cache / 3, MIN_DIRTY),
+    .interval_ms = d->options.checkpoint_interval_ms,
   };
 
   w->checkpoint = checkpoint_new (&options);
@@ -273,6 +274,7 @@ disk_quiesce (struct disk *d)
   const int64_t deadline = clock_ms () + QUIESCE_SECONDS * 1000;
   int r;
 
+  checkpoint_stop_timer (d->w.checkpoint);
   if (health_check (d->image->health) == -1)
     return -1;                  /* the cause was reported */
   /* If this fails, it is tried again later; the disk comes to rest anyway. */

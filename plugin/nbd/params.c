@@ -80,6 +80,7 @@ static int apply_snapshot (struct params *, const char *key, const char *value);
 static int delete_snapshot (struct params *, const char *key, const char *value);
 static int add_resize (struct params *, const char *key, const char *value);
 static int set_allow_uri (struct params *, const char *key, const char *value);
+static int set_checkpoint_interval (struct params *, const char *key, const char *value);
 static int set_reconnect (struct params *, const char *key, const char *value);
 static int set_connect_timeout (struct params *, const char *key, const char *value);
 static int set_answer_timeout (struct params *, const char *key, const char *value);
@@ -178,6 +179,9 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_DATA_FILE_RAW] =
     { "data-file-raw", FLAG (create.options.image.data_file_raw) },
   [PARAM_ALLOW_URI] = { "allow-uri", REPEATABLE (set_allow_uri) },
+  [PARAM_CHECKPOINT_INTERVAL] = {
+    "checkpoint-interval", OTHER (set_checkpoint_interval)
+  },
   [PARAM_RECONNECT] = { "reconnect", OTHER (set_reconnect) },
   [PARAM_CONNECT_TIMEOUT] = { "connect-timeout", OTHER (set_connect_timeout) },
   [PARAM_ON_ENOSPC] = { "on-enospc", CHOICE (options.wait_for_space, full_policies) },
@@ -209,6 +213,8 @@ const char params_help[] =
   "cache=default|none           Use of the host's page cache (default default).\n"
   "check=off|quick|full|repair  Check the image before serving (default off).\n"
   "check-report=<FILE>          Write the findings to this file, as JSON.\n"
+  "checkpoint-interval=<SECONDS>\n"
+  "                             How long changes may stay in memory (default 5).\n"
   "compress=off|on              Compress newly written clusters (default off).\n"
   "connect-timeout=<SECONDS>    Wait for an NBD server (default 10).\n"
   "copy-on-read=true|false      Keep data read from backing files (default false).\n"
@@ -365,6 +371,12 @@ parse_seconds (const char *key, const char *value, unsigned least, unsigned *ms)
     return bad_value (key, value, "must be %u to %d seconds", least, MAX_SECONDS);
   *ms *= 1000;
   return 0;
+}
+
+static int
+set_checkpoint_interval (struct params *p, const char *key, const char *value)
+{
+  return parse_seconds (key, value, 0, &p->options.checkpoint_interval_ms);
 }
 
 static int

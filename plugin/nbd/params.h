@@ -28,6 +28,7 @@ enum param {
   PARAM_ITER_TIME, PARAM_BACKING_FILE, PARAM_DATA_FILE_RAW,
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
+  PARAM_CHECKPOINT_INTERVAL,
   NR_PARAMS
 };
 
@@ -54,6 +55,7 @@ struct params {
 #define PARAMS_DEFAULT {                                                     \
   .options = {                                                               \
     .l2_cache = 32 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,        \
+    .checkpoint_interval_ms = 5000,                                          \
     .discard = true, .lock = true, .link = STORAGE_LINK_DEFAULTS,            \
   },                                                                         \
   .create = CREATEPARAMS_DEFAULT,                                            \

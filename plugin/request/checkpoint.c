@@ -36,8 +36,13 @@
  *
  * Group commit: flushes that arrive while a checkpoint runs share the next one.
  *
- * Locks: `lock' guards the fields that decide whose turn it is; it is not held while a
- * checkpoint runs.  Only the thread that set `running' executes run ().
+ * Timer: a client that never flushes would leave all changes of metadata in memory, and
+ * lose everything in a crash.  So a thread flushes every now and then if there is anything
+ * to be made durable.
+ *
+ * Locks: `lock' guards the fields that decide whose turn it is, and those of the timer; it
+ * is not held while a checkpoint runs.  Only the thread that set `running' executes
+ * run ().
  */
 
 #include <config.h>
@@ -47,8 +52,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/report.h"
 #include "request/checkpoint.h"
 
@@ -69,13 +77,23 @@ struct checkpoint {
   uint64_t started, completed;  /* numbers of checkpoints; guarded by lock */
   int result;                   /* errno of the last one, or 0; guarded by lock */
 
-  _Atomic uint64_t flushes, runs, syncs, shared;
+  uint64_t interval_ms;         /* constant */
+  pthread_t timer;              /* if ticking; only the caller of start and stop uses it */
+  pthread_cond_t tick;          /* its clock is CLOCK_MONOTONIC */
+  bool ticking;                 /* guarded by lock */
+
+  _Atomic uint64_t flushes, runs, syncs, shared, timed;
 };
+
+/* After a failure the timer waits twice as long, up to this. */
+#define MAX_PAUSE_MS 60000
+#define TIMER_STACK (UINT64_C (256) << 10)
 
 struct checkpoint *
 checkpoint_new (const struct checkpoint_options *options)
 {
   struct checkpoint *ck = calloc (1, sizeof *ck);
+  pthread_condattr_t monotonic;
 
   if (ck == NULL) {
     nbdkit_error ("calloc: %m");
@@ -87,8 +105,13 @@ checkpoint_new (const struct checkpoint_options *options)
   ck->refcounts = options->refcounts;
   ck->vacant = options->vacant;
   ck->dirty_limit = options->dirty_limit;
+  ck->interval_ms = options->interval_ms;
   pthread_mutex_init (&ck->lock, NULL);
   pthread_cond_init (&ck->turn, NULL);
+  pthread_condattr_init (&monotonic);
+  pthread_condattr_setclock (&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init (&ck->tick, &monotonic);
+  pthread_condattr_destroy (&monotonic);
   return ck;
 }
 
@@ -97,6 +120,7 @@ checkpoint_free (struct checkpoint *ck)
 {
   if (ck == NULL)
     return;
+  pthread_cond_destroy (&ck->tick);
   pthread_cond_destroy (&ck->turn);
   pthread_mutex_destroy (&ck->lock);
   free (ck);
@@ -313,6 +337,82 @@ checkpoint_relieve (struct checkpoint *ck)
   checkpoint_reap (ck);
 }
 
+/* --- the timer --- */
+
+/* Would a flush make anything durable? */
+static bool
+is_due (struct checkpoint *ck)
+{
+  return l2_dirty_beyond (ck->l2, 0) || refcount_is_dirty (ck->refcounts) ||
+    storage_has_changes (ck->image->file) ||
+    (ck->image->data && storage_has_changes (ck->image->data));
+}
+
+/* Waits for the next tick.  False: the timer is stopped. */
+static bool
+wait_for_tick (struct checkpoint *ck, uint64_t ms)
+{
+  const uint64_t end = clock_ms () + ms;
+  const struct timespec ts = { end / 1000, end % 1000 * 1000000 };
+  LOCK_FOR_BLOCK (&ck->lock);
+
+  while (ck->ticking && pthread_cond_timedwait (&ck->tick, &ck->lock, &ts) == 0)
+    ;
+  return ck->ticking;
+}
+
+static void *
+run_timer (void *opaque)
+{
+  struct checkpoint *ck = opaque;
+  uint64_t pause = ck->interval_ms;
+
+  while (wait_for_tick (ck, pause)) {
+    if (health_check (ck->image->health) == -1 || !is_due (ck))
+      continue;
+    ck->timed++;
+    pause = flush_once (ck) == 0 && checkpoint_reap (ck) == 0 ? ck->interval_ms
+      : max64 (ck->interval_ms, min64 (pause * 2, MAX_PAUSE_MS));
+  }
+  return NULL;
+}
+
+void
+checkpoint_start_timer (struct checkpoint *ck)
+{
+  pthread_attr_t attr;
+  int err;
+
+  if (ck->interval_ms == 0)
+    return;
+  ck->ticking = true;
+  pthread_attr_init (&attr);
+  pthread_attr_setstacksize (&attr, TIMER_STACK);
+  err = pthread_create (&ck->timer, &attr, run_timer, ck);
+  pthread_attr_destroy (&attr);
+  if (err == 0)
+    return;
+  ck->ticking = false;
+  nbdkit_error ("%s: pthread_create: %s: changes stay in memory until a client flushes",
+                storage_path (ck->image->file), strerror (err));
+}
+
+void
+checkpoint_stop_timer (struct checkpoint *ck)
+{
+  bool ticking;
+
+  pthread_mutex_lock (&ck->lock);
+  ticking = ck->ticking;
+  ck->ticking = false;
+  pthread_cond_signal (&ck->tick);
+  pthread_mutex_unlock (&ck->lock);
+  if (ticking)
+    pthread_join (ck->timer, NULL);
+}
+
+/* --- rest --- */
+
 int
 checkpoint_quiesce (struct checkpoint *ck)
 {
@@ -333,4 +433,5 @@ checkpoint_get_stats (struct checkpoint *ck, struct checkpoint_stats *stats)
   stats->runs = ck->runs;
   stats->syncs = ck->syncs;
   stats->shared = ck->shared;
+  stats->timed = ck->timed;
 }

@@ -22,6 +22,7 @@ struct checkpoint_stats {
   uint64_t runs;        /* checkpoints that wrote metadata */
   uint64_t syncs;       /* fdatasync calls */
   uint64_t shared;      /* flushes for which another thread ran the checkpoint */
+  uint64_t timed;       /* checkpoints that checkpoint_start_timer caused */
 };
 
 struct checkpoint_options {
@@ -32,6 +33,7 @@ struct checkpoint_options {
   struct vacant *vacant;        /* vacant clusters of the external data file, or NULL */
   uint64_t dirty_limit;         /* bytes of changed slices beyond which
                                    checkpoint_relieve runs a checkpoint */
+  uint64_t interval_ms;         /* see checkpoint_start_timer; 0: never */
 };
 
 /* Everything to which the options point must outlive the result.  NULL on ENOMEM
@@ -48,7 +50,14 @@ extern int checkpoint_flush (struct checkpoint *);
  * Errors are reported; the next flush meets them again. */
 extern void checkpoint_relieve (struct checkpoint *);
 
-/* Call it while no request is in flight: makes everything durable, releases everything
+/* From now on, whenever something was changed, a checkpoint starts at most INTERVAL_MS
+ * later, whether a client flushes or not.  If there is no thread for it, that is reported,
+ * and nothing else happens.  checkpoint_stop_timer waits for a checkpoint that it has
+ * started.  The caller sees to it that only one thread calls these functions. */
+extern void checkpoint_start_timer (struct checkpoint *);
+extern void checkpoint_stop_timer (struct checkpoint *);
+
+/* Call it while no request is in flight and the timer is stopped: makes everything durable, releases everything
  * that was freed, gives back clusters that were allocated ahead, and truncates the file
  * to the part in use.  Afterwards the image is clean and has no leaks.  0 or -1. */
 extern int checkpoint_quiesce (struct checkpoint *);

@@ -341,9 +341,15 @@ storage_sync (struct storage *s)
 int
 storage_sync_changes (struct storage *s)
 {
-  if (s->synced == s->changes && !s->lost)
+  if (!storage_has_changes (s))
     return 0;
   return storage_sync (s) == -1 ? -1 : 1;
+}
+
+bool
+storage_has_changes (const struct storage *s)
+{
+  return s->synced != s->changes || s->lost;
 }
 
 /* --- space --- */

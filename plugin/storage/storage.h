@@ -155,6 +155,8 @@ extern int storage_sync (struct storage *);
 /* The same, if anything was changed since the last successful sync.  Returns 1 if a sync
  * was needed, 0 if not. */
 extern int storage_sync_changes (struct storage *);
+/* Was anything changed since then? */
+extern bool storage_has_changes (const struct storage *);
 
 /* Frees the space of the range and makes it read as zeros.  Returns 1 if that was done, 0
  * if the host cannot do it (this is remembered, and is not an error), -1 on error. */

@@ -512,6 +512,8 @@ random_options (struct trial *t, struct rng *rng)
   t->options.compress = t->spec.data_file == NULL && t->spec.encrypt == NULL &&
     rng_below (rng, 3) == 0;
   t->options.copy_on_read = rng_below (rng, 2);
+  if (rng_below (rng, 3) == 0)
+    t->options.checkpoint_interval_ms = 1 + rng_below (rng, 20);
   t->eager = t->shared || rng_below (rng, 4) == 0;
   t->threads = t->eager || rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
   t->ops = (30 + rng_below (rng, 150)) / t->threads;

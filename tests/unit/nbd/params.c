@@ -67,6 +67,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_DATA_FILE_RAW] = "true", [PARAM_ALLOW_URI] = "nbd://h/e",
   [PARAM_RECONNECT] = "5", [PARAM_CONNECT_TIMEOUT] = "5", [PARAM_ON_ENOSPC] = "wait",
   [PARAM_WATERMARK] = "1M", [PARAM_ANSWER_TIMEOUT] = "5", [PARAM_OVERWRITE] = "true",
+  [PARAM_CHECKPOINT_INTERVAL] = "7",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];
