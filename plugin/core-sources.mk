@@ -121,6 +121,7 @@ core_sources = \
 	%reldir%/mapping/map-impl.h \
 	%reldir%/mapping/map.c \
 	%reldir%/mapping/map.h \
+	%reldir%/mapping/mapahead.c \
 	%reldir%/mapping/mapedit.c \
 	%reldir%/mapping/mapmem.c \
 	%reldir%/mapping/mapreclaim.c \

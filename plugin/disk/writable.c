@@ -163,6 +163,7 @@ open_live (struct disk *d)
 {
   d->live = d->frozen;
   d->live.w = &d->w;
+  d->live.far = storage_is_far (d->image->file);
   d->live.lower = layers_view_new (d->layers, 1, d->map, d->live.size,
                                    d->options.l2_slice);
   return d->live.lower ? 0 : -1;

@@ -42,6 +42,12 @@
 
 /* --- loading --- */
 
+static uint64_t
+table_offset (const struct l2 *l2, uint64_t table)
+{
+  return atomic_load (&l2->l1[table]) & ~L1_FLAGS & QCOW2_L1_OFFSET_MASK;
+}
+
 /* Reads LEN bytes of the slice, from byte AT on. */
 static int
 read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
@@ -50,15 +56,20 @@ read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
   const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
   const uint64_t table = slice >> shift;
   const uint64_t within = slice & ((UINT64_C (1) << shift) - 1);
-  const uint64_t entry = atomic_load (&l2->l1[table]) & ~L1_FLAGS;
-  const uint64_t offset = entry & QCOW2_L1_OFFSET_MASK;
+  uint64_t offset = table_offset (l2, table), before;
 
-  if (offset == 0) {
-    memset (raw, 0, len);
-    return 0;
-  }
-  return storage_read (l2->image->file, raw, len,
-                       offset + within * l2->slice_size + at);
+  /* A table that was copied meanwhile may have been overwritten, if no request keeps it:
+   * slices are also loaded ahead of requests. */
+  do {
+    before = offset;
+    if (offset == 0)
+      memset (raw, 0, len);
+    else if (storage_read (l2->image->file, raw, len,
+                           offset + within * l2->slice_size + at) == -1)
+      return -1;
+    offset = table_offset (l2, table);
+  } while (offset != before);
+  return 0;
 }
 
 static int
@@ -97,7 +108,17 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
   return entry_decode (h, NULL, raw, unit - (first << shift), max, run);
 }
 
+static uint64_t
+slow_slices (void *opaque)
+{
+  const struct l2 *l2 = opaque;
+
+  return storage_is_far (l2->image->file)
+    ? div_up (l2->image->header.size, UINT64_C (1) << l2->slice_span_bits) : 0;
+}
+
 static const struct map_ops l2_map_ops = {
+  .slow_slices = slow_slices,
   .load_raw = load_raw,
   .decode = decode,
   .peek = peek,
@@ -347,6 +368,13 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
     return -1;
   }
   return 0;
+}
+
+bool
+l2_lookup_reads (struct l2 *l2, uint64_t offset)
+{
+  return table_offset (l2, offset >> l2->table_span_bits) != 0 &&
+    !map_has (l2->space, offset);
 }
 
 /* --- changing --- */

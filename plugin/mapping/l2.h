@@ -30,6 +30,9 @@ extern void l2_close (struct l2 *);  /* may be NULL */
 extern int l2_lookup (struct l2 *, uint64_t offset, uint64_t len,
                       struct run *);
 
+/* Will that have to read a table? */
+extern bool l2_lookup_reads (struct l2 *, uint64_t offset);
+
 /* The largest number of guest bytes for an edit that starts at OFFSET. */
 extern uint64_t l2_edit_limit (const struct l2 *, uint64_t offset);
 

@@ -66,6 +66,10 @@ extern struct layers_view *layers_view_new_single (struct layers *, unsigned i,
                                                    uint64_t slice_size);
 extern void layers_view_free (struct layers_view *);  /* may be NULL */
 
+/* OFFSET will perhaps be looked up: if that takes long, another thread begins to do
+ * so. */
+extern void layers_lookup_soon (struct layers_view *, uint64_t offset);
+
 /* Finds the run at guest OFFSET, at most LEN bytes (within the disk).  Kinds are ZERO,
  * NORMAL (run.layer is the layer with the data), COMPRESSED, CORRUPT, and in a view of a
  * layer alone UNALLOCATED.  Returns 0, or -1 with errno (reported).  A hit costs one map

@@ -52,7 +52,8 @@ struct map_slice {
   uint8_t form;                 /* enum slice_form */
   bool busy;                    /* a thread is about to change the form, with no lock
                                    held: only this thread may change or remove it */
-  bool evictable;               /* is in the shard's queue: see map_account */
+  bool evictable : 1;           /* is in the shard's queue: see map_account */
+  bool ahead : 1;               /* was loaded ahead of readers, who have not come yet */
   bool referenced;              /* since the hand last passed */
   /* The fields above are all that a hit needs. */
   struct map_slice *queue_next, *queue_prev;
@@ -98,6 +99,7 @@ struct map_space {
   const struct map_ops *ops;
   void *opaque;
   uint64_t salt;                /* for the hash */
+  struct map_ahead *ahead;      /* NULL: slices are not loaded ahead */
 
   struct map_space *next;       /* guarded by the map's lock */
 
@@ -147,7 +149,7 @@ map_find (const struct shard *shard, const struct map_space *space,
   return NULL;
 }
 
-/* Adds a slice that is empty and busy.  NULL on ENOMEM (reported). */
+/* Adds a slice that is empty and busy, to be loaded.  NULL on ENOMEM (reported). */
 extern struct map_slice *map_insert (struct shard *, struct map_space *,
                                      uint64_t index);
 
@@ -165,10 +167,27 @@ extern void map_unlink (struct shard *, struct map_slice *);
 /* Frees slices that were removed from the table, linked by next, and their bodies. */
 extern void map_free_slices (struct map_slice *);
 
+/* Ends the first load of a slice: it has the pack P, or if that is NULL, it goes. */
+extern void map_loaded (struct shard *, struct map_slice *, struct pack *p);
+
 /* Makes the pack of a slice from RAW, or if that is NULL, from the loader.  Returns NULL
  * on error, with errno set and reported. */
 extern struct pack *map_make_pack (const struct map_space *, uint64_t index,
                                    const void *raw);
+
+/* --- mapahead.c: no lock is held, except where noted --- */
+
+/* For a space of SLICES slices.  NULL on ENOMEM. */
+extern struct map_ahead *map_ahead_new (uint64_t slices);
+/* No request may be using the space.  Waits for the thread. */
+extern void map_ahead_free (struct map_ahead *);  /* may be NULL */
+/* A request has used slice INDEX, from UNIT on, for the first time since it was loaded:
+ * if it may be one of a reader in order, the next slice is loaded. */
+extern void map_ahead_touch (struct map_space *, uint64_t index, unsigned unit);
+
+/* Would that be one of a reader in order?  The caller may hold a shard's lock. */
+extern bool map_ahead_expects (struct map_ahead *, const struct map_space *,
+                               uint64_t index, unsigned unit);
 
 /* --- mapmem.c --- */
 

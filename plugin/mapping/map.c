@@ -77,29 +77,20 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
   if (s == NULL)
     return -1;
 
+  if (space->ahead)
+    map_ahead_touch (space, index, unit);
   p = map_make_pack (space, index, NULL);
-  KEEP_ERRNO_FOR_BLOCK;
   if (p)
     n = pack_find (p, space->shape, unit, max, run);
-
-  pthread_mutex_lock (&shard->lock);
-  if (p) {
-    s->pack = p;
-    s->form = SLICE_PACK;
-    map_not_busy (shard, s);
-  }
-  else
-    map_give_up (shard, s);
-  pthread_mutex_unlock (&shard->lock);
-  if (p == NULL)
-    free (s);
+  map_loaded (shard, s, p);
   map_reclaim (space->map);     /* the table may have grown even so */
   return n;
 }
 
 /* Should this miss read only a few entries?  The caller holds the shard lock. */
 static bool
-wants_peek (struct shard *shard, const struct map_space *space, unsigned max)
+wants_peek (struct shard *shard, const struct map_space *space, uint64_t index,
+            unsigned unit, unsigned max)
 {
   const unsigned peeks = min64 (max64 (space->shape.units / PEEK_SHARE, MIN_PEEKS),
                                 MAX_PEEKS);
@@ -108,7 +99,8 @@ wants_peek (struct shard *shard, const struct map_space *space, unsigned max)
          space->shape.units > MAP_PEEK_UNITS &&
          map_is_full (space->map) &&
          /* Not at regular intervals: clients have patterns, too. */
-         (shard->misses * UINT64_C (0x9e3779b97f4a7c15) >> 32) % peeks != 0;
+         (shard->misses * UINT64_C (0x9e3779b97f4a7c15) >> 32) % peeks != 0 &&
+         !(space->ahead && map_ahead_expects (space->ahead, space, index, unit));
 }
 
 /* Called with the shard lock held; drops it and takes it again.  Returns the number of
@@ -143,6 +135,7 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
   const unsigned unit = in_slice >> shape.unit_bits;
   struct shard *shard = map_shard (space, index);
   struct map_slice *s;
+  bool first = false;
   unsigned max;
   int64_t n;
 
@@ -153,7 +146,7 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
 
   pthread_mutex_lock (&shard->lock);
   s = map_find (shard, space, index);
-  if (__builtin_expect (s == NULL, 0) && wants_peek (shard, space, max)) {
+  if (__builtin_expect (s == NULL, 0) && wants_peek (shard, space, index, unit, max)) {
     n = peek (shard, space, index, unit, max, run);
     if (n != 0) {
       pthread_mutex_unlock (&shard->lock);
@@ -176,10 +169,15 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
                               min64 (max, MAX_DECODE), run);
       run->unsettled = s->raw->dirty || s->raw->writing > 0;
     }
-    if (!s->referenced)         /* avoids a needless write to its cache line */
+    if (!s->referenced) {       /* avoids a needless write to its cache line */
       s->referenced = true;
+      first = s->ahead;
+      s->ahead = false;
+    }
     shard->hits++;
     pthread_mutex_unlock (&shard->lock);
+    if (__builtin_expect (first, 0))
+      map_ahead_touch (space, index, unit);
   }
 
  found:
@@ -269,6 +267,11 @@ map_space_new (struct map *map, unsigned unit_bits, unsigned units,
 
   if (space == NULL)
     return NULL;
+  if (ops->slow_slices && ops->slow_slices (opaque) > 0 &&
+      (space->ahead = map_ahead_new (ops->slow_slices (opaque))) == NULL) {
+    free (space);
+    return NULL;
+  }
   assert (is_power_of_2 (units) && units <= 1u << 24);
   assert (ops->load || (ops->load_raw && ops->decode && raw_size > 0));
   assert (raw_size <= 1u << 30);
@@ -328,6 +331,7 @@ map_space_free (struct map_space *space)
   if (space == NULL)
     return;
   map = space->map;
+  map_ahead_free (space->ahead);
   for (unsigned i = 0; i < MAP_SHARDS; i++)
     map_free_slices (take_out (&map->shards[i], space));
 

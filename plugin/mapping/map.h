@@ -62,6 +62,11 @@ struct map_ops {
    * and reported.  Called with no lock held. */
   int64_t (*peek) (void *opaque, uint64_t slice, unsigned unit, unsigned max,
                    struct run *);
+
+  /* NULL, or asked once: does loading a slice take long?  Then returns the number of
+   * slices, and the next one is loaded ahead of readers in order, by another thread.
+   * Otherwise returns 0. */
+  uint64_t (*slow_slices) (void *opaque);
 };
 #define MAP_PEEK_UNITS 64u
 
@@ -88,6 +93,11 @@ extern int map_fill_add (struct map_fill *, unsigned units,
  * a miss blocks only callers that want the same slice. */
 extern int map_lookup (struct map_space *, uint64_t offset, uint64_t len,
                        struct run *);
+
+/* Is the slice at OFFSET in memory, or being loaded? */
+extern bool map_has (struct map_space *, uint64_t offset);
+/* If it is not, loading takes long, and there is memory: another thread loads it. */
+extern void map_load_ahead (struct map_space *, uint64_t offset);
 
 /* --- editing (spaces with a raw form) --- */
 

@@ -121,6 +121,24 @@ map_free_slices (struct map_slice *s)
   }
 }
 
+void
+map_loaded (struct shard *shard, struct map_slice *s, struct pack *p)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  pthread_mutex_lock (&shard->lock);
+  if (p) {
+    s->pack = p;
+    s->form = SLICE_PACK;
+    map_not_busy (shard, s);
+  }
+  else
+    map_give_up (shard, s);
+  pthread_mutex_unlock (&shard->lock);
+  if (p == NULL)
+    free (s);
+}
+
 /* --- loading and packing: no lock is held --- */
 
 int

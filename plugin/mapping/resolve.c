@@ -357,8 +357,8 @@ ask_l2 (const struct layers_view *v, struct resolve *r, const struct be64 *l1,
 }
 
 /* Asks layer FIRST and the far ones below it for all that is open now, at the same time,
- * so that a deep chain takes no longer than one layer.  Most of them may turn out not to
- * be needed: what is asked for is limited, and what fails is left to those who need it. */
+ * so that a deep chain takes no longer than one layer.  Most answers may turn out not to
+ * be needed: what is asked for is limited, and what fails is asked again when needed. */
 static void
 ask_layers (const struct layers_view *v, struct resolve *r, unsigned first)
 {
@@ -622,8 +622,25 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
  * the bytes travel over a link. */
 #define MAX_PEEK_LAYERS 4
 
+static bool
+any_far (const struct layers_view *v)
+{
+  for (unsigned i = v->from; i < v->to; i++)
+    if (is_far (v->layers->layers[i]))
+      return true;
+  return false;
+}
+
+static uint64_t
+slow_slices (void *opaque)
+{
+  const struct layers_view *v = opaque;
+
+  return any_far (v) ? div_up (v->disk_size, (uint64_t) v->units << v->unit_bits) : 0;
+}
+
 static const struct map_ops layers_map_ops = {
-  .load = load_slice, .peek = peek,
+  .load = load_slice, .peek = peek, .slow_slices = slow_slices,
 };
 static const struct map_ops long_chain_map_ops = {
   .load = load_slice,
@@ -651,15 +668,6 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
   v->snapshot->l1_offset = l1_offset;
   v->snapshot->size = disk_size;
   return v;
-}
-
-static bool
-any_far (const struct layers_view *v)
-{
-  for (unsigned i = v->from; i < v->to; i++)
-    if (is_far (v->layers->layers[i]))
-      return true;
-  return false;
 }
 
 /* A view of layers [from, to). */
@@ -756,4 +764,11 @@ layers_lookup (struct layers_view *v, uint64_t offset, uint64_t len,
     return 0;
   }
   return map_lookup (v->space, offset, len, run);
+}
+
+void
+layers_lookup_soon (struct layers_view *v, uint64_t offset)
+{
+  if (!is_empty (v))
+    map_load_ahead (v->space, offset);
 }

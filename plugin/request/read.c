@@ -48,6 +48,8 @@ lookup (const struct view *v, uint64_t offset, uint64_t len, struct run *run)
   bool unsettled = false;
 
   if (v->w) {
+    if (__builtin_expect (v->far, 0) && !v->single && l2_lookup_reads (v->w->l2, offset))
+      layers_lookup_soon (v->lower, offset);
     if (l2_lookup (v->w->l2, offset, len, run) == -1)
       return -1;
     if (run->kind != RUN_UNALLOCATED && run->kind != RUN_RESERVED)
