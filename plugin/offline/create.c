@@ -69,7 +69,8 @@ struct maker {
 struct created {
   struct newfile *image, *data; /* image: NULL on a device; data: may be NULL */
   const struct create_options *options;
-  uint64_t end, most;           /* size of the image now, and at most (UINT64_MAX: unknown) */
+  uint64_t end, most;           /* size of the image now, and at most; UINT64_MAX:
+                                   unknown */
   uint64_t device_size;         /* bytes */
 };
 
@@ -247,8 +248,8 @@ write_file (struct maker *m, bool all)
   return all ? write_zeros (m, image_file (m), m->n.metadata_end, m->n.file_size) : 0;
 }
 
-/* Must data clusters on a device be zeroed?  Otherwise they read as zeros, and that is all
- * the user wants; or there are none. */
+/* Must data clusters on a device be zeroed?  Otherwise they read as zeros, and that is
+ * all the user wants; or there are none. */
 static bool
 zeroes_data (const struct maker *m)
 {

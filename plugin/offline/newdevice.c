@@ -11,8 +11,8 @@
  *   write     everything but the first sector (create.c), then a sync
  *   publish   the first sector, then a sync
  *
- * So a crash leaves the old contents, or no image, or the whole new one, but never a header
- * with tables of another image.  A sector is written completely or not at all.
+ * So a crash leaves the old contents, or no image, or the whole new one, but never a
+ * header with tables of another image.  A sector is written completely or not at all.
  *
  * Old data behind the metadata does no harm: nothing refers to it, and the allocator does
  * not take clusters of a device for zeros.

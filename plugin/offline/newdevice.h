@@ -25,8 +25,8 @@ extern bool newdevice_is (const char *path);
 extern int newdevice_open (const char *path, const struct storage_options *,
                            struct storage **);
 
-/* What happens while a device is read or zeroed: BYTES more are done.  Returns 0, or -1 to
- * stop (reported by it). */
+/* Called while a device is read or zeroed: BYTES more are done.  Returns 0, or -1 to stop
+ * (reported by it). */
 struct newdevice_watch {
   int (*advance) (void *opaque, uint64_t bytes);
   void *opaque;

@@ -198,7 +198,8 @@ check_names (const struct newimage *n)
 /* --- places --- */
 
 /* Computes the number of refcount blocks, and of clusters of the refcount table, for
- * OTHERS clusters and for themselves.  -1 (not reported): ERANGE or EFBIG, see reflayout.h. */
+ * OTHERS clusters and for themselves.  -1 (not reported): ERANGE or EFBIG, see
+ * reflayout.h. */
 static int
 count_refcounts (struct newimage *n, uint64_t others)
 {

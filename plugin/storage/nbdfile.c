@@ -14,8 +14,8 @@
  * the block in the meantime.
  *
  * Locks: `blocks' is taken for writing by a thread that changes part of a block, and for
- * reading by other writers.  `growth' guards asked_at, and is held while the pool connects;
- * no other lock of this file is taken meanwhile.
+ * reading by other writers.  `growth' guards asked_at, and is held while the pool
+ * connects; no other lock of this file is taken meanwhile.
  */
 
 #include <config.h>

@@ -84,8 +84,8 @@ struct storage_options {
   bool lock;            /* take the reader's lock before relying on anything in the file,
                            including its size */
   bool data_file;       /* an external data file: take the locks for one */
-  bool claim;           /* a block device that the host uses itself (mounted, or a part of a
-                           volume) is refused */
+  bool claim;           /* refuse a block device that the host uses itself (mounted, or a
+                           part of a volume) */
   bool drop_cache;      /* cache=none: keep the data out of the page cache */
   const char *name;     /* if not NULL, open this name in the directory `dir', if it is
                            not a symbolic link; the path is then only for messages */
@@ -112,8 +112,8 @@ extern bool storage_same (const struct storage *, const struct storage *);
 
 /* The current size in bytes.  Kept in memory: writes and truncate update it. */
 extern uint64_t storage_size (const struct storage *);
-/* The same, after asking whether a device or an export has grown.  ASK: also if that takes
- * another connection to a server.  (The known size never becomes smaller.) */
+/* The same, after asking whether a device or an export has grown.  ASK: also if that
+ * takes another connection to a server.  (The known size never becomes smaller.) */
 extern uint64_t storage_size_now (struct storage *, bool ask);
 /* The number of bytes that the host has allocated now (st_blocks * 512). */
 extern uint64_t storage_allocated (const struct storage *);

@@ -2,11 +2,11 @@
  *
  * Is an image created on a device completely or not at all?
  *
- * The device contains zeros, an older image, or anything.  While a random image is created
- * there, the power is cut at every operation, and each operation fails once.  What is left
- * is the old image, untouched; no image; or the new one, without faults or leaks, whose
- * disk reads as zeros.  It is the new one once that was reported.  A failure on a device
- * that had zeros leaves zeros.
+ * The device contains zeros, an older image, or anything.  While a random image is
+ * created there, the power is cut at every operation, and each operation fails once.
+ * What is left is the old image, untouched; no image; or the new one, without faults or
+ * leaks, whose disk reads as zeros.  It is the new one once that was reported.  A failure
+ * on a device that had zeros leaves zeros.
  *
  * The device is a file that the functions below call a block device.
  *

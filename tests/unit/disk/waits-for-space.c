@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * on-enospc=wait: requests that find no space wait until there is some, of whatever kind
- * they are, and whichever operation of the host fails; other threads are served meanwhile,
- * and free space for those that wait.  Nothing is reported but that waiting begins and
- * ends.  If no client waits any more, the request fails with ENOSPC.
+ * they are; other threads are served meanwhile, and free space for those that wait.
+ * Nothing is reported but that waiting begins and ends.  If no client waits any more, the
+ * request fails with ENOSPC.
  *
  * Environment: SEED repeats a run.
  */
