@@ -33,6 +33,8 @@ core_sources = \
 	%reldir%/storage/hostspace.c \
 	%reldir%/storage/nbdfile.c \
 	%reldir%/storage/nbdfile.h \
+	%reldir%/storage/nbdlib.c \
+	%reldir%/storage/nbdlib.h \
 	%reldir%/storage/nbdlink.c \
 	%reldir%/storage/nbdlink.h \
 	%reldir%/storage/nbdpool.c \
@@ -269,5 +271,4 @@ core_libs = \
 	$(ZSTD_LIBS) \
 	$(CRYPTO_LIBS) \
 	$(JANSSON_LIBS) \
-	$(LIBNBD_LIBS) \
 	$(NULL)

@@ -40,12 +40,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <libnbd.h>
-
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/report.h"
+#include "storage/nbdlib.h"
 #include "storage/nbdlink.h"
 
 /* If the server does not state it: what every server must accept (protocol, "Block size
@@ -68,6 +67,7 @@
 #define MOST_WITH_HINTS 64
 
 struct nbdlink {
+  struct nbdlib lib;            /* constant */
   struct nbd_handle *nbd;
   struct nbdlink_info info;     /* constant after opening */
   int kick;                     /* an eventfd */
@@ -90,9 +90,9 @@ struct nbdlink {
 static void
 poll_once (struct nbdlink *l, int timeout_ms)
 {
-  const unsigned direction = nbd_aio_get_direction (l->nbd);
+  const unsigned direction = l->lib.aio_get_direction (l->nbd);
   struct pollfd fds[2] = {
-    { .fd = nbd_aio_get_fd (l->nbd) },
+    { .fd = l->lib.aio_get_fd (l->nbd) },
     { .fd = l->kick, .events = POLLIN },
   };
   uint64_t kicks;
@@ -109,11 +109,11 @@ poll_once (struct nbdlink *l, int timeout_ms)
   if ((direction & LIBNBD_AIO_DIRECTION_READ) &&
       (fds[0].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL))) {
     l->heard = clock_ms ();
-    nbd_aio_notify_read (l->nbd);
+    l->lib.aio_notify_read (l->nbd);
   }
   else if ((direction & LIBNBD_AIO_DIRECTION_WRITE) &&
            (fds[0].revents & (POLLOUT | POLLHUP | POLLERR | POLLNVAL)))
-    nbd_aio_notify_write (l->nbd);
+    l->lib.aio_notify_write (l->nbd);
 }
 
 /* The leader may have to send the rest of a request that was begun. */
@@ -122,7 +122,7 @@ kick_leader (struct nbdlink *l)
 {
   const uint64_t one = 1;
 
-  if ((nbd_aio_get_direction (l->nbd) & LIBNBD_AIO_DIRECTION_WRITE) &&
+  if ((l->lib.aio_get_direction (l->nbd) & LIBNBD_AIO_DIRECTION_WRITE) &&
       write (l->kick, &one, sizeof one) == -1)
     nbdkit_debug ("eventfd: %m");
 }
@@ -217,7 +217,7 @@ give_up (struct nbdlink *l, int64_t silent_ms)
     nbdkit_error ("%s: the NBD server has been silent for %" PRIi64 " seconds", l->name,
                   silent_ms / 1000);
   l->given_up = true;
-  shutdown (nbd_aio_get_fd (l->nbd), SHUT_RDWR);
+  shutdown (l->lib.aio_get_fd (l->nbd), SHUT_RDWR);
 }
 
 /* Takes in answers, until that to C is there, or another one must lead.  With the lock
@@ -275,7 +275,8 @@ begun (struct nbdlink *l, struct nbdlink_call *c, int64_t cookie)
 {
   c->cookie = cookie;
   if (cookie == -1)
-    c->err = nbdlink_is_dead (l) ? ENOTCONN : nbd_get_errno () ? nbd_get_errno () : EIO;
+    c->err = nbdlink_is_dead (l) ? ENOTCONN :
+      l->lib.get_errno () ? l->lib.get_errno () : EIO;
   else
     kick_leader (l);
 }
@@ -307,7 +308,7 @@ nbdlink_read_begin (struct nbdlink *l, struct nbdlink_call *c, void *buf, uint64
                     uint64_t offset)
 {
   begin (l, c);
-  begun (l, c, nbd_aio_pread (l->nbd, buf, count, offset, when_done (c), 0));
+  begun (l, c, l->lib.aio_pread (l->nbd, buf, count, offset, when_done (c), 0));
 }
 
 int
@@ -332,7 +333,7 @@ nbdlink_write (struct nbdlink *l, const void *buf, uint64_t count, uint64_t offs
   struct nbdlink_call c;
 
   begin (l, &c);
-  return complete (l, &c, nbd_aio_pwrite (l->nbd, buf, count, offset, when_done (&c),
+  return complete (l, &c, l->lib.aio_pwrite (l->nbd, buf, count, offset, when_done (&c),
                                           fua ? LIBNBD_CMD_FLAG_FUA : 0));
 }
 
@@ -340,7 +341,7 @@ void
 nbdlink_flush_begin (struct nbdlink *l, struct nbdlink_call *c)
 {
   begin (l, c);
-  begun (l, c, nbd_aio_flush (l->nbd, when_done (c), 0));
+  begun (l, c, l->lib.aio_flush (l->nbd, when_done (c), 0));
 }
 
 int
@@ -355,7 +356,7 @@ nbdlink_zero (struct nbdlink *l, uint64_t count, uint64_t offset, bool hole)
   struct nbdlink_call c;
 
   begin (l, &c);
-  return complete (l, &c, nbd_aio_zero (l->nbd, count, offset, when_done (&c),
+  return complete (l, &c, l->lib.aio_zero (l->nbd, count, offset, when_done (&c),
                                         hole ? 0 : LIBNBD_CMD_FLAG_NO_HOLE));
 }
 
@@ -371,9 +372,9 @@ void
 nbdlink_cache (struct nbdlink *l, uint64_t count, uint64_t offset)
 {
   /* A server that does not answer them gets no more. */
-  if (nbd_aio_in_flight (l->nbd) >= MOST_WITH_HINTS)
+  if (l->lib.aio_in_flight (l->nbd) >= MOST_WITH_HINTS)
     return;
-  if (nbd_aio_cache (l->nbd, count, offset,
+  if (l->lib.aio_cache (l->nbd, count, offset,
                      (nbd_completion_callback) { .callback = forget }, 0) != -1)
     kick_leader (l);
 }
@@ -419,7 +420,7 @@ nbdlink_zeros (struct nbdlink *l, uint64_t offset, uint64_t *len, bool *zeros)
   struct nbdlink_call c;
 
   begin (l, &c);
-  if (complete (l, &c, nbd_aio_block_status (l->nbd, count, offset, extents,
+  if (complete (l, &c, l->lib.aio_block_status (l->nbd, count, offset, extents,
                                              when_done (&c), 0)) == -1)
     return -1;
   *zeros = s->len > 0 && s->zeros;
@@ -434,12 +435,12 @@ nbdlink_zeros (struct nbdlink *l, uint64_t offset, uint64_t *len, bool *zeros)
 static int
 connect_before (struct nbdlink *l, const char *uri, int64_t deadline, const char **why)
 {
-  if (nbd_aio_connect_uri (l->nbd, uri) == -1) {
-    *why = nbd_get_error ();
-    errno = nbd_get_errno ();
+  if (l->lib.aio_connect_uri (l->nbd, uri) == -1) {
+    *why = l->lib.get_error ();
+    errno = l->lib.get_errno ();
     return -1;
   }
-  while (nbd_aio_is_connecting (l->nbd)) {
+  while (l->lib.aio_is_connecting (l->nbd)) {
     const int64_t left = deadline - clock_ms ();
 
     if (left <= 0) {
@@ -449,10 +450,10 @@ connect_before (struct nbdlink *l, const char *uri, int64_t deadline, const char
     }
     poll_once (l, left);
   }
-  if (nbd_aio_is_ready (l->nbd))
+  if (l->lib.aio_is_ready (l->nbd))
     return 0;
-  *why = nbd_get_error ();
-  errno = nbd_get_errno ();
+  *why = l->lib.get_error ();
+  errno = l->lib.get_errno ();
   return -1;
 }
 
@@ -472,9 +473,9 @@ watch_peer (int fd)
 }
 
 static uint64_t
-block_size (struct nbd_handle *nbd, int which, uint64_t otherwise)
+block_size (struct nbdlink *l, int which, uint64_t otherwise)
 {
-  const int64_t size = nbd_get_block_size (nbd, which);
+  const int64_t size = l->lib.get_block_size (l->nbd, which);
 
   return size > 0 ? (uint64_t) size : otherwise;
 }
@@ -483,25 +484,25 @@ block_size (struct nbd_handle *nbd, int which, uint64_t otherwise)
 static int
 ask_info (struct nbdlink *l, const char **why)
 {
-  const int64_t size = nbd_get_size (l->nbd);
+  const int64_t size = l->lib.get_size (l->nbd);
   struct nbdlink_info *i = &l->info;
 
   if (size == -1) {
-    *why = nbd_get_error ();
+    *why = l->lib.get_error ();
     return -1;
   }
   *i = (struct nbdlink_info) {
     .size = size,
-    .minimum = block_size (l->nbd, LIBNBD_SIZE_MINIMUM, 1),
-    .maximum = block_size (l->nbd, LIBNBD_SIZE_MAXIMUM, DEFAULT_MAXIMUM),
-    .read_only = nbd_is_read_only (l->nbd) != 0,
-    .flush = nbd_can_flush (l->nbd) == 1,
-    .fua = nbd_can_fua (l->nbd) == 1,
-    .zero = nbd_can_zero (l->nbd) == 1,
-    .cache = nbd_can_cache (l->nbd) == 1,
-    .multi_conn = nbd_can_multi_conn (l->nbd) == 1,
+    .minimum = block_size (l, LIBNBD_SIZE_MINIMUM, 1),
+    .maximum = block_size (l, LIBNBD_SIZE_MAXIMUM, DEFAULT_MAXIMUM),
+    .read_only = l->lib.is_read_only (l->nbd) != 0,
+    .flush = l->lib.can_flush (l->nbd) == 1,
+    .fua = l->lib.can_fua (l->nbd) == 1,
+    .zero = l->lib.can_zero (l->nbd) == 1,
+    .cache = l->lib.can_cache (l->nbd) == 1,
+    .multi_conn = l->lib.can_multi_conn (l->nbd) == 1,
     .block_status =
-      nbd_can_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1,
+      l->lib.can_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1,
   };
   if ((i->minimum & (i->minimum - 1)) == 0 && i->minimum <= i->maximum) {
     /* libnbd does not accept more. */
@@ -519,11 +520,11 @@ prepare (struct nbdlink *l, const char *name)
 {
   pthread_mutex_init (&l->lock, NULL);
   l->kick = eventfd (0, EFD_CLOEXEC | EFD_NONBLOCK);
-  l->nbd = nbd_create ();
+  l->nbd = l->lib.create ();
   return l->kick == -1 || l->nbd == NULL ||
-    nbd_set_handle_name (l->nbd, name) == -1 ||
-    nbd_set_uri_allow_local_file (l->nbd, true) == -1 ||
-    nbd_add_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1 ? -1 : 0;
+    l->lib.set_handle_name (l->nbd, name) == -1 ||
+    l->lib.set_uri_allow_local_file (l->nbd, true) == -1 ||
+    l->lib.add_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1 ? -1 : 0;
 }
 
 /* Returns 0, or -1; *WHY then says why not, if known. */
@@ -533,12 +534,12 @@ set_up (struct nbdlink *l, const char *uri, const char *name, int64_t deadline,
 {
   *why = NULL;
   if (prepare (l, name) == -1) {
-    *why = nbd_get_error ();
+    *why = l->lib.get_error ();
     return -1;
   }
   if (connect_before (l, uri, deadline, why) == -1 || ask_info (l, why) == -1)
     return -1;
-  watch_peer (nbd_aio_get_fd (l->nbd));
+  watch_peer (l->lib.aio_get_fd (l->nbd));
   return 0;
 }
 
@@ -570,15 +571,21 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
   const int64_t now = clock_ms ();
   const int64_t busy_until = now + (quiet ? 0 : BUSY_MS);
   struct nbdlink *l;
+  struct nbdlib lib;
   const char *why;
   bool again;
 
+  if (nbdlib_load (&lib, &why) == -1) {
+    nbdkit_error ("%s: cannot connect without libnbd: %s", name, why);
+    return -1;
+  }
   for (int pause = 10;; pause *= 2) {
     l = calloc (1, sizeof *l);
     if (l == NULL) {
       nbdkit_error ("%s: cannot connect: %m", name);
       return -1;
     }
+    l->lib = lib;
     l->options = *options;
     l->name = name;
     if (set_up (l, uri, name, now + timeout_ms, &why) == 0) {
@@ -606,9 +613,9 @@ say_goodbye (struct nbdlink *l)
   int64_t left;
 
   /* What is in flight is only what nobody waits for. */
-  if (!nbd_aio_is_ready (l->nbd) || nbd_aio_disconnect (l->nbd, 0) == -1)
+  if (!l->lib.aio_is_ready (l->nbd) || l->lib.aio_disconnect (l->nbd, 0) == -1)
     return;
-  while (!nbd_aio_is_dead (l->nbd) && !nbd_aio_is_closed (l->nbd) &&
+  while (!l->lib.aio_is_dead (l->nbd) && !l->lib.aio_is_closed (l->nbd) &&
          (left = deadline - clock_ms ()) > 0)
     poll_once (l, left);
 }
@@ -620,7 +627,7 @@ nbdlink_close (struct nbdlink *l)
     return;
   if (l->nbd) {
     say_goodbye (l);
-    nbd_close (l->nbd);
+    l->lib.close (l->nbd);
   }
   if (l->kick >= 0)
     close (l->kick);
@@ -637,7 +644,7 @@ nbdlink_info (const struct nbdlink *l)
 bool
 nbdlink_is_dead (struct nbdlink *l)
 {
-  return l->ended || nbd_aio_is_dead (l->nbd) || nbd_aio_is_closed (l->nbd);
+  return l->ended || l->lib.aio_is_dead (l->nbd) || l->lib.aio_is_closed (l->nbd);
 }
 
 bool
