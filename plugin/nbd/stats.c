@@ -38,6 +38,7 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/jsontext.h"
+#include "util/report.h"
 #include "storage/reportfile.h"
 #include "nbd/stats.h"
 
@@ -218,18 +219,22 @@ await_news (struct stats_file *f, bool *news)
   return !f->ending;
 }
 
+/* If the file cannot be written, that is reported once, until it can. */
 static void *
 keep_up_to_date (void *opaque)
 {
   struct stats_file *f = opaque;
   struct stats now, before = { 0 };
-  bool news;
+  bool news, failed = false;
 
   while (await_news (f, &news)) {
     memset (&now, 0, sizeof now);
     f->get (&now);
-    if (news || memcmp (&now, &before, sizeof now) != 0)
-      stats_write (f);
+    if (news || memcmp (&now, &before, sizeof now) != 0) {
+      report_silence (failed);
+      failed = stats_write (f) == -1;
+      report_silence (false);
+    }
     memcpy (&before, &now, sizeof now);
   }
   return NULL;

@@ -3,7 +3,7 @@
  * Several clients leave at once, and each has the statistics written: the file never goes
  * back to an older state, and the last one that is written is the newest.  While one
  * thread writes, at most one other waits.  A thread writes what has changed by itself, and
- * news at once.
+ * news at once.  If it cannot, it says so once.
  *
  * Environment: SEED, SECONDS (2).
  */
@@ -167,6 +167,24 @@ test_thread (void)
   CHECK (stats_write (file) == 0 && read_ever () == ever);
 }
 
+static void
+test_failures (void)
+{
+  struct stats_file *f = stats_open ("nonesuch/stats", get);
+  uint64_t before;
+
+  CHECK (f && stats_start (f) == 0);
+  for (int i = 0; i < 5; i++) {
+    before = gets;
+    stats_news (f);
+    /* It reads the counters to compare them, and to write them. */
+    while (gets < before + 2)
+      usleep (1000);
+  }
+  stats_close (f);
+  CHECK (error_count () == 1);
+}
+
 int
 main (void)
 {
@@ -180,6 +198,8 @@ main (void)
   test_order (seed);
   test_one_waits ();
   test_thread ();
+  quiet_errors = true;
+  test_failures ();
   stats_close (file);
   CHECK (unlink (path) == 0);
   return 0;
