@@ -429,6 +429,7 @@ disk_add_stats (struct disk_stats *sum, const struct disk_stats *s)
   sum->checkpoint.runs += s->checkpoint.runs;
   sum->checkpoint.syncs += s->checkpoint.syncs;
   sum->checkpoint.shared += s->checkpoint.shared;
+  sum->checkpoint.timed += s->checkpoint.timed;
   sum->space.waiting += s->space.waiting;
   sum->space.requests += s->space.requests;
   sum->space.pauses += s->space.pauses;

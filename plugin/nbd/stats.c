@@ -143,7 +143,8 @@ print_json (FILE *fp, const void *opaque)
       { "requests", jsontext_number (s->checkpoint.flushes) },
       { "shared", jsontext_number (s->checkpoint.shared) },
       { "checkpoints", jsontext_number (s->checkpoint.runs) },
-      { "syncs", jsontext_number (s->checkpoint.syncs) }) },
+      { "syncs", jsontext_number (s->checkpoint.syncs) },
+      { "timed", jsontext_number (s->checkpoint.timed) }) },
     { "space", jsontext_object (
       { "waiting", jsontext_number (s->space.waiting) },
       { "requests", jsontext_number (s->space.requests) },

@@ -18,21 +18,21 @@ kill_server ()
   unset "server_pid[$1]"
 }
 
-# holds IMAGE: is what was written last in the image?
+# holds IMAGE CHARACTER: is it in the image?
 holds ()
 {
-  qemu-io -U -r -f qcow2 -c 'read -P 0x77 0 1M' "$1" > "$tmp/out"
+  qemu-io -U -r -f qcow2 -c "read -P $(printf %d "'$2") 0 1M" "$1" > "$tmp/out"
   ! grep -q 'verification failed' "$tmp/out"
 }
 
-# write_and_hold: writes, flushes nothing, and keeps the connection.
+# write_and_hold CHARACTER: writes, flushes nothing, and keeps the connection.
 write_and_hold ()
 {
-  "$python" - "$uri" "$tmp/written" <<'PY' &
+  "$python" - "$uri" "$tmp/written" "$1" <<'PY' &
 import nbd, sys, time
 h = nbd.NBD()
 h.connect_uri(sys.argv[1])
-h.pwrite(b"w" * (1 << 20), 0)
+h.pwrite(sys.argv[3].encode() * (1 << 20), 0)
 open(sys.argv[2], "w").close()
 while h.aio_is_ready():
     h.poll(1000)
@@ -41,33 +41,48 @@ PY
   rm "$tmp/written"
 }
 
+# await NAME CHARACTER: until that image holds it.
+await ()
+{
+  local waited=0
+
+  until holds "$tmp/$1.qcow2" "$2"; do
+    sleep 0.2
+    waited=$((waited + 1))
+    [ "$waited" -lt 300 ] || fail "$1: the data is not in the image"
+  done
+}
+
 make_image "$tmp/never.qcow2" 8M
 make_image "$tmp/soon.qcow2" 8M
 make_image "$tmp/default.qcow2" 8M
 start_nbdkit_as never file="$tmp/never.qcow2" checkpoint-interval=0
-write_and_hold
+write_and_hold w
 start_nbdkit_as default file="$tmp/default.qcow2"
-write_and_hold
+write_and_hold w
 start_nbdkit_as soon file="$tmp/soon.qcow2" checkpoint-interval=1
-write_and_hold
+write_and_hold w
 
-for img in soon default; do
-  waited=0
-  until holds "$tmp/$img.qcow2"; do
-    sleep 0.2
-    waited=$((waited + 1))
-    [ "$waited" -lt 300 ] || fail "$img: the data is not in the image"
-  done
-done
-if holds "$tmp/never.qcow2"; then fail "written without a flush"; fi
+await soon w
+await default w
+if holds "$tmp/never.qcow2" w; then fail "written without a flush"; fi
 
 for img in never soon default; do
   kill_server "$img"
   check_leaks_only "$tmp/$img.qcow2"
 done
 wait
-holds "$tmp/soon.qcow2"
-holds "$tmp/default.qcow2"
+holds "$tmp/soon.qcow2" w
+holds "$tmp/default.qcow2" w
+
+# The statistics tell of it.
+start_nbdkit file="$tmp/never.qcow2" checkpoint-interval=1 stats="$tmp/stats"
+write_and_hold x
+await never x
+kill "$!"
+wait "$!" || :
+stop_nbdkit
+grep '"timed": [1-9]' "$tmp/stats"
 
 refused "checkpoint-interval" "$tmp/never.qcow2" checkpoint-interval=-1
 refused "checkpoint-interval" "$tmp/never.qcow2" checkpoint-interval=soon
