@@ -116,13 +116,16 @@ poll_once (struct nbdlink *l, int timeout_ms)
     l->lib.aio_notify_write (l->nbd);
 }
 
-/* The leader may have to send the rest of a request that was begun. */
+/* After a request was begun: the leader may have to send the rest of it.  Or the attempt
+ * has found the connection dead: then libnbd has closed the socket that the leader polls,
+ * and nothing else would wake it. */
 static void
 kick_leader (struct nbdlink *l)
 {
   const uint64_t one = 1;
 
-  if ((l->lib.aio_get_direction (l->nbd) & LIBNBD_AIO_DIRECTION_WRITE) &&
+  if (((l->lib.aio_get_direction (l->nbd) & LIBNBD_AIO_DIRECTION_WRITE) ||
+       nbdlink_is_dead (l)) &&
       write (l->kick, &one, sizeof one) == -1)
     nbdkit_debug ("eventfd: %m");
 }
@@ -277,8 +280,7 @@ begun (struct nbdlink *l, struct nbdlink_call *c, int64_t cookie)
   if (cookie == -1)
     c->err = nbdlink_is_dead (l) ? ENOTCONN :
       l->lib.get_errno () ? l->lib.get_errno () : EIO;
-  else
-    kick_leader (l);
+  kick_leader (l);
 }
 
 static int
@@ -374,9 +376,9 @@ nbdlink_cache (struct nbdlink *l, uint64_t count, uint64_t offset)
   /* A server that does not answer them gets no more. */
   if (l->lib.aio_in_flight (l->nbd) >= MOST_WITH_HINTS)
     return;
-  if (l->lib.aio_cache (l->nbd, count, offset,
-                     (nbd_completion_callback) { .callback = forget }, 0) != -1)
-    kick_leader (l);
+  l->lib.aio_cache (l->nbd, count, offset,
+                    (nbd_completion_callback) { .callback = forget }, 0);
+  kick_leader (l);
 }
 
 /* --- block status --- */
