@@ -259,6 +259,19 @@ give_up (struct nbdpool *p)
   return NULL;
 }
 
+/* The first connection is that to a server that was perhaps restarted.  Before anything is
+ * read from it: has one of the others carried changes to the old server?  With the lock
+ * held. */
+static void
+find_losses (struct nbdpool *p)
+{
+  struct slot *slot;
+
+  for (slot = p->slots + 1; slot < p->slots + p->nr_slots; slot++)
+    if (slot->link && is_unflushed (slot) && !is_alive (slot))
+      lose_changes (p);
+}
+
 /* Makes the first connection anew, in the time that is LEFT.  With the lock held. */
 static void
 reconnect (struct nbdpool *p, struct patience *w, int64_t left)
@@ -271,8 +284,10 @@ reconnect (struct nbdpool *p, struct patience *w, int64_t left)
     tell_lost (p);
   }
   if (connect_slot (p, slot, left < 1 ? 1
-                    : min64 (left, p->options.connect_timeout_ms)) == 0)
+                    : min64 (left, p->options.connect_timeout_ms)) == 0) {
+    find_losses (p);
     return;
+  }
   /* Others wait for this thread. */
   slot->connecting = true;
   left = patience_left (p, w);
