@@ -285,7 +285,7 @@ punch_freed (struct shadow *s, uint64_t end)
             add_run (&runs, &n, &room, (i << s->block_bits) + j) == -1)
           return;
   for (r = 0; r < n; r++)
-    if (storage_punch (s->file, runs[r].first << bits, runs[r].n << bits) != 1)
+    if (storage_discard (s->file, runs[r].first << bits, runs[r].n << bits) == -1)
       return;
 }
 

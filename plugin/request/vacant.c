@@ -268,7 +268,7 @@ punch (struct vacant *v, uint64_t first, uint64_t end)
     to = min64 (min64 ((first + n) << v->bits, v->disk_size),
                 storage_size (v->data));
     if (from < to)
-      storage_punch (v->data, from, to - from);
+      storage_discard (v->data, from, to - from);
     {
       LOCK_FOR_BLOCK (&v->lock);
       v->punching -= n;

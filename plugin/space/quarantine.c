@@ -364,8 +364,8 @@ alloc_reap (struct alloc *a)
     /* R5, R4 (c).  A failed punch has been reported, and does no harm. */
     bad = alloc_check_no_metadata (a, items->first, items->n, "punched") == -1;
     if (a->discard && !bad)
-      zeroed = storage_punch (a->file, items->first << a->bits,
-                              items->n << a->bits) == 1;
+      zeroed = storage_discard (a->file, items->first << a->bits,
+                                items->n << a->bits) == 1;
     {
       LOCK_FOR_BLOCK (&a->lock);
       /* This fails if there is no memory to split a run of held.  The clusters then stay

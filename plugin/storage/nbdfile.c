@@ -314,6 +314,14 @@ nbdfile_punch (struct storage *s, uint64_t offset, uint64_t count)
   return erase (s, &s->no_punch, NBDPOOL_PUNCH, offset, count);
 }
 
+/* The server may lose what no flush follows, when it is restarted: so the zeros are not
+ * certain, and nothing else is expected there. */
+static int
+nbdfile_discard (struct storage *s, uint64_t offset, uint64_t count)
+{
+  return erase (s, &s->no_punch, NBDPOOL_DISCARD, offset, count) == -1 ? -1 : 0;
+}
+
 static int
 nbdfile_zero (struct storage *s, uint64_t offset, uint64_t count)
 {
@@ -422,6 +430,7 @@ static const struct storage_ops nbdfile_ops = {
   .sync_name = "flush",
   .punch = nbdfile_punch,
   .zero = nbdfile_zero,
+  .discard = nbdfile_discard,
   .size_now = nbdfile_size_now,
   .hole = nbdfile_hole,
   .prefetch = nbdfile_prefetch,

@@ -188,7 +188,16 @@ static bool
 changes_something (enum nbdpool_kind kind)
 {
   return kind == NBDPOOL_WRITE || kind == NBDPOOL_WRITE_FUA ||
-    kind == NBDPOOL_ZERO || kind == NBDPOOL_PUNCH;
+    kind == NBDPOOL_ZERO || kind == NBDPOOL_PUNCH || kind == NBDPOOL_DISCARD;
+}
+
+/* Must a flush follow, once the server has answered?  (Until then, even a discard counts:
+ * the server could carry it out later, when the space is used again.) */
+static bool
+needs_flush (enum nbdpool_kind kind, int err)
+{
+  return changes_something (kind) && kind != NBDPOOL_DISCARD &&
+    (kind != NBDPOOL_WRITE_FUA || err != 0);
 }
 
 /* Would anything be lost if the server had lost everything that was not flushed? */
@@ -361,7 +370,7 @@ release (struct nbdpool *p, struct slot *slot, enum nbdpool_kind kind, int err)
   p->gone |= err == ENOTCONN && nbdlink_is_given_up (slot->link);
   if (changes_something (kind)) {
     slot->changing--;
-    slot->changes += kind != NBDPOOL_WRITE_FUA || err != 0;
+    slot->changes += needs_flush (kind, err);
   }
   if (--slot->users == 0)
     pthread_cond_broadcast (&p->settled);
@@ -378,6 +387,7 @@ send_once (struct nbdlink *link, const struct nbdpool_request *q)
   case NBDPOOL_WRITE_FUA: return nbdlink_write (link, q->buf, q->count, q->offset, true);
   case NBDPOOL_FLUSH: break;    /* flush has its own function */
   case NBDPOOL_ZERO: return nbdlink_zero (link, q->count, q->offset, false);
+  case NBDPOOL_DISCARD:
   case NBDPOOL_PUNCH: return nbdlink_zero (link, q->count, q->offset, true);
   case NBDPOOL_STATUS:
     return nbdlink_zeros (link, q->offset, q->len, q->zeros);

@@ -32,6 +32,7 @@ enum nbdpool_kind {
   NBDPOOL_FLUSH,
   NBDPOOL_ZERO,                 /* the space stays allocated */
   NBDPOOL_PUNCH,
+  NBDPOOL_DISCARD,              /* the same, where nobody needs the zeros */
   NBDPOOL_STATUS,               /* zeros at OFFSET, and their length */
 };
 

@@ -36,6 +36,9 @@ struct storage_ops {
   /* Return 1 if done, 0 if the storage cannot do it (they may set no_punch, no_zero). */
   int (*punch) (struct storage *, uint64_t offset, uint64_t count);
   int (*zero) (struct storage *, uint64_t offset, uint64_t count);
+  /* Like punch, for space that is no longer used: no sync is needed for it, so if it
+   * returns 1, the zeros must not get lost while the storage is open.  NULL: punch. */
+  int (*discard) (struct storage *, uint64_t offset, uint64_t count);
   /* Sets no_allocate if it cannot promise anything.  NULL: no promise is needed. */
   int (*allocate) (struct storage *, uint64_t offset, uint64_t count);
   /* NULL: the size is fixed. */

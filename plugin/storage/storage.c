@@ -383,6 +383,13 @@ storage_punch (struct storage *s, uint64_t offset, uint64_t count)
   return erase (s, s->ops->punch, &s->no_punch, "punch a hole of", offset, count);
 }
 
+int
+storage_discard (struct storage *s, uint64_t offset, uint64_t count)
+{
+  return erase (s, s->ops->discard ? s->ops->discard : s->ops->punch, &s->no_punch,
+                "punch a hole of", offset, count);
+}
+
 /* A hole whose space is allocated again serves the same purpose.  (One byte shows whether
  * the storage can allocate, before anything is changed.) */
 static int

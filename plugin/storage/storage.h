@@ -161,6 +161,9 @@ extern bool storage_has_changes (const struct storage *);
 /* Frees the space of the range and makes it read as zeros.  Returns 1 if that was done, 0
  * if the host cannot do it (this is remembered, and is not an error), -1 on error. */
 extern int storage_punch (struct storage *, uint64_t offset, uint64_t count);
+/* Frees the space of a range whose contents nobody needs any more.  Returns 1 if it reads
+ * as zeros from then on, 0 if that is not certain, -1 on error. */
+extern int storage_discard (struct storage *, uint64_t offset, uint64_t count);
 /* Makes the range, which must be within the file, read as zeros, without writing them and
  * without freeing its space (ENOSPC: it reads as zeros, but may lack space).  Returns the
  * same as storage_punch. */
