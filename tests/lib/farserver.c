@@ -225,15 +225,18 @@ write_zeros (struct farclient *c, const struct request *q)
 {
   struct storage *s = c->file->storage;
   const uint64_t size = storage_size (s);
-  const uint64_t n = q->offset >= size ? 0 : min64 (q->len, size - q->offset);
   const bool punch = q->type == CMD_TRIM || !(q->flags & FLAG_NO_HOLE);
+  /* How much of it is within the file, if that matters. */
+  const uint64_t n = punch ? q->len
+    : q->offset >= size ? 0 : min64 (q->len, size - q->offset);
   int r = (punch ? storage_punch : storage_zero) (s, q->offset, n);
 
-  if (r == 0 && q->type == CMD_ZERO) {
-    CLEANUP_FREE void *zeros = calloc (1, n);
+  if (q->type == CMD_ZERO && r != -1 && (r == 0 || n < q->len)) {
+    const uint64_t done = r == 0 ? 0 : n;
+    CLEANUP_FREE void *zeros = calloc (1, q->len - done);
 
     CHECK (zeros != NULL);
-    r = storage_write (s, zeros, n, q->offset);
+    r = storage_write (s, zeros, q->len - done, q->offset + done);
   }
   return r == -1 || !(q->flags & FLAG_FUA) ? r : storage_sync (s);
 }

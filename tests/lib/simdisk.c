@@ -37,6 +37,7 @@ struct change {
   uint64_t first, n;            /* sectors; n == 0: only the size changes */
   unsigned char *data;
   uint64_t old_size, new_size;
+  bool hole;
 };
 
 struct simfile {
@@ -226,6 +227,7 @@ punch_now (struct simfile *s, uint64_t offset, uint64_t count)
     return;
   memset (s->now.data + offset, 0, end - offset);
   record (s, offset / SECTOR, sectors (end) - offset / SECTOR, s->now.len);
+  s->log[s->n - 1].hole = true;
 }
 
 static void
@@ -413,6 +415,41 @@ const struct blob *
 simdisk_data_cut (struct simdisk *s)
 {
   return &s->files[1].cut;
+}
+
+bool
+simdisk_is_durable (struct simdisk *s)
+{
+  bool r = true;
+
+  pthread_mutex_lock (&s->lock);
+  for (unsigned k = 0; k < s->nr_files; k++)
+    for (unsigned i = 0; i < s->files[k].n; i++)
+      r &= s->files[k].log[i].hole;
+  pthread_mutex_unlock (&s->lock);
+  return r;
+}
+
+/* The contents of B become those of FROM. */
+static void
+copy_contents (struct blob *b, uint64_t *room, const struct blob *from)
+{
+  resize (b, room, from->len);
+  memcpy (b->data, from->data, from->len);
+}
+
+void
+simdisk_lose (struct simdisk *s, struct rng *rng, enum power_cut kind)
+{
+  pthread_mutex_lock (&s->lock);
+  simdisk_cut (s, rng, kind);
+  for (struct simfile *f = s->files; f < s->files + s->nr_files; f++) {
+    copy_contents (&f->now, &f->now_room, &f->cut);
+    copy_contents (&f->durable, &f->durable_room, &f->cut);
+    while (f->n > 0)
+      free (f->log[--f->n].data);
+  }
+  pthread_mutex_unlock (&s->lock);
 }
 
 enum power_cut

@@ -54,6 +54,12 @@ extern const struct blob *simdisk_data_cut (struct simdisk *);
 /* A random kind; those that find the most errors are more likely. */
 extern enum power_cut simdisk_random_cut (struct rng *);
 
+/* The power is cut, and comes back: the files are what that has left.  To be called while
+ * no thread uses them. */
+extern void simdisk_lose (struct simdisk *, struct rng *, enum power_cut);
+/* Are all writes durable?  (Holes may be of space that nobody uses.) */
+extern bool simdisk_is_durable (struct simdisk *);
+
 /* Makes operations fail: of those in OPS (a set of 1 << enum storage_op), the next AFTER
  * ones succeed, then TIMES ones fail with ERR.  PARTIAL: failing writes do a part of
  * their work.  NULL: no more failures. */

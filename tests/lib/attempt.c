@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is the same work done again and again, and judged, when each time something else
+ * goes wrong?
+ *
+ * A random image is on a simulated disk (simdisk.c).  A client makes requests, which are
+ * the same each time.  The ledger knows what each sector may contain, and the files that
+ * power cuts leave are judged as in crash/requests.
+ *
+ * Locks: none, but those of the ledger and of the simulated disk: several threads may
+ * execute requests.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "lib/attempt.h"
+#include "lib/checker.h"
+#include "lib/encrypted.h"
+#include "lib/reach.h"
+#include "lib/survivor.h"
+#include "lib/trials.h"
+
+#define IMAGE "top.qcow2"
+#define DATA "top.data"         /* its external data file */
+
+struct attempt_counts attempt_counts;
+
+/* --- requests --- */
+
+void
+attempt_make_request (const struct attempt_image *t, const struct piece *piece,
+                      struct rng *rng, struct attempt_request *q)
+{
+  static const int kinds[] = {
+    WRITE, WRITE, WRITE, WRITE, WRITE, WRITE, ZERO, ZERO, TRIM, TRIM,
+    FLUSH, FLUSH, READ, READ, READ,
+  };
+
+  *q = (struct attempt_request) {
+    .kind = kinds[rng_below (rng, sizeof kinds / sizeof kinds[0])],
+    .fua = rng_below (rng, 10) == 0, .may_trim = rng_below (rng, 2),
+  };
+  piece_part (piece, rng, 512, t->spec.cluster_size, ATTEMPT_LONGEST,
+              &q->offset, &q->count);
+  if (q->kind == TRIM) {
+    const uint64_t cs = t->spec.cluster_size;
+    const uint64_t end = q->offset + q->count == t->spec.size ?
+      t->spec.size : round_down (q->offset + q->count, cs);
+
+    q->offset = round_up (q->offset, cs);
+    /* Nobody knows what a trim does in version 2 over a backing file.  In a raw data file
+     * that is encrypted, or where holes cannot be punched, it does nothing. */
+    if (q->offset >= end || (t->spec.version == 2 && t->has_below) ||
+        (t->spec.data_file_raw &&
+         (t->spec.encrypt || !reach_punches (t->spec.cluster_size))))
+      q->kind = FLUSH;
+    else
+      q->count = end - q->offset;
+  }
+}
+
+int
+attempt_execute (struct attempt *r, const struct attempt_request *q, unsigned char *buf)
+{
+  struct ledger *l = r->ledger;
+  const uint64_t sector = q->offset / 512, n = q->count / 512;
+  uint32_t contents = LEDGER_ZEROS;
+  uint64_t stamp;
+  int result;
+
+  switch (q->kind) {
+  case READ:
+    /* It may fail to store what it reads; to read it, never. */
+    if (export_read (r->client, buf, q->count, q->offset) == -1)
+      return errno;
+    if (!r->lost && !ledger_allows (l, sector, n, buf, false))
+      FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset, q->count);
+    return 0;
+  case FLUSH:
+    stamp = ledger_flush_begin (l);
+    if (export_flush (r->client) == -1)
+      return errno;
+    ledger_flush_end (l, stamp);
+    return 0;
+  case WRITE:
+    contents = ledger_contents (l);
+    ledger_fill (contents, sector, n, buf);
+    ledger_begin (l, sector, n, contents);
+    result = export_write (r->client, buf, q->count, q->offset, q->fua);
+    break;
+  case ZERO:
+    ledger_begin (l, sector, n, contents);
+    result = export_zero (r->client, q->count, q->offset,
+                          q->may_trim ? REQUEST_MAY_TRIM : 0, q->fua);
+    break;
+  default:
+    ledger_begin (l, sector, n, contents);
+    result = export_trim (r->client, q->count, q->offset, q->fua);
+  }
+  if (result == -1)
+    return errno;
+  ledger_end (l, sector, n, q->fua);
+  return 0;
+}
+
+/* --- judging --- */
+
+void
+attempt_judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
+               const char *when)
+{
+  const struct blob *b = simdisk_cut (r->sim, &r->cut_rng, kind);
+  const struct blob *data =
+    r->image->spec.data_file ? simdisk_data_cut (r->sim) : NULL;
+  char text[80];
+
+  if (r->image->cipher) {
+    encrypted_plain (r->image->cipher, data ? data : b, &r->plain);
+    data = &r->plain;
+  }
+  snprintf (text, sizeof text, "%s, cut %d", when, kind);
+  if (r->image->spec.version == 3 && blob_get (b, 72, 8) & QCOW2_INCOMPAT_CORRUPT)
+    survivor_fail (b, "%s: marked corrupt", text);
+  survivor_check (b, leaks_allowed, text);
+  if (checker_read_data (b, data, r->image->has_below ? &r->image->below : NULL,
+                         r->contents, r->image->spec.size) == -1)
+    FAIL ("%s: the contents can't be read", text);
+  if (!ledger_allows (r->ledger, 0, r->image->spec.size / 512, r->contents, true))
+    FAIL ("%s: wrong contents", text);
+  if (r->image->spec.data_file_raw &&
+      !ledger_allows (r->ledger, 0, r->image->spec.size / 512, data->data, true))
+    FAIL ("%s: wrong contents of the raw data file", text);
+  attempt_counts.cuts++;
+}
+
+void
+attempt_judge_some (struct attempt *r, const char *when)
+{
+  attempt_judge (r, CUT_NOTHING, true, when);
+  attempt_judge (r, CUT_ALL, true, when);
+  attempt_judge (r, simdisk_random_cut (&r->cut_rng), true, when);
+}
+
+void
+attempt_read_all (struct attempt *r, const char *when)
+{
+  struct export *reader = export_open (r->disk, "", false);
+  unsigned char *buf = malloc (ATTEMPT_LONGEST);
+  uint64_t at, n;
+
+  CHECK (reader != NULL && buf != NULL);
+  for (at = 0; at < r->image->spec.size; at += n) {
+    n = min64 (r->image->spec.size - at, ATTEMPT_LONGEST);
+    if (export_read (reader, buf, n, at) == -1)
+      FAIL ("%s: read: %m", when);
+    if (!r->lost && !ledger_allows (r->ledger, at / 512, n / 512, buf, false))
+      FAIL ("%s: wrong contents", when);
+  }
+  CHECK (export_close (reader) == 0);
+  free (buf);
+}
+
+/* --- one attempt --- */
+
+void
+attempt_begin (struct attempt *r, const struct attempt_image *t, const char *name,
+               uint64_t k)
+{
+  struct disk_options options = t->options;
+
+  *r = (struct attempt) { .image = t };
+  trials_about ("%s, k %" PRIu64, name, k);
+  rng_init (&r->cut_rng, t->work_seed, k);
+  r->contents = malloc (t->spec.size);
+  CHECK (r->contents != NULL);
+  r->ledger = ledger_new (&t->initial);
+  r->sim = simdisk_new (t->options.path, k);
+  if (t->spec.data_file) {
+    char *data = images_path (DATA);
+
+    simdisk_add (r->sim, data);
+    free (data);
+  }
+  options.hooks = simdisk_hooks (r->sim);
+  if (reach_open (&options, &r->disk) == -1)
+    FAIL ("open failed");
+  attempt_counts.attempts++;
+}
+
+void
+attempt_reopen (struct attempt *r)
+{
+  struct disk_options options = r->image->options;
+
+  disk_close (r->disk);
+  options.hooks = simdisk_hooks (r->sim);
+  if (reach_open (&options, &r->disk) == -1)
+    FAIL ("opening again failed");
+}
+
+int
+attempt_come (struct attempt *r)
+{
+  r->client = export_open (r->disk, "", true);
+  if (r->client == NULL)
+    return errno ? errno : EINVAL;
+  CHECK (export_is_writable (r->client));
+  return 0;
+}
+
+int
+attempt_leave (struct attempt *r)
+{
+  const uint64_t stamp = ledger_flush_begin (r->ledger);
+
+  if (export_close (r->client) == -1)
+    return errno;
+  ledger_flush_end (r->ledger, stamp);
+  return 0;
+}
+
+void
+attempt_end (struct attempt *r)
+{
+  disk_close (r->disk);
+  simdisk_free (r->sim);
+  ledger_free (r->ledger);
+  blob_free (&r->plain);
+  free (r->contents);
+}
+
+void
+attempt_work (struct attempt *r,
+              bool (*step) (struct attempt *, const struct attempt_request *,
+                            unsigned char *buf))
+{
+  struct pieces pieces;
+  struct attempt_request q;
+  struct rng rng;
+  unsigned char *buf = malloc (ATTEMPT_LONGEST);
+  unsigned i;
+
+  CHECK (buf != NULL);
+  rng_init (&rng, r->image->work_seed, 0);
+  pieces_make (&pieces, &rng, r->image->spec.size, r->image->spec.cluster_size, 512, 1,
+               false);
+  for (i = 0; i < ATTEMPT_REQUESTS; i++) {
+    attempt_make_request (r->image, pieces_pick (&pieces, &rng, 0), &rng, &q);
+    if (!step (r, &q, buf))
+      break;
+  }
+  pieces_free (&pieces);
+  free (buf);
+}
+
+/* --- images --- */
+
+void
+attempt_make_image (struct attempt_image *t, struct rng *rng)
+{
+  static const unsigned bits[] = { 9, 9, 12, 14, 16 };
+  struct image_spec *spec = &t->spec;
+  const bool encrypted = rng_below (rng, 3) == 0;
+  const bool data_file = rng_below (rng, encrypted ? 2 : 4) == 0;
+  const bool snapshot = !data_file && rng_below (rng, 3) == 0;
+  const bool growth = rng_below (rng, 4) == 0;
+
+  *t = (struct attempt_image) { .work_seed = rng_next (rng) };
+  spec->version = rng_below (rng, 5) ? 3 : 2;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 5)];
+  spec->refcount_bits = spec->version == 2 || rng_below (rng, 2) ? 16 : 64;
+  spec->size = 512 * (64 + rng_below (rng, 2000));
+  if (growth) {                 /* the refcount table becomes too small */
+    spec->version = 3;
+    spec->cluster_size = 512;
+    spec->refcount_bits = 64;
+    spec->size = 3 << 20;
+  }
+  spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
+    rng_below (rng, 2);
+  t->has_below = rng_below (rng, 3) == 0;
+  if (t->has_below)
+    image_over_raw (spec, rng, spec->size, 6, &t->below);
+  if (data_file) {
+    spec->version = 3;
+    spec->data_file = DATA;
+    spec->data_file_raw = !t->has_below && rng_below (rng, 2);
+  }
+  else
+    spec->compressed = !encrypted && rng_below (rng, 4) == 0;
+  if (encrypted) {
+    spec->version = 3;
+    spec->encrypt = spec->data_file_raw ? "aes" : "luks";
+    /* (QEMU says that they are zeros, and the file does not.) */
+    spec->extended &= !spec->data_file_raw;
+  }
+  image_create (IMAGE, spec);
+  t->cipher = encrypted_cipher (IMAGE);
+  /* (QEMU puts zeros into a raw data file that should be encrypted zeros.) */
+  if (!(spec->data_file_raw && spec->encrypt))
+    image_fill (IMAGE, spec, rng, growth ? 10 : rng_below (rng, 4));
+  if (snapshot)
+    image_snapshot (IMAGE, "before");
+  image_contents (IMAGE, NULL, &t->initial);
+  CHECK (t->initial.len == spec->size);
+
+  t->options = (struct disk_options) {
+    .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
+    .backing = BACKING_FOLLOW, .discard = true,
+    .copy_on_read = t->has_below && rng_below (rng, 2),
+    .compress = !data_file && !encrypted && rng_below (rng, 3) == 0,
+    .secret = { .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET) },
+  };
+  printf ("%u: ", trials_number);
+  image_print (spec);
+  printf ("%s%s%s%s\n", spec->compressed ? ", compressed" : "",
+          snapshot ? ", snapshot" : "",
+          t->options.copy_on_read ? ", copy on read" : "",
+          t->options.compress ? ", compress" : "");
+  fflush (stdout);
+}
+
+void
+attempt_free_image (struct attempt_image *t)
+{
+  blob_free (&t->initial);
+  blob_free (&t->below);
+  crypt_free (t->cipher);
+  free ((char *) t->options.path);
+}
