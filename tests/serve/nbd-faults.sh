@@ -16,8 +16,8 @@ make_image "$tmp/new" 1M cluster_size=4096,l2_cache_size=4096 2>/dev/null ||
   make_image "$tmp/new" 1M cluster_size=4096
 truncate -s 4M "$tmp/new"
 export NBDKIT PLUGIN tmp sockdir srcdir python
-timeout 300 "$python" - <<'END'
-import errno, nbd, os, random, shutil, subprocess, sys
+timeout 120 "$python" - <<'END'
+import atexit, errno, nbd, os, random, shutil, subprocess, sys
 tmp, sockdir = os.environ["tmp"], os.environ["sockdir"]
 seed = int(os.environ.get("SEED") or random.getrandbits(32))
 print("SEED=%d" % seed)
@@ -34,6 +34,8 @@ shutil.copy(tmp + "/new", far)
 server = subprocess.Popen(
     [os.environ["python"], os.environ["srcdir"] + "/lib/farserver.py", sock, far],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+atexit.register(server.kill)
 
 def tell(line):
     server.stdin.write(line + "\n")
@@ -160,5 +162,4 @@ for i in range(int(os.environ.get("ITERATIONS") or 60)):
 print("faults met:", met)
 print("with errors for the client:", failed)
 assert min(met.values()) > 0
-server.kill()
 END
