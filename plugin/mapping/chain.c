@@ -43,12 +43,12 @@ raise_file_limit (void)
 #define SPARE_FILES 64
 
 void
-chain_reserve_files (unsigned layers)
+chain_reserve_files (unsigned n)
 {
   struct rlimit limit;
 
   if (getrlimit (RLIMIT_NOFILE, &limit) == 0 &&
-      layers + SPARE_FILES > limit.rlim_cur)
+      n + SPARE_FILES > limit.rlim_cur)
     raise_file_limit ();
 }
 
@@ -189,6 +189,16 @@ chain_go_below_top (struct chain_options *options)
   options->image.below_top = true;
 }
 
+/* The most files that these layers and the next one keep open: with external data files,
+ * and for far ones up to 4 connections, each with 2 descriptors. */
+static unsigned
+files_needed (const struct layers *layers)
+{
+  const unsigned n = layers_count (layers);
+
+  return (n + 1) * (storage_is_far (layers_file (layers, n - 1)) ? 8 : 2);
+}
+
 int
 chain_open (struct layers *layers, const struct chain_options *options_)
 {
@@ -211,7 +221,7 @@ chain_open (struct layers *layers, const struct chain_options *options_)
     if (path == NULL)
       return 0;
 
-    chain_reserve_files (2 * layers_count (layers) + 2);
+    chain_reserve_files (files_needed (layers));
     if (strcmp (format, "qcow2") == 0)
       r = add_qcow2 (layers, path, &options.image);
     else

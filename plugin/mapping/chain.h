@@ -41,8 +41,8 @@ extern void chain_go_below_top (struct chain_options *);
 
 #define CHAIN_MAX_LAYERS 4096
 
-/* Allows LAYERS layers to be opened. */
-extern void chain_reserve_files (unsigned layers);
+/* Allows N files to be opened. */
+extern void chain_reserve_files (unsigned n);
 
 /* Adds all layers below the image at the bottom of LAYERS (which is the top image).
  * Returns 0 or -1 (reported). */

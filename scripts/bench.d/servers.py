@@ -54,6 +54,12 @@ def limit_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
 
 
+def many_files():
+    """For a chain each layer of which is a connection."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _escape(path):
     # In QEMU's option strings.
     return path.replace(",", ",,")
@@ -145,11 +151,13 @@ class Server:
         self.sock = os.path.join(config.sockets, "sock")
         self.uri = "nbd+unix:///?socket=" + self.sock
         self.far = None
+        self.files = limit_files
         if far_delay is None:
             self.argv = command(config, kind, image, self.sock, **options)
         else:
             self.argv = near_command(config, kind, image, self.sock)
             self.far = _Far(config, far_delay)
+            self.files = many_files
         self.wait = wait
 
     def __enter__(self):
@@ -160,7 +168,7 @@ class Server:
         self.log = open(os.path.join(self.config.sockets, self.name + ".log"), "w+b")
         self.process = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-            preexec_fn=limit_files)
+            preexec_fn=self.files)
         _running.add(self.process)
         if self.wait:
             try:
@@ -234,3 +242,4 @@ class _Far(Server):
         self.argv = far_command(config, delay)
         self.wait = True
         self.far = None
+        self.files = many_files
