@@ -206,6 +206,25 @@ exhibit_reopen (struct exhibit *e)
   return left;
 }
 
+/* Without a backing file, what is left is served with untrusted=true too. */
+static void
+serve_untrusted (struct exhibit *e)
+{
+  if (e->options.below)
+    return;
+  blob_save (EXHIBIT, exhibit_file (e));
+  e->disk_options.hooks = NULL;
+  e->disk_options.untrusted = true;
+  e->disk_options.backing = BACKING_DENY;
+  e->disk_options.data_file = DATA_FILE_DENY;
+  if (disk_open (&e->disk_options, &e->disk) == -1 ||
+      (e->client = export_open (e->disk, "", true)) == NULL)
+    FAIL ("the image cannot be opened with untrusted=true");
+  CHECK (!export_is_writable (e->client));
+  exhibit_check (e);
+  CHECK (disconnect (e));
+}
+
 static void
 finish (struct exhibit *e)
 {
@@ -230,6 +249,7 @@ exhibit_close (struct exhibit *e)
   /* What was acknowledged is durable when the last writer has left. */
   ledger_flush_end (e->ledger, ledger_flush_begin (e->ledger));
   e->power.done = true;
+  serve_untrusted (e);
   finish (e);
 }
 

@@ -34,8 +34,8 @@ extern int exhibit_leave (void);
  * is left must have no corruption, and each sector what the ledger allows.  Ends the test
  * if it cannot be opened for writing. */
 extern struct exhibit *exhibit_open (const struct exhibit_options *);
-/* Closes the disk.  Must succeed, with no leaks, all data durable and no sector
- * wrong.  Frees the exhibit. */
+/* Closes the disk.  Must succeed, with no leaks, all data durable and no sector wrong, also
+ * when it is read with untrusted=true.  Frees the exhibit. */
 extern void exhibit_close (struct exhibit *);
 /* Closes the disk, writes the file EXHIBIT, and opens that.  Returns whether closing
  * succeeded. */

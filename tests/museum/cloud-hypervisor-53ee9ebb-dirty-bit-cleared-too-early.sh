@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Cloud Hypervisor, commit 53ee9ebb77: the dirty bit goes when the first of several users
+# Cloud Hypervisor, commit 53ee9ebb7769: the dirty bit goes when the first of several users
 # of an image goes.
 #
 # A crash after that left refcounts that were out of date, in an image that said that it
 # had been closed properly.
 #
-# https://github.com/cloud-hypervisor/cloud-hypervisor/commit/53ee9ebb77
+# https://github.com/cloud-hypervisor/cloud-hypervisor/commit/53ee9ebb7769
 # Broken: every-client-ends-changes
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"

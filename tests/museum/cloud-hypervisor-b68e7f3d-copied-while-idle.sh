@@ -1,0 +1,35 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Cloud Hypervisor, commit b68e7f3d911c: a copy of a paused machine's disk lacks its last
+# writes.
+#
+# Metadata stayed in memory until the guest flushed, also while the machine was paused to
+# be copied.  The copy had the data, and no pointers to them.
+#
+# An NBD server does not know about pauses.  But when the last client that may write has
+# left, the file must be complete, without a flush, while the server is still running.
+#
+# https://github.com/cloud-hypervisor/cloud-hypervisor/commit/b68e7f3d911c
+# Broken: last-client-leaves-nothing-written
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+
+img="$tmp/a.qcow2"
+make_image "$img" 16M
+random_file "$tmp/data.raw" $((2 << 20))
+truncate -s 16M "$tmp/data.raw"
+start_nbdkit file="$img"
+# (No flush.)
+nbdcopy "$tmp/data.raw" "$uri"
+# A server notices a moment later that a client has left.
+for ((i = 0; i < 150; ++i)); do
+  cp "$img" "$tmp/copy.qcow2"
+  if qemu-img compare -q -f qcow2 -F raw "$tmp/copy.qcow2" "$tmp/data.raw"; then break; fi
+  sleep 0.1
+done
+server_lives main
+check_clean "$tmp/copy.qcow2"
+same_as_raw "$tmp/copy.qcow2" "$tmp/data.raw"
+stop_nbdkit
