@@ -45,6 +45,8 @@
 
 #define FIRST_PAUSE_MS 100
 #define LONGEST_PAUSE_MS 5000
+/* How long a request waits for one more connection, beside what the first one took. */
+#define MORE_MS 1000
 /* How often those who wait ask whether anybody waits for them. */
 #define ASK_MS 1000
 
@@ -65,6 +67,7 @@ struct nbdpool {
   char *name;                   /* without secrets, for messages */
   struct storage_link_options options;
   struct nbdlink_info info;     /* its size is that of the first connection */
+  int64_t connect_ms;           /* how long that took */
 
   _Atomic uint64_t size;        /* of the export, for requests; only grows */
   atomic_bool lost;             /* changes may be lost: no more are sent */
@@ -313,7 +316,8 @@ connect_more (struct nbdpool *p, struct slot *slot)
 {
   if (slot->link && is_unflushed (slot))
     lose_changes (p);
-  if (connect_slot (p, slot, p->options.connect_timeout_ms) == 0)
+  if (connect_slot (p, slot, min64 (p->options.connect_timeout_ms,
+                                    MORE_MS + 4 * p->connect_ms)) == 0)
     return;
   slot->unwanted = true;        /* the server admits no more: fewer must do */
   p->max_slots = p->nr_slots;
@@ -429,9 +433,7 @@ acquire_now (struct nbdpool *p)
   struct slot *slot;
   LOCK_FOR_BLOCK (&p->lock);
 
-  slot = choose_slot (p);
-  if (slot->link == NULL)       /* it is yet to be made; the first one must do */
-    slot = &p->slots[0];
+  slot = choose_slot (p);       /* acquire makes those that are yet to be made */
   if (slot->retiring || !is_alive (slot))
     return NULL;
   slot->users++;
@@ -669,6 +671,7 @@ nbdpool_open (const char *uri, const char *name,
               const struct storage_link_options *options)
 {
   struct nbdpool *p = calloc (1, sizeof *p);
+  const int64_t began = clock_ms ();
 
   if (p == NULL || (p->uri = strdup (uri)) == NULL ||
       (p->name = strdup (name)) == NULL) {
@@ -688,6 +691,7 @@ nbdpool_open (const char *uri, const char *name,
     errno = EIO;
     return NULL;
   }
+  p->connect_ms = clock_ms () - began;
   p->info = *nbdlink_info (p->slots[0].link);
   p->size = p->info.size;
   p->max_slots = p->info.multi_conn ? MAX_LINKS : 1;

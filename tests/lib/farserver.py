@@ -179,6 +179,11 @@ class Server:
     def serve(self, conn):
         self.connections.add(conn)
         try:
+            if len(self.connections) > self.args.answer:
+                print("silent", file=sys.stderr, flush=True)
+                while conn.recv(4096):
+                    pass
+                raise Gone
             self.negotiate(conn)
             while True:
                 magic, flags, kind, cookie, offset, count = struct.unpack(
@@ -236,6 +241,8 @@ def main():
     p.add_argument("--minimum", type=int, default=1)
     p.add_argument("--maximum", type=int, default=32 << 20)
     p.add_argument("--multi-conn", action="store_true")
+    p.add_argument("--answer", type=int, default=1000,
+                   help="the server is silent on more connections than these")
     p.add_argument("--delay", type=float, default=0.0,
                    help="each answer comes up to so many seconds later")
     p.add_argument("--seed", type=int, default=0)

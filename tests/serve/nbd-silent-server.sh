@@ -9,6 +9,7 @@
 requires_tools
 requires_filter limit
 requires_filter delay
+. "$srcdir/lib/engines.sh"
 
 make_image "$tmp/far" 16M
 truncate -s 32M "$tmp/far"
@@ -66,3 +67,21 @@ stop_nbdkit far
 n=$(grep -ci 'limit' "$tmp/far.log" || :)
 echo "$n connections refused"
 [ "$n" -le 20 ] || fail "a server that admits one connection was asked $n times"
+
+# One that is silent on more connections than one holds up no request for as long as
+# connect-timeout= says.
+start_daemon quiet "$python" "$srcdir/lib/farserver.py" "$sockdir/quiet.sock" "$tmp/far" \
+  --multi-conn --answer 1 --delay 0.01
+await_daemon quiet test -S "$sockdir/quiet.sock"
+start_nbdkit "nbd+unix:///?socket=$sockdir/quiet.sock" lock=false connect-timeout=60
+nbdsh_run -c - <<'PY'
+import time
+began = time.monotonic()
+for i in range(32):
+    h.aio_pread(nbd.Buffer(65536), i * 65536)
+while h.aio_in_flight() > 0:
+    h.poll(-1)
+assert time.monotonic() - began < 30
+PY
+stop_nbdkit
+grep silent "$tmp/quiet.log"
