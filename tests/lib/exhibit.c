@@ -3,8 +3,9 @@
  * A disk on which a test repeats a published accident.
  *
  * The disk is on a simulated file (simdisk.c).  The ledger knows what each sector may
- * contain.  Before each operation that changes the file, and at the end, the power is cut,
- * and what is left is judged without the core: metadata by checker.c, data by the ledger.
+ * contain.  Before each operation that changes the file, and at the end, the power is
+ * cut, and what is left is judged without the core: metadata by checker.c, data by the
+ * ledger.
  *
  * A request can be stopped at the storage gate, in a thread of its own, while others go
  * on: so an interleaving that needs luck elsewhere happens each time.

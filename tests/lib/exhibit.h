@@ -30,12 +30,13 @@ extern void exhibit_enter (const char *name);
 /* Leaves it.  Returns 0, for main. */
 extern int exhibit_leave (void);
 
-/* Opens the image EXHIBIT: it is loaded into a simulated disk.  From now on the power is cut before each operation that changes the file, in all ways.  What
- * is left must have no corruption, and each sector what the ledger allows.  Ends the test
- * if it cannot be opened for writing. */
+/* Opens the image EXHIBIT: it is loaded into a simulated disk.  From now on the power is
+ * cut before each operation that changes the file, in all ways.  What is left must have
+ * no corruption, and each sector what the ledger allows.  Ends the test if it cannot be
+ * opened for writing. */
 extern struct exhibit *exhibit_open (const struct exhibit_options *);
-/* Closes the disk.  Must succeed, with no leaks, all data durable and no sector wrong, also
- * when it is read with untrusted=true.  Frees the exhibit. */
+/* Closes the disk.  Must succeed, with no leaks, all data durable and no sector wrong,
+ * also when it is read with untrusted=true.  Frees the exhibit. */
 extern void exhibit_close (struct exhibit *);
 /* Closes the disk, writes the file EXHIBIT, and opens that.  Returns whether closing
  * succeeded. */

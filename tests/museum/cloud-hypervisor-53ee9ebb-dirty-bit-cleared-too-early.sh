@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Cloud Hypervisor, commit 53ee9ebb7769: the dirty bit goes when the first of several users
-# of an image goes.
+# Cloud Hypervisor, commit 53ee9ebb7769: the dirty bit goes when the first of several
+# users of an image goes.
 #
 # A crash after that left refcounts that were out of date, in an image that said that it
 # had been closed properly.

@@ -3,7 +3,8 @@
  * Cloud Hypervisor, issue 7660: two queues of one disk corrupt it.
  *
  * Each queue had its own copy of the caches and of the allocator.  So two queues that
- * wrote to one cluster at the same time gave it two places, and one of the writes was lost.
+ * wrote to one cluster at the same time gave it two places, and one of the writes was
+ * lost.
  *
  * https://github.com/cloud-hypervisor/cloud-hypervisor/issues/7660
  * Broken: claims-exclude-nobody

@@ -2,8 +2,8 @@
  *
  * Cloud Hypervisor, pull request 8245: zeroed ranges show the backing file.
  *
- * WRITE ZEROES removed the pointer to a cluster, as a discard may do.  Over a backing file
- * the guest then read the backing file's data where it had written zeros.
+ * WRITE ZEROES removed the pointer to a cluster, as a discard may do.  Over a backing
+ * file the guest then read the backing file's data where it had written zeros.
  *
  * https://github.com/cloud-hypervisor/cloud-hypervisor/pull/8245
  * Broken: zeroes-uncover-backing-file

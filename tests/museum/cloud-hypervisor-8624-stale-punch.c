@@ -4,8 +4,8 @@
  * again.
  *
  * A discard freed a cluster and was about to punch a hole into it.  Another queue's flush
- * gave the cluster to the allocator, a third request used it for an L2 table, and then the
- * hole was punched: guests lost data in production.
+ * gave the cluster to the allocator, a third request used it for an L2 table, and then
+ * the hole was punched: guests lost data in production.
  *
  * https://github.com/cloud-hypervisor/cloud-hypervisor/pull/8624
  * Broken: reused-before-punched

@@ -3,8 +3,8 @@
  * Cloud Hypervisor, pull request 8637: after ENOSPC a table in use is free.
  *
  * To move an L2 table, its old cluster was released before a new one was found.  If there
- * was none, the table stayed in use, and on the list of free clusters: the next write that
- * needed a cluster overwrote it.
+ * was none, the table stayed in use, and on the list of free clusters: the next write
+ * that needed a cluster overwrote it.
  *
  * Here an L2 table moves if a snapshot shares it, as do the clusters of data.
  *

@@ -3,8 +3,8 @@
  * HyperKit, issue 221: images that qemu-img made fail at a certain size.
  *
  * The server had only been tested with images that its own tool had made, with refcounts
- * for the whole disk.  With others it hung when the first refcount block was full, and the
- * image was corrupt.
+ * for the whole disk.  With others it hung when the first refcount block was full, and
+ * the image was corrupt.
  *
  * https://github.com/moby/hyperkit/issues/221
  * Broken: refcount-block-does-not-count-itself

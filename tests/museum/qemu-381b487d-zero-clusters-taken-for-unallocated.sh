@@ -4,8 +4,8 @@
 # QEMU, commits 381b487d54 and a94a3fac19 (2013): migration and rebase bring back the
 # backing file's data.
 #
-# Zero clusters counted as unallocated, so what was copied had the backing file's data where
-# the guest had written zeros.
+# Zero clusters counted as unallocated, so what was copied had the backing file's data
+# where the guest had written zeros.
 #
 # https://git.cs.tu-dortmund.de/SYS-OSS/FRET-qemu/src/commit/381b487d54ba18c73df9db8452028a330058c505/block
 # Broken: zero-clusters-taken-for-unallocated

@@ -2,8 +2,8 @@
  *
  * QEMU before 5.1: a discard in a version 2 image brings back the backing file's data.
  *
- * Version 2 has no zero clusters, so a discarded cluster became unallocated, and the guest
- * read the backing file's data, which it had overwritten long ago.
+ * Version 2 has no zero clusters, so a discarded cluster became unallocated, and the
+ * guest read the backing file's data, which it had overwritten long ago.
  *
  * https://fuchsia.googlesource.com/third_party/qemu/+/39f77cb662c6a7c4c398ee568ebc0ebcd710d0c4%5E
  * Broken: version-2-uncovers-backing-file

@@ -3,8 +3,8 @@
 #
 # QEMU before 5.1: a disk that grows shows the backing file's data.
 #
-# "block: truncate: Don't make backing file data visible": where the backing file is longer
-# than the disk was, new space must read as zeros.
+# "block: truncate: Don't make backing file data visible": where the backing file is
+# longer than the disk was, new space must read as zeros.
 #
 # https://gitlab.com/qemu-project/qemu/-/blob/v5.1.0/tests/qemu-iotests/274
 # Broken: growing-uncovers-backing-file

@@ -2,9 +2,9 @@
  *
  * QEMU 5.2 (release candidates), "qcow2: Fix corruption on write_zeroes with MAY_UNMAP".
  *
- * With subclusters came another order of steps in zero requests.  Freeing the cluster could
- * write the L2 table, and mark it clean, before the new entry was in it.  The old entry
- * stayed on the disk, and pointed to a cluster that was free.
+ * With subclusters came another order of steps in zero requests.  Freeing the cluster
+ * could write the L2 table, and mark it clean, before the new entry was in it.  The old
+ * entry stayed on the disk, and pointed to a cluster that was free.
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v5.2.0/block/qcow2-cluster.c (zero_in_l2_slice)
  * Broken: zeroes-keep-the-freed-cluster

@@ -2,9 +2,9 @@
  *
  * QEMU, commit 92dcb59fd4e1 (2010): a refcount block in use has a refcount of 0.
  *
- * When refcounts grew and something failed half way, the new refcount block was in use but
- * not counted, and was overwritten later.  The growth was rewritten so that new blocks
- * describe themselves, and appear with one write.
+ * When refcounts grew and something failed half way, the new refcount block was in use
+ * but not counted, and was overwritten later.  The growth was rewritten so that new
+ * blocks describe themselves, and appear with one write.
  *
  * https://repo.or.cz/qemu/aliguori-queue.git/commit/92dcb59fd4e1491afa0756ee9c2594869b487d23
  * Broken: refcount-block-named-before-written

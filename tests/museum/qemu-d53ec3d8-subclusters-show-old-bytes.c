@@ -2,10 +2,10 @@
  *
  * QEMU, commits d53ec3d8e12d and later (since 5.2): copy-on-write of subclusters.
  *
- * A write to a part of a subcluster that is unallocated or zero, in a host cluster that is
- * allocated, must fill the rest of the subcluster: the host cluster still has bytes that
- * were written there before.  Each fix of these rules in QEMU mended a case in which a
- * guest could read such old bytes.
+ * A write to a part of a subcluster that is unallocated or zero, in a host cluster that
+ * is allocated, must fill the rest of the subcluster: the host cluster still has bytes
+ * that were written there before.  Each fix of these rules in QEMU mended a case in which
+ * a guest could read such old bytes.
  *
  * https://qemu.googlesource.com/qemu/+/d53ec3d8e12d5a7c7f48347be450af56040b1a
  * Broken: old-host-cluster-taken-for-zeros

@@ -2,9 +2,9 @@
  *
  * QEMU: after a crash, zeroed ranges show data of another place.
  *
- * A cluster that a discard or a zero request freed is used again before the removal of its
- * pointer is durable.  After a crash the old pointer shows what was written to another
- * place of the disk.  (qemu-nbd 7.2)
+ * A cluster that a discard or a zero request freed is used again before the removal of
+ * its pointer is durable.  After a crash the old pointer shows what was written to
+ * another place of the disk.  (qemu-nbd 7.2)
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-refcount.c
  * Broken: freed-clusters-reused-at-once

@@ -3,8 +3,8 @@
  * QEMU: the repair of lazy refcounts overwrites data.
  *
  * After a power cut, refcounts may be 0 for clusters that are in use.  When the image was
- * opened, the repair itself needed clusters, believed the old refcounts, and put a refcount
- * block onto a cluster in use.  (qemu-img 7.2)
+ * opened, the repair itself needed clusters, believed the old refcounts, and put a
+ * refcount block onto a cluster in use.  (qemu-img 7.2)
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-refcount.c
  * Broken: repair-believes-refcounts

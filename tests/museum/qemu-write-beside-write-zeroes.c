@@ -4,8 +4,8 @@
  *
  * A write to a zero cluster that has its host cluster is under way.  Zeros are written,
  * with permission to unmap, to another part of the cluster.  As all of the cluster still
- * seems to be zeros, the whole cluster is unmapped and freed; then the write's entry points
- * to a free cluster.  qemu-nbd 7.2, 10.0 and 11.1 lose the data.
+ * seems to be zeros, the whole cluster is unmapped and freed; then the write's entry
+ * points to a free cluster.  qemu-nbd 7.2, 10.0 and 11.1 lose the data.
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v10.0.0/block/qcow2.c (qcow2_co_pwrite_zeroes)
  * Broken: zeroes-take-the-whole-cluster

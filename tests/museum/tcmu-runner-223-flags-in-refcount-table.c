@@ -2,8 +2,9 @@
  *
  * tcmu-runner, pull request 223: refcounts are no longer found.
  *
- * It set the COPIED flag, which belongs into L1 and L2 entries, in entries of the refcount
- * table too.  All clusters that the new refcount blocks counted seemed to be free.
+ * It set the COPIED flag, which belongs into L1 and L2 entries, in entries of the
+ * refcount table too.  All clusters that the new refcount blocks counted seemed to be
+ * free.
  *
  * https://github.com/open-iscsi/tcmu-runner/pull/223
  * Broken: flags-in-refcount-table
