@@ -101,6 +101,17 @@ model_set (struct trial *t, const unsigned char *buf, uint64_t offset,
   memset (t->either + offset, 0, count);
 }
 
+/* In version 2, a trim may leave data that hides a backing file.  In a raw data file it
+ * does nothing where holes cannot be punched. */
+static bool
+trim_is_certain (const struct trial *t)
+{
+  const struct image_spec *spec = &t->image.spec;
+
+  return (spec->version >= 3 || !spec->backing) &&
+    (!spec->data_file_raw || reach_punches (spec->cluster_size));
+}
+
 static void
 model_trim (struct trial *t, uint64_t offset, uint64_t count)
 {
@@ -111,10 +122,10 @@ model_trim (struct trial *t, uint64_t offset, uint64_t count)
 
   if (!t->options.discard || start >= end)
     return;
-  if (t->image.spec.version == 2 && t->image.spec.backing)
-    memset (t->either + start, 1, end - start);
-  else
+  if (trim_is_certain (t))
     model_set (t, NULL, start, end - start);
+  else
+    memset (t->either + start, 1, end - start);
 }
 
 /* What is written where everybody writes: one value for each byte. */
