@@ -22,7 +22,7 @@
  * (newdevice.c): it is written last.
  *
  * The backing file is opened to check its format and to get its size; it is not kept
- * open.
+ * open.  Nor are those below it, which must be other files than the device.
  *
  * Locks: none while the image is created, because no other program can know the file;
  * those of a writer while it is removed.
@@ -30,6 +30,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,7 @@
 #include "format/luksmake.h"
 #include "image/filename.h"
 #include "image/image.h"
+#include "mapping/chain.h"
 #include "offline/create.h"
 #include "offline/newdevice.h"
 
@@ -76,39 +78,88 @@ struct created {
 
 /* --- the backing file --- */
 
-static int
-open_backing (const char *path, const struct create_options *o, uint64_t *size)
+static struct image *
+open_backing (const char *path, bool raw, const struct image_options *options)
 {
-  struct image_options options = {
-    .file = o->file, .secret = o->secret, .rules = o->rules,
-  };
-  const bool raw = strcmp (o->image.backing_format, "raw") == 0;
-  struct image *image;
+  return raw ? image_open_file (path, &options->file) : image_open (path, options);
+}
 
-  options.file.try_writable = false;
-  image = raw ? image_open_file (path, &options.file) : image_open (path, &options);
+/* The device may be the same file as one of the chain, which would then be lost. */
+static int
+check_not_device (const struct maker *m, const struct image *image)
+{
+  const struct storage *const d = m->device;
+
+  if (!storage_same (image->file, d) && !(image->data && storage_same (image->data, d)))
+    return 0;
+  nbdkit_error ("%s: cannot create: it is in the backing chain of the new image",
+                storage_path (d));
+  errno = ELOOP;
+  return -1;
+}
+
+/* Looks at one file of the chain, the DEPTH-th.  *SIZE: of the first one.  *NEXT: what is
+ * below it, to be freed; NULL: nothing, or nothing that matters. */
+static int
+look_at (const struct maker *m, const char *path, unsigned depth,
+         struct chain_options *chain, bool *raw, uint64_t *size, char **next)
+{
+  struct image *image = open_backing (path, *raw, &chain->image);
+  const char *format;
+  int r = 0;
+
   if (image == NULL)
     return -1;
-  *size = raw ? storage_size (image->file) : image->header.size;
+  if (depth == 0)
+    *size = *raw ? storage_size (image->file) : image->header.size;
+  /* A new file is in no chain. */
+  if (m->device) {
+    if (check_not_device (m, image) == -1 ||
+        (!*raw && (image_open_data (image, &chain->image) == -1 ||
+                   check_not_device (m, image) == -1)) ||
+        chain_below (path, *raw ? NULL : &image->header, chain, next, &format) == -1)
+      r = -1;
+    else if (*next)
+      *raw = strcmp (format, "raw") == 0;
+  }
+  KEEP_ERRNO_FOR_BLOCK;
   image_close (image);
-  return 0;
+  return r;
 }
 
 static int
-look_below (const struct create_options *o, struct newimage_options *image)
+look_below (const struct maker *m, struct newimage_options *image)
 {
-  CLEANUP_FREE char *path = NULL;
+  const struct create_options *const o = m->o;
+  struct chain_options chain = {
+    .image = { .file = o->file, .secret = o->secret, .rules = o->rules },
+  };
+  char *path, *next;
   const char *told;
-  uint64_t size;
+  uint64_t size = 0;
+  bool raw;
+  int r = 0;
 
   if (image->backing_file == NULL)
     return 0;
+  chain_go_below_top (&chain);
+  chain.image.file.try_writable = false;
+  raw = strcmp (image->backing_format, "raw") == 0;
   path = filename_of_backing (o->path, image->backing_file, &o->rules, &told);
-  if (path == NULL || open_backing (path, o, &size) == -1)
+  if (path == NULL)
     return -1;
-  if (o->size_of_backing)
+  /* (If the chain has a loop, it is refused when it is served.) */
+  for (unsigned depth = 0; r == 0 && path && depth < CHAIN_MAX_LAYERS; depth++) {
+    next = NULL;
+    r = look_at (m, path, depth, &chain, &raw, &size, &next);
+    free (path);
+    path = next;
+  }
+  KEEP_ERRNO_FOR_BLOCK;
+  free (path);
+  if (r == 0 && o->size_of_backing)
     image->size = size;
-  return 0;
+  return r;
 }
 
 /* --- writing --- */
@@ -390,7 +441,7 @@ make (struct maker *m)
   image.luks_bytes = o->encrypt ? LUKSMAKE_BYTES : 0;
   if (open_device (m) == -1 ||
       (image.data_file && newfile_check (o->data_path) == -1) ||
-      look_below (o, &image) == -1 ||
+      look_below (m, &image) == -1 ||
       newimage_plan (&image, &m->n) == -1 ||
       check_device_size (m) == -1 ||
       make_luks (m) == -1)

@@ -153,6 +153,25 @@ print(json.load(sys.stdin)["fully-allocated"])' < <(qemu-img measure --output=js
   refused 'not a qcow2 image' "file=$device" "${how[@]}"
 }
 
+# below PARAMETER...: the device itself cannot be below the new image, at any depth.
+below ()
+{
+  zeros
+  qemu-img create -q -f qcow2 "$tmp/golden" 8M
+  dd if="$tmp/golden" of="$back" conv=notrunc status=none
+  sync_device
+  qemu-img create -q -u -f qcow2 -b "$device" -F qcow2 "$tmp/middle" 8M
+  qemu-img create -q -u -f qcow2 -b "$tmp/middle" -F qcow2 "$tmp/upper" 8M
+  for format in qcow2 raw; do
+    kept 'is in the backing chain' create=8M overwrite=true backing-file="$device" \
+      backing-format="$format" lock=false "$@"
+  done
+  for file in middle upper; do
+    kept 'is in the backing chain' create=auto overwrite=true \
+      backing-file="$tmp/$file" backing-format=qcow2 lock=false "$@"
+  done
+}
+
 # --- an export ---
 
 # The server reads the file anew for each connection, and admits one client.
@@ -166,6 +185,13 @@ refused 'lock=false permits' "file=$device" create=16M
 refused 'create= cannot be used with data-file=URI' file="$tmp/new" create=1M \
   data-file="$device"
 test_device
+
+# One that admits several clients.
+device="nbd+unix:///?socket=$sockdir/all.sock" how=()
+"$NBDKIT" -f -U "$sockdir/all.sock" -P "$tmp/all.pid" file "$back" &
+helper_pids+=($!)
+until [ -s "$tmp/all.pid" ]; do sleep 0.02; done
+below allow-uri="$device"
 
 # A file that exists stays, whatever is asked for.
 random_file "$tmp/file" 100000
@@ -193,6 +219,7 @@ os.fsync(fd)
 fcntl.ioctl(fd, 0x1261)  # BLKFLSBUF' "$device"
 }
 test_device
+below
 # Through a link, too.
 ln -s "$device" "$tmp/link"
 device="$tmp/link"
