@@ -14,7 +14,7 @@
  * the block in the meantime.
  *
  * Locks: `blocks' is taken for writing by a thread that changes part of a block, and for
- * reading by other writers.  `growth' guards asked_at, and is held while the pool
+ * reading by other writers.  `growth' guards ask_again, and is held while the pool
  * connects; no other lock of this file is taken meanwhile.
  */
 
@@ -37,8 +37,11 @@
 /* As on a disk, a sector is written completely or not at all.  With larger blocks,
  * writing one sector may also destroy others. */
 #define LARGEST_MINIMUM 4096
-/* How often the server is asked whether the export has grown. */
+/* How often the server is asked whether the export has grown.  Requests wait for the
+ * answer: so it is asked less often if that takes long, at most in one of PARTS parts of
+ * the time. */
 #define ASK_AGAIN_MS 1000
+#define PARTS 5
 
 struct nbdfile {
   struct storage s;             /* must be first */
@@ -46,7 +49,7 @@ struct nbdfile {
   const struct nbdlink_info *info;      /* fixed after opening */
   pthread_rwlock_t blocks;
   pthread_mutex_t growth;
-  int64_t asked_at;             /* clock_ms, if it had not grown; under growth */
+  int64_t ask_again;            /* clock_ms: not before; under growth */
 };
 
 static struct nbdfile *
@@ -370,16 +373,20 @@ nbdfile_size_now (struct storage *s, bool ask)
 {
   struct nbdfile *n = nbdfile_of (s);
   uint64_t size;
+  int64_t began, now;
 
   if (!ask)
     return s->size;
   LOCK_FOR_BLOCK (&n->growth);
-  if (n->asked_at != 0 && clock_ms () - n->asked_at < ASK_AGAIN_MS)
+  began = clock_ms ();
+  if (began < n->ask_again)
     return s->size;
   if (nbdpool_grow (n->pool, &size) == -1)
     storage_note_lost (s, errno);
   size = round_down (size, n->info->minimum);
-  n->asked_at = size > s->size ? 0 : clock_ms ();
+  now = clock_ms ();
+  n->ask_again = size > s->size ? 0
+    : now + max64 (ASK_AGAIN_MS, (PARTS - 1) * (now - began));
   return size;
 }
 

@@ -47,6 +47,9 @@
 #define LONGEST_PAUSE_MS 5000
 /* How long a request waits for one more connection, beside what the first one took. */
 #define MORE_MS 1000
+/* The same for the one that shows whether the export has grown.  (A server that admits
+ * one client may leave the next one without an answer.) */
+#define GROWN_MS 3000
 /* How often those who wait ask whether anybody waits for them. */
 #define ASK_MS 1000
 
@@ -284,6 +287,13 @@ find_losses (struct nbdpool *p)
       lose_changes (p);
 }
 
+/* For a connection beside the first one, which may take MS longer than that one took. */
+static int64_t
+timeout_beside (const struct nbdpool *p, int64_t ms)
+{
+  return min64 (p->options.connect_timeout_ms, ms + 4 * p->connect_ms);
+}
+
 /* Makes the first connection anew, in the time that is LEFT.  With the lock held. */
 static void
 reconnect (struct nbdpool *p, struct patience *w, int64_t left)
@@ -316,8 +326,7 @@ connect_more (struct nbdpool *p, struct slot *slot)
 {
   if (slot->link && is_unflushed (slot))
     lose_changes (p);
-  if (connect_slot (p, slot, min64 (p->options.connect_timeout_ms,
-                                    MORE_MS + 4 * p->connect_ms)) == 0)
+  if (connect_slot (p, slot, timeout_beside (p, MORE_MS)) == 0)
     return;
   slot->unwanted = true;        /* the server admits no more: fewer must do */
   p->max_slots = p->nr_slots;
@@ -610,7 +619,7 @@ nbdpool_grow (struct nbdpool *p, uint64_t *size)
   int r;
 
   *size = before;
-  if (p->lost || nbdlink_open (p->uri, p->name, p->options.connect_timeout_ms, true,
+  if (p->lost || nbdlink_open (p->uri, p->name, timeout_beside (p, GROWN_MS), true,
                                &p->options, &link) == -1)
     return 0;
   if (nbdlink_info (link)->size == before || !is_same_export (p, nbdlink_info (link))) {

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # A server that admits one client at a time is enough to check an image, to change it in
-# every way, and to serve it.
+# every way, and to serve it.  One that leaves a second client without an answer delays
+# nothing for long.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -34,3 +35,31 @@ served snapshot-create=monday bitmap-add=changes
 served snapshot-delete=monday resize=2M check=quick
 served flatten=true
 check_clean "$tmp/far"
+
+# One that leaves a second client without an answer: at the end of the export, who asks
+# whether it has grown does not hold up requests for long.
+command -v qemu-nbd || skip "qemu-nbd is missing"
+make_image "$tmp/full" 64M
+truncate -s 12M "$tmp/full"
+qemu-nbd -f raw --persistent -k "$sockdir/full.sock" "$tmp/full" &
+qemu=$!
+helper_pids+=("$qemu")
+until [ -S "$sockdir/full.sock" ]; do sleep 0.02; done
+start_nbdkit "nbd+unix:///?socket=$sockdir/full.sock" lock=false
+nbdsh_run -c - <<'PY'
+import errno, time
+longest = refused = 0
+for at in range(0, 16 << 20, 65536):
+    begin = time.monotonic()
+    try:
+        h.pwrite(b"x" * 65536, at)
+    except nbd.Error as e:
+        assert e.errnum == errno.ENOSPC, e
+        refused += 1
+    longest = max(longest, time.monotonic() - begin)
+assert refused > 0 and longest < 8, (refused, longest)
+PY
+stop_nbdkit
+kill "$qemu"
+wait "$qemu" || :
+check_clean "$tmp/full"
