@@ -24,8 +24,9 @@ is_ready ()
 {
   local bucket=http://127.0.0.1:8333/bucket
 
-  { curl -sS -f -I "$bucket" || curl -sS -f -X PUT "$bucket"; } &&
-    curl -sS -f -d ready "$bucket/probe" -X PUT && curl -sS -f "$bucket/probe"
+  { curl -m 5 -sS -f -I "$bucket" || curl -m 5 -sS -f -X PUT "$bucket"; } &&
+    curl -m 5 -sS -f -d ready "$bucket/probe" -X PUT &&
+    curl -m 5 -sS -f "$bucket/probe"
 }
 
 start_weed ()
@@ -37,6 +38,7 @@ start_weed ()
     cd "$1"; exec 9<"$0"; mount --bind tmp /tmp; shift; exec /proc/self/fd/9 "$@"' \
     "$weed" "$tmp/weed" server -dir=. -ip=127.0.0.1 -s3 -s3.port=8333 \
     -s3.port.iceberg=0 -s3.port.lance=0 -volume.max=4 -master.volumeSizeLimitMB=64 \
+    -volume.minFreeSpace=0 \
     -master.telemetry=false -master.electionTimeout=500ms \
     -master.heartbeatInterval=100ms
   await_daemon weed is_ready

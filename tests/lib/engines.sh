@@ -40,11 +40,11 @@ start_daemon ()
 # await_daemon NAME COMMAND...: waits until the command succeeds.
 await_daemon ()
 {
-  local name="$1" i
+  local name="$1" i limit=$((SECONDS + 90))
   shift
 
   set +x
-  for ((i = 0; i < 600; ++i)); do
+  for ((i = 0; i < 600 && SECONDS < limit; ++i)); do
     if "$@" </dev/null >"$tmp/await.log" 2>&1; then set -x; return 0; fi
     server_lives "$name" || fail "$name has ended"
     sleep 0.05
