@@ -655,10 +655,12 @@ nbdlink_is_given_up (const struct nbdlink *l)
   return l->given_up;
 }
 
+/* libnbd may close the socket at any moment, and its number may come to be another
+ * file's: hence the freedom that the caller leaves us. */
 bool
-nbdlink_has_died (struct nbdlink *l)
+nbdlink_has_hung_up (struct nbdlink *l)
 {
-  if (!nbdlink_is_dead (l))
-    poll_once (l, 0);
-  return nbdlink_is_dead (l);
+  struct pollfd fd = { .fd = l->lib.aio_get_fd (l->nbd), .events = POLLRDHUP };
+
+  return nbdlink_is_dead (l) || poll (&fd, 1, 0) > 0;
 }

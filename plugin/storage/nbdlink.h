@@ -49,9 +49,10 @@ extern const struct nbdlink_info *nbdlink_info (const struct nbdlink *);
 extern bool nbdlink_is_dead (struct nbdlink *);
 /* Was it, because the server was silent? */
 extern bool nbdlink_is_given_up (const struct nbdlink *);
-/* The same, after a look at what has arrived: the server may have gone while no request
- * was in flight.  (None may be.) */
-extern bool nbdlink_has_died (struct nbdlink *);
+/* Has the server hung up, whether or not its last replies have been taken in?  This looks
+ * at the socket.  If another thread finds the link dead meanwhile, either answer may be
+ * given. */
+extern bool nbdlink_has_hung_up (struct nbdlink *);
 
 /* Requests, from any thread.  Their ranges are within the size and multiples of the
  * minimum.  Counts are at most the maximum (with data) or NBDLINK_MAX_COUNT (without). */

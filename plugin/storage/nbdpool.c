@@ -223,12 +223,14 @@ lose_changes (struct nbdpool *p)
   p->lost = true;
 }
 
-/* If no request is in flight, also detects that the connection was lost while it was
- * idle, so that no request has to fail first. */
+/* Is it of use for a request?  One that changes something must not be sent in vain, beside
+ * others that are in flight; nor has any request to fail if the connection was lost while
+ * it was idle. */
 static bool
-is_alive (struct slot *slot)
+is_alive (const struct slot *slot, enum nbdpool_kind kind)
 {
-  return slot->link && !(slot->users == 0 ? nbdlink_has_died (slot->link)
+  return slot->link && !(slot->users == 0 || changes_something (kind)
+                         ? nbdlink_has_hung_up (slot->link)
                          : nbdlink_is_dead (slot->link));
 }
 
@@ -283,7 +285,7 @@ find_losses (struct nbdpool *p)
   struct slot *slot;
 
   for (slot = p->slots + 1; slot < p->slots + p->nr_slots; slot++)
-    if (slot->link && is_unflushed (slot) && !is_alive (slot))
+    if (slot->link && is_unflushed (slot) && nbdlink_has_hung_up (slot->link))
       lose_changes (p);
 }
 
@@ -351,14 +353,17 @@ acquire (struct nbdpool *p, enum nbdpool_kind kind, struct patience *w)
       wait_settled (p, ASK_MS);
       continue;
     }
-    if (is_alive (slot)) {
+    if (is_alive (slot, kind)) {
       tell_back (p);
       slot->users++;
       slot->changing += changes_something (kind);
       return slot;
     }
     if (slot != &p->slots[0]) {
-      connect_more (p, slot);
+      if (slot->users > 0)
+        wait_settled (p, ASK_MS);
+      else
+        connect_more (p, slot);
       continue;
     }
     left = patience_left (p, w);
@@ -443,7 +448,7 @@ acquire_now (struct nbdpool *p)
   LOCK_FOR_BLOCK (&p->lock);
 
   slot = choose_slot (p);       /* acquire makes those that are yet to be made */
-  if (slot->retiring || !is_alive (slot))
+  if (slot->retiring || !is_alive (slot, NBDPOOL_READ))
     return NULL;
   slot->users++;
   return slot;
