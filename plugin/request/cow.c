@@ -305,7 +305,8 @@ write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
   return 0;
 }
 
-/* Does the external data file have a hole there? */
+/* Does the external data file have a hole there?  (One whose server was just restarted may
+ * have lost it by the time of the write.) */
 static bool
 is_hole (struct cow *c, uint64_t host, uint64_t len)
 {
@@ -313,7 +314,8 @@ is_hole (struct cow *c, uint64_t host, uint64_t len)
   uint64_t n = len;
   bool hole;
 
-  return image->data != NULL && !payload_is_encrypted (image->payload) &&
+  return image->data != NULL && !storage_is_far (image->data) &&
+    !payload_is_encrypted (image->payload) &&
     storage_hole (image->data, host, &n, &hole) == 0 && hole && n == len;
 }
 
