@@ -171,8 +171,6 @@ void
 attempt_begin (struct attempt *r, const struct attempt_image *t, const char *name,
                uint64_t k)
 {
-  struct disk_options options = t->options;
-
   *r = (struct attempt) { .image = t };
   trials_about ("%s, k %" PRIu64, name, k);
   rng_init (&r->cut_rng, t->work_seed, k);
@@ -186,21 +184,25 @@ attempt_begin (struct attempt *r, const struct attempt_image *t, const char *nam
     simdisk_add (r->sim, data);
     free (data);
   }
-  options.hooks = simdisk_hooks (r->sim);
-  if (reach_open (&options, &r->disk) == -1)
-    FAIL ("open failed");
+  attempt_open (r);
   attempt_counts.attempts++;
 }
 
 void
-attempt_reopen (struct attempt *r)
+attempt_open (struct attempt *r)
 {
   struct disk_options options = r->image->options;
 
-  disk_close (r->disk);
   options.hooks = simdisk_hooks (r->sim);
   if (reach_open (&options, &r->disk) == -1)
-    FAIL ("opening again failed");
+    FAIL ("open failed");
+}
+
+void
+attempt_close (struct attempt *r)
+{
+  disk_close (r->disk);
+  r->disk = NULL;
 }
 
 int

@@ -60,8 +60,9 @@ extern struct attempt_counts attempt_counts;
 extern void attempt_begin (struct attempt *, const struct attempt_image *,
                            const char *name, uint64_t k);
 extern void attempt_end (struct attempt *);
-/* Closes the disk, and opens what is then on the simulated one. */
-extern void attempt_reopen (struct attempt *);
+/* Closes the disk, whatever comes of that; opens what is then on the simulated one. */
+extern void attempt_close (struct attempt *);
+extern void attempt_open (struct attempt *);
 /* The writer comes, and leaves.  0, or errno. */
 extern int attempt_come (struct attempt *);
 extern int attempt_leave (struct attempt *);

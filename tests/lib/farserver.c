@@ -36,6 +36,7 @@
 #define LONGEST (UINT32_C (32) << 20)
 #define MAX_EXTENTS 16
 #define MAX_FULL 16
+#define LONGEST_LOOK (UINT64_C (64) << 10)
 
 struct farfile {
   char *path;                   /* constant */
@@ -241,6 +242,29 @@ write_zeros (struct farclient *c, const struct request *q)
   return r == -1 || !(q->flags & FLAG_FUA) ? r : storage_sync (s);
 }
 
+/* What hooks have in the place of a file has holes where it reads as zeros.  (The file
+ * knows nothing about that.) */
+static int
+find_hole (struct farclient *c, uint64_t offset, uint64_t *len, bool *hole)
+{
+  unsigned char block[512];
+  uint64_t done, n;
+
+  if (c->file->hooks == &without_sync)
+    return storage_hole (c->file->storage, offset, len, hole);
+  for (done = 0; done < *len && done < LONGEST_LOOK; done += n) {
+    n = min64 (*len - done, sizeof block);
+    if (storage_read (c->file->storage, block, n, offset + done) == -1)
+      return -1;
+    if (done == 0)
+      *hole = bytes_are_zero (block, n);
+    else if (bytes_are_zero (block, n) != *hole)
+      break;
+  }
+  *len = done;
+  return 0;
+}
+
 static int
 find_extents (struct farclient *c, struct request *q)
 {
@@ -249,7 +273,7 @@ find_extents (struct farclient *c, struct request *q)
 
   for (q->n = 0; q->n < MAX_EXTENTS && at < q->offset + q->len; at += len) {
     len = q->offset + q->len - at;
-    if (storage_hole (c->file->storage, at, &len, &hole) == -1)
+    if (find_hole (c, at, &len, &hole) == -1)
       return -1;
     len = min64 (len, q->offset + q->len - at);
     q->extents[q->n].len = put32 (len);
@@ -402,17 +426,13 @@ farserver_kill (struct farserver *s)
 
 /* False: the server is killed before.  *LAST: it has to be, at this moment. */
 static bool
-may_begin (struct farserver *s, const struct request *q, bool *last)
+may_begin (struct farserver *s, bool *last)
 {
-  const bool counts = q->type == CMD_WRITE || q->type == CMD_ZERO ||
-    q->type == CMD_TRIM || q->type == CMD_FLUSH;
   LOCK_FOR_BLOCK (&s->lock);
 
-  *last = counts && s->countdown == 0;
-  if (*last)
-    s->countdown = UINT64_MAX;
-  else if (counts && s->countdown != UINT64_MAX)
-    s->countdown--;
+  *last = s->countdown == 0;
+  if (s->countdown != UINT64_MAX)
+    s->countdown--;             /* after 0: it is not killed again */
   if (*last && s->moment == FAR_RECEIVED)
     kill_locked (s);
   return !s->dead;
@@ -434,7 +454,7 @@ one_request (struct farclient *c, struct request *q)
   uint32_t err;
   bool last, ok;
 
-  if (!receive_request (c, q) || !may_begin (s, q, &last))
+  if (!receive_request (c, q) || !may_begin (s, &last))
     return false;
   err = carry_out (c, q);
   perhaps_kill (s, last, FAR_DONE);
@@ -587,10 +607,7 @@ farserver_stop (struct farserver *s)
   shutdown (s->fd, SHUT_RDWR);
   CHECK (pthread_join (s->thread, NULL) == 0);
   close (s->fd);
-  pthread_mutex_lock (&s->lock);
-  while (s->clients)
-    pthread_cond_wait (&s->left, &s->lock);
-  pthread_mutex_unlock (&s->lock);
+  farserver_rest (s);
   while ((f = s->files)) {
     s->files = f->next;
     free (f->path);
@@ -659,6 +676,15 @@ farserver_reborn (struct farserver *s, void (*reborn) (void *), void *opaque)
 
   s->reborn = reborn;
   s->opaque = opaque;
+}
+
+void
+farserver_rest (struct farserver *s)
+{
+  LOCK_FOR_BLOCK (&s->lock);
+
+  while (s->clients)
+    pthread_cond_wait (&s->left, &s->lock);
 }
 
 unsigned

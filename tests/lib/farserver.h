@@ -40,14 +40,17 @@ extern void farserver_hooks (struct farserver *, const char *path,
 /* Breaks all connections.  Requests that have begun may end, but are not answered, and no
  * others begin. */
 extern void farserver_kill (struct farserver *);
-/* The same when AFTER more requests that change something, or flush, have come, at this
- * moment of the next one.  UINT64_MAX: not. */
+/* The same when AFTER more requests have come, at this moment of the next one.
+ * UINT64_MAX: not. */
 enum farmoment { FAR_RECEIVED, FAR_DONE, FAR_ANSWERED };
 extern void farserver_kill_after (struct farserver *, uint64_t after, enum farmoment);
 /* REBORN is called before the first client comes after that, when nothing uses the
  * files. */
 extern void farserver_reborn (struct farserver *, void (*reborn) (void *opaque),
                               void *opaque);
+/* Waits until the last client has gone, and what it asked for is done.  (A request that was
+ * under way when the server was killed may take effect later.) */
+extern void farserver_rest (struct farserver *);
 /* How often it was killed. */
 extern unsigned farserver_kills (struct farserver *);
 
