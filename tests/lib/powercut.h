@@ -7,6 +7,7 @@
 #define TEST_POWERCUT_H
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -47,7 +48,7 @@ struct power_cut_trial {
 
   /* Set by power_cut_begin: */
   struct simdisk *sim;
-  unsigned cuts_left;           /* the limit for cuts; the test may set it */
+  atomic_uint cuts_left;        /* the limit for cuts; the test may set it */
   bool done, fault;             /* as in struct remains */
 
   uint64_t operations;          /* operations that can fail; power_cut_everywhere counts
