@@ -136,16 +136,17 @@ PY
 stop_nbdkit
 check_clean "$img"
 
-# The client goes: its requests end.
+# The client goes: its request ends.  (One: nbdkit 1.32 may abort when a client goes that
+# waits for more.)
 start
 run <<PY
 child = subprocess.Popen([sys.executable, "-c", open("$tmp/common.py").read() + """
-fill(connect())
+fill(connect(), depth=1)
 print("full", flush=True)
 time.sleep(100)
 """, sys.argv[1]], stdout=subprocess.PIPE)
 assert child.stdout.readline() == b"full\n"
-assert stats("waiting") == 8
+assert stats("waiting") == 1
 child.kill()
 until(lambda: stats("waiting") == 0)
 h = connect()
