@@ -54,7 +54,7 @@ clean_round
 
 # Writes wait for the OSD.
 start_nbdkit "$far_uri" lock=false
-model random "$uri" "$tmp/model.raw" --seconds 2 > "$tmp/waited" &
+model random "$uri" "$tmp/model.raw" --seconds 5 > "$tmp/waited" &
 writer=$!
 until grep SEED "$tmp/waited"; do kill -0 $writer; sleep 0.05; done
 kill_part osd
