@@ -429,8 +429,7 @@ let_qemu_do_it (struct trial *t)
 
   if (t->edit.kind == EDIT_RESIZE)
     return false;
-  command_add (&c, "qemu-img");
-  command_add (&c, "snapshot");
+  command_words (&c, "qemu-img snapshot");
   command_add (&c, "%s", flags[t->edit.kind]);
   command_add (&c, "%s", t->name);
   command_add (&c, "%s", IMAGE);

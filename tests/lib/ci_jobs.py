@@ -175,11 +175,11 @@ def cluster(found, program):
         with open(name, "w", encoding="utf-8") as f:
             f.write(text)
     os.mkdir("jobs")
-    stub = os.path.join("jobs", program)
-    with open(stub, "w", encoding="utf-8") as f:
+    stand_in = os.path.join("jobs", program)
+    with open(stand_in, "w", encoding="utf-8") as f:
         f.write("#!/bin/sh\nexec '%s' '%s' %s \"$@\"\n" % (
             sys.executable, os.path.realpath(__file__), program))
-    os.chmod(stub, 0o755)
+    os.chmod(stand_in, 0o755)
     os.environ["PATH"] = os.path.realpath("jobs") + ":" + os.environ["PATH"]
     return run(["bash", "-e", "-c", commands], ".")
 

@@ -53,6 +53,7 @@ struct exhibit {
   struct export *client;
   struct ledger *ledger;
   struct blob initial, contents;
+  struct blob below;            /* what is in its backing file; no data: it has none */
   uint64_t cluster_size;
   bool trims;                   /* a trim makes zeros (in version 2 over a backing file,
                                    it does nothing) */
@@ -77,7 +78,8 @@ judge (void *opaque, const struct remains *r)
   /* The dirty bit says that refcounts may be wrong. */
   if (!dirty || r->done)
     survivor_check (r->file, !r->done || r->kind != CUT_ALL, r->when);
-  if (checker_read (r->file, e->options.below, e->contents.data, e->contents.len) == -1)
+  if (checker_read (r->file, e->below.data ? &e->below : NULL, e->contents.data,
+                    e->contents.len) == -1)
     survivor_fail (r->file, "%s: the contents cannot be read", r->when);
   if (!ledger_allows (e->ledger, 0, e->contents.len / LEDGER_SECTOR, e->contents.data,
                       true))
@@ -161,6 +163,18 @@ disconnect (struct exhibit *e)
   return disk_close (e->disk) == 0 && left;
 }
 
+void
+exhibit_over_raw (struct image_spec *spec, int n)
+{
+  struct blob contents;
+  struct rng rng;
+
+  rng_init (&rng, 1, 0);
+  image_over_raw (spec, &rng, spec->size, n, &contents);
+  blob_free (&contents);
+  image_create (EXHIBIT, spec);
+}
+
 struct exhibit *
 exhibit_open (const struct exhibit_options *options)
 {
@@ -182,8 +196,10 @@ exhibit_open (const struct exhibit_options *options)
   };
   rng_init (&e->power.rng, trials_seed, 0);
   power_on (e);
+  if (blob_get (exhibit_file (e), 8, 8) != 0)
+    blob_load ("below", &e->below);
   e->cluster_size = UINT64_C (1) << blob_get (exhibit_file (e), 20, 4);
-  e->trims = blob_get (exhibit_file (e), 4, 4) == 3 || e->options.below == NULL;
+  e->trims = blob_get (exhibit_file (e), 4, 4) == 3 || e->below.data == NULL;
   e->hooks = (struct storage_hooks) { .before = before, .opaque = e };
   e->disk_options = (struct disk_options) {
     .path = e->power.path, .l2_cache = e->options.l2_cache_small ? 4096 : 1 << 20,
@@ -211,7 +227,7 @@ exhibit_reopen (struct exhibit *e)
 static void
 serve_untrusted (struct exhibit *e)
 {
-  if (e->options.below)
+  if (e->below.data)
     return;
   blob_save (EXHIBIT, exhibit_file (e));
   e->disk_options.hooks = NULL;
@@ -235,6 +251,7 @@ finish (struct exhibit *e)
   ledger_free (e->ledger);
   blob_free (&e->initial);
   blob_free (&e->contents);
+  blob_free (&e->below);
   pthread_cond_destroy (&e->changed);
   pthread_mutex_destroy (&e->lock);
   free (e);

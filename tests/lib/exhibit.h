@@ -20,7 +20,6 @@ struct exhibit;
 
 /* What a test may choose. */
 struct exhibit_options {
-  const struct blob *below;     /* contents of the backing file, or NULL */
   bool compress, l2_cache_small;
   bool no_cuts;                 /* the power is not cut until the end */
 };
@@ -29,6 +28,9 @@ struct exhibit_options {
 extern void exhibit_enter (const char *name);
 /* Leaves it.  Returns 0, for main. */
 extern int exhibit_leave (void);
+
+/* Makes the image EXHIBIT over a raw file with N changes. */
+extern void exhibit_over_raw (struct image_spec *, int n);
 
 /* Opens the image EXHIBIT: it is loaded into a simulated disk.  From now on the power is
  * cut before each operation that changes the file, in all ways.  What is left must have

@@ -232,6 +232,12 @@ kill9_nbdkit ()
   unset "server_pid[$name]"
 }
 
+# await_end PID: until this process has ended; for a minute at most.
+await_end ()
+{
+  timeout 60 tail -s 0.02 --pid="$1" -f /dev/null || fail "process $1 does not end"
+}
+
 # Is the server still running?
 server_lives ()
 {
@@ -291,6 +297,18 @@ refused_always ()
   refused_untouched "$pattern" "$@"
   refused_untouched "$pattern" "$@" untrusted=true
   refused "$pattern" -r -- "$@"
+}
+
+# header_refused PATTERN FIELD FORMAT VALUE...: the same for a copy of $tmp/good.qcow2, in
+# $img, with these changes of the header (see header_patch).
+header_refused ()
+{
+  local pattern="$1"
+  shift
+
+  cp "$tmp/good.qcow2" "$img"
+  header_patch "$img" "$@"
+  refused_always "$pattern" "$img"
 }
 
 # opens_no FILE PARAMETER...: the server, served or refused, must not open FILE.  Its name

@@ -98,6 +98,17 @@ command_add (struct command *c, const char *fmt, ...)
   c->argv[c->n] = NULL;
 }
 
+void
+command_words (struct command *c, const char *words)
+{
+  int n;
+
+  for (; *words; words += n + strspn (words + n, " ")) {
+    n = strcspn (words, " ");
+    command_add (c, "%.*s", n, words);
+  }
+}
+
 static int
 spawn_and_wait (struct command *c)
 {
@@ -272,22 +283,16 @@ image_create (const char *name, const struct image_spec *spec)
     encrypted_create (name, spec);
     return;
   }
-  command_add (&c, "qemu-img");
-  command_add (&c, "create");
-  command_add (&c, "-q");
-  command_add (&c, "-f");
+  command_words (&c, "qemu-img create -q -f");
   if (spec->raw)
     command_add (&c, "raw");
   else {
-    command_add (&c, "qcow2");
-    command_add (&c, "-o");
+    command_words (&c, "qcow2 -o");
     command_add (&c, "compat=%s,cluster_size=%" PRIu64 ",refcount_bits=%u",
                  spec->version == 2 ? "0.10" : "1.1", spec->cluster_size,
                  spec->refcount_bits);
-    if (spec->extended) {
-      command_add (&c, "-o");
-      command_add (&c, "extended_l2=on");
-    }
+    if (spec->extended)
+      command_words (&c, "-o extended_l2=on");
     if (spec->preallocation) {
       command_add (&c, "-o");
       command_add (&c, "preallocation=%s", spec->preallocation);
@@ -309,8 +314,7 @@ image_create (const char *name, const struct image_spec *spec)
       char *backing = reach_backing_in_header (spec->backing);
 
       /* (Not opened: the backing file may be encrypted.) */
-      command_add (&c, "-u");
-      command_add (&c, "-b");
+      command_words (&c, "-u -b");
       command_add (&c, "%s", backing);
       free (backing);
       command_add (&c, "-F");
@@ -409,11 +413,8 @@ image_fill (const char *name, const struct image_spec *spec,
 
   if (n == 0 && !spec->compressed)
     return;
-  command_add (&c, "qemu-io");
-  command_add (&c, "-d");
-  command_add (&c, "unmap");
-  command_add (&c, "-t");       /* do not wait for the host's disk */
-  command_add (&c, "unsafe");
+  /* (It need not wait for the host's disk.) */
+  command_words (&c, "qemu-io -d unmap -t unsafe");
   if (spec->compressed)
     add_compressed (&c, spec, rng);
   while (n-- > 0)
@@ -440,9 +441,7 @@ image_snapshot (const char *name, const char *snapshot)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "snapshot");
-  command_add (&c, "-c");
+  command_words (&c, "qemu-img snapshot -c");
   command_add (&c, "%s", snapshot);
   add_image (&c, name, NULL, true);
   command_must (&c);
@@ -453,9 +452,7 @@ image_bitmap (const char *name, const char *bitmap, unsigned granularity_bits)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "bitmap");
-  command_add (&c, "--add");
+  command_words (&c, "qemu-img bitmap --add");
   if (granularity_bits > 0) {
     command_add (&c, "-g");
     command_add (&c, "%" PRIu64, UINT64_C (1) << granularity_bits);
@@ -470,9 +467,7 @@ image_bitmap_disable (const char *name, const char *bitmap)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "bitmap");
-  command_add (&c, "--disable");
+  command_words (&c, "qemu-img bitmap --disable");
   add_image (&c, name, NULL, false);
   command_add (&c, "%s", bitmap);
   command_must (&c);
@@ -581,10 +576,7 @@ image_contents (const char *name, const char *snapshot, struct blob *b)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "convert");
-  command_add (&c, "-O");
-  command_add (&c, "raw");
+  command_words (&c, "qemu-img convert -O raw");
   if (snapshot) {
     command_add (&c, "-l");
     command_add (&c, "snapshot.name=%s", snapshot);
@@ -614,8 +606,7 @@ image_check (const char *name)
   struct command c = { .n = 0 };
   int status;
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "check");
+  command_words (&c, "qemu-img check");
   add_image (&c, name, "qcow2", true);
   status = command_run (&c);
   if (status != 0 && status != 3) {

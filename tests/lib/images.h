@@ -31,8 +31,10 @@ struct command {
   char *argv[80];
   int n;
 };
+/* Adds one word, or those that spaces separate. */
 extern void command_add (struct command *, const char *fmt, ...)
   __attribute__ ((format (printf, 2, 3)));
+extern void command_words (struct command *, const char *words);
 /* Runs the command, with its output in the file "log", and returns its exit status.
  * Frees the arguments. */
 extern int command_run (struct command *);

@@ -45,10 +45,7 @@ luks_disk_create (const char *format, const char *options, const char *secret)
   for (int i = 0; i < 100; i++) {
     struct command c = { .n = 0 };
 
-    command_add (&c, "qemu-img");
-    command_add (&c, "create");
-    command_add (&c, "-q");
-    command_add (&c, "-f");
+    command_words (&c, "qemu-img create -q -f");
     command_add (&c, "%s", format);
     add_secret (&c, "s", secret);
     command_add (&c, "-o");

@@ -19,15 +19,11 @@ main (void)
 {
   struct image_spec spec = { .version = 3, .cluster_size = 65536,
                              .refcount_bits = 16, .size = 1 << 20 };
-  struct blob below;
   struct exhibit *e;
-  struct rng rng;
 
   exhibit_enter ("queues-and-backing-file");
-  rng_init (&rng, 1, 0);
-  image_over_raw (&spec, &rng, spec.size, 20, &below);
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (&(struct exhibit_options) { .below = &below });
+  exhibit_over_raw (&spec, 20);
+  e = exhibit_open (NULL);
   exhibit_must (e, EXHIBIT_WRITE, 512 << 10, 4096);     /* the table is in memory */
   /* One copies the cluster, while others write to it. */
   exhibit_hold (e, STORAGE_OP_WRITE, EXHIBIT_WRITE, 4096, 4096);
@@ -38,6 +34,5 @@ main (void)
   exhibit_go (e);
   exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
   exhibit_close (e);
-  blob_free (&below);
   return exhibit_leave ();
 }

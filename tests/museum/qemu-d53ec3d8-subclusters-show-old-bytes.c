@@ -20,15 +20,11 @@ main (void)
 {
   struct image_spec spec = { .version = 3, .cluster_size = 65536, .extended = true,
                              .refcount_bits = 16, .size = 512 << 10 };
-  struct blob below;
   struct exhibit *e;
-  struct rng rng;
 
   exhibit_enter ("subclusters-show-old-bytes");
-  rng_init (&rng, 1, 0);
-  image_over_raw (&spec, &rng, spec.size, 20, &below);
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (&(struct exhibit_options) { .below = &below });
+  exhibit_over_raw (&spec, 20);
+  e = exhibit_open (NULL);
   exhibit_must (e, EXHIBIT_WRITE, 3 * 2048 + 512, 4096);        /* over the backing file */
   exhibit_must (e, EXHIBIT_WRITE, 65536, 65536);
   exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
@@ -39,6 +35,5 @@ main (void)
   exhibit_must (e, EXHIBIT_WRITE, 65536 + 3 * 2048 + 1024, 4096);
   exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
   exhibit_close (e);
-  blob_free (&below);
   return exhibit_leave ();
 }

@@ -27,10 +27,7 @@ main (void)
 
   exhibit_enter ("write-beside-write-zeroes");
   image_create (EXHIBIT, &spec);
-  command_add (&zero, "qemu-io");
-  command_add (&zero, "-f");
-  command_add (&zero, "qcow2");
-  command_add (&zero, "-c");
+  command_words (&zero, "qemu-io -f qcow2 -c");
   command_add (&zero, "write -z 0 1M");
   command_add (&zero, EXHIBIT);
   command_must (&zero);

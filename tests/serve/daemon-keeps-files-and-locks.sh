@@ -22,13 +22,7 @@ nbdsh_run -c 'assert h.pread(65536, 0) == open("base.raw", "rb").read()' \
 if qemu-img info a.qcow2; then fail "not locked"; fi
 drop_connections
 kill -TERM "$pid"
-set +x
-for ((i = 0; i < 1000; ++i)); do
-  kill -0 "$pid" 2>/dev/null || break
-  sleep 0.02
-done
-set -x
-if kill -0 "$pid"; then fail "it did not end"; fi
+await_end "$pid"
 unset "server_pid[main]"
 check_clean a.qcow2
 qemu-io -r -f qcow2 -c 'read -P 0x78 64k 64k' -c 'read -P 0x79 128k 64k' \

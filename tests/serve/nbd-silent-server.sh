@@ -34,14 +34,8 @@ ends_with ()
     done
   fi
   kill -TERM "$main_pid"
-  set +x
-  for ((i = 0; i < 1000; ++i)); do
-    kill -0 "$main_pid" 2>/dev/null || break
-    sleep 0.05
-  done
-  set -x
+  await_end "$main_pid"
   kill -CONT "$far_pid"
-  [ "$i" -lt 1000 ] || fail "the server waits for a silent one for ever"
   wait "$main_pid" || :
   unset 'server_pid[main]'
   stop_nbdkit far

@@ -180,21 +180,11 @@ static int
 try_create (const char *options, const char *more)
 {
   struct command c = { .n = 0 };
-  char word[300];
-  const char *end;
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "create");
-  command_add (&c, "-q");
-  command_add (&c, "-f");
-  command_add (&c, "qcow2");
-  command_add (&c, "-o");
+  command_words (&c, "qemu-img create -q -f qcow2 -o");
   command_add (&c, "%s", options);
-  for (; more && *more; more = *end ? end + 1 : end) {
-    end = strchrnul (more, ' ');
-    snprintf (word, sizeof word, "%.*s", (int) (end - more), more);
-    command_add (&c, "%s", word);
-  }
+  if (more)
+    command_words (&c, more);
   command_add (&c, IMAGE);
   command_add (&c, "8M");
   return command_run (&c);
@@ -212,14 +202,7 @@ io (const char *request)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-io");
-  command_add (&c, "-t");
-  command_add (&c, "unsafe");
-  command_add (&c, "-d");
-  command_add (&c, "unmap");
-  command_add (&c, "-f");
-  command_add (&c, "qcow2");
-  command_add (&c, "-c");
+  command_words (&c, "qemu-io -t unsafe -d unmap -f qcow2 -c");
   command_add (&c, "%s", request);
   command_add (&c, IMAGE);
   command_must (&c);
@@ -230,10 +213,7 @@ bitmap (const char *name, const char *granularity)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "bitmap");
-  command_add (&c, "--add");
-  command_add (&c, "-g");
+  command_words (&c, "qemu-img bitmap --add -g");
   command_add (&c, "%s", granularity);
   command_add (&c, IMAGE);
   command_add (&c, "%s", name);

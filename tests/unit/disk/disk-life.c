@@ -85,9 +85,7 @@ resize_now (void *opaque, const char *path, enum storage_op op,
   if (op == STORAGE_OP_READ && resized == -1) {
     struct command c = { .n = 0 };
 
-    command_add (&c, "qemu-img");
-    command_add (&c, "resize");
-    command_add (&c, "-q");
+    command_words (&c, "qemu-img resize -q");
     command_add (&c, "%s", path);
     command_add (&c, "200M");
     resized = command_run (&c);
@@ -149,13 +147,7 @@ make_lazy (const char *name)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "create");
-  command_add (&c, "-q");
-  command_add (&c, "-f");
-  command_add (&c, "qcow2");
-  command_add (&c, "-o");
-  command_add (&c, "lazy_refcounts=on");
+  command_words (&c, "qemu-img create -q -f qcow2 -o lazy_refcounts=on");
   command_add (&c, "%s", name);
   command_add (&c, "4M");
   command_must (&c);

@@ -145,10 +145,7 @@ qemu_accepts (void)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "info");
-  command_add (&c, "-f");
-  command_add (&c, "qcow2");
+  command_words (&c, "qemu-img info -f qcow2");
   command_add (&c, NAME);
   return command_run (&c) == 0;
 }

@@ -78,11 +78,9 @@ qemu_read (const char *method, const char *secret, struct blob *plain)
 {
   struct command c = { .n = 0 };
 
-  command_add (&c, "qemu-img");
-  command_add (&c, "convert");
+  command_words (&c, "qemu-img convert");
   add_secret (&c, "s", secret);
-  command_add (&c, "-O");
-  command_add (&c, "raw");
+  command_words (&c, "-O raw");
   add_disk (&c, method);
   command_add (&c, "raw");
   command_must (&c);
@@ -311,8 +309,7 @@ amend (const char *old, const char *option)
   for (int i = 0; i < 100; i++) {
     struct command c = { .n = 0 };
 
-    command_add (&c, "qemu-img");
-    command_add (&c, "amend");
+    command_words (&c, "qemu-img amend");
     add_secret (&c, "s", old);
     add_secret (&c, "n", "the second one");
     command_add (&c, "-o");

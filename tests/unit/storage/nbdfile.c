@@ -313,18 +313,19 @@ run_trial (struct rng *rng)
   rounds++;
 }
 
+static const struct storage_link_options impatient = {
+  .connect_timeout_ms = 1000, .reconnect_ms = 300,
+};
+
 /* Nobody comes back. */
 static void
 test_gone (void)
 {
-  static const struct storage_link_options link = {
-    .connect_timeout_ms = 1000, .reconnect_ms = 300,
-  };
   struct storage *s;
   char byte;
 
   start_server (0);
-  s = open_export (&link);
+  s = open_export (&impatient);
   kill_server ();
   CHECK (storage_read (s, &byte, 1, 0) == -1 && errno == EIO);
   CHECK (strstr (last_error (), "cannot read 1 bytes at offset 0") != NULL);
@@ -335,14 +336,11 @@ test_gone (void)
 static void
 test_shrunk (void)
 {
-  static const struct storage_link_options link = {
-    .connect_timeout_ms = 1000, .reconnect_ms = 300,
-  };
   struct storage *s;
   char byte;
 
   start_server (0);
-  s = open_export (&link);
+  s = open_export (&impatient);
   CHECK (storage_read (s, &byte, 1, 0) == 0);
   kill_server ();
   CHECK (truncate (file_path, SIZE / 2) == 0);
@@ -405,8 +403,7 @@ prepare_trial (struct rng *rng)
 
   if (socket_path == NULL) {
     signal (SIGPIPE, SIG_IGN);
-    command_add (&c, "nbdkit");
-    command_add (&c, "--version");
+    command_words (&c, "nbdkit --version");
     if (command_run (&c) != 0) {
       printf ("skipped: nbdkit is missing\n");
       exit (77);
