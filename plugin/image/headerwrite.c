@@ -469,12 +469,7 @@ headerwrite_commit (struct headerwrite *w, bool *begun)
 static int
 write_durably (struct storage *file, const void *fields, size_t bytes, size_t offset)
 {
-  if (storage_write (file, fields, bytes, offset) == -1)
-    return -1;
-  if (storage_sync (file) == 0)
-    return 0;
-  errno = EIO;
-  return -1;
+  return storage_write (file, fields, bytes, offset) == -1 ? -1 : storage_sync (file);
 }
 
 int

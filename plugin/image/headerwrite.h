@@ -53,7 +53,7 @@ extern int headerwrite_commit (struct headerwrite *, bool *begun);
 
 /* Each changes fields of one sector (512 bytes), so after a power cut they are completely
  * new or completely old.  The caller keeps its struct header up to date.  0, or -1
- * (reported); ENOSPC: nothing was written. */
+ * (reported); ENOSPC: nothing was written; ENOMEM: either may be in the file. */
 
 /* Version 3: the feature bits that a program must know to open the image.  Durable. */
 extern int headerwrite_incompatible (struct storage *, uint64_t bits);

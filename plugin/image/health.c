@@ -38,16 +38,37 @@
 #include "image/headerwrite.h"
 #include "image/health.h"
 
+/* A bit of the features that says that the image is being changed. */
+struct mark {
+  uint64_t *features, bit;      /* constant; what the header says */
+  int (*write) (struct health *);       /* constant: writes these features */
+  bool unsure;                  /* whether the file says so, too */
+};
+
 struct health {
   struct storage *file;
   struct header *header;
-  pthread_mutex_t lock;         /* guards marked, header->incompatible,
-                                   header->autoclear */
+  pthread_mutex_t lock;         /* guards marked, unsure of both marks,
+                                   header->incompatible, header->autoclear */
+  struct mark dirty, in_use;
   bool marked;                  /* the corrupt bit needs no more action */
   atomic_bool writable;
   atomic_bool stopped;
   atomic_bool corrupt;          /* corruption has been reported */
 };
+
+/* The caller holds the lock. */
+static int
+write_incompatible (struct health *health)
+{
+  return headerwrite_incompatible (health->file, health->header->incompatible);
+}
+
+static int
+write_autoclear (struct health *health)
+{
+  return headerwrite_autoclear (health->file, health->header->autoclear);
+}
 
 struct health *
 health_new (struct storage *file, struct header *header)
@@ -60,6 +81,14 @@ health_new (struct storage *file, struct header *header)
   }
   health->file = file;
   health->header = header;
+  health->dirty = (struct mark) {
+    .features = &header->incompatible, .bit = QCOW2_INCOMPAT_DIRTY,
+    .write = write_incompatible,
+  };
+  health->in_use = (struct mark) {
+    .features = &header->autoclear, .bit = QCOW2_AUTOCLEAR_IN_USE,
+    .write = write_autoclear,
+  };
   pthread_mutex_init (&health->lock, NULL);
   return health;
 }
@@ -79,31 +108,19 @@ health_set_writable (struct health *health)
   atomic_store (&health->writable, true);
 }
 
-/* The caller holds the lock. */
+/* Sets (ON) or clears one mark, if necessary.  If that fails, it is tried again. */
 static int
-write_incompatible (struct health *health)
+set_mark (struct health *health, struct mark *m, bool on)
 {
-  return headerwrite_incompatible (health->file, health->header->incompatible);
-}
+  const uint64_t before = *m->features;
 
-static int
-write_autoclear (struct health *health)
-{
-  return headerwrite_autoclear (health->file, health->header->autoclear);
-}
-
-/* Sets (ON) or clears one bit of the features, if necessary, which WRITE writes. */
-static int
-set_bit (struct health *health, uint64_t *features, uint64_t bit, bool on,
-         int (*write) (struct health *))
-{
-  if (((*features & bit) != 0) == on)
+  if (((before & m->bit) != 0) == on && !m->unsure)
     return 0;
-  *features ^= bit;
-  if (write (health) == 0)
+  *m->features = on ? before | m->bit : before & ~m->bit;
+  m->unsure = m->write (health) == -1;
+  if (!m->unsure)
     return 0;
-  if (errno == ENOSPC)
-    *features ^= bit;           /* the file is unchanged */
+  *m->features = before;
   return -1;
 }
 
@@ -117,20 +134,18 @@ set_marks (struct health *health, bool on)
 
   if (h->version < 3)
     return 0;
-  if ((lazy || !on) && set_bit (health, &h->incompatible, QCOW2_INCOMPAT_DIRTY, on,
-                                write_incompatible) == -1)
+  if ((lazy || !on) && set_mark (health, &health->dirty, on) == -1)
     return -1;
-  return lazy && on ? 0 : set_bit (health, &h->autoclear, QCOW2_AUTOCLEAR_IN_USE, on,
-                                   write_autoclear);
+  return lazy && on ? 0 : set_mark (health, &health->in_use, on);
 }
 
-/* The same; WHAT could not be done, unless there is only no space. */
+/* The same; WHAT could not be done, unless it can be tried again. */
 static int
 mark (struct health *health, bool on, const char *what)
 {
   if (set_marks (health, on) == 0)
     return 0;
-  if (errno != ENOSPC) {
+  if (!storage_may_try_again (errno)) {
     health_fail (health, what);
     errno = EIO;
   }

@@ -18,8 +18,8 @@ extern struct health *health_new (struct storage *, struct header *);
 extern void health_free (struct health *);
 
 /* Call this before changed metadata reaches the file: marks the image as being changed,
- * durably, if it is not marked yet.  -1, reported: ENOSPC (nothing has changed; try again
- * when there is space) or EIO. */
+ * durably, if it is not marked yet.  -1, reported: ENOSPC or ENOMEM (try again later)
+ * or EIO. */
 extern int health_begin_changes (struct health *);
 /* Call this when all changes are durable and everything is in order: removes the mark,
  * durably, if there is one.  -1, reported: as before. */

@@ -72,9 +72,7 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
 
   pieces = malloc (snap->nr_slices * sizeof *pieces + 1);
   if (pieces == NULL) {
-    /* Nothing was written, so the caller can try again, as on a full disk. */
-    errno = ENOSPC;
-    nbdkit_error ("malloc: out of memory while writing L2 tables");
+    nbdkit_error ("malloc: %m");
     return -1;
   }
   for (i = 0; i < snap->nr_slices; i++) {

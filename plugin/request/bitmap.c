@@ -245,8 +245,8 @@ sync_file (struct bitmaps *bs)
 {
   if (storage_sync (bs->file) == 0)
     return 0;
-  health_fail (bs->health, "a sync failed");
-  errno = EIO;
+  if (!storage_may_try_again (errno))
+    health_fail (bs->health, "a sync failed");
   return -1;
 }
 
@@ -254,7 +254,7 @@ sync_file (struct bitmaps *bs)
 static int
 write_failed (struct bitmaps *bs)
 {
-  if (errno != ENOSPC) {
+  if (!storage_may_try_again (errno)) {
     health_fail (bs->health, "bitmaps could not be written");
     errno = EIO;
   }

@@ -27,9 +27,9 @@
  * that is in flight.  Each entry is valid on its own, and a flush promises only completed
  * requests.
  *
- * ENOSPC: the changes go back to where they came from, nothing is released, and the next
- * checkpoint tries again.  Pointers that did reach the file are valid, because phase one
- * came first.  Any other failure stops all changes for good (R9).
+ * ENOSPC, ENOMEM: the changes go back to where they came from, nothing is released, and
+ * the next checkpoint tries again.  Pointers that did reach the file are valid, because
+ * phase one came first.  Any other failure stops all changes for good (R9).
  *
  * Before the first change of metadata is written, an image with lazy refcounts gets its
  * dirty bit (health.c).
@@ -126,7 +126,8 @@ checkpoint_free (struct checkpoint *ck)
   free (ck);
 }
 
-/* Syncs one of the two files.  The first error stops all changes for good. */
+/* Syncs one of the two files.  The first failure stops all changes for good, unless the
+ * sync could not even begin. */
 static int
 sync_one (struct checkpoint *ck, struct storage *file, bool always)
 {
@@ -136,8 +137,8 @@ sync_one (struct checkpoint *ck, struct storage *file, bool always)
     ck->syncs++;
   if (r != -1)
     return 0;
-  health_fail (ck->image->health, "a sync failed");    /* R9 */
-  errno = EIO;
+  if (!storage_may_try_again (errno))
+    health_fail (ck->image->health, "a sync failed");   /* R9 */
   return -1;
 }
 
@@ -158,8 +159,8 @@ sync_targets (struct checkpoint *ck, const struct l2_batch *snap)
   return snap->l1_barrier ? sync_file (ck) : 0;
 }
 
-/* Only the refcount room has ever used the clusters of an old refcount table, so they
- * need no grace period. */
+/* The refcount table has moved: its old clusters are released once that is durable.  Only
+ * the refcount room has ever used them, so they need no grace period. */
 static int
 release_old_table (struct checkpoint *ck)
 {
@@ -167,19 +168,18 @@ release_old_table (struct checkpoint *ck)
 
   if (ck->left.n == 0)
     return 0;
-  overlap_remove (ck->image->overlap, ck->left.first << bits, ck->left.n << bits);
-  if (refcount_dec (ck->refcounts, ck->left.first, ck->left.n, NULL, NULL) == -1) {
-    if (errno == ENOMEM)
-      errno = ENOSPC;           /* nothing has changed: the next checkpoint tries again */
+  if (sync_file (ck) == -1)
     return -1;
-  }
+  overlap_remove (ck->image->overlap, ck->left.first << bits, ck->left.n << bits);
+  if (refcount_dec (ck->refcounts, ck->left.first, ck->left.n, NULL, NULL) == -1)
+    return -1;
   ck->left.n = 0;
   return 0;
 }
 
 /* Writes changed counts.  If the refcount table has moved, the clusters of the old one
- * must not be lost: the move is made durable and they are released at once.  (This is
- * rare: the table doubles each time.) */
+ * must not be lost, so they are released at once.  (This is rare: the table doubles each
+ * time.) */
 static int
 write_counts (struct checkpoint *ck)
 {
@@ -188,10 +188,6 @@ write_counts (struct checkpoint *ck)
   if (!refcount_is_dirty (ck->refcounts))
     return 0;
   if (refcount_write (ck->refcounts, &ck->left) == -1)
-    return -1;
-  if (ck->left.n == 0)
-    return 0;
-  if (sync_file (ck) == -1)
     return -1;
   return release_old_table (ck);
 }
@@ -203,10 +199,8 @@ write_phases (struct checkpoint *ck, struct l2_batch *snap)
   const uint64_t mark = alloc_top_up (ck->alloc);
 
   /* Taken after the mark, so all counts up to it are included. */
-  if (l2_take (ck->l2, snap) == -1) {
-    errno = ENOSPC;             /* nothing has changed: the next checkpoint tries again */
+  if (l2_take (ck->l2, snap) == -1)
     return -1;
-  }
   if ((snap->nr_slices > 0 || snap->nr_l1 > 0 ||
        refcount_is_dirty (ck->refcounts)) &&
       health_begin_changes (ck->image->health) == -1)
@@ -239,7 +233,7 @@ run (struct checkpoint *ck)
   r = write_phases (ck, &snap);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (ck->image->health, "found while writing metadata");
-  else if (r == -1 && errno != ENOSPC) {
+  else if (r == -1 && !storage_may_try_again (errno)) {
     health_fail (ck->image->health, "metadata could not be written");
     errno = EIO;
   }

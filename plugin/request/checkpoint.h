@@ -42,8 +42,8 @@ extern struct checkpoint *checkpoint_new (const struct checkpoint_options *);
 extern void checkpoint_free (struct checkpoint *);
 
 /* Makes everything durable that was done before the call, data and metadata.  Concurrent
- * callers share a checkpoint.  Returns 0, or -1 with errno: ENOSPC (all changes are kept;
- * try again when there is space) or EIO. */
+ * callers share a checkpoint.  Returns 0, or -1 with errno: ENOSPC or ENOMEM (all
+ * changes are kept; try again later) or EIO. */
 extern int checkpoint_flush (struct checkpoint *);
 
 /* Runs a checkpoint if enough is waiting for one and the image may still be changed.

@@ -87,8 +87,7 @@ extern bool refcount_is_dirty (struct refcounts *);
  * point to them.  The caller's next sync makes the rest durable.  If the table moved,
  * *MOVED is its old place (n > 0).  After the caller has synced, it must remove the old
  * table with overlap_remove and refcount_dec.  Only one thread may call this at a time.
- * On ENOSPC everything stays dirty, and the caller can try again; a failed sync is always
- * EIO. */
+ * On ENOSPC and ENOMEM everything stays dirty, and the caller can try again. */
 struct refcount_moved { uint64_t first, n; };
 extern int refcount_write (struct refcounts *, struct refcount_moved *moved);
 

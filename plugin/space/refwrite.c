@@ -25,9 +25,8 @@
  * they count, so each round finds some; a second round is rare unless clusters are tiny.
  * The switch to a new table is atomic and needs no rounds.
  *
- * On failure everything is dirty again (R9: after ENOSPC, the caller can try again).
- * Writing the same block once more is harmless.  A failed sync is EIO whatever the host
- * says, because it cannot be tried again.
+ * On failure everything is dirty again (R9: after ENOSPC or ENOMEM, the caller can try
+ * again).  Writing the same block once more is harmless.
  */
 
 #include <config.h>
@@ -123,7 +122,6 @@ prepare_batch (struct refcounts *r, struct batch *t)
     return 0;
   nbdkit_error ("%s: no memory to write refcounts: %m",
                 storage_path (r->file));
-  errno = ENOSPC;               /* nothing has changed: the caller can try again */
   return -1;
 }
 
@@ -186,15 +184,6 @@ write_pieces (struct refcounts *r, struct batch *t)
                           t->table_clusters << r->cluster_bits,
                           t->table_offset);
   return 0;
-}
-
-static int
-sync_file (struct refcounts *r)
-{
-  if (storage_sync (r->file) == 0)
-    return 0;
-  errno = EIO;                  /* R9 */
-  return -1;
 }
 
 /* Step 4 with a new table. */
@@ -274,7 +263,7 @@ write_entries (struct refcounts *r, struct batch *t)
           t->fresh[i]->block->fresh = false;
     }
     left -= n;
-    if (left > 0 && sync_file (r) == -1)
+    if (left > 0 && storage_sync (r->file) == -1)
       return -1;
   }
   return 0;
@@ -288,7 +277,7 @@ write_batch (struct refcounts *r, struct batch *t,
     return -1;
   if (t->nfresh == 0 && t->table == NULL)
     return 0;
-  if (sync_file (r) == -1)
+  if (storage_sync (r->file) == -1)
     return -1;
   return t->table ? switch_table (r, t, moved) : write_entries (r, t);
 }

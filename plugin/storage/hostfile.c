@@ -175,8 +175,11 @@ hostfile_sync (struct storage *s)
 {
   struct hostfile *f = hostfile_of (s);
 
-  if (sync_fd (f) == -1)
+  if (sync_fd (f) == -1) {
+    if (errno == ENOMEM)        /* the kernel's, which has begun */
+      errno = EIO;
     return -1;
+  }
   if (f->dropcache)
     dropcache_sync (f->dropcache);
   return 0;

@@ -13,6 +13,9 @@
  * writes, this means reading the rest of the block first; no other thread may write to
  * the block in the meantime.
  *
+ * What needs memory takes it before it sends anything.  So ENOMEM never means that a
+ * change was lost.
+ *
  * Locks: `blocks' is taken for writing by a thread that changes part of a block, and for
  * reading by other writers.  `growth' guards ask_again, and is held while the pool
  * connects; no other lock of this file is taken meanwhile.
@@ -238,13 +241,15 @@ write_durably (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offs
       return -1;
     if (nbdfile_sync (&n->s) == 0)
       return 0;
-    storage_note_lost (&n->s, errno);
+    if (errno != ENOMEM)
+      storage_note_lost (&n->s, errno);
     return -1;
   }
   if (write_range (n, buf, count, offset, NBDPOOL_WRITE_FUA) == 0)
     return 0;
   err = errno;
-  if (err == ENOSPC && write_range (n, buf, count, offset, NBDPOOL_WRITE) == -1)
+  if (err == ENOMEM ||
+      (err == ENOSPC && write_range (n, buf, count, offset, NBDPOOL_WRITE) == -1))
     return -1;
   storage_note_lost (&n->s, err);
   errno = err;
@@ -381,7 +386,7 @@ nbdfile_size_now (struct storage *s, bool ask)
   began = clock_ms ();
   if (began < n->ask_again)
     return s->size;
-  if (nbdpool_grow (n->pool, &size) == -1)
+  if (nbdpool_grow (n->pool, &size) == -1 && errno != ENOMEM)
     storage_note_lost (s, errno);
   size = round_down (size, n->info->minimum);
   now = clock_ms ();

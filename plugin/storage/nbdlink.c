@@ -291,6 +291,8 @@ end (struct nbdlink *l, struct nbdlink_call *c)
   pthread_cond_destroy (&c->wake);
   if (c->err == 0)
     return 0;
+  if (c->cookie != -1 && c->err == ENOMEM)
+    c->err = EIO;               /* the server's: see nbdlink.h */
   /* A server that says that it is about to end has ended for us. */
   if (c->err == ESHUTDOWN)
     l->ended = true;

@@ -4,7 +4,8 @@
  *
  * Functions that return int return 0, or -1 with errno set.  Requests report nothing.
  * ENOTCONN means that the connection is lost (nbdlink_is_dead): it is unknown whether the
- * request was carried out.  Offsets and counts are in bytes.
+ * request was carried out.  ENOMEM means that there was no memory for it here: it was not
+ * sent.  (If the server has none, it is EIO.)  Offsets and counts are in bytes.
  */
 
 #ifndef QCOW2_NBDLINK_H

@@ -529,6 +529,13 @@ end_flush (struct nbdpool *p, struct flush *f)
   return err;
 }
 
+/* No memory to send a flush is no harm, and a lost connection may be none. */
+static unsigned
+gravity (int err)
+{
+  return err == 0 ? 0 : err == ENOMEM ? 1 : err == ENOTCONN ? 2 : 3;
+}
+
 static int
 flush (struct nbdpool *p)
 {
@@ -540,7 +547,7 @@ flush (struct nbdpool *p)
     begin_flush (p, &f[i]);
   for (i = 0; i < n; i++) {
     err = end_flush (p, &f[i]);
-    if (err != 0 && worst != EIO)
+    if (gravity (err) > gravity (worst))
       worst = err;
   }
   if (worst == 0 && !p->lost)

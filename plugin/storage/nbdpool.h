@@ -46,7 +46,8 @@ struct nbdpool_request {
 
 /* Sends a request and waits for the reply.  Returns 0, or -1 with the server's errno, or
  * EIO: there is no connection, or changes may have been lost and this is not a read (the
- * reason is reported once). */
+ * reason is reported once); or ENOMEM: it was not sent (a flush, perhaps to some of the
+ * connections). */
 extern int nbdpool_send (struct nbdpool *, const struct nbdpool_request *);
 /* Connects once more.  If the server states a larger size, waits for the requests in
  * flight, and from then on uses only connections on which it does.  *SIZE: the size.

@@ -30,6 +30,7 @@ struct storage_ops {
    * gets. */
   int (*write) (struct storage *, const struct iovec *iov, int niov,
                 uint64_t offset, uint64_t count, bool durable);
+  /* ENOMEM: it has not begun. */
   int (*sync) (struct storage *);
   const char *sync_name;        /* the name of the sync operation, for messages */
 

@@ -329,6 +329,8 @@ storage_sync (struct storage *s)
   if (r == -1) {
     nbdkit_error ("%s: cannot make writes durable: %s: %m", s->path,
                   s->ops->sync_name);
+    if (errno != ENOMEM)
+      errno = EIO;
     return -1;
   }
   /* Another sync may have begun later and ended earlier. */

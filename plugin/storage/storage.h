@@ -7,11 +7,15 @@
  * with operation, storage and offset).  errno is ENOSPC whenever there is no more space,
  * including a quota or the maximum size of a file.  Offsets and counts are in bytes.  Any
  * thread may call any function, except where noted.
+ *
+ * After ENOSPC and ENOMEM, what was to be written can be written again later
+ * (storage_may_try_again): then nothing was lost that was written before.
  */
 
 #ifndef QCOW2_STORAGE_H
 #define QCOW2_STORAGE_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -150,7 +154,14 @@ extern int storage_write (struct storage *, const void *buf, uint64_t count,
 extern int storage_writev (struct storage *, const struct iovec *iov, int niov,
                            uint64_t offset, bool dsync);
 
-/* fdatasync. */
+static inline bool
+storage_may_try_again (int err)
+{
+  return err == ENOSPC || err == ENOMEM;
+}
+
+/* fdatasync.  errno is ENOMEM if it could not even begin.  Otherwise it is EIO: writes
+ * may be lost, and a later sync does not say so (R9). */
 extern int storage_sync (struct storage *);
 /* The same, if anything was changed since the last successful sync.  Returns 1 if a sync
  * was needed, 0 if not. */

@@ -4,8 +4,9 @@
  *
  * Random images (mixture.c, and some that grow) on a simulated file (simdisk.c) are
  * opened, changed by one or more threads, and closed, while allocations of the core fail
- * (the linker's --wrap): few of them, many, or all for a while.  Allocations of the test
- * itself do not fail.
+ * (the linker's --wrap): few of them, many, or all for a while.  Over NBD, libnbd also
+ * fails to begin requests, as it does when it has no memory for one.  Allocations of the
+ * test itself do not fail.
  *
  *   a request      fails only with ENOMEM or ENOSPC, and each of its sectors has either
  *                  the old or the new contents
@@ -27,6 +28,8 @@
 #include <string.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
+#include "storage/nbdlib.h"
 #include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/images.h"
@@ -106,6 +109,65 @@ char *
 __wrap_strdup (const char *s)
 {
   return fails () ? NULL : __real_strdup (s);
+}
+
+/* libnbd allocates memory for a request when that is begun. */
+static struct nbdlib real;
+static _Thread_local bool refused;      /* the thread's last request */
+
+#define REFUSE_OR(call) ((refused = fails ()) ? -1 : (call))
+
+static int64_t
+begin_pread (struct nbd_handle *nbd, void *buf, size_t count, uint64_t offset,
+             nbd_completion_callback done, uint32_t flags)
+{
+  return REFUSE_OR (real.aio_pread (nbd, buf, count, offset, done, flags));
+}
+
+static int64_t
+begin_pwrite (struct nbd_handle *nbd, const void *buf, size_t count, uint64_t offset,
+              nbd_completion_callback done, uint32_t flags)
+{
+  return REFUSE_OR (real.aio_pwrite (nbd, buf, count, offset, done, flags));
+}
+
+static int64_t
+begin_flush (struct nbd_handle *nbd, nbd_completion_callback done, uint32_t flags)
+{
+  return REFUSE_OR (real.aio_flush (nbd, done, flags));
+}
+
+static int64_t
+begin_zero (struct nbd_handle *nbd, uint64_t count, uint64_t offset,
+            nbd_completion_callback done, uint32_t flags)
+{
+  return REFUSE_OR (real.aio_zero (nbd, count, offset, done, flags));
+}
+
+static int
+last_errno (void)
+{
+  return refused ? ENOMEM : real.get_errno ();
+}
+
+extern int __real_nbdlib_load (struct nbdlib *, const char **);
+extern int __wrap_nbdlib_load (struct nbdlib *, const char **);
+
+int
+__wrap_nbdlib_load (struct nbdlib *lib, const char **why)
+{
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  LOCK_FOR_BLOCK (&lock);
+
+  if (real.create == NULL && __real_nbdlib_load (&real, why) == -1)
+    return -1;
+  *lib = real;
+  lib->aio_pread = begin_pread;
+  lib->aio_pwrite = begin_pwrite;
+  lib->aio_flush = begin_flush;
+  lib->aio_zero = begin_zero;
+  lib->get_errno = last_errno;
+  return 0;
 }
 
 /* A call of the core: 0, or errno. */
@@ -415,8 +477,10 @@ work (void *opaque)
 static void
 open_disk (struct trial *t, struct rng *rng)
 {
+  const struct disk_options options = reach_disk (&t->options);
+
   scarcity = random_scarcity (rng);
-  while (CORE (reach_open (&t->options, &t->disk)) != 0) {
+  while (CORE (disk_open (&options, &t->disk)) != 0) {
     if (scarcity == 0)
       FAIL ("open failed: %s", last_error ());
     scarcity /= 2;
@@ -427,7 +491,7 @@ open_disk (struct trial *t, struct rng *rng)
 }
 
 static int
-connect (struct trial *t)
+open_client (struct trial *t)
 {
   t->client = export_open (t->disk, "", true);
   return t->client ? 0 : -1;
@@ -439,7 +503,7 @@ come (struct trial *t, struct rng *rng)
   int err;
 
   scarcity = random_scarcity (rng);
-  while ((err = CORE (connect (t))) != 0) {
+  while ((err = CORE (open_client (t))) != 0) {
     must_be_memory (err, "connecting");
     if (scarcity == 0)
       FAIL ("connecting fails, though there is memory");
@@ -466,7 +530,7 @@ leave (struct trial *t, struct rng *rng)
     judge (t, simdisk_random_cut (&t->cut_rng), true, "leaving without memory");
     scarce = scarcity / 2;
     scarcity = 0;
-    if (CORE (connect (t)) != 0 || !export_is_writable (t->client))
+    if (CORE (open_client (t)) != 0 || !export_is_writable (t->client))
       FAIL ("coming again fails: %s", last_error ());
     scarcity = scarce;
   }
