@@ -212,6 +212,8 @@ core_sources = \
 	%reldir%/disk/writable.c \
 	%reldir%/offline/bitmapedit.c \
 	%reldir%/offline/bitmapedit.h \
+	%reldir%/offline/bitmapmerge.c \
+	%reldir%/offline/bitmapmerge.h \
 	%reldir%/offline/bitmapsize.c \
 	%reldir%/offline/bitmapsize.h \
 	%reldir%/offline/create.c \

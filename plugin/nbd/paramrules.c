@@ -46,7 +46,8 @@ _Static_assert (NR_PARTIES <= 64, "bits of a set");
 #define V(name) SET (VALUE_##name)
 
 #define SNAPSHOT_EDITS (P (SNAPSHOT_CREATE) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE))
-#define BITMAP_EDITS (P (BITMAP_ADD) | P (BITMAP_CLEAR) | P (BITMAP_REMOVE))
+#define BITMAP_EDITS (P (BITMAP_ADD) | P (BITMAP_CLEAR) | P (BITMAP_REMOVE) | \
+                      P (BITMAP_ENABLE) | P (BITMAP_DISABLE) | P (BITMAP_MERGE))
 /* Parameters that change an image before it is served, or while it is read. */
 #define CHANGES (SNAPSHOT_EDITS | P (RESIZE) | BITMAP_EDITS | P (FLATTEN) | \
                  V (CHECK_REPAIR) | P (COPY_ON_READ))
@@ -56,7 +57,8 @@ _Static_assert (NR_PARTIES <= 64, "bits of a set");
                 P (ITER_TIME) | P (BACKING_FILE) | P (DATA_FILE_RAW) | P (OVERWRITE))
 /* Parameters for a single image. */
 #define OF_ONE (P (FILE) | P (SNAPSHOT) | SNAPSHOT_EDITS | P (RESIZE) | P (SHRINK) | \
-                P (PREALLOCATION) | BITMAP_EDITS | P (BITMAP_GRANULARITY) | \
+                P (PREALLOCATION) | BITMAP_EDITS | P (BITMAP_INTO) | P (BITMAP_FROM) | \
+                P (BITMAP_GRANULARITY) | \
                 P (FLATTEN) | P (CHECK) | P (CHECK_REPORT) | P (CREATE) | OF_NEW | \
                 V (BACKING_PATH) | P (BACKING_FORMAT) | V (DATA_PATH) | P (WATERMARK))
 
@@ -75,6 +77,8 @@ static const struct rule needs[] = {
   { P (SHRINK), P (RESIZE), 0, "resize=SIZE" },
   { P (PREALLOCATION), P (CREATE) | P (RESIZE), 0, "create=SIZE or resize=SIZE" },
   { P (BITMAP_GRANULARITY), P (BITMAP_ADD), 0, "bitmap-add=NAME" },
+  { P (BITMAP_MERGE), P (BITMAP_INTO), 0, "bitmap-into=NAME" },
+  { P (BITMAP_INTO) | P (BITMAP_FROM), P (BITMAP_MERGE), 0, "bitmap-merge=NAME" },
   { P (CHECK_REPORT), P (CHECK), 0, "check=quick, full or repair" },
   { V (CREATE_AUTO), P (BACKING_FILE), 0, "backing-file=, whose size it uses" },
   { P (BACKING_FILE), P (BACKING_FORMAT), 0,
@@ -93,7 +97,8 @@ static const struct rule excludes[] = {
     "no other files are opened" },
   { P (CREATE), P (SNAPSHOT) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE), 0,
     "a new image has no snapshots" },
-  { P (CREATE), P (BITMAP_CLEAR) | P (BITMAP_REMOVE), 0, "a new image has no bitmaps" },
+  { P (CREATE), P (BITMAP_CLEAR) | P (BITMAP_REMOVE) | P (BITMAP_ENABLE), 0,
+    "a new image has no bitmaps" },
   { P (CREATE), V (DATA_URI), 0, "a new data file is a local file" },
   { P (CREATE), V (BACKING_PATH), 0,
     "use backing-file=PATH for a new image" },
@@ -216,10 +221,45 @@ check_others (const struct params *p)
     nbdkit_error ("data-file= names the image itself");
     return -1;
   }
+  if (p->bitmap_from && p->path && strcmp (p->bitmap_from, p->path) == 0) {
+    nbdkit_error ("bitmap-from= names the image itself: leave it out");
+    return -1;
+  }
+  if (p->nr_merges != p->nr_into) {
+    nbdkit_error ("bitmap-merge= and bitmap-into= belong together, but were given %zu and "
+                  "%zu times", p->nr_merges, p->nr_into);
+    return -1;
+  }
   /* Each file would replace the other one. */
   if (p->stats && p->report && reportfile_same (p->stats, p->report)) {
     nbdkit_error ("stats= and check-report= name the same file");
     return -1;
+  }
+  return 0;
+}
+
+static bool
+is_added_before (const struct params *p, size_t i)
+{
+  for (size_t k = 0; k < i; k++)
+    if (p->bitmaps[k].what == BITMAP_ADD &&
+        strcmp (p->bitmaps[i].name, p->bitmaps[k].name) == 0)
+      return true;
+  return false;
+}
+
+/* A new image has the bitmaps that are added. */
+static int
+check_new_bitmaps (const struct params *p)
+{
+  for (size_t i = 0; i < p->nr_bitmaps; i++) {
+    const struct bitmapedit *b = &p->bitmaps[i];
+
+    if (b->what == BITMAP_ADD && is_added_before (p, i))
+      return bad_value ("bitmap-add", b->name, "it is added twice");
+    if (b->what != BITMAP_ADD && !is_added_before (p, i))
+      return bad_value (b->what == BITMAP_MERGE ? "bitmap-into" : "bitmap-disable",
+                        b->name, "a new image has no such bitmap");
   }
   return 0;
 }
@@ -233,10 +273,8 @@ check_new_image (const struct params *p)
 
   if (!p->create.wanted)
     return 0;
-  for (size_t i = 0; i < p->nr_bitmaps; i++)
-    for (size_t k = 0; k < i; k++)
-      if (strcmp (p->bitmaps[i].name, p->bitmaps[k].name) == 0)
-        return bad_value ("bitmap-add", p->bitmaps[i].name, "it is added twice");
+  if (check_new_bitmaps (p) == -1)
+    return -1;
   for (unsigned i = 0; i < p->nr_edits && !p->create.options.size_of_backing; i++)
     if (p->edits[i].kind == EDIT_RESIZE) {
       const char *why = edit_choose_size (&p->edits[i], &p->edit_options, size, &size);

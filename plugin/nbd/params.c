@@ -75,6 +75,11 @@ static int set_backing_file (struct params *, const char *key, const char *value
 static int add_bitmap (struct params *, const char *key, const char *value);
 static int clear_bitmap (struct params *, const char *key, const char *value);
 static int remove_bitmap (struct params *, const char *key, const char *value);
+static int enable_bitmap (struct params *, const char *key, const char *value);
+static int disable_bitmap (struct params *, const char *key, const char *value);
+static int merge_bitmap (struct params *, const char *key, const char *value);
+static int merge_into_bitmap (struct params *, const char *key, const char *value);
+static int set_bitmap_from (struct params *, const char *key, const char *value);
 static int create_snapshot (struct params *, const char *key, const char *value);
 static int apply_snapshot (struct params *, const char *key, const char *value);
 static int delete_snapshot (struct params *, const char *key, const char *value);
@@ -140,6 +145,11 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_BITMAP_ADD] = { "bitmap-add", REPEATABLE (add_bitmap) },
   [PARAM_BITMAP_CLEAR] = { "bitmap-clear", REPEATABLE (clear_bitmap) },
   [PARAM_BITMAP_REMOVE] = { "bitmap-remove", REPEATABLE (remove_bitmap) },
+  [PARAM_BITMAP_ENABLE] = { "bitmap-enable", REPEATABLE (enable_bitmap) },
+  [PARAM_BITMAP_DISABLE] = { "bitmap-disable", REPEATABLE (disable_bitmap) },
+  [PARAM_BITMAP_MERGE] = { "bitmap-merge", REPEATABLE (merge_bitmap) },
+  [PARAM_BITMAP_INTO] = { "bitmap-into", REPEATABLE (merge_into_bitmap) },
+  [PARAM_BITMAP_FROM] = { "bitmap-from", OTHER (set_bitmap_from) },
   [PARAM_BITMAP_GRANULARITY] = { "bitmap-granularity", OTHER (set_granularity) },
   [PARAM_SNAPSHOT_CREATE] = { "snapshot-create", REPEATABLE (create_snapshot) },
   [PARAM_SNAPSHOT_APPLY] = { "snapshot-apply", REPEATABLE (apply_snapshot) },
@@ -208,7 +218,12 @@ const char params_help[] =
   "backing-format=qcow2|raw     Format of the backing file.\n"
   "bitmap-add=<NAME>            Add a persistent bitmap before serving.\n"
   "bitmap-clear=<NAME>          Clear a persistent bitmap before serving.\n"
+  "bitmap-disable=<NAME>        Have a persistent bitmap record no more.\n"
+  "bitmap-enable=<NAME>         Have a persistent bitmap record.\n"
+  "bitmap-from=<PATH|URI>       The image whose bitmaps bitmap-merge= names.\n"
   "bitmap-granularity=<SIZE>    Granularity of the bitmaps to add.\n"
+  "bitmap-into=<NAME>           The bitmap that receives the marks of another one.\n"
+  "bitmap-merge=<NAME>          Merge the marks of this bitmap before serving.\n"
   "bitmap-remove=<NAME>         Remove a persistent bitmap before serving.\n"
   "cache=default|none           Use of the host's page cache (default default).\n"
   "check=off|quick|full|repair  Check the image before serving (default off).\n"
@@ -282,6 +297,7 @@ params_free (struct params *p)
   free (p->backing_path);
   free (p->data_file_path);
   free (p->bitmaps);
+  free (p->bitmap_from);
   free (p->edits);
   free (p->report);
 }
@@ -496,6 +512,61 @@ static int
 remove_bitmap (struct params *p, const char *key, const char *value)
 {
   return append_bitmap (p, BITMAP_REMOVE, value);
+}
+
+static int
+enable_bitmap (struct params *p, const char *key, const char *value)
+{
+  return append_bitmap (p, BITMAP_ENABLE, value);
+}
+
+static int
+disable_bitmap (struct params *p, const char *key, const char *value)
+{
+  return append_bitmap (p, BITMAP_DISABLE, value);
+}
+
+/* The Nth merge of the list; the first of its two names appends it. */
+static struct bitmapedit *
+merge_number (struct params *p, size_t n)
+{
+  if (n == max64 (p->nr_merges, p->nr_into) &&
+      append_bitmap (p, BITMAP_MERGE, NULL) == -1)
+    return NULL;
+  for (size_t i = 0; i < p->nr_bitmaps; i++)
+    if (p->bitmaps[i].what == BITMAP_MERGE && n-- == 0)
+      return &p->bitmaps[i];
+  abort ();
+}
+
+static int
+merge_bitmap (struct params *p, const char *key, const char *value)
+{
+  struct bitmapedit *merge = merge_number (p, p->nr_merges);
+
+  if (merge == NULL)
+    return -1;
+  merge->merged = value;
+  p->nr_merges++;
+  return 0;
+}
+
+static int
+merge_into_bitmap (struct params *p, const char *key, const char *value)
+{
+  struct bitmapedit *merge = merge_number (p, p->nr_into);
+
+  if (merge == NULL)
+    return -1;
+  merge->name = value;
+  p->nr_into++;
+  return 0;
+}
+
+static int
+set_bitmap_from (struct params *p, const char *key, const char *value)
+{
+  return set_storage (p, key, value, &p->bitmap_from);
 }
 
 static int

@@ -18,7 +18,9 @@
 enum param {
   PARAM_FILE, PARAM_DIR, PARAM_L2_CACHE, PARAM_L2_SLICE, PARAM_BACKING,
   PARAM_BACKING_FORMAT, PARAM_DATA_FILE, PARAM_SNAPSHOT, PARAM_BITMAP_ADD,
-  PARAM_BITMAP_CLEAR, PARAM_BITMAP_REMOVE, PARAM_BITMAP_GRANULARITY,
+  PARAM_BITMAP_CLEAR, PARAM_BITMAP_REMOVE, PARAM_BITMAP_ENABLE,
+  PARAM_BITMAP_DISABLE, PARAM_BITMAP_MERGE, PARAM_BITMAP_INTO, PARAM_BITMAP_FROM,
+  PARAM_BITMAP_GRANULARITY,
   PARAM_SNAPSHOT_CREATE, PARAM_SNAPSHOT_APPLY, PARAM_SNAPSHOT_DELETE, PARAM_RESIZE,
   PARAM_SHRINK, PARAM_PREALLOCATION, PARAM_PASSPHRASE, PARAM_QCOW2_PASSPHRASE,
   PARAM_UNTRUSTED, PARAM_DISCARD, PARAM_DETECT_ZEROES, PARAM_COMPRESS, PARAM_STATS,
@@ -39,6 +41,8 @@ struct params {
   bool flatten;                 /* copy data of backing files before serving */
   struct bitmapedit *bitmaps;   /* changes of bitmaps before serving */
   size_t nr_bitmaps;
+  size_t nr_merges, nr_into;    /* how often bitmap-merge= and bitmap-into= were given */
+  char *bitmap_from;            /* the image whose bitmaps are merged; NULL: the same */
   unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
   char **uris;                  /* URIs that were given, with their secrets */
   size_t nr_uris;

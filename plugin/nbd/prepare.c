@@ -87,7 +87,8 @@ change (struct params *p, struct image *image)
   if (p->flatten && flatten (p, image) == -1)
     return -1;
   return p->nr_bitmaps == 0 ? 0
-    : bitmapedit_image (image, &p->options, p->bitmaps, p->nr_bitmaps);
+    : bitmapedit_image (image, &p->options, p->bitmaps, p->nr_bitmaps,
+                        p->bitmap_from);
 }
 
 /* The disk starts as a reader of the image. */

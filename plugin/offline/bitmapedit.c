@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How are persistent bitmaps added, removed and cleared?
+ * How are persistent bitmaps added, removed, cleared, enabled, disabled and merged?
  *
  * Specification: "Bitmaps".
  *
  * A new directory makes all changes at once:
  *
- *   - new clusters are written: a table with all entries 0 for each bitmap that is added
- *     or cleared, and the directory
+ *   - new clusters are written: a table for each bitmap that is added or cleared (with all
+ *     entries 0), or into which others are merged (bitmapmerge.c computes its clusters),
+ *     and the directory
  *   - a checkpoint makes them, and their refcounts, durable (R1)
  *   - the header points to the new directory (bitmapext.c), which publishes all changes
  *   - clusters to which only the old directory led are freed: the directory, old tables,
@@ -15,6 +16,10 @@
  *
  * A power cut leaves either the old or the new bitmaps, and at worst leaked clusters.
  * Bitmaps that do not change keep their directory entries byte for byte.
+ *
+ * Changes are made in the order in which they are requested, but only planned at first: a
+ * bitmap that will be written anew is a list of bitmaps that are in files now (its
+ * parts).  So a bitmap can be merged, cleared and merged again at once.
  *
  * Limits are those of QEMU, for the number, names, granularity and size of bitmaps; and
  * those of bitmapdir.c, because an image that exceeds them would be read-only.
@@ -40,6 +45,7 @@
 #include "format/format.h"
 #include "image/bitmapext.h"
 #include "offline/bitmapedit.h"
+#include "offline/bitmapmerge.h"
 
 /* QEMU's limit for the directory, in bytes. */
 #define MAX_DIRECTORY (UINT64_C (1024) * QCOW2_MAX_BITMAPS)
@@ -49,17 +55,28 @@
 struct item {
   const struct bitmapdir_any *old;      /* NULL: a new bitmap */
   const struct bitmapedit *added;       /* a new bitmap; else NULL */
+  bool automatic;                       /* it records */
   bool fresh;                           /* needs a new table */
   unsigned granularity_bits;
   uint64_t bits, table_entries;
-  struct alloc_run run;                 /* the clusters of the new table */
+  struct bitmapmerge_part *parts;       /* what a fresh one contains */
+  size_t nr_parts;
+  struct be64 *table;                   /* NULL, or: the new table */
+  struct alloc_run run;                 /* its clusters */
   bool registered;                      /* known to the overlap */
+};
+
+/* Another image. */
+struct source {
+  struct image *image;
+  struct bitmapdir dir;
 };
 
 struct edit {
   struct image *image;
   const struct writable *w;             /* of the disk */
   const struct bitmapdir *dir;          /* the current bitmaps; nr_all = 0: none */
+  const struct source *source;          /* where merged bitmaps are; NULL: here */
   struct item *items;
   size_t n;
   uint8_t *bytes;                       /* the new directory */
@@ -83,21 +100,47 @@ refuse (const struct edit *e, const char *name, const char *why)
 
 /* --- the requested changes --- */
 
+static const char *
+name_of (const struct item *item)
+{
+  return item->old ? item->old->name : item->added->name;
+}
+
 static struct item *
 find (struct edit *e, const char *name)
 {
   for (size_t i = 0; i < e->n; i++)
-    if (strcmp (e->items[i].old ? e->items[i].old->name
-                : e->items[i].added->name, name) == 0)
+    if (strcmp (name_of (&e->items[i]), name) == 0)
       return &e->items[i];
   return NULL;
+}
+
+static bool
+is_inconsistent (const struct item *item)
+{
+  return item->old && item->old->flags & QCOW2_BITMAP_IN_USE;
+}
+
+/* The bitmap, which exists and is valid; or NULL (reported). */
+static struct item *
+find_valid (struct edit *e, const char *name)
+{
+  struct item *item = find (e, name);
+
+  if (item == NULL)
+    refuse (e, name, "there is no such bitmap");
+  else if (is_inconsistent (item)) {
+    refuse (e, name, "it is inconsistent and can only be removed");
+    item = NULL;
+  }
+  return item;
 }
 
 static int
 add (struct edit *e, const struct bitmapedit *edit)
 {
   const struct header *h = &e->image->header;
-  struct item item = { .added = edit, .fresh = true };
+  struct item item = { .added = edit, .automatic = true, .fresh = true };
   const size_t len = strlen (edit->name);
 
   if (find (e, edit->name))
@@ -107,7 +150,7 @@ add (struct edit *e, const struct bitmapedit *edit)
   if (e->n >= QCOW2_MAX_BITMAPS)
     return refuse (e, edit->name, "an image cannot have more than 65535 bitmaps");
   item.granularity_bits = edit->granularity_bits ? edit->granularity_bits
-    : h->cluster_bits < 12 ? 12 : h->cluster_bits;
+    : min64 (max64 (h->cluster_bits, 12), 16);
   item.bits = div_up (h->size, UINT64_C (1) << item.granularity_bits);
   if (div_up (item.bits, 8) > QCOW2_MAX_BITMAP_BYTES)
     return refuse (e, edit->name, "it would need more than 512M: choose a larger "
@@ -121,24 +164,154 @@ add (struct edit *e, const struct bitmapedit *edit)
 }
 
 static int
+add_part (struct item *item, const struct bitmapmerge_part *part)
+{
+  struct bitmapmerge_part *p;
+
+  for (size_t i = 0; i < item->nr_parts; i++) {
+    p = &item->parts[i];
+    if (p->e == part->e) {
+      if (p->granularity_bits < part->granularity_bits)
+        p->granularity_bits = part->granularity_bits;
+      return 0;
+    }
+  }
+  p = realloc (item->parts, (item->nr_parts + 1) * sizeof *p);
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  item->parts = p;
+  p[item->nr_parts++] = *part;
+  return 0;
+}
+
+/* A valid bitmap as it is in the file of IMAGE. */
+static struct bitmapmerge_part
+part_of (const struct image *image, const struct bitmapdir_any *any)
+{
+  return (struct bitmapmerge_part) {
+    .file = image->file, .cluster_bits = image->header.cluster_bits,
+    .e = &any->e, .granularity_bits = any->e.granularity_bits,
+  };
+}
+
+static int
+merge_one (struct item *item, const struct bitmapmerge_part *part, unsigned by)
+{
+  struct bitmapmerge_part p = *part;
+
+  if (p.granularity_bits < by)
+    p.granularity_bits = by;
+  return add_part (item, &p);
+}
+
+/* Everything that FROM contains, in pieces of its size. */
+static int
+merge_item (const struct edit *e, struct item *item, const struct item *from)
+{
+  struct bitmapmerge_part part;
+
+  if (!from->fresh) {
+    part = part_of (e->image, from->old);
+    return add_part (item, &part);
+  }
+  for (size_t i = 0; i < from->nr_parts; i++)
+    if (merge_one (item, &from->parts[i], from->granularity_bits) == -1)
+      return -1;
+  return 0;
+}
+
+static int
+refuse_source (const struct edit *e, const char *name, const char *why)
+{
+  struct edit there = *e;
+
+  there.image = e->source->image;
+  return refuse (&there, name, why);
+}
+
+/* The bitmap NAME of another image. */
+static int
+merge_from_source (const struct edit *e, struct item *item, const char *name)
+{
+  const struct bitmapdir *dir = &e->source->dir;
+  struct bitmapmerge_part part;
+  size_t i = 0;
+
+  while (i < dir->nr_all && strcmp (dir->all[i].name, name) != 0)
+    i++;
+  if (i == dir->nr_all)
+    return refuse_source (e, name, "there is no such bitmap");
+  if (dir->all[i].flags & QCOW2_BITMAP_IN_USE)
+    return refuse_source (e, name, "it is inconsistent");
+  if (e->source->image->header.size != e->image->header.size)
+    return refuse_source (e, name, "it belongs to a disk of another size");
+  part = part_of (e->source->image, &dir->all[i]);
+  return add_part (item, &part);
+}
+
+static int
+merge (struct edit *e, struct item *item, const char *name)
+{
+  const struct item *from = NULL;
+  struct bitmapmerge_part part;
+
+  if (e->source == NULL) {
+    from = find_valid (e, name);
+    if (from == NULL)
+      return -1;
+    if (from == item)
+      return 0;
+  }
+  if (!item->fresh) {
+    part = part_of (e->image, item->old);
+    if (add_part (item, &part) == -1)
+      return -1;
+    item->fresh = true;
+  }
+  return from ? merge_item (e, item, from) : merge_from_source (e, item, name);
+}
+
+static int
+remove_item (struct edit *e, const char *name)
+{
+  struct item *item = find (e, name);
+
+  if (item == NULL)
+    return refuse (e, name, "there is no such bitmap");
+  free (item->parts);
+  memmove (item, item + 1, (e->items + e->n - (item + 1)) * sizeof *item);
+  e->n--;
+  return 0;
+}
+
+static int
 plan_one (struct edit *e, const struct bitmapedit *edit)
 {
   struct item *item;
 
   if (edit->what == BITMAP_ADD)
     return add (e, edit);
-  item = find (e, edit->name);
+  if (edit->what == BITMAP_REMOVE)
+    return remove_item (e, edit->name);
+  item = find_valid (e, edit->name);
   if (item == NULL)
-    return refuse (e, edit->name, "there is no such bitmap");
-  if (edit->what == BITMAP_REMOVE) {
-    memmove (item, item + 1, (e->items + e->n - (item + 1)) * sizeof *item);
-    e->n--;
+    return -1;
+  switch (edit->what) {
+  case BITMAP_ENABLE:
+  case BITMAP_DISABLE:
+    item->automatic = edit->what == BITMAP_ENABLE;
     return 0;
+  case BITMAP_CLEAR:
+    item->fresh = true;
+    item->nr_parts = 0;
+    return 0;
+  case BITMAP_MERGE:
+    return merge (e, item, edit->merged);
+  default:
+    abort ();
   }
-  if (item->old && item->old->flags & QCOW2_BITMAP_IN_USE)
-    return refuse (e, edit->name, "it is inconsistent and can only be removed");
-  item->fresh = true;
-  return 0;
 }
 
 static int
@@ -150,11 +323,10 @@ check_limits (struct edit *e)
     const struct item *item = &e->items[i];
 
     entries += item->table_entries;
-    if (!item->old || item->old->follower != SIZE_MAX)
+    if (item->automatic && !is_inconsistent (item))
       recorded += div_up (item->bits, 8);
     if (entries > BITMAPDIR_MAX_ENTRIES || recorded > QCOW2_MAX_BITMAP_BYTES)
-      return refuse (e, item->old ? item->old->name : item->added->name,
-                     "all bitmaps together would need too much memory");
+      return refuse (e, name_of (item), "all bitmaps together would need too much memory");
   }
   return 0;
 }
@@ -171,7 +343,8 @@ plan (struct edit *e, const struct bitmapedit *edits, size_t n)
     const struct bitmapdir_any *old = &e->dir->all[i];
 
     e->items[e->n++] = (struct item) {
-      .old = old, .granularity_bits = old->e.granularity_bits,
+      .old = old, .automatic = old->flags & QCOW2_BITMAP_AUTO,
+      .granularity_bits = old->e.granularity_bits,
       .bits = old->e.bits, .table_entries = old->e.table_entries,
     };
   }
@@ -264,12 +437,28 @@ give_back (struct edit *e, struct alloc_run *run, bool *registered)
 }
 
 static void
+give_back_cells (struct edit *e, const struct item *item)
+{
+  struct alloc_run run = { .clusters = 1 };
+
+  for (uint64_t i = 0; item->table && i < item->table_entries; i++) {
+    bool registered = true;
+
+    run.host = get64 (item->table[i]);
+    run.clusters = run.host != 0;
+    give_back (e, &run, &registered);
+  }
+}
+
+static void
 undo (struct edit *e)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  for (size_t i = 0; i < e->n; i++)
+  for (size_t i = 0; i < e->n; i++) {
+    give_back_cells (e, &e->items[i]);
     give_back (e, &e->items[i].run, &e->items[i].registered);
+  }
   give_back (e, &e->run, &e->registered);
 }
 
@@ -335,20 +524,56 @@ write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
   return 0;
 }
 
+/* Writes the bits that entry I of the table stands for, if there are any.  WORDS is one
+ * cluster. */
+static int
+make_cell (struct edit *e, struct item *item, uint64_t i, uint64_t *words)
+{
+  const uint64_t cs = e->image->header.cluster_size;
+  const struct bitmapmerge_cell cell = {
+    .disk_size = e->image->header.size, .granularity_bits = item->granularity_bits,
+    .first = i * cs * 8, .bytes = cs, .words = words,
+  };
+  struct alloc_run run = { .clusters = 0 };
+  bool registered = false;
+  int r = bitmapmerge_compute (item->parts, item->nr_parts, &cell);
+
+  if (r <= 0)
+    return r;
+  if (reserve (e, 1, &run, &registered) == -1 ||
+      write_run (e, &run, (uint8_t *) words, cs) == -1) {
+    give_back (e, &run, &registered);
+    return -1;
+  }
+  item->table[i] = put64 (run.host);
+  return 0;
+}
+
+static int
+make_table (struct edit *e, struct item *item)
+{
+  const uint64_t cs = e->image->header.cluster_size;
+  const uint64_t bytes = item->table_entries * sizeof *item->table;
+  CLEANUP_FREE uint64_t *words = malloc (cs);
+
+  item->table = calloc (1, bytes);
+  if (words == NULL || item->table == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (uint64_t i = 0; item->nr_parts > 0 && i < item->table_entries; i++)
+    if (make_cell (e, item, i, words) == -1)
+      return -1;
+  return reserve (e, div_up (bytes, cs), &item->run, &item->registered) == -1 ? -1
+    : write_run (e, &item->run, (uint8_t *) item->table, bytes);
+}
+
 static int
 make_tables (struct edit *e)
 {
-  const uint64_t cs = e->image->header.cluster_size;
-
-  for (size_t i = 0; i < e->n; i++) {
-    struct item *item = &e->items[i];
-
-    if (item->fresh &&
-        (reserve (e, div_up (item->table_entries * sizeof (struct be64), cs),
-                  &item->run, &item->registered) == -1 ||
-         write_run (e, &item->run, NULL, 0) == -1))
+  for (size_t i = 0; i < e->n; i++)
+    if (e->items[i].fresh && make_table (e, &e->items[i]) == -1)
       return -1;
-  }
   return 0;
 }
 
@@ -363,8 +588,7 @@ append_entry (struct edit *e, const struct qcow2_bitmap *fixed,
   uint8_t *p;
 
   if (e->size + len > MAX_DIRECTORY)
-    return refuse (e, item->old ? item->old->name : item->added->name,
-                   "the bitmap directory would be too long: use shorter names");
+    return refuse (e, name_of (item), "the bitmap directory would be too long: use shorter names");
   p = realloc (e->bytes, e->size + len);
   if (p == NULL) {
     nbdkit_error ("realloc: %m");
@@ -396,11 +620,12 @@ make_directory (struct edit *e)
     }
     else {
       fixed.table_size = put32 (item->table_entries);
-      fixed.flags = put32 (QCOW2_BITMAP_AUTO);
       fixed.type = QCOW2_BITMAP_DIRTY_TRACKING;
       fixed.granularity_bits = item->granularity_bits;
       fixed.name_size = put16 (strlen (item->added->name));
     }
+    fixed.flags = put32 ((get32 (fixed.flags) & ~QCOW2_BITMAP_AUTO) |
+                         (item->automatic ? QCOW2_BITMAP_AUTO : 0));
     if (item->fresh)
       fixed.table_offset = put64 (item->run.host);
     if (append_entry (e, &fixed, item) == -1)
@@ -463,25 +688,30 @@ apply (struct edit *e, const struct bitmapedit *edits, size_t n)
 /* Everything is durable on return, except for freed clusters, which the next checkpoint
  * makes durable.  -1: reported; nothing has changed, unless the image has failed (R9). */
 static int
-change (struct image *image, struct disk *d, const struct bitmapedit *edits, size_t n)
+change (struct image *image, struct disk *d, const struct bitmapedit *edits, size_t n,
+        const struct source *source)
 {
   static const struct bitmapdir none;
   const struct disk_inside in = disk_inside (d);
   struct edit e = {
-    .image = image, .w = in.view->w,
+    .image = image, .w = in.view->w, .source = source,
     .dir = in.bitmaps ? bitmap_directory (in.bitmaps) : &none,
   };
   const int r = apply (&e, edits, n);
 
+  for (size_t i = 0; i < e.n; i++) {
+    free (e.items[i].parts);
+    free (e.items[i].table);
+  }
   free (e.items);
   free (e.bytes);
   free (e.frees);
   return r;
 }
 
-int
-bitmapedit_image (struct image *image, const struct disk_options *options,
-                  const struct bitmapedit *edits, size_t n)
+static int
+change_disk (struct image *image, const struct disk_options *options,
+             const struct bitmapedit *edits, size_t n, const struct source *source)
 {
   bool writable = true;
   struct disk *d;
@@ -495,9 +725,67 @@ bitmapedit_image (struct image *image, const struct disk_options *options,
     errno = EROFS;
   }
   else if (disk_connect (d, &writable) == 0 && writable) {
-    r = change (image, d, edits, n);
+    r = change (image, d, edits, n, source);
     if (disk_disconnect (d, true) == -1)
       r = -1;
   }
   return disk_close (d) == -1 ? -1 : r;
+}
+
+/* --- another image --- */
+
+static void
+close_source (struct source *s)
+{
+  bitmapdir_free (&s->dir);
+  image_close (s->image);
+}
+
+/* Only its bitmaps are read, so no passphrase, data file or backing file is needed. */
+static int
+open_source (const struct disk_options *o, const char *path, struct source *s)
+{
+  const struct storage_options options = {
+    .lock = o->lock, .drop_cache = o->drop_cache, .link = &o->link, .hooks = o->hooks,
+  };
+  struct overlap *overlap = NULL;
+  char why[BITMAPDIR_WHY];
+  int r = -1;
+
+  *s = (struct source) { .image = image_open_file (path, &options) };
+  if (s->image == NULL)
+    return -1;
+  if (image_read_header (s->image) == 0) {
+    overlap = overlap_new (s->image->header.cluster_bits);
+    if (overlap == NULL)
+      nbdkit_error ("overlap_new: %m");
+    else if (!s->image->header.has_bitmaps)
+      r = 0;
+    else
+      r = bitmapdir_read (s->image->file, &s->image->header, overlap, &s->dir, why);
+    overlap_free (overlap);
+  }
+  if (r == 1) {
+    nbdkit_error ("%s: %s", path, why);
+    errno = EINVAL;
+  }
+  if (r != 0)
+    image_close (s->image);
+  return r == 0 ? 0 : -1;
+}
+
+int
+bitmapedit_image (struct image *image, const struct disk_options *options,
+                  const struct bitmapedit *edits, size_t n, const char *source)
+{
+  struct source s;
+  int r;
+
+  if (source == NULL)
+    return change_disk (image, options, edits, n, NULL);
+  if (open_source (options, source, &s) == -1)
+    return -1;
+  r = change_disk (image, options, edits, n, &s);
+  close_source (&s);
+  return r;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Adds, removes and clears persistent bitmaps.  See bitmapedit.c.
+ * Changes which persistent bitmaps there are, and what they contain.  See bitmapedit.c.
  */
 
 #ifndef QCOW2_BITMAPEDIT_H
@@ -10,19 +10,23 @@
 
 #include "disk/disk.h"
 
-enum bitmapedit_what { BITMAP_REMOVE, BITMAP_CLEAR, BITMAP_ADD };
+enum bitmapedit_what {
+  BITMAP_REMOVE, BITMAP_CLEAR, BITMAP_ADD, BITMAP_ENABLE, BITMAP_DISABLE, BITMAP_MERGE
+};
 
 struct bitmapedit {
   enum bitmapedit_what what;
   const char *name;
   unsigned granularity_bits;    /* of an added bitmap; 0: QEMU's default */
+  const char *merged;           /* the bitmap that is merged into this one */
 };
 
 /* Makes these N changes of the bitmaps of an image, in this order, all or none of them.
- * The image was opened with the same options (disk_open_image).  -1: reported; nothing
- * has changed, unless the image has failed (R9).  Afterwards the fields of the image are
- * out of date. */
+ * The image was opened with the same options (disk_open_image).  SOURCE: the qcow2 image
+ * (absolute path, or URI) that has the bitmaps that are merged; NULL: the image itself.
+ * -1: reported; nothing has changed, unless the image has failed (R9).  Afterwards the
+ * fields of the image are out of date. */
 extern int bitmapedit_image (struct image *, const struct disk_options *,
-                             const struct bitmapedit *, size_t n);
+                             const struct bitmapedit *, size_t n, const char *source);
 
 #endif /* QCOW2_BITMAPEDIT_H */

@@ -28,7 +28,7 @@ change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, si
 {
   const struct disk_options reached = reach_disk (o);
   struct image *image = disk_open_image (&reached);
-  const int r = image ? bitmapedit_image (image, &reached, edits, n) : -1;
+  const int r = image ? bitmapedit_image (image, &reached, edits, n, NULL) : -1;
 
   image_close (image);
   return r;

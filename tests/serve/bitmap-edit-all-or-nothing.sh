@@ -43,7 +43,7 @@ for cluster in 512 4k 64k 2M; do
     512) default=4096 ;;
     4k) default=4096 ;;
     64k) default=65536 ;;
-    2M) default=2097152 ;;
+    2M) default=65536 ;;
   esac
   # The name of the backing file is in the way of the extension.
   random_file "$tmp/base.raw" 4194304

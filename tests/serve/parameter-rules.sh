@@ -19,7 +19,8 @@ mkdir images
 declare -A good=(
   [file]=a.qcow2 [dir]=images [l2-cache]=1M [l2-slice]=4K [backing]=other.qcow2
   [backing-format]=raw [data-file]=disk.raw [snapshot]=one [bitmap-add]=b
-  [bitmap-clear]=b [bitmap-remove]=b [bitmap-granularity]=64K [snapshot-create]=s
+  [bitmap-clear]=b [bitmap-remove]=b [bitmap-enable]=b [bitmap-disable]=b
+  [bitmap-merge]=b [bitmap-into]=c [bitmap-from]=other.qcow2 [bitmap-granularity]=64K [snapshot-create]=s
   [snapshot-apply]=one [snapshot-delete]=one [resize]=2M [shrink]=true
   [preallocation]=metadata [passphrase]=x [qcow2-passphrase]=x [untrusted]=true
   [discard]=ignore [detect-zeroes]=on [compress]=on [stats]=stats.json
@@ -30,7 +31,8 @@ declare -A good=(
   [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5 [checkpoint-interval]=7
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
 )
-repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove snapshot-create snapshot-apply \
+repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove bitmap-enable bitmap-disable \
+ bitmap-merge bitmap-into snapshot-create snapshot-apply \
  snapshot-delete resize "
 
 "$NBDKIT" "$PLUGIN" --help |

@@ -167,7 +167,7 @@ main (void)
   quiet_errors = true;
   images_enter ("dir-threads");
   for (unsigned i = 0; i < IMAGES; i++) {
-    struct bitmapedit add = { BITMAP_ADD, "day", 12 };
+    struct bitmapedit add = { .what = BITMAP_ADD, .name = "day", .granularity_bits = 12 };
 
     snprintf (name, sizeof name, "%u.qcow2", i);
     image_create (name, &spec);

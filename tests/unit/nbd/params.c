@@ -53,6 +53,8 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_L2_SLICE] = "4K", [PARAM_BACKING] = "/b", [PARAM_BACKING_FORMAT] = "raw",
   [PARAM_DATA_FILE] = "/data", [PARAM_SNAPSHOT] = "s", [PARAM_BITMAP_ADD] = "b",
   [PARAM_BITMAP_CLEAR] = "b", [PARAM_BITMAP_REMOVE] = "b",
+  [PARAM_BITMAP_ENABLE] = "b", [PARAM_BITMAP_DISABLE] = "b",
+  [PARAM_BITMAP_MERGE] = "b", [PARAM_BITMAP_INTO] = "c", [PARAM_BITMAP_FROM] = "other",
   [PARAM_BITMAP_GRANULARITY] = "64K", [PARAM_SNAPSHOT_CREATE] = "s",
   [PARAM_SNAPSHOT_APPLY] = "s", [PARAM_SNAPSHOT_DELETE] = "s", [PARAM_RESIZE] = "2M",
   [PARAM_SHRINK] = "true", [PARAM_PREALLOCATION] = "full", [PARAM_PASSPHRASE] = "x",
@@ -261,7 +263,7 @@ test_twice (void)
 {
   for (enum param i = 0; i < NR_PARAMS; i++) {
     struct params p = PARAMS_DEFAULT;
-    const bool repeatable = (i >= PARAM_BITMAP_ADD && i <= PARAM_BITMAP_REMOVE) ||
+    const bool repeatable = (i >= PARAM_BITMAP_ADD && i <= PARAM_BITMAP_INTO) ||
       (i >= PARAM_SNAPSHOT_CREATE && i <= PARAM_RESIZE) || i == PARAM_ALLOW_URI;
 
     CHECK (give (&p, i, good[i]) == 0);
@@ -286,7 +288,7 @@ test_arrival (void)
   CHECK (p.options.backing == BACKING_PATH && p.options.data_file == DATA_FILE_PATH);
   CHECK (strcmp (p.options.backing_format, "raw") == 0);
   CHECK (strcmp (p.options.snapshot, "s") == 0);
-  CHECK (p.nr_bitmaps == 3 && p.nr_edits == 4 && p.bitmap_granularity_bits == 16);
+  CHECK (p.nr_bitmaps == 6 && p.nr_edits == 4 && p.bitmap_granularity_bits == 16);
   CHECK (p.edit_options.shrink && p.edit_options.preallocation == PREALLOCATION_FULL);
   CHECK (p.options.untrusted && !p.options.discard && p.options.compress);
   CHECK (p.options.detect_zeroes == DETECT_ZEROES_ON && p.options.copy_on_read);

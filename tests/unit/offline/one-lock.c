@@ -119,7 +119,7 @@ test_all (void)
   struct image_spec spec = {
     .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = SIZE,
   };
-  struct bitmapedit bitmap = { BITMAP_ADD, "day", 0 };
+  struct bitmapedit bitmap = { .what = BITMAP_ADD, .name = "day" };
   struct disk_options options;
   struct image *image;
   struct blob below;
@@ -134,9 +134,9 @@ test_all (void)
   CHECK (edit_image (image, &options, &edit_options, edits, 6) == 0);
   CHECK (held (image_path) == WRITER);
   CHECK (flatten_image (image, &options, NULL, &copied) == 0 && copied > 0);
-  CHECK (bitmapedit_image (image, &options, &bitmap, 1) == 0);
+  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
   bitmap.what = BITMAP_CLEAR;
-  CHECK (bitmapedit_image (image, &options, &bitmap, 1) == 0);
+  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
   CHECK (image_reload (image) == 0);
   CHECK (image->header.size == SIZE - 7 * 512 && image->header.bitmaps.count == 1);
   CHECK (image->header.nb_snapshots == 0 && image->header.backing_file == NULL);
@@ -159,7 +159,7 @@ test_data_file (void)
     .version = 3, .cluster_size = 65536, .refcount_bits = 16, .size = SIZE,
     .data_file = "data",
   };
-  const struct bitmapedit bitmap = { BITMAP_ADD, "day", 0 };
+  const struct bitmapedit bitmap = { .what = BITMAP_ADD, .name = "day" };
   struct disk_options options;
   struct image *image;
 
@@ -170,7 +170,7 @@ test_data_file (void)
   CHECK (held (image_path) == READER && held (data_path) == DATA_READER);
   CHECK (edit_image (image, &options, &edit_options, edits, 2) == 0);
   CHECK (held (image_path) == WRITER && held (data_path) == DATA_WRITER);
-  CHECK (bitmapedit_image (image, &options, &bitmap, 1) == 0);
+  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
   end (image);
   CHECK (image_check ("b.qcow2") == 0);
 }
