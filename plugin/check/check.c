@@ -6,6 +6,7 @@
  *    full     checks all metadata and all data of all files of the backing chain
  *    repair   like quick; then, if only refcounts and COPIED flags are wrong, corrects
  *             them and checks again
+ *    repair-leaks  the same, but only if nothing but leaks is wrong
  *
  * How findings are judged:
  *
@@ -59,7 +60,8 @@ struct check {
 static const char *
 mode_name (enum check_mode mode)
 {
-  return mode == CHECK_FULL ? "full" : mode == CHECK_REPAIR ? "repair" : "quick";
+  return mode == CHECK_FULL ? "full" : mode == CHECK_REPAIR ? "repair"
+    : mode == CHECK_REPAIR_LEAKS ? "repair-leaks" : "quick";
 }
 
 static void
@@ -195,7 +197,7 @@ check_layer (struct check *c, const char *path, bool raw)
   if (l == NULL)
     return NULL;
   options.try_writable =
-    c->result.n == 1 && c->options->mode == CHECK_REPAIR;
+    c->result.n == 1 && check_mode_repairs (c->options->mode);
   chain_reserve_files (2 * c->result.n);
   l->image = image_open_file (path, &options);
   if (l->image == NULL) {
@@ -273,14 +275,15 @@ judge (struct check *c)
 
 /* --- repair --- */
 
-/* Can new refcounts and COPIED flags correct all faults? */
+/* Can new refcounts and COPIED flags correct all faults, and may they? */
 static bool
-is_repairable (const struct check_layer *l)
+is_repairable (const struct check_layer *l, bool only_leaks)
 {
   const struct findings *f = l->findings;
 
-  return l->parsed &&
-    findings_corruptions (f) == findings_count (f, FINDING_REFCOUNT) +
+  if (only_leaks)
+    return findings_corruptions (f) == 0;
+  return findings_corruptions (f) == findings_count (f, FINDING_REFCOUNT) +
     findings_count (f, FINDING_COPIED) + findings_count (f, FINDING_REFTABLE);
 }
 
@@ -347,6 +350,7 @@ static void
 repair (struct check *c)
 {
   struct check_layer *l = c->result.layers[0];
+  const bool only_leaks = c->options->mode == CHECK_REPAIR_LEAKS;
 
   if (c->failed || !l->parsed ||
       (findings_corruptions (l->findings) == 0 &&
@@ -354,9 +358,11 @@ repair (struct check *c)
        !(l->image->header.incompatible &
          (QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT))))
     return;
-  if (!is_repairable (l)) {
-    nbdkit_error ("%s: cannot be repaired: more is wrong than refcounts and COPIED "
-                  "flags; nothing was changed", l->path);
+  if (!is_repairable (l, only_leaks)) {
+    /* What is only outdated is repaired before the first write. */
+    if (!only_leaks || l->corruptions > 0)
+      nbdkit_error ("%s: cannot be repaired: more is wrong than %s; nothing was changed",
+                    l->path, only_leaks ? "leaks" : "refcounts and COPIED flags");
     return;
   }
   if (!storage_is_writable (l->image->file)) {
@@ -389,7 +395,7 @@ run (struct check *c)
     return -1;
   if (c->options->mode == CHECK_FULL && check_chain (c, top) == -1)
     return -1;
-  if (c->options->mode == CHECK_REPAIR)
+  if (check_mode_repairs (c->options->mode))
     repair (c);
   judge (c);
   return 0;

@@ -11,7 +11,15 @@
 #include "storage/storage.h"
 #include "mapping/chain.h"
 
-enum check_mode { CHECK_OFF, CHECK_QUICK, CHECK_FULL, CHECK_REPAIR };
+enum check_mode {
+  CHECK_OFF, CHECK_QUICK, CHECK_FULL, CHECK_REPAIR, CHECK_REPAIR_LEAKS
+};
+
+static inline bool
+check_mode_repairs (enum check_mode mode)
+{
+  return mode == CHECK_REPAIR || mode == CHECK_REPAIR_LEAKS;
+}
 
 struct check_options {
   enum check_mode mode;

@@ -79,7 +79,7 @@ static const struct rule needs[] = {
   { P (BITMAP_GRANULARITY), P (BITMAP_ADD), 0, "bitmap-add=NAME" },
   { P (BITMAP_MERGE), P (BITMAP_INTO), 0, "bitmap-into=NAME" },
   { P (BITMAP_INTO) | P (BITMAP_FROM), P (BITMAP_MERGE), 0, "bitmap-merge=NAME" },
-  { P (CHECK_REPORT), P (CHECK), 0, "check=quick, full or repair" },
+  { P (CHECK_REPORT), P (CHECK), 0, "check=quick, full, repair or repair-leaks" },
   { V (CREATE_AUTO), P (BACKING_FILE), 0, "backing-file=, whose size it uses" },
   { P (BACKING_FILE), P (BACKING_FORMAT), 0,
     "backing-format=qcow2 or backing-format=raw" },
@@ -133,7 +133,7 @@ asked_for (const struct params *p)
     set |= V (BACKING_DENY);
   if (p->options.data_file == DATA_FILE_PATH)
     set |= V (DATA_PATH);
-  if (p->check.mode == CHECK_REPAIR)
+  if (check_mode_repairs (p->check.mode))
     set |= V (CHECK_REPAIR);
   if (p->create.options.size_of_backing)
     set |= V (CREATE_AUTO);
@@ -150,7 +150,7 @@ name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
   case VALUE_BACKING_PATH: return "backing=PATH";
   case VALUE_BACKING_DENY: return "backing=deny";
   case VALUE_DATA_PATH: return "data-file=PATH";
-  case VALUE_CHECK_REPAIR: return "check=repair";
+  case VALUE_CHECK_REPAIR: return params_name (p, PARAM_CHECK, buf);
   case VALUE_CREATE_AUTO: return "create=auto";
   case VALUE_COMPAT_OLD: return "compat=0.10";
   }

@@ -109,7 +109,7 @@ static const struct choice preallocations[] = {
 };
 static const struct choice checks[] = {
   { "off", CHECK_OFF }, { "quick", CHECK_QUICK }, { "full", CHECK_FULL },
-  { "repair", CHECK_REPAIR }, { NULL, 0 }
+  { "repair", CHECK_REPAIR }, { "repair-leaks", CHECK_REPAIR_LEAKS }, { NULL, 0 }
 };
 static const struct choice compats[] = {
   { "0.10", 2 }, { "1.1", 3 }, { "v2", 2 }, { "v3", 3 }, { NULL, 0 }
@@ -226,7 +226,8 @@ const char params_help[] =
   "bitmap-merge=<NAME>          Merge the marks of this bitmap before serving.\n"
   "bitmap-remove=<NAME>         Remove a persistent bitmap before serving.\n"
   "cache=default|none           Use of the host's page cache (default default).\n"
-  "check=off|quick|full|repair  Check the image before serving (default off).\n"
+  "check=off|quick|full|repair|repair-leaks\n"
+  "                             Check the image before serving (default off).\n"
   "check-report=<FILE>          Write the findings to this file, as JSON.\n"
   "checkpoint-interval=<SECONDS>\n"
   "                             How long changes may stay in memory (default 5).\n"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of an image after a power cut while check=repair repairs it?
+ * What is left of an image after a power cut while check=repair repairs it, or
+ * check=repair-leaks, if nothing but leaks is wrong?
  *
  * Images made by qemu-img get leaks, refcounts that are too low, and wrong COPIED flags.
  * They lie on a simulated disk (simdisk.c).  Before each change of the repair the power
@@ -46,7 +47,7 @@
 
 struct trial {
   struct image_spec spec;
-  bool snapshot;
+  bool snapshot, only_leaks;
   struct blob before, expected, old;    /* old: contents of the snapshot */
   struct check_options options;
   struct power_cut_trial power;
@@ -93,6 +94,8 @@ repair_again (struct trial *t, const struct blob *left)
   struct blob b;
 
   blob_save (SURVIVOR, left);
+  /* A power cut may leave wrong flags, too, in an image that is dirty. */
+  options.mode = CHECK_REPAIR;
   options.path = images_path (SURVIVOR);
   options.chain.image.file.hooks = &without_sync;
   if (reach_check (&options, &check) == -1)
@@ -146,6 +149,25 @@ spoil_refcounts (const struct trial *t, struct blob *b, struct rng *rng)
       b->data[block + rng_below (rng, n)] = rng_below (rng, 4);
 }
 
+/* Counts that are too high, but no wrong flags. */
+static void
+leak (const struct trial *t, struct blob *b, struct rng *rng)
+{
+  const unsigned bytes = t->spec.refcount_bits / 8;
+  const uint64_t block = blob_get (b, blob_get (b, 48, 8), 8);
+  const uint64_t n = min64 (t->spec.cluster_size / bytes,
+                            div_up (b->len, t->spec.cluster_size));
+  unsigned i, k = 1 + rng_below (rng, 6);
+
+  for (i = 0; i < k; i++) {
+    const uint64_t at = block + rng_below (rng, n) * bytes;
+    const uint64_t count = blob_get (b, at, bytes);
+
+    if (count != 1 || at == block)
+      blob_put (b, at, count + 1, bytes);
+  }
+}
+
 static void
 spoil_flags (const struct trial *t, struct blob *b, struct rng *rng)
 {
@@ -191,8 +213,12 @@ make_image (struct trial *t, struct rng *rng)
   puts (t->snapshot ? ", snapshot" : "");
   fflush (stdout);
   blob_load (IMAGE, &t->before);
-  spoil_refcounts (t, &t->before, rng);
-  if (rng_below (rng, 2))
+  t->only_leaks = rng_below (rng, 3) == 0;
+  if (t->only_leaks)
+    leak (t, &t->before, rng);
+  else
+    spoil_refcounts (t, &t->before, rng);
+  if (!t->only_leaks && rng_below (rng, 2))
     spoil_flags (t, &t->before, rng);
   blob_save (WRONG, &t->before);
 }
@@ -292,7 +318,7 @@ one_image (struct rng *rng)
 
   make_image (&t, rng);
   t.options.path = images_path (WRONG);
-  t.options.mode = CHECK_REPAIR;
+  t.options.mode = t.only_leaks ? CHECK_REPAIR_LEAKS : CHECK_REPAIR;
   t.options.chain.backing = BACKING_DENY;
   t.power = (struct power_cut_trial) {
     .path = t.options.path, .opaque = &t, .change = repair, .judge = judge,
