@@ -253,6 +253,13 @@ nbd_sources = \
 	%reldir%/nbd/stats.h \
 	$(NULL)
 
+# nbdkit's callbacks, and what happens before serving.
+callback_sources = \
+	%reldir%/nbd/plugin.c \
+	%reldir%/nbd/prepare.c \
+	%reldir%/nbd/prepare.h \
+	$(NULL)
+
 # Nothing of the core is visible outside of the plugin.
 core_cflags = \
 	-std=gnu11 \

@@ -9,8 +9,8 @@ tsan_cflags = -fsanitize=thread
 # A program's variables have its name with _ for what is no letter.
 sanitizer_ldflags = $($(subst -,_,$(subst /,_,$(1)))_LDFLAGS)
 
-sanitizer_core = $(filter %.c,$(core_sources) $(nbd_sources))
-sanitizer_lib = $(filter %.c,$(libtest_la_SOURCES))
+sanitizer_core = $(filter %.c,$(core_sources) $(nbd_sources) $(callback_sources))
+sanitizer_lib = $(filter lib/%.c,$(libtest_la_SOURCES) $(libserver_la_SOURCES))
 
 # $(1): the sanitizer's name
 define sanitizer_rules

@@ -51,6 +51,7 @@ static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static atomic_uint_fast64_t connections_open, connections_ever;
+static atomic_bool ending;      /* all clients have gone */
 
 /* A write beyond the maximum size of a file (ulimit -f) raises SIGXFSZ, which ends the
  * process.  With a handler only the write fails (EFBIG).  SIG_IGN would be inherited by
@@ -62,12 +63,17 @@ do_nothing (int sig)
 {
 }
 
+/* (Fuzz targets load the plugin again and again.) */
 static void
 qcow2_load (void)
 {
   struct sigaction old;
   const struct sigaction ours = { .sa_handler = do_nothing, .sa_flags = SA_RESTART };
 
+  params = (struct params) PARAMS_DEFAULT;
+  most = 0;
+  connections_ever = 0;
+  ending = false;
   if (sigaction (SIGXFSZ, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
     handles_xfsz = sigaction (SIGXFSZ, &ours, NULL) == 0;
 }
@@ -203,8 +209,6 @@ check_stats (void)
  * NBD_CMD_DISC or shut down its side, and waits for its answers: hence ORPHAN_MS.  (Work
  * before clients come has no client.) */
 #define ORPHAN_MS 2000
-
-static atomic_bool ending;      /* all clients have gone */
 
 static bool
 client_waits (void)

@@ -41,7 +41,7 @@ nbdkit_error (const char *fmt, ...)
   vsnprintf (last, sizeof last, fmt, args);
   va_end (args);
   count++;
-  if (!quiet_errors)
+  if (!quiet_errors || getenv ("QCOW2_TEST_DEBUG"))
     fprintf (stderr, "error: %s\n", last);
   errno = err;
 }
