@@ -32,6 +32,7 @@
 #include <nbdkit-plugin.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "disk/dir.h"
 #include "disk/disk.h"
@@ -351,9 +352,17 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
   const int r = dir ? dir_list (dir, add_export, &list, &unlisted)
     : exports_list (disk, add_export, &list, &unlisted);
 
-  if (r == -1)
-    return -1;
-  tell_unlisted (list.full, unlisted);
+  if (r != -1)
+    tell_unlisted (list.full, unlisted);
+  report_last ("%s the exports", r == -1 ? "cannot list" : "listed");
+  return r == -1 ? -1 : 0;
+}
+
+/* With -s, this thread has started the server. */
+static int
+qcow2_preconnect (int readonly)
+{
+  report_last ("started");
   return 0;
 }
 
@@ -363,9 +372,12 @@ qcow2_default_export (int readonly, int is_tls)
   return "";
 }
 
+/* Preserves errno. */
 static void
 leave (struct handle *h)
 {
+  KEEP_ERRNO_FOR_BLOCK;
+
   if (h->export)
     export_close (h->export);
   if (h->image)
@@ -397,8 +409,10 @@ qcow2_open (int readonly)
   }
   if (name == NULL || enter (h, name, !readonly) == -1) {
     leave (h);
+    report_last ("cannot open the export: %m");
     return NULL;
   }
+  report_last ("opened the export");
   connections_open++;
   connections_ever++;
   return h;
@@ -408,6 +422,7 @@ static void
 qcow2_close (void *handle)
 {
   leave (handle);
+  report_last ("closed the export");
   connections_open--;
   publish_stats ();
   /* This may have been the last connection to an image. */
@@ -544,6 +559,7 @@ static struct nbdkit_plugin plugin = {
   .get_ready = qcow2_get_ready,
   .after_fork = qcow2_after_fork,
   .cleanup = qcow2_cleanup,
+  .preconnect = qcow2_preconnect,
   .list_exports = qcow2_list_exports,
   .default_export = qcow2_default_export,
   .open = qcow2_open,

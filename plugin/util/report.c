@@ -6,7 +6,7 @@
  * contain control characters that would move the cursor of a terminal or forge a line of
  * a log.  So they are escaped here, for all callers, and an error is one line.
  *
- * Locks: none; silence and kept errors belong to a thread.
+ * Locks: none; silence, kept errors and what was told belong to a thread.
  */
 
 #include <config.h>
@@ -29,6 +29,8 @@ extern void nbdkit_error (const char *fmt, ...)
 static _Thread_local bool keeping;
 static _Thread_local char *kept;
 static _Thread_local bool silent;
+
+static _Thread_local bool told;         /* something, since report_last */
 
 void
 report_silence (bool silent_)
@@ -99,6 +101,24 @@ keep (const char *text)
   return true;
 }
 
+/* The caller frees the result.  NULL on ENOMEM. */
+static char *
+compose (const char *fmt, va_list args)
+{
+  CLEANUP_FREE char *text = NULL;
+
+  if (vasprintf (&text, fmt, args) == -1)
+    text = NULL;
+  return text ? escape (text) : NULL;
+}
+
+static void
+send_text (const char *text)
+{
+  nbdkit_error ("%s", text ? text : "out of memory for an error message");
+  told = true;
+}
+
 void
 report_keep (void)
 {
@@ -113,27 +133,10 @@ report_end_keeping (bool tell)
 
   if (tell)
     while (rest && (line = strsep (&rest, "\n"))[0] != '\0')
-      nbdkit_error ("%s", line);
+      send_text (line);
   free (kept);
   kept = NULL;
   keeping = false;
-}
-
-/* The caller frees the result.  NULL on ENOMEM. */
-static char *
-compose (const char *fmt, va_list args)
-{
-  CLEANUP_FREE char *text = NULL;
-
-  if (vasprintf (&text, fmt, args) == -1)
-    text = NULL;
-  return text ? escape (text) : NULL;
-}
-
-static void
-tell (const char *text)
-{
-  nbdkit_error ("%s", text ? text : "out of memory for an error message");
 }
 
 void
@@ -149,7 +152,7 @@ report_error (const char *fmt, ...)
   text = compose (fmt, args);
   va_end (args);
   if (!keeping || text == NULL || !keep (text))
-    tell (text);
+    send_text (text);
 }
 
 void
@@ -162,5 +165,21 @@ report_notice (const char *fmt, ...)
   va_start (args, fmt);
   text = compose (fmt, args);
   va_end (args);
-  tell (text);
+  send_text (text);
+}
+
+void
+report_last (const char *fmt, ...)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+  CLEANUP_FREE char *text = NULL;
+  va_list args;
+
+  if (!told)
+    return;
+  va_start (args, fmt);
+  text = compose (fmt, args);
+  va_end (args);
+  send_text (text);
+  told = false;
 }

@@ -23,6 +23,13 @@ extern void report_error (const char *fmt, ...)
 extern void report_notice (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
+/* The same, if this thread has reported anything since it last called this.  nbdkit 1.42
+ * and newer send the last message of a thread to its client, with any error that occurs
+ * while options are negotiated.  So the text must name no file or server of the host, and
+ * each call of nbdkit's that may report other messages then ends with this. */
+extern void report_last (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
+
 /* While SILENT, errors of this thread are not reported.  For work that is done
  * again later, with errors reported. */
 extern void report_silence (bool silent);

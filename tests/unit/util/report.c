@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Errors that a thread keeps are reported later, line by line and in order, or forgotten;
- * meanwhile the errors of other threads are reported at once.
+ * meanwhile the errors of other threads are reported at once.  What is to be the last
+ * message follows others, and only others.
  */
 
 #include <config.h>
@@ -50,5 +51,18 @@ main (void)
 
   nbdkit_error ("four");
   CHECK (error_count () == 5 && strcmp (last_error (), "four") == 0);
+
+  errno = ENOENT;
+  report_last ("last: %d", 1);
+  CHECK (error_count () == 6 && strcmp (last_error (), "last: 1") == 0);
+  report_last ("last: %d", 2);
+  CHECK (error_count () == 6 && errno == ENOENT);
+  report_keep ();
+  nbdkit_error ("five");
+  report_last ("last: %d", 3);
+  CHECK (error_count () == 6);
+  report_end_keeping (true);
+  report_last ("last: %d", 4);
+  CHECK (error_count () == 8 && strcmp (last_error (), "last: 4") == 0);
   return 0;
 }
