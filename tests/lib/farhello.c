@@ -27,7 +27,7 @@ enum {
 
 #define CONTEXT "base:allocation"
 
-static const char option_magic[8] = "IHAVEOPT";
+#define OPTION_MAGIC "IHAVEOPT"
 
 struct option {
   uint32_t type, len;
@@ -99,7 +99,7 @@ go (struct farclient *c, struct option *o, bool *agreed)
 static bool
 set_context (struct farclient *c, struct option *o)
 {
-  const struct { struct be32 id; char name[sizeof CONTEXT - 1]; }
+  const struct { struct be32 id; char name[sizeof CONTEXT]; }
     __attribute__ ((packed)) context = {
     put32 (FAR_CONTEXT_ID), CONTEXT
   };
@@ -111,7 +111,7 @@ set_context (struct farclient *c, struct option *o)
     p = take_string (p, end, name, sizeof name);
     c->status = p && strcmp (name, CONTEXT) == 0;
   }
-  if (c->status && !reply (c, o, REP_META_CONTEXT, &context, sizeof context))
+  if (c->status && !reply (c, o, REP_META_CONTEXT, &context, sizeof context - 1))
     return false;
   return reply (c, o, REP_ACK, NULL, 0);
 }
@@ -124,7 +124,7 @@ one_option (struct farclient *c, bool *agreed)
   struct option o;
 
   if (!farclient_receive (c, &header, sizeof header) ||
-      memcmp (header.magic, option_magic, 8) != 0 || get32 (header.len) > 4096)
+      memcmp (header.magic, OPTION_MAGIC, 8) != 0 || get32 (header.len) > 4096)
     return false;
   o.type = get32 (header.type);
   o.len = get32 (header.len);

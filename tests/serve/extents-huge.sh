@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Block status of nearly 4 GiB at once, of a huge sparse disk: nbdkit before 1.42.4
-# crashes if the extents of a plugin extend beyond the request.
+# crashes if the extents of a plugin extend beyond the request.  (nbdkit 1.48 answers for
+# at most 4 GiB - 64 KiB.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -24,7 +25,7 @@ for flags in (0, nbd.CMD_FLAG_REQ_ONE):
         for count in (most, most - 511, 1 << 31, 1):
             got = ask(count, offset, flags)
             if flags == 0:
-                assert sum(got[::2]) >= count, (got, offset, count)
+                assert sum(got[::2]) >= min(count, (1 << 32) - 65536), (got, offset, count)
             assert all(t == 3 for t in got[1::2]), got
 h.pwrite(b"x" * 1000, (1 << 40) + 100)
 h.pwrite(b"y" * 1000, size - 1000)
