@@ -94,6 +94,7 @@ fail ()
 
 skip ()
 {
+  { set +x; } 2>/dev/null               # the reason is the last line
   echo "$test_name: skipped: $*"
   exit 77
 }
@@ -130,6 +131,8 @@ requires_namespace ()
   if [ -n "${TEST_IN_NAMESPACE:-}" ]; then return 0; fi
   local -a unshare=(unshare --mount)
   [ "$(id -u)" = 0 ] || unshare+=(--map-root-user)
+  # In a chroot, where / is no mount point, propagation can't be changed.
+  "${unshare[@]}" true || unshare+=(--propagation unchanged)
   # shellcheck disable=SC2016
   requires "${unshare[@]}" sh -c 'mount -t tmpfs none "$0"' "$tmp"
   rm -rf "$tmp" "$sockdir"

@@ -96,7 +96,7 @@ echo "$files files looked at"
 
 # --- calls
 
-command -v nm >/dev/null || { echo "nm is missing"; exit 77; }
+command -v nm >/dev/null || { echo "skipped: nm is missing"; exit 77; }
 # symbols: ROOM SYMBOL DEFINED|USED; a room is FOLDER/NAME without .c
 symbols ()
 {
