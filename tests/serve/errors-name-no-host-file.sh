@@ -129,7 +129,7 @@ stop_nbdkit
 # A server behind ours that is lost.
 make_image "$tmp/hidden/far.qcow2" 1M
 qemu-io -f qcow2 -c 'write -P 1 0 64k' "$tmp/hidden/far.qcow2"
-PLUGIN=file start_nbdkit_as hidden "$tmp/hidden/far.qcow2"
+PLUGIN='file' start_nbdkit_as hidden "$tmp/hidden/far.qcow2"
 start_nbdkit "$uri" lock=false reconnect=0
 fails "$uri" "
 import os
