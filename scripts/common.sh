@@ -170,6 +170,50 @@ build ()
   quietly "$log" make -s -j"$(nproc)" -C "$dir"
 }
 
+# --- What a run of the tests in a build directory said.
+
+# test_total BUILD KEY: a number from automake's summary.
+test_total ()
+{
+  sed -n "s/^# $2: *\\([0-9]*\\)\$/\\1/p" "$1/tests/test-suite.log" | head -n 1
+}
+
+# test_totals BUILD: adds to $passed, $failed and $skipped.
+test_totals ()
+{
+  passed=$((passed + $(test_total "$1" PASS) + $(test_total "$1" XFAIL)))
+  failed=$((failed + $(test_total "$1" FAIL) + $(test_total "$1" XPASS) +
+            $(test_total "$1" ERROR)))
+  skipped=$((skipped + $(test_total "$1" SKIP)))
+}
+
+# test_results BUILD WANTED...: names of the tests that ended so.
+test_results ()
+{
+  local tests="$1/tests" trs result want
+  shift
+
+  find "$tests" -name '*.trs' | sort | while read -r trs; do
+    result=$(sed -n 's/^:global-test-result: //p' "$trs")
+    for want; do
+      if [ "$result" = "$want" ]; then
+        trs="${trs#"$tests"/}"
+        echo "${trs%.trs}"
+      fi
+    done
+  done
+}
+
+# test_skipped BUILD: which tests were skipped, and why.
+test_skipped ()
+{
+  local t
+
+  for t in $(test_results "$1" SKIP); do
+    echo "$t: $(sed -n 's/^.*skipped: //p' "$1/tests/$t.log" | tail -n 1)"
+  done
+}
+
 # build_release: builds the plugin; its path is then in $plugin.
 # shellcheck disable=SC2034
 build_release ()
