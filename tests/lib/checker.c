@@ -578,6 +578,7 @@ checker_read_data (const struct blob *b, const struct blob *data,
   struct walk w = { .p = b->data, .len = b->len, .result = &ignored };
   uint64_t at, n, step, per_table, cluster, l1, l2, entry;
   bool allocated, zeros;
+  int r = 0;
 
   if (!read_header (&w) || w.size != size)
     return -1;
@@ -592,8 +593,10 @@ checker_read_data (const struct blob *b, const struct blob *data,
     if (n > size - at)
       n = size - at;
     if (entry & COMPRESSED) {
-      if (inflate_from (&w, entry, out + at, n) == -1)
-        return -1;
+      if (inflate_from (&w, entry, out + at, n) == -1) {
+        memset (out + at, CHECKER_UNREADABLE, n);
+        r = -1;
+      }
       continue;
     }
     allocated = zeros = false;
@@ -613,7 +616,7 @@ checker_read_data (const struct blob *b, const struct blob *data,
     else
       memset (out + at, 0, n);
   }
-  return 0;
+  return r;
 }
 
 /* --- bitmaps --- */

@@ -23,7 +23,8 @@ extern void checker_check (const struct blob *, struct check_result *);
 
 /* Reads the whole guest contents into OUT, which has space for SIZE bytes (the virtual
  * size).  BELOW is the contents of the backing file, or NULL.  Returns 0, or -1 if the
- * mapping is invalid. */
+ * mapping is invalid, or compressed data: these read as CHECKER_UNREADABLE bytes. */
+#define CHECKER_UNREADABLE 0xdb
 extern int checker_read (const struct blob *, const struct blob *below,
                          unsigned char *out, uint64_t size);
 

@@ -37,6 +37,9 @@ struct entry {
 struct history {
   struct entry *entries;
   unsigned n, room;
+  /* Since a trim the contents are unknown: until what was written after it, at this time,
+   * is flushed. */
+  uint64_t known;
 };
 
 struct ledger {
@@ -176,6 +179,8 @@ ledger_begin (struct ledger *l, uint64_t sector, uint64_t n,
               uint32_t contents)
 {
   pthread_mutex_lock (&l->lock);
+  if (contents > l->last_contents)
+    l->last_contents = contents;
   for (; n > 0; n--, sector++) {
     struct history *h = &l->sectors[sector];
     const unsigned first = durable_entry (l, h);
@@ -197,6 +202,16 @@ ledger_begin (struct ledger *l, uint64_t sector, uint64_t n,
 }
 
 void
+ledger_trim (struct ledger *l, uint64_t sector, uint64_t n)
+{
+  ledger_begin (l, sector, n, LEDGER_ZEROS);
+  pthread_mutex_lock (&l->lock);
+  for (; n > 0; n--, sector++)
+    l->sectors[sector].known = UINT64_MAX;
+  pthread_mutex_unlock (&l->lock);
+}
+
+void
 ledger_end (struct ledger *l, uint64_t sector, uint64_t n, bool durable)
 {
   pthread_mutex_lock (&l->lock);
@@ -206,6 +221,8 @@ ledger_end (struct ledger *l, uint64_t sector, uint64_t n, bool durable)
 
     h->entries[h->n - 1].ended = l->now;
     h->entries[h->n - 1].durable = durable;
+    if (durable || h->known == UINT64_MAX)
+      h->known = durable ? 0 : l->now;
   }
   pthread_mutex_unlock (&l->lock);
 }
@@ -268,26 +285,104 @@ explain (const struct ledger *l, uint64_t sector, const unsigned char *buf,
   fputc ('\n', stderr);
 }
 
+/* The entry, from FIRST on, that BUF contains; h->n if there is none. */
+static unsigned
+shown_entry (const struct ledger *l, uint64_t sector, const unsigned char *buf,
+             unsigned first)
+{
+  const struct history *h = &l->sectors[sector];
+  unsigned i;
+
+  for (i = h->n; i > first; i--)
+    if (matches (l, h->entries[i - 1].contents, sector, buf))
+      return i - 1;
+  return h->n;
+}
+
 bool
 ledger_allows (struct ledger *l, uint64_t sector, uint64_t n,
                const unsigned char *buf, bool crashed)
 {
   bool ok = true;
-  unsigned i, first;
+  unsigned first;
 
   pthread_mutex_lock (&l->lock);
   for (; ok && n > 0; n--, sector++, buf += LEDGER_SECTOR) {
     const struct history *h = &l->sectors[sector];
 
     first = crashed ? durable_entry (l, h) : ended_entry (h);
-    for (i = h->n; i > first; i--)
-      if (matches (l, h->entries[i - 1].contents, sector, buf))
-        break;
-    if (i == first) {
+    if (shown_entry (l, sector, buf, first) == h->n) {
       explain (l, sector, buf, first);
       ok = false;
     }
   }
   pthread_mutex_unlock (&l->lock);
   return ok;
+}
+
+/* --- what is wrong? --- */
+
+/* Which contents of which sector has W as its word I?  (Not for those that cannot be
+ * compressed.) */
+static void
+decode (uint64_t w, unsigned i, uint32_t *contents, uint64_t *sector)
+{
+  w ^= (uint64_t) i << 56;
+  *contents = w >> 32;
+  *sector = (uint32_t) w;
+}
+
+/* Are these only words that were written to this sector? */
+static bool
+is_own (const struct ledger *l, uint64_t sector, const unsigned char *buf)
+{
+  uint64_t w, first, other;
+  uint32_t contents;
+  unsigned i;
+
+  for (i = 0; i < WORDS; i++) {
+    memcpy (&w, buf + i * 8, 8);
+    memcpy (&first, l->initial->data + sector * LEDGER_SECTOR + i * 8, 8);
+    decode (w, i, &contents, &other);
+    if (w != 0 && w != first &&
+        (other != sector || contents <= LEDGER_INITIAL || contents > l->last_contents))
+      return false;
+  }
+  return true;
+}
+
+/* Is that one of its contents, from any time? */
+static bool
+is_whole (const struct ledger *l, uint64_t sector, const unsigned char *buf)
+{
+  uint32_t contents;
+  uint64_t w, other;
+
+  memcpy (&w, buf, 8);
+  decode (w, 0, &contents, &other);
+  return matches (l, LEDGER_ZEROS, sector, buf) ||
+    matches (l, LEDGER_INITIAL, sector, buf) || matches (l, contents, sector, buf);
+}
+
+enum ledger_verdict
+ledger_judge (struct ledger *l, uint64_t sector, const unsigned char *buf,
+              enum ledger_state *state)
+{
+  const struct history *h = &l->sectors[sector];
+  enum ledger_verdict verdict;
+  unsigned durable, shown;
+
+  pthread_mutex_lock (&l->lock);
+  durable = durable_entry (l, h);
+  shown = shown_entry (l, sector, buf, durable);
+  if (shown < h->n)
+    verdict = shown < ended_entry (h) ? LEDGER_BEHIND : LEDGER_CURRENT;
+  else if (!is_own (l, sector, buf))
+    verdict = LEDGER_FOREIGN;
+  else
+    verdict = is_whole (l, sector, buf) ? LEDGER_OLDER : LEDGER_TORN;
+  *state = h->known > l->flushed ? LEDGER_TRIMMED :
+    durable == h->n - 1 ? LEDGER_FLUSHED : LEDGER_CHANGING;
+  pthread_mutex_unlock (&l->lock);
+  return verdict;
 }

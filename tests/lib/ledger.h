@@ -38,6 +38,10 @@ extern void ledger_end (struct ledger *, uint64_t sector, uint64_t n,
                         bool durable);
 extern void ledger_cancel (struct ledger *, uint64_t sector, uint64_t n);
 
+/* A trim begins: the sectors may become zeros.  In NBD nobody knows what they contain,
+ * until they are written again. */
+extern void ledger_trim (struct ledger *, uint64_t sector, uint64_t n);
+
 /* A flush begins, and has succeeded. */
 extern uint64_t ledger_flush_begin (struct ledger *);
 extern void ledger_flush_end (struct ledger *, uint64_t stamp);
@@ -46,5 +50,22 @@ extern void ledger_flush_end (struct ledger *, uint64_t stamp);
  * CRASHED, after a power cut?  If not, says what is wrong on stderr. */
 extern bool ledger_allows (struct ledger *, uint64_t sector, uint64_t n,
                            const unsigned char *buf, bool crashed);
+
+/* What is in this sector after a power cut? */
+enum ledger_verdict {
+  LEDGER_CURRENT,       /* what was acknowledged last, or was being written */
+  LEDGER_BEHIND,        /* what it contained before that, and nothing newer was flushed */
+  LEDGER_OLDER,         /* what it contained before what was flushed */
+  LEDGER_TORN,          /* parts of several contents, all of this sector */
+  LEDGER_FOREIGN,       /* bytes that were never written to this sector */
+};
+enum ledger_state {
+  LEDGER_FLUSHED,       /* no request has concerned it since its contents were flushed */
+  LEDGER_CHANGING,      /* one has, and may or may not have had an effect */
+  LEDGER_TRIMMED,       /* nothing was written and flushed since it was trimmed */
+};
+/* Not for contents whose number is a multiple of 4. */
+extern enum ledger_verdict ledger_judge (struct ledger *, uint64_t sector,
+                                         const unsigned char *buf, enum ledger_state *);
 
 #endif /* TEST_LEDGER_H */

@@ -13,8 +13,10 @@
  * together, but each has its own syncs: what is durable in one file implies nothing about
  * the other.
  *
- * A sync covers exactly the changes that existed when it began.  It takes a moment to
- * return, so that tests detect code that relies on more.
+ * A sync covers exactly the changes that had ended when it began.  It takes a moment to
+ * return, so that tests detect code that relies on more.  Changes that are made through
+ * the hooks begin and end at the same time; simdisk_begin and simdisk_end repeat what a
+ * program did, in which operations of several threads overlapped.
  *
  * Locks: `lock' guards all fields below it.
  */
@@ -38,6 +40,8 @@ struct change {
   unsigned char *data;
   uint64_t old_size, new_size;
   bool hole;
+  uint64_t began, ended;        /* when; ended == UINT64_MAX: it is under way */
+  bool dsync;                   /* durable since it ended */
 };
 
 struct simfile {
@@ -47,6 +51,7 @@ struct simfile {
   uint64_t now_room, durable_room, cut_room;
   struct change *log;
   unsigned n, room;
+  uint64_t clock;               /* counts what begins or ends */
 };
 
 struct simdisk {
@@ -103,6 +108,7 @@ record (struct simfile *s, uint64_t first, uint64_t n, uint64_t old_size)
   c = &s->log[s->n++];
   *c = (struct change) {
     .first = first, .n = n, .old_size = old_size, .new_size = s->now.len,
+    .began = ++s->clock, .ended = UINT64_MAX,
   };
   if (n > 0) {
     c->data = malloc (n * SECTOR);
@@ -139,38 +145,41 @@ apply (const struct change *c, struct blob *b, uint64_t *room)
     resize (b, room, c->new_size);
 }
 
+/* C, which is older than DURABLE and not durable itself, cannot bring back what DURABLE
+ * has replaced. */
 static void
-make_durable (struct simfile *s)
+forget_replaced (struct change *c, const struct change *durable)
 {
-  unsigned i;
-
-  for (i = 0; i < s->n; i++) {
-    apply (&s->log[i], &s->durable, &s->durable_room);
-    free (s->log[i].data);
-  }
-  s->n = 0;
-}
-
-/* Makes the last change durable at once: older contents of its sectors cannot come
- * back. */
-static void
-make_last_durable (struct simfile *s)
-{
-  const struct change *last = &s->log[s->n - 1];
-  unsigned i;
   uint64_t k;
 
-  apply (last, &s->durable, &s->durable_room);
-  for (i = 0; i + 1 < s->n; i++) {
-    struct change *c = &s->log[i];
+  for (k = 0; k < c->n; k++)
+    if (c->first + k >= durable->first &&
+        c->first + k < durable->first + durable->n)
+      memcpy (c->data + k * SECTOR,
+              durable->data + (c->first + k - durable->first) * SECTOR, SECTOR);
+  if (c->new_size < c->old_size && c->new_size < durable->new_size)
+    c->old_size = c->new_size = durable->new_size;
+}
 
-    for (k = 0; k < c->n; k++)
-      if (c->first + k >= last->first && c->first + k < last->first + last->n)
-        memcpy (c->data + k * SECTOR,
-                last->data + (c->first + k - last->first) * SECTOR, SECTOR);
+/* Makes the changes durable that had ended at the time NOW, and those with dsync. */
+static void
+make_durable (struct simfile *s, uint64_t now)
+{
+  unsigned i, j, kept = 0;
+
+  for (i = 0; i < s->n; i++) {
+    const struct change c = s->log[i];
+
+    if (c.ended > now && !c.dsync) {
+      s->log[kept++] = c;
+      continue;
+    }
+    apply (&c, &s->durable, &s->durable_room);
+    for (j = 0; j < kept; j++)
+      forget_replaced (&s->log[j], &c);
+    free (c.data);
   }
-  free (last->data);
-  s->n--;
+  s->n = kept;
 }
 
 /* --- operations --- */
@@ -239,6 +248,53 @@ truncate_now (struct simfile *s, uint64_t size)
   record (s, 0, 0, old_size);
 }
 
+/* An operation begins.  Returns what end_now must be told. */
+static uint64_t
+begin_now (struct simfile *f, enum storage_op op, const struct iovec *iov, int niov,
+           uint64_t offset, uint64_t count)
+{
+  const unsigned n = f->n;
+
+  switch (op) {
+  case STORAGE_OP_WRITE:
+    write_now (f, iov, niov, offset, count);
+    break;
+  case STORAGE_OP_PUNCH:
+    punch_now (f, offset, count);
+    break;
+  case STORAGE_OP_TRUNCATE:
+    truncate_now (f, offset);
+    break;
+  case STORAGE_OP_SYNC:
+    return f->clock;
+  case STORAGE_OP_READ:
+  case STORAGE_OP_LINK:
+  case STORAGE_OP_SYNC_DIR:
+  case STORAGE_OP_ALLOCATE:
+    break;                      /* no contents change */
+  }
+  return f->n > n ? f->clock : 0;
+}
+
+static void
+end_now (struct simfile *f, enum storage_op op, uint64_t began, bool dsync)
+{
+  unsigned i = f->n;
+
+  if (op == STORAGE_OP_SYNC) {
+    make_durable (f, began);
+    return;
+  }
+  while (i > 0 && f->log[i - 1].began != began)
+    i--;
+  if (i == 0)
+    return;                     /* it changed nothing */
+  f->log[i - 1].ended = ++f->clock;
+  f->log[i - 1].dsync = dsync;
+  if (dsync)
+    make_durable (f, 0);
+}
+
 /* Returns errno if this operation shall fail, or 0. */
 static int
 fails (struct simdisk *s, const struct simfile *file, enum storage_op op,
@@ -266,6 +322,7 @@ operate (struct simdisk *s, struct simfile *f, enum storage_op op,
          const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
          bool dsync)
 {
+  uint64_t began;
   int err;
 
   if (op != STORAGE_OP_READ && s->watch)
@@ -282,36 +339,19 @@ operate (struct simdisk *s, struct simfile *f, enum storage_op op,
       const uint64_t end = (offset + rng_below (&s->rng, count)) /
         SECTOR * SECTOR;
 
-      if (end > offset)
-        write_now (f, iov, niov, offset, end - offset);
+      if (end > offset) {
+        began = begin_now (f, op, iov, niov, offset, end - offset);
+        end_now (f, op, began, false);
+      }
     }
     errno = err;
     return -1;
   }
 
-  switch (op) {
-  case STORAGE_OP_READ:
+  if (op == STORAGE_OP_READ)
     read_now (f, iov, niov, offset);
-    break;
-  case STORAGE_OP_WRITE:
-    write_now (f, iov, niov, offset, count);
-    if (dsync && count > 0)
-      make_last_durable (f);
-    break;
-  case STORAGE_OP_PUNCH:
-    punch_now (f, offset, count);
-    break;
-  case STORAGE_OP_TRUNCATE:
-    truncate_now (f, offset);
-    break;
-  case STORAGE_OP_SYNC:
-    make_durable (f);
-    break;
-  case STORAGE_OP_LINK:
-  case STORAGE_OP_SYNC_DIR:
-  case STORAGE_OP_ALLOCATE:
-    break;                      /* no contents change */
-  }
+  began = begin_now (f, op, iov, niov, offset, count);
+  end_now (f, op, began, dsync);
   return 1;
 }
 
@@ -342,6 +382,21 @@ before (void *opaque, const char *path, enum storage_op op,
     sched_yield ();
   errno = err;
   return r;
+}
+
+uint64_t
+simdisk_begin (struct simdisk *s, enum storage_op op, const void *buf, uint64_t offset,
+               uint64_t count)
+{
+  const struct iovec iov = { .iov_base = (void *) buf, .iov_len = count };
+
+  return begin_now (&s->files[0], op, &iov, 1, offset, count);
+}
+
+void
+simdisk_end (struct simdisk *s, enum storage_op op, uint64_t began, bool dsync)
+{
+  end_now (&s->files[0], op, began, dsync);
 }
 
 /* --- power cuts --- */

@@ -31,6 +31,14 @@ extern void simdisk_watch (struct simdisk *,
                            void (*watch) (void *opaque, enum storage_op),
                            void *opaque);
 
+/* Repeats an operation on the image that was recorded elsewhere, instead of the hooks.
+ * From its beginning on, parts of it may be on the disk; a sync covers what had ended
+ * when the sync began.  Returns what simdisk_end must be told.  An operation that failed
+ * to do anything is not repeated; one that never ended needs no end.  For one thread. */
+extern uint64_t simdisk_begin (struct simdisk *, enum storage_op, const void *buf,
+                               uint64_t offset, uint64_t count);
+extern void simdisk_end (struct simdisk *, enum storage_op, uint64_t began, bool dsync);
+
 /* Which changes since the last sync have reached the disk when the power is cut? */
 enum power_cut {
   CUT_NOTHING,
