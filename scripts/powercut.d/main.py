@@ -274,9 +274,9 @@ def run(config, sockets):
 
 # --- results
 
-TITLES = [["", "", "", "violations:", "", "", "others:", "", "", "", "", ""],
-          ["workload", "server", "cuts", "lost", "snapshot", "corrupt", "older",
-           "foreign", "torn", "trimmed", "behind", "leaks"]]
+TITLES = ["workload", "server", "cuts", "lost", "snap", "corrupt", "older", "foreign",
+          "torn", "trim", "behind", "leaks"]
+VIOLATIONS, OTHERS = TITLES.index("lost"), TITLES.index("older")
 
 
 def row(name, server, c):
@@ -289,11 +289,13 @@ def row(name, server, c):
 
 
 def table(rows):
-    rows = TITLES + rows
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(
-        [x.ljust(w) for x, w in zip(r[:2], widths)] +
-        [x.rjust(w) for x, w in zip(r[2:], widths[2:])]).rstrip() for r in rows)
+    rows = [TITLES] + rows
+    widths = [max(len(r[i]) for r in rows) for i in range(len(TITLES))]
+    lines = [" ".join([x.ljust(w) for x, w in zip(r[:2], widths)] +
+                      [x.rjust(w) for x, w in zip(r[2:], widths[2:])]) for r in rows]
+    at = [sum(widths[:i]) + i for i in (VIOLATIONS, OTHERS)]
+    return "\n".join([" " * at[0] + "violations:".ljust(at[1] - at[0]) + "others:"] +
+                     lines)
 
 
 def parse():
