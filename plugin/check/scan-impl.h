@@ -49,6 +49,7 @@ struct scan {
 extern void scan_l1_entry (void *opaque, const struct walk_l1 *, uint64_t index,
                            uint64_t entry);
 extern int scan_l2 (void *opaque, struct walk_l2 *, const struct be64 *raw);
+extern int scan_l2_tables (void *opaque, const struct walk_l2 *, uint32_t n);
 /* ... only the COPIED flags of entries that point into the window. */
 extern void scan_l1_copied (void *opaque, const struct walk_l1 *, uint64_t index,
                             uint64_t entry);

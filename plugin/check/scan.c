@@ -64,7 +64,7 @@ static const struct walk_visitor first_window = {
   .bitmap_entry = scan_bitmap_entry,
   .l1_entry = scan_l1_entry,
   .l2 = scan_l2,
-  .l2_tables = scan_inflate_all,
+  .l2_tables = scan_l2_tables,
 };
 
 /* Other faults were reported in the first window. */

@@ -219,6 +219,27 @@ scan_l2_copied (void *opaque, struct walk_l2 *table, const struct be64 *raw)
   return 0;
 }
 
+/* Of a table for two parts of the active disk, the copy in memory of one part would not
+ * know what is written to the other one.  (Not all are found if there are so many tables
+ * that the walk gathers them in several rounds.) */
+static void
+check_shared (struct scan *s, const struct walk_l2 *table)
+{
+  if (table->active > 1)
+    findings_add (s->findings, FINDING_OVERLAP, table->active - 1, table->offset,
+                  "the L2 table at offset %" PRIu64 " is used for %" PRIu32
+                  " parts of the disk", (uint64_t) table->offset,
+                  (uint32_t) table->active);
+}
+
+int
+scan_l2_tables (void *opaque, const struct walk_l2 *tables, uint32_t n)
+{
+  for (uint32_t i = 0; i < n; i++)
+    check_shared (opaque, &tables[i]);
+  return scan_inflate_all (opaque, tables, n);
+}
+
 /* --- L1 tables --- */
 
 void

@@ -111,6 +111,16 @@ damaged "corrupt 1 1 leak,overlap" "1 1" l2 Q "$copied+0x40000"
 damaged "corrupt 1 1 leak,overlap" "2 1" l2 Q "$copied+0x20000"
 damaged "corrupt 1 1 leak,overlap" "1 1" l2 Q "$copied+0x10000"
 
+# One L2 table for two parts of the disk, with refcounts that agree: writers cannot keep
+# these apart.
+mv "$base" "$tmp/first.qcow2"
+make_image "$base" 1G
+qemu-io -f qcow2 -c 'write -P 1 0 64k' "$base"
+damaged "clean 0 0 -" "0 0"
+damaged "corrupt 1 0 overlap" "0 0" 0x30000 Q 0x40000 0x30008 Q 0x40000 \
+  0x40000 Q 0x50000 0x20008 H 2 0x2000a H 2
+mv "$tmp/first.qcow2" "$base"
+
 # An image that was not closed properly says itself that refcounts are of no use, and that is
 # all it may say; a mark alone is no damage.
 damaged "dirty 0 0 copied-flag,leak" "1 1" 76 I 1 rb+12 H 7
