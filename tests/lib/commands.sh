@@ -11,6 +11,7 @@
 #                       is not run
 #   qemu-system-x86_64  only opens the disk that it is given (there may be no KVM)
 #   nbd-client          only looks at the socket (there may be no kernel module)
+#   systemctl           only looks whether there is such a unit
 #   https://example.com is a web server here; see serve_web
 # Servers run in the background: nbdkit without --run, nbdkit -f in --run, and qemu-nbd.
 # One of the plugin ends before the next nbdkit command, others at the end of the section.
@@ -40,6 +41,10 @@ SCRIPT
 cat > "$tmp/bin/nbd-client" <<'SCRIPT'
 #!/bin/bash
 [ "$1" = -unix ] && [ "$3" = /dev/nbd0 ] && exec nbdinfo "nbd+unix:///?socket=$2"
+SCRIPT
+cat > "$tmp/bin/systemctl" <<SCRIPT
+#!/bin/bash
+[ "\$1 \$2" = "enable --now" ] && unit="\${3/@*./@.}" && [ -e "$srcdir/../systemd/\$unit" ]
 SCRIPT
 chmod +x "$tmp/bin/"*
 

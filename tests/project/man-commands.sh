@@ -195,6 +195,7 @@ after ()
       grep '^export="disk.qcow2"' out
       same disk.qcow2 disk.raw
       same_raw monday.img then.raw ;;
+    "SYSTEMD UNITS") ;;
     "IMAGES FROM OTHERS")
       same_raw upload.raw then.raw
       make_image upload2.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
