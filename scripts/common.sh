@@ -58,6 +58,7 @@ test_packages=(
   gnuplot-nox
   gnutls-bin
   libnbd-bin
+  mount
   nbd-server
   nbdkit-plugin-python
   nginx-light
