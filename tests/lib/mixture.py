@@ -362,4 +362,5 @@ def main():
             " ".join(spec["parameters"])))
 
 
-main()
+if __name__ == "__main__":
+    main()
