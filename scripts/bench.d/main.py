@@ -12,6 +12,8 @@ import time
 
 import nbd
 
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
 import cases
 import clients
 import images

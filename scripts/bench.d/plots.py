@@ -8,23 +8,13 @@ their own units.
 
 import os
 import re
-import subprocess
 
 import report
+from common import gnuplot, quote
 from rows import LESS
 from servers import KINDS, LABELS, LIMIT, PLUGIN, QEMU
 
 COLOURS = {LIMIT: "#888888", QEMU: "#d95f02", PLUGIN: "#1b7fb5"}
-
-
-def gnuplot(script):
-    done = subprocess.run(["gnuplot"], input=script, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise OSError("gnuplot: " + done.stderr.strip()[-300:])
-
-
-def quote(text):
-    return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def header(path, width, height, title):

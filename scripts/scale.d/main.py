@@ -24,11 +24,14 @@ import time
 import nbd
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.dirname(HERE))
+
+from common import Server, ServerFailure, proc, proc_numbers
+
 CLUSTER = 65536
 WAYS = {"plain": (False, False), "cor": (True, False), "rack": (False, True),
         "rack+cor": (True, True)}
 MIB = 1 << 20
-START_SECONDS = 120             # on a busy machine
 BOOT_SECONDS = 1800
 HEADER = 28                     # bytes of an NBD request
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -75,21 +78,10 @@ def make_golden(trace, directory):
 
 # --- processes
 
-def proc(pid, name):
-    with open("/proc/%d/%s" % (pid, name), encoding="ascii", errors="replace") as f:
-        return f.read()
-
-
-def fields(pid, name):
-    return {k: int(v.split()[0]) for k, v in
-            (line.split(":", 1) for line in proc(pid, name).splitlines())
-            if v.split() and v.split()[0].isdigit()}
-
-
 def usage(pid):
     """What a process has used so far."""
     stat = proc(pid, "stat").rpartition(")")[2].split()
-    status, io = fields(pid, "status"), fields(pid, "io")
+    status, io = proc_numbers(pid, "status"), proc_numbers(pid, "io")
     return {"cpu": (int(stat[11]) + int(stat[12])) / TICKS,
             "rss": status["VmHWM"] * 1024, "threads": status["Threads"],
             "fds": len(os.listdir("/proc/%d/fd" % pid)),
@@ -97,45 +89,21 @@ def usage(pid):
             "read": io["rchar"] - HEADER * io["syscr"] / 2}
 
 
-class Server:
-    """nbdkit, listening on a socket."""
+def start(config, name, *args):
+    return Server(config.nbdkit, config.work, name, *args)
 
-    def __init__(self, config, name, *args):
-        self.socket = os.path.join(config.work, name + ".sock")
-        self.uri = "nbd+unix:///?socket=" + self.socket
-        pidfile = os.path.join(config.work, name + ".pid")
-        for old in (self.socket, pidfile):
-            if os.path.exists(old):
-                os.unlink(old)
-        self.log = os.path.join(config.work, name + ".log")
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [config.nbdkit, "-f", "--exit-with-parent", "-U", self.socket,
-                 "-P", pidfile, *args], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_SECONDS
-        while not os.path.exists(pidfile) or os.path.getsize(pidfile) == 0:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise Failure("%s does not start: %s" % (name, self.said()))
-            time.sleep(0.002)
 
-    def said(self):
-        with open(self.log, encoding="utf-8", errors="replace") as f:
-            return f.read()
-
-    def usage(self):
-        return usage(self.process.pid)
-
-    def stop(self):
-        self.process.terminate()
-        if self.process.wait() != 0 or "error" in self.said():
-            raise Failure(self.said() or "exit status %d" % self.process.returncode)
+def stop(server):
+    server.stop()
+    if "error" in server.said():
+        raise Failure(server.said())
 
 
 def start_rack(config, origin):
     """Keeps what it has read from the origin, in a temporary file."""
-    return Server(config, "rack", "-t", str(config.threads), "--filter=cache", "nbd",
-                  "uri=" + origin.uri, "shared=true", "cache-on-read=true",
-                  "cache-min-block-size=64K")
+    return start(config, "rack", "-t", str(config.threads), "--filter=cache", "nbd",
+                 "uri=" + origin.uri(), "shared=true", "cache-on-read=true",
+                 "cache-min-block-size=64K")
 
 
 # --- guests
@@ -174,12 +142,12 @@ def guest(config, trace, raw, args, name, barrier, results):
     try:
         barrier.wait()
         begun = time.monotonic()
-        server = Server(config, name, *args)
-        first = replay(server.uri, trace, config.depth, raw, begun)
-        result = {"first": first, "total": time.monotonic() - begun, **server.usage()}
+        server = start(config, name, *args)
+        first = replay(server.uri(), trace, config.depth, raw, begun)
+        result = {"first": first, "total": time.monotonic() - begun, **usage(server.pid)}
         barrier.wait()          # the origin is looked at while all are connected
         barrier.wait()
-        server.stop()
+        stop(server)
         results.put((name, result))
     except threading.BrokenBarrierError:        # another guest has failed
         results.put((name, None))
@@ -192,7 +160,7 @@ def boot(config, trace, raw, behind, origin, overlay_args):
     """All guests boot at the same time.  What the servers have used."""
     barrier = multiprocessing.Barrier(config.servers + 1, timeout=BOOT_SECONDS)
     results = multiprocessing.Queue()
-    before = origin.usage()
+    before = usage(origin.pid)
     guests = [multiprocessing.Process(target=guest, args=(
         config, trace, raw, overlay_args(i), "host%d" % i, barrier, results))
         for i in range(config.servers)]
@@ -201,8 +169,8 @@ def boot(config, trace, raw, behind, origin, overlay_args):
     try:
         barrier.wait()
         barrier.wait()
-        used = origin.usage()
-        rack = behind.usage() if behind is not origin else None
+        used = usage(origin.pid)
+        rack = usage(behind.pid) if behind is not origin else None
         barrier.wait()
     except threading.BrokenBarrierError:        # a guest has failed, and tells why
         used, rack = before, None
@@ -223,14 +191,14 @@ def overlay(config, i):
 def measure(config, trace, raw, qcow2, way):
     """The first and the second boot."""
     copying, racked = WAYS[way]
-    origin = Server(config, "origin", "-r", "-t", str(config.threads), "file", qcow2)
+    origin = start(config, "origin", "-r", "-t", str(config.threads), "file", qcow2)
     behind = start_rack(config, origin) if racked else origin
-    create = ["create=auto", "backing-file=" + behind.uri, "backing-format=qcow2",
+    create = ["create=auto", "backing-file=" + behind.uri(), "backing-format=qcow2",
               *filter(None, config.create.split(","))]
     boots = []
     for first in (True, False):
         boots.append(boot(config, trace, raw, behind, origin, lambda i: [
-            config.plugin, "file=" + overlay(config, i), "allow-uri=" + behind.uri,
+            config.plugin, "file=" + overlay(config, i), "allow-uri=" + behind.uri(),
             "copy-on-read=" + ("true" if copying else "false"),
             *(create if first else [])]))
         boots[-1]["overlays"] = [os.stat(overlay(config, i)).st_blocks * 512
@@ -239,8 +207,8 @@ def measure(config, trace, raw, qcow2, way):
         subprocess.run(["qemu-img", "check", "-q", overlay(config, i)], check=True)
         os.unlink(overlay(config, i))
     if behind is not origin:
-        behind.stop()
-    origin.stop()
+        stop(behind)
+    stop(origin)
     return boots
 
 
@@ -335,7 +303,7 @@ def main():
                 json.dump({"servers": config.servers, "reads": len(trace.reads),
                            "bytes": trace.bytes, "clusters": clusters,
                            "ways": results}, f, indent=1)
-    except (Failure, OSError, ValueError, queue.Empty, nbd.Error,
+    except (Failure, ServerFailure, OSError, ValueError, queue.Empty, nbd.Error,
             subprocess.CalledProcessError) as e:
         print("scale: %s" % e, file=sys.stderr)
         return 1
