@@ -10,6 +10,7 @@
 #   /dev/vg/NAME        is a link there, if the test has made one; otherwise the command
 #                       is not run
 #   qemu-system-x86_64  only opens the disk that it is given (there may be no KVM)
+#   nbdkit-qcow2-*      is the program in scripts/, not an installed one
 #   nbd-client          only looks at the socket (there may be no kernel module)
 #   systemctl           only looks whether there is such a unit
 #   https://example.com is a web server here; see serve_web
@@ -47,6 +48,7 @@ cat > "$tmp/bin/systemctl" <<SCRIPT
 [ "\$1 \$2" = "enable --now" ] && unit="\${3/@*./@.}" && [ -e "$srcdir/../systemd/\$unit" ]
 SCRIPT
 chmod +x "$tmp/bin/"*
+ln -s "$(realpath "$srcdir")/../scripts/nbdkit-qcow2-"* "$tmp/bin"
 
 # --- Documents.
 

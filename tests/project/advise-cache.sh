@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/advise-cache: with the l2-cache that it recommends, no mapping is read twice; it
-# works on all kinds of images, and does not change them.
+# nbdkit-qcow2-advise-cache: with the l2-cache that it recommends, no mapping is read
+# twice; it works on all kinds of images, and does not change them.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 
 advise ()
 {
-  PLUGIN="$PLUGIN" "$python" "$srcdir/../scripts/advise-cache" "$@" | tee "$tmp/advice"
+  PLUGIN="$PLUGIN" "$python" "$srcdir/../scripts/nbdkit-qcow2-advise-cache" "$@" |
+    tee "$tmp/advice"
 }
 
 advised ()

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/validate-image: valid and broken images, and those that cannot be checked, give
+# nbdkit-qcow2-validate: valid and broken images, and those that cannot be checked, give
 # the exit status and the reports that --help promises; names of images may contain any
 # characters; and the commands of doc/CI, including those of CI jobs, do what it says
 # (validate-jobs.sh tries jobs that divide the work).
@@ -17,7 +17,7 @@ export TMPDIR="$tmp/work"
 # As if it was installed.
 cat > bin/nbdkit-qcow2-validate <<EOS
 #!/bin/bash
-exec "$python" "$srcdir/../scripts/validate-image" --plugin "$PLUGIN" \
+exec "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
   --nbdkit "$NBDKIT" "\$@"
 EOS
 chmod +x bin/nbdkit-qcow2-validate
@@ -235,8 +235,12 @@ done < commands
 # --- help
 
 nbdkit-qcow2-validate --help > help
+manual="$srcdir/../scripts/man/nbdkit-qcow2-validate.pod"
+completion="$srcdir/../scripts/completion/nbdkit-qcow2-validate"
 # shellcheck disable=SC2013
 for option in $(sed -n 's/.*add_argument("\(--[a-z0-9-]*\)".*/\1/p' \
-                  "$srcdir/../scripts/validate-image"); do
+                  "$srcdir/../scripts/nbdkit-qcow2-validate"); do
   grep -q -- "  $option\|, $option" help || fail "--help lacks $option"
+  grep -q -- "^=item B<$option>" "$manual" || fail "the manual lacks $option"
+  grep -q -- "[' ]$option[' ]\|$option\$" "$completion" || fail "completion lacks $option"
 done

@@ -22,7 +22,7 @@ case " \$*" in
   *" --merge "*) options=() ;;
   *) options+=(--no-read) ;;
 esac
-exec "$python" "$srcdir/../scripts/validate-image" "\${options[@]}" "\$@"
+exec "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" "\${options[@]}" "\$@"
 EOS
 chmod +x bin/nbdkit-qcow2-validate
 PATH="$tmp/bin:$PATH"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/validate-image --shard and --merge: the parts are even, have each image once and
+# nbdkit-qcow2-validate --shard and --merge: the parts are even, have each image once and
 # do not depend on the order of names; the joined reports are those of one run, with its
 # exit status; and no image can be missed without an error.
 
@@ -18,7 +18,7 @@ status ()
 {
   local expected="$1" status=0
   shift
-  "$python" "$srcdir/../scripts/validate-image" "$@" > out 2> err || status=$?
+  "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" "$@" > out 2> err || status=$?
   cat out err
   [ "$status" = "$expected" ] || fail "exit status $status, not $expected"
 }
@@ -59,7 +59,7 @@ shards ()
   shift
   for ((i = 1; i <= n; i++)); do
     rm -f "$i.json"
-    "$python" "$srcdir/../scripts/validate-image" --plugin "$PLUGIN" --nbdkit "$NBDKIT" \
+    "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" --nbdkit "$NBDKIT" \
       --shard "$i/$n" --json "$i.json" --no-read "$@" > "$i.tap" || [ $? != 2 ]
   done
 }
@@ -187,11 +187,11 @@ for damage in '' 'r = 1' 'r = []' 'r = {}' 'r["images"] = 1' 'r["images"] = ["a"
   edit 1.json "${damage:-pass}"
   if [ -z "$damage" ]; then status 0 --merge edited.json 2.json; continue; fi
   status 2 --merge edited.json 2.json
-  grep '^validate-image: edited.json: not a report' err
+  grep '^nbdkit-qcow2-validate: edited.json: not a report' err
 done
 for i in half text deep; do
   status 2 --merge "$i.json"
-  grep "^validate-image: $i.json: not a report" err
+  grep "^nbdkit-qcow2-validate: $i.json: not a report" err
 done
 
 status 2 --merge
