@@ -40,6 +40,20 @@ bench_packages=(
   python3-libnbd
   qemu-utils
 )
+# To make Debian packages, and to try them.
+# shellcheck disable=SC2034
+deb_packages=(
+  build-essential
+  debhelper
+  libnbd-bin
+  python3-libnbd
+  qemu-utils
+)
+# shellcheck disable=SC2034
+trial_packages=(
+  lintian
+  mmdebstrap
+)
 # A Ceph cluster, and QEMU's driver for it.
 # shellcheck disable=SC2034
 ceph_packages=(

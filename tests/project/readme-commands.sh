@@ -20,6 +20,7 @@ for command in 'autoreconf -i' ./configure make 'make check' 'make install'; do
   not_run "$command" "$reason"
 done
 not_run 'scripts/test' "$reason"
+not_run 'scripts/package deb' "builds and tests, and installs packages"
 reason="takes minutes or hours; see project/bench-smoke.sh"
 not_run 'scripts/bench' "$reason"
 not_run 'scripts/bench --quick' "$reason"
