@@ -51,6 +51,8 @@ before ()
       qemu-img snapshot -c monday disk.qcow2
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2
       [ "$1" = "INTERNAL SNAPSHOTS" ] || rm disk.raw ;;
+    "PERSISTENT BITMAPS")
+      served "$PLUGIN" disk.qcow2 bitmap-add=sunday bitmap-add=monday ;;
     "Exports of bitmaps")
       served "$PLUGIN" disk.qcow2 bitmap-add=sunday
       change_disk ;;
@@ -154,6 +156,9 @@ after ()
       grep '^11811160064$' out
       [ "$(virtual_size disk.qcow2)" = 1073741824 ]
       same disk.qcow2 then.raw ;;
+    "PERSISTENT BITMAPS")
+      qemu-img info -f qcow2 disk.qcow2 | grep 'name: ' | tee bitmaps
+      [ "$(sort bitmaps | tr -dc 'a-z:\n' | tr '\n' ' ')" = "name:sunday name:week " ] ;;
     "Exports of bitmaps")
       grep -E '1048576 +65536 +0 +data' out
       grep -E '2097152 +1048576 +0 +data' out ;;
