@@ -89,7 +89,8 @@ after ()
 {
   case "$1" in
     "In a checkout of this source,"*|"This installs the packages"*) ;;
-    "To build and install it by hand:"|"This command installs the packages"*) ;;
+    "To build and install it by hand:"|"This command installs the packages"*|\
+    "This makes Debian packages"*) ;;
     "You do not have to install the plugin."*) ;;
     "Measure it yourself"|"doc/plots has the plots"*|"The machine was a virtual machine"*) ;;
     "Serve an image on a Unix socket,"*)
