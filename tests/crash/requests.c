@@ -317,7 +317,7 @@ trim_is_certain (const struct trial *t)
 {
   return t->options.discard && (t->spec.version == 3 || !t->has_below) &&
     !(t->spec.data_file_raw &&
-      (t->spec.encrypt || !reach_punches (t->spec.cluster_size)));
+      (t->spec.encrypt || !reach_punches (t->spec.cluster_size | t->spec.size)));
 }
 
 static void

@@ -76,9 +76,9 @@ reach_choose_manners (struct rng *rng)
 }
 
 bool
-reach_punches (uint64_t unit)
+reach_punches (uint64_t sizes)
 {
-  return server == NULL || (!manners.no_zero && unit >= manners.minimum);
+  return server == NULL || (!manners.no_zero && (sizes & (manners.minimum - 1)) == 0);
 }
 
 bool

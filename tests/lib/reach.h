@@ -19,8 +19,9 @@ extern void reach_begin (const char *dir);
 extern void reach_end (void);
 /* The server's manners, for this trial (trials_run calls this). */
 extern void reach_choose_manners (struct rng *);
-/* Can the storage punch holes, if their offsets and lengths are multiples of UNIT? */
-extern bool reach_punches (uint64_t unit);
+/* Can the storage punch holes that begin and end at multiples of these SIZES (or-ed
+ * together)? */
+extern bool reach_punches (uint64_t sizes);
 /* Do several sectors share a block, of which the storage writes all or nothing? */
 extern bool reach_shares_blocks (void);
 /* Is a durable write one operation, or a write and a sync? */

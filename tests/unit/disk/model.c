@@ -109,7 +109,7 @@ trim_is_certain (const struct trial *t)
   const struct image_spec *spec = &t->image.spec;
 
   return (spec->version >= 3 || !spec->backing) &&
-    (!spec->data_file_raw || reach_punches (spec->cluster_size));
+    (!spec->data_file_raw || reach_punches (spec->cluster_size | spec->size));
 }
 
 static void
