@@ -35,7 +35,6 @@ struct alloc {
   unsigned bits;
   bool discard;
   bool regular;                 /* reads as zeros past its end */
-  uint64_t fresh;               /* clusters of the reserve from here on read as zeros */
   uint64_t open_size;           /* bytes: the file never becomes shorter */
   uint64_t watermark;           /* bytes; see alloc_options */
   void (*news) (void);
@@ -58,6 +57,7 @@ struct alloc {
   } crowd;
 
   uint64_t bump, bump_end;      /* the reserve */
+  uint64_t fresh;               /* clusters of the reserve from here on read as zeros */
   uint64_t settled_end;
   uint64_t top_mark;            /* of the running checkpoint: not beyond clusters that
                                    have been in the reserve since it began */

@@ -11,11 +11,12 @@
  *
  * - Reserve: clusters [bump, bump_end) at the end of the file.  Their counts are
  *   incremented a batch at a time (1 MiB at first, then up to 8 MiB while batches are
- *   used up; less if the host does not have the space), and the file is extended.  Those
- *   from `fresh' on have never been used and lie past the old end of the file, so they
- *   read as zeros.  (Those before it, if there are any, were written before a crash and
- *   never counted.)  Below settled_end, this and their counts are durable.  A crash leaks
- *   no more than the reserve.
+ *   used up, or 64 MiB over a link; less if the host does not have the space), and the
+ *   file is extended.  Those from `fresh' on have never been used and read as zeros:
+ *   because they lie past the old end of the file (those before it, if there are any,
+ *   were written before a crash and never counted), or because storage of a fixed size
+ *   has zeros there or could zero the batch at once.  Below settled_end, this and their
+ *   counts are durable.  A crash leaks no more than the reserve.
  * - Idle: clusters whose count is 0 in memory.  A scan of the refcounts finds those that
  *   are not known (allocidle.c).
  *
@@ -40,8 +41,8 @@
  * low again.
  *
  * Locks: `lock' guards everything that changes.  It is held while refcount blocks are
- * read and while the file is extended or truncated, never during punches.  It is taken
- * before the locks of refcount and overlap.
+ * read, while the file is extended or truncated and while a batch is zeroed, never during
+ * punches.  It is taken before the locks of refcount and overlap.
  */
 
 #include <config.h>
@@ -60,6 +61,8 @@
 #define MIN_BATCH (UINT64_C (1) << 20)          /* bytes */
 #define MAX_BATCH (UINT64_C (8) << 20)
 #define MIN_BATCH_CLUSTERS 4
+/* Over a link, everyone who allocates waits for a round trip before each batch. */
+#define MAX_FAR_BATCH (UINT64_C (64) << 20)
 /* One request extends the file by no more than this (bytes). */
 #define MAX_REQUEST (UINT64_C (64) << 20)
 /* L2 tables are placed side by side in runs of this many bytes. */
@@ -95,6 +98,13 @@ static uint64_t
 min_batch (const struct alloc *a)
 {
   return max64 (MIN_BATCH >> a->bits, MIN_BATCH_CLUSTERS);
+}
+
+static uint64_t
+max_batch (const struct alloc *a)
+{
+  return max64 ((storage_is_far (a->file) ? MAX_FAR_BATCH : MAX_BATCH) >> a->bits,
+                MIN_BATCH_CLUSTERS);
 }
 
 struct alloc *
@@ -233,6 +243,24 @@ find_space_that_is_left (struct alloc *a, uint64_t n, uint64_t want,
   return 0;
 }
 
+/* New clusters [first, first+n) of the reserve, on storage that may contain anything: if
+ * it has zeros there or makes them at once, writers need not write zeros around their
+ * data.  This lasts once a sync has followed, like the counts. */
+static void
+zero_batch (struct alloc *a, uint64_t first, uint64_t n)
+{
+  const uint64_t offset = first << a->bits, bytes = n << a->bits;
+
+  if (a->regular)
+    return;
+  /* (A forged table is there; whoever is given the clusters reports it.) */
+  if (!a->discard || overlap_find (a->overlap, offset, bytes) != OVERLAP_NONE ||
+      storage_zero_at_once (a->file, offset, bytes) != 1)
+    a->fresh = UINT64_MAX;
+  else
+    a->fresh = min64 (a->fresh, first);
+}
+
 /* Adds a batch, or at least WANT clusters, to the end of the reserve; fewer if there is
  * not enough space.  Returns -1 on error; ENOSPC (there is no space at all) is not
  * reported. */
@@ -267,10 +295,11 @@ extend_reserve (struct alloc *a, uint64_t want)
   if (refcount_claim (a->refcounts, first, e.n) == -1)
     return -1;
   a->bump_end = first + e.n;
+  zero_batch (a, first, e.n);
   a->stats.extended += e.n;
   /* When little space is left, the next batch need not start too large again. */
   a->batch = e.n < n ? min64 (a->batch, e.n)
-    : min64 (a->batch * 2, max64 (MAX_BATCH >> a->bits, MIN_BATCH_CLUSTERS));
+    : min64 (a->batch * 2, max_batch (a));
   return 0;
 }
 

@@ -23,9 +23,9 @@ struct alloc_run {
   uint64_t host;        /* byte offset, cluster aligned */
   uint64_t clusters;    /* >= 1 */
   bool zeroed;          /* reads as zeros until it is written */
-  bool settled;         /* zeroed durably (never used, within the durable file size), and
-                           the count is durable: a pointer to the run may reach the file
-                           before its contents do */
+  bool settled;         /* zeroed durably (never used, and within the durable file size or
+                           zeroed before the last sync), and the count is durable: a
+                           pointer to the run may reach the file before its contents do */
 };
 
 struct alloc_stats {

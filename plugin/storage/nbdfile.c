@@ -50,6 +50,7 @@ struct nbdfile {
   struct storage s;             /* must be first */
   struct nbdpool *pool;         /* fixed after opening */
   const struct nbdlink_info *info;      /* fixed after opening */
+  atomic_bool no_fast;          /* the server cannot zero at once */
   pthread_rwlock_t blocks;
   pthread_mutex_t growth;
   int64_t ask_again;            /* clock_ms: not before; under growth */
@@ -296,10 +297,6 @@ erase (struct storage *s, atomic_bool *cannot, enum nbdpool_kind kind, uint64_t 
   uint64_t at, len;
   int r = 1;
 
-  if (!n->info->zero) {
-    *cannot = true;
-    return 0;
-  }
   if (!is_aligned (n, count, offset) || !range_within (offset, count, s->size))
     return 0;
   pthread_rwlock_rdlock (&n->blocks);
@@ -334,6 +331,30 @@ static int
 nbdfile_zero (struct storage *s, uint64_t offset, uint64_t count)
 {
   return erase (s, &s->no_zero, NBDPOOL_ZERO, offset, count);
+}
+
+/* Does the server say, in one answer, that all of the range is zeros? */
+static bool
+has_zeros (struct nbdfile *n, uint64_t offset, uint64_t count)
+{
+  uint64_t len = count;
+  bool zeros;
+
+  return n->info->block_status && is_aligned (n, count, offset) &&
+    range_within (offset, count, n->s.size) &&
+    nbdpool_send (n->pool, &(struct nbdpool_request) {
+        .kind = NBDPOOL_ZEROS, .offset = offset, .len = &len, .zeros = &zeros,
+      }) == 0 && zeros && len >= count;
+}
+
+static int
+nbdfile_zero_at_once (struct storage *s, uint64_t offset, uint64_t count)
+{
+  struct nbdfile *n = nbdfile_of (s);
+
+  if (has_zeros (n, offset, count))
+    return 1;
+  return n->no_fast ? 0 : erase (s, &n->no_fast, NBDPOOL_ZERO_FAST, offset, count);
 }
 
 static int
@@ -442,6 +463,7 @@ static const struct storage_ops nbdfile_ops = {
   .sync_name = "flush",
   .punch = nbdfile_punch,
   .zero = nbdfile_zero,
+  .zero_at_once = nbdfile_zero_at_once,
   .discard = nbdfile_discard,
   .size_now = nbdfile_size_now,
   .hole = nbdfile_hole,
@@ -521,6 +543,9 @@ nbdfile_open (const char *uri, const struct storage_options *options,
   }
   n->info = nbdpool_info (n->pool);
   n->s.size = round_down (n->info->size, n->info->minimum);
+  n->s.no_punch = n->s.no_zero = !n->info->zero;
+  n->no_fast = !n->info->zero_fast;
+  n->s.no_zero_at_once = n->no_fast && !n->info->block_status;
   n->s.why_readonly = find_why_readonly (n->info, options);
   n->s.writable = n->s.why_readonly == NULL;
   *result = &n->s;

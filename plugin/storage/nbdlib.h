@@ -28,6 +28,7 @@
   F (aio_pwrite) \
   F (aio_zero) \
   F (can_cache) \
+  F (can_fast_zero) \
   F (can_flush) \
   F (can_fua) \
   F (can_meta_context) \

@@ -355,13 +355,17 @@ nbdlink_flush_end (struct nbdlink *l, struct nbdlink_call *c)
 }
 
 int
-nbdlink_zero (struct nbdlink *l, uint64_t count, uint64_t offset, bool hole)
+nbdlink_zero (struct nbdlink *l, uint64_t count, uint64_t offset, enum nbdlink_zero how)
 {
+  static const uint32_t flags[] = {
+    [NBDLINK_KEEP] = LIBNBD_CMD_FLAG_NO_HOLE, [NBDLINK_FREE] = 0,
+    [NBDLINK_FAST] = LIBNBD_CMD_FLAG_FAST_ZERO,
+  };
   struct nbdlink_call c;
 
   begin (l, &c);
   return complete (l, &c, l->lib.aio_zero (l->nbd, count, offset, when_done (&c),
-                                        hole ? 0 : LIBNBD_CMD_FLAG_NO_HOLE));
+                                        flags[how]));
 }
 
 static int
@@ -503,6 +507,7 @@ ask_info (struct nbdlink *l, const char **why)
     .flush = l->lib.can_flush (l->nbd) == 1,
     .fua = l->lib.can_fua (l->nbd) == 1,
     .zero = l->lib.can_zero (l->nbd) == 1,
+    .zero_fast = l->lib.can_fast_zero (l->nbd) == 1,
     .cache = l->lib.can_cache (l->nbd) == 1,
     .multi_conn = l->lib.can_multi_conn (l->nbd) == 1,
     .block_status =

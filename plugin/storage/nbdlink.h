@@ -35,7 +35,7 @@ struct nbdlink_call {
 struct nbdlink_info {
   uint64_t size;
   uint64_t minimum, maximum;    /* for requests with data; minimum: a power of two */
-  bool read_only, flush, fua, zero, cache, multi_conn, block_status;
+  bool read_only, flush, fua, zero, zero_fast, cache, multi_conn, block_status;
 };
 
 /* Connects to URI, in at most TIMEOUT_MS.  NAME is what messages call it; it must outlive
@@ -70,8 +70,11 @@ extern int nbdlink_write (struct nbdlink *, const void *buf, uint64_t count,
 /* Likewise: several connections can flush at the same time. */
 extern void nbdlink_flush_begin (struct nbdlink *, struct nbdlink_call *call);
 extern int nbdlink_flush_end (struct nbdlink *, struct nbdlink_call *call);
-/* HOLE: the server may free the space. */
-extern int nbdlink_zero (struct nbdlink *, uint64_t count, uint64_t offset, bool hole);
+/* What becomes of the space: it stays allocated, or the server may free it.  FAST: the
+ * same, and ENOTSUP if this would take as long as writing zeros. */
+enum nbdlink_zero { NBDLINK_KEEP, NBDLINK_FREE, NBDLINK_FAST };
+extern int nbdlink_zero (struct nbdlink *, uint64_t count, uint64_t offset,
+                         enum nbdlink_zero);
 /* Does the range at OFFSET read as zeros, and how long is it?  *LEN: on entry, the
  * largest length of interest; on return, > 0. */
 extern int nbdlink_zeros (struct nbdlink *, uint64_t offset, uint64_t *len, bool *zeros);

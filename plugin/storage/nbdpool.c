@@ -105,7 +105,7 @@ is_same_export (const struct nbdpool *p, const struct nbdlink_info *i)
   return i->size >= p->size && i->minimum <= p->info.minimum &&
     i->maximum >= p->info.maximum && i->read_only <= p->info.read_only &&
     i->flush >= p->info.flush && i->fua >= p->info.fua && i->zero >= p->info.zero &&
-    i->multi_conn >= p->info.multi_conn;
+    i->zero_fast >= p->info.zero_fast && i->multi_conn >= p->info.multi_conn;
 }
 
 static int
@@ -194,7 +194,8 @@ static bool
 changes_something (enum nbdpool_kind kind)
 {
   return kind == NBDPOOL_WRITE || kind == NBDPOOL_WRITE_FUA ||
-    kind == NBDPOOL_ZERO || kind == NBDPOOL_PUNCH || kind == NBDPOOL_DISCARD;
+    kind == NBDPOOL_ZERO || kind == NBDPOOL_ZERO_FAST || kind == NBDPOOL_PUNCH ||
+    kind == NBDPOOL_DISCARD || kind == NBDPOOL_ZEROS;
 }
 
 /* Must a flush follow, once the server has answered?  (Until then, even a discard counts:
@@ -404,10 +405,11 @@ send_once (struct nbdlink *link, const struct nbdpool_request *q)
   case NBDPOOL_WRITE: return nbdlink_write (link, q->buf, q->count, q->offset, false);
   case NBDPOOL_WRITE_FUA: return nbdlink_write (link, q->buf, q->count, q->offset, true);
   case NBDPOOL_FLUSH: break;    /* flush has its own function */
-  case NBDPOOL_ZERO: return nbdlink_zero (link, q->count, q->offset, false);
+  case NBDPOOL_ZERO: return nbdlink_zero (link, q->count, q->offset, NBDLINK_KEEP);
+  case NBDPOOL_ZERO_FAST: return nbdlink_zero (link, q->count, q->offset, NBDLINK_FAST);
   case NBDPOOL_DISCARD:
-  case NBDPOOL_PUNCH: return nbdlink_zero (link, q->count, q->offset, true);
-  case NBDPOOL_STATUS:
+  case NBDPOOL_PUNCH: return nbdlink_zero (link, q->count, q->offset, NBDLINK_FREE);
+  case NBDPOOL_STATUS: case NBDPOOL_ZEROS:
     return nbdlink_zeros (link, q->offset, q->len, q->zeros);
   }
   abort ();

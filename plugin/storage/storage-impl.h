@@ -34,9 +34,11 @@ struct storage_ops {
   int (*sync) (struct storage *);
   const char *sync_name;        /* the name of the sync operation, for messages */
 
-  /* Return 1 if done, 0 if the storage cannot do it (they may set no_punch, no_zero). */
+  /* Return 1 if done, 0 if the storage cannot do it (they may set no_punch, no_zero).
+   * zero_at_once may also find zeros; NULL: there is nothing of the kind. */
   int (*punch) (struct storage *, uint64_t offset, uint64_t count);
   int (*zero) (struct storage *, uint64_t offset, uint64_t count);
+  int (*zero_at_once) (struct storage *, uint64_t offset, uint64_t count);
   /* Like punch, for space that is no longer used: no sync is needed for it, so if it
    * returns 1, the zeros must not get lost while the storage is open.  NULL: punch. */
   int (*discard) (struct storage *, uint64_t offset, uint64_t count);
@@ -74,7 +76,7 @@ struct storage {
   /* Atomics.  None of them orders accesses to other data, so relaxed operations would be
    * enough; nothing here is performance-critical. */
   _Atomic uint64_t size;
-  atomic_bool no_punch, no_zero, no_allocate;   /* not supported */
+  atomic_bool no_punch, no_zero, no_zero_at_once, no_allocate;     /* not supported */
   _Atomic uint64_t changes;     /* number of changes; counted when they end */
   _Atomic uint64_t synced;      /* number of changes that a finished sync covers */
   atomic_bool diverted;         /* a hook has replaced operations: do not ask the

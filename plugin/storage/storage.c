@@ -356,7 +356,8 @@ storage_has_changes (const struct storage *s)
 
 /* --- space --- */
 
-/* Implements punch and zero. */
+/* Implements punch, zero and zero_at_once.  (Zeros that were found are relied on from now
+ * on: as good as a change.) */
 static int
 erase (struct storage *s, int (*op) (struct storage *, uint64_t, uint64_t),
        const atomic_bool *cannot, const char *what, uint64_t offset, uint64_t count)
@@ -415,6 +416,13 @@ storage_zero (struct storage *s, uint64_t offset, uint64_t count)
   const int r = erase (s, s->ops->zero, &s->no_zero, "zero", offset, count);
 
   return r == 0 ? zero_by_hole (s, offset, count) : r;
+}
+
+int
+storage_zero_at_once (struct storage *s, uint64_t offset, uint64_t count)
+{
+  return s->ops->zero_at_once == NULL ? 0
+    : erase (s, s->ops->zero_at_once, &s->no_zero_at_once, "zero", offset, count);
 }
 
 /* Does not report errors. */

@@ -180,6 +180,11 @@ extern int storage_discard (struct storage *, uint64_t offset, uint64_t count);
  * same as storage_punch. */
 extern int storage_zero (struct storage *, uint64_t offset, uint64_t count);
 
+/* Makes sure that the range reads as zeros, if storage of a fixed size does that at once
+ * or has zeros there anyway.  This lasts once a sync has followed.  The space may be freed.
+ * Returns 1 if so, 0 if not, -1 on error. */
+extern int storage_zero_at_once (struct storage *, uint64_t offset, uint64_t count);
+
 /* Makes sure that writes to the range, which must be within the file, will find space (on
  * hosts that overwrite in place).  The contents do not change.  It is not an error if a
  * host cannot promise that. */

@@ -22,7 +22,7 @@ enum {
 };
 enum {
   FLAG_HAS_FLAGS = 1, FLAG_FLUSH = 4, FLAG_FUA = 8, FLAG_TRIM = 32, FLAG_ZERO = 64,
-  FLAG_MULTI_CONN = 256, FLAG_CACHE = 1024,
+  FLAG_MULTI_CONN = 256, FLAG_CACHE = 1024, FLAG_FAST_ZERO = 2048,
 };
 
 #define CONTEXT "base:allocation"
@@ -50,7 +50,9 @@ static uint16_t
 flags_of (const struct farmanners *m)
 {
   return FLAG_HAS_FLAGS | FLAG_FLUSH | FLAG_TRIM | (m->no_fua ? 0 : FLAG_FUA) |
-    (m->no_zero ? 0 : FLAG_ZERO) | (m->no_cache ? 0 : FLAG_CACHE) |
+    (m->no_zero ? 0 : FLAG_ZERO) |
+    (m->no_zero || m->fast == FAR_NOT_FAST ? 0 : FLAG_FAST_ZERO) |
+    (m->no_cache ? 0 : FLAG_CACHE) |
     (m->multi_conn ? FLAG_MULTI_CONN : 0);
 }
 

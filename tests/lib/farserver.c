@@ -36,7 +36,7 @@
 #define LONGEST (UINT32_C (32) << 20)
 #define MAX_EXTENTS 16
 #define MAX_FULL 16
-#define LONGEST_LOOK (UINT64_C (64) << 10)
+#define LONGEST_LOOK (UINT64_C (8) << 20)
 
 struct farfile {
   char *path;                   /* constant */
@@ -165,6 +165,7 @@ enum {
 };
 #define FLAG_FUA 1
 #define FLAG_NO_HOLE 2
+#define FLAG_FAST 16
 
 struct request {
   uint16_t flags, type;
@@ -221,6 +222,18 @@ write_data (struct farclient *c, const struct request *q)
   return -1;
 }
 
+/* New clusters have a place in an export: the file must not end before them.  (No other
+ * request writes there now.) */
+static int
+write_last_zeros (struct farclient *c, const struct request *q)
+{
+  static const char zeros[512];
+  const uint64_t n = min64 (q->len, sizeof zeros), end = q->offset + q->len;
+
+  return end <= storage_size (c->file->storage) ? 0
+    : storage_write (c->file->storage, zeros, n, end - n);
+}
+
 static int
 write_zeros (struct farclient *c, const struct request *q)
 {
@@ -230,8 +243,17 @@ write_zeros (struct farclient *c, const struct request *q)
   /* How much of it is within the file, if that matters. */
   const uint64_t n = punch ? q->len
     : q->offset >= size ? 0 : min64 (q->len, size - q->offset);
-  int r = (punch ? storage_punch : storage_zero) (s, q->offset, n);
+  int r;
 
+  if ((q->flags & FLAG_FAST) && c->manners.fast == FAR_TOO_SLOW) {
+    errno = ENOTSUP;
+    return -1;
+  }
+  r = (punch ? storage_punch : storage_zero) (s, q->offset, n);
+  if (r == 0 && (q->flags & FLAG_FAST)) {
+    errno = ENOTSUP;
+    return -1;
+  }
   if (q->type == CMD_ZERO && r != -1 && (r == 0 || n < q->len)) {
     const uint64_t done = r == 0 ? 0 : n;
     CLEANUP_FREE void *zeros = calloc (1, q->len - done);
@@ -239,17 +261,25 @@ write_zeros (struct farclient *c, const struct request *q)
     CHECK (zeros != NULL);
     r = storage_write (s, zeros, q->len - done, q->offset + done);
   }
+  if ((q->flags & FLAG_FAST) && r != -1)
+    r = write_last_zeros (c, q);
   return r == -1 || !(q->flags & FLAG_FUA) ? r : storage_sync (s);
 }
 
 /* What hooks have in the place of a file has holes where it reads as zeros.  (The file
- * knows nothing about that.) */
+ * knows nothing about that.)  Behind its end there are none: an image whose clusters are
+ * there would have an end before them. */
 static int
 find_hole (struct farclient *c, uint64_t offset, uint64_t *len, bool *hole)
 {
+  const uint64_t size = storage_size (c->file->storage);
   unsigned char block[512];
   uint64_t done, n;
 
+  *hole = false;
+  if (offset >= size)
+    return 0;
+  *len = min64 (*len, size - offset);
   if (c->file->hooks == &without_sync)
     return storage_hole (c->file->storage, offset, len, hole);
   for (done = 0; done < *len && done < LONGEST_LOOK; done += n) {
@@ -302,7 +332,8 @@ carry_out (struct farclient *c, struct request *q)
   case CMD_STATUS: r = find_extents (c, q); break;
   default: return EINVAL;
   }
-  return r != -1 ? 0 : errno == ENOSPC || errno == ENOMEM ? errno : EIO;
+  return r != -1 ? 0
+    : errno == ENOSPC || errno == ENOMEM || errno == ENOTSUP ? errno : EIO;
 }
 
 static bool
@@ -625,6 +656,7 @@ farserver_random_manners (struct rng *rng)
 
   return (struct farmanners) {
     .no_fua = rng_below (rng, 3) == 0, .no_zero = rng_below (rng, 3) == 0,
+    .fast = rng_below (rng, 4) ? FAR_FAST : 1 + rng_below (rng, 2),
     .no_cache = rng_below (rng, 3) == 0, .multi_conn = rng_below (rng, 2),
     .status = rng_below (rng, 2), .minimum = minima[rng_below (rng, 4)],
     .maximum = rng_below (rng, 4) ? LONGEST : 65536,
@@ -634,8 +666,10 @@ farserver_random_manners (struct rng *rng)
 void
 farmanners_print (const struct farmanners *m)
 {
-  printf ("far server: blocks of %" PRIu32 " to %" PRIu32 "%s%s%s%s%s\n", m->minimum,
+  printf ("far server: blocks of %" PRIu32 " to %" PRIu32 "%s%s%s%s%s%s\n", m->minimum,
           m->maximum, m->no_fua ? ", no FUA" : "", m->no_zero ? ", no zeros" : "",
+          m->fast == FAR_FAST ? "" : m->fast == FAR_TOO_SLOW ? ", slow zeros"
+          : ", no fast zeros",
           m->no_cache ? ", no hints" : "", m->multi_conn ? ", several connections" : "",
           m->status ? ", block status" : "");
 }

@@ -23,6 +23,9 @@ extern void farserver_stop (struct farserver *);
 /* What it offers.  Flush, FUA, zeros and hints are always offered, unless noted. */
 struct farmanners {
   bool no_fua, no_zero, no_cache;
+  enum farfast {                /* zeros at once: with punched holes */
+    FAR_FAST, FAR_TOO_SLOW /* says so when it is asked */, FAR_NOT_FAST
+  } fast;
   bool multi_conn;
   bool status;                  /* structured replies and block status */
   uint32_t minimum, maximum;    /* of requests with data: powers of two */
