@@ -15,11 +15,11 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "storage/storage.h"
+#include "lib/realcalls.h"
 #include "lib/stubs.h"
 
 static struct {
@@ -56,7 +56,7 @@ pread (int fd, void *buf, size_t count, off_t offset)
     errno = EINTR;
     return -1;
   }
-  return syscall (SYS_pread64, fd, buf, n, offset);
+  return REAL (pread, pread64) (fd, buf, n, offset);
 }
 
 ssize_t
@@ -83,7 +83,7 @@ pwritev2 (int fd, const struct iovec *iov, int niov, off_t offset, int flags)
     if (part.iov_len > host.write_room)
       part.iov_len = host.write_room;
     host.write_room -= part.iov_len;
-    return syscall (SYS_pwritev2, fd, &part, 1L, offset, 0L, flags);
+    return REAL (pwritev2, pwritev64v2) (fd, &part, 1, offset, flags);
   }
   if (host.short_transfers) {
     part.iov_len = some (part.iov_len);
@@ -91,9 +91,9 @@ pwritev2 (int fd, const struct iovec *iov, int niov, off_t offset, int flags)
       errno = EINTR;
       return -1;
     }
-    return syscall (SYS_pwritev2, fd, &part, 1L, offset, 0L, flags);
+    return REAL (pwritev2, pwritev64v2) (fd, &part, 1, offset, flags);
   }
-  return syscall (SYS_pwritev2, fd, iov, (long) niov, offset, 0L, flags);
+  return REAL (pwritev2, pwritev64v2) (fd, iov, niov, offset, flags);
 }
 
 int
@@ -104,7 +104,7 @@ fdatasync (int fd)
     errno = host.sync_errno;
     return -1;
   }
-  return syscall (SYS_fdatasync, fd);
+  return REAL (fdatasync, fdatasync) (fd);
 }
 
 int
@@ -114,7 +114,7 @@ sync_file_range (int fd, off_t offset, off_t count, unsigned flags)
     errno = host.range_errno;
     return -1;
   }
-  return syscall (SYS_sync_file_range, fd, offset, count, flags);
+  return REAL (sync_file_range, sync_file_range) (fd, offset, count, flags);
 }
 
 int
@@ -127,7 +127,7 @@ fallocate (int fd, int mode, off_t offset, off_t len)
     : mode & FALLOC_FL_PUNCH_HOLE ? 0 : host.allocate_errno;
   if (errno)
     return -1;
-  return syscall (SYS_fallocate, fd, mode, offset, len);
+  return REAL (fallocate, fallocate64) (fd, mode, offset, len);
 }
 
 static inline void
@@ -152,10 +152,6 @@ host_begin (uint64_t seed)
 {
   char cwd[PATH_MAX / 2];
 
-  if (sizeof (long) < 8) {
-    printf ("skipped: the replaced system calls are written for 64 bits\n");
-    exit (77);
-  }
   rng_init (&host.rng, seed, 0);
   CHECK (mkdtemp (dir) != NULL);
   CHECK (getcwd (cwd, sizeof cwd) != NULL);

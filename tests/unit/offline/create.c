@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "util/bytes.h"
@@ -31,6 +30,7 @@
 #include "offline/newimage.h"
 #include "lib/checker.h"
 #include "lib/images.h"
+#include "lib/realcalls.h"
 
 #define IMAGE "new.qcow2"
 #define DATA "data.raw"
@@ -54,7 +54,7 @@ openat (int dir, const char *name, int flags, ...)
     errno = EOPNOTSUPP;
     return -1;
   }
-  return syscall (SYS_openat, dir, name, flags, mode);
+  return REAL (openat, openat64) (dir, name, flags, mode);
 }
 
 int
@@ -64,7 +64,7 @@ renameat2 (int from_dir, const char *from, int to_dir, const char *to, unsigned 
     errno = EINVAL;
     return -1;
   }
-  return syscall (SYS_renameat2, from_dir, from, to_dir, to, flags);
+  return REAL (renameat2, renameat2) (from_dir, from, to_dir, to, flags);
 }
 
 int
@@ -74,7 +74,7 @@ fallocate (int fd, int mode, off_t offset, off_t len)
     errno = EOPNOTSUPP;
     return -1;
   }
-  return syscall (SYS_fallocate, fd, mode, offset, len);
+  return REAL (fallocate, fallocate64) (fd, mode, offset, len);
 }
 
 /* --- what the hooks see --- */
