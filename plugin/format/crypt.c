@@ -152,10 +152,26 @@ crypt_openssl_failed (const char *path, const char *part, const char *what)
 {
   char text[200];
 
+  if (errno == ENOMEM) {
+    ERR_clear_error ();
+    nbdkit_error ("%s: %s: %s: %m", path, part, what);
+    return -1;
+  }
   ERR_error_string_n (ERR_peek_last_error (), text, sizeof text);
   ERR_clear_error ();
   nbdkit_error ("%s: %s: %s: %s", path, part, what, text);
   errno = EIO;
+  return -1;
+}
+
+/* OpenSSL does not have KIND NAME, or had no memory to get it. */
+static int
+refuse_missing (const char *path, const char *kind, const char *name)
+{
+  ERR_clear_error ();
+  if (errno != ENOMEM)
+    return refuse (path, "OpenSSL does not have %s%s", kind, name);
+  nbdkit_error ("%s: encryption: %s%s: %m", path, kind, name);
   return -1;
 }
 
@@ -180,11 +196,10 @@ crypt_hash (const char *path, const char *name)
             printable (name, strlen (name), text, sizeof text));
     return NULL;
   }
+  errno = 0;
   md = EVP_MD_fetch (NULL, name, NULL);
-  if (md == NULL) {
-    ERR_clear_error ();
-    refuse (path, "OpenSSL does not have the hash %s", name);
-  }
+  if (md == NULL)
+    refuse_missing (path, "the hash ", name);
   return md;
 }
 
@@ -297,12 +312,15 @@ fetch (const char *path, struct plan *p)
   const struct algorithm *a = p->algorithm;
   const char *name = a->openssl[p->mode == MODE_XTS ? MODE_ECB : p->mode];
 
+  errno = 0;
   if (a->legacy) {
     /* In a separate library context: loading a provider into the common one would affect
      * other users of OpenSSL in this process. */
     p->library = OSSL_LIB_CTX_new ();
     if (p->library)
       p->legacy = OSSL_PROVIDER_load (p->library, "legacy");
+    if (p->legacy == NULL && errno == ENOMEM)
+      return refuse_missing (path, "", name);
     if (p->legacy == NULL) {
       ERR_clear_error ();
       return refuse (path, "%s-%u in mode %s needs OpenSSL's legacy provider, which "
@@ -313,10 +331,8 @@ fetch (const char *path, struct plan *p)
   p->cipher = EVP_CIPHER_fetch (p->library, name, NULL);
   if (p->essiv)
     p->essiv_cipher = EVP_CIPHER_fetch (NULL, p->essiv->openssl[MODE_ECB], NULL);
-  if (p->cipher == NULL || (p->essiv && p->essiv_cipher == NULL)) {
-    ERR_clear_error ();
-    return refuse (path, "OpenSSL does not have %s", name);
-  }
+  if (p->cipher == NULL || (p->essiv && p->essiv_cipher == NULL))
+    return refuse_missing (path, "", name);
   return 0;
 }
 
@@ -420,6 +436,7 @@ make_schedules (const struct plan *p, struct context *c,
 {
   uint8_t hash[EVP_MAX_MD_SIZE];
 
+  errno = 0;
   c->encrypt = schedule (p->cipher, key, 1);
   c->decrypt = schedule (p->cipher, key, 0);
   if (p->mode == MODE_XTS)

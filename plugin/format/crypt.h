@@ -46,11 +46,13 @@ extern int crypt_decrypt (struct crypt_cipher *, uint64_t sector,
                           const void *in, void *out, size_t bytes);
 
 /* Returns the hash of that name, if LUKS headers may use it; the caller frees it with
- * EVP_MD_free.  NULL: errno is ENOTSUP, and the error reported. */
+ * EVP_MD_free.  NULL: errno is ENOTSUP or ENOMEM, and the error reported. */
 extern EVP_MD *crypt_hash (const char *path, const char *name);
 
-/* Reports "PATH: PART: WHAT" and the error of OpenSSL, for operations that should not
- * fail.  Returns -1 with errno EIO. */
+/* Reports "PATH: PART: WHAT" and the error of OpenSSL, for operations that fail only for
+ * lack of memory, or not at all.  OpenSSL's own errors do not always tell these apart, but
+ * malloc sets errno: the caller sets it to 0 before the operation.  Returns -1 with errno
+ * ENOMEM or EIO. */
 extern int crypt_openssl_failed (const char *path, const char *part,
                                  const char *what);
 

@@ -315,12 +315,12 @@ struct tools {
 int
 luks_tools_init (struct luks_tools *t, const char *path, const char *hash)
 {
-  t->path = path;
-  t->md = crypt_hash (path, hash);
-  t->md_ctx = EVP_MD_CTX_new ();
-  t->kdf = EVP_KDF_fetch (NULL, OSSL_KDF_NAME_PBKDF2, NULL);
+  *t = (struct luks_tools) { .path = path, .md = crypt_hash (path, hash) };
   if (t->md == NULL)
     return -1;                  /* reported */
+  errno = 0;
+  t->md_ctx = EVP_MD_CTX_new ();
+  t->kdf = EVP_KDF_fetch (NULL, OSSL_KDF_NAME_PBKDF2, NULL);
   if (t->md_ctx == NULL || t->kdf == NULL)
     return luks_failed (path, "cannot prepare to derive keys");
   return 0;
@@ -345,7 +345,7 @@ luks_derive (const struct luks_tools *t, const void *secret, size_t len,
              const uint8_t salt[LUKS_SALT_SIZE], uint64_t iterations,
              uint8_t *out, size_t out_len)
 {
-  EVP_KDF_CTX *ctx = EVP_KDF_CTX_new (t->kdf);
+  EVP_KDF_CTX *ctx;
   int any_length = 1;           /* old images have values that are too small today */
   bool ok;
   /* OpenSSL does not write to these. */
@@ -360,6 +360,8 @@ luks_derive (const struct luks_tools *t, const void *secret, size_t len,
   };
 
   params[0].data_size = strlen (params[0].data);
+  errno = 0;
+  ctx = EVP_KDF_CTX_new (t->kdf);
   ok = ctx && EVP_KDF_derive (ctx, out, out_len, params);
   EVP_KDF_CTX_free (ctx);
   return ok ? 0 : luks_failed (t->path, "PBKDF2 failed");
@@ -372,6 +374,7 @@ luks_diffuse (const struct luks_tools *t, uint8_t *key, size_t key_bytes)
   const size_t step = EVP_MD_get_size (t->md);
   bool ok = true;
 
+  errno = 0;
   for (size_t at = 0; ok && at < key_bytes; at += step) {
     const struct be32 number = put32 (at / step);
     const size_t n = min64 (step, key_bytes - at);

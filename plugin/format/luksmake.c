@@ -18,6 +18,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -99,6 +100,7 @@ split (const struct luks_tools *t, struct secrets *s)
 {
   uint8_t *const last = s->pieces + MATERIAL_BYTES - KEY_BYTES;
 
+  errno = 0;
   if (RAND_priv_bytes (s->pieces, MATERIAL_BYTES - KEY_BYTES) != 1)
     return luks_failed (t->path, "cannot get random bytes");
   memset (last, 0, KEY_BYTES);
@@ -119,6 +121,7 @@ make_uuid (const struct luks_tools *t, char uuid[40])
 {
   uint8_t b[16];
 
+  errno = 0;
   if (RAND_bytes (b, sizeof b) != 1)
     return luks_failed (t->path, "cannot get random bytes");
   b[6] = (b[6] & 0x0f) | 0x40;
@@ -150,6 +153,7 @@ make_header (const struct luks_tools *t, uint64_t iterations, struct luks_header
     slot->material_sector = put32 (LUKS_HEADER_SECTORS + i * MATERIAL_SECTORS);
     slot->stripes = put32 (LUKS_STRIPES);
   }
+  errno = 0;
   if (RAND_bytes (h->digest_salt, sizeof h->digest_salt) != 1 ||
       RAND_bytes (h->slots[0].salt, sizeof h->slots[0].salt) != 1)
     return luks_failed (t->path, "cannot get random bytes");
@@ -189,6 +193,7 @@ make (const struct luks_tools *t, const void *passphrase, size_t len,
   if (measure (t, iter_ms, &iterations) == -1 ||
       make_header (t, iterations, &h) == -1)
     return -1;
+  errno = 0;
   if (RAND_priv_bytes (s->key, sizeof s->key) != 1)
     return luks_failed (t->path, "cannot get random bytes");
   if (luks_derive (t, s->key, sizeof s->key, h.digest_salt,
@@ -209,8 +214,10 @@ luksmake (const char *path, const void *passphrase, size_t len, unsigned iter_ms
   int r;
 
   r = luks_tools_init (&t, path, HASH);
-  if (r == 0 && s == NULL)
+  if (r == 0 && s == NULL) {
+    errno = ENOMEM;
     r = luks_failed (path, "cannot derive a key");
+  }
   if (r == 0)
     r = make (&t, passphrase, len, iter_ms, s, buf);
   KEEP_ERRNO_FOR_BLOCK;
