@@ -83,8 +83,7 @@ end (struct attempt *r, const struct death *d)
   attempt_close (r);
   farserver_rest (reach_server ());
   attempt_judge_some (r, "after a death");
-  attempt_open (r);
-  if (attempt_come (r) != 0)
+  if (attempt_open (r) != 0 || attempt_come (r) != 0)
     FAIL ("the image cannot be written again");
   /* (The ledger hears nothing of this flush: what was lost does not become durable.) */
   if (export_flush (r->client) == -1 || export_close (r->client) == -1)

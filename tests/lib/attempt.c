@@ -22,6 +22,7 @@
 #include "lib/checker.h"
 #include "lib/encrypted.h"
 #include "lib/reach.h"
+#include "lib/shortage.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -76,14 +77,14 @@ attempt_execute (struct attempt *r, const struct attempt_request *q, unsigned ch
   switch (q->kind) {
   case READ:
     /* It may fail to store what it reads; to read it, never. */
-    if (export_read (r->client, buf, q->count, q->offset) == -1)
+    if (SHORTAGE_MEETS (export_read (r->client, buf, q->count, q->offset)) == -1)
       return errno;
     if (!r->lost && !ledger_allows (l, sector, n, buf, false))
       FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset, q->count);
     return 0;
   case FLUSH:
     stamp = ledger_flush_begin (l);
-    if (export_flush (r->client) == -1)
+    if (SHORTAGE_MEETS (export_flush (r->client)) == -1)
       return errno;
     ledger_flush_end (l, stamp);
     return 0;
@@ -91,16 +92,17 @@ attempt_execute (struct attempt *r, const struct attempt_request *q, unsigned ch
     contents = ledger_contents (l);
     ledger_fill (contents, sector, n, buf);
     ledger_begin (l, sector, n, contents);
-    result = export_write (r->client, buf, q->count, q->offset, q->fua);
+    result = SHORTAGE_MEETS (export_write (r->client, buf, q->count, q->offset,
+                                           q->fua));
     break;
   case ZERO:
     ledger_begin (l, sector, n, contents);
-    result = export_zero (r->client, q->count, q->offset,
-                          q->may_trim ? REQUEST_MAY_TRIM : 0, q->fua);
+    result = SHORTAGE_MEETS (export_zero (r->client, q->count, q->offset,
+                                          q->may_trim ? REQUEST_MAY_TRIM : 0, q->fua));
     break;
   default:
     ledger_begin (l, sector, n, contents);
-    result = export_trim (r->client, q->count, q->offset, q->fua);
+    result = SHORTAGE_MEETS (export_trim (r->client, q->count, q->offset, q->fua));
   }
   if (result == -1)
     return errno;
@@ -168,8 +170,8 @@ attempt_read_all (struct attempt *r, const char *when)
 /* --- one attempt --- */
 
 void
-attempt_begin (struct attempt *r, const struct attempt_image *t, const char *name,
-               uint64_t k)
+attempt_prepare (struct attempt *r, const struct attempt_image *t, const char *name,
+                 uint64_t k)
 {
   *r = (struct attempt) { .image = t };
   trials_about ("%s, k %" PRIu64, name, k);
@@ -184,31 +186,40 @@ attempt_begin (struct attempt *r, const struct attempt_image *t, const char *nam
     simdisk_add (r->sim, data);
     free (data);
   }
-  attempt_open (r);
   attempt_counts.attempts++;
 }
 
 void
+attempt_begin (struct attempt *r, const struct attempt_image *t, const char *name,
+               uint64_t k)
+{
+  attempt_prepare (r, t, name, k);
+  if (attempt_open (r) != 0)
+    FAIL ("open failed");
+}
+
+int
 attempt_open (struct attempt *r)
 {
   struct disk_options options = r->image->options;
 
   options.hooks = simdisk_hooks (r->sim);
-  if (reach_open (&options, &r->disk) == -1)
-    FAIL ("open failed");
+  return SHORTAGE_MEETS (reach_open (&options, &r->disk)) == -1 ? errno : 0;
 }
 
-void
+int
 attempt_close (struct attempt *r)
 {
-  disk_close (r->disk);
+  const int result = SHORTAGE_MEETS (disk_close (r->disk));
+
   r->disk = NULL;
+  return result == -1 ? errno : 0;
 }
 
 int
 attempt_come (struct attempt *r)
 {
-  r->client = export_open (r->disk, "", true);
+  r->client = SHORTAGE_MEETS (export_open (r->disk, "", true));
   if (r->client == NULL)
     return errno ? errno : EINVAL;
   CHECK (export_is_writable (r->client));
@@ -220,7 +231,7 @@ attempt_leave (struct attempt *r)
 {
   const uint64_t stamp = ledger_flush_begin (r->ledger);
 
-  if (export_close (r->client) == -1)
+  if (SHORTAGE_MEETS (export_close (r->client)) == -1)
     return errno;
   ledger_flush_end (r->ledger, stamp);
   return 0;

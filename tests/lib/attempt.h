@@ -55,14 +55,17 @@ struct attempt_counts {
 };
 extern struct attempt_counts attempt_counts;
 
-/* Opens the image on a simulated disk.  NAME and K, which operation fails, are for
- * messages. */
+/* Puts the image on a simulated disk, and opens it.  NAME and K, which operation fails,
+ * are for messages. */
 extern void attempt_begin (struct attempt *, const struct attempt_image *,
                            const char *name, uint64_t k);
 extern void attempt_end (struct attempt *);
-/* Closes the disk, whatever comes of that; opens what is then on the simulated one. */
-extern void attempt_close (struct attempt *);
-extern void attempt_open (struct attempt *);
+/* The same without opening it. */
+extern void attempt_prepare (struct attempt *, const struct attempt_image *,
+                             const char *name, uint64_t k);
+/* Opens what is on the simulated disk, and closes it.  0, or errno. */
+extern int attempt_open (struct attempt *);
+extern int attempt_close (struct attempt *);
 /* The writer comes, and leaves.  0, or errno. */
 extern int attempt_come (struct attempt *);
 extern int attempt_leave (struct attempt *);

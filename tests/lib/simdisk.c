@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "lib/reach.h"
+#include "lib/shortage.h"
 #include "lib/simdisk.h"
 
 #define SECTOR 512
@@ -63,6 +64,7 @@ struct simdisk {
   unsigned nr_files;
   void (*watch) (void *, enum storage_op);
   void *watch_opaque;
+  bool hurries;
   struct fault fault;
   uint64_t failures;
   uint64_t operations[STORAGE_OP_SYNC_DIR + 1];
@@ -363,6 +365,7 @@ before (void *opaque, const char *path, enum storage_op op,
   struct simdisk *s = opaque;
   struct simfile *f = &s->files[0];
   unsigned wait;
+  bool spared;
   int r, err;
 
   while (f < s->files + s->nr_files && strcmp (path, f->path) != 0)
@@ -370,13 +373,17 @@ before (void *opaque, const char *path, enum storage_op op,
   if (f == s->files + s->nr_files)
     return 0;
 
+  spared = shortage_spare (true);
   pthread_mutex_lock (&s->lock);
   r = operate (s, f, op, iov, niov, offset, count, dsync);
   err = errno;
   wait = rng_below (&s->rng, op == STORAGE_OP_SYNC ? 4 : 32);
   pthread_mutex_unlock (&s->lock);
+  shortage_spare (spared);
 
-  if (wait == 0)
+  if (s->hurries)
+    ;
+  else if (wait == 0)
     usleep (100);
   else if (wait == 1)
     sched_yield ();
@@ -571,6 +578,12 @@ simdisk_free (struct simdisk *s)
   }
   pthread_mutex_destroy (&s->lock);
   free (s);
+}
+
+void
+simdisk_hurry (struct simdisk *s)
+{
+  s->hurries = true;
 }
 
 const struct storage_hooks *

@@ -20,6 +20,8 @@ struct simdisk;
 extern struct simdisk *simdisk_new (const char *path, uint64_t seed);
 /* Adds a second file: the image's external data file. */
 extern void simdisk_add (struct simdisk *, const char *path);
+/* Operations take no time from now on: for one thread. */
+extern void simdisk_hurry (struct simdisk *);
 extern void simdisk_free (struct simdisk *);
 
 /* For disk_options.  Files other than those at PATH are not affected. */

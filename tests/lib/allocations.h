@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Allocations that can fail: those of the whole process, also in libraries.
+ *
+ * The functions below replace those of the C library, or of a sanitizer, so a program can
+ * include this in only one source file.  lib/shortage decides which allocations fail.
+ */
+
+#ifndef TEST_ALLOCATIONS_H
+#define TEST_ALLOCATIONS_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/shortage.h"
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__ ||      \
+  __has_feature (address_sanitizer) || __has_feature (thread_sanitizer)
+#define ALLOCATIONS_REAL(name) __interceptor_##name
+#else
+#define ALLOCATIONS_REAL(name) __libc_##name
+#endif
+
+/* Libraries find them, too.  Some are called before ThreadSanitizer has started. */
+#define ALLOCATIONS_FUNCTION                                            \
+  __attribute__ ((visibility ("default"), no_sanitize_thread))
+
+extern void *ALLOCATIONS_REAL (malloc) (size_t);
+extern void *ALLOCATIONS_REAL (calloc) (size_t, size_t);
+extern void *ALLOCATIONS_REAL (realloc) (void *, size_t);
+extern void *ALLOCATIONS_REAL (memalign) (size_t, size_t);
+
+ALLOCATIONS_FUNCTION void *
+malloc (size_t size)
+{
+  return shortage_hits () ? NULL : ALLOCATIONS_REAL (malloc) (size);
+}
+
+ALLOCATIONS_FUNCTION void *
+calloc (size_t n, size_t size)
+{
+  return shortage_hits () ? NULL : ALLOCATIONS_REAL (calloc) (n, size);
+}
+
+ALLOCATIONS_FUNCTION void *
+realloc (void *p, size_t size)
+{
+  return shortage_hits () ? NULL : ALLOCATIONS_REAL (realloc) (p, size);
+}
+
+ALLOCATIONS_FUNCTION void *
+reallocarray (void *p, size_t n, size_t size)
+{
+  size_t total;
+
+  if (__builtin_mul_overflow (n, size, &total)) {
+    errno = ENOMEM;
+    return NULL;
+  }
+  return realloc (p, total);
+}
+
+ALLOCATIONS_FUNCTION void *
+aligned_alloc (size_t alignment, size_t size)
+{
+  return shortage_hits () ? NULL : ALLOCATIONS_REAL (memalign) (alignment, size);
+}
+
+ALLOCATIONS_FUNCTION int
+posix_memalign (void **p, size_t alignment, size_t size)
+{
+  void *q = aligned_alloc (alignment, size);
+
+  if (q == NULL)
+    return ENOMEM;
+  *p = q;
+  return 0;
+}
+
+/* (Those of a sanitizer do not call malloc.) */
+ALLOCATIONS_FUNCTION char *
+strndup (const char *s, size_t most)
+{
+  const size_t len = strnlen (s, most);
+  char *copy = malloc (len + 1);
+
+  if (copy) {
+    memcpy (copy, s, len);
+    copy[len] = '\0';
+  }
+  return copy;
+}
+
+ALLOCATIONS_FUNCTION char *
+strdup (const char *s)
+{
+  return strndup (s, strlen (s));
+}
+
+#endif /* TEST_ALLOCATIONS_H */

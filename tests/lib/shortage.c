@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which allocation fails?
+ *
+ * A test does the same work again and again, and each time memory runs out at another
+ * allocation: for this one alone, or for all from this one on.  Allocations count whoever
+ * makes them: the core, its threads, or the libraries that it uses.  Only those of spared
+ * threads do not: of the test itself, and of simulated disks.
+ *
+ * To derive keys from a passphrase, OpenSSL allocates memory thousands of times.  So a
+ * place is what called the core's functions that led to the allocation, whatever a
+ * library did then; few allocations of the same place need to fail.
+ *
+ * Locks: `lock' guards the places.  Everything else is atomic, or constant while threads
+ * of the core run.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "lib/shortage.h"
+#include "lib/stubs.h"
+
+#define DEPTH 64
+
+static atomic_bool begun;
+static atomic_ullong allocations, failures, all_failures;
+static struct shortage now;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t *places;        /* of each allocation of the last SHORTAGE_NONE */
+static size_t nr_places, room;
+
+static _Thread_local bool spared;
+
+/* This program; libraries are elsewhere. */
+extern const char __executable_start[], etext[];
+
+/* --- places --- */
+
+static uint64_t
+find_place (void)
+{
+  uint64_t hash = 0;
+  void *frames[DEPTH];
+  int n = backtrace (frames, DEPTH);
+
+  for (int i = 0; i < n; i++)
+    if ((const char *) frames[i] >= __executable_start &&
+        (const char *) frames[i] < etext)
+      hash = (hash ^ (uintptr_t) frames[i]) * UINT64_C (0x9e3779b97f4a7c15);
+  return hash;
+}
+
+static void
+add_place (uint64_t place)
+{
+  pthread_mutex_lock (&lock);
+  if (nr_places == room) {
+    room = 2 * room + 1000;
+    places = reallocarray (places, room, sizeof *places);
+    CHECK (places != NULL);
+  }
+  places[nr_places++] = place;
+  pthread_mutex_unlock (&lock);
+}
+
+struct numbered {
+  uint64_t place, number;
+};
+
+static int
+by_place (const void *a, const void *b)
+{
+  const struct numbered *x = a, *y = b;
+
+  return x->place != y->place ? (x->place > y->place) - (x->place < y->place)
+    : (x->number > y->number) - (x->number < y->number);
+}
+
+static void
+shuffle (uint64_t *numbers, size_t n, struct rng *rng)
+{
+  for (size_t i = n; i > 1; i--) {
+    const size_t k = rng_below (rng, i);
+    const uint64_t number = numbers[i - 1];
+
+    numbers[i - 1] = numbers[k];
+    numbers[k] = number;
+  }
+}
+
+uint64_t *
+shortage_choose (struct rng *rng, size_t *n)
+{
+  const char *which = getenv ("ALLOCATIONS");
+  const bool all = which && strcmp (which, "all") == 0;
+  struct numbered *sorted = calloc (nr_places + 1, sizeof *sorted);
+  uint64_t *chosen = calloc (nr_places + 1, sizeof *chosen);
+  size_t first, last, i;
+
+  CHECK (sorted != NULL && chosen != NULL);
+  for (i = 0; i < nr_places; i++)
+    sorted[i] = (struct numbered) { places[i], i };
+  qsort (sorted, nr_places, sizeof *sorted, by_place);
+  *n = 0;
+  for (first = 0; first < nr_places; first = last + 1) {
+    for (last = first; last + 1 < nr_places &&
+           sorted[last + 1].place == sorted[first].place; last++)
+      ;
+    for (i = first; i <= last; i++)
+      if (all || i == first || i == last || rng_below (rng, last - first) == 0)
+        chosen[(*n)++] = sorted[i].number;
+  }
+  shuffle (chosen, *n, rng);
+  free (sorted);
+  return chosen;
+}
+
+/* --- shortages --- */
+
+void
+shortage_begin (struct shortage shortage)
+{
+  void *frame;
+
+  CHECK (!begun);
+  backtrace (&frame, 1);        /* the first time, it loads a library */
+  now = shortage;
+  allocations = failures = 0;
+  if (now.times == 0)
+    nr_places = 0;
+  begun = true;
+}
+
+uint64_t
+shortage_end (void)
+{
+  CHECK (begun);
+  begun = false;
+  return failures;
+}
+
+uint64_t
+shortage_failures (void)
+{
+  return failures;
+}
+
+uint64_t
+shortage_all_failures (void)
+{
+  return all_failures;
+}
+
+bool
+shortage_spare (bool spare)
+{
+  const bool was = spared;
+
+  spared = spare;
+  return was;
+}
+
+bool
+shortage_hits (void)
+{
+  uint64_t n;
+
+  if (!begun || spared)
+    return false;
+  if (now.times == 0) {
+    spared = true;
+    add_place (find_place ());
+    spared = false;
+    return false;
+  }
+  n = atomic_fetch_add (&allocations, 1);
+  if (n < now.after || n - now.after >= now.times)
+    return false;
+  failures++;
+  all_failures++;
+  errno = ENOMEM;
+  return true;
+}
