@@ -216,6 +216,8 @@ core_sources = \
 	%reldir%/offline/bitmapmerge.h \
 	%reldir%/offline/bitmapsize.c \
 	%reldir%/offline/bitmapsize.h \
+	%reldir%/offline/chunks.c \
+	%reldir%/offline/chunks.h \
 	%reldir%/offline/create.c \
 	%reldir%/offline/create.h \
 	%reldir%/offline/edit.c \

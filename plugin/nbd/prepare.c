@@ -36,7 +36,7 @@ static int
 flatten (struct params *p, struct image *image)
 {
   struct progress progress;
-  const struct flatten_watch watch = {
+  const struct chunks_watch watch = {
     progress_step, &progress, p->create.wanted
   };
   uint64_t copied;

@@ -6,20 +6,10 @@
 #ifndef QCOW2_FLATTEN_H
 #define QCOW2_FLATTEN_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "disk/disk.h"
-
-struct flatten_watch {
-  /* The thread that called flatten_image calls this before the first change and then from
-   * time to time: DONE of TOTAL bytes of the disk have been examined, and COPIED bytes
-   * have been written.  Returns whether to continue. */
-  bool (*step) (void *opaque, uint64_t done, uint64_t total, uint64_t copied);
-  void *opaque;
-  /* The caller removes the image after a failure: messages must not say how to resume. */
-  bool image_goes;
-};
+#include "offline/chunks.h"
 
 /* Copies all data that the image shows from its backing chain into the image, then
  * removes the name of the backing file from its header.  The image was opened with the
@@ -27,6 +17,6 @@ struct flatten_watch {
  * *COPIED: bytes of host clusters written.  -1: reported; the image is as valid as before
  * and shows the same data, and the next call resumes with the rest. */
 extern int flatten_image (struct image *, const struct disk_options *,
-                          const struct flatten_watch *, uint64_t *copied);
+                          const struct chunks_watch *, uint64_t *copied);
 
 #endif /* QCOW2_FLATTEN_H */

@@ -42,7 +42,7 @@ struct trial {
   struct image_spec spec;
   struct disk_options options;
   struct power_cut_trial power;
-  const struct flatten_watch *watcher;  /* or NULL: nobody stops it */
+  const struct chunks_watch *watcher;  /* or NULL: nobody stops it */
   struct blob contents, below;
   bool has_bitmap;
   uint64_t pushed;              /* length of an unknown header extension, or 0 */
@@ -209,7 +209,7 @@ static void
 run_stop (struct trial *t, unsigned stop_at)
 {
   struct watcher watcher = { .stop_at = stop_at };
-  const struct flatten_watch watch = { .step = stop, .opaque = &watcher };
+  const struct chunks_watch watch = { .step = stop, .opaque = &watcher };
   int r;
 
   power_cut_begin (&t->power, 0);

@@ -35,7 +35,7 @@ change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, si
 }
 
 static inline int
-change_flatten (const struct disk_options *o, const struct flatten_watch *watch,
+change_flatten (const struct disk_options *o, const struct chunks_watch *watch,
                 uint64_t *copied)
 {
   const struct disk_options reached = reach_disk (o);

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Works through a whole disk with several threads.  See chunks.c.
+ */
+
+#ifndef QCOW2_CHUNKS_H
+#define QCOW2_CHUNKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Who wants to know how far a long job is. */
+struct chunks_watch {
+  /* The thread that runs the job calls this before the first change and then from time to
+   * time: DONE of TOTAL bytes of the disk have been examined, and COPIED bytes have been
+   * written.  Returns whether to continue. */
+  bool (*step) (void *opaque, uint64_t done, uint64_t total, uint64_t copied);
+  void *opaque;
+  /* The caller removes the image after a failure: messages must not say how to resume. */
+  bool image_goes;
+};
+
+/* Bytes of memory that each thread has. */
+#define CHUNKS_SCRATCH (UINT64_C (2) << 20)
+
+struct chunks_job {
+  uint64_t size;                /* of the disk, in bytes */
+  void *opaque;                 /* for the functions */
+  /* Does the range [START, END) of the disk.  Any thread.  START is a multiple of any
+   * cluster size; so is END, or it is the end of the disk.  SCRATCH: CHUNKS_SCRATCH
+   * bytes.  Adds the number of bytes written to *COPIED, also on failure.  -1:
+   * reported. */
+  int (*work) (void *opaque, void *scratch, uint64_t start, uint64_t end,
+               uint64_t *copied);
+  /* Makes durable what has been done, while work goes on.  The thread that runs the job
+   * calls it every few seconds.  Errors are ignored: the end of the job will meet them
+   * again. */
+  void (*make_durable) (void *opaque);
+};
+
+/* Calls the watch (or NULL).  Returns whether to continue. */
+extern bool chunks_tell (const struct chunks_watch *, uint64_t done, uint64_t total,
+                         uint64_t copied);
+/* Does the whole disk.  *DONE, *COPIED: bytes, as the watch is told.  -1: the error of
+ * the first chunk that failed (reported), or EINTR (not reported): the watch stopped
+ * it. */
+extern int chunks_run (const struct chunks_job *, const struct chunks_watch *,
+                       uint64_t *done, uint64_t *copied);
+
+#endif /* QCOW2_CHUNKS_H */
