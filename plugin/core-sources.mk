@@ -218,6 +218,8 @@ core_sources = \
 	%reldir%/offline/bitmapsize.h \
 	%reldir%/offline/chunks.c \
 	%reldir%/offline/chunks.h \
+	%reldir%/offline/commit.c \
+	%reldir%/offline/commit.h \
 	%reldir%/offline/create.c \
 	%reldir%/offline/create.h \
 	%reldir%/offline/edit.c \

@@ -218,6 +218,15 @@ disk_open_layers (const struct disk_options *options, struct image *image)
 }
 
 int
+disk_find_backing (const struct disk_options *o, const struct header *h, char **path,
+                   const char **format)
+{
+  const struct chain_options chain = chain_options (o);
+
+  return chain_below (o->path, h, &chain, path, format);
+}
+
+int
 disk_open_on (const struct disk_options *options, struct image *image,
               struct disk **ret)
 {

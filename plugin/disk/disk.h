@@ -71,6 +71,9 @@ extern int disk_open (const struct disk_options *, struct disk **);
 extern struct image *disk_open_image (const struct disk_options *);
 /* Adds the layers below to that image, which must be loaded.  NULL: reported. */
 extern struct layers *disk_open_layers (const struct disk_options *, struct image *);
+/* Finds the file below that image: see chain_below. */
+extern int disk_find_backing (const struct disk_options *, const struct header *,
+                              char **path, const char **format);
 /* Makes a disk of that image.  The disk becomes one more owner of the image, and must be
  * the only disk of it.  The locks that it takes stay when it is closed.  -1: reported. */
 extern int disk_open_on (const struct disk_options *, struct image *, struct disk **);

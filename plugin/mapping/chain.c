@@ -142,7 +142,8 @@ chain_below (const char *overlay, const struct header *h,
   *path = NULL;
   if (h == NULL)
     return 0;                   /* raw: the end of the chain */
-  if (options->backing != BACKING_PATH && h->backing_file == NULL)
+  if (options->backing == BACKING_IGNORE ||
+      (options->backing != BACKING_PATH && h->backing_file == NULL))
     return 0;
 
   if (options->backing == BACKING_DENY) {

@@ -16,6 +16,7 @@ enum backing_policy {
   BACKING_FOLLOW,       /* what the header says */
   BACKING_DENY,         /* refuse images with a backing file */
   BACKING_PATH,         /* this file, whatever the header says */
+  BACKING_IGNORE,       /* none, whatever the header says */
 };
 
 struct chain_options {

@@ -50,6 +50,7 @@ _Static_assert (NR_PARTIES <= 64, "bits of a set");
                       P (BITMAP_ENABLE) | P (BITMAP_DISABLE) | P (BITMAP_MERGE))
 /* Parameters that change an image before it is served, or while it is read. */
 #define CHANGES (SNAPSHOT_EDITS | P (RESIZE) | BITMAP_EDITS | P (FLATTEN) | \
+                 P (COMMIT) | \
                  V (CHECK_REPAIR) | P (COPY_ON_READ))
 /* Parameters for new images. */
 #define OF_NEW (P (CLUSTER_SIZE) | P (COMPAT) | P (REFCOUNT_BITS) | P (EXTENDED_L2) | \
@@ -59,7 +60,8 @@ _Static_assert (NR_PARTIES <= 64, "bits of a set");
 #define OF_ONE (P (FILE) | P (SNAPSHOT) | SNAPSHOT_EDITS | P (RESIZE) | P (SHRINK) | \
                 P (PREALLOCATION) | BITMAP_EDITS | P (BITMAP_INTO) | P (BITMAP_FROM) | \
                 P (BITMAP_GRANULARITY) | \
-                P (FLATTEN) | P (CHECK) | P (CHECK_REPORT) | P (CREATE) | OF_NEW | \
+                P (FLATTEN) | P (COMMIT) | P (CHECK) | P (CHECK_REPORT) | \
+                P (CREATE) | OF_NEW | \
                 V (BACKING_PATH) | P (BACKING_FORMAT) | V (DATA_PATH) | P (WATERMARK))
 
 struct rule {
@@ -108,6 +110,10 @@ static const struct rule excludes[] = {
   { P (FLATTEN), V (BACKING_DENY), 0, NULL },
   { P (FLATTEN), P (SNAPSHOT_CREATE), 0, "the snapshot would need the backing file" },
   { P (FLATTEN), V (DATA_PATH), P (CREATE) | P (BACKING_FILE), NULL },
+  { P (COMMIT), V (BACKING_DENY), 0, NULL },
+  { P (COMMIT), P (CREATE), 0, "a new image has nothing to commit" },
+  { P (COMMIT), P (SNAPSHOT_CREATE), 0, "the snapshot would need the backing file" },
+  { P (COMMIT), P (FLATTEN), 0, "flatten=true makes the backing file unnecessary" },
   { P (COMPRESS), P (ENCRYPT), 0, "encrypted clusters cannot be compressed" },
   { P (COMPRESS), V (DATA_PATH), 0, "a data file cannot contain compressed clusters" },
   { SNAPSHOT_EDITS, V (DATA_PATH), 0,
@@ -226,8 +232,8 @@ check_others (const struct params *p)
     return -1;
   }
   if (p->nr_merges != p->nr_into) {
-    nbdkit_error ("bitmap-merge= and bitmap-into= belong together, but were given %zu and "
-                  "%zu times", p->nr_merges, p->nr_into);
+    nbdkit_error ("bitmap-merge= and bitmap-into= belong together, but were given %zu "
+                  "and %zu times", p->nr_merges, p->nr_into);
     return -1;
   }
   /* Each file would replace the other one. */

@@ -111,6 +111,9 @@ static const struct choice checks[] = {
   { "off", CHECK_OFF }, { "quick", CHECK_QUICK }, { "full", CHECK_FULL },
   { "repair", CHECK_REPAIR }, { "repair-leaks", CHECK_REPAIR_LEAKS }, { NULL, 0 }
 };
+static const struct choice commits[] = {
+  { "off", COMMIT_OFF }, { "on", COMMIT_ON }, { "keep", COMMIT_KEEP }, { NULL, 0 }
+};
 static const struct choice compats[] = {
   { "0.10", 2 }, { "1.1", 3 }, { "v2", 2 }, { "v3", 3 }, { NULL, 0 }
 };
@@ -168,6 +171,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_STATS] = { "stats", PATH (stats) },
   [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
   [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
+  [PARAM_COMMIT] = { "commit", CHOICE (commit, commits) },
   [PARAM_CACHE] = { "cache", CHOICE (options.drop_cache, caches) },
   [PARAM_CHECK] = { "check", CHOICE (check.mode, checks) },
   [PARAM_CHECK_REPORT] = { "check-report", PATH (report) },
@@ -231,6 +235,8 @@ const char params_help[] =
   "check-report=<FILE>          Write the findings to this file, as JSON.\n"
   "checkpoint-interval=<SECONDS>\n"
   "                             How long changes may stay in memory (default 5).\n"
+  "commit=off|on|keep           Move all data into the backing file before serving\n"
+  "                             (default off).\n"
   "compress=off|on              Compress newly written clusters (default off).\n"
   "connect-timeout=<SECONDS>    Wait for an NBD server (default 10).\n"
   "copy-on-read=true|false      Keep data read from backing files (default false).\n"

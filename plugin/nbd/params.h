@@ -20,7 +20,7 @@ enum param {
   PARAM_BACKING_FORMAT, PARAM_DATA_FILE, PARAM_SNAPSHOT, PARAM_BITMAP_ADD,
   PARAM_BITMAP_CLEAR, PARAM_BITMAP_REMOVE, PARAM_BITMAP_ENABLE,
   PARAM_BITMAP_DISABLE, PARAM_BITMAP_MERGE, PARAM_BITMAP_INTO, PARAM_BITMAP_FROM,
-  PARAM_BITMAP_GRANULARITY,
+  PARAM_BITMAP_GRANULARITY, PARAM_COMMIT,
   PARAM_SNAPSHOT_CREATE, PARAM_SNAPSHOT_APPLY, PARAM_SNAPSHOT_DELETE, PARAM_RESIZE,
   PARAM_SHRINK, PARAM_PREALLOCATION, PARAM_PASSPHRASE, PARAM_QCOW2_PASSPHRASE,
   PARAM_UNTRUSTED, PARAM_DISCARD, PARAM_DETECT_ZEROES, PARAM_COMPRESS, PARAM_STATS,
@@ -34,11 +34,14 @@ enum param {
   NR_PARAMS
 };
 
+enum commit_choice { COMMIT_OFF, COMMIT_ON, COMMIT_KEEP };
+
 struct params {
   uint64_t given;               /* bits 1 << PARAM_... */
   struct disk_options options;  /* its strings are those below */
   struct createparams create;   /* an image to create first */
   bool flatten;                 /* copy data of backing files before serving */
+  enum commit_choice commit;    /* write data to the backing file before serving */
   struct bitmapedit *bitmaps;   /* changes of bitmaps before serving */
   size_t nr_bitmaps;
   size_t nr_merges, nr_into;    /* how often bitmap-merge= and bitmap-into= were given */

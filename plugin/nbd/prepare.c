@@ -25,6 +25,7 @@
 #include "check/check.h"
 #include "disk/export.h"
 #include "offline/bitmapedit.h"
+#include "offline/commit.h"
 #include "offline/edit.h"
 #include "offline/flatten.h"
 #include "nbd/prepare.h"
@@ -55,6 +56,22 @@ flatten (struct params *p, struct image *image)
 }
 
 static int
+commit (struct params *p, struct image *image)
+{
+  struct progress progress;
+  const struct chunks_watch watch = { .step = progress_step, .opaque = &progress };
+  uint64_t copied;
+  int r;
+
+  progress_begin (&progress, "commit");
+  r = commit_image (image, &p->options, p->commit == COMMIT_KEEP, &watch, &copied);
+  progress_end (&progress);
+  if (r == 0)
+    nbdkit_debug ("%s: committed, %" PRIu64 " bytes were copied", p->path, copied);
+  return r;
+}
+
+static int
 finish_check (struct check *check, bool opened)
 {
   if (check_finish (check, opened) == -1)
@@ -76,13 +93,16 @@ check_export (struct disk *disk)
 static bool
 has_changes (const struct params *p)
 {
-  return p->nr_edits > 0 || p->flatten || p->nr_bitmaps > 0;
+  return p->nr_edits > 0 || p->flatten || p->commit != COMMIT_OFF ||
+    p->nr_bitmaps > 0;
 }
 
 static int
 change (struct params *p, struct image *image)
 {
   if (edit_image (image, &p->options, &p->edit_options, p->edits, p->nr_edits) == -1)
+    return -1;
+  if (p->commit != COMMIT_OFF && commit (p, image) == -1)
     return -1;
   if (p->flatten && flatten (p, image) == -1)
     return -1;

@@ -6,9 +6,9 @@
  *
  * A new directory makes all changes at once:
  *
- *   - new clusters are written: a table for each bitmap that is added or cleared (with all
- *     entries 0), or into which others are merged (bitmapmerge.c computes its clusters),
- *     and the directory
+ *   - new clusters are written: a table for each bitmap that is added or cleared (with
+ *     all entries 0), or into which others are merged (bitmapmerge.c computes its
+ *     clusters), and the directory
  *   - a checkpoint makes them, and their refcounts, durable (R1)
  *   - the header points to the new directory (bitmapext.c), which publishes all changes
  *   - clusters to which only the old directory led are freed: the directory, old tables,
@@ -326,7 +326,8 @@ check_limits (struct edit *e)
     if (item->automatic && !is_inconsistent (item))
       recorded += div_up (item->bits, 8);
     if (entries > BITMAPDIR_MAX_ENTRIES || recorded > QCOW2_MAX_BITMAP_BYTES)
-      return refuse (e, name_of (item), "all bitmaps together would need too much memory");
+      return refuse (e, name_of (item),
+                     "all bitmaps together would need too much memory");
   }
   return 0;
 }
@@ -588,7 +589,8 @@ append_entry (struct edit *e, const struct qcow2_bitmap *fixed,
   uint8_t *p;
 
   if (e->size + len > MAX_DIRECTORY)
-    return refuse (e, name_of (item), "the bitmap directory would be too long: use shorter names");
+    return refuse (e, name_of (item),
+                   "the bitmap directory would be too long: use shorter names");
   p = realloc (e->bytes, e->size + len);
   if (p == NULL) {
     nbdkit_error ("realloc: %m");

@@ -10,8 +10,8 @@
  * itself merged into another one counts as part of the latter.  On its way it may have
  * been rounded to larger pieces: granularity_bits of the part says to which.
  *
- * The result is computed cluster by cluster (a "cell"), from those bytes of the parts that
- * are about the same range of the disk.
+ * The result is computed cluster by cluster (a "cell"), from those bytes of the parts
+ * that are about the same range of the disk.
  *
  * Memory: READ_WORDS, and what the caller has for one cell.
  *

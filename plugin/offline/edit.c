@@ -36,7 +36,7 @@
 /* --- before each change --- */
 
 static int
-check_writable (const struct disk_options *d, const struct image *image, bool resize)
+check_writable (const struct disk_options *d, const struct image *image, bool data_file)
 {
   const char *why = NULL;
 
@@ -44,7 +44,7 @@ check_writable (const struct disk_options *d, const struct image *image, bool re
     why = "the file is not writable";
   else if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
     why = "the image is marked corrupt";
-  else if (!resize && image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
+  else if (!data_file && image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
     why = "it has an external data file";
   else if (image->data && !storage_is_writable (image->data))
     why = "the external data file is not writable";
@@ -75,11 +75,10 @@ register_bitmaps (struct image *image)
   return r == 0 ? 0 : -1;
 }
 
-/* On return no other program uses the image, and its fields agree with the file. */
-static int
-begin (struct image *image, const struct disk_options *d, bool resize)
+int
+edit_begin (struct image *image, const struct disk_options *d, bool data_file)
 {
-  return check_writable (d, image, resize) == -1 ||
+  return check_writable (d, image, data_file) == -1 ||
     image_lock (image, IMAGE_WRITER) == -1 || image_reload (image) == -1 ||
     register_bitmaps (image) == -1 || recover_image (image) == -1 ? -1 : 0;
 }
@@ -197,7 +196,7 @@ resize (struct image *image, const struct disk_options *d,
   };
   uint64_t old;
 
-  if (begin (image, d, true) == -1)
+  if (edit_begin (image, d, true) == -1)
     return -1;
   old = image->header.size;
   if (choose_size (d, edit, options, old, &ro.size) == -1 ||
@@ -207,7 +206,7 @@ resize (struct image *image, const struct disk_options *d,
     return 0;
   if (ro.size > old &&
       (zero_tail (image, d, old, ro.preallocation != PREALLOCATION_OFF) == -1 ||
-       begin (image, d, true) == -1))
+       edit_begin (image, d, true) == -1))
     return -1;
   if (over_backing (image, d, &ro, resize_image) == -1)
     return -1;
@@ -224,7 +223,7 @@ static int
 change_snapshots (struct image *image, const struct disk_options *d,
                   const struct edit *edit)
 {
-  if (begin (image, d, false) == -1)
+  if (edit_begin (image, d, false) == -1)
     return -1;
   switch (edit->kind) {
   case EDIT_SNAPSHOT_CREATE: return snapedit_create (image, d->discard, edit->name);

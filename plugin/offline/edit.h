@@ -40,4 +40,10 @@ extern int edit_image (struct image *, const struct disk_options *,
                        const struct edit_options *, const struct edit *,
                        unsigned n);
 
+/* For any such change: on return, no other program uses the image (it is locked as by a
+ * writer until it is closed), its fields agree with the file, and it is in order if a
+ * crash has left it marked.  DATA_FILE: the change is possible with an external data
+ * file.  -1: reported. */
+extern int edit_begin (struct image *, const struct disk_options *, bool data_file);
+
 #endif /* QCOW2_EDIT_H */

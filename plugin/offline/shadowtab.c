@@ -85,6 +85,8 @@ named_by (struct shadow *s, uint64_t entry, uint64_t *first, uint64_t *n)
   enum overlap_kind kind;
 
   *n = 0;
+  if (entry_is_external (h))
+    return 0;                   /* clusters of a data file have no refcounts */
   if (entry & QCOW2_OFLAG_COMPRESSED) {
     if (!compress_clusters (h, entry & (QCOW2_OFLAG_COMPRESSED - 1), first, n))
       return shadow_corrupt (s, "the compressed cluster 0x%" PRIx64

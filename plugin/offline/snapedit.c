@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How are internal snapshots created, applied and deleted?
+ * How are internal snapshots created, applied and deleted, and the active disk emptied?
  *
  * Specification: "Snapshots".
  *
@@ -20,6 +20,9 @@
  *          cleared in place: until the switch, the active disk does not use those tables.
  * delete   Clusters that lose a reference may now belong to the active disk alone.  Then
  *          COPIED must be set (R7), in copies of its L2 tables.
+ * empty    The active disk gets an L1 table without entries.  What it shows does not
+ *          change, because its backing file has the same contents: so bitmaps stay as
+ *          they are.
  *
  * shadow.c is responsible for crash safety.  Entries of the snapshot table that stay are
  * copied unchanged, including unknown extra data (R8).
@@ -468,4 +471,34 @@ int
 snapedit_delete (const struct image *image, bool discard, const char *name)
 {
   return change_one (image, discard, name, delete);
+}
+
+/* --- empty --- */
+
+static int
+empty (struct snapedit *e)
+{
+  const uint64_t n = max64 (1, e->h->l1_entries);
+
+  e->active = read_active (e, n);
+  e->other = calloc (n, sizeof *e->other);
+  if (e->other == NULL)
+    nbdkit_error ("%s: L1 table: %m", e->path);
+  if (e->active == NULL || e->other == NULL ||
+      shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
+                         sizeof (struct be64)) == -1 ||
+      each_table (e, e->active, n, NULL, 0, drop_table) == -1)
+    return -1;
+  e->sh.l1_entries = n;
+  if (shadow_write_l1 (e->s, e->other, n, &e->sh.l1_offset) == -1)
+    return -1;
+  return shadow_commit (e->s, &e->sh);
+}
+
+int
+snapedit_empty (const struct image *image, bool discard)
+{
+  struct snapedit e;
+
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : empty (&e));
 }

@@ -7,6 +7,7 @@
 #define TEST_CHANGES_H
 
 #include "offline/bitmapedit.h"
+#include "offline/commit.h"
 #include "offline/edit.h"
 #include "offline/flatten.h"
 #include "lib/reach.h"
@@ -29,6 +30,18 @@ change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, si
   const struct disk_options reached = reach_disk (o);
   struct image *image = disk_open_image (&reached);
   const int r = image ? bitmapedit_image (image, &reached, edits, n, NULL) : -1;
+
+  image_close (image);
+  return r;
+}
+
+static inline int
+change_commit (const struct disk_options *o, bool keep, const struct chunks_watch *watch,
+               uint64_t *copied)
+{
+  const struct disk_options reached = reach_disk (o);
+  struct image *image = disk_open_image (&reached);
+  const int r = image ? commit_image (image, &reached, keep, watch, copied) : -1;
 
   image_close (image);
   return r;

@@ -51,6 +51,9 @@ before ()
       qemu-img snapshot -c monday disk.qcow2
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2
       [ "$1" = "INTERNAL SNAPSHOTS" ] || rm disk.raw ;;
+    Commit)
+      make_overlay
+      mv disk.qcow2 overlay.qcow2 ;;
     "PERSISTENT BITMAPS")
       served "$PLUGIN" disk.qcow2 bitmap-add=sunday bitmap-add=monday ;;
     "Exports of bitmaps")
@@ -141,6 +144,11 @@ after ()
       same disk.qcow2 then.raw ;;
     "Copy on read")
       same disk.qcow2 then.raw ;;
+    Commit)
+      check_clean overlay.qcow2
+      same overlay.qcow2 then.raw
+      same base.qcow2 then.raw
+      [ "$(allocated_kib overlay.qcow2)" -lt 1024 ] ;;
     Layers)
       grep -E ' 4194304 +1048576 +0 +data' out
       grep -E ' 0 +4194304 +3 +hole,zero' out ;;

@@ -24,7 +24,7 @@ declare -A good=(
   [snapshot-apply]=one [snapshot-delete]=one [resize]=2M [shrink]=true
   [preallocation]=metadata [passphrase]=x [qcow2-passphrase]=x [untrusted]=true
   [discard]=ignore [detect-zeroes]=on [compress]=on [stats]=stats.json
-  [copy-on-read]=true [flatten]=true [cache]=none [check]=quick
+  [copy-on-read]=true [flatten]=true [commit]=on [cache]=none [check]=quick
   [check-report]=check.json [lock]=off [create]=1M [cluster-size]=64K [compat]=1.1
   [refcount-bits]=16 [extended-l2]=true [lazy-refcounts]=true [compression-type]=zstd
   [encrypt]=luks [iter-time]=10 [backing-file]=other.qcow2 [data-file-raw]=true
@@ -119,7 +119,7 @@ refused 'stats= and check-report= name the same file' a.qcow2 check=quick stats=
 
 cp a.qcow2 before.qcow2
 for change in bitmap-add=b bitmap-clear=b bitmap-remove=b snapshot-create=s \
-              snapshot-apply=one snapshot-delete=one resize=2M flatten=true \
+              snapshot-apply=one snapshot-delete=one resize=2M flatten=true commit=on \
               copy-on-read=true check=repair; do
   name=${change%%=*}
   refused "^nbdkit: error: snapshot= cannot be used with $name=" a.qcow2 snapshot=one \

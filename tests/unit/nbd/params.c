@@ -61,6 +61,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_QCOW2_PASSPHRASE] = "x", [PARAM_UNTRUSTED] = "true",
   [PARAM_DISCARD] = "ignore", [PARAM_DETECT_ZEROES] = "on", [PARAM_COMPRESS] = "on",
   [PARAM_STATS] = "stats", [PARAM_COPY_ON_READ] = "true", [PARAM_FLATTEN] = "true",
+  [PARAM_COMMIT] = "keep",
   [PARAM_CACHE] = "none", [PARAM_CHECK] = "repair", [PARAM_CHECK_REPORT] = "report",
   [PARAM_LOCK] = "off", [PARAM_CREATE] = "1M", [PARAM_CLUSTER_SIZE] = "64K",
   [PARAM_COMPAT] = "0.10", [PARAM_REFCOUNT_BITS] = "16", [PARAM_EXTENDED_L2] = "true",
@@ -292,7 +293,7 @@ test_arrival (void)
   CHECK (p.edit_options.shrink && p.edit_options.preallocation == PREALLOCATION_FULL);
   CHECK (p.options.untrusted && !p.options.discard && p.options.compress);
   CHECK (p.options.detect_zeroes == DETECT_ZEROES_ON && p.options.copy_on_read);
-  CHECK (p.flatten && p.options.drop_cache && !p.options.lock);
+  CHECK (p.flatten && p.commit == COMMIT_KEEP && p.options.drop_cache && !p.options.lock);
   CHECK (p.check.mode == CHECK_REPAIR && strcmp (p.report, "/current/report") == 0);
   CHECK (strcmp (p.stats, "/current/stats") == 0);
   CHECK (p.create.wanted && p.create.options.image.size == 1 << 20);
