@@ -3,7 +3,8 @@
  * What is left of an image after a power cut while check=repair repairs it, or
  * check=repair-leaks, if nothing but leaks is wrong?
  *
- * Images made by qemu-img get leaks, refcounts that are too low, and wrong COPIED flags.
+ * Images made by qemu-img, some with snapshots and bitmaps, get leaks, refcounts that are
+ * too low, and wrong COPIED flags.
  * They lie on a simulated disk (simdisk.c).  Before each change of the repair the power
  * is cut in all ways, and each file that is left is judged:
  *
@@ -192,14 +193,18 @@ make_image (struct trial *t, struct rng *rng)
 {
   static const unsigned bits[] = { 9, 9, 12, 16 };
   struct image_spec *spec = &t->spec;
+  bool bitmap;
 
   spec->version = trials_number % 3 == 1 ? 2 : 3;
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
   spec->refcount_bits = spec->version == 2 ? 16 : 8 << rng_below (rng, 4);
   spec->size = 512 * (64 + rng_below (rng, 1000));
   t->snapshot = rng_below (rng, 3) == 0;
+  bitmap = spec->version == 3 && rng_below (rng, 2);
   spec->compressed = rng_below (rng, 3) == 0 && spec->refcount_bits > 8;
   image_create (IMAGE, spec);
+  if (bitmap)
+    image_bitmap (IMAGE, "follows", 9);
   image_fill (IMAGE, spec, rng, 1 + rng_below (rng, 8));
   spec->compressed = false;
   if (t->snapshot) {
@@ -210,7 +215,7 @@ make_image (struct trial *t, struct rng *rng)
   image_contents (IMAGE, NULL, &t->expected);
   printf ("%u: ", trials_number);
   image_print (spec);
-  puts (t->snapshot ? ", snapshot" : "");
+  printf ("%s%s\n", t->snapshot ? ", snapshot" : "", bitmap ? ", bitmap" : "");
   fflush (stdout);
   blob_load (IMAGE, &t->before);
   t->only_leaks = rng_below (rng, 3) == 0;

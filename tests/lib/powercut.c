@@ -134,6 +134,7 @@ power_cut_everywhere (struct power_cut_trial *p)
   power_cut_begin (p, rng_next (&p->rng));
   power_cut_change (p, NULL);
   p->operations = simdisk_operations (p->sim, p->can_fail);
+  p->reads = simdisk_operations (p->sim, 1 << STORAGE_OP_READ);
   power_cut_all_ways (p);
   if (p->ended)
     p->ended (p->opaque, false);
@@ -170,21 +171,28 @@ power_cut_fault (struct power_cut_trial *p, const struct fault *fault)
 }
 
 static void
-fail_nth (struct power_cut_trial *p, uint64_t nth)
+fail_nth (struct power_cut_trial *p, unsigned ops, uint64_t nth)
 {
-  const struct fault fault = power_cut_random_fault (&p->rng, p->can_fail, nth);
+  struct fault fault = power_cut_random_fault (&p->rng, ops, nth);
 
+  if (ops == 1 << STORAGE_OP_READ)
+    fault.err = EIO;
   power_cut_fault (p, &fault);
+}
+
+/* Of N operations in OPS, the first one fails, then a later one, ... and the last. */
+static void
+fail_some (struct power_cut_trial *p, unsigned ops, uint64_t n)
+{
+  for (uint64_t nth = 0; nth < n; nth += 1 + n / 16)
+    fail_nth (p, ops, nth);
+  if (n > 0)
+    fail_nth (p, ops, n - 1);
 }
 
 void
 power_cut_fail_each (struct power_cut_trial *p)
 {
-  const uint64_t n = p->operations;
-  uint64_t nth;
-
-  for (nth = 0; nth < n; nth += 1 + n / 16)
-    fail_nth (p, nth);
-  if (n > 0)
-    fail_nth (p, n - 1);
+  fail_some (p, p->can_fail, p->operations);
+  fail_some (p, 1 << STORAGE_OP_READ, p->reads);
 }

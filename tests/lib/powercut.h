@@ -33,7 +33,8 @@ struct power_cut_trial {
 
   /* Makes the change, with these hooks.  Returns 0, or -1 if it failed. */
   int (*change) (void *opaque, const struct storage_hooks *);
-  /* The operations that may be made to fail: a set of 1 << enum storage_op. */
+  /* The changes that may be made to fail: a set of 1 << enum storage_op.  (A read may
+   * always fail.) */
   unsigned can_fail;
   /* How many times is the power cut before this operation?  NULL: in all ways. */
   unsigned (*cuts) (void *opaque, enum storage_op);
@@ -51,8 +52,8 @@ struct power_cut_trial {
   atomic_uint cuts_left;        /* the limit for cuts; the test may set it */
   bool done, fault;             /* as in struct remains */
 
-  uint64_t operations;          /* operations that can fail; power_cut_everywhere counts
-                                   them */
+  uint64_t operations, reads;   /* those in can_fail, and reads; power_cut_everywhere
+                                   counts them */
 };
 
 /* How much was judged so far, in all trials. */
@@ -64,7 +65,7 @@ extern struct power_cut_counts power_cuts;
 /* The usual trial.  Makes the change once, with power cuts before each operation and
  * after all of them; it must succeed.  Then makes the change again and again, and each
  * time lets another operation fail, from the first to the last (if there are many, a
- * selection). */
+ * selection): first those that may, then the reads. */
 extern void power_cut_everywhere (struct power_cut_trial *);
 extern void power_cut_fail_each (struct power_cut_trial *);
 
