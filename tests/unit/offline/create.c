@@ -434,6 +434,50 @@ test_check (void)
   tidy ();
 }
 
+static void
+make_and_remove (const struct create_options *o)
+{
+  look_again (0, 0);
+  CHECK (make (o) == 0);
+  tidy ();
+}
+
+/* The last value that is possible, and the first one that is not. */
+static void
+test_limits (void)
+{
+  struct create_options o = basic ();
+
+  for (unsigned i = 0; i < 2; i++) {
+    o.image.cluster_size = i ? 512 : 2 << 20;
+    make_and_remove (&o);
+    o.image.cluster_size = i ? 256 : 4 << 20;
+    CHECK (fails (&o, EINVAL, "between 512 and 2M"));
+  }
+  o.image.cluster_size = 3 * 512;
+  CHECK (fails (&o, EINVAL, "between 512 and 2M"));
+
+  o = basic ();
+  for (unsigned i = 0; i < 2; i++) {
+    o.image.refcount_bits = i ? 1 : 64;
+    make_and_remove (&o);
+    o.image.refcount_bits = i ? 3 : 128;
+    CHECK (fails (&o, EINVAL, "power of two, up to 64"));
+  }
+
+  o = basic ();
+  o.image.extended_l2 = true;
+  o.image.cluster_size = 16 << 10;
+  make_and_remove (&o);
+  o.image.cluster_size = 8 << 10;
+  CHECK (fails (&o, EINVAL, "16K or more"));
+
+  o = basic ();
+  o.image.data_file_raw = true;
+  CHECK (fails (&o, EINVAL, "requires data-file="));
+  CHECK (files () == 0);
+}
+
 static bool
 there (const char *name)
 {
@@ -546,6 +590,7 @@ main (void)
   image_path = images_path ("d/" IMAGE);
   data_path = images_path ("d/" DATA);
   test_check ();
+  test_limits ();
   test_withdraw ();
   test_random (seed, iterations ? atoi (iterations) : 200);
   test_pieces (seed);

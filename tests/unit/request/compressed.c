@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * compress=on, seen in the file: which data is compressed and which is not; compressed
- * clusters share host clusters, also those of two successive clients; a failed write
- * leaves nothing behind; and old data of a host cluster that is reused is never shown.
+ * clusters share host clusters, also those of two successive clients; zeros cover a
+ * backing file; a failed write leaves nothing behind; and old data of a host cluster that
+ * is reused is never shown.
  */
 
 #include <config.h>
@@ -82,20 +83,27 @@ come (void)
 }
 
 static void
+open_spec (const struct image_spec *spec)
+{
+  const struct disk_options options = {
+    .path = path, .l2_cache = 1 << 20, .l2_slice = 4096, .discard = true,
+    .lock = false, .compress = true, .backing = BACKING_FOLLOW, .hooks = &hooks,
+  };
+
+  image_create ("a.qcow2", spec);
+  CHECK (disk_open (&options, &disk) == 0);
+  come ();
+}
+
+static void
 open_new (unsigned version, unsigned refcount_bits)
 {
   const struct image_spec spec = {
     .version = version, .cluster_size = CS, .refcount_bits = refcount_bits,
     .size = SIZE,
   };
-  const struct disk_options options = {
-    .path = path, .l2_cache = 1 << 20, .l2_slice = 4096, .discard = true,
-    .lock = false, .compress = true, .hooks = &hooks,
-  };
 
-  image_create ("a.qcow2", &spec);
-  CHECK (disk_open (&options, &disk) == 0);
-  come ();
+  open_spec (&spec);
 }
 
 static void
@@ -230,6 +238,33 @@ test_edges (unsigned version)
   close_clean ();
 }
 
+/* Zeros cover what is below them, and take no space, between clusters that do. */
+static void
+test_zeros_over_data (void)
+{
+  const struct image_spec spec = {
+    .version = 3, .cluster_size = CS, .refcount_bits = 16, .size = SIZE,
+    .backing = "below", .backing_raw = true,
+  };
+  struct blob b = { .data = malloc (SIZE), .len = SIZE };
+
+  CHECK (b.data != NULL);
+  memset (b.data, 5, SIZE);
+  blob_save ("below", &b);
+  blob_free (&b);
+  open_spec (&spec);
+  fill_small (buf, LONG, 9);
+  memset (buf + CS, 0, 2 * CS);
+  put (4 * CS, LONG);
+  CHECK (export_close (client) == 0);
+  image_contents ("a.qcow2", NULL, &b);
+  CHECK (memcmp (b.data + 4 * CS, buf, LONG) == 0 && b.data[4 * CS - 1] == 5 &&
+         b.data[4 * CS + LONG] == 5);
+  blob_free (&b);
+  come ();
+  close_clean ();
+}
+
 /* The descriptors of one life and the next are equal; the contents are not. */
 static void
 test_forgotten (void)
@@ -291,6 +326,7 @@ main (void)
   test_mixed ();
   test_edges (3);
   test_edges (2);
+  test_zeros_over_data ();
   test_forgotten ();
   test_failed_writes ();
   free (path);

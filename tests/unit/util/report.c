@@ -40,29 +40,37 @@ main (void)
   report_end_keeping (true);
   CHECK (error_count () == 3 && strcmp (last_error (), "two") == 0);
 
+  /* Only a line that is the last one is repeated, not one that ends like it. */
+  report_keep ();
+  nbdkit_error ("not a second line");
+  nbdkit_error ("a second line");
+  nbdkit_error ("a second line");
+  report_end_keeping (true);
+  CHECK (error_count () == 5);
+
   report_keep ();
   nbdkit_error ("three");
   report_notice ("news\n");
-  CHECK (error_count () == 4 && strcmp (last_error (), "news\\x0a") == 0);
+  CHECK (error_count () == 6 && strcmp (last_error (), "news\\x0a") == 0);
   report_end_keeping (false);
   report_keep ();
   report_end_keeping (true);
-  CHECK (error_count () == 4 && errno == ENOSPC);
+  CHECK (error_count () == 6 && errno == ENOSPC);
 
   nbdkit_error ("four");
-  CHECK (error_count () == 5 && strcmp (last_error (), "four") == 0);
+  CHECK (error_count () == 7 && strcmp (last_error (), "four") == 0);
 
   errno = ENOENT;
   report_last ("last: %d", 1);
-  CHECK (error_count () == 6 && strcmp (last_error (), "last: 1") == 0);
+  CHECK (error_count () == 8 && strcmp (last_error (), "last: 1") == 0);
   report_last ("last: %d", 2);
-  CHECK (error_count () == 6 && errno == ENOENT);
+  CHECK (error_count () == 8 && errno == ENOENT);
   report_keep ();
   nbdkit_error ("five");
   report_last ("last: %d", 3);
-  CHECK (error_count () == 6);
+  CHECK (error_count () == 8);
   report_end_keeping (true);
   report_last ("last: %d", 4);
-  CHECK (error_count () == 8 && strcmp (last_error (), "last: 4") == 0);
+  CHECK (error_count () == 10 && strcmp (last_error (), "last: 4") == 0);
   return 0;
 }
