@@ -185,6 +185,14 @@ build ()
   quietly "$log" make -s -j"$(nproc)" -C "$dir"
 }
 
+# build_tests DIRECTORY [CONFIGURE-OPTION...]: the same, and all C tests, without running
+# them.
+build_tests ()
+{
+  build "$@"
+  quietly "$1/build.log" make -s -j"$(nproc)" -C "$1/tests" check TESTS= check_SCRIPTS=
+}
+
 # --- What a run of the tests in a build directory said.
 
 # test_total BUILD KEY: a number from automake's summary.

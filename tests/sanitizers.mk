@@ -34,6 +34,10 @@ $$($(1)_tests): $(1)/%: $(1)/%.o $(1)/libcore.a
 	$$(AM_V_CCLD)$$(CC) $$(AM_CFLAGS) $$(CFLAGS) $$($(1)_cflags) $$(AM_LDFLAGS) \
 	  $$(call sanitizer_ldflags,$$*) $$(LDFLAGS) -o $$@ $$^ $$(core_libs) $$(LIBS)
 
+# For scripts/mutate.
+.PHONY: $(1)-objects
+$(1)-objects: $(1)/libcore.a $$(patsubst %,%.o,$$($(1)_tests))
+
 .SECONDARY: $$(patsubst %,%.o,$$($(1)_tests))
 -include $$(patsubst %.o,%.d,$$($(1)_objects)) $$(patsubst %,%.d,$$($(1)_tests))
 endef
