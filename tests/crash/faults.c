@@ -11,6 +11,7 @@
  *   a full disk       the same, but only operations that make the file longer fail
  *   EIO               requests fail with EIO and with no other error
  *   a failed sync     no more changes are accepted, reads still work (R9)
+ *   a failed read     the request that needed it fails with EIO, and the next reads succeed
  *
  * After each failure the power is cut in various ways, and the file that is left is
  * judged as in crash/requests.  If space came back, nothing is leaked at the end.
@@ -211,6 +212,54 @@ run_no_sync (const struct attempt_image *t, uint64_t k)
   attempt_end (&r);
 }
 
+/* A read of the file fails: only who needed it may notice, and only once.  (Changes that
+ * could not be completed may stop all that follow.) */
+static bool
+step_no_read (struct attempt *r, const struct attempt_request *q, unsigned char *buf)
+{
+  const uint64_t before = simdisk_failures (r->sim);
+  int err = attempt_execute (r, q, buf);
+
+  if (err == 0)
+    return true;
+  if (err != EIO)
+    FAIL ("request of kind %d fails with %s, not with EIO", q->kind, strerror (err));
+  if (simdisk_failures (r->sim) == (q->kind == READ ? before : 0))
+    FAIL ("request of kind %d fails, but why?", q->kind);
+  nr_failed_requests++;
+  attempt_judge_some (r, "after a failed read");
+  err = attempt_execute (r, q, buf);
+  if (err != 0 && (err != EIO || q->kind == READ))
+    FAIL ("request of kind %d fails again with %s", q->kind, strerror (err));
+  return true;
+}
+
+static void
+run_no_read (const struct attempt_image *t, uint64_t k)
+{
+  const struct fault fault = {
+    .ops = 1 << STORAGE_OP_READ, .after = k, .times = 1, .err = EIO,
+  };
+  struct attempt r;
+  int err;
+
+  attempt_begin (&r, t, "failed read", k);
+  simdisk_fault (r.sim, &fault);
+  err = attempt_come (&r);
+  if (err == EIO && simdisk_failures (r.sim) > 0)
+    err = attempt_come (&r);
+  if (err != 0)
+    FAIL ("connecting fails with %s", strerror (err));
+  attempt_work (&r, step_no_read);
+  err = attempt_leave (&r);
+  if (err != 0 && (err != EIO || simdisk_failures (r.sim) == 0))
+    FAIL ("leaving fails with %s", strerror (err));
+  simdisk_fault (r.sim, NULL);
+  attempt_read_all (&r, "after a failed read");
+  attempt_judge_some (&r, "in the end");
+  attempt_end (&r);
+}
+
 /* --- threads that run out of space --- */
 
 struct worker {
@@ -300,7 +349,7 @@ run_workers (const struct attempt_image *t, struct rng *rng)
 /* How many operations are there that can fail? */
 static void
 count_operations (const struct attempt_image *t, uint64_t *growing, uint64_t *changing,
-                  uint64_t *syncing, uint64_t *growth)
+                  uint64_t *syncing, uint64_t *growth, uint64_t *reads)
 {
   struct attempt r;
   uint64_t size;
@@ -317,21 +366,22 @@ count_operations (const struct attempt_image *t, uint64_t *growing, uint64_t *ch
   *growing = simdisk_operations (r.sim, GROWING);
   *changing = simdisk_operations (r.sim, CHANGING);
   *syncing = simdisk_operations (r.sim, SYNCING);
+  *reads = simdisk_operations (r.sim, 1 << STORAGE_OP_READ);
   attempt_end (&r);
 }
 
 static void
 one_image (struct rng *rng)
 {
-  uint64_t growing, changing, syncing, growth;
+  uint64_t growing, changing, syncing, growth, reads;
   struct attempt_image t;
   unsigned i;
 
   quiet_errors = true;          /* they are what we want */
   attempt_make_image (&t, rng);
-  count_operations (&t, &growing, &changing, &syncing, &growth);
+  count_operations (&t, &growing, &changing, &syncing, &growth, &reads);
   for (i = 0; i < ATTEMPTS && (i == 0 || trials_time_left ()); i++)
-    switch (rng_below (rng, 10)) {
+    switch (rng_below (rng, 12)) {
     case 0: case 1: case 2:
       run_nospace (&t, "ENOSPC once", rng_below (rng, growing), 1, false);
       break;
@@ -353,6 +403,9 @@ one_image (struct rng *rng)
       /* Two who write to one block: whose write found no space, and was it durable? */
       if (!reach_shares_blocks () || !reach_writes_durably ())
         run_workers (&t, rng);
+      break;
+    case 10: case 11:
+      run_no_read (&t, rng_below (rng, reads));
     }
 
   attempt_free_image (&t);

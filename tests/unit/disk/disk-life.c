@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "disk/export.h"
 #include "lib/images.h"
@@ -69,6 +70,28 @@ test_full_when_leaving (const char *path)
     CHECK (buf[i] == 7);
   CHECK (export_close (e) == 0);
   CHECK (disk_close (d) == 0);
+}
+
+/* --- the last client leaves --- */
+
+/* The timer for checkpoints does not delay that. */
+static void
+test_timer_ends (const char *path)
+{
+  const struct disk_options options = {
+    .path = path, .l2_cache = MIB, .l2_slice = 4096, .lock = true,
+    .checkpoint_interval_ms = 3600 * 1000,
+  };
+  struct export *e;
+  struct disk *d;
+
+  alarm (300);
+  CHECK (disk_open (&options, &d) == 0);
+  CHECK ((e = export_open (d, "", true)) && export_is_writable (e));
+  CHECK (export_write (e, buf, sizeof buf, 0, false) == 0);
+  CHECK (export_close (e) == 0);
+  CHECK (disk_close (d) == 0);
+  alarm (0);
 }
 
 /* --- somebody else is there --- */
@@ -202,6 +225,7 @@ main (void)
   image_create ("a.qcow2", &spec);
   path = images_path ("a.qcow2");
   test_full_when_leaving (path);
+  test_timer_ends (path);
   test_lock_comes_first (path);
   free (path);
 
