@@ -11,12 +11,12 @@
  *
  * - Reserve: clusters [bump, bump_end) at the end of the file.  Their counts are
  *   incremented a batch at a time (1 MiB at first, then up to 8 MiB while batches are
- *   used up, or 64 MiB over a link; less if the host does not have the space), and the
- *   file is extended.  Those from `fresh' on have never been used and read as zeros:
- *   because they lie past the old end of the file (those before it, if there are any,
- *   were written before a crash and never counted), or because storage of a fixed size
- *   has zeros there or could zero the batch at once.  Below settled_end, this and their
- *   counts are durable.  A crash leaks no more than the reserve.
+ *   used up; less if the host does not have the space), and the file is extended.  Those
+ *   from `fresh' on have never been used and read as zeros: because they lie past the old
+ *   end of the file (those before it, if there are any, were written before a crash and
+ *   never counted), or because storage of a fixed size has zeros there or could zero the
+ *   batch at once.  Below settled_end, this and their counts are durable.  A crash leaks
+ *   no more than the reserve.
  * - Idle: clusters whose count is 0 in memory.  A scan of the refcounts finds those that
  *   are not known (allocidle.c).
  *
@@ -61,8 +61,6 @@
 #define MIN_BATCH (UINT64_C (1) << 20)          /* bytes */
 #define MAX_BATCH (UINT64_C (8) << 20)
 #define MIN_BATCH_CLUSTERS 4
-/* Over a link, everyone who allocates waits for a round trip before each batch. */
-#define MAX_FAR_BATCH (UINT64_C (64) << 20)
 /* One request extends the file by no more than this (bytes). */
 #define MAX_REQUEST (UINT64_C (64) << 20)
 /* L2 tables are placed side by side in runs of this many bytes. */
@@ -98,13 +96,6 @@ static uint64_t
 min_batch (const struct alloc *a)
 {
   return max64 (MIN_BATCH >> a->bits, MIN_BATCH_CLUSTERS);
-}
-
-static uint64_t
-max_batch (const struct alloc *a)
-{
-  return max64 ((storage_is_far (a->file) ? MAX_FAR_BATCH : MAX_BATCH) >> a->bits,
-                MIN_BATCH_CLUSTERS);
 }
 
 struct alloc *
@@ -299,7 +290,7 @@ extend_reserve (struct alloc *a, uint64_t want)
   a->stats.extended += e.n;
   /* When little space is left, the next batch need not start too large again. */
   a->batch = e.n < n ? min64 (a->batch, e.n)
-    : min64 (a->batch * 2, max_batch (a));
+    : min64 (a->batch * 2, max64 (MAX_BATCH >> a->bits, MIN_BATCH_CLUSTERS));
   return 0;
 }
 
