@@ -48,7 +48,7 @@ reborn (void *opaque)
   const enum power_cut kind = simdisk_random_cut (&d->rng);
 
   nr_deaths++;
-  if (!simdisk_is_durable (d->attempt->sim)) {
+  if (!simdisk_is_durable (d->attempt->sim, d->attempt->image->spec.data_file_raw)) {
     nr_losses++;
     d->lost = d->attempt->lost = true;
   }

@@ -480,14 +480,14 @@ simdisk_data_cut (struct simdisk *s)
 }
 
 bool
-simdisk_is_durable (struct simdisk *s)
+simdisk_is_durable (struct simdisk *s, bool raw)
 {
   bool r = true;
 
   pthread_mutex_lock (&s->lock);
   for (unsigned k = 0; k < s->nr_files; k++)
     for (unsigned i = 0; i < s->files[k].n; i++)
-      r &= s->files[k].log[i].hole;
+      r &= s->files[k].log[i].hole && !(raw && k == 1);
   pthread_mutex_unlock (&s->lock);
   return r;
 }

@@ -67,8 +67,9 @@ extern enum power_cut simdisk_random_cut (struct rng *);
 /* The power is cut, and comes back: the files are what that has left.  To be called while
  * no thread uses them. */
 extern void simdisk_lose (struct simdisk *, struct rng *, enum power_cut);
-/* Are all writes durable?  (Holes may be of space that nobody uses.) */
-extern bool simdisk_is_durable (struct simdisk *);
+/* Are all writes durable?  (Holes may be of space that nobody uses; but if the second file
+ * is RAW, it is the disk itself, and they are writes.) */
+extern bool simdisk_is_durable (struct simdisk *, bool raw);
 
 /* Makes operations fail: of those in OPS (a set of 1 << enum storage_op), the next AFTER
  * ones succeed, then TIMES ones fail with ERR.  PARTIAL: failing writes do a part of
