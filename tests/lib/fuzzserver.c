@@ -15,7 +15,8 @@
  *     resizes, and the contents of two snapshots.  Reads and extents agree with it
  *
  * For any image: each error is one line of printable text, and an input takes less than
- * MAX_MEMORY.  Whoever runs the target limits its time.
+ * MAX_MEMORY, and MAX_SECONDS of the processor.  Whoever runs the target ends one that
+ * hangs.
  */
 
 #include <config.h>
@@ -30,6 +31,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NBDKIT_API_VERSION 2
@@ -42,6 +44,7 @@
 #include "lib/stubs.h"
 
 #define MAX_MEMORY (64u << 20)
+#define MAX_SECONDS 10
 #define PASSPHRASE "open sesame"
 
 /* What the model knows of a disk. */
@@ -738,9 +741,21 @@ one_server (struct fuzz_script *s, bool create)
   plugin->unload ();
 }
 
+/* Of the processor, by all threads. */
+static double
+seconds (void)
+{
+  struct timespec now;
+
+  CHECK (clock_gettime (CLOCK_PROCESS_CPUTIME_ID, &now) == 0);
+  return now.tv_sec + now.tv_nsec / 1e9;
+}
+
 void
 fuzzserver_run (struct fuzz_script *s, bool create)
 {
+  const double begun = seconds ();
+
   quiet_errors = true;
   clear_last_error ();
   fuzzmemory_begin ();
@@ -757,6 +772,7 @@ fuzzserver_run (struct fuzz_script *s, bool create)
     CHECK (sound || !was);
   } while (!fuzz_script_ended (s));
   CHECK (fuzzmemory_end () < MAX_MEMORY);
+  CHECK (seconds () - begun < MAX_SECONDS);
   quiet_errors = false;
 }
 
