@@ -71,7 +71,7 @@ def draw(samples, title, path):
         "set multiplot layout %d,1 title %s" % (len(PANELS), quote(title)),
         "set border 3", "set tics nomirror", "set grid lt 1 lc rgb '#dddddd'",
         "set yrange [0:*]", "set xrange [0:*]", "set lmargin 9", "set rmargin 28",
-        "set key outside right top",
+        "set key outside right top", "set tmargin 2", "set bmargin 2.5",
     ]
     for j, (name, unit, _) in enumerate(PANELS):
         script += [

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import queue
 import random
-import subprocess
 import time
 
 import nbd
@@ -52,13 +51,9 @@ class Room:
 
     def nbdkit(self, *parameters):
         """Before serving: while the house runs, but has not opened this image."""
-        p = subprocess.run(
-            [self.house.config.nbdkit, "-U", "-", self.house.config.plugin,
-             "file=" + self.image.path, "passphrase=" + PASSPHRASE, *parameters,
-             "--run", "true"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, check=False)
-        if p.returncode != 0:
-            raise Failure("%s: %s" % (" ".join(parameters), p.stdout.decode()))
+        self.house.serve("edit%d" % self.i, self.house.config.plugin,
+                         "file=" + self.image.path, "passphrase=" + PASSPHRASE,
+                         *parameters).stop()
 
     def create(self):
         self.nbdkit("create=%d" % len(self.disk.now), *KINDS[self.i])

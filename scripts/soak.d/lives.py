@@ -162,10 +162,6 @@ class Lives(Track):
                 return edit
         return None
 
-    def command(self, *parameters):
-        return [self.config.nbdkit, "-U", "-", self.config.plugin,
-                "file=" + self.image.path, *parameters, "--run", "true"]
-
     def was_refused(self, said):
         if not any(r in said for r in REFUSALS):
             return False
@@ -173,14 +169,14 @@ class Lives(Track):
         return True
 
     def run_edit(self, parameter, after):
-        p = subprocess.run(self.command(*self.starting(), *self.edit_parameters(
-            parameter)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, check=False)
-        said = p.stdout.decode()
-        if p.returncode == 0:
+        # (Not with --run: then nothing waits for the server's end.)
+        try:
+            self.start("file=" + self.image.path, *self.starting(),
+                       *self.edit_parameters(parameter)).stop()
             after()
-        elif not self.was_refused(said):
-            raise Failure(self.what("%s: %s" % (parameter, said)))
+        except ServerFailure as e:
+            if not self.was_refused(str(e)):
+                raise
 
     def start_with(self, edit):
         """A server that serves, after this change."""
@@ -198,12 +194,18 @@ class Lives(Track):
     def killed_edit(self, parameter, after):
         """It has happened, or it has not."""
         before = self.looks()
-        p = subprocess.Popen(self.command(*self.starting(), *self.edit_parameters(
-            parameter)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        p = subprocess.Popen(
+            [self.config.nbdkit, "-f", "--exit-with-parent",
+             "-U", os.path.join(self.directory, "killed.sock"), self.config.plugin,
+             "file=" + self.image.path, *self.starting(),
+             *self.edit_parameters(parameter)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL)
         time.sleep(self.rng.random() * 0.08)
-        p.send_signal(signal.SIGKILL)
+        p.kill()
         p.wait()
+        if os.path.exists(os.path.join(self.directory, "killed.sock")):
+            os.unlink(os.path.join(self.directory, "killed.sock"))
         self.count("changes killed")
         self.image.check(self.what("killed in " + parameter), leaks=True)
         found = self.image.contents()
