@@ -24,7 +24,7 @@ PANELS = (
 SPARE = {"rss": 8 * MIB, "fds": 10, "threads": 40, "size": 16 * MIB,
          "allocated": 16 * MIB}
 LONG = 600                      # seconds
-POINTS = 150                    # of a curve
+POINTS = 90                    # of a curve
 
 
 def growth(samples):
@@ -71,7 +71,7 @@ def draw(samples, title, path):
         "set multiplot layout %d,1 title %s" % (len(PANELS), quote(title)),
         "set border 3", "set tics nomirror", "set grid lt 1 lc rgb '#dddddd'",
         "set yrange [0:*]", "set xrange [0:*]", "set lmargin 9", "set rmargin 28",
-        "set key outside right top", "set tmargin 2", "set bmargin 2.5",
+        "set key outside right top",
     ]
     for j, (name, unit, _) in enumerate(PANELS):
         script += [
