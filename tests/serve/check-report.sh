@@ -115,7 +115,7 @@ report="$tmp/report.json"
 
 # Parameters.
 refused "check-report= requires check=" "$img" check-report="$tmp/r.json"
-refused "check=no: must be off, quick, full or repair" "$img" check=no
+refused "check=no: must be off, quick, full, repair or repair-leaks" "$img" check=no
 refused "untrusted=true cannot be used with check=repair" "$img" untrusted=true \
   check=repair
 
