@@ -9,7 +9,8 @@
  *   - new clusters are written: a table for each bitmap that is added or cleared (with
  *     all entries 0), or into which others are merged (bitmapmerge.c computes its
  *     clusters), and the directory
- *   - a checkpoint makes them, and their refcounts, durable (R1)
+ *   - a checkpoint makes them, and their refcounts, durable (R1); the image is marked as
+ *     being changed, so that what a power cut leaks from now on is freed later
  *   - the header points to the new directory (bitmapext.c), which publishes all changes
  *   - clusters to which only the old directory led are freed: the directory, old tables,
  *     their bits (R2)
@@ -666,7 +667,9 @@ apply (struct edit *e, const struct bitmapedit *edits, size_t n)
   if (make_tables (e) == -1 || make_directory (e) == -1 ||
       alloc_free_begin (w->alloc, e->nr_frees) == -1)
     goto error;
-  if (checkpoint_flush (w->checkpoint) == -1) {
+  /* (A checkpoint with nothing to write leaves the image without its mark.) */
+  if (checkpoint_flush (w->checkpoint) == -1 ||
+      health_begin_changes (image->health) == -1) {
     alloc_free_end (w->alloc, e->nr_frees);
     goto error;
   }
