@@ -170,6 +170,7 @@ class Lives(Track):
 
     def run_edit(self, parameter, after):
         # (Not with --run: then nothing waits for the server's end.)
+        self.note(self.what(parameter))
         try:
             self.start("file=" + self.image.path, *self.starting(),
                        *self.edit_parameters(parameter)).stop()
@@ -181,6 +182,7 @@ class Lives(Track):
     def start_with(self, edit):
         """A server that serves, after this change."""
         start = ["file=" + self.image.path, *self.starting()]
+        self.note(self.what("served, " + (edit[0] if edit else "as it is")))
         if edit:
             try:
                 server = self.start(*start, *self.edit_parameters(edit[0]))
@@ -207,6 +209,7 @@ class Lives(Track):
         if os.path.exists(os.path.join(self.directory, "killed.sock")):
             os.unlink(os.path.join(self.directory, "killed.sock"))
         self.count("changes killed")
+        self.note(self.what("killed in " + parameter))
         self.image.check(self.what("killed in " + parameter), leaks=True)
         found = self.image.contents()
         if self.looks() != before:
@@ -217,8 +220,6 @@ class Lives(Track):
             raise Failure(self.what("killed in %s: neither done nor not done" %
                                     parameter))
         self.repair = self.repair or self.image.version == 2
-        if parameter.startswith("bitmap"):
-            self.bitmaps = {}
 
     def looks(self):
         return (self.image.snapshots(), self.image.size(), self.image.has_backing(),
@@ -316,6 +317,7 @@ class Lives(Track):
 
     def judge(self, crash):
         what = self.what("after a crash" if crash else "after a clean end")
+        self.note(what)
         self.image.check(what, leaks=crash)
         found = self.image.contents()
         if crash:

@@ -33,6 +33,11 @@ class Track:
     def count(self, what, n=1):
         self.counts[what] = self.counts.get(what, 0) + n
 
+    def note(self, text):
+        """For whoever looks at the files of a failure."""
+        with open(os.path.join(self.directory, "history"), "a", encoding="utf-8") as f:
+            f.write(text + "\n")
+
     def over(self):
         return self.config.over.is_set() or time.monotonic() >= self.config.deadline
 
