@@ -7,8 +7,8 @@
  * left has no corruption, and either the old bitmaps or all the requested ones, with the
  * correct bits; also when errors are injected.  Without errors nothing is leaked at the
  * end, and what a power cut leaks is freed when the next writer opens the image.
- * Everything else in the header is unchanged, also if the extension of bitmaps lies across
- * two sectors.
+ * Everything else in the header is unchanged, also if the extension of bitmaps lies
+ * across two sectors.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (5) as for crash/requests.
  */
