@@ -116,11 +116,13 @@ set_mark (struct health *health, struct mark *m, bool on)
 
   if (((before & m->bit) != 0) == on && !m->unsure)
     return 0;
-  *m->features = on ? before | m->bit : before & ~m->bit;
+  /* (Others read the other bits without the lock.) */
+  __atomic_store_n (m->features, on ? before | m->bit : before & ~m->bit,
+                    __ATOMIC_RELAXED);
   m->unsure = m->write (health) == -1;
   if (!m->unsure)
     return 0;
-  *m->features = before;
+  __atomic_store_n (m->features, before, __ATOMIC_RELAXED);
   return -1;
 }
 
