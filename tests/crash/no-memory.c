@@ -353,9 +353,12 @@ make_request (struct worker *w, struct request *q)
   end = q->offset + q->count == spec->size ? spec->size
     : round_down (q->offset + q->count, cs);
   q->offset = round_up (q->offset, cs);
-  /* Nobody knows what a trim does in version 2 over a backing file. */
+  /* Nobody knows what a trim does in version 2 over a backing file; in a raw data file
+   * where holes cannot be punched, it does nothing. */
   if (q->offset >= end || !w->t->options.discard ||
-      (spec->version == 2 && spec->backing))
+      (spec->version == 2 && spec->backing) ||
+      (spec->data_file_raw &&
+       (spec->encrypt || !reach_punches (spec->cluster_size | spec->size))))
     q->kind = FLUSH;
   else
     q->count = end - q->offset;
