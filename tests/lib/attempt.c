@@ -58,7 +58,7 @@ attempt_make_request (const struct attempt_image *t, const struct piece *piece,
      * that is encrypted, or where holes cannot be punched, it does nothing. */
     if (q->offset >= end || (t->spec.version == 2 && t->has_below) ||
         (t->spec.data_file_raw &&
-         (t->spec.encrypt || !reach_punches (t->spec.cluster_size))))
+         (t->spec.encrypt || !reach_punches (t->spec.cluster_size | t->spec.size))))
       q->kind = FLUSH;
     else
       q->count = end - q->offset;
