@@ -87,6 +87,7 @@ test_packages=(
   python3-yaml
   qemu-utils
   strace
+  systemd
 )
 
 say ()
