@@ -38,114 +38,117 @@ enum {
   NR_PARTIES
 };
 
-_Static_assert (NR_PARTIES <= 64, "bits of a set");
+_Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
 
-/* Sets of parties. */
-#define SET(party) (UINT64_C (1) << (party))
-#define P(name) SET (PARAM_##name)
-#define V(name) SET (VALUE_##name)
+/* Parts of lists of parties. */
+#define P(name) PARAM_##name
+#define V(name) VALUE_##name
 
-#define SNAPSHOT_EDITS (P (SNAPSHOT_CREATE) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE))
-#define BITMAP_EDITS (P (BITMAP_ADD) | P (BITMAP_CLEAR) | P (BITMAP_REMOVE) | \
-                      P (BITMAP_ENABLE) | P (BITMAP_DISABLE) | P (BITMAP_MERGE))
+#define SNAPSHOT_EDITS P (SNAPSHOT_CREATE), P (SNAPSHOT_APPLY), P (SNAPSHOT_DELETE)
+#define BITMAP_EDITS P (BITMAP_ADD), P (BITMAP_CLEAR), P (BITMAP_REMOVE), \
+    P (BITMAP_ENABLE), P (BITMAP_DISABLE), P (BITMAP_MERGE)
 /* Parameters that change an image before it is served, or while it is read. */
-#define CHANGES (SNAPSHOT_EDITS | P (RESIZE) | BITMAP_EDITS | P (FLATTEN) | \
-                 P (COMMIT) | \
-                 V (CHECK_REPAIR) | P (COPY_ON_READ))
+#define CHANGES SNAPSHOT_EDITS, P (RESIZE), BITMAP_EDITS, P (FLATTEN), P (COMMIT), \
+    V (CHECK_REPAIR), P (COPY_ON_READ)
 /* Parameters for new images. */
-#define OF_NEW (P (CLUSTER_SIZE) | P (COMPAT) | P (REFCOUNT_BITS) | P (EXTENDED_L2) | \
-                P (LAZY_REFCOUNTS) | P (COMPRESSION_TYPE) | P (ENCRYPT) | \
-                P (ITER_TIME) | P (BACKING_FILE) | P (DATA_FILE_RAW) | P (OVERWRITE))
+#define OF_NEW P (CLUSTER_SIZE), P (COMPAT), P (REFCOUNT_BITS), P (EXTENDED_L2), \
+    P (LAZY_REFCOUNTS), P (COMPRESSION_TYPE), P (ENCRYPT), P (ITER_TIME), \
+    P (BACKING_FILE), P (DATA_FILE_RAW), P (OVERWRITE)
 /* Parameters for a single image. */
-#define OF_ONE (P (FILE) | P (SNAPSHOT) | SNAPSHOT_EDITS | P (RESIZE) | P (SHRINK) | \
-                P (PREALLOCATION) | BITMAP_EDITS | P (BITMAP_INTO) | P (BITMAP_FROM) | \
-                P (BITMAP_GRANULARITY) | \
-                P (FLATTEN) | P (COMMIT) | P (CHECK) | P (CHECK_REPORT) | \
-                P (CREATE) | OF_NEW | \
-                V (BACKING_PATH) | P (BACKING_FORMAT) | V (DATA_PATH) | P (WATERMARK))
+#define OF_ONE P (FILE), P (SNAPSHOT), SNAPSHOT_EDITS, P (RESIZE), P (SHRINK), \
+    P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_INTO), P (BITMAP_FROM), \
+    P (BITMAP_GRANULARITY), P (FLATTEN), P (COMMIT), P (CHECK), P (CHECK_REPORT), \
+    P (CREATE), OF_NEW, V (BACKING_PATH), P (BACKING_FORMAT), V (DATA_PATH), \
+    P (WATERMARK)
+
+/* A list; its last element is NR_PARTIES. */
+#define LIST(...) (const uint8_t[]) { __VA_ARGS__, NR_PARTIES }
 
 struct rule {
-  uint64_t these, others;       /* sets */
-  uint64_t if_all;              /* the rule holds if all of these are asked for, too */
+  const uint8_t *these, *others;        /* lists */
+  const uint8_t *if_all;        /* a list: the rule holds if all of these are asked for,
+                                   too; or NULL */
   const char *text;             /* or NULL */
 };
 
 /* A parameter of `these' that was given requires one of `others' that asks for something.
  * TEXT names the required one. */
 static const struct rule needs[] = {
-  { OF_NEW, P (CREATE), 0, "create=SIZE (it applies to new images only)" },
-  { P (ITER_TIME), P (ENCRYPT), 0, "encrypt=luks" },
-  { P (DATA_FILE_RAW), V (DATA_PATH), P (CREATE), "data-file=PATH" },
-  { P (SHRINK), P (RESIZE), 0, "resize=SIZE" },
-  { P (PREALLOCATION), P (CREATE) | P (RESIZE), 0, "create=SIZE or resize=SIZE" },
-  { P (BITMAP_GRANULARITY), P (BITMAP_ADD), 0, "bitmap-add=NAME" },
-  { P (BITMAP_MERGE), P (BITMAP_INTO), 0, "bitmap-into=NAME" },
-  { P (BITMAP_INTO) | P (BITMAP_FROM), P (BITMAP_MERGE), 0, "bitmap-merge=NAME" },
-  { P (CHECK_REPORT), P (CHECK), 0, "check=quick, full, repair or repair-leaks" },
-  { V (CREATE_AUTO), P (BACKING_FILE), 0, "backing-file=, whose size it uses" },
-  { P (BACKING_FILE), P (BACKING_FORMAT), 0,
+  { LIST (OF_NEW), LIST (P (CREATE)), NULL,
+    "create=SIZE (it applies to new images only)" },
+  { LIST (P (ITER_TIME)), LIST (P (ENCRYPT)), NULL, "encrypt=luks" },
+  { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },
+  { LIST (P (SHRINK)), LIST (P (RESIZE)), NULL, "resize=SIZE" },
+  { LIST (P (PREALLOCATION)), LIST (P (CREATE), P (RESIZE)), NULL,
+    "create=SIZE or resize=SIZE" },
+  { LIST (P (BITMAP_GRANULARITY)), LIST (P (BITMAP_ADD)), NULL, "bitmap-add=NAME" },
+  { LIST (P (BITMAP_MERGE)), LIST (P (BITMAP_INTO)), NULL, "bitmap-into=NAME" },
+  { LIST (P (BITMAP_INTO), P (BITMAP_FROM)), LIST (P (BITMAP_MERGE)), NULL,
+    "bitmap-merge=NAME" },
+  { LIST (P (CHECK_REPORT)), LIST (P (CHECK)), NULL,
+    "check=quick, full, repair or repair-leaks" },
+  { LIST (V (CREATE_AUTO)), LIST (P (BACKING_FILE)), NULL,
+    "backing-file=, whose size it uses" },
+  { LIST (P (BACKING_FILE)), LIST (P (BACKING_FORMAT)), NULL,
     "backing-format=qcow2 or backing-format=raw" },
-  { P (BACKING_FORMAT), P (BACKING_FILE), P (CREATE), "backing-file=, with create=" },
+  { LIST (P (BACKING_FORMAT)), LIST (P (BACKING_FILE)), LIST (P (CREATE)),
+    "backing-file=, with create=" },
 };
 
 /* No party of `these' can be used with one of `others'.  TEXT says why. */
 static const struct rule excludes[] = {
-  { P (DIR), OF_ONE, 0, NULL },
-  { P (PASSPHRASE), P (QCOW2_PASSPHRASE), 0,
+  { LIST (P (DIR)), LIST (OF_ONE), NULL, NULL },
+  { LIST (P (PASSPHRASE)), LIST (P (QCOW2_PASSPHRASE)), NULL,
     "they are two names for the same parameter" },
-  { P (UNTRUSTED), P (CREATE) | CHANGES | P (COMPRESS), 0,
+  { LIST (P (UNTRUSTED)), LIST (P (CREATE), CHANGES, P (COMPRESS)), NULL,
     "untrusted images are not written" },
-  { P (UNTRUSTED), V (BACKING_PATH) | P (BACKING_FORMAT) | V (DATA_PATH), 0,
-    "no other files are opened" },
-  { P (CREATE), P (SNAPSHOT) | P (SNAPSHOT_APPLY) | P (SNAPSHOT_DELETE), 0,
-    "a new image has no snapshots" },
-  { P (CREATE), P (BITMAP_CLEAR) | P (BITMAP_REMOVE) | P (BITMAP_ENABLE), 0,
-    "a new image has no bitmaps" },
-  { P (CREATE), V (DATA_URI), 0, "a new data file is a local file" },
-  { P (CREATE), V (BACKING_PATH), 0,
+  { LIST (P (UNTRUSTED)), LIST (V (BACKING_PATH), P (BACKING_FORMAT), V (DATA_PATH)),
+    NULL, "no other files are opened" },
+  { LIST (P (CREATE)), LIST (P (SNAPSHOT), P (SNAPSHOT_APPLY), P (SNAPSHOT_DELETE)),
+    NULL, "a new image has no snapshots" },
+  { LIST (P (CREATE)), LIST (P (BITMAP_CLEAR), P (BITMAP_REMOVE), P (BITMAP_ENABLE)),
+    NULL, "a new image has no bitmaps" },
+  { LIST (P (CREATE)), LIST (V (DATA_URI)), NULL, "a new data file is a local file" },
+  { LIST (P (CREATE)), LIST (V (BACKING_PATH)), NULL,
     "use backing-file=PATH for a new image" },
-  { P (SNAPSHOT), CHANGES, 0, "snapshots are read-only" },
-  { V (BACKING_DENY), P (BACKING_FILE), 0, NULL },
-  { V (BACKING_DENY), P (BACKING_FORMAT), 0, "no backing file is opened" },
-  { P (FLATTEN), V (BACKING_DENY), 0, NULL },
-  { P (FLATTEN), P (SNAPSHOT_CREATE), 0, "the snapshot would need the backing file" },
-  { P (FLATTEN), V (DATA_PATH), P (CREATE) | P (BACKING_FILE), NULL },
-  { P (COMMIT), V (BACKING_DENY), 0, NULL },
-  { P (COMMIT), P (CREATE), 0, "a new image has nothing to commit" },
-  { P (COMMIT), P (SNAPSHOT_CREATE), 0, "the snapshot would need the backing file" },
-  { P (COMMIT), P (FLATTEN), 0, "flatten=true makes the backing file unnecessary" },
-  { P (COMPRESS), P (ENCRYPT), 0, "encrypted clusters cannot be compressed" },
-  { P (COMPRESS), V (DATA_PATH), 0, "a data file cannot contain compressed clusters" },
-  { SNAPSHOT_EDITS, V (DATA_PATH), 0,
+  { LIST (P (SNAPSHOT)), LIST (CHANGES), NULL, "snapshots are read-only" },
+  { LIST (V (BACKING_DENY)), LIST (P (BACKING_FILE)), NULL, NULL },
+  { LIST (V (BACKING_DENY)), LIST (P (BACKING_FORMAT)), NULL,
+    "no backing file is opened" },
+  { LIST (P (FLATTEN)), LIST (V (BACKING_DENY)), NULL, NULL },
+  { LIST (P (FLATTEN)), LIST (P (SNAPSHOT_CREATE)), NULL,
+    "the snapshot would need the backing file" },
+  { LIST (P (FLATTEN)), LIST (V (DATA_PATH)), LIST (P (CREATE), P (BACKING_FILE)), NULL },
+  { LIST (P (COMMIT)), LIST (V (BACKING_DENY)), NULL, NULL },
+  { LIST (P (COMMIT)), LIST (P (CREATE)), NULL, "a new image has nothing to commit" },
+  { LIST (P (COMMIT)), LIST (P (SNAPSHOT_CREATE)), NULL,
+    "the snapshot would need the backing file" },
+  { LIST (P (COMMIT)), LIST (P (FLATTEN)), NULL,
+    "flatten=true makes the backing file unnecessary" },
+  { LIST (P (COMPRESS)), LIST (P (ENCRYPT)), NULL,
+    "encrypted clusters cannot be compressed" },
+  { LIST (P (COMPRESS)), LIST (V (DATA_PATH)), NULL,
+    "a data file cannot contain compressed clusters" },
+  { LIST (SNAPSHOT_EDITS), LIST (V (DATA_PATH)), NULL,
     "images with a data file cannot have internal snapshots" },
-  { V (COMPAT_OLD), P (BITMAP_ADD), 0, "version 2 has no bitmaps" },
+  { LIST (V (COMPAT_OLD)), LIST (P (BITMAP_ADD)), NULL, "version 2 has no bitmaps" },
 };
 
 /* --- which parties are there? --- */
 
-static uint64_t
-asked_for (const struct params *p)
+/* ASKED: for each party, whether it is asked for. */
+static void
+find_asked (const struct params *p, bool asked[NR_PARTIES])
 {
-  uint64_t set = 0;
-
   for (enum param i = 0; i < NR_PARAMS; i++)
-    if (params_asks (p, i))
-      set |= SET (i);
-  if (p->data_file_path && nbduri_is (p->data_file_path))
-    set |= V (DATA_URI);
-  if (p->options.backing == BACKING_PATH)
-    set |= V (BACKING_PATH);
-  if (p->options.backing == BACKING_DENY)
-    set |= V (BACKING_DENY);
-  if (p->options.data_file == DATA_FILE_PATH)
-    set |= V (DATA_PATH);
-  if (check_mode_repairs (p->check.mode))
-    set |= V (CHECK_REPAIR);
-  if (p->create.options.size_of_backing)
-    set |= V (CREATE_AUTO);
-  if (p->create.options.image.version == 2)
-    set |= V (COMPAT_OLD);
-  return set;
+    asked[i] = params_asks (p, i);
+  asked[VALUE_DATA_URI] = p->data_file_path && nbduri_is (p->data_file_path);
+  asked[VALUE_BACKING_PATH] = p->options.backing == BACKING_PATH;
+  asked[VALUE_BACKING_DENY] = p->options.backing == BACKING_DENY;
+  asked[VALUE_DATA_PATH] = p->options.data_file == DATA_FILE_PATH;
+  asked[VALUE_CHECK_REPAIR] = check_mode_repairs (p->check.mode);
+  asked[VALUE_CREATE_AUTO] = p->create.options.size_of_backing;
+  asked[VALUE_COMPAT_OLD] = p->create.options.image.version == 2;
 }
 
 static const char *
@@ -163,27 +166,41 @@ name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
   return params_name (p, party, buf);
 }
 
-/* The first party of a set that is not empty. */
-static unsigned
-first_of (uint64_t set)
-{
-  return __builtin_ctzll (set);
-}
-
 /* --- the tables --- */
 
-static int
-check_needs (const struct params *p, uint64_t asked)
+/* The first party of a list that is one of SET; NR_PARTIES if none is. */
+static unsigned
+first_of (const uint8_t *list, const bool set[NR_PARTIES])
 {
-  const uint64_t there = p->given | asked;
+  while (*list != NR_PARTIES && !set[*list])
+    list++;
+  return *list;
+}
+
+static bool
+holds (const struct rule *r, const bool asked[NR_PARTIES])
+{
+  for (const uint8_t *i = r->if_all; i && *i != NR_PARTIES; i++)
+    if (!asked[*i])
+      return false;
+  return true;
+}
+
+static int
+check_needs (const struct params *p, const bool asked[NR_PARTIES])
+{
+  bool there[NR_PARTIES];
   char buf[PARAMS_NAME];
 
+  for (unsigned i = 0; i < NR_PARTIES; i++)
+    there[i] = asked[i] || (i < NR_PARAMS && p->given[i]);
   for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
     const struct rule *r = &needs[i];
+    const unsigned party = first_of (r->these, there);
 
-    if ((r->if_all & ~asked) == 0 && (r->these & there) && !(r->others & asked)) {
-      nbdkit_error ("%s requires %s", name_of (p, first_of (r->these & there), buf),
-                    r->text);
+    if (holds (r, asked) && party != NR_PARTIES &&
+        first_of (r->others, asked) == NR_PARTIES) {
+      nbdkit_error ("%s requires %s", name_of (p, party, buf), r->text);
       return -1;
     }
   }
@@ -191,18 +208,17 @@ check_needs (const struct params *p, uint64_t asked)
 }
 
 static int
-check_excludes (const struct params *p, uint64_t asked)
+check_excludes (const struct params *p, const bool asked[NR_PARTIES])
 {
   char one[PARAMS_NAME], other[PARAMS_NAME];
 
   for (size_t i = 0; i < sizeof excludes / sizeof excludes[0]; i++) {
     const struct rule *r = &excludes[i];
+    const unsigned a = first_of (r->these, asked), b = first_of (r->others, asked);
 
-    if ((r->if_all & ~asked) == 0 && (r->these & asked) && (r->others & asked)) {
-      nbdkit_error ("%s cannot be used with %s%s%s",
-                    name_of (p, first_of (r->these & asked), one),
-                    name_of (p, first_of (r->others & asked), other),
-                    r->text ? ": " : "", r->text ? r->text : "");
+    if (holds (r, asked) && a != NR_PARTIES && b != NR_PARTIES) {
+      nbdkit_error ("%s cannot be used with %s%s%s", name_of (p, a, one),
+                    name_of (p, b, other), r->text ? ": " : "", r->text ? r->text : "");
       return -1;
     }
   }
@@ -296,8 +312,9 @@ check_new_image (const struct params *p)
 int
 paramrules_check (const struct params *p)
 {
-  const uint64_t asked = asked_for (p);
+  bool asked[NR_PARTIES];
 
+  find_asked (p, asked);
   return check_excludes (p, asked) == -1 || check_needs (p, asked) == -1 ||
     check_others (p) == -1 || check_new_image (p) == -1 ? -1 : 0;
 }

@@ -204,8 +204,6 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
 
-_Static_assert (NR_PARAMS <= 64, "bits of params.given");
-
 /* --- help --- */
 
 /* The image, then the parameters for any image, then those for new images, each group in
@@ -728,11 +726,11 @@ params_set (struct params *p, const char *key, const char *value)
     nbdkit_error ("unknown parameter '%s'", key);
     return -1;
   }
-  if ((p->given & UINT64_C (1) << i) && !specs[i].repeatable) {
+  if (p->given[i] && !specs[i].repeatable) {
     nbdkit_error ("%s= was given more than once", key);
     return -1;
   }
-  p->given |= UINT64_C (1) << i;
+  p->given[i] = true;
   return set (p, &specs[i], value);
 }
 
@@ -754,7 +752,7 @@ value_of (const struct params *p, const struct spec *spec)
 bool
 params_asks (const struct params *p, enum param i)
 {
-  return (p->given & UINT64_C (1) << i) && value_of (p, &specs[i]) != 0;
+  return p->given[i] && value_of (p, &specs[i]) != 0;
 }
 
 const char *
@@ -764,7 +762,7 @@ params_name (const struct params *p, enum param i, char buf[PARAMS_NAME])
   const struct choice *c = spec->choices;
   const char *word = "";
 
-  if (!(p->given & UINT64_C (1) << i))
+  if (!p->given[i])
     ;
   else if (spec->kind == KIND_FLAG)
     word = value_of (p, spec) ? "true" : "false";

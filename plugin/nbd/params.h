@@ -37,7 +37,7 @@ enum param {
 enum commit_choice { COMMIT_OFF, COMMIT_ON, COMMIT_KEEP };
 
 struct params {
-  uint64_t given;               /* bits 1 << PARAM_... */
+  bool given[NR_PARAMS];
   struct disk_options options;  /* its strings are those below */
   struct createparams create;   /* an image to create first */
   bool flatten;                 /* copy data of backing files before serving */

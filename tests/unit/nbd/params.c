@@ -323,7 +323,7 @@ only (enum param i, const char *value, bool *same)
 
   memcpy (&p, &untouched, sizeof p);    /* padding as well */
   r = give (&p, i, value);
-  p.given = 0;
+  memset (p.given, 0, sizeof p.given);
   *same = memcmp (&p, &untouched, sizeof p) == 0;
   params_free (&p);
   return r;
