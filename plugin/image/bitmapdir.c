@@ -26,6 +26,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,7 +46,7 @@
 struct reading {
   struct storage *file;
   const struct header *h;
-  struct overlap *overlap;
+  struct overlap *overlap;      /* NULL: only the directory is read */
   struct bitmapdir *dir;
   char *why;
 
@@ -87,8 +88,11 @@ refuse (struct reading *r, const char *fmt, ...)
 static int
 claim (struct reading *r, uint64_t offset, uint64_t bytes, const char *what)
 {
-  const enum overlap_kind kind = overlap_find (r->overlap, offset, bytes);
+  enum overlap_kind kind;
 
+  if (r->overlap == NULL)
+    return 0;
+  kind = overlap_find (r->overlap, offset, bytes);
   if (kind != OVERLAP_NONE)
     return refuse (r, "its %s at %" PRIu64 " overlaps the %s", what,
                    offset, overlap_name (kind));
@@ -214,6 +218,8 @@ read_entry (struct reading *r)
   const uint64_t bytes = div_up (bits, 8);
   int result;
 
+  if (r->overlap == NULL)
+    return add_entry (r, bits, false);
   /* A bitmap that is in use may have the length of an earlier size of the disk. */
   if (get32 (r->raw.flags) & QCOW2_BITMAP_IN_USE) {
     result = check_table (r, count * r->h->cluster_size);
@@ -294,6 +300,19 @@ bitmapdir_read (struct storage *file, const struct header *h,
   else
     bitmapdir_free (dir);
   return result;
+}
+
+int
+bitmapdir_list (struct storage *file, const struct header *h, struct bitmapdir *dir)
+{
+  char why[BITMAPDIR_WHY];
+  const int r = bitmapdir_read (file, h, NULL, dir, why);
+
+  if (r != 1)
+    return r;
+  nbdkit_error ("%s: %s", storage_path (file), why);
+  errno = EINVAL;
+  return -1;
 }
 
 void

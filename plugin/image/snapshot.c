@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,11 @@
 struct extra {
   struct be64 vm_state_size;
   struct be64 disk_size;
+  struct be64 icount;
 };
+
+/* In QEMU, this means that the count is not known. */
+#define NO_ICOUNT UINT64_MAX
 
 static int
 bad_table (struct storage *file, uint64_t offset, uint32_t i,
@@ -128,6 +133,8 @@ read_entry (struct storage *file, const struct header *h, uint32_t i,
                       "L1 table lies beyond the end of the file");
 
   s->date_sec = get32 (entry.date_sec);
+  s->date_nsec = get32 (entry.date_nsec);
+  s->vm_clock_nsec = get64 (entry.vm_clock_nsec);
   s->vm_state_size = get32 (entry.vm_state_size);
   s->disk_size = h->size;
   if (storage_read (file, &extra,
@@ -136,8 +143,10 @@ read_entry (struct storage *file, const struct header *h, uint32_t i,
     return -1;
   if (get32 (entry.extra_size) >= sizeof extra.vm_state_size)
     s->vm_state_size = get64 (extra.vm_state_size);
-  if (get32 (entry.extra_size) >= sizeof extra)
+  if (get32 (entry.extra_size) >= offsetof (struct extra, icount))
     s->disk_size = round_down (get64 (extra.disk_size), 512);
+  s->icount = get64 (extra.icount);
+  s->has_icount = get32 (entry.extra_size) >= sizeof extra && s->icount != NO_ICOUNT;
 
   strings = *at + sizeof entry + get32 (entry.extra_size);
   s->id = read_string (file, strings, get16 (entry.id_size));
@@ -173,10 +182,10 @@ index_names (struct snapshots *s)
 }
 
 int
-snapshots_read (struct storage *file, const struct header *h,
-                struct overlap *overlap, struct snapshots *snapshots)
+snapshots_list (struct storage *file, const struct header *h,
+                struct snapshots *snapshots)
 {
-  uint64_t at = h->snapshots_offset, l1_total = 0;
+  uint64_t at = h->snapshots_offset;
   uint32_t i;
 
   snapshots->n = 0;
@@ -187,31 +196,45 @@ snapshots_read (struct storage *file, const struct header *h,
     nbdkit_error ("calloc: %m");
     return -1;
   }
-
   for (i = 0; i < h->nb_snapshots; i++) {
-    struct snapshot *s = &snapshots->list[i];
-    uint64_t l1_bytes;
-
     snapshots->n = i + 1;       /* needed by snapshots_free */
-    if (read_entry (file, h, i, &at, s) == -1)
-      return -1;
-    l1_bytes = s->l1_entries * UINT64_C (8);
-    if (l1_bytes > 0 &&
-        overlap_add (overlap, s->l1_offset, l1_bytes,
-                     OVERLAP_INACTIVE_L1) == -1)
-      return -1;
-    l1_total += l1_bytes;
-    if (l1_total <= MAX_L1_BYTES &&
-        register_l2_tables (file, h, overlap, s->l1_offset,
-                            s->l1_entries) == -1)
+    if (read_entry (file, h, i, &at, &snapshots->list[i]) == -1)
       return -1;
   }
   snapshots->table_bytes = at - h->snapshots_offset;
-  if (at > h->snapshots_offset &&
-      overlap_add (overlap, h->snapshots_offset, at - h->snapshots_offset,
-                   OVERLAP_SNAPSHOT_TABLE) == -1)
-    return -1;
   return index_names (snapshots);
+}
+
+/* Registers the L1 table of the snapshot, and its L2 tables while *TOTAL, the bytes of
+ * all L1 tables so far, permits it. */
+static int
+register_snapshot (struct storage *file, const struct header *h, struct overlap *overlap,
+                   const struct snapshot *s, uint64_t *total)
+{
+  const uint64_t bytes = s->l1_entries * UINT64_C (8);
+
+  *total += bytes;
+  if (bytes > 0 &&
+      overlap_add (overlap, s->l1_offset, bytes, OVERLAP_INACTIVE_L1) == -1)
+    return -1;
+  return *total > MAX_L1_BYTES ? 0
+    : register_l2_tables (file, h, overlap, s->l1_offset, s->l1_entries);
+}
+
+int
+snapshots_read (struct storage *file, const struct header *h,
+                struct overlap *overlap, struct snapshots *snapshots)
+{
+  uint64_t l1_total = 0;
+
+  if (snapshots_list (file, h, snapshots) == -1)
+    return -1;
+  for (uint32_t i = 0; i < snapshots->n; i++)
+    if (register_snapshot (file, h, overlap, &snapshots->list[i], &l1_total) == -1)
+      return -1;
+  return snapshots->table_bytes == 0 ? 0
+    : overlap_add (overlap, h->snapshots_offset, snapshots->table_bytes,
+                   OVERLAP_SNAPSHOT_TABLE);
 }
 
 void

@@ -6,6 +6,7 @@
 #ifndef QCOW2_SNAPSHOT_H
 #define QCOW2_SNAPSHOT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "util/names.h"
@@ -19,8 +20,11 @@ struct snapshot {
   uint32_t l1_entries;
   uint64_t disk_size;           /* size of the disk when it was taken, in bytes; a
                                    multiple of 512 */
-  uint32_t date_sec;            /* since 1970, UTC */
+  uint32_t date_sec, date_nsec; /* since 1970, UTC */
+  uint64_t vm_clock_nsec;       /* time that the guest had run */
   uint64_t vm_state_size;       /* bytes; 0 if there is none */
+  bool has_icount;
+  uint64_t icount;              /* instructions that the guest had run, if known */
 };
 
 struct snapshots {
@@ -30,10 +34,12 @@ struct snapshots {
   struct names *by_name, *by_id;
 };
 
-/* Reads and checks the snapshot table.  Registers with OVERLAP the clusters of the table,
- * of the L1 tables of snapshots, and (up to a limit) of their L2 tables.  Returns 0, or
- * -1 (reported; errno EINVAL if the table is invalid).  Free with snapshots_free in any
+/* Reads and checks the snapshot table, and nothing that it points to.  Returns 0, or -1
+ * (reported; errno EINVAL if the table is invalid).  Free with snapshots_free in any
  * case. */
+extern int snapshots_list (struct storage *, const struct header *, struct snapshots *);
+/* The same.  Registers with OVERLAP the clusters of the table,
+ * of the L1 tables of snapshots, and (up to a limit) of their L2 tables. */
 extern int snapshots_read (struct storage *, const struct header *,
                            struct overlap *, struct snapshots *);
 extern void snapshots_free (struct snapshots *);
