@@ -85,6 +85,8 @@ core_sources = \
 	%reldir%/image/health.h \
 	%reldir%/image/image.c \
 	%reldir%/image/image.h \
+	%reldir%/image/imageinfo.c \
+	%reldir%/image/imageinfo.h \
 	%reldir%/image/jsonname.c \
 	%reldir%/image/jsonname.h \
 	%reldir%/image/payload.c \
@@ -206,6 +208,8 @@ core_sources = \
 	%reldir%/disk/exportlayer.c \
 	%reldir%/disk/exports.c \
 	%reldir%/disk/exportsnapshot.c \
+	%reldir%/disk/inforeport.c \
+	%reldir%/disk/inforeport.h \
 	%reldir%/disk/serve.c \
 	%reldir%/disk/spacewait.c \
 	%reldir%/disk/spacewait.h \

@@ -22,7 +22,9 @@
 #include "format/compress.h"
 #include "check/checkreport.h"
 
-static const struct report_kind kind = { "check-report", "{\n  \"filename\": \"" };
+static const struct report_kind kind = {
+  "check-report", { "{\n  \"filename\": \"" }
+};
 
 /* The number of faults that are reported to people. */
 #define TOLD 20

@@ -146,6 +146,7 @@ check_watermark (const struct image *image)
 #define UNTRUSTED_L1_BYTES (4u << 20)
 #define UNTRUSTED_REFTABLE_BYTES (1u << 20)
 #define UNTRUSTED_SNAPSHOTS 256
+#define UNTRUSTED_BITMAP_DIRECTORY (1u << 20)
 
 static int
 check_untrusted (const char *path, const struct header *h)
@@ -158,6 +159,8 @@ check_untrusted (const char *path, const struct header *h)
     what = "a refcount table of more than 1 MiB";
   else if (h->nb_snapshots > UNTRUSTED_SNAPSHOTS)
     what = "more than 256 snapshots";
+  else if (h->has_bitmaps && h->bitmaps.dir_size > UNTRUSTED_BITMAP_DIRECTORY)
+    what = "a bitmap directory of more than 1 MiB";
   if (what == NULL)
     return 0;
   nbdkit_error ("%s: the image has %s, which untrusted=true refuses",
@@ -166,8 +169,8 @@ check_untrusted (const char *path, const struct header *h)
   return -1;
 }
 
-static struct chain_options
-chain_options (const struct disk_options *o)
+struct chain_options
+disk_chain_options (const struct disk_options *o)
 {
   return (struct chain_options) {
     .backing = o->backing, .backing_path = o->backing_path,
@@ -188,9 +191,26 @@ chain_options (const struct disk_options *o)
 }
 
 struct image *
+disk_open_header (const struct disk_options *o)
+{
+  struct storage_options file = disk_chain_options (o).image.file;
+  struct image *image;
+
+  file.try_writable = false;
+  image = image_open_file (o->path, &file);
+  if (image == NULL)
+    return NULL;
+  if (image_read_header (image) == 0 &&
+      (!o->untrusted || check_untrusted (o->path, &image->header) == 0))
+    return image;
+  image_close (image);
+  return NULL;
+}
+
+struct image *
 disk_open_image (const struct disk_options *o)
 {
-  const struct chain_options chain = chain_options (o);
+  const struct chain_options chain = disk_chain_options (o);
   struct image *image = image_open (o->path, &chain.image);
 
   if (image == NULL)
@@ -206,7 +226,7 @@ disk_open_image (const struct disk_options *o)
 struct layers *
 disk_open_layers (const struct disk_options *options, struct image *image)
 {
-  const struct chain_options chain = chain_options (options);
+  const struct chain_options chain = disk_chain_options (options);
   struct layers *layers = layers_new ();
 
   if (layers == NULL)
@@ -221,7 +241,7 @@ int
 disk_find_backing (const struct disk_options *o, const struct header *h, char **path,
                    const char **format)
 {
-  const struct chain_options chain = chain_options (o);
+  const struct chain_options chain = disk_chain_options (o);
 
   return chain_below (o->path, h, &chain, path, format);
 }

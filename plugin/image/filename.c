@@ -58,9 +58,8 @@ refuse (const struct reference *r, int err, const char *why)
   return NULL;
 }
 
-/* Does the name begin with a protocol ("nbd:", "http://")? */
-static bool
-has_protocol (const char *name)
+bool
+filename_has_protocol (const char *name)
 {
   const char *colon = strchr (name, ':');
   const char *slash = strchr (name, '/');
@@ -114,26 +113,31 @@ resolve_uri (const struct reference *r, const char *name)
 
 /* --- paths --- */
 
-/* Resolves a relative name: it replaces the last part of BASE. */
+/* NAME in the place of the last part of BASE, if it is relative.  NULL on ENOMEM. */
 static char *
-resolve_path (const struct reference *r, const char *name, const char *base)
+join (const char *base, const char *name)
 {
   const char *slash = strrchr (base, '/');
   char *path;
-  int n;
+
+  if (name[0] == '/' || slash == NULL)
+    return strdup (name);
+  return asprintf (&path, "%.*s%s", (int) (slash - base + 1), base, name) == -1 ? NULL
+    : path;
+}
+
+static char *
+resolve_path (const struct reference *r, const char *name, const char *base)
+{
+  char *path;
 
   if (name[0] == '\0')
     return refuse (r, EINVAL, "it is empty");
   if (name[0] != '/' && nbduri_is (base))
     return refuse (r, EINVAL, "a relative name below a URI means nothing");
-  if (name[0] == '/' || slash == NULL)
-    n = asprintf (&path, "%s", name);
-  else
-    n = asprintf (&path, "%.*s%s", (int) (slash - base + 1), base, name);
-  if (n == -1) {
-    nbdkit_error ("asprintf: %m");
-    return NULL;
-  }
+  path = join (base, name);
+  if (path == NULL)
+    nbdkit_error ("strdup: %m");
   return path;
 }
 
@@ -144,7 +148,7 @@ resolve_plain (const struct reference *r, const char *name, const char *base)
     return resolve_path (r, name + 5, base);
   if (nbduri_is (name) || nbduri_is_old (name))
     return resolve_uri (r, name);
-  if (has_protocol (name))
+  if (filename_has_protocol (name))
     return refuse (r, ENOTSUP, "only files and NBD are supported: an NBD server can "
                    "serve other storage");
   return resolve_path (r, name, base);
@@ -188,6 +192,12 @@ filename_of_backing (const char *overlay, const char *name,
   const struct reference r = { overlay, "backing file", name, rules };
 
   return resolve (&r, format);
+}
+
+char *
+filename_shown (const char *overlay, const char *name)
+{
+  return filename_has_protocol (name) ? strdup (name) : join (overlay, name);
 }
 
 /* --- data files --- */

@@ -6,6 +6,7 @@
 #ifndef QCOW2_FILENAME_H
 #define QCOW2_FILENAME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Which connections may names in an image open?  Only those to exports below one of these
@@ -23,5 +24,12 @@ extern char *filename_of_backing (const char *overlay, const char *name,
                                   const struct filename_rules *, const char **format);
 extern char *filename_of_data (const char *overlay, const char *name,
                                const struct filename_rules *);
+
+/* Does NAME begin with a protocol ("nbd:", "json:", "file:")? */
+extern bool filename_has_protocol (const char *name);
+/* The same backing file as qemu-img shows it: a relative NAME is appended to the directory
+ * of OVERLAY, which may be relative too.  Anything else is NAME itself.  The file need not
+ * exist, nor be allowed.  The caller frees the result.  NULL on ENOMEM. */
+extern char *filename_shown (const char *overlay, const char *name);
 
 #endif /* QCOW2_FILENAME_H */

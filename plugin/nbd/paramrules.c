@@ -35,6 +35,7 @@ enum {
   VALUE_CHECK_REPAIR,
   VALUE_CREATE_AUTO,
   VALUE_COMPAT_OLD,
+  VALUE_SERVE_NOTHING,
   NR_PARTIES
 };
 
@@ -59,7 +60,7 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
     P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_INTO), P (BITMAP_FROM), \
     P (BITMAP_GRANULARITY), P (FLATTEN), P (COMMIT), P (CHECK), P (CHECK_REPORT), \
     P (CREATE), OF_NEW, V (BACKING_PATH), P (BACKING_FORMAT), V (DATA_PATH), \
-    P (WATERMARK)
+    P (WATERMARK), P (INFO), P (INFO_CHAIN), V (SERVE_NOTHING)
 
 /* A list; its last element is NR_PARTIES. */
 #define LIST(...) (const uint8_t[]) { __VA_ARGS__, NR_PARTIES }
@@ -87,6 +88,7 @@ static const struct rule needs[] = {
     "bitmap-merge=NAME" },
   { LIST (P (CHECK_REPORT)), LIST (P (CHECK)), NULL,
     "check=quick, full, repair or repair-leaks" },
+  { LIST (P (INFO_CHAIN)), LIST (P (INFO)), NULL, "info=FILE" },
   { LIST (V (CREATE_AUTO)), LIST (P (BACKING_FILE)), NULL,
     "backing-file=, whose size it uses" },
   { LIST (P (BACKING_FILE)), LIST (P (BACKING_FORMAT)), NULL,
@@ -131,6 +133,8 @@ static const struct rule excludes[] = {
     "a data file cannot contain compressed clusters" },
   { LIST (SNAPSHOT_EDITS), LIST (V (DATA_PATH)), NULL,
     "images with a data file cannot have internal snapshots" },
+  { LIST (V (SERVE_NOTHING)), LIST (P (STATS), P (SNAPSHOT)), NULL,
+    "nothing is served" },
   { LIST (V (COMPAT_OLD)), LIST (P (BITMAP_ADD)), NULL, "version 2 has no bitmaps" },
 };
 
@@ -148,6 +152,7 @@ find_asked (const struct params *p, bool asked[NR_PARTIES])
   asked[VALUE_DATA_PATH] = p->options.data_file == DATA_FILE_PATH;
   asked[VALUE_CHECK_REPAIR] = check_mode_repairs (p->check.mode);
   asked[VALUE_CREATE_AUTO] = p->create.options.size_of_backing;
+  asked[VALUE_SERVE_NOTHING] = !p->serve;
   asked[VALUE_COMPAT_OLD] = p->create.options.image.version == 2;
 }
 
@@ -161,6 +166,7 @@ name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
   case VALUE_DATA_PATH: return "data-file=PATH";
   case VALUE_CHECK_REPAIR: return params_name (p, PARAM_CHECK, buf);
   case VALUE_CREATE_AUTO: return "create=auto";
+  case VALUE_SERVE_NOTHING: return "serve=false";
   case VALUE_COMPAT_OLD: return "compat=0.10";
   }
   return params_name (p, party, buf);
@@ -227,6 +233,25 @@ check_excludes (const struct params *p, const bool asked[NR_PARTIES])
 
 /* --- rules that are not about pairs --- */
 
+/* Each file would replace the other one. */
+static int
+check_reports (const struct params *p)
+{
+  const struct { const char *key, *path; } reports[] = {
+    { "stats", p->stats }, { "check-report", p->report }, { "info", p->info.path },
+  };
+  const size_t n = sizeof reports / sizeof reports[0];
+
+  for (size_t i = 0; i < n; i++)
+    for (size_t k = i + 1; k < n; k++)
+      if (reports[i].path && reports[k].path &&
+          reportfile_same (reports[i].path, reports[k].path)) {
+        nbdkit_error ("%s= and %s= name the same file", reports[i].key, reports[k].key);
+        return -1;
+      }
+  return 0;
+}
+
 static int
 check_others (const struct params *p)
 {
@@ -252,12 +277,7 @@ check_others (const struct params *p)
                   "and %zu times", p->nr_merges, p->nr_into);
     return -1;
   }
-  /* Each file would replace the other one. */
-  if (p->stats && p->report && reportfile_same (p->stats, p->report)) {
-    nbdkit_error ("stats= and check-report= name the same file");
-    return -1;
-  }
-  return 0;
+  return check_reports (p);
 }
 
 static bool

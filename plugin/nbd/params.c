@@ -201,6 +201,9 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_ON_ENOSPC] = { "on-enospc", CHOICE (options.wait_for_space, full_policies) },
   [PARAM_WATERMARK] = { "watermark", BYTES (options.watermark) },
   [PARAM_ANSWER_TIMEOUT] = { "answer-timeout", OTHER (set_answer_timeout) },
+  [PARAM_INFO] = { "info", PATH (info.path) },
+  [PARAM_INFO_CHAIN] = { "info-chain", FLAG (info.chain) },
+  [PARAM_SERVE] = { "serve", FLAG (serve) },
   [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
 
@@ -244,6 +247,8 @@ const char params_help[] =
   "discard=unmap|ignore         Give trimmed space back (default unmap).\n"
   "flatten=true|false           Copy all data from backing files before serving\n"
   "                             (default false).\n"
+  "info=<FILE>                  Describe the image in this file, as JSON.\n"
+  "info-chain=true|false        Describe its backing files too (default false).\n"
   "l2-cache=<SIZE>              Memory limit for mappings (default 32M).\n"
   "l2-slice=<SIZE>              Part of an L2 table read at a time (default 4K).\n"
   "lock=true|false              Lock the image as QEMU does (default true).\n"
@@ -254,6 +259,7 @@ const char params_help[] =
   "qcow2-passphrase=<SECRET>    The same, if nbdkit's luks filter is used too.\n"
   "reconnect=<SECONDS>          Wait for a lost NBD connection (default 30).\n"
   "resize=[+|-]<SIZE>           Change the size of the disk before serving.\n"
+  "serve=true|false             Serve the image after all else (default true).\n"
   "shrink=true|false            Allow resize= to shrink (default false).\n"
   "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"
   "snapshot-apply=<NAME|ID>     Revert to this snapshot before serving.\n"
@@ -305,6 +311,7 @@ params_free (struct params *p)
   free (p->bitmap_from);
   free (p->edits);
   free (p->report);
+  free (p->info.path);
 }
 
 /* --- values with a kind of their own --- */
@@ -351,7 +358,11 @@ set_storage (struct params *p, const char *key, const char *value, char **r)
 static int
 set_file (struct params *p, const char *key, const char *value)
 {
-  return set_storage (p, key, value, &p->path);
+  if (set_storage (p, key, value, &p->path) == -1)
+    return -1;
+  if (!nbduri_is (value))
+    p->info.name = value;
+  return 0;
 }
 
 static int
@@ -786,15 +797,8 @@ complete_check (struct params *p)
 
   p->check.path = o->path;
   p->check.report = p->report;
-  p->check.chain = (struct chain_options) {
-    .backing = o->backing, .backing_path = o->backing_path,
-    .backing_format = o->backing_format,
-    .image = {
-      .data_file = o->data_file, .data_file_path = o->data_file_path,
-      .file = { .lock = o->lock, .drop_cache = o->drop_cache, .link = &o->link },
-      .rules = o->rules,
-    },
-  };
+  p->check.chain = disk_chain_options (o);
+  p->check.chain.image.file.try_writable = false;
 }
 
 void

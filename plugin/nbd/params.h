@@ -10,6 +10,7 @@
 
 #include "check/check.h"
 #include "disk/disk.h"
+#include "disk/inforeport.h"
 #include "offline/bitmapedit.h"
 #include "offline/edit.h"
 #include "nbd/createparams.h"
@@ -30,7 +31,7 @@ enum param {
   PARAM_ITER_TIME, PARAM_BACKING_FILE, PARAM_DATA_FILE_RAW,
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
-  PARAM_CHECKPOINT_INTERVAL,
+  PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE,
   NR_PARAMS
 };
 
@@ -53,6 +54,8 @@ struct params {
   size_t nr_allow_uri;
   char *path, *backing_path, *data_file_path, *passphrase, *stats, *report;
   char *dir;                    /* or NULL; if set, options.path is the same */
+  struct inforeport info;
+  bool serve;                   /* false: do everything else, and serve nothing */
   struct check_options check;   /* complete after params_complete */
   struct edit *edits;           /* in the order of the command line */
   unsigned nr_edits;
@@ -66,6 +69,7 @@ struct params {
     .discard = true, .lock = true, .link = STORAGE_LINK_DEFAULTS,            \
   },                                                                         \
   .create = CREATEPARAMS_DEFAULT,                                            \
+  .serve = true,                                                             \
 }
 
 /* For nbdkit --help: one or two lines for each parameter. */

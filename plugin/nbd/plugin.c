@@ -47,7 +47,7 @@
 NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 
 static struct params params = PARAMS_DEFAULT;
-static struct disk *disk;       /* NULL: a directory is served */
+static struct disk *disk;       /* NULL: a directory is served, or nothing (serve=) */
 static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
@@ -127,6 +127,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_luks=yes\n");
   printf ("qcow2_aes=yes\n");
   printf ("qcow2_check=yes\n");
+  printf ("qcow2_info=yes\n");
   printf ("qcow2_extended_l2=yes\n");
   printf ("qcow2_data_file=yes\n");
   printf ("qcow2_create=yes\n");
@@ -350,7 +351,7 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 {
   struct list list = { .exports = exports };
   unsigned unlisted = 0;
-  const int r = dir ? dir_list (dir, add_export, &list, &unlisted)
+  const int r = !params.serve ? 0 : dir ? dir_list (dir, add_export, &list, &unlisted)
     : exports_list (disk, add_export, &list, &unlisted);
 
   if (r != -1)
@@ -389,6 +390,11 @@ leave (struct handle *h)
 static int
 enter (struct handle *h, const char *name, bool writable)
 {
+  if (!params.serve) {
+    nbdkit_error ("serve=false was given: there are no exports");
+    errno = EPERM;
+    return -1;
+  }
   if (dir) {
     h->image = dir_enter (dir, name, &name);
     if (h->image == NULL)

@@ -3,7 +3,8 @@
  * What is done to an image before it is served, and in which order?
  *
  * The image is created (create=) and checked (check=), its snapshots and its size are
- * changed, it is flattened, and its bitmaps are changed.  Then a disk is made of it.  The
+ * changed, it is flattened, and its bitmaps are changed.  Then it is described (info=),
+ * and a disk is made of it, unless serve=false was given.  The
  * image stays open and locked from the first change to the last, and the disk takes it
  * over.  Each change is complete and durable, and the next one reads the file anew, so a
  * crash between two changes leaves a valid image.
@@ -24,6 +25,7 @@
 
 #include "check/check.h"
 #include "disk/export.h"
+#include "disk/inforeport.h"
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
 #include "offline/edit.h"
@@ -111,7 +113,14 @@ change (struct params *p, struct image *image)
                         p->bitmap_from);
 }
 
-/* The disk starts as a reader of the image. */
+/* Writes the reports on the image as it is now. */
+static int
+describe (struct params *p)
+{
+  return p->info.path ? inforeport_write (&p->info, &p->options) : 0;
+}
+
+/* Changes the image, and makes a disk of it, which starts as a reader of the image. */
 static int
 change_and_open (struct params *p, struct disk **disk)
 {
@@ -120,18 +129,37 @@ change_and_open (struct params *p, struct disk **disk)
 
   if (image == NULL)
     return -1;
-  if (change (p, image) == 0 && image_lock (image, IMAGE_READER) == 0 &&
-      image_reload (image) == 0)
-    r = disk_open_on (&p->options, image, disk);
+  if (change (p, image) == 0 && image_lock (image, IMAGE_READER) == 0) {
+    /* The reports may need the only connection that a server admits. */
+    storage_disconnect (image->file);
+    r = describe (p);
+  }
+  if (r == 0 && p->serve)
+    r = image_reload (image) == -1 ? -1 : disk_open_on (&p->options, image, disk);
   image_close (image);          /* the disk is an owner of its own */
   return r;
+}
+
+static int
+open_unchanged (struct params *p, struct disk **disk)
+{
+  if (describe (p) == -1)
+    return -1;
+  return p->serve ? disk_open (&p->options, disk) : 0;
+}
+
+/* Can the reports be written?  Known before anything is done. */
+static int
+check_reports (const struct params *p)
+{
+  return p->info.path ? inforeport_check (&p->info) : 0;
 }
 
 int
 prepare_disk (struct params *p, struct disk **disk)
 {
   struct check *check = NULL;
-  int r = createparams_run (&p->create, &p->options);
+  int r = check_reports (p) == -1 ? -1 : createparams_run (&p->create, &p->options);
 
   if (r == 0 && p->check.mode != CHECK_OFF)
     r = check_image (&p->check, &check);
@@ -142,13 +170,13 @@ prepare_disk (struct params *p, struct disk **disk)
     check = NULL;
   }
   if (r == 0)
-    r = has_changes (p) ? change_and_open (p, disk) : disk_open (&p->options, disk);
+    r = has_changes (p) ? change_and_open (p, disk) : open_unchanged (p, disk);
   if (check && finish_check (check, r == 0) == -1)
     r = -1;
   check_free (check);           /* the disk has its own locks now */
   params_forget_passphrase (p);
-  if (r == -1)
-    return -1;
+  if (r == -1 || !p->serve)
+    return r;
   if (disk_why_readonly (*disk))
     nbdkit_debug ("%s: served read-only: %s", p->path, disk_why_readonly (*disk));
   nbdkit_debug ("%s: %s", p->path, disk_description (*disk));

@@ -43,7 +43,7 @@
 #include "nbd/stats.h"
 
 static const struct report_kind kind = {
-  "stats", "{\n  \"connections\": {"
+  "stats", { "{\n  \"connections\": {" }
 };
 
 /* How often the file is written while counters change. */

@@ -55,6 +55,8 @@
 
 /* As many symbolic links as the kernel follows. */
 #define MAX_LINKS 40
+/* More bytes than any kind of report has to begin with. */
+#define MOST_BEGINNING 64
 
 struct place {
   enum { NOTHING, REGULAR, DESCRIPTOR, STREAM, OTHER } kind;
@@ -250,26 +252,37 @@ is_open_here (const struct stat *st)
   return found;
 }
 
+/* Do these LEN bytes, the first ones of a file, begin a report of this kind? */
+static bool
+begins_like (const struct report_kind *kind, const char *bytes, size_t len)
+{
+  for (size_t i = 0; i < 2 && kind->begins[i]; i++) {
+    const size_t n = strlen (kind->begins[i]);
+
+    if (len >= n && memcmp (bytes, kind->begins[i], n) == 0)
+      return true;
+  }
+  return false;
+}
+
 /* May the file NAME be replaced?  Returns 0, or -1 with errno.  EEXIST: it is not a
  * report, and not empty.  ETXTBSY: this process has it open. */
 static int
 check_replaceable (const struct report_kind *kind, const char *name)
 {
   const int fd = open (name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  const size_t len = strlen (kind->begins);
-  char begin[len];
+  char begin[MOST_BEGINNING];
   struct stat st;
   ssize_t n;
   int open_here;
 
   if (fd == -1)
     return -1;
-  n = fstat (fd, &st) == -1 ? -1 : pread (fd, begin, len, 0);
+  n = fstat (fd, &st) == -1 ? -1 : pread (fd, begin, sizeof begin, 0);
   close (fd);                   /* so that the search below does not find it */
   if (n == -1)
     return -1;
-  if (!S_ISREG (st.st_mode) ||
-      (n > 0 && ((size_t) n < len || memcmp (begin, kind->begins, len) != 0))) {
+  if (!S_ISREG (st.st_mode) || (n > 0 && !begins_like (kind, begin, n))) {
     errno = EEXIST;
     return -1;
   }
@@ -335,6 +348,14 @@ reportfile_check (const struct report_kind *kind, const char *path, bool repeate
     r = refused (kind, path, "it is not a regular file, and cannot be replaced");
   free (p.name);
   return r;
+}
+
+bool
+reportfile_replaces (const char *path)
+{
+  struct stat st;
+
+  return stat (path, &st) == 0 && S_ISREG (st.st_mode);
 }
 
 /* Are these the same directory? */

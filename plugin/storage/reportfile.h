@@ -11,8 +11,8 @@
 
 struct report_kind {
   const char *key;              /* the parameter that asks for the report, for messages */
-  const char *begins;           /* the first bytes of all files of this kind, and of no
-                                   other */
+  const char *begins[2];        /* the first bytes of all files of this kind, and of no
+                                   other; the second NULL if there is one form only */
 };
 
 /* May a report be written to PATH (absolute)?  Files that this process has opened itself
@@ -20,6 +20,9 @@ struct report_kind {
  * so it must be a file that can be replaced.  Returns 0, or -1 (reported) if not. */
 extern int reportfile_check (const struct report_kind *, const char *path,
                              bool repeatedly);
+
+/* Is there already a file that a report written to this absolute path would replace? */
+extern bool reportfile_replaces (const char *path);
 
 /* Would a report written to one of these absolute paths replace that of the other? */
 extern bool reportfile_same (const char *path, const char *other);

@@ -29,6 +29,7 @@ declare -A good=(
   [refcount-bits]=16 [extended-l2]=true [lazy-refcounts]=true [compression-type]=zstd
   [encrypt]=luks [iter-time]=10 [backing-file]=other.qcow2 [data-file-raw]=true
   [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5 [checkpoint-interval]=7
+  [info]=info.json [info-chain]=true [serve]=false
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove bitmap-enable bitmap-disable \

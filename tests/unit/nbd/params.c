@@ -70,7 +70,8 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_DATA_FILE_RAW] = "true", [PARAM_ALLOW_URI] = "nbd://h/e",
   [PARAM_RECONNECT] = "5", [PARAM_CONNECT_TIMEOUT] = "5", [PARAM_ON_ENOSPC] = "wait",
   [PARAM_WATERMARK] = "1M", [PARAM_ANSWER_TIMEOUT] = "5", [PARAM_OVERWRITE] = "true",
-  [PARAM_CHECKPOINT_INTERVAL] = "7",
+  [PARAM_CHECKPOINT_INTERVAL] = "7", [PARAM_INFO] = "info",
+  [PARAM_INFO_CHAIN] = "true", [PARAM_SERVE] = "false",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];
@@ -282,8 +283,9 @@ test_arrival (void)
   struct params p = PARAMS_DEFAULT;
 
   for (enum param i = 0; i < NR_PARAMS; i++)
-    CHECK (give (&p, i, good[i]) == 0 && params_asks (&p, i) == (i != PARAM_DISCARD &&
-                                                                 i != PARAM_LOCK));
+    CHECK (give (&p, i, good[i]) == 0 &&
+           params_asks (&p, i) == (i != PARAM_DISCARD && i != PARAM_LOCK &&
+                                   i != PARAM_SERVE));
   CHECK (strcmp (p.path, "/current/a") == 0 && strcmp (p.dir, "/current/d") == 0);
   CHECK (p.options.l2_cache == 1 << 20 && p.options.l2_slice == 4096);
   CHECK (p.options.backing == BACKING_PATH && p.options.data_file == DATA_FILE_PATH);
@@ -295,7 +297,8 @@ test_arrival (void)
   CHECK (p.options.detect_zeroes == DETECT_ZEROES_ON && p.options.copy_on_read);
   CHECK (p.flatten && p.commit == COMMIT_KEEP && p.options.drop_cache && !p.options.lock);
   CHECK (p.check.mode == CHECK_REPAIR && strcmp (p.report, "/current/report") == 0);
-  CHECK (strcmp (p.stats, "/current/stats") == 0);
+  CHECK (strcmp (p.stats, "/current/stats") == 0 && !p.serve && p.info.chain);
+  CHECK (strcmp (p.info.path, "/current/info") == 0 && strcmp (p.info.name, "a") == 0);
   CHECK (p.create.wanted && p.create.options.image.size == 1 << 20);
   CHECK (p.create.options.image.cluster_size == 65536);
   CHECK (p.create.options.image.version == 2 && p.create.options.encrypt);

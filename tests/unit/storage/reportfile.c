@@ -25,7 +25,7 @@
 #define OURS BEGIN "true }\n"
 #define OLDER BEGIN "false }\n"
 
-static const struct report_kind kind = { KEY, BEGIN };
+static const struct report_kind kind = { KEY, { BEGIN } };
 
 /* What another program does while the report is written. */
 static void (*meanwhile) (void);
