@@ -480,8 +480,10 @@ luks_unlock (const struct luks *l, luks_read_fn read, void *opaque,
   t.s = OPENSSL_malloc (sizeof *t.s);
   if (luks_tools_init (&t.t, l->path, l->hash) == -1)
     ;
-  else if (t.s == NULL)
+  else if (t.s == NULL) {
+    errno = ENOMEM;
     luks_failed (l->path, "cannot prepare to unlock");
+  }
   else if (try_slots (&t, read, opaque, passphrase, len) == 0)
     cipher = crypt_new (l->path, &l->spec, t.s->key);
 
