@@ -273,18 +273,23 @@ disk_quiesce (struct disk *d)
 {
   const struct timespec moment = { .tv_nsec = 1000000 };
   const int64_t deadline = clock_ms () + QUIESCE_SECONDS * 1000;
-  int r;
+  int r, err;
 
   checkpoint_stop_timer (d->w.checkpoint);
   if (health_check (d->image->health) == -1)
     return -1;                  /* the cause was reported */
   /* If this fails, it is tried again later; the disk comes to rest anyway. */
   r = bitmap_store (d->bitmaps);
+  err = errno;
   do {
     if (checkpoint_quiesce (d->w.checkpoint) == -1)
       return -1;
-    if (!checkpoint_holds_back (d->w.checkpoint))
-      return health_end_changes (d->image->health) == -1 ? -1 : r;
+    if (!checkpoint_holds_back (d->w.checkpoint)) {
+      if (health_end_changes (d->image->health) == -1)
+        return -1;
+      errno = err;
+      return r;
+    }
     while (checkpoint_holds_back (d->w.checkpoint) && clock_ms () < deadline) {
       nanosleep (&moment, NULL);
       if (checkpoint_reap (d->w.checkpoint) == -1)
