@@ -103,13 +103,19 @@ static void
 make_durable (struct run *r, time_t *last)
 {
   struct timespec now;
+  int err;
 
   clock_gettime (CLOCK_MONOTONIC, &now);
   if (*last == 0)
     *last = now.tv_sec;
   if (now.tv_sec - *last < DURABLE_SECONDS)
     return;
-  r->job->make_durable (r->job->opaque);
+  if (r->job->make_durable (r->job->opaque) == -1) {
+    err = errno;
+    LOCK_FOR_BLOCK (&r->lock);
+    if (r->error == 0)
+      r->error = err;
+  }
   clock_gettime (CLOCK_MONOTONIC, &now);
   *last = now.tv_sec;
 }

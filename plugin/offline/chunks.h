@@ -33,17 +33,17 @@ struct chunks_job {
   int (*work) (void *opaque, void *scratch, uint64_t start, uint64_t end,
                uint64_t *copied);
   /* Makes durable what has been done, while work goes on.  The thread that runs the job
-   * calls it every few seconds.  Errors are ignored: the end of the job will meet them
-   * again. */
-  void (*make_durable) (void *opaque);
+   * calls it every few seconds.  -1: reported; the job fails, since a later sync may
+   * succeed although data was lost. */
+  int (*make_durable) (void *opaque);
 };
 
 /* Calls the watch (or NULL).  Returns whether to continue. */
 extern bool chunks_tell (const struct chunks_watch *, uint64_t done, uint64_t total,
                          uint64_t copied);
 /* Does the whole disk.  *DONE, *COPIED: bytes, as the watch is told.  -1: the error of
- * the first chunk that failed (reported), or EINTR (not reported): the watch stopped
- * it. */
+ * the first chunk or sync that failed (reported), or EINTR (not reported): the watch
+ * stopped it. */
 extern int chunks_run (const struct chunks_job *, const struct chunks_watch *,
                        uint64_t *done, uint64_t *copied);
 

@@ -264,10 +264,10 @@ copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t 
   return 0;
 }
 
-static void
+static int
 make_durable (void *opaque)
 {
-  sync_below (opaque);
+  return sync_below (opaque);
 }
 
 /* ERR: errno.  Returns -1. */

@@ -67,12 +67,12 @@ copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t 
   return r;
 }
 
-static void
+static int
 make_durable (void *opaque)
 {
   const struct copying *c = opaque;
 
-  checkpoint_flush (c->view.w->checkpoint);
+  return checkpoint_flush (c->view.w->checkpoint);
 }
 
 /* ERR: errno.  Returns -1. */
