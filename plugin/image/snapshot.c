@@ -150,9 +150,11 @@ read_entry (struct storage *file, const struct header *h, uint32_t i,
 
   strings = *at + sizeof entry + get32 (entry.extra_size);
   s->id = read_string (file, strings, get16 (entry.id_size));
+  if (s->id == NULL)
+    return -1;
   s->name = read_string (file, strings + get16 (entry.id_size),
                          get16 (entry.name_size));
-  if (s->id == NULL || s->name == NULL)
+  if (s->name == NULL)
     return -1;
 
   *at += round_up (len, 8);
@@ -177,8 +179,9 @@ static int
 index_names (struct snapshots *s)
 {
   s->by_name = names_new (s->n, name_of, s->list);
-  s->by_id = names_new (s->n, id_of, s->list);
-  return s->by_name && s->by_id ? 0 : -1;
+  if (s->by_name)
+    s->by_id = names_new (s->n, id_of, s->list);
+  return s->by_id ? 0 : -1;
 }
 
 int
