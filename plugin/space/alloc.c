@@ -219,18 +219,36 @@ find_space (struct alloc *a, uint64_t n, struct extension *e)
                          e->place << a->bits, e->used << a->bits);
 }
 
+static bool
+has_grown (struct alloc *a)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+  const uint64_t before = storage_size (a->file);
+
+  return storage_size_now (a->file, true) > before;
+}
+
 /* Like find_space, for as many clusters as there is space for: N, or WANT, or else at
  * least half of what would fit.  (The plugin cannot ask how much would fit: the end of a
- * device, a full file system, a quota and a limit on file sizes all look the same.) */
+ * device, a full file system, a quota and a limit on file sizes all look the same.)
+ *
+ * Whether a device has grown is asked when nothing is left: an export is not asked again
+ * for a while (nbdfile.c), and a batch that was too large would use that up. */
 static int
-find_space_that_is_left (struct alloc *a, uint64_t n, uint64_t want,
+find_space_that_is_left (struct alloc *a, uint64_t most, uint64_t want,
                          struct extension *e)
 {
-  while (find_space (a, n, e) == -1) {
-    if (errno != ENOSPC || n == 1)
+  uint64_t n = most;
+
+  while (find_space (a, n, e) == -1)
+    if (errno != ENOSPC)
       return -1;
-    n = n > want ? max64 (n / 2, want) : n / 2;
-  }
+    else if (n > 1)
+      n = n > want ? max64 (n / 2, want) : n / 2;
+    else if (has_grown (a))
+      n = most;
+    else
+      return -1;
   return 0;
 }
 

@@ -450,16 +450,16 @@ storage_cannot_allocate (const struct storage *s)
   return s->no_allocate;
 }
 
-/* Does not report errors. */
+/* ASK: see storage_size_now.  Does not report errors. */
 static int
-set_size (struct storage *s, uint64_t size)
+set_size (struct storage *s, uint64_t size, bool ask)
 {
   int r = choke (s, STORAGE_OP_TRUNCATE, NULL, 0, size, 0, false);
 
   if (r == 0 && s->ops->set_size && s->regular)
     r = s->ops->set_size (s, size);
   else if (r == 0) {
-    if (size <= s->size || size <= storage_size_now (s, true))
+    if (size <= s->size || size <= storage_size_now (s, ask))
       return 0;
     errno = ENOSPC;
     r = -1;
@@ -483,14 +483,14 @@ cannot_set_size (const struct storage *s, uint64_t size)
 int
 storage_truncate (struct storage *s, uint64_t size)
 {
-  return set_size (s, size) == -1 ? cannot_set_size (s, size) : 0;
+  return set_size (s, size, true) == -1 ? cannot_set_size (s, size) : 0;
 }
 
 int
 storage_extend (struct storage *s, uint64_t size, uint64_t offset, uint64_t count)
 {
   const bool longer = size > s->size;
-  const bool sized = !longer || set_size (s, size) == 0;
+  const bool sized = !longer || set_size (s, size, false) == 0;
 
   if (sized && (count == 0 || allocate (s, offset, count) == 0))
     return 0;

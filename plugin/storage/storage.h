@@ -199,7 +199,8 @@ extern int storage_truncate (struct storage *, uint64_t size);
 
 /* Makes the file at least SIZE bytes long, and makes sure that writes to COUNT bytes at
  * OFFSET will find space.  Returns 0 or -1.  ENOSPC (also for a limit, a quota or the end
- * of a device) is not reported: the caller may try a smaller size. */
+ * of a device) is not reported: the caller may try a smaller size, and at last ask for the
+ * size (storage_size_now). */
 extern int storage_extend (struct storage *, uint64_t size, uint64_t offset,
                            uint64_t count);
 

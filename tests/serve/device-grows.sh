@@ -45,6 +45,10 @@ grow(40 << 20)
 write(19)
 until(lambda: stats("low") == 2)
 assert stats("size") == 40 << 20
+# At once, after a large piece of the device would not fit.
+write(2)
+grow(60 << 20)
+write(17)
 # Too late: at the end of the device there is an error, until it has grown.
 try:
     write(40)
@@ -63,9 +67,9 @@ h.flush()
 for o in range(0, 80 << 20, 65536):
     assert h.pread(65536, o) == b"%8d" % o * 8192, o
 until(lambda: stats("size") == 100 << 20)
-assert stats("low") == 2
+assert stats("low") == 3
 PY
-  [ "$(grep -c 'watermark=4194304' "$log")" = 2 ]
+  [ "$(grep -c 'watermark=4194304' "$log")" = 3 ]
   grep ' of 41943040 bytes are left' "$log"
 }
 
