@@ -178,6 +178,7 @@ __wrap_nbdlib_load (struct nbdlib *lib, const char **why)
     core_r_ = (call);                           \
     core_err_ = errno;                          \
     in_core = false;                            \
+    CHECK (core_r_ == 0 || core_err_ != 0);     \
     core_r_ == -1 ? core_err_ : 0;              \
   })
 
