@@ -224,14 +224,16 @@ lose_changes (struct nbdpool *p)
   p->lost = true;
 }
 
-/* Is it of use for a request?  One that changes something must not be sent in vain, beside
- * others that are in flight; nor has any request to fail if the connection was lost while
- * it was idle. */
+/* Is it of use for a request?  The first change after a flush must not be sent in vain,
+ * beside reads that are in flight: it would be lost, and nothing else is.  Nor has any
+ * request to fail if the connection was lost while it was idle. */
 static bool
 is_alive (const struct slot *slot, enum nbdpool_kind kind)
 {
-  return slot->link && !(slot->users == 0 || changes_something (kind)
-                         ? nbdlink_has_hung_up (slot->link)
+  const bool looks = slot->users == 0 ||
+    (changes_something (kind) && !is_unflushed (slot));
+
+  return slot->link && !(looks ? nbdlink_has_hung_up (slot->link)
                          : nbdlink_is_dead (slot->link));
 }
 
