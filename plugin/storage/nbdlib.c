@@ -27,6 +27,10 @@ nbdlib_load (struct nbdlib *lib, const char **why)
     goto fail;
   NBDLIB_FUNCTIONS (LOAD)
 #undef LOAD
+#define LOAD_NEWER(name) lib->name = (typeof (lib->name)) dlsym (so, "nbd_" #name)
+  LOAD_NEWER (aio_block_status_64);
+  LOAD_NEWER (get_extended_headers_negotiated);
+#undef LOAD_NEWER
   dlclose (so);                 /* RTLD_NODELETE */
   return 0;
 

@@ -6,6 +6,9 @@
 #ifndef QCOW2_NBDLIB_H
 #define QCOW2_NBDLIB_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include <libnbd.h>
 
 #define NBDLIB_FUNCTIONS(F) \
@@ -44,11 +47,30 @@
   F (set_handle_name) \
   F (set_uri_allow_local_file)
 
+/* Block status with 64 bits came with libnbd 1.18, and its types with that version's
+ * libnbd.h: see nbd_aio_block_status_64(3). */
+struct nbdlib_extent {
+  uint64_t length;              /* bytes */
+  uint64_t flags;
+};
+
+struct nbdlib_extents_callback {
+  int (*callback) (void *user_data, const char *context, uint64_t offset,
+                   struct nbdlib_extent *, size_t n, int *error);
+  void *user_data;
+  void (*free) (void *user_data);
+};
+
 /* Each has the type that libnbd.h declares for nbd_NAME. */
 struct nbdlib {
 #define NBDLIB_MEMBER(name) typeof (nbd_##name) *name;
   NBDLIB_FUNCTIONS (NBDLIB_MEMBER)
 #undef NBDLIB_MEMBER
+  /* NULL: libnbd is older. */
+  int64_t (*aio_block_status_64) (struct nbd_handle *, uint64_t count, uint64_t offset,
+                                  struct nbdlib_extents_callback,
+                                  nbd_completion_callback, uint32_t flags);
+  int (*get_extended_headers_negotiated) (struct nbd_handle *);
 };
 
 /* Loads libnbd if that has not happened yet, and fills LIB.  Returns 0, or -1 with errno

@@ -395,45 +395,72 @@ struct status {
 };
 
 /* Extents are in order, and begin where the request does. */
+static void
+add_extent (struct status *s, uint64_t len, bool zeros)
+{
+  if (s->ended || (s->len > 0 && zeros != s->zeros))
+    s->ended = true;
+  else {
+    s->zeros = zeros;
+    s->len += min64 (len, UINT64_MAX - s->len);
+  }
+}
+
+static bool
+is_allocation (const char *context)
+{
+  return strcmp (context, LIBNBD_CONTEXT_BASE_ALLOCATION) == 0;
+}
+
 static int
 add_extents (void *opaque, const char *context, uint64_t offset, uint32_t *entries,
              size_t n, int *error)
 {
-  struct status *s = opaque;
-
   (void) offset;
   (void) error;
-  if (strcmp (context, LIBNBD_CONTEXT_BASE_ALLOCATION) != 0)
-    return 0;
-  for (size_t i = 0; i + 1 < n && !s->ended; i += 2) {
-    const bool zeros = entries[i + 1] & LIBNBD_STATE_ZERO;
-
-    if (s->len > 0 && zeros != s->zeros)
-      s->ended = true;
-    else {
-      s->zeros = zeros;
-      s->len += entries[i];
-    }
-  }
+  for (size_t i = 0; i + 1 < n && is_allocation (context); i += 2)
+    add_extent (opaque, entries[i], entries[i + 1] & LIBNBD_STATE_ZERO);
   return 0;
+}
+
+static int
+add_extents_64 (void *opaque, const char *context, uint64_t offset,
+                struct nbdlib_extent *extents, size_t n, int *error)
+{
+  (void) offset;
+  (void) error;
+  for (size_t i = 0; i < n && is_allocation (context); i++)
+    add_extent (opaque, extents[i].length, extents[i].flags & LIBNBD_STATE_ZERO);
+  return 0;
+}
+
+static int64_t
+begin_status (struct nbdlink *l, uint64_t offset, uint64_t count, struct status *s,
+              nbd_completion_callback done)
+{
+  const nbd_extent_callback short_ones = { .callback = add_extents, .user_data = s };
+  const struct nbdlib_extents_callback long_ones = {
+    .callback = add_extents_64, .user_data = s,
+  };
+
+  return l->info.long_counts
+    ? l->lib.aio_block_status_64 (l->nbd, count, offset, long_ones, done, 0)
+    : l->lib.aio_block_status (l->nbd, min64 (count, NBDLINK_MAX_COUNT), offset,
+                               short_ones, done, 0);
 }
 
 int
 nbdlink_zeros (struct nbdlink *l, uint64_t offset, uint64_t *len, bool *zeros)
 {
-  const uint64_t count = min64 (*len, NBDLINK_MAX_COUNT);
-  const nbd_extent_callback extents = { .callback = add_extents,
-                                        .user_data = &(struct status) { 0 } };
-  const struct status *s = extents.user_data;
+  struct status s = { 0 };
   struct nbdlink_call c;
 
   begin (l, &c);
-  if (complete (l, &c, l->lib.aio_block_status (l->nbd, count, offset, extents,
-                                             when_done (&c), 0)) == -1)
+  if (complete (l, &c, begin_status (l, offset, *len, &s, when_done (&c))) == -1)
     return -1;
-  *zeros = s->len > 0 && s->zeros;
-  if (s->len > 0)
-    *len = min64 (*len, s->len);
+  *zeros = s.len > 0 && s.zeros;
+  if (s.len > 0)
+    *len = min64 (*len, s.len);
   return 0;
 }
 
@@ -512,6 +539,8 @@ ask_info (struct nbdlink *l, const char **why)
     .multi_conn = l->lib.can_multi_conn (l->nbd) == 1,
     .block_status =
       l->lib.can_meta_context (l->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1,
+    .long_counts = l->lib.aio_block_status_64 && l->lib.get_extended_headers_negotiated &&
+      l->lib.get_extended_headers_negotiated (l->nbd) == 1,
   };
   if ((i->minimum & (i->minimum - 1)) == 0 && i->minimum <= i->maximum) {
     /* libnbd does not accept more. */

@@ -36,6 +36,7 @@ struct nbdlink_info {
   uint64_t size;
   uint64_t minimum, maximum;    /* for requests with data; minimum: a power of two */
   bool read_only, flush, fua, zero, zero_fast, cache, multi_conn, block_status;
+  bool long_counts;             /* of block status: more than NBDLINK_MAX_COUNT */
 };
 
 /* Connects to URI, in at most TIMEOUT_MS.  NAME is what messages call it; it must outlive
