@@ -12,7 +12,7 @@
 #
 # Variables of the environment (automake sets them; all have defaults, so that a test can
 # be run by hand from the build directory or any other):
-#   srcdir            this directory
+#   srcdir            the directory above this one
 #   abs_top_builddir  top of the build tree
 #   PLUGIN            path of nbdkit-qcow2-plugin.so
 #   NBDKIT            the server, default "nbdkit"
@@ -24,7 +24,7 @@ set -x
 
 export LC_ALL=C
 
-srcdir="${srcdir:-$(dirname "$0")}"
+srcdir="${srcdir:-$(dirname "$0")/..}"
 srcdir="$(cd "$srcdir" && pwd)"
 if [ -z "${abs_top_builddir:-}" ]; then
   abs_top_builddir="$(cd "$srcdir/.." && pwd)"
