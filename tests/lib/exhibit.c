@@ -223,17 +223,21 @@ exhibit_reopen (struct exhibit *e)
   return left;
 }
 
-/* Without a backing file, what is left is served with untrusted=true too. */
+/* What is left is served with untrusted=true too, or refused if it has a backing file. */
 static void
 serve_untrusted (struct exhibit *e)
 {
-  if (e->below.data)
-    return;
   blob_save (EXHIBIT, exhibit_file (e));
   e->disk_options.hooks = NULL;
   e->disk_options.untrusted = true;
   e->disk_options.backing = BACKING_DENY;
   e->disk_options.data_file = DATA_FILE_DENY;
+  if (e->below.data) {
+    quiet_errors = true;
+    CHECK (disk_open (&e->disk_options, &e->disk) == -1 && errno == EPERM);
+    quiet_errors = false;
+    return;
+  }
   if (disk_open (&e->disk_options, &e->disk) == -1 ||
       (e->client = export_open (e->disk, "", true)) == NULL)
     FAIL ("the image cannot be opened with untrusted=true");

@@ -38,7 +38,8 @@ extern void exhibit_over_raw (struct image_spec *, int n);
  * opened for writing. */
 extern struct exhibit *exhibit_open (const struct exhibit_options *);
 /* Closes the disk.  Must succeed, with no leaks, all data durable and no sector wrong,
- * also when it is read with untrusted=true.  Frees the exhibit. */
+ * also when it is read with untrusted=true (which refuses a backing file).  Frees the
+ * exhibit. */
 extern void exhibit_close (struct exhibit *);
 /* Closes the disk, writes the file EXHIBIT, and opens that.  Returns whether closing
  * succeeded. */
