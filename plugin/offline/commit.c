@@ -213,20 +213,6 @@ finish_below (struct commit *c)
 
 /* --- copying --- */
 
-/* A range of the image alone. */
-struct extent {
-  uint64_t len;
-  enum extent_type type;
-};
-
-static int
-remember (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
-{
-  (void) offset;
-  *(struct extent *) opaque = (struct extent) { len, type };
-  return 0;
-}
-
 static int
 copy_data (const struct commit *c, void *scratch, uint64_t start, uint64_t end,
            uint64_t *copied)
@@ -252,7 +238,7 @@ copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t 
   int r;
 
   for (at = start; at < end; at += x.len) {
-    if (export_extents (c->from, end - at, at, true, remember, &x) == -1)
+    if (export_extents (c->from, end - at, at, true, extent_keep, &x) == -1)
       return -1;
     x.len = min64 (x.len, end - at);
     r = x.type == EXTENT_HOLE ? 0

@@ -92,19 +92,6 @@ below (const struct view *v)
   return b;
 }
 
-struct first_extent {
-  uint64_t len;
-  enum extent_type type;
-};
-
-static int
-take_first (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
-{
-  (void) offset;
-  *(struct first_extent *) opaque = (struct first_extent) { len, type };
-  return 0;
-}
-
 static bool
 shows_below (const struct run *run)
 {
@@ -119,7 +106,7 @@ look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
 {
   const uint64_t unit = entry_unit_size (&v->image->header);
   const struct view b = below (v);
-  struct first_extent first;
+  struct extent first;
   struct run run;
 
   if (l2_lookup (v->w->l2, at, end - at, &run) == -1)
@@ -127,7 +114,7 @@ look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
   *len = run.len;
   if (!shows_below (&run))
     return 0;
-  if (request_extents (&b, run.len, at, true, take_first, &first) == -1)
+  if (request_extents (&b, run.len, at, true, extent_keep, &first) == -1)
     return -1;
   if (first.type == EXTENT_DATA) {
     *len = min64 (run.len, round_up (first.len, unit));

@@ -32,6 +32,12 @@ typedef int (*extent_fn) (void *opaque, uint64_t offset, uint64_t len,
 extern int request_extents (const struct view *, uint64_t count,
                             uint64_t offset, bool one,
                             extent_fn emit, void *opaque);
+/* For those who ask for one range: an extent_fn that keeps it in a struct extent. */
+struct extent {
+  uint64_t len;
+  enum extent_type type;
+};
+extern int extent_keep (void *extent, uint64_t offset, uint64_t len, enum extent_type);
 
 /* Loads mappings and asks the host to read data ahead. */
 extern int request_cache (const struct view *, uint64_t count,
