@@ -132,16 +132,8 @@ class Room:
                 self.edit()
         self.house.dead.wait()
         self.judge(crash=True)
-        # After the next start with a writer nothing is leaked.
-        server = self.house.serve("last%d" % self.i, self.house.config.plugin,
-                                  "file=" + self.image.path, "passphrase=" + PASSPHRASE)
-        try:
-            h = nbd.NBD()
-            h.connect_uri(server.uri())
-            h.shutdown()
-            server.stop()
-        finally:
-            server.kill()
+        self.house.last_writer("last%d" % self.i, "file=" + self.image.path,
+                               "passphrase=" + PASSPHRASE)
         self.judge(crash=False)
 
     def process(self):

@@ -9,8 +9,6 @@ import signal
 import subprocess
 import time
 
-import nbd
-
 from common import ServerFailure
 from disk import Disk
 from image import Image
@@ -337,15 +335,8 @@ class Lives(Track):
         self.count("snapshots judged")
 
     def last_judgement(self):
-        """After the next start with a writer and a clean end nothing is leaked."""
-        server = self.start("file=" + self.image.path, *self.starting(), *self.parameters)
-        try:
-            h = nbd.NBD()
-            h.connect_uri(server.uri())
-            h.shutdown()
-            server.stop()
-        finally:
-            server.kill()
+        self.last_writer("server", "file=" + self.image.path, *self.starting(),
+                         *self.parameters)
         self.judge(crash=False)
         for name in self.snapshots:
             self.judge_snapshot(name)

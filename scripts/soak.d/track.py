@@ -9,6 +9,8 @@ import random
 import shutil
 import time
 
+import nbd
+
 from common import ServerFailure
 from model import Failure
 from servers import Server
@@ -47,6 +49,17 @@ class Track:
     def start(self, *args):
         """Our server."""
         return self.serve("server", self.config.plugin, *args)
+
+    def last_writer(self, name, *parameters):
+        """The next start with a writer, and a clean end: after it nothing is leaked."""
+        server = self.serve(name, self.config.plugin, *parameters)
+        try:
+            h = nbd.NBD()
+            h.connect_uri(server.uri())
+            h.shutdown()
+            server.stop()
+        finally:
+            server.kill()
 
     def watch(self, server, files):
         """The sampler looks at this process and these files from now on."""
