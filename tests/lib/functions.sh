@@ -511,6 +511,34 @@ fingerprint ()
   stat -c '%s %y' "$1"
 }
 
+# bitmaps_of IMAGE: "NAME:GRANULARITY:FLAGS" of each bitmap, as QEMU finds them.
+bitmaps_of ()
+{
+  qemu-img info -f qcow2 --output=json "$1" | "$python" -c '
+import json, sys
+data = json.load(sys.stdin)["format-specific"]["data"]
+for b in data.get("bitmaps", []):
+    print("%s:%d:%s" % (b["name"], b["granularity"], ",".join(sorted(b["flags"]))))'
+}
+
+# bitmap_map IMAGE BITMAP: nbdinfo's lines about it, from QEMU.
+bitmap_map ()
+{
+  nbdinfo --map="qemu:dirty-bitmap:$2" -- [ qemu-nbd -r -f qcow2 -B "$2" "$1" ]
+}
+
+# marked IMAGE BITMAP: "OFFSET LENGTH" of what is marked, as QEMU finds it.
+marked ()
+{
+  bitmap_map "$@" | awk '$3 == 1 { print $1, $2 }'
+}
+
+# nothing_marked IMAGE BITMAP
+nothing_marked ()
+{
+  marked "$@" | diff /dev/null -
+}
+
 # serve_matrix CLUSTER-SIZE VIRTUAL-SIZE SECONDS: sends random requests to images of both
 # versions and all refcount widths, then lets qemu-img check them.  Prints a row for each.
 serve_matrix ()

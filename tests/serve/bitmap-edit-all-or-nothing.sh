@@ -10,26 +10,10 @@ requires qemu-nbd --version
 
 img="$tmp/a.qcow2"
 
-# "NAME:GRANULARITY:FLAGS" of each bitmap, as QEMU tells them.
-bitmaps_of ()
-{
-  qemu-img info -f qcow2 --output=json "$1" | "$python" -c '
-import json, sys
-data = json.load(sys.stdin)["format-specific"]["data"]
-for b in data.get("bitmaps", []):
-    print("%s:%d:%s" % (b["name"], b["granularity"], ",".join(sorted(b["flags"]))))'
-}
-
 bitmaps_are ()
 {
   check_clean "$img"
   bitmaps_of "$img" | diff <(printf '%s\n' "$@" | grep -v '^$') -
-}
-
-marked ()
-{
-  nbdinfo --map="qemu:dirty-bitmap:$1" -- [ qemu-nbd -r -f qcow2 -B "$1" "$img" ] |
-    awk '$3 == 1 { print $1, $2 }'
 }
 
 edit ()
@@ -63,21 +47,21 @@ for cluster in 512 4k 64k 2M; do
   stop_nbdkit
   qemu-io -f qcow2 -c 'write 20M 512' "$img" > /dev/null
   printf '%d 512\n' $((8 << 20)) $((20 << 20)) > "$tmp/want.marked"
-  marked two | diff "$tmp/want.marked" -
-  marked three | diff "$tmp/want.marked" -
+  marked "$img" two | diff "$tmp/want.marked" -
+  marked "$img" three | diff "$tmp/want.marked" -
 
   # Emptied, removed and made anew at once; what is not named stays.
   edit bitmap-clear=two bitmap-remove=one bitmap-add=one bitmap-granularity=64k
   bitmaps_are two:512:auto three:512:auto one:65536:auto
-  [ "$(marked two)" = "" ]
-  marked three | diff "$tmp/want.marked" -
+  nothing_marked "$img" two
+  marked "$img" three | diff "$tmp/want.marked" -
   qemu-io -f qcow2 -c 'write 20M 512' "$img" > /dev/null
-  [ "$(marked two)" = "$((20 << 20)) 512" ]
+  [ "$(marked "$img" two)" = "$((20 << 20)) 512" ]
   # Disabled ones can be emptied, and stay disabled.
   qemu-img bitmap --disable "$img" three
   edit bitmap-clear=three
   bitmaps_are two:512:auto three:512: one:65536:auto
-  [ "$(marked three)" = "" ]
+  nothing_marked "$img" three
   qemu-img bitmap --add "$img" four
   qemu-img bitmap --merge two "$img" four
   check_clean "$img"
@@ -114,7 +98,7 @@ refused_untouched '"void": it is inconsistent' "$img" bitmap-clear=void
 refused_untouched '"void": it is inconsistent' "$img" bitmap-remove=good bitmap-clear=void
 edit bitmap-remove=void
 bitmaps_are good:65536:auto
-[ "$(marked good)" = "0 65536" ]
+[ "$(marked "$img" good)" = "0 65536" ]
 
 # What is refused.
 refused_untouched '"good": a bitmap with this name exists' "$img" bitmap-add=good
@@ -171,8 +155,8 @@ for call in pwrite64 pwritev pwritev2 fdatasync; do
     kills=$((kills + 1))
     check_leaks_only "$img"
     case "$(bitmaps_of "$img" | tr '\n' ' ')" in
-      "old:65536:auto ") [ "$(marked old)" = "$((1 << 20)) 65536" ] ;;
-      "old:65536:auto new:65536:auto ") [ "$(marked old)" = "" ] ;;
+      "old:65536:auto ") [ "$(marked "$img" old)" = "$((1 << 20)) 65536" ] ;;
+      "old:65536:auto new:65536:auto ") nothing_marked "$img" old ;;
       *) fail "neither old nor new" ;;
     esac
   done

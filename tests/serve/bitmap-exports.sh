@@ -12,13 +12,7 @@ requires nbdcopy --version
 
 img="$tmp/a.qcow2"
 
-# marked_by_qemu NAME, marked_by_us NAME: "OFFSET LENGTH" of what is marked.
-marked_by_qemu ()
-{
-  nbdinfo --map="qemu:dirty-bitmap:$1" -- [ qemu-nbd -r -f qcow2 -B "$1" "$img" ] |
-    awk '$3 == 1 { print $1, $2 }'
-}
-
+# marked_by_us NAME: "OFFSET LENGTH" of what is marked.
 marked_by_us ()
 {
   nbdinfo --map "$(export_uri "bitmap:$1")" > "$tmp/map"
@@ -60,7 +54,7 @@ for cluster in 512 64k 2M; do
   nbdsh_run -c 'h.pwrite(b"\5" * 5000, 10 << 20)' -c 'h.zero(4096, 3 << 20)' \
             -c 'h.trim(2 << 20, 0)'
   stop_nbdkit
-  for b in fine normal coarse still; do marked_by_qemu "$b" > "$tmp/$b.qemu"; done
+  for b in fine normal coarse still; do marked "$img" "$b" > "$tmp/$b.qemu"; done
   qemu-img convert -f qcow2 -O raw "$img" "$tmp/now.raw"
 
   start_nbdkit -r -- file="$img"

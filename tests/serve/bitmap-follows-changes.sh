@@ -16,12 +16,6 @@ bitmaps ()
   "$python" "$srcdir/lib/bitmaps.py" "$@"
 }
 
-# A bitmap as QEMU sees it.
-map_of ()
-{
-  nbdinfo --map="qemu:dirty-bitmap:$1" -- [ qemu-nbd -r -f qcow2 -B "$1" "$img" ]
-}
-
 # flags_of NAME: as qemu-img info tells them, also of an image that is being served.
 flags_of ()
 {
@@ -54,7 +48,7 @@ set_in_use ()
 judge ()
 {
   local name="$1" granularity="$2"
-  map_of "$name" > "$tmp/$name.after"
+  bitmap_map "$img" "$name" > "$tmp/$name.after"
   bitmaps judge "$granularity" "$tmp/$name.before" "$tmp/$name.after" "$tmp/changes"
 }
 
@@ -76,7 +70,7 @@ make_bitmaps ()
   qemu-img bitmap --add -g 512 "$img" young
   set_in_use broken
   for b in still:65536 $followers young:512; do
-    map_of "${b%:*}" > "$tmp/${b%:*}.before"
+    bitmap_map "$img" "${b%:*}" > "$tmp/${b%:*}.before"
   done
   : > "$tmp/changes"
 }
@@ -90,7 +84,7 @@ check_bitmaps ()
     judge "${b%:*}" "${b#*:}"
   done
   [ "$(flags_of still)" = "" ]
-  map_of still | diff "$tmp/still.before" -
+  bitmap_map "$img" still | diff "$tmp/still.before" -
   [ "$still_bytes" = "$(bytes_of still)" ]
   [ "$(flags_of broken)" = auto,in-use ]
   [ "$broken_bytes" = "$(bytes_of broken)" ]
@@ -154,7 +148,7 @@ for cluster in 512 4k 64k 2M 64k,extended_l2=on; do
   qemu-img bitmap --disable "$img" four
   qemu-img bitmap --enable "$img" four
   check_clean "$img"
-  map_of merged | diff "$tmp/fine.after" -
+  bitmap_map "$img" merged | diff "$tmp/fine.after" -
   qemu-io -f qcow2 -c 'write 0 1' "$img" > /dev/null
   check_clean "$img"
 done
@@ -164,7 +158,7 @@ make_bitmaps 512
 read -r _ table data <<< "$(bitmaps where "$img" young)"
 [ "$data" = 0 ]
 header_patch "$img" "$table" Q 1
-map_of young > "$tmp/young.before"
+bitmap_map "$img" young > "$tmp/young.before"
 still_bytes=$(bytes_of still)
 broken_bytes=$(bytes_of broken)
 start_nbdkit file="$img"
@@ -187,7 +181,7 @@ for cluster in 512 64k 4k,lazy_refcounts=on; do
   [ "$(flags_of fine)" = auto,in-use ]
   [ "$(flags_of still)" = "" ]
   [ "$still_bytes" = "$(bytes_of still)" ]
-  if map_of fine > /dev/null; then fail "QEMU believes what is in use"; fi
+  if bitmap_map "$img" fine > /dev/null; then fail "QEMU believes what is in use"; fi
 
   # We go on, and so does QEMU; they stay worth nothing.
   fine_bytes=$(bytes_of fine)
@@ -198,7 +192,7 @@ for cluster in 512 64k 4k,lazy_refcounts=on; do
   [ "$fine_bytes" = "$(bytes_of fine)" ]
   [ "$still_bytes" = "$(bytes_of still)" ]
   for b in broken $followers young; do qemu-img bitmap --remove "$img" "${b%:*}"; done
-  map_of still | diff "$tmp/still.before" -
+  bitmap_map "$img" still | diff "$tmp/still.before" -
   qemu-img check -q -r leaks -f qcow2 "$img"
   check_clean "$img"
 done

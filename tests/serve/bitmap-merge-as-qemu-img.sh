@@ -15,23 +15,6 @@ RANDOM=${SEED:=$RANDOM}
 echo "SEED=$SEED"
 cd "$tmp"
 
-# "NAME:GRANULARITY:FLAGS" of each bitmap, as QEMU tells them.
-bitmaps_of ()
-{
-  qemu-img info -f qcow2 --output=json "$1" | "$python" -c '
-import json, sys
-data = json.load(sys.stdin)["format-specific"]["data"]
-for b in data.get("bitmaps", []):
-    print("%s:%d:%s" % (b["name"], b["granularity"], ",".join(sorted(b["flags"]))))'
-}
-
-# What is marked in bitmap $2 of image $1.
-marked ()
-{
-  nbdinfo --map="qemu:dirty-bitmap:$2" -- [ qemu-nbd -r -f qcow2 -B "$2" "$1" ] |
-    awk '$3 == 1 { print $1, $2 }'
-}
-
 # All that QEMU can tell about the bitmaps of an image.
 tell ()
 {
@@ -140,14 +123,14 @@ edit chain.qcow2 bitmap-merge=b512 bitmap-into=b1M bitmap-merge=b1M bitmap-into=
 check_clean chain.qcow2
 bitmaps_of chain.qcow2 | diff - <(printf '%s\n' b512:512: b1M:1048576: b4k:4096:auto)
 for name in b1M b4k; do [ "$(marked chain.qcow2 $name)" = "$((3 << 20)) $((1 << 20))" ]; done
-[ "$(marked chain.qcow2 b512)" = "" ]
+nothing_marked chain.qcow2 b512
 # What was enabled records, for us and for QEMU; what was disabled does not.
 edit empty.qcow2 bitmap-disable=b512
 start_nbdkit file=empty.qcow2
 nbdsh_run -c 'h.pwrite(b"x" * 512, 0)'
 stop_nbdkit
 qemu-io -f qcow2 -c 'write 4M 512' empty.qcow2 > make.log
-[ "$(marked empty.qcow2 b512)" = "" ]
+nothing_marked empty.qcow2 b512
 [ "$(marked empty.qcow2 b4k)" = "$(printf '0 4096\n%s 4096' $((4 << 20)))" ]
 edit empty.qcow2 bitmap-enable=b512 bitmap-enable=b512
 qemu-io -f qcow2 -c 'write 5M 512' empty.qcow2 > make.log

@@ -151,13 +151,8 @@ qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 top.qcow2
 qemu-io -f qcow2 -c 'write 1M 64k' top.qcow2 > io.log
 qemu-img bitmap --add top.qcow2 night
 commit top.qcow2 commit=on
-marked ()
-{
-  nbdinfo --map="qemu:dirty-bitmap:$2" -- [ qemu-nbd -r -f qcow2 -B "$2" "$1" ] |
-    awk '$3 == 1 { print $1, $2 }'
-}
 [ "$(marked base.qcow2 day)" = "$((1 << 20)) 65536" ]
-[ "$(marked top.qcow2 night)" = "" ]
+nothing_marked top.qcow2 night
 
 # --- what is refused ---
 

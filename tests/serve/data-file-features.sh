@@ -116,8 +116,7 @@ for raw in off on; do
     -c 'h.pwrite(b"x", 3 << 20); h.trim(65536, 3 << 20)'
   stop_nbdkit
   check_clean "$img"
-  nbdinfo --map="qemu:dirty-bitmap:all" -- [ qemu-nbd -r -f qcow2 -B all "$img" ] |
-    awk '$3 == 1 { print $1, $2 }' > "$tmp/dirty"
+  marked "$img" all > "$tmp/dirty"
   diff "$tmp/dirty" - <<'END'
 1048576 65536
 2097152 65536

@@ -13,12 +13,6 @@ requires qemu-nbd --version
 img="$tmp/a.qcow2"
 qemus="$tmp/b.qcow2"
 
-# map_of NAME FILE: as QEMU sees it.
-map_of ()
-{
-  nbdinfo --map="qemu:dirty-bitmap:$1" -- [ qemu-nbd -r -f qcow2 -B "$1" "$2" ]
-}
-
 where ()
 {
   "$python" "$srcdir/lib/bitmaps.py" where "$img" "$1"
@@ -48,8 +42,8 @@ same_bitmaps ()
   local b
 
   for b in $names; do
-    map_of "$b" "$img" > "$tmp/ours"
-    map_of "$b" "$qemus" | diff "$tmp/ours" -
+    bitmap_map "$img" "$b" > "$tmp/ours"
+    bitmap_map "$qemus" "$b" | diff "$tmp/ours" -
     [ "$(flags_of "$b" "$img")" = "$(flags_of "$b" "$qemus")" ]
   done
 }
@@ -81,7 +75,7 @@ for row in 512::2000384:2000896:6M:4195328 4k::1000448:300M:129M \
     nbdsh_run -c "h.pwrite(b'x' * 700, $bytes - 700); h.flush()"
     stop_nbdkit main
     check_clean "$img"
-    map_of fine "$img" | tail -n 1 | grep -E ' 1  *dirty$'
+    bitmap_map "$img" fine | tail -n 1 | grep -E ' 1  *dirty$'
   done
   # They can all go again.
   for b in $names; do qemu-img bitmap --remove "$img" "$b"; done
@@ -105,14 +99,14 @@ for bits in 1 data; do
   fi
   "$NBDKIT" -U - "$PLUGIN" "$img" resize=1537k --run true
   check_clean "$img"
-  map_of fine "$img" | grep -E '^ *0 +1048576 +1 '
-  map_of fine "$img" | grep -E '^ *1048576 +525312 +0 '
+  bitmap_map "$img" fine | grep -E '^ *0 +1048576 +1 '
+  bitmap_map "$img" fine | grep -E '^ *1048576 +525312 +0 '
   "$NBDKIT" -U - "$PLUGIN" "$img" resize=700k shrink=true --run true
   check_clean "$img"
   "$NBDKIT" -U - "$PLUGIN" "$img" resize=9M --run true
   check_clean "$img"
-  map_of fine "$img" | grep -E '^ *0 +716800 +1 '
-  map_of fine "$img" | grep -E '^ *716800 +8720384 +0 '
+  bitmap_map "$img" fine | grep -E '^ *0 +716800 +1 '
+  bitmap_map "$img" fine | grep -E '^ *716800 +8720384 +0 '
 done
 
 # One that is void stays so, byte for byte, and can be removed; the other one goes on.
@@ -124,7 +118,7 @@ check_clean "$img"
 read -r entry now _ <<< "$(where still)"
 [ "$now" = "$table" ]
 [ "$before" = "$(od -An -tx1 -j"$entry" -N 32 "$img"; od -An -tx1 -j"$table" -N 512 "$img")" ]
-map_of fine "$img" | grep -E '^ *716800 +41226240 +0 '
+bitmap_map "$img" fine | grep -E '^ *716800 +41226240 +0 '
 start_nbdkit "$img"
 nbdinfo --is readonly "$uri" && fail "it is read-only"
 stop_nbdkit main
