@@ -228,12 +228,12 @@ core_sources = \
 	%reldir%/offline/create.h \
 	%reldir%/offline/edit.c \
 	%reldir%/offline/edit.h \
-	%reldir%/offline/flatten.c \
-	%reldir%/offline/flatten.h \
 	%reldir%/offline/newdevice.c \
 	%reldir%/offline/newdevice.h \
 	%reldir%/offline/newimage.c \
 	%reldir%/offline/newimage.h \
+	%reldir%/offline/rebase.c \
+	%reldir%/offline/rebase.h \
 	%reldir%/offline/resize.c \
 	%reldir%/offline/resize.h \
 	%reldir%/offline/shadow-impl.h \

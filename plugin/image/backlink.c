@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does a header stop naming a backing file?
+ * How does a header come to name another backing file, or none?
  *
  * Specification: "Header" (backing_file_offset), "Header extensions".
  *
- * The name, and the extension with the name of the format, are removed at once
- * (headerwrite.c).  If there is no space for that, only the name is removed: a format
- * without a file has no meaning.
+ * The name, and the extension with the name of the format, change at once
+ * (headerwrite.c).  If there is no space to remove the extension as well, only the name
+ * is removed: a format without a file has no meaning.
  *
  * Locks: none; the caller holds the writer's lock on the image, and no other thread
  * writes these bytes.
@@ -14,27 +14,66 @@
 
 #include <config.h>
 
+#include <errno.h>
+#include <string.h>
+
+#include "util/report.h"
 #include "format/format.h"
 #include "image/backlink.h"
 #include "image/headerwrite.h"
 
-int
-backlink_remove (struct storage *file, const struct header *h)
+/* Plans the change; NULL: reported. */
+static struct headerwrite *
+plan (struct storage *file, const struct header *h, const struct backlink *to)
 {
   struct headerwrite *w = headerwrite_new (file, h);
+
+  if (w == NULL)
+    return NULL;
+  headerwrite_drop_foreign (w);
+  headerwrite_set_backing (w, to->name);
+  if (to->format)
+    headerwrite_put_extension (w, QCOW2_EXT_BACKING_FORMAT, to->format,
+                               strlen (to->format));
+  else
+    headerwrite_drop_extension (w, QCOW2_EXT_BACKING_FORMAT);
+  if (to->format || headerwrite_fits (w))
+    return w;
+  headerwrite_free (w);
+  w = headerwrite_new (file, h);
+  if (w) {
+    headerwrite_drop_foreign (w);
+    headerwrite_set_backing (w, to->name);
+  }
+  return w;
+}
+
+int
+backlink_check (struct storage *file, const struct header *h, const struct backlink *to)
+{
+  struct headerwrite *w = plan (file, h, to);
+  bool fits;
+
+  if (w == NULL)
+    return -1;
+  fits = headerwrite_fits (w);
+  headerwrite_free (w);
+  if (fits)
+    return 0;
+  nbdkit_error ("%s: the header has no space for the name of that backing file",
+                storage_path (file));
+  errno = ENOSPC;
+  return -1;
+}
+
+int
+backlink_change (struct storage *file, const struct header *h, const struct backlink *to)
+{
+  struct headerwrite *w = plan (file, h, to);
   int r;
 
   if (w == NULL)
     return -1;
-  headerwrite_drop_backing (w);
-  headerwrite_drop_extension (w, QCOW2_EXT_BACKING_FORMAT);
-  if (!headerwrite_fits (w)) {
-    headerwrite_free (w);
-    w = headerwrite_new (file, h);
-    if (w == NULL)
-      return -1;
-    headerwrite_drop_backing (w);
-  }
   r = headerwrite_commit (w, NULL);
   headerwrite_free (w);
   return r;

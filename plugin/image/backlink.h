@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Removes the name of the backing file from the header of an image.  See backlink.c.
+ * Changes the name of the backing file in the header of an image.  See backlink.c.
  */
 
 #ifndef QCOW2_BACKLINK_H
@@ -9,9 +9,21 @@
 #include "storage/storage.h"
 #include "format/header.h"
 
-/* Makes the image in FILE, with this HEADER, an image without a backing file.  Everything
+/* NAME, of 1 to QCOW2_MAX_BACKING_NAME bytes, with the name of its FORMAT; or "" and
+ * NULL: no backing file. */
+struct backlink {
+  const char *name, *format;
+};
+
+/* Has the header of the image in FILE enough space for that?  Changes nothing.  -1: no
+ * (reported). */
+extern int backlink_check (struct storage *, const struct header *,
+                           const struct backlink *);
+/* Makes the image in FILE, with this HEADER, an image with this backing file.  Everything
  * else that it then needs must already be durable.  The change is durable on return.  -1:
- * reported; after a crash or a failure the image either has its backing file or none. */
-extern int backlink_remove (struct storage *, const struct header *);
+ * reported; after a crash or a failure the image has either its old backing file or the
+ * new one. */
+extern int backlink_change (struct storage *, const struct header *,
+                            const struct backlink *);
 
 #endif /* QCOW2_BACKLINK_H */

@@ -75,6 +75,8 @@ struct headerwrite {
   uint8_t *exts;                /* new, without an end mark */
   uint64_t exts_len;
   bool backing;                 /* new: the image has a backing file */
+  const void *name;             /* its name, in `old' or the caller's */
+  uint64_t name_len;
 };
 
 enum way { NO_WAY, ONE_SECTOR, ELSEWHERE };
@@ -105,6 +107,8 @@ look (struct headerwrite *w)
   w->was.name = get64 (w->fields.backing_file_offset);
   w->was.name_len = w->was.name ? get32 (w->fields.backing_file_size) : 0;
   w->backing = w->was.name != 0;
+  w->name = w->old + w->was.name;
+  w->name_len = w->was.name_len;
   if (w->backing)
     limit = min64 (limit, w->was.name);
   while ((len = extension_at (w->old, end, limit, &ext)) != 0)
@@ -162,6 +166,14 @@ headerwrite_fields (struct headerwrite *w)
   return &w->fields;
 }
 
+void
+headerwrite_drop_foreign (struct headerwrite *w)
+{
+  w->fields.autoclear_features =
+    put64 (get64 (w->fields.autoclear_features) &
+           (QCOW2_AUTOCLEAR_BITMAPS | QCOW2_AUTOCLEAR_RAW_DATA_FILE));
+}
+
 /* The position of the extension in w->exts, and its size in *LEN.  UINT64_MAX: there is
  * none. */
 static uint64_t
@@ -211,11 +223,13 @@ headerwrite_drop_extension (struct headerwrite *w, uint32_t type)
 }
 
 void
-headerwrite_drop_backing (struct headerwrite *w)
+headerwrite_set_backing (struct headerwrite *w, const char *name)
 {
-  w->backing = false;
+  w->name = name;
+  w->name_len = strlen (name);
+  w->backing = w->name_len > 0;
   w->fields.backing_file_offset = put64 (0);
-  w->fields.backing_file_size = put32 (0);
+  w->fields.backing_file_size = put32 (w->name_len);
 }
 
 /* --- the new first cluster --- */
@@ -228,7 +242,7 @@ make_new (struct headerwrite *w, uint64_t name)
   const uint64_t mark = sizeof (struct qcow2_extension);
 
   w->will.name = w->backing ? name : 0;
-  w->will.name_len = w->backing ? w->was.name_len : 0;
+  w->will.name_len = w->name_len;
   w->will.list_end = w->list + w->exts_len;
   if (range_within (w->will.list_end, mark, limit))
     w->will.list_end += mark;
@@ -242,11 +256,10 @@ make_new (struct headerwrite *w, uint64_t name)
   memset (w->new + w->list, 0, w->was.list_end - w->list);
   memset (w->new + w->was.name, 0, w->was.name_len);
   memset (w->new + w->list, 0, w->will.list_end - w->list);
-  if (w->backing)
-    w->fields.backing_file_offset = put64 (name);
+  w->fields.backing_file_offset = put64 (w->will.name);
   memcpy (w->new, &w->fields, min64 (w->list, sizeof w->fields));
   memcpy (w->new + w->list, w->exts, w->exts_len);
-  memcpy (w->new + w->will.name, w->old + w->was.name, w->will.name_len);
+  memcpy (w->new + w->will.name, w->name, w->will.name_len);
   return true;
 }
 
@@ -317,11 +330,12 @@ find_way_with (struct headerwrite *w, uint64_t name)
 static enum way
 find_way (struct headerwrite *w)
 {
+  const uint64_t after_list =
+    round_up (w->list + w->exts_len + sizeof (struct qcow2_extension), 8);
   const uint64_t places[] = {
-    w->was.name,
-    round_up (max64 (w->list + w->exts_len + sizeof (struct qcow2_extension),
-                     w->was.name + w->was.name_len), 8),
-    round_up (w->list + w->exts_len + sizeof (struct qcow2_extension), 8),
+    w->was.name ? w->was.name : after_list,
+    round_up (max64 (after_list, w->was.name + w->was.name_len), 8),
+    after_list,
   };
   enum way way = NO_WAY;
 
@@ -427,7 +441,7 @@ change_elsewhere (struct headerwrite *w, bool *begun)
     return -1;
   }
   memcpy (away, w->exts, w->exts_len);
-  memcpy (away + (name - spare), w->old + w->was.name, w->will.name_len);
+  memcpy (away + (name - spare), w->name, w->will.name_len);
   make_detour (w, spare, name, detour);
 
   if (put (w, away, size, spare) == -1)

@@ -34,8 +34,11 @@ extern struct qcow2_header *headerwrite_fields (struct headerwrite *);
 extern void headerwrite_put_extension (struct headerwrite *, uint32_t type,
                                        const void *data, uint32_t len);
 extern void headerwrite_drop_extension (struct headerwrite *, uint32_t type);
-/* Removes the backing file. */
-extern void headerwrite_drop_backing (struct headerwrite *);
+/* Names the backing file; "": there is none.  The name must outlive the change. */
+extern void headerwrite_set_backing (struct headerwrite *, const char *name);
+/* R8: clears the autoclear bits that the plugin does not maintain.  Those of bitmaps and
+ * of raw data files stay: a change that makes them wrong is not made. */
+extern void headerwrite_drop_foreign (struct headerwrite *);
 
 /* --- making the change --- */
 

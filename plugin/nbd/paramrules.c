@@ -36,6 +36,7 @@ enum {
   VALUE_CREATE_AUTO,
   VALUE_COMPAT_OLD,
   VALUE_SERVE_NOTHING,
+  VALUE_REBASE_NAME,
   NR_PARTIES
 };
 
@@ -49,8 +50,8 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
 #define BITMAP_EDITS P (BITMAP_ADD), P (BITMAP_CLEAR), P (BITMAP_REMOVE), \
     P (BITMAP_ENABLE), P (BITMAP_DISABLE), P (BITMAP_MERGE)
 /* Parameters that change an image before it is served, or while it is read. */
-#define CHANGES SNAPSHOT_EDITS, P (RESIZE), BITMAP_EDITS, P (FLATTEN), P (COMMIT), \
-    V (CHECK_REPAIR), P (COPY_ON_READ)
+#define CHANGES SNAPSHOT_EDITS, P (RESIZE), BITMAP_EDITS, P (FLATTEN), P (REBASE), \
+    P (COMMIT), V (CHECK_REPAIR), P (COPY_ON_READ)
 /* Parameters for new images. */
 #define OF_NEW P (CLUSTER_SIZE), P (COMPAT), P (REFCOUNT_BITS), P (EXTENDED_L2), \
     P (LAZY_REFCOUNTS), P (COMPRESSION_TYPE), P (ENCRYPT), P (ITER_TIME), \
@@ -58,9 +59,10 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
 /* Parameters for a single image. */
 #define OF_ONE P (FILE), P (SNAPSHOT), SNAPSHOT_EDITS, P (RESIZE), P (SHRINK), \
     P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_INTO), P (BITMAP_FROM), \
-    P (BITMAP_GRANULARITY), P (FLATTEN), P (COMMIT), P (CHECK), P (CHECK_REPORT), \
-    P (CREATE), OF_NEW, V (BACKING_PATH), P (BACKING_FORMAT), V (DATA_PATH), \
-    P (WATERMARK), P (INFO), P (INFO_CHAIN), V (SERVE_NOTHING)
+    P (BITMAP_GRANULARITY), P (FLATTEN), P (REBASE), P (REBASE_UNSAFE), P (COMMIT), \
+    P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), \
+    P (BACKING_FORMAT), V (DATA_PATH), P (WATERMARK), P (INFO), P (INFO_CHAIN), \
+    V (SERVE_NOTHING)
 
 /* A list; its last element is NR_PARTIES. */
 #define LIST(...) (const uint8_t[]) { __VA_ARGS__, NR_PARTIES }
@@ -91,7 +93,8 @@ static const struct rule needs[] = {
   { LIST (P (INFO_CHAIN)), LIST (P (INFO)), NULL, "info=FILE" },
   { LIST (V (CREATE_AUTO)), LIST (P (BACKING_FILE)), NULL,
     "backing-file=, whose size it uses" },
-  { LIST (P (BACKING_FILE)), LIST (P (BACKING_FORMAT)), NULL,
+  { LIST (P (REBASE_UNSAFE)), LIST (P (REBASE)), NULL, "rebase=NAME" },
+  { LIST (P (BACKING_FILE), V (REBASE_NAME)), LIST (P (BACKING_FORMAT)), NULL,
     "backing-format=qcow2 or backing-format=raw" },
   { LIST (P (BACKING_FORMAT)), LIST (P (BACKING_FILE)), LIST (P (CREATE)),
     "backing-file=, with create=" },
@@ -117,9 +120,13 @@ static const struct rule excludes[] = {
   { LIST (V (BACKING_DENY)), LIST (P (BACKING_FILE)), NULL, NULL },
   { LIST (V (BACKING_DENY)), LIST (P (BACKING_FORMAT)), NULL,
     "no backing file is opened" },
-  { LIST (P (FLATTEN)), LIST (V (BACKING_DENY)), NULL, NULL },
-  { LIST (P (FLATTEN)), LIST (P (SNAPSHOT_CREATE)), NULL,
+  { LIST (P (FLATTEN), P (REBASE)), LIST (V (BACKING_DENY)), NULL, NULL },
+  { LIST (P (FLATTEN), P (REBASE)), LIST (P (SNAPSHOT_CREATE)), NULL,
     "the snapshot would need the backing file" },
+  { LIST (P (REBASE)), LIST (P (FLATTEN)), NULL,
+    "flatten=true removes the backing file" },
+  { LIST (P (REBASE)), LIST (P (CREATE)), NULL,
+    "use backing-file=PATH for a new image" },
   { LIST (P (FLATTEN)), LIST (V (DATA_PATH)), LIST (P (CREATE), P (BACKING_FILE)), NULL },
   { LIST (P (COMMIT)), LIST (V (BACKING_DENY)), NULL, NULL },
   { LIST (P (COMMIT)), LIST (P (CREATE)), NULL, "a new image has nothing to commit" },
@@ -153,6 +160,7 @@ find_asked (const struct params *p, bool asked[NR_PARTIES])
   asked[VALUE_CHECK_REPAIR] = check_mode_repairs (p->check.mode);
   asked[VALUE_CREATE_AUTO] = p->create.options.size_of_backing;
   asked[VALUE_SERVE_NOTHING] = !p->serve;
+  asked[VALUE_REBASE_NAME] = p->rebase.name && p->rebase.name[0];
   asked[VALUE_COMPAT_OLD] = p->create.options.image.version == 2;
 }
 
@@ -168,6 +176,7 @@ name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
   case VALUE_CREATE_AUTO: return "create=auto";
   case VALUE_SERVE_NOTHING: return "serve=false";
   case VALUE_COMPAT_OLD: return "compat=0.10";
+  case VALUE_REBASE_NAME: return "rebase=NAME";
   }
   return params_name (p, party, buf);
 }

@@ -72,6 +72,7 @@ static int set_granularity (struct params *, const char *key, const char *value)
 static int set_size (struct params *, const char *key, const char *value);
 static int set_iter_time (struct params *, const char *key, const char *value);
 static int set_backing_file (struct params *, const char *key, const char *value);
+static int set_rebase (struct params *, const char *key, const char *value);
 static int add_bitmap (struct params *, const char *key, const char *value);
 static int clear_bitmap (struct params *, const char *key, const char *value);
 static int remove_bitmap (struct params *, const char *key, const char *value);
@@ -172,6 +173,8 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
   [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
   [PARAM_COMMIT] = { "commit", CHOICE (commit, commits) },
+  [PARAM_REBASE] = { "rebase", OTHER (set_rebase) },
+  [PARAM_REBASE_UNSAFE] = { "rebase-unsafe", FLAG (rebase.unsafe) },
   [PARAM_CACHE] = { "cache", CHOICE (options.drop_cache, caches) },
   [PARAM_CHECK] = { "check", CHOICE (check.mode, checks) },
   [PARAM_CHECK_REPORT] = { "check-report", PATH (report) },
@@ -257,6 +260,8 @@ const char params_help[] =
   "preallocation=off|metadata|falloc|full\n"
   "                             Allocation for create= and resize= (default off).\n"
   "qcow2-passphrase=<SECRET>    The same, if nbdkit's luks filter is used too.\n"
+  "rebase=<PATH|URI>            Have this backing file instead, before serving.\n"
+  "rebase-unsafe=true|false     Change only the name (default false).\n"
   "reconnect=<SECONDS>          Wait for a lost NBD connection (default 30).\n"
   "resize=[+|-]<SIZE>           Change the size of the disk before serving.\n"
   "serve=true|false             Serve the image after all else (default true).\n"
@@ -666,18 +671,34 @@ set_iter_time (struct params *p, const char *key, const char *value)
   return 0;
 }
 
-/* The header will contain the name as the user gave it. */
+/* The header will contain the name of the backing file as the user gave it. */
 static int
-set_backing_file (struct params *p, const char *key, const char *value)
+take_stored (struct params *p, const char *key, const char *value)
 {
   CLEANUP_FREE char *shown = NULL;
   const char *uri;
 
-  p->create.backing_file = value;
   if (!nbduri_is (value))
     return parse_stored_path (key, value);
   /* Naming a URI here allows its use. */
   return take_storage (p, key, value, &shown, &uri) == -1 ? -1 : allow (p, uri);
+}
+
+static int
+set_backing_file (struct params *p, const char *key, const char *value)
+{
+  p->create.backing_file = value;
+  return take_stored (p, key, value);
+}
+
+static int
+set_rebase (struct params *p, const char *key, const char *value)
+{
+  p->rebase.name = value;
+  if (strlen (value) > QCOW2_MAX_BACKING_NAME)
+    return bad_value (key, value, "the name has more than %d bytes",
+                      QCOW2_MAX_BACKING_NAME);
+  return value[0] == '\0' ? 0 : take_stored (p, key, value);
 }
 
 /* --- any parameter --- */
@@ -812,6 +833,10 @@ params_complete (struct params *p)
   for (size_t i = 0; i < p->nr_bitmaps; i++)
     p->bitmaps[i].granularity_bits = p->bitmap_granularity_bits;
   p->create.options.image.preallocation = p->edit_options.preallocation;
+  if (p->rebase.name && p->rebase.name[0]) {
+    p->rebase.format = p->options.backing_format;
+    p->options.backing_format = NULL;
+  }
   if (p->options.untrusted) {
     p->options.backing = BACKING_DENY;
     p->options.data_file = DATA_FILE_DENY;

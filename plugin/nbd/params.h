@@ -13,6 +13,7 @@
 #include "disk/inforeport.h"
 #include "offline/bitmapedit.h"
 #include "offline/edit.h"
+#include "offline/rebase.h"
 #include "nbd/createparams.h"
 
 /* The table in params.c describes them. */
@@ -31,7 +32,8 @@ enum param {
   PARAM_ITER_TIME, PARAM_BACKING_FILE, PARAM_DATA_FILE_RAW,
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
-  PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE,
+  PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE, PARAM_REBASE,
+  PARAM_REBASE_UNSAFE,
   NR_PARAMS
 };
 
@@ -42,6 +44,8 @@ struct params {
   struct disk_options options;  /* its strings are those below */
   struct createparams create;   /* an image to create first */
   bool flatten;                 /* copy data of backing files before serving */
+  struct rebase rebase;         /* to another backing file; name NULL: not asked for.
+                                   `format' is complete after params_complete */
   enum commit_choice commit;    /* write data to the backing file before serving */
   struct bitmapedit *bitmaps;   /* changes of bitmaps before serving */
   size_t nr_bitmaps;

@@ -113,6 +113,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_copy_on_read=yes\n");
   printf ("qcow2_flatten=yes\n");
   printf ("qcow2_commit=yes\n");
+  printf ("qcow2_rebase=yes\n");
   printf ("qcow2_snapshots=yes\n");
   printf ("qcow2_snapshot_edit=yes\n");
   printf ("qcow2_resize=yes\n");

@@ -3,8 +3,8 @@
  * What is done to an image before it is served, and in which order?
  *
  * The image is created (create=) and checked (check=), its snapshots and its size are
- * changed, it is flattened, and its bitmaps are changed.  Then it is described (info=),
- * and a disk is made of it, unless serve=false was given.  The
+ * changed, it is committed, flattened or rebased, and its bitmaps are changed.  Then it
+ * is described (info=), and a disk is made of it, unless serve=false was given.  The
  * image stays open and locked from the first change to the last, and the disk takes it
  * over.  Each change is complete and durable, and the next one reads the file anew, so a
  * crash between two changes leaves a valid image.
@@ -29,15 +29,17 @@
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
 #include "offline/edit.h"
-#include "offline/flatten.h"
+#include "offline/rebase.h"
 #include "nbd/prepare.h"
 #include "nbd/progress.h"
 
-/* Afterwards the image has no backing file, and one that a parameter named in its place
- * is no longer used either. */
+/* Afterwards a backing file that a parameter named in place of the old one is no longer
+ * used either. */
 static int
-flatten (struct params *p, struct image *image)
+rebase (struct params *p, struct image *image)
 {
+  const struct rebase to = p->rebase.name ? p->rebase : (struct rebase) { .name = "" };
+  const bool flatten = to.name[0] == '\0';
   struct progress progress;
   const struct chunks_watch watch = {
     progress_step, &progress, p->create.wanted
@@ -45,13 +47,13 @@ flatten (struct params *p, struct image *image)
   uint64_t copied;
   int r;
 
-  progress_begin (&progress, "flatten");
-  r = flatten_image (image, &p->options, &watch, &copied);
+  progress_begin (&progress, flatten ? "flatten" : "rebase");
+  r = rebase_image (image, &p->options, &to, &watch, &copied);
   progress_end (&progress);
   if (r == -1)
     return -1;
-  nbdkit_debug ("%s: flattened, %" PRIu64 " bytes were copied", p->path,
-                copied);
+  nbdkit_debug ("%s: %s, %" PRIu64 " bytes were copied", p->path,
+                flatten ? "flattened" : "rebased", copied);
   p->options.backing = BACKING_FOLLOW;
   p->options.backing_format = NULL;
   return 0;
@@ -95,8 +97,8 @@ check_export (struct disk *disk)
 static bool
 has_changes (const struct params *p)
 {
-  return p->nr_edits > 0 || p->flatten || p->commit != COMMIT_OFF ||
-    p->nr_bitmaps > 0;
+  return p->nr_edits > 0 || p->flatten || p->rebase.name ||
+    p->commit != COMMIT_OFF || p->nr_bitmaps > 0;
 }
 
 static int
@@ -106,7 +108,7 @@ change (struct params *p, struct image *image)
     return -1;
   if (p->commit != COMMIT_OFF && commit (p, image) == -1)
     return -1;
-  if (p->flatten && flatten (p, image) == -1)
+  if ((p->flatten || p->rebase.name) && rebase (p, image) == -1)
     return -1;
   return p->nr_bitmaps == 0 ? 0
     : bitmapedit_image (image, &p->options, p->bitmaps, p->nr_bitmaps,

@@ -60,8 +60,8 @@ take_chunk (struct run *r, uint64_t *start, uint64_t *end)
 static void *
 do_chunks (void *opaque)
 {
-  CLEANUP_FREE void *scratch = malloc (CHUNKS_SCRATCH);
   struct run *r = opaque;
+  CLEANUP_FREE void *scratch = malloc (r->job->scratch);
   uint64_t start, end, copied;
   int err;
 

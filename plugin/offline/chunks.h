@@ -20,16 +20,13 @@ struct chunks_watch {
   bool image_goes;
 };
 
-/* Bytes of memory that each thread has. */
-#define CHUNKS_SCRATCH (UINT64_C (2) << 20)
-
 struct chunks_job {
   uint64_t size;                /* of the disk, in bytes */
+  uint64_t scratch;             /* memory for each thread, in bytes */
   void *opaque;                 /* for the functions */
   /* Does the range [START, END) of the disk.  Any thread.  START is a multiple of any
-   * cluster size; so is END, or it is the end of the disk.  SCRATCH: CHUNKS_SCRATCH
-   * bytes.  Adds the number of bytes written to *COPIED, also on failure.  -1:
-   * reported. */
+   * cluster size; so is END, or it is the end of the disk.  Adds the number of bytes
+   * written to *COPIED, also on failure.  -1: reported. */
   int (*work) (void *opaque, void *scratch, uint64_t start, uint64_t end,
                uint64_t *copied);
   /* Makes durable what has been done, while work goes on.  The thread that runs the job

@@ -42,6 +42,9 @@
 #include "offline/edit.h"
 #include "offline/snapedit.h"
 
+/* Bytes that are copied at a time. */
+#define PIECE (UINT64_C (2) << 20)
+
 struct commit {
   struct image *image;
   const struct disk_options *options;
@@ -72,7 +75,7 @@ write_below (const struct commit *c, const void *buf, uint64_t count, uint64_t o
     : storage_write (c->base->file, buf, count, offset);
 }
 
-/* SCRATCH: CHUNKS_SCRATCH bytes, whose contents are lost. */
+/* SCRATCH: PIECE bytes, whose contents are lost. */
 static int
 zero_below (const struct commit *c, void *scratch, uint64_t count, uint64_t offset)
 {
@@ -84,9 +87,9 @@ zero_below (const struct commit *c, void *scratch, uint64_t count, uint64_t offs
   r = (c->options->discard ? storage_punch : storage_zero) (c->base->file, offset, count);
   if (r != 0)
     return r == 1 ? 0 : -1;
-  memset (scratch, 0, CHUNKS_SCRATCH);
+  memset (scratch, 0, PIECE);
   for (; count > 0; count -= n, offset += n) {
-    n = min64 (count, CHUNKS_SCRATCH);
+    n = min64 (count, PIECE);
     if (storage_write (c->base->file, scratch, n, offset) == -1)
       return -1;
   }
@@ -220,7 +223,7 @@ copy_data (const struct commit *c, void *scratch, uint64_t start, uint64_t end,
   uint64_t at, n;
 
   for (at = start; at < end; at += n) {
-    n = min64 (end - at, CHUNKS_SCRATCH - at % CHUNKS_SCRATCH);
+    n = min64 (end - at, PIECE - at % PIECE);
     if (export_read (c->from, scratch, n, at) == -1 ||
         write_below (c, scratch, n, at) == -1)
       return -1;
@@ -272,8 +275,8 @@ static int
 copy_all (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
 {
   const struct chunks_job job = {
-    .size = c->image->header.size, .opaque = c, .work = copy_chunk,
-    .make_durable = make_durable,
+    .size = c->image->header.size, .scratch = PIECE, .opaque = c,
+    .work = copy_chunk, .make_durable = make_durable,
   };
   uint64_t done;
 

@@ -204,11 +204,6 @@ set_fields (struct qcow2_header *raw, const struct header *h,
     raw->refcount_table_offset = put64 (p->first << h->cluster_bits);
     raw->refcount_table_clusters = put32 (p->table_clusters);
   }
-  /* R8.  The bits of bitmaps and of raw data files stay valid: a change that would make
-   * them wrong is refused before this. */
-  raw->autoclear_features = put64 (get64 (raw->autoclear_features) &
-                                   (QCOW2_AUTOCLEAR_BITMAPS |
-                                    QCOW2_AUTOCLEAR_RAW_DATA_FILE));
 }
 
 static int
@@ -221,6 +216,7 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
   if (w == NULL)
     return -1;
   set_fields (headerwrite_fields (w), s->h, sh, p);
+  headerwrite_drop_foreign (w);
   if (sh->bitmaps_offset != 0)
     move_bitmaps (w, s->h, sh->bitmaps_offset);
   r = headerwrite_commit (w, &s->switching);

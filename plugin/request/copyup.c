@@ -4,10 +4,9 @@
  *
  * Specification: "Cluster mapping" (unallocated clusters read from the backing file).
  *
- * Two users: copy-on-read, when a read finds something to store, and flatten, for the
- * whole disk.  Both divide it into stretches.  Ranges that the top image contains, and
- * ranges that read as zeros below, are left alone.  The rest is stored, in whole
- * clusters:
+ * For copy-on-read, when a read finds something to store.  Ranges that the top image
+ * contains, and ranges that read as zeros below, are left alone.  The rest is stored, in
+ * whole clusters:
  *
  *   claim     the guest clusters (inflight); look them up again: from now on they stay
  *             unallocated
@@ -32,9 +31,8 @@
  *
  * The contents of the disk do not change, so bitmaps record nothing.
  *
- * Data that is all zeros needs no host clusters.  Copy-on-read turns it into zero
- * clusters (version 3), so that the next read does not look at the layers below again.
- * Flatten leaves it unallocated, which reads the same once there are no layers below.
+ * Data that is all zeros needs no host clusters.  It is turned into zero clusters
+ * (version 3), so that the next read does not look at the layers below again.
  *
  * Locks: the claim, as in cow.c.  `retry_at' is atomic: a thread that reads an older
  * value makes one attempt too many or too few.
@@ -56,6 +54,9 @@
 #include "request/copyup.h"
 #include "request/fresh.h"
 #include "request/request.h"
+
+/* Maximum number of bytes that are copied at once; a whole number of clusters. */
+#define PIECE (UINT64_C (2) << 20)
 
 /* After storing has failed, readers do not try again for this long. */
 #define PAUSE_SECONDS 10
@@ -141,7 +142,7 @@ stretch (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
 
   if (r != 1)
     return r;
-  while (*len < COPYUP_PIECE && *len < end - at) {
+  while (*len < PIECE && *len < end - at) {
     r = look (v, at + *len, end, &more);
     if (r == -1)
       return -1;
@@ -160,9 +161,7 @@ struct store {
   const char *data;             /* of [start, end), padded with zeros to a whole cluster
                                    or unit */
   uint64_t start, end;
-  bool zeros;                   /* turn zeros into zero clusters; false: leave them */
   struct l2_edit *edit;
-  uint64_t copied;
 };
 
 static int
@@ -172,10 +171,7 @@ write_data_at (struct store *s, uint64_t from, uint64_t len, uint64_t host)
     .iov_base = (void *) (s->data + (from - s->start)), .iov_len = len,
   };
 
-  if (payload_write (s->v->image->payload, &iov, 1, host, from, false) == -1)
-    return -1;
-  s->copied += len;
-  return 0;
+  return payload_write (s->v->image->payload, &iov, 1, host, from, false);
 }
 
 /* Stores whole clusters. */
@@ -218,7 +214,7 @@ store_clusters (struct store *s)
       if (store_data (s, at, next) == -1)
         return -1;
     }
-    else if (s->zeros && h->version >= 3)
+    else if (h->version >= 3)
       l2_set (s->edit, at, next - at, RUN_ZERO, 0, false);
   }
   return 0;
@@ -237,7 +233,7 @@ store_part (struct store *s, bool has_host, uint64_t host)
   struct alloc_run run;
 
   if (bytes_are_zero (s->data, len)) {
-    if (s->zeros && has_host)
+    if (has_host)
       l2_set (s->edit, s->start, s->end - s->start, RUN_ZERO_ALLOC, 0, false);
     return 0;
   }
@@ -262,8 +258,6 @@ store_part (struct store *s, bool has_host, uint64_t host)
 struct copy {
   uint64_t len;         /* of the guest range that was handled, bytes */
   bool known;           /* the buffer contains the data of the range */
-  bool shared;          /* the host cluster has other references: nothing was stored */
-  uint64_t copied;      /* bytes of host clusters written */
 };
 
 /* The top image does not contain the run at START.  Is it whole clusters (false) or, with
@@ -290,10 +284,10 @@ is_partial (const struct view *v, const struct run *run, uint64_t start,
 /* Under the claim. */
 static int
 copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
-              bool zeros, struct copy *c)
+              struct copy *c)
 {
   const struct view b = below (v);
-  struct store s = { .v = v, .data = buf, .start = start, .zeros = zeros };
+  struct store s = { .v = v, .data = buf, .start = start };
   struct l2_edit edit;
   struct run run;
   bool partial;
@@ -308,9 +302,8 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
   if (request_read (&b, buf, c->len, start) == -1)
     return -1;
   c->known = true;
-  c->shared = run.kind == RUN_RESERVED && !run.copied;
-  if (c->shared)
-    return 0;
+  if (run.kind == RUN_RESERVED && !run.copied)
+    return 0;                   /* the host cluster has other references */
 
   s.end = start + c->len;
   if (health_check (v->image->health) == -1 ||
@@ -326,15 +319,13 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
     r = partial ? store_part (&s, run.kind == RUN_RESERVED, run.host)
       : store_clusters (&s);
   l2_edit_end (&edit);
-  c->copied = s.copied;
   return r;
 }
 
 /* Stores the beginning of [start, end), which `stretch' has found.  BUF has room for it,
  * in whole clusters.  -1 (reported): it could not be read or, if c->known, not stored. */
 static int
-copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
-      bool zeros, struct copy *c)
+copy (const struct view *v, void *buf, uint64_t start, uint64_t end, struct copy *c)
 {
   const unsigned bits = v->image->header.cluster_bits;
   struct inflight_claim claim;
@@ -343,49 +334,12 @@ copy (const struct view *v, void *buf, uint64_t start, uint64_t end,
   *c = (struct copy) { 0 };
   end = min64 (end, start + l2_edit_limit (v->w->l2, start));
   inflight_claim (v->w->inflight, &claim, start >> bits, (end - 1) >> bits);
-  r = copy_claimed (v, buf, start, end, zeros, c);
+  r = copy_claimed (v, buf, start, end, c);
   inflight_release (v->w->inflight, &claim);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (v->image->health,
                     "found while copying clusters from the backing file");
   return r;
-}
-
-/* Writes the data like a client does; nothing else changes the disk at this time. */
-static int
-write_shared (const struct view *v, const char *buf, uint64_t len,
-              uint64_t start, uint64_t *copied)
-{
-  if (bytes_are_zero (buf, len))
-    return 0;
-  if (write_data (v, buf, len, start, false) == -1)
-    return -1;
-  *copied += len;
-  return 0;
-}
-
-int
-copyup_range (const struct view *v, void *scratch, uint64_t start, uint64_t end,
-              uint64_t *copied)
-{
-  struct copy c;
-  uint64_t len;
-  int r;
-
-  for (; start < end; start += len) {
-    r = stretch (v, start, end, &len);
-    if (r == -1)
-      return -1;
-    if (r == 0)
-      continue;
-    r = copy (v, scratch, start, start + min64 (len, COPYUP_PIECE), false, &c);
-    *copied += c.copied;
-    if (r == -1 || (c.shared && write_shared (v, scratch, c.len, start,
-                                              copied) == -1))
-      return -1;
-    len = c.len;
-  }
-  return 0;
 }
 
 /* --- copy-on-read --- */
@@ -432,17 +386,17 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
 
   /* Whole clusters go through the buffer of the reader, other ranges through SCRATCH. */
   if (r->buf && start == r->at && r->end - start >= cs) {
-    end = min64 (end, round_down (min64 (r->end, start + COPYUP_PIECE), cs));
+    end = min64 (end, round_down (min64 (r->end, start + PIECE), cs));
     buf = r->buf + (start - r->offset);
   }
   else {
-    end = min64 (end, start + (r->buf ? cs : COPYUP_PIECE));
+    end = min64 (end, start + (r->buf ? cs : PIECE));
     buf = scratch = malloc (round_up (end - start, cs));
     if (buf == NULL)
       return read_plainly (r, min64 (end, r->end));
   }
 
-  if (copy (r->v, buf, start, end, true, &c) == -1) {
+  if (copy (r->v, buf, start, end, &c) == -1) {
     if (!c.known)
       return -1;                /* it cannot be read without storing either */
     nbdkit_error ("%s: copy-on-read: cannot store data in the image: %m",

@@ -9,7 +9,7 @@
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
 #include "offline/edit.h"
-#include "offline/flatten.h"
+#include "offline/rebase.h"
 #include "lib/reach.h"
 
 static inline int
@@ -48,15 +48,24 @@ change_commit (const struct disk_options *o, bool keep, const struct chunks_watc
 }
 
 static inline int
-change_flatten (const struct disk_options *o, const struct chunks_watch *watch,
-                uint64_t *copied)
+change_rebase (const struct disk_options *o, const struct rebase *to,
+               const struct chunks_watch *watch, uint64_t *copied)
 {
   const struct disk_options reached = reach_disk (o);
   struct image *image = disk_open_image (&reached);
-  const int r = image ? flatten_image (image, &reached, watch, copied) : -1;
+  const int r = image ? rebase_image (image, &reached, to, watch, copied) : -1;
 
   image_close (image);
   return r;
+}
+
+static inline int
+change_flatten (const struct disk_options *o, const struct chunks_watch *watch,
+                uint64_t *copied)
+{
+  const struct rebase nothing = { .name = "" };
+
+  return change_rebase (o, &nothing, watch, copied);
 }
 
 #endif /* TEST_CHANGES_H */

@@ -54,6 +54,13 @@ before ()
     Commit)
       make_overlay
       mv disk.qcow2 overlay.qcow2 ;;
+    Rebase)
+      make_overlay
+      mv disk.qcow2 overlay.qcow2
+      cp base.qcow2 base2.qcow2
+      qemu-io -f qcow2 -c 'write -P 5 8M 1M' -c 'write -z 0 1M' base2.qcow2
+      mkdir moved
+      cp base2.qcow2 moved/base.qcow2 ;;
     "PERSISTENT BITMAPS")
       served "$PLUGIN" disk.qcow2 bitmap-add=sunday bitmap-add=monday ;;
     "Exports of bitmaps")
@@ -149,6 +156,10 @@ after ()
       same overlay.qcow2 then.raw
       same base.qcow2 then.raw
       [ "$(allocated_kib overlay.qcow2)" -lt 1024 ] ;;
+    Rebase)
+      check_clean overlay.qcow2
+      same overlay.qcow2 then.raw
+      qemu-img info -f qcow2 overlay.qcow2 | grep 'backing file: moved/base.qcow2' ;;
     Layers)
       grep -E ' 4194304 +1048576 +0 +data' out
       grep -E ' 0 +4194304 +3 +hole,zero' out ;;

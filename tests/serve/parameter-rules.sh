@@ -30,6 +30,7 @@ declare -A good=(
   [encrypt]=luks [iter-time]=10 [backing-file]=other.qcow2 [data-file-raw]=true
   [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5 [checkpoint-interval]=7
   [info]=info.json [info-chain]=true [serve]=false
+  [rebase]=other.qcow2 [rebase-unsafe]=true
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove bitmap-enable bitmap-disable \
@@ -109,6 +110,8 @@ needs 'check=quick' check-report=check.json
 needs 'check=quick' check-report=check.json check=off
 needs 'create=SIZE' iter-time=10
 needs 'encrypt=luks' create=1M iter-time=10
+needs 'rebase=NAME' rebase-unsafe=false
+refused 'rebase=NAME requires backing-format=qcow2' a.qcow2 rebase=other.qcow2
 for key in cluster-size compat refcount-bits extended-l2 lazy-refcounts \
            compression-type encrypt backing-file data-file-raw; do
   needs 'create=SIZE' $key=${good[$key]}
@@ -120,7 +123,7 @@ refused 'stats= and check-report= name the same file' a.qcow2 check=quick stats=
 
 cp a.qcow2 before.qcow2
 for change in bitmap-add=b bitmap-clear=b bitmap-remove=b snapshot-create=s \
-              snapshot-apply=one snapshot-delete=one resize=2M flatten=true commit=on \
+              snapshot-apply=one snapshot-delete=one resize=2M flatten=true commit=on rebase= \
               copy-on-read=true check=repair; do
   name=${change%%=*}
   refused "^nbdkit: error: snapshot= cannot be used with $name=" a.qcow2 snapshot=one \

@@ -43,6 +43,7 @@ struct trial {
   struct storage *file;
   struct header header;
   struct headerwrite *change;
+  char name[1024];              /* that it sets */
   bool begun;                   /* is it, for all that is known? */
   struct power_cut_trial power;
   struct meaning before, after, now;
@@ -190,6 +191,24 @@ put (struct meaning *m, uint32_t type, const void *data, uint32_t len)
   memcpy (m->exts[i].data, data, len);
 }
 
+/* LEN 0: there is no backing file any more. */
+static void
+name_backing (struct trial *t, struct headerwrite *w, uint32_t len, uint8_t letter)
+{
+  struct meaning *m = &t->after;
+
+  memset (t->name, letter, len);
+  t->name[len] = '\0';
+  headerwrite_set_backing (w, t->name);
+  m->backing = len > 0;
+  m->name_len = len;
+  memset (m->name, 0, sizeof m->name);
+  memset (m->name, letter, len);
+  m->fields[16] = m->fields[17] = 0;
+  m->fields[18] = len >> 8;
+  m->fields[19] = len;
+}
+
 /* The same to W and to t->after. */
 static void
 choose (struct trial *t, struct headerwrite *w, struct rng *rng)
@@ -205,7 +224,7 @@ choose (struct trial *t, struct headerwrite *w, struct rng *rng)
     memset (m->fields + 24, 0, 8);
     m->fields[31] = 77;
   }
-  switch (rng_below (rng, 4)) {
+  switch (rng_below (rng, 6)) {
   case 0:
     headerwrite_drop_extension (w, OURS);
     drop (m, OURS);
@@ -213,11 +232,15 @@ choose (struct trial *t, struct headerwrite *w, struct rng *rng)
   case 1:
     headerwrite_drop_extension (w, QCOW2_EXT_BACKING_FORMAT);
     drop (m, QCOW2_EXT_BACKING_FORMAT);
-    headerwrite_drop_backing (w);
-    m->backing = false;
-    m->name_len = 0;
-    memset (m->name, 0, sizeof m->name);
-    memset (m->fields + 16, 0, 4);
+    name_backing (t, w, 0, 0);
+    break;
+  case 2:
+    headerwrite_put_extension (w, QCOW2_EXT_BACKING_FORMAT, "qcow2", 5);
+    put (m, QCOW2_EXT_BACKING_FORMAT, "qcow2", 5);
+    /* fall through */
+  case 3:
+    name_backing (t, w, 1 + rng_below (rng, rng_below (rng, 2) ? 40 : 1023),
+                  'a' + rng_below (rng, 20));
     break;
   default:
     headerwrite_put_extension (w, OURS, data, len);

@@ -72,6 +72,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_WATERMARK] = "1M", [PARAM_ANSWER_TIMEOUT] = "5", [PARAM_OVERWRITE] = "true",
   [PARAM_CHECKPOINT_INTERVAL] = "7", [PARAM_INFO] = "info",
   [PARAM_INFO_CHAIN] = "true", [PARAM_SERVE] = "false",
+  [PARAM_REBASE] = "b", [PARAM_REBASE_UNSAFE] = "true",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];

@@ -14,7 +14,7 @@
 #include "disk/disk.h"
 #include "offline/bitmapedit.h"
 #include "offline/edit.h"
-#include "offline/flatten.h"
+#include "offline/rebase.h"
 #include "lib/images.h"
 
 #define SIZE (UINT64_C (1) << 20)
@@ -119,6 +119,7 @@ test_all (void)
   struct image_spec spec = {
     .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = SIZE,
   };
+  const struct rebase nothing = { .name = "" };
   struct bitmapedit bitmap = { .what = BITMAP_ADD, .name = "day" };
   struct disk_options options;
   struct image *image;
@@ -133,7 +134,7 @@ test_all (void)
   CHECK (image != NULL && held (image_path) == READER);
   CHECK (edit_image (image, &options, &edit_options, edits, 6) == 0);
   CHECK (held (image_path) == WRITER);
-  CHECK (flatten_image (image, &options, NULL, &copied) == 0 && copied > 0);
+  CHECK (rebase_image (image, &options, &nothing, NULL, &copied) == 0 && copied > 0);
   CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
   bitmap.what = BITMAP_CLEAR;
   CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);

@@ -1,0 +1,545 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is left of an image if it is being rebased or flattened, and that is interrupted,
+ * at any moment?
+ *
+ * Random images, on a simulated file (simdisk.c), over a raw file, a qcow2 image or
+ * nothing, are rebased again and again: to another raw file, to a file above or below the
+ * old one, or to nothing (flattened).
+ *
+ *   power cuts    before any change or sync: any subset of the unsynced changes has
+ *                 reached the disk
+ *   ENOSPC, EIO   each operation fails in turn; then the server ends, or the power is cut
+ *   a stop        by the user, at any step
+ *
+ * Each time the file that is left names either the old backing file or the new one, and
+ * shows, over that, the same data as before.  Its metadata has no faults (checker.c, now
+ * and then qemu-img), and rebasing it again succeeds, without leaks other than those of
+ * the crash.  In the end only units that differ were written.
+ *
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
+ * possible in SECONDS, 8); FIRST: start with this one.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "util/bytes.h"
+#include "format/format.h"
+#include "lib/changes.h"
+#include "lib/checker.h"
+#include "lib/images.h"
+#include "lib/powercut.h"
+#include "lib/survivor.h"
+#include "lib/trials.h"
+
+#define IMAGE "top.qcow2"
+#define OLD "below"             /* as image_over_raw names it */
+#define OTHER "other"           /* a raw file */
+#define BETWEEN "mid.qcow2"     /* over OLD */
+
+#define CHANGING (1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | \
+                  1 << STORAGE_OP_ALLOCATE | 1 << STORAGE_OP_SYNC)
+#define GROWING (1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | \
+                 1 << STORAGE_OP_ALLOCATE)
+
+struct trial {
+  struct image_spec spec;
+  struct rebase to;             /* its name as in the header */
+  char *from;                   /* the old one */
+  struct disk_options options;
+  struct power_cut_trial power;
+  const struct chunks_watch *watcher;  /* or NULL: nobody stops it */
+  struct blob contents;
+  struct blob old, new;         /* what is shown below; len 0: nothing */
+  unsigned char *had;           /* for each byte, whether the image contained it */
+  bool has_bitmap;
+  uint64_t pushed;              /* length of an unknown header extension, or 0 */
+  unsigned char *buf;
+};
+
+static unsigned nr_moved, nr_again, nr_failures, nr_refused;
+
+/* --- judging --- */
+
+/* Does the header name this backing file?  NAME: "": none. */
+static bool
+names (const struct blob *b, const char *name)
+{
+  const uint64_t at = blob_get (b, 8, 8), len = blob_get (b, 16, 4);
+
+  return len == strlen (name) && (len == 0) == (at == 0) && at + len <= b->len &&
+    memcmp (b->data + at, name, len) == 0;
+}
+
+/* Its format goes with it.  (Extensions follow each other without gaps.) */
+static void
+check_format (const struct trial *t, const struct blob *b, const char *when)
+{
+  char *format;
+
+  if (t->spec.version < 3 || t->pushed > 0)
+    return;
+  format = blob_extension (b, QCOW2_EXT_BACKING_FORMAT);
+  if ((format == NULL) != (t->to.format == NULL) ||
+      (format && strcmp (format, t->to.format) != 0))
+    FAIL ("%s: the format is %s", when, format ? format : "missing");
+  free (format);
+}
+
+/* Extensions of the header that are not the format's name are kept; and the disk does not
+ * change, so there is nothing to record. */
+static void
+check_bitmap (struct trial *t, const struct blob *b, const char *when)
+{
+  struct checked_bitmap bitmap;
+  uint64_t i;
+
+  if (!checker_bitmap (b, "monday", &bitmap, t->buf))
+    FAIL ("%s: the bitmap is lost", when);
+  if (bitmap.in_use || !bitmap.automatic)
+    FAIL ("%s: the bitmap has other flags", when);
+  for (i = 0; i < t->spec.size / 512; i++)
+    if (t->buf[i])
+      FAIL ("%s: sector %" PRIu64 " is marked", when, i);
+}
+
+/* Was it rebased?  Nothing has happened if both names are the same. */
+static bool
+is_moved (const struct trial *t, const struct blob *b, const char *when)
+{
+  const bool moved = names (b, t->to.name);
+
+  if (!moved && !names (b, t->from))
+    survivor_fail (b, "%s: another backing file is named", when);
+  return moved;
+}
+
+static unsigned long
+judge_file (struct trial *t, const struct blob *b, bool leaks_allowed, const char *when)
+{
+  const unsigned long leaks = survivor_check (b, leaks_allowed, when);
+  const bool moved = is_moved (t, b, when);
+
+  if (!survivor_shows (b, moved ? &t->new : &t->old, &t->contents))
+    survivor_fail (b, "%s: the contents are others (%s)", when,
+                   moved ? "rebased" : "as before");
+  if (moved)
+    check_format (t, b, when);
+  if (t->pushed != 0 && !blob_has_pushed (b, t->pushed))
+    survivor_fail (b, "%s: an unknown extension of the header has changed", when);
+  nr_moved += moved;
+  if (t->has_bitmap)
+    check_bitmap (t, b, when);
+  return leaks;
+}
+
+/* For each byte, whether the image itself contains it.  The caller frees it. */
+static unsigned char *
+find_own (const struct trial *t, const struct blob *b)
+{
+  const uint64_t size = t->spec.size;
+  struct blob marks = { .data = malloc (size), .len = size };
+  unsigned char *own = malloc (size), *other = malloc (size);
+
+  CHECK (marks.data != NULL && own != NULL && other != NULL);
+  memset (marks.data, 0x5a, size);
+  checker_read (b, &marks, own, size);  /* (-1: compressed clusters) */
+  memset (marks.data, 0xa5, size);
+  checker_read (b, &marks, other, size);
+  for (uint64_t i = 0; i < size; i++)
+    own[i] = own[i] == other[i];
+  free (marks.data);
+  free (other);
+  return own;
+}
+
+static unsigned char
+byte_of (const struct blob *b, uint64_t at)
+{
+  return at < b->len ? b->data[at] : 0;
+}
+
+/* Has it only those units in addition that differ? */
+static void
+check_written (const struct trial *t, const struct blob *b)
+{
+  const uint64_t unit = t->spec.cluster_size / (t->spec.extended ? 32 : 1);
+  unsigned char *own = find_own (t, b);
+  uint64_t at, i, end;
+
+  for (at = 0; at < t->spec.size; at = end) {
+    end = min64 (at + unit, t->spec.size);
+    for (i = at; i < end && byte_of (&t->old, i) == byte_of (&t->new, i); i++)
+      ;
+    if (!t->had[at] && own[at] != (i < end))
+      FAIL ("the unit at %" PRIu64 " %s", at, own[at] ? "was copied in vain"
+            : "was not copied");
+  }
+  free (own);
+}
+
+/* Somebody finds what is left, and begins again. */
+static void
+rebase_again (struct trial *t, const struct blob *b, unsigned long leaks)
+{
+  struct disk_options options = t->options;
+  struct blob after;
+  unsigned long leaks_after;
+  uint64_t copied;
+  int r;
+
+  blob_save (SURVIVOR, b);
+  if (rng_below (&t->power.rng, 4) == 0) {
+    r = image_check (SURVIVOR);
+    if (r != 0 && r != 3)
+      FAIL ("qemu-img check of what is left: exit status %d", r);
+  }
+  options.path = images_path (SURVIVOR);
+  options.hooks = &without_sync;
+  if (change_rebase (&options, &t->to, NULL, &copied) == -1)
+    FAIL ("what is left can't be rebased");
+  blob_load (SURVIVOR, &after);
+  if (!names (&after, t->to.name))
+    FAIL ("what is left has been rebased, but is not");
+  leaks_after = judge_file (t, &after, true, "rebased again");
+  check_written (t, &after);
+  if (leaks_after > leaks)
+    FAIL ("%lu leaks have become %lu", leaks, leaks_after);
+  if (rng_below (&t->power.rng, 4) == 0 && !image_shows (SURVIVOR, NULL, &t->contents))
+    FAIL ("qemu-img convert reads something else in the end");
+  blob_free (&after);
+  free ((char *) options.path);
+  nr_again++;
+}
+
+static void
+judge (void *opaque, const struct remains *left)
+{
+  struct trial *t = opaque;
+  const bool leaks_allowed = !left->done || left->fault || left->kind != CUT_ALL;
+  const unsigned long leaks = judge_file (t, left->file, leaks_allowed, left->when);
+
+  if (left->done && !names (left->file, t->to.name))
+    FAIL ("%s: not rebased", left->when);
+  if (left->done && left->kind == CUT_ALL)
+    check_written (t, left->file);
+  if ((!left->done || left->fault) &&
+      rng_below (&t->power.rng, left->fault ? 6 : 12) == 0)
+    rebase_again (t, left->file, leaks);
+}
+
+static unsigned
+cuts (void *opaque, enum storage_op op)
+{
+  struct trial *t = opaque;
+
+  return op == STORAGE_OP_SYNC ? 2 + rng_below (&t->power.rng, 4) :
+    rng_below (&t->power.rng, 4) == 0;
+}
+
+/* --- runs --- */
+
+static int
+rebase (void *opaque, const struct storage_hooks *hooks)
+{
+  struct trial *t = opaque;
+  uint64_t copied;
+
+  t->options.hooks = hooks;
+  return change_rebase (&t->options, &t->to, t->watcher, &copied);
+}
+
+/* With no more cuts than these. */
+static void
+run_cuts (struct trial *t, unsigned most)
+{
+  power_cut_begin (&t->power, rng_next (&t->power.rng));
+  t->power.cuts_left = most;
+  power_cut_change (&t->power, NULL);
+  power_cut_all_ways (&t->power);
+  power_cut_end (&t->power);
+}
+
+static void
+ended (void *opaque, bool fault)
+{
+  const struct trial *t = opaque;
+
+  (void) fault;
+  nr_failures += !t->power.done;
+}
+
+struct watcher {
+  struct simdisk *sim;
+  unsigned steps, stop_at;
+  bool stopped;
+};
+
+/* From the first step on, signals are not what ends the process: so that one comes before
+ * anything has changed. */
+static bool
+stop (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
+{
+  struct watcher *w = opaque;
+
+  CHECK (done <= total);
+  if (w->steps == 0)
+    CHECK (done == 0 && copied == 0 && simdisk_operations (w->sim, CHANGING) == 0);
+  if (w->steps++ < w->stop_at)
+    return true;
+  w->stopped = done < total;
+  return false;
+}
+
+/* The user has had enough: then the image is in order, without leaks. */
+static void
+run_stop (struct trial *t, unsigned stop_at)
+{
+  struct watcher watcher = { .stop_at = stop_at };
+  const struct chunks_watch watch = { .step = stop, .opaque = &watcher };
+  int r;
+
+  power_cut_begin (&t->power, 0);
+  t->power.cuts_left = 0;
+  watcher.sim = t->power.sim;
+  t->watcher = &watch;
+  r = rebase (t, simdisk_hooks (t->power.sim));
+  t->watcher = NULL;
+  if ((r == -1) != watcher.stopped || (r == -1 && errno != EINTR))
+    FAIL ("stopped %d, rebase returns %d (%m)", watcher.stopped, r);
+  if (stop_at == 0 && simdisk_operations (t->power.sim, CHANGING) != 0)
+    FAIL ("stopped before the first change, but the image was changed");
+  judge_file (t, simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL), false, "stopped");
+  power_cut_end (&t->power);
+}
+
+/* A raw file that differs from OLD here and there, and is longer or shorter. */
+static void
+make_other (struct trial *t, struct rng *rng)
+{
+  const struct image_spec raw = {
+    .raw = true, .size = 512 * (1 + rng_below (rng, t->spec.size * 3 / 2 / 512)),
+  };
+  struct blob b = { .data = calloc (1, raw.size), .len = raw.size };
+
+  CHECK (b.data != NULL);
+  if (t->old.len > 0)
+    memcpy (b.data, t->old.data, min64 (b.len, t->old.len));
+  blob_save (OTHER, &b);
+  blob_free (&b);
+  image_remember (OTHER, &raw);
+  image_fill (OTHER, &raw, rng, rng_below (rng, 6));
+}
+
+/* An image over OLD. */
+static void
+make_between (struct trial *t, struct rng *rng)
+{
+  struct image_spec mid = {
+    .version = 3, .cluster_size = 4096 << 4 * rng_below (rng, 2), .refcount_bits = 16,
+    .size = 512 * (1 + rng_below (rng, t->spec.size * 3 / 2 / 512)), .backing = OLD,
+    .backing_raw = true,
+  };
+
+  image_create (BETWEEN, &mid);
+  image_fill (BETWEEN, &mid, rng, rng_below (rng, 6));
+}
+
+/* The contents of the files below, as far as the disk shows them. */
+static void
+contents_of (const char *name, struct blob *b)
+{
+  *b = (struct blob) { NULL, 0 };
+  if (name == NULL)
+    b->data = calloc (1, 1);
+  else if (strcmp (name, BETWEEN) == 0)
+    image_contents (name, NULL, b);
+  else
+    blob_load (name, b);
+}
+
+static char *
+name_in_header (const char *name)
+{
+  return name ? reach_backing_in_header (name) : strdup ("");
+}
+
+static void
+choose_chains (struct trial *t, struct rng *rng)
+{
+  struct image_spec *const spec = &t->spec;
+  const char *to = OTHER;
+
+  image_over_raw (spec, rng, 512 * (1 + rng_below (rng, spec->size * 3 / 2 / 512)), 8,
+                  &t->old);
+  switch (rng_below (rng, 5)) {
+  case 0:
+    to = NULL;
+    break;
+  case 1:
+    make_between (t, rng);
+    to = BETWEEN;
+    break;
+  case 2:
+    make_between (t, rng);
+    spec->backing = BETWEEN;
+    spec->backing_raw = false;
+    to = OLD;
+    break;
+  case 3:
+    spec->backing = NULL;
+    t->old.len = 0;
+    /* fall through */
+  default:
+    make_other (t, rng);
+  }
+  free (t->old.data);
+  contents_of (spec->backing, &t->old);
+  contents_of (to, &t->new);
+  t->from = name_in_header (spec->backing);
+  t->to.name = name_in_header (to);
+  t->to.format = to == NULL ? NULL : strcmp (to, BETWEEN) == 0 ? "qcow2" : "raw";
+}
+
+/* Is there space for the new name?  If not, that is refused at once. */
+static bool
+fits (const struct trial *t)
+{
+  struct disk_options options = t->options;
+  struct blob before, after;
+  uint64_t copied;
+  int r;
+
+  blob_load (IMAGE, &before);
+  blob_save (SURVIVOR, &before);
+  options.path = images_path (SURVIVOR);
+  options.hooks = &without_sync;
+  r = change_rebase (&options, &t->to, NULL, &copied);
+  if (r == -1) {
+    CHECK (errno == ENOSPC && copied == 0);
+    blob_load (SURVIVOR, &after);
+    CHECK (blob_same (&before, &after));
+    blob_free (&after);
+    nr_refused++;
+  }
+  blob_free (&before);
+  free ((char *) options.path);
+  return r == 0;
+}
+
+static void
+make_trial (struct trial *t, struct rng *rng)
+{
+  static const unsigned bits[] = { 9, 12, 14, 16 };
+  struct image_spec *spec = &t->spec;
+  struct blob file;
+
+  spec->version = rng_below (rng, 4) ? 3 : 2;
+  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
+  spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
+    rng_below (rng, 2);
+  spec->refcount_bits = spec->version == 2 ? 16 : 2 << rng_below (rng, 6);
+  spec->size = 512 * (64 + rng_below (rng, 6000));
+  choose_chains (t, rng);
+  spec->compressed = rng_below (rng, 4) == 0;
+  if (spec->compressed)
+    spec->refcount_bits = 16;
+  image_create (IMAGE, spec);
+  image_fill (IMAGE, spec, rng, rng_below (rng, 6));
+  t->has_bitmap = spec->version == 3 && rng_below (rng, 2);
+  if (t->has_bitmap)
+    image_bitmap (IMAGE, "monday", 0);
+  if (rng_below (rng, 2))
+    t->pushed = image_push_extensions (IMAGE, rng);
+  image_contents (IMAGE, NULL, &t->contents);
+  CHECK (t->contents.len == spec->size);
+  t->buf = malloc (spec->size);
+  CHECK (t->buf != NULL);
+  blob_load (IMAGE, &file);
+  t->had = find_own (t, &file);
+  blob_free (&file);
+
+  t->options = (struct disk_options) {
+    .path = images_path (IMAGE), .l2_cache = rng_below (rng, 2) ? 32 << 20 : 0,
+    .l2_slice = 512, .backing = BACKING_FOLLOW, .discard = rng_below (rng, 2),
+  };
+  t->power = (struct power_cut_trial) {
+    .path = t->options.path, .opaque = t, .change = rebase, .cuts = cuts,
+    .judge = judge, .ended = ended,
+  };
+  rng_init (&t->power.rng, rng_next (rng), 500);
+  printf ("%u: ", trials_number);
+  image_print (spec);
+  printf ("%s%s, extension of %" PRIu64 " bytes, from \"%s\" to \"%s\"\n",
+          spec->compressed ? ", compressed" : "", t->has_bitmap ? ", bitmap" : "",
+          t->pushed, t->from, t->to.name);
+  fflush (stdout);
+}
+
+/* The I-th of many: EIO anywhere, or no space, once or for ever. */
+static struct fault
+choose_fault (struct rng *rng, unsigned i, uint64_t changing, uint64_t growing)
+{
+  if (i % 3 == 0)
+    return (struct fault) {
+      .ops = CHANGING, .err = EIO, .after = rng_below (rng, changing), .times = 1,
+      .partial = i % 2,
+    };
+  return (struct fault) {
+    .ops = GROWING, .err = ENOSPC, .after = rng_below (rng, growing),
+    .times = i % 3 == 1 ? 1 : UINT64_MAX, .partial = i % 2,
+  };
+}
+
+static void
+one_image (struct rng *rng)
+{
+  struct trial t = { .has_bitmap = false };
+  uint64_t changing, growing;
+  struct fault fault;
+  unsigned i;
+
+  quiet_errors = true;          /* they are what we want */
+  make_trial (&t, rng);
+  if (!fits (&t))
+    goto end;
+  power_cut_begin (&t.power, 0);
+  t.power.cuts_left = 0;
+  power_cut_change (&t.power, NULL);
+  changing = simdisk_operations (t.power.sim, CHANGING);
+  growing = simdisk_operations (t.power.sim, GROWING);
+  power_cut_end (&t.power);
+
+  run_cuts (&t, 60);
+  run_cuts (&t, 60);
+  run_stop (&t, 0);
+  run_stop (&t, 1);
+  for (i = 0; i < 30 && (i == 0 || trials_time_left ()); i++) {
+    fault = choose_fault (rng, i, changing, growing);
+    power_cut_fault (&t.power, &fault);
+  }
+
+ end:
+  blob_free (&t.contents);
+  free (t.from);
+  free ((char *) t.to.name);
+  blob_free (&t.old);
+  blob_free (&t.new);
+  free (t.buf);
+  free (t.had);
+  free ((char *) t.options.path);
+}
+
+int
+main (void)
+{
+  const unsigned done = trials_run ("rebase", 8, 1, one_image);
+
+  printf ("%u images, %u power cuts, %u judged over their new backing file, "
+          "%u rebased again, %u failures, %u without space in the header\n", done,
+          power_cuts.cuts, nr_moved, nr_again, nr_failures, nr_refused);
+  return 0;
+}
