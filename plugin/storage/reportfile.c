@@ -395,22 +395,26 @@ reportfile_same (const char *path, const char *other)
 
 /* --- writing --- */
 
-/* Writes the report to FD, and closes it. */
+/* Writes the report to FD, and closes it.  Returns what PRINT returns. */
 static int
 write_to (int fd, bool durable, int (*print) (FILE *, const void *),
           const void *opaque)
 {
   FILE *fp = fdopen (fd, "w");
+  int r;
 
   if (fp == NULL) {
     close (fd);
     return -1;
   }
-  if (print (fp, opaque) == -1 || fflush (fp) == EOF || ferror (fp) ||
-      (durable && fsync (fd) == -1)) {
+  r = print (fp, opaque);
+  if (r == 0 &&
+      (fflush (fp) == EOF || ferror (fp) || (durable && fsync (fd) == -1)))
+    r = -1;
+  if (r != 0) {
     KEEP_ERRNO_FOR_BLOCK;
     fclose (fp);
-    return -1;
+    return r;
   }
   return fclose (fp) == EOF ? -1 : 0;
 }
@@ -484,14 +488,14 @@ temporary_name (const char *name)
   return temporary;
 }
 
-/* Writes a file next to NAME and gives it that name.  Returns 0, or -1 with errno, as
- * give_name does. */
+/* Writes a file next to NAME and gives it that name.  Returns 0; -1 with errno, as
+ * give_name does; or REPORTFILE_TOLD. */
 static int
 write_file (const struct report_kind *kind, const char *name, bool durable,
             int (*print) (FILE *, const void *), const void *opaque)
 {
   CLEANUP_FREE char *temporary = temporary_name (name);
-  int fd;
+  int fd, r;
 
   if (temporary == NULL)
     return -1;
@@ -501,11 +505,12 @@ write_file (const struct report_kind *kind, const char *name, bool durable,
       errno = EAGAIN;
     return -1;
   }
-  if (write_to (fd, durable, print, opaque) == 0)
+  r = write_to (fd, durable, print, opaque);
+  if (r == 0)
     return give_name (kind, temporary, name);
   KEEP_ERRNO_FOR_BLOCK;
   unlink (temporary);
-  return -1;
+  return r;
 }
 
 int
@@ -522,9 +527,10 @@ reportfile_write (const struct report_kind *kind, const char *path, bool durable
   }
   else if (r == 0) {
     fd = p.kind == DESCRIPTOR ? fcntl (p.fd, F_DUPFD_CLOEXEC, 0) : open_stream (p.name);
-    if (fd == -1 || write_to (fd, false, print, opaque) == -1)
-      r = failed (kind, path);
+    r = fd == -1 ? -1 : write_to (fd, false, print, opaque);
+    if (r == -1)
+      failed (kind, path);
   }
   free (p.name);
-  return r;
+  return r == 0 ? 0 : -1;
 }
