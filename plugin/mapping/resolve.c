@@ -48,6 +48,7 @@ struct layers_view {
   struct layers *layers;
   unsigned from, to;            /* layers [from, to) */
   bool single;                  /* the view is of one layer alone */
+  bool detailed;                /* for layers_each_run */
   struct layer *snapshot;       /* replaces layer 0, and uses its image; NULL: none */
   struct map_space *space;
   uint64_t disk_size;
@@ -117,7 +118,9 @@ struct table_part {
 struct resolve {
   uint16_t index;               /* of the layer */
   const struct layer *layer;
-  struct run_list open;         /* still unresolved, in order */
+  bool detailed;                /* of the view */
+  struct run_list open;         /* still unresolved, in order; as the layer before this
+                                   one has answered */
   struct run_list next_open;    /* ranges that the layer leaves open */
   struct run_list found;        /* all answers so far, unsorted */
 
@@ -155,7 +158,7 @@ take_entries (struct resolve *r, const void *raw, uint64_t raw_start,
     run.layer = r->index;
     run.copied = false;
     run.unsettled = false;
-    if (run.kind == RUN_ZERO_ALLOC)
+    if (run.kind == RUN_ZERO_ALLOC && !r->detailed)
       run.kind = RUN_ZERO;
     if (append (run.kind == RUN_UNALLOCATED || run.kind == RUN_RESERVED
                 ? &r->next_open : &r->found, &run) == -1)
@@ -409,7 +412,7 @@ take_range (struct resolve *r, const struct table_part *part, uint64_t start,
     return append_plain (&r->found, start, end, RUN_CORRUPT, r->index,
                          part->l1_entry);
   if (part->entries == NULL)
-    return append_plain (&r->next_open, start, end, RUN_UNALLOCATED, 0, 0);
+    return append_plain (&r->next_open, start, end, RUN_UNALLOCATED, r->index, 0);
   return take_entries (r, part->entries, part->start, start, end);
 }
 
@@ -449,6 +452,18 @@ take_table (struct resolve *r, size_t *i)
   return ret;
 }
 
+/* Nothing but zeros is below the rest of the open range, from START on. */
+static int
+end_open (struct resolve *r, const struct run *open, uint64_t start, enum run_kind kind)
+{
+  const uint64_t host = run_host_advances (open->kind) ? open->host + start - open->start
+    : 0;
+
+  return r->detailed
+    ? append_plain (&r->found, start, run_end (open), open->kind, open->layer, host)
+    : append_plain (&r->found, start, run_end (open), kind, 0, 0);
+}
+
 /* Cuts the open ranges at the layer's size; zeros follow. */
 static int
 cut_at_size (struct resolve *r)
@@ -460,8 +475,7 @@ cut_at_size (struct resolve *r)
     last = &r->open.runs[r->open.n - 1];
     if (run_end (last) <= size)
       break;
-    if (append_plain (&r->found, max64 (last->start, size), run_end (last),
-                      RUN_ZERO, 0, 0) == -1)
+    if (end_open (r, last, max64 (last->start, size), RUN_ZERO) == -1)
       return -1;
     if (last->start < size) {
       last->len = size - last->start;
@@ -512,6 +526,12 @@ compare_runs (const void *a, const void *b)
   return x->start < y->start ? -1 : x->start > y->start;
 }
 
+static void
+sort (struct run_list *list)
+{
+  qsort (list->runs, list->n, sizeof *list->runs, compare_runs);
+}
+
 /* Adds the runs, which are sorted, to the map, in units. */
 static int
 fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
@@ -520,7 +540,7 @@ fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
   unsigned at = 0, end;
   size_t i;
 
-  qsort (found->runs, found->n, sizeof *found->runs, compare_runs);
+  sort (found);
   for (i = 0; i < found->n; i++) {
     const struct run *run = &found->runs[i];
 
@@ -547,6 +567,7 @@ resolve_range (const struct layers_view *v, struct resolve *r, uint64_t start,
 {
   unsigned i;
 
+  r->detailed = v->detailed;
   if (append_plain (&r->open, start, end, RUN_UNALLOCATED, 0, 0) == -1)
     return -1;
   for (i = v->from; i < v->to && r->open.n > 0; i++) {
@@ -558,8 +579,8 @@ resolve_range (const struct layers_view *v, struct resolve *r, uint64_t start,
       return -1;
   }
   for (size_t j = 0; j < r->open.n; j++)
-    if (append_plain (&r->found, r->open.runs[j].start, run_end (&r->open.runs[j]),
-                      v->single ? RUN_UNALLOCATED : RUN_ZERO, 0, 0) == -1)
+    if (end_open (r, &r->open.runs[j], r->open.runs[j].start,
+                  v->single ? RUN_UNALLOCATED : RUN_ZERO) == -1)
       return -1;
   return 0;
 }
@@ -646,6 +667,53 @@ static const struct map_ops long_chain_map_ops = {
   .load = load_slice,
 };
 
+/* --- all runs --- */
+
+/* So many units are resolved at a time. */
+#define UNITS_AT_ONCE (1u << 16)
+
+/* The smallest unit of the layers' tables: no run has a border within one, except where a
+ * layer ends. */
+static unsigned
+smallest_unit_bits (const struct layers *s, unsigned from, unsigned to)
+{
+  unsigned bits = QCOW2_MAX_CLUSTER_BITS;
+
+  for (unsigned i = from; i < to; i++)
+    if (s->layers[i]->image)
+      bits = min64 (bits, entry_unit_bits (&s->layers[i]->image->header));
+  return bits;
+}
+
+static int
+each_of_range (const struct layers_view *v, uint64_t start, uint64_t end,
+               layers_run_fn fn, void *opaque)
+{
+  struct resolve r = { 0 };
+  int ret = resolve_range (v, &r, start, end);
+
+  if (ret == 0)
+    sort (&r.found);
+  for (size_t i = 0; ret == 0 && i < r.found.n; i++)
+    ret = fn (opaque, &r.found.runs[i]);
+  KEEP_ERRNO_FOR_BLOCK;
+  resolve_end (&r);
+  return ret;
+}
+
+int
+layers_each_run (struct layers *s, layers_run_fn fn, void *opaque)
+{
+  const struct layers_view v = { .layers = s, .to = s->n, .detailed = true };
+  const uint64_t size = layers_size (s, 0);
+  const uint64_t step = (uint64_t) UNITS_AT_ONCE << smallest_unit_bits (s, 0, s->n);
+
+  for (uint64_t at = 0; at < size; at += step)
+    if (each_of_range (&v, at, min64 (size, at + step), fn, opaque) == -1)
+      return -1;
+  return 0;
+}
+
 /* --- views --- */
 
 struct layers_view *
@@ -676,7 +744,7 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
           uint64_t disk_size, uint64_t slice_size)
 {
   struct layers_view *v = calloc (1, sizeof *v);
-  unsigned unit_bits = QCOW2_MAX_CLUSTER_BITS, i;
+  unsigned unit_bits = smallest_unit_bits (s, from, to), i;
   uint64_t span = slice_size / 8 << QCOW2_MAX_CLUSTER_BITS;
 
   if (v == NULL) {
@@ -695,7 +763,6 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
     if (s->layers[i]->image) {
       const struct header *h = &s->layers[i]->image->header;
 
-      unit_bits = min64 (unit_bits, entry_unit_bits (h));
       span = min64 (span, slice_size / h->l2_entry_size << h->cluster_bits);
     }
   for (i = from; i < to; i++)
