@@ -210,6 +210,8 @@ core_sources = \
 	%reldir%/disk/exportsnapshot.c \
 	%reldir%/disk/inforeport.c \
 	%reldir%/disk/inforeport.h \
+	%reldir%/disk/mapreport.c \
+	%reldir%/disk/mapreport.h \
 	%reldir%/disk/serve.c \
 	%reldir%/disk/spacewait.c \
 	%reldir%/disk/spacewait.h \

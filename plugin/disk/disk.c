@@ -182,6 +182,7 @@ disk_chain_options (const struct disk_options *o)
       },
       .secret = {
         .passphrase = o->secret.passphrase, .len = o->secret.len,
+        .unneeded = o->secret.unneeded,
         .most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0,
       },
       .data_file = o->data_file, .data_file_path = o->data_file_path,
@@ -299,7 +300,7 @@ disk_open_on (const struct disk_options *options, struct image *image,
   if (open_bitmaps (d) == -1 || exports_index (d) == -1)
     goto error;
   describe (d);
-  d->options.secret = (struct image_secret) { NULL, 0, 0 };
+  d->options.secret = (struct image_secret) { NULL };
   *ret = d;
   return 0;
 

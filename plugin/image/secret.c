@@ -76,7 +76,7 @@ secret_unlock (const struct image_secret *secret, struct storage *file,
                const struct header *h, struct crypt_cipher **cipher)
 {
   *cipher = NULL;
-  if (h->crypt_method == QCOW2_CRYPT_NONE)
+  if (h->crypt_method == QCOW2_CRYPT_NONE || secret->unneeded)
     return 0;
   if (secret->passphrase == NULL) {
     nbdkit_error ("%s: the image is encrypted: passphrase= is required",

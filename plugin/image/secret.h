@@ -6,6 +6,7 @@
 #ifndef QCOW2_SECRET_H
 #define QCOW2_SECRET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,12 +18,13 @@
 struct image_secret {
   const char *passphrase;       /* NULL: none was given */
   size_t len;
+  bool unneeded;                /* guest data is not read: nothing is unlocked */
   uint64_t most_rounds;         /* limit of hash rounds to test it on one image;
                                    0: LUKS_MAX_ROUNDS */
 };
 
 /* Sets *CIPHER, for the guest data of the image in FILE, which the caller frees; NULL if
- * it is not encrypted.  Returns 0, or -1 (reported; EACCES: a passphrase is needed). */
+ * it is not encrypted, or the secret is not needed.  Returns 0, or -1 (reported; EACCES: a passphrase is needed). */
 extern int secret_unlock (const struct image_secret *, struct storage *file,
                           const struct header *, struct crypt_cipher **cipher);
 

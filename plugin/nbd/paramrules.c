@@ -62,7 +62,7 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
     P (BITMAP_GRANULARITY), P (FLATTEN), P (REBASE), P (REBASE_UNSAFE), P (COMMIT), \
     P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), \
     P (BACKING_FORMAT), V (DATA_PATH), P (WATERMARK), P (INFO), P (INFO_CHAIN), \
-    V (SERVE_NOTHING)
+    P (MAP), V (SERVE_NOTHING)
 
 /* A list; its last element is NR_PARTIES. */
 #define LIST(...) (const uint8_t[]) { __VA_ARGS__, NR_PARTIES }
@@ -140,6 +140,8 @@ static const struct rule excludes[] = {
     "a data file cannot contain compressed clusters" },
   { LIST (SNAPSHOT_EDITS), LIST (V (DATA_PATH)), NULL,
     "images with a data file cannot have internal snapshots" },
+  { LIST (P (MAP)), LIST (P (UNTRUSTED)), NULL, "it could have any length" },
+  { LIST (P (MAP)), LIST (P (SNAPSHOT)), NULL, "it is written for the active disk" },
   { LIST (V (SERVE_NOTHING)), LIST (P (STATS), P (SNAPSHOT)), NULL,
     "nothing is served" },
   { LIST (V (COMPAT_OLD)), LIST (P (BITMAP_ADD)), NULL, "version 2 has no bitmaps" },
@@ -248,6 +250,7 @@ check_reports (const struct params *p)
 {
   const struct { const char *key, *path; } reports[] = {
     { "stats", p->stats }, { "check-report", p->report }, { "info", p->info.path },
+    { "map", p->map },
   };
   const size_t n = sizeof reports / sizeof reports[0];
 

@@ -206,6 +206,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_ANSWER_TIMEOUT] = { "answer-timeout", OTHER (set_answer_timeout) },
   [PARAM_INFO] = { "info", PATH (info.path) },
   [PARAM_INFO_CHAIN] = { "info-chain", FLAG (info.chain) },
+  [PARAM_MAP] = { "map", PATH (map) },
   [PARAM_SERVE] = { "serve", FLAG (serve) },
   [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
@@ -255,6 +256,7 @@ const char params_help[] =
   "l2-cache=<SIZE>              Memory limit for mappings (default 32M).\n"
   "l2-slice=<SIZE>              Part of an L2 table read at a time (default 4K).\n"
   "lock=true|false              Lock the image as QEMU does (default true).\n"
+  "map=<FILE>                   Write where the disk is stored, as JSON.\n"
   "on-enospc=fail|wait          What writes do without space (default fail).\n"
   "passphrase=<SECRET>          Passphrase: literal, -, +FILE or -FD.\n"
   "preallocation=off|metadata|falloc|full\n"
@@ -296,7 +298,7 @@ params_forget_passphrase (struct params *p)
     explicit_bzero (p->passphrase, strlen (p->passphrase));
   free (p->passphrase);
   p->passphrase = NULL;
-  p->options.secret = (struct image_secret) { NULL, 0, 0 };
+  p->options.secret = (struct image_secret) { NULL };
 }
 
 void
@@ -317,6 +319,7 @@ params_free (struct params *p)
   free (p->edits);
   free (p->report);
   free (p->info.path);
+  free (p->map);
 }
 
 /* --- values with a kind of their own --- */

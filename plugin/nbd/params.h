@@ -33,7 +33,7 @@ enum param {
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
   PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE, PARAM_REBASE,
-  PARAM_REBASE_UNSAFE,
+  PARAM_REBASE_UNSAFE, PARAM_MAP,
   NR_PARAMS
 };
 
@@ -56,7 +56,7 @@ struct params {
   size_t nr_uris;
   const char **allow_uri;       /* those of them below which names in images may be */
   size_t nr_allow_uri;
-  char *path, *backing_path, *data_file_path, *passphrase, *stats, *report;
+  char *path, *backing_path, *data_file_path, *passphrase, *stats, *report, *map;
   char *dir;                    /* or NULL; if set, options.path is the same */
   struct inforeport info;
   bool serve;                   /* false: do everything else, and serve nothing */

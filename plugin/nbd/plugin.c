@@ -129,6 +129,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_aes=yes\n");
   printf ("qcow2_check=yes\n");
   printf ("qcow2_info=yes\n");
+  printf ("qcow2_map=yes\n");
   printf ("qcow2_extended_l2=yes\n");
   printf ("qcow2_data_file=yes\n");
   printf ("qcow2_create=yes\n");

@@ -4,7 +4,8 @@
  *
  * The image is created (create=) and checked (check=), its snapshots and its size are
  * changed, it is committed, flattened or rebased, and its bitmaps are changed.  Then it
- * is described (info=), and a disk is made of it, unless serve=false was given.  The
+ * is described (info=), and a disk is made of it, unless serve=false was given, and mapped
+ * (map=).  The
  * image stays open and locked from the first change to the last, and the disk takes it
  * over.  Each change is complete and durable, and the next one reads the file anew, so a
  * crash between two changes leaves a valid image.
@@ -26,6 +27,7 @@
 #include "check/check.h"
 #include "disk/export.h"
 #include "disk/inforeport.h"
+#include "disk/mapreport.h"
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
 #include "offline/edit.h"
@@ -115,11 +117,56 @@ change (struct params *p, struct image *image)
                         p->bitmap_from);
 }
 
-/* Writes the reports on the image as it is now. */
+/* Writes info=, if it was given. */
 static int
 describe (struct params *p)
 {
   return p->info.path ? inforeport_write (&p->info, &p->options) : 0;
+}
+
+/* Writes map=, if it was given. */
+static int
+map (struct params *p, struct disk *disk)
+{
+  return p->map ? mapreport_write (p->map, disk_inside (disk).view->layers) : 0;
+}
+
+/* Guest data is not read, so nothing has to be unlocked. */
+static struct disk_options
+options_without_data (const struct params *p)
+{
+  struct disk_options options = p->options;
+
+  options.secret.unneeded = true;
+  return options;
+}
+
+/* Writes map= without a disk. */
+static int
+map_only (struct params *p, struct image *image)
+{
+  const struct disk_options options = options_without_data (p);
+  struct layers *layers = disk_open_layers (&options, image);
+  const int r = layers ? mapreport_write (p->map, layers) : -1;
+
+  layers_free (layers);
+  return r;
+}
+
+/* The same for an image that was not changed. */
+static int
+open_and_map (struct params *p)
+{
+  const struct disk_options options = options_without_data (p);
+  struct image *image = disk_open_image (&options);
+  int r = -1;
+
+  if (image == NULL)
+    return -1;
+  if (image_load (image) == 0)
+    r = map_only (p, image);
+  image_close (image);
+  return r;
 }
 
 /* Changes the image, and makes a disk of it, which starts as a reader of the image. */
@@ -136,8 +183,12 @@ change_and_open (struct params *p, struct disk **disk)
     storage_disconnect (image->file);
     r = describe (p);
   }
+  if (r == 0 && (p->serve || p->map))
+    r = image_reload (image);
   if (r == 0 && p->serve)
-    r = image_reload (image) == -1 ? -1 : disk_open_on (&p->options, image, disk);
+    r = disk_open_on (&p->options, image, disk) == -1 ? -1 : map (p, *disk);
+  else if (r == 0 && p->map)
+    r = map_only (p, image);
   image_close (image);          /* the disk is an owner of its own */
   return r;
 }
@@ -147,14 +198,18 @@ open_unchanged (struct params *p, struct disk **disk)
 {
   if (describe (p) == -1)
     return -1;
-  return p->serve ? disk_open (&p->options, disk) : 0;
+  if (!p->serve)
+    return p->map ? open_and_map (p) : 0;
+  return disk_open (&p->options, disk) == -1 ? -1 : map (p, *disk);
 }
 
 /* Can the reports be written?  Known before anything is done. */
 static int
 check_reports (const struct params *p)
 {
-  return p->info.path ? inforeport_check (&p->info) : 0;
+  if (p->info.path && inforeport_check (&p->info) == -1)
+    return -1;
+  return p->map ? mapreport_check (p->map) : 0;
 }
 
 int

@@ -10,8 +10,8 @@ mixture.py make DIRECTORY SPEC
     data_file, luks, aes, zstd, compress that the server supports.
 
 mixture.py show SPEC
-    Prints a line about it, the parameters for the server, or the cluster size:
-    "show SPEC line|parameters|cluster|trim".
+    Prints a line about it, the parameters for the server, the cluster size, or how QEMU
+    opens the image: "show SPEC line|parameters|cluster|trim|node".
 
 mixture.py judge DIRECTORY SPEC
     Lets QEMU check the image after the server has ended: metadata (leaks are failures),
@@ -342,6 +342,8 @@ def main():
         judge(sys.argv[2], spec)
     elif sys.argv[3] == "parameters":
         print("\n".join(spec["parameters"]))
+    elif sys.argv[3] == "node":
+        print(node(os.path.dirname(sys.argv[2]), spec["layers"]))
     elif sys.argv[3] == "cluster":
         print(top["options"]["cluster_size"])
     elif sys.argv[3] == "trim":

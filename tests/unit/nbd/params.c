@@ -72,7 +72,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_WATERMARK] = "1M", [PARAM_ANSWER_TIMEOUT] = "5", [PARAM_OVERWRITE] = "true",
   [PARAM_CHECKPOINT_INTERVAL] = "7", [PARAM_INFO] = "info",
   [PARAM_INFO_CHAIN] = "true", [PARAM_SERVE] = "false",
-  [PARAM_REBASE] = "b", [PARAM_REBASE_UNSAFE] = "true",
+  [PARAM_REBASE] = "b", [PARAM_REBASE_UNSAFE] = "true", [PARAM_MAP] = "map",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];
@@ -300,6 +300,7 @@ test_arrival (void)
   CHECK (p.check.mode == CHECK_REPAIR && strcmp (p.report, "/current/report") == 0);
   CHECK (strcmp (p.stats, "/current/stats") == 0 && !p.serve && p.info.chain);
   CHECK (strcmp (p.info.path, "/current/info") == 0 && strcmp (p.info.name, "a") == 0);
+  CHECK (strcmp (p.map, "/current/map") == 0);
   CHECK (p.create.wanted && p.create.options.image.size == 1 << 20);
   CHECK (p.create.options.image.cluster_size == 65536);
   CHECK (p.create.options.image.version == 2 && p.create.options.encrypt);
