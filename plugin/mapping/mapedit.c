@@ -33,9 +33,19 @@
 
 /* --- pins --- */
 
-/* Reads the raw form of a slice.  The caller holds no lock.  NULL on error (reported). */
+static bool
+is_vacant (const struct map_space *space, const struct pack *p)
+{
+  struct run run;
+
+  return pack_find (p, space->shape, 0, space->shape.units, &run) == space->shape.units
+    && run.kind == RUN_UNALLOCATED;
+}
+
+/* Reads the raw form of a slice, which is PACK, unless that is NULL.  The caller holds no
+ * lock.  NULL on error (reported). */
 static struct raw *
-read_raw (const struct map_space *space, uint64_t index)
+read_raw (const struct map_space *space, uint64_t index, const struct pack *pack)
 {
   struct raw *raw = calloc (1, sizeof *raw + space->raw_size);
 
@@ -43,7 +53,9 @@ read_raw (const struct map_space *space, uint64_t index)
     nbdkit_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
     return NULL;
   }
-  if (space->ops->load_raw (space->opaque, index, raw->data) == -1) {
+  /* Slices of new tables are vacant. */
+  if (!(pack && is_vacant (space, pack)) &&
+      space->ops->load_raw (space->opaque, index, raw->data) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
     free (raw);
     return NULL;
@@ -101,8 +113,8 @@ map_pin (struct map_space *space, uint64_t index)
   }                             /* the lock is released here */
 
   /* The file contains what the pack was made from: a slice is packed only after its last
-   * change was written. */
-  raw = read_raw (space, index);
+   * change was written.  While the slice is busy, the pack stays. */
+  raw = read_raw (space, index, s->pack);
   KEEP_ERRNO_FOR_BLOCK;
 
   {

@@ -77,7 +77,7 @@ realloc (void *p, size_t n)
 
 /* --- what is mapped --- */
 
-static unsigned long peeks;
+static unsigned long peeks, loads;
 
 /* A unit in the raw form. */
 struct cell {
@@ -159,6 +159,7 @@ model_load_raw (void *opaque, uint64_t slice, void *raw)
   CHECK (!m->flags[slice].dirty && !m->flags[slice].writing);
   if (fail_load (m))
     return -1;
+  loads++;
   memcpy (raw, &m->file[slice * m->units], m->units * sizeof (struct cell));
   return 0;
 }
@@ -217,8 +218,10 @@ random_cells (struct model *m, struct rng *rng, struct cell *c, unsigned n)
   while (n > 0) {
     memset (&r, 0, sizeof r);
     r.kind = rng_below (rng, kinds);
-    r.copied = rng_below (rng, 2);
-    r.layer = rng_below (rng, 4) == 0;
+    if (r.kind != RUN_UNALLOCATED) {
+      r.copied = rng_below (rng, 2);
+      r.layer = rng_below (rng, 4) == 0;
+    }
     if (run_host_advances (r.kind))
       r.host = rng_below (rng, 1 << 20) << m->unit_bits;
     else if (run_host_constant (r.kind))
@@ -615,10 +618,47 @@ test_nomem (void)
   model_free (m);
 }
 
+/* A slice that is known to be vacant is not read again to be changed. */
+static void
+test_vacant (void)
+{
+  struct rng rng = { 0 };
+  struct map *map = map_new (1 << 20);
+  struct model *m = model_new (map, 16, 64, 3, &raw_only, &rng);
+  struct map_dirty *items;
+  struct map_slice *s;
+  unsigned long before;
+  bool barrier;
+
+  memset (m->file, 0, 2 * 64 * sizeof *m->file);
+  m->file[64 + 63].kind = RUN_ZERO;
+  memcpy (m->now, m->file, 3 * 64 * sizeof *m->now);
+  for (unsigned i = 0; i < 2; i++) {
+    struct cell *raw;
+
+    CHECK (look (m, (uint64_t) i * 64 << 16, 1 << 20));
+    before = loads;
+    s = map_pin (m->space, i);
+    CHECK (s && loads == before + (i == 1));
+    raw = map_edit_begin (s);
+    CHECK (memcmp (raw, &m->file[i * 64], 64 * sizeof *raw) == 0);
+    raw[5].kind = m->now[i * 64 + 5].kind = RUN_ZERO;
+    map_edit_end (s, MAP_CHANGED);
+    map_unpin (s);
+    m->flags[i].dirty = true;
+    CHECK (look (m, (uint64_t) i * 64 << 16, 1 << 20));
+  }
+  CHECK (map_take_dirty (m->space, &items, &barrier) == 2);
+  map_written (m->space, items, 2, true);
+  map_free (map);
+  model_free (m);
+}
+
 int
 main (void)
 {
   seed = seed_from_env ();
+  test_vacant ();
   test_models ();
   if (CAN_FAIL_ALLOCATIONS)
     test_nomem ();
