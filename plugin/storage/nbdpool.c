@@ -224,16 +224,13 @@ lose_changes (struct nbdpool *p)
   p->lost = true;
 }
 
-/* Is it of use for a request?  The first change after a flush must not be sent in vain,
- * beside reads that are in flight: it would be lost, and nothing else is.  Nor has any
- * request to fail if the connection was lost while it was idle. */
+/* Is it of use for a request?  The first change after a flush must not be sent in vain: it
+ * would be lost, and nothing else is.  (Reads are sent again.) */
 static bool
 is_alive (const struct slot *slot, enum nbdpool_kind kind)
 {
-  const bool looks = slot->users == 0 ||
-    (changes_something (kind) && !is_unflushed (slot));
-
-  return slot->link && !(looks ? nbdlink_has_hung_up (slot->link)
+  return slot->link && !(changes_something (kind) && !is_unflushed (slot)
+                         ? nbdlink_has_hung_up (slot->link)
                          : nbdlink_is_dead (slot->link));
 }
 
