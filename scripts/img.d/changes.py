@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""resize, snapshot, bitmap, commit and rebase: changes that the plugin makes before it serves an
+image.  Each happens as a whole or not at all."""
+
+import os
+
+import cli
+import images
+import rawfile
+from cli import Command, Failure, Option
+
+
+# --- resize
+
+def resize(o):
+    name, size = o.operands
+    image = images.image_of(o, name, o.format)
+    if size[:1] in ("+", "-"):
+        parameter = size[0] + str(images.size_of(size[1:]))
+    else:
+        parameter = str(images.size_of(size))
+    if image.format == "raw":
+        rawfile.resize(image, parameter, o.shrink, o.preallocation or "off")
+    else:
+        image.change("resize=" + parameter, *(["shrink=true"] if o.shrink else []),
+                     *(["preallocation=" + o.preallocation] if o.preallocation else []))
+    if not o.quiet:
+        print("Image resized.")
+    return 0
+
+
+# --- snapshot
+
+def snapshot(o):
+    actions = [(option.name, value) for option, value in o.given
+               if option.name in ("list", "apply", "create", "delete")]
+    if len(actions) > 1:
+        raise Failure("only one of -l, -a, -c and -d can be given")
+    image = images.image_of(o, o.operands[0], o.format)
+    image.need_qcow2("internal snapshots")
+    action, name = actions[0] if actions else ("list", None)
+    if action == "list":
+        import info
+        snapshots = info.describe(image).get("snapshots")
+        if snapshots:
+            print("Snapshot list:")
+            print("\n".join(info.snapshot_lines(snapshots)))
+        return 0
+    image.change("snapshot-%s=%s" % (action, name))
+    return 0
+
+
+# --- bitmap
+
+def bitmap(o):
+    name = o.operands[1]
+    actions = [(option.name, value) for option, value in o.given
+               if option.name in ("add", "remove", "clear", "enable", "disable", "merge")]
+    kinds = [kind for kind, _ in actions]
+    if not actions:
+        raise Failure("at least one of --add, --remove, --clear, --enable, --disable and "
+                      "--merge is required")
+    if o.granularity is not None and "add" not in kinds:
+        raise Failure("-g requires --add")
+    if o.source_file is not None and "merge" not in kinds:
+        raise Failure("-b requires --merge")
+    if o.source_format is not None and o.source_file is None:
+        raise Failure("-F requires -b")
+    image = images.image_of(o, o.operands[0], o.format)
+    image.need_qcow2("persistent bitmaps")
+    parameters = []
+    for kind, value in actions:
+        if kind == "merge":
+            parameters += ["bitmap-merge=" + value, "bitmap-into=" + name]
+        else:
+            parameters.append("bitmap-%s=%s" % (kind, name))
+    if o.granularity is not None:
+        parameters.append("bitmap-granularity=%d"
+                          % images.size_of(o.granularity, "-g"))
+    if o.source_file is not None:
+        source = images.Image(o.source_file, o.source_format)
+        source.need_qcow2("persistent bitmaps")
+        parameters.append("bitmap-from=" + source.path)
+    image.change(*parameters)
+    return 0
+
+
+# --- commit
+
+def commit(o):
+    image = images.image_of(o, o.operands[0], o.format)
+    image.need_qcow2("backing files")
+    if o.base is not None:
+        raise Failure("-b is not supported: commit one image after the other, from the "
+                      "top to the one above '%s'" % o.base)
+    if o.rate is not None:
+        raise Failure("-r is not supported")
+    parameters = ["commit=keep" if o.drop else "commit=on"]
+    if o.cache == "none":
+        parameters.append("cache=none")
+    image.change(*parameters, progress=o.progress)
+    if not o.quiet:
+        print("Image committed.")
+    return 0
+
+
+# --- rebase
+
+def rebase(o):
+    image = images.image_of(o, o.operands[0], o.format)
+    image.need_qcow2("backing files")
+    if o.backing is None:
+        raise Failure("-b is required (-b '' for no backing file)")
+    if o.backing and o.backing_format is None:
+        raise Failure("the format of the backing file is required: -F qcow2 or -F raw")
+    if o.backing_format is not None and not o.backing:
+        raise Failure("-F requires the name of a backing file")
+    parameters = ["rebase=" + o.backing]
+    if o.backing:
+        parameters.append("backing-format=" + o.backing_format)
+        if images.is_uri(o.backing):
+            parameters.append("allow-uri=" + o.backing)
+    if o.backing_unsafe:
+        # The new backing file need not exist.
+        parameters += ["rebase-unsafe=true", "serve=false"]
+    if o.compress:
+        parameters.append("compress=on")
+    if "none" in (o.cache, o.src_cache):
+        parameters.append("cache=none")
+    image.change(*parameters, progress=o.progress)
+    return 0
+
+
+COMMANDS = {
+    "resize": Command(
+        "resize", "IMAGE [+|-]SIZE",
+        "Change the size of the disk in an image: to SIZE, or by SIZE.",
+        [cli.FORMAT, cli.QUIET,
+         Option(None, "shrink", "allow the disk to become smaller; what is beyond the new "
+                "size is lost"),
+         Option(None, "preallocation", "how space for the new part is allocated (default "
+                "off)", choices=("off", "metadata", "falloc", "full")), *cli.IMAGE],
+        resize, 2, 2, True),
+    "snapshot": Command(
+        "snapshot", "IMAGE",
+        "List or change the internal snapshots of an image.  SNAPSHOT is a name or an id.",
+        [cli.FORMAT, cli.QUIET, cli.SHARE,
+         Option("l", "list", "list the snapshots (the default)"),
+         Option("a", "apply", "revert the disk to this snapshot", "SNAPSHOT"),
+         Option("c", "create", "take a snapshot", "NAME"),
+         Option("d", "delete", "delete this snapshot", "SNAPSHOT"), *cli.IMAGE],
+        snapshot),
+    "bitmap": Command(
+        "bitmap", "IMAGE BITMAP",
+        "Change a persistent bitmap of an image.  All actions happen, in the order given, "
+        "or none.",
+        [cli.FORMAT,
+         Option(None, "add", "add the bitmap; it records changes from then on"),
+         Option(None, "remove", "remove the bitmap"),
+         Option(None, "clear", "remove all marks from the bitmap"),
+         Option(None, "enable", "have it record changes"),
+         Option(None, "disable", "have it record changes no more"),
+         Option(None, "merge", "mark what is marked in this other bitmap", "SOURCE", True),
+         Option("g", "granularity", "the granularity of a bitmap that is added", "SIZE"),
+         Option("b", "source-file", "the image with the bitmaps SOURCE (default IMAGE)",
+                "FILE"),
+         Option("F", "source-format", "the format of FILE", "FORMAT"), *cli.IMAGE],
+        bitmap, 2, 2),
+    "commit": Command(
+        "commit", "IMAGE",
+        "Write what an image contains into its backing file, and empty the image.",
+        [cli.FORMAT, cli.QUIET, cli.PROGRESS, cli.CACHE,
+         Option("d", "drop", "do not empty the image"),
+         Option("b", "base", "refused: only the backing file of IMAGE is written", "BASE"),
+         Option("r", "rate", "refused", "RATE"), *cli.IMAGE],
+        commit),
+    "rebase": Command(
+        "rebase", "-b FILE -F FORMAT IMAGE",
+        "Put an image over another backing file.  What is different there is copied into "
+        "the image first.",
+        [cli.FORMAT, cli.QUIET, cli.PROGRESS, cli.CACHE, cli.SOURCE_CACHE, cli.SHARE,
+         Option("b", "backing", "the new backing file; '' for none", "FILE"),
+         Option("F", "backing-format", "its format", "FORMAT"),
+         Option("u", "backing-unsafe", "copy nothing, only change the name in the image"),
+         Option("c", "compress", "compress what is copied"), *cli.IMAGE],
+        rebase),
+}

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""check: the plugin checks and repairs an image (check=), and writes its report into a
+file in memory."""
+
+import json
+import os
+
+import cli
+import images
+import programs
+from cli import Command, Failure, Option
+
+# Exit statuses.
+CLEAN, FAILED, CORRUPT, LEAKS, NOT_SUPPORTED = 0, 1, 2, 3, 63
+
+# The keys of qemu-img.  They are left out if they are 0, all but check-errors.
+COUNTERS = ("image-end-offset", "total-clusters", "allocated-clusters",
+            "compressed-clusters", "fragmented-clusters", "corruptions", "leaks")
+FIXED = ("corruptions-fixed", "leaks-fixed")
+
+
+def check(o):
+    image, = [images.image_of(o, name, o.format) for name in o.operands]
+    if image.format != "qcow2":
+        raise Failure("%s: raw images have nothing that could be checked" % image.given,
+                      NOT_SUPPORTED)
+    repair = {"leaks": "repair-leaks", "all": "repair", None: "quick"}[o.repair]
+    found = run(image, repair)
+    fixed = {name: found.get(name, 0) for name in FIXED}
+    if any(fixed.values()):
+        # What is there now, which also tells where the image ends now.
+        found = run(image, "quick")
+    counters = judged(found)
+    counters.update(fixed)
+    if o.output == "json":
+        print(as_json(image, counters))
+    elif not o.quiet:
+        tell(found, counters)
+    if counters["check-errors"]:
+        return FAILED
+    return CORRUPT if counters["corruptions"] else LEAKS if counters["leaks"] else CLEAN
+
+
+def run(image, how):
+    """What the plugin reports about the image itself, without its backing files."""
+    report = programs.text_file()
+    result = image.prepare("check=" + how, "check-report=/dev/fd/%d" % report,
+                           writing=how != "quick", fds=[report])
+    text = programs.text_of(report)
+    os.close(report)
+    if not text:
+        raise Failure(programs.reason(result.said))
+    layer = json.loads(text)["layers"][0]
+    if any(e["kind"] == "header" for e in layer["errors"]):
+        raise Failure(programs.reason(result.said))
+    return layer
+
+
+def judged(found):
+    """The counters as qemu-img would give them: for it, outdated refcounts are like any
+    others."""
+    counters = {name: found.get(name, 0) for name in COUNTERS}
+    counters["check-errors"] = found.get("check-errors", 0)
+    counters["corruptions" if found["dirty"] else "leaks"] += found["stale-refcounts"]
+    return counters
+
+
+def as_json(image, counters):
+    found = {name: n for name, n in counters.items() if n or name == "check-errors"}
+    found.update({"filename": image.given, "format": image.format})
+    return json.dumps(found, indent=4)
+
+
+def tell(found, c):
+    for error in found["errors"]:
+        cli.tell("%s: %s" % (error["kind"], error["message"]))
+    if found["errors-omitted"]:
+        cli.tell("%d more" % found["errors-omitted"])
+    if c["leaks-fixed"] or c["corruptions-fixed"]:
+        print("The following inconsistencies were found and repaired:\n\n"
+              "    %d leaked clusters\n    %d corruptions\n"
+              % (c["leaks-fixed"], c["corruptions-fixed"]))
+    if not (c["corruptions"] or c["leaks"] or c["check-errors"]):
+        print("No errors were found on the image.")
+    if c["corruptions"]:
+        print("\n%d errors were found on the image.\nData may be corrupted, or further "
+              "writes to the image may corrupt it." % c["corruptions"])
+    if c["leaks"]:
+        print("\n%d leaked clusters were found on the image.\nThis means waste of disk "
+              "space, but no harm to data." % c["leaks"])
+    if c["check-errors"]:
+        print("\n%d internal errors have occurred during the check." % c["check-errors"])
+    if c["total-clusters"] and c["allocated-clusters"]:
+        allocated = c["allocated-clusters"]
+        print("%d/%d = %.2f%% allocated, %.2f%% fragmented, %.2f%% compressed clusters" % (
+            allocated, c["total-clusters"], allocated * 100 / c["total-clusters"],
+            c["fragmented-clusters"] * 100 / allocated,
+            c["compressed-clusters"] * 100 / allocated))
+    if c["image-end-offset"]:
+        print("Image end offset: %d" % c["image-end-offset"])
+
+
+COMMANDS = {"check": Command(
+    "check", "IMAGE",
+    "Check the metadata of an image: all tables and refcounts, internal snapshots and "
+    "bitmaps.  Exit status: 0 no errors, 1 the check could not be completed, 2 the image "
+    "is corrupt, 3 it has leaked clusters, 63 the format cannot be checked.",
+    [cli.FORMAT, cli.OUTPUT, cli.QUIET, cli.SHARE, cli.SOURCE_CACHE,
+     Option("r", "repair", "repair leaks, or all refcounts and flags",
+            choices=("leaks", "all")), *cli.IMAGE],
+    check)}

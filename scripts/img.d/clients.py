@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Images that are served, and NBD clients of them: libnbd's Python module, and nbdcopy."""
+
+import os
+
+import images
+import programs
+from cli import Failure
+
+CONTEXT = "base:allocation"
+HOLE, ZERO = 1, 2               # flags of it
+STATUS = 1 << 30                # bytes asked about at a time
+
+
+def libnbd():
+    import site
+    site.main()                 # where modules of the distribution are
+    try:
+        import nbd
+    except ImportError:
+        raise Failure("libnbd's Python module is missing (package python3-libnbd)") \
+            from None
+    return nbd
+
+
+class Served:
+    """An image that clients can use.
+
+    PARAMETERS are more of them for the plugin.  WINDOW is (offset, length) of the part
+    that clients see.  Raw exports of NBD servers need no server of ours, unless there is
+    a window."""
+
+    def __init__(self, image, writing=False, parameters=(), export="", window=None):
+        self.image = image
+        self.server = None
+        filters, more = [], []
+        if window is not None:
+            filters = ["--filter=offset"]
+            more = ["offset=%d" % window[0], "range=%d" % window[1]]
+        if image.format == "qcow2":
+            passphrase = images.Passphrase(image.secret)
+            arguments = [*filters, programs.plugin, *image.parameters(writing),
+                         *passphrase.parameters, *parameters, *more]
+            self.server = programs.Server(arguments, passphrase.fds, not writing)
+            passphrase.close()
+        elif not image.uri:
+            hold(image, writing)
+            self.server = programs.Server([*filters, "file", image.path, *more], (),
+                                          not writing)
+        elif filters:
+            self.server = programs.Server([*filters, "nbd", "uri=" + image.path, *more],
+                                          (), not writing)
+        self.uri = self.server.uri(export) if self.server else image.path
+
+    def connect(self):
+        nbd = libnbd()
+        handle = nbd.NBD()
+        handle.add_meta_context(CONTEXT)
+        try:
+            connect(handle, self.uri)
+        except nbd.Error as e:
+            raise Failure(self.explain("%s: %s" % (self.image.given, e.string))) from None
+        return handle
+
+    def size(self):
+        handle = self.connect()
+        size = handle.get_size()
+        handle.shutdown()
+        return size
+
+    def explain(self, why):
+        return self.server.explain(why) if self.server else why
+
+    def stop(self):
+        if self.server:
+            self.server.stop()
+
+
+def hold(image, writing):
+    """Locks a raw file, as QEMU would, until the end of this process."""
+    if not image.uri and not image.share:
+        import locks
+        locks.hold(image.path, image.given, writing)
+
+
+def first_bytes(uri, count):
+    nbd = libnbd()
+    handle = nbd.NBD()
+    try:
+        connect(handle, uri)
+        count = min(count, handle.get_size())
+        data = nbd.Buffer(count)
+        if count:
+            wait(handle, handle.aio_pread(data, 0))
+        handle.shutdown()
+    except nbd.Error as e:
+        raise Failure("%s: %s" % (uri, e.string)) from None
+    return bytes(data.to_bytearray())
+
+
+# Not libnbd's synchronous functions: Python would not notice signals while a server does
+# not answer.
+TICK = 200                      # milliseconds
+
+def connect(handle, uri):
+    handle.aio_connect_uri(uri)
+    programs.connections.append(handle.aio_get_fd())
+    while handle.aio_is_connecting():
+        handle.poll(TICK)
+    # The reason, if it failed.
+    handle.get_size()
+
+
+def wait(handle, cookie):
+    while not handle.aio_command_completed(cookie):
+        handle.poll(TICK)
+
+
+def extents(handle, begin, end):
+    """Yields (offset, length, flags): what is in these bytes of the disk."""
+    at = begin
+    while at < end:
+        if not handle.can_meta_context(CONTEXT):
+            yield at, end - at, 0
+            return
+        found = []
+
+        def collect(context, _offset, entries, _error):
+            if context == CONTEXT:
+                found.extend(zip(entries[::2], entries[1::2]))
+
+        wait(handle, handle.aio_block_status(min(STATUS, end - at), at, collect))
+        if not found:
+            raise Failure("the server did not answer about offset %d" % at)
+        for length, flags in found:
+            length = min(length, end - at)
+            if length:
+                yield at, length, flags
+            at += length
+
+
+# --- nbdcopy
+
+class Progress:
+    """As qemu-img shows it.  SHARES are (begin, end) of what is done now, from 0 to 1."""
+
+    def __init__(self, wanted):
+        self.wanted = wanted
+
+    def show(self, part):
+        if self.wanted:
+            print("    (%.2f/100%%)\r" % (part * 100), end="", flush=True)
+
+    def end(self):
+        if self.wanted:
+            print()
+
+
+def copy(source, target, options, progress, share=(0, 1), **descriptors):
+    """Runs nbdcopy, which shows its progress from one part of SHARE to the other.  The
+    result of the program."""
+    if not progress.wanted:
+        return programs.run(["nbdcopy", *options, "--", source, target], **descriptors)
+    read, write = os.pipe()
+    log = programs.text_file()
+    pid = programs.spawn(["nbdcopy", "--progress=%d" % write, *options, "--", source,
+                          target], stderr=log, fds=[write], **descriptors)
+    os.close(write)
+    with open(read, encoding="ascii", errors="replace") as f:
+        for line in f:
+            done = line.strip().partition("/")[0]
+            if done.isdigit():
+                progress.show(share[0] + (share[1] - share[0]) * int(done) / 100)
+    result = programs.Result(programs.wait(pid), programs.text_of(log))
+    programs.check_installed(result, "nbdcopy")
+    return result

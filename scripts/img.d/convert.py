@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""convert and dd: nbdcopy copies from one server to another, or to a raw file."""
+
+import os
+import stat
+import sys
+
+import cli
+import clients
+import create
+import images
+import programs
+import rawfile
+from cli import Command, Failure, Option
+from clients import Served
+
+REQUEST = 256 << 10             # bytes, nbdcopy's default
+MAX_REQUEST = 32 << 20
+
+
+# --- What is read.
+
+class Source:
+    """An image, a snapshot in it, or a part of it (WINDOW: offset and length)."""
+
+    def __init__(self, image, snapshot=None, layer=False, window=None, cache=None):
+        self.image = image
+        self.served = None
+        if image.format == "raw" and not image.uri and window is None:
+            # nbdcopy reads it without a server.
+            clients.hold(image, False)
+            self.where = image.path
+            self.size = rawfile.size(image.path)
+            return
+        parameters = ["snapshot=" + snapshot] if snapshot is not None else []
+        if cache == "none" and image.format == "qcow2":
+            parameters.append("cache=none")
+        self.served = Served(image, False, parameters, "layer:0" if layer else "", window)
+        self.where = self.served.uri
+        self.size = self.served.size()
+
+    def explain(self, why):
+        return self.served.explain(why) if self.served else why
+
+
+def from_stdin(format):
+    """What comes from stdin, as an image.  A pipe is first copied to a file, because an
+    image is not read in order, and because its size has to be known."""
+    if stat.S_ISREG(os.fstat(0).st_mode) and os.lseek(0, 0, os.SEEK_CUR) == 0:
+        return images.Image(os.readlink("/proc/self/fd/0"), format)
+    name = os.path.join(programs.directory(), "stdin")
+    with open(name, "xb") as f:
+        while True:
+            piece = os.read(0, 1 << 20)
+            if not piece:
+                break
+            if piece.strip(b"\0"):
+                f.write(piece)
+            else:
+                f.seek(len(piece), os.SEEK_CUR)
+        f.truncate()
+    return images.Image(name, format)
+
+
+def snapshot_name(text):
+    """-l NAME, or -l snapshot.id=ID or snapshot.name=NAME."""
+    if text is None or not text.startswith("snapshot."):
+        return text
+    given = dict(images.key_values(text))
+    name = given.pop("snapshot.id", None) or given.pop("snapshot.name", None)
+    if name is None or given:
+        raise Failure("-l %s: either snapshot.id or snapshot.name is required" % text)
+    return name
+
+
+# --- What is written.
+
+class NewTarget:
+    """An image that appears when it is complete."""
+
+    def __init__(self, image, size, given, secret, parameters):
+        self.image = image
+        self.size = size
+        self.given = given
+        self.zero = "backing_file" not in given
+        self.file = create.NewFile(image)
+        self.replaces = not self.file.direct and self.file.mode is not None
+        self.made = images.Image(self.file.name, image.format, secret, False,
+                                 image.allow_uri)
+        self.parameters = parameters
+        self.first = []
+        if image.format == "qcow2":
+            self.first = create.parameters_of(given, size)
+            if self.file.direct:
+                self.first.append("overwrite=true")
+        else:
+            self.make_raw(size)
+
+    def make_raw(self, size):
+        mode = "r+b" if self.file.direct else "xb"
+        with open(self.file.name, mode) as f:
+            old = f.seek(0, os.SEEK_END)
+            rawfile.set_size(f, self.image.given, old, size,
+                             self.given.get("preallocation", "off"))
+        if self.file.direct and stat.S_ISBLK(os.stat(self.file.name).st_mode):
+            self.zero = False
+
+    def serve(self, window):
+        """The first time this makes the image."""
+        parameters = self.parameters + self.first
+        self.first = []
+        return Served(self.made, True, parameters, "", window)
+
+    def path(self):
+        """If nbdcopy can write it without a server: it makes it anew."""
+        anew = self.made.format == "raw" and not self.file.direct and \
+            self.given.get("preallocation", "off") == "off"
+        return self.made.path if anew else None
+
+    def complete(self):
+        if self.path():
+            os.truncate(self.path(), self.size)
+        self.file.complete()
+
+
+class OldTarget:
+    """An image that exists, or an NBD export."""
+
+    replaces = True
+
+    def __init__(self, image, size, zero, parameters):
+        self.made = self.image = image
+        self.zero = zero
+        self.parameters = parameters
+        served = Served(image)
+        have = served.size()
+        served.stop()
+        if have < size:
+            raise Failure("%s: the disk has %d bytes, fewer than what is copied (%d)"
+                          % (image.given, have, size))
+
+    def serve(self, window):
+        return Served(self.made, True, self.parameters, "", window)
+
+    def path(self):
+        return None
+
+    def complete(self):
+        pass
+
+
+class Copying:
+    """How nbdcopy copies."""
+
+    def __init__(self, requests=None, sparse=None, cluster=None):
+        self.options = []
+        self.allocates = sparse == 0 and cluster is None
+        if requests is not None:
+            self.options.append("--requests=%d" % requests)
+        if cluster is not None:
+            # Only whole clusters are compressed.
+            self.options += ["--request-size=%d" % min(max(REQUEST, cluster), MAX_REQUEST),
+                             "--sparse=%d" % cluster]
+        elif self.allocates:
+            self.options += ["--allocated", "--sparse=0"]
+        elif sparse is not None:
+            self.options.append("--sparse=%d" % sparse)
+
+    def to(self, target):
+        found = list(self.options)
+        if target.zero and not self.allocates:
+            found.append("--destination-is-zero")
+        if target.replaces:
+            found.append("--flush")
+        return found
+
+
+def copy_all(sources, target, copying, progress):
+    """The sources one after the other."""
+    total = sum(s.size for s in sources)
+    at = 0
+    progress.show(0)
+    for source in sources:
+        window = (at, source.size) if len(sources) > 1 else None
+        share = (at / total, (at + source.size) / total) if total else (0, 1)
+        if source.size:
+            copy_one(source, target, window, copying, progress, share)
+        elif target.path() is None:
+            target.serve(None).connect().shutdown()
+        at += images.round_up(source.size, images.SECTOR)
+    progress.show(1)
+    progress.end()
+
+
+def copy_one(source, target, window, copying, progress, share):
+    served = None
+    where = None if window else target.path()
+    if where is None:
+        served = target.serve(window)
+        served.connect().shutdown()
+        where = served.uri
+    result = clients.copy(source.where, where, copying.to(target), progress, share)
+    if result.status != 0:
+        why = programs.reason(result.said, "nbdcopy")
+        if served:
+            why = served.explain(why)
+        raise Failure(source.explain(why))
+    if served:
+        served.stop()
+
+
+def copy_layer(source, target):
+    """Only what the image itself contains, over the backing file of the target."""
+    served = target.serve(None)
+    served.connect().shutdown()
+    program = os.path.join(os.path.dirname(os.path.realpath(sys.argv[0])),
+                           "nbdkit-qcow2-apply-changes")
+    result = programs.run([sys.executable, program, source.where, served.uri],
+                          stdout=programs.text_file())
+    if result.status != 0:
+        raise Failure(source.explain(served.explain(
+            programs.reason(result.said, program))))
+    served.stop()
+
+
+# --- convert
+
+def convert(o):
+    format = o.target_format or "raw"
+    if create.asks_for_help(o.options):
+        create.show_options(format)
+        return 0
+    refuse(o)
+    *names, output = o.operands
+    secrets = images.Secrets(o.object)
+    snapshot = snapshot_name(o.snapshot)
+    opened = [source_image(o, name, secrets) for name in names]
+    if len(opened) > 1 and (snapshot is not None or o.bitmaps or o.backing is not None):
+        raise Failure("-l, --bitmaps and -B are for one image")
+    if snapshot is not None:
+        opened[0].need_qcow2("internal snapshots")
+    given = options_of(o, format)
+    layer = o.backing is not None and has_backing(opened[0])
+    sources = [Source(i, snapshot, layer, None, o.src_cache) for i in opened]
+    size = sum(images.round_up(s.size, images.SECTOR) for s in sources)
+    progress = clients.Progress(o.progress and not o.quiet)
+    copying = Copying(
+        number(o.coroutines, "-m", 1),
+        None if o.sparse is None else images.size_of(o.sparse, "-S"),
+        cluster_size(given) if o.compress else None)
+    parameters = ["compress=on"] if o.compress else []
+    if o.cache == "none" and format == "qcow2":
+        parameters.append("cache=none")
+    if output == "-":
+        return to_stdout(sources, size, format, given, secrets, copying, parameters)
+    image = images.Image(output, format, create.passphrase_of(given, secrets), False,
+                         o.allow_uri)
+    if o.no_create or image.uri and format == "raw":
+        image.secret = secrets.only()
+        target = OldTarget(image, size, o.target_is_zero, parameters)
+    else:
+        target = NewTarget(image, size, given, image.secret, parameters)
+    if layer:
+        copy_layer(sources[0], target)
+    else:
+        copy_all(sources, target, copying, progress)
+    if copying.allocates and format == "raw":
+        rawfile.allocate(target.made)
+    if o.bitmaps:
+        copy_bitmaps(opened[0], target.made, o.skip_broken_bitmaps)
+    target.complete()
+    return 0
+
+
+def refuse(o):
+    if o.rate is not None:
+        raise Failure("-r is not supported: use nbdkit-rate-filter and an NBD URI")
+    if o.salvage:
+        raise Failure("--salvage is not supported: use nbdkit-ddrescue-filter, or "
+                      "nbdcopy and a target that is filled piece by piece")
+    if o.target_image_opts:
+        raise Failure("--target-image-opts is not supported: use -n, -O and the name")
+    if o.compress and o.target_format != "qcow2":
+        raise Failure("-c: raw images cannot be compressed: use -O qcow2")
+    if o.bitmaps and o.target_format != "qcow2":
+        raise Failure("--bitmaps: raw images have no bitmaps: use -O qcow2")
+    if o.no_create and o.options:
+        raise Failure("-n: options (-o) are for new images")
+    if o.target_is_zero and not o.no_create:
+        raise Failure("--target-is-zero requires -n")
+    if o.skip_broken_bitmaps and not o.bitmaps:
+        raise Failure("--skip-broken-bitmaps requires --bitmaps")
+
+
+def options_of(o, format):
+    given = create.options_of(o.options, format)
+    if "size" in given:
+        raise Failure("-o size: the size is that of what is copied (resize changes it)")
+    if o.backing is not None:
+        given["backing_file"] = o.backing
+    if o.backing_format is not None:
+        given["backing_fmt"] = o.backing_format
+    if "backing_file" in given and format != "qcow2":
+        raise Failure("raw images have no backing file")
+    if "backing_file" in given and o.backing is None:
+        raise Failure("-o backing_file: use -B")
+    return given
+
+
+def source_image(o, name, secrets):
+    if name == "-":
+        return from_stdin(o.format)
+    return images.image_of(o, name, o.format, secrets)
+
+
+def number(text, what, least):
+    return None if text is None else images.number_of(text, what, least)
+
+
+def cluster_size(given):
+    return int(given.get("cluster_size", 65536))
+
+
+def has_backing(image):
+    import info
+    return image.format == "qcow2" and "backing-filename" in info.describe(image)
+
+
+def to_stdout(sources, size, format, given, secrets, copying, parameters):
+    if os.isatty(1):
+        raise Failure("-: an image is not written to a terminal")
+    if format == "raw" and len(sources) == 1:
+        result = clients.copy(sources[0].where, "-", [], clients.Progress(False),
+                              stdout=1)
+        if result.status != 0:
+            raise Failure(sources[0].explain(programs.reason(result.said,
+                                                                    "nbdcopy")))
+        return 0
+    image = images.Image(os.path.join(programs.directory(), "stdout"), format,
+                         create.passphrase_of(given, secrets))
+    target = NewTarget(image, size, given, image.secret, parameters)
+    copy_all(sources, target, copying, clients.Progress(False))
+    target.complete()
+    with open(image.path, "rb") as f:
+        while os.sendfile(1, f.fileno(), None, 1 << 20):
+            pass
+    return 0
+
+
+def copy_bitmaps(source, target, skip_broken):
+    """The bitmaps of the image get the same marks and flags in its copy."""
+    import info
+    for b in info.bitmaps_of(source):
+        if "in-use" in b["flags"]:
+            if skip_broken:
+                cli.tell("warning: the bitmap '%s' is inconsistent and was skipped"
+                         % b["name"])
+                continue
+            raise Failure("%s: the bitmap '%s' is inconsistent: remove it, or use "
+                          "--skip-broken-bitmaps" % (source.given, b["name"]))
+        target.change("bitmap-add=" + b["name"],
+                      "bitmap-granularity=%d" % b["granularity"],
+                      *([] if "auto" in b["flags"] else ["bitmap-disable=" + b["name"]]),
+                      "bitmap-merge=" + b["name"], "bitmap-into=" + b["name"],
+                      "bitmap-from=" + source.path)
+
+
+# --- dd
+
+def dd(o):
+    words = dict(split_word(w) for w in o.operands)
+    for key in words:
+        if key not in ("if", "of", "bs", "count", "skip"):
+            raise Failure("dd: unknown operand '%s='" % key)
+    if "if" not in words or "of" not in words:
+        raise Failure("dd: both if= and of= are required")
+    block = images.size_of(words.get("bs", "512"), "bs")
+    if block == 0:
+        raise Failure("dd: bs=0")
+    image = images.image_of(o, words["if"], o.format)
+    whole = Served(image)
+    size = whole.size()
+    whole.stop()
+    skip = images.size_of(words.get("skip", "0"), "skip") * block
+    if "count" in words:
+        size = min(size, images.size_of(words["count"], "count") * block)
+    if skip > size:
+        raise Failure("%s: cannot skip to %d, because there are %d bytes"
+                      % (image.given, skip, size))
+    size -= skip
+    target_image = images.Image(words["of"], o.target_format or "raw", None, False,
+                                o.allow_uri)
+    target = NewTarget(target_image, images.round_up(size, images.SECTOR), {}, None, [])
+    sources = [Source(image, window=(skip, size))] if size else []
+    copy_all(sources, target, Copying(), clients.Progress(False))
+    if not sources and target_image.format == "qcow2":
+        target.serve(None).stop()
+    target.complete()
+    return 0
+
+
+def split_word(word):
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise Failure("dd: '%s' is not KEY=VALUE" % word)
+    return key, value
+
+
+SOURCE_FORMAT = Option("f", "format", "the format of what is read; without it, it is "
+                       "probed", "FORMAT")
+TARGET_FORMAT = Option("O", "target-format", "the format of what is written (default raw)",
+                       "FORMAT")
+
+COMMANDS = {
+    "convert": Command(
+        "convert", "IMAGE... TARGET",
+        "Copy disks to a new image: one, or several, which follow each other in it.  IMAGE "
+        "and TARGET are files, devices or NBD URIs; - is stdin or stdout.",
+        [SOURCE_FORMAT, TARGET_FORMAT,
+         Option("o", "options", "KEY=VALUE,...: options of the new image; help lists them",
+                "OPTIONS", True),
+         Option("c", "compress", "compress the new image"),
+         Option("l", "snapshot", "copy this internal snapshot (a name, an id, "
+                "snapshot.name=NAME or snapshot.id=ID)", "SNAPSHOT"),
+         Option("B", "backing", "the backing file of the new image, which has to contain "
+                "the same as that of IMAGE: only what IMAGE itself contains is copied",
+                "FILE"),
+         Option("F", "backing-format", "its format", "FORMAT"),
+         Option(None, "bitmaps", "also copy the persistent bitmaps"),
+         Option(None, "skip-broken-bitmaps", "but not inconsistent ones"),
+         Option("n", "no-create", "TARGET exists and is large enough"),
+         Option(None, "target-is-zero", "TARGET reads as zeros (requires -n)"),
+         Option("S", "sparse", "how many zeros become a hole (default 4K); with 0 all of "
+                "the new image is allocated", "SIZE"),
+         Option("m", "coroutines", "the number of requests in flight", "N"),
+         Option("W", "oob", "accepted: pieces are always written in any order"),
+         Option("C", "copy-range-offloading", "accepted, without effect"),
+         cli.PROGRESS, cli.QUIET, cli.CACHE, cli.SOURCE_CACHE, cli.SHARE,
+         Option("r", "rate", "refused", "RATE"),
+         Option(None, "salvage", "refused"),
+         Option(None, "target-image-opts", "refused"), *cli.IMAGE],
+        convert, 2, None),
+    "dd": Command(
+        "dd", "if=IMAGE of=TARGET [bs=SIZE] [count=N] [skip=N]",
+        "Copy a part of a disk to a new image.  As with qemu-img, COUNT includes the "
+        "blocks that are skipped.",
+        [SOURCE_FORMAT, TARGET_FORMAT, cli.SHARE, *cli.IMAGE], dd, 0, None),
+}

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""create, and what convert and dd share with it: the options of new images, and new files
+that appear under their names when they are complete."""
+
+import os
+import stat
+
+import cli
+import images
+import programs
+import rawfile
+from cli import Command, Failure, Option
+
+# The options of a new qcow2 image: name for -o, name of the plugin's parameter (None: it
+# is dealt with here), what it is.
+OPTIONS = (
+    ("backing_file", None, "the backing file (as -b)"),
+    ("backing_fmt", None, "the format of the backing file (as -F)"),
+    ("cluster_size", "cluster-size", "the cluster size (default 64K)"),
+    ("compat", "compat", "the version of the format: 0.10 (v2) or 1.1 (v3, the default)"),
+    ("compression_type", "compression-type", "zlib (the default) or zstd"),
+    ("data_file", "data-file", "the new external data file"),
+    ("data_file_raw", "data-file-raw", "the data file is a raw image at any time"),
+    ("encrypt.format", "encrypt", "luks: encrypt the disk"),
+    ("encrypt.iter-time", "iter-time", "milliseconds to test a passphrase (default 2000)"),
+    ("encrypt.key-secret", None, "the id of the secret (--object) with the passphrase"),
+    ("extended_l2", "extended-l2", "divide clusters into 32 subclusters"),
+    ("lazy_refcounts", "lazy-refcounts", "postpone updates of refcounts"),
+    ("preallocation", "preallocation", "off (the default), metadata, falloc or full"),
+    ("refcount_bits", "refcount-bits", "the width of refcounts (default 16)"),
+    ("size", None, "the size of the disk"),
+)
+RAW_OPTIONS = (
+    ("preallocation", None, "off (the default), falloc or full"),
+    ("size", None, "the size of the disk"),
+)
+PARAMETER = {name: parameter for name, parameter, _ in OPTIONS}
+BOOLEANS = ("data_file_raw", "extended_l2", "lazy_refcounts")
+SIZES = ("cluster_size",)
+
+# The order in which qemu-img prints what it makes, with the defaults that it prints.
+PRINTED = (("encrypt.format", None), ("encrypt.key-secret", None),
+           ("encrypt.iter-time", None), ("cluster_size", "65536"), ("extended_l2", "off"),
+           ("preallocation", None), ("compression_type", "zlib"), ("size", None),
+           ("compat", None), ("backing_file", None), ("backing_fmt", None),
+           ("data_file", None), ("data_file_raw", None), ("lazy_refcounts", "off"),
+           ("refcount_bits", "16"))
+
+
+def show_options(format):
+    print("Supported options:")
+    for name, _, text in OPTIONS if format == "qcow2" else RAW_OPTIONS:
+        print("  %-20s %s" % (name, text))
+
+
+def asks_for_help(texts):
+    return any(key in ("help", "?") for text in texts
+               for key, _ in images.key_values(text))
+
+
+def options_of(texts, format):
+    """The values of -o, by name."""
+    allowed = [name for name, _, _ in (OPTIONS if format == "qcow2" else RAW_OPTIONS)]
+    given = {}
+    for text in texts:
+        for key, value in images.key_values(text):
+            if key == "encryption":
+                raise Failure("encryption: use encrypt.format=luks")
+            if key not in allowed:
+                raise Failure("-o: '%s' is not an option of %s images (-o help lists "
+                              "them)" % (key, format))
+            given[key] = value
+    for key in BOOLEANS:
+        if key in given:
+            images.is_on(key, given[key])
+    for key in SIZES:
+        if key in given:
+            given[key] = str(images.size_of(given[key], key))
+    return given
+
+
+def passphrase_of(given, secrets):
+    """For the new image; None if it is not encrypted."""
+    if "encrypt.format" not in given:
+        if "encrypt.key-secret" in given or "encrypt.iter-time" in given:
+            raise Failure("encrypt.key-secret and encrypt.iter-time require "
+                          "encrypt.format=luks")
+        return None
+    if "encrypt.key-secret" not in given:
+        raise Failure("encrypt.format requires encrypt.key-secret=ID and --object "
+                      "secret,id=ID,...")
+    return secrets.get(given["encrypt.key-secret"])
+
+
+def parameters_of(given, size):
+    """Those of the plugin for a new image with these options.  SIZE is None for that of
+    the backing file."""
+    found = ["create=%s" % ("auto" if size is None else size)]
+    for key, value in sorted(given.items()):
+        if key == "data_file":
+            value = os.path.abspath(value) if "/" in value else value
+        if PARAMETER[key]:
+            found.append("%s=%s" % (PARAMETER[key], value))
+    if "backing_file" in given:
+        if "backing_fmt" not in given:
+            raise Failure("the format of the backing file is required: -F qcow2 or -F raw")
+        found += ["backing-file=" + given["backing_file"],
+                  "backing-format=" + given["backing_fmt"]]
+    return found
+
+
+# --- New files.
+
+class NewFile:
+    """A file that is made under another name in the same directory and then gets its own:
+    until then, what exists there stays.  A device or an NBD export is written directly.
+
+    name is where it is made."""
+
+    def __init__(self, image):
+        self.target = image.path
+        self.direct = image.uri
+        self.made = None
+        self.name = image.path
+        if image.uri:
+            return
+        try:
+            found = os.stat(image.path)
+        except FileNotFoundError:
+            found = None
+        self.target = os.path.realpath(image.path)
+        if found and stat.S_ISDIR(found.st_mode):
+            raise Failure("%s: is a directory" % image.given)
+        if found and not stat.S_ISREG(found.st_mode):
+            self.direct = True
+            return
+        self.name = "%s/.qcow2-img.%s" % (os.path.dirname(self.target),
+                                          os.urandom(6).hex())
+        self.mode = stat.S_IMODE(found.st_mode) if found else None
+        if found:
+            import locks
+            locks.refuse_if_used(self.target, image.given)
+        programs.remove_at_end(self.name)
+
+    def complete(self):
+        if self.direct:
+            return
+        if self.mode is not None:
+            os.chmod(self.name, self.mode)
+        os.rename(self.name, self.target)
+        programs.keep(self.name)
+        directory = os.open(os.path.dirname(self.target), os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+# --- create
+
+def create(o):
+    format = o.format or "raw"
+    if asks_for_help(o.options):
+        show_options(format)
+        return 0
+    if not o.operands:
+        raise Failure("usage: %s create [OPTION...] IMAGE [SIZE]" % cli.PROGRAM)
+    if o.image_opts:
+        raise Failure("--image-opts cannot be used with create")
+    secrets = images.Secrets(o.object)
+    image = images.Image(o.operands[0], format, None, False, o.allow_uri)
+    given = options_of(o.options, format)
+    if o.backing is not None:
+        given["backing_file"] = o.backing
+    if o.backing_format is not None:
+        given["backing_fmt"] = o.backing_format
+    size = new_size(o.operands[1:] or [given.get("size")], given)
+    if o.backing_unsafe and size is None:
+        raise Failure("-u requires the size of the disk")
+    if format == "raw":
+        create_raw(image, size, given, o.quiet)
+    else:
+        create_qcow2(image, size, given, passphrase_of(given, secrets), o.quiet)
+    return 0
+
+
+def new_size(words, given):
+    """Bytes, or None for that of the backing file."""
+    text, = words
+    if text is None:
+        if not given.get("backing_file"):
+            raise Failure("the size of the disk is required")
+        return None
+    return images.size_of(text)
+
+
+def tell(image, given, size, quiet):
+    if quiet:
+        return
+    words = ["fmt=" + image.format]
+    for key, default in PRINTED if image.format == "qcow2" else (("size", None),
+                                                                 ("preallocation", None)):
+        value = str(size) if key == "size" else given.get(key, default)
+        if value is not None:
+            words.append("%s=%s" % (key, value))
+    print("Formatting '%s', %s" % (image.given, " ".join(words)))
+
+
+def create_raw(image, size, given, quiet):
+    if "backing_file" in given or "backing_fmt" in given:
+        raise Failure("raw images have no backing file")
+    rawfile.refuse_uri(image)
+    tell(image, given, size, quiet)
+    file = NewFile(image)
+    with open(file.name, "r+b" if file.direct else "xb") as f:
+        old = f.seek(0, os.SEEK_END)
+        rawfile.set_size(f, image.given, old, images.round_up(size, images.SECTOR),
+                         given.get("preallocation", "off"))
+    file.complete()
+
+
+def create_qcow2(image, size, given, secret, quiet):
+    file = NewFile(image)
+    new = images.Image(file.name, "qcow2", secret, False, image.allow_uri)
+    parameters = parameters_of(given, size)
+    if file.direct:
+        parameters.append("overwrite=true")
+    if given.get("backing_file") and images.is_uri(given["backing_file"]):
+        parameters.append("allow-uri=" + given["backing_file"])
+    result = new.change(*parameters)
+    if size is None:
+        size = size_in_header(file.name)
+    file.complete()
+    tell(image, given, size, quiet)
+    for line in programs.notes(result.said):
+        cli.tell(line.replace(file.name, image.given))
+
+
+def size_in_header(name):
+    with open(name, "rb") as f:
+        f.seek(24)
+        return int.from_bytes(f.read(8), "big")
+
+
+COMMANDS = {"create": Command(
+    "create", "IMAGE [SIZE]",
+    "Create an image with a disk of SIZE, which is not required with a backing file.  "
+    "What exists under that name is replaced when the new image is complete.",
+    [Option("f", "format", "the format of the new image (default raw)", "FORMAT"),
+     Option("b", "backing", "the backing file", "FILE"),
+     Option("F", "backing-format", "the format of the backing file", "FORMAT"),
+     Option("u", "backing-unsafe", "accepted, but the backing file must exist"),
+     Option("o", "options", "KEY=VALUE,...: options of the format; help lists them",
+            "OPTIONS", True), cli.QUIET, *cli.IMAGE],
+    create, 0, 2)}

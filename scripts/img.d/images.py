@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the user names: images, their formats, secrets, sizes, and lists of options."""
+
+import os
+
+import programs
+from cli import Failure
+
+SCHEMES = ("nbd", "nbds", "nbd+unix", "nbds+unix", "nbd+vsock", "nbds+vsock")
+FORMATS = ("qcow2", "raw")
+SECTOR = 512
+
+# How files of formats begin that the plugin does not read: treating them as raw would
+# not be what the user wants.
+OTHERS = ((b"KDMV", "vmdk"), (b"COWD", "vmdk"), (b"# Disk Descriptor", "vmdk"),
+          (b"conectix", "vpc"), (b"vhdxfile", "vhdx"), (b"QED\0", "qed"),
+          (b"QFI\xfb\0\0\0\1", "qcow"), (b"LUKS\xba\xbe", "luks"),
+          (b"WithoutFreeSpace", "parallels"), (b"WithouFreSpacExt", "parallels"))
+VDI = 0x40, b"\x7f\x10\xda\xbe"
+
+
+# --- Lists of options, and sizes.
+
+def key_values(text, implied=None):
+    """KEY=VALUE,KEY=VALUE,...  A comma in a value is written twice.  A first word
+    without = is the value of IMPLIED, any other means KEY=on."""
+    found = []
+    for i, word in enumerate(split_commas(text)):
+        key, equals, value = word.partition("=")
+        if not equals and i == 0 and implied:
+            key, value = implied, word
+        elif not equals:
+            value = "on"
+        if not key:
+            raise Failure("'%s' is not KEY=VALUE" % text)
+        found.append((key, value))
+    return found
+
+
+def split_commas(text):
+    words, word, i = [], "", 0
+    while i < len(text):
+        if text.startswith(",,", i):
+            word += ","
+            i += 1
+        elif text[i] == ",":
+            words.append(word)
+            word = ""
+        else:
+            word += text[i]
+        i += 1
+    return words + [word] if word or words else []
+
+
+UNITS = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
+
+
+def size_of(text, what="size"):
+    """Bytes.  As qemu-img: 10G, 0x1000, 1.5M; K is 1024."""
+    digits, shift = text, 0
+    is_hex = text[:2].lower() == "0x"
+    if not is_hex and text[-1:].lower() in UNITS:
+        digits, shift = text[:-1], UNITS[text[-1].lower()]
+    try:
+        if digits != digits.strip() or "_" in digits or digits[:1] in "+-":
+            raise ValueError
+        if is_hex:
+            size = int(digits, 16)
+        elif "." in digits:
+            whole, fraction = digits.split(".")
+            size = (int(whole or "0") << shift) + \
+                (int(fraction) << shift) // 10 ** len(fraction)
+        else:
+            size = int(digits) << shift
+    except ValueError:
+        raise Failure("%s: '%s' is not a size (a number of bytes, or with K, M, G, T, P "
+                      "or E)" % (what, text)) from None
+    if size >= 1 << 63:
+        raise Failure("%s: '%s' is too large" % (what, text))
+    return size
+
+
+def number_of(text, what, least=0):
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise Failure("%s: '%s' is not a number%s"
+                      % (what, text, " of at least %d" % least if least else ""))
+    return int(text)
+
+
+def is_on(key, value):
+    if value in ("on", "yes", "true", "y"):
+        return True
+    if value in ("off", "no", "false", "n"):
+        return False
+    raise Failure("%s: '%s' is neither on nor off" % (key, value))
+
+
+# --- Secrets.
+
+class Secrets:
+    """What --object defines: passphrases by id."""
+
+    def __init__(self, objects):
+        self.known = {}
+        for text in objects:
+            given = dict(key_values(text, "qom-type"))
+            if given.pop("qom-type", None) != "secret":
+                raise Failure("--object %s: only objects of the type secret are known "
+                              "(an NBD URI contains what TLS needs)" % text.split(",")[0])
+            self.add(given)
+
+    def add(self, given):
+        name = given.pop("id", None)
+        if not name:
+            raise Failure("--object secret: id is missing")
+        data, file = given.pop("data", None), given.pop("file", None)
+        form = given.pop("format", "raw")
+        if given:
+            raise Failure("--object secret,id=%s: '%s' is not supported"
+                          % (name, next(iter(given))))
+        if (data is None) == (file is None):
+            raise Failure("--object secret,id=%s: either data or file is required" % name)
+        if file is not None:
+            with open(file, "rb") as f:
+                secret = f.read(1 << 16)
+        else:
+            secret = os.fsencode(data)
+        if form == "base64":
+            import base64
+            secret = base64.b64decode(secret)
+        elif form != "raw":
+            raise Failure("--object secret,id=%s: unknown format '%s'" % (name, form))
+        if b"\n" in secret or b"\0" in secret:
+            raise Failure("--object secret,id=%s: the passphrase contains a newline or a "
+                          "zero byte, which nbdkit cannot read (write the file without: "
+                          "printf %%s PASSPHRASE)" % name)
+        self.known[name] = secret
+
+    def get(self, name):
+        if name not in self.known:
+            raise Failure("there is no secret with the id '%s'" % name)
+        return self.known[name]
+
+    def only(self):
+        """The one for images that do not name theirs, or None."""
+        return next(iter(self.known.values())) if len(self.known) == 1 else None
+
+
+class Passphrase:
+    """A parameter of the plugin, and the descriptor from which the plugin reads it.
+    (Other users can see the parameters of a process.)"""
+
+    def __init__(self, secret):
+        self.parameters, self.fds = [], []
+        if secret is None:
+            return
+        import fcntl
+        read, write = os.pipe()
+        os.write(write, secret + b"\n")
+        os.close(write)
+        # Above those that a server uses itself.
+        high = fcntl.fcntl(read, fcntl.F_DUPFD_CLOEXEC, 20)
+        os.close(read)
+        self.fds = [high]
+        self.parameters = ["passphrase=-%d" % high]
+
+    def close(self):
+        for fd in self.fds:
+            os.close(fd)
+
+
+# --- Images.
+
+def is_uri(name):
+    return name.partition(":")[0] in SCHEMES and "://" in name
+
+
+def check_name(name):
+    """The name of a file as it is, or an NBD URI."""
+    if is_uri(name) or "/" in name.partition(":")[0] or ":" not in name:
+        return name
+    scheme, _, rest = name.partition(":")
+    if scheme == "file":
+        return rest[2:] if rest.startswith("//") else rest
+    raise Failure("%s: '%s:' is not supported: use the name of a file (./%s if it "
+                  "contains a colon) or an NBD URI" % (name, scheme, name))
+
+
+class Image:
+    """An image that exists, or will.  PARAMETERS are those for opening it that do not
+    depend on what is done with it."""
+
+    def __init__(self, name, format=None, secret=None, share=False, allow_uri=()):
+        self.given = name
+        self.name = check_name(name)
+        self.uri = is_uri(self.name)
+        self.path = self.name if self.uri else os.path.abspath(self.name)
+        self.secret = secret
+        self.share = share
+        self.allow_uri = allow_uri
+        if format is not None and format not in FORMATS:
+            raise Failure("%s: format '%s' is not supported (only qcow2 and raw): use "
+                          "qemu-img" % (name, format))
+        self._format = format
+
+    @property
+    def format(self):
+        if self._format is None:
+            self._format = probe(self)
+        return self._format
+
+    def need_qcow2(self, what):
+        if self.format != "qcow2":
+            raise Failure("%s: raw images do not support %s" % (self.given, what))
+
+    def parameters(self, writing=False):
+        found = ["file=" + self.path] + ["allow-uri=" + u for u in self.allow_uri]
+        # NBD has no locks, and qemu-img needs none.
+        if self.share or self.uri and writing:
+            found.append("lock=false")
+        return found
+
+    def prepare(self, *parameters, writing=True, fds=(), progress=False):
+        """Has the plugin make these changes, or this check.  What the plugin said."""
+        passphrase = Passphrase(self.secret)
+        try:
+            return programs.prepare(
+                [*self.parameters(writing), *passphrase.parameters, *parameters],
+                fds=[*passphrase.fds, *fds], readonly=not writing, progress=progress)
+        finally:
+            passphrase.close()
+
+    def change(self, *parameters, **options):
+        result = self.prepare(*parameters, **options)
+        if result.status != 0:
+            raise Failure(programs.reason(result.said))
+        return result
+
+
+def probe(image):
+    if image.uri:
+        import clients
+        head = clients.first_bytes(image.path, SECTOR)
+    else:
+        with open(image.name, "rb") as f:
+            head = f.read(SECTOR)
+    return format_of(head, image.given)
+
+
+def format_of(head, name):
+    for magic, format in OTHERS:
+        if head.startswith(magic):
+            raise Failure("%s: format '%s' is not supported (only qcow2 and raw): use "
+                          "qemu-img" % (name, format))
+    if head[VDI[0]:].startswith(VDI[1]):
+        raise Failure("%s: format 'vdi' is not supported (only qcow2 and raw): use "
+                      "qemu-img" % name)
+    return "qcow2" if head.startswith(b"QFI\xfb") else "raw"
+
+
+def image_of(arguments, name, format=None, secrets=None):
+    """The image that this operand names, with the options of IMAGE in cli.py."""
+    secrets = secrets or Secrets(arguments.object)
+    share = getattr(arguments, "force_share", False)
+    if not getattr(arguments, "image_opts", False):
+        return Image(name, format, secrets.only(), share, arguments.allow_uri)
+    if format is not None:
+        raise Failure("--image-opts and -f cannot be used together")
+    return image_of_options(name, secrets, share, arguments.allow_uri)
+
+
+def image_of_options(text, secrets, share, allow_uri):
+    given = dict(key_values(text))
+    format = given.pop("driver", given.pop("format", None))
+    secret = given.pop("encrypt.key-secret", None)
+    given.pop("encrypt.format", None)
+    driver = given.pop("file.driver", "file")
+    prefix = "" if format in ("file", "host_device") else "file."
+    if not prefix:
+        driver, format = format, "raw"
+    name = given.pop(prefix + "filename", None)
+    if name is None or driver not in ("file", "host_device"):
+        raise Failure("--image-opts %s: only files are supported (file.filename=NAME); "
+                      "use the URI of an NBD export without --image-opts" % text)
+    share = share or is_on("force-share", given.pop("force-share", "off"))
+    if given:
+        raise Failure("--image-opts: '%s' is not supported (driver, file.driver, "
+                      "file.filename, encrypt.key-secret and force-share are)"
+                      % next(iter(given)))
+    if not is_uri(name):
+        name = os.path.abspath(name)
+    return Image(name, format, secrets.get(secret) if secret else secrets.only(), share,
+                 allow_uri)
+
+
+def round_up(n, unit):
+    return -(-n // unit) * unit

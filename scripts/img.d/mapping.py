@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""map: where the disk is stored.  The plugin writes the lines in JSON (map=); here a part
+of them is chosen, or they become text.  Raw disks are asked for their holes over NBD."""
+
+import json
+import sys
+
+import cli
+import clients
+import images
+import programs
+from cli import Command, Failure, Option
+
+
+def map_disk(o):
+    image = images.image_of(o, o.operands[0], o.format)
+    start = images.size_of(o.start_offset or "0", "-s")
+    length = images.size_of(o.max_length, "-l") if o.max_length is not None else None
+    whole = not start and length is None
+    if whole and image.format == "qcow2" and o.output == "json":
+        # However many they are, they do not come here.
+        image.change("map=/dev/stdout", "serve=false", writing=False)
+        return 0
+    runs = raw_runs(image) if image.format == "raw" else qcow2_runs(image)
+    runs = part_of(runs, start, None if length is None else start + length)
+    if o.output == "json":
+        show_json(runs)
+    else:
+        show_text(runs, names_of(image))
+    return 0
+
+
+def qcow2_runs(image):
+    report = programs.text_file()
+    image.change("map=/dev/fd/%d" % report, "serve=false", writing=False, fds=[report])
+    with open(report, encoding="ascii") as f:
+        f.seek(0)
+        for line in f:
+            yield json.loads(line.strip().lstrip("[").rstrip(",]"))
+
+
+def raw_runs(image):
+    served = clients.Served(image)
+    handle = served.connect()
+    size = handle.get_size()
+    pieces = [(at, length, bool(flags & clients.ZERO)) for at, length, flags in
+              clients.extents(handle, 0, size)]
+    if size % images.SECTOR:
+        pieces.append((size, -size % images.SECTOR, True))
+    last = None
+    for at, length, zero in pieces:
+        if last and last["zero"] == zero:
+            last["length"] += length
+            continue
+        if last:
+            yield last
+        last = {"start": at, "length": length, "depth": 0, "present": True, "zero": zero,
+                "data": not zero, "compressed": False, "offset": at}
+    if last:
+        yield last
+
+
+def part_of(runs, begin, end):
+    for run in runs:
+        first = max(run["start"], begin)
+        last = run["start"] + run["length"]
+        if end is not None:
+            last = min(last, end)
+        if first >= last:
+            continue
+        found = dict(run, start=first, length=last - first)
+        if "offset" in found:
+            found["offset"] += first - run["start"]
+        yield found
+
+
+def show_json(runs):
+    before = "["
+    for run in runs:
+        # As qemu-img writes it: a space after the first brace only.
+        sys.stdout.write(before + "{ " + json.dumps(run)[1:])
+        before = ",\n"
+    print(("[" if before == "[" else "") + "]")
+
+
+def show_text(runs, names):
+    print("%-16s%-16s%-16s%s" % ("Offset", "Length", "Mapped to", "File"))
+    for run in runs:
+        if run["data"] and "offset" not in run:
+            raise Failure("File contains external, encrypted or compressed clusters.")
+        if run["data"] and not run["zero"]:
+            print("%-16s%-16s%-16s%s" % (*(hexadecimal(run[key]) for key in
+                                           ("start", "length", "offset")),
+                                         names[run["depth"]]))
+
+
+def hexadecimal(n):
+    return hex(n) if n else "0"
+
+
+def names_of(image):
+    """For each file of the chain, the name of the file with its data."""
+    if image.format == "raw":
+        return [image.given]
+    import info
+    return [data_name(found) for found in info.describe(image, True)]
+
+
+def data_name(found):
+    name = found.get("format-specific", {}).get("data", {}).get("data-file")
+    for child in found.get("children", ()):
+        if name is not None and child["name"] == "data-file":
+            return child["info"]["filename"]
+    return name if name is not None else found["filename"]
+
+
+COMMANDS = {"map": Command(
+    "map", "IMAGE",
+    "Tell which parts of the disk have data, and where in which file of the backing chain.",
+    [cli.FORMAT, cli.OUTPUT, cli.SHARE,
+     Option("s", "start-offset", "begin here", "OFFSET"),
+     Option("l", "max-length", "how much of the disk", "SIZE"), *cli.IMAGE],
+    map_disk)}

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs that are run, servers that are started, and what happens to both, and to
+files that are not complete, when the user interrupts.
+
+Nothing here survives the command: servers end with it, and the private directory and
+what was registered with remove_at_end is removed, also after SIGINT, SIGTERM or SIGHUP.
+"""
+
+import os
+import signal
+import sys
+
+from cli import Failure
+
+nbdkit = os.environ.get("NBDKIT") or "nbdkit"
+plugin = os.environ.get("PLUGIN") or "qcow2"
+
+TIMELY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE = 30                   # seconds that a server has to end
+
+connections = []                # descriptors of sockets to servers
+_children = []                  # processes that have not been waited for
+_files = []                     # to be removed unless they are kept
+_directory = None
+
+
+def until_interrupted(function):
+    """Calls it, and cleans up.  After a signal this process ends by the same one, so
+    that a shell knows.  (No exception: libnbd ignores those of its callbacks.)"""
+    for s in TIMELY:
+        if signal.getsignal(s) != signal.SIG_IGN:
+            signal.signal(s, interrupt)
+    signal.signal(signal.SIGPIPE, interrupt)
+    try:
+        return function()
+    finally:
+        clean_up()
+
+
+def interrupt(number, _frame):
+    clean_up()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def clean_up():
+    for s in (*TIMELY, signal.SIGPIPE):
+        signal.signal(s, signal.SIG_IGN)
+    for fd in connections:
+        disconnect(fd)
+    # Clients before their servers.
+    for pid in reversed(list(_children)):
+        end(pid)
+    for name in _files:
+        unlink(name)
+    if _directory is not None:
+        for name in os.listdir(_directory):
+            os.unlink(os.path.join(_directory, name))
+        os.rmdir(_directory)
+
+
+def disconnect(fd):
+    """A server ends when it has no clients.  (Not through libnbd, one of whose callbacks
+    may be running.)"""
+    import socket
+    try:
+        with socket.socket(fileno=os.dup(fd)) as s:
+            s.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass                    # it has been closed
+
+
+def unlink(name):
+    try:
+        os.unlink(name)
+    except FileNotFoundError:
+        pass
+
+
+def remove_at_end(name):
+    _files.append(name)
+
+
+def keep(name):
+    _files.remove(name)
+
+
+def directory():
+    """Where sockets are.  Nobody else can use it."""
+    global _directory
+    if _directory is None:
+        name = os.path.join(os.environ.get("TMPDIR") or "/tmp",
+                            "nbdkit-qcow2-img." + os.urandom(6).hex())
+        os.mkdir(name, 0o700)
+        _directory = name
+    return _directory
+
+
+# --- Processes.
+
+def spawn(args, stdin=None, stdout=None, stderr=None, fds=(), prepare=None):
+    """Starts a program, without stdin unless it is given.  It inherits the descriptors
+    FDS.  PREPARE is called in the new process."""
+    sys.stdout.flush()
+    # No signal between the start and the note of it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, TIMELY)
+    pid = os.fork()
+    if pid == 0:
+        become(args, (stdin, stdout, stderr), fds, prepare, mask)
+    _children.append(pid)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return pid
+
+
+def become(args, standard, fds, prepare, mask):
+    """In the new process."""
+    try:
+        for s in (*TIMELY, signal.SIGPIPE):
+            signal.signal(s, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number, source in enumerate(standard):
+            if source is not None or number == 0:
+                os.dup2(nothing if source is None else source, number)
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        if prepare:
+            prepare()
+        path = os.environ.get("PATH", os.defpath)
+        os.environ["PATH"] = path + ":/usr/sbin:/sbin"
+        os.execvp(args[0], args)
+    except OSError as e:
+        os.write(2, ("%s: %s\n" % (args[0], e.strerror)).encode())
+    finally:
+        os._exit(127)
+
+
+def wait(pid):
+    """The exit status, as a shell gives it."""
+    status = os.waitpid(pid, 0)[1]
+    _children.remove(pid)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def end(pid):
+    """SIGTERM, and SIGKILL for a program that does not obey."""
+    import time
+    try:
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                break
+            time.sleep(0.002)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+    _children.remove(pid)
+
+
+def text_file():
+    """A file in memory, for what a program writes."""
+    return os.memfd_create("nbdkit-qcow2-img")
+
+
+def text_of(fd):
+    size = os.fstat(fd).st_size
+    return os.pread(fd, size, 0).decode("utf-8", "surrogateescape")
+
+
+# --- What nbdkit says.
+
+def reason(said, program="nbdkit"):
+    """One line that says why: the last error, without nbdkit's prefixes."""
+    lines = [line.strip() for line in said.split("\n") if line.strip()]
+    errors = [line for line in lines if "error: " in line] or lines
+    if not errors:
+        return "%s failed, and did not say why" % program
+    line = errors[-1]
+    return line.split("error: ", 1)[1] if "error: " in line else line
+
+
+def notes(said):
+    """The other lines."""
+    return [line for line in said.split("\n") if line.strip() and "error: " not in line]
+
+
+def run(args, **options):
+    """Runs a program to its end: its Result."""
+    log = text_file()
+    result = Result(wait(spawn(args, stderr=log, **options)), text_of(log))
+    os.close(log)
+    check_installed(result, args[0])
+    return result
+
+
+class Result:
+    def __init__(self, status, said):
+        self.status = status
+        self.said = said
+
+
+def check_installed(result, program):
+    if result.status == 127 and result.said.startswith(program + ": "):
+        raise Failure("%s: is it installed?" % result.said.strip())
+
+
+def prepare(parameters, fds=(), readonly=False, progress=False):
+    """Has the plugin do what happens before serving, and nothing else.  With PROGRESS it
+    shows that on the terminal, and then also says itself what went wrong."""
+    shown = progress and os.isatty(2)
+    args = [nbdkit, "-U", "-", *(["-r"] if readonly else []), plugin, *parameters,
+            "--run", ":"]
+    if not shown:
+        return run(args, fds=fds)
+    status = wait(spawn(args, fds=fds))
+    if status != 0:
+        raise Failure("")
+    return Result(status, "")
+
+
+class Server:
+    """nbdkit, for one image.  It listens when this returns: on a socket that this process
+    has made.  If it does not start, the first client finds that out: see explain."""
+
+    count = 0
+
+    def __init__(self, arguments, fds=(), readonly=False):
+        import socket
+        Server.count += 1
+        self.socket = os.path.join(directory(), "%d.sock" % Server.count)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind(self.socket)
+        listening.listen(64)
+        self.log = text_file()
+
+        def activate():
+            # As systemd does: the socket is descriptor 3 (FDS have higher numbers).
+            os.dup2(listening.fileno(), 3)
+            os.set_inheritable(3, True)
+            os.environ["LISTEN_PID"] = str(os.getpid())
+            os.environ["LISTEN_FDS"] = "1"
+
+        self.pid = spawn([nbdkit, "-f", "--exit-with-parent",
+                          *(["-r"] if readonly else []), *arguments],
+                         stdout=self.log, stderr=self.log, fds=fds, prepare=activate)
+        listening.close()
+
+    def uri(self, export=""):
+        from urllib.parse import quote
+        return "nbd+unix:///%s?socket=%s" % (quote(export, safe=""), quote(self.socket))
+
+    def stop(self):
+        """It has to end in order: then everything is in the file."""
+        os.kill(self.pid, signal.SIGTERM)
+        status = wait(self.pid)
+        if status != 0:
+            raise Failure(reason(text_of(self.log)))
+
+    def explain(self, why):
+        """The server's reason if it has one, else WHY."""
+        said = text_of(self.log)
+        return reason(said) if "error: " in said else why

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Raw files: their size and their space."""
+
+import os
+import stat
+
+from cli import Failure
+
+CHUNK = 1 << 20
+
+
+def size(name):
+    with open(name, "rb") as f:
+        return f.seek(0, os.SEEK_END)
+
+
+def resize(image, parameter, shrink, preallocation):
+    """PARAMETER is SIZE, +SIZE or -SIZE."""
+    refuse_uri(image)
+    old = size(image.path)
+    new = old + int(parameter) if parameter[0] in "+-" else int(parameter)
+    if new < 0:
+        raise Failure("%s: the new size would be negative" % image.given)
+    if new < old and not shrink:
+        raise Failure("%s: the disk has %d bytes: --shrink allows it to become smaller"
+                      % (image.given, old))
+    if new < old and preallocation != "off":
+        raise Failure("--preallocation cannot be used when a disk becomes smaller")
+    with open(image.path, "r+b") as f:
+        set_size(f, image.given, old, new, preallocation)
+
+
+def refuse_uri(image):
+    if image.uri:
+        raise Failure("%s: the size of an NBD export cannot be changed" % image.given)
+
+
+def set_size(f, name, old, new, preallocation):
+    """OLD bytes of the file become NEW bytes, with space for the rest as PREALLOCATION
+    says; as they were if that fails."""
+    if stat.S_ISBLK(os.fstat(f.fileno()).st_mode):
+        if new > old:
+            raise Failure("%s: the device has %d bytes, not %d" % (name, old, new))
+        return
+    if preallocation == "metadata":
+        raise Failure("preallocation=metadata: raw images have no metadata")
+    try:
+        if preallocation == "falloc" and new > old:
+            os.posix_fallocate(f.fileno(), old, new - old)
+        elif preallocation == "full":
+            f.seek(old)
+            for at in range(old, new, CHUNK):
+                f.write(bytes(min(CHUNK, new - at)))
+            f.flush()
+        f.truncate(new)
+        os.fsync(f.fileno())
+    except OSError as e:
+        f.truncate(old)
+        raise Failure("%s: %s" % (name, e.strerror)) from None
+
+
+def allocate(image):
+    """Gives the holes of a file space; they stay zeros."""
+    if not image.uri:
+        with open(image.path, "r+b") as f:
+            if stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+                os.posix_fallocate(f.fileno(), 0, f.seek(0, os.SEEK_END))

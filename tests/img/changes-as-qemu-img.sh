@@ -1,0 +1,108 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# nbdkit-qcow2-img resize, snapshot, bitmap and commit change an image as qemu-img does, and
+# refuse what it refuses.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+# refused_by_both ARGUMENT...: and the image stays as it is.
+refused_by_both ()
+{
+  local before
+
+  before=$(fingerprint ours/disk.qcow2)
+  both_status "$@"
+  [ "$status" = 1 ] || fail "not refused: $*"
+  [ "$before" = "$(fingerprint ours/disk.qcow2)" ] || fail "refused, but changed: $*"
+}
+
+in_both qemu-img create -q -f qcow2 disk.qcow2 10M
+in_both qemu-io -f qcow2 -c 'write -P 1 0 2M' -c 'write -P 2 5M 100k' disk.qcow2
+
+# --- resize
+both resize disk.qcow2 20M
+both resize -f qcow2 disk.qcow2 +1.5M
+both resize -q --shrink disk.qcow2 -5M
+both resize --preallocation=metadata disk.qcow2 +3M
+same_image qcow2 disk.qcow2
+both resize --preallocation full disk.qcow2 +1M
+same_image qcow2 disk.qcow2
+for bad in "disk.qcow2 1M" "disk.qcow2 -1M" "disk.qcow2 x" disk.qcow2 "" "disk.qcow2 +x" \
+    "disk.qcow2 --shrink -1T" "disk.qcow2 100 --shrink" "none.qcow2 1M" \
+    "--preallocation=some disk.qcow2 +1M"; do
+  # shellcheck disable=SC2086
+  refused_by_both resize $bad
+done
+in_both cp /dev/null disk.raw
+for args in 3M +1M "--shrink -1M" "--preallocation=falloc +1M" "--preallocation=full +1M"; do
+  # shellcheck disable=SC2086
+  both resize -f raw disk.raw $args
+  same_image raw disk.raw
+done
+refused_by_both resize -f raw disk.raw 1M
+both resize disk.raw 9M
+
+# --- snapshot
+both snapshot -c one disk.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 3 1M 64k' disk.qcow2
+both snapshot -c two disk.qcow2
+both snapshot -q -a one disk.qcow2
+same_image qcow2 disk.qcow2
+both snapshot -d two disk.qcow2
+same_image qcow2 disk.qcow2
+[ "$(qemu-img snapshot -l ours/disk.qcow2 | awk '$1 == 1 { print $2 }')" = one ]
+for bad in "-a two" "-d two" "-a one -d one" "-c"; do
+  # shellcheck disable=SC2086
+  refused_by_both snapshot $bad disk.qcow2
+done
+both snapshot -d one disk.qcow2
+
+# --- bitmap
+both bitmap --add disk.qcow2 day
+both bitmap --add -g 4k --disable disk.qcow2 night
+in_both qemu-io -f qcow2 -c 'write -P 4 3M 64k' disk.qcow2
+both bitmap --merge day disk.qcow2 night
+same_image qcow2 disk.qcow2
+both bitmap --clear --enable disk.qcow2 night
+both bitmap --disable disk.qcow2 day
+both bitmap -f qcow2 --add disk.qcow2 gone
+both bitmap --remove disk.qcow2 gone
+same_image qcow2 disk.qcow2
+in_both cp disk.qcow2 source.qcow2
+both bitmap --add --merge day -b source.qcow2 -F qcow2 disk.qcow2 copy
+same_image qcow2 disk.qcow2
+marked ()
+{
+  nbdinfo --map="qemu:dirty-bitmap:$2" -- [ qemu-nbd -r -f qcow2 -B "$2" "$1" ]
+}
+for name in day night copy; do
+  diff <(marked theirs/disk.qcow2 $name) <(marked ours/disk.qcow2 $name)
+done
+marked ours/disk.qcow2 copy | grep -E ' 3145728 +65536 +1'
+for bad in "disk.qcow2 new" "--add disk.qcow2 day" "--remove disk.qcow2 none" \
+    "--add -g 1000 disk.qcow2 new" "--clear disk.qcow2" "--merge none disk.qcow2 day" \
+    "--add --clear disk.qcow2 day" "-g 4k --clear disk.qcow2 day" \
+    "-b source.qcow2 --clear disk.qcow2 day" "--add -F qcow2 disk.qcow2 new"; do
+  # shellcheck disable=SC2086
+  refused_by_both bitmap $bad
+done
+img_refused 'raw images do not support' bitmap --add -f raw disk.raw new
+
+# --- commit
+in_both qemu-img create -q -f qcow2 base.qcow2 10M
+in_both qemu-io -f qcow2 -c 'write -P 1 0 2M' base.qcow2
+in_both qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 over.qcow2 12M
+in_both qemu-io -f qcow2 -c 'write -P 7 1M 2M' -c 'write -z 0 64k' over.qcow2
+both commit -d over.qcow2
+same_image qcow2 base.qcow2
+same_image qcow2 over.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 8 1M 64k' over.qcow2
+both commit -q -t none over.qcow2
+same_image qcow2 base.qcow2
+same_image qcow2 over.qcow2
+refused_by_both commit base.qcow2
+refused_by_both commit none.qcow2
+img_refused 'commit one image after the other' commit -b base.qcow2 over.qcow2
+img_refused 'supported' commit -r 10 over.qcow2

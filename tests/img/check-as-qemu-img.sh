@@ -1,0 +1,106 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# nbdkit-qcow2-img check says of an image, in words and in JSON, what qemu-img check says
+# of it, and exits with the same status; and so do repairs.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+# counters FILE: JSON, with its keys in order.  (A repair writes new refcounts, so the image
+# ends elsewhere.)
+counters ()
+{
+  "$python" -c 'import json, sys
+found = json.load(open(sys.argv[1]))
+if sys.argv[2]:
+    del found["image-end-offset"]
+print(json.dumps(found, indent=1, sort_keys=True))' "$1" "${repaired:-}"
+}
+
+# check_both STATUS ARGUMENT...: with this status, the same counters, and the same summary.
+check_both ()
+{
+  local expected="$1"
+  shift
+
+  both_status check --output=json "$@"
+  [ "$status" = "$expected" ] || fail "status $status: $*"
+  diff <(counters theirs.out) <(counters ours.out)
+}
+
+# plain_check FILE: the summary, in words.
+plain_check ()
+{
+  both_status check "$1"
+  diff <(grep -v -e '^ERROR' -e '^Leaked' theirs.out) ours.out
+}
+
+in_both qemu-img create -q -f qcow2 disk.qcow2 10M
+plain_check disk.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 1 0 2M' -c 'write -P 2 5M 100k' disk.qcow2
+in_both qemu-img snapshot -c one disk.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 3 1M 64k' disk.qcow2
+check_both 0 disk.qcow2
+check_both 0 -f qcow2 -U disk.qcow2
+plain_check disk.qcow2
+in_both qemu-img convert -c -O qcow2 disk.qcow2 small.qcow2
+check_both 0 small.qcow2
+plain_check small.qcow2
+in_both qemu-img create -q -f qcow2 -b disk.qcow2 -F qcow2 over.qcow2
+check_both 0 over.qcow2
+both check -q disk.qcow2
+
+in_both cp disk.qcow2 good.qcow2
+# Leaks: a cluster at the end that is counted and not used.
+leak ()
+{
+  header_patch disk.qcow2 $((0x20000 + 2 * 300)) H 1
+  truncate -s $((301 * 65536)) disk.qcow2
+}
+in_both leak
+check_both 3 disk.qcow2
+plain_check disk.qcow2
+in_both cp disk.qcow2 again.qcow2
+repaired=yes
+check_both 0 -r leaks disk.qcow2
+check_both 0 disk.qcow2
+same_image qcow2 disk.qcow2
+check_both 0 -r all again.qcow2
+both_status check -r all disk.qcow2
+[ "$status" = 0 ]
+
+# Corruptions: a cluster in use that is not counted.
+in_both cp good.qcow2 disk.qcow2
+unset repaired
+in_both header_patch disk.qcow2 $((0x20000 + 2 * 5)) H 0
+check_both 2 disk.qcow2
+in_both cp disk.qcow2 again.qcow2
+# Leaks alone are not repaired where more is wrong (qemu-img does, see the manual).
+if (cd ours && img check -q -r leaks again.qcow2); then fail "repaired"; fi
+repaired=yes
+check_both 0 -r all disk.qcow2
+check_both 0 disk.qcow2
+same_image qcow2 disk.qcow2
+
+# What cannot be checked.
+in_both qemu-img create -q -f raw disk.raw 1M
+both_status check disk.raw
+[ "$status" = 63 ]
+for bad in none.qcow2 "-f qcow2 disk.raw" "-r some disk.qcow2" "disk.qcow2 over.qcow2" "" \
+    "--output=xml disk.qcow2" "--none disk.qcow2"; do
+  # shellcheck disable=SC2086
+  both_status check $bad
+  [ "$status" = 1 ]
+done
+img_refused "'vmdk' is not supported" check -f vmdk disk.qcow2
+printf 'KDMV0000' > ours/disk.vmdk
+img_refused "'vmdk' is not supported" check disk.vmdk
+
+# Only -U looks at an image that another program writes.
+cd ours
+start_nbdkit over.qcow2
+hold_connection
+cd ..
+img_refused 'is another process using the image' check over.qcow2
+(cd ours && img check -U over.qcow2)

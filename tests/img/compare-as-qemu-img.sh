@@ -1,0 +1,71 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# nbdkit-qcow2-img compare finds and says what qemu-img compare finds and says, with the
+# same exit status, for disks that differ anywhere, in size or in nothing.
+#
+# Environment: SEED.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+RANDOM=${SEED:=$RANDOM}
+echo "SEED=$SEED"
+
+compared ()
+{
+  local expected="$1"
+  shift
+  both compare "$@"
+  [ "$status" = "$expected" ] || fail "exit status $status: $*"
+}
+
+in_both qemu-img create -q -f qcow2 a.qcow2 10M
+in_both qemu-io -f qcow2 -c 'write -P 1 0 2M' -c 'write -P 2 5M 100k' a.qcow2
+in_both qemu-img convert a.qcow2 a.raw
+in_both qemu-img convert -c -O qcow2 -o cluster_size=512 a.qcow2 c.qcow2
+in_both qemu-img create -q -f qcow2 -b a.qcow2 -F qcow2 over.qcow2
+in_both cp a.qcow2 zeros.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 0 8M 64k' -c 'write -z 3M 64k' zeros.qcow2
+in_both qemu-img create -q -f qcow2 larger.qcow2 20M
+in_both qemu-img create -q -f raw smaller.raw 1M
+
+for other in a.qcow2 a.raw c.qcow2 over.qcow2 zeros.qcow2; do
+  compared 0 a.qcow2 "$other"
+  compared 0 -q "$other" a.qcow2
+done
+compared 0 -f qcow2 -F raw a.qcow2 a.raw
+compared 0 -s a.qcow2 a.qcow2
+in_both qemu-img compare -q larger.qcow2 larger.qcow2
+compared 1 larger.qcow2 a.raw
+compared 1 a.raw larger.qcow2
+compared 1 a.qcow2 smaller.raw
+compared 1 -s a.qcow2 larger.qcow2
+compared 1 -s a.qcow2 smaller.raw
+in_both cp a.qcow2 grown.qcow2
+in_both qemu-img resize -q grown.qcow2 30M
+compared 0 a.qcow2 grown.qcow2
+compared 0 grown.qcow2 a.raw
+in_both qemu-io -f qcow2 -c 'write -P 1 29M 3k' grown.qcow2
+compared 1 a.qcow2 grown.qcow2
+compared 1 -q grown.qcow2 a.raw
+
+# One byte, anywhere.
+for ((i = 0; i < 10; ++i)); do
+  at=$((RANDOM * 32768 + RANDOM)) at=$((at % (10 << 20)))
+  in_both cp a.qcow2 b.qcow2
+  in_both qemu-io -f qcow2 -c "write -P 77 $at 1" b.qcow2
+  compared 1 a.raw b.qcow2
+  grep "Content mismatch at offset $((at / 512 * 512))!" ours.out
+done
+
+for bad in "none.qcow2 a.qcow2" "a.qcow2 none.qcow2" "-f qcow2 a.raw a.raw"; do
+  # shellcheck disable=SC2086
+  both_status compare $bad
+  [ "$status" = 2 ]
+  [ "$(wc -l < ours.err)" = 1 ]
+done
+for bad in a.qcow2 "a.qcow2 a.qcow2 a.qcow2" ""; do
+  # shellcheck disable=SC2086
+  both_status compare $bad
+done

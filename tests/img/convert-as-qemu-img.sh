@@ -1,0 +1,159 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# nbdkit-qcow2-img convert and dd copy what qemu-img copies, whatever the formats, options,
+# snapshots, bitmaps and backing files are, and into what exists, NBD servers and pipes.
+#
+# Environment: SEED.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+RANDOM=${SEED:=$RANDOM}
+echo "SEED=$SEED"
+
+converted ()
+{
+  both convert "$@"
+  local format="${*: -1}"
+  same_image "${format##*.}" "$format"
+}
+
+in_both qemu-img create -q -f qcow2 disk.qcow2 10M
+in_both qemu-io -f qcow2 -c 'write -P 1 0 2M' -c 'write -P 2 5M 100k' -c 'write -P 9 8000k 1M' \
+  disk.qcow2
+in_both qemu-img snapshot -c one disk.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 3 1M 64k' -c 'write -z 5M 10k' disk.qcow2
+in_both qemu-img create -q -f qcow2 -b disk.qcow2 -F qcow2 over.qcow2 12M
+in_both qemu-io -f qcow2 -c 'write -P 4 3M 64k' -c 'write -z 0 64k' over.qcow2
+head -c 3000001 /dev/urandom > theirs/odd.raw
+cp theirs/odd.raw ours
+
+converted disk.qcow2 disk.raw
+converted disk.raw raw.raw
+converted -O qcow2 disk.raw new.qcow2
+converted -f qcow2 -O qcow2 -W -m 4 over.qcow2 flat.qcow2
+converted -O qcow2 odd.raw odd.qcow2
+converted odd.raw odd2.raw
+converted -l one disk.qcow2 one.raw
+converted -l snapshot.name=one -O qcow2 disk.qcow2 one.qcow2
+converted -S 0 disk.qcow2 full.raw
+[ "$(allocated_kib ours/full.raw)" -ge 10240 ]
+converted -S 64k -O qcow2 disk.raw sparse.qcow2
+converted disk.raw odd.raw disk.qcow2 all.raw
+converted -O qcow2 odd.raw over.qcow2 all.qcow2
+# What exists is replaced.
+converted -O qcow2 odd.raw all.qcow2
+
+for options in cluster_size=512 cluster_size=2M compat=0.10 extended_l2=on \
+    preallocation=metadata lazy_refcounts=on,refcount_bits=8; do
+  converted -O qcow2 -o "$options" disk.qcow2 options.qcow2
+done
+for options in compression_type=zlib compression_type=zstd cluster_size=4k cluster_size=2M; do
+  converted -c -O qcow2 -o "$options" disk.raw small.qcow2
+  ours=$(allocated_kib ours/small.qcow2) theirs=$(allocated_kib theirs/small.qcow2)
+  [ "$ours" -le $((theirs + theirs / 4 + 256)) ] || fail "$ours KiB, not $theirs"
+done
+
+# Into what exists.
+in_both qemu-img create -q -f qcow2 there.qcow2 20M
+in_both qemu-io -f qcow2 -c 'write -P 6 0 20M' there.qcow2
+converted -n -O qcow2 disk.qcow2 there.qcow2
+in_both truncate -s 20M there.raw
+converted -n disk.qcow2 there.raw
+in_both qemu-img create -q -f qcow2 empty.qcow2 20M
+converted -n --target-is-zero -O qcow2 disk.qcow2 empty.qcow2
+
+# Over a backing file: only what is not in the backing file.
+in_both qemu-img convert -O qcow2 disk.qcow2 base.qcow2
+converted -O qcow2 -B base.qcow2 -F qcow2 over.qcow2 over2.qcow2
+[ "$(allocated_kib ours/over2.qcow2)" -lt 1024 ]
+
+# Bitmaps.
+in_both qemu-img bitmap --add -g 4k over.qcow2 day
+in_both qemu-img bitmap --add --disable over.qcow2 night
+in_both qemu-io -f qcow2 -c 'write -P 4 6M 4k' over.qcow2
+converted -O qcow2 --bitmaps over.qcow2 bitmaps.qcow2
+marked ()
+{
+  nbdinfo --map=qemu:dirty-bitmap:day -- [ qemu-nbd -r -f qcow2 -B day "$1/bitmaps.qcow2" ]
+}
+diff <(marked theirs) <(marked ours)
+
+# Encryption: from one passphrase to another.
+img create -q -f qcow2 --object secret,id=s,data=hush \
+  -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 ours/luks.qcow2 1M
+img convert -O qcow2 --object secret,id=new,data=other \
+  -o encrypt.format=luks,encrypt.key-secret=new,encrypt.iter-time=10 \
+  ours/odd.raw ours/locked.qcow2
+img convert --object secret,id=s,data=other ours/locked.qcow2 ours/unlocked.raw
+cmp -n 3000001 ours/odd.raw ours/unlocked.raw
+
+# Streams.
+img convert ours/over.qcow2 - > stream
+qemu-img compare -q -f raw -F qcow2 stream ours/over.qcow2
+img convert -f raw -O qcow2 - ours/in.qcow2 < stream
+same_disk () { qemu-img compare -q -f qcow2 -F raw "$1" stream; }
+same_disk ours/in.qcow2
+cat stream | img convert -f raw -O qcow2 - ours/in2.qcow2
+same_disk ours/in2.qcow2
+cat ours/over2.qcow2 > ours/piped.qcow2
+cat ours/in.qcow2 | img convert -O qcow2 -c - - | cat > ours/out.qcow2
+same_disk ours/out.qcow2
+check_clean ours/out.qcow2
+img convert -c -O qcow2 ours/over.qcow2 - | head -c 1000 > beginning || :
+nothing_left
+
+# NBD servers.
+qemu-img create -q -f raw far.raw 12M
+qemu-nbd -t --fork --pid-file=far.pid -e 4 -f raw -k "$sockdir/far.sock" far.raw
+helper_pids+=("$(cat far.pid)")
+far="nbd+unix:///?socket=$sockdir/far.sock"
+img convert ours/over.qcow2 "$far"
+cmp far.raw stream
+img convert -f raw -O qcow2 "$far" ours/near.qcow2
+same_disk ours/near.qcow2
+img compare -q "$far" ours/near.qcow2
+img convert -O qcow2 ours/odd.raw "$far"
+img convert -f qcow2 "$far" ours/back.raw
+cmp -n 3000001 ours/odd.raw ours/back.raw
+
+# --- dd
+for ((i = 0; i < 6; ++i)); do
+  in_both rm -f part.raw part.qcow2
+  args=(bs="$(any 512 4k 1M 1000)")
+  if [ "$((RANDOM % 2))" = 0 ]; then args+=(skip="$((RANDOM % 3))"); fi
+  args+=(count="$((3 + RANDOM % 20))")
+  both dd "${args[@]}" if=disk.qcow2 of=part.raw
+  same_image raw part.raw
+  both dd -f qcow2 -O qcow2 "${args[@]}" if=over.qcow2 of=part.qcow2
+  same_image qcow2 part.qcow2
+done
+for bad in "if=disk.qcow2" "of=x.raw" "bs=0 if=disk.qcow2 of=x.raw" "x if=disk.qcow2 of=x.raw" \
+    "if=none of=x.raw"; do
+  # shellcheck disable=SC2086
+  both_status dd $bad
+  [ "$status" = 1 ]
+  [ ! -e ours/x.raw ]
+done
+
+# --- What is refused leaves nothing, and what exists as it is.
+cp ours/in.qcow2 ours/kept.qcow2
+cp ours/in.qcow2 theirs/kept.qcow2
+for bad in "none.qcow2 kept.qcow2" "-O qcow2 -o no=1 disk.qcow2 kept.qcow2" disk.qcow2 "" \
+    "-c disk.qcow2 kept.qcow2" \
+    "-n -O qcow2 disk.qcow2 none.qcow2" "-l none -O qcow2 disk.qcow2 kept.qcow2" \
+    "-O qcow2 -B none.qcow2 -F qcow2 over.qcow2 kept.qcow2" \
+    "-m 0 -O qcow2 disk.qcow2 kept.qcow2" "-S x -O qcow2 disk.qcow2 kept.qcow2" \
+    "--target-is-zero -O qcow2 disk.qcow2 kept.qcow2" "-l one disk.qcow2 over.qcow2 x.raw" \
+    "-O qcow2 -f qcow2 odd.raw kept.qcow2" "-n -O raw disk.qcow2 odd.raw"; do
+  # shellcheck disable=SC2086
+  both_status convert $bad
+  [ "$status" = 1 ]
+  cmp ours/in.qcow2 ours/kept.qcow2
+done
+[ ! -e ours/x.raw ]
+img_refused "vmdk" convert -O vmdk disk.qcow2 x.vmdk
+img_refused 'rate-filter' convert -r 100 disk.qcow2 x.raw
+img_refused 'ddrescue' convert --salvage disk.qcow2 x.raw
+img_refused 'target-image-opts' convert --target-image-opts disk.qcow2 x.raw

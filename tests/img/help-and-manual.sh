@@ -1,0 +1,76 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Each command of nbdkit-qcow2-img has its --help, is in the manual, and is completed by
+# bash; the manual names all common options; wrong usage is refused in one line; commands
+# that read only the header load no module of Python that takes long.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+manual="$srcdir/../scripts/man/nbdkit-qcow2-img.pod"
+
+img --help > all
+grep -q '^usage: nbdkit-qcow2-img ' all
+img --version | grep -E '^nbdkit-qcow2-img .'
+mapfile -t commands < <(sed -n 's/^  \([a-z]\+\) .*/\1/p' all)
+[ "${#commands[@]}" -ge 11 ]
+
+for command in "${commands[@]}"; do
+  img "$command" --help > help
+  grep -q "^usage: nbdkit-qcow2-img $command " help
+  grep -q -- '--help' help
+  if grep -E '.{91}' help; then fail "$command --help has long lines"; fi
+  # Each option has a text.
+  if grep -E '^  -[^ ]*$' help; then fail "an option without a text"; fi
+  grep -q "^=item B<$command>" "$manual" || fail "not in the manual: $command"
+  img_refused 'unknown option --no-such' "$command" --no-such
+done
+for command in $(sed -n 's/^=item B<\([a-z]\+\)>.*/\1/p' "$manual"); do
+  [[ " ${commands[*]} " = *" $command "* ]] || fail "only in the manual: $command"
+done
+
+img_refused "unknown command 'nothing'" nothing
+img_refused 'no command was given'
+img_refused 'requires a value' check -f
+img_refused 'ambiguous option --s' convert --s a b
+img_refused 'option --force-share has no value' check --force-share=yes x
+# As getopt: abbreviated, together, after operands, and none after --.
+(cd ours && img create --form qcow2 -q a.qcow2 1M && img check -qfqcow2 -- a.qcow2 &&
+ img check a.qcow2 --outp json | grep '"check-errors": 0')
+img_refused 'No such file' check -- -q
+# A server that cannot be started.
+status=0
+"$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit ./none check ours/a.qcow2 2> err || status=$?
+[ "$status" = 1 ]
+[ "$(wc -l < err)" = 1 ]
+grep './none' err
+
+# --- Completion.
+complete_words ()
+{
+  mkdir -p bin
+  ln -sf "$(realpath "$srcdir")/../scripts/nbdkit-qcow2-img" bin
+  PATH="$PWD/bin:$PATH" bash -c '
+    . "$1/../scripts/completion/nbdkit-qcow2-img"
+    shift
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+    _nbdkit_qcow2_img
+    printf "%s\n" "${COMPREPLY[@]}"' bash "$srcdir" "$@"
+}
+complete_words nbdkit-qcow2-img '' | sort > completed
+for command in "${commands[@]}"; do grep -qx "$command" completed; done
+complete_words nbdkit-qcow2-img convert --bit | grep -x -- --bitmaps
+complete_words nbdkit-qcow2-img convert -O q | grep -x qcow2
+complete_words nbdkit-qcow2-img check --output j | grep -x json
+complete_words nbdkit-qcow2-img check our | grep -x ours
+
+# --- What makes Python slow to start.
+for command in check info "snapshot -l" "bitmap --add"; do
+  # shellcheck disable=SC2086
+  /usr/bin/python3 -IS -X importtime "$srcdir/../scripts/nbdkit-qcow2-img" --plugin "$PLUGIN" \
+    --nbdkit "$NBDKIT" $command ours/a.qcow2 $([[ $command != bitmap* ]] || echo day) 2> loaded
+  if grep -E '\| +(argparse|socket|subprocess|tempfile|threading|nbd|site|shutil)$' loaded; then
+    fail "loaded by $command"
+  fi
+done

@@ -1,0 +1,131 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# nbdkit-qcow2-img info, snapshot -l and measure say of an image what qemu-img says of it, in
+# words and in JSON.  (In newer versions qemu-img says more: these lines and keys are left
+# out where this one does not have them.)
+#
+# Environment: SEED.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+RANDOM=${SEED:=$RANDOM}
+echo "SEED=$SEED"
+# The same files, because of their size on disk.
+rmdir ours
+ln -s theirs ours
+
+# Theirs and ours, without what only newer versions say.
+same_json ()
+{
+  "$python" - theirs.out ours.out <<'PY'
+import json, sys
+theirs, ours = (json.load(open(name)) for name in sys.argv[1:])
+
+def told(value, theirs):
+    """VALUE, without keys that qemu-img did not have before QEMU 8."""
+    if isinstance(value, dict):
+        return {k: told(v, theirs.get(k) if isinstance(theirs, dict) else None)
+                for k, v in value.items()
+                if k not in ("children", "detached-header", "full-backing-filename")
+                or isinstance(theirs, dict) and k in theirs}
+    if isinstance(value, list):
+        return [told(v, t) for v, t in zip(value, theirs or [None] * len(value))]
+    return value
+
+assert told(ours, theirs) == told(theirs, theirs), (theirs, ours)
+PY
+}
+
+# The lines, in any order.
+lines ()
+{
+  sed -e '/^Child node/,/^$/d' -e '/detached header/d' -e 's/VM SIZE/VM_SIZE/' \
+    -e 's/VM CLOCK/VM_CLOCK/' -e 's/ 00\(00:[0-9:.]*\) / \1 /' -e 's/  */ /g' \
+    -e '/^$/d' "$1" | sort
+}
+
+informed ()
+{
+  both_status info --output=json "$@"
+  [ "$status" = 0 ]
+  same_json
+  both_status info "$@"
+  diff <(lines theirs.out) <(lines ours.out)
+}
+
+in_theirs () { (cd theirs && "$@") }
+in_theirs qemu-img create -q -f qcow2 disk.qcow2 10M
+informed disk.qcow2
+in_theirs qemu-io -f qcow2 -c 'write -P 1 0 2M' -c 'write -P 2 5M 100k' disk.qcow2
+qemu-img snapshot -c one theirs/disk.qcow2
+qemu-img snapshot -c "another one" theirs/disk.qcow2
+qemu-img bitmap --add theirs/disk.qcow2 day
+qemu-img bitmap --add --disable -g 4k theirs/disk.qcow2 "the night"
+informed disk.qcow2
+informed -f qcow2 -U disk.qcow2
+both_status snapshot -l disk.qcow2
+diff <(lines theirs.out) <(lines ours.out)
+both_status snapshot disk.qcow2
+grep 'another one' ours.out
+in_theirs qemu-img create -q -f qcow2 -b disk.qcow2 -F qcow2 over.qcow2 20M
+in_theirs mkdir sub
+in_theirs qemu-img create -q -f qcow2 -b ../over.qcow2 -F qcow2 sub/over.qcow2 20M
+in_theirs truncate -s 1000000 disk.raw
+in_theirs qemu-img create -q -f qcow2 -b disk.raw -F raw on-raw.qcow2
+informed disk.raw
+informed --backing-chain disk.raw
+for image in disk.qcow2 over.qcow2 sub/over.qcow2 on-raw.qcow2; do
+  informed "$image"
+  informed --backing-chain "$image"
+done
+for options in compat=0.10 cluster_size=512,refcount_bits=1 lazy_refcounts=on \
+    extended_l2=on compression_type=zstd data_file=data.raw \
+    data_file=raw.raw,data_file_raw=on; do
+  in_theirs qemu-img create -q -f qcow2 -o "$options" options.qcow2 5M
+  informed options.qcow2
+done
+create_encrypted theirs/secret.qcow2 --object secret,id=s,data=hush \
+  -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 theirs/secret.qcow2 1M
+informed secret.qcow2
+for bad in none.qcow2 "" "-f qcow2 disk.raw" "--output=x disk.qcow2" "disk.qcow2 over.qcow2"; do
+  # shellcheck disable=SC2086
+  both_status info $bad
+  [ "$status" = 1 ]
+done
+if (cd ours && img info -f qcow2 disk.raw); then fail "not an image"; fi
+
+# --- measure
+measured ()
+{
+  both measure "$@"
+  both_status measure --output=json "$@"
+  same_json
+}
+
+for size in 0 1 512 1000 65537 10M 1G 7T; do
+  measured --size "$size"
+  measured --size "$size" -O qcow2
+  measured --size "$size" -O qcow2 -o "cluster_size=$(any 512 4k 2M)"
+done
+for image in disk.qcow2 disk.raw over.qcow2; do
+  measured "$image"
+  measured -O qcow2 "$image"
+  for ((i = 0; i < 4; ++i)); do
+    measured -O qcow2 -o "cluster_size=$(any 512 1k 16k 64k 2M)" \
+      -o "refcount_bits=$(any 1 8 16 64)" "$image"
+  done
+  measured -O qcow2 -o preallocation=full "$image"
+  measured -O qcow2 -o preallocation=metadata,extended_l2=on "$image"
+  measured -O qcow2 -o compat=0.10 "$image"
+done
+measured -O qcow2 -l one disk.qcow2
+measured -O qcow2 -o encrypt.format=luks,encrypt.key-secret=s --object secret,id=s,data=x \
+  --size 3G
+for bad in "" "--size 1G disk.qcow2" "-O qcow2 none.qcow2" "--size x -O qcow2" \
+    "-O nothing --size 1G" "-O qcow2 -l none disk.qcow2" "-O qcow2 -o no=1 --size 1G"; do
+  # shellcheck disable=SC2086
+  both_status measure $bad
+  [ "$status" = 1 ]
+done

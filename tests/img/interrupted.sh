@@ -1,0 +1,66 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# nbdkit-qcow2-img that is stopped by a signal, at any time, ends by that signal, and leaves
+# the source and what existed under the name of the target as they were, and nothing else:
+# no file, no server, no socket.
+#
+# Environment: SEED, ROUNDS.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+RANDOM=${SEED:=$RANDOM}
+echo "SEED=$SEED"
+cd ours
+
+# Slow enough that signals come in the middle.
+head -c 40M /dev/urandom > disk.raw
+img convert -O qcow2 disk.raw disk.qcow2
+img create -q -f qcow2 -b disk.qcow2 -F qcow2 over.qcow2
+before=$(fingerprint disk.qcow2)
+echo "what existed" > kept
+hits=0
+
+# interrupt ARGUMENT...: after a random time.
+interrupt ()
+{
+  local status=0 signal
+  signal=$(any TERM INT HUP)
+
+  # In a session of its own: what is left has its number.
+  setsid "$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@" \
+    > ../out 2> ../err < /dev/null &
+  helper_pids+=($!)
+  sleep "0.$(printf %03d $((RANDOM % 350)))"
+  # (A shell's background job ignores SIGINT.)
+  [ "$signal" != INT ] || signal=TERM
+  kill -s "$signal" $! || :
+  wait $! || status=$?
+  cat ../err
+  # 143 or 129: by the signal, 0: it was faster.
+  case "$status" in
+    143|129) hits=$((hits + 1)) ;;
+    0) ;;
+    *) fail "exit status $status" ;;
+  esac
+  if pgrep -s $! ; then fail "a process is left"; fi
+  helper_pids=()
+  [ "$status" = 0 ] || [ ! -s ../err ] || fail "said something"
+  (cd .. && nothing_left)
+  [ "$before" = "$(fingerprint disk.qcow2)" ]
+}
+
+for ((i = 0; i < ${ROUNDS:-5}; ++i)); do
+  interrupt convert -O qcow2 disk.qcow2 kept
+  [ "$(cat kept | head -c 12 | tr -d '\0')" = "what existed" ] || echo "what existed" > kept
+  rm -f new.raw
+  interrupt convert disk.qcow2 new.raw
+  [ ! -e new.raw ] || cmp new.raw disk.raw
+  interrupt create -f qcow2 -o preallocation=full kept 50M
+  [ "$(cat kept | head -c 12 | tr -d '\0')" = "what existed" ] || echo "what existed" > kept
+  interrupt compare disk.qcow2 disk.raw
+  interrupt resize --preallocation=full over.qcow2 +2M
+  check_clean over.qcow2
+done
+[ "$hits" -ge 10 ] || fail "nothing was interrupted"
