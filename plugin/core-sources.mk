@@ -216,6 +216,8 @@ core_sources = \
 	%reldir%/disk/spacewait.c \
 	%reldir%/disk/spacewait.h \
 	%reldir%/disk/writable.c \
+	%reldir%/offline/amend.c \
+	%reldir%/offline/amend.h \
 	%reldir%/offline/bitmapedit.c \
 	%reldir%/offline/bitmapedit.h \
 	%reldir%/offline/bitmapmerge.c \

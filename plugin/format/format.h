@@ -53,6 +53,7 @@ _Static_assert (offsetof (struct qcow2_header, autoclear_features) == 88,
 
 #define QCOW2_V2_HEADER_SIZE 72
 #define QCOW2_V3_HEADER_MIN 104
+#define QCOW2_V2_REFCOUNT_ORDER 4
 
 /* Incompatible features. */
 #define QCOW2_INCOMPAT_DIRTY       (UINT64_C (1) << 0)

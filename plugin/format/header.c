@@ -206,7 +206,7 @@ check_features (struct parse *p)
   struct header *h = p->h;
   bool has_compression;
 
-  h->refcount_order = 4;
+  h->refcount_order = QCOW2_V2_REFCOUNT_ORDER;
   if (h->version >= 3) {
     h->incompatible = get64 (p->raw.incompatible_features);
     h->compatible = get64 (p->raw.compatible_features);

@@ -28,7 +28,8 @@
  * Each step is durable before the next one.  After a power cut between 2 and 4 the list
  * stays at its temporary place, which is just as valid.
  *
- * The second way needs the field header_length (version 3) and unused space.  If the
+ * The second way needs the field header_length (version 3, before and after) and unused
+ * space.  If the
  * list has grown up to the name, the name needs a new place too.  If there is no way,
  * headerwrite_fits says so before anything is changed.
  *
@@ -60,6 +61,7 @@
 
 /* The used parts of the first cluster: [0, list_end), [name, name + name_len). */
 struct layout {
+  uint64_t list;                /* start of the extensions: header_length */
   uint64_t list_end;            /* including the end mark, if there is one */
   uint64_t name, name_len;      /* name 0: no backing file */
 };
@@ -67,8 +69,8 @@ struct layout {
 struct headerwrite {
   struct storage *file;
   uint64_t cs;                  /* cluster size */
-  unsigned version;
-  uint64_t list;                /* start of the extensions: header_length */
+  unsigned version;             /* new */
+  uint64_t list;                /* new: start of the extensions */
   uint8_t *old, *new;           /* the first cluster before and after the change */
   struct layout was, will;      /* find_way sets `new' and `will' */
   struct qcow2_header fields;   /* new */
@@ -103,6 +105,7 @@ look (struct headerwrite *w)
   struct qcow2_extension ext;
   uint64_t limit = w->cs, end = w->list, len;
 
+  w->was.list = w->list;
   memcpy (&w->fields, w->old, min64 (w->list, sizeof w->fields));
   w->was.name = get64 (w->fields.backing_file_offset);
   w->was.name_len = w->was.name ? get32 (w->fields.backing_file_size) : 0;
@@ -232,6 +235,22 @@ headerwrite_set_backing (struct headerwrite *w, const char *name)
   w->fields.backing_file_size = put32 (w->name_len);
 }
 
+void
+headerwrite_set_version (struct headerwrite *w, unsigned version)
+{
+  struct qcow2_header *const h = &w->fields;
+  const size_t since_3 = offsetof (struct qcow2_header, incompatible_features);
+
+  w->version = version;
+  w->list = version >= 3 ? sizeof *h : QCOW2_V2_HEADER_SIZE;
+  memset ((char *) h + since_3, 0, sizeof *h - since_3);
+  h->version = put32 (version);
+  h->refcount_order = put32 (QCOW2_V2_REFCOUNT_ORDER);
+  h->header_length = put32 (w->list);
+  if (version < 3)
+    headerwrite_drop_extension (w, QCOW2_EXT_FEATURE_NAMES);
+}
+
 /* --- the new first cluster --- */
 
 /* Makes the new first cluster, with the name at NAME.  False: it does not fit. */
@@ -241,19 +260,21 @@ make_new (struct headerwrite *w, uint64_t name)
   const uint64_t limit = w->backing ? name : w->cs;
   const uint64_t mark = sizeof (struct qcow2_extension);
 
+  w->will.list = w->list;
   w->will.name = w->backing ? name : 0;
   w->will.name_len = w->name_len;
   w->will.list_end = w->list + w->exts_len;
   if (range_within (w->will.list_end, mark, limit))
     w->will.list_end += mark;
   else if (w->will.list_end < limit ||
-           (w->will.list_end > limit && w->exts_len != 0))
+           (w->will.list_end > limit && (w->exts_len != 0 || w->name_len != 0)))
     return false;
   if (!range_within (w->will.name, w->will.name_len, w->cs))
     return false;
 
   memcpy (w->new, w->old, w->cs);
-  memset (w->new + w->list, 0, w->was.list_end - w->list);
+  memset (w->new + min64 (w->was.list, w->list), 0,
+          w->was.list_end - min64 (w->was.list, w->list));
   memset (w->new + w->was.name, 0, w->was.name_len);
   memset (w->new + w->list, 0, w->will.list_end - w->list);
   w->fields.backing_file_offset = put64 (w->will.name);
@@ -321,8 +342,8 @@ find_way_with (struct headerwrite *w, uint64_t name)
     return NO_WAY;
   if (core_sector (w) != UINT64_MAX)
     return ONE_SECTOR;
-  return w->version >= 3 && range_within (spare_place (w), spare_size (w), w->cs)
-    ? ELSEWHERE : NO_WAY;
+  return w->version >= 3 && w->will.list == w->was.list &&
+    range_within (spare_place (w), spare_size (w), w->cs) ? ELSEWHERE : NO_WAY;
 }
 
 /* Tries to keep the name in its place, then to move it past its old place, then to right

@@ -36,6 +36,9 @@ extern void headerwrite_put_extension (struct headerwrite *, uint32_t type,
 extern void headerwrite_drop_extension (struct headerwrite *, uint32_t type);
 /* Names the backing file; "": there is none.  The name must outlive the change. */
 extern void headerwrite_set_backing (struct headerwrite *, const char *name);
+/* Changes between versions 2 and 3.  Of the fields that only version 3 has, all are then
+ * 0, except that refcounts have 16 bits; they can be set after this. */
+extern void headerwrite_set_version (struct headerwrite *, unsigned version);
 /* R8: clears the autoclear bits that the plugin does not maintain.  Those of bitmaps and
  * of raw data files stay: a change that makes them wrong is not made. */
 extern void headerwrite_drop_foreign (struct headerwrite *);

@@ -51,18 +51,18 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
     P (BITMAP_ENABLE), P (BITMAP_DISABLE), P (BITMAP_MERGE)
 /* Parameters that change an image before it is served, or while it is read. */
 #define CHANGES SNAPSHOT_EDITS, P (RESIZE), BITMAP_EDITS, P (FLATTEN), P (REBASE), \
-    P (COMMIT), V (CHECK_REPAIR), P (COPY_ON_READ)
-/* Parameters for new images. */
-#define OF_NEW P (CLUSTER_SIZE), P (COMPAT), P (REFCOUNT_BITS), P (EXTENDED_L2), \
-    P (LAZY_REFCOUNTS), P (COMPRESSION_TYPE), P (ENCRYPT), P (ITER_TIME), \
-    P (BACKING_FILE), P (DATA_FILE_RAW), P (OVERWRITE)
+    P (COMMIT), P (AMEND), V (CHECK_REPAIR), P (COPY_ON_READ)
+/* Parameters for new images, and those that can be changed later. */
+#define OF_NEW P (CLUSTER_SIZE), P (REFCOUNT_BITS), P (EXTENDED_L2), \
+    P (COMPRESSION_TYPE), P (ENCRYPT), P (ITER_TIME), P (BACKING_FILE), P (OVERWRITE)
+#define OF_AMEND P (COMPAT), P (LAZY_REFCOUNTS), P (DATA_FILE_RAW)
 /* Parameters for a single image. */
 #define OF_ONE P (FILE), P (SNAPSHOT), SNAPSHOT_EDITS, P (RESIZE), P (SHRINK), \
     P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_INTO), P (BITMAP_FROM), \
     P (BITMAP_GRANULARITY), P (FLATTEN), P (REBASE), P (REBASE_UNSAFE), P (COMMIT), \
-    P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), \
-    P (BACKING_FORMAT), V (DATA_PATH), P (WATERMARK), P (INFO), P (INFO_CHAIN), \
-    P (MAP), V (SERVE_NOTHING)
+    P (AMEND), OF_AMEND, P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, \
+    V (BACKING_PATH), P (BACKING_FORMAT), V (DATA_PATH), P (WATERMARK), P (INFO), \
+    P (INFO_CHAIN), P (MAP), V (SERVE_NOTHING)
 
 /* A list; its last element is NR_PARTIES. */
 #define LIST(...) (const uint8_t[]) { __VA_ARGS__, NR_PARTIES }
@@ -79,6 +79,8 @@ struct rule {
 static const struct rule needs[] = {
   { LIST (OF_NEW), LIST (P (CREATE)), NULL,
     "create=SIZE (it applies to new images only)" },
+  { LIST (OF_AMEND), LIST (P (CREATE), P (AMEND)), NULL,
+    "create=SIZE or amend=true" },
   { LIST (P (ITER_TIME)), LIST (P (ENCRYPT)), NULL, "encrypt=luks" },
   { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },
   { LIST (P (SHRINK)), LIST (P (RESIZE)), NULL, "resize=SIZE" },
@@ -129,6 +131,7 @@ static const struct rule excludes[] = {
     "use backing-file=PATH for a new image" },
   { LIST (P (FLATTEN)), LIST (V (DATA_PATH)), LIST (P (CREATE), P (BACKING_FILE)), NULL },
   { LIST (P (COMMIT)), LIST (V (BACKING_DENY)), NULL, NULL },
+  { LIST (P (AMEND)), LIST (P (CREATE)), NULL, "it is for images that exist" },
   { LIST (P (COMMIT)), LIST (P (CREATE)), NULL, "a new image has nothing to commit" },
   { LIST (P (COMMIT)), LIST (P (SNAPSHOT_CREATE)), NULL,
     "the snapshot would need the backing file" },
@@ -282,6 +285,11 @@ check_others (const struct params *p)
   }
   if (p->bitmap_from && p->path && strcmp (p->bitmap_from, p->path) == 0) {
     nbdkit_error ("bitmap-from= names the image itself: leave it out");
+    return -1;
+  }
+  if (p->amend_wanted && !p->given[PARAM_COMPAT] && !p->given[PARAM_LAZY_REFCOUNTS] &&
+      !p->given[PARAM_DATA_FILE_RAW]) {
+    nbdkit_error ("amend=true requires compat=, lazy-refcounts= or data-file-raw=");
     return -1;
   }
   if (p->nr_merges != p->nr_into) {

@@ -173,6 +173,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
   [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
   [PARAM_COMMIT] = { "commit", CHOICE (commit, commits) },
+  [PARAM_AMEND] = { "amend", FLAG (amend_wanted) },
   [PARAM_REBASE] = { "rebase", OTHER (set_rebase) },
   [PARAM_REBASE_UNSAFE] = { "rebase-unsafe", FLAG (rebase.unsafe) },
   [PARAM_CACHE] = { "cache", CHOICE (options.drop_cache, caches) },
@@ -221,6 +222,8 @@ const char params_help[] =
   "[file=]<PATH|URI>            The image (or use dir=).\n"
   "dir=<DIRECTORY>              Serve all images in this directory.\n"
   "allow-uri=<URI>              NBD exports that images may use.\n"
+  "amend=true|false             Change compat=, lazy-refcounts= or data-file-raw=\n"
+  "                             (default false).\n"
   "answer-timeout=<SECONDS>     Wait for a silent NBD server (default 180).\n"
   "backing=follow|deny|<PATH|URI>\n"
   "                             Which backing file to open (default follow).\n"
@@ -825,6 +828,23 @@ complete_check (struct params *p)
   p->check.chain.image.file.try_writable = false;
 }
 
+static enum amend_choice
+amend_choice (const struct params *p, enum param i)
+{
+  return !p->given[i] ? AMEND_KEEP : params_asks (p, i) ? AMEND_ON : AMEND_OFF;
+}
+
+/* The parameters of new images, for one that exists. */
+static void
+complete_amend (struct params *p)
+{
+  p->amend = (struct amend) {
+    .version = p->given[PARAM_COMPAT] ? p->create.options.image.version : 0,
+    .lazy_refcounts = amend_choice (p, PARAM_LAZY_REFCOUNTS),
+    .data_file_raw = amend_choice (p, PARAM_DATA_FILE_RAW),
+  };
+}
+
 void
 params_complete (struct params *p)
 {
@@ -836,6 +856,8 @@ params_complete (struct params *p)
   for (size_t i = 0; i < p->nr_bitmaps; i++)
     p->bitmaps[i].granularity_bits = p->bitmap_granularity_bits;
   p->create.options.image.preallocation = p->edit_options.preallocation;
+  if (p->amend_wanted)
+    complete_amend (p);
   if (p->rebase.name && p->rebase.name[0]) {
     p->rebase.format = p->options.backing_format;
     p->options.backing_format = NULL;

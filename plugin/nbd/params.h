@@ -11,6 +11,7 @@
 #include "check/check.h"
 #include "disk/disk.h"
 #include "disk/inforeport.h"
+#include "offline/amend.h"
 #include "offline/bitmapedit.h"
 #include "offline/edit.h"
 #include "offline/rebase.h"
@@ -33,7 +34,7 @@ enum param {
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
   PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE, PARAM_REBASE,
-  PARAM_REBASE_UNSAFE, PARAM_MAP,
+  PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_AMEND,
   NR_PARAMS
 };
 
@@ -44,6 +45,9 @@ struct params {
   struct disk_options options;  /* its strings are those below */
   struct createparams create;   /* an image to create first */
   bool flatten;                 /* copy data of backing files before serving */
+  bool amend_wanted;            /* amend= was given; `amend' is complete after
+                                   params_complete */
+  struct amend amend;           /* of version and features before serving */
   struct rebase rebase;         /* to another backing file; name NULL: not asked for.
                                    `format' is complete after params_complete */
   enum commit_choice commit;    /* write data to the backing file before serving */

@@ -2,13 +2,13 @@
  *
  * What is done to an image before it is served, and in which order?
  *
- * The image is created (create=) and checked (check=), its snapshots and its size are
- * changed, it is committed, flattened or rebased, and its bitmaps are changed.  Then it
- * is described (info=), and a disk is made of it, unless serve=false was given, and mapped
- * (map=).  The
- * image stays open and locked from the first change to the last, and the disk takes it
- * over.  Each change is complete and durable, and the next one reads the file anew, so a
- * crash between two changes leaves a valid image.
+ * The image is created (create=) and checked (check=), its version and features, its
+ * snapshots and its size are changed, it is committed, flattened or rebased, and its
+ * bitmaps are changed.  Then it is described (info=), and a disk is made of it, unless
+ * serve=false was given, and mapped (map=).  The image stays open and locked from the
+ * first change to the last, and the disk takes it over.  Each change is complete and
+ * durable, and the next one reads the file anew, so a crash between two changes leaves a
+ * valid image.
  *
  * All of this happens in .get_ready, while errors and progress still reach the user's
  * terminal.
@@ -28,6 +28,7 @@
 #include "disk/export.h"
 #include "disk/inforeport.h"
 #include "disk/mapreport.h"
+#include "offline/amend.h"
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
 #include "offline/edit.h"
@@ -99,13 +100,15 @@ check_export (struct disk *disk)
 static bool
 has_changes (const struct params *p)
 {
-  return p->nr_edits > 0 || p->flatten || p->rebase.name ||
+  return p->amend_wanted || p->nr_edits > 0 || p->flatten || p->rebase.name ||
     p->commit != COMMIT_OFF || p->nr_bitmaps > 0;
 }
 
 static int
 change (struct params *p, struct image *image)
 {
+  if (p->amend_wanted && amend_image (image, &p->options, &p->amend) == -1)
+    return -1;
   if (edit_image (image, &p->options, &p->edit_options, p->edits, p->nr_edits) == -1)
     return -1;
   if (p->commit != COMMIT_OFF && commit (p, image) == -1)

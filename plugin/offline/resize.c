@@ -150,30 +150,22 @@ prepare_data_file (struct resize *r)
 
 /* --- new clusters --- */
 
-/* Allocates N clusters that read as zeros.  Space past the end of a file does that by
- * itself; other storage has no such space. */
+/* Allocates N clusters that read as zeros, with space for them. */
 static int
 reserve (struct resize *r, uint64_t n, uint64_t *host)
 {
-  const enum preallocation how = r->options->preallocation;
   struct storage *file = r->image->file;
   const uint64_t bytes = n << r->h->cluster_bits;
-  uint64_t at, len;
 
-  if (shadow_take (r->s, n, storage_is_regular (file), host) == -1)
+  if (shadow_take_zeros (r->s, n, host) == -1)
     return -1;
-  if (storage_is_regular (file) && how != PREALLOCATION_FULL) {
-    if (storage_size (file) < *host + bytes &&
-        storage_truncate (file, *host + bytes) == -1)
-      return -1;
-    return how == PREALLOCATION_FALLOC ? storage_allocate (file, *host, bytes) : 0;
+  if (!storage_is_regular (file))
+    return 0;                   /* written */
+  switch (r->options->preallocation) {
+  case PREALLOCATION_FALLOC: return storage_allocate (file, *host, bytes);
+  case PREALLOCATION_FULL: return shadow_write_zeros (r->s, *host, bytes);
+  default: return 0;
   }
-  for (at = 0; at < bytes; at += len) {
-    len = min64 (bytes - at, ZEROS);
-    if (storage_write (file, r->zeros, len, *host + at) == -1)
-      return -1;
-  }
-  return 0;
 }
 
 /* Sets entries [FROM, TO) of the table in r->l2; KIND and HOST as for entry_encode. */

@@ -71,6 +71,11 @@ extern int shadow_replace_l2 (struct shadow *, const struct be64 *l2,
  * and writes the table to a new place, *HOST, and all replaced L2 tables. */
 extern int shadow_write_l1 (struct shadow *, struct be64 *l1, uint64_t n,
                             uint64_t *host);
+/* Allocates N (> 0) contiguous clusters, as shadow_take does, that read as zeros: holes
+ * past the end of a file, or written zeros on other storage. */
+extern int shadow_take_zeros (struct shadow *, uint64_t n, uint64_t *host);
+/* Writes zeros to the BYTES at HOST. */
+extern int shadow_write_zeros (struct shadow *, uint64_t host, uint64_t bytes);
 /* Writes BYTES (> 0) to a new place, *HOST. */
 extern int shadow_write (struct shadow *, const void *, uint64_t bytes,
                          uint64_t *host);
@@ -83,11 +88,16 @@ struct shadow_header {
   uint32_t l1_entries, nr_snapshots;
   uint64_t bitmaps_offset;      /* new place of the directory, of the same size;
                                    0: it stays */
+  unsigned version;
+  bool lazy_refcounts, data_file_raw;   /* features (version 3) */
 };
 
 /* Has the header enough space to change the place of the bitmap directory, together with
  * all other fields?  -1: no (reported). */
 extern int shadow_check_bitmaps (const struct image *);
+
+/* Has the header enough space for this?  -1: no (reported). */
+extern int shadow_check_version (const struct image *, unsigned version);
 
 /* Gets the current fields of the header. */
 extern void shadow_get_header (const struct shadow *, struct shadow_header *);

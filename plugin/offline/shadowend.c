@@ -36,7 +36,9 @@ shadow_get_header (const struct shadow *s, struct shadow_header *sh)
   *sh = (struct shadow_header) {
     .size = s->h->size, .l1_offset = s->h->l1_offset,
     .l1_entries = s->h->l1_entries, .nr_snapshots = s->h->nb_snapshots,
-    .snapshots_offset = s->h->snapshots_offset,
+    .snapshots_offset = s->h->snapshots_offset, .version = s->h->version,
+    .lazy_refcounts = s->h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS,
+    .data_file_raw = s->h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE,
   };
 }
 
@@ -191,6 +193,35 @@ shadow_check_bitmaps (const struct image *image)
   return -1;
 }
 
+int
+shadow_check_version (const struct image *image, unsigned version)
+{
+  struct headerwrite *w = headerwrite_new (image->file, &image->header);
+  bool fits;
+
+  if (w == NULL)
+    return -1;
+  /* Ask as if all bytes changed. */
+  headerwrite_fields (w)->l1_table_offset = put64 (~image->header.l1_offset);
+  if (version != image->header.version)
+    headerwrite_set_version (w, version);
+  fits = headerwrite_fits (w);
+  headerwrite_free (w);
+  if (fits)
+    return 0;
+  nbdkit_error ("%s: the header has no space for a change to version %u",
+                storage_path (image->file), version);
+  errno = ENOTSUP;
+  return -1;
+}
+
+/* FEATURES with or without BIT. */
+static struct be64
+with_bit (struct be64 features, uint64_t bit, bool on)
+{
+  return put64 (on ? get64 (features) | bit : get64 (features) & ~bit);
+}
+
 static void
 set_fields (struct qcow2_header *raw, const struct header *h,
             const struct shadow_header *sh, const struct place *p)
@@ -204,6 +235,10 @@ set_fields (struct qcow2_header *raw, const struct header *h,
     raw->refcount_table_offset = put64 (p->first << h->cluster_bits);
     raw->refcount_table_clusters = put32 (p->table_clusters);
   }
+  raw->compatible_features = with_bit (raw->compatible_features,
+                                       QCOW2_COMPAT_LAZY_REFCOUNTS, sh->lazy_refcounts);
+  raw->autoclear_features = with_bit (raw->autoclear_features,
+                                      QCOW2_AUTOCLEAR_RAW_DATA_FILE, sh->data_file_raw);
 }
 
 static int
@@ -215,6 +250,8 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
 
   if (w == NULL)
     return -1;
+  if (sh->version != s->h->version)
+    headerwrite_set_version (w, sh->version);
   set_fields (headerwrite_fields (w), s->h, sh, p);
   headerwrite_drop_foreign (w);
   if (sh->bitmaps_offset != 0)

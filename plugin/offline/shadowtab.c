@@ -193,21 +193,42 @@ shadow_write_l1 (struct shadow *s, struct be64 *l1, uint64_t n,
 }
 
 int
+shadow_write_zeros (struct shadow *s, uint64_t host, uint64_t bytes)
+{
+  static const unsigned char zeros[64 << 10];
+  uint64_t n;
+
+  for (; bytes > 0; host += n, bytes -= n) {
+    n = min64 (bytes, sizeof zeros);
+    if (storage_write (s->file, zeros, n, host) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+int
+shadow_take_zeros (struct shadow *s, uint64_t n, uint64_t *host)
+{
+  const bool regular = storage_is_regular (s->file);
+  const uint64_t bytes = n << s->h->cluster_bits;
+
+  if (shadow_take (s, n, regular, host) == -1)
+    return -1;
+  if (!regular)
+    return shadow_write_zeros (s, *host, bytes);
+  return storage_size (s->file) >= *host + bytes ? 0
+    : storage_truncate (s->file, *host + bytes);
+}
+
+int
 shadow_write (struct shadow *s, const void *data, uint64_t bytes,
               uint64_t *host)
 {
-  static const unsigned char zeros[4096];
   const uint64_t n = div_up (bytes, s->h->cluster_size);
-  uint64_t at, rest;
 
   if (shadow_take (s, n, false, host) == -1 ||
       storage_write (s->file, data, bytes, *host) == -1)
     return -1;
   /* Fill up the last cluster with zeros, so that no old bytes follow a table. */
-  for (at = bytes; at < n << s->h->cluster_bits; at += rest) {
-    rest = min64 ((n << s->h->cluster_bits) - at, sizeof zeros);
-    if (storage_write (s->file, zeros, rest, *host + at) == -1)
-      return -1;
-  }
-  return 0;
+  return shadow_write_zeros (s, *host + bytes, (n << s->h->cluster_bits) - bytes);
 }

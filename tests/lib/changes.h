@@ -6,6 +6,7 @@
 #ifndef TEST_CHANGES_H
 #define TEST_CHANGES_H
 
+#include "offline/amend.h"
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
 #include "offline/edit.h"
@@ -19,6 +20,17 @@ change_edit (const struct disk_options *o, const struct edit_options *edit_optio
   const struct disk_options reached = reach_disk (o);
   struct image *image = disk_open_image (&reached);
   const int r = image ? edit_image (image, &reached, edit_options, edit, 1) : -1;
+
+  image_close (image);
+  return r;
+}
+
+static inline int
+change_amend (const struct disk_options *o, const struct amend *amend)
+{
+  const struct disk_options reached = reach_disk (o);
+  struct image *image = disk_open_image (&reached);
+  const int r = image ? amend_image (image, &reached, amend) : -1;
 
   image_close (image);
   return r;

@@ -156,6 +156,9 @@ after ()
       same overlay.qcow2 then.raw
       same base.qcow2 then.raw
       [ "$(allocated_kib overlay.qcow2)" -lt 1024 ] ;;
+    Amending)
+      qemu-img info -f qcow2 disk.qcow2 | grep 'lazy refcounts: true'
+      same disk.qcow2 then.raw ;;
     Rebase)
       check_clean overlay.qcow2
       same overlay.qcow2 then.raw

@@ -209,6 +209,19 @@ name_backing (struct trial *t, struct headerwrite *w, uint32_t len, uint8_t lett
   m->fields[19] = len;
 }
 
+/* To the other version. */
+static void
+change_version (struct trial *t, struct headerwrite *w)
+{
+  struct meaning *m = &t->after;
+
+  m->fields[7] = m->fields[7] == 3 ? 2 : 3;
+  memset (m->fields + 72, 0, sizeof m->fields - 72);
+  if (m->fields[7] == 3)
+    m->fields[99] = 4;          /* refcounts of 16 bits */
+  headerwrite_set_version (w, m->fields[7]);
+}
+
 /* The same to W and to t->after. */
 static void
 choose (struct trial *t, struct headerwrite *w, struct rng *rng)
@@ -224,6 +237,8 @@ choose (struct trial *t, struct headerwrite *w, struct rng *rng)
     memset (m->fields + 24, 0, 8);
     m->fields[31] = 77;
   }
+  if (rng_below (rng, 4) == 0)
+    change_version (t, w);
   switch (rng_below (rng, 6)) {
   case 0:
     headerwrite_drop_extension (w, OURS);
@@ -300,7 +315,7 @@ run_trial (struct rng *rng)
   struct storage_options options = { .try_writable = true };
   struct header *h = &t->header;
   const struct blob *b;
-  unsigned i;
+  unsigned i, version;
 
   CHECK (t && path);
   make_image (t, rng);
@@ -313,9 +328,11 @@ run_trial (struct rng *rng)
   CHECK (storage_open (path, &options, &t->file) == 0);
   for (i = 0; i < 4; i++) {
     b = simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL);
+    version = h->version;
     h->version = blob_get (b, 4, 4);
     h->cluster_size = t->cs;
-    nr_detours += i > 0 && h->version == 3 && h->header_length != blob_get (b, 100, 4);
+    nr_detours += i > 0 && h->version == 3 && h->version == version &&
+      h->header_length != blob_get (b, 100, 4);
     h->header_length = h->version == 3 ? blob_get (b, 100, 4) : 72;
     if (!one_change (t, rng))
       break;

@@ -73,6 +73,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_CHECKPOINT_INTERVAL] = "7", [PARAM_INFO] = "info",
   [PARAM_INFO_CHAIN] = "true", [PARAM_SERVE] = "false",
   [PARAM_REBASE] = "b", [PARAM_REBASE_UNSAFE] = "true", [PARAM_MAP] = "map",
+  [PARAM_AMEND] = "true",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Changes the version and the features of an image.  See amend.c.
+ */
+
+#ifndef QCOW2_AMEND_H
+#define QCOW2_AMEND_H
+
+#include <stdbool.h>
+
+#include "disk/disk.h"
+
+enum amend_choice { AMEND_KEEP, AMEND_OFF, AMEND_ON };
+
+struct amend {
+  unsigned version;             /* 2 or 3; 0: as it is */
+  enum amend_choice lazy_refcounts;
+  enum amend_choice data_file_raw;
+};
+
+/* Makes all of these changes in one step; the disk shows the same data.  The image was
+ * opened with the same options (disk_open_image); its fields are out of date afterwards.
+ * Returns 0, or -1 (reported): the image is unchanged, unless the message says
+ * otherwise. */
+extern int amend_image (struct image *, const struct disk_options *,
+                        const struct amend *);
+
+#endif /* QCOW2_AMEND_H */

@@ -1,0 +1,152 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# amend=true changes the version and the features of an image, as "qemu-img amend" does:
+# afterwards both images show the same disk and have the same features, and qemu-img check
+# finds nothing.  What uses anything of version 3 does not become version 2, and is named.
+#
+# Environment: SEED.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires qemu-io --version
+
+RANDOM=${SEED:=$RANDOM}
+echo "SEED=$SEED"
+cd "$tmp"
+
+any () { local a=("$@"); echo "${a[RANDOM % $#]}"; }
+
+amend ()
+{
+  "$NBDKIT" -r -U - "$PLUGIN" "$1" amend=true "${@:2}" serve=false --run true
+}
+
+# What qemu-img info says of version and features.
+features ()
+{
+  qemu-img info -f qcow2 --output=json "$1" |
+    grep -E '"(compat|lazy-refcounts|data-file-raw|refcount-bits|backing-filename)":'
+}
+
+qemu-img create -q -f raw base.raw 3M
+qemu-io -f raw -c 'write -P 1 0 1M' -c 'write -P 2 2M 64k' base.raw > io.log
+for round in {1..8}; do
+  rm -f ours.qcow2 theirs.qcow2
+  compat=$(any 0.10 1.1)
+  cluster=$(any 512 4k 64k 2M)
+  # shellcheck disable=SC2046
+  qemu-img create -q -f qcow2 -o "compat=$compat,cluster_size=$cluster" \
+    $(any '-b base.raw -F raw' '') ours.qcow2 4M
+  if [ "$cluster" != 2M ]; then qemu-io -f qcow2 -c 'write -c -P 4 1M 64k' ours.qcow2; fi
+  for ((i = RANDOM % 6; i > 0; i--)); do
+    at=$((RANDOM % 4000))k
+    qemu-io -f qcow2 -c "$(any 'write -z' 'write -z -u' 'write -P 5' discard) $at 90k" \
+      -c "write -P 3 $((RANDOM % 2))M 64k" ours.qcow2 > io.log
+  done
+  cp ours.qcow2 theirs.qcow2
+  qemu-img convert -f qcow2 -O raw ours.qcow2 want.raw
+  for to in $(any '0.10 1.1' '1.1 0.10'); do
+    lazy=off
+    if [ "$to" = 1.1 ]; then lazy=$(any on off); fi
+    echo "round $round: $compat to $to, lazy refcounts $lazy"
+    qemu-img amend -q -f qcow2 -o "compat=$to,lazy_refcounts=$lazy" theirs.qcow2
+    amend ours.qcow2 compat="$to" lazy-refcounts="$lazy"
+    check_clean ours.qcow2
+    qemu-img compare -q -f qcow2 -F raw ours.qcow2 want.raw
+    diff <(features ours.qcow2) <(features theirs.qcow2)
+  done
+  # It goes on.
+  qemu-io -f qcow2 -c 'write -P 9 1M 100k' -c 'write -z 0 64k' ours.qcow2 > io.log
+  qemu-io -f raw -c 'write -P 9 1M 100k' -c 'write -z 0 64k' want.raw > io.log
+  check_clean ours.qcow2
+  qemu-img compare -q -f qcow2 -F raw ours.qcow2 want.raw
+done
+
+# Snapshots and bitmaps are for version 3, too; encryption; what is not named stays.
+qemu-img create -q -f qcow2 -o compat=0.10 a.qcow2 4M
+qemu-io -f qcow2 -c 'write -P 1 0 1M' a.qcow2 > io.log
+qemu-img snapshot -c s a.qcow2
+amend a.qcow2 compat=1.1
+qemu-img snapshot -l a.qcow2 | grep -w s
+qemu-img bitmap --add a.qcow2 b
+amend a.qcow2 lazy-refcounts=on
+features a.qcow2 | grep '"lazy-refcounts": true'
+amend a.qcow2 compat=v3
+features a.qcow2 | grep '"lazy-refcounts": true'
+qemu-img info a.qcow2 | grep 'name: b'
+check_clean a.qcow2
+# shellcheck disable=SC2016
+"$NBDKIT" -U - "$PLUGIN" l.qcow2 create=4M encrypt=luks iter-time=10 passphrase=abc \
+  --run 'nbdcopy base.raw "$uri"'
+amend l.qcow2 passphrase=abc compat=0.10
+[ "$(qemu-img info l.qcow2 --output=json | grep -c '"compat": "0.10"')" = 1 ]
+rm -f dump.raw
+# shellcheck disable=SC2016
+"$NBDKIT" -r -U - "$PLUGIN" l.qcow2 passphrase=abc --run 'nbdcopy "$uri" dump.raw'
+cmp -n $((3 << 20)) dump.raw base.raw
+# A raw data file becomes one whose contents only the image knows; never the other way.
+qemu-img create -q -f qcow2 -o data_file=d.raw,data_file_raw=on d.qcow2 1M
+amend d.qcow2 data-file-raw=on
+features d.qcow2 | grep '"data-file-raw": true'
+amend d.qcow2 data-file-raw=off
+features d.qcow2 | grep '"data-file-raw": false'
+check_clean d.qcow2
+refused_untouched 'data-file-raw=true is for new images' d.qcow2 amend=true \
+  data-file-raw=true
+
+# --- what is refused ---
+
+# stays OPTIONS WHY: an image with these options of qemu-img create stays version 3.
+stays ()
+{
+  rm -f v3.qcow2 v3.data
+  qemu-img create -q -f qcow2 ${1:+-o "$1"} v3.qcow2 1M
+  if [ -n "${3-}" ]; then "${@:3}" v3.qcow2; fi
+  refused_untouched "cannot be changed to version 2: $2" v3.qcow2 amend=true compat=0.10
+}
+stays refcount_bits=8 'its refcounts do not have 16 bits'
+stays extended_l2=on 'it has subclusters'
+stays compression_type=zstd 'its compression type is not zlib'
+stays data_file=v3.data 'it has an external data file'
+stays '' 'it has internal snapshots' qemu-img snapshot -c s
+qemu-img create -q -f qcow2 m.qcow2 1M
+qemu-img bitmap --add m.qcow2 b
+refused_untouched 'cannot be changed to version 2: it has persistent bitmaps' m.qcow2 \
+  amend=true compat=0.10
+start_nbdkit e.qcow2 create=3M backing-file=base.raw backing-format=raw encrypt=luks \
+  iter-time=10 passphrase=abc
+nbdsh_run -c 'h.zero(1 << 20, 0)'
+stop_nbdkit
+refused_untouched 'it is encrypted, and has zero clusters over a backing file' e.qcow2 \
+  passphrase=abc amend=true compat=0.10
+# An old snapshot, without the size of the disk.
+qemu-img create -q -f qcow2 -o compat=0.10 old.qcow2 1M
+qemu-img snapshot -c s old.qcow2
+"$python" - old.qcow2 <<'PY'
+import struct, sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(64)
+    at, = struct.unpack(">Q", f.read(8))
+    f.seek(at)
+    entry = bytearray(f.read(512))
+    extra, = struct.unpack_from(">I", entry, 36)
+    assert extra >= 16
+    entry[36:40] = bytes(4)
+    f.seek(at)
+    f.write(entry[:40] + entry[40 + extra:] + bytes(extra))
+PY
+refused_untouched 'to version 3: a snapshot does not say which size' old.qcow2 \
+  amend=true compat=1.1
+
+refused_untouched 'lazy-refcounts=true requires version 3' old.qcow2 amend=true \
+  lazy-refcounts=true
+refused_untouched 'amend=true requires compat=' old.qcow2 amend=true
+refused_untouched 'refcount-bits= requires create=' old.qcow2 amend=true compat=1.1 \
+  refcount-bits=8
+refused_untouched 'compat=1.1 requires create=SIZE or amend=true' old.qcow2 compat=1.1
+refused 'amend=true cannot be used with create=' new.qcow2 create=1M amend=true compat=1.1
+refused_untouched 'untrusted=true cannot be used with amend=true' old.qcow2 amend=true \
+  compat=1.1 untrusted=true
+header_patch m.qcow2 72 Q '|2'
+refused_untouched 'the image is marked corrupt' m.qcow2 amend=true lazy-refcounts=on
