@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""resize, snapshot, bitmap, commit and rebase: changes that the plugin makes before it serves an
+"""resize, snapshot, bitmap, commit, rebase and amend: changes that the plugin makes before it serves an
 image.  Each happens as a whole or not at all."""
 
 import os
@@ -131,7 +131,51 @@ def rebase(o):
     return 0
 
 
+# --- amend
+
+# The options that can change: name for -o, name of the plugin's parameter, what it is.
+AMENDABLE = (
+    ("compat", "compat", "the version of the format: 0.10 (v2) or 1.1 (v3)"),
+    ("data_file_raw", "data-file-raw", "off: the data file is not a raw image any more"),
+    ("lazy_refcounts", "lazy-refcounts", "postpone updates of refcounts"),
+)
+# What does the same for the others.
+ELSEWHERE = {"size": "use resize", "backing_file": "use rebase -u",
+             "backing_fmt": "use rebase -u"}
+
+
+def amend(o):
+    if images.asks_for_help(o.options):
+        images.show_options(AMENDABLE)
+        return 0
+    if not o.operands:
+        raise Failure("usage: %s amend [OPTION...] -o OPTIONS IMAGE" % cli.PROGRAM)
+    known = {name: parameter for name, parameter, _ in AMENDABLE}
+    parameters = []
+    for key, value in [kv for text in o.options for kv in images.key_values(text)]:
+        if key not in known:
+            raise Failure("-o: '%s' cannot be amended: %s" % (
+                key, ELSEWHERE.get(key, "convert makes a new image with other options")))
+        if key != "compat":
+            images.is_on(key, value)
+        parameters.append("%s=%s" % (known[key], value))
+    if not parameters:
+        raise Failure("-o is required: what is to change")
+    image = images.image_of(o, o.operands[0], o.format)
+    image.need_qcow2("options that could be amended")
+    image.change("amend=true", *parameters, progress=o.progress)
+    return 0
+
+
 COMMANDS = {
+    "amend": Command(
+        "amend", "-o OPTIONS IMAGE",
+        "Change options of an image that exists: its version, and some features.",
+        [cli.FORMAT, cli.QUIET, cli.PROGRESS, cli.CACHE,
+         Option("o", "options", "KEY=VALUE,...: what is to change; help lists the options",
+                "OPTIONS", True),
+         Option(None, "force", "accepted, without effect"), *cli.IMAGE],
+        amend, 0, 1),
     "resize": Command(
         "resize", "IMAGE [+|-]SIZE",
         "Change the size of the disk in an image: to SIZE, or by SIZE.",

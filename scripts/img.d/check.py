@@ -43,14 +43,16 @@ def check(o):
 
 def run(image, how):
     """What the plugin reports about the image itself, without its backing files."""
-    report = programs.text_file()
-    result = image.prepare("check=" + how, "check-report=/dev/fd/%d" % report,
-                           writing=how != "quick", fds=[report])
-    text = programs.text_of(report)
-    os.close(report)
+    file = programs.text_file()
+    result = image.prepare("check=" + how, "check-report=/dev/fd/%d" % file,
+                           writing=how != "quick", fds=[file])
+    text = programs.text_of(file)
+    os.close(file)
     if not text:
         raise Failure(programs.reason(result.said))
-    layer = json.loads(text)["layers"][0]
+    report = json.loads(text)
+    layer = report["layers"][0]
+    layer["check-errors"] = report["check-errors"]
     if any(e["kind"] == "header" for e in layer["errors"]):
         raise Failure(programs.reason(result.said))
     return layer
@@ -59,8 +61,7 @@ def run(image, how):
 def judged(found):
     """The counters as qemu-img would give them: for it, outdated refcounts are like any
     others."""
-    counters = {name: found.get(name, 0) for name in COUNTERS}
-    counters["check-errors"] = found.get("check-errors", 0)
+    counters = {name: found.get(name, 0) for name in (*COUNTERS, "check-errors")}
     counters["corruptions" if found["dirty"] else "leaks"] += found["stale-refcounts"]
     return counters
 

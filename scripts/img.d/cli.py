@@ -17,7 +17,7 @@ FAMILIES = {
     "compare": ("compare",),
     "convert": ("convert", "dd"),
     "bench": ("bench",),
-    "changes": ("bitmap", "commit", "rebase", "resize", "snapshot"),
+    "changes": ("amend", "bitmap", "commit", "rebase", "resize", "snapshot"),
     "info": ("info",),
     "mapping": ("map",),
     "measure": ("measure",),

@@ -227,7 +227,7 @@ def copy_layer(source, target):
 
 def convert(o):
     format = o.target_format or "raw"
-    if create.asks_for_help(o.options):
+    if images.asks_for_help(o.options):
         create.show_options(format)
         return 0
     refuse(o)

@@ -48,14 +48,7 @@ PRINTED = (("encrypt.format", None), ("encrypt.key-secret", None),
 
 
 def show_options(format):
-    print("Supported options:")
-    for name, _, text in OPTIONS if format == "qcow2" else RAW_OPTIONS:
-        print("  %-20s %s" % (name, text))
-
-
-def asks_for_help(texts):
-    return any(key in ("help", "?") for text in texts
-               for key, _ in images.key_values(text))
+    images.show_options(OPTIONS if format == "qcow2" else RAW_OPTIONS)
 
 
 def options_of(texts, format):
@@ -160,7 +153,7 @@ class NewFile:
 
 def create(o):
     format = o.format or "raw"
-    if asks_for_help(o.options):
+    if images.asks_for_help(o.options):
         show_options(format)
         return 0
     if not o.operands:

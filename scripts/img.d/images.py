@@ -52,6 +52,18 @@ def split_commas(text):
     return words + [word] if word or words else []
 
 
+def asks_for_help(texts):
+    """Is this in the lists of options (-o help)?"""
+    return any(key in ("help", "?") for text in texts for key, _ in key_values(text))
+
+
+def show_options(table):
+    """Rows of name, parameter of the plugin, what it is."""
+    print("Supported options:")
+    for name, _, text in table:
+        print("  %-20s %s" % (name, text))
+
+
 UNITS = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
 
 

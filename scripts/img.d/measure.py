@@ -22,7 +22,7 @@ TABLE_ENTRY = 8
 
 def measure(o):
     format = o.target_format or "raw"
-    if create.asks_for_help(o.options):
+    if images.asks_for_help(o.options):
         create.show_options(format)
         return 0
     if (o.size is None) == (not o.operands):

@@ -83,6 +83,24 @@ check_both 0 -r all disk.qcow2
 check_both 0 disk.qcow2
 same_image qcow2 disk.qcow2
 
+# Not closed properly: with lazy refcounts, and by nbdkit.  (A repair by nbdkit writes new
+# refcounts, qemu-img corrects them.)
+qemu-img create -q -f qcow2 -o lazy_refcounts=on theirs/lazy.qcow2 10M
+qemu-io -f qcow2 -c 'write -P 1 0 1M' -c 'sigraise 9' theirs/lazy.qcow2 || :
+cp theirs/lazy.qcow2 ours
+unset repaired
+check_both 2 lazy.qcow2
+(cd ours && img check -q -r all lazy.qcow2 && check_clean lazy.qcow2)
+"$NBDKIT" -U - "$PLUGIN" ours/marked.qcow2 create=10M --run true
+start_nbdkit ours/marked.qcow2
+nbdsh_run -c 'h.pwrite(b"x" * 300000, 0); h.flush(); h.pwrite(b"x" * 300000, 3000000)' \
+  -c 'import os, signal; os.kill('"$nbdkit_pid"', signal.SIGKILL)'
+wait "$nbdkit_pid" || :
+unset "server_pid[main]"
+cp ours/marked.qcow2 theirs
+check_both 3 marked.qcow2
+(cd ours && img check -q -r leaks marked.qcow2 && check_clean marked.qcow2)
+
 # What cannot be checked.
 in_both qemu-img create -q -f raw disk.raw 1M
 both_status check disk.raw

@@ -30,6 +30,18 @@ for command in $(sed -n 's/^=item B<\([a-z]\+\)>.*/\1/p' "$manual"); do
   [[ " ${commands[*]} " = *" $command "* ]] || fail "only in the manual: $command"
 done
 
+# The manual's examples.
+(
+  cd ours
+  head -c 1M /dev/urandom > disk.raw
+  sed -n '/^=head1 EXAMPLES/,/^=head1 SEE/s/^ nbdkit-qcow2-//p' "$manual" > examples
+  [ "$(wc -l < examples)" -ge 6 ]
+  while read -r example; do
+    # shellcheck disable=SC2086
+    $example < /dev/null
+  done < examples
+)
+
 img_refused "unknown command 'nothing'" nothing
 img_refused 'no command was given'
 img_refused 'requires a value' check -f

@@ -104,7 +104,7 @@ measured ()
   same_json
 }
 
-for size in 0 1 512 1000 65537 10M 1G 7T; do
+for size in 0 1000 65537 7T; do
   measured --size "$size"
   measured --size "$size" -O qcow2
   measured --size "$size" -O qcow2 -o "cluster_size=$(any 512 4k 2M)"
@@ -112,7 +112,7 @@ done
 for image in disk.qcow2 disk.raw over.qcow2; do
   measured "$image"
   measured -O qcow2 "$image"
-  for ((i = 0; i < 4; ++i)); do
+  for ((i = 0; i < 2; ++i)); do
     measured -O qcow2 -o "cluster_size=$(any 512 1k 16k 64k 2M)" \
       -o "refcount_bits=$(any 1 8 16 64)" "$image"
   done

@@ -1,0 +1,38 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# nbdkit-qcow2-img amend changes the version and the features of an image as qemu-img amend
+# does.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+in_both qemu-img create -q -f qcow2 base.qcow2 10M
+in_both qemu-io -f qcow2 -c 'write -P 1 0 3M' base.qcow2
+in_both qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 disk.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 2 1M 1M' -c 'write -z 2M 64k' disk.qcow2
+
+for options in lazy_refcounts=on lazy_refcounts=off compat=0.10 compat=0.10 compat=1.1 \
+    compat=v2 compat=v3,lazy_refcounts=yes; do
+  both amend -f qcow2 -o "$options" disk.qcow2
+  same_image qcow2 disk.qcow2
+done
+in_both qemu-img create -q -f qcow2 -o data_file=data.raw,data_file_raw=on data.qcow2 1M
+both amend -q -p -o data_file_raw=off data.qcow2
+diff <(cd theirs && facts qcow2 data.qcow2) <(cd ours && facts qcow2 data.qcow2)
+
+# Not possible in version 2; or not at all.
+in_both qemu-img create -q -f qcow2 -o refcount_bits=8 narrow.qcow2 1M
+in_both qemu-img create -q -f raw disk.raw 1M
+before=$(fingerprint ours/disk.qcow2)
+for bad in "-o compat=0.10 narrow.qcow2" "-o compat=7 disk.qcow2" "-o cluster_size=4k disk.qcow2" \
+    "-o lazy_refcounts=maybe disk.qcow2" "disk.qcow2" "-o compat=1.1" "-f raw -o size=1 disk.raw" \
+    "-o no=1 disk.qcow2" "-o compat=1.1 none.qcow2"; do
+  # shellcheck disable=SC2086
+  both_status amend $bad
+  [ "$status" = 1 ]
+done
+[ "$before" = "$(fingerprint ours/disk.qcow2)" ]
+img_refused 'use resize' amend -o size=20M disk.qcow2
+img_refused 'use rebase' amend -o backing_file=x disk.qcow2
+img amend -o help | grep -E '^  compat '
