@@ -235,9 +235,10 @@ snapshots_read (struct storage *file, const struct header *h,
   for (uint32_t i = 0; i < snapshots->n; i++)
     if (register_snapshot (file, h, overlap, &snapshots->list[i], &l1_total) == -1)
       return -1;
-  return snapshots->table_bytes == 0 ? 0
-    : overlap_add (overlap, h->snapshots_offset, snapshots->table_bytes,
-                   OVERLAP_SNAPSHOT_TABLE);
+  /* (A table that overlaps other metadata is for check= to report.) */
+  return snapshots->table_bytes > 0 &&
+    overlap_add (overlap, h->snapshots_offset, snapshots->table_bytes,
+                 OVERLAP_SNAPSHOT_TABLE) == -1 ? -1 : 0;
 }
 
 void
