@@ -505,6 +505,58 @@ checker_check (const struct blob *b, struct check_result *result)
   free (w.roles);
 }
 
+/* --- sharing within one mapping --- */
+
+/* Is there a cluster that is used more than once, other than by compressed data only? */
+static bool
+l1_shares (const struct walk *w, uint64_t l1, uint64_t n, unsigned char *uses)
+{
+  const uint64_t per_table = w->cs / w->entry_size;
+  bool shares = false;
+
+  memset (uses, 0, w->clusters);
+  for (uint64_t i = 0; i < n && l1 + i * 8 < w->len; i++) {
+    const uint64_t table = get (w, l1 + i * 8, 8) & OFFSET_BITS;
+
+    if (table == 0 || table >> w->bits >= w->clusters)
+      continue;
+    shares |= uses[table >> w->bits]++;
+    for (uint64_t j = 0; j < per_table && !shares; j++) {
+      const uint64_t entry = get (w, table + j * w->entry_size, 8);
+      const uint64_t at = entry & OFFSET_BITS;
+
+      if (!(entry & COMPRESSED) && at != 0 && at >> w->bits < w->clusters)
+        shares |= uses[at >> w->bits]++;
+    }
+  }
+  return shares;
+}
+
+bool
+checker_shares (const struct blob *b)
+{
+  struct check_result result = { 0 };
+  struct walk w = { .p = b->data, .len = b->len, .result = &result };
+  unsigned char *uses;
+  uint64_t at, i;
+  bool shares;
+
+  if (!read_header (&w) || w.external)
+    return false;
+  w.clusters = (w.len + w.cs - 1) >> w.bits;
+  uses = malloc (w.clusters + 1);
+  CHECK (uses != NULL);
+  shares = l1_shares (&w, w.l1_offset, w.l1_size, uses);
+  at = w.snapshots_offset;
+  for (i = 0; i < w.snapshots && at < w.len && !shares; i++) {
+    shares = l1_shares (&w, get (&w, at, 8), get (&w, at + 8, 4), uses);
+    at += (40 + get (&w, at + 36, 4) + get (&w, at + 12, 2) + get (&w, at + 14, 2) + 7)
+      / 8 * 8;
+  }
+  free (uses);
+  return shares;
+}
+
 /* --- contents --- */
 
 static void

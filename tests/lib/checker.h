@@ -21,6 +21,11 @@ struct check_result {
 /* Checks all metadata of the qcow2 image in BLOB, the contents of its file. */
 extern void checker_check (const struct blob *, struct check_result *);
 
+/* Does one mapping, of the disk or of a snapshot, use a cluster twice?  Nobody makes such
+ * images, but the counts can be right.  When one of the two is copied, nothing tells the
+ * entry of the other that it is alone now; then its COPIED is missing. */
+extern bool checker_shares (const struct blob *);
+
 /* Reads the whole guest contents into OUT, which has space for SIZE bytes (the virtual
  * size).  BELOW is the contents of the backing file, or NULL.  Returns 0, or -1 if the
  * mapping is invalid, or compressed data: these read as CHECKER_UNREADABLE bytes. */

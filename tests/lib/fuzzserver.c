@@ -7,7 +7,8 @@
  * A script from a fuzzer chooses parameters, exports and requests.  One thread; several
  * connections.
  *
- * Before each start, a full check decides whether the image is sound.  If it is:
+ * Before each start, a full check decides whether the image is sound.  (One that uses a
+ * cluster twice in the same mapping is not: see checker_shares.)  If it is:
  *
  *   - it stays sound, whatever happens
  *   - reads succeed; writes fail only for lack of space
@@ -39,6 +40,7 @@
 
 #include "util/bytes.h"
 #include "check/check.h"
+#include "lib/checker.h"
 #include "lib/fuzzserver.h"
 #include "lib/fuzzmemory.h"
 #include "lib/stubs.h"
@@ -201,6 +203,18 @@ heard (int r)
 }
 
 static bool
+shares_clusters (void)
+{
+  struct blob b;
+  bool shares;
+
+  blob_load (FUZZSERVER_IMAGE, &b);
+  shares = checker_shares (&b);
+  blob_free (&b);
+  return shares;
+}
+
+static bool
 is_sound (void)
 {
   const struct check_options options = { .mode = CHECK_FULL, .path = image };
@@ -209,7 +223,7 @@ is_sound (void)
 
   if (r)
     check_free (check);
-  return r;
+  return r && !shares_clusters ();
 }
 
 /* What a request that failed has left. */
@@ -719,10 +733,17 @@ one_server (struct fuzz_script *s, bool create)
 {
   struct given given[MAX_GIVEN];
   const unsigned n = choose_params (s, create, given);
+  static const char *passphrase;
   bool other = false;
 
-  for (unsigned i = 0; i < n; i++)
+  for (unsigned i = 0; i < n; i++) {
     other = other || strcmp (given[i].key, "snapshot") == 0;
+    /* With AES of old images, nothing tells that it is wrong. */
+    if (strcmp (given[i].key, "passphrase") == 0 && given[i].value != passphrase) {
+      passphrase = given[i].value;
+      forget_all ();
+    }
+  }
   told = false;
   plugin->load ();
   if (give_params (given, n) == 0) {
