@@ -366,7 +366,7 @@ repair (struct check *c)
     return;
   }
   if (!storage_is_writable (l->image->file)) {
-    nbdkit_error ("%s: cannot be repaired: the file is not writable", l->path);
+    nbdkit_error ("%s: cannot be repaired: %s", l->path, image_why_readonly (l->image));
     c->failed = true;
     return;
   }

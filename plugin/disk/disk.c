@@ -43,19 +43,12 @@
 static const char *
 find_why_readonly (const struct disk *d)
 {
-  const struct image *image = d->image;
+  const char *why = image_why_readonly (d->image);
 
-  if (d->options.untrusted)
-    return "untrusted=true was given";
-  if (!storage_is_writable (image->file))
-    return storage_why_readonly (image->file) ? storage_why_readonly (image->file)
-      : "the file is not writable";
-  if (image->data && !storage_is_writable (image->data))
-    return storage_why_readonly (image->data) ? storage_why_readonly (image->data)
-      : "the external data file is not writable";
-  if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
-    return "the image is marked corrupt";
-  return NULL;
+  return d->options.untrusted ? "untrusted=true was given"
+    : why ? why
+    : d->image->header.incompatible & QCOW2_INCOMPAT_CORRUPT
+    ? "the image is marked corrupt" : NULL;
 }
 
 /* Bitmaps that writing would make wrong keep the image read-only.  If it is read-only

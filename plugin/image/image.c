@@ -412,6 +412,23 @@ image_reload (struct image *im)
 
 /* --- locks and owners --- */
 
+static const char *
+why_readonly (const struct storage *s, const char *otherwise)
+{
+  const char *why = storage_why_readonly (s);
+
+  return storage_is_writable (s) ? NULL : why ? why : otherwise;
+}
+
+const char *
+image_why_readonly (const struct image *im)
+{
+  const char *why = why_readonly (im->file, "the file is not writable");
+
+  return why || im->data == NULL ? why
+    : why_readonly (im->data, "the external data file is not writable");
+}
+
 static int
 lock_file (struct image *im, enum image_role role)
 {

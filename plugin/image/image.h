@@ -104,6 +104,9 @@ extern int image_reload (struct image *);
 
 /* --- while the image is open --- */
 
+/* Why the image, or its data file, cannot be written.  NULL: it can. */
+extern const char *image_why_readonly (const struct image *);
+
 /* Locks the image and the data file for the role, both or neither, as QEMU does.  On
  * failure the role does not change.  Without locks (storage_options) does nothing. */
 extern int image_lock (struct image *, enum image_role);

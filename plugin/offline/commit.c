@@ -141,11 +141,8 @@ open_raw (struct commit *c)
   c->base = image_open_file (c->path, &options);
   if (c->base == NULL)
     return -1;
-  if (!storage_is_writable (c->base->file)) {
-    const char *why = storage_why_readonly (c->base->file);
-
-    return refuse_below (c, why ? why : "the file is not writable");
-  }
+  if (!storage_is_writable (c->base->file))
+    return refuse_below (c, image_why_readonly (c->base));
   return image_lock (c->base, IMAGE_WRITER) == -1 ||
     grow_raw (c, c->image->header.size) == -1 ? -1 : 0;
 }
@@ -158,7 +155,7 @@ open_qcow2 (struct commit *c)
   if (c->base == NULL)
     return -1;
   if (!storage_is_writable (c->base->file))
-    return refuse_below (c, "the file is not writable");
+    return refuse_below (c, image_why_readonly (c->base));
   if (image_lock (c->base, IMAGE_WRITER) == -1 ||
       image_reload (c->base) == -1 || grow_qcow2 (c, c->image->header.size) == -1 ||
       image_reload (c->base) == -1 || disk_open_on (&c->below, c->base, &c->disk) == -1)

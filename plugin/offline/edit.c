@@ -38,16 +38,12 @@
 static int
 check_writable (const struct disk_options *d, const struct image *image, bool data_file)
 {
-  const char *why = NULL;
+  const char *why = image_why_readonly (image);
 
-  if (!storage_is_writable (image->file))
-    why = "the file is not writable";
-  else if (image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
-    why = "the image is marked corrupt";
-  else if (!data_file && image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
+  if (!data_file && image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
     why = "it has an external data file";
-  else if (image->data && !storage_is_writable (image->data))
-    why = "the external data file is not writable";
+  else if (why == NULL && image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
+    why = "the image is marked corrupt";
   if (why == NULL)
     return 0;
   nbdkit_error ("%s: the image cannot be changed: %s", d->path, why);

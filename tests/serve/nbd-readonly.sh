@@ -3,7 +3,8 @@
 #
 # An image in an NBD export is read-only, with a line that says why, without lock=false
 # (NBD has no locks), on a server that cannot write or cannot flush, and with blocks that
-# are too large to write a sector at a time.
+# are too large to write a sector at a time.  Changes before serving, and repairs, are
+# refused with the same reason; so is a commit into such a backing file.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -43,6 +44,24 @@ PLUGIN=eval start_nbdkit_as far get_size="stat -c %s $tmp/far" \
   pread="dd if=$tmp/far iflag=skip_bytes,count_bytes skip=\$4 count=\$3 bs=64k status=none" \
   pwrite='exit 1' can_write='exit 0'
 read_only 'no flush' lock=false
+
+PLUGIN=file start_nbdkit_as far "$tmp/far"
+for change in resize=2M snapshot-create=x bitmap-add=x; do
+  refused 'NBD has no locks.*lock=false' "$uri" $change
+done
+qemu-img create -q -f qcow2 -b "$uri" -F qcow2 "$tmp/top.qcow2"
+refused 'far.sock: the backing file of .*top.qcow2 cannot be written: NBD has no locks' \
+  "$tmp/top.qcow2" commit=on allow-uri="$uri"
+stop_nbdkit far
+
+# A leak: a new cluster at the end, with a refcount of 1 (in block 2).
+truncate -s 8M "$tmp/far"
+printf '\000\001' | dd of="$tmp/far" bs=1 seek=$((2 * 65536 + 127 * 2)) conv=notrunc status=none
+{ qemu-img check -f qcow2 "$tmp/far" || :; } | grep -i leaked
+PLUGIN=file start_nbdkit_as far "$tmp/far"
+fails_with 'cannot be repaired: NBD has no locks' \
+  "$NBDKIT" -U - --run true "$PLUGIN" "$uri" check=repair
+stop_nbdkit far
 
 # -r asks for nothing else, so nothing is said.
 PLUGIN=file start_nbdkit_as far "$tmp/far"
