@@ -492,14 +492,17 @@ find_why_readonly (const struct nbdlink_info *i, const struct storage_options *o
   return NULL;
 }
 
-/* NAME with the secrets of the nearest URI that it is below, or as it is; to be freed. */
+/* NAME with the secrets of the nearest URI that it is below, or as it is; to be freed.
+ * (URIs that were given without secrets are in the list, too.  The name of a backing file
+ * for the header must be one: it hides none that were given for the whole server.) */
 static char *
 add_secrets (const char *name, const struct storage_link_options *link)
 {
   const char *nearest = NULL;
 
   for (size_t i = 0; i < link->nr_secrets; i++)
-    if (nbduri_is_below (name, link->secrets[i]) &&
+    if (nbduri_has_secrets (link->secrets[i]) &&
+        nbduri_is_below (name, link->secrets[i]) &&
         (nearest == NULL || nbduri_is_below (link->secrets[i], nearest)))
       nearest = link->secrets[i];
   return nearest ? nbduri_add_secrets (name, nearest) : strdup (name);

@@ -292,6 +292,17 @@ nbduri_normal (const char *uri, bool secrets, const char **why)
   return text;
 }
 
+bool
+nbduri_has_secrets (const char *uri)
+{
+  struct parts p;
+  const char *why;
+  const bool r = parse (uri, &p, &why) == 0 && (p.user[0] || p.tls[0]);
+
+  free_parts (&p);
+  return r;
+}
+
 char *
 nbduri_add_secrets (const char *uri, const char *from)
 {

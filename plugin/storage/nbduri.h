@@ -25,6 +25,9 @@ extern char *nbduri_make (const char *host, const char *port, const char *socket
 extern bool nbduri_is_old (const char *name);
 extern char *nbduri_from_old (const char *name);
 
+/* Does the valid URI have a user or keys? */
+extern bool nbduri_has_secrets (const char *uri);
+
 /* Returns the valid URI with the secrets of FROM, in normal form.  NULL on ENOMEM. */
 extern char *nbduri_add_secrets (const char *uri, const char *from);
 

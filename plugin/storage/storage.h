@@ -66,8 +66,8 @@ struct storage_link_options {
    * disk_options).  A server that is away or silent is given up then, after
    * storage_link_alone_ms. */
   bool (*client_waits) (void);
-  /* NBD URIs in normal form, with the secrets (user, keys) that are used for them and for
-   * what is below them.  Names elsewhere have none. */
+  /* NBD URIs in normal form, with the secrets (user, keys), if any, that are used for them
+   * and for what is below them.  Names elsewhere have none. */
   const char *const *secrets;
   size_t nr_secrets;
 };

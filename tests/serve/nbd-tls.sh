@@ -36,3 +36,13 @@ qemu-img create -q -f qcow2 -u -b "nbds+unix:///disk/a?socket=$sockdir/far.sock"
 shows "$tmp/top.qcow2" allow-uri="$(uri_of mallory '')" allow-uri="$(uri_of alice disk)"
 refused 'cannot connect' "$tmp/top.qcow2" allow-uri="$(uri_of alice '')" \
   allow-uri="$(uri_of mallory disk)"
+
+# Names for the header cannot have secrets; allow-uri has them.
+name="nbds+unix:///disk/b?socket=$sockdir/far.sock"
+refused 'users and keys must not be in an image' "$tmp/new.qcow2" create=auto \
+  backing-format=qcow2 backing-file="$(uri_of alice disk/b)"
+shows "$tmp/new.qcow2" create=auto backing-format=qcow2 backing-file="$name" \
+  allow-uri="$(uri_of alice '')"
+shows "$tmp/top.qcow2" rebase="$name" backing-format=qcow2 allow-uri="$(uri_of alice '')"
+qemu-img info -U "$tmp/top.qcow2" | grep -F "backing file: $name"
+if grep -E 'alice|keys' "$tmp/top.qcow2" "$tmp/new.qcow2"; then fail "a secret is stored"; fi
