@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Images that are served, and NBD clients of them: libnbd's Python module, and nbdcopy."""
+"""Images that are served, and their NBD clients: libnbd's Python module, and nbdcopy."""
 
 import os
 
@@ -13,8 +13,10 @@ STATUS = 1 << 30                # bytes asked about at a time
 
 
 def libnbd():
-    import site
-    site.main()                 # where modules of the distribution are
+    import sys
+    if "nbd" not in sys.modules:
+        import site
+        site.main()             # where modules of the distribution are
     try:
         import nbd
     except ImportError:

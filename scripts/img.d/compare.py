@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""compare: reads what is not known to be zeros from both disks, several pieces at a time."""
+"""compare: reads what is not known to be zeros from both disks, several at once."""
+
+import os
 
 import cli
 import clients
@@ -9,16 +11,35 @@ from cli import Command, Failure, Option
 # Exit statuses.
 SAME, DIFFERENT, NOT_OPENED, NOT_MAPPED, NOT_READ = 0, 1, 2, 3, 4
 
-PIECE = 1 << 20
+PIECE = 256 << 10               # bytes
 DEPTH = 8                       # pieces in flight
 
 
 class Disk:
+    """Raw files are read without the server, which only tells where they have holes."""
+
     def __init__(self, image):
         self.image = image
         self.served = clients.Served(image)
         self.handle = self.served.connect()
         self.size = self.handle.get_size()
+        self.fd = None
+        if image.format == "raw" and not image.uri:
+            self.fd = os.open(image.path, os.O_RDONLY)
+
+    def begin(self, buffer, at):
+        """Begins to read: what await_data needs."""
+        if self.fd is not None:
+            got = os.preadv(self.fd, [buffer], at)
+            if got != len(buffer):
+                raise Failure("%s: cannot read %d bytes at offset %d"
+                              % (self.image.given, len(buffer), at), NOT_READ)
+            return None
+        return self.handle.aio_pread(clients.libnbd().Buffer.from_buffer(buffer), at)
+
+    def await_data(self, cookie):
+        if cookie is not None:
+            clients.wait(self.handle, cookie)
 
     def extents(self, begin, end):
         try:
@@ -98,24 +119,42 @@ def data_of(pieces):
 
 
 def first_difference(one, two, pieces, progress):
-    """The first sector of PIECES that is different (if TWO is None, not zeros), or None."""
-    nbd = clients.libnbd()
-    flying = []
+    """The first sector of PIECES that is different (without TWO, not zeros), or None."""
     disks = [d for d in (one, two) if d]
+    pool = Pool()
+    whole = max(d.size for d in disks)
+    flying = []
     try:
         for at, length in cut(pieces):
-            flying.append((at, length, [start(nbd, d, at, length) for d in disks]))
+            buffers = [pool.take(length) for _ in disks]
+            flying.append((at, buffers, [d.begin(b, at) for d, b in zip(disks, buffers)]))
             if len(flying) > DEPTH:
-                found = judge(flying.pop(0), disks, progress)
+                progress.show(at / whole)
+                piece = flying.pop(0)
+                found = judge(disks, *piece)
                 if found is not None:
                     return found
+                pool.give(piece[1])
         for piece in flying:
-            found = judge(piece, disks, progress)
+            found = judge(disks, *piece)
             if found is not None:
                 return found
-    except nbd.Error as e:
+    except clients.libnbd().Error as e:
         raise Failure(e.string, NOT_READ) from None
     return None
+
+
+class Pool:
+    """Memory is zeroed when it is allocated, so that of whole pieces is used again."""
+
+    def __init__(self):
+        self.free = []
+
+    def take(self, length):
+        return self.free.pop() if self.free and length == PIECE else bytearray(length)
+
+    def give(self, buffers):
+        self.free += [b for b in buffers if len(b) == PIECE]
 
 
 def cut(pieces):
@@ -126,25 +165,15 @@ def cut(pieces):
             yield begin, min(PIECE, at + length - begin)
 
 
-def start(nbd, disk, at, length):
-    buffer = nbd.Buffer(length)
-    return buffer, disk.handle.aio_pread(buffer, at)
-
-
-def judge(piece, disks, progress):
-    at, length, reads = piece
-    data = []
-    for disk, (buffer, cookie) in zip(disks, reads):
-        clients.wait(disk.handle, cookie)
-        data.append(buffer.to_bytearray())
-    progress.show(at / max(d.size for d in disks))
-    a, b = data if len(data) == 2 else (data[0], bytearray(length))
+def judge(disks, at, buffers, cookies):
+    """When the data is there, the offset of the first sector that is different."""
+    for disk, cookie in zip(disks, cookies):
+        disk.await_data(cookie)
+    a, b = buffers if len(buffers) == 2 else (buffers[0], bytearray(len(buffers[0])))
     if a == b:
         return None
-    for begin in range(0, length, images.SECTOR):
-        if a[begin:begin + images.SECTOR] != b[begin:begin + images.SECTOR]:
-            return at + begin
-    return None
+    return next(at + i for i in range(0, len(a), images.SECTOR)
+                if a[i:i + images.SECTOR] != b[i:i + images.SECTOR])
 
 
 COMMANDS = {"compare": Command(
