@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""resize, snapshot, bitmap, commit, rebase and amend: changes that the plugin makes before it serves an
-image.  Each happens as a whole or not at all."""
+"""amend, bitmap, commit, rebase, resize and snapshot: changes that the plugin makes
+before it serves an image.  Each happens as a whole or not at all, or is resumed."""
 
 import os
 
@@ -90,18 +90,31 @@ def bitmap(o):
 def commit(o):
     image = images.image_of(o, o.operands[0], o.format)
     image.need_qcow2("backing files")
-    if o.base is not None:
-        raise Failure("-b is not supported: commit one image after the other, from the "
-                      "top to the one above '%s'" % o.base)
+    if o.base is not None and not is_backing_file(o.base, image):
+        raise Failure("-b: '%s' is not the backing file of %s itself: commit one image "
+                      "after the other" % (o.base, image.given))
     if o.rate is not None:
         raise Failure("-r is not supported")
-    parameters = ["commit=keep" if o.drop else "commit=on"]
+    # As with qemu-img, -b implies -d.
+    keep = o.drop or o.base is not None
+    parameters = ["commit=keep" if keep else "commit=on"]
     if o.cache == "none":
         parameters.append("cache=none")
     image.change(*parameters, progress=o.progress)
     if not o.quiet:
         print("Image committed.")
     return 0
+
+
+def is_backing_file(name, image):
+    import info
+    found = info.describe(image)
+    backing = [found.get(key) for key in ("backing-filename", "full-backing-filename")]
+    if name in backing:
+        return True
+    full = backing[1]
+    return full is not None and os.path.exists(full) and os.path.exists(name) and \
+        os.path.samefile(full, name)
 
 
 # --- rebase
@@ -112,7 +125,7 @@ def rebase(o):
     if o.backing is None:
         raise Failure("-b is required (-b '' for no backing file)")
     if o.backing and o.backing_format is None:
-        raise Failure("the format of the backing file is required: -F qcow2 or -F raw")
+        raise Failure("the format of the backing file is required: -F qcow2 or raw")
     if o.backing_format is not None and not o.backing:
         raise Failure("-F requires the name of a backing file")
     parameters = ["rebase=" + o.backing]
@@ -172,7 +185,7 @@ COMMANDS = {
         "amend", "-o OPTIONS IMAGE",
         "Change options of an image that exists: its version, and some features.",
         [cli.FORMAT, cli.QUIET, cli.PROGRESS, cli.CACHE,
-         Option("o", "options", "KEY=VALUE,...: what is to change; help lists the options",
+         Option("o", "options", "KEY=VALUE,...: what is to change; help lists what can",
                 "OPTIONS", True),
          Option(None, "force", "accepted, without effect"), *cli.IMAGE],
         amend, 0, 1),
@@ -180,14 +193,15 @@ COMMANDS = {
         "resize", "IMAGE [+|-]SIZE",
         "Change the size of the disk in an image: to SIZE, or by SIZE.",
         [cli.FORMAT, cli.QUIET,
-         Option(None, "shrink", "allow the disk to become smaller; what is beyond the new "
-                "size is lost"),
+         Option(None, "shrink", "allow the disk to become smaller; what is beyond the "
+                "new size is lost"),
          Option(None, "preallocation", "how space for the new part is allocated (default "
                 "off)", choices=("off", "metadata", "falloc", "full")), *cli.IMAGE],
         resize, 2, 2, True),
     "snapshot": Command(
         "snapshot", "IMAGE",
-        "List or change the internal snapshots of an image.  SNAPSHOT is a name or an id.",
+        "List or change the internal snapshots of an image.  SNAPSHOT is a name or an "
+        "id.",
         [cli.FORMAT, cli.QUIET, cli.SHARE,
          Option("l", "list", "list the snapshots (the default)"),
          Option("a", "apply", "revert the disk to this snapshot", "SNAPSHOT"),
@@ -196,15 +210,16 @@ COMMANDS = {
         snapshot),
     "bitmap": Command(
         "bitmap", "IMAGE BITMAP",
-        "Change a persistent bitmap of an image.  All actions happen, in the order given, "
-        "or none.",
+        "Change a persistent bitmap of an image.  All actions happen, in the order "
+        "given, or none.",
         [cli.FORMAT,
          Option(None, "add", "add the bitmap; it records changes from then on"),
          Option(None, "remove", "remove the bitmap"),
          Option(None, "clear", "remove all marks from the bitmap"),
          Option(None, "enable", "have it record changes"),
          Option(None, "disable", "have it record changes no more"),
-         Option(None, "merge", "mark what is marked in this other bitmap", "SOURCE", True),
+         Option(None, "merge", "mark what is marked in this other bitmap", "SOURCE",
+                True),
          Option("g", "granularity", "the granularity of a bitmap that is added", "SIZE"),
          Option("b", "source-file", "the image with the bitmaps SOURCE (default IMAGE)",
                 "FILE"),
@@ -215,7 +230,8 @@ COMMANDS = {
         "Write what an image contains into its backing file, and empty the image.",
         [cli.FORMAT, cli.QUIET, cli.PROGRESS, cli.CACHE,
          Option("d", "drop", "do not empty the image"),
-         Option("b", "base", "refused: only the backing file of IMAGE is written", "BASE"),
+         Option("b", "base", "the backing file, which has to be that of IMAGE itself; "
+                "implies -d", "BASE"),
          Option("r", "rate", "refused", "RATE"), *cli.IMAGE],
         commit),
     "rebase": Command(

@@ -93,10 +93,10 @@ def tell(found, c):
         print("\n%d internal errors have occurred during the check." % c["check-errors"])
     if c["total-clusters"] and c["allocated-clusters"]:
         allocated = c["allocated-clusters"]
-        print("%d/%d = %.2f%% allocated, %.2f%% fragmented, %.2f%% compressed clusters" % (
-            allocated, c["total-clusters"], allocated * 100 / c["total-clusters"],
-            c["fragmented-clusters"] * 100 / allocated,
-            c["compressed-clusters"] * 100 / allocated))
+        print("%d/%d = %.2f%% allocated, %.2f%% fragmented, %.2f%% compressed clusters"
+              % (allocated, c["total-clusters"], allocated * 100 / c["total-clusters"],
+                 c["fragmented-clusters"] * 100 / allocated,
+                 c["compressed-clusters"] * 100 / allocated))
     if c["image-end-offset"]:
         print("Image end offset: %d" % c["image-end-offset"])
 

@@ -89,7 +89,7 @@ class Arguments:
     def take(self, option, value):
         if option.choices and value not in option.choices:
             raise Failure("%s: '%s' is not one of %s"
-                          % (option.names().split(" ")[0].rstrip(","), value,
+                          % (option.names().split(", ")[0].split(" ")[0], value,
                              ", ".join(option.choices)))
         if option.repeated:
             getattr(self, option.name).append(value)
@@ -113,7 +113,7 @@ OUTPUT = Option(None, "output", "the form of the output (default human)",
                 choices=("human", "json"))
 CACHE = Option("t", "cache", "how the host caches what is written; none keeps data out "
                "of its cache, the others are the same", "MODE")
-SOURCE_CACHE = Option("T", "src-cache", "how the host caches what is read: see -t of create", "MODE")
+SOURCE_CACHE = Option("T", "src-cache", "the same for what is only read", "MODE")
 PROGRESS = Option("p", "progress", "show the progress")
 ALLOW_URI = Option(None, "allow-uri", "images may name backing files and data files "
                    "that are below this NBD URI", "URI", True)
@@ -172,7 +172,7 @@ def parse_short(command, arguments, word, rest):
 
 def next_word(option, rest):
     if not rest:
-        raise Failure("option %s requires a value" % option.names().split(" ")[0].rstrip(","))
+        raise Failure("option %s requires a value" % option.names().split(", ")[0])
     return rest.pop(0)
 
 

@@ -159,8 +159,8 @@ class Copying:
             self.options.append("--requests=%d" % requests)
         if cluster is not None:
             # Only whole clusters are compressed.
-            self.options += ["--request-size=%d" % min(max(REQUEST, cluster), MAX_REQUEST),
-                             "--sparse=%d" % cluster]
+            request = min(max(REQUEST, cluster), MAX_REQUEST)
+            self.options += ["--request-size=%d" % request, "--sparse=%d" % cluster]
         elif self.allocates:
             self.options += ["--allocated", "--sparse=0"]
         elif sparse is not None:
@@ -408,17 +408,17 @@ def split_word(word):
 
 SOURCE_FORMAT = Option("f", "format", "the format of what is read; without it, it is "
                        "probed", "FORMAT")
-TARGET_FORMAT = Option("O", "target-format", "the format of what is written (default raw)",
-                       "FORMAT")
+TARGET_FORMAT = Option("O", "target-format",
+                       "the format of what is written (default raw)", "FORMAT")
 
 COMMANDS = {
     "convert": Command(
         "convert", "IMAGE... TARGET",
-        "Copy disks to a new image: one, or several, which follow each other in it.  IMAGE "
-        "and TARGET are files, devices or NBD URIs; - is stdin or stdout.",
+        "Copy disks to a new image: one, or several, which follow each other in it.  "
+        "IMAGE and TARGET are files, devices or NBD URIs; - is stdin or stdout.",
         [SOURCE_FORMAT, TARGET_FORMAT,
-         Option("o", "options", "KEY=VALUE,...: options of the new image; help lists them",
-                "OPTIONS", True),
+         Option("o", "options", "KEY=VALUE,...: options of the new image; help lists "
+                "them", "OPTIONS", True),
          Option("c", "compress", "compress the new image"),
          Option("l", "snapshot", "copy this internal snapshot (a name, an id, "
                 "snapshot.name=NAME or snapshot.id=ID)", "SNAPSHOT"),

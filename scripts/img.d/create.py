@@ -22,7 +22,7 @@ OPTIONS = (
     ("data_file", "data-file", "the new external data file"),
     ("data_file_raw", "data-file-raw", "the data file is a raw image at any time"),
     ("encrypt.format", "encrypt", "luks: encrypt the disk"),
-    ("encrypt.iter-time", "iter-time", "milliseconds to test a passphrase (default 2000)"),
+    ("encrypt.iter-time", "iter-time", "milliseconds to test a passphrase (2000)"),
     ("encrypt.key-secret", None, "the id of the secret (--object) with the passphrase"),
     ("extended_l2", "extended-l2", "divide clusters into 32 subclusters"),
     ("lazy_refcounts", "lazy-refcounts", "postpone updates of refcounts"),
@@ -96,7 +96,7 @@ def parameters_of(given, size):
             found.append("%s=%s" % (PARAMETER[key], value))
     if "backing_file" in given:
         if "backing_fmt" not in given:
-            raise Failure("the format of the backing file is required: -F qcow2 or -F raw")
+            raise Failure("the format of the backing file is required: -F qcow2 or raw")
         found += ["backing-file=" + given["backing_file"],
                   "backing-format=" + given["backing_fmt"]]
     return found
@@ -173,7 +173,8 @@ def create(o):
     if format == "raw":
         create_raw(image, size, given, o.quiet)
     else:
-        create_qcow2(image, size, given, passphrase_of(given, secrets), o.quiet)
+        create_qcow2(image, size, given, passphrase_of(given, secrets), o.quiet,
+                     o.backing_unsafe)
     return 0
 
 
@@ -212,15 +213,24 @@ def create_raw(image, size, given, quiet):
     file.complete()
 
 
-def create_qcow2(image, size, given, secret, quiet):
+def create_qcow2(image, size, given, secret, quiet, unsafe):
+    """If it is UNSAFE, the backing file need not exist: the image gets it afterwards."""
     file = NewFile(image)
     new = images.Image(file.name, "qcow2", secret, False, image.allow_uri)
     parameters = parameters_of(given, size)
+    backing = given.get("backing_file")
+    later = []
+    if backing and unsafe:
+        later = ["rebase=" + backing, "backing-format=" + given["backing_fmt"],
+                 "rebase-unsafe=true", "serve=false"]
+        parameters = [p for p in parameters if not p.startswith("backing-")]
+    elif backing and images.is_uri(backing):
+        parameters.append("allow-uri=" + backing)
     if file.direct:
         parameters.append("overwrite=true")
-    if given.get("backing_file") and images.is_uri(given["backing_file"]):
-        parameters.append("allow-uri=" + given["backing_file"])
     result = new.change(*parameters)
+    if later:
+        new.change(*later)
     if size is None:
         size = size_in_header(file.name)
     file.complete()
@@ -242,7 +252,7 @@ COMMANDS = {"create": Command(
     [Option("f", "format", "the format of the new image (default raw)", "FORMAT"),
      Option("b", "backing", "the backing file", "FILE"),
      Option("F", "backing-format", "the format of the backing file", "FORMAT"),
-     Option("u", "backing-unsafe", "accepted, but the backing file must exist"),
+     Option("u", "backing-unsafe", "the backing file is not opened, and need not exist"),
      Option("o", "options", "KEY=VALUE,...: options of the format; help lists them",
             "OPTIONS", True), cli.QUIET, *cli.IMAGE],
     create, 0, 2)}

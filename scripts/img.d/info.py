@@ -146,8 +146,8 @@ def snapshot_lines(snapshots):
     for s in snapshots:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s["date-sec"]))
         seconds = s["vm-clock-sec"]
-        clock = "%04d:%02d:%02d.%03d" % (seconds // 3600, seconds // 60 % 60, seconds % 60,
-                                         s["vm-clock-nsec"] // 1000000)
+        clock = "%04d:%02d:%02d.%03d" % (seconds // 3600, seconds // 60 % 60,
+                                         seconds % 60, s["vm-clock-nsec"] // 1000000)
         yield "%-7s %-16s %8s %19s %15s %10s" % (
             s["id"], s["name"], readable(s["vm-state-size"]), when, clock,
             s.get("icount", "--"))
@@ -155,8 +155,8 @@ def snapshot_lines(snapshots):
 
 COMMANDS = {"info": Command(
     "info", "IMAGE",
-    "Describe an image: format, sizes, backing file, internal snapshots, bitmaps, and what "
-    "else its header says.",
+    "Describe an image: format, sizes, backing file, internal snapshots, bitmaps, and "
+    "what else its header says.",
     [cli.FORMAT, cli.OUTPUT, cli.SHARE,
      Option(None, "backing-chain", "describe its backing files too"), *cli.IMAGE],
     info)}

@@ -116,7 +116,8 @@ def data_name(found):
 
 COMMANDS = {"map": Command(
     "map", "IMAGE",
-    "Tell which parts of the disk have data, and where in which file of the backing chain.",
+    "Tell which parts of the disk have data, and where in which file of the backing "
+    "chain.",
     [cli.FORMAT, cli.OUTPUT, cli.SHARE,
      Option("s", "start-offset", "begin here", "OFFSET"),
      Option("l", "max-length", "how much of the disk", "SIZE"), *cli.IMAGE],

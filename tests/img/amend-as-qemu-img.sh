@@ -25,9 +25,9 @@ diff <(cd theirs && facts qcow2 data.qcow2) <(cd ours && facts qcow2 data.qcow2)
 in_both qemu-img create -q -f qcow2 -o refcount_bits=8 narrow.qcow2 1M
 in_both qemu-img create -q -f raw disk.raw 1M
 before=$(fingerprint ours/disk.qcow2)
-for bad in "-o compat=0.10 narrow.qcow2" "-o compat=7 disk.qcow2" "-o cluster_size=4k disk.qcow2" \
-    "-o lazy_refcounts=maybe disk.qcow2" "disk.qcow2" "-o compat=1.1" "-f raw -o size=1 disk.raw" \
-    "-o no=1 disk.qcow2" "-o compat=1.1 none.qcow2"; do
+for bad in "-o compat=0.10 narrow.qcow2" "-o compat=7 disk.qcow2" disk.qcow2 \
+    "-o cluster_size=4k disk.qcow2" "-o lazy_refcounts=maybe disk.qcow2" "-o compat=1.1" \
+    "-f raw -o size=1 disk.raw" "-o no=1 disk.qcow2" "-o compat=1.1 none.qcow2"; do
   # shellcheck disable=SC2086
   both_status amend $bad
   [ "$status" = 1 ]

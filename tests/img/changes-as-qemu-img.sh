@@ -104,5 +104,10 @@ same_image qcow2 base.qcow2
 same_image qcow2 over.qcow2
 refused_by_both commit base.qcow2
 refused_by_both commit none.qcow2
-img_refused 'commit one image after the other' commit -b base.qcow2 over.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 9 5M 64k' over.qcow2
+both commit -b base.qcow2 over.qcow2
+same_image qcow2 base.qcow2
+same_image qcow2 over.qcow2
+in_both qemu-img create -q -f qcow2 -b over.qcow2 -F qcow2 top.qcow2
+img_refused 'commit one image after the other' commit -b base.qcow2 top.qcow2
 img_refused 'supported' commit -r 10 over.qcow2

@@ -59,6 +59,12 @@ both create -f qcow2 -b base.raw -F raw over.qcow2 7M
 same_image qcow2 over.qcow2
 both create -f qcow2 -o backing_file=base.raw,backing_fmt=raw over2.qcow2
 same_image qcow2 over2.qcow2
+both create -f qcow2 -u -b missing.qcow2 -F qcow2 over3.qcow2 3M
+diff <(cd theirs && facts qcow2 over3.qcow2) <(cd ours && facts qcow2 over3.qcow2)
+both create -f qcow2 -u -b base.raw -F raw over3.qcow2 3M
+same_image qcow2 over3.qcow2
+both_status create -f qcow2 -u -b missing.qcow2 -F qcow2 over3.qcow2
+[ "$status" = 1 ]
 both_status create -f qcow2 -b base.raw over3.qcow2
 [ "$status" = 1 ]
 
