@@ -59,6 +59,16 @@ pread (int fd, void *buf, size_t count, off_t offset)
   return REAL (pread, pread64) (fd, buf, n, offset);
 }
 
+/* Emulators may not have the call; and no test here cuts the power. */
+static inline ssize_t
+really_write (int fd, const struct iovec *iov, int niov, off_t offset, int flags)
+{
+  const ssize_t n = REAL (pwritev2, pwritev64v2) (fd, iov, niov, offset, flags);
+
+  return n == -1 && errno == EOPNOTSUPP
+    ? REAL (pwritev, pwritev64) (fd, iov, niov, offset) : n;
+}
+
 ssize_t
 pwritev2 (int fd, const struct iovec *iov, int niov, off_t offset, int flags)
 {
@@ -83,7 +93,7 @@ pwritev2 (int fd, const struct iovec *iov, int niov, off_t offset, int flags)
     if (part.iov_len > host.write_room)
       part.iov_len = host.write_room;
     host.write_room -= part.iov_len;
-    return REAL (pwritev2, pwritev64v2) (fd, &part, 1, offset, flags);
+    return really_write (fd, &part, 1, offset, flags);
   }
   if (host.short_transfers) {
     part.iov_len = some (part.iov_len);
@@ -91,9 +101,9 @@ pwritev2 (int fd, const struct iovec *iov, int niov, off_t offset, int flags)
       errno = EINTR;
       return -1;
     }
-    return REAL (pwritev2, pwritev64v2) (fd, &part, 1, offset, flags);
+    return really_write (fd, &part, 1, offset, flags);
   }
-  return REAL (pwritev2, pwritev64v2) (fd, iov, niov, offset, flags);
+  return really_write (fd, iov, niov, offset, flags);
 }
 
 int
