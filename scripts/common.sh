@@ -194,7 +194,90 @@ build_tests ()
   quietly "$1/build.log" make -s -j"$(nproc)" -C "$1/tests" check TESTS= check_SCRIPTS=
 }
 
+# copy_sources DIRECTORY: the sources change while what is made of a copy runs.
+copy_sources ()
+{
+  rm -rf "$1"
+  mkdir -p "$1"
+  tar -C "$top" --exclude=./build --exclude=./.git -cf - . | tar -C "$1" -xf -
+}
+
+# inside ROOT SHARED COMMAND...: runs it in the chroot ROOT, where the directory SHARED has
+# the same name as outside.  All that is mounted, and all processes, vanish when the
+# command ends, or this script.
+inside_pid=
+inside ()
+{
+  local root="$1" shared="$2" status=0
+  local -a unshare=(unshare --mount --pid --fork --kill-child)
+  shift 2
+
+  # In a chroot, where / is no mount point, propagation can't be changed.
+  "${unshare[@]}" true 2>/dev/null || unshare+=(--propagation unchanged)
+  # (unshare itself ignores the signals.)
+  trap '[ -z "$inside_pid" ] || kill -KILL "$inside_pid"; exit 1' INT TERM HUP
+  # shellcheck disable=SC2016
+  "${unshare[@]}" sh -e -c '
+    root="$1" shared="$2"
+    shift 2
+    mount --bind "$root" "$root"
+    mount -t tmpfs tmp "$root/tmp"
+    mkdir -p "$root$shared"
+    mount --bind "$shared" "$root$shared"
+    mount --rbind /dev "$root/dev"
+    mount --rbind /sys "$root/sys"
+    mount -t proc proc "$root/proc"
+    exec env -i HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+      chroot "$root" "$@"' \
+    sh "$root" "$shared" "$@" </dev/null 9>&- &
+  inside_pid=$!
+  wait "$inside_pid" || status=$?
+  inside_pid=
+  return "$status"
+}
+
+# make_chroot ROOT SHARED RELEASE PACKAGES ARGUMENT...: makes a system of Debian, or
+# installs what it lacks.  PACKAGES: separated by commas.  ARGUMENT: options and sources,
+# for mmdebstrap.
+make_chroot ()
+{
+  local root="$1" shared="$2" release="$3" names="$4"
+  local -a packages
+  shift 4
+
+  if [ -e "$root" ]; then
+    IFS=, read -ra packages <<< "$names"
+    inside "$root" "$shared" dpkg-query -W "${packages[@]}" >/dev/null 2>&1 ||
+      inside "$root" "$shared" \
+        sh -c 'apt-get -q update && exec apt-get -q -y install "$@"' sh "${packages[@]}"
+    return
+  fi
+  rm -rf --one-file-system "$root.new"
+  # (Signatures are verified.  That a mirror is up to date is not: this serves tests.)
+  mmdebstrap --variant=apt --include="$names" \
+    --aptopt='Acquire::Check-Valid-Until "false"' \
+    --aptopt='APT::Install-Recommends "false"' \
+    --dpkgopt=force-unsafe-io "$release" "$root.new" "$@" &&
+    mv "$root.new" "$root"
+}
+
 # --- What a run of the tests in a build directory said.
+
+# matching PATTERN...: those words of stdin that match one of them.
+matching ()
+{
+  local t pattern
+  local -a words
+
+  read -r -d '' -a words || :
+  for t in "${words[@]}"; do
+    for pattern; do
+      # shellcheck disable=SC2053
+      if [[ "$t" = $pattern ]]; then echo "$t"; break; fi
+    done
+  done
+}
 
 # test_total BUILD KEY: a number from automake's summary.
 test_total ()
