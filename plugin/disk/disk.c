@@ -139,10 +139,11 @@ check_watermark (const struct image *image)
 #define UNTRUSTED_L1_BYTES (4u << 20)
 #define UNTRUSTED_REFTABLE_BYTES (1u << 20)
 #define UNTRUSTED_SNAPSHOTS 256
+#define UNTRUSTED_SNAPSHOT_TABLE (1u << 20)
 #define UNTRUSTED_BITMAP_DIRECTORY (1u << 20)
 
 static int
-check_untrusted (const char *path, const struct header *h)
+check_untrusted_header (const char *path, const struct header *h)
 {
   const char *what = NULL;
 
@@ -160,6 +161,34 @@ check_untrusted (const char *path, const struct header *h)
                 path, what);
   errno = EPERM;
   return -1;
+}
+
+/* The header does not say how long the table is. */
+static int
+check_untrusted_table (const char *path, const struct snapshots *snapshots)
+{
+  if (snapshots->table_bytes <= UNTRUSTED_SNAPSHOT_TABLE)
+    return 0;
+  nbdkit_error ("%s: the image has a snapshot table of more than 1 MiB, which "
+                "untrusted=true refuses", path);
+  errno = EPERM;
+  return -1;
+}
+
+static int
+check_untrusted_image (const struct image *image)
+{
+  const char *path = storage_path (image->file);
+  struct snapshots snapshots;
+  int r = check_untrusted_header (path, &image->header);
+
+  if (r == -1)
+    return -1;
+  r = snapshots_list (image->file, &image->header, &snapshots);
+  if (r == 0)
+    r = check_untrusted_table (path, &snapshots);
+  snapshots_free (&snapshots);
+  return r;
 }
 
 struct chain_options
@@ -195,7 +224,7 @@ disk_open_header (const struct disk_options *o)
   if (image == NULL)
     return NULL;
   if (image_read_header (image) == 0 &&
-      (!o->untrusted || check_untrusted (o->path, &image->header) == 0))
+      (!o->untrusted || check_untrusted_image (image) == 0))
     return image;
   image_close (image);
   return NULL;
@@ -209,7 +238,7 @@ disk_open_image (const struct disk_options *o)
 
   if (image == NULL)
     return NULL;
-  if ((o->untrusted && check_untrusted (o->path, &image->header) == -1) ||
+  if ((o->untrusted && check_untrusted_image (image) == -1) ||
       image_open_data (image, &chain.image) == -1) {
     image_close (image);
     return NULL;

@@ -155,10 +155,13 @@ check_table (struct reading *r, uint64_t total)
 {
   const uint64_t cs = r->h->cluster_size;
   const uint64_t entries = get32 (r->raw.table_size);
-  CLEANUP_FREE struct be64 *buf = malloc (65536);
+  CLEANUP_FREE struct be64 *buf = NULL;
   uint64_t i, n, done;
   int result;
 
+  if (r->overlap == NULL)
+    return 0;
+  buf = malloc (65536);
   if (buf == NULL) {
     nbdkit_error ("malloc: %m");
     return -1;
@@ -218,8 +221,6 @@ read_entry (struct reading *r)
   const uint64_t bytes = div_up (bits, 8);
   int result;
 
-  if (r->overlap == NULL)
-    return add_entry (r, bits, false);
   /* A bitmap that is in use may have the length of an earlier size of the disk. */
   if (get32 (r->raw.flags) & QCOW2_BITMAP_IN_USE) {
     result = check_table (r, count * r->h->cluster_size);

@@ -56,9 +56,8 @@ extern int bitmapdir_read (struct storage *, const struct header *,
                            char why[BITMAPDIR_WHY]);
 extern void bitmapdir_free (struct bitmapdir *);
 
-/* Reads and checks only the directory: *DIR receives all bitmaps, and no `entries'.
- * Returns 0, or -1 (reported; errno EINVAL if the directory is invalid).  After 0, free
- * DIR with bitmapdir_free. */
+/* Reads and checks only the directory, and no tables.  Returns 0, or -1 (reported; errno
+ * EINVAL if the directory is invalid).  After 0, free DIR with bitmapdir_free. */
 extern int bitmapdir_list (struct storage *, const struct header *, struct bitmapdir *);
 
 /* Marks the bitmaps of DIR in the file as in use, or as not in use.  Does not sync.  -1:

@@ -146,6 +146,11 @@ after ()
       same disk.qcow2 then.raw
       truncate -s 2M disk.qcow2
       if served "$PLUGIN" disk.qcow2 check=full; then fail "not in order"; fi ;;
+    "DESCRIBING IMAGES")
+      [ "$(grep -c '"format": "qcow2"' out)" = 2 ]
+      qemu-img map --output=json disk.qcow2 > map
+      tail -n "$(wc -l < map)" out | sed 's/, "compressed": [a-z]*//' |
+        diff <(sed 's/, "compressed": [a-z]*//' map) - ;;
     Flattening)
       if qemu-img info -f qcow2 disk.qcow2 | grep backing; then fail "still there"; fi
       same disk.qcow2 then.raw ;;

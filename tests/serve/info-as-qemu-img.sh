@@ -102,6 +102,12 @@ PY
 )
 header_patch a.qcow2 $((at + 12)) I 3
 compare a.qcow2
+# One that does not fit the disk.
+make_image c.qcow2 100M cluster_size=512
+qemu-img bitmap --add -g 512 c.qcow2 b
+header_patch c.qcow2 24 Q 512
+if qemu-img info c.qcow2; then fail "QEMU accepts it"; fi
+refused 'does not fit the size' c.qcow2 info=ours serve=false
 
 # Encryption.
 for format in luks aes; do
