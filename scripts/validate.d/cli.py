@@ -15,6 +15,11 @@ For each image:
 Images are not changed.  QEMU is not needed, but nbdkit with the qcow2 plugin, nbdcopy
 (libnbd-bin) and python3 are.
 
+  --policy POLICY         first decide whether the image is accepted: POLICY is upload,
+                          strict, or a file (see nbdkit-qcow2-validate(1)).  This opens
+                          no other file, and takes at most 64 MiB and 10 seconds.  IMAGE -
+                          is a stream on stdin.  The steps above follow, for what is
+                          accepted, only if one of their options is given
   --sha256 SUM            the expected checksum of the disk (not of the file); only with
                           one IMAGE
   --sums FILE             a file with the checksums of disks, in the format of sha256sum,
@@ -65,6 +70,7 @@ import signal
 import sys
 import threading
 
+from policy import Policy
 from programs import printable
 from results import Tap, as_json, as_junit, replace_file
 from shards import MAX_SHARDS, in_order, merge, part, shard_of, weight
@@ -101,11 +107,12 @@ def parse(argv, version):
     p = argparse.ArgumentParser(add_help=False, usage=argparse.SUPPRESS,
                                 allow_abbrev=False, prog="nbdkit-qcow2-validate")
     p.add_argument("images", nargs="*")
+    p.add_argument("--policy")
     p.add_argument("--sha256")
     p.add_argument("--sums")
     p.add_argument("--hash", action="store_true")
     p.add_argument("--fsck", action="store_true")
-    p.add_argument("--check", choices=("quick", "full"), default="full")
+    p.add_argument("--check", choices=("quick", "full"))
     p.add_argument("--no-read", action="store_true")
     p.add_argument("--no-leaks", action="store_true")
     p.add_argument("--passphrase-file")
@@ -139,6 +146,8 @@ def parse(argv, version):
     if not o.images:
         p.error("no %s was given: see --help" % ("report" if o.merge else "image"))
     parse_shard(p, o)
+    parse_policy(p, o)
+    o.check = o.check or "full"
     if o.jobs < 1 or (o.timeout is not None and o.timeout <= 0):
         p.error("--jobs and --timeout must be more than 0")
     for x in o.param:
@@ -168,6 +177,22 @@ def parse(argv, version):
         except (OSError, ValueError) as e:
             p.error("--sums: %s" % e)
     return o
+
+
+def parse_policy(p, o):
+    o.policy_only = o.policy is not None and not (
+        o.check or o.sha256 or o.sums is not None or o.hash or o.fsck or o.no_read)
+    if o.policy is not None:
+        try:
+            o.policy = Policy(o.policy)
+        except (OSError, ValueError) as e:
+            p.error("--policy: %s: %s" % (printable(o.policy),
+                                          e.strerror if isinstance(e, OSError) else e))
+    if "-" in o.images and not o.merge:
+        if not o.policy_only:
+            p.error("- (stdin) can only be judged by --policy: for a file write ./-")
+        if o.images.count("-") > 1 or o.list == "-":
+            p.error("- (stdin) was given twice")
 
 
 def parse_shard(p, o):

@@ -67,6 +67,8 @@ class Runner:
         args = [self.options.nbdkit, "-r", "-f", "--exit-with-parent", "-U", sock,
                 "-P", pidfile, *before, self.options.plugin,
                 "file=" + os.path.abspath(image), *self.options.param, *parameters]
+        if self.options.policy:
+            args.append("untrusted=true")
         if self.options.passphrase_file:
             args.append("passphrase=+" +
                         os.path.abspath(self.options.passphrase_file))

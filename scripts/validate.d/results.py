@@ -67,6 +67,8 @@ def as_json(images, shard):
             "sha256": i.sha256,
             "steps": [{"name": n, "status": s, "message": m,
                        "seconds": round(t, 3)} for n, s, m, t in i.steps],
+            **({} if i.findings is None else {"findings": [
+                {"code": code, "message": text} for code, text in i.findings]}),
             "check": i.report,
         } for i in images],
     }, indent=2) + "\n"

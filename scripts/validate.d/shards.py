@@ -54,6 +54,7 @@ def shard_of(o):
         "images": len(o.images), "list": digest(in_order(o.images)),
         "options": {"balance": o.balance, "check": o.check, "fsck": o.fsck,
                     "hash": o.hash, "no-leaks": o.no_leaks, "no-read": o.no_read,
+                    "policy": o.policy and o.policy.digest(),
                     "sha256": o.sha256, "sums": sums},
     }
 
@@ -100,6 +101,8 @@ def image_of(entry):
         demand(isinstance(name, str) and isinstance(message, str) and
                status in (OK, FAILED, ERROR, SKIPPED) and math.isfinite(seconds))
     image.sha256, image.report = entry["sha256"], entry["check"]
+    if "findings" in entry:
+        image.findings = [(f["code"], f["message"]) for f in entry["findings"]]
     return image
 
 

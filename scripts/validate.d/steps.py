@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 
+import gate
 from filesystems import Partitions, filesystem, partitions
 from programs import Runner, Trouble, ended_by_itself, read_text
 
@@ -23,6 +24,7 @@ class Image:
         self.options = options
         self.steps = []         # (name, status, message, seconds)
         self.report = None
+        self.findings = None    # of the policy: list of (code, text)
         self.sha256 = None
 
     def status(self):
@@ -51,6 +53,8 @@ class Image:
 
     def validate_with(self, runner):
         o = self.options
+        if o.policy and (not self.step("policy", self.judge, runner) or o.policy_only):
+            return
         if not self.step("check", self.check, runner):
             return
         uri = "nbd+unix:///?socket=" + os.path.join(runner.tmp, "sock")
@@ -63,6 +67,11 @@ class Image:
             self.step("sha256", self.compare, runner, uri, expected)
         if o.fsck:
             self.filesystems(runner)
+
+    def judge(self, runner):
+        self.findings = gate.judge(self.name, self.options.policy, runner)
+        return (FAILED if self.findings else OK), "\n".join(
+            "%s: %s" % f for f in self.findings)
 
     def check(self, runner):
         report = os.path.join(runner.tmp, "report.json")
