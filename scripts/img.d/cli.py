@@ -6,6 +6,7 @@ command that runs is loaded, because the commands have to start quickly; for the
 reason the usual modules of Python are imported where they are needed.
 """
 
+import os
 import sys
 
 PROGRAM = "nbdkit-qcow2-img"
@@ -232,17 +233,21 @@ def dispatch(argv, version):
     except Failure as e:
         tell(str(e))
         return e.status
-    except BrokenPipeError:
-        raise
     except OSError as e:
-        tell("%s: %s" % (e.filename, e.strerror) if e.filename else e.strerror)
+        tell("%s: %s" % (e.filename or "stdout", e.strerror))
         return 1
 
 
 def tell(text):
     """Nothing, if another program has said it already."""
-    sys.stdout.flush()
+    import programs
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What could not be written is not to be tried again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if text:
+        text = programs.with_given_names(text)
         print("%s: %s" % (PROGRAM, " ".join(text.split("\n"))), file=sys.stderr)
 
 

@@ -133,7 +133,7 @@ class NewFile:
         if found:
             import locks
             locks.refuse_if_used(self.target, image.given)
-        programs.remove_at_end(self.name)
+        programs.remove_at_end(self.name, image.given)
 
     def complete(self):
         if self.direct:
@@ -233,10 +233,10 @@ def create_qcow2(image, size, given, secret, quiet, unsafe):
         new.change(*later)
     if size is None:
         size = size_in_header(file.name)
-    file.complete()
     tell(image, given, size, quiet)
     for line in programs.notes(result.said):
-        cli.tell(line.replace(file.name, image.given))
+        cli.tell(line)
+    file.complete()
 
 
 def size_in_header(name):

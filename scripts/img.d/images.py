@@ -189,6 +189,8 @@ def is_uri(name):
 
 def check_name(name):
     """The name of a file as it is, or an NBD URI."""
+    if not name:
+        raise Failure("an image cannot have an empty name")
     if is_uri(name) or "/" in name.partition(":")[0] or ":" not in name:
         return name
     scheme, _, rest = name.partition(":")

@@ -20,8 +20,9 @@ PATIENCE = 30                   # seconds that a server has to end
 
 connections = []                # descriptors of sockets to servers
 _children = []                  # processes that have not been waited for
-_files = []                     # to be removed unless they are kept
-_directory = None
+_files = {}                     # to be removed unless they are kept: what the user calls it
+_directories = []
+SOCKET_NAME = 90                # bytes; names of sockets have at most 107
 
 
 def until_interrupted(function):
@@ -53,10 +54,10 @@ def clean_up():
         end(pid)
     for name in _files:
         unlink(name)
-    if _directory is not None:
-        for name in os.listdir(_directory):
-            os.unlink(os.path.join(_directory, name))
-        os.rmdir(_directory)
+    for directory in _directories:
+        for name in os.listdir(directory):
+            os.unlink(os.path.join(directory, name))
+        os.rmdir(directory)
 
 
 def disconnect(fd):
@@ -77,23 +78,33 @@ def unlink(name):
         pass
 
 
-def remove_at_end(name):
-    _files.append(name)
+def remove_at_end(name, given):
+    _files[name] = given
 
 
 def keep(name):
-    _files.remove(name)
+    del _files[name]
 
 
-def directory():
-    """Where sockets are.  Nobody else can use it."""
-    global _directory
-    if _directory is None:
-        name = os.path.join(os.environ.get("TMPDIR") or "/tmp",
-                            "nbdkit-qcow2-img." + os.urandom(6).hex())
-        os.mkdir(name, 0o700)
-        _directory = name
-    return _directory
+def with_given_names(text):
+    for name, given in _files.items():
+        text = text.replace(name, given)
+    return text
+
+
+def directory(longest=None):
+    """A directory for files that the end of this process removes.  Nobody else can use
+    it.  Its name has at most LONGEST bytes."""
+    for name in _directories:
+        if longest is None or len(os.fsencode(name)) <= longest:
+            return name
+    name = os.path.join(os.environ.get("TMPDIR") or "/tmp",
+                        "nbdkit-qcow2-img." + os.urandom(6).hex())
+    if longest is not None and len(os.fsencode(name)) > longest:
+        name = os.path.join("/tmp", os.path.basename(name))
+    os.mkdir(name, 0o700)
+    _directories.append(name)
+    return name
 
 
 # --- Processes.
@@ -231,7 +242,7 @@ class Server:
     def __init__(self, arguments, fds=(), readonly=False):
         import socket
         Server.count += 1
-        self.socket = os.path.join(directory(), "%d.sock" % Server.count)
+        self.socket = os.path.join(directory(SOCKET_NAME), "%d.sock" % Server.count)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(self.socket)
         listening.listen(64)

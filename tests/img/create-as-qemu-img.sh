@@ -108,6 +108,16 @@ for bad in "-f qcow2" "-f qcow2 plain.qcow2" "-f qcow2 plain.qcow2 x" \
 done
 [ "$before" = "$(fingerprint ours/plain.qcow2)" ]
 
+# Messages have the name that the user gave.
+(
+  ulimit -f 200
+  img_refused '^nbdkit-qcow2-img: plain.qcow2: ' create -f qcow2 \
+    -o preallocation=full plain.qcow2 9M
+  img_refused '^nbdkit-qcow2-img: plain.raw: ' create -f raw plain.raw 9M
+)
+[ ! -e ours/plain.raw ]
+[ "$before" = "$(fingerprint ours/plain.qcow2)" ]
+
 # A file in use is not replaced.
 cd ours
 start_nbdkit plain.qcow2

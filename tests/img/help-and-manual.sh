@@ -45,6 +45,7 @@ done
 
 img_refused "unknown command 'nothing'" nothing
 img_refused 'no command was given'
+img_refused 'empty name' check ""
 img_refused 'requires a value' check -f
 img_refused 'ambiguous option --s' convert --s a b
 img_refused 'option --force-share has no value' check --force-share=yes x
@@ -58,6 +59,25 @@ status=0
 [ "$status" = 1 ]
 [ "$(wc -l < err)" = 1 ]
 grep './none' err
+
+# Nothing can be written to stdout.
+if [ -w /dev/full ]; then
+  for arguments in "info ours/a.qcow2" "check --output=json ours/a.qcow2" --help; do
+    status=0
+    # shellcheck disable=SC2086
+    { set +x; } 2>&-
+    img $arguments > /dev/full 2> err || status=$?
+    set -x
+    [ "$status" = 1 ]
+    grep -q 'stdout: No space left on device' err
+    [ "$(wc -l < err)" = 1 ]
+  done
+fi
+# The name of a socket is limited, that of TMPDIR is not.
+long="$tmp/work/$(printf '%090d' 0)"
+mkdir "$long"
+TMPDIR="$long" img compare ours/a.qcow2 ours/a.qcow2
+rmdir "$long"
 
 # --- Completion.
 complete_words ()
