@@ -232,6 +232,8 @@ core_sources = \
 	%reldir%/offline/create.h \
 	%reldir%/offline/edit.c \
 	%reldir%/offline/edit.h \
+	%reldir%/offline/keyedit.c \
+	%reldir%/offline/keyedit.h \
 	%reldir%/offline/newdevice.c \
 	%reldir%/offline/newdevice.h \
 	%reldir%/offline/newimage.c \

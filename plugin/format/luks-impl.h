@@ -18,8 +18,6 @@
 
 /* Sectors of the header itself; key material takes up a multiple of this. */
 #define LUKS_HEADER_SECTORS 8
-/* Two keys of 256 bits. */
-#define LUKS_MAX_KEY 64
 
 /* Objects of OpenSSL, for one thread. */
 struct luks_tools {

@@ -470,28 +470,80 @@ try_slots (const struct tools *t, luks_read_fn read, void *opaque,
   return -1;
 }
 
+/* Returns 0, or -1 (reported).  The caller calls end in either case. */
+static int
+begin (struct tools *t, const struct luks *l)
+{
+  *t = (struct tools) { .l = l, .s = OPENSSL_malloc (sizeof *t->s) };
+  if (luks_tools_init (&t->t, l->path, l->hash) == -1)
+    return -1;
+  if (t->s)
+    return 0;
+  errno = ENOMEM;
+  return luks_failed (l->path, "cannot prepare to unlock");
+}
+
+static void
+end (struct tools *t)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  OPENSSL_clear_free (t->s, sizeof *t->s);
+  luks_tools_free (&t->t);
+}
+
 int
 luks_unlock (const struct luks *l, luks_read_fn read, void *opaque,
              const void *passphrase, size_t len, struct crypt_cipher **result)
 {
-  struct tools t = { .l = l };
   struct crypt_cipher *cipher = NULL;
+  struct tools t;
 
-  t.s = OPENSSL_malloc (sizeof *t.s);
-  if (luks_tools_init (&t.t, l->path, l->hash) == -1)
-    ;
-  else if (t.s == NULL) {
-    errno = ENOMEM;
-    luks_failed (l->path, "cannot prepare to unlock");
-  }
-  else if (try_slots (&t, read, opaque, passphrase, len) == 0)
+  if (begin (&t, l) == 0 && try_slots (&t, read, opaque, passphrase, len) == 0)
     cipher = crypt_new (l->path, &l->spec, t.s->key);
-
-  KEEP_ERRNO_FOR_BLOCK;
-  OPENSSL_clear_free (t.s, sizeof *t.s);
-  luks_tools_free (&t.t);
+  end (&t);
   if (cipher == NULL)
     return -1;
   *result = cipher;
   return 0;
+}
+
+/* --- for changes of key slots --- */
+
+int
+luks_opens (const struct luks *l, luks_read_fn read, void *opaque,
+            const void *passphrase, size_t len, uint8_t *key)
+{
+  struct tools t;
+  int r = begin (&t, l), set = 0;
+
+  for (unsigned i = 0; r != -1 && i < LUKS_SLOTS; i++) {
+    if (!l->slots[i].active)
+      continue;
+    r = try_slot (&t, &l->slots[i], read, opaque, passphrase, len);
+    if (r == 1) {
+      set |= 1 << i;
+      memcpy (key, t.s->key, l->spec.key_bytes);
+    }
+  }
+  end (&t);
+  return r == -1 ? -1 : set;
+}
+
+unsigned
+luks_active (const struct luks *l)
+{
+  unsigned set = 0;
+
+  for (unsigned i = 0; i < LUKS_SLOTS; i++)
+    if (l->slots[i].active)
+      set |= 1u << i;
+  return set;
+}
+
+void
+luks_material (const struct luks *l, unsigned slot, uint64_t *offset, uint64_t *bytes)
+{
+  *offset = l->slots[slot].material;
+  *bytes = material_sectors (l) * SECTOR;
 }

@@ -20,6 +20,8 @@
 #define LUKS_SALT_SIZE 32
 #define LUKS_DIGEST_SIZE 20
 #define LUKS_STRIPES 4000
+/* Two keys of 256 bits. */
+#define LUKS_MAX_KEY 64
 
 #define LUKS_SLOT_ACTIVE   0x00ac71f3u
 #define LUKS_SLOT_INACTIVE 0x0000deadu
@@ -85,5 +87,19 @@ typedef int (*luks_read_fn) (void *opaque, void *buf,
 extern int luks_unlock (const struct luks *, luks_read_fn, void *opaque,
                         const void *passphrase, size_t len,
                         struct crypt_cipher **);
+
+/* Which key slots does PASSPHRASE open?  Tests all active ones.  Returns a set of bits
+ * 1 << number, 0 if none (not reported), or -1 (reported).  If there is any, KEY
+ * (LUKS_MAX_KEY bytes) receives the key of the disk, which the caller wipes. */
+extern int luks_opens (const struct luks *, luks_read_fn, void *opaque,
+                       const void *passphrase, size_t len, uint8_t *key);
+
+/* The set of all active key slots. */
+extern unsigned luks_active (const struct luks *);
+/* The key material of a slot: bytes from the beginning of the header, and its length in
+ * whole sectors.  Only that of an active slot is known to lie within the LENGTH of
+ * luks_parse. */
+extern void luks_material (const struct luks *, unsigned slot, uint64_t *offset,
+                           uint64_t *bytes);
 
 #endif /* QCOW2_LUKS_H */

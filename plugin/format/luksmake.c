@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How is the LUKS header of a new disk created?
+ * How is the LUKS header of a new disk created, and a key slot?
  *
  * Specification: "LUKS On-Disk Format Specification", version 1.2.3.  Where it leaves a
  * choice, the header is like QEMU's: AES-256 in mode xts-plain64, SHA-256, eight key
  * slots, of which the first is used.  luks.c explains the parts.
+ *
+ * A key slot of an existing header uses the cipher and the hash of that.
  *
  * The number of PBKDF2 iterations is measured: as many as take the requested time, by
  * the CPU clock of this thread, so that a busy machine does not create weak keys.  The
@@ -38,7 +40,6 @@
 #define CIPHER "aes"
 #define MODE "xts-plain64"
 #define HASH "sha256"
-#define HASH_BYTES 32
 
 #define MATERIAL_BYTES (KEY_BYTES * LUKS_STRIPES)
 #define MATERIAL_SECTORS 504    /* a multiple of LUKS_HEADER_SECTORS */
@@ -54,10 +55,19 @@ _Static_assert (MATERIAL_SECTORS % LUKS_HEADER_SECTORS == 0, "alignment");
 _Static_assert (LUKSMAKE_BYTES == (LUKS_HEADER_SECTORS + LUKS_SLOTS *
                                    MATERIAL_SECTORS) * CRYPT_SECTOR, "length");
 
+_Static_assert (LUKS_MAX_KEY * LUKS_STRIPES % CRYPT_SECTOR == 0, "room for sectors");
+
 struct secrets {
-  uint8_t key[KEY_BYTES];
-  uint8_t slot_key[KEY_BYTES];
-  uint8_t pieces[MATERIAL_BYTES];
+  uint8_t key[LUKS_MAX_KEY];
+  uint8_t slot_key[LUKS_MAX_KEY];
+  uint8_t pieces[LUKS_MAX_KEY * LUKS_STRIPES];
+};
+
+/* The state of making a slot. */
+struct maker {
+  struct luks_tools t;
+  struct crypt_spec spec;
+  struct secrets *s;
 };
 
 static uint64_t
@@ -71,17 +81,18 @@ cpu_ns (void)
 
 /* Finds the number of iterations for a key that takes MS milliseconds. */
 static int
-measure (const struct luks_tools *t, unsigned ms, uint64_t *iterations)
+measure (const struct maker *m, unsigned ms, uint64_t *iterations)
 {
   static const uint8_t salt[LUKS_SALT_SIZE];
-  const uint64_t most = LUKS_UNTRUSTED_ROUNDS / 2 / (KEY_BYTES / HASH_BYTES);
-  uint8_t out[KEY_BYTES];
+  const uint64_t most = LUKS_UNTRUSTED_ROUNDS / 2 /
+    div_up (m->spec.key_bytes, EVP_MD_get_size (m->t.md));
+  uint8_t out[LUKS_MAX_KEY];
   uint64_t n, ns = 0;
 
   for (n = MIN_ITERATIONS; n < most; n *= 2) {
     const uint64_t start = cpu_ns ();
 
-    if (luks_derive (t, "", 0, salt, n, out, sizeof out) == -1)
+    if (luks_derive (&m->t, "", 0, salt, n, out, m->spec.key_bytes) == -1)
       return -1;
     ns = cpu_ns () - start;
     if (ns >= MEASURE_NS)
@@ -96,21 +107,23 @@ measure (const struct luks_tools *t, unsigned ms, uint64_t *iterations)
 /* Spreads the key over 4000 pieces, all of which are needed: all but the last are random,
  * and the last one is chosen so that they yield the key. */
 static int
-split (const struct luks_tools *t, struct secrets *s)
+split (const struct maker *m)
 {
-  uint8_t *const last = s->pieces + MATERIAL_BYTES - KEY_BYTES;
+  struct secrets *const s = m->s;
+  const size_t n = m->spec.key_bytes;
+  uint8_t *const last = s->pieces + (LUKS_STRIPES - 1) * n;
 
   errno = 0;
-  if (RAND_priv_bytes (s->pieces, MATERIAL_BYTES - KEY_BYTES) != 1)
-    return luks_failed (t->path, "cannot get random bytes");
-  memset (last, 0, KEY_BYTES);
+  if (RAND_priv_bytes (s->pieces, (LUKS_STRIPES - 1) * n) != 1)
+    return luks_failed (m->t.path, "cannot get random bytes");
+  memset (last, 0, n);
   for (unsigned i = 0; i < LUKS_STRIPES - 1; i++) {
-    for (unsigned k = 0; k < KEY_BYTES; k++)
-      last[k] ^= s->pieces[i * KEY_BYTES + k];
-    if (!luks_diffuse (t, last, KEY_BYTES))
-      return luks_failed (t->path, "cannot split the key");
+    for (unsigned k = 0; k < n; k++)
+      last[k] ^= s->pieces[i * n + k];
+    if (!luks_diffuse (&m->t, last, n))
+      return luks_failed (m->t.path, "cannot split the key");
   }
-  for (unsigned k = 0; k < KEY_BYTES; k++)
+  for (unsigned k = 0; k < n; k++)
     last[k] ^= s->key[k];
   return 0;
 }
@@ -148,80 +161,119 @@ make_header (const struct luks_tools *t, uint64_t iterations, struct luks_header
   for (unsigned i = 0; i < LUKS_SLOTS; i++) {
     struct luks_slot_header *const slot = &h->slots[i];
 
-    slot->active = put32 (i == 0 ? LUKS_SLOT_ACTIVE : LUKS_SLOT_INACTIVE);
-    slot->iterations = put32 (i == 0 ? iterations : 0);
+    slot->active = put32 (LUKS_SLOT_INACTIVE);
     slot->material_sector = put32 (LUKS_HEADER_SECTORS + i * MATERIAL_SECTORS);
     slot->stripes = put32 (LUKS_STRIPES);
   }
   errno = 0;
-  if (RAND_bytes (h->digest_salt, sizeof h->digest_salt) != 1 ||
-      RAND_bytes (h->slots[0].salt, sizeof h->slots[0].salt) != 1)
+  if (RAND_bytes (h->digest_salt, sizeof h->digest_salt) != 1)
     return luks_failed (t->path, "cannot get random bytes");
   return make_uuid (t, h->uuid);
 }
 
-/* Encrypts the pieces of the key with the key that the passphrase yields, into OUT. */
+/* Encrypts the pieces of the key with the key that the passphrase yields, into OUT, and
+ * makes the slot active. */
 static int
-lock_up (const struct luks_tools *t, const struct luks_slot_header *slot,
-         const void *passphrase, size_t len, struct secrets *s, uint8_t *out)
+lock_up (const struct maker *m, uint64_t iterations, const void *passphrase, size_t len,
+         struct luks_slot_header *slot, uint8_t *out)
 {
-  const struct crypt_spec spec = { CIPHER, MODE, KEY_BYTES };
+  const size_t n = m->spec.key_bytes * LUKS_STRIPES;
+  const size_t bytes = round_up (n, CRYPT_SECTOR);
+  struct secrets *const s = m->s;
   struct crypt_cipher *cipher;
   int r;
 
-  if (luks_derive (t, passphrase, len, slot->salt, get32 (slot->iterations),
-                   s->slot_key, KEY_BYTES) == -1 ||
-      split (t, s) == -1)
+  errno = 0;
+  if (RAND_bytes (slot->salt, sizeof slot->salt) != 1)
+    return luks_failed (m->t.path, "cannot get random bytes");
+  slot->active = put32 (LUKS_SLOT_ACTIVE);
+  slot->iterations = put32 (iterations);
+  if (luks_derive (&m->t, passphrase, len, slot->salt, iterations, s->slot_key,
+                   m->spec.key_bytes) == -1 ||
+      split (m) == -1)
     return -1;
-  cipher = crypt_new (t->path, &spec, s->slot_key);
+  memset (s->pieces + n, 0, bytes - n);
+  cipher = crypt_new (m->t.path, &m->spec, s->slot_key);
   if (cipher == NULL)
     return -1;
-  r = crypt_encrypt (cipher, 0, s->pieces, out, MATERIAL_BYTES);
+  r = crypt_encrypt (cipher, 0, s->pieces, out, bytes);
   if (r == -1)
-    nbdkit_error ("%s: LUKS: cannot encrypt a key slot: %m", t->path);
+    nbdkit_error ("%s: LUKS: cannot encrypt a key slot: %m", m->t.path);
   crypt_free (cipher);
   return r;
 }
 
 static int
-make (const struct luks_tools *t, const void *passphrase, size_t len,
-      unsigned iter_ms, struct secrets *s, uint8_t *buf)
+make (const struct maker *m, const void *passphrase, size_t len, unsigned iter_ms,
+      uint8_t *buf)
 {
   struct luks_header h;
   uint64_t iterations;
 
-  if (measure (t, iter_ms, &iterations) == -1 ||
-      make_header (t, iterations, &h) == -1)
+  if (measure (m, iter_ms, &iterations) == -1 ||
+      make_header (&m->t, iterations, &h) == -1)
     return -1;
   errno = 0;
-  if (RAND_priv_bytes (s->key, sizeof s->key) != 1)
-    return luks_failed (t->path, "cannot get random bytes");
-  if (luks_derive (t, s->key, sizeof s->key, h.digest_salt,
-                   get32 (h.digest_iterations), h.digest, sizeof h.digest) == -1)
-    return -1;
+  if (RAND_priv_bytes (m->s->key, KEY_BYTES) != 1)
+    return luks_failed (m->t.path, "cannot get random bytes");
   memset (buf, 0, LUKSMAKE_BYTES);
+  if (luks_derive (&m->t, m->s->key, KEY_BYTES, h.digest_salt,
+                   get32 (h.digest_iterations), h.digest, sizeof h.digest) == -1 ||
+      lock_up (m, iterations, passphrase, len, &h.slots[0],
+               buf + LUKS_HEADER_SECTORS * CRYPT_SECTOR) == -1)
+    return -1;
   memcpy (buf, &h, sizeof h);
-  return lock_up (t, &h.slots[0], passphrase, len, s,
-                  buf + LUKS_HEADER_SECTORS * CRYPT_SECTOR);
+  return 0;
+}
+
+/* Returns 0, or -1 (reported).  The caller calls end in either case. */
+static int
+begin (struct maker *m, const char *path, const struct crypt_spec *spec, const char *hash)
+{
+  *m = (struct maker) { .spec = *spec, .s = OPENSSL_malloc (sizeof *m->s) };
+  if (luks_tools_init (&m->t, path, hash) == -1)
+    return -1;
+  if (m->s)
+    return 0;
+  errno = ENOMEM;
+  return luks_failed (path, "cannot derive a key");
+}
+
+static int
+end (struct maker *m, int r)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  OPENSSL_clear_free (m->s, sizeof *m->s);
+  luks_tools_free (&m->t);
+  return r;
 }
 
 int
 luksmake (const char *path, const void *passphrase, size_t len, unsigned iter_ms,
           void *buf)
 {
-  struct luks_tools t;
-  struct secrets *s = OPENSSL_malloc (sizeof *s);
-  int r;
+  const struct crypt_spec spec = { CIPHER, MODE, KEY_BYTES };
+  struct maker m;
+  const int r = begin (&m, path, &spec, HASH);
 
-  r = luks_tools_init (&t, path, HASH);
-  if (r == 0 && s == NULL) {
-    errno = ENOMEM;
-    r = luks_failed (path, "cannot derive a key");
+  return end (&m, r == -1 ? -1 : make (&m, passphrase, len, iter_ms, buf));
+}
+
+int
+luksmake_slot (const char *path, const struct luks_header *h, const uint8_t *key,
+               const void *passphrase, size_t len, unsigned iter_ms,
+               struct luks_slot_header *slot, void *material)
+{
+  const struct crypt_spec spec = { h->cipher, h->mode, get32 (h->key_bytes) };
+  struct maker m;
+  uint64_t iterations;
+  int r = begin (&m, path, &spec, h->hash);
+
+  if (r == 0) {
+    memcpy (m.s->key, key, spec.key_bytes);
+    r = measure (&m, iter_ms, &iterations);
   }
-  if (r == 0)
-    r = make (&t, passphrase, len, iter_ms, s, buf);
-  KEEP_ERRNO_FOR_BLOCK;
-  OPENSSL_clear_free (s, sizeof *s);
-  luks_tools_free (&t);
-  return r;
+  return end (&m, r == -1 ? -1
+              : lock_up (&m, iterations, passphrase, len, slot, material));
 }

@@ -49,18 +49,19 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
 #define SNAPSHOT_EDITS P (SNAPSHOT_CREATE), P (SNAPSHOT_APPLY), P (SNAPSHOT_DELETE)
 #define BITMAP_EDITS P (BITMAP_ADD), P (BITMAP_CLEAR), P (BITMAP_REMOVE), \
     P (BITMAP_ENABLE), P (BITMAP_DISABLE), P (BITMAP_MERGE)
+#define KEY_EDITS P (KEY_ADD), P (KEY_ERASE), P (KEY_ERASE_SLOT)
 /* Parameters that change an image before it is served, or while it is read. */
 #define CHANGES SNAPSHOT_EDITS, P (RESIZE), BITMAP_EDITS, P (FLATTEN), P (REBASE), \
-    P (COMMIT), P (AMEND), V (CHECK_REPAIR), P (COPY_ON_READ)
+    P (COMMIT), P (AMEND), KEY_EDITS, V (CHECK_REPAIR), P (COPY_ON_READ)
 /* Parameters for new images, and those that can be changed later. */
 #define OF_NEW P (CLUSTER_SIZE), P (REFCOUNT_BITS), P (EXTENDED_L2), \
-    P (COMPRESSION_TYPE), P (ENCRYPT), P (ITER_TIME), P (BACKING_FILE), P (OVERWRITE)
+    P (COMPRESSION_TYPE), P (ENCRYPT), P (BACKING_FILE), P (OVERWRITE)
 #define OF_AMEND P (COMPAT), P (LAZY_REFCOUNTS), P (DATA_FILE_RAW)
 /* Parameters for a single image. */
 #define OF_ONE P (FILE), P (SNAPSHOT), SNAPSHOT_EDITS, P (RESIZE), P (SHRINK), \
     P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_INTO), P (BITMAP_FROM), \
     P (BITMAP_GRANULARITY), P (FLATTEN), P (REBASE), P (REBASE_UNSAFE), P (COMMIT), \
-    P (AMEND), OF_AMEND, P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, \
+    KEY_EDITS, P (KEY_FORCE), P (ITER_TIME), P (AMEND), OF_AMEND, P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, \
     V (BACKING_PATH), P (BACKING_FORMAT), V (DATA_PATH), P (WATERMARK), P (INFO), \
     P (INFO_CHAIN), P (MAP), V (SERVE_NOTHING)
 
@@ -81,7 +82,12 @@ static const struct rule needs[] = {
     "create=SIZE (it applies to new images only)" },
   { LIST (OF_AMEND), LIST (P (CREATE), P (AMEND)), NULL,
     "create=SIZE or amend=true" },
-  { LIST (P (ITER_TIME)), LIST (P (ENCRYPT)), NULL, "encrypt=luks" },
+  { LIST (P (ITER_TIME)), LIST (P (ENCRYPT), P (KEY_ADD)), NULL,
+    "encrypt=luks or key-add=SECRET" },
+  { LIST (KEY_EDITS), LIST (P (PASSPHRASE), P (QCOW2_PASSPHRASE)), NULL,
+    "passphrase=, which unlocks the image" },
+  { LIST (P (KEY_FORCE)), LIST (P (KEY_ERASE), P (KEY_ERASE_SLOT)), NULL,
+    "key-erase=SECRET or key-erase-slot=N" },
   { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },
   { LIST (P (SHRINK)), LIST (P (RESIZE)), NULL, "resize=SIZE" },
   { LIST (P (PREALLOCATION)), LIST (P (CREATE), P (RESIZE)), NULL,
@@ -131,6 +137,7 @@ static const struct rule excludes[] = {
     "use backing-file=PATH for a new image" },
   { LIST (P (FLATTEN)), LIST (V (DATA_PATH)), LIST (P (CREATE), P (BACKING_FILE)), NULL },
   { LIST (P (COMMIT)), LIST (V (BACKING_DENY)), NULL, NULL },
+  { LIST (KEY_EDITS), LIST (P (CREATE)), NULL, "use passphrase= for a new image" },
   { LIST (P (AMEND)), LIST (P (CREATE)), NULL, "it is for images that exist" },
   { LIST (P (COMMIT)), LIST (P (CREATE)), NULL, "a new image has nothing to commit" },
   { LIST (P (COMMIT)), LIST (P (SNAPSHOT_CREATE)), NULL,

@@ -28,6 +28,7 @@
 #include "util/cleanup.h"
 #include "storage/nbduri.h"
 #include "format/format.h"
+#include "format/luks.h"
 #include "nbd/params.h"
 #include "nbd/paramvalue.h"
 
@@ -72,6 +73,9 @@ static int set_granularity (struct params *, const char *key, const char *value)
 static int set_size (struct params *, const char *key, const char *value);
 static int set_iter_time (struct params *, const char *key, const char *value);
 static int set_backing_file (struct params *, const char *key, const char *value);
+static int add_key (struct params *, const char *key, const char *value);
+static int erase_key (struct params *, const char *key, const char *value);
+static int erase_key_slot (struct params *, const char *key, const char *value);
 static int set_rebase (struct params *, const char *key, const char *value);
 static int add_bitmap (struct params *, const char *key, const char *value);
 static int clear_bitmap (struct params *, const char *key, const char *value);
@@ -173,6 +177,10 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
   [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
   [PARAM_COMMIT] = { "commit", CHOICE (commit, commits) },
+  [PARAM_KEY_ADD] = { "key-add", OTHER (add_key) },
+  [PARAM_KEY_ERASE] = { "key-erase", OTHER (erase_key) },
+  [PARAM_KEY_ERASE_SLOT] = { "key-erase-slot", OTHER (erase_key_slot) },
+  [PARAM_KEY_FORCE] = { "key-force", FLAG (keyedit.force) },
   [PARAM_AMEND] = { "amend", FLAG (amend_wanted) },
   [PARAM_REBASE] = { "rebase", OTHER (set_rebase) },
   [PARAM_REBASE_UNSAFE] = { "rebase-unsafe", FLAG (rebase.unsafe) },
@@ -256,6 +264,10 @@ const char params_help[] =
   "                             (default false).\n"
   "info=<FILE>                  Describe the image in this file, as JSON.\n"
   "info-chain=true|false        Describe its backing files too (default false).\n"
+  "key-add=<SECRET>             Add a passphrase before serving.\n"
+  "key-erase=<SECRET>           Erase a passphrase before serving.\n"
+  "key-erase-slot=<N>           Erase the passphrase in this key slot.\n"
+  "key-force=true|false         Allow to erase the last one (default false).\n"
   "l2-cache=<SIZE>              Memory limit for mappings (default 32M).\n"
   "l2-slice=<SIZE>              Part of an L2 table read at a time (default 4K).\n"
   "lock=true|false              Lock the image as QEMU does (default true).\n"
@@ -294,20 +306,29 @@ const char params_help[] =
 
 /* --- memory --- */
 
-void
-params_forget_passphrase (struct params *p)
+static void
+forget (char **passphrase)
 {
-  if (p->passphrase)
-    explicit_bzero (p->passphrase, strlen (p->passphrase));
-  free (p->passphrase);
-  p->passphrase = NULL;
+  if (*passphrase)
+    explicit_bzero (*passphrase, strlen (*passphrase));
+  free (*passphrase);
+  *passphrase = NULL;
+}
+
+void
+params_forget_passphrases (struct params *p)
+{
+  forget (&p->passphrase);
+  forget (&p->key_add);
+  forget (&p->key_erase);
   p->options.secret = (struct image_secret) { NULL };
+  p->keyedit.add = p->keyedit.erase = NULL;
 }
 
 void
 params_free (struct params *p)
 {
-  params_forget_passphrase (p);
+  params_forget_passphrases (p);
   for (size_t i = 0; i < p->nr_uris; i++)
     free (p->uris[i]);
   free (p->uris);
@@ -498,11 +519,45 @@ set_data_file (struct params *p, const char *key, const char *value)
 static int
 set_passphrase (struct params *p, const char *key, const char *value)
 {
-  params_forget_passphrase (p);
+  forget (&p->passphrase);
   if (parse_passphrase (key, value, &p->passphrase) == -1)
     return -1;
   p->options.secret.passphrase = p->passphrase;
   p->options.secret.len = strlen (p->passphrase);
+  return 0;
+}
+
+static int
+add_key (struct params *p, const char *key, const char *value)
+{
+  if (parse_passphrase (key, value, &p->key_add) == -1)
+    return -1;
+  p->keyedit.add = p->key_add;
+  if (p->key_add[0] != '\0')
+    return 0;
+  nbdkit_error ("%s=: the passphrase must not be empty", key);
+  return -1;
+}
+
+static int
+erase_key (struct params *p, const char *key, const char *value)
+{
+  if (parse_passphrase (key, value, &p->key_erase) == -1)
+    return -1;
+  p->keyedit.erase = p->key_erase;
+  return 0;
+}
+
+static int
+erase_key_slot (struct params *p, const char *key, const char *value)
+{
+  unsigned slot;
+
+  if (parse_number (key, value, &slot) == -1)
+    return -1;
+  if (slot >= LUKS_SLOTS)
+    return bad_value (key, value, "must be 0 to %d", LUKS_SLOTS - 1);
+  p->keyedit.erase_slot = slot;
   return 0;
 }
 
@@ -858,6 +913,7 @@ params_complete (struct params *p)
   p->create.options.image.preallocation = p->edit_options.preallocation;
   if (p->amend_wanted)
     complete_amend (p);
+  p->keyedit.iter_ms = p->create.options.iter_ms;
   if (p->rebase.name && p->rebase.name[0]) {
     p->rebase.format = p->options.backing_format;
     p->options.backing_format = NULL;

@@ -14,6 +14,7 @@
 #include "offline/amend.h"
 #include "offline/bitmapedit.h"
 #include "offline/edit.h"
+#include "offline/keyedit.h"
 #include "offline/rebase.h"
 #include "nbd/createparams.h"
 
@@ -34,7 +35,8 @@ enum param {
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
   PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE, PARAM_REBASE,
-  PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_AMEND,
+  PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_AMEND, PARAM_KEY_ADD,
+  PARAM_KEY_ERASE, PARAM_KEY_ERASE_SLOT, PARAM_KEY_FORCE,
   NR_PARAMS
 };
 
@@ -48,6 +50,9 @@ struct params {
   bool amend_wanted;            /* amend= was given; `amend' is complete after
                                    params_complete */
   struct amend amend;           /* of version and features before serving */
+  struct keyedit keyedit;       /* of passphrases before serving; its strings are the next
+                                   ones */
+  char *key_add, *key_erase;
   struct rebase rebase;         /* to another backing file; name NULL: not asked for.
                                    `format' is complete after params_complete */
   enum commit_choice commit;    /* write data to the backing file before serving */
@@ -77,6 +82,7 @@ struct params {
     .discard = true, .lock = true, .link = STORAGE_LINK_DEFAULTS,            \
   },                                                                         \
   .create = CREATEPARAMS_DEFAULT,                                            \
+  .keyedit = { .erase_slot = -1 },                                           \
   .serve = true,                                                             \
 }
 
@@ -87,8 +93,8 @@ extern const char params_help[];
 extern int params_set (struct params *, const char *key, const char *value);
 /* Call it after all parameters were set and checked (paramrules.c). */
 extern void params_complete (struct params *);
-/* Wipes and frees the passphrase. */
-extern void params_forget_passphrase (struct params *);
+/* Wipes and frees all passphrases. */
+extern void params_forget_passphrases (struct params *);
 extern void params_free (struct params *);
 
 /* Was the parameter given, with a value that asks for something?  (flatten=false does

@@ -2,8 +2,8 @@
  *
  * What is done to an image before it is served, and in which order?
  *
- * The image is created (create=) and checked (check=), its version and features, its
- * snapshots and its size are changed, it is committed, flattened or rebased, and its
+ * The image is created (create=) and checked (check=), its keys, its version and
+ * features, its snapshots and its size are changed, it is committed, flattened or rebased, and its
  * bitmaps are changed.  Then it is described (info=), and a disk is made of it, unless
  * serve=false was given, and mapped (map=).  The image stays open and locked from the
  * first change to the last, and the disk takes it over.  Each change is complete and
@@ -32,6 +32,7 @@
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
 #include "offline/edit.h"
+#include "offline/keyedit.h"
 #include "offline/rebase.h"
 #include "nbd/prepare.h"
 #include "nbd/progress.h"
@@ -98,15 +99,23 @@ check_export (struct disk *disk)
 }
 
 static bool
+changes_keys (const struct params *p)
+{
+  return p->keyedit.add || p->keyedit.erase || p->keyedit.erase_slot >= 0;
+}
+
+static bool
 has_changes (const struct params *p)
 {
-  return p->amend_wanted || p->nr_edits > 0 || p->flatten || p->rebase.name ||
+  return changes_keys (p) || p->amend_wanted || p->nr_edits > 0 || p->flatten || p->rebase.name ||
     p->commit != COMMIT_OFF || p->nr_bitmaps > 0;
 }
 
 static int
 change (struct params *p, struct image *image)
 {
+  if (changes_keys (p) && keyedit_image (image, &p->options, &p->keyedit) == -1)
+    return -1;
   if (p->amend_wanted && amend_image (image, &p->options, &p->amend) == -1)
     return -1;
   if (edit_image (image, &p->options, &p->edit_options, p->edits, p->nr_edits) == -1)
@@ -234,7 +243,7 @@ prepare_disk (struct params *p, struct disk **disk)
   if (check && finish_check (check, r == 0) == -1)
     r = -1;
   check_free (check);           /* the disk has its own locks now */
-  params_forget_passphrase (p);
+  params_forget_passphrases (p);
   if (r == -1 || !p->serve)
     return r;
   if (disk_why_readonly (*disk))

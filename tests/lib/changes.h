@@ -10,6 +10,7 @@
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
 #include "offline/edit.h"
+#include "offline/keyedit.h"
 #include "offline/rebase.h"
 #include "lib/reach.h"
 
@@ -31,6 +32,17 @@ change_amend (const struct disk_options *o, const struct amend *amend)
   const struct disk_options reached = reach_disk (o);
   struct image *image = disk_open_image (&reached);
   const int r = image ? amend_image (image, &reached, amend) : -1;
+
+  image_close (image);
+  return r;
+}
+
+static inline int
+change_keys (const struct disk_options *o, const struct keyedit *keyedit)
+{
+  const struct disk_options reached = reach_disk (o);
+  struct image *image = disk_open_image (&reached);
+  const int r = image ? keyedit_image (image, &reached, keyedit) : -1;
 
   image_close (image);
   return r;

@@ -54,6 +54,11 @@ before ()
     Commit)
       make_overlay
       mv disk.qcow2 overlay.qcow2 ;;
+    "Changing passphrases")
+      rm disk.qcow2
+      for i in secret second third; do printf "$i" > $i.txt; done
+      served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=+secret.txt \
+        iter-time=1 ;;
     Rebase)
       make_overlay
       mv disk.qcow2 overlay.qcow2
@@ -161,6 +166,9 @@ after ()
       same overlay.qcow2 then.raw
       same base.qcow2 then.raw
       [ "$(allocated_kib overlay.qcow2)" -lt 1024 ] ;;
+    "Changing passphrases")
+      qemu-img check --object secret,id=s,file=third.txt --image-opts \
+        driver=qcow2,file.filename=disk.qcow2,encrypt.key-secret=s ;;
     Amending)
       qemu-img info -f qcow2 disk.qcow2 | grep 'lazy refcounts: true'
       same disk.qcow2 then.raw ;;

@@ -31,7 +31,7 @@ declare -A good=(
   [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5 [checkpoint-interval]=7
   [info]=info.json [info-chain]=true [serve]=false
   [rebase]=other.qcow2 [rebase-unsafe]=true [map]=map.json
-  [amend]=true
+  [amend]=true [key-add]=x [key-erase]=x [key-erase-slot]=1 [key-force]=true
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove bitmap-enable bitmap-disable \
@@ -109,7 +109,10 @@ needs 'bitmap-add=NAME' bitmap-granularity=64K
 needs 'bitmap-add=NAME' bitmap-granularity=64K bitmap-clear=b bitmap-remove=c
 needs 'check=quick' check-report=check.json
 needs 'check=quick' check-report=check.json check=off
-needs 'create=SIZE' iter-time=10
+needs 'encrypt=luks or key-add=SECRET' iter-time=10
+needs 'passphrase=' key-add=x
+needs 'passphrase=' key-erase-slot=0
+needs 'key-erase=SECRET or key-erase-slot=N' key-force=false
 needs 'encrypt=luks' create=1M iter-time=10
 needs 'rebase=NAME' rebase-unsafe=false
 refused 'rebase=NAME requires backing-format=qcow2' a.qcow2 rebase=other.qcow2

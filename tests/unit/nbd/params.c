@@ -73,7 +73,8 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_CHECKPOINT_INTERVAL] = "7", [PARAM_INFO] = "info",
   [PARAM_INFO_CHAIN] = "true", [PARAM_SERVE] = "false",
   [PARAM_REBASE] = "b", [PARAM_REBASE_UNSAFE] = "true", [PARAM_MAP] = "map",
-  [PARAM_AMEND] = "true",
+  [PARAM_AMEND] = "true", [PARAM_KEY_ADD] = "x", [PARAM_KEY_ERASE] = "x",
+  [PARAM_KEY_ERASE_SLOT] = "1", [PARAM_KEY_FORCE] = "true",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];

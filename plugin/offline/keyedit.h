@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Adds and erases passphrases of an encrypted image.  See keyedit.c.
+ */
+
+#ifndef QCOW2_KEYEDIT_H
+#define QCOW2_KEYEDIT_H
+
+#include <stdbool.h>
+
+#include "disk/disk.h"
+
+struct keyedit {
+  const char *add, *erase;      /* passphrases; NULL: none.  The caller wipes them */
+  int erase_slot;               /* a number, or -1: none */
+  bool force;                   /* also erase the last one, and with it the disk */
+  unsigned iter_ms;             /* time to test the one to add, in milliseconds */
+};
+
+/* Adds a passphrase, then erases all key slots that another one opens, and one by its
+ * number.  The image was opened with the same options (disk_open_image), with a
+ * passphrase that unlocks it.  Returns 0: durable; or -1 (reported): nothing has changed,
+ * or, after a failure of the host, a part of it. */
+extern int keyedit_image (struct image *, const struct disk_options *,
+                          const struct keyedit *);
+
+#endif /* QCOW2_KEYEDIT_H */
