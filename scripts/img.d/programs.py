@@ -12,8 +12,7 @@ import sys
 
 from cli import Failure
 
-nbdkit = os.environ.get("NBDKIT") or "nbdkit"
-plugin = os.environ.get("PLUGIN") or "qcow2"
+nbdkit, plugin = "nbdkit", "qcow2"      # --nbdkit and --plugin change them
 
 TIMELY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 30                   # seconds that a server has to end
