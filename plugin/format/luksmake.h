@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How is the LUKS header of a new disk created, and a key slot?  See luksmake.c.  Pure: no
- * files.
+ * How is the LUKS header of a new disk created, and a key slot?  See luksmake.c.  Pure:
+ * no files.
  */
 
 #ifndef QCOW2_LUKSMAKE_H

@@ -3,12 +3,12 @@
  * What is done to an image before it is served, and in which order?
  *
  * The image is created (create=) and checked (check=), its keys, its version and
- * features, its snapshots and its size are changed, it is committed, flattened or rebased, and its
- * bitmaps are changed.  Then it is described (info=), and a disk is made of it, unless
- * serve=false was given, and mapped (map=).  The image stays open and locked from the
- * first change to the last, and the disk takes it over.  Each change is complete and
- * durable, and the next one reads the file anew, so a crash between two changes leaves a
- * valid image.
+ * features, its snapshots and its size are changed, it is committed, flattened or
+ * rebased, and its bitmaps are changed.  Then it is described (info=), and a disk is made
+ * of it, unless serve=false was given, and mapped (map=).  The image stays open and
+ * locked from the first change to the last, and the disk takes it over.  Each change is
+ * complete and durable, and the next one reads the file anew, so a crash between two
+ * changes leaves a valid image.
  *
  * All of this happens in .get_ready, while errors and progress still reach the user's
  * terminal.
@@ -107,8 +107,8 @@ changes_keys (const struct params *p)
 static bool
 has_changes (const struct params *p)
 {
-  return changes_keys (p) || p->amend_wanted || p->nr_edits > 0 || p->flatten || p->rebase.name ||
-    p->commit != COMMIT_OFF || p->nr_bitmaps > 0;
+  return changes_keys (p) || p->amend_wanted || p->nr_edits > 0 || p->flatten ||
+    p->rebase.name || p->commit != COMMIT_OFF || p->nr_bitmaps > 0;
 }
 
 static int

@@ -4,9 +4,10 @@
  * and that is interrupted, at any moment?
  *
  * The power is cut at every operation, and each operation fails once.  Each time some
- * passphrase opens the image that is left, always those that stay, and nothing outside the LUKS header has changed.  After the change it is opened by exactly
- * those that are to open it, and so after the same change of what is left; key slots that
- * are not in use are then wiped.
+ * passphrase opens the image that is left, always those that stay, and each key slot in
+ * use is opened by one.  Nothing outside the LUKS header has changed.  After the change
+ * the image is opened by exactly those that are to open it, and so after the same change
+ * of what is left; key slots that are not in use are then wiped.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 4); FIRST: start with this one.
@@ -46,7 +47,9 @@ with_passphrase (const struct disk_options *options, const char *passphrase)
 {
   struct disk_options o = *options;
 
-  o.secret = (struct image_secret) { .passphrase = passphrase, .len = strlen (passphrase) };
+  o.secret = (struct image_secret) {
+    .passphrase = passphrase, .len = strlen (passphrase),
+  };
   return o;
 }
 
