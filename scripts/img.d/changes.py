@@ -150,6 +150,11 @@ def rebase(o):
 AMENDABLE = (
     ("compat", "compat", "the version of the format: 0.10 (v2) or 1.1 (v3)"),
     ("data_file_raw", "data-file-raw", "off: the data file is not a raw image any more"),
+    ("encrypt.iter-time", None, "milliseconds to test the new passphrase (2000)"),
+    ("encrypt.keyslot", None, "the key slot that is erased"),
+    ("encrypt.new-secret", None, "the id of the passphrase that is added"),
+    ("encrypt.old-secret", None, "the id of the passphrase that is erased"),
+    ("encrypt.state", None, "active to add a passphrase, inactive to erase one"),
     ("lazy_refcounts", "lazy-refcounts", "postpone updates of refcounts"),
 )
 # What does the same for the others.
@@ -163,21 +168,66 @@ def amend(o):
         return 0
     if not o.operands:
         raise Failure("usage: %s amend [OPTION...] -o OPTIONS IMAGE" % cli.PROGRAM)
-    known = {name: parameter for name, parameter, _ in AMENDABLE}
-    parameters = []
-    for key, value in [kv for text in o.options for kv in images.key_values(text)]:
+    given = dict(kv for text in o.options for kv in images.key_values(text))
+    if not given:
+        raise Failure("-o is required: what is to change")
+    secrets = images.Secrets(o.object)
+    image = images.image_of(o, o.operands[0], o.format, secrets)
+    image.need_qcow2("options that could be amended")
+    keys = {key: given.pop(key) for key in list(given) if key.startswith("encrypt.")}
+    parameters = amend_parameters(given)
+    passphrase = images.Passphrase(None)
+    if keys:
+        if image.secret is None:
+            raise Failure("the secret that opens the image is required: --image-opts "
+                          "driver=qcow2,file.filename=NAME,encrypt.key-secret=ID")
+        passphrase = key_change(keys, secrets, o.force)
+    try:
+        image.change(*parameters, *passphrase.parameters, fds=passphrase.fds,
+                     progress=o.progress)
+    finally:
+        passphrase.close()
+    return 0
+
+
+def amend_parameters(given):
+    known = {name: parameter for name, parameter, _ in AMENDABLE if parameter}
+    parameters = ["amend=true"] if given else []
+    for key, value in given.items():
         if key not in known:
             raise Failure("-o: '%s' cannot be amended: %s" % (
                 key, ELSEWHERE.get(key, "convert makes a new image with other options")))
         if key != "compat":
             images.is_on(key, value)
         parameters.append("%s=%s" % (known[key], value))
-    if not parameters:
-        raise Failure("-o is required: what is to change")
-    image = images.image_of(o, o.operands[0], o.format)
-    image.need_qcow2("options that could be amended")
-    image.change("amend=true", *parameters, progress=o.progress)
-    return 0
+    return parameters
+
+
+def key_change(given, secrets, force):
+    """What adds or erases a passphrase."""
+    state = given.pop("encrypt.state", None)
+    slot = given.pop("encrypt.keyslot", None)
+    given.pop("encrypt.format", None)
+    more = []
+    if state == "active" and slot is None and "encrypt.new-secret" in given:
+        found = images.Passphrase(secrets.get(given.pop("encrypt.new-secret")), "key-add")
+        if "encrypt.iter-time" in given:
+            more.append("iter-time=" + given.pop("encrypt.iter-time"))
+    elif state == "inactive" and slot is None and "encrypt.old-secret" in given:
+        found = images.Passphrase(secrets.get(given.pop("encrypt.old-secret")),
+                                  "key-erase")
+    elif state == "inactive" and slot is not None:
+        found = images.Passphrase(None)
+        more.append("key-erase-slot=%d" % images.number_of(slot, "encrypt.keyslot"))
+    else:
+        raise Failure("either encrypt.state=active,encrypt.new-secret=ID (in a free key "
+                      "slot) or encrypt.state=inactive with encrypt.old-secret=ID or "
+                      "encrypt.keyslot=N is required")
+    if given:
+        raise Failure("-o: '%s' cannot be used with encrypt.state=%s"
+                      % (next(iter(given)), state))
+    found.parameters += more + (["key-force=true"] if force else [])
+    return found
 
 
 COMMANDS = {
@@ -187,7 +237,7 @@ COMMANDS = {
         [cli.FORMAT, cli.QUIET, cli.PROGRESS, cli.CACHE,
          Option("o", "options", "KEY=VALUE,...: what is to change; help lists what can",
                 "OPTIONS", True),
-         Option(None, "force", "accepted, without effect"), *cli.IMAGE],
+         Option(None, "force", "erase also the last passphrase"), *cli.IMAGE],
         amend, 0, 1),
     "resize": Command(
         "resize", "IMAGE [+|-]SIZE",

@@ -159,10 +159,10 @@ class Secrets:
 
 
 class Passphrase:
-    """A parameter of the plugin, and the descriptor from which the plugin reads it.
-    (Other users can see the parameters of a process.)"""
+    """A parameter of the plugin, called NAME, and the descriptor from which the plugin
+    reads it.  (Other users can see the parameters of a process.)"""
 
-    def __init__(self, secret):
+    def __init__(self, secret, name="passphrase"):
         self.parameters, self.fds = [], []
         if secret is None:
             return
@@ -174,7 +174,7 @@ class Passphrase:
         high = fcntl.fcntl(read, fcntl.F_DUPFD_CLOEXEC, 20)
         os.close(read)
         self.fds = [high]
-        self.parameters = ["passphrase=-%d" % high]
+        self.parameters = ["%s=-%d" % (name, high)]
 
     def close(self):
         for fd in self.fds:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # nbdkit-qcow2-img amend changes the version and the features of an image as qemu-img amend
-# does.
+# does, and passphrases so that QEMU knows them.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
@@ -36,3 +36,57 @@ done
 img_refused 'use resize' amend -o size=20M disk.qcow2
 img_refused 'use rebase' amend -o backing_file=x disk.qcow2
 img amend -o help | grep -E '^  compat '
+
+# --- Passphrases.
+cd ours
+secrets=()
+for id in first second third; do
+  secrets+=(--object "secret,id=$id,data=hush-$id")
+done
+luks ()
+{
+  echo "driver=qcow2,file.filename=secret.qcow2,encrypt.key-secret=$1"
+}
+# opens ID...: these passphrases open the image, the others do not.
+opens ()
+{
+  local id
+
+  for id in first second third; do
+    if [[ " $* " = *" $id "* ]]; then
+      qemu-img check -q "${secrets[@]}" --image-opts "$(luks $id)"
+    else
+      if qemu-img check -q "${secrets[@]}" --image-opts "$(luks $id)"; then
+        fail "$id opens the image"
+      fi
+    fi
+  done
+}
+keys ()
+{
+  img amend "${secrets[@]}" --image-opts -o "$1" "$(luks "$2")" "${@:3}"
+}
+img create -q -f qcow2 "${secrets[@]}" \
+  -o encrypt.format=luks,encrypt.key-secret=first,encrypt.iter-time=10 secret.qcow2 1M
+opens first
+keys encrypt.state=active,encrypt.new-secret=second,encrypt.iter-time=10 first
+opens first second
+keys encrypt.state=active,encrypt.new-secret=third,encrypt.iter-time=10 second
+keys encrypt.state=inactive,encrypt.old-secret=first second
+opens second third
+keys encrypt.state=inactive,encrypt.keyslot=1 third
+opens third
+for bad in encrypt.state=inactive,encrypt.old-secret=third encrypt.state=active \
+    encrypt.state=inactive,encrypt.old-secret=first encrypt.state=inactive,encrypt.keyslot=9 \
+    encrypt.state=active,encrypt.new-secret=none encrypt.new-secret=first \
+    encrypt.state=active,encrypt.new-secret=first,encrypt.keyslot=1; do
+  if keys "$bad" third 2> err; then fail "not refused: $bad"; fi
+  [ "$(grep -vc '^+' err)" = 1 ]
+done
+opens third
+if img amend "${secrets[@]}" -o encrypt.state=active,encrypt.new-secret=first secret.qcow2
+then
+  fail "opened with which passphrase?"
+fi
+keys encrypt.state=inactive,encrypt.old-secret=third third --force
+opens
