@@ -81,7 +81,8 @@ struct nbdpool {
   struct slot slots[MAX_LINKS];
   unsigned nr_slots;            /* slots that were ever connected */
   unsigned max_slots;
-  bool told_lost;               /* that the connection is lost; until it is back */
+  int64_t lost_at;              /* clock_ms: since when it is told that the connection is
+                                   lost; 0: it is there */
   bool gone;                    /* someone has waited for it in vain; likewise */
 };
 
@@ -150,18 +151,20 @@ connect_slot (struct nbdpool *p, struct slot *slot, int64_t timeout_ms)
 static void
 tell_lost (struct nbdpool *p)
 {
-  if (!p->told_lost)
-    nbdkit_error ("%s: the connection is lost: trying to connect again for %u seconds",
-                  p->name, p->options.reconnect_ms / 1000);
-  p->told_lost = true;
+  if (p->lost_at > 0)
+    return;
+  nbdkit_error ("%s: the connection is lost: trying to connect again for %u seconds",
+                p->name, p->options.reconnect_ms / 1000);
+  p->lost_at = clock_ms ();
 }
 
 static void
 tell_back (struct nbdpool *p)
 {
-  if (p->told_lost)
+  if (p->lost_at > 0)
     nbdkit_error ("%s: connected again", p->name);
-  p->told_lost = p->gone = false;
+  p->lost_at = 0;
+  p->gone = false;
 }
 
 /* With the lock held: the one with the fewest users; a new one if all are busy.  The
@@ -241,12 +244,14 @@ struct patience {
   bool alone;                   /* nobody waits for it */
 };
 
+/* The time counts from the loss, not from the request: one that comes later, perhaps
+ * because it has waited for another one that failed, tries once.  With the lock held. */
 static void
 patience_begin (const struct nbdpool *p, struct patience *w)
 {
   if (w->deadline > 0)
     return;
-  w->deadline = clock_ms () + p->options.reconnect_ms;
+  w->deadline = (p->lost_at > 0 ? p->lost_at : clock_ms ()) + p->options.reconnect_ms;
   w->pause = FIRST_PAUSE_MS;
 }
 
@@ -296,6 +301,17 @@ timeout_beside (const struct nbdpool *p, int64_t ms)
   return min64 (p->options.connect_timeout_ms, ms + 4 * p->connect_ms);
 }
 
+/* How long one attempt to connect may take, with so much time LEFT: if none is, so long
+ * that it succeeds if the server is there, provided that somebody waits. */
+static int64_t
+attempt_ms (const struct nbdpool *p, const struct patience *w, int64_t left)
+{
+  const int64_t least = w->alone ? 1
+    : min64 (timeout_beside (p, MORE_MS), p->options.reconnect_ms);
+
+  return min64 (max64 (max64 (left, least), 1), p->options.connect_timeout_ms);
+}
+
 /* Makes the first connection anew, in the time that is LEFT.  With the lock held. */
 static void
 reconnect (struct nbdpool *p, struct patience *w, int64_t left)
@@ -307,8 +323,7 @@ reconnect (struct nbdpool *p, struct patience *w, int64_t left)
       lose_changes (p);
     tell_lost (p);
   }
-  if (connect_slot (p, slot, left < 1 ? 1
-                    : min64 (left, p->options.connect_timeout_ms)) == 0) {
+  if (connect_slot (p, slot, attempt_ms (p, w, left)) == 0) {
     find_losses (p);
     return;
   }
@@ -370,7 +385,7 @@ acquire (struct nbdpool *p, enum nbdpool_kind kind, struct patience *w)
     if (left <= 0 && tried)
       return give_up (p);
     if (slot->connecting || slot->users > 0)
-      wait_settled (p, left < 1 ? 1 : min64 (left, ASK_MS));
+      wait_settled (p, min64 (attempt_ms (p, w, left), ASK_MS));
     else
       reconnect (p, w, left);
     tried = true;
@@ -432,8 +447,10 @@ send (struct nbdpool *p, const struct nbdpool_request *q)
     release (p, slot, q->kind, err);
     again = err == ENOTCONN && !changes_something (q->kind) &&
       (w.deadline == 0 || clock_ms () < w.deadline);
-    if (again)
+    if (again) {
+      LOCK_FOR_BLOCK (&p->lock);
       patience_begin (p, &w);
+    }
   } while (again);
   errno = err == ENOTCONN ? EIO : err;
   return err ? -1 : 0;
