@@ -140,7 +140,7 @@ fill_engine ()
   rm -f "$tmp/image" "$tmp/state"
   make_image "$tmp/image" 8M
   truncate -s 32M "$tmp/image"
-  nbdcopy --connections=1 "$tmp/image" "$far_uri"
+  nbdcopy --flush --connections=1 "$tmp/image" "$far_uri"
 }
 
 engine_keeps_what_was_flushed ()
