@@ -18,7 +18,7 @@
  *
  * A write that was reported as done may be lost later, and another operation than a sync
  * may be the first to learn of it.  Such an error is kept in `lost', and every later
- * storage_sync fails with it (R9).
+ * storage_sync fails with it, and so does every durable write (R9).
  *
  * Locks: none; the atomics of storage-impl.h.
  */
@@ -292,6 +292,11 @@ storage_writev (struct storage *s, const struct iovec *iov, int niov,
     count += iov[i].iov_len;
   if (count == 0)
     return 0;
+  /* A durable write is a sync, too. */
+  if (durable && s->lost) {
+    errno = EIO;
+    return failed (s, "write", offset, count);
+  }
 
   r = choke (s, STORAGE_OP_WRITE, iov, niov, offset, count, durable);
   if (r == -1)
