@@ -211,8 +211,10 @@ inforeport_write (const struct inforeport *r, const struct disk_options *o)
   };
   int ret = -1;
 
-  if (w.name == NULL || w.info == NULL)
+  if (w.name == NULL || w.info == NULL) {
     nbdkit_error ("%s: info: no memory", o->path);
+    errno = ENOMEM;
+  }
   else if (describe (&w, o, r->chain) == 0)
     ret = write_file (r, o, r->chain ? w.info : json_array_get (w.info, 0));
   end (&w);
