@@ -113,6 +113,8 @@ test_drop_cache (void)
   for (unsigned i = 0; i < 100; i++)
     CHECK (storage_write (f, buf, page, i * page) == 0);
   calm_host ();
+  CHECK_FAILS (storage_writev (f, &(struct iovec) { buf, page }, 1, 0, true), EIO,
+               "write");
   CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
   storage_close (f);
 
