@@ -208,7 +208,7 @@ shares_clusters (void)
   struct blob b;
   bool shares;
 
-  blob_load (FUZZSERVER_IMAGE, &b);
+  blob_load (image, &b);
   shares = checker_shares (&b);
   blob_free (&b);
   return shares;
