@@ -56,6 +56,7 @@
 #include "util/names.h"
 #include "util/printable.h"
 #include "util/report.h"
+#include "util/sparse.h"
 #include "format/format.h"
 #include "request/bitmap.h"
 
@@ -148,10 +149,17 @@ bitmap_open (struct storage *file, const struct header *h,
   return 0;
 }
 
+/* > 0 for whoever records: nobody changes an empty disk. */
+static size_t
+bytes_of_bits (const struct bitmap *b)
+{
+  return div_up (b->e->bits, 64) * sizeof *b->bits;
+}
+
 static void
 free_bits (struct bitmap *b)
 {
-  free ((void *) b->bits);
+  sparse_free ((void *) b->bits, bytes_of_bits (b));
   free ((void *) b->cells);
   b->bits = NULL;
   b->cells = NULL;
@@ -274,7 +282,7 @@ static int
 make_room (struct bitmap *b)
 {
   if (b->bits == NULL)
-    b->bits = calloc (div_up (b->e->bits, 64), sizeof *b->bits);
+    b->bits = sparse_new (bytes_of_bits (b));
   if (b->cells == NULL)
     b->cells = calloc (b->e->table_entries, sizeof *b->cells);
   if (b->bits != NULL && b->cells != NULL)
