@@ -292,6 +292,8 @@ count (struct mutation *m, uint64_t offset, int n)
   if (order < 3 || order > 6)
     return;
   per_block = cluster_size (m) >> (order - 3);
+  if (per_block == 0)
+    return;
   block = get (m, get (m, 48, 8) + cluster / per_block * 8, 8);
   at = block + ((cluster % per_block) << (order - 3));
   if (block != 0)
