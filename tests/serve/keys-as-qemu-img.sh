@@ -59,11 +59,12 @@ for kind in ours aes-256,xts,plain64,sha1 aes-256,cbc,essiv,sha256 aes-128,cbc,p
     "$NBDKIT" -U - "$PLUGIN" l.qcow2 create=1M encrypt=luks iter-time=10 passphrase=+one \
       --run 'nbdcopy disk.raw "$uri"'
   else
-    IFS=, read -r cipher mode iv hash <<< $kind
-    more=; if [ $iv = essiv ]; then more=,encrypt.ivgen-hash-alg=sha256; fi
+    IFS=, read -r cipher mode iv hash <<< "$kind"
+    essiv=
+    if [ "$iv" = essiv ]; then essiv=,encrypt.ivgen-hash-alg=sha256; fi
     qemu-img create -q -f qcow2 --object secret,id=s,file=one -o encrypt.format=luks \
       -o "encrypt.key-secret=s,encrypt.iter-time=10,encrypt.cipher-alg=$cipher" \
-      -o "encrypt.cipher-mode=$mode,encrypt.ivgen-alg=$iv,encrypt.hash-alg=$hash$more" \
+      -o "encrypt.cipher-mode=$mode,encrypt.ivgen-alg=$iv,encrypt.hash-alg=$hash$essiv" \
       l.qcow2 1M
     "$NBDKIT" -U - "$PLUGIN" l.qcow2 passphrase=+one --run 'nbdcopy disk.raw "$uri"'
   fi

@@ -217,7 +217,7 @@ check_clean u.qcow2
 [ "$own" = "$(own_units u.qcow2)" ]
 # One that does not exist.
 for name in later.raw http://example.com/disk; do
-  rebase u.qcow2 rebase=$name backing-format=raw rebase-unsafe=true serve=false
+  rebase u.qcow2 rebase="$name" backing-format=raw rebase-unsafe=true serve=false
   qemu-img info -f qcow2 u.qcow2 | grep -q "backing file: $name"
 done
 rebase u.qcow2 rebase= rebase-unsafe=true

@@ -46,7 +46,7 @@ done
 # Chains that lead back.
 qemu-img create -q -f qcow2 -b top.qcow2 -F qcow2 over.qcow2
 for name in over.qcow2 top.qcow2 ./top.qcow2 "$tmp/top.qcow2"; do
-  refused_untouched 'loop' top.qcow2 rebase=$name backing-format=qcow2
+  refused_untouched 'loop' top.qcow2 rebase="$name" backing-format=qcow2
 done
 refused_untouched 'cannot be its own backing file' top.qcow2 rebase=./top.qcow2 \
   backing-format=qcow2 rebase-unsafe=true
