@@ -88,15 +88,18 @@ bitmapext_check (struct storage *file, const struct header *h, bool none)
 
 int
 bitmapext_set (struct storage *file, struct header *h, uint32_t count,
-               uint64_t size, uint64_t offset)
+               uint64_t size, uint64_t offset, bool *begun)
 {
   const struct qcow2_ext_bitmaps data = {
     .nb_bitmaps = put32 (count), .directory_size = put64 (size),
     .directory_offset = put64 (offset),
   };
   struct headerwrite *w = plan (file, h, count ? &data : NULL);
-  const int r = w ? headerwrite_commit (w, NULL) : -1;
+  int r = -1;
 
+  *begun = false;
+  if (w)
+    r = headerwrite_commit (w, begun);
   if (r == 0) {
     h->autoclear = get64 (headerwrite_fields (w)->autoclear_features);
     h->has_bitmaps = count != 0;

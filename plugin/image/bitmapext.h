@@ -18,9 +18,9 @@ extern int bitmapext_check (struct storage *, const struct header *, bool none);
 
 /* Has the header say that the image has COUNT bitmaps, whose directory of SIZE bytes at
  * OFFSET is already durable; COUNT 0: no bitmaps.  Durable on return.  No other thread
- * may change the header in the meantime.  -1 (reported): the header points to the old or
- * to the new directory. */
+ * may change the header in the meantime.  -1 (reported): *BEGUN says whether the header
+ * may point to the new directory. */
 extern int bitmapext_set (struct storage *, struct header *, uint32_t count,
-                          uint64_t size, uint64_t offset);
+                          uint64_t size, uint64_t offset, bool *begun);
 
 #endif /* QCOW2_BITMAPEXT_H */

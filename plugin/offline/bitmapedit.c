@@ -661,6 +661,7 @@ apply (struct edit *e, const struct bitmapedit *edits, size_t n)
 {
   struct image *image = e->image;
   const struct writable *w = e->w;
+  bool begun = false;
 
   if (plan (e, edits, n) == -1 || find_frees (e) == -1)
     return -1;
@@ -669,14 +670,13 @@ apply (struct edit *e, const struct bitmapedit *edits, size_t n)
     goto error;
   /* (A checkpoint with nothing to write leaves the image without its mark.) */
   if (checkpoint_flush (w->checkpoint) == -1 ||
-      health_begin_changes (image->health) == -1) {
+      health_begin_changes (image->health) == -1 ||
+      bitmapext_set (image->file, &image->header, e->n, e->size, e->run.host,
+                     &begun) == -1) {
     alloc_free_end (w->alloc, e->nr_frees);
-    goto error;
-  }
-  if (bitmapext_set (image->file, &image->header, e->n, e->size,
-                     e->run.host) == -1) {
+    if (!begun)
+      goto error;
     /* R9: it is unknown which directory is valid, so both stay. */
-    alloc_free_end (w->alloc, e->nr_frees);
     health_fail (image->health, "the header could not be changed");
     errno = EIO;
     return -1;
@@ -715,26 +715,39 @@ change (struct image *image, struct disk *d, const struct bitmapedit *edits, siz
 }
 
 static int
+become_writable (struct disk *d, const struct disk_options *options)
+{
+  bool writable = true;
+
+  if (disk_why_readonly (d) == NULL && disk_connect (d, &writable) == -1)
+    return -1;
+  if (disk_why_readonly (d) == NULL)
+    return 0;
+  nbdkit_error ("%s: cannot change bitmaps: %s", options->path, disk_why_readonly (d));
+  errno = EROFS;
+  return -1;
+}
+
+static int
 change_disk (struct image *image, const struct disk_options *options,
              const struct bitmapedit *edits, size_t n, const struct source *source)
 {
-  bool writable = true;
   struct disk *d;
-  int r = -1;
+  int r;
 
   if (image_reload (image) == -1 || disk_open_on (options, image, &d) == -1)
     return -1;
-  if (disk_why_readonly (d)) {
-    nbdkit_error ("%s: cannot change bitmaps: %s", options->path,
-                  disk_why_readonly (d));
-    errno = EROFS;
-  }
-  else if (disk_connect (d, &writable) == 0 && writable) {
+  r = become_writable (d, options);
+  if (r == 0) {
     r = change (image, d, edits, n, source);
-    if (disk_disconnect (d, true) == -1)
-      r = -1;
+    KEEP_ERRNO_FOR_BLOCK;
+    disk_disconnect (d, true);
   }
-  return disk_close (d) == -1 ? -1 : r;
+  KEEP_ERRNO_FOR_BLOCK;
+  /* If this fails, the next writer frees what the old bitmaps used. */
+  if (disk_close (d) == -1 && r == 0)
+    nbdkit_debug ("%s: the bitmaps were changed despite this error", options->path);
+  return r;
 }
 
 /* --- another image --- */
