@@ -53,7 +53,8 @@ struct check {
   const struct check_options *options;  /* valid while check_image runs */
   struct check_result result;
   struct checkfiles *held;      /* all files of the chain, for a report; or NULL */
-  bool failed;                  /* the check could not be completed */
+  int err;                      /* errno of what kept the check from being complete; 0:
+                                   it is */
   char line[LINE_SIZE];
 };
 
@@ -93,6 +94,14 @@ const char *
 check_line (const struct check *c)
 {
   return c->line;
+}
+
+/* Something (reported) keeps the check from being complete. */
+static void
+fail (struct check *c)
+{
+  if (c->err == 0)
+    c->err = errno ? errno : EIO;
 }
 
 /* --- one layer --- */
@@ -165,13 +174,13 @@ scan_layer (struct check *c, struct check_layer *l, bool full)
       findings_add (l->findings, FINDING_HEADER, 1, 0,
                     "the header is invalid");
     else
-      c->failed = true;
+      fail (c);
     return;
   }
   l->parsed = true;
   if (scan_image (l->image->file, &l->image->header, full, l->findings,
                   &l->stats) == -1)
-    c->failed = true;
+    fail (c);
 }
 
 static bool
@@ -203,8 +212,9 @@ check_layer (struct check *c, const char *path, bool raw)
   if (l->image == NULL) {
     /* A locked file, missing permissions, or a top image that does not exist are not
      * corruptions. */
-    c->failed = errno != ENOENT && errno != ENOTDIR;
-    if (c->result.n > 1 && !c->failed)
+    if (errno != ENOENT && errno != ENOTDIR)
+      fail (c);
+    else if (c->result.n > 1)
       findings_add (l->findings, FINDING_CHAIN, 1, 0,
                     "the backing file cannot be opened: %m");
     weigh (l);
@@ -218,7 +228,7 @@ check_layer (struct check *c, const char *path, bool raw)
   else if (!raw)
     scan_layer (c, l, c->options->mode == CHECK_FULL);
   else if (scan_raw (l->image->file, l->findings) == -1)
-    c->failed = true;
+    fail (c);
   weigh (l);
   return l;
 }
@@ -238,7 +248,7 @@ check_chain (struct check *c, struct check_layer *l)
     if (chain_below (l->path, l->raw ? NULL : &l->image->header, &chain, &path,
                      &format) == -1) {
       /* The name is not allowed, or uses an unsupported protocol: no corruption. */
-      c->failed = true;
+      fail (c);
       return 0;
     }
     if (path == NULL)
@@ -266,7 +276,7 @@ judge (struct check *c)
     if (r->layers[i]->parsed &&
         (r->layers[i]->image->header.incompatible & QCOW2_INCOMPAT_DIRTY))
       r->verdict = CHECK_DIRTY;
-  if (c->failed)
+  if (c->err)
     r->verdict = CHECK_FAILED;
   for (i = 0; i < r->n; i++)
     if (r->layers[i]->corruptions > 0)
@@ -352,7 +362,7 @@ repair (struct check *c)
   struct check_layer *l = c->result.layers[0];
   const bool only_leaks = c->options->mode == CHECK_REPAIR_LEAKS;
 
-  if (c->failed || !l->parsed ||
+  if (c->err || !l->parsed ||
       (findings_corruptions (l->findings) == 0 &&
        findings_count (l->findings, FINDING_LEAK) == 0 &&
        !(l->image->header.incompatible &
@@ -367,21 +377,22 @@ repair (struct check *c)
   }
   if (!storage_is_writable (l->image->file)) {
     nbdkit_error ("%s: cannot be repaired: %s", l->path, image_why_readonly (l->image));
-    c->failed = true;
+    errno = EROFS;
+    fail (c);
     return;
   }
   if (image_lock (l->image, IMAGE_WRITER) == -1) {
-    c->failed = true;
+    fail (c);
     return;
   }
   if (make_right (l) == 0)
     c->result.repaired = true;
   else
-    c->failed = true;
+    fail (c);
   l->file_size = storage_size (l->image->file);
   weigh (l);
   if (image_lock (l->image, IMAGE_READER) == -1)
-    c->failed = true;
+    fail (c);
 }
 
 /* --- the whole check --- */
@@ -460,7 +471,7 @@ check_image (const struct check_options *options, struct check **ret)
     checkreport_tell (&c->result);
     checkreport_line (&c->result, c->line, sizeof c->line);
     nbdkit_error ("%s", c->line);
-    errno = EUCLEAN;
+    errno = c->err ? c->err : EUCLEAN;
     goto error;
   }
   disconnect (c);
