@@ -17,6 +17,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,16 @@
 struct checkfiles {
   struct image **images;        /* including raw files */
   size_t n;
+  bool incomplete;              /* there was no memory for the others */
 };
+
+/* Something has failed, with errno.  Returns NULL. */
+static struct image *
+note_failure (struct checkfiles *c)
+{
+  c->incomplete |= errno == ENOMEM;
+  return NULL;
+}
 
 /* Opens the file at PATH.  NULL if it cannot be opened or is already in the chain. */
 static struct image *
@@ -38,13 +48,13 @@ add (struct checkfiles *c, const char *path, const struct chain_options *chain)
   struct image *image;
 
   if (images == NULL)
-    return NULL;
+    return note_failure (c);
   c->images = images;
   /* The check opens each of these files once more, and so does the disk. */
   chain_reserve_files (6 * (c->n + 1));
   image = image_open_file (path, &options);
   if (image == NULL)
-    return NULL;
+    return note_failure (c);
   for (size_t i = 0; i < c->n; i++)
     if (storage_same (images[i]->file, image->file)) {
       image_close (image);
@@ -64,11 +74,17 @@ add_image (struct checkfiles *c, const char *path, const struct chain_options *c
   struct image_options options = chain->image;
 
   *below = NULL;
-  if (image == NULL || image_read_header (image) == -1)
+  if (image == NULL)
     return;
+  if (image_read_header (image) == -1) {
+    note_failure (c);
+    return;
+  }
   options.file = (struct storage_options) { .link = chain->image.file.link };
-  image_open_data (image, &options);
-  chain_below (path, &image->header, chain, below, format);
+  if (image_open_data (image, &options) == -1)
+    note_failure (c);
+  if (chain_below (path, &image->header, chain, below, format) == -1)
+    note_failure (c);
   /* The check may need the only connection that a server admits. */
   storage_disconnect (image->file);
   if (image->data)
@@ -106,7 +122,12 @@ checkfiles_open (const char *path, const struct chain_options *options)
   }
   free (next);
   report_silence (false);
-  return c;
+  if (!c->incomplete)
+    return c;
+  checkfiles_close (c);
+  nbdkit_error ("%s: check: out of memory", path);
+  errno = ENOMEM;
+  return NULL;
 }
 
 void

@@ -306,11 +306,13 @@ check_descriptor (const struct report_kind *kind, const char *path, int fd)
 {
   const int flags = fcntl (fd, F_GETFL);
   struct stat st;
+  int open_here;
 
   if (flags == -1 || fstat (fd, &st) == -1)
     return failed (kind, path);
-  if (is_ours (fd) || (S_ISREG (st.st_mode) && is_open_here (&st) != 0))
-    return refused_open (kind, path);
+  open_here = is_ours (fd) ? 1 : S_ISREG (st.st_mode) ? is_open_here (&st) : 0;
+  if (open_here != 0)
+    return open_here == 1 ? refused_open (kind, path) : failed (kind, path);
   if ((flags & O_ACCMODE) == O_RDONLY || (flags & O_PATH)) {
     errno = EBADF;
     return failed (kind, path);
@@ -444,7 +446,7 @@ settle (const struct report_kind *kind, const char *temporary, const char *name)
 
   if (check_replaceable (kind, temporary) == 0)
     return unlink (temporary);
-  err = errno == ETXTBSY ? ETXTBSY : EEXIST;
+  err = errno == ETXTBSY || errno == ENOMEM ? errno : EEXIST;
   if (renameat2 (AT_FDCWD, temporary, AT_FDCWD, name, RENAME_EXCHANGE) == 0)
     unlink (temporary);
   errno = err;
