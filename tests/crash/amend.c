@@ -4,9 +4,10 @@
  *
  * A random image, over a raw file or nothing, gets a series of random changes: to the
  * other version, with or without lazy refcounts.  During each, the power is cut at every
- * operation, and each operation fails once.  The image that is left has no faults and no
- * leaks, shows the same disk, and its header is either all in the old or all in the new
- * state.  Afterwards it is in the new state, and qemu-img agrees, and writes to it.
+ * operation, and each operation fails once, and some allocations.  The image that is left
+ * has no faults and no leaks, shows the same disk, and its header is either all in the
+ * old or all in the new state.  Afterwards it is in the new state, and qemu-img agrees,
+ * and writes to it.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 4); FIRST: start with this one.
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #include "format/format.h"
+#include "lib/allocations.h"
 #include "lib/changes.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
@@ -183,8 +185,8 @@ main (void)
 {
   const unsigned done = trials_run ("amend", 4, 1, one_image);
 
-  printf ("%u images, %u changes, %u power cuts (%u old, %u new), %u failures\n",
-          done, nr_changes, power_cuts.cuts, power_cuts.old, power_cuts.new,
-          power_cuts.faults);
+  printf ("%u images, %u changes, %u power cuts (%u old, %u new), %u failures, "
+          "%u times no memory\n", done, nr_changes, power_cuts.cuts, power_cuts.old,
+          power_cuts.new, power_cuts.faults, power_cuts.shortages);
   return 0;
 }

@@ -5,10 +5,11 @@
  *
  * The power is cut just before each change of the file and each sync.  Each file that is
  * left has no corruption, and either the old bitmaps or all the requested ones, with the
- * correct bits; also when errors are injected.  Without errors nothing is leaked at the
- * end, and what a power cut leaks is freed when the next writer opens the image.
+ * correct bits, some of them from another image; also when errors are injected.  Without
+ * errors nothing is leaked at the end, and what an error or a power cut leaks is freed
+ * when the next writer opens the image.
  * Everything else in the header is unchanged, also if the extension of bitmaps lies
- * across two sectors.
+ * across two sectors.  Then some allocations fail.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (5) as for crash/requests.
  */
@@ -21,6 +22,7 @@
 
 #include "disk/disk.h"
 #include "disk/export.h"
+#include "lib/allocations.h"
 #include "lib/changes.h"
 #include "lib/checker.h"
 #include "lib/images.h"
@@ -30,6 +32,7 @@
 #include "lib/trials.h"
 
 #define IMAGE "top.qcow2"
+#define SOURCE "other.qcow2"
 
 enum { OLD, STILL, NEW, OTHER, NAMES };
 static const char *const names[NAMES] = { "old", "still", "new", "other" };
@@ -47,11 +50,13 @@ struct trial {
   struct disk_options options;
   struct bitmapedit edits[8];
   size_t n;
+  char *source;                 /* the image whose bitmaps are merged, or NULL */
   struct power_cut_trial power;
   uint64_t pushed;              /* length of an extension of the header, or 0 */
   struct blob below;
   struct state before, after, now;
   struct state wanted;          /* what the changes make of `before' */
+  struct state other;           /* of the source */
 };
 
 static unsigned nr_failed, nr_reopened;
@@ -120,7 +125,8 @@ reopen (const struct trial *t, const struct blob *file)
 static void
 judge (void *opaque, const struct remains *left)
 {
-  const bool leaks_allowed = !left->done || left->kind != CUT_ALL;
+  const bool leaks_allowed = !left->done || left->fault || left->shortage ||
+    left->kind != CUT_ALL;
 
   if (survivor_check (left->file, leaks_allowed, left->when) > 0)
     reopen (opaque, left->file);
@@ -180,6 +186,28 @@ make (struct trial *t, struct rng *rng)
   return bitmaps;
 }
 
+/* Another image of that size. */
+static void
+make_source (struct trial *t, struct rng *rng)
+{
+  struct image_spec spec = {
+    .version = 3, .cluster_size = t->spec.cluster_size, .refcount_bits = 16,
+    .size = t->spec.size,
+  };
+  struct blob file;
+
+  unlink (SOURCE);
+  image_create (SOURCE, &spec);
+  image_bitmap (SOURCE, names[STILL], 9 + rng_below (rng, 8));
+  image_fill (SOURCE, &spec, rng, 3);
+  image_bitmap (SOURCE, names[OTHER], 0);
+  image_fill (SOURCE, &spec, rng, 3);
+  t->source = images_path (SOURCE);
+  blob_load (SOURCE, &file);
+  look (&file, &t->other);
+  blob_free (&file);
+}
+
 static void
 add (struct trial *t, enum bitmapedit_what what, int name, unsigned granularity_bits)
 {
@@ -197,11 +225,18 @@ add (struct trial *t, enum bitmapedit_what what, int name, unsigned granularity_
   w->there[name] = what != BITMAP_REMOVE;
 }
 
+/* Where bitmaps are that are merged. */
+static const struct state *
+source (const struct trial *t)
+{
+  return t->source ? &t->other : &t->wanted;
+}
+
 static void
 merge (struct trial *t, int from, int into)
 {
   const uint64_t piece = UINT64_C (1) << (t->wanted.bitmap[into].granularity_bits - 9);
-  const unsigned char *source = t->wanted.marked[from];
+  const unsigned char *there = source (t)->marked[from];
   unsigned char *marked = t->wanted.marked[into];
 
   t->edits[t->n++] = (struct bitmapedit) {
@@ -210,7 +245,7 @@ merge (struct trial *t, int from, int into)
   for (uint64_t s = 0; s < t->sectors; s++) {
     const uint64_t at = s / piece * piece;
 
-    if (source[s])
+    if (there[s])
       memset (marked + at, 1, min64 (piece, t->sectors - at));
   }
 }
@@ -226,7 +261,7 @@ choose_change (struct trial *t, struct rng *rng)
 
   if (!t->wanted.there[i])
     add (t, BITMAP_ADD, i, sizes[rng_below (rng, 4)]);
-  else if (t->wanted.there[k] && rng_below (rng, 2))
+  else if (source (t)->there[k] && rng_below (rng, 2))
     merge (t, k, i);
   else
     add (t, changes[rng_below (rng, 4)], i, 0);
@@ -244,8 +279,8 @@ choose (struct trial *t, struct rng *rng, bool bitmaps)
   if (bitmaps)
     add (t, rng_below (rng, 2) ? BITMAP_CLEAR : BITMAP_DISABLE, OLD, 0);
   add (t, BITMAP_ADD, NEW, 9);
-  if (bitmaps && rng_below (rng, 2))
-    merge (t, STILL, rng_below (rng, 2) ? NEW : OLD);
+  if (source (t)->there[STILL] && rng_below (rng, 2))
+    merge (t, STILL, bitmaps && rng_below (rng, 2) ? OLD : NEW);
   for (unsigned i = rng_below (rng, 5); i > 0; i--)
     choose_change (t, rng);
 }
@@ -256,7 +291,7 @@ change (void *opaque, const struct storage_hooks *hooks)
   struct trial *t = opaque;
 
   t->options.hooks = hooks;
-  return change_bitmaps (&t->options, t->edits, t->n);
+  return change_bitmaps (&t->options, t->edits, t->n, t->source);
 }
 
 static unsigned
@@ -322,21 +357,27 @@ run_trial (struct rng *rng)
   state_alloc (&t.after, t.sectors);
   state_alloc (&t.now, t.sectors);
   state_alloc (&t.wanted, t.sectors);
+  state_alloc (&t.other, t.sectors);
   blob_load (IMAGE, &first);
   look (&first, &t.before);
   look (&first, &t.wanted);
 
+  if (rng_below (rng, 3) == 0)
+    make_source (&t, rng);
   choose (&t, rng, bitmaps);
   change_in_peace (&t);
   blob_save (IMAGE, &first);
   change_with_accidents (&t, rng, errors);
+  power_cut_fail_memory (&t.power);
 
   state_free (&t.before);
   state_free (&t.after);
   state_free (&t.now);
   state_free (&t.wanted);
+  state_free (&t.other);
   blob_free (&first);
   blob_free (&t.below);
+  free (t.source);
   free ((char *) t.options.path);
 }
 
@@ -345,7 +386,8 @@ main (void)
 {
   const unsigned done = trials_run ("bitmap-edits", 5, 1, run_trial);
 
-  printf ("%u trials, %u cuts: %u old, %u new; %u failed; %u reopened\n", done,
-          power_cuts.cuts, power_cuts.old, power_cuts.new, nr_failed, nr_reopened);
+  printf ("%u trials, %u cuts: %u old, %u new; %u failed; %u reopened; "
+          "%u times no memory\n", done, power_cuts.cuts, power_cuts.old, power_cuts.new,
+          nr_failed, nr_reopened, power_cuts.shortages);
   return power_cuts.old > 0 && power_cuts.new > 0 ? 0 : 1;
 }

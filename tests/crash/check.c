@@ -14,8 +14,11 @@
  *     dirty bit, but then no refcount is lower than before
  *   - now and then: qemu-img agrees, also about snapshots
  *
- * Then each operation of the repair fails in turn: the image is refused, and is in the
- * same state as after a power cut.
+ * Then each operation of the repair fails in turn, and some allocations: the image is
+ * refused, and is in the same state as after a power cut.
+ *
+ * A full check of a chain with this image says the same as always, or that there was no
+ * memory, and changes nothing.
  *
  * In addition, metadata is damaged at random, as in images from attackers: a check comes
  * to an end, with any verdict; sanitizers find nothing; and it changes nothing.
@@ -32,6 +35,7 @@
 
 #include "util/bytes.h"
 #include "check/check.h"
+#include "lib/allocations.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
@@ -41,6 +45,8 @@
 
 #define IMAGE "top.qcow2"
 #define WRONG "wrong.qcow2"
+#define ABOVE "above.qcow2"     /* an overlay of it */
+#define REPORT "report.json"
 
 #define OFFSET_BITS UINT64_C (0x00fffffffffffe00)
 #define COPIED (UINT64_C (1) << 63)
@@ -50,7 +56,8 @@ struct trial {
   struct image_spec spec;
   bool snapshot, only_leaks;
   struct blob before, expected, old;    /* old: contents of the snapshot */
-  struct check_options options;
+  struct check_options options, full;
+  bool condemned;               /* what a full check says */
   struct power_cut_trial power;
 };
 
@@ -121,7 +128,7 @@ judge (void *opaque, const struct remains *left)
   const struct blob *b = left->file;
 
   check_contents (t, b, left->when);
-  if (left->done && left->fault)
+  if (left->done && left->fault && !left->shortage)
     FAIL ("a repair that failed says that all is well");
   if (left->done && (!in_order (b) || is_dirty (t, b)))
     survivor_fail (b, "%s: not in order", left->when);
@@ -189,6 +196,18 @@ spoil_flags (const struct trial *t, struct blob *b, struct rng *rng)
 }
 
 static void
+make_above (const struct trial *t, struct rng *rng)
+{
+  const struct image_spec spec = {
+    .version = 3, .cluster_size = 65536, .refcount_bits = 16, .size = t->spec.size,
+    .backing = WRONG,
+  };
+
+  image_create (ABOVE, &spec);
+  image_fill (ABOVE, &spec, rng, 2);
+}
+
+static void
 make_image (struct trial *t, struct rng *rng)
 {
   static const unsigned bits[] = { 9, 9, 12, 16 };
@@ -218,6 +237,8 @@ make_image (struct trial *t, struct rng *rng)
   printf ("%s%s\n", t->snapshot ? ", snapshot" : "", bitmap ? ", bitmap" : "");
   fflush (stdout);
   blob_load (IMAGE, &t->before);
+  blob_save (WRONG, &t->before);
+  make_above (t, rng);
   t->only_leaks = rng_below (rng, 3) == 0;
   if (t->only_leaks)
     leak (t, &t->before, rng);
@@ -239,8 +260,10 @@ repair (void *opaque, const struct storage_hooks *hooks)
 
   t->options.chain.image.file.hooks = hooks;
   r = reach_check (&t->options, &c);
-  if (r == 0)
+  if (r == 0) {
+    CHECK (check_finish (c, true) == 0 && strstr (check_line (c), "layers") == NULL);
     check_free (c);
+  }
   return r;
 }
 
@@ -253,6 +276,52 @@ ended (void *opaque, bool fault)
     return;
   blob_save (SURVIVOR, simdisk_cut (t->power.sim, &t->power.rng, CUT_NOTHING));
   ask_qemu (t);
+}
+
+/* --- checking a chain --- */
+
+static int
+check_full (void *opaque, const struct storage_hooks *hooks)
+{
+  struct trial *t = opaque;
+  struct check *c;
+  int r;
+
+  t->full.chain.image.file.hooks = hooks;
+  if (reach_check (&t->full, &c) == -1)
+    return t->condemned && errno == EUCLEAN ? 0 : -1;
+  r = check_finish (c, true);
+  if (t->condemned || (r == 0 && strstr (check_line (c), ", in 2 layers") == NULL))
+    FAIL ("a full check says this time: %s", check_line (c));
+  check_free (c);
+  return r;
+}
+
+static void
+judge_unchanged (void *opaque, const struct remains *left)
+{
+  const struct trial *t = opaque;
+
+  if (!blob_same (left->file, &t->before))
+    survivor_fail (left->file, "%s: a check has changed the image", left->when);
+}
+
+static void
+check_without_memory (struct trial *t)
+{
+  t->full = (struct check_options) {
+    .mode = CHECK_FULL, .path = images_path (ABOVE), .report = images_path (REPORT),
+    .chain.backing = BACKING_FOLLOW,
+  };
+  t->power.change = check_full;
+  t->power.judge = judge_unchanged;
+  t->power.ended = NULL;
+  quiet_errors = true;
+  t->condemned = check_full (t, &without_sync) == -1;
+  power_cut_fail_memory (&t->power);
+  quiet_errors = false;
+  free ((char *) t->full.path);
+  free ((char *) t->full.report);
 }
 
 /* --- strangers --- */
@@ -334,6 +403,7 @@ one_image (struct rng *rng)
   if (!in_order (&t.before)) {
     power_cut_everywhere (&t.power);
     power_cut_fail_each (&t.power);
+    check_without_memory (&t);
   }
   for (i = 0; i < 20; i++)
     check_hostile (&t);
@@ -350,7 +420,8 @@ main (void)
   const unsigned done = trials_run ("check", 4, 3, one_image);
 
   printf ("%u images, %u power cuts, %u repaired again, %u failures, "
-          "%u judged by qemu-img, %u hostile\n", done, power_cuts.cuts,
-          nr_repaired, power_cuts.faults, nr_judged, nr_hostile);
+          "%u times no memory, %u judged by qemu-img, %u hostile\n", done,
+          power_cuts.cuts, nr_repaired, power_cuts.faults, power_cuts.shortages,
+          nr_judged, nr_hostile);
   return 0;
 }

@@ -8,6 +8,7 @@
  *   power cuts    before any change or sync of either file: any subset of the unsynced
  *                 changes has reached the disk
  *   ENOSPC, EIO   each operation fails in turn; then the server ends, or the power is cut
+ *   no memory     for one allocation, or for all from then on
  *   a stop        by the user, at any step
  *
  * Each time the image, over the backing file that is left, shows the same data as before.
@@ -27,6 +28,7 @@
 #include <string.h>
 
 #include "util/bytes.h"
+#include "lib/allocations.h"
 #include "lib/changes.h"
 #include "lib/checker.h"
 #include "lib/images.h"
@@ -383,6 +385,7 @@ one_image (struct rng *rng)
     fault = choose_fault (rng, i, changing, growing);
     power_cut_fault (&t.power, &fault);
   }
+  power_cut_fail_memory (&t.power);
 
   blob_free (&t.contents);
   blob_free (&t.base);
@@ -397,7 +400,8 @@ main (void)
 {
   const unsigned done = trials_run ("commit", 8, 1, one_image);
 
-  printf ("%u images, %u power cuts, %u judged empty, %u committed again, %u failures\n",
-          done, power_cuts.cuts, nr_empty, nr_again, nr_failures);
+  printf ("%u images, %u power cuts, %u judged empty, %u committed again, "
+          "%u times no memory, %u failures\n", done, power_cuts.cuts, nr_empty, nr_again,
+          power_cuts.shortages, nr_failures);
   return 0;
 }

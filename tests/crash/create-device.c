@@ -3,7 +3,8 @@
  * Is an image created on a device completely or not at all?
  *
  * The device contains zeros, an older image, or anything.  While a random image is
- * created there, the power is cut at every operation, and each operation fails once.
+ * created there, the power is cut at every operation, and each operation fails once, and
+ * some allocations.
  * What is left is the old image, untouched; no image; or the new one, without faults or
  * leaks, whose disk reads as zeros.  It is the new one once that was reported.  A failure
  * on a device that had zeros leaves zeros.
@@ -27,6 +28,7 @@
 #include "util/bytes.h"
 #include "offline/create.h"
 #include "offline/newimage.h"
+#include "lib/allocations.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
 #include "lib/survivor.h"
@@ -68,7 +70,6 @@ struct trial {
   unsigned char first[512];     /* of the new image */
   struct blob old, zeros;       /* zeros: the disk */
   bool old_image;
-  bool once;                    /* only one operation fails */
   struct power_cut_trial power;
 };
 
@@ -117,22 +118,9 @@ ended (void *opaque, bool fault)
   struct trial *t = opaque;
   const struct blob *b = simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL);
 
-  if (fault && !t->power.done && !t->options.overwrite && t->once &&
+  if (fault && !t->power.done && !t->options.overwrite && !t->power.lasting &&
       !bytes_are_zero (b->data, b->len))
     survivor_fail (b, "after a failure the device does not read as zeros");
-}
-
-static void
-fail_each (struct trial *t)
-{
-  const uint64_t n = t->power.operations;
-  struct fault fault;
-
-  for (uint64_t nth = 0; nth < n; nth += 1 + n / 16) {
-    fault = power_cut_random_fault (&t->power.rng, t->power.can_fail, nth);
-    t->once = fault.times == 1;
-    power_cut_fault (&t->power, &fault);
-  }
 }
 
 static void
@@ -199,18 +187,19 @@ run_trial (struct rng *rng)
     .options = { .path = images_path (DEVICE) },
     .power = {
       .change = change, .judge = judge, .ended = ended,
-      .can_fail = 1 << STORAGE_OP_READ | 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC |
-        1 << STORAGE_OP_PUNCH,
+      .can_fail = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC | 1 << STORAGE_OP_PUNCH,
     },
   };
   struct stat st;
 
   choose_old (&t, rng);
   choose_image (&t, rng);
-  trials_about ("a disk of %" PRIu64 " bytes, clusters of %" PRIu64 ", preallocation %d, "
-                "over %s%s", t.options.image.size, t.options.image.cluster_size,
-                t.options.image.preallocation, t.old_image ? "an image" : "no image",
-                t.options.overwrite ? ", overwriting" : "");
+  printf ("%u: a disk of %" PRIu64 " bytes, clusters of %" PRIu64 ", preallocation %d, "
+          "over %s%s\n", trials_number, t.options.image.size,
+          t.options.image.cluster_size, t.options.image.preallocation,
+          t.old_image ? "an image" : "no image",
+          t.options.overwrite ? ", overwriting" : "");
+  fflush (stdout);
   blob_save (DEVICE, &t.old);
   CHECK (fstatat (AT_FDCWD, DEVICE, &st, 0) == 0);
   device_ino = st.st_ino;
@@ -218,7 +207,7 @@ run_trial (struct rng *rng)
   t.power.opaque = &t;
   rng_init (&t.power.rng, rng_next (rng), 0);
   power_cut_everywhere (&t.power);
-  fail_each (&t);
+  power_cut_fail_each (&t.power);
   device_ino = 0;
   blob_free (&t.old);
   blob_free (&t.zeros);
@@ -229,8 +218,9 @@ int
 main (void)
 {
   trials_run ("create-device", 5, 4, run_trial);
-  printf ("%u power cuts, %u failed operations: %u times the new image, %u times none, "
-          "%u times the old one\n", power_cuts.cuts, power_cuts.faults, whole, none,
+  printf ("%u power cuts, %u failed operations, %u times no memory: "
+          "%u times the new image, %u times none, %u times the old one\n",
+          power_cuts.cuts, power_cuts.faults, power_cuts.shortages, whole, none,
           untouched);
   CHECK (whole > 0 && none > 0);
   return 0;

@@ -4,7 +4,7 @@
  * at all?
  *
  * A random image gets a series of random edits.  During each, the power is cut at every
- * operation, and each operation fails once.  The image that is left has no faults and no
+ * operation, and each operation fails once, and some allocations.  The image that is left has no faults and no
  * leaks (unless the end of the last cluster had to be zeroed), and the disk, every
  * snapshot and every persistent bitmap are either all in the old or all in the new state.
  * After the edit they are in the new state, and qemu-img agrees; now and then qemu-img
@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "util/bytes.h"
+#include "lib/allocations.h"
 #include "lib/changes.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
@@ -308,7 +309,8 @@ judge (void *opaque, const struct remains *left)
 {
   const struct trial *t = opaque;
 
-  survivor_check (left->file, t->tail && (left->fault || !left->done), left->when);
+  survivor_check (left->file,
+                  t->tail && (left->fault || left->shortage || !left->done), left->when);
   if (t->pushed != 0 && !blob_has_pushed (left->file, t->pushed))
     survivor_fail (left->file, "%s: an unknown extension of the header has changed",
                    left->when);
@@ -540,8 +542,8 @@ main (void)
 {
   const unsigned done = trials_run ("edits", 5, 5, one_image);
 
-  printf ("%u images, %u edits, %u power cuts (%u old, %u new), %u failures\n",
-          done, nr_edits, power_cuts.cuts, power_cuts.old, power_cuts.new,
-          power_cuts.faults);
+  printf ("%u images, %u edits, %u power cuts (%u old, %u new), %u failures, "
+          "%u times no memory\n", done, nr_edits, power_cuts.cuts, power_cuts.old,
+          power_cuts.new, power_cuts.faults, power_cuts.shortages);
   return 0;
 }

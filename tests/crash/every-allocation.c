@@ -179,7 +179,7 @@ fail_each (const struct attempt_image *t, struct rng *rng)
   size_t n;
 
   run_session (t, SHORTAGE_NONE);
-  which = shortage_choose (rng, &n);
+  which = shortage_choose (rng, SIZE_MAX, &n);
   for (size_t i = 0; i < n && (i < LEAST || trials_time_left ()); i++) {
     run_session (t, (struct shortage) { which[i], 1 });
     run_session (t, (struct shortage) { which[i], UINT64_MAX });

@@ -3,9 +3,9 @@
  * What is left of an encrypted image if a passphrase is being added, exchanged or erased,
  * and that is interrupted, at any moment?
  *
- * The power is cut at every operation, and each operation fails once.  Each time some
- * passphrase opens the image that is left, always those that stay, and each key slot in
- * use is opened by one.  Nothing outside the LUKS header has changed.  After the change
+ * The power is cut at every operation, and each operation fails once, and some
+ * allocations.  Each time some passphrase opens the image that is left, always those that
+ * stay, and each key slot in use is opened by one.  Nothing outside the LUKS header has changed.  After the change
  * the image is opened by exactly those that are to open it, and so after the same change
  * of what is left; key slots that are not in use are then wiped.
  *
@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "format/luks.h"
+#include "lib/allocations.h"
 #include "lib/changes.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
@@ -294,7 +295,7 @@ main (void)
   const unsigned done = trials_run ("keys", 4, 1, one_image);
 
   printf ("%u images, %u power cuts, %u passphrases tried, %u changed again, "
-          "%u failures\n", done, power_cuts.cuts, nr_opened, nr_again,
-          power_cuts.faults);
+          "%u failures, %u times no memory\n", done, power_cuts.cuts, nr_opened, nr_again,
+          power_cuts.faults, power_cuts.shortages);
   return 0;
 }

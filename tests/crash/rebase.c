@@ -10,6 +10,7 @@
  *   power cuts    before any change or sync: any subset of the unsynced changes has
  *                 reached the disk
  *   ENOSPC, EIO   each operation fails in turn; then the server ends, or the power is cut
+ *   no memory     for one allocation, or for all from then on
  *   a stop        by the user, at any step
  *
  * Each time the file that is left names either the old backing file or the new one, and
@@ -28,6 +29,7 @@
 
 #include "util/bytes.h"
 #include "format/format.h"
+#include "lib/allocations.h"
 #include "lib/changes.h"
 #include "lib/checker.h"
 #include "lib/images.h"
@@ -521,6 +523,7 @@ one_image (struct rng *rng)
     fault = choose_fault (rng, i, changing, growing);
     power_cut_fault (&t.power, &fault);
   }
+  power_cut_fail_memory (&t.power);
 
  end:
   blob_free (&t.contents);
@@ -539,7 +542,8 @@ main (void)
   const unsigned done = trials_run ("rebase", 8, 1, one_image);
 
   printf ("%u images, %u power cuts, %u judged over their new backing file, "
-          "%u rebased again, %u failures, %u without space in the header\n", done,
-          power_cuts.cuts, nr_moved, nr_again, nr_failures, nr_refused);
+          "%u rebased again, %u failures, %u times no memory, "
+          "%u without space in the header\n", done, power_cuts.cuts, nr_moved, nr_again,
+          nr_failures, power_cuts.shortages, nr_refused);
   return 0;
 }

@@ -4,6 +4,7 @@
  *
  * The functions below replace those of the C library, or of a sanitizer, so a program can
  * include this in only one source file.  lib/shortage decides which allocations fail.
+ * (ThreadSanitizer, which is not ready when the first ones are called, keeps its own.)
  */
 
 #ifndef TEST_ALLOCATIONS_H
@@ -16,19 +17,16 @@
 
 #include "lib/shortage.h"
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__ ||      \
-  __has_feature (address_sanitizer) || __has_feature (thread_sanitizer)
+#if SHORTAGE_IS_POSSIBLE
+
+#if defined __SANITIZE_ADDRESS__ || __has_feature (address_sanitizer)
 #define ALLOCATIONS_REAL(name) __interceptor_##name
 #else
 #define ALLOCATIONS_REAL(name) __libc_##name
 #endif
 
-/* Libraries find them, too.  Some are called before ThreadSanitizer has started. */
-#define ALLOCATIONS_FUNCTION                                            \
-  __attribute__ ((visibility ("default"), no_sanitize_thread))
+/* Libraries find them, too. */
+#define ALLOCATIONS_FUNCTION __attribute__ ((visibility ("default")))
 
 extern void *ALLOCATIONS_REAL (malloc) (size_t);
 extern void *ALLOCATIONS_REAL (calloc) (size_t, size_t);
@@ -101,5 +99,7 @@ strdup (const char *s)
 {
   return strndup (s, strlen (s));
 }
+
+#endif /* SHORTAGE_IS_POSSIBLE */
 
 #endif /* TEST_ALLOCATIONS_H */

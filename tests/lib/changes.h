@@ -48,12 +48,16 @@ change_keys (const struct disk_options *o, const struct keyedit *keyedit)
   return r;
 }
 
+/* SOURCE: path (absolute) of the image whose bitmaps are merged, or NULL. */
 static inline int
-change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, size_t n)
+change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, size_t n,
+                const char *source)
 {
+  const struct storage_hooks *none = NULL;
+  const char *const from = source ? reach_path (source, &none) : NULL;
   const struct disk_options reached = reach_disk (o);
   struct image *image = disk_open_image (&reached);
-  const int r = image ? bitmapedit_image (image, &reached, edits, n, NULL) : -1;
+  const int r = image ? bitmapedit_image (image, &reached, edits, n, from) : -1;
 
   image_close (image);
   return r;

@@ -11,6 +11,9 @@
  * state; once the change has been reported as done, it is the new state, whatever
  * happens.
  *
+ * If memory runs out (shortage.c), the change fails with ENOMEM, or it succeeds as it
+ * always does.  If it fails, the same change succeeds when there is memory.
+ *
  * Locks: watch() is called under the simdisk's lock.  All other functions are called
  * while no thread uses the simdisk.
  */
@@ -18,10 +21,18 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "lib/powercut.h"
+#include "lib/reach.h"
+#include "lib/shortage.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
+
+/* So many allocations of a change fail, one after the other. */
+#define SHORTAGES 6
 
 struct power_cut_counts power_cuts;
 
@@ -46,12 +57,13 @@ power_cut_now (struct power_cut_trial *p, enum power_cut kind)
     .file = simdisk_cut (p->sim, &p->rng, kind), .kind = kind,
     .data = p->data_path ? simdisk_data_cut (p->sim) : NULL,
     .done = p->done, .fault = p->fault,
+    .shortage = p->shortage,
   };
   char when[100];
 
   snprintf (when, sizeof when, "power cut of kind %d %s%s", kind,
             p->done ? "after the change" : "before its end",
-            p->fault ? ", in which an operation failed" : "");
+            p->fault ? ", in which something failed" : "");
   r.when = when;
   power_cuts.cuts++;
   if (p->judge)
@@ -95,7 +107,7 @@ power_cut_begin (struct power_cut_trial *p, uint64_t seed)
   if (p->data_path)
     simdisk_add (p->sim, p->data_path);
   p->cuts_left = UINT_MAX;
-  p->done = p->fault = false;
+  p->done = p->fault = p->shortage = p->lasting = false;
   simdisk_watch (p->sim, watch, p);
 }
 
@@ -106,20 +118,31 @@ power_cut_end (struct power_cut_trial *p)
   p->sim = NULL;
 }
 
+/* QUIET: it may fail. */
+static int
+make_change (struct power_cut_trial *p, bool quiet)
+{
+  const bool was_quiet = quiet_errors;
+  int r;
+
+  p->done = p->fault = false;
+  quiet_errors = was_quiet || quiet;
+  r = SHORTAGE_MEETS (p->change (p->opaque, simdisk_hooks (p->sim)));
+  quiet_errors = was_quiet;
+  p->done = r == 0;
+  return r;
+}
+
 int
 power_cut_change (struct power_cut_trial *p, const struct fault *fault)
 {
   const uint64_t failures = simdisk_failures (p->sim);
-  const bool quiet = quiet_errors;
   int r;
 
-  p->done = p->fault = false;
+  p->lasting = fault && fault->times > 1;
   simdisk_fault (p->sim, fault);
-  quiet_errors = quiet || fault;
-  r = p->change (p->opaque, simdisk_hooks (p->sim));
-  quiet_errors = quiet;
+  r = make_change (p, fault);
   simdisk_fault (p->sim, NULL);
-  p->done = r == 0;
   p->fault = simdisk_failures (p->sim) > failures;
   if (!p->done && !p->fault)
     FAIL ("the change failed without a reason: %m");
@@ -150,23 +173,28 @@ power_cut_random_fault (struct rng *rng, unsigned ops, uint64_t after)
   };
 }
 
+/* Something has failed. */
+static void
+judge_failure (struct power_cut_trial *p)
+{
+  power_cut_now (p, CUT_NOTHING);
+  for (unsigned i = 0; i < 4; i++)
+    power_cut_now (p, simdisk_random_cut (&p->rng));
+  if (p->ended)
+    p->ended (p->opaque, true);
+  power_cut_now (p, CUT_ALL);
+}
+
 void
 power_cut_fault (struct power_cut_trial *p, const struct fault *fault)
 {
-  unsigned i;
-
   power_cut_begin (p, fault->after);
   p->cuts_left = 0;
   power_cut_change (p, fault);
   if (!p->fault)
     FAIL ("no operation failed");
   power_cuts.faults++;
-  power_cut_now (p, CUT_NOTHING);
-  for (i = 0; i < 4; i++)
-    power_cut_now (p, simdisk_random_cut (&p->rng));
-  if (p->ended)
-    p->ended (p->opaque, true);
-  power_cut_now (p, CUT_ALL);
+  judge_failure (p);
   power_cut_end (p);
 }
 
@@ -190,9 +218,114 @@ fail_some (struct power_cut_trial *p, unsigned ops, uint64_t n)
     fail_nth (p, ops, n - 1);
 }
 
+/* --- memory that runs out --- */
+
+/* A lack of memory is no corruption. */
+static void
+check_unmarked (const struct blob *now, const struct blob *before)
+{
+  if (before->len >= 104 && blob_get (before, 0, 4) == QCOW2_MAGIC &&
+      blob_get (before, 4, 4) >= 3 && blob_get (now, 0, 4) == QCOW2_MAGIC &&
+      (blob_get (now, 72, 8) & ~blob_get (before, 72, 8) & QCOW2_INCOMPAT_CORRUPT))
+    survivor_fail (now, "marked corrupt");
+}
+
+/* The files that the change finds. */
+struct found {
+  struct blob file, data;
+};
+
+/* Somebody finds what is left, and there is memory. */
+static void
+change_again (struct power_cut_trial *p, const struct found *found)
+{
+  struct found left = { .file.len = 0 };
+
+  simdisk_save (p->sim);
+  blob_load (p->path, &left.file);
+  check_unmarked (&left.file, &found->file);
+  if (p->data_path) {
+    blob_load (p->data_path, &left.data);
+    check_unmarked (&left.data, &found->data);
+  }
+  blob_free (&left.file);
+  blob_free (&left.data);
+  power_cut_end (p);
+  power_cut_begin (p, 0);
+  p->cuts_left = 0;
+  if (make_change (p, false) == -1)
+    FAIL ("the change fails again, though there is memory: %m");
+  p->fault = p->shortage = true;        /* what was leaked may still be there */
+  if (p->ended)
+    p->ended (p->opaque, true);
+  power_cut_now (p, CUT_ALL);
+  blob_save (p->path, &found->file);
+  if (p->data_path)
+    blob_save (p->data_path, &found->data);
+}
+
+static void
+change_in (struct power_cut_trial *p, const struct found *found, struct shortage shortage)
+{
+  const int descriptor = dup (0);
+  int r, err;
+
+  trials_about ("memory runs out %s at allocation %" PRIu64,
+                shortage.times == 1 ? "once," : "for good", shortage.after);
+  CHECK (descriptor >= 0 && close (descriptor) == 0);
+  power_cut_begin (p, shortage.after);
+  simdisk_hurry (p->sim);
+  p->cuts_left = 0;
+  p->lasting = shortage.times > 1;
+  shortage_begin (shortage);
+  r = make_change (p, shortage.times > 0);
+  err = errno;
+  p->shortage = shortage_end () > 0;
+  p->fault = p->shortage && r == -1;
+  if (r == -1 && (!p->fault || err != ENOMEM))
+    FAIL ("the change failed: %s (%s)", strerror (err), last_error ());
+  judge_failure (p);
+  if (r == -1)
+    change_again (p, found);
+  power_cut_end (p);
+  /* The lowest that is free is the same. */
+  CHECK (dup (0) == descriptor && close (descriptor) == 0);
+  trials_about ("%s", "");
+}
+
+void
+power_cut_fail_memory (struct power_cut_trial *p)
+{
+  struct found found = { .file.len = 0 };
+  uint64_t *which;
+  size_t n;
+
+  /* The libraries below libnbd do not always say that it was memory that they lacked.
+   * (crash/no-memory has only the core's allocations fail, also over NBD.) */
+  if (reach_server () || !SHORTAGE_IS_POSSIBLE)
+    return;
+  blob_load (p->path, &found.file);
+  if (p->data_path)
+    blob_load (p->data_path, &found.data);
+  shortage_spare (true);
+  change_in (p, &found, SHORTAGE_NONE);
+  which = shortage_choose (&p->rng, SHORTAGES, &n);
+  CHECK (n > 0);                /* the program includes lib/allocations.h */
+  for (size_t i = 0; i < n; i++) {
+    change_in (p, &found, (struct shortage) { which[i], 1 });
+    change_in (p, &found, (struct shortage) { which[i], UINT64_MAX });
+  }
+  power_cuts.shortages += 2 * n;
+  free (which);
+  blob_free (&found.file);
+  blob_free (&found.data);
+  shortage_spare (false);
+}
+
 void
 power_cut_fail_each (struct power_cut_trial *p)
 {
   fail_some (p, p->can_fail, p->operations);
   fail_some (p, 1 << STORAGE_OP_READ, p->reads);
+  power_cut_fail_memory (p);
 }

@@ -20,7 +20,9 @@ struct remains {
   const struct blob *data;      /* the external data file, or NULL */
   enum power_cut kind;
   bool done;                    /* the change had succeeded, so it must be durable */
-  bool fault;                   /* an operation had failed */
+  bool fault;                   /* an operation, or for lack of memory the change, had
+                                   failed */
+  bool shortage;                /* memory had run out */
   const char *when;             /* the same in words */
 };
 
@@ -50,7 +52,8 @@ struct power_cut_trial {
   /* Set by power_cut_begin: */
   struct simdisk *sim;
   atomic_uint cuts_left;        /* the limit for cuts; the test may set it */
-  bool done, fault;             /* as in struct remains */
+  bool done, fault, shortage;   /* as in struct remains */
+  bool lasting;                 /* what failed did not work again during the change */
 
   uint64_t operations, reads;   /* those in can_fail, and reads; power_cut_everywhere
                                    counts them */
@@ -58,16 +61,20 @@ struct power_cut_trial {
 
 /* How much was judged so far, in all trials. */
 struct power_cut_counts {
-  unsigned cuts, old, new, faults;
+  unsigned cuts, old, new, faults, shortages;
 };
 extern struct power_cut_counts power_cuts;
 
 /* The usual trial.  Makes the change once, with power cuts before each operation and
  * after all of them; it must succeed.  Then makes the change again and again, and each
  * time lets another operation fail, from the first to the last (if there are many, a
- * selection): first those that may, then the reads. */
+ * selection): first those that may, then the reads; and then some of the allocations. */
 extern void power_cut_everywhere (struct power_cut_trial *);
 extern void power_cut_fail_each (struct power_cut_trial *);
+
+/* Only the allocations: see lib/shortage.h, also for ALLOCATIONS=all in the environment.
+ * For programs that include lib/allocations.h. */
+extern void power_cut_fail_memory (struct power_cut_trial *);
 
 /* The parts of a trial.  power_cut_begin makes a simulated disk with the contents of the
  * file: */

@@ -11,6 +11,9 @@
  * place is what called the core's functions that led to the allocation, whatever a
  * library did then; few allocations of the same place need to fail.
  *
+ * A sanitizer ends the program if it has no memory when a thread starts.  So where there
+ * is one, allocations that no function of this program led to do not count.
+ *
  * Locks: `lock' guards the places.  Everything else is atomic, or constant while threads
  * of the core run.
  */
@@ -28,6 +31,12 @@
 
 #define DEPTH 64
 
+#if defined __SANITIZE_ADDRESS__ || __has_feature (address_sanitizer)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
 static atomic_bool begun;
 static atomic_ullong allocations, failures, all_failures;
 static struct shortage now;
@@ -43,23 +52,31 @@ extern const char __executable_start[], etext[];
 
 /* --- places --- */
 
-static uint64_t
+/* 0: no function of the program called the one that allocates. */
+static __attribute__ ((noinline)) uint64_t
 find_place (void)
 {
   uint64_t hash = 0;
   void *frames[DEPTH];
-  int n = backtrace (frames, DEPTH);
+  int n, callers = -3;          /* this function, shortage_hits, and malloc or so */
 
+  spared = true;
+  n = backtrace (frames, DEPTH);
+  spared = false;
   for (int i = 0; i < n; i++)
     if ((const char *) frames[i] >= __executable_start &&
-        (const char *) frames[i] < etext)
-      hash = (hash ^ (uintptr_t) frames[i]) * UINT64_C (0x9e3779b97f4a7c15);
-  return hash;
+        (const char *) frames[i] < etext) {
+      callers++;
+      hash = (hash ^ (uintptr_t) ((const char *) frames[i] - __executable_start)) *
+        UINT64_C (0x9e3779b97f4a7c15);
+    }
+  return callers > 0 ? hash : 0;
 }
 
 static void
 add_place (uint64_t place)
 {
+  spared = true;
   pthread_mutex_lock (&lock);
   if (nr_places == room) {
     room = 2 * room + 1000;
@@ -68,6 +85,7 @@ add_place (uint64_t place)
   }
   places[nr_places++] = place;
   pthread_mutex_unlock (&lock);
+  spared = false;
 }
 
 struct numbered {
@@ -96,7 +114,7 @@ shuffle (uint64_t *numbers, size_t n, struct rng *rng)
 }
 
 uint64_t *
-shortage_choose (struct rng *rng, size_t *n)
+shortage_choose (struct rng *rng, size_t most, size_t *n)
 {
   const char *which = getenv ("ALLOCATIONS");
   const bool all = which && strcmp (which, "all") == 0;
@@ -118,6 +136,8 @@ shortage_choose (struct rng *rng, size_t *n)
         chosen[(*n)++] = sorted[i].number;
   }
   shuffle (chosen, *n, rng);
+  if (*n > most && !all)
+    *n = most;
   free (sorted);
   return chosen;
 }
@@ -170,14 +190,15 @@ shortage_spare (bool spare)
 bool
 shortage_hits (void)
 {
-  uint64_t n;
+  uint64_t n, place;
 
   if (!begun || spared)
     return false;
+  place = SANITIZED || now.times == 0 ? find_place () : 0;
+  if (SANITIZED && place == 0)
+    return false;
   if (now.times == 0) {
-    spared = true;
-    add_place (find_place ());
-    spared = false;
+    add_place (place);
     return false;
   }
   n = atomic_fetch_add (&allocations, 1);

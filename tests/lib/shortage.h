@@ -10,6 +10,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Not with ThreadSanitizer: see lib/allocations.h. */
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined __SANITIZE_THREAD__ || __has_feature (thread_sanitizer)
+#define SHORTAGE_IS_POSSIBLE 0
+#else
+#define SHORTAGE_IS_POSSIBLE 1
+#endif
+
 struct rng;
 
 /* AFTER allocations succeed, then TIMES ones fail. */
@@ -30,9 +40,9 @@ extern uint64_t shortage_all_failures (void);
 
 /* After a SHORTAGE_NONE has ended: which allocations shall fail one day?  Each place of
  * the core from which allocations were made is among them with its first and last one,
- * and a random one between; all are with ALLOCATIONS=all in the environment.  *N numbers,
- * in random order, to be freed. */
-extern uint64_t *shortage_choose (struct rng *, size_t *n);
+ * and a random one between.  *N numbers, in random order and no more than MOST, to be
+ * freed.  With ALLOCATIONS=all in the environment, all of them. */
+extern uint64_t *shortage_choose (struct rng *, size_t most, size_t *n);
 
 /* SPARE: what this thread does is not the core's work, and always finds memory.  Returns
  * what it was before (at first, false). */

@@ -463,7 +463,7 @@ simdisk_cut (struct simdisk *s, struct rng *rng, enum power_cut kind)
 {
   const struct blob *image = &s->files[0].now;
   /* Bytes 20-23 of the header: cluster_bits. */
-  const unsigned shift = image->len > 23 ? image->data[23] - 9 : 0;
+  const unsigned shift = image->len > 23 && image->data[23] > 9 ? image->data[23] - 9 : 0;
 
   cut_file (&s->files[0], rng, kind, shift);
   /* What is durable in one file implies nothing about the other. */
@@ -654,4 +654,11 @@ simdisk_size (struct simdisk *s)
   size = s->files[0].now.len;
   pthread_mutex_unlock (&s->lock);
   return size;
+}
+
+void
+simdisk_save (struct simdisk *s)
+{
+  for (struct simfile *f = s->files; f < s->files + s->nr_files; f++)
+    blob_save (f->path, &f->now);
 }

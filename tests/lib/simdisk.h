@@ -89,4 +89,8 @@ extern uint64_t simdisk_operations (struct simdisk *, unsigned ops);
 extern void simdisk_limit (struct simdisk *, uint64_t limit);
 extern uint64_t simdisk_size (struct simdisk *);
 
+/* Writes what programs read to the files at their paths, so that another simdisk can begin
+ * with that.  To be called while no thread uses them. */
+extern void simdisk_save (struct simdisk *);
+
 #endif /* TEST_SIMDISK_H */

@@ -172,7 +172,7 @@ main (void)
     snprintf (name, sizeof name, "%u.qcow2", i);
     image_create (name, &spec);
     options.path = path = images_path (name);
-    CHECK (change_bitmaps (&options, &add, 1) == 0);
+    CHECK (change_bitmaps (&options, &add, 1, NULL) == 0);
     free (path);
   }
   blob_save ("broken.qcow2", &broken);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * create.c, newimage.c, newfile.c: images are created with random options and judged by
- * checker.c and header.c; each operation on the host fails in turn; the order of syncs
- * and names is checked; another program takes the name meanwhile; hosts lack files
- * without names, renameat2's flags, or fallocate.
+ * checker.c and header.c; each operation on the host fails in turn, and each allocation;
+ * the order of syncs and names is checked; another program takes the name meanwhile;
+ * hosts lack files without names, renameat2's flags, or fallocate.
  *
  * Functions below replace the system calls in question.
  *
@@ -28,6 +28,7 @@
 #include "format/header.h"
 #include "offline/create.h"
 #include "offline/newimage.h"
+#include "lib/allocations.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/realcalls.h"
@@ -365,6 +366,83 @@ test_faults (const struct create_options *o, const char *name)
   close (fd);
 }
 
+/* With this shortage; if that fails, again with memory. */
+static void
+make_in (const struct create_options *o, struct shortage shortage)
+{
+  const int fd = dup (0);
+  int r, err;
+
+  close (fd);
+  look_again (0, 0);
+  quiet_errors = shortage.times > 0;
+  shortage_begin (shortage);
+  r = SHORTAGE_MEETS (make (o));
+  err = errno;
+  quiet_errors = false;
+  if (shortage_end () == 0)
+    CHECK (r == 0);
+  if (r == -1) {
+    if (err != ENOMEM || files () > 0) {
+      fprintf (stderr, "allocation %" PRIu64 " fails, times %" PRIu64 ": %s (%s), "
+               "%u files are left\n", shortage.after, shortage.times, last_error (),
+               strerror (err), files ());
+      abort ();
+    }
+    look_again (0, 0);
+    CHECK (make (o) == 0);
+  }
+  CHECK (seen.image.finished && !seen.image.dirty);
+  CHECK (dup (0) == fd);
+  close (fd);
+  tidy ();
+}
+
+/* Memory runs out at each allocation, or at MOST ones: there is nothing then, or the
+ * image. */
+static void
+test_memory (const struct create_options *o, size_t most, struct rng *rng,
+             const char *name)
+{
+  uint64_t *which;
+  size_t n;
+
+  make_in (o, SHORTAGE_NONE);
+  which = shortage_choose (rng, most, &n);
+  for (size_t i = 0; i < n; i++) {
+    make_in (o, (struct shortage) { which[i], 1 });
+    make_in (o, (struct shortage) { which[i], UINT64_MAX });
+  }
+  CHECK (n > 0);
+  free (which);
+  printf ("%s: %zu times no memory\n", name, 2 * n);
+}
+
+static void
+test_all_memory (uint64_t seed)
+{
+  struct create_options o = basic ();
+  struct rng rng;
+
+  rng_init (&rng, seed, 3);
+  test_memory (&o, SIZE_MAX, &rng, "plain");
+  o.image.preallocation = PREALLOCATION_FULL;
+  test_memory (&o, SIZE_MAX, &rng, "full");
+  o.image.preallocation = PREALLOCATION_FALLOC;
+  o.image.data_file = DATA;
+  o.data_path = data_path;
+  o.encrypt = true;
+  test_memory (&o, 15, &rng, "external data file, encrypted");
+  o = basic ();
+  o.image.backing_file = "../below.qcow2";
+  o.image.backing_format = "qcow2";
+  o.size_of_backing = true;
+  test_memory (&o, SIZE_MAX, &rng, "over a backing file");
+  host.no_tmpfile = host.no_noreplace = true;
+  test_memory (&o, SIZE_MAX, &rng, "with a temporary name");
+  memset (&host, 0, sizeof host);
+}
+
 static void
 must_be_mine (const char *name)
 {
@@ -588,8 +666,13 @@ main (void)
 {
   const uint64_t seed = seed_from_env ();
   const char *iterations = getenv ("ITERATIONS");
+  const struct image_spec below = {
+    .version = 3, .cluster_size = 65536, .refcount_bits = 16, .size = 1 << 20,
+  };
 
   images_enter ("create");
+  shortage_spare (true);
+  image_create ("below.qcow2", &below);
   CHECK (mkdir ("d", 0755) == 0 && chdir ("d") == 0);
   image_path = images_path ("d/" IMAGE);
   data_path = images_path ("d/" DATA);
@@ -600,6 +683,7 @@ main (void)
   test_pieces (seed);
   test_host ();
   test_progress ();
+  test_all_memory (seed);
   free (image_path);
   free (data_path);
   CHECK (chdir ("..") == 0);
