@@ -2,12 +2,13 @@
  *
  * What does the name of an export mean, and what do its clients share?
  *
- * Each listed export has the description that the list gave.  A name that begins like
+ * Each listed export has the description that the list gave.  A name that is no text is
+ * not listed, but the id of that snapshot.  A name that begins like
  * that of a layer is a layer, even if a snapshot has that name; the snapshot can be
  * reached by its id.  Only the active disk can be written.  If a snapshot was chosen for
  * the disk, there are no other exports.  Mappings of snapshots and layers are read for
- * the first client and kept for the next.  A disk can be closed while it has clients, as
- * when the server ends.
+ * the first client and kept for the next, also if several come at once.  A disk can be
+ * closed while it has clients, as when the server ends.
  */
 
 #include <config.h>
@@ -22,6 +23,7 @@
 #define IMAGE "top.qcow2"
 #define BELOW "below.qcow2"
 #define SIZE (UINT64_C (1) << 20)
+#define NO_TEXT "\xff"          /* the name of a snapshot */
 
 static atomic_uint reads;
 
@@ -112,7 +114,7 @@ static void
 test_names (void)
 {
   static const char *const names[] = {
-    "", "s", "2", "layer:0", "layer:1", "bitmap:b", NULL,
+    "", "s", "2", "3", "layer:0", "layer:1", "bitmap:b", NULL,
   };
   struct disk *d = open_disk (NULL);
 
@@ -120,13 +122,14 @@ test_names (void)
   CHECK (means (d, "", "qcow2 ", true));
   CHECK (means (d, "1", "snapshot ", false));
   CHECK (means (d, "2", "snapshot ", false));
+  CHECK (means (d, NO_TEXT, "snapshot ", false));
   CHECK (means (d, "layer:0", "layer 0 ", false));
   CHECK (means (d, "layer:1", "layer 1 ", false));
   CHECK (means (d, "bitmap:b", "what has changed", false));
   CHECK (is_missing (d, "layer:2") && is_missing (d, "layer:") &&
          is_missing (d, "layer:0x") && is_missing (d, "layer:-1"));
   CHECK (is_missing (d, "bitmap:") && is_missing (d, "bitmap:bb"));
-  CHECK (is_missing (d, "3") && is_missing (d, "layer") && is_missing (d, "S"));
+  CHECK (is_missing (d, "4") && is_missing (d, "layer") && is_missing (d, "S"));
   CHECK (disk_close (d) == 0);
 }
 
@@ -176,6 +179,36 @@ test_mappings_are_kept (void)
   CHECK (disk_close (d) == 0);
 }
 
+struct visitor {
+  struct disk *disk;
+  const char *name;
+};
+
+static void *
+visit (void *opaque)
+{
+  const struct visitor *v = opaque;
+  struct export *e = export_open (v->disk, v->name, false);
+  char c;
+
+  CHECK (e && export_read (e, &c, 1, 0) == 0 && c == 'x' && export_close (e) == 0);
+  return NULL;
+}
+
+static void
+test_clients_at_once (void)
+{
+  static const char *const names[] = { "", "s", "layer:0", "layer:1" };
+
+  for (unsigned i = 0; i < 4; i++) {
+    struct disk *d = open_disk (NULL);
+    struct visitor visitors[3] = { { d, names[i] }, { d, names[i] }, { d, names[i] } };
+
+    run_threads (visit, visitors, sizeof visitors[0], 3);
+    CHECK (disk_close (d) == 0);
+  }
+}
+
 /* --- the server ends --- */
 
 /* nbdkit does not close connections then. */
@@ -218,6 +251,7 @@ make_images (void)
   }
   image_snapshot (IMAGE, "s");
   image_snapshot (IMAGE, "layer:0");
+  image_snapshot (IMAGE, NO_TEXT);
   image_bitmap (IMAGE, "b", 0);
 }
 
@@ -229,6 +263,7 @@ main (void)
   test_names ();
   test_one_snapshot ();
   test_mappings_are_kept ();
+  test_clients_at_once ();
   test_clients_that_stay ();
   CHECK (image_check (IMAGE) == 0);
   free (path);
