@@ -90,6 +90,7 @@ class NewTarget:
         self.parameters = parameters
         self.first = []
         if image.format == "qcow2":
+            self.file.refuse_own_chain(given)
             self.first = create.parameters_of(given, size)
             if self.file.direct:
                 self.first.append("overwrite=true")
@@ -380,7 +381,7 @@ def dd(o):
     image = images.image_of(o, words["if"], o.format)
     whole = Served(image)
     size = whole.size()
-    whole.stop()
+    # It runs until the end: its locks keep the target from replacing a file of its chain.
     skip = images.size_of(words.get("skip", "0"), "skip") * block
     if "count" in words:
         size = min(size, images.size_of(words["count"], "count") * block)

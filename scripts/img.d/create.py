@@ -111,6 +111,7 @@ class NewFile:
     name is where it is made."""
 
     def __init__(self, image):
+        self.image = image
         self.target = image.path
         self.direct = image.uri
         self.made = None
@@ -135,6 +136,17 @@ class NewFile:
             locks.refuse_if_used(self.target, image.given)
         programs.remove_at_end(self.name, image.given)
 
+    def refuse_own_chain(self, given):
+        """What the new image would replace must not be below it.  (Nobody locks it.)"""
+        backing = given.get("backing_file", "").removeprefix("file:")
+        if self.image.uri or images.is_uri(backing) or not os.path.exists(self.target):
+            return
+        name = os.path.join(os.path.dirname(self.target), backing)
+        if backing and any(os.path.exists(n) and os.path.samefile(n, self.target)
+                           for n in files_of_chain(name, given.get("backing_fmt"))):
+            raise Failure("%s: the file is needed by the backing file '%s' of the new "
+                          "image" % (self.image.given, backing))
+
     def complete(self):
         if self.direct:
             return
@@ -147,6 +159,19 @@ class NewFile:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def files_of_chain(name, format):
+    """As far as they can be told; otherwise whoever opens the chain says why not."""
+    import info
+    found = [name]
+    if format == "qcow2" and os.path.exists(name):
+        try:
+            for layer in info.describe(images.Image(name, format, share=True), True):
+                found += [child["info"]["filename"] for child in layer["children"]]
+        except Failure:
+            pass
+    return found
 
 
 # --- create
@@ -216,6 +241,7 @@ def create_raw(image, size, given, quiet):
 def create_qcow2(image, size, given, secret, quiet, unsafe):
     """If it is UNSAFE, the backing file need not exist: the image gets it afterwards."""
     file = NewFile(image)
+    file.refuse_own_chain(given)
     new = images.Image(file.name, "qcow2", secret, False, image.allow_uri)
     parameters = parameters_of(given, size)
     backing = given.get("backing_file")

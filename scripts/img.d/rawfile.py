@@ -4,6 +4,7 @@
 import os
 import stat
 
+import locks
 from cli import Failure
 
 CHUNK = 1 << 20
@@ -17,6 +18,7 @@ def size(name):
 def resize(image, parameter, shrink, preallocation):
     """PARAMETER is SIZE, +SIZE or -SIZE."""
     refuse_uri(image)
+    locks.hold(image.path, image.given, True)
     old = size(image.path)
     new = old + int(parameter) if parameter[0] in "+-" else int(parameter)
     if new < 0:

@@ -43,6 +43,15 @@ for args in 3M +1M "--shrink -1M" "--preallocation=falloc +1M" "--preallocation=
 done
 refused_by_both resize -f raw disk.raw 1M
 both resize disk.raw 9M
+# A file in use keeps its size.
+cd ours
+qemu-nbd -t --fork --pid-file=nbd.pid -f raw -k "$sockdir/raw.sock" disk.raw
+helper_pids+=("$(cat nbd.pid)")
+cd ..
+img_refused 'is another process using it' resize -f raw --shrink disk.raw 1M
+[ "$(stat -c %s ours/disk.raw)" = 9437184 ]
+kill "$(cat ours/nbd.pid)"
+helper_pids=()
 
 # --- snapshot
 both snapshot -c one disk.qcow2

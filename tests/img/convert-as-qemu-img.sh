@@ -138,6 +138,16 @@ for bad in "if=disk.qcow2" "of=x.raw" "bs=0 if=disk.qcow2 of=x.raw" "x if=disk.q
   [ ! -e ours/x.raw ]
 done
 
+# Nothing that is read is replaced.
+before=$(cat ours/disk.qcow2 ours/over.qcow2 | sha256sum)
+for args in "if=over.qcow2 of=disk.qcow2" "if=over.qcow2 of=over.qcow2" \
+    "if=over.qcow2 of=disk.qcow2 count=0"; do
+  # shellcheck disable=SC2086
+  both_status dd $args
+  [ "$status" = 1 ]
+done
+[ "$before" = "$(cat ours/disk.qcow2 ours/over.qcow2 | sha256sum)" ]
+
 # --- What is refused leaves nothing, and what exists as it is.
 cp ours/in.qcow2 ours/kept.qcow2
 cp ours/in.qcow2 theirs/kept.qcow2

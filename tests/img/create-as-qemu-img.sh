@@ -68,6 +68,23 @@ both_status create -f qcow2 -u -b missing.qcow2 -F qcow2 over3.qcow2
 both_status create -f qcow2 -b base.raw over3.qcow2
 [ "$status" = 1 ]
 
+# No file of the image's own backing chain is replaced.
+before=$(fingerprint ours/sub/base.qcow2)
+both_status create -f qcow2 -b base.qcow2 -F qcow2 base.qcow2
+[ "$status" = 1 ]
+cd ours/sub
+ln -s base.qcow2 link
+cd ../..
+for name in base.qcow2 ./base.qcow2 link over.qcow2; do
+  img_refused 'needed by the backing file' create -f qcow2 -b "$name" -F qcow2 sub/base.qcow2
+  img_refused 'needed by the backing file' create -u -f qcow2 -b "$name" -F qcow2 \
+    sub/link 1M
+  img_refused 'needed by the backing file' convert -O qcow2 -B "$name" -F qcow2 over2.qcow2 \
+    sub/base.qcow2
+done
+[ "$before" = "$(fingerprint ours/sub/base.qcow2)" ]
+rm ours/sub/link
+
 # Encryption.
 both create -f qcow2 --object secret,id=s,data=hush \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 secret.qcow2 1M
