@@ -3,15 +3,9 @@
  * What is left of an image if it is being rebased or flattened, and that is interrupted,
  * at any moment?
  *
- * Random images, on a simulated file (simdisk.c), over a raw file, a qcow2 image or
- * nothing, are rebased again and again: to another raw file, to a file above or below the
- * old one, or to nothing (flattened).
- *
- *   power cuts    before any change or sync: any subset of the unsynced changes has
- *                 reached the disk
- *   ENOSPC, EIO   each operation fails in turn; then the server ends, or the power is cut
- *   no memory     for one allocation, or for all from then on
- *   a stop        by the user, at any step
+ * Random images over a raw file, a qcow2 image or nothing are rebased: to another raw
+ * file, to a file above or below the old one, or to nothing (flattened).  That is
+ * interrupted in all ways (interrupt.c).
  *
  * Each time the file that is left names either the old backing file or the new one, and
  * shows, over that, the same data as before.  Its metadata has no faults (checker.c, now
@@ -33,7 +27,7 @@
 #include "lib/changes.h"
 #include "lib/checker.h"
 #include "lib/images.h"
-#include "lib/powercut.h"
+#include "lib/interrupt.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
 
@@ -42,27 +36,21 @@
 #define OTHER "other"           /* a raw file */
 #define BETWEEN "mid.qcow2"     /* over OLD */
 
-#define CHANGING (1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | \
-                  1 << STORAGE_OP_ALLOCATE | 1 << STORAGE_OP_SYNC)
-#define GROWING (1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | \
-                 1 << STORAGE_OP_ALLOCATE)
-
 struct trial {
   struct image_spec spec;
   struct rebase to;             /* its name as in the header */
   char *from;                   /* the old one */
   struct disk_options options;
-  struct power_cut_trial power;
-  const struct chunks_watch *watcher;  /* or NULL: nobody stops it */
+  struct interrupt interrupt;
   struct blob contents;
   struct blob old, new;         /* what is shown below; len 0: nothing */
-  unsigned char *had;           /* for each byte, whether the image contained it */
+  bool *had;                    /* for each byte, whether the image contained it */
   bool has_bitmap;
   uint64_t pushed;              /* length of an unknown header extension, or 0 */
   unsigned char *buf;
 };
 
-static unsigned nr_moved, nr_again, nr_failures, nr_refused;
+static unsigned nr_moved, nr_refused;
 
 /* --- judging --- */
 
@@ -138,26 +126,6 @@ judge_file (struct trial *t, const struct blob *b, bool leaks_allowed, const cha
   return leaks;
 }
 
-/* For each byte, whether the image itself contains it.  The caller frees it. */
-static unsigned char *
-find_own (const struct trial *t, const struct blob *b)
-{
-  const uint64_t size = t->spec.size;
-  struct blob marks = { .data = malloc (size), .len = size };
-  unsigned char *own = malloc (size), *other = malloc (size);
-
-  CHECK (marks.data != NULL && own != NULL && other != NULL);
-  memset (marks.data, 0x5a, size);
-  checker_read (b, &marks, own, size);  /* (-1: compressed clusters) */
-  memset (marks.data, 0xa5, size);
-  checker_read (b, &marks, other, size);
-  for (uint64_t i = 0; i < size; i++)
-    own[i] = own[i] == other[i];
-  free (marks.data);
-  free (other);
-  return own;
-}
-
 static unsigned char
 byte_of (const struct blob *b, uint64_t at)
 {
@@ -169,9 +137,11 @@ static void
 check_written (const struct trial *t, const struct blob *b)
 {
   const uint64_t unit = t->spec.cluster_size / (t->spec.extended ? 32 : 1);
-  unsigned char *own = find_own (t, b);
+  bool *own = malloc (t->spec.size);
   uint64_t at, i, end;
 
+  CHECK (own != NULL);
+  checker_own (b, own, t->spec.size);
   for (at = 0; at < t->spec.size; at = end) {
     end = min64 (at + unit, t->spec.size);
     for (i = at; i < end && byte_of (&t->old, i) == byte_of (&t->new, i); i++)
@@ -185,16 +155,18 @@ check_written (const struct trial *t, const struct blob *b)
 
 /* Somebody finds what is left, and begins again. */
 static void
-rebase_again (struct trial *t, const struct blob *b, unsigned long leaks)
+rebase_again (void *opaque, const struct remains *left)
 {
+  struct trial *t = opaque;
+  const unsigned long leaks = survivor_check (left->file, true, left->when);
   struct disk_options options = t->options;
   struct blob after;
   unsigned long leaks_after;
   uint64_t copied;
   int r;
 
-  blob_save (SURVIVOR, b);
-  if (rng_below (&t->power.rng, 4) == 0) {
+  blob_save (SURVIVOR, left->file);
+  if (rng_below (&t->interrupt.power.rng, 4) == 0) {
     r = image_check (SURVIVOR);
     if (r != 0 && r != 3)
       FAIL ("qemu-img check of what is left: exit status %d", r);
@@ -210,112 +182,36 @@ rebase_again (struct trial *t, const struct blob *b, unsigned long leaks)
   check_written (t, &after);
   if (leaks_after > leaks)
     FAIL ("%lu leaks have become %lu", leaks, leaks_after);
-  if (rng_below (&t->power.rng, 4) == 0 && !image_shows (SURVIVOR, NULL, &t->contents))
+  if (rng_below (&t->interrupt.power.rng, 4) == 0 &&
+      !image_shows (SURVIVOR, NULL, &t->contents))
     FAIL ("qemu-img convert reads something else in the end");
   blob_free (&after);
   free ((char *) options.path);
-  nr_again++;
 }
 
 static void
-judge (void *opaque, const struct remains *left)
+judge (void *opaque, const struct remains *left, bool leaks_allowed)
 {
-  struct trial *t = opaque;
-  const bool leaks_allowed = !left->done || left->fault || left->kind != CUT_ALL;
-  const unsigned long leaks = judge_file (t, left->file, leaks_allowed, left->when);
+  const struct trial *t = opaque;
 
+  judge_file (opaque, left->file, leaks_allowed, left->when);
   if (left->done && !names (left->file, t->to.name))
     FAIL ("%s: not rebased", left->when);
   if (left->done && left->kind == CUT_ALL)
     check_written (t, left->file);
-  if ((!left->done || left->fault) &&
-      rng_below (&t->power.rng, left->fault ? 6 : 12) == 0)
-    rebase_again (t, left->file, leaks);
-}
-
-static unsigned
-cuts (void *opaque, enum storage_op op)
-{
-  struct trial *t = opaque;
-
-  return op == STORAGE_OP_SYNC ? 2 + rng_below (&t->power.rng, 4) :
-    rng_below (&t->power.rng, 4) == 0;
 }
 
 /* --- runs --- */
 
 static int
-rebase (void *opaque, const struct storage_hooks *hooks)
+rebase (void *opaque, const struct storage_hooks *hooks,
+        const struct chunks_watch *watch)
 {
   struct trial *t = opaque;
   uint64_t copied;
 
   t->options.hooks = hooks;
-  return change_rebase (&t->options, &t->to, t->watcher, &copied);
-}
-
-/* With no more cuts than these. */
-static void
-run_cuts (struct trial *t, unsigned most)
-{
-  power_cut_begin (&t->power, rng_next (&t->power.rng));
-  t->power.cuts_left = most;
-  power_cut_change (&t->power, NULL);
-  power_cut_all_ways (&t->power);
-  power_cut_end (&t->power);
-}
-
-static void
-ended (void *opaque, bool fault)
-{
-  const struct trial *t = opaque;
-
-  (void) fault;
-  nr_failures += !t->power.done;
-}
-
-struct watcher {
-  struct simdisk *sim;
-  unsigned steps, stop_at;
-  bool stopped;
-};
-
-/* From the first step on, signals are not what ends the process: so that one comes before
- * anything has changed. */
-static bool
-stop (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
-{
-  struct watcher *w = opaque;
-
-  CHECK (done <= total);
-  if (w->steps == 0)
-    CHECK (done == 0 && copied == 0 && simdisk_operations (w->sim, CHANGING) == 0);
-  if (w->steps++ < w->stop_at)
-    return true;
-  w->stopped = done < total;
-  return false;
-}
-
-/* The user has had enough: then the image is in order, without leaks. */
-static void
-run_stop (struct trial *t, unsigned stop_at)
-{
-  struct watcher watcher = { .stop_at = stop_at };
-  const struct chunks_watch watch = { .step = stop, .opaque = &watcher };
-  int r;
-
-  power_cut_begin (&t->power, 0);
-  t->power.cuts_left = 0;
-  watcher.sim = t->power.sim;
-  t->watcher = &watch;
-  r = rebase (t, simdisk_hooks (t->power.sim));
-  t->watcher = NULL;
-  if ((r == -1) != watcher.stopped || (r == -1 && errno != EINTR))
-    FAIL ("stopped %d, rebase returns %d (%m)", watcher.stopped, r);
-  if (stop_at == 0 && simdisk_operations (t->power.sim, CHANGING) != 0)
-    FAIL ("stopped before the first change, but the image was changed");
-  judge_file (t, simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL), false, "stopped");
-  power_cut_end (&t->power);
+  return change_rebase (&t->options, &t->to, watch, &copied);
 }
 
 /* A raw file that differs from OLD here and there, and is longer or shorter. */
@@ -435,20 +331,11 @@ fits (const struct trial *t)
 static void
 make_trial (struct trial *t, struct rng *rng)
 {
-  static const unsigned bits[] = { 9, 12, 14, 16 };
   struct image_spec *spec = &t->spec;
   struct blob file;
 
-  spec->version = rng_below (rng, 4) ? 3 : 2;
-  spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 4)];
-  spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
-    rng_below (rng, 2);
-  spec->refcount_bits = spec->version == 2 ? 16 : 2 << rng_below (rng, 6);
-  spec->size = 512 * (64 + rng_below (rng, 6000));
+  interrupt_choose_image (spec, rng, 6000);
   choose_chains (t, rng);
-  spec->compressed = rng_below (rng, 4) == 0;
-  if (spec->compressed)
-    spec->refcount_bits = 16;
   image_create (IMAGE, spec);
   image_fill (IMAGE, spec, rng, rng_below (rng, 6));
   t->has_bitmap = spec->version == 3 && rng_below (rng, 2);
@@ -461,18 +348,19 @@ make_trial (struct trial *t, struct rng *rng)
   t->buf = malloc (spec->size);
   CHECK (t->buf != NULL);
   blob_load (IMAGE, &file);
-  t->had = find_own (t, &file);
+  t->had = malloc (spec->size);
+  CHECK (t->had != NULL);
+  checker_own (&file, t->had, spec->size);
   blob_free (&file);
 
   t->options = (struct disk_options) {
     .path = images_path (IMAGE), .l2_cache = rng_below (rng, 2) ? 32 << 20 : 0,
     .l2_slice = 512, .backing = BACKING_FOLLOW, .discard = rng_below (rng, 2),
   };
-  t->power = (struct power_cut_trial) {
-    .path = t->options.path, .opaque = t, .change = rebase, .cuts = cuts,
-    .judge = judge, .ended = ended,
+  t->interrupt = (struct interrupt) {
+    .power = { .path = t->options.path },
+    .opaque = t, .change = rebase, .judge = judge, .again = rebase_again,
   };
-  rng_init (&t->power.rng, rng_next (rng), 500);
   printf ("%u: ", trials_number);
   image_print (spec);
   printf ("%s%s, extension of %" PRIu64 " bytes, from \"%s\" to \"%s\"\n",
@@ -481,51 +369,16 @@ make_trial (struct trial *t, struct rng *rng)
   fflush (stdout);
 }
 
-/* The I-th of many: EIO anywhere, or no space, once or for ever. */
-static struct fault
-choose_fault (struct rng *rng, unsigned i, uint64_t changing, uint64_t growing)
-{
-  if (i % 3 == 0)
-    return (struct fault) {
-      .ops = CHANGING, .err = EIO, .after = rng_below (rng, changing), .times = 1,
-      .partial = i % 2,
-    };
-  return (struct fault) {
-    .ops = GROWING, .err = ENOSPC, .after = rng_below (rng, growing),
-    .times = i % 3 == 1 ? 1 : UINT64_MAX, .partial = i % 2,
-  };
-}
-
 static void
 one_image (struct rng *rng)
 {
   struct trial t = { .has_bitmap = false };
-  uint64_t changing, growing;
-  struct fault fault;
-  unsigned i;
 
   quiet_errors = true;          /* they are what we want */
   make_trial (&t, rng);
-  if (!fits (&t))
-    goto end;
-  power_cut_begin (&t.power, 0);
-  t.power.cuts_left = 0;
-  power_cut_change (&t.power, NULL);
-  changing = simdisk_operations (t.power.sim, CHANGING);
-  growing = simdisk_operations (t.power.sim, GROWING);
-  power_cut_end (&t.power);
+  if (fits (&t))
+    interrupt_everywhere (&t.interrupt, rng);
 
-  run_cuts (&t, 60);
-  run_cuts (&t, 60);
-  run_stop (&t, 0);
-  run_stop (&t, 1);
-  for (i = 0; i < 30 && (i == 0 || trials_time_left ()); i++) {
-    fault = choose_fault (rng, i, changing, growing);
-    power_cut_fault (&t.power, &fault);
-  }
-  power_cut_fail_memory (&t.power);
-
- end:
   blob_free (&t.contents);
   free (t.from);
   free ((char *) t.to.name);
@@ -543,7 +396,7 @@ main (void)
 
   printf ("%u images, %u power cuts, %u judged over their new backing file, "
           "%u rebased again, %u failures, %u times no memory, "
-          "%u without space in the header\n", done, power_cuts.cuts, nr_moved, nr_again,
-          nr_failures, power_cuts.shortages, nr_refused);
+          "%u without space in the header\n", done, power_cuts.cuts, nr_moved,
+          interrupts.again, interrupts.failures, power_cuts.shortages, nr_refused);
   return 0;
 }

@@ -623,6 +623,26 @@ checker_read (const struct blob *b, const struct blob *below,
 }
 
 int
+checker_own (const struct blob *b, bool *own, uint64_t size)
+{
+  struct blob marks = { .data = malloc (size), .len = size };
+  unsigned char *one = malloc (size), *other = malloc (size);
+  int r;
+
+  CHECK (marks.data != NULL && one != NULL && other != NULL);
+  memset (marks.data, 0x5a, size);
+  r = checker_read (b, &marks, one, size);
+  memset (marks.data, 0xa5, size);
+  checker_read (b, &marks, other, size);
+  for (uint64_t i = 0; i < size; i++)
+    own[i] = one[i] == other[i];
+  blob_free (&marks);
+  free (one);
+  free (other);
+  return r;
+}
+
+int
 checker_read_data (const struct blob *b, const struct blob *data,
                    const struct blob *below, unsigned char *out, uint64_t size)
 {

@@ -33,7 +33,11 @@ extern bool checker_shares (const struct blob *);
 extern int checker_read (const struct blob *, const struct blob *below,
                          unsigned char *out, uint64_t size);
 
-/* The same with guest data in DATA: an external data file, or the decrypted contents. */
+/* For each byte of the disk, does the image itself contain it?  OWN has SIZE elements.
+ * Returns what checker_read does. */
+extern int checker_own (const struct blob *, bool *own, uint64_t size);
+
+/* checker_read with guest data in DATA: an external data file, or the decrypted contents. */
 extern int checker_read_data (const struct blob *, const struct blob *data,
                               const struct blob *below, unsigned char *out,
                               uint64_t size);
