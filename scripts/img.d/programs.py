@@ -19,7 +19,7 @@ PATIENCE = 30                   # seconds that a server has to end
 
 connections = []                # descriptors of sockets to servers
 _children = []                  # processes that have not been waited for
-_files = {}                     # to be removed unless they are kept: what the user calls it
+_files = {}                     # to be removed unless they are kept: the user's name
 _directories = []
 SOCKET_NAME = 90                # bytes; names of sockets have at most 107
 

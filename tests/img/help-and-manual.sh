@@ -64,8 +64,8 @@ grep './none' err
 if [ -w /dev/full ]; then
   for arguments in "info ours/a.qcow2" "check --output=json ours/a.qcow2" --help; do
     status=0
-    # shellcheck disable=SC2086
     { set +x; } 2>&-
+    # shellcheck disable=SC2086
     img $arguments > /dev/full 2> err || status=$?
     set -x
     [ "$status" = 1 ]
