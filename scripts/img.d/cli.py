@@ -218,10 +218,22 @@ def load(name):
 
 def main(argv, version):
     import programs
+    open_standard_descriptors()
     # Whatever the locale, a name is no reason to fail.
     sys.stdout.reconfigure(errors="surrogateescape")
     sys.stderr.reconfigure(errors="surrogateescape")
     return programs.until_interrupted(lambda: dispatch(argv, version))
+
+
+def open_standard_descriptors():
+    """If they are closed, files would get their numbers, and messages."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)
 
 
 def dispatch(argv, version):

@@ -46,8 +46,12 @@ class Source:
 def from_stdin(format):
     """What comes from stdin, as an image.  A pipe is first copied to a file, because an
     image is not read in order, and because its size has to be known."""
-    if stat.S_ISREG(os.fstat(0).st_mode) and os.lseek(0, 0, os.SEEK_CUR) == 0:
-        return images.Image(os.readlink("/proc/self/fd/0"), format)
+    found = os.fstat(0)
+    if stat.S_ISREG(found.st_mode) and os.lseek(0, 0, os.SEEK_CUR) == 0:
+        name = os.readlink("/proc/self/fd/0")
+        # It can have been removed.
+        if os.path.exists(name) and os.path.samestat(os.stat(name), found):
+            return images.Image(name, format)
     name = os.path.join(programs.directory(), "stdin")
     with open(name, "xb") as f:
         while True:
@@ -342,9 +346,10 @@ def to_stdout(sources, size, format, given, secrets, copying, parameters):
     target = NewTarget(image, size, given, image.secret, parameters)
     copy_all(sources, target, copying, clients.Progress(False))
     target.complete()
-    with open(image.path, "rb") as f:
-        while os.sendfile(1, f.fileno(), None, 1 << 20):
-            pass
+    # (Not sendfile, which cannot append.)
+    import shutil
+    with open(image.path, "rb") as f, open(1, "wb", closefd=False) as out:
+        shutil.copyfileobj(f, out)
     return 0
 
 

@@ -126,6 +126,9 @@ class NewFile:
         if found and stat.S_ISDIR(found.st_mode):
             raise Failure("%s: is a directory" % image.given)
         if found and not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISBLK(found.st_mode):
+                raise Failure("%s: is neither a file nor a block device (- is stdout)"
+                              % image.given)
             self.direct = True
             return
         self.name = "%s/.qcow2-img.%s" % (os.path.dirname(self.target),

@@ -109,6 +109,9 @@ def is_on(key, value):
 
 # --- Secrets.
 
+LONGEST_SECRET = 32 << 10       # bytes; a pipe has to take all of it
+
+
 class Secrets:
     """What --object defines: passphrases by id."""
 
@@ -139,13 +142,19 @@ class Secrets:
             secret = os.fsencode(data)
         if form == "base64":
             import base64
-            secret = base64.b64decode(secret)
+            try:
+                secret = base64.b64decode(secret)
+            except ValueError:
+                raise Failure("--object secret,id=%s: not base64" % name) from None
         elif form != "raw":
             raise Failure("--object secret,id=%s: unknown format '%s'" % (name, form))
         if b"\n" in secret or b"\0" in secret:
             raise Failure("--object secret,id=%s: the passphrase contains a newline or a "
                           "zero byte, which nbdkit cannot read (write the file without: "
                           "printf %%s PASSPHRASE)" % name)
+        if len(secret) > LONGEST_SECRET:
+            raise Failure("--object secret,id=%s: the passphrase is longer than %d bytes"
+                          % (name, LONGEST_SECRET))
         self.known[name] = secret
 
     def get(self, name):

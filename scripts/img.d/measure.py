@@ -51,7 +51,8 @@ def measure(o):
         tell(o, {"required": size, "fully-allocated": size})
         return 0
     cluster = int(given.get("cluster_size", DEFAULT_CLUSTER))
-    size = images.round_up(size, cluster)
+    # (The plugin refuses 0.)
+    size = images.round_up(size, cluster or 1)
     found = full_size(given, size, create.passphrase_of(given, secrets))
     data = size
     if given.get("preallocation") not in ("falloc", "full") and \

@@ -222,7 +222,10 @@ def prepare(parameters, fds=(), readonly=False, progress=False):
     """Has the plugin do what happens before serving, and nothing else.  With PROGRESS it
     shows that on the terminal, and then also says itself what went wrong."""
     shown = progress and os.isatty(2)
-    args = [nbdkit, "-U", "-", *(["-r"] if readonly else []), plugin, *parameters,
+    # (Of -U -, nbdkit leaves a directory in /tmp if it fails.)
+    socket = os.path.join(directory(SOCKET_NAME), "prepare.sock")
+    unlink(socket)
+    args = [nbdkit, "-U", socket, *(["-r"] if readonly else []), plugin, *parameters,
             "--run", ":"]
     if not shown:
         return run(args, fds=fds)

@@ -53,6 +53,13 @@ img_refused 'is another process using it' resize -f raw --shrink disk.raw 1M
 kill "$(cat ours/nbd.pid)"
 helper_pids=()
 
+# nbdkit is told to have its socket in a directory that is removed also if it fails.
+printf '#!/bin/sh\necho "$@" >> "%s"\nexec "%s" "$@"\n' "$tmp/told" "$(type -p "$NBDKIT")" \
+  > nbdkit-told
+chmod +x nbdkit-told
+NBDKIT="$tmp/nbdkit-told" img_refused 'no snapshot' snapshot -d none disk.qcow2
+grep -F -- "-U $TMPDIR/" told
+
 # --- snapshot
 both snapshot -c one disk.qcow2
 in_both qemu-io -f qcow2 -c 'write -P 3 1M 64k' disk.qcow2

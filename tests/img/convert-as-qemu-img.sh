@@ -102,8 +102,22 @@ same_disk ours/in2.qcow2
 cat ours/in.qcow2 | img convert -O qcow2 -c - - | cat > ours/out.qcow2
 same_disk ours/out.qcow2
 check_clean ours/out.qcow2
+img convert -O qcow2 ours/over.qcow2 - >> ours/appended.qcow2
+same_disk ours/appended.qcow2
+cp stream removed
+exec 7< removed
+rm removed
+img convert -f raw -O qcow2 - ours/in3.qcow2 <&7
+exec 7<&-
+same_disk ours/in3.qcow2
 img convert -c -O qcow2 ours/over.qcow2 - | head -c 1000 > beginning || :
 nothing_left
+# Closed descriptors are not given to images.
+img convert ours/over.qcow2 ours/closed.raw <&- >&- 2>&-
+cmp stream ours/closed.raw
+mkfifo ours/fifo
+img_refused 'neither a file nor a block device' convert disk.qcow2 fifo
+img_refused 'neither a file nor a block device' convert disk.qcow2 /dev/null
 
 # NBD servers.
 qemu-img create -q -f raw far.raw 12M

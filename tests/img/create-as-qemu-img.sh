@@ -103,6 +103,9 @@ printf 'hush' > ours/hush
 img check --object secret,id=s,file=ours/hush -q ours/secret.qcow2
 printf 'aHVzaA==' > ours/hush64
 img check --object secret,id=s,format=base64,file=ours/hush64 -q ours/secret.qcow2
+img_refused 'not base64' check --object secret,id=s,format=base64,data=aHVza secret.qcow2
+head -c 64k /dev/zero | tr '\0' x > ours/long
+img_refused 'longer than' check --object secret,id=s,file=long secret.qcow2
 
 # What cannot be created leaves what existed, or nothing.
 before=$(fingerprint ours/plain.qcow2)

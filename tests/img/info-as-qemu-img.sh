@@ -97,6 +97,8 @@ done
 if (cd ours && img info -f qcow2 disk.raw); then fail "not an image"; fi
 
 # --- measure
+both_status measure -O qcow2 -o cluster_size=0 --size 1G
+[ "$status" = 1 ]
 measured ()
 {
   both measure "$@"
