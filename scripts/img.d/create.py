@@ -134,6 +134,7 @@ class NewFile:
         self.name = "%s/.qcow2-img.%s" % (os.path.dirname(self.target),
                                           os.urandom(6).hex())
         self.mode = stat.S_IMODE(found.st_mode) if found else None
+        self.owner = (found.st_uid, found.st_gid) if found else None
         if found:
             import locks
             locks.refuse_if_used(self.target, image.given)
@@ -154,6 +155,10 @@ class NewFile:
         if self.direct:
             return
         if self.mode is not None:
+            try:
+                os.chown(self.name, *self.owner)
+            except PermissionError:
+                pass            # only root can give files away
             os.chmod(self.name, self.mode)
         os.rename(self.name, self.target)
         programs.keep(self.name)

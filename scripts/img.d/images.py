@@ -80,6 +80,8 @@ def size_of(text, what="size"):
             size = int(digits, 16)
         elif "." in digits:
             whole, fraction = digits.split(".")
+            if not shift and int(fraction):
+                raise ValueError
             size = (int(whole or "0") << shift) + \
                 (int(fraction) << shift) // 10 ** len(fraction)
         else:

@@ -21,8 +21,8 @@ def resize(image, parameter, shrink, preallocation):
     locks.hold(image.path, image.given, True)
     old = size(image.path)
     new = old + int(parameter) if parameter[0] in "+-" else int(parameter)
-    if new < 0:
-        raise Failure("%s: the new size would be negative" % image.given)
+    if new <= 0:
+        raise Failure("%s: the new size must be greater than 0" % image.given)
     if new < old and not shrink:
         raise Failure("%s: the disk has %d bytes: --shrink allows it to become smaller"
                       % (image.given, old))

@@ -42,6 +42,12 @@ for args in 3M +1M "--shrink -1M" "--preallocation=falloc +1M" "--preallocation=
   same_image raw disk.raw
 done
 refused_by_both resize -f raw disk.raw 1M
+for bad in 0 1.5 -1T; do
+  before=$(stat -c %s ours/disk.raw)
+  both_status resize -f raw --shrink disk.raw "$bad"
+  [ "$status" = 1 ]
+  [ "$before" = "$(stat -c %s ours/disk.raw)" ]
+done
 both resize disk.raw 9M
 # A file in use keeps its size.
 cd ours

@@ -147,10 +147,14 @@ img_refused 'is another process using it' create -f qcow2 plain.qcow2 2M
 drop_connections
 stop_nbdkit
 [ "$(virtual_size ours/plain.qcow2)" = 1073741824 ]
-# Its permissions stay.
+# Its permissions and its owner stay.
 chmod 600 ours/plain.qcow2
 img create -q -f qcow2 ours/plain.qcow2 2M
 [ "$(stat -c %a ours/plain.qcow2)" = 600 ]
+if chown 1:2 ours/plain.qcow2; then
+  img create -q -f qcow2 ours/plain.qcow2 2M
+  [ "$(stat -c %u:%g:%a ours/plain.qcow2)" = 1:2:600 ]
+fi
 # A link is followed.
 ln -s plain.qcow2 ours/link
 img create -q -f qcow2 ours/link 3M
