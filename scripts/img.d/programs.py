@@ -274,6 +274,7 @@ class Server:
             raise Failure(reason(text_of(self.log)))
 
     def explain(self, why):
-        """The server's reason if it has one, else WHY."""
-        said = text_of(self.log)
-        return reason(said) if "error: " in said else why
+        """The server's reason if it has one, else WHY.  That a client went is none."""
+        said = "\n".join(line for line in text_of(self.log).split("\n")
+                         if "error: " in line and ": NBD_CMD_" not in line)
+        return reason(said) if said else why

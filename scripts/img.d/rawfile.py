@@ -66,4 +66,7 @@ def allocate(image):
     if not image.uri:
         with open(image.path, "r+b") as f:
             if stat.S_ISREG(os.fstat(f.fileno()).st_mode):
-                os.posix_fallocate(f.fileno(), 0, f.seek(0, os.SEEK_END))
+                try:
+                    os.posix_fallocate(f.fileno(), 0, f.seek(0, os.SEEK_END))
+                except OSError as e:
+                    raise Failure("%s: %s" % (image.given, e.strerror)) from None

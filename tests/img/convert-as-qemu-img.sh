@@ -178,6 +178,14 @@ for bad in "none.qcow2 kept.qcow2" "-O qcow2 -o no=1 disk.qcow2 kept.qcow2" disk
   cmp ours/in.qcow2 ours/kept.qcow2
 done
 [ ! -e ours/x.raw ]
+# The reason is that of the server that has one, not that the other end is gone.
+head -c 8M /dev/urandom > ours/random.raw
+for args in "convert -O qcow2 random.raw x.qcow2" "dd if=random.raw of=x.raw" \
+    "dd -O qcow2 if=random.raw of=x.qcow2"; do
+  # shellcheck disable=SC2086
+  (ulimit -f 2048; img_refused 'File too large|no space is left' $args)
+done
+rm ours/random.raw
 img_refused "vmdk" convert -O vmdk disk.qcow2 x.vmdk
 img_refused 'rate-filter' convert -r 100 disk.qcow2 x.raw
 img_refused 'ddrescue' convert --salvage disk.qcow2 x.raw
