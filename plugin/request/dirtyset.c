@@ -12,9 +12,8 @@
 
 #include <config.h>
 
-#include <stdlib.h>
-
 #include "util/bytes.h"
+#include "util/sparse.h"
 #include "request/dirtyset.h"
 
 struct dirtyset {
@@ -32,7 +31,7 @@ dirtyset_bytes (uint64_t bits)
 struct dirtyset *
 dirtyset_new (uint64_t bits, unsigned granularity_bits)
 {
-  struct dirtyset *s = calloc (1, dirtyset_bytes (bits));
+  struct dirtyset *s = sparse_new (dirtyset_bytes (bits));
 
   if (s == NULL)
     return NULL;
@@ -44,7 +43,8 @@ dirtyset_new (uint64_t bits, unsigned granularity_bits)
 void
 dirtyset_free (struct dirtyset *s)
 {
-  free (s);
+  if (s)
+    sparse_free (s, dirtyset_bytes (s->bits));
 }
 
 void
