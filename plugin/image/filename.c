@@ -43,21 +43,6 @@ struct reference {
   const struct filename_rules *rules;
 };
 
-static char *
-refuse (const struct reference *r, int err, const char *why)
-{
-  char text[PRINTABLE_SIZE (1024)];
-
-  /* An NBD URI may have secrets anywhere. */
-  if (nbduri_is (r->name))
-    nbdkit_error ("%s: %s name (an NBD URI): %s", r->overlay, r->what, why);
-  else
-    nbdkit_error ("%s: %s name \"%s\": %s", r->overlay, r->what,
-                  printable (r->name, strlen (r->name), text, sizeof text), why);
-  errno = err;
-  return NULL;
-}
-
 bool
 filename_has_protocol (const char *name)
 {
@@ -65,6 +50,32 @@ filename_has_protocol (const char *name)
   const char *slash = strchr (name, '/');
 
   return colon != NULL && (slash == NULL || colon < slash);
+}
+
+/* How much of a name may be told: behind a protocol, there may be secrets anywhere. */
+static size_t
+public_part (const char *name)
+{
+  const bool shown = !filename_has_protocol (name) || strncmp (name, "file:", 5) == 0 ||
+    (jsonname_is (name) && strchr (name, '@') == NULL && strstr (name, "pass") == NULL);
+
+  return shown ? strlen (name) : (size_t) (strchr (name, ':') + 1 - name);
+}
+
+static char *
+refuse (const struct reference *r, int err, const char *why)
+{
+  char text[PRINTABLE_SIZE (1024)];
+  const size_t len = public_part (r->name);
+
+  if (nbduri_is (r->name))
+    nbdkit_error ("%s: %s name (an NBD URI): %s", r->overlay, r->what, why);
+  else
+    nbdkit_error ("%s: %s name \"%s%s\": %s", r->overlay, r->what,
+                  printable (r->name, len, text, sizeof text),
+                  r->name[len] ? "..." : "", why);
+  errno = err;
+  return NULL;
 }
 
 /* --- NBD --- */

@@ -50,7 +50,7 @@ struct map_ops {
   int (*load) (void *opaque, uint64_t slice, struct map_fill *);
 
   /* For spaces that are edited: reads the raw form of the slice, as in the file.  (Where
-   * everything is RUN_UNALLOCATED, it is zeros.) */
+   * everything is RUN_UNALLOCATED, zeros must mean the same.) */
   int (*load_raw) (void *opaque, uint64_t slice, void *raw);
 
   /* Decodes the run that begins at unit UNIT of the raw slice, at most MAX units: returns

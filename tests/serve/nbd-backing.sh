@@ -83,6 +83,13 @@ done
 overlay 'nbds://hush@localhost/x?tls-psk-file=/hush'
 refused 'backing file name \(an NBD URI\): users and keys' "$img"
 if grep hush "$tmp/refused.err"; then fail "a secret of an image is shown"; fi
+for name in https://me:hush@example.com/x rbd:pool/image:key=hush \
+            'json:{"driver":"https","url":"https://me:hush@example.com/x"}' \
+            'json:{"driver":"ssh","password":"hush"}'; do
+  overlay "$name"
+  refused 'backing file name "[a-z]*:\.\.\."' "$img"
+  if grep hush "$tmp/refused.err"; then fail "a secret in $name is shown"; fi
+done
 qemu-img create -q -f qcow2 -u -b base.qcow2 -F qcow2 "$img" 4M
 PLUGIN=file start_nbdkit_as relative -r -- "$img"
 refused 'a relative name below a URI means nothing' "$uri"
