@@ -719,11 +719,12 @@ become_writable (struct disk *d, const struct disk_options *options)
 {
   bool writable = true;
 
-  if (disk_why_readonly (d) == NULL && disk_connect (d, &writable) == -1)
+  if (disk_why_readonly (d))
+    nbdkit_error ("%s: cannot change bitmaps: %s", options->path, disk_why_readonly (d));
+  else if (disk_connect (d, &writable) == -1)
     return -1;
-  if (disk_why_readonly (d) == NULL)
-    return 0;
-  nbdkit_error ("%s: cannot change bitmaps: %s", options->path, disk_why_readonly (d));
+  else if (writable)
+    return 0;                   /* (otherwise the cause was reported) */
   errno = EROFS;
   return -1;
 }
