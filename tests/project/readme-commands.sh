@@ -20,6 +20,7 @@ for command in 'autoreconf -i' ./configure make 'make check' 'make install'; do
   not_run "$command" "$reason"
 done
 not_run 'scripts/test' "$reason"
+not_run 'scripts/other-machines' "makes chroots, builds and tests in them"
 not_run 'scripts/package deb' "builds and tests, and installs packages"
 reason="takes minutes or hours; see project/bench-smoke.sh"
 not_run 'scripts/bench' "$reason"
@@ -90,7 +91,7 @@ after ()
   case "$1" in
     "In a checkout of this source,"*|"This installs the packages"*) ;;
     "To build and install it by hand:"|"This command installs the packages"*|\
-    "This makes Debian packages"*) ;;
+    "This makes Debian packages"*|"This one builds and tests it"*) ;;
     "You do not have to install the plugin."*) ;;
     "Measure it yourself"|"doc/plots has the plots"*|"The machine was a virtual machine"*) ;;
     "Serve an image on a Unix socket,"*)

@@ -94,11 +94,12 @@ rm -rf "$out"
 NBDKIT="$NBDKIT" "$srcdir/../scripts/soak" --plugin "$PLUGIN" --out "$out" 5 &
 pid=$!
 helper_pids+=("$pid")
-until [ "$(cat "$TMPDIR"/*/*/image/server.pid 2>/dev/null | wc -l)" = 3 ]; do
+# (Tracks also end servers.)
+until servers="$(cat "$TMPDIR"/*/*/image/server.pid 2>/dev/null)" &&
+      [ "$(wc -w <<< "$servers")" = 3 ]; do
   kill -0 "$pid"
   sleep 0.05
 done
-servers="$(cat "$TMPDIR"/*/*/image/server.pid)"
 kill -TERM "$pid"
 wait "$pid" && fail "an interrupted run succeeded"
 helper_pids=()

@@ -150,9 +150,10 @@ nothing
 make_image there.qcow2 1M
 for option in cluster-size=64K compat=1.1 refcount-bits=16 preallocation=off \
               extended-l2=off lazy-refcounts=off compression-type=zlib encrypt=luks \
-              iter-time=10 backing-file=base.raw data-file-raw=off; do
+              backing-file=base.raw data-file-raw=off; do
   refused "${option%%=*}=.* requires create=" there.qcow2 "$option"
 done
+refused 'iter-time= requires encrypt=luks or key-add=' there.qcow2 iter-time=10
 
 # What exists stays: images, other files, links to nowhere, directories.
 touch dir/empty
