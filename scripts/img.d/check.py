@@ -37,6 +37,7 @@ def check(o):
     elif not o.quiet:
         tell(found, counters)
     if counters["check-errors"]:
+        cli.tell(found["said"])
         return FAILED
     return CORRUPT if counters["corruptions"] else LEAKS if counters["leaks"] else CLEAN
 
@@ -53,8 +54,10 @@ def run(image, how):
     report = json.loads(text)
     layer = report["layers"][0]
     layer["check-errors"] = report["check-errors"]
+    # Of several errors, the first one has the cause.
+    layer["said"] = programs.reason(result.said, which=0)
     if any(e["kind"] == "header" for e in layer["errors"]):
-        raise Failure(programs.reason(result.said))
+        raise Failure(layer["said"])
     return layer
 
 

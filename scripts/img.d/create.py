@@ -136,6 +136,8 @@ class NewFile:
         self.mode = stat.S_IMODE(found.st_mode) if found else None
         self.owner = (found.st_uid, found.st_gid) if found else None
         if found:
+            if not os.access(self.target, os.W_OK):
+                raise Failure("%s: Permission denied" % image.given)
             import locks
             locks.refuse_if_used(self.target, image.given)
         programs.remove_at_end(self.name, image.given)

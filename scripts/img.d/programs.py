@@ -183,13 +183,14 @@ def text_of(fd):
 
 # --- What nbdkit says.
 
-def reason(said, program="nbdkit"):
-    """One line that says why: the last error, without nbdkit's prefixes."""
+def reason(said, program="nbdkit", which=-1):
+    """One line that says why: the last error (or another one), without nbdkit's
+    prefixes."""
     lines = [line.strip() for line in said.split("\n") if line.strip()]
     errors = [line for line in lines if "error: " in line] or lines
     if not errors:
         return "%s failed, and did not say why" % program
-    line = errors[-1]
+    line = errors[which]
     return line.split("error: ", 1)[1] if "error: " in line else line
 
 
@@ -274,7 +275,9 @@ class Server:
             raise Failure(reason(text_of(self.log)))
 
     def explain(self, why):
-        """The server's reason if it has one, else WHY.  That a client went is none."""
+        """The server's first reason if it has one, else WHY.  That a client went is
+        none."""
         said = "\n".join(line for line in text_of(self.log).split("\n")
-                         if "error: " in line and ": NBD_CMD_" not in line)
-        return reason(said) if said else why
+                         if "error: " in line and ": NBD_CMD_" not in line and
+                         "error: read request: " not in line)
+        return reason(said, which=0) if said else why

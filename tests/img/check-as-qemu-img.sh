@@ -101,7 +101,14 @@ cp ours/marked.qcow2 theirs
 check_both 3 marked.qcow2
 (cd ours && img check -q -r leaks marked.qcow2 && check_clean marked.qcow2)
 
-# What cannot be checked.
+# What cannot be checked, and why not.
+in_both qemu-img create -q -f qcow2 -u -b missing -F qcow2 lost.qcow2 1M
+both_status check lost.qcow2
+[ "$status" = 1 ]
+grep 'missing: cannot open' ours.err
+head -c 65536 theirs/good.qcow2 > ours/short.qcow2
+if (cd ours && img check short.qcow2) 2> ours.err; then fail "a short image"; fi
+grep 'beyond the end of the file' ours.err
 in_both qemu-img create -q -f raw disk.raw 1M
 both_status check disk.raw
 [ "$status" = 63 ]

@@ -155,6 +155,17 @@ if chown 1:2 ours/plain.qcow2; then
   img create -q -f qcow2 ours/plain.qcow2 2M
   [ "$(stat -c %u:%g:%a ours/plain.qcow2)" = 1:2:600 ]
 fi
+# Who may not write to it cannot replace it, although the directory permits that.
+chmod 444 ours/plain.qcow2
+chmod 777 ours
+nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+program="$srcdir/../scripts/nbdkit-qcow2-img"
+if "${nobody[@]}" test -r "$program" && "${nobody[@]}" test -w ours; then
+  if (cd ours && TMPDIR=/tmp "${nobody[@]}" "$program" create -q -f qcow2 plain.qcow2 7M) \
+       2> protected.err; then fail "a write-protected file was replaced"; fi
+  grep 'plain.qcow2: Permission denied' protected.err
+fi
+chmod 600 ours/plain.qcow2
 # A link is followed.
 ln -s plain.qcow2 ours/link
 img create -q -f qcow2 ours/link 3M
