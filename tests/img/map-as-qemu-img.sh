@@ -36,14 +36,22 @@ create_encrypted secret.qcow2 --object secret,id=s,data=hush \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 secret.qcow2 1M
 cd ..
 
+# same ARGUMENT...: the same status and output.
+same ()
+{
+  both_status map "$@" &&
+    diff <(sed 's/, "compressed": [a-z]*//' theirs.out) \
+      <(sed 's/, "compressed": [a-z]*//' ours.out)
+}
+
+# Like serve/map-as-qemu-img, this does not trust holes at once.
 mapped ()
 {
-  both_status map --output=json "$@"
-  [ "$status" = 0 ]
-  diff <(sed 's/, "compressed": [a-z]*//' theirs.out) \
-    <(sed 's/, "compressed": [a-z]*//' ours.out)
-  both_status map "$@"
-  diff theirs.out ours.out
+  local try
+  for try in 1 2 3; do
+    if same --output=json "$@" && [ "$status" = 0 ] && same "$@"; then return 0; fi
+  done
+  return 1
 }
 
 for image in disk.qcow2 disk.raw over.qcow2 top.qcow2 on-raw.qcow2 data.qcow2 small.qcow2 \

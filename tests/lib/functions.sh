@@ -17,12 +17,15 @@
 #   PLUGIN            path of nbdkit-qcow2-plugin.so
 #   NBDKIT            the server, default "nbdkit"
 #   SEED              replays a random test
+#   QCOW2_TEST_SEED   makes random tests do the same each time
 #   KEEP              if set, the private directory is kept
 
 set -e -u -o pipefail
 set -x
 
 export LC_ALL=C
+
+if [ -n "${QCOW2_TEST_SEED:-}" ]; then RANDOM="$QCOW2_TEST_SEED"; fi
 
 srcdir="${srcdir:-$(dirname "$0")/..}"
 srcdir="$(cd "$srcdir" && pwd)"

@@ -14,7 +14,8 @@ done
 start_nbdkit -D qcow2.stats=1 -- dir="$tmp/images" l2-cache=256K l2-slice=512
 "$python" - "$sock" <<'PY'
 import nbd, os, random, sys
-seed = int(os.environ.get("SEED") or random.SystemRandom().getrandbits(32))
+seed = int(os.environ.get("SEED") or os.environ.get("QCOW2_TEST_SEED")
+           or random.SystemRandom().getrandbits(32))
 print("SEED=%d" % seed)
 r = random.Random(seed)
 handles = []

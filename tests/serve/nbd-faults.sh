@@ -19,7 +19,8 @@ export NBDKIT PLUGIN tmp sockdir srcdir python
 timeout 120 "$python" - <<'END'
 import atexit, errno, nbd, os, random, re, shutil, subprocess, sys
 tmp, sockdir = os.environ["tmp"], os.environ["sockdir"]
-seed = int(os.environ.get("SEED") or random.getrandbits(32))
+seed = int(os.environ.get("SEED") or os.environ.get("QCOW2_TEST_SEED")
+           or random.getrandbits(32))
 print("SEED=%d" % seed)
 rng = random.Random(seed)
 far, sock = tmp + "/far", sockdir + "/far.sock"
