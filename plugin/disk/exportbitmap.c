@@ -241,7 +241,7 @@ read_bitmap (const struct export *e, const struct view *v, void *buf, uint64_t c
 
 static int
 extents_bitmap (const struct export *e, const struct view *v, uint64_t count,
-                uint64_t offset, bool one, extent_fn emit, void *opaque)
+                uint64_t offset, const struct extents_query *x)
 {
   const struct dirtyset *set = ((const struct bitmap_export *) e)->bits->set;
   uint64_t len;
@@ -252,8 +252,8 @@ extents_bitmap (const struct export *e, const struct view *v, uint64_t count,
   for (; r == 0 && count > 0; count -= len, offset += len) {
     len = count;
     dirty = dirtyset_find (set, offset, &len);
-    r = emit (opaque, offset, len, dirty ? EXTENT_DATA : EXTENT_HOLE);
-    if (one)
+    r = x->emit (x->opaque, offset, len, dirty ? EXTENT_DATA : EXTENT_HOLE);
+    if (x->one)
       break;
   }
   return r;

@@ -80,7 +80,7 @@ struct export_kind {
   int (*cache) (const struct export *, const struct view *, uint64_t count,
                 uint64_t offset);
   int (*extents) (const struct export *, const struct view *, uint64_t count,
-                  uint64_t offset, bool one, extent_fn emit, void *opaque);
+                  uint64_t offset, const struct extents_query *);
 };
 
 extern const struct export_kind export_active, export_snapshot, export_layer,

@@ -41,6 +41,7 @@ struct entry {
 struct report {
   FILE *fp;
   struct layers *layers;
+  struct storage_holes known;
   struct entry last;            /* not yet written: the next one may continue it */
 };
 
@@ -98,12 +99,13 @@ add_with_holes (struct report *r, struct entry e)
 {
   struct storage *file = layers_data_file (r->layers, e.depth);
   const bool raw = layers_header (r->layers, e.depth) == NULL;
+  const uint64_t end = e.offset + (layers_size (r->layers, 0) - e.start);
   uint64_t left = e.length;
   bool hole;
 
   for (; left > 0; left -= e.length) {
     e.length = left;
-    if (storage_hole (file, e.offset, &e.length, &hole) == -1)
+    if (storage_hole_ahead (file, &r->known, e.offset, end, &e.length, &hole) == -1)
       return -1;
     e.zero = hole;
     e.data = !raw || !hole;
@@ -157,6 +159,7 @@ print (FILE *fp, const void *layers)
 {
   struct report r = { .fp = fp, .layers = (struct layers *) layers };
 
+  storage_holes_begin (&r.known, false);
   if (layers_each_run (r.layers, add_run, &r) == 0)
     return write_last (&r, "]");
   return ferror (fp) ? -1 : REPORTFILE_TOLD;

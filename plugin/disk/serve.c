@@ -127,9 +127,7 @@ struct work {
   bool changes;                 /* the disk, which may need space */
   bool fua;
   unsigned flags;               /* REQUEST_* */
-  bool one;
-  extent_fn emit;
-  void *opaque;
+  const struct extents_query *extents;
 };
 
 static int
@@ -218,18 +216,21 @@ extents_piece (const struct export *e, const struct work *work, const struct vie
                uint64_t count, uint64_t offset)
 {
   return e->kind->extents
-    ? e->kind->extents (e, v, count, offset, work->one, work->emit, work->opaque)
-    : request_extents (v, count, offset, work->one, work->emit, work->opaque);
+    ? e->kind->extents (e, v, count, offset, work->extents)
+    : request_extents (v, count, offset, work->extents);
 }
 
 int
 export_extents (struct export *e, uint64_t count, uint64_t offset, bool one,
                 extent_fn emit, void *opaque)
 {
-  const struct work extents = {
-    .serve = extents_piece, .one = one, .emit = emit, .opaque = opaque,
+  struct storage_holes known;
+  const struct extents_query x = {
+    .emit = emit, .opaque = opaque, .one = one, .end = offset + count, .known = &known,
   };
+  const struct work extents = { .serve = extents_piece, .extents = &x };
 
+  storage_holes_begin (&known, one);
   return one ? serve_piece (e, &extents, count, offset)
     : serve_pieces (e, &extents, count, offset);
 }

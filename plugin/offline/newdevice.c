@@ -82,12 +82,13 @@ newdevice_open (const char *path, const struct storage_options *options,
 /* Looks at the next bytes from *AT on, at most CHUNK of those that may be data.  Sets
  * *LEN to how many.  Returns 1 if they contain data, 0 if they read as zeros, or -1. */
 static int
-look (struct storage *s, uint64_t at, void *buf, uint64_t chunk, uint64_t *len)
+look (struct storage *s, struct storage_holes *known, uint64_t at, void *buf,
+      uint64_t chunk, uint64_t *len)
 {
   bool hole;
 
   *len = min64 (storage_size (s) - at, LONGEST);
-  if (storage_hole (s, at, len, &hole) == -1)
+  if (storage_hole_ahead (s, known, at, storage_size (s), len, &hole) == -1)
     return -1;
   if (hole)
     return 0;
@@ -102,11 +103,13 @@ newdevice_check_zeros (struct storage *s, void *buf, uint64_t chunk,
                        const struct newdevice_watch *watch)
 {
   const uint8_t *const bytes = buf;
+  struct storage_holes known;
   uint64_t at, len, i;
   int r;
 
+  storage_holes_begin (&known, false);
   for (at = 0; at < storage_size (s); at += len) {
-    r = look (s, at, buf, chunk, &len);
+    r = look (s, &known, at, buf, chunk, &len);
     if (r == -1)
       return -1;
     if (r == 1) {
@@ -195,11 +198,13 @@ static int
 zero_behind (struct storage *s, uint64_t end, void *buf)
 {
   static const struct newdevice_watch watch = { go_on, NULL };
+  struct storage_holes known;
   uint64_t at, len, last = end;
   int r;
 
+  storage_holes_begin (&known, false);
   for (at = end; at < storage_size (s) && at - last < GAP; at += len) {
-    r = look (s, at, buf, CHUNK, &len);
+    r = look (s, &known, at, buf, CHUNK, &len);
     if (r == 1) {
       r = newdevice_zero (s, at, at + len, NEWDEVICE_FREE, buf, CHUNK, &watch);
       last = at + len;

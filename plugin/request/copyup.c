@@ -108,6 +108,9 @@ look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
   const uint64_t unit = entry_unit_size (&v->image->header);
   const struct view b = below (v);
   struct extent first;
+  const struct extents_query x = {
+    .emit = extent_keep, .opaque = &first, .one = true,
+  };
   struct run run;
 
   if (l2_lookup (v->w->l2, at, end - at, &run) == -1)
@@ -115,7 +118,7 @@ look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
   *len = run.len;
   if (!shows_below (&run))
     return 0;
-  if (request_extents (&b, run.len, at, true, extent_keep, &first) == -1)
+  if (request_extents (&b, run.len, at, &x) == -1)
     return -1;
   if (first.type == EXTENT_DATA) {
     *len = min64 (run.len, round_up (first.len, unit));

@@ -195,13 +195,37 @@ request_reads_zero (const struct view *v, uint64_t offset, uint64_t len)
 
 /* --- extents --- */
 
-/* Emits a run of data in a file that may have holes: clusters of a preallocated qcow2
- * image to which nothing has been written, or holes of a file that is the disk itself.
- * With encryption a hole is data, because it does not decrypt to zeros. */
+/* A hole of this length is long enough to be told at once. */
+#define LONG_HOLE (UINT64_C (1) << 30)
+
+/* Somebody who asks about extents. */
+struct told {
+  const struct extents_query *query;
+  struct extent first;          /* if only that one is wanted */
+};
+
+/* The client learns what the next LEN bytes are.  Returns 1 if it need not know more, 0,
+ * or -1.  If it wants one extent, a hole is not told run by run: the client would ask
+ * again at once.  Data it transfers first. */
 static int
-emit_host_extents (const struct view *v, const struct run *run, bool one,
-                   extent_fn emit, void *opaque)
+tell (struct told *t, uint64_t offset, uint64_t len, enum extent_type type)
 {
+  if (!t->query->one)
+    return t->query->emit (t->query->opaque, offset, len, type);
+  if (t->first.len > 0 && type != t->first.type)
+    return 1;
+  t->first.type = type;
+  t->first.len += len;
+  return type == EXTENT_DATA || t->first.len >= LONG_HOLE;
+}
+
+/* Tells about a run of data in a file that may have holes: clusters of a preallocated
+ * qcow2 image to which nothing has been written, or holes of a file that is the disk
+ * itself.  With encryption a hole is data, because it does not decrypt to zeros. */
+static int
+tell_host_extents (const struct view *v, const struct run *run, struct told *t)
+{
+  const struct extents_query *q = t->query;
   struct storage *file = layers_data_file (v->layers, run->layer);
   const bool raw = layers_data_is_raw (v->layers, run->layer);
   /* (A qcow2 layer that is shown alone may hide something below.) */
@@ -210,61 +234,65 @@ emit_host_extents (const struct view *v, const struct run *run, bool one,
     : EXTENT_ZERO;
   uint64_t done, len;
   bool hole;
+  int r = 0;
 
   if (payload_is_encrypted (layers_payload (v->layers, run->layer)) ||
       (!raw && !layers_preallocated (v->layers, run->layer)))
-    return emit (opaque, run->start, run->len, EXTENT_DATA);
+    return tell (t, run->start, run->len, EXTENT_DATA);
 
-  for (done = 0; done < run->len; done += len) {
+  for (done = 0; r == 0 && done < run->len; done += len) {
     len = run->len - done;
-    if (storage_hole (file, run->host + done, &len, &hole) == -1)
-      return -1;
-    if (emit (opaque, run->start + done, len,
-              hole ? zeros : EXTENT_DATA) == -1)
-      return -1;
-    if (one)
-      break;
+    /* (In a raw file, each part of the disk has one place.) */
+    r = raw && q->known
+      ? storage_hole_ahead (file, q->known, run->host + done,
+                            run->host + (q->end - run->start), &len, &hole)
+      : storage_hole (file, run->host + done, &len, &hole);
+    if (r == 0)
+      r = tell (t, run->start + done, len, hole ? zeros : EXTENT_DATA);
   }
-  return 0;
+  return r;
 }
 
-int
-request_extents (const struct view *v, uint64_t count, uint64_t offset,
-                 bool one, extent_fn emit, void *opaque)
+static int
+tell_extents (const struct view *v, uint64_t count, uint64_t offset, struct told *t)
 {
   struct run run;
-  int r;
+  int r = 0;
 
-  while (count > 0) {
+  for (; r == 0 && count > 0; offset += run.len, count -= run.len) {
     if (lookup (v, offset, count, &run) == -1)
       return -1;
     switch (run.kind) {
     case RUN_NORMAL:
-      r = emit_host_extents (v, &run, one, emit, opaque);
+      r = tell_host_extents (v, &run, t);
       break;
     case RUN_ZERO:
     case RUN_ZERO_ALLOC:
       /* Zeros that hide data of a layer below differ from a range without any data. */
-      r = emit (opaque, run.start, run.len,
-                v->single ? EXTENT_ZERO : EXTENT_HOLE);
+      r = tell (t, run.start, run.len, v->single ? EXTENT_ZERO : EXTENT_HOLE);
       break;
     case RUN_UNALLOCATED:
-      r = emit (opaque, run.start, run.len, EXTENT_HOLE);
+      r = tell (t, run.start, run.len, EXTENT_HOLE);
       break;
     case RUN_COMPRESSED:
-      r = emit (opaque, run.start, run.len, EXTENT_DATA);
+      r = tell (t, run.start, run.len, EXTENT_DATA);
       break;
     default:
       r = refuse_run (v, &run);
     }
-    if (r == -1)
-      return -1;
-    if (one)
-      break;
-    offset += run.len;
-    count -= run.len;
   }
-  return 0;
+  return r;
+}
+
+int
+request_extents (const struct view *v, uint64_t count, uint64_t offset,
+                 const struct extents_query *query)
+{
+  struct told t = { .query = query };
+
+  if (tell_extents (v, count, offset, &t) == -1)
+    return -1;
+  return query->one ? query->emit (query->opaque, offset, t.first.len, t.first.type) : 0;
 }
 
 int

@@ -24,14 +24,22 @@
 extern int request_read (const struct view *, void *buf, uint64_t count,
                          uint64_t offset);
 
-/* Calls EMIT for consecutive ranges that together cover [offset, offset+count), or only
- * for the first one if ONE.  EMIT returns 0, or -1, which ends the call. */
 enum extent_type { EXTENT_DATA, EXTENT_HOLE, EXTENT_ZERO };
+/* Returns 0, or -1, which ends the call. */
 typedef int (*extent_fn) (void *opaque, uint64_t offset, uint64_t len,
                           enum extent_type);
-extern int request_extents (const struct view *, uint64_t count,
-                            uint64_t offset, bool one,
-                            extent_fn emit, void *opaque);
+/* What a client wants to know about extents: the same for all pieces of its request. */
+struct extents_query {
+  extent_fn emit;
+  void *opaque;
+  bool one;                     /* only the first extent is of interest */
+  uint64_t end;                 /* of the request, a guest offset */
+  struct storage_holes *known;  /* NULL: nothing is asked ahead */
+};
+/* Calls `emit' for consecutive ranges that together cover [offset, offset+count), or only
+ * for the first one. */
+extern int request_extents (const struct view *, uint64_t count, uint64_t offset,
+                            const struct extents_query *);
 /* For those who ask for one range: an extent_fn that keeps it in a struct extent. */
 struct extent {
   uint64_t len;

@@ -50,7 +50,8 @@ extern int hostfile_zero (struct storage *, uint64_t offset, uint64_t count);
 extern int hostfile_allocate (struct storage *, uint64_t offset, uint64_t count);
 extern int hostfile_set_size (struct storage *, uint64_t size);
 extern uint64_t hostfile_size_now (struct storage *, bool ask);
-extern int hostfile_hole (struct storage *, uint64_t offset, uint64_t *len, bool *hole);
+extern void hostfile_parts (struct storage *, uint64_t offset, uint64_t count,
+                            struct storage_parts *);
 extern void hostfile_prefetch (struct storage *, uint64_t offset, uint64_t count);
 extern void hostfile_write_back (struct storage *, uint64_t offset, uint64_t count);
 extern uint64_t hostfile_allocated (const struct storage *);

@@ -100,11 +100,16 @@ hostfile_allocated (const struct storage *s)
   return (uint64_t) st.st_blocks * 512;
 }
 
-int
-hostfile_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
+void
+hostfile_parts (struct storage *s, uint64_t offset, uint64_t count,
+                struct storage_parts *parts)
 {
   const int fd = hostfile_of (s)->fd;
   off_t data, end;
+
+  parts->n = 1;
+  parts->lens[0] = count;
+  parts->hole = false;
 
   /* lseek moves the file offset, which all threads share and none uses: all I/O is
    * positional, so no lock is needed. */
@@ -112,19 +117,18 @@ hostfile_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
   if (data == -1) {
     /* ENXIO: there is no data from here on.  Any other error: the host does not know; if
      * there is a real problem, the read will report it. */
-    *hole = errno == ENXIO;
-    return 0;
+    parts->hole = errno == ENXIO;
+    return;
   }
   if ((uint64_t) data > offset) {
-    *hole = true;
-    *len = min64 (*len, data - offset);
-    return 0;
+    parts->hole = true;
+    parts->lens[0] = data - offset;
+    return;
   }
   end = lseek (fd, offset, SEEK_HOLE);
   /* They are equal if a hole was punched in the meantime; "data" is never wrong. */
   if (end != -1 && (uint64_t) end > offset)
-    *len = min64 (*len, end - offset);
-  return 0;
+    parts->lens[0] = end - offset;
 }
 
 void

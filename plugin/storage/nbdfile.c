@@ -337,14 +337,14 @@ nbdfile_zero (struct storage *s, uint64_t offset, uint64_t count)
 static bool
 has_zeros (struct nbdfile *n, uint64_t offset, uint64_t count)
 {
-  uint64_t len = count;
-  bool zeros;
+  uint64_t len = 0;
+  struct storage_parts parts = { .room = 1, .lens = &len };
 
   return n->info->block_status && is_aligned (n, count, offset) &&
     range_within (offset, count, n->s.size) &&
     nbdpool_send (n->pool, &(struct nbdpool_request) {
-        .kind = NBDPOOL_ZEROS, .offset = offset, .len = &len, .zeros = &zeros,
-      }) == 0 && zeros && len >= count;
+        .kind = NBDPOOL_ZEROS, .count = count, .offset = offset, .parts = &parts,
+      }) == 0 && parts.hole && len >= count;
 }
 
 static int
@@ -357,29 +357,29 @@ nbdfile_zero_at_once (struct storage *s, uint64_t offset, uint64_t count)
   return n->no_fast ? 0 : erase (s, &n->no_fast, NBDPOOL_ZERO_FAST, offset, count);
 }
 
-static int
-nbdfile_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
+static void
+nbdfile_parts (struct storage *s, uint64_t offset, uint64_t count,
+               struct storage_parts *parts)
 {
   struct nbdfile *n = nbdfile_of (s);
   const uint64_t from = round_down (offset, n->info->minimum), size = s->size;
-  uint64_t n_bytes;
+  const uint64_t to = offset + min64 (count, size - min64 (offset, size));
 
-  *hole = offset >= size;
-  if (*hole || !n->info->block_status)
-    return 0;
-  n_bytes = min64 (round_up (min64 (*len, size - offset) + (offset - from),
-                             n->info->minimum), size - from);
-  if (nbdpool_send (n->pool, &(struct nbdpool_request) {
-        .kind = NBDPOOL_STATUS, .offset = from, .len = &n_bytes, .zeros = hole,
-      }) == -1) {
-    *hole = false;              /* if there is a real problem, the read will report it */
-    return 0;
+  if (offset >= size) {
+    parts->hole = true;
+    parts->n = 1;
+    parts->lens[0] = count;
+    return;
   }
-  if (n_bytes > offset - from)
-    *len = min64 (*len, n_bytes - (offset - from));
+  /* If there is a real problem, the read will report it. */
+  if (!n->info->block_status ||
+      nbdpool_send (n->pool, &(struct nbdpool_request) {
+          .kind = NBDPOOL_STATUS, .count = min64 (round_up (to, n->info->minimum), size)
+            - from, .offset = from, .parts = parts,
+        }) == -1 || parts->n == 0 || parts->lens[0] <= offset - from)
+    parts->n = 0;
   else
-    *hole = false;
-  return 0;
+    parts->lens[0] -= offset - from;
 }
 
 static void
@@ -466,7 +466,7 @@ static const struct storage_ops nbdfile_ops = {
   .zero_at_once = nbdfile_zero_at_once,
   .discard = nbdfile_discard,
   .size_now = nbdfile_size_now,
-  .hole = nbdfile_hole,
+  .parts = nbdfile_parts,
   .prefetch = nbdfile_prefetch,
   .same = same_export,
   .disconnect = nbdfile_disconnect,

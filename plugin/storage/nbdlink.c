@@ -389,20 +389,22 @@ nbdlink_cache (struct nbdlink *l, uint64_t count, uint64_t offset)
 
 /* --- block status --- */
 
-struct status {
-  uint64_t len;                 /* bytes, of the same kind */
-  bool zeros, ended;
-};
-
 /* Extents are in order, and begin where the request does. */
 static void
-add_extent (struct status *s, uint64_t len, bool zeros)
+add_extent (struct storage_parts *p, uint64_t len, bool zeros)
 {
-  if (s->ended || (s->len > 0 && zeros != s->zeros))
-    s->ended = true;
+  const bool last = p->n % 2 ? p->hole : !p->hole;
+
+  if (len == 0 || p->more)
+    return;
+  if (p->n > 0 && zeros == last)
+    p->lens[p->n - 1] += min64 (len, UINT64_MAX - p->lens[p->n - 1]);
+  else if (p->n == p->room)
+    p->more = true;
   else {
-    s->zeros = zeros;
-    s->len += min64 (len, UINT64_MAX - s->len);
+    if (p->n == 0)
+      p->hole = zeros;
+    p->lens[p->n++] = len;
   }
 }
 
@@ -435,33 +437,31 @@ add_extents_64 (void *opaque, const char *context, uint64_t offset,
 }
 
 static int64_t
-begin_status (struct nbdlink *l, uint64_t offset, uint64_t count, struct status *s,
-              nbd_completion_callback done)
+begin_status (struct nbdlink *l, uint64_t count, uint64_t offset, bool one,
+              struct storage_parts *p, nbd_completion_callback done)
 {
-  const nbd_extent_callback short_ones = { .callback = add_extents, .user_data = s };
+  const nbd_extent_callback short_ones = { .callback = add_extents, .user_data = p };
   const struct nbdlib_extents_callback long_ones = {
-    .callback = add_extents_64, .user_data = s,
+    .callback = add_extents_64, .user_data = p,
   };
+  const uint32_t flags = one ? LIBNBD_CMD_FLAG_REQ_ONE : 0;
 
   return l->info.long_counts
-    ? l->lib.aio_block_status_64 (l->nbd, count, offset, long_ones, done, 0)
+    ? l->lib.aio_block_status_64 (l->nbd, count, offset, long_ones, done, flags)
     : l->lib.aio_block_status (l->nbd, min64 (count, NBDLINK_MAX_COUNT), offset,
-                               short_ones, done, 0);
+                               short_ones, done, flags);
 }
 
 int
-nbdlink_zeros (struct nbdlink *l, uint64_t offset, uint64_t *len, bool *zeros)
+nbdlink_status (struct nbdlink *l, uint64_t count, uint64_t offset, bool one,
+                struct storage_parts *parts)
 {
-  struct status s = { 0 };
   struct nbdlink_call c;
 
+  parts->n = 0;
+  parts->more = false;
   begin (l, &c);
-  if (complete (l, &c, begin_status (l, offset, *len, &s, when_done (&c))) == -1)
-    return -1;
-  *zeros = s.len > 0 && s.zeros;
-  if (s.len > 0)
-    *len = min64 (*len, s.len);
-  return 0;
+  return complete (l, &c, begin_status (l, count, offset, one, parts, when_done (&c)));
 }
 
 /* --- opening --- */

@@ -76,9 +76,10 @@ extern int nbdlink_flush_end (struct nbdlink *, struct nbdlink_call *call);
 enum nbdlink_zero { NBDLINK_KEEP, NBDLINK_FREE, NBDLINK_FAST };
 extern int nbdlink_zero (struct nbdlink *, uint64_t count, uint64_t offset,
                          enum nbdlink_zero);
-/* Does the range at OFFSET read as zeros, and how long is it?  *LEN: on entry, the
- * largest length of interest; on return, > 0. */
-extern int nbdlink_zeros (struct nbdlink *, uint64_t offset, uint64_t *len, bool *zeros);
+/* Which parts of the range read as zeros?  PARTS: see storage_ops.  ONE: the server
+ * should tell about the first one only. */
+extern int nbdlink_status (struct nbdlink *, uint64_t count, uint64_t offset, bool one,
+                           struct storage_parts *parts);
 /* A hint; does not wait for the reply. */
 extern void nbdlink_cache (struct nbdlink *, uint64_t count, uint64_t offset);
 

@@ -423,8 +423,10 @@ send_once (struct nbdlink *link, const struct nbdpool_request *q)
   case NBDPOOL_ZERO_FAST: return nbdlink_zero (link, q->count, q->offset, NBDLINK_FAST);
   case NBDPOOL_DISCARD:
   case NBDPOOL_PUNCH: return nbdlink_zero (link, q->count, q->offset, NBDLINK_FREE);
-  case NBDPOOL_STATUS: case NBDPOOL_ZEROS:
-    return nbdlink_zeros (link, q->offset, q->len, q->zeros);
+  case NBDPOOL_STATUS:
+    return nbdlink_status (link, q->count, q->offset, q->parts->room == 1, q->parts);
+  case NBDPOOL_ZEROS:           /* of several extents, perhaps */
+    return nbdlink_status (link, q->count, q->offset, false, q->parts);
   }
   abort ();
 }

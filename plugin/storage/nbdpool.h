@@ -34,17 +34,16 @@ enum nbdpool_kind {
   NBDPOOL_ZERO_FAST,            /* at once, or ENOTSUP; the space may be freed */
   NBDPOOL_PUNCH,
   NBDPOOL_DISCARD,              /* the same, where nobody needs the zeros */
-  NBDPOOL_STATUS,               /* zeros at OFFSET, and their length */
-  NBDPOOL_ZEROS,                /* the same, where they are relied on: like a change, they
-                                   last once a flush has followed */
+  NBDPOOL_STATUS,               /* which parts read as zeros */
+  NBDPOOL_ZEROS,                /* the same, where zeros are relied on: like a change,
+                                   they last once a flush has followed */
 };
 
 struct nbdpool_request {
   enum nbdpool_kind kind;
   void *buf;
   uint64_t count, offset;       /* as for nbdlink's requests */
-  uint64_t *len;                /* for STATUS, ZEROS: see nbdlink_zeros */
-  bool *zeros;
+  struct storage_parts *parts;  /* for STATUS, ZEROS: see nbdlink_status */
 };
 
 /* Sends a request and waits for the reply.  Returns 0, or -1 with the server's errno, or

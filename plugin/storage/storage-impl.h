@@ -50,8 +50,11 @@ struct storage_ops {
    * storage_size_now. */
   uint64_t (*size_now) (struct storage *, bool ask);
 
-  /* As storage_hole.  Ranges that it knows nothing about are data. */
-  int (*hole) (struct storage *, uint64_t offset, uint64_t *len, bool *hole);
+  /* Which parts of the range are holes?  Begins at OFFSET; may end before the range or
+   * after it.  If PARTS has room for one, it costs no more than one.  It sets PARTS->n
+   * to 0 if it knows nothing. */
+  void (*parts) (struct storage *, uint64_t offset, uint64_t count,
+                 struct storage_parts *);
   /* Hints.  NULL: not supported. */
   void (*prefetch) (struct storage *, uint64_t offset, uint64_t count);
   void (*write_back) (struct storage *, uint64_t offset, uint64_t count);

@@ -507,20 +507,98 @@ storage_extend (struct storage *s, uint64_t size, uint64_t offset, uint64_t coun
   return sized ? failed (s, "allocate", offset, count) : cannot_set_size (s, size);
 }
 
+/* --- holes --- */
+
+/* What is known without asking the storage: it knows nothing about contents that a hook
+ * has taken over. */
+static bool
+needs_no_answer (const struct storage *s, uint64_t offset, bool *hole)
+{
+  *hole = offset >= INT64_MAX || (s->diverted && offset >= s->size);
+  return *hole || s->diverted;
+}
+
 int
 storage_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
 {
-  *hole = false;
-  if (offset >= INT64_MAX) {
-    *hole = true;
+  uint64_t first;
+  struct storage_parts parts = { .room = 1, .lens = &first };
+
+  if (needs_no_answer (s, offset, hole))
     return 0;
+  s->ops->parts (s, offset, *len, &parts);
+  if (parts.n > 0) {
+    *hole = parts.hole;
+    *len = min64 (*len, first);
   }
-  /* The storage knows nothing about contents that a hook has taken over. */
-  if (s->diverted) {
-    *hole = offset >= s->size;
+  return 0;
+}
+
+void
+storage_holes_begin (struct storage_holes *known, bool one)
+{
+  known->storage = NULL;
+  known->parts.room = one ? 1 : sizeof known->room / sizeof known->room[0];
+  known->span = UINT64_MAX;
+}
+
+/* Forgets what is before OFFSET.  Is something known about OFFSET itself? */
+static bool
+go_on (struct storage_holes *known, const struct storage *s, uint64_t offset)
+{
+  struct storage_parts *const p = &known->parts;
+
+  if (known->storage != s || offset < known->offset)
+    return false;
+  for (; p->n > 0 && offset - known->offset >= p->lens[0]; p->n--) {
+    known->offset += *p->lens++;
+    p->hole = !p->hole;
+  }
+  return p->n > 0;
+}
+
+/* An answer of which not all could be kept is followed by questions about less: of many
+ * small parts, the server should not look for all each time. */
+static void
+ask_ahead (struct storage *s, struct storage_holes *known, uint64_t offset,
+           uint64_t count)
+{
+  struct storage_parts *const p = &known->parts;
+  uint64_t all = 0;
+
+  p->n = 0;
+  p->more = false;
+  p->lens = known->room;
+  s->ops->parts (s, offset, min64 (count, known->span), p);
+  known->storage = s;
+  known->offset = offset;
+  if (p->more) {
+    for (unsigned i = 0; i < p->n; i++)
+      all += min64 (p->lens[i], UINT64_MAX - all);
+    known->span = all;
+  }
+  else
+    known->span += min64 (known->span, UINT64_MAX - known->span);
+}
+
+int
+storage_hole_ahead (struct storage *s, struct storage_holes *known, uint64_t offset,
+                    uint64_t end, uint64_t *len, bool *hole)
+{
+  const struct storage_parts *const p = &known->parts;
+
+  /* A host tells of one part at a time, at once. */
+  if (!storage_is_far (s))
+    return storage_hole (s, offset, len, hole);
+  if (needs_no_answer (s, offset, hole))
     return 0;
+  if (!go_on (known, s, offset))
+    ask_ahead (s, known, offset, max64 (end - offset, *len));
+  if (p->n > 0) {
+    *hole = p->hole;
+    *len = min64 (*len, p->lens[0] - (offset - known->offset));
   }
-  return s->ops->hole (s, offset, len, hole);
+  return 0;
 }
 
 /* --- hints --- */

@@ -210,6 +210,30 @@ extern int storage_extend (struct storage *, uint64_t size, uint64_t offset,
 extern int storage_hole (struct storage *, uint64_t offset, uint64_t *len,
                          bool *hole);
 
+/* Consecutive parts of a storage: holes and others, in turn. */
+struct storage_parts {
+  bool hole;                    /* is the first one a hole? */
+  bool more;                    /* there are more, but there was no room for them */
+  unsigned n, room;             /* of `lens' */
+  uint64_t *lens;               /* bytes */
+};
+/* What one answer of a server has said about holes: more than was asked for. */
+struct storage_holes {
+  const struct storage *storage;        /* NULL: nothing is known */
+  uint64_t offset;              /* of what is known, bytes */
+  struct storage_parts parts;   /* in `room' */
+  uint64_t span;                /* how much one answer can describe */
+  uint64_t room[500];
+};
+/* ONE: an answer should describe one part only. */
+extern void storage_holes_begin (struct storage_holes *, bool one);
+/* The same as storage_hole, for those who go through a storage in order, up to END.  If
+ * it is far, they wait for one answer about as much as possible, and KNOWN keeps the rest
+ * of it.  As the mapping may change meanwhile, OFFSET has to be a place that always
+ * contains the same part of the disk. */
+extern int storage_hole_ahead (struct storage *, struct storage_holes *known,
+                               uint64_t offset, uint64_t end, uint64_t *len, bool *hole);
+
 /* Hints that this range will be read soon.  Never fails. */
 extern void storage_prefetch (struct storage *, uint64_t offset,
                               uint64_t count);
