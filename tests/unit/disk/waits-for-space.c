@@ -233,6 +233,42 @@ test_others (const char *path, uint64_t seed)
   }
 }
 
+static void *
+trim (void *opaque)
+{
+  struct request *q = opaque;
+
+  q->result = export_trim (client, q->count, q->offset, false);
+  return NULL;
+}
+
+/* A trim that needs a table of its own: a snapshot has the one that is there. */
+static void
+test_trim_waits (const char *path, uint64_t seed)
+{
+  const struct fault full = {
+    .ops = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | 1 << STORAGE_OP_ALLOCATE,
+    .times = UINT64_MAX, .err = ENOSPC,
+  };
+  struct request q = { .offset = 0, .count = 65536 };
+  char *with_snapshot;
+  pthread_t thread;
+
+  open_disk (path, seed, UINT64_MAX / 2, true);
+  write_range (&q);
+  close_disk ();
+  image_snapshot ("closed.qcow2", "s");
+  with_snapshot = images_path ("closed.qcow2");
+  open_disk (with_snapshot, seed, UINT64_MAX / 2, true);
+  simdisk_fault (sim, &full);
+  CHECK (pthread_create (&thread, NULL, trim, &q) == 0);
+  until_waiting (1);
+  simdisk_fault (sim, NULL);
+  CHECK (pthread_join (thread, NULL) == 0 && q.result == 0);
+  close_disk ();
+  free (with_snapshot);
+}
+
 /* Nobody waits for it, or nobody wants to. */
 static void
 test_ends (const char *path, uint64_t seed)
@@ -267,6 +303,7 @@ main (void)
   test_writes (path, seed);
   test_trim (path, seed);
   test_others (path, seed);
+  test_trim_waits (path, seed);
   test_ends (path, seed);
   free (path);
   images_leave ();
