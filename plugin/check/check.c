@@ -50,7 +50,7 @@
 #define LINE_SIZE 5000          /* paths can be long */
 
 struct check {
-  const struct check_options *options;  /* valid while check_image runs */
+  struct check_options options;
   struct check_result result;
   struct checkfiles *held;      /* all files of the chain, for a report; or NULL */
   int err;                      /* errno of what kept the check from being complete; 0:
@@ -200,13 +200,13 @@ known_already (const struct check *c, const struct storage *file)
 static struct check_layer *
 check_layer (struct check *c, const char *path, bool raw)
 {
-  struct storage_options options = c->options->chain.image.file;
+  struct storage_options options = c->options.chain.image.file;
   struct check_layer *l = add_layer (c, path, raw);
 
   if (l == NULL)
     return NULL;
   options.try_writable =
-    c->result.n == 1 && check_mode_repairs (c->options->mode);
+    c->result.n == 1 && check_mode_repairs (c->options.mode);
   chain_reserve_files (2 * c->result.n);
   l->image = image_open_file (path, &options);
   if (l->image == NULL) {
@@ -226,7 +226,7 @@ check_layer (struct check *c, const char *path, bool raw)
                   c->result.n > CHAIN_MAX_LAYERS ? "is too long" :
                   "contains a loop: this file is already part of it");
   else if (!raw)
-    scan_layer (c, l, c->options->mode == CHECK_FULL);
+    scan_layer (c, l, c->options.mode == CHECK_FULL);
   else if (scan_raw (l->image->file, l->findings) == -1)
     fail (c);
   weigh (l);
@@ -237,7 +237,7 @@ check_layer (struct check *c, const char *path, bool raw)
 static int
 check_chain (struct check *c, struct check_layer *l)
 {
-  struct chain_options chain = c->options->chain;
+  struct chain_options chain = c->options.chain;
 
   for (;;) {
     CLEANUP_FREE char *path = NULL;
@@ -360,7 +360,7 @@ static void
 repair (struct check *c)
 {
   struct check_layer *l = c->result.layers[0];
-  const bool only_leaks = c->options->mode == CHECK_REPAIR_LEAKS;
+  const bool only_leaks = c->options.mode == CHECK_REPAIR_LEAKS;
 
   if (c->err || !l->parsed ||
       (findings_corruptions (l->findings) == 0 &&
@@ -400,13 +400,13 @@ repair (struct check *c)
 static int
 run (struct check *c)
 {
-  struct check_layer *top = check_layer (c, c->options->path, false);
+  struct check_layer *top = check_layer (c, c->options.path, false);
 
   if (top == NULL)
     return -1;
-  if (c->options->mode == CHECK_FULL && check_chain (c, top) == -1)
+  if (c->options.mode == CHECK_FULL && check_chain (c, top) == -1)
     return -1;
-  if (check_mode_repairs (c->options->mode))
+  if (check_mode_repairs (c->options.mode))
     repair (c);
   judge (c);
   return 0;
@@ -416,16 +416,16 @@ run (struct check *c)
 static int
 check_report (struct check *c)
 {
-  if (c->options->report == NULL)
+  if (c->options.report == NULL)
     return 0;
-  c->held = checkfiles_open (c->options->path, &c->options->chain);
-  return c->held ? checkreport_check (c->options->report) : -1;
+  c->held = checkfiles_open (c->options.path, &c->options.chain);
+  return c->held ? checkreport_check (c->options.report) : -1;
 }
 
 static int
 write_report (const struct check *c)
 {
-  return c->options->report ? checkreport_write (&c->result, c->options->report) : 0;
+  return c->options.report ? checkreport_write (&c->result, c->options.report) : 0;
 }
 
 int
@@ -459,7 +459,7 @@ check_image (const struct check_options *options, struct check **ret)
     nbdkit_error ("calloc: %m");
     return -1;
   }
-  c->options = options;
+  c->options = *options;
   c->result.mode = mode_name (options->mode);
   if (check_report (c) == -1)
     goto error;

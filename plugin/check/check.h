@@ -33,10 +33,10 @@ struct check;
 /* Checks the image (with CHECK_FULL also its backing chain), and repairs it if the mode
  * asks for that and it is necessary.  The files stay open, locked as by a reader, until
  * check_free, so that no other program changes them before the disk is opened.  (NBD has
- * no locks, and a server may admit only one client: it is free for the disk.)  Returns
- * 0 and *CHECK if the image may be served; -1 if it may not (reported, also in the JSON
- * report): EUCLEAN if the image is corrupt, another errno if it could not be opened, or
- * not be checked or repaired completely. */
+ * no locks, and a server may admit only one client: it is free for the disk.)  The strings
+ * in the options must outlive the check.  Returns 0 and *CHECK if the image may be served;
+ * -1 if it may not (reported, also in the JSON report): EUCLEAN if the image is corrupt,
+ * another errno if it could not be opened, or not be checked or repaired completely. */
 extern int check_image (const struct check_options *, struct check **);
 extern void check_free (struct check *);        /* NULL is allowed */
 
