@@ -22,6 +22,8 @@ core_sources = \
 	%reldir%/util/sparse.c \
 	%reldir%/util/sparse.h \
 	%reldir%/util/utf8.h \
+	%reldir%/storage/dirfile.c \
+	%reldir%/storage/dirfile.h \
 	%reldir%/storage/dropcache.c \
 	%reldir%/storage/dropcache.h \
 	%reldir%/storage/hostfile-impl.h \

@@ -13,10 +13,10 @@
  * refcounts and its own health.  All images share the memory for mappings, and its limit.
  *
  * Names are those of files in the directory.  The directory is opened once, so it cannot
- * be replaced by another one later.  A name has no slash, does not begin with a dot, and
- * is never followed if it is a symbolic link, even if it becomes one at the last moment.
- * A client may ask for any name, so a name is made printable before it is used in a
- * message.
+ * be replaced by another one later.  A name has no slash and does not begin with a dot.
+ * Where it leads is checked while it is opened (storage/dirfile.c), so it does not matter
+ * if it becomes a symbolic link at the last moment.  A client may ask for any name, so a
+ * name is made printable before it is used in a message.
  *
  * Locks: `lock' guards the list of images, and their states and users.
  */
@@ -39,6 +39,7 @@
 #include "util/report.h"
 #include "format/format.h"
 #include "format/header.h"
+#include "storage/dirfile.h"
 #include "disk/dir.h"
 
 struct dir_image {
@@ -52,9 +53,8 @@ struct dir_image {
 };
 
 struct dir {
-  struct disk_options options;
+  struct disk_options options;  /* for any image; in_dir has no name */
   struct map *map;
-  int fd;
 
   pthread_mutex_t lock;
   pthread_cond_t changed;       /* the state of an image has changed, or it has gone */
@@ -74,11 +74,17 @@ dir_open (const struct disk_options *options, struct dir **ret)
   }
   dir->options = *options;
   dir->map = map_new (options->l2_cache);
-  dir->fd = open (options->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  dir->options.in_dir.dir = open (options->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   pthread_mutex_init (&dir->lock, NULL);
   pthread_cond_init (&dir->changed, NULL);
-  if (dir->map == NULL || dir->fd == -1) {
+  if (dir->map == NULL || dir->options.in_dir.dir == -1) {
     nbdkit_error ("%s: cannot open the directory: %m", options->path);
+    dir_close (dir);
+    return -1;
+  }
+  if (options->in_dir.follow && dirfile_can_follow (dir->options.in_dir.dir) == -1) {
+    nbdkit_error ("%s: cannot follow symbolic links in this directory (openat2, Linux 5.6 "
+                  "or newer): %m", options->path);
     dir_close (dir);
     return -1;
   }
@@ -111,8 +117,8 @@ dir_close (struct dir *dir)
   }
   if (dir->map)
     map_free (dir->map);
-  if (dir->fd >= 0)
-    close (dir->fd);
+  if (dir->options.in_dir.dir >= 0)
+    close (dir->options.in_dir.dir);
   pthread_cond_destroy (&dir->changed);
   pthread_mutex_destroy (&dir->lock);
   free (dir);
@@ -127,21 +133,29 @@ is_name (const char *name)
   return name[0] != '\0' && name[0] != '.' && strchr (name, '/') == NULL;
 }
 
+static struct dirfile
+file_of (const struct dir *dir, const char *name)
+{
+  struct dirfile file = dir->options.in_dir;
+
+  file.name = name;
+  return file;
+}
+
 /* Does the file look like an image?  Never waits, and reports nothing. */
 static bool
 is_image (const struct dir *dir, const char *name)
 {
+  const struct dirfile file = file_of (dir, name);
   char start[sizeof (struct qcow2_header)];
   struct stat st;
   ssize_t n;
   int fd;
 
-  if (!is_name (name) ||
-      fstatat (dir->fd, name, &st, AT_SYMLINK_NOFOLLOW) == -1 ||
+  if (!is_name (name) || dirfile_stat (&file, &st) == -1 ||
       !(S_ISREG (st.st_mode) || S_ISBLK (st.st_mode)))
     return false;
-  fd = openat (dir->fd, name,
-               O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+  fd = dirfile_open (&file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd == -1)
     return false;
   n = pread (fd, start, sizeof start, 0);
@@ -153,7 +167,7 @@ int
 dir_list (struct dir *dir, export_fn emit, void *opaque, unsigned *unlisted)
 {
   /* A file descriptor of its own, because the position in the directory belongs to it. */
-  const int fd = openat (dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = openat (dir->options.in_dir.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *stream = fd == -1 ? NULL : fdopendir (fd);
   struct dirent *e;
   int r = 0;
@@ -232,8 +246,7 @@ open_image (const struct dir *dir, struct dir_image *image)
   struct disk_options options = dir->options;
 
   options.path = image->path;
-  options.name = image->name;
-  options.dir = dir->fd;
+  options.in_dir = file_of (dir, image->name);
   options.map = dir->map;
   if (disk_open (&options, &image->disk) == -1)
     return -1;

@@ -12,9 +12,9 @@
 struct dir;
 struct dir_image;
 
-/* OPTIONS are for all images.  `path' is the absolute path of the directory; `name',
- * `dir' and `map' are not used.  Everything to which they point must outlive the result.
- * Returns 0, or -1 (reported). */
+/* OPTIONS are for all images.  `path' is the absolute path of the directory; of
+ * `in_dir', only `follow' is used, and `map' is not.  Everything to which they point must
+ * outlive the result.  Returns 0, or -1 (reported). */
 extern int dir_open (const struct disk_options *options, struct dir **);
 /* No request may be running.  Images that clients have not left are closed, too.  Returns
  * 0, or -1 if an image could not be closed properly (reported). */

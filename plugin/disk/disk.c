@@ -200,7 +200,7 @@ disk_chain_options (const struct disk_options *o)
     .image = {
       .file = {
         .try_writable = !o->untrusted, .lock = o->lock, .drop_cache = o->drop_cache,
-        .name = o->name, .dir = o->dir, .link = &o->link, .hooks = o->hooks,
+        .in_dir = o->in_dir, .link = &o->link, .hooks = o->hooks,
       },
       .secret = {
         .passphrase = o->secret.passphrase, .len = o->secret.len,

@@ -24,9 +24,8 @@ struct disk;
 
 struct disk_options {
   const char *path;             /* absolute */
-  const char *name;             /* NULL, or: the image is this file in directory `dir',
-                                   and not a symbolic link; `path' is for messages */
-  int dir;
+  struct dirfile in_dir;        /* if it has a name, it is the image, and `path' is for
+                                   messages */
   struct map *map;              /* NULL, or: memory for mappings that is shared with other
                                    disks; l2_cache is then the limit of all together */
   uint64_t l2_cache;            /* bytes */

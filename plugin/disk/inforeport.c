@@ -127,7 +127,7 @@ describe_below (struct walk *w)
   const char *format = "qcow2";
 
   w->chain.image.file.try_writable = false;
-  w->chain.image.file.name = NULL;      /* that one is for the top image */
+  w->chain.image.file.in_dir.name = NULL;       /* that one is for the top image */
   while (strcmp (format, "qcow2") == 0) {
     const struct image *image = w->images[w->n - 1];
     CLEANUP_FREE char *path = NULL;

@@ -204,7 +204,7 @@ image_open_data (struct image *im, const struct image_options *options)
     return -1;
   if (path == NULL)
     return 0;
-  file_options.name = NULL;     /* it has a path */
+  file_options.in_dir.name = NULL;     /* it has a path */
   file_options.data_file = true;
   if (storage_open (path, &file_options, &im->data) == -1)
     return -1;

@@ -206,7 +206,7 @@ chain_open (struct layers *layers, const struct chain_options *options_)
   struct chain_options options = *options_;
 
   options.image.file.try_writable = false;
-  options.image.file.name = NULL;       /* that one is for the top image */
+  options.image.file.in_dir.name = NULL;        /* that one is for the top image */
   options.image.below_top = true;
 
   for (;;) {

@@ -89,6 +89,7 @@ static const struct rule needs[] = {
   { LIST (P (KEY_FORCE)), LIST (P (KEY_ERASE), P (KEY_ERASE_SLOT)), NULL,
     "key-erase=SECRET or key-erase-slot=N" },
   { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },
+  { LIST (P (DIR_SYMLINKS)), LIST (P (DIR)), NULL, "dir=DIRECTORY" },
   { LIST (P (SHRINK)), LIST (P (RESIZE)), NULL, "resize=SIZE" },
   { LIST (P (PREALLOCATION)), LIST (P (CREATE), P (RESIZE)), NULL,
     "create=SIZE or resize=SIZE" },

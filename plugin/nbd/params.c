@@ -112,6 +112,9 @@ static const struct choice preallocations[] = {
   { "off", PREALLOCATION_OFF }, { "metadata", PREALLOCATION_METADATA },
   { "falloc", PREALLOCATION_FALLOC }, { "full", PREALLOCATION_FULL }, { NULL, 0 }
 };
+static const struct choice symlinks[] = {
+  { "refuse", false }, { "follow", true }, { NULL, 0 }
+};
 static const struct choice checks[] = {
   { "off", CHECK_OFF }, { "quick", CHECK_QUICK }, { "full", CHECK_FULL },
   { "repair", CHECK_REPAIR }, { "repair-leaks", CHECK_REPAIR_LEAKS }, { NULL, 0 }
@@ -144,6 +147,7 @@ static const struct choice encryptions[] = { { "luks", true }, { NULL, 0 } };
 static const struct spec specs[NR_PARAMS] = {
   [PARAM_FILE] = { "file", OTHER (set_file) },
   [PARAM_DIR] = { "dir", PATH (dir) },
+  [PARAM_DIR_SYMLINKS] = { "dir-symlinks", CHOICE (options.in_dir.follow, symlinks) },
   [PARAM_L2_CACHE] = { "l2-cache", BYTES (options.l2_cache) },
   [PARAM_L2_SLICE] = { "l2-slice", OTHER (set_slice) },
   [PARAM_BACKING] = { "backing", OTHER (set_backing) },
@@ -259,6 +263,8 @@ const char params_help[] =
   "data-file=follow|deny|<PATH|URI>\n"
   "                             Which data file to open (default follow).\n"
   "detect-zeroes=off|on|unmap   Detect zeros in writes (default off).\n"
+  "dir-symlinks=refuse|follow   Follow links that stay below dir=\n"
+  "                             (default refuse).\n"
   "discard=unmap|ignore         Give trimmed space back (default unmap).\n"
   "flatten=true|false           Copy all data from backing files before serving\n"
   "                             (default false).\n"

@@ -123,6 +123,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_bitmap_exports=yes\n");
   printf ("qcow2_layer_exports=yes\n");
   printf ("qcow2_dir=yes\n");
+  printf ("qcow2_dir_symlinks=yes\n");
   printf ("qcow2_stats=yes\n");
   printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
   printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");

@@ -48,33 +48,45 @@ check_kind (const char *path, const struct stat *st)
   return -1;
 }
 
-/* Opens PATH, or the name in OPTS, without ever blocking.  *WRITABLE: on entry, whether
+static int
+open_named (const char *path, const struct storage_options *opts, int flags)
+{
+  return opts->in_dir.name ? dirfile_open (&opts->in_dir, flags) : open (path, flags);
+}
+
+static void
+report_not_opened (const char *path)
+{
+  if (errno == EXDEV)
+    nbdkit_error ("%s: cannot open: a symbolic link leads out of the directory, or is "
+                  "absolute", path);
+  else
+    nbdkit_error ("%s: cannot open: %m", path);
+}
+
+/* Opens PATH, or the file in OPTS, without ever blocking.  *WRITABLE: on entry, whether
  * to try to open for writing; on return, whether that succeeded.  CLAIM: the kernel shall
  * refuse a block device that it uses. */
 static int
 open_fd (const char *path, const struct storage_options *opts, bool claim, bool *writable)
 {
   /* O_NONBLOCK in case the file has become a FIFO since it was looked at. */
-  const int flags =
-    O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (opts->name ? O_NOFOLLOW : 0) |
-    (claim ? O_EXCL : 0);
-  const int dir = opts->name ? opts->dir : AT_FDCWD;
-  const char *name = opts->name ? opts->name : path;
+  const int flags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (claim ? O_EXCL : 0);
   int fd = -1;
 
   if (*writable) {
-    fd = openat (dir, name, O_RDWR | flags);
+    fd = open_named (path, opts, O_RDWR | flags);
     if (fd == -1 && errno != EACCES && errno != EPERM && errno != EROFS &&
         errno != ETXTBSY) {
-      nbdkit_error ("%s: cannot open: %m", path);
+      report_not_opened (path);
       return -1;
     }
     *writable = fd >= 0;
   }
   if (fd == -1)
-    fd = openat (dir, name, O_RDONLY | flags);
+    fd = open_named (path, opts, O_RDONLY | flags);
   if (fd == -1)
-    nbdkit_error ("%s: cannot open: %m", path);
+    report_not_opened (path);
   return fd;
 }
 
@@ -210,10 +222,8 @@ hostfile_open (const char *path, const struct storage_options *opts,
 
   /* Look before opening: opening has side effects on some devices.  examine() looks again
    * at the file that was really opened. */
-  if ((opts->name
-       ? fstatat (opts->dir, opts->name, &st, AT_SYMLINK_NOFOLLOW)
-       : stat (path, &st)) == -1) {
-    nbdkit_error ("%s: cannot open: %m", path);
+  if ((opts->in_dir.name ? dirfile_stat (&opts->in_dir, &st) : stat (path, &st)) == -1) {
+    report_not_opened (path);
     return -1;
   }
   if (check_kind (path, &st) == -1)

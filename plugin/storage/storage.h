@@ -21,6 +21,8 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "storage/dirfile.h"
+
 struct storage;
 
 /* How the image is used, for QEMU-compatible locks: see hostlock.c. */
@@ -91,9 +93,8 @@ struct storage_options {
   bool claim;           /* refuse a block device that the host uses itself (mounted, or a
                            part of a volume) */
   bool drop_cache;      /* cache=none: keep the data out of the page cache */
-  const char *name;     /* if not NULL, open this name in the directory `dir', if it is
-                           not a symbolic link; the path is then only for messages */
-  int dir;
+  struct dirfile in_dir;        /* if it has a name, open this; the path is then only for
+                                   messages */
   const struct storage_link_options *link;     /* NULL: the defaults */
   const struct storage_hooks *hooks;  /* NULL except in tests; must outlive the storage */
 };

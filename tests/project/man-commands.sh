@@ -235,6 +235,9 @@ after ()
       grep '^export="disk.qcow2"' out
       same disk.qcow2 disk.raw
       same_raw monday.img then.raw ;;
+    "Symbolic links")
+      grep 'export-size: 1073741824' out
+      same disks/vm-web.qcow2 then.raw ;;
     "SYSTEMD UNITS") ;;
     "IMAGES FROM OTHERS")
       same_raw upload.raw then.raw

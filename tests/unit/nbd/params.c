@@ -50,6 +50,7 @@ nbdkit_read_password (const char *value, char **password)
 /* A good value for each, which asks for something. */
 static const char *const good[NR_PARAMS] = {
   [PARAM_FILE] = "a", [PARAM_DIR] = "d", [PARAM_L2_CACHE] = "1M",
+  [PARAM_DIR_SYMLINKS] = "follow",
   [PARAM_L2_SLICE] = "4K", [PARAM_BACKING] = "/b", [PARAM_BACKING_FORMAT] = "raw",
   [PARAM_DATA_FILE] = "/data", [PARAM_SNAPSHOT] = "s", [PARAM_BITMAP_ADD] = "b",
   [PARAM_BITMAP_CLEAR] = "b", [PARAM_BITMAP_REMOVE] = "b",
