@@ -257,6 +257,8 @@ core_sources = \
 nbd_sources = \
 	%reldir%/nbd/createparams.c \
 	%reldir%/nbd/createparams.h \
+	%reldir%/nbd/editparams.c \
+	%reldir%/nbd/editparams.h \
 	%reldir%/nbd/paramrules.c \
 	%reldir%/nbd/paramrules.h \
 	%reldir%/nbd/params.c \

@@ -300,34 +300,34 @@ check_others (const struct params *p)
     nbdkit_error ("amend=true requires compat=, lazy-refcounts= or data-file-raw=");
     return -1;
   }
-  if (p->nr_merges != p->nr_into) {
+  if (p->edit.nr_merges != p->edit.nr_into) {
     nbdkit_error ("bitmap-merge= and bitmap-into= belong together, but were given %zu "
-                  "and %zu times", p->nr_merges, p->nr_into);
+                  "and %zu times", p->edit.nr_merges, p->edit.nr_into);
     return -1;
   }
   return check_reports (p);
 }
 
 static bool
-is_added_before (const struct params *p, size_t i)
+is_added_before (const struct editparams *e, size_t i)
 {
   for (size_t k = 0; k < i; k++)
-    if (p->bitmaps[k].what == BITMAP_ADD &&
-        strcmp (p->bitmaps[i].name, p->bitmaps[k].name) == 0)
+    if (e->bitmaps[k].what == BITMAP_ADD &&
+        strcmp (e->bitmaps[i].name, e->bitmaps[k].name) == 0)
       return true;
   return false;
 }
 
 /* A new image has the bitmaps that are added. */
 static int
-check_new_bitmaps (const struct params *p)
+check_new_bitmaps (const struct editparams *e)
 {
-  for (size_t i = 0; i < p->nr_bitmaps; i++) {
-    const struct bitmapedit *b = &p->bitmaps[i];
+  for (size_t i = 0; i < e->nr_bitmaps; i++) {
+    const struct bitmapedit *b = &e->bitmaps[i];
 
-    if (b->what == BITMAP_ADD && is_added_before (p, i))
+    if (b->what == BITMAP_ADD && is_added_before (e, i))
       return bad_value ("bitmap-add", b->name, "it is added twice");
-    if (b->what != BITMAP_ADD && !is_added_before (p, i))
+    if (b->what != BITMAP_ADD && !is_added_before (e, i))
       return bad_value (b->what == BITMAP_MERGE ? "bitmap-into" : "bitmap-disable",
                         b->name, "a new image has no such bitmap");
   }
@@ -339,15 +339,16 @@ check_new_bitmaps (const struct params *p)
 static int
 check_new_image (const struct params *p)
 {
+  const struct editparams *e = &p->edit;
   uint64_t size = round_up (p->create.options.image.size, 512);
 
   if (!p->create.wanted)
     return 0;
-  if (check_new_bitmaps (p) == -1)
+  if (check_new_bitmaps (e) == -1)
     return -1;
-  for (unsigned i = 0; i < p->nr_edits && !p->create.options.size_of_backing; i++)
-    if (p->edits[i].kind == EDIT_RESIZE) {
-      const char *why = edit_choose_size (&p->edits[i], &p->edit_options, size, &size);
+  for (unsigned i = 0; i < e->nr_edits && !p->create.options.size_of_backing; i++)
+    if (e->edits[i].kind == EDIT_RESIZE) {
+      const char *why = edit_choose_size (&e->edits[i], &e->options, size, &size);
 
       if (why) {
         nbdkit_error ("create= cannot be used with resize=: %s", why);

@@ -24,18 +24,14 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
-#include "util/bytes.h"
 #include "util/cleanup.h"
 #include "storage/nbduri.h"
 #include "format/format.h"
-#include "format/luks.h"
 #include "nbd/params.h"
 #include "nbd/paramvalue.h"
 
 #define MIN_SLICE 512
 #define MAX_SLICE (2 << 20)
-/* The format allows longer names, but QEMU's tools do not create them. */
-#define MAX_SNAPSHOT_NAME 255
 /* Maximum iter-time=, in milliseconds: luksmake.c limits the result anyway. */
 #define MAX_ITER_TIME 60000
 /* Maximum time to wait for a server. */
@@ -50,6 +46,7 @@ enum kind {
   KIND_NUMBER,                  /* unsigned */
   KIND_FLAG,                    /* bool */
   KIND_CHOICE,                  /* bool, int or enum: one of `choices' */
+  KIND_EDIT,                    /* the function `edit' (editparams.c) */
   KIND_OTHER,                   /* the function `set' */
 };
 
@@ -58,6 +55,7 @@ struct spec {
   enum kind kind;
   size_t at, size;              /* offset and size of the value in struct params */
   const struct choice *choices;
+  int (*edit) (struct editparams *, const char *key, const char *value);
   int (*set) (struct params *, const char *key, const char *value);
   bool repeatable;
 };
@@ -69,26 +67,11 @@ static int set_backing (struct params *, const char *key, const char *value);
 static int set_format (struct params *, const char *key, const char *value);
 static int set_data_file (struct params *, const char *key, const char *value);
 static int set_passphrase (struct params *, const char *key, const char *value);
-static int set_granularity (struct params *, const char *key, const char *value);
 static int set_size (struct params *, const char *key, const char *value);
 static int set_iter_time (struct params *, const char *key, const char *value);
 static int set_backing_file (struct params *, const char *key, const char *value);
-static int add_key (struct params *, const char *key, const char *value);
-static int erase_key (struct params *, const char *key, const char *value);
-static int erase_key_slot (struct params *, const char *key, const char *value);
 static int set_rebase (struct params *, const char *key, const char *value);
-static int add_bitmap (struct params *, const char *key, const char *value);
-static int clear_bitmap (struct params *, const char *key, const char *value);
-static int remove_bitmap (struct params *, const char *key, const char *value);
-static int enable_bitmap (struct params *, const char *key, const char *value);
-static int disable_bitmap (struct params *, const char *key, const char *value);
-static int merge_bitmap (struct params *, const char *key, const char *value);
-static int merge_into_bitmap (struct params *, const char *key, const char *value);
 static int set_bitmap_from (struct params *, const char *key, const char *value);
-static int create_snapshot (struct params *, const char *key, const char *value);
-static int apply_snapshot (struct params *, const char *key, const char *value);
-static int delete_snapshot (struct params *, const char *key, const char *value);
-static int add_resize (struct params *, const char *key, const char *value);
 static int set_allow_uri (struct params *, const char *key, const char *value);
 static int set_checkpoint_interval (struct params *, const char *key, const char *value);
 static int set_reconnect (struct params *, const char *key, const char *value);
@@ -141,8 +124,9 @@ static const struct choice encryptions[] = { { "luks", true }, { NULL, 0 } };
 #define NUMBER(field) .kind = KIND_NUMBER, AT (field)
 #define FLAG(field) .kind = KIND_FLAG, AT (field)
 #define CHOICE(field, words) .kind = KIND_CHOICE, AT (field), .choices = words
+#define EDIT(function) .kind = KIND_EDIT, .edit = function
+#define EDITS(function) EDIT (function), .repeatable = true
 #define OTHER(function) .kind = KIND_OTHER, .set = function
-#define REPEATABLE(function) OTHER (function), .repeatable = true
 
 static const struct spec specs[NR_PARAMS] = {
   [PARAM_FILE] = { "file", OTHER (set_file) },
@@ -154,22 +138,23 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_BACKING_FORMAT] = { "backing-format", OTHER (set_format) },
   [PARAM_DATA_FILE] = { "data-file", OTHER (set_data_file) },
   [PARAM_SNAPSHOT] = { "snapshot", TEXT (options.snapshot) },
-  [PARAM_BITMAP_ADD] = { "bitmap-add", REPEATABLE (add_bitmap) },
-  [PARAM_BITMAP_CLEAR] = { "bitmap-clear", REPEATABLE (clear_bitmap) },
-  [PARAM_BITMAP_REMOVE] = { "bitmap-remove", REPEATABLE (remove_bitmap) },
-  [PARAM_BITMAP_ENABLE] = { "bitmap-enable", REPEATABLE (enable_bitmap) },
-  [PARAM_BITMAP_DISABLE] = { "bitmap-disable", REPEATABLE (disable_bitmap) },
-  [PARAM_BITMAP_MERGE] = { "bitmap-merge", REPEATABLE (merge_bitmap) },
-  [PARAM_BITMAP_INTO] = { "bitmap-into", REPEATABLE (merge_into_bitmap) },
+  [PARAM_BITMAP_ADD] = { "bitmap-add", EDITS (editparams_add_bitmap) },
+  [PARAM_BITMAP_CLEAR] = { "bitmap-clear", EDITS (editparams_clear_bitmap) },
+  [PARAM_BITMAP_REMOVE] = { "bitmap-remove", EDITS (editparams_remove_bitmap) },
+  [PARAM_BITMAP_ENABLE] = { "bitmap-enable", EDITS (editparams_enable_bitmap) },
+  [PARAM_BITMAP_DISABLE] = { "bitmap-disable", EDITS (editparams_disable_bitmap) },
+  [PARAM_BITMAP_MERGE] = { "bitmap-merge", EDITS (editparams_merge_bitmap) },
+  [PARAM_BITMAP_INTO] = { "bitmap-into", EDITS (editparams_merge_into_bitmap) },
   [PARAM_BITMAP_FROM] = { "bitmap-from", OTHER (set_bitmap_from) },
-  [PARAM_BITMAP_GRANULARITY] = { "bitmap-granularity", OTHER (set_granularity) },
-  [PARAM_SNAPSHOT_CREATE] = { "snapshot-create", REPEATABLE (create_snapshot) },
-  [PARAM_SNAPSHOT_APPLY] = { "snapshot-apply", REPEATABLE (apply_snapshot) },
-  [PARAM_SNAPSHOT_DELETE] = { "snapshot-delete", REPEATABLE (delete_snapshot) },
-  [PARAM_RESIZE] = { "resize", REPEATABLE (add_resize) },
-  [PARAM_SHRINK] = { "shrink", FLAG (edit_options.shrink) },
+  [PARAM_BITMAP_GRANULARITY] =
+    { "bitmap-granularity", EDIT (editparams_set_granularity) },
+  [PARAM_SNAPSHOT_CREATE] = { "snapshot-create", EDITS (editparams_create_snapshot) },
+  [PARAM_SNAPSHOT_APPLY] = { "snapshot-apply", EDITS (editparams_apply_snapshot) },
+  [PARAM_SNAPSHOT_DELETE] = { "snapshot-delete", EDITS (editparams_delete_snapshot) },
+  [PARAM_RESIZE] = { "resize", EDITS (editparams_resize) },
+  [PARAM_SHRINK] = { "shrink", FLAG (edit.options.shrink) },
   [PARAM_PREALLOCATION] =
-    { "preallocation", CHOICE (edit_options.preallocation, preallocations) },
+    { "preallocation", CHOICE (edit.options.preallocation, preallocations) },
   [PARAM_PASSPHRASE] = { "passphrase", OTHER (set_passphrase) },
   /* The same, for users of nbdkit's luks filter, which takes passphrase= for itself. */
   [PARAM_QCOW2_PASSPHRASE] = { "qcow2-passphrase", OTHER (set_passphrase) },
@@ -181,10 +166,10 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
   [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
   [PARAM_COMMIT] = { "commit", CHOICE (commit, commits) },
-  [PARAM_KEY_ADD] = { "key-add", OTHER (add_key) },
-  [PARAM_KEY_ERASE] = { "key-erase", OTHER (erase_key) },
-  [PARAM_KEY_ERASE_SLOT] = { "key-erase-slot", OTHER (erase_key_slot) },
-  [PARAM_KEY_FORCE] = { "key-force", FLAG (keyedit.force) },
+  [PARAM_KEY_ADD] = { "key-add", EDIT (editparams_add_key) },
+  [PARAM_KEY_ERASE] = { "key-erase", EDIT (editparams_erase_key) },
+  [PARAM_KEY_ERASE_SLOT] = { "key-erase-slot", EDIT (editparams_erase_key_slot) },
+  [PARAM_KEY_FORCE] = { "key-force", FLAG (edit.keyedit.force) },
   [PARAM_AMEND] = { "amend", FLAG (amend_wanted) },
   [PARAM_REBASE] = { "rebase", OTHER (set_rebase) },
   [PARAM_REBASE_UNSAFE] = { "rebase-unsafe", FLAG (rebase.unsafe) },
@@ -208,7 +193,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_BACKING_FILE] = { "backing-file", OTHER (set_backing_file) },
   [PARAM_DATA_FILE_RAW] =
     { "data-file-raw", FLAG (create.options.image.data_file_raw) },
-  [PARAM_ALLOW_URI] = { "allow-uri", REPEATABLE (set_allow_uri) },
+  [PARAM_ALLOW_URI] = { "allow-uri", OTHER (set_allow_uri), .repeatable = true },
   [PARAM_CHECKPOINT_INTERVAL] = {
     "checkpoint-interval", OTHER (set_checkpoint_interval)
   },
@@ -312,29 +297,19 @@ const char params_help[] =
 
 /* --- memory --- */
 
-static void
-forget (char **passphrase)
-{
-  if (*passphrase)
-    explicit_bzero (*passphrase, strlen (*passphrase));
-  free (*passphrase);
-  *passphrase = NULL;
-}
-
 void
 params_forget_passphrases (struct params *p)
 {
-  forget (&p->passphrase);
-  forget (&p->key_add);
-  forget (&p->key_erase);
+  forget_passphrase (&p->passphrase);
   p->options.secret = (struct image_secret) { NULL };
-  p->keyedit.add = p->keyedit.erase = NULL;
+  editparams_forget_passphrases (&p->edit);
 }
 
 void
 params_free (struct params *p)
 {
   params_forget_passphrases (p);
+  editparams_free (&p->edit);
   for (size_t i = 0; i < p->nr_uris; i++)
     free (p->uris[i]);
   free (p->uris);
@@ -344,27 +319,13 @@ params_free (struct params *p)
   free (p->stats);
   free (p->backing_path);
   free (p->data_file_path);
-  free (p->bitmaps);
   free (p->bitmap_from);
-  free (p->edits);
   free (p->report);
   free (p->info.path);
   free (p->map);
 }
 
 /* --- values with a kind of their own --- */
-
-/* Parses a power of two from MIN to MAX; RANGE describes these for the message. */
-static int
-parse_power (const char *key, const char *value, uint64_t min, uint64_t max,
-             const char *range, uint64_t *r)
-{
-  if (parse_bytes (key, value, r) == -1)
-    return -1;
-  if (!is_power_of_2 (*r) || *r < min || *r > max)
-    return bad_value (key, value, "must be a power of two between %s", range);
-  return 0;
-}
 
 /* Parses a path or an NBD URI.  *SECRETS belongs to P; it is NULL for a path. */
 static int
@@ -525,7 +486,7 @@ set_data_file (struct params *p, const char *key, const char *value)
 static int
 set_passphrase (struct params *p, const char *key, const char *value)
 {
-  forget (&p->passphrase);
+  forget_passphrase (&p->passphrase);
   if (parse_passphrase (key, value, &p->passphrase) == -1)
     return -1;
   p->options.secret.passphrase = p->passphrase;
@@ -534,185 +495,9 @@ set_passphrase (struct params *p, const char *key, const char *value)
 }
 
 static int
-add_key (struct params *p, const char *key, const char *value)
-{
-  if (parse_passphrase (key, value, &p->key_add) == -1)
-    return -1;
-  p->keyedit.add = p->key_add;
-  if (p->key_add[0] != '\0')
-    return 0;
-  nbdkit_error ("%s=: the passphrase must not be empty", key);
-  return -1;
-}
-
-static int
-erase_key (struct params *p, const char *key, const char *value)
-{
-  if (parse_passphrase (key, value, &p->key_erase) == -1)
-    return -1;
-  p->keyedit.erase = p->key_erase;
-  return 0;
-}
-
-static int
-erase_key_slot (struct params *p, const char *key, const char *value)
-{
-  unsigned slot;
-
-  if (parse_number (key, value, &slot) == -1)
-    return -1;
-  if (slot >= LUKS_SLOTS)
-    return bad_value (key, value, "must be 0 to %d", LUKS_SLOTS - 1);
-  p->keyedit.erase_slot = slot;
-  return 0;
-}
-
-static int
-append_bitmap (struct params *p, enum bitmapedit_what what, const char *name)
-{
-  struct bitmapedit *list =
-    realloc (p->bitmaps, (p->nr_bitmaps + 1) * sizeof *list);
-
-  if (list == NULL) {
-    nbdkit_error ("realloc: %m");
-    return -1;
-  }
-  p->bitmaps = list;
-  list[p->nr_bitmaps++] = (struct bitmapedit) { .what = what, .name = name };
-  return 0;
-}
-
-static int
-add_bitmap (struct params *p, const char *key, const char *value)
-{
-  if (parse_new_name (key, value, QCOW2_MAX_BITMAP_NAME) == -1)
-    return -1;
-  return append_bitmap (p, BITMAP_ADD, value);
-}
-
-static int
-clear_bitmap (struct params *p, const char *key, const char *value)
-{
-  return append_bitmap (p, BITMAP_CLEAR, value);
-}
-
-static int
-remove_bitmap (struct params *p, const char *key, const char *value)
-{
-  return append_bitmap (p, BITMAP_REMOVE, value);
-}
-
-static int
-enable_bitmap (struct params *p, const char *key, const char *value)
-{
-  return append_bitmap (p, BITMAP_ENABLE, value);
-}
-
-static int
-disable_bitmap (struct params *p, const char *key, const char *value)
-{
-  return append_bitmap (p, BITMAP_DISABLE, value);
-}
-
-/* The Nth merge of the list; the first of its two names appends it. */
-static struct bitmapedit *
-merge_number (struct params *p, size_t n)
-{
-  if (n == max64 (p->nr_merges, p->nr_into) &&
-      append_bitmap (p, BITMAP_MERGE, NULL) == -1)
-    return NULL;
-  for (size_t i = 0; i < p->nr_bitmaps; i++)
-    if (p->bitmaps[i].what == BITMAP_MERGE && n-- == 0)
-      return &p->bitmaps[i];
-  abort ();
-}
-
-static int
-merge_bitmap (struct params *p, const char *key, const char *value)
-{
-  struct bitmapedit *merge = merge_number (p, p->nr_merges);
-
-  if (merge == NULL)
-    return -1;
-  merge->merged = value;
-  p->nr_merges++;
-  return 0;
-}
-
-static int
-merge_into_bitmap (struct params *p, const char *key, const char *value)
-{
-  struct bitmapedit *merge = merge_number (p, p->nr_into);
-
-  if (merge == NULL)
-    return -1;
-  merge->name = value;
-  p->nr_into++;
-  return 0;
-}
-
-static int
 set_bitmap_from (struct params *p, const char *key, const char *value)
 {
   return set_storage (p, key, value, &p->bitmap_from);
-}
-
-static int
-set_granularity (struct params *p, const char *key, const char *value)
-{
-  uint64_t size;
-
-  if (parse_power (key, value, UINT64_C (1) << QCOW2_MIN_BITMAP_GRANULARITY,
-                   UINT64_C (1) << QCOW2_MAX_BITMAP_GRANULARITY, "512 and 2G",
-                   &size) == -1)
-    return -1;
-  p->bitmap_granularity_bits = __builtin_ctzll (size);
-  return 0;
-}
-
-static int
-add_edit (struct params *p, const struct edit *edit)
-{
-  struct edit *edits = reallocarray (p->edits, p->nr_edits + 1, sizeof *edits);
-
-  if (edits == NULL) {
-    nbdkit_error ("realloc: %m");
-    return -1;
-  }
-  p->edits = edits;
-  p->edits[p->nr_edits++] = *edit;
-  return 0;
-}
-
-static int
-create_snapshot (struct params *p, const char *key, const char *value)
-{
-  if (parse_new_name (key, value, MAX_SNAPSHOT_NAME) == -1)
-    return -1;
-  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_CREATE, .name = value });
-}
-
-static int
-apply_snapshot (struct params *p, const char *key, const char *value)
-{
-  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_APPLY, .name = value });
-}
-
-static int
-delete_snapshot (struct params *p, const char *key, const char *value)
-{
-  return add_edit (p, &(struct edit) { .kind = EDIT_SNAPSHOT_DELETE, .name = value });
-}
-
-/* SIZE, +SIZE or -SIZE. */
-static int
-add_resize (struct params *p, const char *key, const char *value)
-{
-  struct edit edit = { .kind = EDIT_RESIZE };
-
-  if (parse_signed_bytes (key, value, &edit.sign, &edit.size) == -1)
-    return -1;
-  return add_edit (p, &edit);
 }
 
 static int
@@ -811,6 +596,7 @@ set (struct params *p, const struct spec *spec, const char *value)
   case KIND_NUMBER: return parse_number (spec->key, value, at);
   case KIND_FLAG: return parse_flag (spec->key, value, at);
   case KIND_CHOICE: return set_choice (spec, value, at);
+  case KIND_EDIT: return spec->edit (&p->edit, spec->key, value);
   case KIND_OTHER: return spec->set (p, spec->key, value);
   }
   abort ();
@@ -914,12 +700,10 @@ params_complete (struct params *p)
   p->options.rules = (struct filename_rules) { p->allow_uri, p->nr_allow_uri };
   p->options.link.secrets = (const char *const *) p->uris;
   p->options.link.nr_secrets = p->nr_uris;
-  for (size_t i = 0; i < p->nr_bitmaps; i++)
-    p->bitmaps[i].granularity_bits = p->bitmap_granularity_bits;
-  p->create.options.image.preallocation = p->edit_options.preallocation;
+  editparams_complete (&p->edit, p->create.options.iter_ms);
+  p->create.options.image.preallocation = p->edit.options.preallocation;
   if (p->amend_wanted)
     complete_amend (p);
-  p->keyedit.iter_ms = p->create.options.iter_ms;
   if (p->rebase.name && p->rebase.name[0]) {
     p->rebase.format = p->options.backing_format;
     p->options.backing_format = NULL;

@@ -12,11 +12,9 @@
 #include "disk/disk.h"
 #include "disk/inforeport.h"
 #include "offline/amend.h"
-#include "offline/bitmapedit.h"
-#include "offline/edit.h"
-#include "offline/keyedit.h"
 #include "offline/rebase.h"
 #include "nbd/createparams.h"
+#include "nbd/editparams.h"
 
 /* The table in params.c describes them. */
 enum param {
@@ -47,21 +45,15 @@ struct params {
   bool given[NR_PARAMS];
   struct disk_options options;  /* its strings are those below */
   struct createparams create;   /* an image to create first */
+  struct editparams edit;       /* of passphrases, bitmaps, snapshots and the size */
   bool flatten;                 /* copy data of backing files before serving */
   bool amend_wanted;            /* amend= was given; `amend' is complete after
                                    params_complete */
   struct amend amend;           /* of version and features before serving */
-  struct keyedit keyedit;       /* of passphrases before serving; its strings are the next
-                                   ones */
-  char *key_add, *key_erase;
   struct rebase rebase;         /* to another backing file; name NULL: not asked for.
                                    `format' is complete after params_complete */
   enum commit_choice commit;    /* write data to the backing file before serving */
-  struct bitmapedit *bitmaps;   /* changes of bitmaps before serving */
-  size_t nr_bitmaps;
-  size_t nr_merges, nr_into;    /* how often bitmap-merge= and bitmap-into= were given */
   char *bitmap_from;            /* the image whose bitmaps are merged; NULL: the same */
-  unsigned bitmap_granularity_bits;     /* 0: as QEMU would choose */
   char **uris;                  /* URIs that were given, with their secrets */
   size_t nr_uris;
   const char **allow_uri;       /* those of them below which names in images may be */
@@ -71,9 +63,6 @@ struct params {
   struct inforeport info;
   bool serve;                   /* false: do everything else, and serve nothing */
   struct check_options check;   /* complete after params_complete */
-  struct edit *edits;           /* in the order of the command line */
-  unsigned nr_edits;
-  struct edit_options edit_options;
 };
 
 #define PARAMS_DEFAULT {                                                     \
@@ -83,7 +72,7 @@ struct params {
     .discard = true, .lock = true, .link = STORAGE_LINK_DEFAULTS,            \
   },                                                                         \
   .create = CREATEPARAMS_DEFAULT,                                            \
-  .keyedit = { .erase_slot = -1 },                                           \
+  .edit = EDITPARAMS_DEFAULT,                                                \
   .serve = true,                                                             \
 }
 

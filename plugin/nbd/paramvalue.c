@@ -157,6 +157,17 @@ parse_signed_bytes (const char *key, const char *value, int *sign, uint64_t *r)
 }
 
 int
+parse_power (const char *key, const char *value, uint64_t min, uint64_t max,
+             const char *range, uint64_t *r)
+{
+  if (parse_bytes (key, value, r) == -1)
+    return -1;
+  if (!is_power_of_2 (*r) || *r < min || *r > max)
+    return bad_value (key, value, "must be a power of two between %s", range);
+  return 0;
+}
+
+int
 parse_number (const char *key, const char *value, unsigned *r)
 {
   const char *end;
@@ -278,4 +289,13 @@ parse_passphrase (const char *key, const char *value, char **r)
     return read_passphrase (key, "-FD", n, r);
   }
   return nbdkit_read_password (value, r);
+}
+
+void
+forget_passphrase (char **r)
+{
+  if (*r)
+    explicit_bzero (*r, strlen (*r));
+  free (*r);
+  *r = NULL;
 }

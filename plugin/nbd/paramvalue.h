@@ -24,6 +24,9 @@ extern int parse_bytes (const char *key, const char *value, uint64_t *r);
 /* The same after an optional sign: *SIGN is +1, -1, or 0 if there is none. */
 extern int parse_signed_bytes (const char *key, const char *value, int *sign,
                                uint64_t *r);
+/* A power of two from MIN to MAX; RANGE describes these for the message. */
+extern int parse_power (const char *key, const char *value, uint64_t min, uint64_t max,
+                        const char *range, uint64_t *r);
 /* A decimal number. */
 extern int parse_number (const char *key, const char *value, unsigned *r);
 /* The name of a file.  *R is its absolute path, which the caller frees. */
@@ -37,8 +40,10 @@ extern int parse_stored_path (const char *key, const char *value);
 /* A name for something new in the image: 1 to MOST bytes, for which clients can ask
  * (UTF-8, no control characters). */
 extern int parse_new_name (const char *key, const char *value, size_t most);
-/* A passphrase, as nbdkit_read_password accepts it.  The caller wipes and frees *R. */
+/* A passphrase, as nbdkit_read_password accepts it; forget_passphrase frees it. */
 extern int parse_passphrase (const char *key, const char *value, char **r);
+/* Wipes and frees a passphrase (or NULL), and sets it to NULL. */
+extern void forget_passphrase (char **r);
 
 /* Reports that VALUE is invalid, and why.  Returns -1. */
 extern int bad_value (const char *key, const char *value, const char *fmt, ...)

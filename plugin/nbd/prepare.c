@@ -101,32 +101,35 @@ check_export (struct disk *disk)
 static bool
 changes_keys (const struct params *p)
 {
-  return p->keyedit.add || p->keyedit.erase || p->keyedit.erase_slot >= 0;
+  const struct keyedit *k = &p->edit.keyedit;
+
+  return k->add || k->erase || k->erase_slot >= 0;
 }
 
 static bool
 has_changes (const struct params *p)
 {
-  return changes_keys (p) || p->amend_wanted || p->nr_edits > 0 || p->flatten ||
-    p->rebase.name || p->commit != COMMIT_OFF || p->nr_bitmaps > 0;
+  return changes_keys (p) || p->amend_wanted || p->edit.nr_edits > 0 || p->flatten ||
+    p->rebase.name || p->commit != COMMIT_OFF || p->edit.nr_bitmaps > 0;
 }
 
 static int
 change (struct params *p, struct image *image)
 {
-  if (changes_keys (p) && keyedit_image (image, &p->options, &p->keyedit) == -1)
+  const struct editparams *e = &p->edit;
+
+  if (changes_keys (p) && keyedit_image (image, &p->options, &e->keyedit) == -1)
     return -1;
   if (p->amend_wanted && amend_image (image, &p->options, &p->amend) == -1)
     return -1;
-  if (edit_image (image, &p->options, &p->edit_options, p->edits, p->nr_edits) == -1)
+  if (edit_image (image, &p->options, &e->options, e->edits, e->nr_edits) == -1)
     return -1;
   if (p->commit != COMMIT_OFF && commit (p, image) == -1)
     return -1;
   if ((p->flatten || p->rebase.name) && rebase (p, image) == -1)
     return -1;
-  return p->nr_bitmaps == 0 ? 0
-    : bitmapedit_image (image, &p->options, p->bitmaps, p->nr_bitmaps,
-                        p->bitmap_from);
+  return e->nr_bitmaps == 0 ? 0
+    : bitmapedit_image (image, &p->options, e->bitmaps, e->nr_bitmaps, p->bitmap_from);
 }
 
 /* Writes info=, if it was given. */

@@ -295,8 +295,8 @@ test_arrival (void)
   CHECK (p.options.backing == BACKING_PATH && p.options.data_file == DATA_FILE_PATH);
   CHECK (strcmp (p.options.backing_format, "raw") == 0);
   CHECK (strcmp (p.options.snapshot, "s") == 0);
-  CHECK (p.nr_bitmaps == 6 && p.nr_edits == 4 && p.bitmap_granularity_bits == 16);
-  CHECK (p.edit_options.shrink && p.edit_options.preallocation == PREALLOCATION_FULL);
+  CHECK (p.edit.nr_bitmaps == 6 && p.edit.nr_edits == 4 && p.edit.granularity_bits == 16);
+  CHECK (p.edit.options.shrink && p.edit.options.preallocation == PREALLOCATION_FULL);
   CHECK (p.options.untrusted && !p.options.discard && p.options.compress);
   CHECK (p.options.detect_zeroes == DETECT_ZEROES_ON && p.options.copy_on_read);
   CHECK (p.flatten && p.commit == COMMIT_KEEP && p.options.drop_cache && !p.options.lock);
