@@ -74,7 +74,7 @@ if [ -w /dev/full ]; then
   done
 fi
 # The name of a socket is limited, that of TMPDIR is not.
-long="$tmp/work/$(printf '%090d' 0)"
+long="$TMPDIR/$(printf '%090d' 0)"
 mkdir "$long"
 TMPDIR="$long" img compare ours/a.qcow2 ours/a.qcow2
 rmdir "$long"

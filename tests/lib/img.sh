@@ -11,9 +11,9 @@ requires /usr/bin/python3 -c 'import nbd'
 
 PLUGIN=$(realpath "$PLUGIN")
 cd "$tmp"
-mkdir ours theirs work
+mkdir ours theirs private
 # Whatever our program stores elsewhere.
-export TMPDIR="$tmp/work"
+export TMPDIR="$tmp/private"
 
 img ()
 {
@@ -51,7 +51,7 @@ both_status ()
 
 nothing_left ()
 {
-  [ -z "$(ls -A work)" ] || fail "left in TMPDIR: $(ls -A work)"
+  [ -z "$(ls -A private)" ] || fail "left in TMPDIR: $(ls -A private)"
   if ls -A ours | grep -F .qcow2-img; then fail "left beside the image"; fi
 }
 
