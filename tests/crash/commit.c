@@ -55,13 +55,8 @@ shown_by_base (const struct trial *t, const struct blob *file, bool leaks_allowe
 {
   struct blob b;
 
-  if (t->below.raw) {
-    b.len = file->len;
-    b.data = malloc (b.len + 1);
-    CHECK (b.data != NULL);
-    memcpy (b.data, file->data, b.len);
-    return b;
-  }
+  if (t->below.raw)
+    return blob_copy (file);
   survivor_check (file, leaks_allowed, when);
   b.len = blob_get (file, 24, 8);
   b.data = malloc (b.len);

@@ -215,14 +215,9 @@ static void
 ended (void *opaque, bool fault)
 {
   struct trial *t = opaque;
-  const struct blob *b;
 
-  if (fault)
-    return;
-  b = simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL);
-  t->result = (struct blob) { malloc (b->len), b->len };
-  CHECK (t->result.data != NULL);
-  memcpy (t->result.data, b->data, b->len);
+  if (!fault)
+    t->result = blob_copy (simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL));
 }
 
 /* Adds, exchanges or erases one. */

@@ -118,16 +118,14 @@ check_raw_data (struct trial *t, const struct blob *data, const char *when)
 static void
 save_survivor (const struct blob *b, const struct blob *data)
 {
-  struct blob patched = { .len = b->len };
+  struct blob patched;
   unsigned char *name;
 
   if (data == NULL) {
     blob_save (SURVIVOR, b);
     return;
   }
-  patched.data = malloc (b->len);
-  CHECK (patched.data != NULL);
-  memcpy (patched.data, b->data, b->len);
+  patched = blob_copy (b);
   name = memmem (patched.data, 512, DATA, strlen (DATA));
   CHECK (name != NULL);
   memcpy (name, SURVIVOR_DATA, strlen (DATA));

@@ -265,11 +265,9 @@ judge_contents (struct judge *j, const struct blob *b, const char *when)
 static void
 judge_snapshot (struct judge *j, const struct blob *b, const char *when)
 {
-  struct blob shown = { malloc (b->len + 1), b->len };
+  struct blob shown = blob_copy (b);
   uint64_t s, n = 0, first = 0;
 
-  CHECK (shown.data != NULL);
-  memcpy (shown.data, b->data, b->len);
   show_snapshot (&shown);
   read_contents (j, &shown);
   for (s = 0; s < j->snapshot.len / SECTOR; s++)

@@ -657,6 +657,17 @@ blob_save (const char *name, const struct blob *b)
   close (fd);
 }
 
+struct blob
+blob_copy (const struct blob *b)
+{
+  const struct blob copy = { malloc (b->len + 1), b->len };
+
+  CHECK (copy.data != NULL);
+  if (b->len > 0)
+    memcpy (copy.data, b->data, b->len);
+  return copy;
+}
+
 void
 blob_free (struct blob *b)
 {

@@ -103,6 +103,8 @@ extern int image_check (const char *name);
 
 extern void blob_load (const char *name, struct blob *);
 extern void blob_save (const char *name, const struct blob *);
+/* The caller frees it. */
+extern struct blob blob_copy (const struct blob *);
 extern void blob_free (struct blob *);
 extern bool blob_same (const struct blob *, const struct blob *);
 /* A big-endian number of BYTES bytes.  Bytes behind the end are zeros, and stay zeros. */
