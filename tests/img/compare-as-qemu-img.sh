@@ -8,9 +8,8 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
+. "$srcdir/lib/random.sh"
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 
 compared ()
 {

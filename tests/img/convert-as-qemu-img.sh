@@ -8,9 +8,8 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
+. "$srcdir/lib/random.sh"
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 
 converted ()
 {
@@ -136,7 +135,8 @@ cmp -n 3000001 ours/odd.raw ours/back.raw
 # --- dd
 for ((i = 0; i < 4; ++i)); do
   in_both rm -f part.raw part.qcow2
-  args=(bs="$(any 512 4k 1M 1000)")
+  any size 512 4k 1M 1000
+  args=(bs="$size")
   if [ "$((RANDOM % 2))" = 0 ]; then args+=(skip="$((RANDOM % 3))"); fi
   args+=(count="$((3 + RANDOM % 20))")
   both dd "${args[@]}" if=disk.qcow2 of=part.raw

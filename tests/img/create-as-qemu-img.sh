@@ -9,9 +9,8 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
+. "$srcdir/lib/random.sh"
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 
 both create -f qcow2 plain.qcow2 1G
 same_image qcow2 plain.qcow2
@@ -42,8 +41,10 @@ diff <(cd theirs && facts qcow2 data.qcow2) <(cd ours && facts qcow2 data.qcow2)
 
 # Random ones, given together or one by one.
 for ((i = 0; i < 4; ++i)); do
-  options=(-o "cluster_size=$(any 512 1k 16k 64k 256k)" -o "refcount_bits=$(any 8 16 32)"
-           -o "lazy_refcounts=$(any on off)")
+  any cluster 512 1k 16k 64k 256k
+  any bits 8 16 32
+  any lazy on off
+  options=(-o "cluster_size=$cluster" -o "refcount_bits=$bits" -o "lazy_refcounts=$lazy")
   both create "${options[@]}" -f qcow2 random.qcow2 "$((RANDOM % 5000))k"
   same_image qcow2 random.qcow2
 done

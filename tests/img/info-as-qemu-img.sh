@@ -9,9 +9,8 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
+. "$srcdir/lib/random.sh"
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 # The same files, because of their size on disk.
 rmdir ours
 ln -s theirs ours
@@ -109,14 +108,16 @@ measured ()
 for size in 0 1000 65537 7T; do
   measured --size "$size"
   measured --size "$size" -O qcow2
-  measured --size "$size" -O qcow2 -o "cluster_size=$(any 512 4k 2M)"
+  any cluster 512 4k 2M
+  measured --size "$size" -O qcow2 -o "cluster_size=$cluster"
 done
 for image in disk.qcow2 disk.raw over.qcow2; do
   measured "$image"
   measured -O qcow2 "$image"
   for ((i = 0; i < 2; ++i)); do
-    measured -O qcow2 -o "cluster_size=$(any 512 1k 16k 64k 2M)" \
-      -o "refcount_bits=$(any 1 8 16 64)" "$image"
+    any cluster 512 1k 16k 64k 2M
+    any bits 1 8 16 64
+    measured -O qcow2 -o "cluster_size=$cluster" -o "refcount_bits=$bits" "$image"
   done
   measured -O qcow2 -o preallocation=full "$image"
   measured -O qcow2 -o preallocation=metadata,extended_l2=on "$image"

@@ -9,9 +9,8 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
+. "$srcdir/lib/random.sh"
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 cd ours
 
 # Slow enough that signals come in the middle.
@@ -26,7 +25,7 @@ hits=0
 interrupt ()
 {
   local status=0 signal
-  signal=$(any TERM INT HUP)
+  any signal TERM INT HUP
 
   # In a session of its own: what is left has its number.
   setsid "$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@" \

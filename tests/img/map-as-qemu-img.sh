@@ -8,9 +8,8 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
+. "$srcdir/lib/random.sh"
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 # The same files, because of their names and holes.
 rmdir ours
 ln -s theirs ours

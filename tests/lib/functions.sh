@@ -417,6 +417,22 @@ make_image ()
   qemu-img create -q -f qcow2 ${3:+-o "$3"} "$1" "$2"
 }
 
+# io FILE COMMAND..., io_as FORMAT FILE COMMAND...: commands of qemu-io.  Discards are
+# not ignored.
+io ()
+{
+  io_as qcow2 "$@"
+}
+
+io_as ()
+{
+  local command
+  local -a options=()
+
+  for command in "${@:3}"; do options+=(-c "$command"); done
+  qemu-io -f "$1" -d unmap "${options[@]}" "$2" > /dev/null
+}
+
 # create_encrypted FILE QEMU-IMG-ARGUMENT...: runs "qemu-img create", and again if it
 # fails: for LUKS it measures its own speed, and so fails at random on a busy machine.
 create_encrypted ()

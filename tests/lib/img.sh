@@ -92,5 +92,3 @@ same_image ()
   qemu-img compare -q -f "$1" -F "$1" "theirs/$2" "ours/$2" || fail "other data: $2"
   [ "$1" = raw ] || check_clean "ours/$2"
 }
-
-any () { local a=("$@"); echo "${a[RANDOM % $#]}"; }

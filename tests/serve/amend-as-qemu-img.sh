@@ -8,14 +8,11 @@
 # Environment: SEED.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/random.sh"
 requires_tools
 requires qemu-io --version
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 cd "$tmp"
-
-any () { local a=("$@"); echo "${a[RANDOM % $#]}"; }
 
 amend ()
 {
@@ -31,24 +28,27 @@ features ()
 
 qemu-img create -q -f raw base.raw 3M
 qemu-io -f raw -c 'write -P 1 0 1M' -c 'write -P 2 2M 64k' base.raw > io.log
+declare compat cluster backing what versions
 for round in {1..8}; do
   rm -f ours.qcow2 theirs.qcow2
-  compat=$(any 0.10 1.1)
-  cluster=$(any 512 4k 64k 2M)
-  # shellcheck disable=SC2046
-  qemu-img create -q -f qcow2 -o "compat=$compat,cluster_size=$cluster" \
-    $(any '-b base.raw -F raw' '') ours.qcow2 4M
+  any compat 0.10 1.1
+  any cluster 512 4k 64k 2M
+  any backing '-b base.raw -F raw' ''
+  # shellcheck disable=SC2086
+  qemu-img create -q -f qcow2 -o "compat=$compat,cluster_size=$cluster" $backing \
+    ours.qcow2 4M
   if [ "$cluster" != 2M ]; then qemu-io -f qcow2 -c 'write -c -P 4 1M 64k' ours.qcow2; fi
   for ((i = RANDOM % 6; i > 0; i--)); do
     at=$((RANDOM % 4000))k
-    qemu-io -f qcow2 -c "$(any 'write -z' 'write -z -u' 'write -P 5' discard) $at 90k" \
-      -c "write -P 3 $((RANDOM % 2))M 64k" ours.qcow2 > io.log
+    any what 'write -z' 'write -z -u' 'write -P 5' discard
+    io ours.qcow2 "$what $at 90k" "write -P 3 $((RANDOM % 2))M 64k"
   done
   cp ours.qcow2 theirs.qcow2
   qemu-img convert -f qcow2 -O raw ours.qcow2 want.raw
-  for to in $(any '0.10 1.1' '1.1 0.10'); do
+  any versions '0.10 1.1' '1.1 0.10'
+  for to in $versions; do
     lazy=off
-    if [ "$to" = 1.1 ]; then lazy=$(any on off); fi
+    if [ "$to" = 1.1 ]; then any lazy on off; fi
     echo "round $round: $compat to $to, lazy refcounts $lazy"
     qemu-img amend -q -f qcow2 -o "compat=$to,lazy_refcounts=$lazy" theirs.qcow2
     amend ours.qcow2 compat="$to" lazy-refcounts="$lazy"

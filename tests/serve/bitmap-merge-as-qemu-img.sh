@@ -8,11 +8,10 @@
 # Environment: SEED.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/random.sh"
 requires_tools
 requires qemu-nbd --version
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 cd "$tmp"
 
 # All that QEMU can tell about the bitmaps of an image.
@@ -32,17 +31,17 @@ edit ()
   "$NBDKIT" -r -U - "$PLUGIN" "$@" --run true
 }
 
-any () { local a=("$@"); echo "${a[RANDOM % $#]}"; }
-
 # make FILE SIZE BITMAP...: random granularities and marks.  Some record no more.
 make ()
 {
-  local name i at len
+  local cluster granularity name i at len
 
   rm -f "$1"
-  make_image "$1" "$2" cluster_size="$(any 512 4k 64k 2M)"
+  any cluster 512 4k 64k 2M
+  make_image "$1" "$2" cluster_size="$cluster"
   for name in "${@:3}"; do
-    qemu-img bitmap --add -g "$(any 512 1k 4k 64k 1M 16M)" "$1" "$name"
+    any granularity 512 1k 4k 64k 1M 16M
+    qemu-img bitmap --add -g "$granularity" "$1" "$name"
     for ((i = RANDOM % 6; i > 0; i--)); do
       at=$((RANDOM * 977 % ($2 / 512) * 512))
       len=$(($2 - at))
@@ -55,6 +54,7 @@ make ()
   done
 }
 
+declare third name source
 for round in {1..6}; do
   size=$(((RANDOM * 32768 + RANDOM) % 131072 * 512 + 512))
   echo "round $round: $size bytes"
@@ -71,8 +71,9 @@ for round in {1..6}; do
   ours=()
   theirs=()
   if [ ${#from[@]} != 0 ]; then first=merge; else first=add; fi
-  for what in $first merge $(any add merge enable disable clear) merge; do
-    name=$(any a b c)
+  any third add merge enable disable clear
+  for what in $first merge $third merge; do
+    any name a b c
     case $what in
       add)
         # It takes part in the merges that follow, if they are in the same image.
@@ -81,7 +82,7 @@ for round in {1..6}; do
         theirs+=("--add new")
         ;;
       merge)
-        source=$(any "${sources[@]}")
+        any source "${sources[@]}"
         if [ "$source" = new ] && [[ "${ours[*]}" != *=new* ]]; then source=a; fi
         ours+=("bitmap-merge=$source" "bitmap-into=$name")
         theirs+=("--merge $source $name")

@@ -9,49 +9,26 @@
 # Environment: SEED.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/random.sh"
 requires_tools
 requires qemu-nbd --version
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 cd "$tmp"
-
-any () { local a=("$@"); echo "${a[RANDOM % $#]}"; }
 
 commit ()
 {
   "$NBDKIT" -r -U - "$PLUGIN" "$@" --run true
 }
 
-# Some writes, zeros and discards, in a disk of $3 MiB.
-scribble ()
-{
-  local commands=() at i
-
-  for ((i = RANDOM % 12; i > 0; i--)); do
-    at=$((RANDOM * 32 % ($3 * 2048) * 512))
-    case $((RANDOM % 5)) in
-      0) commands+=(-c "write -z $at $((($3 << 20) - at < 300000 ? 512 : 299520))") ;;
-      1) commands+=(-c "write -z -u $(((at >> 21) << 21)) 1M") ;;
-      2) commands+=(-c "discard $(((at >> 21) << 21)) 1M") ;;
-      *) commands+=(-c "write -P $((i + RANDOM % 100)) $at $((($3 << 20) - at < 70144 ? 512 : 70144))") ;;
-    esac
-  done
-  if [ ${#commands[@]} != 0 ]; then qemu-io -f "$1" "${commands[@]}" "$2" > io.log; fi
-}
-
-# The options of a qcow2 image.
-options ()
-{
-  any cluster_size=64k cluster_size=4k cluster_size=2M extended_l2=on,cluster_size=128k \
-    cluster_size=512,refcount_bits=64 lazy_refcounts=on
-}
-
 sizes=(4 6 9)
+declare kind below top keep below_options top_options
 for round in {1..10}; do
-  kind=$(any raw qcow2 qcow2 chain)
-  below=$(any "${sizes[@]}") top=$(any "${sizes[@]}")
-  keep=$(any on on keep)
+  any kind raw qcow2 qcow2 chain
+  any below "${sizes[@]}"
+  any top "${sizes[@]}"
+  any keep on on keep
+  any below_options "${image_options[@]}"
+  any top_options "${image_options[@]}"
   echo "round $round: $kind, ${below}M below ${top}M, commit=$keep"
   rm -f ./*.qcow2 ./*.raw ./*.data
   # In two directories, with relative names: each tool has its own chain.
@@ -63,26 +40,26 @@ for round in {1..10}; do
       format=raw
       qemu-img create -q -f raw base "${below}M" ;;
     qcow2)
-      qemu-img create -q -f qcow2 -o "$(options)" base "${below}M" ;;
+      qemu-img create -q -f qcow2 -o "$below_options" base "${below}M" ;;
     chain)
       qemu-img create -q -f raw root 8M
       scribble raw root 8
-      qemu-img create -q -f qcow2 -b root -F raw -o "$(options)" base "${below}M" ;;
+      qemu-img create -q -f qcow2 -b root -F raw -o "$below_options" base "${below}M" ;;
   esac
-  scribble $format base $below
-  if [ $kind = qcow2 ] && [ $((RANDOM % 2)) = 0 ]; then
+  scribble $format base "$below"
+  if [ "$kind" = qcow2 ] && [ $((RANDOM % 2)) = 0 ]; then
     qemu-img snapshot -c before base
     qemu-img convert -f qcow2 -l before -O raw base before.raw
   fi
-  qemu-img create -q -f qcow2 -b base -F $format -o "$(options)" top.qcow2 "${top}M"
+  qemu-img create -q -f qcow2 -b base -F $format -o "$top_options" top.qcow2 "${top}M"
   if [ $((RANDOM % 3)) = 0 ]; then qemu-img bitmap --add top.qcow2 b; fi
-  scribble qcow2 top.qcow2 $top
+  scribble qcow2 top.qcow2 "$top"
   cp --sparse=always ./* ../theirs
   cd ..
   qemu-img convert -f qcow2 -O raw ours/top.qcow2 want.raw
 
   cp --sparse=always ours/top.qcow2 before.qcow2
-  drop=(); if [ $keep = keep ]; then drop=(-d); fi
+  drop=(); if [ "$keep" = keep ]; then drop=(-d); fi
   qemu-img commit -q -f qcow2 "${drop[@]}" theirs/top.qcow2
   commit ours/top.qcow2 "commit=$keep"
 
@@ -92,7 +69,7 @@ for round in {1..10}; do
   qemu-img compare -q -f $format -F $format ours/base theirs/base
   [ "$(qemu-img info -f $format --output=json ours/base | grep virtual-size)" = \
     "$(qemu-img info -f $format --output=json theirs/base | grep virtual-size)" ]
-  if [ $keep = on ]; then
+  if [ "$keep" = on ]; then
     # Nothing is left in it.
     qemu-img map -f qcow2 --output=json ours/top.qcow2 > map
     if grep '"depth": 0, "present": true' map; then fail "it is not empty"; fi
@@ -105,7 +82,7 @@ for round in {1..10}; do
   fi
   qemu-img bitmap --add ours/top.qcow2 c
   # It goes on.
-  scribble qcow2 ours/top.qcow2 $top
+  scribble qcow2 ours/top.qcow2 "$top"
   check_clean ours/top.qcow2
 done
 

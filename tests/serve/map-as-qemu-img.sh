@@ -41,15 +41,6 @@ compare ()
   compare_node "$@" "$@"
 }
 
-io ()
-{
-  local img="$1" c
-  local -a commands=()
-  shift
-  for c; do commands+=(-c "$c"); done
-  qemu-io -f qcow2 -d unmap "${commands[@]}" "$img" >/dev/null
-}
-
 # --- mixtures ---
 
 features="luks aes extended_l2 data_file compress"

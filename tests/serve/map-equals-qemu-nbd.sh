@@ -32,15 +32,6 @@ compare_maps ()
   diff -u "$tmp/map.qemu" "$tmp/map.ours"
 }
 
-io ()
-{
-  local img="$1" c
-  local -a commands=()
-  shift
-  for c; do commands+=(-c "$c"); done
-  qemu-io -f qcow2 -d unmap "${commands[@]}" "$img" >/dev/null
-}
-
 img="$tmp/a.qcow2"
 for options in compat=v2 compat=v3 compat=v3,cluster_size=4k compat=v3,cluster_size=2M \
                extended_l2=on extended_l2=on,cluster_size=1M; do

@@ -11,44 +11,27 @@
 # shellcheck disable=SC2016
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/random.sh"
 requires_tools
 requires qemu-io --version
 
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
 cd "$tmp"
-
-any () { local a=("$@"); echo "${a[RANDOM % $#]}"; }
 
 rebase ()
 {
   "$NBDKIT" -r -U - "$PLUGIN" "$@" --run true
 }
 
-# scribble FORMAT FILE MIB: some writes, zeros and discards.
-scribble ()
+# create QEMU-IMG-ARGUMENT...: an image with random options.
+create ()
 {
-  local commands=() at i
+  local chosen
 
-  for ((i = RANDOM % 10; i > 0; i--)); do
-    at=$((RANDOM * 32 % ($3 * 2048) * 512))
-    case $((RANDOM % 5)) in
-      0) commands+=(-c "write -z $at $((($3 << 20) - at < 300000 ? 512 : 299520))") ;;
-      1) commands+=(-c "write -z -u $(((at >> 21) << 21)) 1M") ;;
-      2) commands+=(-c "discard $(((at >> 21) << 21)) 1M") ;;
-      *) commands+=(-c "write -P $((i + RANDOM % 100)) $at $((($3 << 20) - at < 70144 ? 512 : 70144))") ;;
-    esac
-  done
-  if [ ${#commands[@]} != 0 ]; then qemu-io -f "$1" "${commands[@]}" "$2" > io.log; fi
+  any chosen "${image_options[@]}" compat=0.10
+  qemu-img create -q -f qcow2 -o "$chosen" "$@"
 }
 
 declare -A formats
-options ()
-{
-  any cluster_size=64k cluster_size=4k cluster_size=2M extended_l2=on,cluster_size=128k \
-    cluster_size=512,refcount_bits=64 lazy_refcounts=on compat=0.10
-}
-
 # chain NAME: makes a chain of 0 to 3 files, and sets $top and $format ("": none).
 chain ()
 {
@@ -56,13 +39,12 @@ chain ()
 
   top='' format=''
   for ((i = 0; i < n; i++)); do
-    mib=$(any 2 4 6)
+    any mib 2 4 6
     if [ $i = 0 ] && [ $((RANDOM % 2)) = 0 ]; then
       qemu-img create -q -f raw "$1.0" "${mib}M"
       top=$1.0 format=raw
     else
-      qemu-img create -q -f qcow2 -o "$(options)" ${top:+-b "$top" -F "$format"} \
-        "$1.$i" "${mib}M"
+      create ${top:+-b "$top" -F "$format"} "$1.$i" "${mib}M"
       top=$1.$i format=qcow2
     fi
     formats[$top]=$format
@@ -80,7 +62,7 @@ print(sum(x["length"] for x in json.load(sys.stdin)
 }
 
 for round in {1..6}; do
-  mib=$(any 3 4 5)
+  any mib 3 4 5
   rm -rf ours theirs
   mkdir ours
   cd ours
@@ -92,13 +74,12 @@ for round in {1..6}; do
   case $((RANDOM % 4)) in
     0) if [ -e a.1 ]; then new=a.0 new_format=${formats[a.0]}; fi ;;
     1) if [ -n "$old" ]; then
-         qemu-img create -q -f qcow2 -o "$(options)" -b "$old" -F "$old_format" c 5M
+         create -b "$old" -F "$old_format" c 5M
          scribble qcow2 c 5
          new=c new_format=qcow2
        fi ;;
   esac
-  qemu-img create -q -f qcow2 -o "$(options)" ${old:+-b "$old" -F "$old_format"} \
-    top.qcow2 "${mib}M"
+  create ${old:+-b "$old" -F "$old_format"} top.qcow2 "${mib}M"
   scribble qcow2 top.qcow2 "$mib"
   echo "round $round: ${old:-nothing} ($old_format) to ${new:-nothing} ($new_format)"
   cd ..
@@ -114,7 +95,10 @@ for round in {1..6}; do
   info=$(qemu-img info -f qcow2 --output=json ours/top.qcow2)
   grep -q "\"backing-filename\": \"$new\"" <<< "$info" || [ -z "$new" ]
   grep -q "\"backing-filename-format\": \"$new_format\"" <<< "$info" || [ -z "$new" ]
-  [ "$(own_units ours/top.qcow2)" -le "$(own_units theirs/top.qcow2)" ]
+  # (QEMU 7.2 loses zeros of a version 2 image that had no backing file.)
+  if [ -n "$old" ] || qemu-img compare -q -f qcow2 -F raw theirs/top.qcow2 want.raw; then
+    [ "$(own_units ours/top.qcow2)" -le "$(own_units theirs/top.qcow2)" ]
+  fi
   if [ -s sums ]; then sha256sum --quiet -c sums; fi
 
   # Again: there is nothing to do.  And it goes on.
