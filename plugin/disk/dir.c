@@ -4,7 +4,9 @@
  *
  *   absent -> OPENING   the first client comes; other clients of the image wait
  *   OPENING -> OPEN     the image is available to all
- *   OPENING -> absent   the image cannot be opened; each waiting client tries on its own
+ *   OPENING -> absent   the image cannot be opened; each waiting client tries on its own,
+ *                       unless it has gone: then it was perhaps this server, which waits
+ *                       for itself if a backing chain leads back here
  *   OPEN -> CLOSING     the last client has left; new clients of the image wait
  *   CLOSING -> absent   and then one of them opens it anew
  *
@@ -282,6 +284,10 @@ enter (struct dir *dir, const char *name)
         return image;
       }
       pthread_cond_wait (&dir->changed, &dir->lock);
+      if (dir->options.link.client_waits && !dir->options.link.client_waits ()) {
+        errno = ESHUTDOWN;
+        return NULL;
+      }
     }
     image = new_image (dir, name);
     if (image == NULL)

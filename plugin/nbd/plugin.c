@@ -52,6 +52,7 @@ static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static atomic_uint_fast64_t connections_open, connections_ever;
+static atomic_bool clients_came;        /* one, at least, whether or not it was served */
 static atomic_bool ending;      /* all clients have gone */
 
 /* A write beyond the maximum size of a file (ulimit -f) raises SIGXFSZ, which ends the
@@ -74,6 +75,7 @@ qcow2_load (void)
   params = (struct params) PARAMS_DEFAULT;
   most = 0;
   connections_ever = 0;
+  clients_came = false;
   ending = false;
   if (sigaction (SIGXFSZ, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
     handles_xfsz = sigaction (SIGXFSZ, &ours, NULL) == 0;
@@ -228,7 +230,7 @@ client_waits (void)
 static bool
 anyone_waits (void)
 {
-  return !ending && (connections_ever == 0 || nbdkit_nanosleep (0, 0) == 0);
+  return !ending && (!clients_came || nbdkit_nanosleep (0, 0) == 0);
 }
 
 static int
@@ -415,6 +417,7 @@ qcow2_open (int readonly)
   const char *name = nbdkit_export_name ();
   struct handle *h = calloc (1, sizeof *h);
 
+  clients_came = true;
   if (h == NULL) {
     nbdkit_error ("calloc: %m");
     return NULL;
