@@ -112,7 +112,9 @@ resolve_uri (const struct reference *r, const char *name)
 
   if (nbduri_is_old (name)) {
     uri = nbduri_from_old (name);
-    return uri ? check_uri (r, uri) : refuse (r, errno, "it is malformed");
+    return uri ? check_uri (r, uri)
+      : refuse (r, errno, "it is not like nbd:HOST:PORT or nbd:unix:/PATH, perhaps with "
+                ":exportname=NAME (an IPv6 address is in brackets)");
   }
   uri = nbduri_normal (name, false, &why);
   secrets = uri ? nbduri_normal (name, true, &why) : NULL;

@@ -30,6 +30,7 @@
 #include "util/printable.h"
 #include "util/utf8.h"
 #include "storage/nbduri.h"
+#include "image/filename.h"
 #include "nbd/paramvalue.h"
 
 /* Messages show this many characters of a value. */
@@ -200,6 +201,39 @@ parse_path (const char *key, const char *value, char **r)
   return *r ? 0 : -1;
 }
 
+/* Forms that QEMU, or another plugin of nbdkit, understands. */
+static const struct { const char *start, *advice; } foreign[] = {
+  { "json:", "this form is for names in images: give the path or the NBD URI alone" },
+  { "file:", "give the path alone" },
+  { "nbd:", "QEMU's old form is for names in images: give an NBD URI (nbd://HOST:PORT/"
+    "EXPORT)" },
+  { "rbd:", NULL },
+};
+
+/* Is it meant to be something else than a path?  VALUE may contain secrets. */
+static int
+check_is_path (const char *key, const char *value)
+{
+  const char *const colon = strchr (value, ':');
+  size_t i;
+
+  if (!filename_has_protocol (value) || access (value, F_OK) == 0)
+    return 0;
+  for (i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
+    if (strncmp (value, foreign[i].start, strlen (foreign[i].start)) == 0)
+      break;
+  if (i < sizeof foreign / sizeof foreign[0] && foreign[i].advice) {
+    nbdkit_error ("%s=%s...: %s", key, foreign[i].start, foreign[i].advice);
+    return -1;
+  }
+  if (i == sizeof foreign / sizeof foreign[0] && strncmp (colon, "://", 3) != 0)
+    return 0;
+  nbdkit_error ("%s=%.*s...: neither a file nor an NBD URI: run an NBD server for what "
+                "is there (nbdkit or qemu-nbd), and give its URI", key,
+                (int) (colon + 1 - value), value);
+  return -1;
+}
+
 int
 parse_storage (const char *key, const char *value, char **r, char **secrets)
 {
@@ -207,7 +241,7 @@ parse_storage (const char *key, const char *value, char **r, char **secrets)
 
   *secrets = NULL;
   if (!nbduri_is (value))
-    return parse_path (key, value, r);
+    return check_is_path (key, value) == -1 ? -1 : parse_path (key, value, r);
   *r = nbduri_normal (value, false, &why);
   if (*r && (*secrets = nbduri_normal (value, true, &why)) != NULL)
     return 0;

@@ -373,8 +373,10 @@ nbduri_from_old (const char *name)
   }
   if (strncmp (server, OLD_UNIX, strlen (OLD_UNIX)) == 0)
     return nbduri_make (NULL, NULL, server + strlen (OLD_UNIX), export);
-  split = strrchr (server, ':');
-  if (split == NULL) {
+  /* Without brackets, QEMU takes what is behind the first colon for a port. */
+  split = server[0] == '[' ? strstr (server, "]:") : server;
+  split = split ? strchr (split, ':') : NULL;
+  if (split == NULL || split[1] == '\0') {
     errno = EINVAL;
     return NULL;
   }

@@ -43,7 +43,9 @@ for name in "$far" "nbd:unix:$socket" "nbd:unix:$socket:exportname=e" "json:$jso
   refused 'opens no connections unless allow-uri=' "$img"
   refused 'opens no connections unless allow-uri=' "$img" \
     allow-uri="nbd+unix:///other?socket=$socket"
-  refused 'backing=deny \(or untrusted=true\)' "$img" untrusted=true allow-uri="$far"
+  refused 'backing=deny \(or untrusted=true\)' "$img" untrusted=true
+  refused 'untrusted=true cannot be used with allow-uri=' "$img" untrusted=true \
+    allow-uri="$far"
   shows allow-uri="$far"
 done
 overlay "$raw" raw
@@ -100,6 +102,28 @@ refused 'file=.*malformed' nbd:///
 refused 'file=.*malformed' 'nbd+unix:///x'
 refused '^nbdkit: error: nbds://127.0.0.1:1/x: cannot connect' \
   'nbds://hush@127.0.0.1:1/x?tls-psk-file=/tmp/hush'
+for key in file backing data-file; do
+  if [ $key = file ]; then image=(); else image=("$img"); fi
+  for name in https://me:hush@example.com/x http://localhost/hush ssh://hush@h/x rbd:hush; do
+    refused "^nbdkit: error: $key=[a-z]*:\.\.\.: neither a file nor an NBD URI: run an NBD" \
+      "${image[@]}" $key="$name"
+    if grep hush "$tmp/refused.err"; then fail "a secret in $name is shown"; fi
+  done
+  refused "^nbdkit: error: $key=json:\.\.\.: .* give the path or the NBD URI alone" \
+    "${image[@]}" $key='json:{"driver":"raw","file.filename":"hush"}'
+  refused "^nbdkit: error: $key=nbd:\.\.\.: .* give an NBD URI" "${image[@]}" \
+    $key=nbd:localhost:10809
+  refused "^nbdkit: error: $key=file:\.\.\.: give the path alone" "${image[@]}" $key=file:x
+done
+# Files may have such names.
+for name in json:x nbd:x a:b; do
+  cp "$tmp/disk.raw" "$tmp/$name"
+  (cd "$tmp" && overlay x raw && \
+    "$NBDKIT" -r -U - "$PLUGIN" "$img" backing="$name" --run 'nbdcopy "$uri" -' |
+      cmp - disk.raw)
+done
+overlay nbd:::1:10809
+refused 'an IPv6 address is in brackets' "$img" allow-uri='nbd://[::1]'
 refused 'reconnect=' "$img" reconnect=x
 refused 'connect-timeout=' "$img" connect-timeout=0
 refused 'cannot create: the NBD server does not allow' "$far" create=1M

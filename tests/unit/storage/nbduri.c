@@ -59,6 +59,9 @@ static const struct { const char *old, *uri; } olds[] = {
   { "nbd:[::1]:9", "nbd://[::1]:9/" }, { "nbd:unix:/s", "nbd+unix:///?socket=/s" },
   { "nbd:unix:/a b:exportname=e", "nbd+unix:///e?socket=/a%20b" },
   { "nbd:h", NULL }, { "nbd:unix:s", NULL }, { "nbd:", NULL }, { "nbd:h:x", NULL },
+  { "nbd:[::1]:9:exportname=e", "nbd://[::1]:9/e" }, { "nbd:::1:9", NULL },
+  { "nbd:fe80::1:9", NULL }, { "nbd:a:b:9", NULL }, { "nbd:h:", NULL },
+  { "nbd::9", NULL }, { "nbd:[::1]", NULL }, { "nbd:[::1]9", NULL },
 };
 
 static void
