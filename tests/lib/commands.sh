@@ -16,6 +16,8 @@
 #   https://example.com is a web server here; see serve_web
 # Servers run in the background: nbdkit without --run, nbdkit -f in --run, and qemu-nbd.
 # One of the plugin ends before the next nbdkit command, others at the end of the section.
+# So do commands with & at their end, when they have written --pidfile; "wait" waits until
+# those have ended by themselves.
 # All commands run in a network namespace, where ports are free.
 
 # --- The programs.
@@ -28,9 +30,13 @@ cat > "$tmp/bin/nbdkit" <<SCRIPT
 args=()
 for a; do
   [ "\$a" != qcow2 ] || a='$PLUGIN'
-  args+=("\${a/#https:\/\/example.com\//http://127.0.0.1/}")
+  args+=("\${a/https:\/\/example.com\//http://127.0.0.1/}")
 done
 exec '$(command -v "$NBDKIT")' "\${args[@]}"
+SCRIPT
+cat > "$tmp/bin/curl" <<SCRIPT
+#!/bin/bash
+exec '$(command -v curl)' "\${@/#https:\/\/example.com\//http://127.0.0.1/}"
 SCRIPT
 cat > "$tmp/bin/qemu-system-x86_64" <<'SCRIPT'
 #!/bin/bash
@@ -147,14 +153,30 @@ start_server ()
 # end_server NAME: if it was started, it must exit cleanly.
 end_server ()
 {
+  [ -n "${server_pid[$1.itself]:-}" ] || return 0
+  kill -TERM "${server_pid[$1.itself]}" || :    # it may have ended by itself
+  await_server "$1"
+}
+
+# await_server NAME: it must end, and cleanly.
+await_server ()
+{
   local status=0
 
-  [ -n "${server_pid[$1.itself]:-}" ] || return 0
-  kill -TERM "${server_pid[$1.itself]}"
   wait "${server_pid[$1]}" || status=$?
   unset "server_pid[$1]" "server_pid[$1.itself]"
   cat "${server_log[$1]}"
   [ "$status" -eq 0 ] || fail "server '$1' ended with status $status"
+}
+
+# servers: the names of those that start_server has started.
+servers ()
+{
+  local name
+
+  for name in "${!server_pid[@]}"; do
+    if [ -n "${server_pid[$name.itself]:-}" ]; then echo "$name"; fi
+  done
 }
 
 # run_command COMMAND: runs it in the current directory.
@@ -163,20 +185,26 @@ run_command ()
   local command="$1" name=far
   local PATH="$tmp/bin:$PATH"
 
-  command="$(sed -E "s,/tmp/([a-z]+\.sock),$sockdir/\1,g;
+  command="$(sed -E "s,/tmp/([a-z0-9]+\.sock),$sockdir/\1,g;
                      s,/dev/vg/([a-z]+),$sockdir/\1.device,g" <<< "$command")"
   if [[ "$command" = *.device* && ! -e "$sockdir/disk.device" ]]; then
     echo "no device: not run: $command"
     return 0
   fi
   if [[ -z "${TEST_IN_NETWORK:-}" &&
-        ( "$command" = *localhost* || "$command" = nbdkit\ * && "$command" != *" -U "* ) ]]
+        ( "$command" = *localhost* ||
+          "$command" = nbdkit\ * && ! "$command" =~ " -U "|" --unix " ) ]]
   then
     echo "not run: $command"
     return 0
   fi
   if [[ "$command" = nbdkit\ *\ qcow2\ * ]]; then name=plugin; fi
   case "$command" in
+    *" --pidfile "*" &"$'\n'|*" --pidfile "*" &")
+      name="${command#* --pidfile }"
+      start_server "${name%%.pid *}" "${command%&*}" ;;
+    wait)
+      for name in $(servers); do await_server "$name"; done ;;
     nbdkit\ *"--run "*"'nbdkit -f "*)
       end_server plugin
       start_server plugin "${command/\'nbdkit -f /\'nbdkit -f -P plugin.pid }" ;;
@@ -252,8 +280,7 @@ run_unit ()
   cat out
   [ -z "$command" ] || fail "incomplete: $command"
   "$judge" serving "$title"
-  end_server plugin
-  end_server far
+  for line in $(servers); do end_server "$line"; done
   if [ -n "${server_pid[web]:-}" ]; then kill9_nbdkit web; fi
   "$judge" after "$title"
   cd "$tmp"
