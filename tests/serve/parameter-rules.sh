@@ -33,6 +33,7 @@ declare -A good=(
   [rebase]=other.qcow2 [rebase-unsafe]=true [map]=map.json
   [amend]=true [key-add]=x [key-erase]=x [key-erase-slot]=1 [key-force]=true
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
+  [dir-symlinks]=follow
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove bitmap-enable bitmap-disable \
  bitmap-merge bitmap-into snapshot-create snapshot-apply \
