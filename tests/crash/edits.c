@@ -72,8 +72,9 @@ static unsigned nr_edits;
 
 /* --- states --- */
 
+/* A copy of another length: cut off, or with zeros at its end. */
 static struct blob
-blob_copy (const struct blob *b, uint64_t len)
+resized (const struct blob *b, uint64_t len)
 {
   struct blob c = { .data = calloc (1, len + 1), .len = len };
 
@@ -98,19 +99,18 @@ state_free (struct state *s)
 static struct state
 state_copy (const struct state *s)
 {
-  struct state c = { .active = blob_copy (&s->active, s->active.len), .n = s->n };
+  struct state c = { .active = blob_copy (&s->active), .n = s->n };
   unsigned i;
 
   for (i = 0; i < s->n; i++) {
     memcpy (c.snapshots[i].name, s->snapshots[i].name, 16);
-    c.snapshots[i].contents = blob_copy (&s->snapshots[i].contents,
-                                         s->snapshots[i].contents.len);
+    c.snapshots[i].contents = blob_copy (&s->snapshots[i].contents);
   }
   c.nr_bitmaps = s->nr_bitmaps;
   for (i = 0; i < s->nr_bitmaps; i++)
     c.bitmaps[i] = (struct bits) {
       s->bitmaps[i].granularity_bits,
-      blob_copy (&s->bitmaps[i].set, s->bitmaps[i].set.len),
+      blob_copy (&s->bitmaps[i].set),
     };
   return c;
 }
@@ -272,7 +272,7 @@ snapshot_is (struct trial *t, const struct blob *image, uint64_t at,
   if (len != strlen (name) || extra < 16 ||
       memcmp (image->data + at + 40 + extra + id, name, len) != 0)
     return false;
-  b = blob_copy (image, image->len);
+  b = blob_copy (image);
   blob_put (&b, 24, blob_get (image, at + 48, 8), 8);
   blob_put (&b, 36, blob_get (image, at + 8, 4), 4);
   blob_put (&b, 40, blob_get (image, at, 8), 8);
@@ -353,8 +353,7 @@ ended (void *opaque, bool fault)
   struct trial *t = opaque;
 
   if (!fault)
-    t->result = blob_copy (simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL),
-                           simdisk_size (t->power.sim));
+    t->result = blob_copy (simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL));
 }
 
 /* Chooses t->edit and makes t->after. */
@@ -383,13 +382,12 @@ choose (struct trial *t, struct rng *rng)
     t->edit.kind = EDIT_SNAPSHOT_CREATE;
     snprintf (t->name, sizeof t->name, "s%u", t->next_name++);
     strcpy (a->snapshots[a->n].name, t->name);
-    a->snapshots[a->n++].contents = blob_copy (&a->active, a->active.len);
+    a->snapshots[a->n++].contents = blob_copy (&a->active);
     break;
   case 1:
     t->edit.kind = EDIT_SNAPSHOT_APPLY;
     blob_free (&a->active);
-    a->active = blob_copy (&a->snapshots[k].contents,
-                           a->snapshots[k].contents.len);
+    a->active = blob_copy (&a->snapshots[k].contents);
     break;
   case 2:
     t->edit.kind = EDIT_SNAPSHOT_DELETE;
@@ -406,14 +404,14 @@ choose (struct trial *t, struct rng *rng)
     if (t->edit.size > old.len)
       t->edit_options.preallocation = rng_below (rng, 8) % 4;
     t->tail = min64 (old.len, t->edit.size) % t->spec.cluster_size != 0;
-    a->active = blob_copy (&old, t->edit.size);
+    a->active = resized (&old, t->edit.size);
     blob_free (&old);
     for (i = 0; i < a->nr_bitmaps; i++) {
       struct bits *b = &a->bitmaps[i];
 
       old = b->set;
-      b->set = blob_copy (&old, div_up (t->edit.size,
-                                        UINT64_C (1) << b->granularity_bits));
+      b->set = resized (&old, div_up (t->edit.size,
+                                      UINT64_C (1) << b->granularity_bits));
       blob_free (&old);
     }
     break;
