@@ -27,6 +27,10 @@ ERROR_WORDS = ("return -1;", "return NULL;", "return -errno", "nbdkit_error (",
                "errno = ", "goto ", "report_")
 
 NEVER_CALLED = "(never called)"         # in place of a line
+# Random tests do the same each time, and those that go on for some seconds do more than
+# in "make check".  (For bash, SECONDS is something else.)
+ENVIRONMENT = {"QCOW2_TEST_SEED": "1"}
+FOR_PROGRAMS = {"SECONDS": "30"}
 
 
 def digest(path):
@@ -87,7 +91,10 @@ def measure(test):
     where = os.path.join(BUILD, "run", test.replace("/", "."))
     prefix = where + ".counters"
     shutil.rmtree(prefix, ignore_errors=True)
-    result, seconds, tail = suite.run(test, BUILD, where, env={"GCOV_PREFIX": prefix})
+    env = dict(ENVIRONMENT, **(FOR_PROGRAMS if suite.is_program(test) else {}))
+    env.update((k, os.environ[k]) for k in env if k in os.environ)
+    result, seconds, tail = suite.run(test, BUILD, where,
+                                      env=dict(env, GCOV_PREFIX=prefix))
     with open(file_of(test) + ".new", "w", encoding="utf-8") as f:
         json.dump({"test": test, "result": result, "seconds": round(seconds, 2),
                    "sources": gcov(prefix)}, f)

@@ -132,8 +132,8 @@ class Tool:
         name = suite.program_of(test)
         out = os.path.join(where, "program")
         libs = [sanitizer + "/libcore.a"] if sanitizer else \
-            ["-Wl,--start-group", ".libs/libtest.a", ".libs/libdoor.a",
-             "../plugin/.libs/libqcow2core.a", "-Wl,--end-group"]
+            ["-Wl,--start-group", ".libs/libtest.a", ".libs/libserver.a",
+             ".libs/libdoor.a", "../plugin/.libs/libqcow2core.a", "-Wl,--end-group"]
         subprocess.run([*self.linker, *self.flags.get(sanitizer, []),
                         *self.wraps[name], "-o", out,
                         *self.test_objects(name, mutant, where, sanitizer), *libs,
