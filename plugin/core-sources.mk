@@ -240,6 +240,8 @@ core_sources = \
 	%reldir%/offline/newdevice.h \
 	%reldir%/offline/newimage.c \
 	%reldir%/offline/newimage.h \
+	%reldir%/offline/rawcopy.c \
+	%reldir%/offline/rawcopy.h \
 	%reldir%/offline/rebase.c \
 	%reldir%/offline/rebase.h \
 	%reldir%/offline/resize.c \

@@ -199,7 +199,7 @@ disk_chain_options (const struct disk_options *o)
     .backing_format = o->backing_format,
     .image = {
       .file = {
-        .try_writable = !o->untrusted, .lock = o->lock, .drop_cache = o->drop_cache,
+        .try_writable = !o->untrusted, .lock = o->lock, .cache = o->cache,
         .in_dir = o->in_dir, .link = &o->link, .hooks = o->hooks,
       },
       .secret = {

@@ -42,7 +42,7 @@ struct disk_options {
   enum detect_zeroes detect_zeroes;
   bool compress;                /* compress whole new clusters */
   bool copy_on_read;
-  bool drop_cache;
+  enum storage_cache cache;
   bool lock;
   const char *snapshot;         /* NULL, or: the only export is this internal snapshot */
   uint64_t size_at_least;       /* bytes; a smaller disk is treated as if it had this

@@ -56,7 +56,7 @@ createparams_complete (struct createparams *p, const char *path,
   if (p->data_file)
     o->image.data_file = data_file_name (p, path);
   o->file.lock = disk->lock;
-  o->file.drop_cache = disk->drop_cache;
+  o->file.cache = disk->cache;
   o->file.hooks = disk->hooks;
   o->file.link = &disk->link;
   o->rules = disk->rules;

@@ -89,7 +89,8 @@ static const struct choice switches[] = {
   { "off", false }, { "on", true }, { NULL, 0 }
 };
 static const struct choice caches[] = {
-  { "default", false }, { "none", true }, { NULL, 0 }
+  { "default", STORAGE_CACHE_DEFAULT }, { "none", STORAGE_CACHE_NONE },
+  { "unsafe", STORAGE_CACHE_UNSAFE }, { NULL, 0 }
 };
 static const struct choice preallocations[] = {
   { "off", PREALLOCATION_OFF }, { "metadata", PREALLOCATION_METADATA },
@@ -173,7 +174,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_AMEND] = { "amend", FLAG (amend_wanted) },
   [PARAM_REBASE] = { "rebase", OTHER (set_rebase) },
   [PARAM_REBASE_UNSAFE] = { "rebase-unsafe", FLAG (rebase.unsafe) },
-  [PARAM_CACHE] = { "cache", CHOICE (options.drop_cache, caches) },
+  [PARAM_CACHE] = { "cache", CHOICE (options.cache, caches) },
   [PARAM_CHECK] = { "check", CHOICE (check.mode, checks) },
   [PARAM_CHECK_REPORT] = { "check-report", PATH (report) },
   [PARAM_LOCK] = { "lock", FLAG (options.lock) },
@@ -205,6 +206,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_INFO] = { "info", PATH (info.path) },
   [PARAM_INFO_CHAIN] = { "info-chain", FLAG (info.chain) },
   [PARAM_MAP] = { "map", PATH (map) },
+  [PARAM_RAW_COPY] = { "raw-copy", PATH (raw_copy) },
   [PARAM_SERVE] = { "serve", FLAG (serve) },
   [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
@@ -234,7 +236,7 @@ const char params_help[] =
   "bitmap-into=<NAME>           The bitmap that receives the marks of another one.\n"
   "bitmap-merge=<NAME>          Merge the marks of this bitmap before serving.\n"
   "bitmap-remove=<NAME>         Remove a persistent bitmap before serving.\n"
-  "cache=default|none           Use of the host's page cache (default default).\n"
+  "cache=default|none|unsafe    Use of the host's page cache (default default).\n"
   "check=off|quick|full|repair|repair-leaks\n"
   "                             Check the image before serving (default off).\n"
   "check-report=<FILE>          Write the findings to this file, as JSON.\n"
@@ -268,6 +270,7 @@ const char params_help[] =
   "preallocation=off|metadata|falloc|full\n"
   "                             Allocation for create= and resize= (default off).\n"
   "qcow2-passphrase=<SECRET>    The same, if nbdkit's luks filter is used too.\n"
+  "raw-copy=<FILE>              Copy the disk to this new raw file before serving.\n"
   "rebase=<PATH|URI>            Have this backing file instead, before serving.\n"
   "rebase-unsafe=true|false     Change only the name (default false).\n"
   "reconnect=<SECONDS>          Wait for a lost NBD connection (default 30).\n"
@@ -323,6 +326,7 @@ params_free (struct params *p)
   free (p->report);
   free (p->info.path);
   free (p->map);
+  free (p->raw_copy);
 }
 
 /* --- values with a kind of their own --- */

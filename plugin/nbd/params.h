@@ -34,7 +34,7 @@ enum param {
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
   PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE, PARAM_REBASE,
-  PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_AMEND, PARAM_KEY_ADD,
+  PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_RAW_COPY, PARAM_AMEND, PARAM_KEY_ADD,
   PARAM_KEY_ERASE, PARAM_KEY_ERASE_SLOT, PARAM_KEY_FORCE,
   NR_PARAMS
 };
@@ -59,6 +59,7 @@ struct params {
   const char **allow_uri;       /* those of them below which names in images may be */
   size_t nr_allow_uri;
   char *path, *backing_path, *data_file_path, *passphrase, *stats, *report, *map;
+  char *raw_copy;
   char *dir;                    /* or NULL; if set, options.path is the same */
   struct inforeport info;
   bool serve;                   /* false: do everything else, and serve nothing */

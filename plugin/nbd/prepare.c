@@ -5,7 +5,7 @@
  * The image is created (create=) and checked (check=), its keys, its version and
  * features, its snapshots and its size are changed, it is committed, flattened or
  * rebased, and its bitmaps are changed.  Then it is described (info=), and a disk is made
- * of it, unless serve=false was given, and mapped (map=).  The image stays open and
+ * of it, unless serve=false was given, mapped (map=) and copied (raw-copy=).  The image stays open and
  * locked from the first change to the last, and the disk takes it over.  Each change is
  * complete and durable, and the next one reads the file anew, so a crash between two
  * changes leaves a valid image.
@@ -33,6 +33,7 @@
 #include "offline/commit.h"
 #include "offline/edit.h"
 #include "offline/keyedit.h"
+#include "offline/rawcopy.h"
 #include "offline/rebase.h"
 #include "nbd/prepare.h"
 #include "nbd/progress.h"
@@ -76,6 +77,24 @@ commit (struct params *p, struct image *image)
   progress_end (&progress);
   if (r == 0)
     nbdkit_debug ("%s: committed, %" PRIu64 " bytes were copied", p->path, copied);
+  return r;
+}
+
+/* Writes raw-copy=. */
+static int
+raw_copy (const struct params *p, struct disk *disk)
+{
+  struct progress progress;
+  const struct chunks_watch watch = { .step = progress_step, .opaque = &progress };
+  uint64_t copied;
+  int r;
+
+  progress_begin (&progress, "raw-copy");
+  r = rawcopy_disk (disk, &p->options, p->raw_copy, &watch, &copied);
+  progress_end (&progress);
+  if (r == 0)
+    nbdkit_debug ("%s: copied to %s, %" PRIu64 " bytes were written", p->path,
+                  p->raw_copy, copied);
   return r;
 }
 
@@ -156,6 +175,18 @@ options_without_data (const struct params *p)
   return options;
 }
 
+static bool
+needs_disk (const struct params *p)
+{
+  return p->serve || p->raw_copy;
+}
+
+static int
+use (struct params *p, struct disk *disk)
+{
+  return map (p, disk) == -1 || (p->raw_copy && raw_copy (p, disk) == -1) ? -1 : 0;
+}
+
 /* Writes map= without a disk. */
 static int
 map_only (struct params *p, struct image *image)
@@ -198,10 +229,10 @@ change_and_open (struct params *p, struct disk **disk)
     storage_disconnect (image->file);
     r = describe (p);
   }
-  if (r == 0 && (p->serve || p->map))
+  if (r == 0 && (needs_disk (p) || p->map))
     r = image_reload (image);
-  if (r == 0 && p->serve)
-    r = disk_open_on (&p->options, image, disk) == -1 ? -1 : map (p, *disk);
+  if (r == 0 && needs_disk (p))
+    r = disk_open_on (&p->options, image, disk) == -1 ? -1 : use (p, *disk);
   else if (r == 0 && p->map)
     r = map_only (p, image);
   image_close (image);          /* the disk is an owner of its own */
@@ -213,16 +244,17 @@ open_unchanged (struct params *p, struct disk **disk)
 {
   if (describe (p) == -1)
     return -1;
-  if (!p->serve)
+  if (!needs_disk (p))
     return p->map ? open_and_map (p) : 0;
-  return disk_open (&p->options, disk) == -1 ? -1 : map (p, *disk);
+  return disk_open (&p->options, disk) == -1 ? -1 : use (p, *disk);
 }
 
 /* Can the reports be written?  Known before anything is done. */
 static int
 check_reports (const struct params *p)
 {
-  if (p->info.path && inforeport_check (&p->info) == -1)
+  if ((p->info.path && inforeport_check (&p->info) == -1) ||
+      (p->raw_copy && rawcopy_check (p->raw_copy) == -1))
     return -1;
   return p->map ? mapreport_check (p->map) : 0;
 }
@@ -247,6 +279,10 @@ prepare_disk (struct params *p, struct disk **disk)
     r = -1;
   check_free (check);           /* the disk has its own locks now */
   params_forget_passphrases (p);
+  if (r == 0 && !p->serve) {
+    r = disk_close (*disk);
+    *disk = NULL;
+  }
   if (r == -1 || !p->serve)
     return r;
   if (disk_why_readonly (*disk))

@@ -765,7 +765,7 @@ static int
 open_source (const struct disk_options *o, const char *path, struct source *s)
 {
   const struct storage_options options = {
-    .lock = o->lock, .drop_cache = o->drop_cache, .link = &o->link, .hooks = o->hooks,
+    .lock = o->lock, .cache = o->cache, .link = &o->link, .hooks = o->hooks,
   };
   struct overlap *overlap = NULL;
   char why[BITMAPDIR_WHY];

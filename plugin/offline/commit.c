@@ -134,7 +134,7 @@ open_raw (struct commit *c)
 {
   const struct disk_options *o = &c->below;
   const struct storage_options options = {
-    .try_writable = true, .lock = o->lock, .drop_cache = o->drop_cache,
+    .try_writable = true, .lock = o->lock, .cache = o->cache,
     .link = &o->link, .hooks = o->hooks,
   };
 

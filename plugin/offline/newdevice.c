@@ -56,7 +56,7 @@ newdevice_open (const char *path, const struct storage_options *options,
   const struct storage_options mine = {
     .try_writable = true, .claim = true, .lock = options->lock, .link = options->link,
     .hooks = options->hooks,
-    .drop_cache = true,         /* all of it may be read, once */
+    .cache = STORAGE_CACHE_NONE,  /* all of it may be read, once */
   };
   struct storage *s;
   const char *why;

@@ -13,7 +13,7 @@
 extern int hostfile_open (const char *path, const struct storage_options *,
                           struct storage **);
 /* The same for FD, which is open for reading and writing.  On success FD belongs to the
- * storage.  The only options that are used are hooks and drop_cache. */
+ * storage.  The only options that are used are hooks and cache. */
 extern int hostfile_adopt (const char *path, int fd,
                            const struct storage_options *, struct storage **);
 

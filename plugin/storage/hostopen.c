@@ -203,7 +203,7 @@ new_hostfile (const char *path, const struct storage_options *opts)
 static int
 start_dropping (struct hostfile *f, const struct storage_options *opts)
 {
-  if (!opts->drop_cache)
+  if (opts->cache != STORAGE_CACHE_NONE)
     return 0;
   f->dropcache = dropcache_new (f->fd);
   if (f->dropcache == NULL) {

@@ -52,6 +52,7 @@ struct newfile {
   int fd;                       /* of the file; hostfile closes it */
   char temporary[40];           /* its current name; "" if it has none */
   bool published;
+  bool unsafe;                  /* STORAGE_CACHE_UNSAFE */
 };
 
 static int
@@ -160,6 +161,7 @@ newfile_begin (const char *path, const struct storage_options *options,
     return -1;
   }
   n->dir = -1;
+  n->unsafe = options->cache == STORAGE_CACHE_UNSAFE;
   if (open_directory (n) == -1)
     goto fail;
   n->fd = open_unnamed (n);
@@ -216,7 +218,7 @@ link_temporary (struct newfile *n)
 static int
 sync_directory (const struct newfile *n)
 {
-  int r = storage_hook (n->file, STORAGE_OP_SYNC_DIR);
+  int r = n->unsafe ? 1 : storage_hook (n->file, STORAGE_OP_SYNC_DIR);
 
   if (r == 0)
     do

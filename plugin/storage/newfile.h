@@ -17,7 +17,7 @@ struct newfile;
 extern int newfile_check (const char *path);
 
 /* Creates an empty file for PATH (absolute), which does not appear there yet.  The only
- * options that are used are hooks and drop_cache. */
+ * options that are used are hooks and cache. */
 extern int newfile_begin (const char *path, const struct storage_options *,
                           struct newfile **);
 /* The file to write to.  Belongs to the newfile. */

@@ -75,6 +75,7 @@ struct storage {
   const char *why_readonly;     /* NULL: the file is just not writable */
   bool regular;                 /* otherwise only others can change its size */
   const struct storage_hooks *hooks;
+  bool unsafe;                  /* STORAGE_CACHE_UNSAFE */
 
   /* Atomics.  None of them orders accesses to other data, so relaxed operations would be
    * enough; nothing here is performance-critical. */

@@ -46,6 +46,7 @@ storage_init (struct storage *s, const struct storage_ops *ops, const char *path
 {
   s->ops = ops;
   s->hooks = options->hooks;
+  s->unsafe = options->cache == STORAGE_CACHE_UNSAFE;
   s->path = strdup (path);
   return s->path ? 0 : -1;
 }
@@ -298,6 +299,7 @@ storage_writev (struct storage *s, const struct iovec *iov, int niov,
     return failed (s, "write", offset, count);
   }
 
+  durable = durable && !s->unsafe;
   r = choke (s, STORAGE_OP_WRITE, iov, niov, offset, count, durable);
   if (r == -1)
     return failed (s, "write", offset, count);
@@ -323,7 +325,7 @@ storage_sync (struct storage *s)
 {
   const uint64_t changes = s->changes;
   uint64_t synced = s->synced;
-  int r = choke (s, STORAGE_OP_SYNC, NULL, 0, 0, 0, false);
+  int r = s->unsafe ? 1 : choke (s, STORAGE_OP_SYNC, NULL, 0, 0, 0, false);
 
   if (r == 0)
     r = s->ops->sync (s);
@@ -620,6 +622,7 @@ storage_disconnect (struct storage *s)
 void
 storage_write_back (struct storage *s, uint64_t offset, uint64_t count)
 {
-  if (s->ops->write_back && count > 0 && range_within (offset, count, INT64_MAX))
+  if (s->ops->write_back && !s->unsafe && count > 0 &&
+      range_within (offset, count, INT64_MAX))
     s->ops->write_back (s, offset, count);
 }

@@ -84,6 +84,12 @@ storage_link_alone_ms (const struct storage_link_options *o)
     : o->reconnect_ms > 30000 ? 30000 : o->reconnect_ms;
 }
 
+enum storage_cache {
+  STORAGE_CACHE_DEFAULT,
+  STORAGE_CACHE_NONE,   /* keep the data out of the page cache */
+  STORAGE_CACHE_UNSAFE, /* syncs do nothing: what is lost is lost */
+};
+
 struct storage_options {
   bool try_writable;    /* open read-write; EACCES, EPERM, EROFS, ETXTBSY fall back to
                            read-only: see storage_is_writable */
@@ -92,7 +98,7 @@ struct storage_options {
   bool data_file;       /* an external data file: take the locks for one */
   bool claim;           /* refuse a block device that the host uses itself (mounted, or a
                            part of a volume) */
-  bool drop_cache;      /* cache=none: keep the data out of the page cache */
+  enum storage_cache cache;
   struct dirfile in_dir;        /* if it has a name, open this; the path is then only for
                                    messages */
   const struct storage_link_options *link;     /* NULL: the defaults */

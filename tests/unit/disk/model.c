@@ -484,7 +484,8 @@ random_options (struct trial *t, struct rng *rng)
   t->options.secret.len = strlen (IMAGES_SECRET);
   t->options.compress = t->image.spec.data_file == NULL &&
     t->image.spec.encrypt == NULL && rng_below (rng, 3) == 0;
-  t->options.drop_cache = rng_below (rng, 8) == 0;
+  t->options.cache =
+    rng_below (rng, 8) == 0 ? STORAGE_CACHE_NONE : STORAGE_CACHE_DEFAULT;
   t->options.copy_on_read = rng_below (rng, 2);
   t->options.lock = rng_below (rng, 2);
   t->slow = rng_below (rng, 2);

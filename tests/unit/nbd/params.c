@@ -74,6 +74,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_CHECKPOINT_INTERVAL] = "7", [PARAM_INFO] = "info",
   [PARAM_INFO_CHAIN] = "true", [PARAM_SERVE] = "false",
   [PARAM_REBASE] = "b", [PARAM_REBASE_UNSAFE] = "true", [PARAM_MAP] = "map",
+  [PARAM_RAW_COPY] = "raw",
   [PARAM_AMEND] = "true", [PARAM_KEY_ADD] = "x", [PARAM_KEY_ERASE] = "x",
   [PARAM_KEY_ERASE_SLOT] = "1", [PARAM_KEY_FORCE] = "true",
 };
@@ -299,11 +300,13 @@ test_arrival (void)
   CHECK (p.edit.options.shrink && p.edit.options.preallocation == PREALLOCATION_FULL);
   CHECK (p.options.untrusted && !p.options.discard && p.options.compress);
   CHECK (p.options.detect_zeroes == DETECT_ZEROES_ON && p.options.copy_on_read);
-  CHECK (p.flatten && p.commit == COMMIT_KEEP && p.options.drop_cache && !p.options.lock);
+  CHECK (p.flatten && p.commit == COMMIT_KEEP && !p.options.lock);
+  CHECK (p.options.cache == STORAGE_CACHE_NONE);
   CHECK (p.check.mode == CHECK_REPAIR && strcmp (p.report, "/current/report") == 0);
   CHECK (strcmp (p.stats, "/current/stats") == 0 && !p.serve && p.info.chain);
   CHECK (strcmp (p.info.path, "/current/info") == 0 && strcmp (p.info.name, "a") == 0);
   CHECK (strcmp (p.map, "/current/map") == 0);
+  CHECK (strcmp (p.raw_copy, "/current/raw") == 0);
   CHECK (p.create.wanted && p.create.options.image.size == 1 << 20);
   CHECK (p.create.options.image.cluster_size == 65536);
   CHECK (p.create.options.image.version == 2 && p.create.options.encrypt);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * hostfile.c: which writes are durable at which time; a failed sync, or a lost write, is
- * not forgotten; and data that must not stay in the page cache does not.
+ * not forgotten; cache=unsafe waits for nothing; and data that must not stay in the page cache does not.
  */
 
 #include <config.h>
@@ -87,7 +87,7 @@ test_drop_cache (void)
 {
   enum { PAGES = 512 };
   const struct storage_options none = {
-    .try_writable = true, .drop_cache = true
+    .try_writable = true, .cache = STORAGE_CACHE_NONE
   };
   const size_t page = sysconf (_SC_PAGESIZE);
   uint8_t *buf = calloc (PAGES, page);
@@ -161,6 +161,26 @@ test_sync_changes (void)
   storage_close (f);
 }
 
+/* With cache=unsafe nobody waits for the host. */
+static void
+test_unsafe (void)
+{
+  const struct storage_options unsafe = {
+    .try_writable = true, .cache = STORAGE_CACHE_UNSAFE
+  };
+  uint8_t buf[512] = { 0 };
+  const struct iovec iov = { buf, sizeof buf };
+  struct storage *f = fresh (&unsafe);
+
+  calm_host ();
+  CHECK (storage_writev (f, &iov, 1, 0, true) == 0);
+  CHECK (storage_sync_changes (f) == 1);
+  CHECK (storage_sync_changes (f) == 0);
+  CHECK (storage_sync (f) == 0);
+  CHECK (host.writes == 1 && host.dsyncs == 0 && host.syncs == 0);
+  storage_close (f);
+}
+
 int
 main (void)
 {
@@ -168,6 +188,7 @@ main (void)
   test_dsync ();
   test_drop_cache ();
   test_sync_changes ();
+  test_unsafe ();
   host_end ();
   return 0;
 }

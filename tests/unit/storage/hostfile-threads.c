@@ -41,10 +41,10 @@ work (void *arg)
 }
 
 static void
-test_threads (bool drop_cache)
+test_threads (enum storage_cache cache)
 {
   const struct storage_options opts = {
-    .try_writable = true, .drop_cache = drop_cache
+    .try_writable = true, .cache = cache
   };
   char name[] = "hostfile-XXXXXX";
   struct worker workers[4];
@@ -68,7 +68,7 @@ test_threads (bool drop_cache)
 int
 main (void)
 {
-  test_threads (false);
-  test_threads (true);
+  test_threads (STORAGE_CACHE_DEFAULT);
+  test_threads (STORAGE_CACHE_NONE);
   return 0;
 }

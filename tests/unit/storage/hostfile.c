@@ -76,12 +76,12 @@ test_open (void)
 }
 
 static void
-test_transfers (uint64_t seed, bool short_transfers, bool drop_cache)
+test_transfers (uint64_t seed, bool short_transfers, enum storage_cache cache)
 {
   enum { SIZE = 300000 };
   static uint8_t model[SIZE], buf[SIZE], zeros[SIZE];
   const struct storage_options opts = {
-    .try_writable = true, .drop_cache = drop_cache
+    .try_writable = true, .cache = cache
   };
   struct storage *f = fresh (&opts);
   uint64_t size = 0;
@@ -314,9 +314,9 @@ main (void)
   host_begin (seed);
   test_open ();
   test_running ();
-  test_transfers (seed, false, false);
-  test_transfers (seed, true, false);
-  test_transfers (seed, true, true);
+  test_transfers (seed, false, STORAGE_CACHE_DEFAULT);
+  test_transfers (seed, true, STORAGE_CACHE_UNSAFE);
+  test_transfers (seed, true, STORAGE_CACHE_NONE);
   test_writev (seed, false, false);
   test_writev (seed, true, false);
   test_writev (seed, false, true);
