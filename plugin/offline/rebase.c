@@ -57,8 +57,9 @@
 #define LONG_SLICE (UINT64_C (64) << 10)
 #define MEMORY_FOR_LONG_SLICES (UINT64_C (4) << 20)
 
-/* Bytes that are read and compared at a time: a whole number of clusters. */
-#define PIECE (UINT64_C (2) << 20)
+/* Bytes that are read and compared at a time, or one cluster if that is larger: they fit
+ * into the cache of a processor. */
+#define PIECE (UINT64_C (512) << 10)
 
 /* Bytes of decompressed clusters of the new chain that are cached. */
 #define CLUSTER_CACHE (UINT64_C (16) << 20)
@@ -72,6 +73,8 @@ struct copying {
   struct view moved;            /* the same image over the new chain; writable */
   struct writable unrecorded;   /* of `moved': bitmaps record nothing */
   struct view old, new;         /* the layers below the image; read-only */
+  bool flatten;                 /* `new' shows zeros */
+  uint64_t piece;               /* bytes: a whole number of clusters */
 };
 
 static uint64_t
@@ -109,6 +112,8 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
   const struct view *v = in->view;
 
   c->grace = in->grace;
+  c->flatten = layers_count (next) == 1;
+  c->piece = max64 (PIECE, UINT64_C (1) << v->image->header.cluster_bits);
   c->disk = c->moved = *v;
   c->disk.lower = layers_view_new (v->layers, 1, in->map, v->size, slice_size (o));
   c->old = below (&c->disk);
@@ -127,6 +132,21 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
 }
 
 /* --- what has to be copied? --- */
+
+/* A hole of a raw file shows zeros, which need not be read.  May shorten the run. */
+static int
+look_for_hole (const struct layers *layers, struct run *run)
+{
+  bool hole = false;
+
+  if (run->kind == RUN_NORMAL && layers_header (layers, run->layer) == NULL &&
+      storage_hole (layers_data_file (layers, run->layer), run->host, &run->len,
+                    &hole) == -1)
+    return -1;
+  if (hole)
+    run->kind = RUN_ZERO;
+  return 0;
+}
 
 /* Are the bytes of both runs, which begin at the same guest offset, the same ones? */
 static bool
@@ -157,7 +177,9 @@ compare_places (const struct copying *c, uint64_t at, uint64_t *len)
 
   do {
     if (layers_lookup (c->old.lower, at + same, *len - same, &a) == -1 ||
-        layers_lookup (c->new.lower, at + same, *len - same, &b) == -1)
+        layers_lookup (c->new.lower, at + same, *len - same, &b) == -1 ||
+        look_for_hole (c->old.layers, &a) == -1 ||
+        look_for_hole (c->new.layers, &b) == -1)
       return -1;
     n = min64 (a.len, b.len);
     if (!same_place (c, &a, &b)) {
@@ -197,7 +219,7 @@ stretch (const struct copying *c, uint64_t at, uint64_t end, uint64_t *len)
 
   if (r != 1)
     return r;
-  while (*len < PIECE && *len < end - at) {
+  while (*len < c->piece && *len < end - at) {
     r = look (c, at + *len, end, &more);
     if (r == -1)
       return -1;
@@ -205,7 +227,7 @@ stretch (const struct copying *c, uint64_t at, uint64_t end, uint64_t *len)
       break;
     *len += more;
   }
-  *len = min64 (*len, PIECE);
+  *len = min64 (*len, c->piece);
   return 1;
 }
 
@@ -213,12 +235,15 @@ stretch (const struct copying *c, uint64_t at, uint64_t end, uint64_t *len)
 
 enum fate { LEAVE, ZERO, WRITE };
 
-/* What happens to a unit that shows OLD now, and would show NEW? */
+/* What happens to a unit that shows OLD now, and would show NEW?  (When flattening, NEW
+ * was not read.) */
 static enum fate
 fate_of (const struct copying *c, const char *old, const char *new, uint64_t len)
 {
-  if (memcmp (old, new, len) == 0)
+  if (c->flatten ? bytes_are_zero (old, len) : memcmp (old, new, len) == 0)
     return LEAVE;
+  if (c->flatten)
+    return WRITE;
   return c->disk.image->header.version >= 3 && bytes_are_zero (old, len) ? ZERO : WRITE;
 }
 
@@ -243,18 +268,18 @@ copy_units (const struct copying *c, enum fate fate, const char *old, uint64_t l
   abort ();
 }
 
-/* [at, at + len) has to be compared; at most PIECE bytes. */
+/* [at, at + len) has to be compared; at most a piece. */
 static int
 copy_stretch (const struct copying *c, char *scratch, uint64_t at, uint64_t len,
               uint64_t *copied)
 {
   const uint64_t unit = entry_unit_size (&c->disk.image->header);
-  char *const old = scratch, *const new = scratch + PIECE;
+  char *const old = scratch, *const new = scratch + c->piece;
   uint64_t from, to;
   enum fate fate;
 
   if (request_read (&c->old, old, len, at) == -1 ||
-      request_read (&c->new, new, len, at) == -1)
+      (!c->flatten && request_read (&c->new, new, len, at) == -1))
     return -1;
   for (from = 0; from < len; from = to) {
     fate = fate_of (c, old + from, new + from, min64 (unit, len - from));
@@ -347,8 +372,8 @@ copy_all (const struct disk_inside *in, struct layers *next, const struct disk_o
           const struct rebase *to, const struct chunks_watch *watch, uint64_t *copied)
 {
   struct copying c;
-  const struct chunks_job job = {
-    .size = in->view->size, .scratch = 2 * PIECE, .opaque = &c, .work = copy_chunk,
+  struct chunks_job job = {
+    .size = in->view->size, .opaque = &c, .work = copy_chunk,
     .make_durable = make_durable,
   };
   uint64_t done;
@@ -356,6 +381,7 @@ copy_all (const struct disk_inside *in, struct layers *next, const struct disk_o
 
   if (open_views (&c, in, next, o) == -1)
     return -1;
+  job.scratch = 2 * c.piece;
   r = chunks_run (&job, watch, &done, copied);
   close_views (&c);
   return r == 0 ? 0 : cut_short (o, to, watch, errno, done, job.size);
