@@ -9,6 +9,7 @@ import cli
 import clients
 import create
 import images
+import inside
 import programs
 import rawfile
 from cli import Command, Failure, Option
@@ -80,26 +81,29 @@ def snapshot_name(text):
 # --- What is written.
 
 class NewTarget:
-    """An image that appears when it is complete."""
+    """An image that appears when it is complete.  Unless it replaces another one, it is
+    durable only if CACHE asks for that, as with qemu-img."""
 
-    def __init__(self, image, size, given, secret, parameters):
+    def __init__(self, image, given, secret, cache, parameters):
         self.image = image
-        self.size = size
         self.given = given
-        self.zero = "backing_file" not in given
         self.file = create.NewFile(image)
-        self.replaces = not self.file.direct and self.file.mode is not None
+        if cache in (None, "unsafe") and not self.file.replaces():
+            cache = "unsafe"
+            self.file.durable = False
+        elif cache != "none":
+            cache = "default"
+        self.cache = cache
+        self.flush = self.file.durable
+        self.zero = "backing_file" not in given and not (
+            image.format == "raw" and self.file.direct)
         self.made = images.Image(self.file.name, image.format, secret, False,
                                  image.allow_uri)
-        self.parameters = parameters
-        self.first = []
+        self.parameters = parameters + (
+            ["cache=" + cache] if image.format == "qcow2" else [])
+        self.is_made = False
         if image.format == "qcow2":
             self.file.refuse_own_chain(given)
-            self.first = create.parameters_of(given, size)
-            if self.file.direct:
-                self.first.append("overwrite=true")
-        else:
-            self.make_raw(size)
 
     def make_raw(self, size):
         mode = "r+b" if self.file.direct else "xb"
@@ -107,14 +111,21 @@ class NewTarget:
             old = f.seek(0, os.SEEK_END)
             rawfile.set_size(f, self.image.given, old, size,
                              self.given.get("preallocation", "off"))
-        if self.file.direct and stat.S_ISBLK(os.stat(self.file.name).st_mode):
-            self.zero = False
 
-    def serve(self, window):
-        """The first time this makes the image."""
-        parameters = self.parameters + self.first
-        self.first = []
-        return Served(self.made, True, parameters, "", window)
+    def make(self, size):
+        """With a disk of this size.  Returns the parameters with which the plugin does
+        that when it is started first."""
+        if self.is_made:
+            return []
+        self.is_made = True
+        if self.image.format == "raw":
+            self.make_raw(size)
+            return []
+        return create.parameters_of(self.given, size) + \
+            (["overwrite=true"] if self.file.direct else [])
+
+    def serve(self, window, size):
+        return Served(self.made, True, self.parameters + self.make(size), "", window)
 
     def path(self):
         """If nbdcopy can write it without a server: it makes it anew."""
@@ -124,27 +135,30 @@ class NewTarget:
 
     def complete(self):
         if self.path():
-            os.truncate(self.path(), self.size)
+            with open(self.path(), "ab") as f:
+                f.truncate(images.round_up(f.tell(), images.SECTOR))
         self.file.complete()
 
 
 class OldTarget:
     """An image that exists, or an NBD export."""
 
-    replaces = True
+    flush = True
 
-    def __init__(self, image, size, zero, parameters):
+    def __init__(self, image, zero, cache, parameters):
         self.made = self.image = image
         self.zero = zero
-        self.parameters = parameters
-        served = Served(image)
+        self.parameters = list(parameters)
+        if cache == "none" and image.format == "qcow2":
+            self.parameters.append("cache=none")
+
+    def serve(self, window, size):
+        served = Served(self.image)
         have = served.size()
         served.stop()
         if have < size:
             raise Failure("%s: the disk has %d bytes, fewer than what is copied (%d)"
-                          % (image.given, have, size))
-
-    def serve(self, window):
+                          % (self.image.given, have, size))
         return Served(self.made, True, self.parameters, "", window)
 
     def path(self):
@@ -159,6 +173,7 @@ class Copying:
 
     def __init__(self, requests=None, sparse=None, cluster=None):
         self.options = []
+        self.by_default = requests is None and sparse is None
         self.allocates = sparse == 0 and cluster is None
         if requests is not None:
             self.options.append("--requests=%d" % requests)
@@ -175,33 +190,39 @@ class Copying:
         found = list(self.options)
         if target.zero and not self.allocates:
             found.append("--destination-is-zero")
-        if target.replaces:
+        if target.flush:
             found.append("--flush")
         return found
+
+
+def size_of_all(sources):
+    return sum(images.round_up(s.size, images.SECTOR) for s in sources)
 
 
 def copy_all(sources, target, copying, progress):
     """The sources one after the other."""
     total = sum(s.size for s in sources)
+    end = size_of_all(sources)
     at = 0
     progress.show(0)
     for source in sources:
         window = (at, source.size) if len(sources) > 1 else None
         share = (at / total, (at + source.size) / total) if total else (0, 1)
         if source.size:
-            copy_one(source, target, window, copying, progress, share)
+            copy_one(source, target, window, copying, progress, share, end)
         elif target.path() is None:
-            target.serve(None).connect().shutdown()
+            target.serve(None, end).connect().shutdown()
         at += images.round_up(source.size, images.SECTOR)
     progress.show(1)
     progress.end()
 
 
-def copy_one(source, target, window, copying, progress, share):
+def copy_one(source, target, window, copying, progress, share, size):
+    """SIZE: of the whole target."""
     served = None
     where = None if window else target.path()
     if where is None:
-        served = target.serve(window)
+        served = target.serve(window, size)
         served.connect().shutdown()
         where = served.uri
     result = clients.copy(source.where, where, copying.to(target), progress, share)
@@ -216,7 +237,7 @@ def copy_one(source, target, window, copying, progress, share):
 
 def copy_layer(source, target):
     """Only what the image itself contains, over the backing file of the target."""
-    served = target.serve(None)
+    served = target.serve(None, size_of_all([source]))
     served.connect().shutdown()
     program = os.path.join(os.path.dirname(os.path.realpath(sys.argv[0])),
                            "nbdkit-qcow2-apply-changes")
@@ -246,29 +267,34 @@ def convert(o):
         opened[0].need_qcow2("internal snapshots")
     given = options_of(o, format)
     layer = o.backing is not None and has_backing(opened[0])
-    sources = [Source(i, snapshot, layer, None, o.src_cache) for i in opened]
-    size = sum(images.round_up(s.size, images.SECTOR) for s in sources)
     progress = clients.Progress(o.progress and not o.quiet)
     copying = Copying(
-        number(o.coroutines, "-m", 1),
+        number(o.coroutines, "-m", 1, 16),
         None if o.sparse is None else images.size_of(o.sparse, "-S"),
         cluster_size(given) if o.compress else None)
     parameters = ["compress=on"] if o.compress else []
-    if o.cache == "none" and format == "qcow2":
-        parameters.append("cache=none")
+
+    def sources():
+        return [Source(i, snapshot, layer, None, o.src_cache) for i in opened]
+
     if output == "-":
-        return to_stdout(sources, size, format, given, secrets, copying, parameters)
+        return to_stdout(sources(), format, given, secrets, copying, parameters)
     image = images.Image(output, format, create.passphrase_of(given, secrets), False,
                          o.allow_uri)
     if o.no_create or image.uri and format == "raw":
         image.secret = secrets.only()
-        target = OldTarget(image, size, o.target_is_zero, parameters)
+        target = OldTarget(image, o.target_is_zero, o.cache, parameters)
+        alone = False
     else:
-        target = NewTarget(image, size, given, image.secret, parameters)
+        target = NewTarget(image, given, image.secret, o.cache, parameters)
+        alone = len(opened) == 1 and copying.by_default and \
+            inside.possible(opened[0], snapshot, image, given)
     if layer:
-        copy_layer(sources[0], target)
+        copy_layer(*sources(), target)
+    elif alone:
+        inside.copy(opened[0], snapshot, target, progress)
     else:
-        copy_all(sources, target, copying, progress)
+        copy_all(sources(), target, copying, progress)
     if copying.allocates and format == "raw":
         rawfile.allocate(target.made)
     if o.bitmaps:
@@ -318,8 +344,11 @@ def source_image(o, name, secrets):
     return images.image_of(o, name, o.format, secrets)
 
 
-def number(text, what, least):
-    return None if text is None else images.number_of(text, what, least)
+def number(text, what, least, most):
+    found = None if text is None else images.number_of(text, what, least)
+    if found is not None and found > most:
+        raise Failure("%s: %d is more than %d" % (what, found, most))
+    return found
 
 
 def cluster_size(given):
@@ -331,7 +360,7 @@ def has_backing(image):
     return image.format == "qcow2" and "backing-filename" in info.describe(image)
 
 
-def to_stdout(sources, size, format, given, secrets, copying, parameters):
+def to_stdout(sources, format, given, secrets, copying, parameters):
     if os.isatty(1):
         raise Failure("-: an image is not written to a terminal")
     if format == "raw" and len(sources) == 1:
@@ -343,7 +372,7 @@ def to_stdout(sources, size, format, given, secrets, copying, parameters):
         return 0
     image = images.Image(os.path.join(programs.directory(), "stdout"), format,
                          create.passphrase_of(given, secrets))
-    target = NewTarget(image, size, given, image.secret, parameters)
+    target = NewTarget(image, given, image.secret, "unsafe", parameters)
     copy_all(sources, target, copying, clients.Progress(False))
     target.complete()
     # (Not sendfile, which cannot append.)
@@ -396,11 +425,11 @@ def dd(o):
     size -= skip
     target_image = images.Image(words["of"], o.target_format or "raw", None, False,
                                 o.allow_uri)
-    target = NewTarget(target_image, images.round_up(size, images.SECTOR), {}, None, [])
+    target = NewTarget(target_image, {}, None, None, [])
     sources = [Source(image, window=(skip, size))] if size else []
     copy_all(sources, target, Copying(), clients.Progress(False))
     if not sources and target_image.format == "qcow2":
-        target.serve(None).stop()
+        target.serve(None, 0).stop()
     target.complete()
     return 0
 

@@ -108,10 +108,12 @@ class NewFile:
     """A file that is made under another name in the same directory and then gets its own:
     until then, what exists there stays.  A device or an NBD export is written directly.
 
-    name is where it is made."""
+    name is where it is made.  durable: with its name, after complete."""
 
     def __init__(self, image):
         self.image = image
+        self.durable = True
+        self.mode = None
         self.target = image.path
         self.direct = image.uri
         self.made = None
@@ -142,6 +144,10 @@ class NewFile:
             locks.refuse_if_used(self.target, image.given)
         programs.remove_at_end(self.name, image.given)
 
+    def replaces(self):
+        """Is there something that would be lost?"""
+        return self.direct or self.mode is not None
+
     def refuse_own_chain(self, given):
         """What the new image would replace must not be below it.  (Nobody locks it.)"""
         backing = given.get("backing_file", "").removeprefix("file:")
@@ -164,6 +170,8 @@ class NewFile:
             os.chmod(self.name, self.mode)
         os.rename(self.name, self.target)
         programs.keep(self.name)
+        if not self.durable:
+            return
         directory = os.open(os.path.dirname(self.target), os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -54,9 +54,12 @@ def clean_up():
     for name in _files:
         unlink(name)
     for directory in _directories:
-        for name in os.listdir(directory):
-            os.unlink(os.path.join(directory, name))
-        os.rmdir(directory)
+        try:
+            for name in os.listdir(directory):
+                os.unlink(os.path.join(directory, name))
+            os.rmdir(directory)
+        except FileNotFoundError:
+            pass                # a signal came before it was made
 
 
 def disconnect(fd):
@@ -101,8 +104,8 @@ def directory(longest=None):
                         "nbdkit-qcow2-img." + os.urandom(6).hex())
     if longest is not None and len(os.fsencode(name)) > longest:
         name = os.path.join("/tmp", os.path.basename(name))
-    os.mkdir(name, 0o700)
     _directories.append(name)
+    os.mkdir(name, 0o700)
     return name
 
 
