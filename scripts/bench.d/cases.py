@@ -589,6 +589,97 @@ def far_chain(config, delay):
                  3 * size + depth * MiB // 2)
 
 
+# --- 12: commands
+
+def command_row(config, name, *words, fresh=()):
+    """Seconds that the same arguments take qemu-img and nbdkit-qcow2-img.  What they make
+    is config.path("made").  FRESH: (file, what it is a copy of), of files they change."""
+    ours = [os.path.join(config.top, "scripts", "nbdkit-qcow2-img"),
+            "--nbdkit", config.nbdkit, "--plugin", config.plugin]
+
+    def before(kind):
+        if os.path.exists(config.path("made")):
+            os.unlink(config.path("made"))
+        for path, original in fresh:
+            images.fresh_copy(original, path)
+
+    def argv(kind):
+        return [*(["qemu-img"] if kind == QEMU else ours), *words]
+
+    return Row(name, "s", commands(argv, before), better=LESS, kinds=(QEMU, PLUGIN),
+               goals=goals(qemu=1), often=often(config))
+
+
+def tools(config):
+    size = max(config.size // 4, MiB)
+    return [conversion(config, size), compressing(config, size), layered(config, size),
+            *([] if config.quick else [metadata(config, size)])]
+
+
+def conversion(config, size):
+    raw, disk, made = config.path("disk.raw"), config.path("disk.qcow2"), \
+        config.path("made")
+
+    def prepare(config):
+        images.beginning(config.pool, raw, size)
+        images.in_order(raw, disk)
+
+    rows = [command_row(config, "convert raw to qcow2", "convert", "-f", "raw", "-O",
+                        "qcow2", raw, made),
+            command_row(config, "convert qcow2 to raw", "convert", "-O", "raw", disk,
+                        made),
+            command_row(config, "compare", "compare", "-f", "raw", raw, disk),
+            command_row(config, "info", "info", disk),
+            command_row(config, "create", "create", "-q", "-f", "qcow2", made, "10G")]
+    return Group("convert, a full disk of %s" % size_name(size), rows, prepare, 3 * size)
+
+
+def compressing(config, size):
+    raw, made = config.path("text.raw"), config.path("made")
+    rows = []
+    for kind in ("zlib", "zstd"):
+        row = command_row(config, "convert -c, " + kind, "convert", "-f", "raw", "-c",
+                          "-O", "qcow2", "-o", "compression_type=" + kind, raw, made)
+        config.need([row], kind)
+        rows.append(row)
+    return Group("convert -c, %s of text" % size_name(size), rows,
+                 lambda c: images.text_raw(raw, size), 3 * size)
+
+
+def layered(config, size):
+    depth = 4 if config.quick else 30
+    raw, top = config.path("chain.raw"), config.path("chain.qcow2")
+    fresh, made = config.path("fresh.qcow2"), config.path("made")
+    below, half = ("%s.%d" % (top, n) for n in (depth - 2, depth // 2 - 1))
+
+    def prepare(config):
+        images.beginning(config.pool, raw, size)
+        images.chain(config, raw, top, depth)
+        images.fresh_copy(below, below + ".kept")
+
+    rows = [command_row(config, "convert %d layers to one" % depth, "convert", "-O",
+                        "qcow2", top, made),
+            command_row(config, "map %d layers" % depth, "map", "--output=json", top),
+            command_row(config, "rebase %d layers over half of them" % depth, "rebase",
+                        "-b", half, "-F", "qcow2", fresh, fresh=[(fresh, top)]),
+            command_row(config, "commit the top layer", "commit", "-q", fresh,
+                        fresh=[(fresh, top), (below, below + ".kept")])]
+    return Group("%d layers, a disk of %s" % (depth, size_name(size)), rows, prepare,
+                 5 * size + depth * MiB // 2)
+
+
+def metadata(config, size):
+    """As many L2 entries as a disk 16 times as large has."""
+    disk = config.path("disk.qcow2")
+
+    def prepare(config):
+        images.shuffled(config, config.pool, disk, 4096)
+
+    return Group("small clusters in random order, a disk of %s" % size_name(config.size),
+                 [command_row(config, "check", "check", disk),
+                  command_row(config, "map", "map", disk)], prepare, 2 * config.size)
+
+
 CASES = {
     1: ("reads", reads),
     2: ("rewrites", rewrites),
@@ -601,4 +692,5 @@ CASES = {
     9: ("trim and zero storms", storms),
     10: ("memory", memory),
     11: ("over a link", link),
+    12: ("commands", tools),
 }

@@ -87,6 +87,20 @@ for row in rows:
         assert all(v < 64000 for v in row["median"].values()), row
 PY
 
+# Commands, which are compared with qemu-img.
+bench --quick --cases 12
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+rows = [r for c in json.load(open(sys.argv[1]))["cases"]
+        for g in c["groups"] for r in g["rows"]]
+assert len(rows) >= 10, rows
+for row in rows:
+    if "" not in row.get("skipped", {}):
+        assert not row.get("skipped") and row["unit"] == "s", row
+        assert row["ratio"]["qemu"]["turns"] == 1 and "limit" not in row["median"], row
+PY
+
 # Only some rows, and those that they are compared with.
 bench --quick --cases 1,6 --rows '100 layers' --servers plugin
 "$python" - "$out/results.json" <<'PY'
@@ -115,7 +129,7 @@ grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
 rm -r "$out"
 
 # What can't be is refused before anything is done.
-for wrong in "--cases 12" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
+for wrong in "--cases 13" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
   # shellcheck disable=SC2086
   if bench $wrong; then fail "accepted: $wrong"; fi
   [ -z "$(ls "$out" 2>/dev/null)" ]
