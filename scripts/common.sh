@@ -40,7 +40,7 @@ bench_packages=(
   python3-libnbd
   qemu-utils
 )
-# To make Debian packages, and to try them.
+# To make Debian packages.
 # shellcheck disable=SC2034
 deb_packages=(
   build-essential
@@ -48,11 +48,6 @@ deb_packages=(
   libnbd-bin
   python3-libnbd
   qemu-utils
-)
-# shellcheck disable=SC2034
-trial_packages=(
-  lintian
-  mmdebstrap
 )
 # A Ceph cluster, and QEMU's driver for it.
 # shellcheck disable=SC2034
