@@ -129,6 +129,7 @@ core_sources = \
 	%reldir%/mapping/map.h \
 	%reldir%/mapping/mapahead.c \
 	%reldir%/mapping/mapedit.c \
+	%reldir%/mapping/mapload.c \
 	%reldir%/mapping/mapmem.c \
 	%reldir%/mapping/mapreclaim.c \
 	%reldir%/mapping/mapslice.c \

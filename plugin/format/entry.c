@@ -140,37 +140,51 @@ decode_extended (const struct header *h, const struct overlap *overlap,
   return min64 (n, max);
 }
 
+/* Of MAX entries, how many from the first one on differ only in their host offsets, which
+ * grow by STEP? */
+static unsigned
+count_alike (const struct be64 *entries, unsigned max, uint64_t step)
+{
+  const uint64_t known = QCOW2_L2_OFFSET_MASK | QCOW2_OFLAG_COPIED |
+    QCOW2_OFLAG_COMPRESSED | QCOW2_OFLAG_ZERO;
+  uint64_t expected = get64 (entries[0]) & known;
+  unsigned n;
+
+  for (n = 1; n < max; n++) {
+    expected += step;
+    if ((get64 (entries[n]) & known) != expected)
+      break;
+  }
+  return n;
+}
+
 unsigned
 entry_decode (const struct header *h, const struct overlap *overlap,
               const void *raw, unsigned unit, unsigned max, struct run *run)
 {
-  const struct be64 *entries = raw;
-  uint64_t host;
-  bool copied;
+  const struct be64 *entries = (const struct be64 *) raw + unit;
+  uint64_t clear;
   unsigned n;
 
   if (entry_is_extended (h))
     return decode_extended (h, overlap, raw, unit, max, run);
 
   run->layer = 0;
-  run->kind = decode_one (h, overlap, get64 (entries[unit]),
-                          &run->host, &run->copied);
+  run->kind = decode_one (h, NULL, get64 (entries[0]), &run->host, &run->copied);
+  if (run_host_constant (run->kind)) {
+    run->kind = decode_one (h, overlap, get64 (entries[0]), &run->host, &run->copied);
+    return 1;
+  }
+  n = count_alike (entries, max, run_host_advances (run->kind) ? h->cluster_size : 0);
 
-  for (n = 1; n < max; n++) {
-    uint64_t expect = run->host;
-
-    /* Shortcut: entries without a host offset are usually identical. */
-    if (entries[unit + n].be == entries[unit].be &&
-        !run_host_advances (run->kind) && !run_host_constant (run->kind))
-      continue;
-    if (run_host_constant (run->kind))
-      break;
-    if (run_host_advances (run->kind))
-      expect += (uint64_t) n << h->cluster_bits;
-    if (decode_one (h, overlap, get64 (entries[unit + n]), &host, &copied)
-        != (enum run_kind) run->kind ||
-        host != expect || copied != run->copied)
-      break;
+  /* A cluster that contains metadata ends the run, or is one. */
+  if (overlap && run_host_advances (run->kind) && !entry_is_external (h)) {
+    clear = overlap_clear (overlap, run->host, (uint64_t) n << h->cluster_bits);
+    if (clear == 0) {
+      run->kind = decode_one (h, overlap, get64 (entries[0]), &run->host, &run->copied);
+      return 1;
+    }
+    n = clear >> h->cluster_bits;
   }
   return n;
 }

@@ -17,7 +17,9 @@
  *   2^BLOCK_BITS clusters that a long range touches.  If the counters of
  *   a cluster and of its block are both 0, then it is not in the set.  A
  *   counter that has reached 255 stays there.  (Most images have no long ranges,
- *   and blocks are then not looked at.)
+ *   and blocks are then not looked at.)  Each cluster also counts in one of a
+ *   few more counters, that of its group of 2^GROUP_BITS clusters, so that many
+ *   clusters can be found not to be in the set by one look.
  *
  * Why the filter may be read without the lock: a counter is incremented before
  * overlap_add returns, and is not 0 as long as one cluster that counts in it is in the
@@ -52,6 +54,11 @@
 /* Ranges count in the filter by blocks of this many clusters (log2). */
 #define BLOCK_BITS 10
 
+/* Single clusters count by groups of this many clusters (log2) ... */
+#define GROUP_BITS 6
+/* ... in a part of the number of counters that clusters have (log2). */
+#define GROUP_SHARE 2
+
 /* A range of more blocks than this is not counted: from then on all lookups take the
  * lock. */
 #define MAX_BLOCKS (1u << 20)
@@ -59,6 +66,9 @@
 /* Maximum number of slots, in total, that are searched for single clusters that overlap
  * long ranges: hostile snapshots may have any number of long tables. */
 #define MAX_EFFORT (UINT64_C (1) << 26)
+
+/* It is worthwhile to look at a group for so many of its clusters. */
+#define FEW 4
 
 #define MIN_SLOTS_BITS 4
 #define MIN_FILTER_BITS 9
@@ -68,6 +78,7 @@
 struct filter {
   struct filter *older;         /* the one replaced; all are freed at the end */
   unsigned bits;                /* log2 of the number of counters */
+  unsigned group_bits;          /* of those of groups, which follow them */
   /* Written under the lock, read without it: see above. */
   _Atomic uint8_t counter[];
 };
@@ -120,17 +131,35 @@ block_hash (const struct overlap *o, uint64_t block)
 static struct filter *
 filter_new (unsigned bits)
 {
-  struct filter *f = calloc (1, sizeof *f + (sizeof f->counter[0] << bits));
+  const unsigned group_bits = bits - GROUP_SHARE;
+  struct filter *f = calloc (1, sizeof *f + (sizeof f->counter[0] << bits) +
+                             (sizeof f->counter[0] << group_bits));
 
-  if (f != NULL)
+  if (f != NULL) {
     f->bits = bits;
+    f->group_bits = group_bits;
+  }
   return f;
 }
 
-static void
-filter_count (struct filter *f, uint64_t h, int by)
+/* The counter of a cluster or a block, by its hash. */
+static _Atomic uint8_t *
+counter_of (struct filter *f, uint64_t h)
 {
-  _Atomic uint8_t *counter = &f->counter[h >> (64 - f->bits)];
+  return &f->counter[h >> (64 - f->bits)];
+}
+
+/* The counter of the group of CLUSTER. */
+static _Atomic uint8_t *
+group_counter (const struct overlap *o, struct filter *f, uint64_t cluster)
+{
+  return &f->counter[(UINT64_C (1) << f->bits) +
+                     (hash (o, cluster >> GROUP_BITS) >> (64 - f->group_bits))];
+}
+
+static void
+count (_Atomic uint8_t *counter, int by)
+{
   uint8_t value = atomic_load_explicit (counter, memory_order_relaxed);
 
   /* A counter at its maximum no longer knows how many clusters it stands for.  Plain load
@@ -139,26 +168,44 @@ filter_count (struct filter *f, uint64_t h, int by)
     atomic_store_explicit (counter, value + by, memory_order_release);
 }
 
-static bool
-filter_maybe (const struct filter *f, uint64_t h)
+static void
+count_single (const struct overlap *o, struct filter *f, uint64_t cluster, int by)
 {
-  return atomic_load_explicit (&f->counter[h >> (64 - f->bits)],
-                               memory_order_acquire) != 0;
+  count (counter_of (f, hash (o, cluster)), by);
+  count (group_counter (o, f, cluster), by);
+}
+
+static bool
+counts (const _Atomic uint8_t *counter)
+{
+  return atomic_load_explicit (counter, memory_order_acquire) != 0;
+}
+
+/* May CLUSTER be in a long range? */
+static bool
+maybe_in_range (const struct overlap *o, struct filter *f, uint64_t cluster)
+{
+  return atomic_load_explicit (&o->has_ranges, memory_order_acquire) &&
+         (counts (counter_of (f, block_hash (o, cluster >> BLOCK_BITS))) ||
+          atomic_load_explicit (&o->unfiltered, memory_order_acquire));
 }
 
 /* May CLUSTER be in the set?  Takes no lock. */
 static bool
 maybe (const struct overlap *o, uint64_t cluster)
 {
-  const struct filter *f = atomic_load_explicit (&o->filter,
-                                                 memory_order_acquire);
+  struct filter *f = atomic_load_explicit (&o->filter, memory_order_acquire);
 
-  if (filter_maybe (f, hash (o, cluster)))
-    return true;
-  if (!atomic_load_explicit (&o->has_ranges, memory_order_acquire))
-    return false;
-  return filter_maybe (f, block_hash (o, cluster >> BLOCK_BITS)) ||
-         atomic_load_explicit (&o->unfiltered, memory_order_acquire);
+  return counts (counter_of (f, hash (o, cluster))) || maybe_in_range (o, f, cluster);
+}
+
+/* May a cluster of the group of CLUSTER be in the set? */
+static bool
+maybe_in_group (const struct overlap *o, uint64_t cluster)
+{
+  struct filter *f = atomic_load_explicit (&o->filter, memory_order_acquire);
+
+  return counts (group_counter (o, f, cluster)) || maybe_in_range (o, f, cluster);
 }
 
 /* Counts the blocks of a range up or down. */
@@ -174,7 +221,7 @@ filter_count_range (struct overlap *o, struct filter *f,
     return;
   }
   for (uint64_t block = first; block <= last; block++)
-    filter_count (f, block_hash (o, block), by);
+    count (counter_of (f, block_hash (o, block)), by);
 }
 
 /* Replaces the filter by one that suits the hash table.  Without memory the old one
@@ -191,7 +238,7 @@ filter_grow (struct overlap *o)
     return;
   for (uint64_t i = 0; i < UINT64_C (1) << o->slots_bits; i++)
     if (o->slots[i] != 0)
-      filter_count (f, hash (o, o->slots[i] >> 8), 1);
+      count_single (o, f, o->slots[i] >> 8, 1);
   for (size_t i = 0; i < o->nr_ranges; i++)
     filter_count_range (o, f, &o->ranges[i], 1);
   f->older = old;
@@ -246,7 +293,7 @@ remove_single (struct overlap *o, uint64_t cluster)
 
   if (*slot == 0)
     return;
-  filter_count (o->filter, hash (o, cluster), -1);
+  count_single (o, o->filter, cluster, -1);
   o->used--;
 
   /* Moves later members of the chain into the hole if they can be found there: that is,
@@ -463,7 +510,7 @@ add_singles (struct overlap *o, uint64_t first, uint64_t end,
     if (known == OVERLAP_NONE) {
       *find_slot (o, c) = c << 8 | kind;
       o->used++;
-      filter_count (o->filter, hash (o, c), 1);
+      count_single (o, o->filter, c, 1);
     }
     else if (known != kind && other == OVERLAP_NONE)
       other = known;
@@ -588,25 +635,55 @@ overlap_remove (struct overlap *o, uint64_t offset, uint64_t bytes)
   pthread_rwlock_unlock (&o->lock);
 }
 
-enum overlap_kind
-overlap_find (const struct overlap *o, uint64_t offset, uint64_t bytes)
+/* Finds the first cluster of [*FIRST, END) that is in the set. */
+static enum overlap_kind
+find_first (const struct overlap *o, uint64_t *first, uint64_t end)
 {
   /* The set is constant here, but taking its lock changes the lock. */
   pthread_rwlock_t *lock = (pthread_rwlock_t *) &o->lock;
   enum overlap_kind kind = OVERLAP_NONE;
+  uint64_t c = *first, group_end;
+
+  while (c < end) {
+    group_end = min64 (end, (c | ((1u << GROUP_BITS) - 1)) + 1);
+    if (group_end - c >= FEW && !maybe_in_group (o, c))
+      c = group_end;
+    for (; c < group_end; c++)
+      if (maybe (o, c)) {
+        pthread_rwlock_rdlock (lock);
+        kind = kind_of (o, c);
+        pthread_rwlock_unlock (lock);
+        if (kind != OVERLAP_NONE) {
+          *first = c;
+          return kind;
+        }
+      }
+  }
+  return OVERLAP_NONE;
+}
+
+enum overlap_kind
+overlap_find (const struct overlap *o, uint64_t offset, uint64_t bytes)
+{
   uint64_t first, end;
 
   if (bytes == 0)
     return OVERLAP_NONE;
   to_clusters (o, offset, bytes, &first, &end);
+  return find_first (o, &first, end);
+}
 
-  for (uint64_t c = first; c < end && kind == OVERLAP_NONE; c++)
-    if (maybe (o, c)) {
-      pthread_rwlock_rdlock (lock);
-      kind = kind_of (o, c);
-      pthread_rwlock_unlock (lock);
-    }
-  return kind;
+uint64_t
+overlap_clear (const struct overlap *o, uint64_t offset, uint64_t bytes)
+{
+  uint64_t first, end;
+
+  if (bytes == 0)
+    return 0;
+  to_clusters (o, offset, bytes, &first, &end);
+  if (find_first (o, &first, end) == OVERLAP_NONE)
+    return bytes;
+  return max64 (first << o->cluster_bits, offset) - offset;
 }
 
 const char *

@@ -46,6 +46,8 @@ extern void overlap_remove (struct overlap *, uint64_t offset, uint64_t bytes);
  * which readers share, only if the filter finds that a cluster may be in the set. */
 extern enum overlap_kind overlap_find (const struct overlap *,
                                        uint64_t offset, uint64_t bytes);
+/* Returns the number of bytes before that cluster (0 if OFFSET is in it), or BYTES. */
+extern uint64_t overlap_clear (const struct overlap *, uint64_t offset, uint64_t bytes);
 
 /* For messages, such as "L2 table" or "refcount block". */
 extern const char *overlap_name (enum overlap_kind);

@@ -48,10 +48,26 @@ table_offset (const struct l2 *l2, uint64_t table)
   return atomic_load (&l2->l1[table]) & ~L1_FLAGS & QCOW2_L1_OFFSET_MASK;
 }
 
-/* Reads LEN bytes of the slice, from byte AT on. */
+/* Reads without reporting errors, and without waiting for a lost connection. */
+static int
+try_read (struct storage *file, void *buf, uint64_t len, uint64_t offset)
+{
+  struct storage_range range = {
+    .storage = file, .buf = buf, .count = len, .offset = offset
+  };
+
+  if (!storage_is_far (file))
+    return storage_read (file, buf, len, offset);
+  storage_try_many (&range, 1);
+  return range.done ? 0 : -1;
+}
+
+/* Reads LEN bytes of the slice, and of those that follow it in the table, from byte AT
+ * on. */
 static int
 read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
-              void *raw)
+              void *raw,
+              int (*read) (struct storage *, void *, uint64_t, uint64_t))
 {
   const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
   const uint64_t table = slice >> shift;
@@ -64,8 +80,8 @@ read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
     before = offset;
     if (offset == 0)
       memset (raw, 0, len);
-    else if (storage_read (l2->image->file, raw, len,
-                           offset + within * l2->slice_size + at) == -1)
+    else if (read (l2->image->file, raw, len,
+                   offset + within * l2->slice_size + at) == -1)
       return -1;
     offset = table_offset (l2, table);
   } while (offset != before);
@@ -73,11 +89,26 @@ read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
 }
 
 static int
-load_raw (void *opaque, uint64_t slice, void *raw)
+load_raw (void *opaque, uint64_t slice, unsigned n, void *raw)
 {
   struct l2 *l2 = opaque;
 
-  return read_entries (l2, slice, 0, l2->slice_size, raw);
+  return read_entries (l2, slice, 0, n * l2->slice_size, raw,
+                       n == 1 ? storage_read : try_read);
+}
+
+/* As much of a table as is read together, but no more than the disk needs. */
+static unsigned
+together (void *opaque)
+{
+  const struct l2 *l2 = opaque;
+  const struct header *h = &l2->image->header;
+  const uint64_t bytes = min64 (h->cluster_size, MAP_TOGETHER_BYTES);
+  uint64_t n = bytes > l2->slice_size ? bytes / l2->slice_size : 1;
+
+  while (n > 1 && h->size <= (n / 2) << l2->slice_span_bits)
+    n /= 2;
+  return n;
 }
 
 /* Does not check whether entries point to metadata.  Each lookup does, because that may
@@ -103,7 +134,7 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
   struct be64 raw[2 * MAP_PEEK_UNITS];  /* an entry has at most two words */
 
   if (read_entries (l2, slice, first * h->l2_entry_size, n * h->l2_entry_size,
-                    raw) == -1)
+                    raw, storage_read) == -1)
     return -1;
   return entry_decode (h, NULL, raw, unit - (first << shift), max, run);
 }
@@ -120,6 +151,7 @@ slow_slices (void *opaque)
 static const struct map_ops l2_map_ops = {
   .slow_slices = slow_slices,
   .load_raw = load_raw,
+  .together = together,
   .decode = decode,
   .peek = peek,
 };
@@ -288,8 +320,7 @@ static bool
 is_metadata_now (const struct l2 *l2, struct run *run)
 {
   const uint64_t cs = l2->image->header.cluster_size;
-  const uint64_t end = run->host + run->len;
-  uint64_t first, n, at;
+  uint64_t first, n, clear;
 
   if (run->kind == RUN_COMPRESSED) {
     if (!compress_clusters (&l2->image->header, run->host, &first, &n) ||
@@ -298,20 +329,15 @@ is_metadata_now (const struct l2 *l2, struct run *run)
     run->host |= QCOW2_OFLAG_COMPRESSED;        /* for the message */
     return true;
   }
-  if (!run_host_advances (run->kind) || entry_is_external (&l2->image->header) ||
-      overlap_find (l2->image->overlap, run->host, run->len) == OVERLAP_NONE)
+  if (!run_host_advances (run->kind) || entry_is_external (&l2->image->header))
     return false;
-  for (at = round_down (run->host, cs); at < end; at += cs)
-    if (overlap_find (l2->image->overlap, at, cs) != OVERLAP_NONE)
-      break;
-  if (at >= end)
-    return false;               /* it was removed just now */
-  if (at > run->host) {
-    run->len = at - run->host;
+  clear = overlap_clear (l2->image->overlap, run->host, run->len);
+  if (clear > 0) {
+    run->len = clear;
     return false;
   }
   /* For the message. */
-  run->host = at | (run->copied ? QCOW2_OFLAG_COPIED : 0) |
+  run->host = round_down (run->host, cs) | (run->copied ? QCOW2_OFLAG_COPIED : 0) |
     (run->kind == RUN_ZERO_ALLOC && !entry_is_extended (&l2->image->header)
      ? QCOW2_OFLAG_ZERO : 0);
   return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Declarations that map.c, mapslice.c, mapmem.c, mapreclaim.c and mapedit.c share.  No
+ * Declarations that map.c and its parts (mapload.c, mapslice.c, mapmem.c, ...) share.  No
  * other file includes this.
  */
 
@@ -69,7 +69,7 @@ struct shard {
   /* The fields above are all that a hit needs: one cache line. */
   struct map_slice *queue_head; /* the evictable slices; the hand points to the head */
   struct map_slice *queue_tail;
-  uint64_t misses, peeks, evictions, packs;
+  uint64_t misses, peeks, loads, loaded, evictions, packs;
   uint64_t claims;              /* times that a pin began to read a raw form, ever */
   pthread_cond_t changed;       /* some slice is no longer busy */
 };
@@ -96,6 +96,7 @@ struct map_space {
   struct pack_shape shape;
   unsigned slice_bits;          /* log2 of the guest bytes of a slice */
   size_t raw_size;
+  unsigned together;            /* slices that may be loaded together: a power of two */
   const struct map_ops *ops;
   void *opaque;
   uint64_t salt;                /* for the hash */
@@ -167,13 +168,30 @@ extern void map_unlink (struct shard *, struct map_slice *);
 /* Frees slices that were removed from the table, linked by next, and their bodies. */
 extern void map_free_slices (struct map_slice *);
 
-/* Ends the first load of a slice: it has the pack P, or if that is NULL, it goes. */
-extern void map_loaded (struct shard *, struct map_slice *, struct pack *p);
+/* --- mapload.c: no lock is held --- */
 
-/* Makes the pack of a slice from RAW, or if that is NULL, from the loader.  Returns NULL
- * on error, with errno set and reported. */
-extern struct pack *map_make_pack (const struct map_space *, uint64_t index,
-                                   const void *raw);
+/* Makes the pack of a slice from its raw form.  Returns NULL on error, with errno set and
+ * reported. */
+extern struct pack *map_pack_raw (const struct map_space *, const void *raw);
+
+/* Slices that are loaded together. */
+struct map_group {
+  struct map_slice *wanted;
+  uint64_t first;               /* number of the first slice */
+  unsigned n;
+  /* NULL: another thread has the slice, or it is in memory. */
+  struct map_slice *slices[MAP_TOGETHER];
+  struct pack *packs[MAP_TOGETHER];
+};
+
+/* WANTED was just inserted.  Adds those of its neighbours that are not in memory, if
+ * there is memory for them. */
+extern void map_group_begin (struct map_group *, struct map_slice *wanted);
+/* Loads them.  Returns the pack of the wanted slice, which is the caller's to look at
+ * until map_group_end, or NULL on error, with errno set and reported. */
+extern const struct pack *map_group_load (struct map_group *);
+/* Gives their packs to the slices.  Those that have none go.  Keeps errno. */
+extern void map_group_end (struct map_group *);
 
 /* --- mapahead.c: no lock is held, except where noted --- */
 
@@ -206,6 +224,9 @@ extern void map_requeue (struct map_slice *);
 
 /* Would one more slice make reclaim evict others? */
 extern bool map_is_full (struct map *);
+
+/* Is there plenty of memory, even after N more slices? */
+extern bool map_has_plenty (struct map *, unsigned n);
 
 /* Is more memory in use than allowed, and is there an evictable slice? */
 extern bool map_over_limit (struct map *);

@@ -69,7 +69,8 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
       unsigned unit, unsigned max, struct run *run)
 {
   struct map_slice *s = map_insert (shard, space, index);
-  struct pack *p;
+  const struct pack *p;
+  struct map_group group;
   int64_t n = -1;
 
   shard->misses++;
@@ -77,12 +78,13 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
   if (s == NULL)
     return -1;
 
+  map_group_begin (&group, s);
   if (space->ahead)
     map_ahead_touch (space, index, unit);
-  p = map_make_pack (space, index, NULL);
+  p = map_group_load (&group);
   if (p)
     n = pack_find (p, space->shape, unit, max, run);
-  map_loaded (shard, s, p);
+  map_group_end (&group);
   map_reclaim (space->map);     /* the table may have grown even so */
   return n;
 }
@@ -251,6 +253,8 @@ map_get_stats (struct map *map, struct map_stats *stats)
     stats->hits += shard->hits;
     stats->misses += shard->misses;
     stats->peeks += shard->peeks;
+    stats->loads += shard->loads;
+    stats->loaded += shard->loaded;
     stats->evictions += shard->evictions;
     stats->packs += shard->packs;
   }
@@ -275,6 +279,8 @@ map_space_new (struct map *map, unsigned unit_bits, unsigned units,
   assert (is_power_of_2 (units) && units <= 1u << 24);
   assert (ops->load || (ops->load_raw && ops->decode && raw_size > 0));
   assert (raw_size <= 1u << 30);
+  space->together = ops->together ? ops->together (opaque) : 1;
+  assert (is_power_of_2 (space->together) && space->together <= MAP_TOGETHER);
 
   space->map = map;
   space->shape = (struct pack_shape) { .unit_bits = unit_bits, .units = units };

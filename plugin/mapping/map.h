@@ -21,11 +21,12 @@
 struct map;
 struct map_space;
 struct map_slice;
-struct map_fill;        /* collects the runs of a slice being loaded */
+struct map_fill;        /* collects the runs of slices being loaded */
 
 struct map_stats {
   uint64_t hits, misses, evictions, packs;
   uint64_t peeks;               /* misses that read only a few entries */
+  uint64_t loads, loaded;       /* times that slices were read, and their number */
   uint64_t looks;               /* slices that eviction and packing looked at */
   uint64_t bytes, peak_bytes;   /* memory in use */
 };
@@ -43,15 +44,22 @@ extern void map_get_stats (struct map *, struct map_stats *);
 extern struct budget *map_budget (struct map *);
 
 struct map_ops {
-  /* Fills one slice: calls map_fill_add for consecutive units from 0 until all units of
-   * the slice are covered.  Called with no lock held; two calls for one slice never run
-   * at the same time.  Returns 0, or -1 with errno set and reported.  NULL if load_raw is
-   * given (the map then loads the raw form and decodes it). */
-  int (*load) (void *opaque, uint64_t slice, struct map_fill *);
+  /* Fills N slices, from number SLICE on: calls map_fill_add for consecutive units until
+   * all units of the slices are covered.  Called with no lock held; two calls for one
+   * slice never run at the same time, unless one is for several slices and what it finds
+   * about this one is not used.  Returns 0, or -1 with errno set and, for a single
+   * slice, reported.  NULL if load_raw is given (the map then loads the raw form and
+   * decodes it). */
+  int (*load) (void *opaque, uint64_t slice, unsigned n, struct map_fill *);
 
-  /* For spaces that are edited: reads the raw form of the slice, as in the file.  (Where
+  /* For spaces that are edited: reads the raw forms of N slices, as in the file.  (Where
    * everything is RUN_UNALLOCATED, zeros must mean the same.) */
-  int (*load_raw) (void *opaque, uint64_t slice, void *raw);
+  int (*load_raw) (void *opaque, uint64_t slice, unsigned n, void *raw);
+
+  /* NULL, or asked once: the number of slices whose loading together takes hardly longer
+   * than that of one: a power of two, up to MAP_TOGETHER.  The first of the slices above
+   * is then within an aligned group of so many, and so are the others. */
+  unsigned (*together) (void *opaque);
 
   /* Decodes the run that begins at unit UNIT of the raw slice, at most MAX units: returns
    * its length in units (>= 1) and sets kind, copied, layer, host. */
@@ -70,6 +78,11 @@ struct map_ops {
   uint64_t (*slow_slices) (void *opaque);
 };
 #define MAP_PEEK_UNITS 64u
+#define MAP_TOGETHER 128u
+
+/* So many bytes of an image's tables are read together: this takes hardly longer than to
+ * read a slice. */
+#define MAP_TOGETHER_BYTES (UINT64_C (64) << 10)
 
 /* UNIT_BITS is log2 of the guest bytes of a unit, the granularity of the space's runs.
  * UNITS is the number of units per slice (a power of two, <= 2^24).  RAW_SIZE is the size

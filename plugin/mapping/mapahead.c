@@ -106,7 +106,11 @@ load_wanted (void *opaque)
       s->ahead = true;
     pthread_mutex_unlock (&shard->lock);
     if (s) {
-      map_loaded (shard, s, map_make_pack (space, index, NULL));
+      struct map_group group;
+
+      map_group_begin (&group, s);
+      map_group_load (&group);
+      map_group_end (&group);
       map_reclaim (space->map);
     }
   }

@@ -55,7 +55,7 @@ read_raw (const struct map_space *space, uint64_t index, const struct pack *pack
   }
   /* Slices of new tables are vacant. */
   if (!(pack && is_vacant (space, pack)) &&
-      space->ops->load_raw (space->opaque, index, raw->data) == -1) {
+      space->ops->load_raw (space->opaque, index, 1, raw->data) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
     free (raw);
     return NULL;
@@ -110,6 +110,8 @@ map_pin (struct map_space *space, uint64_t index)
     if (s == NULL || pinned)
       return s;
     shard->misses++;
+    shard->loads++;
+    shard->loaded++;
   }                             /* the lock is released here */
 
   /* The file contains what the pack was made from: a slice is packed only after its last

@@ -191,3 +191,12 @@ map_is_full (struct map *map)
   return atomic_load (&map->budget.bytes) + atomic_load (&map->largest) >
     most_bytes (map);
 }
+
+/* The other half is for slices that requests ask for one by one: if they are far apart,
+ * their neighbours must not keep them from fitting into memory. */
+bool
+map_has_plenty (struct map *map, unsigned n)
+{
+  return atomic_load (&map->budget.bytes) + n * atomic_load (&map->largest) <=
+    map->budget.limit / 2;
+}

@@ -68,7 +68,7 @@ pack_raw (struct shard *shard, struct map_slice *s)
   /* No lock is needed: no thread edits a slice that is not pinned, and no thread pins it
    * while it is busy. */
   struct raw *raw = s->raw;
-  struct pack *p = map_make_pack (s->space, s->index, raw->data);
+  struct pack *p = map_pack_raw (s->space, raw->data);
 
   {
     LOCK_FOR_BLOCK (&shard->lock);

@@ -2,9 +2,9 @@
  *
  * How are slices added to the table of the mapping cache, and removed from it?
  *
- * Part of map.c: the hash table of each shard, and loading and packing one slice.
+ * Part of map.c: the hash table of each shard.
  *
- * Locks: the shard's lock guards its table; loading and packing happen without it.
+ * Locks: the shard's lock guards its table.
  */
 
 #include <config.h>
@@ -19,10 +19,6 @@
 #include "mapping/map-impl.h"
 
 #define MIN_BUCKETS 4           /* in a shard that has slices */
-
-struct map_fill {
-  struct pack_builder builder;
-};
 
 /* --- the table --- */
 
@@ -119,91 +115,4 @@ map_free_slices (struct map_slice *s)
     free (s->body);
     free (s);
   }
-}
-
-void
-map_loaded (struct shard *shard, struct map_slice *s, struct pack *p)
-{
-  KEEP_ERRNO_FOR_BLOCK;
-
-  pthread_mutex_lock (&shard->lock);
-  if (p) {
-    s->pack = p;
-    s->form = SLICE_PACK;
-    map_not_busy (shard, s);
-  }
-  else
-    map_give_up (shard, s);
-  pthread_mutex_unlock (&shard->lock);
-  if (p == NULL)
-    free (s);
-}
-
-/* --- loading and packing: no lock is held --- */
-
-int
-map_fill_add (struct map_fill *fill, unsigned units, enum run_kind kind,
-              bool copied, uint16_t layer, uint64_t host)
-{
-  if (pack_add (&fill->builder, units, kind, copied, layer, host) == -1) {
-    nbdkit_error ("mapping cache: realloc: %m");
-    return -1;
-  }
-  return 0;
-}
-
-static int
-fill_from_raw (const struct map_space *space, const void *raw,
-               struct map_fill *fill)
-{
-  const unsigned units = space->shape.units;
-  struct run run;
-  unsigned unit, n;
-
-  for (unit = 0; unit < units; unit += n) {
-    n = space->ops->decode (space->opaque, raw, unit, units - unit, &run);
-    assert (n >= 1 && n <= units - unit);
-    if (map_fill_add (fill, n, run.kind, run.copied, run.layer, run.host) == -1)
-      return -1;
-  }
-  return 0;
-}
-
-static int
-load_and_fill (const struct map_space *space, uint64_t index,
-               struct map_fill *fill)
-{
-  CLEANUP_FREE void *raw = NULL;
-
-  if (space->ops->load)
-    return space->ops->load (space->opaque, index, fill);
-
-  raw = malloc (space->raw_size);
-  if (raw == NULL) {
-    nbdkit_error ("mapping cache: malloc: %m");
-    return -1;
-  }
-  if (space->ops->load_raw (space->opaque, index, raw) == -1)
-    return -1;
-  return fill_from_raw (space, raw, fill);
-}
-
-struct pack *
-map_make_pack (const struct map_space *space, uint64_t index, const void *raw)
-{
-  struct map_fill fill;
-  struct pack *p = NULL;
-  int r;
-
-  pack_begin (&fill.builder, space->shape);
-  r = raw ? fill_from_raw (space, raw, &fill)
-          : load_and_fill (space, index, &fill);
-  if (r == 0) {
-    p = pack_build (&fill.builder);
-    if (p == NULL)
-      nbdkit_error ("mapping cache: malloc: %m");
-  }
-  KEEP_ERRNO_FOR_BLOCK;
-  pack_end (&fill.builder);
-  return p;
 }

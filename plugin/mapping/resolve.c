@@ -43,6 +43,9 @@
 
 /* The largest number of units in a slice; it limits the work of one resolve. */
 #define MAX_SLICE_UNITS (1u << 22)
+/* Slices are resolved together as long as it takes no more than this, in all layers. */
+#define MOST_TOGETHER_BYTES (4 * MAP_TOGETHER_BYTES)
+#define MOST_TOGETHER_UNITS (1u << 17)
 
 struct layers_view {
   struct layers *layers;
@@ -54,6 +57,7 @@ struct layers_view {
   uint64_t disk_size;
   unsigned unit_bits;
   unsigned units;               /* per slice */
+  unsigned together;            /* slices that are resolved together */
 };
 
 /* --- resolving one slice --- */
@@ -119,6 +123,7 @@ struct resolve {
   uint16_t index;               /* of the layer */
   const struct layer *layer;
   bool detailed;                /* of the view */
+  bool patient;                 /* what is far, and not reached at once, is waited for */
   struct run_list open;         /* still unresolved, in order; as the layer before this
                                    one has answered */
   struct run_list next_open;    /* ranges that the layer leaves open */
@@ -435,6 +440,8 @@ take_table (struct resolve *r, size_t *i)
   for (n = *i + 1; n < r->open.n && open[n].start < table_end; n++)
     ;
   end = min64 (run_end (&open[n - 1]), table_end);
+  if (part == NULL && !r->patient && is_far (r->layer))
+    return -1;
   if (part == NULL) {
     ret = read_part (r->layer, open[*i].start, end, &own);
     part = &own;
@@ -526,15 +533,20 @@ compare_runs (const void *a, const void *b)
   return x->start < y->start ? -1 : x->start > y->start;
 }
 
+/* The answers of a single layer are in order. */
 static void
 sort (struct run_list *list)
 {
-  qsort (list->runs, list->n, sizeof *list->runs, compare_runs);
+  for (size_t i = 1; i < list->n; i++)
+    if (list->runs[i].start < list->runs[i - 1].start) {
+      qsort (list->runs, list->n, sizeof *list->runs, compare_runs);
+      return;
+    }
 }
 
-/* Adds the runs, which are sorted, to the map, in units. */
+/* Adds the runs to the map, in units, UNITS from START on. */
 static int
-fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
+fill (struct layers_view *v, uint64_t start, uint64_t units, struct run_list *found,
       struct map_fill *f)
 {
   unsigned at = 0, end;
@@ -545,7 +557,7 @@ fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
     const struct run *run = &found->runs[i];
 
     /* Run borders are multiples of the unit, except at the end of the disk. */
-    end = (run_end (run) - slice_start +
+    end = (run_end (run) - start +
            (UINT64_C (1) << v->unit_bits) - 1) >> v->unit_bits;
     if (end == at)
       continue;
@@ -554,8 +566,8 @@ fill (struct layers_view *v, uint64_t slice_start, struct run_list *found,
       return -1;
     at = end;
   }
-  if (at < v->units &&
-      map_fill_add (f, v->units - at, RUN_ZERO, false, 0, 0) == -1)
+  if (at < units &&
+      map_fill_add (f, units - at, RUN_ZERO, false, 0, 0) == -1)
     return -1;
   return 0;
 }
@@ -596,17 +608,17 @@ resolve_end (struct resolve *r)
 }
 
 static int
-load_slice (void *opaque, uint64_t slice, struct map_fill *f)
+load_slices (void *opaque, uint64_t slice, unsigned n, struct map_fill *f)
 {
   struct layers_view *v = opaque;
-  const uint64_t span = (uint64_t) v->units << v->unit_bits;
-  const uint64_t start = slice * span;
-  const uint64_t end = min64 (start + span, v->disk_size);
-  struct resolve r = { 0 };
+  const uint64_t units = (uint64_t) n * v->units;
+  const uint64_t start = slice * v->units << v->unit_bits;
+  const uint64_t end = min64 (start + (units << v->unit_bits), v->disk_size);
+  struct resolve r = { .patient = n == 1 };
   int ret = -1;
 
   if (resolve_range (v, &r, start, end) == 0)
-    ret = fill (v, start, &r.found, f);
+    ret = fill (v, start, units, &r.found, f);
   resolve_end (&r);
   return ret;
 }
@@ -619,7 +631,7 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
   const uint64_t unit_bytes = UINT64_C (1) << v->unit_bits;
   const uint64_t start = (slice * v->units + unit) << v->unit_bits;
   const uint64_t end = min64 (start + (max << v->unit_bits), v->disk_size);
-  struct resolve r = { 0 };
+  struct resolve r = { .patient = true };
   int64_t n = -1;
 
   if (start >= v->disk_size) {
@@ -660,11 +672,19 @@ slow_slices (void *opaque)
   return any_far (v) ? div_up (v->disk_size, (uint64_t) v->units << v->unit_bits) : 0;
 }
 
+static unsigned
+together (void *opaque)
+{
+  const struct layers_view *v = opaque;
+
+  return v->together;
+}
+
 static const struct map_ops layers_map_ops = {
-  .load = load_slice, .peek = peek, .slow_slices = slow_slices,
+  .load = load_slices, .peek = peek, .slow_slices = slow_slices, .together = together,
 };
 static const struct map_ops long_chain_map_ops = {
-  .load = load_slice,
+  .load = load_slices, .together = together,
 };
 
 /* --- all runs --- */
@@ -689,7 +709,7 @@ static int
 each_of_range (const struct layers_view *v, uint64_t start, uint64_t end,
                layers_run_fn fn, void *opaque)
 {
-  struct resolve r = { 0 };
+  struct resolve r = { .patient = true };
   int ret = resolve_range (v, &r, start, end);
 
   if (ret == 0)
@@ -738,6 +758,30 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
   return v;
 }
 
+/* How many slices are resolved together: a part of one table of each layer, and not too
+ * much of all layers.  No more than the disk needs. */
+static unsigned
+slices_together (const struct layers_view *v, uint64_t slice_size)
+{
+  const unsigned slice_bits = v->unit_bits + __builtin_ctz (v->units);
+  uint64_t images = 0, most = MAP_TOGETHER_BYTES / slice_size, n = 1;
+
+  for (unsigned i = v->from; i < v->to; i++)
+    if (v->layers->layers[i]->image) {
+      const struct header *h = &v->layers->layers[i]->image->header;
+
+      images++;
+      most = min64 (most, (UINT64_C (1) << (h->cluster_bits + h->l2_bits)) >> slice_bits);
+    }
+  if (images == 0)
+    return 1;
+  most = min64 (most, MOST_TOGETHER_BYTES / (slice_size * images));
+  most = min64 (most, MOST_TOGETHER_UNITS / v->units);
+  while (2 * n <= most && n << slice_bits < v->disk_size)
+    n *= 2;
+  return n;
+}
+
 /* A view of layers [from, to). */
 static struct layers_view *
 new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
@@ -774,6 +818,7 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
 
   v->unit_bits = unit_bits;
   v->units = min64 (span >> unit_bits, MAX_SLICE_UNITS);
+  v->together = slices_together (v, slice_size);
 
   v->space = map_space_new (map, unit_bits, v->units, 0,
                             to - from <= MAX_PEEK_LAYERS || any_far (v)

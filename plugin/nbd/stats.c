@@ -124,6 +124,9 @@ print_json (FILE *fp, const void *opaque)
     { "map", jsontext_object (
       { "hits", jsontext_number (s->map.hits) },
       { "misses", jsontext_number (s->map.misses) },
+      { "peeks", jsontext_number (s->map.peeks) },
+      { "loads", jsontext_number (s->map.loads) },
+      { "slices", jsontext_number (s->map.loaded) },
       { "evictions", jsontext_number (s->map.evictions) },
       { "bytes", jsontext_number (s->map.bytes) },
       { "peak_bytes", jsontext_number (s->map.peak_bytes) },

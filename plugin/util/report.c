@@ -32,10 +32,13 @@ static _Thread_local bool silent;
 
 static _Thread_local bool told;         /* something, since report_last */
 
-void
+bool
 report_silence (bool silent_)
 {
+  const bool before = silent;
+
   silent = silent_;
+  return before;
 }
 
 /* Returns the number of bytes at P that form a control character: those of ASCII and, in

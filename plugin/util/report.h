@@ -31,8 +31,8 @@ extern void report_last (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
 /* While SILENT, errors of this thread are not reported.  For work that is done
- * again later, with errors reported. */
-extern void report_silence (bool silent);
+ * again later, with errors reported.  Returns what was the case before. */
+extern bool report_silence (bool silent);
 
 /* For threads that may all meet the same fault: errors of this thread are kept until
  * report_end_keeping, which reports them (TELL) or discards them.  An error that repeats

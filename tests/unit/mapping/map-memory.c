@@ -52,11 +52,12 @@ held (struct map *map)
 struct pattern { unsigned units; bool in_order; };
 
 static int
-pattern_load (void *opaque, uint64_t slice, struct map_fill *fill)
+pattern_load (void *opaque, uint64_t slice, unsigned n, struct map_fill *fill)
 {
   const struct pattern *p = opaque;
   struct rng rng;
 
+  CHECK (n == 1);
   if (p->in_order)
     return map_fill_add (fill, p->units, RUN_NORMAL, true, 0,
                          slice * p->units << 16);
@@ -176,12 +177,13 @@ test_least (void)
 
 /* The raw form: host offsets.  OPAQUE says how many units a run has. */
 static int
-load_raw (void *opaque, uint64_t slice, void *raw)
+load_raw (void *opaque, uint64_t slice, unsigned n, void *raw)
 {
   const unsigned fragment = *(unsigned *) opaque;
   uint64_t *host = raw;
   struct rng rng;
 
+  CHECK (n == 1);
   rng_init (&rng, slice, 0);
   for (unsigned i = 0; i < RAW_UNITS; i++)
     host[i] = i % fragment ? host[i - 1] + (1 << 16)

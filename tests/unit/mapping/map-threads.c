@@ -55,16 +55,18 @@ gate_wait (struct gate *g, uint64_t slice)
 }
 
 static int
-gate_load (void *opaque, uint64_t slice, struct map_fill *fill)
+gate_load (void *opaque, uint64_t slice, unsigned n, struct map_fill *fill)
 {
+  CHECK (n == 1);
   if (gate_wait (opaque, slice) == -1)
     return -1;
   return map_fill_add (fill, 16, RUN_NORMAL, false, 0, slice << 20);
 }
 
 static int
-gate_load_raw (void *opaque, uint64_t slice, void *raw)
+gate_load_raw (void *opaque, uint64_t slice, unsigned n, void *raw)
 {
+  CHECK (n == 1);
   *(uint64_t *) raw = slice << 20;
   return gate_wait (opaque, slice);
 }
@@ -217,10 +219,11 @@ struct late {
 };
 
 static int
-late_load_raw (void *opaque, uint64_t slice, void *raw)
+late_load_raw (void *opaque, uint64_t slice, unsigned n, void *raw)
 {
   struct late *l = opaque;
 
+  CHECK (n == 1);
   *(uint32_t *) raw = slice ? 1 : atomic_load (&l->value);
   return 0;
 }
@@ -246,7 +249,7 @@ late_peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
     sem_post (&l->entered);
     sem_wait (&l->go);
   }
-  late_load_raw (l, slice, &raw);
+  late_load_raw (l, slice, 1, &raw);
   return late_decode (l, &raw, unit, max, run);
 }
 
@@ -332,10 +335,11 @@ struct crowd {
 };
 
 static int
-crowd_load_raw (void *opaque, uint64_t slice, void *raw)
+crowd_load_raw (void *opaque, uint64_t slice, unsigned n, void *raw)
 {
   struct crowd *c = opaque;
 
+  CHECK (n == 1);
   atomic_fetch_add (&c->loads, 1);
   sleep_us (100);
   *(uint32_t *) raw = slice;
@@ -454,20 +458,39 @@ dawdle (struct stress *s, uint64_t slice)
 }
 
 static int
-stress_load_raw (void *opaque, uint64_t slice, void *raw)
+load_one_raw (struct stress *s, uint64_t slice, bool alone, void *raw)
 {
-  struct stress *s = opaque;
   int r;
 
-  CHECK (!atomic_exchange (&s->loading[slice], true));
+  /* A slice amid others may be in memory, and is then loaded in vain. */
+  CHECK (!alone || !atomic_exchange (&s->loading[slice], true));
   r = dawdle (s, slice);
   for (unsigned i = 0; i < S_UNITS; i++)
     ((uint32_t *) raw)[i] = atomic_load_explicit (&s->file[slice * S_UNITS + i],
                                                   memory_order_relaxed);
-  atomic_store (&s->loading[slice], false);
+  if (alone)
+    atomic_store (&s->loading[slice], false);
   /* The decoder needs to know which slice it is: the last item says so. */
   ((uint32_t *) raw)[S_UNITS] = slice;
   return r;
+}
+
+static int
+stress_load_raw (void *opaque, uint64_t slice, unsigned n, void *raw)
+{
+  int r = 0;
+
+  for (unsigned i = 0; r == 0 && i < n; i++)
+    r = load_one_raw (opaque, slice + i, n == 1,
+                      (uint32_t *) raw + i * (S_UNITS + 1));
+  return r;
+}
+
+static unsigned
+four_together (void *opaque)
+{
+  (void) opaque;
+  return 4;
 }
 
 static unsigned
@@ -506,14 +529,13 @@ stress_peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
 }
 
 static const struct map_ops stress_ops = {
-  .load_raw = stress_load_raw, .decode = stress_decode, .peek = stress_peek
+  .load_raw = stress_load_raw, .decode = stress_decode, .peek = stress_peek,
+  .together = four_together,
 };
 
 static int
-other_load (void *opaque, uint64_t slice, struct map_fill *fill)
+load_one (struct stress *s, uint64_t slice, struct map_fill *fill)
 {
-  struct stress *s = opaque;
-
   if (dawdle (s, slice) == -1)
     return -1;
   for (unsigned i = 0; i < S_UNITS; i++)
@@ -523,7 +545,17 @@ other_load (void *opaque, uint64_t slice, struct map_fill *fill)
   return 0;
 }
 
-static const struct map_ops other_ops = { .load = other_load };
+static int
+other_load (void *opaque, uint64_t slice, unsigned n, struct map_fill *fill)
+{
+  int r = 0;
+
+  for (; r == 0 && n > 0; n--)
+    r = load_one (opaque, slice++, fill);
+  return r;
+}
+
+static const struct map_ops other_ops = { .load = other_load, .together = four_together };
 
 static void
 look_at_other (struct map_space *space, struct rng *rng)

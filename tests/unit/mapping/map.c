@@ -77,7 +77,7 @@ realloc (void *p, size_t n)
 
 /* --- what is mapped --- */
 
-static unsigned long peeks, loads;
+static unsigned long peeks, loads, loads_together;
 
 /* A unit in the raw form. */
 struct cell {
@@ -114,31 +114,50 @@ same (const struct model *m, const struct cell *a, const struct cell *b,
          a->host + distance * step_of (m, a->kind) == b->host;
 }
 
+/* If several slices cannot be loaded together, the one that is wanted is loaded alone. */
 static bool
-fail_load (struct model *m)
+fail_load (struct model *m, unsigned n)
 {
   if (m->rng == NULL || rng_below (m->rng, 30) != 0)
     return false;
-  m->failed = true;
+  if (n == 1)
+    m->failed = true;
   errno = EIO;
   return true;
 }
 
+#define TOGETHER 4
+
+static unsigned
+model_together (void *opaque)
+{
+  (void) opaque;
+  return TOGETHER;
+}
+
+static void
+check_together (const struct model *m, uint64_t slice, unsigned n)
+{
+  CHECK (n > 0 && slice + n <= m->slices);
+  CHECK (slice / TOGETHER == (slice + n - 1) / TOGETHER);
+}
+
 static int
-model_load (void *opaque, uint64_t slice, struct map_fill *fill)
+model_load (void *opaque, uint64_t slice, unsigned slices, struct map_fill *fill)
 {
   struct model *m = opaque;
   const struct cell *c = &m->file[slice * m->units];
-  const bool fail = fail_load (m);
+  const unsigned units = slices * m->units;
+  const bool fail = fail_load (m, slices);
   unsigned i, n;
 
-  CHECK (slice < m->slices);
-  for (i = 0; i < m->units; i += n) {
-    if (fail && i >= m->units / 2) {
+  check_together (m, slice, slices);
+  for (i = 0; i < units; i += n) {
+    if (fail && i >= units / 2) {
       errno = EIO;
       return -1;
     }
-    for (n = 1; i + n < m->units && same (m, &c[i], &c[i + n], n); n++)
+    for (n = 1; i + n < units && same (m, &c[i], &c[i + n], n); n++)
       ;
     if (map_fill_add (fill, n, c[i].kind, c[i].copied, c[i].layer, c[i].host)
         == -1)
@@ -150,17 +169,24 @@ model_load (void *opaque, uint64_t slice, struct map_fill *fill)
 }
 
 static int
-model_load_raw (void *opaque, uint64_t slice, void *raw)
+model_load_raw (void *opaque, uint64_t slice, unsigned n, void *raw)
 {
   struct model *m = opaque;
+  struct cell *c = raw;
 
-  CHECK (slice < m->slices);
-  /* What is not settled is in memory, and nowhere else. */
-  CHECK (!m->flags[slice].dirty && !m->flags[slice].writing);
-  if (fail_load (m))
+  check_together (m, slice, n);
+  if (fail_load (m, n))
     return -1;
   loads++;
-  memcpy (raw, &m->file[slice * m->units], m->units * sizeof (struct cell));
+  loads_together += n > 1;
+  memcpy (raw, &m->file[slice * m->units], n * m->units * sizeof *c);
+  /* What is not settled is in memory, and nowhere else. */
+  for (unsigned i = 0; i < n; i++)
+    if (m->flags[slice + i].dirty || m->flags[slice + i].writing) {
+      CHECK (n > 1);
+      for (unsigned j = 0; j < m->units; j++)
+        c[i * m->units + j] = (struct cell) { .kind = RUN_CORRUPT, .host = 0xdead };
+    }
   return 0;
 }
 
@@ -190,7 +216,7 @@ model_peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
 
   CHECK (slice < m->slices && max <= MAP_PEEK_UNITS);
   CHECK (!m->flags[slice].dirty && !m->flags[slice].writing);
-  if (fail_load (m))
+  if (fail_load (m, 1))
     return -1;
   peeks++;
   return model_decode (m, &m->file[slice * m->units], unit, max, run);
@@ -199,6 +225,13 @@ model_peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
 static const struct map_ops load_only = { .load = model_load };
 static const struct map_ops raw_peek = {
   .load_raw = model_load_raw, .decode = model_decode, .peek = model_peek
+};
+static const struct map_ops load_together = {
+  .load = model_load, .together = model_together
+};
+static const struct map_ops raw_together = {
+  .load_raw = model_load_raw, .decode = model_decode, .peek = model_peek,
+  .together = model_together
 };
 static const struct map_ops raw_only = {
   .load_raw = model_load_raw, .decode = model_decode
@@ -525,17 +558,17 @@ static void
 test_models (void)
 {
   static const struct map_ops *const ops[] = {
-    &load_only, &raw_only, &all_ops, &raw_peek
+    &load_only, &raw_only, &all_ops, &raw_peek, &load_together, &raw_together
   };
 
-  for (unsigned i = 0; i < 4; i++) {
+  for (unsigned i = 0; i < sizeof ops / sizeof ops[0]; i++) {
     test_model (ops[i], 0, 9, 64, 100);
     test_model (ops[i], 50 << 10, 16, 64, 300);
     test_model (ops[i], 64 << 20, 21, 64, 300);
     test_model (ops[i], 100 << 10, 12, 1, 5000);
     test_model (ops[i], 60 << 10, 11, 2048, 60);
   }
-  CHECK (peeks > 1000);
+  CHECK (peeks > 1000 && loads_together > 10);
 }
 
 /* --- every allocation fails once --- */
