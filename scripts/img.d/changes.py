@@ -90,31 +90,54 @@ def bitmap(o):
 def commit(o):
     image = images.image_of(o, o.operands[0], o.format)
     image.need_qcow2("backing files")
-    if o.base is not None and not is_backing_file(o.base, image):
-        raise Failure("-b: '%s' is not the backing file of %s itself: commit one image "
-                      "after the other" % (o.base, image.given))
     if o.rate is not None:
         raise Failure("-r is not supported")
-    # As with qemu-img, -b implies -d.
-    keep = o.drop or o.base is not None
-    parameters = ["commit=keep" if keep else "commit=on"]
-    if o.cache == "none":
-        parameters.append("cache=none")
-    image.change(*parameters, progress=o.progress)
+    cache = ["cache=none"] if o.cache == "none" else []
+    if o.base is not None:
+        commit_into(image, o.base, cache, o.progress)
+    else:
+        image.change("commit=keep" if o.drop else "commit=on", *cache,
+                     progress=o.progress)
     if not o.quiet:
         print("Image committed.")
     return 0
 
 
-def is_backing_file(name, image):
+def commit_into(image, name, cache, progress):
+    """Into the file NAME of the chain, what all images over it contain, the lowest one
+    first.  As with qemu-img, none of these is emptied, and those between do not show the
+    same as before."""
     import info
-    found = info.describe(image)
-    backing = [found.get(key) for key in ("backing-filename", "full-backing-filename")]
-    if name in backing:
-        return True
-    full = backing[1]
-    return full is not None and os.path.exists(full) and os.path.exists(name) and \
-        os.path.samefile(full, name)
+    chain = info.describe(image, True)
+    n = next((n for n, found in enumerate(chain) if is_backing_file(name, found)), None)
+    if n is None:
+        raise Failure("-b: '%s' is not in the backing chain of %s"
+                      % (name, image.given))
+    for found in chain[1:n + 1]:
+        # What is beyond its end shows zeros, which it does not contain.
+        if found["virtual-size"] != chain[0]["virtual-size"]:
+            raise Failure("-b: the disk in %s has another size than that in %s: commit "
+                          "one image after the other" % (found["filename"], image.given))
+    base = full_name(chain[n])
+    for i in reversed(range(n + 1)):
+        upper = images.Image(full_name(chain[i - 1]), "qcow2", image.secret, False,
+                             image.allow_uri) if i else image
+        below = [] if i == n else [
+            "backing=" + base, "backing-format=" + chain[n]["backing-filename-format"]]
+        upper.change("commit=keep", *below, *cache, progress=progress)
+
+
+def full_name(found):
+    """Of the backing file of the image that FOUND describes."""
+    name = found["full-backing-filename"]
+    return name if images.is_uri(name) else os.path.abspath(name)
+
+
+def is_backing_file(name, found):
+    full = found.get("full-backing-filename")
+    if full is None or name in (found["backing-filename"], full):
+        return full is not None
+    return os.path.exists(full) and os.path.exists(name) and os.path.samefile(full, name)
 
 
 # --- rebase
@@ -280,8 +303,8 @@ COMMANDS = {
         "Write what an image contains into its backing file, and empty the image.",
         [cli.FORMAT, cli.QUIET, cli.PROGRESS, cli.CACHE,
          Option("d", "drop", "do not empty the image"),
-         Option("b", "base", "the backing file, which has to be that of IMAGE itself; "
-                "implies -d", "BASE"),
+         Option("b", "base", "write into this file of the backing chain what all images "
+                "over it contain; implies -d", "BASE"),
          Option("r", "rate", "refused", "RATE"), *cli.IMAGE],
         commit),
     "rebase": Command(

@@ -13,6 +13,9 @@ from cli import Command, Failure, Option
 # Exit statuses.
 CLEAN, FAILED, CORRUPT, LEAKS, NOT_SUPPORTED = 0, 1, 2, 3, 63
 
+# What the plugin says of a header that is valid, in a file that is too short.
+TOO_SHORT = ("lies beyond the end of the file", "the file ends within its first cluster")
+
 # The keys of qemu-img.  They are left out if they are 0, all but check-errors.
 COUNTERS = ("image-end-offset", "total-clusters", "allocated-clusters",
             "compressed-clusters", "fragmented-clusters", "corruptions", "leaks")
@@ -57,7 +60,8 @@ def run(image, how):
     # Of several errors, the first one has the cause.
     layer["said"] = programs.reason(result.said, which=0)
     if any(e["kind"] == "header" for e in layer["errors"]):
-        raise Failure(layer["said"])
+        cut = any(text in layer["said"] for text in TOO_SHORT)
+        raise Failure(layer["said"], CORRUPT if cut else FAILED)
     return layer
 
 

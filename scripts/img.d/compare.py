@@ -55,6 +55,9 @@ def compare(o):
     except (Failure, OSError) as e:
         text = str(e) if isinstance(e, Failure) else "%s: %s" % (e.filename, e.strerror)
         raise Failure(text, NOT_OPENED) from None
+    # As for qemu-img, sizes are whole sectors.
+    differ = images.round_up(one.size, images.SECTOR) != \
+        images.round_up(two.size, images.SECTOR)
     if one.size != two.size:
         if o.strict:
             say(o, "Strict mode: Image size mismatch!")
@@ -63,7 +66,8 @@ def compare(o):
     end = min(one.size, two.size)
     found = compare_common(o, one, two, end, progress)
     if found is None and one.size != two.size:
-        say(o, "Warning: Image size mismatch!")
+        if differ:
+            say(o, "Warning: Image size mismatch!")
         larger = max(one, two, key=lambda d: d.size)
         at = first_difference(larger, None, larger.extents(end, larger.size), progress)
         found = at is not None and "Content mismatch at offset %d!" % at

@@ -68,11 +68,11 @@ UNITS = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
 
 
 def size_of(text, what="size"):
-    """Bytes.  As qemu-img: 10G, 0x1000, 1.5M; K is 1024."""
-    digits, shift = text, 0
-    is_hex = text[:2].lower() == "0x"
-    if not is_hex and text[-1:].lower() in UNITS:
-        digits, shift = text[:-1], UNITS[text[-1].lower()]
+    """Bytes.  As qemu-img: 10G, 0x1000, 1.5M, also +1M; K is 1024."""
+    digits, shift = text.removeprefix("+"), 0
+    is_hex = digits[:2].lower() == "0x"
+    if not is_hex and digits[-1:].lower() in UNITS:
+        digits, shift = digits[:-1], UNITS[digits[-1].lower()]
     try:
         if digits != digits.strip() or "_" in digits or digits[:1] in "+-":
             raise ValueError

@@ -60,7 +60,13 @@ def raw_runs(image):
         yield last
 
 
+# What qemu-img says in JSON of a part in which there is nothing.
+NOTHING = {"length": 0, "depth": 0, "present": False, "zero": False, "data": False,
+           "compressed": False}
+
+
 def part_of(runs, begin, end):
+    found = None
     for run in runs:
         first = max(run["start"], begin)
         last = run["start"] + run["length"]
@@ -72,6 +78,8 @@ def part_of(runs, begin, end):
         if "offset" in found:
             found["offset"] += first - run["start"]
         yield found
+    if found is None:
+        yield {"start": begin, **NOTHING}
 
 
 def show_json(runs):

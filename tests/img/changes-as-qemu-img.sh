@@ -133,6 +133,23 @@ in_both qemu-io -f qcow2 -c 'write -P 9 5M 64k' over.qcow2
 both commit -b base.qcow2 over.qcow2
 same_image qcow2 base.qcow2
 same_image qcow2 over.qcow2
-in_both qemu-img create -q -f qcow2 -b over.qcow2 -F qcow2 top.qcow2
-img_refused 'commit one image after the other' commit -b base.qcow2 top.qcow2
+# Into a file further down, also what the images between contain.
+in_both qemu-img create -q -f qcow2 -b over.qcow2 -F qcow2 mid.qcow2
+in_both qemu-img create -q -f qcow2 -b mid.qcow2 -F qcow2 top.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 10 2M 1M' -c 'write -z 5M 32k' mid.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 11 2500k 1M' -c 'write -z 1M 64k' top.qcow2
+before=$(cat ours/mid.qcow2 ours/top.qcow2 | sha256sum)
+for base in over.qcow2 base.qcow2; do
+  both commit -b "$base" top.qcow2
+  same_image qcow2 "$base"
+  qemu-img compare -q "ours/$base" ours/top.qcow2
+done
+[ "$before" = "$(cat ours/mid.qcow2 ours/top.qcow2 | sha256sum)" ]
+both_status commit -b top.qcow2 top.qcow2
+[ "$status" = 1 ]
+img_refused 'not in the backing chain' commit -b disk.qcow2 top.qcow2
+qemu-img resize -q --shrink ours/mid.qcow2 8M
+before=$(cat ours/*.qcow2 | sha256sum)
+img_refused 'another size.*one image after the other' commit -b base.qcow2 top.qcow2
+[ "$before" = "$(cat ours/*.qcow2 | sha256sum)" ]
 img_refused 'supported' commit -r 10 over.qcow2

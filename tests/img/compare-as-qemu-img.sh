@@ -58,6 +58,19 @@ for ((i = 0; i < 10; ++i)); do
   grep "Content mismatch at offset $((at / 512 * 512))!" ours.out
 done
 
+# A raw disk ends with a sector.
+head -c 1000 /dev/zero > one.raw
+head -c 1024 /dev/zero > two.raw
+head -c 1500 /dev/zero > three.raw
+(cat one.raw && printf x) > other.raw
+in_both cp "$tmp"/{one,two,three,other}.raw .
+compared 0 -f raw -F raw one.raw two.raw
+compared 0 -f raw -F raw three.raw one.raw
+for name in one two three; do
+  compared 1 -f raw -F raw $name.raw other.raw
+  compared 1 -f raw -F raw other.raw $name.raw
+done
+
 for bad in "none.qcow2 a.qcow2" "a.qcow2 none.qcow2" "-f qcow2 a.raw a.raw"; do
   # shellcheck disable=SC2086
   both_status compare $bad

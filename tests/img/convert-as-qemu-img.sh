@@ -169,7 +169,8 @@ for bad in "none.qcow2 kept.qcow2" "-O qcow2 -o no=1 disk.qcow2 kept.qcow2" disk
     "-c disk.qcow2 kept.qcow2" \
     "-n -O qcow2 disk.qcow2 none.qcow2" "-l none -O qcow2 disk.qcow2 kept.qcow2" \
     "-O qcow2 -B none.qcow2 -F qcow2 over.qcow2 kept.qcow2" \
-    "-m 0 -O qcow2 disk.qcow2 kept.qcow2" "-S x -O qcow2 disk.qcow2 kept.qcow2" \
+    "-m 0 -O qcow2 disk.qcow2 kept.qcow2" "-m 17 -O qcow2 disk.qcow2 kept.qcow2" \
+    "-S x -O qcow2 disk.qcow2 kept.qcow2" \
     "--target-is-zero -O qcow2 disk.qcow2 kept.qcow2" "-l one disk.qcow2 over.qcow2 x.raw" \
     "-O qcow2 -f qcow2 odd.raw kept.qcow2" "-n -O raw disk.qcow2 odd.raw"; do
   # shellcheck disable=SC2086

@@ -14,7 +14,7 @@
 
 both create -f qcow2 plain.qcow2 1G
 same_image qcow2 plain.qcow2
-for size in 1 1000 1.5M 0x10000 1T; do
+for size in 1 1000 1.5M 0x10000 1T +0 +3M; do
   both create -f qcow2 size.qcow2 "$size"
   same_image qcow2 size.qcow2
   both create size.raw "$size"

@@ -61,6 +61,9 @@ for image in disk.qcow2 disk.raw over.qcow2 top.qcow2 on-raw.qcow2 data.qcow2 sm
     mapped --start-offset=64k -U "$image"
   done
 done
+mapped -s 20M disk.qcow2
+mapped -s 3M disk.raw
+mapped -s 1M -l 0 disk.qcow2
 for bad in none.qcow2 "" "-f qcow2 disk.raw" "-s x disk.qcow2" "--output=x disk.qcow2"; do
   # shellcheck disable=SC2086
   both_status map $bad

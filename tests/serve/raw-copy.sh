@@ -10,9 +10,7 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 requires qemu-io --version
-
-RANDOM=${SEED:=$RANDOM}
-echo "SEED=$SEED"
+. "$srcdir/lib/random.sh"
 cd "$tmp"
 
 # raw_copy PARAMETER...: to copy.raw; nothing is served.
