@@ -52,8 +52,10 @@
 #define MOST_NAMES 16
 #define REQUESTS 16             /* of a client that writes */
 
-/* Accidents of each kind for a service, even if there is no time. */
+/* Accidents of each kind for a service: even if there is no time, and even if there is
+ * more (unless ALLOCATIONS=all): other images are more of a change. */
 #define LEAST 2
+#define MOST 25
 
 static struct mixture image;            /* of this trial */
 static struct disk_options options;
@@ -468,6 +470,7 @@ static void
 have_accidents (struct rng *rng)
 {
   struct accidents accidents[NR_SERVICES];
+  const size_t most = getenv ("ALLOCATIONS") ? SIZE_MAX : MOST;
   bool more = true;
 
   for (size_t k = 0; k < NR_SERVICES; k++)
@@ -475,7 +478,7 @@ have_accidents (struct rng *rng)
       accidents[k] = (struct accidents) { .service = &services[k] };
     else
       prepare (&accidents[k], &services[k], rng);
-  for (size_t i = 0; more && (i < LEAST || trials_time_left ()); i++) {
+  for (size_t i = 0; more && i < most && (i < LEAST || trials_time_left ()); i++) {
     more = false;
     for (size_t k = 0; k < NR_SERVICES; k++)
       more |= have_accident (&accidents[k], i, rng);

@@ -16,7 +16,7 @@
 #include "lib/stubs.h"
 
 /* Written only while there is one thread. */
-static struct { const void *bytes; size_t n; } wiped_secrets[8];
+static struct { const void *bytes; size_t n; } wiped_secrets[20];
 static unsigned wiped_count;
 
 /* From now on, these N bytes must not be found.  They must stay valid. */

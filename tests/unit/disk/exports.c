@@ -134,6 +134,18 @@ test_names (void)
 }
 
 static void
+test_longest_name (void)
+{
+  char name[EXPORTS_MAX_NAME + 2];
+
+  memset (name, 'a', EXPORTS_MAX_NAME + 1);
+  name[EXPORTS_MAX_NAME + 1] = '\0';
+  CHECK (!exports_may_list (name));
+  name[EXPORTS_MAX_NAME] = '\0';
+  CHECK (exports_may_list (name));
+}
+
+static void
 test_one_snapshot (void)
 {
   struct disk *d = open_disk ("layer:0");
@@ -261,6 +273,7 @@ main (void)
   images_enter ("exports");
   make_images ();
   test_names ();
+  test_longest_name ();
   test_one_snapshot ();
   test_mappings_are_kept ();
   test_clients_at_once ();
