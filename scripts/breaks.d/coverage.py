@@ -27,9 +27,9 @@ ERROR_WORDS = ("return -1;", "return NULL;", "return -errno", "nbdkit_error (",
                "errno = ", "goto ", "report_")
 
 NEVER_CALLED = "(never called)"         # in place of a line
-# Random tests do the same each time, and those that go on for some seconds do more than
-# in "make check".  (For bash, SECONDS is something else.)
-ENVIRONMENT = {"QCOW2_TEST_SEED": "1"}
+# Random tests do the same each time; those that go on for some seconds, and those in which
+# memory runs out, do more than in "make check".  (For bash, SECONDS is something else.)
+ENVIRONMENT = {"QCOW2_TEST_SEED": "1", "ALLOCATIONS": "40"}
 FOR_PROGRAMS = {"SECONDS": "30"}
 
 

@@ -53,7 +53,7 @@
 #define REQUESTS 16             /* of a client that writes */
 
 /* Accidents of each kind for a service: even if there is no time, and even if there is
- * more (unless ALLOCATIONS=all): other images are more of a change. */
+ * more (other images are more of a change). */
 #define LEAST 2
 #define MOST 25
 
@@ -426,7 +426,7 @@ prepare (struct accidents *a, const struct service *s, struct rng *rng)
   shortage_begin (SHORTAGE_NONE);
   run (s, 0);
   shortage_end ();
-  a->allocations = shortage_choose (rng, SIZE_MAX, &a->nr_allocations);
+  a->allocations = shortage_choose (rng, MOST, &a->nr_allocations);
 }
 
 static void
@@ -459,7 +459,7 @@ have_accident (const struct accidents *a, size_t i, struct rng *rng)
     fail_allocation (a->service, (struct shortage) { a->allocations[i], UINT64_MAX });
   }
   for (size_t k = 0; k < NR_KINDS; k++)
-    if (i < a->operations[k]) {
+    if (i < min64 (a->operations[k], MOST)) {
       fail_operation (a->service, &kinds[k], 1 + rng_below (rng, a->operations[k]));
       had = true;
     }
@@ -470,7 +470,6 @@ static void
 have_accidents (struct rng *rng)
 {
   struct accidents accidents[NR_SERVICES];
-  const size_t most = getenv ("ALLOCATIONS") ? SIZE_MAX : MOST;
   bool more = true;
 
   for (size_t k = 0; k < NR_SERVICES; k++)
@@ -478,7 +477,7 @@ have_accidents (struct rng *rng)
       accidents[k] = (struct accidents) { .service = &services[k] };
     else
       prepare (&accidents[k], &services[k], rng);
-  for (size_t i = 0; more && i < most && (i < LEAST || trials_time_left ()); i++) {
+  for (size_t i = 0; more && (i < LEAST || trials_time_left ()); i++) {
     more = false;
     for (size_t k = 0; k < NR_SERVICES; k++)
       more |= have_accident (&accidents[k], i, rng);

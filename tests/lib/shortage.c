@@ -118,6 +118,7 @@ shortage_choose (struct rng *rng, size_t most, size_t *n)
 {
   const char *which = getenv ("ALLOCATIONS");
   const bool all = which && strcmp (which, "all") == 0;
+  const size_t asked = which ? strtoul (which, NULL, 10) : 0;
   struct numbered *sorted = calloc (nr_places + 1, sizeof *sorted);
   uint64_t *chosen = calloc (nr_places + 1, sizeof *chosen);
   size_t first, last, i;
@@ -136,6 +137,8 @@ shortage_choose (struct rng *rng, size_t most, size_t *n)
         chosen[(*n)++] = sorted[i].number;
   }
   shuffle (chosen, *n, rng);
+  if (asked > 0)
+    most = asked;
   if (*n > most && !all)
     *n = most;
   free (sorted);

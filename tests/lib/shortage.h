@@ -41,7 +41,8 @@ extern uint64_t shortage_all_failures (void);
 /* After a SHORTAGE_NONE has ended: which allocations shall fail one day?  Each place of
  * the core from which allocations were made is among them with its first and last one,
  * and a random one between.  *N numbers, in random order and no more than MOST, to be
- * freed.  With ALLOCATIONS=all in the environment, all of them. */
+ * freed.  ALLOCATIONS in the environment replaces MOST; if it is "all", all allocations
+ * are chosen. */
 extern uint64_t *shortage_choose (struct rng *, size_t most, size_t *n);
 
 /* SPARE: what this thread does is not the core's work, and always finds memory.  Returns
