@@ -24,6 +24,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -93,12 +94,8 @@ read_table (struct refcounts *r)
   const uint64_t bytes = r->header->reftable_clusters * cs;
   int kind;
 
-  if (bytes == 0 || bytes > QCOW2_MAX_REFTABLE_BYTES) {
-    nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: "
-                  "it must have 1 to %u bytes",
-                  storage_path (r->file), bytes, QCOW2_MAX_REFTABLE_BYTES);
-    return corrupt ();
-  }
+  /* (header.c refuses others.) */
+  assert (bytes > 0 && bytes <= QCOW2_MAX_REFTABLE_BYTES);
   r->entries = r->room = bytes / sizeof *r->table;
   r->table = sparse_new (bytes);
   if (r->table == NULL) {

@@ -25,6 +25,7 @@
 static struct {
   bool short_transfers;         /* EINTR, or less than requested */
   struct rng rng;
+  int read_errno;
   int write_errno;              /* plain writes fail with this after ... */
   uint64_t write_room;          /* ... this many more bytes */
   bool write_nothing;           /* writes return 0 */
@@ -52,6 +53,10 @@ pread (int fd, void *buf, size_t count, off_t offset)
 {
   size_t n = some (count);
 
+  if (host.read_errno) {
+    errno = host.read_errno;
+    return -1;
+  }
   if (n == 0 && count > 0) {
     errno = EINTR;
     return -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * hostfile.c: transfers are complete on a host that does short ones; zeros past the end,
- * the size, the hooks, and what is refused.
+ * the size, the hooks, errors of the host, and what is refused.
  */
 
 #include <config.h>
@@ -190,8 +190,15 @@ test_failing_writes (void)
   CHECK_FAILS (storage_write (f, buf, 1, 0), ENOSPC, "cannot write 1 bytes");
   calm_host ();
 
+  /* The kernel had no memory, but may have begun. */
+  host.sync_errno = ENOMEM;
+  CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
   host.sync_errno = EIO;
   CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
+  calm_host ();
+  host.read_errno = EIO;
+  CHECK_FAILS (storage_read (f, buf, 100, 512), EIO,
+               "cannot read 100 bytes at offset 512");
   calm_host ();
   CHECK (storage_sync (f) == 0);
   storage_close (f);
