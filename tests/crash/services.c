@@ -501,7 +501,7 @@ choose_options (struct rng *rng)
     .backing = BACKING_FOLLOW, .hooks = &hooks,
     .discard = rng_below (rng, 4) != 0, .detect_zeroes = rng_below (rng, 3),
     .compress = plain && rng_below (rng, 3) == 0,
-    .copy_on_read = rng_below (rng, 2), .drop_cache = rng_below (rng, 8) == 0,
+    .copy_on_read = rng_below (rng, 2), .cache = rng_below (rng, 3),
     .secret = { .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET) },
   };
   requests_seed = rng_next (rng);
