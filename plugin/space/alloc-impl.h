@@ -59,6 +59,9 @@ struct alloc {
   uint64_t bump, bump_end;      /* the reserve */
   uint64_t fresh;               /* clusters of the reserve from here on read as zeros */
   uint64_t settled_end;
+  uint64_t zeros, zeros_end;    /* clusters behind the reserve that read as zeros: what
+                                   the storage has said */
+  uint64_t zeros_span;          /* bytes: how much it is to be asked about next */
   uint64_t top_mark;            /* of the running checkpoint: not beyond clusters that
                                    have been in the reserve since it began */
   uint64_t batch;               /* clusters */

@@ -61,6 +61,10 @@
 #define MIN_BATCH (UINT64_C (1) << 20)          /* bytes */
 #define MAX_BATCH (UINT64_C (8) << 20)
 #define MIN_BATCH_CLUSTERS 4
+/* About how many bytes the storage is asked first, and at most, to learn where it has
+ * zeros.  Writers wait for the answer. */
+#define FIRST_ZEROS_SPAN (UINT64_C (64) << 20)
+#define MOST_ZEROS_SPAN (UINT64_C (1) << 30)
 /* One request extends the file by no more than this (bytes). */
 #define MAX_REQUEST (UINT64_C (64) << 20)
 /* L2 tables are placed side by side in runs of this many bytes. */
@@ -131,6 +135,7 @@ alloc_open (struct storage *file, unsigned cluster_bits,
   a->fresh = a->regular ? div_up (a->open_size, UINT64_C (1) << a->bits) : UINT64_MAX;
   a->bump_end = a->settled_end = a->bump;
   a->batch = min_batch (a);
+  a->zeros_span = FIRST_ZEROS_SPAN;
   a->max_idle = MAX_IDLE_RUNS;
   watch_end (a);
   return a;
@@ -252,6 +257,27 @@ find_space_that_is_left (struct alloc *a, uint64_t most, uint64_t want,
   return 0;
 }
 
+/* Does the storage have zeros in clusters [first, first+n)?  It is asked about more than
+ * these, as far as it had only zeros so far.  An answer holds for what was never part of
+ * the reserve since then. */
+static bool
+has_zeros (struct alloc *a, uint64_t first, uint64_t n)
+{
+  const uint64_t offset = first << a->bits, size = storage_size (a->file);
+  uint64_t span, found;
+
+  if (first < a->zeros || first + n > a->zeros_end) {
+    span = round_down (min64 (a->zeros_span, size - min64 (offset, size)),
+                       UINT64_C (1) << a->bits);
+    span = max64 (span, n << a->bits);
+    found = storage_find_zeros (a->file, offset, span);
+    a->zeros_span = found < span ? found : min64 (4 * span, MOST_ZEROS_SPAN);
+    a->zeros_end = first + (found >> a->bits);
+  }
+  a->zeros = first + n;
+  return a->zeros <= a->zeros_end;
+}
+
 /* New clusters [first, first+n) of the reserve, on storage that may contain anything: if
  * it has zeros there or makes them at once, writers need not write zeros around their
  * data.  This lasts once a sync has followed, like the counts. */
@@ -264,7 +290,7 @@ zero_batch (struct alloc *a, uint64_t first, uint64_t n)
     return;
   /* (A forged table is there; whoever is given the clusters reports it.) */
   if (!a->discard || overlap_find (a->overlap, offset, bytes) != OVERLAP_NONE ||
-      storage_zero_at_once (a->file, offset, bytes) != 1)
+      !(has_zeros (a, first, n) || storage_zero_at_once (a->file, offset, bytes) == 1))
     a->fresh = UINT64_MAX;
   else
     a->fresh = min64 (a->fresh, first);

@@ -50,7 +50,6 @@ struct nbdfile {
   struct storage s;             /* must be first */
   struct nbdpool *pool;         /* fixed after opening */
   const struct nbdlink_info *info;      /* fixed after opening */
-  atomic_bool no_fast;          /* the server cannot zero at once */
   pthread_rwlock_t blocks;
   pthread_mutex_t growth;
   int64_t ask_again;            /* clock_ms: not before; under growth */
@@ -333,28 +332,25 @@ nbdfile_zero (struct storage *s, uint64_t offset, uint64_t count)
   return erase (s, &s->no_zero, NBDPOOL_ZERO, offset, count);
 }
 
-/* Does the server say, in one answer, that all of the range is zeros? */
-static bool
-has_zeros (struct nbdfile *n, uint64_t offset, uint64_t count)
+static int
+nbdfile_zero_at_once (struct storage *s, uint64_t offset, uint64_t count)
 {
+  return erase (s, &s->no_zero_at_once, NBDPOOL_ZERO_FAST, offset, count);
+}
+
+/* What one answer says. */
+static uint64_t
+nbdfile_find_zeros (struct storage *s, uint64_t offset, uint64_t count)
+{
+  struct nbdfile *n = nbdfile_of (s);
   uint64_t len = 0;
   struct storage_parts parts = { .room = 1, .lens = &len };
 
   return n->info->block_status && is_aligned (n, count, offset) &&
-    range_within (offset, count, n->s.size) &&
+    range_within (offset, count, s->size) &&
     nbdpool_send (n->pool, &(struct nbdpool_request) {
         .kind = NBDPOOL_ZEROS, .count = count, .offset = offset, .parts = &parts,
-      }) == 0 && parts.hole && len >= count;
-}
-
-static int
-nbdfile_zero_at_once (struct storage *s, uint64_t offset, uint64_t count)
-{
-  struct nbdfile *n = nbdfile_of (s);
-
-  if (has_zeros (n, offset, count))
-    return 1;
-  return n->no_fast ? 0 : erase (s, &n->no_fast, NBDPOOL_ZERO_FAST, offset, count);
+      }) == 0 && parts.hole ? min64 (len, count) : 0;
 }
 
 static void
@@ -464,6 +460,7 @@ static const struct storage_ops nbdfile_ops = {
   .punch = nbdfile_punch,
   .zero = nbdfile_zero,
   .zero_at_once = nbdfile_zero_at_once,
+  .find_zeros = nbdfile_find_zeros,
   .discard = nbdfile_discard,
   .size_now = nbdfile_size_now,
   .parts = nbdfile_parts,
@@ -547,8 +544,7 @@ nbdfile_open (const char *uri, const struct storage_options *options,
   n->info = nbdpool_info (n->pool);
   n->s.size = round_down (n->info->size, n->info->minimum);
   n->s.no_punch = n->s.no_zero = !n->info->zero;
-  n->no_fast = !n->info->zero_fast;
-  n->s.no_zero_at_once = n->no_fast && !n->info->block_status;
+  n->s.no_zero_at_once = !n->info->zero_fast;
   n->s.why_readonly = find_why_readonly (n->info, options);
   n->s.writable = n->s.why_readonly == NULL;
   *result = &n->s;

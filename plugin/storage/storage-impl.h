@@ -34,8 +34,8 @@ struct storage_ops {
   int (*sync) (struct storage *);
   const char *sync_name;        /* the name of the sync operation, for messages */
 
-  /* Return 1 if done, 0 if the storage cannot do it (they may set no_punch, no_zero).
-   * zero_at_once may also find zeros; NULL: there is nothing of the kind. */
+  /* Return 1 if done, 0 if the storage cannot do it (they may set no_punch, no_zero,
+   * no_zero_at_once).  zero_at_once NULL: it never can. */
   int (*punch) (struct storage *, uint64_t offset, uint64_t count);
   int (*zero) (struct storage *, uint64_t offset, uint64_t count);
   int (*zero_at_once) (struct storage *, uint64_t offset, uint64_t count);
@@ -55,6 +55,8 @@ struct storage_ops {
    * to 0 if it knows nothing. */
   void (*parts) (struct storage *, uint64_t offset, uint64_t count,
                  struct storage_parts *);
+  /* As storage_find_zeros.  NULL: that is not known. */
+  uint64_t (*find_zeros) (struct storage *, uint64_t offset, uint64_t count);
   /* Hints.  NULL: not supported. */
   void (*prefetch) (struct storage *, uint64_t offset, uint64_t count);
   void (*write_back) (struct storage *, uint64_t offset, uint64_t count);

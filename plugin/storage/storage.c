@@ -363,8 +363,7 @@ storage_has_changes (const struct storage *s)
 
 /* --- space --- */
 
-/* Implements punch, zero and zero_at_once.  (Zeros that were found are relied on from now
- * on: as good as a change.) */
+/* Implements punch, zero and zero_at_once. */
 static int
 erase (struct storage *s, int (*op) (struct storage *, uint64_t, uint64_t),
        const atomic_bool *cannot, const char *what, uint64_t offset, uint64_t count)
@@ -423,6 +422,21 @@ storage_zero (struct storage *s, uint64_t offset, uint64_t count)
   const int r = erase (s, s->ops->zero, &s->no_zero, "zero", offset, count);
 
   return r == 0 ? zero_by_hole (s, offset, count) : r;
+}
+
+/* Zeros that were found are relied on from now on: as good as a change. */
+uint64_t
+storage_find_zeros (struct storage *s, uint64_t offset, uint64_t count)
+{
+  uint64_t n;
+
+  if (s->ops->find_zeros == NULL || s->diverted ||
+      !range_within (offset, count, INT64_MAX))
+    return 0;
+  n = s->ops->find_zeros (s, offset, count);
+  if (n > 0)
+    s->changes++;
+  return n;
 }
 
 int

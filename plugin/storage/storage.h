@@ -187,9 +187,12 @@ extern int storage_discard (struct storage *, uint64_t offset, uint64_t count);
  * same as storage_punch. */
 extern int storage_zero (struct storage *, uint64_t offset, uint64_t count);
 
-/* Makes sure that the range reads as zeros, if storage of a fixed size does that at once
- * or has zeros there anyway.  This lasts once a sync has followed.  The space may be freed.
- * Returns 1 if so, 0 if not, -1 on error. */
+/* How many of COUNT bytes from OFFSET on read as zeros, as far as storage of a fixed size
+ * says so at once?  The caller may rely on that: it lasts once a sync has followed. */
+extern uint64_t storage_find_zeros (struct storage *, uint64_t offset, uint64_t count);
+/* Makes the range read as zeros, if storage of a fixed size does that at once.  This
+ * lasts once a sync has followed.  The space may be freed.  Returns the same as
+ * storage_punch. */
 extern int storage_zero_at_once (struct storage *, uint64_t offset, uint64_t count);
 
 /* Makes sure that writes to the range, which must be within the file, will find space (on

@@ -8,7 +8,8 @@
 #   it can zero at once                     4K, whatever was there
 #   neither                                 64K
 #
-# In the first two cases, a write and a flush take one flush of the server.
+# In the first two cases, a write and a flush take one flush of the server.  Where there
+# are only zeros, it is asked about many new clusters at once.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -37,32 +38,35 @@ far ()
   nbdcopy "$tmp/$image" "$far"
 }
 
-# sent LEAST MOST MOST-FLUSHES: the writes, and between how many bytes, in how many
-# flushes, the far server receives for them.
+# sent LEAST MOST MOST-FLUSHES MOST-QUESTIONS: the writes, and between how many bytes, in
+# how many flushes, the far server receives for them, and how often it is asked for zeros.
 sent ()
 {
   start_nbdkit "$far" lock=false
   nbdsh_run -c - <<PY
 import random, re
 def count():
-    sent = flushes = 0
+    sent = flushes = questions = 0
     for line in open("$tmp/log"):
         if " Write id=" in line and "count=" in line:
             sent += int(re.search("count=(0x[0-9a-f]+)", line)[1], 16)
         flushes += " Flush id=" in line and line.rstrip().endswith("...")
-    return sent, flushes
+        questions += " Extents id=" in line and line.rstrip().endswith("...")
+    return sent, flushes, questions
 random.seed(1)
 places = [at << 16 for at in random.sample(range(1024), $writes)]
 h.pwrite(b"first", 0)           # tables, counts
 h.flush()
-sent, flushes = count()
+sent, flushes, _ = count()
 for at in places:
     h.pwrite(b"x" * 4096, at + 8192)
     h.flush()
-now, flushes_now = count()
-print("sent %d bytes, %d flushes" % (now - sent, flushes_now - flushes))
+now, flushes_now, questions = count()
+print("sent %d bytes, %d flushes, asked %d times"
+      % (now - sent, flushes_now - flushes, questions))
 assert $1 <= now - sent <= $2
 assert flushes_now - flushes <= $3
+assert questions <= $4
 for at in places:
     assert h.pread(65536, at) == bytes(8192) + b"x" * 4096 + bytes(65536 - 12288)
 PY
@@ -76,10 +80,10 @@ PY
 parts=$((writes * 4096)) whole=$((writes * 65536))
 
 far zeros --filter=nozero
-sent $parts $((3 * parts)) $((writes + 4))
+sent $parts $((3 * parts)) $((writes + 4)) 1
 far data
-sent $parts $((3 * parts)) $((writes + 4))
+sent $parts $((3 * parts)) $((writes + 4)) 4
 far data --filter=noextents
-sent $parts $((3 * parts)) $((writes + 4))
+sent $parts $((3 * parts)) $((writes + 4)) 0
 far data --filter=nozero
-sent $whole $((whole + 3 * parts)) $((2 * writes + 4))
+sent $whole $((whole + 3 * parts)) $((2 * writes + 4)) 4
