@@ -141,7 +141,7 @@ rawcopy_disk (struct disk *d, const struct disk_options *o, const char *path,
   const struct storage_options options = { .cache = o->cache, .hooks = o->hooks };
   struct rawcopy c = { .from = NULL };
   struct newfile *file;
-  int r;
+  int r, err;
 
   *copied = 0;
   if (newfile_begin (path, &options, &file) == -1)
@@ -149,12 +149,12 @@ rawcopy_disk (struct disk *d, const struct disk_options *o, const char *path,
   c.to = newfile_file (file);
   c.from = export_open (d, "", false);
   r = c.from ? copy_all (&c, path, watch, copied) : -1;
-  if (c.from) {
-    KEEP_ERRNO_FOR_BLOCK;
-
-    if (export_close (c.from) == -1)
-      r = -1;
+  err = errno;
+  if (c.from && export_close (c.from) == -1 && r == 0) {
+    r = -1;
+    err = errno;
   }
+  errno = err;
   if (r == 0)
     r = newfile_publish (file);
   newfile_end (file);
