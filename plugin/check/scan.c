@@ -135,7 +135,7 @@ scan_begin (struct scan *s)
     return -1;
   s->tally = walk_tally (s->walk);
   if (s->full)
-    s->pool = compress_pool_new ();
+    s->pool = compress_pool_new (NULL);
   if (s->full && s->pool == NULL) {
     nbdkit_error ("%s: check: %m", storage_path (s->file));
     return -1;

@@ -105,8 +105,10 @@ describe (struct disk *d)
 
 /* As in QEMU, compressed clusters cannot be encrypted, nor be in a data file. */
 static int
-check_compress (const char *path, const struct header *h)
+check_compress (const char *path, const struct header *h,
+                const struct compress_options *options)
 {
+  const unsigned most = compress_max_level (h->compression_type, options->long_window);
   const char *what = NULL;
 
   if (h->crypt_method != QCOW2_CRYPT_NONE)
@@ -115,9 +117,16 @@ check_compress (const char *path, const struct header *h)
     what = "the image has an external data file";
   else if (!compress_supported (h->compression_type))
     what = "this build lacks the image's compression type";
-  if (what == NULL)
+  if (what == NULL && options->level <= most)
     return 0;
-  nbdkit_error ("%s: compress=on is not possible: %s", path, what);
+  if (what)
+    nbdkit_error ("%s: compress=on is not possible: %s", path, what);
+  else
+    nbdkit_error ("%s: compress-level=%u: the highest level for %s%s is %u", path,
+                  options->level, compress_name (h->compression_type),
+                  h->compression_type != QCOW2_COMPRESSION_DEFLATE ? ""
+                  : options->long_window ? " with compress-window=32K"
+                  : " with compress-window=4K", most);
   errno = EINVAL;
   return -1;
 }
@@ -290,7 +299,7 @@ disk_open_on (const struct disk_options *options, struct image *image,
   pthread_mutex_init (&d->spacewait.lock, NULL);
 
   h->size = max64 (h->size, options->size_at_least);
-  if ((options->compress && check_compress (options->path, h) == -1) ||
+  if ((options->compress && check_compress (options->path, h, &options->compress_options) == -1) ||
       (options->watermark > 0 && check_watermark (image) == -1))
     goto error;
   d->image = image;

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "storage/storage.h"
+#include "format/compress.h"
 #include "image/clustercache.h"
 #include "image/image.h"
 #include "space/alloc.h"
@@ -40,7 +41,8 @@ struct disk_options {
   bool untrusted;               /* see untrusted=true in the manual */
   bool discard;
   enum detect_zeroes detect_zeroes;
-  bool compress;                /* compress whole new clusters */
+  bool compress;                /* compress whole new clusters ... */
+  struct compress_options compress_options;     /* ... in this way */
   bool copy_on_read;
   enum storage_cache cache;
   bool lock;

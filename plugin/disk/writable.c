@@ -97,7 +97,8 @@ open_shared (struct writable *w, const struct disk *d)
                                          h->cluster_bits, h->size)) == NULL)
     return -1;
   if (d->options.compress &&
-      (w->compressor = compressor_new (h->compression_type, h->cluster_size)) == NULL)
+      (w->compressor = compressor_new (h->compression_type, h->cluster_size,
+                                       &d->options.compress_options)) == NULL)
     return -1;
   return 0;
 }

@@ -22,8 +22,14 @@
  * The beginning of a cluster is decoded by zlib, which can stop anywhere.  (libdeflate,
  * with a smaller buffer, may write nothing to it.)
  *
- * Deflate is encoded by zlib with a window of 4K, as QEMU does: libdeflate's is
- * always 32K, and decoders are entitled to assume the smaller one.
+ * Deflate is encoded by zlib with a window of 4K, as QEMU does: some decoders assume it
+ * (dissect.hypervisor refuses longer distances).  Most do not notice that a distance is
+ * longer, even if they tell zlib that the window has 4K, because they decode a cluster
+ * with one call, and zlib then looks back in its output: QEMU 7.2 and 10.0, nbdkit's
+ * qcow2dec filter, 7-Zip and libqcow read clusters of 64K, 512K and 2M with distances
+ * up to 32K.  So users can ask for the long window, with which libdeflate encodes: it has
+ * no other.  Its default level here gives smaller clusters than QEMU's, in less than half
+ * the time.
  *
  * zstd frames are decoded one by one, directly into the cluster.  The streaming
  * functions would also need a window, whose size an image may claim to be 128 MiB.
@@ -62,6 +68,12 @@
  * without a zlib header. */
 #define READ_WINDOW (-15)
 #define WRITE_WINDOW (-12)
+#define LONG_WINDOW (-15)
+
+#define MAX_ZLIB_LEVEL 9
+#define MAX_LIBDEFLATE_LEVEL 12
+#define LIBDEFLATE_LEVEL 4      /* the default */
+#define MAX_ZSTD_LEVEL 22
 
 /* Memory of the codecs.  Each is set up when it is first needed. */
 struct context {
@@ -70,6 +82,7 @@ struct context {
   bool has_inflater, has_deflater;
 #ifdef HAVE_LIBDEFLATE
   struct libdeflate_decompressor *libdeflate;
+  struct libdeflate_compressor *libdeflate_writer;
 #endif
 #ifdef HAVE_ZSTD
   ZSTD_DCtx *zstd_reader;
@@ -78,6 +91,8 @@ struct context {
 };
 
 struct compress_pool {
+  struct compress_options options;      /* constant */
+
   pthread_mutex_t lock;
   struct context *idle;         /* guarded by lock */
 };
@@ -107,15 +122,25 @@ compress_name (unsigned type)
   }
 }
 
+unsigned
+compress_max_level (unsigned type, bool long_window)
+{
+  return type == QCOW2_COMPRESSION_ZSTD ? MAX_ZSTD_LEVEL
+    : long_window ? MAX_LIBDEFLATE_LEVEL : MAX_ZLIB_LEVEL;
+}
+
 /* --- contexts --- */
 
 struct compress_pool *
-compress_pool_new (void)
+compress_pool_new (const struct compress_options *options)
 {
   struct compress_pool *pool = calloc (1, sizeof *pool);
 
-  if (pool)
-    pthread_mutex_init (&pool->lock, NULL);
+  if (pool == NULL)
+    return NULL;
+  if (options)
+    pool->options = *options;
+  pthread_mutex_init (&pool->lock, NULL);
   return pool;
 }
 
@@ -129,6 +154,8 @@ free_context (struct context *c)
 #ifdef HAVE_LIBDEFLATE
   if (c->libdeflate)
     libdeflate_free_decompressor (c->libdeflate);
+  if (c->libdeflate_writer)
+    libdeflate_free_compressor (c->libdeflate_writer);
 #endif
 #ifdef HAVE_ZSTD
   ZSTD_freeDCtx (c->zstd_reader);       /* accepts NULL */
@@ -321,14 +348,37 @@ compress_inflate_beginning (struct compress_pool *pool, unsigned type,
 
 /* --- writing: functions return the size, or 0 --- */
 
+#ifdef HAVE_LIBDEFLATE
+
 static size_t
-cluster_to_deflate (struct context *c, const void *in, size_t in_len,
-                    void *out, size_t out_room)
+cluster_to_long_deflate (struct context *c, unsigned level, const void *in,
+                         size_t in_len, void *out, size_t out_room)
+{
+  if (c->libdeflate_writer == NULL) {
+    c->libdeflate_writer =
+      libdeflate_alloc_compressor (level ? level : LIBDEFLATE_LEVEL);
+    if (c->libdeflate_writer == NULL)
+      return 0;
+  }
+  return libdeflate_deflate_compress (c->libdeflate_writer, in, in_len, out, out_room);
+}
+
+#endif /* HAVE_LIBDEFLATE */
+
+static size_t
+cluster_to_deflate (struct context *c, const struct compress_options *o,
+                    const void *in, size_t in_len, void *out, size_t out_room)
 {
   z_stream *z = &c->deflater;
 
+#ifdef HAVE_LIBDEFLATE
+  if (o->long_window)
+    return cluster_to_long_deflate (c, o->level, in, in_len, out, out_room);
+#endif
   if (!c->has_deflater) {
-    if (deflateInit2 (z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, WRITE_WINDOW,
+    if (deflateInit2 (z, o->level ? (int) min64 (o->level, MAX_ZLIB_LEVEL)
+                      : Z_DEFAULT_COMPRESSION,
+                      Z_DEFLATED, o->long_window ? LONG_WINDOW : WRITE_WINDOW,
                       MAX_MEM_LEVEL, Z_DEFAULT_STRATEGY) != Z_OK)
       return 0;
     c->has_deflater = true;
@@ -348,8 +398,8 @@ cluster_to_deflate (struct context *c, const void *in, size_t in_len,
 #ifdef HAVE_ZSTD
 
 static size_t
-cluster_to_zstd (struct context *c, const void *in, size_t in_len,
-                 void *out, size_t out_room)
+cluster_to_zstd (struct context *c, const struct compress_options *o,
+                 const void *in, size_t in_len, void *out, size_t out_room)
 {
   size_t n;
 
@@ -359,7 +409,7 @@ cluster_to_zstd (struct context *c, const void *in, size_t in_len,
       return 0;
   }
   n = ZSTD_compressCCtx (c->zstd_writer, out, out_room, in, in_len,
-                         ZSTD_CLEVEL_DEFAULT);
+                         o->level ? (int) o->level : ZSTD_CLEVEL_DEFAULT);
   return ZSTD_isError (n) ? 0 : n;
 }
 
@@ -381,10 +431,10 @@ compress_deflate (struct compress_pool *pool, unsigned type,
 
 #ifdef HAVE_ZSTD
   if (type == QCOW2_COMPRESSION_ZSTD)
-    n = cluster_to_zstd (c, in, in_len, out, out_room);
+    n = cluster_to_zstd (c, &pool->options, in, in_len, out, out_room);
   else
 #endif
-    n = cluster_to_deflate (c, in, in_len, out, out_room);
+    n = cluster_to_deflate (c, &pool->options, in, in_len, out, out_room);
 
   put_context (pool, c);
   return n;

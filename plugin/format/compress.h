@@ -21,10 +21,19 @@ extern bool compress_supported (unsigned type);
 /* The name that qemu-img uses: "zlib" or "zstd"; "unknown" for any other type. */
 extern const char *compress_name (unsigned type);
 
+/* How clusters are compressed. */
+struct compress_options {
+  unsigned level;               /* 0: the default */
+  bool long_window;             /* deflate with distances up to 32K: see compress.c */
+};
+/* The highest level for that type and window. */
+extern unsigned compress_max_level (unsigned type, bool long_window);
+
 /* The working memory of the codecs, which is kept from one cluster to the next.  Any
- * number of threads may use a pool at the same time. */
+ * number of threads may use a pool at the same time.  Options are for compress_deflate;
+ * NULL: the defaults.  Returns NULL on ENOMEM (not reported). */
 struct compress_pool;
-extern struct compress_pool *compress_pool_new (void);  /* NULL: ENOMEM, not reported */
+extern struct compress_pool *compress_pool_new (const struct compress_options *);
 extern void compress_pool_free (struct compress_pool *);  /* accepts NULL */
 
 /* Fills OUT, a cluster, from the stream at the beginning of IN; any bytes may follow the

@@ -118,7 +118,7 @@ cluster_cache_new (uint64_t limit)
     c->nbuckets *= 2;
   c->buckets = calloc (c->nbuckets, sizeof *c->buckets);
   c->seen = calloc (c->nbuckets, sizeof *c->seen);
-  c->pool = compress_pool_new ();
+  c->pool = compress_pool_new (NULL);
   if (c->buckets == NULL || c->seen == NULL || c->pool == NULL)
     goto fail;
   pthread_mutex_init (&c->lock, NULL);

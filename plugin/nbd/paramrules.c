@@ -100,6 +100,8 @@ static const struct rule needs[] = {
   { LIST (P (CHECK_REPORT)), LIST (P (CHECK)), NULL,
     "check=quick, full, repair or repair-leaks" },
   { LIST (P (INFO_CHAIN)), LIST (P (INFO)), NULL, "info=FILE" },
+  { LIST (P (COMPRESS_LEVEL), P (COMPRESS_WINDOW)), LIST (P (COMPRESS)), NULL,
+    "compress=on" },
   { LIST (V (CREATE_AUTO)), LIST (P (BACKING_FILE)), NULL,
     "backing-file=, whose size it uses" },
   { LIST (P (REBASE_UNSAFE)), LIST (P (REBASE)), NULL, "rebase=NAME" },

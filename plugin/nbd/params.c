@@ -26,6 +26,7 @@
 
 #include "util/cleanup.h"
 #include "storage/nbduri.h"
+#include "format/compress.h"
 #include "format/format.h"
 #include "nbd/params.h"
 #include "nbd/paramvalue.h"
@@ -63,6 +64,7 @@ struct spec {
 /* Functions for values with a kind of their own.  They return 0, or -1 (reported). */
 static int set_file (struct params *, const char *key, const char *value);
 static int set_slice (struct params *, const char *key, const char *value);
+static int set_level (struct params *, const char *key, const char *value);
 static int set_backing (struct params *, const char *key, const char *value);
 static int set_format (struct params *, const char *key, const char *value);
 static int set_data_file (struct params *, const char *key, const char *value);
@@ -111,6 +113,9 @@ static const struct choice compats[] = {
 };
 static const struct choice compressions[] = {
   { "zlib", QCOW2_COMPRESSION_DEFLATE }, { "zstd", QCOW2_COMPRESSION_ZSTD }, { NULL, 0 }
+};
+static const struct choice windows[] = {
+  { "4K", false }, { "32K", true }, { NULL, 0 }
 };
 static const struct choice full_policies[] = {
   { "fail", false }, { "wait", true }, { NULL, 0 }
@@ -163,6 +168,9 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_DISCARD] = { "discard", CHOICE (options.discard, discards) },
   [PARAM_DETECT_ZEROES] = { "detect-zeroes", CHOICE (options.detect_zeroes, detects) },
   [PARAM_COMPRESS] = { "compress", CHOICE (options.compress, switches) },
+  [PARAM_COMPRESS_LEVEL] = { "compress-level", OTHER (set_level) },
+  [PARAM_COMPRESS_WINDOW] =
+    { "compress-window", CHOICE (options.compress_options.long_window, windows) },
   [PARAM_STATS] = { "stats", PATH (stats) },
   [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
   [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
@@ -245,6 +253,8 @@ const char params_help[] =
   "commit=off|on|keep           Move all data into the backing file before serving\n"
   "                             (default off).\n"
   "compress=off|on              Compress newly written clusters (default off).\n"
+  "compress-level=<N>           1 (fast) to 9 or 12 (zlib) or 22 (zstd).\n"
+  "compress-window=4K|32K       How far zlib looks back (default 4K).\n"
   "connect-timeout=<SECONDS>    Wait for an NBD server (default 10).\n"
   "copy-on-read=true|false      Keep data read from backing files (default false).\n"
   "data-file=follow|deny|<PATH|URI>\n"
@@ -524,6 +534,20 @@ set_iter_time (struct params *p, const char *key, const char *value)
     return -1;
   if (*ms == 0 || *ms > MAX_ITER_TIME)
     return bad_value (key, value, "must be 1 to %d milliseconds", MAX_ITER_TIME);
+  return 0;
+}
+
+/* The image decides how high it may be. */
+static int
+set_level (struct params *p, const char *key, const char *value)
+{
+  unsigned *const level = &p->options.compress_options.level;
+  const unsigned most = compress_max_level (QCOW2_COMPRESSION_ZSTD, false);
+
+  if (parse_number (key, value, level) == -1)
+    return -1;
+  if (*level == 0 || *level > most)
+    return bad_value (key, value, "must be 1 to %u", most);
   return 0;
 }
 

@@ -56,13 +56,14 @@ struct batch {
 };
 
 struct compressor *
-compressor_new (unsigned type, uint64_t cluster_size)
+compressor_new (unsigned type, uint64_t cluster_size,
+                const struct compress_options *options)
 {
   struct compressor *d = calloc (1, sizeof *d);
   long processors = sysconf (_SC_NPROCESSORS_ONLN);
 
   if (d)
-    d->pool = compress_pool_new ();
+    d->pool = compress_pool_new (options);
   if (d == NULL || d->pool == NULL) {
     nbdkit_error ("cannot create a compressor: %m");
     free (d);

@@ -9,11 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "format/compress.h"
+
 struct compressor;
 
 /* TYPE is one of QCOW2_COMPRESSION_*, which this build must support.  CLUSTER_SIZE is in
  * bytes.  NULL on ENOMEM (reported). */
-extern struct compressor *compressor_new (unsigned type, uint64_t cluster_size);
+extern struct compressor *compressor_new (unsigned type, uint64_t cluster_size,
+                                          const struct compress_options *);
 /* No thread may be using it.  Accepts NULL. */
 extern void compressor_free (struct compressor *);
 

@@ -69,7 +69,7 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
   int r;
 
   if (pool == NULL) {
-    pool = compress_pool_new ();
+    pool = compress_pool_new (NULL);
     CHECK (pool != NULL);
     in_end = fenced (MAX_STREAM);
     out_end = fenced (1u << MAX_BITS);
@@ -95,7 +95,7 @@ static void
 run_random (unsigned rounds)
 {
   static uint8_t cluster[1 << MAX_BITS], data[HEAD + (2 << MAX_BITS)];
-  struct compress_pool *pool = compress_pool_new ();
+  struct compress_pool *pool = compress_pool_new (NULL);
   struct rng r;
 
   CHECK (pool != NULL);

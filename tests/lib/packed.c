@@ -123,7 +123,7 @@ packed_fill (struct rng *r, unsigned char *buf, size_t n)
 void
 packed_make (struct packed_image *im, unsigned bits, unsigned type, unsigned n)
 {
-  struct compress_pool *pool = compress_pool_new ();
+  struct compress_pool *pool = compress_pool_new (NULL);
   unsigned char *out = malloc (1u << bits);
   uint64_t at = 12345;
   struct rng r;

@@ -23,7 +23,8 @@ declare -A good=(
   [bitmap-merge]=b [bitmap-into]=c [bitmap-from]=other.qcow2 [bitmap-granularity]=64K [snapshot-create]=s
   [snapshot-apply]=one [snapshot-delete]=one [resize]=2M [shrink]=true
   [preallocation]=metadata [passphrase]=x [qcow2-passphrase]=x [untrusted]=true
-  [discard]=ignore [detect-zeroes]=on [compress]=on [stats]=stats.json
+  [discard]=ignore [detect-zeroes]=on [compress]=on [compress-level]=3
+  [compress-window]=32K [stats]=stats.json
   [copy-on-read]=true [flatten]=true [commit]=on [cache]=none [check]=quick
   [check-report]=check.json [lock]=off [create]=1M [cluster-size]=64K [compat]=1.1
   [refcount-bits]=16 [extended-l2]=true [lazy-refcounts]=true [compression-type]=zstd
@@ -80,7 +81,10 @@ sed -n '/^These parameters are about a single image,* and are refused with B<dir
 set +x
 for key in "${keys[@]}"; do
   [ "$key" != dir ] || continue
-  run dir=images "$key=${good[$key]}"
+  # (This requires another one, which goes with dir=.)
+  with=()
+  if [[ $key = compress-* ]]; then with=(compress=on); fi
+  run dir=images "${with[@]}" "$key=${good[$key]}"
   if [ $status -eq 0 ]; then continue; fi
   # (It may be refused for itself, by what it says.)
   grep -q "^nbdkit: error: dir= cannot be used with $key=" said ||
@@ -109,6 +113,8 @@ needs 'resize=SIZE' shrink=false
 needs 'create=SIZE or resize=SIZE' preallocation=off
 needs 'bitmap-add=NAME' bitmap-granularity=64K
 needs 'bitmap-add=NAME' bitmap-granularity=64K bitmap-clear=b bitmap-remove=c
+needs 'compress=on' compress-level=3
+needs 'compress=on' compress-window=32K compress=off
 needs 'check=quick' check-report=check.json
 needs 'check=quick' check-report=check.json check=off
 needs 'encrypt=luks or key-add=SECRET' iter-time=10

@@ -63,7 +63,7 @@ main (void)
   const uint64_t seed = seed_from_env ();
   struct worker w[4];
 
-  pool = compress_pool_new ();
+  pool = compress_pool_new (NULL);
   CHECK (pool != NULL);
   for (int i = 0; i < 4; i++)
     rng_init (&w[i].rng, seed, i);

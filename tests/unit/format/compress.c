@@ -496,7 +496,7 @@ main (void)
   struct rng r;
 
   rng_init (&r, seed_from_env (), 0);
-  pool = compress_pool_new ();
+  pool = compress_pool_new (NULL);
   CHECK (pool != NULL);
 
   test_types ();

@@ -61,6 +61,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_SHRINK] = "true", [PARAM_PREALLOCATION] = "full", [PARAM_PASSPHRASE] = "x",
   [PARAM_QCOW2_PASSPHRASE] = "x", [PARAM_UNTRUSTED] = "true",
   [PARAM_DISCARD] = "ignore", [PARAM_DETECT_ZEROES] = "on", [PARAM_COMPRESS] = "on",
+  [PARAM_COMPRESS_LEVEL] = "3", [PARAM_COMPRESS_WINDOW] = "32K",
   [PARAM_STATS] = "stats", [PARAM_COPY_ON_READ] = "true", [PARAM_FLATTEN] = "true",
   [PARAM_COMMIT] = "keep",
   [PARAM_CACHE] = "none", [PARAM_CHECK] = "repair", [PARAM_CHECK_REPORT] = "report",
