@@ -183,14 +183,17 @@ write_aligned (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offs
   return 0;
 }
 
-/* Writes whole blocks around the range, filled with their current contents. */
+/* Writes whole blocks around the range, filled with their current contents.  Takes no
+ * memory for one block: a change of the header must not fail half-way for lack of it. */
 static int
 write_parts (struct nbdfile *n, const char *buf, uint64_t count, uint64_t offset,
              enum nbdpool_kind kind)
 {
   const uint64_t block = n->info->minimum;
   const uint64_t from = round_down (offset, block), to = round_up (offset + count, block);
-  CLEANUP_FREE char *whole = malloc (to - from);
+  char one[LARGEST_MINIMUM];
+  CLEANUP_FREE char *more = to - from > sizeof one ? malloc (to - from) : NULL;
+  char *const whole = to - from > sizeof one ? more : one;
 
   if (whole == NULL ||
       read_aligned (n, whole, block, from) == -1 ||
