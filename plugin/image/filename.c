@@ -109,19 +109,22 @@ resolve_uri (const struct reference *r, const char *name)
   const char *why = "no memory";
   CLEANUP_FREE char *secrets = NULL;
   char *uri;
+  int err;
 
   if (nbduri_is_old (name)) {
     uri = nbduri_from_old (name);
     return uri ? check_uri (r, uri)
-      : refuse (r, errno, "it is not like nbd:HOST:PORT or nbd:unix:/PATH, perhaps with "
+      : refuse (r, errno, errno == ENOMEM ? why
+                : "it is not like nbd:HOST:PORT or nbd:unix:/PATH, perhaps with "
                 ":exportname=NAME (an IPv6 address is in brackets)");
   }
   uri = nbduri_normal (name, false, &why);
   secrets = uri ? nbduri_normal (name, true, &why) : NULL;
   if (secrets && strcmp (uri, secrets) == 0)
     return check_uri (r, uri);
+  err = secrets ? EINVAL : errno;
   free (uri);
-  return refuse (r, EINVAL, secrets ? "users and keys must not be in an image" : why);
+  return refuse (r, err, secrets ? "users and keys must not be in an image" : why);
 }
 
 /* --- paths --- */

@@ -612,9 +612,11 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
   struct nbdlib lib;
   const char *why;
   bool again;
+  int err;
 
   if (nbdlib_load (&lib, &why) == -1) {
     nbdkit_error ("%s: cannot connect without libnbd: %s", name, why);
+    errno = EIO;
     return -1;
   }
   for (int pause = 10;; pause *= 2) {
@@ -630,6 +632,7 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
       *ret = l;
       return 0;
     }
+    err = errno == ENOMEM ? ENOMEM : EIO;
     again = has_hung_up (why) && clock_ms () + pause <= busy_until;
     if (!again)
       tell_why (uri, name, why, quiet);
@@ -638,7 +641,7 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
       break;
     poll (NULL, 0, pause);
   }
-  errno = EIO;
+  errno = err;
   return -1;
 }
 

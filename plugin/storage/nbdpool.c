@@ -728,8 +728,9 @@ nbdpool_open (const char *uri, const char *name,
   p->nr_slots = 1;
   if (nbdlink_open (p->uri, p->name, options->connect_timeout_ms, false, options,
                     &p->slots[0].link) == -1) {
+    KEEP_ERRNO_FOR_BLOCK;
+
     nbdpool_close (p);
-    errno = EIO;
     return NULL;
   }
   p->connect_ms = clock_ms () - began;

@@ -10,6 +10,9 @@
  * gets a URI that is composed anew from the parsed parts, so that a different
  * interpretation of the text cannot lead to another server.  The user and the tls-...
  * parameters are secrets.
+ *
+ * Reading takes no memory: so whether two URIs are the same, or one may be used, is always
+ * known.
  */
 
 #include <config.h>
@@ -38,23 +41,18 @@ static const struct scheme {
   { "nbd+vsock", "nbd+vsock", VSOCK }, { "nbds+vsock", "nbds+vsock", VSOCK },
 };
 
-/* All strings except TLS are decoded.  They belong to the struct, and are "" if the URI
- * does not have the part.  TLS is stored as in the URI. */
+/* All strings except TLS are decoded, and "" if the URI does not have the part.  TLS is as
+ * in the URI. */
 struct parts {
   const struct scheme *scheme;
-  char *user, *host, *port, *export, *socket, *tls;
+  const char *user, *host, *port, *export, *socket, *tls;
 };
 
-static void
-free_parts (struct parts *p)
-{
-  free (p->user);
-  free (p->host);
-  free (p->port);
-  free (p->export);
-  free (p->socket);
-  free (p->tls);
-}
+/* Parts, and what they point to: no more than the URI, and the ends of six strings. */
+struct parsed {
+  struct parts parts;
+  char text[MAX_URI + 8], *end;
+};
 
 /* --- reading --- */
 
@@ -85,43 +83,34 @@ hex (char c)
     : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Decodes LEN characters.  NULL on EINVAL (an invalid %XX, or NUL) or ENOMEM. */
-static char *
-decode (const char *s, size_t len)
+/* Decodes LEN characters.  NULL: there is an invalid %XX, or NUL. */
+static const char *
+decode (struct parsed *p, const char *s, size_t len)
 {
-  char *text = malloc (len + 1), *p = text;
-  size_t i;
+  const char *const text = p->end;
 
-  if (text == NULL)
-    return NULL;
-  for (i = 0; i < len; i++)
+  for (size_t i = 0; i < len; i++)
     if (s[i] != '%')
-      *p++ = s[i];
+      *p->end++ = s[i];
     else if (i + 2 >= len || hex (s[i + 1]) == -1 || hex (s[i + 2]) == -1 ||
-             (*p++ = hex (s[i + 1]) << 4 | hex (s[i + 2])) == '\0') {
-      free (text);
-      errno = EINVAL;
+             (*p->end++ = hex (s[i + 1]) << 4 | hex (s[i + 2])) == '\0')
       return NULL;
-    }
     else
       i += 2;
-  *p = '\0';
+  *p->end++ = '\0';
   return text;
 }
 
-/* Copies LEN characters in lower case; all must be in ALLOWED.  NULL on EINVAL or
- * ENOMEM. */
-static char *
-copy_lower (const char *s, size_t len, const char *allowed)
+/* Copies LEN characters in lower case.  NULL: one is not in ALLOWED. */
+static const char *
+copy_lower (struct parsed *p, const char *s, size_t len, const char *allowed)
 {
-  char *text = strndup (s, len);
+  const char *const text = p->end;
 
-  for (char *c = text; c && *c; c++)
-    if (strchr (allowed, *c = tolower ((unsigned char) *c)) == NULL) {
-      free (text);
-      errno = EINVAL;
+  for (size_t i = 0; i < len; i++)
+    if (strchr (allowed, *p->end++ = tolower ((unsigned char) s[i])) == NULL)
       return NULL;
-    }
+  *p->end++ = '\0';
   return text;
 }
 
@@ -130,67 +119,72 @@ copy_lower (const char *s, size_t len, const char *allowed)
 
 /* "user@host:port", "[::1]:port". */
 static int
-parse_authority (const char *s, size_t len, struct parts *p)
+parse_authority (const char *s, size_t len, struct parsed *parsed)
 {
+  struct parts *const p = &parsed->parts;
   const char *at = memchr (s, '@', len), *end = s + len, *colon, *close;
 
-  p->user = decode (s, at ? at - s : 0);
+  p->user = decode (parsed, s, at ? at - s : 0);
   if (at)
     s = at + 1;
   close = s < end && *s == '[' ? memchr (s, ']', end - s) : NULL;
   if (close) {                  /* an IPv6 address */
     colon = close + 1;
-    p->host = copy_lower (s, colon - s, DIGITS "abcdef:.[]");
+    p->host = copy_lower (parsed, s, colon - s, DIGITS "abcdef:.[]");
   }
   else {
     colon = memchr (s, ':', end - s);
     if (colon == NULL)
       colon = end;
-    p->host = copy_lower (s, colon - s, DIGITS LETTERS "-._");
+    p->host = copy_lower (parsed, s, colon - s, DIGITS LETTERS "-._");
   }
   if (colon < end && *colon++ != ':')
     return -1;
-  p->port = copy_lower (colon, end - colon, DIGITS);
+  p->port = copy_lower (parsed, colon, end - colon, DIGITS);
   return p->user && p->host && p->port && strlen (p->port) <= 10 ? 0 : -1;
 }
 
 /* "socket=PATH&tls-...=..." */
 static int
-parse_query (const char *s, struct parts *p)
+parse_query (const char *query, struct parsed *parsed)
 {
+  struct parts *const p = &parsed->parts;
+  const char *s;
   size_t len;
 
-  p->tls = calloc (1, strlen (s) + 1);
-  if (p->tls == NULL)
-    return -1;
-  for (; *s; s += len + (s[len] == '&')) {
+  /* The socket first, because the others become one text. */
+  for (s = query; *s; s += len + (s[len] == '&')) {
     len = strcspn (s, "&");
-    if (strncmp (s, "socket=", 7) == 0 && p->socket == NULL) {
-      p->socket = decode (s + 7, len - 7);
-      if (p->socket == NULL)
-        return -1;
-    }
-    else if (strncmp (s, "tls-", 4) == 0) {
-      if (p->tls[0])
-        strcat (p->tls, "&");
-      strncat (p->tls, s, len);
-    }
-    else
+    if (strncmp (s, "tls-", 4) == 0)
+      continue;
+    if (strncmp (s, "socket=", 7) != 0 || p->socket ||
+        (p->socket = decode (parsed, s + 7, len - 7)) == NULL)
       return -1;
   }
   if (p->socket == NULL)
-    p->socket = strdup ("");
-  return p->socket ? 0 : -1;
+    p->socket = "";
+  p->tls = parsed->end;
+  for (s = query; *s; s += len + (s[len] == '&')) {
+    len = strcspn (s, "&");
+    if (strncmp (s, "tls-", 4) != 0)
+      continue;
+    if (parsed->end > p->tls)
+      *parsed->end++ = '&';
+    parsed->end = mempcpy (parsed->end, s, len);
+  }
+  *parsed->end++ = '\0';
+  return 0;
 }
 
-/* Returns 0, or -1 with EINVAL and *WHY, or with ENOMEM.  The caller frees *P in any
- * case. */
+/* Returns 0, or -1 with EINVAL, and *WHY. */
 static int
-parse (const char *uri, struct parts *p, const char **why)
+parse (const char *uri, struct parsed *parsed, const char **why)
 {
+  struct parts *const p = &parsed->parts;
   const char *s, *path, *query;
 
-  memset (p, 0, sizeof *p);
+  *p = (struct parts) { NULL };
+  parsed->end = parsed->text;
   errno = EINVAL;
   *why = "it is not an NBD URI";
   p->scheme = find_scheme (uri);
@@ -208,16 +202,16 @@ parse (const char *uri, struct parts *p, const char **why)
   path = s + strcspn (s, "/?");
   query = path + strcspn (path, "?");
   *why = "its host or port is malformed";
-  if (parse_authority (s, path - s, p) == -1)
+  if (parse_authority (s, path - s, parsed) == -1)
     return -1;
   *why = "its export name is malformed";
   if (*path == '/')
     path++;
-  p->export = decode (path, query - path);
+  p->export = decode (parsed, path, query - path);
   if (p->export == NULL)
     return -1;
   *why = "it has parameters other than socket= and tls-...=, or malformed ones";
-  if (parse_query (*query ? query + 1 : query, p) == -1)
+  if (parse_query (*query ? query + 1 : query, parsed) == -1)
     return -1;
   *why = p->scheme->transport == UNIX
     ? "it needs socket=PATH, an absolute path, and no host" : "it has no host";
@@ -225,12 +219,8 @@ parse (const char *uri, struct parts *p, const char **why)
       ? p->socket[0] != '/' || p->host[0] != '\0' || p->port[0] != '\0'
       : p->host[0] == '\0' || p->socket[0] != '\0')
     return -1;
-  if (p->scheme->transport == TCP && p->port[0] == '\0') {
-    free (p->port);
-    p->port = strdup (DEFAULT_PORT);
-    if (p->port == NULL)
-      return -1;
-  }
+  if (p->scheme->transport == TCP && p->port[0] == '\0')
+    p->port = DEFAULT_PORT;
   return 0;
 }
 
@@ -283,42 +273,34 @@ compose (const struct parts *p, bool secrets)
 char *
 nbduri_normal (const char *uri, bool secrets, const char **why)
 {
-  struct parts p;
-  char *text = NULL;
+  struct parsed p;
 
-  if (parse (uri, &p, why) == 0)
-    text = compose (&p, secrets);
-  free_parts (&p);
-  return text;
+  if (parse (uri, &p, why) == -1)
+    return NULL;
+  *why = "no memory";
+  return compose (&p.parts, secrets);
 }
 
 bool
 nbduri_has_secrets (const char *uri)
 {
-  struct parts p;
+  struct parsed p;
   const char *why;
-  const bool r = parse (uri, &p, &why) == 0 && (p.user[0] || p.tls[0]);
 
-  free_parts (&p);
-  return r;
+  return parse (uri, &p, &why) == 0 && (p.parts.user[0] || p.parts.tls[0]);
 }
 
 char *
 nbduri_add_secrets (const char *uri, const char *from)
 {
-  struct parts p, s = { 0 }, both;
+  struct parsed p, s;
   const char *why;
-  char *text = NULL;
 
-  if (parse (uri, &p, &why) == 0 && parse (from, &s, &why) == 0) {
-    both = p;
-    both.user = s.user;
-    both.tls = s.tls;
-    text = compose (&both, true);
-  }
-  free_parts (&p);
-  free_parts (&s);
-  return text;
+  if (parse (uri, &p, &why) == -1 || parse (from, &s, &why) == -1)
+    return NULL;
+  p.parts.user = s.parts.user;
+  p.parts.tls = s.parts.tls;
+  return compose (&p.parts, true);
 }
 
 /* --- from other forms --- */
@@ -329,8 +311,8 @@ nbduri_make (const char *host, const char *port, const char *socket, const char 
   const bool bare = host && strchr (host, ':') && host[0] != '[';
   const struct parts p = {
     .scheme = find_scheme (socket ? "nbd+unix://" : "nbd://"), .user = "",
-    .host = (char *) (host ? host : ""), .port = (char *) (port ? port : ""),
-    .socket = (char *) (socket ? socket : ""), .export = (char *) export, .tls = "",
+    .host = host ? host : "", .port = port ? port : "",
+    .socket = socket ? socket : "", .export = export, .tls = "",
   };
   CLEANUP_FREE char *v6 = NULL, *text = NULL;
   struct parts with_brackets = p;
@@ -398,31 +380,32 @@ leads_up (const char *name)
   return false;
 }
 
-/* EXPORT: of A may have more, behind a slash. */
+static bool
+same_server (const struct parts *a, const struct parts *b)
+{
+  return strcmp (a->scheme->normal, b->scheme->normal) == 0 &&
+    strcmp (a->host, b->host) == 0 && strcmp (a->port, b->port) == 0 &&
+    strcmp (a->socket, b->socket) == 0;
+}
+
+/* BELOW: the export of A may have more, behind a slash. */
 static bool
 is_within (const char *uri_a, const char *uri_b, bool below)
 {
-  struct parts a, b = { 0 };
+  struct parsed parsed_a, parsed_b;
+  const struct parts *const a = &parsed_a.parts, *const b = &parsed_b.parts;
   const char *why;
   size_t len;
-  bool r = false;
 
-  if (parse (uri_a, &a, &why) == 0) {
-    if (parse (uri_b, &b, &why) == 0 &&
-        strcmp (a.scheme->normal, b.scheme->normal) == 0 &&
-        strcmp (a.host, b.host) == 0 && strcmp (a.port, b.port) == 0 &&
-        strcmp (a.socket, b.socket) == 0) {
-      len = strlen (b.export);
-      r = strcmp (a.export, b.export) == 0 ||
-        (below && !leads_up (a.export) &&
-         (len == 0 ||
-          (strncmp (a.export, b.export, len) == 0 &&
-           (b.export[len - 1] == '/' || a.export[len] == '/'))));
-    }
-    free_parts (&b);
-  }
-  free_parts (&a);
-  return r;
+  if (parse (uri_a, &parsed_a, &why) == -1 || parse (uri_b, &parsed_b, &why) == -1 ||
+      !same_server (a, b))
+    return false;
+  len = strlen (b->export);
+  return strcmp (a->export, b->export) == 0 ||
+    (below && !leads_up (a->export) &&
+     (len == 0 ||
+      (strncmp (a->export, b->export, len) == 0 &&
+       (b->export[len - 1] == '/' || a->export[len] == '/'))));
 }
 
 bool

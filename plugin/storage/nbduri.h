@@ -12,8 +12,8 @@
 extern bool nbduri_is (const char *name);
 
 /* Returns URI in its normal form; the caller frees it.  SECRETS: with user and keys;
- * otherwise without, for messages and comparisons.  NULL on EINVAL, and *WHY says what is
- * wrong with the URI; or on ENOMEM. */
+ * otherwise without, for messages and comparisons.  NULL on EINVAL or ENOMEM, and *WHY
+ * says what is wrong. */
 extern char *nbduri_normal (const char *uri, bool secrets, const char **why);
 
 /* Makes a URI in normal form from SOCKET (a path), or from HOST and PORT (NULL: the
