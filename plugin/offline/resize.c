@@ -299,10 +299,10 @@ resize_image (const struct image *image,
     return -1;
   r.l2 = malloc (cs);
   r.zeros = calloc (1, ZEROS);
-  r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n, max64 (r.old_n, r.n));
   if (r.l2 == NULL || r.zeros == NULL)
-    nbdkit_error ("%s: resize: out of memory", storage_path (image->file));
-  else if (r.l1 != NULL)
+    nbdkit_error ("%s: resize: %m", storage_path (image->file));
+  else if ((r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n,
+                                   max64 (r.old_n, r.n))) != NULL)
     result = do_resize (&r);
   KEEP_ERRNO_FOR_BLOCK;
   shadow_free (r.s);
