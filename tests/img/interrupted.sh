@@ -24,14 +24,15 @@ hits=0
 # interrupt ARGUMENT...: after a random time.
 interrupt ()
 {
-  local status=0 signal
+  local status=0 signal delay
   any signal TERM INT HUP
+  printf -v delay 0.%03d $((RANDOM % 350))
 
   # In a session of its own: what is left has its number.
   setsid "$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@" \
     > ../out 2> ../err < /dev/null &
   helper_pids+=($!)
-  sleep "0.$(printf %03d $((RANDOM % 350)))"
+  sleep "$delay"
   # (A shell's background job ignores SIGINT.)
   [ "$signal" != INT ] || signal=TERM
   kill -s "$signal" $! || :
