@@ -389,8 +389,10 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
     return shadow_corrupt (e->s, "the snapshot is of a disk of %" PRIu64 " bytes",
                            snapshot->disk_size);
   e->active = read_active (e, old);
+  if (e->active == NULL)
+    return -1;
   e->other = shadow_read_l1 (e->s, snapshot->l1_offset, snapshot->l1_entries, n);
-  if (e->active == NULL || e->other == NULL ||
+  if (e->other == NULL ||
       shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
                          sizeof (struct be64)) == -1 ||
       each_table (e, e->active, old, e->other, n, drop_table) == -1 ||
