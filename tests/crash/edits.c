@@ -72,17 +72,6 @@ static unsigned nr_edits;
 
 /* --- states --- */
 
-/* A copy of another length: cut off, or with zeros at its end. */
-static struct blob
-resized (const struct blob *b, uint64_t len)
-{
-  struct blob c = { .data = calloc (1, len + 1), .len = len };
-
-  CHECK (c.data != NULL);
-  memcpy (c.data, b->data, min64 (b->len, len));
-  return c;
-}
-
 static void
 state_free (struct state *s)
 {
@@ -404,14 +393,14 @@ choose (struct trial *t, struct rng *rng)
     if (t->edit.size > old.len)
       t->edit_options.preallocation = rng_below (rng, 8) % 4;
     t->tail = min64 (old.len, t->edit.size) % t->spec.cluster_size != 0;
-    a->active = resized (&old, t->edit.size);
+    a->active = blob_resized (&old, t->edit.size);
     blob_free (&old);
     for (i = 0; i < a->nr_bitmaps; i++) {
       struct bits *b = &a->bitmaps[i];
 
       old = b->set;
-      b->set = resized (&old, div_up (t->edit.size,
-                                      UINT64_C (1) << b->granularity_bits));
+      b->set = blob_resized (&old, div_up (t->edit.size,
+                                           UINT64_C (1) << b->granularity_bits));
       blob_free (&old);
     }
     break;

@@ -4,7 +4,6 @@
  *
  * The functions below replace those of the C library, or of a sanitizer, so a program can
  * include this in only one source file.  lib/shortage decides which allocations fail.
- * (ThreadSanitizer, which is not ready when the first ones are called, keeps its own.)
  */
 
 #ifndef TEST_ALLOCATIONS_H
@@ -17,16 +16,18 @@
 
 #include "lib/shortage.h"
 
-#if SHORTAGE_IS_POSSIBLE
-
-#if defined __SANITIZE_ADDRESS__ || __has_feature (address_sanitizer)
+#if defined __SANITIZE_ADDRESS__ || __has_feature (address_sanitizer) || TRACES_THREADS
 #define ALLOCATIONS_REAL(name) __interceptor_##name
 #else
 #define ALLOCATIONS_REAL(name) __libc_##name
 #endif
 
 /* Libraries find them, too. */
-#define ALLOCATIONS_FUNCTION __attribute__ ((visibility ("default")))
+#define ALLOCATIONS_FUNCTION __attribute__ ((visibility ("default"))) NO_TRACING
+
+/* REAL (a call of one of the functions below), or NULL. */
+#define ALLOCATIONS_OR_NULL(real) \
+  (shortage_hits (__builtin_return_address (0)) ? NULL : (real))
 
 extern void *ALLOCATIONS_REAL (malloc) (size_t);
 extern void *ALLOCATIONS_REAL (calloc) (size_t, size_t);
@@ -36,19 +37,19 @@ extern void *ALLOCATIONS_REAL (memalign) (size_t, size_t);
 ALLOCATIONS_FUNCTION void *
 malloc (size_t size)
 {
-  return shortage_hits () ? NULL : ALLOCATIONS_REAL (malloc) (size);
+  return ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (malloc) (size));
 }
 
 ALLOCATIONS_FUNCTION void *
 calloc (size_t n, size_t size)
 {
-  return shortage_hits () ? NULL : ALLOCATIONS_REAL (calloc) (n, size);
+  return ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (calloc) (n, size));
 }
 
 ALLOCATIONS_FUNCTION void *
 realloc (void *p, size_t size)
 {
-  return shortage_hits () ? NULL : ALLOCATIONS_REAL (realloc) (p, size);
+  return ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (realloc) (p, size));
 }
 
 ALLOCATIONS_FUNCTION void *
@@ -60,19 +61,19 @@ reallocarray (void *p, size_t n, size_t size)
     errno = ENOMEM;
     return NULL;
   }
-  return realloc (p, total);
+  return ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (realloc) (p, total));
 }
 
 ALLOCATIONS_FUNCTION void *
 aligned_alloc (size_t alignment, size_t size)
 {
-  return shortage_hits () ? NULL : ALLOCATIONS_REAL (memalign) (alignment, size);
+  return ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (memalign) (alignment, size));
 }
 
 ALLOCATIONS_FUNCTION int
 posix_memalign (void **p, size_t alignment, size_t size)
 {
-  void *q = aligned_alloc (alignment, size);
+  void *q = ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (memalign) (alignment, size));
 
   if (q == NULL)
     return ENOMEM;
@@ -80,26 +81,33 @@ posix_memalign (void **p, size_t alignment, size_t size)
   return 0;
 }
 
-/* (Those of a sanitizer do not call malloc.) */
+/* (Those of a sanitizer do not call malloc.)  P: LEN + 1 bytes, or NULL. */
+static NO_TRACING char *
+allocations_text (char *p, const char *s, size_t len)
+{
+  if (p) {
+    memcpy (p, s, len);
+    p[len] = '\0';
+  }
+  return p;
+}
+
 ALLOCATIONS_FUNCTION char *
 strndup (const char *s, size_t most)
 {
   const size_t len = strnlen (s, most);
-  char *copy = malloc (len + 1);
 
-  if (copy) {
-    memcpy (copy, s, len);
-    copy[len] = '\0';
-  }
-  return copy;
+  return allocations_text (ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (malloc) (len + 1)), s,
+                           len);
 }
 
 ALLOCATIONS_FUNCTION char *
 strdup (const char *s)
 {
-  return strndup (s, strlen (s));
-}
+  const size_t len = strlen (s);
 
-#endif /* SHORTAGE_IS_POSSIBLE */
+  return allocations_text (ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (malloc) (len + 1)), s,
+                           len);
+}
 
 #endif /* TEST_ALLOCATIONS_H */

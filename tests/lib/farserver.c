@@ -30,6 +30,7 @@
 
 #include "util/cleanup.h"
 #include "lib/farserver-impl.h"
+#include "lib/shortage.h"
 
 #define ROOM (UINT64_C (64) << 20)
 #define THREADS 3
@@ -524,6 +525,7 @@ serve (void *opaque)
   struct request q;
   bool more = true;
 
+  shortage_spare (true);
   while (more) {
     more = one_request (c, &q);
     free (q.data);
@@ -549,6 +551,7 @@ greet (void *opaque)
 {
   struct farclient *c = opaque;
 
+  shortage_spare (true);
   if (!farclient_hello (c)) {
     leave (c);
     return NULL;
@@ -600,6 +603,7 @@ listen_for_clients (void *opaque)
   struct farserver *s = opaque;
   int fd;
 
+  shortage_spare (true);
   while ((fd = accept4 (s->fd, NULL, NULL, SOCK_CLOEXEC)) != -1) {
     be_reborn (s);
     add_client (s, fd);

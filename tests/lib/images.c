@@ -658,14 +658,21 @@ blob_save (const char *name, const struct blob *b)
 }
 
 struct blob
-blob_copy (const struct blob *b)
+blob_resized (const struct blob *b, uint64_t len)
 {
-  const struct blob copy = { malloc (b->len + 1), b->len };
+  const struct blob copy = { calloc (1, len + 1), len };
+  const uint64_t n = b->len < len ? b->len : len;
 
   CHECK (copy.data != NULL);
-  if (b->len > 0)
-    memcpy (copy.data, b->data, b->len);
+  if (n > 0)
+    memcpy (copy.data, b->data, n);
   return copy;
+}
+
+struct blob
+blob_copy (const struct blob *b)
+{
+  return blob_resized (b, b->len);
 }
 
 void

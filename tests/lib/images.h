@@ -103,8 +103,9 @@ extern int image_check (const char *name);
 
 extern void blob_load (const char *name, struct blob *);
 extern void blob_save (const char *name, const struct blob *);
-/* The caller frees it. */
+/* A copy, which the caller frees; of another length: cut off, or with zeros at its end. */
 extern struct blob blob_copy (const struct blob *);
+extern struct blob blob_resized (const struct blob *, uint64_t len);
 extern void blob_free (struct blob *);
 extern bool blob_same (const struct blob *, const struct blob *);
 /* A big-endian number of BYTES bytes.  Bytes behind the end are zeros, and stay zeros. */

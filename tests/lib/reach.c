@@ -13,11 +13,13 @@
 
 #include <config.h>
 
+#include <dirent.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "lib/images.h"
 #include "lib/reach.h"
+#include "lib/shortage.h"
 
 struct uri {
   char *path, *text;
@@ -63,6 +65,22 @@ reach_end (void)
     free (uris[--nr_uris].path);
     free (uris[nr_uris].text);
   }
+}
+
+unsigned
+reach_open_descriptors (void)
+{
+  unsigned n = 0;
+  DIR *dir;
+
+  if (server)
+    farserver_rest (server);
+  dir = opendir ("/proc/self/fd");
+  CHECK (dir != NULL);
+  while (readdir (dir))
+    n++;
+  closedir (dir);
+  return n;
 }
 
 void
@@ -146,11 +164,15 @@ reach_hook (const char *path, const struct storage_hooks *hooks)
 const char *
 reach_path (const char *path, const struct storage_hooks **hooks)
 {
-  if (server == NULL)
-    return path;
-  reach_hook (path, *hooks);
-  *hooks = NULL;
-  return find_uri (path);
+  const bool was_spared = shortage_spare (true);
+
+  if (server) {
+    reach_hook (path, *hooks);
+    *hooks = NULL;
+    path = find_uri (path);
+  }
+  shortage_spare (was_spared);
+  return path;
 }
 
 struct filename_rules
@@ -181,10 +203,12 @@ struct disk_options
 reach_disk (const struct disk_options *options)
 {
   struct disk_options o = *options;
+  const bool was_spared = shortage_spare (true);
 
   if (server && o.data_file == DATA_FILE_FOLLOW &&
       (o.data_file_path = find_data_uri (o.path)) != NULL)
     o.data_file = DATA_FILE_PATH;
+  shortage_spare (was_spared);
   o.path = reach_path (o.path, &o.hooks);
   o.rules = reach_rules ();
   o.link = (struct storage_link_options) STORAGE_LINK_DEFAULTS;

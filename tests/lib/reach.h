@@ -27,6 +27,10 @@ extern bool reach_shares_blocks (void);
 /* Is a durable write one operation, or a write and a sync? */
 extern bool reach_writes_durably (void);
 
+/* How many descriptors are open once the server has no connections?  (The lowest that is
+ * free says nothing: who waits for a client has reserved one.) */
+extern unsigned reach_open_descriptors (void);
+
 /* What the header of an image calls the file NAME in the directory; to be freed.  (QEMU
  * finds only backing files by URI.  Relative names mean nothing below one.) */
 extern char *reach_backing_in_header (const char *name);

@@ -11,8 +11,12 @@
  * place is what called the core's functions that led to the allocation, whatever a
  * library did then; few allocations of the same place need to fail.
  *
- * A sanitizer ends the program if it has no memory when a thread starts.  So where there
- * is one, allocations that no function of this program led to do not count.
+ * AddressSanitizer ends the program if it has no memory when a thread starts.  So there,
+ * allocations that no function of this program led to do not count.
+ *
+ * Over NBD, and with ThreadSanitizer, only those count that functions of this program ask
+ * for themselves: the libraries below libnbd do not always say that it was memory that
+ * they lacked, and ThreadSanitizer allocates where it must succeed.
  *
  * Locks: `lock' guards the places.  Everything else is atomic, or constant while threads
  * of the core run.
@@ -26,6 +30,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "lib/reach.h"
 #include "lib/shortage.h"
 #include "lib/stubs.h"
 
@@ -37,7 +42,8 @@
 #define SANITIZED 0
 #endif
 
-static atomic_bool begun;
+static bool begun;              /* atomic, for code without instrumentation */
+static bool only_own;           /* allocations of libraries do not count */
 static atomic_ullong allocations, failures, all_failures;
 static struct shortage now;
 
@@ -52,25 +58,33 @@ extern const char __executable_start[], etext[];
 
 /* --- places --- */
 
-/* 0: no function of the program called the one that allocates. */
-static __attribute__ ((noinline)) uint64_t
-find_place (void)
+static inline bool
+is_own (const char *caller)
+{
+  return caller >= __executable_start && caller < etext;
+}
+
+/* Of an allocation that CALLER asks for.  0: no function of the program led to it. */
+static uint64_t
+find_place (const char *caller)
 {
   uint64_t hash = 0;
   void *frames[DEPTH];
-  int n, callers = -3;          /* this function, shortage_hits, and malloc or so */
+  bool led = false;
+  int n;
 
   spared = true;
   n = backtrace (frames, DEPTH);
   spared = false;
-  for (int i = 0; i < n; i++)
-    if ((const char *) frames[i] >= __executable_start &&
-        (const char *) frames[i] < etext) {
-      callers++;
-      hash = (hash ^ (uintptr_t) ((const char *) frames[i] - __executable_start)) *
+  for (int i = 0; i < n; i++) {
+    const char *const frame = frames[i];
+
+    led |= frame == caller;
+    if (led && is_own (frame))
+      hash = (hash ^ (uintptr_t) (frame - __executable_start)) *
         UINT64_C (0x9e3779b97f4a7c15);
-    }
-  return callers > 0 ? hash : 0;
+  }
+  return hash;
 }
 
 static void
@@ -152,20 +166,21 @@ shortage_begin (struct shortage shortage)
 {
   void *frame;
 
-  CHECK (!begun);
+  CHECK (!__atomic_load_n (&begun, __ATOMIC_RELAXED));
   backtrace (&frame, 1);        /* the first time, it loads a library */
   now = shortage;
+  only_own = TRACES_THREADS || reach_server ();
   allocations = failures = 0;
   if (now.times == 0)
     nr_places = 0;
-  begun = true;
+  __atomic_store_n (&begun, true, __ATOMIC_RELEASE);
 }
 
 uint64_t
 shortage_end (void)
 {
-  CHECK (begun);
-  begun = false;
+  CHECK (__atomic_load_n (&begun, __ATOMIC_RELAXED));
+  __atomic_store_n (&begun, false, __ATOMIC_RELEASE);
   return failures;
 }
 
@@ -190,14 +205,13 @@ shortage_spare (bool spare)
   return was;
 }
 
-bool
-shortage_hits (void)
+/* An allocation that counts, unless no function of the program led to it. */
+static __attribute__ ((noinline)) bool
+hits (const char *caller)
 {
   uint64_t n, place;
 
-  if (!begun || spared)
-    return false;
-  place = SANITIZED || now.times == 0 ? find_place () : 0;
+  place = SANITIZED || now.times == 0 ? find_place (caller) : 0;
   if (SANITIZED && place == 0)
     return false;
   if (now.times == 0) {
@@ -211,4 +225,13 @@ shortage_hits (void)
   all_failures++;
   errno = ENOMEM;
   return true;
+}
+
+NO_TRACING bool
+shortage_hits (const void *caller)
+{
+  if (!__atomic_load_n (&begun, __ATOMIC_ACQUIRE) || spared ||
+      (only_own && !is_own (caller)))
+    return false;
+  return hits (caller);
 }

@@ -10,14 +10,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Not with ThreadSanitizer: see lib/allocations.h. */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
 #if defined __SANITIZE_THREAD__ || __has_feature (thread_sanitizer)
-#define SHORTAGE_IS_POSSIBLE 0
+#define TRACES_THREADS 1
 #else
-#define SHORTAGE_IS_POSSIBLE 1
+#define TRACES_THREADS 0
+#endif
+
+/* For what allocations call before ThreadSanitizer is ready for its own calls. */
+#ifdef __clang__
+#define NO_TRACING __attribute__ ((disable_sanitizer_instrumentation))
+#else
+#define NO_TRACING __attribute__ ((no_sanitize_thread))
 #endif
 
 struct rng;
@@ -58,7 +64,7 @@ extern bool shortage_spare (bool spare);
     result_;                                                            \
   })
 
-/* Does this allocation fail?  For lib/allocations.h. */
-extern bool shortage_hits (void);
+/* Does the allocation fail that the function at CALLER asks for?  For lib/allocations.h. */
+extern bool shortage_hits (const void *caller);
 
 #endif /* TEST_SHORTAGE_H */
