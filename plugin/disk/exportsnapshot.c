@@ -16,15 +16,12 @@
 
 #include <config.h>
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "util/cleanup.h"
-#include "util/printable.h"
-#include "util/report.h"
 #include "disk/exportkind.h"
 
 struct snapshot_export {
@@ -72,22 +69,6 @@ describe_snapshot (const struct disk *d, size_t number, char *text, size_t size)
 }
 
 static int
-check_size (const struct disk *d, const struct snapshot *s)
-{
-  const struct header *h = &d->image->header;
-  char text[PRINTABLE_SIZE (64)];
-
-  if (s->disk_size <= (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits))
-    return 0;
-  nbdkit_error ("%s: snapshot \"%s\" cannot be served: its L1 table at offset %" PRIu64
-                " is too short for its size", d->options.path,
-                printable (s->name, strlen (s->name), text, sizeof text),
-                s->l1_offset);
-  errno = EINVAL;
-  return -1;
-}
-
-static int
 open_snapshot (struct export *e)
 {
   struct snapshot_export *x = (struct snapshot_export *) e;
@@ -95,7 +76,7 @@ open_snapshot (struct export *e)
   const struct snapshot *s = &d->image->snapshots.list[e->slot->number];
   LOCK_FOR_BLOCK (&d->lock);
 
-  if (check_size (d, s) == -1)
+  if (snapshot_check_table (d->options.path, &d->image->header, s) == -1)
     return -1;
   if (e->slot->kept == NULL)
     e->slot->kept = layers_view_new_snapshot (d->layers, d->map, s->l1_offset,

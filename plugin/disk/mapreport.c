@@ -153,14 +153,20 @@ add_run (void *opaque, const struct run *run)
 
 /* --- the report --- */
 
+struct request {
+  struct layers *layers;
+  const struct snapshot *snapshot;      /* NULL: the active disk */
+};
+
 /* The size of the disk may be 0: qemu-img then prints an entry without a length. */
 static int
-print (FILE *fp, const void *layers)
+print (FILE *fp, const void *opaque)
 {
-  struct report r = { .fp = fp, .layers = (struct layers *) layers };
+  const struct request *request = opaque;
+  struct report r = { .fp = fp, .layers = request->layers };
 
   storage_holes_begin (&r.known, false);
-  if (layers_each_run (r.layers, add_run, &r) == 0)
+  if (layers_each_run (r.layers, request->snapshot, add_run, &r) == 0)
     return write_last (&r, "]");
   return ferror (fp) ? -1 : REPORTFILE_TOLD;
 }
@@ -172,7 +178,9 @@ mapreport_check (const char *path)
 }
 
 int
-mapreport_write (const char *path, struct layers *layers)
+mapreport_write (const char *path, struct layers *layers, const struct snapshot *snapshot)
 {
-  return reportfile_write (&kind, path, true, print, layers);
+  const struct request request = { layers, snapshot };
+
+  return reportfile_write (&kind, path, true, print, &request);
 }

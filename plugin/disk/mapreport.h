@@ -11,9 +11,10 @@
 /* May the report be written to PATH (absolute)?  Returns 0, or -1 (reported). */
 extern int mapreport_check (const char *path);
 
-/* Writes where the active disk of the top image is in all layers.  Guest data is not read.
+/* Writes where the active disk of the top image, or that of this SNAPSHOT, is in all
+ * layers.  Guest data is not read.
  * Takes as long as reading all L2 tables, and little memory.  Returns 0, or -1 (reported):
  * then the file at PATH has not changed. */
-extern int mapreport_write (const char *path, struct layers *);
+extern int mapreport_write (const char *path, struct layers *, const struct snapshot *);
 
 #endif /* QCOW2_MAPREPORT_H */

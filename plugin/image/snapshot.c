@@ -25,6 +25,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/printable.h"
 #include "util/report.h"
 #include "format/format.h"
 #include "image/snapshot.h"
@@ -266,4 +267,18 @@ snapshots_find (const struct snapshots *snapshots, const char *name)
   if (i == SIZE_MAX)
     i = names_find (snapshots->by_id, name);
   return i == SIZE_MAX ? NULL : &snapshots->list[i];
+}
+
+int
+snapshot_check_table (const char *path, const struct header *h, const struct snapshot *s)
+{
+  char text[PRINTABLE_SIZE (64)];
+
+  if (s->disk_size <= (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits))
+    return 0;
+  nbdkit_error ("%s: snapshot \"%s\" cannot be served: its L1 table at offset %" PRIu64
+                " is too short for its size", path,
+                printable (s->name, strlen (s->name), text, sizeof text), s->l1_offset);
+  errno = EINVAL;
+  return -1;
 }

@@ -48,5 +48,9 @@ extern void snapshots_free (struct snapshots *);
  * none. */
 extern const struct snapshot *snapshots_find (const struct snapshots *,
                                               const char *name);
+/* Does the L1 table of a snapshot of the image PATH cover its disk?  Returns 0, or -1
+ * (reported; errno EINVAL). */
+extern int snapshot_check_table (const char *path, const struct header *,
+                                 const struct snapshot *);
 
 #endif /* QCOW2_SNAPSHOT_H */

@@ -13,6 +13,7 @@
 #include "format/header.h"
 #include "format/run.h"
 #include "image/image.h"
+#include "image/snapshot.h"
 #include "mapping/map.h"
 
 struct layers;
@@ -80,12 +81,13 @@ extern int layers_lookup (struct layers_view *, uint64_t offset, uint64_t len,
 /* Receives a run.  Returns 0, or -1 with errno to end. */
 typedef int (*layers_run_fn) (void *opaque, const struct run *run);
 
-/* Calls FN for all runs of the disk, in their order: those of layers_lookup, from the top
- * image down, without a map, and with what a lookup leaves out.  ZERO_ALLOC has its host
- * cluster.  What no layer contains is UNALLOCATED, or RESERVED with its host cluster, in
- * the lowest layer that reaches so far (run.layer).  Reads each L2 table once, and uses a
- * few MiB of memory, however large the disk is.  Returns 0, or -1 if reading failed
- * (reported) or FN returned that. */
-extern int layers_each_run (struct layers *, layers_run_fn, void *opaque);
+/* Calls FN for all runs of the disk, or of this internal SNAPSHOT of the top image, in
+ * their order: those of layers_lookup, from the top image down, without a map, and with
+ * what a lookup leaves out.  ZERO_ALLOC has its host cluster.  What no layer contains is
+ * UNALLOCATED, or RESERVED with its host cluster, in the lowest layer that reaches so
+ * far (run.layer).  Reads each L2 table once, and uses a few MiB of memory, however
+ * large the disk is.  Returns 0, or -1 if reading failed (reported) or FN returned that. */
+extern int layers_each_run (struct layers *, const struct snapshot *, layers_run_fn,
+                            void *opaque);
 
 #endif /* QCOW2_LAYERS_H */

@@ -721,13 +721,30 @@ each_of_range (const struct layers_view *v, uint64_t start, uint64_t end,
   return ret;
 }
 
-int
-layers_each_run (struct layers *s, layers_run_fn fn, void *opaque)
+/* SNAPSHOT: the layer that TOP was when it had this L1 table. */
+static void
+as_snapshot (struct layer *snapshot, const struct layer *top, uint64_t l1_offset,
+             uint64_t disk_size)
 {
-  const struct layers_view v = { .layers = s, .to = s->n, .detailed = true };
-  const uint64_t size = layers_size (s, 0);
+  memcpy (snapshot, top, sizeof *snapshot);
+  snapshot->is_snapshot = true;
+  snapshot->l1_offset = l1_offset;
+  snapshot->size = disk_size;
+}
+
+int
+layers_each_run (struct layers *s, const struct snapshot *snapshot, layers_run_fn fn,
+                 void *opaque)
+{
+  struct layer top;
+  const struct layers_view v = {
+    .layers = s, .to = s->n, .detailed = true, .snapshot = snapshot ? &top : NULL,
+  };
+  const uint64_t size = snapshot ? snapshot->disk_size : layers_size (s, 0);
   const uint64_t step = (uint64_t) UNITS_AT_ONCE << smallest_unit_bits (s, 0, s->n);
 
+  if (snapshot)
+    as_snapshot (&top, s->layers[0], snapshot->l1_offset, size);
   for (uint64_t at = 0; at < size; at += step)
     if (each_of_range (&v, at, min64 (size, at + step), fn, opaque) == -1)
       return -1;
@@ -751,10 +768,7 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
     layers_view_free (v);
     return NULL;
   }
-  memcpy (v->snapshot, s->layers[0], sizeof *v->snapshot);
-  v->snapshot->is_snapshot = true;
-  v->snapshot->l1_offset = l1_offset;
-  v->snapshot->size = disk_size;
+  as_snapshot (v->snapshot, s->layers[0], l1_offset, disk_size);
   return v;
 }
 

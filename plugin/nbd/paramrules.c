@@ -89,6 +89,8 @@ static const struct rule needs[] = {
   { LIST (P (KEY_FORCE)), LIST (P (KEY_ERASE), P (KEY_ERASE_SLOT)), NULL,
     "key-erase=SECRET or key-erase-slot=N" },
   { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },
+  { LIST (P (SNAPSHOT)), LIST (P (MAP)), LIST (V (SERVE_NOTHING)),
+    "map=FILE, with serve=false" },
   { LIST (P (DIR_SYMLINKS)), LIST (P (DIR)), NULL, "dir=DIRECTORY" },
   { LIST (P (SHRINK)), LIST (P (RESIZE)), NULL, "resize=SIZE" },
   { LIST (P (PREALLOCATION)), LIST (P (CREATE), P (RESIZE)), NULL,
@@ -154,9 +156,7 @@ static const struct rule excludes[] = {
   { LIST (SNAPSHOT_EDITS), LIST (V (DATA_PATH)), NULL,
     "images with a data file cannot have internal snapshots" },
   { LIST (P (MAP)), LIST (P (UNTRUSTED)), NULL, "it could have any length" },
-  { LIST (P (MAP)), LIST (P (SNAPSHOT)), NULL, "it is written for the active disk" },
-  { LIST (V (SERVE_NOTHING)), LIST (P (STATS), P (SNAPSHOT)), NULL,
-    "nothing is served" },
+  { LIST (V (SERVE_NOTHING)), LIST (P (STATS)), NULL, "nothing is served" },
   { LIST (V (COMPAT_OLD)), LIST (P (BITMAP_ADD)), NULL, "version 2 has no bitmaps" },
 };
 

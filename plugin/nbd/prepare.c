@@ -18,12 +18,16 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "util/printable.h"
+#include "util/report.h"
 #include "check/check.h"
 #include "disk/export.h"
 #include "disk/inforeport.h"
@@ -158,11 +162,33 @@ describe (struct params *p)
   return p->info.path ? inforeport_write (&p->info, &p->options) : 0;
 }
 
+/* Writes map=: for the snapshot of snapshot=, if that was given.  Then the snapshots of
+ * IMAGE have been read. */
+static int
+write_map (struct params *p, struct image *image, struct layers *layers)
+{
+  const char *name = p->options.snapshot;
+  const struct snapshot *s = name ? snapshots_find (&image->snapshots, name) : NULL;
+  char text[PRINTABLE_SIZE (64)];
+
+  if (name && s == NULL) {
+    nbdkit_error ("%s: there is no snapshot \"%s\"", p->path,
+                  printable (name, strnlen (name, 64), text, sizeof text));
+    errno = ENOENT;
+    return -1;
+  }
+  if (s && snapshot_check_table (p->path, &image->header, s) == -1)
+    return -1;
+  return mapreport_write (p->map, layers, s);
+}
+
 /* Writes map=, if it was given. */
 static int
 map (struct params *p, struct disk *disk)
 {
-  return p->map ? mapreport_write (p->map, disk_inside (disk).view->layers) : 0;
+  const struct view *view = disk_inside (disk).view;
+
+  return p->map ? write_map (p, view->image, view->layers) : 0;
 }
 
 /* Guest data is not read, so nothing has to be unlocked. */
@@ -193,7 +219,7 @@ map_only (struct params *p, struct image *image)
 {
   const struct disk_options options = options_without_data (p);
   struct layers *layers = disk_open_layers (&options, image);
-  const int r = layers ? mapreport_write (p->map, layers) : -1;
+  const int r = layers ? write_map (p, image, layers) : -1;
 
   layers_free (layers);
   return r;
@@ -209,7 +235,8 @@ open_and_map (struct params *p)
 
   if (image == NULL)
     return -1;
-  if (image_load (image) == 0)
+  if (image_load (image) == 0 &&
+      (p->options.snapshot == NULL || image_read_snapshots (image) == 0))
     r = map_only (p, image);
   image_close (image);
   return r;

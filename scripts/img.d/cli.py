@@ -112,6 +112,7 @@ IMAGE_OPTS = Option(None, "image-opts", "IMAGE is not a name, but "
                     "driver=qcow2,file.filename=NAME,encrypt.key-secret=ID")
 OUTPUT = Option(None, "output", "the form of the output (default human)",
                 choices=("human", "json"))
+SVG = Option(None, "svg", "the output is a picture, in SVG")
 CACHE = Option("t", "cache", "how the host caches what is written; none keeps data out "
                "of its cache, the others are the same", "MODE")
 SOURCE_CACHE = Option("T", "src-cache", "the same for what is only read", "MODE")

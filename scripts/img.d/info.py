@@ -61,7 +61,10 @@ def info(o):
         found = [found] if o.backing_chain else found
     else:
         found = describe(image, o.backing_chain)
-    if o.output == "json":
+    if o.svg:
+        import pictures
+        pictures.draw_info(o, image, found)
+    elif o.output == "json":
         print(json.dumps(found, indent=4))
     else:
         print("\n\n".join("\n".join(lines_of(f)) for f in
@@ -157,6 +160,6 @@ COMMANDS = {"info": Command(
     "info", "IMAGE",
     "Describe an image: format, sizes, backing file, internal snapshots, bitmaps, and "
     "what else its header says.",
-    [cli.FORMAT, cli.OUTPUT, cli.SHARE,
+    [cli.FORMAT, cli.OUTPUT, cli.SVG, cli.SHARE,
      Option(None, "backing-chain", "describe its backing files too"), *cli.IMAGE],
     info)}

@@ -16,13 +16,20 @@ def map_disk(o):
     image = images.image_of(o, o.operands[0], o.format)
     start = images.size_of(o.start_offset or "0", "-s")
     length = images.size_of(o.max_length, "-l") if o.max_length is not None else None
-    whole = not start and length is None
+    end = None if length is None else start + length
+    if o.snapshot is not None:
+        image.need_qcow2("internal snapshots")
+    if o.svg:
+        import pictures
+        pictures.draw_map(o, image, start, end)
+        return 0
+    whole = not start and length is None and o.snapshot is None
     if whole and image.format == "qcow2" and o.output == "json":
         # However many they are, they do not come here.
         image.change("map=/dev/stdout", "serve=false", writing=False)
         return 0
-    runs = raw_runs(image) if image.format == "raw" else qcow2_runs(image)
-    runs = part_of(runs, start, None if length is None else start + length)
+    runs = raw_runs(image) if image.format == "raw" else qcow2_runs(image, o.snapshot)
+    runs = part_of(runs, start, end)
     if o.output == "json":
         show_json(runs)
     else:
@@ -30,9 +37,11 @@ def map_disk(o):
     return 0
 
 
-def qcow2_runs(image):
+def qcow2_runs(image, snapshot=None):
     report = programs.text_file()
-    image.change("map=/dev/fd/%d" % report, "serve=false", writing=False, fds=[report])
+    more = [] if snapshot is None else ["snapshot=" + snapshot]
+    image.change("map=/dev/fd/%d" % report, "serve=false", *more, writing=False,
+                 fds=[report])
     with open(report, encoding="ascii") as f:
         f.seek(0)
         for line in f:
@@ -128,5 +137,7 @@ COMMANDS = {"map": Command(
     "chain.",
     [cli.FORMAT, cli.OUTPUT, cli.SHARE,
      Option("s", "start-offset", "begin here", "OFFSET"),
-     Option("l", "max-length", "how much of the disk", "SIZE"), *cli.IMAGE],
+     Option("l", "max-length", "how much of the disk", "SIZE"),
+     Option(None, "snapshot", "an internal snapshot, in place of the disk", "NAME"),
+     cli.SVG, *cli.IMAGE],
     map_disk)}

@@ -294,7 +294,7 @@ map (void)
 
   if (reach_open (&options, &disk) == -1)
     return -1;
-  r = mapreport_write (report_path, disk_inside (disk).view->layers);
+  r = mapreport_write (report_path, disk_inside (disk).view->layers, NULL);
   KEEP_ERRNO_FOR_BLOCK;
   CHECK (disk_close (disk) == 0);
   return r;

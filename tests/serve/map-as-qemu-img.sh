@@ -160,5 +160,24 @@ refused 'cannot open' a.qcow2 map=ours serve=false
 echo precious > q
 refused 'map=.*not a report' c.qcow2 map=q serve=false
 refused 'map=.*file of the disk|map=.*not a report' c.qcow2 map=base.raw serve=false
-refused 'map= cannot be used with snapshot=' c.qcow2 map=ours snapshot=s
+
+# A snapshot is stored where the disk is that is reverted to it; with the one that follows.
+rm -f a.qcow2 b.qcow2
+make_image b.qcow2 4M
+io b.qcow2 'write -P 9 512k 1M'
+refused 'there is no snapshot "s"' b.qcow2 map=ours snapshot=s serve=false
+refused 'snapshot= requires map=FILE, with serve=false' b.qcow2 snapshot=s serve=false
+make_image a.qcow2 4M backing_file=b.qcow2,backing_fmt=qcow2
+io a.qcow2 'write -P 1 1M 128k' 'write -z 2M 64k'
+qemu-img snapshot -c s a.qcow2
+qemu-img resize -q a.qcow2 6M
+io a.qcow2 'write -P 2 1M 64k' 'write -P 3 5M 64k' 'write -P 4 0 64k'
+rm -f ours both
+"$NBDKIT" -U - -r "$PLUGIN" a.qcow2 map=ours snapshot=s serve=false --run true
+"$NBDKIT" -U - -r "$PLUGIN" a.qcow2 map=both snapshot=s --run 'nbdinfo --size "$uri"' |
+  grep 4194304
+cmp ours both
+qemu-img snapshot -a s a.qcow2
+compare a.qcow2
+cmp ours both
 refused 'untrusted=true' c.qcow2 map=ours untrusted=true
