@@ -25,7 +25,7 @@ build_deb ()
 
 make_deb ()
 {
-  local changelog
+  local changelog deb
 
   need_packages "${deb_packages[@]}"
   changelog=$(dpkg-parsechangelog -l "$top/debian/changelog" -S Version)

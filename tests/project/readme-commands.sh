@@ -21,7 +21,19 @@ for command in 'autoreconf -i' ./configure make 'make check' 'make install'; do
 done
 not_run 'scripts/test' "$reason"
 not_run 'scripts/other-machines' "makes chroots, builds and tests in them"
-not_run 'scripts/package deb' "builds and tests, and installs packages"
+reason="makes and installs packages; see scripts/package"
+for command in 'scripts/package deb' 'scripts/package container' \
+    'apt-get install ./build/package/deb/nbdkit-plugin-qcow2_0.1.0-1_amd64.deb' \
+    'apt-get install ./build/package/deb/nbdkit-qcow2-tools_0.1.0-1_all.deb' \
+    'dnf builddep nbdkit-qcow2-plugin.spec' \
+    'rpmbuild -ta nbdkit-qcow2-plugin-0.1.0.tar.gz' 'podman build -t nbdkit-qcow2 .'; do
+  not_run "$command" "$reason"
+done
+podman='podman run --rm -v ./images:/images'
+for command in "$podman -p 10809:10809 nbdkit-qcow2 qcow2 disk.qcow2" \
+    "$podman nbdkit-qcow2 nbdkit-qcow2-img info disk.qcow2"; do
+  not_run "$command" "needs the image; see scripts/package"
+done
 reason="takes minutes or hours; see project/bench-smoke.sh"
 not_run 'scripts/bench' "$reason"
 not_run 'scripts/bench --quick' "$reason"
@@ -92,7 +104,10 @@ after ()
   case "$1" in
     "In a checkout of this source,"*|"This installs the packages"*) ;;
     "To build and install it by hand:"|"This command installs the packages"*|\
-    "This makes Debian packages"*|"This one builds and tests it"*) ;;
+    "On Debian this makes Debian packages"*|"Install both with apt-get"*|\
+    "On Fedora, the release archive"*|"A container image is made by"*|\
+    "or without a registry"*|"The image contains nbdkit"*|\
+    "This one builds and tests it"*) ;;
     "You do not have to install the plugin."*) ;;
     "Measure it yourself"|"doc/plots has the plots"*|"The machine was a virtual machine"*) ;;
     "Serve an image on a Unix socket,"*)
