@@ -178,8 +178,7 @@ test_image (struct rng *rng)
   CHECK (disk_open (&t.options, &t.disk) == 0);
   quiet_errors = true;
   fail_operations (rng);
-  if (SHORTAGE_IS_POSSIBLE)
-    fail_allocations (rng);
+  fail_allocations (rng);
   stop ();
   quiet_errors = false;
   CHECK (copy (SHORTAGE_NONE) == 0);
