@@ -51,6 +51,8 @@ before ()
       qemu-img snapshot -c monday disk.qcow2
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2
       [ "$1" = "INTERNAL SNAPSHOTS" ] || rm disk.raw ;;
+    "Copying a disk to a raw file")
+      rm disk.raw ;;
     Commit)
       make_overlay
       mv disk.qcow2 overlay.qcow2 ;;
@@ -156,6 +158,11 @@ after ()
       qemu-img map --output=json disk.qcow2 > map
       tail -n "$(wc -l < map)" out | sed 's/, "compressed": [a-z]*//' |
         diff <(sed 's/, "compressed": [a-z]*//' map) - ;;
+    "Copying a disk to a raw file")
+      same_raw disk.raw then.raw
+      check_clean new.qcow2
+      if qemu-img info -f qcow2 new.qcow2 | grep backing; then fail "still there"; fi
+      same new.qcow2 then.raw ;;
     Flattening)
       if qemu-img info -f qcow2 disk.qcow2 | grep backing; then fail "still there"; fi
       same disk.qcow2 then.raw ;;

@@ -3,8 +3,8 @@
 #
 # guestfish changes a file on our disk.
 #
-# Skipped unless guestfish and a kernel for its appliance are installed: they are 150 MB,
-# and without KVM it takes minutes.
+# Not a part of make check: guestfish and a kernel for its appliance are 150 MB, and without
+# KVM it takes minutes.  (make check TESTS=recipes/guestfish.sh)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires guestfish --version
