@@ -4,11 +4,14 @@
  *
  *   absent -> OPENING   the first client comes; other clients of the image wait
  *   OPENING -> OPEN     the image is available to all
- *   OPENING -> absent   the image cannot be opened; each waiting client tries on its own,
- *                       unless it has gone: then it was perhaps this server, which waits
- *                       for itself if a backing chain leads back here
+ *   OPENING -> FAILED   the image cannot be opened, also not for those who wait.  (If each
+ *                       of them tried anew, a backing chain that leads back to this
+ *                       server would keep it busy for ever: it is a client of its own.)
+ *   OPENING -> GONE     the client that opened the image has left; one that waits tries
  *   OPEN -> CLOSING     the last client has left; new clients of the image wait
- *   CLOSING -> absent   and then one of them opens it anew
+ *   CLOSING -> GONE     and then one of them opens it anew
+ *
+ * Images that FAILED or are GONE are no longer in the list.
  *
  * Images are opened and closed without the lock, so an image that is slow or damaged does
  * not affect the others.  Each image has its own locks on the host file, its own
@@ -45,9 +48,12 @@
 #include "disk/dir.h"
 
 struct dir_image {
-  struct dir_image *next;       /* under lock, as are the two below */
+  struct dir_image *next;       /* under lock, as is all until the next line */
   unsigned users;
-  enum { OPENING, OPEN, CLOSING } state;
+  unsigned waiting;             /* for another state; the last one frees what FAILED or is
+                                   GONE */
+  enum { OPENING, OPEN, CLOSING, FAILED, GONE } state;
+  int why;                      /* it FAILED: errno */
 
   char *name;                   /* constant */
   char *path;                   /* constant; printable, for messages */
@@ -230,16 +236,50 @@ new_image (const struct dir *dir, const char *name)
   return image;
 }
 
-/* Called with the lock held. */
+/* WHY: errno if it FAILED, 0 if it is GONE.  Called with the lock held. */
 static void
-take_out (struct dir *dir, struct dir_image *image)
+take_out (struct dir *dir, struct dir_image *image, int why)
 {
   struct dir_image **link;
 
   for (link = &dir->images; *link != image; link = &(*link)->next)
     ;
   *link = image->next;
-  pthread_cond_broadcast (&dir->changed);
+  image->state = why ? FAILED : GONE;
+  image->why = why;
+  if (image->waiting == 0)
+    free_image (image);
+  else
+    pthread_cond_broadcast (&dir->changed);
+}
+
+static bool
+client_waits (const struct dir *dir)
+{
+  return !dir->options.link.client_waits || dir->options.link.client_waits ();
+}
+
+/* Waits for another state of IMAGE, which then may have been freed.  Returns -1 (reported)
+ * if the image FAILED or nobody waits for it any more.  Called with the lock held. */
+static int
+await_change (struct dir *dir, struct dir_image *image)
+{
+  const int state = image->state;
+  int why = 0;
+
+  image->waiting++;
+  while ((int) image->state == state)
+    pthread_cond_wait (&dir->changed, &dir->lock);
+  if (image->state == FAILED) {
+    errno = why = image->why;
+    nbdkit_error ("%s: opening it for another client failed: %m", image->path);
+  }
+  if (--image->waiting == 0 && (image->state == FAILED || image->state == GONE))
+    free_image (image);
+  if (why == 0 && !client_waits (dir))
+    why = ESHUTDOWN;
+  errno = why;
+  return why ? -1 : 0;
 }
 
 static int
@@ -266,7 +306,7 @@ enter (struct dir *dir, const char *name)
 {
   char text[PRINTABLE_SIZE (64)];
   struct dir_image *image;
-  int r;
+  int r, why;
 
   if (!is_name (name)) {
     nbdkit_error ("%s: no image \"%s\" in this directory",
@@ -283,11 +323,8 @@ enter (struct dir *dir, const char *name)
         image->users++;
         return image;
       }
-      pthread_cond_wait (&dir->changed, &dir->lock);
-      if (dir->options.link.client_waits && !dir->options.link.client_waits ()) {
-        errno = ESHUTDOWN;
+      if (await_change (dir, image) == -1)
         return NULL;
-      }
     }
     image = new_image (dir, name);
     if (image == NULL)
@@ -296,7 +333,7 @@ enter (struct dir *dir, const char *name)
     dir->images = image;
   }
   r = open_image (dir, image);
-  KEEP_ERRNO_FOR_BLOCK;
+  why = errno;
   {
     LOCK_FOR_BLOCK (&dir->lock);
 
@@ -306,9 +343,9 @@ enter (struct dir *dir, const char *name)
       pthread_cond_broadcast (&dir->changed);
       return image;
     }
-    take_out (dir, image);
+    take_out (dir, image, client_waits (dir) ? why : 0);
   }
-  free_image (image);
+  errno = why;
   return NULL;
 }
 
@@ -357,9 +394,8 @@ dir_leave (struct dir *dir, struct dir_image *image)
     LOCK_FOR_BLOCK (&dir->lock);
 
     dir->failed |= r == -1;
-    take_out (dir, image);
+    take_out (dir, image, 0);
   }
-  free_image (image);
 }
 
 struct disk *

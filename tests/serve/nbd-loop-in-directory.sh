@@ -20,6 +20,9 @@ mkdir "$tmp/images"
 image self self
 image a b
 image b a
+image c d
+image d e
+image e c
 image top base
 qemu-img create -q -f qcow2 "$tmp/images/base" 1M
 qemu-io -f qcow2 -c 'write -P 7 0 1M' "$tmp/images/base" >/dev/null
@@ -48,7 +51,7 @@ none="$(sockets)"
 uri="$(export_uri top)"
 hold_connection
 before="$(sockets)"
-for name in self a; do
+for name in self a c a; do
   if timeout 60 "$python" -c 'import nbd, sys
 h = nbd.NBD()
 h.connect_uri(sys.argv[1])' "$(export_uri $name)"; then
