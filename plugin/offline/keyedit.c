@@ -38,6 +38,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "format/crypt.h"
 #include "format/format.h"
 #include "format/luks.h"
 #include "format/luksmake.h"
@@ -219,12 +220,13 @@ wipe (const struct keys *k, unsigned slot)
 
   if (!find_material (k, slot, &at, &bytes))
     return 0;
-  errno = 0;
-  if (noise == NULL || RAND_bytes (noise, bytes) != 1) {
-    nbdkit_error ("%s: cannot get random bytes", k->path);
-    errno = errno ? errno : EIO;
+  if (noise == NULL) {
+    nbdkit_error ("malloc: %m");
     return -1;
   }
+  errno = 0;
+  if (RAND_bytes (noise, bytes) != 1)
+    return crypt_openssl_failed (k->path, "LUKS", "cannot get random bytes");
   if (storage_write (k->file, noise, bytes, at) == -1 || storage_sync (k->file) == -1)
     return -1;
   entry.active = put32 (LUKS_SLOT_INACTIVE);
