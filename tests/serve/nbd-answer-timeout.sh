@@ -36,9 +36,14 @@ wait "$reader"
 in_log 'connected again'
 
 cat > "$tmp/client.py" <<'END'
-import errno, os, signal
+import errno, glob, os, signal
+far = int(os.environ["far_pid"])
 h.pwrite(b"b" * 65536, 2 << 20)
-os.kill(int(os.environ["far_pid"]), signal.SIGSTOP)
+os.kill(far, signal.SIGSTOP)
+# One of its threads could still answer.
+while any(open(name).read().rpartition(")")[2].split()[0] not in "Tt"
+          for name in glob.glob("/proc/%d/task/*/stat" % far)):
+    pass
 for i in range(2):
     try:
         h.flush()
