@@ -188,15 +188,12 @@ scan_read_all (struct scan *s)
   struct scan_piece pieces[PIECES];
   struct storage_holes known;
   uint64_t at, n, items = 0;
-  bool hole;
 
   storage_holes_begin (&known, false);
   s->pieces = pieces;
   for (at = 0; at < size; at += n) {
     n = size - at;
-    if (storage_hole_ahead (s->file, &known, at, size, &n, &hole) == -1)
-      return -1;
-    if (!hole) {
+    if (!storage_hole_ahead (s->file, &known, at, size, &n)) {
       n = min64 (n, READ_SIZE);
       pieces[items++] = (struct scan_piece) { at, n };
     }

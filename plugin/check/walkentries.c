@@ -18,18 +18,14 @@
 /* Entries that are read at once. */
 #define CHUNK 8192
 
-/* Returns how many of the next ENTRIES at OFFSET lie in a hole, or -1 (reported). */
-static int64_t
+/* Returns how many of the next ENTRIES at OFFSET lie in a hole. */
+static uint64_t
 in_hole (struct walk *w, uint64_t offset, uint64_t entries)
 {
   uint64_t len = entries * sizeof (struct be64);
-  bool hole;
 
-  if (!w->sparse)
-    return 0;
-  if (storage_hole (w->file, offset, &len, &hole) == -1)
-    return -1;
-  return hole ? len / sizeof (struct be64) : 0;
+  return w->sparse && storage_hole (w->file, offset, &len)
+    ? len / sizeof (struct be64) : 0;
 }
 
 int
@@ -38,8 +34,7 @@ walk_entries (struct walk *w, uint64_t offset, uint64_t entries,
               const void *opaque)
 {
   CLEANUP_FREE struct be64 *chunk = malloc (CHUNK * sizeof *chunk);
-  uint64_t done, n, i, at;
-  int64_t empty;
+  uint64_t done, n, i, at, empty;
 
   if (chunk == NULL) {
     nbdkit_error ("%s: counting references: %m", storage_path (w->file));
@@ -48,9 +43,7 @@ walk_entries (struct walk *w, uint64_t offset, uint64_t entries,
   for (done = 0; done < entries; done += n) {
     at = offset + done * sizeof *chunk;
     empty = in_hole (w, at, entries - done);
-    if (empty == -1)
-      return -1;
-    n = empty > 0 ? (uint64_t) empty : min64 (entries - done, CHUNK);
+    n = empty > 0 ? empty : min64 (entries - done, CHUNK);
     if (empty > 0)
       continue;
     if (storage_read (w->file, chunk, n * sizeof *chunk, at) == -1)

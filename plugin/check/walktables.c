@@ -72,19 +72,14 @@ walk_l2 (struct walk *w, struct walk_l2 *table, const struct be64 *raw)
 }
 
 /* Returns how many of the N tables from T on, which are sorted, lie completely in one
- * hole and therefore are empty, or -1 (reported). */
-static int64_t
+ * hole and therefore are empty. */
+static uint64_t
 in_hole (struct walk *w, const struct walk_l2 *t, uint64_t n)
 {
   const uint64_t cs = w->h->cluster_size;
   uint64_t len = t[n - 1].offset + cs - t->offset, i;
-  bool hole;
 
-  if (!w->sparse)
-    return 0;
-  if (storage_hole (w->file, t->offset, &len, &hole) == -1)
-    return -1;
-  if (!hole)
+  if (!w->sparse || !storage_hole (w->file, t->offset, &len))
     return 0;
   for (i = 0; i < n && t[i].offset - t->offset + cs <= len; i++)
     ;
@@ -101,14 +96,9 @@ walk_some (void *opaque, void *buffer, uint64_t from, uint64_t to)
   uint64_t i, k, n;
 
   for (i = from; i < to; i += n) {
-    const int64_t empty = in_hole (w, &t[i], to - i);
-
-    if (empty == -1)
-      return -1;
-    if (empty > 0) {
-      n = empty;
+    n = in_hole (w, &t[i], to - i);
+    if (n > 0)
       continue;
-    }
     /* Read adjacent tables at once, and prefetch the next one. */
     for (n = 1; n < most && i + n < to && t[i + n].offset == t[i].offset + n * cs;
          n++)

@@ -105,8 +105,7 @@ add_with_holes (struct report *r, struct entry e)
 
   for (; left > 0; left -= e.length) {
     e.length = left;
-    if (storage_hole_ahead (file, &r->known, e.offset, end, &e.length, &hole) == -1)
-      return -1;
+    hole = storage_hole_ahead (file, &r->known, e.offset, end, &e.length);
     e.zero = hole;
     e.data = !raw || !hole;
     if (add (r, &e) == -1)

@@ -85,12 +85,8 @@ static int
 look (struct storage *s, struct storage_holes *known, uint64_t at, void *buf,
       uint64_t chunk, uint64_t *len)
 {
-  bool hole;
-
   *len = min64 (storage_size (s) - at, LONGEST);
-  if (storage_hole_ahead (s, known, at, storage_size (s), len, &hole) == -1)
-    return -1;
-  if (hole)
+  if (storage_hole_ahead (s, known, at, storage_size (s), len))
     return 0;
   *len = min64 (*len, chunk - at % chunk);
   if (storage_read (s, buf, *len, at) == -1)

@@ -134,18 +134,12 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
 /* --- what has to be copied? --- */
 
 /* A hole of a raw file shows zeros, which need not be read.  May shorten the run. */
-static int
+static void
 look_for_hole (const struct layers *layers, struct run *run)
 {
-  bool hole = false;
-
   if (run->kind == RUN_NORMAL && layers_header (layers, run->layer) == NULL &&
-      storage_hole (layers_data_file (layers, run->layer), run->host, &run->len,
-                    &hole) == -1)
-    return -1;
-  if (hole)
+      storage_hole (layers_data_file (layers, run->layer), run->host, &run->len))
     run->kind = RUN_ZERO;
-  return 0;
 }
 
 /* Are the bytes of both runs, which begin at the same guest offset, the same ones? */
@@ -177,10 +171,10 @@ compare_places (const struct copying *c, uint64_t at, uint64_t *len)
 
   do {
     if (layers_lookup (c->old.lower, at + same, *len - same, &a) == -1 ||
-        layers_lookup (c->new.lower, at + same, *len - same, &b) == -1 ||
-        look_for_hole (c->old.layers, &a) == -1 ||
-        look_for_hole (c->new.layers, &b) == -1)
+        layers_lookup (c->new.lower, at + same, *len - same, &b) == -1)
       return -1;
+    look_for_hole (c->old.layers, &a);
+    look_for_hole (c->new.layers, &b);
     n = min64 (a.len, b.len);
     if (!same_place (c, &a, &b)) {
       if (same >= unit) {

@@ -312,11 +312,10 @@ is_hole (struct cow *c, uint64_t host, uint64_t len)
 {
   const struct image *image = c->v->image;
   uint64_t n = len;
-  bool hole;
 
   return image->data != NULL && !storage_is_far (image->data) &&
     !payload_is_encrypted (image->payload) &&
-    storage_hole (image->data, host, &n, &hole) == 0 && hole && n == len;
+    storage_hole (image->data, host, &n) && n == len;
 }
 
 /* Prepares the fill [from, to) of a target.  It either becomes an element of the write

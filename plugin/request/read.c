@@ -243,12 +243,11 @@ tell_host_extents (const struct view *v, const struct run *run, struct told *t)
   for (done = 0; r == 0 && done < run->len; done += len) {
     len = run->len - done;
     /* (In a raw file, each part of the disk has one place.) */
-    r = raw && q->known
+    hole = raw && q->known
       ? storage_hole_ahead (file, q->known, run->host + done,
-                            run->host + (q->end - run->start), &len, &hole)
-      : storage_hole (file, run->host + done, &len, &hole);
-    if (r == 0)
-      r = tell (t, run->start + done, len, hole ? zeros : EXTENT_DATA);
+                            run->host + (q->end - run->start), &len)
+      : storage_hole (file, run->host + done, &len);
+    r = tell (t, run->start + done, len, hole ? zeros : EXTENT_DATA);
   }
   return r;
 }

@@ -534,20 +534,20 @@ needs_no_answer (const struct storage *s, uint64_t offset, bool *hole)
   return *hole || s->diverted;
 }
 
-int
-storage_hole (struct storage *s, uint64_t offset, uint64_t *len, bool *hole)
+bool
+storage_hole (struct storage *s, uint64_t offset, uint64_t *len)
 {
   uint64_t first;
   struct storage_parts parts = { .room = 1, .lens = &first };
+  bool hole;
 
-  if (needs_no_answer (s, offset, hole))
-    return 0;
+  if (needs_no_answer (s, offset, &hole))
+    return hole;
   s->ops->parts (s, offset, *len, &parts);
-  if (parts.n > 0) {
-    *hole = parts.hole;
-    *len = min64 (*len, first);
-  }
-  return 0;
+  if (parts.n == 0)
+    return false;
+  *len = min64 (*len, first);
+  return parts.hole;
 }
 
 void
@@ -597,24 +597,24 @@ ask_ahead (struct storage *s, struct storage_holes *known, uint64_t offset,
     known->span += min64 (known->span, UINT64_MAX - known->span);
 }
 
-int
+bool
 storage_hole_ahead (struct storage *s, struct storage_holes *known, uint64_t offset,
-                    uint64_t end, uint64_t *len, bool *hole)
+                    uint64_t end, uint64_t *len)
 {
   const struct storage_parts *const p = &known->parts;
+  bool hole;
 
   /* A host tells of one part at a time, at once. */
   if (!storage_is_far (s))
-    return storage_hole (s, offset, len, hole);
-  if (needs_no_answer (s, offset, hole))
-    return 0;
+    return storage_hole (s, offset, len);
+  if (needs_no_answer (s, offset, &hole))
+    return hole;
   if (!go_on (known, s, offset))
     ask_ahead (s, known, offset, max64 (end - offset, *len));
-  if (p->n > 0) {
-    *hole = p->hole;
-    *len = min64 (*len, p->lens[0] - (offset - known->offset));
-  }
-  return 0;
+  if (p->n == 0)
+    return false;
+  *len = min64 (*len, p->lens[0] - (offset - known->offset));
+  return p->hole;
 }
 
 /* --- hints --- */

@@ -214,11 +214,10 @@ extern int storage_truncate (struct storage *, uint64_t size);
 extern int storage_extend (struct storage *, uint64_t size, uint64_t offset,
                            uint64_t count);
 
-/* Is there data at OFFSET, and for how many bytes is that true?  *LEN: on entry, the
- * largest length of interest (> 0); on return, > 0.  If the host does not know, the
- * answer is data. */
-extern int storage_hole (struct storage *, uint64_t offset, uint64_t *len,
-                         bool *hole);
+/* Is there a hole at OFFSET, and for how many bytes is that true (or false)?  *LEN: on
+ * entry, the largest length of interest (> 0); on return, > 0.  If the host does not know,
+ * there is none. */
+extern bool storage_hole (struct storage *, uint64_t offset, uint64_t *len);
 
 /* Consecutive parts of a storage: holes and others, in turn. */
 struct storage_parts {
@@ -241,8 +240,8 @@ extern void storage_holes_begin (struct storage_holes *, bool one);
  * it is far, they wait for one answer about as much as possible, and KNOWN keeps the rest
  * of it.  As the mapping may change meanwhile, OFFSET has to be a place that always
  * contains the same part of the disk. */
-extern int storage_hole_ahead (struct storage *, struct storage_holes *known,
-                               uint64_t offset, uint64_t end, uint64_t *len, bool *hole);
+extern bool storage_hole_ahead (struct storage *, struct storage_holes *known,
+                                uint64_t offset, uint64_t end, uint64_t *len);
 
 /* Hints that this range will be read soon.  Never fails. */
 extern void storage_prefetch (struct storage *, uint64_t offset,

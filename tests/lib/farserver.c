@@ -281,8 +281,10 @@ find_hole (struct farclient *c, uint64_t offset, uint64_t *len, bool *hole)
   if (offset >= size)
     return 0;
   *len = min64 (*len, size - offset);
-  if (c->file->hooks == &without_sync)
-    return storage_hole (c->file->storage, offset, len, hole);
+  if (c->file->hooks == &without_sync) {
+    *hole = storage_hole (c->file->storage, offset, len);
+    return 0;
+  }
   for (done = 0; done < *len && done < LONGEST_LOOK; done += n) {
     n = min64 (*len - done, sizeof block);
     if (storage_read (c->file->storage, block, n, offset + done) == -1)
