@@ -226,47 +226,42 @@ parse (const char *uri, struct parsed *parsed, const char **why)
 
 /* --- writing --- */
 
-static void
-encode (FILE *fp, const char *s)
+/* Returns the end of what it has written: at most three times the length of S. */
+static char *
+encode (char *to, const char *s)
 {
   for (; *s; s++)
     if (isalnum ((unsigned char) *s) || strchr ("-._~/:", *s))
-      fputc (*s, fp);
+      *to++ = *s;
     else
-      fprintf (fp, "%%%02X", (unsigned char) *s);
+      to += sprintf (to, "%%%02X", (unsigned char) *s);
+  return to;
 }
 
+/* NULL on ENOMEM. */
 static char *
 compose (const struct parts *p, bool secrets)
 {
-  char *text = NULL, separator = '?';
-  size_t size;
-  FILE *fp = open_memstream (&text, &size);
+  const size_t room = strlen (p->scheme->normal) + strlen (p->host) + strlen (p->port) +
+    strlen (p->tls) + 3 * (strlen (p->user) + strlen (p->export) + strlen (p->socket)) +
+    sizeof "://@:/?socket=&";
+  char *const text = malloc (room), *to = text;
 
-  if (fp == NULL)
+  if (text == NULL)
     return NULL;
-  fprintf (fp, "%s://", p->scheme->normal);
-  if (secrets && p->user[0]) {
-    encode (fp, p->user);
-    fputc ('@', fp);
-  }
-  fputs (p->host, fp);
+  to = stpcpy (stpcpy (to, p->scheme->normal), "://");
+  if (secrets && p->user[0])
+    to = stpcpy (encode (to, p->user), "@");
+  to = stpcpy (to, p->host);
   if (p->port[0] &&
       (p->scheme->transport != TCP || strcmp (p->port, DEFAULT_PORT) != 0))
-    fprintf (fp, ":%s", p->port);
-  fputc ('/', fp);
-  encode (fp, p->export);
-  if (p->socket[0]) {
-    fprintf (fp, "%csocket=", separator);
-    encode (fp, p->socket);
-    separator = '&';
-  }
+    to = stpcpy (stpcpy (to, ":"), p->port);
+  to = encode (stpcpy (to, "/"), p->export);
+  if (p->socket[0])
+    to = encode (stpcpy (to, "?socket="), p->socket);
   if (secrets && p->tls[0])
-    fprintf (fp, "%c%s", separator, p->tls);
-  if (fclose (fp) != 0) {
-    free (text);
-    return NULL;
-  }
+    to = stpcpy (stpcpy (to, p->socket[0] ? "&" : "?"), p->tls);
+  *to = '\0';
   return text;
 }
 

@@ -6,6 +6,9 @@
  * Random texts: the normal form of an accepted text is its own normal form, and the form
  * without secrets contains none of them.
  *
+ * If there is no memory for a text, there is none, and errno says so; a text is never cut
+ * off.
+ *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (1) as for crash/requests.
  */
 
@@ -16,6 +19,8 @@
 #include <string.h>
 
 #include "storage/nbduri.h"
+#include "lib/allocations.h"
+#include "lib/shortage.h"
 #include "lib/trials.h"
 
 static const struct { const char *uri, *shown, *full; } good[] = {
@@ -115,6 +120,60 @@ test_others (void)
   }
 }
 
+static void
+test_too_long (void)
+{
+  static char uri[70000] = "nbd://h/";
+  const char *why;
+
+  memset (uri + strlen (uri), 'x', sizeof uri - strlen (uri) - 1);
+  errno = 0;
+  CHECK (nbduri_normal (uri, true, &why) == NULL && errno == EINVAL);
+  CHECK (strcmp (why, "it is too long") == 0);
+}
+
+/* Each allocation of CALL fails in turn. */
+#define MEETS_SHORTAGES(call, expected)                                 \
+  do {                                                                  \
+    bool met_ = true;                                                   \
+    for (uint64_t n_ = 0; met_; n_++) {                                 \
+      char *text_;                                                      \
+      int err_;                                                         \
+      shortage_begin ((struct shortage) { n_, 1 });                     \
+      errno = 0;                                                        \
+      text_ = (call);                                                   \
+      err_ = errno;                                                     \
+      met_ = shortage_end () > 0;                                       \
+      if (text_ ? strcmp (text_, (expected)) != 0 : !met_ || err_ != ENOMEM) \
+        FAIL ("allocation %d: %.60s, not %.60s: %s", (int) n_, text_, (expected), \
+              strerror (err_));                                         \
+      free (text_);                                                     \
+    }                                                                   \
+  } while (0)
+
+static void
+test_no_memory (void)
+{
+  char name[3000], uri[3100], encoded[9100] = "nbd://h/";
+  const char *why;
+
+  for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    MEETS_SHORTAGES (nbduri_normal (good[i].uri, true, &why), good[i].full);
+    MEETS_SHORTAGES (nbduri_add_secrets (good[i].shown, good[i].full), good[i].full);
+  }
+  for (size_t i = 0; i < sizeof olds / sizeof olds[0]; i++)
+    if (olds[i].uri)
+      MEETS_SHORTAGES (nbduri_from_old (olds[i].old), olds[i].uri);
+  MEETS_SHORTAGES (nbduri_make ("fe80::1", "5", NULL, "e"), "nbd://[fe80::1]:5/e");
+  /* A text that becomes much longer. */
+  memset (name, '+', sizeof name - 1);
+  name[sizeof name - 1] = '\0';
+  snprintf (uri, sizeof uri, "nbd://h/%s", name);
+  for (const char *s = name; *s; s++)
+    strcpy (encoded + 8 + 3 * (s - name), "%2B");
+  MEETS_SHORTAGES (nbduri_normal (uri, true, &why), encoded);
+}
+
 /* One of the good ones with a few bytes changed. */
 static void
 random_trial (struct rng *rng)
@@ -151,6 +210,8 @@ main (void)
   test_good ();
   test_bad ();
   test_others ();
+  test_too_long ();
+  test_no_memory ();
   printf ("%u texts\n", trials_run ("nbduri", 1, 1000, random_trial));
   return 0;
 }
