@@ -104,23 +104,27 @@ directory_of (const char *name)
   return slash ? strndup (name, slash - name + 1) : strdup ("./");
 }
 
-/* NAME is a symbolic link in procfs.  Returns the descriptor of this process that it
- * stands for, or -1. */
+/* NAME is a symbolic link in procfs.  Sets *FD to the descriptor of this process that it
+ * stands for, or to -1.  Returns 0, or -1 with errno. */
 static int
-own_descriptor (const char *name)
+own_descriptor (const char *name, int *fd)
 {
   CLEANUP_FREE char *directory = directory_of (name);
   CLEANUP_FREE char *real = directory ? realpath (directory, NULL) : NULL;
-  CLEANUP_FREE char *own = realpath ("/proc/self/fd", NULL);
-  const char *digits = strrchr (name, '/');
+  CLEANUP_FREE char *own = real ? realpath ("/proc/self/fd", NULL) : NULL;
+  const char *slash = strrchr (name, '/'), *digits = slash ? slash + 1 : name;
   unsigned long n;
   char *end;
 
-  if (real == NULL || own == NULL || strcmp (real, own) != 0 || digits == NULL ||
-      digits[1] < '0' || digits[1] > '9')
+  *fd = -1;
+  if (own == NULL)
     return -1;
-  n = strtoul (digits + 1, &end, 10);
-  return *end == '\0' && n <= INT_MAX ? (int) n : -1;
+  if (strcmp (real, own) != 0 || digits[0] < '0' || digits[0] > '9')
+    return 0;
+  n = strtoul (digits, &end, 10);
+  if (*end == '\0' && n <= INT_MAX)
+    *fd = n;
+  return 0;
 }
 
 /* Examines the last part of P->name.  Returns 1 for a symbolic link to follow, whose
@@ -209,7 +213,8 @@ find_place (const char *path, struct place *p)
   if (r == -1)
     return -1;
   if (open_file) {
-    p->fd = own_descriptor (p->name);
+    if (own_descriptor (p->name, &p->fd) == -1)
+      return -1;
     if (p->kind == REGULAR || p->kind == STREAM)
       p->kind = p->fd >= 0 ? DESCRIPTOR : p->kind == REGULAR ? OTHER : STREAM;
   }

@@ -2,7 +2,8 @@
  *
  * A report never replaces any other file, neither one that gets its name while the report
  * is being written, nor one that this process has open, whatever it contains; symbolic
- * links are followed and stay; nothing is left behind.
+ * links are followed and stay; nothing is left behind.  If memory runs out, a report is
+ * written or not, and the message says why not.
  */
 
 #include <config.h>
@@ -18,6 +19,8 @@
 #include <unistd.h>
 
 #include "storage/reportfile.h"
+#include "lib/allocations.h"
+#include "lib/shortage.h"
 #include "lib/stubs.h"
 
 #define KEY "check-report"
@@ -342,6 +345,58 @@ clean_up (const char *dir)
   CHECK (chdir ("..") == 0 && rmdir (dir) == 0);
 }
 
+/* Each allocation fails in turn. */
+static void
+test_no_memory (const char *path, const char *shown)
+{
+  unsigned before, failed = 0;
+  bool met = true;
+  int r, err;
+
+  for (uint64_t n = 0; met; n++) {
+    make (shown, OLDER);
+    before = count ();
+    clear_last_error ();
+    shortage_begin ((struct shortage) { n, 1 });
+    errno = 0;
+    r = put (path);
+    err = errno;
+    met = shortage_end () > 0;
+    failed += r == -1;
+    if (r == -1)
+      CHECK (met && err == ENOMEM && strstr (last_error (), strerror (ENOMEM)));
+    CHECK (holds (shown, r == 0 ? OURS : OLDER));
+    CHECK (count () == before);
+  }
+  printf ("%s: %u allocations failed\n", path, failed);
+  CHECK (failed > 1);
+}
+
+/* What the user has open. */
+static void
+test_no_memory_for_descriptor (void)
+{
+  bool met = true;
+  char name[40];
+  int fd, r, err;
+
+  for (uint64_t n = 0; met; n++) {
+    fd = open ("log", O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0666);
+    CHECK (fd >= 0);
+    snprintf (name, sizeof name, "/dev/fd/%d", fd);
+    clear_last_error ();
+    shortage_begin ((struct shortage) { n, 1 });
+    errno = 0;
+    r = put (name);
+    err = errno;
+    met = shortage_end () > 0;
+    if (r == -1)
+      CHECK (met && err == ENOMEM && strstr (last_error (), strerror (ENOMEM)));
+    CHECK (holds ("log", r == 0 ? OURS : ""));
+    CHECK (close (fd) == 0);
+  }
+}
+
 int
 main (void)
 {
@@ -356,6 +411,14 @@ main (void)
   test_long_name ();
   test_same ();
   test_descriptors ();
+  quiet_errors = true;
+  test_no_memory ("place", "place");
+  CHECK (symlink ("directory/further", "alias") == 0);
+  CHECK (symlink ("../place", "directory/further") == 0);
+  test_no_memory ("alias", "place");
+  CHECK (unlink ("alias") == 0 && unlink ("directory/further") == 0);
+  test_no_memory_for_descriptor ();
+  quiet_errors = false;
   clean_up (dir);
   return 0;
 }
