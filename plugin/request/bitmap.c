@@ -526,8 +526,6 @@ bitmap_store (struct bitmaps *bs)
 
   if (!bs->unsettled)
     return 0;
-  if (health_check (bs->health) == -1)
-    return -1;
   buf = malloc (bs->h->cluster_size);
   if (buf == NULL) {
     nbdkit_error ("malloc: %m");
