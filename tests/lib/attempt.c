@@ -33,6 +33,25 @@ struct attempt_counts attempt_counts;
 
 /* --- requests --- */
 
+/* Only whole clusters are trimmed, as nobody knows what becomes of others. */
+static void
+adapt_trim (const struct attempt_image *t, struct attempt_request *q)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t end = q->offset + q->count == t->spec.size ?
+    t->spec.size : round_down (q->offset + q->count, cs);
+
+  q->offset = round_up (q->offset, cs);
+  /* Nobody knows what a trim does in version 2 over a backing file.  In a raw data file
+   * that is encrypted, or where holes cannot be punched, it does nothing. */
+  if (q->offset >= end || (t->spec.version == 2 && t->has_below) ||
+      (t->spec.data_file_raw &&
+       (t->spec.encrypt || !reach_punches (t->spec.cluster_size | t->spec.size))))
+    q->kind = FLUSH;
+  else
+    q->count = end - q->offset;
+}
+
 void
 attempt_make_request (const struct attempt_image *t, const struct piece *piece,
                       struct rng *rng, struct attempt_request *q)
@@ -48,21 +67,8 @@ attempt_make_request (const struct attempt_image *t, const struct piece *piece,
   };
   piece_part (piece, rng, 512, t->spec.cluster_size, ATTEMPT_LONGEST,
               &q->offset, &q->count);
-  if (q->kind == TRIM) {
-    const uint64_t cs = t->spec.cluster_size;
-    const uint64_t end = q->offset + q->count == t->spec.size ?
-      t->spec.size : round_down (q->offset + q->count, cs);
-
-    q->offset = round_up (q->offset, cs);
-    /* Nobody knows what a trim does in version 2 over a backing file.  In a raw data file
-     * that is encrypted, or where holes cannot be punched, it does nothing. */
-    if (q->offset >= end || (t->spec.version == 2 && t->has_below) ||
-        (t->spec.data_file_raw &&
-         (t->spec.encrypt || !reach_punches (t->spec.cluster_size | t->spec.size))))
-      q->kind = FLUSH;
-    else
-      q->count = end - q->offset;
-  }
+  if (q->kind == TRIM)
+    adapt_trim (t, q);
 }
 
 int
@@ -98,7 +104,12 @@ attempt_execute (struct attempt *r, const struct attempt_request *q, unsigned ch
   case ZERO:
     ledger_begin (l, sector, n, contents);
     result = SHORTAGE_MEETS (export_zero (r->client, q->count, q->offset,
-                                          q->may_trim ? REQUEST_MAY_TRIM : 0, q->fua));
+                                          (q->may_trim ? REQUEST_MAY_TRIM : 0) |
+                                          (q->fast ? REQUEST_FAST : 0), q->fua));
+    if (result == -1 && q->fast && errno == ENOTSUP) {
+      ledger_cancel (l, sector, n);
+      return 0;
+    }
     break;
   default:
     ledger_begin (l, sector, n, contents);
@@ -180,6 +191,8 @@ attempt_prepare (struct attempt *r, const struct attempt_image *t, const char *n
   CHECK (r->contents != NULL);
   r->ledger = ledger_new (&t->initial);
   r->sim = simdisk_new (t->options.path, k);
+  if (t->shaped)
+    simdisk_hurry (r->sim);
   if (t->spec.data_file) {
     char *data = images_path (DATA);
 
@@ -247,6 +260,59 @@ attempt_end (struct attempt *r)
   free (r->contents);
 }
 
+/* The work on images of a shape.  Offsets and lengths are in eighths of a cluster. */
+static const struct shaped_request {
+  int kind;
+  unsigned from, n;
+} shaped_work[] = {
+#define R(from, n) { READ, from, n }
+#define W(from, n) { WRITE, from, n }
+#define Z(from, n) { ZERO, from, n }
+#define T(from, n) { TRIM, from, n }
+#define F { FLUSH, 0, 8 }
+#define LONG UINT32_MAX
+  R (0, 32), W (2, 3), R (0, 16), W (32, 24), F,
+  W (42, 4), Z (36, 16), T (40, 16),
+  Z (16, 8), W (19, 2), R (16, 32), W (66, 27), R (64, 32), F,
+  Z (65, 2), Z (88, 6), T (80, 8),
+  W (0, LONG), F, Z (0, 24), W (4, LONG), T (8, 24), W (12, 6), R (0, LONG),
+};
+
+static void
+make_shaped_request (const struct attempt_image *t, unsigned i,
+                     struct attempt_request *q)
+{
+  const struct shaped_request *s = &shaped_work[i];
+  const uint64_t size = t->spec.size, cs = t->spec.cluster_size;
+
+  *q = (struct attempt_request) {
+    .kind = s->kind, .fua = i % 6 == 3, .may_trim = i % 2, .fast = i % 5 == 4,
+    .offset = round_down (s->from * cs / 8, 512) % size,
+  };
+  q->count = min64 (round_up (s->n * cs / 8, 512), size - q->offset);
+  if (q->kind == READ || q->kind == WRITE)
+    q->count = min64 (q->count, ATTEMPT_LONGEST);
+  if (q->kind == TRIM)
+    adapt_trim (t, q);
+}
+
+static void
+do_shaped_work (struct attempt *r,
+                bool (*step) (struct attempt *, const struct attempt_request *,
+                              unsigned char *buf))
+{
+  unsigned char *buf = malloc (ATTEMPT_LONGEST);
+  struct attempt_request q;
+  bool more = true;
+
+  CHECK (buf != NULL);
+  for (unsigned i = 0; more && i < sizeof shaped_work / sizeof shaped_work[0]; i++) {
+    make_shaped_request (r->image, i, &q);
+    more = step (r, &q, buf);
+  }
+  free (buf);
+}
+
 void
 attempt_work (struct attempt *r,
               bool (*step) (struct attempt *, const struct attempt_request *,
@@ -255,9 +321,14 @@ attempt_work (struct attempt *r,
   struct pieces pieces;
   struct attempt_request q;
   struct rng rng;
-  unsigned char *buf = malloc (ATTEMPT_LONGEST);
+  unsigned char *buf;
   unsigned i;
 
+  if (r->image->shaped) {
+    do_shaped_work (r, step);
+    return;
+  }
+  buf = malloc (ATTEMPT_LONGEST);
   CHECK (buf != NULL);
   rng_init (&rng, r->image->work_seed, 0);
   pieces_make (&pieces, &rng, r->image->spec.size, r->image->spec.cluster_size, 512, 1,
@@ -335,6 +406,69 @@ attempt_make_image (struct attempt_image *t, struct rng *rng)
           snapshot ? ", snapshot" : "",
           t->options.copy_on_read ? ", copy on read" : "",
           t->options.compress ? ", compress" : "");
+  fflush (stdout);
+}
+
+static const struct shape {
+  struct image_spec spec;
+  unsigned below;               /* bytes of a raw file below; 0: none */
+  bool snapshot, bitmap, compress, copy_on_read;
+} shapes[ATTEMPT_SHAPES] = {
+  /* The refcount table becomes too small. */
+  { { .version = 3, .cluster_size = 512, .refcount_bits = 64, .size = 1980 << 10,
+      .preallocation = "metadata" }, .snapshot = true },
+  /* Many tables. */
+  { { .version = 3, .cluster_size = 512, .refcount_bits = 16, .size = 150 << 10 },
+    .below = 100 << 10 },
+  { { .version = 3, .cluster_size = 16384, .extended = true, .refcount_bits = 16,
+      .size = (200 << 10) + 1536 }, .below = 150 << 10, .copy_on_read = true },
+  { { .version = 3, .cluster_size = 16384, .extended = true, .refcount_bits = 16,
+      .size = 200 << 10 }, .snapshot = true },
+  { { .version = 2, .cluster_size = 4096, .refcount_bits = 16, .size = 80 << 10 },
+    .below = 40 << 10, .compress = true },
+  { { .version = 3, .cluster_size = 4096, .refcount_bits = 2, .size = 80 << 10,
+      .compressed = true }, .below = 90 << 10, .compress = true, .copy_on_read = true },
+  { { .version = 3, .cluster_size = 512, .refcount_bits = 16, .size = 64 << 10 },
+    .bitmap = true },
+  /* Space for tables is allocated in parts. */
+  { { .version = 3, .cluster_size = 128 << 10, .refcount_bits = 16, .size = 900 << 10 },
+    .below = 0 },
+  { { .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = 80 << 10,
+      .data_file = DATA }, .below = 0 },
+  { { .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = 80 << 10,
+      .data_file = DATA, .data_file_raw = true }, .below = 0 },
+};
+
+void
+attempt_make_shape (struct attempt_image *t, unsigned which)
+{
+  const struct shape *s = &shapes[which];
+  struct rng rng;
+
+  rng_init (&rng, 1, which);
+  *t = (struct attempt_image) {
+    .spec = s->spec, .work_seed = which, .shaped = true, .has_below = s->below > 0,
+  };
+  if (t->has_below)
+    image_over_raw (&t->spec, &rng, s->below, 6, &t->below);
+  image_create (IMAGE, &t->spec);
+  image_fill (IMAGE, &t->spec, &rng, 3);
+  if (s->snapshot)
+    image_snapshot (IMAGE, "before");
+  if (s->bitmap) {
+    image_bitmap (IMAGE, "follows", 9);
+    image_fill (IMAGE, &t->spec, &rng, 2);
+  }
+  image_contents (IMAGE, NULL, &t->initial);
+  CHECK (t->initial.len == t->spec.size);
+  t->options = (struct disk_options) {
+    .path = images_path (IMAGE), .l2_slice = 512, .backing = BACKING_FOLLOW,
+    .discard = true, .copy_on_read = s->copy_on_read, .compress = s->compress,
+  };
+  printf ("%u: ", which);
+  image_print (&t->spec);
+  printf ("%s%s%s%s\n", s->snapshot ? ", snapshot" : "", s->bitmap ? ", bitmap" : "",
+          s->copy_on_read ? ", copy on read" : "", s->compress ? ", compress" : "");
   fflush (stdout);
 }
 

@@ -30,11 +30,17 @@ struct attempt_image {
   bool has_below;
   struct crypt_cipher *cipher;  /* NULL: not encrypted */
   uint64_t work_seed;           /* of the requests: the same each time */
+  bool shaped;                  /* see attempt_make_shape */
 };
 
 /* Makes a random image, and prints what it is. */
 extern void attempt_make_image (struct attempt_image *, struct rng *);
 extern void attempt_free_image (struct attempt_image *);
+
+/* Makes one of ATTEMPT_SHAPES small images, which are always the same, and prints what it
+ * is.  The work on them consists of few requests, one of each kind that there is. */
+#define ATTEMPT_SHAPES 10
+extern void attempt_make_shape (struct attempt_image *, unsigned which);
 
 /* One time that the work is done. */
 struct attempt {
@@ -73,7 +79,7 @@ extern int attempt_leave (struct attempt *);
 struct attempt_request {
   enum { WRITE, ZERO, TRIM, FLUSH, READ } kind;
   uint64_t offset, count;
-  bool fua, may_trim;
+  bool fua, may_trim, fast;     /* fast: zeros, or nothing at all */
 };
 
 extern void attempt_make_request (const struct attempt_image *, const struct piece *,
