@@ -10,11 +10,12 @@
  *   - it succeeds nevertheless, or fails with ENOMEM, or with the host's error, and says
  *     why
  *   - an image is not called corrupt for lack of memory
- *   - a report that failed leaves nothing behind, under any name
+ *   - a report that failed leaves nothing behind, under any name, but an older report as
+ *     it was
  *   - no descriptor stays open (nor, with AddressSanitizer, memory allocated)
  *   - the next time it succeeds
  *   - who only reads changes no byte; who writes leaves metadata without faults, and
- *     without leaks if nothing failed
+ *     without leaks if nothing failed, nor autoclear bits that nobody knows (R8)
  *
  * (What was written is there: see crash/every-allocation and crash/faults.)
  *
@@ -51,6 +52,9 @@
 #define BIG (64u << 10)         /* of a request */
 #define MOST_NAMES 16
 #define REQUESTS 16             /* of a client that writes */
+/* An autoclear bit without a meaning. */
+#define AUTOCLEAR_AT 88
+#define AUTOCLEAR_UNKNOWN (UINT64_C (1) << 40)
 
 /* Accidents of each kind for a service: even if there is no time, and even if there is
  * more (other images are more of a change). */
@@ -61,6 +65,7 @@ static struct mixture image;            /* of this trial */
 static struct disk_options options;
 static uint64_t requests_seed;
 static char *report_path, *directory;
+static bool was_written;        /* a client could write */
 static unsigned nr_failures;
 
 /* --- operations that fail --- */
@@ -260,8 +265,9 @@ serve_writer (void)
   if (reach_open (&options, &disk) == -1)
     return -1;
   e = export_open (disk, "", true);
+  was_written = e && export_is_writable (e);
   if (e)
-    r = export_is_writable (e) ? write_export (e) : 0;
+    r = was_written ? write_export (e) : 0;
   err = errno;
   if (r == 0 && image.bitmap && (r = use_export (disk, "bitmap:" MIXTURE_BITMAP)) == -1)
     err = errno;
@@ -353,7 +359,7 @@ count_files (void)
 static struct blob first, first_data;
 
 static void
-judge_image (const struct service *s, bool fault)
+judge_image (const struct service *s, bool fault, bool good)
 {
   struct check_result result;
   struct blob now;
@@ -364,12 +370,50 @@ judge_image (const struct service *s, bool fault)
   checker_check (&now, &result);
   if (result.corruptions > 0 || (result.leaks > 0 && !fault))
     FAIL ("%s leaves faults: %s", s->name, result.first);
+  if (s->writes && good && was_written && image.spec.version == 3 &&
+      blob_get (&now, AUTOCLEAR_AT, 8) & AUTOCLEAR_UNKNOWN)
+    FAIL ("%s keeps an autoclear bit that nobody knows", s->name);
   blob_free (&now);
   if (!s->writes)
     return;
   blob_save (IMAGE, &first);
   if (image.spec.data_file)
     blob_save (image.spec.data_file, &first_data);
+}
+
+/* The last report of each service: there when the next one is written, every other
+ * time. */
+static struct blob reports[NR_SERVICES];
+
+static struct blob *
+put_older_report (const struct service *s)
+{
+  static unsigned n;
+  struct blob *older = &reports[s - services];
+
+  if (n++ % 2 || older->data == NULL)
+    return NULL;
+  blob_save (REPORT, older);
+  return older;
+}
+
+/* FAILED, and which report there was before. */
+static void
+judge_report (const struct service *s, bool failed, const struct blob *older)
+{
+  struct blob *last = &reports[s - services], now;
+
+  if (access (REPORT, F_OK) == -1) {
+    if (older)
+      FAIL ("%s takes away the older report", s->name);
+    return;
+  }
+  blob_load (REPORT, &now);
+  if (failed && !s->judges && !(older && blob_same (older, &now)))
+    FAIL ("%s fails, and leaves a report", s->name);
+  blob_free (last);
+  *last = now;
+  unlink (REPORT);
 }
 
 /* The service may fail with ERR; 0: it must succeed. */
@@ -379,6 +423,7 @@ run (const struct service *s, int err)
   const unsigned long errors = error_count ();
   const unsigned descriptors = reach_open_descriptors ();
   const unsigned files = count_files ();
+  const struct blob *older = put_older_report (s);
   int r, reason;
 
   operations = 0;
@@ -391,15 +436,13 @@ run (const struct service *s, int err)
           err ? strerror (err) : "at all", last_error ());
   if (r == -1 && error_count () == errors)
     FAIL ("%s fails, and does not say why", s->name);
-  if (r == -1 && !s->judges && access (REPORT, F_OK) == 0)
-    FAIL ("%s fails, and leaves a report", s->name);
-  unlink (REPORT);
+  judge_report (s, r == -1, older);
   if (count_files () != files)
     FAIL ("%s leaves a file behind", s->name);
   if (reach_open_descriptors () != descriptors)
     FAIL ("%s leaves a file open", s->name);
   nr_failures += r == -1;
-  judge_image (s, err != 0);
+  judge_image (s, err != 0, r == 0);
 }
 
 /* What can fail in a service. */
@@ -488,6 +531,17 @@ have_accidents (struct rng *rng)
 }
 
 static void
+set_unknown_bit (void)
+{
+  struct blob b;
+
+  blob_load (IMAGE, &b);
+  blob_put (&b, AUTOCLEAR_AT, blob_get (&b, AUTOCLEAR_AT, 8) | AUTOCLEAR_UNKNOWN, 8);
+  blob_save (IMAGE, &b);
+  blob_free (&b);
+}
+
+static void
 choose_options (struct rng *rng)
 {
   const bool plain = image.spec.data_file == NULL && image.spec.encrypt == NULL;
@@ -514,6 +568,8 @@ one_image (struct rng *rng)
   printf ("%s%s\n", options.compress ? ", compress" : "",
           options.copy_on_read ? ", copy on read" : "");
   fflush (stdout);
+  if (image.spec.version == 3 && rng_below (rng, 3) == 0)
+    set_unknown_bit ();
   report_path = images_path (REPORT);
   directory = images_path (".");
   blob_load (IMAGE, &first);
@@ -522,6 +578,8 @@ one_image (struct rng *rng)
   quiet_errors = true;          /* they are what we want */
   have_accidents (rng);
   quiet_errors = false;
+  for (size_t k = 0; k < NR_SERVICES; k++)
+    blob_free (&reports[k]);
   blob_free (&first);
   blob_free (&first_data);
   free ((char *) options.path);
