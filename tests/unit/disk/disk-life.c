@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "disk/export.h"
@@ -78,6 +79,7 @@ test_full_when_leaving (const char *path)
 static void
 test_timer_ends (const char *path)
 {
+  const struct timespec moment = { .tv_nsec = 20000000 };
   const struct disk_options options = {
     .path = path, .l2_cache = MIB, .l2_slice = 4096, .lock = true,
     .checkpoint_interval_ms = 3600 * 1000,
@@ -89,6 +91,7 @@ test_timer_ends (const char *path)
   CHECK (disk_open (&options, &d) == 0);
   CHECK ((e = export_open (d, "", true)) && export_is_writable (e));
   CHECK (export_write (e, buf, sizeof buf, 0, false) == 0);
+  nanosleep (&moment, NULL);    /* until it waits, most likely */
   CHECK (export_close (e) == 0);
   CHECK (disk_close (d) == 0);
   alarm (0);

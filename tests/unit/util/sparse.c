@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Large tables use memory only for the parts in use, keep these when they grow, and give
- * the memory back.
+ * the memory back.  One for which there is no room fails with ENOMEM.
  */
 
 #include <config.h>
 
+#include <errno.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +68,22 @@ test_memory (void)
   CHECK (held () < before + 4096);
 }
 
+static void
+test_no_room (void)
+{
+  const size_t most = SIZE_MAX - 0xffff;
+  char *p = sparse_new (LARGE);
+
+  CHECK (p);
+  errno = 0;
+  CHECK (sparse_new (most) == NULL && errno == ENOMEM);
+  p[LARGE - 1] = 'x';
+  errno = 0;
+  CHECK (sparse_grow (p, LARGE, most) == NULL && errno == ENOMEM);
+  CHECK (p[LARGE - 1] == 'x');
+  sparse_free (p, LARGE);
+}
+
 int
 main (void)
 {
@@ -74,5 +92,6 @@ main (void)
   for (size_t size = 2; size <= 1 << 20; size = size * 2 + 1)
     test_size (size);
   test_memory ();
+  test_no_room ();
   return 0;
 }
