@@ -70,6 +70,7 @@ import signal
 import sys
 import threading
 
+import command
 from policy import Policy
 from programs import printable
 from results import Tap, as_json, as_junit, replace_file
@@ -130,9 +131,10 @@ def parse(argv, version):
     p.add_argument("--help", action="store_true")
     p.add_argument("--version", action="store_true")
     o = p.parse_args(argv)
-    if o.help or o.version:
-        print(__doc__ if o.help else "nbdkit-qcow2-validate " + version)
-        sys.exit(0)
+    for word in ("--help", "--version"):
+        if getattr(o, word[2:]):
+            command.answer(word, p.prog, version, __doc__)
+            sys.exit(0)
     if o.merge:
         for option in sorted(vars(o)):
             if option not in ("images", "merge", "json", "junit") and \

@@ -1,0 +1,26 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# All programs for users have --help and --version, which need no libnbd.  If nobody reads
+# what they print, they say nothing about that, and their status is that of SIGPIPE.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires /usr/bin/python3 --version
+
+scripts="$srcdir/../scripts"
+for path in "$scripts"/nbdkit-qcow2-*; do
+  name="$(basename "$path")"
+  [ "$("$path" --version)" = "$name from the source" ] || fail "$name --version"
+  "$path" --help > "$tmp/help"
+  grep -q "usage: $name" "$tmp/help" || fail "$name --help"
+  /usr/bin/python3 - "$path" <<'PY'
+import os, subprocess, sys
+for option in ("--help", "--version"):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.argv[1], option], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    print(option, done)
+    assert done.stderr == b"" and done.returncode in (-13, 128 + 13), (option, done)
+PY
+done
