@@ -16,6 +16,7 @@
  * 512).  They never reach the file. */
 #define L1_UNSETTLED UINT64_C (1)       /* not yet durable */
 #define L1_BAD       UINT64_C (2)       /* must not be followed */
+#define L1_ZEROS     UINT64_C (4)       /* a new table: the file has zeros there */
 #define L1_FLAGS     UINT64_C (0x1ff)
 
 struct l2 {
@@ -34,6 +35,13 @@ struct l2 {
   struct l1_change *changed;
   unsigned nr_changed, nr_taken, room_changed;
 };
+
+/* The number of the table with slice number SLICE. */
+static inline uint64_t
+l2_table_of (const struct l2 *l2, uint64_t slice)
+{
+  return slice >> (l2->table_span_bits - l2->slice_span_bits);
+}
 
 /* The offset of slice number SLICE in the file.  The image owns its table exclusively, so
  * the table does not move while the slice is dirty. */

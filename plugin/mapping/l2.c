@@ -48,6 +48,16 @@ table_offset (const struct l2 *l2, uint64_t table)
   return atomic_load (&l2->l1[table]) & ~L1_FLAGS & QCOW2_L1_OFFSET_MASK;
 }
 
+/* Is there no table, or a new one, whose slices have never been written?  (No slice of it
+ * that is not in memory was written: that would have cleared the flag before.) */
+static bool
+has_no_entries (const struct l2 *l2, uint64_t table)
+{
+  const uint64_t entry = atomic_load (&l2->l1[table]);
+
+  return (entry & QCOW2_L1_OFFSET_MASK) == 0 || (entry & L1_ZEROS);
+}
+
 /* Reads without reporting errors, and without waiting for a lost connection. */
 static int
 try_read (struct storage *file, void *buf, uint64_t len, uint64_t offset)
@@ -70,7 +80,7 @@ read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
               int (*read) (struct storage *, void *, uint64_t, uint64_t))
 {
   const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
-  const uint64_t table = slice >> shift;
+  const uint64_t table = l2_table_of (l2, slice);
   const uint64_t within = slice & ((UINT64_C (1) << shift) - 1);
   uint64_t offset = table_offset (l2, table), before;
 
@@ -78,7 +88,7 @@ read_entries (const struct l2 *l2, uint64_t slice, uint64_t at, uint64_t len,
    * slices are also loaded ahead of requests. */
   do {
     before = offset;
-    if (offset == 0)
+    if (has_no_entries (l2, table))
       memset (raw, 0, len);
     else if (read (l2->image->file, raw, len,
                    offset + within * l2->slice_size + at) == -1)
@@ -399,7 +409,7 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
 bool
 l2_lookup_reads (struct l2 *l2, uint64_t offset)
 {
-  return table_offset (l2, offset >> l2->table_span_bits) != 0 &&
+  return !has_no_entries (l2, offset >> l2->table_span_bits) &&
     !map_has (l2->space, offset);
 }
 
@@ -485,7 +495,7 @@ own_table (struct l2 *l2, uint64_t table)
     .barrier = old != 0 || !new.settled,
   };
   atomic_store (&l2->l1[table],
-                new.host | QCOW2_OFLAG_COPIED | L1_UNSETTLED);
+                new.host | QCOW2_OFLAG_COPIED | L1_UNSETTLED | (old == 0 ? L1_ZEROS : 0));
   if (old != 0)
     alloc_free_run (l2->alloc, old, 1);
   alloc_free_end (l2->alloc, old == 0);
@@ -506,7 +516,7 @@ l2_slice_offset (const struct l2 *l2, uint64_t slice)
   const unsigned shift = l2->table_span_bits - l2->slice_span_bits;
   const uint64_t within = slice & ((UINT64_C (1) << shift) - 1);
 
-  return (atomic_load (&l2->l1[slice >> shift]) & QCOW2_L1_OFFSET_MASK)
+  return (atomic_load (&l2->l1[l2_table_of (l2, slice)]) & QCOW2_L1_OFFSET_MASK)
          + within * l2->slice_size;
 }
 

@@ -86,6 +86,9 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
     }
   }
   qsort (pieces, snap->nr_slices, sizeof *pieces, compare_pieces);
+  /* Before they are written: while a slice is in memory, it is not loaded. */
+  for (i = 0; i < snap->nr_slices; i++)
+    atomic_fetch_and (&l2->l1[l2_table_of (l2, snap->slices[i].index)], ~L1_ZEROS);
 
   for (start = 0; start < snap->nr_slices; start += n) {
     for (n = 0; start + n < snap->nr_slices && n < 64; n++) {

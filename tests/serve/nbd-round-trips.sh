@@ -3,7 +3,8 @@
 #
 # Images behind NBD, and how many round trips a client waits for: to open a layer, to read
 # what no slice in memory describes through many layers, to read what lies in many places,
-# and to read in order, where tables are there before they are needed.
+# to read in order, where tables are there before they are needed, and to write where there
+# is no table yet.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -126,3 +127,27 @@ trips(16 + 1, "16 reads in order")
 PY
 }
 best_of in_order
+
+# A new table is known to contain zeros: a write that needs one does not read it.
+new_tables ()
+{
+  rm -f "$tmp/empty"
+  qemu-img create -q -f qcow2 -o cluster_size=4k "$tmp/empty" 64M
+  truncate -s 16M "$tmp/empty"
+  serve empty l2-slice=512 &&
+    (cat "$tmp/trips.py"; cat <<'PY') | nbdsh_run -c -
+h.pwrite(b"a" * 4096, 0)
+h.flush()
+trips(1000, "to connect, and write for the first time")
+for table in range(1, 17):
+    h.pwrite(b"a" * 4096, table << 21)
+    h.pwrite(b"b" * 4096, (table << 21) + (1 << 20))
+trips(32 + 4, "32 writes to 16 new tables")
+h.flush()
+for table in range(1, 17):
+    assert h.pread(4096, table << 21) == b"a" * 4096
+    assert h.pread(4096, (table << 21) + (1 << 20)) == b"b" * 4096
+PY
+}
+best_of new_tables
+check_clean "$tmp/empty"
