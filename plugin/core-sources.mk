@@ -276,6 +276,8 @@ nbd_sources = \
 
 # nbdkit's callbacks, and what happens before serving.
 callback_sources = \
+	%reldir%/nbd/hangup.c \
+	%reldir%/nbd/hangup.h \
 	%reldir%/nbd/plugin.c \
 	%reldir%/nbd/prepare.c \
 	%reldir%/nbd/prepare.h \

@@ -447,7 +447,7 @@ disconnect (const struct check *c)
 {
   for (size_t i = 0; i < c->result.n; i++)
     if (c->result.layers[i]->image)
-      storage_disconnect (c->result.layers[i]->image->file);
+      image_disconnect (c->result.layers[i]->image);
 }
 
 int

@@ -86,9 +86,7 @@ add_image (struct checkfiles *c, const char *path, const struct chain_options *c
   if (chain_below (path, &image->header, chain, below, format) == -1)
     note_failure (c);
   /* The check may need the only connection that a server admits. */
-  storage_disconnect (image->file);
-  if (image->data)
-    storage_disconnect (image->data);
+  image_disconnect (image);
 }
 
 struct checkfiles *
@@ -114,7 +112,7 @@ checkfiles_open (const char *path, const struct chain_options *options)
     if (strcmp (format, "raw") == 0) {
       raw = add (c, this, &chain);
       if (raw)
-        storage_disconnect (raw->file);
+        image_disconnect (raw);
       break;
     }
     add_image (c, this, &chain, &next, &format);

@@ -404,33 +404,66 @@ dir_disk (struct dir_image *image)
   return image->disk;
 }
 
+/* The images that are open now: an array of *N, to be given to leave_all.  They get a user,
+ * so that the caller can do what takes long without the lock.  (Without memory, some are
+ * left out.)  Called with the lock held. */
+static struct dir_image **
+enter_all (struct dir *dir, size_t *n)
+{
+  struct dir_image *image, **all = NULL, **p;
+
+  *n = 0;
+  for (image = dir->images; image; image = image->next)
+    if (image->state == OPEN && (p = realloc (all, (*n + 1) * sizeof *p)) != NULL) {
+      all = p;
+      all[(*n)++] = image;
+      image->users++;
+    }
+  return all;
+}
+
+static void
+leave_all (struct dir *dir, struct dir_image **all, size_t n)
+{
+  for (size_t i = 0; i < n; i++)
+    dir_leave (dir, all[i]);
+  free (all);
+}
+
 void
 dir_get_stats (struct dir *dir, struct disk_stats *stats)
 {
-  struct dir_image *image, **used = NULL, **p;
+  struct dir_image **all;
   struct disk_stats one;
-  size_t n = 0;
+  size_t n;
 
-  /* disk_get_stats may wait while the last writer leaves a disk.  So it is called without
-   * the lock, and the images get a user meanwhile.  (Without memory, some are left
-   * out.) */
   {
     LOCK_FOR_BLOCK (&dir->lock);
 
     *stats = dir->closed;
-    for (image = dir->images; image; image = image->next)
-      if (image->state == OPEN &&
-          (p = realloc (used, (n + 1) * sizeof *p)) != NULL) {
-        used = p;
-        used[n++] = image;
-        image->users++;
-      }
+    all = enter_all (dir, &n);
   }
+  /* This may wait while the last writer leaves a disk. */
   for (size_t i = 0; i < n; i++) {
-    disk_get_stats (used[i]->disk, &one);
+    disk_get_stats (all[i]->disk, &one);
     disk_add_stats (stats, &one);
-    dir_leave (dir, used[i]);
   }
-  free (used);
+  leave_all (dir, all, n);
   map_get_stats (dir->map, &stats->map);
+}
+
+void
+dir_hang_up (struct dir *dir)
+{
+  struct dir_image **all;
+  size_t n;
+
+  {
+    LOCK_FOR_BLOCK (&dir->lock);
+
+    all = enter_all (dir, &n);
+  }
+  for (size_t i = 0; i < n; i++)
+    disk_hang_up (all[i]->disk);
+  leave_all (dir, all, n);
 }

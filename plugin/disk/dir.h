@@ -37,6 +37,9 @@ extern void dir_leave (struct dir *, struct dir_image *);
 
 extern struct disk *dir_disk (struct dir_image *);
 
+/* disk_hang_up of all images that are open now. */
+extern void dir_hang_up (struct dir *);
+
 /* Sums over all images, including those that were closed. */
 extern void dir_get_stats (struct dir *, struct disk_stats *);
 

@@ -394,6 +394,12 @@ disk_disconnect (struct disk *d, bool writable)
   return r;
 }
 
+void
+disk_hang_up (struct disk *d)
+{
+  layers_disconnect (d->layers);
+}
+
 int
 disk_close (struct disk *d)
 {

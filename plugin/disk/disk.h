@@ -103,6 +103,10 @@ extern int disk_connect (struct disk *, bool *writable);
  * failed (reported). */
 extern int disk_disconnect (struct disk *, bool writable);
 
+/* Closes the connections to NBD servers, each when no request uses it, until a request
+ * needs one again. */
+extern void disk_hang_up (struct disk *);
+
 /* Can clusters of this compression type ("zlib", "zstd") be read? */
 extern bool disk_can_inflate (const char *type);
 

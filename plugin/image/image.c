@@ -463,6 +463,14 @@ image_lock (struct image *im, enum image_role role)
   return 0;
 }
 
+void
+image_disconnect (struct image *im)
+{
+  storage_disconnect (im->file);
+  if (im->data)
+    storage_disconnect (im->data);
+}
+
 struct image *
 image_ref (struct image *im)
 {

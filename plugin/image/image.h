@@ -111,6 +111,9 @@ extern const char *image_why_readonly (const struct image *);
  * failure the role does not change.  Without locks (storage_options) does nothing. */
 extern int image_lock (struct image *, enum image_role);
 
+/* Closes the connections to NBD servers: see storage_disconnect. */
+extern void image_disconnect (struct image *);
+
 /* Is the external data file a raw disk image? */
 extern bool image_data_is_raw (const struct image *);
 

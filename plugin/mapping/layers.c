@@ -107,6 +107,16 @@ layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
   return 0;
 }
 
+void
+layers_disconnect (struct layers *s)
+{
+  for (unsigned i = 0; i < s->n; i++)
+    if (s->layers[i]->image)
+      image_disconnect (s->layers[i]->image);
+    else
+      storage_disconnect (s->layers[i]->file);
+}
+
 unsigned
 layers_count (const struct layers *s)
 {

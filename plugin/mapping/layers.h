@@ -45,6 +45,9 @@ extern bool layers_preallocated (struct layers *, unsigned i);
 /* The size of the disk that the layer describes, in bytes. */
 extern uint64_t layers_size (const struct layers *, unsigned i);
 
+/* Closes the connections of all layers to NBD servers: see storage_disconnect. */
+extern void layers_disconnect (struct layers *);
+
 /* Creates a view of the stack from layer FROM down, cached in MAP.  FROM is 0 for a
  * read-only disk, and 1 for the layers below a writable image.  DISK_SIZE is the size of
  * the disk that is served, in bytes; SLICE_SIZE is as for the parameter l2-slice.  The

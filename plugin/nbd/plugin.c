@@ -38,6 +38,7 @@
 #include "disk/disk.h"
 #include "disk/export.h"
 #include "offline/newimage.h"
+#include "nbd/hangup.h"
 #include "nbd/paramrules.h"
 #include "nbd/params.h"
 #include "nbd/prepare.h"
@@ -51,6 +52,7 @@ static struct disk *disk;       /* NULL: a directory is served, or nothing (serv
 static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
+static struct hangup *hangup;   /* NULL: the server cannot be its own client */
 static atomic_uint_fast64_t connections_open, connections_ever;
 static atomic_bool clients_came;        /* one, at least, whether or not it was served */
 static atomic_bool ending;      /* all clients have gone */
@@ -272,12 +274,16 @@ qcow2_get_ready (void)
 static int
 qcow2_after_fork (void)
 {
-  return stats_file ? stats_start (stats_file) : 0;
+  if (stats_file && stats_start (stats_file) == -1)
+    return -1;
+  if (dir && params.nr_allow_uri > 0 && (hangup = hangup_start (dir)) == NULL)
+    return -1;
+  return 0;
 }
 
 /* Called when no connection is served any more.  (When the server is told to end, nbdkit
  * does not call .close for open connections: their handles are lost, but the disk comes
- * to rest.) */
+ * to rest.  See also hangup.c.) */
 static void
 qcow2_cleanup (void)
 {
@@ -286,6 +292,8 @@ qcow2_cleanup (void)
   if (disk == NULL && dir == NULL)
     return;
   ending = true;
+  hangup_stop (hangup);
+  hangup = NULL;
   stats_stop (stats_file);
   publish_stats ();
   if (qcow2_debug_stats) {

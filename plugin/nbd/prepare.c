@@ -253,7 +253,7 @@ change_and_open (struct params *p, struct disk **disk)
     return -1;
   if (change (p, image) == 0 && image_lock (image, IMAGE_READER) == 0) {
     /* The reports may need the only connection that a server admits. */
-    storage_disconnect (image->file);
+    image_disconnect (image);
     r = describe (p);
   }
   if (r == 0 && (needs_disk (p) || p->map))

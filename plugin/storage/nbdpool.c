@@ -614,14 +614,16 @@ flush_slot (struct nbdpool *p, struct slot *slot)
 }
 
 /* Puts LINK, or none, into SLOT, once no request uses the old one and everything that was
- * changed through it is flushed.  With the lock held, which is dropped meanwhile. */
+ * changed through it is flushed.  If it cannot be flushed, returns -1, and the old one
+ * stays; but no dead one stays where there is to be none.  With the lock held, which is
+ * dropped meanwhile. */
 static int
 replace_link (struct nbdpool *p, struct slot *slot, struct nbdlink *link)
 {
   int r = 0;
 
   slot->retiring = true;
-  while (r == 0 && (slot->users > 0 || slot->connecting || is_unflushed (slot)))
+  while (slot->users > 0 || slot->connecting || (r == 0 && is_unflushed (slot)))
     if (slot->users > 0 || slot->connecting)
       wait_settled (p, ASK_MS);
     else if (slot->link == NULL) {      /* it broke meanwhile */
@@ -630,7 +632,7 @@ replace_link (struct nbdpool *p, struct slot *slot, struct nbdlink *link)
     }
     else
       r = flush_slot (p, slot);
-  if (r == 0) {
+  if (r == 0 || (link == NULL && slot->link && nbdlink_is_dead (slot->link))) {
     struct nbdlink *const old = slot->link;
 
     slot->link = link;

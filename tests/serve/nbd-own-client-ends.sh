@@ -1,0 +1,130 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# A server of a directory in which backing files and data files of images are exports of
+# the same server.  Told to end, it ends when the clients of others have left, or soon if
+# they wait for such an image; and what was flushed is there.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+
+here="nbd+unix:///?socket=$sockdir/main.sock"
+
+# named NAME: the URI of an image of this server.
+named ()
+{
+  echo "nbd+unix:///$1?socket=$sockdir/main.sock"
+}
+
+mkdir "$tmp/images"
+qemu-img create -q -f qcow2 "$tmp/images/base" 8M
+qemu-io -f qcow2 -c 'write -P 7 0 8M' "$tmp/images/base" >/dev/null
+for overlay in middle:base top:middle a:b b:a; do
+  qemu-img create -q -f qcow2 -u -F raw -b "$(named "${overlay#*:}")" \
+    "$tmp/images/${overlay%:*}" 8M
+done
+qemu-img create -q -f qcow2 "$tmp/images/data" 8M
+qemu-img create -q -f qcow2 -o data_file="$tmp/unused" "$tmp/images/split" 8M
+"$python" - "$tmp/images/split" "$(named data)" <<'PY'
+import struct, sys
+name = sys.argv[2].encode()
+with open(sys.argv[1], "r+b") as f:
+    f.seek(100)
+    start = struct.unpack(">I", f.read(4))[0]
+    f.seek(start)
+    f.write(struct.pack(">II", 0x44415441, len(name)) + name + bytes(-len(name) % 8) +
+            bytes(8))
+PY
+
+start ()
+{
+  start_nbdkit dir="$tmp/images" allow-uri="$here" lock=false connect-timeout=3 \
+    reconnect=1
+}
+
+# ends: the server does so, with this status.
+ends ()
+{
+  local status=0
+
+  await_end "$nbdkit_pid"
+  wait "$nbdkit_pid" || status=$?
+  unset 'server_pid[main]'
+  cat "$tmp/main.log"
+  [ "$status" -eq 0 ] || fail "the server ended with status $status"
+}
+
+# told_to_end EXPORT SCRIPT: while a client of this export runs the script, which has `end'.
+told_to_end ()
+{
+  timeout 60 "$python" -c '
+import nbd, os, signal, sys
+def end():
+    os.kill(int(sys.argv[2]), signal.SIGTERM)
+h = nbd.NBD()
+h.connect_uri(sys.argv[1])
+exec(sys.argv[3])' "$(named "$1")" "$nbdkit_pid" "$2"
+}
+
+# A client that is idle, and leaves.
+start
+told_to_end top '
+assert h.pread(4096, 65536) == b"\7" * 4096
+h.pwrite(b"a" * 4096, 65536)
+h.flush()
+h.pwrite(b"b" * 4096, 1 << 20)
+end()
+import time
+time.sleep(0.3)'
+ends
+start
+told_to_end top '
+assert h.pread(4096, 65536) == b"a" * 4096
+assert h.pread(4096, 1 << 20) == b"b" * 4096
+end()'
+ends
+qemu-img rebase -q -u -b "" "$tmp/images/top"
+check_clean "$tmp/images/top"
+
+# One with requests in flight.
+start
+told_to_end top '
+for i in range(32):
+    h.aio_pread(nbd.Buffer(65536), i << 18)
+    if i == 16:
+        end()
+try:
+    while h.aio_in_flight() > 0:
+        h.poll(-1)
+except nbd.Error:
+    pass'
+ends
+
+# Data that is written through the server itself.
+start
+told_to_end split '
+h.pwrite(b"c" * 65536, 0)
+h.flush()
+h.pwrite(b"d" * 65536, 1 << 20)
+end()'
+ends
+start
+told_to_end split '
+assert h.pread(65536, 0) == b"c" * 65536
+assert h.pread(65536, 1 << 20) in (bytes(65536), b"d" * 65536)
+end()'
+ends
+check_clean "$tmp/images/data"
+
+# One that waits for a chain without an end.
+start
+"$python" -c '
+import nbd, sys
+h = nbd.NBD()
+h.connect_uri(sys.argv[1])' "$(named a)" &
+helper_pids+=($!)
+set +x
+until [ "$(find "/proc/$nbdkit_pid/fd" -lname 'socket:*' | wc -l)" -ge 5 ]; do sleep 0.02; done
+set -x
+kill -TERM "$nbdkit_pid"
+ends
