@@ -331,7 +331,7 @@ disk_open_on (const struct disk_options *options, struct image *image,
   if (open_bitmaps (d) == -1 || exports_index (d) == -1)
     goto error;
   describe (d);
-  d->options.secret = (struct image_secret) { NULL };
+  d->options.secret = (struct image_secret) { .passphrase = NULL };
   *ret = d;
   return 0;
 

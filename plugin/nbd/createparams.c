@@ -104,7 +104,7 @@ createparams_run (struct createparams *p, const struct disk_options *disk)
   p->options.progress = show_progress;
   p->options.opaque = &progress;
   r = create_image (&p->options, &p->created);
-  p->options.secret = (struct image_secret) { NULL };
+  p->options.secret = (struct image_secret) { .passphrase = NULL };
   progress_end (&progress);
   if (r == 0)
     tell_most (p);

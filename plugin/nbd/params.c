@@ -314,7 +314,7 @@ void
 params_forget_passphrases (struct params *p)
 {
   forget_passphrase (&p->passphrase);
-  p->options.secret = (struct image_secret) { NULL };
+  p->options.secret = (struct image_secret) { .passphrase = NULL };
   editparams_forget_passphrases (&p->edit);
 }
 

@@ -366,7 +366,9 @@ commit_image (struct image *image, const struct disk_options *options, bool keep
   err = errno;
   /* If the copying has failed, all else that goes wrong has the same reason. */
   report_keep ();
-  ended = (close_own (&c) == -1) | (finish_below (&c) == -1) ? -1 : 0;
+  ended = close_own (&c);
+  if (finish_below (&c) == -1)
+    ended = -1;
   if (r == 0)
     err = errno;
   report_end_keeping (r == 0);

@@ -183,7 +183,7 @@ parse (const char *uri, struct parsed *parsed, const char **why)
   struct parts *const p = &parsed->parts;
   const char *s, *path, *query;
 
-  *p = (struct parts) { NULL };
+  *p = (struct parts) { .scheme = NULL };
   parsed->end = parsed->text;
   errno = EINVAL;
   *why = "it is not an NBD URI";
