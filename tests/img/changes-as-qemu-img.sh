@@ -36,9 +36,10 @@ for bad in "disk.qcow2 1M" "disk.qcow2 -1M" "disk.qcow2 x" disk.qcow2 "" "disk.q
   refused_by_both resize $bad
 done
 in_both cp /dev/null disk.raw
-for args in 3M +1M "--shrink -1M" "--preallocation=falloc +1M" "--preallocation=full +1M"; do
+for args in "disk.raw 3M" "disk.raw +1M" "--shrink disk.raw -1M" \
+    "--preallocation=falloc disk.raw +1M" "--preallocation=full disk.raw +1M"; do
   # shellcheck disable=SC2086
-  both resize -f raw disk.raw $args
+  both resize -f raw $args
   same_image raw disk.raw
 done
 refused_by_both resize -f raw disk.raw 1M
