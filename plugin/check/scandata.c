@@ -47,9 +47,13 @@ struct inflating {
   uint64_t at, len;             /* the range of the file that `in' contains */
 };
 
+/* After a read has failed.  A lack of memory is no fault of the image: an export of an NBD
+ * server may need some for a range that is not aligned. */
 static int
 unreadable (struct scan *s, uint64_t offset, uint64_t bytes)
 {
+  if (errno == ENOMEM)
+    return -1;
   findings_add (s->findings, FINDING_UNREADABLE, 1, offset,
                 "cannot read %" PRIu64 " bytes at offset %" PRIu64 ": %m", bytes,
                 offset);

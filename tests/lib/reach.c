@@ -231,5 +231,6 @@ reach_check (const struct check_options *options, struct check **check)
 
   o.path = reach_path (o.path, &o.chain.image.file.hooks);
   o.chain.image.rules = reach_rules ();
+  o.chain.image.file.link = NULL;       /* the defaults */
   return check_image (&o, check);
 }
