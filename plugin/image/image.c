@@ -189,8 +189,10 @@ find_data (const struct image *im, const struct image_options *options, char **p
     return -1;
   }
 
-  *path = replaced ? strdup (options->data_file_path)
-    : filename_of_data (overlay, h->data_file, &options->rules);
+  if (!replaced)
+    *path = filename_of_data (overlay, h->data_file, &options->rules);
+  else if ((*path = strdup (options->data_file_path)) == NULL)
+    nbdkit_error ("%s: opening the external data file: %m", overlay);
   return *path ? 0 : -1;
 }
 
