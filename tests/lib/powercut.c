@@ -208,12 +208,15 @@ fail_nth (struct power_cut_trial *p, unsigned ops, uint64_t nth)
   power_cut_fault (p, &fault);
 }
 
-/* Of N operations in OPS, the first one fails, then a later one, ... and the last. */
+/* Of N operations in OPS, some one fails, then a later one, ... and the last, which is the
+ * only one if there is no time. */
 static void
 fail_some (struct power_cut_trial *p, unsigned ops, uint64_t n)
 {
-  for (uint64_t nth = 0; nth < n; nth += 1 + n / 16)
-    fail_nth (p, ops, nth);
+  const uint64_t first = n > 0 ? rng_below (&p->rng, n) : 0;
+
+  for (uint64_t i = 0; i < n && trials_time_left (); i += 1 + n / 16)
+    fail_nth (p, ops, (first + i) % n);
   if (n > 0)
     fail_nth (p, ops, n - 1);
 }
@@ -296,7 +299,7 @@ power_cut_fail_memory (struct power_cut_trial *p)
 {
   struct found found = { .file.len = 0 };
   uint64_t *which;
-  size_t n;
+  size_t n, i;
 
   blob_load (p->path, &found.file);
   if (p->data_path)
@@ -305,21 +308,30 @@ power_cut_fail_memory (struct power_cut_trial *p)
   change_in (p, &found, SHORTAGE_NONE);
   which = shortage_choose (&p->rng, SHORTAGES, &n);
   CHECK (n > 0);                /* the program includes lib/allocations.h */
-  for (size_t i = 0; i < n; i++) {
+  for (i = 0; i < n && (i == 0 || trials_time_left ()); i++) {
     change_in (p, &found, (struct shortage) { which[i], 1 });
     change_in (p, &found, (struct shortage) { which[i], UINT64_MAX });
   }
-  power_cuts.shortages += 2 * n;
+  power_cuts.shortages += 2 * i;
   free (which);
   blob_free (&found.file);
   blob_free (&found.data);
   shortage_spare (false);
 }
 
+/* (What comes after a part that ended early is the same as if it had not.) */
 void
 power_cut_fail_each (struct power_cut_trial *p)
 {
+  uint64_t seeds[4];
+
+  for (unsigned i = 0; i < 4; i++)
+    seeds[i] = rng_next (&p->rng);
+  rng_init (&p->rng, seeds[0], 0);
   fail_some (p, p->can_fail, p->operations);
+  rng_init (&p->rng, seeds[1], 0);
   fail_some (p, 1 << STORAGE_OP_READ, p->reads);
+  rng_init (&p->rng, seeds[2], 0);
   power_cut_fail_memory (p);
+  rng_init (&p->rng, seeds[3], 0);
 }

@@ -67,8 +67,8 @@ extern struct power_cut_counts power_cuts;
 
 /* The usual trial.  Makes the change once, with power cuts before each operation and
  * after all of them; it must succeed.  Then makes the change again and again, and each
- * time lets another operation fail, from the first to the last (if there are many, a
- * selection): first those that may, then the reads; and then some of the allocations. */
+ * time lets another operation fail (if there are many, a selection; without time, one):
+ * first those that may, then the reads; and then some of the allocations. */
 extern void power_cut_everywhere (struct power_cut_trial *);
 extern void power_cut_fail_each (struct power_cut_trial *);
 
