@@ -147,9 +147,10 @@ put_bounce (struct payload *p, struct bounce *b)
 static int
 fault (struct payload *p, const char *what, uint64_t count, uint64_t host)
 {
+  KEEP_ERRNO_FOR_BLOCK;
+
   nbdkit_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
                 storage_path (p->file), what, count, host);
-  errno = EIO;
   return -1;
 }
 
