@@ -188,8 +188,8 @@ scan_l2 (void *opaque, struct walk_l2 *table, const struct be64 *raw)
     if (!take_entry (&e, raw, words))
       continue;
     table->compressed |= (e.word & QCOW2_OFLAG_COMPRESSED) != 0;
-    if (check_entry (s, &e, &sums) && walk_l2_entry (s->walk, table, e.word) == -1)
-      return -1;
+    if (check_entry (s, &e, &sums))
+      walk_l2_entry (s->walk, table, e.word);   /* (a scan never ends the walk) */
     check_copied (s, &e);
   }
   if (!table->active)
@@ -211,9 +211,8 @@ scan_l2_copied (void *opaque, struct walk_l2 *table, const struct be64 *raw)
   for (; e.index < n; e.index++, raw += words) {
     if (!take_entry (&e, raw, words))
       continue;
-    if (!((e.word & QCOW2_OFLAG_COMPRESSED) && e.bitmap != 0) &&
-        walk_l2_entry (s->walk, table, e.word) == -1)
-      return -1;
+    if (!((e.word & QCOW2_OFLAG_COMPRESSED) && e.bitmap != 0))
+      walk_l2_entry (s->walk, table, e.word);
     check_copied (s, &e);
   }
   return 0;

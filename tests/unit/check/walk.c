@@ -26,17 +26,25 @@
 
 #define IMAGE "walk.qcow2"
 
-/* With what walks want to know about it, and refcounts. */
 static struct image *
-open_image (void)
+open_header (void)
 {
   const struct storage_options options = { .hooks = NULL };
   char *path = images_path (IMAGE);
   struct image *image = image_open_file (path, &options);
 
-  CHECK (image != NULL);
-  CHECK (image_read_header (image) == 0 && image_read_snapshots (image) == 0);
+  CHECK (image != NULL && image_read_header (image) == 0);
   free (path);
+  return image;
+}
+
+/* With what walks want to know about it, and refcounts. */
+static struct image *
+open_image (void)
+{
+  struct image *image = open_header ();
+
+  CHECK (image_read_snapshots (image) == 0);
   return image;
 }
 
@@ -131,14 +139,15 @@ compare (const char *what)
   image_close (image);
 }
 
-/* The census finds fault with it, and says so in a text with MESSAGE. */
+/* The census, with REFCOUNTS as for census_new, finds fault with it, and says so in a text
+ * with MESSAGE. */
 static void
-expect_fault (const char *message)
+expect_fault_with (uint32_t refcounts, const char *message)
 {
-  struct image *image = open_image ();
+  struct image *image = open_header ();
   struct census *census;
 
-  census = census_new (image->file, &image->header, 0);
+  census = census_new (image->file, &image->header, refcounts);
   CHECK (census != NULL);
   CHECK (census_take (census, 0) == -1 && errno == EUCLEAN);
   CHECK (census_fault (census) != NULL);
@@ -146,6 +155,12 @@ expect_fault (const char *message)
   CHECK (strstr (census_fault (census), message) != NULL);
   census_free (census);
   image_close (image);
+}
+
+static void
+expect_fault (const char *message)
+{
+  expect_fault_with (0, message);
 }
 
 /* A scan finds that, once, and says so in a text with MESSAGE; a census goes on. */
@@ -256,6 +271,56 @@ peek (uint64_t offset)
   return get64 (x);
 }
 
+/* Its data, in the header. */
+static uint64_t
+bitmaps_extension (void)
+{
+  uint64_t at = peek (96) & 0xffffffff;
+
+  while (peek (at) >> 32 != QCOW2_EXT_BITMAPS) {
+    CHECK (peek (at) >> 32 != 0);
+    at += 8 + round_up (peek (at) & 0xffffffff, 8);
+  }
+  return at + 8;
+}
+
+/* Whoever opens an image for more than a walk refuses some of these. */
+static void
+faults_of_places (void)
+{
+  uint64_t l1, reftable, snapshot;
+
+  create ("cluster_size=4k");
+  io ("write 0 64k");
+  image_snapshot (IMAGE, "s");
+  l1 = peek (40);
+  reftable = peek (48);
+  snapshot = peek (64);
+
+  patch (reftable + 8, l1);
+  expect_fault_with (0, "the L1 table at");
+  patch (reftable + 8, peek (reftable));
+  expect_fault_with (1, "overlaps a part of the refcounts");
+  patch (reftable + 8, 0);
+  patch (snapshot + 8, UINT64_C (0xffffffff) << 32 | (peek (snapshot + 8) & 0xffffffff));
+  expect_fault_with (0, "its L1 table is too large");
+}
+
+/* Bitmaps that cannot be used may keep their clusters. */
+static void
+doubts (void)
+{
+  uint64_t size;
+
+  create ("cluster_size=4k");
+  bitmap ("b", "512");
+  io ("write 0 64k");
+  CHECK (truncate (IMAGE, 1 << 20) == 0);       /* the file does not end after it */
+  size = bitmaps_extension () + 8;
+  patch (size, peek (size) + 8);
+  expect_finding (FINDING_BITMAP, "number of entries that the header states");
+}
+
 static void
 faults (void)
 {
@@ -346,6 +411,8 @@ main (void)
     }
 
   faults ();
+  faults_of_places ();
+  doubts ();
   images_leave ();
   return 0;
 }
