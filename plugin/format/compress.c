@@ -323,18 +323,12 @@ compress_inflate (struct compress_pool *pool, unsigned type,
 }
 
 int
-compress_inflate_beginning (struct compress_pool *pool, unsigned type,
-                            const void *in, size_t in_len,
+compress_inflate_beginning (struct compress_pool *pool, const void *in, size_t in_len,
                             void *out, size_t out_len)
 {
-  struct context *c;
+  struct context *c = take_context (pool);
   int err;
 
-  if (type != QCOW2_COMPRESSION_DEFLATE) {
-    errno = ENOTSUP;
-    return -1;
-  }
-  c = take_context (pool);
   if (c == NULL)
     return -1;
   err = zlib_inflate (c, in, in_len, out, out_len);

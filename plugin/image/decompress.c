@@ -91,8 +91,7 @@ decompress_beginning (const struct compressed_cluster *w, struct compress_pool *
     return decompress_no_memory (w);
   if (storage_read (w->file, in, w->bytes, w->host) == -1)
     return errno;
-  if (compress_inflate_beginning (pool, w->header->compression_type,
-                                  in, w->bytes, out, end) == -1)
+  if (compress_inflate_beginning (pool, in, w->bytes, out, end) == -1)
     return -1;
   memcpy (buf, out + within, end - within);
   return 0;

@@ -16,6 +16,7 @@
 #endif
 
 #include "format/compress.h"
+#include "lib/allocations.h"
 #include "lib/stubs.h"
 
 #define DEFLATE QCOW2_COMPRESSION_DEFLATE
@@ -490,6 +491,29 @@ test_types (void)
   }
 }
 
+/* A pool that has no memory for a codec. */
+static void
+test_no_memory (unsigned type)
+{
+  static unsigned char cluster[4096], packed[4096];
+  struct compress_pool *fresh = compress_pool_new (NULL);
+  const size_t n = compress_deflate (pool, type, cluster, sizeof cluster, packed,
+                                     sizeof packed);
+
+  CHECK (fresh != NULL && n > 0);
+  shortage_begin ((struct shortage) { .times = UINT64_MAX });
+  CHECK (compress_inflate (fresh, type, packed, n, cluster, sizeof cluster) == -1 &&
+         errno == ENOMEM);
+  if (type == DEFLATE)
+    CHECK (compress_inflate_beginning (fresh, packed, n, cluster, 100) == -1 &&
+           errno == ENOMEM);
+  CHECK (compress_deflate (fresh, type, cluster, sizeof cluster, packed,
+                           sizeof packed) == 0);
+  CHECK (shortage_end () > 0);
+  CHECK (compress_inflate (fresh, type, packed, n, cluster, sizeof cluster) == 0);
+  compress_pool_free (fresh);
+}
+
 int
 main (void)
 {
@@ -503,10 +527,12 @@ main (void)
   test_round_trip (&r, DEFLATE);
   test_deflate (&r);
   test_damage (&r, DEFLATE, 3000);
+  test_no_memory (DEFLATE);
 #ifdef HAVE_ZSTD
   test_round_trip (&r, ZSTD);
   test_zstd (&r);
   test_damage (&r, ZSTD, 3000);
+  test_no_memory (ZSTD);
 #endif
 
   compress_pool_free (pool);

@@ -108,12 +108,13 @@ static void
 test_passing (unsigned type)
 {
   const bool can = type == QCOW2_COMPRESSION_DEFLATE;
+  uint64_t host, bytes;
   struct packed_image im;
   struct cluster_cache *c = cluster_cache_new (0);
   struct cluster_cache_stats s;
 
   CHECK (c != NULL);
-  packed_make (&im, 16, type, 8);
+  packed_make (&im, 16, type, 9);
 
   /* While there is room all is kept. */
   for (unsigned i = 0; i < CLUSTER_CACHE_MIN; i++)
@@ -150,8 +151,16 @@ test_passing (unsigned type)
     CHECK (error_count () == errors + 1);
   }
   gate_set (&im.gate, false, 0);
-  quiet_errors = false;
   CHECK (piece_is (c, &im, 7, 100, 100));
+  CHECK (compress_descriptor (&im.header, im.descriptors[8], &host, &bytes));
+  CHECK (storage_write (im.file, "\377\377\377\377", 4, host) == 0);
+  for (int i = 0; i < 2; i++) {
+    const unsigned long errors = error_count ();
+
+    CHECK (!piece_is (c, &im, 8, 100, 100) && errno == EIO);
+    CHECK (error_count () == errors + 1);
+  }
+  quiet_errors = false;
   cluster_cache_free (c);
   packed_free (&im);
 }
