@@ -132,6 +132,21 @@ add_raw (struct layers *layers, const char *path,
   return 0;
 }
 
+/* Of the file below, to be freed; NULL: reported.  TOLD: see filename_of_backing. */
+static char *
+find_path (const char *overlay, const struct header *h,
+           const struct chain_options *options, const char **told)
+{
+  char *path;
+
+  if (options->backing != BACKING_PATH)
+    return filename_of_backing (overlay, h->backing_file, &options->image.rules, told);
+  path = strdup (options->backing_path);
+  if (path == NULL)
+    nbdkit_error ("strdup: %m");
+  return path;
+}
+
 int
 chain_below (const char *overlay, const struct header *h,
              const struct chain_options *options, char **path,
@@ -153,8 +168,7 @@ chain_below (const char *overlay, const struct header *h,
     errno = EPERM;
     return -1;
   }
-  *path = options->backing == BACKING_PATH ? strdup (options->backing_path)
-    : filename_of_backing (overlay, h->backing_file, &options->image.rules, &told);
+  *path = find_path (overlay, h, options, &told);
   if (*path == NULL)
     return -1;
 
