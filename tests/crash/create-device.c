@@ -4,7 +4,8 @@
  *
  * The device contains zeros, an older image, or anything.  While a random image is
  * created there, the power is cut at every operation, and each operation fails once, and
- * some allocations.
+ * some allocations; and the user stops it; and it is withdrawn again, in which something
+ * fails.
  * What is left is the old image, untouched; no image; or the new one, without faults or
  * leaks, whose disk reads as zeros.  It is the new one once that was reported.  A failure
  * on a device that had zeros leaves zeros.
@@ -70,10 +71,23 @@ struct trial {
   unsigned char first[512];     /* of the new image */
   struct blob old, zeros;       /* zeros: the disk */
   bool old_image;
+  unsigned steps, stop_at;      /* of the progress; 0: it is not stopped */
   struct power_cut_trial power;
 };
 
 static unsigned whole, none, untouched;
+
+static int
+step (void *opaque, uint64_t done, uint64_t total)
+{
+  struct trial *t = opaque;
+
+  CHECK (t->steps == 0 || done <= total);
+  if (++t->steps != t->stop_at)
+    return 0;
+  errno = EINTR;
+  return -1;
+}
 
 static int
 change (void *opaque, const struct storage_hooks *hooks)
@@ -82,6 +96,7 @@ change (void *opaque, const struct storage_hooks *hooks)
   struct created *created;
 
   t->options.file.hooks = hooks;
+  t->steps = 0;
   if (create_image (&t->options, &created) == -1)
     return -1;
   created_keep (created);
@@ -121,6 +136,67 @@ ended (void *opaque, bool fault)
   if (fault && !t->power.done && !t->options.overwrite && !t->power.lasting &&
       !bytes_are_zero (b->data, b->len))
     survivor_fail (b, "after a failure the device does not read as zeros");
+}
+
+/* The user stops it, at each step. */
+static void
+stop (struct trial *t)
+{
+  struct power_cut_trial *p = &t->power;
+  unsigned steps;
+
+  power_cut_begin (p, 0);
+  p->cuts_left = 0;
+  power_cut_change (p, NULL);
+  power_cut_end (p);
+  steps = t->steps;
+  for (t->stop_at = 1; t->stop_at <= steps; t->stop_at++) {
+    power_cut_begin (p, t->stop_at);
+    p->cuts_left = 0;
+    CHECK (change (t, simdisk_hooks (p->sim)) == -1 && errno == EINTR);
+    p->fault = true;
+    power_cut_now (p, CUT_NOTHING);
+    ended (t, true);
+    power_cut_now (p, CUT_ALL);
+    power_cut_end (p);
+  }
+  t->stop_at = 0;
+}
+
+/* It is withdrawn again.  If something fails meanwhile, it may stay. */
+static int
+change_back (void *opaque, const struct storage_hooks *hooks)
+{
+  struct trial *t = opaque;
+  struct created *created;
+
+  t->options.file.hooks = hooks;
+  if (create_image (&t->options, &created) == -1)
+    return -1;
+  created_withdraw (created);
+  return 0;
+}
+
+static void
+judge_withdrawn (void *opaque, const struct remains *r)
+{
+  struct trial *t = opaque;
+  struct remains left = *r;
+
+  left.done = false;
+  judge (t, &left);
+  if (r->done && !r->fault && !r->shortage &&
+      memcmp (r->file->data, t->first, sizeof t->first) == 0)
+    survivor_fail (r->file, "%s: the image was not withdrawn", r->when);
+}
+
+static void
+withdraw (struct trial *t)
+{
+  t->power.change = change_back;
+  t->power.judge = judge_withdrawn;
+  power_cut_everywhere (&t->power);
+  power_cut_fail_each (&t->power);
 }
 
 static void
@@ -184,7 +260,7 @@ static void
 run_trial (struct rng *rng)
 {
   struct trial t = {
-    .options = { .path = images_path (DEVICE) },
+    .options = { .path = images_path (DEVICE), .progress = step, .opaque = &t },
     .power = {
       .change = change, .judge = judge, .ended = ended,
       .can_fail = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC | 1 << STORAGE_OP_PUNCH,
@@ -208,6 +284,8 @@ run_trial (struct rng *rng)
   rng_init (&t.power.rng, rng_next (rng), 0);
   power_cut_everywhere (&t.power);
   power_cut_fail_each (&t.power);
+  stop (&t);
+  withdraw (&t);
   device_ino = 0;
   blob_free (&t.old);
   blob_free (&t.zeros);

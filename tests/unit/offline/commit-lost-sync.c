@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "lib/changes.h"
+#include "lib/hastyclock.h"
 #include "lib/images.h"
 
 #define SIZE (UINT64_C (16) << 20)
