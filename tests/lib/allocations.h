@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "lib/shortage.h"
 
@@ -109,5 +110,15 @@ strdup (const char *s)
   return allocations_text (ALLOCATIONS_OR_NULL (ALLOCATIONS_REAL (malloc) (len + 1)), s,
                            len);
 }
+
+/* Those of util/sparse.  (Elsewhere this is another name of mmap64.) */
+#ifdef __LP64__
+ALLOCATIONS_FUNCTION void *
+mmap (void *at, size_t size, int protection, int flags, int fd, off_t offset)
+{
+  return shortage_hits (__builtin_return_address (0)) ? MAP_FAILED
+    : mmap64 (at, size, protection, flags, fd, offset);
+}
+#endif
 
 #endif /* TEST_ALLOCATIONS_H */
