@@ -304,8 +304,7 @@ one_field (const struct each_change *c, const struct disk_options *options,
 static void
 one_change (struct rng *rng)
 {
-  const struct each_change *const c =
-    &each_changes[(trials_seed + trials_number) % nr_each_changes];
+  const struct each_change *const c = each_change_now ();
   const char *asked = getenv ("FAULTS");
   const unsigned n = asked ? strtoul (asked, NULL, 10) : SOME;
   char *path = images_path (IMAGE);
@@ -331,8 +330,7 @@ one_change (struct rng *rng)
 int
 main (void)
 {
-  const unsigned least = getenv ("FAULTS") ? nr_each_changes : 1;
-  const unsigned done = trials_run ("damaged-metadata", 5, least, one_change);
+  const unsigned done = each_change_run ("damaged-metadata", one_change);
 
   printf ("%u changes of images: %u times refused, %u times made\n", done, nr_refused,
           nr_made);

@@ -11,7 +11,7 @@
  *
  * Environment: SEED repeats a run; ITERATIONS: how many changes (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one; FAULTS: how many operations of each
- * kind fail (default: some; if it is set, each change is made).
+ * kind, and allocations, fail (default: some; if it is set, each change is made).
  */
 
 #include <config.h>
@@ -161,8 +161,7 @@ count (struct trial *t, uint64_t n[NR_OPS])
 static void
 one_change (struct rng *rng)
 {
-  const struct each_change *change =
-    &each_changes[(trials_seed + trials_number) % nr_each_changes];
+  const struct each_change *change = each_change_now ();
   struct trial t = {
     .change = change,
     .power = {
@@ -196,8 +195,12 @@ one_change (struct rng *rng)
 int
 main (void)
 {
-  const unsigned least = getenv ("FAULTS") ? nr_each_changes : 1;
-  const unsigned done = trials_run ("each-change", 5, least, one_change);
+  const char *faults = getenv ("FAULTS");
+  unsigned done;
+
+  if (faults)
+    setenv ("ALLOCATIONS", faults, 1);
+  done = each_change_run ("each-change", one_change);
 
   printf ("%u changes, %u operations failed, %u times no memory: %u failures; "
           "%u power cuts\n", done, power_cuts.faults, power_cuts.shortages, nr_failed,

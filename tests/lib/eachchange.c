@@ -25,6 +25,7 @@
 #include "lib/changes.h"
 #include "lib/eachchange.h"
 #include "lib/shortage.h"
+#include "lib/trials.h"
 
 #define IMAGE EACHCHANGE_IMAGE
 #define BELOW "below"           /* raw; longer than most of the disks */
@@ -557,7 +558,7 @@ describe (const struct disk_options *o)
   return r;
 }
 
-const struct each_change each_changes[] = {
+static const struct each_change changes[] = {
   { "create a snapshot", make_snapshots_and_bitmaps, .run = snapshot_create },
   { "apply a snapshot", make_snapshots, .run = snapshot_apply },
   { "delete a snapshot", make_snapshots_and_bitmaps, .run = snapshot_delete },
@@ -593,7 +594,24 @@ const struct each_change each_changes[] = {
   { "repair a dirty image", make_dirty, .run = recover, .judges = true,
     .repairs = true },
 };
-const size_t nr_each_changes = sizeof each_changes / sizeof each_changes[0];
+#define NR_CHANGES (sizeof changes / sizeof changes[0])
+
+unsigned
+each_change_run (const char *name, void (*trial) (struct rng *))
+{
+  char n[20];
+
+  snprintf (n, sizeof n, "%zu", NR_CHANGES);
+  if (getenv ("FAULTS"))
+    setenv ("ITERATIONS", n, 0);
+  return trials_run (name, 5, 1, trial);
+}
+
+const struct each_change *
+each_change_now (void)
+{
+  return &changes[(trials_seed + trials_number) % NR_CHANGES];
+}
 
 struct disk_options
 each_change_options (const char *path, const struct storage_hooks *hooks)

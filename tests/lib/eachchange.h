@@ -9,7 +9,6 @@
 #define TEST_EACHCHANGE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "disk/disk.h"
 #include "lib/images.h"
@@ -30,8 +29,10 @@ struct each_change {
   bool repairs;                 /* the image is not in order before */
 };
 
-extern const struct each_change each_changes[];
-extern const size_t nr_each_changes;
+/* trials_run; but each change is made if FAULTS is in the environment. */
+extern unsigned each_change_run (const char *name, void (*trial) (struct rng *));
+/* The one that the current trial is about. */
+extern const struct each_change *each_change_now (void);
 
 /* What the backing file of all these images contains; its memory belongs to this
  * module. */
