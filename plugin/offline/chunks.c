@@ -153,7 +153,7 @@ wait_for_threads (struct run *r, const struct chunks_watch *watch)
       if (r->error == 0 && r->done < r->job->size)
         r->error = EINTR;
     }
-    if (running)
+    if (running && r->job->make_durable)
       make_durable (r, &durable);
   }
 }

@@ -29,9 +29,9 @@ struct chunks_job {
    * written to *COPIED, also on failure.  -1: reported. */
   int (*work) (void *opaque, void *scratch, uint64_t start, uint64_t end,
                uint64_t *copied);
-  /* Makes durable what has been done, while work goes on.  The thread that runs the job
-   * calls it every few seconds.  -1: reported; the job fails, since a later sync may
-   * succeed although data was lost. */
+  /* NULL, or makes durable what has been done, while work goes on.  The thread that runs
+   * the job calls it every few seconds.  -1: reported; the job fails, since a later sync
+   * may succeed although data was lost. */
   int (*make_durable) (void *opaque);
 };
 

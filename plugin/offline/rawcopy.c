@@ -90,14 +90,6 @@ copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t 
   return 0;
 }
 
-/* Nothing is, until all of it is there: see newfile_publish. */
-static int
-make_durable (void *opaque)
-{
-  (void) opaque;
-  return 0;
-}
-
 /* ERR: errno.  Returns -1. */
 static int
 cut_short (const struct rawcopy *c, const char *path, int err, uint64_t done)
@@ -114,7 +106,6 @@ copy_all (struct rawcopy *c, const char *path, const struct chunks_watch *watch,
 {
   const struct chunks_job job = {
     .size = export_size (c->from), .scratch = PIECE, .opaque = c, .work = copy_chunk,
-    .make_durable = make_durable,
   };
   uint64_t done;
 

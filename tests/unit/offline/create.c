@@ -557,6 +557,11 @@ test_limits (void)
   o = basic ();
   o.image.data_file_raw = true;
   CHECK (fails (&o, EINVAL, "requires data-file="));
+
+  o = basic ();
+  o.image.data_file = "a\nb";
+  o.data_path = data_path;
+  CHECK (fails (&o, EINVAL, "data-file=: the name contains the control character 0x0a"));
   CHECK (files () == 0);
 }
 
