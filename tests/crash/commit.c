@@ -142,7 +142,7 @@ commit_again (void *opaque, const struct remains *left)
   options.backing_path = base;
   options.hooks = &without_sync;
   if (change_commit (&options, false, NULL, &copied) == -1)
-    FAIL ("what is left can't be committed");
+    FAIL ("what is left can't be committed: %m (%s)", last_error ());
   blob_load (SURVIVOR, &file);
   blob_load (LEFT, &data);
   t->keep = false;

@@ -174,7 +174,7 @@ rebase_again (void *opaque, const struct remains *left)
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
   if (change_rebase (&options, &t->to, NULL, &copied) == -1)
-    FAIL ("what is left can't be rebased");
+    FAIL ("what is left can't be rebased: %m (%s)", last_error ());
   blob_load (SURVIVOR, &after);
   if (!names (&after, t->to.name))
     FAIL ("what is left has been rebased, but is not");

@@ -122,7 +122,8 @@ stop (struct interrupt *x, unsigned stop_at)
   watcher.sim = x->power.sim;
   r = x->change (x->opaque, simdisk_hooks (x->power.sim), &watch);
   if ((r == -1) != watcher.stopped || (r == -1 && errno != EINTR))
-    FAIL ("stopped %d, the change returns %d (%m)", watcher.stopped, r);
+    FAIL ("stopped %d, the change returns %d: %m (%s)", watcher.stopped, r,
+          last_error ());
   if (stop_at == 0 && simdisk_operations (x->power.sim, CHANGING) != 0)
     FAIL ("stopped before the first change, but something was changed");
   left.done = r == 0;

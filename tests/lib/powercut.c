@@ -145,7 +145,7 @@ power_cut_change (struct power_cut_trial *p, const struct fault *fault)
   simdisk_fault (p->sim, NULL);
   p->fault = simdisk_failures (p->sim) > failures;
   if (!p->done && !p->fault)
-    FAIL ("the change failed without a reason: %m");
+    FAIL ("the change failed without a reason: %m (%s)", last_error ());
   return r;
 }
 
@@ -257,7 +257,7 @@ change_again (struct power_cut_trial *p, const struct found *found)
   power_cut_begin (p, 0);
   p->cuts_left = 0;
   if (make_change (p, false) == -1)
-    FAIL ("the change fails again, though there is memory: %m");
+    FAIL ("the change fails again, though there is memory: %m (%s)", last_error ());
   p->fault = p->shortage = true;        /* what was leaked may still be there */
   if (p->ended)
     p->ended (p->opaque, true);
