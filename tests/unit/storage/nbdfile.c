@@ -8,7 +8,8 @@
  *   for good                     requests end when the time to reconnect has passed
  *   and what comes back is smaller        nothing is read from it
  *
- * An export that grows is used beyond its old end, while requests are in flight.
+ * An export that grows is used beyond its old end, while requests are in flight; and
+ * connections are closed between them, which loses nothing, and hides no loss.
  *
  * The server is nbdkit's file plugin with filters that remove features.  Its file
  * contains all flushed data.  Several threads share blocks of which they write parts.
@@ -221,19 +222,36 @@ run_load (void *opaque)
 }
 
 static void
-check_unflushed (struct storage *s, unsigned manner)
+check_unflushed (struct storage *s, unsigned manner, bool disconnect)
 {
   const unsigned char byte = workers[0].model[0] + 1;
   unsigned char buf;
 
   CHECK (storage_write (s, &byte, 1, 0) == 0);
   kill_server ();
+  if (disconnect)
+    storage_disconnect (s);
   start_server (manner);
   CHECK (storage_sync (s) == -1 && errno == EIO);
   CHECK (storage_sync (s) == -1 && errno == EIO);
   CHECK (storage_write (s, &byte, 1, 0) == -1 && errno == EIO);
   CHECK (storage_sync_changes (s) == -1);
   CHECK (storage_read (s, &buf, 1, 0) == 0);
+}
+
+/* Connections are closed while others use them. */
+static void
+check_disconnect (struct storage *s, struct rng *rng)
+{
+  struct load load = { s, rng };
+  pthread_t thread;
+
+  CHECK (pthread_create (&thread, NULL, run_load, &load) == 0);
+  for (unsigned i = 0; i < 4; i++)
+    storage_disconnect (s);
+  CHECK (pthread_join (thread, NULL) == 0);
+  storage_disconnect (s);
+  check_file ();
 }
 
 /* The export grows while others use it. */
@@ -292,6 +310,7 @@ run_trial (struct rng *rng)
     workers[i] = (struct worker) { .start = i * REGION };
   run (s, rng, 60);
   check_growth (s, rng);
+  check_disconnect (s, rng);
 
   /* Nothing is lost: all wait, and go on.  (The server ends with the thread that has
    * started it: this one.) */
@@ -307,7 +326,7 @@ run_trial (struct rng *rng)
   /* Beyond the end. */
   CHECK (storage_write (s, &byte, 1, 2 * SIZE) == -1 && errno == ENOSPC);
   CHECK (storage_truncate (s, 2 * SIZE + 1) == -1 && errno == ENOSPC);
-  check_unflushed (s, manner);
+  check_unflushed (s, manner, rng_below (rng, 2));
   storage_close (s);
   kill_server ();
   rounds++;
