@@ -424,16 +424,6 @@ same_export (const struct storage *a, const struct storage *b)
                       nbdpool_uri (nbdfile_of (b)->pool));
 }
 
-/* NBD has no locks: readers get no guarantee, and writers have said that they want none
- * (why_readonly). */
-static int
-no_lock (struct storage *s, enum storage_lock role)
-{
-  (void) s;
-  (void) role;
-  return 0;
-}
-
 static void
 nbdfile_disconnect (struct storage *s)
 {
@@ -470,7 +460,6 @@ static const struct storage_ops nbdfile_ops = {
   .prefetch = nbdfile_prefetch,
   .same = same_export,
   .disconnect = nbdfile_disconnect,
-  .lock = no_lock,
 };
 
 /* --- opening --- */

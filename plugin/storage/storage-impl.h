@@ -65,7 +65,9 @@ struct storage_ops {
   /* The other storage has the same ops. */
   bool (*same) (const struct storage *, const struct storage *);
   uint64_t (*allocated) (const struct storage *);
-  int (*lock) (struct storage *, enum storage_lock role);       /* reports errors */
+  /* Reports errors.  NULL: there are no locks.  (Those of NBD: readers get no guarantee, and
+   * writers have said that they want none, see why_readonly.) */
+  int (*lock) (struct storage *, enum storage_lock role);
 };
 
 /* Each kind of storage has this as its first member. */

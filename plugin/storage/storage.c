@@ -178,7 +178,7 @@ storage_allocated (const struct storage *s)
 int
 storage_lock (struct storage *s, enum storage_lock role)
 {
-  return s->ops->lock (s, role);
+  return s->ops->lock ? s->ops->lock (s, role) : 0;
 }
 
 /* --- reading and writing --- */
