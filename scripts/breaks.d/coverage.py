@@ -34,6 +34,8 @@ NEVER_CALLED = "(never called)"         # in place of a line
 # memory runs out or operations fail, do more than in "make check".  (For bash, SECONDS is something else.)
 ENVIRONMENT = {"QCOW2_TEST_SEED": "1", "ALLOCATIONS": "40", "FAULTS": "300"}
 FOR_PROGRAMS = {"SECONDS": "30"}
+# These choose allocations of all places.
+THOROUGH = ("crash/each-operation", "crash/services")
 
 
 def digest(path):
@@ -96,6 +98,8 @@ def measure(test):
     shutil.rmtree(prefix, ignore_errors=True)
     env = dict(ENVIRONMENT, **(FOR_PROGRAMS if suite.is_program(test) else {}))
     env.update((k, os.environ[k]) for k in env if k in os.environ)
+    if test.endswith(THOROUGH):
+        del env["ALLOCATIONS"]
     result, seconds, tail = suite.run(test, BUILD, where,
                                       env=dict(env, GCOV_PREFIX=prefix))
     with open(file_of(test) + ".new", "w", encoding="utf-8") as f:

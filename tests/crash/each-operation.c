@@ -29,7 +29,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <malloc.h>
 #include <string.h>
 
 #include "lib/allocations.h"
@@ -228,9 +227,6 @@ main (void)
 {
   unsigned done;
 
-  /* Memory for thousands of images need not go back to the system each time. */
-  mallopt (M_MMAP_THRESHOLD, 64 << 20);
-  mallopt (M_TRIM_THRESHOLD, 256 << 20);
   shortage_spare (true);
   done = trials_run ("each-operation", 0, ATTEMPT_SHAPES, one_shape);
   printf ("%u images, %u sessions, %u calls failed, %u power cuts\n", done, nr_sessions,

@@ -217,7 +217,11 @@ attempt_open (struct attempt *r)
   struct disk_options options = r->image->options;
 
   options.hooks = simdisk_hooks (r->sim);
-  return SHORTAGE_MEETS (reach_open (&options, &r->disk)) == -1 ? errno : 0;
+  if (SHORTAGE_MEETS (reach_open (&options, &r->disk)) == -1)
+    return errno;
+  if (r->image->no_cache)
+    budget_hold (map_budget (disk_inside (r->disk).map), UINT64_C (1) << 40);
+  return 0;
 }
 
 int
@@ -412,27 +416,29 @@ attempt_make_image (struct attempt_image *t, struct rng *rng)
 static const struct shape {
   struct image_spec spec;
   unsigned below;               /* bytes of a raw file below; 0: none */
-  bool snapshot, bitmap, compress, copy_on_read;
+  bool empty;                   /* it has no data, and no tables */
+  bool snapshot, bitmap, compress, copy_on_read, no_cache;
 } shapes[ATTEMPT_SHAPES] = {
   /* The refcount table becomes too small. */
   { { .version = 3, .cluster_size = 512, .refcount_bits = 64, .size = 1980 << 10,
       .preallocation = "metadata" }, .snapshot = true },
   /* Many tables. */
   { { .version = 3, .cluster_size = 512, .refcount_bits = 16, .size = 150 << 10 },
-    .below = 100 << 10 },
+    .below = 100 << 10, .no_cache = true },
   { { .version = 3, .cluster_size = 16384, .extended = true, .refcount_bits = 16,
-      .size = (200 << 10) + 1536 }, .below = 150 << 10, .copy_on_read = true },
+      .size = (200 << 10) + 1536 }, .below = 150 << 10, .copy_on_read = true, .no_cache = true },
   { { .version = 3, .cluster_size = 16384, .extended = true, .refcount_bits = 16,
-      .size = 200 << 10 }, .snapshot = true },
+      .size = 200 << 10 }, .snapshot = true, .no_cache = true },
   { { .version = 2, .cluster_size = 4096, .refcount_bits = 16, .size = 80 << 10 },
-    .below = 40 << 10, .compress = true },
+    .below = 40 << 10, .compress = true, .no_cache = true },
   { { .version = 3, .cluster_size = 4096, .refcount_bits = 2, .size = 80 << 10,
-      .compressed = true }, .below = 90 << 10, .compress = true, .copy_on_read = true },
-  { { .version = 3, .cluster_size = 512, .refcount_bits = 16, .size = 64 << 10 },
-    .bitmap = true },
-  /* Space for tables is allocated in parts. */
-  { { .version = 3, .cluster_size = 128 << 10, .refcount_bits = 16, .size = 900 << 10 },
-    .below = 0 },
+      .compressed = true }, .below = 90 << 10,
+    .compress = true, .copy_on_read = true, .no_cache = true },
+  { { .version = 3, .cluster_size = 512, .refcount_bits = 16, .size = 200 << 10,
+      .preallocation = "metadata" }, .bitmap = true },
+  /* Space for tables is allocated in parts, and clusters are copied in pieces. */
+  { { .version = 3, .cluster_size = 512 << 10, .refcount_bits = 16, .size = 1500 << 10 },
+    .below = 1000 << 10, .empty = true },
   { { .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = 80 << 10,
       .data_file = DATA }, .below = 0 },
   { { .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = 80 << 10,
@@ -448,16 +454,23 @@ attempt_make_shape (struct attempt_image *t, unsigned which)
   rng_init (&rng, 1, which);
   *t = (struct attempt_image) {
     .spec = s->spec, .work_seed = which, .shaped = true, .has_below = s->below > 0,
+    .no_cache = s->no_cache,
   };
-  if (t->has_below)
-    image_over_raw (&t->spec, &rng, s->below, 6, &t->below);
+  if (t->has_below) {
+    image_over_raw (&t->spec, &rng, s->below, 0, &t->below);
+    for (uint64_t i = 0; i < t->below.len; i++)
+      t->below.data[i] = i / 4096 % 4 == 3 ? 0 : i % 251;
+    blob_save ("below", &t->below);
+  }
   image_create (IMAGE, &t->spec);
-  image_fill (IMAGE, &t->spec, &rng, 3);
+  if (!s->empty)
+    image_fill (IMAGE, &t->spec, &rng, s->snapshot ? 8 : 3);
   if (s->snapshot)
     image_snapshot (IMAGE, "before");
   if (s->bitmap) {
     image_bitmap (IMAGE, "follows", 9);
     image_fill (IMAGE, &t->spec, &rng, 2);
+    image_bitmap (IMAGE, "later", 9);
   }
   image_contents (IMAGE, NULL, &t->initial);
   CHECK (t->initial.len == t->spec.size);

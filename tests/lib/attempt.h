@@ -31,6 +31,8 @@ struct attempt_image {
   struct crypt_cipher *cipher;  /* NULL: not encrypted */
   uint64_t work_seed;           /* of the requests: the same each time */
   bool shaped;                  /* see attempt_make_shape */
+  bool no_cache;                /* all memory for mappings is in use, so each lookup
+                                   reads tables */
 };
 
 /* Makes a random image, and prints what it is. */

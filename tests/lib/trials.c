@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdarg.h>
 #include <time.h>
 
@@ -43,6 +44,9 @@ trials_run (const char *name, unsigned seconds, unsigned least,
   trials_seed = seed_from_env ();
   trials_number = number_from_env ("FIRST", 0);
   endless = iterations > 0;
+  /* Memory for thousands of images need not go back to the system each time. */
+  mallopt (M_MMAP_THRESHOLD, 64 << 20);
+  mallopt (M_TRIM_THRESHOLD, 256 << 20);
   images_enter (name);
   /* Over NBD, they repeat what others do. */
   if (reach_server ())

@@ -2,6 +2,7 @@
  *
  * A backing chain of 4096 files is opened, and described, also if the process may have few
  * files open: it raises its own limit.  Of one more, both are refused, with one message.
+ * Without memory, the description of a shorter one fails, and says why.
  *
  * All images are copies of one small one, with other names in their headers.
  */
@@ -16,7 +17,9 @@
 #include "mapping/chain.h"
 #include "disk/disk.h"
 #include "disk/inforeport.h"
+#include "lib/allocations.h"
 #include "lib/images.h"
+#include "lib/shortage.h"
 #include "lib/stubs.h"
 
 #define REPORT "report"
@@ -62,12 +65,14 @@ open_chain (const struct disk_options *options)
 static int
 describe_chain (const struct disk_options *options)
 {
+  const bool was_spared = shortage_spare (true);
   char *path = images_path (REPORT);
   const struct inforeport info = { .path = path, .chain = true };
-  const int err = inforeport_write (&info, options) == 0 ? 0 : errno;
+  const int err = SHORTAGE_MEETS (inforeport_write (&info, options)) == 0 ? 0 : errno;
 
   CHECK ((access (REPORT, F_OK) == 0) == (err == 0));
   free (path);
+  shortage_spare (was_spared);
   return err;
 }
 
@@ -79,6 +84,26 @@ is_refused (int (*use) (const struct disk_options *), const struct disk_options 
   quiet_errors = true;
   CHECK (use (options) == ELOOP && error_count () == errors + 1);
   CHECK (strstr (last_error (), "/0000: the backing chain has more than 4096 files"));
+  quiet_errors = false;
+}
+
+/* Each allocation fails in turn. */
+static void
+describe_without_memory (const struct disk_options *options)
+{
+  bool met = true;
+  int err;
+
+  quiet_errors = true;
+  for (uint64_t n = 0; met; n++) {
+    clear_last_error ();
+    shortage_begin ((struct shortage) { n, 1 });
+    err = describe_chain (options);
+    met = shortage_end () > 0;
+    CHECK (err == 0 || (met && err == ENOMEM && last_error ()[0] != '\0'));
+    if (err == 0)
+      CHECK (unlink (REPORT) == 0);
+  }
   quiet_errors = false;
 }
 
@@ -115,6 +140,9 @@ main (void)
   options.path = numbered (CHAIN_MAX_LAYERS);
   is_refused (open_chain, &options);
   is_refused (describe_chain, &options);
+  free ((char *) options.path);
+  options.path = numbered (9);
+  describe_without_memory (&options);
   free ((char *) options.path);
   images_leave ();
   return 0;

@@ -4,7 +4,8 @@
  * once more what is there.  If that is not what it should be, nothing is written there, the
  * image is marked corrupt, and changes end.
  *
- * Here it is the test that makes the set of metadata wrong.
+ * Here it is the test that makes the set of metadata wrong; or a refcount: that of the
+ * refcount table, which is to be freed after the table has moved.
  */
 
 #include <config.h>
@@ -216,6 +217,39 @@ test_freed_cluster (bool leaving)
   close_corrupt (leaving);
 }
 
+static void
+test_old_table (void)
+{
+  const struct image_spec spec = {
+    .version = 3, .cluster_size = 512, .refcount_bits = 64, .size = 8 << 20,
+  };
+  struct disk_options options = {
+    .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
+    .backing = BACKING_FOLLOW, .hooks = &hooks,
+  };
+  static unsigned char data[64 << 10];
+  const struct view *view;
+  uint64_t table, at = 0;
+  int r;
+
+  image_create (IMAGE, &spec);
+  CHECK (disk_open (&options, &d) == 0);
+  CHECK ((client = export_open (d, "", true)) && export_is_writable (client));
+  memset (data, 'x', sizeof data);
+  CHECK (export_write (client, data, sizeof data, at, true) == 0);
+  view = disk_inside (d).view;
+  table = view->image->header.reftable_offset;
+  CHECK (refcount_dec (view->w->refcounts, table / 512, 1, NULL, NULL) == 0);
+  quiet_errors = true;
+  do {
+    r = export_write (client, data, sizeof data, at, true);
+    at += sizeof data;
+  } while (r == 0 && at < spec.size);
+  CHECK (r == -1 && errno == EIO && view->image->header.reftable_offset != table);
+  close_corrupt (false);
+  free ((char *) options.path);
+}
+
 int
 main (void)
 {
@@ -226,6 +260,7 @@ main (void)
   test_bitmap ();
   test_freed_cluster (false);
   test_freed_cluster (true);
+  test_old_table ();
   images_leave ();
   return 0;
 }

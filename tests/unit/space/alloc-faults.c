@@ -18,6 +18,8 @@
 #include "util/bytes.h"
 #include "space/freeset.h"
 #include "lib/alloc-image.h"
+#include "lib/allocations.h"
+#include "lib/shortage.h"
 
 /* 64 clusters in a block, and 4096 blocks are kept. */
 #define BITS 9
@@ -27,7 +29,8 @@
 
 /* --- the host --- */
 
-static int fail_reads, fail_syncs, fail_growth; /* errno, or 0 */
+static int fail_reads, fail_growth;     /* errno, or 0 */
+static unsigned nr_syncs, failing_sync; /* from 1; 0: none */
 
 static int
 before (void *opaque, const char *path, enum storage_op op, const struct iovec *iov,
@@ -35,8 +38,8 @@ before (void *opaque, const char *path, enum storage_op op, const struct iovec *
 {
   (void) opaque, (void) path, (void) iov, (void) niov, (void) offset, (void) count;
   (void) dsync;
-  errno = op == STORAGE_OP_READ ? fail_reads : op == STORAGE_OP_SYNC ? fail_syncs
-    : op == STORAGE_OP_TRUNCATE ? fail_growth : 0;
+  errno = op == STORAGE_OP_READ ? fail_reads : op == STORAGE_OP_TRUNCATE ? fail_growth
+    : op == STORAGE_OP_SYNC && ++nr_syncs == failing_sync ? EIO : 0;
   if (errno)
     return -1;
   return op == STORAGE_OP_SYNC; /* the host need not sync for us */
@@ -221,15 +224,16 @@ test_counts_beyond_end (void)
   uint64_t wrong;
 
   open_large ();
-  while (left_in_reserve () > 0)
-    reserve (left_in_reserve ());
-  /* One block counts these and what comes next. */
-  wrong = round_up (storage_size (file) >> BITS, PER_BLOCK) - 1;
-  CHECK (wrong >= storage_size (file) >> BITS);
+  while (left_in_reserve () < 500)
+    reserve (left_in_reserve () + 1);
+  /* One block counts the last clusters and what comes next. */
+  wrong = storage_size (file) >> BITS;
+  CHECK (wrong % PER_BLOCK != 0);
   CHECK (refcount_inc (refcounts, wrong, 1) == 0);
-  FAILS (alloc_reserve (alloc, 1000, &run), EUCLEAN);
+  FAILS (alloc_reserve (alloc, left_in_reserve () + 1000, &run), EUCLEAN);
+  CHECK (strstr (last_error (), "should be free"));
   CHECK (refcount_dec (refcounts, wrong, 1, NULL, NULL) == 0);
-  reserve (1000);
+  reserve (left_in_reserve () + 1000);
   close_image ();
 }
 
@@ -384,21 +388,84 @@ test_freeset (void)
   freeset_clear (&set);
 }
 
-/* New blocks are in place, but not the table that names them. */
-static void
-test_sync (void)
+/* New blocks are in place, but not all entries that name them: sync number K fails. */
+static bool
+sync_fails (unsigned k)
 {
   struct refcount_moved moved;
   uint64_t leaks;
+  int r;
 
-  open_small ();
-  reserve (3 * PER_BLOCK);
+  open_large ();
+  /* Blocks that are counted by others, which are new themselves. */
+  for (int i = 0; i < 2; i++)
+    reserve (left_in_reserve () + PER_BLOCK);
   leaks = count_leaks ();
-  fail_syncs = EIO;
-  FAILS (refcount_write (refcounts, &moved), EIO);
-  fail_syncs = 0;
-  CHECK (refcount_is_dirty (refcounts) && count_leaks () == leaks);
+  nr_syncs = 0;
+  failing_sync = k;
+  quiet_errors = true;
+  errno = 0;
+  r = refcount_write (refcounts, &moved);
+  quiet_errors = false;
+  failing_sync = 0;
+  CHECK (r == (k <= nr_syncs ? -1 : 0));
+  if (r == -1)
+    CHECK (errno == EIO && refcount_is_dirty (refcounts));
+  CHECK (count_leaks () == leaks);
   write_counts ();
+  close_image ();
+  return r == -1;
+}
+
+static void
+test_syncs (void)
+{
+  unsigned k = 1;
+
+  while (sync_fails (k))
+    k++;
+  CHECK (k > 2);
+}
+
+/* Each allocation fails while the refcount table becomes longer, and while it is opened. */
+static void
+test_no_memory (void)
+{
+  struct refcounts *other;
+  struct alloc_run run;
+  bool met = true;
+  int r;
+
+  quiet_errors = true;
+  for (uint64_t n = 0; met; n++) {
+    open_small ();
+    reserve (60 * PER_BLOCK);
+    shortage_begin ((struct shortage) { n, 1 });
+    errno = 0;
+    r = alloc_reserve (alloc, 100 * PER_BLOCK, &run);
+    CHECK (r == 0 || errno == ENOMEM);
+    met = shortage_end () > 0;
+    if (r == 0)
+      take (run.host, run.clusters);
+    reserve (100 * PER_BLOCK);
+    write_counts ();
+    close_image ();
+  }
+  open_large ();
+  met = true;
+  for (uint64_t n = 0; met; n++) {
+    struct overlap *set = overlap_new (BITS);
+
+    CHECK (set != NULL);
+    shortage_begin ((struct shortage) { n, 1 });
+    errno = 0;
+    other = refcount_open (file, &header, set);
+    CHECK (other || errno == ENOMEM);
+    met = shortage_end () > 0;
+    refcount_close (other);
+    overlap_free (set);
+  }
+  quiet_errors = false;
   close_image ();
 }
 
@@ -430,7 +497,8 @@ main (void)
   test_end_of_session ();
   test_reaping ();
   test_freeset ();
-  test_sync ();
+  test_syncs ();
+  test_no_memory ();
   test_table_overlaps ();
   image_end ();
   return 0;

@@ -60,6 +60,14 @@ test_dsync (void)
   CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
   storage_close (f);
 
+  /* Longer than a file may be: nothing was written, and nothing lost. */
+  f = fresh (&rw);
+  host.dsync_errno = EFBIG;
+  CHECK_FAILS (storage_writev (f, &iov, 1, 0, true), ENOSPC, "cannot write");
+  calm_host ();
+  CHECK (storage_sync (f) == 0);
+  storage_close (f);
+
   /* A kernel without memory has begun: who knows what is durable?  (Memory that the plugin
    * lacks is ENOMEM.) */
   f = fresh (&rw);

@@ -101,6 +101,8 @@ test_bad (void)
     text = nbduri_normal (bad[i], true, &why);
     if (text || errno != EINVAL || !why)
       FAIL ("%s: %s, %m", bad[i], text);
+    CHECK (nbduri_add_secrets (bad[i], "nbd://h/") == NULL);
+    CHECK (nbduri_add_secrets ("nbd://h/", bad[i]) == NULL);
   }
 }
 
