@@ -3,7 +3,7 @@
  * What does a change do to an image with damaged metadata?
  *
  * In the image of a change (lib/eachchange), one field after the other gets another value:
- * a refcount, an entry of a table of any kind, a word of a snapshot, of a bitmap, or of the
+ * a refcount, an entry of a table of any kind, a word of a snapshot, of a bitmap, or of a
  * header.  If the change is refused, errno and a message say why, no descriptor is left
  * open, and one that is made all at once has written only where the refcounts say that
  * nothing is.  If it is made, an image that was without faults, as far as lib/checker knows,
@@ -22,6 +22,7 @@
 
 #include "util/bytes.h"
 #include "format/format.h"
+#include "format/luks.h"
 #include "lib/checker.h"
 #include "lib/eachchange.h"
 #include "lib/reach.h"
@@ -174,9 +175,25 @@ find_header (struct fields *f, const struct blob *b)
     add (f, at, 4);
 }
 
+/* The first fields, and those of the first key slots. */
+static void
+find_luks (struct fields *f, const struct blob *b)
+{
+  uint64_t at = 0;
+
+  if (blob_get (b, 32, 4) != QCOW2_CRYPT_LUKS)
+    return;
+  while (memcmp (b->data + at, LUKS_MAGIC, sizeof (LUKS_MAGIC) - 1) != 0)
+    at += cluster_size (b);
+  for (unsigned i = 0; i < 10; i++)
+    add (f, at + i * 4, 4);
+  for (unsigned i = 0; i < 2 * sizeof (struct luks_slot_header); i += 4)
+    add (f, at + offsetof (struct luks_header, slots) + i, 4);
+}
+
 static void (*const finders[]) (struct fields *, const struct blob *) = {
   find_counts, find_counts, find_blocks, find_l1, find_l2, find_snapshot,
-  find_l2_of_snapshot, find_bitmaps, find_header,
+  find_l2_of_snapshot, find_bitmaps, find_luks, find_header,
 };
 
 /* --- damage --- */
