@@ -514,10 +514,10 @@ nbdfile_open (const char *uri, const struct storage_options *options,
               struct storage **result)
 {
   static const struct storage_link_options defaults = STORAGE_LINK_DEFAULTS;
-  const struct storage_link_options *link = options->link ? options->link : &defaults;
+  struct storage_link_options link = options->link ? *options->link : defaults;
   const char *why = "no memory";
   CLEANUP_FREE char *name = nbduri_normal (uri, false, &why);
-  CLEANUP_FREE char *full = name ? add_secrets (name, link) : NULL;
+  CLEANUP_FREE char *full = name ? add_secrets (name, &link) : NULL;
   struct nbdfile *n = full ? calloc (1, sizeof *n) : NULL;
 
   if (n == NULL || storage_init (&n->s, &nbdfile_ops, name, options) == -1) {
@@ -528,7 +528,8 @@ nbdfile_open (const char *uri, const struct storage_options *options,
   }
   init_blocks (&n->blocks);
   pthread_mutex_init (&n->growth, NULL);
-  n->pool = nbdpool_open (full, name, link);
+  link.only_read = !options->try_writable;
+  n->pool = nbdpool_open (full, name, &link);
   if (n->pool == NULL) {
     storage_close (&n->s);
     return -1;

@@ -68,6 +68,7 @@ struct storage_link_options {
    * disk_options).  A server that is away or silent is given up then, after
    * storage_link_alone_ms. */
   bool (*client_waits) (void);
+  bool only_read;               /* nothing would be lost then (set by nbdfile.c) */
   /* NBD URIs in normal form, with the secrets (user, keys), if any, that are used for them
    * and for what is below them.  Names elsewhere have none. */
   const char *const *secrets;
@@ -80,8 +81,9 @@ struct storage_link_options {
 static inline unsigned
 storage_link_alone_ms (const struct storage_link_options *o)
 {
-  return o->reconnect_ms < 1000 ? 1000
-    : o->reconnect_ms > 30000 ? 30000 : o->reconnect_ms;
+  const unsigned most = o->only_read ? 2000 : 30000;
+
+  return o->reconnect_ms < 1000 ? 1000 : o->reconnect_ms > most ? most : o->reconnect_ms;
 }
 
 enum storage_cache {

@@ -36,10 +36,10 @@ with open(sys.argv[1], "r+b") as f:
             bytes(8))
 PY
 
+# start [PARAMETER...]
 start ()
 {
-  start_nbdkit dir="$tmp/images" allow-uri="$here" lock=false connect-timeout=3 \
-    reconnect=1
+  start_nbdkit dir="$tmp/images" allow-uri="$here" lock=false connect-timeout=3 "$@"
 }
 
 # ends: the server does so, with this status.
@@ -86,22 +86,26 @@ ends
 qemu-img rebase -q -u -b "" "$tmp/images/top"
 check_clean "$tmp/images/top"
 
-# One with requests in flight.
-start
+# One with requests in flight, which need the server: it does not wait for itself for as
+# long as reconnect= says.
+start reconnect=600
+began=$SECONDS
 told_to_end top '
-for i in range(32):
-    h.aio_pread(nbd.Buffer(65536), i << 18)
-    if i == 16:
-        end()
+for i in range(64):
+    h.aio_pread(nbd.Buffer(1 << 20), (i & 7) << 20)
 try:
+    while h.aio_in_flight() > 40:
+        h.poll(-1)
+    end()
     while h.aio_in_flight() > 0:
         h.poll(-1)
 except nbd.Error:
     pass'
 ends
+[ $((SECONDS - began)) -lt 25 ] || fail "the server ended after $((SECONDS - began)) s"
 
 # Data that is written through the server itself.
-start
+start reconnect=1
 told_to_end split '
 h.pwrite(b"c" * 65536, 0)
 h.flush()
