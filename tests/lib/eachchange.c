@@ -549,17 +549,41 @@ do_write (struct export *e)
 {
   char buf[700];
 
-  if (export_size (e) < 1000)
+  if (export_size (e) < MIB)
     return 0;
   memset (buf, 0x5a, sizeof buf);
-  return export_write (e, buf, sizeof buf, 100, false) == -1 ||
-    export_flush (e) == -1 || export_read (e, buf, sizeof buf, 300) == -1 ? -1 : 0;
+  return export_read (e, buf, sizeof buf, 300) == -1 ||
+    export_write (e, buf, sizeof buf, 100, false) == -1 ||
+    export_write (e, buf, sizeof buf, MIB / 2 + 100, false) == -1 ||
+    export_flush (e) == -1 ? -1 : 0;
+}
+
+static int
+do_first_write (struct export *e)
+{
+  char buf[4096] = { 1 };
+
+  return export_write (e, buf, sizeof buf, 0, false);
 }
 
 static int
 write_some (const struct disk_options *o)
 {
   return with_writer (o, do_write);
+}
+
+/* Some of it was written before. */
+static void
+make_luks_with_data (void)
+{
+  char *path;
+  struct disk_options options;
+
+  make_luks ();
+  path = path_of (IMAGE);
+  options = each_change_options (path, &without_sync);
+  CHECK (with_writer (&options, do_first_write) == 0);
+  free (path);
 }
 
 static int
@@ -604,7 +628,7 @@ static const struct each_change changes[] = {
   { "check", make_snapshots_and_bitmaps, .run = check_fully, .judges = true },
   { "check, encrypted", make_luks, .run = check_fully, .judges = true },
   { "describe, encrypted", make_luks, .run = describe },
-  { "write, encrypted", make_luks, .run = write_some, .stops_anywhere = true },
+  { "write, encrypted", make_luks_with_data, .run = write_some, .stops_anywhere = true },
   { "create a snapshot, long table", make_long_table, .run = snapshot_create,
     .huge = true },
   { "repair", make_leaks, .run = repair, .judges = true, .repairs = true },
