@@ -299,7 +299,8 @@ disk_open_on (const struct disk_options *options, struct image *image,
   pthread_mutex_init (&d->spacewait.lock, NULL);
 
   h->size = max64 (h->size, options->size_at_least);
-  if ((options->compress && check_compress (options->path, h, &options->compress_options) == -1) ||
+  if ((options->compress &&
+       check_compress (options->path, h, &options->compress_options) == -1) ||
       (options->watermark > 0 && check_watermark (image) == -1))
     goto error;
   d->image = image;

@@ -71,9 +71,9 @@ extern struct chain_options disk_chain_options (const struct disk_options *);
 /* Opens the top image alone, read-only, and reads and checks its header.  Needs neither
  * the passphrase nor any other file.  NULL: reported. */
 extern struct image *disk_open_header (const struct disk_options *);
-/* The same as disk_open in steps, for a caller that changes the image before it is served.  First:
- * opens the top image with its external data file, but does not load it.  NULL:
- * reported. */
+/* The same as disk_open in steps, for a caller that changes the image before it is
+ * served.  First: opens the top image with its external data file, but does not load
+ * it.  NULL: reported. */
 extern struct image *disk_open_image (const struct disk_options *);
 /* Adds the layers below to that image, which must be loaded.  NULL: reported. */
 extern struct layers *disk_open_layers (const struct disk_options *, struct image *);

@@ -24,7 +24,8 @@ struct image_secret {
 };
 
 /* Sets *CIPHER, for the guest data of the image in FILE, which the caller frees; NULL if
- * it is not encrypted, or the secret is not needed.  Returns 0, or -1 (reported; EACCES: a passphrase is needed). */
+ * it is not encrypted, or the secret is not needed.  Returns 0, or -1 (reported; EACCES:
+ * a passphrase is needed). */
 extern int secret_unlock (const struct image_secret *, struct storage *file,
                           const struct header *, struct crypt_cipher **cipher);
 

@@ -63,7 +63,8 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
     P (BITMAP_GRANULARITY), P (FLATTEN), P (REBASE), P (REBASE_UNSAFE), P (COMMIT), \
     KEY_EDITS, P (KEY_FORCE), P (ITER_TIME), P (AMEND), OF_AMEND, P (CHECK), \
     P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), P (BACKING_FORMAT), \
-    V (DATA_PATH), P (WATERMARK), P (INFO), P (INFO_CHAIN), P (MAP), P (RAW_COPY), V (SERVE_NOTHING)
+    V (DATA_PATH), P (WATERMARK), P (INFO), P (INFO_CHAIN), P (MAP), P (RAW_COPY), \
+    V (SERVE_NOTHING)
 
 /* A list; its last element is NR_PARTIES. */
 #define LIST(...) (const uint8_t[]) { __VA_ARGS__, NR_PARTIES }

@@ -4,11 +4,11 @@
  *
  * The image is created (create=) and checked (check=), its keys, its version and
  * features, its snapshots and its size are changed, it is committed, flattened or
- * rebased, and its bitmaps are changed.  Then it is described (info=), and a disk is made
- * of it, unless serve=false was given, mapped (map=) and copied (raw-copy=).  The image stays open and
- * locked from the first change to the last, and the disk takes it over.  Each change is
- * complete and durable, and the next one reads the file anew, so a crash between two
- * changes leaves a valid image.
+ * rebased, and its bitmaps are changed.  Then it is described (info=), and a disk is
+ * made of it, unless serve=false was given, mapped (map=) and copied (raw-copy=).  The
+ * image stays open and locked from the first change to the last, and the disk takes it
+ * over.  Each change is complete and durable, and the next one reads the file anew, so a
+ * crash between two changes leaves a valid image.
  *
  * All of this happens in .get_ready, while errors and progress still reach the user's
  * terminal.

@@ -57,9 +57,10 @@ extern void checkpoint_relieve (struct checkpoint *);
 extern void checkpoint_start_timer (struct checkpoint *);
 extern void checkpoint_stop_timer (struct checkpoint *);
 
-/* Call it while no request is in flight and the timer is stopped: makes everything durable, releases everything
- * that was freed, gives back clusters that were allocated ahead, and truncates the file
- * to the part in use.  Afterwards the image is clean and has no leaks.  0 or -1. */
+/* Call it while no request is in flight and the timer is stopped: makes everything
+ * durable, releases everything that was freed, gives back clusters that were allocated
+ * ahead, and truncates the file to the part in use.  Afterwards the image is clean and
+ * has no leaks.  0 or -1. */
 extern int checkpoint_quiesce (struct checkpoint *);
 
 /* Releases freed clusters as far as the requests that may still use them have ended;

@@ -4,12 +4,12 @@
  * at all?
  *
  * A random image gets a series of random edits.  During each, the power is cut at every
- * operation, and each operation fails once, and some allocations.  The image that is left has no faults and no
- * leaks (unless the end of the last cluster had to be zeroed), and the disk, every
- * snapshot and every persistent bitmap are either all in the old or all in the new state.
- * After the edit they are in the new state, and qemu-img agrees; now and then qemu-img
- * makes the edit.  Some headers have a long unknown extension, which stays, while that of
- * bitmaps lies across two sectors or behind the first.
+ * operation, and each operation fails once, and some allocations.  The image that is
+ * left has no faults and no leaks (unless the end of the last cluster had to be zeroed),
+ * and the disk, every snapshot and every persistent bitmap are either all in the old or
+ * all in the new state.  After the edit they are in the new state, and qemu-img agrees;
+ * now and then qemu-img makes the edit.  Some headers have a long unknown extension,
+ * which stays, while that of bitmaps lies across two sectors or behind the first.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.

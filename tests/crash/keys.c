@@ -4,10 +4,11 @@
  * and that is interrupted, at any moment?
  *
  * The power is cut at every operation, and each operation fails once, and some
- * allocations.  Each time some passphrase opens the image that is left, always those that
- * stay, and each key slot in use is opened by one.  Nothing outside the LUKS header has changed.  After the change
- * the image is opened by exactly those that are to open it, and so after the same change
- * of what is left; key slots that are not in use are then wiped.
+ * allocations.  Each time some passphrase opens the image that is left, always those
+ * that stay, and each key slot in use is opened by one.  Nothing outside the LUKS header
+ * has changed.  After the change the image is opened by exactly those that are to open
+ * it, and so after the same change of what is left; key slots that are not in use are
+ * then wiped.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 6); FIRST: start with this one.
