@@ -60,6 +60,18 @@ qemu-img info "$img"
 overlay "json:$json"
 qemu-img compare -f qcow2 -F raw "$img" "$tmp/disk.raw"
 
+# In a directory, too, an image opens no connection by itself.
+mkdir "$tmp/images"
+qemu-img create -q -f qcow2 -u -b "$far" -F qcow2 "$tmp/images/top" 4M
+start_nbdkit -r -- dir="$tmp/images"
+if nbdinfo "$(export_uri top)"; then fail "an image of a directory opens a connection"; fi
+grep 'top: .*opens no connections unless allow-uri=' "$tmp/main.log"
+stop_nbdkit
+start_nbdkit -r -- dir="$tmp/images" allow-uri="$far"
+nbdcopy "$(export_uri top)" "$tmp/copy.raw"
+cmp "$tmp/copy.raw" "$tmp/disk.raw"
+stop_nbdkit
+
 # The user's own choice needs no permission.
 overlay nothing
 start_nbdkit "$img" backing="$far"
