@@ -29,7 +29,7 @@ struct l2 {
   unsigned table_span_bits;     /* log2 of the guest bytes of an L2 table */
 
   pthread_mutex_t lock;
-  _Atomic uint64_t *l1;         /* written under `lock', read without it */
+  _Atomic uint64_t *l1;         /* changed under `lock', read without it: see l2.c */
   /* Guarded by `lock'.  There is space for the changes that l2_take has taken, too: they
    * come back if writing fails. */
   struct l1_change *changed;

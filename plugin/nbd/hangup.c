@@ -17,6 +17,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -46,7 +47,8 @@ hang_up_at_end (void *opaque)
   struct hangup *h = opaque;
   const struct timespec again = { .tv_nsec = AGAIN_NS };
 
-  while (!h->stop && nbdkit_nanosleep (SLEEP_SECONDS, 0) == 0)
+  while (!h->stop &&
+         (nbdkit_nanosleep (SLEEP_SECONDS, 0) == 0 || errno != ESHUTDOWN))
     ;
   while (!h->stop) {
     dir_hang_up (h->dir);

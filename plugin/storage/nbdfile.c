@@ -427,7 +427,8 @@ same_export (const struct storage *a, const struct storage *b)
 static void
 nbdfile_disconnect (struct storage *s)
 {
-  nbdpool_disconnect (nbdfile_of (s)->pool);
+  if (nbdpool_disconnect (nbdfile_of (s)->pool) == -1 && errno != ENOMEM)
+    storage_note_lost (s, errno);
 }
 
 static void

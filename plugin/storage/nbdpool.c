@@ -147,22 +147,30 @@ connect_slot (struct nbdpool *p, struct slot *slot, int64_t timeout_ms)
   return r;
 }
 
-/* The caller holds the lock. */
+/* What is told once is told by whoever finds it out, also if that thread's errors are
+ * silenced, because the work is done again.  The caller holds the lock. */
 static void
 tell_lost (struct nbdpool *p)
 {
+  bool silent;
+
   if (p->lost_at > 0)
     return;
+  silent = report_silence (false);
   nbdkit_error ("%s: the connection is lost: trying to connect again for %u seconds",
                 p->name, p->options.reconnect_ms / 1000);
+  report_silence (silent);
   p->lost_at = clock_ms ();
 }
 
 static void
 tell_back (struct nbdpool *p)
 {
+  const bool silent = report_silence (false);
+
   if (p->lost_at > 0)
     nbdkit_error ("%s: connected again", p->name);
+  report_silence (silent);
   p->lost_at = 0;
   p->gone = false;
 }
@@ -221,9 +229,12 @@ is_unflushed (const struct slot *slot)
 static void
 lose_changes (struct nbdpool *p)
 {
+  const bool silent = report_silence (false);
+
   if (!p->lost)
     nbdkit_error ("%s: the connection broke with writes that were not flushed: they may "
                   "be lost, and nothing more is written", p->name);
+  report_silence (silent);
   p->lost = true;
 }
 
@@ -635,6 +646,8 @@ replace_link (struct nbdpool *p, struct slot *slot, struct nbdlink *link)
   if (r == 0 || (link == NULL && slot->link && nbdlink_is_dead (slot->link))) {
     struct nbdlink *const old = slot->link;
 
+    if (is_unflushed (slot))
+      lose_changes (p);
     slot->link = link;
     pthread_mutex_unlock (&p->lock);
     nbdlink_close (old);
@@ -676,13 +689,20 @@ nbdpool_grow (struct nbdpool *p, uint64_t *size)
   return r;
 }
 
-void
+int
 nbdpool_disconnect (struct nbdpool *p)
 {
+  int r = 0, err = 0;
   LOCK_FOR_BLOCK (&p->lock);
 
   for (unsigned i = 0; i < p->nr_slots; i++)
-    replace_link (p, &p->slots[i], NULL);
+    if (replace_link (p, &p->slots[i], NULL) == -1) {
+      r = -1;
+      if (err == 0 || err == ENOMEM)
+        err = errno;
+    }
+  errno = err;
+  return r;
 }
 
 void

@@ -56,9 +56,9 @@ extern int nbdpool_send (struct nbdpool *, const struct nbdpool_request *);
  * Returns 0, also if nothing can be found out, or -1 with errno: a flush has failed. */
 extern int nbdpool_grow (struct nbdpool *, uint64_t *size);
 /* Closes each connection once no request uses it, until the next request needs one.
- * Errors do not matter: a connection with changes that cannot be flushed stays, unless
- * it is lost. */
-extern void nbdpool_disconnect (struct nbdpool *);
+ * Returns 0, or -1 with errno: a flush has failed; its connection stays, unless it is
+ * lost.  (ENOMEM: no flush was sent.) */
+extern int nbdpool_disconnect (struct nbdpool *);
 
 /* A read in two steps, so that one thread can have many in flight.  It begins only if
  * nothing has to be waited for: otherwise returns false, and nbdpool_send must do it.

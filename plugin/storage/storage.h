@@ -254,7 +254,8 @@ extern void storage_write_back (struct storage *, uint64_t offset,
                                 uint64_t count);
 
 /* Closes connections to a server until the next operation needs one: the server may admit
- * only one client.  Waits until operations in progress do not need them. */
+ * only one client.  Waits until operations in progress do not need them.  What was written
+ * through them is flushed first; if that fails, the next sync does. */
 extern void storage_disconnect (struct storage *);
 
 /* Takes, changes or releases the QEMU-compatible image locks (see hostlock.h).  On

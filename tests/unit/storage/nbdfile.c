@@ -374,10 +374,18 @@ test_shrunk (void)
   kill_server ();
 }
 
-/* A server without FUA: a durable write is a write and a flush, and a flush that failed
- * once may have been about other writes (R9). */
 static void
-test_no_fua (void)
+flushes_fail (bool fail)
+{
+  const int fd = fail ? open ("far.fail", O_WRONLY | O_CREAT | O_CLOEXEC, 0600) : -1;
+
+  CHECK (fail ? fd >= 0 && close (fd) == 0 : unlink ("far.fail") == 0);
+}
+
+/* A flush that failed once may have been about any writes (R9): also if it is part of a
+ * durable write, because the server has no FUA, or of closing a connection. */
+static void
+test_failed_flush (void)
 {
   static const struct storage_link_options link = STORAGE_LINK_DEFAULTS;
   char *size, *pread, *pwrite;
@@ -387,7 +395,6 @@ test_no_fua (void)
   };
   const struct iovec iov = { "x", 1 };
   struct storage *s;
-  int fd;
 
   CHECK (asprintf (&size, "get_size=stat -c %%s %s", file_path) > 0);
   CHECK (asprintf (&pread, "pread=dd if=%s iflag=skip_bytes,count_bytes skip=$4 count=$3 "
@@ -403,10 +410,17 @@ test_no_fua (void)
   start_nbdkit (arguments);
   s = open_export (&link);
   CHECK (storage_writev (s, &iov, 1, 7, true) == 0 && storage_sync (s) == 0);
-  fd = open ("far.fail", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  CHECK (fd >= 0 && close (fd) == 0);
+  flushes_fail (true);
   CHECK (storage_writev (s, &iov, 1, 8, true) == -1 && errno == EIO);
-  CHECK (unlink ("far.fail") == 0);
+  flushes_fail (false);
+  CHECK (storage_sync (s) == -1 && errno == EIO);
+  storage_close (s);
+
+  s = open_export (&link);
+  CHECK (storage_write (s, "y", 1, 9) == 0);
+  flushes_fail (true);
+  storage_disconnect (s);
+  flushes_fail (false);
   CHECK (storage_sync (s) == -1 && errno == EIO);
   storage_close (s);
   kill_server ();
@@ -434,7 +448,7 @@ prepare_trial (struct rng *rng)
     CHECK (fd >= 0 && ftruncate (fd, SIZE) == 0 && close (fd) == 0);
     test_gone ();
     test_shrunk ();
-    test_no_fua ();
+    test_failed_flush ();
   }
   run_trial (rng);
 }
