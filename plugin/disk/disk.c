@@ -428,6 +428,12 @@ disk_close (struct disk *d)
   return r;
 }
 
+void
+disk_end_ahead (struct disk *d)
+{
+  map_end_ahead (d->map);
+}
+
 /* --- properties --- */
 
 const char *

@@ -88,6 +88,10 @@ extern int disk_open_on (const struct disk_options *, struct image *, struct dis
  * memory is freed in any case.  Accepts NULL. */
 extern int disk_close (struct disk *);
 
+/* Before a fork: ends the threads that work ahead of requests.  No request may be running;
+ * the next ones may start threads again. */
+extern void disk_end_ahead (struct disk *);
+
 /* Such as "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
 extern const char *disk_description (const struct disk *);
 /* The reason why the disk cannot be written, or NULL.  Belongs to the disk. */

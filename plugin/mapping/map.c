@@ -236,6 +236,13 @@ map_free (struct map *map)
   free (map);
 }
 
+void
+map_end_ahead (struct map *map)
+{
+  for (struct map_space *space = map->spaces; space; space = space->next)
+    map_ahead_end (space->ahead);
+}
+
 struct budget *
 map_budget (struct map *map)
 {

@@ -37,6 +37,9 @@ struct map_stats {
  * (1M at most), without which it would be useless.  NULL on ENOMEM. */
 extern struct map *map_new (uint64_t limit);
 extern void map_free (struct map *);  /* frees all its spaces, too */
+/* Ends the threads that load slices ahead, because threads do not survive a fork.  No
+ * request may be using the spaces; the next ones may start threads again. */
+extern void map_end_ahead (struct map *);
 extern void map_get_stats (struct map *, struct map_stats *);
 
 /* The budget that counts the memory of its spaces, and other memory for the same

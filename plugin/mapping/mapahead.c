@@ -17,9 +17,8 @@
  * The same thread loads what the layers below have for a range while a request waits for
  * the table of the writable image.
  *
- * The thread exists while there is something to load.  So it does not exist when nbdkit
- * forks: requests come later, and a disk that is changed before is closed before.  What
- * it fails to load, a request will try again.
+ * The thread exists while there is something to load.  What it fails to load, a request
+ * will try again.  No thread survives a fork: map_end_ahead comes before it.
  *
  * Locks: `lock' guards the fields below it.  It may be taken within a shard's lock, and
  * no lock is taken within it.
@@ -63,7 +62,7 @@ map_ahead_new (uint64_t slices)
 }
 
 void
-map_ahead_free (struct map_ahead *a)
+map_ahead_end (struct map_ahead *a)
 {
   if (a == NULL)
     return;
@@ -72,6 +71,15 @@ map_ahead_free (struct map_ahead *a)
   pthread_mutex_unlock (&a->lock);
   if (a->started)
     pthread_join (a->thread, NULL);
+  a->started = false;
+}
+
+void
+map_ahead_free (struct map_ahead *a)
+{
+  if (a == NULL)
+    return;
+  map_ahead_end (a);
   pthread_mutex_destroy (&a->lock);
   free (a);
 }

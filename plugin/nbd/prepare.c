@@ -11,7 +11,7 @@
  * crash between two changes leaves a valid image.
  *
  * All of this happens in .get_ready, while errors and progress still reach the user's
- * terminal.
+ * terminal.  nbdkit forks later, so no thread is left when it ends.
  *
  * Locks: none; there are no threads yet.
  */
@@ -210,7 +210,10 @@ needs_disk (const struct params *p)
 static int
 use (struct params *p, struct disk *disk)
 {
-  return map (p, disk) == -1 || (p->raw_copy && raw_copy (p, disk) == -1) ? -1 : 0;
+  if (map (p, disk) == -1 || (p->raw_copy && raw_copy (p, disk) == -1))
+    return -1;
+  disk_end_ahead (disk);
+  return 0;
 }
 
 /* Writes map= without a disk. */
