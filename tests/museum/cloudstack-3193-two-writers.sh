@@ -26,13 +26,19 @@ drop_connections
 stop_nbdkit
 
 # And the other way round.
-qemu-io -f qcow2 -c 'write -P 2 0 64k' -c 'sleep 3000' "$img" > /dev/null &
-helper_pids+=($!)
-for ((i = 0; i < 100; ++i)); do
-  if ! qemu-img snapshot -l "$img" > /dev/null 2>&1; then break; fi
+mkfifo "$tmp/commands"
+qemu-io -f qcow2 "$img" < "$tmp/commands" > "$tmp/qemu-io.log" 2>&1 &
+qemu_io=$!
+helper_pids+=("$qemu_io")
+exec 7> "$tmp/commands"
+echo 'write -P 2 0 64k' >&7
+until grep wrote "$tmp/qemu-io.log"; do
+  kill -0 "$qemu_io"
   sleep 0.02
 done
 refused 'lock' file="$img" snapshot-delete=s
-drop_connections
+exec 7>&-
+wait "$qemu_io"
+helper_pids=()
 qemu-img snapshot -l "$img" | grep ' s '
 check_leaks_only "$img"
