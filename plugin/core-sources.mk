@@ -17,6 +17,7 @@ core_sources = \
 	%reldir%/util/names.c \
 	%reldir%/util/names.h \
 	%reldir%/util/printable.h \
+	%reldir%/util/processors.h \
 	%reldir%/util/report.c \
 	%reldir%/util/report.h \
 	%reldir%/util/sparse.c \

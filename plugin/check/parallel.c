@@ -15,10 +15,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/processors.h"
 #include "util/report.h"
 #include "check/parallel.h"
 
@@ -66,10 +66,9 @@ parallel_run (const char *path, uint64_t items, uint64_t batch, size_t size,
     .path = path, .items = items, .batch = batch, .size = size,
     .work = work, .opaque = opaque,
   };
-  const long cpus = sysconf (_SC_NPROCESSORS_ONLN);
   /* At least 2 threads, even with one processor: some wait for the disk. */
   const uint64_t want = min64 (min64 (MAX_THREADS,
-                                      max64 (MIN_THREADS, cpus > 0 ? cpus : 1)),
+                                      max64 (MIN_THREADS, processors ())),
                                div_up (items, batch));
   pthread_t threads[MAX_THREADS];
   unsigned n = 0;

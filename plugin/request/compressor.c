@@ -24,10 +24,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/processors.h"
 #include "util/report.h"
 #include "format/compress.h"
 #include "request/compressor.h"
@@ -60,7 +60,6 @@ compressor_new (unsigned type, uint64_t cluster_size,
                 const struct compress_options *options)
 {
   struct compressor *d = calloc (1, sizeof *d);
-  long processors = sysconf (_SC_NPROCESSORS_ONLN);
 
   if (d)
     d->pool = compress_pool_new (options);
@@ -71,7 +70,7 @@ compressor_new (unsigned type, uint64_t cluster_size,
   }
   d->type = type;
   d->cluster_size = cluster_size;
-  d->processors = processors < 1 ? 1 : min64 (processors, MAX_HELPERS + 1);
+  d->processors = min64 (processors (), MAX_HELPERS + 1);
   return d;
 }
 
