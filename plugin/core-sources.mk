@@ -22,6 +22,8 @@ core_sources = \
 	%reldir%/util/report.h \
 	%reldir%/util/sparse.c \
 	%reldir%/util/sparse.h \
+	%reldir%/util/unwanted.c \
+	%reldir%/util/unwanted.h \
 	%reldir%/util/utf8.h \
 	%reldir%/storage/dirfile.c \
 	%reldir%/storage/dirfile.h \

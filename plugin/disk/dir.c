@@ -253,12 +253,6 @@ take_out (struct dir *dir, struct dir_image *image, int why)
     pthread_cond_broadcast (&dir->changed);
 }
 
-static bool
-client_waits (const struct dir *dir)
-{
-  return !dir->options.link.client_waits || dir->options.link.client_waits ();
-}
-
 /* Waits for another state of IMAGE, which then may have been freed.  Returns -1 (reported)
  * if the image FAILED or nobody waits for it any more.  Called with the lock held. */
 static int
@@ -276,7 +270,7 @@ await_change (struct dir *dir, struct dir_image *image)
   }
   if (--image->waiting == 0 && (image->state == FAILED || image->state == GONE))
     free_image (image);
-  if (why == 0 && !client_waits (dir))
+  if (why == 0 && !storage_link_is_wanted (&dir->options.link))
     why = ESHUTDOWN;
   errno = why;
   return why ? -1 : 0;
@@ -343,7 +337,7 @@ enter (struct dir *dir, const char *name)
       pthread_cond_broadcast (&dir->changed);
       return image;
     }
-    take_out (dir, image, client_waits (dir) ? why : 0);
+    take_out (dir, image, storage_link_is_wanted (&dir->options.link) ? why : 0);
   }
   errno = why;
   return NULL;

@@ -198,7 +198,8 @@ extern void map_group_end (struct map_group *);
 /* For a space of SLICES slices.  NULL on ENOMEM. */
 extern struct map_ahead *map_ahead_new (uint64_t slices);
 /* No request may be using the space.  Gives up what is to be loaded, and waits for the
- * thread to end.  The next request may start another. */
+ * thread to end, which then waits no longer than it must for a server that is away.  The
+ * next request may start another. */
 extern void map_ahead_end (struct map_ahead *);   /* may be NULL */
 /* The same, and frees it. */
 extern void map_ahead_free (struct map_ahead *);  /* may be NULL */

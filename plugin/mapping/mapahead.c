@@ -27,9 +27,11 @@
 #include <config.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "util/cleanup.h"
+#include "util/unwanted.h"
 #include "mapping/map-impl.h"
 
 #define MOST_WANTED 8
@@ -38,6 +40,7 @@
 
 struct map_ahead {
   uint64_t slices;              /* constant */
+  atomic_bool ending;           /* the thread is waited for */
 
   pthread_mutex_t lock;
   uint64_t recent[MOST_RECENT]; /* slices used first lately, plus 1 */
@@ -69,9 +72,10 @@ map_ahead_end (struct map_ahead *a)
   pthread_mutex_lock (&a->lock);
   a->nr_wanted = 0;
   pthread_mutex_unlock (&a->lock);
+  a->ending = true;
   if (a->started)
     pthread_join (a->thread, NULL);
-  a->started = false;
+  a->started = a->ending = false;
 }
 
 void
@@ -104,6 +108,7 @@ load_wanted (void *opaque)
   struct map_space *space = opaque;
   uint64_t index;
 
+  unwanted_if (&space->ahead->ending);
   while (take_wanted (space->ahead, &index)) {
     struct shard *shard = map_shard (space, index);
     struct map_slice *s = NULL;

@@ -237,7 +237,7 @@ lead (struct nbdlink *l, struct nbdlink_call *c)
     poll_once (l, SILENCE_MS);
     silent_ms = clock_ms () - l->heard;
     if (silent_ms >= SILENCE_MS && !alone)
-      alone = l->options.client_waits && !l->options.client_waits ();
+      alone = !storage_link_is_wanted (&l->options);
     if (silent_ms >= longest_silence (l, alone))
       give_up (l, silent_ms);
     pthread_mutex_lock (&l->lock);

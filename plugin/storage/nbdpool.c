@@ -273,7 +273,7 @@ patience_left (struct nbdpool *p, struct patience *w)
   int64_t now = clock_ms ();
 
   patience_begin (p, w);
-  if (!w->alone && p->options.client_waits && !p->options.client_waits ()) {
+  if (!w->alone && !storage_link_is_wanted (&p->options)) {
     w->alone = true;
     now += p->gone ? 0 : storage_link_alone_ms (&p->options);
     if (w->deadline > now)

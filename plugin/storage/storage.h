@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "util/unwanted.h"
 #include "storage/dirfile.h"
 
 struct storage;
@@ -77,6 +78,13 @@ struct storage_link_options {
 #define STORAGE_LINK_DEFAULTS { \
     .connect_timeout_ms = 10000, .reconnect_ms = 30000, .answer_timeout_ms = 180000, \
   }
+
+/* Does anybody wait for what this thread does?  If not, it has been reported. */
+static inline bool
+storage_link_is_wanted (const struct storage_link_options *o)
+{
+  return !unwanted () && (o->client_waits == NULL || o->client_waits ());
+}
 
 static inline unsigned
 storage_link_alone_ms (const struct storage_link_options *o)

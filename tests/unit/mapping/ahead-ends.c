@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Before a fork, map_end_ahead waits for the thread that loads slices ahead.  Afterwards,
- * in the child too, readers in order start another one, and the map can be freed.
+ * Before a fork, map_end_ahead tells the thread that loads slices ahead that nobody wants
+ * them, and waits for it.  Afterwards, in the child too, readers in order start another
+ * one, and the map can be freed.
  */
 
 #include <config.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "util/unwanted.h"
 #include "mapping/map.h"
 #include "lib/stubs.h"
 
@@ -20,7 +23,8 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static bool held, ahead;        /* the thread's load waits; it has begun (under lock) */
+static bool ahead;              /* the thread's load has begun; guarded by lock */
+static atomic_bool held;        /* it lasts until it is unwanted */
 static atomic_bool loading;     /* the thread is at it */
 static pthread_t reader;        /* constant */
 
@@ -38,9 +42,9 @@ load (void *opaque, uint64_t slice, unsigned n, struct map_fill *fill)
   pthread_mutex_lock (&lock);
   ahead = true;
   pthread_cond_broadcast (&changed);
-  while (held)
-    pthread_cond_wait (&changed, &lock);
   pthread_mutex_unlock (&lock);
+  while (held && !unwanted ())
+    sched_yield ();
   loading = false;
   return 0;
 }
@@ -101,13 +105,10 @@ main (void)
   held = true;
   read_slice (space, 0);
   await_ahead ();
-
-  pthread_mutex_lock (&lock);
-  held = false;
-  pthread_cond_broadcast (&changed);
-  pthread_mutex_unlock (&lock);
+  CHECK (loading);
   map_end_ahead (map);
   CHECK (!loading);
+  held = false;
 
   pid = fork ();
   if (pid == 0)
