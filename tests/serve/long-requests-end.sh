@@ -10,6 +10,7 @@ requires_python_nbd
 
 img="$tmp/a.qcow2"
 most=$(((4 << 30) - 512))
+half=$(((2 << 30) - 512))
 
 # They take a few seconds; without bounds on what they hold, minutes.
 bound=60
@@ -55,12 +56,12 @@ awaited ()
 
 # In the middle of a request the client is killed.  (With more requests than one in flight
 # nbdkit 1.32 may abort when it answers them.)
-start_nbdkit -v -- file="$img" create=4G cluster-size=512 preallocation=metadata
+start_nbdkit -v -- file="$img" create=2G cluster-size=512 preallocation=metadata
 "$python" -c "
 import nbd, os, signal
 h = nbd.NBD()
 h.connect_uri('$uri')
-h.aio_trim($most, 0)
+h.aio_trim($half, 0)
 h.poll(0)
 os.kill(os.getpid(), signal.SIGKILL)" || :
 awaited "the request goes on without a client" 'aborting sleep'
@@ -113,12 +114,12 @@ done
 
 # In the middle of a request the server is to end.  (The request may end before, as it has
 # two seconds; that it is given up after them, unit/disk/long-requests shows.)
-start_nbdkit -v -- file="$img" create=4G cluster-size=512 preallocation=metadata
+start_nbdkit -v -- file="$img" create=2G cluster-size=512 preallocation=metadata
 "$python" -c "
 import nbd
 h = nbd.NBD()
 h.connect_uri('$uri')
-h.trim($most, 0)" 2>"$tmp/client.log" &
+h.trim($half, 0)" 2>"$tmp/client.log" &
 client=$!
 awaited "there was no request" 'trim count='
 stop_nbdkit
