@@ -76,6 +76,9 @@ static char image[4096];
 static bool sound;
 static bool told;               /* this server has reported an error */
 static struct model active, snapshots[NR_SNAPSHOTS];    /* valid if the image is sound */
+
+/* How many snapshots have that name: the first one is meant by it.  -1: unknown. */
+static int namesakes[NR_SNAPSHOTS];
 static struct client clients[NR_CLIENTS];
 static const char *export_name;         /* of the client that connects */
 
@@ -238,8 +241,10 @@ static void
 forget_all (void)
 {
   forget (&active);
-  for (unsigned i = 0; i < NR_SNAPSHOTS; i++)
+  for (unsigned i = 0; i < NR_SNAPSHOTS; i++) {
     forget (&snapshots[i]);
+    namesakes[i] = -1;
+  }
 }
 
 /* NULL: it is not ours. */
@@ -686,8 +691,14 @@ follow (const struct given *g)
 {
   struct model *const m = our_snapshot (g->value);
 
-  if (strcmp (g->key, "snapshot-create") == 0)
-    *m = active;
+  if (strcmp (g->key, "snapshot-create") == 0) {
+    int *const n = &namesakes[m - snapshots];
+
+    if (*n == 0)
+      *m = active;
+    if (*n >= 0)
+      ++*n;
+  }
   else if (strcmp (g->key, "snapshot-apply") == 0) {
     if (m && m->known)
       active = *m;
@@ -696,8 +707,10 @@ follow (const struct given *g)
   }
   else if (strcmp (g->key, "snapshot-delete") == 0) {
     for (unsigned i = 0; i < NR_SNAPSHOTS; i++)
-      if (m == NULL || m == &snapshots[i])
+      if (m == NULL || m == &snapshots[i]) {
         forget (&snapshots[i]);
+        namesakes[i] = m && namesakes[i] > 0 ? namesakes[i] - 1 : -1;
+      }
   }
   else
     follow_resize (g->value);
@@ -759,8 +772,10 @@ one_server (struct fuzz_script *s, bool create)
   plugin->load ();
   if (give_params (given, n) == 0) {
     if (heard (hushed (plugin->get_ready)) == 0) {
-      if (create)
+      if (create) {
         CHECK (sound = is_sound ());
+        memset (namesakes, 0, sizeof namesakes);
+      }
       follow_all (given, n);
       if (plugin->after_fork () == 0)
         serve (s, other);
