@@ -45,6 +45,7 @@ bench_packages=(
 deb_packages=(
   build-essential
   debhelper
+  dh-python
   libnbd-bin
   python3-libnbd
   qemu-utils

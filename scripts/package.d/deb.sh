@@ -86,6 +86,8 @@ install_deb ()
   logged install apt_there install "${depends[@]}"
   files_there > "$package_dir/before"
   logged install apt_there install "${debs[@]}"
+  compgen -G "$root/usr/share/nbdkit-qcow2-plugin/img/__pycache__/*.pyc" > /dev/null ||
+    die "the modules of the programs were not compiled"
   try_commands
   say "removing them"
   mapfile -t packages < <(for deb in "${debs[@]}"; do dpkg-deb -f "$deb" Package; done)
