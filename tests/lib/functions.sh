@@ -409,6 +409,40 @@ drop_connections ()
   helper_pids=()
 }
 
+# hold_in_qemu_io ARGUMENT...: starts qemu-io, which has read the image when this returns,
+# and has it open until end_qemu_io.  $qemu_io is its process.
+hold_in_qemu_io ()
+{
+  local i
+
+  rm -f "$tmp/qemu-io.fifo"
+  mkfifo "$tmp/qemu-io.fifo"
+  : > "$tmp/qemu-io.log"        # not that of the one before
+  qemu-io "$@" < "$tmp/qemu-io.fifo" > "$tmp/qemu-io.log" 2>&1 &
+  qemu_io=$!
+  helper_pids+=("$qemu_io")
+  exec 9> "$tmp/qemu-io.fifo"
+  echo 'read 0 512' >&9
+  set +x
+  for ((i = 0; i < 3000; ++i)); do
+    if grep -q 'read 512/512' "$tmp/qemu-io.log"; then break; fi
+    kill -0 "$qemu_io" || break
+    sleep 0.02
+  done
+  set -x
+  grep 'read 512/512' "$tmp/qemu-io.log" ||
+    fail "qemu-io does not read: $(cat "$tmp/qemu-io.log")"
+}
+
+end_qemu_io ()
+{
+  # (A server that was started meanwhile has the pipe open, too.)
+  echo quit >&9
+  exec 9>&-
+  wait "$qemu_io"
+  helper_pids=()
+}
+
 # --- images ---
 
 # make_image FILE SIZE [OPTIONS]: creates an image; OPTIONS as for qemu-img -o.

@@ -26,19 +26,9 @@ drop_connections
 stop_nbdkit
 
 # And the other way round.
-mkfifo "$tmp/commands"
-qemu-io -f qcow2 "$img" < "$tmp/commands" > "$tmp/qemu-io.log" 2>&1 &
-qemu_io=$!
-helper_pids+=("$qemu_io")
-exec 7> "$tmp/commands"
-echo 'write -P 2 0 64k' >&7
-until grep wrote "$tmp/qemu-io.log"; do
-  kill -0 "$qemu_io"
-  sleep 0.02
-done
+hold_in_qemu_io -f qcow2 "$img"
+echo 'write -P 2 0 64k' >&9
 refused 'lock' file="$img" snapshot-delete=s
-exec 7>&-
-wait "$qemu_io"
-helper_pids=()
+end_qemu_io
 qemu-img snapshot -l "$img" | grep ' s '
 check_leaks_only "$img"

@@ -66,48 +66,22 @@ stop_nbdkit
 
 # --- QEMU has it
 
-# with_qemu OPTION...: qemu-io has the twin open, until end_qemu.
-with_qemu ()
-{
-  rm -f "$tmp/fifo"
-  mkfifo "$tmp/fifo"
-  qemu-io -f qcow2 "$@" "$twin" < "$tmp/fifo" > "$tmp/qemu.log" 2>&1 &
-  helper_pids=("$!")
-  exec 9> "$tmp/fifo"
-  echo 'read 0 512' >&9
-  set +x
-  for ((i = 0; i < 500; ++i)); do
-    if grep -q 'read 512/512' "$tmp/qemu.log"; then break; fi
-    sleep 0.02
-  done
-  set -x
-  grep 'read 512/512' "$tmp/qemu.log"
-}
-
-end_qemu ()
-{
-  echo quit >&9
-  exec 9>&-
-  wait "${helper_pids[0]}"
-  helper_pids=()
-}
-
-with_qemu
+hold_in_qemu_io -f qcow2 "$twin"
 held_bytes 100 101 103 203
-refused "a\\.raw: cannot get the shared \"resize\" lock.*PID ${helper_pids[0]}" \
+refused "a\\.raw: cannot get the shared \"resize\" lock.*PID $qemu_io" \
   file="$img"
 refused 'a\.raw: cannot get the shared "resize" lock' -r -- file="$img"
 refused 'a\.raw: cannot get the shared "resize" lock' file="$top"
-end_qemu
+end_qemu_io
 
-with_qemu -r
+hold_in_qemu_io -r -f qcow2 "$twin"
 held_bytes 100 203
 start_nbdkit file="$img"
 refused_connection 'a\.raw: cannot get the "resize" lock'
 # The image's own locks were given back: others can write it.
 held_bytes 100 203
 nbdinfo --size "nbd+unix:///?socket=$sock" || :
-end_qemu
+end_qemu_io
 nbdsh_run -c 'h.pwrite(b"x", 0); h.flush()'
 stop_nbdkit
 check_clean "$img"
