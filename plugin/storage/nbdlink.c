@@ -228,18 +228,20 @@ give_up (struct nbdlink *l, int64_t silent_ms)
 static void
 lead (struct nbdlink *l, struct nbdlink_call *c)
 {
-  bool alone = c->alone;
-  int64_t silent_ms;
+  bool alone = c->alone, silent = false;
+  int64_t silent_ms = 0;
 
   l->led = true;
   while (!c->done && !others_must_lead (l, c)) {
     pthread_mutex_unlock (&l->lock);
+    /* Only now: somebody who may wait longer could have come meanwhile, and must lead. */
+    if (silent)
+      give_up (l, silent_ms);
     poll_once (l, SILENCE_MS);
     silent_ms = clock_ms () - l->heard;
     if (silent_ms >= SILENCE_MS && !alone)
       alone = !storage_link_is_wanted (&l->options);
-    if (silent_ms >= longest_silence (l, alone))
-      give_up (l, silent_ms);
+    silent = silent_ms >= longest_silence (l, alone);
     pthread_mutex_lock (&l->lock);
     c->alone = alone;
   }
