@@ -23,10 +23,10 @@ not_run 'scripts/test' "$reason"
 not_run 'scripts/other-machines' "makes chroots, builds and tests in them"
 reason="makes and installs packages; see scripts/package"
 for command in 'scripts/package deb' 'scripts/package container' \
-    'apt-get install ./build/package/deb/nbdkit-plugin-qcow2_0.1.0-1_amd64.deb' \
-    'apt-get install ./build/package/deb/nbdkit-qcow2-tools_0.1.0-1_all.deb' \
+    'apt-get install ./build/package/deb/nbdkit-plugin-qcow2_*.deb' \
+    'apt-get install ./build/package/deb/nbdkit-qcow2-tools_*.deb' \
     'dnf builddep nbdkit-qcow2-plugin.spec' \
-    'rpmbuild -ta nbdkit-qcow2-plugin-0.1.0.tar.gz' 'podman build -t nbdkit-qcow2 .'; do
+    'rpmbuild -ta nbdkit-qcow2-plugin-*.tar.gz' 'podman build -t nbdkit-qcow2 .'; do
   not_run "$command" "$reason"
 done
 podman='podman run --rm -v ./images:/images'

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Prints what other programs may depend on, a part on each line, as in tests/interface.
+
+usage: interface.py NBDKIT PLUGIN SCRIPTS SYSTEMD WORK
+
+WORK is a directory with JSON files; what is in front of the first dot of a file's name
+says what it is.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+nbdkit, plugin, scripts, systemd, work = sys.argv[1:]
+lines = set()
+
+
+def said(*command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+# --- the plugin
+
+for text in re.sub(r"\n +", " ", said(nbdkit, plugin, "--help")).splitlines():
+    m = re.match(r"\[?([a-z0-9][-a-z0-9]*)=\]?(\S+) ", text)
+    if m and m.group(1) != "key":
+        for value in re.findall(r"<[^>]*>|[^|]+", m.group(2).removeprefix("[+|-]")):
+            lines.add("parameter %s=%s" % (m.group(1), value))
+        default = re.search(r"\(default (\S+)\)\.$", text)
+        if default:
+            lines.add("parameter %s=%s is the default" % (m.group(1), default.group(1)))
+for text in said(nbdkit, plugin, "--dump-plugin").splitlines():
+    if text.startswith("qcow2_"):
+        lines.add("--dump-plugin " + text.partition("=")[0])
+
+# --- the programs
+
+for name in os.listdir(scripts):
+    if name.startswith("nbdkit-qcow2-"):
+        lines.add("program " + name)
+        for option in re.findall(r"^  (--[a-z0-9-]+(?: [A-Z|a-z/=]+)?)",
+                                 said(os.path.join(scripts, name), "--help"), re.M):
+            lines.add("%s %s" % (name, option))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(scripts, "img.d"))
+import cli                           # noqa: E402
+for name in cli.FAMILY:
+    for option in cli.load(name).options:
+        lines.add("nbdkit-qcow2-img %s %s" % (name, option.names()))
+del sys.modules["cli"]
+sys.path.insert(0, os.path.join(scripts, "validate.d"))
+import policy                        # noqa: E402
+for key, decisions in policy.CHOICES.items():
+    for built_in, decision in zip(policy.BUILT_IN, decisions):
+        lines.add("policy %s: %s = %s" % (built_in, key, decision))
+for key in policy.NUMBERS:
+    lines.add("policy: %s, with the code %s" % (key, key.removeprefix("max-")))
+for code in policy.ALWAYS:
+    lines.add("policy: always refuses " + code)
+
+# --- systemd
+
+for name in os.listdir(systemd):
+    if re.search(r"\.(socket|service\.in)$", name):
+        lines.add("unit " + name.removesuffix(".in"))
+
+# --- JSON
+
+TYPES = {bool: "boolean", int: "number", float: "number", str: "text"}
+# The first is what check-report= writes; the second is for --merge of the same version.
+FOR_OURSELVES = {("validate", "images[].check"), ("validate", "shard")}
+
+
+def keys(what, path, value):
+    if (what, path) in FOR_OURSELVES:
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            keys(what, path + "." * bool(path) + key, inner)
+    elif isinstance(value, list):
+        for inner in value:
+            keys(what, path + "[]" * bool(path), inner)
+    elif value is not None:
+        lines.add("%s %s: %s" % (what, path, TYPES[type(value)]))
+
+
+for name in os.listdir(work):
+    if name.endswith(".json"):
+        with open(os.path.join(work, name), encoding="utf-8") as f:
+            keys(name.partition(".")[0], "", json.load(f))
+
+print(*sorted(lines), sep="\n")

@@ -1,0 +1,61 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Programs may depend on what tests/interface lists: parameters, options, keys of JSON with
+# their types, codes.  NEWS says which version may change them.  All of it is there, and
+# there is nothing that is not listed.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+PLUGIN=$(realpath "$PLUGIN")
+cd "$tmp"
+mkdir json
+
+validate ()
+{
+  "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
+    --nbdkit "$NBDKIT" "$@" > validate.out || [ $? = 1 ]
+}
+
+# --- documents with as many keys as possible ---
+
+make_image base.qcow2 1M
+make_image image.qcow2 1M backing_file=base.qcow2,backing_fmt=qcow2,extended_l2=on
+qemu-io -f qcow2 -c 'write -P 1 0 64k' -c 'write -c -P 2 64k 64k' -c 'write -z 128k 64k' \
+  image.qcow2
+qemu-img snapshot -c s image.qcow2
+qemu-img bitmap --add image.qcow2 b
+make_image data.qcow2 1M data_file=data.raw
+create_encrypted luks.qcow2 --object secret,id=s,data=x \
+  -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2 1M
+"$NBDKIT" -r -U - "$PLUGIN" image.qcow2 info=json/info.1.json info-chain=true \
+  map=json/map.json --run true
+"$NBDKIT" -U - "$PLUGIN" luks.qcow2 info=json/info.2.json serve=false --run true
+"$NBDKIT" -U - "$PLUGIN" data.qcow2 info=json/info.3.json serve=false --run true
+# (What is said of the file is only complete for a device.)
+cp image.qcow2 device
+truncate -s 8M device
+printf '%1024s' text > data
+export NBDKIT PLUGIN
+# shellcheck disable=SC2016
+"$NBDKIT" -U - file device --run '
+  "$NBDKIT" -U - "$PLUGIN" "$uri" backing=base.qcow2 backing-format=qcow2 watermark=1M \
+    lock=false stats=json/stats.json --run "
+      nbdcopy \"\$uri\" null:
+      nbdcopy data \"\$uri\""'
+# A leak, and a wrong reference count.
+cp base.qcow2 damaged.qcow2
+truncate -s $((301 * 65536)) damaged.qcow2
+header_patch damaged.qcow2 $((0x20000 + 2 * 300)) H 1
+header_patch damaged.qcow2 $((0x20000)) H 0
+"$NBDKIT" -U - "$PLUGIN" damaged.qcow2 check=full check-report=json/check-report.json \
+  --run true || :
+validate --json json/validate.json --policy strict --check full --hash --shard 1/1 \
+  base.qcow2 image.qcow2
+
+# --- what there is ---
+
+"$python" "$srcdir/lib/interface.py" "$NBDKIT" "$PLUGIN" "$srcdir/../scripts" \
+  "$srcdir/../systemd" json > found
+diff -u "$srcdir/interface" found || fail "if it was added, list it in tests/interface;
+if it is gone or was changed, read NEWS"
