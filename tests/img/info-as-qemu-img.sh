@@ -85,7 +85,7 @@ for options in compat=0.10 cluster_size=512,refcount_bits=1 lazy_refcounts=on \
   in_theirs qemu-img create -q -f qcow2 -o "$options" options.qcow2 5M
   informed options.qcow2
 done
-create_encrypted theirs/secret.qcow2 --object secret,id=s,data=hush \
+qemu-img create -q -f qcow2 --object secret,id=s,data=hush \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 theirs/secret.qcow2 1M
 informed secret.qcow2
 for bad in none.qcow2 "" "-f qcow2 disk.raw" "--output=x disk.qcow2" "disk.qcow2 over.qcow2"; do

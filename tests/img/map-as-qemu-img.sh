@@ -31,7 +31,7 @@ qemu-io -f qcow2 -c 'write 64k 64k' data.qcow2
 qemu-img convert -c -O qcow2 disk.qcow2 small.qcow2
 truncate -s 1000000 odd.raw
 printf x | dd of=odd.raw bs=1 seek=999999 conv=notrunc
-create_encrypted secret.qcow2 --object secret,id=s,data=hush \
+qemu-img create -q -f qcow2 --object secret,id=s,data=hush \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 secret.qcow2 1M
 cd ..
 

@@ -36,6 +36,9 @@ fi
 PLUGIN="${PLUGIN:-$abs_top_builddir/plugin/.libs/nbdkit-qcow2-plugin.so}"
 NBDKIT="${NBDKIT:-nbdkit}"
 
+# qemu-img, which may fail for no reason.
+PATH="$srcdir/lib/path:$PATH"
+
 # A Python with libnbd's module: the first one in the PATH often does not have it.
 python=
 for p in "${PYTHON:-}" /usr/bin/python3 python3; do
@@ -465,20 +468,6 @@ io_as ()
 
   for command in "${@:3}"; do options+=(-c "$command"); done
   qemu-io -f "$1" -d unmap "${options[@]}" "$2" > /dev/null
-}
-
-# create_encrypted FILE QEMU-IMG-ARGUMENT...: runs "qemu-img create", and again if it
-# fails: for LUKS it measures its own speed, and so fails at random on a busy machine.
-create_encrypted ()
-{
-  local i file="$1"
-
-  shift
-  for ((i = 0; i < 30; ++i)); do
-    rm -f "$file"
-    if qemu-img create -q -f qcow2 "$@"; then return 0; fi
-  done
-  return 1
 }
 
 # random_file FILE BYTES: writes reproducible contents, different for each FILE.

@@ -72,7 +72,7 @@ before ()
       qemu-img convert -f qcow2 -O raw overlay.qcow2 then.raw ;;
     "An encrypted image,"*)
       printf hush > secret.txt
-      create_encrypted secret.qcow2 --object secret,id=s,file=secret.txt \
+      qemu-img create -q -f qcow2 --object secret,id=s,file=secret.txt \
         -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 \
         secret.qcow2 5M ;;
   esac

@@ -79,7 +79,7 @@ cp plain.qcow2 snapshot.qcow2
 qemu-img snapshot -c s snapshot.qcow2
 cp plain.qcow2 bitmap.qcow2
 qemu-img bitmap --add bitmap.qcow2 b
-create_encrypted luks.qcow2 --object secret,id=s,data=x \
+qemu-img create -q -f qcow2 --object secret,id=s,data=x \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2 1M
 make_image extended.qcow2 1M extended_l2=on
 make_image zstd.qcow2 1M compression_type=zstd

@@ -97,6 +97,6 @@ if qemu-img check --output=json "$img" | grep '"compressed-clusters": [1-9]'; th
 fi
 
 # What is encrypted can't be compressed.
-create_encrypted "$img" --object secret,id=s,data=geheim \
+qemu-img create -q -f qcow2 --object secret,id=s,data=geheim \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$img" 1M
 refused 'compress.*encrypted' file="$img" passphrase=geheim compress=on

@@ -18,7 +18,7 @@ contents ()
 for options in encrypt.format=luks,encrypt.iter-time=10,data_file_raw=off \
                encrypt.format=aes,data_file_raw=on; do
   rm -f "$img" "$data"
-  create_encrypted "$img" --object secret,id=s,data=abc \
+  qemu-img create -q -f qcow2 --object secret,id=s,data=abc \
     -o "data_file=$data,encrypt.key-secret=s,$options" "$img" 4M
   contents "$tmp/model.raw"
   start_nbdkit file="$img" passphrase=abc

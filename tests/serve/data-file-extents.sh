@@ -85,7 +85,7 @@ done
 
 # Encrypted: all of it is data, but what the image itself says.
 rm -f "$data"
-create_encrypted "$img" --object secret,id=s,data=abc \
+qemu-img create -q -f qcow2 --object secret,id=s,data=abc \
   -o "data_file=$data,data_file_raw=on,encrypt.format=aes,encrypt.key-secret=s" "$img" 8M
 start_nbdkit file="$img" passphrase=abc
 nbdsh_run -c 'h.pwrite(b"A" * (4 << 20), 0)' -c 'h.zero(1 << 20, 1 << 20)' \

@@ -17,7 +17,7 @@ create ()
 {
   local file="$1" size="$2"
   shift 2
-  create_encrypted "$file" --object "$object" "$@" "$file" "$size"
+  qemu-img create -q -f qcow2 --object "$object" "$@" "$file" "$size"
 }
 
 # options FORMAT: what qemu-img's tools need to open the image.

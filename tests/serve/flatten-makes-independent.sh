@@ -115,7 +115,7 @@ check_clean "$tmp/a.qcow2"
 same_as_raw "$tmp/a.qcow2" "$tmp/model.raw"
 
 # An encrypted one.
-create_encrypted "$tmp/e.qcow2" --object secret,id=s,data=abc \
+qemu-img create -q -f qcow2 --object secret,id=s,data=abc \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 \
   -b base.raw -F raw "$tmp/e.qcow2" 13M
 flatten "$tmp/e.qcow2" passphrase=abc

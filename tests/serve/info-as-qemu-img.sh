@@ -111,12 +111,12 @@ refused 'does not fit the size' c.qcow2 info=ours serve=false
 
 # Encryption.
 for format in luks aes; do
-  create_encrypted e.qcow2 --object secret,id=s,data=x \
+  qemu-img create -q -f qcow2 --object secret,id=s,data=x \
     -o encrypt.format=$format,encrypt.key-secret=s \
     $([ $format = aes ] || echo -o encrypt.iter-time=10) e.qcow2 5M
   compare e.qcow2
 done
-create_encrypted e.qcow2 --object secret,id=s,data=x -o encrypt.format=luks \
+qemu-img create -q -f qcow2 --object secret,id=s,data=x -o encrypt.format=luks \
   -o encrypt.key-secret=s,encrypt.iter-time=10,encrypt.cipher-alg=aes-128 \
   -o encrypt.cipher-mode=cbc,encrypt.ivgen-alg=essiv,encrypt.ivgen-hash-alg=sha256 \
   e.qcow2 5M

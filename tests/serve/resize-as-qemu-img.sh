@@ -116,7 +116,7 @@ done
 rm -f "$img"
 secret=(--object "secret,id=s,data=open")
 spec="driver=qcow2,file.filename=$img,encrypt.key-secret=s"
-create_encrypted "$img" "${secret[@]}" \
+qemu-img create -q -f qcow2 "${secret[@]}" \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$img" 1000448
 qemu-io "${secret[@]}" -c 'write -P 1 0 1000448' --image-opts "$spec"
 for how in off metadata; do

@@ -192,7 +192,7 @@ check_clean "$img"
 rm -f "$img"
 secret=(--object "secret,id=s,data=open")
 spec="driver=qcow2,file.filename=$img,encrypt.key-secret=s"
-create_encrypted "$img" "${secret[@]}" \
+qemu-img create -q -f qcow2 "${secret[@]}" \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$img" 4M
 qemu-io "${secret[@]}" -c 'write -P 1 0 1M' --image-opts "$spec"
 start_and_end "$img" passphrase=open snapshot-create=s
