@@ -75,7 +75,8 @@ map_ahead_end (struct map_ahead *a)
   a->ending = true;
   if (a->started)
     pthread_join (a->thread, NULL);
-  a->started = a->ending = false;
+  a->started = false;
+  a->ending = false;
 }
 
 void
