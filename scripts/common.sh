@@ -63,6 +63,7 @@ ceph_packages=(
 test_packages=(
   borgbackup
   busybox
+  clang
   cpio
   curl
   dosfstools
