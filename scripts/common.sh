@@ -71,6 +71,7 @@ test_packages=(
   fdisk
   fio
   gnuplot-nox
+  gnupg
   gnutls-bin
   libnbd-bin
   libvirt-clients

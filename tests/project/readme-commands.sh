@@ -22,7 +22,10 @@ done
 not_run 'scripts/test' "$reason"
 not_run 'scripts/other-machines' "makes chroots, builds and tests in them"
 reason="makes and installs packages; see scripts/package"
-for command in 'scripts/package deb' 'scripts/package container' \
+for command in 'scripts/package deb' 'scripts/package container' 'scripts/package source' \
+    'scripts/package source --sign me@example.com' \
+    'gpg --verify nbdkit-qcow2-plugin-*.sha256.asc' \
+    'sha256sum -c nbdkit-qcow2-plugin-*.sha256' \
     'apt-get install ./build/package/deb/nbdkit-plugin-qcow2_*.deb' \
     'apt-get install ./build/package/deb/nbdkit-qcow2-tools_*.deb' \
     'dnf builddep nbdkit-qcow2-plugin.spec' \
@@ -107,7 +110,8 @@ after ()
     "On Debian this makes Debian packages"*|"Install both with apt-get"*|\
     "On Fedora, the release archive"*|"A container image is made by"*|\
     "or without a registry"*|"The image contains nbdkit"*|\
-    "This one builds and tests it"*) ;;
+    "This one builds and tests it"*|"This makes the archive of a release"*|\
+    "With a key that gpg has"*|"The same commit always gives"*) ;;
     "You do not have to install the plugin."*) ;;
     "Measure it yourself"|"doc/plots has the plots"*|"The machine was a virtual machine"*) ;;
     "Serve an image on a Unix socket,"*)
