@@ -158,6 +158,8 @@ core_sources = \
 	%reldir%/request/fresh.c \
 	%reldir%/request/fresh.h \
 	%reldir%/request/read.c \
+	%reldir%/request/readahead.c \
+	%reldir%/request/readahead.h \
 	%reldir%/request/request.h \
 	%reldir%/request/vacant.c \
 	%reldir%/request/vacant.h \

@@ -63,6 +63,7 @@ struct dir_image {
 struct dir {
   struct disk_options options;  /* for any image; in_dir has no name */
   struct map *map;
+  struct readahead_load load;
 
   pthread_mutex_t lock;
   pthread_cond_t changed;       /* the state of an image has changed, or it has gone */
@@ -81,6 +82,8 @@ dir_open (const struct disk_options *options, struct dir **ret)
     return -1;
   }
   dir->options = *options;
+  readahead_load_init (&dir->load);
+  dir->options.load = &dir->load;
   dir->map = map_new (options->l2_cache);
   dir->options.in_dir.dir = open (options->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   pthread_mutex_init (&dir->lock, NULL);

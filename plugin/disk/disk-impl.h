@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "request/bitmap.h"
+#include "request/readahead.h"
 #include "disk/disk.h"
 
 struct disk {
@@ -24,6 +25,8 @@ struct disk {
   struct layers *layers;
   struct image *image;          /* the top image, layer 0 */
   struct cluster_cache *cluster_cache;
+  struct readahead *readahead;
+  struct readahead_load own_load;       /* unless the options have one that is shared */
   struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
   char why_bitmaps[BITMAPDIR_WHY];
 

@@ -321,7 +321,14 @@ disk_open_on (const struct disk_options *options, struct image *image,
   d->frozen.size = h->size;
   d->frozen.image = image;
   d->frozen.layers = d->layers;
+  readahead_load_init (&d->own_load);
+  d->readahead = readahead_new (d->grace, &d->current,
+                                options->load ? options->load : &d->own_load);
+  if (d->readahead == NULL)
+    goto error;
   d->frozen.cluster_cache = d->cluster_cache;
+  d->frozen.readahead = d->readahead;
+  d->frozen.is_active = true;
   d->frozen.lower = layers_view_new (d->layers, 0, d->map, h->size,
                                      options->l2_slice);
   if (d->frozen.lower == NULL)
@@ -390,6 +397,7 @@ disk_disconnect (struct disk *d, bool writable)
 
   if (!writable || --d->writers > 0)
     return 0;
+  readahead_end (d->readahead);
   r = disk_quiesce (d);
   d->restless = r == -1;
   return r;
@@ -408,6 +416,7 @@ disk_close (struct disk *d)
 
   if (d == NULL)
     return 0;
+  readahead_free (d->readahead);
   /* There may be space on the host now (R9). */
   if (d->writers > 0 || d->restless)
     r = disk_quiesce (d);
@@ -429,8 +438,15 @@ disk_close (struct disk *d)
 }
 
 void
+disk_allow_ahead (struct disk *d)
+{
+  readahead_allow (d->readahead);
+}
+
+void
 disk_end_ahead (struct disk *d)
 {
+  readahead_end (d->readahead);
   map_end_ahead (d->map);
 }
 
@@ -488,6 +504,8 @@ disk_get_stats (struct disk *d, struct disk_stats *stats)
 void
 disk_add_stats (struct disk_stats *sum, const struct disk_stats *s)
 {
+  sum->cluster_cache.ahead += s->cluster_cache.ahead;
+  sum->cluster_cache.ahead_hits += s->cluster_cache.ahead_hits;
   sum->cluster_cache.hits += s->cluster_cache.hits;
   sum->cluster_cache.inflations += s->cluster_cache.inflations;
   sum->cluster_cache.waits += s->cluster_cache.waits;

@@ -17,6 +17,7 @@
 #include "mapping/chain.h"
 #include "mapping/map.h"
 #include "request/checkpoint.h"
+#include "request/readahead.h"
 #include "request/request.h"
 #include "request/view.h"
 #include "disk/spacewait.h"
@@ -29,6 +30,7 @@ struct disk_options {
                                    messages */
   struct map *map;              /* NULL, or: memory for mappings that is shared with other
                                    disks; l2_cache is then the limit of all together */
+  struct readahead_load *load;  /* NULL, or shared with other disks in the same way */
   uint64_t l2_cache;            /* bytes */
   uint64_t l2_slice;            /* bytes, power of two >= 512 */
   unsigned checkpoint_interval_ms;      /* see checkpoint_start_timer; 0: never */
@@ -88,6 +90,9 @@ extern int disk_open_on (const struct disk_options *, struct image *, struct dis
  * memory is freed in any case.  Accepts NULL. */
 extern int disk_close (struct disk *);
 
+/* From now on, there may be threads that decompress clusters ahead of clients.  (What
+ * changes a whole image has threads of its own.) */
+extern void disk_allow_ahead (struct disk *);
 /* Before a fork: ends the threads that work ahead of requests.  No request may be running;
  * the next ones may start threads again. */
 extern void disk_end_ahead (struct disk *);

@@ -91,6 +91,7 @@ open_layer (struct export *e)
   if (e->slot->kept == NULL)
     return -1;
   x->own = d->frozen;
+  x->own.is_active = i == 0;
   x->own.single = true;
   x->own.size = e->size = i == 0 ? d->frozen.size : layers_size (d->layers, i);
   x->own.lower = e->slot->kept;

@@ -84,6 +84,7 @@ open_snapshot (struct export *e)
   if (e->slot->kept == NULL)
     return -1;
   x->own = d->frozen;
+  x->own.is_active = false;
   x->own.size = e->size = s->disk_size;
   x->own.lower = e->slot->kept;
   return 0;

@@ -27,6 +27,12 @@
  *
  * An entry that is evicted for a new one gives its buffer to it.
  *
+ * A cluster can be loaded ahead of its reader.  Then its entry is like that of a reader of
+ * a part, and the cluster is kept; but if it fails, those who waited for it try
+ * themselves.  When a reader of the whole cluster has got it, it leaves the table, and its
+ * buffer is kept for the next one.  (Else reading in order would go through all of the
+ * memory of the cache, and evict everything.)
+ *
  * An entry has one reference from the table and one from each reader.  Readers copy from
  * it with no lock held.  It is freed with its last reference, which may be after it has
  * left the table.  A reader holds one entry at a time, so at most one cluster for each
@@ -61,6 +67,9 @@
 #define REGION_BITS 12
 #define MIN_BUCKETS 64
 #define MAX_BUCKETS 65536
+/* Buffers that are kept, and the part of the limit that they may use. */
+#define MAX_SPARES 16
+#define SPARES_PART 8
 
 
 enum state { LOADING, READY, FAILED };
@@ -80,6 +89,8 @@ struct entry {
   /* Guarded by the lock of the cache. */
   enum state state;
   bool listed;                  /* in the table and in the list */
+  bool ahead;                   /* loaded ahead, and not used yet */
+  bool passing;                 /* loaded ahead, and only used once */
   unsigned refs;
   unsigned waiting;             /* number of readers that wait for `loaded' */
   uint64_t held;                /* bytes that are counted for it */
@@ -100,6 +111,8 @@ struct cluster_cache {
   struct entry **buckets;       /* the heads: guarded by lock */
   size_t nbuckets;              /* a power of 2; constant */
   struct entry *newest, *oldest;        /* guarded by lock */
+  struct entry *spares;         /* with buffers for new ones: guarded by lock */
+  unsigned nr_spares;           /* guarded by lock */
   uint64_t longest;             /* largest `bytes' of any entry so far: guarded by lock */
   uint64_t *seen;               /* NBUCKETS host offsets, by hash: guarded by lock */
   struct cluster_cache_stats stats;  /* guarded by lock */
@@ -234,15 +247,44 @@ find (struct cluster_cache *c, unsigned layer, uint64_t descriptor, uint64_t hos
   return NULL;
 }
 
-/* Drops a reference.  If it was the last one, the entry goes to *DOOMED. */
+/* Drops a reference.  If it was the last one, the entry goes to *DOOMED, or becomes a
+ * spare. */
 static void
 drop (struct cluster_cache *c, struct entry *e, struct entry **doomed)
 {
   if (--e->refs > 0)
     return;
+  if (e->passing && e->data && c->nr_spares < MAX_SPARES &&
+      (c->nr_spares + 1) * e->size <= c->limit / SPARES_PART) {
+    e->next = c->spares;
+    c->spares = e;
+    c->nr_spares++;
+    return;
+  }
   c->stats.bytes -= e->held;
   e->next = *doomed;
   *doomed = e;
+}
+
+/* Returns the buffer of a spare, or NULL. */
+static char *
+take_spare (struct cluster_cache *c, uint64_t size, struct entry **doomed)
+{
+  struct entry *e = c->spares;
+  char *data = NULL;
+
+  if (e == NULL)
+    return NULL;
+  c->spares = e->next;
+  c->nr_spares--;
+  c->stats.bytes -= e->held;
+  if (e->size == size) {
+    data = e->data;
+    e->data = NULL;
+  }
+  e->next = *doomed;
+  *doomed = e;
+  return data;
 }
 
 static void
@@ -294,9 +336,12 @@ hold (struct cluster_cache *c, struct entry *e, uint64_t size,
 
   e->held += size;
   c->stats.bytes += size;
+  while (c->spares && c->stats.bytes > limit)
+    take_spare (c, 0, doomed);
   for (old = c->oldest; old && c->stats.bytes > limit; old = newer) {
     newer = old->newer;
     if (old->refs == 1) {       /* only the table uses it */
+      old->passing = false;     /* no spare */
       discard (c, old, doomed);
       c->stats.evictions++;
     }
@@ -315,6 +360,8 @@ cluster_cache_free (struct cluster_cache *c)
     assert (c->oldest->refs == 1);
     discard (c, c->oldest, &doomed);
   }
+  while (c->spares)
+    take_spare (c, 0, &doomed);
   free_entries (doomed);
   assert (c->stats.bytes == 0);
   compress_pool_free (c->pool);
@@ -378,8 +425,10 @@ new_entry (struct cluster_cache *c, const struct want *w, struct entry **doomed)
   insert (c, e);
   c->stats.inflations++;
   c->stats.bytes += sizeof *e;
-  if (!w->whole)
-    hold (c, e, w->from.header->cluster_size, doomed);
+  if (!w->whole) {
+    e->data = take_spare (c, e->size, doomed);
+    hold (c, e, e->size, doomed);
+  }
   return e;
 }
 
@@ -438,31 +487,42 @@ lead (struct cluster_cache *c, const struct want *w, struct entry *e, char *buf)
   return err;
 }
 
-/* Takes a reference to the entry for W, and waits while it is LOADING.  If there is no
- * entry, creates one; then the caller is the *LEADER.  The caller holds the lock.  NULL:
+/* Takes a reference to the entry for W, and waits while it is LOADING.  If there is none,
+ * or loading it ahead has failed, creates one; then the caller is the *LEADER.  The caller holds the lock.  NULL:
  * out of memory. */
 static struct entry *
 enter (struct cluster_cache *c, const struct want *w, bool *leader,
        struct entry **doomed)
 {
-  struct entry *e = find (c, w->layer, w->descriptor, w->from.host);
+  struct entry *e;
+  bool ahead;
 
-  *leader = e == NULL;
-  if (e == NULL)
-    return new_entry (c, w, doomed);
-  e->refs++;
-  delist (c, e);
-  enlist (c, e);
-  if (e->state == LOADING) {
-    c->stats.waits++;
-    e->waiting++;
-    while (e->state == LOADING)
-      pthread_cond_wait (&e->loaded, &c->lock);
-    e->waiting--;
+  while ((e = find (c, w->layer, w->descriptor, w->from.host)) != NULL) {
+    *leader = false;
+    e->refs++;
+    delist (c, e);
+    enlist (c, e);
+    ahead = e->ahead;
+    if (e->state == LOADING) {
+      c->stats.waits++;
+      e->waiting++;
+      while (e->state == LOADING)
+        pthread_cond_wait (&e->loaded, &c->lock);
+      e->waiting--;
+      if (e->state == FAILED && ahead) {
+        drop (c, e, doomed);
+        continue;
+      }
+    }
+    else
+      c->stats.hits++;
+    if (e->ahead)
+      c->stats.ahead_hits++;
+    e->ahead = false;
+    return e;
   }
-  else
-    c->stats.hits++;
-  return e;
+  *leader = true;
+  return new_entry (c, w, doomed);
 }
 
 int
@@ -512,7 +572,7 @@ cluster_cache_read (struct cluster_cache *c, struct storage *file,
     errno = decompress_no_memory (&w.from);
     return -1;
   }
-  if (leader && !w.whole)
+  if (leader && !w.whole && e->data == NULL)
     e->data = take_buffer (&doomed, e->size);
   free_entries (doomed);
   doomed = NULL;
@@ -524,6 +584,8 @@ cluster_cache_read (struct cluster_cache *c, struct storage *file,
   {
     LOCK_FOR_BLOCK (&c->lock);
 
+    if (e->passing && w.whole)
+      discard (c, e, &doomed);
     drop (c, e, &doomed);
   }
   free_entries (doomed);
@@ -532,6 +594,35 @@ cluster_cache_read (struct cluster_cache *c, struct storage *file,
     return -1;
   }
   return 0;
+}
+
+void
+cluster_cache_ahead (struct cluster_cache *c, struct storage *file,
+                     const struct header *h, unsigned layer, uint64_t descriptor)
+{
+  struct entry *e = NULL, *doomed = NULL;
+  struct want w = { .layer = layer, .descriptor = descriptor };
+
+  if (decompress_locate (&w.from, file, h, descriptor) != 0)
+    return;
+  {
+    LOCK_FOR_BLOCK (&c->lock);
+
+    if (find (c, layer, descriptor, w.from.host) == NULL)
+      e = new_entry (c, &w, &doomed);
+    if (e) {
+      e->ahead = e->passing = true;
+      c->stats.ahead++;
+    }
+  }
+  if (e) {
+    if (e->data == NULL)
+      e->data = take_buffer (&doomed, e->size);
+    lead (c, &w, e, NULL);
+    LOCK_FOR_BLOCK (&c->lock);
+    drop (c, e, &doomed);
+  }
+  free_entries (doomed);
 }
 
 /* --- forgetting --- */

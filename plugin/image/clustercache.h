@@ -38,6 +38,12 @@ extern int cluster_cache_read (struct cluster_cache *, struct storage *file,
                                uint64_t descriptor, uint64_t within, uint64_t len,
                                void *buf);
 
+/* Decompresses a cluster for readers to come, unless it is in the cache, or about to be.
+ * If that fails, the next reader tries again.  The caller has silenced reports. */
+extern void cluster_cache_ahead (struct cluster_cache *, struct storage *file,
+                                 const struct header *h, unsigned layer,
+                                 uint64_t descriptor);
+
 /* Drops all clusters of this layer that have a compressed byte in [host_from, host_to).
  *
  * Call this before other bytes are written there, and after all requests have ended that
@@ -51,6 +57,8 @@ extern void cluster_cache_forget (struct cluster_cache *, unsigned layer,
 struct cluster_cache_stats {
   uint64_t hits;                /* reads of a cluster that was in the cache */
   uint64_t inflations;          /* attempts to decompress a cluster */
+  uint64_t ahead;               /* those of cluster_cache_ahead */
+  uint64_t ahead_hits;          /* of these, clusters that were then read */
   uint64_t waits;               /* reads that waited for another reader */
   uint64_t evictions;
   uint64_t bytes, peak_bytes;   /* of decompressed clusters, with overhead */

@@ -355,6 +355,26 @@ is_metadata_now (const struct l2 *l2, struct run *run)
   return true;
 }
 
+/* Completes a run that the map has found.  False: it is corrupt. */
+static inline bool
+judge_run (const struct l2 *l2, uint64_t offset, struct run *run)
+{
+  /* Neighbours can have equal descriptors only in a forged image; they are still
+   * different clusters. */
+  if (run->kind == RUN_COMPRESSED)
+    run->len = min64 (run->len, l2->image->header.cluster_size -
+                      (offset & (l2->image->header.cluster_size - 1)));
+  /* In an external data file, the host offset equals the guest offset. */
+  if (__builtin_expect (entry_is_external (&l2->image->header), 0) &&
+      run_host_advances (run->kind) && run->host != offset) {
+    run->kind = RUN_CORRUPT;
+    run->host = round_down (run->host, l2->image->header.cluster_size);
+  }
+  if (__builtin_expect (is_metadata_now (l2, run), 0))
+    run->kind = RUN_CORRUPT;
+  return __builtin_expect (run->kind != RUN_CORRUPT, 1);
+}
+
 int
 l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
 {
@@ -385,20 +405,7 @@ l2_lookup (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
     return -1;
   if (entry & L1_UNSETTLED)
     run->unsettled = true;
-  /* Neighbours can have equal descriptors only in a forged image; they are still
-   * different clusters. */
-  if (run->kind == RUN_COMPRESSED)
-    run->len = min64 (run->len, l2->image->header.cluster_size -
-                      (offset & (l2->image->header.cluster_size - 1)));
-  /* In an external data file, the host offset equals the guest offset. */
-  if (__builtin_expect (entry_is_external (&l2->image->header), 0) &&
-      run_host_advances (run->kind) && run->host != offset) {
-    run->kind = RUN_CORRUPT;
-    run->host = round_down (run->host, l2->image->header.cluster_size);
-  }
-  if (__builtin_expect (is_metadata_now (l2, run), 0))
-    run->kind = RUN_CORRUPT;
-  if (__builtin_expect (run->kind == RUN_CORRUPT, 0)) {
+  if (!judge_run (l2, offset, run)) {
     health_corrupt (l2->image->health,
                     "L2 entry 0x%" PRIx64 " for guest offset %" PRIu64 ": %s",
                     run->host, offset,
@@ -413,6 +420,17 @@ l2_lookup_reads (struct l2 *l2, uint64_t offset)
 {
   return !has_no_entries (l2, offset >> l2->table_span_bits) &&
     !map_has (l2->space, offset);
+}
+
+bool
+l2_lookup_here (struct l2 *l2, uint64_t offset, uint64_t len, struct run *run)
+{
+  const uint64_t table = offset >> l2->table_span_bits;
+
+  if (has_no_entries (l2, table))
+    return l2_lookup (l2, offset, len, run) == 0;
+  return map_has (l2->space, offset) && map_lookup (l2->space, offset, len, run) == 0 &&
+    judge_run (l2, offset, run);
 }
 
 /* --- changing --- */

@@ -33,6 +33,10 @@ extern int l2_lookup (struct l2 *, uint64_t offset, uint64_t len,
 /* Will that have to read a table? */
 extern bool l2_lookup_reads (struct l2 *, uint64_t offset);
 
+/* The same as l2_lookup if no table has to be read and nothing is wrong.  Otherwise
+ * returns false, and a corrupt entry is neither reported nor recorded. */
+extern bool l2_lookup_here (struct l2 *, uint64_t offset, uint64_t len, struct run *);
+
 /* The largest number of guest bytes for an edit that starts at OFFSET. */
 extern uint64_t l2_edit_limit (const struct l2 *, uint64_t offset);
 

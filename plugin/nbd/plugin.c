@@ -406,6 +406,8 @@ leave (struct handle *h)
 static int
 enter (struct handle *h, const char *name, bool writable)
 {
+  struct disk *used;
+
   if (!params.serve) {
     nbdkit_error ("serve=false was given: there are no exports");
     errno = EPERM;
@@ -416,7 +418,9 @@ enter (struct handle *h, const char *name, bool writable)
     if (h->image == NULL)
       return -1;
   }
-  h->export = export_open (dir ? dir_disk (h->image) : disk, name, writable);
+  used = dir ? dir_disk (h->image) : disk;
+  disk_allow_ahead (used);
+  h->export = export_open (used, name, writable);
   return h->export ? 0 : -1;
 }
 

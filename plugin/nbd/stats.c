@@ -135,6 +135,8 @@ print_json (FILE *fp, const void *opaque)
       { "clusters", jsontext_number (s->cluster_cache.inflations) },
       { "hits", jsontext_number (s->cluster_cache.hits) },
       { "waits", jsontext_number (s->cluster_cache.waits) },
+      { "ahead", jsontext_number (s->cluster_cache.ahead) },
+      { "ahead_hits", jsontext_number (s->cluster_cache.ahead_hits) },
       { "evictions", jsontext_number (s->cluster_cache.evictions) },
       { "bytes", jsontext_number (s->cluster_cache.bytes) },
       { "peak_bytes", jsontext_number (s->cluster_cache.peak_bytes) }) },

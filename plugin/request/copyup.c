@@ -90,6 +90,7 @@ below (const struct view *v)
   struct view b = *v;
 
   b.w = NULL;
+  b.is_active = false;          /* it never changes */
   return b;
 }
 

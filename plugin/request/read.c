@@ -8,7 +8,7 @@
  *
  * Runs that are adjacent in the same host file are read with one call, and those behind a
  * link all at the same time.  Compressed clusters are read through the cache of
- * decompressed clusters.
+ * decompressed clusters; those that come next may be decompressed ahead (readahead).
  */
 
 #include <config.h>
@@ -19,6 +19,7 @@
 
 #include "util/bytes.h"
 #include "util/report.h"
+#include "request/readahead.h"
 #include "request/request.h"
 
 /* A client asked for a range whose L1 or L2 entry in some layer is invalid. */
@@ -115,23 +116,25 @@ read_piece (struct piece *p, struct far_pieces *far)
   return 0;
 }
 
-/* Reads from one compressed cluster; cuts the run at the end of the cluster. */
+/* Reads from one compressed cluster; cuts the run at the end of the cluster.  END: of the
+ * request. */
 static int
-read_compressed (const struct view *v, void *buf, struct run *run)
+read_compressed (const struct view *v, void *buf, struct run *run, uint64_t end,
+                 struct readahead_request *request)
 {
   const struct header *h = layers_header (v->layers, run->layer);
   const uint64_t within = run->start & (h->cluster_size - 1);
 
   run->len = min64 (run->len, h->cluster_size - within);
+  readahead_touch (request, v, run->start, end, h->cluster_size);
   return cluster_cache_read (v->cluster_cache, layers_file (v->layers, run->layer), h,
                              run->layer, run->host, within, run->len, buf);
 }
 
-int
-request_read (const struct view *v, void *buf_, uint64_t count,
-              uint64_t offset)
+static int
+read_runs (const struct view *v, char *buf, uint64_t count, uint64_t offset,
+           struct readahead_request *request)
 {
-  char *buf = buf_;
   struct piece piece = { 0 };
   struct far_pieces far;
   struct run run;
@@ -163,7 +166,7 @@ request_read (const struct view *v, void *buf_, uint64_t count,
       memset (buf, 0, run.len);
       break;
     case RUN_COMPRESSED:
-      if (read_compressed (v, buf, &run) == -1)
+      if (read_compressed (v, buf, &run, offset + count, request) == -1)
         return -1;
       break;
     default:
@@ -175,6 +178,16 @@ request_read (const struct view *v, void *buf_, uint64_t count,
     count -= run.len;
   }
   return read_piece (&piece, &far) == -1 ? -1 : read_far (&far);
+}
+
+int
+request_read (const struct view *v, void *buf, uint64_t count, uint64_t offset)
+{
+  struct readahead_request request = { 0 };
+  const int r = read_runs (v, buf, count, offset, &request);
+
+  readahead_done (&request);
+  return r;
 }
 
 int

@@ -26,6 +26,7 @@
 #include "request/vacant.h"
 
 struct copyup;
+struct readahead;
 
 enum detect_zeroes { DETECT_ZEROES_OFF, DETECT_ZEROES_ON, DETECT_ZEROES_UNMAP };
 
@@ -61,6 +62,8 @@ struct view {
   bool far;                             /* the image is written and far: meanwhile the
                                            layers below can be asked, too */
   struct cluster_cache *cluster_cache;            /* cache of decompressed clusters */
+  struct readahead *readahead;          /* what decompresses clusters ahead of readers */
+  bool is_active;                       /* it shows the active disk, or its top image */
 };
 
 #endif /* QCOW2_VIEW_H */
