@@ -12,6 +12,7 @@ import stat
 import subprocess
 import time
 
+import formats
 from header import BASICS, LARGEST_CLUSTER, Header, first_cluster
 from programs import Trouble, ended_by_itself, read_text
 
@@ -43,8 +44,16 @@ def judge(name, policy, runner):
 def judge_file(fd, policy):
     length = os.lseek(fd, 0, os.SEEK_END)
     head = os.pread(fd, BASICS, 0)
-    h = Header(os.pread(fd, min(first_cluster(head), LARGEST_CLUSTER), 0))
-    return policy.judge_header(h) + policy.judge_length(h, length), h
+    h = Header(os.pread(fd, beginning(head), 0))
+    found = policy.judge_header(h)
+    if not h.faults:
+        found += policy.judge_end(os.pread(fd, formats.END, max(length - formats.END, 0)))
+    return found + policy.judge_length(h, length), h
+
+
+def beginning(head):
+    """How many bytes are judged first."""
+    return max(min(first_cluster(head), LARGEST_CLUSTER), formats.BEGINNING)
 
 
 def run(command, log):
@@ -110,14 +119,15 @@ def read_until(fd, head, n, deadline):
 def judge_stream(fd, policy):
     deadline = time.monotonic() + SECONDS
     head = read_until(fd, b"", BASICS, deadline)
-    head = read_until(fd, head, min(first_cluster(head), LARGEST_CLUSTER), deadline)
+    head = read_until(fd, head, beginning(head), deadline)
     h = Header(head)
-    length = len(head)
+    length, tail = len(head), head
     found = policy.judge_header(h) + policy.judge_length(h, length, False)
     while not found:
         data = read_some(fd, CHUNK, None)
         length += len(data)
-        found = policy.judge_length(h, length, not data)
         if not data:
-            break
+            return policy.judge_end(tail[-formats.END:]) + policy.judge_length(h, length)
+        found = policy.judge_length(h, length, False)
+        tail = data if len(data) >= formats.END else tail[-formats.END:] + data
     return found

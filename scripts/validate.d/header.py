@@ -8,6 +8,8 @@ is followed.
 
 import struct
 
+import formats
+
 MAGIC = b"QFI\xfb"
 LARGEST_CLUSTER = 2 << 20
 BASICS = 24                     # bytes that contain the size of a cluster
@@ -45,7 +47,8 @@ def first_cluster(head):
 
 
 class Header:
-    """HEAD contains the first cluster, or all of a shorter file.
+    """HEAD contains the first cluster, or all of a shorter file; what follows is only looked
+    at by formats.
 
     faults: list of (code, text).  places: list of (what, offset, length), which have to be
     within the file.
@@ -59,12 +62,15 @@ class Header:
         self.backing_offset = self.backing_bytes = 0
         self.backing = self.data_name = self.backing_format = None
         self.unknown_extensions = []
+        self.unused = None      # the offset of bytes that are not zeros, and mean nothing
+        self.formats = []       # others that the file has
         try:
             self.basics()
             self.features()
             self.tables()
             self.names()
             self.extensions()
+            self.formats = list(formats.at_beginning(head, self.cluster))
             self.overlaps()
         except Fault as e:
             self.faults.append(e.args)
@@ -189,6 +195,7 @@ class Header:
                 raise Fault("header", "header extension 0x%08x has %d bytes, too many"
                             % (kind, n))
             if kind == EXT_END:
+                at -= 4         # its length means nothing
                 break
             if kind not in KNOWN_EXTENSIONS:
                 if len(self.unknown_extensions) < 8:
@@ -198,8 +205,18 @@ class Header:
             seen.add(kind)
             self.extension(kind, at, n)
             at += n + 7 & ~7
+        self.find_unused(min(at, end))
         if self.crypt == 2 and EXT_CRYPTO not in seen:
             raise Fault("header", "LUKS, but no encryption header")
+
+    def find_unused(self, at):
+        """Behind the extensions, which end at AT, and the name of the backing file."""
+        name_end = self.backing_offset + self.backing_bytes if self.backing_offset else at
+        for begin, end in ((at, self.backing_offset), (max(at, name_end), self.cluster)):
+            rest = self.head[begin:end]
+            if rest.count(0) < len(rest):
+                self.unused = begin + len(rest) - len(rest.lstrip(b"\0"))
+                return
 
     def extension(self, kind, at, n):
         if kind == EXT_BACKING_FORMAT:

@@ -7,6 +7,7 @@ A finding is a pair of a code, which is stable, and a text.
 import hashlib
 import re
 
+import formats
 import header
 
 ALLOW, REFUSE = "allow", "refuse"
@@ -16,6 +17,7 @@ CHOICES = {
     "backing-file": (REFUSE, REFUSE),
     "data-file": (REFUSE, REFUSE),
     "external-name": (REFUSE, REFUSE),
+    "other-format": (REFUSE, REFUSE),
     "encrypted": (ALLOW, REFUSE),
     "snapshots": (ALLOW, REFUSE),
     "bitmaps": (ALLOW, REFUSE),
@@ -24,6 +26,7 @@ CHOICES = {
     "extended-l2": (ALLOW, REFUSE),
     "zstd": (ALLOW, REFUSE),
     "unknown-extension": (ALLOW, REFUSE),
+    "unused-bytes": (ALLOW, REFUSE),
 }
 NUMBERS = ("max-virtual-size", "max-file-size", "max-ratio")
 # All policies refuse these.
@@ -116,6 +119,8 @@ class Policy:
         if h.backing_format and not h.backing:
             yield "external-name", "it names the format of a backing file that it does " \
                 "not have (\"%s\")" % h.backing_format
+        for name in h.formats:
+            yield "other-format", "it is also a file of another format: " + name
         if h.crypt:
             yield "encrypted", "it is encrypted (%s)" % ("AES", "LUKS")[h.crypt - 1] \
                 if h.crypt <= 2 else "it is encrypted"
@@ -137,6 +142,9 @@ class Policy:
         if h.compatible & ~header.KNOWN_COMPATIBLE or \
                 h.autoclear & ~header.KNOWN_AUTOCLEAR:
             yield "unknown-extension", "it has unknown compatible or autoclear features"
+        if h.unused is not None:
+            yield "unused-bytes", "bytes of the first cluster that nothing uses are not " \
+                "zeros, from %d on" % h.unused
 
     def virtual_size(self, h):
         limit = self.rules["max-virtual-size"]
@@ -144,7 +152,16 @@ class Policy:
             return []
         return [("virtual-size", "the disk has %d bytes, more than %d" % (h.size, limit))]
 
-    # --- what the length of the file decides
+    # --- what the end of the file decides
+
+    def judge_end(self, tail):
+        """The findings about a file that ends with these bytes (formats.END of them)."""
+        if self.rules["other-format"] == ALLOW:
+            return []
+        return [("other-format", "it is also a file of another format: " + name)
+                for name in formats.at_end(tail)]
+
+    # --- what its length decides
 
     def judge_length(self, h, length, complete=True):
         """The findings about a file of LENGTH bytes; not COMPLETE: more may come."""

@@ -76,9 +76,19 @@ def make(directory, count):
                        ("qcow1", struct.pack(">4sI", b"QFI\xfb", 1) + bytes(4096)),
                        ("qed", b"QED\0" + bytes(4096)),
                        ("vmdk", b"KDMV" + bytes(4096)),
-                       ("later", bytes(512) + open(good[0], "rb").read())):
+                       ("later", bytes(512) + open(good[0], "rb").read()),
+                       ("mbr", marked(good[0], 510, b"\x55\xaa")),
+                       ("vdi", marked(good[0], 64, b"\x7f\x10\xda\xbe")),
+                       ("iso", marked(good[0], 32769, b"CD001")),
+                       ("udf", marked(good[0], 32769, b"NSR02"))):
         with open(os.path.join(directory, "h" + name), "wb") as f:
             f.write(data)
+
+
+def marked(name, at, mark):
+    with open(name, "rb") as f:
+        data = f.read()
+    return data[:at] + mark + data[at + len(mark):]
 
 
 def oslo():

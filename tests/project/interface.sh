@@ -26,7 +26,7 @@ qemu-io -f qcow2 -c 'write -P 1 0 64k' -c 'write -c -P 2 64k 64k' -c 'write -z 1
 qemu-img snapshot -c s image.qcow2
 qemu-img bitmap --add image.qcow2 b
 make_image data.qcow2 1M data_file=data.raw
-create_encrypted luks.qcow2 --object secret,id=s,data=x \
+qemu-img create -q -f qcow2 --object secret,id=s,data=x \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2 1M
 "$NBDKIT" -r -U - "$PLUGIN" image.qcow2 info=json/info.1.json info-chain=true \
   map=json/map.json --run true

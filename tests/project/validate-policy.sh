@@ -6,7 +6,8 @@
 # them; in 64 MiB and 10 seconds, without another file.
 #
 # Environment: SEED repeats the hostile headers; HOSTILE (default 100) is their number;
-# OSLO_PYTHON is a Python with oslo.utils (from PyPI; otherwise it is not compared).
+# MIXTURES (default 5) is that of random images made by QEMU; OSLO_PYTHON is a Python with
+# oslo.utils and cryptography (from PyPI; otherwise they are not compared).
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -117,7 +118,7 @@ backing backing-file
 uri backing-file
 data data-file
 data-name external-name
-format-name external-name
+format-name external-name unused-bytes
 snapshot snapshots
 bitmap bitmaps
 luks encrypted
@@ -131,7 +132,7 @@ END
 # What no policy accepts.
 printf 'base = upload\n' > all
 for key in backing-file data-file external-name encrypted snapshots bitmaps dirty \
-           marked-corrupt extended-l2 zstd unknown-extension; do
+           marked-corrupt extended-l2 zstd unknown-extension unused-bytes other-format; do
   echo "$key = allow   # all" >> all
 done
 printf 'text\n' > text.qcow2
@@ -164,6 +165,77 @@ END
 expect upload <<'END'
 many unknown-feature backing-file data-file
 END
+
+# --- files of two formats ---
+
+make_image small.qcow2 1M cluster_size=512
+for image in plain small; do
+  cp $image.qcow2 full.qcow2
+  qemu-io -f qcow2 -c 'write -P 1 0 64k' full.qcow2
+  mv full.qcow2 $image-full.qcow2
+done
+"$python" - > both-formats <<'PY'
+zip_end = b"PK\5\6" + bytes(16)
+for name, image, at, mark, codes in (
+        # In the first cluster.
+        ("mbr", "plain", 510, b"\x55\xaa", "unused-bytes"),
+        ("mbr-small", "small", 510, b"\x55\xaa", "unused-bytes"),
+        ("vdi", "plain", 64, b"\x7f\x10\xda\xbe", ""),
+        ("tar", "plain", 257, b"ustar", ""),
+        ("gpt", "plain", 512, b"EFI PART", "unused-bytes"),
+        ("pdf", "plain", 700, b"%PDF-1.4", "unused-bytes"),
+        ("ext", "plain", 1080, b"\x53\xef", "unused-bytes"),
+        ("swap", "plain", 4086, b"SWAPSPACE2", "unused-bytes"),
+        ("lvm", "plain", 512, b"LABELONE", "unused-bytes"),
+        ("iso", "plain", 32769, b"CD001", "unused-bytes"),
+        # Behind it.
+        ("iso-small", "small-full", 32769, b"CD001", ""),
+        ("udf-small", "small-full", 34817, b"NSR03", ""),
+        # At the end.
+        ("vhd", "plain-full", -512, b"conectix", ""),
+        ("dmg", "plain-full", -512, b"koly", ""),
+        ("zip", "plain-full", -22, zip_end + b"\0\0", ""),
+        ("zip-comment", "plain-full", -65557, zip_end + b"\xff\xff", ""),
+        # What data may look like.
+        ("data-zip", "plain-full", -100, zip_end + b"\0\0", None),
+        ("data-gpt", "plain-full", -512, b"EFI PART", None),
+        ("data-boot", "small-full", 512 * 20 + 510, b"\x55\xaa", None)):
+    with open(image + ".qcow2", "rb") as f:
+        data = bytearray(f.read())
+    at = at if at >= 0 else len(data) + at
+    assert at + len(mark) <= len(data), name
+    data[at:at + len(mark)] = mark
+    with open(name + ".qcow2", "wb") as f:
+        f.write(data)
+    print(*([name, "other-format", codes] if codes is not None else [name]))
+PY
+sed 's/ unused-bytes//; s/ $//' both-formats | expect upload
+sed 's/ $//' both-formats | expect strict
+printf 'other-format = allow\n' > p
+sed 's/ .*//' both-formats | expect p
+
+# What QEMU makes has no bytes that nothing uses, and no marks.
+for ((i = 0; i < ${MIXTURES:-5}; ++i)); do
+  mkdir mixture
+  FEATURES="extended_l2 data_file luks zstd compress" SEED=$((RANDOM * 32768 + RANDOM)) \
+    "$python" "$srcdir/lib/mixture.py" make mixture mixture/spec
+  validate 1 --policy strict mixture/spec $(grep -lz '^QFI' mixture/*)
+  if grep -E '^#? *(other-format|unused-bytes):' out; then
+    fail "found in an image of QEMU's"
+  fi
+  rm -r mixture
+done
+# Neither has what we change.
+serve ()
+{
+  "$NBDKIT" -U - "$PLUGIN" "$@" --run true
+}
+serve ours.qcow2 create=1M backing-file=plain-full.qcow2 backing-format=qcow2
+serve ours.qcow2 bitmap-add=b
+serve ours.qcow2 bitmap-remove=b
+serve ours.qcow2 flatten=true
+serve ours.qcow2 amend=true compat=0.10
+expect strict <<< ours
 
 # --- policy files ---
 
