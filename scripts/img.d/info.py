@@ -42,16 +42,15 @@ def describe_raw(image):
                 "dirty-flag": False}
     found = os.stat(image.name)
     with open(image.name, "rb") as f:
-        size = f.seek(0, os.SEEK_END)
+        size = images.round_up(f.seek(0, os.SEEK_END), images.SECTOR)
     protocol = "host_device" if stat.S_ISBLK(found.st_mode) else "file"
     actual = found.st_blocks * BLOCK
-    child = {"virtual-size": size, "filename": image.given, "format": protocol,
+    child = {"children": [], "virtual-size": size, "filename": image.given, "format": protocol,
              "actual-size": actual, "format-specific": {"type": protocol, "data": {}},
              "dirty-flag": False}
     return {"children": [{"name": "file", "info": child}],
-            "virtual-size": images.round_up(size, images.SECTOR),
-            "filename": image.given, "format": "raw", "actual-size": actual,
-            "dirty-flag": False}
+            "virtual-size": size, "filename": image.given, "format": "raw",
+            "actual-size": actual, "dirty-flag": False}
 
 
 def info(o):

@@ -273,6 +273,8 @@ def parse():
 
 
 def main():
+    # Children get what cannot be sent, such as locks and open files.
+    multiprocessing.set_start_method("fork")
     config = parse()
     trace = Trace(config.trace, config.reads)
     if config.work:

@@ -150,6 +150,8 @@ def parse():
 
 
 def main():
+    # Children get what cannot be sent, such as locks and open files.
+    multiprocessing.set_start_method("fork")
     config = parse()
     config.out = config.out or time.strftime("soak-results/%Y-%m-%d-%H%M%S")
     os.makedirs(config.out)

@@ -529,10 +529,10 @@ is_marked_corrupt ()
   [ $(( 0x$(od -An -tx1 -j79 -N1 "$1" | tr -d ' ') & 2 )) -ne 0 ]
 }
 
-# virtual_size IMAGE, in bytes.
+# virtual_size IMAGE [FORMAT], in bytes.
 virtual_size ()
 {
-  qemu-img info -f qcow2 "$1" | sed -n 's/^virtual size:.*(\([0-9]*\) bytes)$/\1/p'
+  qemu-img info -f "${2:-qcow2}" "$1" | sed -n 's/^virtual size:.*(\([0-9]*\) bytes)$/\1/p'
 }
 
 # allocated_kib FILE: the space that the host has allocated.

@@ -199,7 +199,7 @@ after ()
       [ "$(virtual_size disk.qcow2)" = 1073741824 ]
       same disk.qcow2 then.raw ;;
     "PERSISTENT BITMAPS")
-      qemu-img info -f qcow2 disk.qcow2 | grep 'name: ' | tee bitmaps
+      qemu-img info -f qcow2 disk.qcow2 | grep ' name: ' | tee bitmaps
       [ "$(sort bitmaps | tr -dc 'a-z:\n' | tr '\n' ' ')" = "name:sunday name:week " ] ;;
     "Exports of bitmaps")
       grep -E '1048576 +65536 +0 +data' out

@@ -67,8 +67,7 @@ for round in {1..10}; do
   qemu-img compare -q -f qcow2 -F raw ours/top.qcow2 want.raw
   if [ $format = qcow2 ]; then check_clean ours/base; fi
   qemu-img compare -q -f $format -F $format ours/base theirs/base
-  [ "$(qemu-img info -f $format --output=json ours/base | grep virtual-size)" = \
-    "$(qemu-img info -f $format --output=json theirs/base | grep virtual-size)" ]
+  [ "$(virtual_size ours/base $format)" = "$(virtual_size theirs/base $format)" ]
   if [ "$keep" = on ]; then
     # Nothing is left in it.
     qemu-img map -f qcow2 --output=json ours/top.qcow2 > map
