@@ -27,11 +27,11 @@
  *
  * An entry that is evicted for a new one gives its buffer to it.
  *
- * A cluster can be loaded ahead of its reader.  Then its entry is like that of a reader of
- * a part, and the cluster is kept; but if it fails, those who waited for it try
- * themselves.  When a reader of the whole cluster has got it, it leaves the table, and its
- * buffer is kept for the next one.  (Else reading in order would go through all of the
- * memory of the cache, and evict everything.)
+ * A cluster can be loaded ahead of its reader.  Then its entry is like that of a reader
+ * of a part, and the cluster is kept; but if it fails, those who waited for it try
+ * themselves.  When a reader of the whole cluster has got it, it leaves the table, and
+ * its buffer is kept for the next one.  (Else reading in order would go through all of
+ * the memory of the cache, and evict everything.)
  *
  * An entry has one reference from the table and one from each reader.  Readers copy from
  * it with no lock held.  It is freed with its last reference, which may be after it has
@@ -68,7 +68,7 @@
 #define MIN_BUCKETS 64
 #define MAX_BUCKETS 65536
 /* Buffers that are kept, and the part of the limit that they may use. */
-#define MAX_SPARES 16
+#define MAX_SPARES 32
 #define SPARES_PART 8
 
 
@@ -488,8 +488,8 @@ lead (struct cluster_cache *c, const struct want *w, struct entry *e, char *buf)
 }
 
 /* Takes a reference to the entry for W, and waits while it is LOADING.  If there is none,
- * or loading it ahead has failed, creates one; then the caller is the *LEADER.  The caller holds the lock.  NULL:
- * out of memory. */
+ * or loading it ahead has failed, creates one; then the caller is the *LEADER.  The
+ * caller holds the lock.  NULL: out of memory. */
 static struct entry *
 enter (struct cluster_cache *c, const struct want *w, bool *leader,
        struct entry **doomed)
@@ -623,6 +623,20 @@ cluster_cache_ahead (struct cluster_cache *c, struct storage *file,
     drop (c, e, &doomed);
   }
   free_entries (doomed);
+}
+
+bool
+cluster_cache_is_late (struct cluster_cache *c, const struct header *h, unsigned layer,
+                       uint64_t descriptor)
+{
+  uint64_t host, bytes;
+  const struct entry *e;
+  LOCK_FOR_BLOCK (&c->lock);
+
+  if (!compress_descriptor (h, descriptor, &host, &bytes))
+    return false;
+  e = find (c, layer, descriptor, host);
+  return e && e->ahead && e->state == LOADING;
 }
 
 /* --- forgetting --- */

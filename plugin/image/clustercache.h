@@ -9,6 +9,7 @@
 #ifndef QCOW2_CLUSTERCACHE_H
 #define QCOW2_CLUSTERCACHE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "storage/storage.h"
@@ -43,6 +44,10 @@ extern int cluster_cache_read (struct cluster_cache *, struct storage *file,
 extern void cluster_cache_ahead (struct cluster_cache *, struct storage *file,
                                  const struct header *h, unsigned layer,
                                  uint64_t descriptor);
+
+/* Has that begun, and not ended? */
+extern bool cluster_cache_is_late (struct cluster_cache *, const struct header *h,
+                                   unsigned layer, uint64_t descriptor);
 
 /* Drops all clusters of this layer that have a compressed byte in [host_from, host_to).
  *

@@ -2,8 +2,8 @@
  *
  * Which compressed clusters are decompressed before a client asks for them?
  *
- * A client that reads in order, with one request at a time, would keep one processor busy.
- * Threads on the others decompress what it is going to read, into the cache of
+ * A client that reads in order, with one request at a time, would keep one processor
+ * busy.  Threads on the others decompress what it is going to read, into the cache of
  * decompressed clusters.  A large request over several clusters gets the same help.
  *
  *      reader    [ at ][      ]
@@ -11,19 +11,20 @@
  *                               <--- the window -------->
  *
  * There is a table of the last few streams.  A stream is in order if its requests follow
- * one another, and have covered half a cluster.  Its window then begins with two clusters,
- * and doubles with each one that the reader comes to.  Random readers replace each
- * other's streams, and cause no work.
+ * one another, and have covered half a cluster.  Its window then begins with two
+ * clusters, and doubles with each one that the reader comes to.  Random readers replace
+ * each other's streams, and cause no work.
  *
- * The threads leave the next cluster alone.  If it has not been begun when the reader
- * comes there, the reader decompresses it itself, and a thread works on the one after it
- * at the same time.  If the threads were right ahead of the reader, it would wait for each
- * cluster, and all but one processor would be idle.
+ * The threads leave the cluster after that of the reader alone.  If it has not been begun
+ * when the reader comes there, the reader decompresses it itself, without a copy.  If the
+ * reader comes to one that a thread has begun, it takes work from the window, as a thread
+ * does, before it waits: otherwise it would wait most of the time where decompressing
+ * takes longer than everything else, and its processor would be idle.
  *
- * A thread takes a step of a window, CLUSTER_SIZE or more, only while there is a processor
+ * A thread takes a step of a window, a cluster or more, only while there is a processor
  * for it: requests that read compressed clusters, and threads that work ahead of them,
- * are no more than there are processors.  So a client with many requests in flight is not
- * disturbed.
+ * are no more than there are processors.  So a client with many requests in flight is
+ * not disturbed.
  *
  * A thread pins the present for each step, from the lookup until the cluster is in the
  * cache, as a request does (R4).  It holds no pin while it waits for work.  The view of a
@@ -81,6 +82,7 @@ struct stream {
   uint64_t first;               /* requests were in order from here */
   uint64_t next;                /* to here */
   uint64_t at;                  /* the step that the reader works on */
+  uint64_t request;             /* bytes of the last request */
   uint64_t large_end;           /* of a large request; 0: none */
   uint64_t cursor;              /* what is before it has been taken, or is not to be */
   unsigned depth;               /* steps in the window; 0: not in order */
@@ -199,7 +201,8 @@ most_threads (const struct readahead *r)
 static unsigned
 most_depth (const struct readahead *r, const struct stream *s)
 {
-  const uint64_t wanted = max64 (WINDOW, (2 * most_threads (r) + 2) * s->step);
+  const uint64_t wanted = max64 (max64 (WINDOW, 2 * s->request),
+                                 (2 * most_threads (r) + 2) * s->step);
   unsigned alive = 0;
 
   for (unsigned i = 0; i < MOST_STREAMS; i++)
@@ -221,7 +224,7 @@ steps_of (const struct readahead *r, const struct stream *s, uint64_t *from)
   else if (s->large_end > 0)
     end = min64 (s->large_end, s->at + (most_depth (r, s) + 1) * s->step);
   end = min64 (end, s->view.size);
-  *from = max64 (s->cursor, s->at + 2 * s->step);
+  *from = max64 (s->cursor, s->at + (s->at + s->step < s->large_end ? 1 : 2) * s->step);
   return *from < end ? div_up (end - *from, s->step) : 0;
 }
 
@@ -283,6 +286,20 @@ has_processor (const struct readahead_load *load)
   return load->readers + load->working < load->processors;
 }
 
+/* Returns the number of steps that there were.  With the lock held. */
+static unsigned
+take_step (struct readahead *r, struct stream *s, struct job *job)
+{
+  uint64_t from;
+  const unsigned steps = steps_of (r, s, &from);
+
+  if (steps > 0) {
+    s->cursor = from + s->step;
+    *job = (struct job) { s->view, from, min64 (s->cursor, s->view.size) };
+  }
+  return steps;
+}
+
 /* With the lock held. */
 static bool
 take_job (struct readahead *r, struct job *job)
@@ -290,14 +307,11 @@ take_job (struct readahead *r, struct job *job)
   if (!has_processor (r->load))
     return false;
   for (unsigned i = 0; i < MOST_STREAMS; i++) {
-    struct stream *s = &r->streams[(r->turn + i) % MOST_STREAMS];
-    uint64_t from;
-    const unsigned steps = steps_of (r, s, &from);
+    const unsigned which = (r->turn + i) % MOST_STREAMS;
+    const unsigned steps = take_step (r, &r->streams[which], job);
 
     if (steps > 0) {
-      s->cursor = from + s->step;
-      *job = (struct job) { s->view, from, min64 (s->cursor, s->view.size) };
-      r->turn += i + 1;
+      r->turn = which + 1;
       r->load->working++;
       if (steps > 1 && r->idle > 0)
         pthread_cond_signal (&r->wake);
@@ -419,6 +433,7 @@ begin_request (struct readahead *r, struct stream *s, uint64_t at, uint64_t end)
   const bool is_first = s->next == s->first;
 
   s->used = ++r->requests;
+  s->request = end - at;
   s->large_end = end - at >= LARGE_REQUEST && end - at > s->step ? end : 0;
   if (s->depth == 0 && !is_first && end > s->next && s->next - s->first >= s->step / 2)
     s->depth = 2;
@@ -477,7 +492,27 @@ readahead_touch (struct readahead_request *q, const struct view *v, uint64_t at,
       return;
   }
   advance (r, s, at);
+  q->ordered = s->depth > 0 || s->large_end > 0;
   get_help (r, s);
+}
+
+void
+readahead_help (struct readahead_request *q)
+{
+  struct readahead *r = q->readahead;
+  struct stream *s = &r->streams[q->stream];
+  struct job job;
+  bool silent, any;
+
+  {
+    LOCK_FOR_BLOCK (&r->lock);
+    any = s->id == q->id && take_step (r, s, &job) > 0;
+  }
+  if (!any)
+    return;
+  silent = report_silence (true);
+  carry_out (r, &job);
+  report_silence (silent);
 }
 
 void

@@ -8,12 +8,14 @@
 #define QCOW2_READAHEAD_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "util/grace.h"
 #include "request/view.h"
 
-/* How busy the processors are with compressed clusters: shared by the disks of a server. */
+/* How busy the processors are with compressed clusters; shared by the disks of a
+ * server. */
 struct readahead_load {
   unsigned processors;          /* constant; 1: nothing is ever read ahead */
   atomic_uint readers;          /* requests that read compressed clusters */
@@ -31,12 +33,12 @@ extern struct readahead *readahead_new (struct grace *,
 /* No request may be running.  Accepts NULL. */
 extern void readahead_free (struct readahead *);
 
-/* There are clients.  Nothing is read ahead before, because what changes a whole image has
- * threads of its own. */
+/* There are clients.  Nothing is read ahead before, because what changes a whole image
+ * has threads of its own. */
 extern void readahead_allow (struct readahead *);
 
-/* Ends all threads, and waits for them, but for no far server.  The next request may start
- * threads again.  For one caller at a time; requests may be running. */
+/* Ends all threads, and waits for them, but for no far server.  The next request may
+ * start threads again.  For one caller at a time; requests may be running. */
 extern void readahead_end (struct readahead *);
 
 /* A request that reads compressed clusters.  All zeros before the first one. */
@@ -44,12 +46,15 @@ struct readahead_request {
   struct readahead *readahead;
   unsigned stream;
   uint64_t id;                  /* of the stream */
+  bool ordered;                 /* something may be read ahead for it */
 };
 /* The request reads from guest offset AT on, where there is a compressed cluster of
  * CLUSTER_SIZE bytes; END is the end of the request.  V need only last as long as the
  * request, but what it points to as long as the disk. */
 extern void readahead_touch (struct readahead_request *, const struct view *v,
                              uint64_t at, uint64_t end, uint64_t cluster_size);
+/* The request has to wait for a cluster: meanwhile, does the work of a thread. */
+extern void readahead_help (struct readahead_request *);
 /* The request ends. */
 extern void readahead_done (struct readahead_request *);
 
