@@ -28,11 +28,12 @@ def libnbd():
 class Served:
     """An image that clients can use.
 
-    PARAMETERS are more of them for the plugin.  WINDOW is (offset, length) of the part
-    that clients see.  Raw exports of NBD servers need no server of ours, unless there is
-    a window."""
+    PARAMETERS are more of them for the plugin, and FDS descriptors for it.  WINDOW is
+    (offset, length) of the part that clients see.  Raw exports of NBD servers need no
+    server of ours, unless there is a window."""
 
-    def __init__(self, image, writing=False, parameters=(), export="", window=None):
+    def __init__(self, image, writing=False, parameters=(), export="", window=None,
+                 fds=()):
         self.image = image
         self.server = None
         filters, more = [], []
@@ -43,7 +44,7 @@ class Served:
             passphrase = images.Passphrase(image.secret)
             arguments = [*filters, programs.plugin, *image.parameters(writing),
                          *passphrase.parameters, *parameters, *more]
-            self.server = programs.Server(arguments, passphrase.fds, not writing)
+            self.server = programs.Server(arguments, [*passphrase.fds, *fds], not writing)
             passphrase.close()
         elif not image.uri:
             hold(image, writing)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """compare: reads what is not known to be zeros from both disks, several at once."""
 
-import os
-
 import cli
 import clients
 import images
+import places
 from cli import Command, Failure, Option
 
 # Exit statuses.
@@ -16,24 +15,30 @@ DEPTH = 8                       # pieces in flight
 
 
 class Disk:
-    """Raw files are read without the server, which only tells where they have holes."""
+    """Where the file has the bytes of the disk as they are, they are read from there: of
+    raw files, and of qcow2 images as far as the server's map tells (places.py).  The
+    server holds the lock that keeps others from changing the file."""
 
     def __init__(self, image):
         self.image = image
-        self.served = clients.Served(image)
+        if image.format == "qcow2":
+            self.places = places.Places(image)
+            self.served = clients.Served(image, parameters=self.places.parameters,
+                                         fds=self.places.fds)
+        else:
+            self.places = None if image.uri else places.Raw(image.path)
+            self.served = clients.Served(image)
+
+    def connect(self):
+        """Apart from the beginning, so that two servers start at the same time."""
         self.handle = self.served.connect()
+        if self.image.format == "qcow2":
+            self.places.read()
         self.size = self.handle.get_size()
-        self.fd = None
-        if image.format == "raw" and not image.uri:
-            self.fd = os.open(image.path, os.O_RDONLY)
 
     def begin(self, buffer, at):
         """Begins to read: what await_data needs."""
-        if self.fd is not None:
-            got = os.preadv(self.fd, [buffer], at)
-            if got != len(buffer):
-                raise Failure("%s: cannot read %d bytes at offset %d"
-                              % (self.image.given, len(buffer), at), NOT_READ)
+        if self.places is not None and self.places.read_into(buffer, at):
             return None
         return self.handle.aio_pread(clients.libnbd().Buffer.from_buffer(buffer), at)
 
@@ -52,6 +57,8 @@ def compare(o):
     try:
         one, two = (Disk(images.image_of(o, name, format)) for name, format in
                     zip(o.operands, (o.format, o.format_2)))
+        one.connect()
+        two.connect()
     except (Failure, OSError) as e:
         text = str(e) if isinstance(e, Failure) else "%s: %s" % (e.filename, e.strerror)
         raise Failure(text, NOT_OPENED) from None

@@ -58,6 +58,36 @@ for ((i = 0; i < 10; ++i)); do
   grep "Content mismatch at offset $((at / 512 * 512))!" ours.out
 done
 
+# Pieces of the disk are all over the file, or not as they are in it.
+write=(qemu-io -f qcow2)
+for ((i = 0; i < 40; ++i)); do
+  write+=(-c "write -P $((i + 1)) $((RANDOM % 2560 * 4))k $((RANDOM % 20 * 4 + 4))k")
+done
+for options in cluster_size=4k cluster_size=64k,extended_l2=on data_file=out; do
+  for dir in ours theirs; do
+    rm -f $dir/f.qcow2 $dir/out
+    cp ours/a.raw $dir/base.raw
+    (cd $dir && qemu-img create -q -f qcow2 -o "$options" f.qcow2 10M)
+    [ $options = data_file=out ] ||
+      (cd $dir && qemu-img rebase -q -u -f qcow2 -F raw -b base.raw f.qcow2)
+    (cd $dir && "${write[@]}" f.qcow2)
+    (cd $dir && qemu-img convert f.qcow2 f.raw)
+  done
+  compared 0 f.qcow2 f.raw
+  for ((i = 0; i < 5; ++i)); do
+    at=$((RANDOM * 32768 + RANDOM)) at=$((at % (10 << 20)))
+    in_both cp f.raw g.raw
+    in_both qemu-io -f raw -c "write -P 177 $at 1" g.raw
+    compared 1 f.qcow2 g.raw
+    grep "Content mismatch at offset $((at / 512 * 512))!" ours.out
+  done
+done
+in_both qemu-img create -q -f qcow2 -o cluster_size=4k f.qcow2 10M
+in_both "${write[@]}" -c 'write -c -P 9 4M 4k' -c 'write -c -P 8 4136k 4k' f.qcow2
+in_both qemu-img convert f.qcow2 f.raw
+compared 0 f.qcow2 f.raw
+compared 0 -U f.qcow2 f.raw
+
 # A raw disk ends with a sector.
 head -c 1000 /dev/zero > one.raw
 head -c 1024 /dev/zero > two.raw
