@@ -260,14 +260,19 @@ refcount (const struct blob *b, uint64_t cluster)
     : blob_get (b, block + bit / 8, 1) >> bit % 8 & ((1u << (1u << order)) - 1);
 }
 
-/* Are all clusters as before that have a refcount? */
+/* Are all clusters as before that have a refcount?  (If the header cannot say how large
+ * they are: is everything as before?) */
 static bool
 is_kept (const struct blob *before, const struct blob *now)
 {
-  const uint64_t cs = cluster_size (before);
+  const uint64_t bits = blob_get (before, 20, 4);
+  uint64_t cs;
 
   if (now->len != before->len)
     return false;
+  if (bits < 9 || bits > 21)
+    return memcmp (before->data, now->data, now->len) == 0;
+  cs = cluster_size (before);
   for (uint64_t at = 0; at < now->len; at += cs) {
     const uint64_t n = min64 (cs, now->len - at);
 
