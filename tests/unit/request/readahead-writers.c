@@ -3,7 +3,7 @@
  * While clients read a disk in order, others overwrite and trim its compressed clusters,
  * and flush, so that host clusters are reused.  Readers must see what was written last,
  * or is being written: each sector says which cluster and which version it belongs to.
- * What is decompressed ahead takes longer than any request.
+ * Writes take long, and so does it to use what was looked up ahead.
  */
 
 #include <config.h>
@@ -21,10 +21,10 @@
 #include "lib/stubs.h"
 
 #define CS (UINT64_C (64) << 10)
-#define CLUSTERS 96u
+#define CLUSTERS 48u
 #define SIZE (CLUSTERS * CS)
 #define WRITERS 2
-#define ROUNDS 400u
+#define ROUNDS 600u
 #define READERS 2
 
 static uint64_t seed;
@@ -39,8 +39,8 @@ at_gate (void *opaque, const char *name, enum storage_op op, const struct iovec 
 {
   (void) opaque; (void) name; (void) iov; (void) niov; (void) offset; (void) count;
   (void) dsync;
-  if (op == STORAGE_OP_READ && !is_client)
-    usleep (2000);
+  if (op == STORAGE_OP_WRITE)
+    usleep (3000);
   return op == STORAGE_OP_SYNC;         /* these are left out */
 }
 
@@ -57,6 +57,25 @@ struct stamp {
   uint32_t cluster, version, salt;
 };
 
+/* Between a lookup ahead of a reader and its use, much may happen, too. */
+extern void __real_cluster_cache_ahead (struct cluster_cache *, struct storage *,
+                                        const struct header *, unsigned, uint64_t);
+extern void __wrap_cluster_cache_ahead (struct cluster_cache *, struct storage *,
+                                        const struct header *, unsigned, uint64_t);
+
+void
+__wrap_cluster_cache_ahead (struct cluster_cache *c, struct storage *file,
+                            const struct header *h, unsigned layer, uint64_t descriptor)
+{
+  usleep (5000);
+  __real_cluster_cache_ahead (c, file, h, layer, descriptor);
+}
+
+/* What can be compressed, and what not: so that each needs a host cluster of its own, and
+ * what is stored there next often has the same descriptor. */
+#define TEXT 100
+#define NOISE 300
+
 static void
 fill (unsigned char *buf, unsigned cluster, unsigned version, struct rng *r)
 {
@@ -65,7 +84,9 @@ fill (unsigned char *buf, unsigned cluster, unsigned version, struct rng *r)
     const struct stamp s = { cluster, version, rng_next (r) };
 
     memcpy (buf + at, &s, sizeof s);
-    memset (buf + at + sizeof s, version, 400);
+    memset (buf + at + sizeof s, version, TEXT);
+    for (unsigned i = 0; i < NOISE; i++)
+      buf[at + sizeof s + TEXT + i] = rng_next (r);
   }
 }
 
@@ -86,7 +107,7 @@ judge (const unsigned char *sector, unsigned cluster, unsigned from, unsigned to
              s.version, s.cluster, from, to);
     abort ();
   }
-  for (unsigned i = 0; i < 400; i++)
+  for (unsigned i = 0; i < TEXT; i++)
     CHECK (sector[sizeof s + i] == (unsigned char) s.version);
 }
 

@@ -16,7 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "util/bytes.h"
 #include "util/unwanted.h"
+#include "format/format.h"
 #include "request/readahead.h"
 #include "disk/export.h"
 #include "offline/create.h"
@@ -74,6 +76,29 @@ at_gate (void *opaque, const char *name, enum storage_op op, const struct iovec 
 }
 
 static const struct storage_hooks hooks = { .before = at_gate };
+
+/* What has been looked up ahead, and is about to be used. */
+static atomic_bool stopped;     /* it waits */
+static atomic_uint looked_up;
+static atomic_uint_fast64_t watched;    /* a descriptor */
+static atomic_uint watched_seen;
+
+extern void __real_cluster_cache_ahead (struct cluster_cache *, struct storage *,
+                                        const struct header *, unsigned, uint64_t);
+extern void __wrap_cluster_cache_ahead (struct cluster_cache *, struct storage *,
+                                        const struct header *, unsigned, uint64_t);
+
+void
+__wrap_cluster_cache_ahead (struct cluster_cache *c, struct storage *file,
+                            const struct header *h, unsigned layer, uint64_t descriptor)
+{
+  looked_up++;
+  if (descriptor == watched)
+    watched_seen++;
+  while (stopped && !is_client)
+    sched_yield ();
+  __real_cluster_cache_ahead (c, file, h, layer, descriptor);
+}
 
 /* --- the image --- */
 
@@ -320,7 +345,8 @@ test_faults (void)
   close_disk ();
 }
 
-/* A reader that waits for a cluster that cannot be loaded tries itself. */
+/* A reader that has to wait takes the next work itself.  If what it waited for cannot be
+ * loaded, it tries that, too. */
 static void *
 read_waiting (void *arg)
 {
@@ -336,19 +362,23 @@ test_waiting (void)
 {
   pthread_t t;
 
+  load.processors = 2;
   open_disk (false);
   disk_allow_ahead (d);
   held = failing = true;
   begin_order ();
   await_ahead ();
+  CHECK (stats ().ahead == 1);
   CHECK (pthread_create (&t, NULL, read_waiting, NULL) == 0);
   while (stats ().waits == 0)
     sched_yield ();
+  CHECK (stats ().ahead == 2 && ahead_reads == 1);
   held = false;
   CHECK (pthread_join (t, NULL) == 0);
   failing = false;
   CHECK (error_count () == 0);
   close_disk ();
+  load.processors = 4;
 }
 
 /* The client that reads a damaged cluster is told; nobody else is. */
@@ -387,6 +417,37 @@ test_damage (void)
   quiet_errors = false;
   CHECK (export_write (client, buf, 4096, 0, true) == 0);
   CHECK (error_count () == CLUSTERS - 3);
+  close_disk ();
+  CHECK (remove (path) == 0);
+  make_image ();
+}
+
+/* The same for an entry of an L2 table that makes the image corrupt.  Nobody reads that
+ * cluster, so the image stays as it is. */
+static void
+test_corrupt (void)
+{
+  const int fd = open (path, O_RDWR);
+  const unsigned long errors = error_count ();
+  struct be64 entry;
+  uint64_t l1, l2;
+
+  CHECK (fd >= 0 && pread (fd, &entry, 8, 40) == 8);
+  l1 = get64 (entry);
+  CHECK (pread (fd, &entry, 8, l1) == 8);
+  l2 = (get64 (entry) & QCOW2_L1_OFFSET_MASK) + 4 * 8;
+  CHECK (pread (fd, &entry, 8, l2) == 8);
+  entry = put64 (QCOW2_OFLAG_COPIED | l1);
+  CHECK (pwrite (fd, &entry, 8, l2) == 8);
+  close (fd);
+
+  open_disk (true);
+  disk_allow_ahead (d);
+  begin_order ();
+  while (stats ().ahead < 3)
+    sched_yield ();
+  CHECK (error_count () == errors);
+  CHECK (export_write (client, buf, 4096, 100 * CS, true) == 0);
   close_disk ();
   CHECK (remove (path) == 0);
   make_image ();
@@ -454,6 +515,70 @@ test_rest (void)
   close_disk ();
 }
 
+static struct alloc_stats
+alloc_stats (void)
+{
+  struct disk_stats s;
+
+  disk_get_stats (d, &s);
+  return s.alloc;
+}
+
+/* R4: between the lookup and the reading, freed clusters are not reused. */
+static void
+test_pin (void)
+{
+  open_disk (true);
+  disk_allow_ahead (d);
+  looked_up = 0;
+  stopped = true;
+  begin_order ();
+  while (looked_up == 0)
+    sched_yield ();
+  CHECK (export_trim (client, SIZE, 0, false) == 0);
+  for (unsigned i = 0; i < 3; i++)
+    CHECK (export_flush (client) == 0);
+  CHECK (alloc_stats ().punched == 0);
+  stopped = false;
+  while (alloc_stats ().punched == 0)
+    CHECK (export_write (client, buf, 4096, SIZE - CS, false) == 0 &&
+           export_flush (client) == 0);
+  close_disk ();
+  CHECK (remove (path) == 0);
+  make_image ();
+}
+
+/* When the disk has become writable, no thread looks at the view of readers before. */
+static void
+test_old_view (void)
+{
+  struct export *writer;
+  struct run run;
+
+  open_disk (false);
+  disk_allow_ahead (d);
+  load.readers = 3;             /* no processor is left */
+  begin_order ();
+  CHECK ((writer = export_open (d, "", true)) != NULL);
+  CHECK (l2_lookup (disk_inside (d).view->w->l2, 4 * CS, CS, &run) == 0 &&
+         run.kind == RUN_COMPRESSED);
+  watched = run.host;
+  watched_seen = 0;
+  CHECK (export_trim (writer, 100 * CS, 0, true) == 0);
+  load.readers = 0;
+  ahead_reads = 0;
+  for (unsigned i = 120; i < CLUSTERS; i++) {
+    read_cluster (i);
+    if (i == 122)
+      await_ahead ();
+  }
+  CHECK (stats ().ahead > 0 && watched_seen == 0);
+  CHECK (export_close (writer) == 0);
+  close_disk ();
+  CHECK (remove (path) == 0);
+  make_image ();
+}
+
 /* What is written ahead of the reader is what it reads, also if it came before the disk
  * became writable. */
 static void
@@ -505,8 +630,11 @@ main (void)
   test_waiting ();
   test_end ();
   test_rest ();
+  test_pin ();
+  test_old_view ();
   CHECK (error_count () == 0);
   test_damage ();
+  test_corrupt ();
   test_writer ();
   free (path);
   images_leave ();
