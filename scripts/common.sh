@@ -50,6 +50,14 @@ deb_packages=(
   python3-libnbd
   qemu-utils
 )
+# shellcheck disable=SC2034
+matrix_packages=(
+  autoconf
+  automake
+  libtool
+  mmdebstrap
+  pkg-config
+)
 # A Ceph cluster, and QEMU's driver for it.
 # shellcheck disable=SC2034
 ceph_packages=(
