@@ -10,8 +10,8 @@
  *      threads                 [ cursor ][      ][      ]
  *                               <--- the window -------->
  *
- * There is a table of the last few streams.  A stream is in order if its requests follow
- * one another, and have covered half a cluster.  Its window then begins with two
+ * There is a table of the last few streams.  A stream is in order if three requests
+ * follow one another, and have covered half a cluster.  Its window then begins with two
  * clusters, and doubles with each one that the reader comes to.  Random readers replace
  * each other's streams, and cause no work.
  *
@@ -81,6 +81,7 @@ struct stream {
   uint64_t step;                /* bytes that a thread takes */
   uint64_t first;               /* requests were in order from here */
   uint64_t next;                /* to here */
+  unsigned following;           /* requests since the first one */
   uint64_t at;                  /* the step that the reader works on */
   uint64_t request;             /* bytes of the last request */
   uint64_t large_end;           /* of a large request; 0: none */
@@ -399,11 +400,14 @@ is_same (const struct view *a, const struct view *b)
   return a->lower == b->lower && a->w == b->w && a->single == b->single;
 }
 
-/* Requests in flight at the same time may come a little out of order. */
+/* Requests in flight at the same time may come a little out of order; but so would many
+ * random ones, if their disk is small. */
 static bool
 continues (const struct stream *s, const struct view *v, uint64_t at)
 {
-  return s->id != 0 && at + s->step >= s->next && at <= s->next + s->step &&
+  const uint64_t slack = s->depth > 0 ? s->step : 0;
+
+  return s->id != 0 && at + slack >= s->next && at <= s->next + slack &&
     is_same (&s->view, v);
 }
 
@@ -430,12 +434,12 @@ find_stream (struct readahead *r, const struct view *v, uint64_t at, uint64_t st
 static void
 begin_request (struct readahead *r, struct stream *s, uint64_t at, uint64_t end)
 {
-  const bool is_first = s->next == s->first;
-
   s->used = ++r->requests;
   s->request = end - at;
   s->large_end = end - at >= LARGE_REQUEST && end - at > s->step ? end : 0;
-  if (s->depth == 0 && !is_first && end > s->next && s->next - s->first >= s->step / 2)
+  if (s->next > s->first)
+    s->following++;
+  if (s->depth == 0 && s->following >= 2 && s->next - s->first >= s->step / 2)
     s->depth = 2;
   s->next = max64 (s->next, end);
 }

@@ -284,6 +284,14 @@ test_random (void)
   for (unsigned i = 0; i < CLUSTERS; i++)
     read_cluster (i * 77 % CLUSTERS);
   CHECK (stats ().ahead == 0 && stats ().inflations == CLUSTERS && stats ().hits == 0);
+  close_disk ();
+
+  /* Two that are adjacent mean nothing. */
+  open_disk (false);
+  disk_allow_ahead (d);
+  for (unsigned i = 0; i < CLUSTERS; i++)
+    read_cluster (i / 2 * 45 % (CLUSTERS / 2) * 2 + i % 2);
+  CHECK (stats ().ahead == 0 && stats ().inflations == CLUSTERS);
   CHECK (threads () == threads_before);
   close_disk ();
 }
@@ -435,7 +443,7 @@ test_corrupt (void)
   CHECK (fd >= 0 && pread (fd, &entry, 8, 40) == 8);
   l1 = get64 (entry);
   CHECK (pread (fd, &entry, 8, l1) == 8);
-  l2 = (get64 (entry) & QCOW2_L1_OFFSET_MASK) + 4 * 8;
+  l2 = (get64 (entry) & QCOW2_L1_OFFSET_MASK) + 6 * 8;
   CHECK (pread (fd, &entry, 8, l2) == 8);
   entry = put64 (QCOW2_OFLAG_COPIED | l1);
   CHECK (pwrite (fd, &entry, 8, l2) == 8);
@@ -444,7 +452,9 @@ test_corrupt (void)
   open_disk (true);
   disk_allow_ahead (d);
   begin_order ();
-  while (stats ().ahead < 3)
+  await_ahead ();
+  read_cluster (3);
+  while (stats ().ahead < 5)    /* then one after it was begun */
     sched_yield ();
   CHECK (error_count () == errors);
   CHECK (export_write (client, buf, 4096, 100 * CS, true) == 0);
