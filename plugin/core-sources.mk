@@ -256,6 +256,7 @@ core_sources = \
 	%reldir%/offline/shadow.c \
 	%reldir%/offline/shadow.h \
 	%reldir%/offline/shadowend.c \
+	%reldir%/offline/shadowwidth.c \
 	%reldir%/offline/shadowtab.c \
 	%reldir%/offline/snapedit.c \
 	%reldir%/offline/snapedit.h \

@@ -54,9 +54,9 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
 #define CHANGES SNAPSHOT_EDITS, P (RESIZE), BITMAP_EDITS, P (FLATTEN), P (REBASE), \
     P (COMMIT), P (AMEND), KEY_EDITS, V (CHECK_REPAIR), P (COPY_ON_READ)
 /* Parameters for new images, and those that can be changed later. */
-#define OF_NEW P (CLUSTER_SIZE), P (REFCOUNT_BITS), P (EXTENDED_L2), \
+#define OF_NEW P (CLUSTER_SIZE), P (EXTENDED_L2), \
     P (COMPRESSION_TYPE), P (ENCRYPT), P (BACKING_FILE), P (OVERWRITE)
-#define OF_AMEND P (COMPAT), P (LAZY_REFCOUNTS), P (DATA_FILE_RAW)
+#define OF_AMEND P (COMPAT), P (LAZY_REFCOUNTS), P (REFCOUNT_BITS), P (DATA_FILE_RAW)
 /* Parameters for a single image. */
 #define OF_ONE P (FILE), P (SNAPSHOT), SNAPSHOT_EDITS, P (RESIZE), P (SHRINK), \
     P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_INTO), P (BITMAP_FROM), \
@@ -299,8 +299,9 @@ check_others (const struct params *p)
     return -1;
   }
   if (p->amend_wanted && !p->given[PARAM_COMPAT] && !p->given[PARAM_LAZY_REFCOUNTS] &&
-      !p->given[PARAM_DATA_FILE_RAW]) {
-    nbdkit_error ("amend=true requires compat=, lazy-refcounts= or data-file-raw=");
+      !p->given[PARAM_REFCOUNT_BITS] && !p->given[PARAM_DATA_FILE_RAW]) {
+    nbdkit_error ("amend=true requires compat=, lazy-refcounts=, refcount-bits= or "
+                  "data-file-raw=");
     return -1;
   }
   if (p->edit.nr_merges != p->edit.nr_into) {

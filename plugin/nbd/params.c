@@ -229,8 +229,8 @@ const char params_help[] =
   "[file=]<PATH|URI>            The image (or use dir=).\n"
   "dir=<DIRECTORY>              Serve all images in this directory.\n"
   "allow-uri=<URI>              NBD exports that images may use.\n"
-  "amend=true|false             Change compat=, lazy-refcounts= or data-file-raw=\n"
-  "                             (default false).\n"
+  "amend=true|false             Change compat=, lazy-refcounts=, refcount-bits= or\n"
+  "                             data-file-raw= (default false).\n"
   "answer-timeout=<SECONDS>     Wait for a silent NBD server (default 180).\n"
   "backing=follow|deny|<PATH|URI>\n"
   "                             Which backing file to open (default follow).\n"
@@ -715,6 +715,9 @@ complete_amend (struct params *p)
 {
   p->amend = (struct amend) {
     .version = p->given[PARAM_COMPAT] ? p->create.options.image.version : 0,
+    .refcount_bits = !p->given[PARAM_REFCOUNT_BITS] ? 0
+      : p->create.options.image.refcount_bits ? p->create.options.image.refcount_bits
+      : UINT_MAX,               /* is refused */
     .lazy_refcounts = amend_choice (p, PARAM_LAZY_REFCOUNTS),
     .data_file_raw = amend_choice (p, PARAM_DATA_FILE_RAW),
   };

@@ -4,7 +4,8 @@
  *
  * Specification: "Header", "Snapshots", "Standard Cluster Descriptor".
  *
- * All changes are in the header, and become visible together (shadow.c).  Version 3 can
+ * All changes are in the header, and become visible together (shadow.c); if refcounts get
+ * another width, all of them are written anew (shadowwidth.c).  Version 3 can
  * express all that version 2 can.  The other way, an image that has anything of version 3
  * is refused, with two exceptions.  Lazy refcounts, names of features and unknown
  * compatible or autoclear features go, which does no harm.  And zero clusters are
@@ -43,11 +44,12 @@ refuse (const struct image *image, unsigned version, const char *why)
   return -1;
 }
 
-/* What of version 3 is in use, and cannot be replaced?  NULL: nothing. */
+/* What of version 3 is in use, and cannot be replaced?  NULL: nothing.  REFCOUNT_ORDER is
+ * the new one. */
 static const char *
-used_of_3 (const struct header *h)
+used_of_3 (const struct header *h, unsigned refcount_order)
 {
-  return h->refcount_order != QCOW2_V2_REFCOUNT_ORDER
+  return refcount_order != QCOW2_V2_REFCOUNT_ORDER
       ? "its refcounts do not have 16 bits"
     : h->incompatible & QCOW2_INCOMPAT_DATA_FILE ? "it has an external data file"
     : h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2 ? "it has subclusters"
@@ -87,12 +89,12 @@ check_snapshots (const struct image *image)
 }
 
 static int
-check_version (const struct image *image, unsigned version)
+check_version (const struct image *image, unsigned version, unsigned refcount_order)
 {
   const struct header *h = &image->header;
 
-  if (version < h->version && used_of_3 (h))
-    return refuse (image, version, used_of_3 (h));
+  if (version < h->version && used_of_3 (h, refcount_order))
+    return refuse (image, version, used_of_3 (h, refcount_order));
   if (version > h->version && image->snapshots.n > 0 && check_snapshots (image) == -1)
     return -1;
   return shadow_check_version (image, version);
@@ -105,6 +107,12 @@ check_features (const struct image *image, const struct amend *a, unsigned versi
 
   if (a->lazy_refcounts == AMEND_ON && version < 3)
     why = "lazy-refcounts=true requires version 3: add compat=1.1";
+  else if (a->refcount_bits != 0 && a->refcount_bits != 16 && version < 3)
+    why = "refcounts of another width than 16 bits require version 3: add compat=1.1";
+  else if (a->refcount_bits != 0 &&
+           (!is_power_of_2 (a->refcount_bits) ||
+            a->refcount_bits > 1 << QCOW2_MAX_REFCOUNT_ORDER))
+    why = "refcount-bits must be a power of two, up to 64";
   else if (a->data_file_raw == AMEND_ON && !image_data_is_raw (image))
     why = "data-file-raw=true is for new images: the data file would have to contain the "
       "same bytes as the disk";
@@ -230,12 +238,13 @@ choose (bool *feature, enum amend_choice choice)
 
 static int
 change (const struct image *image, const struct disk_options *d, const struct amend *a,
-        unsigned version, struct shadow *s)
+        unsigned version, unsigned refcount_order, struct shadow *s)
 {
   struct shadow_header sh;
 
   shadow_get_header (s, &sh);
   sh.version = version;
+  sh.refcount_order = refcount_order;
   choose (&sh.lazy_refcounts, a->lazy_refcounts);
   choose (&sh.data_file_raw, a->data_file_raw);
   if (version < image->header.version &&
@@ -248,18 +257,22 @@ int
 amend_image (struct image *image, const struct disk_options *d, const struct amend *a)
 {
   struct shadow *s;
-  unsigned version;
+  unsigned version, refcount_order;
   int r;
 
   if (edit_begin (image, d, true) == -1)
     return -1;
   version = a->version ? a->version : image->header.version;
-  if (check_features (image, a, version) == -1 || check_version (image, version) == -1)
+  if (check_features (image, a, version) == -1)
+    return -1;
+  refcount_order = a->refcount_bits ? (unsigned) __builtin_ctz (a->refcount_bits)
+    : image->header.refcount_order;
+  if (check_version (image, version, refcount_order) == -1)
     return -1;
   s = shadow_new (image, d->discard);
   if (s == NULL)
     return -1;
-  r = change (image, d, a, version, s);
+  r = change (image, d, a, version, refcount_order, s);
   KEEP_ERRNO_FOR_BLOCK;
   shadow_free (s);
   return r;

@@ -14,6 +14,7 @@ enum amend_choice { AMEND_KEEP, AMEND_OFF, AMEND_ON };
 
 struct amend {
   unsigned version;             /* 2 or 3; 0: as it is */
+  unsigned refcount_bits;       /* 0: as they are */
   enum amend_choice lazy_refcounts;
   enum amend_choice data_file_raw;
 };

@@ -44,6 +44,16 @@ struct shadow {
   uint64_t batch_n, batch_max;
 };
 
+/* The place of the new refcounts, in clusters: first the table, then the blocks. */
+struct shadow_place {
+  uint64_t first, table_clusters, blocks;
+};
+
+/* The old place of a block in the file, in bytes; 0 if it has none. */
+extern uint64_t shadow_old_place (const struct shadow *, uint64_t index);
+/* Writes all refcounts with another width (1 << ORDER bits), and sets *P. */
+extern int shadow_write_width (struct shadow *, unsigned order, struct shadow_place *p);
+
 /* Makes sure that block INDEX is in memory; reads it if necessary. */
 extern int shadow_load (struct shadow *, uint64_t index);
 /* Has the block written to a new place, even if none of its counts change. */

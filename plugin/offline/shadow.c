@@ -23,7 +23,7 @@
  *
  * This part keeps the refcount blocks that matter in memory, in their old and their new
  * state, and finds clusters that are free in both.  shadowtab.c handles L1 and L2 tables,
- * shadowend.c the switch.
+ * shadowend.c the switch, shadowwidth.c refcounts of another width.
  *
  * New refcounts are computed only as differences from the old ones: clusters that other
  * programs use for data that we do not know about keep their refcounts.
@@ -137,6 +137,13 @@ shadow_free (struct shadow *s)
 }
 
 /* --- blocks --- */
+
+uint64_t
+shadow_old_place (const struct shadow *s, uint64_t index)
+{
+  return index < s->table_entries
+    ? get64 (s->table[index]) & QCOW2_REFTABLE_OFFSET_MASK : 0;
+}
 
 static unsigned char *
 new_block (struct shadow *s)

@@ -89,6 +89,7 @@ struct shadow_header {
   uint64_t bitmaps_offset;      /* new place of the directory, of the same size;
                                    0: it stays */
   unsigned version;
+  unsigned refcount_order;      /* (version 2: 4) */
   bool lazy_refcounts, data_file_raw;   /* features (version 3) */
 };
 

@@ -23,11 +23,6 @@
 #include "space/refblock.h"
 #include "offline/shadow-impl.h"
 
-/* The place of the new refcounts, in clusters: first the table, then the blocks. */
-struct place {
-  uint64_t first, table_clusters, blocks;
-};
-
 struct freed_run { uint64_t first, n; };
 
 void
@@ -37,6 +32,7 @@ shadow_get_header (const struct shadow *s, struct shadow_header *sh)
     .size = s->h->size, .l1_offset = s->h->l1_offset,
     .l1_entries = s->h->l1_entries, .nr_snapshots = s->h->nb_snapshots,
     .snapshots_offset = s->h->snapshots_offset, .version = s->h->version,
+    .refcount_order = s->h->refcount_order,
     .lazy_refcounts = s->h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS,
     .data_file_raw = s->h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE,
   };
@@ -55,14 +51,6 @@ touch_range (struct shadow *s, uint64_t first, uint64_t n)
   return 0;
 }
 
-/* The old place of a block in the file, in bytes; 0 if it has none. */
-static uint64_t
-old_place (const struct shadow *s, uint64_t index)
-{
-  return index < s->table_entries
-    ? get64 (s->table[index]) & QCOW2_REFTABLE_OFFSET_MASK : 0;
-}
-
 /* Marks the blocks that cover the old places of the table and of the changed blocks. */
 static int
 touch_old_places (struct shadow *s)
@@ -71,15 +59,15 @@ touch_old_places (struct shadow *s)
   uint64_t i;
 
   for (i = 0; i < s->known; i++)
-    if (s->blocks[i].was && old_place (s, i) != 0 &&
-        touch_range (s, old_place (s, i) >> bits, 1) == -1)
+    if (s->blocks[i].was && shadow_old_place (s, i) != 0 &&
+        touch_range (s, shadow_old_place (s, i) >> bits, 1) == -1)
       return -1;
   return touch_range (s, s->h->reftable_offset >> bits,
                       s->h->reftable_clusters);
 }
 
 static int
-lay_out (struct shadow *s, struct place *p)
+lay_out (struct shadow *s, struct shadow_place *p)
 {
   const uint64_t per_cluster = s->h->cluster_size / sizeof (struct be64);
   uint64_t before;
@@ -100,13 +88,13 @@ lay_out (struct shadow *s, struct place *p)
 }
 
 static int
-count_places (struct shadow *s, const struct place *p)
+count_places (struct shadow *s, const struct shadow_place *p)
 {
   uint64_t i;
 
   for (i = 0; i < s->known; i++)
-    if (s->blocks[i].was && old_place (s, i) != 0 &&
-        shadow_drop (s, old_place (s, i) >> s->h->cluster_bits, 1) == -1)
+    if (s->blocks[i].was && shadow_old_place (s, i) != 0 &&
+        shadow_drop (s, shadow_old_place (s, i) >> s->h->cluster_bits, 1) == -1)
       return -1;
   if (shadow_drop_range (s, s->h->reftable_offset,
                          s->h->reftable_clusters * s->h->cluster_size) == -1)
@@ -117,7 +105,7 @@ count_places (struct shadow *s, const struct place *p)
 /* Blocks are adjacent in the file but not in memory, so they are copied to a buffer, and
  * as many as fit are written with one call. */
 static int
-write_blocks (struct shadow *s, const struct place *p, struct be64 *table)
+write_blocks (struct shadow *s, const struct shadow_place *p, struct be64 *table)
 {
   const uint64_t cs = s->h->cluster_size;
   uint64_t at = (p->first + p->table_clusters) << s->h->cluster_bits;
@@ -139,7 +127,7 @@ write_blocks (struct shadow *s, const struct place *p, struct be64 *table)
 }
 
 static int
-write_refcounts (struct shadow *s, const struct place *p)
+write_refcounts (struct shadow *s, const struct shadow_place *p)
 {
   const uint64_t bytes = p->table_clusters << s->h->cluster_bits;
   CLEANUP_FREE struct be64 *table = calloc (1, bytes);
@@ -224,13 +212,14 @@ with_bit (struct be64 features, uint64_t bit, bool on)
 
 static void
 set_fields (struct qcow2_header *raw, const struct header *h,
-            const struct shadow_header *sh, const struct place *p)
+            const struct shadow_header *sh, const struct shadow_place *p)
 {
   raw->size = put64 (sh->size);
   raw->l1_size = put32 (sh->l1_entries);
   raw->l1_table_offset = put64 (sh->l1_offset);
   raw->nb_snapshots = put32 (sh->nr_snapshots);
   raw->snapshots_offset = put64 (sh->snapshots_offset);
+  raw->refcount_order = put32 (sh->refcount_order);
   if (p) {
     raw->refcount_table_offset = put64 (p->first << h->cluster_bits);
     raw->refcount_table_clusters = put32 (p->table_clusters);
@@ -243,7 +232,7 @@ set_fields (struct qcow2_header *raw, const struct header *h,
 
 static int
 switch_header (struct shadow *s, const struct shadow_header *sh,
-               const struct place *p)
+               const struct shadow_place *p)
 {
   struct headerwrite *w = headerwrite_new (s->file, s->h);
   int r;
@@ -331,7 +320,7 @@ find_end (struct shadow *s, bool before)
   uint64_t i, n;
 
   for (i = max64 (s->known, s->table_entries); i-- > 0; ) {
-    if (s->blocks[i].now == NULL && old_place (s, i) == 0)
+    if (s->blocks[i].now == NULL && shadow_old_place (s, i) == 0)
       continue;
     if (shadow_load (s, i) == -1)
       return UINT64_MAX;
@@ -364,11 +353,14 @@ give_back (struct shadow *s)
 int
 shadow_commit (struct shadow *s, const struct shadow_header *sh)
 {
-  const bool counts = s->changed > 0;
-  struct place p = { 0 };
+  const bool width = sh->refcount_order != s->h->refcount_order;
+  const bool counts = width || s->changed > 0;
+  struct shadow_place p = { 0 };
 
-  if (counts && (lay_out (s, &p) == -1 || count_places (s, &p) == -1 ||
-                 write_refcounts (s, &p) == -1))
+  if (width && shadow_write_width (s, sh->refcount_order, &p) == -1)
+    return -1;
+  if (!width && counts && (lay_out (s, &p) == -1 || count_places (s, &p) == -1 ||
+                           write_refcounts (s, &p) == -1))
     return -1;
   if (storage_sync (s->file) == -1)
     return -1;

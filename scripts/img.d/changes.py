@@ -179,6 +179,7 @@ AMENDABLE = (
     ("encrypt.old-secret", None, "the id of the passphrase that is erased"),
     ("encrypt.state", None, "active to add a passphrase, inactive to erase one"),
     ("lazy_refcounts", "lazy-refcounts", "postpone updates of refcounts"),
+    ("refcount_bits", "refcount-bits", "the width of refcounts: 1, 2, 4, ... 64"),
 )
 # What does the same for the others.
 ELSEWHERE = {"size": "use resize", "backing_file": "use rebase -u",
@@ -220,7 +221,9 @@ def amend_parameters(given):
         if key not in known:
             raise Failure("-o: '%s' cannot be amended: %s" % (
                 key, ELSEWHERE.get(key, "convert makes a new image with other options")))
-        if key != "compat":
+        if key == "refcount_bits":
+            images.number_of(value, key, 1)
+        elif key != "compat":
             images.is_on(key, value)
         parameters.append("%s=%s" % (known[key], value))
     return parameters

@@ -3,11 +3,11 @@
  * Does changing the version and the features of an image happen completely or not at all?
  *
  * A random image, over a raw file or nothing, gets a series of random changes: to the
- * other version, with or without lazy refcounts.  During each, the power is cut at every
- * operation, and each operation fails once, and some allocations.  The image that is left
- * has no faults and no leaks, shows the same disk, and its header is either all in the
- * old or all in the new state.  Afterwards it is in the new state, and qemu-img agrees,
- * and writes to it.
+ * other version, with or without lazy refcounts, with refcounts of any width.  During
+ * each, the power is cut at every operation, and each operation fails once, and some
+ * allocations.  The image that is left has no faults and no leaks, shows the same disk,
+ * and its header is either all in the old or all in the new state.  Afterwards it is in
+ * the new state, and qemu-img agrees, and writes to it.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 4); FIRST: start with this one.
@@ -32,11 +32,13 @@
 struct state {
   unsigned version;
   bool lazy;
+  unsigned refcount_order;
 };
 
 struct trial {
   struct image_spec spec;
   struct blob below, contents;
+  bool shared;                  /* clusters can have many references */
   struct state before, after;
   struct amend amend;
   struct disk_options options;
@@ -54,6 +56,7 @@ state_of (const struct blob *b)
   return (struct state) {
     version,
     version == 3 && (blob_get (b, 80, 8) & QCOW2_COMPAT_LAZY_REFCOUNTS),
+    version == 3 ? blob_get (b, 96, 4) : 4,
   };
 }
 
@@ -64,6 +67,7 @@ shows (void *opaque, const struct blob *b, bool after)
   const struct state *s = after ? &t->after : &t->before, is = state_of (b);
 
   return is.version == s->version && is.lazy == s->lazy &&
+    is.refcount_order == s->refcount_order &&
     survivor_shows (b, t->spec.backing ? &t->below : NULL, &t->contents);
 }
 
@@ -93,6 +97,20 @@ ended (void *opaque, bool fault)
 }
 
 static void
+choose_width (struct trial *t, struct rng *rng)
+{
+  struct state *s = &t->after;
+  const unsigned least = t->shared ? 4 : 0;
+
+  if (s->version == 2)
+    s->refcount_order = 4;
+  else if (rng_below (rng, 2))
+    s->refcount_order = least + rng_below (rng, 7 - least);
+  if (s->refcount_order != t->before.refcount_order || rng_below (rng, 4) == 0)
+    t->amend.refcount_bits = 1u << s->refcount_order;
+}
+
+static void
 choose (struct trial *t, struct rng *rng)
 {
   struct state *s = &t->after;
@@ -107,7 +125,9 @@ choose (struct trial *t, struct rng *rng)
     s->lazy = rng_below (rng, 2);
     t->amend.lazy_refcounts = s->lazy ? AMEND_ON : AMEND_OFF;
   }
-  printf ("  version %u, lazy %d\n", s->version, s->lazy);
+  choose_width (t, rng);
+  printf ("  version %u, lazy %d, refcounts of %u bits\n", s->version, s->lazy,
+          1u << s->refcount_order);
 }
 
 static void
@@ -151,6 +171,7 @@ one_image (struct rng *rng)
                     &t.below);
   image_create (IMAGE, spec);
   image_fill (IMAGE, spec, rng, 1 + rng_below (rng, 12));
+  t.shared = spec->compressed;
   spec->compressed = false;     /* done */
   image_contents (IMAGE, NULL, &t.contents);
   printf ("%u: ", trials_number);

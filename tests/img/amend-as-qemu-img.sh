@@ -13,7 +13,8 @@ in_both qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 disk.qcow2
 in_both qemu-io -f qcow2 -c 'write -P 2 1M 1M' -c 'write -z 2M 64k' disk.qcow2
 
 for options in lazy_refcounts=on lazy_refcounts=off compat=0.10 compat=0.10 compat=1.1 \
-    compat=v2 compat=v3,lazy_refcounts=yes; do
+    compat=v2 compat=v3,lazy_refcounts=yes refcount_bits=64 refcount_bits=1 \
+    refcount_bits=16 refcount_bits=8,lazy_refcounts=off; do
   both amend -f qcow2 -o "$options" disk.qcow2
   same_image qcow2 disk.qcow2
 done
@@ -27,6 +28,8 @@ in_both qemu-img create -q -f raw disk.raw 1M
 before=$(fingerprint ours/disk.qcow2)
 for bad in "-o compat=0.10 narrow.qcow2" "-o compat=7 disk.qcow2" disk.qcow2 \
     "-o cluster_size=4k disk.qcow2" "-o lazy_refcounts=maybe disk.qcow2" "-o compat=1.1" \
+    "-o refcount_bits=3 disk.qcow2" "-o refcount_bits=0 disk.qcow2" \
+    "-o refcount_bits=65 disk.qcow2" "-o refcount_bits=x disk.qcow2" \
     "-f raw -o size=1 disk.raw" "-o no=1 disk.qcow2" "-o compat=1.1 none.qcow2"; do
   # shellcheck disable=SC2086
   both_status amend $bad

@@ -418,6 +418,12 @@ amend_to_3 (const struct disk_options *o)
 }
 
 static int
+amend_refcounts (const struct disk_options *o)
+{
+  return change_amend (o, &(const struct amend) { .refcount_bits = 64 });
+}
+
+static int
 bitmaps (const struct disk_options *o)
 {
   static const struct bitmapedit edits[] = {
@@ -612,6 +618,7 @@ static const struct each_change changes[] = {
   { "grow, data file", make_data_file, .run = grow_data_file, .second = DATA },
   { "amend to version 2", make_zeros, .run = amend_to_2 },
   { "amend to version 3", make_version_2_with_snapshot, .run = amend_to_3 },
+  { "amend refcounts", make_snapshots_and_bitmaps, .run = amend_refcounts },
   { "change bitmaps", make_snapshots_and_bitmaps, .run = bitmaps, .stops_anywhere = true },
   { "merge bitmaps", make_bitmaps_and_other, .run = bitmaps_from_other,
     .stops_anywhere = true },

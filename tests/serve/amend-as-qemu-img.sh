@@ -12,6 +12,7 @@
 requires_tools
 requires qemu-io --version
 
+PLUGIN=$(realpath "$PLUGIN")
 cd "$tmp"
 
 amend ()
@@ -142,8 +143,61 @@ refused_untouched 'to version 3: a snapshot does not say which size' old.qcow2 \
 refused_untouched 'lazy-refcounts=true requires version 3' old.qcow2 amend=true \
   lazy-refcounts=true
 refused_untouched 'amend=true requires compat=' old.qcow2 amend=true
-refused_untouched 'refcount-bits= requires create=' old.qcow2 amend=true compat=1.1 \
+refused_untouched 'require version 3: add compat=1.1' old.qcow2 amend=true \
   refcount-bits=8
+for bits in 0 3 65 128; do
+  refused_untouched 'must be a power of two, up to 64' old.qcow2 amend=true compat=1.1 \
+    refcount-bits=$bits
+done
+
+# --- refcounts of another width ---
+
+# In one step with another version.
+make_image two.qcow2 1M compat=0.10
+amend two.qcow2 compat=1.1 refcount-bits=64
+features two.qcow2 | grep -q '"refcount-bits": 64'
+amend two.qcow2 compat=0.10 refcount-bits=16
+features two.qcow2 | grep -q '"compat": "0.10"'
+check_clean two.qcow2
+
+for cluster in 512 4k 64k 2M; do
+  rm -f wide.qcow2
+  qemu-img create -q -f qcow2 -o "cluster_size=$cluster,lazy_refcounts=on" wide.qcow2 40M
+  qemu-io -f qcow2 -c 'write -P 1 0 3M' -c 'write -P 2 30M 64k' wide.qcow2 > io.log
+  qemu-img snapshot -c s wide.qcow2
+  qemu-img bitmap --add wide.qcow2 b
+  qemu-io -f qcow2 -c 'write -P 3 1M 1M' wide.qcow2 > io.log
+  features wide.qcow2 > before
+  size=$(stat -c %s wide.qcow2)
+  qemu-img convert -f qcow2 -O raw wide.qcow2 want.raw
+  # (qemu-img amend 7.2 did not end with such an image.)
+  for bits in 64 2 8 32 4 16; do
+    amend wide.qcow2 refcount-bits=$bits
+    check_clean wide.qcow2
+    diff <(features wide.qcow2) <(sed "s/bits\": 16/bits\": $bits/" before)
+    qemu-img compare -q -f qcow2 -F raw wide.qcow2 want.raw
+  done
+  # The space of the old ones is used again.
+  [ "$(stat -c %s wide.qcow2)" -le "$((size + (40 << 20)))" ]
+  qemu-io -f qcow2 -c 'write -P 9 5M 1M' wide.qcow2 > io.log
+  check_clean wide.qcow2
+  # The snapshot and the disk share clusters.
+  refused_untouched 'has 2 references, too many for refcounts of 1 bit' wide.qcow2 \
+    amend=true refcount-bits=1
+  qemu-img bitmap --remove wide.qcow2 b
+  qemu-img snapshot -a s wide.qcow2
+  qemu-img snapshot -d s wide.qcow2
+  amend wide.qcow2 refcount-bits=1
+  check_clean wide.qcow2
+done
+# On a device, or behind NBD, where the file does not grow.
+truncate -s +8M wide.qcow2
+export NBDKIT PLUGIN
+# shellcheck disable=SC2016
+"$NBDKIT" -U - file wide.qcow2 --run '
+  "$NBDKIT" -r -U - "$PLUGIN" "$uri" lock=false amend=true refcount-bits=32 --run true'
+features wide.qcow2 | grep -q '"refcount-bits": 32'
+check_clean wide.qcow2
 refused_untouched 'compat=1.1 requires create=SIZE or amend=true' old.qcow2 compat=1.1
 refused 'amend=true cannot be used with create=' new.qcow2 create=1M amend=true compat=1.1
 refused_untouched 'untrusted=true cannot be used with amend=true' old.qcow2 amend=true \
