@@ -74,6 +74,9 @@ extern void layers_view_free (struct layers_view *);  /* may be NULL */
  * so. */
 extern void layers_lookup_soon (struct layers_view *, uint64_t offset);
 
+/* Is what layers_lookup would find in memory, or about to be? */
+extern bool layers_has (struct layers_view *, uint64_t offset);
+
 /* Finds the run at guest OFFSET, at most LEN bytes (within the disk).  Kinds are ZERO,
  * NORMAL (run.layer is the layer with the data), COMPRESSED, CORRUPT, and in a view of a
  * layer alone UNALLOCATED.  Returns 0, or -1 with errno (reported).  A hit costs one map

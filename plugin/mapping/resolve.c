@@ -881,6 +881,12 @@ is_empty (const struct layers_view *v)
   return v->from >= v->layers->n;
 }
 
+bool
+layers_has (struct layers_view *v, uint64_t offset)
+{
+  return is_empty (v) || map_has (v->space, offset);
+}
+
 int
 layers_lookup (struct layers_view *v, uint64_t offset, uint64_t len,
                struct run *run)

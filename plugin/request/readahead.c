@@ -231,8 +231,7 @@ steps_of (const struct readahead *r, const struct stream *s, uint64_t *from)
 
 /* --- the threads --- */
 
-/* If the L2 table of the writable image is not in memory, or if there is a fault, the
- * reader will find that. */
+/* If a table is not in memory, or if there is a fault, the reader will find that. */
 static bool
 lookup (const struct view *v, uint64_t at, uint64_t len, struct run *run)
 {
@@ -243,7 +242,7 @@ lookup (const struct view *v, uint64_t at, uint64_t len, struct run *run)
       return true;
     len = run->len;
   }
-  return layers_lookup (v->lower, at, len, run) == 0;
+  return layers_has (v->lower, at) && layers_lookup (v->lower, at, len, run) == 0;
 }
 
 static void
