@@ -95,6 +95,20 @@ is_needed (const struct width *w, uint64_t index)
   return false;
 }
 
+/* R5: the refcounts of metadata past the end of everything would be wrong. */
+static int
+check_place (struct shadow *s, const struct shadow_place *p)
+{
+  const unsigned bits = s->h->cluster_bits;
+  const uint64_t at = p->first << bits, bytes = (p->table_clusters + p->blocks) << bits;
+  const uint64_t clear = overlap_clear (s->image->overlap, at, bytes);
+
+  return clear == bytes ? 0
+    : shadow_corrupt (s, "the %s at %" PRIu64 " is in use but its reference count is 0",
+                      overlap_name (overlap_find (s->image->overlap, at + clear, 1)),
+                      at + clear);
+}
+
 static int
 lay_out (const struct width *w, struct shadow_place *p)
 {
@@ -116,7 +130,7 @@ lay_out (const struct width *w, struct shadow_place *p)
     return -1;
   }
   *p = (struct shadow_place) { l.first, size.table, size.blocks };
-  return 0;
+  return check_place (s, p);
 }
 
 /* The new block INDEX, to w->block. */
