@@ -23,7 +23,9 @@ for options in compat=v3 compat=v2 cluster_size=512 cluster_size=2M,refcount_bit
   make_image "$img" 32M "$options"
   qemu-io -f qcow2 -c 'write -P 1 0 1M' -c 'write -P 2 10M 64k' -c 'write -c -P 4 4M 2M' \
     -c 'write -P 2 9M 64k' -c 'write -P 9 20M 3000' "$img"
-  check "$img" check=quick
+  check "$img" check=quick 2> "$tmp/err"
+  grep -q clean "$tmp/err"
+  if grep layers "$tmp/err"; then fail "there is one layer"; fi
   qemu-img check --output=json "$img" > "$tmp/qemu.json"
   "$python" - "$report" "$tmp/qemu.json" "$img" "$(file_size "$img")" <<'PY'
 import json, sys

@@ -3,7 +3,7 @@
  * What do findings keep when several threads find more faults than there is space for?
  *
  * All are counted.  As many as possible are described, each as it was found; leaks take no
- * more than half of the places; the list is sorted.
+ * more than half of the places; the list is sorted, leaks last, by offset, then by kind.
  */
 
 #include <config.h>
@@ -62,6 +62,31 @@ check_list (struct findings *f)
   return leaks;
 }
 
+/* Findings at one offset are in the order of their kinds, however they came. */
+static void
+check_order (void)
+{
+  static const enum finding_kind kinds[] = {
+    FINDING_ALIGNMENT, FINDING_REFCOUNT, FINDING_LEAK, FINDING_OVERLAP, FINDING_COPIED,
+  };
+  const size_t n = sizeof kinds / sizeof kinds[0];
+  struct findings *f;
+  const struct finding *list;
+  size_t found;
+
+  for (size_t first = 0; first < n; first++) {
+    f = findings_new (20);
+    CHECK (f != NULL);
+    for (size_t i = 0; i < n; i++)
+      findings_add (f, kinds[(first + i) % n], 1, 512, "something");
+    list = findings_list (f, &found);
+    CHECK (found == n && list[n - 1].kind == FINDING_LEAK);
+    for (size_t i = 1; i < n - 1; i++)
+      CHECK (list[i - 1].kind < list[i].kind);
+    findings_free (f);
+  }
+}
+
 int
 main (void)
 {
@@ -77,5 +102,6 @@ main (void)
   CHECK (findings_omitted (f) == 2 * (2 * THREADS * EACH - LIMIT));
   CHECK (check_list (f) <= LIMIT / 2);
   findings_free (f);
+  check_order ();
   return 0;
 }

@@ -265,6 +265,36 @@ check_header (const struct blob *b, const struct create_options *o)
   header_free (&h);
 }
 
+#define HOST_BLOCK 4096
+
+/* How many blocks of the image are stored.  To be called before the image is read: then
+ * space that is only allocated would count, too. */
+static uint64_t
+stored_blocks (void)
+{
+  const int fd = open (IMAGE, O_RDONLY);
+  off_t from = 0, to;
+  uint64_t n = 0;
+
+  CHECK (fd >= 0);
+  for (; (from = lseek (fd, from, SEEK_DATA)) != -1; from = to) {
+    to = lseek (fd, from, SEEK_HOLE);
+    n += div_up (to, HOST_BLOCK) - from / HOST_BLOCK;
+  }
+  CHECK (close (fd) == 0);
+  return n;
+}
+
+static uint64_t
+blocks_with_data (const struct blob *b)
+{
+  uint64_t n = 0;
+
+  for (size_t at = 0; at < b->len; at += HOST_BLOCK)
+    n += !bytes_are_zero (b->data + at, min64 (HOST_BLOCK, b->len - at));
+  return n;
+}
+
 static void
 test_random (uint64_t seed, unsigned n)
 {
@@ -276,10 +306,12 @@ test_random (uint64_t seed, unsigned n)
     struct check_result result;
     struct blob b;
     unsigned char *out;
+    uint64_t stored;
 
     look_again (0, 0);
     CHECK (make (&o) == 0);
     CHECK (seen.image.finished && !seen.image.dirty);
+    stored = stored_blocks ();
     blob_load (IMAGE, &b);
     CHECK (b.len % o.image.cluster_size == 0);
     checker_check (&b, &result);
@@ -288,6 +320,8 @@ test_random (uint64_t seed, unsigned n)
       abort ();
     }
     CHECK (result.allocated_end == b.len);      /* nothing behind, nothing missing */
+    if (o.image.preallocation <= PREALLOCATION_METADATA)
+      CHECK (stored == blocks_with_data (&b));  /* no zeros */
     check_header (&b, &o);
     if (o.image.size > 0) {
       const uint64_t size = round_up (o.image.size, 512);
