@@ -6,7 +6,7 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires systemd-analyze --version
-systemd-analyze --help | grep -q -e --offline || skip "systemd-analyze has no --offline"
+systemd-analyze --help | grep -e --offline > /dev/null || skip "systemd-analyze has no --offline"
 
 source="$srcdir/../systemd"
 built="$abs_top_builddir/systemd"
