@@ -63,7 +63,7 @@ PY
 }
 
 zstd=
-if "$NBDKIT" "$PLUGIN" --dump-plugin | grep -q qcow2_zstd=yes; then
+if "$NBDKIT" "$PLUGIN" --dump-plugin | grep qcow2_zstd=yes > /dev/null; then
   zstd=compression_type=zstd
 fi
 for options in cluster_size=4k cluster_size=64k cluster_size=2M $zstd; do

@@ -26,7 +26,7 @@ size=$(file_size "$tmp/disk.raw")
 
 img="$tmp/a.qcow2"
 types="zlib"
-if "$NBDKIT" "$PLUGIN" --dump-plugin | grep -q qcow2_zstd=yes; then types="zlib zstd"; fi
+if "$NBDKIT" "$PLUGIN" --dump-plugin | grep qcow2_zstd=yes > /dev/null; then types="zlib zstd"; fi
 
 # as_small OPTIONS: fills $img.
 as_small ()

@@ -20,7 +20,7 @@ with open(sys.argv[1], "wb") as f:
 PY
 
 types="zlib"
-if nbdkit "$PLUGIN" --dump-plugin | grep -q qcow2_zstd=yes; then types="zlib zstd"; fi
+if nbdkit "$PLUGIN" --dump-plugin | grep qcow2_zstd=yes > /dev/null; then types="zlib zstd"; fi
 
 img="$tmp/a.qcow2"
 for type in $types; do

@@ -87,7 +87,7 @@ amend ()
   qemu-img amend -q --object secret,id=a,file="$1" --object secret,id=b,file="$2" \
     --image-opts driver=qcow2,encrypt.key-secret=a,file.filename=l.qcow2 -o "$3"
 }
-if qemu-img amend --help | grep -q image-opts; then
+if qemu-img amend --help | grep image-opts > /dev/null; then
   amend one two encrypt.state=active,encrypt.new-secret=b,encrypt.iter-time=10
   opened_by one two
   keys two key-erase=+one

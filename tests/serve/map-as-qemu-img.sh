@@ -44,7 +44,7 @@ compare ()
 # --- mixtures ---
 
 features="luks aes extended_l2 data_file compress"
-if "$NBDKIT" "$PLUGIN" --dump-plugin | grep -q '^qcow2_zstd=yes$'; then
+if "$NBDKIT" "$PLUGIN" --dump-plugin | grep '^qcow2_zstd=yes$' > /dev/null; then
   features+=" zstd"
 fi
 export FEATURES="$features"
