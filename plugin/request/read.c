@@ -129,7 +129,7 @@ read_compressed (const struct view *v, void *buf, struct run *run, uint64_t end,
   readahead_touch (request, v, run->start, end, h->cluster_size);
   if (request->ordered &&
       cluster_cache_is_late (v->cluster_cache, h, run->layer, run->host))
-    readahead_help (request);
+    readahead_help (request, v, run->layer);
   return cluster_cache_read (v->cluster_cache, layers_file (v->layers, run->layer), h,
                              run->layer, run->host, within, run->len, buf);
 }

@@ -19,7 +19,8 @@
  * when the reader comes there, the reader decompresses it itself, without a copy.  If the
  * reader comes to one that a thread has begun, it takes work from the window, as a thread
  * does, before it waits: otherwise it would wait most of the time where decompressing
- * takes longer than everything else, and its processor would be idle.
+ * takes longer than everything else, and its processor would be idle.  (It does not if that
+ * could take much longer: if its cluster is here, and others are behind a link.)
  *
  * A thread takes a step of a window, a cluster or more, only while there is a processor
  * for it: requests that read compressed clusters, and threads that work ahead of them,
@@ -499,14 +500,28 @@ readahead_touch (struct readahead_request *q, const struct view *v, uint64_t at,
   get_help (r, s);
 }
 
+/* Can the data of other layers take longer than that of LAYER? */
+static bool
+others_are_far (const struct layers *layers, unsigned layer)
+{
+  if (storage_is_far (layers_file (layers, layer)))
+    return false;
+  for (unsigned i = 0; i < layers_count (layers); i++)
+    if (storage_is_far (layers_file (layers, i)))
+      return true;
+  return false;
+}
+
 void
-readahead_help (struct readahead_request *q)
+readahead_help (struct readahead_request *q, const struct view *v, unsigned layer)
 {
   struct readahead *r = q->readahead;
   struct stream *s = &r->streams[q->stream];
   struct job job;
   bool silent, any;
 
+  if (others_are_far (v->layers, layer))
+    return;
   {
     LOCK_FOR_BLOCK (&r->lock);
     any = s->id == q->id && take_step (r, s, &job) > 0;

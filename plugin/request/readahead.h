@@ -53,8 +53,10 @@ struct readahead_request {
  * request, but what it points to as long as the disk. */
 extern void readahead_touch (struct readahead_request *, const struct view *v,
                              uint64_t at, uint64_t end, uint64_t cluster_size);
-/* The request has to wait for a cluster: meanwhile, does the work of a thread. */
-extern void readahead_help (struct readahead_request *);
+/* The request, on V, has to wait for a cluster of LAYER: meanwhile, does the work of a
+ * thread. */
+extern void readahead_help (struct readahead_request *, const struct view *v,
+                            unsigned layer);
 /* The request ends. */
 extern void readahead_done (struct readahead_request *);
 

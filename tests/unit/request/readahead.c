@@ -100,6 +100,19 @@ __wrap_cluster_cache_ahead (struct cluster_cache *c, struct storage *file,
   __real_cluster_cache_ahead (c, file, h, layer, descriptor);
 }
 
+/* Is the file "a.qcow2" said to be behind a link? */
+static atomic_bool pretended;
+
+extern bool __real_storage_is_far (const struct storage *);
+extern bool __wrap_storage_is_far (const struct storage *);
+
+bool
+__wrap_storage_is_far (const struct storage *s)
+{
+  return (pretended && strstr (storage_path (s), "a.qcow2")) ||
+    __real_storage_is_far (s);
+}
+
 /* --- the image --- */
 
 static void
@@ -140,22 +153,23 @@ close_disk (void)
 }
 
 static void
-make_image (void)
+make_image (const char *backing, unsigned clusters)
 {
   const struct create_options options = {
     .path = path,
-    .image = { .size = SIZE, .cluster_size = CS, .version = 3, .refcount_bits = 16 },
+    .image = { .size = SIZE, .cluster_size = CS, .version = 3, .refcount_bits = 16,
+               .backing_file = backing, .backing_format = backing ? "qcow2" : NULL },
   };
   struct created *created;
 
   CHECK (create_image (&options, &created) == 0);
   created_keep (created);
-  for (unsigned i = 0; i < CLUSTERS; i++)
+  for (unsigned i = 0; i < clusters; i++)
     fill (buf + i * CS, i, 0);
   open_disk (true);
-  CHECK (export_write (client, buf, SIZE, 0, false) == 0);
+  CHECK (export_write (client, buf, clusters * CS, 0, false) == 0);
   close_disk ();
-  CHECK (image_check ("a.qcow2") == 0);
+  CHECK (image_check (backing ? "over.qcow2" : "a.qcow2") == 0);
 }
 
 static struct cluster_cache_stats
@@ -389,6 +403,36 @@ test_waiting (void)
   load.processors = 4;
 }
 
+/* A reader that waits for a cluster here is not to wait for one that is far. */
+static void
+test_far (void)
+{
+  char *const below = path;
+  pthread_t t;
+
+  path = images_path ("over.qcow2");
+  make_image ("a.qcow2", 5);
+  load.processors = 2;
+  open_disk (false);
+  disk_allow_ahead (d);
+  held = failing = true;
+  begin_order ();
+  await_ahead ();
+  pretended = true;
+  CHECK (pthread_create (&t, NULL, read_waiting, NULL) == 0);
+  while (stats ().waits == 0)
+    sched_yield ();
+  CHECK (stats ().ahead == 1);
+  held = false;
+  CHECK (pthread_join (t, NULL) == 0);
+  failing = pretended = false;
+  CHECK (error_count () == 0);
+  close_disk ();
+  load.processors = 4;
+  free (path);
+  path = below;
+}
+
 /* The client that reads a damaged cluster is told; nobody else is. */
 static void
 damage (unsigned cluster)
@@ -427,7 +471,7 @@ test_damage (void)
   CHECK (error_count () == CLUSTERS - 3);
   close_disk ();
   CHECK (remove (path) == 0);
-  make_image ();
+  make_image (NULL, CLUSTERS);
 }
 
 /* The same for an entry of an L2 table that makes the image corrupt.  Nobody reads that
@@ -460,7 +504,7 @@ test_corrupt (void)
   CHECK (export_write (client, buf, 4096, 100 * CS, true) == 0);
   close_disk ();
   CHECK (remove (path) == 0);
-  make_image ();
+  make_image (NULL, CLUSTERS);
 }
 
 /* --- threads end --- */
@@ -555,7 +599,7 @@ test_pin (void)
            export_flush (client) == 0);
   close_disk ();
   CHECK (remove (path) == 0);
-  make_image ();
+  make_image (NULL, CLUSTERS);
 }
 
 /* When the disk has become writable, no thread looks at the view of readers before. */
@@ -586,7 +630,7 @@ test_old_view (void)
   CHECK (export_close (writer) == 0);
   close_disk ();
   CHECK (remove (path) == 0);
-  make_image ();
+  make_image (NULL, CLUSTERS);
 }
 
 /* What is written ahead of the reader is what it reads, also if it came before the disk
@@ -627,7 +671,7 @@ main (void)
   load.processors = 4;
   images_enter ("readahead");
   path = images_path ("a.qcow2");
-  make_image ();
+  make_image (NULL, CLUSTERS);
 
   test_in_order ();
   test_small ();
@@ -638,6 +682,7 @@ main (void)
   test_busy ();
   test_faults ();
   test_waiting ();
+  test_far ();
   test_end ();
   test_rest ();
   test_pin ();
