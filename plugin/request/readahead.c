@@ -19,8 +19,8 @@
  * when the reader comes there, the reader decompresses it itself, without a copy.  If the
  * reader comes to one that a thread has begun, it takes work from the window, as a thread
  * does, before it waits: otherwise it would wait most of the time where decompressing
- * takes longer than everything else, and its processor would be idle.  (It does not if that
- * could take much longer: if its cluster is here, and others are behind a link.)
+ * takes longer than everything else, and its processor would be idle.  (It does not if
+ * that could take much longer: if its cluster is here, and others are behind a link.)
  *
  * A thread takes a step of a window, a cluster or more, only while there is a processor
  * for it: requests that read compressed clusters, and threads that work ahead of them,
