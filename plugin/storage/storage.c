@@ -82,7 +82,8 @@ choke (struct storage *s, enum storage_op op, const struct iovec *iov, int niov,
   r = s->hooks->before (s->hooks->opaque, s->path, op, iov, niov, offset, count,
                         durable);
   if (r > 0) {
-    s->diverted = true;
+    if (!s->diverted)
+      s->diverted = true;
     return 1;
   }
   return r;

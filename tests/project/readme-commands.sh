@@ -43,6 +43,7 @@ not_run 'scripts/bench --quick' "$reason"
 not_run 'scripts/bench --cases 11' "$reason"
 not_run 'scripts/bench --cases 12' "$reason"
 not_run 'scripts/grow-device' "$reason"
+not_run 'scripts/processors' "see project/processors-smoke.sh"
 not_run 'scripts/bench --rounds 3 --seconds 1 --size 1G' "$reason"
 not_run 'scripts/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
 

@@ -1,0 +1,33 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# scripts/processors, with times too short for meaningful results: all rows are there, for
+# each number of threads, and all figures.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+
+processors ()
+{
+  "$srcdir/../scripts/processors" --program "$abs_top_builddir/tests/bench/processors" "$@"
+}
+
+processors --help | grep -q -e --threads || fail "no help"
+
+processors --threads 1,3 --rounds 2 --seconds 0.01 --size 1 | tee table
+for row in 'read' 'rewrite' 'read and rewrite' 'read one slice' 'rewrite one slice' \
+    'read with I/O' 'rewrite with I/O'; do
+  for threads in 1 3; do
+    grep -Eq "^$row +$threads( +[0-9]+[.][0-9]+){2} +[1-9][0-9]* +[0-9.]+ +[0-9]+\$" table ||
+      fail "no figures for: $row, $threads threads"
+  done
+done
+[ "$(grep -c '[.]' table)" = 14 ] || fail "there are other rows"
+
+processors --threads 2 --rounds 2 --seconds 0.01 --size 1 --rows '^rewrite$' | tee table
+[ "$(grep -c '^rewrite  ' table)" = 1 ] || fail "the row is not there"
+[ "$(grep -c '[.]' table)" = 1 ] || fail "there are rows that were not asked for"
+
+for wrong in '--threads 0' '--threads 1,' '--threads 2x' '--rounds 0' '--seconds 0' '--size 0' more; do
+  # shellcheck disable=SC2086
+  if processors $wrong; then fail "accepted: $wrong"; fi
+done
