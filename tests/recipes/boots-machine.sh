@@ -9,7 +9,7 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 guest="$srcdir/../build/guest"
-[ -e "$guest/vmlinuz" ] || skip "no kernel in build/guest: scripts/test puts it there"
+[ -e "$guest/lib" ] || skip "no kernel in build/guest: scripts/test puts it there"
 for program in qemu-system-x86_64 syslinux mcopy cpio; do
   requires "$program" --version
 done
@@ -34,7 +34,9 @@ make_initrd ()
     mkdir -p "initrd.d${library%/*}"
     cp "$library" "initrd.d$library"
   done
-  for module in $modules; do cp "$guest/$module.ko" initrd.d/lib; done
+  for module in $modules; do
+    find "$guest/lib" -name "$module.ko" -exec cp {} initrd.d/lib ';'
+  done
   cat > initrd.d/init <<END
 #!/bin/busybox sh
 PATH=/bin
