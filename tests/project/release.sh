@@ -14,14 +14,20 @@ requires objdump --version
 [ "$(id -u)" = 0 ] || requires dpkg-query -W libzstd-dev
 
 cd "$tmp"
-# In a clone, with what may not be committed yet.
-git clone -q --shared "$srcdir/.." clone
+# In a repository of its own, with what may not be committed yet.  (A clone would fail for
+# a repository of another user, and take a shallow one for its origin.)
+mkdir clone
+git -c safe.directory="*" -C "$srcdir/.." archive HEAD | tar -x -C clone
 cp -r "$srcdir/../scripts/package" "$srcdir/../scripts/package.d" clone/scripts
+(cd clone && git init -q && git add . &&
+   git -c user.name=tester -c user.email=tester@example.com commit -q -m "One commit")
 package ()
 {
   (cd clone && scripts/package source "$@")
 }
 out=clone/build/package
+# The names of the agent's sockets are longer than others.
+if [ "${#sockdir}" -gt 70 ]; then sockdir="$(mktemp -d /tmp/qcow2.XXXXXX)"; fi
 export GNUPGHOME="$sockdir/gnupg"
 mkdir -m 700 "$GNUPGHOME"
 stop_agent ()
