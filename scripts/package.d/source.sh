@@ -9,7 +9,7 @@ make_archive ()
   # The same commit gives the same bytes: one date for all, in the order of names, no user.
   # (An archive has other modes if the umask is another one.)
   umask 022
-  chmod -R go-w,u+rw .
+  chmod -R u+rwX,go+rX,go-w .
   autoreconf -i
   ./configure -q
   TAR_OPTIONS="--sort=name --mtime=@$(commit_date) --owner=0 --group=0 --numeric-owner" \

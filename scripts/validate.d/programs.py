@@ -31,9 +31,10 @@ def lines_of(text):
 class Runner:
     """Starts programs for one image, and ends them."""
 
-    def __init__(self, options, tmp):
+    def __init__(self, options, tmp, sock):
         self.options = options
-        self.tmp = tmp
+        self.tmp = tmp          # a directory
+        self.sock = sock        # where the server listens
         self.server = None
         self.log = None
         self.last = ()          # what serve was called with
@@ -58,13 +59,12 @@ class Runner:
         """Starts nbdkit, read-only.  Its URI; or None if it refuses: see log."""
         self.stop()
         self.last = image, before, parameters
-        sock = os.path.join(self.tmp, "sock")
         pidfile = os.path.join(self.tmp, "pid")
         self.log = os.path.join(self.tmp, "server.log")
-        for name in (sock, pidfile, self.log):
+        for name in (self.sock, pidfile, self.log):
             if os.path.exists(name):
                 os.unlink(name)
-        args = [self.options.nbdkit, "-r", "-f", "--exit-with-parent", "-U", sock,
+        args = [self.options.nbdkit, "-r", "-f", "--exit-with-parent", "-U", self.sock,
                 "-P", pidfile, *before, self.options.plugin,
                 "file=" + os.path.abspath(image), *self.options.param, *parameters]
         if self.options.policy:
@@ -89,7 +89,7 @@ class Runner:
                 raise Trouble("nbdkit took longer than %g seconds to start"
                               % self.options.timeout)
             time.sleep(0.01)
-        return "nbd+unix:///?socket=" + sock
+        return "nbd+unix:///?socket=" + self.sock
 
     def said(self):
         return read_text(self.log)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is done with one image."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,6 +16,8 @@ from filesystems import Partitions, filesystem, partitions
 from programs import Runner, Trouble, ended_by_itself, read_text
 
 OK, FAILED, ERROR, SKIPPED = "ok", "failed", "error", "skipped"
+PREFIX = "nbdkit-qcow2-validate."
+SHORT = 100                     # bytes; names of sockets have at most 107
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -44,12 +47,14 @@ class Image:
         return status in (OK, SKIPPED)
 
     def validate(self):
-        with tempfile.TemporaryDirectory(prefix="nbdkit-qcow2-validate.") as tmp:
-            runner = Runner(self.options, tmp)
-            try:
-                self.validate_with(runner)
-            finally:
-                runner.stop()
+        with contextlib.ExitStack() as stack:
+            tmp = sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
+            if len(os.fsencode(tmp)) > SHORT:
+                sockets = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix=PREFIX, dir="/tmp"))
+            runner = Runner(self.options, tmp, os.path.join(sockets, "sock"))
+            stack.callback(runner.stop)
+            self.validate_with(runner)
 
     def validate_with(self, runner):
         o = self.options
@@ -57,7 +62,7 @@ class Image:
             return
         if not self.step("check", self.check, runner):
             return
-        uri = "nbd+unix:///?socket=" + os.path.join(runner.tmp, "sock")
+        uri = "nbd+unix:///?socket=" + runner.sock
         expected = o.sums and o.sums.get(self.name) or \
             o.sums and o.sums.get(os.path.basename(self.name)) or o.sha256
         wanted = o.hash or o.sha256 or o.sums is not None
@@ -187,7 +192,7 @@ class Image:
             n += 1
 
     def copy(self, runner, target):
-        uri = "nbd+unix:///?socket=" + os.path.join(runner.tmp, "sock")
+        uri = "nbd+unix:///?socket=" + runner.sock
         status, said = runner.command(["nbdcopy", uri, target])
         if status == 0:
             return OK, ""

@@ -186,6 +186,7 @@ run_command ()
   local PATH="$tmp/bin:$PATH"
 
   command="$(sed -E "s,/tmp/([a-z0-9]+\.sock),$sockdir/\1,g;
+                     s,-U (disk\.sock),-U $sockdir/\1,g;
                      s,/dev/vg/([a-z]+),$sockdir/\1.device,g" <<< "$command")"
   if [[ "$command" = *.device* && ! -e "$sockdir/disk.device" ]]; then
     echo "no device: not run: $command"

@@ -113,7 +113,7 @@ serving ()
 {
   case "$1" in
     "Images behind HTTP")
-      nbdcopy 'nbd+unix:///?socket=disk.sock' served.raw ;;
+      nbdcopy "nbd+unix:///?socket=$sockdir/disk.sock" served.raw ;;
     "Overlays on remote images")
       write_hello "$sockdir/vm.sock" ;;
     "Images in Ceph")

@@ -28,7 +28,7 @@ chmod +x "$tmp/bin/id"
 # quickstart [PARAMETER]
 quickstart ()
 {
-  TMPDIR="$tmp" PATH="$tmp/bin:$PATH" "$tmp/top/scripts/quickstart" "$@"
+  TMPDIR="$sockdir" PATH="$tmp/bin:$PATH" "$tmp/top/scripts/quickstart" "$@"
 }
 
 # judged FILE: does it say what QEMU and e2fsck say?

@@ -97,7 +97,7 @@ serving ()
 {
   case "$1" in
     "An image behind HTTP:"*)
-      nbdcopy 'nbd+unix:///?socket=disk.sock' served.raw ;;
+      nbdcopy "nbd+unix:///?socket=$sockdir/disk.sock" served.raw ;;
     "The same as the base of an overlay here,"*)
       write_hello "$sockdir/vm.sock" ;;
   esac

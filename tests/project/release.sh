@@ -19,15 +19,13 @@ cd "$tmp"
 mkdir clone
 git -c safe.directory="*" -C "$srcdir/.." archive HEAD | tar -x -C clone
 cp -r "$srcdir/../scripts/package" "$srcdir/../scripts/package.d" clone/scripts
-(cd clone && git init -q && git add . &&
+(cd clone && git init -q && git add -f . &&
    git -c user.name=tester -c user.email=tester@example.com commit -q -m "One commit")
 package ()
 {
   (cd clone && scripts/package source "$@")
 }
 out=clone/build/package
-# The names of the agent's sockets are longer than others.
-if [ "${#sockdir}" -gt 70 ]; then sockdir="$(mktemp -d /tmp/qcow2.XXXXXX)"; fi
 export GNUPGHOME="$sockdir/gnupg"
 mkdir -m 700 "$GNUPGHOME"
 stop_agent ()

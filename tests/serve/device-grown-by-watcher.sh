@@ -15,7 +15,7 @@ losetup --detach "$dev"
 # grow OPTION...
 grow ()
 {
-  TMPDIR="$tmp" PLUGIN="$PLUGIN" "$python" "$srcdir/../scripts/grow-device" --size=64 \
+  TMPDIR="$sockdir" PLUGIN="$PLUGIN" "$python" "$srcdir/../scripts/grow-device" --size=64 \
     --step=32 --poll=0.02 --json "$@" | tee "$tmp/rows"
 }
 
