@@ -42,6 +42,7 @@ not_run 'scripts/bench' "$reason"
 not_run 'scripts/bench --quick' "$reason"
 not_run 'scripts/bench --cases 11' "$reason"
 not_run 'scripts/bench --cases 12' "$reason"
+not_run 'scripts/processors' "$reason"
 not_run 'scripts/grow-device' "$reason"
 not_run 'scripts/processors' "see project/processors-smoke.sh"
 not_run 'scripts/bench --rounds 3 --seconds 1 --size 1G' "$reason"
@@ -182,7 +183,8 @@ after ()
       grep '^export="disk.qcow2"' out ;;
     "Memory for mappings."*)
       grep 'to read at full speed *l2-cache=1M' out ;;
-    "Images behind NBD"|Commands|"Devices that grow."*) # scripts that are not run
+    "Images behind NBD"|"Many processors"|Commands|"Devices that grow."*)
+      # scripts that are not run
       ;;
     "The counters of a server"*)
       grep '"evictions": 0' out ;;
