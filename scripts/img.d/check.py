@@ -2,11 +2,11 @@
 """check: the plugin checks and repairs an image (check=), and writes its report into a
 file in memory."""
 
-import json
 import os
 
 import cli
 import images
+import jsontext
 import programs
 from cli import Command, Failure, Option
 
@@ -54,7 +54,7 @@ def run(image, how):
     os.close(file)
     if not text:
         raise Failure(programs.reason(result.said))
-    report = json.loads(text)
+    report = jsontext.loads(text)
     layer = report["layers"][0]
     layer["check-errors"] = report["check-errors"]
     # Of several errors, the first one has the cause.
@@ -76,7 +76,7 @@ def judged(found):
 def as_json(image, counters):
     found = {name: n for name, n in counters.items() if n or name == "check-errors"}
     found.update({"filename": image.given, "format": image.format})
-    return json.dumps(found, indent=4)
+    return jsontext.dumps(found, 4)
 
 
 def tell(found, c):

@@ -2,12 +2,12 @@
 """info: the plugin describes images (info=), as qemu-img does in JSON.  Here that becomes
 text, and raw files are described."""
 
-import json
 import os
 import stat
 
 import cli
 import images
+import jsontext
 import programs
 from cli import Command, Failure, Option
 
@@ -15,18 +15,20 @@ PREFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 BLOCK = 512                     # bytes of st_blocks
 
 
-def describe(image, chain=False):
-    """What the plugin says about a qcow2 image, or about each image of its chain."""
+def describe(image, chain=False, more=(), fds=()):
+    """What the plugin says about a qcow2 image, or about each image of its chain.  MORE
+    parameters, for which it gets descriptors FDS, save starting it twice."""
     report = programs.text_file()
     # No passphrase is needed.  (The names in the answer are relative if this one is.)
     result = programs.prepare(
         ["file=" + image.name, *image.parameters()[1:], "info=/dev/fd/%d" % report,
-         "serve=false", *(["info-chain=true"] if chain else [])], [report], True)
+         "serve=false", *(["info-chain=true"] if chain else []), *more],
+        [report, *fds], True)
     text = programs.text_of(report)
     os.close(report)
     if result.status != 0:
         raise Failure(programs.reason(result.said))
-    return json.loads(text)
+    return jsontext.loads(text)
 
 
 def bitmaps_of(image):
@@ -64,7 +66,7 @@ def info(o):
         import pictures
         pictures.draw_info(o, image, found)
     elif o.output == "json":
-        print(json.dumps(found, indent=4))
+        print(jsontext.dumps(found, 4))
     else:
         print("\n\n".join("\n".join(lines_of(f)) for f in
                           (found if o.backing_chain else [found])))

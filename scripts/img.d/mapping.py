@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """map: where the disk is stored.  The plugin writes the lines in JSON (map=); here a part
-of them is chosen, or they become text.  Raw disks are asked for their holes over NBD."""
+of them is chosen, or they become text.  The host knows the holes of raw files; of others, NBD servers tell them."""
 
-import json
 import sys
 
 import cli
 import clients
 import images
+import jsontext
 import programs
+import rawfile
 from cli import Command, Failure, Option
 
 
@@ -28,32 +29,56 @@ def map_disk(o):
         # However many they are, they do not come here.
         image.change("map=/dev/stdout", "serve=false", writing=False)
         return 0
-    runs = raw_runs(image) if image.format == "raw" else qcow2_runs(image, o.snapshot)
+    names = [image.given]
+    if image.format == "raw":
+        runs = raw_runs(image)
+    elif o.output == "json":
+        runs = qcow2_runs(image, o.snapshot)
+    else:
+        chain, runs = chain_and_runs(image, o.snapshot)
+        names = [data_name(found) for found in chain]
     runs = part_of(runs, start, end)
     if o.output == "json":
         show_json(runs)
     else:
-        show_text(runs, names_of(image))
+        show_text(runs, names)
     return 0
+
+
+def chain_and_runs(image, snapshot=None):
+    """What info.describe says, and the runs."""
+    import info
+    report = programs.text_file()
+    chain = info.describe(image, True, parameters(report, snapshot), [report])
+    return chain, runs_in(report)
 
 
 def qcow2_runs(image, snapshot=None):
     report = programs.text_file()
-    more = [] if snapshot is None else ["snapshot=" + snapshot]
-    image.change("map=/dev/fd/%d" % report, "serve=false", *more, writing=False,
+    image.change("serve=false", *parameters(report, snapshot), writing=False,
                  fds=[report])
+    return runs_in(report)
+
+
+def parameters(report, snapshot):
+    return ["map=/dev/fd/%d" % report] + \
+        ([] if snapshot is None else ["snapshot=" + snapshot])
+
+
+def runs_in(report):
     with open(report, encoding="ascii") as f:
         f.seek(0)
-        for line in f:
-            yield json.loads(line.strip().lstrip("[").rstrip(",]"))
+        yield from jsontext.lines(f)
 
 
 def raw_runs(image):
-    served = clients.Served(image)
-    handle = served.connect()
-    size = handle.get_size()
-    pieces = [(at, length, bool(flags & clients.ZERO)) for at, length, flags in
-              clients.extents(handle, 0, size)]
+    """Of a raw disk, at most one for each hole or part with data."""
+    size = None if image.uri else rawfile.regular_size(image.path)
+    if size is not None:
+        clients.hold(image, False)
+        pieces = rawfile.pieces(image.path)
+    else:
+        size, pieces = pieces_over_nbd(image)
     if size % images.SECTOR:
         pieces.append((size, -size % images.SECTOR, True))
     last = None
@@ -67,6 +92,14 @@ def raw_runs(image):
                 "data": not zero, "compressed": False, "offset": at}
     if last:
         yield last
+
+
+def pieces_over_nbd(image):
+    served = clients.Served(image)
+    handle = served.connect()
+    size = handle.get_size()
+    return size, [(at, length, bool(flags & clients.ZERO)) for at, length, flags in
+                  clients.extents(handle, 0, size)]
 
 
 # What qemu-img says in JSON of a part in which there is nothing.
@@ -95,7 +128,7 @@ def show_json(runs):
     before = "["
     for run in runs:
         # As qemu-img writes it: a space after the first brace only.
-        sys.stdout.write(before + "{ " + json.dumps(run)[1:])
+        sys.stdout.write(before + "{ " + jsontext.dumps(run)[1:])
         before = ",\n"
     print(("[" if before == "[" else "") + "]")
 

@@ -5,13 +5,13 @@ How large it is when all of the disk was written is known to the plugin, which s
 each image that it serves (maximum in stats=): of a small trial image with these options.
 What is not data now needs no space."""
 
-import json
 import os
 
 import cli
-import clients
 import create
 import images
+import jsontext
+import mapping
 import programs
 from cli import Command, Failure, Option
 
@@ -35,15 +35,19 @@ def measure(o):
     secrets = images.Secrets(o.object)
     image = images.image_of(o, o.operands[0], o.format, secrets) if o.operands else None
     size = given.pop("size", o.size)
-    served = None
+    runs, bitmaps = [], []
     if image:
         import convert
         snapshot = convert.snapshot_name(o.snapshot)
         if snapshot is not None:
             image.need_qcow2("internal snapshots")
-        served = clients.Served(image, False,
-                                ["snapshot=" + snapshot] if snapshot is not None else [])
-        size = served.size()
+        if image.format == "raw":
+            runs = list(mapping.raw_runs(image))
+        else:
+            (found, *_), runs = mapping.chain_and_runs(image, snapshot)
+            bitmaps = found["format-specific"]["data"].get("bitmaps", [])
+            runs = list(runs)
+        size = runs[-1]["start"] + runs[-1]["length"] if runs else 0
     else:
         size = images.size_of(size, "--size")
     size = images.round_up(size, images.SECTOR)
@@ -53,15 +57,13 @@ def measure(o):
     cluster = int(given.get("cluster_size", DEFAULT_CLUSTER))
     # (The plugin refuses 0.)
     size = images.round_up(size, cluster or 1)
-    found = full_size(given, size, create.passphrase_of(given, secrets))
+    full = full_size(given, size, create.passphrase_of(given, secrets))
     data = size
     if given.get("preallocation") not in ("falloc", "full") and \
             "backing_file" not in given:
-        data = data_bytes(served, cluster, size) if served else 0
-    counted = {"required": found - size + data, "fully-allocated": found}
+        data = data_bytes(runs, cluster, size)
+    counted = {"required": full - size + data, "fully-allocated": full}
     if image and image.format == "qcow2" and given.get("compat") not in ("0.10", "v2"):
-        import info
-        bitmaps = info.bitmaps_of(image)
         counted["bitmaps"] = bitmap_bytes(bitmaps, size, cluster) if bitmaps else 0
     tell(o, counted)
     return 0
@@ -78,16 +80,16 @@ def full_size(given, size, secret):
     stats = os.path.join(programs.directory(), "stats")
     trial.change(*create.parameters_of(options, size), "stats=" + stats)
     with open(stats, encoding="utf-8") as f:
-        return json.load(f)["file"]["maximum"]
+        return jsontext.loads(f.read())["file"]["maximum"]
 
 
-def data_bytes(served, cluster, size):
+def data_bytes(runs, cluster, size):
     """Clusters that contain data."""
-    handle = served.connect()
     end, count = 0, 0
-    for at, length, flags in clients.extents(handle, 0, handle.get_size()):
-        if flags & clients.ZERO:
+    for run in runs:
+        if run["zero"]:
             continue
+        at, length = run["start"], run["length"]
         begin = max(end, at // cluster * cluster)
         end = max(end, images.round_up(at + length, cluster))
         count += max(0, end - begin)
@@ -108,7 +110,7 @@ def bitmap_bytes(bitmaps, size, cluster):
 
 def tell(o, counted):
     if o.output == "json":
-        print(json.dumps(counted, indent=4))
+        print(jsontext.dumps(counted, 4))
         return
     print("required size: %d" % counted["required"])
     print("fully allocated size: %d" % counted["fully-allocated"])

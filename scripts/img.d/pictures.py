@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What map --svg and info --svg draw: asks the plugin, and has svg draw it."""
 
-import json
 import os
 import sys
 
+import jsontext
 import mapping
 import programs
 import svg
@@ -47,19 +47,14 @@ class Report:
     def runs(self):
         with open(self.fd, encoding="ascii") as f:
             f.seek(0)
-            for line in f:
-                yield run_of(line)
+            yield from jsontext.lines(f)
 
     def size(self):
         """Of the disk: where the last run ends."""
         length = os.fstat(self.fd).st_size
         tail = os.pread(self.fd, LAST_LINE, max(0, length - LAST_LINE)).decode("ascii")
-        last = run_of(tail.strip().rsplit("\n", 1)[-1])
+        last = jsontext.of_line(tail.strip().rsplit("\n", 1)[-1])
         return last["start"] + last["length"]
-
-
-def run_of(line):
-    return json.loads(line.strip().lstrip("[").rstrip(",]"))
 
 
 def draw_info(o, image, found):

@@ -4,11 +4,11 @@ take them from there, which saves the two copies that NBD makes."""
 
 import array
 import fcntl
-import json
 import os
 import struct
 from bisect import bisect_right
 
+import jsontext
 import programs
 
 MAX_MAP = 64 << 20              # bytes of JSON; more would take longer than it saves
@@ -48,8 +48,7 @@ class Places:
         self.begins, self.ends, self.hosts = (array.array("Q") for _ in range(3))
         with open(self.fds[0], encoding="ascii") as f:
             f.seek(0)
-            for line in f:
-                run = json.loads(line.strip().lstrip("[").rstrip(",]"))
+            for run in jsontext.lines(f):
                 if run["data"] and not run["depth"] and "offset" in run:
                     self.begins.append(run["start"])
                     self.ends.append(run["start"] + run["length"])

@@ -7,8 +7,18 @@ what was registered with remove_at_end is removed, also after SIGINT, SIGTERM or
 """
 
 import os
-import signal
 import sys
+
+# The modules signal and socket also define each constant as an enumeration, which takes
+# longer than all that the smallest commands do here.
+try:
+    import _signal as signal
+except ImportError:
+    import signal
+try:
+    import _socket as socket
+except ImportError:
+    import socket
 
 from cli import Failure
 
@@ -65,10 +75,12 @@ def clean_up():
 def disconnect(fd):
     """A server ends when it has no clients.  (Not through libnbd, one of whose callbacks
     may be running.)"""
-    import socket
     try:
-        with socket.socket(fileno=os.dup(fd)) as s:
+        s = socket.socket(fileno=os.dup(fd))
+        try:
             s.shutdown(socket.SHUT_RDWR)
+        finally:
+            s.close()
     except OSError:
         pass                    # it has been closed
 
@@ -239,6 +251,12 @@ def prepare(parameters, fds=(), readonly=False, progress=False):
     return Result(status, "")
 
 
+def escaped(text):
+    """As a part of a URI.  (Loading Python's module takes as long as starting nbdkit.)"""
+    return "".join(chr(b) if chr(b).isalnum() and b < 128 or b in b"-._~" else "%%%02X" % b
+                   for b in os.fsencode(text))
+
+
 class Server:
     """nbdkit, for one image.  It listens when this returns: on a socket that this process
     has made.  If it does not start, the first client finds that out: see explain."""
@@ -246,7 +264,6 @@ class Server:
     count = 0
 
     def __init__(self, arguments, fds=(), readonly=False):
-        import socket
         Server.count += 1
         self.socket = os.path.join(directory(SOCKET_NAME), "%d.sock" % Server.count)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -267,8 +284,7 @@ class Server:
         listening.close()
 
     def uri(self, export=""):
-        from urllib.parse import quote
-        return "nbd+unix:///%s?socket=%s" % (quote(export, safe=""), quote(self.socket))
+        return "nbd+unix:///%s?socket=%s" % (escaped(export), escaped(self.socket))
 
     def stop(self):
         """It has to end in order: then everything is in the file."""
