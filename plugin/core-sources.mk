@@ -236,6 +236,8 @@ core_sources = \
 	%reldir%/offline/chunks.h \
 	%reldir%/offline/commit.c \
 	%reldir%/offline/commit.h \
+	%reldir%/offline/compare.c \
+	%reldir%/offline/compare.h \
 	%reldir%/offline/create.c \
 	%reldir%/offline/create.h \
 	%reldir%/offline/edit.c \

@@ -64,7 +64,7 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
     KEY_EDITS, P (KEY_FORCE), P (ITER_TIME), P (AMEND), OF_AMEND, P (CHECK), \
     P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), P (BACKING_FORMAT), \
     V (DATA_PATH), P (WATERMARK), P (INFO), P (INFO_CHAIN), P (MAP), P (RAW_COPY), \
-    V (SERVE_NOTHING)
+    P (COMPARE), P (COMPARE_WITH), P (COMPARE_FORMAT), V (SERVE_NOTHING)
 
 /* A list; its last element is NR_PARTIES. */
 #define LIST(...) (const uint8_t[]) { __VA_ARGS__, NR_PARTIES }
@@ -90,8 +90,8 @@ static const struct rule needs[] = {
   { LIST (P (KEY_FORCE)), LIST (P (KEY_ERASE), P (KEY_ERASE_SLOT)), NULL,
     "key-erase=SECRET or key-erase-slot=N" },
   { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },
-  { LIST (P (SNAPSHOT)), LIST (P (MAP)), LIST (V (SERVE_NOTHING)),
-    "map=FILE, with serve=false" },
+  { LIST (P (SNAPSHOT)), LIST (P (MAP), P (RAW_COPY), P (COMPARE)),
+    LIST (V (SERVE_NOTHING)), "map=, raw-copy= or compare=, with serve=false" },
   { LIST (P (DIR_SYMLINKS)), LIST (P (DIR)), NULL, "dir=DIRECTORY" },
   { LIST (P (SHRINK)), LIST (P (RESIZE)), NULL, "resize=SIZE" },
   { LIST (P (PREALLOCATION)), LIST (P (CREATE), P (RESIZE)), NULL,
@@ -103,6 +103,9 @@ static const struct rule needs[] = {
   { LIST (P (CHECK_REPORT)), LIST (P (CHECK)), NULL,
     "check=quick, full, repair or repair-leaks" },
   { LIST (P (INFO_CHAIN)), LIST (P (INFO)), NULL, "info=FILE" },
+  { LIST (P (COMPARE)), LIST (P (COMPARE_WITH)), NULL, "compare-with=FILE" },
+  { LIST (P (COMPARE_WITH), P (COMPARE_FORMAT)), LIST (P (COMPARE)), NULL,
+    "compare=FILE" },
   { LIST (P (COMPRESS_LEVEL), P (COMPRESS_WINDOW)), LIST (P (COMPRESS)), NULL,
     "compress=on" },
   { LIST (V (CREATE_AUTO)), LIST (P (BACKING_FILE)), NULL,
@@ -157,6 +160,7 @@ static const struct rule excludes[] = {
   { LIST (SNAPSHOT_EDITS), LIST (V (DATA_PATH)), NULL,
     "images with a data file cannot have internal snapshots" },
   { LIST (P (MAP)), LIST (P (UNTRUSTED)), NULL, "it could have any length" },
+  { LIST (P (COMPARE)), LIST (P (UNTRUSTED)), NULL, "no other files are opened" },
   { LIST (V (SERVE_NOTHING)), LIST (P (STATS)), NULL, "nothing is served" },
   { LIST (V (COMPAT_OLD)), LIST (P (BITMAP_ADD)), NULL, "version 2 has no bitmaps" },
 };
@@ -265,6 +269,7 @@ check_reports (const struct params *p)
   const struct { const char *key, *path; } reports[] = {
     { "stats", p->stats }, { "check-report", p->report }, { "info", p->info.path },
     { "map", p->map }, { "raw-copy", p->raw_copy },
+    { "compare", p->compare.report },
   };
   const size_t n = sizeof reports / sizeof reports[0];
 

@@ -74,6 +74,7 @@ static int set_iter_time (struct params *, const char *key, const char *value);
 static int set_backing_file (struct params *, const char *key, const char *value);
 static int set_rebase (struct params *, const char *key, const char *value);
 static int set_bitmap_from (struct params *, const char *key, const char *value);
+static int set_compare_with (struct params *, const char *key, const char *value);
 static int set_allow_uri (struct params *, const char *key, const char *value);
 static int set_checkpoint_interval (struct params *, const char *key, const char *value);
 static int set_reconnect (struct params *, const char *key, const char *value);
@@ -93,6 +94,9 @@ static const struct choice switches[] = {
 static const struct choice caches[] = {
   { "default", STORAGE_CACHE_DEFAULT }, { "none", STORAGE_CACHE_NONE },
   { "unsafe", STORAGE_CACHE_UNSAFE }, { NULL, 0 }
+};
+static const struct choice formats[] = {
+  { "qcow2", false }, { "raw", true }, { NULL, 0 }
 };
 static const struct choice preallocations[] = {
   { "off", PREALLOCATION_OFF }, { "metadata", PREALLOCATION_METADATA },
@@ -215,6 +219,9 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_INFO_CHAIN] = { "info-chain", FLAG (info.chain) },
   [PARAM_MAP] = { "map", PATH (map) },
   [PARAM_RAW_COPY] = { "raw-copy", PATH (raw_copy) },
+  [PARAM_COMPARE] = { "compare", PATH (compare.report) },
+  [PARAM_COMPARE_WITH] = { "compare-with", OTHER (set_compare_with) },
+  [PARAM_COMPARE_FORMAT] = { "compare-format", CHOICE (compare.raw, formats) },
   [PARAM_SERVE] = { "serve", FLAG (serve) },
   [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
@@ -252,6 +259,10 @@ const char params_help[] =
   "                             How long changes may stay in memory (default 5).\n"
   "commit=off|on|keep           Move all data into the backing file before serving\n"
   "                             (default off).\n"
+  "compare=<FILE>               Compare the disk with another; write the result to\n"
+  "                             this file, as JSON.\n"
+  "compare-format=qcow2|raw     Format of that other image (default qcow2).\n"
+  "compare-with=<PATH|URI>      The image to compare with.\n"
   "compress=off|on              Compress newly written clusters (default off).\n"
   "compress-level=<N>           1 (fast) to 9 or 12 (zlib) or 22 (zstd).\n"
   "compress-window=4K|32K       How far zlib looks back (default 4K).\n"
@@ -337,6 +348,8 @@ params_free (struct params *p)
   free (p->info.path);
   free (p->map);
   free (p->raw_copy);
+  free (p->compare.report);
+  free (p->compare.with);
 }
 
 /* --- values with a kind of their own --- */
@@ -468,14 +481,11 @@ set_backing (struct params *p, const char *key, const char *value)
 static int
 set_format (struct params *p, const char *key, const char *value)
 {
-  static const struct choice formats[] = {
-    { "qcow2", 0 }, { "raw", 1 }, { NULL, 0 }
-  };
-  int choice;
+  int raw;
 
-  if (parse_choice (key, value, formats, &choice) == -1)
+  if (parse_choice (key, value, formats, &raw) == -1)
     return -1;
-  p->options.backing_format = formats[choice].word;
+  p->options.backing_format = raw ? "raw" : "qcow2";
   return 0;
 }
 
@@ -512,6 +522,12 @@ static int
 set_bitmap_from (struct params *p, const char *key, const char *value)
 {
   return set_storage (p, key, value, &p->bitmap_from);
+}
+
+static int
+set_compare_with (struct params *p, const char *key, const char *value)
+{
+  return set_storage (p, key, value, &p->compare.with);
 }
 
 static int

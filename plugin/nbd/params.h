@@ -12,6 +12,7 @@
 #include "disk/disk.h"
 #include "disk/inforeport.h"
 #include "offline/amend.h"
+#include "offline/compare.h"
 #include "offline/rebase.h"
 #include "nbd/createparams.h"
 #include "nbd/editparams.h"
@@ -35,7 +36,8 @@ enum param {
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
   PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE, PARAM_REBASE,
-  PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_RAW_COPY, PARAM_AMEND, PARAM_KEY_ADD,
+  PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_RAW_COPY, PARAM_COMPARE,
+  PARAM_COMPARE_WITH, PARAM_COMPARE_FORMAT, PARAM_AMEND, PARAM_KEY_ADD,
   PARAM_KEY_ERASE, PARAM_KEY_ERASE_SLOT, PARAM_KEY_FORCE,
   NR_PARAMS
 };
@@ -63,6 +65,7 @@ struct params {
   char *raw_copy;
   char *dir;                    /* or NULL; if set, options.path is the same */
   struct inforeport info;
+  struct compare compare;       /* with another image before serving */
   bool serve;                   /* false: do everything else, and serve nothing */
   struct check_options check;   /* complete after params_complete */
 };

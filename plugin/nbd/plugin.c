@@ -119,6 +119,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_commit=yes\n");
   printf ("qcow2_rebase=yes\n");
   printf ("qcow2_raw_copy=yes\n");
+  printf ("qcow2_compare=yes\n");
   printf ("qcow2_amend=yes\n");
   printf ("qcow2_key_edit=yes\n");
   printf ("qcow2_snapshots=yes\n");

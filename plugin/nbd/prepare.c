@@ -5,10 +5,11 @@
  * The image is created (create=) and checked (check=), its keys, its version and
  * features, its snapshots and its size are changed, it is committed, flattened or
  * rebased, and its bitmaps are changed.  Then it is described (info=), and a disk is
- * made of it, unless serve=false was given, mapped (map=) and copied (raw-copy=).  The
- * image stays open and locked from the first change to the last, and the disk takes it
- * over.  Each change is complete and durable, and the next one reads the file anew, so a
- * crash between two changes leaves a valid image.
+ * made of it, unless serve=false was given, mapped (map=), copied (raw-copy=) and
+ * compared with another one (compare=).  The image stays open and locked from the first
+ * change to the last, and the disk takes it over.  Each change is complete and durable,
+ * and the next one reads the file anew, so a crash between two changes leaves a valid
+ * image.
  *
  * All of this happens in .get_ready, while errors and progress still reach the user's
  * terminal.  nbdkit forks later, so no thread is left when it ends.
@@ -35,6 +36,7 @@
 #include "offline/amend.h"
 #include "offline/bitmapedit.h"
 #include "offline/commit.h"
+#include "offline/compare.h"
 #include "offline/edit.h"
 #include "offline/keyedit.h"
 #include "offline/rawcopy.h"
@@ -99,6 +101,26 @@ raw_copy (const struct params *p, struct disk *disk)
   if (r == 0)
     nbdkit_debug ("%s: copied to %s, %" PRIu64 " bytes were written", p->path,
                   p->raw_copy, copied);
+  return r;
+}
+
+/* Writes compare=. */
+static int
+compare (const struct params *p, struct disk *disk)
+{
+  struct progress progress;
+  const struct chunks_watch watch = { .step = progress_step, .opaque = &progress };
+  uint64_t difference;
+  int r;
+
+  progress_begin (&progress, "compare");
+  r = compare_disk (disk, &p->options, &p->compare, &watch, &difference);
+  progress_end (&progress);
+  if (r == 0 && difference == UINT64_MAX)
+    nbdkit_debug ("%s: shows the same as %s", p->path, p->compare.with);
+  else if (r == 0)
+    nbdkit_debug ("%s: differs from %s at %" PRIu64, p->path, p->compare.with,
+                  difference);
   return r;
 }
 
@@ -204,13 +226,14 @@ options_without_data (const struct params *p)
 static bool
 needs_disk (const struct params *p)
 {
-  return p->serve || p->raw_copy;
+  return p->serve || p->raw_copy || p->compare.report;
 }
 
 static int
 use (struct params *p, struct disk *disk)
 {
-  if (map (p, disk) == -1 || (p->raw_copy && raw_copy (p, disk) == -1))
+  if (map (p, disk) == -1 || (p->raw_copy && raw_copy (p, disk) == -1) ||
+      (p->compare.report && compare (p, disk) == -1))
     return -1;
   disk_end_ahead (disk);
   return 0;
@@ -284,7 +307,8 @@ static int
 check_reports (const struct params *p)
 {
   if ((p->info.path && inforeport_check (&p->info) == -1) ||
-      (p->raw_copy && rawcopy_check (p->raw_copy) == -1))
+      (p->raw_copy && rawcopy_check (p->raw_copy) == -1) ||
+      (p->compare.report && compare_check (&p->compare) == -1))
     return -1;
   return p->map ? mapreport_check (p->map) : 0;
 }

@@ -29,7 +29,7 @@ make_image data.qcow2 1M data_file=data.raw
 qemu-img create -q -f qcow2 --object secret,id=s,data=x \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2 1M
 "$NBDKIT" -r -U - "$PLUGIN" image.qcow2 info=json/info.1.json info-chain=true \
-  map=json/map.json --run true
+  map=json/map.json compare=json/compare.json compare-with=base.qcow2 --run true
 "$NBDKIT" -U - "$PLUGIN" luks.qcow2 info=json/info.2.json serve=false --run true
 "$NBDKIT" -U - "$PLUGIN" data.qcow2 info=json/info.3.json serve=false --run true
 # (What is said of the file is only complete for a device.)

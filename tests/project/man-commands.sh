@@ -53,6 +53,9 @@ before ()
       [ "$1" = "INTERNAL SNAPSHOTS" ] || rm disk.raw ;;
     "Copying a disk to a raw file")
       rm disk.raw ;;
+    "Comparing disks")
+      cp disk.qcow2 other.qcow2
+      qemu-io -f qcow2 -c 'write -P 99 7M 1' other.qcow2 ;;
     Commit)
       make_overlay
       mv disk.qcow2 overlay.qcow2 ;;
@@ -224,6 +227,8 @@ after ()
       same over.qcow2 then.raw ;;
     "EXTERNAL DATA FILES")
       same new.qcow2 then.raw ;;
+    "Comparing disks")
+      grep '"difference": 7340032$' out ;;
     "Images behind HTTP")
       same_raw served.raw then.raw ;;
     "Overlays on remote images")

@@ -32,7 +32,8 @@ declare -A good=(
   [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5 [checkpoint-interval]=7
   [info]=info.json [info-chain]=true [serve]=false
   [rebase]=other.qcow2 [rebase-unsafe]=true [map]=map.json
-  [raw-copy]=copy.raw
+  [raw-copy]=copy.raw [compare]=compare.json [compare-with]=other.qcow2
+  [compare-format]=raw
   [amend]=true [key-add]=x [key-erase]=x [key-erase-slot]=1 [key-force]=true
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
   [dir-symlinks]=follow

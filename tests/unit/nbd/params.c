@@ -76,6 +76,8 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_INFO_CHAIN] = "true", [PARAM_SERVE] = "false",
   [PARAM_REBASE] = "b", [PARAM_REBASE_UNSAFE] = "true", [PARAM_MAP] = "map",
   [PARAM_RAW_COPY] = "raw",
+  [PARAM_COMPARE] = "compare", [PARAM_COMPARE_WITH] = "other",
+  [PARAM_COMPARE_FORMAT] = "raw",
   [PARAM_AMEND] = "true", [PARAM_KEY_ADD] = "x", [PARAM_KEY_ERASE] = "x",
   [PARAM_KEY_ERASE_SLOT] = "1", [PARAM_KEY_FORCE] = "true",
 };
@@ -308,6 +310,8 @@ test_arrival (void)
   CHECK (strcmp (p.info.path, "/current/info") == 0 && strcmp (p.info.name, "a") == 0);
   CHECK (strcmp (p.map, "/current/map") == 0);
   CHECK (strcmp (p.raw_copy, "/current/raw") == 0);
+  CHECK (strcmp (p.compare.report, "/current/compare") == 0 && p.compare.raw);
+  CHECK (strcmp (p.compare.with, "/current/other") == 0);
   CHECK (p.create.wanted && p.create.options.image.size == 1 << 20);
   CHECK (p.create.options.image.cluster_size == 65536);
   CHECK (p.create.options.image.version == 2 && p.create.options.encrypt);
