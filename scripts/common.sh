@@ -61,8 +61,10 @@ matrix_packages=(
 # Programs that recipes use, and that scripts/matrix does without.
 # shellcheck disable=SC2034
 recipe_packages=(
+  debian-archive-keyring
   guestfish
   kmod
+  mkosi
 )
 # A Ceph cluster, and QEMU's driver for it.
 # shellcheck disable=SC2034
@@ -190,16 +192,16 @@ need_guest ()
   say "downloading Debian's cloud kernel to $dir"
   rm -rf "$dir" "$dir.new"
   mkdir -p "$dir.new"
-  (set -e
-   cd "$dir.new"
-   package="$(apt-cache depends linux-image-cloud-amd64 |
-              sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1)"
-   apt-get -q download "$package"
-   dpkg-deb -x "$package"_*.deb tree
-   mv tree/boot/vmlinuz-* vmlinuz
-   mv tree/lib .
-   if command -v depmod; then depmod -b . "$(ls lib/modules)"; fi
-   rm -rf tree ./*.deb) > "$dir.log" 2>&1 && mv "$dir.new" "$dir" ||
+  { (cd "$dir.new" &&
+     package="$(apt-cache depends linux-image-cloud-amd64 |
+                sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1)" &&
+     apt-get -q download "$package" &&
+     dpkg-deb -x "$package"_*.deb tree &&
+     mv tree/boot/vmlinuz-* vmlinuz &&
+     mv tree/lib . &&
+     { ! command -v depmod || depmod -b . "$(ls lib/modules)"; } &&
+     rm -rf tree ./*.deb) &&
+    mv "$dir.new" "$dir"; } > "$dir.log" 2>&1 ||
     say "failed (see $dir.log): tests that boot a machine are skipped"
 }
 

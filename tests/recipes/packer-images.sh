@@ -1,15 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What mkosi or Packer have built is compressed, compared and validated.  mkosi itself is
-# not run: it downloads a distribution.  The test makes a disk of the same kind.
+# What Packer has built is compressed, compared and validated.
+#
+# Debian has no Packer.  The test makes an image of the same kind, in the same place.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires sfdisk --version
 . "$srcdir/lib/recipes.sh"
-
-mkosi='mkosi --distribution debian --release bookworm --format gpt_ext4 --output disk.raw'
-not_run "$mkosi" "downloads a distribution"
 
 before ()
 {
@@ -24,12 +22,11 @@ before ()
 
 after ()
 {
-  for image in small.qcow2 vm.qcow2; do
-    check_clean $image
-    same $image disk.raw
-    [ "$(file_size $image)" -lt 2097152 ]
-  done
+  check_clean vm.qcow2
+  same vm.qcow2 disk.raw
+  [ "$(file_size vm.qcow2)" -lt 2097152 ]
+  grep 'Images are identical' out
   grep 'ok .*filesystem' out
 }
 
-recipe "Images that mkosi or Packer have built"
+recipe "Images that Packer builds"
