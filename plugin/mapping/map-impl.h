@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "util/grace.h"
 #include "mapping/map.h"
 #include "mapping/pack.h"
 
@@ -41,32 +42,37 @@ struct map_slice {
   struct map_space *space;
   uint64_t index;               /* slice number */
 
-  /* Guarded by the shard lock. */
-  struct map_slice *next;       /* in the same bucket */
+  /* Guarded by the shard lock.  The atomics are changed under it, and read without it by
+   * lookups of packed slices: see map.c. */
+  _Atomic (struct map_slice *) next;    /* in the same bucket */
   union {
-    void *body;                 /* NULL if empty */
-    struct pack *pack;
-    struct raw *raw;
+    _Atomic (void *) body;      /* NULL if empty */
+    _Atomic (struct pack *) pack;
+    _Atomic (struct raw *) raw;
   };
   uint32_t charged;             /* bytes counted for this slice */
-  uint8_t form;                 /* enum slice_form */
+  _Atomic uint8_t form;         /* enum slice_form */
   bool busy;                    /* a thread is about to change the form, with no lock
                                    held: only this thread may change or remove it */
   bool evictable : 1;           /* is in the shard's queue: see map_account */
   bool ahead : 1;               /* was loaded ahead of readers, who have not come yet */
-  bool referenced;              /* since the hand last passed */
+  atomic_bool referenced;       /* since the hand last passed */
   /* The fields above are all that a hit needs. */
   struct map_slice *queue_next, *queue_prev;
+};
+
+/* The table of a shard: lists of slices, linked by next. */
+struct map_buckets {
+  unsigned n;                   /* a power of two; constant */
+  _Atomic (struct map_slice *) first[];
 };
 
 struct shard {
   _Alignas (64) pthread_mutex_t lock;
   /* Guarded by lock. */
-  struct map_slice **buckets;
-  uint64_t hits;
-  unsigned nr_buckets;          /* 0 or a power of two */
+  uint64_t hits;                /* that took the lock; others are counted in readers */
   unsigned nr_slices;
-  /* The fields above are all that a hit needs: one cache line. */
+  /* The fields above are all that a hit needs that takes the lock: one cache line. */
   struct map_slice *queue_head; /* the evictable slices; the hand points to the head */
   struct map_slice *queue_tail;
   uint64_t misses, peeks, loads, loaded, evictions, packs;
@@ -75,7 +81,12 @@ struct shard {
 };
 
 struct map {
-  struct budget budget;
+  /* Hits need these, and no hit changes them. */
+  struct grace *readers;        /* lookups without a lock; constant */
+  /* Of each shard, or NULL; changed under its lock when the table grows. */
+  _Atomic (struct map_buckets *) tables[MAP_SHARDS];
+
+  _Alignas (64) struct budget budget;
   struct shard shards[MAP_SHARDS];
 
   _Atomic uint64_t largest;    /* bytes of the largest slice so far */
@@ -104,7 +115,8 @@ struct map_space {
 
   struct map_space *next;       /* guarded by the map's lock */
 
-  atomic_uint_fast64_t dirty_bytes;  /* changed under dirty_lock */
+  /* (Not on the cache line of what each lookup needs.) */
+  _Alignas (64) atomic_uint_fast64_t dirty_bytes;  /* changed under dirty_lock */
 
   pthread_mutex_t dirty_lock;   /* guards the list; taken within a shard's lock */
   struct map_slice *dirty, **dirty_tail;  /* oldest first */
@@ -127,24 +139,24 @@ map_shard (const struct map_space *space, uint64_t index)
 
 /* --- mapslice.c: the caller holds the shard lock --- */
 
-static inline struct map_slice **
-map_bucket (const struct shard *shard, const struct map_space *space,
-            uint64_t index)
+/* The list of its table that the slice belongs to. */
+static inline _Atomic (struct map_slice *) *
+map_bucket (struct map_buckets *table, const struct map_space *space, uint64_t index)
 {
-  return &shard->buckets[map_hash (space, index) / MAP_SHARDS
-                         & (shard->nr_buckets - 1)];
+  return &table->first[map_hash (space, index) / MAP_SHARDS & (table->n - 1)];
 }
 
-/* Returns the slice, or NULL if it is not in the table. */
+/* Returns the slice, or NULL if it is not in the table.  (Without the lock: or NULL if it
+ * has just been moved.  The caller needs a pin of map.readers.) */
 static inline struct map_slice *
-map_find (const struct shard *shard, const struct map_space *space,
-          uint64_t index)
+map_find (const struct map_space *space, uint64_t index)
 {
+  struct map_buckets *table = space->map->tables[map_hash (space, index) % MAP_SHARDS];
   struct map_slice *s;
 
-  if (shard->nr_buckets == 0)
+  if (table == NULL)
     return NULL;
-  for (s = *map_bucket (shard, space, index); s; s = s->next)
+  for (s = *map_bucket (table, space, index); s; s = s->next)
     if (s->index == index && s->space == space)
       return s;
   return NULL;
@@ -165,7 +177,12 @@ extern void map_unlink (struct shard *, struct map_slice *);
 
 /* --- mapslice.c: no lock is held --- */
 
-/* Frees slices that were removed from the table, linked by next, and their bodies. */
+/* Waits until no lookup uses what has been removed from the table, or from a slice,
+ * before this call: then it can be freed.  That takes no longer than a lookup in memory
+ * does.  The caller may hold the lock of a shard. */
+extern void map_await_lookups (struct map *);
+/* Frees slices that were removed from the table, linked by next, and their bodies.  May
+ * be NULL. */
 extern void map_free_slices (struct map_slice *);
 
 /* --- mapload.c: no lock is held --- */

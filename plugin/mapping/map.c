@@ -26,6 +26,23 @@
  * slice may have been removed.  A failed load leaves nothing behind, and each thread that
  * waited for it tries again itself.
  *
+ * Most hits take no lock, and write only to a cache line of their thread: lookups of
+ * packed slices that were used since the hand last passed (mapreclaim.c).  They hold a pin
+ * of `readers' (grace.c), and what a shard lock guards is freed only when all those have
+ * left that may have seen it (map_await_lookups).  So:
+ *
+ *   - The table, a slice and a pack that such a lookup has found stay valid.
+ *   - A slice that it sees as PACK, then reads the body of, then sees as PACK again, has
+ *     had that body as its pack.  For a raw body is stored after the form RAW.  Had the
+ *     lookup read it, it would find RAW after that, or a later PACK; but the thread that
+ *     pinned the slice waits for the lookup's pin before the slice can become PACK again.
+ *   - Its answer is what the map said at some time since it took the pin.  A request
+ *     whose lookup found a mapping had its own pin before the mapping was removed, because
+ *     the accesses are sequentially consistent (grace.c, 4).
+ *
+ * All else (RAW, EMPTY, absent; a slice that another thread is moving to a larger table)
+ * takes the lock.
+ *
  * A slice that a request has just loaded may be evicted at once (mapmem.c): the request
  * was answered from its own copy.
  *
@@ -39,9 +56,10 @@
  * space edits: what they find was true when their request began, and the request's grace
  * pin keeps it valid.)
  *
- * Lock order: shard, then dirty_lock of a space.  Never two shards at once.  The ops are
- * called without locks, except decode, which is called under the shard lock on a hit of a
- * raw slice: it must not call the map.
+ * Lock order: shard, then dirty_lock of a space.  Never two shards at once.  A pin of
+ * `readers' is held for a lookup in memory only, and nothing is waited for with it.  The
+ * ops are called without locks, except decode, which is called under the shard lock on a
+ * hit of a raw slice: it must not call the map.
  */
 
 #include <config.h>
@@ -124,6 +142,28 @@ peek (struct shard *shard, struct map_space *space, uint64_t index,
   return n;
 }
 
+/* Answers from a packed slice, without a lock.  Returns the number of units, or 0 if that
+ * is not possible. */
+static inline int64_t
+find_packed (struct map_space *space, uint64_t index, unsigned unit, unsigned max,
+             struct run *run)
+{
+  struct grace *readers = space->map->readers;
+  const struct grace_pin pin = grace_enter (readers);
+  const struct map_slice *s = map_find (space, index);
+  const struct pack *p;
+  int64_t n;
+
+  if (s && s->form == SLICE_PACK && (p = s->pack, s->form == SLICE_PACK) &&
+      s->referenced) {
+    n = pack_find (p, space->shape, unit, max, run);
+    grace_leave_counting (readers, pin);
+    return n;
+  }
+  grace_leave (readers, pin);
+  return 0;
+}
+
 int
 map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
             struct run *run)
@@ -146,19 +186,23 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
   max = (in_unit + len + unit_bytes - 1) >> shape.unit_bits;
   run->unsettled = false;
 
+  n = find_packed (space, index, unit, max, run);
+  if (__builtin_expect (n > 0, 1))
+    goto found;
+
   pthread_mutex_lock (&shard->lock);
-  s = map_find (shard, space, index);
+  s = map_find (space, index);
   if (__builtin_expect (s == NULL, 0) && wants_peek (shard, space, index, unit, max)) {
     n = peek (shard, space, index, unit, max, run);
     if (n != 0) {
       pthread_mutex_unlock (&shard->lock);
       goto found;
     }
-    s = map_find (shard, space, index);
+    s = map_find (space, index);
   }
   while (s && __builtin_expect (s->form == SLICE_EMPTY, 0)) {
     pthread_cond_wait (&shard->changed, &shard->lock);
-    s = map_find (shard, space, index);
+    s = map_find (space, index);
   }
 
   if (__builtin_expect (s == NULL, 0))
@@ -171,7 +215,7 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
                               min64 (max, MAX_DECODE), run);
       run->unsettled = s->raw->dirty || s->raw->writing > 0;
     }
-    if (!s->referenced) {       /* avoids a needless write to its cache line */
+    if (!s->referenced) {       /* the next hit need not write to its cache line */
       s->referenced = true;
       first = s->ahead;
       s->ahead = false;
@@ -203,6 +247,11 @@ map_new (uint64_t limit)
   if (map == NULL)
     return NULL;
   memset (map, 0, sizeof *map);
+  map->readers = grace_new ();
+  if (map->readers == NULL) {
+    free (map);
+    return NULL;
+  }
   map->budget.limit = limit;
   pthread_mutex_init (&map->lock, NULL);
 
@@ -217,6 +266,7 @@ map_new (uint64_t limit)
   }
   pthread_mutexattr_destroy (&attr);
   map_charge (map, map);
+  map_charge (map, map->readers);
   return map;
 }
 
@@ -228,11 +278,12 @@ map_free (struct map *map)
   while (map->spaces)
     map_space_free (map->spaces);
   for (unsigned i = 0; i < MAP_SHARDS; i++) {
-    free (map->shards[i].buckets);
+    free (map->tables[i]);
     pthread_mutex_destroy (&map->shards[i].lock);
     pthread_cond_destroy (&map->shards[i].changed);
   }
   pthread_mutex_destroy (&map->lock);
+  grace_free (map->readers);
   free (map);
 }
 
@@ -253,6 +304,7 @@ void
 map_get_stats (struct map *map, struct map_stats *stats)
 {
   memset (stats, 0, sizeof *stats);
+  stats->hits = grace_counted (map->readers);
   for (unsigned i = 0; i < MAP_SHARDS; i++) {
     struct shard *shard = &map->shards[i];
     LOCK_FOR_BLOCK (&shard->lock);
@@ -274,10 +326,11 @@ struct map_space *
 map_space_new (struct map *map, unsigned unit_bits, unsigned units,
                size_t raw_size, const struct map_ops *ops, void *opaque)
 {
-  struct map_space *space = calloc (1, sizeof *space);
+  struct map_space *space = aligned_alloc (_Alignof (struct map_space), sizeof *space);
 
   if (space == NULL)
     return NULL;
+  memset (space, 0, sizeof *space);
   if (ops->slow_slices && ops->slow_slices (opaque) > 0 &&
       (space->ahead = map_ahead_new (ops->slow_slices (opaque))) == NULL) {
     free (space);
@@ -314,12 +367,15 @@ map_space_new (struct map *map, unsigned unit_bits, unsigned units,
 static struct map_slice *
 take_out (struct shard *shard, const struct map_space *space)
 {
-  struct map_slice *gone = NULL, **b, *s;
+  _Atomic (struct map_slice *) *b;
+  struct map_slice *gone = NULL, *s;
+  struct map_buckets *table;
   LOCK_FOR_BLOCK (&shard->lock);
 
  again:
-  for (unsigned i = 0; i < shard->nr_buckets; i++)
-    for (b = &shard->buckets[i]; (s = *b) != NULL; ) {
+  table = space->map->tables[shard - space->map->shards];
+  for (unsigned i = 0; table && i < table->n; i++)
+    for (b = &table->first[i]; (s = *b) != NULL; ) {
       if (s->space != space) {
         b = &s->next;
         continue;

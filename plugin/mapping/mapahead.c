@@ -115,7 +115,7 @@ load_wanted (void *opaque)
     struct map_slice *s = NULL;
 
     pthread_mutex_lock (&shard->lock);
-    if (map_find (shard, space, index) == NULL &&
+    if (map_find (space, index) == NULL &&
         (s = map_insert (shard, space, index)) != NULL)
       s->ahead = true;
     pthread_mutex_unlock (&shard->lock);
@@ -180,7 +180,7 @@ is_here (struct map_space *space, uint64_t index)
   struct map_slice *s;
   LOCK_FOR_BLOCK (&shard->lock);
 
-  s = map_find (shard, space, index);
+  s = map_find (space, index);
   if (s) {
     s->ahead = true;
     s->referenced = false;
@@ -228,7 +228,7 @@ map_has (struct map_space *space, uint64_t offset)
   struct shard *shard = map_shard (space, index);
   LOCK_FOR_BLOCK (&shard->lock);
 
-  return map_find (shard, space, index) != NULL;
+  return map_find (space, index) != NULL;
 }
 
 void

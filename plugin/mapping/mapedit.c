@@ -73,7 +73,7 @@ pin_or_claim (struct shard *shard, struct map_space *space, uint64_t index,
   struct map_slice *s;
 
   *pinned = false;
-  while ((s = map_find (shard, space, index)) != NULL && s->busy)
+  while ((s = map_find (space, index)) != NULL && s->busy)
     pthread_cond_wait (&shard->changed, &shard->lock);
 
   if (s == NULL) {
@@ -124,8 +124,8 @@ map_pin (struct map_space *space, uint64_t index)
     empty = s->form == SLICE_EMPTY;
     if (raw) {
       old = s->pack;
+      s->form = SLICE_RAW;      /* first: see map.c */
       s->raw = raw;
-      s->form = SLICE_RAW;
       s->referenced = true;
     }
     if (raw || !empty)
@@ -133,6 +133,8 @@ map_pin (struct map_space *space, uint64_t index)
     else
       map_give_up (shard, s);
   }
+  if (old || (raw == NULL && empty))
+    map_await_lookups (space->map);
   free (old);
   if (raw == NULL && empty)
     free (s);

@@ -182,7 +182,7 @@ insert_absent (struct map_space *space, uint64_t index)
   struct map_slice *s = NULL;
   LOCK_FOR_BLOCK (&shard->lock);
 
-  if (map_find (shard, space, index) == NULL)
+  if (map_find (space, index) == NULL)
     s = map_insert (shard, space, index);
   return s;
 }
@@ -235,21 +235,24 @@ map_group_load (struct map_group *g)
 static void
 end_load (struct map_slice *s, struct pack *p)
 {
+  struct map *map = s->space->map;
   struct shard *shard = map_shard (s->space, s->index);
 
   {
     LOCK_FOR_BLOCK (&shard->lock);
     if (p) {
       s->pack = p;
-      s->form = SLICE_PACK;
+      s->form = SLICE_PACK;     /* last: see map.c */
       shard->loaded++;
       map_not_busy (shard, s);
     }
     else
       map_give_up (shard, s);
   }
-  if (p == NULL)
+  if (p == NULL) {
+    map_await_lookups (map);
     free (s);
+  }
 }
 
 void

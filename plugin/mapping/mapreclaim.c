@@ -67,6 +67,7 @@ pack_raw (struct shard *shard, struct map_slice *s)
 {
   /* No lock is needed: no thread edits a slice that is not pinned, and no thread pins it
    * while it is busy. */
+  struct map *map = s->space->map;
   struct raw *raw = s->raw;
   struct pack *p = map_pack_raw (s->space, raw->data);
 
@@ -74,7 +75,7 @@ pack_raw (struct shard *shard, struct map_slice *s)
     LOCK_FOR_BLOCK (&shard->lock);
     if (p) {
       s->pack = p;
-      s->form = SLICE_PACK;
+      s->form = SLICE_PACK;     /* last: see map.c */
       shard->packs++;
       map_not_busy (shard, s);
     }
@@ -85,8 +86,10 @@ pack_raw (struct shard *shard, struct map_slice *s)
     }
   }
   free (raw);
-  if (p == NULL)
+  if (p == NULL) {
+    map_await_lookups (map);
     free (s);
+  }
 }
 
 /* The next shard that has evictable slices, or had some just now. */

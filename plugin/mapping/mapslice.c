@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "util/cleanup.h"
@@ -22,43 +23,57 @@
 
 /* --- the table --- */
 
+static void
+link_slice (struct map_buckets *table, struct map_slice *s)
+{
+  _Atomic (struct map_slice *) *b = map_bucket (table, s->space, s->index);
+
+  s->next = *b;
+  *b = s;
+}
+
 /* Makes space for one more slice.  If there is no memory for a larger table, the old one
  * is used; -1 if there is none. */
 static int
 grow (struct map *map, struct shard *shard)
 {
-  struct map_slice **old = shard->buckets, *s, **b;
-  const unsigned nr_old = shard->nr_buckets;
+  _Atomic (struct map_buckets *) *const table = &map->tables[shard - map->shards];
+  struct map_buckets *const old = *table;
+  const unsigned nr_old = old ? old->n : 0;
+  const unsigned n = nr_old ? nr_old * 2 : MIN_BUCKETS;
+  struct map_buckets *new;
+  struct map_slice *s;
 
   if (shard->nr_slices < nr_old)
     return 0;
 
-  shard->nr_buckets = nr_old ? nr_old * 2 : MIN_BUCKETS;
-  shard->buckets = calloc (shard->nr_buckets, sizeof *shard->buckets);
-  if (shard->buckets == NULL) {
-    shard->buckets = old;
-    shard->nr_buckets = nr_old;
-    return nr_old ? 0 : -1;
-  }
-  map_charge (map, shard->buckets);
-  atomic_fetch_add (&map->buckets, shard->nr_buckets - nr_old);
+  new = calloc (1, sizeof *new + n * sizeof new->first[0]);
+  if (new == NULL)
+    return old ? 0 : -1;
+  new->n = n;
+  map_charge (map, new);
+  atomic_fetch_add (&map->buckets, n - nr_old);
 
+  /* Lookups without the lock may meet a slice on its way from list to list, and end up in
+   * another one.  Then they do not find what they look for, and take the lock. */
   for (unsigned i = 0; i < nr_old; i++)
-    while ((s = old[i]) != NULL) {
-      old[i] = s->next;
-      b = map_bucket (shard, s->space, s->index);
-      s->next = *b;
-      *b = s;
+    while ((s = old->first[i]) != NULL) {
+      old->first[i] = s->next;
+      link_slice (new, s);
     }
-  map_discharge (map, old);
-  free (old);
+  *table = new;
+  if (old) {
+    map_discharge (map, old);
+    map_await_lookups (map);
+    free (old);
+  }
   return 0;
 }
 
 struct map_slice *
 map_insert (struct shard *shard, struct map_space *space, uint64_t index)
 {
-  struct map_slice *s = calloc (1, sizeof *s), **b;
+  struct map_slice *s = calloc (1, sizeof *s);
 
   if (s == NULL || grow (space->map, shard) == -1) {
     nbdkit_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
@@ -70,9 +85,7 @@ map_insert (struct shard *shard, struct map_space *space, uint64_t index)
   s->index = index;
   s->form = SLICE_EMPTY;
   s->busy = true;
-  b = map_bucket (shard, space, index);
-  s->next = *b;
-  *b = s;
+  link_slice (space->map->tables[shard - space->map->shards], s);
   shard->nr_slices++;
   map_account (s);
   return s;
@@ -81,10 +94,13 @@ map_insert (struct shard *shard, struct map_space *space, uint64_t index)
 void
 map_unlink (struct shard *shard, struct map_slice *s)
 {
-  struct map_slice **link = map_bucket (shard, s->space, s->index);
+  struct map *map = s->space->map;
+  _Atomic (struct map_slice *) *link =
+    map_bucket (map->tables[shard - map->shards], s->space, s->index);
+  struct map_slice *other;
 
-  while (*link != s)
-    link = &(*link)->next;
+  while ((other = *link) != s)
+    link = &other->next;
   *link = s->next;
   shard->nr_slices--;
   map_account_gone (s);
@@ -106,10 +122,21 @@ map_give_up (struct shard *shard, struct map_slice *s)
 }
 
 void
+map_await_lookups (struct map *map)
+{
+  const uint64_t stamp = grace_stamp (map->readers);
+
+  while (!grace_passed (map->readers, stamp))
+    sched_yield ();
+}
+
+void
 map_free_slices (struct map_slice *s)
 {
   struct map_slice *next;
 
+  if (s)
+    map_await_lookups (s->space->map);
   for (; s; s = next) {
     next = s->next;
     free (s->body);

@@ -81,12 +81,13 @@ struct storage {
   const struct storage_hooks *hooks;
   bool unsafe;                  /* STORAGE_CACHE_UNSAFE */
 
-  /* Atomics.  None of them orders accesses to other data, so relaxed operations would be
-   * enough; nothing here is performance-critical. */
+  /* Atomics.  Each transfer looks at some of them, so those that transfers change are
+   * written only if their value differs: threads share the cache line. */
   _Atomic uint64_t size;
   atomic_bool no_punch, no_zero, no_zero_at_once, no_allocate;     /* not supported */
-  _Atomic uint64_t changes;     /* number of changes; counted when they end */
-  _Atomic uint64_t synced;      /* number of changes that a finished sync covers */
+  _Atomic uint64_t syncs;       /* number of syncs that have begun */
+  _Atomic uint64_t awaited;     /* number of the sync that covers the last change */
+  _Atomic uint64_t synced;      /* number of the last sync that has succeeded */
   atomic_bool diverted;         /* a hook has replaced operations: do not ask the
                                    storage */
   atomic_int lost;              /* errno of a lost write, or 0; see storage.c */
@@ -96,15 +97,22 @@ struct storage {
 extern int storage_init (struct storage *, const struct storage_ops *, const char *path,
                          const struct storage_options *);
 
+/* Raises N to LEAST. */
+static inline void
+storage_raise (_Atomic uint64_t *n, uint64_t least)
+{
+  uint64_t before = *n;
+
+  while (before < least && !atomic_compare_exchange_weak (n, &before, least))
+    ;
+}
+
 /* Raises the known size to END.  Only set_size lowers it, and no thread calls that while
  * others write beyond the new end. */
 static inline void
 storage_raise_size (struct storage *s, uint64_t end)
 {
-  uint64_t size = s->size;
-
-  while (size < end && !atomic_compare_exchange_weak (&s->size, &size, end))
-    ;
+  storage_raise (&s->size, end);
 }
 
 /* Records an error that a later sync would have had to report. */

@@ -20,6 +20,9 @@
  * may be the first to learn of it.  Such an error is kept in `lost', and every later
  * storage_sync fails with it, and so does every durable write (R9).
  *
+ * Whether there are changes that no sync covers is known from numbers of syncs, not from
+ * a count of changes: all threads that write would share its cache line.
+ *
  * Locks: none; the atomics of storage-impl.h.
  */
 
@@ -93,6 +96,17 @@ int
 storage_hook (struct storage *s, enum storage_op op)
 {
   return choke (s, op, NULL, 0, 0, 0, false);
+}
+
+/* Call it when a change has ended that is not durable yet.  The next sync to begin covers
+ * it.  (If one begins between the two lines, that sync covers the change, too, and has the
+ * number that is noted.)  Only the first change after a sync began writes anything. */
+static void
+changed (struct storage *s)
+{
+  const uint64_t next = s->syncs + 1;
+
+  storage_raise (&s->awaited, next);
 }
 
 /* Turns an errno that means that there is no more space into ENOSPC. */
@@ -309,7 +323,7 @@ storage_writev (struct storage *s, const struct iovec *iov, int niov,
   else
     r = s->ops->write (s, iov, niov, offset, count, durable);
   if (!durable || r == -1)
-    s->changes++;
+    changed (s);
   return r == -1 ? failed (s, "write", offset, count) : 0;
 }
 
@@ -324,8 +338,7 @@ storage_write (struct storage *s, const void *buf, uint64_t count, uint64_t offs
 int
 storage_sync (struct storage *s)
 {
-  const uint64_t changes = s->changes;
-  uint64_t synced = s->synced;
+  const uint64_t number = atomic_fetch_add (&s->syncs, 1) + 1;
   int r = s->unsafe ? 1 : choke (s, STORAGE_OP_SYNC, NULL, 0, 0, 0, false);
 
   if (r == 0)
@@ -342,9 +355,7 @@ storage_sync (struct storage *s)
     return -1;
   }
   /* Another sync may have begun later and ended earlier. */
-  while (synced < changes &&
-         !atomic_compare_exchange_weak (&s->synced, &synced, changes))
-    ;
+  storage_raise (&s->synced, number);
   return 0;
 }
 
@@ -359,7 +370,7 @@ storage_sync_changes (struct storage *s)
 bool
 storage_has_changes (const struct storage *s)
 {
-  return s->synced != s->changes || s->lost;
+  return s->synced < s->awaited || s->lost;
 }
 
 /* --- space --- */
@@ -383,7 +394,7 @@ erase (struct storage *s, int (*op) (struct storage *, uint64_t, uint64_t),
   }
   else if (r == -1)
     return failed (s, what, offset, count);
-  s->changes++;
+  changed (s);
   return r == -1 ? failed (s, what, offset, count) : 1;
 }
 
@@ -436,7 +447,7 @@ storage_find_zeros (struct storage *s, uint64_t offset, uint64_t count)
     return 0;
   n = s->ops->find_zeros (s, offset, count);
   if (n > 0)
-    s->changes++;
+    changed (s);
   return n;
 }
 
@@ -488,7 +499,7 @@ set_size (struct storage *s, uint64_t size, bool ask)
   }
   if (r == -1)
     return -1;
-  s->changes++;
+  changed (s);
   if (s->regular)
     s->size = size;
   return 0;

@@ -4,7 +4,8 @@
  *
  * There is a 64-bit epoch.  Two counters, one for even and one for odd epochs, count the
  * requests that entered in such an epoch and have not left.  (Each counter is the sum of
- * several slots, each on a cache line of its own.)
+ * several slots, each on a cache line of its own: the low bits of a slot.  Its other bits
+ * count what grace_leave_counting was told to count.)
  *
  *   enter  read the epoch e, increment the counter of parity e & 1, read the epoch
  *          again.  If it is still e, the pin belongs to epoch e; otherwise decrement the
@@ -34,7 +35,8 @@
  * A request that entered after the stamp may still be running, and nothing needs to wait
  * for it: it looks up after entering, hence after the old mapping was removed.  (If its
  * lookup had found the old mapping, it took the lock that guards the mapping before the
- * remover did, so it entered before the remover took the stamp.)
+ * remover did, or read an atomic before the remover changed it: all those accesses are
+ * part of the order of (1).  So it entered before the remover took the stamp.)
  *
  * New requests never delay an old stamp for ever: they belong to the current epoch, and
  * only the previous one is waited for.
@@ -49,7 +51,11 @@
 
 #include "util/grace.h"
 
-#define SLOTS 32                /* a power of two */
+#define SLOTS 64                /* a power of two */
+
+/* In the count of a slot: bits for pins; above them, what is counted. */
+#define PIN_BITS 16
+#define PINS ((UINT64_C (1) << PIN_BITS) - 1)
 
 struct slot {
   _Alignas (64) _Atomic uint64_t count;
@@ -58,7 +64,6 @@ struct slot {
 struct grace {
   struct slot slots[2][SLOTS];
   _Alignas (64) _Atomic uint64_t epoch;
-  atomic_uint threads;          /* threads seen so far, to spread them */
 };
 
 struct grace *
@@ -72,7 +77,6 @@ grace_new (void)
     for (unsigned i = 0; i < SLOTS; i++)
       atomic_init (&g->slots[parity][i].count, 0);
   atomic_init (&g->epoch, 0);
-  atomic_init (&g->threads, 0);
   return g;
 }
 
@@ -82,21 +86,23 @@ grace_free (struct grace *g)
   free (g);
 }
 
-/* Any slot would be correct; a thread keeps the one it got first. */
+/* Any slot would be correct; a thread keeps the one it got first.  Threads are numbered
+ * in the whole process, so that those that meet have different ones. */
 static unsigned
-my_slot (struct grace *g)
+my_slot (void)
 {
+  static atomic_uint threads;
   static _Thread_local unsigned number;         /* 0: none yet */
 
   if (number == 0)
-    number = 1 + atomic_fetch_add (&g->threads, 1) % SLOTS;
+    number = 1 + atomic_fetch_add (&threads, 1) % SLOTS;
   return number - 1;
 }
 
 struct grace_pin
 grace_enter (struct grace *g)
 {
-  const unsigned i = my_slot (g);
+  const unsigned i = my_slot ();
 
   for (;;) {
     const uint64_t e = atomic_load (&g->epoch);
@@ -115,6 +121,24 @@ grace_leave (struct grace *g, struct grace_pin pin)
   atomic_fetch_sub (&g->slots[pin.slot / SLOTS][pin.slot % SLOTS].count, 1);
 }
 
+void
+grace_leave_counting (struct grace *g, struct grace_pin pin)
+{
+  /* Adds one above the pins, and subtracts one pin, which the slot has. */
+  atomic_fetch_add (&g->slots[pin.slot / SLOTS][pin.slot % SLOTS].count, PINS);
+}
+
+uint64_t
+grace_counted (struct grace *g)
+{
+  uint64_t n = 0;
+
+  for (unsigned parity = 0; parity < 2; parity++)
+    for (unsigned i = 0; i < SLOTS; i++)
+      n += atomic_load (&g->slots[parity][i].count) >> PIN_BITS;
+  return n;
+}
+
 uint64_t
 grace_stamp (struct grace *g)
 {
@@ -128,7 +152,7 @@ move_on (struct grace *g, uint64_t e)
   const unsigned parity = (e + 1) & 1;
 
   for (unsigned i = 0; i < SLOTS; i++)
-    if (atomic_load (&g->slots[parity][i].count) != 0)
+    if ((atomic_load (&g->slots[parity][i].count) & PINS) != 0)
       return false;
   /* If this fails, another thread has moved it on. */
   atomic_compare_exchange_strong (&g->epoch, &e, e + 1);

@@ -19,11 +19,17 @@ struct grace;
 extern struct grace *grace_new (void);  /* NULL on ENOMEM */
 extern void grace_free (struct grace *);
 
-/* The pin of a request.  Different threads may enter and leave; pins may nest.  Cheap:
+/* The pin of a request.  Different threads may enter and leave; pins may nest (there are
+ * less than 65536).  Cheap:
  * there is no lock, and threads on different cores touch different cache lines. */
 struct grace_pin { uint32_t slot; };
 extern struct grace_pin grace_enter (struct grace *);
 extern void grace_leave (struct grace *, struct grace_pin);
+
+/* The same, and counts one: something that threads do often, on a cache line that they
+ * write anyway.  grace_counted is the sum. */
+extern void grace_leave_counting (struct grace *, struct grace_pin);
+extern uint64_t grace_counted (struct grace *);
 
 /* Returns a stamp that covers all requests that entered before this call. */
 extern uint64_t grace_stamp (struct grace *);

@@ -7,8 +7,8 @@
  * mapping of the whole disk is in memory.  What remains is what the plugin does itself
  * for a request, and what threads write there that others use, too.
  *
- * Each thread has a processor, and shares it if there are more threads.  For each number of
- * threads it prints the best of some samples:
+ * Each thread has a processor, and shares it if there are more threads.  For each number
+ * of threads it prints the best of some samples:
  *
  *   Mops/s  requests per microsecond, of all threads together, and how many times as many
  *           that is as with the first number of threads
@@ -131,6 +131,7 @@ struct worker {
   _Alignas (128) struct export *e;
   const struct row *row;
   struct rng rng;
+  uint64_t from, to;            /* CLOCK_MONOTONIC, ns */
   uint64_t requests, locks, waits, ns;
 };
 
@@ -152,12 +153,13 @@ work (void *opaque)
   struct worker *w = opaque;
   const uint64_t blocks = (w->row->span ? w->row->span : disk_size) / BLOCK;
   _Alignas (BLOCK) char buf[BLOCK];
-  uint64_t requests = 0, from;
+  uint64_t requests = 0, spent;
 
   memset (buf, 'x', sizeof buf);
   pthread_barrier_wait (&start);
   locks = waits = 0;
-  from = now (CLOCK_THREAD_CPUTIME_ID);
+  w->from = now (CLOCK_MONOTONIC);
+  spent = now (CLOCK_THREAD_CPUTIME_ID);
   do
     for (unsigned i = 0; i < BATCH; i++) {
       const uint64_t r = rng_next (&w->rng);
@@ -168,7 +170,8 @@ work (void *opaque)
       requests++;
     }
   while (!atomic_load_explicit (&end.stop, memory_order_relaxed));
-  w->ns = now (CLOCK_THREAD_CPUTIME_ID) - from;
+  w->ns = now (CLOCK_THREAD_CPUTIME_ID) - spent;
+  w->to = now (CLOCK_MONOTONIC);
   w->requests = requests;
   w->locks = locks;
   w->waits = waits;
@@ -203,8 +206,8 @@ measure (struct export *e, const struct row *row, unsigned n)
 {
   struct worker *workers = aligned_alloc (_Alignof (struct worker), n * sizeof *workers);
   struct sample sum = { 0 };
+  uint64_t from = UINT64_MAX, to = 0;
   pthread_t threads[MOST_THREADS];
-  uint64_t from;
 
   CHECK (workers != NULL);
   CHECK (pthread_barrier_init (&start, NULL, n + 1) == 0);
@@ -216,17 +219,18 @@ measure (struct export *e, const struct row *row, unsigned n)
     settle (threads[i], i);
   }
   pthread_barrier_wait (&start);
-  from = now (CLOCK_MONOTONIC);
   nanosleep (&(struct timespec) { seconds, (seconds - (time_t) seconds) * 1e9 }, NULL);
   atomic_store (&end.stop, true);
   for (unsigned i = 0; i < n; i++) {
     CHECK (pthread_join (threads[i], NULL) == 0);
+    from = min64 (from, workers[i].from);
+    to = max64 (to, workers[i].to);
     sum.requests += workers[i].requests;
     sum.locks += workers[i].locks;
     sum.waits += workers[i].waits;
     sum.ns += workers[i].ns;
   }
-  sum.speed = sum.requests * 1e9 / (now (CLOCK_MONOTONIC) - from);
+  sum.speed = sum.requests * 1e9 / (to - from);
   pthread_barrier_destroy (&start);
   free (workers);
   return sum;
@@ -320,13 +324,13 @@ static void __attribute__ ((noreturn))
 usage (int status)
 {
   fprintf (status ? stderr : stdout,
-           "usage: processors [--threads N,...] [--rows REGEX] [--rounds N] [--seconds S]\n"
-           "                  [--size GIB]\n"
-           "Reads and rewrites random blocks of a disk, in this process, with 1 to 64\n"
-           "threads.  Prints, of the best of N samples of S seconds, requests per second,\n"
-           "how many times as many that is as with the first number of threads, processor\n"
-           "time for a request (ns), locks that a request takes, and how many of a million\n"
-           "requests found a lock taken.\n");
+           "usage: processors [--threads N,...] [--rows REGEX] [--rounds N]\n"
+           "                  [--seconds S] [--size GIB]\n"
+           "Reads and rewrites random blocks of a disk, in this process, with 1 to\n"
+           "64 threads.  Prints, of the best of N samples of S seconds, requests per\n"
+           "second, how many times as many that is as with the first number of\n"
+           "threads, processor time for a request (ns), locks that a request takes,\n"
+           "and how many of a million requests found a lock taken.\n");
   exit (status);
 }
 

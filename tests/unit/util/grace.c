@@ -112,6 +112,30 @@ test_order (void)
   grace_free (g);
 }
 
+/* What is counted does not look like pins, and is not lost. */
+static void
+test_counting (void)
+{
+  struct grace *g = grace_new ();
+  struct grace_pin a;
+  uint64_t s;
+
+  CHECK (g != NULL && grace_counted (g) == 0);
+  for (uint64_t n = 1; n < 100000; n++) {
+    a = grace_enter (g);
+    grace_leave_counting (g, a);
+    if (n % 10000)
+      continue;
+    CHECK (grace_counted (g) == n);
+    a = grace_enter (g);
+    s = grace_stamp (g);
+    CHECK (!grace_passed (g, s));
+    grace_leave (g, a);
+    CHECK (grace_passed (g, s) && grace_counted (g) == n);
+  }
+  grace_free (g);
+}
+
 /* --- a pin that ends on another thread --- */
 
 struct handed { struct grace *g; struct grace_pin pin; };
@@ -286,6 +310,7 @@ main (int argc, char *argv[])
     return 0;
   }
   test_order ();
+  test_counting ();
   test_other_thread ();
   test_stress (seed_from_env ());
   return 0;
