@@ -34,15 +34,15 @@ LIBRARIES = {
 
 # What autoreconf and automake add to the archive, as these files say themselves.
 AUTOTOOLS = [
-    (r"configure", "FSFUL"),
+    (r"configure", "FSFUL AND GPL-2.0-or-later WITH Libtool-exception"),
     (r"(.*/)?Makefile\.in", "BSD-3-Clause AND FSFULLR"),
     (r"aclocal\.m4", "FSFULLR AND GPL-2.0-or-later WITH Autoconf-exception-generic"),
     (r"m4/libtool\.m4", "FSFULLR AND GPL-2.0-or-later WITH Libtool-exception"),
     (r"m4/.*\.m4", "FSFULLR"),
-    (r"config\.h\.in", "FSFUL"),
     (r"build-aux/config\.(guess|sub)", "GPL-3.0-or-later WITH Autoconf-exception-generic-3.0"),
     (r"build-aux/install-sh", "X11"),
-    (r"build-aux/ltmain\.sh", "GPL-2.0-or-later WITH Libtool-exception"),
+    (r"build-aux/ltmain\.sh",
+     "GPL-2.0-or-later WITH Libtool-exception AND (MIT OR GPL-2.0-or-later)"),
     (r"build-aux/.*", "GPL-2.0-or-later WITH Autoconf-exception-generic"),
 ]
 
@@ -178,4 +178,5 @@ def main():
     print()
 
 
-main()
+if __name__ == "__main__":
+    main()
