@@ -85,7 +85,7 @@ before ()
 before_command ()
 {
   case "$1: $2" in
-    "A disk to back up,"*": qemu-img create"*)
+    "A disk to back up,"*": nbdkit-qcow2-img create"*)
       # Something to back up.
       start_nbdkit disk.qcow2
       nbdsh_run -c 'h.pwrite(b"hello", 1 << 20); h.zero(1 << 20, 2 << 20); h.flush()'

@@ -16,7 +16,8 @@ guest="$(realpath -m "$srcdir/../build/guest")"
 if [ -e "$guest/lib" ]; then
   export SUPERMIN_KERNEL="$guest/vmlinuz"
   SUPERMIN_KERNEL_VERSION=$(ls "$guest/lib/modules")
-  export SUPERMIN_KERNEL_VERSION SUPERMIN_MODULES="$guest/lib/modules/$SUPERMIN_KERNEL_VERSION"
+  SUPERMIN_MODULES="$guest/lib/modules/$SUPERMIN_KERNEL_VERSION"
+  export SUPERMIN_KERNEL_VERSION SUPERMIN_MODULES
   [ -e "$SUPERMIN_MODULES/modules.dep" ] || skip "no depmod when build/guest was made"
 else
   [ -n "$(find /boot -name 'vmlinuz-*' -readable)" ] ||
