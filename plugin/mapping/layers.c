@@ -137,6 +137,15 @@ layers_data_file (const struct layers *s, unsigned i)
   return layer->image && layer->image->data ? layer->image->data : layer->file;
 }
 
+bool
+layers_are_far (const struct layers *s)
+{
+  for (unsigned i = 0; i < layers_count (s); i++)
+    if (storage_is_far (layers_file (s, i)) || storage_is_far (layers_data_file (s, i)))
+      return true;
+  return false;
+}
+
 struct payload *
 layers_payload (const struct layers *s, unsigned i)
 {

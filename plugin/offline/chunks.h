@@ -23,6 +23,8 @@ struct chunks_watch {
 struct chunks_job {
   uint64_t size;                /* of the disk, in bytes */
   uint64_t scratch;             /* memory for each thread, in bytes */
+  bool far;                     /* files are behind links: threads wait for answers more
+                                   than for a processor */
   void *opaque;                 /* for the functions */
   /* Does the range [START, END) of the disk.  Any thread.  START is a multiple of any
    * cluster size; so is END, or it is the end of the disk.  Adds the number of bytes

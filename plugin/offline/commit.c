@@ -273,6 +273,7 @@ copy_all (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
 {
   const struct chunks_job job = {
     .size = c->image->header.size, .scratch = PIECE, .opaque = c,
+    .far = storage_is_far (c->image->file) || storage_is_far (c->base->file),
     .work = copy_chunk, .make_durable = make_durable,
   };
   uint64_t done;

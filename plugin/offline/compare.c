@@ -50,6 +50,7 @@ struct side {
 
 struct comparison {
   struct side sides[2];
+  bool far;                     /* one of them is: see chunks.h */
   _Atomic uint64_t first;       /* the lowest offset known to differ; UINT64_MAX: none */
 };
 
@@ -170,7 +171,7 @@ compare_all (struct comparison *c, const struct disk_options *o,
 {
   const struct chunks_job job = {
     .size = max64 (c->sides[0].size, c->sides[1].size), .scratch = 2 * PIECE,
-    .opaque = c, .work = compare_chunk,
+    .far = c->far, .opaque = c, .work = compare_chunk,
   };
   uint64_t done, copied;
 
@@ -256,6 +257,12 @@ close_side (struct side *s)
 
 /* --- both --- */
 
+static bool
+is_far (struct disk *d)
+{
+  return layers_are_far (disk_inside (d).view->layers);
+}
+
 int
 compare_check (const struct compare *compare)
 {
@@ -284,8 +291,10 @@ compare_disk (struct disk *d, const struct disk_options *o, const struct compare
   c.sides[0].export = export_open (d, "", false);
   if (c.sides[0].export) {
     c.sides[0].size = export_size (c.sides[0].export);
-    if (open_other (&other, compare, &c.sides[1], &disk) == 0)
+    if (open_other (&other, compare, &c.sides[1], &disk) == 0) {
+      c.far = is_far (d) || (disk ? is_far (disk) : storage_is_far (c.sides[1].raw));
       r = compare_sides (&c, o, compare, watch);
+    }
   }
   close_side (&c.sides[0]);
   close_side (&c.sides[1]);

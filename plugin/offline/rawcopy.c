@@ -31,6 +31,7 @@
 struct rawcopy {
   struct export *from;
   struct storage *to;
+  bool far;                     /* the disk is: see chunks.h */
 };
 
 /* --- copying --- */
@@ -105,7 +106,8 @@ copy_all (struct rawcopy *c, const char *path, const struct chunks_watch *watch,
           uint64_t *copied)
 {
   const struct chunks_job job = {
-    .size = export_size (c->from), .scratch = PIECE, .opaque = c, .work = copy_chunk,
+    .size = export_size (c->from), .scratch = PIECE, .far = c->far, .opaque = c,
+    .work = copy_chunk,
   };
   uint64_t done;
 
@@ -130,7 +132,7 @@ rawcopy_disk (struct disk *d, const struct disk_options *o, const char *path,
               const struct chunks_watch *watch, uint64_t *copied)
 {
   const struct storage_options options = { .cache = o->cache, .hooks = o->hooks };
-  struct rawcopy c = { .from = NULL };
+  struct rawcopy c = { .far = layers_are_far (disk_inside (d).view->layers) };
   struct newfile *file;
   int r, err;
 

@@ -368,6 +368,7 @@ copy_all (const struct disk_inside *in, struct layers *next, const struct disk_o
   struct copying c;
   struct chunks_job job = {
     .size = in->view->size, .opaque = &c, .work = copy_chunk,
+    .far = layers_are_far (in->view->layers) || layers_are_far (next),
     .make_durable = make_durable,
   };
   uint64_t done;

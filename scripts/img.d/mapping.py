@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """map: where the disk is stored.  The plugin writes the lines in JSON (map=); here a part
-of them is chosen, or they become text.  The host knows the holes of raw files; of others, NBD servers tell them."""
+of them is chosen, or they become text.  The host knows the holes of raw files; those of
+other raw disks are asked for over NBD."""
 
 import sys
 

@@ -253,8 +253,8 @@ def prepare(parameters, fds=(), readonly=False, progress=False):
 
 def escaped(text):
     """As a part of a URI.  (Loading Python's module takes as long as starting nbdkit.)"""
-    return "".join(chr(b) if chr(b).isalnum() and b < 128 or b in b"-._~" else "%%%02X" % b
-                   for b in os.fsencode(text))
+    return "".join(chr(b) if b < 128 and chr(b).isalnum() or b in b"-._~" else
+                   "%%%02X" % b for b in os.fsencode(text))
 
 
 class Server:

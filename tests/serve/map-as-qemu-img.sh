@@ -166,7 +166,8 @@ rm -f a.qcow2 b.qcow2
 make_image b.qcow2 4M
 io b.qcow2 'write -P 9 512k 1M'
 refused 'there is no snapshot "s"' b.qcow2 map=ours snapshot=s serve=false
-refused 'snapshot= requires map=, raw-copy= or compare=, with serve=false' b.qcow2 snapshot=s serve=false
+refused 'snapshot= requires map=, raw-copy= or compare=, with serve=false' \
+  b.qcow2 snapshot=s serve=false
 make_image a.qcow2 4M backing_file=b.qcow2,backing_fmt=qcow2
 io a.qcow2 'write -P 1 1M 128k' 'write -z 2M 64k'
 qemu-img snapshot -c s a.qcow2
