@@ -127,14 +127,49 @@ def spawn(args, stdin=None, stdout=None, stderr=None, fds=(), prepare=None):
     """Starts a program, without stdin unless it is given.  It inherits the descriptors
     FDS.  PREPARE is called in the new process."""
     sys.stdout.flush()
+    standard = stdin, stdout, stderr
     # No signal between the start and the note of it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, TIMELY)
-    pid = os.fork()
-    if pid == 0:
-        become(args, (stdin, stdout, stderr), fds, prepare, mask)
+    pid = None if prepare else begin(args, standard, fds, mask)
+    if pid is None:
+        pid = os.fork()
+        if pid == 0:
+            become(args, standard, fds, prepare, mask)
     _children.append(pid)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return pid
+
+
+def begin(args, standard, fds, mask):
+    """Without a copy of this process, of whose memory both would then have to copy each
+    page that they touch.  None: it does not work, and a copy will say why."""
+    actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)] \
+        if standard[0] is None else []
+    actions += [(os.POSIX_SPAWN_DUP2, source, number)
+                for number, source in enumerate(standard) if source is not None]
+    # This is how they are inherited.
+    actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
+    environment = dict(os.environ, PATH=search_path())
+    try:
+        return os.posix_spawn(find(args[0]), args, environment, file_actions=actions,
+                              setsigmask=mask, setsigdef=(*TIMELY, signal.SIGPIPE))
+    except OSError:
+        return None
+
+
+def search_path():
+    return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+
+
+def find(program):
+    """As execvp does."""
+    if "/" in program:
+        return program
+    for directory in search_path().split(":"):
+        name = os.path.join(directory, program)
+        if os.access(name, os.X_OK) and os.path.isfile(name):
+            return name
+    raise FileNotFoundError
 
 
 def become(args, standard, fds, prepare, mask):
@@ -151,8 +186,7 @@ def become(args, standard, fds, prepare, mask):
             os.set_inheritable(fd, True)
         if prepare:
             prepare()
-        path = os.environ.get("PATH", os.defpath)
-        os.environ["PATH"] = path + ":/usr/sbin:/sbin"
+        os.environ["PATH"] = search_path()
         os.execvp(args[0], args)
     except OSError as e:
         os.write(2, ("%s: %s\n" % (args[0], e.strerror)).encode())
