@@ -31,6 +31,13 @@
  * freed memory; a thread that still has the old pointer began before the add that caused
  * the replacement had returned.
  *
+ * The filter also says "maybe" for up to a quarter of the clusters that are not in the
+ * set.  Taking the lock for them would write to its cache line, each time that such a
+ * cluster is looked up.  So the hash table may be read without the lock, too, to find out
+ * that a cluster is not in it.  `version' is odd while the table changes.  A lookup that
+ * finds the same even version before and after has seen the table as it was in between.
+ * Otherwise it takes the lock.  A table that was replaced is kept, as a filter is.
+ *
  * An attacker may choose cluster numbers, so the hash has a secret.
  */
 
@@ -70,6 +77,9 @@
 /* It is worthwhile to look at a group for so many of its clusters. */
 #define FEW 4
 
+/* After so many slots that contain other clusters, a lookup takes the lock: they move. */
+#define MOST_PROBES 64
+
 #define MIN_SLOTS_BITS 4
 #define MIN_FILTER_BITS 9
 /* Minimum number of counters per cluster in the hash table. */
@@ -81,6 +91,14 @@ struct filter {
   unsigned group_bits;          /* of those of groups, which follow them */
   /* Written under the lock, read without it: see above. */
   _Atomic uint8_t counter[];
+};
+
+/* The hash table. */
+struct slots {
+  struct slots *older;          /* as for filters */
+  unsigned bits;                /* log2 of the number of slots */
+  /* A slot is cluster << 8 | kind, or 0 if empty.  At most 3/4 are full. */
+  _Atomic uint64_t slot[];
 };
 
 struct range {
@@ -96,13 +114,12 @@ struct overlap {
   _Atomic (struct filter *) filter;
   atomic_bool has_ranges;       /* there are, or were, long ranges */
   atomic_bool unfiltered;       /* one was too long for the filter; both stay true */
+  _Atomic (struct slots *) slots;
+  _Atomic uint64_t version;     /* of the slots: odd while they change */
 
   pthread_rwlock_t lock;        /* guards all fields below */
 
-  /* A slot is cluster << 8 | kind, or 0 if empty.  At most 3/4 are full. */
-  uint64_t *slots;
-  unsigned slots_bits;
-  uint64_t used;
+  uint64_t used;                /* slots */
   uint64_t effort;              /* the rest of MAX_EFFORT */
 
   /* Removing must not fail, so room for cut ranges is allocated ahead: there is always
@@ -124,6 +141,12 @@ static uint64_t
 block_hash (const struct overlap *o, uint64_t block)
 {
   return hash (o, block | UINT64_C (1) << 63);
+}
+
+static uint64_t
+nr_slots (const struct overlap *o)
+{
+  return UINT64_C (1) << o->slots->bits;
 }
 
 /* --- the filter --- */
@@ -236,9 +259,9 @@ filter_grow (struct overlap *o)
     bits += 2;
   if (bits == old->bits || (f = filter_new (bits)) == NULL)
     return;
-  for (uint64_t i = 0; i < UINT64_C (1) << o->slots_bits; i++)
-    if (o->slots[i] != 0)
-      count_single (o, f, o->slots[i] >> 8, 1);
+  for (uint64_t i = 0; i < nr_slots (o); i++)
+    if (o->slots->slot[i] != 0)
+      count_single (o, f, o->slots->slot[i] >> 8, 1);
   for (size_t i = 0; i < o->nr_ranges; i++)
     filter_count_range (o, f, &o->ranges[i], 1);
   f->older = old;
@@ -247,48 +270,75 @@ filter_grow (struct overlap *o)
 
 /* --- the hash table --- */
 
+static struct slots *
+slots_new (unsigned bits)
+{
+  struct slots *t = calloc (1, sizeof *t + (sizeof t->slot[0] << bits));
+
+  if (t != NULL)
+    t->bits = bits;
+  return t;
+}
+
 /* Returns the slot that contains CLUSTER, or the empty one where it would go. */
-static uint64_t *
+static _Atomic uint64_t *
 find_slot (const struct overlap *o, uint64_t cluster)
 {
-  const uint64_t mask = (UINT64_C (1) << o->slots_bits) - 1;
+  struct slots *t = o->slots;
+  const uint64_t mask = (UINT64_C (1) << t->bits) - 1;
   uint64_t i = hash (o, cluster) & mask;
 
-  while (o->slots[i] != 0 && o->slots[i] >> 8 != cluster)
+  while (t->slot[i] != 0 && t->slot[i] >> 8 != cluster)
     i = (i + 1) & mask;
-  return &o->slots[i];
+  return &t->slot[i];
+}
+
+/* Is CLUSTER certainly not in the hash table?  Takes no lock. */
+static bool
+is_absent (const struct overlap *o, uint64_t cluster)
+{
+  const uint64_t version = atomic_load (&o->version);
+  struct slots *t = atomic_load (&o->slots);
+  const uint64_t mask = (UINT64_C (1) << t->bits) - 1;
+  uint64_t i = hash (o, cluster) & mask, slot, left = MOST_PROBES;
+
+  if (version & 1)
+    return false;
+  do {
+    slot = atomic_load (&t->slot[i]);
+    i = (i + 1) & mask;
+  } while (slot != 0 && slot >> 8 != cluster && --left > 0);
+  return slot == 0 && atomic_load (&o->version) == version;
 }
 
 /* Makes room for N more clusters.  -1 with errno ENOMEM, not reported. */
 static int
 reserve_slots (struct overlap *o, uint64_t n)
 {
-  uint64_t *old = o->slots;
-  const uint64_t old_n = UINT64_C (1) << o->slots_bits;
-  unsigned bits = o->slots_bits;
-  uint64_t *slots;
+  struct slots *const old = o->slots;
+  unsigned bits = old->bits;
+  struct slots *t;
 
   while (o->used + n > (UINT64_C (3) << bits) / 4)
     bits++;
-  if (bits == o->slots_bits)
+  if (bits == old->bits)
     return 0;
-  slots = calloc (UINT64_C (1) << bits, sizeof slots[0]);
-  if (slots == NULL)
+  t = slots_new (bits);
+  if (t == NULL)
     return -1;
-  o->slots = slots;
-  o->slots_bits = bits;
-  for (uint64_t i = 0; i < old_n; i++)
-    if (old[i] != 0)
-      *find_slot (o, old[i] >> 8) = old[i];
-  free (old);
+  t->older = old;
+  o->slots = t;
+  for (uint64_t i = 0; i < UINT64_C (1) << old->bits; i++)
+    if (old->slot[i] != 0)
+      *find_slot (o, old->slot[i] >> 8) = old->slot[i];
   return 0;
 }
 
 static void
 remove_single (struct overlap *o, uint64_t cluster)
 {
-  const uint64_t mask = (UINT64_C (1) << o->slots_bits) - 1;
-  uint64_t *slot = find_slot (o, cluster);
+  const uint64_t mask = nr_slots (o) - 1;
+  _Atomic uint64_t *const table = o->slots->slot, *const slot = find_slot (o, cluster);
   uint64_t hole, i;
 
   if (*slot == 0)
@@ -298,20 +348,20 @@ remove_single (struct overlap *o, uint64_t cluster)
 
   /* Moves later members of the chain into the hole if they can be found there: that is,
    * if their home is not between the hole and them. */
-  hole = i = slot - o->slots;
+  hole = i = slot - table;
   for (;;) {
     uint64_t home;
 
     i = (i + 1) & mask;
-    if (o->slots[i] == 0)
+    if (table[i] == 0)
       break;
-    home = hash (o, o->slots[i] >> 8) & mask;
+    home = hash (o, table[i] >> 8) & mask;
     if (((i - home) & mask) >= ((i - hole) & mask)) {
-      o->slots[hole] = o->slots[i];
+      table[hole] = table[i];
       hole = i;
     }
   }
-  o->slots[hole] = 0;
+  table[hole] = 0;
 }
 
 /* Removes clusters [first, end) from the hash table.  The work is bounded by the number
@@ -319,7 +369,8 @@ remove_single (struct overlap *o, uint64_t cluster)
 static void
 remove_singles (struct overlap *o, uint64_t first, uint64_t end)
 {
-  const uint64_t n = UINT64_C (1) << o->slots_bits;
+  const uint64_t n = nr_slots (o);
+  _Atomic uint64_t *const table = o->slots->slot;
 
   if (end - first < n) {
     for (uint64_t c = first; c < end; c++)
@@ -328,8 +379,8 @@ remove_singles (struct overlap *o, uint64_t first, uint64_t end)
   }
   for (uint64_t i = 0; i < n; i++)
     /* Another cluster may move into the slot of a removed one. */
-    while (o->slots[i] != 0 && o->slots[i] >> 8 >= first && o->slots[i] >> 8 < end)
-      remove_single (o, o->slots[i] >> 8);
+    while (table[i] != 0 && table[i] >> 8 >= first && table[i] >> 8 < end)
+      remove_single (o, table[i] >> 8);
 }
 
 /* --- the ranges --- */
@@ -437,7 +488,8 @@ static enum overlap_kind
 other_single (const struct overlap *o, uint64_t first, uint64_t end,
               enum overlap_kind kind)
 {
-  const uint64_t n = UINT64_C (1) << o->slots_bits;
+  const uint64_t n = nr_slots (o);
+  const _Atomic uint64_t *const table = o->slots->slot;
   uint64_t best = UINT64_MAX;   /* the lowest slot is that of the first cluster */
 
   if (end - first < n) {
@@ -450,11 +502,11 @@ other_single (const struct overlap *o, uint64_t first, uint64_t end,
     return OVERLAP_NONE;
   }
   for (uint64_t i = 0; i < n; i++) {
-    uint64_t c = o->slots[i] >> 8;
+    uint64_t c = table[i] >> 8;
 
-    if (o->slots[i] != 0 && c >= first && c < end &&
-        (o->slots[i] & 0xff) != kind && o->slots[i] < best)
-      best = o->slots[i];
+    if (table[i] != 0 && c >= first && c < end &&
+        (table[i] & 0xff) != kind && table[i] < best)
+      best = table[i];
   }
   return best == UINT64_MAX ? OVERLAP_NONE : best & 0xff;
 }
@@ -465,7 +517,7 @@ static int
 add_long (struct overlap *o, uint64_t first, uint64_t end,
           enum overlap_kind kind)
 {
-  const uint64_t cost = min64 (end - first, UINT64_C (1) << o->slots_bits);
+  const uint64_t cost = min64 (end - first, nr_slots (o));
   enum overlap_kind other = OVERLAP_NONE;
   size_t i = find_range (o, first), gaps = 1;
 
@@ -561,8 +613,7 @@ overlap_new (unsigned cluster_bits)
       sizeof o->secret)
     o->secret = (uint64_t) time (NULL) * UINT64_C (0x9e3779b97f4a7c15) ^
       (uintptr_t) o;
-  o->slots_bits = MIN_SLOTS_BITS;
-  o->slots = calloc (UINT64_C (1) << o->slots_bits, sizeof o->slots[0]);
+  o->slots = slots_new (MIN_SLOTS_BITS);
   if (o->slots == NULL)
     goto fail;
   atomic_init (&o->filter, f);
@@ -582,6 +633,7 @@ overlap_new (unsigned cluster_bits)
 void
 overlap_free (struct overlap *o)
 {
+  struct slots *t, *older_slots;
   struct filter *f, *older;
 
   if (o == NULL)
@@ -591,7 +643,10 @@ overlap_free (struct overlap *o)
     free (f);
   }
   pthread_rwlock_destroy (&o->lock);
-  free (o->slots);
+  for (t = o->slots; t != NULL; t = older_slots) {
+    older_slots = t->older;
+    free (t);
+  }
   free (o->ranges);
   free (o);
 }
@@ -609,10 +664,12 @@ overlap_add (struct overlap *o, uint64_t offset, uint64_t bytes,
   to_clusters (o, offset, bytes, &first, &end);
 
   pthread_rwlock_wrlock (&o->lock);
+  o->version++;
   if (end - first > LONG_RANGE)
     r = add_long (o, first, end, kind);
   else
     r = add_singles (o, first, end, kind);
+  o->version++;
   pthread_rwlock_unlock (&o->lock);
 
   if (r == -1)
@@ -630,7 +687,9 @@ overlap_remove (struct overlap *o, uint64_t offset, uint64_t bytes)
   to_clusters (o, offset, bytes, &first, &end);
 
   pthread_rwlock_wrlock (&o->lock);
+  o->version++;
   remove_singles (o, first, end);
+  o->version++;
   cut_ranges (o, first, end);
   pthread_rwlock_unlock (&o->lock);
 }
@@ -650,6 +709,8 @@ find_first (const struct overlap *o, uint64_t *first, uint64_t end)
       c = group_end;
     for (; c < group_end; c++)
       if (maybe (o, c)) {
+        if (!maybe_in_range (o, o->filter, c) && is_absent (o, c))
+          continue;
         pthread_rwlock_rdlock (lock);
         kind = kind_of (o, c);
         pthread_rwlock_unlock (lock);

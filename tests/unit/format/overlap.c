@@ -2,6 +2,9 @@
  *
  * The set of metadata clusters is compared with a plain array of the kind of each
  * cluster, also while other threads look up clusters and the set changes.
+ *
+ * overlap.c is compiled into the test, so that the set can be made to change between any
+ * two steps of a lookup without the lock.
  */
 
 #include <config.h>
@@ -10,8 +13,27 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "format/overlap.h"
 #include "lib/stubs.h"
+
+/* Is called between two steps; NULL: nothing is. */
+static _Thread_local void (*between) (void);
+
+static void
+disturb (void)
+{
+  void (*const f) (void) = between;
+
+  between = NULL;
+  if (f)
+    f ();
+  between = f;
+}
+
+#undef atomic_load
+#define atomic_load(p)                                          \
+  (disturb (), atomic_load_explicit ((p), memory_order_seq_cst))
+
+#include "format/overlap.c"
 
 #define BITS 9
 #define CLUSTERS 30000
@@ -199,6 +221,53 @@ test_all_at_once (void)
   overlap_free (o);
 }
 
+/* --- between the steps of a lookup --- */
+
+static struct {
+  struct overlap *o;
+  struct rng rng;
+  bool in[100];                 /* clusters 100 and up */
+} other;
+
+/* Adds and removes others: the table grows, and clusters move within it. */
+static void
+change_others (void)
+{
+  const unsigned first = rng_below (&other.rng, 100);
+
+  if (rng_below (&other.rng, 3) > 0)
+    return;
+  for (unsigned i = first; i < 100 && i < first + 8; i++) {
+    if (other.in[i])
+      overlap_remove (other.o, (100 + i) * cs, cs);
+    else
+      CHECK (overlap_add (other.o, (100 + i) * cs, cs, OVERLAP_REFBLOCK) == 0);
+    other.in[i] = !other.in[i];
+  }
+}
+
+/* A cluster that stays is found, and while the table changes, it says nothing. */
+static void
+test_between_steps (uint64_t seed)
+{
+  rng_init (&other.rng, seed, 3);
+  for (unsigned round = 0; round < 2000; round++) {
+    other.o = overlap_new (BITS);
+    memset (other.in, 0, sizeof other.in);
+    CHECK (other.o && overlap_add (other.o, 5 * cs, cs, OVERLAP_L2) == 0);
+    for (unsigned i = 0; i < 20; i++) {
+      between = change_others;
+      CHECK (overlap_find (other.o, 5 * cs, cs) == OVERLAP_L2);
+      between = NULL;
+    }
+    CHECK (is_absent (other.o, 6));
+    other.o->version++;
+    CHECK (!is_absent (other.o, 6));
+    other.o->version++;
+    overlap_free (other.o);
+  }
+}
+
 /* --- threads --- */
 
 struct shared {
@@ -310,6 +379,7 @@ main (void)
   test_model (seed, 60);
   test_many (seed);
   test_all_at_once ();
+  test_between_steps (seed);
   test_threads (seed);
   test_cutting_threads ();
   return 0;

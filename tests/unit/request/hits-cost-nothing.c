@@ -84,6 +84,16 @@ __wrap_pthread_mutex_lock (pthread_mutex_t *lock)
   return __real_pthread_mutex_lock (lock);
 }
 
+extern int __real_pthread_rwlock_rdlock (pthread_rwlock_t *);
+extern int __wrap_pthread_rwlock_rdlock (pthread_rwlock_t *);
+
+int
+__wrap_pthread_rwlock_rdlock (pthread_rwlock_t *lock)
+{
+  locks += counting;
+  return __real_pthread_rwlock_rdlock (lock);
+}
+
 static int
 count (void *opaque, const char *path, enum storage_op op,
        const struct iovec *iov, int niov, uint64_t offset, uint64_t bytes,
