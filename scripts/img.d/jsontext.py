@@ -3,6 +3,9 @@
 to describe an image.  Its scanner, which is written in C, needs nothing else; where there
 is none, or it does not like the text, the module itself reads it."""
 
+BLOCK = 256 << 10               # characters
+
+
 class _Plain:
     """What the scanner asks for: the types of Python."""
     strict = True
@@ -36,9 +39,10 @@ def loads(text):
 
 
 def lines(file):
-    """The objects of an array that the plugin has written with one in each line."""
-    for line in file:
-        yield of_line(line)
+    """The objects of an array of which the plugin has written one in each line, some at a
+    time."""
+    while some := file.readlines(BLOCK):
+        yield from loads("[" + "".join(some).strip().lstrip("[").rstrip(",]") + "]")
 
 
 def of_line(line):

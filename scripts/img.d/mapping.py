@@ -117,6 +117,10 @@ def part_of(runs, begin, end):
             last = min(last, end)
         if first >= last:
             continue
+        if last - first == run["length"]:
+            found = run
+            yield run
+            continue
         found = dict(run, start=first, length=last - first)
         if "offset" in found:
             found["offset"] += first - run["start"]
@@ -135,18 +139,16 @@ def show_json(runs):
 
 
 def show_text(runs, names):
+    write = sys.stdout.write
     print("%-16s%-16s%-16s%s" % ("Offset", "Length", "Mapped to", "File"))
     for run in runs:
         if run["data"] and "offset" not in run:
             raise Failure("File contains external, encrypted or compressed clusters.")
         if run["data"] and not run["zero"]:
-            print("%-16s%-16s%-16s%s" % (*(hexadecimal(run[key]) for key in
-                                           ("start", "length", "offset")),
-                                         names[run["depth"]]))
-
-
-def hexadecimal(n):
-    return hex(n) if n else "0"
+            write("%-16s%-#16x%-16s%s\n" % (hex(run["start"]) if run["start"] else "0",
+                                            run["length"],
+                                            hex(run["offset"]) if run["offset"] else "0",
+                                            names[run["depth"]]))
 
 
 def names_of(image):
