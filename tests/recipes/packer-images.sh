@@ -3,7 +3,8 @@
 #
 # What Packer has built is compressed, compared and validated.
 #
-# Debian has no Packer.  The test makes an image of the same kind, in the same place.
+# Debian has no Packer.  The test makes an image of the same kind, in the same place: the
+# recipe was tried once with what Packer 1.11, with the builder of 1.7.2, had built.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires sfdisk --version
