@@ -182,8 +182,8 @@ extern void map_unlink (struct shard *, struct map_slice *);
  * does.  The caller may hold the lock of a shard. */
 extern void map_await_lookups (struct map *);
 /* Frees slices that were removed from the table, linked by next, and their bodies.  May
- * be NULL. */
-extern void map_free_slices (struct map_slice *);
+ * be NULL.  (Their spaces may be gone.) */
+extern void map_free_slices (struct map *, struct map_slice *);
 
 /* --- mapload.c: no lock is held --- */
 

@@ -402,7 +402,7 @@ map_space_free (struct map_space *space)
   map = space->map;
   map_ahead_free (space->ahead);
   for (unsigned i = 0; i < MAP_SHARDS; i++)
-    map_free_slices (take_out (&map->shards[i], space));
+    map_free_slices (map, take_out (&map->shards[i], space));
 
   {
     LOCK_FOR_BLOCK (&map->lock);

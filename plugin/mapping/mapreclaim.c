@@ -57,7 +57,7 @@ sweep (struct map *map, struct shard *shard, uint64_t *vain)
     }
   }                             /* the lock is released here */
   atomic_fetch_add_explicit (&map->looks, looks, memory_order_relaxed);
-  map_free_slices (gone);
+  map_free_slices (map, gone);
   return raw;
 }
 

@@ -131,12 +131,12 @@ map_await_lookups (struct map *map)
 }
 
 void
-map_free_slices (struct map_slice *s)
+map_free_slices (struct map *map, struct map_slice *s)
 {
   struct map_slice *next;
 
   if (s)
-    map_await_lookups (s->space->map);
+    map_await_lookups (map);
   for (; s; s = next) {
     next = s->next;
     free (s->body);
