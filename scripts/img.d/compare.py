@@ -12,6 +12,7 @@ import images
 import jsontext
 import places
 import programs
+import rawfile
 from cli import Command, Failure, Option
 
 # Exit statuses.
@@ -34,10 +35,15 @@ class Disk:
                                          fds=self.places.fds)
         else:
             self.places = None if image.uri else places.Raw(image.path)
-            self.served = clients.Served(image)
+            self.served = None if is_file(image) else clients.Served(image)
+            if self.served is None:
+                clients.hold(image, False)
 
     def connect(self):
         """Apart from the beginning, so that two servers start at the same time."""
+        if self.served is None:
+            self.size = rawfile.size(self.image.path)
+            return
         self.handle = self.served.connect()
         if self.image.format == "qcow2":
             self.places.read()
@@ -47,6 +53,8 @@ class Disk:
         """Begins to read: what await_data needs."""
         if self.places is not None and self.places.read_into(buffer, at):
             return None
+        if self.served is None:
+            raise Failure("%s: the file has become shorter" % self.image.given, NOT_READ)
         return self.handle.aio_pread(clients.libnbd().Buffer.from_buffer(buffer), at)
 
     def await_data(self, cookie):
@@ -54,6 +62,13 @@ class Disk:
             clients.wait(self.handle, cookie)
 
     def extents(self, begin, end):
+        if self.served is None:
+            for at, length, is_hole in rawfile.pieces(self.image.path):
+                first, last = max(at, begin), min(at + length, end)
+                if first < last:
+                    yield first, last - first, \
+                        clients.HOLE | clients.ZERO if is_hole else 0
+            return
         try:
             yield from clients.extents(self.handle, begin, end)
         except clients.libnbd().Error as e:
@@ -98,6 +113,12 @@ def compare(o):
 
 # What the plugin says last if the images could be opened, but not read.
 CUT_SHORT = "comparing failed after "
+
+
+def is_file(image):
+    """A raw one of this host: no server is needed."""
+    return image.format == "raw" and not image.uri and \
+        rawfile.regular_size(image.path) is not None
 
 
 def can_plugin(pair):
@@ -210,7 +231,8 @@ def first_difference(one, two, pieces, progress):
         for at, length in cut(pieces):
             buffers = [pool.take(length) for _ in disks]
             flying.append((at, buffers, [d.begin(b, at) for d, b in zip(disks, buffers)]))
-            if len(flying) > DEPTH:
+            # What is there is still in the cache of the processor.
+            if len(flying) > DEPTH or not any(flying[0][2]):
                 progress.show(at / whole)
                 piece = flying.pop(0)
                 found = judge(disks, *piece)
