@@ -32,6 +32,7 @@ struct raw {
   unsigned writing;             /* map_take_dirty without map_written */
   bool dirty;                   /* is in the space's dirty list */
   bool barrier;                 /* if dirty: the change needs a barrier */
+  uint32_t hits;                /* lookups since the last change */
   _Alignas (16) uint8_t data[]; /* raw_size bytes */
 };
 
@@ -257,5 +258,9 @@ extern bool map_over_limit (struct map *);
 /* Brings the memory in use below the limit, if possible.  The caller holds no lock.
  * Keeps errno. */
 extern void map_reclaim (struct map *);
+
+/* Packs a clean raw slice that the caller has made busy.  Without memory, the slice goes
+ * (reported).  The caller holds no lock. */
+extern void map_pack_slice (struct map_slice *);
 
 #endif /* QCOW2_MAP_IMPL_H */

@@ -14,7 +14,8 @@
  *   EMPTY  -> RAW      the pin has loaded it
  *   EMPTY  -> absent   the load failed
  *   PACK   -> RAW      a pin has loaded the raw form
- *   RAW    -> PACK     reclaim needs memory, and the slice is clean and not pinned
+ *   RAW    -> PACK     the slice is clean and not pinned, and reclaim needs memory, or
+ *                      there were many lookups since its last change
  *   PACK   -> absent   reclaim needs memory
  *   RAW    -> absent   there is no memory for the pack
  *
@@ -70,8 +71,11 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/report.h"
 #include "mapping/map-impl.h"
 
+#define MANY_HITS 1024          /* that packing a slice, and perhaps loading its raw form
+                                   again, costs nothing compared with so many lookups */
 #define MAX_DECODE 4096         /* limit for the units in one answer from a raw slice */
 #define MIN_PEEKS 16            /* one miss in MIN_PEEKS to MAX_PEEKS loads its slice
                                    ... */
@@ -164,6 +168,29 @@ find_packed (struct map_space *space, uint64_t index, unsigned unit, unsigned ma
   return 0;
 }
 
+/* Counts a hit of a raw slice.  Should the caller pack it, because it is only looked up by
+ * now?  Then the slice is busy.  The caller holds the shard lock. */
+static bool
+wants_pack (struct map_slice *s)
+{
+  if (++s->raw->hits < MANY_HITS || !s->evictable)
+    return false;
+  s->busy = true;
+  map_account (s);
+  return true;
+}
+
+/* Packs it.  The request need not know whether there is memory for that. */
+static void
+pack_now (struct map_slice *s)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+  const bool silent = report_silence (true);
+
+  map_pack_slice (s);
+  report_silence (silent);
+}
+
 int
 map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
             struct run *run)
@@ -177,7 +204,7 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
   const unsigned unit = in_slice >> shape.unit_bits;
   struct shard *shard = map_shard (space, index);
   struct map_slice *s;
-  bool first = false;
+  bool first = false, packs = false;
   unsigned max;
   int64_t n;
 
@@ -214,6 +241,7 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
       n = space->ops->decode (space->opaque, s->raw->data, unit,
                               min64 (max, MAX_DECODE), run);
       run->unsettled = s->raw->dirty || s->raw->writing > 0;
+      packs = wants_pack (s);
     }
     if (!s->referenced) {       /* the next hit need not write to its cache line */
       s->referenced = true;
@@ -222,6 +250,8 @@ map_lookup (struct map_space *space, uint64_t offset, uint64_t len,
     }
     shard->hits++;
     pthread_mutex_unlock (&shard->lock);
+    if (__builtin_expect (packs, 0))
+      pack_now (s);
     if (__builtin_expect (first, 0))
       map_ahead_touch (space, index, unit);
   }

@@ -166,6 +166,7 @@ mark_dirty (struct map_slice *s, bool barrier)
   struct map_space *space = s->space;
 
   s->raw->barrier |= barrier;
+  s->raw->hits = 0;
   if (s->raw->dirty)
     return;
   s->raw->dirty = true;

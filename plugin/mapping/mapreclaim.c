@@ -61,13 +61,13 @@ sweep (struct map *map, struct shard *shard, uint64_t *vain)
   return raw;
 }
 
-/* Packs a clean raw slice that sweep made busy. */
-static void
-pack_raw (struct shard *shard, struct map_slice *s)
+void
+map_pack_slice (struct map_slice *s)
 {
   /* No lock is needed: no thread edits a slice that is not pinned, and no thread pins it
    * while it is busy. */
   struct map *map = s->space->map;
+  struct shard *shard = map_shard (s->space, s->index);
   struct raw *raw = s->raw;
   struct pack *p = map_pack_raw (s->space, raw->data);
 
@@ -120,6 +120,6 @@ map_reclaim (struct map *map)
     struct map_slice *raw = sweep (map, &map->shards[i], &vain);
 
     if (raw)
-      pack_raw (&map->shards[i], raw);
+      map_pack_slice (raw);
   }
 }

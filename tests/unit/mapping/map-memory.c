@@ -259,6 +259,47 @@ test_unevictable (void)
   map_free (map);
 }
 
+/* A slice that is only looked up, long after its last change, is packed, but not before
+ * the change is in the file. */
+static void
+test_settled (void)
+{
+  unsigned fragment = 8;
+  struct map *map = map_new (UINT64_MAX);
+  struct map_space *space;
+  struct map_stats stats;
+  struct map_dirty *items;
+  struct map_slice *s;
+  struct run run;
+  bool barrier;
+
+  CHECK (map);
+  space = map_space_new (map, 16, RAW_UNITS, RAW_UNITS * sizeof (uint64_t),
+                         &raw_ops, &fragment);
+  CHECK (space);
+  for (unsigned round = 0; round < 3; round++) {
+    s = map_pin (space, 7);
+    CHECK (s);
+    map_edit_begin (s);
+    map_edit_end (s, MAP_CHANGED);
+    map_unpin (s);
+    for (uint64_t i = 0; i < 10000; i++)
+      CHECK (map_lookup (space, (7 * RAW_UNITS + i % RAW_UNITS) << 16, 1, &run) == 0);
+    CHECK (run.unsettled);
+    map_get_stats (map, &stats);
+    CHECK (stats.packs == round && stats.bytes > RAW_UNITS * sizeof (uint64_t));
+
+    CHECK (map_take_dirty (space, &items, &barrier) == 1);
+    map_written (space, items, 1, true);
+    for (uint64_t i = 0; i < 10000; i++)
+      CHECK (map_lookup (space, (7 * RAW_UNITS + i % RAW_UNITS) << 16, 1, &run) == 0);
+    CHECK (!run.unsettled);
+    map_get_stats (map, &stats);
+    CHECK (stats.packs == round + 1 && stats.evictions == 0);
+  }
+  map_free (map);
+}
+
 /* --- how fast? --- */
 
 #define BENCH_SLICES 320u       /* 10 GiB of 64K */
@@ -337,5 +378,6 @@ main (int argc, char *argv[])
   test_limit ();
   test_least ();
   test_unevictable ();
+  test_settled ();
   return 0;
 }
