@@ -28,9 +28,9 @@
  * waited for it tries again itself.
  *
  * Most hits take no lock, and write only to a cache line of their thread: lookups of
- * packed slices that were used since the hand last passed (mapreclaim.c).  They hold a pin
- * of `readers' (grace.c), and what a shard lock guards is freed only when all those have
- * left that may have seen it (map_await_lookups).  So:
+ * packed slices that were used since the hand last passed (mapreclaim.c).  They hold a
+ * pin of `readers' (grace.c), and what a shard lock guards is freed only when all those
+ * have left that may have seen it (map_await_lookups).  So:
  *
  *   - The table, a slice and a pack that such a lookup has found stay valid.
  *   - A slice that it sees as PACK, then reads the body of, then sees as PACK again, has
@@ -38,8 +38,8 @@
  *     lookup read it, it would find RAW after that, or a later PACK; but the thread that
  *     pinned the slice waits for the lookup's pin before the slice can become PACK again.
  *   - Its answer is what the map said at some time since it took the pin.  A request
- *     whose lookup found a mapping had its own pin before the mapping was removed, because
- *     the accesses are sequentially consistent (grace.c, 4).
+ *     whose lookup found a mapping had its own pin before the mapping was removed,
+ *     because the accesses are sequentially consistent (grace.c, 4).
  *
  * All else (RAW, EMPTY, absent; a slice that another thread is moving to a larger table)
  * takes the lock.
@@ -168,8 +168,8 @@ find_packed (struct map_space *space, uint64_t index, unsigned unit, unsigned ma
   return 0;
 }
 
-/* Counts a hit of a raw slice.  Should the caller pack it, because it is only looked up by
- * now?  Then the slice is busy.  The caller holds the shard lock. */
+/* Counts a hit of a raw slice.  Should the caller pack it, because it is only looked up
+ * by now?  Then the slice is busy.  The caller holds the shard lock. */
 static bool
 wants_pack (struct map_slice *s)
 {

@@ -99,8 +99,8 @@ storage_hook (struct storage *s, enum storage_op op)
 }
 
 /* Call it when a change has ended that is not durable yet.  The next sync to begin covers
- * it.  (If one begins between the two lines, that sync covers the change, too, and has the
- * number that is noted.)  Only the first change after a sync began writes anything. */
+ * it.  (If one begins between the two lines, that sync covers the change, too, and has
+ * the number that is noted.)  Only the first change after a sync began writes anything. */
 static void
 changed (struct storage *s)
 {
