@@ -8,20 +8,22 @@
  *
  * Chunks are taken in order, so when one thread meets a difference, all that precedes it
  * is done or in work.  The others go on up to the lowest difference known, which is at
- * last the first one.
+ * last the first one.  So it is with what cannot be read: a difference before it is the
+ * result, one behind it is not, whichever a thread meets first.
  *
  * The result is in a report, and not in the exit status: that disks differ is no error.
  *
  * A client could do the same over NBD.  But then each byte is copied four times more,
  * through two sockets.
  *
- * Locks: none; `first' is atomic, the exports have theirs.
+ * Locks: comparison.lock guards what is known of the end; the exports have theirs.
  */
 
 #include <config.h>
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -51,7 +53,13 @@ struct side {
 struct comparison {
   struct side sides[2];
   bool far;                     /* one of them is: see chunks.h */
-  _Atomic uint64_t first;       /* the lowest offset known to differ; UINT64_MAX: none */
+
+  pthread_mutex_t lock;
+  /* The lowest offset known to differ, or where reading failed; UINT64_MAX: none.
+   * Changed with the lock. */
+  _Atomic uint64_t end;
+  int error;                    /* errno, of reading there; 0: it differs; guarded */
+  char *said;                   /* of that error: see report_take_kept; guarded */
 };
 
 /* --- what both show --- */
@@ -83,13 +91,21 @@ read_side (const struct side *s, void *buf, uint64_t count, uint64_t at)
 
 /* --- comparing --- */
 
+/* ERR: errno, of reading at OFFSET, which was reported; or 0: there they differ. */
 static void
-note_difference (struct comparison *c, uint64_t offset)
+note_end (struct comparison *c, uint64_t offset, int err)
 {
-  uint64_t known = atomic_load (&c->first);
+  char *said = err ? report_take_kept () : NULL;
+  LOCK_FOR_BLOCK (&c->lock);
 
-  while (offset < known && !atomic_compare_exchange_weak (&c->first, &known, offset))
-    ;
+  if (offset < atomic_load (&c->end)) {
+    report_taken (c->said, false);
+    c->said = said;
+    c->error = err;
+    atomic_store (&c->end, offset);
+  }
+  else
+    report_taken (said, false);
 }
 
 /* A is to be compared with B, or (NULL) with zeros.  They differ. */
@@ -120,7 +136,22 @@ compare_piece (struct comparison *c, char *scratch, uint64_t at, uint64_t len,
       buf += PIECE;
     }
   if (a && !(b ? memcmp (a, b, len) == 0 : bytes_are_zero (a, len)))
-    note_difference (c, round_down (at + first_difference (a, b, len), SECTOR));
+    note_end (c, round_down (at + first_difference (a, b, len), SECTOR), 0);
+  return 0;
+}
+
+/* *LEN: the length of which ZERO is true. */
+static int
+look_at_both (struct comparison *c, uint64_t at, uint64_t *len, bool zero[2])
+{
+  int r;
+
+  for (int i = 0; i < 2; i++) {
+    r = look (&c->sides[i], at, len);
+    if (r == -1)
+      return -1;
+    zero[i] = r;
+  }
   return 0;
 }
 
@@ -131,27 +162,25 @@ compare_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end,
   struct comparison *c = opaque;
   uint64_t at, stop, len;
   bool zero[2];
-  int r;
+  int r = 0;
 
   (void) copied;
-  for (at = start; at < end && at < atomic_load (&c->first); at = stop) {
-    stop = end;
-    for (int i = 0; i < 2; i++) {
-      len = stop - at;
-      r = look (&c->sides[i], at, &len);
-      if (r == -1)
-        return -1;
-      zero[i] = r;
-      stop = at + len;
-    }
-    if (zero[0] && zero[1])
+  for (at = start; r == 0 && at < end && at < atomic_load (&c->end);) {
+    len = end - at;
+    r = look_at_both (c, at, &len, zero);
+    if (r == 0 && zero[0] && zero[1]) {
+      at += len;
       continue;
-    for (; at < stop && at < atomic_load (&c->first); at += len) {
+    }
+    for (stop = at + len; r == 0 && at < stop && at < atomic_load (&c->end);) {
       len = min64 (stop - at, PIECE - at % PIECE);
-      if (compare_piece (c, scratch, at, len, zero) == -1)
-        return -1;
+      r = compare_piece (c, scratch, at, len, zero);
+      if (r == 0)
+        at += len;
     }
   }
+  if (r == -1)
+    note_end (c, at, errno);
   return 0;
 }
 
@@ -177,8 +206,13 @@ compare_all (struct comparison *c, const struct disk_options *o,
 
   if (!chunks_tell (watch, 0, job.size, 0))
     return cut_short (o, EINTR, 0, job.size);
-  return chunks_run (&job, watch, &done, &copied) == 0 ? 0
-    : cut_short (o, errno, done, job.size);
+  if (chunks_run (&job, watch, &done, &copied) == -1)
+    return cut_short (o, errno, done, job.size);
+  if (c->error == 0)
+    return 0;
+  report_taken (c->said, true);
+  c->said = NULL;
+  return cut_short (o, c->error, c->end, job.size);
 }
 
 /* --- the report --- */
@@ -192,7 +226,7 @@ static int
 print (FILE *fp, const void *opaque)
 {
   const struct result *r = opaque;
-  const uint64_t first = r->c->first;
+  const uint64_t first = r->c->end;
 
   return jsontext_write (jsontext_object (
       { "compared-with", jsontext_string (r->with) },
@@ -284,7 +318,7 @@ compare_disk (struct disk *d, const struct disk_options *o, const struct compare
               const struct chunks_watch *watch, uint64_t *difference)
 {
   const struct disk_options other = options_for_other (o, compare->with);
-  struct comparison c = { .first = UINT64_MAX };
+  struct comparison c = { .end = UINT64_MAX, .lock = PTHREAD_MUTEX_INITIALIZER };
   struct disk *disk = NULL;
   int r = -1;
 
@@ -302,6 +336,7 @@ compare_disk (struct disk *d, const struct disk_options *o, const struct compare
     KEEP_ERRNO_FOR_BLOCK;
     disk_close (disk);
   }
-  *difference = c.first;
+  report_taken (c.said, false);
+  *difference = c.end;
   return r;
 }

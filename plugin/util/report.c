@@ -128,17 +128,31 @@ report_keep (void)
   keeping = true;
 }
 
+char *
+report_take_kept (void)
+{
+  char *const taken = kept;
+
+  kept = NULL;
+  return taken;
+}
+
 void
-report_end_keeping (bool tell)
+report_taken (char *taken, bool tell)
 {
   KEEP_ERRNO_FOR_BLOCK;
-  char *line, *rest = kept;
+  char *line, *rest = taken;
 
   if (tell)
     while (rest && (line = strsep (&rest, "\n"))[0] != '\0')
       send_text (line);
-  free (kept);
-  kept = NULL;
+  free (taken);
+}
+
+void
+report_end_keeping (bool tell)
+{
+  report_taken (report_take_kept (), tell);
   keeping = false;
 }
 

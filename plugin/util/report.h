@@ -40,6 +40,12 @@ extern bool report_silence (bool silent);
 extern void report_keep (void);
 extern void report_end_keeping (bool tell);
 
+/* For a caller that learns later whether the errors matter, maybe in another thread: takes
+ * what this thread has kept (NULL: nothing); report_taken reports it, or does not (TELL),
+ * and frees it. */
+extern char *report_take_kept (void);
+extern void report_taken (char *taken, bool tell);
+
 extern void nbdkit_debug (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 

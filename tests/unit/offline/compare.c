@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * compare= finds the first sector in which two disks differ, also if several threads meet
- * other differences before.  Whichever operation of the host fails, whichever allocation
+ * other differences before, or something that cannot be read behind it; but not if that
+ * lies before it.  Whichever operation of the host fails, whichever allocation
  * finds no memory, and whenever the user stops it, it either says the same, or there is
  * no report, and it says why and sets errno.
  *
@@ -37,6 +38,7 @@ static struct {
   uint64_t expected;            /* the difference */
   atomic_int countdown;         /* operations until one fails; < 0: none does */
   atomic_bool failed;
+  uint64_t unreadable;          /* an offset in "other"; UINT64_MAX: none is */
   int steps;                    /* of the watch until it stops; < 0: it does not */
 } t;
 
@@ -44,9 +46,13 @@ static int
 before (void *opaque, const char *path, enum storage_op op, const struct iovec *iov,
         int niov, uint64_t offset, uint64_t count, bool dsync)
 {
-  (void) opaque, (void) path, (void) iov, (void) niov, (void) offset, (void) count;
-  (void) dsync;
+  (void) opaque, (void) iov, (void) niov, (void) dsync;
   CHECK (op == STORAGE_OP_READ);        /* nothing is changed */
+  if (strcmp (path, t.compare.with) == 0 && t.unreadable >= offset &&
+      t.unreadable - offset < count) {
+    errno = EIO;
+    return -1;
+  }
   if (t.countdown < 0 || atomic_fetch_sub (&t.countdown, 1) != 0)
     return 0;
   t.failed = true;
@@ -146,6 +152,31 @@ find_at_once (struct rng *rng)
 
 /* --- what goes wrong --- */
 
+/* Of two places in which the disks differ, one cannot be read. */
+static void
+fail_before_or_after (struct rng *rng)
+{
+  uint64_t first, last;
+  struct blob other;
+
+  for (unsigned n = 0; n < 8; n++) {
+    other = blob_copy (&t.contents);
+    first = rng_below (rng, 3) * CHUNK + rng_below (rng, CHUNK / 2);
+    last = first / CHUNK * CHUNK + CHUNK - 1 + rng_below (rng, CHUNK / 2);
+    other.data[first] ^= 1;
+    other.data[last] ^= 1;
+    expect (&other);
+    blob_free (&other);
+    for (unsigned i = 0; i < 30; i++) {
+      t.unreadable = last;
+      CHECK (compare (SHORTAGE_NONE) == 0);
+      t.unreadable = first;
+      CHECK (compare (SHORTAGE_NONE) == -1 && errno == EIO);
+    }
+    t.unreadable = UINT64_MAX;
+  }
+}
+
 static void
 fail_operations (struct rng *rng)
 {
@@ -220,6 +251,7 @@ test_image (struct rng *rng)
   quiet_errors = true;
   find_differences (rng);
   find_at_once (rng);
+  fail_before_or_after (rng);
   fail_operations (rng);
   fail_allocations (rng);
   stop ();
@@ -249,6 +281,7 @@ main (void)
 
   images_enter ("compare");
   t.countdown = t.steps = -1;
+  t.unreadable = UINT64_MAX;
   for (int i = 0; i < (iterations ? atoi (iterations) : 2); i++) {
     rng_init (&rng, seed, i);
     test_image (&rng);

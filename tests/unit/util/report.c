@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Errors that a thread keeps are reported later, line by line and in order, or forgotten;
- * meanwhile the errors of other threads are reported at once.  What is to be the last
+ * meanwhile the errors of other threads are reported at once.  They can be taken out of
+ * the thread, and reported by whoever has them.  What is to be the last
  * message follows others, and only others.
  */
 
@@ -27,7 +28,7 @@ report_now (void *opaque)
 int
 main (void)
 {
-  char thread;
+  char thread, *taken;
 
   report_keep ();
   errno = ENOSPC;
@@ -57,20 +58,36 @@ main (void)
   report_end_keeping (true);
   CHECK (error_count () == 6 && errno == ENOSPC);
 
+  report_keep ();
+  CHECK (report_take_kept () == NULL);
+  nbdkit_error ("mine");
+  taken = report_take_kept ();
+  report_end_keeping (true);
+  CHECK (error_count () == 6);
+  clear_last_error ();
+  report_taken (taken, true);
+  CHECK (error_count () == 7 && strcmp (last_error (), "mine") == 0);
+  report_keep ();
+  nbdkit_error ("nobody's");
+  report_taken (report_take_kept (), false);
+  report_taken (NULL, true);
+  report_end_keeping (true);
+  CHECK (error_count () == 7 && errno == ENOSPC);
+
   nbdkit_error ("four");
-  CHECK (error_count () == 7 && strcmp (last_error (), "four") == 0);
+  CHECK (error_count () == 8 && strcmp (last_error (), "four") == 0);
 
   errno = ENOENT;
   report_last ("last: %d", 1);
-  CHECK (error_count () == 8 && strcmp (last_error (), "last: 1") == 0);
+  CHECK (error_count () == 9 && strcmp (last_error (), "last: 1") == 0);
   report_last ("last: %d", 2);
-  CHECK (error_count () == 8 && errno == ENOENT);
+  CHECK (error_count () == 9 && errno == ENOENT);
   report_keep ();
   nbdkit_error ("five");
   report_last ("last: %d", 3);
-  CHECK (error_count () == 8);
+  CHECK (error_count () == 9);
   report_end_keeping (true);
   report_last ("last: %d", 4);
-  CHECK (error_count () == 10 && strcmp (last_error (), "last: 4") == 0);
+  CHECK (error_count () == 11 && strcmp (last_error (), "last: 4") == 0);
   return 0;
 }
