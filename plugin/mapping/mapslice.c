@@ -14,12 +14,15 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "mapping/map-impl.h"
 
 #define MIN_BUCKETS 4           /* in a shard that has slices */
+#define MOST_YIELDS 8           /* while waiting for a lookup */
+#define PAUSE 50000             /* ns: after that */
 
 /* --- the table --- */
 
@@ -124,10 +127,16 @@ map_give_up (struct shard *shard, struct map_slice *s)
 void
 map_await_lookups (struct map *map)
 {
+  KEEP_ERRNO_FOR_BLOCK;
   const uint64_t stamp = grace_stamp (map->readers);
 
-  while (!grace_passed (map->readers, stamp))
-    sched_yield ();
+  /* A lookup that lasts has lost its processor.  This thread may be the reason, if its
+   * priority is higher: it has to sleep then. */
+  for (unsigned n = 0; !grace_passed (map->readers, stamp); n++)
+    if (n < MOST_YIELDS)
+      sched_yield ();
+    else
+      nanosleep (&(struct timespec) { .tv_nsec = PAUSE }, NULL);
 }
 
 void
