@@ -34,6 +34,21 @@ class Failure(Exception):
         self.status = status
 
 
+class About:
+    """Errors of the host in this block are about this file.  (They name those that could
+    not be opened, but not those that could not be read.)"""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, _kind, error, _trace):
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = self.name
+
+
 class Option:
     """-SHORT, --LONG [VALUE].  Either name may be missing.
 
@@ -247,8 +262,14 @@ def dispatch(argv, version):
         tell(str(e))
         return e.status
     except OSError as e:
-        tell("%s: %s" % (e.filename or "stdout", e.strerror))
+        tell(why(e))
         return 1
+
+
+def why(error):
+    if isinstance(error, Failure):
+        return str(error)
+    return "%s: %s" % (error.filename or "stdout", error.strerror)
 
 
 def tell(text):

@@ -5,6 +5,7 @@ at once."""
 
 import os
 import stat
+import sys
 
 import cli
 import clients
@@ -13,7 +14,7 @@ import jsontext
 import places
 import programs
 import rawfile
-from cli import Command, Failure, Option
+from cli import About, Command, Failure, Option
 
 # Exit statuses.
 SAME, DIFFERENT, NOT_OPENED, NOT_MAPPED, NOT_READ = 0, 1, 2, 3, 4
@@ -51,8 +52,9 @@ class Disk:
 
     def begin(self, buffer, at):
         """Begins to read: what await_data needs."""
-        if self.places is not None and self.places.read_into(buffer, at):
-            return None
+        with About(self.image.given):
+            if self.places is not None and self.places.read_into(buffer, at):
+                return None
         if self.served is None:
             raise Failure("%s: the file has become shorter" % self.image.given, NOT_READ)
         return self.handle.aio_pread(clients.libnbd().Buffer.from_buffer(buffer), at)
@@ -77,6 +79,18 @@ class Disk:
 
 def compare(o):
     try:
+        status = compare_images(o)
+        sys.stdout.flush()
+        return status
+    except Failure as e:
+        # Whatever went wrong, it does not mean that they differ.
+        raise Failure(str(e), NOT_READ if e.status == DIFFERENT else e.status) from None
+    except OSError as e:
+        raise Failure(cli.why(e), NOT_READ) from None
+
+
+def compare_images(o):
+    try:
         pair = [images.image_of(o, name, format) for name, format in
                 zip(o.operands, (o.format, o.format_2))]
         inside = not o.strict and can_plugin(pair)
@@ -85,8 +99,7 @@ def compare(o):
             one.connect()
             two.connect()
     except (Failure, OSError) as e:
-        text = str(e) if isinstance(e, Failure) else "%s: %s" % (e.filename, e.strerror)
-        raise Failure(text, NOT_OPENED) from None
+        raise Failure(cli.why(e), NOT_OPENED) from None
     if inside:
         return compare_inside(o, pair)
     differ = sectors(one.size) != sectors(two.size)
@@ -227,24 +240,31 @@ def first_difference(one, two, pieces, progress):
     pool = Pool()
     whole = max(d.size for d in disks)
     flying = []
+    failure = None
     try:
-        for at, length in cut(pieces):
-            buffers = [pool.take(length) for _ in disks]
-            flying.append((at, buffers, [d.begin(b, at) for d, b in zip(disks, buffers)]))
-            # What is there is still in the cache of the processor.
-            if len(flying) > DEPTH or not any(flying[0][2]):
-                progress.show(at / whole)
-                piece = flying.pop(0)
-                found = judge(disks, *piece)
-                if found is not None:
-                    return found
-                pool.give(piece[1])
+        try:
+            for at, length in cut(pieces):
+                buffers = [pool.take(length) for _ in disks]
+                flying.append((at, buffers,
+                               [d.begin(b, at) for d, b in zip(disks, buffers)]))
+                # What is there is still in the cache of the processor.
+                if len(flying) > DEPTH or not any(flying[0][2]):
+                    progress.show(at / whole)
+                    piece = flying.pop(0)
+                    found = judge(disks, *piece)
+                    if found is not None:
+                        return found
+                    pool.give(piece[1])
+        except (Failure, OSError) as e:
+            failure = e         # what is in flight lies before
         for piece in flying:
             found = judge(disks, *piece)
             if found is not None:
                 return found
     except clients.libnbd().Error as e:
         raise Failure(e.string, NOT_READ) from None
+    if failure:
+        raise failure
     return None
 
 

@@ -56,7 +56,8 @@ def from_stdin(format):
     name = os.path.join(programs.directory(), "stdin")
     with open(name, "xb") as f:
         while True:
-            piece = os.read(0, 1 << 20)
+            with cli.About("stdin"):
+                piece = os.read(0, 1 << 20)
             if not piece:
                 break
             if piece.strip(b"\0"):

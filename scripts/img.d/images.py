@@ -4,7 +4,7 @@
 import os
 
 import programs
-from cli import Failure
+from cli import About, Failure
 
 SCHEMES = ("nbd", "nbds", "nbd+unix", "nbds+unix", "nbd+vsock", "nbds+vsock")
 FORMATS = ("qcow2", "raw")
@@ -267,7 +267,7 @@ def probe(image):
         import clients
         head = clients.first_bytes(image.path, SECTOR)
     else:
-        with open(image.name, "rb") as f:
+        with About(image.given), open(image.name, "rb") as f:
             head = f.read(SECTOR)
     return format_of(head, image.given)
 

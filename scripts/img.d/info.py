@@ -43,7 +43,7 @@ def describe_raw(image):
         return {"virtual-size": size, "filename": image.given, "format": "raw",
                 "dirty-flag": False}
     found = os.stat(image.name)
-    with open(image.name, "rb") as f:
+    with cli.About(image.given), open(image.name, "rb") as f:
         size = images.round_up(f.seek(0, os.SEEK_END), images.SECTOR)
     protocol = "host_device" if stat.S_ISBLK(found.st_mode) else "file"
     actual = found.st_blocks * BLOCK

@@ -6,13 +6,13 @@ import os
 import stat
 
 import locks
-from cli import Failure
+from cli import About, Failure
 
 CHUNK = 1 << 20
 
 
 def size(name):
-    with open(name, "rb") as f:
+    with About(name), open(name, "rb") as f:
         return f.seek(0, os.SEEK_END)
 
 
@@ -25,7 +25,7 @@ def regular_size(name):
 def pieces(name):
     """(offset, length, is it a hole?) of all parts of a regular file."""
     found = []
-    with open(name, "rb") as f:
+    with About(name), open(name, "rb") as f:
         at, end = 0, f.seek(0, os.SEEK_END)
         while at < end:
             for whence, is_hole in ((os.SEEK_DATA, True), (os.SEEK_HOLE, False)):

@@ -61,7 +61,7 @@ done
 # Pieces of the disk are all over the file, or not as they are in it.
 write=(qemu-io -f qcow2)
 for ((i = 0; i < 40; ++i)); do
-  write+=(-c "write -P $((i + 1)) $((RANDOM % 2560 * 4))k $((RANDOM % 20 * 4 + 4))k")
+  write+=(-c "write -P $((i + 1)) $((RANDOM % 2540 * 4))k $((RANDOM % 20 * 4 + 4))k")
 done
 for options in cluster_size=4k cluster_size=64k,extended_l2=on data_file=out; do
   for dir in ours theirs; do
@@ -83,7 +83,9 @@ for options in cluster_size=4k cluster_size=64k,extended_l2=on data_file=out; do
   done
 done
 in_both qemu-img create -q -f qcow2 -o cluster_size=4k f.qcow2 10M
-in_both "${write[@]}" -c 'write -c -P 9 4M 4k' -c 'write -c -P 8 4136k 4k' f.qcow2
+# (qemu-io compresses only what was not written before.)
+in_both qemu-io -f qcow2 -c 'write -c -P 9 4M 4k' -c 'write -c -P 8 4136k 4k' f.qcow2
+in_both "${write[@]}" f.qcow2
 in_both qemu-img convert f.qcow2 f.raw
 compared 0 f.qcow2 f.raw
 compared 0 -U f.qcow2 f.raw
@@ -110,4 +112,50 @@ done
 for bad in a.qcow2 "a.qcow2 a.qcow2 a.qcow2" ""; do
   # shellcheck disable=SC2086
   both_status compare $bad
+done
+
+# What cannot be read, or told, does not mean that they differ.  A difference before it
+# counts.  unreadable FILE OFFSET ARGUMENT...
+unreadable ()
+{
+  ours=0
+  ({ set +x; } 2>&-; cd ours
+   timeout 120 /usr/bin/python3 - "$srcdir/../scripts/img.d" "$@") > ours.out 2> ours.err \
+    << 'END' || ours=$?
+import errno, os, sys
+modules, name, offset = sys.argv[1:4]
+sys.path.insert(0, modules)
+real = os.preadv
+
+def preadv(fd, buffers, at):
+    if os.readlink("/proc/self/fd/%d" % fd).endswith("/" + name) and \
+            at <= int(offset) < at + sum(len(b) for b in buffers):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    return real(fd, buffers, at)
+
+os.preadv = preadv
+import cli
+sys.exit(cli.main(["img", *sys.argv[4:]], ""))
+END
+  cat ours.out ours.err
+}
+in_both qemu-io -f qcow2 -c 'write -P 5 3M 3M' f.qcow2
+in_both qemu-img convert f.qcow2 f.raw
+in_both cp f.raw g.raw
+for pair in "f.raw g.raw" "g.raw f.raw"; do
+  # shellcheck disable=SC2086
+  unreadable g.raw $((5 << 20)) compare $pair
+  [ "$ours" = 4 ]
+  [ "$(cat ours.err)" = "nbdkit-qcow2-img: g.raw: Input/output error" ]
+done
+in_both qemu-io -f raw -c 'write -P 177 4M 1' g.raw
+unreadable g.raw $((5 << 20)) compare f.raw g.raw
+[ "$ours" = 1 ]
+unreadable g.raw $((3 << 20)) compare f.raw g.raw
+[ "$ours" = 4 ]
+for other in f.raw f.qcow2; do
+  ours=0
+  ({ set +x; } 2>&-; cd ours && img compare f.raw $other > /dev/full) 2> ours.err ||
+    ours=$?
+  [ "$ours $(wc -l < ours.err)" = "4 1" ]
 done
