@@ -266,6 +266,8 @@ def convert(o):
         raise Failure("-l, --bitmaps and -B are for one image")
     if snapshot is not None:
         opened[0].need_qcow2("internal snapshots")
+    if o.bitmaps and not can_have_bitmaps(opened[0]):
+        raise Failure("%s: the image cannot have bitmaps" % opened[0].given)
     given = options_of(o, format)
     layer = o.backing is not None and has_backing(opened[0])
     progress = clients.Progress(o.progress and not o.quiet)
@@ -302,6 +304,11 @@ def convert(o):
         copy_bitmaps(opened[0], target.made, o.skip_broken_bitmaps)
     target.complete()
     return 0
+
+
+def can_have_bitmaps(image):
+    import info
+    return info.can_have_bitmaps(image)
 
 
 def refuse(o):

@@ -31,6 +31,11 @@ def describe(image, chain=False, more=(), fds=()):
     return jsontext.loads(text)
 
 
+def can_have_bitmaps(image):
+    return image.format == "qcow2" and \
+        describe(image)["format-specific"]["data"]["compat"] != "0.10"
+
+
 def bitmaps_of(image):
     """A list of objects with name, granularity and flags."""
     return describe(image)["format-specific"]["data"].get("bitmaps", [])

@@ -35,7 +35,7 @@ def measure(o):
     secrets = images.Secrets(o.object)
     image = images.image_of(o, o.operands[0], o.format, secrets) if o.operands else None
     size = given.pop("size", o.size)
-    runs, bitmaps = [], []
+    runs, bitmaps = [], None
     if image:
         import convert
         snapshot = convert.snapshot_name(o.snapshot)
@@ -45,7 +45,8 @@ def measure(o):
             runs = list(mapping.raw_runs(image))
         else:
             (found, *_), runs = mapping.chain_and_runs(image, snapshot)
-            bitmaps = found["format-specific"]["data"].get("bitmaps", [])
+            if found["format-specific"]["data"]["compat"] != "0.10":
+                bitmaps = found["format-specific"]["data"].get("bitmaps", [])
             runs = list(runs)
         size = runs[-1]["start"] + runs[-1]["length"] if runs else 0
     else:
@@ -63,7 +64,7 @@ def measure(o):
             "backing_file" not in given:
         data = data_bytes(runs, cluster, size)
     counted = {"required": full - size + data, "fully-allocated": full}
-    if image and image.format == "qcow2" and given.get("compat") not in ("0.10", "v2"):
+    if bitmaps is not None and given.get("compat") not in ("0.10", "v2"):
         counted["bitmaps"] = bitmap_bytes(bitmaps, size, cluster) if bitmaps else 0
     tell(o, counted)
     return 0

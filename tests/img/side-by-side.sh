@@ -1,0 +1,34 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# scripts/side-by-side finds no difference between qemu-img and nbdkit-qcow2-img that is
+# not explained, for three kinds of images, and doc/QEMU-IMG has a row for each command.
+#
+# Environment: SEED; KINDS: these kinds.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/random.sh"
+
+requires_tools
+requires qemu-io --version
+requires nbdcopy --version
+requires /usr/bin/python3 -c 'import nbd'
+script="$srcdir/../scripts/side-by-side"
+doc="$srcdir/../doc/QEMU-IMG"
+
+# The kinds that the document has.
+mapfile -t kinds < <(sed -n 's/^    [A-Z]  \([^ ]*\) .*/\1/p' "$doc")
+[ ${#kinds[@]} -ge 13 ]
+r=$RANDOM
+KINDS="${KINDS:-$(printf '%s\n' "${kinds[@]}" | shuf -n 3 --random-source=<(yes "$r") |
+  paste -sd,)}"
+
+"$script" --nbdkit="$NBDKIT" --plugin="$PLUGIN" --images="$KINDS" > table
+# (The marks of the kinds depend on which there are.)
+commands ()
+{
+  sed -n '/ A  B  C/,/=  the same/{ s/^ *//; s/  .*//; /^[a-z][a-z]/p }' "$1"
+}
+diff <(commands table) <(commands "$doc")
+[ "$(commands "$doc" | wc -l)" -gt 50 ]
+grep -q '^info IMG  *[=a]  [=a]  [=a]$' table
