@@ -258,7 +258,7 @@ class Image:
     def change(self, *parameters, **options):
         result = self.prepare(*parameters, **options)
         if result.status != 0:
-            raise Failure(programs.reason(result.said))
+            raise Failure(programs.cause_and_state(result.said))
         return result
 
 

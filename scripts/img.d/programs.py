@@ -243,6 +243,20 @@ def reason(said, program="nbdkit", which=-1):
     return line.split("error: ", 1)[1] if "error: " in line else line
 
 
+# How the plugin says what state a long change left, after the cause.
+CUT_SHORT = " failed after "
+RESUMES = "; the next start with "
+
+
+def cause_and_state(said):
+    """The last reason; and if it says how far a change came, the first one before it."""
+    state, cause = reason(said), reason(said, which=0)
+    if CUT_SHORT not in state or state == cause:
+        return state
+    state, resumes, _ = state.partition(RESUMES)
+    return "%s: %s%s" % (cause, state, "; run the command again" if resumes else "")
+
+
 def notes(said):
     """The other lines."""
     return [line for line in said.split("\n") if line.strip() and "error: " not in line]

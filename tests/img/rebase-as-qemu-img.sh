@@ -54,3 +54,20 @@ for bad in "-b none.qcow2 -F qcow2 over.qcow2" "-b new.qcow2 -F vmdk over.qcow2"
 done
 img_refused 'format of the backing file' rebase -b new.qcow2 over.qcow2
 [ "$before" = "$(fingerprint ours/over.qcow2)" ]
+
+# Where there is no space it says so, and what to do then.  (The size of files is limited.)
+make_chain
+in_both qemu-img convert -O raw over.qcow2 shown.raw
+for command in "rebase -b" "commit"; do
+  operands=(over.qcow2)
+  [ "$command" = commit ] || operands=("" over.qcow2)
+  limit=$(($(stat -c %s ours/over.qcow2 ours/old.qcow2 | sort -n | tail -n 1) / 1024))
+  status=0
+  # shellcheck disable=SC2086
+  ({ set +x; } 2>&-; trap '' XFSZ; ulimit -f "$limit"; cd ours
+   img $command "${operands[@]}") 2> ours.err || status=$?
+  cat ours.err
+  [ "$status $(wc -l < ours.err)" = "1 1" ]
+  grep -E '(too large|file sizes).*: .* failed after .*; run the command again' ours.err
+  qemu-img compare ours/shown.raw ours/over.qcow2
+done
