@@ -57,11 +57,31 @@ class Disk:
                 return None
         if self.served is None:
             raise Failure("%s: the file has become shorter" % self.image.given, NOT_READ)
-        return self.handle.aio_pread(clients.libnbd().Buffer.from_buffer(buffer), at)
+        try:
+            return self.handle.aio_pread(clients.libnbd().Buffer.from_buffer(buffer), at)
+        except clients.libnbd().Error as e:
+            raise self.not_read(e) from None
 
     def await_data(self, cookie):
         if cookie is not None:
-            clients.wait(self.handle, cookie)
+            try:
+                clients.wait(self.handle, cookie)
+            except clients.libnbd().Error as e:
+                raise self.not_read(e) from None
+
+    def not_read(self, error):
+        return Failure(self.served.explain("%s: %s" % (self.image.given, error.string)),
+                       NOT_READ)
+
+    def drain(self):
+        """Waits for what is in flight: nbdkit before 1.34 may abort if a client vanishes
+        then, and the server may be somebody else's."""
+        if self.served is not None:
+            try:
+                while self.handle.aio_in_flight():
+                    self.handle.poll(clients.TICK)
+            except clients.libnbd().Error:
+                pass                    # there is no connection any more
 
     def extents(self, begin, end):
         if self.served is None:
@@ -237,35 +257,44 @@ def data_of(pieces):
 def first_difference(one, two, pieces, progress):
     """The first sector of PIECES that is different (without TWO, not zeros), or None."""
     disks = [d for d in (one, two) if d]
+    try:
+        return first_of(disks, pieces, progress)
+    finally:
+        for disk in disks:
+            disk.drain()
+
+
+def first_of(disks, pieces, progress):
     pool = Pool()
     whole = max(d.size for d in disks)
     flying = []
-    failure = None
-    try:
-        try:
-            for at, length in cut(pieces):
-                buffers = [pool.take(length) for _ in disks]
-                flying.append((at, buffers,
-                               [d.begin(b, at) for d, b in zip(disks, buffers)]))
-                # What is there is still in the cache of the processor.
-                if len(flying) > DEPTH or not any(flying[0][2]):
-                    progress.show(at / whole)
-                    piece = flying.pop(0)
-                    found = judge(disks, *piece)
-                    if found is not None:
-                        return found
-                    pool.give(piece[1])
-        except (Failure, OSError) as e:
-            failure = e         # what is in flight lies before
-        for piece in flying:
-            found = judge(disks, *piece)
+    for begun in begin_all(disks, pool, pieces):
+        flying.append(begun)
+        # What is there is still in the cache of the processor.
+        if len(flying) > DEPTH or not any(flying[0][2]):
+            at, buffers, cookies = flying.pop(0)
+            progress.show(at / whole)
+            found = judge(disks, at, buffers, cookies)
             if found is not None:
                 return found
-    except clients.libnbd().Error as e:
-        raise Failure(e.string, NOT_READ) from None
-    if failure:
-        raise failure
+            pool.give(buffers)
+    for begun in flying:
+        found = judge(disks, *begun)
+        if found is not None:
+            return found
     return None
+
+
+def begin_all(disks, pool, pieces):
+    """Yields (offset, buffers, cookies).  If it fails, that is the last one, in place of
+    the buffers: what is in flight lies before it."""
+    at = 0
+    try:
+        for at, length in cut(pieces):
+            buffers = [pool.take(length) for _ in disks]
+            yield at, buffers, [d.begin(b, at) for d, b in zip(disks, buffers)]
+    except (Failure, OSError) as e:
+        yield at, e, []
 
 
 class Pool:
@@ -291,6 +320,8 @@ def cut(pieces):
 
 def judge(disks, at, buffers, cookies):
     """When the data is there, the offset of the first sector that is different."""
+    if isinstance(buffers, Exception):
+        raise buffers
     for disk, cookie in zip(disks, cookies):
         disk.await_data(cookie)
     a, b = buffers if len(buffers) == 2 else (buffers[0], bytearray(len(buffers[0])))

@@ -120,8 +120,8 @@ unreadable ()
 {
   ours=0
   ({ set +x; } 2>&-; cd ours
-   timeout 120 /usr/bin/python3 - "$srcdir/../scripts/img.d" "$@") > ours.out 2> ours.err \
-    << 'END' || ours=$?
+   timeout 120 /usr/bin/python3 - "$srcdir/../scripts/img.d" "$@") \
+    > ours.out 2> ours.err << 'END' || ours=$?
 import errno, os, sys
 modules, name, offset = sys.argv[1:4]
 sys.path.insert(0, modules)
@@ -159,3 +159,32 @@ for other in f.raw f.qcow2; do
     ours=$?
   [ "$ours $(wc -l < ours.err)" = "4 1" ]
 done
+
+# The server of an export lives on if disks differ early, and if they cannot be read.
+serve ()
+{
+  rm -f "$sockdir/export.sock"
+  "$NBDKIT" -r -U "$sockdir/export.sock" -P export.pid "$@"
+  helper_pids+=("$(cat export.pid)")
+  uri="nbd+unix:///?socket=$sockdir/export.sock"
+}
+in_both qemu-img create -q -f raw zeros.raw 10M
+serve file ours/f.raw
+for ((i = 0; i < 10; ++i)); do
+  status=0
+  img compare "$uri" ours/zeros.raw > ours.out || status=$?
+  grep 'Content mismatch' ours.out
+  [ "$status" = 1 ]
+done
+serve --filter=error file ours/f.raw error-pread=EIO error-pread-rate=100% \
+  error-pread-file="$tmp/broken"
+for ((i = 0; i < 10; ++i)); do
+  : > broken
+  ours=0
+  ({ set +x; } 2>&-; img compare -f raw -F raw "$uri" ours/f.raw) 2> ours.err || ours=$?
+  cat ours.err
+  [ "$ours $(wc -l < ours.err)" = "4 1" ]
+  grep -F "$uri: " ours.err | grep -F 'Input/output error'
+  rm broken
+done
+img compare "$uri" ours/f.raw
