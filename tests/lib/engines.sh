@@ -91,8 +91,8 @@ copy_far ()
 {
   rm -f "$1"
   # The engine may admit one client, and still be busy with the last one.
-  timeout 60 bash -c 'until nbdcopy --connections=1 "$0" "$1"; do sleep 0.1; done' \
-    "$far_uri" "$1"
+  timeout $((60 * slowness)) bash -c \
+    'until nbdcopy --connections=1 "$0" "$1"; do sleep 0.1; done' "$far_uri" "$1"
 }
 
 # crash_round VICTIM: sends random requests, until the VICTIM (main: our server) is

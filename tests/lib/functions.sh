@@ -18,6 +18,8 @@
 #   NBDKIT            the server, default "nbdkit"
 #   SEED              replays a random test
 #   QCOW2_TEST_SEED   makes random tests do the same each time
+#   QCOW2_TEST_SLOWNESS   how many times as long as usual something may take (1), for
+#                     a plugin that is slow: with a sanitizer, or with --coverage
 #   KEEP              if set, the private directory is kept
 
 set -e -u -o pipefail
@@ -35,6 +37,8 @@ if [ -z "${abs_top_builddir:-}" ]; then
 fi
 PLUGIN="${PLUGIN:-$abs_top_builddir/plugin/.libs/nbdkit-qcow2-plugin.so}"
 NBDKIT="${NBDKIT:-nbdkit}"
+# Limits on time are multiples of this.
+slowness="${QCOW2_TEST_SLOWNESS:-1}"
 
 # qemu-img, which may fail for no reason.
 PATH="$srcdir/lib/path:$PATH"
@@ -244,7 +248,8 @@ kill9_nbdkit ()
 # await_end PID: until this process has ended; for a minute at most.
 await_end ()
 {
-  timeout 60 tail -s 0.02 --pid="$1" -f /dev/null || fail "process $1 does not end"
+  timeout $((60 * slowness)) tail -s 0.02 --pid="$1" -f /dev/null ||
+    fail "process $1 does not end"
 }
 
 # Is the server still running?
@@ -264,7 +269,8 @@ refused ()
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     shift
   fi
-  timeout -k 1 10 "$NBDKIT" -U - "${options[@]}" --run 'echo SERVED' "$PLUGIN" "$@" \
+  timeout -k 1 $((10 * slowness)) \
+    "$NBDKIT" -U - "${options[@]}" --run 'echo SERVED' "$PLUGIN" "$@" \
     </dev/null >"$tmp/refused.out" 2>"$tmp/refused.err" || status=$?
   cat "$tmp/refused.out" "$tmp/refused.err"
   lines=$(wc -l < "$tmp/refused.err")
@@ -329,7 +335,7 @@ opens_no ()
 
   requires strace -f -e trace=openat true
   # shellcheck disable=SC2016
-  timeout -k 1 20 strace -f -qq -e trace=open,openat -o "$tmp/opened" \
+  timeout -k 1 $((20 * slowness)) strace -f -qq -e trace=open,openat -o "$tmp/opened" \
     "$NBDKIT" -U - --run 'nbdinfo --size "$uri"' "$PLUGIN" "$@" </dev/null || :
   grep -qF "$1" "$tmp/opened"
   if grep -F "$file" "$tmp/opened"; then fail "opened $file: $*"; fi
@@ -340,7 +346,7 @@ fails_with ()
 {
   local text="$1" status=0
   shift
-  timeout 20 "$@" > "$tmp/out" 2>&1 || status=$?
+  timeout $((20 * slowness)) "$@" > "$tmp/out" 2>&1 || status=$?
   cat "$tmp/out"
   [ "$status" -ne 0 ] || fail "should have failed: $*"
   grep -qF -- "$text" "$tmp/out" || fail "no '$text' from: $*"
@@ -356,7 +362,7 @@ start_and_end ()
 # and its log must contain a line that matches PATTERN.
 refused_connection ()
 {
-  if timeout 10 nbdinfo --size "$uri"; then
+  if timeout $((10 * slowness)) nbdinfo --size "$uri"; then
     echo "refused_connection: was served"
     return 1
   fi

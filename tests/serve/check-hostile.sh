@@ -44,7 +44,8 @@ for name in holes same block snapshots; do
   for mode in quick full; do
     status=0
     ( ulimit -v 700000
-      timeout -k 1 100 "$NBDKIT" -U - "$PLUGIN" "$tmp/$name.qcow2" check=$mode \
+      timeout -k 1 $((100 * slowness)) \
+        "$NBDKIT" -U - "$PLUGIN" "$tmp/$name.qcow2" check=$mode \
         check-report="$tmp/report.json" --run 'echo SERVED' ) \
       > "$tmp/out" 2> "$tmp/err" || status=$?
     [ "$status" = 1 ]

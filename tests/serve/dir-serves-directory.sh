@@ -63,7 +63,9 @@ for name in '' . .. / // ../outside/secret.qcow2 ..%2foutside%2fsecret.qcow2 lin
             inside.qcow2 sub sub/deep.qcow2 fifo text empty broken.qcow2 .hidden.qcow2 \
             /1.qcow2 "$d/1.qcow2" 1.qcow2/ 1.qcow2/x 1.qcow2//layer:0 1.qcow2/../2.qcow2 \
             ./1.qcow2 nonesuch "$(printf '%0300d' 1)" 1.qcow2%0a %1b%5b2J; do
-  if timeout 10 nbdinfo --size "$(export_uri "$name")"; then fail "'$name' is served"; fi
+  if timeout $((10 * slowness)) nbdinfo --size "$(export_uri "$name")"; then
+    fail "'$name' is served"
+  fi
 done
 server_lives main
 # (A URI can't have these as they are.)

@@ -113,7 +113,7 @@ for i in range(65536):
     yield b"%d" % (i // 2), b"all the same"
 PY
 start_nbdkit file="$img"
-timeout 30 "$python" -c 'import nbd, sys
+timeout $((30 * slowness)) "$python" -c 'import nbd, sys
 for i in range(3):
     h = nbd.NBD()
     h.set_opt_mode(True)

@@ -43,7 +43,7 @@ refused 'one.qcow2: LUKS header: .*slots 0 to 0 takes 8589934591 rounds of sha25
 mkdir images
 cp slow.qcow2 images/disk.qcow2
 start_nbdkit dir=images untrusted=true passphrase=right
-if timeout 10 nbdinfo --size "nbd+unix:///disk.qcow2?socket=$sock"; then
+if timeout $((10 * slowness)) nbdinfo --size "nbd+unix:///disk.qcow2?socket=$sock"; then
   fail "was served"
 fi
 grep 'LUKS header: .* untrusted' "$tmp/main.log"

@@ -52,7 +52,7 @@ uri="$(export_uri top)"
 hold_connection
 before="$(sockets)"
 for name in self a c a; do
-  if timeout 60 "$python" -c 'import nbd, sys
+  if timeout $((60 * slowness)) "$python" -c 'import nbd, sys
 h = nbd.NBD()
 h.connect_uri(sys.argv[1])' "$(export_uri $name)"; then
     fail "the loop of $name is served"

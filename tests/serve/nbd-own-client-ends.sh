@@ -57,7 +57,7 @@ ends ()
 # told_to_end EXPORT SCRIPT: while a client of this export runs the script, which has `end'.
 told_to_end ()
 {
-  timeout 60 "$python" -c '
+  timeout $((60 * slowness)) "$python" -c '
 import nbd, os, signal, sys
 def end():
     os.kill(int(sys.argv[2]), signal.SIGTERM)

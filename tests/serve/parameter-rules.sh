@@ -52,7 +52,8 @@ mapfile -t keys < keys
 run ()
 {
   status=0
-  timeout -k 1 20 "$NBDKIT" -U - --run : "$PLUGIN" "$@" </dev/null >said 2>&1 || status=$?
+  timeout -k 1 $((20 * slowness)) \
+    "$NBDKIT" -U - --run : "$PLUGIN" "$@" </dev/null >said 2>&1 || status=$?
 }
 
 # --- twice ---

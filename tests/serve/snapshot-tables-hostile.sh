@@ -48,7 +48,8 @@ served_soon ()
 {
   local status=0 peak
 
-  timeout -k 1 60 "$python" - "$NBDKIT" -U - "$@" --run 'nbdinfo --size "$uri"' \
+  timeout -k 1 $((60 * slowness)) \
+    "$python" - "$NBDKIT" -U - "$@" --run 'nbdinfo --size "$uri"' \
     >"$tmp/out" 2>"$tmp/err" <<'PY' || status=$?
 import resource, subprocess, sys
 p = subprocess.run(sys.argv[1:])
