@@ -2,10 +2,10 @@
  *
  * Is an image created on a device completely or not at all?
  *
- * The device contains zeros, an older image, or anything.  While a random image is
- * created there, the power is cut at every operation, and each operation fails once, and
- * some allocations; and the user stops it; and it is withdrawn again, in which something
- * fails.
+ * The device contains zeros (with or without holes), an older image, or anything.  While a
+ * random image is created there, the power is cut at every operation, and each operation
+ * fails once, and some allocations; and the user stops it; and it is withdrawn again, in
+ * which something fails.
  * What is left is the old image, untouched; no image; or the new one, without faults or
  * leaks, whose disk reads as zeros.  It is the new one once that was reported.  A failure
  * on a device that had zeros leaves zeros.
@@ -71,6 +71,7 @@ struct trial {
   unsigned char first[512];     /* of the new image */
   struct blob old, zeros;       /* zeros: the disk */
   bool old_image;
+  bool solid;                   /* the device has no holes */
   unsigned steps, stop_at;      /* of the progress; 0: it is not stopped */
   struct power_cut_trial power;
 };
@@ -237,6 +238,7 @@ choose_old (struct trial *t, struct rng *rng)
   switch (trials_number % 4) {
   case 0:
     t->options.overwrite = rng_below (rng, 2);
+    t->solid = rng_below (rng, 2);
     break;
   case 1:
     for (uint64_t i = 0; i < DEVICE_SIZE; i++)
@@ -254,6 +256,17 @@ choose_old (struct trial *t, struct rng *rng)
     t->old_image = true;
     break;
   }
+}
+
+/* Writes every byte of FILE. */
+static void
+fill_holes (const char *file, const struct blob *b)
+{
+  const int fd = open (file, O_WRONLY | O_CLOEXEC);
+
+  CHECK (fd >= 0);
+  CHECK (pwrite (fd, b->data, b->len, 0) == (ssize_t) b->len);
+  close (fd);
 }
 
 static void
@@ -277,6 +290,8 @@ run_trial (struct rng *rng)
           t.options.overwrite ? ", overwriting" : "");
   fflush (stdout);
   blob_save (DEVICE, &t.old);
+  if (t.solid)
+    fill_holes (DEVICE, &t.old);
   CHECK (fstatat (AT_FDCWD, DEVICE, &st, 0) == 0);
   device_ino = st.st_ino;
   t.power.path = t.options.path;

@@ -36,6 +36,17 @@
 #define MIB (UINT64_C (1) << 20)
 #define BELOW_SIZE (3 * MIB)
 
+/* Of another file.  (Memory may have run out for the change, but not for the test.) */
+static char *
+path_of (const char *name)
+{
+  const bool was_spared = shortage_spare (true);
+  char *path = images_path (name);
+
+  shortage_spare (was_spared);
+  return path;
+}
+
 /* --- images --- */
 
 /* Requests of qemu-io, up to a NULL. */
@@ -126,6 +137,27 @@ make_snapshots_and_bitmaps (void)
   make_bitmaps ();
   image_snapshot (IMAGE, "s");
   io (IMAGE, "write -P 3 2k 33k", "write -P 4 1M 1k", NULL);
+}
+
+/* Refcount blocks are no longer where they count themselves: the first edit moves all of
+ * them, the second a few. */
+static void
+make_edited (void)
+{
+  const struct edit_options edit_options = { .shrink = false };
+  const struct edit edits[] = {
+    { .kind = EDIT_SNAPSHOT_CREATE, .name = "u" },
+    { .kind = EDIT_RESIZE, .size = 3 * MIB },
+  };
+  char *path;
+  struct disk_options options;
+
+  make_snapshots_and_bitmaps ();
+  path = path_of (IMAGE);
+  options = each_change_options (path, &without_sync);
+  for (unsigned i = 0; i < sizeof edits / sizeof edits[0]; i++)
+    CHECK (change_edit (&options, &edit_options, &edits[i]) == 0);
+  free (path);
 }
 
 static void
@@ -331,17 +363,6 @@ make_dirty (void)
 
 /* --- changes --- */
 
-/* Of another file.  (Memory may have run out for the change, but not for the test.) */
-static char *
-path_of (const char *name)
-{
-  const bool was_spared = shortage_spare (true);
-  char *path = images_path (name);
-
-  shortage_spare (was_spared);
-  return path;
-}
-
 static int
 edit (const struct disk_options *o, struct edit e)
 {
@@ -378,6 +399,14 @@ static int
 grow (const struct disk_options *o)
 {
   return edit (o, (struct edit) { .kind = EDIT_RESIZE, .size = 5 * MIB });
+}
+
+/* After make_edited, this moves a refcount block whose old place is counted by a block that
+ * nothing else in this change needs. */
+static int
+grow_little (const struct disk_options *o)
+{
+  return edit (o, (struct edit) { .kind = EDIT_RESIZE, .size = 4 * MIB });
 }
 
 static int
@@ -420,7 +449,7 @@ amend_to_3 (const struct disk_options *o)
 static int
 amend_refcounts (const struct disk_options *o)
 {
-  return change_amend (o, &(const struct amend) { .refcount_bits = 64 });
+  return change_amend (o, &(const struct amend) { .refcount_bits = 32 });
 }
 
 static int
@@ -612,6 +641,7 @@ static const struct each_change changes[] = {
   { "delete a snapshot", make_snapshots_and_bitmaps, .run = snapshot_delete },
   { "shrink", make_snapshots_and_bitmaps, .run = shrink, .stops_anywhere = true },
   { "grow", make_snapshots_and_bitmaps, .run = grow },
+  { "grow again", make_edited, .run = grow_little },
   { "grow, version 2", make_version_2, .run = grow },
   { "grow, allocated", make_tail, .run = grow_allocated, .stops_anywhere = true },
   { "grow, written", make_tail, .run = grow_written, .stops_anywhere = true },

@@ -2,8 +2,8 @@
  *
  * compress=on, seen in the file: which data is compressed and which is not; compressed
  * clusters share host clusters, also those of two successive clients; zeros cover a
- * backing file; a failed write leaves nothing behind; and old data of a host cluster that
- * is reused is never shown.
+ * backing file; a failed write leaves nothing behind, nor does one for which there is no
+ * space; and old data of a host cluster that is reused is never shown.
  */
 
 #include <config.h>
@@ -25,6 +25,7 @@
 static unsigned char buf[LONG], back[LONG];
 static uint64_t fail_after = UINT64_MAX;        /* writes */
 static unsigned nr_writes;
+static bool full;               /* the file cannot grow */
 
 static int
 count_writes (void *opaque, const char *path, enum storage_op op,
@@ -33,6 +34,10 @@ count_writes (void *opaque, const char *path, enum storage_op op,
 {
   (void) opaque; (void) path; (void) iov; (void) niov; (void) offset;
   (void) count; (void) dsync;
+  if (full && (op == STORAGE_OP_TRUNCATE || op == STORAGE_OP_ALLOCATE)) {
+    errno = ENOSPC;
+    return -1;
+  }
   if (op != STORAGE_OP_WRITE)
     return 0;
   nr_writes++;
@@ -316,6 +321,32 @@ test_failed_writes (void)
   quiet_errors = false;
 }
 
+/* There is space for the first streams of a request only: none of it is written, and the
+ * same request succeeds when the file can grow. */
+static void
+test_full (void)
+{
+  open_new (3, 16);
+  fill_small (buf, LONG, 3);
+  put (0, LONG);
+  /* Without the space that was allocated ahead; the last cluster has room for more. */
+  CHECK (export_close (client) == 0);
+  come ();
+  full = true;
+  for (uint64_t i = 0; i < LONG; i += CS)
+    fill_random (buf + i, CS / 4);
+  quiet_errors = true;
+  errno = 0;
+  CHECK (export_write (client, buf, LONG, LONG, false) == -1 && errno == ENOSPC);
+  quiet_errors = false;
+  CHECK (export_read (client, back, LONG, LONG) == 0);
+  for (uint64_t i = 0; i < LONG; i++)
+    CHECK (back[i] == 0);
+  full = false;
+  put (LONG, LONG);
+  close_clean ();
+}
+
 int
 main (void)
 {
@@ -329,6 +360,7 @@ main (void)
   test_zeros_over_data ();
   test_forgotten ();
   test_failed_writes ();
+  test_full ();
   free (path);
   images_leave ();
   return 0;

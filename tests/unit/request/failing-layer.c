@@ -5,7 +5,8 @@
  * disk has the right contents, and the image no faults.
  *
  * All memory for mappings is in use, so that requests read tables again.  Zeros and data are
- * written compressed and otherwise, zeros are wanted at once, and what is read is copied.
+ * written compressed and otherwise, also to a part of a cluster that has another part of
+ * it, zeros are wanted at once, and what is read is copied.
  */
 
 #include <config.h>
@@ -23,6 +24,7 @@
 #define TOP "top.qcow2"
 #define CLUSTER 4096u
 #define SIZE (UINT64_C (4) << 20)
+#define BOTH (129 * CLUSTER)    /* both files have data here; and BELOW behind it */
 
 /* --- reads that fail --- */
 
@@ -51,7 +53,7 @@ static struct export *client;
 static unsigned failures;
 
 static const struct request {
-  enum { WRITE, ZEROS, ZERO, FAST, READ } kind;
+  enum { WRITE, ZEROS, ZERO, FREE, FAST, READ } kind;
   uint64_t offset, count;
 } requests[] = {
   { ZEROS, 0, 4 * CLUSTER }, { WRITE, 8 * CLUSTER, 3 * CLUSTER },
@@ -60,6 +62,7 @@ static const struct request {
   { FAST, 1 << 20, 4 * CLUSTER }, { ZEROS, 3 << 20, 16 * CLUSTER },
   { READ, 0, 6 * CLUSTER }, { READ, 32 * CLUSTER, 4 * CLUSTER },
   { READ, 0, 512 }, { READ, 65 * CLUSTER, 512 }, { READ, 97 * CLUSTER, 2 * CLUSTER },
+  { FREE, BOTH, CLUSTER }, { WRITE, BOTH + CLUSTER + 100, 100 },
 };
 #define NR_REQUESTS (sizeof requests / sizeof requests[0])
 
@@ -77,7 +80,8 @@ execute (const struct request *q)
   memset (buf, q->kind == WRITE ? 'w' : 0, q->count);
   r = q->kind == WRITE || q->kind == ZEROS
     ? export_write (client, buf, q->count, q->offset, false)
-    : export_zero (client, q->count, q->offset, q->kind == FAST ? REQUEST_FAST : 0, false);
+    : export_zero (client, q->count, q->offset, q->kind == FAST ? REQUEST_FAST
+                   : q->kind == FREE ? REQUEST_MAY_TRIM : 0, false);
   if (r == -1 && q->kind == FAST && errno == ENOTSUP)
     return 0;                   /* and nothing has changed */
   if (r == 0)
@@ -143,23 +147,21 @@ run_session (const struct blob *top, const char *failing, bool compress,
 }
 
 static void
-test (int version)
+test (const struct image_spec *spec)
 {
   static const char *const files[] = { TOP, BELOW };
-  const struct image_spec spec = {
-    .version = version, .cluster_size = CLUSTER, .refcount_bits = 16, .size = SIZE,
-    .backing = BELOW,
-  };
   struct command c = { .n = 0 };
   struct blob top, contents;
   unsigned k;
 
-  image_create (TOP, &spec);
+  image_create (TOP, spec);
   command_words (&c, "qemu-io -f qcow2 -t unsafe");
   for (uint64_t at = 0; at < SIZE; at += 64 * CLUSTER) {
     command_add (&c, "-c");
     command_add (&c, "write -q -P 99 %u 512", (unsigned) at + 63 * CLUSTER);
   }
+  command_add (&c, "-c");
+  command_add (&c, "write -q -P 98 %u %u", BOTH, CLUSTER);
   command_add (&c, TOP);
   command_must (&c);
   image_contents (TOP, NULL, &contents);
@@ -180,7 +182,12 @@ main (void)
   const struct image_spec spec = {
     .version = 3, .cluster_size = CLUSTER, .refcount_bits = 16, .size = SIZE,
   };
+  struct image_spec top = {
+    .version = 2, .cluster_size = CLUSTER, .refcount_bits = 16, .size = SIZE,
+    .backing = BELOW,
+  };
   struct command c = { .n = 0 };
+
   images_enter ("failing-layer");
   image_create (BELOW, &spec);
   command_words (&c, "qemu-io -f qcow2 -t unsafe");
@@ -191,8 +198,12 @@ main (void)
   command_add (&c, BELOW);
   command_must (&c);
   quiet_errors = true;
-  test (2);
-  test (3);
+  test (&top);
+  top.version = 3;
+  test (&top);
+  top.cluster_size = 4 * CLUSTER;
+  top.extended = true;
+  test (&top);
   quiet_errors = false;
   printf ("%u requests failed\n", failures);
   CHECK (failures > 10);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * A raw external data file on a host that knows neither holes nor zeros: zeros are written
- * into the file, byte for byte, and only when the client does not want them at once.
+ * into the file, byte for byte, and only when the client does not want them at once.  If
+ * there is no space for them, the request fails, no other byte has changed, and the same
+ * request succeeds the next time.
  */
 
 #include <config.h>
@@ -53,6 +55,26 @@ test_zeros (struct export *e, unsigned flags)
   }
 }
 
+static void
+test_no_space (struct export *e, unsigned flags)
+{
+  const uint64_t offset = 70000, count = 1 << 20;
+
+  memset (model, 'n', SIZE);
+  CHECK (export_write (e, model, SIZE, 0, false) == 0);
+  host.write_errno = ENOSPC;
+  host.write_room = count / 2;
+  quiet_errors = true;
+  CHECK (export_zero (e, count, offset, flags, false) == -1 && errno == ENOSPC);
+  quiet_errors = false;
+  host.write_errno = 0;
+  memset (model + offset, 0, count / 2);
+  check (e);
+  CHECK (export_zero (e, count, offset, flags, false) == 0);
+  memset (model + offset, 0, count);
+  check (e);
+}
+
 int
 main (void)
 {
@@ -74,6 +96,8 @@ main (void)
   CHECK ((e = export_open (d, "", true)) != NULL && export_is_writable (e));
   test_zeros (e, 0);
   test_zeros (e, REQUEST_MAY_TRIM);
+  test_no_space (e, 0);
+  test_no_space (e, REQUEST_MAY_TRIM);
   memset (model, 'z', SIZE);
   CHECK (export_write (e, model, SIZE, 0, false) == 0);
   CHECK (export_trim (e, SIZE / 2, 0, false) == 0);
