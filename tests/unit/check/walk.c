@@ -306,6 +306,57 @@ faults_of_places (void)
   expect_fault_with (0, "its L1 table is too large");
 }
 
+/* Goes on. */
+static int
+ignore (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
+        const char *fmt, ...)
+{
+  (void) opaque, (void) kind, (void) times, (void) offset, (void) fmt;
+  return 1;
+}
+
+/* How many references does a walk count to the cluster at OFFSET? */
+static uint64_t
+references (uint64_t offset)
+{
+  static const struct walk_visitor all = { .fault = ignore, .doubt = ignore };
+  struct image *image = open_header ();
+  struct walk *walk = walk_new (image->file, &image->header);
+  uint64_t n;
+  bool shared;
+
+  CHECK (walk != NULL);
+  CHECK (walk_begin (walk, 0, &all, NULL) == 0 && walk_references (walk, 1) == 0);
+  n = tally_count (walk_tally (walk), offset >> image->header.cluster_bits, &shared);
+  walk_free (walk);
+  image_close (image);
+  return n;
+}
+
+/* An L1 table that several snapshots share is followed once.  A hostile image could make
+ * each walk as long as thousands of them. */
+static void
+shared_tables (void)
+{
+  uint64_t l1, l2, first, second;
+
+  create ("cluster_size=4k");
+  io ("write 0 64k");
+  image_snapshot (IMAGE, "one");
+  image_snapshot (IMAGE, "two");
+  l1 = peek (40);
+  l2 = peek (l1) & QCOW2_L1_OFFSET_MASK;
+  CHECK (references (l2) == 3);
+  first = peek (64);
+  second = first + 40 + (peek (first + 36) >> 32) + 1 + 3;     /* its id and its name */
+  second = round_up (second, 8);
+  CHECK (peek (second) != peek (first));
+  patch (second, peek (first));
+  CHECK (references (peek (first)) == 2 && references (l2) == 2);
+  patch (second, l1);           /* that of the disk */
+  CHECK (references (l1) == 2 && references (l2) == 2);
+}
+
 /* Bitmaps that cannot be used may keep their clusters. */
 static void
 doubts (void)
@@ -352,6 +403,12 @@ faults (void)
   patch (l1, l2 | QCOW2_OFLAG_COPIED);
   patch (peek (48) + 8, 12345 * 512);
   expect_finding (FINDING_REFTABLE, "is not aligned");
+
+  create ("cluster_size=4k,compat=0.10");
+  io ("write 0 64k");
+  l2 = peek (peek (40)) & QCOW2_L1_OFFSET_MASK;
+  patch (l2, peek (l2) | QCOW2_OFLAG_ZERO);
+  expect_finding (FINDING_ENTRY, "version 2 images have no zero flag");
 }
 
 int
@@ -412,6 +469,7 @@ main (void)
 
   faults ();
   faults_of_places ();
+  shared_tables ();
   doubts ();
   images_leave ();
   return 0;
