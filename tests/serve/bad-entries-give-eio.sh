@@ -123,3 +123,29 @@ entries v3 "start read" 0 l1 Q l1+$copied
 entries v3 "start read" 0 l1 Q rt+$copied
 entries v3 "start read write" 0 l1 Q 0x8000000100000000
 entries v3 "start read" 0 l1 Q 0x80ffffffffff0000
+
+# Two L1 entries that name the same table: if a write copied it for one of them, the other
+# would lose its data.
+make_image "$tmp/twice.qcow2" 2G
+qemu-io -f qcow2 -c 'write -P 1 0 64k' -c 'write -P 2 512M 64k' "$tmp/twice.qcow2"
+header_patch "$tmp/twice.qcow2" l1+16 Q l2+$copied
+cp "$tmp/twice.qcow2" "$tmp/patched.qcow2"
+for op in 'h.pread(512, at)' 'h.pwrite(b"x" * 512, at)'; do
+  for at in 0 1024; do
+    cp "$tmp/patched.qcow2" "$tmp/twice.qcow2"
+    start_nbdkit file="$tmp/twice.qcow2"
+    nbdsh_run -c - <<PY
+import errno
+at = $at << 20
+assert h.pread(1, 512 << 20) == b"\2"
+try:
+    $op
+    assert False, "no error"
+except nbd.Error as e:
+    assert e.errnum == errno.EIO, e
+assert h.pread(1, 512 << 20) == b"\2"
+PY
+    stop_nbdkit
+    is_marked_corrupt "$tmp/twice.qcow2"
+  done
+done

@@ -122,6 +122,21 @@ qemu-img create -q -f qcow2 --object secret,id=s,data=x -o encrypt.format=luks \
   e.qcow2 5M
 compare e.qcow2
 
+# The shortest LUKS header, and one that is too short.
+extension=$("$python" - <<'PY'
+import struct
+b = open("e.qcow2", "rb").read(65536)
+at, = struct.unpack_from(">I", b, 100)
+while struct.unpack_from(">I", b, at)[0] != 0x0537be77:
+    at += 8 + (struct.unpack_from(">I", b, at + 4)[0] + 7 & ~7)
+print(at + 8)
+PY
+)
+header_patch e.qcow2 $((extension + 8)) Q 592
+compare e.qcow2
+header_patch e.qcow2 $((extension + 8)) Q 591
+refused 'LUKS header .*: it is too short' e.qcow2 info=ours serve=false
+
 # A data file, which need not exist.
 for raw in on off; do
   rm -f d.qcow2 d.raw

@@ -5,7 +5,8 @@
  * Each listed export has the description that the list gave.  A name that is no text is
  * not listed, but the id of that snapshot.  A name that begins like
  * that of a layer is a layer, even if a snapshot has that name; the snapshot can be
- * reached by its id.  Only the active disk can be written.  If a snapshot was chosen for
+ * reached by its id.  Bitmaps that are marked as inconsistent are not listed; those after
+ * them are.  Only the active disk can be written.  If a snapshot was chosen for
  * the disk, there are no other exports.  Mappings of snapshots and layers are read for
  * the first client and kept for the next, also if several come at once.  A disk can be
  * closed while it has clients, as when the server ends.
@@ -17,11 +18,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "util/bytes.h"
+#include "format/format.h"
 #include "disk/export.h"
 #include "lib/images.h"
 
 #define IMAGE "top.qcow2"
 #define BELOW "below.qcow2"
+#define OTHER "other.qcow2"
 #define SIZE (UINT64_C (1) << 20)
 #define NO_TEXT "\xff"          /* the name of a snapshot */
 
@@ -131,6 +135,62 @@ test_names (void)
   CHECK (is_missing (d, "bitmap:") && is_missing (d, "bitmap:bb"));
   CHECK (is_missing (d, "4") && is_missing (d, "layer") && is_missing (d, "S"));
   CHECK (disk_close (d) == 0);
+}
+
+/* The bitmap that somebody was changing. */
+static void
+test_inconsistent (void)
+{
+  static const char *const names[] = {
+    "", "s", "2", "3", "layer:0", "layer:1", "bitmap:c", NULL,
+  };
+  struct blob before, b;
+  struct disk *d;
+  uint64_t at;
+
+  blob_load (IMAGE, &before);
+  image_bitmap (IMAGE, "c", 9);
+  blob_load (IMAGE, &b);
+  at = blob_get (&b, 100, 4);
+  while (blob_get (&b, at, 4) != QCOW2_EXT_BITMAPS)
+    at += 8 + round_up (blob_get (&b, at + 4, 4), 8);
+  at = blob_get (&b, at + 8 + 16, 8);   /* the directory: "b" comes first */
+  blob_put (&b, at + 12, blob_get (&b, at + 12, 4) | QCOW2_BITMAP_IN_USE, 4);
+  blob_save (IMAGE, &b);
+  d = open_disk (NULL);
+  check_list (d, names);
+  quiet_errors = true;
+  CHECK (export_open (d, "bitmap:b", false) == NULL);
+  quiet_errors = false;
+  CHECK (disk_close (d) == 0);
+  blob_save (IMAGE, &before);
+  blob_free (&before);
+  blob_free (&b);
+}
+
+/* The descriptions name the sizes of clusters. */
+static void
+test_descriptions (void)
+{
+  static const struct { unsigned size; const char *text; } sizes[] = {
+    { 512, "qcow2 v3, 512 clusters, " }, { 65536, "qcow2 v3, 64K clusters, " },
+    { 2 << 20, "qcow2 v3, 2M clusters, " },
+  };
+  struct image_spec spec = { .version = 3, .refcount_bits = 16, .size = SIZE };
+  char *const image = path;
+
+  for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    struct disk *d;
+
+    spec.cluster_size = sizes[i].size;
+    image_create (OTHER, &spec);
+    path = images_path (OTHER);
+    d = open_disk (NULL);
+    CHECK (means (d, "", sizes[i].text, true));
+    CHECK (disk_close (d) == 0);
+    free (path);
+  }
+  path = image;
 }
 
 static void
@@ -273,6 +333,8 @@ main (void)
   images_enter ("exports");
   make_images ();
   test_names ();
+  test_inconsistent ();
+  test_descriptions ();
   test_longest_name ();
   test_one_snapshot ();
   test_mappings_are_kept ();

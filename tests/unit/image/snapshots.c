@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Snapshots with more extra data than is known are listed as they are, and with too much of
- * it they are not.
+ * it they are not.  If memory runs out, there is no list; an empty one would say that
+ * nothing needs the clusters of snapshots.
  */
 
 #include <config.h>
 
+#include <errno.h>
 #include <string.h>
 
 #include "util/bytes.h"
 #include "image/image.h"
+#include "lib/allocations.h"
 #include "lib/images.h"
 
 #define IMAGE "extra.qcow2"
@@ -71,6 +74,31 @@ test (unsigned extra, bool listed)
   image_close (image);
 }
 
+/* Each allocation fails in turn. */
+static void
+test_no_memory (void)
+{
+  struct image *image = open_image ();
+  struct snapshots list;
+  unsigned failed = 0;
+  bool met = true;
+  int r, err;
+
+  quiet_errors = true;
+  for (uint64_t n = 0; met; n++) {
+    shortage_begin ((struct shortage) { n, 1 });
+    r = snapshots_list (image->file, &image->header, &list);
+    err = errno;
+    met = shortage_end () > 0;
+    CHECK (met ? r == -1 && err == ENOMEM : r == 0 && list.n == 1);
+    snapshots_free (&list);
+    failed += met;
+  }
+  quiet_errors = false;
+  CHECK (failed > 2);
+  image_close (image);
+}
+
 int
 main (void)
 {
@@ -86,6 +114,7 @@ main (void)
     enlarge (extras[i]);
     test (extras[i], true);
   }
+  test_no_memory ();
   enlarge (1032);
   test (1032, false);
   images_leave ();

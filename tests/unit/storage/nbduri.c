@@ -167,6 +167,8 @@ test_no_memory (void)
     if (olds[i].uri)
       MEETS_SHORTAGES (nbduri_from_old (olds[i].old), olds[i].uri);
   MEETS_SHORTAGES (nbduri_make ("fe80::1", "5", NULL, "e"), "nbd://[fe80::1]:5/e");
+  /* The host may be one that an image names: it gives no user and no credentials. */
+  MEETS_SHORTAGES (nbduri_make ("user@h", "", NULL, "e"), "nbd://h/e");
   /* A text that becomes much longer. */
   memset (name, '+', sizeof name - 1);
   name[sizeof name - 1] = '\0';
