@@ -237,8 +237,8 @@ choose_old (struct trial *t, struct rng *rng)
   t->options.overwrite = true;
   switch (trials_number % 4) {
   case 0:
-    t->options.overwrite = rng_below (rng, 2);
-    t->solid = rng_below (rng, 2);
+    t->solid = trials_number % 8 == 0;
+    t->options.overwrite = !t->solid && rng_below (rng, 2);
     break;
   case 1:
     for (uint64_t i = 0; i < DEVICE_SIZE; i++)
