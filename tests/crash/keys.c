@@ -212,6 +212,21 @@ change (void *opaque, const struct storage_hooks *hooks)
   return change_keys (&t->options, &t->edit);
 }
 
+/* Nobody can erase a passphrase twice. */
+static bool
+is_made (void *opaque)
+{
+  struct trial *t = opaque;
+  struct blob b;
+
+  if (t->edit.erase == NULL)
+    return false;
+  blob_load (t->power.path, &b);
+  blob_save (SURVIVOR, &b);
+  blob_free (&b);
+  return find_openers (t) == t->after;
+}
+
 static void
 ended (void *opaque, bool fault)
 {
@@ -279,7 +294,7 @@ one_image (struct rng *rng)
   };
   t.power = (struct power_cut_trial) {
     .path = t.options.path, .opaque = &t, .change = change, .judge = judge, .cuts = cuts,
-    .ended = ended,
+    .is_made = is_made, .ended = ended,
     .can_fail = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC,
   };
   rng_init (&t.power.rng, rng_next (rng), 500);

@@ -45,6 +45,10 @@ struct power_cut_trial {
   /* Does the file contain the state before the change, or AFTER it?  One of them must be
    * true.  NULL: JUDGE is enough. */
   bool (*shows) (void *opaque, const struct blob *, bool after);
+  /* The change failed for lack of memory, and is refused now that there is some.  Is the
+   * reason that it had been made before it failed?  The file has what is left.  NULL: it
+   * never is. */
+  bool (*is_made) (void *opaque);
   /* If not NULL, called after the change, or its failure, has been judged, while the
    * simdisk still exists. */
   void (*ended) (void *opaque, bool fault);
