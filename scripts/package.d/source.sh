@@ -10,7 +10,9 @@ make_archive ()
   # (An archive has other modes if the umask is another one.)
   umask 022
   chmod -R u+rwX,go+rX,go-w .
-  autoreconf -i
+  # By force: aclocal, which runs twice, otherwise compares times in whole seconds, and at
+  # times leaves libtool's macros where they are.
+  autoreconf -f -i
   ./configure -q
   TAR_OPTIONS="--sort=name --mtime=@$(commit_date) --owner=0 --group=0 --numeric-owner" \
     GZIP_ENV="-9 -n" make -s dist
