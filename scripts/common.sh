@@ -371,6 +371,13 @@ test_skipped ()
   done
 }
 
+# test_slowest BUILD: the tests that took longest.
+test_slowest ()
+{
+  (cd "$1/tests" && grep -r --include='*.trs' '^:seconds: ' . || :) |
+    sed 's,^\./\(.*\)\.trs::seconds: \(.*\),\2 s: \1,' | sort -rn | sed -n 1,12p
+}
+
 # build_release: builds the plugin; its path is then in $plugin.
 # shellcheck disable=SC2034
 build_release ()
