@@ -252,6 +252,35 @@ copy_sources ()
   tar -C "$top" --exclude=./build --exclude=./.git -cf - . | tar -C "$1" -xf -
 }
 
+# What a chroot needs, for sh: in $root, the directory $shared has the same name as
+# outside.
+# shellcheck disable=SC2016
+mount_chroot='
+    mount --bind "$root" "$root"
+    mount -t tmpfs tmp "$root/tmp"
+    mkdir -p "$root$shared"
+    mount --bind "$shared" "$root$shared"
+    mount --rbind /dev "$root/dev"
+    mount --rbind /sys "$root/sys"
+    mount -t proc proc "$root/proc"'
+
+# What a program in a chroot finds in its environment, for env -i.
+chroot_environment=(
+  HOME=/root
+  LC_ALL=C.UTF-8
+  DEBIAN_FRONTEND=noninteractive
+  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+)
+
+# may_unshare OPTION...: $unshare is then a command that gives its command mounts of its
+# own, and what the options say.
+may_unshare ()
+{
+  unshare=(unshare --mount "$@")
+  # In a chroot, where / is no mount point, propagation can't be changed.
+  "${unshare[@]}" true 2>/dev/null || unshare+=(--propagation unchanged)
+}
+
 # inside ROOT SHARED COMMAND...: runs it in the chroot ROOT, where the directory SHARED has
 # the same name as outside.  All that is mounted, and all processes, vanish when the
 # command ends, or this script.
@@ -259,28 +288,19 @@ inside_pid=
 inside ()
 {
   local root="$1" shared="$2" status=0
-  local -a unshare=(unshare --mount --pid --fork --kill-child)
+  local -a unshare
   shift 2
 
-  # In a chroot, where / is no mount point, propagation can't be changed.
-  "${unshare[@]}" true 2>/dev/null || unshare+=(--propagation unchanged)
+  may_unshare --pid --fork --kill-child
   # (unshare itself ignores the signals.)
   trap '[ -z "$inside_pid" ] || kill -KILL "$inside_pid"; exit 1' INT TERM HUP
   # shellcheck disable=SC2016
   "${unshare[@]}" sh -e -c '
     root="$1" shared="$2"
     shift 2
-    mount --bind "$root" "$root"
-    mount -t tmpfs tmp "$root/tmp"
-    mkdir -p "$root$shared"
-    mount --bind "$shared" "$root$shared"
-    mount --rbind /dev "$root/dev"
-    mount --rbind /sys "$root/sys"
-    mount -t proc proc "$root/proc"
-    exec env -i HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
-      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-      chroot "$root" "$@"' \
-    sh "$root" "$shared" "$@" </dev/null 9>&- &
+    '"$mount_chroot"'
+    exec env -i "$@"' \
+    sh "$root" "$shared" "${chroot_environment[@]}" chroot "$root" "$@" </dev/null 9>&- &
   inside_pid=$!
   wait "$inside_pid" || status=$?
   inside_pid=

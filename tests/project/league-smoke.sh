@@ -1,0 +1,110 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# scripts/league, with disks and times too small for meaningful results: each rival has a
+# figure or a reason, ratios and losses are what the samples say, and who answers with
+# other bytes has no figure.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires fio --enghelp=nbd
+requires gnuplot --version
+requires qemu-storage-daemon --version
+
+out="$tmp/out"
+league ()
+{
+  rm -rf "$out"
+  NBDKIT="$NBDKIT" "$srcdir/../scripts/league" --plugin "$PLUGIN" \
+    --core "$abs_top_builddir/tests/bench/league" --out "$out" --systems here \
+    --no-libraries --quick --size 16M --seconds 0.05 "$@"
+}
+
+league --help | grep -q -e --rounds || fail "no help"
+
+# Who there is, and who is not.
+league --list --missing 'trixie=no such mirror' | tee list
+for program in qemu-nbd qemu-storage-daemon; do
+  for aio in threads io_uring; do
+    grep -Eq "^  $program [0-9.]+ $aio" list || fail "not there: $program $aio"
+    grep -q "^  $program of trixie $aio: not here: no such mirror\$" list ||
+      fail "nothing about trixie's $program $aio"
+  done
+done
+grep -q '^  nbdkit of trixie qcow2dec: not here: no such mirror$' list
+grep -q '^  imago: not here: --no-libraries' list
+grep -q '^  go-qcow2: not here: ' list
+[ ! -e "$out" ] || fail "left behind: $out"
+
+league --rounds 2 --missing 'trixie=no such mirror' --rows \
+  '^(random (read 4K, 1 x 1|rewrite 4K, 4|write)|read (1M|zlib)|in process: .*4K, 16)' \
+  > printed
+cat "$out/table.txt"
+for f in "$out"/*; do
+  case "${f##*/}" in
+    table.txt|results.json|league.svg) ;;
+    *) fail "left behind: $f" ;;
+  esac
+done
+"$python" - "$out" <<'PY'
+import json, statistics, sys, xml.dom.minidom
+
+out = sys.argv[1]
+results = json.load(open(out + "/results.json"))
+text = open(out + "/table.txt").read()
+assert xml.dom.minidom.parse(out + "/league.svg").documentElement.tagName == "svg"
+
+nbd, process = results["parts"]
+rivals = {r["name"]: r["missing"] for r in nbd["rivals"]}
+here = [n for n, missing in rivals.items() if missing is None]
+assert here[0] == "plugin" and len(here) >= 4, here
+for row in nbd["rows"]:
+    assert row["median"]["plugin"] > 0, row
+    for name in here:
+        samples = row["samples"][name]
+        assert len(samples) >= 2, row
+        assert statistics.median(v for v, _ in samples) == row["median"][name], row
+        if name != "plugin":
+            ratio = statistics.median(ours / theirs for theirs, ours in samples)
+            r = row["ratio"][name]
+            assert r["low"] <= r["median"] <= r["high"], row
+            assert abs(r["median"] - ratio) < 1e-9, row
+            # Losses are marked, and listed; nothing else is.
+            lost = [l for l in text.splitlines()
+                    if l.startswith("  " + row["name"] + " ") and name in l]
+            assert (ratio < 1) == (len(lost) == 1), (row, lost)
+    for name, why in rivals.items():
+        if why:
+            assert row["missing"][name] == why, row
+assert len(nbd["rows"]) == 6, [r["name"] for r in nbd["rows"]]
+assert "Not measured:\n" in text
+assert "qemu-nbd of trixie io_uring: no such mirror" in text
+
+assert len(process["rows"]) == 4, [r["name"] for r in process["rows"]]
+for row in process["rows"]:
+    assert row["median"]["plugin's core"] > 0 and not row["ratio"], row
+PY
+diff <(grep -v '/out: ' printed | sed '/^$/d') <(sed '/^$/d' "$out/table.txt")
+
+# A daemon that serves something else.
+mkdir fake
+cat > fake/qemu-storage-daemon <<END
+#!/bin/sh
+for arg; do
+  case "\$arg" in
+    --version) echo "qemu-storage-daemon version 99.9"; exit ;;
+    addr.*) exec "$NBDKIT" -f -U "\${arg##*addr.path=}" memory 16M ;;
+  esac
+done
+END
+chmod +x fake/qemu-storage-daemon
+PATH="$PWD/fake:$PATH" league --rounds 1 --rows '^random read 4K, 1 x 1$' \
+  --only 'daemon 99'
+grep -Eq '^  qemu-storage-daemon 99.9 threads +- +\(wrong bytes' "$out/table.txt" ||
+  fail "another disk has a figure"
+
+# What can't be is refused before anything is done.
+for wrong in '--rounds 0' '--size 1M' '--systems sarge' '--rows no-such' '--only no-such' more; do
+  # shellcheck disable=SC2086
+  if league $wrong; then fail "accepted: $wrong"; fi
+done
