@@ -186,7 +186,9 @@ def creation(config):
                    % (size_name(size), size_name(cluster), preallocation), "s",
                    commands(argv, gone), better=LESS,
                    kinds=(LIMIT, QEMU, PLUGIN) if full else (QEMU, PLUGIN),
-                   goals=goals(0.95, 10) if full and cluster == 512 else {})
+                   goals=goals(0.95, 10) if full and cluster == 512 else {},
+                   curve=("3-create, preallocation=" + preallocation, "cluster size",
+                          cluster))
 
     for cluster in (512,) if config.quick else CLUSTERS:
         for preallocation in ("full",) if config.quick else (
@@ -198,6 +200,18 @@ def creation(config):
 
 # --- 4: how much of the tables is in memory
 
+PARTS = (0.2, 0.6, 1.0)
+SLICES = (4096, 16384, 65536)
+
+
+def limited(name, disk, tables, part, slice_size, client, wanted, **options):
+    """A row with a cache for this part of the tables.  OPTIONS: for rows.load."""
+    return Row("%s, cache %.1f, slices of %s" % (name, part, size_name(slice_size)),
+               "IOPS", load(disk, client, {"l2_cache": int(tables * part),
+                                           "l2_slice": slice_size}, **options),
+               goals=wanted)
+
+
 def caches(config):
     """Both servers get the same l2-cache and l2-slice.  (QEMU never has fewer than two
     slices.)"""
@@ -208,8 +222,8 @@ def caches(config):
         tables = size // cluster * 8
         disk = pair(config.pool, config.path("disk.qcow2"))
         rows = []
-        for part in (0.2, 0.6, 1.0):
-            for slice_size in (4096, 16384, 65536):
+        for part in PARTS:
+            for slice_size in SLICES:
                 if config.quick and (part, slice_size) not in (
                         {"in order": [(0.2, 4096), (1.0, 65536)],
                          "at random": [(0.6, 4096)]}[order]):
@@ -219,12 +233,11 @@ def caches(config):
                     limit = 0.95
                 elif part >= 0.6:
                     limit = 0.9
-                rows.append(Row(
-                    "clusters of %s %s, cache %.1f, slices of %s"
-                    % (size_name(cluster), order, part, size_name(slice_size)), "IOPS",
-                    load(disk, iops("randread", 4096, 16, size, seconds=config.seconds),
-                         {"l2_cache": int(tables * part), "l2_slice": slice_size}),
-                    goals=goals(limit, 2)))
+                rows.append(limited(
+                    "clusters of %s %s" % (size_name(cluster), order), disk, tables,
+                    part, slice_size,
+                    iops("randread", 4096, 16, size, seconds=config.seconds),
+                    goals(limit, 2)))
 
         def prepare(config):
             if order == "in order":
@@ -243,12 +256,12 @@ def caches(config):
 
 # --- 5 and 10: large disks
 
-def spots_group(config, size, cluster, rows):
+def spots_group(config, size, cluster, rows, mixed=False):
     raw = config.path("spots.raw")
 
     def prepare(config):
         images.spots_raw(config, raw, size)
-        images.spots_qcow2(config, raw, config.path("spots.qcow2"), cluster)
+        images.spots_qcow2(config, raw, config.path("spots.qcow2"), cluster, mixed)
 
     # Data, and the tables: L2 entries and refcounts.
     spots = size // images.spots_stride(config, size)
@@ -352,16 +365,10 @@ def chains(config):
         flattening(config))
 
 
-def flattening(config):
+def flatten_row(config, raw, top, depth):
     """Copies all layers into the top image: seconds, against qemu-img rebase.  The limit:
     cp of the raw disk."""
-    size = max(config.size // 4, MiB)
-    depth = 100 if config.quick else 300
-    raw, top = config.path("flat.raw"), config.path("flat.qcow2")
     fresh = top + ".fresh"
-
-    def before(kind):
-        images.fresh_copy(top, fresh)
 
     def argv(kind):
         if kind == LIMIT:
@@ -371,11 +378,21 @@ def flattening(config):
         return [config.nbdkit, "-U", "-", config.plugin, "file=" + fresh,
                 "flatten=true", "--run", "true"]
 
+    return Row("flatten %d layers" % depth, "s",
+               commands(argv, lambda kind: images.fresh_copy(top, fresh)), better=LESS,
+               curve=("6-flatten", "layers", depth))
+
+
+def flattening(config):
+    size = max(config.size // 4, MiB)
+    depth = 100 if config.quick else 300
+    raw, top = config.path("flat.raw"), config.path("flat.qcow2")
+
     def prepare(config):
         images.beginning(config.pool, raw, size)
         images.chain(config, raw, top, depth)
 
-    rows = [Row("flatten %d layers" % depth, "s", commands(argv, before), better=LESS)]
+    rows = [flatten_row(config, raw, top, depth)]
     config.need(rows, "flatten")
     return [Group("flattening, a disk of %s" % size_name(size), rows, prepare,
                   5 * size + depth * MiB // 2)]

@@ -6,10 +6,12 @@ What is read later has been written, with bytes that don't compress (or with tex
 compression is measured): a hole of the host's file would be answered without reading.
 """
 
+import array
 import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 
 import nbd
@@ -151,14 +153,40 @@ def spots_raw(config, path, size):
             f.write(os.urandom(4096))
 
 
-def spots_qcow2(config, raw, path, cluster):
+def spots_qcow2(config, raw, path, cluster, mixed=False):
     """The same as qcow2.  All clusters are allocated, so that the tables are those of
-    a full disk; what will be read is written."""
+    a full disk; what will be read is written.  mixed: see mix."""
     size = os.path.getsize(raw)
     empty_qcow2(path, size, cluster, preallocation="metadata")
+    if mixed:
+        mix(path)
     write_pieces(config, path, raw,
                  [(offset, 4096)
                   for offset in range(0, size, spots_stride(config, size))])
+
+
+def mix(path):
+    """In an image all clusters of which are allocated, and empty, these trade places, as
+    if they had been written in random order.  (Only L2 entries do: each cluster is still
+    used once.)"""
+    with open(path, "r+b") as f:
+        header = f.read(48)
+        cluster_bits, size = struct.unpack(">IQ", header[20:32])
+        l1_size, l1_offset = struct.unpack(">4xIQ", header[32:48])
+        f.seek(l1_offset)
+        tables = [entry & 0x00fffffffffffe00
+                  for entry in struct.unpack(">%dQ" % l1_size, f.read(8 * l1_size))]
+        entries = array.array("Q")
+        for table in tables:
+            f.seek(table)
+            entries.frombytes(f.read(1 << cluster_bits))
+        used = entries[:-(-size >> cluster_bits)]
+        random.Random(1).shuffle(used)
+        entries[:len(used)] = used
+        data = entries.tobytes()
+        for i, table in enumerate(tables):
+            f.seek(table)
+            f.write(data[i << cluster_bits:(i + 1) << cluster_bits])
 
 
 # --- chains

@@ -5,17 +5,13 @@ import argparse
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
-import nbd
-
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import cases
-import clients
 import images
 import machine
 import plots
@@ -23,61 +19,14 @@ import report
 import rows
 import servers
 from images import GiB, MiB
+from measure import Config, Progress, best_aio, measure_group
+from options import parse_servers, parse_size, positive
 
 # What a group's estimate may be wrong by, and what stays free for others.
 RESERVE = GiB
 
 
-class Config:
-    """What all modules want to know."""
-
-    def __init__(self, args):
-        self.top = args.top
-        self.nbdkit = os.environ.get("NBDKIT", "nbdkit")
-        self.plugin = args.plugin
-        if os.path.exists(self.plugin):
-            self.plugin = os.path.abspath(self.plugin)
-        self.quick = args.quick
-        self.cold = args.cold
-        self.rounds = args.rounds or (2 if args.quick else 3)
-        self.seconds = args.seconds or (0.4 if args.quick else 3)
-        self.size = args.size or default_size(args.quick)
-        self.kinds = args.servers
-        self.qemu_aio = "threads"
-        self.features = machine.plugin_features(self.nbdkit, self.plugin)
-
-    def path(self, name):
-        """Of an image."""
-        return os.path.join(self.images, name)
-
-    def need(self, some_rows, feature):
-        """The plugin may not have this yet: then these rows are skipped."""
-        has = self.features.get("qcow2_" + feature)
-        if has != "yes":
-            for row in some_rows:
-                row.skipped[""] = ("this plugin can't (--dump-plugin: qcow2_%s=%s)"
-                                   % (feature, has) if has else
-                                   "this plugin can't (--dump-plugin has no qcow2_%s)"
-                                   % feature)
-
-
 # --- the command line
-
-def default_size(quick):
-    """A raw file and an image of this size must fit in the page cache, twice over."""
-    size = 256 * MiB if quick else 4 * GiB
-    while size > 64 * MiB and size > machine.memory() // 4:
-        size //= 2
-    return size
-
-
-def parse_size(text):
-    factor = {"K": 1024, "M": MiB, "G": GiB}.get(text[-1:].upper())
-    size = int(text[:-1]) * factor if factor else int(text)
-    if size < 4 * MiB or size % MiB:
-        raise argparse.ArgumentTypeError("%s: whole MiB, 4M at least" % text)
-    return size
-
 
 def parse_cases(text):
     wanted = set()
@@ -90,14 +39,6 @@ def parse_cases(text):
     return sorted(wanted)
 
 
-def parse_servers(text):
-    kinds = text.split(",")
-    if not set(kinds) <= set(servers.KINDS):
-        raise argparse.ArgumentTypeError("%s: servers are %s"
-                                         % (text, ", ".join(servers.KINDS)))
-    return [k for k in servers.KINDS if k in kinds]
-
-
 def only_rows(groups, wanted):
     """The groups with the rows whose names match, and those that these need."""
     for group in groups:
@@ -106,15 +47,6 @@ def only_rows(groups, wanted):
             keep += [r for r in (k.rss_of, k.against) if r]
         group.rows = [r for r in group.rows if any(r is k for k in keep)]
     return [group for group in groups if group.rows]
-
-
-def positive(kind):
-    def parse(text):
-        n = kind(text)
-        if not 0 < n < 1e6:
-            raise ValueError(text)
-        return n
-    return parse
 
 
 def parse_args():
@@ -141,123 +73,7 @@ def die(message):
     sys.exit("bench: " + message)
 
 
-# --- progress
-
-class Progress:
-    """One line on stderr, renewed on a terminal."""
-
-    def __init__(self, total):
-        self.total, self.done = total, 0
-        self.began = time.monotonic()
-        self.terminal = sys.stderr.isatty()
-
-    def line(self, text):
-        sys.stderr.write(("\r\033[K" if self.terminal else "") + text + "\n")
-        sys.stderr.flush()
-
-    def passing(self, text):
-        if self.terminal:
-            sys.stderr.write("\r\033[K" + text[:110])
-            sys.stderr.flush()
-
-    def step(self, text):
-        self.done += 1
-        minutes, seconds = divmod(int(time.monotonic() - self.began), 60)
-        self.line("[%d/%d %d:%02d] %s" % (self.done, self.total, minutes, seconds, text))
-
-
 # --- measuring
-
-def best_aio(config):
-    """How qemu-nbd is fastest here: its own measure, on an image of its own."""
-    modes = ("io_uring", "native") if config.cold else ("io_uring", "threads")
-    size = min(config.size, 64 * MiB)
-    seconds = min(1, config.seconds)
-    raw, image = config.path("probe.raw"), config.path("probe.qcow2")
-    images.random_raw(raw, size)
-    images.in_order(raw, image)
-    found = {}
-    for mode in modes:
-        config.qemu_aio = mode
-        score = 1
-        try:
-            for rw in ("randread", "randwrite"):
-                take = rows.load({servers.QEMU: image}, clients.iops(
-                    rw, 4096, 16, size, seconds=seconds))
-                score *= take(config, servers.QEMU).value
-            found[mode] = score ** 0.5
-        except (servers.ServerError, clients.ClientError):
-            # Not built in, or not allowed here.
-            found[mode] = 0
-    os.unlink(raw)
-    os.unlink(image)
-    config.qemu_aio = max(modes, key=lambda mode: found[mode])
-    return found
-
-
-def measure_row(config, row, kinds):
-    """A sample of each server, in turn.  Those that fail once are not tried again."""
-    texts = []
-    for kind in kinds:
-        if kind in row.skipped:
-            continue
-        try:
-            sample = row.sample(config, kind)
-            texts.append("%s %s" % (servers.LABELS[kind], report.number(sample.value)))
-        except (servers.ServerError, clients.ClientError, nbd.Error, OSError,
-                subprocess.TimeoutExpired) as e:
-            row.skipped[kind] = str(e)
-            sample = None
-            texts.append("%s FAILED: %s" % (servers.LABELS[kind], e))
-        row.add(kind, sample)
-    return ", ".join(texts)
-
-
-def measure_round(config, n, active, progress):
-    """Rows that are measured often don't get all of it at once: what disturbs the machine
-    lasts a while."""
-    for m in range(max((row.often for row in active), default=0)):
-        for row in active:
-            if m >= row.often:
-                continue
-            kinds = [k for k in row.kinds if k in config.kinds]
-            # Another one begins each time.
-            first = (n * row.often + m) % len(kinds) if kinds else 0
-            progress.passing(row.name)
-            progress.step("%s, round %d: %s" % (row.name, n + 1, measure_row(
-                config, row, kinds[first:] + kinds[:first])))
-
-
-def measure_group(config, group, progress):
-    active = [row for row in group.rows if "" not in row.skipped]
-    if not active:
-        return
-    progress.passing("preparing: " + group.title)
-    images.remove(config.images)
-    os.mkdir(config.images)
-    try:
-        if group.prepare:
-            began = time.monotonic()
-            group.prepare(config)
-            # At once: one by one, the files of a long chain take a while.
-            images.run("sync", "-f", config.images)
-            progress.line("   %s: images made in %.0f s"
-                          % (group.title, time.monotonic() - began))
-    except (servers.ServerError, nbd.Error, OSError, subprocess.SubprocessError) as e:
-        for row in active:
-            row.skipped[""] = "its image could not be made: %s" % e
-        progress.line("   %s: %s" % (group.title, e))
-        return
-
-    for n in range(config.rounds):
-        measure_round(config, n, [r for r in active if r.rss_of is None], progress)
-    for row in active:
-        if row.rss_of is None:
-            continue
-        for kind, samples in row.rss_of.samples.items():
-            row.samples[kind] = [s and rows.Sample(s.rss / MiB) for s in samples]
-    images.remove(config.images)
-
 
 def run(config, plan, out):
     needed = config.size + RESERVE + max(

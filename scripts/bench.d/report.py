@@ -135,18 +135,20 @@ def table(cases, settings, machine_lines):
 
 def group_table(group):
     measured = [row for row in group.rows if any(values(row, k) for k in KINDS)]
+    first = group.reference
     yield ""
     if measured:
-        yield COLUMNS % ("  " + group.title, LABELS[LIMIT], LABELS[QEMU], LABELS[PLUGIN],
-                         "", "to the limit", "to qemu-nbd", "MiB")
+        yield COLUMNS % ("  " + group.title, LABELS[first], LABELS[QEMU], LABELS[PLUGIN],
+                         "", "to the limit" if first == LIMIT else "to " + LABELS[first],
+                         "to qemu-nbd", "MiB")
     else:
         yield "  " + group.title
     for row in measured:
         memory = rss(row, PLUGIN)
         yield (COLUMNS % (
-            "  " + row.name, number(median(row, LIMIT)), number(median(row, QEMU)),
+            "  " + row.name, number(median(row, first)), number(median(row, QEMU)),
             number(median(row, PLUGIN)), row.unit,
-            ratio_text(ratio(row, LIMIT), row.goals.get(LIMIT)),
+            ratio_text(ratio(row, first), row.goals.get(first)),
             ratio_text(ratio(row, QEMU), row.goals.get(QEMU)),
             number(memory and memory / (1 << 20)))).rstrip()
         against = ratio_against(row)

@@ -62,6 +62,8 @@ class Group:
     prepare: object = None
     # The most bytes that it has on disk, beside the pool.
     disk: int = 0
+    # What else the plugin is compared with.
+    reference: str = LIMIT
 
 
 # --- taking samples

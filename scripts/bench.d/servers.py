@@ -29,6 +29,10 @@ LIMIT, QEMU, PLUGIN = "limit", "qemu", "plugin"
 KINDS = (LIMIT, QEMU, PLUGIN)
 LABELS = {LIMIT: "limit", QEMU: "qemu-nbd", PLUGIN: "plugin"}
 
+# No server: a virtual machine that opens the image itself (scripts/pictures).
+DRIVER = "driver"
+LABELS[DRIVER] = "QEMU itself"
+
 # What a login shell has by default; it matters for long chains.
 OPEN_FILES = 1024
 
@@ -142,13 +146,15 @@ class Server:
 
     With wait=False it may not be ready yet: for those who measure how long that takes.
     far_delay: in ms, if the image comes from the far server; that one is ready first.
+    name: of the socket, for those who start several.
     """
 
-    def __init__(self, config, kind, image, wait=True, far_delay=None, **options):
+    def __init__(self, config, kind, image, wait=True, far_delay=None, name="sock",
+                 **options):
         self.config = config
         self.kind = kind
         self.name = LABELS[kind]
-        self.sock = os.path.join(config.sockets, "sock")
+        self.sock = os.path.join(config.sockets, name)
         self.uri = "nbd+unix:///?socket=" + self.sock
         self.far = None
         self.files = limit_files
@@ -165,7 +171,7 @@ class Server:
             self.far.__enter__()
         if os.path.exists(self.sock):
             os.unlink(self.sock)
-        self.log = open(os.path.join(self.config.sockets, self.name + ".log"), "w+b")
+        self.log = open(self.sock + ".log", "w+b")
         self.process = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             preexec_fn=self.files)

@@ -43,6 +43,8 @@ not_run 'scripts/bench --quick' "$reason"
 not_run 'scripts/bench --cases 11' "$reason"
 not_run 'scripts/bench --cases 12' "$reason"
 not_run 'scripts/grow-device' "$reason"
+not_run 'scripts/pictures' "see project/pictures-smoke.sh"
+not_run 'scripts/pictures --cold --quick slices' "see project/pictures-smoke.sh"
 not_run 'scripts/processors' "see project/processors-smoke.sh"
 not_run 'scripts/bench --rounds 3 --seconds 1 --size 1G' "$reason"
 not_run 'scripts/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
@@ -114,7 +116,8 @@ after ()
     "This one builds and tests it"*|"This makes the archive of a release"*|\
     "With a key that gpg has"*|"The same commit always gives"*) ;;
     "You do not have to install the plugin."*) ;;
-    "Measure it yourself"|"doc/plots has the plots"*|"The machine was a virtual machine"*) ;;
+    "Measure it yourself"|"doc/plots has the plots"*|"The machine was a virtual machine"*|\
+    "Well-known articles about qcow2"*) ;;
     "Serve an image on a Unix socket,"*)
       grep 'export-size: 1073741824' out ;;
     "An image: is it in order?"*)

@@ -1,0 +1,73 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# scripts/pictures, with disks and times too small for meaningful results: each picture is
+# there, with all servers and what has been published, and nothing is left behind.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires fio --enghelp=nbd
+requires gnuplot --version
+
+out="$tmp/out"
+work="$tmp/work"
+mkdir "$work"
+pictures ()
+{
+  rm -rf "$out"
+  NBDKIT="$NBDKIT" "$srcdir/../scripts/pictures" --plugin "$PLUGIN" --out "$out" \
+    --work "$work" --quick --size 16M --seconds 0.1 --rounds 1 "$@"
+}
+
+pictures cache slices clusters chain > table
+cat table
+[ -z "$(ls -A "$work")" ]
+
+"$python" - "$out" table <<'PY'
+import os, re, sys, xml.dom.minidom
+
+# What has to be written in each.
+texts = {
+    "cache": ["qemu-nbd", "plugin", "random reads of 4K per second", "100G"],
+    "slices": ["qemu-nbd, 4K", "plugin, 4K", "published, 64K, 20 GB",
+               "part of the tables for which the cache has room"],
+    "clusters": ["qemu-img, full", "plugin, full", "published, full", "cluster size",
+                 "seconds"],
+    "chain": ["qemu-nbd", "plugin", "published, memory", "layers", "MiB"],
+}
+out, table = sys.argv[1], open(sys.argv[2]).read()
+assert sorted(os.listdir(out)) == sorted("picture-%s.svg" % n for n in texts), out
+for name, wanted in texts.items():
+    document = xml.dom.minidom.parse(os.path.join(out, "picture-%s.svg" % name))
+    assert document.documentElement.tagName == "svg"
+    words = ["".join(n.data for n in t.childNodes if n.nodeType == n.TEXT_NODE).strip()
+             + "".join(c.firstChild.data for c in t.getElementsByTagName("tspan")
+                       if c.firstChild)
+             for t in document.getElementsByTagName("text")]
+    for text in wanted:
+        assert any(text in w for w in words), (name, text, words)
+
+# Each line of the tables has figures of both servers.
+rows = re.findall(r"^  (.*?) {2,}(\S+) +(\S+) +(\S+) (IOPS|MiB/s|MiB|s) ", table, re.M)
+assert len(rows) >= 15, rows
+for name, limit, qemu, ours, unit in rows:
+    assert float(qemu.replace(",", "")) > 0 and float(ours.replace(",", "")) > 0, name
+assert "no figure" not in table and "FAILED" not in table, table
+PY
+
+# An image whose clusters trade places is in order, and they lie elsewhere.
+qemu-img create -q -f qcow2 -o preallocation=metadata mixed.qcow2 3000M
+qemu-img map --output=json mixed.qcow2 > before.json
+PYTHONPATH="$srcdir/../scripts/bench.d" "$python" -B -c \
+  'import images; images.mix("mixed.qcow2")'
+check_clean mixed.qcow2
+qemu-img map --output=json mixed.qcow2 > after.json
+[ "$(wc -l < after.json)" -gt $((20 * $(wc -l < before.json))) ]
+
+# What can't be is refused before anything is done.
+for wrong in no-such "--rounds 0" "--servers nbd" "--size 1" "--no-such"; do
+  # shellcheck disable=SC2086
+  if pictures $wrong; then fail "accepted: $wrong"; fi
+  [ -z "$(ls "$out" 2>/dev/null)" ]
+done
+if PLUGIN="file" pictures; then fail "took another plugin"; fi
