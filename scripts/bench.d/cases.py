@@ -269,11 +269,19 @@ def spots_group(config, size, cluster, rows, mixed=False):
                  rows, prepare, 2 * spots * 4096 + size // cluster * 10 + 64 * MiB)
 
 
-def spots_client(config, size):
+def spots_client(config, size, seconds):
     # Blocks of 4K at multiples of the stride: those that hold data.  Each read is
     # as likely to need any part of the tables as any other.
-    return iops("randread", 4096, 16, size, seconds=config.seconds,
+    return iops("randread", 4096, 16, size, seconds=seconds,
                 blockalign=images.spots_stride(config, size))
+
+
+def first_second(config, size, cluster, disk):
+    """No table is in the server's memory when it begins."""
+    return Row("random read 4K, %s, clusters of %s, the first second"
+               % (size_name(size), size_name(cluster)), "IOPS",
+               load(disk, spots_client(config, size, min(1, config.seconds)), warm=False,
+                    writes=False), goals=goals(0.95), often=often(config))
 
 
 def large(config):
@@ -285,14 +293,17 @@ def large(config):
         (size, cluster) for size in (100 * GiB, TiB)
         for cluster in (65536, 262144, MiB, 2 * MiB)]
     for size, cluster in cells:
-        row = Row("random read 4K, %s, clusters of %s"
-                  % (size_name(size), size_name(cluster)), "IOPS",
-                  load(pair(config.path("spots.raw"), config.path("spots.qcow2")),
-                       spots_client(config, size), warm=False, writes=False),
-                  goals=goals(0.95),
-                  curve=("5-random read 4K, disk of %s" % size_name(size),
-                         "cluster size", cluster))
-        groups.append(spots_group(config, size, cluster, [row]))
+        disk = pair(config.path("spots.raw"), config.path("spots.qcow2"))
+        rows = [Row("random read 4K, %s, clusters of %s"
+                    % (size_name(size), size_name(cluster)), "IOPS",
+                    load(disk, spots_client(config, size, config.seconds), warm=False,
+                         writes=False),
+                    goals=goals(0.95),
+                    curve=("5-random read 4K, disk of %s" % size_name(size),
+                           "cluster size", cluster))]
+        if (size, cluster) == (TiB, 65536) and not config.quick:
+            rows.append(first_second(config, size, cluster, disk))
+        groups.append(spots_group(config, size, cluster, rows))
     return groups
 
 
@@ -303,7 +314,8 @@ def memory(config):
     for size in (GiB,) if config.quick else (GiB, 10 * GiB, 100 * GiB, TiB):
         speed = Row("random read 4K, disk of %s" % size_name(size), "IOPS",
                     load(pair(config.path("spots.raw"), config.path("spots.qcow2")),
-                         spots_client(config, size), warm=False, writes=False))
+                         spots_client(config, size, config.seconds), warm=False,
+                         writes=False))
         rss = Row("peak RSS, disk of %s" % size_name(size), "MiB", rss_of=speed,
                   better=LESS, curve=("10-peak RSS", "disk size", size))
         groups.append(spots_group(config, size, 65536, [speed, rss]))
@@ -350,9 +362,12 @@ def chains(config):
                 "", "s", start(disk, clients.first_read()), better=LESS))
         add("peak RSS", depth, Row("", "MiB", rss_of=whole, better=LESS))
         if not config.quick:
-            add("random write 4K, depth 16", depth, Row(
-                "", "IOPS", load(fresh, iops("randwrite", 4096, 16, size,
-                                             ios=max(size // 65536, 1)), warm=False)))
+            for block in (4096, 65536):
+                # The smaller ones copy the rest of each cluster, 60K, from a layer below;
+                # so the larger ones show what all of that costs but the copying.
+                add("random write %s, depth 16" % size_name(block), depth, Row(
+                    "", "IOPS", load(fresh, iops("randwrite", block, 16, size,
+                                                 ios=max(size // 65536, 1)), warm=False)))
 
     def prepare(config):
         images.beginning(config.pool, raw, size)
@@ -416,6 +431,27 @@ def three(config, disk, size, settings=None, wanted=None, prefix=""):
     return rows
 
 
+def one_at_a_time(config, disk, size, kind, cluster):
+    """A client that waits for each answer: idle processors may work ahead of it."""
+    return [Row("%s, clusters of %s, read 64K sequential, depth 1"
+                % (kind, size_name(cluster)), "MiB/s",
+                load(disk, bandwidth("read", 65536, 1, size, seconds=config.seconds)),
+                goals=goals(qemu=2))]
+
+
+def large_clusters(config, kind, raw, image, size):
+    # (QEMU decompresses a whole cluster for each request: so not all of the disk.)
+    rows = one_at_a_time(config, pair(raw, image), size, kind, MiB)
+    config.need(rows, kind)
+
+    def prepare(config):
+        images.text_raw(raw, size)
+        images.in_order(raw, image, MiB, kind)
+
+    return Group("text compressed by %s, clusters of 1M, a disk of %s"
+                 % (kind, size_name(size)), rows, prepare, 2 * size)
+
+
 def compressed(config):
     size = max(config.size // 4, MiB)
     wanted = {"4K sequential": goals(qemu=10), "64K sequential": goals(qemu=2),
@@ -423,7 +459,9 @@ def compressed(config):
     groups = []
     for kind in ("zlib", "zstd"):
         raw, image = config.path("text.raw"), config.path("text.qcow2")
-        rows = three(config, pair(raw, image), size, wanted=wanted, prefix=kind + ", ")
+        disk = pair(raw, image)
+        rows = three(config, disk, size, wanted=wanted, prefix=kind + ", ")
+        rows += one_at_a_time(config, disk, size, kind, 65536)
         config.need(rows, kind)
 
         def prepare(config, kind=kind, raw=raw, image=image):
@@ -432,6 +470,8 @@ def compressed(config):
 
         groups.append(Group("text compressed by %s, a disk of %s"
                             % (kind, size_name(size)), rows, prepare, 2 * size))
+        if not config.quick:
+            groups.append(large_clusters(config, kind, raw, image, size))
     return groups[:1] if config.quick else groups
 
 
@@ -608,12 +648,14 @@ def far_chain(config, delay):
 
 # --- 12: commands
 
+def nbdkit_img(config):
+    return [os.path.join(config.top, "scripts", "nbdkit-qcow2-img"),
+            "--nbdkit", config.nbdkit, "--plugin", config.plugin]
+
+
 def command_row(config, name, *words, fresh=()):
     """Seconds that the same arguments take qemu-img and nbdkit-qcow2-img.  What they make
     is config.path("made").  FRESH: (file, what it is a copy of), of files they change."""
-    ours = [os.path.join(config.top, "scripts", "nbdkit-qcow2-img"),
-            "--nbdkit", config.nbdkit, "--plugin", config.plugin]
-
     def before(kind):
         if os.path.exists(config.path("made")):
             os.unlink(config.path("made"))
@@ -621,7 +663,7 @@ def command_row(config, name, *words, fresh=()):
             images.fresh_copy(original, path)
 
     def argv(kind):
-        return [*(["qemu-img"] if kind == QEMU else ours), *words]
+        return [*(["qemu-img"] if kind == QEMU else nbdkit_img(config)), *words]
 
     return Row(name, "s", commands(argv, before), better=LESS, kinds=(QEMU, PLUGIN),
                goals=goals(qemu=1), often=often(config))
@@ -697,6 +739,76 @@ def metadata(config, size):
                   command_row(config, "map", "map", disk)], prepare, 2 * config.size)
 
 
+# --- 13: copies
+
+def copies(config):
+    """Whole disks, by nbdcopy through each server; and the same, from the start of the
+    servers to their end, against qemu-img convert."""
+    groups = [copied(config, part) for part in ("full", "sparse")]
+    return groups[:1] if config.quick else groups
+
+
+def copied(config, part):
+    size = max(config.size // 4, MiB)
+    raw, image = config.path("from.raw"), config.path("from.qcow2")
+    source = pair(raw, image)
+
+    def made(kind):
+        return config.path("made.raw" if kind == LIMIT else "made.qcow2")
+
+    def gone():
+        for kind in (LIMIT, PLUGIN):
+            if os.path.exists(made(kind)):
+                os.unlink(made(kind))
+
+    def empty(kind):
+        gone()
+        if kind == LIMIT:
+            images.empty_raw(made(kind), size)
+        else:
+            images.empty_qcow2(made(kind), size)
+        return made(kind)
+
+    def from_source(kind):
+        gone()
+        return source[kind]
+
+    def row(text, sample):
+        return Row("%s, %s" % (text, part), "MiB/s", sample, goals=goals(0.95, 1),
+                   often=often(config))
+
+    def convert(text, *words):
+        def argv(kind):
+            if kind == QEMU:
+                return ["qemu-img", "convert", "-W", "-m", "16", *words]
+            return [*nbdkit_img(config), "convert", *words]
+        return Row("%s, %s" % (text, part), "s", commands(argv, lambda kind: gone()),
+                   better=LESS, kinds=(QEMU, PLUGIN), goals=goals(qemu=1),
+                   often=often(config))
+
+    out, new = config.path("made.raw"), config.path("made.qcow2")
+    rows = [
+        row("nbdcopy of the disk to a raw file",
+            load(from_source, clients.copy_to_file(size, out), writes=True)),
+        row("nbdcopy of a raw file to an empty image",
+            load(empty, clients.copy_from_file(size, raw), warm=False)),
+        row("nbdcopy of the disk to an empty image",
+            load(source, clients.copy_to_server(size, empty), writes=True)),
+        convert("convert qcow2 to raw", "-f", "qcow2", "-O", "raw", image, out),
+        convert("convert raw to qcow2", "-f", "raw", "-O", "qcow2", raw, new),
+        convert("convert qcow2 to qcow2", "-f", "qcow2", "-O", "qcow2", image, new),
+    ]
+
+    def prepare(config):
+        images.beginning(config.pool, raw, size)
+        if part == "sparse":
+            images.thin_out(raw)
+        images.in_order(raw, image)
+
+    return Group("copies of a %s disk of %s" % (part, size_name(size)), rows, prepare,
+                 4 * size)
+
+
 CASES = {
     1: ("reads", reads),
     2: ("rewrites", rewrites),
@@ -710,4 +822,5 @@ CASES = {
     10: ("memory", memory),
     11: ("over a link", link),
     12: ("commands", tools),
+    13: ("copies", copies),
 }

@@ -13,7 +13,7 @@ import time
 
 import nbd
 
-from servers import ServerError
+from servers import Server, ServerError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -131,6 +131,41 @@ def copy(size):
             process.kill()
         server.check_alive()
         return part * size / seconds / (1 << 20)
+    return client
+
+
+def _copy_all(server, size, *argv):
+    start = time.monotonic()
+    done = subprocess.run(["nbdcopy", *argv], capture_output=True, text=True,
+                          timeout=HANGS)
+    seconds = time.monotonic() - start
+    if done.returncode != 0:
+        raise ClientError("nbdcopy: " + done.stderr.strip())
+    server.check_alive()
+    return size / seconds / (1 << 20)
+
+
+def copy_to_file(size, path):
+    """nbdcopy of the whole disk to a raw file that does not exist: MiB per second."""
+    def client(server):
+        return _copy_all(server, size, server.uri, path)
+    return client
+
+
+def copy_from_file(size, path):
+    """nbdcopy of a raw file to the disk, which is empty."""
+    def client(server):
+        return _copy_all(server, size, "--destination-is-zero", path, server.uri)
+    return client
+
+
+def copy_to_server(size, image):
+    """nbdcopy of the disk to that of another server of the same kind.  image: makes the
+    other one's empty image, by kind."""
+    def client(server):
+        with Server(server.config, server.kind, image(server.kind),
+                    name="second") as other:
+            return _copy_all(other, size, "--destination-is-zero", server.uri, other.uri)
     return client
 
 

@@ -71,6 +71,14 @@ def beginning(raw, path, size):
             left -= len(piece)
 
 
+def thin_out(path):
+    """Makes holes in a raw file: a sixth of it is left, in pieces of 1M."""
+    size = os.path.getsize(path)
+    for offset in range(0, size - MiB, 6 * MiB):
+        run("fallocate", "--punch-hole", "--offset", str(offset + MiB),
+            "--length", str(min(5 * MiB, size - offset - MiB)), path)
+
+
 def fresh_copy(path, copy):
     if os.path.exists(copy):
         os.unlink(copy)

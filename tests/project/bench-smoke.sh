@@ -101,6 +101,32 @@ for row in rows:
         assert row["ratio"]["qemu"]["turns"] == 1 and "limit" not in row["median"], row
 PY
 
+# Copies through servers, and by commands.
+bench --cases 13 --rows ', sparse'
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+rows = [r for c in json.load(open(sys.argv[1]))["cases"]
+        for g in c["groups"] for r in g["rows"]]
+assert len(rows) == 6, rows
+for row in rows:
+    kinds = {"limit", "qemu", "plugin"} if row["unit"] == "MiB/s" else {"qemu", "plugin"}
+    assert not row.get("skipped") and set(row["median"]) == kinds, row
+PY
+
+# Writes over layers, and one request at a time: rows that --quick leaves out.
+bench --cases 6,7 --rows 'write 64K.* 10 layers|zstd.* 1M, .*depth 1$'
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+rows = [r for c in json.load(open(sys.argv[1]))["cases"]
+        for g in c["groups"] for r in g["rows"]]
+assert len(rows) == 2, rows
+for row in rows:
+    if "" not in row.get("skipped", {}):
+        assert len(row["median"]) == 3, row
+PY
+
 # Only some rows, and those that they are compared with.
 bench --quick --cases 1,6 --rows '100 layers' --servers plugin
 "$python" - "$out/results.json" <<'PY'
@@ -129,7 +155,7 @@ grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
 rm -r "$out"
 
 # What can't be is refused before anything is done.
-for wrong in "--cases 13" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
+for wrong in "--cases 14" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
   # shellcheck disable=SC2086
   if bench $wrong; then fail "accepted: $wrong"; fi
   [ -z "$(ls "$out" 2>/dev/null)" ]
