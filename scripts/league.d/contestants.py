@@ -217,10 +217,10 @@ def that_works(config, contestant, files):
 
 def of_libraries(config):
     """The first one is the plugin's core."""
-    def missing_of(family):
+    def missing_of(program):
         if not config.drivers:
             return "--no-libraries leaves it out"
-        path = os.path.join(config.drivers, family + ".missing")
+        path = os.path.join(config.drivers, program + ".missing")
         if not os.path.exists(path):
             return None
         with open(path, encoding="utf-8") as f:
@@ -237,8 +237,6 @@ def of_libraries(config):
     yield one(CORE, config.core, None if config.core else "--core does not name it")
     yield one("imago", rust + "imago", missing_of("rust"))
     yield one("qcow2-rs", rust + "qcow2-rs", missing_of("rust"))
-    yield one("go-qcow2reader", go + "reader", missing_of("go"),
+    yield one("go-qcow2reader", go + "reader", missing_of("go-reader"),
               **{WRITES: "it only reads"})
-    yield Contestant("go-qcow2", "process", missing=(
-        "the module (github.com/ehrlich-b/go-qcow2) could not be downloaded when this "
-        "was written, so there is no program that uses it"))
+    yield one("go-qcow2", go + "qcow2", missing_of("go-qcow2"))

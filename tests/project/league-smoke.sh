@@ -32,8 +32,9 @@ for program in qemu-nbd qemu-storage-daemon; do
   done
 done
 grep -q '^  nbdkit of trixie qcow2dec: not here: no such mirror$' list
-grep -q '^  imago: not here: --no-libraries' list
-grep -q '^  go-qcow2: not here: ' list
+for library in imago qcow2-rs go-qcow2reader go-qcow2; do
+  grep -q "^  $library: not here: --no-libraries" list || fail "not there: $library"
+done
 [ ! -e "$out" ] || fail "left behind: $out"
 
 league --rounds 2 --missing 'trixie=no such mirror' --rows \

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: BSD-3-Clause
+
+module league/task
+
+go 1.24
