@@ -40,6 +40,15 @@ bench_packages=(
   python3-libnbd
   qemu-utils
 )
+# For the picture "rocksdb" of scripts/pictures.
+# shellcheck disable=SC2034
+rocksdb_packages=(
+  e2fsprogs
+  fuse3
+  libnbd-bin
+  mount
+  rocksdb-tools
+)
 # To make Debian packages.
 # shellcheck disable=SC2034
 deb_packages=(
@@ -86,6 +95,7 @@ test_packages=(
   e2fsprogs
   fdisk
   fio
+  fuse3
   gnuplot-nox
   gnupg
   gnutls-bin
@@ -108,6 +118,7 @@ test_packages=(
   python3-yaml
   qemu-system-x86
   qemu-utils
+  rocksdb-tools
   strace
   syslinux
   syslinux-common

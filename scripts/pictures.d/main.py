@@ -4,6 +4,8 @@
 A picture is a module with the functions
   groups (config)         what is measured: groups of rows, as in scripts/bench.d/cases.py
   draw (groups, path)     makes the SVG
+  missing (config)        why this machine can't measure it, or None; only if there are
+                          reasons
 and NOTES: lines under the picture and the table, above all where published figures come
 from.
 """
@@ -25,6 +27,7 @@ import clusters
 import images
 import machine
 import report
+import rocksdb
 import rows
 import servers
 import slices
@@ -32,7 +35,8 @@ from images import GiB, MiB
 from measure import Config, Progress, best_aio, measure_group
 from options import parse_servers, parse_size, positive
 
-PICTURES = {"cache": cache, "slices": slices, "clusters": clusters, "chain": chain}
+PICTURES = {"cache": cache, "slices": slices, "clusters": clusters, "chain": chain,
+            "rocksdb": rocksdb}
 SIZE = 512 * MiB
 # What stays free for others.
 RESERVE = GiB
@@ -66,6 +70,20 @@ def parse_args():
 
 def die(message):
     sys.exit("pictures: " + message)
+
+
+def possible(config, names):
+    """Those pictures that this machine can measure.  The user may have named them."""
+    found = []
+    for name in names or PICTURES:
+        reason = getattr(PICTURES[name], "missing", lambda config: None)(config)
+        if reason and names:
+            die("%s: %s" % (name, reason))
+        if reason:
+            print("%s is left out: %s" % (name, reason), flush=True)
+        else:
+            found.append(name)
+    return found
 
 
 def paint(config, name, out):
@@ -128,7 +146,7 @@ def main():
         config.images = os.path.join(config.work, "images")
         os.mkdir(config.images)
         try:
-            measure(config, args.names or list(PICTURES), out)
+            measure(config, possible(config, args.names), out)
         except KeyboardInterrupt:
             die("interrupted")
         finally:
