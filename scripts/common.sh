@@ -339,8 +339,10 @@ make_chroot ()
   mmdebstrap --variant=apt --include="$names" \
     --aptopt='Acquire::Check-Valid-Until "false"' \
     --aptopt='APT::Install-Recommends "false"' \
-    --dpkgopt=force-unsafe-io "$release" "$root.new" "$@" &&
-    mv "$root.new" "$root"
+    --dpkgopt=force-unsafe-io "$release" "$root.new" "$@" || return
+  # (Not all releases have a package that makes it.)
+  [ -e "$root.new/etc/hosts" ] || echo "127.0.0.1 localhost" > "$root.new/etc/hosts"
+  mv "$root.new" "$root"
 }
 
 # --- What a run of the tests in a build directory said.
