@@ -49,6 +49,15 @@ rocksdb_packages=(
   mount
   rocksdb-tools
 )
+# The same for "guest".
+# shellcheck disable=SC2034
+vm_packages=(
+  bonnie++
+  busybox
+  cpio
+  e2fsprogs
+  qemu-system-x86
+)
 # To make Debian packages.
 # shellcheck disable=SC2034
 deb_packages=(
@@ -86,6 +95,7 @@ ceph_packages=(
 )
 # shellcheck disable=SC2034
 test_packages=(
+  bonnie++
   borgbackup
   busybox
   clang

@@ -12,9 +12,10 @@ import re
 import report
 from common import gnuplot, quote
 from rows import LESS
-from servers import KINDS, LABELS, LIMIT, PLUGIN, QEMU
+from servers import DRIVER, KINDS, LABELS, LIMIT, PLUGIN, QEMU
 
-COLOURS = {LIMIT: "#888888", QEMU: "#d95f02", PLUGIN: "#1b7fb5"}
+COLOURS = {LIMIT: "#888888", QEMU: "#d95f02", PLUGIN: "#1b7fb5",
+           DRIVER: "#e6ab02"}
 
 
 def header(path, width, height, title):

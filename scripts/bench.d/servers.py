@@ -74,6 +74,19 @@ def qemu_options(config):
             "--cache=" + ("none" if config.cold else "writeback")]
 
 
+def qemu_image(image, l2_cache=None, l2_slice=None, secret=None):
+    """How QEMU is told which image to open, and the options that this needs."""
+    opts = "driver=qcow2,file.driver=file,file.filename=" + _escape(image)
+    if l2_cache:
+        opts += ",l2-cache-size=%d" % l2_cache
+    if l2_slice:
+        opts += ",l2-cache-entry-size=%d" % l2_slice
+    if not secret:
+        return opts, []
+    return (opts + ",encrypt.key-secret=s",
+            ["--object", "secret,id=s,file=" + _escape(secret)])
+
+
 def far_socket(config):
     return os.path.join(config.sockets, "far")
 
@@ -116,14 +129,8 @@ def command(config, kind, image, sock, l2_cache=None, l2_slice=None, secret=None
         argv = ["qemu-nbd", "-t", "-k", sock] + qemu_options(config)
         if image.startswith("json:"):
             return argv + [image]
-        opts = "driver=qcow2,file.driver=file,file.filename=" + _escape(image)
-        if l2_cache:
-            opts += ",l2-cache-size=%d" % l2_cache
-        if l2_slice:
-            opts += ",l2-cache-entry-size=%d" % l2_slice
-        if secret:
-            argv += ["--object", "secret,id=s,file=" + _escape(secret)]
-            opts += ",encrypt.key-secret=s"
+        opts, objects = qemu_image(image, l2_cache, l2_slice, secret)
+        argv += objects
         return argv + ["--image-opts", opts]
 
     argv = [config.nbdkit, "-f", "-U", sock]

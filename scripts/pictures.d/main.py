@@ -24,6 +24,7 @@ for directory in (os.path.dirname(HERE), os.path.join(os.path.dirname(HERE), "be
 import cache
 import chain
 import clusters
+import guest
 import images
 import machine
 import report
@@ -36,7 +37,7 @@ from measure import Config, Progress, best_aio, measure_group
 from options import parse_servers, parse_size, positive
 
 PICTURES = {"cache": cache, "slices": slices, "clusters": clusters, "chain": chain,
-            "rocksdb": rocksdb}
+            "rocksdb": rocksdb, "guest": guest}
 SIZE = 512 * MiB
 # What stays free for others.
 RESERVE = GiB
