@@ -159,7 +159,8 @@ def of_nbd(config):
     here = System("here")
     yield Contestant(PLUGIN, "", nbdkit(here, config.nbdkit, config.plugin))
     yield Contestant("nbdkit %s file" % here.version(config.nbdkit), "nbdkit",
-                     nbdkit(here, config.nbdkit, "file"), raw=True)
+                     nbdkit(here, config.nbdkit, "file"), raw=True,
+                     cannot=dict.fromkeys(COMPRESSIONS, "its file is not compressed"))
     for system in config.systems:
         if isinstance(system, System):
             yield from of_qemu(system)

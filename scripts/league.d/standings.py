@@ -61,14 +61,14 @@ def row_lines(row, field):
         if value is None:
             why = reason(row, contestant)
             if not contestant.missing:
-                yield "  %-38s %10s   (%s)" % (contestant.name, "-", why)
+                yield "  %-46s %10s   (%s)" % (contestant.name, "-", why)
         elif contestant is field[0]:
-            yield "  %-38s %10s" % (contestant.name, number(value))
+            yield "  %-46s %10s" % (contestant.name, number(value))
         elif r is None:
-            yield "  %-38s %10s   (the plugin has no figure)" % (contestant.name,
+            yield "  %-46s %10s   (the plugin has no figure)" % (contestant.name,
                                                                 number(value))
         else:
-            yield "  %-38s %10s %7s%s (%s..%s)" % (
+            yield "  %-46s %10s %7s%s (%s..%s)" % (
                 contestant.name, number(value), short(r["median"]),
                 LOST if r["median"] < 1 else " ", short(r["low"]), short(r["high"]))
 
@@ -80,11 +80,14 @@ def measured(groups):
 def matrix(field, groups):
     """Ratios only: a line for each row, a column for each rival."""
     present = [c for c in field[1:] if not c.missing]
+    if not present:
+        return
     yield ""
     for i, contestant in enumerate(present):
         yield "  %s  %s" % (chr(ord("A") + i), contestant.name)
     yield ""
-    yield "%-42s" % "" + "".join("%6s " % chr(ord("A") + i) for i in range(len(present)))
+    yield ("%-42s" % "" + "".join(
+        "%6s " % chr(ord("A") + i) for i in range(len(present)))).rstrip()
     for row in measured(groups):
         cells = []
         for contestant in present:
@@ -101,7 +104,7 @@ def losses(plan):
             for contestant in field[1:]:
                 r = spread(row, contestant)
                 if r and r["median"] < 1:
-                    yield "  %-44s %-36s %s (%s..%s)" % (
+                    yield "  %-44s %-46s %s (%s..%s)" % (
                         row.name, contestant.name, short(r["median"]), short(r["low"]),
                         short(r["high"]))
 
@@ -182,15 +185,16 @@ def picture(plan, path):
                 m, y, min(1, m), max(1, m), y - width * 0.45, y + width * 0.45,
                 int(colour[contestant.name][1:], 16)))
     script.append("END")
-    script += plots.header(path, 1000, 120 + 9 * len(lines) * len(present),
-                           "How many times as fast as others the plugin is")
+    script += plots.header(path, 1000, 180 + 7 * len(lines) * len(present),
+                           "How many times as fast as each rival the plugin is "
+                           "(bars to the left: slower)")
     script += [
         "set logscale x 2",
         "set xrange [%g:%g]" % (low / 1.1, high * 1.1),
         "set yrange [%g:-0.7]" % (len(lines) - 0.3),
         "set ytics (%s) scale 0" % ", ".join(
             "%s %d" % (quote(row.name), i) for i, row in enumerate(lines)),
-        "set key outside top right",
+        "set key below maxcols 3 samplen 2",
         "set arrow from 1, graph 0 to 1, graph 1 nohead lc rgb '#000000' front",
         "set style fill solid 1 noborder",
         "plot $bars using 1:2:3:4:5:6:7 with boxxyerror lc rgb variable notitle, "

@@ -45,6 +45,7 @@ not_run 'scripts/bench --cases 12' "$reason"
 not_run 'scripts/grow-device' "$reason"
 not_run 'scripts/pictures' "see project/pictures-smoke.sh"
 not_run 'scripts/pictures --cold --quick slices' "see project/pictures-smoke.sh"
+not_run 'scripts/league' "takes half an hour; see project/league-smoke.sh"
 not_run 'scripts/processors' "see project/processors-smoke.sh"
 not_run 'scripts/bench --rounds 3 --seconds 1 --size 1G' "$reason"
 not_run 'scripts/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
@@ -185,7 +186,7 @@ after ()
       grep '^export="disk.qcow2"' out ;;
     "Memory for mappings."*)
       grep 'to read at full speed *l2-cache=1M' out ;;
-    "Images behind NBD"|"Many processors"|Commands|"Devices that grow."*)
+    "The league"|"Images behind NBD"|"Many processors"|Commands|"Devices that grow."*)
       # scripts that are not run
       ;;
     "The counters of a server"*)
