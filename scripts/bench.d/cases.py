@@ -372,12 +372,13 @@ def chains(config):
     def prepare(config):
         images.beginning(config.pool, raw, size)
         for depth in depths:
-            images.chain(config, raw, config.path("chain%d.qcow2" % depth), depth)
+            if any(row.curve[2] == depth for row in group.rows):
+                images.chain(config, raw, config.path("chain%d.qcow2" % depth), depth)
 
     # Each layer has tables of its own: half a MiB in all.
     disk = (len(depths) + 3) * size + sum(depths) * MiB // 2
-    return [Group("chains, a disk of %s" % size_name(size), rows, prepare, disk)] + (
-        flattening(config))
+    group = Group("chains, a disk of %s" % size_name(size), rows, prepare, disk)
+    return [group] + flattening(config)
 
 
 def flatten_row(config, raw, top, depth):
@@ -780,7 +781,7 @@ def copied(config, part):
     def convert(text, *words):
         def argv(kind):
             if kind == QEMU:
-                return ["qemu-img", "convert", "-W", "-m", "16", *words]
+                return ["qemu-img", "convert", *words]
             return [*nbdkit_img(config), "convert", *words]
         return Row("%s, %s" % (text, part), "s", commands(argv, lambda kind: gone()),
                    better=LESS, kinds=(QEMU, PLUGIN), goals=goals(qemu=1),

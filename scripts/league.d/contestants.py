@@ -12,6 +12,7 @@ nbdkit                 its defaults: 16 threads for each connection
 QEMU's page cache is that of the host (cache=writeback, its default), as nbdkit's.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -192,6 +193,17 @@ class Server(servers.Server):
         self.wait = True
 
 
+@contextlib.contextmanager
+def connected(uri):
+    """A server waits for its clients before it ends, whatever these found."""
+    h = nbd.NBD()
+    h.connect_uri(uri)
+    try:
+        yield h
+    finally:
+        h.shutdown()
+
+
 def that_works(config, contestant, files):
     """Clients come and go.  What does not survive that takes no part, or in another
     way."""
@@ -200,10 +212,8 @@ def that_works(config, contestant, files):
     try:
         with Server(config, contestant, files) as server:
             for _ in range(5):
-                h = nbd.NBD()
-                h.connect_uri(server.uri)
-                h.pread(4096, 0)
-                h.shutdown()
+                with connected(server.uri) as h:
+                    h.pread(4096, 0)
             # (What it dies of may need a moment.)
             time.sleep(0.05)
             server.check_alive()

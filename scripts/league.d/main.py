@@ -209,7 +209,13 @@ def run(config, plan, settings, out):
 
 
 def main():
-    args = parse_args()
+    try:
+        args = parse_args()
+    except SystemExit:
+        # (scripts/league made it.)
+        shutil.rmtree(sys.argv[sys.argv.index("--sockets") + 1], ignore_errors=True)
+        raise
+    new = not os.listdir(args.out)
     signal.signal(signal.SIGTERM, lambda *_: die("terminated"))
     signal.signal(signal.SIGHUP, lambda *_: die("terminated"))
     try:
@@ -240,7 +246,7 @@ def main():
         die("interrupted")
     finally:
         shutil.rmtree(args.sockets, ignore_errors=True)
-        if args.list:
+        if args.list and new:
             os.rmdir(args.out)
 
 

@@ -10,8 +10,6 @@ import subprocess
 import zlib
 from dataclasses import dataclass, field
 
-import nbd
-
 import clients
 import contestants
 import images
@@ -106,16 +104,13 @@ PROBES = 64                     # places that are compared, for each server and 
 
 def probe(server, raw):
     """A server that answers with other bytes is not fast."""
-    h = nbd.NBD()
-    h.connect_uri(server.uri)
     size = os.path.getsize(raw)
-    with open(raw, "rb") as f:
+    with open(raw, "rb") as f, contestants.connected(server.uri) as h:
         for i in range(PROBES):
             offset = size // PROBES * i & ~4095
             f.seek(offset)
             if h.pread(4096, offset) != f.read(4096):
                 raise clients.ClientError("wrong bytes at offset %d" % offset)
-    h.shutdown()
 
 
 def served(client, warm=True, changes=False):

@@ -75,13 +75,12 @@ def mounted(file, directory, *options):
     try:
         images.run("mount", "-o", "ro" if "--read-only" in options else "rw", device,
                    directory)
+        try:
+            yield directory
+        finally:
+            images.run("umount", directory)
     finally:
-        # If it is mounted, this waits until it is no longer.
         images.run("losetup", "--detach", device)
-    try:
-        yield directory
-    finally:
-        images.run("umount", directory)
 
 
 @contextlib.contextmanager

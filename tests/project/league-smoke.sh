@@ -68,7 +68,7 @@ for row in nbd["rows"]:
             assert "z" in row["name"] and name.endswith(" file"), row
             continue
         samples = row["samples"][name]
-        assert len(samples) >= 2, row
+        assert len(samples) >= 1, row
         assert statistics.median(v for v, _ in samples) == row["median"][name], row
         if name != "plugin":
             ratio = statistics.median(ours / theirs for theirs, ours in samples)
