@@ -269,10 +269,10 @@ def spots_group(config, size, cluster, rows, mixed=False):
                  rows, prepare, 2 * spots * 4096 + size // cluster * 10 + 64 * MiB)
 
 
-def spots_client(config, size, seconds):
+def spots_client(config, size, seconds=None):
     # Blocks of 4K at multiples of the stride: those that hold data.  Each read is
     # as likely to need any part of the tables as any other.
-    return iops("randread", 4096, 16, size, seconds=seconds,
+    return iops("randread", 4096, 16, size, seconds=seconds or config.seconds,
                 blockalign=images.spots_stride(config, size))
 
 
@@ -280,8 +280,8 @@ def first_second(config, size, cluster, disk):
     """No table is in the server's memory when it begins."""
     return Row("random read 4K, %s, clusters of %s, the first second"
                % (size_name(size), size_name(cluster)), "IOPS",
-               load(disk, spots_client(config, size, min(1, config.seconds)), warm=False,
-                    writes=False), goals=goals(0.95), often=often(config))
+               load(disk, spots_client(config, size, 1), warm=False, writes=False),
+               goals=goals(0.95), often=often(config))
 
 
 def large(config):
@@ -296,8 +296,7 @@ def large(config):
         disk = pair(config.path("spots.raw"), config.path("spots.qcow2"))
         rows = [Row("random read 4K, %s, clusters of %s"
                     % (size_name(size), size_name(cluster)), "IOPS",
-                    load(disk, spots_client(config, size, config.seconds), warm=False,
-                         writes=False),
+                    load(disk, spots_client(config, size), warm=False, writes=False),
                     goals=goals(0.95),
                     curve=("5-random read 4K, disk of %s" % size_name(size),
                            "cluster size", cluster))]
@@ -314,8 +313,7 @@ def memory(config):
     for size in (GiB,) if config.quick else (GiB, 10 * GiB, 100 * GiB, TiB):
         speed = Row("random read 4K, disk of %s" % size_name(size), "IOPS",
                     load(pair(config.path("spots.raw"), config.path("spots.qcow2")),
-                         spots_client(config, size, config.seconds), warm=False,
-                         writes=False))
+                         spots_client(config, size), warm=False, writes=False))
         rss = Row("peak RSS, disk of %s" % size_name(size), "MiB", rss_of=speed,
                   better=LESS, curve=("10-peak RSS", "disk size", size))
         groups.append(spots_group(config, size, 65536, [speed, rss]))
@@ -434,45 +432,36 @@ def three(config, disk, size, settings=None, wanted=None, prefix=""):
 
 def one_at_a_time(config, disk, size, kind, cluster):
     """A client that waits for each answer: idle processors may work ahead of it."""
-    return [Row("%s, clusters of %s, read 64K sequential, depth 1"
-                % (kind, size_name(cluster)), "MiB/s",
-                load(disk, bandwidth("read", 65536, 1, size, seconds=config.seconds)),
-                goals=goals(qemu=2))]
-
-
-def large_clusters(config, kind, raw, image, size):
-    # (QEMU decompresses a whole cluster for each request: so not all of the disk.)
-    rows = one_at_a_time(config, pair(raw, image), size, kind, MiB)
-    config.need(rows, kind)
-
-    def prepare(config):
-        images.text_raw(raw, size)
-        images.in_order(raw, image, MiB, kind)
-
-    return Group("text compressed by %s, clusters of 1M, a disk of %s"
-                 % (kind, size_name(size)), rows, prepare, 2 * size)
+    return Row("%s, clusters of %s, read 64K sequential, depth 1"
+               % (kind, size_name(cluster)), "MiB/s",
+               load(disk, bandwidth("read", 65536, 1, size, seconds=config.seconds)),
+               goals=goals(qemu=2))
 
 
 def compressed(config):
     size = max(config.size // 4, MiB)
     wanted = {"4K sequential": goals(qemu=10), "64K sequential": goals(qemu=2),
               "4K random": goals(qemu=2)}
-    groups = []
-    for kind in ("zlib", "zstd"):
-        raw, image = config.path("text.raw"), config.path("text.qcow2")
-        disk = pair(raw, image)
-        rows = three(config, disk, size, wanted=wanted, prefix=kind + ", ")
-        rows += one_at_a_time(config, disk, size, kind, 65536)
+    raw, image = config.path("text.raw"), config.path("text.qcow2")
+    disk = pair(raw, image)
+
+    def group(kind, cluster):
+        rows = [one_at_a_time(config, disk, size, kind, cluster)]
+        if cluster == 65536:
+            # (Of larger ones, QEMU decompresses too much for each request.)
+            rows = three(config, disk, size, wanted=wanted, prefix=kind + ", ") + rows
         config.need(rows, kind)
 
-        def prepare(config, kind=kind, raw=raw, image=image):
+        def prepare(config):
             images.text_raw(raw, size)
-            images.in_order(raw, image, compression=kind)
+            images.in_order(raw, image, cluster, kind)
 
-        groups.append(Group("text compressed by %s, a disk of %s"
-                            % (kind, size_name(size)), rows, prepare, 2 * size))
-        if not config.quick:
-            groups.append(large_clusters(config, kind, raw, image, size))
+        return Group("text compressed by %s, clusters of %s, a disk of %s"
+                     % (kind, size_name(cluster), size_name(size)), rows, prepare,
+                     2 * size)
+
+    groups = [group(kind, cluster) for kind in ("zlib", "zstd")
+              for cluster in (65536, MiB)]
     return groups[:1] if config.quick else groups
 
 

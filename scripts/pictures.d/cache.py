@@ -31,8 +31,8 @@ def groups(config):
             group.rows.append(Row(
                 "%s, clusters of %s, %s" % (size_name(size), size_name(cluster),
                                             name.partition(" (")[0].partition(",")[0]),
-                "IOPS", load(disk, spots_client(config, size, config.seconds), settings,
-                             warm=False, writes=False), curve=(name, "case", i)))
+                "IOPS", load(disk, spots_client(config, size), settings, warm=False,
+                             writes=False), curve=(name, "case", i)))
         made.append(group)
     return made
 

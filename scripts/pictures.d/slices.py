@@ -40,8 +40,7 @@ def groups(config):
                     row = limited(
                         name, pair(config.path("spots.raw"), config.path("spots.qcow2")),
                         size // CLUSTER * 8, part, slice_size,
-                        spots_client(config, size, config.seconds), {}, warm=False,
-                        writes=False)
+                        spots_client(config, size), {}, warm=False, writes=False)
                     row.curve = (name, slice_size, part)
                     rows.append(row)
             if rows:
