@@ -110,7 +110,10 @@ grep -Eq '^  qemu-storage-daemon 99.9 threads +- +\(wrong bytes' "$out/table.txt
   fail "another disk has a figure"
 
 # What can't be is refused before anything is done.
+sockets () { find /tmp -maxdepth 1 -name 'league.*' | sort; }
+sockets > before
 for wrong in '--rounds 0' '--size 1M' '--systems sarge' '--rows no-such' '--only no-such' more; do
   # shellcheck disable=SC2086
   if league $wrong; then fail "accepted: $wrong"; fi
 done
+sockets | diff before - || fail "left behind in /tmp"
