@@ -7,7 +7,7 @@ qemu-nbd               -e 16 (connections), and --aio for all files of a chain
 qemu-storage-daemon    an iothread, which serves the export and its block nodes; aio= for
                        each file of a chain.  (That of Debian 12 dies when a client leaves
                        an iothread, so it is measured without.)
-nbdkit                 its defaults: 16 threads for each connection
+nbdkit                 its defaults: 16 threads for each connection (but see --threads)
 
 QEMU's page cache is that of the host (cache=writeback, its default), as nbdkit's.
 """
@@ -113,9 +113,12 @@ def storage_daemon(system, aio, iothread=True):
     return command
 
 
-def nbdkit(system, program, *words):
+def nbdkit(config, system, program, *words):
+    threads = ["-t", str(config.threads)] if config.threads else []
+
     def command(files, sock):
-        return system.argv(program, "-f", "-U", sock, *words, "file=" + files[-1])
+        return system.argv(program, "-f", "-U", sock, *threads, *words,
+                           "file=" + files[-1])
     return command
 
 
@@ -137,7 +140,7 @@ def of_qemu(system):
         yield daemon
 
 
-def of_newest_nbdkit(system, plugin):
+def of_newest_nbdkit(config, system):
     """Its filter, which Debian 12 does not have, and the plugin in the same nbdkit."""
     version = system.version("nbdkit")
     name = "nbdkit %s " % (version or "of " + system.name)
@@ -147,20 +150,20 @@ def of_newest_nbdkit(system, plugin):
                          missing="only the newest system's is measured")
         return
     yield Contestant(name + "qcow2dec", system.name,
-                     nbdkit(system, "nbdkit", "--filter=qcow2dec", "file"),
+                     nbdkit(config, system, "nbdkit", "--filter=qcow2dec", "file"),
                      cannot={WRITES: "it only reads",
                              BACKING: "it reads no backing file"},
                      missing=missing)
-    yield Contestant(name + "plugin", system.name, nbdkit(system, "nbdkit", plugin),
-                     missing=missing)
+    yield Contestant(name + "plugin", system.name,
+                     nbdkit(config, system, "nbdkit", config.plugin), missing=missing)
 
 
 def of_nbd(config):
     """The first one is the plugin."""
     here = System("here")
-    yield Contestant(PLUGIN, "", nbdkit(here, config.nbdkit, config.plugin))
+    yield Contestant(PLUGIN, "", nbdkit(config, here, config.nbdkit, config.plugin))
     yield Contestant("nbdkit %s file" % here.version(config.nbdkit), "nbdkit",
-                     nbdkit(here, config.nbdkit, "file"), raw=True,
+                     nbdkit(config, here, config.nbdkit, "file"), raw=True,
                      cannot=dict.fromkeys(COMPRESSIONS, "its file is not compressed"))
     for system in config.systems:
         if isinstance(system, System):
@@ -173,7 +176,7 @@ def of_nbd(config):
                                      missing=why)
     newest = config.systems[-1]
     if isinstance(newest, System):
-        yield from of_newest_nbdkit(newest, config.plugin)
+        yield from of_newest_nbdkit(config, newest)
     else:
         yield Contestant("nbdkit of %s qcow2dec" % newest[0], newest[0],
                          missing=newest[1])

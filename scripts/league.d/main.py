@@ -40,6 +40,7 @@ class Config:
         self.rounds = args.rounds or (2 if args.quick else 5)
         self.seconds = args.seconds or (0.3 if args.quick else 1)
         self.size = args.size or (64 * MiB if args.quick else GiB)
+        self.threads = args.threads
         self.sockets = args.sockets
         # In the order of the command line: contestants.System, or (name, why not).
         self.systems = [
@@ -84,8 +85,9 @@ def parse_args():
         prog="scripts/league", add_help=False, allow_abbrev=False,
         usage="scripts/league [--quick] [--rounds N] [--systems LIST] [--only REGEX]\n"
               "                      [--rows REGEX] [--list] [--no-libraries]\n"
-              "                      [--plugin PATH] [--core PATH] [--size SIZE]\n"
-              "                      [--seconds N] [--out DIR] [--new] [--mirror URL]")
+              "                      [--plugin PATH] [--core PATH] [--threads N]\n"
+              "                      [--size SIZE] [--seconds N] [--out DIR] [--new]\n"
+              "                      [--mirror URL]")
     for name in ("top", "plugin", "core", "drivers", "out", "sockets", "environment"):
         p.add_argument("--" + name, required=True, help=argparse.SUPPRESS)
     for name in ("here", "root", "missing"):
@@ -93,6 +95,7 @@ def parse_args():
     p.add_argument("--quick", action="store_true")
     p.add_argument("--list", action="store_true")
     p.add_argument("--rounds", type=positive(int))
+    p.add_argument("--threads", type=positive(int))
     p.add_argument("--only", type=re.compile, default=re.compile(""))
     p.add_argument("--rows", type=re.compile, default=re.compile(""))
     p.add_argument("--size", type=parse_size)
@@ -239,8 +242,8 @@ def main():
                 print("\n".join(standings.rivals(plan)))
                 return
             settings = {"machine": machine.describe(config, features),
-                        "rounds": config.rounds, "seconds": config.seconds,
-                        "size_bytes": config.size}
+                        "threads": config.threads, "rounds": config.rounds,
+                        "seconds": config.seconds, "size_bytes": config.size}
             run(config, plan, settings, args.out)
     except KeyboardInterrupt:
         die("interrupted")

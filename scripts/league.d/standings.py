@@ -114,6 +114,8 @@ def table(plan, settings):
     yield ("%d rounds, samples of %g s, disks of %d MiB; N x D: N connections with D "
            "requests in flight"
            % (settings["rounds"], settings["seconds"], settings["size_bytes"] >> 20))
+    if settings["threads"]:
+        yield "nbdkit -t %d" % settings["threads"]
     yield ("Ratios: the plugin's speed divided by the rival's in the same turn, as the "
            "median and (the extremes); %s where the plugin is slower." % LOST)
     for title, field, groups in plan:

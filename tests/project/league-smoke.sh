@@ -12,11 +12,12 @@ requires gnuplot --version
 requires qemu-storage-daemon --version
 
 cd "$tmp"
+export NBDKIT
 out="$tmp/out"
 league ()
 {
   rm -rf "$out"
-  NBDKIT="$NBDKIT" "$srcdir/../scripts/league" --plugin "$PLUGIN" \
+  "$srcdir/../scripts/league" --plugin "$PLUGIN" \
     --core "$abs_top_builddir/tests/bench/league" --out "$out" --systems here \
     --no-libraries --quick --size 16M --seconds 0.05 "$@"
 }
@@ -109,10 +110,27 @@ PATH="$PWD/fake:$PATH" league --rounds 1 --rows '^random read 4K, 1 x 1$' \
 grep -Eq '^  qemu-storage-daemon 99.9 threads +- +\(wrong bytes' "$out/table.txt" ||
   fail "another disk has a figure"
 
+# All of nbdkit's servers get the threads that were asked for, and no other does.
+cat > fake/nbdkit <<END
+#!/bin/sh
+echo "\$*" >> "$PWD/commands"
+exec "$NBDKIT" "\$@"
+END
+chmod +x fake/nbdkit
+NBDKIT="$PWD/fake/nbdkit" league --threads 3 --rounds 1 --rows '^random read 4K, 1 x 1$' \
+  --only '^nbdkit'
+grep -x 'nbdkit -t 3' "$out/table.txt"
+grep -- '^-f -U' commands | tee served
+for disk in 'pool.raw' 'disk.qcow2'; do
+  grep -q -- "-t 3 .*$disk" served || fail "not served with 3 threads: $disk"
+done
+if grep -v -- ' -t 3 ' served; then fail "with other threads"; fi
+
 # What can't be is refused before anything is done.
 sockets () { find /tmp -maxdepth 1 -name 'league.*' | sort; }
 sockets > before
-for wrong in '--rounds 0' '--size 1M' '--systems sarge' '--rows no-such' '--only no-such' more; do
+for wrong in '--rounds 0' '--threads 0' '--size 1M' '--systems sarge' \
+             '--rows no-such' '--only no-such' more; do
   # shellcheck disable=SC2086
   if league $wrong; then fail "accepted: $wrong"; fi
 done
