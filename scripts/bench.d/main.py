@@ -53,10 +53,12 @@ def parse_args():
     p = argparse.ArgumentParser(
         prog="scripts/bench", add_help=False, allow_abbrev=False,
         usage="scripts/bench [--quick] [--cases LIST] [--rows REGEX] [--rounds N]\n"
-              "                     [--cold] [--build|--plugin PATH] [--out DIR]\n"
-              "                     [--size SIZE] [--seconds N] [--servers LIST]")
+              "                     [--cold] [--build|--plugin PATH] [--before PATH]\n"
+              "                     [--out DIR] [--size SIZE] [--seconds N]\n"
+              "                     [--servers LIST]")
     p.add_argument("--top", required=True, help=argparse.SUPPRESS)
     p.add_argument("--plugin", required=True)
+    p.add_argument("--before")
     p.add_argument("--quick", action="store_true")
     p.add_argument("--cold", action="store_true")
     p.add_argument("--cases", type=parse_cases, default=sorted(cases.CASES))
@@ -88,6 +90,7 @@ def run(config, plan, out):
         "machine": machine.describe(config, config.features),
         "quick": config.quick, "cold": config.cold, "rounds": config.rounds,
         "seconds": config.seconds, "size_bytes": config.size,
+        "before": config.before and machine.plugin_features(config.nbdkit, config.before),
     }
     progress = Progress(config.rounds * sum(
         row.often for _, _, groups in plan for group in groups for row in group.rows
@@ -128,8 +131,11 @@ def write_results(plan, settings, out):
 def main():
     args = parse_args()
     config = Config(args)
-    if config.features.get("name") != "qcow2":
-        die("%s: nbdkit cannot load this as the qcow2 plugin" % args.plugin)
+    for plugin in filter(None, (config.plugin, config.before)):
+        if machine.plugin_features(config.nbdkit, plugin).get("name") != "qcow2":
+            die("%s: nbdkit cannot load this as the qcow2 plugin" % plugin)
+    if config.before and servers.PLUGIN not in config.kinds:
+        die("--before: --servers leaves out what it is compared with")
     if config.cold and os.geteuid() != 0:
         die("--cold: only root can drop the page cache")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: terminated"))

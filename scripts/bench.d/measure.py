@@ -2,6 +2,7 @@
 """How rows are measured: all servers in turn, for some rounds; what those who measure
 have to know (Config), and what they say meanwhile."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -26,15 +27,20 @@ def default_size(quick):
     return size
 
 
+def whole_path(plugin):
+    """The path of a plugin; names of installed ones stay as they are."""
+    return os.path.abspath(plugin) if os.path.exists(plugin) else plugin
+
+
 class Config:
     """What all modules want to know."""
 
     def __init__(self, args):
         self.top = args.top
         self.nbdkit = os.environ.get("NBDKIT", "nbdkit")
-        self.plugin = args.plugin
-        if os.path.exists(self.plugin):
-            self.plugin = os.path.abspath(self.plugin)
+        self.plugin = whole_path(args.plugin)
+        # Another build of the plugin, if there is one.
+        self.before = args.before and whole_path(args.before)
         self.quick = args.quick
         self.cold = args.cold
         self.rounds = args.rounds or (2 if args.quick else 3)
@@ -113,6 +119,25 @@ def best_aio(config):
     return found
 
 
+@contextlib.contextmanager
+def in_its_role(config, kind):
+    """The other build is used as the plugin is, on the same images."""
+    plugin = config.plugin
+    if kind == servers.BEFORE:
+        kind, config.plugin = servers.PLUGIN, config.before
+    try:
+        yield kind
+    finally:
+        config.plugin = plugin
+
+
+def kinds_of(config, row):
+    kinds = [k for k in row.kinds if k in config.kinds]
+    if config.before and servers.PLUGIN in kinds:
+        kinds.append(servers.BEFORE)
+    return kinds
+
+
 def measure_row(config, row, kinds):
     """A sample of each server, in turn.  Those that fail once are not tried again."""
     texts = []
@@ -120,7 +145,8 @@ def measure_row(config, row, kinds):
         if kind in row.skipped:
             continue
         try:
-            sample = row.sample(config, kind)
+            with in_its_role(config, kind) as role:
+                sample = row.sample(config, role)
             texts.append("%s %s" % (servers.LABELS[kind], report.number(sample.value)))
         except (servers.ServerError, clients.ClientError, nbd.Error, OSError,
                 subprocess.TimeoutExpired) as e:
@@ -138,7 +164,7 @@ def measure_round(config, n, active, progress):
         for row in active:
             if m >= row.often:
                 continue
-            kinds = [k for k in row.kinds if k in config.kinds]
+            kinds = kinds_of(config, row)
             # Another one begins each time.
             first = (n * row.often + m) % len(kinds) if kinds else 0
             progress.passing(row.name)

@@ -12,7 +12,7 @@ import json
 import statistics
 
 from rows import LESS
-from servers import KINDS, LABELS, LIMIT, PLUGIN, QEMU
+from servers import BEFORE, KINDS, LABELS, LIMIT, PLUGIN, QEMU
 
 MANY = 8
 
@@ -74,13 +74,13 @@ def to_json(cases, settings):
             for row in group.rows:
                 r = {"name": row.name, "unit": row.unit, "better": row.better,
                      "median": {}, "samples": {}, "peak_rss_bytes": {}, "ratio": {}}
-                for kind in KINDS:
+                for kind in KINDS + (BEFORE,):
                     if values(row, kind):
                         r["median"][kind] = median(row, kind)
                         r["samples"][kind] = values(row, kind)
                         if rss(row, kind):
                             r["peak_rss_bytes"][kind] = rss(row, kind)
-                for kind in (LIMIT, QEMU):
+                for kind in (LIMIT, QEMU, BEFORE):
                     if ratio(row, kind):
                         r["ratio"][kind] = ratio(row, kind)
                 if row.goals:
@@ -113,7 +113,7 @@ def ratio_text(r, goal):
     return brackets % (short(r["median"]), missed, short(r["low"]), short(r["high"]))
 
 
-COLUMNS = "%-58s %10s %10s %10s %-6s %-20s %-20s %8s"
+COLUMNS = "%-58s %10s %10s %10s %-6s %-20s %-20s %8s%s"
 
 
 def table(cases, settings, machine_lines):
@@ -135,12 +135,13 @@ def table(cases, settings, machine_lines):
 
 def group_table(group):
     measured = [row for row in group.rows if any(values(row, k) for k in KINDS)]
+    before = any(values(row, BEFORE) for row in measured)
     first = group.reference
     yield ""
     if measured:
         yield COLUMNS % ("  " + group.title, LABELS[first], LABELS[QEMU], LABELS[PLUGIN],
                          "", "to the limit" if first == LIMIT else "to " + LABELS[first],
-                         "to qemu-nbd", "MiB")
+                         "to qemu-nbd", "MiB", "  to before" if before else "")
     else:
         yield "  " + group.title
     for row in measured:
@@ -150,7 +151,8 @@ def group_table(group):
             number(median(row, PLUGIN)), row.unit,
             ratio_text(ratio(row, first), row.goals.get(first)),
             ratio_text(ratio(row, QEMU), row.goals.get(QEMU)),
-            number(memory and memory / (1 << 20)))).rstrip()
+            number(memory and memory / (1 << 20)),
+            "  " + ratio_text(ratio(row, BEFORE), None) if before else "")).rstrip()
         against = ratio_against(row)
         if against:
             yield "    the plugin here against the plugin in \"%s\": %s" % (

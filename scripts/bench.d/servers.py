@@ -29,6 +29,10 @@ LIMIT, QEMU, PLUGIN = "limit", "qemu", "plugin"
 KINDS = (LIMIT, QEMU, PLUGIN)
 LABELS = {LIMIT: "limit", QEMU: "qemu-nbd", PLUGIN: "plugin"}
 
+# Another build of the plugin, in its role.
+BEFORE = "before"
+LABELS[BEFORE] = "before"
+
 # No server: a virtual machine that opens the image itself (scripts/pictures).
 DRIVER = "driver"
 LABELS[DRIVER] = "QEMU itself"

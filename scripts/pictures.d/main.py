@@ -62,6 +62,8 @@ def parse_args():
     p.add_argument("--cold", action="store_true")
     p.add_argument("--quick", action="store_true")
     p.add_argument("names", nargs="*", metavar="NAME")
+    # (measure.Config asks.)
+    p.set_defaults(before=None)
     args = p.parse_args()
     for name in args.names:
         if name not in PICTURES:

@@ -10,10 +10,11 @@ requires fio --enghelp=nbd
 requires gnuplot --version
 
 out="$tmp/out"
+export NBDKIT
 bench ()
 {
   rm -rf "$out"
-  NBDKIT="$NBDKIT" "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
+  "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
     --size 16M --seconds 0.1 --rounds 1 "$@"
 }
 
@@ -138,6 +139,38 @@ assert "time to the first read, 100 layers" in names, names
 assert all("100 layers" in n for n in names), names
 PY
 
+# Another build of the plugin, on the same images: each is loaded in its turn.
+mkdir "$tmp/old"
+cp "$PLUGIN" "$tmp/old/nbdkit-qcow2-plugin.so"
+cat > "$tmp/nbdkit" <<END
+#!/bin/sh
+echo "\$*" >> "$tmp/commands"
+exec "$NBDKIT" "\$@"
+END
+chmod +x "$tmp/nbdkit"
+NBDKIT="$tmp/nbdkit" bench --quick --cases 1,3 --servers plugin --rounds 2 \
+  --rows '1 x depth 1$|^create' --before "$tmp/old/nbdkit-qcow2-plugin.so"
+grep -q 'to before$' "$out/table.txt"
+"$python" - "$out/results.json" "$tmp" "$PLUGIN" <<'PY'
+import json, sys
+
+results, tmp, plugin = json.load(open(sys.argv[1])), sys.argv[2], sys.argv[3]
+rows = [r for c in results["cases"] for g in c["groups"] for r in g["rows"]]
+assert results["before"]["name"] == "qcow2", results["before"]
+assert len(rows) == 2 and {r["better"] for r in rows} == {"more", "less"}, rows
+for row in rows:
+    ours, theirs = row["samples"]["plugin"], row["samples"]["before"]
+    assert len(ours) == len(theirs) == 2 and not row.get("skipped"), row
+    better = [a / b if row["better"] == "more" else b / a for a, b in zip(ours, theirs)]
+    assert abs(row["ratio"]["before"]["median"] - sum(better) / 2) < 1e-9, row
+commands = [line.split() for line in open(tmp + "/commands")]
+for what in "-f", "create=":
+    used = [next(word for word in words if word.endswith("plugin.so"))
+            for words in commands if any(word.startswith(what) for word in words)]
+    old = tmp + "/old/nbdkit-qcow2-plugin.so"
+    assert len(used) == 4 and used.count(old) == 2, (what, used)
+PY
+
 # What differs much is measured more often; of many turns the table shows the middle half.
 bench --cases 1 --rows '1 x depth 1$' --rounds 2 --servers limit,plugin
 "$python" - "$out/results.json" <<'PY'
@@ -155,7 +188,8 @@ grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
 rm -r "$out"
 
 # What can't be is refused before anything is done.
-for wrong in "--cases 14" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such"; do
+for wrong in "--cases 14" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such" \
+             "--before file" "--servers qemu --before $PLUGIN"; do
   # shellcheck disable=SC2086
   if bench $wrong; then fail "accepted: $wrong"; fi
   [ -z "$(ls "$out" 2>/dev/null)" ]
