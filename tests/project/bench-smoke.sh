@@ -188,8 +188,8 @@ grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
 rm -r "$out"
 
 # What can't be is refused before anything is done.
-for wrong in "--cases 14" "--rounds 0" "--servers nbd" "--size 1" "--no-such" "--rows no-such" \
-             "--before file" "--servers qemu --before $PLUGIN"; do
+for wrong in "--cases 14" "--rounds 0" "--servers nbd" "--size 1" "--no-such" \
+             "--rows no-such" "--before file" "--servers qemu --before $PLUGIN"; do
   # shellcheck disable=SC2086
   if bench $wrong; then fail "accepted: $wrong"; fi
   [ -z "$(ls "$out" 2>/dev/null)" ]
