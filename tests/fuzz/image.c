@@ -7,9 +7,8 @@
  * and write it (fuzzserver.h).
  *
  * How it runs: see fuzzing.h.  Without an engine, it makes images of all kinds with
- * qemu-img, and changes them itself, the same ones
- * each time (SEED, ITERATIONS: others).  With --corpus DIR it writes the
- * inputs from which an engine begins.
+ * qemu-img, and changes them itself, the same ones each time (SEED, ITERATIONS: others).
+ * With --corpus DIR it writes the inputs from which an engine begins.
  */
 
 #include <config.h>
