@@ -163,8 +163,10 @@ done
 # The server of an export lives on if disks differ early, and if they cannot be read.
 serve ()
 {
-  rm -f "$sockdir/export.sock"
+  rm -f "$sockdir/export.sock" export.pid
   "$NBDKIT" -r -U "$sockdir/export.sock" -P export.pid "$@"
+  # (It is the process in the background that writes it.)
+  until [ -s export.pid ]; do sleep 0.02; done
   helper_pids+=("$(cat export.pid)")
   uri="nbd+unix:///?socket=$sockdir/export.sock"
 }
