@@ -32,7 +32,7 @@ nbdkit_absolute_path (const char *path)
 {
   char *r;
 
-  CHECK (path && path[0]);      /* nbdkit reports the others itself */
+  CHECK (path[0]);              /* nbdkit reports the others itself */
   CHECK (asprintf (&r, "%s%s", path[0] == '/' ? "" : "/current/", path) >= 0);
   return r;
 }
