@@ -144,9 +144,11 @@ check_watermark (const struct image *image)
 }
 
 /* Limits on the memory and time that an untrusted image may use; sane images stay
- * below. */
-#define UNTRUSTED_L1_BYTES (4u << 20)
-#define UNTRUSTED_REFTABLE_BYTES (1u << 20)
+ * below.  How long its L1 and refcount tables are does not matter: the format limits that,
+ * they are read in pieces, and a table may have to be long because the clusters are small
+ * (L1) or large (it is one cluster at least).  What costs memory is to know where the
+ * clusters of metadata are that they name: up to 32 MiB for this number of them. */
+#define UNTRUSTED_PLACES (3u << 18)
 #define UNTRUSTED_SNAPSHOTS 256
 #define UNTRUSTED_SNAPSHOT_TABLE (1u << 20)
 #define UNTRUSTED_BITMAP_DIRECTORY (1u << 20)
@@ -156,11 +158,7 @@ check_untrusted_header (const char *path, const struct header *h)
 {
   const char *what = NULL;
 
-  if (h->l1_entries > UNTRUSTED_L1_BYTES / 8)
-    what = "an L1 table of more than 4 MiB";
-  else if (h->reftable_clusters * h->cluster_size > UNTRUSTED_REFTABLE_BYTES)
-    what = "a refcount table of more than 1 MiB";
-  else if (h->nb_snapshots > UNTRUSTED_SNAPSHOTS)
+  if (h->nb_snapshots > UNTRUSTED_SNAPSHOTS)
     what = "more than 256 snapshots";
   else if (h->has_bitmaps && h->bitmaps.dir_size > UNTRUSTED_BITMAP_DIRECTORY)
     what = "a bitmap directory of more than 1 MiB";
@@ -217,6 +215,7 @@ disk_chain_options (const struct disk_options *o)
         .most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0,
       },
       .data_file = o->data_file, .data_file_path = o->data_file_path,
+      .most_places = o->untrusted ? UNTRUSTED_PLACES : 0,
       .rules = o->rules,
     },
   };
@@ -232,8 +231,10 @@ disk_open_header (const struct disk_options *o)
   image = image_open_file (o->path, &file);
   if (image == NULL)
     return NULL;
+  image_limit_places (image, disk_chain_options (o).image.most_places);
   if (image_read_header (image) == 0 &&
-      (!o->untrusted || check_untrusted_image (image) == 0))
+      (!o->untrusted || (check_untrusted_image (image) == 0 && image_load (image) == 0 &&
+                         image_read_snapshots (image) == 0)))
     return image;
   image_close (image);
   return NULL;

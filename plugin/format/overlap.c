@@ -44,6 +44,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -120,6 +121,7 @@ struct overlap {
   pthread_rwlock_t lock;        /* guards all fields below */
 
   uint64_t used;                /* slots */
+  uint64_t most;                /* of them; the user's limit */
   uint64_t effort;              /* the rest of MAX_EFFORT */
 
   /* Removing must not fail, so room for cut ranges is allocated ahead: there is always
@@ -548,12 +550,27 @@ add_long (struct overlap *o, uint64_t first, uint64_t end,
   return other;
 }
 
+/* How many of clusters [first, end) are not in the set? */
+static uint64_t
+count_new (const struct overlap *o, uint64_t first, uint64_t end)
+{
+  uint64_t n = 0;
+
+  for (uint64_t c = first; c < end; c++)
+    n += kind_of (o, c) == OVERLAP_NONE;
+  return n;
+}
+
 static int
 add_singles (struct overlap *o, uint64_t first, uint64_t end,
              enum overlap_kind kind)
 {
   enum overlap_kind other = OVERLAP_NONE;
 
+  if (o->used + (end - first) > o->most && o->used + count_new (o, first, end) > o->most) {
+    errno = E2BIG;
+    return -1;
+  }
   if (reserve_slots (o, end - first) == -1)
     return -1;
   for (uint64_t c = first; c < end; c++) {
@@ -608,6 +625,7 @@ overlap_new (unsigned cluster_bits)
   if (o == NULL || f == NULL)
     goto fail;
   o->cluster_bits = cluster_bits;
+  o->most = UINT64_MAX;
   o->effort = MAX_EFFORT;
   if (getrandom (&o->secret, sizeof o->secret, GRND_NONBLOCK) !=
       sizeof o->secret)
@@ -651,6 +669,14 @@ overlap_free (struct overlap *o)
   free (o);
 }
 
+void
+overlap_limit (struct overlap *o, uint64_t most)
+{
+  pthread_rwlock_wrlock (&o->lock);
+  o->most = most;
+  pthread_rwlock_unlock (&o->lock);
+}
+
 int
 overlap_add (struct overlap *o, uint64_t offset, uint64_t bytes,
              enum overlap_kind kind)
@@ -672,7 +698,7 @@ overlap_add (struct overlap *o, uint64_t offset, uint64_t bytes,
   o->version++;
   pthread_rwlock_unlock (&o->lock);
 
-  if (r == -1)
+  if (r == -1 && errno != E2BIG)
     nbdkit_error ("cannot keep track of where metadata is: %m");
   return r;
 }

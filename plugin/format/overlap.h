@@ -27,13 +27,16 @@ enum overlap_kind {
 /* A new set contains only the header cluster.  NULL on ENOMEM. */
 extern struct overlap *overlap_new (unsigned cluster_bits);
 extern void overlap_free (struct overlap *);
+/* From now on the hash table has at most MOST clusters: a call of overlap_add that needs
+ * more returns -1 with errno E2BIG, not reported, and adds nothing. */
+extern void overlap_limit (struct overlap *, uint64_t most);
 
 /* Adds every cluster that [offset, offset+bytes) touches.  Offsets are less than 2^56.
  * Long ranges are kept as ranges, whose memory does not depend on their length; single
  * clusters are kept in a hash table, about 16 to 32 bytes each.  A cluster that is
  * already known as another kind keeps its first kind.  Returns 0 if all clusters are new
  * or of the same kind, such an earlier kind (> 0), so that the caller can judge it, or -1
- * on ENOMEM (reported).  Takes a lock. */
+ * on ENOMEM (reported), or at the limit of overlap_limit.  Takes a lock. */
 extern int overlap_add (struct overlap *, uint64_t offset, uint64_t bytes,
                         enum overlap_kind);
 /* Removes every cluster that [offset, offset+bytes) touches, of any kind, no matter in

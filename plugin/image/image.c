@@ -24,6 +24,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,6 +150,7 @@ image_open (const char *path, const struct image_options *options)
 
   if (im == NULL)
     return NULL;
+  image_limit_places (im, options->most_places);
   if (image_read_header (im) == 0 && check_features (path, &im->header) == 0 &&
       secret_unlock (&options->secret, im->file, &im->header, &im->cipher) == 0)
     return im;
@@ -332,10 +334,33 @@ static int
 new_overlap (struct image *im)
 {
   im->overlap = overlap_new (im->header.cluster_bits);
-  if (im->overlap)
-    return 0;
-  nbdkit_error ("overlap_new: %m");
-  return -1;
+  if (im->overlap == NULL) {
+    nbdkit_error ("overlap_new: %m");
+    return -1;
+  }
+  if (im->most_places > 0)
+    overlap_limit (im->overlap, im->most_places);
+  return 0;
+}
+
+void
+image_limit_places (struct image *im, uint64_t most)
+{
+  im->most_places = most;
+}
+
+/* Returns R, what registering metadata has returned; reports that the limit of places was
+ * the reason if it failed. */
+static int
+explain_limit (const struct image *im, int r)
+{
+  if (r == -1 && errno == E2BIG) {
+    nbdkit_error ("%s: the image has more than %" PRIu64 " L2 tables and other clusters "
+                  "of metadata, which untrusted=true refuses", storage_path (im->file),
+                  im->most_places);
+    errno = EPERM;
+  }
+  return r;
 }
 
 static int
@@ -369,7 +394,7 @@ register_metadata (struct image *im)
 int
 image_load (struct image *im)
 {
-  if (register_metadata (im) == -1)
+  if (explain_limit (im, register_metadata (im)) == -1)
     return -1;
   im->payload = payload_new (im->data ? im->data : im->file, im->cipher,
                              im->header.crypt_method == QCOW2_CRYPT_AES
@@ -383,7 +408,8 @@ image_read_snapshots (struct image *im)
 {
   if (im->overlap == NULL && new_overlap (im) == -1)
     return -1;
-  return snapshots_read (im->file, &im->header, im->overlap, &im->snapshots);
+  return explain_limit (im, snapshots_read (im->file, &im->header, im->overlap,
+                                            &im->snapshots));
 }
 
 /* Frees everything that was read of the image. */

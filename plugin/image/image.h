@@ -34,6 +34,8 @@ struct image_options {
   enum data_file_policy data_file;
   const char *data_file_path;   /* absolute; DATA_FILE_PATH only */
   struct filename_rules rules;  /* for names in headers */
+  uint64_t most_places;         /* limit of L2 tables, refcount blocks and other clusters
+                                   of metadata whose places are kept; 0: none */
   bool below_top;               /* a layer below the image that the user named:
                                    DATA_FILE_PATH counts as DATA_FILE_FOLLOW */
 };
@@ -66,6 +68,7 @@ struct image {
   struct snapshots snapshots;
 
   /* only image.c uses these */
+  uint64_t most_places;         /* 0, or the limit */
   bool locked;                  /* if not, no program is kept out */
   enum image_role role;
   unsigned owners;
@@ -89,6 +92,9 @@ extern int image_open_data (struct image *, const struct image_options *);
 /* Reports that the data file is already in use, as AS, and sets errno to ELOOP. */
 extern void image_data_in_use (const struct image *, const struct storage *as);
 
+/* Keeps image_load and image_read_snapshots from remembering more places than that: they
+ * fail with EPERM.  (image_open does this.)  0: no limit. */
+extern void image_limit_places (struct image *, uint64_t most);
 /* Reads the places of metadata: header, L1 table, refcount table, and the clusters that
  * their entries point to.  Ignores invalid entries; code that follows them reports
  * these. */

@@ -2,13 +2,15 @@
  *
  * untrusted=true limits what an image makes the server keep in memory: an image with one
  * more than that is refused (EPERM, with one message that says what it has), and served
- * without the option; what is within the limit is served.
+ * without the option; what is within the limit is served.  What counts of L1 and refcount
+ * tables, also of snapshots, is what they name, and not their length.
  */
 
 #include <config.h>
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "util/bytes.h"
 #include "format/format.h"
@@ -21,7 +23,12 @@
 #define PLACE (UINT64_C (4) << 20)      /* of new tables: behind all that the image has */
 #define LENGTH (UINT64_C (16) << 20)
 
+/* Clusters of metadata.  Where there are so many, they are small, and follow LENGTH. */
+#define MOST_PLACES (3u << 18)
+#define SMALL 512u
+
 static struct blob made;        /* by QEMU */
+static uint64_t longer;         /* 0, or the file gets that many bytes */
 
 /* 0, or errno. */
 static int
@@ -35,6 +42,8 @@ open_image (const struct blob *b, bool untrusted)
   int err = 0;
 
   blob_save (IMAGE, b);
+  if (longer > 0)
+    CHECK (truncate (options.path, longer) == 0);
   if (disk_open (&options, &d) == -1)
     err = errno;
   else
@@ -63,19 +72,56 @@ check (uint64_t amount, void (*change) (struct blob *, uint64_t amount), const c
   blob_free (&beyond);
 }
 
+/* Writes the table at PLACE: N entries that name clusters behind LENGTH. */
 static void
-enlarge_l1 (struct blob *b, uint64_t entries)
+name_clusters (struct blob *b, uint64_t n)
 {
-  blob_put (b, 36, entries, 4);
+  for (uint64_t i = 0; i < n; i++)
+    blob_put (b, PLACE + 8 * i, LENGTH + i * SMALL, 8);
+}
+
+/* In the next three, the image has MANY clusters of metadata in all.  A table of many
+ * clusters is one range, which does not count. */
+
+/* The image has its header, refcount table and block, too. */
+static void
+add_l2_tables (struct blob *b, uint64_t many)
+{
+  name_clusters (b, many - 3);
+  blob_put (b, 24, (many - 3) * (SMALL / 8) * SMALL, 8);
+  blob_put (b, 36, many - 3, 4);
   blob_put (b, 40, PLACE, 8);
 }
 
+/* ... its header, and L1 table ... */
 static void
-enlarge_reftable (struct blob *b, uint64_t clusters)
+add_refcount_blocks (struct blob *b, uint64_t many)
 {
-  blob_put (b, PLACE, blob_get (b, blob_get (b, 48, 8), 8), 8);
+  name_clusters (b, many - 2);
   blob_put (b, 48, PLACE, 8);
-  blob_put (b, 56, clusters, 4);
+  blob_put (b, 56, (8 << 20) / SMALL, 4);
+}
+
+/* ... all four, and a table of two snapshots, which share the others. */
+static void
+add_snapshot_tables (struct blob *b, uint64_t many)
+{
+  const uint64_t table = LENGTH - SMALL;
+
+  name_clusters (b, many - 5);
+  blob_put (b, 60, 2, 4);
+  blob_put (b, 64, table, 8);
+  for (unsigned i = 0; i < 2; i++) {
+    const uint64_t at = table + i * 64;
+
+    blob_put (b, at, PLACE, 8);
+    blob_put (b, at + 8, many - 5, 4);
+    blob_put (b, at + 12, 1, 2);
+    blob_put (b, at + 14, 1, 2);
+    blob_put (b, at + 36, 16, 4);
+    blob_put (b, at + 48, blob_get (b, 24, 8), 8);
+    blob_put (b, at + 56, 0x3161 + i * 0x101, 2);     /* "1a", "2b" */
+  }
 }
 
 /* N snapshots, whose entries have BYTES bytes (the last one: MORE); each has the name of
@@ -135,13 +181,14 @@ main (void)
   const struct image_spec spec = {
     .version = 3, .cluster_size = CLUSTER, .refcount_bits = 16, .size = 1 << 20,
   };
+  const struct image_spec small = {
+    .version = 3, .cluster_size = SMALL, .refcount_bits = 16, .size = 1 << 20,
+  };
 
   images_enter ("untrusted-limits");
   image_create (IMAGE, &spec);
   blob_load (IMAGE, &made);
   CHECK (made.len <= PLACE);
-  check ((4 << 20) / 8, enlarge_l1, "an L1 table of more than 4 MiB");
-  check ((1 << 20) / CLUSTER, enlarge_reftable, "a refcount table of more than 1 MiB");
   check (256, add_many_snapshots, "more than 256 snapshots");
   check (1 << 20, add_long_snapshots, "a snapshot table of more than 1 MiB");
   blob_save (IMAGE, &made);
@@ -149,6 +196,16 @@ main (void)
   image_bitmap (IMAGE, "b", 0);
   blob_load (IMAGE, &made);
   check (1 << 20, enlarge_bitmap_directory, "a bitmap directory of more than 1 MiB");
+  blob_free (&made);
+
+  CHECK (unlink (IMAGE) == 0);
+  image_create (IMAGE, &small);
+  blob_load (IMAGE, &made);
+  CHECK (made.len <= PLACE && blob_get (&made, 56, 4) == 1);
+  longer = LENGTH + (MOST_PLACES + UINT64_C (1)) * SMALL;
+  check (MOST_PLACES, add_l2_tables, "more than 786432 L2 tables");
+  check (MOST_PLACES, add_refcount_blocks, "more than 786432 L2 tables");
+  check (MOST_PLACES, add_snapshot_tables, "more than 786432 L2 tables");
   blob_free (&made);
   images_leave ();
   return 0;
