@@ -17,6 +17,8 @@ core_sources = \
 	%reldir%/util/names.c \
 	%reldir%/util/names.h \
 	%reldir%/util/printable.h \
+	%reldir%/util/publicname.c \
+	%reldir%/util/publicname.h \
 	%reldir%/util/processors.h \
 	%reldir%/util/report.c \
 	%reldir%/util/report.h \

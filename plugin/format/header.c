@@ -33,6 +33,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/printable.h"
+#include "util/publicname.h"
 #include "util/report.h"
 #include "format/header.h"
 
@@ -552,6 +553,7 @@ header_parse (const char *path, const void *buf, size_t len,
   struct parse p = {
     .path = path, .buf = buf, .len = len, .file_size = file_size, .h = h,
   };
+  CLEANUP_FREE char *backing = NULL;
   char shown[PRINTABLE_SIZE (256)];
 
   memset (h, 0, sizeof *h);
@@ -567,13 +569,13 @@ header_parse (const char *path, const void *buf, size_t len,
     return -1;
   }
 
+  backing = publicname (h->backing_file ? h->backing_file : "");
   nbdkit_debug ("%s: qcow2 version %u, %" PRIu64 " bytes, clusters of %" PRIu64
                 ", %u refcount bits, %" PRIu32 " snapshots, features %" PRIx64
                 "/%" PRIx64 "/%" PRIx64 ", backing file \"%s\"",
                 path, h->version, h->size, h->cluster_size,
                 1u << h->refcount_order, h->nb_snapshots,
                 h->incompatible, h->compatible, h->autoclear,
-                h->backing_file ? printable (h->backing_file, 256, shown,
-                                             sizeof shown) : "");
+                printable (publicname_or (backing), 256, shown, sizeof shown));
   return 0;
 }

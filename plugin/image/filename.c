@@ -32,6 +32,7 @@
 
 #include "util/cleanup.h"
 #include "util/printable.h"
+#include "util/publicname.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "image/filename.h"
@@ -46,34 +47,20 @@ struct reference {
 bool
 filename_has_protocol (const char *name)
 {
-  const char *colon = strchr (name, ':');
-  const char *slash = strchr (name, '/');
-
-  return colon != NULL && (slash == NULL || colon < slash);
-}
-
-/* How much of a name may be told: behind a protocol, there may be secrets anywhere. */
-static size_t
-public_part (const char *name)
-{
-  const bool shown = !filename_has_protocol (name) || strncmp (name, "file:", 5) == 0 ||
-    (jsonname_is (name) && strchr (name, '@') == NULL && strstr (name, "pass") == NULL);
-
-  return shown ? strlen (name) : (size_t) (strchr (name, ':') + 1 - name);
+  return publicname_protocol (name) > 0;
 }
 
 static char *
 refuse (const struct reference *r, int err, const char *why)
 {
+  CLEANUP_FREE char *shown = publicname (r->name);
   char text[PRINTABLE_SIZE (1024)];
-  const size_t len = public_part (r->name);
 
   if (nbduri_is (r->name))
     nbdkit_error ("%s: %s name (an NBD URI): %s", r->overlay, r->what, why);
   else
-    nbdkit_error ("%s: %s name \"%s%s\": %s", r->overlay, r->what,
-                  printable (r->name, len, text, sizeof text),
-                  r->name[len] ? "..." : "", why);
+    nbdkit_error ("%s: %s name \"%s\": %s", r->overlay, r->what,
+                  printable (publicname_or (shown), 1024, text, sizeof text), why);
   errno = err;
   return NULL;
 }

@@ -30,6 +30,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/publicname.h"
 #include "util/report.h"
 #include "util/sparse.h"
 #include "format/compress.h"
@@ -178,9 +179,11 @@ find_data (const struct image *im, const struct image_options *options, char **p
     return -1;
   }
   if (options->data_file == DATA_FILE_DENY) {
+    CLEANUP_FREE char *shown = publicname (h->data_file ? h->data_file : "");
+
     nbdkit_error ("%s: the image has an external data file (\"%s\"), "
                   "and data-file=deny (or untrusted=true) was given", overlay,
-                  h->data_file ? h->data_file : "");
+                  publicname_or (shown));
     errno = EPERM;
     return -1;
   }

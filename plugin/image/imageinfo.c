@@ -24,6 +24,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/jsontext.h"
+#include "util/publicname.h"
 #include "util/report.h"
 #include "format/compress.h"
 #include "format/luks.h"
@@ -212,6 +213,15 @@ describe_snapshots (const struct snapshots *snapshots)
 /* --- the image --- */
 
 /* The member `data' of `format-specific'. */
+/* A name in the header, without secrets.  NULL on ENOMEM. */
+static json_t *
+name_for_report (const char *name)
+{
+  CLEANUP_FREE char *shown = publicname (name);
+
+  return shown ? jsontext_string (shown) : NULL;
+}
+
 static json_t *
 describe_format (const struct header *h, const struct facts *f)
 {
@@ -226,7 +236,7 @@ describe_format (const struct header *h, const struct facts *f)
       { "corrupt", json_boolean (h->incompatible & QCOW2_INCOMPAT_CORRUPT) },
       { "extended-l2", json_boolean (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2) });
   if (h->data_file)
-    data = jsontext_add (data, { "data-file", jsontext_string (h->data_file) });
+    data = jsontext_add (data, { "data-file", name_for_report (h->data_file) });
   if (h->incompatible & QCOW2_INCOMPAT_DATA_FILE)
     data = jsontext_add (data,
       { "data-file-raw", json_boolean (h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) });
@@ -279,8 +289,8 @@ add_backing (json_t *info, const struct header *h, const char *name)
     return info;
   full = filename_shown (name, h->backing_file);
   info = jsontext_add (info,
-    { "backing-filename", jsontext_string (h->backing_file) },
-    { "full-backing-filename", full ? jsontext_string (full) : NULL });
+    { "backing-filename", name_for_report (h->backing_file) },
+    { "full-backing-filename", full ? name_for_report (full) : NULL });
   return h->backing_format == NULL ? info : jsontext_add (info,
     { "backing-filename-format", jsontext_string (h->backing_format) });
 }

@@ -56,6 +56,16 @@ refuse (struct options *o, int err, const char *format, ...)
   return -1;
 }
 
+/* For a message, which must not contain secrets: a key, or a value that is a word. */
+static const char *
+word (const char *text)
+{
+  static const char letters[] =
+    "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+  return text[strspn (text, letters)] == '\0' ? text : "...";
+}
+
 /* --- all keys on one level --- */
 
 static const struct option *
@@ -79,7 +89,7 @@ add_value (struct options *o, const char *key, json_t *value)
   if (o->n == MAX_OPTIONS)
     return refuse (o, EINVAL, "it has more than %d options", MAX_OPTIONS);
   if (find (o, "", key))
-    return refuse (o, EINVAL, "\"%s\" stands there twice", key);
+    return refuse (o, EINVAL, "\"%s\" stands there twice", word (key));
   new->value = NULL;
   new->taken = false;
   if (json_is_string (value))
@@ -89,7 +99,8 @@ add_value (struct options *o, const char *key, json_t *value)
   else if (json_is_boolean (value))
     new->value = strdup (json_is_true (value) ? "true" : "false");
   else
-    return refuse (o, EINVAL, "\"%s\" is neither text, a number, nor true or false", key);
+    return refuse (o, EINVAL, "\"%s\" is neither text, a number, nor true or false",
+                   word (key));
   if (new->value == NULL || (json_is_integer (value) && r == -1) ||
       (new->key = strdup (key)) == NULL) {
     free (new->value);
@@ -182,7 +193,7 @@ parse_nbd (struct options *o, const char *prefix, char **name)
     port = take (o, prefix, "port");
   }
   if (type && strcmp (type, "inet") != 0 && strcmp (type, "unix") != 0)
-    return refuse (o, ENOTSUP, "a server of type \"%s\" is not supported", type);
+    return refuse (o, ENOTSUP, "a server of type \"%s\" is not supported", word (type));
   if ((path == NULL) == (host == NULL))
     return refuse (o, EINVAL, "the NBD server needs either a host or a path");
   *name = nbduri_make (host, port, path, export ? export : "");
@@ -200,7 +211,7 @@ parse_protocol (struct options *o, const char *prefix, const char *driver,
     return parse_nbd (o, prefix, &r->name);
   if (driver && strcmp (driver, "file") != 0 && strcmp (driver, "host_device") != 0)
     return refuse (o, ENOTSUP, "driver \"%s\" is not supported: an NBD server can serve "
-                   "it, and backing=URI names that", driver);
+                   "it, and backing=URI names that", word (driver));
   filename = take (o, prefix, "filename");
   if (filename == NULL)
     return refuse (o, EINVAL, "it names no file");
@@ -234,7 +245,8 @@ parse_nodes (struct options *o, struct jsonname *r)
   for (size_t i = 0; i < o->n; i++)
     if (!o->list[i].taken) {
       free (r->name);
-      return refuse (o, ENOTSUP, "\"%.100s\" is not supported there", o->list[i].key);
+      return refuse (o, ENOTSUP, "\"%.100s\" is not supported there",
+                     word (o->list[i].key));
     }
   return 0;
 }
@@ -257,7 +269,8 @@ jsonname_parse (const char *name, struct jsonname *r, char why[JSONNAME_WHY])
 
   memset (r, 0, sizeof *r);
   if (!json_is_object (json))
-    refuse (&o, EINVAL, "%s", json ? "it is no JSON object" : error.text);
+    refuse (&o, EINVAL, json ? "it is no JSON object"
+            : "it is malformed at byte %d of the JSON", error.position);
   else if (flatten (&o, "", json) == 0)
     ret = parse_nodes (&o, r);
   for (size_t i = 0; i < o.n; i++) {

@@ -22,6 +22,7 @@
 #include <sys/resource.h>
 
 #include "util/cleanup.h"
+#include "util/publicname.h"
 #include "util/report.h"
 #include "image/filename.h"
 #include "mapping/chain.h"
@@ -162,9 +163,11 @@ chain_below (const char *overlay, const struct header *h,
     return 0;
 
   if (options->backing == BACKING_DENY) {
+    CLEANUP_FREE char *shown = publicname (h->backing_file);
+
     nbdkit_error ("%s: the image has a backing file (\"%s\"), "
                   "and backing=deny (or untrusted=true) was given", overlay,
-                  h->backing_file);
+                  publicname_or (shown));
     errno = EPERM;
     return -1;
   }

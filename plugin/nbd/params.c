@@ -413,7 +413,7 @@ set_allow_uri (struct params *p, const char *key, const char *value)
   const char *uri;
 
   if (!nbduri_is (value))
-    return bad_value (key, value, "must be an NBD URI");
+    return bad_file (key, value, "must be an NBD URI");
   if (take_storage (p, key, value, &shown, &uri) == -1)
     return -1;
   return allow (p, uri);
@@ -592,7 +592,7 @@ set_rebase (struct params *p, const char *key, const char *value)
 {
   p->rebase.name = value;
   if (strlen (value) > QCOW2_MAX_BACKING_NAME)
-    return bad_value (key, value, "the name has more than %d bytes",
+    return bad_file (key, value, "the name has more than %d bytes",
                       QCOW2_MAX_BACKING_NAME);
   return value[0] == '\0' ? 0 : take_stored (p, key, value);
 }
@@ -635,7 +635,7 @@ set (struct params *p, const struct spec *spec, const char *value)
   case KIND_TEXT:
     *(const char **) at = value;
     return 0;
-  case KIND_PATH: return parse_path (spec->key, value, at);
+  case KIND_PATH: return parse_plain_path (spec->key, value, at);
   case KIND_BYTES: return parse_bytes (spec->key, value, at);
   case KIND_NUMBER: return parse_number (spec->key, value, at);
   case KIND_FLAG: return parse_flag (spec->key, value, at);

@@ -27,7 +27,9 @@
 #include <nbdkit-plugin.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/printable.h"
+#include "util/publicname.h"
 #include "util/utf8.h"
 #include "storage/nbduri.h"
 #include "image/filename.h"
@@ -36,18 +38,37 @@
 /* Messages show this many characters of a value. */
 #define MAX_SHOWN 64
 
-int
-bad_value (const char *key, const char *value, const char *fmt, ...)
+static void __attribute__ ((format (printf, 3, 0)))
+tell_bad (const char *key, const char *value, const char *fmt, va_list args)
 {
   char shown[PRINTABLE_SIZE (MAX_SHOWN)], why[200];
-  va_list args;
 
-  va_start (args, fmt);
   vsnprintf (why, sizeof why, fmt, args);
-  va_end (args);
   nbdkit_error ("%s=%s%s: %s", key,
                 printable (value, MAX_SHOWN, shown, sizeof shown),
                 strlen (value) > MAX_SHOWN ? "..." : "", why);
+}
+
+int
+bad_value (const char *key, const char *value, const char *fmt, ...)
+{
+  va_list args;
+
+  va_start (args, fmt);
+  tell_bad (key, value, fmt, args);
+  va_end (args);
+  return -1;
+}
+
+int
+bad_file (const char *key, const char *value, const char *fmt, ...)
+{
+  CLEANUP_FREE char *shown = publicname (value);
+  va_list args;
+
+  va_start (args, fmt);
+  tell_bad (key, publicname_or (shown), fmt, args);
+  va_end (args);
   return -1;
 }
 
@@ -196,9 +217,19 @@ parse_path (const char *key, const char *value, char **r)
   if (value[0] == '\0')
     return bad_value (key, value, "the path is empty");
   if (strlen (value) >= PATH_MAX)
-    return bad_value (key, value, "the path has more than %d bytes", PATH_MAX - 1);
+    return bad_file (key, value, "the path has more than %d bytes", PATH_MAX - 1);
   *r = nbdkit_absolute_path (value);
   return *r ? 0 : -1;
+}
+
+int
+parse_plain_path (const char *key, const char *value, char **r)
+{
+  const size_t protocol = publicname_protocol (value);
+
+  if (protocol && strncmp (value + protocol, "//", 2) == 0)
+    return bad_file (key, value, "must be the path of a file, not a URI");
+  return parse_path (key, value, r);
 }
 
 /* Forms that QEMU, or another plugin of nbdkit, understands. */
@@ -259,7 +290,7 @@ parse_stored_path (const char *key, const char *value)
   if (value[0] == '\0')
     return bad_value (key, value, "the path is empty");
   if (c)
-    return bad_value (key, value, "the path contains the control character 0x%02x", c);
+    return bad_file (key, value, "the path contains the control character 0x%02x", c);
   return 0;
 }
 

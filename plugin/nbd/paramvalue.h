@@ -29,7 +29,10 @@ extern int parse_power (const char *key, const char *value, uint64_t min, uint64
                         const char *range, uint64_t *r);
 /* A decimal number. */
 extern int parse_number (const char *key, const char *value, unsigned *r);
-/* The name of a file.  *R is its absolute path, which the caller frees. */
+/* The name of a file.  *R is its absolute path, which the caller frees.  Something with
+ * "://" is refused: messages would show all of it. */
+extern int parse_plain_path (const char *key, const char *value, char **r);
+/* The same, whatever the name looks like. */
 extern int parse_path (const char *key, const char *value, char **r);
 /* The same, or an NBD URI.  *R is then the URI in normal form, without secrets, and
  * *SECRETS the same with its secrets; the caller frees both.  For a path, *SECRETS is
@@ -47,6 +50,9 @@ extern void forget_passphrase (char **r);
 
 /* Reports that VALUE is invalid, and why.  Returns -1. */
 extern int bad_value (const char *key, const char *value, const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 3, 4)));
+/* The same for the name of a file, which may contain secrets. */
+extern int bad_file (const char *key, const char *value, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 3, 4)));
 
 #endif /* QCOW2_PARAMVALUE_H */

@@ -62,7 +62,7 @@ class Served:
         try:
             connect(handle, self.uri)
         except nbd.Error as e:
-            raise Failure(self.explain("%s: %s" % (self.image.given, e.string))) from None
+            raise Failure(self.explain(why(self.image.given, e))) from None
         return handle
 
     def size(self):
@@ -86,18 +86,24 @@ def hold(image, writing):
         locks.hold(image.path, image.given, writing)
 
 
-def first_bytes(uri, count):
+def why(given, error):
+    """What libnbd says may name the user or the key of a URI."""
+    return "%s: %s" % (given, "cannot connect (the reason may contain secrets of the URI)"
+                       if "..." in given else error.string)
+
+
+def first_bytes(image, count):
     nbd = libnbd()
     handle = nbd.NBD()
     try:
-        connect(handle, uri)
+        connect(handle, image.path)
         count = min(count, handle.get_size())
         data = nbd.Buffer(count)
         if count:
             wait(handle, handle.aio_pread(data, 0))
         handle.shutdown()
     except nbd.Error as e:
-        raise Failure("%s: %s" % (uri, e.string)) from None
+        raise Failure(why(image.given, e)) from None
     return bytes(data.to_bytearray())
 
 

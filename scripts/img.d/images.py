@@ -32,7 +32,7 @@ def key_values(text, implied=None):
         elif not equals:
             value = "on"
         if not key:
-            raise Failure("'%s' is not KEY=VALUE" % text)
+            raise Failure("a list of options contains no KEY before a =")
         found.append((key, value))
     return found
 
@@ -207,8 +207,10 @@ def check_name(name):
     scheme, _, rest = name.partition(":")
     if scheme == "file":
         return rest[2:] if rest.startswith("//") else rest
+    import publicname
+    shown = publicname.shown(name)
     raise Failure("%s: '%s:' is not supported: use the name of a file (./%s if it "
-                  "contains a colon) or an NBD URI" % (name, scheme, name))
+                  "contains a colon) or an NBD URI" % (shown, scheme, shown))
 
 
 class Image:
@@ -219,6 +221,10 @@ class Image:
         self.given = name
         self.name = check_name(name)
         self.uri = is_uri(self.name)
+        if self.uri:
+            import publicname
+            self.given = publicname.shown(name)
+            programs.hide(name, self.given)
         self.path = self.name if self.uri else os.path.abspath(self.name)
         self.secret = secret
         self.share = share
@@ -265,7 +271,7 @@ class Image:
 def probe(image):
     if image.uri:
         import clients
-        head = clients.first_bytes(image.path, SECTOR)
+        head = clients.first_bytes(image, SECTOR)
     else:
         with About(image.given), open(image.name, "rb") as f:
             head = f.read(SECTOR)
@@ -305,8 +311,8 @@ def image_of_options(text, secrets, share, allow_uri):
         driver, format = format, "raw"
     name = given.pop(prefix + "filename", None)
     if name is None or driver not in ("file", "host_device"):
-        raise Failure("--image-opts %s: only files are supported (file.filename=NAME); "
-                      "use the URI of an NBD export without --image-opts" % text)
+        raise Failure("--image-opts: only files are supported (file.filename=NAME); "
+                      "use the URI of an NBD export without --image-opts")
     share = share or is_on("force-share", given.pop("force-share", "off"))
     if given:
         raise Failure("--image-opts: '%s' is not supported (driver, file.driver, "

@@ -30,6 +30,7 @@ PATIENCE = 30                   # seconds that a server has to end
 connections = []                # descriptors of sockets to servers
 _children = []                  # processes that have not been waited for
 _files = {}                     # to be removed unless they are kept: the user's name
+_uris = {}                      # with secrets, and what is shown instead
 _directories = []
 SOCKET_NAME = 90                # bytes; names of sockets have at most 107
 
@@ -100,8 +101,13 @@ def keep(name):
     del _files[name]
 
 
+def hide(uri, shown):
+    """Messages, also those of other programs, show the second one instead."""
+    _uris[uri] = shown
+
+
 def with_given_names(text):
-    for name, given in _files.items():
+    for name, given in [*_files.items(), *_uris.items()]:
         text = text.replace(name, given)
     return text
 

@@ -9,6 +9,7 @@ import re
 
 import formats
 import header
+from publicname import shown
 
 ALLOW, REFUSE = "allow", "refuse"
 
@@ -109,13 +110,13 @@ class Policy:
         """All properties that a policy may refuse."""
         if h.backing_offset:
             yield "backing-file", "it has a backing file" + (
-                " (\"%s\")" % h.backing if h.backing else "")
+                " (\"%s\")" % shown(h.backing) if h.backing else "")
         if h.incompatible & header.DATA_FILE:
             yield "data-file", "it has an external data file" + (
-                " (\"%s\")" % h.data_name if h.data_name else "")
+                " (\"%s\")" % shown(h.data_name) if h.data_name else "")
         elif h.data_name:
             yield "external-name", "it names an external data file that it does not have " \
-                "(\"%s\")" % h.data_name
+                "(\"%s\")" % shown(h.data_name)
         if h.backing_format and not h.backing:
             yield "external-name", "it names the format of a backing file that it does " \
                 "not have (\"%s\")" % h.backing_format

@@ -2,7 +2,7 @@
  *
  * jsonname.c: the "json:" names that QEMU writes have the same meaning as in QEMU; an
  * unsupported name is refused with its key or driver.  Random changes to names are
- * accepted or refused, and do no harm (run with AddressSanitizer).
+ * accepted or refused, and do no harm, as in publicname.c (run with AddressSanitizer).
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (1) as for crash/requests.
  */
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/publicname.h"
 #include "image/jsonname.h"
 #include "lib/trials.h"
 
@@ -102,6 +103,7 @@ test_large (void)
     sprintf (wide + strlen (wide), "\"k%d\":1,", i);
   }
   CHECK (jsonname_parse (deep, &n, why) == -1);
+  free (publicname (deep));
   strcat (wide, "\"z\":1}");
   CHECK (jsonname_parse (wide, &n, why) == -1 && strstr (why, "more than"));
 }
@@ -112,11 +114,15 @@ random_trial (struct rng *rng)
   static const char bytes[] = "{}[]\":,.0atrue\\ \x01\xff";
   char text[300], why[JSONNAME_WHY] = "";
   struct jsonname n;
+  char *shown;
 
   strcpy (text, good[rng_below (rng, sizeof good / sizeof good[0])].text);
   for (unsigned k = 1 + rng_below (rng, 3); k > 0; k--)
     text[5 + rng_below (rng, strlen (text) - 5)] =
       bytes[rng_below (rng, sizeof bytes - 1)];
+  shown = publicname (text);
+  CHECK (shown != NULL && strncmp (shown, "json:", 5) == 0);
+  free (shown);
   if (jsonname_parse (text, &n, why) == 0) {
     CHECK (n.name != NULL);
     free (n.name);
