@@ -76,10 +76,11 @@ matrix_packages=(
   mmdebstrap
   pkg-config
 )
-# Programs that recipes use, and that scripts/matrix does without.
+# Programs that recipes use.
 # shellcheck disable=SC2034
 recipe_packages=(
   debian-archive-keyring
+  debootstrap
   guestfish
   kmod
   mkosi
