@@ -37,8 +37,9 @@
  * Group commit: flushes that arrive while a checkpoint runs share the next one.
  *
  * Timer: a client that never flushes would leave all changes of metadata in memory, and
- * lose everything in a crash.  So a thread flushes every now and then if there is anything
- * to be made durable.
+ * lose everything in a crash.  So a thread flushes at each tick if there is anything to
+ * be made durable.  While there is no space it tries again at each tick, too: nothing
+ * tells it that there is some again.  Only its messages become rare.
  *
  * Locks: `lock' guards the fields that decide whose turn it is, and those of the timer; it
  * is not held while a checkpoint runs.  Only the thread that set `running' executes
@@ -85,8 +86,8 @@ struct checkpoint {
   _Atomic uint64_t flushes, runs, syncs, shared, timed;
 };
 
-/* After a failure the timer waits twice as long, up to this. */
-#define MAX_PAUSE_MS 60000
+/* While there is no space, the timer reports that less and less often, up to this. */
+#define MAX_QUIET_MS 60000
 #define TIMER_STACK (UINT64_C (256) << 10)
 
 struct checkpoint *
@@ -344,9 +345,9 @@ is_due (struct checkpoint *ck)
 
 /* Waits for the next tick.  False: the timer is stopped. */
 static bool
-wait_for_tick (struct checkpoint *ck, uint64_t ms)
+wait_for_tick (struct checkpoint *ck)
 {
-  const uint64_t end = clock_ms () + ms;
+  const uint64_t end = clock_ms () + ck->interval_ms;
   const struct timespec ts = { end / 1000, end % 1000 * 1000000 };
   LOCK_FOR_BLOCK (&ck->lock);
 
@@ -355,18 +356,38 @@ wait_for_tick (struct checkpoint *ck, uint64_t ms)
   return ck->ticking;
 }
 
+/* Unless TELL, a lack of space or memory is not reported. */
+static bool
+flush_in_time (struct checkpoint *ck, bool tell)
+{
+  bool done;
+
+  ck->timed++;
+  report_keep ();
+  done = flush_once (ck) == 0 && checkpoint_reap (ck) == 0;
+  report_end_keeping (done || tell || !storage_may_try_again (errno));
+  return done;
+}
+
 static void *
 run_timer (void *opaque)
 {
   struct checkpoint *ck = opaque;
-  uint64_t pause = ck->interval_ms;
+  uint64_t quiet_ms = 0;        /* how long after the last report */
+  int64_t tell_at = 0;          /* clock_ms */
 
-  while (wait_for_tick (ck, pause)) {
-    if (health_check (ck->image->health) == -1 || !is_due (ck))
+  while (wait_for_tick (ck)) {
+    bool tell;
+
+    if (health_check (ck->image->health) == -1)
       continue;
-    ck->timed++;
-    pause = flush_once (ck) == 0 && checkpoint_reap (ck) == 0 ? ck->interval_ms
-      : max64 (ck->interval_ms, min64 (pause * 2, MAX_PAUSE_MS));
+    tell = quiet_ms == 0 || clock_ms () >= tell_at;
+    if (!is_due (ck) || flush_in_time (ck, tell))
+      quiet_ms = 0;
+    else if (tell) {
+      quiet_ms = min64 (2 * max64 (quiet_ms, ck->interval_ms), MAX_QUIET_MS);
+      tell_at = clock_ms () + quiet_ms;
+    }
   }
   return NULL;
 }

@@ -51,7 +51,8 @@ extern int checkpoint_flush (struct checkpoint *);
 extern void checkpoint_relieve (struct checkpoint *);
 
 /* From now on, whenever something was changed, a checkpoint starts at most INTERVAL_MS
- * later, whether a client flushes or not.  If there is no thread for it, that is reported,
+ * later, whether a client flushes or not, and again after each INTERVAL_MS while there is
+ * no space or memory for it.  If there is no thread for it, that is reported,
  * and nothing else happens.  checkpoint_stop_timer waits for a checkpoint that it has
  * started.  The caller sees to it that only one thread calls these functions. */
 extern void checkpoint_start_timer (struct checkpoint *);
