@@ -129,10 +129,28 @@ join (const char *base, const char *name)
     : path;
 }
 
+/* Is it a path that begins with a URI with secrets?  All messages about the file would
+ * show them.  (jsonname.c writes "./" before such a path.) */
+static bool
+hides_uri (const char *path)
+{
+  CLEANUP_FREE char *shown = NULL;
+
+  if (strncmp (path, "./", 2) == 0)
+    path += 2;
+  if (publicname_protocol (path) == 0 || strstr (path, "://") == NULL)
+    return false;
+  shown = publicname (path);
+  return shown == NULL || strcmp (shown, path) != 0;
+}
+
 static char *
 resolve_path (const struct reference *r, const char *name, const char *base)
 {
   char *path;
+
+  if (hides_uri (name))
+    return refuse (r, EINVAL, "a URI with secrets is no path");
 
   if (name[0] == '\0')
     return refuse (r, EINVAL, "it is empty");

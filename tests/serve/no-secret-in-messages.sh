@@ -190,7 +190,8 @@ do_all ()
 
 for name in https://bob:hunter2@host/x nbd:bob:hunter2@host:10809 \
             rbd:pool/image:key=hunter2 'json:{"driver":"ssh","password":"hunter2"}' \
-            'json:{"password":hunter2}'; do
+            'json:{"password":hunter2}' file:https://bob:hunter2@host/x \
+            'json:{"driver":"file","filename":"https://bob:hunter2@host/x"}'; do
   qemu-img create -q -u -f qcow2 -F raw -b "$name" a.qcow2 1M
   do_all "$name"
   name_data a.qcow2 "$name"
@@ -238,4 +239,6 @@ for uri in https://bob:hunter2@host/x ssh://bob:hunter2@host/ nbds://bob:hunter2
   done
   says "${img[@]}" convert -O qcow2 plain.raw "$uri"
   keeps_secret "nbdkit-qcow2-img convert ... $uri"
+  says "$programs/nbdkit-qcow2-apply-changes" "$uri" "$uri"
+  keeps_secret "nbdkit-qcow2-apply-changes $uri"
 done
