@@ -63,6 +63,7 @@ open_metadata (struct writable *w, const struct disk *d)
   const struct alloc_options options = {
     .discard = d->options.discard, .budget = map_budget (d->map),
     .watermark = d->options.watermark, .news = d->options.news,
+    .leaks_last = image->header.version < 3,    /* no place for the mark: recover.c */
   };
 
   w->refcounts = refcount_open (image->file, &image->header, image->overlap);

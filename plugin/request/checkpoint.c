@@ -296,6 +296,19 @@ flush_once (struct checkpoint *ck)
   return 0;
 }
 
+/* Does or shares a checkpoint.  The file still has the old counts of what it released: if
+ * a crash would leak much of that, another one writes the new counts.  That promises
+ * nothing to the caller, so its errors are left to the next flush, which meets them. */
+static int
+flush_and_settle (struct checkpoint *ck)
+{
+  if (flush_once (ck) == -1)
+    return -1;
+  if (alloc_wants_release (ck->alloc))
+    flush_once (ck);
+  return 0;
+}
+
 int
 checkpoint_reap (struct checkpoint *ck)
 {
@@ -317,7 +330,7 @@ int
 checkpoint_flush (struct checkpoint *ck)
 {
   ck->flushes++;
-  return flush_once (ck) == 0 ? checkpoint_reap (ck) : -1;
+  return flush_and_settle (ck) == 0 ? checkpoint_reap (ck) : -1;
 }
 
 void
@@ -328,7 +341,7 @@ checkpoint_relieve (struct checkpoint *ck)
   if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
       alloc_wants_release (ck->alloc) ||
       vacant_crowded (ck->vacant))
-    flush_once (ck);
+    flush_and_settle (ck);
   checkpoint_reap (ck);
 }
 
@@ -364,7 +377,7 @@ flush_in_time (struct checkpoint *ck, bool tell)
 
   ck->timed++;
   report_keep ();
-  done = flush_once (ck) == 0 && checkpoint_reap (ck) == 0;
+  done = flush_and_settle (ck) == 0 && checkpoint_reap (ck) == 0;
   report_end_keeping (done || tell || !storage_may_try_again (errno));
   return done;
 }

@@ -37,6 +37,7 @@ struct alloc {
   bool regular;                 /* reads as zeros past its end */
   uint64_t open_size;           /* bytes: the file never becomes shorter */
   uint64_t watermark;           /* bytes; see alloc_options */
+  bool leaks_last;              /* the same */
   void (*news) (void);
 
   pthread_mutex_t lock;         /* guards all fields below */
@@ -83,6 +84,8 @@ struct alloc {
   size_t freed_items;           /* in all of these */
   size_t pending_items;         /* of these, in pending */
   uint64_t pending_clusters;    /* of quarantined, in pending */
+  uint64_t taken_clusters;      /* of quarantined, by the running checkpoint */
+  uint64_t unwritten_clusters;  /* lost a reference in memory, not yet in the file */
 
   uint64_t low_size;            /* bytes: the size for which a low end was reported */
   struct alloc_stats stats;     /* without high_water, which is bump */

@@ -11,12 +11,13 @@
  *
  * - Reserve: clusters [bump, bump_end) at the end of the file.  Their counts are
  *   incremented a batch at a time (1 MiB at first, then up to 8 MiB while batches are
- *   used up; less if the host does not have the space), and the file is extended.  Those
- *   from `fresh' on have never been used and read as zeros: because they lie past the old
- *   end of the file (those before it, if there are any, were written before a crash and
- *   never counted), or because storage of a fixed size has zeros there or could zero the
- *   batch at once.  Below settled_end, this and their counts are durable.  A crash leaks
- *   no more than the reserve.
+ *   used up; less if the host does not have the space, or if nobody would give back what
+ *   a crash leaks), and the file is extended.  Those from `fresh' on have never been used
+ *   and read as zeros: because they lie past the old end of the file (those before it, if
+ *   there are any, were written before a crash and never counted), or because storage of
+ *   a fixed size has zeros there or could zero the batch at once.  Below settled_end, this
+ *   and their counts are durable.  The reserve is never longer than one and a half
+ *   batches, nor is what a crash leaks of it.
  * - Idle: clusters whose count is 0 in memory.  A scan of the refcounts finds those that
  *   are not known (allocidle.c).
  *
@@ -60,6 +61,7 @@
 
 #define MIN_BATCH (UINT64_C (1) << 20)          /* bytes */
 #define MAX_BATCH (UINT64_C (8) << 20)
+#define LASTING_BATCH (UINT64_C (256) << 10)    /* if leaks_last */
 #define MIN_BATCH_CLUSTERS 4
 /* About how many bytes the storage is asked first, and at most, to learn where it has
  * zeros.  Writers wait for the answer. */
@@ -99,7 +101,15 @@ watch_end (struct alloc *a)
 static uint64_t
 min_batch (const struct alloc *a)
 {
-  return max64 (MIN_BATCH >> a->bits, MIN_BATCH_CLUSTERS);
+  return max64 ((a->leaks_last ? LASTING_BATCH : MIN_BATCH) >> a->bits,
+                MIN_BATCH_CLUSTERS);
+}
+
+static uint64_t
+max_batch (const struct alloc *a)
+{
+  return max64 ((a->leaks_last ? LASTING_BATCH : MAX_BATCH) >> a->bits,
+                MIN_BATCH_CLUSTERS);
 }
 
 struct alloc *
@@ -125,6 +135,7 @@ alloc_open (struct storage *file, unsigned cluster_bits,
   a->bits = cluster_bits;
   a->discard = options->discard;
   a->budget = options->budget;
+  a->leaks_last = options->leaks_last;
   a->watermark = options->watermark;
   a->news = options->news;
   a->regular = storage_is_regular (file);
@@ -334,7 +345,7 @@ extend_reserve (struct alloc *a, uint64_t want)
   a->stats.extended += e.n;
   /* When little space is left, the next batch need not start too large again. */
   a->batch = e.n < n ? min64 (a->batch, e.n)
-    : min64 (a->batch * 2, max64 (MAX_BATCH >> a->bits, MIN_BATCH_CLUSTERS));
+    : min64 (a->batch * 2, max_batch (a));
   return 0;
 }
 

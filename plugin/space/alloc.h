@@ -39,6 +39,8 @@ struct alloc_options {
   struct budget *budget;        /* counts the memory for what is known of free clusters,
                                    which may use an eighth of the image's share, and at
                                    least ALLOC_LEAST_IDLE bytes; NULL: no limit */
+  bool leaks_last;              /* what a crash leaks is not given back by the next start:
+                                   so little is taken ahead, and counts are written soon */
   uint64_t watermark;           /* bytes: reports, once for each size of the device, that
                                    less is left below its end; 0: never */
   void (*news) (void);          /* NULL, or called after that, with locks held */
@@ -93,8 +95,9 @@ extern void alloc_free_end (struct alloc *, unsigned unused);
 
 /* The number of bytes that were freed and cannot be used again yet. */
 extern uint64_t alloc_quarantined (struct alloc *);
-/* Returns true if so much of that, in bytes or in runs, waits for its removal to become
- * durable that a checkpoint is worthwhile. */
+/* Returns true if a crash would leak so much that was freed, or if so many runs wait for
+ * their removal to become durable, that a checkpoint is worthwhile.  After two that began
+ * later, it is false, unless more was freed meanwhile. */
 extern bool alloc_wants_release (struct alloc *);
 
 /* --- for the checkpoint --- */

@@ -40,14 +40,16 @@
 
 /* Clusters for packing are taken in runs of this many bytes. */
 #define PACK_RUN (UINT64_C (256) << 10)
+#define LASTING_PACK_RUN (UINT64_C (64) << 10)  /* if leaks_last */
 
 /* Adds clusters at pack.end, or starts a new run in another place. */
 static int
 extend (struct alloc *a)
 {
+  const uint64_t bytes = a->leaks_last ? LASTING_PACK_RUN : PACK_RUN;
   struct alloc_run run;
 
-  if (alloc_take (a, max64 (PACK_RUN >> a->bits, 1), &run) == -1)
+  if (alloc_take (a, max64 (bytes >> a->bits, 1), &run) == -1)
     return -1;
   /* No stream is longer than a cluster, so the rest is part of a cluster that is in use:
    * there is nothing to give back. */

@@ -38,9 +38,14 @@
 #include "util/report.h"
 #include "space/alloc-impl.h"
 
-/* A checkpoint is worthwhile when the removal of more than this many bytes is not
- * durable.  (It does not help clusters that wait for their grace period.) */
+/* A crash leaks clusters whose pointers are gone from the file while their counts are not
+ * yet lower there: those that the last checkpoint released, and during a checkpoint those
+ * that it has taken.  So a checkpoint is worthwhile, for the pointers or for the counts,
+ * when all that was freed and is not in the file is more than this many bytes.  (It does
+ * not help clusters that wait for their grace period; a crash does not leak these.) */
 #define QUARANTINE_LIMIT (UINT64_C (128) << 20)
+/* If leaks last, counts are written as soon as this many bytes would leak at any time. */
+#define QUARANTINE_LASTING (UINT64_C (512) << 10)
 
 int
 alloc_free_begin (struct alloc *a, unsigned n)
@@ -134,7 +139,9 @@ alloc_wants_release (struct alloc *a)
   const uint64_t most = most_bytes (a, 1);
   LOCK_FOR_BLOCK (&a->lock);
 
-  return a->pending_clusters << a->bits > QUARANTINE_LIMIT ||
+  return (a->pending_clusters + a->taken_clusters + a->unwritten_clusters) << a->bits
+           > QUARANTINE_LIMIT ||
+         (a->leaks_last && a->unwritten_clusters << a->bits > QUARANTINE_LASTING) ||
          a->pending_items * ALLOC_ITEM_BYTES > most;
 }
 
@@ -147,6 +154,7 @@ alloc_take_frees (struct alloc *a)
   frees = a->pending.head;
   a->pending.head = a->pending.tail = NULL;
   a->pending_items = 0;
+  a->taken_clusters = a->pending_clusters;
   a->pending_clusters = 0;
   return frees;
 }
@@ -263,10 +271,13 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
   struct freed f = { .a = a };
   int err = 0;
 
-  if (frees == NULL)
-    return 0;
   LOCK_FOR_BLOCK (&a->lock);
 
+  a->taken_clusters = 0;
+  if (ok)
+    a->unwritten_clusters = 0;  /* of the checkpoint before, which this one has written */
+  if (frees == NULL)
+    return 0;
   if (!ok) {
     for (item = frees; ; item = item->next) {
       a->pending_items++;
@@ -288,8 +299,10 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
     next = item->next;
     f.spare = item;
     f.clusters = 0;
-    if (refcount_dec (a->refcounts, first, n, became_free, &f) == 0)
+    if (refcount_dec (a->refcounts, first, n, became_free, &f) == 0) {
       a->quarantined -= n - f.clusters;
+      a->unwritten_clusters += n;
+    }
     else if (errno == ENOMEM) {
       list_append (&a->pending, item);  /* the next checkpoint tries again */
       a->pending_items++;
