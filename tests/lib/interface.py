@@ -50,7 +50,7 @@ for name in cli.FAMILY:
     for option in cli.load(name).options:
         lines.add("nbdkit-qcow2-img %s %s" % (name, option.names()))
 del sys.modules["cli"]
-sys.path.insert(0, os.path.join(scripts, "validate.d"))
+sys.path[:0] = [os.path.join(scripts, "validate.d"), scripts]
 import policy                        # noqa: E402
 for key, decisions in policy.CHOICES.items():
     for built_in, decision in zip(policy.BUILT_IN, decisions):
