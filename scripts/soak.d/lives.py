@@ -300,17 +300,27 @@ class Lives(Track):
         else:
             self.judge(crash=False)
 
+    def unmarked_change(self, server, name, old):
+        """Where something has changed that the bitmap does not show, or None."""
+        now, at = self.disk.now, 0
+        for start, end in marked(server.uri("bitmap:" + name)) + [(len(now), len(now))]:
+            if old[at:start] != now[at:start]:
+                return at, start
+            at = end
+        return None
+
     def judge_bitmaps(self, server):
         for name, old in self.bitmaps.items():
             if old is None:
                 continue
-            now, at = self.disk.now, 0
-            for start, end in marked(server.uri("bitmap:" + name)) + \
-                    [(len(now), len(now))]:
-                if old[at:start] != now[at:start]:
+            # The reader's connection may not have ended yet: until then its copy of the
+            # bits is shown.
+            enough = time.monotonic() + 10
+            while (missed := self.unmarked_change(server, name, old)) is not None:
+                if time.monotonic() > enough:
                     raise Failure(self.what("bitmap %s does not know of a change between "
-                                            "%d and %d" % (name, at, start)))
-                at = end
+                                            "%d and %d" % (name, *missed)))
+                time.sleep(0.05)
             self.count("bitmaps judged")
 
     def judge(self, crash):
