@@ -212,7 +212,6 @@ describe_snapshots (const struct snapshots *snapshots)
 
 /* --- the image --- */
 
-/* The member `data' of `format-specific'. */
 /* A name in the header, without secrets.  NULL on ENOMEM. */
 static json_t *
 name_for_report (const char *name)
@@ -222,6 +221,7 @@ name_for_report (const char *name)
   return shown ? jsontext_string (shown) : NULL;
 }
 
+/* The member `data' of `format-specific'. */
 static json_t *
 describe_format (const struct header *h, const struct facts *f)
 {

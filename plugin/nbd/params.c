@@ -593,7 +593,7 @@ set_rebase (struct params *p, const char *key, const char *value)
   p->rebase.name = value;
   if (strlen (value) > QCOW2_MAX_BACKING_NAME)
     return bad_file (key, value, "the name has more than %d bytes",
-                      QCOW2_MAX_BACKING_NAME);
+                     QCOW2_MAX_BACKING_NAME);
   return value[0] == '\0' ? 0 : take_stored (p, key, value);
 }
 
