@@ -117,12 +117,13 @@ show_uri (const char *name, size_t start)
 static bool
 is_old_nbd (const char *s)
 {
-  const char *export = strstr (s, ":exportname=");
-  const size_t len = export ? (size_t) (export - s) : strlen (s);
+  const bool on_socket = begins_with (s, "unix:");
+  const char *const where = on_socket ? s + 5 : s;
+  const char *const export = strstr (where, ":exportname=");
+  const size_t len = export ? (size_t) (export - where) : strlen (where);
 
   return strchr (s, '@') == NULL &&
-    (begins_with (s, "unix:") ? memchr (s + 5, ':', len - 5) == NULL
-     : is_server (s, len));
+    (on_socket ? memchr (where, ':', len) == NULL : is_server (where, len));
 }
 
 /* What follows "rbd:": POOL/IMAGE, then options, one of which may be a key. */
