@@ -8,7 +8,9 @@
  *                       of them tried anew, a backing chain that leads back to this
  *                       server would keep it busy for ever: it is a client of its own.)
  *   OPENING -> GONE     the client that opened the image has left; one that waits tries
- *   OPEN -> CLOSING     the last client has left; new clients of the image wait
+ *   OPEN -> CLOSING     the last client has left; new clients of the image wait.  (If
+ *                       there was no space for what they had written, it would be lost.
+ *                       Then the image stays OPEN, until another client leaves.)
  *   CLOSING -> GONE     and then one of them opens it anew
  *
  * Images that FAILED or are GONE are no longer in the list.
@@ -54,6 +56,7 @@ struct dir_image {
                                    GONE */
   enum { OPENING, OPEN, CLOSING, FAILED, GONE } state;
   int why;                      /* it FAILED: errno */
+  bool stays;                   /* it was reported that it stays OPEN without users */
 
   char *name;                   /* constant */
   char *path;                   /* constant; printable, for messages */
@@ -367,6 +370,19 @@ dir_enter (struct dir *dir, const char *name, const char **export)
   return enter (dir, image);
 }
 
+/* Must it stay open without a client?  Called with the lock held. */
+static bool
+must_stay (struct dir_image *image)
+{
+  const bool must = disk_keeps_changes (image->disk);
+
+  if (must && !image->stays)
+    nbdkit_error ("%s: stays open, because there was no space for what clients have "
+                  "written", image->path);
+  image->stays = must;
+  return must;
+}
+
 void
 dir_leave (struct dir *dir, struct dir_image *image)
 {
@@ -376,11 +392,11 @@ dir_leave (struct dir *dir, struct dir_image *image)
   {
     LOCK_FOR_BLOCK (&dir->lock);
 
-    if (--image->users > 0)
+    if (--image->users > 0 || must_stay (image))
       return;
     image->state = CLOSING;
     /* Both in one step, so that its statistics are counted exactly once at any time.
-     * Nothing else uses the disk, so this does not wait. */
+     * Nothing else uses the disk, so this does not wait, and nor did must_stay. */
     disk_get_stats (image->disk, &stats);
     stats.cluster_cache.bytes = 0;   /* the cache is about to be freed */
     disk_add_stats (&dir->closed, &stats);

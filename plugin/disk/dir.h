@@ -32,7 +32,8 @@ extern int dir_list (struct dir *, export_fn emit, void *opaque, unsigned *unlis
  * Any thread. */
 extern struct dir_image *dir_enter (struct dir *, const char *name,
                                     const char **export);
-/* Removes a user; the last one closes the image. */
+/* Removes a user; the last one closes the image, unless that would lose changes for which
+ * there is no space now. */
 extern void dir_leave (struct dir *, struct dir_image *);
 
 extern struct disk *dir_disk (struct dir_image *);

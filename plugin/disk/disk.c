@@ -11,7 +11,9 @@
  *
  * Until such a client comes, nothing in the file changes, and only the reader's lock is
  * held.  After the last client that may write has left, the disk is quiesced: the image
- * is then clean, durable and without leaks.  The writer's lock stays.
+ * is then clean, durable and without leaks.  The writer's lock stays.  If there was no
+ * space for that, the checkpoints of the timer go on, so that everything is durable soon
+ * after there is some.  The rest is done when the next such client leaves, or at the end.
  *
  * Locks: `lock' guards clients that come and leave: writers, and `w' while it is made.
  * It is held during quiescing, so that no client comes meanwhile.  Requests (serve.c) do
@@ -390,6 +392,17 @@ disk_connect (struct disk *d, bool *writable)
   return 0;
 }
 
+/* If there was no space for what clients have written, the timer goes on without them:
+ * the next one may never come.  Keeps errno. */
+static void
+keep_trying (struct disk *d)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (d->restless && health_check (d->image->health) == 0)
+    checkpoint_start_timer (d->w.checkpoint);
+}
+
 int
 disk_disconnect (struct disk *d, bool writable)
 {
@@ -401,7 +414,17 @@ disk_disconnect (struct disk *d, bool writable)
   readahead_end (d->readahead);
   r = disk_quiesce (d);
   d->restless = r == -1;
+  keep_trying (d);
   return r;
+}
+
+bool
+disk_keeps_changes (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  return d->writers == 0 && d->restless && health_check (d->image->health) == 0 &&
+    checkpoint_is_due (d->w.checkpoint);
 }
 
 void

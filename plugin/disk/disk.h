@@ -113,6 +113,10 @@ extern int disk_connect (struct disk *, bool *writable);
  * failed (reported). */
 extern int disk_disconnect (struct disk *, bool writable);
 
+/* Is there, after the last client has left, something that could not be written and may be
+ * later?  disk_close would try it for the last time. */
+extern bool disk_keeps_changes (struct disk *);
+
 /* Closes the connections to NBD servers, each when no request uses it, until a request
  * needs one again. */
 extern void disk_hang_up (struct disk *);

@@ -347,9 +347,8 @@ checkpoint_relieve (struct checkpoint *ck)
 
 /* --- the timer --- */
 
-/* Would a flush make anything durable? */
-static bool
-is_due (struct checkpoint *ck)
+bool
+checkpoint_is_due (struct checkpoint *ck)
 {
   return l2_dirty_beyond (ck->l2, 0) || refcount_is_dirty (ck->refcounts) ||
     storage_has_changes (ck->image->file) ||
@@ -395,7 +394,7 @@ run_timer (void *opaque)
     if (health_check (ck->image->health) == -1)
       continue;
     tell = quiet_ms == 0 || clock_ms () >= tell_at;
-    if (!is_due (ck) || flush_in_time (ck, tell))
+    if (!checkpoint_is_due (ck) || flush_in_time (ck, tell))
       quiet_ms = 0;
     else if (tell) {
       quiet_ms = min64 (2 * max64 (quiet_ms, ck->interval_ms), MAX_QUIET_MS);
@@ -411,7 +410,7 @@ checkpoint_start_timer (struct checkpoint *ck)
   pthread_attr_t attr;
   int err;
 
-  if (ck->interval_ms == 0)
+  if (ck->interval_ms == 0 || ck->ticking)
     return;
   ck->ticking = true;
   pthread_attr_init (&attr);

@@ -46,15 +46,19 @@ extern void checkpoint_free (struct checkpoint *);
  * changes are kept; try again later) or EIO. */
 extern int checkpoint_flush (struct checkpoint *);
 
+/* Would a flush make anything durable? */
+extern bool checkpoint_is_due (struct checkpoint *);
+
 /* Runs a checkpoint if enough is waiting for one and the image may still be changed.
  * Errors are reported; the next flush meets them again. */
 extern void checkpoint_relieve (struct checkpoint *);
 
 /* From now on, whenever something was changed, a checkpoint starts at most INTERVAL_MS
  * later, whether a client flushes or not, and again after each INTERVAL_MS while there is
- * no space or memory for it.  If there is no thread for it, that is reported,
- * and nothing else happens.  checkpoint_stop_timer waits for a checkpoint that it has
- * started.  The caller sees to it that only one thread calls these functions. */
+ * no space or memory for it.  (Nothing changes if this has begun before.)  If there is no
+ * thread for it, that is reported, and nothing else happens.  checkpoint_stop_timer waits
+ * for a checkpoint that it has started.  The caller sees to it that only one thread calls
+ * these functions. */
 extern void checkpoint_start_timer (struct checkpoint *);
 extern void checkpoint_stop_timer (struct checkpoint *);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * What clients never flush is durable after checkpoint-interval=, and not only in the
- * page cache: writes that allocate, writes to clusters that are there, in the image and in an
- * external data file, and what is written after the host was full, however long that
- * was.  With 0, nothing is durable before a flush.  A full host does not fill the log.
+ * page cache: writes that allocate, writes to clusters that are there, in the image and in
+ * an external data file, what is written after the host was full, however long that was,
+ * and what was written before that by a client that has left.  With 0, nothing is durable
+ * before a flush.  A full host does not fill the log.
  *
  * The clock stands still until the test lets time pass, so all this is exact: at the end
  * of the interval the write is on the simulated disk, and QEMU reads it there.
@@ -201,6 +202,25 @@ test_full (unsigned intervals, enum after after)
   close_disk ();
 }
 
+/* The client leaves while the host is full.  Nobody comes, but there is space again; then
+ * another client comes, and it is as if nothing had happened. */
+static void
+test_left (unsigned intervals)
+{
+  open_disk (1000, false);
+  write_cluster (0, 'a');
+  simdisk_fault (sim, &full);
+  CHECK (export_close (client) == -1);
+  pass_steps (intervals * STEPS);
+  CHECK (!is_durable ());
+  simdisk_fault (sim, NULL);
+  must_become_durable ();
+  CHECK ((client = export_open (served, "", true)) && export_is_writable (client));
+  write_cluster (1, 'b');
+  must_become_durable ();
+  close_disk ();
+}
+
 /* --- no interval --- */
 
 static void
@@ -238,6 +258,8 @@ main (void)
   test_full (36, AFTER_FLUSH_AND_PAUSE);
   test_full (36, AT_ONCE);
   test_full (200, AT_ONCE);
+  test_left (1);
+  test_left (36);
   images_leave ();
   return 0;
 }
