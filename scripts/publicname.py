@@ -17,6 +17,12 @@ PARAMETERS = re.compile(r"[?#;&=]")
 RBD = re.compile(r"rbd:[A-Za-z0-9_./-]*")
 
 
+def is_uri(name):
+    """PROTOCOL://...  Where only files can be named, messages would show all of it."""
+    m = PROTOCOL.match(name)
+    return m is not None and name.startswith("//", m.end())
+
+
 def shown(name, inner=False):
     """NAME for a message or a report: "..." replaces what may be a secret."""
     m = PROTOCOL.match(name)

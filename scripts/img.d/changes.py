@@ -113,8 +113,9 @@ def commit_into(image, name, cache, progress):
     chain = info.describe(image, True)
     n = next((n for n, found in enumerate(chain) if is_backing_file(name, found)), None)
     if n is None:
+        import publicname
         raise Failure("-b: '%s' is not in the backing chain of %s"
-                      % (name, image.given))
+                      % (publicname.shown(name), image.given))
     for found in chain[1:n + 1]:
         # What is beyond its end shows zeros, which it does not contain.
         if found["virtual-size"] != chain[0]["virtual-size"]:

@@ -91,7 +91,9 @@ def parameters_of(given, size):
     found = ["create=%s" % ("auto" if size is None else size)]
     for key, value in sorted(given.items()):
         if key == "data_file":
-            value = os.path.abspath(value) if "/" in value else value
+            value = images.check_name(value)
+            if "/" in value and not images.is_uri(value):
+                value = os.path.abspath(value)
         if PARAMETER[key]:
             found.append("%s=%s" % (PARAMETER[key], value))
     if "backing_file" in given:
@@ -238,6 +240,9 @@ def tell(image, given, size, quiet):
     for key, default in PRINTED if image.format == "qcow2" else (("size", None),
                                                                  ("preallocation", None)):
         value = str(size) if key == "size" else given.get(key, default)
+        if key in ("backing_file", "data_file") and value is not None:
+            import publicname
+            value = publicname.shown(value)
         if value is not None:
             words.append("%s=%s" % (key, value))
     print("Formatting '%s', %s" % (image.given, " ".join(words)))

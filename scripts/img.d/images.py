@@ -319,6 +319,9 @@ def image_of_options(text, secrets, share, allow_uri):
                       "file.filename, encrypt.key-secret and force-share are)"
                       % next(iter(given)))
     if not is_uri(name):
+        import publicname
+        if publicname.is_uri(name):
+            check_name(name)
         name = os.path.abspath(name)
     return Image(name, format, secrets.get(secret) if secret else secrets.only(), share,
                  allow_uri)

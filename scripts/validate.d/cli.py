@@ -71,6 +71,7 @@ import sys
 import threading
 
 import command
+import publicname
 from policy import Policy
 from programs import printable
 from results import Tap, as_json, as_junit, replace_file
@@ -147,6 +148,10 @@ def parse(argv, version):
             p.error("--list: %s" % e)
     if not o.images:
         p.error("no %s was given: see --help" % ("report" if o.merge else "image"))
+    for name in o.images:
+        if publicname.is_uri(name) and not o.merge and not os.path.exists(name):
+            p.error("must be the name of a file, not a URI: %s"
+                    % printable(publicname.shown(name)))
     parse_shard(p, o)
     parse_policy(p, o)
     o.check = o.check or "full"

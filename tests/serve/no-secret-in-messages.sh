@@ -200,6 +200,8 @@ done
 
 # --- parameters ---
 
+qemu-img create -q -f qcow2 -F qcow2 -b plain.qcow2 above.qcow2
+
 # (With -v, nbdkit itself prints all parameters.)
 long=$(printf '%1100s' '' | tr ' ' x)
 : > said
@@ -239,6 +241,23 @@ for uri in https://bob:hunter2@host/x ssh://bob:hunter2@host/ nbds://bob:hunter2
   done
   says "${img[@]}" convert -O qcow2 plain.raw "$uri"
   keeps_secret "nbdkit-qcow2-img convert ... $uri"
+  says "${img[@]}" create -f qcow2 -u -b "$uri" -F raw new.qcow2 1M
+  keeps_secret "nbdkit-qcow2-img create -b $uri"
+  says "${img[@]}" create -f qcow2 -o data_file="${uri//,/,,}" new.qcow2 1M
+  keeps_secret "nbdkit-qcow2-img create -o data_file=$uri"
+  rm -f new.qcow2
+  says "${img[@]}" commit -b "$uri" above.qcow2
+  keeps_secret "nbdkit-qcow2-img commit -b $uri"
+  case $uri in
+    *://*)
+      says "${validate[@]}" "$uri"
+      says "${validate[@]}" --policy upload "$uri"
+      keeps_secret "nbdkit-qcow2-validate $uri"
+      says "${img[@]}" info --image-opts "driver=qcow2,file.filename=$uri"
+      keeps_secret "nbdkit-qcow2-img info --image-opts $uri"
+      PLUGIN="$PLUGIN" says "$programs/nbdkit-qcow2-advise-cache" "$uri"
+      keeps_secret "nbdkit-qcow2-advise-cache $uri" ;;
+  esac
   says "$programs/nbdkit-qcow2-apply-changes" "$uri" "$uri"
   keeps_secret "nbdkit-qcow2-apply-changes $uri"
 done
