@@ -79,7 +79,7 @@ def shown_json(name, start):
         hidden = {key: without_secrets(key, x) for key, x in found.items()}
     except (AttributeError, RecursionError, ValueError):
         return name[:start] + "..."
-    return name if hidden == found else name[:start] + json.dumps(hidden)
+    return name if hidden == found else name[:start] + json.dumps(hidden, ensure_ascii=False)
 
 
 def without_secrets(key, value):
@@ -94,5 +94,5 @@ def without_secrets(key, value):
         return value
     if option in ("filename", "path") or "://" in value:
         return shown(value, True)
-    return value if "@" not in value and (":" not in value or ADDRESS.fullmatch(value)) \
-        else "..."
+    return "..." if "@" in value or PARAMETERS.search(value) or \
+        ":" in value and not ADDRESS.fullmatch(value) else value

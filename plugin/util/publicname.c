@@ -180,7 +180,7 @@ show_value (const char *key, const char *text)
   if (strcmp (option, "filename") == 0 || strcmp (option, "path") == 0 ||
       strstr (text, "://"))
     return show (text, false);
-  return strdup (strchr (text, '@') == NULL &&
+  return strdup (strpbrk (text, "@" PARAMETERS) == NULL &&
                  (strchr (text, ':') == NULL ||
                   consists_of (text, strlen (text), ADDRESS)) ? text : "...");
 }

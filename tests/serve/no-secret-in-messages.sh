@@ -114,6 +114,8 @@ shows 'json:{"file.driver":"ssh","file.host":"bob:hunter2@h","file.keys":["hunte
       'json:{"file.driver": "ssh", "file.host": "...", "file.keys": "..."}'
 shows 'json:{"file.filename":"https://bob:hunter2@host/x","size":5}' \
       'json:{"file.filename": "https://...@host/x", "size": 5}'
+shows 'json:{"url":"host/x?token=hunter2","server.path":"/x?y","export":"\u00e9"}' \
+      'json:{"url": "...", "server.path": "/x?y", "export": "é"}'
 shows 'json:{"file.filename":"json:{\"password\":\"hunter2\"}"}' \
       'json:{"file.filename": "json:..."}'
 shows 'json:{"password":"hunter2"' json:...
