@@ -424,7 +424,7 @@ disk_keeps_changes (struct disk *d)
   LOCK_FOR_BLOCK (&d->lock);
 
   return d->writers == 0 && d->restless && health_check (d->image->health) == 0 &&
-    checkpoint_is_due (d->w.checkpoint);
+    checkpoint_has_changes (d->w.checkpoint);
 }
 
 void

@@ -347,12 +347,32 @@ checkpoint_relieve (struct checkpoint *ck)
 
 /* --- the timer --- */
 
-bool
-checkpoint_is_due (struct checkpoint *ck)
+/* Would a flush make anything durable? */
+static bool
+is_due (struct checkpoint *ck)
 {
   return l2_dirty_beyond (ck->l2, 0) || refcount_is_dirty (ck->refcounts) ||
     storage_has_changes (ck->image->file) ||
     (ck->image->data && storage_has_changes (ck->image->data));
+}
+
+/* What a running checkpoint has taken does not look changed, and may be again when it has
+ * failed. */
+bool
+checkpoint_has_changes (struct checkpoint *ck)
+{
+  uint64_t started;
+  bool due;
+
+  {
+    LOCK_FOR_BLOCK (&ck->lock);
+    if (ck->running)
+      return true;
+    started = ck->started;
+  }
+  due = is_due (ck);
+  LOCK_FOR_BLOCK (&ck->lock);
+  return due || ck->started != started;
 }
 
 /* Waits for the next tick.  False: the timer is stopped. */
@@ -394,7 +414,7 @@ run_timer (void *opaque)
     if (health_check (ck->image->health) == -1)
       continue;
     tell = quiet_ms == 0 || clock_ms () >= tell_at;
-    if (!checkpoint_is_due (ck) || flush_in_time (ck, tell))
+    if (!is_due (ck) || flush_in_time (ck, tell))
       quiet_ms = 0;
     else if (tell) {
       quiet_ms = min64 (2 * max64 (quiet_ms, ck->interval_ms), MAX_QUIET_MS);

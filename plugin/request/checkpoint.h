@@ -46,8 +46,8 @@ extern void checkpoint_free (struct checkpoint *);
  * changes are kept; try again later) or EIO. */
 extern int checkpoint_flush (struct checkpoint *);
 
-/* Would a flush make anything durable? */
-extern bool checkpoint_is_due (struct checkpoint *);
+/* May there be anything that is not durable? */
+extern bool checkpoint_has_changes (struct checkpoint *);
 
 /* Runs a checkpoint if enough is waiting for one and the image may still be changed.
  * Errors are reported; the next flush meets them again. */
