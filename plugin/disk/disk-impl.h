@@ -41,6 +41,7 @@ struct disk {
   unsigned writers;             /* connections that may write; under lock */
   bool told_readonly;           /* why_readonly was reported; under lock */
   bool restless;                /* the last quiesce failed; under lock */
+  bool no_space;                /* for lack of space or memory; the same */
   struct writable w;            /* made once under lock, then constant */
   struct spacewait spacewait;   /* has its own lock */
 };

@@ -414,6 +414,7 @@ disk_disconnect (struct disk *d, bool writable)
   readahead_end (d->readahead);
   r = disk_quiesce (d);
   d->restless = r == -1;
+  d->no_space = r == -1 && storage_may_try_again (errno);
   keep_trying (d);
   return r;
 }
@@ -423,8 +424,8 @@ disk_keeps_changes (struct disk *d)
 {
   LOCK_FOR_BLOCK (&d->lock);
 
-  return d->writers == 0 && d->restless && health_check (d->image->health) == 0 &&
-    checkpoint_has_changes (d->w.checkpoint);
+  return d->writers == 0 && d->no_space && health_check (d->image->health) == 0 &&
+    (checkpoint_has_changes (d->w.checkpoint) || bitmap_is_unsettled (d->bitmaps));
 }
 
 void

@@ -547,6 +547,15 @@ bitmap_store (struct bitmaps *bs)
   return 0;
 }
 
+bool
+bitmap_is_unsettled (struct bitmaps *bs)
+{
+  if (bs == NULL)
+    return false;
+  LOCK_FOR_BLOCK (&bs->lock);
+  return bs->unsettled;
+}
+
 /* --- reading --- */
 
 size_t

@@ -44,6 +44,9 @@ extern int bitmap_record (struct bitmaps *, uint64_t offset, uint64_t count);
  * again. */
 extern int bitmap_store (struct bitmaps *);
 
+/* Has something been recorded since it last succeeded?  Accepts NULL. */
+extern bool bitmap_is_unsettled (struct bitmaps *);
+
 /* All bitmaps of the image, as they were when it was opened.  In a damaged image, names
  * may not be unique. */
 extern size_t bitmap_count (const struct bitmaps *);    /* NULL: 0 */
