@@ -86,6 +86,8 @@ struct checkpoint {
   _Atomic uint64_t flushes, runs, syncs, shared, timed;
 };
 
+/* One flush does at most so many more checkpoints than it was asked for. */
+#define MOST_MORE 8
 /* While there is no space, the timer reports that less and less often, up to this. */
 #define MAX_QUIET_MS 60000
 #define TIMER_STACK (UINT64_C (256) << 10)
@@ -202,6 +204,7 @@ write_phases (struct checkpoint *ck, struct l2_batch *snap)
   /* Taken after the mark, so all counts up to it are included. */
   if (l2_take (ck->l2, snap) == -1)
     return -1;
+  alloc_expose_frees (ck->alloc);
   if ((snap->nr_slices > 0 || snap->nr_l1 > 0 ||
        refcount_is_dirty (ck->refcounts)) &&
       health_begin_changes (ck->image->health) == -1)
@@ -297,15 +300,18 @@ flush_once (struct checkpoint *ck)
 }
 
 /* Does or shares a checkpoint.  The file still has the old counts of what it released: if
- * a crash would leak much of that, another one writes the new counts.  That promises
- * nothing to the caller, so its errors are left to the next flush, which meets them. */
+ * a crash would leak much of that, another one writes the new counts.  What was freed while
+ * it collected changes needs one more, to be released.  (Others may free more meanwhile,
+ * again and again; they must not hold up the caller for ever.)  That promises nothing to
+ * the caller, so its errors are left to the next flush, which meets them. */
 static int
 flush_and_settle (struct checkpoint *ck)
 {
   if (flush_once (ck) == -1)
     return -1;
-  if (alloc_wants_release (ck->alloc))
-    flush_once (ck);
+  for (int i = 0; i < MOST_MORE && alloc_wants_release (ck->alloc); i++)
+    if (flush_once (ck) == -1)
+      break;
   return 0;
 }
 

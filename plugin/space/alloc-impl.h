@@ -85,6 +85,7 @@ struct alloc {
   size_t pending_items;         /* of these, in pending */
   uint64_t pending_clusters;    /* of quarantined, in pending */
   uint64_t taken_clusters;      /* of quarantined, by the running checkpoint */
+  uint64_t exposed_clusters;    /* of pending: the file may have no pointer to them */
   uint64_t unwritten_clusters;  /* lost a reference in memory, not yet in the file */
 
   uint64_t low_size;            /* bytes: the size for which a low end was reported */

@@ -107,6 +107,9 @@ extern bool alloc_wants_release (struct alloc *);
  * changed L2 slices. */
 struct alloc_frees;
 extern struct alloc_frees *alloc_take_frees (struct alloc *);
+/* The checkpoint has collected changed L2 slices.  They may lack pointers to runs that were
+ * handed over meanwhile, and that the next checkpoint will take. */
+extern void alloc_expose_frees (struct alloc *);
 /* If OK, the removal of the pointers is durable; otherwise the runs wait for the next
  * checkpoint.  Returns -1 if the refcounts are corrupt (EUCLEAN) or cannot be read; those
  * runs are leaked.  L2 tables whose count reaches 0 are removed from overlap. */

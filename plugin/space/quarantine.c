@@ -39,10 +39,11 @@
 #include "space/alloc-impl.h"
 
 /* A crash leaks clusters whose pointers are gone from the file while their counts are not
- * yet lower there: those that the last checkpoint released, and during a checkpoint those
- * that it has taken.  So a checkpoint is worthwhile, for the pointers or for the counts,
- * when all that was freed and is not in the file is more than this many bytes.  (It does
- * not help clusters that wait for their grace period; a crash does not leak these.) */
+ * yet lower there: those that the last checkpoint released, those that were freed while it
+ * collected what it writes, and during a checkpoint those that it has taken.  So a
+ * checkpoint is worthwhile, for the pointers or for the counts, when all that was freed and
+ * is not in the file is more than this many bytes.  (It does not help clusters that wait
+ * for their grace period; a crash does not leak these.) */
 #define QUARANTINE_LIMIT (UINT64_C (128) << 20)
 /* If leaks last, counts are written as soon as this many bytes would leak at any time. */
 #define QUARANTINE_LASTING (UINT64_C (512) << 10)
@@ -141,7 +142,8 @@ alloc_wants_release (struct alloc *a)
 
   return (a->pending_clusters + a->taken_clusters + a->unwritten_clusters) << a->bits
            > QUARANTINE_LIMIT ||
-         (a->leaks_last && a->unwritten_clusters << a->bits > QUARANTINE_LASTING) ||
+         (a->leaks_last && (a->exposed_clusters + a->unwritten_clusters) << a->bits
+                             > QUARANTINE_LASTING) ||
          a->pending_items * ALLOC_ITEM_BYTES > most;
 }
 
@@ -155,8 +157,16 @@ alloc_take_frees (struct alloc *a)
   a->pending.head = a->pending.tail = NULL;
   a->pending_items = 0;
   a->taken_clusters = a->pending_clusters;
-  a->pending_clusters = 0;
+  a->pending_clusters = a->exposed_clusters = 0;
   return frees;
+}
+
+void
+alloc_expose_frees (struct alloc *a)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+
+  a->exposed_clusters = a->pending_clusters;
 }
 
 /* Collects the parts of a run that became free. */
