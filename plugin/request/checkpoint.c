@@ -180,9 +180,9 @@ release_old_table (struct checkpoint *ck)
   return 0;
 }
 
-/* Writes changed counts.  If the refcount table has moved, the clusters of the old one
- * must not be lost, so they are released at once.  (This is rare: the table doubles each
- * time.) */
+/* Writes changed counts.  If the refcount table has moved, the clusters of the old one are
+ * released at once, and the counts are written again: in version 2, those that a crash
+ * finds in the file are there for good.  (This is rare: the table doubles each time.) */
 static int
 write_counts (struct checkpoint *ck)
 {
@@ -192,7 +192,12 @@ write_counts (struct checkpoint *ck)
     return 0;
   if (refcount_write (ck->refcounts, &ck->left) == -1)
     return -1;
-  return release_old_table (ck);
+  if (ck->left.n == 0)
+    return 0;
+  if (release_old_table (ck) == -1)
+    return -1;
+  /* Should clients make the table move again meanwhile, that one waits. */
+  return refcount_write (ck->refcounts, &ck->left);
 }
 
 /* Both phases: writes everything that the copies in SNAP need, then SNAP. */
