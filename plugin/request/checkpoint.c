@@ -71,6 +71,8 @@ struct checkpoint {
 
   struct refcount_moved left;   /* clusters of the old refcount table; only the thread
                                    that runs a checkpoint uses it */
+  _Atomic bool table_freed;     /* in memory, and in the file after another checkpoint;
+                                   in version 2 only */
 
   pthread_mutex_t lock;
   pthread_cond_t turn;
@@ -177,12 +179,14 @@ release_old_table (struct checkpoint *ck)
   if (refcount_dec (ck->refcounts, ck->left.first, ck->left.n, NULL, NULL) == -1)
     return -1;
   ck->left.n = 0;
+  ck->table_freed = ck->image->header.version == 2;
   return 0;
 }
 
-/* Writes changed counts.  If the refcount table has moved, the clusters of the old one are
- * released at once, and the counts are written again: in version 2, those that a crash
- * finds in the file are there for good.  (This is rare: the table doubles each time.) */
+/* Writes changed counts.  If the refcount table has moved, the clusters of the old one
+ * must not be lost, so they are released at once.  (This is rare: the table doubles each
+ * time.)  Their counts are not written here: clients may have taken clusters since, whose
+ * pointers are not in this checkpoint's copies. */
 static int
 write_counts (struct checkpoint *ck)
 {
@@ -192,12 +196,7 @@ write_counts (struct checkpoint *ck)
     return 0;
   if (refcount_write (ck->refcounts, &ck->left) == -1)
     return -1;
-  if (ck->left.n == 0)
-    return 0;
-  if (release_old_table (ck) == -1)
-    return -1;
-  /* Should clients make the table move again meanwhile, that one waits. */
-  return refcount_write (ck->refcounts, &ck->left);
+  return release_old_table (ck);
 }
 
 /* Both phases: writes everything that the copies in SNAP need, then SNAP. */
@@ -305,18 +304,24 @@ flush_once (struct checkpoint *ck)
 }
 
 /* Does or shares a checkpoint.  The file still has the old counts of what it released: if
- * a crash would leak much of that, another one writes the new counts.  What was freed while
- * it collected changes needs one more, to be released.  (Others may free more meanwhile,
- * again and again; they must not hold up the caller for ever.)  That promises nothing to
- * the caller, so its errors are left to the next flush, which meets them. */
+ * a crash would leak much of that, or a whole table for good, another one writes the new
+ * counts.  What was freed while it collected changes needs one more, to be released.
+ * (Others may free more meanwhile, again and again; they must not hold up the caller for
+ * ever.)  That promises nothing to the caller, so its errors are left to the next flush,
+ * which meets them. */
 static int
 flush_and_settle (struct checkpoint *ck)
 {
+  bool more;
+
   if (flush_once (ck) == -1)
     return -1;
-  for (int i = 0; i < MOST_MORE && alloc_wants_release (ck->alloc); i++)
+  more = atomic_exchange (&ck->table_freed, false);
+  for (int i = 0; i < MOST_MORE && (more || alloc_wants_release (ck->alloc)); i++) {
     if (flush_once (ck) == -1)
       break;
+    more = false;
+  }
   return 0;
 }
 

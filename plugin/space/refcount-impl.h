@@ -35,6 +35,7 @@ struct refcounts {
   uint64_t new_offset;          /* 0: it does not move */
   uint64_t new_clusters;
   bool writing;                 /* refcount_write is running */
+  uint64_t writing_table;       /* the new_offset that it has taken, or 0 */
 };
 
 enum refcount_change { REFCOUNT_CLAIM, REFCOUNT_UP, REFCOUNT_DOWN };

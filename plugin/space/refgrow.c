@@ -226,8 +226,8 @@ refcount_extend (struct refcounts *r, uint64_t place, uint64_t first,
 
   if (l.table_clusters > 0) {
     /* An earlier place that was never published is no longer needed.  If it is being
-     * written right now, refcount_write gives it up. */
-    if (r->new_offset != 0 && !r->writing)
+     * written right now, refcount_write publishes it or gives it up. */
+    if (r->new_offset != 0 && r->new_offset != r->writing_table)
       refcount_abandon_table (r, r->new_offset, r->new_clusters);
     r->new_offset = place << r->cluster_bits;
     r->new_clusters = l.table_clusters;

@@ -303,6 +303,7 @@ refcount_write (struct refcounts *r, struct refcount_moved *moved)
     if (res == 0) {
       take_batch (r, &t);
       r->writing = true;
+      r->writing_table = t.table_offset;
     }
   }
   if (res == -1) {
@@ -319,6 +320,7 @@ refcount_write (struct refcounts *r, struct refcount_moved *moved)
       refblock_write_end (&r->cache, t.pieces[i].block, t.pieces[i].lo,
                           t.pieces[i].hi, res == 0);
     r->writing = false;
+    r->writing_table = 0;
     /* The table has grown once more in the meantime, so this place is not needed. */
     if (res == -1 && t.table && r->new_offset != t.table_offset)
       refcount_abandon_table (r, t.table_offset, t.table_clusters);
