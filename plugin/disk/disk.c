@@ -445,6 +445,9 @@ disk_close (struct disk *d)
   /* There may be space on the host now (R9). */
   if (d->writers > 0 || d->restless)
     r = disk_quiesce (d);
+  if (r == -1 && storage_may_try_again (errno) && l2_dirty_beyond (d->w.l2, 0))
+    nbdkit_error ("%s: there was no space for what clients have written since the last "
+                  "flush: it is lost", d->options.path);
   disk_free_writable (d);
   exports_free (d);
   bitmap_close (d->bitmaps);

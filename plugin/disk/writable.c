@@ -301,6 +301,6 @@ disk_quiesce (struct disk *d)
 
   nbdkit_error ("%s: a request in progress delays the reuse of freed space",
                 d->options.path);
-  errno = EBUSY;
+  errno = r == -1 ? err : EBUSY;
   return -1;
 }
