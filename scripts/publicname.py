@@ -59,8 +59,9 @@ def shown_uri(name, start):
 
 
 def is_old_nbd(rest):
-    server = rest.partition(":exportname=")[0]
-    return "@" not in rest and (":" not in server[5:] if server.startswith("unix:")
+    on_socket = rest.startswith("unix:")
+    server = rest[5 if on_socket else 0:].partition(":exportname=")[0]
+    return "@" not in rest and (":" not in server if on_socket
                                 else SERVER.fullmatch(server) is not None)
 
 
