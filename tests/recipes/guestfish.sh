@@ -58,4 +58,14 @@ after ()
   contains new.qcow2 greeting/hello 'on a new disk'
 }
 
+# (libguestfs 1.60 has this problem with QEMU 11.1, with any disk.)
+eval "really_$(declare -f fail)"
+fail ()
+{
+  if grep -aqs '[l]ibguestfs: error: .* did not understand QMP' "/proc/$$/fd/2"; then
+    skip "this guestfish does not understand this QEMU"
+  fi
+  really_fail "$@"
+}
+
 recipe "Files in an image, with guestfish"
