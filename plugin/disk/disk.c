@@ -446,8 +446,8 @@ disk_close (struct disk *d)
   if (d->writers > 0 || d->restless)
     r = disk_quiesce (d);
   if (r == -1 && storage_may_try_again (errno) && l2_dirty_beyond (d->w.l2, 0))
-    nbdkit_error ("%s: there was no space for what clients have written since the last "
-                  "flush: it is lost", d->options.path);
+    nbdkit_error ("%s: the changes since the last flush are lost: there was no space or "
+                  "memory for them", d->options.path);
   disk_free_writable (d);
   exports_free (d);
   bitmap_close (d->bitmaps);

@@ -312,16 +312,12 @@ flush_once (struct checkpoint *ck)
 static int
 flush_and_settle (struct checkpoint *ck)
 {
-  bool more;
-
   if (flush_once (ck) == -1)
     return -1;
-  more = atomic_exchange (&ck->table_freed, false);
-  for (int i = 0; i < MOST_MORE && (more || alloc_wants_release (ck->alloc)); i++) {
+  for (int i = 0; i < MOST_MORE && (atomic_exchange (&ck->table_freed, false) ||
+                                    alloc_wants_release (ck->alloc)); i++)
     if (flush_once (ck) == -1)
       break;
-    more = false;
-  }
   return 0;
 }
 

@@ -35,7 +35,8 @@ struct refcounts {
   uint64_t new_offset;          /* 0: it does not move */
   uint64_t new_clusters;
   bool writing;                 /* refcount_write is running */
-  uint64_t writing_table;       /* the new_offset that it has taken, or 0 */
+  uint64_t writing_table;       /* the new_offset that it has taken; 0: none, or it is
+                                   known whether the header names it */
 };
 
 enum refcount_change { REFCOUNT_CLAIM, REFCOUNT_UP, REFCOUNT_DOWN };

@@ -293,6 +293,7 @@ int
 refcount_write (struct refcounts *r, struct refcount_moved *moved)
 {
   struct batch t = { 0 };
+  bool published_perhaps;
   int res;
 
   moved->first = moved->n = 0;
@@ -313,6 +314,9 @@ refcount_write (struct refcounts *r, struct refcount_moved *moved)
   }
 
   res = write_batch (r, &t, moved);
+  /* If the header could not be written, nobody knows what it says.  Nothing else will be
+   * written then; but no other place may be taken for free. */
+  published_perhaps = res == -1 && !storage_may_try_again (errno);
   KEEP_ERRNO_FOR_BLOCK;
   {
     LOCK_FOR_BLOCK (&r->lock);
@@ -320,9 +324,10 @@ refcount_write (struct refcounts *r, struct refcount_moved *moved)
       refblock_write_end (&r->cache, t.pieces[i].block, t.pieces[i].lo,
                           t.pieces[i].hi, res == 0);
     r->writing = false;
-    r->writing_table = 0;
+    if (!published_perhaps)
+      r->writing_table = 0;
     /* The table has grown once more in the meantime, so this place is not needed. */
-    if (res == -1 && t.table && r->new_offset != t.table_offset)
+    if (res == -1 && !published_perhaps && t.table && r->new_offset != t.table_offset)
       refcount_abandon_table (r, t.table_offset, t.table_clusters);
   }
   free_batch (&t);

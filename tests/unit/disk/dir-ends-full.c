@@ -17,8 +17,7 @@
 #define IMAGE "a.qcow2"
 #define SIZE (UINT64_C (16) << 20)
 #define CLUSTER 4096
-#define LOST ": there was no space for what clients have written since the last flush: " \
-  "it is lost"
+#define LOST ": the changes since the last flush are lost: there was no space"
 
 static const struct fault full = {
   .ops = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | 1 << STORAGE_OP_ALLOCATE,

@@ -39,6 +39,7 @@ struct situation {
 static const struct situation situations[] = {
   { 2, 16, 0, 9 * MB, 0, true },
   { 2, 16, 7 * MB, 2 * MB, 6 * MB, true },
+  { 2, 16, 0, 9 * MB, 8 * MB, true },
   { 2, 16, 6 * MB, MB, 30 * MB, false },
   { 3, 64, MB, 7 * MB, 24 * MB, false },
 };
@@ -47,6 +48,25 @@ static struct disk *d;
 static struct export *client;
 static char buf[30 * MB];
 static uint64_t at, meanwhile;
+static uint64_t tables[64];     /* places of the table, as the syncs saw it */
+static unsigned nr_tables;
+
+static void
+look_for_table (void)
+{
+  unsigned char field[8];
+  uint64_t place = 0;
+  FILE *f = fopen (IMAGE, "r");
+
+  CHECK (f && fseek (f, 48, SEEK_SET) == 0 && fread (field, 1, 8, f) == 8);
+  fclose (f);
+  for (unsigned i = 0; i < 8; i++)
+    place = place << 8 | field[i];
+  if (nr_tables > 0 && tables[nr_tables - 1] == place)
+    return;
+  CHECK (nr_tables < sizeof tables / sizeof tables[0]);
+  tables[nr_tables++] = place;
+}
 
 extern int __real_storage_sync (struct storage *);
 extern int __wrap_storage_sync (struct storage *);
@@ -56,6 +76,7 @@ __wrap_storage_sync (struct storage *s)
 {
   const uint64_t now = meanwhile;
 
+  look_for_table ();
   meanwhile = 0;
   if (now > 0)
     CHECK (export_write (client, buf, now, at, false) == 0);
@@ -119,6 +140,7 @@ test (const struct situation *s)
   struct blob b;
   char *path;
 
+  nr_tables = 0;
   options.path = path = images_path (IMAGE);
   image_create (IMAGE, &spec);
   CHECK (disk_open (&options, &d) == 0);
@@ -140,8 +162,9 @@ test (const struct situation *s)
 
   blob_load (IMAGE, &b);
   CHECK (table_of (&b) != old || !s->bounded);
-  if (s->meanwhile == 0 && count_of (&b, old) != 0)
-    FAIL ("the old table at %" PRIu64 " is in use", old);
+  for (unsigned i = 0; s->bounded && i < nr_tables; i++)
+    if (tables[i] != table_of (&b) && count_of (&b, tables[i]) != 0)
+      FAIL ("the old table at %" PRIu64 " is in use", tables[i]);
   blob_free (&b);
   if (leaked () > MB && s->bounded)
     FAIL ("%u KiB leaked", (unsigned) (leaked () >> 10));
