@@ -40,6 +40,8 @@ struct disk {
   pthread_cond_t kept_changed;  /* the state of what a kind keeps has changed */
   unsigned writers;             /* connections that may write; under lock */
   bool told_readonly;           /* why_readonly was reported; under lock */
+  bool no_space_to_recover;     /* this is why_readonly; the next client that may write
+                                   tries again; under lock */
   bool restless;                /* the last quiesce failed; under lock */
   bool no_space;                /* for lack of space or memory; the same */
   struct writable w;            /* made once under lock, then constant */
@@ -50,7 +52,7 @@ struct disk {
 
 /* Makes `live', once, and makes it the current view.  Returns 0, or -1 (reported): the
  * next client may try again, unless why_readonly now contains why the disk cannot be
- * written. */
+ * written, and no_space_to_recover is not set. */
 extern int disk_become_writable (struct disk *);
 /* Brings the image to rest after the last writer has left.  -1: reported. */
 extern int disk_quiesce (struct disk *);

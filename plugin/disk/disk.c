@@ -372,6 +372,10 @@ disk_connect (struct disk *d, bool *writable)
 {
   LOCK_FOR_BLOCK (&d->lock);
 
+  if (*writable && d->no_space_to_recover) {    /* perhaps there is some now */
+    d->no_space_to_recover = false;
+    d->why_readonly = NULL;
+  }
   if (*writable && d->why_readonly) {
     if (!d->told_readonly)
       nbdkit_error ("%s: served read-only: %s", d->options.path,

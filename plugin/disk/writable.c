@@ -183,7 +183,7 @@ disk_free_writable (struct disk *d)
 
 /* An image that was not closed properly gets correct refcounts before anything relies on
  * them.  An image for which that is not possible stays as it is, and is served read-only
- * until the server ends (R9). */
+ * until the server ends (R9), or until there is space for it. */
 static int
 recover (struct disk *d)
 {
@@ -191,7 +191,10 @@ recover (struct disk *d)
     return 0;
   if (errno == ENOMEM)
     return -1;                  /* the next client tries again */
-  d->why_readonly = "the image was not closed properly and could not be repaired";
+  d->no_space_to_recover = errno == ENOSPC;
+  d->why_readonly = d->no_space_to_recover
+    ? "the image was not closed properly, and there is no space to repair it"
+    : "the image was not closed properly and could not be repaired";
   d->told_readonly = true;      /* more has been reported */
   return -1;
 }
