@@ -374,7 +374,7 @@ dir_enter (struct dir *dir, const char *name, const char **export)
 static bool
 must_stay (struct dir_image *image)
 {
-  const bool must = disk_keeps_changes (image->disk);
+  const bool must = disk_lacks_space (image->disk);
 
   if (must && !image->stays)
     nbdkit_error ("%s: stays open, because there was no space for what clients have "
@@ -383,24 +383,38 @@ must_stay (struct dir_image *image)
   return must;
 }
 
+/* Returns true if the caller must close the image.  Called with the lock held. */
+static bool
+leaves_last (struct dir *dir, struct dir_image *image)
+{
+  struct disk_stats stats;
+
+  if (--image->users > 0 || must_stay (image))
+    return false;
+  image->state = CLOSING;
+  /* Both in one step, so that its statistics are counted exactly once at any time.
+   * Nothing else uses the disk, so this does not wait, and nor did must_stay. */
+  disk_get_stats (image->disk, &stats);
+  stats.cluster_cache.bytes = 0;   /* the cache is about to be freed */
+  disk_add_stats (&dir->closed, &stats);
+  return true;
+}
+
 void
 dir_leave (struct dir *dir, struct dir_image *image)
 {
-  struct disk_stats stats;
+  bool settles = false;
   int r;
 
-  {
+  do {
+    /* It stayed open, and perhaps need not any more.  (It still has a user then.) */
+    if (settles)
+      disk_settle (image->disk);
     LOCK_FOR_BLOCK (&dir->lock);
-
-    if (--image->users > 0 || must_stay (image))
+    settles = !settles && image->users == 1 && disk_may_settle (image->disk);
+    if (!settles && !leaves_last (dir, image))
       return;
-    image->state = CLOSING;
-    /* Both in one step, so that its statistics are counted exactly once at any time.
-     * Nothing else uses the disk, so this does not wait, and nor did must_stay. */
-    disk_get_stats (image->disk, &stats);
-    stats.cluster_cache.bytes = 0;   /* the cache is about to be freed */
-    disk_add_stats (&dir->closed, &stats);
-  }
+  } while (settles);
   r = disk_close (image->disk);
   nbdkit_debug ("%s: closed", image->path);
   {

@@ -407,14 +407,12 @@ keep_trying (struct disk *d)
     checkpoint_start_timer (d->w.checkpoint);
 }
 
-int
-disk_disconnect (struct disk *d, bool writable)
+/* Called with the lock held. */
+static int
+come_to_rest (struct disk *d)
 {
   int r;
-  LOCK_FOR_BLOCK (&d->lock);
 
-  if (!writable || --d->writers > 0)
-    return 0;
   readahead_end (d->readahead);
   r = disk_quiesce (d);
   d->restless = r == -1;
@@ -423,13 +421,49 @@ disk_disconnect (struct disk *d, bool writable)
   return r;
 }
 
-bool
-disk_keeps_changes (struct disk *d)
+int
+disk_disconnect (struct disk *d, bool writable)
 {
   LOCK_FOR_BLOCK (&d->lock);
 
-  return d->writers == 0 && d->no_space && health_check (d->image->health) == 0 &&
-    (checkpoint_has_changes (d->w.checkpoint) || bitmap_is_unsettled (d->bitmaps));
+  return !writable || --d->writers > 0 ? 0 : come_to_rest (d);
+}
+
+/* Called with the lock held. */
+static bool
+lacks_space (struct disk *d)
+{
+  return d->writers == 0 && d->no_space && health_check (d->image->health) == 0;
+}
+
+static bool
+may_settle (struct disk *d)
+{
+  return lacks_space (d) && !checkpoint_has_changes (d->w.checkpoint) &&
+    !bitmap_is_unsettled (d->bitmaps);
+}
+
+bool
+disk_lacks_space (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+  return lacks_space (d);
+}
+
+bool
+disk_may_settle (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+  return may_settle (d);
+}
+
+void
+disk_settle (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  if (may_settle (d))
+    come_to_rest (d);
 }
 
 void

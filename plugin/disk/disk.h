@@ -113,9 +113,14 @@ extern int disk_connect (struct disk *, bool *writable);
  * failed (reported). */
 extern int disk_disconnect (struct disk *, bool writable);
 
-/* Is there, after the last client has left, something that could not be written and may be
- * later?  disk_close would try it for the last time. */
-extern bool disk_keeps_changes (struct disk *);
+/* After the last client that may write has left: was there no space to bring the image to
+ * rest?  disk_close would try it for the last time. */
+extern bool disk_lacks_space (struct disk *);
+/* Is it worthwhile to try that again now, with disk_settle, because what clients have
+ * written was written since? */
+extern bool disk_may_settle (struct disk *);
+/* A failure is reported. */
+extern void disk_settle (struct disk *);
 
 /* Closes the connections to NBD servers, each when no request uses it, until a request
  * needs one again. */

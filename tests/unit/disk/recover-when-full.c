@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * An image that was not closed properly, on a host that is full: it cannot be put in order,
- * and clients may only read it.  When there is space again the next client may write,
- * without a restart.  This is so whichever operation finds no space.
+ * An image that was not closed properly, on a host that is full: it cannot be put in
+ * order, and clients may only read it.  When there is space again the next client may
+ * write, without a restart.  This is so whichever operation finds no space.
  */
 
 #include <config.h>
