@@ -2,7 +2,8 @@
  *
  * What is shown of a name is the name itself, or has "..." where something was left out;
  * and a name that an attacker wrote is read up to its end, not beyond (run with
- * AddressSanitizer).  serve/no-secret-in-messages.sh shows what is left out.
+ * AddressSanitizer).  Where the JSON library finds no memory, no secret of a JSON name
+ * is shown.  serve/no-secret-in-messages.sh shows what is left out otherwise.
  *
  * Environment: SEED.
  */
@@ -11,6 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <jansson.h>
 
 #include "util/publicname.h"
 #include "lib/trials.h"
@@ -79,10 +81,48 @@ random_trial (struct rng *rng)
   free (text);
 }
 
+static unsigned allocations;    /* until one fails */
+static bool failed;
+
+static void *
+allocate (size_t n)
+{
+  if (allocations-- > 0)
+    return malloc (n);
+  failed = true;
+  return NULL;
+}
+
+static void
+test_no_memory (void)
+{
+  unsigned k = 0;
+
+  json_set_alloc_funcs (allocate, free);
+  do {
+    char *text;
+
+    failed = false;
+    allocations = k++;
+    text = shown ("json:{\"driver\":\"https\",\"file\":{\"username\":\"SECRET\","
+                  "\"password\":\"SECRET\",\"filename\":\"nbd://SECRET@h/e\"}}");
+    /* (The library may write parts of the text then.) */
+    if (failed ? strstr (text, "SECRET") != NULL
+        : strcmp (text, "json:{\"driver\": \"https\", \"file\": {\"username\": \"...\", "
+                  "\"password\": \"...\", \"filename\": \"nbd://...@h/e\"}}") != 0)
+      FAIL ("allocation %u: %s", k, text);
+    free (text);
+  } while (failed);
+  json_set_alloc_funcs (malloc, free);
+  printf ("%u allocations\n", k - 1);
+  CHECK (k > 20);
+}
+
 int
 main (void)
 {
   test_shown ();
+  test_no_memory ();
   printf ("%u names\n", trials_run ("publicname", 1, 20000, random_trial));
   return 0;
 }
