@@ -46,6 +46,10 @@ snapshots=$((0x$(od -An -tx1 -j64 -N8 "$tmp/good.qcow2" | tr -d ' ')))
 damaged 'snapshot table' "$snapshots" Q 512 -- snapshot-apply=s
 damaged 'snapshot table' "$snapshots" Q $((1 << 50)) -- snapshot-delete=s
 damaged 'snapshot table' $((snapshots + 8)) I $((1 << 31)) -- snapshot-apply=s
+# The table itself is not counted.
+for edit in snapshot-create=t snapshot-delete=s; do
+  damaged 'in use but its reference count is 0' rb+$((snapshots / 4096 * 2)) H 0 -- $edit
+done
 # Of a disk that no image can have.
 damaged 'snapshot is of a disk' $((snapshots + 48)) Q $((1 << 60)) -- snapshot-apply=s
 damaged 'overlaps the' l2+8 Q 0x8000000000001000 -- resize=512 shrink=true

@@ -28,7 +28,7 @@
 #define SECTOR 512
 /* What a thread takes at a time (chunks.c). */
 #define CHUNK (UINT64_C (4) << 20)
-#define ALLOCATIONS 30
+#define ALLOCATIONS 60
 
 static struct {
   struct disk *disk;
@@ -203,7 +203,6 @@ fail_allocations (struct rng *rng)
   size_t n;
   uint64_t *places;
 
-  other_disk (rng, 1, SIZE);
   CHECK (compare (SHORTAGE_NONE) == 0);
   places = shortage_choose (rng, ALLOCATIONS, &n);
   for (size_t i = 0; i < n; i++)
@@ -253,9 +252,9 @@ test_image (struct rng *rng)
   find_at_once (rng);
   fail_before_or_after (rng);
   fail_operations (rng);
+  other_disk (rng, 1, SIZE);
   fail_allocations (rng);
   stop ();
-  quiet_errors = false;
 
   /* With itself: readers share an image. */
   free (t.compare.with);
@@ -263,6 +262,8 @@ test_image (struct rng *rng)
   t.compare.raw = false;
   t.expected = UINT64_MAX;
   CHECK (compare (SHORTAGE_NONE) == 0);
+  fail_allocations (rng);
+  quiet_errors = false;
 
   CHECK (disk_close (t.disk) == 0);
   free ((char *) t.options.path);
