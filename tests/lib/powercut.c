@@ -107,7 +107,7 @@ power_cut_begin (struct power_cut_trial *p, uint64_t seed)
   if (p->data_path)
     simdisk_add (p->sim, p->data_path);
   p->cuts_left = UINT_MAX;
-  p->done = p->fault = p->shortage = p->lasting = false;
+  p->done = p->fault = p->shortage = p->lasting = p->no_space = false;
   simdisk_watch (p->sim, watch, p);
 }
 
@@ -140,6 +140,7 @@ power_cut_change (struct power_cut_trial *p, const struct fault *fault)
   int r;
 
   p->lasting = fault && fault->times > 1;
+  p->no_space = fault && fault->err == ENOSPC;
   simdisk_fault (p->sim, fault);
   r = make_change (p, fault);
   simdisk_fault (p->sim, NULL);

@@ -58,6 +58,7 @@ struct power_cut_trial {
   atomic_uint cuts_left;        /* the limit for cuts; the test may set it */
   bool done, fault, shortage;   /* as in struct remains */
   bool lasting;                 /* what failed did not work again during the change */
+  bool no_space;                /* it failed with ENOSPC */
 
   uint64_t operations, reads;   /* those in can_fail, and reads; power_cut_everywhere
                                    counts them */
