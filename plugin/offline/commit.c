@@ -168,6 +168,23 @@ open_qcow2 (struct commit *c)
   return c->to ? 0 : -1;
 }
 
+/* Who reads the backing file in another format than it has sees the wrong disk; who writes
+ * it so destroys it.  A file that backing=PATH names is not the one the image is about. */
+static int
+check_format (const struct commit *c, const char *format)
+{
+  const char *stated = c->image->header.backing_format;
+
+  if (c->options->backing == BACKING_PATH || stated == NULL ||
+      strcmp (stated, format) == 0)
+    return 0;
+  nbdkit_error ("%s: the image cannot be committed with backing-format=%s: it says that "
+                "the format of its backing file is \"%s\"", c->options->path, format,
+                stated);
+  errno = EPERM;
+  return -1;
+}
+
 static int
 open_below (struct commit *c)
 {
@@ -178,6 +195,8 @@ open_below (struct commit *c)
     return -1;
   if (c->path == NULL)
     return refuse (c, "it has no backing file");
+  if (check_format (c, format) == -1)
+    return -1;
   /* The parameters are about the image, and its backing file has been found. */
   c->below.path = c->path;
   c->below.in_dir.name = NULL;

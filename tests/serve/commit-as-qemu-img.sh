@@ -147,6 +147,9 @@ both_untouched 'commit=on cannot be used with backing=deny' commit=on backing=de
 both_untouched 'commit=on cannot be used with flatten=true' commit=on flatten=true
 both_untouched 'untrusted=true cannot be used with commit=keep' commit=keep untrusted=true
 both_untouched 'commit=maybe: must be off, on or keep' commit=maybe
+# As a raw file it would be overwritten from its header on.
+both_untouched 'cannot be committed with backing-format=raw: .*"qcow2"' commit=on backing-format=raw
+both_untouched 'backing-format=raw: .*"qcow2"' commit=keep backing-format=raw
 # Somebody uses the backing file, or the image.
 start_nbdkit -r -- base.qcow2
 both_untouched 'base[.]qcow2.*lock' commit=on
