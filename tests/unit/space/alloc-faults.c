@@ -371,6 +371,86 @@ test_reaping (void)
   close_image ();
 }
 
+/* Gives up N clusters, the first of those that are ours from FIRST on.  Returns where it
+ * ended. */
+static uint64_t
+free_from (uint64_t first, uint64_t n)
+{
+  while (n > 0) {
+    uint64_t len = 0;
+
+    CHECK (first < sizeof owners);
+    if (owners[first] == 0) {
+      first++;
+      continue;
+    }
+    while (len < n && owners[first + len] > 0)
+      len++;
+    CHECK (alloc_free_begin (alloc, 1) == 0);
+    alloc_free_run (alloc, first << BITS, len);
+    alloc_free_end (alloc, 0);
+    drop (first << BITS, len);
+    first += len;
+    n -= len;
+  }
+  return first;
+}
+
+/* A checkpoint that cannot lower counts keeps what was freed, for the next one. */
+static void
+test_frees (void)
+{
+  uint64_t leaks;
+
+  open_large ();
+  reserve (1);
+  leaks = count_leaks ();
+  free_from (KEPT * PER_BLOCK + PER_BLOCK, 1000);
+  CHECK (alloc_quarantined (alloc) == 1000 << BITS);
+  lose_blocks ();
+  keep_blocks_busy (1);
+  quiet_errors = no_memory = true;
+  CHECK (alloc_frees_done (alloc, alloc_take_frees (alloc), true) == 0);
+  quiet_errors = no_memory = false;
+  keep_blocks_busy (-1);
+  CHECK (count_leaks () == leaks + 1000);
+  CHECK (alloc_quarantined (alloc) == 1000 << BITS);
+  CHECK (alloc_frees_done (alloc, alloc_take_frees (alloc), true) == 0);
+  CHECK (count_leaks () == leaks);
+  CHECK (alloc_reap (alloc) == 0 && alloc_quarantined (alloc) == 0);
+  close_image ();
+}
+
+/* What a crash leaks is freed before a checkpoint, meanwhile, or by the one before. */
+static void
+test_wants_release (void)
+{
+  const uint64_t some = LARGE / 4, limit = UINT64_C (128) << 20;
+  struct alloc_frees *taken;
+  uint64_t at;
+
+  CHECK ((3 * some) << BITS < limit && (4 * some) << BITS > limit);
+  open_large ();
+  reserve (some);
+  at = free_from (0, 2 * some);
+  CHECK (!alloc_wants_release (alloc));
+  taken = alloc_take_frees (alloc);
+  at = free_from (at, some);
+  CHECK (!alloc_wants_release (alloc));
+  at = free_from (at, some);
+  CHECK (alloc_wants_release (alloc));
+  /* It failed; then the next one succeeds. */
+  CHECK (alloc_frees_done (alloc, taken, false) == 0);
+  CHECK (alloc_wants_release (alloc));
+  taken = alloc_take_frees (alloc);
+  CHECK (alloc_wants_release (alloc));
+  CHECK (alloc_frees_done (alloc, taken, true) == 0);
+  CHECK (alloc_wants_release (alloc));
+  CHECK (alloc_frees_done (alloc, alloc_take_frees (alloc), true) == 0);
+  CHECK (!alloc_wants_release (alloc));
+  close_image ();
+}
+
 /* A run that has to be split needs memory. */
 static void
 test_freeset (void)
@@ -496,6 +576,8 @@ main (void)
   test_bytes ();
   test_end_of_session ();
   test_reaping ();
+  test_frees ();
+  test_wants_release ();
   test_freeset ();
   test_syncs ();
   test_no_memory ();
