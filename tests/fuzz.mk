@@ -5,6 +5,8 @@
 # GNU make: automake does not read this file.
 
 LIB_FUZZING_ENGINE ?= -fsanitize=fuzzer
+# Some engines are C++.
+FUZZ_LINKER ?= $(CC) $(CFLAGS)
 
 fuzz_targets = $(filter fuzz/%,$(c_tests))
 fuzzers = $(patsubst %,engine/%,$(fuzz_targets))
@@ -15,8 +17,8 @@ engine/fuzz/%.o: $(srcdir)/fuzz/%.c
 	    $(door_cflags) $(CFLAGS) -DFUZZING -MMD -MP -c -o $@ $<
 
 $(fuzzers): engine/%: engine/%.o libserver.la libdoor.la $(LDADD)
-	$(AM_V_CCLD)$(LIBTOOL) $(AM_V_lt) --tag=CC --mode=link $(CC) $(AM_CFLAGS) \
-	  $(CFLAGS) $(server_ldflags) $(LDFLAGS) -o $@ $^ $(LIB_FUZZING_ENGINE) $(LIBS)
+	$(AM_V_CCLD)$(LIBTOOL) $(AM_V_lt) --tag=CC --mode=link $(FUZZ_LINKER) \
+	  $(AM_CFLAGS) $(server_ldflags) $(LDFLAGS) -o $@ $^ $(LIB_FUZZING_ENGINE) $(LIBS)
 
 fuzzers: $(fuzzers)
 .PHONY: fuzzers

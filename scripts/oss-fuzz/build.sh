@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Builds the fuzz targets, as OSS-Fuzz asks for it: the sources are in the current
-# directory; $CC, $CFLAGS and $LIB_FUZZING_ENGINE are set; the results go to $OUT.
+# directory; $CC, $CFLAGS, $CXX, $CXXFLAGS and $LIB_FUZZING_ENGINE are set; the results go
+# to $OUT.
 
 source="$PWD"
 mkdir -p "$WORK/build" "$OUT/lib"
@@ -10,7 +11,8 @@ mkdir -p "$WORK/build" "$OUT/lib"
 cd "$WORK/build"
 [ -x config.status ] || "$source/configure" -q
 make -s -j"$(nproc)"
-make -s -j"$(nproc)" -C tests fuzzers fuzz/image fuzz/requests
+make -s -j"$(nproc)" -C tests FUZZ_LINKER="$CXX $CXXFLAGS" fuzzers
+make -s -j"$(nproc)" -C tests fuzz/image fuzz/requests
 
 # The libraries go along: the machines that run the targets do not have them.
 for target in tests/engine/fuzz/*; do
