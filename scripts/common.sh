@@ -76,7 +76,7 @@ matrix_packages=(
   mmdebstrap
   pkg-config
 )
-# Programs that recipes use, and that scripts/matrix does without.
+# Large programs that recipes use.
 # shellcheck disable=SC2034
 recipe_packages=(
   debian-archive-keyring
