@@ -71,8 +71,9 @@ struct checkpoint {
 
   struct refcount_moved left;   /* clusters of the old refcount table; only the thread
                                    that runs a checkpoint uses it */
-  _Atomic bool table_freed;     /* in memory, and in the file after another checkpoint;
-                                   in version 2 only */
+  _Atomic unsigned tables_freed;  /* old tables whose counts were lowered in memory, in
+                                     version 2 */
+  _Atomic unsigned tables_settled;  /* those that the file no longer counts */
 
   pthread_mutex_t lock;
   pthread_cond_t turn;
@@ -179,7 +180,7 @@ release_old_table (struct checkpoint *ck)
   if (refcount_dec (ck->refcounts, ck->left.first, ck->left.n, NULL, NULL) == -1)
     return -1;
   ck->left.n = 0;
-  ck->table_freed = ck->image->header.version == 2;
+  ck->tables_freed += ck->image->header.version == 2;
   return 0;
 }
 
@@ -229,6 +230,7 @@ write_phases (struct checkpoint *ck, struct l2_batch *snap)
 static int
 run (struct checkpoint *ck)
 {
+  const unsigned tables_freed = ck->tables_freed;
   struct l2_batch snap = { 0 };
   struct alloc_frees *frees;
   int r, err;
@@ -249,6 +251,8 @@ run (struct checkpoint *ck)
   err = errno;
   if (snap.nr_slices > 0 || snap.nr_l1 > 0)
     ck->runs++;
+  if (r == 0)
+    ck->tables_settled = tables_freed;
   l2_done (ck->l2, &snap, r == 0);
   vacant_done (ck->vacant, r == 0);
   if (alloc_frees_done (ck->alloc, frees, r == 0) == -1 && r == 0) {
@@ -314,7 +318,7 @@ flush_and_settle (struct checkpoint *ck)
 {
   if (flush_once (ck) == -1)
     return -1;
-  for (int i = 0; i < MOST_MORE && (atomic_exchange (&ck->table_freed, false) ||
+  for (int i = 0; i < MOST_MORE && (ck->tables_freed != ck->tables_settled ||
                                     alloc_wants_release (ck->alloc)); i++)
     if (flush_once (ck) == -1)
       break;
