@@ -213,10 +213,14 @@ health_fail (struct health *health, const char *why)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  if (!atomic_exchange (&health->stopped, true))
-    nbdkit_error ("%s: %s: the image in memory and in the file may differ: no more "
-                  "changes are accepted until it is opened again",
-                  storage_path (health->file), why);
+  if (atomic_exchange (&health->stopped, true))
+    return;
+  nbdkit_error ("%s: %s: the image in memory and in the file may differ: no more "
+                "changes are accepted until it is opened again",
+                storage_path (health->file), why);
+  /* Without a mark, the next session does not know that it must do this. */
+  if (health->header->version < 3)
+    storage_forget_cache (health->file);
 }
 
 int

@@ -144,6 +144,27 @@ check_features (const char *path, const struct header *h)
   return 0;
 }
 
+/* Was the image not closed properly? */
+static bool
+is_marked (const struct image *im)
+{
+  return (im->header.incompatible & QCOW2_INCOMPAT_DIRTY) ||
+    (im->header.autoclear & QCOW2_AUTOCLEAR_IN_USE);
+}
+
+/* Perhaps the host could not write some of the last changes.  They may still be in its
+ * cache, but must not be believed then: refcounts that are corrected according to them
+ * would be wrong after a power cut. */
+static int
+read_what_is_durable (struct image *im)
+{
+  if (!is_marked (im))
+    return 0;
+  storage_forget_cache (im->file);
+  header_free (&im->header);
+  return image_read_header (im);
+}
+
 struct image *
 image_open (const char *path, const struct image_options *options)
 {
@@ -152,7 +173,8 @@ image_open (const char *path, const struct image_options *options)
   if (im == NULL)
     return NULL;
   image_limit_places (im, options->most_places);
-  if (image_read_header (im) == 0 && check_features (path, &im->header) == 0 &&
+  if (image_read_header (im) == 0 && read_what_is_durable (im) == 0 &&
+      check_features (path, &im->header) == 0 &&
       secret_unlock (&options->secret, im->file, &im->header, &im->cipher) == 0)
     return im;
   image_close (im);
@@ -215,6 +237,8 @@ image_open_data (struct image *im, const struct image_options *options)
   file_options.data_file = true;
   if (storage_open (path, &file_options, &im->data) == -1)
     return -1;
+  if (is_marked (im))
+    storage_forget_cache (im->data);
   if (!storage_same (im->file, im->data))
     return 0;
   image_data_in_use (im, im->file);

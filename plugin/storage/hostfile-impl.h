@@ -24,6 +24,7 @@ struct hostfile {
   ino_t ino;                    /* 0 for block devices */
 
   atomic_bool no_dsync;         /* the host does not support RWF_DSYNC */
+  atomic_bool differs;          /* a sync has failed: see hostfile_forget_cache */
 
   pthread_mutex_t role_lock;    /* guards role, and the locks on the file */
   enum storage_lock role;
@@ -42,6 +43,7 @@ extern int hostfile_read (struct storage *, void *buf, uint64_t count,
 extern int hostfile_write (struct storage *, const struct iovec *iov, int niov,
                            uint64_t offset, uint64_t count, bool durable);
 extern int hostfile_sync (struct storage *);
+extern void hostfile_forget_cache (struct storage *);
 
 /* --- hostspace.c --- */
 

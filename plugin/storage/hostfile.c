@@ -12,12 +12,20 @@
  * (storage_note_lost), and every later sync fails with it: data that was reported as
  * written may be lost.
  *
+ * After such an error the page cache has data that the disk lacks, and Linux takes that
+ * for clean.  Reads of this session may see it: that is what clients have written, and it
+ * can still be rescued.  The next session must not rely on it, because a power cut brings
+ * back what the disk has, whatever is synced meanwhile.  So it is dropped on closing.  If
+ * the server is killed before, the next session finds the image marked (image/health.c),
+ * and calls hostfile_forget_cache.
+ *
  * Locks: none; atomics.
  */
 
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <string.h>
 #include <unistd.h>
@@ -112,7 +120,22 @@ sync_fd (struct hostfile *f)
   do
     r = fdatasync (f->fd);
   while (r == -1 && errno == EINTR);
+  if (r == -1)
+    f->differs = true;
   return r;
+}
+
+/* What is dirty is written first, so that it can be dropped, and so that an old error is
+ * reported now: it concerns data of an earlier session, which is about to be read as the
+ * disk has it. */
+void
+hostfile_forget_cache (struct storage *s)
+{
+  struct hostfile *f = hostfile_of (s);
+
+  sync_fd (f);
+  f->differs = false;
+  posix_fadvise (f->fd, 0, 0, POSIX_FADV_DONTNEED);
 }
 
 /* Writes everything from C on, durably.  Returns 0, or -1 with errno set (not

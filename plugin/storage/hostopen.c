@@ -136,8 +136,11 @@ close_file (struct storage *s)
 {
   struct hostfile *f = hostfile_of (s);
 
-  if (f->fd >= 0)
+  if (f->fd >= 0) {
+    if (f->differs || s->lost)
+      posix_fadvise (f->fd, 0, 0, POSIX_FADV_DONTNEED);
     close (f->fd);              /* also releases the locks */
+  }
   dropcache_free (f->dropcache);
   pthread_mutex_destroy (&f->role_lock);
   free (f);
@@ -169,6 +172,7 @@ static const struct storage_ops hostfile_ops = {
   .write = hostfile_write,
   .sync = hostfile_sync,
   .sync_name = "fdatasync",
+  .forget_cache = hostfile_forget_cache,
   .punch = hostfile_punch,
   .zero = hostfile_zero,
   .allocate = hostfile_allocate,

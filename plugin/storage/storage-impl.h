@@ -33,6 +33,8 @@ struct storage_ops {
   /* ENOMEM: it has not begun. */
   int (*sync) (struct storage *);
   const char *sync_name;        /* the name of the sync operation, for messages */
+  /* As storage_forget_cache.  NULL: there is no cache. */
+  void (*forget_cache) (struct storage *);
 
   /* Return 1 if done, 0 if the storage cannot do it (they may set no_punch, no_zero,
    * no_zero_at_once).  zero_at_once NULL: it never can. */

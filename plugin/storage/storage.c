@@ -359,6 +359,13 @@ storage_sync (struct storage *s)
   return 0;
 }
 
+void
+storage_forget_cache (struct storage *s)
+{
+  if (s->ops->forget_cache && !s->unsafe)
+    s->ops->forget_cache (s);
+}
+
 int
 storage_sync_changes (struct storage *s)
 {

@@ -35,6 +35,7 @@ static struct {
   int punch_errno;              /* all kinds of fallocate fail with this */
   int zero_range_errno, allocate_errno;
   atomic_uint writes, dsyncs, syncs, punches;
+  atomic_uint forgets;          /* the whole file was dropped from the page cache */
 } host;
 
 /* How many of COUNT bytes this call transfers; 0 means EINTR. */
@@ -130,6 +131,13 @@ sync_file_range (int fd, off_t offset, off_t count, unsigned flags)
     return -1;
   }
   return REAL (sync_file_range, sync_file_range) (fd, offset, count, flags);
+}
+
+int
+posix_fadvise (int fd, off_t offset, off_t len, int advice)
+{
+  host.forgets += advice == POSIX_FADV_DONTNEED && offset == 0 && len == 0;
+  return REAL (posix_fadvise, posix_fadvise64) (fd, offset, len, advice);
 }
 
 int

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * hostfile.c: which writes are durable at which time; a failed sync, or a lost write, is
- * not forgotten; cache=unsafe waits for nothing; and data that must not stay in the page cache does not.
+ * not forgotten, and what the page cache has then is dropped; cache=unsafe waits for nothing;
+ * and data that must not stay in the page cache does not.
  */
 
 #include <config.h>
@@ -198,6 +199,56 @@ test_unsafe (void)
   storage_close (f);
 }
 
+/* Opens a file, writes, and syncs, which fails with ERR if it is not 0.  Returns how often
+ * the page cache is dropped when it is closed. */
+static unsigned
+forgets_after (const struct storage_options *options, int err)
+{
+  struct storage *f = fresh (options);
+
+  CHECK (storage_write (f, "data", 4, 0) == 0);
+  if (err) {
+    host.sync_errno = err;
+    CHECK_FAILS (storage_sync (f), EIO, "fdatasync");
+  }
+  else
+    CHECK (storage_sync (f) == 0);
+  calm_host ();
+  storage_close (f);
+  return host.forgets;
+}
+
+/* What the page cache has after a failed sync is for this session only. */
+static void
+test_forget (void)
+{
+  const struct storage_options unsafe = { .try_writable = true,
+                                          .cache = STORAGE_CACHE_UNSAFE };
+  const struct iovec iov = { "data", 4 };
+  struct storage *f;
+
+  CHECK (forgets_after (&rw, EIO) == 1 && forgets_after (&rw, ENOSPC) == 1);
+  CHECK (forgets_after (&rw, 0) == 0 && forgets_after (&unsafe, 0) == 0);
+
+  f = fresh (&rw);
+  host.dsync_errno = EIO;
+  CHECK_FAILS (storage_writev (f, &iov, 1, 0, true), EIO, "cannot write");
+  calm_host ();
+  storage_close (f);
+  CHECK (host.forgets == 1);
+
+  /* For what an earlier one left: its errors are of no interest any more. */
+  f = fresh (&rw);
+  calm_host ();
+  host.sync_errno = EIO;
+  storage_forget_cache (f);
+  CHECK (host.syncs == 1 && host.forgets == 1);
+  calm_host ();
+  CHECK (storage_sync (f) == 0);
+  storage_close (f);
+  CHECK (host.forgets == 0);
+}
+
 int
 main (void)
 {
@@ -206,6 +257,7 @@ main (void)
   test_drop_cache ();
   test_sync_changes ();
   test_unsafe ();
+  test_forget ();
   host_end ();
   return 0;
 }
