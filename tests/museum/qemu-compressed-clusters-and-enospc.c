@@ -4,7 +4,10 @@
  *
  * Rewriting a compressed cluster frees its old sectors at once.  While no space is left
  * the new pointer does not reach the disk, but the old sectors are used again, so the
- * pointer on the disk leads to other data.  (qemu-nbd 7.2)
+ * pointer on the disk leads to other data.
+ *
+ * Found by this project in QEMU 7.2.  The workload "compressed" of scripts/powercut shows
+ * the same without a full disk: see doc/TRUST.
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-cluster.c
  * Broken: freed-clusters-reused-at-once

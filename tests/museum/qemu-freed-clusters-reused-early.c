@@ -4,7 +4,10 @@
  *
  * A cluster that a discard or a zero request freed is used again before the removal of
  * its pointer is durable.  After a crash the old pointer shows what was written to
- * another place of the disk.  (qemu-nbd 7.2)
+ * another place of the disk.
+ *
+ * Found by this project: qemu-nbd 7.2 fails crash/qemu-hole-a.sh, and the workload "trim"
+ * of scripts/powercut shows it (see doc/TRUST).
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-refcount.c
  * Broken: freed-clusters-reused-at-once

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * QEMU: the repair of lazy refcounts overwrites data.
+ * QEMU, commit f307b2558f61 (2014): the repair of lazy refcounts overwrites data.
  *
  * After a power cut, refcounts may be 0 for clusters that are in use.  When the image was
  * opened, the repair itself needed clusters, believed the old refcounts, and put a
- * refcount block onto a cluster in use.  (qemu-img 7.2)
+ * refcount block onto a cluster in use: "qcow2: Do not perform potentially damaging
+ * repairs".
  *
- * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-refcount.c
+ * https://repo.or.cz/qemu.git/commit/f307b2558f61e068ce514f2dde2cad74c62036d6
  * Broken: repair-believes-refcounts
  */
 

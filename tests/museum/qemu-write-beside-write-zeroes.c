@@ -5,7 +5,16 @@
  * A write to a zero cluster that has its host cluster is under way.  Zeros are written,
  * with permission to unmap, to another part of the cluster.  As all of the cluster still
  * seems to be zeros, the whole cluster is unmapped and freed; then the write's entry
- * points to a free cluster.  qemu-nbd 7.2, 10.0 and 11.1 lose the data.
+ * points to a free cluster.
+ *
+ * Found by this project: qemu-nbd 7.2, 10.0 and 11.1 lose the data.  These commands leave
+ * an image with "ERROR cluster 5 refcount=0 reference=1" (7.2):
+ *
+ *    qemu-img create -f qcow2 -o preallocation=metadata t.qcow2 1M
+ *    qemu-io -f qcow2 -c 'write -z 0 1M' t.qcow2
+ *    qemu-io -d unmap -f qcow2 -c 'break write_aio A' -c 'aio_write 0 4k' \
+ *      -c 'wait_break A' -c 'aio_write -z -u 4k 60k' -c 'sleep 200' -c 'resume A' \
+ *      -c aio_flush blkdebug::t.qcow2
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v10.0.0/block/qcow2.c (qcow2_co_pwrite_zeroes)
  * Broken: zeroes-take-the-whole-cluster
