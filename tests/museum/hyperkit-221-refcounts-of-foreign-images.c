@@ -7,7 +7,7 @@
  * the image was corrupt.
  *
  * https://github.com/moby/hyperkit/issues/221
- * Broken: refcount-block-does-not-count-itself
+ * Broken: refcount-blocks-all-expected
  */
 
 #include <config.h>

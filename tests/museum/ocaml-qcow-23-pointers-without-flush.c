@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * ocaml-qcow, pull request 23 (2016): pointers are written without a flush after the
+ * refcounts.
+ *
+ * The library had no flush that it could call between metadata and the pointers to it, so
+ * nothing made the disk keep their order.  After a power cut there may be pointers to what
+ * was never written, or counted.
+ *
+ * https://github.com/mirage/ocaml-qcow/pull/23
+ * Broken: no-sync-before-pointers
+ */
+
+#include <config.h>
+
+#include "lib/exhibit.h"
+
+int
+main (void)
+{
+  const struct image_spec spec = { .version = 3, .cluster_size = 2048,
+                                   .refcount_bits = 16, .size = 4 << 20 };
+  struct exhibit *e;
+  unsigned i;
+
+  exhibit_enter ("pointers-without-flush");
+  image_create (EXHIBIT, &spec);
+  e = exhibit_open (NULL);
+  /* Each write needs a new L2 table, and no refcount was raised ahead of time. */
+  for (i = 0; i < 4; i++) {
+    exhibit_must (e, EXHIBIT_WRITE, i << 20, 4096);
+    exhibit_must (e, EXHIBIT_WRITE, (i << 20) + 65536, 4096);
+    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+    CHECK (exhibit_reopen (e));
+  }
+  exhibit_close (e);
+  return exhibit_leave ();
+}
