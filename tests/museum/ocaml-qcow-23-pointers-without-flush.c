@@ -3,9 +3,9 @@
  * ocaml-qcow, pull request 23 (2016): pointers are written without a flush after the
  * refcounts.
  *
- * The library had no flush that it could call between metadata and the pointers to it, so
- * nothing made the disk keep their order.  After a power cut there may be pointers to what
- * was never written, or counted.
+ * The library had no flush that it could call between metadata and the pointers to it,
+ * so nothing made the disk keep their order.  After a power cut there may be pointers to
+ * what was never written, or counted.
  *
  * https://github.com/mirage/ocaml-qcow/pull/23
  * Broken: no-sync-before-pointers

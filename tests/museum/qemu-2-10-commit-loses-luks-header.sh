@@ -1,0 +1,60 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# QEMU 2.10: committing an encrypted image loses its LUKS header.
+#
+# "qcow2: fix image corruption after committing qcow2 image into base": once the data was
+# in the backing file, the image was made empty without regard to the clusters that
+# contain the keys.  The test that QEMU added then commits an encrypted image, too.
+#
+# https://qemu.googlesource.com/qemu/+/3eb43aeb164f1f83c97ff693c7d464b49755110c/tests/qemu-iotests/198.out
+# Broken: emptied-image-loses-luks-header
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+
+img="$tmp/a.qcow2" base="$tmp/base.qcow2" size=$((1 << 20))
+random_file "$tmp/below.raw" "$size"
+random_file "$tmp/above.raw" "$size"
+random_file "$tmp/after.raw" "$size"
+printf 'open sesame' > "$tmp/secret"
+secret=(--object "secret,id=s,file=$tmp/secret")
+
+# fill IMAGE RAW: by the plugin.
+fill ()
+{
+  start_nbdkit file="$1" passphrase=+"$tmp/secret"
+  nbdcopy "$2" "$uri"
+  stop_nbdkit
+}
+
+# must_be IMAGE RAW: so QEMU decrypts it.
+must_be ()
+{
+  local options="driver=qcow2,encrypt.key-secret=s,file.filename=$1"
+
+  [ "$1" = "$base" ] || options+=",backing.encrypt.key-secret=s"
+  qemu-img check "${secret[@]}" --image-opts "$options"
+  qemu-img convert "${secret[@]}" -O raw --image-opts "$options" "$tmp/out.raw"
+  cmp "$tmp/out.raw" "$2"
+}
+
+for format in luks aes; do
+  options="encrypt.format=$format,encrypt.key-secret=s"
+  [ "$format" = aes ] || options+=",encrypt.iter-time=10"
+  rm -f "$img" "$base"
+  qemu-img create -q -f qcow2 "${secret[@]}" -o "$options" "$base" "$size"
+  fill "$base" "$tmp/below.raw"
+  qemu-img create -q -f qcow2 "${secret[@]}" -u \
+    -o "$options,backing_file=$base,backing_fmt=qcow2" "$img" "$size"
+  fill "$img" "$tmp/above.raw"
+  must_be "$base" "$tmp/below.raw"
+  must_be "$img" "$tmp/above.raw"
+  start_and_end file="$img" passphrase=+"$tmp/secret" commit=on
+  must_be "$base" "$tmp/above.raw"
+  must_be "$img" "$tmp/above.raw"
+  # What is written now goes to other places than the keys.
+  fill "$img" "$tmp/after.raw"
+  must_be "$img" "$tmp/after.raw"
+  must_be "$base" "$tmp/above.raw"
+done
