@@ -13,6 +13,10 @@
 #   nbdkit-qcow2-*      is the program in scripts/, not an installed one
 #   nbd-client          only looks at the socket (there may be no kernel module)
 #   systemctl           only looks whether there is such a unit
+#   systemd-sysusers    does nothing
+#   install             puts files of /var/lib into the current directory, and they keep
+#                       their owner
+#   usermod             only looks whether there would be the group
 #   https://example.com is a web server here; see serve_web
 # Servers run in the background: nbdkit without --run, nbdkit -f in --run, and qemu-nbd.
 # One of the plugin ends before the next nbdkit command, others at the end of the section.
@@ -52,6 +56,23 @@ SCRIPT
 cat > "$tmp/bin/systemctl" <<SCRIPT
 #!/bin/bash
 [ "\$1 \$2" = "enable --now" ] && unit="\${3/@*./@.}" && [ -e "$srcdir/../systemd/\$unit" ]
+SCRIPT
+printf '#!/bin/bash\n' > "$tmp/bin/systemd-sysusers"
+cat > "$tmp/bin/install" <<SCRIPT
+#!/bin/bash
+args=()
+while [ \$# -gt 0 ]; do
+  case "\$1" in
+    -o) grep "^u \$2 " "$srcdir/../systemd/nbdkit-qcow2.conf" || exit; shift 2 ;;
+    -g) grep "^[ug] \$2 " "$srcdir/../systemd/nbdkit-qcow2.conf" || exit; shift 2 ;;
+    *) args+=("\${1/#\/var\/lib\//var/lib/}"); shift ;;
+  esac
+done
+exec '$(command -v install)' "\${args[@]}"
+SCRIPT
+cat > "$tmp/bin/usermod" <<SCRIPT
+#!/bin/bash
+[ "\$1 \$2" = "-a -G" ] && grep "^g \$3 " "$srcdir/../systemd/nbdkit-qcow2.conf"
 SCRIPT
 chmod +x "$tmp/bin/"*
 ln -s "$(realpath "$srcdir")/../scripts/nbdkit-qcow2-"* "$tmp/bin"

@@ -64,7 +64,15 @@ for code in policy.ALWAYS:
 
 for name in os.listdir(systemd):
     if re.search(r"\.(socket|service\.in)$", name):
-        lines.add("unit " + name.removesuffix(".in"))
+        unit = "unit " + name.removesuffix(".in")
+        lines.add(unit)
+        with open(os.path.join(systemd, name), encoding="utf-8") as f:
+            for setting in re.findall(
+                    r"^(?:ListenStream|SocketGroup|EnvironmentFile)=.*", f.read(), re.M):
+                lines.add(unit + " " + setting)
+with open(os.path.join(systemd, "confinement.in"), encoding="utf-8") as f:
+    for setting in re.findall(r"^(?:User|Group|StateDirectory)=.*", f.read(), re.M):
+        lines.add("unit *.service " + setting)
 
 # --- JSON
 

@@ -18,6 +18,12 @@ unit_command ()
       -e "s|%i|$3|" -e 's|\$\([A-Z0-9_]*\)|${\1-}|g')"
 }
 
+# unit_value UNIT KEY: what the file of a unit, or confinement.in, says at last.
+unit_value ()
+{
+  sed -n "s/^$2=//p" "$1" | tail -n 1
+}
+
 # activate SOCKET COMMAND...: runs the command as systemd does for the first client.
 activate ()
 {

@@ -250,7 +250,10 @@ after ()
     "Symbolic links")
       grep 'export-size: 1073741824' out
       same disks/vm-web.qcow2 then.raw ;;
-    "SYSTEMD UNITS") ;;
+    "SYSTEMD UNITS")
+      [ "$(stat -c %a var/lib/nbdkit-qcow2)" = 700 ]
+      [ "$(stat -c %a var/lib/nbdkit-qcow2/disk.qcow2)" = 600 ]
+      same var/lib/nbdkit-qcow2/disk.qcow2 then.raw ;;
     "IMAGES FROM OTHERS")
       same_raw upload.raw then.raw
       make_image upload2.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # systemd finds no mistakes in our units, and rates the exposure of the services as 0.5 or
-# better (0.3 with systemd 252, 257 and 262).
+# better (0.3 with systemd 252, 257 and 262).  Those who can connect to the servers cannot
+# open the images; and no image can be named so that it uses what belongs to the server of
+# the directory.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/units.sh"
 requires systemd-analyze --version
 systemd-analyze --help | grep -e --offline > /dev/null || skip "systemd-analyze has no --offline"
 
@@ -30,4 +33,42 @@ for service in nbdkit-qcow2@disk.qcow2 nbdkit-qcow2-dir; do
     "$units/${service/@*/@}.socket" >"$tmp/mistakes" 2>&1 || :
   # (What is wrong with other units of the host is not our business.)
   if grep nbdkit-qcow2 "$tmp/mistakes"; then fail "systemd does not like the units"; fi
+done
+
+# has UNIT KEY=VALUE
+has ()
+{
+  [ "$(unit_value "$1" "${2%%=*}")" = "${2#*=}" ] || fail "${1##*/}: not $2"
+}
+
+# Clients are in the group of the sockets, and in none of the service.
+for service in nbdkit-qcow2@ nbdkit-qcow2-dir; do
+  for setting in User=nbdkit-qcow2 Group=nbdkit-qcow2 SupplementaryGroups= UMask=0077 \
+                 StateDirectory=nbdkit-qcow2 StateDirectoryMode=0700; do
+    has "$built/$service.service" "$setting"
+  done
+  for setting in SocketGroup=nbdkit-qcow2-clients SocketMode=0660; do
+    has "$source/$service.socket" "$setting"
+  done
+done
+if [ "$(id -u)" = 0 ] && systemd-sysusers --help | grep -e --root > /dev/null; then
+  mkdir -p "$tmp/root/etc" "$tmp/root/usr/lib/sysusers.d"
+  cp "$source/nbdkit-qcow2.conf" "$tmp/root/usr/lib/sysusers.d"
+  systemd-sysusers --root="$tmp/root"
+  cat "$tmp/root/etc/"{passwd,group}
+  gid="$(sed -n 's/^nbdkit-qcow2:[^:]*:\([0-9]*\):$/\1/p' "$tmp/root/etc/group")"
+  grep "^nbdkit-qcow2:[^:]*:[0-9]*:$gid:" "$tmp/root/etc/passwd"
+  grep '^nbdkit-qcow2-clients:[^:]*:[0-9]*:$' "$tmp/root/etc/group"
+fi
+
+# Whatever %i is.
+for setting in service:EnvironmentFile socket:ListenStream; do
+  file="$source/nbdkit-qcow2@.${setting/:*/}"
+  [ -e "$file" ] || file="$built/${file##*/}"
+  pattern="$(unit_value "$file" "${setting#*:}")"
+  [[ "$pattern" = *%i* ]]
+  name="$(unit_value "${file/@/-dir}" "${setting#*:}")"
+  [ -n "$name" ]
+  # shellcheck disable=SC2053
+  if [[ "$name" = ${pattern/\%i/*} ]]; then fail "an image can use $name"; fi
 done
