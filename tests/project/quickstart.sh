@@ -21,6 +21,14 @@ build () { :; }
 END
 ln -s "$srcdir"/../{README,COPYING,plugin} "$tmp/top"
 ln -s "$(dirname "$PLUGIN")" "$tmp/top/build/release/plugin/.libs"
+# nbdkit calls itself $version.
+cat > "$tmp/bin/nbdkit" <<END
+#!/bin/sh
+if [ "\$1" = --version ]; then echo "nbdkit \$version"; exit; fi
+exec "$(command -v "$NBDKIT")" "\$@"
+END
+export version
+chmod +x "$tmp/bin/nbdkit"
 # Nor by root.
 printf '#!/bin/sh\necho 1000\n' > "$tmp/bin/id"
 chmod +x "$tmp/bin/id"
@@ -41,10 +49,14 @@ judged ()
   grep '^== done' "$1"
 }
 
+version=1.32.5
 quickstart > "$tmp/out"
 judged "$tmp/out"
+[ "$(grep -c '^== nbdkit before 1\.34 .*-t 1' "$tmp/out")" = 1 ]
+version="1.34.0 (a build)"
 quickstart --remote > "$tmp/out"
 judged "$tmp/out"
+if grep 'before 1\.34' "$tmp/out"; then fail "1.34 does not abort"; fi
 grep '^golden.qcow2 has not changed$' "$tmp/out"
 
 # It ends what it has started, and leaves nothing.
