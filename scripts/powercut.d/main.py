@@ -91,10 +91,16 @@ class Started:
             self.process = subprocess.Popen(command(pidfile), stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log,
                                             env={**os.environ, **round_.env})
+        try:
+            self.await_start(pidfile)
+        except BaseException:
+            self.kill()
+            raise
+
+    def await_start(self, pidfile):
         deadline = time.monotonic() + START_SECONDS
         while not os.path.exists(pidfile) or os.path.getsize(pidfile) == 0:
             if self.process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
                 raise Failure("the server does not start: " + self.said())
             time.sleep(0.005)
 
@@ -299,7 +305,8 @@ def table(rows):
 
 
 def parse():
-    p = argparse.ArgumentParser(prog="powercut", allow_abbrev=False)
+    p = argparse.ArgumentParser(prog="powercut", allow_abbrev=False,
+                                usage="scripts/powercut [OPTION...] (see --help)")
     p.add_argument("--server", action="append")
     p.add_argument("--workloads", default=",".join(WORKLOADS))
     p.add_argument("--rounds", type=int, default=4)
@@ -308,7 +315,9 @@ def parse():
     p.add_argument("--asked", type=int, default=20)
     p.add_argument("--seed", type=int)
     p.add_argument("--plugin", required=True)
-    p.add_argument("--programs", required=True)
+    p.add_argument("--programs")
+    # Before they are built: only says what is wrong with the other arguments.
+    p.add_argument("--only-parse", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--work")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--json")
@@ -324,6 +333,12 @@ def parse():
         config.servers = [Server(s) for s in config.server or ("plugin", "qemu-nbd")]
     except ValueError as e:
         p.error("--server: %s" % e)
+    if config.work and os.path.lexists(config.work):
+        sys.exit("powercut: --work: %s exists; name a new directory" % config.work)
+    if config.only_parse:
+        sys.exit(0)
+    if not config.programs:
+        p.error("--programs is missing")
     config.programs = os.path.realpath(config.programs)
     for name in "judge", "load", ".libs/record.so":
         if not os.path.exists(os.path.join(config.programs, name)):
@@ -334,12 +349,22 @@ def parse():
     return config
 
 
+def violations(counts):
+    """What must not happen, as in the table."""
+    return (counts["lost"][0] + counts["snapshot"][0] + counts["corrupt"] +
+            counts["corrupt_later"])
+
+
 def main():
     config = parse()
-    if config.work:
-        os.mkdir(config.work)
-    else:
-        config.work = tempfile.mkdtemp(prefix="powercut.")
+    try:
+        if config.work:
+            os.mkdir(config.work)
+        else:
+            config.work = tempfile.mkdtemp(prefix="powercut.")
+    except OSError as e:
+        print("powercut: %s" % e, file=sys.stderr)
+        return 1
     config.work = os.path.realpath(config.work)
     # The name of a socket must fit in 108 bytes.
     sockets = tempfile.mkdtemp(prefix="powercut.")
@@ -354,12 +379,20 @@ def main():
     except (Failure, OSError, nbd.Error, subprocess.CalledProcessError) as e:
         print("powercut: %s" % e, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("powercut: interrupted", file=sys.stderr)
+        return 130
     finally:
         shutil.rmtree(sockets)
         if config.keep:
             print("kept: " + config.work)
         else:
             shutil.rmtree(config.work)
+    ours = {s.name for s in config.servers if s.start_own == start_plugin}
+    if any(violations(c) for servers in results.values()
+           for server, c in servers.items() if server in ours):
+        print("powercut: the plugin has violations", file=sys.stderr)
+        return 1
     return 0
 
 

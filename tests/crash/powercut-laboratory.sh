@@ -3,7 +3,8 @@
 #
 # scripts/powercut, small: whenever the power is cut, nothing that the plugin's clients
 # flushed is lost, no sector contains what was never written there, and no image is
-# corrupt.  Of servers that lie about flushes it says so.
+# corrupt.  Of servers that lie about flushes it says so, and fails if one of them is the
+# plugin.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -18,6 +19,12 @@ powercut ()
 {
   "$srcdir/../scripts/powercut" --plugin "$PLUGIN" --programs "$programs" --rounds 1 \
     --json "$tmp/counts.json" "$@"
+}
+
+# says LINE: it was all that the last one wrote to stderr.
+says ()
+{
+  grep -v '^+' "$tmp/said" | diff - <(echo "$1")
 }
 
 # judged EXPRESSION: is it true of the counts C of every server and workload?
@@ -39,10 +46,17 @@ judged 'c["corrupt"] == c["corrupt_later"] == c["suspect"] == 0'
 [ "$(grep -c ' plugin ' "$tmp/out")" = 7 ]
 
 # Flushes that do nothing; QEMU without its own syncs is corrupt then.
+status=0
 powercut --server 'plugin --filter=fua fuamode=discard' \
-  --server 'qemu-nbd --cache=unsafe' --workloads database --requests 60 --cuts 60
+  --server 'qemu-nbd --cache=unsafe' --workloads database --requests 60 --cuts 60 \
+  2> "$tmp/said" || status=$?
+[ "$status" = 1 ]
+says "powercut: the plugin has violations"
 judged 'c["lost"][0] > 0'
 judged '"qemu" not in server or c["corrupt"] > 0'
+# What is expected of others is not a failure.
+powercut --server 'qemu-nbd --cache=unsafe' --workloads database --requests 60 --cuts 60
+judged 'c["lost"][0] > 0'
 
 # The same seed makes the same requests, and so the same counts for the same journal.
 powercut --server plugin --workloads trim --requests 20 --cuts 10 --seed 7 --keep \
@@ -94,6 +108,26 @@ do
   # shellcheck disable=SC2086
   if powercut $wrong; then fail "$wrong: no error"; fi
 done
+if powercut --work "$tmp" 2> "$tmp/said"; then fail "--work: no error"; fi
+says "powercut: --work: $tmp exists; name a new directory"
+# Interrupted, in a round: one line, and it leaves nothing.  (bash lets processes in the
+# background ignore Control-C.)
+"$python" -c '
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.execvp(sys.argv[1], sys.argv[1:])' "$srcdir/../scripts/powercut" --plugin "$PLUGIN" \
+  --programs "$programs" --server plugin --requests 100000 > "$tmp/out" 2> "$tmp/said" &
+helper_pids+=($!)
+until compgen -G "$sockdir/powercut.*/database.0.0/server.log" > /dev/null; do
+  kill -0 "${helper_pids[0]}"
+  sleep 0.05
+done
+kill -INT "${helper_pids[0]}"
+status=0
+wait "${helper_pids[0]}" || status=$?
+helper_pids=()
+[ "$status" = 130 ]
+says "powercut: interrupted"
 # io_uring cannot be recorded.  (Where it is not allowed, qemu-nbd does not start.)
 if powercut --server 'qemu-nbd --aio=io_uring' --workloads trim --requests 20 \
      > "$tmp/out" 2>&1; then
