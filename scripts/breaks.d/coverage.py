@@ -216,6 +216,11 @@ def load():
     return sources, tests, sorted(old)
 
 
+def is_known():
+    """Has any test run?"""
+    return bool(glob.glob(os.path.join(REACHED, "*.json")))
+
+
 # --- the report
 
 def percent(part, all_of_it):
@@ -270,11 +275,17 @@ def main():
     p.add_argument("--report", action="store_true")
     p.add_argument("--jobs", type=int, default=os.cpu_count())
     p.add_argument("--missing", action="store_true")
+    # Before it is built: only says what is wrong with the other arguments.
+    p.add_argument("--only-parse", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("tests", nargs="*", metavar="TEST")
     args = p.parse_args()
-    os.makedirs(REACHED, exist_ok=True)
+    if args.report and not is_known():
+        sys.exit("scripts/coverage: nothing has run yet: run make coverage first")
     measurable = [t for t in suite.tests_of_the_core() if t not in UNMEASURABLE]
     wanted = suite.choose(measurable, args.tests)
+    if args.only_parse:
+        return
+    os.makedirs(REACHED, exist_ok=True)
     failed = 0
     if args.missing:
         wanted = [t for t in wanted if not os.path.exists(file_of(t))]

@@ -158,8 +158,6 @@ class Run:
         self.args = args
         self.tool = Tool()
         self.sources, self.tests, old = coverage.load()
-        if not self.tests:
-            raise SystemExit("no coverage is known: run make coverage first")
         if old:
             print("changed since make coverage: %s: all tests of these files are "
                   "considered" % " ".join(old))
@@ -311,6 +309,8 @@ def main():
     p.add_argument("--budget", type=float, default=60)
     p.add_argument("--jobs", type=int, default=os.cpu_count())
     p.add_argument("--only", action="append")
+    # Before it is built: only says what is wrong with the other arguments.
+    p.add_argument("--only-parse", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("tests", nargs="*", metavar="[N] [TEST ...]")
     args = p.parse_args()
     args.count = None
@@ -321,7 +321,15 @@ def main():
         for s in gone:
             print("no longer in the sources: " + s)
         sys.exit(1 if gone else 0)
+    if not args.list and not coverage.is_known():
+        sys.exit("scripts/mutate: no coverage is known: run make coverage first")
+    suite.choose(suite.tests_of_the_core(), args.tests)
     mutants = chosen(args)
+    if not mutants:
+        sys.exit("scripts/mutate: no mutant's name begins with " +
+                 " or ".join(args.only or ()))
+    if args.only_parse:
+        return
     if args.list:
         for m in mutants:
             print(show(m))

@@ -129,12 +129,15 @@ def run(config, say):
 
 
 def parse():
-    p = argparse.ArgumentParser(prog="soak", allow_abbrev=False)
+    p = argparse.ArgumentParser(prog="soak", allow_abbrev=False,
+                                usage="scripts/soak [OPTION...] [MINUTES] (see --help)")
     p.add_argument("minutes", type=float, nargs="?", default=60)
     p.add_argument("--seed", type=int)
     p.add_argument("--only", default="")
     p.add_argument("--out")
     p.add_argument("--plugin", required=True)
+    # Before it is built: only says what is wrong with the other arguments.
+    p.add_argument("--only-parse", action="store_true", help=argparse.SUPPRESS)
     config = p.parse_args()
     if not 0 < config.minutes < 1e6:
         p.error("MINUTES must be more than 0")
@@ -146,6 +149,10 @@ def parse():
         config.tracks = [track]
         if generation:
             config.only[track] = int(generation)
+    if config.out and os.path.lexists(config.out):
+        sys.exit("soak: --out: %s exists; name a new directory" % config.out)
+    if config.only_parse:
+        sys.exit(0)
     return config
 
 

@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Programs in scripts/ say what is wrong with their arguments, or what is missing, before
+# they build for minutes.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+
+# A tree in which nothing has run, and whose scripts neither install nor build.
+mkdir "$tmp/top"
+cp -r "$srcdir/../scripts" "$tmp/top"
+ln -s "$srcdir" "$srcdir/../plugin" "$tmp/top"
+cat >> "$tmp/top/scripts/common.sh" <<'END'
+need_packages () { :; }
+build () { echo BUILDS; exit 99; }
+END
+
+# refuses STATUS TEXT SCRIPT ARGUMENT...
+refuses ()
+{
+  local wanted="$1" text="$2" script="$3" status=0
+  shift 3
+
+  "$tmp/top/scripts/$script" "$@" < /dev/null > "$tmp/out" 2>&1 || status=$?
+  cat "$tmp/out"
+  [ "$status" = "$wanted" ] || fail "$script $*: status $status"
+  grep -qF -- "$text" "$tmp/out" || fail "$script $*: no '$text'"
+  # One line, and how it is used.
+  [ "$(grep -vc '^usage:' "$tmp/out")" = 1 ] || fail "$script $*: says more"
+}
+
+refuses 1 "no coverage is known: run make coverage first" mutate
+refuses 1 "no coverage is known: run make coverage first" mutate 5 unit/space
+refuses 1 "no mutant's name begins with nowhere/" mutate --list --only nowhere/
+refuses 1 "nothing has run yet: run make coverage first" coverage --report
+refuses 1 "no such test: nowhere" coverage nowhere
+refuses 1 "no exhibit has 'nonsense' in its name" museum nonsense
+refuses 1 "no exhibit has 'nonsense' in its name" museum --list cve nonsense
+refuses 2 "invalid float value: 'abc'" soak abc
+refuses 1 "--out: $tmp exists" soak --out "$tmp"
+refuses 2 "invalid int value: 'x'" powercut --rounds x
+refuses 1 "--work: $tmp exists" powercut --work "$tmp"
+
+# (Right ones would build.)
+for right in 'museum cve' 'coverage --missing' 'soak 1' powercut; do
+  # shellcheck disable=SC2086
+  if "$tmp/top/scripts/"$right < /dev/null > "$tmp/out" 2>&1; then fail "$right: no error"; fi
+  grep BUILDS "$tmp/out" || fail "$right: does not build"
+done
