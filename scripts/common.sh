@@ -147,6 +147,14 @@ die ()
   exit 1
 }
 
+# about_packages: the end of --help, for scripts that call need_packages.
+about_packages ()
+{
+  printf '\n%s\n%s\n' \
+    "On Debian, if you run it as root, it installs the packages that it needs and that are" \
+    "missing; otherwise it says which ones you have to install."
+}
+
 # need_packages PACKAGE...: installs those that are missing.
 need_packages ()
 {
@@ -239,6 +247,19 @@ quietly ()
   fi
 }
 
+# need_writable PATH...: can files be made there?
+need_writable ()
+{
+  local path
+
+  for path; do
+    until [ -e "$path" ]; do path="$(dirname "$path")"; done
+    [ -w "$path" ] ||
+      die "you may not write to $path, which belongs to $(stat -c %U "$path"):" \
+          "make a copy of the source tree, and run this there"
+  done
+}
+
 # build DIRECTORY [CONFIGURE-OPTION...]: out of tree, the first time and again.
 build ()
 {
@@ -247,6 +268,8 @@ build ()
 
   [ ! -e "$top/config.status" ] ||
     die "$top was configured in place: first run 'make distclean' there"
+  need_writable "$dir" "$log"
+  [ -x "$top/configure" ] || need_writable "$top"
   mkdir -p "$dir"
   : > "$log"
   if [ ! -x "$top/configure" ]; then

@@ -161,7 +161,10 @@ def main():
     multiprocessing.set_start_method("fork")
     config = parse()
     config.out = config.out or time.strftime("soak-results/%Y-%m-%d-%H%M%S")
-    os.makedirs(config.out)
+    try:
+        os.makedirs(config.out)
+    except OSError as e:
+        sys.exit("soak: %s" % e)
     config.nbdkit = os.environ.get("NBDKIT", "nbdkit")
     config.features = features(config)
     if config.seed is None:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # The programs for developers in scripts/ print their help, and nothing else of the file
-# that contains it, and end with status 0.
+# that contains it, and end with status 0.  Those that install packages say so.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 
@@ -18,6 +18,10 @@ for path in "$srcdir"/../scripts/*; do
   grep -q "$name" "$tmp/help" || fail "$name --help: no usage"
   if grep -E '^(shellcheck |-[A-Za-z]:|[a-z]+_[a-z_]+: )' "$tmp/help"; then
     fail "$name --help: has more than help"
+  fi
+  if grep -qE '^[^#]*(need_packages|build_release)' "$path"; then
+    grep -q 'if you run it as root, it installs the packages' "$tmp/help" ||
+      fail "$name --help: does not say that it installs packages"
   fi
   count=$((count + 1))
 done

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Programs in scripts/ say what is wrong with their arguments, or what is missing, before
-# they build for minutes.
+# they build for minutes.  In a tree that they may not write to, they say so.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -48,3 +48,28 @@ for right in 'museum cve' 'coverage --missing' 'soak 1' powercut; do
   if "$tmp/top/scripts/"$right < /dev/null > "$tmp/out" 2>&1; then fail "$right: no error"; fi
   grep BUILDS "$tmp/out" || fail "$right: does not build"
 done
+
+# may_not_write PATH: that is what is said to somebody who may not.
+may_not_write ()
+{
+  if "${other[@]}" "$tmp/top/scripts/quickstart" < /dev/null > "$tmp/out" 2>&1; then
+    fail "builds there"
+  fi
+  cat "$tmp/out"
+  grep -F "you may not write to $1, which belongs to " "$tmp/out"
+  if grep -i denied "$tmp/out"; then fail "says more"; fi
+}
+
+sed -i '/^build () {/d' "$tmp/top/scripts/common.sh"
+chmod a+rx "$tmp"
+chmod a-w "$tmp/top"
+other=()
+[ "$(id -u)" != 0 ] || other=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+if "${other[@]}" test -r "$tmp/top/scripts/common.sh"; then
+  may_not_write "$tmp/top"
+  chmod u+w "$tmp/top"
+  mkdir "$tmp/top/build"
+  chmod a-w "$tmp/top/build"
+  may_not_write "$tmp/top/build"
+fi
+chmod -R u+w "$tmp/top"
