@@ -22,7 +22,7 @@ league ()
     --no-libraries --quick --size 16M --seconds 0.05 "$@"
 }
 
-league --help | grep -q -e --rounds || fail "no help"
+league --help | grep -e --rounds > /dev/null || fail "no help"
 
 # Who there is, and who is not.
 league --list --missing 'trixie=no such mirror' | tee list

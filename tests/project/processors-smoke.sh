@@ -11,7 +11,7 @@ processors ()
   "$srcdir/../scripts/processors" --program "$abs_top_builddir/tests/bench/processors" "$@"
 }
 
-processors --help | grep -q -e --threads || fail "no help"
+processors --help | grep -e --threads > /dev/null || fail "no help"
 
 processors --threads 1,3 --rounds 2 --seconds 0.01 --size 1 | tee table
 for row in 'read' 'rewrite' 'read and rewrite' 'read one slice' 'rewrite one slice' \
