@@ -61,12 +61,12 @@ for row in stop: kill: stay:dir stop:lazy kill:lazy stop:old kill:old; do
   head -c 64M /dev/zero > "$disk"
   mkfs.ext4 -q -b 4096 -E nodiscard -O ^has_journal "$disk"
   mount -o loop "$disk" "$tmp/host"
-  options=compat=v3
+  create=compat=v3
   case "$kind" in
-    lazy) options=lazy_refcounts=on ;;
-    old) options=compat=v2 ;;
+    lazy) create=lazy_refcounts=on ;;
+    old) create=compat=v2 ;;
   esac
-  qemu-img create -q -f qcow2 -o "$options" "$img" 128M
+  qemu-img create -q -f qcow2 -o "$create" "$img" 128M
   served=(file="$img"); if [ "$kind" = dir ]; then served=(dir="$tmp/host"); fi
   served+=(checkpoint-interval=0)
 
@@ -96,7 +96,7 @@ assert h.pread(65536, 64 << 20) == b"h" * 65536
 '
   case "$ending" in
     stop) stop_nbdkit ;;
-    kill) kill9_nbdkit ;;
+    kill) kill9_nbdkit main ;;
     stay) await_closed 2 ;;
   esac
   rm "$tmp/memory/ballast"
@@ -115,7 +115,7 @@ h.flush()
 '
   sync "$disk"
   cp --sparse=always "$disk" "$tmp/cut"
-  kill9_nbdkit
+  kill9_nbdkit main
 
   mount -o loop "$tmp/cut" "$tmp/after"
   check_leaks_only "$tmp/after/a.qcow2"

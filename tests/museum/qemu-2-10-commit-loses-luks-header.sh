@@ -31,22 +31,22 @@ fill ()
 # must_be IMAGE RAW: so QEMU decrypts it.
 must_be ()
 {
-  local options="driver=qcow2,encrypt.key-secret=s,file.filename=$1"
+  local image="driver=qcow2,encrypt.key-secret=s,file.filename=$1"
 
-  [ "$1" = "$base" ] || options+=",backing.encrypt.key-secret=s"
-  qemu-img check "${secret[@]}" --image-opts "$options"
-  qemu-img convert "${secret[@]}" -O raw --image-opts "$options" "$tmp/out.raw"
+  [ "$1" = "$base" ] || image+=",backing.encrypt.key-secret=s"
+  qemu-img check "${secret[@]}" --image-opts "$image"
+  qemu-img convert "${secret[@]}" -O raw --image-opts "$image" "$tmp/out.raw"
   cmp "$tmp/out.raw" "$2"
 }
 
 for format in luks aes; do
-  options="encrypt.format=$format,encrypt.key-secret=s"
-  [ "$format" = aes ] || options+=",encrypt.iter-time=10"
+  create="encrypt.format=$format,encrypt.key-secret=s"
+  [ "$format" = aes ] || create+=",encrypt.iter-time=10"
   rm -f "$img" "$base"
-  qemu-img create -q -f qcow2 "${secret[@]}" -o "$options" "$base" "$size"
+  qemu-img create -q -f qcow2 "${secret[@]}" -o "$create" "$base" "$size"
   fill "$base" "$tmp/below.raw"
   qemu-img create -q -f qcow2 "${secret[@]}" -u \
-    -o "$options,backing_file=$base,backing_fmt=qcow2" "$img" "$size"
+    -o "$create,backing_file=$base,backing_fmt=qcow2" "$img" "$size"
   fill "$img" "$tmp/above.raw"
   must_be "$base" "$tmp/below.raw"
   must_be "$img" "$tmp/above.raw"
