@@ -100,11 +100,11 @@ begin_sharing (void)
   const unsigned before = flushes ();
 
   CHECK (export_write (client, buf, 9 * MB, 0, false) == 0);
+  shared = true;
   for (unsigned i = 0; i < SHARED_BY; i++)
     CHECK (pthread_create (&sharing[i], NULL, flush_and_look, NULL) == 0);
   while (flushes () < before + SHARED_BY)
     sched_yield ();
-  shared = true;
 }
 
 /* One of them writes the counts of the old table.  Does the other one return meanwhile?
@@ -203,26 +203,45 @@ check_old_tables (void)
   blob_free (&b);
 }
 
-static void
-test (const struct situation *s)
+/* Makes an image, and connects a client.  Returns its path, to be freed. */
+static char *
+begin (int version, unsigned refcount_bits)
 {
   const struct image_spec spec = {
-    .version = s->version, .cluster_size = CLUSTER, .refcount_bits = s->refcount_bits,
+    .version = version, .cluster_size = CLUSTER, .refcount_bits = refcount_bits,
     .size = SIZE,
   };
-  struct disk_options options = {
-    .l2_cache = SIZE, .l2_slice = CLUSTER,
+  char *path = images_path (IMAGE);
+  const struct disk_options options = {
+    .path = path, .l2_cache = SIZE, .l2_slice = CLUSTER,
   };
-  uint64_t old;
-  struct blob b;
-  char *path;
 
   nr_tables = 0;
-  options.path = path = images_path (IMAGE);
   image_create (IMAGE, &spec);
   CHECK (disk_open (&options, &d) == 0);
   CHECK ((client = export_open (d, "", true)) != NULL);
-  memset (buf, 'a', sizeof buf);
+  return path;
+}
+
+/* Nothing is leaked in the end. */
+static void
+end (char *path)
+{
+  CHECK (export_close (client) == 0);
+  CHECK (disk_close (d) == 0);
+  if (leaked () > 0)
+    FAIL ("%u KiB leaked in the end", (unsigned) (leaked () >> 10));
+  CHECK (image_check (IMAGE) == 0);
+  free (path);
+}
+
+static void
+test (const struct situation *s)
+{
+  char *path = begin (s->version, s->refcount_bits);
+  uint64_t old;
+  struct blob b;
+
   if (s->flushed > 0) {
     CHECK (export_write (client, buf, s->flushed, 0, false) == 0);
     CHECK (export_flush (client) == 0);
@@ -244,13 +263,7 @@ test (const struct situation *s)
     check_old_tables ();
   if (leaked () > MB && s->bounded)
     FAIL ("%u KiB leaked", (unsigned) (leaked () >> 10));
-
-  CHECK (export_close (client) == 0);
-  CHECK (disk_close (d) == 0);
-  if (leaked () > 0)
-    FAIL ("%u KiB leaked in the end", (unsigned) (leaked () >> 10));
-  CHECK (image_check (IMAGE) == 0);
-  free (path);
+  end (path);
 }
 
 static void *
@@ -265,17 +278,8 @@ flush_and_look (void *unused)
 static void
 test_shared (void)
 {
-  const struct image_spec spec = {
-    .version = 2, .cluster_size = CLUSTER, .refcount_bits = 16, .size = SIZE,
-  };
-  struct disk_options options = { .l2_cache = SIZE, .l2_slice = CLUSTER };
-  char *path;
+  char *path = begin (2, 16);
 
-  nr_tables = 0;
-  options.path = path = images_path (IMAGE);
-  image_create (IMAGE, &spec);
-  CHECK (disk_open (&options, &d) == 0);
-  CHECK ((client = export_open (d, "", true)) != NULL);
   share = true;
   CHECK (export_flush (client) == 0);
   CHECK (shared);
@@ -283,16 +287,14 @@ test_shared (void)
     CHECK (pthread_join (sharing[i], NULL) == 0);
   CHECK (nr_tables > 1);
   shared = false;
-  CHECK (export_close (client) == 0);
-  CHECK (disk_close (d) == 0);
-  CHECK (leaked () == 0);
-  free (path);
+  end (path);
 }
 
 int
 main (void)
 {
   images_enter ("table-moved");
+  memset (buf, 'a', sizeof buf);
   for (size_t i = 0; i < sizeof situations / sizeof situations[0]; i++)
     test (&situations[i]);
   test_shared ();
