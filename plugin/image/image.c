@@ -102,8 +102,8 @@ read_first_cluster (const struct image *im, uint64_t *len)
   return NULL;
 }
 
-int
-image_read_header (struct image *im)
+static int
+read_header (struct image *im)
 {
   CLEANUP_FREE void *buf = NULL;
   const char *path = storage_path (im->file);
@@ -125,6 +125,30 @@ image_read_header (struct image *im)
   return header_parse (path, buf, len, storage_size (im->file), &im->header);
 }
 
+/* Was the image not closed properly? */
+static bool
+is_marked (const struct image *im)
+{
+  return (im->header.incompatible & QCOW2_INCOMPAT_DIRTY) ||
+    (im->header.autoclear & QCOW2_AUTOCLEAR_IN_USE);
+}
+
+/* If an image was not closed properly, perhaps the host could not write some of the last
+ * changes.  They may still be in its cache, but must not be believed then: refcounts that
+ * are corrected according to them would be wrong after a power cut. */
+int
+image_read_header (struct image *im)
+{
+  if (read_header (im) == -1)
+    return -1;
+  if (im->is_durable || !is_marked (im))
+    return 0;
+  storage_forget_cache (im->file);
+  im->is_durable = true;
+  header_free (&im->header);
+  return read_header (im);
+}
+
 /* Refuses features that this plugin does not support, by name. */
 static int
 check_features (const char *path, const struct header *h)
@@ -144,27 +168,6 @@ check_features (const char *path, const struct header *h)
   return 0;
 }
 
-/* Was the image not closed properly? */
-static bool
-is_marked (const struct image *im)
-{
-  return (im->header.incompatible & QCOW2_INCOMPAT_DIRTY) ||
-    (im->header.autoclear & QCOW2_AUTOCLEAR_IN_USE);
-}
-
-/* Perhaps the host could not write some of the last changes.  They may still be in its
- * cache, but must not be believed then: refcounts that are corrected according to them
- * would be wrong after a power cut. */
-static int
-read_what_is_durable (struct image *im)
-{
-  if (!is_marked (im))
-    return 0;
-  storage_forget_cache (im->file);
-  header_free (&im->header);
-  return image_read_header (im);
-}
-
 struct image *
 image_open (const char *path, const struct image_options *options)
 {
@@ -173,8 +176,7 @@ image_open (const char *path, const struct image_options *options)
   if (im == NULL)
     return NULL;
   image_limit_places (im, options->most_places);
-  if (image_read_header (im) == 0 && read_what_is_durable (im) == 0 &&
-      check_features (path, &im->header) == 0 &&
+  if (image_read_header (im) == 0 && check_features (path, &im->header) == 0 &&
       secret_unlock (&options->secret, im->file, &im->header, &im->cipher) == 0)
     return im;
   image_close (im);
@@ -237,7 +239,7 @@ image_open_data (struct image *im, const struct image_options *options)
   file_options.data_file = true;
   if (storage_open (path, &file_options, &im->data) == -1)
     return -1;
-  if (is_marked (im))
+  if (im->is_durable)
     storage_forget_cache (im->data);
   if (!storage_same (im->file, im->data))
     return 0;

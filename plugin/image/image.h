@@ -69,6 +69,7 @@ struct image {
 
   /* only image.c uses these */
   uint64_t most_places;         /* 0, or the limit */
+  bool is_durable;              /* storage_forget_cache was called */
   bool locked;                  /* if not, no program is kept out */
   enum image_role role;
   unsigned owners;
@@ -80,7 +81,8 @@ struct image {
  * For a file that is not a qcow2 image this is the only step.  NULL on error
  * (reported). */
 extern struct image *image_open_file (const char *path, const struct storage_options *);
-/* Reads and checks the header.  errno EINVAL: the header is invalid. */
+/* Reads and checks the header.  If it says that the image was not closed properly, what is
+ * read from now on is durable.  errno EINVAL: the header is invalid. */
 extern int image_read_header (struct image *);
 /* Does both steps, refuses images with features that are not supported, and unlocks
  * encrypted ones.  NULL on error (reported). */

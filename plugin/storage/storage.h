@@ -180,13 +180,12 @@ storage_may_try_again (int err)
 /* fdatasync.  errno is ENOMEM if it could not even begin.  Otherwise it is EIO: writes
  * may be lost, and a later sync does not say so (R9). */
 extern int storage_sync (struct storage *);
-
-/* To be called before anything else uses the storage: from now on reads return what is
- * stored durably, and not what a cache kept of writes that have failed. */
-extern void storage_forget_cache (struct storage *);
 /* The same, if anything was changed since the last successful sync.  Returns 1 if a sync
  * was needed, 0 if not. */
 extern int storage_sync_changes (struct storage *);
+/* From now on, reads return what is stored durably, and not what a cache kept of writes that
+ * have failed.  For images that are not being changed. */
+extern void storage_forget_cache (struct storage *);
 /* Was anything changed since then? */
 extern bool storage_has_changes (const struct storage *);
 

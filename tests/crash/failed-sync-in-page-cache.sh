@@ -54,7 +54,8 @@ await_closed ()
   [ "$i" -lt $((3000 * slowness)) ] || fail "the image stays open"
 }
 
-for row in stop: kill: stay:dir stop:lazy kill:lazy stop:old kill:old; do
+for row in stop: kill: stay:dir stop:lazy kill:lazy stop:old kill:old \
+           kill:repair; do
   IFS=: read -r ending kind <<< "$row"
   echo "--- $row"
   mount -t tmpfs -o size=80M none "$tmp/memory"
@@ -102,6 +103,8 @@ assert h.pread(65536, 64 << 20) == b"h" * 65536
   rm "$tmp/memory/ballast"
   dd if="$tmp/block" of="$disk" bs=4096 seek="$block" conv=notrunc status=none
 
+  # (A check opens the image before anything else does.)
+  if [ "$kind" = repair ]; then served+=(check=repair); fi
   if [ "$ending" != stay ]; then start_nbdkit "${served[@]}"; fi
   if [ "$kind" = dir ]; then uri="nbd+unix:///a.qcow2?socket=$sock"; fi
   # The trim and the write were never flushed.
