@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which part of the name of a file may be told?  The same as plugin/util/publicname.c,
+"""Which part of the name of a file may be told?  The same as core/util/publicname.c,
 which says why."""
 
 import json

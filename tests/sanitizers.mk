@@ -9,23 +9,28 @@ tsan_cflags = -fsanitize=thread
 # A program's variables have its name with _ for what is no letter.
 sanitizer_ldflags = $($(subst -,_,$(subst /,_,$(1)))_LDFLAGS)
 
-sanitizer_core = $(filter %.c,$(core_sources) $(nbd_sources) $(callback_sources))
+sanitizer_core = $(filter %.c,$(core_sources) $(door_sources) $(callback_sources))
 sanitizer_lib = $(filter lib/%.c,$(libtest_la_SOURCES) $(libserver_la_SOURCES))
 
 # $(1): the sanitizer's name
 define sanitizer_rules
-$(1)_objects = $$(patsubst ../plugin/%.c,$(1)/core/%.o,$$(sanitizer_core)) \
+$(1)_objects = $$(patsubst ../%.c,$(1)/%.o,$$(sanitizer_core)) \
 	$$(patsubst %.c,$(1)/%.o,$$(sanitizer_lib))
 
-$(1)/core/%.o: $(top_srcdir)/plugin/%.c
-	$$(AM_V_CC)$$(MKDIR_P) $$(@D) && \
-	  $$(CC) $$(DEFS) $$(DEFAULT_INCLUDES) $$(AM_CPPFLAGS) $$(CPPFLAGS) \
-	    $$(door_cflags) $$(CFLAGS) $$($(1)_cflags) -MMD -MP -c -o $$@ $$<
+$(1)/core/%.o: $(top_srcdir)/core/%.c
+	$$($(1)_compile)
+
+$(1)/plugin/%.o: $(top_srcdir)/plugin/%.c
+	$$($(1)_compile)
 
 $(1)/%.o: $(srcdir)/%.c
+	$$($(1)_compile)
+
+define $(1)_compile
 	$$(AM_V_CC)$$(MKDIR_P) $$(@D) && \
 	  $$(CC) $$(DEFS) $$(DEFAULT_INCLUDES) $$(AM_CPPFLAGS) $$(CPPFLAGS) \
 	    $$(door_cflags) $$(CFLAGS) $$($(1)_cflags) -MMD -MP -c -o $$@ $$<
+endef
 
 $(1)/libcore.a: $$($(1)_objects)
 	$$(AM_V_AR)rm -f $$@ && $$(AR) cr $$@ $$^

@@ -55,7 +55,8 @@ def gcov(prefix):
     """What gcc's counters below PREFIX say: {source: {...}}."""
     # (Some tests include a source.)
     counters = sorted(
-        glob.glob(prefix + BUILD + "/plugin/**/.libs/*.gcda", recursive=True) +
+        glob.glob(prefix + BUILD + "/core/*/.libs/*.gcda") +
+        glob.glob(prefix + BUILD + "/plugin/.libs/*.gcda") +
         glob.glob(prefix + BUILD + "/tests/*/*/*.gcda"))
     sources = {}
     if not counters:
@@ -76,7 +77,7 @@ def gcov(prefix):
             path = os.path.normpath(os.path.join(unit["current_working_directory"],
                                                  f["file"]))
             path = os.path.relpath(path, suite.TOP)
-            if not path.startswith("plugin/") or not path.endswith(".c"):
+            if not path.startswith(suite.SOURCES) or not path.endswith(".c"):
                 continue
             s = sources.setdefault(path, {"digest": digest(path), "functions": [],
                                           "lines": {}, "branches": {}})
@@ -198,8 +199,7 @@ class Source:
 def load():
     """All sources, and {test: (result, seconds)}."""
     sources, tests, digests, old = {}, {}, {}, set()
-    for path in sorted(glob.glob(os.path.join(suite.TOP, "plugin", "*", "*.c"))):
-        path = os.path.relpath(path, suite.TOP)
+    for path in suite.sources():
         sources[path] = Source(path)
         digests[path] = digest(path)
     for name in sorted(glob.glob(os.path.join(REACHED, "*.json"))):
@@ -233,7 +233,7 @@ def table(sources):
     total = [0] * 4
     rooms = {}
     for s in sources.values():
-        room = rooms.setdefault(s.path.split("/")[1], [0] * 4)
+        room = rooms.setdefault(suite.folder(s.path), [0] * 4)
         for row in (room, total):
             row[0] += len(s.lines)
             row[1] += sum(1 for c in s.lines.values() if c > 0)
@@ -254,7 +254,7 @@ def report(sources, old):
     unreached = []
     excused = 0
     for s in sources.values():
-        if not s.path.startswith("plugin/nbd/"):
+        if not s.path.startswith("plugin/"):
             for line, function, text in s.unreached_errors():
                 if exceptions.explains(s.path, function, "", text):
                     excused += 1

@@ -13,6 +13,8 @@ import fnmatch
 import os
 import re
 
+import suite
+
 
 def fits(pattern, text):
     """Only * is special."""
@@ -51,7 +53,7 @@ class Known:
             raise SystemExit("%s: no reason for %s" % (path, self.entries[-1]))
 
     def explains(self, path, function, rule, text):
-        path = path[len("plugin/"):]
+        path = suite.short(path)
         found = False
         for e in self.entries:
             if fits(e.path, path) and fits(e.function, function) and e.rule == rule and \

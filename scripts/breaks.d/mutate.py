@@ -36,14 +36,10 @@ LIMIT = ["prlimit", "--data=%d" % (2 << 30)]
 SANITIZERS = {"no-lock": "tsan"}
 
 
-def sources():
-    return sorted(glob.glob(os.path.join(suite.TOP, "plugin", "*", "*.c")))
-
-
 def all_mutants():
-    for path in sources():
-        with open(path, encoding="utf-8") as f:
-            yield from rules.Code(os.path.relpath(path, suite.TOP), f.read()).mutants()
+    for path in suite.sources():
+        with open(os.path.join(suite.TOP, path), encoding="utf-8") as f:
+            yield from rules.Code(path, f.read()).mutants()
 
 
 def key(mutant):
@@ -55,7 +51,7 @@ def shuffled(mutants):
     fair sample.  The order depends on what is changed, not on line numbers."""
     rooms = collections.defaultdict(lambda: collections.defaultdict(list))
     for m in mutants:
-        rooms[m.path.split("/")[1]][m.rule].append(m)
+        rooms[suite.folder(m.path)][m.rule].append(m)
     turns = []
     for room in sorted(rooms):
         for rule, some in sorted(rooms[room].items()):
@@ -103,7 +99,7 @@ class Tool:
         """The objects of the test, with that of the mutant.  (A test that includes the
         source is compiled again.)"""
         if suite.includes(name, mutant.path):
-            copy = os.path.join(where, "include", mutant.path[len("plugin/"):])
+            copy = os.path.join(where, "include", suite.short(mutant.path))
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             with open(copy, "w", encoding="utf-8") as f:
                 f.write(mutant.source())
@@ -133,7 +129,7 @@ class Tool:
         out = os.path.join(where, "program")
         libs = [sanitizer + "/libcore.a"] if sanitizer else \
             ["-Wl,--start-group", ".libs/libtest.a", ".libs/libserver.a",
-             ".libs/libdoor.a", "../plugin/.libs/libqcow2core.a", "-Wl,--end-group"]
+             ".libs/libdoor.a", "../core/.libs/libqcow2core.a", "-Wl,--end-group"]
         subprocess.run([*self.linker, *self.flags.get(sanitizer, []),
                         *self.wraps[name], "-o", out,
                         *self.test_objects(name, mutant, where, sanitizer), *libs,
@@ -144,11 +140,11 @@ class Tool:
         """The plugin with the mutant."""
         out = os.path.join(where, "nbdkit-qcow2-plugin.so")
         own = "nbdkit_qcow2_plugin_la-%s.o" % os.path.basename(mutant.path)[:-2]
-        objects = [o for o in glob.glob(os.path.join(BUILD, "plugin/nbd/.libs",
+        objects = [o for o in glob.glob(os.path.join(BUILD, "plugin/.libs",
                                                      "nbdkit_qcow2_plugin_la-*.o"))
                    if os.path.basename(o) != own]
         subprocess.run([*self.linker, "-shared", "-o", out, *objects,
-                        self.object(mutant, where), "../plugin/.libs/libqcow2core.a",
+                        self.object(mutant, where), "../core/.libs/libqcow2core.a",
                         *self.libs], cwd=TESTS, check=True)
         return out
 
@@ -185,7 +181,7 @@ class Run:
             lines = [n] if n in source.lines else []
         found = set().union(*(source.tests.get(n, ()) for n in lines)) if lines else \
             source.users
-        room = mutant.path.split("/")[1]
+        room = suite.folder(mutant.path)
         found = [t for t in found if self.tests[t][0] == suite.PASSED and
                  (not sanitizer or t in self.sanitized[sanitizer])]
         if self.args.tests:
@@ -290,9 +286,9 @@ def stale():
     exceptions = known.Known(coverage.EXCEPTIONS)
     for m in all_mutants():
         survivors.explains(m.path, m.function, m.rule, m.before())
-    for path in sources():
-        with open(path, encoding="utf-8") as f:
-            code = rules.Code(os.path.relpath(path, suite.TOP), f.read())
+    for path in suite.sources():
+        with open(os.path.join(suite.TOP, path), encoding="utf-8") as f:
+            code = rules.Code(path, f.read())
         for start, end, function in code.functions:
             exceptions.explains(code.path, function, "", coverage.NEVER_CALLED)
             for line in code.text[start:end].split("\n"):
@@ -344,7 +340,7 @@ def main():
                     reasons.explains(m.path, m.function, m.rule, m.before()):
                 outcome = KNOWN
             counts[outcome] += 1
-            rooms.setdefault(m.path.split("/")[1], collections.Counter())[outcome] += 1
+            rooms.setdefault(suite.folder(m.path), collections.Counter())[outcome] += 1
             if outcome in (SURVIVED, UNREACHED):
                 print("%s, %d tests: %s" % (outcome, r["tests"], show(m)), flush=True)
             elif outcome == CAUGHT:

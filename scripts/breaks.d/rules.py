@@ -9,6 +9,8 @@ it is the second one of this rule in this line.
 import bisect
 import re
 
+import suite
+
 KEYWORDS = {"if", "for", "while", "switch", "return", "sizeof", "do", "else", "case",
             "goto", "break", "continue"}
 # Without these there is no message, or less memory: no behaviour that a disk depends on.
@@ -55,10 +57,10 @@ class Mutant:
     def __init__(self, code, rule, start, end, new):
         self.code, self.rule = code, rule
         self.start, self.end, self.new = start, end, new
-        self.path = code.path   # "plugin/space/alloc.c"
+        self.path = code.path   # "core/space/alloc.c"
         self.line, self.last = code.line(start), code.line(end)
         self.function = next(f for s, e, f in code.functions if s <= start < e)
-        self.name = "%s:%d:%s" % (self.path[len("plugin/"):], self.line, rule)
+        self.name = "%s:%d:%s" % (suite.short(self.path), self.line, rule)
 
     def before(self):
         return self.code.lines[self.line - 1].strip()

@@ -2,6 +2,7 @@
 """The tests of a build directory, run outside of make check: which there are, where they
 run, and how they end.  Used by scripts/coverage and scripts/mutate."""
 
+import glob
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ TOP = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                     "..", ".."))
 TIMEOUT = 900                   # seconds, as in tests/Makefile.am
 PASSED, FAILED, SKIPPED, HANGS = "passed", "failed", "skipped", "hangs"
+SOURCES = ("core/", "plugin/")
 # These say nothing about the core, or need programs that few have.
 ELSEWHERE = ("engines/", "project/")
 
@@ -23,6 +25,12 @@ def listed(variable):
         text = f.read()
     found = re.search(r"^%s = \\\n((?:\t.*\\\n)+)" % variable, text, re.M)
     return [w for w in found.group(1).replace("\\", " ").split() if w != "$(NULL)"]
+
+
+def sources():
+    """The paths of all sources in C."""
+    return sorted(glob.glob("core/*/*.c", root_dir=TOP) +
+                  glob.glob("plugin/*.c", root_dir=TOP))
 
 
 def tests_of_the_core():
@@ -52,10 +60,19 @@ def program_of(name):
     return name[len("nbd/"):] if name.startswith("nbd/") else name
 
 
+def short(path):
+    """How includes name a source: space/alloc.c is core/space/alloc.c."""
+    return path.removeprefix("core/")
+
+
+def folder(path):
+    return os.path.dirname(short(path))
+
+
 def includes(name, path):
-    """Does the C test include the source PATH (plugin/util/grace.c)?"""
+    """Does the C test include the source PATH (core/util/grace.c)?"""
     with open(os.path.join(TOP, "tests", program_of(name) + ".c"), encoding="utf-8") as f:
-        return '#include "%s"' % path[len("plugin/"):] in f.read()
+        return '#include "%s"' % short(path) in f.read()
 
 
 def make(build, *args):

@@ -34,7 +34,7 @@
 
 #include "util/bytes.h"
 #include "disk/export.h"
-#include "offline/create.h"
+#include "change/create.h"
 #include "lib/stubs.h"
 
 #define MOST_THREADS 1024

@@ -27,8 +27,8 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "offline/create.h"
-#include "offline/newimage.h"
+#include "change/create.h"
+#include "change/newimage.h"
 #include "lib/allocations.h"
 #include "lib/images.h"
 #include "lib/powercut.h"

@@ -6,12 +6,12 @@
 #ifndef TEST_CHANGES_H
 #define TEST_CHANGES_H
 
-#include "offline/amend.h"
-#include "offline/bitmapedit.h"
-#include "offline/commit.h"
-#include "offline/edit.h"
-#include "offline/keyedit.h"
-#include "offline/rebase.h"
+#include "change/amend.h"
+#include "change/bitmapedit.h"
+#include "change/commit.h"
+#include "change/edit.h"
+#include "change/keyedit.h"
+#include "change/rebase.h"
 #include "lib/reach.h"
 
 static inline int

@@ -13,7 +13,7 @@
 
 #include "util/bytes.h"
 #include "image/image.h"
-#include "offline/create.h"
+#include "change/create.h"
 #include "lib/encrypted.h"
 #include "lib/reach.h"
 

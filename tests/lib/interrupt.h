@@ -6,7 +6,7 @@
 #ifndef TEST_INTERRUPT_H
 #define TEST_INTERRUPT_H
 
-#include "offline/chunks.h"
+#include "change/chunks.h"
 #include "lib/powercut.h"
 
 struct interrupt {

@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The manual page agrees with --help about parameters (unit/nbd/params compares --help
+# The manual page agrees with --help about parameters (unit/plugin/params compares --help
 # with the code), and with the plugin about --dump-plugin, messages and debug flags.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires "$NBDKIT" --version
 
-code="$srcdir/../plugin/nbd/plugin.c"
+code="$srcdir/../plugin/plugin.c"
 pod="$srcdir/../plugin/nbdkit-qcow2-plugin.pod"
 
 "$NBDKIT" "$PLUGIN" --help > "$tmp/help.txt"

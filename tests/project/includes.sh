@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A folder of plugin/ uses only the folders below it, and no two files call each other,
+# A folder of core/ uses only the folders below it, plugin/ uses all, and no two files call each other,
 # not even indirectly.  The test checks the includes, which name their folder, and the
 # calls between object files.
 
 set -e -u -o pipefail
 
 here="$(cd "${srcdir:-$(dirname "$0")/..}" && pwd)"
-plugin="$(cd "$here/../plugin" && pwd)"
-objects="${abs_top_builddir:-$here/..}/plugin"
+top="$(cd "$here/.." && pwd)"
+objects="${abs_top_builddir:-$top}"
 
 # Each folder and what lies directly below it, bottom up; what is below those counts too.
 declare -A below=(
@@ -22,8 +22,8 @@ declare -A below=(
   [request]="mapping"
   [check]="mapping"
   [disk]="request check"
-  [offline]="disk"
-  [nbd]="offline"
+  [change]="disk"
+  [plugin]="change"
 )
 
 # is_below LOW HIGH
@@ -52,25 +52,29 @@ may_use ()
   fi
 }
 
-for folder in "$plugin"/*/; do
+for folder in "$top"/core/*/; do
   folder=$(basename "$folder")
   [[ -v "below[$folder]" ]] || wrong "$folder/: has no place: give it one here and in HACKING"
 done
 
 files=0
-while IFS= read -r file; do
+while IFS= read -r path; do
   files=$((files + 1))
-  path="${file#"$plugin"/}"
   folder="${path%%/*}"
   name="${path#*/}"
-  if [[ "$path" != */* ]]; then
-    wrong "$path: is in no folder"
+  file="$top/core/$path" list=core
+  if [ "$folder" = plugin ]; then
+    file="$top/$path" list=plugin
+  elif [[ "$path" != */* ]]; then
+    wrong "core/$path: is in no folder"
     continue
   fi
   # config.h and headers of the system are in angle brackets.
   while read -r included; do
-    if [ ! -e "$plugin/$included" ] || [[ "$included" != */* ]]; then
-      wrong "$path: includes \"$included\", which is not FOLDER/NAME below plugin/"
+    if [[ "$included" != */* ]] ||
+       ! { [ -e "$top/core/$included" ] || [[ "$included" = plugin/* && -e "$top/$included" ]]; }
+    then
+      wrong "$path: includes \"$included\", which is not FOLDER/NAME"
       continue
     fi
     may_use "$folder" "${included%%/*}" "$name includes $included"
@@ -82,15 +86,16 @@ while IFS= read -r file; do
      ! grep '^#[[:space:]]*include' "$file" | head -n 1 | grep -q '<config\.h>'; then
     wrong "$path: the first include is not <config.h>"
   fi
-  # Only the front door knows nbdkit; everything else is the core, in its list.
-  [ "$folder" != nbd ] || continue
-  if grep -Hn '#.*include.*nbdkit' "$file"; then
+  if ! grep -q "%reldir%/${path#plugin/} " "$top/$list/sources.mk"; then
+    wrong "$path: is not in $list/sources.mk"
+  fi
+  # Only plugin/ knows nbdkit.
+  if [ "$list" = core ] && grep -Hn '#.*include.*nbdkit' "$file"; then
     wrong "$path: includes a header of nbdkit"
   fi
-  if ! grep -q "%reldir%/$path " "$plugin/core-sources.mk"; then
-    wrong "$path: is not in core-sources.mk"
-  fi
-done < <(find "$plugin" -mindepth 1 -maxdepth 2 -name '*.[ch]' ! -path '*/.*' | sort)
+done < <(cd "$top/core" && find . -mindepth 1 -maxdepth 2 -name '*.[ch]' ! -path '*/.?*/*' |
+           sed 's,^\./,,' | sort
+         cd "$top" && find plugin -maxdepth 1 -name '*.[ch]' | sort)
 echo "$files files looked at"
 [ "$files" -gt 100 ] || wrong "where are the sources?"
 
@@ -102,10 +107,9 @@ symbols ()
 {
   local o room
 
-  for o in "$objects"/*/.libs/*.o; do
-    # (Those that tests compile anew say the same.)
-    case "$o" in */libdoor_la-*) continue ;; esac
+  for o in "$objects"/core/*/.libs/*.o "$objects"/plugin/.libs/*.o; do
     room="${o#"$objects"/}"
+    room="${room#core/}"
     room="${room/.libs\//}"
     room="${room/nbdkit_qcow2_plugin_la-/}"
     nm -P "$o" | awk -v room="${room%.o}" \

@@ -40,5 +40,5 @@ for file in "$museum"/broken/*.patch; do
   done < <(sed -n 's,^+++ b/\([^ 	]*\).*,\1,p' "$file")
   chmod -R u+w "$tmp"
   patch -s -p1 -d "$tmp" < "$file" || { echo "cannot be applied: $file"; exit 1; }
-  rm -rf "${tmp:?}/plugin"
+  rm -rf "${tmp:?}/core"
 done

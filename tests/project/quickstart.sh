@@ -19,7 +19,7 @@ cat >> "$tmp/top/scripts/common.sh" <<'END'
 need_packages () { :; }
 build () { :; }
 END
-ln -s "$srcdir"/../{README,COPYING,plugin} "$tmp/top"
+ln -s "$srcdir"/../{README,COPYING,core,plugin} "$tmp/top"
 ln -s "$(dirname "$PLUGIN")" "$tmp/top/build/release/plugin/.libs"
 # nbdkit calls itself $version.
 cat > "$tmp/bin/nbdkit" <<END

@@ -3,7 +3,7 @@
 #
 # Each parameter, as --help lists them: it is refused if given twice, unless it can be
 # repeated, and without the parameter that it requires; and those that are refused with
-# dir= are those that the manual lists.  (Values: see unit/nbd/params.c.)
+# dir= are those that the manual lists.  (Values: see unit/plugin/params.c.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires "$NBDKIT" --version

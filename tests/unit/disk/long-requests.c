@@ -13,7 +13,7 @@
 
 #include "format/format.h"
 #include "disk/export.h"
-#include "offline/create.h"
+#include "change/create.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 

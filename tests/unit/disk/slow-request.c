@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "disk/export.h"
-#include "offline/create.h"
+#include "change/create.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 

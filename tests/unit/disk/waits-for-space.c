@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "disk/export.h"
-#include "offline/create.h"
+#include "change/create.h"
 #include "lib/images.h"
 #include "lib/simdisk.h"
 

@@ -16,7 +16,7 @@
 
 #include "request/readahead.h"
 #include "disk/export.h"
-#include "offline/create.h"
+#include "change/create.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 

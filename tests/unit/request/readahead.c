@@ -21,7 +21,7 @@
 #include "format/format.h"
 #include "request/readahead.h"
 #include "disk/export.h"
-#include "offline/create.h"
+#include "change/create.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 

@@ -1,0 +1,810 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How are persistent bitmaps added, removed, cleared, enabled, disabled and merged?
+ *
+ * Specification: "Bitmaps".
+ *
+ * A new directory makes all changes at once:
+ *
+ *   - new clusters are written: a table for each bitmap that is added or cleared (with
+ *     all entries 0), or into which others are merged (bitmapmerge.c computes its
+ *     clusters), and the directory
+ *   - a checkpoint makes them, and their refcounts, durable (R1); the image is marked as
+ *     being changed, so that what a power cut leaks from now on is freed later
+ *   - the header points to the new directory (bitmapext.c), which publishes all changes
+ *   - clusters to which only the old directory led are freed: the directory, old tables,
+ *     their bits (R2)
+ *
+ * A power cut leaves either the old or the new bitmaps, and at worst leaked clusters.
+ * Bitmaps that do not change keep their directory entries byte for byte.
+ *
+ * Changes are made in the order in which they are requested, but only planned at first: a
+ * bitmap that will be written anew is a list of bitmaps that are in files now (its
+ * parts).  So a bitmap can be merged, cleared and merged again at once.
+ *
+ * Limits are those of QEMU, for the number, names, granularity and size of bitmaps; and
+ * those of bitmapdir.c, because an image that exceeds them would be read-only.
+ *
+ * The image is opened as a disk, as for a client that may write (so the image is locked,
+ * and repaired if necessary), changed, brought to rest, and closed.  The next user of the
+ * image reads it again, so no state in memory has to be updated.
+ *
+ * Locks: none; no other thread has the disk.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "format/format.h"
+#include "image/bitmapext.h"
+#include "change/bitmapedit.h"
+#include "change/bitmapmerge.h"
+
+/* QEMU's limit for the directory, in bytes. */
+#define MAX_DIRECTORY (UINT64_C (1024) * QCOW2_MAX_BITMAPS)
+/* The number of runs that may be too short for a table before the search ends. */
+#define MAX_SHORT 4096
+
+struct item {
+  const struct bitmapdir_any *old;      /* NULL: a new bitmap */
+  const struct bitmapedit *added;       /* a new bitmap; else NULL */
+  bool automatic;                       /* it records */
+  bool fresh;                           /* needs a new table */
+  unsigned granularity_bits;
+  uint64_t bits, table_entries;
+  struct bitmapmerge_part *parts;       /* what a fresh one contains */
+  size_t nr_parts;
+  struct be64 *table;                   /* NULL, or: the new table */
+  struct alloc_run run;                 /* its clusters */
+  bool registered;                      /* known to the overlap */
+};
+
+/* Another image. */
+struct source {
+  struct image *image;
+  struct bitmapdir dir;
+};
+
+struct edit {
+  struct image *image;
+  const struct writable *w;             /* of the disk */
+  const struct bitmapdir *dir;          /* the current bitmaps; nr_all = 0: none */
+  const struct source *source;          /* where merged bitmaps are; NULL: here */
+  struct item *items;
+  size_t n;
+  uint8_t *bytes;                       /* the new directory */
+  uint64_t size;
+  struct alloc_run run;                 /* its clusters */
+  bool registered;
+  struct alloc_run *frees;
+  size_t nr_frees;
+};
+
+static int
+refuse (const struct edit *e, const char *name, const char *why)
+{
+  char text[PRINTABLE_SIZE (64)];
+
+  nbdkit_error ("%s: bitmap \"%s\": %s", storage_path (e->image->file),
+                printable (name, 64, text, sizeof text), why);
+  errno = EINVAL;
+  return -1;
+}
+
+/* --- the requested changes --- */
+
+static const char *
+name_of (const struct item *item)
+{
+  return item->old ? item->old->name : item->added->name;
+}
+
+static struct item *
+find (struct edit *e, const char *name)
+{
+  for (size_t i = 0; i < e->n; i++)
+    if (strcmp (name_of (&e->items[i]), name) == 0)
+      return &e->items[i];
+  return NULL;
+}
+
+static bool
+is_inconsistent (const struct item *item)
+{
+  return item->old && item->old->flags & QCOW2_BITMAP_IN_USE;
+}
+
+/* The bitmap, which exists and is valid; or NULL (reported). */
+static struct item *
+find_valid (struct edit *e, const char *name)
+{
+  struct item *item = find (e, name);
+
+  if (item == NULL)
+    refuse (e, name, "there is no such bitmap");
+  else if (is_inconsistent (item)) {
+    refuse (e, name, "it is inconsistent and can only be removed");
+    item = NULL;
+  }
+  return item;
+}
+
+static int
+add (struct edit *e, const struct bitmapedit *edit)
+{
+  const struct header *h = &e->image->header;
+  struct item item = { .added = edit, .automatic = true, .fresh = true };
+  const size_t len = strlen (edit->name);
+
+  if (find (e, edit->name))
+    return refuse (e, edit->name, "a bitmap with this name exists already");
+  if (len == 0 || len > QCOW2_MAX_BITMAP_NAME)
+    return refuse (e, edit->name, "the name must have 1 to 1023 bytes");
+  if (e->n >= QCOW2_MAX_BITMAPS)
+    return refuse (e, edit->name, "an image cannot have more than 65535 bitmaps");
+  item.granularity_bits = edit->granularity_bits ? edit->granularity_bits
+    : min64 (max64 (h->cluster_bits, 12), 16);
+  item.bits = div_up (h->size, UINT64_C (1) << item.granularity_bits);
+  if (div_up (item.bits, 8) > QCOW2_MAX_BITMAP_BYTES)
+    return refuse (e, edit->name, "it would need more than 512M: choose a larger "
+                   "granularity");
+  item.table_entries = div_up (div_up (item.bits, 8), h->cluster_size);
+  /* QEMU requires tables to have entries, and a disk of 0 bytes has nothing to record. */
+  if (item.table_entries == 0)
+    return refuse (e, edit->name, "the disk has a size of 0");
+  e->items[e->n++] = item;
+  return 0;
+}
+
+static int
+add_part (struct item *item, const struct bitmapmerge_part *part)
+{
+  struct bitmapmerge_part *p;
+
+  for (size_t i = 0; i < item->nr_parts; i++) {
+    p = &item->parts[i];
+    if (p->e == part->e) {
+      if (p->granularity_bits < part->granularity_bits)
+        p->granularity_bits = part->granularity_bits;
+      return 0;
+    }
+  }
+  p = realloc (item->parts, (item->nr_parts + 1) * sizeof *p);
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  item->parts = p;
+  p[item->nr_parts++] = *part;
+  return 0;
+}
+
+/* A valid bitmap as it is in the file of IMAGE. */
+static struct bitmapmerge_part
+part_of (const struct image *image, const struct bitmapdir_any *any)
+{
+  return (struct bitmapmerge_part) {
+    .file = image->file, .cluster_bits = image->header.cluster_bits,
+    .e = &any->e, .granularity_bits = any->e.granularity_bits,
+  };
+}
+
+static int
+merge_one (struct item *item, const struct bitmapmerge_part *part, unsigned by)
+{
+  struct bitmapmerge_part p = *part;
+
+  if (p.granularity_bits < by)
+    p.granularity_bits = by;
+  return add_part (item, &p);
+}
+
+/* Everything that FROM contains, in pieces of its size. */
+static int
+merge_item (const struct edit *e, struct item *item, const struct item *from)
+{
+  struct bitmapmerge_part part;
+
+  if (!from->fresh) {
+    part = part_of (e->image, from->old);
+    return add_part (item, &part);
+  }
+  for (size_t i = 0; i < from->nr_parts; i++)
+    if (merge_one (item, &from->parts[i], from->granularity_bits) == -1)
+      return -1;
+  return 0;
+}
+
+static int
+refuse_source (const struct edit *e, const char *name, const char *why)
+{
+  struct edit there = *e;
+
+  there.image = e->source->image;
+  return refuse (&there, name, why);
+}
+
+/* The bitmap NAME of another image. */
+static int
+merge_from_source (const struct edit *e, struct item *item, const char *name)
+{
+  const struct bitmapdir *dir = &e->source->dir;
+  struct bitmapmerge_part part;
+  size_t i = 0;
+
+  while (i < dir->nr_all && strcmp (dir->all[i].name, name) != 0)
+    i++;
+  if (i == dir->nr_all)
+    return refuse_source (e, name, "there is no such bitmap");
+  if (dir->all[i].flags & QCOW2_BITMAP_IN_USE)
+    return refuse_source (e, name, "it is inconsistent");
+  if (e->source->image->header.size != e->image->header.size)
+    return refuse_source (e, name, "it belongs to a disk of another size");
+  part = part_of (e->source->image, &dir->all[i]);
+  return add_part (item, &part);
+}
+
+static int
+merge (struct edit *e, struct item *item, const char *name)
+{
+  const struct item *from = NULL;
+  struct bitmapmerge_part part;
+
+  if (e->source == NULL) {
+    from = find_valid (e, name);
+    if (from == NULL)
+      return -1;
+    if (from == item)
+      return 0;
+  }
+  if (!item->fresh) {
+    part = part_of (e->image, item->old);
+    if (add_part (item, &part) == -1)
+      return -1;
+    item->fresh = true;
+  }
+  return from ? merge_item (e, item, from) : merge_from_source (e, item, name);
+}
+
+static int
+remove_item (struct edit *e, const char *name)
+{
+  struct item *item = find (e, name);
+
+  if (item == NULL)
+    return refuse (e, name, "there is no such bitmap");
+  free (item->parts);
+  memmove (item, item + 1, (e->items + e->n - (item + 1)) * sizeof *item);
+  e->n--;
+  return 0;
+}
+
+static int
+plan_one (struct edit *e, const struct bitmapedit *edit)
+{
+  struct item *item;
+
+  if (edit->what == BITMAP_ADD)
+    return add (e, edit);
+  if (edit->what == BITMAP_REMOVE)
+    return remove_item (e, edit->name);
+  item = find_valid (e, edit->name);
+  if (item == NULL)
+    return -1;
+  switch (edit->what) {
+  case BITMAP_ENABLE:
+  case BITMAP_DISABLE:
+    item->automatic = edit->what == BITMAP_ENABLE;
+    return 0;
+  case BITMAP_CLEAR:
+    item->fresh = true;
+    item->nr_parts = 0;
+    return 0;
+  case BITMAP_MERGE:
+    return merge (e, item, edit->merged);
+  default:
+    abort ();
+  }
+}
+
+static int
+check_limits (struct edit *e)
+{
+  uint64_t entries = 0, recorded = 0;
+
+  for (size_t i = 0; i < e->n; i++) {
+    const struct item *item = &e->items[i];
+
+    entries += item->table_entries;
+    if (item->automatic && !is_inconsistent (item))
+      recorded += div_up (item->bits, 8);
+    if (entries > BITMAPDIR_MAX_ENTRIES || recorded > QCOW2_MAX_BITMAP_BYTES)
+      return refuse (e, name_of (item),
+                     "all bitmaps together would need too much memory");
+  }
+  return 0;
+}
+
+static int
+plan (struct edit *e, const struct bitmapedit *edits, size_t n)
+{
+  e->items = calloc (e->dir->nr_all + n, sizeof *e->items);
+  if (e->items == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  for (size_t i = 0; i < e->dir->nr_all; i++) {
+    const struct bitmapdir_any *old = &e->dir->all[i];
+
+    e->items[e->n++] = (struct item) {
+      .old = old, .automatic = old->flags & QCOW2_BITMAP_AUTO,
+      .granularity_bits = old->e.granularity_bits,
+      .bits = old->e.bits, .table_entries = old->e.table_entries,
+    };
+  }
+  for (size_t i = 0; i < n; i++)
+    if (plan_one (e, &edits[i]) == -1)
+      return -1;
+  return check_limits (e) == -1 ? -1
+    : bitmapext_check (e->image->file, &e->image->header, e->n == 0);
+}
+
+/* --- clusters to be freed --- */
+
+static int
+will_free (struct edit *e, uint64_t host, uint64_t bytes)
+{
+  const unsigned bits = e->image->header.cluster_bits;
+  struct alloc_run *p;
+
+  p = realloc (e->frees, (e->nr_frees + 1) * sizeof *p);
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  e->frees = p;
+  p[e->nr_frees++] = (struct alloc_run) {
+    .host = host,
+    .clusters = div_up (bytes, UINT64_C (1) << bits),
+  };
+  return 0;
+}
+
+/* Records that the table of an old bitmap, and its bits, are to be freed. */
+static int
+will_free_table (struct edit *e, const struct bitmapdir_entry *old)
+{
+  const uint64_t bytes = old->table_entries * sizeof (struct be64);
+  CLEANUP_FREE struct be64 *table = malloc (bytes);
+  uint64_t offset;
+
+  if (table == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  if (storage_read (e->image->file, table, bytes, old->table) == -1)
+    return -1;
+  for (uint64_t i = 0; i < old->table_entries; i++) {
+    offset = get64 (table[i]) & QCOW2_BITMAP_OFFSET_MASK;
+    if (offset != 0 &&
+        will_free (e, offset, e->image->header.cluster_size) == -1)
+      return -1;
+  }
+  return will_free (e, old->table, bytes);
+}
+
+static bool
+is_kept (const struct edit *e, const struct bitmapdir_any *old)
+{
+  for (size_t i = 0; i < e->n; i++)
+    if (e->items[i].old == old)
+      return !e->items[i].fresh;
+  return false;
+}
+
+static int
+find_frees (struct edit *e)
+{
+  const struct header *h = &e->image->header;
+
+  for (size_t i = 0; i < e->dir->nr_all; i++)
+    if (!is_kept (e, &e->dir->all[i]) &&
+        will_free_table (e, &e->dir->all[i].e) == -1)
+      return -1;
+  return e->dir->nr_all == 0 ? 0
+    : will_free (e, h->bitmaps.dir_offset, h->bitmaps.dir_size);
+}
+
+/* --- new clusters --- */
+
+static void
+give_back (struct edit *e, struct alloc_run *run, bool *registered)
+{
+  if (run->clusters == 0)
+    return;
+  if (*registered)
+    overlap_remove (e->image->overlap, run->host,
+                    run->clusters << e->image->header.cluster_bits);
+  alloc_abort (e->w->alloc, run);
+  run->clusters = 0;
+  *registered = false;
+}
+
+static void
+give_back_cells (struct edit *e, const struct item *item)
+{
+  struct alloc_run run = { .clusters = 1 };
+
+  for (uint64_t i = 0; item->table && i < item->table_entries; i++) {
+    bool registered = true;
+
+    run.host = get64 (item->table[i]);
+    run.clusters = run.host != 0;
+    give_back (e, &run, &registered);
+  }
+}
+
+static void
+undo (struct edit *e)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  for (size_t i = 0; i < e->n; i++) {
+    give_back_cells (e, &e->items[i]);
+    give_back (e, &e->items[i].run, &e->items[i].registered);
+  }
+  give_back (e, &e->run, &e->registered);
+}
+
+/* Allocates N clusters in one run. */
+static int
+reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
+{
+  CLEANUP_FREE struct alloc_run *small = calloc (MAX_SHORT, sizeof *small);
+  unsigned nr_small = 0;
+  int r;
+
+  if (small == NULL) {
+    nbdkit_error ("calloc: %m");
+    return -1;
+  }
+  for (;;) {
+    r = alloc_reserve (e->w->alloc, n, run);
+    if (r == -1 || run->clusters == n)
+      break;
+    small[nr_small++] = *run;
+    if (nr_small == MAX_SHORT) {
+      nbdkit_error ("%s: no space for %" PRIu64 " contiguous clusters",
+                    storage_path (e->image->file), n);
+      errno = ENOSPC;
+      r = -1;
+      break;
+    }
+  }
+  while (nr_small > 0)
+    alloc_abort (e->w->alloc, &small[--nr_small]);
+  if (r == -1) {
+    run->clusters = 0;
+    return -1;
+  }
+  if (overlap_add (e->image->overlap, run->host,
+                   n << e->image->header.cluster_bits, OVERLAP_BITMAP) == -1)
+    return -1;
+  *registered = true;
+  return 0;
+}
+
+/* Writes the BYTES in BUF to the beginning of RUN, and zeros to the rest. */
+static int
+write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
+           uint64_t bytes)
+{
+  const uint64_t cs = e->image->header.cluster_size;
+  CLEANUP_FREE uint8_t *cluster = malloc (cs);
+  uint64_t at, n;
+
+  if (cluster == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (at = 0; at < run->clusters * cs; at += cs) {
+    n = at < bytes ? min64 (bytes - at, cs) : 0;
+    if (n > 0)
+      memcpy (cluster, buf + at, n);
+    memset (cluster + n, 0, cs - n);
+    if (storage_write (e->image->file, cluster, cs, run->host + at) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Writes the bits that entry I of the table stands for, if there are any.  WORDS is one
+ * cluster. */
+static int
+make_cell (struct edit *e, struct item *item, uint64_t i, uint64_t *words)
+{
+  const uint64_t cs = e->image->header.cluster_size;
+  const struct bitmapmerge_cell cell = {
+    .disk_size = e->image->header.size, .granularity_bits = item->granularity_bits,
+    .first = i * cs * 8, .bytes = cs, .words = words,
+  };
+  struct alloc_run run = { .clusters = 0 };
+  bool registered = false;
+  int r = bitmapmerge_compute (item->parts, item->nr_parts, &cell);
+
+  if (r <= 0)
+    return r;
+  if (reserve (e, 1, &run, &registered) == -1 ||
+      write_run (e, &run, (uint8_t *) words, cs) == -1) {
+    give_back (e, &run, &registered);
+    return -1;
+  }
+  item->table[i] = put64 (run.host);
+  return 0;
+}
+
+static int
+make_table (struct edit *e, struct item *item)
+{
+  const uint64_t cs = e->image->header.cluster_size;
+  const uint64_t bytes = item->table_entries * sizeof *item->table;
+  CLEANUP_FREE uint64_t *words = malloc (cs);
+
+  item->table = calloc (1, bytes);
+  if (words == NULL || item->table == NULL) {
+    nbdkit_error ("malloc: %m");
+    return -1;
+  }
+  for (uint64_t i = 0; item->nr_parts > 0 && i < item->table_entries; i++)
+    if (make_cell (e, item, i, words) == -1)
+      return -1;
+  return reserve (e, div_up (bytes, cs), &item->run, &item->registered) == -1 ? -1
+    : write_run (e, &item->run, (uint8_t *) item->table, bytes);
+}
+
+static int
+make_tables (struct edit *e)
+{
+  for (size_t i = 0; i < e->n; i++)
+    if (e->items[i].fresh && make_table (e, &e->items[i]) == -1)
+      return -1;
+  return 0;
+}
+
+/* Appends a directory entry: FIXED, then the variable part of the old entry, or the new
+ * name. */
+static int
+append_entry (struct edit *e, const struct qcow2_bitmap *fixed,
+              const struct item *item)
+{
+  const uint64_t rest = get16 (fixed->name_size) + get32 (fixed->extra_size);
+  const uint64_t len = round_up (sizeof *fixed + rest, 8);
+  uint8_t *p;
+
+  if (e->size + len > MAX_DIRECTORY)
+    return refuse (e, name_of (item),
+                   "the bitmap directory would be too long: use shorter names");
+  p = realloc (e->bytes, e->size + len);
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  e->bytes = p;
+  p += e->size;
+  e->size += len;
+  memset (p, 0, len);
+  memcpy (p, fixed, sizeof *fixed);
+  if (item->old)
+    return storage_read (e->image->file, p + sizeof *fixed, rest,
+                         item->old->e.at + sizeof *fixed);
+  memcpy (p + sizeof *fixed, item->added->name, rest);
+  return 0;
+}
+
+static int
+make_directory (struct edit *e)
+{
+  for (size_t i = 0; i < e->n; i++) {
+    const struct item *item = &e->items[i];
+    struct qcow2_bitmap fixed = { 0 };
+
+    if (item->old) {
+      if (storage_read (e->image->file, &fixed, sizeof fixed,
+                        item->old->e.at) == -1)
+        return -1;
+    }
+    else {
+      fixed.table_size = put32 (item->table_entries);
+      fixed.type = QCOW2_BITMAP_DIRTY_TRACKING;
+      fixed.granularity_bits = item->granularity_bits;
+      fixed.name_size = put16 (strlen (item->added->name));
+    }
+    fixed.flags = put32 ((get32 (fixed.flags) & ~QCOW2_BITMAP_AUTO) |
+                         (item->automatic ? QCOW2_BITMAP_AUTO : 0));
+    if (item->fresh)
+      fixed.table_offset = put64 (item->run.host);
+    if (append_entry (e, &fixed, item) == -1)
+      return -1;
+  }
+  if (e->n == 0)
+    return 0;
+  return reserve (e, div_up (e->size, e->image->header.cluster_size),
+                  &e->run, &e->registered) == -1 ? -1
+    : write_run (e, &e->run, e->bytes, e->size);
+}
+
+/* --- the whole change --- */
+
+/* Frees everything that the header no longer leads to. */
+static void
+free_old (struct edit *e)
+{
+  for (size_t i = 0; i < e->nr_frees; i++) {
+    const struct alloc_run *run = &e->frees[i];
+
+    overlap_remove (e->image->overlap, run->host,
+                    run->clusters << e->image->header.cluster_bits);
+    alloc_free_run (e->w->alloc, run->host, run->clusters);
+  }
+}
+
+static int
+apply (struct edit *e, const struct bitmapedit *edits, size_t n)
+{
+  struct image *image = e->image;
+  const struct writable *w = e->w;
+  bool begun = false;
+
+  if (plan (e, edits, n) == -1 || find_frees (e) == -1)
+    return -1;
+  if (make_tables (e) == -1 || make_directory (e) == -1 ||
+      alloc_free_begin (w->alloc, e->nr_frees) == -1)
+    goto error;
+  /* (A checkpoint with nothing to write leaves the image without its mark.) */
+  if (checkpoint_flush (w->checkpoint) == -1 ||
+      health_begin_changes (image->health) == -1 ||
+      bitmapext_set (image->file, &image->header, e->n, e->size, e->run.host,
+                     &begun) == -1) {
+    alloc_free_end (w->alloc, e->nr_frees);
+    if (!begun)
+      goto error;
+    /* R9: it is unknown which directory is valid, so both stay. */
+    health_fail (image->health, "the header could not be changed");
+    errno = EIO;
+    return -1;
+  }
+  free_old (e);
+  alloc_free_end (w->alloc, 0);
+  return 0;
+
+ error:
+  undo (e);
+  return -1;
+}
+
+/* Everything is durable on return, except for freed clusters, which the next checkpoint
+ * makes durable.  -1: reported; nothing has changed, unless the image has failed (R9). */
+static int
+change (struct image *image, struct disk *d, const struct bitmapedit *edits, size_t n,
+        const struct source *source)
+{
+  static const struct bitmapdir none;
+  const struct disk_inside in = disk_inside (d);
+  struct edit e = {
+    .image = image, .w = in.view->w, .source = source,
+    .dir = in.bitmaps ? bitmap_directory (in.bitmaps) : &none,
+  };
+  const int r = apply (&e, edits, n);
+
+  for (size_t i = 0; i < e.n; i++) {
+    free (e.items[i].parts);
+    free (e.items[i].table);
+  }
+  free (e.items);
+  free (e.bytes);
+  free (e.frees);
+  return r;
+}
+
+static int
+become_writable (struct disk *d, const struct disk_options *options)
+{
+  bool writable = true;
+
+  if (disk_why_readonly (d))
+    nbdkit_error ("%s: cannot change bitmaps: %s", options->path, disk_why_readonly (d));
+  else if (disk_connect (d, &writable) == -1)
+    return -1;
+  else if (writable)
+    return 0;                   /* (otherwise the cause was reported) */
+  errno = EROFS;
+  return -1;
+}
+
+static int
+change_disk (struct image *image, const struct disk_options *options,
+             const struct bitmapedit *edits, size_t n, const struct source *source)
+{
+  struct disk *d;
+  int r;
+
+  if (image_reload (image) == -1 || disk_open_on (options, image, &d) == -1)
+    return -1;
+  r = become_writable (d, options);
+  if (r == 0) {
+    r = change (image, d, edits, n, source);
+    KEEP_ERRNO_FOR_BLOCK;
+    disk_disconnect (d, true);
+  }
+  KEEP_ERRNO_FOR_BLOCK;
+  /* If this fails, the next writer frees what the old bitmaps used. */
+  if (disk_close (d) == -1 && r == 0)
+    nbdkit_debug ("%s: the bitmaps were changed despite this error", options->path);
+  return r;
+}
+
+/* --- another image --- */
+
+static void
+close_source (struct source *s)
+{
+  bitmapdir_free (&s->dir);
+  image_close (s->image);
+}
+
+/* Only its bitmaps are read, so no passphrase, data file or backing file is needed. */
+static int
+open_source (const struct disk_options *o, const char *path, struct source *s)
+{
+  const struct storage_options options = {
+    .lock = o->lock, .cache = o->cache, .link = &o->link, .hooks = o->hooks,
+  };
+  struct overlap *overlap = NULL;
+  char why[BITMAPDIR_WHY];
+  int r = -1;
+
+  *s = (struct source) { .image = image_open_file (path, &options) };
+  if (s->image == NULL)
+    return -1;
+  if (image_read_header (s->image) == 0) {
+    overlap = overlap_new (s->image->header.cluster_bits);
+    if (overlap == NULL)
+      nbdkit_error ("overlap_new: %m");
+    else if (!s->image->header.has_bitmaps)
+      r = 0;
+    else
+      r = bitmapdir_read (s->image->file, &s->image->header, overlap, &s->dir, why);
+    overlap_free (overlap);
+  }
+  if (r == 1) {
+    nbdkit_error ("%s: %s", path, why);
+    errno = EINVAL;
+  }
+  if (r != 0)
+    image_close (s->image);
+  return r == 0 ? 0 : -1;
+}
+
+int
+bitmapedit_image (struct image *image, const struct disk_options *options,
+                  const struct bitmapedit *edits, size_t n, const char *source)
+{
+  struct source s;
+  int r;
+
+  if (source == NULL)
+    return change_disk (image, options, edits, n, NULL);
+  if (open_source (options, source, &s) == -1)
+    return -1;
+  r = change_disk (image, options, edits, n, &s);
+  close_source (&s);
+  return r;
+}

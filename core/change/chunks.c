@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do several threads work through a disk?
+ *
+ * Each thread takes the next chunk of the disk, until all are done, one fails, or the
+ * user stops the job.  Meanwhile the thread that called reports progress, and has what
+ * was done made durable every few seconds, so that a crash loses little work.
+ *
+ * Locks: run.lock guards what the threads share.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/processors.h"
+#include "util/report.h"
+#include "change/chunks.h"
+
+/* If there are more than processors, those that write to the same file wait for each other
+ * in the host, and turn around there: this took up to a quarter more processor time.  One
+ * more than one hides what reading from a disk takes. */
+#define MIN_THREADS 2
+#define MAX_THREADS 4
+
+/* Chunks of the disk.  Their size is a power of two, at least MIN_CHUNK bytes, such that
+ * there are at most MAX_CHUNKS. */
+#define MIN_CHUNK (UINT64_C (4) << 20)
+#define MAX_CHUNKS (UINT64_C (1) << 16)
+
+#define DURABLE_SECONDS 5
+#define STEP_MILLISECONDS 100
+
+struct run {
+  const struct chunks_job *job;
+  uint64_t chunk;               /* size of a chunk, in bytes */
+
+  pthread_mutex_t lock;
+  pthread_cond_t ended;
+  uint64_t next;                /* start of the next chunk; guarded by lock */
+  uint64_t done, copied;        /* bytes; guarded by lock */
+  unsigned running;             /* number of threads; guarded by lock */
+  int error;                    /* errno of the first failure; guarded by lock */
+};
+
+/* --- the threads --- */
+
+static bool
+take_chunk (struct run *r, uint64_t *start, uint64_t *end)
+{
+  LOCK_FOR_BLOCK (&r->lock);
+
+  if (r->error != 0 || r->next >= r->job->size)
+    return false;
+  *start = r->next;
+  *end = r->next = min64 (r->next + r->chunk, r->job->size);
+  return true;
+}
+
+static void *
+do_chunks (void *opaque)
+{
+  struct run *r = opaque;
+  CLEANUP_FREE void *scratch = malloc (r->job->scratch);
+  uint64_t start, end, copied;
+  int err;
+
+  while (take_chunk (r, &start, &end)) {
+    copied = 0;
+    err = ENOMEM;
+    /* If the host fails, for instance because it is full, all threads get the same error:
+     * keep the messages. */
+    report_keep ();
+    if (scratch == NULL)
+      nbdkit_error ("malloc: %m");
+    else
+      err = r->job->work (r->job->opaque, scratch, start, end, &copied) == 0 ? 0 : errno;
+    LOCK_FOR_BLOCK (&r->lock);
+    report_end_keeping (err == 0 || r->error == 0);
+    r->copied += copied;
+    if (err == 0)
+      r->done += end - start;
+    else if (r->error == 0)
+      r->error = err;
+  }
+
+  LOCK_FOR_BLOCK (&r->lock);
+  r->running--;
+  pthread_cond_signal (&r->ended);
+  return NULL;
+}
+
+static void
+add_milliseconds (struct timespec *t, long ms)
+{
+  t->tv_nsec += ms * 1000000;
+  t->tv_sec += t->tv_nsec / 1000000000;
+  t->tv_nsec %= 1000000000;
+}
+
+/* Called without the lock. */
+static void
+make_durable (struct run *r, time_t *last)
+{
+  struct timespec now;
+  int err;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  if (*last == 0)
+    *last = now.tv_sec;
+  if (now.tv_sec - *last < DURABLE_SECONDS)
+    return;
+  if (r->job->make_durable (r->job->opaque) == -1) {
+    err = errno;
+    LOCK_FOR_BLOCK (&r->lock);
+    if (r->error == 0)
+      r->error = err;
+  }
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  *last = now.tv_sec;
+}
+
+bool
+chunks_tell (const struct chunks_watch *watch, uint64_t done, uint64_t total,
+             uint64_t copied)
+{
+  return watch == NULL || watch->step (watch->opaque, done, total, copied);
+}
+
+/* Reports progress while the threads work. */
+static void
+wait_for_threads (struct run *r, const struct chunks_watch *watch)
+{
+  struct timespec until;
+  uint64_t done, copied;
+  time_t durable = 0;
+  bool running = true;
+
+  while (running) {
+    pthread_mutex_lock (&r->lock);
+    clock_gettime (CLOCK_MONOTONIC, &until);
+    add_milliseconds (&until, STEP_MILLISECONDS);
+    while (r->running > 0 &&
+           pthread_cond_timedwait (&r->ended, &r->lock, &until) == 0)
+      ;
+    running = r->running > 0;
+    done = r->done;
+    copied = r->copied;
+    pthread_mutex_unlock (&r->lock);
+
+    if (!chunks_tell (watch, done, r->job->size, copied)) {
+      LOCK_FOR_BLOCK (&r->lock);
+      if (r->error == 0 && r->done < r->job->size)
+        r->error = EINTR;
+    }
+    if (running && r->job->make_durable)
+      make_durable (r, &durable);
+  }
+}
+
+static void
+run_threads (struct run *r, const struct chunks_watch *watch)
+{
+  const unsigned wanted = r->job->far ? MAX_THREADS
+    : max64 (min64 (processors (), MAX_THREADS), MIN_THREADS);
+  pthread_t threads[MAX_THREADS];
+  unsigned i, n = 0;
+  int err = 0;
+
+  for (i = 0; i < wanted; i++) {
+    pthread_mutex_lock (&r->lock);
+    r->running++;
+    pthread_mutex_unlock (&r->lock);
+    err = pthread_create (&threads[n], NULL, do_chunks, r);
+    if (err == 0) {
+      n++;
+      continue;
+    }
+    LOCK_FOR_BLOCK (&r->lock);
+    r->running--;
+  }
+  if (n == 0) {
+    errno = err;
+    nbdkit_error ("pthread_create: %m");
+    r->error = err;
+  }
+  wait_for_threads (r, watch);
+  for (i = 0; i < n; i++)
+    pthread_join (threads[i], NULL);
+  if (r->error == EINTR && r->done == r->job->size)
+    r->error = 0;               /* too late to stop: the work is done */
+}
+
+int
+chunks_run (const struct chunks_job *job, const struct chunks_watch *watch,
+            uint64_t *done, uint64_t *copied)
+{
+  struct run r = { .job = job, .chunk = MIN_CHUNK };
+  pthread_condattr_t attr;
+
+  while (job->size / r.chunk > MAX_CHUNKS)
+    r.chunk *= 2;
+  pthread_mutex_init (&r.lock, NULL);
+  pthread_condattr_init (&attr);
+  pthread_condattr_setclock (&attr, CLOCK_MONOTONIC);
+  pthread_cond_init (&r.ended, &attr);
+  pthread_condattr_destroy (&attr);
+
+  run_threads (&r, watch);
+
+  pthread_cond_destroy (&r.ended);
+  pthread_mutex_destroy (&r.lock);
+  *done = r.done;
+  *copied = r.copied;
+  errno = r.error;
+  return r.error == 0 ? 0 : -1;
+}

@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does an image come to lie over another backing chain, or over none?
+ *
+ * What the disk shows of the layers below the image, and would not show of the new ones,
+ * is copied into the image, by several threads (chunks.c).  Flattening is the same, with
+ * no new layers, which show zeros.
+ *
+ * Where data is has been resolved once for each chain (resolve.c), so each byte is read
+ * once, from the layer that contains it, and the number of layers hardly matters.  What
+ * both chains have in the same place of the same file is not read at all: so if the new
+ * backing file is one of the old chain, only what the files between them contain is
+ * looked at.  The rest is compared, unit by unit (entry_unit_bits), and a unit that
+ * differs is written, like a client does: as data or, if the disk shows zeros there, as a
+ * zero cluster (in version 2, as data).
+ *
+ * No client is served in the meantime.  The order of steps, and the state of the image
+ * after a crash:
+ *
+ *   copies, with checkpoints every few seconds     over the old chain; it contains more
+ *   quiesce                                        the same; all of it is durable
+ *   backlink_change                                over the new chain
+ *
+ * The disk shows the same data at each moment.  If it is interrupted, the next run
+ * resumes with the rest.  The contents of the disk do not change, so bitmaps record
+ * nothing.
+ *
+ * Internal snapshots come to lie over the new chain, too.  Only data of the active disk
+ * is copied.  (QEMU lets snapshots show something else afterwards.)  So an image with
+ * snapshots is refused, unless it becomes independent and they need nothing of the layers
+ * below.
+ *
+ * The unsafe mode only changes the header.
+ *
+ * Locks: none; the image's own rooms have theirs.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "storage/nbduri.h"
+#include "format/entry.h"
+#include "image/backlink.h"
+#include "disk/disk.h"
+#include "change/edit.h"
+#include "change/rebase.h"
+
+/* Resolving longer parts of the chain at a time saves reads in every layer, if the memory
+ * limit for mappings allows it. */
+#define LONG_SLICE (UINT64_C (64) << 10)
+#define MEMORY_FOR_LONG_SLICES (UINT64_C (4) << 20)
+
+/* Bytes that are read and compared at a time, or one cluster if that is larger: they fit
+ * into the cache of a processor. */
+#define PIECE (UINT64_C (512) << 10)
+
+/* Bytes of decompressed clusters of the new chain that are cached. */
+#define CLUSTER_CACHE (UINT64_C (16) << 20)
+
+/* --- views --- */
+
+/* The disk, and what is below it: both chains include the image itself, as layer 0. */
+struct copying {
+  struct grace *grace;
+  struct view disk;             /* over the old chain; writable */
+  struct view moved;            /* the same image over the new chain; writable */
+  struct writable unrecorded;   /* of `moved': bitmaps record nothing */
+  struct view old, new;         /* the layers below the image; read-only */
+  bool flatten;                 /* `new' shows zeros */
+  uint64_t piece;               /* bytes: a whole number of clusters */
+};
+
+static uint64_t
+slice_size (const struct disk_options *o)
+{
+  return o->l2_cache >= MEMORY_FOR_LONG_SLICES ? max64 (o->l2_slice, LONG_SLICE)
+    : o->l2_slice;
+}
+
+/* A view of the layers below that of V. */
+static struct view
+below (const struct view *v)
+{
+  struct view b = *v;
+
+  b.w = NULL;
+  return b;
+}
+
+static void
+close_views (struct copying *c)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  layers_view_free (c->old.lower);
+  layers_view_free (c->new.lower);
+  cluster_cache_free (c->new.cluster_cache);
+}
+
+/* NEXT: the new chain. */
+static int
+open_views (struct copying *c, const struct disk_inside *in, struct layers *next,
+            const struct disk_options *o)
+{
+  const struct view *v = in->view;
+
+  c->grace = in->grace;
+  c->flatten = layers_count (next) == 1;
+  c->piece = max64 (PIECE, UINT64_C (1) << v->image->header.cluster_bits);
+  c->disk = c->moved = *v;
+  c->disk.lower = layers_view_new (v->layers, 1, in->map, v->size, slice_size (o));
+  c->old = below (&c->disk);
+  c->moved.layers = next;
+  c->moved.lower = layers_view_new (next, 1, in->map, v->size, slice_size (o));
+  /* A cache knows layers by their numbers. */
+  c->moved.cluster_cache = cluster_cache_new (CLUSTER_CACHE);
+  c->unrecorded = *v->w;
+  c->unrecorded.bitmaps = NULL;
+  c->moved.w = &c->unrecorded;
+  c->new = below (&c->moved);
+  if (c->old.lower && c->new.lower && c->new.cluster_cache)
+    return 0;
+  close_views (c);
+  return -1;
+}
+
+/* --- what has to be copied? --- */
+
+/* A hole of a raw file shows zeros, which need not be read.  May shorten the run. */
+static void
+look_for_hole (const struct layers *layers, struct run *run)
+{
+  if (run->kind == RUN_NORMAL && layers_header (layers, run->layer) == NULL &&
+      storage_hole (layers_data_file (layers, run->layer), run->host, &run->len))
+    run->kind = RUN_ZERO;
+}
+
+/* Are the bytes of both runs, which begin at the same guest offset, the same ones? */
+static bool
+same_place (const struct copying *c, const struct run *a, const struct run *b)
+{
+  const struct layers *old = c->old.layers, *new = c->new.layers;
+
+  if (a->kind != b->kind)
+    return false;
+  if (a->kind == RUN_ZERO)
+    return true;
+  /* (The bytes of a raw file are read as they are; those of an image may have to be
+   * decrypted.) */
+  return a->host == b->host &&
+    (layers_header (old, a->layer) == NULL) == (layers_header (new, b->layer) == NULL) &&
+    storage_same (layers_data_file (old, a->layer), layers_data_file (new, b->layer));
+}
+
+/* The image has nothing in [at, at + *len).  Sets *LEN to the length of its beginning
+ * that both chains have in the same place (returns 0) or that has to be compared (1): in
+ * units, except at the end of the disk. */
+static int
+compare_places (const struct copying *c, uint64_t at, uint64_t *len)
+{
+  const uint64_t unit = entry_unit_size (&c->disk.image->header);
+  uint64_t same = 0, n;
+  struct run a, b;
+
+  do {
+    if (layers_lookup (c->old.lower, at + same, *len - same, &a) == -1 ||
+        layers_lookup (c->new.lower, at + same, *len - same, &b) == -1)
+      return -1;
+    look_for_hole (c->old.layers, &a);
+    look_for_hole (c->new.layers, &b);
+    n = min64 (a.len, b.len);
+    if (!same_place (c, &a, &b)) {
+      if (same >= unit) {
+        *len = round_down (same, unit);
+        return 0;
+      }
+      *len = min64 (*len, round_up (same + n, unit));
+      return 1;
+    }
+    same += n;
+  } while (same < *len);
+  return 0;
+}
+
+/* Looks at [at, end), which begins and ends with a unit (or ends with the disk).  *LEN is
+ * the length of its beginning that has to be compared (returns 1) or left alone (0). */
+static int
+look (const struct copying *c, uint64_t at, uint64_t end, uint64_t *len)
+{
+  struct run run;
+
+  if (l2_lookup (c->disk.w->l2, at, end - at, &run) == -1)
+    return -1;
+  *len = run.len;
+  return run.kind == RUN_UNALLOCATED || run.kind == RUN_RESERVED
+    ? compare_places (c, at, len) : 0;
+}
+
+/* The same, but a stretch to be compared is extended until it fills a piece: it may come
+ * from many layers. */
+static int
+stretch (const struct copying *c, uint64_t at, uint64_t end, uint64_t *len)
+{
+  uint64_t more;
+  int r = look (c, at, end, len);
+
+  if (r != 1)
+    return r;
+  while (*len < c->piece && *len < end - at) {
+    r = look (c, at + *len, end, &more);
+    if (r == -1)
+      return -1;
+    if (r == 0)
+      break;
+    *len += more;
+  }
+  *len = min64 (*len, c->piece);
+  return 1;
+}
+
+/* --- copying --- */
+
+enum fate { LEAVE, ZERO, WRITE };
+
+/* What happens to a unit that shows OLD now, and would show NEW?  (When flattening, NEW
+ * was not read.) */
+static enum fate
+fate_of (const struct copying *c, const char *old, const char *new, uint64_t len)
+{
+  if (c->flatten ? bytes_are_zero (old, len) : memcmp (old, new, len) == 0)
+    return LEAVE;
+  if (c->flatten)
+    return WRITE;
+  return c->disk.image->header.version >= 3 && bytes_are_zero (old, len) ? ZERO : WRITE;
+}
+
+/* Does [at, at + len), of one fate. */
+static int
+copy_units (const struct copying *c, enum fate fate, const char *old, uint64_t len,
+            uint64_t at, uint64_t *copied)
+{
+  switch (fate) {
+  case LEAVE:
+    return 0;
+  case ZERO:
+    /* Over the old chain, there would be nothing to hide. */
+    return request_zero (&c->moved, len, at, 0) == -1 ? -1 : 0;
+  case WRITE:
+    /* R3: over the new chain, the old data might look unneeded after a crash. */
+    if (write_data (&c->disk, old, len, at, false) == -1)
+      return -1;
+    *copied += len;
+    return 0;
+  }
+  abort ();
+}
+
+/* [at, at + len) has to be compared; at most a piece. */
+static int
+copy_stretch (const struct copying *c, char *scratch, uint64_t at, uint64_t len,
+              uint64_t *copied)
+{
+  const uint64_t unit = entry_unit_size (&c->disk.image->header);
+  char *const old = scratch, *const new = scratch + c->piece;
+  uint64_t from, to;
+  enum fate fate;
+
+  if (request_read (&c->old, old, len, at) == -1 ||
+      (!c->flatten && request_read (&c->new, new, len, at) == -1))
+    return -1;
+  for (from = 0; from < len; from = to) {
+    fate = fate_of (c, old + from, new + from, min64 (unit, len - from));
+    for (to = from + unit; to < len; to += unit)
+      if (fate_of (c, old + to, new + to, min64 (unit, len - to)) != fate)
+        break;
+    to = min64 (to, len);
+    if (copy_units (c, fate, old + from, to - from, at + from, copied) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+copy_range (const struct copying *c, void *scratch, uint64_t start, uint64_t end,
+            uint64_t *copied)
+{
+  uint64_t len;
+  int r;
+
+  for (; start < end; start += len) {
+    r = stretch (c, start, end, &len);
+    if (r == 1)
+      r = copy_stretch (c, scratch, start, len, copied);
+    if (r == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t *copied)
+{
+  const struct copying *c = opaque;
+  const struct grace_pin pin = grace_enter (c->grace);
+  const int r = copy_range (c, scratch, start, end, copied);
+  KEEP_ERRNO_FOR_BLOCK;
+
+  grace_leave (c->grace, pin);
+  checkpoint_relieve (c->disk.w->checkpoint);
+  return r;
+}
+
+static int
+make_durable (void *opaque)
+{
+  const struct copying *c = opaque;
+
+  return checkpoint_flush (c->disk.w->checkpoint);
+}
+
+/* --- words for messages --- */
+
+static bool
+is_flatten (const struct rebase *to)
+{
+  return to->name[0] == '\0';
+}
+
+static int
+refuse (const struct disk_options *o, const struct rebase *to, const char *why,
+        const char *what)
+{
+  nbdkit_error ("%s: the image cannot be %s: %s%s", o->path,
+                is_flatten (to) ? "flattened" : "rebased", why, what);
+  errno = EPERM;
+  return -1;
+}
+
+/* ERR: errno.  Returns -1. */
+static int
+cut_short (const struct disk_options *o, const struct rebase *to,
+           const struct chunks_watch *watch, int err, uint64_t done, uint64_t size)
+{
+  const char *const resumes = watch && watch->image_goes ? ""
+    : is_flatten (to) ? "; the next start with flatten=true resumes it"
+    : "; the next start with the same rebase= resumes it";
+
+  nbdkit_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes of the disk%s",
+                o->path, is_flatten (to) ? "flattening" : "rebasing",
+                err == EINTR ? "was stopped" : "failed", done, size, resumes);
+  errno = err;
+  return -1;
+}
+
+/* --- all of the disk --- */
+
+static int
+copy_all (const struct disk_inside *in, struct layers *next, const struct disk_options *o,
+          const struct rebase *to, const struct chunks_watch *watch, uint64_t *copied)
+{
+  struct copying c;
+  struct chunks_job job = {
+    .size = in->view->size, .opaque = &c, .work = copy_chunk,
+    .far = layers_are_far (in->view->layers) || layers_are_far (next),
+    .make_durable = make_durable,
+  };
+  uint64_t done;
+  int r;
+
+  if (open_views (&c, in, next, o) == -1)
+    return -1;
+  job.scratch = 2 * c.piece;
+  r = chunks_run (&job, watch, &done, copied);
+  close_views (&c);
+  return r == 0 ? 0 : cut_short (o, to, watch, errno, done, job.size);
+}
+
+/* --- is it allowed? --- */
+
+/* Does the disk of this snapshot show data of lower layers?  1, 0, or -1 (reported). */
+static int
+needs_below (const struct disk_inside *in, const struct disk_options *o,
+             const struct snapshot *s)
+{
+  struct layers_view *v =
+    layers_view_new_snapshot (in->view->layers, in->map, s->l1_offset, s->disk_size,
+                              o->l2_slice);
+  uint64_t at;
+  struct run run;
+  int r = 0;
+
+  if (v == NULL)
+    return -1;
+  for (at = 0; r == 0 && at < s->disk_size; at += run.len) {
+    r = layers_lookup (v, at, s->disk_size - at, &run);
+    if (r == 0)
+      r = run.layer > 0 && run.kind != RUN_ZERO;
+  }
+  layers_view_free (v);
+  return r;
+}
+
+static int
+check_snapshots (const struct disk_inside *in, const struct image *image,
+                 const struct disk_options *o, const struct rebase *to)
+{
+  const struct header *h = &image->header;
+  char name[PRINTABLE_SIZE (64)];
+  const struct snapshot *s;
+  unsigned i;
+  int r;
+
+  if (!is_flatten (to) && image->snapshots.n > 0)
+    return refuse (o, to, "it has internal snapshots, which may show its backing file",
+                   "");
+  for (i = 0; i < image->snapshots.n; i++) {
+    s = &image->snapshots.list[i];
+    r = s->disk_size > (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits)
+      ? 1 : needs_below (in, o, s);
+    if (r == -1)
+      return -1;
+    if (r == 1)
+      return refuse (o, to, "an internal snapshot needs the backing file: ",
+                     printable (s->name, strlen (s->name), name, sizeof name));
+  }
+  return 0;
+}
+
+/* A raw data file contains all of the disk. */
+static int
+check_data_file (const struct image *image, const struct disk_options *o,
+                 const struct rebase *to)
+{
+  return image_data_is_raw (image)
+    ? refuse (o, to, "it has a raw external data file", "") : 0;
+}
+
+/* --- the whole change --- */
+
+static struct backlink
+link_to (const struct rebase *to)
+{
+  return (struct backlink) { to->name, to->format };
+}
+
+/* Opens the image with the new chain.  NULL: reported. */
+static struct layers *
+open_next (struct image *image, const struct disk_options *options,
+           const struct rebase *to)
+{
+  struct disk_options o = *options;
+  CLEANUP_FREE char *path = NULL;
+  const char *told;
+
+  o.backing = BACKING_IGNORE;
+  if (!is_flatten (to)) {
+    path = filename_of_backing (o.path, to->name, &o.rules, &told);
+    if (path == NULL)
+      return NULL;
+    o.backing = BACKING_PATH;
+    o.backing_path = path;
+    o.backing_format = to->format;
+  }
+  return disk_open_layers (&o, image);
+}
+
+static int
+rebase (struct disk *d, struct image *image, struct layers *next,
+        const struct disk_options *o, const struct rebase *to,
+        const struct chunks_watch *watch, uint64_t *copied)
+{
+  const struct backlink link = link_to (to);
+  struct disk_inside in = disk_inside (d);
+  bool writable = true;
+  int r, ended, err;
+
+  if (disk_why_readonly (d))
+    return refuse (o, to, disk_why_readonly (d), "");
+  if (check_data_file (image, o, to) == -1 ||
+      check_snapshots (&in, image, o, to) == -1 ||
+      backlink_check (image->file, &image->header, &link) == -1)
+    return -1;
+  /* Ask before this: connecting writes to an image that is dirty or has bitmaps. */
+  if (!chunks_tell (watch, 0, in.view->size, 0))
+    return cut_short (o, to, watch, EINTR, 0, in.view->size);
+  if (disk_connect (d, &writable) == -1)
+    return -1;
+  if (!writable)
+    return refuse (o, to, disk_why_readonly (d), "");
+
+  in = disk_inside (d);
+  r = copy_all (&in, next, o, to, watch, copied);
+  err = errno;
+  report_keep ();
+  ended = disk_disconnect (d, true);
+  /* If the host is still full, this was already reported. */
+  report_end_keeping (r == 0 || (ended == -1 && errno != err));
+  if (ended == -1)
+    return -1;
+  errno = err;
+  if (r == -1)
+    return -1;
+  /* Everything that the image will need is durable now. */
+  return backlink_change (image->file, &image->header, &link);
+}
+
+static int
+rebase_safely (struct image *image, const struct disk_options *options,
+               const struct rebase *to, const struct chunks_watch *watch,
+               uint64_t *copied)
+{
+  struct disk_options o = *options;
+  struct layers *next;
+  struct disk *d;
+  int r = 0, err = 0;
+
+  o.copy_on_read = false;
+  if (image_reload (image) == -1 || disk_open_on (&o, image, &d) == -1)
+    return -1;
+  if (!is_flatten (to) || layers_count (disk_inside (d).view->layers) > 1) {
+    /* Without our own writer's lock in the way of a chain that leads back to the
+     * image. */
+    next = open_next (image, &o, to);
+    r = next ? rebase (d, image, next, &o, to, watch, copied) : -1;
+    err = errno;
+    layers_free (next);
+  }
+  disk_close (d);               /* what could fail is done: R is -1 if it did */
+  errno = err;
+  return r;
+}
+
+/* --- the unsafe mode --- */
+
+/* Is the file at PATH that of the image?  (A server is not asked.) */
+static bool
+is_same (const struct image *image, const struct disk_options *o, const char *path)
+{
+  const struct storage_options options = { .hooks = o->hooks };
+  struct storage *file;
+  bool same;
+
+  if (nbduri_is (path))
+    return strcmp (path, storage_path (image->file)) == 0;
+  if (storage_open (path, &options, &file) == -1)
+    return false;
+  same = storage_same (file, image->file);
+  storage_close (file);
+  return same;
+}
+
+/* The file may not exist, and the name may be for other programs.  But no image is its
+ * own backing file, and no URI in an image has secrets. */
+static int
+check_name (const struct image *image, const struct disk_options *o,
+            const struct rebase *to)
+{
+  CLEANUP_FREE char *path = NULL;
+  const char *told;
+  bool same;
+
+  report_silence (!nbduri_is (to->name));
+  path = filename_of_backing (o->path, to->name, &o->rules, &told);
+  report_silence (true);
+  same = path && is_same (image, o, path);
+  report_silence (false);
+  if (path == NULL && nbduri_is (to->name))
+    return -1;
+  if (!same)
+    return 0;
+  nbdkit_error ("%s: the image cannot be its own backing file", o->path);
+  errno = ELOOP;
+  return -1;
+}
+
+static int
+rebase_unsafely (struct image *image, const struct disk_options *o,
+                 const struct rebase *to)
+{
+  const struct backlink link = link_to (to);
+
+  if (edit_begin (image, o, true) == -1)
+    return -1;
+  if (!is_flatten (to) && (check_data_file (image, o, to) == -1 ||
+                           check_name (image, o, to) == -1))
+    return -1;
+  return backlink_change (image->file, &image->header, &link);
+}
+
+int
+rebase_image (struct image *image, const struct disk_options *options,
+              const struct rebase *to, const struct chunks_watch *watch,
+              uint64_t *copied)
+{
+  *copied = 0;
+  return to->unsafe ? rebase_unsafely (image, options, to)
+    : rebase_safely (image, options, to, watch, copied);
+}

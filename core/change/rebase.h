@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Puts an image over another backing file, or makes it independent.  See rebase.c.
+ */
+
+#ifndef QCOW2_REBASE_H
+#define QCOW2_REBASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "disk/disk.h"
+#include "change/chunks.h"
+
+struct rebase {
+  const char *name;             /* of the new backing file, for the header; relative names
+                                   are relative to the image.  "": none */
+  const char *format;           /* its format, "qcow2" or "raw"; NULL without a name */
+  bool unsafe;                  /* only the header changes: the disk shows whatever the
+                                   new backing file, which may not exist, contains */
+};
+
+/* Copies into the image what the disk shows of its backing chain and would not show of
+ * the new one, then has the header name the new one.  The image was opened with the same
+ * options (disk_open_image).  Does nothing if it has no backing file and is to have none.
+ * *COPIED: bytes of data written.  -1: reported; the image is as valid as before and
+ * shows the same data, and the next call resumes with the rest. */
+extern int rebase_image (struct image *, const struct disk_options *,
+                         const struct rebase *, const struct chunks_watch *,
+                         uint64_t *copied);
+
+#endif /* QCOW2_REBASE_H */

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does the size of the disk of an image change?
+ *
+ * L2 entries of clusters that stay are kept.  All other entries drop their references
+ * (also those that a crash, another program or the state of a virtual machine left past
+ * the end of the disk).  New entries are
+ *
+ *   allocated    with preallocation=; past the end of the file, where the host has zeros.
+ *                In an encrypted image they also have the zero flag, because the zeros of
+ *                the host do not decrypt to zeros.
+ *   zero         where the backing file is longer than the disk was, because its data
+ * must
+ *                not become visible.  (Version 2 has no zero flag: allocated.)
+ *   in place     in a raw external data file: all of it is mapped, and contains zeros.
+ *   empty        otherwise.
+ *
+ * Added space within the cluster where the disk ended was zeroed before: see edit.c.
+ *
+ * The L1 table is written to a new place if it is too short or its entries have changed,
+ * and so are L2 tables that have changed.  The size changes in the same step: see
+ * shadow.c.  So data that is cut off disappears together with the size, and never
+ * reappears.  Persistent bitmaps get their new length in this step, too: see
+ * bitmapsize.c.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "format/entry.h"
+#include "change/bitmapsize.h"
+#include "change/resize.h"
+
+#define MAX_L1_ENTRIES (QCOW2_MAX_L1_BYTES / sizeof (struct be64))
+#define ZEROS (UINT64_C (1) << 20)
+
+struct resize {
+  const struct image *image;
+  const struct resize_options *options;
+  const struct header *h;
+  struct shadow *s;
+  struct be64 *l1, *l2;
+  void *zeros;
+  uint64_t per_table;           /* L2 entries of a table */
+  uint64_t old_n, n;            /* L1 entries, old and new */
+  uint64_t keep, fill;          /* guest clusters: [0, keep) stay, [keep, fill)
+                                   are new */
+  uint64_t hidden;              /* guest clusters before this one have data below */
+  bool changed;
+};
+
+static uint64_t
+l1_needed (const struct header *h, uint64_t size)
+{
+  return max64 (1, div_up (size, UINT64_C (1) << (h->cluster_bits + h->l2_bits)));
+}
+
+/* --- is the resize possible? --- */
+
+static bool
+needs_clusters (const struct image *image,
+                const struct resize_options *o)
+{
+  return o->preallocation != PREALLOCATION_OFF ||
+    (image->header.version < 3 && o->backing_size > image->header.size &&
+     o->size > image->header.size);
+}
+
+int
+resize_check (const struct image *image,
+              const struct resize_options *o)
+{
+  const struct header *h = &image->header;
+  const char *why = NULL;
+
+  if (o->size > INT64_MAX - h->cluster_size ||
+           l1_needed (h, o->size) > MAX_L1_ENTRIES)
+    why = "the new size exceeds the maximum for the cluster size of the image";
+  else if (h->version < 3 && h->nb_snapshots > 0)
+    why = "an image of version 2 with snapshots cannot be resized";
+  else if (o->size < h->size && o->preallocation != PREALLOCATION_OFF)
+    why = "preallocation= requires a larger size";
+  else if (h->version < 3 && h->crypt_method != QCOW2_CRYPT_NONE &&
+           needs_clusters (image, o))
+    why = "an encrypted image of version 2 cannot mark new clusters as zeros";
+  else if (image->data && o->size < h->size)
+    why = "a disk with an external data file cannot be shrunk";
+  else if (image->data && o->preallocation != PREALLOCATION_OFF)
+    why = "preallocation= cannot be used with an external data file";
+  else if (image_data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
+    why = "an encrypted disk with a raw external data file cannot be resized";
+  else if (image->data && !storage_is_regular (image->data) &&
+           o->size > storage_size (image->data))
+    why = "the external data file is a device that is too small";
+  if (why) {
+    nbdkit_error ("%s: resize: %s", storage_path (image->file), why);
+    errno = EINVAL;
+    return -1;
+  }
+  return bitmapsize_check (image, o->size);
+}
+
+/* --- the external data file --- */
+
+/* Makes [FROM, TO) of the data file zeros; all of it lies within the file. */
+static int
+zero_data (struct resize *r, uint64_t from, uint64_t to)
+{
+  struct storage *data = r->image->data;
+  const int punched = storage_punch (data, from, to - from);
+  uint64_t len;
+
+  if (punched != 0)
+    return punched == 1 ? 0 : -1;
+  for (; from < to; from += len) {
+    len = min64 (to - from, ZEROS);
+    if (storage_write (data, r->zeros, len, from) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Gives the data file the size of the disk, unless it is longer.  Added space becomes
+ * zeros in a raw data file; in other data files nothing points to it.  All is durable
+ * before the image changes. */
+static int
+prepare_data_file (struct resize *r)
+{
+  struct storage *data = r->image->data;
+  const uint64_t from = r->keep << r->h->cluster_bits;
+  uint64_t to;
+
+  if (data == NULL)
+    return 0;
+  to = min64 (storage_size (data), r->fill << r->h->cluster_bits);
+  if (image_data_is_raw (r->image) && from < to && zero_data (r, from, to) == -1)
+    return -1;
+  if (storage_size (data) < r->options->size &&
+      storage_truncate (data, r->options->size) == -1)
+    return -1;
+  return storage_sync (data);
+}
+
+/* --- new clusters --- */
+
+/* Allocates N clusters that read as zeros, with space for them. */
+static int
+reserve (struct resize *r, uint64_t n, uint64_t *host)
+{
+  struct storage *file = r->image->file;
+  const uint64_t bytes = n << r->h->cluster_bits;
+
+  if (shadow_take_zeros (r->s, n, host) == -1)
+    return -1;
+  if (!storage_is_regular (file))
+    return 0;                   /* written */
+  switch (r->options->preallocation) {
+  case PREALLOCATION_FALLOC: return storage_allocate (file, *host, bytes);
+  case PREALLOCATION_FULL: return shadow_write_zeros (r->s, *host, bytes);
+  default: return 0;
+  }
+}
+
+/* Sets entries [FROM, TO) of the table in r->l2; KIND and HOST as for entry_encode. */
+static void
+set_entries (struct resize *r, uint64_t from, uint64_t to, enum run_kind kind,
+             uint64_t host)
+{
+  const unsigned shift = r->h->cluster_bits - entry_unit_bits (r->h);
+
+  entry_encode (r->h, r->l2, from << shift, (to - from) << shift, kind, host);
+}
+
+/* Sets the new entries [FROM, TO) of the table in r->l2, whose first guest cluster is
+ * FIRST. Returns 1, 0 if all of them stay empty, or -1. */
+static int
+fill_entries (struct resize *r, uint64_t first, uint64_t from, uint64_t to)
+{
+  const bool encrypted = r->h->crypt_method != QCOW2_CRYPT_NONE;
+  uint64_t host;
+
+  if (from >= to)
+    return 0;
+  if (image_data_is_raw (r->image)) {
+    set_entries (r, from, to, RUN_NORMAL, (first + from) << r->h->cluster_bits);
+    return 1;
+  }
+  if (r->options->preallocation == PREALLOCATION_OFF) {
+    if (first + from >= r->hidden)
+      return 0;
+    to = min64 (to, r->hidden - first);
+  }
+  if (needs_clusters (r->image, r->options)) {
+    if (reserve (r, to - from, &host) == -1)
+      return -1;
+    set_entries (r, from, to, RUN_NORMAL, host);
+    if (encrypted)
+      set_entries (r, from, to, RUN_ZERO_ALLOC, 0);
+  }
+  else
+    set_entries (r, from, to, RUN_ZERO, 0);
+  return 1;
+}
+
+/* --- tables --- */
+
+/* Changes table I, some or all of whose entries lie past those that stay. */
+static int
+change_table (struct resize *r, uint64_t i)
+{
+  const uint64_t first = i * r->per_table;
+  const uint64_t from = r->keep > first ? r->keep - first : 0;
+  const uint64_t to = r->fill > first ? min64 (r->fill - first, r->per_table) : 0;
+  const uint64_t table = get64 (r->l1[i]) & QCOW2_L1_OFFSET_MASK;
+  struct be64 *const rest = r->l2 + from * entry_words (r->h);
+  const uint64_t rest_bytes = (r->per_table - from) * r->h->l2_entry_size;
+  bool changed = false;
+  int filled;
+
+  if (table != 0) {
+    if (shadow_read_l2 (r->s, table, r->l2) == -1 ||
+        (r->image->data == NULL &&
+         shadow_drop_l2 (r->s, r->l2, from, r->per_table) == -1))
+      return -1;
+    changed = from == 0 || !bytes_are_zero (rest, rest_bytes);
+    memset (rest, 0, rest_bytes);
+  }
+  else
+    memset (r->l2, 0, r->h->cluster_size);
+  filled = fill_entries (r, first, from, to);
+  if (filled == -1)
+    return -1;
+  if (!changed && !filled)
+    return 0;
+  r->changed = true;
+  if (table != 0 && shadow_drop (r->s, table >> r->h->cluster_bits, 1) == -1)
+    return -1;
+  if (from == 0 && !filled) {
+    r->l1[i] = put64 (0);
+    return 0;
+  }
+  return shadow_replace_l2 (r->s, r->l2, &r->l1[i]);
+}
+
+static int
+do_resize (struct resize *r)
+{
+  const struct header *h = r->h;
+  struct shadow_header sh;
+  uint64_t i;
+
+  if (prepare_data_file (r) == -1)
+    return -1;
+  shadow_get_header (r->s, &sh);
+  sh.size = r->options->size;
+  for (i = r->keep / r->per_table; i < max64 (r->old_n, r->n); i++) {
+    shadow_expect (r->s, r->l1, i, r->old_n);
+    if (change_table (r, i) == -1)
+      return -1;
+  }
+  if (r->changed || r->n > h->l1_entries ||
+      (r->n < h->l1_entries && sh.size < h->size)) {
+    if (shadow_drop_range (r->s, h->l1_offset, h->l1_entries *
+                           sizeof *r->l1) == -1 ||
+        shadow_write_l1 (r->s, r->l1, r->n, &sh.l1_offset) == -1)
+      return -1;
+    sh.l1_entries = r->n;
+  }
+  if (bitmapsize_change (r->image, r->s, sh.size, &sh) == -1)
+    return -1;
+  return shadow_commit (r->s, &sh);
+}
+
+int
+resize_image (const struct image *image,
+              const struct resize_options *o)
+{
+  const struct header *h = &image->header;
+  const uint64_t cs = h->cluster_size;
+  struct resize r = {
+    .image = image, .options = o, .h = h,
+    .per_table = UINT64_C (1) << h->l2_bits,
+    .old_n = h->l1_entries, .n = l1_needed (h, o->size),
+    .keep = div_up (min64 (h->size, o->size), cs),
+    .fill = div_up (o->size, cs),
+    .hidden = div_up (min64 (o->backing_size, o->size), cs),
+  };
+  int result = -1;
+
+  r.s = shadow_new (image, o->discard);
+  if (r.s == NULL)
+    return -1;
+  r.l2 = malloc (cs);
+  r.zeros = calloc (1, ZEROS);
+  if (r.l2 == NULL || r.zeros == NULL)
+    nbdkit_error ("%s: resize: %m", storage_path (image->file));
+  else if ((r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n,
+                                   max64 (r.old_n, r.n))) != NULL)
+    result = do_resize (&r);
+  KEEP_ERRNO_FOR_BLOCK;
+  shadow_free (r.s);
+  free (r.l1);
+  free (r.l2);
+  free (r.zeros);
+  return result;
+}

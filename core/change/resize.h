@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Changes the size of the disk of an image.  See resize.c.
+ */
+
+#ifndef QCOW2_RESIZE_H
+#define QCOW2_RESIZE_H
+
+#include "format/preallocation.h"
+#include "change/shadow.h"
+
+struct resize_options {
+  uint64_t size;                /* the new size, in bytes */
+  enum preallocation preallocation;     /* of the added space */
+  uint64_t backing_size;        /* size of the backing disk in bytes; 0: none */
+  bool discard;                 /* punch holes into freed clusters */
+};
+
+/* Is this resize possible?  Returns 0, or -1 (reported). */
+extern int resize_check (const struct image *,
+                         const struct resize_options *);
+
+/* Resizes the disk.  Added space reads as zeros from the first cluster boundary on; the
+ * caller takes care of the rest of the cluster before it.  Returns 0: done and durable,
+ * and the fields of the image are out of date (image_reload); or -1: reported, and the
+ * image is unchanged (unless the message says otherwise). */
+extern int resize_image (const struct image *,
+                         const struct resize_options *);
+
+#endif /* QCOW2_RESIZE_H */

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does the image switch to its shadow?
+ *
+ * Part of shadow.c.  Changed refcount blocks get new places, and so does the refcount
+ * table, which points to them.  This changes more refcounts, those of the old and of the
+ * new places, so more blocks may need new places.  When the set of blocks is known, all
+ * is written, in the order that shadow.c describes.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "image/headerwrite.h"
+#include "space/refblock.h"
+#include "change/shadow-impl.h"
+
+struct freed_run { uint64_t first, n; };
+
+void
+shadow_get_header (const struct shadow *s, struct shadow_header *sh)
+{
+  *sh = (struct shadow_header) {
+    .size = s->h->size, .l1_offset = s->h->l1_offset,
+    .l1_entries = s->h->l1_entries, .nr_snapshots = s->h->nb_snapshots,
+    .snapshots_offset = s->h->snapshots_offset, .version = s->h->version,
+    .refcount_order = s->h->refcount_order,
+    .lazy_refcounts = s->h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS,
+    .data_file_raw = s->h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE,
+  };
+}
+
+/* --- the new refcounts --- */
+
+static int
+touch_range (struct shadow *s, uint64_t first, uint64_t n)
+{
+  uint64_t i;
+
+  for (i = first >> s->block_bits; i <= (first + n - 1) >> s->block_bits; i++)
+    if (shadow_touch (s, i) == -1)
+      return -1;
+  return 0;
+}
+
+/* Marks the blocks that cover the old places of the table and of the changed blocks. */
+static int
+touch_old_places (struct shadow *s)
+{
+  const unsigned bits = s->h->cluster_bits;
+  uint64_t i;
+
+  for (i = 0; i < s->known; i++)
+    if (s->blocks[i].was && shadow_old_place (s, i) != 0 &&
+        touch_range (s, shadow_old_place (s, i) >> bits, 1) == -1)
+      return -1;
+  return touch_range (s, s->h->reftable_offset >> bits,
+                      s->h->reftable_clusters);
+}
+
+static int
+lay_out (struct shadow *s, struct shadow_place *p)
+{
+  const uint64_t per_cluster = s->h->cluster_size / sizeof (struct be64);
+  uint64_t before;
+
+  do {
+    before = s->changed;
+    if (touch_old_places (s) == -1)
+      return -1;
+    p->blocks = s->changed;
+    p->table_clusters = max64 (s->h->reftable_clusters,
+                               div_up (s->known, per_cluster));
+    if (shadow_find (s, p->table_clusters + p->blocks, s->cursor,
+                     &p->first) == -1 ||
+        touch_range (s, p->first, p->table_clusters + p->blocks) == -1)
+      return -1;
+  } while (s->changed != before);
+  return 0;
+}
+
+static int
+count_places (struct shadow *s, const struct shadow_place *p)
+{
+  uint64_t i;
+
+  for (i = 0; i < s->known; i++)
+    if (s->blocks[i].was && shadow_old_place (s, i) != 0 &&
+        shadow_drop (s, shadow_old_place (s, i) >> s->h->cluster_bits, 1) == -1)
+      return -1;
+  if (shadow_drop_range (s, s->h->reftable_offset,
+                         s->h->reftable_clusters * s->h->cluster_size) == -1)
+    return -1;
+  return shadow_claim (s, p->first, p->table_clusters + p->blocks);
+}
+
+/* Blocks are adjacent in the file but not in memory, so they are copied to a buffer, and
+ * as many as fit are written with one call. */
+static int
+write_blocks (struct shadow *s, const struct shadow_place *p, struct be64 *table)
+{
+  const uint64_t cs = s->h->cluster_size;
+  uint64_t at = (p->first + p->table_clusters) << s->h->cluster_bits;
+  uint64_t i, n = 0;
+
+  for (i = 0; i < s->known; i++) {
+    if (s->blocks[i].was == NULL)
+      continue;
+    memcpy (s->batch + n * cs, s->blocks[i].now, cs);
+    table[i] = put64 (at + n * cs);
+    if (++n == s->batch_max) {
+      if (storage_write (s->file, s->batch, n * cs, at) == -1)
+        return -1;
+      at += n * cs;
+      n = 0;
+    }
+  }
+  return n == 0 ? 0 : storage_write (s->file, s->batch, n * cs, at);
+}
+
+static int
+write_refcounts (struct shadow *s, const struct shadow_place *p)
+{
+  const uint64_t bytes = p->table_clusters << s->h->cluster_bits;
+  CLEANUP_FREE struct be64 *table = calloc (1, bytes);
+
+  if (table == NULL) {
+    nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
+                  storage_path (s->file), bytes);
+    return -1;
+  }
+  memcpy (table, s->table, s->table_entries * sizeof *table);
+  if (write_blocks (s, p, table) == -1)
+    return -1;
+  return storage_write (s->file, table, bytes, p->first << s->h->cluster_bits);
+}
+
+/* --- the switch --- */
+
+/* Has the header point to the bitmap directory at OFFSET. */
+static void
+move_bitmaps (struct headerwrite *w, const struct header *h, uint64_t offset)
+{
+  const struct qcow2_ext_bitmaps data = {
+    .nb_bitmaps = put32 (h->bitmaps.count),
+    .directory_size = put64 (h->bitmaps.dir_size),
+    .directory_offset = put64 (offset),
+  };
+
+  headerwrite_put_extension (w, QCOW2_EXT_BITMAPS, &data, sizeof data);
+}
+
+int
+shadow_check_bitmaps (const struct image *image)
+{
+  const struct header *h = &image->header;
+  struct headerwrite *w = headerwrite_new (image->file, h);
+  bool fits;
+
+  if (w == NULL)
+    return -1;
+  /* Ask as if all bytes changed. */
+  headerwrite_fields (w)->size = put64 (~h->size);
+  move_bitmaps (w, h, ~h->bitmaps.dir_offset);
+  fits = headerwrite_fits (w);
+  headerwrite_free (w);
+  if (fits)
+    return 0;
+  nbdkit_error ("%s: cannot change bitmaps: the header has no space for the bitmaps "
+                "extension",
+                storage_path (image->file));
+  errno = ENOTSUP;
+  return -1;
+}
+
+int
+shadow_check_version (const struct image *image, unsigned version)
+{
+  struct headerwrite *w = headerwrite_new (image->file, &image->header);
+  bool fits;
+
+  if (w == NULL)
+    return -1;
+  /* Ask as if all bytes changed. */
+  headerwrite_fields (w)->l1_table_offset = put64 (~image->header.l1_offset);
+  if (version != image->header.version)
+    headerwrite_set_version (w, version);
+  fits = headerwrite_fits (w);
+  headerwrite_free (w);
+  if (fits)
+    return 0;
+  nbdkit_error ("%s: the header has no space for a change to version %u",
+                storage_path (image->file), version);
+  errno = ENOTSUP;
+  return -1;
+}
+
+/* FEATURES with or without BIT. */
+static struct be64
+with_bit (struct be64 features, uint64_t bit, bool on)
+{
+  return put64 (on ? get64 (features) | bit : get64 (features) & ~bit);
+}
+
+static void
+set_fields (struct qcow2_header *raw, const struct header *h,
+            const struct shadow_header *sh, const struct shadow_place *p)
+{
+  raw->size = put64 (sh->size);
+  raw->l1_size = put32 (sh->l1_entries);
+  raw->l1_table_offset = put64 (sh->l1_offset);
+  raw->nb_snapshots = put32 (sh->nr_snapshots);
+  raw->snapshots_offset = put64 (sh->snapshots_offset);
+  raw->refcount_order = put32 (sh->refcount_order);
+  if (p) {
+    raw->refcount_table_offset = put64 (p->first << h->cluster_bits);
+    raw->refcount_table_clusters = put32 (p->table_clusters);
+  }
+  raw->compatible_features = with_bit (raw->compatible_features,
+                                       QCOW2_COMPAT_LAZY_REFCOUNTS, sh->lazy_refcounts);
+  raw->autoclear_features = with_bit (raw->autoclear_features,
+                                      QCOW2_AUTOCLEAR_RAW_DATA_FILE, sh->data_file_raw);
+}
+
+static int
+switch_header (struct shadow *s, const struct shadow_header *sh,
+               const struct shadow_place *p)
+{
+  struct headerwrite *w = headerwrite_new (s->file, s->h);
+  int r;
+
+  if (w == NULL)
+    return -1;
+  if (sh->version != s->h->version)
+    headerwrite_set_version (w, sh->version);
+  set_fields (headerwrite_fields (w), s->h, sh, p);
+  headerwrite_drop_foreign (w);
+  if (sh->bitmaps_offset != 0)
+    move_bitmaps (w, s->h, sh->bitmaps_offset);
+  r = headerwrite_commit (w, &s->switching);
+  headerwrite_free (w);
+  if (r == -1 && s->switching) {
+    nbdkit_error ("%s: the last step of the change failed: the image is either as "
+                  "before or completely changed", storage_path (s->file));
+    errno = EIO;
+  }
+  return r;
+}
+
+/* --- after the switch; a failure here only wastes space --- */
+
+static int
+add_run (struct freed_run **runs, size_t *n, size_t *room, uint64_t cluster)
+{
+  struct freed_run *p;
+
+  if (*n > 0 && (*runs)[*n - 1].first + (*runs)[*n - 1].n == cluster) {
+    (*runs)[*n - 1].n++;
+    return 0;
+  }
+  if (*n == *room) {
+    *room = *room ? *room * 2 : 64;
+    p = reallocarray (*runs, *room, sizeof *p);
+    if (p == NULL)
+      return -1;
+    *runs = p;
+  }
+  (*runs)[(*n)++] = (struct freed_run) { cluster, 1 };
+  return 0;
+}
+
+/* Did CLUSTER, number I of block B, contain data, and is it free now?  Clusters of old
+ * tables are few and scattered, and new tables will soon reuse them. */
+static bool
+is_worth_a_hole (const struct shadow *s, const struct shadow_block *b,
+                 uint64_t i, uint64_t cluster)
+{
+  const unsigned order = s->h->refcount_order;
+
+  return refblock_get (b->was, order, i) != 0 &&
+    refblock_get (b->now, order, i) == 0 &&
+    overlap_find (s->image->overlap, cluster << s->h->cluster_bits, 1) ==
+    OVERLAP_NONE;
+}
+
+static void
+punch_freed (struct shadow *s, uint64_t end)
+{
+  const uint64_t per_block = UINT64_C (1) << s->block_bits;
+  const unsigned bits = s->h->cluster_bits;
+  CLEANUP_FREE struct freed_run *runs = NULL;
+  size_t n = 0, room = 0, r;
+  uint64_t i, j;
+
+  for (i = 0; i < s->known; i++)
+    if (s->blocks[i].was)
+      for (j = 0; j < per_block && (i << s->block_bits) + j < end; j++)
+        if (is_worth_a_hole (s, &s->blocks[i], j, (i << s->block_bits) + j) &&
+            add_run (&runs, &n, &room, (i << s->block_bits) + j) == -1)
+          return;
+  for (r = 0; r < n; r++)
+    if (storage_discard (s->file, runs[r].first << bits, runs[r].n << bits) == -1)
+      return;
+}
+
+/* One past the last cluster in use, now or (BEFORE) before the change.  UINT64_MAX if it
+ * is not known. */
+static uint64_t
+find_end (struct shadow *s, bool before)
+{
+  const struct shadow_block *b;
+  uint64_t i, n;
+
+  for (i = max64 (s->known, s->table_entries); i-- > 0; ) {
+    if (s->blocks[i].now == NULL && shadow_old_place (s, i) == 0)
+      continue;
+    if (shadow_load (s, i) == -1)
+      return UINT64_MAX;
+    b = &s->blocks[i];
+    n = refblock_end (before && b->was ? b->was : b->now, s->h->refcount_order,
+                      s->h->cluster_size);
+    if (n > 0)
+      return (i << s->block_bits) + n;
+  }
+  return UINT64_MAX;
+}
+
+/* Clusters past the last one that had a refcount are kept: if refcounts are wrong, they
+ * may contain data, which a repair can still save. */
+static void
+give_back (struct shadow *s)
+{
+  const uint64_t clusters = storage_size (s->file) >> s->h->cluster_bits;
+  const uint64_t old = div_up (s->file_size, s->h->cluster_size);
+  uint64_t end = find_end (s, false);
+
+  if (end < old && find_end (s, true) < old)
+    end = old;
+  if (end < clusters && storage_is_regular (s->file))
+    storage_truncate (s->file, end << s->h->cluster_bits);
+  if (s->discard)
+    punch_freed (s, min64 (end, clusters));
+}
+
+int
+shadow_commit (struct shadow *s, const struct shadow_header *sh)
+{
+  const bool width = sh->refcount_order != s->h->refcount_order;
+  const bool counts = width || s->changed > 0;
+  struct shadow_place p = { 0 };
+
+  if (width && shadow_write_width (s, sh->refcount_order, &p) == -1)
+    return -1;
+  if (!width && counts && (lay_out (s, &p) == -1 || count_places (s, &p) == -1 ||
+                           write_refcounts (s, &p) == -1))
+    return -1;
+  if (storage_sync (s->file) == -1)
+    return -1;
+  if (switch_header (s, sh, counts ? &p : NULL) == -1)
+    return -1;
+  nbdkit_debug ("%s: changed in one step: L1 table at %" PRIu64 ", %" PRIu32
+                " snapshots, %" PRIu64 " refcount blocks written",
+                storage_path (s->file), sh->l1_offset, sh->nr_snapshots,
+                p.blocks);
+  if (counts)
+    give_back (s);
+  return 0;
+}

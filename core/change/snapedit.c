@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How are internal snapshots created, applied and deleted, and the active disk emptied?
+ *
+ * Specification: "Snapshots".
+ *
+ * A snapshot is an L1 table.  It holds one reference to each of its L2 tables, and to
+ * each cluster that these point to.
+ *
+ * create   The active L1 table becomes the snapshot's without moving; the active disk
+ * gets
+ *          a copy.  Both share all L2 tables, except those with COPIED flags.  The flags
+ *          must be clear in tables of the active disk and do not matter in those of a
+ *          snapshot, so the active disk gets copies of such tables.  The first write to
+ *          each would have copied it anyway, and the next snapshot finds no flags in
+ *          tables that were not written since.
+ * apply    The active disk gets a copy of the snapshot's L1 table.  L2 tables that both
+ *          already share are not even read, so reverting after a few writes is quick,
+ *          however large the disk.  First, COPIED flags in the snapshot's tables are
+ *          cleared in place: until the switch, the active disk does not use those tables.
+ * delete   Clusters that lose a reference may now belong to the active disk alone.  Then
+ *          COPIED must be set (R7), in copies of its L2 tables.
+ * empty    The active disk gets an L1 table without entries.  What it shows does not
+ *          change, because its backing file has the same contents: so bitmaps stay as
+ *          they are.
+ *
+ * shadow.c is responsible for crash safety.  Entries of the snapshot table that stay are
+ * copied unchanged, including unknown extra data (R8).
+ *
+ * Persistent bitmaps record what was written since some time.  Applying a snapshot would
+ * make them wrong, so it is refused, as by QEMU.  Creating and deleting snapshots does
+ * not affect them.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/cleanup.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "format/entry.h"
+#include "change/snapedit.h"
+
+#define MAX_NAME 255
+#define MAX_SHOWN 64
+
+/* The extra data that QEMU writes. */
+struct extra {
+  struct be64 vm_state_size, disk_size, icount;
+};
+
+struct snapedit {
+  const struct image *image;
+  const struct header *h;
+  const char *path;
+  struct shadow *s;
+  struct shadow_header sh;
+  unsigned char *table;         /* the snapshot table */
+  uint64_t table_bytes;
+  struct be64 *active, *other;  /* L1 tables */
+  struct be64 *l2;
+};
+
+static int
+begin (struct snapedit *e, const struct image *image, bool discard)
+{
+  *e = (struct snapedit) {
+    .image = image, .h = &image->header, .path = storage_path (image->file),
+  };
+  e->s = shadow_new (image, discard);
+  if (e->s == NULL)
+    return -1;
+  shadow_get_header (e->s, &e->sh);
+  e->l2 = malloc (e->h->cluster_size);
+  /* One more entry must fit. */
+  e->table_bytes = image->snapshots.table_bytes;
+  e->table = calloc (1, e->table_bytes + 1024);
+  if (e->l2 == NULL || e->table == NULL) {
+    nbdkit_error ("%s: snapshot table: %m", e->path);
+    return -1;
+  }
+  return storage_read (image->file, e->table, e->table_bytes,
+                       e->h->snapshots_offset);
+}
+
+static int
+end (struct snapedit *e, int r)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  shadow_free (e->s);
+  free (e->table);
+  free (e->active);
+  free (e->other);
+  free (e->l2);
+  return r;
+}
+
+/* Finds a snapshot.  As with snapshot=, names take precedence over ids; but if they are
+ * ambiguous the request is refused, because data is about to be lost. */
+static const struct snapshot *
+find (const struct image *image, const char *name)
+{
+  const struct snapshot *s = snapshots_find (&image->snapshots, name);
+  const char *path = storage_path (image->file);
+  char text[PRINTABLE_SIZE (MAX_SHOWN)];
+  uint32_t i;
+
+  printable (name, min64 (strlen (name), MAX_SHOWN), text, sizeof text);
+  if (s == NULL) {
+    nbdkit_error ("%s: there is no snapshot \"%s\"", path, text);
+    errno = ENOENT;
+    return NULL;
+  }
+  for (i = 0; i < image->snapshots.n; i++)
+    if (&image->snapshots.list[i] != s &&
+        strcmp (image->snapshots.list[i].id, name) == 0 &&
+        strcmp (s->id, name) != 0) {
+      nbdkit_error ("%s: \"%s\" is the name of one snapshot and the id of another",
+                    path, text);
+      errno = EINVAL;
+      return NULL;
+    }
+  return s;
+}
+
+static struct be64 *
+read_active (struct snapedit *e, uint64_t entries)
+{
+  return shadow_read_l1 (e->s, e->h->l1_offset, e->h->l1_entries, entries);
+}
+
+static uint64_t
+table_of (struct be64 entry)
+{
+  return get64 (entry) & QCOW2_L1_OFFSET_MASK;
+}
+
+/* Corrects the COPIED flags of all entries of e->l2: by the refcounts, or clears them.
+ * Returns 1 if a flag has changed, else 0, or -1. */
+static int
+correct_flags (struct snapedit *e, bool as_counted)
+{
+  const unsigned step = entry_words (e->h);
+  const uint64_t n = e->h->cluster_size / sizeof *e->l2;
+  uint64_t i, entry, correct, offset, count;
+  bool changed = false;
+
+  for (i = 0; i < n; i += step) {
+    if (e->l2[i].be == 0)
+      continue;
+    entry = get64 (e->l2[i]);
+    correct = entry & ~QCOW2_OFLAG_COPIED;
+    offset = entry & QCOW2_L2_OFFSET_MASK;
+    if (as_counted && offset != 0 && !(entry & QCOW2_OFLAG_COMPRESSED)) {
+      if (shadow_count (e->s, offset >> e->h->cluster_bits, &count) == -1)
+        return -1;
+      if (count == 1)
+        correct |= QCOW2_OFLAG_COPIED;
+    }
+    changed |= correct != entry;
+    e->l2[i] = put64 (correct);
+  }
+  return changed;
+}
+
+/* Reads an L2 table into e->l2, and increments or decrements its refcount and those of
+ * all clusters that it points to. */
+static int
+add_table (struct snapedit *e, struct be64 entry)
+{
+  if (shadow_read_l2 (e->s, get64 (entry), e->l2) == -1 ||
+      shadow_add_l2 (e->s, e->l2, 0, UINT64_C (1) << e->h->l2_bits) == -1)
+    return -1;
+  return shadow_add (e->s, table_of (entry) >> e->h->cluster_bits, 1);
+}
+
+static int
+drop_table (struct snapedit *e, struct be64 *entry)
+{
+  if (shadow_read_l2 (e->s, get64 (*entry), e->l2) == -1 ||
+      shadow_drop_l2 (e->s, e->l2, 0, UINT64_C (1) << e->h->l2_bits) == -1)
+    return -1;
+  return shadow_drop (e->s, table_of (*entry) >> e->h->cluster_bits, 1);
+}
+
+/* Has the active L1 entry point to a new table with the contents of e->l2. */
+static int
+replace_table (struct snapedit *e, struct be64 *entry)
+{
+  if (shadow_drop (e->s, table_of (*entry) >> e->h->cluster_bits, 1) == -1)
+    return -1;
+  return shadow_replace_l2 (e->s, e->l2, entry);
+}
+
+/* Calls FN for each of the N entries of L1 that points to a table, unless the entry of
+ * OTHER (NR_OTHER entries) with the same index points to the same table. */
+static int
+each_table (struct snapedit *e, struct be64 *l1, uint64_t n, const struct be64 *other,
+            uint64_t nr_other, int (*fn) (struct snapedit *, struct be64 *entry))
+{
+  uint64_t i;
+
+  for (i = 0; i < n; i++) {
+    shadow_expect (e->s, l1, i, n);
+    if (table_of (l1[i]) != 0 &&
+        (i >= nr_other || table_of (l1[i]) != table_of (other[i])) &&
+        fn (e, &l1[i]) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* --- the snapshot table --- */
+
+static uint64_t
+entry_bytes (const unsigned char *entry)
+{
+  struct qcow2_snapshot raw;
+
+  memcpy (&raw, entry, sizeof raw);
+  return round_up (sizeof raw + get32 (raw.extra_size) + get16 (raw.id_size) +
+                   get16 (raw.name_size), 8);
+}
+
+/* QEMU's choice: one more than the largest id. */
+static uint64_t
+choose_id (const struct snapshots *snapshots)
+{
+  uint64_t id, max = 0;
+  uint32_t i;
+
+  for (i = 0; i < snapshots->n; i++) {
+    id = strtoull (snapshots->list[i].id, NULL, 10);
+    if (id != UINT64_MAX)
+      max = max64 (max, id);
+  }
+  return max + 1;
+}
+
+static void
+append_entry (struct snapedit *e, const char *name, uint64_t id_number)
+{
+  const struct extra extra = { .disk_size = put64 (e->h->size) };
+  unsigned char *at = e->table + e->table_bytes;
+  struct qcow2_snapshot raw = { 0 };
+  struct timespec now;
+  char id[24];
+  int id_len;
+
+  clock_gettime (CLOCK_REALTIME, &now);
+  id_len = snprintf (id, sizeof id, "%" PRIu64, id_number);
+  raw.l1_table_offset = put64 (e->h->l1_offset);
+  raw.l1_size = put32 (e->h->l1_entries);
+  raw.id_size = put16 (id_len);
+  raw.name_size = put16 (strlen (name));
+  raw.date_sec = put32 (now.tv_sec);
+  raw.date_nsec = put32 (now.tv_nsec);
+  raw.extra_size = put32 (sizeof extra);
+  memcpy (at, &raw, sizeof raw);
+  memcpy (at + sizeof raw, &extra, sizeof extra);
+  memcpy (at + sizeof raw + sizeof extra, id, id_len);
+  memcpy (at + sizeof raw + sizeof extra + id_len, name, strlen (name));
+  e->table_bytes += entry_bytes (at);
+  e->sh.nr_snapshots++;
+}
+
+static void
+remove_entry (struct snapedit *e, uint32_t number)
+{
+  unsigned char *at = e->table;
+  uint64_t len;
+
+  while (number-- > 0)
+    at += entry_bytes (at);
+  len = entry_bytes (at);
+  e->table_bytes -= len;
+  memmove (at, at + len, e->table + e->table_bytes - at);
+  e->sh.nr_snapshots--;
+}
+
+/* Writes the new snapshot table; frees the old one. */
+static int
+write_table (struct snapedit *e)
+{
+  const uint64_t old = e->image->snapshots.table_bytes;
+
+  if (old > 0 && shadow_drop_range (e->s, e->h->snapshots_offset, old) == -1)
+    return -1;
+  e->sh.snapshots_offset = 0;
+  if (e->sh.nr_snapshots == 0)
+    return 0;
+  return shadow_write (e->s, e->table, e->table_bytes,
+                       &e->sh.snapshots_offset);
+}
+
+/* --- create --- */
+
+static int
+check_new (struct snapedit *e, const char *name)
+{
+  const size_t len = strlen (name);
+
+  if (len == 0 || len > MAX_NAME) {
+    nbdkit_error ("%s: the name of a snapshot must have 1 to %d bytes, not %zu", e->path,
+                  MAX_NAME, len);
+    errno = EINVAL;
+    return -1;
+  }
+  if (e->sh.nr_snapshots >= QCOW2_MAX_SNAPSHOTS ||
+      e->table_bytes + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
+    nbdkit_error ("%s: the image already has the maximum of %" PRIu32 " snapshots",
+                  e->path, e->sh.nr_snapshots);
+    errno = EFBIG;
+    return -1;
+  }
+  return 0;
+}
+
+static int
+share_table (struct snapedit *e, struct be64 *entry)
+{
+  const int r = add_table (e, *entry) == -1 ? -1 : correct_flags (e, false);
+
+  return r == 1 ? replace_table (e, entry) : r;
+}
+
+static int
+create (struct snapedit *e, const char *name)
+{
+  const uint64_t n = max64 (1, e->h->l1_entries);
+
+  if (check_new (e, name) == -1)
+    return -1;
+  e->active = read_active (e, n);
+  if (e->active == NULL || each_table (e, e->active, n, NULL, 0, share_table) == -1)
+    return -1;
+  append_entry (e, name, choose_id (&e->image->snapshots));
+  e->sh.l1_entries = n;
+  if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
+      write_table (e) == -1)
+    return -1;
+  return shadow_commit (e->s, &e->sh);
+}
+
+int
+snapedit_create (const struct image *image, bool discard, const char *name)
+{
+  struct snapedit e;
+
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : create (&e, name));
+}
+
+/* --- apply --- */
+
+/* Takes over a table that only the snapshot uses. */
+static int
+take_table (struct snapedit *e, struct be64 *entry)
+{
+  const int r = add_table (e, *entry) == -1 ? -1 : correct_flags (e, false);
+
+  return r == 1 ? storage_write (e->image->file, e->l2, e->h->cluster_size,
+                                 table_of (*entry)) : r;
+}
+
+static int
+apply (struct snapedit *e, const struct snapshot *snapshot)
+{
+  const uint64_t old = max64 (1, e->h->l1_entries);
+  const uint64_t needed = div_up (snapshot->disk_size, UINT64_C (1) <<
+                                  (e->h->cluster_bits + e->h->l2_bits));
+  const uint64_t n = max64 (1, max64 (needed, snapshot->l1_entries));
+
+  if (e->h->has_bitmaps) {
+    nbdkit_error ("%s: cannot apply a snapshot: the persistent bitmaps of the image "
+                  "would not record the change", e->path);
+    errno = EBUSY;
+    return -1;
+  }
+  if (n > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
+    return shadow_corrupt (e->s, "the snapshot is of a disk of %" PRIu64 " bytes",
+                           snapshot->disk_size);
+  e->active = read_active (e, old);
+  if (e->active == NULL)
+    return -1;
+  e->other = shadow_read_l1 (e->s, snapshot->l1_offset, snapshot->l1_entries, n);
+  if (e->other == NULL ||
+      shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
+                         sizeof (struct be64)) == -1 ||
+      each_table (e, e->active, old, e->other, n, drop_table) == -1 ||
+      each_table (e, e->other, n, e->active, old, take_table) == -1)
+    return -1;
+  e->sh.size = snapshot->disk_size;
+  e->sh.l1_entries = n;
+  if (shadow_write_l1 (e->s, e->other, n, &e->sh.l1_offset) == -1)
+    return -1;
+  return shadow_commit (e->s, &e->sh);
+}
+
+/* Changes an existing snapshot. */
+static int
+change_one (const struct image *image, bool discard, const char *name,
+            int (*change) (struct snapedit *, const struct snapshot *))
+{
+  const struct snapshot *snapshot = find (image, name);
+  struct snapedit e;
+
+  if (snapshot == NULL)
+    return -1;
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : change (&e, snapshot));
+}
+
+int
+snapedit_apply (const struct image *image, bool discard, const char *name)
+{
+  return change_one (image, discard, name, apply);
+}
+
+/* --- delete --- */
+
+static int
+drop_snapshot (struct snapedit *e, const struct snapshot *snapshot)
+{
+  const uint64_t n = snapshot->l1_entries;
+
+  if (n == 0)
+    return 0;
+  e->other = shadow_read_l1 (e->s, snapshot->l1_offset, n, n);
+  if (e->other == NULL || each_table (e, e->other, n, NULL, 0, drop_table) == -1)
+    return -1;
+  return shadow_drop_range (e->s, snapshot->l1_offset,
+                            n * sizeof (struct be64));
+}
+
+/* Sets the COPIED flags of clusters that now belong to the active disk alone. */
+static int
+own_table (struct snapedit *e, struct be64 *entry)
+{
+  const int r = shadow_read_l2 (e->s, get64 (*entry), e->l2) == -1 ? -1
+    : correct_flags (e, true);
+
+  return r == 1 ? replace_table (e, entry) : r;
+}
+
+static int
+delete (struct snapedit *e, const struct snapshot *snapshot)
+{
+  const uint64_t n = max64 (1, e->h->l1_entries);
+
+  e->active = read_active (e, n);
+  if (e->active == NULL || drop_snapshot (e, snapshot) == -1 ||
+      shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
+                         sizeof (struct be64)) == -1 ||
+      each_table (e, e->active, n, NULL, 0, own_table) == -1)
+    return -1;
+  remove_entry (e, snapshot - e->image->snapshots.list);
+  e->sh.l1_entries = n;
+  if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
+      write_table (e) == -1)
+    return -1;
+  return shadow_commit (e->s, &e->sh);
+}
+
+int
+snapedit_delete (const struct image *image, bool discard, const char *name)
+{
+  return change_one (image, discard, name, delete);
+}
+
+/* --- empty --- */
+
+static int
+empty (struct snapedit *e)
+{
+  const uint64_t n = max64 (1, e->h->l1_entries);
+
+  e->active = read_active (e, n);
+  e->other = calloc (n, sizeof *e->other);
+  if (e->other == NULL)
+    nbdkit_error ("%s: L1 table: %m", e->path);
+  if (e->active == NULL || e->other == NULL ||
+      shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
+                         sizeof (struct be64)) == -1 ||
+      each_table (e, e->active, n, NULL, 0, drop_table) == -1)
+    return -1;
+  e->sh.l1_entries = n;
+  if (shadow_write_l1 (e->s, e->other, n, &e->sh.l1_offset) == -1)
+    return -1;
+  return shadow_commit (e->s, &e->sh);
+}
+
+int
+snapedit_empty (const struct image *image, bool discard)
+{
+  struct snapedit e;
+
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : empty (&e));
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Creates, applies and deletes internal snapshots, and empties the active disk.  See
+ * snapedit.c.
+ *
+ * DISCARD: punch holes into freed clusters.  All functions return 0: done and durable,
+ * and the fields of the image are out of date (image_reload); or -1: reported, and the
+ * image is unchanged (unless the message says otherwise).
+ */
+
+#ifndef QCOW2_SNAPEDIT_H
+#define QCOW2_SNAPEDIT_H
+
+#include "change/shadow.h"
+
+/* Takes a snapshot of the active disk.  NAME: 1 to 255 bytes. */
+extern int snapedit_create (const struct image *, bool discard, const char *name);
+/* Gives the active disk the contents of the snapshot, and its size. */
+extern int snapedit_apply (const struct image *, bool discard, const char *name_or_id);
+extern int snapedit_delete (const struct image *, bool discard, const char *name_or_id);
+/* Takes everything from the active disk: it then shows its backing file, or zeros. */
+extern int snapedit_empty (const struct image *, bool discard);
+
+#endif /* QCOW2_SNAPEDIT_H */

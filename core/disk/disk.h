@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How is a disk put together, and when can it be written?  See disk.c.
+ */
+
+#ifndef QCOW2_DISK_H
+#define QCOW2_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "storage/storage.h"
+#include "format/compress.h"
+#include "image/clustercache.h"
+#include "image/image.h"
+#include "space/alloc.h"
+#include "mapping/chain.h"
+#include "mapping/map.h"
+#include "request/checkpoint.h"
+#include "request/readahead.h"
+#include "request/request.h"
+#include "request/view.h"
+#include "disk/spacewait.h"
+
+struct disk;
+
+struct disk_options {
+  const char *path;             /* absolute */
+  struct dirfile in_dir;        /* if it has a name, it is the image, and `path' is for
+                                   messages */
+  struct map *map;              /* NULL, or: memory for mappings that is shared with other
+                                   disks; l2_cache is then the limit of all together */
+  struct readahead_load *load;  /* NULL, or shared with other disks in the same way */
+  uint64_t l2_cache;            /* bytes */
+  uint64_t l2_slice;            /* bytes, power of two >= 512 */
+  unsigned checkpoint_interval_ms;      /* see checkpoint_start_timer; 0: never */
+  enum backing_policy backing;
+  const char *backing_path;     /* absolute; or NULL */
+  const char *backing_format;
+  enum data_file_policy data_file;
+  const char *data_file_path;   /* absolute; or NULL */
+  struct image_secret secret;   /* used by disk_open only */
+  bool untrusted;               /* see untrusted=true in the manual */
+  bool discard;
+  enum detect_zeroes detect_zeroes;
+  bool compress;                /* compress whole new clusters ... */
+  struct compress_options compress_options;     /* ... in this way */
+  bool copy_on_read;
+  enum storage_cache cache;
+  bool lock;
+  const char *snapshot;         /* NULL, or: the only export is this internal snapshot */
+  uint64_t size_at_least;       /* bytes; a smaller disk is treated as if it had this
+                                   size, which must be within its last cluster: for
+                                   resize in change/; otherwise 0 */
+  bool (*client_waits) (void);  /* NULL, or: returns false (reported) if the client of the
+                                   request that this thread serves may have gone */
+  uint64_t linger_ms;           /* how long such a request goes on */
+  bool wait_for_space;          /* requests that find no space wait, and do not fail */
+  uint64_t watermark;           /* bytes; see alloc_options */
+  void (*news) (void);          /* NULL, or called when there is something new about space
+                                   in the statistics; with locks held, so it only tells
+                                   another thread */
+  struct filename_rules rules;  /* for names in headers */
+  struct storage_link_options link;     /* for images behind a network */
+  const struct storage_hooks *hooks;   /* tests; NULL otherwise */
+};
+
+/* Opens and checks everything, changes nothing, takes reader's locks.  The strings must
+ * outlive the disk.  Returns 0, or -1 (reported). */
+extern int disk_open (const struct disk_options *, struct disk **);
+/* How that opens the images of the chain. */
+extern struct chain_options disk_chain_options (const struct disk_options *);
+/* Opens the top image alone, read-only, and reads and checks its header.  Needs neither
+ * the passphrase nor any other file.  Refuses an untrusted image that needs too much, as
+ * disk_open does.  NULL: reported. */
+extern struct image *disk_open_header (const struct disk_options *);
+/* The same as disk_open in steps, for a caller that changes the image before it is
+ * served.  First: opens the top image with its external data file, but does not load
+ * it.  NULL: reported. */
+extern struct image *disk_open_image (const struct disk_options *);
+/* Adds the layers below to that image, which must be loaded.  NULL: reported. */
+extern struct layers *disk_open_layers (const struct disk_options *, struct image *);
+/* Finds the file below that image: see chain_below. */
+extern int disk_find_backing (const struct disk_options *, const struct header *,
+                              char **path, const char **format);
+/* Makes a disk of that image.  The disk becomes one more owner of the image, and must be
+ * the only disk of it.  The locks that it takes stay when it is closed.  -1: reported. */
+extern int disk_open_on (const struct disk_options *, struct image *, struct disk **);
+/* No request may be running; clients need not have left.  If the disk was written, makes
+ * everything durable and clean first.  Returns 0, or -1 if that failed (reported).  The
+ * memory is freed in any case.  Accepts NULL. */
+extern int disk_close (struct disk *);
+
+/* From now on, there may be threads that decompress clusters ahead of clients.  (What
+ * changes a whole image has threads of its own.) */
+extern void disk_allow_ahead (struct disk *);
+/* Before a fork: ends the threads that work ahead of requests.  No request may be running;
+ * the next ones may start threads again. */
+extern void disk_end_ahead (struct disk *);
+
+/* Such as "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
+extern const char *disk_description (const struct disk *);
+/* The reason why the disk cannot be written, or NULL.  Belongs to the disk. */
+extern const char *disk_why_readonly (const struct disk *);
+
+/* A client (through export_open), or a change in change/, begins to use the disk.
+ * *WRITABLE: on entry, whether it wants to write; on return, whether it may.  The first
+ * one that may write makes the disk writable (writer's lock, allocator, L2 tables), which
+ * repairs an image that was not closed properly.  Returns 0, or -1 (reported). */
+extern int disk_connect (struct disk *, bool *writable);
+/* A client for which disk_connect returned this WRITABLE leaves.  After the last one that
+ * may write, makes the image durable, clean and without leaks.  Returns 0, or -1 if that
+ * failed (reported). */
+extern int disk_disconnect (struct disk *, bool writable);
+
+/* After the last client that may write has left: was there no space to bring the image to
+ * rest?  disk_close would try it for the last time. */
+extern bool disk_lacks_space (struct disk *);
+/* Is it worthwhile to try that again now, with disk_settle, because what clients have
+ * written was written since? */
+extern bool disk_may_settle (struct disk *);
+/* A failure is reported. */
+extern void disk_settle (struct disk *);
+
+/* Closes the connections to NBD servers, each when no request uses it, until a request
+ * needs one again. */
+extern void disk_hang_up (struct disk *);
+
+/* Can clusters of this compression type ("zlib", "zstd") be read? */
+extern bool disk_can_inflate (const char *type);
+
+/* --- for change/: changes of a whole image that nothing else uses --- */
+
+struct disk_inside {
+  const struct view *view;      /* writable after disk_connect has allowed writing */
+  struct grace *grace;
+  struct map *map;
+  struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
+};
+/* All of it belongs to the disk. */
+extern struct disk_inside disk_inside (struct disk *);
+
+struct disk_stats {
+  struct map_stats map;                 /* of all disks that share it */
+  struct cluster_cache_stats cluster_cache;
+  struct alloc_stats alloc;             /* zeros if the disk was never writable */
+  struct checkpoint_stats checkpoint;
+  struct spacewait_stats space;
+  uint64_t file_size;                   /* of the image's file, in bytes */
+  bool is_device;                       /* that file is a block device or an export */
+};
+extern void disk_get_stats (struct disk *, struct disk_stats *);
+/* Adds the statistics of another disk to *SUM, except `map', which covers all disks, and
+ * what is about a single file (high_water, file_size, is_device). */
+extern void disk_add_stats (struct disk_stats *sum, const struct disk_stats *);
+
+#endif /* QCOW2_DISK_H */

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which new image does the user want to create?
+ *
+ * The parameters for creation (params.c), most of which are named after options of
+ * qemu-img create -o, become the options of create.c.
+ *
+ * The image is created in .get_ready.  At that time errors in parameters have been
+ * found, as far as this is possible without an image, and errors and progress still
+ * reach the user's terminal.  If the server cannot start for another reason, the image
+ * is removed again.
+ *
+ * Locks: none; there are no threads yet.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "plugin/createparams.h"
+#include "plugin/progress.h"
+
+/* Returns the name of the data file for the header: as the user gave it if the file is in
+ * the directory of the image, so that both can be moved; otherwise its absolute path,
+ * which means the same from everywhere. */
+static const char *
+data_file_name (const struct createparams *p, const char *path)
+{
+  /* Length of the current directory, with a slash, if the name is relative. */
+  const size_t n = strlen (p->options.data_path) - strlen (p->data_file);
+  const char *slash = strrchr (path, '/');
+
+  if (slash && n == (size_t) (slash + 1 - path) &&
+      strncmp (path, p->options.data_path, n) == 0)
+    return p->data_file;
+  return p->options.data_path;
+}
+
+void
+createparams_complete (struct createparams *p, const char *path,
+                       const struct disk_options *disk)
+{
+  struct create_options *const o = &p->options;
+
+  if (!p->wanted)
+    return;
+  o->path = path;
+  o->image.backing_file = p->backing_file;
+  o->image.backing_format = disk->backing_format;
+  if (p->data_file)
+    o->image.data_file = data_file_name (p, path);
+  o->file.lock = disk->lock;
+  o->file.cache = disk->cache;
+  o->file.hooks = disk->hooks;
+  o->file.link = &disk->link;
+  o->rules = disk->rules;
+}
+
+/* --- creating the image --- */
+
+/* An interruption by the user counts as an error: the image is removed again. */
+static int
+show_progress (void *opaque, uint64_t done, uint64_t total)
+{
+  if (progress_step (opaque, done, total, done))
+    return 0;
+  nbdkit_error ("interrupted while creating the image");
+  errno = EINTR;
+  return -1;
+}
+
+/* On a device that may have to grow: how large it must be in the end. */
+static void
+tell_most (const struct createparams *p)
+{
+  uint64_t most, size;
+
+  if (!created_may_outgrow (p->created, &most, &size))
+    return;
+  if (most == UINT64_MAX)
+    fprintf (stderr, "qcow2: %s: the image can become larger than the device, which has %"
+             PRIu64 " bytes\n", p->options.path, size);
+  else
+    fprintf (stderr, "qcow2: %s: the image can need up to %" PRIu64 " bytes; the device "
+             "has %" PRIu64 "\n", p->options.path, most, size);
+}
+
+int
+createparams_run (struct createparams *p, const struct disk_options *disk)
+{
+  struct progress progress;
+  int r;
+
+  if (!p->wanted)
+    return 0;
+  progress_begin (&progress, "create");
+  p->options.secret = disk->secret;
+  p->options.progress = show_progress;
+  p->options.opaque = &progress;
+  r = create_image (&p->options, &p->created);
+  p->options.secret = (struct image_secret) { .passphrase = NULL };
+  progress_end (&progress);
+  if (r == 0)
+    tell_most (p);
+  return r;
+}
+
+void
+createparams_settle (struct createparams *p, bool served)
+{
+  if (served)
+    created_keep (p->created);
+  else
+    created_withdraw (p->created);
+  p->created = NULL;
+}

@@ -1,0 +1,621 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does nbdkit call the plugin?
+ *
+ * This file knows NBD, but not the format; disk/ and the folders below know the format,
+ * but not NBD.  It contains the only global state of the plugin: the parameters
+ * (params.c), and the disk or the directory of images (dir.c), in which each connection
+ * has its export.
+ *
+ * The disk is opened in .get_ready, while errors still reach the user's terminal.  At
+ * that time it is not known whether clients may write (nbdkit passes -r to .open).  So
+ * .get_ready changes only what parameters ask for (prepare.c), and the first writable
+ * .open makes the disk writable.  nbdkit opens and closes several times for one client;
+ * the disk counts the connections.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "disk/dir.h"
+#include "disk/disk.h"
+#include "disk/export.h"
+#include "change/newimage.h"
+#include "plugin/hangup.h"
+#include "plugin/paramrules.h"
+#include "plugin/params.h"
+#include "plugin/prepare.h"
+#include "plugin/stats.h"
+
+/* -D qcow2.stats=1 prints statistics at the end. */
+NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
+
+static struct params params = PARAMS_DEFAULT;
+static struct disk *disk;       /* NULL: a directory is served, or nothing (serve=) */
+static struct dir *dir;
+static uint64_t most;           /* see struct stats */
+static struct stats_file *stats_file;   /* NULL: stats= was not given */
+static struct hangup *hangup;   /* NULL: the server cannot be its own client */
+static atomic_uint_fast64_t connections_open, connections_ever;
+static atomic_bool clients_came;        /* one, at least, whether or not it was served */
+static atomic_bool ending;      /* all clients have gone */
+
+/* A write beyond the maximum size of a file (ulimit -f) raises SIGXFSZ, which ends the
+ * process.  With a handler only the write fails (EFBIG).  SIG_IGN would be inherited by
+ * the command of --run. */
+static bool handles_xfsz;
+
+static void
+do_nothing (int sig)
+{
+}
+
+/* (Fuzz targets load the plugin again and again.) */
+static void
+qcow2_load (void)
+{
+  struct sigaction old;
+  const struct sigaction ours = { .sa_handler = do_nothing, .sa_flags = SA_RESTART };
+
+  params = (struct params) PARAMS_DEFAULT;
+  most = 0;
+  connections_ever = 0;
+  clients_came = false;
+  ending = false;
+  if (sigaction (SIGXFSZ, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+    handles_xfsz = sigaction (SIGXFSZ, &ours, NULL) == 0;
+}
+
+static void
+qcow2_unload (void)
+{
+  if (handles_xfsz)             /* the handler is about to be unloaded */
+    signal (SIGXFSZ, SIG_DFL);
+  params_free (&params);
+}
+
+/* --- parameters --- */
+
+static int
+qcow2_config (const char *key, const char *value)
+{
+  return params_set (&params, key, value);
+}
+
+static int
+qcow2_config_complete (void)
+{
+  if (paramrules_check (&params) == -1)
+    return -1;
+  params_complete (&params);
+  return 0;
+}
+
+static void
+qcow2_dump_plugin (void)
+{
+  printf ("qcow2_read=yes\n");
+  printf ("qcow2_write=yes\n");
+  printf ("qcow2_backing=yes\n");
+  printf ("qcow2_copy_on_read=yes\n");
+  printf ("qcow2_flatten=yes\n");
+  printf ("qcow2_commit=yes\n");
+  printf ("qcow2_rebase=yes\n");
+  printf ("qcow2_raw_copy=yes\n");
+  printf ("qcow2_compare=yes\n");
+  printf ("qcow2_amend=yes\n");
+  printf ("qcow2_key_edit=yes\n");
+  printf ("qcow2_snapshots=yes\n");
+  printf ("qcow2_snapshot_edit=yes\n");
+  printf ("qcow2_resize=yes\n");
+  printf ("qcow2_bitmaps=yes\n");
+  printf ("qcow2_bitmap_exports=yes\n");
+  printf ("qcow2_layer_exports=yes\n");
+  printf ("qcow2_dir=yes\n");
+  printf ("qcow2_dir_symlinks=yes\n");
+  printf ("qcow2_stats=yes\n");
+  printf ("qcow2_zlib=%s\n", disk_can_inflate ("zlib") ? "yes" : "no");
+  printf ("qcow2_zstd=%s\n", disk_can_inflate ("zstd") ? "yes" : "no");
+  printf ("qcow2_compress=yes\n");
+  printf ("qcow2_luks=yes\n");
+  printf ("qcow2_aes=yes\n");
+  printf ("qcow2_check=yes\n");
+  printf ("qcow2_info=yes\n");
+  printf ("qcow2_map=yes\n");
+  printf ("qcow2_extended_l2=yes\n");
+  printf ("qcow2_data_file=yes\n");
+  printf ("qcow2_create=yes\n");
+}
+
+/* --- start and end of the server --- */
+
+/* All threads of the server share one heap, so that memory that one thread frees is
+ * available to the others.  (By default glibc makes up to eight heaps per processor, and
+ * each may come to hold as much memory as all threads need.)  The environment of the
+ * server can override this. */
+static void
+share_heap (void)
+{
+#ifdef __GLIBC__
+  const char *tunables = getenv ("GLIBC_TUNABLES");
+
+  if (getenv ("MALLOC_ARENA_MAX") == NULL &&
+      (tunables == NULL || strstr (tunables, "arena_max") == NULL))
+    mallopt (M_ARENA_MAX, 1);
+#endif
+}
+
+/* Returns freed memory to the host. */
+static void
+trim_heap (void)
+{
+#ifdef __GLIBC__
+  malloc_trim (0);
+#endif
+}
+
+static void
+get_stats (struct stats *s)
+{
+  if (dir)
+    dir_get_stats (dir, &s->disk);
+  else
+    disk_get_stats (disk, &s->disk);
+  s->most = most;
+  s->one_disk = dir == NULL;
+  s->watermark = params.options.watermark;
+  s->limit = params.options.l2_cache;
+  s->open = connections_open;
+  s->ever = connections_ever;
+}
+
+/* Writes the file of stats=, if it was given. */
+static int
+publish_stats (void)
+{
+  return stats_file ? stats_write (stats_file) : 0;
+}
+
+static void
+publish_news (void)
+{
+  if (stats_file)
+    stats_news (stats_file);
+}
+
+static int
+open_stats (void)
+{
+  if (params.stats == NULL)
+    return 0;
+  stats_file = stats_open (params.stats, get_stats);
+  return stats_file ? 0 : -1;
+}
+
+/* Can the file of stats= be written?  Checked before anything is done, and again after
+ * all other files were created. */
+static int
+check_stats (void)
+{
+  return params.stats ? stats_check (params.stats) : 0;
+}
+
+/* Is the client still waiting for the request of this thread?  When the client has gone
+ * or the server is to end, nbdkit wakes up threads that sleep in nbdkit_nanosleep, and
+ * says why; there is no other way to ask.  It does so too if the client has only sent
+ * NBD_CMD_DISC or shut down its side, and waits for its answers: hence ORPHAN_MS.  (Work
+ * before clients come has no client.) */
+#define ORPHAN_MS 2000
+
+static bool
+client_waits (void)
+{
+  return connections_open == 0 || nbdkit_nanosleep (0, 0) == 0;
+}
+
+/* The same for what waits for NBD servers, also when the last client is leaving. */
+static bool
+anyone_waits (void)
+{
+  return !ending && (!clients_came || nbdkit_nanosleep (0, 0) == 0);
+}
+
+static int
+get_ready (void)
+{
+  params.options.client_waits = client_waits;
+  params.options.link.client_waits = anyone_waits;
+  params.options.linger_ms = ORPHAN_MS;
+  params.options.news = publish_news;
+  /* With dir= the passphrase is needed as long as the server runs. */
+  if (check_stats () == -1 ||
+      (params.dir ? dir_open (&params.options, &dir)
+       : prepare_disk (&params, &disk)) == -1)
+    return -1;
+  if (disk)
+    most = newimage_full_size_of (&disk_inside (disk).view->image->header);
+  return check_stats () == -1 || open_stats () == -1 ? -1 : publish_stats ();
+}
+
+static int
+qcow2_get_ready (void)
+{
+  int r;
+
+  share_heap ();
+  r = get_ready ();
+  if (r == -1) {
+    stats_close (stats_file);
+    stats_file = NULL;
+    disk_close (disk);
+    disk = NULL;
+  }
+  createparams_settle (&params.create, r == 0);
+  return r;
+}
+
+/* Threads are started here: nbdkit may have become another process. */
+static int
+qcow2_after_fork (void)
+{
+  if (stats_file && stats_start (stats_file) == -1)
+    return -1;
+  if (dir && params.nr_allow_uri > 0 && (hangup = hangup_start (dir)) == NULL)
+    return -1;
+  return 0;
+}
+
+/* Called when no connection is served any more.  (When the server is told to end, nbdkit
+ * does not call .close for open connections: their handles are lost, but the disk comes
+ * to rest.  See also hangup.c.) */
+static void
+qcow2_cleanup (void)
+{
+  struct stats s;
+
+  if (disk == NULL && dir == NULL)
+    return;
+  ending = true;
+  hangup_stop (hangup);
+  hangup = NULL;
+  stats_stop (stats_file);
+  publish_stats ();
+  if (qcow2_debug_stats) {
+    get_stats (&s);
+    stats_print (&s);
+  }
+  disk_close (disk);
+  disk = NULL;
+  dir_close (dir);
+  dir = NULL;
+  stats_close (stats_file);
+  stats_file = NULL;
+}
+
+/* --- connections --- */
+
+/* A connection. */
+struct handle {
+  struct export *export;
+  struct dir_image *image;      /* the image of the export; NULL without a directory */
+};
+
+static struct export *
+export_of (void *handle)
+{
+  return ((const struct handle *) handle)->export;
+}
+
+/* nbdkit accepts no more exports than this in a list.  Clients can use the others all the
+ * same. */
+#define MAX_LISTED 10000
+
+struct list {
+  struct nbdkit_exports *exports;
+  unsigned n;
+  bool full;
+};
+
+/* Returns 1 to end the list of a directory.  (The exports of an image are known without
+ * further work, and the rest is counted to report how many are unlisted.) */
+static int
+add_export (void *opaque, const char *name, const char *description)
+{
+  struct list *list = opaque;
+
+  if (list->n == MAX_LISTED) {
+    list->full = true;
+    return dir ? 1 : 0;
+  }
+  list->n++;
+  return nbdkit_add_export (list->exports, name, description);
+}
+
+/* Reports each case once, because clients may ask for lists at any time. */
+static void
+tell_unlisted (bool full, unsigned unlisted)
+{
+  static atomic_flag told_full = ATOMIC_FLAG_INIT, told_unlisted = ATOMIC_FLAG_INIT;
+
+  if (full && !atomic_flag_test_and_set (&told_full))
+    nbdkit_error ("%s: the list of exports ends after %d: nbdkit takes no more",
+                  params.options.path, MAX_LISTED);
+  if (unlisted > 0 && !atomic_flag_test_and_set (&told_unlisted))
+    nbdkit_error ("%s: left out of the list of exports: %u (names that are not unique, "
+                  "not UTF-8, or longer than %d bytes)", params.options.path, unlisted,
+                  EXPORTS_MAX_NAME);
+}
+
+static int
+qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
+{
+  struct list list = { .exports = exports };
+  unsigned unlisted = 0;
+  const int r = !params.serve ? 0 : dir ? dir_list (dir, add_export, &list, &unlisted)
+    : exports_list (disk, add_export, &list, &unlisted);
+
+  if (r != -1)
+    tell_unlisted (list.full, unlisted);
+  report_last ("%s the exports", r == -1 ? "cannot list" : "listed");
+  return r == -1 ? -1 : 0;
+}
+
+/* With -s, this thread has started the server. */
+static int
+qcow2_preconnect (int readonly)
+{
+  report_last ("started");
+  return 0;
+}
+
+static const char *
+qcow2_default_export (int readonly, int is_tls)
+{
+  return "";
+}
+
+/* Preserves errno. */
+static void
+leave (struct handle *h)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (h->export)
+    export_close (h->export);
+  if (h->image)
+    dir_leave (dir, h->image);
+  free (h);
+}
+
+static int
+enter (struct handle *h, const char *name, bool writable)
+{
+  struct disk *used;
+
+  if (!params.serve) {
+    nbdkit_error ("serve=false was given: there are no exports");
+    errno = EPERM;
+    return -1;
+  }
+  if (dir) {
+    h->image = dir_enter (dir, name, &name);
+    if (h->image == NULL)
+      return -1;
+  }
+  used = dir ? dir_disk (h->image) : disk;
+  disk_allow_ahead (used);
+  h->export = export_open (used, name, writable);
+  return h->export ? 0 : -1;
+}
+
+static void *
+qcow2_open (int readonly)
+{
+  const char *name = nbdkit_export_name ();
+  struct handle *h = calloc (1, sizeof *h);
+
+  clients_came = true;
+  if (h == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  if (name == NULL || enter (h, name, !readonly) == -1) {
+    leave (h);
+    report_last ("cannot open the export: %m");
+    return NULL;
+  }
+  report_last ("opened the export");
+  connections_open++;
+  connections_ever++;
+  return h;
+}
+
+static void
+qcow2_close (void *handle)
+{
+  leave (handle);
+  report_last ("closed the export");
+  connections_open--;
+  publish_stats ();
+  /* This may have been the last connection to an image. */
+  if (dir || connections_open == 0)
+    trim_heap ();
+}
+
+static int64_t
+qcow2_get_size (void *handle)
+{
+  return export_size (export_of (handle));
+}
+
+static const char *
+qcow2_export_description (void *handle)
+{
+  return export_description (export_of (handle));
+}
+
+static int
+qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
+                  uint32_t *maximum)
+{
+  *minimum = 1;
+  *preferred = max64 (export_unit_size (export_of (handle)), 4096);
+  *maximum = 0xffffffff;
+  return 0;
+}
+
+static int
+qcow2_can_write (void *handle)
+{
+  return export_is_writable (export_of (handle));
+}
+
+static int
+qcow2_yes (void *handle)
+{
+  return 1;
+}
+
+static int
+qcow2_can_fua (void *handle)
+{
+  return NBDKIT_FUA_NATIVE;
+}
+
+static int
+qcow2_can_cache (void *handle)
+{
+  return NBDKIT_CACHE_NATIVE;
+}
+
+/* --- requests --- */
+
+static int
+qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
+             uint32_t flags)
+{
+  return export_read (export_of (handle), buf, count, offset);
+}
+
+static int
+qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
+              uint32_t flags)
+{
+  return export_write (export_of (handle), buf, count, offset,
+                       flags & NBDKIT_FLAG_FUA);
+}
+
+static int
+qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  return export_trim (export_of (handle), count, offset, flags & NBDKIT_FLAG_FUA);
+}
+
+static int
+qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  return export_zero (export_of (handle), count, offset,
+                      (flags & NBDKIT_FLAG_MAY_TRIM ? REQUEST_MAY_TRIM : 0) |
+                      (flags & NBDKIT_FLAG_FAST_ZERO ? REQUEST_FAST : 0),
+                      flags & NBDKIT_FLAG_FUA);
+}
+
+static int
+qcow2_flush (void *handle, uint32_t flags)
+{
+  return export_flush (export_of (handle));
+}
+
+static int
+qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  return export_cache (export_of (handle), count, offset);
+}
+
+static int
+add_extent (void *opaque, uint64_t offset, uint64_t len,
+            enum extent_type type)
+{
+  static const uint32_t types[] = {
+    [EXTENT_DATA] = 0,
+    [EXTENT_HOLE] = NBDKIT_EXTENT_HOLE | NBDKIT_EXTENT_ZERO,
+    [EXTENT_ZERO] = NBDKIT_EXTENT_ZERO,
+  };
+
+  return nbdkit_add_extent (opaque, offset, len, types[type]);
+}
+
+/* Extents never go beyond the request: some servers do not accept that. */
+static int
+qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
+               struct nbdkit_extents *extents)
+{
+  return export_extents (export_of (handle), count, offset,
+                         flags & NBDKIT_FLAG_REQ_ONE, add_extent, extents);
+}
+
+#define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
+
+static struct nbdkit_plugin plugin = {
+  .name = "qcow2",
+  .longname = "nbdkit qcow2 plugin",
+  .version = PACKAGE_VERSION,
+  .description = "Serve qcow2 disk images read-write, without QEMU.",
+  .load = qcow2_load,
+  .unload = qcow2_unload,
+  .config = qcow2_config,
+  .config_complete = qcow2_config_complete,
+  .config_help = params_help,
+  .magic_config_key = "file",
+  .dump_plugin = qcow2_dump_plugin,
+  .get_ready = qcow2_get_ready,
+  .after_fork = qcow2_after_fork,
+  .cleanup = qcow2_cleanup,
+  .preconnect = qcow2_preconnect,
+  .list_exports = qcow2_list_exports,
+  .default_export = qcow2_default_export,
+  .open = qcow2_open,
+  .close = qcow2_close,
+  .get_size = qcow2_get_size,
+  .export_description = qcow2_export_description,
+  .block_size = qcow2_block_size,
+  .can_write = qcow2_can_write,
+  .can_flush = qcow2_yes,
+  .can_trim = qcow2_yes,
+  .can_zero = qcow2_yes,
+  .can_fast_zero = qcow2_yes,
+  .can_extents = qcow2_yes,
+  .can_multi_conn = qcow2_yes,
+  .can_fua = qcow2_can_fua,
+  .can_cache = qcow2_can_cache,
+  .pread = qcow2_pread,
+  .pwrite = qcow2_pwrite,
+  .trim = qcow2_trim,
+  .zero = qcow2_zero,
+  .flush = qcow2_flush,
+  .cache = qcow2_cache,
+  .extents = qcow2_extents,
+  .errno_is_preserved = 1,
+};
+
+/* The macro defines plugin_init without a declaration; clang warns about that. */
+extern struct nbdkit_plugin *plugin_init (void);
+
+NBDKIT_REGISTER_PLUGIN (plugin)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# What only nbdkit needs, for the plugin and for its tests.
+
+# The front door without nbdkit's callbacks.  Tests give it a few of nbdkit's functions.
+door_sources = \
+	%reldir%/createparams.c \
+	%reldir%/createparams.h \
+	%reldir%/editparams.c \
+	%reldir%/editparams.h \
+	%reldir%/paramrules.c \
+	%reldir%/paramrules.h \
+	%reldir%/params.c \
+	%reldir%/params.h \
+	%reldir%/paramvalue.c \
+	%reldir%/paramvalue.h \
+	%reldir%/progress.c \
+	%reldir%/progress.h \
+	%reldir%/stats.c \
+	%reldir%/stats.h \
+	$(NULL)
+
+# nbdkit's callbacks, and what happens before serving.
+callback_sources = \
+	%reldir%/hangup.c \
+	%reldir%/hangup.h \
+	%reldir%/plugin.c \
+	%reldir%/prepare.c \
+	%reldir%/prepare.h \
+	$(NULL)

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What has the server done?
+ *
+ * The same counters are for people (-D qcow2.stats=1) and for programs (stats=FILE,
+ * JSON: see reportfile.c).
+ *
+ * The file is written when the server starts, when a client leaves, and at the end; while
+ * clients are served, a thread writes it each second if a counter has changed, and at
+ * once if there is news about space, so that programs that enlarge a device can wait for
+ * a change of the file.
+ *
+ * Several clients may disconnect at the same time, and each causes the file to be
+ * written.  One thread at a time reads and writes the counters, so that older ones never
+ * replace newer ones.  One more thread waits for its turn.  A thread that comes while
+ * another one waits does nothing: the waiting thread has not read the counters yet.
+ *
+ * Locks: `lock' guards `writing' and `next'.  It is not held while counters are read,
+ * which may take as long as closing an image, or while they are written.  `news_lock'
+ * guards `news' and `ending', and is taken last: whoever has news may hold any lock.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/jsontext.h"
+#include "util/report.h"
+#include "storage/reportfile.h"
+#include "plugin/stats.h"
+
+static const struct report_kind kind = {
+  "stats", { "{\n  \"connections\": {" }
+};
+
+/* How often the file is written while counters change. */
+#define INTERVAL_MS 1000
+
+struct stats_file {
+  const char *path;
+  void (*get) (struct stats *);
+
+  pthread_mutex_t lock;
+  pthread_cond_t turn;          /* `writing' is false again */
+  bool writing, next;           /* a thread is writing; another one waits; under lock */
+
+  pthread_t thread;
+  bool started;                 /* constant while there are clients */
+  pthread_mutex_t news_lock;
+  pthread_cond_t wake;          /* news, or the end */
+  bool news, ending;            /* under news_lock */
+};
+
+void
+stats_print (const struct stats *stats)
+{
+  const struct disk_stats *s = &stats->disk;
+
+  fprintf (stderr,
+           "qcow2: map: %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64
+           " evictions, %" PRIu64 " bytes held, %" PRIu64 " at most\n"
+           "qcow2: inflated: %" PRIu64 " clusters, %" PRIu64 " hits, %" PRIu64
+           " evictions, %" PRIu64 " bytes at most\n"
+           "qcow2: clusters: %" PRIu64 " allocated, %" PRIu64 " freed, %"
+           PRIu64 " punched\n"
+           "qcow2: flush: %" PRIu64 " requests, %" PRIu64 " shared, %" PRIu64
+           " checkpoints, %" PRIu64 " syncs\n"
+           "qcow2: space: %" PRIu64 " requests waited, in %" PRIu64 " pauses of %" PRIu64
+           " ms together\n",
+           s->map.hits, s->map.misses, s->map.evictions,
+           s->map.bytes, s->map.peak_bytes,
+           s->cluster_cache.inflations, s->cluster_cache.hits, s->cluster_cache.evictions,
+           s->cluster_cache.peak_bytes,
+           s->alloc.allocated, s->alloc.freed, s->alloc.punched,
+           s->checkpoint.flushes, s->checkpoint.shared,
+           s->checkpoint.runs, s->checkpoint.syncs,
+           s->space.requests, s->space.pauses, s->space.ms);
+}
+
+/* What programs need that enlarge devices. */
+static json_t *
+describe_file (const struct stats *stats)
+{
+  const struct disk_stats *s = &stats->disk;
+  const uint64_t end = s->alloc.high_water, size = s->file_size;
+  const bool known = end > 0;   /* not before there is a client that may write */
+
+  return !stats->one_disk ? json_null () : jsontext_object (
+    { "device", json_boolean (s->is_device) },
+    { "size", jsontext_number (size) },
+    { "high_water", known ? jsontext_number (end) : json_null () },
+    { "left", known && s->is_device ? jsontext_number (size - min64 (end, size))
+      : json_null () },
+    { "maximum", stats->most == UINT64_MAX ? json_null ()
+      : jsontext_number (stats->most) },
+    { "watermark", jsontext_number (stats->watermark) },
+    { "low", jsontext_number (s->alloc.low) });
+}
+
+/* The first member is in kind.begins. */
+static int
+print_json (FILE *fp, const void *opaque)
+{
+  const struct stats *stats = opaque;
+  const struct disk_stats *s = &stats->disk;
+
+  return jsontext_write (jsontext_object (
+    { "connections", jsontext_object (
+      { "open", jsontext_number (stats->open) },
+      { "ever", jsontext_number (stats->ever) }) },
+    { "map", jsontext_object (
+      { "hits", jsontext_number (s->map.hits) },
+      { "misses", jsontext_number (s->map.misses) },
+      { "peeks", jsontext_number (s->map.peeks) },
+      { "loads", jsontext_number (s->map.loads) },
+      { "slices", jsontext_number (s->map.loaded) },
+      { "evictions", jsontext_number (s->map.evictions) },
+      { "bytes", jsontext_number (s->map.bytes) },
+      { "peak_bytes", jsontext_number (s->map.peak_bytes) },
+      { "limit_bytes", jsontext_number (stats->limit) }) },
+    { "inflated", jsontext_object (
+      { "clusters", jsontext_number (s->cluster_cache.inflations) },
+      { "hits", jsontext_number (s->cluster_cache.hits) },
+      { "waits", jsontext_number (s->cluster_cache.waits) },
+      { "ahead", jsontext_number (s->cluster_cache.ahead) },
+      { "ahead_hits", jsontext_number (s->cluster_cache.ahead_hits) },
+      { "evictions", jsontext_number (s->cluster_cache.evictions) },
+      { "bytes", jsontext_number (s->cluster_cache.bytes) },
+      { "peak_bytes", jsontext_number (s->cluster_cache.peak_bytes) }) },
+    { "clusters", jsontext_object (
+      { "allocated", jsontext_number (s->alloc.allocated) },
+      { "freed", jsontext_number (s->alloc.freed) },
+      { "punched", jsontext_number (s->alloc.punched) }) },
+    { "flush", jsontext_object (
+      { "requests", jsontext_number (s->checkpoint.flushes) },
+      { "shared", jsontext_number (s->checkpoint.shared) },
+      { "checkpoints", jsontext_number (s->checkpoint.runs) },
+      { "syncs", jsontext_number (s->checkpoint.syncs) },
+      { "timed", jsontext_number (s->checkpoint.timed) }) },
+    { "space", jsontext_object (
+      { "waiting", jsontext_number (s->space.waiting) },
+      { "requests", jsontext_number (s->space.requests) },
+      { "pauses", jsontext_number (s->space.pauses) },
+      { "ms", jsontext_number (s->space.ms) }) },
+    { "file", describe_file (stats) }), fp);
+}
+
+int
+stats_check (const char *path)
+{
+  return reportfile_check (&kind, path, true);
+}
+
+/* Waits for the turn of the caller to write.  Returns false if another thread is waiting,
+ * which will read the counters later and write them. */
+static bool
+begin_writing (struct stats_file *f)
+{
+  bool mine;
+
+  pthread_mutex_lock (&f->lock);
+  mine = !f->next;
+  if (mine) {
+    f->next = true;
+    while (f->writing)
+      pthread_cond_wait (&f->turn, &f->lock);
+    f->next = false;
+    f->writing = true;
+  }
+  pthread_mutex_unlock (&f->lock);
+  return mine;
+}
+
+static void
+end_writing (struct stats_file *f)
+{
+  pthread_mutex_lock (&f->lock);
+  f->writing = false;
+  pthread_cond_signal (&f->turn);
+  pthread_mutex_unlock (&f->lock);
+}
+
+int
+stats_write (struct stats_file *f)
+{
+  struct stats stats;
+  int r;
+
+  if (!begin_writing (f))
+    return 0;
+  f->get (&stats);
+  r = reportfile_write (&kind, f->path, false, print_json, &stats);
+  end_writing (f);
+  return r;
+}
+
+/* --- the thread --- */
+
+/* Waits for news, but no longer than the interval.  *NEWS: there are some.  False: the
+ * thread is to end. */
+static bool
+await_news (struct stats_file *f, bool *news)
+{
+  const int64_t end = clock_ms () + INTERVAL_MS;
+  const struct timespec ts = { end / 1000, end % 1000 * 1000000 };
+  LOCK_FOR_BLOCK (&f->news_lock);
+
+  while (!f->news && !f->ending && clock_ms () < end)
+    pthread_cond_timedwait (&f->wake, &f->news_lock, &ts);
+  *news = f->news;
+  f->news = false;
+  return !f->ending;
+}
+
+/* If the file cannot be written, that is reported once, until it can. */
+static void *
+keep_up_to_date (void *opaque)
+{
+  struct stats_file *f = opaque;
+  struct stats now, before = { 0 };
+  bool news, failed = false;
+
+  while (await_news (f, &news)) {
+    memset (&now, 0, sizeof now);
+    f->get (&now);
+    if (news || memcmp (&now, &before, sizeof now) != 0) {
+      report_silence (failed);
+      failed = stats_write (f) == -1;
+      report_silence (false);
+    }
+    memcpy (&before, &now, sizeof now);
+  }
+  return NULL;
+}
+
+void
+stats_news (struct stats_file *f)
+{
+  LOCK_FOR_BLOCK (&f->news_lock);
+
+  f->news = true;
+  pthread_cond_signal (&f->wake);
+}
+
+int
+stats_start (struct stats_file *f)
+{
+  sigset_t all, old;
+  int err;
+
+  /* Signals are for the threads of nbdkit. */
+  sigfillset (&all);
+  pthread_sigmask (SIG_SETMASK, &all, &old);
+  err = pthread_create (&f->thread, NULL, keep_up_to_date, f);
+  pthread_sigmask (SIG_SETMASK, &old, NULL);
+  if (err) {
+    nbdkit_error ("pthread_create: %s", strerror (err));
+    return -1;
+  }
+  f->started = true;
+  return 0;
+}
+
+struct stats_file *
+stats_open (const char *path, void (*get) (struct stats *))
+{
+  struct stats_file *f = calloc (1, sizeof *f);
+  pthread_condattr_t attributes;
+
+  if (f == NULL) {
+    nbdkit_error ("calloc: %m");
+    return NULL;
+  }
+  f->path = path;
+  f->get = get;
+  pthread_mutex_init (&f->lock, NULL);
+  pthread_cond_init (&f->turn, NULL);
+  pthread_mutex_init (&f->news_lock, NULL);
+  pthread_condattr_init (&attributes);
+  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init (&f->wake, &attributes);
+  pthread_condattr_destroy (&attributes);
+  return f;
+}
+
+void
+stats_stop (struct stats_file *f)
+{
+  if (f == NULL || !f->started)
+    return;
+  pthread_mutex_lock (&f->news_lock);
+  f->ending = true;
+  pthread_cond_signal (&f->wake);
+  pthread_mutex_unlock (&f->news_lock);
+  pthread_join (f->thread, NULL);
+  f->started = false;
+}
+
+void
+stats_close (struct stats_file *f)
+{
+  if (f == NULL)
+    return;
+  stats_stop (f);
+  pthread_cond_destroy (&f->wake);
+  pthread_mutex_destroy (&f->news_lock);
+  pthread_cond_destroy (&f->turn);
+  pthread_mutex_destroy (&f->lock);
+  free (f);
+}

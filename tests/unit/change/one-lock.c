@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * However many changes are made to an image, it is locked only once, together with its
+ * external data file, in the same way as QEMU locks them, and nothing is written without
+ * these locks.
+ */
+
+#include <config.h>
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "disk/disk.h"
+#include "change/bitmapedit.h"
+#include "change/edit.h"
+#include "change/rebase.h"
+#include "lib/images.h"
+
+#define SIZE (UINT64_C (1) << 20)
+
+/* Bits: which bytes are locked.  FORMAT of QEMU's locks: 100+i: it uses permission i,
+ * 200+i: it does not share it; 0 read, 1 write, 2 write unchanged, 3 resize. */
+#define USED(i) (1u << (i))
+#define UNSHARED(i) (1u << (4 + (i)))
+
+#define READER (USED (0) | UNSHARED (1) | UNSHARED (3))
+#define WRITER (USED (0) | USED (1) | USED (3) | UNSHARED (1) | UNSHARED (3))
+#define DATA_READER (USED (0) | UNSHARED (3))
+#define DATA_WRITER (USED (0) | USED (1) | USED (3) | UNSHARED (3))
+
+static char *image_path, *data_path;    /* data_path: NULL: there is none */
+static unsigned changes;                /* of the files */
+static bool locked;                     /* as by a writer, before */
+
+static unsigned
+held (const char *path)
+{
+  const int fd = open (path, O_RDWR | O_CLOEXEC);
+  unsigned mask = 0, i;
+
+  CHECK (fd != -1);
+  for (i = 0; i < 8; i++) {
+    struct flock fl = {
+      .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (i < 4 ? 100 : 196) + i,
+      .l_len = 1,
+    };
+
+    CHECK (fcntl (fd, F_OFD_GETLK, &fl) == 0);
+    if (fl.l_type != F_UNLCK)
+      mask |= 1u << i;
+  }
+  close (fd);
+  return mask;
+}
+
+static int
+before (void *opaque, const char *path, enum storage_op op, const struct iovec *iov,
+        int niov, uint64_t offset, uint64_t count, bool dsync)
+{
+  unsigned image, data;
+
+  (void) opaque, (void) iov, (void) niov, (void) offset, (void) count, (void) dsync;
+  if (strcmp (path, image_path) != 0 && (!data_path || strcmp (path, data_path) != 0))
+    return 0;                   /* a backing file */
+  image = held (image_path);
+  data = data_path ? held (data_path) : 0;
+  if (op != STORAGE_OP_READ)
+    changes++;
+  if (op != STORAGE_OP_READ || locked) {
+    CHECK (image == WRITER);
+    CHECK (data == (data_path ? DATA_WRITER : 0));
+  }
+  locked = image == WRITER;
+  return 0;
+}
+
+static const struct storage_hooks hooks = { .before = before };
+
+static struct disk_options
+options_for (const char *name, const char *data)
+{
+  locked = false;
+  changes = 0;
+  image_path = images_path (name);
+  data_path = data ? images_path (data) : NULL;
+  return (struct disk_options) {
+    .path = image_path, .l2_cache = 1 << 20, .l2_slice = 4096, .discard = true,
+    .lock = true, .hooks = &hooks,
+  };
+}
+
+static void
+end (struct image *image)
+{
+  CHECK (changes > 0);
+  CHECK (image_lock (image, IMAGE_READER) == 0);
+  CHECK (held (image_path) == READER);
+  CHECK (data_path == NULL || held (data_path) == DATA_READER);
+  image_close (image);
+  CHECK (held (image_path) == 0 && (data_path == NULL || held (data_path) == 0));
+  free (image_path);
+  free (data_path);
+}
+
+/* All kinds of changes.  The sizes end within clusters, so that disks are made, too. */
+static void
+test_all (void)
+{
+  static const struct edit edits[] = {
+    { .kind = EDIT_SNAPSHOT_CREATE, .name = "one" },
+    { .kind = EDIT_RESIZE, .size = SIZE + 3 * 512 },
+    { .kind = EDIT_RESIZE, .sign = 1, .size = 5 * 512 },
+    { .kind = EDIT_SNAPSHOT_APPLY, .name = "one" },
+    { .kind = EDIT_RESIZE, .sign = -1, .size = 7 * 512 },
+    { .kind = EDIT_SNAPSHOT_DELETE, .name = "one" },
+  };
+  const struct edit_options edit_options = { .shrink = true };
+  struct image_spec spec = {
+    .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = SIZE,
+  };
+  const struct rebase nothing = { .name = "" };
+  struct bitmapedit bitmap = { .what = BITMAP_ADD, .name = "day" };
+  struct disk_options options;
+  struct image *image;
+  struct blob below;
+  struct rng rng = { 1 };
+  uint64_t copied;
+
+  image_over_raw (&spec, &rng, SIZE, 4, &below);
+  image_create ("a.qcow2", &spec);
+  options = options_for ("a.qcow2", NULL);
+  image = disk_open_image (&options);
+  CHECK (image != NULL && held (image_path) == READER);
+  CHECK (edit_image (image, &options, &edit_options, edits, 6) == 0);
+  CHECK (held (image_path) == WRITER);
+  CHECK (rebase_image (image, &options, &nothing, NULL, &copied) == 0 && copied > 0);
+  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
+  bitmap.what = BITMAP_CLEAR;
+  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
+  CHECK (image_reload (image) == 0);
+  CHECK (image->header.size == SIZE - 7 * 512 && image->header.bitmaps.count == 1);
+  CHECK (image->header.nb_snapshots == 0 && image->header.backing_file == NULL);
+  end (image);
+  CHECK (image_check ("a.qcow2") == 0);
+  below.len = SIZE - 7 * 512;
+  CHECK (image_shows ("a.qcow2", NULL, &below));
+  blob_free (&below);
+}
+
+static void
+test_data_file (void)
+{
+  static const struct edit edits[] = {
+    { .kind = EDIT_RESIZE, .sign = 1, .size = 512 },
+    { .kind = EDIT_RESIZE, .sign = 1, .size = SIZE },
+  };
+  const struct edit_options edit_options = { .shrink = false };
+  const struct image_spec spec = {
+    .version = 3, .cluster_size = 65536, .refcount_bits = 16, .size = SIZE,
+    .data_file = "data",
+  };
+  const struct bitmapedit bitmap = { .what = BITMAP_ADD, .name = "day" };
+  struct disk_options options;
+  struct image *image;
+
+  image_create ("b.qcow2", &spec);
+  options = options_for ("b.qcow2", "data");
+  image = disk_open_image (&options);
+  CHECK (image != NULL);
+  CHECK (held (image_path) == READER && held (data_path) == DATA_READER);
+  CHECK (edit_image (image, &options, &edit_options, edits, 2) == 0);
+  CHECK (held (image_path) == WRITER && held (data_path) == DATA_WRITER);
+  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
+  end (image);
+  CHECK (image_check ("b.qcow2") == 0);
+}
+
+/* Somebody reads the data file: then the image is not locked either. */
+static void
+test_both_or_neither (void)
+{
+  const struct storage_options file_options = { .lock = true, .data_file = true };
+  const struct edit edit = { .kind = EDIT_RESIZE, .sign = 1, .size = SIZE };
+  const struct edit_options edit_options = { .shrink = false };
+  struct disk_options options = options_for ("b.qcow2", "data");
+  struct image *image = disk_open_image (&options);
+  struct storage *other;
+
+  CHECK (image != NULL);
+  CHECK (storage_open (data_path, &file_options, &other) == 0);
+  quiet_errors = true;
+  CHECK (edit_image (image, &options, &edit_options, &edit, 1) == -1);
+  quiet_errors = false;
+  CHECK (held (image_path) == READER && held (data_path) == DATA_READER);
+  CHECK (changes == 0);
+  storage_close (other);
+  CHECK (edit_image (image, &options, &edit_options, &edit, 1) == 0);
+  end (image);
+}
+
+int
+main (void)
+{
+  images_enter ("one-lock");
+  test_all ();
+  test_data_file ();
+  test_both_or_neither ();
+  images_leave ();
+  return 0;
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Several clients leave at once, and each has the statistics written: the file never goes
+ * back to an older state, and the last one that is written is the newest.  While one
+ * thread writes, at most one other waits.  A thread writes what has changed by itself, and
+ * news at once.  If it cannot, it says so once.
+ *
+ * Environment: SEED, SECONDS (2).
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "plugin/stats.h"
+#include "lib/stubs.h"
+
+#define THREADS 4
+
+static struct stats_file *file;
+static char path[] = "stats-order.XXXXXX";
+static atomic_uint_fast64_t ever, gets, returned;
+static atomic_bool held, stop;
+static time_t deadline;
+
+struct client {
+  struct rng rng;
+};
+
+/* What plugin.c reads of the server, with pauses where another thread may come in. */
+static void
+get (struct stats *s)
+{
+  static _Thread_local struct rng rng;
+
+  if (rng.s == 0)
+    rng_init (&rng, 1, gets);
+  *s = (struct stats) { .ever = ever };
+  gets++;
+  while (held)
+    sched_yield ();
+  if (rng_below (&rng, 2))
+    usleep (rng_below (&rng, 300));
+}
+
+static uint64_t
+read_ever (void)
+{
+  FILE *fp = fopen (path, "r");
+  uint64_t n;
+
+  CHECK (fp != NULL);
+  CHECK (fscanf (fp, " { \"connections\": { \"open\": %*u, \"ever\": %" SCNu64, &n) == 1);
+  fclose (fp);
+  return n;
+}
+
+static void *
+leave_often (void *opaque)
+{
+  struct client *c = opaque;
+
+  while (time (NULL) < deadline) {
+    ever++;
+    CHECK (stats_write (file) == 0);
+    if (rng_below (&c->rng, 4) == 0)
+      usleep (rng_below (&c->rng, 1000));
+  }
+  return NULL;
+}
+
+static void *
+look (void *opaque)
+{
+  uint64_t n, last = 0;
+
+  (void) opaque;
+  while (!stop) {
+    n = read_ever ();
+    CHECK (n >= last);
+    last = n;
+  }
+  return NULL;
+}
+
+static void *
+leave_once (void *opaque)
+{
+  (void) opaque;
+  ever++;
+  CHECK (stats_write (file) == 0);
+  returned++;
+  return NULL;
+}
+
+static void
+test_order (uint64_t seed)
+{
+  static struct client clients[THREADS];
+  const char *sec = getenv ("SECONDS");
+  pthread_t reader;
+
+  deadline = time (NULL) + (sec ? atoi (sec) : 2);
+  for (unsigned i = 0; i < THREADS; i++)
+    rng_init (&clients[i].rng, seed, i);
+  CHECK (pthread_create (&reader, NULL, look, NULL) == 0);
+  run_threads (leave_often, clients, sizeof clients[0], THREADS);
+  stop = true;
+  CHECK (pthread_join (reader, NULL) == 0);
+  CHECK (read_ever () == ever);
+  printf ("%" PRIuFAST64 " left, %" PRIuFAST64 " files\n", ever, gets);
+}
+
+static void
+test_one_waits (void)
+{
+  pthread_t t[THREADS + 1];
+  const uint64_t before = gets;
+
+  held = true;
+  CHECK (pthread_create (&t[0], NULL, leave_once, NULL) == 0);
+  while (gets == before)
+    sched_yield ();
+  for (unsigned i = 1; i <= THREADS; i++)
+    CHECK (pthread_create (&t[i], NULL, leave_once, NULL) == 0);
+  while (returned < THREADS - 1)
+    sched_yield ();
+  CHECK (gets == before + 1 && returned == THREADS - 1);
+  held = false;
+  for (unsigned i = 0; i <= THREADS; i++)
+    CHECK (pthread_join (t[i], NULL) == 0);
+  CHECK (gets == before + 2);
+  CHECK (read_ever () == ever);
+}
+
+/* Waits until the file is new; the thread writes it. */
+static void
+await_file (void)
+{
+  for (unsigned i = 0; read_ever () != ever; i++) {
+    CHECK (i < 60000);
+    usleep (1000);
+  }
+}
+
+static void
+test_thread (void)
+{
+  CHECK (stats_start (file) == 0);
+  for (int i = 0; i < 20; i++) {
+    ever++;
+    stats_news (file);
+    await_file ();
+  }
+  ever++;                       /* no news: within the interval */
+  await_file ();
+  stats_stop (file);
+  ever++;
+  stats_news (file);            /* nobody is there any more */
+  CHECK (stats_write (file) == 0 && read_ever () == ever);
+}
+
+static void
+test_failures (void)
+{
+  struct stats_file *f = stats_open ("nonesuch/stats", get);
+  uint64_t before;
+
+  CHECK (f && stats_start (f) == 0);
+  for (int i = 0; i < 5; i++) {
+    before = gets;
+    stats_news (f);
+    /* It reads the counters to compare them, and to write them. */
+    while (gets < before + 2)
+      usleep (1000);
+  }
+  stats_close (f);
+  CHECK (error_count () == 1);
+}
+
+int
+main (void)
+{
+  const uint64_t seed = seed_from_env ();
+  int fd = mkstemp (path);
+
+  CHECK (fd >= 0 && close (fd) == 0);
+  CHECK (stats_check (path) == 0);
+  file = stats_open (path, get);
+  CHECK (file && stats_write (file) == 0);
+  test_order (seed);
+  test_one_waits ();
+  test_thread ();
+  quiet_errors = true;
+  test_failures ();
+  stats_close (file);
+  CHECK (unlink (path) == 0);
+  return 0;
+}
