@@ -236,9 +236,7 @@ fate_of (const struct copying *c, const char *old, const char *new, uint64_t len
 {
   if (c->flatten ? bytes_are_zero (old, len) : memcmp (old, new, len) == 0)
     return LEAVE;
-  if (c->flatten)
-    return WRITE;
-  return c->disk.image->header.version >= 3 && bytes_are_zero (old, len) ? ZERO : WRITE;
+  return !c->flatten && bytes_are_zero (old, len) ? ZERO : WRITE;
 }
 
 /* Does [at, at + len), of one fate. */
@@ -250,8 +248,15 @@ copy_units (const struct copying *c, enum fate fate, const char *old, uint64_t l
   case LEAVE:
     return 0;
   case ZERO:
-    /* Over the old chain, there would be nothing to hide. */
-    return request_zero (&c->moved, len, at, 0) == -1 ? -1 : 0;
+    /* Over the old chain there would be nothing to hide, and zeros that are there already
+     * are not stored.  (In version 2 they are data, of whole clusters: what is around
+     * them would be filled from the new chain.) */
+    if (c->disk.image->header.version >= 3)
+      return request_zero (&c->moved, len, at, 0) == -1 ? -1 : 0;
+    if (write_data (&c->moved, old, len, at, false) == -1)
+      return -1;
+    *copied += len;
+    return 0;
   case WRITE:
     /* R3: over the new chain, the old data might look unneeded after a crash. */
     if (write_data (&c->disk, old, len, at, false) == -1)
