@@ -26,8 +26,9 @@
  * those of bitmapdir.c, because an image that exceeds them would be read-only.
  *
  * The image is opened as a disk, as for a client that may write (so the image is locked,
- * and repaired if necessary), changed, brought to rest, and closed.  The next user of the
- * image reads it again, so no state in memory has to be updated.
+ * and repaired if necessary), but without its backing files, changed, brought to rest, and
+ * closed.  The next user of the image reads it again, so no state in memory has to be
+ * updated.
  *
  * Locks: none; no other thread has the disk.
  */
@@ -733,10 +734,12 @@ static int
 change_disk (struct image *image, const struct disk_options *options,
              const struct bitmapedit *edits, size_t n, const struct source *source)
 {
+  struct disk_options top = *options;
   struct disk *d;
   int r;
 
-  if (image_reload (image) == -1 || disk_open_on (options, image, &d) == -1)
+  top.backing = BACKING_IGNORE;         /* no guest data is read */
+  if (image_reload (image) == -1 || disk_open_on (&top, image, &d) == -1)
     return -1;
   r = become_writable (d, options);
   if (r == 0) {

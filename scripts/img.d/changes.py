@@ -160,8 +160,7 @@ def rebase(o):
         if images.is_uri(o.backing):
             parameters.append("allow-uri=" + o.backing)
     if o.backing_unsafe:
-        # The new backing file need not exist.
-        parameters += ["rebase-unsafe=true", "serve=false"]
+        parameters.append("rebase-unsafe=true")
     if o.compress:
         parameters.append("compress=on")
     if "none" in (o.cache, o.src_cache):

@@ -271,13 +271,13 @@ def create_qcow2(image, size, given, secret, quiet, unsafe):
     later = []
     if backing and unsafe:
         later = ["rebase=" + backing, "backing-format=" + given["backing_fmt"],
-                 "rebase-unsafe=true", "serve=false"]
+                 "rebase-unsafe=true"]
         parameters = [p for p in parameters if not p.startswith("backing-")]
     elif backing and images.is_uri(backing):
         parameters.append("allow-uri=" + backing)
     if file.direct:
         parameters.append("overwrite=true")
-    result = new.change(*parameters)
+    result = new.make(*parameters)
     if later:
         new.change(*later)
     if size is None:

@@ -79,7 +79,7 @@ def full_size(given, size, secret):
         options["encrypt.iter-time"] = "1"
     trial = images.Image(os.path.join(programs.directory(), "trial"), "qcow2", secret)
     stats = os.path.join(programs.directory(), "stats")
-    trial.change(*create.parameters_of(options, size), "stats=" + stats)
+    trial.make(*create.parameters_of(options, size), "stats=" + stats)
     with open(stats, encoding="utf-8") as f:
         return jsontext.loads(f.read())["file"]["maximum"]
 

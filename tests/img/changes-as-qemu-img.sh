@@ -116,6 +116,28 @@ for bad in "disk.qcow2 new" "--add disk.qcow2 day" "--remove disk.qcow2 none" \
 done
 img_refused 'raw images do not support' bitmap --add -f raw disk.raw new
 
+# The bitmaps of an image can be changed without its backing file.  Other changes are made
+# without it as a whole, or not at all.
+in_both qemu-img create -q -f qcow2 lost.qcow2 10M
+in_both qemu-img create -q -f qcow2 -b lost.qcow2 -F qcow2 over.qcow2
+in_both rm lost.qcow2
+for args in --add --disable --enable "--merge day -b source.qcow2" --clear; do
+  # shellcheck disable=SC2086
+  both bitmap $args over.qcow2 new
+  diff <(cd theirs && facts qcow2 over.qcow2) <(cd ours && facts qcow2 over.qcow2)
+done
+both bitmap --remove over.qcow2 new
+for args in "snapshot -c one over.qcow2" "amend -o lazy_refcounts=on over.qcow2" \
+    "resize over.qcow2 20M" "snapshot -d one over.qcow2" "commit over.qcow2"; do
+  before=$(fingerprint ours/over.qcow2)
+  # shellcheck disable=SC2086
+  if (cd ours && img $args); then
+    [ "$before" != "$(fingerprint ours/over.qcow2)" ] || fail "not changed: $args"
+  else
+    [ "$before" = "$(fingerprint ours/over.qcow2)" ] || fail "refused, but changed: $args"
+  fi
+done
+
 # --- commit
 in_both qemu-img create -q -f qcow2 base.qcow2 10M
 in_both qemu-io -f qcow2 -c 'write -P 1 0 2M' base.qcow2
