@@ -83,12 +83,8 @@ tell_most (const struct createparams *p)
 
   if (!created_may_outgrow (p->created, &most, &size))
     return;
-  if (most == UINT64_MAX)
-    fprintf (stderr, "qcow2: %s: the image can become larger than the device, which has %"
-             PRIu64 " bytes\n", p->options.path, size);
-  else
-    fprintf (stderr, "qcow2: %s: the image can need up to %" PRIu64 " bytes; the device "
-             "has %" PRIu64 "\n", p->options.path, most, size);
+  fprintf (stderr, "qcow2: %s: the image can need up to %" PRIu64 " bytes; the device "
+           "has %" PRIu64 "\n", p->options.path, most, size);
 }
 
 int

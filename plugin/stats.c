@@ -104,8 +104,7 @@ describe_file (const struct stats *stats)
     { "high_water", known ? jsontext_number (end) : json_null () },
     { "left", known && s->is_device ? jsontext_number (size - min64 (end, size))
       : json_null () },
-    { "maximum", stats->most == UINT64_MAX ? json_null ()
-      : jsontext_number (stats->most) },
+    { "maximum", jsontext_number (stats->most) },
     { "watermark", jsontext_number (stats->watermark) },
     { "low", jsontext_number (s->alloc.low) });
 }

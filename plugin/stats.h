@@ -16,7 +16,7 @@ struct stats {
   bool one_disk;                /* false: of a directory, all disks together */
   uint64_t watermark;           /* bytes */
   uint64_t most;                /* bytes that the file needs for all of the disk, without
-                                   snapshots; UINT64_MAX: it cannot become so large */
+                                   snapshots, whatever the limits of the format */
   uint64_t limit;               /* l2-cache, bytes */
   uint64_t open, ever;          /* connections */
 };

@@ -206,7 +206,7 @@ count_refcounts (struct newimage *n, uint64_t others)
   const unsigned cluster_bits = __builtin_ctzll (n->cluster_size);
   const struct reflayout layout = {
     .cluster_bits = cluster_bits, .block_bits = cluster_bits + 3 - n->refcount_order,
-    .n = others,
+    .n = others, .unlimited = n->unlimited,
   };
   struct reflayout_size size;
 
@@ -281,12 +281,13 @@ set_units (struct newimage *n)
 uint64_t
 newimage_full_size (const struct newimage_options *options)
 {
-  struct newimage n = { .options = *options, .mapped = true };
+  struct newimage n = { .options = *options, .mapped = true, .unlimited = true };
   const uint64_t covered = set_units (&n);
 
   n.data_clusters = div_up (options->size, n.cluster_size);
   n.l1_entries = div_up (options->size, covered);
-  return place_tables (&n) == 0 ? n.file_size : UINT64_MAX;
+  place_tables (&n);
+  return n.file_size;
 }
 
 uint64_t

@@ -38,6 +38,7 @@ struct newimage {
   uint64_t data_clusters;       /* clusters of the whole disk */
   uint64_t l1_entries;
   bool mapped;                  /* there are L2 tables, for the whole disk */
+  bool unlimited;               /* only the size is asked for, as if there were no limits */
 
   uint64_t reftable_offset, reftable_clusters;
   uint64_t refblocks_offset, refblocks;
@@ -51,8 +52,8 @@ struct newimage {
 };
 
 /* The size of the image file, in bytes, when the guest has written all of the disk: that
- * of an image with preallocated metadata, whatever OPTIONS say of preallocation.
- * UINT64_MAX: the refcount table would be too large for that. */
+ * of an image with preallocated metadata, whatever OPTIONS say of preallocation.  The
+ * size of the disk is possible, but a refcount table for all of it may not be. */
 extern uint64_t newimage_full_size (const struct newimage_options *);
 /* The same for an image that exists, without its internal snapshots and bitmaps. */
 extern uint64_t newimage_full_size_of (const struct header *);

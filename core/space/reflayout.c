@@ -26,8 +26,10 @@ int
 reflayout_find (const struct reflayout *l, struct reflayout_size *size)
 {
   const uint64_t per_cluster = (UINT64_C (1) << l->cluster_bits) / sizeof (struct be64);
-  const uint64_t max_entries = QCOW2_MAX_REFTABLE_BYTES / sizeof (struct be64);
-  const uint64_t max_end = QCOW2_MAX_HOST_OFFSET >> l->cluster_bits;
+  const uint64_t max_entries = l->unlimited ? UINT64_MAX
+    : QCOW2_MAX_REFTABLE_BYTES / sizeof (struct be64);
+  const uint64_t max_end = l->unlimited ? UINT64_MAX
+    : QCOW2_MAX_HOST_OFFSET >> l->cluster_bits;
   uint64_t next = l->first >> l->block_bits;    /* blocks before this one have been
                                                    counted */
   uint64_t before, end;

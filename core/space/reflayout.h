@@ -24,6 +24,7 @@ struct reflayout {
   uint64_t entries;             /* of the existing table, which is kept if it is long
                                    enough; 0: a new one is needed */
   uint64_t min_table;           /* minimum length of a new table, in clusters */
+  bool unlimited;               /* what would be needed, even if the format forbids it */
 };
 
 /* The size of the structure, in clusters, and the index of its last block. */

@@ -64,31 +64,31 @@ def show_options(table):
         print("  %-20s %s" % (name, text))
 
 
+DECIMAL = "0123456789"
+HEX = DECIMAL + "abcdefABCDEF"
 UNITS = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
 
 
 def size_of(text, what="size"):
-    """Bytes.  As qemu-img: 10G, 0x1000, 1.5M, also +1M; K is 1024."""
-    digits, shift = text.removeprefix("+"), 0
+    """Bytes, as qemu-img reads them: 10G, 0x1000, 1.5M, also 1.M, 0x400k and +1M; K is
+    1024."""
+    digits = text.lstrip(" \t\n\v\f\r").removeprefix("+")
     is_hex = digits[:2].lower() == "0x"
-    if not is_hex and digits[-1:].lower() in UNITS:
-        digits, shift = digits[:-1], UNITS[digits[-1].lower()]
-    try:
-        if digits != digits.strip() or "_" in digits or digits[:1] in "+-":
-            raise ValueError
-        if is_hex:
-            size = int(digits, 16)
-        elif "." in digits:
-            whole, fraction = digits.split(".")
-            if not shift and int(fraction):
-                raise ValueError
-            size = (int(whole or "0") << shift) + \
-                (int(fraction) << shift) // 10 ** len(fraction)
-        else:
-            size = int(digits) << shift
-    except ValueError:
+    shift = UNITS.get(digits[-1:].lower())
+    if shift is None or is_hex and digits[-1] in HEX:
+        shift = 0
+    else:
+        digits = digits[:-1]
+    whole, point, fraction = digits.partition(".")
+    digits = whole[2:] if is_hex else whole
+    if is_hex and point or not digits or digits.strip(HEX if is_hex else DECIMAL) or \
+            fraction.strip(DECIMAL) or not shift and fraction.strip("0"):
         raise Failure("%s: '%s' is not a size (a number of bytes, or with K, M, G, T, P "
-                      "or E)" % (what, text)) from None
+                      "or E)" % (what, text))
+    # With the rounding of qemu-img, whose fraction has 64 bits.
+    fraction = int(float("0." + (fraction or "0")) * (1 << 64))
+    size = (int(digits, 16 if is_hex else 10) << shift) + \
+        ((fraction << shift) + (1 << 63) >> 64)
     if size >= 1 << 63:
         raise Failure("%s: '%s' is too large" % (what, text))
     return size
@@ -262,6 +262,11 @@ class Image:
             passphrase.close()
 
     def change(self, *parameters, **options):
+        """Of the backing files, only those that the change needs are opened."""
+        return self.make("serve=false", *parameters, **options)
+
+    def make(self, *parameters, **options):
+        """A new image has to be fit to be used."""
         result = self.prepare(*parameters, **options)
         if result.status != 0:
             raise Failure(programs.cause_and_state(result.said))

@@ -9,6 +9,7 @@ import locks
 from cli import About, Failure
 
 CHUNK = 1 << 20
+LIMIT = 1 << 63                 # bytes; what offsets of the host can express
 
 
 def size(name):
@@ -79,6 +80,8 @@ def set_size(f, name, old, new, preallocation):
         if new > old:
             raise Failure("%s: the device has %d bytes, not %d" % (name, old, new))
         return
+    if new >= LIMIT:
+        raise Failure("%s: %s" % (name, os.strerror(errno.EFBIG)))
     if preallocation == "metadata":
         raise Failure("preallocation=metadata: raw images have no metadata")
     try:

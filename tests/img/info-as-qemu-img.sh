@@ -105,11 +105,17 @@ measured ()
   [ "$status" != 0 ] || same_json
 }
 
-for size in 0 1000 65537 7T; do
+for size in 0 1000 65537 7T 2P; do
   measured --size "$size"
   measured --size "$size" -O qcow2
   any cluster 512 4k 2M
   measured --size "$size" -O qcow2 -o "cluster_size=$cluster"
+done
+measured --size 1E -O qcow2 -o cluster_size=2M
+# Sizes are written in the same ways.
+for size in 1. 1.M 1.0 0.1k .5M 1.5 1.5b 1e3k 3.14159M 7.9E 8E 0x400k 0x400b 0x1.8M 0x 0xE \
+    " 1M" "1M " +1k +-1k 08 1..5M 1Mb 1_0 x ""; do
+  both measure --size "$size"
 done
 for image in disk.qcow2 disk.raw over.qcow2; do
   measured "$image"
