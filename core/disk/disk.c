@@ -234,9 +234,9 @@ disk_open_header (const struct disk_options *o)
   if (image == NULL)
     return NULL;
   image_limit_places (image, disk_chain_options (o).image.most_places);
-  if (image_read_header (image) == 0 &&
-      (!o->untrusted || (check_untrusted_image (image) == 0 && image_load (image) == 0 &&
-                         image_read_snapshots (image) == 0)))
+  if (o->untrusted ? image_read_header (image) == 0 &&
+      check_untrusted_image (image) == 0 && image_load (image) == 0 &&
+      image_read_snapshots (image) == 0 : image_read_cut_header (image) == 0)
     return image;
   image_close (image);
   return NULL;

@@ -70,9 +70,9 @@ struct disk_options {
 extern int disk_open (const struct disk_options *, struct disk **);
 /* How that opens the images of the chain. */
 extern struct chain_options disk_chain_options (const struct disk_options *);
-/* Opens the top image alone, read-only, and reads and checks its header.  Needs neither
- * the passphrase nor any other file.  Refuses an untrusted image that needs too much, as
- * disk_open does.  NULL: reported. */
+/* Opens the top image alone, read-only, and reads and checks its header, for a description
+ * of it: the file may have been cut off.  Needs neither the passphrase nor any other file.
+ * Refuses an untrusted image that needs too much, as disk_open does.  NULL: reported. */
 extern struct image *disk_open_header (const struct disk_options *);
 /* The same as disk_open in steps, for a caller that changes the image before it is
  * served.  First: opens the top image with its external data file, but does not load

@@ -114,7 +114,7 @@ add_below (struct walk *w, const char *path, bool raw)
   image = image_open_file (path, &w->chain.image.file);
   if (image == NULL)
     return -1;
-  if ((!raw && image_read_header (image) == -1) || check_loop (w, image) == -1) {
+  if ((!raw && image_read_cut_header (image) == -1) || check_loop (w, image) == -1) {
     image_close (image);
     return -1;
   }

@@ -62,10 +62,10 @@ image_open_file (const char *path, const struct storage_options *options)
 /* A first read of this length contains the first cluster of most images. */
 #define FIRST_READ (UINT64_C (64) << 10)
 
-/* The bytes of the file that the header can use: the first cluster, whose size is in the
- * first bytes.  BUF contains the first N bytes. */
+/* The size of the first cluster, which is in the first bytes.  BUF contains the first N
+ * bytes. */
 static uint64_t
-header_length (const struct image *im, const void *buf, uint64_t n)
+header_length (const void *buf, uint64_t n)
 {
   struct qcow2_header h = { .cluster_bits = put32 (0) };
   unsigned bits;
@@ -74,36 +74,44 @@ header_length (const struct image *im, const void *buf, uint64_t n)
   bits = get32 (h.cluster_bits);
   if (bits < QCOW2_MIN_CLUSTER_BITS || bits > QCOW2_MAX_CLUSTER_BITS)
     bits = QCOW2_MIN_CLUSTER_BITS;      /* header_parse will refuse it */
-  return min64 (storage_size (im->file), UINT64_C (1) << bits);
+  return UINT64_C (1) << bits;
 }
 
-/* Reads what the header can use, *LEN bytes; the caller frees it.  NULL: reported. */
+/* Reads what the header can use, *LEN bytes: the first cluster, as far as it is in the
+ * file, or FILLED up with zeros.  The caller frees it.  NULL: reported. */
 static void *
-read_first_cluster (const struct image *im, uint64_t *len)
+read_first_cluster (const struct image *im, bool filled, uint64_t *len)
 {
-  const uint64_t first = min64 (storage_size (im->file), FIRST_READ);
+  const uint64_t size = storage_size (im->file), first = min64 (size, FIRST_READ);
   char *buf = malloc (first), *all;
+  uint64_t cluster, there;
 
   if (buf == NULL)
     nbdkit_error ("malloc: %m");
   else if (storage_read (im->file, buf, first, 0) == 0) {
-    *len = header_length (im, buf, first);
+    cluster = header_length (buf, first);
+    there = min64 (size, cluster);
+    *len = filled ? cluster : there;
     if (*len <= first)
       return buf;
     all = realloc (buf, *len);
     buf = all ? all : buf;
     if (all == NULL)
       nbdkit_error ("realloc: %m");
-    else if (storage_read (im->file, buf + first, *len - first, first) == 0)
+    else if (there <= first ||
+             storage_read (im->file, buf + first, there - first, first) == 0) {
+      memset (buf + there, 0, *len - there);
       return buf;
+    }
   }
   KEEP_ERRNO_FOR_BLOCK;
   free (buf);
   return NULL;
 }
 
+/* CUT: as image_read_cut_header. */
 static int
-read_header (struct image *im)
+read_header (struct image *im, bool cut)
 {
   CLEANUP_FREE void *buf = NULL;
   const char *path = storage_path (im->file);
@@ -114,7 +122,8 @@ read_header (struct image *im)
     errno = EINVAL;
     return -1;
   }
-  buf = read_first_cluster (im, &len);
+  buf = read_first_cluster (im, cut && storage_size (im->file) >= QCOW2_V3_HEADER_MIN,
+                            &len);
   if (buf == NULL)
     return -1;
   if (!header_is_qcow2 (buf, len)) {
@@ -122,7 +131,8 @@ read_header (struct image *im)
     errno = EINVAL;
     return -1;
   }
-  return header_parse (path, buf, len, storage_size (im->file), &im->header);
+  return header_parse (path, buf, len, cut ? QCOW2_MAX_HOST_OFFSET
+                       : storage_size (im->file), &im->header);
 }
 
 /* Was the image not closed properly? */
@@ -139,14 +149,20 @@ is_marked (const struct image *im)
 int
 image_read_header (struct image *im)
 {
-  if (read_header (im) == -1)
+  if (read_header (im, false) == -1)
     return -1;
   if (im->is_durable || !is_marked (im))
     return 0;
   storage_forget_cache (im->file);
   im->is_durable = true;
   header_free (&im->header);
-  return read_header (im);
+  return read_header (im, false);
+}
+
+int
+image_read_cut_header (struct image *im)
+{
+  return read_header (im, true);
 }
 
 /* Refuses features that this plugin does not support, by name. */

@@ -88,6 +88,14 @@ done
 qemu-img create -q -f qcow2 --object secret,id=s,data=hush \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 theirs/secret.qcow2 1M
 informed secret.qcow2
+# Of a file that was cut off, what is still there.
+for options in compat=1.1 compat=0.10 cluster_size=2M; do
+  for size in 300000 65536 4000 112; do
+    in_theirs qemu-img create -q -f qcow2 -o "$options" cut.qcow2 5M
+    truncate -s "$size" theirs/cut.qcow2
+    informed cut.qcow2
+  done
+done
 for bad in none.qcow2 "" "-f qcow2 disk.raw" "--output=x disk.qcow2" "disk.qcow2 over.qcow2"; do
   # shellcheck disable=SC2086
   both_status info $bad
