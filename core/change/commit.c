@@ -48,6 +48,7 @@
 struct commit {
   struct image *image;
   const struct disk_options *options;
+  bool keep;                    /* what it contains, when all is done */
   struct disk *own;             /* the image without its chain, read-only */
   struct export *from;          /* what it contains itself */
 
@@ -129,6 +130,29 @@ grow_qcow2 (const struct commit *c, uint64_t size)
     : edit_image (c->base, &c->below, &options, &edit, 1);
 }
 
+/* An image that is emptied shows the file that it names, which is not always the one of
+ * backing=PATH.  Who reads a file in another format than it has sees the wrong disk; who
+ * writes it so destroys it. */
+static int
+check_named (const struct commit *c, const char *format)
+{
+  const struct header *h = &c->image->header;
+  const bool named = c->options->backing != BACKING_PATH ||
+    (h->backing_file && edit_name_means (c->options, h->backing_file, c->base->file));
+
+  if (!named && !c->keep)
+    return refuse (c, h->backing_file ? "it names another backing file than backing=; name "
+                   "that one first, with rebase= and rebase-unsafe=true"
+                   : "it has no backing file");
+  if (!named || h->backing_format == NULL || strcmp (h->backing_format, format) == 0)
+    return 0;
+  nbdkit_error ("%s: the image cannot be committed with backing-format=%s: it says that "
+                "the format of its backing file is \"%s\"", c->options->path, format,
+                h->backing_format);
+  errno = EPERM;
+  return -1;
+}
+
 static int
 open_raw (struct commit *c)
 {
@@ -143,7 +167,7 @@ open_raw (struct commit *c)
     return -1;
   if (!storage_is_writable (c->base->file))
     return refuse_below (c, image_why_readonly (c->base));
-  return image_lock (c->base, IMAGE_WRITER) == -1 ||
+  return image_lock (c->base, IMAGE_WRITER) == -1 || check_named (c, "raw") == -1 ||
     grow_raw (c, c->image->header.size) == -1 ? -1 : 0;
 }
 
@@ -156,7 +180,7 @@ open_qcow2 (struct commit *c)
     return -1;
   if (!storage_is_writable (c->base->file))
     return refuse_below (c, image_why_readonly (c->base));
-  if (image_lock (c->base, IMAGE_WRITER) == -1 ||
+  if (image_lock (c->base, IMAGE_WRITER) == -1 || check_named (c, "qcow2") == -1 ||
       image_reload (c->base) == -1 || grow_qcow2 (c, c->image->header.size) == -1 ||
       image_reload (c->base) == -1 || disk_open_on (&c->below, c->base, &c->disk) == -1)
     return -1;
@@ -166,23 +190,6 @@ open_qcow2 (struct commit *c)
   if (c->to && !export_is_writable (c->to))
     return refuse_below (c, disk_why_readonly (c->disk));
   return c->to ? 0 : -1;
-}
-
-/* Who reads the backing file in another format than it has sees the wrong disk; who writes
- * it so destroys it.  A file that backing=PATH names is not the one the image is about. */
-static int
-check_format (const struct commit *c, const char *format)
-{
-  const char *stated = c->image->header.backing_format;
-
-  if (c->options->backing == BACKING_PATH || stated == NULL ||
-      strcmp (stated, format) == 0)
-    return 0;
-  nbdkit_error ("%s: the image cannot be committed with backing-format=%s: it says that "
-                "the format of its backing file is \"%s\"", c->options->path, format,
-                stated);
-  errno = EPERM;
-  return -1;
 }
 
 static int
@@ -195,8 +202,6 @@ open_below (struct commit *c)
     return -1;
   if (c->path == NULL)
     return refuse (c, "it has no backing file");
-  if (check_format (c, format) == -1)
-    return -1;
   /* The parameters are about the image, and its backing file has been found. */
   c->below.path = c->path;
   c->below.in_dir.name = NULL;
@@ -371,6 +376,8 @@ copy (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
     return -1;
   if (c->image->header.nb_snapshots > 0)
     return refuse (c, "it has internal snapshots, which may show its backing file");
+  if (image_data_is_raw (c->image) && !c->keep)
+    return refuse (c, "it has a raw external data file, which contains all of the disk");
   return open_below (c) == -1 || open_own (c) == -1 ? -1 : copy_all (c, watch, copied);
 }
 
@@ -378,7 +385,7 @@ int
 commit_image (struct image *image, const struct disk_options *options, bool keep,
               const struct chunks_watch *watch, uint64_t *copied)
 {
-  struct commit c = { .image = image, .options = options };
+  struct commit c = { .image = image, .options = options, .keep = keep };
   int r, ended, err;
 
   *copied = 0;

@@ -25,7 +25,9 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "storage/nbduri.h"
 #include "image/bitmapdir.h"
+#include "image/filename.h"
 #include "image/image.h"
 #include "check/recover.h"
 #include "disk/export.h"
@@ -77,6 +79,39 @@ edit_begin (struct image *image, const struct disk_options *d, bool data_file)
   return check_writable (d, image, data_file) == -1 ||
     image_lock (image, IMAGE_WRITER) == -1 || image_reload (image) == -1 ||
     register_bitmaps (image) == -1 || recover_image (image) == -1 ? -1 : 0;
+}
+
+/* --- names --- */
+
+static bool
+is_file (const struct disk_options *d, const char *path, const struct storage *file)
+{
+  const struct storage_options options = { .hooks = d->hooks };
+  struct storage *other;
+  bool same;
+
+  if (nbduri_is (path))
+    return strcmp (path, storage_path (file)) == 0;
+  if (storage_open (path, &options, &other) == -1)
+    return false;
+  same = storage_same (other, file);
+  storage_close (other);
+  return same;
+}
+
+bool
+edit_name_means (const struct disk_options *d, const char *name,
+                 const struct storage *file)
+{
+  CLEANUP_FREE char *path = NULL;
+  const char *told;
+  bool same;
+
+  report_silence (true);
+  path = filename_of_backing (d->path, name, &d->rules, &told);
+  same = path && is_file (d, path, file);
+  report_silence (false);
+  return same;
 }
 
 /* --- resize --- */

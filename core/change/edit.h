@@ -46,4 +46,9 @@ extern int edit_image (struct image *, const struct disk_options *,
  * file.  -1: reported. */
 extern int edit_begin (struct image *, const struct disk_options *, bool data_file);
 
+/* Does NAME, in the header of the image, mean FILE?  It may mean nothing that exists.  (A
+ * server is not asked.) */
+extern bool edit_name_means (const struct disk_options *, const char *name,
+                             const struct storage *file);
+
 #endif /* QCOW2_EDIT_H */

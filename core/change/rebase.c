@@ -544,23 +544,6 @@ rebase_safely (struct image *image, const struct disk_options *options,
 
 /* --- the unsafe mode --- */
 
-/* Is the file at PATH that of the image?  (A server is not asked.) */
-static bool
-is_same (const struct image *image, const struct disk_options *o, const char *path)
-{
-  const struct storage_options options = { .hooks = o->hooks };
-  struct storage *file;
-  bool same;
-
-  if (nbduri_is (path))
-    return strcmp (path, storage_path (image->file)) == 0;
-  if (storage_open (path, &options, &file) == -1)
-    return false;
-  same = storage_same (file, image->file);
-  storage_close (file);
-  return same;
-}
-
 /* The file may not exist, and the name may be for other programs.  But no image is its
  * own backing file, and no URI in an image has secrets. */
 static int
@@ -569,16 +552,13 @@ check_name (const struct image *image, const struct disk_options *o,
 {
   CLEANUP_FREE char *path = NULL;
   const char *told;
-  bool same;
 
-  report_silence (!nbduri_is (to->name));
-  path = filename_of_backing (o->path, to->name, &o->rules, &told);
-  report_silence (true);
-  same = path && is_same (image, o, path);
-  report_silence (false);
-  if (path == NULL && nbduri_is (to->name))
-    return -1;
-  if (!same)
+  if (nbduri_is (to->name)) {
+    path = filename_of_backing (o->path, to->name, &o->rules, &told);
+    if (path == NULL)
+      return -1;
+  }
+  if (!edit_name_means (o, to->name, image->file))
     return 0;
   nbdkit_error ("%s: the image cannot be its own backing file", o->path);
   errno = ELOOP;

@@ -150,6 +150,30 @@ both_untouched 'commit=maybe: must be off, on or keep' commit=maybe
 # As a raw file it would be overwritten from its header on.
 both_untouched 'cannot be committed with backing-format=raw: .*"qcow2"' commit=on backing-format=raw
 both_untouched 'backing-format=raw: .*"qcow2"' commit=keep backing-format=raw
+# The image would then show another file than the one that has its data, or none.
+other=(backing="$tmp/other.raw" backing-format=raw)
+truncate -s 1M other.raw
+cp other.raw same.raw
+both_untouched 'it names another backing file than backing=' commit=on "${other[@]}"
+both_untouched 'backing-format=raw: .*"qcow2"' commit=keep backing="$tmp/base.qcow2" \
+  backing-format=raw
+refused_untouched 'it has no backing file' base.qcow2 commit=on "${other[@]}"
+qemu-img create -q -f qcow2 -o data_file=all.raw,data_file_raw=on all.qcow2 1M
+qemu-io -f qcow2 -c 'write -P 7 0 64k' all.qcow2 > io.log
+cp all.raw all.before
+refused_untouched 'it has a raw external data file' all.qcow2 commit=on "${other[@]}"
+cmp all.raw all.before
+cmp other.raw same.raw
+# A commit that empties nothing can be into any file, or into the same one by another name.
+cp top.qcow2 kept.qcow2
+qemu-img convert -f qcow2 -O raw top.qcow2 want.raw
+qemu-img convert -f qcow2 -O raw base.qcow2 other.raw
+commit top.qcow2 commit=keep "${other[@]}"
+cmp top.qcow2 kept.qcow2
+cmp other.raw want.raw
+ln -s base.qcow2 link.qcow2
+commit kept.qcow2 commit=on backing="$tmp/link.qcow2"
+qemu-img compare -q -f qcow2 -F raw kept.qcow2 want.raw
 # Somebody uses the backing file, or the image.
 start_nbdkit -r -- base.qcow2
 both_untouched 'base[.]qcow2.*lock' commit=on
