@@ -277,18 +277,13 @@ add_run (struct freed_run **runs, size_t *n, size_t *room, uint64_t cluster)
   return 0;
 }
 
-/* Did CLUSTER, number I of block B, contain data, and is it free now?  Clusters of old
- * tables are few and scattered, and new tables will soon reuse them. */
+/* Is cluster number I of block B free now, and was it in use? */
 static bool
-is_worth_a_hole (const struct shadow *s, const struct shadow_block *b,
-                 uint64_t i, uint64_t cluster)
+was_freed (const struct shadow *s, const struct shadow_block *b, uint64_t i)
 {
   const unsigned order = s->h->refcount_order;
 
-  return refblock_get (b->was, order, i) != 0 &&
-    refblock_get (b->now, order, i) == 0 &&
-    overlap_find (s->image->overlap, cluster << s->h->cluster_bits, 1) ==
-    OVERLAP_NONE;
+  return refblock_get (b->was, order, i) != 0 && refblock_get (b->now, order, i) == 0;
 }
 
 static void
@@ -303,7 +298,7 @@ punch_freed (struct shadow *s, uint64_t end)
   for (i = 0; i < s->known; i++)
     if (s->blocks[i].was)
       for (j = 0; j < per_block && (i << s->block_bits) + j < end; j++)
-        if (is_worth_a_hole (s, &s->blocks[i], j, (i << s->block_bits) + j) &&
+        if (was_freed (s, &s->blocks[i], j) &&
             add_run (&runs, &n, &room, (i << s->block_bits) + j) == -1)
           return;
   for (r = 0; r < n; r++)

@@ -50,6 +50,16 @@ for bad in 0 1.5 -1T; do
   [ "$before" = "$(stat -c %s ours/disk.raw)" ]
 done
 both resize disk.raw 9M
+# What is cut off uses no space any more, neither data nor its tables.
+in_both qemu-img create -q -f qcow2 -o cluster_size=128k large.qcow2 80G
+writes=()
+for ((i = 0; i < 40; ++i)); do
+  writes+=(-c "write $((i * 2))G 4k")
+done
+in_both qemu-io -f qcow2 "${writes[@]}" large.qcow2
+both resize --shrink large.qcow2 1M
+same_image qcow2 large.qcow2
+[ "$(allocated_kib ours/large.qcow2)" -le "$(($(allocated_kib theirs/large.qcow2) + 512))" ]
 # A file in use keeps its size.
 cd ours
 qemu-nbd -t --fork --pid-file=nbd.pid -f raw -k "$sockdir/raw.sock" disk.raw
