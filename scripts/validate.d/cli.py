@@ -18,8 +18,9 @@ Images are not changed.  QEMU is not needed, but nbdkit with the qcow2 plugin, n
   --policy POLICY         first decide whether the image is accepted: POLICY is upload,
                           strict, or a file (see nbdkit-qcow2-validate(1)).  This opens
                           no other file, and takes at most 64 MiB and 10 seconds.  IMAGE -
-                          is a stream on stdin.  The steps above follow, for what is
-                          accepted, only if one of their options is given
+                          is a stream on stdin, which is read to its end.  The steps above
+                          follow, for what is accepted, only if one of their options is
+                          given
   --sha256 SUM            the expected checksum of the disk (not of the file); only with
                           one IMAGE
   --sums FILE             a file with the checksums of disks, in the format of sha256sum,
@@ -37,7 +38,7 @@ Images are not changed.  QEMU is not needed, but nbdkit with the qcow2 plugin, n
                           (or ended by a NUL, as find -print0 writes them); - is stdin
   --jobs N                number of images to check at a time (default: the number of
                           processors)
-  --timeout SECONDS       time limit for each command (default: none)
+  --timeout SECONDS       time limit for each command, and for a stream (default: none)
   --json FILE             write all results to FILE, as JSON
   --junit FILE            write all results to FILE, as JUnit XML
   --shard I/N             validate only part I (1 to N) of the images: N jobs with the

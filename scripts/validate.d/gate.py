@@ -23,20 +23,16 @@ CHUNK = 1 << 20
 def judge(name, policy, runner):
     """The findings about the image; none: it is accepted."""
     if name == "-":
-        return judge_stream(0, policy)
-    # A pipe without a writer must not make us wait.
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        kind = os.fstat(fd).st_mode
-        if stat.S_ISFIFO(kind):
-            os.set_blocking(fd, True)
-            return judge_stream(fd, policy)
-        if not stat.S_ISREG(kind) and not stat.S_ISBLK(kind):
-            raise Trouble("it is not a file, a block device or a pipe")
-        found, h = judge_file(fd, policy)
-    finally:
-        os.close(fd)
-    return found or judge_with_plugin(name, h, runner)
+        return judge_stream(0, policy, runner.options.timeout)
+    fd = runner.open()
+    kind = os.fstat(fd).st_mode
+    if stat.S_ISFIFO(kind):
+        os.set_blocking(fd, True)
+        return judge_stream(fd, policy, runner.options.timeout)
+    if not stat.S_ISREG(kind) and not stat.S_ISBLK(kind):
+        raise Trouble("it is not a file, a block device or a pipe")
+    found, h = judge_file(fd, policy)
+    return found or judge_with_plugin(h, runner)
 
 
 # --- files
@@ -56,11 +52,12 @@ def beginning(head):
     return max(min(first_cluster(head), LARGEST_CLUSTER), formats.BEGINNING)
 
 
-def run(command, log):
+def run(command, log, fds):
     """The exit status; None: it took too long."""
     with open(log, "wb") as err:
         try:
-            p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=err, stderr=err)
+            p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=err, stderr=err,
+                                 pass_fds=fds)
         except FileNotFoundError:
             raise Trouble("%s is not installed" % command[0])
     try:
@@ -71,23 +68,24 @@ def run(command, log):
         return None
 
 
-def judge_with_plugin(name, h, runner):
+def judge_with_plugin(h, runner):
     """The plugin reads the lists that the header names, and the LUKS header.  With
     untrusted=true it refuses what takes much memory.  It must understand the image as we
     do."""
     out = os.path.join(runner.tmp, "info.json")
-    command = [runner.options.nbdkit, "-U", "-", runner.options.plugin,
-               "file=" + os.path.abspath(name), "untrusted=true", "lock=false",
+    # (Of -U -, nbdkit leaves a directory in /tmp if the plugin refuses the image.)
+    command = [runner.options.nbdkit, "-U", runner.sock, runner.options.plugin,
+               "file=" + runner.file, "untrusted=true", "lock=false",
                "serve=false", "info=" + out, "--run", "true"]
     log = os.path.join(runner.tmp, "log")
-    status = run(command, log)
+    status = run(command, log, runner.fds)
     if status is None:
         return [("too-slow", "describing it took longer than %d seconds" % SECONDS)]
     ended_by_itself(runner.options.nbdkit, status)
     if status != 0 or not os.path.exists(out):
         if "cannot open plugin" in read_text(log):
             raise Trouble(read_text(log))
-        return [("unsupported", read_text(log).strip())]
+        return [("unsupported", runner.named(read_text(log)).strip())]
     with open(out, encoding="utf-8", errors="surrogateescape") as f:
         size = json.load(f)["virtual-size"]
     if size != h.size & ~511:
@@ -98,33 +96,33 @@ def judge_with_plugin(name, h, runner):
 
 # --- streams
 
-def read_some(fd, n, deadline):
-    """At most N bytes; none at the end."""
-    if deadline is not None:
-        left = deadline - time.monotonic()
+def read_some(fd, n, end, what, seconds):
+    """At most N bytes; none at the end.  After END, WHAT took longer than SECONDS."""
+    if seconds is not None:
+        left = end - time.monotonic()
         if left <= 0 or not select.select([fd], [], [], left)[0]:
-            raise Trouble("the header did not arrive within %d seconds" % SECONDS)
+            raise Trouble("%s did not arrive within %g seconds" % (what, seconds))
     return os.read(fd, n)
 
 
-def read_until(fd, head, n, deadline):
+def read_until(fd, head, n, end):
     while len(head) < n:
-        data = read_some(fd, n - len(head), deadline)
+        data = read_some(fd, n - len(head), end, "the header", SECONDS)
         if not data:
             break
         head += data
     return head
 
 
-def judge_stream(fd, policy):
-    deadline = time.monotonic() + SECONDS
-    head = read_until(fd, b"", BASICS, deadline)
-    head = read_until(fd, head, beginning(head), deadline)
+def judge_stream(fd, policy, timeout):
+    begin = time.monotonic()
+    head = read_until(fd, b"", BASICS, begin + SECONDS)
+    head = read_until(fd, head, beginning(head), begin + SECONDS)
     h = Header(head)
     length, tail = len(head), head
     found = policy.judge_header(h) + policy.judge_length(h, length, False)
     while not found:
-        data = read_some(fd, CHUNK, None)
+        data = read_some(fd, CHUNK, begin + (timeout or 0), "the stream", timeout)
         length += len(data)
         if not data:
             return policy.judge_end(tail[-formats.END:]) + policy.judge_length(h, length)

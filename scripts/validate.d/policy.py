@@ -30,6 +30,10 @@ CHOICES = {
     "unused-bytes": (ALLOW, REFUSE),
 }
 NUMBERS = ("max-virtual-size", "max-file-size", "max-ratio")
+# The max-file-size of built-in policies: a stream that is longer than so much for the disk
+# and each snapshot has no end.
+FROM_HEADER = "from-header"
+SPARE_BYTES, SPARE_TIMES = 4 << 30, 16
 # All policies refuse these.
 ALWAYS = ("format", "version", "header", "sizes", "truncated", "unknown-feature",
           "unsupported", "too-slow")
@@ -38,7 +42,7 @@ MAX_POLICY_FILE = 64 << 10
 
 
 class Policy:
-    """rules: {key: ALLOW, REFUSE, a number, or None for no limit}."""
+    """rules: {key: ALLOW, REFUSE, a number, None for no limit, or FROM_HEADER}."""
 
     def __init__(self, name):
         self.name = name
@@ -51,7 +55,7 @@ class Policy:
     @staticmethod
     def built_in(name):
         rules = {key: x[BUILT_IN.index(name)] for key, x in CHOICES.items()}
-        return {**rules, **dict.fromkeys(NUMBERS)}
+        return {**rules, **dict.fromkeys(NUMBERS), "max-file-size": FROM_HEADER}
 
     def read(self, text):
         """Lines KEY = VALUE.  `base', which must be the first one, says what all others
@@ -168,6 +172,9 @@ class Policy:
         """The findings about a file of LENGTH bytes; not COMPLETE: more may come."""
         found = []
         limit, ratio = self.rules["max-file-size"], self.rules["max-ratio"]
+        if limit == FROM_HEADER:
+            limit = None if complete else \
+                (SPARE_BYTES + SPARE_TIMES * h.size) * (1 + h.snapshots)
         if limit is not None and length > limit:
             found.append(("file-size", "the file has more than %d bytes" % limit
                           if not complete else

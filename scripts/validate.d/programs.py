@@ -2,6 +2,7 @@
 """Starts programs for one image, and makes text of what they say."""
 
 import os
+import re
 import subprocess
 import time
 
@@ -31,13 +32,36 @@ def lines_of(text):
 class Runner:
     """Starts programs for one image, and ends them."""
 
-    def __init__(self, options, tmp, sock):
+    def __init__(self, image, options, tmp, sock):
+        self.name, self.path = image, os.path.abspath(image)
+        self.fd = None          # of the image, if the plugin must not open the name again
         self.options = options
         self.tmp = tmp          # a directory
         self.sock = sock        # where the server listens
         self.server = None
         self.log = None
         self.last = ()          # what serve was called with
+
+    def open(self):
+        """From now on all programs use this file, whatever its name means later."""
+        # A pipe without a writer must not make us wait.
+        self.fd = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK |
+                          os.O_NOCTTY)
+        return self.fd
+
+    @property
+    def file(self):
+        """The name of the image for programs that inherit `fds'."""
+        return self.path if self.fd is None else "/dev/fd/%d" % self.fd
+
+    @property
+    def fds(self):
+        return () if self.fd is None else (self.fd,)
+
+    def named(self, text):
+        """TEXT, of such a program, with the name that the user gave."""
+        return text if self.fd is None else re.sub(
+            re.escape(self.file) + r"\b", lambda _: self.path, text)
 
     def command(self, args, stdout=None):
         """Runs a program; (status, what it said)."""
@@ -55,10 +79,10 @@ class Runner:
         ended_by_itself(args[0], p.returncode)
         return p.returncode, read_text(log)
 
-    def serve(self, image, before=(), parameters=()):
+    def serve(self, before=(), parameters=()):
         """Starts nbdkit, read-only.  Its URI; or None if it refuses: see log."""
         self.stop()
-        self.last = image, before, parameters
+        self.last = before, parameters
         pidfile = os.path.join(self.tmp, "pid")
         self.log = os.path.join(self.tmp, "server.log")
         for name in (self.sock, pidfile, self.log):
@@ -66,7 +90,7 @@ class Runner:
                 os.unlink(name)
         args = [self.options.nbdkit, "-r", "-f", "--exit-with-parent", "-U", self.sock,
                 "-P", pidfile, *before, self.options.plugin,
-                "file=" + os.path.abspath(image), *self.options.param, *parameters]
+                "file=" + self.file, *self.options.param, *parameters]
         if self.options.policy:
             args.append("untrusted=true")
         if self.options.passphrase_file:
@@ -75,7 +99,7 @@ class Runner:
         try:
             with open(self.log, "wb") as log:
                 self.server = subprocess.Popen(args, stdin=subprocess.DEVNULL,
-                                               stdout=log, stderr=log)
+                                               stdout=log, stderr=log, pass_fds=self.fds)
         except FileNotFoundError:
             raise Trouble("%s is not installed" % args[0])
         deadline = self.options.timeout and time.monotonic() + self.options.timeout
@@ -92,7 +116,12 @@ class Runner:
         return "nbd+unix:///?socket=" + self.sock
 
     def said(self):
-        return read_text(self.log)
+        return self.named(read_text(self.log))
+
+    def close(self):
+        self.stop()
+        if self.fd is not None:
+            os.close(self.fd)
 
     def stop(self):
         if self.server is not None:

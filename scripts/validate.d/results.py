@@ -42,17 +42,17 @@ def replace_file(name, text):
             f.write(text)
         return
     name = os.path.realpath(name)
-    temporary = "%s.%d.tmp" % (name, os.getpid())
-    try:
-        with open(temporary, "x", encoding="utf-8") as f:
+    # Not the number of this process: in another container another one may have it.
+    temporary = "%s.%s.tmp" % (name, os.urandom(8).hex())
+    with open(temporary, "x", encoding="utf-8") as f:
+        try:
             f.write(text)
             f.flush()
             os.fsync(f.fileno())
-        os.rename(temporary, name)
-    except BaseException:
-        if os.path.exists(temporary):
+            os.rename(temporary, name)
+        except BaseException:
             os.unlink(temporary)
-        raise
+            raise
 
 
 def as_json(images, shard):

@@ -52,8 +52,8 @@ class Image:
             if len(os.fsencode(tmp)) > SHORT:
                 sockets = stack.enter_context(
                     tempfile.TemporaryDirectory(prefix=PREFIX, dir="/tmp"))
-            runner = Runner(self.options, tmp, os.path.join(sockets, "sock"))
-            stack.callback(runner.stop)
+            runner = Runner(self.name, self.options, tmp, os.path.join(sockets, "sock"))
+            stack.callback(runner.close)
             self.validate_with(runner)
 
     def validate_with(self, runner):
@@ -80,11 +80,12 @@ class Image:
 
     def check(self, runner):
         report = os.path.join(runner.tmp, "report.json")
-        uri = runner.serve(self.name, (), ("check=" + self.options.check,
-                                           "check-report=" + report))
+        uri = runner.serve((), ("check=" + self.options.check, "check-report=" + report))
         if os.path.exists(report):
             with open(report, encoding="utf-8", errors="surrogateescape") as f:
                 self.report = json.load(f)
+            for file in (self.report, *self.report["layers"]):
+                file["filename"] = runner.named(file["filename"])
         said = runner.said()
         if self.report is not None and self.report["verdict"] == "corrupt":
             return FAILED, said
@@ -163,8 +164,7 @@ class Image:
         found = Partitions()
 
         def look():
-            if runner.serve(self.name, ("--filter=truncate",),
-                            ("truncate=65536",)) is None:
+            if runner.serve(("--filter=truncate",), ("truncate=65536",)) is None:
                 raise Trouble(runner.said())
             status, said = self.copy(runner, head)
             if status != OK:
@@ -213,10 +213,9 @@ class Image:
         if os.path.exists(volume):
             os.unlink(volume)
         if number is None:
-            uri = runner.serve(self.name)
+            uri = runner.serve()
         else:
-            uri = runner.serve(self.name, ("--filter=partition",),
-                               ("partition=%d" % number,))
+            uri = runner.serve(("--filter=partition",), ("partition=%d" % number,))
         if uri is None:
             raise Trouble(runner.said())
         status, said = self.copy(runner, volume)

@@ -57,4 +57,11 @@ if advise "$tmp/none.qcow2"; then fail "advice about nothing"; fi
 echo text > "$tmp/none.qcow2"
 if advise "$tmp/none.qcow2"; then fail "advice about text"; fi
 if advise; then fail "advice without an image"; fi
+if strace -V > /dev/null; then
+  if PLUGIN="$PLUGIN" strace -f -qq -o "$tmp/trace" -e trace=mkdir,mkdirat "$python" \
+    "$srcdir/../scripts/nbdkit-qcow2-advise-cache" "$tmp/b.qcow2" backing=deny; then
+    fail "it was not passed on"
+  fi
+  if grep '/tmp/nbdkit......"' "$tmp/trace"; then fail "a directory is left behind"; fi
+fi
 advise --help | grep usage

@@ -138,6 +138,13 @@ for option in --json --junit; do
 done
 [ "$(sha256sum images/*)" = "$before" ]
 
+# Nor does a report cost a file that only looks like its own.
+bash -c 'echo mine > results.json.$$.tmp
+  exec nbdkit-qcow2-validate --json results.json images/a.qcow2'
+grep mine results.json.*.tmp
+rm results.json.*.tmp
+"$python" -m json.tool results.json > /dev/null
+
 # In use.
 start_nbdkit images/c.qcow2
 nbdsh_run -c 'h.pwrite(b"1", 0)' -c 'h.pwrite(b"0", 0)' -c 'h.zero(4096, 0)' -c 'h.flush()'
@@ -239,7 +246,7 @@ manual="$srcdir/../scripts/man/nbdkit-qcow2-validate.pod"
 completion="$srcdir/../scripts/completion/nbdkit-qcow2-validate"
 # shellcheck disable=SC2013
 for option in $(sed -n 's/.*add_argument("\(--[a-z0-9-]*\)".*/\1/p' \
-                  "$srcdir/../scripts/nbdkit-qcow2-validate"); do
+                  "$srcdir/../scripts/validate.d/cli.py"); do
   grep -q -- "  $option\|, $option" help || fail "--help lacks $option"
   grep -q -- "^=item B<$option>" "$manual" || fail "the manual lacks $option"
   grep -q -- "[' ]$option[' ]\|$option\$" "$completion" || fail "completion lacks $option"

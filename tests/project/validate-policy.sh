@@ -21,7 +21,7 @@ validate ()
   local expected="$1" status=0
   shift
   rm -f results.json
-  timeout 60 "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
+  timeout "${patience:-60}" "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
     --nbdkit "$NBDKIT" --json results.json "$@" > out 2> err || status=$?
   cat out err
   [ "$status" = "$expected" ] || fail "exit status $status, not $expected"
@@ -289,9 +289,31 @@ validate 3 --policy upload nothing.qcow2
 validate 3 --policy upload work
 validate 3 --policy upload --nbdkit no-such-program plain.qcow2
 
-# A stream is refused before it ends.
+# A stream is refused before it ends, and also if it has no end.
 validate 1 --policy upload - < <(cat backing.qcow2 /dev/zero)
 [ "$(codes)" = backing-file ]
+patience=600 validate 1 --policy upload - < <(cat plain.qcow2 /dev/zero)
+[ "$(codes)" = file-size ]
+printf 'max-file-size = none\n' > p
+validate 3 --policy p --timeout 1 - < <(cat plain.qcow2 /dev/zero)
+grep 'the stream did not arrive within 1 seconds' out
+validate 3 --policy p --timeout 1 - < <(cat plain.qcow2; exec sleep 100)
+
+# All steps use the file that was judged, also if it is replaced meanwhile.
+cat > swap <<END
+#!/bin/bash
+cp "$tmp/text.qcow2" "$tmp/h.new"
+mv "$tmp/h.new" "$tmp/h.qcow2"
+exec "$NBDKIT" "\$@"
+END
+chmod +x swap
+for steps in "" "--check full" "--check quick --no-read --fsck"; do
+  cp plain.qcow2 h.qcow2
+  # shellcheck disable=SC2086
+  validate 0 --policy upload --nbdkit "$tmp/swap" $steps h.qcow2
+  cmp h.qcow2 text.qcow2
+  if grep -F /dev/fd out results.json; then fail "this is not its name"; fi
+done
 
 # --- bounds ---
 
@@ -304,6 +326,17 @@ for image in backing uri data data-name; do
   grep -qF "$image.qcow2\"" trace
   if grep -E '/plain\.|connect\(' trace; then fail "$image: opened something else"; fi
 done
+
+# Nothing is left behind if the plugin refuses the image.
+cp snapshot.qcow2 h.qcow2
+header_patch h.qcow2 $((at + 36)) I 4096
+strace -f -qq -o trace -e trace=mkdir,mkdirat "$python" \
+  "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" --nbdkit "$NBDKIT" \
+  --policy upload h.qcow2 > out || :
+grep unsupported out
+grep "$tmp/work/" trace
+if grep -v "$tmp/work/" trace | grep mkdir; then fail "it made a directory elsewhere"; fi
+[ -z "$(ls work)" ]
 
 # Memory: the largest cluster full of extensions, and the longest lists.
 make_image h.qcow2 1M cluster_size=2M
