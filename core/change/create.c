@@ -21,8 +21,9 @@
  * On a block device or an NBD export, the first sector takes the place of the name
  * (newdevice.c): it is written last.
  *
- * The backing file is opened to check its format and to get its size; it is not kept
- * open.  Nor are those below it, which must be other files than the device.
+ * All files of the backing chain are opened, for a reader, to check their formats and to
+ * get the size of the first one; they are not kept open.  They must be other files than the
+ * device, or than a file that the caller has locked because the new one shall replace it.
  *
  * Locks: none while the image is created, because no other program can know the file;
  * those of a writer while it is removed.
@@ -90,7 +91,9 @@ check_not_device (const struct maker *m, const struct image *image)
 {
   const struct storage *const d = m->device;
 
-  if (!storage_same (image->file, d) && !(image->data && storage_same (image->data, d)))
+  if (d == NULL ||
+      (!storage_same (image->file, d) &&
+       !(image->data && storage_same (image->data, d))))
     return 0;
   nbdkit_error ("%s: cannot create: it is in the backing chain of the new image",
                 storage_path (d));
@@ -112,16 +115,13 @@ look_at (const struct maker *m, const char *path, unsigned depth,
     return -1;
   if (depth == 0)
     *size = *raw ? storage_size (image->file) : image->header.size;
-  /* A new file is in no chain. */
-  if (m->device) {
-    if (check_not_device (m, image) == -1 ||
-        (!*raw && (image_open_data (image, &chain->image) == -1 ||
-                   check_not_device (m, image) == -1)) ||
-        chain_below (path, *raw ? NULL : &image->header, chain, next, &format) == -1)
-      r = -1;
-    else if (*next)
-      *raw = strcmp (format, "raw") == 0;
-  }
+  if (check_not_device (m, image) == -1 ||
+      (!*raw && (image_open_data (image, &chain->image) == -1 ||
+                 check_not_device (m, image) == -1)) ||
+      chain_below (path, *raw ? NULL : &image->header, chain, next, &format) == -1)
+    r = -1;
+  else if (*next)
+    *raw = strcmp (format, "raw") == 0;
   KEEP_ERRNO_FOR_BLOCK;
   image_close (image);
   return r;
@@ -132,7 +132,7 @@ look_below (const struct maker *m, struct newimage_options *image)
 {
   const struct create_options *const o = m->o;
   struct chain_options chain = {
-    .image = { .file = o->file, .secret = o->secret, .rules = o->rules },
+    .image = { .file = o->file, .secret.unneeded = true, .rules = o->rules },
   };
   char *path, *next;
   const char *told;
