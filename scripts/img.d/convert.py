@@ -10,6 +10,7 @@ import clients
 import create
 import images
 import inside
+import locks
 import programs
 import rawfile
 from cli import Command, Failure, Option
@@ -39,6 +40,8 @@ class Source:
         self.served = Served(image, False, parameters, "layer:0" if layer else "", window)
         self.where = self.served.uri
         self.size = self.served.size()
+        if image.share and self.served.server:
+            locks.refuse_open(self.served.server.pid)
 
     def explain(self, why):
         return self.served.explain(why) if self.served else why
@@ -103,8 +106,6 @@ class NewTarget:
         self.parameters = parameters + (
             ["cache=" + cache] if image.format == "qcow2" else [])
         self.is_made = False
-        if image.format == "qcow2":
-            self.file.refuse_own_chain(given)
 
     def make_raw(self, size):
         mode = "r+b" if self.file.direct else "xb"
@@ -284,6 +285,7 @@ def convert(o):
         return to_stdout(sources(), format, given, secrets, copying, parameters)
     image = images.Image(output, format, create.passphrase_of(given, secrets), False,
                          o.allow_uri)
+    refuse_same(opened, image)
     if o.no_create or image.uri and format == "raw":
         image.secret = secrets.only()
         target = OldTarget(image, o.target_is_zero, o.cache, parameters)
@@ -304,6 +306,14 @@ def convert(o):
         copy_bitmaps(opened[0], target.made, o.skip_broken_bitmaps)
     target.complete()
     return 0
+
+
+def refuse_same(sources, target):
+    """(Other files of their chains are locked when they are opened.)"""
+    for source in sources:
+        if not source.uri and not target.uri and os.path.exists(target.path) and \
+                os.path.samefile(source.path, target.path):
+            raise Failure("%s: source and target are the same file" % target.given)
 
 
 def can_have_bitmaps(image):
@@ -421,9 +431,11 @@ def dd(o):
     if block == 0:
         raise Failure("dd: bs=0")
     image = images.image_of(o, words["if"], o.format)
-    whole = Served(image)
-    size = whole.size()
-    # It runs until the end: its locks keep the target from replacing a file of its chain.
+    target_image = images.Image(words["of"], o.target_format or "raw", None, False,
+                                o.allow_uri)
+    refuse_same([image], target_image)
+    target = NewTarget(target_image, {}, None, None, [])
+    size = Source(image).size
     skip = images.size_of(words.get("skip", "0"), "skip") * block
     if "count" in words:
         size = min(size, images.size_of(words["count"], "count") * block)
@@ -431,9 +443,6 @@ def dd(o):
         raise Failure("%s: cannot skip to %d, because there are %d bytes"
                       % (image.given, skip, size))
     size -= skip
-    target_image = images.Image(words["of"], o.target_format or "raw", None, False,
-                                o.allow_uri)
-    target = NewTarget(target_image, {}, None, None, [])
     sources = [Source(image, window=(skip, size))] if size else []
     copy_all(sources, target, Copying(), clients.Progress(False))
     if not sources and target_image.format == "qcow2":

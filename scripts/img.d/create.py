@@ -108,17 +108,17 @@ def parameters_of(given, size):
 
 class NewFile:
     """A file that is made under another name in the same directory and then gets its own:
-    until then, what exists there stays.  A device or an NBD export is written directly.
+    until then, what exists there stays, locked.  A device or an NBD export is written
+    directly.
 
     name is where it is made.  durable: with its name, after complete."""
 
     def __init__(self, image):
         self.image = image
         self.durable = True
-        self.mode = None
+        self.old = None             # descriptor of the file that is replaced
         self.target = image.path
         self.direct = image.uri
-        self.made = None
         self.name = image.path
         if image.uri:
             return
@@ -137,61 +137,65 @@ class NewFile:
             return
         self.name = "%s/.qcow2-img.%s" % (os.path.dirname(self.target),
                                           os.urandom(6).hex())
-        self.mode = stat.S_IMODE(found.st_mode) if found else None
-        self.owner = (found.st_uid, found.st_gid) if found else None
         if found:
-            if not os.access(self.target, os.W_OK):
-                raise Failure("%s: Permission denied" % image.given)
             import locks
-            locks.refuse_if_used(self.target, image.given)
+            try:
+                self.old = locks.hold(self.target, image.given, locks.REPLACING)
+            except OSError as e:
+                raise Failure("%s: %s" % (image.given, e.strerror)) from None
         programs.remove_at_end(self.name, image.given)
 
     def replaces(self):
         """Is there something that would be lost?"""
-        return self.direct or self.mode is not None
-
-    def refuse_own_chain(self, given):
-        """What the new image would replace must not be below it.  (Nobody locks it.)"""
-        backing = given.get("backing_file", "").removeprefix("file:")
-        if self.image.uri or images.is_uri(backing) or not os.path.exists(self.target):
-            return
-        name = os.path.join(os.path.dirname(self.target), backing)
-        if backing and any(os.path.exists(n) and os.path.samefile(n, self.target)
-                           for n in files_of_chain(name, given.get("backing_fmt"))):
-            raise Failure("%s: the file is needed by the backing file '%s' of the new "
-                          "image" % (self.image.given, backing))
+        return self.direct or self.old is not None
 
     def complete(self):
         if self.direct:
             return
-        if self.mode is not None:
-            try:
-                os.chown(self.name, *self.owner)
-            except PermissionError:
-                pass            # only root can give files away
-            os.chmod(self.name, self.mode)
-        os.rename(self.name, self.target)
+        if self.old is None:
+            self.appear()
+        else:
+            self.replace()
         programs.keep(self.name)
-        if not self.durable:
-            return
-        directory = os.open(os.path.dirname(self.target), os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        if self.durable:
+            directory = os.open(os.path.dirname(self.target), os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        if self.old is not None and os.fstat(self.old).st_nlink == 0:
+            # Who opened it before, and gets its locks when this process has ended, finds
+            # no image to write to.
+            os.ftruncate(self.old, 0)
 
-
-def files_of_chain(name, format):
-    """As far as they can be told; otherwise whoever opens the chain says why not."""
-    import info
-    found = [name]
-    if format == "qcow2" and os.path.exists(name):
+    def appear(self):
+        """Under a name that does not exist."""
         try:
-            for layer in info.describe(images.Image(name, format, share=True), True):
-                found += [child["info"]["filename"] for child in layer["children"]]
-        except Failure:
-            pass
-    return found
+            os.link(self.name, self.target)
+            os.unlink(self.name)
+        except FileExistsError:
+            self.fail_changed()
+        except OSError:
+            # A filesystem without links.
+            if os.path.lexists(self.target):
+                self.fail_changed()
+            os.rename(self.name, self.target)
+
+    def replace(self):
+        old = os.fstat(self.old)
+        if not os.path.exists(self.target) or \
+                not os.path.samestat(os.stat(self.target), old):
+            self.fail_changed()
+        try:
+            os.chown(self.name, old.st_uid, old.st_gid)
+        except PermissionError:
+            pass                # only root can give files away
+        os.chmod(self.name, stat.S_IMODE(old.st_mode))
+        os.rename(self.name, self.target)
+
+    def fail_changed(self):
+        raise Failure("%s: another program has made, moved or removed the file meanwhile"
+                      % self.image.given) from None
 
 
 # --- create
@@ -264,28 +268,40 @@ def create_raw(image, size, given, quiet):
 def create_qcow2(image, size, given, secret, quiet, unsafe):
     """If it is UNSAFE, the backing file need not exist: the image gets it afterwards."""
     file = NewFile(image)
-    file.refuse_own_chain(given)
     new = images.Image(file.name, "qcow2", secret, False, image.allow_uri)
-    parameters = parameters_of(given, size)
+    parameters = [*parameters_of(given, size),
+                  *(["overwrite=true"] if file.direct else [])]
     backing = given.get("backing_file")
-    later = []
     if backing and unsafe:
-        later = ["rebase=" + backing, "backing-format=" + given["backing_fmt"],
-                 "rebase-unsafe=true"]
-        parameters = [p for p in parameters if not p.startswith("backing-")]
-    elif backing and images.is_uri(backing):
-        parameters.append("allow-uri=" + backing)
-    if file.direct:
-        parameters.append("overwrite=true")
-    result = new.make(*parameters)
-    if later:
-        new.change(*later)
+        result = create_unsafe(file, new, parameters, given)
+    else:
+        if backing and images.is_uri(backing):
+            parameters.append("allow-uri=" + backing)
+        result = new.change(*parameters)
     if size is None:
         size = size_in_header(file.name)
     tell(image, given, size, quiet)
     for line in programs.notes(result.said):
         cli.tell(line)
     file.complete()
+
+
+# How the plugin refuses what would replace a file of the new image's own backing chain.
+NEEDED = (programs.BOTH % "", ": it is in the backing chain of the new image")
+
+
+def create_unsafe(file, new, parameters, given):
+    if file.replaces():
+        # If the backing file can be opened, that shows whether it is replaced.
+        try:
+            return new.change(*parameters)
+        except Failure as e:
+            if str(e).endswith(NEEDED):
+                raise
+    result = new.change(*(p for p in parameters if not p.startswith("backing-")))
+    new.change("rebase=" + given["backing_file"], "rebase-unsafe=true",
+               "backing-format=" + given["backing_fmt"])
+    return result
 
 
 def size_in_header(name):

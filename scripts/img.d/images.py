@@ -266,7 +266,7 @@ class Image:
         return self.make("serve=false", *parameters, **options)
 
     def make(self, *parameters, **options):
-        """A new image has to be fit to be used."""
+        """With the whole disk opened."""
         result = self.prepare(*parameters, **options)
         if result.status != 0:
             raise Failure(programs.cause_and_state(result.said))

@@ -17,7 +17,8 @@ LONGEST_NAME = 1023             # bytes of the name of a backing file
 
 def possible(source, snapshot, target, given):
     """Only files, and nothing that nbdcopy's options or a server of ours say."""
-    if source.uri or target.uri or given.get("preallocation", "off") != "off":
+    if source.uri or source.share or target.uri or \
+            given.get("preallocation", "off") != "off":
         return False
     try:
         found = os.stat(target.path)
@@ -47,8 +48,6 @@ def is_text(path):
 
 
 def copy(source, snapshot, target, progress):
-    target.file.refuse_own_chain({"backing_file": source.path,
-                                  "backing_fmt": source.format})
     progress.show(0)
     if target.made.format == "raw":
         run(source, progress, False, "raw-copy=" + target.made.path,
@@ -57,8 +56,7 @@ def copy(source, snapshot, target, progress):
     else:
         given = dict(target.given, backing_file=source.path, backing_fmt=source.format)
         run(target.made, progress, True, *create.parameters_of(given, None),
-            "flatten=true", *target.parameters,
-            *(["lock=false"] if source.share else []))
+            "flatten=true", *target.parameters)
     progress.show(1)
     progress.end()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""QEMU's locks on raw files, which nbdkit's other plugins do not take.
+"""QEMU's locks on what the plugin does not lock: raw files, and files that are replaced.
 
 The locks are on single bytes (open file description locks): 100 + i if a program uses a
 file in way i, 200 + i if it does not want others to.  Of these ways, 0 is reading what
@@ -12,6 +12,7 @@ import os
 import struct
 
 from cli import Failure
+from programs import BOTH
 
 USES, REFUSES = 100, 200
 READ, WRITE, RESIZE = 0, 1, 3
@@ -34,28 +35,29 @@ def _refuse(name):
     raise Failure("%s: is another process using it?  (It has locks of QEMU.)" % name)
 
 
-def refuse_if_used(path, name):
-    """For a file that is about to be replaced."""
-    with open(path, "rb") as f:
-        for i in (READ, WRITE, RESIZE):
-            if _locked(f.fileno(), USES + i) or _locked(f.fileno(), REFUSES + i):
-                _refuse(name)
+READING, WRITING, REPLACING = range(3)
+_held = {}                      # (device, inode): (which of these three, descriptor)
 
 
-_held = {}                      # path: (is it locked for writing, descriptor)
+def _key(found):
+    return found.st_dev, found.st_ino
 
 
-def hold(path, name, writing):
-    """Locks a raw file until this process ends; for reading others may read it too."""
-    path = os.path.realpath(path)
-    if path in _held:
-        have, fd = _held[path]
-        if have >= writing:
-            return
+def hold(path, name, way):
+    """Locks a file until this process ends; for reading others may read it too.  Its
+    descriptor."""
+    fd = os.open(path, os.O_RDWR if way else os.O_RDONLY)
+    key = _key(os.fstat(fd))
+    have, old = _held.get(key, (READING, None))
+    if old is not None and REPLACING in (have, way):
+        raise Failure(BOTH % name)
+    if old is not None and have >= way:
         os.close(fd)
-    fd = os.open(path, os.O_RDWR if writing else os.O_RDONLY)
-    _held[path] = writing, fd
-    uses = (READ, WRITE, RESIZE) if writing else (READ,)
+        return old
+    if old is not None:
+        os.close(old)
+    _held[key] = way, fd
+    uses = (READ, WRITE, RESIZE) if way else (READ,)
     refuses = (WRITE, RESIZE)
     try:
         for byte in [USES + i for i in uses] + [REFUSES + i for i in refuses]:
@@ -63,8 +65,17 @@ def hold(path, name, writing):
     except OSError as e:
         if e.errno in (errno.EACCES, errno.EAGAIN):
             _refuse(name)
-        return                          # a filesystem without locks
+        return fd                       # a filesystem without locks
     for byte in [REFUSES + i for i in uses] + [USES + i for i in refuses]:
         # My own locks do not count.
         if _locked(fd, byte):
             _refuse(name)
+    return fd
+
+
+def refuse_open(pid):
+    """A server that takes no locks must not have opened what is written or replaced."""
+    directory = "/proc/%d/fd/" % pid
+    for n in os.listdir(directory):
+        if _held.get(_key(os.stat(directory + n)), (READING,))[0] != READING:
+            raise Failure(BOTH % os.readlink(directory + n))

@@ -238,6 +238,9 @@ def text_of(fd):
 
 # --- What nbdkit says.
 
+BOTH = "%s: the file would be read and written at the same time"
+
+
 def reason(said, program="nbdkit", which=-1):
     """One line that says why: the last error (or another one), without nbdkit's
     prefixes."""
@@ -246,7 +249,10 @@ def reason(said, program="nbdkit", which=-1):
     if not errors:
         return "%s failed, and did not say why" % program
     line = errors[which]
-    return line.split("error: ", 1)[1] if "error: " in line else line
+    line = line.split("error: ", 1)[1] if "error: " in line else line
+    name, is_lock, _ = line.partition(": cannot get the ")
+    # The file that is in the way is locked by this process (locks.py).
+    return BOTH % name if is_lock and "(held by PID %d," % os.getpid() in line else line
 
 
 # How the plugin says what state a long change left, after the cause.

@@ -77,10 +77,10 @@ cd ours/sub
 ln -s base.qcow2 link
 cd ../..
 for name in base.qcow2 ./base.qcow2 link over.qcow2; do
-  img_refused 'needed by the backing file' create -f qcow2 -b "$name" -F qcow2 sub/base.qcow2
-  img_refused 'needed by the backing file' create -u -f qcow2 -b "$name" -F qcow2 \
+  img_refused 'read and written at the same time' create -f qcow2 -b "$name" -F qcow2 sub/base.qcow2
+  img_refused 'read and written at the same time' create -u -f qcow2 -b "$name" -F qcow2 \
     sub/link 1M
-  img_refused 'needed by the backing file' convert -O qcow2 -B "$name" -F qcow2 over2.qcow2 \
+  img_refused 'read and written at the same time' convert -O qcow2 -B "$name" -F qcow2 over2.qcow2 \
     sub/base.qcow2
 done
 [ "$before" = "$(fingerprint ours/sub/base.qcow2)" ]
@@ -89,6 +89,14 @@ rm ours/sub/link
 # Encryption.
 both create -f qcow2 --object secret,id=s,data=hush \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 secret.qcow2 1M
+# Over it with another passphrase, or none.
+both create -f qcow2 --object secret,id=s,data=hush --object secret,id=other,data=other \
+  -o encrypt.format=luks,encrypt.key-secret=other,encrypt.iter-time=10 -b secret.qcow2 -F qcow2 \
+  over-secret.qcow2
+both create -f qcow2 -b secret.qcow2 -F qcow2 over-secret2.qcow2
+for name in over-secret.qcow2 over-secret2.qcow2; do
+  diff <(cd theirs && facts qcow2 "$name") <(cd ours && facts qcow2 "$name")
+done
 cd ours
 qemu-io --object secret,id=s,data=hush -c 'write -P 3 0 64k' --image-opts \
   driver=qcow2,file.filename=secret.qcow2,encrypt.key-secret=s
