@@ -27,6 +27,8 @@ core_sources = \
 	%reldir%/util/unwanted.c \
 	%reldir%/util/unwanted.h \
 	%reldir%/util/utf8.h \
+	%reldir%/util/zeros.c \
+	%reldir%/util/zeros.h \
 	%reldir%/storage/dirfile.c \
 	%reldir%/storage/dirfile.h \
 	%reldir%/storage/dropcache.c \
@@ -56,6 +58,8 @@ core_sources = \
 	%reldir%/storage/storage.c \
 	%reldir%/storage/storage.h \
 	%reldir%/storage/storageopen.c \
+	%reldir%/storage/wholesectors.c \
+	%reldir%/storage/wholesectors.h \
 	%reldir%/format/compress.c \
 	%reldir%/format/compress.h \
 	%reldir%/format/crypt.c \

@@ -34,12 +34,12 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "util/zeros.h"
 #include "format/entry.h"
 #include "change/bitmapsize.h"
 #include "change/resize.h"
 
 #define MAX_L1_ENTRIES (QCOW2_MAX_L1_BYTES / sizeof (struct be64))
-#define ZEROS (UINT64_C (1) << 20)
 
 struct resize {
   const struct image *image;
@@ -47,7 +47,6 @@ struct resize {
   const struct header *h;
   struct shadow *s;
   struct be64 *l1, *l2;
-  void *zeros;
   uint64_t per_table;           /* L2 entries of a table */
   uint64_t old_n, n;            /* L1 entries, old and new */
   uint64_t keep, fill;          /* guest clusters: [0, keep) stay, [keep, fill)
@@ -120,8 +119,8 @@ zero_data (struct resize *r, uint64_t from, uint64_t to)
   if (punched != 0)
     return punched == 1 ? 0 : -1;
   for (; from < to; from += len) {
-    len = min64 (to - from, ZEROS);
-    if (storage_write (data, r->zeros, len, from) == -1)
+    len = min64 (to - from, ZEROS_SIZE);
+    if (storage_write (data, zero_bytes, len, from) == -1)
       return -1;
   }
   return 0;
@@ -298,8 +297,7 @@ resize_image (const struct image *image,
   if (r.s == NULL)
     return -1;
   r.l2 = malloc (cs);
-  r.zeros = calloc (1, ZEROS);
-  if (r.l2 == NULL || r.zeros == NULL)
+  if (r.l2 == NULL)
     nbdkit_error ("%s: resize: %m", storage_path (image->file));
   else if ((r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n,
                                    max64 (r.old_n, r.n))) != NULL)
@@ -308,6 +306,5 @@ resize_image (const struct image *image,
   shadow_free (r.s);
   free (r.l1);
   free (r.l2);
-  free (r.zeros);
   return result;
 }

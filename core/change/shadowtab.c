@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "util/report.h"
+#include "util/zeros.h"
 #include "format/compress.h"
 #include "format/entry.h"
 #include "change/shadow-impl.h"
@@ -195,12 +196,11 @@ shadow_write_l1 (struct shadow *s, struct be64 *l1, uint64_t n,
 int
 shadow_write_zeros (struct shadow *s, uint64_t host, uint64_t bytes)
 {
-  static const unsigned char zeros[64 << 10];
   uint64_t n;
 
   for (; bytes > 0; host += n, bytes -= n) {
-    n = min64 (bytes, sizeof zeros);
-    if (storage_write (s->file, zeros, n, host) == -1)
+    n = min64 (bytes, ZEROS_SIZE);
+    if (storage_write (s->file, zero_bytes, n, host) == -1)
       return -1;
   }
   return 0;

@@ -47,6 +47,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "util/zeros.h"
 #include "format/compress.h"
 #include "format/entry.h"
 #include "request/request.h"
@@ -57,8 +58,6 @@
 /* A fill up to this size is written together with the data; a larger one is written
  * before it, piece by piece, so that memory is bounded with 2M clusters. */
 #define COPYUP_PIECE (256u << 10)
-
-static const char zeros[64u << 10];
 
 /* A range of host clusters, and the guest range that they will contain: whole clusters,
  * or units if the guest range has used the host clusters before. */
@@ -288,14 +287,14 @@ copy_old (struct cow *c, uint64_t from, uint64_t to, uint64_t host)
 static int
 write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
 {
-  struct iovec iov[64];
+  struct iovec iov[16];
   uint64_t n;
   int i;
 
   for (; len > 0; host += n, guest += n) {
-    for (i = 0, n = 0; i < 64 && n < len; i++) {
-      iov[i].iov_base = (void *) zeros;
-      iov[i].iov_len = min64 (len - n, sizeof zeros);
+    for (i = 0, n = 0; i < 16 && n < len; i++) {
+      iov[i].iov_base = (void *) zero_bytes;
+      iov[i].iov_len = min64 (len - n, ZEROS_SIZE);
       n += iov[i].iov_len;
     }
     len -= n;
@@ -341,9 +340,9 @@ prepare_fill (struct cow *c, const struct target *t, uint64_t from,
   if (zero) {
     if (t->run.zeroed || is_hole (c, host, len))
       return 0;
-    if (len > sizeof zeros)
+    if (len > ZEROS_SIZE)
       return write_zeros (c, len, host, from);
-    iov->iov_base = (void *) zeros;
+    iov->iov_base = (void *) zero_bytes;
     iov->iov_len = len;
     return 0;
   }

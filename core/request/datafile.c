@@ -22,6 +22,7 @@
 #include <errno.h>
 
 #include "util/bytes.h"
+#include "util/zeros.h"
 #include "request/datafile.h"
 #include "request/request.h"
 
@@ -45,11 +46,10 @@ write_encrypted (const struct view *v, uint64_t count, uint64_t offset,
 static int
 write_plain (const struct view *v, uint64_t count, uint64_t offset)
 {
-  static const char zeros[256u << 10];
-  struct iovec iov = { .iov_base = (void *) zeros };
+  struct iovec iov = { .iov_base = (void *) zero_bytes };
 
   for (; count > 0; offset += iov.iov_len, count -= iov.iov_len) {
-    iov.iov_len = min64 (count, sizeof zeros);
+    iov.iov_len = min64 (count, ZEROS_SIZE);
     if (payload_write (v->image->payload, &iov, 1, offset, offset, false) == -1)
       return -1;
   }

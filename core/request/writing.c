@@ -14,6 +14,7 @@
 #include <config.h>
 
 #include "util/bytes.h"
+#include "util/zeros.h"
 #include "request/request.h"
 
 /* The run at OFFSET is RUN.  Sets *LEN to the number of bytes that can be written in
@@ -80,19 +81,18 @@ write_data (const struct view *v, const void *buf_, uint64_t count,
 int
 write_missing_zeros (const struct view *v, uint64_t count, uint64_t offset)
 {
-  static const char zeros[256u << 10];
   uint64_t n;
   bool waits = false;
   int r;
 
   for (; count > 0; offset += n, count -= n) {
-    n = min64 (count, sizeof zeros);
+    n = min64 (count, ZEROS_SIZE);
     r = request_reads_zero (v, offset, n);
     if (r == -1)
       return -1;
     if (r == 1)
       continue;
-    r = write_data (v, zeros, n, offset, false);
+    r = write_data (v, zero_bytes, n, offset, false);
     if (r == -1)
       return -1;
     waits = true;

@@ -31,14 +31,7 @@
 #include <unistd.h>
 
 #include "storage/hostfile-impl.h"
-
-/* A position in an iov array: everything before it has been written. */
-struct cursor {
-  const struct iovec *iov;
-  int niov;
-  size_t skip;                  /* bytes of iov[0] that have been written */
-  uint64_t offset;              /* file offset of the next byte */
-};
+#include "storage/wholesectors.h"
 
 int
 hostfile_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
@@ -64,16 +57,19 @@ hostfile_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
   return 0;
 }
 
-static void
-advance (struct cursor *c, size_t n)
+/* Writes the beginning of the COUNT bytes from C on, from a copy.  Returns the same as
+ * pwritev2. */
+static ssize_t __attribute__ ((noinline))
+write_copy (struct hostfile *f, const struct cursor *c, size_t count, int flags)
 {
-  c->offset += n;
-  c->skip += n;
-  while (c->niov > 0 && c->skip >= c->iov[0].iov_len) {
-    c->skip -= c->iov[0].iov_len;
-    c->iov++;
-    c->niov--;
-  }
+  struct wholesectors w;
+  ssize_t n;
+
+  wholesectors_copy (&w, c, count);
+  n = pwritev2 (f->fd, &w.iov, 1, c->offset, flags);
+  KEEP_ERRNO_FOR_BLOCK;
+  wholesectors_end (&w);
+  return n;
 }
 
 /* Writes everything from C on, and moves C behind the bytes that were written.  Returns
@@ -83,12 +79,15 @@ write_from (struct hostfile *f, struct cursor *c, int flags)
 {
   int r = 0;
 
-  advance (c, 0);               /* the first buffers may be empty */
+  cursor_advance (c, 0);        /* the first buffers may be empty */
   while (c->niov > 0) {
+    const size_t torn = wholesectors_torn (c);
     struct iovec rest;
     ssize_t n;
 
-    if (c->skip == 0)
+    if (torn > 0)
+      n = write_copy (f, c, torn, flags);
+    else if (c->skip == 0)
       n = pwritev2 (f->fd, c->iov, c->niov < IOV_MAX ? c->niov : IOV_MAX,
                     c->offset, flags);
     else {                      /* the caller's array must not change */
@@ -106,7 +105,7 @@ write_from (struct hostfile *f, struct cursor *c, int flags)
       r = -1;
       break;
     }
-    advance (c, n);
+    cursor_advance (c, n);
   }
   storage_raise_size (&f->s, c->offset);
   return r;
