@@ -19,10 +19,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "util/report.h"
+#include "change/newdevice.h"
 #include "plugin/createparams.h"
 #include "plugin/progress.h"
 
@@ -87,6 +90,20 @@ tell_most (const struct createparams *p)
            "has %" PRIu64 "\n", p->options.path, most, size);
 }
 
+/* newfile.c refuses it too, but does not know the parameter. */
+static int
+check_absent (const char *path)
+{
+  struct stat st;
+
+  if (newdevice_is (path) || lstat (path, &st) == -1)
+    return 0;
+  nbdkit_error ("%s: cannot create: the file exists already: omit create= to serve it",
+                path);
+  errno = EEXIST;
+  return -1;
+}
+
 int
 createparams_run (struct createparams *p, const struct disk_options *disk)
 {
@@ -95,6 +112,8 @@ createparams_run (struct createparams *p, const struct disk_options *disk)
 
   if (!p->wanted)
     return 0;
+  if (check_absent (p->options.path) == -1)
+    return -1;
   progress_begin (&progress, "create");
   p->options.secret = disk->secret;
   p->options.progress = show_progress;

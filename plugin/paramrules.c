@@ -290,6 +290,8 @@ check_others (const struct params *p)
     nbdkit_error ("file= or dir= is required: nbdkit qcow2 disk.qcow2");
     return -1;
   }
+  if (params_check_file (p) == -1)
+    return -1;
   if (p->create.options.encrypt && p->options.secret.len == 0) {
     nbdkit_error ("encrypt=luks requires passphrase=, which must not be empty");
     return -1;

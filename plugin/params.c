@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
@@ -28,6 +29,7 @@
 #include "storage/nbduri.h"
 #include "format/compress.h"
 #include "format/format.h"
+#include "plugin/paramhint.h"
 #include "plugin/params.h"
 #include "plugin/paramvalue.h"
 
@@ -646,19 +648,59 @@ set (struct params *p, const struct spec *spec, const char *value)
   abort ();
 }
 
+static int
+unknown (const char *key)
+{
+  char text[PARAMHINT_SIZE];
+  const char *const meant = paramhint_nearest (params_help, key, text);
+
+  if (meant)
+    nbdkit_error ("unknown parameter '%s': did you mean %s?", key, meant);
+  else
+    nbdkit_error ("unknown parameter '%s': nbdkit qcow2 --help shows all", key);
+  return -1;
+}
+
+/* A parameter without "=" is the name of a file for nbdkit. */
+static int
+given_twice (const struct params *p, const struct spec *spec, const char *value)
+{
+  char text[PARAMHINT_SIZE];
+  const char *meant = NULL, *word = value;
+
+  if (spec == &specs[PARAM_FILE] &&
+      (meant = paramhint_word (params_help, word, text)) == NULL && p->info.name)
+    meant = paramhint_word (params_help, word = p->info.name, text);
+  if (meant)
+    nbdkit_error ("%s= was given more than once (%s is a file here: did you mean %s?)",
+                  spec->key, word, meant);
+  else
+    nbdkit_error ("%s= was given more than once", spec->key);
+  return -1;
+}
+
+int
+params_check_file (const struct params *p)
+{
+  char text[PARAMHINT_SIZE];
+  const char *const word = p->info.name;
+  const char *const meant = word ? paramhint_word (params_help, word, text) : NULL;
+
+  if (meant == NULL || p->create.wanted || access (p->path, F_OK) == 0)
+    return 0;
+  nbdkit_error ("there is no file '%s': did you mean %s?", word, meant);
+  return -1;
+}
+
 int
 params_set (struct params *p, const char *key, const char *value)
 {
   const enum param i = find (key);
 
-  if (i == NR_PARAMS) {
-    nbdkit_error ("unknown parameter '%s'", key);
-    return -1;
-  }
-  if (p->given[i] && !specs[i].repeatable) {
-    nbdkit_error ("%s= was given more than once", key);
-    return -1;
-  }
+  if (i == NR_PARAMS)
+    return unknown (key);
+  if (p->given[i] && !specs[i].repeatable)
+    return given_twice (p, &specs[i], value);
   p->given[i] = true;
   return set (p, &specs[i], value);
 }

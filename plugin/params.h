@@ -86,6 +86,9 @@ extern const char params_help[];
 
 /* Sets one parameter.  VALUE must outlive the params.  Returns 0, or -1 (reported). */
 extern int params_set (struct params *, const char *key, const char *value);
+/* Is file= the name of a parameter whose value was forgotten?  Returns 0, or -1
+ * (reported).  A file of that name counts as one. */
+extern int params_check_file (const struct params *);
 /* Call it after all parameters were set and checked (paramrules.c). */
 extern void params_complete (struct params *);
 /* Wipes and frees all passphrases. */

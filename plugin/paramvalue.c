@@ -30,6 +30,7 @@
 #include "util/cleanup.h"
 #include "util/printable.h"
 #include "util/publicname.h"
+#include "util/report.h"
 #include "util/utf8.h"
 #include "storage/nbduri.h"
 #include "image/filename.h"
@@ -161,8 +162,8 @@ read_bytes (const char *value, uint64_t *r)
 static int
 not_a_size (const char *key, const char *value)
 {
-  return bad_value (key, value, "not a size: a number, with or without K, M, G, T, "
-                    "P or E, and less than 8E");
+  return bad_value (key, value, "not a size: a whole number, with or without K, M, G, "
+                    "T, P or E, and less than 8E");
 }
 
 int
@@ -196,7 +197,7 @@ parse_number (const char *key, const char *value, unsigned *r)
   uint64_t n;
 
   if (!read_digits (value, &end, &n) || *end != '\0' || n > UINT_MAX)
-    return bad_value (key, value, "not a number");
+    return bad_value (key, value, "not a whole number");
   *r = n;
   return 0;
 }
@@ -232,36 +233,49 @@ parse_plain_path (const char *key, const char *value, char **r)
   return parse_path (key, value, r);
 }
 
-/* Forms that QEMU, or another plugin of nbdkit, understands. */
-static const struct { const char *start, *advice; } foreign[] = {
-  { "json:", "this form is for names in images: give the path or the NBD URI alone" },
-  { "file:", "give the path alone" },
-  { "nbd:", "QEMU's old form is for names in images: give an NBD URI (nbd://HOST:PORT/"
-    "EXPORT)" },
-  { "rbd:", NULL },
+#define NBD_URIS "an NBD URI is nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH"
+
+/* What comes before the first colon of forms that QEMU, or another plugin of nbdkit,
+ * understands, and of mistyped URIs. */
+static const struct { const char *protocol, *advice; } foreign[] = {
+  { "json", "this form is for names in images: give the path or the NBD URI alone" },
+  { "file", "give the path alone" },
+  { "nbd", NBD_URIS }, { "nbds", NBD_URIS },
+  { "nbd+tcp", NBD_URIS }, { "nbds+tcp", NBD_URIS },
+  { "nbd+unix", NBD_URIS }, { "nbds+unix", NBD_URIS },
+  { "nbd+vsock", NBD_URIS }, { "nbds+vsock", NBD_URIS },
+  { "unix", NBD_URIS },
+  { "rbd", "neither a file nor an NBD URI: run an NBD server for what is there (nbdkit or "
+    "qemu-nbd), and give its URI" },
 };
+static const size_t nr_foreign = sizeof foreign / sizeof foreign[0];
+
+/* "x:/y" is a file only if there is a directory "x:". */
+static bool
+looks_like_uri (const char *value, size_t colon)
+{
+  CLEANUP_FREE char *directory = strndup (value, colon + 1);
+
+  return value[colon + 1] == '/' && directory && access (directory, F_OK) == -1;
+}
 
 /* Is it meant to be something else than a path?  VALUE may contain secrets. */
 static int
 check_is_path (const char *key, const char *value)
 {
-  const char *const colon = strchr (value, ':');
+  const size_t colon = strcspn (value, ":");
   size_t i;
 
   if (!filename_has_protocol (value) || access (value, F_OK) == 0)
     return 0;
-  for (i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
-    if (strncmp (value, foreign[i].start, strlen (foreign[i].start)) == 0)
+  for (i = 0; i < nr_foreign; i++)
+    if (strlen (foreign[i].protocol) == colon &&
+        strncasecmp (value, foreign[i].protocol, colon) == 0)
       break;
-  if (i < sizeof foreign / sizeof foreign[0] && foreign[i].advice) {
-    nbdkit_error ("%s=%s...: %s", key, foreign[i].start, foreign[i].advice);
-    return -1;
-  }
-  if (i == sizeof foreign / sizeof foreign[0] && strncmp (colon, "://", 3) != 0)
+  if (i == nr_foreign && !looks_like_uri (value, colon))
     return 0;
-  nbdkit_error ("%s=%.*s...: neither a file nor an NBD URI: run an NBD server for what "
-                "is there (nbdkit or qemu-nbd), and give its URI", key,
-                (int) (colon + 1 - value), value);
+  nbdkit_error ("%s=%.*s:...: %s", key, (int) colon, value,
+                foreign[min64 (i, nr_foreign - 1)].advice);
   return -1;
 }
 
@@ -309,8 +323,7 @@ parse_new_name (const char *key, const char *value, size_t most)
   return 0;
 }
 
-/* Messages contain nothing of the value: it may be a passphrase that happens to begin
- * like a file name or a descriptor. */
+/* WHAT: how the value says where the passphrase is, never the passphrase itself. */
 static int
 bad_passphrase (const char *key, const char *what, const char *why)
 {
@@ -344,8 +357,8 @@ parse_passphrase (const char *key, const char *value, char **r)
   if (value[0] == '+') {
     fd = open (value + 1, O_RDONLY | O_CLOEXEC);
     if (fd == -1)
-      return bad_passphrase (key, "+FILENAME", strerror (errno));
-    return read_passphrase (key, "+FILENAME", fd, r);
+      return bad_passphrase (key, value, strerror (errno));
+    return read_passphrase (key, value, fd, r);
   }
   if (value[0] == '-' && value[1] != '\0') {
     if (!read_digits (value + 1, &end, &n) || *end != '\0' || n <= STDERR_FILENO ||

@@ -8,6 +8,8 @@ door_sources = \
 	%reldir%/createparams.h \
 	%reldir%/editparams.c \
 	%reldir%/editparams.h \
+	%reldir%/paramhint.c \
+	%reldir%/paramhint.h \
 	%reldir%/paramrules.c \
 	%reldir%/paramrules.h \
 	%reldir%/params.c \

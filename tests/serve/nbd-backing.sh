@@ -123,12 +123,17 @@ for key in file backing data-file; do
   done
   refused "^nbdkit: error: $key=json:\.\.\.: .* give the path or the NBD URI alone" \
     "${image[@]}" $key='json:{"driver":"raw","file.filename":"hush"}'
-  refused "^nbdkit: error: $key=nbd:\.\.\.: .* give an NBD URI" "${image[@]}" \
-    $key=nbd:localhost:10809
+  # Forms of URIs that are none.
+  for name in nbd:localhost:10809 nbd:/hush nbd+unix:/hush unix:/hush; do
+    refused "^nbdkit: error: $key=[a-z+]*:\.\.\.: an NBD URI is nbd://" \
+      "${image[@]}" $key=$name
+  done
+  refused "^nbdkit: error: $key=https:\.\.\.: neither a file" "${image[@]}" $key=https:/hush
   refused "^nbdkit: error: $key=file:\.\.\.: give the path alone" "${image[@]}" $key=file:x
 done
 # Files may have such names.
-for name in json:x nbd:x a:b; do
+mkdir "$tmp/c:"
+for name in json:x nbd:x a:b c:/d; do
   cp "$tmp/disk.raw" "$tmp/$name"
   (cd "$tmp" && overlay x raw && \
     "$NBDKIT" -r -U - "$PLUGIN" "$img" backing="$name" --run 'nbdcopy "$uri" -' |

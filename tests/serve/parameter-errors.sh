@@ -57,19 +57,45 @@ refused 'data-file|path' file="$img" data-file=
 refused 'data-file= was given more than once' file="$img" data-file=deny data-file=deny
 refused 'no external data file' file="$img" data-file="$img"
 refused 'untrusted.*data-file' file="$img" data-file="$img" untrusted=true
-refused 'nosuchkey' file="$img" nosuchkey=1
-refused 'l2cache' file="$img" l2cache=1M
-refused 'L2-CACHE' file="$img" L2-CACHE=1M
+# A parameter that does not exist: the one that was meant.
+refused "'nosuchkey': nbdkit qcow2 --help shows all$" file="$img" nosuchkey=1
+refused "'l2cache': did you mean l2-cache=<SIZE>\?" file="$img" l2cache=1M
+refused "'L2-CACHE': did you mean l2-cache=<SIZE>\?" file="$img" L2-CACHE=1M
+refused "'l2-cache-size': did you mean l2-cache=<SIZE>\?" file="$img" l2-cache-size=1M
+refused "'cluster_size': did you mean cluster-size=" file="$img" cluster_size=64K
+refused "'backing_fmt': did you mean backing-format=" file="$img" backing_fmt=raw
+refused "'bitmap': did you mean bitmap-add=" file="$img" bitmap=a
+refused "'x{500}': nbdkit qcow2 --help" file="$img" "$(printf 'x%.0s' {1..500})=1"
+# Without a value it is a file for nbdkit, and works as one.
+usage='check=off\|quick\|full\|repair\|repair-leaks\?'
+(
+  cd "$tmp"
+  refused "given more than once .check is a file here: did you mean $usage" "$img" check
+  refused "given more than once .check is a file here: did you mean $usage" check "$img"
+  refused "there is no file 'check': did you mean $usage" check
+  refused "there is no file 'flatten': did you mean flatten=true\|false\?" flatten
+  refused "there is no file 'help': did you mean nbdkit qcow2 --help\?" help
+  cp "$img" check
+  "$NBDKIT" -U - "$PLUGIN" check --run true
+  "$NBDKIT" -U - "$PLUGIN" create create=1M --run true
+  "$NBDKIT" -U - "$PLUGIN" create --run true
+)
+# Sizes are whole numbers.
+for size in 1.5G 1,5G 1GiB; do
+  refused "create=$size: not a size: a whole number" file="$tmp/new" create=$size
+  refused "resize=$size: not a size: a whole number" file="$img" resize=$size
+done
 refused 'snapshot' file="$img" snapshot=one
-refused 'create' file="$img" create=1M
+refused 'exists already: omit create= to serve it' file="$img" create=1M
 for value in '' nosuch.txt 2/3; do
-  refused '^nbdkit: error: passphrase=\+FILENAME: ' file="$img" passphrase="+$tmp/no/$value"
+  refused "^nbdkit: error: passphrase=\+$tmp/no/$value: No such file" file="$img" \
+    passphrase="+$tmp/no/$value"
 done
 for value in 0 2 x -5 99999999999999999999; do
   refused '^nbdkit: error: qcow2-passphrase=-FD: must be' file="$img" qcow2-passphrase=-$value
 done
 refused '^nbdkit: error: passphrase=-FD: Bad file descriptor' file="$img" passphrase=-777
-refused 'passphrase=\+FILENAME: Is a directory' file="$img" passphrase="+$tmp"
+refused "passphrase=\+$tmp: Is a directory" file="$img" passphrase="+$tmp"
 refused 'snapshot-create=: a name must have 1 to 255 bytes, not 0' file="$img" \
   snapshot-create=
 refused 'bitmap-add=: a name must have 1 to 1023 bytes, not 0' file="$img" bitmap-add=
