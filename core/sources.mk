@@ -196,6 +196,8 @@ core_sources = \
 	%reldir%/check/scan.h \
 	%reldir%/check/scanbitmaps.c \
 	%reldir%/check/scandata.c \
+	%reldir%/check/scanseen.c \
+	%reldir%/check/scanwork.c \
 	%reldir%/check/scanluks.c \
 	%reldir%/check/scanrefs.c \
 	%reldir%/check/scansnapshots.c \

@@ -757,6 +757,7 @@ complete_check (struct params *p)
 
   p->check.path = o->path;
   p->check.report = p->report;
+  p->check.untrusted = o->untrusted;
   p->check.chain = disk_chain_options (o);
   p->check.chain.image.file.try_writable = false;
 }

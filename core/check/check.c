@@ -165,10 +165,14 @@ weigh (struct check_layer *l)
   l->leaks = 0;
 }
 
-/* Scans the metadata of a qcow2 layer, and if FULL its data. */
+/* Scans the metadata of a qcow2 layer, and for a full check its data. */
 static void
-scan_layer (struct check *c, struct check_layer *l, bool full)
+scan_layer (struct check *c, struct check_layer *l)
 {
+  const struct scan_options options = {
+    .full = c->options.mode == CHECK_FULL, .untrusted = c->options.untrusted,
+  };
+
   if (image_read_header (l->image) == -1) {
     if (errno == EINVAL)
       findings_add (l->findings, FINDING_HEADER, 1, 0,
@@ -178,7 +182,7 @@ scan_layer (struct check *c, struct check_layer *l, bool full)
     return;
   }
   l->parsed = true;
-  if (scan_image (l->image->file, &l->image->header, full, l->findings,
+  if (scan_image (l->image->file, &l->image->header, options, l->findings,
                   &l->stats) == -1)
     fail (c);
 }
@@ -226,7 +230,7 @@ check_layer (struct check *c, const char *path, bool raw)
                   c->result.n > CHAIN_MAX_LAYERS ? "is too long" :
                   "contains a loop: this file is already part of it");
   else if (!raw)
-    scan_layer (c, l, c->options.mode == CHECK_FULL);
+    scan_layer (c, l);
   else if (scan_raw (l->image->file, l->findings) == -1)
     fail (c);
   weigh (l);
@@ -343,7 +347,8 @@ make_right (struct check_layer *l)
     }
     findings_free (before);
     memset (&l->stats, 0, sizeof l->stats);
-    if (scan_image (image->file, &image->header, false, l->findings, &l->stats) == -1)
+    if (scan_image (image->file, &image->header, (struct scan_options) { .full = false },
+                    l->findings, &l->stats) == -1)
       return -1;
     l->corruptions_fixed = wrong;
     l->leaks_fixed = leaks;

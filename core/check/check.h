@@ -23,6 +23,7 @@ check_mode_repairs (enum check_mode mode)
 
 struct check_options {
   enum check_mode mode;
+  bool untrusted;               /* limit the work that an image causes */
   const char *path;             /* absolute */
   struct chain_options chain;   /* the passphrase in it is not needed */
   const char *report;           /* where to write the JSON report, or NULL */

@@ -120,9 +120,8 @@ findings_corruptions (const struct findings *f)
   uint64_t total = 0;
   enum finding_kind kind;
 
-  for (kind = 0; kind < FINDING_KINDS; kind++)
-    if (kind != FINDING_LEAK)
-      total += findings_count (f, kind);
+  for (kind = FINDING_REFCOUNT; kind < FINDING_KINDS; kind++)
+    total += findings_count (f, kind);
   return total;
 }
 
@@ -158,6 +157,8 @@ finding_name (enum finding_kind kind)
 {
   switch (kind) {
   case FINDING_LEAK: return "leak";
+  case FINDING_WORK: return "too-much-work";
+  case FINDING_MISSING: return "missing-file";
   case FINDING_REFCOUNT: return "refcount-too-low";
   case FINDING_COPIED: return "copied-flag";
   case FINDING_REFTABLE: return "refcount-table";

@@ -12,6 +12,8 @@
 
 enum finding_kind {
   FINDING_LEAK,                 /* the refcount is higher than the number of references */
+  FINDING_WORK,                 /* the image causes too much work */
+  FINDING_MISSING,              /* a backing file does not exist */
   /* All other kinds are corruptions. */
   FINDING_REFCOUNT,             /* the refcount is lower than the number of references */
   FINDING_COPIED,               /* a COPIED flag does not agree with the refcount (R7) */
@@ -56,7 +58,7 @@ extern void findings_vadd (struct findings *, enum finding_kind, uint64_t times,
 
 /* The other functions may be called only when no thread adds findings. */
 extern uint64_t findings_count (const struct findings *, enum finding_kind);
-/* The number of faults of all kinds except leaks. */
+/* The number of faults of all kinds that are corruptions. */
 extern uint64_t findings_corruptions (const struct findings *);
 /* The findings whose descriptions were kept: corruptions first, then leaks, each sorted
  * by offset.  They belong to the findings. */

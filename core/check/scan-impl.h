@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Declarations that scan.c, scanrefs.c, scantables.c, scansnapshots.c, scanbitmaps.c,
- * scanluks.c and scandata.c share.  No other file includes this.
+ * scanluks.c, scandata.c, scanseen.c and scanwork.c share.  No other file includes this.
  */
 
 #ifndef QCOW2_SCAN_IMPL_H
@@ -36,12 +36,25 @@ struct scan {
 
   const struct walk_l2 *tables;  /* to be decompressed; constant while threads run */
   const struct scan_piece *pieces; /* of the file, to be read; the same */
-  struct compress_pool *pool;   /* only for a full check */
+  struct compress_pool *pool;   /* only for a full check ... */
+  struct seen *seen;            /* ... as is this */
   _Atomic unsigned unreadable;  /* number of places that could not be read */
+
+  uint64_t most_work;           /* constant: see scan_limit_work */
+  _Atomic uint64_t work;        /* see scan_work */
 
   _Atomic uint64_t allocated, compressed, fragmented, end; /* of struct scan_stats */
   uint64_t bitmaps_in_use;      /* used by one thread */
 };
+
+/* --- scanwork.c --- */
+
+extern void scan_limit_work (struct scan *, bool untrusted);
+
+/* Tables of so many bytes are walked, or so many bytes read or made of compressed data.
+ * Returns 0, or -1 with errno E2BIG if this is more than the image may cause; the first
+ * time this is a finding. */
+extern int scan_work (struct scan *, uint64_t bytes);
 
 /* --- functions of struct walk_visitor; OPAQUE is the struct scan --- */
 
@@ -75,5 +88,14 @@ extern uint64_t scan_refcounts_next (const struct scan *);
 /* --- scandata.c --- */
 
 extern int scan_read_all (struct scan *);
+
+/* --- scanseen.c --- */
+
+/* Remembers compressed clusters of a file of that size.  NULL on ENOMEM. */
+extern struct seen *seen_new (uint64_t file_size);
+extern void seen_free (struct seen *);          /* NULL is allowed */
+/* Could the cluster with this descriptor be decompressed?  1, 0, or -1: it is not known. */
+extern int seen_ask (struct seen *, uint64_t descriptor);
+extern void seen_tell (struct seen *, uint64_t descriptor, bool good);
 
 #endif /* QCOW2_SCAN_IMPL_H */

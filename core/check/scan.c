@@ -16,7 +16,9 @@
  * Faults of single entries are reported in the first window.  Later windows report only
  * faults that depend on counts.
  *
- * In addition to the memory of a walk, a scan needs a few MiB for each of a few threads.
+ * In addition to the memory of a walk, a scan needs a few MiB for each of a few threads,
+ * and up to 32 MiB to remember compressed clusters (scanseen.c).  Its work is limited, too
+ * (scanwork.c).
  * If a file is corrupt and has more than MAX_CORRUPT_WINDOWS windows, the rest is not
  * counted.
  *
@@ -134,9 +136,11 @@ scan_begin (struct scan *s)
   if (s->walk == NULL)
     return -1;
   s->tally = walk_tally (s->walk);
-  if (s->full)
+  if (s->full) {
     s->pool = compress_pool_new (NULL);
-  if (s->full && s->pool == NULL) {
+    s->seen = seen_new (storage_size (s->file));
+  }
+  if (s->full && (s->pool == NULL || s->seen == NULL)) {
     nbdkit_error ("%s: check: %m", storage_path (s->file));
     return -1;
   }
@@ -144,12 +148,17 @@ scan_begin (struct scan *s)
 }
 
 int
-scan_image (struct storage *file, const struct header *h, bool full,
+scan_image (struct storage *file, const struct header *h, struct scan_options options,
             struct findings *findings, struct scan_stats *stats)
 {
-  struct scan s = { .file = file, .h = h, .findings = findings, .full = full };
-  int r = scan_begin (&s) == -1 || scan_windows (&s) == -1 ||
-    (full && scan_read_all (&s) == -1) ? -1 : 0;
+  struct scan s = {
+    .file = file, .h = h, .findings = findings, .full = options.full,
+  };
+  int r;
+
+  scan_limit_work (&s, options.untrusted);
+  r = scan_begin (&s) == -1 || scan_windows (&s) == -1 ||
+    (s.full && scan_read_all (&s) == -1) ? -1 : 0;
   KEEP_ERRNO_FOR_BLOCK;
 
   stats->total_clusters = div_up (h->size, h->cluster_size);
@@ -160,6 +169,7 @@ scan_image (struct storage *file, const struct header *h, bool full,
   stats->bitmaps_in_use = s.bitmaps_in_use;
   walk_free (s.walk);
   compress_pool_free (s.pool);
+  seen_free (s.seen);
   return r;
 }
 

@@ -21,10 +21,15 @@ struct scan_stats {
   uint64_t bitmaps_in_use;      /* not closed properly: invalid, but no fault */
 };
 
+struct scan_options {
+  bool full;                    /* also check all data that is stored in the image */
+  bool untrusted;               /* allow less work: see scanwork.c */
+};
+
 /* Checks all metadata of an image whose header is valid and which nothing changes in the
- * meantime; FULL: also all data that is stored in it.  Adds the faults to the findings.
- * Returns 0, or -1 if the check could not be completed (reported). */
-extern int scan_image (struct storage *, const struct header *, bool full,
+ * meantime.  Adds the faults to the findings.  Returns 0, or -1 if the check could not be
+ * completed (reported, or a finding). */
+extern int scan_image (struct storage *, const struct header *, struct scan_options,
                        struct findings *, struct scan_stats *);
 
 /* Reads all data of a file of any format; bytes that cannot be read become a finding.

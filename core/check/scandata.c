@@ -6,6 +6,8 @@
  * each byte of the file that the host has allocated is read.  These bytes, and the
  * decompressed clusters, are all that clients of the server can read.
  *
+ * Bytes that several entries point to are decompressed once (scanseen.c).
+ *
  * L2 tables are cut into pieces, so that a single table keeps all threads busy.
  * Compressed clusters mostly follow one another in the file, so a thread reads far ahead,
  * and looks for the next cluster in its buffer first.
@@ -45,6 +47,7 @@ struct inflating {
   unsigned char *out, *in;
   size_t room;                  /* the size of `in' */
   uint64_t at, len;             /* the range of the file that `in' contains */
+  uint64_t work;                /* for scan_work, which was not told yet */
 };
 
 /* After a read has failed.  A lack of memory is no fault of the image: an export of an NBD
@@ -76,10 +79,31 @@ get_bytes (struct inflating *f, uint64_t offset, uint64_t bytes)
     return f->in + (offset - f->at);
   f->at = offset;
   f->len = follows ? f->room : bytes;
+  f->work += f->len;
   if (storage_read (f->s->file, f->in, f->len, offset) == 0)
     return f->in + 0;
   f->len = 0;
   return NULL;
+}
+
+/* Decompresses BYTES at OFFSET.  Returns 1; 0 if that cannot be done; -1 on error. */
+static int
+inflate (struct inflating *f, const unsigned char *in, uint64_t offset, uint64_t bytes)
+{
+  struct scan *s = f->s;
+  const struct header *h = s->h;
+
+  if (scan_work (s, f->work + h->cluster_size) == -1)
+    return -1;
+  f->work = 0;
+  if (compress_inflate (s->pool, h->compression_type, in, bytes, f->out,
+                        h->cluster_size) == 0)
+    return 1;
+  if (errno == EIO)
+    return 0;
+  nbdkit_error ("%s: compressed cluster at %" PRIu64 ": %m", storage_path (s->file),
+                offset);
+  return -1;
 }
 
 static int
@@ -89,23 +113,25 @@ inflate_one (struct inflating *f, uint64_t entry, uint64_t index)
   const struct header *h = s->h;
   const uint64_t guest =
     (((uint64_t) f->table->l1_index << h->l2_bits) + index) << h->cluster_bits;
+  const uint64_t descriptor = entry & (QCOW2_OFLAG_COMPRESSED - 1);
   const unsigned char *in;
   uint64_t offset, bytes;
+  int good;
 
-  if (!compress_descriptor (h, entry & (QCOW2_OFLAG_COMPRESSED - 1), &offset,
-                            &bytes))
+  if (!compress_descriptor (h, descriptor, &offset, &bytes))
     return 0;                   /* already reported by the walk */
-  in = get_bytes (f, offset, bytes);
-  if (in == NULL)
-    return unreadable (s, offset, bytes);
-  if (compress_inflate (s->pool, h->compression_type, in, bytes, f->out,
-                        h->cluster_size) == 0)
-    return 0;
-  if (errno != EIO) {
-    nbdkit_error ("%s: compressed cluster at %" PRIu64 ": %m",
-                  storage_path (s->file), offset);
-    return -1;
+  good = seen_ask (s->seen, descriptor);
+  if (good == -1) {
+    in = get_bytes (f, offset, bytes);
+    if (in == NULL)
+      return unreadable (s, offset, bytes);
+    good = inflate (f, in, offset, bytes);
+    if (good == -1)
+      return -1;
+    seen_tell (s->seen, descriptor, good);
   }
+  if (good)
+    return 0;
   findings_add (s->findings, FINDING_COMPRESSED, f->table->times, offset,
                 "the compressed cluster at %" PRIu64 ", for %s offset %" PRIu64 ", "
                 "cannot be decompressed", offset,

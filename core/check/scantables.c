@@ -184,12 +184,14 @@ scan_l2 (void *opaque, struct walk_l2 *table, const struct be64 *raw)
   struct entry e = { .table = table };
   struct sums sums = { 0 };
 
+  if (scan_work (s, s->h->cluster_size) == -1)
+    return -1;
   for (; e.index < n; e.index++, raw += words) {
     if (!take_entry (&e, raw, words))
       continue;
     table->compressed |= (e.word & QCOW2_OFLAG_COMPRESSED) != 0;
     if (check_entry (s, &e, &sums))
-      walk_l2_entry (s->walk, table, e.word);   /* (a scan never ends the walk) */
+      walk_l2_entry (s->walk, table, e.word);   /* (this does not end the walk) */
     check_copied (s, &e);
   }
   if (!table->active)
@@ -208,6 +210,8 @@ scan_l2_copied (void *opaque, struct walk_l2 *table, const struct be64 *raw)
   const uint64_t n = UINT64_C (1) << s->h->l2_bits;
   struct entry e = { .table = table };
 
+  if (scan_work (s, s->h->cluster_size) == -1)
+    return -1;
   for (; e.index < n; e.index++, raw += words) {
     if (!take_entry (&e, raw, words))
       continue;

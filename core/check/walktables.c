@@ -127,8 +127,8 @@ compare_tables (const void *a, const void *b)
   return x->l1_index < y->l1_index ? -1 : x->l1_index > y->l1_index;
 }
 
-/* Merges equal tables into one.  Not with an external data file, where the guest offset
- * that a table is for matters. */
+/* Merges equal tables into one.  (Also with an external data file, although the guest offset
+ * that a table is for matters there: to share one is a fault anyway.) */
 static void
 merge_tables (struct walk *w)
 {
@@ -136,7 +136,7 @@ merge_tables (struct walk *w)
 
   qsort (w->tables, w->nr_tables, sizeof *w->tables, compare_tables);
   for (i = 0; i < w->nr_tables; i++)
-    if (n > 0 && !w->data_file && w->tables[n - 1].offset == w->tables[i].offset) {
+    if (n > 0 && w->tables[n - 1].offset == w->tables[i].offset) {
       w->tables[n - 1].times += w->tables[i].times;
       w->tables[n - 1].active += w->tables[i].active;
     }

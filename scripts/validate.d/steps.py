@@ -17,6 +17,9 @@ from programs import Runner, Trouble, ended_by_itself, read_text
 
 OK, FAILED, ERROR, SKIPPED = "ok", "failed", "error", "skipped"
 PREFIX = "nbdkit-qcow2-validate."
+# A disk is read if it has so much data, and so many times the bytes of the files: deflate
+# compresses to 1/1032 at best.
+SPARE_BYTES, SPARE_TIMES = 64 << 30, 1032
 SHORT = 100                     # bytes; names of sockets have at most 107
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -87,7 +90,8 @@ class Image:
             for file in (self.report, *self.report["layers"]):
                 file["filename"] = runner.named(file["filename"])
         said = runner.said()
-        if self.report is not None and self.report["verdict"] == "corrupt":
+        if self.report is not None and (self.report["verdict"] == "corrupt" or (
+                self.options.policy and self.has_error("too-much-work"))):
             return FAILED, said
         if uri is None:
             return ERROR, said
@@ -96,6 +100,23 @@ class Image:
         if self.report["leaks"] and self.options.no_leaks:
             return FAILED, said
         return OK, said
+
+    def has_error(self, kind):
+        return any(e["kind"] == kind for layer in self.report["layers"]
+                   for e in layer["errors"])
+
+    def too_much(self, runner):
+        """Why the disk is not read, or None.  A few MiB can contain terabytes of data: the
+        same bytes again and again."""
+        layers = self.report["layers"]
+        most = SPARE_BYTES + SPARE_TIMES * (
+            min(layers[0]["file-size"], os.stat(runner.file).st_blocks * 512)
+            + sum(layer["file-size"] for layer in layers[1:]))
+        data = sum(layer.get("allocated-clusters", 0) * layer.get("cluster-size", 0)
+                   for layer in layers)
+        return None if data <= most or self.options.timeout else \
+            "the disk has %d bytes of data, more than files of this size should have " \
+            "(%d): to read it, use --timeout" % (data, most)
 
     def hash_disk(self, runner, uri):
         """Reads all of the disk, once, and hashes it."""
@@ -141,6 +162,9 @@ class Image:
         return OK, ""
 
     def read(self, runner, uri, wanted):
+        why = self.too_much(runner)
+        if why:
+            raise Trouble(why)
         if wanted:
             return self.hash_disk(runner, uri)
         status, said = runner.command(["nbdcopy", uri, "null:"])

@@ -42,6 +42,7 @@ make (void)
 static struct findings *
 scan (struct scan_stats *stats)
 {
+  const struct scan_options metadata = { .full = false };
   const struct storage_options options = { .hooks = NULL };
   struct findings *findings = findings_new (100);
   char *path = images_path (IMAGE);
@@ -49,7 +50,7 @@ scan (struct scan_stats *stats)
 
   CHECK (findings != NULL && image != NULL);
   CHECK (image_read_header (image) == 0);
-  CHECK (scan_image (image->file, &image->header, false, findings, stats) == 0);
+  CHECK (scan_image (image->file, &image->header, metadata, findings, stats) == 0);
   image_close (image);
   free (path);
   return findings;

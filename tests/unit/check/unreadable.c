@@ -63,6 +63,7 @@ make (void)
 static int
 scan (struct findings **findings, unsigned n)
 {
+  const struct scan_options metadata = { .full = false };
   const struct storage_options options = { .hooks = &hooks };
   char *path = images_path (IMAGE);
   struct image *image = image_open_file (path, &options);
@@ -76,7 +77,7 @@ scan (struct findings **findings, unsigned n)
   fail_at = n;
   quiet_errors = true;
   errno = 0;
-  r = scan_image (image->file, &image->header, false, *findings, &stats);
+  r = scan_image (image->file, &image->header, metadata, *findings, &stats);
   err = errno;
   quiet_errors = false;
   fail_at = 0;

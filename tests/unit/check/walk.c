@@ -167,6 +167,7 @@ expect_fault (const char *message)
 static void
 expect_finding (enum finding_kind kind, const char *message)
 {
+  const struct scan_options metadata = { .full = false };
   struct findings *findings = findings_new (10);
   struct scan_stats stats;
   struct census *census;
@@ -175,7 +176,7 @@ expect_finding (enum finding_kind kind, const char *message)
   size_t n, i;
 
   CHECK (findings != NULL);
-  CHECK (scan_image (image->file, &image->header, false, findings, &stats) == 0);
+  CHECK (scan_image (image->file, &image->header, metadata, findings, &stats) == 0);
   CHECK (findings_count (findings, kind) == 1);
   for (i = 0; i < (findings_list (findings, &n), n); i++) {
     const struct finding *f = &findings_list (findings, &n)[i];
