@@ -74,6 +74,8 @@ core_sources = \
 	%reldir%/format/luks.h \
 	%reldir%/format/luksmake.c \
 	%reldir%/format/luksmake.h \
+	%reldir%/format/otherformat.c \
+	%reldir%/format/otherformat.h \
 	%reldir%/format/overlap.c \
 	%reldir%/format/overlap.h \
 	%reldir%/format/preallocation.h \

@@ -35,6 +35,7 @@
 #include "util/sparse.h"
 #include "format/compress.h"
 #include "format/format.h"
+#include "format/otherformat.h"
 #include "image/filename.h"
 #include "image/image.h"
 
@@ -109,6 +110,24 @@ read_first_cluster (const struct image *im, bool filled, uint64_t *len)
   return NULL;
 }
 
+/* Says what the file is, as far as that is known. */
+static int
+refuse_other (const struct image *im)
+{
+  const uint64_t len = min64 (storage_size (im->file), OTHERFORMAT_BYTES);
+  CLEANUP_FREE void *buf = malloc (len);
+  const char *other;
+
+  if (buf && storage_read (im->file, buf, len, 0) == -1)
+    return -1;
+  other = buf ? otherformat_name (buf, len) : NULL;
+  nbdkit_error ("%s: not a qcow2 image%s%s", storage_path (im->file),
+                other ? ", but " : len == 0 ? ": the file is empty"
+                : ": it does not begin with \"QFI\\xfb\"", other ? other : "");
+  errno = EINVAL;
+  return -1;
+}
+
 /* CUT: as image_read_cut_header. */
 static int
 read_header (struct image *im, bool cut)
@@ -117,20 +136,14 @@ read_header (struct image *im, bool cut)
   const char *path = storage_path (im->file);
   uint64_t len;
 
-  if (storage_size (im->file) == 0) {
-    nbdkit_error ("%s: not a qcow2 image (the file is empty)", path);
-    errno = EINVAL;
-    return -1;
-  }
+  if (storage_size (im->file) == 0)
+    return refuse_other (im);
   buf = read_first_cluster (im, cut && storage_size (im->file) >= QCOW2_V3_HEADER_MIN,
                             &len);
   if (buf == NULL)
     return -1;
-  if (!header_is_qcow2 (buf, len)) {
-    nbdkit_error ("%s: not a qcow2 image (no QFI magic at offset 0)", path);
-    errno = EINVAL;
-    return -1;
-  }
+  if (!header_is_qcow2 (buf, len))
+    return refuse_other (im);
   return header_parse (path, buf, len, cut ? QCOW2_MAX_HOST_OFFSET
                        : storage_size (im->file), &im->header);
 }

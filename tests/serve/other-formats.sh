@@ -1,0 +1,61 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# A file that is not a qcow2 image is refused with what it is, and with what to do.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+
+cd "$tmp"
+make_image disk.qcow2 1M
+
+# Images that QEMU makes.
+for kind in vmdk=VMDK vdi=VDI vhdx=VHDX qed=QED parallels=Parallels vpc=VHD; do
+  qemu-img create -q -f ${kind%=*} x 1M
+  refused "x: not a qcow2 image, but a ${kind#*=} image: qemu-img convert" x
+done
+
+# What other programs make of an image.
+"$python" - <<'PY'
+import bz2, gzip, lzma, tarfile, zipfile
+data = open("disk.qcow2", "rb").read()
+for name, pack in ("gzip", gzip.compress), ("xz", lzma.compress), ("bzip2", bz2.compress):
+    open(name, "wb").write(pack(data))
+zipfile.ZipFile("zip", "w").write("disk.qcow2")
+tarfile.open("tar", "w").add("disk.qcow2")
+PY
+for format in gzip xz bzip2; do
+  refused "not a qcow2 image, but compressed with $format: unpack it" $format
+done
+refused 'not a qcow2 image, but a ZIP archive: unpack it' zip
+refused 'not a qcow2 image, but a tar archive .*: unpack it' tar
+
+# Marks that a qcow2 file can have as well, as nbdkit-qcow2-validate knows them.
+PYTHONPATH="$srcdir/../scripts/validate.d" "$python" - > marks <<'PY'
+import formats
+marks = list(formats.HEADER_MARKS)
+marks += [(name, (formats.OPTICAL_OFFSETS[0],), words[0]) for name, words in formats.OPTICAL]
+for i, (name, offsets, mark) in enumerate(marks):
+    for k, offset in enumerate(offsets[:2]):
+        if (name, offset) != ("LVM", 1024):
+            with open("mark%d-%d" % (i, k), "wb") as f:
+                f.seek(offset)
+                f.write(mark + bytes(100000))
+            print("mark%d-%d" % (i, k), name.split()[-1])
+PY
+[ "$(wc -l < marks)" -ge 10 ]
+while read -r file name; do
+  case "$name" in
+    sector) what='raw disk with a boot sector or partition table' ;;
+    ext4) what='raw disk with an ext filesystem' ;;
+    9660) what='ISO 9660' ;;
+    *) what="$name" ;;
+  esac
+  refused "not a qcow2 image, but .*$what.*: (nbdkit's file plugin|qemu-img|unpack)" $file
+done < marks
+
+# And if it is not known.
+echo text > text
+refused 'not a qcow2 image: it does not begin with "QFI' text
+: > empty
+refused 'not a qcow2 image: the file is empty' empty
