@@ -46,9 +46,11 @@
 #define USED_BYTE 100
 #define UNSHARED_BYTE 200
 
+#define WRITE 1                 /* its number */
+
 enum {
   PERM_READ = 1 << 0,           /* "consistent read" */
-  PERM_WRITE = 1 << 1,
+  PERM_WRITE = 1 << WRITE,
   PERM_RESIZE = 1 << 3,
 };
 
@@ -266,6 +268,17 @@ test_bytes (int fd, struct role role, unsigned *byte, long *pid)
   return 0;
 }
 
+/* What to do.  Readers share an image with each other, and never with a writer. */
+static const char *
+remedy (int fd, bool taking)
+{
+  long ignored;
+
+  return taking || test_byte (fd, USED_BYTE + WRITE, &ignored) == -1
+    ? "it may write, so stop it first (to open the image read-only does not help)"
+    : "stop it first, or open the image read-only";
+}
+
 /* Reports what errno means for BYTE, and sets errno for the caller. */
 static void
 report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
@@ -289,10 +302,11 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
   if (pid <= 0)
     pid = find_holder (fd, byte);
   describe_holder (pid, holder, sizeof holder);
-  errno = EBUSY;
   nbdkit_error ("%s: cannot get the %s\"%s\" lock: "
-                "is another process using the image?%s",
-                path, shared, permission_name (byte % 100), holder);
+                "is another process using the image?%s: %s",
+                path, shared, permission_name (byte % 100), holder,
+                remedy (fd, taking));
+  errno = EBUSY;
 }
 
 int

@@ -99,9 +99,10 @@ qemu_nbd ()
 
 # A writer: we can neither write nor read, and the message says who it is.
 qemu_nbd -f qcow2 "$img"
-refused "\"write\" lock: is another process using the image\?.*PID ${helper_pids[0]}" \
+stop='it may write, so stop it first'
+refused "\"write\" lock: is another process using the image\?.*PID ${helper_pids[0]}.*: $stop" \
   file="$img"
-refused '"write" lock: is another process' -r -- file="$img"
+refused "\"write\" lock: is another process.*: $stop" -r -- file="$img"
 refused '"write" lock: is another process' file="$top"
 start_nbdkit -r -- file="$img" lock=off
 nbdsh_run -c 'assert h.pread(1, 0) == b"\1"'
@@ -114,7 +115,7 @@ start_nbdkit -r -- file="$img"
 nbdsh_run -c 'assert h.pread(1, 0) == b"\1"'
 stop_nbdkit
 if start_nbdkit file="$img"; then
-  refused_connection '"write" lock: is another process'
+  refused_connection '"write" lock: is another process.*: stop it first, or open .* read-only'
   server_lives main
   drop_connections
   # It is gone: now it works.
