@@ -373,7 +373,7 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 
   if (r != -1)
     tell_unlisted (list.full, unlisted);
-  report_last ("%s the exports", r == -1 ? "cannot list" : "listed");
+  report_last (r == -1 ? "cannot list the exports" : "despite that, the exports were listed");
   return r == -1 ? -1 : 0;
 }
 
@@ -381,7 +381,7 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 static int
 qcow2_preconnect (int readonly)
 {
-  report_last ("started");
+  report_last ("despite that, the server started");
   return 0;
 }
 
@@ -441,7 +441,7 @@ qcow2_open (int readonly)
     report_last ("cannot open the export: %m");
     return NULL;
   }
-  report_last ("opened the export");
+  report_last ("despite that, the export was opened");
   connections_open++;
   connections_ever++;
   return h;
@@ -451,7 +451,7 @@ static void
 qcow2_close (void *handle)
 {
   leave (handle);
-  report_last ("closed the export");
+  report_last ("despite that, the export was closed");
   connections_open--;
   publish_stats ();
   /* This may have been the last connection to an image. */

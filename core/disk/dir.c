@@ -282,14 +282,29 @@ await_change (struct dir *dir, struct dir_image *image)
   return why ? -1 : 0;
 }
 
+/* Returns -1.  The client knows the name; that of the directory is none of its business. */
+static int
+no_image (const char *name)
+{
+  char text[PRINTABLE_SIZE (64)];
+
+  report_public ("there is no image \"%s\" in the directory",
+                 printable (name, 64, text, sizeof text));
+  errno = ENOENT;
+  return -1;
+}
+
 static int
 open_image (const struct dir *dir, struct dir_image *image)
 {
   struct disk_options options = dir->options;
+  struct stat st;
 
   options.path = image->path;
   options.in_dir = file_of (dir, image->name);
   options.map = dir->map;
+  if (dirfile_stat (&options.in_dir, &st) == -1 && errno == ENOENT)
+    return no_image (image->name);
   if (disk_open (&options, &image->disk) == -1)
     return -1;
   nbdkit_debug ("%s: opened: %s%s%s", image->path,
@@ -304,15 +319,11 @@ open_image (const struct dir *dir, struct dir_image *image)
 static struct dir_image *
 enter (struct dir *dir, const char *name)
 {
-  char text[PRINTABLE_SIZE (64)];
   struct dir_image *image;
   int r, why;
 
   if (!is_name (name)) {
-    nbdkit_error ("%s: no image \"%s\" in this directory",
-                  dir->options.path,
-                  printable (name, 64, text, sizeof text));
-    errno = ENOENT;
+    no_image (name);
     return NULL;
   }
   {

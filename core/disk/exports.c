@@ -78,12 +78,12 @@ struct export_slot *
 exports_find (const struct disk *d, const char *name)
 {
   const struct export_kind *kind = kind_of (name);
-  const char *only = d->options.snapshot;
+  const char *only = d->options.snapshot, *image = d->options.in_dir.name;
   char text[PRINTABLE_SIZE (64)], hint[BITMAPDIR_WHY + 64] = "";
   struct export_slot *slot;
 
   if (only && name[0] != '\0' && strcmp (name, only) != 0) {
-    nbdkit_error ("only snapshot \"%s\" is served, as export \"\"", only);
+    report_public ("only snapshot \"%s\" is served, as export \"\"", only);
     errno = ENOENT;
     return NULL;
   }
@@ -95,8 +95,12 @@ exports_find (const struct disk *d, const char *name)
     return slot;
   if (kind->hint)
     kind->hint (d, hint, sizeof hint);
-  nbdkit_error ("%s: there is no %s \"%s\"%s", d->options.path, kind->noun,
-                printable (name, strlen (name), text, sizeof text), hint);
+  printable (name, strlen (name), text, sizeof text);
+  if (hint[0])                  /* it may show what was found in the image */
+    nbdkit_error ("%s: there is no %s \"%s\"%s", d->options.path, kind->noun, text, hint);
+  else
+    report_public ("%s%sthere is no %s \"%s\"", image ? image : "", image ? ": " : "",
+                   kind->noun, text);
   errno = ENOENT;
   return NULL;
 }

@@ -68,9 +68,9 @@ end_pause (struct spacewait *s, bool full)
   }
   if (ms == -1)
     return;
-  report_notice ("%s: %s after %" PRId64 ".%03" PRId64 " seconds", s->path,
-                 full ? "no request waits for space any more, and there is none,"
-                 : "there is space again,", ms / 1000, ms % 1000);
+  report_notice ("%s: requests waited for space for %" PRId64 ".%03" PRId64
+                 " seconds, and there is %s", s->path, ms / 1000, ms % 1000,
+                 full ? "still none" : "some again");
   if (s->news)
     s->news ();
 }

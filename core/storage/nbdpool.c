@@ -167,9 +167,11 @@ static void
 tell_back (struct nbdpool *p)
 {
   const bool silent = report_silence (false);
+  const int64_t ms = clock_ms () - p->lost_at;
 
   if (p->lost_at > 0)
-    nbdkit_error ("%s: connected again", p->name);
+    nbdkit_error ("%s: the connection was lost for %" PRId64 ".%03" PRId64 " seconds",
+                  p->name, ms / 1000, ms % 1000);
   report_silence (silent);
   p->lost_at = 0;
   p->gone = false;

@@ -156,20 +156,39 @@ report_end_keeping (bool tell)
   keeping = false;
 }
 
-void
-report_error (const char *fmt, ...)
+static void __attribute__ ((format (printf, 1, 0)))
+vreport (const char *fmt, va_list args)
 {
   KEEP_ERRNO_FOR_BLOCK;
   CLEANUP_FREE char *text = NULL;
-  va_list args;
 
   if (silent)
     return;
-  va_start (args, fmt);
   text = compose (fmt, args);
-  va_end (args);
   if (!keeping || text == NULL || !keep (text))
     send_text (text);
+}
+
+void
+report_error (const char *fmt, ...)
+{
+  va_list args;
+
+  va_start (args, fmt);
+  vreport (fmt, args);
+  va_end (args);
+}
+
+/* (It is the last message of this thread, so what came before stays here.) */
+void
+report_public (const char *fmt, ...)
+{
+  va_list args;
+
+  va_start (args, fmt);
+  vreport (fmt, args);
+  va_end (args);
+  told = false;
 }
 
 void

@@ -30,6 +30,10 @@ extern void report_notice (const char *fmt, ...)
 extern void report_last (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
+/* The same as report_error, with a text that clients may have: nothing needs to follow it. */
+extern void report_public (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
+
 /* While SILENT, errors of this thread are not reported.  For work that is done
  * again later, with errors reported.  Returns what was the case before. */
 extern bool report_silence (bool silent);

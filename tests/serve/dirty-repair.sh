@@ -156,7 +156,7 @@ for row in "$entry:$l1:other metadata" "$entry:$((1 << 40)):beyond the end" \
   nbdinfo --is readonly "$uri"
   grep "cannot be repaired, so it cannot be changed: .*$message" "${server_log[main]}"
   # (The others are for the client.)
-  [ "$(grep -vc 'opened the export' "${server_log[main]}")" = 1 ]
+  [ "$(grep -vc 'the export was opened' "${server_log[main]}")" = 1 ]
   stop_nbdkit
   # Nor is it changed before it is served, and then nothing is served.
   for edit in snapshot-create=s resize=+1M bitmap-add=b; do

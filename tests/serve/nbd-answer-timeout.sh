@@ -33,7 +33,7 @@ reader=$!
 in_log "$far_uri: the NBD server has been silent for 1 seconds"
 kill -CONT "$far_pid"
 wait "$reader"
-in_log 'connected again'
+in_log 'the connection was lost for'
 
 cat > "$tmp/client.py" <<'END'
 import errno, glob, os, signal

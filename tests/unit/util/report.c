@@ -82,12 +82,17 @@ main (void)
   CHECK (error_count () == 9 && strcmp (last_error (), "last: 1") == 0);
   report_last ("last: %d", 2);
   CHECK (error_count () == 9 && errno == ENOENT);
+  nbdkit_error ("secret");
+  report_public ("public %d", 2);
+  CHECK (error_count () == 11 && strcmp (last_error (), "public 2") == 0);
+  report_last ("last: %d", 3);
+  CHECK (error_count () == 11 && errno == ENOENT);
   report_keep ();
   nbdkit_error ("five");
   report_last ("last: %d", 3);
-  CHECK (error_count () == 9);
+  CHECK (error_count () == 11);
   report_end_keeping (true);
   report_last ("last: %d", 4);
-  CHECK (error_count () == 11 && strcmp (last_error (), "last: 4") == 0);
+  CHECK (error_count () == 13 && strcmp (last_error (), "last: 4") == 0);
   return 0;
 }
