@@ -28,18 +28,19 @@ def libnbd():
 class Served:
     """An image that clients can use.
 
-    PARAMETERS are more of them for the plugin, and FDS descriptors for it.  WINDOW is
-    (offset, length) of the part that clients see.  Raw exports of NBD servers need no
-    server of ours, unless there is a window."""
+    PARAMETERS are more of them for the plugin, and FDS descriptors for it.  FILTERS are
+    words for nbdkit's command line.  WINDOW is (offset, length) of the part that clients
+    see.  Raw exports of NBD servers need no server of ours, unless there are filters."""
 
     def __init__(self, image, writing=False, parameters=(), export="", window=None,
-                 fds=()):
+                 fds=(), filters=()):
         self.image = image
         self.server = None
-        filters, more = [], []
+        more = [word for word in filters if not word.startswith("--")]
+        filters = [word for word in filters if word.startswith("--")]
         if window is not None:
-            filters = ["--filter=offset"]
-            more = ["offset=%d" % window[0], "range=%d" % window[1]]
+            filters.append("--filter=offset")
+            more += ["offset=%d" % window[0], "range=%d" % window[1]]
         if image.format == "qcow2":
             passphrase = images.Passphrase(image.secret)
             arguments = [*filters, programs.plugin, *image.parameters(writing),
@@ -98,13 +99,11 @@ def first_bytes(image, count):
     try:
         connect(handle, image.path)
         count = min(count, handle.get_size())
-        data = nbd.Buffer(count)
-        if count:
-            wait(handle, handle.aio_pread(data, 0))
+        data = read(handle, 0, count) if count else b""
         handle.shutdown()
     except nbd.Error as e:
         raise Failure(why(image.given, e)) from None
-    return bytes(data.to_bytearray())
+    return bytes(data)
 
 
 # Not libnbd's synchronous functions: Python would not notice signals while a server does
@@ -123,6 +122,19 @@ def connect(handle, uri):
 def wait(handle, cookie):
     while not handle.aio_command_completed(cookie):
         handle.poll(TICK)
+
+
+def read(handle, at, length):
+    data = libnbd().Buffer(length)
+    wait(handle, handle.aio_pread(data, at))
+    return data.to_bytearray()
+
+
+def zero(handle, at, length):
+    while length:
+        n = min(length, STATUS)
+        wait(handle, handle.aio_zero(n, at))
+        at, length = at + n, length - n
 
 
 def extents(handle, begin, end):

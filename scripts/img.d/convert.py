@@ -18,17 +18,23 @@ from clients import Served
 
 REQUEST = 256 << 10             # bytes, nbdcopy's default
 MAX_REQUEST = 32 << 20
+PIECE = 2 << 20                 # bytes, a multiple of each cluster size
+BLOCK = 4096                    # bytes that are not written if they are zeros
+IN_FLIGHT = 16                  # pieces
+BROKEN_PIPE = 128 + programs.signal.SIGPIPE
 
 
 # --- What is read.
 
 class Source:
-    """An image, a snapshot in it, or a part of it (WINDOW: offset and length)."""
+    """An image, a snapshot in it, or a part of it (WINDOW: offset and length), with nbdkit's
+    FILTERS."""
 
-    def __init__(self, image, snapshot=None, layer=False, window=None, cache=None):
+    def __init__(self, image, snapshot=None, layer=False, window=None, cache=None,
+                 filters=()):
         self.image = image
         self.served = None
-        if image.format == "raw" and not image.uri and window is None:
+        if image.format == "raw" and not image.uri and window is None and not filters:
             # nbdcopy reads it without a server.
             clients.hold(image, False)
             self.where = image.path
@@ -37,11 +43,16 @@ class Source:
         parameters = ["snapshot=" + snapshot] if snapshot is not None else []
         if cache == "none" and image.format == "qcow2":
             parameters.append("cache=none")
-        self.served = Served(image, False, parameters, "layer:0" if layer else "", window)
+        self.served = Served(image, False, parameters, "layer:0" if layer else "", window,
+                             (), filters)
         self.where = self.served.uri
         self.size = self.served.size()
         if image.share and self.served.server:
             locks.refuse_open(self.served.server.pid)
+
+    def connect(self):
+        self.served = self.served or Served(self.image)
+        return self.served.connect()
 
     def explain(self, why):
         return self.served.explain(why) if self.served else why
@@ -57,7 +68,7 @@ def from_stdin(format):
         if os.path.exists(name) and os.path.samestat(os.stat(name), found):
             return images.Image(name, format)
     name = os.path.join(programs.directory(), "stdin")
-    with open(name, "xb") as f:
+    with cli.About(name), open(name, "xb") as f:
         while True:
             with cli.About("stdin"):
                 piece = os.read(0, 1 << 20)
@@ -106,6 +117,7 @@ class NewTarget:
         self.parameters = parameters + (
             ["cache=" + cache] if image.format == "qcow2" else [])
         self.is_made = False
+        self.filters = ()
 
     def make_raw(self, size):
         mode = "r+b" if self.file.direct else "xb"
@@ -127,7 +139,8 @@ class NewTarget:
             (["overwrite=true"] if self.file.direct else [])
 
     def serve(self, window, size):
-        return Served(self.made, True, self.parameters + self.make(size), "", window)
+        return Served(self.made, True, self.parameters + self.make(size), "", window, (),
+                      self.filters)
 
     def path(self):
         """If nbdcopy can write it without a server: it makes it anew."""
@@ -150,18 +163,24 @@ class OldTarget:
     def __init__(self, image, zero, cache, parameters):
         self.made = self.image = image
         self.zero = zero
+        self.filters = ()
         self.parameters = list(parameters)
         if cache == "none" and image.format == "qcow2":
             self.parameters.append("cache=none")
 
     def serve(self, window, size):
-        served = Served(self.image)
+        if window:
+            self.refuse_small(Served(self.image), size).stop()
+        served = Served(self.made, True, self.parameters, "", window, (), self.filters)
+        # (Of an NBD export, nbdcopy finds out: its server may admit one client, once.)
+        return served if window or not served.server else self.refuse_small(served, size)
+
+    def refuse_small(self, served, size):
         have = served.size()
-        served.stop()
         if have < size:
             raise Failure("%s: the disk has %d bytes, fewer than what is copied (%d)"
                           % (self.image.given, have, size))
-        return Served(self.made, True, self.parameters, "", window)
+        return served
 
     def path(self):
         return None
@@ -171,22 +190,30 @@ class OldTarget:
 
 
 class Copying:
-    """How nbdcopy copies."""
+    """How nbdcopy copies; or if it SALVAGEs what can be read, this program."""
 
-    def __init__(self, requests=None, sparse=None, cluster=None):
+    def __init__(self, requests=None, sparse=None, cluster=None, salvage=False):
         self.options = []
-        self.by_default = requests is None and sparse is None
-        self.allocates = sparse == 0 and cluster is None
+        self.cluster = cluster
+        self.salvage = salvage
+        self.by_default = requests is None and sparse is None and not salvage
+        self.allocates = sparse == 0
         if requests is not None:
             self.options.append("--requests=%d" % requests)
         if cluster is not None:
             # Only whole clusters are compressed.
-            request = min(max(REQUEST, cluster), MAX_REQUEST)
-            self.options += ["--request-size=%d" % request, "--sparse=%d" % cluster]
-        elif self.allocates:
+            self.options.append("--request-size=%d" % min(max(REQUEST, cluster),
+                                                          MAX_REQUEST))
+        if self.allocates:
             self.options += ["--allocated", "--sparse=0"]
-        elif sparse is not None:
-            self.options.append("--sparse=%d" % sparse)
+        elif sparse is not None or cluster is not None:
+            self.options.append("--sparse=%d" % (cluster or sparse))
+
+    def must_be_here(self, sources):
+        """nbdcopy cannot salvage, and would write the clusters in which one source ends
+        and the next one begins in parts, which are not compressed."""
+        return self.salvage or self.cluster and any(s.size % self.cluster
+                                                    for s in sources[:-1])
 
     def to(self, target):
         found = list(self.options)
@@ -203,10 +230,19 @@ def size_of_all(sources):
 
 def copy_all(sources, target, copying, progress):
     """The sources one after the other."""
+    progress.show(0)
+    if copying.must_be_here(sources):
+        copy_here(sources, target, copying, progress)
+    else:
+        copy_each(sources, target, copying, progress)
+    progress.show(1)
+    progress.end()
+
+
+def copy_each(sources, target, copying, progress):
     total = sum(s.size for s in sources)
     end = size_of_all(sources)
     at = 0
-    progress.show(0)
     for source in sources:
         window = (at, source.size) if len(sources) > 1 else None
         share = (at / total, (at + source.size) / total) if total else (0, 1)
@@ -215,8 +251,6 @@ def copy_all(sources, target, copying, progress):
         elif target.path() is None:
             target.serve(None, end).connect().shutdown()
         at += images.round_up(source.size, images.SECTOR)
-    progress.show(1)
-    progress.end()
 
 
 def copy_one(source, target, window, copying, progress, share, size):
@@ -225,7 +259,8 @@ def copy_one(source, target, window, copying, progress, share, size):
     where = None if window else target.path()
     if where is None:
         served = target.serve(window, size)
-        served.connect().shutdown()
+        if served.server:
+            served.connect().shutdown()
         where = served.uri
     result = clients.copy(source.where, where, copying.to(target), progress, share)
     if result.status != 0:
@@ -235,6 +270,97 @@ def copy_one(source, target, window, copying, progress, share, size):
         raise Failure(source.explain(why))
     if served:
         served.stop()
+
+
+def copy_here(sources, target, copying, progress):
+    """Without nbdcopy: the sources are one disk, of which whole clusters are written."""
+    end = size_of_all(sources)
+    served = target.serve(None, end)
+    writer = served.connect()
+    if not target.zero and not copying.allocates:
+        clients.zero(writer, 0, end)
+    base, start, piece = 0, 0, None
+    in_flight = []
+    for source in sources:
+        reader = source.connect()
+        lost = []
+        for at, length, zero in runs_of(reader, source.size):
+            at += base
+            while length and (copying.allocates or not zero):
+                if piece is None or at >= start + len(piece):
+                    write_piece(served, writer, piece, start, copying, in_flight)
+                    start = at - at % PIECE
+                    piece = bytearray(min(PIECE, end - start))
+                    progress.show(at / end)
+                n = min(length, start + len(piece) - at)
+                piece[at - start:at - start + n] = readable(
+                    source, reader, at - base, n, lost if copying.salvage else None)
+                at, length = at + n, length - n
+        base += images.round_up(source.size, images.SECTOR)
+        for begin, stop, why in lost:
+            cli.tell("warning: %s: offset %d: %d bytes cannot be read, and became zeros: %s"
+                     % (source.image.given, begin, stop - begin, why))
+    write_piece(served, writer, piece, start, copying, in_flight)
+    finish_writes(served, writer, in_flight, 0)
+    if target.flush and writer.can_flush():
+        clients.wait(writer, writer.aio_flush())
+    writer.shutdown()
+    served.stop()
+
+
+def write_piece(served, writer, piece, start, copying, in_flight):
+    """Those blocks that are not zeros."""
+    if piece is None:
+        return
+    block = len(piece) if copying.allocates else copying.cluster or BLOCK
+    at = 0
+    while at < len(piece):
+        end = at
+        while end < len(piece) and (copying.allocates or any(piece[end:end + block])):
+            end = min(end + block, len(piece))
+        if end > at:
+            data = clients.libnbd().Buffer.from_bytearray(piece[at:end])
+            in_flight.append((writer.aio_pwrite(data, start + at), data))
+            finish_writes(served, writer, in_flight, IN_FLIGHT)
+        at = end + block
+
+
+def finish_writes(served, writer, in_flight, most):
+    """Until there are MOST."""
+    try:
+        while len(in_flight) > most:
+            clients.wait(writer, in_flight.pop(0)[0])
+    except clients.libnbd().Error as e:
+        raise Failure(served.explain(clients.why(served.image.given, e))) from None
+
+
+def runs_of(reader, size):
+    """(offset, length, does it read as zeros?)  If the tables that say so cannot be read,
+    what they describe may be data."""
+    at = 0
+    try:
+        for begin, length, flags in clients.extents(reader, 0, size):
+            at = begin + length
+            yield begin, length, flags & clients.ZERO
+    except clients.libnbd().Error:
+        yield at, size - at, False
+
+
+def readable(source, reader, at, length, lost):
+    """LOST: [begin, end, reason] of what is not; None: that is a failure."""
+    try:
+        return clients.read(reader, at, length)
+    except clients.libnbd().Error as e:
+        if lost is None or not reader.aio_is_ready():
+            raise Failure(source.explain(clients.why(source.image.given, e))) from None
+        if length > images.SECTOR:
+            half = images.round_up(length // 2, images.SECTOR)
+            return readable(source, reader, at, half, lost) + \
+                readable(source, reader, at + half, length - half, lost)
+        if not lost or lost[-1][1] != at:
+            lost.append([at, at, os.strerror(e.errnum)])
+        lost[-1][1] = at + length
+        return bytearray(length)
 
 
 def copy_layer(source, target):
@@ -270,16 +396,18 @@ def convert(o):
     if o.bitmaps and not can_have_bitmaps(opened[0]):
         raise Failure("%s: the image cannot have bitmaps" % opened[0].given)
     given = options_of(o, format)
+    rate = images.size_of(o.rate, "-r") if o.rate is not None else 0
+    filters = ["--filter=rate", "rate=%d" % (rate * 8)] if rate else []
     layer = o.backing is not None and has_backing(opened[0])
     progress = clients.Progress(o.progress and not o.quiet)
     copying = Copying(
         number(o.coroutines, "-m", 1, 16),
         None if o.sparse is None else images.size_of(o.sparse, "-S"),
-        cluster_size(given) if o.compress else None)
+        cluster_size(given) if o.compress else None, o.salvage)
     parameters = ["compress=on"] if o.compress else []
 
     def sources():
-        return [Source(i, snapshot, layer, None, o.src_cache) for i in opened]
+        return [Source(i, snapshot, layer, None, o.src_cache, filters) for i in opened]
 
     if output == "-":
         return to_stdout(sources(), format, given, secrets, copying, parameters)
@@ -292,8 +420,11 @@ def convert(o):
         alone = False
     else:
         target = NewTarget(image, given, image.secret, o.cache, parameters)
-        alone = len(opened) == 1 and copying.by_default and \
+        alone = len(opened) == 1 and copying.by_default and not rate and \
             inside.possible(opened[0], snapshot, image, given)
+    if copying.allocates and format == "qcow2":
+        # Without it, nbdcopy does not write zeros as data.
+        target.filters = ["--filter=nozero"]
     if layer:
         copy_layer(*sources(), target)
     elif alone:
@@ -322,11 +453,13 @@ def can_have_bitmaps(image):
 
 
 def refuse(o):
-    if o.rate is not None:
-        raise Failure("-r is not supported: use nbdkit-rate-filter and an NBD URI")
-    if o.salvage:
-        raise Failure("--salvage is not supported: use nbdkit-ddrescue-filter, or "
-                      "nbdcopy and a target that is filled piece by piece")
+    if o.copy_range_offloading:
+        for option, given in (("-S", o.sparse is not None), ("-c", o.compress),
+                              ("--salvage", o.salvage)):
+            if given:
+                raise Failure("-C cannot be used with " + option)
+    if o.salvage and (o.backing is not None or o.operands[-1] == "-"):
+        raise Failure("--salvage cannot be used with -B, or for stdout")
     if o.target_image_opts:
         raise Failure("--target-image-opts is not supported: use -n, -O and the name")
     if o.compress and o.target_format != "qcow2":
@@ -343,16 +476,15 @@ def refuse(o):
 
 def options_of(o, format):
     given = create.options_of(o.options, format)
-    if "size" in given:
-        raise Failure("-o size: the size is that of what is copied (resize changes it)")
+    if given.pop("size", None) is not None:
+        cli.tell("warning: -o size has no effect: the size is that of what is copied")
     if o.backing is not None:
-        given["backing_file"] = o.backing
+        given.setdefault("backing_file", o.backing)
     if o.backing_format is not None:
-        given["backing_fmt"] = o.backing_format
-    if "backing_file" in given and format != "qcow2":
+        given.setdefault("backing_fmt", o.backing_format)
+    o.backing = given.get("backing_file")
+    if o.backing is not None and format != "qcow2":
         raise Failure("raw images have no backing file")
-    if "backing_file" in given and o.backing is None:
-        raise Failure("-o backing_file: use -B")
     return given
 
 
@@ -384,6 +516,8 @@ def to_stdout(sources, format, given, secrets, copying, parameters):
     if format == "raw" and len(sources) == 1:
         result = clients.copy(sources[0].where, "-", [], clients.Progress(False),
                               stdout=1)
+        if result.status == BROKEN_PIPE:
+            programs.interrupt(programs.signal.SIGPIPE, None)
         if result.status != 0:
             raise Failure(sources[0].explain(programs.reason(result.said,
                                                                     "nbdcopy")))
@@ -434,7 +568,10 @@ def dd(o):
     target_image = images.Image(words["of"], o.target_format or "raw", None, False,
                                 o.allow_uri)
     refuse_same([image], target_image)
-    target = NewTarget(target_image, {}, None, None, [])
+    if target_image.uri and target_image.format == "raw":
+        target = OldTarget(target_image, False, None, [])
+    else:
+        target = NewTarget(target_image, {}, None, None, [])
     size = Source(image).size
     skip = images.size_of(words.get("skip", "0"), "skip") * block
     if "count" in words:
@@ -486,10 +623,11 @@ COMMANDS = {
                 "the new image is allocated", "SIZE"),
          Option("m", "coroutines", "the number of requests in flight", "N"),
          Option("W", "oob", "accepted: pieces are always written in any order"),
-         Option("C", "copy-range-offloading", "accepted, without effect"),
+         Option("C", "copy-range-offloading", "accepted, without effect; not with -S, -c "
+                "and --salvage"),
          cli.PROGRESS, cli.QUIET, cli.CACHE, cli.SOURCE_CACHE, cli.SHARE,
-         Option("r", "rate", "refused", "RATE"),
-         Option(None, "salvage", "refused"),
+         Option("r", "rate", "read at most so many bytes in a second", "RATE"),
+         Option(None, "salvage", "what cannot be read becomes zeros"),
          Option(None, "target-image-opts", "refused"), *cli.IMAGE],
         convert, 2, None),
     "dd": Command(

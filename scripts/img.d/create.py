@@ -216,6 +216,8 @@ def create(o):
         given["backing_file"] = o.backing
     if o.backing_format is not None:
         given["backing_fmt"] = o.backing_format
+    if len(o.operands) > 1 and "size" in given:
+        raise Failure("the size of the disk is given twice")
     size = new_size(o.operands[1:] or [given.get("size")], given)
     if o.backing_unsafe and size is None:
         raise Failure("-u requires the size of the disk")

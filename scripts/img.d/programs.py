@@ -20,7 +20,7 @@ try:
 except ImportError:
     import socket
 
-from cli import Failure
+from cli import About, Failure
 
 nbdkit, plugin = "nbdkit", "qcow2"      # --nbdkit and --plugin change them
 
@@ -327,7 +327,8 @@ class Server:
         Server.count += 1
         self.socket = os.path.join(directory(SOCKET_NAME), "%d.sock" % Server.count)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listening.bind(self.socket)
+        with About(self.socket):
+            listening.bind(self.socket)
         listening.listen(64)
         self.log = text_file()
 

@@ -54,6 +54,24 @@ for options in compression_type=zlib compression_type=zstd cluster_size=4k clust
   [ "$ours" -le $((theirs + theirs / 4 + 256)) ] || fail "$ours KiB, not $theirs"
 done
 
+# Compressed are also the clusters in which one image ends and the next one begins.
+head -c 100001 /dev/zero | tr '\0' y > theirs/yes.raw
+cp theirs/yes.raw ours
+converted -c -O qcow2 yes.raw disk.qcow2 yes.raw over.qcow2 joint.qcow2
+compressed () { qemu-img check --output=json "$1/joint.qcow2" | grep compressed-clusters; }
+diff <(compressed theirs) <(compressed ours)
+# With -S 0, everything is data.
+converted -S 0 -O qcow2 disk.qcow2 full.qcow2
+map () { qemu-img map --output=json "$1/full.qcow2" | grep -v '"zero": false, "data": true'; }
+if map ours; then fail "not allocated"; fi
+# What has no effect, or not on what is copied.
+converted -r 1G -O qcow2 disk.qcow2 options.qcow2
+converted -r 0 -C disk.qcow2 options.raw
+converted -O qcow2 -o size=1M disk.qcow2 options.qcow2
+converted --salvage -O qcow2 over.qcow2 options.qcow2
+converted --salvage -c -O qcow2 yes.raw disk.qcow2 options.qcow2
+converted --salvage odd.raw options.raw
+
 # Into what exists.
 in_both qemu-img create -q -f qcow2 there.qcow2 20M
 in_both qemu-io -f qcow2 -c 'write -P 6 0 20M' there.qcow2
@@ -66,6 +84,8 @@ converted -n --target-is-zero -O qcow2 disk.qcow2 empty.qcow2
 # Over a backing file: only what is not in the backing file.
 in_both qemu-img convert -O qcow2 disk.qcow2 base.qcow2
 converted -O qcow2 -B base.qcow2 -F qcow2 over.qcow2 over2.qcow2
+[ "$(allocated_kib ours/over2.qcow2)" -lt 1024 ]
+converted -O qcow2 -o backing_file=base.qcow2,backing_fmt=qcow2 over.qcow2 over2.qcow2
 [ "$(allocated_kib ours/over2.qcow2)" -lt 1024 ]
 
 # Bitmaps.
@@ -97,6 +117,13 @@ same_disk ours/in.qcow2
 # shellcheck disable=SC2002
 cat stream | img convert -f raw -O qcow2 - ours/in2.qcow2
 same_disk ours/in2.qcow2
+(
+  ulimit -f 200
+  # shellcheck disable=SC2002
+  if cat stream | img convert -f raw -O qcow2 - ours/in3.qcow2 2> err; then fail "no limit"; fi
+)
+grep "nbdkit-qcow2-img: $TMPDIR/.*/stdin: File too large" err
+nothing_left
 # shellcheck disable=SC2002
 cat ours/in.qcow2 | img convert -O qcow2 -c - - | cat > ours/out.qcow2
 same_disk ours/out.qcow2
@@ -110,6 +137,13 @@ img convert -f raw -O qcow2 - ours/in3.qcow2 <&7
 exec 7<&-
 same_disk ours/in3.qcow2
 img convert -c -O qcow2 ours/over.qcow2 - | head -c 1000 > beginning || :
+nothing_left
+for format in raw qcow2; do
+  # shellcheck disable=SC2030
+  ({ set +x; } 2>&-; set +o pipefail
+   img convert -O "$format" ours/over.qcow2 - 2> err | head -c 1000 > beginning)
+  [ ! -s err ] || fail "said something"
+done
 nothing_left
 # Closed descriptors are not given to images.
 img convert ours/over.qcow2 ours/closed.raw <&- >&- 2>&-
@@ -128,9 +162,46 @@ cmp far.raw stream
 img convert -f raw -O qcow2 "$far" ours/near.qcow2
 same_disk ours/near.qcow2
 img compare -q "$far" ours/near.qcow2
+img dd bs=1M count=3 if=ours/over.qcow2 of="$far"
+cmp -n 3145728 far.raw stream
 img convert -O qcow2 ours/odd.raw "$far"
 img convert -f qcow2 "$far" ours/back.raw
 cmp -n 3000001 ours/odd.raw ours/back.raw
+
+# One that admits one client, once.
+for options in "-O raw" "-O raw --salvage" "-O qcow2"; do
+  rm -f once.raw
+  truncate -s 20M once.raw
+  [ "$options" != "-O qcow2" ] || qemu-img create -q -f qcow2 -o preallocation=metadata once.raw 12M
+  qemu-nbd --fork --pid-file=once.pid -f raw -k "$sockdir/once.sock" once.raw
+  helper_pids+=("$(cat once.pid)")
+  # shellcheck disable=SC2086
+  img convert -n $options ours/over.qcow2 "nbd+unix:///?socket=$sockdir/once.sock"
+  read -r _ format _ <<< "$options"
+  qemu-img compare -q -f "$format" -F raw once.raw stream
+done
+
+# What cannot be read becomes zeros.
+"$NBDKIT" -f -U "$sockdir/bad.sock" -P bad.pid eval get_size='echo 4M' pread='
+  if [ $4 -lt 1052672 ] && [ $(($4 + $3)) -gt 1048576 ]; then echo EIO bad >&2; exit 1; fi
+  head -c $3 /dev/zero | tr "\0" a' &
+helper_pids+=($!)
+bad="nbd+unix:///?socket=$sockdir/bad.sock"
+for ((i = 0; i < 1500; ++i)); do
+  [ ! -s bad.pid ] || break
+  sleep 0.02
+done
+for options in "-O raw" "-O qcow2" "-O qcow2 -c" "-O raw -S 0"; do
+  # shellcheck disable=SC2086
+  qemu-img convert -q -f raw --salvage $options "$bad" theirs/salvaged
+  # shellcheck disable=SC2086
+  img convert -f raw --salvage $options "$bad" ours/salvaged 2> err
+  grep 'offset 1048576: 4096 bytes cannot be read' err
+  [ "$(grep -c warning err)" = 1 ]
+  read -r _ format _ <<< "$options"
+  qemu-img compare -q -f "$format" -F "$format" theirs/salvaged ours/salvaged
+done
+img_refused 'offset 1048576 failed' convert -f raw "$bad" x.raw
 
 # --- dd
 for ((i = 0; i < 4; ++i)); do
@@ -172,7 +243,10 @@ for bad in "none.qcow2 kept.qcow2" "-O qcow2 -o no=1 disk.qcow2 kept.qcow2" disk
     "-m 0 -O qcow2 disk.qcow2 kept.qcow2" "-m 17 -O qcow2 disk.qcow2 kept.qcow2" \
     "-S x -O qcow2 disk.qcow2 kept.qcow2" \
     "--target-is-zero -O qcow2 disk.qcow2 kept.qcow2" "-l one disk.qcow2 over.qcow2 x.raw" \
-    "-O qcow2 -f qcow2 odd.raw kept.qcow2" "-n -O raw disk.qcow2 odd.raw"; do
+    "-O qcow2 -f qcow2 odd.raw kept.qcow2" "-n -O raw disk.qcow2 odd.raw" \
+    "-C -S 4k -O qcow2 disk.qcow2 kept.qcow2" "-C -c -O qcow2 disk.qcow2 kept.qcow2" \
+    "-C --salvage -O qcow2 disk.qcow2 kept.qcow2" "-r x -O qcow2 disk.qcow2 kept.qcow2" \
+    "-O raw -o backing_file=base.qcow2 disk.qcow2 kept.qcow2"; do
   # shellcheck disable=SC2086
   both_status convert $bad
   [ "$status" = 1 ]
@@ -188,6 +262,4 @@ for args in "convert -O qcow2 random.raw x.qcow2" "dd if=random.raw of=x.raw" \
 done
 rm ours/random.raw
 img_refused "vmdk" convert -O vmdk disk.qcow2 x.vmdk
-img_refused 'rate-filter' convert -r 100 disk.qcow2 x.raw
-img_refused 'ddrescue' convert --salvage disk.qcow2 x.raw
 img_refused 'target-image-opts' convert --target-image-opts disk.qcow2 x.raw
