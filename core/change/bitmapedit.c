@@ -327,7 +327,8 @@ check_limits (struct edit *e)
     entries += item->table_entries;
     if (item->automatic && !is_inconsistent (item))
       recorded += div_up (item->bits, 8);
-    if (entries > BITMAPDIR_MAX_ENTRIES || recorded > QCOW2_MAX_BITMAP_BYTES)
+    if (entries > BITMAPDIR_MAX_ENTRIES ||
+        (!bitmapdir_can_record (recorded) && bitmapdir_can_record (e->dir->recorded)))
       return refuse (e, name_of (item),
                      "all bitmaps together would need too much memory");
   }
@@ -738,7 +739,8 @@ change_disk (struct image *image, const struct disk_options *options,
   struct disk *d;
   int r;
 
-  top.backing = BACKING_IGNORE;         /* no guest data is read */
+  top.backing = BACKING_IGNORE;         /* no guest data is read, and none written */
+  top.unrecorded = true;
   if (image_reload (image) == -1 || disk_open_on (&top, image, &d) == -1)
     return -1;
   r = become_writable (d, options);

@@ -187,7 +187,8 @@ check_limits (const struct image *image, const struct bitmapdir *dir,
       entries += div_up (bits, per_cluster);
     if (b->follower != SIZE_MAX)
       recorded += div_up (bits, 8);
-    if (entries > BITMAPDIR_MAX_ENTRIES || recorded > QCOW2_MAX_BITMAP_BYTES)
+    if (entries > BITMAPDIR_MAX_ENTRIES ||
+        (!bitmapdir_can_record (recorded) && bitmapdir_can_record (dir->recorded)))
       return refuse (image, b, "all bitmaps together would need too much memory");
   }
   return 0;

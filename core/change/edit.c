@@ -177,6 +177,7 @@ zero_tail (struct image *image, const struct disk_options *d, uint64_t size,
 
   options.size_at_least = round_up (size, image->header.cluster_size);
   count = options.size_at_least - size;
+  options.unrecorded = true;
   if (count == 0)
     return 0;
   options.detect_zeroes = DETECT_ZEROES_OFF;

@@ -71,7 +71,6 @@ struct copying {
   struct grace *grace;
   struct view disk;             /* over the old chain; writable */
   struct view moved;            /* the same image over the new chain; writable */
-  struct writable unrecorded;   /* of `moved': bitmaps record nothing */
   struct view old, new;         /* the layers below the image; read-only */
   bool flatten;                 /* `new' shows zeros */
   uint64_t piece;               /* bytes: a whole number of clusters */
@@ -121,9 +120,6 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
   c->moved.lower = layers_view_new (next, 1, in->map, v->size, slice_size (o));
   /* A cache knows layers by their numbers. */
   c->moved.cluster_cache = cluster_cache_new (CLUSTER_CACHE);
-  c->unrecorded = *v->w;
-  c->unrecorded.bitmaps = NULL;
-  c->moved.w = &c->unrecorded;
   c->new = below (&c->moved);
   if (c->old.lower && c->new.lower && c->new.cluster_cache)
     return 0;
@@ -527,6 +523,7 @@ rebase_safely (struct image *image, const struct disk_options *options,
   int r = 0, err = 0;
 
   o.copy_on_read = false;
+  o.unrecorded = true;          /* the contents of the disk do not change */
   if (image_reload (image) == -1 || disk_open_on (&o, image, &d) == -1)
     return -1;
   if (!is_flatten (to) || layers_count (disk_inside (d).view->layers) > 1) {

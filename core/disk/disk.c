@@ -69,6 +69,9 @@ open_bitmaps (struct disk *d)
     return 0;
   if (r == 1)
     d->why_readonly = d->why_bitmaps;
+  else if (r == 0 && !d->options.unrecorded &&
+           !bitmapdir_can_record (bitmap_directory (d->bitmaps)->recorded))
+    d->why_readonly = "its enabled bitmaps together need more than 512M of memory";
   return r == -1 ? -1 : 0;
 }
 

@@ -52,6 +52,8 @@ struct disk_options {
   uint64_t size_at_least;       /* bytes; a smaller disk is treated as if it had this
                                    size, which must be within its last cluster: for
                                    resize in change/; otherwise 0 */
+  bool unrecorded;              /* bitmaps record nothing: for changes that no client
+                                   could see */
   bool (*client_waits) (void);  /* NULL, or: returns false (reported) if the client of the
                                    request that this thread serves may have gone */
   uint64_t linger_ms;           /* how long such a request goes on */

@@ -137,8 +137,7 @@ writable_open (struct writable *w, const struct disk *d)
   *w = (struct writable) {
     .data_is_raw = data_is_raw (d),
     .discard = d->options.discard, .detect_zeroes = d->options.detect_zeroes,
-    /* Beyond the end of the disk nothing is recorded (size_at_least). */
-    .bitmaps = d->options.size_at_least == 0 ? d->bitmaps : NULL,
+    .bitmaps = d->options.unrecorded ? NULL : d->bitmaps,
   };
   return open_metadata (w, d) == -1 || open_shared (w, d) == -1 ||
     open_checkpoint (w, d) == -1 ? -1 : 0;

@@ -53,7 +53,6 @@ struct reading {
   uint64_t at;                  /* offset of the current directory entry */
   struct qcow2_bitmap raw;
   uint64_t all_entries;         /* entries of all tables so far */
-  uint64_t all_bytes;           /* bytes of all bitmaps that must record changes */
 };
 
 /* Records that the current bitmap cannot be kept correct, and why.  Returns 1. */
@@ -235,10 +234,7 @@ read_entry (struct reading *r)
     return result;
   if (!(get32 (r->raw.flags) & QCOW2_BITMAP_AUTO))
     return add_entry (r, bits, false);
-  r->all_bytes += bytes;
-  if (r->all_bytes > QCOW2_MAX_BITMAP_BYTES)
-    return refuse (r, "all enabled bitmaps together need more than %" PRIu64 " bytes",
-                   QCOW2_MAX_BITMAP_BYTES);
+  r->dir->recorded += bytes;
   return add_entry (r, bits, true);
 }
 

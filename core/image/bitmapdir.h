@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "storage/storage.h"
+#include "format/format.h"
 #include "format/header.h"
 #include "format/overlap.h"
 
@@ -34,6 +35,7 @@ struct bitmapdir_any {
 struct bitmapdir {
   struct bitmapdir_entry *entries;
   size_t n;
+  uint64_t recorded;            /* bytes of memory that all of them may need */
   struct bitmapdir_any *all;    /* in the order of the file */
   size_t nr_all;
 };
@@ -55,6 +57,13 @@ extern int bitmapdir_read (struct storage *, const struct header *,
                            struct overlap *, struct bitmapdir *dir,
                            char why[BITMAPDIR_WHY]);
 extern void bitmapdir_free (struct bitmapdir *);
+
+/* May bitmaps that need so many bytes of memory together record changes? */
+static inline bool
+bitmapdir_can_record (uint64_t bytes)
+{
+  return bytes <= QCOW2_MAX_BITMAP_BYTES;
+}
 
 /* Reads and checks only the directory, and no tables.  Returns 0, or -1 (reported; errno
  * EINVAL if the directory is invalid).  After 0, free DIR with bitmapdir_free. */
