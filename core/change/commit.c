@@ -141,9 +141,9 @@ check_named (const struct commit *c, const char *format)
     (h->backing_file && edit_name_means (c->options, h->backing_file, c->base->file));
 
   if (!named && !c->keep)
-    return refuse (c, h->backing_file ? "it names another backing file than backing=; name "
-                   "that one first, with rebase= and rebase-unsafe=true"
-                   : "it has no backing file");
+    return refuse (c, h->backing_file == NULL ? "it has no backing file"
+                   : "it names another backing file than backing=; name that one first, "
+                   "with rebase= and rebase-unsafe=true");
   if (!named || h->backing_format == NULL || strcmp (h->backing_format, format) == 0)
     return 0;
   nbdkit_error ("%s: the image cannot be committed with backing-format=%s: it says that "
