@@ -132,15 +132,17 @@ commit_again (void *opaque, const struct remains *left)
   const bool keep = t->keep;
   struct blob file, data;
   uint64_t copied;
-  char *base;
+  char *const name = reach_backing_in_header (LEFT);
+  const struct rebase to = {
+    .name = name, .format = t->below.raw ? "raw" : "qcow2", .unsafe = true,
+  };
 
   blob_save (SURVIVOR, left->file);
   blob_save (LEFT, left->data);
-  base = images_path (LEFT);
   options.path = images_path (SURVIVOR);
-  options.backing = BACKING_PATH;
-  options.backing_path = base;
   options.hooks = &without_sync;
+  if (change_rebase (&options, &to, NULL, &copied) == -1)
+    FAIL ("what is left can't get another name: %m (%s)", last_error ());
   if (change_commit (&options, false, NULL, &copied) == -1)
     FAIL ("what is left can't be committed: %m (%s)", last_error ());
   blob_load (SURVIVOR, &file);
@@ -157,7 +159,7 @@ commit_again (void *opaque, const struct remains *left)
   blob_free (&file);
   blob_free (&data);
   free ((char *) options.path);
-  free (base);
+  free (name);
 }
 
 static void
