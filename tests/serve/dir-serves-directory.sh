@@ -84,7 +84,7 @@ server_lives main
 if LC_ALL=C grep -v '^nbdkit: .*debug: ' "$tmp/main.log" | LC_ALL=C grep -P '[\x1b\x80-\xff]|^nbdkit: error: forged|^forged'; then
   fail "a name reaches the terminal"
 fi
-grep 'x\\x0anbdkit: error: forged: cannot open' "$tmp/main.log"
+grep 'there is no image "x\\x0anbdkit: error: forged"' "$tmp/main.log"
 grep 'must choose an image' "$tmp/main.log"
 grep 'link.qcow2: cannot open: is a symbolic link' "$tmp/main.log"
 grep 'broken.qcow2: ' "$tmp/main.log"

@@ -51,7 +51,7 @@ while read -r file name; do
     9660) what='ISO 9660' ;;
     *) what="$name" ;;
   esac
-  refused "not a qcow2 image, but .*$what.*: (nbdkit's file plugin|qemu-img|unpack)" $file
+  refused "not a qcow2 image, but .*$what.*: (nbdkit's file plugin|qemu-img|unpack)" "$file"
 done < marks
 
 # And if it is not known.
