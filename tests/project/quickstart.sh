@@ -20,6 +20,13 @@ need_packages () { :; }
 build () { :; }
 END
 ln -s "$srcdir"/../{README,COPYING,core,plugin} "$tmp/top"
+ln -s "$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")" "$tmp/top/scripts"
+# QEMU only judges: it makes no image.
+cat > "$tmp/bin/qemu-img" <<END
+#!/bin/bash
+if [[ " \$* " = *" -O qcow2 "* || "\$1" = create ]]; then exit 99; fi
+exec "$(command -v qemu-img)" "\$@"
+END
 ln -s "$(dirname "$PLUGIN")" "$tmp/top/build/release/plugin/.libs"
 # nbdkit calls itself $version.
 cat > "$tmp/bin/nbdkit" <<END
@@ -28,7 +35,7 @@ if [ "\$1" = --version ]; then echo "nbdkit \$version"; exit; fi
 exec "$(command -v "$NBDKIT")" "\$@"
 END
 export version
-chmod +x "$tmp/bin/nbdkit"
+chmod +x "$tmp/bin/"*
 # Nor by root.
 printf '#!/bin/sh\necho 1000\n' > "$tmp/bin/id"
 chmod +x "$tmp/bin/id"

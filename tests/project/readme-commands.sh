@@ -50,6 +50,37 @@ not_run 'scripts/processors' "see project/processors-smoke.sh"
 not_run 'scripts/bench --rounds 3 --seconds 1 --size 1G' "$reason"
 not_run 'scripts/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
 
+# break_cluster IMAGE: the L2 entry of the guest cluster at 5 * 64K is invalid.
+break_cluster ()
+{
+  header_patch "$1" $(((4 << 16) + 8 * 5)) Q 0x8000000000000200
+}
+
+# changed_disk: something to back up.
+changed_disk ()
+{
+  start_nbdkit disk.qcow2
+  nbdsh_run -c 'h.pwrite(b"hello", 1 << 20); h.zero(1 << 20, 2 << 20); h.flush()'
+  stop_nbdkit
+}
+
+# repeated_backup: the last command had failed when a part was copied; now it succeeds, and
+# the next one will have what was written in the meantime.
+repeated_backup ()
+{
+  qemu-img create -q -f qcow2 -b full.raw -F raw monday.qcow2
+  qemu-io -f qcow2 -c 'write -P 3 1M 4k' monday.qcow2
+  start_nbdkit disk.qcow2
+  nbdsh_run -c 'h.pwrite(b"since", 5 << 20); h.flush()'
+  stop_nbdkit
+  run_command "$(sed -n '/^    nbdkit.*bitmap-add=monday/,/apply-changes/p' \
+    "$srcdir/../README" | sed 's/ bitmap-add=monday//')"
+  qemu-img compare -f qcow2 -F qcow2 disk.qcow2 monday.qcow2
+  start_nbdkit -r -- disk.qcow2
+  nbdinfo --map "$(export_uri bitmap:monday)" | grep '5242880 .* data'
+  stop_nbdkit
+}
+
 before ()
 {
   make_files
@@ -77,6 +108,9 @@ before ()
       make_image overlay.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
       qemu-io -f qcow2 -c 'write -P 3 4M 1M' overlay.qcow2
       qemu-img convert -f qcow2 -O raw overlay.qcow2 then.raw ;;
+    "A directory of images,"*)
+      mkdir images
+      cp disk.qcow2 images ;;
     "An encrypted image,"*)
       printf hush > secret.txt
       qemu-img create -q -f qcow2 --object secret,id=s,file=secret.txt \
@@ -89,10 +123,15 @@ before_command ()
 {
   case "$1: $2" in
     "A disk to back up,"*": nbdkit-qcow2-img create"*)
-      # Something to back up.
-      start_nbdkit disk.qcow2
-      nbdsh_run -c 'h.pwrite(b"hello", 1 << 20); h.zero(1 << 20, 2 << 20); h.flush()'
-      stop_nbdkit ;;
+      changed_disk ;;
+    "An image that is dirty,"*": nbdkit-qcow2-img convert"*)
+      # It is repaired.
+      check_clean disk.qcow2
+      if is_marked_corrupt disk.qcow2; then fail "is marked corrupt"; fi
+      same disk.qcow2 then.raw
+      break_cluster disk.qcow2
+      if served "$PLUGIN" disk.qcow2 check=repair; then fail "it was repaired"; fi
+      rm disk.raw ;;
   esac
 }
 
@@ -102,7 +141,7 @@ serving ()
     "An image behind HTTP:"*)
       nbdcopy "nbd+unix:///?socket=$sockdir/disk.sock" served.raw ;;
     "The same as the base of an overlay here,"*)
-      write_hello "$sockdir/vm.sock" ;;
+      write_hello "$sockdir/local.sock" ;;
   esac
 }
 
@@ -130,8 +169,8 @@ after ()
     "An image behind HTTP:"*)
       same_raw served.raw then.raw ;;
     "The same as the base of an overlay here,"*)
-      qemu-img rebase -u -f qcow2 -F qcow2 -b disk.qcow2 overlay.qcow2
-      has_hello overlay.qcow2 ;;
+      qemu-img rebase -u -f qcow2 -F qcow2 -b disk.qcow2 local.qcow2
+      has_hello local.qcow2 ;;
     "A raw file that I want as an image:")
       same new.qcow2 disk.raw ;;
     "An image that takes too much space:"*)
@@ -142,9 +181,9 @@ after ()
       [ "$(virtual_size disk.qcow2)" = 1073741824 ]
       same disk.qcow2 then.raw ;;
     "An image that is dirty, marked corrupt,"*)
-      check_clean disk.qcow2
-      if is_marked_corrupt disk.qcow2; then fail "is marked corrupt"; fi
-      same disk.qcow2 then.raw ;;
+      # All but the cluster that is broken now.
+      dd if=/dev/zero of=then.raw bs=64K seek=5 count=1 conv=notrunc
+      same_raw disk.raw then.raw ;;
     "An image that is locked:"*)
       grep 'export-size: 1073741824' out
       drop_connections
@@ -153,7 +192,7 @@ after ()
       start_nbdkit disk.qcow2
       hold_connection
       if served -r "$PLUGIN" disk.qcow2 2> message; then fail "not locked"; fi
-      grep "$nbdkit_pid" message
+      grep "$nbdkit_pid.* it may write, so stop it first" message
       drop_connections
       stop_nbdkit ;;
     "An image from a stranger:"*)
@@ -167,11 +206,12 @@ after ()
       check_clean disk.qcow2
       check_clean monday.qcow2
       qemu-img compare -f qcow2 -F qcow2 disk.qcow2 monday.qcow2
+      repeated_backup
       same disk.qcow2 full.raw && fail "nothing has changed"
       same disk.qcow2 then.raw && fail "nothing has changed"
       [ "$(allocated_kib monday.qcow2)" -lt 4096 ]
       [ "$(qemu-img info -f qcow2 disk.qcow2 | grep -c 'name: \(sunday\|monday\)')" = 2 ] ;;
-    "A disk that a test spoils:"*)
+    "A disk that a test spoils"*)
       qemu-img snapshot -l disk.qcow2 | grep clean
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2
       served "$PLUGIN" disk.qcow2 snapshot-apply=clean
