@@ -121,9 +121,11 @@ refuse_other (const struct image *im)
   if (buf && storage_read (im->file, buf, len, 0) == -1)
     return -1;
   other = buf ? otherformat_name (buf, len) : NULL;
-  nbdkit_error ("%s: not a qcow2 image%s%s", storage_path (im->file),
-                other ? ", but " : len == 0 ? ": the file is empty"
-                : ": it does not begin with \"QFI\\xfb\"", other ? other : "");
+  if (other)
+    nbdkit_error ("%s: not a qcow2 image, but %s", storage_path (im->file), other);
+  else
+    nbdkit_error ("%s: not a qcow2 image: %s", storage_path (im->file), len == 0
+                  ? "the file is empty" : "it does not begin with \"QFI\\xfb\"");
   errno = EINVAL;
   return -1;
 }
