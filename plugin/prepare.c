@@ -239,13 +239,13 @@ use (struct params *p, struct disk *disk)
   return 0;
 }
 
-/* Writes map= without a disk. */
+/* Can all files below the image be opened?  Writes map=, if it was given. */
 static int
 map_only (struct params *p, struct image *image)
 {
   const struct disk_options options = options_without_data (p);
   struct layers *layers = disk_open_layers (&options, image);
-  const int r = layers ? write_map (p, image, layers) : -1;
+  const int r = layers == NULL ? -1 : p->map ? write_map (p, image, layers) : 0;
 
   layers_free (layers);
   return r;
@@ -298,7 +298,7 @@ open_unchanged (struct params *p, struct disk **disk)
   if (describe (p) == -1)
     return -1;
   if (!needs_disk (p))
-    return p->map ? open_and_map (p) : 0;
+    return p->map || p->check.mode != CHECK_OFF ? open_and_map (p) : 0;
   return disk_open (&p->options, disk) == -1 ? -1 : use (p, *disk);
 }
 

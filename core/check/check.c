@@ -14,9 +14,12 @@
  *    a dirty image   states that its refcounts and COPIED flags may be out of date, and
  *                    gets new ones before the first write.  So wrong refcounts and flags
  *                    do not prevent serving; any other fault does.
+ *    a missing file  of the backing chain: the disk is incomplete and is not served.  No
+ *                    file is corrupt.
  *    other faults    the image is corrupt and is not served.
  *    the corrupt bit on an image without faults does not prevent serving, read-only,
- *                    as without a check.  A repair clears it.
+ *                    as without a check.  A repair clears it.  The image is not called
+ *                    clean: another program has found something wrong.
  *
  * A repair takes the writer's lock, sets the dirty bit (so that after a power cut the
  * image says that it must be repaired), writes new refcounts (repair.c), checks again,
@@ -146,12 +149,18 @@ add_layer (struct check *c, const char *path, bool raw)
   return l;
 }
 
+static bool
+has_feature (const struct check_layer *l, uint64_t incompatible)
+{
+  return l->parsed && (l->image->header.incompatible & incompatible);
+}
+
 /* Computes the totals of the layer from its findings.  In a dirty image, wrong refcounts
  * and COPIED flags are counted as stale, not as leaks or corruptions. */
 static void
 weigh (struct check_layer *l)
 {
-  const bool dirty = l->parsed && (l->image->header.incompatible & QCOW2_INCOMPAT_DIRTY);
+  const bool dirty = has_feature (l, QCOW2_INCOMPAT_DIRTY);
   const struct findings *f = l->findings;
 
   l->leaks = findings_count (f, FINDING_LEAK);
@@ -219,8 +228,9 @@ check_layer (struct check *c, const char *path, bool raw)
     if (errno != ENOENT && errno != ENOTDIR)
       fail (c);
     else if (c->result.n > 1)
-      findings_add (l->findings, FINDING_CHAIN, 1, 0,
-                    "the backing file cannot be opened: %m");
+      findings_add (c->result.layers[c->result.n - 2]->findings, FINDING_MISSING, 1, 0,
+                    "its backing file is missing: put it back, or correct its name in "
+                    "this image with nbdkit-qcow2-img rebase -u");
     weigh (l);
     return NULL;
   }
@@ -277,9 +287,14 @@ judge (struct check *c)
     if (r->layers[i]->leaks > 0)
       r->verdict = CHECK_LEAKS;
   for (i = 0; i < r->n; i++)
-    if (r->layers[i]->parsed &&
-        (r->layers[i]->image->header.incompatible & QCOW2_INCOMPAT_DIRTY))
+    if (has_feature (r->layers[i], QCOW2_INCOMPAT_DIRTY))
       r->verdict = CHECK_DIRTY;
+  for (i = 0; i < r->n; i++)
+    if (has_feature (r->layers[i], QCOW2_INCOMPAT_CORRUPT))
+      r->verdict = CHECK_MARKED;
+  for (i = 0; i < r->n; i++)
+    if (findings_count (r->layers[i]->findings, FINDING_MISSING) > 0)
+      r->verdict = CHECK_INCOMPLETE;
   if (c->err)
     r->verdict = CHECK_FAILED;
   for (i = 0; i < r->n; i++)
@@ -370,8 +385,7 @@ repair (struct check *c)
   if (c->err || !l->parsed ||
       (findings_corruptions (l->findings) == 0 &&
        findings_count (l->findings, FINDING_LEAK) == 0 &&
-       !(l->image->header.incompatible &
-         (QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT))))
+       !has_feature (l, QCOW2_INCOMPAT_DIRTY | QCOW2_INCOMPAT_CORRUPT)))
     return;
   if (!is_repairable (l, only_leaks)) {
     /* What is only outdated is repaired before the first write. */
@@ -439,7 +453,7 @@ check_finish (struct check *c, bool opened)
   int r;
 
   if (!opened)
-    c->result.verdict = CHECK_FAILED;
+    c->result.verdict = errno == ENOENT ? CHECK_INCOMPLETE : CHECK_FAILED;
   r = write_report (c);
   checkreport_line (&c->result, c->line, sizeof c->line);
   if (!opened)
@@ -470,13 +484,13 @@ check_image (const struct check_options *options, struct check **ret)
     goto error;
   if (run (c) == -1)
     goto error;
-  if (c->result.verdict > CHECK_DIRTY) {
+  if (c->result.verdict > CHECK_MARKED) {
     if (write_report (c) == -1)
       goto error;
     checkreport_tell (&c->result);
     checkreport_line (&c->result, c->line, sizeof c->line);
     nbdkit_error ("%s", c->line);
-    errno = c->err ? c->err : EUCLEAN;
+    errno = c->err ? c->err : c->result.verdict == CHECK_INCOMPLETE ? ENOENT : EUCLEAN;
     goto error;
   }
   disconnect (c);

@@ -37,14 +37,15 @@ struct check;
  * no locks, and a server may admit only one client: it is free for the disk.)  The strings
  * in the options must outlive the check.  Returns 0 and *CHECK if the image may be served;
  * -1 if it may not (reported, also in the JSON report): EUCLEAN if the image is corrupt,
- * another errno if it could not be opened, or not be checked or repaired completely. */
+ * ENOENT if a file below it is missing, another errno if it could not be opened, or not
+ * be checked or repaired completely. */
 extern int check_image (const struct check_options *, struct check **);
 extern void check_free (struct check *);        /* NULL is allowed */
 
 /* Writes the report.  Call this once, because the report may go to a pipe.  OPENED: the
- * disk could be opened.  If it could not (a wrong passphrase, a missing backing file
- * ...), the report and check_line say that the check failed.  -1: the report could not be
- * written (reported). */
+ * disk could be opened.  If it could not, errno says why (ENOENT: a file is missing), and
+ * the report and check_line say that the disk is incomplete, or that the check failed.
+ * -1: the report could not be written (reported). */
 extern int check_finish (struct check *, bool opened);
 
 /* One line that sums up the check; valid after check_finish.  Belongs to the check. */

@@ -36,8 +36,10 @@ verdict_word (enum check_verdict verdict)
   case CHECK_CLEAN: return "clean";
   case CHECK_LEAKS: return "leaks";
   case CHECK_DIRTY: return "dirty";
-  case CHECK_CORRUPT: return "corrupt";
+  case CHECK_MARKED: return "marked-corrupt";
+  case CHECK_INCOMPLETE: return "incomplete";
   case CHECK_FAILED: return "failed";
+  case CHECK_CORRUPT: return "corrupt";
   }
   abort ();
 }
@@ -103,6 +105,14 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
     ADD ("was not closed properly: %" PRIu64 " refcounts or flags are outdated and will "
          "be repaired before the first write", sums.stale);
     break;
+  case CHECK_MARKED:
+    ADD ("no corruption was found, %" PRIu64 " leaked cluster%s, but it is marked "
+         "corrupt and only read until a repair removes the mark", sums.leaks,
+         plural (sums.leaks));
+    break;
+  case CHECK_INCOMPLETE:
+    ADD ("incomplete, not served: a file of the disk is missing");
+    break;
   case CHECK_CORRUPT:
     ADD ("CORRUPT, not served: %" PRIu64 " corruption%s, %" PRIu64
          " leaked cluster%s", sums.corruptions, plural (sums.corruptions),
@@ -119,7 +129,7 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
          " compressed, %" PRIu64 " fragmented", top->stats.allocated,
          top->stats.total_clusters, top->stats.compressed,
          top->stats.fragmented);
-  if (sums.marked)
+  if (sums.marked && r->verdict != CHECK_MARKED)
     ADD ("; marked corrupt");
   if (sums.bitmaps_in_use)
     ADD ("; %" PRIu64 " bitmap%s not closed properly", sums.bitmaps_in_use,
@@ -244,11 +254,12 @@ print_report (FILE *fp, const void *result)
     { "filename", jsontext_string (r->layers[0]->path) },
     { "check", jsontext_string (r->mode) },
     { "verdict", jsontext_string (verdict_word (r->verdict)) },
-    { "ok", json_boolean (r->verdict <= CHECK_DIRTY) },
+    { "ok", json_boolean (r->verdict <= CHECK_MARKED) },
     { "repaired", json_boolean (r->repaired) },
     { "corruptions", jsontext_number (sums.corruptions) },
     { "leaks", jsontext_number (sums.leaks) },
-    { "check-errors", jsontext_number (r->verdict == CHECK_FAILED) },
+    { "check-errors", jsontext_number (r->verdict == CHECK_FAILED ||
+                                      r->verdict == CHECK_INCOMPLETE) },
     { "corruptions-fixed", jsontext_number (sums.corruptions_fixed) },
     { "leaks-fixed", jsontext_number (sums.leaks_fixed) },
     { "layers", list_layers (r) }), fp);

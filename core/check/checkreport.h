@@ -18,8 +18,11 @@ enum check_verdict {
   CHECK_CLEAN,
   CHECK_LEAKS,                  /* space is wasted; no other fault */
   CHECK_DIRTY,                  /* not closed properly: refcounts may be out of date */
-  CHECK_CORRUPT,
+  CHECK_MARKED,                 /* marked corrupt, but no such fault was found */
+  /* Not fit to be served: */
+  CHECK_INCOMPLETE,             /* a file below the image, or its data file, is missing */
   CHECK_FAILED,                 /* the check could not be completed */
+  CHECK_CORRUPT,
 };
 
 /* One file of the chain. */

@@ -17,8 +17,8 @@
  * faults that depend on counts.
  *
  * In addition to the memory of a walk, a scan needs a few MiB for each of a few threads,
- * and up to 32 MiB to remember compressed clusters (scanseen.c).  Its work is limited, too
- * (scanwork.c).
+ * and up to 32 MiB to remember compressed clusters (scanseen.c).  Its work is limited,
+ * too (scanwork.c).
  * If a file is corrupt and has more than MAX_CORRUPT_WINDOWS windows, the rest is not
  * counted.
  *

@@ -5,10 +5,10 @@
  * Snapshots share compressed clusters, and a hostile image can have all its entries point
  * to the same bytes.  So descriptors are remembered, with what was found.
  *
- * Memory is limited: one descriptor for each sector of the file, and at most MOST_SLOTS.  A
- * descriptor has a few slots where it can be, so that a search takes the same time whatever
- * the descriptors are.  If all are taken, the new one displaces an old one, which may then be
- * decompressed again.
+ * Memory is limited: one descriptor for each sector of the file, and at most MOST_SLOTS.
+ * A descriptor has a few slots where it can be, so that a search takes the same time
+ * whatever the descriptors are.  If all are taken, the new one displaces an old one, which
+ * may then be decompressed again.
  *
  * Locks: `lock' guards the slots.
  */

@@ -4,8 +4,8 @@
  *
  * Work is counted in bytes: of L2 tables that are walked, and of what is read and made of
  * compressed data.  The limit depends on the space that the file uses on the host.  It is
- * more than all compressed clusters can cause unless they overlap, which those of no program
- * do.  Untrusted images may cause less.
+ * more than all compressed clusters can cause unless they overlap, which those of no
+ * program do.  Untrusted images may cause less.
  *
  * Locks: none; the counter is atomic.
  */
@@ -17,8 +17,8 @@
 
 #include "check/scan-impl.h"
 
-/* What can at most be made of a byte: with deflate (258 bytes of 2 bits), and with zstd (128
- * KiB of 4 bytes). */
+/* What can at most be made of a byte: with deflate (258 bytes of 2 bits), and with zstd
+ * (128 KiB of 4 bytes). */
 #define DEFLATE_RATIO 1032
 #define ZSTD_RATIO 32768
 #define SPARE_WORK (UINT64_C (64) << 30)

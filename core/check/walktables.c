@@ -127,8 +127,8 @@ compare_tables (const void *a, const void *b)
   return x->l1_index < y->l1_index ? -1 : x->l1_index > y->l1_index;
 }
 
-/* Merges equal tables into one.  (Also with an external data file, although the guest offset
- * that a table is for matters there: to share one is a fault anyway.) */
+/* Merges equal tables into one.  (Also with an external data file, although the guest
+ * offset that a table is for matters there: to share one is a fault anyway.) */
 static void
 merge_tables (struct walk *w)
 {

@@ -39,6 +39,13 @@ def check(o):
         print(as_json(image, counters))
     elif not o.quiet:
         tell(found, counters)
+    if o.repair and counters["corruptions"] and not found["repaired"]:
+        cli.tell("%s: nothing was changed: more is wrong than %s" % (
+            image.given, "leaks" if o.repair == "leaks" else "reference counts"))
+    if found.get("marked-corrupt"):
+        cli.tell("%s: it is marked corrupt, so that programs only read it%s" % (
+            image.given, "" if counters["corruptions"] else
+            "; no corruption was found: check -r all removes the mark"))
     if counters["check-errors"]:
         cli.tell(found["said"])
         return FAILED
@@ -48,17 +55,20 @@ def check(o):
 def run(image, how):
     """What the plugin reports about the image itself, without its backing files."""
     file = programs.text_file()
+    # (Not served, it needs no passphrase.)
     result = image.prepare("check=" + how, "check-report=/dev/fd/%d" % file,
-                           writing=how != "quick", fds=[file])
+                           "serve=false", writing=how != "quick", fds=[file])
     text = programs.text_of(file)
     os.close(file)
     if not text:
         raise Failure(programs.reason(result.said))
     report = jsontext.loads(text)
     layer = report["layers"][0]
-    layer["check-errors"] = report["check-errors"]
+    layer["check-errors"], layer["repaired"] = report["check-errors"], report["repaired"]
     # Of several errors, the first one has the cause.
     layer["said"] = programs.reason(result.said, which=0)
+    if report["verdict"] == "incomplete":
+        layer["said"] = "%s: incomplete: %s" % (image.given, layer["said"])
     if any(e["kind"] == "header" for e in layer["errors"]):
         cut = any(text in layer["said"] for text in TOO_SHORT)
         raise Failure(layer["said"], CORRUPT if cut else FAILED)

@@ -60,7 +60,7 @@ Results go to stdout as TAP, one test for each step of each image.  Exit status:
   1  an image has a fault
   2  wrong usage, or reports that do not belong together
   3  no fault was found, but an image could not be validated (it does not exist, another
-     program uses it, the passphrase is wrong, a tool is missing)
+     program uses it, the passphrase is wrong, a backing file or a tool is missing)
 """
 
 import argparse

@@ -101,11 +101,37 @@ cp ours/marked.qcow2 theirs
 check_both 3 marked.qcow2
 (cd ours && img check -q -r leaks marked.qcow2 && check_clean marked.qcow2)
 
+# Encrypted: no passphrase is needed.
+in_both qemu-img create -q -f qcow2 --object secret,id=s,data=abc \
+  -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2 4M
+both_status check --object secret,id=s,data=abc --image-opts \
+  driver=qcow2,file.filename=luks.qcow2,encrypt.key-secret=s
+[ "$status" = 0 ]
+(cd ours && img check luks.qcow2)
+
+# Marked corrupt: it is told, and how to repair it.
+in_both cp good.qcow2 disk.qcow2
+in_both header_patch disk.qcow2 72 Q 2
+check_both 0 disk.qcow2
+grep 'disk.qcow2: it is marked corrupt.*check -r all' ours.err
+check_both 0 -r all disk.qcow2
+check_both 0 disk.qcow2
+[ ! -s ours.err ]
+
+# More is wrong than can be repaired.
+in_both header_patch disk.qcow2 l2 Q +512
+(cd ours && cp disk.qcow2 before)
+status=0
+(cd ours && img check -r all disk.qcow2) 2> ours.err || status=$?
+[ "$status" = 2 ]
+grep 'disk.qcow2: nothing was changed: more is wrong than reference counts' ours.err
+cmp ours/disk.qcow2 ours/before
+
 # What cannot be checked, and why not.
 in_both qemu-img create -q -f qcow2 -u -b missing -F qcow2 lost.qcow2 1M
 both_status check lost.qcow2
 [ "$status" = 1 ]
-grep 'missing: cannot open' ours.err
+grep 'lost.qcow2: incomplete: .*missing: cannot open' ours.err
 # Cut off, before or in the middle of its tables.
 for bytes in 1000 65536 131072; do
   head -c $bytes theirs/good.qcow2 > theirs/short.qcow2

@@ -158,6 +158,12 @@ before=$(sha256sum images/*)
 make_image over.qcow2 5M backing_file=images/a.qcow2,backing_fmt=qcow2
 validate 0 --sha256 "$sum" over.qcow2
 validate 3 --param backing=deny over.qcow2
+mv images/a.qcow2 a.qcow2
+for check in quick full; do
+  validate 3 --check $check over.qcow2
+  grep incomplete out
+done
+mv a.qcow2 images
 
 # --- names
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # check=full finds damage outside the metadata of the top image: compressed clusters that
-# cannot be decompressed (also of snapshots), damage in backing files, chains that loop or
-# are incomplete, invalid LUKS headers.  check=quick checks only the LUKS header.
+# cannot be decompressed (also of snapshots), damage in backing files, chains that loop,
+# invalid LUKS headers.  check=quick checks only the LUKS header.  An incomplete chain is
+# not corrupt, and an image that is marked corrupt is not clean.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -27,7 +28,7 @@ checked ()
   found=$("$python" - "$report" <<'PY'
 import json, sys
 r = json.load(open(sys.argv[1]))
-assert r["ok"] == (r["verdict"] in ("clean", "leaks", "dirty"))
+assert r["ok"] == (r["verdict"] in ("clean", "leaks", "dirty", "marked-corrupt"))
 kinds = sorted({"%s:%d" % (e["kind"], i) for i, l in enumerate(r["layers"])
                 for e in l["errors"]})
 print(r["verdict"], len(r["layers"]), ",".join(kinds) or "-")
@@ -39,7 +40,7 @@ is ()
 {
   [ "$found" = "$1" ] || fail "found '$found', not '$1'"
   case "$1" in
-    corrupt*) [ "$status" = 1 ] && [ ! -s "$tmp/out" ] ;;
+    corrupt* | incomplete* | failed*) [ "$status" = 1 ] && [ ! -s "$tmp/out" ] ;;
     *) [ "$status" = 0 ] && [ -s "$tmp/out" ] ;;
   esac
 }
@@ -122,8 +123,22 @@ checked full "$tmp/3.qcow2"; is "leaks 4 leak:2"
 
 chain
 rm "$tmp/0.raw"
-checked full "$tmp/3.qcow2"; is "corrupt 4 backing-chain:3"
+# No file is damaged, but one is missing.
+checked full "$tmp/3.qcow2"; is "incomplete 4 missing-file:2"
 grep "0.raw.*No such file" "$tmp/err"
+grep "1.qcow2: its backing file is missing" "$tmp/err"
+checked quick "$tmp/3.qcow2"; is "incomplete 1 -"
+checked quick "$tmp/3.qcow2" serve=false; is "incomplete 1 -"
+
+# Nor is an image clean that another program marked as corrupt.
+chain
+header_patch "$tmp/3.qcow2" 72 Q 2
+for mode in quick:1 full:4; do
+  checked "${mode%:*}" "$tmp/3.qcow2"; is "marked-corrupt ${mode#*:} -"
+  grep "marked corrupt and only read until a repair removes the mark" "$tmp/err"
+done
+checked repair "$tmp/3.qcow2"; is "clean 1 -"
+checked full "$tmp/3.qcow2"; is "clean 4 -"
 
 chain
 qemu-img rebase -u -f qcow2 -F qcow2 -b 3.qcow2 "$tmp/1.qcow2"
@@ -146,6 +161,9 @@ img="$tmp/luks.qcow2"
 qemu-img create -q -f qcow2 --object secret,id=s,data=abc \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$img" 4M
 checked full "$img" passphrase=abc; is "clean 1 -"
+# A passphrase is needed to serve it.
+checked full "$img"; is "failed 1 -"
+"$NBDKIT" -U - "$PLUGIN" "$img" check=full serve=false --run true
 cp "$img" "$tmp/l.qcow2"
 at=$(grep -obUaP 'LUKS\xba\xbe' "$img" | head -n 1 | cut -d: -f1)
 header_patch "$tmp/l.qcow2" "$at" B 0
