@@ -182,7 +182,7 @@ scan_layer (struct check *c, struct check_layer *l)
     .full = c->options.mode == CHECK_FULL, .untrusted = c->options.untrusted,
   };
 
-  if (image_read_header (l->image) == -1) {
+  if (image_read_header_to_check (l->image) == -1) {
     if (errno == EINVAL)
       findings_add (l->findings, FINDING_HEADER, 1, 0,
                     "the header is invalid");

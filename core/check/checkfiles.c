@@ -76,7 +76,7 @@ add_image (struct checkfiles *c, const char *path, const struct chain_options *c
   *below = NULL;
   if (image == NULL)
     return;
-  if (image_read_header (image) == -1) {
+  if (image_read_header_to_check (image) == -1) {
     note_failure (c);
     return;
   }

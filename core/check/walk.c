@@ -44,7 +44,7 @@ read_reftable (struct walk *w)
   const uint64_t bytes = w->h->reftable_clusters * w->h->cluster_size;
 
   w->reftable_entries = bytes / sizeof *w->reftable;
-  w->reftable = malloc (bytes);
+  w->reftable = malloc (max64 (bytes, 1));      /* a header may say that there is none */
   if (w->reftable == NULL) {
     nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
                   storage_path (w->file), bytes);

@@ -309,8 +309,8 @@ check_tables (struct parse *p)
                    h->l1_entries * sizeof (uint64_t)) == -1)
     return -1;
 
-  if (h->reftable_clusters == 0 ||
-      h->reftable_clusters > QCOW2_MAX_REFTABLE_BYTES >> h->cluster_bits)
+  /* 0: only a repair can use the image. */
+  if (h->reftable_clusters > QCOW2_MAX_REFTABLE_BYTES >> h->cluster_bits)
     return refuse (p, FIELD (refcount_table_clusters),
                    "the refcount table has %" PRIu32 " clusters, not 1..%u",
                    h->reftable_clusters,

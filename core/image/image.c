@@ -162,7 +162,7 @@ is_marked (const struct image *im)
  * changes.  They may still be in its cache, but must not be believed then: refcounts that
  * are corrected according to them would be wrong after a power cut. */
 int
-image_read_header (struct image *im)
+image_read_header_to_check (struct image *im)
 {
   if (read_header (im, false) == -1)
     return -1;
@@ -174,10 +174,27 @@ image_read_header (struct image *im)
   return read_header (im, false);
 }
 
+static int
+need_refcounts (const struct image *im)
+{
+  if (im->header.reftable_clusters > 0)
+    return 0;
+  nbdkit_error ("%s: the image has no refcount table; a repair can make a new one",
+                storage_path (im->file));
+  errno = EINVAL;
+  return -1;
+}
+
+int
+image_read_header (struct image *im)
+{
+  return image_read_header_to_check (im) == -1 || need_refcounts (im) == -1 ? -1 : 0;
+}
+
 int
 image_read_cut_header (struct image *im)
 {
-  return read_header (im, true);
+  return read_header (im, true) == -1 || need_refcounts (im) == -1 ? -1 : 0;
 }
 
 /* Refuses features that this plugin does not support, by name. */

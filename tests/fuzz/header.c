@@ -29,9 +29,10 @@ check_accepted (const struct header *h, uint64_t file_size)
           range_within (h->l1_offset, h->l1_entries * 8, file_size)));
   CHECK (h->l1_offset % h->cluster_size == 0);
   CHECK (h->reftable_offset % h->cluster_size == 0);
-  CHECK (h->reftable_offset >= h->cluster_size && h->reftable_clusters > 0);
-  CHECK (range_within (h->reftable_offset,
-                       h->reftable_clusters * h->cluster_size, file_size));
+  CHECK (h->reftable_clusters == 0 ||
+         (h->reftable_offset >= h->cluster_size &&
+          range_within (h->reftable_offset, h->reftable_clusters * h->cluster_size,
+                        file_size)));
   CHECK (h->nb_snapshots <= 65536);
   CHECK (h->snapshots_offset % h->cluster_size == 0);
   CHECK (h->refcount_order <= 6);

@@ -101,6 +101,17 @@ cp ours/marked.qcow2 theirs
 check_both 3 marked.qcow2
 (cd ours && img check -q -r leaks marked.qcow2 && check_clean marked.qcow2)
 
+# No refcount table at all: only a repair can use the image.
+in_both cp good.qcow2 disk.qcow2
+in_both header_patch disk.qcow2 48 Q 0 56 I 0
+check_both 2 disk.qcow2
+plain_check disk.qcow2
+(cd theirs && qemu-img check -r all disk.qcow2)
+img_refused 'the image has no refcount table' info disk.qcow2
+img_refused 'the image has no refcount table' convert disk.qcow2 new.qcow2
+(cd ours && img check -q -r all disk.qcow2 && img check -q disk.qcow2)
+same_image qcow2 disk.qcow2
+
 # Encrypted: no passphrase is needed.
 in_both qemu-img create -q -f qcow2 --object secret,id=s,data=abc \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2 4M
