@@ -6,6 +6,10 @@
  *
  *   the dirty bit        refcounts cannot be trusted: they are written anew (repair.c)
  *   our autoclear bit    refcounts may be too high: they are lowered (leaks.c)
+ *   neither, but lazy    the refcounts may still be wrong: qemu-img check -r leaks removes
+ *   refcounts            the dirty bit although it leaves counts that are too low.  Such an
+ *                        image is not changed (leaks.c), because clusters in use would be
+ *                        allocated a second time
  *
  * Both changes survive a power cut, after which they start again.
  *
@@ -28,7 +32,8 @@ recover_image (struct image *image)
     if (repair_refcounts (image, false) == -1)
       return -1;
   }
-  else if (h->autoclear & QCOW2_AUTOCLEAR_IN_USE) {
+  else if ((h->autoclear & QCOW2_AUTOCLEAR_IN_USE) ||
+           (h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS)) {
     if (leaks_free (image) == -1)
       return -1;
   }
