@@ -20,6 +20,7 @@ core_sources = \
 	%reldir%/util/publicname.c \
 	%reldir%/util/publicname.h \
 	%reldir%/util/processors.h \
+	%reldir%/util/remedy.h \
 	%reldir%/util/report.c \
 	%reldir%/util/report.h \
 	%reldir%/util/sparse.c \

@@ -30,3 +30,8 @@ callback_sources = \
 	%reldir%/prepare.c \
 	%reldir%/prepare.h \
 	$(NULL)
+
+# The words of this front end.  Tests bring others.
+word_sources = \
+	%reldir%/remedy.c \
+	$(NULL)

@@ -24,6 +24,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "format/format.h"
 #include "change/amend.h"
@@ -103,22 +104,23 @@ check_version (const struct image *image, unsigned version, unsigned refcount_or
 static int
 check_features (const struct image *image, const struct amend *a, unsigned version)
 {
-  const char *why = NULL;
+  const char *why = NULL, *cure = "";
 
   if (a->lazy_refcounts == AMEND_ON && version < 3)
-    why = "lazy-refcounts=true requires version 3: add compat=1.1";
+    why = "lazy refcounts require version 3", cure = remedy (REMEDY_VERSION_3);
   else if (a->refcount_bits != 0 && a->refcount_bits != 16 && version < 3)
-    why = "refcounts of another width than 16 bits require version 3: add compat=1.1";
+    why = "refcounts of another width than 16 bits require version 3",
+      cure = remedy (REMEDY_VERSION_3);
   else if (a->refcount_bits != 0 &&
            (!is_power_of_2 (a->refcount_bits) ||
             a->refcount_bits > 1 << QCOW2_MAX_REFCOUNT_ORDER))
-    why = "refcount-bits must be a power of two, up to 64";
+    why = "the width of refcounts must be a power of two, up to 64";
   else if (a->data_file_raw == AMEND_ON && !image_data_is_raw (image))
-    why = "data-file-raw=true is for new images: the data file would have to contain the "
-      "same bytes as the disk";
+    why = "only a new image can get a raw data file: the data file would have to contain "
+      "the same bytes as the disk";
   if (why == NULL)
     return 0;
-  nbdkit_error ("%s: %s", storage_path (image->file), why);
+  nbdkit_error ("%s: %s%s%s", storage_path (image->file), why, cure[0] ? ": " : "", cure);
   errno = EPERM;
   return -1;
 }

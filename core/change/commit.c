@@ -36,6 +36,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "disk/export.h"
 #include "change/commit.h"
@@ -142,12 +143,11 @@ check_named (const struct commit *c, const char *format)
 
   if (!named && !c->keep)
     return refuse (c, h->backing_file == NULL ? "it has no backing file"
-                   : "it names another backing file than backing=; name that one first, "
-                   "with rebase= and rebase-unsafe=true");
+                   : remedy (REMEDY_NAME_BACKING));
   if (!named || h->backing_format == NULL || strcmp (h->backing_format, format) == 0)
     return 0;
-  nbdkit_error ("%s: the image cannot be committed with backing-format=%s: it says that "
-                "the format of its backing file is \"%s\"", c->options->path, format,
+  nbdkit_error ("%s: the image cannot be committed into a file of the format %s: it says "
+                "that the format of its backing file is \"%s\"", c->options->path, format,
                 h->backing_format);
   errno = EPERM;
   return -1;
@@ -286,8 +286,8 @@ cut_short (const struct commit *c, int err, uint64_t done)
 {
   nbdkit_error ("%s: the commit %s after %" PRIu64 " of %" PRIu64 " bytes of the disk: "
                 "the image is unchanged, and its backing file may contain a part of its "
-                "data; the next start with commit= does all of it", c->options->path,
-                err == EINTR ? "was stopped" : "failed", done, c->image->header.size);
+                "data; %s", c->options->path, err == EINTR ? "was stopped" : "failed", done,
+                c->image->header.size, remedy (REMEDY_COMMIT_AGAIN));
   errno = err;
   return -1;
 }

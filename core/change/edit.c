@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "image/bitmapdir.h"
@@ -133,7 +134,7 @@ edit_choose_size (const struct edit *edit, const struct edit_options *options,
   if (why == NULL && *size % 512 != 0)
     why = "the new size must be a multiple of 512";
   if (why == NULL && *size < old && !options->shrink)
-    why = "the disk is larger: use shrink=true to discard the data beyond the new size";
+    why = remedy (REMEDY_SHRINK);
   return why;
 }
 

@@ -37,6 +37,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "format/crypt.h"
 #include "format/format.h"
@@ -53,12 +54,20 @@ struct keys {
   struct luks *luks;            /* the same, parsed */
 };
 
+/* CURE: what permits it, or NULL. */
+static int
+refuse_unless (const struct keys *k, const char *why, const char *cure)
+{
+  nbdkit_error ("%s: the keys cannot be changed: %s%s%s", k->path, why, cure ? ": " : "",
+                cure ? cure : "");
+  errno = EPERM;
+  return -1;
+}
+
 static int
 refuse (const struct keys *k, const char *why)
 {
-  nbdkit_error ("%s: the keys cannot be changed: %s", k->path, why);
-  errno = EPERM;
-  return -1;
+  return refuse_unless (k, why, NULL);
 }
 
 /* --- the header --- */
@@ -267,14 +276,14 @@ choose (struct keys *k, const struct keyedit *e)
   if (e->erase && (set = slots_of (k, e->erase)) == -1)
     return -1;
   if (e->erase && set == 0)
-    return refuse (k, "the passphrase of key-erase= opens no key slot");
+    return refuse (k, "the passphrase to be erased opens no key slot");
   if (e->erase_slot >= 0 && !(active & 1u << e->erase_slot))
-    return refuse (k, "the key slot of key-erase-slot= is not in use");
+    return refuse (k, "the key slot to be erased is not in use");
   if (e->erase_slot >= 0)
     set |= 1 << e->erase_slot;
   if (!(active & ~set) && !e->add && !e->force)
-    return refuse (k, "without its last key slot nobody can read the disk any more "
-                   "(key-force=true permits that)");
+    return refuse_unless (k, "without its last key slot nobody can read the disk any "
+                          "more", remedy (REMEDY_ERASE_LAST_KEY));
   return set;
 }
 

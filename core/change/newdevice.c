@@ -30,6 +30,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "change/newdevice.h"
@@ -112,7 +113,7 @@ newdevice_check_zeros (struct storage *s, void *buf, uint64_t chunk,
       for (i = 0; bytes[i] == 0; i++)
         ;
       nbdkit_error ("%s: cannot create: there is data at offset %" PRIu64
-                    "; overwrite=true would destroy it", storage_path (s), at + i);
+                    "; %s", storage_path (s), at + i, remedy (REMEDY_OVERWRITE));
       errno = EEXIST;
       return -1;
     }

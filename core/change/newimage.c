@@ -90,18 +90,18 @@ check_version (const struct newimage_options *o)
   if (o->version >= 3)
     return 0;
   if (o->refcount_bits != 16)
-    what = "refcount-bits= other than 16";
+    what = "refcounts of another width than 16 bits require";
   else if (o->lazy_refcounts)
-    what = "lazy-refcounts=true";
+    what = "lazy refcounts require";
   else if (o->extended_l2)
-    what = "extended-l2=true";
+    what = "extended L2 entries require";
   else if (o->compression_type != QCOW2_COMPRESSION_DEFLATE)
-    what = "compression-type= other than zlib";
+    what = "another compression type than zlib requires";
   else if (o->data_file)
-    what = "data-file=";
+    what = "an external data file requires";
   else if (o->luks_bytes && o->preallocation != PREALLOCATION_OFF)
-    what = "preallocation= of an encrypted image";
-  return what ? refuse ("%s requires compat=1.1", what) : 0;
+    what = "preallocation of an encrypted image requires";
+  return what ? refuse ("%s version 3 (compat 1.1)", what) : 0;
 }
 
 static int
@@ -112,26 +112,26 @@ check_options (const struct newimage_options *o)
   if (!is_power_of_2 (o->cluster_size) ||
       o->cluster_size < UINT64_C (1) << QCOW2_MIN_CLUSTER_BITS ||
       o->cluster_size > UINT64_C (1) << QCOW2_MAX_CLUSTER_BITS)
-    return refuse ("cluster-size=%" PRIu64 ": must be a power of two between 512 and "
-                   "2M", o->cluster_size);
+    return refuse ("the cluster size must be a power of two between 512 and 2M, not %"
+                   PRIu64, o->cluster_size);
   if (!is_power_of_2 (o->refcount_bits) ||
       o->refcount_bits > 1 << QCOW2_MAX_REFCOUNT_ORDER)
-    return refuse ("refcount-bits=%u: must be a power of two, up to 64",
+    return refuse ("the width of refcounts must be a power of two, up to 64, not %u",
                    o->refcount_bits);
   if (check_version (o) == -1)
     return -1;
   if (o->extended_l2 &&
       o->cluster_size < UINT64_C (1) << QCOW2_MIN_EXTENDED_CLUSTER_BITS)
-    return refuse ("extended-l2=true requires cluster-size=16K or more");
+    return refuse ("extended L2 entries require clusters of 16K or more");
   if (o->data_file_raw && !o->data_file)
-    return refuse ("data-file-raw=true requires data-file=");
+    return refuse ("only an external data file can be raw");
   if (o->data_file_raw && o->backing_file)
-    return refuse ("data-file-raw=true cannot be used with backing-file=");
+    return refuse ("an image with a raw data file has no backing file");
   if (o->data_file_raw && o->luks_bytes)
-    return refuse ("data-file-raw=true cannot be used with encrypt=: the data file "
-                   "would contain encrypted data, not the disk");
+    return refuse ("an encrypted image has no raw data file: that would contain encrypted "
+                   "data, not the disk");
   if (o->backing_file && o->preallocation != PREALLOCATION_OFF && !o->extended_l2)
-    return refuse ("preallocation=%s with backing-file= requires extended-l2=true",
+    return refuse ("preallocation (%s) over a backing file requires extended L2 entries",
                    preallocation);
   return 0;
 }
@@ -151,17 +151,17 @@ has_feature_names (const struct newimage *n)
 }
 
 static int
-check_name (const char *parameter, const char *name, size_t most)
+check_name (const char *what, const char *name, size_t most)
 {
   if (name[0] == '\0')
-    return refuse ("%s=: the name is empty", parameter);
+    return refuse ("the name of the %s is empty", what);
   if (strlen (name) > most)
-    return refuse ("%s=: the name has %zu bytes, more than %zu",
-                   parameter, strlen (name), most);
+    return refuse ("the name of the %s has %zu bytes, more than %zu", what,
+                   strlen (name), most);
   for (const char *p = name; *p; p++)
     if ((unsigned char) *p < 0x20 || *p == 0x7f)
-      return refuse ("%s=: the name contains the control character 0x%02x",
-                     parameter, (unsigned char) *p);
+      return refuse ("the name of the %s contains the control character 0x%02x", what,
+                     (unsigned char) *p);
   return 0;
 }
 
@@ -173,13 +173,13 @@ check_names (const struct newimage *n)
   uint64_t bytes = sizeof (struct qcow2_header) + extension_bytes (0);
 
   if (o->backing_file) {
-    if (check_name ("backing-file", o->backing_file, QCOW2_MAX_BACKING_NAME) == -1 ||
-        check_name ("backing-format", o->backing_format, MAX_BACKING_FORMAT) == -1)
+    if (check_name ("backing file", o->backing_file, QCOW2_MAX_BACKING_NAME) == -1 ||
+        check_name ("backing file's format", o->backing_format, MAX_BACKING_FORMAT) == -1)
       return -1;
     bytes += strlen (o->backing_file) + extension_bytes (strlen (o->backing_format));
   }
   if (o->data_file) {
-    if (check_name ("data-file", o->data_file, MAX_DATA_FILE_NAME) == -1)
+    if (check_name ("data file", o->data_file, MAX_DATA_FILE_NAME) == -1)
       return -1;
     bytes += extension_bytes (strlen (o->data_file));
   }
@@ -188,10 +188,9 @@ check_names (const struct newimage *n)
   if (has_feature_names (n))
     bytes += extension_bytes (sizeof feature_names);
   if (bytes > n->cluster_size)
-    return refuse ("%s=: the name is too long for the first cluster: the header would "
-                   "have %" PRIu64 " bytes, more than cluster-size=%" PRIu64,
-                   o->data_file ? "data-file" : "backing-file", bytes,
-                   n->cluster_size);
+    return refuse ("the name of the %s is too long for the first cluster: the header would "
+                   "have %" PRIu64 " bytes, the cluster has %" PRIu64,
+                   o->data_file ? "data file" : "backing file", bytes, n->cluster_size);
   return 0;
 }
 
@@ -223,10 +222,10 @@ report_too_large (const struct newimage *n)
   const char *const preallocation = preallocation_name (n->options.preallocation);
 
   if (errno == ERANGE)
-    return refuse ("preallocation=%s: the refcount table would exceed %u MiB: use a "
-                   "larger cluster-size=", preallocation,
+    return refuse ("preallocation (%s): the refcount table would exceed %u MiB: larger "
+                   "clusters need less", preallocation,
                    QCOW2_MAX_REFTABLE_BYTES >> 20);
-  return refuse ("preallocation=%s: the file would be larger than the format allows",
+  return refuse ("preallocation (%s): the file would be larger than the format allows",
                  preallocation);
 }
 
@@ -317,8 +316,8 @@ newimage_plan (const struct newimage_options *options, struct newimage *n)
 
   if (o->size > INT64_MAX ||
       div_up (o->size, covered) > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
-    return refuse ("create=%" PRIu64 ": too large: the maximum with cluster-size=%"
-                   PRIu64 " is %" PRIu64, o->size,
+    return refuse ("a disk of %" PRIu64 " bytes is too large: the maximum with clusters of "
+                   "%" PRIu64 " bytes is %" PRIu64, o->size,
                    n->cluster_size,
                    covered * (QCOW2_MAX_L1_BYTES / sizeof (struct be64)));
   o->size = round_up (o->size, 512);

@@ -59,8 +59,7 @@ extern uint64_t newimage_full_size (const struct newimage_options *);
 extern uint64_t newimage_full_size_of (const struct header *);
 
 /* Plans an image.  The strings of the options must outlive the plan.  -1 with errno
- * EINVAL: such an image is not possible; reported, with the name of the parameter that
- * causes it, as users write it. */
+ * EINVAL: such an image is not possible (reported). */
 extern int newimage_plan (const struct newimage_options *, struct newimage *);
 
 /* Fills BUF with the bytes [OFFSET, OFFSET + LEN) of the file, which lie before

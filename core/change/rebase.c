@@ -44,6 +44,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/printable.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "format/entry.h"
@@ -350,12 +351,12 @@ cut_short (const struct disk_options *o, const struct rebase *to,
            const struct chunks_watch *watch, int err, uint64_t done, uint64_t size)
 {
   const char *const resumes = watch && watch->image_goes ? ""
-    : is_flatten (to) ? "; the next start with flatten=true resumes it"
-    : "; the next start with the same rebase= resumes it";
+    : remedy (is_flatten (to) ? REMEDY_FLATTEN_AGAIN : REMEDY_REBASE_AGAIN);
 
-  nbdkit_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes of the disk%s",
+  nbdkit_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes of the disk%s%s",
                 o->path, is_flatten (to) ? "flattening" : "rebasing",
-                err == EINTR ? "was stopped" : "failed", done, size, resumes);
+                err == EINTR ? "was stopped" : "failed", done, size,
+                resumes[0] ? "; " : "", resumes);
   errno = err;
   return -1;
 }

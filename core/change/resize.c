@@ -85,14 +85,14 @@ resize_check (const struct image *image,
   else if (h->version < 3 && h->nb_snapshots > 0)
     why = "an image of version 2 with snapshots cannot be resized";
   else if (o->size < h->size && o->preallocation != PREALLOCATION_OFF)
-    why = "preallocation= requires a larger size";
+    why = "preallocation requires a larger size";
   else if (h->version < 3 && h->crypt_method != QCOW2_CRYPT_NONE &&
            needs_clusters (image, o))
     why = "an encrypted image of version 2 cannot mark new clusters as zeros";
   else if (image->data && o->size < h->size)
     why = "a disk with an external data file cannot be shrunk";
   else if (image->data && o->preallocation != PREALLOCATION_OFF)
-    why = "preallocation= cannot be used with an external data file";
+    why = "preallocation cannot be used with an external data file";
   else if (image_data_is_raw (image) && h->crypt_method != QCOW2_CRYPT_NONE)
     why = "an encrypted disk with a raw external data file cannot be resized";
   else if (image->data && !storage_is_regular (image->data) &&

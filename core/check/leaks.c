@@ -29,6 +29,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "space/refblock.h"
 #include "check/census.h"
@@ -50,7 +51,7 @@ static int
 refuse (struct leaks *l, const char *why)
 {
   nbdkit_error ("%s: the image was not closed properly and cannot be changed: %s; "
-                "check=repair may help", storage_path (l->file), why);
+                "%s", storage_path (l->file), why, remedy (REMEDY_REPAIR));
   errno = EUCLEAN;
   return -1;
 }

@@ -47,7 +47,7 @@ find_why_readonly (const struct disk *d)
 {
   const char *why = image_why_readonly (d->image);
 
-  return d->options.untrusted ? "untrusted=true was given"
+  return d->options.untrusted ? "it is untrusted"
     : why ? why
     : d->image->header.incompatible & QCOW2_INCOMPAT_CORRUPT
     ? "the image is marked corrupt" : NULL;
@@ -125,13 +125,13 @@ check_compress (const char *path, const struct header *h,
   if (what == NULL && options->level <= most)
     return 0;
   if (what)
-    nbdkit_error ("%s: compress=on is not possible: %s", path, what);
+    nbdkit_error ("%s: compression is not possible: %s", path, what);
   else
-    nbdkit_error ("%s: compress-level=%u: the highest level for %s%s is %u", path,
+    nbdkit_error ("%s: compression level %u: the highest level for %s%s is %u", path,
                   options->level, compress_name (h->compression_type),
                   h->compression_type != QCOW2_COMPRESSION_DEFLATE ? ""
-                  : options->long_window ? " with compress-window=32K"
-                  : " with compress-window=4K", most);
+                  : options->long_window ? " with a window of 32K"
+                  : " with a window of 4K", most);
   errno = EINVAL;
   return -1;
 }
@@ -142,7 +142,7 @@ check_watermark (const struct image *image)
 {
   if (!storage_is_regular (image->file))
     return 0;
-  nbdkit_error ("%s: watermark= is not possible: the image is in a file, not on a block "
+  nbdkit_error ("%s: a watermark is not possible: the image is in a file, not on a block "
                 "device or an NBD export", storage_path (image->file));
   errno = EINVAL;
   return -1;
@@ -169,7 +169,7 @@ check_untrusted_header (const char *path, const struct header *h)
     what = "a bitmap directory of more than 1 MiB";
   if (what == NULL)
     return 0;
-  nbdkit_error ("%s: the image has %s, which untrusted=true refuses",
+  nbdkit_error ("%s: the image has %s, more than an untrusted image may have",
                 path, what);
   errno = EPERM;
   return -1;
@@ -181,8 +181,8 @@ check_untrusted_table (const char *path, const struct snapshots *snapshots)
 {
   if (snapshots->table_bytes <= UNTRUSTED_SNAPSHOT_TABLE)
     return 0;
-  nbdkit_error ("%s: the image has a snapshot table of more than 1 MiB, which "
-                "untrusted=true refuses", path);
+  nbdkit_error ("%s: the image has a snapshot table of more than 1 MiB, more than "
+                "an untrusted image may have", path);
   errno = EPERM;
   return -1;
 }
@@ -281,7 +281,13 @@ disk_find_backing (const struct disk_options *o, const struct header *h, char **
 {
   const struct chain_options chain = disk_chain_options (o);
 
-  return chain_below (o->path, h, &chain, path, format);
+  if (chain_below (o->path, h, &chain, path, format) == -1)
+    return -1;
+  if (*path == NULL || chain_check_there (o->path, *path, &chain) == 0)
+    return 0;
+  free (*path);
+  *path = NULL;
+  return -1;
 }
 
 int

@@ -137,6 +137,8 @@ describe_below (struct walk *w)
       return -1;
     if (path == NULL)
       return 0;
+    if (chain_check_there (storage_path (image->file), path, &w->chain) == -1)
+      return -1;
     if (name_below (w, image, path) == -1)
       return -1;
     chain_go_below_top (&w->chain);

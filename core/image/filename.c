@@ -33,6 +33,7 @@
 #include "util/cleanup.h"
 #include "util/printable.h"
 #include "util/publicname.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "image/filename.h"
@@ -82,9 +83,8 @@ check_uri (const struct reference *r, char *uri)
 {
   if (is_allowed (r->rules, uri))
     return uri;
-  nbdkit_error ("%s: %s is %s, and an image opens no connections unless "
-                "allow-uri=%s (or a shorter prefix) allows them", r->overlay, r->what,
-                uri, uri);
+  nbdkit_error ("%s: %s is %s, and an image opens no connections by itself: %s",
+                r->overlay, r->what, uri, remedy (REMEDY_ALLOW_URI));
   free (uri);
   errno = EPERM;
   return NULL;
@@ -267,7 +267,7 @@ filename_of_data (const char *overlay, const char *name,
     return path;
   }
   nbdkit_error ("%s: the external data file \"%s\" could be %s or %s: "
-                "use data-file= to say which", overlay, name, path, other);
+                "%s", overlay, name, path, other, remedy (REMEDY_DATA_FILE));
   errno = EINVAL;
   free (other);
   free (path);

@@ -31,6 +31,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/publicname.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "util/sparse.h"
 #include "format/compress.h"
@@ -246,23 +247,22 @@ find_data (const struct image *im, const struct image_options *options, char **p
   if (!(h->incompatible & QCOW2_INCOMPAT_DATA_FILE)) {
     if (!replaced)
       return 0;
-    nbdkit_error ("%s: the image has no external data file: "
-                  "data-file=%s cannot be used", overlay, options->data_file_path);
+    nbdkit_error ("%s: the image has no external data file that %s could be", overlay,
+                  options->data_file_path);
     return -1;
   }
   if (options->data_file == DATA_FILE_DENY) {
     CLEANUP_FREE char *shown = publicname (h->data_file ? h->data_file : "");
 
     nbdkit_error ("%s: the image has an external data file (\"%s\"), "
-                  "and data-file=deny (or untrusted=true) was given", overlay,
-                  publicname_or (shown));
+                  "which must not be opened", overlay, publicname_or (shown));
     errno = EPERM;
     return -1;
   }
   if (!replaced && h->data_file == NULL) {
     nbdkit_error ("%s: the image has an external data file, but does not say "
-                  "where it is%s", overlay,
-                  options->below_top ? "" : ": use data-file=PATH");
+                  "where it is%s%s", overlay, options->below_top ? "" : ": ",
+                  options->below_top ? "" : remedy (REMEDY_DATA_FILE));
     return -1;
   }
 
@@ -433,8 +433,8 @@ explain_limit (const struct image *im, int r)
 {
   if (r == -1 && errno == E2BIG) {
     nbdkit_error ("%s: the image has more than %" PRIu64 " L2 tables and other clusters "
-                  "of metadata, which untrusted=true refuses", storage_path (im->file),
-                  im->most_places);
+                  "of metadata, more than an untrusted image may have",
+                  storage_path (im->file), im->most_places);
     errno = EPERM;
   }
   return r;

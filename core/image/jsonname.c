@@ -211,7 +211,7 @@ parse_protocol (struct options *o, const char *prefix, const char *driver,
     return parse_nbd (o, prefix, &r->name);
   if (driver && strcmp (driver, "file") != 0 && strcmp (driver, "host_device") != 0)
     return refuse (o, ENOTSUP, "driver \"%s\" is not supported: an NBD server can serve "
-                   "it, and backing=URI names that", word (driver));
+                   "it, and the URI of that can be named", word (driver));
   filename = take (o, prefix, "filename");
   if (filename == NULL)
     return refuse (o, EINVAL, "it names no file");

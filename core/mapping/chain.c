@@ -20,10 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "util/cleanup.h"
 #include "util/publicname.h"
+#include "util/remedy.h"
 #include "util/report.h"
+#include "storage/nbduri.h"
 #include "image/filename.h"
 #include "mapping/chain.h"
 
@@ -166,8 +169,7 @@ chain_below (const char *overlay, const struct header *h,
     CLEANUP_FREE char *shown = publicname (h->backing_file);
 
     nbdkit_error ("%s: the image has a backing file (\"%s\"), "
-                  "and backing=deny (or untrusted=true) was given", overlay,
-                  publicname_or (shown));
+                  "which must not be opened", overlay, publicname_or (shown));
     errno = EPERM;
     return -1;
   }
@@ -179,9 +181,9 @@ chain_below (const char *overlay, const struct header *h,
     : h->backing_format ? h->backing_format : told;
   if (*format == NULL) {
     nbdkit_error ("%s: the image does not say which format its backing file "
-                  "\"%s\" has, and formats are not guessed%s", overlay, *path,
-                  options->below_top ? "" :
-                  ": use backing-format=qcow2 or =raw");
+                  "\"%s\" has, and formats are not guessed: %s", overlay, *path,
+                  remedy (options->below_top ? REMEDY_BACKING_FORMAT_BELOW
+                          : REMEDY_BACKING_FORMAT));
     errno = EINVAL;
   }
   else if (strcmp (*format, "qcow2") == 0 || strcmp (*format, "raw") == 0)
@@ -194,6 +196,19 @@ chain_below (const char *overlay, const struct header *h,
   }
   free (*path);
   *path = NULL;
+  return -1;
+}
+
+int
+chain_check_there (const char *overlay, const char *path,
+                   const struct chain_options *options)
+{
+  if (nbduri_is (path) || access (path, F_OK) == 0 || errno != ENOENT)
+    return 0;
+  nbdkit_error ("%s: cannot open: %m; it is the backing file of %s: %s", path, overlay,
+                remedy (options->below_top ? REMEDY_BACKING_FILE_BELOW
+                        : REMEDY_BACKING_FILE));
+  errno = ENOENT;
   return -1;
 }
 
@@ -232,12 +247,15 @@ chain_open (struct layers *layers, const struct chain_options *options_)
     const char *format;
     int r;
 
-    if (chain_below (storage_path (layers_file (layers, bottom)),
-                     layers_header (layers, bottom), &options, &path,
+    const char *const overlay = storage_path (layers_file (layers, bottom));
+
+    if (chain_below (overlay, layers_header (layers, bottom), &options, &path,
                      &format) == -1)
       return -1;
     if (path == NULL)
       return 0;
+    if (chain_check_there (overlay, path, &options) == -1)
+      return -1;
 
     chain_reserve_files (files_needed (layers));
     if (strcmp (format, "qcow2") == 0)

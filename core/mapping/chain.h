@@ -37,6 +37,10 @@ struct chain_options {
 extern int chain_below (const char *overlay, const struct header *h,
                         const struct chain_options *, char **path,
                         const char **format);
+/* Is the file at PATH, which chain_below has found, there?  -1, errno ENOENT: no (reported,
+ * with the image that wants it). */
+extern int chain_check_there (const char *overlay, const char *path,
+                              const struct chain_options *);
 /* Changes options for the top image into those for the image below it. */
 extern void chain_go_below_top (struct chain_options *);
 

@@ -91,7 +91,7 @@ watch_end (struct alloc *a)
     return;
   a->low_size = size;
   a->stats.low++;
-  report_notice ("%s: %" PRIu64 " of %" PRIu64 " bytes are left, less than watermark=%"
+  report_notice ("%s: %" PRIu64 " of %" PRIu64 " bytes are left, less than the watermark, %"
                  PRIu64, storage_path (a->file), size - min64 (end, size), size,
                  a->watermark);
   if (a->news)

@@ -39,6 +39,7 @@
 #include <unistd.h>
 
 #include "util/printable.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "storage/hostlock.h"
 
@@ -270,7 +271,7 @@ test_bytes (int fd, struct role role, unsigned *byte, long *pid)
 
 /* What to do.  Readers share an image with each other, and never with a writer. */
 static const char *
-remedy (int fd, bool taking)
+way_out (int fd, bool taking)
 {
   long ignored;
 
@@ -291,9 +292,7 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
   if (taking && (errno == EAGAIN || errno == EACCES))
     errno = EBUSY;
   if (errno != EBUSY) {
-    nbdkit_error ("%s: cannot lock the image: %m "
-                  "(if the filesystem does not support locks, use lock=false)",
-                  path);
+    nbdkit_error ("%s: cannot lock the image: %m (%s)", path, remedy (REMEDY_NO_LOCK));
     return;
   }
 
@@ -305,7 +304,7 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
   nbdkit_error ("%s: cannot get the %s\"%s\" lock: "
                 "is another process using the image?%s: %s",
                 path, shared, permission_name (byte % 100), holder,
-                remedy (fd, taking));
+                way_out (fd, taking));
   errno = EBUSY;
 }
 

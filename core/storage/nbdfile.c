@@ -31,6 +31,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "storage/nbdfile.h"
 #include "storage/nbdpool.h"
@@ -477,8 +478,7 @@ find_why_readonly (const struct nbdlink_info *i, const struct storage_options *o
   if (i->minimum > LARGEST_MINIMUM)
     return "the NBD server's smallest block is larger than 4096 bytes";
   if (options->lock)
-    return "NBD has no locks: lock=false permits writing if the server admits no other "
-      "client (for example with nbdkit's limit filter)";
+    return remedy (REMEDY_WRITE_NBD);
   return NULL;
 }
 

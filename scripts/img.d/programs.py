@@ -23,6 +23,8 @@ except ImportError:
 from cli import About, Failure
 
 nbdkit, plugin = "nbdkit", "qcow2"      # --nbdkit and --plugin change them
+# Then the plugin proposes options of ours, not its parameters.
+os.environ["NBDKIT_QCOW2_IMG"] = "1"
 
 TIMELY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 30                   # seconds that a server has to end
@@ -252,12 +254,48 @@ def reason(said, program="nbdkit", which=-1):
     line = line.split("error: ", 1)[1] if "error: " in line else line
     name, is_lock, _ = line.partition(": cannot get the ")
     # The file that is in the way is locked by this process (locks.py).
-    return BOTH % name if is_lock and "(held by PID %d," % os.getpid() in line else line
+    if is_lock and "(held by PID %d," % os.getpid() in line:
+        return BOTH % name
+    return in_options(line)
+
+
+# Parameters of the plugin that options become, and values of such parameters.
+OPTIONS = {
+    "allow-uri": "--allow-uri", "backing-file": "-b", "backing-format": "-F",
+    "bitmap-add": "bitmap", "bitmap-from": "-b", "bitmap-granularity": "-g",
+    "bitmap-into": "bitmap", "bitmap-merge": "--merge", "commit=keep": "-d",
+    "commit=on": "commit", "compress=on": "-c", "create": "size", "encrypt":
+    "encrypt.format=", "flatten=true": "convert", "iter-time": "encrypt.iter-time=",
+    "key-add": "encrypt.new-secret=", "key-erase": "encrypt.old-secret=",
+    "key-erase-slot": "encrypt.keyslot=", "key-force=true": "--force", "map": "map",
+    "passphrase": "--object", "preallocation": "preallocation=", "raw-copy": "TARGET",
+    "rebase": "-b", "rebase-unsafe=true": "-u", "resize": "size",
+    "shrink=true": "--shrink", "snapshot": "-l", "snapshot-apply": "-a",
+    "snapshot-create": "-c", "snapshot-delete": "-d",
+    **{name: name.replace("-", "_") + "=" for name in (
+        "cluster-size", "compat", "compression-type", "data-file", "data-file-raw",
+        "extended-l2", "lazy-refcounts", "refcount-bits")}}
+
+
+def in_options(text):
+    """What the plugin says of its parameters is said of the options: a word KEY=VALUE at
+    the beginning, and those that stand there with it."""
+    if text.partition("=")[0] not in {known.partition("=")[0] for known in OPTIONS}:
+        return text
+    import re
+
+    def option(found):
+        key, value = found.groups()
+        name = OPTIONS.get(key + "=" + value) or OPTIONS.get(key)
+        if name is None or key + "=" + value in OPTIONS:
+            return name or found[0]
+        return name + ("" if name.endswith("=") or not value else " ") + value
+
+    return re.sub(r"(?<![^ ])([a-z][a-z0-9-]*)=([^ :,]*)", option, text)
 
 
 # How the plugin says what state a long change left, after the cause.
 CUT_SHORT = " failed after "
-RESUMES = "; the next start with "
 
 
 def cause_and_state(said):
@@ -265,8 +303,7 @@ def cause_and_state(said):
     state, cause = reason(said), reason(said, which=0)
     if CUT_SHORT not in state or state == cause:
         return state
-    state, resumes, _ = state.partition(RESUMES)
-    return "%s: %s%s" % (cause, state, "; run the command again" if resumes else "")
+    return "%s: %s" % (cause, state)
 
 
 def notes(said):

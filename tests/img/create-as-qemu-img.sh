@@ -106,7 +106,7 @@ for opts in '--image-opts driver=qcow2,file.driver=file,file.filename=secret.qco
   img check --object secret,id=s,data=hush $opts
 done
 cd ..
-img_refused 'passphrase' convert secret.qcow2 x.raw
+img_refused 'secret,id' convert secret.qcow2 x.raw
 img_refused 'passphrase|wrong' convert --object secret,id=s,data=other secret.qcow2 x.raw
 printf 'hush' > ours/hush
 img check --object secret,id=s,file=ours/hush -q ours/secret.qcow2

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "util/remedy.h"
 #include "util/report.h"
 #include "storage/storage.h"
 #include "lib/stubs.h"
@@ -60,6 +61,12 @@ nbdkit_debug (const char *fmt, ...)
     va_end (args);
   }
   errno = err;
+}
+
+const char *
+remedy (enum remedy r)
+{
+  return r < NR_REMEDIES ? "with a remedy" : NULL;
 }
 
 const char *

@@ -93,7 +93,7 @@ features d.qcow2 | grep '"data-file-raw": true'
 amend d.qcow2 data-file-raw=off
 features d.qcow2 | grep '"data-file-raw": false'
 check_clean d.qcow2
-refused_untouched 'data-file-raw=true is for new images' d.qcow2 amend=true \
+refused_untouched 'only a new image can get a raw data file' d.qcow2 amend=true \
   data-file-raw=true
 
 # --- what is refused ---
@@ -140,7 +140,7 @@ PY
 refused_untouched 'to version 3: a snapshot does not say which size' old.qcow2 \
   amend=true compat=1.1
 
-refused_untouched 'lazy-refcounts=true requires version 3' old.qcow2 amend=true \
+refused_untouched 'lazy refcounts require version 3' old.qcow2 amend=true \
   lazy-refcounts=true
 refused_untouched 'amend=true requires compat=' old.qcow2 amend=true
 refused_untouched 'require version 3: add compat=1.1' old.qcow2 amend=true \

@@ -53,9 +53,9 @@ echo "levels: $fast, $slow, $best"
 [ "$best" -lt "$slow" ]
 
 make_image "$img" 1M
-refused 'highest level for zlib with compress-window=4K is 9' file="$img" \
+refused 'highest level for zlib with a window of 4K is 9' file="$img" \
   compress=on compress-level=10
-refused 'highest level for zlib with compress-window=32K is 12' file="$img" \
+refused 'highest level for zlib with a window of 32K is 12' file="$img" \
   compress=on compress-level=13 compress-window=32K
 for level in 0 23 -1 high; do
   refused compress-level file="$img" compress=on compress-level=$level

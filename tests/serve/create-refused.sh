@@ -36,50 +36,50 @@ neither ()
 }
 
 for cluster in 513 256 4M 0 1000; do
-  neither 'cluster-size=.*power of two' "cluster_size=$cluster" 1M cluster-size=$cluster
+  neither 'cluster size.*power of two' "cluster_size=$cluster" 1M cluster-size=$cluster
 done
 for bits in 0 3 128 17; do
-  neither 'refcount-bits=' "refcount_bits=$bits" 1M refcount-bits=$bits
+  neither 'width of refcounts' "refcount_bits=$bits" 1M refcount-bits=$bits
 done
 old='compat=0.10'
-neither 'refcount-bits=.*compat=1.1' "$old,refcount_bits=8" 1M $old refcount-bits=8
-neither 'lazy-refcounts=.*compat=1.1' "$old,lazy_refcounts=on" 1M $old lazy-refcounts=on
-neither 'extended-l2=.*compat=1.1' "$old,extended_l2=on" 1M $old extended-l2=on
-neither 'compression-type=.*compat=1.1' "$old,compression_type=zstd" 1M $old \
+neither 'refcounts.*compat 1.1' "$old,refcount_bits=8" 1M $old refcount-bits=8
+neither 'lazy refcounts.*compat 1.1' "$old,lazy_refcounts=on" 1M $old lazy-refcounts=on
+neither 'extended L2.*compat 1.1' "$old,extended_l2=on" 1M $old extended-l2=on
+neither 'compression type.*compat 1.1' "$old,compression_type=zstd" 1M $old \
   compression-type=zstd
-neither 'data-file=.*compat=1.1' "$old,data_file=dir/data" 1M $old data-file=dir/data
-neither 'extended-l2=.*16K' "cluster_size=8k,extended_l2=on" 1M cluster-size=8k \
+neither 'data file.*compat 1.1' "$old,data_file=dir/data" 1M $old data-file=dir/data
+neither 'extended L2.*16K' "cluster_size=8k,extended_l2=on" 1M cluster-size=8k \
   extended-l2=on
 neither 'data-file-raw=.*data-file=' "data_file_raw=on" 1M data-file-raw=on
 below=(backing-file="$PWD/base.raw" backing-format=raw)
 qemu_below="backing_file=$PWD/base.raw,backing_fmt=raw"
-neither 'data-file-raw=.*backing-file=' \
+neither 'raw data file.*backing file' \
   "data_file=dir/data,data_file_raw=on,$qemu_below" 1M \
   data-file=dir/data data-file-raw=on "${below[@]}"
 for preallocation in metadata falloc full; do
-  neither 'preallocation=.*extended-l2=' "preallocation=$preallocation,$qemu_below" 1M \
+  neither 'preallocation.*extended L2' "preallocation=$preallocation,$qemu_below" 1M \
     preallocation=$preallocation "${below[@]}"
 done
 
 # The largest disks: one sector more is too much.
-neither 'create=.*too large.*cluster-size=' cluster_size=512 137438953984 cluster-size=512
-neither 'create=.*too large' '' 4503599627371008
-neither 'create=.*too large' extended_l2=on 2251799813685760 extended-l2=on
-neither 'create=.*too large' cluster_size=2M 2305843009213694464 cluster-size=2M
+neither 'a disk of .*too large.*clusters' cluster_size=512 137438953984 cluster-size=512
+neither 'a disk of .*too large' '' 4503599627371008
+neither 'a disk of .*too large' extended_l2=on 2251799813685760 extended-l2=on
+neither 'a disk of .*too large' cluster_size=2M 2305843009213694464 cluster-size=2M
 # Of preallocated ones, the refcounts must fit.
-no 'preallocation=metadata.*refcount table.*cluster-size=' create=128G cluster-size=512 \
+no 'preallocation .metadata.*refcount table.*larger clusters' create=128G cluster-size=512 \
   preallocation=metadata
-no 'preallocation=metadata.*refcount table' create=64G cluster-size=512 \
+no 'preallocation .metadata.*refcount table' create=64G cluster-size=512 \
   preallocation=metadata refcount-bits=64
 "$NBDKIT" -U - "$PLUGIN" dir/large.qcow2 create=128G cluster-size=512 --run :
 "$NBDKIT" -U - "$PLUGIN" dir/larger.qcow2 create=2E cluster-size=2M --run :
 rm dir/large*.qcow2
 
 # Ours alone.
-no 'data-file-raw=true.*encrypt=: the data file would contain encrypted' create=1M \
+no 'encrypted image has no raw data file.*would contain encrypted' create=1M \
   encrypt=luks passphrase=x iter-time=1 \
   data-file=dir/data data-file-raw=true
-no 'preallocation=.*compat=1.1' create=1M encrypt=luks passphrase=x iter-time=1 \
+no 'preallocation .*compat 1.1' create=1M encrypt=luks passphrase=x iter-time=1 \
   compat=0.10 preallocation=metadata
 no 'encrypt=luks.*passphrase=' create=1M encrypt=luks
 no 'encrypt=luks.*passphrase=' create=1M encrypt=luks passphrase=

@@ -30,9 +30,9 @@ stop_nbdkit
 [ "$(dd if="$data" bs=64k skip=1 count=1 status=none | head -c 4)" = here ]
 
 # data-file=
-refused 'data-file=deny .* was given' file="$img" data-file=deny
-refused 'data-file=deny .* was given' file="$img" untrusted=true
-refused 'data-file=deny .* was given' file="$img" untrusted=true data-file=follow
+refused 'must not be opened' file="$img" data-file=deny
+refused 'must not be opened' file="$img" untrusted=true
+refused 'must not be opened' file="$img" untrusted=true data-file=follow
 with_data other.raw "else"
 start_nbdkit file="$img" data-file=other.raw
 holds else
@@ -47,7 +47,7 @@ make_image top.qcow2 1M "backing_file=$img,backing_fmt=qcow2"
 start_nbdkit file=top.qcow2
 holds here
 stop_nbdkit
-refused 'data-file=deny .* was given' file=top.qcow2 data-file=deny
+refused 'must not be opened' file=top.qcow2 data-file=deny
 refused 'no external data file' file=top.qcow2 data-file=other.raw
 make_image both.qcow2 1M "data_file=both.raw,backing_file=$img,backing_fmt=qcow2"
 with_data both.raw ''

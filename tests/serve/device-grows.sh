@@ -69,7 +69,7 @@ for o in range(0, 80 << 20, 65536):
 until(lambda: stats("size") == 100 << 20)
 assert stats("low") == 3
 PY
-  [ "$(grep -c 'watermark=4194304' "$log")" = 3 ]
+  [ "$(grep -c 'the watermark, 4194304' "$log")" = 3 ]
   grep ' of 41943040 bytes are left' "$log"
 }
 
@@ -88,7 +88,7 @@ stop_nbdkit
 check_clean "$tmp/far"
 
 # A file says nothing about how much of its file system is left.
-refused 'watermark=.*not on a block device' file="$tmp/image" watermark=1M
+refused 'watermark.*not on a block device' file="$tmp/image" watermark=1M
 refused 'dir=.*watermark=' dir="$tmp" watermark=1M
 refused 'watermark=' file="$tmp/image" watermark=much
 refused 'on-enospc=pause: must be fail or wait' file="$tmp/image" on-enospc=pause

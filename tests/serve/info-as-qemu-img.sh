@@ -178,7 +178,7 @@ done
 qemu-img rebase -u -f qcow2 -b none -F qcow2 sub/t.qcow2
 refused 'cannot open|No such file' sub/t.qcow2 info=ours info-chain=true serve=false
 info sub/t.qcow2 untrusted=true
-refused 'backing=deny' sub/t.qcow2 info=ours info-chain=true serve=false untrusted=true
+refused 'must not be opened' sub/t.qcow2 info=ours info-chain=true serve=false untrusted=true
 
 # A loop, and a file that is none.
 qemu-img rebase -u -f qcow2 -b t.qcow2 -F qcow2 sub/t.qcow2

@@ -109,7 +109,7 @@ opened_by two
 refused_untouched 'without its last key slot nobody can read' l.qcow2 passphrase=+two \
   key-erase=+two
 refused_untouched 'opens no key slot' l.qcow2 passphrase=+two key-erase=+one key-add=+three
-refused_untouched 'key-erase-slot= is not in use' l.qcow2 passphrase=+two key-erase-slot=7
+refused_untouched 'to be erased is not in use' l.qcow2 passphrase=+two key-erase-slot=7
 refused_untouched 'key-erase-slot=8: must be 0 to 7' l.qcow2 passphrase=+two \
   key-erase-slot=8
 refused_untouched 'wrong passphrase' l.qcow2 passphrase=+one key-add=+three
