@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -72,8 +73,21 @@ progress_begin (struct progress *p, const char *what)
 {
   memset (p, 0, sizeof *p);
   p->what = what;
-  p->terminal = isatty (STDERR_FILENO);
+  p->percent = -1;
+  p->told = getenv ("NBDKIT_QCOW2_PROGRESS");
+  p->terminal = p->told == NULL && isatty (STDERR_FILENO);
   p->begun = seconds ();
+}
+
+/* To nbdkit-qcow2-img, which shows it itself. */
+static void
+tell (struct progress *p, uint64_t done, uint64_t total)
+{
+  const int percent = total ? (int) (100.0 * done / total) : 100;
+
+  if (percent != p->percent)
+    dprintf (atoi (p->told), "%s %d/100\n", p->what, percent);
+  p->percent = percent;
 }
 
 bool
@@ -84,6 +98,8 @@ progress_step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 
   if (!p->caught)
     catch_signals (p);
+  if (p->told)
+    tell (p, done, total);
   if (!p->terminal || now - p->begun < SHOW_AFTER || now - p->last < SHOW_EVERY)
     return !stopped;
   p->last = now;

@@ -8,6 +8,7 @@ import cli
 import images
 import rawfile
 from cli import Command, Failure, Option
+from progress import Progress
 
 
 # --- resize
@@ -95,11 +96,12 @@ def commit(o):
     if o.rate is not None:
         raise Failure("-r is not supported")
     cache = ["cache=none"] if o.cache == "none" else []
-    if o.base is not None:
-        commit_into(image, o.base, cache, o.progress)
-    else:
-        image.change("commit=keep" if o.drop else "commit=on", *cache,
-                     progress=o.progress)
+    with Progress("commit", o) as progress:
+        if o.base is not None:
+            commit_into(image, o.base, cache, progress)
+        else:
+            image.change("commit=keep" if o.drop else "commit=on", *cache,
+                         progress=progress)
     if not o.quiet:
         print("Image committed.")
     return 0
@@ -127,6 +129,7 @@ def commit_into(image, name, cache, progress):
                              image.allow_uri) if i else image
         below = [] if i == n else [
             "backing=" + base, "backing-format=" + chain[n]["backing-filename-format"]]
+        progress.within((n - i) / (n + 1), (n - i + 1) / (n + 1))
         upper.change("commit=keep", *below, *cache, progress=progress)
 
 
@@ -165,7 +168,8 @@ def rebase(o):
         parameters.append("compress=on")
     if "none" in (o.cache, o.src_cache):
         parameters.append("cache=none")
-    image.change(*parameters, progress=o.progress)
+    with Progress("rebase", o) as progress:
+        image.change(*parameters, progress=progress)
     return 0
 
 
@@ -209,8 +213,9 @@ def amend(o):
                           "driver=qcow2,file.filename=NAME,encrypt.key-secret=ID")
         passphrase = key_change(keys, secrets, o.force)
     try:
-        image.change(*parameters, *passphrase.parameters, fds=passphrase.fds,
-                     progress=o.progress)
+        with Progress("amend", o) as progress:
+            image.change(*parameters, *passphrase.parameters, fds=passphrase.fds,
+                         progress=progress)
     finally:
         passphrase.close()
     return 0

@@ -131,7 +131,7 @@ SVG = Option(None, "svg", "the output is a picture, in SVG")
 CACHE = Option("t", "cache", "how the host caches what is written; none keeps data out "
                "of its cache, the others are the same", "MODE")
 SOURCE_CACHE = Option("T", "src-cache", "the same for what is only read", "MODE")
-PROGRESS = Option("p", "progress", "show the progress")
+PROGRESS = Option("p", "progress", "print the progress in lines")
 ALLOW_URI = Option(None, "allow-uri", "images may name backing files and data files "
                    "that are below this NBD URI", "URI", True)
 IMAGE = [OBJECT, IMAGE_OPTS, ALLOW_URI]
@@ -281,6 +281,7 @@ def tell(text):
         # What could not be written is not to be tried again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if text:
+        programs.draw("")
         text = programs.with_given_names(text)
         print("%s: %s" % (PROGRAM, " ".join(text.split("\n"))), file=sys.stderr)
 

@@ -162,36 +162,12 @@ def extents(handle, begin, end):
 
 # --- nbdcopy
 
-class Progress:
-    """As qemu-img shows it.  SHARES are (begin, end) of what is done now, from 0 to 1."""
-
-    def __init__(self, wanted):
-        self.wanted = wanted
-
-    def show(self, part):
-        if self.wanted:
-            print("    (%.2f/100%%)\r" % (part * 100), end="", flush=True)
-
-    def end(self):
-        if self.wanted:
-            print()
-
-
 def copy(source, target, options, progress, share=(0, 1), **descriptors):
     """Runs nbdcopy, which shows its progress from one part of SHARE to the other.  The
     result of the program."""
     if not progress.wanted:
         return programs.run(["nbdcopy", *options, "--", source, target], **descriptors)
     read, write = os.pipe()
-    log = programs.text_file()
-    pid = programs.spawn(["nbdcopy", "--progress=%d" % write, *options, "--", source,
-                          target], stderr=log, fds=[write], **descriptors)
-    os.close(write)
-    with open(read, encoding="ascii", errors="replace") as f:
-        for line in f:
-            done = line.strip().partition("/")[0]
-            if done.isdigit():
-                progress.show(share[0] + (share[1] - share[0]) * int(done) / 100)
-    result = programs.Result(programs.wait(pid), programs.text_of(log))
-    programs.check_installed(result, "nbdcopy")
-    return result
+    return programs.run_and_follow(
+        ["nbdcopy", "--progress=%d" % write, *options, "--", source, target], progress,
+        share, read, write, **descriptors)

@@ -15,6 +15,7 @@ import places
 import programs
 import rawfile
 from cli import About, Command, Failure, Option
+from progress import Progress
 
 # Exit statuses.
 SAME, DIFFERENT, NOT_OPENED, NOT_MAPPED, NOT_READ = 0, 1, 2, 3, 4
@@ -127,7 +128,7 @@ def compare_images(o):
         if o.strict:
             say(o, "Strict mode: Image size mismatch!")
             return DIFFERENT
-    progress = clients.Progress(o.progress and not o.quiet)
+    progress = Progress("compare", o)
     end = min(one.size, two.size)
     found = compare_common(o, one, two, end, progress)
     if found is None and one.size != two.size:
@@ -168,15 +169,11 @@ def is_data(path):
 def compare_inside(o, pair):
     one, two = pair if pair[0].format == "qcow2" else reversed(pair)
     report = programs.text_file()
-    progress = clients.Progress(o.progress and not o.quiet)
+    progress = Progress("compare", o)
     progress.show(0)
-    try:
-        result = one.prepare("compare=/dev/fd/%d" % report, "compare-with=" + two.path,
-                             "compare-format=" + two.format, "serve=false",
-                             writing=False, fds=[report], progress=progress.wanted)
-    except Failure as e:
-        # On a terminal, the plugin has said more.
-        raise Failure(str(e), NOT_READ if can_open(pair) else NOT_OPENED) from None
+    result = one.prepare("compare=/dev/fd/%d" % report, "compare-with=" + two.path,
+                         "compare-format=" + two.format, "serve=false",
+                         writing=False, fds=[report], progress=progress)
     if result.status != 0:
         read = CUT_SHORT in programs.reason(result.said)
         raise Failure(programs.reason(result.said, which=0),
@@ -193,17 +190,6 @@ def compare_inside(o, pair):
         return DIFFERENT
     say(o, "Images are identical.")
     return SAME
-
-
-def can_open(pair):
-    import info
-    try:
-        for image in pair:
-            if image.format == "qcow2":
-                info.describe(image, True)
-        return True
-    except Failure:
-        return False
 
 
 def sectors(size):
@@ -279,6 +265,7 @@ def first_of(disks, pieces, progress):
                 return found
             pool.give(buffers)
     for begun in flying:
+        progress.show(begun[0] / whole)
         found = judge(disks, *begun)
         if found is not None:
             return found

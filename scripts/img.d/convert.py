@@ -15,6 +15,7 @@ import programs
 import rawfile
 from cli import Command, Failure, Option
 from clients import Served
+from progress import Progress
 
 REQUEST = 256 << 10             # bytes, nbdcopy's default
 MAX_REQUEST = 32 << 20
@@ -399,7 +400,7 @@ def convert(o):
     rate = images.size_of(o.rate, "-r") if o.rate is not None else 0
     filters = ["--filter=rate", "rate=%d" % (rate * 8)] if rate else []
     layer = o.backing is not None and has_backing(opened[0])
-    progress = clients.Progress(o.progress and not o.quiet)
+    progress = Progress("convert", o, output == "-")
     copying = Copying(
         number(o.coroutines, "-m", 1, 16),
         None if o.sparse is None else images.size_of(o.sparse, "-S"),
@@ -410,7 +411,8 @@ def convert(o):
         return [Source(i, snapshot, layer, None, o.src_cache, filters) for i in opened]
 
     if output == "-":
-        return to_stdout(sources(), format, given, secrets, copying, parameters)
+        return to_stdout(sources(), format, given, secrets, copying, parameters,
+                         progress)
     image = images.Image(output, format, create.passphrase_of(given, secrets), False,
                          o.allow_uri)
     refuse_same(opened, image)
@@ -510,12 +512,12 @@ def has_backing(image):
     return image.format == "qcow2" and "backing-filename" in info.describe(image)
 
 
-def to_stdout(sources, format, given, secrets, copying, parameters):
+def to_stdout(sources, format, given, secrets, copying, parameters, progress):
     if os.isatty(1):
         raise Failure("-: an image is not written to a terminal")
     if format == "raw" and len(sources) == 1:
-        result = clients.copy(sources[0].where, "-", [], clients.Progress(False),
-                              stdout=1)
+        result = clients.copy(sources[0].where, "-", [], progress, stdout=1)
+        progress.end()
         if result.status == BROKEN_PIPE:
             programs.interrupt(programs.signal.SIGPIPE, None)
         if result.status != 0:
@@ -525,7 +527,7 @@ def to_stdout(sources, format, given, secrets, copying, parameters):
     image = images.Image(os.path.join(programs.directory(), "stdout"), format,
                          create.passphrase_of(given, secrets))
     target = NewTarget(image, given, image.secret, "unsafe", parameters)
-    copy_all(sources, target, copying, clients.Progress(False))
+    copy_all(sources, target, copying, progress)
     target.complete()
     # (Not sendfile, which cannot append.)
     import shutil
@@ -581,7 +583,7 @@ def dd(o):
                       % (image.given, skip, size))
     size -= skip
     sources = [Source(image, window=(skip, size))] if size else []
-    copy_all(sources, target, Copying(), clients.Progress(False))
+    copy_all(sources, target, Copying(), Progress("dd", o))
     if not sources and target_image.format == "qcow2":
         target.serve(None, 0).stop()
     target.complete()

@@ -251,7 +251,7 @@ class Image:
             found.append("lock=false")
         return found
 
-    def prepare(self, *parameters, writing=True, fds=(), progress=False):
+    def prepare(self, *parameters, writing=True, fds=(), progress=None):
         """Has the plugin make these changes, or this check.  What the plugin said."""
         passphrase = Passphrase(self.secret)
         try:

@@ -62,7 +62,7 @@ def copy(source, snapshot, target, progress):
 
 
 def run(image, progress, writing, *parameters):
-    result = image.prepare(*parameters, writing=writing, progress=progress.wanted)
+    result = image.prepare(*parameters, writing=writing, progress=progress)
     if result.status != 0:
         # The first error says why, the last one how far it came.
         raise Failure(programs.reason(result.said, which=0))

@@ -25,6 +25,8 @@ from cli import About, Failure
 nbdkit, plugin = "nbdkit", "qcow2"      # --nbdkit and --plugin change them
 # Then the plugin proposes options of ours, not its parameters.
 os.environ["NBDKIT_QCOW2_IMG"] = "1"
+# Names the descriptor to which the plugin writes how far it is.
+PROGRESS = "NBDKIT_QCOW2_PROGRESS"
 
 TIMELY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 30                   # seconds that a server has to end
@@ -34,6 +36,7 @@ _children = []                  # processes that have not been waited for
 _files = {}                     # to be removed unless they are kept: the user's name
 _uris = {}                      # with secrets, and what is shown instead
 _directories = []
+_drawn = False                  # is there a line on the terminal that shows progress?
 SOCKET_NAME = 90                # bytes; names of sockets have at most 107
 
 
@@ -331,21 +334,42 @@ def check_installed(result, program):
         raise Failure("%s: is it installed?" % result.said.strip())
 
 
-def prepare(parameters, fds=(), readonly=False, progress=False):
-    """Has the plugin do what happens before serving, and nothing else.  With PROGRESS it
-    shows that on the terminal, and then also says itself what went wrong."""
-    shown = progress and os.isatty(2)
+def prepare(parameters, fds=(), readonly=False, progress=None):
+    """Has the plugin do what happens before serving, and nothing else, and show PROGRESS."""
     # (Of -U -, nbdkit leaves a directory in /tmp if it fails.)
     socket = os.path.join(directory(SOCKET_NAME), "prepare.sock")
     unlink(socket)
     args = [nbdkit, "-U", socket, *(["-r"] if readonly else []), plugin, *parameters,
             "--run", ":"]
-    if not shown:
+    if progress is None or not progress.wanted:
         return run(args, fds=fds)
-    status = wait(spawn(args, fds=fds))
-    if status != 0:
-        raise Failure("")
-    return Result(status, "")
+    read, write = os.pipe()
+    os.environ[PROGRESS] = str(write)
+    try:
+        return run_and_follow(args, progress, (0, 1), read, write, fds=fds)
+    finally:
+        del os.environ[PROGRESS]
+
+
+def run_and_follow(args, progress, share, read, write, fds=(), **options):
+    """As run, of a program that tells its progress in the pipe."""
+    log = text_file()
+    pid = spawn(args, stderr=log, fds=[*fds, write], **options)
+    os.close(write)
+    progress.follow(read, *share)
+    result = Result(wait(pid), text_of(log))
+    os.close(log)
+    check_installed(result, args[0])
+    return result
+
+
+def draw(text):
+    """The line on the terminal that the next one replaces."""
+    global _drawn
+    if text or _drawn:
+        sys.stderr.write(text + "\033[K\r")
+        sys.stderr.flush()
+    _drawn = bool(text)
 
 
 def escaped(text):

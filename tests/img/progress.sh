@@ -1,0 +1,86 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# nbdkit-qcow2-img shows how far a command is: on a terminal, under its own name, from 0 to
+# 100 without a step back, in a line that disappears; with -p in lines, as qemu-img; and
+# in a pipe without -p not at all.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+# Little data in large pieces of a disk (nbdcopy tells when one is done), each of which takes
+# more than half a second.
+"$NBDKIT" -f -U "$sockdir/slow.sock" -P "$tmp/slow.pid" --filter=noparallel \
+  --filter=delay data delay-read=600ms size=640M \
+  '@0 1 @0x8000000 1 @0x10000000 1 @0x18000000 1 @0x20000000 1' &
+helper_pids+=($!)
+until [ -s "$tmp/slow.pid" ]; do sleep 0.02; done
+slow="nbd+unix:///?socket=$sockdir/slow.sock"
+cd ours
+
+# on_terminal NAME ARGUMENT...: what the command shows there.
+on_terminal ()
+{
+  "$python" - "$1" "$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit "$NBDKIT" \
+    --plugin "$PLUGIN" "${@:2}" <<'PY'
+import os, pty, re, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+text = b""
+try:
+    while piece := os.read(terminal, 65536):
+        text += piece
+except OSError:
+    pass                        # it has ended
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, text
+print(text)
+shown, erased, rest = text.decode().rpartition("\x1b[K\r")
+steps = [int(n) for n in re.findall(r"%s: +(\d+) %%\x1b\[K\r" % sys.argv[1], shown + erased)]
+assert steps and steps == sorted(steps) and steps[-1] <= 100, steps
+assert not re.sub(r"%s: +\d+ %%\x1b\[K\r" % sys.argv[1], "", shown + erased).strip("\x1b[K\r")
+assert "%" not in rest, rest
+PY
+}
+
+over_slow ()
+{
+  rm -f over.qcow2
+  qemu-img create -q -f qcow2 -u -b "$slow" -F raw over.qcow2 640M
+}
+
+on_terminal convert convert -m 1 -O raw "$slow" new.raw
+on_terminal convert convert -m 1 -c -O qcow2 "$slow" new.qcow2
+on_terminal dd dd bs=1M -f raw -O raw if="$slow" of=new.raw
+on_terminal compare compare "$slow" new.raw
+over_slow
+on_terminal compare compare --allow-uri "$slow" over.qcow2 new.raw
+on_terminal convert convert --allow-uri "$slow" -O raw over.qcow2 new.raw
+on_terminal rebase rebase --allow-uri "$slow" -b '' over.qcow2
+
+# In a pipe.
+piped ()
+{
+  ({ set +x; } 2>&-; img "$@") > out 2>&1
+  cat out
+}
+# Lines from 0 to 100, and a line end.
+told ()
+{
+  tr '\r' '\n' < out > lines
+  sed -n 's/^    (\([0-9.]*\)\/100%)$/\1/p' lines > steps
+  [ "$(wc -l < steps)" -ge 4 ]
+  sort -C -n steps
+  [ "$(head -n 1 steps)-$(tail -n 1 steps)" = 0.00-100.00 ]
+  [ "$(grep -vc '^    ([0-9.]*/100%)$' lines)" = 1 ]
+}
+over_slow
+piped convert --allow-uri "$slow" -O raw over.qcow2 new.raw
+[ ! -s out ]
+piped convert -p --allow-uri "$slow" -O raw over.qcow2 new.raw
+told
+piped rebase -p --allow-uri "$slow" -b '' over.qcow2
+told
+over_slow
+piped rebase -q -p --allow-uri "$slow" -b '' over.qcow2
+[ ! -s out ]
