@@ -38,7 +38,7 @@ before (void *opaque, const char *path, enum storage_op op, const struct iovec *
         int niov, uint64_t offset, uint64_t count, bool dsync)
 {
   (void) opaque, (void) iov, (void) niov, (void) offset, (void) dsync;
-  if (!failing || op != STORAGE_OP_WRITE || count < MIB ||
+  if (!failing || op != STORAGE_OP_WRITE || count < MIB / 4 ||
       strcmp (strrchr (path, '/') + 1, OTHER) != 0)
     return 0;
   errno = EIO;
