@@ -28,7 +28,7 @@ def map_disk(o):
     whole = not start and length is None and o.snapshot is None
     if whole and image.format == "qcow2" and o.output == "json":
         # However many they are, they do not come here.
-        image.change("map=/dev/stdout", "serve=false", writing=False)
+        image.change("map=/dev/stdout", writing=False)
         return 0
     names = [image.given]
     if image.format == "raw":
@@ -56,8 +56,7 @@ def chain_and_runs(image, snapshot=None):
 
 def qcow2_runs(image, snapshot=None):
     report = programs.text_file()
-    image.change("serve=false", *parameters(report, snapshot), writing=False,
-                 fds=[report])
+    image.change(*parameters(report, snapshot), writing=False, fds=[report])
     return runs_in(report)
 
 

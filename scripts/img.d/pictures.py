@@ -41,8 +41,7 @@ class Report:
     def __init__(self, image, snapshot=None):
         self.fd = programs.text_file()
         more = [] if snapshot is None else ["snapshot=" + snapshot]
-        image.change("map=/dev/fd/%d" % self.fd, "serve=false", *more, writing=False,
-                     fds=[self.fd])
+        image.change("map=/dev/fd/%d" % self.fd, *more, writing=False, fds=[self.fd])
 
     def runs(self):
         with open(self.fd, encoding="ascii") as f:
