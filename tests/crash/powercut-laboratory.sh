@@ -76,12 +76,8 @@ helper_pids+=($!)
 # await_line TEXT
 await_line ()
 {
-  set +x
-  until grep -q "$1" "$tmp/out"; do
-    kill -0 "${helper_pids[0]}" || fail "no '$1': $(cat "$tmp/out")"
-    sleep 0.05
-  done
-  set -x
+  await -p "${helper_pids[0]}" grep -q "$1" "$tmp/out" ||
+    fail "no '$1': $(cat "$tmp/out")"
 }
 await_line 'Waiting until it answers'
 environment="$(sed -n 's/^ *\(LD_PRELOAD=\)/\1/p' "$tmp/out")"
@@ -118,10 +114,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.execvp(sys.argv[1], sys.argv[1:])' "$srcdir/../scripts/powercut" --plugin "$PLUGIN" \
   --programs "$programs" --server plugin --requests 100000 > "$tmp/out" 2> "$tmp/said" &
 helper_pids+=($!)
-until compgen -G "$sockdir/powercut.*/database.0.0/server.log" > /dev/null; do
-  kill -0 "${helper_pids[0]}"
-  sleep 0.05
-done
+await -p $! compgen -G "$sockdir/powercut.*/database.0.0/server.log"
 kill -INT "${helper_pids[0]}"
 status=0
 wait "${helper_pids[0]}" || status=$?

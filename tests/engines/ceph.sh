@@ -56,7 +56,7 @@ clean_round
 start_nbdkit "$far_uri" lock=false
 model random "$uri" "$tmp/model.raw" --seconds 5 > "$tmp/waited" &
 writer=$!
-until grep SEED "$tmp/waited"; do kill -0 $writer; sleep 0.05; done
+await -p $writer grep SEED "$tmp/waited"
 kill_part osd
 sleep 3
 kill -0 $writer

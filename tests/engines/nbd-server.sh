@@ -31,7 +31,7 @@ $config
 END
   # It always goes into the background.
   nbd-server -C "$tmp/config" -p "$tmp/far.pid"
-  until [ -s "$tmp/far.pid" ]; do sleep 0.01; done
+  await test -s "$tmp/far.pid"
   server_pid[far]=$(cat "$tmp/far.pid")
   await_daemon far nbdinfo --size "$far_uri"
 }

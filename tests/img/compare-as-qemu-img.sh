@@ -120,7 +120,7 @@ unreadable ()
 {
   ours=0
   ({ set +x; } 2>&-; cd ours
-   timeout 120 /usr/bin/python3 - "$srcdir/../scripts/img.d" "$@") \
+   /usr/bin/python3 - "$srcdir/../scripts/img.d" "$@") \
     > ours.out 2> ours.err << 'END' || ours=$?
 import errno, os, sys
 modules, name, offset = sys.argv[1:4]
@@ -166,7 +166,7 @@ serve ()
   rm -f "$sockdir/export.sock" export.pid
   "$NBDKIT" -r -U "$sockdir/export.sock" -P export.pid "$@"
   # (It is the process in the background that writes it.)
-  until [ -s export.pid ]; do sleep 0.02; done
+  await test -s export.pid
   helper_pids+=("$(cat export.pid)")
   uri="nbd+unix:///?socket=$sockdir/export.sock"
 }

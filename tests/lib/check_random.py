@@ -46,8 +46,7 @@ BASES = [
 
 
 def run(*args, **kw):
-    return subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True,
-                          timeout=120, **kw)
+    return subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, **kw)
 
 
 def make(name, options, extra, r):

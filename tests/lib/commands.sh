@@ -153,22 +153,15 @@ served ()
 # start_server NAME COMMAND: the command writes its process to NAME.pid when it is ready.
 start_server ()
 {
-  local name="$1" i
+  local name="$1"
 
   rm -f "$name.pid"
   server_log[$name]="$tmp/$name.log"
   bash -c "exec $2" < /dev/null > "$tmp/$name.log" 2>&1 &
   server_pid[$name]=$!
-  for ((i = 0; i < 1500; ++i)); do
-    if [ -s "$name.pid" ]; then
-      # Another process, if --run started it.
-      server_pid[$name.itself]=$(cat "$name.pid")
-      return 0
-    fi
-    kill -0 "${server_pid[$name]}" || break
-    sleep 0.02
-  done
-  return 1
+  await -p $! test -s "$name.pid" || return 1
+  # Another process, if --run started it.
+  server_pid[$name.itself]=$(cat "$name.pid")
 }
 
 # end_server NAME: if it was started, it must exit cleanly.
@@ -251,7 +244,7 @@ serve_web ()
   if [ -z "${TEST_IN_NETWORK:-}" ]; then not_here="no network namespace"; return; fi
   busybox httpd -f -p 127.0.0.1:80 &
   server_pid[web]=$!
-  until (: < /dev/tcp/127.0.0.1/80); do server_lives web; sleep 0.05; done
+  await -p $! eval '(: < /dev/tcp/127.0.0.1/80) 2> /dev/null'
 }
 
 # serve_ceph FILE: the RBD image rbd/disk has these bytes, and is somewhat larger.

@@ -40,17 +40,11 @@ start_daemon ()
 # await_daemon NAME COMMAND...: waits until the command succeeds.
 await_daemon ()
 {
-  local name="$1" i limit=$((SECONDS + 90))
+  local name="$1"
   shift
 
-  set +x
-  for ((i = 0; i < 600 && SECONDS < limit; ++i)); do
-    if "$@" </dev/null >"$tmp/await.log" 2>&1; then set -x; return 0; fi
-    server_lives "$name" || fail "$name has ended"
-    sleep 0.05
-  done
-  cat "$tmp/await.log"
-  fail "$name does not become ready: $*"
+  await -p "${server_pid[$name]}" "$@" </dev/null >"$tmp/await.log" 2>&1 ||
+    { cat "$tmp/await.log"; fail "$name has ended"; }
 }
 
 # processes_of NAME: the server, and those that it has started.
@@ -91,8 +85,7 @@ copy_far ()
 {
   rm -f "$1"
   # The engine may admit one client, and still be busy with the last one.
-  timeout $((60 * slowness)) bash -c \
-    'until nbdcopy --connections=1 "$0" "$1"; do sleep 0.1; done' "$far_uri" "$1"
+  await nbdcopy --connections=1 "$far_uri" "$1"
 }
 
 # crash_round VICTIM: sends random requests, until the VICTIM (main: our server) is

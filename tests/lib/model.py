@@ -31,6 +31,7 @@ concurrent run).
 
 import argparse
 import errno
+import math
 import os
 import pickle
 import random
@@ -136,7 +137,7 @@ class Clients:
         self.load[r.conn] += 1
         self.flying.add(r)
 
-    def wait(self, timeout=30.0):
+    def wait(self, timeout=math.inf):
         """Waits until requests complete, and returns them."""
         give_up = time.monotonic() + timeout
         while not self.done:

@@ -53,10 +53,7 @@ start_unit ()
   activate "$sock" "$@" "${command[@]}" </dev/null >"$tmp/unit.log" 2>&1 &
   server_pid[unit]=$!
   server_log[unit]="$tmp/unit.log"
-  until [ -S "$sock" ]; do
-    kill -0 "${server_pid[unit]}" || { cat "$tmp/unit.log"; false; }
-    sleep 0.02
-  done
+  await -p $! test -S "$sock" || { cat "$tmp/unit.log"; false; }
 }
 
 # filter_allows: the names of the system calls that the services may use.  (The lines of

@@ -25,14 +25,13 @@ start_nbdkit file="$img"
 nbdcopy "$tmp/data.raw" "$uri"
 # A server notices a moment later that a client has left.  (A checkpoint that the timer
 # begins before leaves what is reserved for writes to come.)
-for ((i = 0; i < 150; ++i)); do
+copied ()
+{
   cp "$img" "$tmp/copy.qcow2"
-  if qemu-img check -q "$tmp/copy.qcow2" > /dev/null 2>&1 &&
-     qemu-img compare -q -f qcow2 -F raw "$tmp/copy.qcow2" "$tmp/data.raw"; then
-    break
-  fi
-  sleep 0.1
-done
+  qemu-img check -q "$tmp/copy.qcow2" > /dev/null 2>&1 &&
+    qemu-img compare -q -f qcow2 -F raw "$tmp/copy.qcow2" "$tmp/data.raw"
+}
+await copied
 server_lives main
 check_clean "$tmp/copy.qcow2"
 same_as_raw "$tmp/copy.qcow2" "$tmp/data.raw"

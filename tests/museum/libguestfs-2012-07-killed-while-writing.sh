@@ -44,6 +44,11 @@ try:
 except nbd.Error:
     pass
 PY
+# written: 100 blocks were acknowledged.
+written ()
+{
+  [ "$(wc -l < "$tmp/acknowledged")" -ge 100 ]
+}
 for options in compat=v3 cluster_size=4k,lazy_refcounts=on; do
   rm -f "$img"
   : > "$tmp/acknowledged"
@@ -52,10 +57,7 @@ for options in compat=v3 cluster_size=4k,lazy_refcounts=on; do
   "$python" "$tmp/write.py" "$uri" "$tmp/acknowledged" &
   writer=$!
   helper_pids+=("$writer")
-  for ((i = 0; i < 500; ++i)); do
-    if [ "$(wc -l < "$tmp/acknowledged")" -ge 100 ]; then break; fi
-    sleep 0.02
-  done
+  await -p "$writer" written
   stop_nbdkit
   wait "$writer"
   helper_pids=()

@@ -213,15 +213,12 @@ NBDKIT="$NBDKIT" "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
   --size 16M --seconds 60 --cases 1 --servers plugin &
 pid=$!
 helper_pids+=("$pid")
-server=
-set +x
-for ((i = 0; i < 200; ++i)); do
+serves ()
+{
   server="$(child_of "$pid" "$(basename "$NBDKIT")")"
-  if [ -n "$server" ]; then break; fi
-  sleep 0.05
-done
-set -x
-[ -n "$server" ]
+  [ -n "$server" ]
+}
+await -p "$pid" serves
 kill -TERM "$pid"
 wait "$pid" && fail "an interrupted run succeeded"
 helper_pids=()

@@ -68,11 +68,11 @@ grep '^golden.qcow2 has not changed$' "$tmp/out"
 
 # It ends what it has started, and leaves nothing.
 ls -d "$tmp"/qcow2.* && fail "files are left"
-for ((i = 0; i < 200; ++i)); do
-  pgrep -f "$tmp/qcow2" || break
-  sleep 0.05
-done
-[ "$i" -lt 200 ] || fail "processes are left"
+all_ended ()
+{
+  ! pgrep -f "$tmp/qcow2"
+}
+await all_ended
 
 fails_with 'usage: scripts/quickstart' "$tmp/top/scripts/quickstart" --far
 fails_with 'no such image' "$tmp/top/scripts/quickstart" "$tmp/none"

@@ -114,12 +114,8 @@ while IFS= read -r line; do
   PATH="$tmp/bin:$PATH" bash -c "exec nbdkit -f -P pid ${command#nbdkit }" \
     < /dev/null > "$number.log" 2>&1 &
   server_pid[$number]=$!
+  await -p $! test -s pid || fail "command $number does not start"
   command=""
-  for ((i = 0; i < 1500; ++i)); do
-    if [ -s pid ]; then break; fi
-    kill -0 "${server_pid[$number]}" || fail "command $number does not start"
-    sleep 0.02
-  done
 done < <(sed -E "s,/tmp/([a-z]+\.sock),$sockdir/\1,g" commands)
 [ "$number" = 4 ]
 boot_guest

@@ -98,11 +98,12 @@ NBDKIT="$NBDKIT" "$srcdir/../scripts/soak" --plugin "$PLUGIN" --out "$out" 5 &
 pid=$!
 helper_pids+=("$pid")
 # (Tracks also end servers.)
-until servers="$(cat "$TMPDIR"/*/*/image/server.pid 2>/dev/null)" &&
-      [ "$(wc -w <<< "$servers")" = 3 ]; do
-  kill -0 "$pid"
-  sleep 0.05
-done
+all_serve ()
+{
+  servers="$(cat "$TMPDIR"/*/*/image/server.pid 2>/dev/null)" &&
+    [ "$(wc -w <<< "$servers")" = 3 ]
+}
+await -p "$pid" all_serve
 kill -TERM "$pid"
 wait "$pid" && fail "an interrupted run succeeded"
 helper_pids=()

@@ -21,7 +21,7 @@ validate ()
   local expected="$1" status=0
   shift
   rm -f results.json
-  timeout "${patience:-60}" "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
+  "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
     --nbdkit "$NBDKIT" --json results.json "$@" > out 2> err || status=$?
   cat out err
   [ "$status" = "$expected" ] || fail "exit status $status, not $expected"
@@ -292,7 +292,7 @@ validate 3 --policy upload --nbdkit no-such-program plain.qcow2
 # A stream is refused before it ends, and also if it has no end.
 validate 1 --policy upload - < <(cat backing.qcow2 /dev/zero)
 [ "$(codes)" = backing-file ]
-patience=600 validate 1 --policy upload - < <(cat plain.qcow2 /dev/zero)
+validate 1 --policy upload - < <(cat plain.qcow2 /dev/zero)
 [ "$(codes)" = file-size ]
 printf 'max-file-size = none\n' > p
 validate 3 --policy p --timeout 1 - < <(cat plain.qcow2 /dev/zero)
@@ -362,13 +362,12 @@ PY
 for image in h n; do
   "$python" - "$NBDKIT" "$PLUGIN" $image.qcow2 \
     "$srcdir/../scripts/nbdkit-qcow2-validate" <<'PY'
-import resource, subprocess, sys, time
+import resource, subprocess, sys
 nbdkit, plugin, image, program = sys.argv[1:]
-start = time.monotonic()
 p = subprocess.run([sys.executable, program, "--nbdkit", nbdkit, "--plugin", plugin,
                     "--policy", "upload", image], stdout=subprocess.DEVNULL)
 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-print(image, p.returncode, peak, "KiB", time.monotonic() - start, "s")
+print(image, p.returncode, peak, "KiB")
 assert p.returncode in (0, 1) and peak < 64 << 10
 PY
 done

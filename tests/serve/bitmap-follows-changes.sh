@@ -27,6 +27,11 @@ for b in data["bitmaps"]:
         print(",".join(sorted(b["flags"])))' "$1"
 }
 
+is_stored ()
+{
+  [ "$(flags_of "$1")" = auto ]
+}
+
 # Directory entry, table and bits of a bitmap, byte for byte.
 bytes_of ()
 {
@@ -111,11 +116,7 @@ for cluster in 512 4k 64k 2M 64k,extended_l2=on; do
   drop_connections
 
   # And when nobody can any more, they are stored, at once.
-  for ((i = 0; i < 500; ++i)); do
-    if [ "$(flags_of fine)" = auto ]; then break; fi
-    sleep 0.02
-  done
-  for b in $followers young:512; do [ "$(flags_of "${b%:*}")" = auto ]; done
+  for b in $followers young:512; do await is_stored "${b%:*}"; done
 
   # The next one begins anew.
   bitmaps change "$uri" "$tmp/changes" --ops 30

@@ -21,8 +21,7 @@ checked ()
   rm -f "$report"
   status=0
   # shellcheck disable=SC2016
-  timeout $((60 * slowness)) \
-    "$NBDKIT" -U - "$PLUGIN" "$image" check="$mode" check-report="$report" \
+  "${soon[@]}" "$NBDKIT" -U - "$PLUGIN" "$image" check="$mode" check-report="$report" \
     "$@" --run 'nbdinfo --size "$uri"' > "$tmp/out" 2> "$tmp/err" || status=$?
   cat "$tmp/out" "$tmp/err"
   found=$("$python" - "$report" <<'PY'

@@ -37,20 +37,8 @@ open(sys.argv[2], "w").close()
 while h.aio_is_ready():
     h.poll(1000)
 PY
-  while ! [ -e "$tmp/written" ]; do sleep 0.05; done
+  await -p $! test -e "$tmp/written"
   rm "$tmp/written"
-}
-
-# await NAME CHARACTER: until that image holds it.
-await ()
-{
-  local waited=0
-
-  until holds "$tmp/$1.qcow2" "$2"; do
-    sleep 0.2
-    waited=$((waited + 1))
-    [ "$waited" -lt 300 ] || fail "$1: the data is not in the image"
-  done
 }
 
 make_image "$tmp/never.qcow2" 8M
@@ -63,8 +51,8 @@ write_and_hold w
 start_nbdkit_as soon file="$tmp/soon.qcow2" checkpoint-interval=1
 write_and_hold w
 
-await soon w
-await default w
+await holds "$tmp/soon.qcow2" w
+await holds "$tmp/default.qcow2" w
 if holds "$tmp/never.qcow2" w; then fail "written without a flush"; fi
 
 for img in never soon default; do
@@ -78,7 +66,7 @@ holds "$tmp/default.qcow2" w
 # The statistics tell of it.
 start_nbdkit file="$tmp/never.qcow2" checkpoint-interval=1 stats="$tmp/stats"
 write_and_hold x
-await never x
+await holds "$tmp/never.qcow2" x
 kill "$!"
 wait "$!" || :
 stop_nbdkit

@@ -122,9 +122,7 @@ h[0].pwrite(b't' * 16 * M, 0)
 h[0].flush()
 before = os.stat('$img').st_blocks
 h[0].trim(16 * M, 0)
-end = time.monotonic() + 60 * $slowness
 while os.stat('$img').st_blocks > before - 8 * M / 512:
-    assert time.monotonic() < end
     time.sleep(0.01)"
 interval=0
 

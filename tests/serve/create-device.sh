@@ -180,7 +180,7 @@ truncate -s "$size" "$back"
 sync_device () { :; }
 "$NBDKIT" -f -U "$sockdir/far.sock" -P "$tmp/far.pid" --filter=limit file "$back" limit=1 &
 helper_pids+=($!)
-until [ -s "$tmp/far.pid" ]; do sleep 0.02; done
+await -p $! test -s "$tmp/far.pid"
 refused 'lock=false permits' "file=$device" create=16M
 refused 'create= cannot be used with data-file=URI' file="$tmp/new" create=1M \
   data-file="$device"
@@ -190,7 +190,7 @@ test_device
 device="nbd+unix:///?socket=$sockdir/all.sock" how=()
 "$NBDKIT" -f -U "$sockdir/all.sock" -P "$tmp/all.pid" file "$back" &
 helper_pids+=($!)
-until [ -s "$tmp/all.pid" ]; do sleep 0.02; done
+await -p $! test -s "$tmp/all.pid"
 below allow-uri="$device"
 
 # A file that exists stays, whatever is asked for.

@@ -12,7 +12,7 @@ random_file base.raw 65536
 make_image a.qcow2 1M "backing_file=base.raw,backing_fmt=raw"
 "$NBDKIT" -U "$sockdir/s" -P "$tmp/pid" "$PLUGIN" a.qcow2
 # (It is the process in the background that writes it.)
-until [ -s "$tmp/pid" ]; do sleep 0.02; done
+await test -s "$tmp/pid"
 pid=$(cat "$tmp/pid")
 server_pid[main]="$pid"
 uri="nbd+unix:///?socket=$sockdir/s"

@@ -23,9 +23,7 @@ def stats(name):
 def grow(size):
     subprocess.check_call(["bash", "-c", """$1"""], env=dict(os.environ, size=str(size)))
 def until(condition):
-    end = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < end, open("$stats").read()
         time.sleep(0.01)
 
 at = 0
@@ -56,12 +54,11 @@ try:
 except nbd.Error as e:
     assert e.errnum == errno.ENOSPC, e
 grow(100 << 20)
-end = time.monotonic() + 30
 while at < 80 << 20:
     try:
         write(1)
     except nbd.Error as e:      # an export is asked once per second
-        assert e.errnum == errno.ENOSPC and time.monotonic() < end, e
+        assert e.errnum == errno.ENOSPC, e
         time.sleep(0.1)
 h.flush()
 for o in range(0, 80 << 20, 65536):
@@ -80,7 +77,7 @@ qemu-img create -q -f qcow2 "$tmp/image" 80M
 dd if="$tmp/image" of="$tmp/far" conv=notrunc status=none
 "$NBDKIT" -f -U "$sockdir/far.sock" -P "$tmp/far.pid" file "$tmp/far" &
 helper_pids+=($!)
-until [ -s "$tmp/far.pid" ]; do sleep 0.02; done
+await -p $! test -s "$tmp/far.pid"
 start_nbdkit "file=nbd+unix:///?socket=$sockdir/far.sock" lock=false stats="$stats" \
   watermark=4M
 write_and_grow "truncate -s \$size $tmp/far"

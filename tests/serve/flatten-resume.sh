@@ -66,12 +66,11 @@ strace -f -qq -o /dev/null -e trace=pwritev2 -e inject=pwritev2:delay_exit=30000
   "$NBDKIT" -f -U - "$PLUGIN" "$img" flatten=true --run 'echo SERVED' > "$tmp/out" 2>&1 &
 tracer=$!
 helper_pids+=("$tracer")
-set +x
-for ((i = 0; i < 1000; ++i)); do
-  [ "$(file_size "$img")" -lt 4000000 ] || break
-  sleep 0.01
-done
-set -x
+has_grown ()
+{
+  [ "$(file_size "$img")" -ge 4000000 ]
+}
+await -p "$tracer" has_grown
 read -r server < "/proc/$tracer/task/$tracer/children" || :
 kill -TERM "$server"
 wait $tracer && fail "was not stopped"

@@ -27,8 +27,7 @@ report = tmp + "/report.json"
 
 
 def run(*args):
-    return subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True,
-                          timeout=60)
+    return subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def cases(name, b):

@@ -189,10 +189,7 @@ refused 'not a qcow2 image' sub/below/raw info=ours serve=false
 qemu-nbd -r -t -e 9 -f raw -k "$sockdir/q.sock" --pid-file=q.pid -x disk \
   a.qcow2 &
 helper_pids+=($!)
-for ((i = 0; i < 1000; ++i)); do
-  if [ -s q.pid ]; then break; fi
-  sleep 0.02
-done
+await -p $! test -s q.pid
 compare "nbd+unix:///disk?socket=$sockdir/q.sock"
 
 # Locks: as qemu-img info without and with -U.

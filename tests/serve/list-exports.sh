@@ -106,14 +106,14 @@ told 0 'left out'
 nbdinfo --size "nbd+unix:///snapshot%2011999?socket=$sock"
 stop_nbdkit
 
-# As many as there may be, none of them with a name of its own.  (Finding that out by comparing
-# each with each takes more than a minute.)
+# As many as there may be, none of them with a name of its own.  (To compare each with each
+# takes more than a minute.)
 snapshots <<'PY'
 for i in range(65536):
     yield b"%d" % (i // 2), b"all the same"
 PY
-start_nbdkit file="$img"
-timeout $((30 * slowness)) "$python" -c 'import nbd, sys
+NBDKIT_WRAPPER="${soon[*]}" start_nbdkit file="$img"
+"$python" -c 'import nbd, sys
 for i in range(3):
     h = nbd.NBD()
     h.set_opt_mode(True)

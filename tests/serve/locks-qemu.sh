@@ -83,18 +83,10 @@ stop_nbdkit
 
 qemu_nbd ()
 {
-  local i
-
   rm -f "$tmp/q.pid"
   qemu-nbd -t -e 0 -k "$sockdir/q.sock" --pid-file="$tmp/q.pid" "$@" &
   helper_pids=("$!")
-  set +x
-  for ((i = 0; i < 500; ++i)); do
-    if [ -s "$tmp/q.pid" ]; then break; fi
-    sleep 0.02
-  done
-  set -x
-  [ -s "$tmp/q.pid" ]
+  await -p $! test -s "$tmp/q.pid"
 }
 
 # A writer: we can neither write nor read, and the message says who it is.
@@ -148,10 +140,7 @@ open(sys.argv[2], "w").close()
 signal.pause()
 PY
 helper_pids=("$!")
-for ((i = 0; i < 500; ++i)); do
-  if [ -e "$tmp/locked" ]; then break; fi
-  sleep 0.02
-done
+await -p $! test -e "$tmp/locked"
 refused "\"write\" lock: .*PID ${helper_pids[0]}" file="$img"
 drop_connections
 start_nbdkit file="$img"

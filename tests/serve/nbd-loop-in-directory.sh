@@ -28,23 +28,17 @@ qemu-img create -q -f qcow2 "$tmp/images/base" 1M
 qemu-io -f qcow2 -c 'write -P 7 0 1M' "$tmp/images/base" >/dev/null
 
 start_nbdkit dir="$tmp/images" allow-uri="nbd+unix:///?socket=$here" lock=false \
-  connect-timeout=1
+  connect-timeout=3
 
 sockets ()
 {
   find "/proc/$nbdkit_pid/fd" -lname 'socket:*' | wc -l
 }
 
-# at_rest N: soon, the server has so many sockets.
+# at_rest N: the server has so many sockets.
 at_rest ()
 {
-  local i
-
-  for ((i = 0; i < 500; ++i)); do
-    if [ "$(sockets)" -eq "$1" ]; then return; fi
-    sleep 0.02
-  done
-  fail "the server has $(sockets) sockets, and should have $1"
+  [ "$(sockets)" -eq "$1" ]
 }
 
 none="$(sockets)"
@@ -52,7 +46,7 @@ uri="$(export_uri top)"
 hold_connection
 before="$(sockets)"
 for name in self a c a; do
-  if timeout $((60 * slowness)) "$python" -c 'import nbd, sys
+  if "$python" -c 'import nbd, sys
 h = nbd.NBD()
 h.connect_uri(sys.argv[1])' "$(export_uri $name)"; then
     fail "the loop of $name is served"
@@ -61,8 +55,8 @@ h.connect_uri(sys.argv[1])' "$(export_uri $name)"; then
 h = nbd.NBD()
 h.connect_uri(sys.argv[1])
 assert h.pread(4096, 65536) == b"\7" * 4096' "$(export_uri top)"
-  at_rest "$before"
+  await at_rest "$before"
 done
 drop_connections
-at_rest "$none"
+await at_rest "$none"
 stop_nbdkit

@@ -44,26 +44,16 @@ for what in (h.flush, h.flush, lambda: h.pwrite(b"d" * 512, 3 << 20)):
 assert h.pread(4, 1 << 20) == b"bbbb"
 END
 
-await ()
-{
-  set +x
-  until [ -e "$1" ]; do
-    kill -0 "$2" || return 1
-    sleep 0.01
-  done
-  set -x
-}
-
 start_far
 start_nbdkit "$far_uri" lock=false
 client_uri="$uri"
 "$python" -m nbd -u "$client_uri" -c 'exec(open("'"$tmp/client.py"'").read())' &
 client=$!
-await "$tmp/flushed" $client
+await -p $client test -e "$tmp/flushed"
 kill9_nbdkit far
 touch "$tmp/go-flushed"
 start_far
-await "$tmp/unflushed" $client
+await -p $client test -e "$tmp/unflushed"
 kill9_nbdkit far
 start_far
 touch "$tmp/go-unflushed"
@@ -84,14 +74,15 @@ stop_nbdkit
 check_leaks_only "$tmp/far"
 
 # It does not come back.
-# The time counts from the loss: what comes later tries once.
+# The time counts from the loss: what comes later tries once, and does not wait 3 seconds
+# again.
 start_nbdkit "$far_uri" lock=false reconnect=3
 nbdsh_run -c 'h.pread(512, 1 << 20)'
 kill9_nbdkit far
 nbdsh_run -c - <<'END'
 import errno, time
 began = time.monotonic()
-for n in range(11):
+for n in range(101):
     try:
         h.pread(512, 1 << 20)
         raise SystemExit("read from nowhere")
@@ -99,7 +90,7 @@ for n in range(11):
         assert e.errnum == errno.EIO, e
     took = time.monotonic() - began
     assert n > 0 or took >= 2.9
-assert took < 20, took
+assert took < 100 * 3, took
 END
 start_far
 uri="$client_uri"
@@ -119,6 +110,6 @@ s.listen(5)
 time.sleep(1000)
 END
 helper_pids+=($!)
-await "$sockdir/silent.sock" $!
+await -p $! test -e "$sockdir/silent.sock"
 refused 'cannot connect: no answer in time' "nbd+unix:///?socket=$sockdir/silent.sock" \
   connect-timeout=1

@@ -57,7 +57,7 @@ ends ()
 # told_to_end EXPORT SCRIPT: while a client of this export runs the script, which has `end'.
 told_to_end ()
 {
-  timeout $((60 * slowness)) "$python" -c '
+  "$python" -c '
 import nbd, os, signal, sys
 def end():
     os.kill(int(sys.argv[2]), signal.SIGTERM)
@@ -88,8 +88,7 @@ check_clean "$tmp/images/top"
 
 # One with requests in flight, which need the server: it does not wait for itself for as
 # long as reconnect= says.
-start reconnect=600
-began=$SECONDS
+start reconnect=3600
 told_to_end top '
 for i in range(64):
     h.aio_pread(nbd.Buffer(1 << 20), (i & 7) << 20)
@@ -102,7 +101,6 @@ try:
 except nbd.Error:
     pass'
 ends
-[ $((SECONDS - began)) -lt 25 ] || fail "the server ended after $((SECONDS - began)) s"
 
 # Data that is written through the server itself.
 start reconnect=1
@@ -127,8 +125,10 @@ import nbd, sys
 h = nbd.NBD()
 h.connect_uri(sys.argv[1])' "$(named a)" &
 helper_pids+=($!)
-set +x
-until [ "$(find "/proc/$nbdkit_pid/fd" -lname 'socket:*' | wc -l)" -ge 5 ]; do sleep 0.02; done
-set -x
+has_sockets ()
+{
+  [ "$(find "/proc/$nbdkit_pid/fd" -lname 'socket:*' | wc -l)" -ge 5 ]
+}
+await has_sockets
 kill -TERM "$nbdkit_pid"
 ends

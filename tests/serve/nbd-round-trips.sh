@@ -15,10 +15,8 @@ near="$sockdir/near.sock" count="$sockdir/count.sock"
 PLUGIN=file start_nbdkit_as far dir="$tmp"
 "$python" -B "$srcdir/lib/roundtrips.py" "$near" "$sock" "$count" &
 helper_pids+=($!)
-for ((i = 0; i < 500; ++i)); do
-  if [ -S "$near" ] && [ -S "$count" ]; then break; fi
-  sleep 0.02
-done
+await -p $! test -S "$near"
+await -p $! test -S "$count"
 
 # trips MOST WHAT: were there no more of them since this was last asked?
 cat >"$tmp/trips.py" <<PY

@@ -17,7 +17,7 @@ truncate -s 32M "$tmp/far"
 # ends_with SCRIPT: the server ends although the one behind it is silent.
 ends_with ()
 {
-  local far_pid main_pid i
+  local far_pid main_pid
 
   PLUGIN=file start_nbdkit_as far "$tmp/far"
   far_pid=$nbdkit_pid
@@ -28,10 +28,7 @@ ends_with ()
   if [ "$1" ]; then
     nbdsh_run -c "$1" &
     helper_pids+=($!)
-    for ((i = 0; i < 1000; ++i)); do
-      [ ! -e "$tmp/asked" ] || break
-      sleep 0.01
-    done
+    await -p $! test -e "$tmp/asked"
   fi
   kill -TERM "$main_pid"
   await_end "$main_pid"
@@ -63,19 +60,16 @@ echo "$n connections refused"
 [ "$n" -le 20 ] || fail "a server that admits one connection was asked $n times"
 
 # One that is silent on more connections than one holds up no request for as long as
-# connect-timeout= says.
+# connect-timeout= says, an hour.
 start_daemon quiet "$python" "$srcdir/lib/farserver.py" "$sockdir/quiet.sock" "$tmp/far" \
   --multi-conn --answer 1 --delay 0.01
 await_daemon quiet test -S "$sockdir/quiet.sock"
-start_nbdkit "nbd+unix:///?socket=$sockdir/quiet.sock" lock=false connect-timeout=60
+start_nbdkit "nbd+unix:///?socket=$sockdir/quiet.sock" lock=false connect-timeout=3600
 nbdsh_run -c - <<'PY'
-import time
-began = time.monotonic()
 for i in range(32):
     h.aio_pread(nbd.Buffer(65536), i * 65536)
 while h.aio_in_flight() > 0:
     h.poll(-1)
-assert time.monotonic() - began < 30
 PY
 stop_nbdkit
 grep silent "$tmp/quiet.log"

@@ -38,7 +38,7 @@ PY
 says ()
 {
   rm -f report map log
-  timeout -k 1 $((20 * slowness)) "$@" < /dev/null >> said 2>&1 || :
+  "$@" < /dev/null >> said 2>&1 || :
   cat report map log >> said 2> /dev/null || :
 }
 

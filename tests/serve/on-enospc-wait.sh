@@ -33,9 +33,7 @@ import json, nbd, os, subprocess, sys, time
 def stats(name):
     return json.load(open("$stats"))["space"][name]
 def until(condition, *hs):
-    end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, open("$stats").read()
         for h in hs:
             h.poll(10)
         time.sleep(0.01)

@@ -42,14 +42,12 @@ with open(sys.argv[1], "r+b") as f:
 PY
 }
 
-# served_soon PARAMETER...: or refused, with one line; with less than 300 MB,
-# and long before a minute is over.
+# served_soon PARAMETER...: or refused, with one line; with less than 300 MB.
 served_soon ()
 {
   local status=0 peak
 
-  timeout -k 1 $((60 * slowness)) \
-    "$python" - "$NBDKIT" -U - "$@" --run 'nbdinfo --size "$uri"' \
+  "$python" - "${soon[@]}" "$NBDKIT" -U - "$@" --run 'nbdinfo --size "$uri"' \
     >"$tmp/out" 2>"$tmp/err" <<'PY' || status=$?
 import resource, subprocess, sys
 p = subprocess.run(sys.argv[1:])

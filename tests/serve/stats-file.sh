@@ -19,15 +19,10 @@ value ()
 print(json.load(open(sys.argv[1]))[sys.argv[2]][sys.argv[3]])' "$file" "$1" "$2"
 }
 
-# becomes SECTION COUNTER VALUE
-becomes ()
+# is SECTION COUNTER VALUE
+is ()
 {
-  local i
-  for ((i = 0; i < 500; ++i)); do
-    if [ "$(value "$1" "$2")" = "$3" ]; then return 0; fi
-    sleep 0.02
-  done
-  return 1
+  [ "$(value "$1" "$2")" = "$3" ]
 }
 
 start_nbdkit file="$img" stats="$file" l2-cache=16M
@@ -51,7 +46,7 @@ for _ in 1 2 3 4 5; do
 done
 for pid in "${helper_pids[@]}"; do wait "$pid"; done
 helper_pids=()
-becomes connections open 0
+await is connections open 0
 [ "$(value connections ever)" -ge 5 ]
 [ "$(value clusters allocated)" -ge 16 ]
 [ "$(value clusters freed)" -ge 16 ]

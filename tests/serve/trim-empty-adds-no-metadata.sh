@@ -14,8 +14,8 @@ for row in v2:512:1G v3:512:1G v2:64k:100G v3:64k:100G v3:2M:100G \
   rm -f "$img"
   make_image "$img" "$size" "compat=$compat,cluster_size=$cluster"
   cp --sparse=always "$img" "$tmp/before.qcow2"
-  start_nbdkit file="$img"
-  timeout $((20 * slowness)) "$python" -m nbd -u "$uri" -c - <<'PY'
+  NBDKIT_WRAPPER="${soon[*]}" start_nbdkit file="$img"
+  nbdsh_run -c - <<'PY'
 size = h.get_size()
 step = 1 << 30
 for op in (h.trim, h.zero):

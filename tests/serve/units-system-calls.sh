@@ -35,7 +35,7 @@ session ()
   [ "$1" = nbdkit-qcow2@ ] || uri="nbd+unix:///$2?socket=$sock"
   nbdsh_run -c "$4"
   stop_nbdkit unit
-  until [ -s "$calls/$pid" ]; do sleep 0.02; done
+  await test -s "$calls/$pid"
 }
 
 use='

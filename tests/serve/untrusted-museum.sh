@@ -59,7 +59,7 @@ make_image "$tmp/sound" 1M
 import collections, concurrent.futures, hashlib, os, re, resource, subprocess, sys
 
 sound, images, traces, nbdkit, plugin = sys.argv[1:]
-SECONDS, MEMORY_KIB = "60", 200000
+CPU_SECONDS, MEMORY_KIB = 60, 200000
 # What libraries may read, depending on the image: for malloc, for encryption, and for
 # jansson's hash tables (a message hides secrets of a name with json:).
 LIBRARIES = re.compile("/proc/sys/vm/|/sys/devices/system/cpu/|.*/openssl.cnf$|"
@@ -91,7 +91,7 @@ def serve(image, *parameters):
     """Whether it is served, and what is opened, as (NAME, MODE)."""
     trace, before = os.path.join(traces, os.path.basename(image)), fingerprint(image)
     p = subprocess.run(
-        ["timeout", "-k", "1", SECONDS, "strace", "-f", "-qq", "-o", trace,
+        ["prlimit", "--cpu=%d" % CPU_SECONDS, "strace", "-f", "-qq", "-o", trace,
          "-e", "trace=open,openat,openat2,creat",
          nbdkit, "-U", "-", "--run", CLIENT, plugin, "file=" + image, "untrusted=true",
          *parameters], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -31,7 +31,6 @@
 #define NAME "b"
 #define SIZE (UINT64_C (16) << 20)
 #define SECTORS (SIZE / 512)
-#define PATIENCE 60             /* seconds; what does not wait takes none */
 
 /* --- a host that does not answer --- */
 
@@ -172,19 +171,6 @@ live_on (void *opaque)
   return NULL;
 }
 
-static void
-must_end (pthread_t thread)
-{
-  struct timespec deadline;
-
-  clock_gettime (CLOCK_REALTIME, &deadline);
-  deadline.tv_sec += PATIENCE;
-  if (pthread_timedjoin_np (thread, NULL, &deadline) != 0) {
-    fprintf (stderr, "other clients wait for the bits of a bitmap\n");
-    exit (1);
-  }
-}
-
 /* CELL: where bits are in the file, which say that sector MARKED was changed.  RECORDING:
  * there are bits in memory, and they go to the file meanwhile, where they have no cell
  * yet. */
@@ -210,7 +196,7 @@ test_nobody_waits (const char *path, uint64_t cell, uint64_t marked, bool record
   wait_until_held ();
   CHECK (pthread_create (&b, NULL, open_bitmap, &second) == 0);
   CHECK (pthread_create (&c, NULL, live_on, d) == 0);
-  must_end (c);
+  pthread_join (c, NULL);       /* it does not wait for the bits */
   if (recording)
     CHECK (export_close (writer) == 0);
   quiet_errors = err != 0;
@@ -252,13 +238,20 @@ static _Atomic unsigned char done[SECTORS];
 static _Atomic unsigned nr_stores, nr_opened;
 static time_t deadline;
 
+/* On a busy machine, until something has happened. */
+static bool
+goes_on (void)
+{
+  return time (NULL) < deadline || nr_stores == 0 || nr_opened == 0;
+}
+
 static void *
 write_and_leave (void *opaque)
 {
   struct rng *rng = opaque;
   struct export *e;
 
-  while (time (NULL) < deadline) {
+  while (goes_on ()) {
     e = come (shared);
     for (unsigned n = rng_below (rng, 20); n > 0; n--) {
       const uint64_t sector = rng_below (rng, SECTORS);
@@ -280,7 +273,7 @@ open_and_look (void *opaque)
 
   (void) opaque;
   CHECK (before && marks);
-  while (time (NULL) < deadline) {
+  while (goes_on ()) {
     for (uint64_t i = 0; i < SECTORS; i++)
       before[i] = done[i];
     e = export_open (shared, "bitmap:" NAME, true);
@@ -317,7 +310,6 @@ test_nothing_is_missed (const char *path, uint64_t seed)
     pthread_join (threads[i], NULL);
   CHECK (disk_close (shared) == 0);
   printf ("%u writers left, %u bitmaps looked at\n", nr_stores, nr_opened);
-  CHECK (nr_stores > 0 && nr_opened > 0);
 }
 
 int

@@ -118,7 +118,8 @@ client (void *opaque)
 {
   struct client *c = opaque;
 
-  while (time (NULL) < deadline) {
+  /* (On a busy machine, until something has happened.) */
+  while (time (NULL) < deadline || visits == 0) {
     const unsigned image = rng_below (&c->rng, IMAGES);
     char name[16];
     const bool writable = rng_below (&c->rng, 3) != 0;
@@ -195,5 +196,5 @@ main (void)
   images_leave ();
   printf ("%u visits, %u refused, %" PRIu64 " bytes of mappings at most\n", visits,
           refused, stats.map.peak_bytes);
-  return visits > 0 ? 0 : 1;
+  return 0;
 }

@@ -82,7 +82,6 @@ await_ahead (void)
 static void
 child (struct map *map, struct map_space *space)
 {
-  alarm (60);
   reader = pthread_self ();
   for (unsigned i = 1; i < 6; i++) {
     read_slice (space, i);
@@ -100,7 +99,6 @@ main (void)
   int status;
   pid_t pid;
 
-  alarm (60);
   reader = pthread_self ();
   held = true;
   read_slice (space, 0);

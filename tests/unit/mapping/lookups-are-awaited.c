@@ -27,7 +27,6 @@
 #define SLICE_BITS 24
 #define MANY 2000u              /* slices: the tables grow */
 #define MANY_LOOKUPS 2000u      /* a raw slice is packed after so many */
-#define PATIENCE 100            /* seconds */
 
 static _Thread_local bool stops;        /* this thread's next look at a pack does */
 static _Thread_local bool changes;      /* this thread is the one that has to wait */
@@ -214,17 +213,6 @@ looker (void *opaque)
   return NULL;
 }
 
-static void
-await (sem_t *event)
-{
-  struct timespec end;
-
-  clock_gettime (CLOCK_REALTIME, &end);
-  end.tv_sec += PATIENCE;
-  while (sem_timedwait (event, &end) == -1)
-    CHECK (errno == EINTR);
-}
-
 int
 main (void)
 {
@@ -253,15 +241,15 @@ main (void)
     map_unpin (s);
 
     CHECK (pthread_create (&a, NULL, looker, NULL) == 0);
-    await (&stopped);
+    sem_wait (&stopped);
     done = false;
     CHECK (pthread_create (&b, NULL, changer, (void *) &cases[i].change) == 0);
-    await (&waits);
+    sem_wait (&waits);
     CHECK (!done);
     sem_post (&go);
     pthread_join (a, NULL);
     pthread_join (b, NULL);
-    await (&waits);
+    sem_wait (&waits);
     map_free (map);
   }
   return 0;

@@ -144,10 +144,8 @@ test_one_waits (void)
 static void
 await_file (void)
 {
-  for (unsigned i = 0; read_ever () != ever; i++) {
-    CHECK (i < 60000);
+  while (read_ever () != ever)
     usleep (1000);
-  }
 }
 
 static void

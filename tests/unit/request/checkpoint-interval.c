@@ -243,7 +243,6 @@ test_never (bool data_file)
 int
 main (void)
 {
-  alarm (300);                  /* the clock stands still for good */
   seed = seed_from_env ();
   images_enter ("checkpoint-interval");
   for (unsigned i = 0; i < 2; i++) {

@@ -189,7 +189,6 @@ main (void)
   struct disk_stats stats;
   char *path;
 
-  alarm (60);
   seed = seed_from_env ();
   is_client = true;
   images_enter ("readahead-writers");

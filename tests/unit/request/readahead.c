@@ -512,7 +512,6 @@ test_corrupt (void)
 static void
 child (void)
 {
-  alarm (60);
   ahead_reads = 0;
   begin_order ();
   await_ahead ();
@@ -663,7 +662,6 @@ test_writer (void)
 int
 main (void)
 {
-  alarm (60);
   is_client = true;
   threads_before = threads ();
   readahead_load_init (&load);

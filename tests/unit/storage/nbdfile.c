@@ -67,7 +67,7 @@ start_nbdkit (const char *const *arguments)
     "nbdkit", "-f", "--exit-with-parent", "-U", socket_path, "-P", "pid"
   };
   struct stat st = { 0 };
-  int n, i;
+  int n;
 
   for (n = 7; *arguments; arguments++)
     argv[n++] = *arguments;
@@ -76,8 +76,8 @@ start_nbdkit (const char *const *arguments)
   unlink ("pid");
   CHECK (posix_spawnp (&server, "nbdkit", NULL, NULL, (char **) argv, environ) == 0);
   /* It listens when that is there. */
-  for (i = 0; stat ("pid", &st) == -1 || st.st_size == 0; i++) {
-    CHECK (i < 6000 && waitpid (server, NULL, WNOHANG) == 0);
+  while (stat ("pid", &st) == -1 || st.st_size == 0) {
+    CHECK (waitpid (server, NULL, WNOHANG) == 0);
     nanosleep (&moment, NULL);
   }
 }

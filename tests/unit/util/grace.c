@@ -51,8 +51,6 @@ disturb (void)
 #define READERS 2
 #define REMOVERS 2
 #define CELLS 64                /* per remover */
-#define SECONDS 1
-#define MOST_SECONDS 100
 
 /* --- one thread --- */
 
@@ -278,8 +276,9 @@ test_stress (uint64_t seed)
            == 0);
   }
   /* On a loaded machine, until something has happened. */
-  for (i = 0; i < SECONDS || (!seen_enough (s) && i < MOST_SECONDS); i++)
+  do
     nanosleep (&(struct timespec) { .tv_sec = 1 }, NULL);
+  while (!seen_enough (s));
   atomic_store (&s->stop, true);
   for (i = 0; i < READERS + REMOVERS; i++)
     pthread_join (t[i], NULL);
@@ -287,7 +286,6 @@ test_stress (uint64_t seed)
   printf ("%lu uses, %lu reuses, %lu times too early\n",
           atomic_load (&s->uses), atomic_load (&s->reuses),
           atomic_load (&s->busy));
-  CHECK (seen_enough (s));
   grace_free (s->g);
   free (s);
 }
