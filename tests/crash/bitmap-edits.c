@@ -11,7 +11,7 @@
  * Everything else in the header is unchanged, also if the extension of bitmaps lies
  * across two sectors.  Then some allocations fail.
  *
- * Environment: SEED, ITERATIONS, FIRST, SECONDS (5) as for crash/requests.
+ * Environment: SEED, ITERATIONS, FIRST, SECONDS (3) as for crash/requests.
  */
 
 #include <config.h>
@@ -384,7 +384,7 @@ run_trial (struct rng *rng)
 int
 main (void)
 {
-  const unsigned done = trials_run ("bitmap-edits", 5, 1, run_trial);
+  const unsigned done = trials_run ("bitmap-edits", 3, 1, run_trial);
 
   printf ("%u trials, %u cuts: %u old, %u new; %u failed; %u reopened; "
           "%u times no memory\n", done, power_cuts.cuts, power_cuts.old, power_cuts.new,

@@ -16,7 +16,7 @@
  * leaked.  If errors are injected, bitmaps may stay in use at first, but the next attempt
  * without errors makes them valid, and no bit is lost.
  *
- * Environment: SEED, ITERATIONS, FIRST, SECONDS (6) as for crash/requests.
+ * Environment: SEED, ITERATIONS, FIRST, SECONDS (4) as for crash/requests.
  */
 
 #include <config.h>
@@ -567,10 +567,11 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const unsigned done = trials_run ("bitmaps", 6, 1, one_image);
+  const unsigned done = trials_run ("bitmaps", 4, 8, one_image);
 
   printf ("%u images, %u power cuts, %u failures, %u valid bitmaps judged, "
           "%u written again\n", done, power_cuts.cuts, nr_failed, nr_valid, nr_reopened);
+  /* (Of one image alone, the bitmaps may all have been in use.) */
   CHECK (power_cuts.cuts > 0 && nr_valid > 0);
   return 0;
 }

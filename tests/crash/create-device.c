@@ -13,7 +13,7 @@
  * The device is a file that the functions below call a block device.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
- * possible in SECONDS, 5); FIRST: start with this one.
+ * possible in SECONDS, 3); FIRST: start with this one.
  */
 
 #include <config.h>
@@ -310,7 +310,7 @@ run_trial (struct rng *rng)
 int
 main (void)
 {
-  trials_run ("create-device", 5, 4, run_trial);
+  trials_run ("create-device", 3, 4, run_trial);
   printf ("%u power cuts, %u failed operations, %u times no memory: "
           "%u times the new image, %u times none, %u times the old one\n",
           power_cuts.cuts, power_cuts.faults, power_cuts.shortages, whole, none,

@@ -10,7 +10,7 @@
  * has none.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many changes (default: as many as are
- * possible in SECONDS, 5); FIRST: start with this one; FAULTS: how many fields for each
+ * possible in SECONDS, 3); FIRST: start with this one; FAULTS: how many fields for each
  * (if it is set, each change is made).
  */
 

@@ -10,7 +10,7 @@
  * after the other.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many changes (default: as many as are
- * possible in SECONDS, 5); FIRST: start with this one; FAULTS: how many operations of each
+ * possible in SECONDS, 3); FIRST: start with this one; FAULTS: how many operations of each
  * kind, and allocations, fail (default: some; if it is set, each change is made).
  */
 

@@ -12,7 +12,7 @@
  * which stays, while that of bitmaps lies across two sectors or behind the first.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
- * possible in SECONDS, 5); FIRST: start with this one.
+ * possible in SECONDS, 3); FIRST: start with this one.
  */
 
 #include <config.h>
@@ -527,7 +527,7 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const unsigned done = trials_run ("edits", 5, 5, one_image);
+  const unsigned done = trials_run ("edits", 3, 5, one_image);
 
   printf ("%u images, %u edits, %u power cuts (%u old, %u new), %u failures, "
           "%u times no memory\n", done, nr_edits, power_cuts.cuts, power_cuts.old,

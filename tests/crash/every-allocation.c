@@ -16,7 +16,7 @@
  * leaves no leaks.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images, each with all accidents
- * (default: what is possible in SECONDS, 10); FIRST: start with this one; ALLOCATIONS=all:
+ * (default: what is possible in SECONDS, 7); FIRST: start with this one; ALLOCATIONS=all:
  * see lib/shortage.h.
  */
 
@@ -205,7 +205,7 @@ main (void)
   unsigned done;
 
   shortage_spare (true);
-  done = trials_run ("every-allocation", 10, 1, one_image);
+  done = trials_run ("every-allocation", 7, 1, one_image);
   printf ("%u images, %u sessions, %" PRIu64 " allocations failed, %u calls failed, "
           "%u power cuts\n", done, nr_sessions, shortage_all_failures (), nr_failed_calls,
           attempt_counts.cuts);

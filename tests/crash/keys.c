@@ -11,7 +11,7 @@
  * then wiped.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
- * possible in SECONDS, 6); FIRST: start with this one.
+ * possible in SECONDS, 4); FIRST: start with this one.
  */
 
 #include <config.h>
@@ -306,7 +306,7 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const unsigned done = trials_run ("keys", 6, 1, one_image);
+  const unsigned done = trials_run ("keys", 4, 1, one_image);
 
   printf ("%u images, %u power cuts, %u passphrases tried, %u changed again, "
           "%u failures, %u times no memory\n", done, power_cuts.cuts, nr_opened, nr_again,

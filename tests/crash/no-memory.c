@@ -17,7 +17,7 @@
  *                  agrees
  *
  * Environment: SEED repeats a run (exactly, with one thread); ITERATIONS: how many images
- * (default: as many as are possible in SECONDS, 10); FIRST: start with this one.
+ * (default: as many as are possible in SECONDS, 7); FIRST: start with this one.
  */
 
 #include <config.h>
@@ -728,7 +728,7 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const unsigned done = trials_run ("no-memory", 10, 1, one_image);
+  const unsigned done = trials_run ("no-memory", 7, 1, one_image);
 
   printf ("%u images, %lu allocations failed, %lu requests failed, %lu power cuts\n",
           done, atomic_load (&failures), nr_failed_requests, nr_cuts);

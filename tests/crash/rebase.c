@@ -13,7 +13,7 @@
  * the crash.  In the end only units that differ were written.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
- * possible in SECONDS, 8); FIRST: start with this one.
+ * possible in SECONDS, 5); FIRST: start with this one.
  */
 
 #include <config.h>
@@ -392,7 +392,7 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const unsigned done = trials_run ("rebase", 8, 1, one_image);
+  const unsigned done = trials_run ("rebase", 5, 1, one_image);
 
   printf ("%u images, %u power cuts, %u judged over their new backing file, "
           "%u rebased again, %u failures, %u times no memory, "

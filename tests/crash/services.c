@@ -20,7 +20,7 @@
  * (What was written is there: see crash/every-allocation and crash/faults.)
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
- * possible in SECONDS, 6); FIRST: start with this one; ALLOCATIONS=all: see
+ * possible in SECONDS, 4); FIRST: start with this one; ALLOCATIONS=all: see
  * lib/shortage.h.  Image 0 is always the same small one, and unless it is behind NBD, it
  * meets all accidents.
  */
@@ -637,7 +637,7 @@ main (void)
   unsigned done;
 
   shortage_spare (true);
-  done = trials_run ("services", 6, 2, one_image);
+  done = trials_run ("services", 4, 2, one_image);
   printf ("%u images, %" PRIu64 " allocations failed, %u calls failed\n", done,
           shortage_all_failures (), nr_failures);
   return 0;

@@ -684,7 +684,7 @@ each_change_run (const char *name, void (*trial) (struct rng *))
   snprintf (n, sizeof n, "%zu", NR_CHANGES);
   if (getenv ("FAULTS"))
     setenv ("ITERATIONS", n, 0);
-  return trials_run (name, 5, 1, trial);
+  return trials_run (name, 3, 1, trial);
 }
 
 const struct each_change *

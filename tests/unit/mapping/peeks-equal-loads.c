@@ -196,7 +196,7 @@ one_image (struct rng *rng)
 int
 main (void)
 {
-  const unsigned done = trials_run ("peeks-equal-loads", 5, 5, one_image);
+  const unsigned done = trials_run ("peeks-equal-loads", 3, 5, one_image);
 
   printf ("%u images, %" PRIu64 " misses, %" PRIu64 " peeks\n", done, misses, peeks);
   CHECK (done < 10 || peeks > 0);

@@ -14,7 +14,7 @@
  * The server is nbdkit's file plugin with filters that remove features.  Its file
  * contains all flushed data.  Several threads share blocks of which they write parts.
  *
- * Environment: SEED, ITERATIONS, FIRST, SECONDS (6) as for crash/requests.
+ * Environment: SEED, ITERATIONS, FIRST, SECONDS (4) as for crash/requests.
  */
 
 #include <config.h>
@@ -457,7 +457,7 @@ int
 main (void)
 {
   quiet_errors = true;
-  trials_run ("nbdfile", 6, MANNERS, prepare_trial);
+  trials_run ("nbdfile", 4, MANNERS, prepare_trial);
   unlink (socket_path);
   printf ("%u rounds, %u servers killed\n", rounds, kills);
   return 0;
