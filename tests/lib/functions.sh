@@ -40,7 +40,8 @@ NBDKIT="${NBDKIT:-nbdkit}"
 # image is, gets a minute of the processor: "${soon[@]}" COMMAND...
 soon=(prlimit --cpu=60)
 
-# qemu-img, which may fail for no reason.
+# qemu-img, in no time.
+export abs_top_builddir
 PATH="$srcdir/lib/path:$PATH"
 
 # A Python with libnbd's module: the first one in the PATH often does not have it.
