@@ -5,6 +5,7 @@
  * This is for jobs that run before the server starts, while the user looks at a terminal
  * (without a terminal nothing is shown).  A job that takes more than a second has a
  * line, which is overwritten again and again, and disappears when the job has ended.
+ * nbdkit-qcow2-img shows that itself: it names a descriptor in the environment.
  *
  * Control-C and similar signals would leave the image as a crash does: without harm, but
  * with leaks.  So they are caught, and the job is asked to stop in an orderly way.  But

@@ -148,14 +148,14 @@ both_untouched 'commit=on cannot be used with flatten=true' commit=on flatten=tr
 both_untouched 'untrusted=true cannot be used with commit=keep' commit=keep untrusted=true
 both_untouched 'commit=maybe: must be off, on or keep' commit=maybe
 # As a raw file it would be overwritten from its header on.
-both_untouched 'cannot be committed with backing-format=raw: .*"qcow2"' commit=on backing-format=raw
-both_untouched 'backing-format=raw: .*"qcow2"' commit=keep backing-format=raw
+both_untouched 'cannot be committed into a file of the format raw: .*"qcow2"' commit=on backing-format=raw
+both_untouched 'the format raw: .*"qcow2"' commit=keep backing-format=raw
 # The image would then show another file than the one that has its data, or none.
 other=(backing="$tmp/other.raw" backing-format=raw)
 truncate -s 1M other.raw
 cp other.raw same.raw
-both_untouched 'it names another backing file than backing=' commit=on "${other[@]}"
-both_untouched 'backing-format=raw: .*"qcow2"' commit=keep backing="$tmp/base.qcow2" \
+both_untouched 'it names another backing file; name this one first, with rebase=' commit=on "${other[@]}"
+both_untouched 'format raw: .*"qcow2"' commit=keep backing="$tmp/base.qcow2" \
   backing-format=raw
 refused_untouched 'it has no backing file' base.qcow2 commit=on "${other[@]}"
 qemu-img create -q -f qcow2 -o data_file=all.raw,data_file_raw=on all.qcow2 1M
