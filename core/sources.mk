@@ -219,6 +219,7 @@ core_sources = \
 	%reldir%/disk/disk-impl.h \
 	%reldir%/disk/disk.c \
 	%reldir%/disk/disk.h \
+	%reldir%/disk/diskstats.c \
 	%reldir%/disk/export.c \
 	%reldir%/disk/export.h \
 	%reldir%/disk/exportactive.c \
@@ -227,13 +228,16 @@ core_sources = \
 	%reldir%/disk/exportlayer.c \
 	%reldir%/disk/exports.c \
 	%reldir%/disk/exportsnapshot.c \
+	%reldir%/disk/generation.c \
 	%reldir%/disk/inforeport.c \
 	%reldir%/disk/inforeport.h \
 	%reldir%/disk/mapreport.c \
 	%reldir%/disk/mapreport.h \
+	%reldir%/disk/opening.c \
 	%reldir%/disk/serve.c \
 	%reldir%/disk/spacewait.c \
 	%reldir%/disk/spacewait.h \
+	%reldir%/disk/steps.c \
 	%reldir%/disk/writable.c \
 	%reldir%/change/amend.c \
 	%reldir%/change/amend.h \

@@ -27,6 +27,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "util/cleanup.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "check/check.h"
@@ -44,10 +45,27 @@
 #include "plugin/prepare.h"
 #include "plugin/progress.h"
 
+/* Closes the disk, and opens it again with this choice of what is below it. */
+static int
+reopen (const struct params *p, struct disk **disk, enum backing_policy backing)
+{
+  struct disk_options options = p->options;
+  struct image *image = image_again (disk_inside (*disk).view->image);
+  int r = -1;
+
+  options.backing = backing;
+  disk_close (*disk);           /* it is at rest */
+  *disk = NULL;
+  if (image)
+    r = disk_open_on (&options, image, disk);
+  image_close (image);
+  return r;
+}
+
 /* Afterwards a backing file that a parameter named in place of the old one is no longer
  * used either. */
 static int
-rebase (struct params *p, struct image *image)
+rebase (struct params *p, struct disk **disk)
 {
   const struct rebase to = p->rebase.name ? p->rebase : (struct rebase) { .name = "" };
   const bool flatten = to.name[0] == '\0';
@@ -58,8 +76,10 @@ rebase (struct params *p, struct image *image)
   uint64_t copied;
   int r;
 
+  if (to.unsafe && reopen (p, disk, BACKING_IGNORE) == -1)
+    return -1;
   progress_begin (&progress, flatten ? "flatten" : "rebase");
-  r = rebase_image (image, &p->options, &to, &watch, &copied);
+  r = rebase_disk (*disk, &p->options.secret, &to, &watch, &copied);
   progress_end (&progress);
   if (r == -1)
     return -1;
@@ -70,19 +90,29 @@ rebase (struct params *p, struct image *image)
   return 0;
 }
 
+/* The disk is closed meanwhile, because the layers below it are locked against writers. */
 static int
-commit (struct params *p, struct image *image)
+commit (struct params *p, struct disk **disk)
 {
+  struct image *image = image_ref (disk_inside (*disk).view->image), *emptied;
   struct progress progress;
   const struct chunks_watch watch = { .step = progress_step, .opaque = &progress };
   uint64_t copied;
   int r;
 
+  disk_close (*disk);           /* it is at rest */
+  *disk = NULL;
   progress_begin (&progress, "commit");
   r = commit_image (image, &p->options, p->commit == COMMIT_KEEP, &watch, &copied);
   progress_end (&progress);
-  if (r == 0)
+  if (r == 0) {
     nbdkit_debug ("%s: committed, %" PRIu64 " bytes were copied", p->path, copied);
+    emptied = image_again (image);
+    r = emptied ? disk_open_on (&p->options, emptied, disk) : -1;
+    image_close (emptied);
+  }
+  KEEP_ERRNO_FOR_BLOCK;
+  image_close (image);
   return r;
 }
 
@@ -159,22 +189,23 @@ has_changes (const struct params *p)
 }
 
 static int
-change (struct params *p, struct image *image)
+change (struct params *p, struct disk **disk)
 {
   const struct editparams *e = &p->edit;
 
-  if (changes_keys (p) && keyedit_image (image, &p->options, &e->keyedit) == -1)
+  if (changes_keys (p) &&
+      keyedit_disk (*disk, p->options.secret.passphrase, &e->keyedit) == -1)
     return -1;
-  if (p->amend_wanted && amend_image (image, &p->options, &p->amend) == -1)
+  if (p->amend_wanted && amend_disk (*disk, &p->amend) == -1)
     return -1;
-  if (edit_image (image, &p->options, &e->options, e->edits, e->nr_edits) == -1)
+  if (edit_disk (*disk, &e->options, e->edits, e->nr_edits) == -1)
     return -1;
-  if (p->commit != COMMIT_OFF && commit (p, image) == -1)
+  if (p->commit != COMMIT_OFF && commit (p, disk) == -1)
     return -1;
-  if ((p->flatten || p->rebase.name) && rebase (p, image) == -1)
+  if ((p->flatten || p->rebase.name) && rebase (p, disk) == -1)
     return -1;
   return e->nr_bitmaps == 0 ? 0
-    : bitmapedit_image (image, &p->options, e->bitmaps, e->nr_bitmaps, p->bitmap_from);
+    : bitmapedit_disk (*disk, e->bitmaps, e->nr_bitmaps, p->bitmap_from);
 }
 
 /* Writes info=, if it was given. */
@@ -268,28 +299,37 @@ open_and_map (struct params *p)
   return r;
 }
 
-/* Changes the image, and makes a disk of it, which starts as a reader of the image. */
+/* Do the changes need the layers below the image?  (Some are for images whose backing
+ * file is missing.) */
+static bool
+needs_chain (const struct params *p)
+{
+  for (unsigned i = 0; i < p->edit.nr_edits; i++)
+    if (p->edit.edits[i].kind == EDIT_RESIZE)
+      return true;
+  return p->options.backing == BACKING_PATH || p->commit != COMMIT_OFF || p->flatten ||
+    (p->rebase.name ? !p->rebase.unsafe : needs_disk (p));
+}
+
+/* Opens the disk, and changes it; in the end it is a reader of the image. */
 static int
 change_and_open (struct params *p, struct disk **disk)
 {
-  struct image *image = disk_open_image (&p->options);
-  int r = -1;
+  struct disk_options options = p->options;
 
-  if (image == NULL)
+  if (!needs_chain (p))
+    options.backing = BACKING_IGNORE;
+  if (disk_open (&options, disk) == -1 || change (p, disk) == -1)
     return -1;
-  if (change (p, image) == 0 && image_lock (image, IMAGE_READER) == 0) {
-    /* The reports may need the only connection that a server admits. */
-    image_disconnect (image);
-    r = describe (p);
-  }
-  if (r == 0 && (needs_disk (p) || p->map))
-    r = image_reload (image);
-  if (r == 0 && needs_disk (p))
-    r = disk_open_on (&p->options, image, disk) == -1 ? -1 : use (p, *disk);
-  else if (r == 0 && p->map)
-    r = map_only (p, image);
-  image_close (image);          /* the disk is an owner of its own */
-  return r;
+  if (p->serve && disk_check (*disk) == -1)
+    return -1;
+  disk_unlock (*disk);
+  if (disk_get_options (*disk)->backing == BACKING_IGNORE && (needs_disk (p) || p->map) &&
+      reopen (p, disk, p->options.backing) == -1)
+    return -1;
+  /* The reports may need the only connection that a server admits. */
+  disk_hang_up (*disk);
+  return describe (p) == -1 ? -1 : use (p, *disk);
 }
 
 static int

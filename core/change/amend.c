@@ -28,7 +28,6 @@
 #include "util/report.h"
 #include "format/format.h"
 #include "change/amend.h"
-#include "change/edit.h"
 #include "change/shadow.h"
 
 /* The extra data that snapshots have in version 3. */
@@ -255,27 +254,51 @@ change (const struct image *image, const struct disk_options *d, const struct am
   return shadow_commit (s, &sh);
 }
 
-int
-amend_image (struct image *image, const struct disk_options *d, const struct amend *a)
-{
-  struct shadow *s;
-  unsigned version, refcount_order;
-  int r;
+struct amending {
+  const struct disk_options *d;
+  const struct amend *amend;
+  struct shadow *done;
+};
 
-  if (edit_begin (image, d, true) == -1)
+static int
+make (void *opaque, struct image *image)
+{
+  struct amending *am = opaque;
+  const struct amend *a = am->amend;
+  const unsigned version = a->version ? a->version : image->header.version;
+  const unsigned refcount_order = a->refcount_bits
+    ? (unsigned) __builtin_ctz (a->refcount_bits) : image->header.refcount_order;
+  struct shadow *s;
+
+  if (check_features (image, a, version) == -1 ||
+      check_version (image, version, refcount_order) == -1)
     return -1;
-  version = a->version ? a->version : image->header.version;
-  if (check_features (image, a, version) == -1)
-    return -1;
-  refcount_order = a->refcount_bits ? (unsigned) __builtin_ctz (a->refcount_bits)
-    : image->header.refcount_order;
-  if (check_version (image, version, refcount_order) == -1)
-    return -1;
-  s = shadow_new (image, d->discard);
+  s = shadow_new (image, am->d->discard);
   if (s == NULL)
     return -1;
-  r = change (image, d, a, version, refcount_order, s);
-  KEEP_ERRNO_FOR_BLOCK;
+  if (change (image, am->d, a, version, refcount_order, s) == 0) {
+    am->done = s;
+    return 0;
+  }
   shadow_free (s);
+  return -1;
+}
+
+static void
+release (void *opaque)
+{
+  shadow_release (((struct amending *) opaque)->done);
+}
+
+int
+amend_disk (struct disk *d, const struct amend *a)
+{
+  struct amending am = { .d = disk_get_options (d), .amend = a };
+  const struct disk_change c = {
+    .opaque = &am, .make = make, .release = release, .data_file = true,
+  };
+  const int r = disk_change (d, &c);
+
+  shadow_free (am.done);
   return r;
 }

@@ -19,11 +19,8 @@ struct amend {
   enum amend_choice data_file_raw;
 };
 
-/* Makes all of these changes in one step; the disk shows the same data.  The image was
- * opened with the same options (disk_open_image); its fields are out of date afterwards.
- * Returns 0, or -1 (reported): the image is unchanged, unless the message says
- * otherwise. */
-extern int amend_image (struct image *, const struct disk_options *,
-                        const struct amend *);
+/* Makes all of these changes in one step; the disk shows the same data.  Returns 0, or -1
+ * (reported): the image is unchanged, unless its health has failed. */
+extern int amend_disk (struct disk *, const struct amend *);
 
 #endif /* QCOW2_AMEND_H */

@@ -25,12 +25,10 @@
  * Limits are those of QEMU, for the number, names, granularity and size of bitmaps; and
  * those of bitmapdir.c, because an image that exceeds them would be read-only.
  *
- * The image is opened as a disk, as for a client that may write (so the image is locked,
- * and repaired if necessary), but without its backing files, changed, brought to rest, and
- * closed.  The next user of the image reads it again, so no state in memory has to be
- * updated.
+ * All of this is a change of the whole disk (disk_change), which writes as a client does;
+ * the next generation reads the bitmaps again, so no state in memory has to be updated.
  *
- * Locks: none; no other thread has the disk.
+ * Locks: none of its own.
  */
 
 #include <config.h>
@@ -692,19 +690,26 @@ apply (struct edit *e, const struct bitmapedit *edits, size_t n)
   return -1;
 }
 
+struct change {
+  struct disk *disk;
+  const struct bitmapedit *edits;
+  size_t n;
+  const struct source *source;
+};
+
 /* Everything is durable on return, except for freed clusters, which the next checkpoint
- * makes durable.  -1: reported; nothing has changed, unless the image has failed (R9). */
+ * makes durable. */
 static int
-change (struct image *image, struct disk *d, const struct bitmapedit *edits, size_t n,
-        const struct source *source)
+change (void *opaque, const struct view *v)
 {
   static const struct bitmapdir none;
-  const struct disk_inside in = disk_inside (d);
+  const struct change *c = opaque;
+  struct bitmaps *bitmaps = disk_inside (c->disk).bitmaps;
   struct edit e = {
-    .image = image, .w = in.view->w, .source = source,
-    .dir = in.bitmaps ? bitmap_directory (in.bitmaps) : &none,
+    .image = v->image, .w = v->w, .source = c->source,
+    .dir = bitmaps ? bitmap_directory (bitmaps) : &none,
   };
-  const int r = apply (&e, edits, n);
+  const int r = apply (&e, c->edits, c->n);
 
   for (size_t i = 0; i < e.n; i++) {
     free (e.items[i].parts);
@@ -717,43 +722,14 @@ change (struct image *image, struct disk *d, const struct bitmapedit *edits, siz
 }
 
 static int
-become_writable (struct disk *d, const struct disk_options *options)
+change_disk (struct disk *d, const struct bitmapedit *edits, size_t n,
+             const struct source *source)
 {
-  bool writable = true;
+  struct change c = { d, edits, n, source };
+  const struct disk_change dc = { .opaque = &c, .write = change, .data_file = true,
+                                  .rewrites = true };
 
-  if (disk_why_readonly (d))
-    nbdkit_error ("%s: cannot change bitmaps: %s", options->path, disk_why_readonly (d));
-  else if (disk_connect (d, &writable) == -1)
-    return -1;
-  else if (writable)
-    return 0;                   /* (otherwise the cause was reported) */
-  errno = EROFS;
-  return -1;
-}
-
-static int
-change_disk (struct image *image, const struct disk_options *options,
-             const struct bitmapedit *edits, size_t n, const struct source *source)
-{
-  struct disk_options top = *options;
-  struct disk *d;
-  int r;
-
-  top.backing = BACKING_IGNORE;         /* no guest data is read, and none written */
-  top.unrecorded = true;
-  if (image_reload (image) == -1 || disk_open_on (&top, image, &d) == -1)
-    return -1;
-  r = become_writable (d, options);
-  if (r == 0) {
-    r = change (image, d, edits, n, source);
-    KEEP_ERRNO_FOR_BLOCK;
-    disk_disconnect (d, true);
-  }
-  KEEP_ERRNO_FOR_BLOCK;
-  /* If this fails, the next writer frees what the old bitmaps used. */
-  if (disk_close (d) == -1 && r == 0)
-    nbdkit_debug ("%s: the bitmaps were changed despite this error", options->path);
-  return r;
+  return disk_change (d, &dc);
 }
 
 /* --- another image --- */
@@ -799,17 +775,17 @@ open_source (const struct disk_options *o, const char *path, struct source *s)
 }
 
 int
-bitmapedit_image (struct image *image, const struct disk_options *options,
-                  const struct bitmapedit *edits, size_t n, const char *source)
+bitmapedit_disk (struct disk *d, const struct bitmapedit *edits, size_t n,
+                 const char *source)
 {
   struct source s;
   int r;
 
   if (source == NULL)
-    return change_disk (image, options, edits, n, NULL);
-  if (open_source (options, source, &s) == -1)
+    return change_disk (d, edits, n, NULL);
+  if (open_source (disk_get_options (d), source, &s) == -1)
     return -1;
-  r = change_disk (image, options, edits, n, &s);
+  r = change_disk (d, edits, n, &s);
   close_source (&s);
   return r;
 }

@@ -21,12 +21,11 @@ struct bitmapedit {
   const char *merged;           /* the bitmap that is merged into this one */
 };
 
-/* Makes these N changes of the bitmaps of an image, in this order, all or none of them.
- * The image was opened with the same options (disk_open_image).  SOURCE: the qcow2 image
- * (absolute path, or URI) that has the bitmaps that are merged; NULL: the image itself.
- * -1: reported; nothing has changed, unless the image has failed (R9).  Afterwards the
- * fields of the image are out of date. */
-extern int bitmapedit_image (struct image *, const struct disk_options *,
-                             const struct bitmapedit *, size_t n, const char *source);
+/* Makes these N changes of the bitmaps of a disk, in this order, all or none of them.
+ * SOURCE: the qcow2 image (absolute path, or URI) that has the bitmaps that are merged;
+ * NULL: the image itself.  -1: reported; nothing has changed, unless the image has failed
+ * (R9). */
+extern int bitmapedit_disk (struct disk *, const struct bitmapedit *, size_t n,
+                            const char *source);
 
 #endif /* QCOW2_BITMAPEDIT_H */

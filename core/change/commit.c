@@ -47,10 +47,10 @@
 #define PIECE (UINT64_C (2) << 20)
 
 struct commit {
-  struct image *image;
+  struct image *image;          /* as it is before this */
   const struct disk_options *options;
   bool keep;                    /* what it contains, when all is done */
-  struct disk *own;             /* the image without its chain, read-only */
+  struct disk *own;             /* the image without its chain */
   struct export *from;          /* what it contains itself */
 
   char *path;                   /* of the backing file */
@@ -58,6 +58,7 @@ struct commit {
   struct image *base;           /* its file, locked as by a writer */
   struct disk *disk;            /* NULL: it is raw */
   struct export *to;            /* NULL: it is raw */
+  struct shadow *done;
 };
 
 static int
@@ -127,19 +128,18 @@ grow_qcow2 (const struct commit *c, uint64_t size)
   const struct edit edit = { .kind = EDIT_RESIZE, .size = round_up (size, 512) };
   const struct edit_options options = { .preallocation = PREALLOCATION_OFF };
 
-  return c->base->header.size >= size ? 0
-    : edit_image (c->base, &c->below, &options, &edit, 1);
+  return c->base->header.size >= size ? 0 : edit_disk (c->disk, &options, &edit, 1);
 }
 
 /* An image that is emptied shows the file that it names, which is not always the one of
  * backing=PATH.  Who reads a file in another format than it has sees the wrong disk; who
  * writes it so destroys it. */
 static int
-check_named (const struct commit *c, const char *format)
+check_named (const struct commit *c, const char *format, const struct image *base)
 {
   const struct header *h = &c->image->header;
   const bool named = c->options->backing != BACKING_PATH ||
-    (h->backing_file && edit_name_means (c->options, h->backing_file, c->base->file));
+    (h->backing_file && edit_name_means (c->options, h->backing_file, base->file));
 
   if (!named && !c->keep)
     return refuse (c, h->backing_file == NULL ? "it has no backing file"
@@ -167,25 +167,31 @@ open_raw (struct commit *c)
     return -1;
   if (!storage_is_writable (c->base->file))
     return refuse_below (c, image_why_readonly (c->base));
-  return image_lock (c->base, IMAGE_WRITER) == -1 || check_named (c, "raw") == -1 ||
+  return image_lock (c->base, IMAGE_WRITER) == -1 ||
+    check_named (c, "raw", c->base) == -1 ||
     grow_raw (c, c->image->header.size) == -1 ? -1 : 0;
 }
 
 static int
 open_qcow2 (struct commit *c)
 {
-  c->base = disk_open_image (&c->below);
-  /* The lock comes first: QEMU's, too, are taken before anything changes. */
-  if (c->base == NULL)
+  struct image *unlocked = disk_open_image (&c->below);
+
+  if (unlocked == NULL)
     return -1;
-  if (!storage_is_writable (c->base->file))
-    return refuse_below (c, image_why_readonly (c->base));
-  if (image_lock (c->base, IMAGE_WRITER) == -1 || check_named (c, "qcow2") == -1 ||
-      image_reload (c->base) == -1 || grow_qcow2 (c, c->image->header.size) == -1 ||
-      image_reload (c->base) == -1 || disk_open_on (&c->below, c->base, &c->disk) == -1)
+  /* The lock comes first: QEMU's, too, are taken before anything changes. */
+  if (storage_is_writable (unlocked->file) && image_lock (unlocked, IMAGE_WRITER) == 0 &&
+      check_named (c, "qcow2", unlocked) == 0)
+    c->base = image_again (unlocked);
+  else if (!storage_is_writable (unlocked->file))
+    refuse_below (c, image_why_readonly (unlocked));
+  image_close (unlocked);
+  if (c->base == NULL || disk_open_on (&c->below, c->base, &c->disk) == -1)
     return -1;
   if (disk_why_readonly (c->disk))
     return refuse_below (c, disk_why_readonly (c->disk));
+  if (grow_qcow2 (c, c->image->header.size) == -1)
+    return -1;
   c->to = export_open (c->disk, "", true);
   if (c->to && !export_is_writable (c->to))
     return refuse_below (c, disk_why_readonly (c->disk));
@@ -307,16 +313,27 @@ copy_all (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
 
 /* --- the image --- */
 
+/* Each disk has a generation of the image of its own. */
+static int
+open_again (const struct commit *c, const struct disk_options *o, struct disk **d)
+{
+  struct image *image = image_again (c->image);
+  const int r = image ? disk_open_on (o, image, d) : -1;
+
+  image_close (image);
+  return r;
+}
+
 /* Opens the disk as it is served, which finds all that is wrong with its chain. */
 static int
 check_chain (struct commit *c)
 {
   struct disk *d;
 
-  return image_reload (c->image) == -1 ||
-    disk_open_on (c->options, c->image, &d) == -1 ? -1 : disk_close (d);
+  return open_again (c, c->options, &d) == -1 ? -1 : disk_close (d);
 }
 
+/* Locks the image. */
 static int
 open_own (struct commit *c)
 {
@@ -325,7 +342,7 @@ open_own (struct commit *c)
   o.backing = BACKING_IGNORE;
   o.copy_on_read = false;
   o.watermark = 0;
-  if (image_reload (c->image) == -1 || disk_open_on (&o, c->image, &c->own) == -1)
+  if (open_again (c, &o, &c->own) == -1 || disk_lock (c->own) == -1)
     return -1;
   c->from = export_open (c->own, "layer:0", false);
   return c->from ? 0 : -1;
@@ -346,20 +363,38 @@ close_own (struct commit *c)
 }
 
 static int
+make_empty (void *opaque, struct image *image)
+{
+  struct commit *c = opaque;
+
+  return snapedit_empty (image, c->options->discard, &c->done);
+}
+
+static void
+release (void *opaque)
+{
+  const struct commit *c = opaque;
+  struct storage *data = c->image->data;
+
+  shadow_release (c->done);
+  if (data == NULL || !c->options->discard)
+    return;
+  /* Nobody needs what is left there; it is no harm if it stays. */
+  report_silence (true);
+  storage_discard (data, 0, storage_size (data));
+  report_silence (false);
+}
+
+static int
 empty (struct commit *c)
 {
-  struct image *image = c->image;
+  const struct disk_change change = {
+    .opaque = c, .make = make_empty, .release = release, .data_file = true,
+  };
+  const int r = disk_change (c->own, &change);
 
-  if (edit_begin (image, c->options, true) == -1 ||
-      snapedit_empty (image, c->options->discard) == -1)
-    return -1;
-  /* Nobody needs what is left there; it is no harm if it stays. */
-  if (image->data && c->options->discard) {
-    report_silence (true);
-    storage_discard (image->data, 0, storage_size (image->data));
-    report_silence (false);
-  }
-  return 0;
+  shadow_free (c->done);
+  return r;
 }
 
 /* --- the whole change --- */
@@ -372,40 +407,44 @@ copy (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
   if (!chunks_tell (watch, 0, c->image->header.size, 0))
     return cut_short (c, EINTR, 0);
   /* Without our own writer's lock in the way of a chain that leads back to the image. */
-  if (check_chain (c) == -1 || edit_begin (c->image, c->options, true) == -1)
+  if (check_chain (c) == -1 || open_own (c) == -1)
     return -1;
   if (c->image->header.nb_snapshots > 0)
     return refuse (c, "it has internal snapshots, which may show its backing file");
   if (image_data_is_raw (c->image) && !c->keep)
     return refuse (c, "it has a raw external data file, which contains all of the disk");
-  return open_below (c) == -1 || open_own (c) == -1 ? -1 : copy_all (c, watch, copied);
+  return open_below (c) == -1 ? -1 : copy_all (c, watch, copied);
 }
 
 int
-commit_image (struct image *image, const struct disk_options *options, bool keep,
+commit_image (const struct image *image, const struct disk_options *options, bool keep,
               const struct chunks_watch *watch, uint64_t *copied)
 {
-  struct commit c = { .image = image, .options = options, .keep = keep };
-  int r, ended, err;
+  struct commit c = { .image = image_again (image), .options = options, .keep = keep };
+  int r, err;
 
   *copied = 0;
+  if (c.image == NULL)
+    return -1;
   r = copy (&c, watch, copied);
   err = errno;
   /* If the copying has failed, all else that goes wrong has the same reason. */
   report_keep ();
-  ended = close_own (&c);
-  if (finish_below (&c) == -1)
-    ended = -1;
-  if (r == 0)
-    err = errno;
-  report_end_keeping (r == 0);
-  if (ended == -1)
+  if (finish_below (&c) == -1 && r == 0) {
     r = -1;
+    err = errno;
+  }
+  report_end_keeping (r == 0 || err == errno);
   if (r == 0 && !keep) {
     r = empty (&c);
     err = errno;
   }
+  if (close_own (&c) == -1 && r == 0) {
+    r = -1;
+    err = errno;
+  }
   image_close (c.base);
+  image_close (c.image);
   free (c.path);
   errno = err;
   return r;

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which changes are made to an image before it is served?
+ * How do the snapshots and the size of a disk change?
  *
- * Snapshots are created, applied and deleted, and the disk is resized, while nothing else
- * uses the image: it is locked as by a writer from the first change until it is closed.
- * For each change, the image is read again, put in order if a crash left it marked, and
- * changed in one step.  So each change starts with an image that has been checked
- * completely, and serving starts as if nothing had happened.
+ * Snapshots are created, applied and deleted, and the disk is resized, each in a change
+ * of the whole disk (disk_change).
  *
  * When the disk grows, old data past its end, within its last cluster, must not become
  * visible.  It is zeroed before, by the same code that serves writes, which handles
- * shared, compressed and encrypted clusters and backing files.  For this, the image is
- * opened as a disk that ends with the cluster; no client sees it.  With preallocation=
- * the zeros are written, so that the cluster gets allocated.
+ * shared, compressed and encrypted clusters and backing files.  For this, the disk is seen
+ * as one that ends with the cluster.  With preallocation= the zeros are written, so that
+ * the cluster gets allocated.
  *
- * Locks: none; there are no requests yet.
+ * Locks: none of its own.
  */
 
 #include <config.h>
@@ -24,63 +21,22 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/printable.h"
 #include "util/remedy.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
-#include "image/bitmapdir.h"
 #include "image/filename.h"
-#include "image/image.h"
-#include "check/recover.h"
-#include "disk/export.h"
 #include "change/edit.h"
 #include "change/resize.h"
 #include "change/snapedit.h"
 
-/* --- before each change --- */
-
-static int
-check_writable (const struct disk_options *d, const struct image *image, bool data_file)
-{
-  const char *why = image_why_readonly (image);
-
-  if (!data_file && image->header.incompatible & QCOW2_INCOMPAT_DATA_FILE)
-    why = "it has an external data file";
-  else if (why == NULL && image->header.incompatible & QCOW2_INCOMPAT_CORRUPT)
-    why = "the image is marked corrupt";
-  if (why == NULL)
-    return 0;
-  nbdkit_error ("%s: the image cannot be changed: %s", d->path, why);
-  errno = EPERM;
-  return -1;
-}
-
-static int
-register_bitmaps (struct image *image)
-{
-  char why[BITMAPDIR_WHY];
-  struct bitmapdir dir;
-  int r;
-
-  if (!image->header.has_bitmaps)
-    return 0;
-  r = bitmapdir_read (image->file, &image->header, image->overlap, &dir, why);
-  if (r == 0)
-    bitmapdir_free (&dir);
-  if (r == 1) {
-    nbdkit_error ("%s: the image cannot be changed: %s", storage_path (image->file),
-                  why);
-    errno = EPERM;
-  }
-  return r == 0 ? 0 : -1;
-}
-
-int
-edit_begin (struct image *image, const struct disk_options *d, bool data_file)
-{
-  return check_writable (d, image, data_file) == -1 ||
-    image_lock (image, IMAGE_WRITER) == -1 || image_reload (image) == -1 ||
-    register_bitmaps (image) == -1 || recover_image (image) == -1 ? -1 : 0;
-}
+struct change {
+  struct disk *disk;
+  const struct disk_options *d;
+  const struct edit *edit;
+  const struct edit_options *options;
+  struct shadow *done;          /* NULL: it was not necessary */
+};
 
 /* --- names --- */
 
@@ -139,21 +95,36 @@ edit_choose_size (const struct edit *edit, const struct edit_options *options,
 }
 
 static int
-choose_size (const struct disk_options *d, const struct edit *edit,
-             const struct edit_options *options, uint64_t old, uint64_t *size)
+choose_size (const struct change *c, uint64_t old, uint64_t *size)
 {
-  const char *why = edit_choose_size (edit, options, old, size);
+  const char *why = edit_choose_size (c->edit, c->options, old, size);
 
   if (why == NULL)
     return 0;
-  nbdkit_error ("%s: resize: %s", d->path, why);
+  nbdkit_error ("%s: resize: %s", c->d->path, why);
   errno = EINVAL;
   return -1;
 }
 
+/* What is to be done with V, if that is possible. */
+static int
+plan (const struct change *c, const struct view *v, struct resize_options *ro)
+{
+  struct layers *const layers = v->layers;
+
+  *ro = (struct resize_options) {
+    .preallocation = c->options->preallocation, .discard = c->d->discard,
+    .backing_size = layers_count (layers) == 1 ? 0
+      : layers_header (layers, 1) ? layers_size (layers, 1)
+      : storage_size (layers_file (layers, 1)),
+  };
+  return choose_size (c, v->image->header.size, &ro->size) == -1 ? -1
+    : resize_check (v->image, ro);
+}
+
 /* Writes zeros, so that the cluster gets allocated. */
 static int
-write_zeros (struct export *e, uint64_t count, uint64_t offset)
+write_zeros (const struct view *v, uint64_t count, uint64_t offset)
 {
   CLEANUP_FREE void *zeros = calloc (1, count);
 
@@ -161,121 +132,169 @@ write_zeros (struct export *e, uint64_t count, uint64_t offset)
     nbdkit_error ("calloc: %m");
     return -1;
   }
-  return export_write (e, zeros, count, offset, false);
+  return request_write (v, zeros, count, offset, false);
 }
 
-/* Zeroes the last cluster from SIZE on, for a disk that ends at SIZE.  SET_ASIDE: also
- * allocates it, as preallocation= does with all added space. */
+/* V is the disk with all of its last cluster, in which it ends at SIZE. */
 static int
-zero_tail (struct image *image, const struct disk_options *d, uint64_t size,
-           bool set_aside)
+zero_from (const struct change *c, const struct view *v, uint64_t size)
 {
-  struct disk_options options = *d;
-  struct export *e;
-  struct disk *disk;
-  uint64_t count;
-  int r = -1;
+  struct grace *const grace = disk_inside (c->disk).grace;
+  const struct grace_pin pin = grace_enter (grace);
+  const uint64_t count = v->size - size;
+  const int r = c->options->preallocation != PREALLOCATION_OFF
+    ? write_zeros (v, count, size)
+    : request_zero (v, count, size, REQUEST_MAY_TRIM);
 
-  options.size_at_least = round_up (size, image->header.cluster_size);
-  count = options.size_at_least - size;
-  options.unrecorded = true;
-  if (count == 0)
-    return 0;
-  options.detect_zeroes = DETECT_ZEROES_OFF;
-  options.compress = false;
-  options.snapshot = NULL;
-  if (image_reload (image) == -1 || disk_open_on (&options, image, &disk) == -1)
-    return -1;
-  e = export_open (disk, "", true);
-  if (e) {
-    if (export_is_writable (e))
-      r = set_aside ? write_zeros (e, count, size)
-        : export_zero (e, count, size, REQUEST_MAY_TRIM, false);
-    if (export_close (e) == -1)
-      r = -1;
-  }
-  if (disk_close (disk) == -1)
-    r = -1;
-  if (r == -1)
-    nbdkit_error ("%s: cannot zero the end of the last cluster", d->path);
-  return r;
+  grace_leave (grace, pin);
+  return r == -1 ? -1 : 0;
 }
 
-/* FN: resize_check or resize_image.  The backing chain must not change meanwhile. */
+/* Zeroes what the last cluster of the disk contains past its end. */
 static int
-over_backing (struct image *image, const struct disk_options *d,
-              struct resize_options *ro,
-              int (*fn) (const struct image *, const struct resize_options *))
+zero_tail (const struct change *c, const struct view *disk)
 {
-  struct layers *layers = disk_open_layers (d, image);
+  struct view v = *disk;
+  struct writable w = *v.w;
   int r;
 
-  if (layers == NULL)
+  v.size = round_up (v.size, UINT64_C (1) << v.image->header.cluster_bits);
+  v.w = &w;
+  w.bitmaps = NULL;             /* nothing past the end is recorded */
+  w.detect_zeroes = DETECT_ZEROES_OFF;
+  w.compressor = NULL;
+  if (w.data_is_raw && storage_size (v.image->data) < v.size &&
+      storage_truncate (v.image->data, v.size) == -1)
     return -1;
-  ro->backing_size = layers_count (layers) == 1 ? 0
-    : layers_header (layers, 1) ? layers_size (layers, 1)
-    : storage_size (layers_file (layers, 1));
-  r = fn (image, ro);
-  layers_free (layers);
+  v.lower = layers_view_new (v.layers, 1, disk_inside (c->disk).map, v.size,
+                             c->d->l2_slice);
+  r = v.lower ? zero_from (c, &v, disk->size) : -1;
+  layers_view_free (v.lower);
+  if (r == -1)
+    nbdkit_error ("%s: cannot zero the end of the last cluster", c->d->path);
   return r;
 }
 
+/* Before the disk grows. */
 static int
-resize (struct image *image, const struct disk_options *d,
-        const struct edit_options *options, const struct edit *edit)
+zero_before (void *opaque, const struct view *v)
 {
-  struct resize_options ro = {
-    .preallocation = options->preallocation, .discard = d->discard,
-  };
-  uint64_t old;
+  const struct change *c = opaque;
+  struct resize_options ro;
 
-  if (edit_begin (image, d, true) == -1)
-    return -1;
-  old = image->header.size;
-  if (choose_size (d, edit, options, old, &ro.size) == -1 ||
-      over_backing (image, d, &ro, resize_check) == -1)
-    return -1;
-  if (ro.size == old)
-    return 0;
-  if (ro.size > old &&
-      (zero_tail (image, d, old, ro.preallocation != PREALLOCATION_OFF) == -1 ||
-       edit_begin (image, d, true) == -1))
-    return -1;
-  if (over_backing (image, d, &ro, resize_image) == -1)
-    return -1;
-  /* For programs that grow the disk later and do not zero it.  If this fails, nothing is
-   * lost: we zero it again when we grow the disk. */
-  if (ro.size < old && zero_tail (image, d, ro.size, false) == -1)
-    nbdkit_debug ("%s: the image was resized despite this error", d->path);
-  return 0;
+  return plan (c, v, &ro) == -1 ? -1
+    : ro.size > v->size ? zero_tail (c, v) : 0;
 }
 
-/* --- all changes --- */
+/* For programs that grow the disk later and do not zero it.  If this fails, nothing is
+ * lost: we zero it again when we grow the disk. */
+static int
+zero_after (void *opaque, const struct view *v)
+{
+  return zero_tail (opaque, v);
+}
 
 static int
-change_snapshots (struct image *image, const struct disk_options *d,
-                  const struct edit *edit)
+make_resize (void *opaque, struct image *image)
 {
-  if (edit_begin (image, d, false) == -1)
+  struct change *c = opaque;
+  struct resize_options ro;
+
+  if (plan (c, disk_inside (c->disk).view, &ro) == -1)
     return -1;
-  switch (edit->kind) {
-  case EDIT_SNAPSHOT_CREATE: return snapedit_create (image, d->discard, edit->name);
-  case EDIT_SNAPSHOT_APPLY: return snapedit_apply (image, d->discard, edit->name);
-  case EDIT_SNAPSHOT_DELETE: return snapedit_delete (image, d->discard, edit->name);
+  return ro.size == image->header.size ? 0 : resize_image (image, &ro, &c->done);
+}
+
+static bool
+ends_within_cluster (const struct view *v)
+{
+  return v->size % (UINT64_C (1) << v->image->header.cluster_bits) != 0;
+}
+
+/* --- snapshots --- */
+
+static int
+check_unused (const struct change *c, const struct image *image)
+{
+  const struct snapshot *s = snapshots_find (&image->snapshots, c->edit->name);
+  char text[PRINTABLE_SIZE (64)];
+
+  if (s == NULL || !disk_serves_snapshot (c->disk, s->id))
+    return 0;
+  nbdkit_error ("%s: a client uses the snapshot \"%s\"", c->d->path,
+                printable (s->name, 64, text, sizeof text));
+  errno = EBUSY;
+  return -1;
+}
+
+static int
+make_snapshot (void *opaque, struct image *image)
+{
+  struct change *c = opaque;
+  const char *name = c->edit->name;
+  const bool discard = c->d->discard;
+
+  switch (c->edit->kind) {
+  case EDIT_SNAPSHOT_CREATE: return snapedit_create (image, discard, name, &c->done);
+  case EDIT_SNAPSHOT_APPLY: return snapedit_apply (image, discard, name, &c->done);
+  case EDIT_SNAPSHOT_DELETE:
+    return check_unused (c, image) == -1 ? -1
+      : snapedit_delete (image, discard, name, &c->done);
   case EDIT_RESIZE: break;
   }
   return -1;
 }
 
-int
-edit_image (struct image *image, const struct disk_options *d,
-            const struct edit_options *options, const struct edit *edits, unsigned n)
-{
-  unsigned i;
+/* --- all changes --- */
 
-  for (i = 0; i < n; i++)
-    if ((edits[i].kind == EDIT_RESIZE ? resize (image, d, options, &edits[i])
-         : change_snapshots (image, d, &edits[i])) == -1)
+static void
+release (void *opaque)
+{
+  const struct change *c = opaque;
+
+  if (c->done)
+    shadow_release (c->done);
+}
+
+static int
+change (struct change *c)
+{
+  const bool resizes = c->edit->kind == EDIT_RESIZE;
+  const struct view *v = disk_inside (c->disk).view;
+  const struct disk_change dc = {
+    .opaque = c, .release = release, .data_file = resizes,
+    .write = resizes && ends_within_cluster (v) ? zero_before : NULL,
+    .make = resizes ? make_resize : make_snapshot,
+  };
+
+  return disk_change (c->disk, &dc);
+}
+
+static int
+edit_one (struct disk *disk, const struct edit_options *options, const struct edit *edit)
+{
+  const uint64_t before = disk_inside (disk).view->size;
+  struct change c = {
+    .disk = disk, .d = disk_get_options (disk), .edit = edit, .options = options,
+  };
+  const struct disk_change after = {
+    .opaque = &c, .write = zero_after, .data_file = true,
+  };
+  const int r = change (&c);
+
+  shadow_free (c.done);
+  if (r == 0 && edit->kind == EDIT_RESIZE && disk_inside (disk).view->size < before &&
+      ends_within_cluster (disk_inside (disk).view) && disk_change (disk, &after) == -1)
+    nbdkit_debug ("%s: the image was resized despite this error", c.d->path);
+  return r;
+}
+
+int
+edit_disk (struct disk *disk, const struct edit_options *options,
+           const struct edit *edits, unsigned n)
+{
+  for (unsigned i = 0; i < n; i++)
+    if (edit_one (disk, options, &edits[i]) == -1)
       return -1;
   return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Changes an image before it is served.  See edit.c.
+ * Changes the snapshots and the size of a disk.  See edit.c.
  */
 
 #ifndef QCOW2_EDIT_H
@@ -32,19 +32,11 @@ struct edit_options {
  * the reason why the size is refused. */
 extern const char *edit_choose_size (const struct edit *, const struct edit_options *,
                                      uint64_t old, uint64_t *size);
-/* Makes N changes of an image, one after the other; each is complete and durable, or has
- * not happened.  The image was opened with the same options (disk_open_image).  It is
- * locked as by a writer from then on, until it is closed, and its fields are out of date.
- * Returns 0, or -1 (reported): the changes before the one that failed are done. */
-extern int edit_image (struct image *, const struct disk_options *,
-                       const struct edit_options *, const struct edit *,
-                       unsigned n);
-
-/* For any such change: on return, no other program uses the image (it is locked as by a
- * writer until it is closed), its fields agree with the file, and it is in order if a
- * crash has left it marked.  DATA_FILE: the change is possible with an external data
- * file.  -1: reported. */
-extern int edit_begin (struct image *, const struct disk_options *, bool data_file);
+/* Makes N changes of a disk, one after the other; each is complete and durable, or has
+ * not happened.  Returns 0, or -1 (reported): the changes before the one that failed are
+ * done. */
+extern int edit_disk (struct disk *, const struct edit_options *, const struct edit *,
+                      unsigned n);
 
 /* Does NAME, in the header of the image, mean FILE?  It may mean nothing that exists.  (A
  * server is not asked.) */

@@ -43,7 +43,6 @@
 #include "format/format.h"
 #include "format/luks.h"
 #include "format/luksmake.h"
-#include "change/edit.h"
 #include "change/keyedit.h"
 
 struct keys {
@@ -290,7 +289,7 @@ choose (struct keys *k, const struct keyedit *e)
 /* --- the whole change --- */
 
 static int
-change (struct keys *k, const struct disk_options *d, const struct keyedit *e,
+change (struct keys *k, const char *passphrase, const struct keyedit *e,
         uint8_t key[LUKS_MAX_KEY])
 {
   const bool erases = e->erase || e->erase_slot >= 0;
@@ -299,30 +298,43 @@ change (struct keys *k, const struct disk_options *d, const struct keyedit *e,
   if (load (k) == -1 || (erases && wipe_rest (k) == -1) ||
       (erases && (set = choose (k, e)) == -1))
     return -1;
-  opened = opened_by (k, d->secret.passphrase, key);
+  opened = opened_by (k, passphrase, key);
   if (opened == 0)
     return refuse (k, "the passphrase opens no key slot any more");
   return opened == -1 || (e->add && add (k, key, e->add, e->iter_ms) == -1) ? -1
     : erase (k, set);
 }
 
-int
-keyedit_image (struct image *image, const struct disk_options *d, const struct keyedit *e)
+struct editing {
+  const char *passphrase;
+  const struct keyedit *edit;
+};
+
+static int
+make (void *opaque, struct image *image)
 {
+  const struct editing *editing = opaque;
   const struct header *h = &image->header;
   struct keys k = { .file = image->file, .path = storage_path (image->file) };
   uint8_t key[LUKS_MAX_KEY];
   int r;
 
-  if (edit_begin (image, d, true) == -1)
-    return -1;
   if (h->crypt_method != QCOW2_CRYPT_LUKS)
     return refuse (&k, "the image is not encrypted with LUKS");
   k.offset = h->crypto.offset;
   k.length = h->crypto.length;
-  r = change (&k, d, e, key);
+  r = change (&k, editing->passphrase, editing->edit, key);
   KEEP_ERRNO_FOR_BLOCK;
   OPENSSL_cleanse (key, sizeof key);
   luks_free (k.luks);
   return r;
+}
+
+int
+keyedit_disk (struct disk *d, const char *passphrase, const struct keyedit *e)
+{
+  struct editing editing = { passphrase, e };
+  const struct disk_change c = { .opaque = &editing, .make = make, .data_file = true };
+
+  return disk_change (d, &c);
 }

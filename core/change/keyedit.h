@@ -18,10 +18,8 @@ struct keyedit {
 };
 
 /* Adds a passphrase, then erases all key slots that another one opens, and one by its
- * number.  The image was opened with the same options (disk_open_image), with a
- * passphrase that unlocks it.  Returns 0: durable; or -1 (reported): nothing has changed,
- * or, after a failure of the host, a part of it. */
-extern int keyedit_image (struct image *, const struct disk_options *,
-                          const struct keyedit *);
+ * number.  PASSPHRASE unlocks the image.  Returns 0: durable; or -1 (reported): nothing
+ * has changed, or, after a failure of the host, a part of it. */
+extern int keyedit_disk (struct disk *, const char *passphrase, const struct keyedit *);
 
 #endif /* QCOW2_KEYEDIT_H */

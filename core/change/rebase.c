@@ -72,6 +72,7 @@ struct copying {
   struct grace *grace;
   struct view disk;             /* over the old chain; writable */
   struct view moved;            /* the same image over the new chain; writable */
+  struct writable unrecorded;   /* of both: bitmaps record nothing */
   struct view old, new;         /* the layers below the image; read-only */
   bool flatten;                 /* `new' shows zeros */
   uint64_t piece;               /* bytes: a whole number of clusters */
@@ -114,7 +115,11 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
   c->grace = in->grace;
   c->flatten = layers_count (next) == 1;
   c->piece = max64 (PIECE, UINT64_C (1) << v->image->header.cluster_bits);
-  c->disk = c->moved = *v;
+  c->unrecorded = *v->w;
+  c->unrecorded.bitmaps = NULL;
+  c->disk = *v;
+  c->disk.w = &c->unrecorded;
+  c->moved = c->disk;
   c->disk.lower = layers_view_new (v->layers, 1, in->map, v->size, slice_size (o));
   c->old = below (&c->disk);
   c->moved.layers = next;
@@ -473,71 +478,72 @@ open_next (struct image *image, const struct disk_options *options,
   return disk_open_layers (&o, image);
 }
 
+struct relinking {
+  struct disk *d;
+  const struct disk_options *o; /* with what unlocks the new chain */
+  const struct rebase *to;
+  struct layers *next;          /* the new chain; NULL: the unsafe mode */
+  const struct chunks_watch *watch;
+  uint64_t *copied;
+};
+
 static int
-rebase (struct disk *d, struct image *image, struct layers *next,
-        const struct disk_options *o, const struct rebase *to,
-        const struct chunks_watch *watch, uint64_t *copied)
+copy (void *opaque, const struct view *v)
 {
-  const struct backlink link = link_to (to);
-  struct disk_inside in = disk_inside (d);
-  bool writable = true;
-  int r, ended, err;
+  const struct relinking *r = opaque;
+  struct disk_inside in = disk_inside (r->d);
 
-  if (disk_why_readonly (d))
-    return refuse (o, to, disk_why_readonly (d), "");
-  if (check_data_file (image, o, to) == -1 ||
-      check_snapshots (&in, image, o, to) == -1 ||
-      backlink_check (image->file, &image->header, &link) == -1)
-    return -1;
-  /* Ask before this: connecting writes to an image that is dirty or has bitmaps. */
-  if (!chunks_tell (watch, 0, in.view->size, 0))
-    return cut_short (o, to, watch, EINTR, 0, in.view->size);
-  if (disk_connect (d, &writable) == -1)
-    return -1;
-  if (!writable)
-    return refuse (o, to, disk_why_readonly (d), "");
+  in.view = v;
+  return copy_all (&in, r->next, r->o, r->to, r->watch, r->copied);
+}
 
-  in = disk_inside (d);
-  r = copy_all (&in, next, o, to, watch, copied);
-  err = errno;
-  report_keep ();
-  ended = disk_disconnect (d, true);
-  /* If the host is still full, this was already reported. */
-  report_end_keeping (r == 0 || (ended == -1 && errno != err));
-  if (ended == -1)
-    return -1;
-  errno = err;
-  if (r == -1)
-    return -1;
-  /* Everything that the image will need is durable now. */
+/* Has the header name the new chain.  Everything that the image will need of the old one
+ * is durable in it. */
+static int
+make (void *opaque, struct image *image)
+{
+  const struct relinking *r = opaque;
+  const struct backlink link = link_to (r->to);
+
   return backlink_change (image->file, &image->header, &link);
 }
 
 static int
-rebase_safely (struct image *image, const struct disk_options *options,
-               const struct rebase *to, const struct chunks_watch *watch,
-               uint64_t *copied)
+rebase (struct relinking *r)
 {
-  struct disk_options o = *options;
-  struct layers *next;
-  struct disk *d;
-  int r = 0, err = 0;
+  const struct disk_inside in = disk_inside (r->d);
+  const struct image *image = in.view->image;
+  const struct backlink link = link_to (r->to);
+  const struct disk_change c = {
+    .opaque = r, .write = copy, .make = make, .data_file = true, .over = r->next,
+  };
 
-  o.copy_on_read = false;
-  o.unrecorded = true;          /* the contents of the disk do not change */
-  if (image_reload (image) == -1 || disk_open_on (&o, image, &d) == -1)
+  if (disk_why_fixed (r->d))
+    return refuse (r->o, r->to, disk_why_fixed (r->d), "");
+  if (check_data_file (image, r->o, r->to) == -1 ||
+      check_snapshots (&in, image, r->o, r->to) == -1 ||
+      backlink_check (image->file, &image->header, &link) == -1)
     return -1;
-  if (!is_flatten (to) || layers_count (disk_inside (d).view->layers) > 1) {
-    /* Without our own writer's lock in the way of a chain that leads back to the
-     * image. */
-    next = open_next (image, &o, to);
-    r = next ? rebase (d, image, next, &o, to, watch, copied) : -1;
-    err = errno;
-    layers_free (next);
-  }
-  disk_close (d);               /* what could fail is done: R is -1 if it did */
-  errno = err;
-  return r;
+  /* Ask before this: it writes to an image that is dirty or has bitmaps. */
+  if (!chunks_tell (r->watch, 0, in.view->size, 0))
+    return cut_short (r->o, r->to, r->watch, EINTR, 0, in.view->size);
+  return disk_change (r->d, &c);
+}
+
+static int
+rebase_safely (struct relinking *r)
+{
+  const struct view *v = disk_inside (r->d).view;
+  int result;
+
+  if (is_flatten (r->to) && layers_count (v->layers) == 1)
+    return 0;
+  /* Without our own writer's lock in the way of a chain that leads back to the image. */
+  r->next = open_next (v->image, r->o, r->to);
+  result = r->next ? rebase (r) : -1;
+  KEEP_ERRNO_FOR_BLOCK;
+  layers_free (r->next);
+  return result;
 }
 
 /* --- the unsafe mode --- */
@@ -564,25 +570,29 @@ check_name (const struct image *image, const struct disk_options *o,
 }
 
 static int
-rebase_unsafely (struct image *image, const struct disk_options *o,
-                 const struct rebase *to)
+make_unsafely (void *opaque, struct image *image)
 {
-  const struct backlink link = link_to (to);
+  const struct relinking *r = opaque;
 
-  if (edit_begin (image, o, true) == -1)
+  if (!is_flatten (r->to) && (check_data_file (image, r->o, r->to) == -1 ||
+                              check_name (image, r->o, r->to) == -1))
     return -1;
-  if (!is_flatten (to) && (check_data_file (image, o, to) == -1 ||
-                           check_name (image, o, to) == -1))
-    return -1;
-  return backlink_change (image->file, &image->header, &link);
+  return make (opaque, image);
 }
 
 int
-rebase_image (struct image *image, const struct disk_options *options,
-              const struct rebase *to, const struct chunks_watch *watch,
-              uint64_t *copied)
+rebase_disk (struct disk *d, const struct image_secret *secret, const struct rebase *to,
+             const struct chunks_watch *watch, uint64_t *copied)
 {
+  struct disk_options o = *disk_get_options (d);
+  struct relinking r = {
+    .d = d, .o = &o, .to = to, .watch = watch, .copied = copied,
+  };
+  const struct disk_change unsafe = {
+    .opaque = &r, .make = make_unsafely, .data_file = true,
+  };
+
   *copied = 0;
-  return to->unsafe ? rebase_unsafely (image, options, to)
-    : rebase_safely (image, options, to, watch, copied);
+  o.secret = *secret;
+  return to->unsafe ? disk_change (d, &unsafe) : rebase_safely (&r);
 }

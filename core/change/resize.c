@@ -278,8 +278,8 @@ do_resize (struct resize *r)
 }
 
 int
-resize_image (const struct image *image,
-              const struct resize_options *o)
+resize_image (const struct image *image, const struct resize_options *o,
+              struct shadow **done)
 {
   const struct header *h = &image->header;
   const uint64_t cs = h->cluster_size;
@@ -303,7 +303,10 @@ resize_image (const struct image *image,
                                    max64 (r.old_n, r.n))) != NULL)
     result = do_resize (&r);
   KEEP_ERRNO_FOR_BLOCK;
-  shadow_free (r.s);
+  if (result == 0)
+    *done = r.s;
+  else
+    shadow_free (r.s);
   free (r.l1);
   free (r.l2);
   return result;

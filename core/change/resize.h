@@ -22,9 +22,8 @@ extern int resize_check (const struct image *,
 
 /* Resizes the disk.  Added space reads as zeros from the first cluster boundary on; the
  * caller takes care of the rest of the cluster before it.  Returns 0: done and durable,
- * and the fields of the image are out of date (image_reload); or -1: reported, and the
- * image is unchanged (unless the message says otherwise). */
-extern int resize_image (const struct image *,
-                         const struct resize_options *);
+ * with *DONE for shadow_release and shadow_free; or -1: see shadow_commit. */
+extern int resize_image (const struct image *, const struct resize_options *,
+                         struct shadow **done);
 
 #endif /* QCOW2_RESIZE_H */

@@ -38,6 +38,7 @@ struct shadow {
   uint64_t cursor;              /* the search for free clusters starts here */
   uint64_t end_cursor;          /* likewise, for space past the end of the file */
   bool switching;               /* the header may have been changed */
+  bool counts;                  /* refcounts change */
 
   unsigned char *batch;         /* L2 tables that are not written yet */
   struct be64 **batch_entries;  /* the L1 entries that will point to them */

@@ -17,7 +17,7 @@
 
 struct shadow;
 
-/* The image must outlive the shadow.  During its lifetime nothing else may use the image.
+/* The image must outlive the shadow.  Until shadow_commit nothing else may change the image.
  * The image is not dirty, and its overlap contains all metadata, including bitmaps.
  * DISCARD: punch holes into freed clusters.  NULL on error (reported). */
 extern struct shadow *shadow_new (const struct image *, bool discard);
@@ -102,9 +102,10 @@ extern int shadow_check_version (const struct image *, unsigned version);
 
 /* Gets the current fields of the header. */
 extern void shadow_get_header (const struct shadow *, struct shadow_header *);
-/* Makes all changes visible, durably.  -1: the image is unchanged or, if the message says
- * so, in an unknown state.  Afterwards the struct header of the image is out of date:
- * read it again. */
+/* The switch: makes all changes visible, durably.  -1: the image is unchanged, or its
+ * health has failed, because it is unknown whether it is. */
 extern int shadow_commit (struct shadow *, const struct shadow_header *);
+/* After that, when nobody uses the image as it was before: frees space in the file. */
+extern void shadow_release (struct shadow *);
 
 #endif /* QCOW2_SHADOW_H */

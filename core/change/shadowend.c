@@ -248,14 +248,14 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
   r = headerwrite_commit (w, &s->switching);
   headerwrite_free (w);
   if (r == -1 && s->switching) {
-    nbdkit_error ("%s: the last step of the change failed: the image is either as "
-                  "before or completely changed", storage_path (s->file));
+    health_fail (s->image->health, "the last step of the change failed: the image is "
+                 "either as before or completely changed");
     errno = EIO;
   }
   return r;
 }
 
-/* --- after the switch; a failure here only wastes space --- */
+/* --- release; a failure here only wastes space --- */
 
 static int
 add_run (struct freed_run **runs, size_t *n, size_t *room, uint64_t cluster)
@@ -330,13 +330,16 @@ find_end (struct shadow *s, bool before)
 
 /* Clusters past the last one that had a refcount are kept: if refcounts are wrong, they
  * may contain data, which a repair can still save. */
-static void
-give_back (struct shadow *s)
+void
+shadow_release (struct shadow *s)
 {
   const uint64_t clusters = storage_size (s->file) >> s->h->cluster_bits;
   const uint64_t old = div_up (s->file_size, s->h->cluster_size);
-  uint64_t end = find_end (s, false);
+  uint64_t end;
 
+  if (!s->counts)
+    return;
+  end = find_end (s, false);
   if (end < old && find_end (s, true) < old)
     end = old;
   if (end < clusters && storage_is_regular (s->file))
@@ -349,23 +352,21 @@ int
 shadow_commit (struct shadow *s, const struct shadow_header *sh)
 {
   const bool width = sh->refcount_order != s->h->refcount_order;
-  const bool counts = width || s->changed > 0;
   struct shadow_place p = { 0 };
 
+  s->counts = width || s->changed > 0;
   if (width && shadow_write_width (s, sh->refcount_order, &p) == -1)
     return -1;
-  if (!width && counts && (lay_out (s, &p) == -1 || count_places (s, &p) == -1 ||
+  if (!width && s->counts && (lay_out (s, &p) == -1 || count_places (s, &p) == -1 ||
                            write_refcounts (s, &p) == -1))
     return -1;
   if (storage_sync (s->file) == -1)
     return -1;
-  if (switch_header (s, sh, counts ? &p : NULL) == -1)
+  if (switch_header (s, sh, s->counts ? &p : NULL) == -1)
     return -1;
   nbdkit_debug ("%s: changed in one step: L1 table at %" PRIu64 ", %" PRIu32
                 " snapshots, %" PRIu64 " refcount blocks written",
                 storage_path (s->file), sh->l1_offset, sh->nr_snapshots,
                 p.blocks);
-  if (counts)
-    give_back (s);
   return 0;
 }

@@ -92,11 +92,14 @@ begin (struct snapedit *e, const struct image *image, bool discard)
 }
 
 static int
-end (struct snapedit *e, int r)
+end (struct snapedit *e, int r, struct shadow **done)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  shadow_free (e->s);
+  if (r == 0)
+    *done = e->s;
+  else
+    shadow_free (e->s);
   free (e->table);
   free (e->active);
   free (e->other);
@@ -352,11 +355,12 @@ create (struct snapedit *e, const char *name)
 }
 
 int
-snapedit_create (const struct image *image, bool discard, const char *name)
+snapedit_create (const struct image *image, bool discard, const char *name,
+                 struct shadow **done)
 {
   struct snapedit e;
 
-  return end (&e, begin (&e, image, discard) == -1 ? -1 : create (&e, name));
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : create (&e, name), done);
 }
 
 /* --- apply --- */
@@ -408,20 +412,21 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
 /* Changes an existing snapshot. */
 static int
 change_one (const struct image *image, bool discard, const char *name,
-            int (*change) (struct snapedit *, const struct snapshot *))
+            struct shadow **done, int (*change) (struct snapedit *, const struct snapshot *))
 {
   const struct snapshot *snapshot = find (image, name);
   struct snapedit e;
 
   if (snapshot == NULL)
     return -1;
-  return end (&e, begin (&e, image, discard) == -1 ? -1 : change (&e, snapshot));
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : change (&e, snapshot), done);
 }
 
 int
-snapedit_apply (const struct image *image, bool discard, const char *name)
+snapedit_apply (const struct image *image, bool discard, const char *name,
+                struct shadow **done)
 {
-  return change_one (image, discard, name, apply);
+  return change_one (image, discard, name, done, apply);
 }
 
 /* --- delete --- */
@@ -470,9 +475,10 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
 }
 
 int
-snapedit_delete (const struct image *image, bool discard, const char *name)
+snapedit_delete (const struct image *image, bool discard, const char *name,
+                 struct shadow **done)
 {
-  return change_one (image, discard, name, delete);
+  return change_one (image, discard, name, done, delete);
 }
 
 /* --- empty --- */
@@ -498,9 +504,9 @@ empty (struct snapedit *e)
 }
 
 int
-snapedit_empty (const struct image *image, bool discard)
+snapedit_empty (const struct image *image, bool discard, struct shadow **done)
 {
   struct snapedit e;
 
-  return end (&e, begin (&e, image, discard) == -1 ? -1 : empty (&e));
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : empty (&e), done);
 }

@@ -4,8 +4,7 @@
  * snapedit.c.
  *
  * DISCARD: punch holes into freed clusters.  All functions return 0: done and durable,
- * and the fields of the image are out of date (image_reload); or -1: reported, and the
- * image is unchanged (unless the message says otherwise).
+ * with *DONE for shadow_release and shadow_free; or -1: see shadow_commit.
  */
 
 #ifndef QCOW2_SNAPEDIT_H
@@ -14,11 +13,14 @@
 #include "change/shadow.h"
 
 /* Takes a snapshot of the active disk.  NAME: 1 to 255 bytes. */
-extern int snapedit_create (const struct image *, bool discard, const char *name);
+extern int snapedit_create (const struct image *, bool discard, const char *name,
+                            struct shadow **done);
 /* Gives the active disk the contents of the snapshot, and its size. */
-extern int snapedit_apply (const struct image *, bool discard, const char *name_or_id);
-extern int snapedit_delete (const struct image *, bool discard, const char *name_or_id);
+extern int snapedit_apply (const struct image *, bool discard, const char *name_or_id,
+                           struct shadow **done);
+extern int snapedit_delete (const struct image *, bool discard, const char *name_or_id,
+                            struct shadow **done);
 /* Takes everything from the active disk: it then shows its backing file, or zeros. */
-extern int snapedit_empty (const struct image *, bool discard);
+extern int snapedit_empty (const struct image *, bool discard, struct shadow **done);
 
 #endif /* QCOW2_SNAPEDIT_H */

@@ -49,11 +49,6 @@ struct disk_options {
   enum storage_cache cache;
   bool lock;
   const char *snapshot;         /* NULL, or: the only export is this internal snapshot */
-  uint64_t size_at_least;       /* bytes; a smaller disk is treated as if it had this
-                                   size, which must be within its last cluster: for
-                                   resize in change/; otherwise 0 */
-  bool unrecorded;              /* bitmaps record nothing: for changes that no client
-                                   could see */
   bool (*client_waits) (void);  /* NULL, or: returns false (reported) if the client of the
                                    request that this thread serves may have gone */
   uint64_t linger_ms;           /* how long such a request goes on */
@@ -102,8 +97,10 @@ extern void disk_end_ahead (struct disk *);
 
 /* Such as "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
 extern const char *disk_description (const struct disk *);
-/* The reason why the disk cannot be written, or NULL.  Belongs to the disk. */
+/* The reason why clients cannot write the disk, or why it cannot be changed at all; or
+ * NULL.  Belongs to the disk. */
 extern const char *disk_why_readonly (const struct disk *);
+extern const char *disk_why_fixed (const struct disk *);
 
 /* A client (through export_open), or a change in change/, begins to use the disk.
  * *WRITABLE: on entry, whether it wants to write; on return, whether it may.  The first
@@ -131,7 +128,46 @@ extern void disk_hang_up (struct disk *);
 /* Can clusters of this compression type ("zlib", "zstd") be read? */
 extern bool disk_can_inflate (const char *type);
 
-/* --- for change/: changes of a whole image that nothing else uses --- */
+/* --- for change/ --- */
+
+/* A change of the whole disk, whether clients use it or not.  First, as a writer, it may
+ * write like a client that nobody else disturbs (WRITE); then the image is brought to
+ * rest, and changed in one step of its own (MAKE).  Until that has ended, clients that
+ * write wait; those that read do not.  Functions return 0, or -1 (reported). */
+struct disk_change {
+  void *opaque;
+  int (*write) (void *opaque, const struct view *);     /* NULL: nothing */
+  /* The fields of the image agree with the file, and nobody else changes it.  After -1 the
+   * image is unchanged, or its health has failed.  NULL: nothing. */
+  int (*make) (void *opaque, struct image *);
+  /* After MAKE has succeeded, and no request uses the image as it was before: frees what
+   * only that used.  NULL: nothing. */
+  void (*release) (void *opaque);
+  bool data_file;               /* it is possible with an external data file */
+  bool rewrites;                /* WRITE is the change, durable when it returns, and what
+                                   the disk knows of the image is out of date then */
+  const struct layers *over;    /* from then on the image lies over the layers below the
+                                   top of this stack; NULL: as before */
+};
+/* 0: the change is made, and durable.  (If the disk cannot go on after it, this is
+ * reported: the disk has failed.)  -1: reported. */
+extern int disk_change (struct disk *, const struct disk_change *);
+/* May the disk still be changed?  -1: the cause was reported. */
+extern int disk_check (struct disk *);
+
+/* Those with which it was opened, without the secret.  They belong to the disk. */
+extern const struct disk_options *disk_get_options (const struct disk *);
+
+/* Does a client use the export of the internal snapshot with that id?  In MAKE: no client
+ * comes meanwhile. */
+extern bool disk_serves_snapshot (struct disk *, const char *id);
+
+/* Locks the image as a writer, and puts in order what a crash has left, as each change
+ * does.  -1: reported. */
+extern int disk_lock (struct disk *);
+/* The image stays locked as by a writer from the first change on; this gives it back to
+ * readers, unless clients have written since. */
+extern void disk_unlock (struct disk *);
 
 struct disk_inside {
   const struct view *view;      /* writable after disk_connect has allowed writing */

@@ -11,36 +11,130 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "disk/exportkind.h"
 
-struct export *
-export_open (struct disk *d, const char *name, bool writable)
-{
-  struct export_slot *slot = exports_find (d, name);
-  const struct export_kind *kind;
-  struct export *e;
+/* --- what is held --- */
 
-  if (slot == NULL)
-    return NULL;
-  kind = slot->kind;
-  e = calloc (1, kind->bytes);
+/* Keeps the generation of the export as long as the export lives.  False: it is no longer
+ * the present one. */
+static bool
+hold (struct export *e)
+{
+  struct disk *d = e->disk;
+  LOCK_FOR_BLOCK (&d->lock);
+
+  /* A change in progress may be about to remove what the export shows. */
+  while (d->closed)
+    pthread_cond_wait (&d->opened, &d->lock);
+  if (d->now != e->generation)
+    return false;
+  e->next = d->open;
+  d->open = e;
+  return true;
+}
+
+static void
+let_go (struct export *e)
+{
+  struct disk *d = e->disk;
+  LOCK_FOR_BLOCK (&d->lock);
+
+  for (struct export **p = &d->open; *p; p = &(*p)->next)
+    if (*p == e) {
+      *p = e->next;
+      break;
+    }
+}
+
+bool
+disk_serves_snapshot (struct disk *d, const char *id)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  for (const struct export *e = d->open; e; e = e->next)
+    if (e->kind == &export_snapshot &&
+        strcmp (e->generation->image->snapshots.list[e->slot->number].id, id) == 0)
+      return true;
+  return false;
+}
+
+/* --- clients come and leave --- */
+
+/* The export NAME of the present generation, which it holds.  NULL: reported. */
+static struct export *
+new_export (struct disk *d, const char *name)
+{
+  struct generation *g = generation_hold (d);
+  struct export_slot *slot = exports_find (g, name);
+  struct export *e = slot ? calloc (1, slot->kind->bytes) : NULL;
+
   if (e == NULL) {
-    nbdkit_error ("calloc: %m");
+    KEEP_ERRNO_FOR_BLOCK;
+
+    if (slot)
+      nbdkit_error ("calloc: %m");
+    generation_drop (g);
     return NULL;
   }
   e->disk = d;
+  e->generation = g;
   e->slot = slot;
-  e->kind = kind;
-  kind->describe (d, slot->number, e->description, sizeof e->description);
-  if (kind->open (e) == -1) {
-    free (e);
+  e->kind = slot->kind;
+  return e;
+}
+
+static void
+free_export (struct export *e)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (e->generation) {
+    let_go (e);
+    generation_drop (e->generation);
+  }
+  free (e);
+}
+
+/* The same, of a generation that is the present one after it holds it. */
+static struct export *
+find (struct disk *d, const char *name)
+{
+  struct export *e;
+
+  for (;;) {
+    e = new_export (d, name);
+    if (e == NULL || e->kind->follows || hold (e))
+      return e;
+    free_export (e);
+  }
+}
+
+struct export *
+export_open (struct disk *d, const char *name, bool writable)
+{
+  struct export *e = find (d, name);
+
+  if (e == NULL)
+    return NULL;
+  e->kind->describe (e->generation, e->slot->number, e->description,
+                     sizeof e->description);
+  if (e->kind->open (e) == -1) {
+    free_export (e);
     return NULL;
   }
-  writable = writable && kind->may_write;
+  if (e->kind->follows) {
+    generation_drop (e->generation);
+    e->generation = NULL;
+    e->slot = NULL;
+  }
+  writable = writable && e->kind->may_write;
   if (disk_connect (d, &writable) == -1) {
     export_close (e);
     return NULL;
@@ -56,7 +150,17 @@ export_close (struct export *e)
 
   if (e->kind->close)
     e->kind->close (e);
-  free (e);
+  free_export (e);
+  return r;
+}
+
+int
+exports_list (struct disk *d, export_fn emit, void *opaque, unsigned *unlisted)
+{
+  struct generation *g = generation_hold (d);
+  const int r = exports_each (g, emit, opaque, unlisted);
+
+  generation_drop (g);
   return r;
 }
 
@@ -75,9 +179,12 @@ export_size (const struct export *e)
 uint64_t
 export_unit_size (const struct export *e)
 {
-  const struct header *h = &e->disk->image->header;
+  struct generation *g = generation_hold (e->disk);
+  const uint64_t unit = e->disk->options.compress ? e->disk->cluster_size
+    : entry_unit_size (&g->image->header);
 
-  return e->disk->options.compress ? h->cluster_size : entry_unit_size (h);
+  generation_drop (g);
+  return unit;
 }
 
 const char *

@@ -32,15 +32,15 @@ struct export;
 #define EXPORTS_MAX_NAME 4096
 extern bool exports_may_list (const char *name);
 
+/* --- export.c --- */
+
 /* Calls EMIT for each export that can be listed to a client, with a name that means this
  * export and no other, until EMIT returns a value other than 0, which is returned.
  * *UNLISTED is the number of exports that were left out because they have no such
  * name. */
 typedef int (*export_fn) (void *opaque, const char *name, const char *description);
-extern int exports_list (const struct disk *, export_fn emit, void *opaque,
+extern int exports_list (struct disk *, export_fn emit, void *opaque,
                          unsigned *unlisted);
-
-/* --- export.c --- */
 
 /* A client comes.  WRITABLE: it wants to write; export_is_writable says whether it may.
  * (The first client that may makes the disk writable: disk_connect.)  NULL: there is no

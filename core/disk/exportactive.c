@@ -17,45 +17,46 @@
 #include "disk/exportkind.h"
 
 static size_t
-count_active (const struct disk *d)
+count_active (const struct generation *g)
 {
-  (void) d;
+  (void) g;
   return 1;
 }
 
 static size_t
-find_active (const struct disk *d, const char *name)
+find_active (const struct generation *g, const char *name)
 {
-  (void) d;
+  (void) g;
   return name[0] == '\0' ? 0 : SIZE_MAX;
 }
 
 static const char *
-name_active (const struct disk *d, size_t number, unsigned which,
+name_active (const struct generation *g, size_t number, unsigned which,
              char buf[EXPORT_NUMBER])
 {
-  (void) d, (void) number, (void) buf;
+  (void) g, (void) number, (void) buf;
   return which == 0 ? "" : NULL;
 }
 
 static void
-describe_active (const struct disk *d, size_t number, char *text, size_t size)
+describe_active (const struct generation *g, size_t number, char *text, size_t size)
 {
   (void) number;
-  snprintf (text, size, "%s", d->description);
+  snprintf (text, size, "%s", g->description);
 }
 
 static int
 open_active (struct export *e)
 {
-  e->size = e->disk->frozen.size;
+  e->size = e->generation->frozen.size;
   return 0;
 }
 
 static bool
 copies_up (const struct export *e, const struct view *v)
 {
-  return e->writable && v->w->copyup != NULL;
+  /* Behind the gate, it does what other reads do. */
+  return e->writable && v->w && v->w->copyup != NULL && gate_is_open (e->disk);
 }
 
 static int
@@ -78,6 +79,7 @@ const struct export_kind export_active = {
   .noun = "disk", .prefix = "",
   .count = count_active, .find = find_active,
   .name = name_active, .describe = describe_active,
-  .bytes = sizeof (struct export), .may_write = true, .open = open_active,
+  .bytes = sizeof (struct export), .may_write = true, .follows = true,
+  .open = open_active,
   .read = read_active, .cache = cache_active,
 };

@@ -50,36 +50,36 @@ struct bitmap_export {
 /* --- names --- */
 
 static size_t
-count_bitmaps (const struct disk *d)
+count_bitmaps (const struct generation *g)
 {
-  return bitmap_count (d->bitmaps);
+  return bitmap_count (g->bitmaps);
 }
 
 static size_t
-find_bitmap (const struct disk *d, const char *name)
+find_bitmap (const struct generation *g, const char *name)
 {
-  return bitmap_find (d->bitmaps, name);
+  return bitmap_find (g->bitmaps, name);
 }
 
 static void
-hint_bitmap (const struct disk *d, char *text, size_t size)
+hint_bitmap (const struct generation *g, char *text, size_t size)
 {
-  if (d->why_bitmaps[0])
-    snprintf (text, size, ": %s", d->why_bitmaps);
+  if (g->why_bitmaps[0])
+    snprintf (text, size, ": %s", g->why_bitmaps);
 }
 
 static const char *
-name_bitmap (const struct disk *d, size_t number, unsigned which,
+name_bitmap (const struct generation *g, size_t number, unsigned which,
              char buf[EXPORT_NUMBER])
 {
   (void) buf;
-  return which == 0 ? bitmap_get (d->bitmaps, number)->name : NULL;
+  return which == 0 ? bitmap_get (g->bitmaps, number)->name : NULL;
 }
 
 static void
-describe_bitmap (const struct disk *d, size_t number, char *text, size_t size)
+describe_bitmap (const struct generation *g, size_t number, char *text, size_t size)
 {
-  const struct bitmapdir_any *b = bitmap_get (d->bitmaps, number);
+  const struct bitmapdir_any *b = bitmap_get (g->bitmaps, number);
 
   snprintf (text, size, "what has changed, in pieces of %" PRIu64 " bytes; %s",
             UINT64_C (1) << b->e.granularity_bits,
@@ -87,9 +87,9 @@ describe_bitmap (const struct disk *d, size_t number, char *text, size_t size)
 }
 
 static bool
-bitmap_is_void (const struct disk *d, size_t number)
+bitmap_is_void (const struct generation *g, size_t number)
 {
-  return bitmap_get (d->bitmaps, number)->flags & QCOW2_BITMAP_IN_USE;
+  return bitmap_get (g->bitmaps, number)->flags & QCOW2_BITMAP_IN_USE;
 }
 
 /* --- clients come and leave --- */
@@ -98,20 +98,23 @@ bitmap_is_void (const struct disk *d, size_t number)
 static uint64_t
 frozen_bytes (const struct disk *d)
 {
+  const struct generation *g;
   uint64_t bytes = 0;
 
-  for (size_t i = 0; i < d->nr_exports; i++)
-    if (d->exports[i].kind == &export_bitmap && d->exports[i].kept)
-      bytes += ((const struct bits *) d->exports[i].kept)->bytes;
+  for (g = d->generations; g; g = g->older)
+    for (size_t i = 0; i < g->nr_exports; i++)
+      if (g->exports[i].kind == &export_bitmap && g->exports[i].kept)
+        bytes += ((const struct bits *) g->exports[i].kept)->bytes;
   return bytes;
 }
 
 /* Makes bits with one user, still empty.  Called with the lock held. */
 static struct bits *
-new_bits (const struct disk *d, size_t number)
+new_bits (const struct generation *g, size_t number)
 {
+  const struct disk *d = g->disk;
   const uint64_t others = frozen_bytes (d);
-  const uint64_t bytes = dirtyset_bytes (bitmap_get (d->bitmaps, number)->e.bits);
+  const uint64_t bytes = dirtyset_bytes (bitmap_get (g->bitmaps, number)->e.bits);
   struct bits *b;
 
   /* A single bitmap always fits. */
@@ -173,9 +176,10 @@ join_bits (struct disk *d, struct export_slot *slot)
 /* Copies the bits.  Takes the lock only after that.  If it fails, the next client tries
  * again. */
 static int
-fill_bits (struct disk *d, struct export_slot *slot, struct bits *b)
+fill_bits (struct generation *g, struct export_slot *slot, struct bits *b)
 {
-  const int r = bitmap_freeze (d->bitmaps, slot->number, &b->set), err = errno;
+  struct disk *d = g->disk;
+  const int r = bitmap_freeze (g->bitmaps, slot->number, &b->set), err = errno;
   LOCK_FOR_BLOCK (&d->lock);
 
   b->state = r == 0 ? BITS_READY : BITS_FAILED;
@@ -193,20 +197,21 @@ open_bitmap (struct export *e)
 {
   struct bitmap_export *x = (struct bitmap_export *) e;
   struct export_slot *slot = e->slot;
+  struct generation *g = e->generation;
   struct disk *d = e->disk;
 
-  e->size = d->frozen.size;
+  e->size = g->frozen.size;
   {
     LOCK_FOR_BLOCK (&d->lock);
 
     x->bits = join_bits (d, slot);
     if (x->bits)
       return 0;
-    x->bits = slot->kept = new_bits (d, slot->number);
+    x->bits = slot->kept = new_bits (g, slot->number);
     if (x->bits == NULL)
       return -1;
   }
-  return fill_bits (d, slot, x->bits);
+  return fill_bits (g, slot, x->bits);
 }
 
 static void

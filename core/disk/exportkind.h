@@ -29,7 +29,9 @@ struct export_slot {
  * begins with this one.  Constant while requests run. */
 struct export {
   struct disk *disk;
-  struct export_slot *slot;
+  struct generation *generation;        /* that it holds; NULL: the kind follows */
+  struct export_slot *slot;     /* of the generation; NULL: the kind follows */
+  struct export *next;          /* that holds a generation; under the disk's lock */
   const struct export_kind *kind;       /* slot->kind */
   bool writable;
   uint64_t size;                /* bytes; the kind's `open' sets it */
@@ -40,27 +42,29 @@ struct export {
 #define EXPORT_NUMBER 24
 
 struct export_kind {
-  /* --- exports and their names: constant once the disk is open --- */
+  /* --- exports and their names: constant in a generation --- */
 
   const char *noun;             /* for messages */
   const char *prefix;           /* of all names; the functions here omit it */
-  size_t (*count) (const struct disk *);
+  size_t (*count) (const struct generation *);
   /* Returns the number of the export that NAME means, or SIZE_MAX if there is none. */
-  size_t (*find) (const struct disk *, const char *name);
+  size_t (*find) (const struct generation *, const char *name);
   /* Returns the names by which it is found: WHICH 0 is the best one; NULL: there are no
    * more.  BUF is used if the name is made up. */
-  const char *(*name) (const struct disk *, size_t number, unsigned which,
+  const char *(*name) (const struct generation *, size_t number, unsigned which,
                        char buf[EXPORT_NUMBER]);
-  void (*describe) (const struct disk *, size_t number, char *text, size_t size);
+  void (*describe) (const struct generation *, size_t number, char *text, size_t size);
   /* What a message adds when `find' finds no export: ": ...".  NULL: nothing. */
-  void (*hint) (const struct disk *, char *text, size_t size);
+  void (*hint) (const struct generation *, char *text, size_t size);
   /* Would a client be refused?  Then the export is not listed.  NULL: no. */
-  bool (*is_void) (const struct disk *, size_t number);
+  bool (*is_void) (const struct generation *, size_t number);
 
   /* --- clients come and leave --- */
 
   size_t bytes;                 /* size of its struct, which begins with struct export */
   bool may_write;               /* clients may write if they want to */
+  bool follows;                 /* it shows each generation while it is the present one,
+                                   and holds none */
   int (*open) (struct export *);        /* -1: reported */
   void (*close) (struct export *);      /* NULL: nothing to do */
   /* When the disk is closed, frees what is kept, perhaps for clients that have not left.
@@ -86,7 +90,11 @@ struct export_kind {
 extern const struct export_kind export_active, export_snapshot, export_layer,
   export_bitmap;
 
+/* As exports_list. */
+extern int exports_each (const struct generation *, export_fn emit, void *opaque,
+                         unsigned *unlisted);
+
 /* Finds the export that NAME means.  NULL: there is none (reported). */
-extern struct export_slot *exports_find (const struct disk *, const char *name);
+extern struct export_slot *exports_find (const struct generation *, const char *name);
 
 #endif /* QCOW2_EXPORTKIND_H */

@@ -7,7 +7,7 @@
  * does not contain are holes.
  *
  * Layer 0 is the image itself: its view is derived anew from the current view for each
- * request, so that it shows what was written.
+ * request, so that it shows what was written, and what the image has become.
  *
  * The mappings of a layer are made when a client first opens the export, and kept for
  * later clients.  They count against l2-cache like all mappings.
@@ -31,13 +31,13 @@ struct layer_export {
 };
 
 static size_t
-count_layers (const struct disk *d)
+count_layers (const struct generation *g)
 {
-  return layers_count (d->layers);
+  return layers_count (g->layers);
 }
 
 static size_t
-find_layer (const struct disk *d, const char *name)
+find_layer (const struct generation *g, const char *name)
 {
   unsigned long n;
   char *end;
@@ -46,36 +46,48 @@ find_layer (const struct disk *d, const char *name)
     return SIZE_MAX;
   errno = 0;
   n = strtoul (name, &end, 10);
-  return errno != 0 || *end != '\0' || n >= layers_count (d->layers) ? SIZE_MAX : n;
+  return errno != 0 || *end != '\0' || n >= layers_count (g->layers) ? SIZE_MAX : n;
 }
 
 static void
-hint_layer (const struct disk *d, char *text, size_t size)
+hint_layer (const struct generation *g, char *text, size_t size)
 {
   snprintf (text, size, ": the layers are numbered from 0, and there are %u of them",
-            layers_count (d->layers));
+            layers_count (g->layers));
 }
 
 static const char *
-name_layer (const struct disk *d, size_t number, unsigned which,
+name_layer (const struct generation *g, size_t number, unsigned which,
             char buf[EXPORT_NUMBER])
 {
-  (void) d, (void) which;       /* no other export can have this name */
+  (void) g, (void) which;       /* no other export can have this name */
   snprintf (buf, EXPORT_NUMBER, "%zu", number);
   return buf;
 }
 
 static void
-describe_layer (const struct disk *d, size_t number, char *text, size_t size)
+describe_layer (const struct generation *g, size_t number, char *text, size_t size)
 {
-  const struct header *h = layers_header (d->layers, number);
+  const struct header *h = layers_header (g->layers, number);
 
   if (h == NULL)
     snprintf (text, size, "layer %zu of %u only, raw", number,
-              layers_count (d->layers));
+              layers_count (g->layers));
   else
     snprintf (text, size, "layer %zu of %u only, qcow2, clusters of %" PRIu64
-              " bytes", number, layers_count (d->layers), h->cluster_size);
+              " bytes", number, layers_count (g->layers), h->cluster_size);
+}
+
+/* Layer 0 changes, so each generation has a view of it, once one was asked for. */
+static struct layers_view *
+view_top (struct generation *g)
+{
+  const struct disk *d = g->disk;
+
+  if (g->frozen.alone == NULL)
+    g->frozen.alone = g->live.alone =
+      layers_view_new_single (g->layers, 0, d->map, d->options.l2_slice);
+  return g->frozen.alone;
 }
 
 static int
@@ -83,17 +95,22 @@ open_layer (struct export *e)
 {
   struct layer_export *x = (struct layer_export *) e;
   struct disk *d = e->disk;
+  struct generation *g = e->generation;
   const uint32_t i = e->slot->number;
   LOCK_FOR_BLOCK (&d->lock);
 
+  if (i == 0) {
+    e->size = g->frozen.size;
+    return view_top (g) ? 0 : -1;
+  }
   if (e->slot->kept == NULL)
-    e->slot->kept = layers_view_new_single (d->layers, i, d->map, d->options.l2_slice);
+    e->slot->kept = layers_view_new_single (g->layers, i, d->map, d->options.l2_slice);
   if (e->slot->kept == NULL)
     return -1;
-  x->own = d->frozen;
-  x->own.is_active = i == 0;
+  x->own = g->frozen;
+  x->own.is_active = false;
   x->own.single = true;
-  x->own.size = e->size = i == 0 ? d->frozen.size : layers_size (d->layers, i);
+  x->own.size = e->size = layers_size (g->layers, i);
   x->own.lower = e->slot->kept;
   return 0;
 }
@@ -109,12 +126,11 @@ static const struct view *
 view_layer (const struct export *e, const struct view *current,
             struct view *made)
 {
-  const struct layer_export *x = (const struct layer_export *) e;
-
-  if (e->slot->number > 0 || current->w == NULL)
-    return &x->own;
-  *made = x->own;
-  made->w = current->w;
+  if (e->slot->number > 0)
+    return &((const struct layer_export *) e)->own;
+  *made = *current;
+  made->single = true;
+  made->lower = current->alone;
   return made;
 }
 

@@ -8,8 +8,8 @@
  * An export may have several names (a snapshot has a name and an ID).  A client may use
  * any of them.  Lists contain one of them: the best one that means this export and no
  * other (not another snapshot of the same name, nor a layer), and that NBD can carry.  An
- * image may have 65,536 snapshots and as many bitmaps, so the names are chosen once, when
- * the image is opened.
+ * image may have 65,536 snapshots and as many bitmaps, so the names are chosen once for
+ * each generation.
  *
  * With snapshot= the only export is "", which means that snapshot.
  *
@@ -62,23 +62,24 @@ kind_of (const char *name)
 
 /* NAME is without the prefix. */
 static struct export_slot *
-find_in (const struct disk *d, const struct export_kind *kind, const char *name)
+find_in (const struct generation *g, const struct export_kind *kind, const char *name)
 {
-  const size_t number = kind->find (d, name);
-  struct export_slot *slot = d->exports;
+  const size_t number = kind->find (g, name);
+  struct export_slot *slot = g->exports;
 
   if (number == SIZE_MAX)
     return NULL;
   while (slot->kind != kind)
-    slot += slot->kind->count (d);
+    slot += slot->kind->count (g);
   return slot + number;
 }
 
 struct export_slot *
-exports_find (const struct disk *d, const char *name)
+exports_find (const struct generation *g, const char *name)
 {
   const struct export_kind *kind = kind_of (name);
-  const char *only = d->options.snapshot, *image = d->options.in_dir.name;
+  const struct disk_options *o = &g->disk->options;
+  const char *only = o->snapshot, *image = o->in_dir.name;
   char text[PRINTABLE_SIZE (64)], hint[BITMAPDIR_WHY + 64] = "";
   struct export_slot *slot;
 
@@ -90,14 +91,14 @@ exports_find (const struct disk *d, const char *name)
   if (only)
     kind = &export_snapshot;
   name = only ? only : name + strlen (kind->prefix);
-  slot = find_in (d, kind, name);
+  slot = find_in (g, kind, name);
   if (slot)
     return slot;
   if (kind->hint)
-    kind->hint (d, hint, sizeof hint);
+    kind->hint (g, hint, sizeof hint);
   printable (name, strlen (name), text, sizeof text);
   if (hint[0])                  /* it may show what was found in the image */
-    nbdkit_error ("%s: there is no %s \"%s\"%s", d->options.path, kind->noun, text, hint);
+    nbdkit_error ("%s: there is no %s \"%s\"%s", o->path, kind->noun, text, hint);
   else
     report_public ("%s%sthere is no %s \"%s\"", image ? image : "", image ? ": " : "",
                    kind->noun, text);
@@ -108,11 +109,11 @@ exports_find (const struct disk *d, const char *name)
 /* --- the exports of a disk --- */
 
 static bool
-get_name (const struct disk *d, const struct export_slot *slot, unsigned which,
+get_name (const struct generation *g, const struct export_slot *slot, unsigned which,
           char text[NAME_BUFFER])
 {
   char buf[EXPORT_NUMBER];
-  const char *name = slot->kind->name (d, slot->number, which, buf);
+  const char *name = slot->kind->name (g, slot->number, which, buf);
 
   if (name)
     snprintf (text, NAME_BUFFER, "%s%s", slot->kind->prefix, name);
@@ -121,70 +122,70 @@ get_name (const struct disk *d, const struct export_slot *slot, unsigned which,
 
 /* Returns which of its names is listed to clients, or -1 if none can be. */
 static int
-choose_name (const struct disk *d, const struct export_slot *slot)
+choose_name (const struct generation *g, const struct export_slot *slot)
 {
   const struct export_kind *kind;
   char text[NAME_BUFFER];
 
-  for (unsigned i = 0; get_name (d, slot, i, text); i++) {
+  for (unsigned i = 0; get_name (g, slot, i, text); i++) {
     kind = kind_of (text);
     if (exports_may_list (text) &&
-        find_in (d, kind, text + strlen (kind->prefix)) == slot)
+        find_in (g, kind, text + strlen (kind->prefix)) == slot)
       return i;
   }
   return -1;
 }
 
 int
-exports_index (struct disk *d)
+exports_index (struct generation *g)
 {
   struct export_slot *slot;
   size_t n = 0;
 
   for (size_t k = 0; k < NR_KINDS; k++)
-    n += kinds[k]->count (d);
-  d->exports = slot = calloc (n, sizeof *slot);
+    n += kinds[k]->count (g);
+  g->exports = slot = calloc (n, sizeof *slot);
   if (slot == NULL) {
     nbdkit_error ("calloc: %m");
     return -1;
   }
-  d->nr_exports = n;
+  g->nr_exports = n;
   for (size_t k = 0; k < NR_KINDS; k++)
-    for (size_t i = 0; i < kinds[k]->count (d); i++)
+    for (size_t i = 0; i < kinds[k]->count (g); i++)
       *slot++ = (struct export_slot) { .kind = kinds[k], .number = i };
-  for (slot = d->exports; slot < d->exports + n; slot++)
-    slot->which = choose_name (d, slot);
+  for (slot = g->exports; slot < g->exports + n; slot++)
+    slot->which = choose_name (g, slot);
   return 0;
 }
 
 int
-exports_list (const struct disk *d, export_fn emit, void *opaque, unsigned *unlisted)
+exports_each (const struct generation *g, export_fn emit, void *opaque, unsigned *unlisted)
 {
-  const struct export_slot *slot = d->exports;
-  const struct export_slot *end = slot + (d->options.snapshot ? 1 : d->nr_exports);
+  const struct export_slot *slot = g->exports;
+  const struct export_slot *end = slot + (g->disk->options.snapshot ? 1 : g->nr_exports);
   char name[NAME_BUFFER], text[sizeof (((struct export *) NULL)->description)];
   int r = 0;
 
   *unlisted = 0;
   for (; r == 0 && slot < end; slot++) {
-    if (slot->kind->is_void && slot->kind->is_void (d, slot->number))
+    if (slot->kind->is_void && slot->kind->is_void (g, slot->number))
       continue;
     if (slot->which == -1) {
       ++*unlisted;
       continue;
     }
-    get_name (d, slot, slot->which, name);
-    slot->kind->describe (d, slot->number, text, sizeof text);
+    get_name (g, slot, slot->which, name);
+    slot->kind->describe (g, slot->number, text, sizeof text);
     r = emit (opaque, name, text);
   }
   return r;
 }
 
 void
-exports_free (struct disk *d)
+exports_free (struct generation *g)
 {
-  for (size_t i = 0; i < d->nr_exports; i++)
-    if (d->exports[i].kept)
-      d->exports[i].kind->forget (d->exports[i].kept);
-  free (d->exports);
+  for (size_t i = 0; i < g->nr_exports; i++)
+    if (g->exports[i].kept)
+      g->exports[i].kind->forget (g->exports[i].kept);
+  free (g->exports);
 }

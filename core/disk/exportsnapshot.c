@@ -30,24 +30,24 @@ struct snapshot_export {
 };
 
 static size_t
-count_snapshots (const struct disk *d)
+count_snapshots (const struct generation *g)
 {
-  return d->image->snapshots.n;
+  return g->image->snapshots.n;
 }
 
 static size_t
-find_snapshot (const struct disk *d, const char *name)
+find_snapshot (const struct generation *g, const char *name)
 {
-  const struct snapshot *s = snapshots_find (&d->image->snapshots, name);
+  const struct snapshot *s = snapshots_find (&g->image->snapshots, name);
 
-  return s ? (size_t) (s - d->image->snapshots.list) : SIZE_MAX;
+  return s ? (size_t) (s - g->image->snapshots.list) : SIZE_MAX;
 }
 
 static const char *
-name_snapshot (const struct disk *d, size_t number, unsigned which,
+name_snapshot (const struct generation *g, size_t number, unsigned which,
                char buf[EXPORT_NUMBER])
 {
-  const struct snapshot *s = &d->image->snapshots.list[number];
+  const struct snapshot *s = &g->image->snapshots.list[number];
 
   (void) buf;
   return which == 0 ? s->name : which == 1 ? s->id : NULL;
@@ -55,9 +55,9 @@ name_snapshot (const struct disk *d, size_t number, unsigned which,
 
 /* "snapshot of 2026-11-21 08:30:00 UTC, 67108864 bytes" */
 static void
-describe_snapshot (const struct disk *d, size_t number, char *text, size_t size)
+describe_snapshot (const struct generation *g, size_t number, char *text, size_t size)
 {
-  const struct snapshot *s = &d->image->snapshots.list[number];
+  const struct snapshot *s = &g->image->snapshots.list[number];
   const time_t date = s->date_sec;
   char when[32];
   struct tm tm;
@@ -73,17 +73,18 @@ open_snapshot (struct export *e)
 {
   struct snapshot_export *x = (struct snapshot_export *) e;
   struct disk *d = e->disk;
-  const struct snapshot *s = &d->image->snapshots.list[e->slot->number];
+  const struct generation *g = e->generation;
+  const struct snapshot *s = &g->image->snapshots.list[e->slot->number];
   LOCK_FOR_BLOCK (&d->lock);
 
-  if (snapshot_check_table (d->options.path, &d->image->header, s) == -1)
+  if (snapshot_check_table (d->options.path, &g->image->header, s) == -1)
     return -1;
   if (e->slot->kept == NULL)
-    e->slot->kept = layers_view_new_snapshot (d->layers, d->map, s->l1_offset,
+    e->slot->kept = layers_view_new_snapshot (g->layers, d->map, s->l1_offset,
                                               s->disk_size, d->options.l2_slice);
   if (e->slot->kept == NULL)
     return -1;
-  x->own = d->frozen;
+  x->own = g->frozen;
   x->own.is_active = false;
   x->own.size = e->size = s->disk_size;
   x->own.lower = e->slot->kept;

@@ -3,7 +3,8 @@
  * How is a request served, however long it takes?
  *
  * Each request pins the present (grace), and works on the view that its export has at
- * that time (exportkind.h).
+ * that time (exportkind.h).  Requests that change the disk wait while it changes as a whole
+ * (steps.c).
  *
  * A request of a few bytes on the wire may cover 4G: millions of clusters.  Requests that
  * trim, zero, fill the cache or ask for extents are served in pieces, each like a request
@@ -66,14 +67,25 @@ is_orphan (const struct disk *d, struct piece *p)
   return clock_ms () - p->alone_since >= d->options.linger_ms;
 }
 
+/* The largest number of bytes that can be changed at once from guest offset START on. */
+static uint64_t
+edit_limit (const struct disk *d, uint64_t start)
+{
+  const struct grace_pin pin = grace_enter (d->grace);
+  const struct view *v = atomic_load (&d->current);
+  const uint64_t limit = v->w ? l2_edit_limit (v->w->l2, start) : UINT64_MAX;
+
+  grace_leave (d->grace, pin);
+  return limit;
+}
+
 /* Finds the first piece, or the one after *P.  Returns 1, 0 (everything is done), or -1
  * with ESHUTDOWN (client_waits has reported it): the client has been gone for linger_ms.
  * Call it without a pin. */
 static int
 next_piece (const struct disk *d, struct piece *p)
 {
-  const struct view *v = atomic_load (&d->current);
-  const uint64_t cs = layers_header (d->layers, 0)->cluster_size;
+  const uint64_t cs = d->cluster_size;
   uint64_t start, most;
 
   p->offset += p->count;
@@ -84,9 +96,7 @@ next_piece (const struct disk *d, struct piece *p)
     return -1;
   }
   start = round_up (p->offset, cs);
-  most = MOST_PIECE - (start & (MOST_PIECE - 1));
-  if (v->w)
-    most = min64 (most, l2_edit_limit (v->w->l2, start));
+  most = min64 (MOST_PIECE - (start & (MOST_PIECE - 1)), edit_limit (d, start));
   most += start - p->offset;
   p->count = p->end - p->offset;
   if (p->count >= most + cs)
@@ -107,16 +117,33 @@ begin (const struct export *e, struct grace_pin *pin, struct view *made)
   return e->kind->view ? e->kind->view (e, v, made) : v;
 }
 
+/* The same for a request that changes the disk: behind the gate it waits. */
+static inline const struct view *
+begin_change (const struct export *e, struct grace_pin *pin, struct view *made)
+{
+  const struct view *v;
+
+  for (;;) {
+    v = begin (e, pin, made);
+    if (gate_is_open (e->disk))
+      return v;
+    grace_leave (e->disk->grace, *pin);
+    gate_wait (e->disk);
+  }
+}
+
 /* Call it after a change, or one that failed halfway, without the pin: runs a checkpoint
  * if enough is waiting for one.  Keeps errno. */
 static void
 relieve (const struct disk *d)
 {
+  const struct grace_pin pin = grace_enter (d->flushes);
   const struct view *v = atomic_load (&d->current);
   KEEP_ERRNO_FOR_BLOCK;
 
   if (v->w)
     checkpoint_relieve (v->w->checkpoint);
+  grace_leave (d->flushes, pin);
 }
 
 /* What to do with each piece of a request, and the parameters of the request. */
@@ -135,7 +162,8 @@ try_piece (struct export *e, const struct work *work, uint64_t count, uint64_t o
 {
   struct view made;
   struct grace_pin pin;
-  const struct view *v = begin (e, &pin, &made);
+  const struct view *v = work->changes ? begin_change (e, &pin, &made)
+    : begin (e, &pin, &made);
   const int r = work->serve (e, work, v, count, offset);
 
   grace_leave (e->disk->grace, pin);
@@ -250,7 +278,7 @@ export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset
 
   do {
     spacewait_begin (wait);
-    v = begin (e, &pin, &made);
+    v = begin_change (e, &pin, &made);
     r = request_write (v, buf, count, offset, fua);
     grace_leave (e->disk->grace, pin);
     if (r == -1 || (r == 1 && !fua))
@@ -297,7 +325,10 @@ zero_piece (const struct export *e, const struct work *work, const struct view *
 int
 export_zero (struct export *e, uint64_t count, uint64_t offset, unsigned flags, bool fua)
 {
-  const struct work check = { .serve = check_fast_piece, .flags = flags };
+  /* (It changes nothing, but asks the writable image.) */
+  const struct work check = {
+    .serve = check_fast_piece, .changes = true, .flags = flags,
+  };
   const struct work zero = {
     .serve = zero_piece, .changes = true, .flags = flags, .fua = fua,
   };
@@ -307,19 +338,27 @@ export_zero (struct export *e, uint64_t count, uint64_t offset, unsigned flags, 
   return serve_pieces (e, &zero, count, offset);
 }
 
+static int
+flush (const struct disk *d)
+{
+  const struct grace_pin pin = grace_enter (d->flushes);
+  const struct view *v = atomic_load (&d->current);
+  const int r = v->w ? checkpoint_flush (v->w->checkpoint) : 0;
+
+  grace_leave (d->flushes, pin);
+  return r;
+}
+
 int
 export_flush (struct export *e)
 {
-  const struct view *v = atomic_load (&e->disk->current);
   struct spacewait *const wait = &e->disk->spacewait;
   struct spacewait_request request = { 0 };
   int r;
 
-  if (v->w == NULL)
-    return 0;
   do {
     spacewait_begin (wait);
-    r = checkpoint_flush (v->w->checkpoint);
+    r = flush (e->disk);
   } while (spacewait_again (wait, &request, r));
   return r;
 }

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does a disk become writable, and how does it come to rest?
+ * How does a generation become writable, and how does it come to rest?
  *
  * When the first client comes that may write: take the writer's lock, repair what a crash
  * has left, then build what writing needs from the bottom up (refcounts, allocator, L2
  * tables, checkpoint), and only then let requests use it.  Until the last steps (the
  * length of a raw data file, autoclear bits) only a repair changes the image, and a
- * failure leaves the disk as it was.
+ * failure leaves the generation as it was.
  *
- * When the last such client has left: make everything durable, release freed clusters,
- * give back clusters that were allocated ahead, store the bitmaps, and clear the marks in
- * the header.
+ * When the last such client has left, or before a change of the disk: make everything
+ * durable, release freed clusters, give back clusters that were allocated ahead, store the
+ * bitmaps, and clear the marks in the header.
  *
- * Locks: everything happens with the disk's lock held.
+ * Locks: these functions are called by steps (steps.c), so by one thread at a time.
  */
 
 #include <config.h>
@@ -21,6 +21,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/report.h"
 #include "format/entry.h"
@@ -29,8 +30,8 @@
 #include "check/recover.h"
 #include "disk/disk-impl.h"
 
-/* How long the last writer, when it leaves, waits for requests of readers. */
-#define QUIESCE_SECONDS 5
+/* How long settling waits for requests of readers. */
+#define SETTLE_SECONDS 5
 
 /* Changed slices may use a third of l2-cache, but at least this many bytes, before a
  * checkpoint is due.  While it writes copies of them, as many others can change. */
@@ -57,12 +58,12 @@ check_header_count (const struct image *image, struct refcounts *refcounts)
 
 /* Opens refcounts, allocator and tables; each uses the one before. */
 static int
-open_metadata (struct writable *w, const struct disk *d)
+open_metadata (struct writable *w, const struct generation *g)
 {
-  struct image *image = d->image;
+  struct image *image = g->image;
   const struct alloc_options options = {
-    .discard = d->options.discard, .budget = map_budget (d->map),
-    .watermark = d->options.watermark, .news = d->options.news,
+    .discard = g->disk->options.discard, .budget = map_budget (g->disk->map),
+    .watermark = g->disk->options.watermark, .news = g->disk->options.news,
     .leaks_last = image->header.version < 3,    /* no place for the mark: recover.c */
   };
 
@@ -70,20 +71,20 @@ open_metadata (struct writable *w, const struct disk *d)
   if (w->refcounts == NULL || check_header_count (image, w->refcounts) == -1)
     return -1;
   w->alloc = alloc_open (image->file, image->header.cluster_bits, w->refcounts,
-                         image->overlap, d->grace, &options);
+                         image->overlap, g->disk->grace, &options);
   if (w->alloc == NULL)
     return -1;
-  w->l2 = l2_open (image, w->alloc, d->map, d->options.l2_slice);
+  w->l2 = l2_open (image, w->alloc, g->disk->map, g->disk->options.l2_slice);
   return w->l2 ? 0 : -1;
 }
 
 /* Opens what requests share, as far as the image and the options need it. */
 static int
-open_shared (struct writable *w, const struct disk *d)
+open_shared (struct writable *w, const struct generation *g)
 {
-  struct image *image = d->image;
+  struct image *image = g->image;
   const struct header *h = &image->header;
-  const bool copyup = d->options.copy_on_read && layers_count (d->layers) > 1 &&
+  const bool copyup = g->disk->options.copy_on_read && layers_count (g->layers) > 1 &&
     !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE);
   const bool vacant = image->data && !w->data_is_raw && w->discard;
 
@@ -94,53 +95,53 @@ open_shared (struct writable *w, const struct disk *d)
     return -1;
   if (entry_is_extended (h) && (w->fresh = fresh_new ()) == NULL)
     return -1;
-  if (vacant && (w->vacant = vacant_new (image->data, w->inflight, d->grace,
+  if (vacant && (w->vacant = vacant_new (image->data, w->inflight, g->disk->grace,
                                          h->cluster_bits, h->size)) == NULL)
     return -1;
-  if (d->options.compress &&
+  if (g->disk->options.compress &&
       (w->compressor = compressor_new (h->compression_type, h->cluster_size,
-                                       &d->options.compress_options)) == NULL)
+                                       &g->disk->options.compress_options)) == NULL)
     return -1;
   return 0;
 }
 
 /* Opens what writes changes to the file. */
 static int
-open_checkpoint (struct writable *w, const struct disk *d)
+open_checkpoint (struct writable *w, const struct generation *g)
 {
   const struct checkpoint_options options = {
-    .image = d->image, .l2 = w->l2, .alloc = w->alloc, .refcounts = w->refcounts,
-    .vacant = w->vacant, .dirty_limit = max64 (d->options.l2_cache / 3, MIN_DIRTY),
-    .interval_ms = d->options.checkpoint_interval_ms,
+    .image = g->image, .l2 = w->l2, .alloc = w->alloc, .refcounts = w->refcounts,
+    .vacant = w->vacant, .dirty_limit = max64 (g->disk->options.l2_cache / 3, MIN_DIRTY),
+    .interval_ms = g->disk->options.checkpoint_interval_ms,
   };
 
   w->checkpoint = checkpoint_new (&options);
   if (w->checkpoint == NULL)
     return -1;
-  return d->bitmaps ? bitmap_start (d->bitmaps, w->refcounts, w->alloc, w->checkpoint,
-                                    d->image->health) : 0;
+  return g->bitmaps ? bitmap_start (g->bitmaps, w->refcounts, w->alloc, w->checkpoint,
+                                    g->image->health) : 0;
 }
 
 /* Can the external data file still be a raw image of the disk?  With a backing file it
  * cannot, because data of the layers below is not in it: then the autoclear bit that
  * promises it is cleared (R8). */
 static bool
-data_is_raw (const struct disk *d)
+data_is_raw (const struct generation *g)
 {
-  return image_data_is_raw (d->image) && layers_count (d->layers) == 1;
+  return image_data_is_raw (g->image) && layers_count (g->layers) == 1;
 }
 
 /* Opens everything without changing the image.  After a failure, call writable_close. */
 static int
-writable_open (struct writable *w, const struct disk *d)
+writable_open (struct writable *w, const struct generation *g)
 {
   *w = (struct writable) {
-    .data_is_raw = data_is_raw (d),
-    .discard = d->options.discard, .detect_zeroes = d->options.detect_zeroes,
-    .bitmaps = d->options.unrecorded ? NULL : d->bitmaps,
+    .data_is_raw = data_is_raw (g),
+    .discard = g->disk->options.discard, .detect_zeroes = g->disk->options.detect_zeroes,
+    .bitmaps = g->bitmaps,
   };
-  return open_metadata (w, d) == -1 || open_shared (w, d) == -1 ||
-    open_checkpoint (w, d) == -1 ? -1 : 0;
+  return open_metadata (w, g) == -1 || open_shared (w, g) == -1 ||
+    open_checkpoint (w, g) == -1 ? -1 : 0;
 }
 
 static void
@@ -160,22 +161,27 @@ writable_close (struct writable *w)
 }
 
 static int
-open_live (struct disk *d)
+open_live (struct generation *g)
 {
-  d->live = d->frozen;
-  d->live.w = &d->w;
-  d->live.far = storage_is_far (d->image->file);
-  d->live.lower = layers_view_new (d->layers, 1, d->map, d->live.size,
-                                   d->options.l2_slice);
-  return d->live.lower ? 0 : -1;
+  g->live = g->frozen;
+  g->live.w = &g->w;
+  g->live.far = storage_is_far (g->image->file);
+  g->live.lower = layers_view_new (g->layers, 1, g->disk->map, g->live.size,
+                                   g->disk->options.l2_slice);
+  return g->live.lower ? 0 : -1;
 }
 
 void
-disk_free_writable (struct disk *d)
+generation_end_writing (struct generation *g)
 {
-  writable_close (&d->w);
-  layers_view_free (d->live.lower);
-  memset (&d->live, 0, sizeof d->live);
+  {
+    LOCK_FOR_BLOCK (&g->disk->lock);
+
+    g->is_live = false;
+  }
+  writable_close (&g->w);
+  layers_view_free (g->live.lower);
+  memset (&g->live, 0, sizeof g->live);
 }
 
 /* --- the first changes --- */
@@ -184,27 +190,27 @@ disk_free_writable (struct disk *d)
  * them.  An image for which that is not possible stays as it is, and is served read-only
  * until the server ends (R9), or until there is space for it. */
 static int
-recover (struct disk *d)
+recover (struct generation *g)
 {
-  if (recover_image (d->image) == 0)
+  if (recover_image (g->image) == 0)
     return 0;
   if (errno == ENOMEM)
     return -1;                  /* the next client tries again */
-  d->no_space_to_recover = errno == ENOSPC;
-  d->why_readonly = d->no_space_to_recover
+  g->disk->no_space_to_recover = errno == ENOSPC;
+  g->disk->why_fixed = g->disk->no_space_to_recover
     ? "the image was not closed properly, and there is no space to repair it"
     : "the image was not closed properly and could not be repaired";
-  d->told_readonly = true;      /* more has been reported */
+  g->disk->told_readonly = true;      /* more has been reported */
   return -1;
 }
 
 /* Extends a raw data file to the size of the disk, including parts never written. */
 static int
-complete_raw_data (const struct disk *d)
+complete_raw_data (const struct generation *g)
 {
-  const struct image *image = d->image;
+  const struct image *image = g->image;
 
-  if (!d->w.data_is_raw || storage_size (image->data) >= image->header.size)
+  if (!g->w.data_is_raw || storage_size (image->data) >= image->header.size)
     return 0;
   return storage_truncate (image->data, image->header.size);
 }
@@ -212,97 +218,97 @@ complete_raw_data (const struct disk *d)
 /* R8: autoclear bits of features that the plugin does not maintain are cleared before the
  * first change by a client. */
 static int
-clear_autoclear (struct disk *d)
+clear_autoclear (struct generation *g)
 {
-  const uint64_t keep = (d->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) |
-    (d->w.data_is_raw ? QCOW2_AUTOCLEAR_RAW_DATA_FILE : 0);
-  struct header *h = &d->image->header;
+  const uint64_t keep = (g->bitmaps ? QCOW2_AUTOCLEAR_BITMAPS : 0) |
+    (g->w.data_is_raw ? QCOW2_AUTOCLEAR_RAW_DATA_FILE : 0);
+  struct header *h = &g->image->header;
 
   if (h->version < 3 || (h->autoclear & ~keep) == 0)
     return 0;
-  if (headerwrite_autoclear (d->image->file, h->autoclear & keep) == -1)
+  if (headerwrite_autoclear (g->image->file, h->autoclear & keep) == -1)
     return -1;
-  h->autoclear &= keep;
+  __atomic_store_n (&h->autoclear, h->autoclear & keep, __ATOMIC_RELAXED);
   return 0;
 }
 
 /* As QEMU does: marks an image corrupt if its refcount structures are unusable. */
 static void
-mark_unusable (struct disk *d)
+mark_unusable (struct generation *g)
 {
-  health_set_writable (d->image->health);
-  health_corrupt (d->image->health, "refcounts are unusable");
-  d->why_readonly = "its refcounts are unusable";
-  d->told_readonly = true;      /* more has been reported */
+  health_set_writable (g->image->health);
+  health_corrupt (g->image->health, "refcounts are unusable");
+  g->disk->why_fixed = "its refcounts are unusable";
+  g->disk->told_readonly = true;      /* more has been reported */
 }
 
 /* --- becoming writable, and coming to rest --- */
 
-static int
-open_all (struct disk *d)
+int
+generation_lock (struct generation *g)
 {
-  if (recover (d) == -1)
+  const enum image_role before = image_role (g->image);
+
+  if (image_lock (g->image, IMAGE_WRITER) == -1)
     return -1;
-  if (writable_open (&d->w, d) == 0 && open_live (d) == 0 &&
-      complete_raw_data (d) == 0 && clear_autoclear (d) == 0)
+  if (recover (g) == 0)
     return 0;
-  if (errno == EUCLEAN)
-    mark_unusable (d);
-  disk_free_writable (d);
+  KEEP_ERRNO_FOR_BLOCK;
+  image_lock (g->image, before);
   return -1;
 }
 
-/* Called with the lock held. */
 int
-disk_become_writable (struct disk *d)
+generation_become_writable (struct generation *g)
 {
-  const enum image_role before = d->image->role;
+  if (writable_open (&g->w, g) == 0 && open_live (g) == 0 &&
+      complete_raw_data (g) == 0 && clear_autoclear (g) == 0) {
+    LOCK_FOR_BLOCK (&g->disk->lock);
 
-  if (image_lock (d->image, IMAGE_WRITER) == -1)
-    return -1;
-  if (open_all (d) == -1) {
-    image_lock (d->image, before);
-    return -1;
+    health_set_writable (g->image->health);
+    g->is_live = true;
+    return 0;
   }
-  health_set_writable (d->image->health);
-  atomic_store (&d->current, &d->live);
-  return 0;
+  if (errno == EUCLEAN)
+    mark_unusable (g);
+  generation_end_writing (g);
+  return -1;
 }
 
 /* Requests of readers may delay the release of freed clusters for a moment.  If it takes
  * longer, everything is durable, but the marks in the header and the freed clusters stay
  * until the next writer leaves, or until the disk is closed. */
 int
-disk_quiesce (struct disk *d)
+generation_settle (struct generation *g)
 {
   const struct timespec moment = { .tv_nsec = 1000000 };
-  const int64_t deadline = clock_ms () + QUIESCE_SECONDS * 1000;
+  const int64_t deadline = clock_ms () + SETTLE_SECONDS * 1000;
   int r, err;
 
-  checkpoint_stop_timer (d->w.checkpoint);
-  if (health_check (d->image->health) == -1)
+  checkpoint_stop_timer (g->w.checkpoint);
+  if (health_check (g->image->health) == -1)
     return -1;                  /* the cause was reported */
   /* If this fails, it is tried again later; the disk comes to rest anyway. */
-  r = bitmap_store (d->bitmaps);
+  r = bitmap_store (g->bitmaps);
   err = errno;
   do {
-    if (checkpoint_quiesce (d->w.checkpoint) == -1)
+    if (checkpoint_quiesce (g->w.checkpoint) == -1)
       return -1;
-    if (!checkpoint_holds_back (d->w.checkpoint)) {
-      if (health_end_changes (d->image->health) == -1)
+    if (!checkpoint_holds_back (g->w.checkpoint)) {
+      if (health_end_changes (g->image->health) == -1)
         return -1;
       errno = err;
       return r;
     }
-    while (checkpoint_holds_back (d->w.checkpoint) && clock_ms () < deadline) {
+    while (checkpoint_holds_back (g->w.checkpoint) && clock_ms () < deadline) {
       nanosleep (&moment, NULL);
-      if (checkpoint_reap (d->w.checkpoint) == -1)
+      if (checkpoint_reap (g->w.checkpoint) == -1)
         return -1;
     }
   } while (clock_ms () < deadline);
 
   nbdkit_error ("%s: a request in progress delays the reuse of freed space",
-                d->options.path);
+                g->disk->options.path);
   errno = r == -1 ? err : EBUSY;
   return -1;
 }

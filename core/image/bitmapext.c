@@ -101,7 +101,9 @@ bitmapext_set (struct storage *file, struct header *h, uint32_t count,
   if (w)
     r = headerwrite_commit (w, begun);
   if (r == 0) {
-    h->autoclear = get64 (headerwrite_fields (w)->autoclear_features);
+    /* (Others read the other bits at the same time.) */
+    __atomic_store_n (&h->autoclear, get64 (headerwrite_fields (w)->autoclear_features),
+                      __ATOMIC_RELAXED);
     h->has_bitmaps = count != 0;
     h->bitmaps.count = count;
     h->bitmaps.dir_size = size;

@@ -40,16 +40,18 @@
 
 /* A bit of the features that says that the image is being changed. */
 struct mark {
-  uint64_t *features, bit;      /* constant; what the header says */
+  uint64_t *features;           /* what the header says; changes with it */
+  uint64_t bit;                 /* constant */
   int (*write) (struct health *);       /* constant: writes these features */
   bool unsure;                  /* whether the file says so, too */
 };
 
 struct health {
   struct storage *file;
-  struct header *header;
-  pthread_mutex_t lock;         /* guards marked, unsure of both marks,
+  pthread_mutex_t lock;         /* guards header, marked, unsure of both marks,
                                    header->incompatible, header->autoclear */
+  struct header *header;        /* of the present generation */
+  atomic_uint version;          /* of the header */
   struct mark dirty, in_use;
   bool marked;                  /* the corrupt bit needs no more action */
   atomic_bool writable;
@@ -80,17 +82,26 @@ health_new (struct storage *file, struct header *header)
     return NULL;
   }
   health->file = file;
-  health->header = header;
   health->dirty = (struct mark) {
-    .features = &header->incompatible, .bit = QCOW2_INCOMPAT_DIRTY,
-    .write = write_incompatible,
+    .bit = QCOW2_INCOMPAT_DIRTY, .write = write_incompatible,
   };
   health->in_use = (struct mark) {
-    .features = &header->autoclear, .bit = QCOW2_AUTOCLEAR_IN_USE,
-    .write = write_autoclear,
+    .bit = QCOW2_AUTOCLEAR_IN_USE, .write = write_autoclear,
   };
   pthread_mutex_init (&health->lock, NULL);
+  health_adopt (health, header);
   return health;
+}
+
+void
+health_adopt (struct health *health, struct header *header)
+{
+  LOCK_FOR_BLOCK (&health->lock);
+
+  health->header = header;
+  atomic_store (&health->version, header->version);
+  health->dirty.features = &header->incompatible;
+  health->in_use.features = &header->autoclear;
 }
 
 void
@@ -198,7 +209,7 @@ health_corrupt (struct health *health, const char *fmt, ...)
     nbdkit_error ("%s: image is corrupt: %s%s",
                   storage_path (health->file), text,
                   !writable ? "" :
-                  health->header->version >= 3
+                  atomic_load (&health->version) >= 3
                   ? "; the image was marked corrupt and will not be changed any more"
                   : "; the image will not be changed any more");
   else
@@ -219,7 +230,7 @@ health_fail (struct health *health, const char *why)
                 "changes are accepted until it is opened again",
                 storage_path (health->file), why);
   /* Without a mark, the next session does not know that it must do this. */
-  if (health->header->version < 3)
+  if (atomic_load (&health->version) < 3)
     storage_forget_cache (health->file);
 }
 

@@ -12,10 +12,13 @@
 
 struct health;
 
-/* Both pointers must outlive it.  NULL on ENOMEM.  At first, corruption is not recorded
+/* Both pointers must outlive it, the header until another one is adopted.  NULL on ENOMEM.  At first, corruption is not recorded
  * in the file (see health_set_writable). */
 extern struct health *health_new (struct storage *, struct header *);
 extern void health_free (struct health *);
+/* From now on HEADER is what the file says: the image was changed as a whole, and read
+ * again (image_again).  What has happened to the image so far is not forgotten. */
+extern void health_adopt (struct health *, struct header *);
 
 /* Call this before changed metadata reaches the file: marks the image as being changed,
  * durably, if it is not marked yet.  -1, reported: ENOSPC or ENOMEM (try again later)

@@ -17,8 +17,12 @@
  *
  * An external data file is always raw, so it needs no format.
  *
- * Locks: none.  One thread opens, loads, locks and closes an image, or several threads
- * that hold the lock of the disk to which it belongs; requests only read the fields.
+ * The image of a disk that changes as a whole is read anew: each generation is a struct
+ * image of its own, and those that are in use share what lasts (the base).
+ *
+ * Locks: none.  One thread at a time opens, loads and locks an image (that which takes the
+ * steps of the disk to which it belongs); requests only read the fields.  Owners are
+ * atomic.
  */
 
 #include <config.h>
@@ -40,10 +44,23 @@
 #include "image/filename.h"
 #include "image/image.h"
 
+/* What lasts. */
+struct image_base {
+  struct storage *file, *data;
+  struct crypt_cipher *cipher;
+  struct health *health;        /* NULL: not loaded yet */
+  uint64_t most_places;         /* 0, or the limit */
+  bool is_durable;              /* storage_forget_cache was called */
+  bool locked;                  /* if not, no program is kept out */
+  enum image_role role;
+  unsigned owners;              /* generations; atomic */
+};
+
 /* --- the file and its header --- */
 
-struct image *
-image_open_file (const char *path, const struct storage_options *options)
+/* A generation of it, of which nothing has been read.  NULL: reported. */
+static struct image *
+new_generation (struct image_base *base)
 {
   struct image *im = calloc (1, sizeof *im);
 
@@ -51,13 +68,45 @@ image_open_file (const char *path, const struct storage_options *options)
     nbdkit_error ("calloc: %m");
     return NULL;
   }
+  __atomic_add_fetch (&base->owners, 1, __ATOMIC_RELAXED);
   im->owners = 1;
-  im->locked = options->lock;
-  im->role = IMAGE_READER;
-  if (storage_open (path, options, &im->file) == -1) {
-    free (im);
+  im->base = base;
+  im->file = base->file;
+  im->data = base->data;
+  im->cipher = base->cipher;
+  im->health = base->health;
+  return im;
+}
+
+static void
+free_base (struct image_base *base)
+{
+  health_free (base->health);
+  crypt_free (base->cipher);
+  storage_close (base->data);
+  storage_close (base->file);
+  free (base);
+}
+
+struct image *
+image_open_file (const char *path, const struct storage_options *options)
+{
+  struct image_base *base = calloc (1, sizeof *base);
+  struct image *im;
+
+  if (base == NULL) {
+    nbdkit_error ("calloc: %m");
     return NULL;
   }
+  base->locked = options->lock;
+  base->role = IMAGE_READER;
+  if (storage_open (path, options, &base->file) == -1) {
+    free (base);
+    return NULL;
+  }
+  im = new_generation (base);
+  if (im == NULL)
+    free_base (base);
   return im;
 }
 
@@ -167,10 +216,10 @@ image_read_header_to_check (struct image *im)
 {
   if (read_header (im, false) == -1)
     return -1;
-  if (im->is_durable || !is_marked (im))
+  if (im->base->is_durable || !is_marked (im))
     return 0;
   storage_forget_cache (im->file);
-  im->is_durable = true;
+  im->base->is_durable = true;
   header_free (&im->header);
   return read_header (im, false);
 }
@@ -226,8 +275,11 @@ image_open (const char *path, const struct image_options *options)
     return NULL;
   image_limit_places (im, options->most_places);
   if (image_read_header (im) == 0 && check_features (path, &im->header) == 0 &&
-      secret_unlock (&options->secret, im->file, &im->header, &im->cipher) == 0)
+      secret_unlock (&options->secret, im->file, &im->header,
+                     &im->base->cipher) == 0) {
+    im->cipher = im->base->cipher;
     return im;
+  }
   image_close (im);
   return NULL;
 }
@@ -285,9 +337,10 @@ image_open_data (struct image *im, const struct image_options *options)
     return 0;
   file_options.in_dir.name = NULL;     /* it has a path */
   file_options.data_file = true;
-  if (storage_open (path, &file_options, &im->data) == -1)
+  if (storage_open (path, &file_options, &im->base->data) == -1)
     return -1;
-  if (im->is_durable)
+  im->data = im->base->data;
+  if (im->base->is_durable)
     storage_forget_cache (im->data);
   if (!storage_same (im->file, im->data))
     return 0;
@@ -415,15 +468,15 @@ new_overlap (struct image *im)
     nbdkit_error ("overlap_new: %m");
     return -1;
   }
-  if (im->most_places > 0)
-    overlap_limit (im->overlap, im->most_places);
+  if (im->base->most_places > 0)
+    overlap_limit (im->overlap, im->base->most_places);
   return 0;
 }
 
 void
 image_limit_places (struct image *im, uint64_t most)
 {
-  im->most_places = most;
+  im->base->most_places = most;
 }
 
 /* Returns R, what registering metadata has returned; reports that the limit of places was
@@ -434,7 +487,7 @@ explain_limit (const struct image *im, int r)
   if (r == -1 && errno == E2BIG) {
     nbdkit_error ("%s: the image has more than %" PRIu64 " L2 tables and other clusters "
                   "of metadata, more than an untrusted image may have",
-                  storage_path (im->file), im->most_places);
+                  storage_path (im->file), im->base->most_places);
     errno = EPERM;
   }
   return r;
@@ -476,7 +529,9 @@ image_load (struct image *im)
   im->payload = payload_new (im->data ? im->data : im->file, im->cipher,
                              im->header.crypt_method == QCOW2_CRYPT_AES
                              ? PAYLOAD_GUEST_SECTORS : PAYLOAD_HOST_SECTORS);
-  im->health = health_new (im->file, &im->header);
+  if (im->base->health == NULL)
+    im->base->health = health_new (im->file, &im->header);
+  im->health = im->base->health;
   return im->payload && im->health ? 0 : -1;
 }
 
@@ -489,30 +544,23 @@ image_read_snapshots (struct image *im)
                                             &im->snapshots));
 }
 
-/* Frees everything that was read of the image. */
-static void
-forget (struct image *im)
+struct image *
+image_again (const struct image *old)
 {
-  snapshots_free (&im->snapshots);
-  memset (&im->snapshots, 0, sizeof im->snapshots);
-  health_free (im->health);
-  payload_free (im->payload);
-  overlap_free (im->overlap);
-  if (im->l1)
-    sparse_free (im->l1, im->header.l1_needed * sizeof *im->l1);
-  header_free (&im->header);
-  im->l1 = NULL;
-  im->health = NULL;
-  im->payload = NULL;
-  im->overlap = NULL;
+  struct image *im = new_generation (old->base);
+
+  if (im == NULL)
+    return NULL;
+  if (image_read_header (im) == 0 && image_load (im) == 0 && image_read_snapshots (im) == 0)
+    return im;
+  image_close (im);
+  return NULL;
 }
 
-int
-image_reload (struct image *im)
+void
+image_adopt (struct image *im)
 {
-  forget (im);
-  return image_read_header (im) == -1 || image_load (im) == -1 ||
-    image_read_snapshots (im) == -1 ? -1 : 0;
+  health_adopt (im->health, &im->header);
 }
 
 /* --- locks and owners --- */
@@ -551,20 +599,26 @@ lock_data (struct image *im, enum image_role role)
                     : STORAGE_DATA_READER);
 }
 
+enum image_role
+image_role (const struct image *im)
+{
+  return im->base->role;
+}
+
 int
 image_lock (struct image *im, enum image_role role)
 {
-  if (!im->locked || role == im->role)
+  if (!im->base->locked || role == im->base->role)
     return 0;
   if (lock_file (im, role) == -1)
     return -1;
   if (lock_data (im, role) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
-    lock_file (im, im->role);
+    lock_file (im, im->base->role);
     return -1;
   }
-  im->role = role;
+  im->base->role = role;
   return 0;
 }
 
@@ -579,20 +633,26 @@ image_disconnect (struct image *im)
 struct image *
 image_ref (struct image *im)
 {
-  im->owners++;
+  __atomic_add_fetch (&im->owners, 1, __ATOMIC_RELAXED);
   return im;
 }
 
 void
 image_close (struct image *im)
 {
+  struct image_base *base;
   KEEP_ERRNO_FOR_BLOCK;
 
-  if (im == NULL || --im->owners > 0)
+  if (im == NULL || __atomic_sub_fetch (&im->owners, 1, __ATOMIC_ACQ_REL) > 0)
     return;
-  forget (im);
-  crypt_free (im->cipher);
-  storage_close (im->data);
-  storage_close (im->file);
+  base = im->base;
+  snapshots_free (&im->snapshots);
+  payload_free (im->payload);
+  overlap_free (im->overlap);
+  if (im->l1)
+    sparse_free (im->l1, im->header.l1_needed * sizeof *im->l1);
+  header_free (&im->header);
   free (im);
+  if (__atomic_sub_fetch (&base->owners, 1, __ATOMIC_ACQ_REL) == 0)
+    free_base (base);
 }

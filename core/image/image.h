@@ -43,15 +43,21 @@ struct image_options {
 /* A reader keeps out programs that change the image, a writer keeps out all others. */
 enum image_role { IMAGE_READER, IMAGE_WRITER };
 
+struct image_base;
+
 /* All code may read the fields; only the functions below, and code that writes the
  * header, change them.  The comment before each group names the function that sets it. */
 struct image {
+  /* What lasts as long as the image is open: the same in all of its generations
+   * (image_again). */
+  struct image_base *base;
+
   /* image_open_file */
   struct storage *file;
 
   /* image_read_header, image_open; code that writes the header also updates `header' */
   struct header header;
-  struct crypt_cipher *cipher;  /* NULL: not encrypted */
+  struct crypt_cipher *cipher;  /* of the base; NULL: not encrypted */
 
   /* image_open_data */
   struct storage *data;        /* external data file; NULL: guest data is in `file' */
@@ -59,7 +65,7 @@ struct image {
   /* image_load */
   struct payload *payload;      /* access to guest data, in one of the two files */
   struct overlap *overlap;      /* the places of metadata */
-  struct health *health;
+  struct health *health;        /* of the base */
   struct be64 *l1;              /* NULL, or: the active L1 table as it was then, with
                                    l1_needed entries, because reading entries of it takes
                                    long.  The writable image has its own, in l2.c. */
@@ -67,12 +73,7 @@ struct image {
   /* image_read_snapshots */
   struct snapshots snapshots;
 
-  /* only image.c uses these */
-  uint64_t most_places;         /* 0, or the limit */
-  bool is_durable;              /* storage_forget_cache was called */
-  bool locked;                  /* if not, no program is kept out */
-  enum image_role role;
-  unsigned owners;
+  unsigned owners;              /* atomic */
 };
 
 /* --- opening, step by step; callers go only as far as they need --- */
@@ -110,16 +111,21 @@ extern int image_load (struct image *);
  * `overlap' contains only these.  errno EINVAL: the snapshot table is invalid. */
 extern int image_read_snapshots (struct image *);
 
-/* Reads everything again that image_read_header, image_load and image_read_snapshots
- * read, after the file was changed, or may have been.  Files, locks and cipher stay.  No
- * disk may use the image.  After an error, call it again or close the image. */
-extern int image_reload (struct image *);
+/* Reads the image anew, after the file was changed, or may have been: returns its next
+ * generation, with all that image_read_header, image_load and image_read_snapshots read.
+ * Files, locks, cipher and health are those of the old one, which does not change.  NULL:
+ * reported. */
+extern struct image *image_again (const struct image *);
+/* From now on this is the generation whose features are those of the file: see
+ * health_adopt. */
+extern void image_adopt (struct image *);
 
 /* --- while the image is open --- */
 
 /* Why the image, or its data file, cannot be written.  NULL: it can. */
 extern const char *image_why_readonly (const struct image *);
 
+extern enum image_role image_role (const struct image *);
 /* Locks the image and the data file for the role, both or neither, as QEMU does.  On
  * failure the role does not change.  Without locks (storage_options) does nothing. */
 extern int image_lock (struct image *, enum image_role);
@@ -132,8 +138,8 @@ extern bool image_data_is_raw (const struct image *);
 
 /* Adds an owner, who must call image_close. */
 extern struct image *image_ref (struct image *);
-/* Removes an owner.  After the last one, closes the files, which drops the locks.  NULL
- * is allowed. */
+/* Removes an owner.  After the last one of all generations, closes the files, which drops
+ * the locks.  NULL is allowed. */
 extern void image_close (struct image *);
 
 #endif /* QCOW2_IMAGE_H */

@@ -6,8 +6,11 @@
 #ifndef QCOW2_LAYERS_IMPL_H
 #define QCOW2_LAYERS_IMPL_H
 
+#include <stdatomic.h>
+
 #include "mapping/layers.h"
 
+/* Constant, but for the last two fields. */
 struct layer {
   struct image *image;          /* NULL: a raw file */
   struct storage *file;        /* of the image, or the raw file */
@@ -16,6 +19,7 @@ struct layer {
   uint64_t l1_offset;           /* of the active L1 table, or of a snapshot's */
   uint64_t size;                /* of the disk, in bytes */
   _Atomic int preallocated;     /* result of prealloc_detect; -1: not asked yet */
+  atomic_uint owners;           /* stacks */
 };
 
 struct layers {

@@ -33,6 +33,20 @@ layers_new (void)
   return s;
 }
 
+static void
+drop_layer (struct layer *layer)
+{
+  if (atomic_fetch_sub (&layer->owners, 1) > 1)
+    return;
+  if (layer->image)
+    image_close (layer->image);
+  else {
+    payload_free (layer->payload);
+    storage_close (layer->file);
+  }
+  free (layer);
+}
+
 void
 layers_free (struct layers *s)
 {
@@ -40,34 +54,38 @@ layers_free (struct layers *s)
 
   if (s == NULL)
     return;
-  for (unsigned i = 0; i < s->n; i++) {
-    if (s->layers[i]->image)
-      image_close (s->layers[i]->image);
-    else {
-      payload_free (s->layers[i]->payload);
-      storage_close (s->layers[i]->file);
-    }
-    free (s->layers[i]);
-  }
+  for (unsigned i = 0; i < s->n; i++)
+    drop_layer (s->layers[i]);
   free (s->layers);
   free (s);
+}
+
+/* Makes space for N more layers. */
+static int
+reserve (struct layers *s, unsigned n)
+{
+  struct layer **p = realloc (s->layers, (s->n + n) * sizeof *p);
+
+  if (p == NULL) {
+    nbdkit_error ("realloc: %m");
+    return -1;
+  }
+  s->layers = p;
+  return 0;
 }
 
 static struct layer *
 new_layer (struct layers *s)
 {
   struct layer *layer;
-  struct layer **p;
 
-  p = realloc (s->layers, (s->n + 1) * sizeof *p);
-  if (p == NULL) {
-    nbdkit_error ("realloc: %m");
+  if (reserve (s, 1) == -1)
     return NULL;
-  }
-  s->layers = p;
   layer = calloc (1, sizeof *layer);
   if (layer == NULL)
     nbdkit_error ("calloc: %m");
+  else
+    layer->owners = 1;
   return layer;
 }
 
@@ -105,6 +123,24 @@ layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
   }
   s->layers[s->n++] = layer;
   return 0;
+}
+
+struct layers *
+layers_over (struct image *top, const struct layers *below)
+{
+  struct layers *s = layers_new ();
+
+  if (s == NULL)
+    return NULL;
+  if (layers_add_image (s, top) == -1 || reserve (s, below->n) == -1) {
+    layers_free (s);
+    return NULL;
+  }
+  for (unsigned i = 1; i < below->n; i++) {
+    s->layers[s->n++] = below->layers[i];
+    atomic_fetch_add (&below->layers[i]->owners, 1);
+  }
+  return s;
 }
 
 void

@@ -20,13 +20,17 @@ struct layers;
 
 /* Creates an empty stack.  NULL on ENOMEM (reported). */
 extern struct layers *layers_new (void);
-extern void layers_free (struct layers *);  /* closes the files that it owns */
+extern void layers_free (struct layers *);  /* closes files that no other stack has */
 
 /* Adds a layer below the existing ones; the first one is the top image, layer 0.  The
  * image must be loaded; the stack takes a reference to it. */
 extern int layers_add_image (struct layers *, struct image *);
 /* The same for a raw file of SIZE bytes.  On success the stack owns the file. */
 extern int layers_add_raw (struct layers *, struct storage *, uint64_t size);
+
+/* Creates a stack of TOP (as for layers_add_image) over the layers that are below the top
+ * image of another stack, which shares them.  NULL: reported. */
+extern struct layers *layers_over (struct image *top, const struct layers *);
 
 extern unsigned layers_count (const struct layers *);
 extern struct storage *layers_file (const struct layers *, unsigned i);

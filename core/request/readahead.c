@@ -260,7 +260,9 @@ inflate (const struct view *v, struct run *run)
 static bool
 is_present (const struct readahead *r, const struct view *v)
 {
-  return !v->is_active || v->w == atomic_load (r->current)->w;
+  const struct view *now = atomic_load (r->current);
+
+  return !v->is_active || (v->image == now->image && v->w == now->w);
 }
 
 static void

@@ -56,6 +56,7 @@ struct view {
   struct layers *layers;                /* all, including the top image */
   struct layers_view *lower;            /* the layers below the writable image; all
                                            layers if there is none */
+  struct layers_view *alone;            /* of the top image alone; NULL: not asked for */
   struct writable *w;                   /* NULL: read-only */
   bool single;                          /* one layer alone: ranges that it does not
                                            contain are UNALLOCATED */

@@ -13,7 +13,8 @@
  *     (version 3) leaks
  *   - now and then: qemu-img agrees about metadata, contents and the snapshot
  *
- * Meanwhile the threads continue.  After the last writer has left, the file has no faults
+ * Meanwhile the threads continue, and the disk may change as a whole (changer.c): the power
+ * is cut in the middle of that, too.  After the last writer has left, the file has no faults
  * and no leaks, and is durable.
  *
  * Environment: SEED repeats a run (as far as the timing of threads allows); ITERATIONS:
@@ -30,6 +31,7 @@
 
 #include "util/bytes.h"
 #include "disk/export.h"
+#include "lib/changer.h"
 #include "lib/checker.h"
 #include "lib/encrypted.h"
 #include "lib/images.h"
@@ -52,6 +54,7 @@ struct trial {
   unsigned threads, ops;
   bool shared;                  /* zeros, then data, into clusters that a snapshot
                                    shares: what surrounds them is copied */
+  bool lives;                   /* the disk changes as a whole meanwhile */
   bool eager;                   /* flush after each request, so that no need of one
                                    hides behind another's */
   struct disk_options options;
@@ -78,7 +81,7 @@ struct worker {
 
 #define LONGEST (256u << 10)
 
-static unsigned nr_reopened, nr_judged;
+static unsigned nr_reopened, nr_judged, nr_changes;
 
 /* --- judging what is left --- */
 
@@ -116,8 +119,9 @@ check_raw_data (struct trial *t, const struct blob *data, const char *when)
 
 /* The image, which then names the data file that is saved with it. */
 static void
-save_survivor (const struct blob *b, const struct blob *data)
+save_survivor (const struct trial *t, const struct blob *b, const struct blob *data)
 {
+  const uint64_t header = min64 (b->len, t->spec.cluster_size);
   struct blob patched;
   unsigned char *name;
 
@@ -126,9 +130,11 @@ save_survivor (const struct blob *b, const struct blob *data)
     return;
   }
   patched = blob_copy (b);
-  name = memmem (patched.data, 512, DATA, strlen (DATA));
+  name = memmem (patched.data, header, DATA, strlen (DATA));
   CHECK (name != NULL);
-  memcpy (name, SURVIVOR_DATA, strlen (DATA));
+  /* (A change of the extensions may leave an old copy.) */
+  for (; name; name = memmem (patched.data, header, DATA, strlen (DATA)))
+    memcpy (name, SURVIVOR_DATA, strlen (DATA));
   blob_save (SURVIVOR, &patched);
   blob_save (SURVIVOR_DATA, data);
   blob_free (&patched);
@@ -211,13 +217,13 @@ judge (void *opaque, const struct remains *left)
   read_contents (t, left->file, plain, left->when);
   if (!ledger_allows (t->ledger, 0, t->spec.size / LEDGER_SECTOR, t->contents,
                       true)) {
-    save_survivor (left->file, left->data);
+    save_survivor (t, left->file, left->data);
     FAIL ("%s: wrong contents", left->when);
   }
   check_raw_data (t, plain, left->when);
 
   if (!left->done && rng_below (&t->power.rng, 12) == 0) {
-    save_survivor (left->file, left->data);
+    save_survivor (t, left->file, left->data);
     if (rng_below (&t->power.rng, 3) == 0) {
       survivor_ask_qemu (true, &now, &t->snapshot);
       nr_judged++;
@@ -376,6 +382,7 @@ work (void *opaque)
 static void
 run_workers (struct trial *t)
 {
+  struct changer changer = { .disk = t->disk, .keeps_counts = t->snapshot.len > 0 };
   struct worker workers[4];
   unsigned i;
 
@@ -387,10 +394,16 @@ run_workers (struct trial *t)
     w->buf = malloc (LONGEST);
     CHECK (w->buf != NULL);
   }
+  rng_init (&changer.rng, rng_next (t->rng), 100);
+  if (t->lives)
+    changer_start (&changer);
   if (t->pieces.owners == 1)    /* can be replayed exactly */
     work (&workers[0]);
   else
     run_threads (work, workers, sizeof workers[0], t->pieces.owners);
+  if (t->lives)
+    changer_stop (&changer);
+  nr_changes += changer.changes - changer.refused;
   for (i = 0; i < t->pieces.owners; i++)
     free (workers[i].buf);
 }
@@ -515,6 +528,7 @@ random_options (struct trial *t, struct rng *rng)
   t->eager = t->shared || rng_below (rng, 4) == 0;
   t->threads = t->eager || rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
   t->ops = (30 + rng_below (rng, 150)) / t->threads;
+  t->lives = t->threads > 1 && rng_below (rng, 3) != 0;
 }
 
 /* A writer comes, and leaves: then all is durable and in order. */
@@ -528,7 +542,7 @@ one_session (void *opaque, const struct storage_hooks *hooks)
   t->client = export_open (t->disk, "", true);
   if (t->client == NULL || !export_is_writable (t->client))
     FAIL ("connect failed");
-  t->power.cuts_left = 30;
+  t->power.cuts_left = t->lives ? 60 : 30;
   run_workers (t);
   t->power.cuts_left += 6;
   stamp = ledger_flush_begin (t->ledger);
@@ -547,9 +561,10 @@ one_time (struct trial *t, struct rng *rng)
   random_options (t, rng);
   printf ("%u: %s: ", trials_number, t->theme);
   image_print (&t->spec);
-  printf ("; %u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s\n",
+  printf ("; %u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s%s\n",
           t->threads, t->ops, t->options.l2_cache, t->options.l2_slice,
           t->options.discard ? ", discard" : "", t->eager ? ", eager" : "",
+          t->lives ? ", changes" : "",
           t->options.compress ? ", compress" : "",
           t->options.copy_on_read ? ", copy on read" : "");
   fflush (stdout);
@@ -605,7 +620,7 @@ main (void)
 {
   const unsigned done = trials_run ("requests", 7, 1, one_image);
 
-  printf ("%u images, %u power cuts, %u written again, %u judged by qemu-img\n",
-          done, power_cuts.cuts, nr_reopened, nr_judged);
+  printf ("%u images, %u power cuts, %u changes, %u written again, %u judged by qemu-img\n",
+          done, power_cuts.cuts, nr_changes, nr_reopened, nr_judged);
   return 0;
 }

@@ -6,6 +6,8 @@
 #ifndef TEST_CHANGES_H
 #define TEST_CHANGES_H
 
+#include <errno.h>
+
 #include "change/amend.h"
 #include "change/bitmapedit.h"
 #include "change/commit.h"
@@ -14,38 +16,53 @@
 #include "change/rebase.h"
 #include "lib/reach.h"
 
+static inline struct disk *
+change_open (const struct disk_options *reached)
+{
+  struct disk *disk;
+
+  return disk_open (reached, &disk) == 0 ? disk : NULL;
+}
+
+/* R: what the change has returned.  (If it is made, it is durable, whatever happens to the
+ * disk then.) */
+static inline int
+change_close (struct disk *disk, int r)
+{
+  const int err = errno;
+
+  disk_close (disk);
+  errno = err;
+  return r;
+}
+
 static inline int
 change_edit (const struct disk_options *o, const struct edit_options *edit_options,
              const struct edit *edit)
 {
   const struct disk_options reached = reach_disk (o);
-  struct image *image = disk_open_image (&reached);
-  const int r = image ? edit_image (image, &reached, edit_options, edit, 1) : -1;
+  struct disk *disk = change_open (&reached);
 
-  image_close (image);
-  return r;
+  return change_close (disk, disk ? edit_disk (disk, edit_options, edit, 1) : -1);
 }
 
 static inline int
 change_amend (const struct disk_options *o, const struct amend *amend)
 {
   const struct disk_options reached = reach_disk (o);
-  struct image *image = disk_open_image (&reached);
-  const int r = image ? amend_image (image, &reached, amend) : -1;
+  struct disk *disk = change_open (&reached);
 
-  image_close (image);
-  return r;
+  return change_close (disk, disk ? amend_disk (disk, amend) : -1);
 }
 
 static inline int
 change_keys (const struct disk_options *o, const struct keyedit *keyedit)
 {
   const struct disk_options reached = reach_disk (o);
-  struct image *image = disk_open_image (&reached);
-  const int r = image ? keyedit_image (image, &reached, keyedit) : -1;
+  struct disk *disk = change_open (&reached);
 
-  image_close (image);
-  return r;
+  return change_close (disk, disk ? keyedit_disk (disk, reached.secret.passphrase,
+                                                  keyedit) : -1);
 }
 
 /* SOURCE: path (absolute) of the image whose bitmaps are merged, or NULL. */
@@ -56,11 +73,9 @@ change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, si
   const struct storage_hooks *none = NULL;
   const char *const from = source ? reach_path (source, &none) : NULL;
   const struct disk_options reached = reach_disk (o);
-  struct image *image = disk_open_image (&reached);
-  const int r = image ? bitmapedit_image (image, &reached, edits, n, from) : -1;
+  struct disk *disk = change_open (&reached);
 
-  image_close (image);
-  return r;
+  return change_close (disk, disk ? bitmapedit_disk (disk, edits, n, from) : -1);
 }
 
 static inline int
@@ -79,12 +94,14 @@ static inline int
 change_rebase (const struct disk_options *o, const struct rebase *to,
                const struct chunks_watch *watch, uint64_t *copied)
 {
-  const struct disk_options reached = reach_disk (o);
-  struct image *image = disk_open_image (&reached);
-  const int r = image ? rebase_image (image, &reached, to, watch, copied) : -1;
+  struct disk_options reached = reach_disk (o);
+  struct disk *disk;
 
-  image_close (image);
-  return r;
+  if (to->unsafe)
+    reached.backing = BACKING_IGNORE;
+  disk = change_open (&reached);
+  return change_close (disk, disk ? rebase_disk (disk, &reached.secret, to, watch,
+                                                copied) : -1);
 }
 
 static inline int

@@ -61,14 +61,13 @@ encrypted_create (const char *name, const struct image_spec *spec)
 struct crypt_cipher *
 encrypted_cipher (const char *name)
 {
-  const struct image_options options = { .secret = secret };
+  const struct storage_options options = { .lock = false };
   char *path = images_path (name);
-  struct image *image = image_open (path, &options);
+  struct image *image = image_open_file (path, &options);
   struct crypt_cipher *cipher;
 
-  CHECK (image != NULL);
-  cipher = image->cipher;
-  image->cipher = NULL;
+  CHECK (image != NULL && image_read_header (image) == 0);
+  CHECK (secret_unlock (&secret, image->file, &image->header, &cipher) == 0);
   image_close (image);
   free (path);
   return cipher;

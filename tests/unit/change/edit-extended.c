@@ -42,12 +42,22 @@ close_image (struct image *image)
 }
 
 static void
-edit (int (*fn) (const struct image *, bool, const char *), const char *name)
+release (struct image *image, struct shadow *done)
+{
+  shadow_release (done);
+  shadow_free (done);
+  close_image (image);
+}
+
+static void
+edit (int (*fn) (const struct image *, bool, const char *, struct shadow **),
+      const char *name)
 {
   struct image *image = open_image ();
+  struct shadow *done;
 
-  CHECK (fn (image, true, name) == 0);
-  close_image (image);
+  CHECK (fn (image, true, name, &done) == 0);
+  release (image, done);
 }
 
 static void
@@ -57,10 +67,11 @@ resize (uint64_t size, enum preallocation how, uint64_t backing)
     .size = size, .preallocation = how, .backing_size = backing, .discard = true,
   };
   struct image *image = open_image ();
+  struct shadow *done;
 
   CHECK (resize_check (image, &ro) == 0);
-  CHECK (resize_image (image, &ro) == 0);
-  close_image (image);
+  CHECK (resize_image (image, &ro, &done) == 0);
+  release (image, done);
 }
 
 static void

@@ -91,13 +91,13 @@ options_for (const char *name, const char *data)
 }
 
 static void
-end (struct image *image)
+end (struct disk *disk)
 {
   CHECK (changes > 0);
-  CHECK (image_lock (image, IMAGE_READER) == 0);
+  disk_unlock (disk);
   CHECK (held (image_path) == READER);
   CHECK (data_path == NULL || held (data_path) == DATA_READER);
-  image_close (image);
+  CHECK (disk_close (disk) == 0);
   CHECK (held (image_path) == 0 && (data_path == NULL || held (data_path) == 0));
   free (image_path);
   free (data_path);
@@ -122,7 +122,8 @@ test_all (void)
   const struct rebase nothing = { .name = "" };
   struct bitmapedit bitmap = { .what = BITMAP_ADD, .name = "day" };
   struct disk_options options;
-  struct image *image;
+  const struct header *h;
+  struct disk *disk;
   struct blob below;
   struct rng rng = { 1 };
   uint64_t copied;
@@ -130,18 +131,17 @@ test_all (void)
   image_over_raw (&spec, &rng, SIZE, 4, &below);
   image_create ("a.qcow2", &spec);
   options = options_for ("a.qcow2", NULL);
-  image = disk_open_image (&options);
-  CHECK (image != NULL && held (image_path) == READER);
-  CHECK (edit_image (image, &options, &edit_options, edits, 6) == 0);
+  CHECK (disk_open (&options, &disk) == 0 && held (image_path) == READER);
+  CHECK (edit_disk (disk, &edit_options, edits, 6) == 0);
   CHECK (held (image_path) == WRITER);
-  CHECK (rebase_image (image, &options, &nothing, NULL, &copied) == 0 && copied > 0);
-  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
+  CHECK (rebase_disk (disk, &options.secret, &nothing, NULL, &copied) == 0 && copied > 0);
+  CHECK (bitmapedit_disk (disk, &bitmap, 1, NULL) == 0);
   bitmap.what = BITMAP_CLEAR;
-  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
-  CHECK (image_reload (image) == 0);
-  CHECK (image->header.size == SIZE - 7 * 512 && image->header.bitmaps.count == 1);
-  CHECK (image->header.nb_snapshots == 0 && image->header.backing_file == NULL);
-  end (image);
+  CHECK (bitmapedit_disk (disk, &bitmap, 1, NULL) == 0);
+  h = &disk_inside (disk).view->image->header;
+  CHECK (h->size == SIZE - 7 * 512 && h->bitmaps.count == 1);
+  CHECK (h->nb_snapshots == 0 && h->backing_file == NULL);
+  end (disk);
   CHECK (image_check ("a.qcow2") == 0);
   below.len = SIZE - 7 * 512;
   CHECK (image_shows ("a.qcow2", NULL, &below));
@@ -162,17 +162,16 @@ test_data_file (void)
   };
   const struct bitmapedit bitmap = { .what = BITMAP_ADD, .name = "day" };
   struct disk_options options;
-  struct image *image;
+  struct disk *disk;
 
   image_create ("b.qcow2", &spec);
   options = options_for ("b.qcow2", "data");
-  image = disk_open_image (&options);
-  CHECK (image != NULL);
+  CHECK (disk_open (&options, &disk) == 0);
   CHECK (held (image_path) == READER && held (data_path) == DATA_READER);
-  CHECK (edit_image (image, &options, &edit_options, edits, 2) == 0);
+  CHECK (edit_disk (disk, &edit_options, edits, 2) == 0);
   CHECK (held (image_path) == WRITER && held (data_path) == DATA_WRITER);
-  CHECK (bitmapedit_image (image, &options, &bitmap, 1, NULL) == 0);
-  end (image);
+  CHECK (bitmapedit_disk (disk, &bitmap, 1, NULL) == 0);
+  end (disk);
   CHECK (image_check ("b.qcow2") == 0);
 }
 
@@ -184,19 +183,19 @@ test_both_or_neither (void)
   const struct edit edit = { .kind = EDIT_RESIZE, .sign = 1, .size = SIZE };
   const struct edit_options edit_options = { .shrink = false };
   struct disk_options options = options_for ("b.qcow2", "data");
-  struct image *image = disk_open_image (&options);
+  struct disk *disk;
   struct storage *other;
 
-  CHECK (image != NULL);
+  CHECK (disk_open (&options, &disk) == 0);
   CHECK (storage_open (data_path, &file_options, &other) == 0);
   quiet_errors = true;
-  CHECK (edit_image (image, &options, &edit_options, &edit, 1) == -1);
+  CHECK (edit_disk (disk, &edit_options, &edit, 1) == -1);
   quiet_errors = false;
   CHECK (held (image_path) == READER && held (data_path) == DATA_READER);
   CHECK (changes == 0);
   storage_close (other);
-  CHECK (edit_image (image, &options, &edit_options, &edit, 1) == 0);
-  end (image);
+  CHECK (edit_disk (disk, &edit_options, &edit, 1) == 0);
+  end (disk);
 }
 
 int

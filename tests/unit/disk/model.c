@@ -10,9 +10,11 @@
  * Some bytes may be changed by all threads: such a byte has its first value, or 0, or the
  * one value that is ever written there, and its changes must not harm others.
  *
- * Clients connect and leave meanwhile.  Whenever the last writer has left, the file must
- * have no faults and no leaks.  At the end qemu-img judges metadata, contents and the
- * internal snapshots.
+ * Clients connect and leave meanwhile.  And the disk changes as a whole: snapshots, bitmaps
+ * and features come and go, and it grows.  A snapshot that was taken in use must show the
+ * same as long as it exists.  Whenever the last writer has left, the file must have no
+ * faults and no leaks.  At the end qemu-img judges metadata, contents and the internal
+ * snapshots.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.
@@ -29,6 +31,7 @@
 
 #include "util/bytes.h"
 #include "disk/export.h"
+#include "lib/changer.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/mixture.h"
@@ -43,9 +46,12 @@
 struct trial {
   struct mixture image;
   unsigned threads, ops;
+  bool lives;                   /* the disk changes as a whole meanwhile */
   bool slow;                    /* delay I/O at random, for other timings */
   struct disk_options options;
   struct disk *disk;
+  unsigned changes, refused;    /* of the disk as a whole */
+  uint64_t size;                /* of the disk; the model knows its beginning */
   struct pieces pieces;
   unsigned char *model;
   unsigned char *first;         /* what was there before */
@@ -115,16 +121,16 @@ trim_is_certain (const struct trial *t)
 static void
 model_trim (struct trial *t, uint64_t offset, uint64_t count)
 {
-  const uint64_t cs = t->image.spec.cluster_size;
+  const uint64_t cs = t->image.spec.cluster_size, size = t->image.spec.size;
   const uint64_t start = round_up (offset, cs);
-  const uint64_t end = offset + count == t->image.spec.size ? t->image.spec.size :
-    round_down (offset + count, cs);
+  const bool to_end = offset + count == size;
+  const uint64_t end = to_end ? size : round_down (offset + count, cs);
 
   if (!t->options.discard || start >= end)
     return;
-  if (trim_is_certain (t))
+  if (trim_is_certain (t) && !(to_end && t->lives))
     model_set (t, NULL, start, end - start);
-  else
+  else                          /* (The disk may have grown: a part of a cluster stays.) */
     memset (t->either + start, 1, end - start);
 }
 
@@ -446,9 +452,14 @@ work (void *opaque)
   return NULL;
 }
 
+/* --- threads, and changes of the whole disk meanwhile --- */
+
 static void
 run_workers (struct trial *t, struct rng *rng)
 {
+  struct changer changer = {
+    .disk = t->disk, .grows = true, .lazy = true, .keeps_counts = t->image.nr_snapshots > 0,
+  };
   struct worker workers[8];
   unsigned i;
 
@@ -460,7 +471,15 @@ run_workers (struct trial *t, struct rng *rng)
     w->buf = malloc ((3 << 20) + 8);
     CHECK (w->buf != NULL);
   }
+  rng_init (&changer.rng, rng_next (rng), 100);
+  if (t->lives)
+    changer_start (&changer);
   run_threads (work, workers, sizeof workers[0], t->pieces.owners);
+  if (t->lives)
+    changer_stop (&changer);
+  t->changes += changer.changes;
+  t->refused += changer.refused;
+  t->size += changer.grown;
   for (i = 0; i < t->pieces.owners; i++)
     free (workers[i].buf);
 }
@@ -489,6 +508,7 @@ random_options (struct trial *t, struct rng *rng)
   t->options.copy_on_read = rng_below (rng, 2);
   t->options.lock = rng_below (rng, 2);
   t->slow = rng_below (rng, 2);
+  t->lives = rng_below (rng, 3) != 0;
   t->threads = 1 + rng_below (rng, 8);
   t->ops = 20 + rng_below (rng, 150);
   if (t->image.hot) {
@@ -504,7 +524,7 @@ open_disk (struct trial *t)
 {
   if (reach_open (&t->options, &t->disk) == -1)
     FAIL ("open failed");
-  CHECK (disk_inside (t->disk).view->size == t->image.spec.size);
+  CHECK (disk_inside (t->disk).view->size == t->size);
 }
 
 static void
@@ -530,7 +550,7 @@ check_file (void)
 static void
 check_bitmap (const struct trial *t)
 {
-  unsigned char *sectors = calloc (1, t->image.spec.size / 512 + 1);
+  unsigned char *sectors = calloc (1, t->size / 512 + 1);
   struct checked_bitmap b;
   struct blob file;
   uint64_t at;
@@ -556,8 +576,11 @@ check_contents (struct trial *t)
   if (r != 0)
     FAIL ("qemu-img check: exit status %d", r);
   image_contents (IMAGE, NULL, &b);
-  CHECK (b.len == t->image.spec.size);
-  compare (t, b.data, 0, b.len, "qemu-img convert");
+  CHECK (b.len == t->size);
+  compare (t, b.data, 0, t->image.spec.size, "qemu-img convert");
+  for (uint64_t i = t->image.spec.size; i < b.len; i++)
+    if (b.data[i] != 0)
+      FAIL ("the disk has grown, and shows 0x%02x at %" PRIu64, b.data[i], i);
   blob_free (&b);
   if (t->image.spec.data_file_raw) {
     blob_load (t->image.spec.data_file, &b);
@@ -616,6 +639,7 @@ one_image (struct rng *rng)
   random_options (&t, rng);
   image_contents (IMAGE, NULL, &b);
   CHECK (b.len == t.image.spec.size);
+  t.size = b.len;
   t.model = b.data;
   t.first = malloc (b.len);
   t.either = calloc (1, t.image.spec.size);
@@ -650,6 +674,8 @@ one_image (struct rng *rng)
     read_only_visit (&t, rng);
   }
   close_disk (&t);
+  if (t.lives)
+    printf ("%u changes, %u of them not possible\n", t.changes, t.refused);
   check_contents (&t);
   if (t.image.bitmap)
     check_bitmap (&t);

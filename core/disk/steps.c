@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a disk go from one state to the next?
+ *
+ * Clients that may write come and leave; the first one makes the disk writable, and after
+ * the last one it comes to rest.  And the disk changes as a whole, whether clients are
+ * connected or not (disk_change).  All of these are steps, taken one after the other.
+ * disk-impl.h tells what happens in a change, and why.
+ *
+ * Until the first client comes that may write, nothing in the file changes, and only the
+ * reader's lock is held.  After the last such client has left, the disk is settled: the
+ * image is then clean, durable and without leaks.  The writer's lock stays.  If there was
+ * no space for that, the checkpoints of the timer go on, so that everything is durable
+ * soon after there is some.  The rest is done when the next such client leaves, or at the
+ * end.
+ *
+ * The gate.  A request that changes the disk takes a pin, and then looks whether the gate
+ * is open.  Whoever closes the gate does that first, and takes a stamp then.  So, in the
+ * one order of these accesses (grace.c), either the request finds the gate closed, gives
+ * its pin back and waits, or its pin was taken before the stamp, and is waited for.
+ *
+ * Requests that read pass without looking.  The pins of a generation that was replaced
+ * were all taken before the present view changed: when a stamp that was taken after that
+ * has passed, no request uses it.  Flushes, which may run a whole checkpoint, take pins of
+ * their own (flushes), so that they do not delay the reuse of what they free.
+ *
+ * Locks: `steps' is held for a whole step, also during I/O; only clients that want to
+ * write, and those who change the disk, wait for it.  `lock' is taken for moments, also
+ * within `steps'.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "disk/exportkind.h"
+
+/* --- the gate --- */
+
+/* Waits until all have left that entered before now. */
+static void
+drain (struct grace *grace)
+{
+  const struct timespec moment = { .tv_nsec = 50000 };
+  const uint64_t stamp = grace_stamp (grace);
+
+  while (!grace_passed (grace, stamp))
+    nanosleep (&moment, NULL);
+}
+
+static void
+close_gate (struct disk *d)
+{
+  {
+    LOCK_FOR_BLOCK (&d->lock);
+
+    atomic_store (&d->closed, true);
+  }
+  drain (d->grace);
+}
+
+static void
+open_gate (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  atomic_store (&d->closed, false);
+  pthread_cond_broadcast (&d->opened);
+}
+
+void
+gate_wait (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  while (d->closed)
+    pthread_cond_wait (&d->opened, &d->lock);
+}
+
+/* --- becoming writable, and coming to rest --- */
+
+const char *
+disk_why_readonly (const struct disk *d)
+{
+  return d->why_fixed ? d->why_fixed : d->now->why_unrecorded;
+}
+
+const char *
+disk_why_fixed (const struct disk *d)
+{
+  return d->why_fixed;
+}
+
+/* May the disk become writable?  If not, the first who asks is told why. */
+static bool
+may_write (struct disk *d)
+{
+  if (d->no_space_to_recover) { /* perhaps there is some now */
+    d->no_space_to_recover = false;
+    d->why_fixed = NULL;
+  }
+  if (disk_why_readonly (d) == NULL)
+    return true;
+  if (!d->told_readonly)
+    nbdkit_error ("%s: served read-only: %s", d->options.path, disk_why_readonly (d));
+  d->told_readonly = true;
+  return false;
+}
+
+static int
+become_writable (struct disk *d)
+{
+  struct generation *g = d->now;
+  const enum image_role before = image_role (g->image);
+
+  if (g->is_live)
+    return 0;
+  if (generation_lock (g) == -1)
+    return -1;
+  if (generation_become_writable (g) == 0) {
+    atomic_store (&d->current, &g->live);
+    return 0;
+  }
+  KEEP_ERRNO_FOR_BLOCK;
+  image_lock (g->image, before);
+  return -1;
+}
+
+int
+disk_connect (struct disk *d, bool *writable)
+{
+  if (!*writable)
+    return 0;
+  LOCK_FOR_BLOCK (&d->steps);
+
+  *writable = may_write (d);
+  if (!*writable)
+    return 0;
+  if (become_writable (d) == -1) {
+    *writable = false;
+    return d->why_fixed ? 0 : -1;
+  }
+  if (d->writers++ == 0)
+    checkpoint_start_timer (d->now->w.checkpoint);
+  return 0;
+}
+
+static bool
+is_healthy (const struct disk *d)
+{
+  return health_check (d->now->image->health) == 0;
+}
+
+/* If there was no space for what clients have written, the timer goes on without them:
+ * the next one may never come.  Keeps errno. */
+static void
+keep_trying (struct disk *d)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (d->restless && is_healthy (d))
+    checkpoint_start_timer (d->now->w.checkpoint);
+}
+
+static int
+come_to_rest (struct disk *d)
+{
+  int r;
+
+  readahead_end (d->now->readahead);
+  r = generation_settle (d->now);
+  d->restless = r == -1;
+  d->no_space = r == -1 && storage_may_try_again (errno);
+  keep_trying (d);
+  return r;
+}
+
+int
+disk_disconnect (struct disk *d, bool writable)
+{
+  if (!writable)
+    return 0;
+  LOCK_FOR_BLOCK (&d->steps);
+
+  return --d->writers > 0 ? 0 : come_to_rest (d);
+}
+
+static bool
+lacks_space (struct disk *d)
+{
+  return d->writers == 0 && d->no_space && is_healthy (d);
+}
+
+static bool
+may_settle (struct disk *d)
+{
+  return lacks_space (d) && !checkpoint_has_changes (d->now->w.checkpoint) &&
+    !bitmap_is_unsettled (d->now->bitmaps);
+}
+
+bool
+disk_lacks_space (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+  return lacks_space (d);
+}
+
+bool
+disk_may_settle (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+  return may_settle (d);
+}
+
+void
+disk_settle (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+
+  if (may_settle (d))
+    come_to_rest (d);
+}
+
+int
+disk_end (struct disk *d)
+{
+  int r = 0;
+
+  readahead_end (d->now->readahead);
+  /* There may be space on the host now (R9). */
+  if (d->writers > 0 || d->restless)
+    r = generation_settle (d->now);
+  if (r == -1 && storage_may_try_again (errno) && l2_dirty_beyond (d->now->w.l2, 0))
+    nbdkit_error ("%s: the changes since the last flush are lost: there was no space or "
+                  "memory for them", d->options.path);
+  return r;
+}
+
+/* Unless a writer has done so. */
+static int
+lock_image (struct disk *d)
+{
+  return d->now->is_live ? 0 : generation_lock (d->now);
+}
+
+/* DATA_FILE: the change is possible with one. */
+static int
+check_change (const struct disk *d, bool data_file)
+{
+  const char *why = d->why_fixed;
+
+  if (why == NULL && !data_file && d->now->image->data)
+    why = "it has an external data file";
+  if (why == NULL)
+    return health_check (d->now->image->health);
+  nbdkit_error ("%s: the image cannot be changed: %s", d->options.path, why);
+  errno = EPERM;
+  return -1;
+}
+
+int
+disk_check (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+  return health_check (d->now->image->health);
+}
+
+int
+disk_lock (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+
+  return check_change (d, true) == -1 ? -1 : lock_image (d);
+}
+
+void
+disk_unlock (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+
+  if (!d->now->is_live)
+    image_lock (d->now->image, IMAGE_READER);
+}
+
+void
+disk_allow_ahead (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+
+  d->may_read_ahead = true;
+  readahead_allow (d->now->readahead);
+}
+
+void
+disk_end_ahead (struct disk *d)
+{
+  readahead_end (d->now->readahead);
+  map_end_ahead (d->map);
+}
+
+/* --- changes of the whole disk --- */
+
+/* The generation that the file describes now.  NULL: reported. */
+static struct generation *
+read_next (struct disk *d, const struct disk_change *c)
+{
+  struct image *image = image_again (d->now->image);
+  struct generation *next = NULL;
+  struct layers *layers;
+
+  if (image == NULL)
+    return NULL;
+  layers = layers_over (image, c->over ? c->over : d->now->layers);
+  if (layers)
+    next = generation_new (d, image, layers);
+  image_close (image);          /* the generation is an owner of its own */
+  if (next && d->may_read_ahead)
+    readahead_allow (next->readahead);
+  return next;
+}
+
+/* What layer:0 shows follows the disk (exportlayer.c). */
+static int
+carry_over (const struct generation *old, struct generation *next)
+{
+  struct disk *d = next->disk;
+
+  if (old->frozen.alone)
+    next->frozen.alone = layers_view_new_single (next->layers, 0, d->map,
+                                                 d->options.l2_slice);
+  return old->frozen.alone && next->frozen.alone == NULL ? -1 : 0;
+}
+
+/* Requests that begin from now on see NEXT.  Returns when all others have ended. */
+static void
+publish (struct disk *d, struct generation *next)
+{
+  struct generation *const old = d->now;
+
+  image_adopt (next->image);
+  {
+    LOCK_FOR_BLOCK (&d->lock);
+
+    stats_add_past (d);
+    d->now = next;
+    atomic_store (&d->current, &next->frozen);
+  }
+  drain (d->grace);
+  drain (d->flushes);
+  readahead_end (old->readahead);
+  generation_end_writing (old);
+}
+
+/* The next generation, which is published.  NULL: reported, and the disk has failed. */
+static struct generation *
+follow (struct disk *d, const struct disk_change *c)
+{
+  struct generation *next = read_next (d, c);
+
+  if (next && carry_over (d->now, next) == 0) {
+    publish (d, next);
+    return next;
+  }
+  if (next)
+    generation_free (next);
+  health_fail (d->now->image->health, "it could not be read again after a change");
+  return NULL;
+}
+
+/* The next generation is made of the file, even if nothing has changed: a change that
+ * failed may have used free space, which the allocator does not know of.  If there can be
+ * none, readers keep the old one (R9); what was changed is durable all the same. */
+static void
+go_on (struct disk *d, const struct disk_change *c, bool changed)
+{
+  struct generation *const old = d->now;
+
+  if (follow (d, c) == NULL)
+    return;
+  if (changed && c->release)
+    c->release (c->opaque);
+  generation_drop (old);
+  if (d->writers == 0)
+    return;
+  if (become_writable (d) == 0)
+    checkpoint_start_timer (d->now->w.checkpoint);
+  else
+    health_fail (d->now->image->health, "it could not be written after a change");
+}
+
+static int
+settle (struct disk *d)
+{
+  return d->now->is_live ? come_to_rest (d) : 0;
+}
+
+/* The disk is writable, and no client changes it. */
+static int
+write_first (struct disk *d, const struct disk_change *c)
+{
+  int r, err;
+
+  if (become_writable (d) == -1)
+    return -1;
+  r = c->write (c->opaque, &d->now->live);
+  err = errno;
+  if (settle (d) == 0) {
+    errno = err;
+    return r;
+  }
+  if (r == -1 || !c->rewrites)
+    return -1;
+  health_fail (d->now->image->health, "it could not be brought to rest after a change");
+  return 0;
+}
+
+/* Brings the image to rest, and changes it.  *CHANGED: it may be as after the change. */
+static int
+make_change (struct disk *d, const struct disk_change *c, bool *changed)
+{
+  if (settle (d) == -1 || (c->write && write_first (d, c) == -1))
+    return -1;
+  if (c->over) {                /* what parameters said about another one is void */
+    d->options.backing = BACKING_FOLLOW;
+    d->options.backing_format = NULL;
+  }
+  *changed = c->make == NULL || c->make (c->opaque, d->now->image) == 0;
+  return *changed ? 0 : -1;
+}
+
+/* With the gate closed. */
+static int
+change (struct disk *d, const struct disk_change *c)
+{
+  bool changed = false;
+  const int r = make_change (d, c, &changed);
+  const int err = errno;
+
+  if (d->restless) {            /* nothing was changed */
+    if (d->writers > 0 && is_healthy (d))
+      checkpoint_start_timer (d->now->w.checkpoint);
+  }
+  else if (is_healthy (d))
+    go_on (d, c, changed);
+  errno = err;
+  return r;
+}
+
+int
+disk_change (struct disk *d, const struct disk_change *c)
+{
+  int r;
+  LOCK_FOR_BLOCK (&d->steps);
+
+  if (check_change (d, c->data_file) == -1 || lock_image (d) == -1)
+    return -1;
+  close_gate (d);
+  r = change (d, c);
+  KEEP_ERRNO_FOR_BLOCK;
+  open_gate (d);
+  return r;
+}

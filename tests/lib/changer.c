@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * A thread that changes a disk as a whole, again and again, while others use it.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "disk/export.h"
+#include "change/amend.h"
+#include "change/bitmapedit.h"
+#include "change/edit.h"
+#include "lib/changer.h"
+#include "lib/stubs.h"
+#include "lib/trials.h"
+
+/* Counts a change that had result R.  Not all are possible with each image. */
+static bool
+changed (struct changer *c, int r)
+{
+  static const int expected[] = { EPERM, EINVAL, EBUSY, ENOTSUP, EOVERFLOW };
+  size_t i = 0;
+
+  while (r == -1 && i < sizeof expected / sizeof expected[0] && errno != expected[i])
+    i++;
+  if (i == sizeof expected / sizeof expected[0])
+    FAIL ("a change of the disk: %m (%s)", last_error ());
+  c->changes++;
+  c->refused += r == -1;
+  return r == 0;
+}
+
+static bool
+edit (struct changer *c, const struct edit *edit)
+{
+  const struct edit_options options = { .preallocation = PREALLOCATION_OFF };
+
+  return changed (c, edit_disk (c->disk, &options, edit, 1));
+}
+
+/* --- the snapshot --- */
+
+/* What the snapshot shows, or the beginning of it. */
+static void
+read_snapshot (struct changer *c, unsigned char **buf, uint64_t *len)
+{
+  struct export *e = export_open (c->disk, "live", false);
+
+  CHECK (e != NULL);
+  *len = min64 (export_size (e), UINT64_C (1) << 20);
+  *buf = malloc (*len);
+  CHECK (*buf != NULL && export_read (e, *buf, *len, 0) == 0);
+  CHECK (export_close (e) == 0);
+}
+
+static void
+check_snapshot (struct changer *c)
+{
+  unsigned char *now;
+  uint64_t len;
+
+  read_snapshot (c, &now, &len);
+  if (len != c->len || memcmp (now, c->shown, len) != 0)
+    FAIL ("the snapshot shows something else than when it was taken");
+  free (now);
+}
+
+static void
+change_snapshot (struct changer *c)
+{
+  static const struct edit create = { .kind = EDIT_SNAPSHOT_CREATE, .name = "live" };
+  static const struct edit delete = { .kind = EDIT_SNAPSHOT_DELETE, .name = "live" };
+  struct export *e;
+
+  if (!c->has_snapshot) {
+    c->has_snapshot = edit (c, &create);
+    if (c->has_snapshot)
+      read_snapshot (c, &c->shown, &c->len);
+    return;
+  }
+  check_snapshot (c);
+  /* Not while a client uses it. */
+  e = export_open (c->disk, "live", false);
+  CHECK (e != NULL && !edit (c, &delete) && errno == EBUSY);
+  CHECK (export_close (e) == 0);
+  CHECK (edit (c, &delete));
+  c->has_snapshot = false;
+  free (c->shown);
+}
+
+/* --- other changes --- */
+
+static void
+change_bitmaps (struct changer *c)
+{
+  const struct bitmapedit one = {
+    .what = c->has_bitmap ? BITMAP_REMOVE : BITMAP_ADD, .name = "live",
+  };
+
+  if (changed (c, bitmapedit_disk (c->disk, &one, 1, NULL)))
+    c->has_bitmap = !c->has_bitmap;
+}
+
+static void
+grow (struct changer *c)
+{
+  const struct edit more = {
+    .kind = EDIT_RESIZE, .sign = 1, .size = 512 * (1 + rng_below (&c->rng, 300)),
+  };
+
+  if (c->grows && edit (c, &more))
+    c->grown += more.size;
+}
+
+static void
+amend (struct changer *c)
+{
+  const struct amend a = {
+    .refcount_bits = c->keeps_counts || rng_below (&c->rng, 2)
+      ? 0 : 16u << rng_below (&c->rng, 3),
+    .lazy_refcounts = c->lazy && rng_below (&c->rng, 2) ? AMEND_ON : AMEND_OFF,
+  };
+
+  changed (c, amend_disk (c->disk, &a));
+}
+
+/* --- the thread --- */
+
+static void *
+change (void *opaque)
+{
+  struct changer *c = opaque;
+
+  while (!c->ends) {
+    switch (rng_below (&c->rng, 4)) {
+    case 0: change_snapshot (c); break;
+    case 1: change_bitmaps (c); break;
+    case 2: grow (c); break;
+    default: amend (c);
+    }
+    if (c->has_snapshot)
+      check_snapshot (c);
+    usleep (rng_below (&c->rng, 4000));
+  }
+  if (c->has_snapshot)
+    change_snapshot (c);
+  if (c->has_bitmap)
+    change_bitmaps (c);
+  return NULL;
+}
+
+void
+changer_start (struct changer *c)
+{
+  quiet_errors = true;          /* of changes that are not possible */
+  CHECK (pthread_create (&c->thread, NULL, change, c) == 0);
+}
+
+void
+changer_stop (struct changer *c)
+{
+  c->ends = true;
+  CHECK (pthread_join (c->thread, NULL) == 0);
+  quiet_errors = false;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * A thread that changes a disk as a whole, again and again, while others use it.
+ */
+
+#ifndef TEST_CHANGER_H
+#define TEST_CHANGER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "disk/disk.h"
+#include "lib/images.h"
+
+struct changer {
+  struct disk *disk;
+  struct rng rng;
+  bool grows;                   /* it may make the disk larger */
+  bool lazy;                    /* and have it use lazy refcounts */
+  bool keeps_counts;            /* and not change the width of refcounts */
+
+  /* Afterwards: */
+  unsigned changes, refused;
+  uint64_t grown;               /* bytes by which the disk is larger */
+
+  /* Its own. */
+  pthread_t thread;
+  atomic_bool ends;
+  bool has_snapshot, has_bitmap;
+  unsigned char *shown;         /* by the snapshot */
+  uint64_t len;
+};
+
+/* It creates and deletes a snapshot and a bitmap, both called "live", and changes features.
+ * What the snapshot shows must not change. */
+extern void changer_start (struct changer *);
+/* Waits until the snapshot and the bitmap are gone again. */
+extern void changer_stop (struct changer *);
+
+#endif /* TEST_CHANGER_H */
