@@ -113,7 +113,8 @@ def commit_into(image, name, cache, progress):
     same as before."""
     import info
     chain = info.describe(image, True)
-    n = next((n for n, found in enumerate(chain) if is_backing_file(name, found)), None)
+    n = next((n for n, found in enumerate(chain[:-1])
+              if is_backing_file(name, found, chain[n + 1])), None)
     if n is None:
         import publicname
         raise Failure("-b: '%s' is not in the backing chain of %s"
@@ -123,9 +124,9 @@ def commit_into(image, name, cache, progress):
         if found["virtual-size"] != chain[0]["virtual-size"]:
             raise Failure("-b: the disk in %s has another size than that in %s: commit "
                           "one image after the other" % (found["filename"], image.given))
-    base = full_name(chain[n])
+    base = path_of(chain[n + 1])
     for i in reversed(range(n + 1)):
-        upper = images.Image(full_name(chain[i - 1]), "qcow2", image.secret, False,
+        upper = images.Image(path_of(chain[i]), "qcow2", image.secret, False,
                              image.allow_uri) if i else image
         below = [] if i == n else [
             "backing=" + base, "backing-format=" + chain[n]["backing-filename-format"]]
@@ -133,17 +134,16 @@ def commit_into(image, name, cache, progress):
         upper.change("commit=keep", *below, *cache, progress=progress)
 
 
-def full_name(found):
-    """Of the backing file of the image that FOUND describes."""
-    name = found["full-backing-filename"]
-    return name if images.is_uri(name) else os.path.abspath(name)
+def path_of(found):
+    return found["filename"] if images.is_uri(found["filename"]) else \
+        os.path.abspath(found["filename"])
 
 
-def is_backing_file(name, found):
-    full = found.get("full-backing-filename")
-    if full is None or name in (found["backing-filename"], full):
-        return full is not None
-    return os.path.exists(full) and os.path.exists(name) and os.path.samefile(full, name)
+def is_backing_file(name, found, below):
+    """Does NAME mean the file BELOW the one that FOUND describes?"""
+    return name in (found["backing-filename"], found["full-backing-filename"]) or \
+        os.path.exists(name) and not images.is_uri(below["filename"]) and \
+        os.path.samefile(below["filename"], name)
 
 
 # --- rebase

@@ -180,6 +180,19 @@ done
 [ "$before" = "$(cat ours/mid.qcow2 ours/top.qcow2 | sha256sum)" ]
 both_status commit -b top.qcow2 top.qcow2
 [ "$status" = 1 ]
+# Names in JSON.
+json='json:{"driver":"qcow2","file":{"driver":"file","filename":"base.qcow2"}}'
+in_both qemu-img create -q -f qcow2 -b "$json" -F qcow2 over2.qcow2
+in_both qemu-img create -q -f qcow2 -b over2.qcow2 -F qcow2 top2.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 12 3M 64k' top2.qcow2
+both commit -b "$json" top2.qcow2
+same_image qcow2 base.qcow2
+in_both qemu-io -f qcow2 -c 'write -P 13 3M 64k' top2.qcow2
+cd ours
+img commit -q -b ./base.qcow2 top2.qcow2
+qemu-img compare -q base.qcow2 top2.qcow2
+cd ..
+rm ours/over2.qcow2 ours/top2.qcow2
 img_refused 'not in the backing chain' commit -b disk.qcow2 top.qcow2
 qemu-img resize -q --shrink ours/mid.qcow2 8M
 before=$(cat ours/*.qcow2 | sha256sum)
