@@ -476,6 +476,9 @@ parse_extension (struct parse *p, uint32_t type, uint64_t pos, uint32_t len)
     if (len > MAX_BACKING_FORMAT)
       return refuse (p, pos, "the backing file's format has a name of "
                      "%" PRIu32 " bytes, more than %d", len, MAX_BACKING_FORMAT);
+    /* The last one counts, as in QEMU. */
+    free (h->backing_format);
+    h->backing_format = NULL;
     return copy_name (p, pos, len, &h->backing_format);
   case QCOW2_EXT_DATA_FILE:
     if (len > MAX_DATA_FILE_NAME)
@@ -496,11 +499,10 @@ static unsigned
 extension_bit (uint32_t type)
 {
   switch (type) {
-  case QCOW2_EXT_BACKING_FORMAT: return 1 << 0;
-  case QCOW2_EXT_FEATURE_NAMES: return 1 << 1;
-  case QCOW2_EXT_BITMAPS: return 1 << 2;
-  case QCOW2_EXT_CRYPTO: return 1 << 3;
-  case QCOW2_EXT_DATA_FILE: return 1 << 4;
+  case QCOW2_EXT_FEATURE_NAMES: return 1 << 0;
+  case QCOW2_EXT_BITMAPS: return 1 << 1;
+  case QCOW2_EXT_CRYPTO: return 1 << 2;
+  case QCOW2_EXT_DATA_FILE: return 1 << 3;
   default: return 0;
   }
 }

@@ -177,18 +177,31 @@ headerwrite_drop_foreign (struct headerwrite *w)
            (QCOW2_AUTOCLEAR_BITMAPS | QCOW2_AUTOCLEAR_RAW_DATA_FILE));
 }
 
-/* The position of the extension in w->exts, and its size in *LEN.  UINT64_MAX: there is
- * none. */
+/* The position of the extension in w->exts, at FROM or behind it, and its size in *LEN.
+ * UINT64_MAX: there is none. */
 static uint64_t
-find (const struct headerwrite *w, uint32_t type, uint64_t *len)
+find (const struct headerwrite *w, uint32_t type, uint64_t from, uint64_t *len)
 {
   struct qcow2_extension ext;
   uint64_t at;
 
-  for (at = 0; (*len = extension_at (w->exts, at, w->exts_len, &ext)) != 0; at += *len)
+  for (at = from; (*len = extension_at (w->exts, at, w->exts_len, &ext)) != 0; at += *len)
     if (get32 (ext.type) == type)
       return at;
   return UINT64_MAX;
+}
+
+/* Removes all of this type at FROM or behind it.  (QEMU takes the last one of two.) */
+static void
+drop_from (struct headerwrite *w, uint32_t type, uint64_t from)
+{
+  uint64_t at, len;
+
+  while ((at = find (w, type, from, &len)) != UINT64_MAX) {
+    memmove (w->exts + at, w->exts + at + len, w->exts_len - (at + len));
+    w->exts_len -= len;
+    memset (w->exts + w->exts_len, 0, len);
+  }
 }
 
 void
@@ -197,13 +210,15 @@ headerwrite_put_extension (struct headerwrite *w, uint32_t type, const void *dat
 {
   const struct qcow2_extension ext = { put32 (type), put32 (len) };
   const uint64_t want = sizeof ext + round_up (len, 8);
-  uint64_t is, at = find (w, type, &is);
+  uint64_t is, at = find (w, type, 0, &is);
 
   if (at == UINT64_MAX) {
     /* (The padding of the last one may have been cut off.) */
     w->exts_len = at = round_up (w->exts_len, 8);
     is = 0;
   }
+  else
+    drop_from (w, type, at + is);
   assert (w->exts_len - is + want <= EXTS_CLUSTERS * w->cs);
   memmove (w->exts + at + want, w->exts + at + is, w->exts_len - (at + is));
   w->exts_len = w->exts_len - is + want;
@@ -215,14 +230,7 @@ headerwrite_put_extension (struct headerwrite *w, uint32_t type, const void *dat
 void
 headerwrite_drop_extension (struct headerwrite *w, uint32_t type)
 {
-  uint64_t len;
-  const uint64_t at = find (w, type, &len);
-
-  if (at == UINT64_MAX)
-    return;
-  memmove (w->exts + at, w->exts + at + len, w->exts_len - (at + len));
-  w->exts_len -= len;
-  memset (w->exts + w->exts_len, 0, len);
+  drop_from (w, type, 0);
 }
 
 void

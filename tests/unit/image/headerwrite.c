@@ -139,11 +139,9 @@ make_image (struct trial *t, struct rng *rng)
     /* An end mark fits behind it, though the list may lie at an odd offset. */
     if (8 + (len + 7) / 8 * 8 + 8 > room)
       break;
+    /* Some have this type twice, or more often. */
     at = put_extension (&b, at, rng_below (rng, 6) ? 100 + n : QCOW2_EXT_BACKING_FORMAT,
                         len);
-    /* Each type once. */
-    if (blob_get (&b, at - 8 - (len + 7) / 8 * 8, 4) == QCOW2_EXT_BACKING_FORMAT)
-      n = n > 3 ? 3 : 1;
     room = t->cs - at;
   }
   if (v3 && rng_below (rng, 2) && room >= 48)
@@ -166,15 +164,23 @@ make_image (struct trial *t, struct rng *rng)
 
 /* --- changing --- */
 
+/* All of this type, from the I-th one on. */
 static void
-drop (struct meaning *m, uint32_t type)
+drop_from (struct meaning *m, uint32_t type, unsigned i)
 {
-  for (unsigned i = 0; i < m->n; i++)
+  while (i < m->n)
     if (m->exts[i].type == type) {
       memmove (&m->exts[i], &m->exts[i + 1], (m->n - i - 1) * sizeof m->exts[0]);
       memset (&m->exts[--m->n], 0, sizeof m->exts[0]);
-      return;
     }
+    else
+      i++;
+}
+
+static void
+drop (struct meaning *m, uint32_t type)
+{
+  drop_from (m, type, 0);
 }
 
 static void
@@ -189,6 +195,7 @@ put (struct meaning *m, uint32_t type, const void *data, uint32_t len)
   m->exts[i].type = type;
   m->exts[i].len = len;
   memcpy (m->exts[i].data, data, len);
+  drop_from (m, type, i + 1);
 }
 
 /* LEN 0: there is no backing file any more. */
