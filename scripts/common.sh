@@ -130,6 +130,7 @@ test_packages=(
   qemu-system-x86
   qemu-utils
   rocksdb-tools
+  spin
   strace
   syslinux
   syslinux-common

@@ -138,13 +138,13 @@ extern void stats_add_past (struct disk *);
 extern int disk_end (struct disk *);
 
 /* For a request that changes something, with a pin that was taken before: may it go on?
- * Otherwise it gives the pin back, and calls gate_wait before it tries again. */
+ * Otherwise it gives the pin back, and calls disk_wait_at_gate before it tries again. */
 static inline bool
 gate_is_open (const struct disk *d)
 {
   return !atomic_load (&d->closed);
 }
-extern void gate_wait (struct disk *);
+extern void disk_wait_at_gate (struct disk *);
 
 /* --- exports.c --- */
 

@@ -128,7 +128,7 @@ begin_change (const struct export *e, struct grace_pin *pin, struct view *made)
     if (gate_is_open (e->disk))
       return v;
     grace_leave (e->disk->grace, *pin);
-    gate_wait (e->disk);
+    disk_wait_at_gate (e->disk);
   }
 }
 

@@ -73,7 +73,7 @@ open_gate (struct disk *d)
 }
 
 void
-gate_wait (struct disk *d)
+disk_wait_at_gate (struct disk *d)
 {
   LOCK_FOR_BLOCK (&d->lock);
 
