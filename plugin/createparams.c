@@ -73,7 +73,7 @@ show_progress (void *opaque, uint64_t done, uint64_t total)
 {
   if (progress_step (opaque, done, total, done))
     return 0;
-  nbdkit_error ("interrupted while creating the image");
+  report_error ("interrupted while creating the image");
   errno = EINTR;
   return -1;
 }
@@ -98,7 +98,7 @@ check_absent (const char *path)
 
   if (newdevice_is (path) || lstat (path, &st) == -1)
     return 0;
-  nbdkit_error ("%s: cannot create: the file exists already: omit create= to serve it",
+  report_error ("%s: cannot create: the file exists already: omit create= to serve it",
                 path);
   errno = EEXIST;
   return -1;

@@ -17,6 +17,7 @@
 #include <nbdkit-plugin.h>
 
 #include "util/bytes.h"
+#include "util/report.h"
 #include "format/format.h"
 #include "format/luks.h"
 #include "plugin/editparams.h"
@@ -35,7 +36,7 @@ editparams_add_key (struct editparams *e, const char *key, const char *value)
   e->keyedit.add = e->key_add;
   if (e->key_add[0] != '\0')
     return 0;
-  nbdkit_error ("%s=: the passphrase must not be empty", key);
+  report_error ("%s=: the passphrase must not be empty", key);
   return -1;
 }
 
@@ -83,7 +84,7 @@ append_bitmap (struct editparams *e, enum bitmapedit_what what, const char *name
     realloc (e->bitmaps, (e->nr_bitmaps + 1) * sizeof *list);
 
   if (list == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   e->bitmaps = list;
@@ -168,7 +169,7 @@ add_edit (struct editparams *e, const struct edit *edit)
   struct edit *edits = reallocarray (e->edits, e->nr_edits + 1, sizeof *edits);
 
   if (edits == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   e->edits = edits;

@@ -64,14 +64,14 @@ hangup_start (struct dir *dir)
   int err;
 
   if (h == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   h->dir = dir;
   err = pthread_create (&h->thread, NULL, hang_up_at_end, h);
   if (err == 0)
     return h;
-  nbdkit_error ("pthread_create: %s", strerror (err));
+  report_error ("pthread_create: %s", strerror (err));
   free (h);
   return NULL;
 }

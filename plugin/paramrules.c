@@ -22,6 +22,7 @@
 #include <nbdkit-plugin.h>
 
 #include "util/bytes.h"
+#include "util/report.h"
 #include "storage/nbduri.h"
 #include "storage/reportfile.h"
 #include "plugin/paramrules.h"
@@ -235,7 +236,7 @@ check_needs (const struct params *p, const bool asked[NR_PARTIES])
 
     if (holds (r, asked) && party != NR_PARTIES &&
         first_of (r->others, asked) == NR_PARTIES) {
-      nbdkit_error ("%s requires %s", name_of (p, party, buf), r->text);
+      report_error ("%s requires %s", name_of (p, party, buf), r->text);
       return -1;
     }
   }
@@ -252,7 +253,7 @@ check_excludes (const struct params *p, const bool asked[NR_PARTIES])
     const unsigned a = first_of (r->these, asked), b = first_of (r->others, asked);
 
     if (holds (r, asked) && a != NR_PARTIES && b != NR_PARTIES) {
-      nbdkit_error ("%s cannot be used with %s%s%s", name_of (p, a, one),
+      report_error ("%s cannot be used with %s%s%s", name_of (p, a, one),
                     name_of (p, b, other), r->text ? ": " : "", r->text ? r->text : "");
       return -1;
     }
@@ -277,7 +278,7 @@ check_reports (const struct params *p)
     for (size_t k = i + 1; k < n; k++)
       if (reports[i].path && reports[k].path &&
           reportfile_same (reports[i].path, reports[k].path)) {
-        nbdkit_error ("%s= and %s= name the same file", reports[i].key, reports[k].key);
+        report_error ("%s= and %s= name the same file", reports[i].key, reports[k].key);
         return -1;
       }
   return 0;
@@ -287,32 +288,32 @@ static int
 check_others (const struct params *p)
 {
   if (p->path == NULL && p->dir == NULL) {
-    nbdkit_error ("file= or dir= is required: nbdkit qcow2 disk.qcow2");
+    report_error ("file= or dir= is required: nbdkit qcow2 disk.qcow2");
     return -1;
   }
   if (params_check_file (p) == -1)
     return -1;
   if (p->create.options.encrypt && p->options.secret.len == 0) {
-    nbdkit_error ("encrypt=luks requires passphrase=, which must not be empty");
+    report_error ("encrypt=luks requires passphrase=, which must not be empty");
     return -1;
   }
   if (p->create.wanted && p->data_file_path &&
       strcmp (p->data_file_path, p->path) == 0) {
-    nbdkit_error ("data-file= names the image itself");
+    report_error ("data-file= names the image itself");
     return -1;
   }
   if (p->bitmap_from && p->path && strcmp (p->bitmap_from, p->path) == 0) {
-    nbdkit_error ("bitmap-from= names the image itself: leave it out");
+    report_error ("bitmap-from= names the image itself: leave it out");
     return -1;
   }
   if (p->amend_wanted && !p->given[PARAM_COMPAT] && !p->given[PARAM_LAZY_REFCOUNTS] &&
       !p->given[PARAM_REFCOUNT_BITS] && !p->given[PARAM_DATA_FILE_RAW]) {
-    nbdkit_error ("amend=true requires compat=, lazy-refcounts=, refcount-bits= or "
+    report_error ("amend=true requires compat=, lazy-refcounts=, refcount-bits= or "
                   "data-file-raw=");
     return -1;
   }
   if (p->edit.nr_merges != p->edit.nr_into) {
-    nbdkit_error ("bitmap-merge= and bitmap-into= belong together, but were given %zu "
+    report_error ("bitmap-merge= and bitmap-into= belong together, but were given %zu "
                   "and %zu times", p->edit.nr_merges, p->edit.nr_into);
     return -1;
   }
@@ -362,7 +363,7 @@ check_new_image (const struct params *p)
       const char *why = edit_choose_size (&e->edits[i], &e->options, size, &size);
 
       if (why) {
-        nbdkit_error ("create= cannot be used with resize=: %s", why);
+        report_error ("create= cannot be used with resize=: %s", why);
         return -1;
       }
     }

@@ -26,6 +26,7 @@
 #include <nbdkit-plugin.h>
 
 #include "util/cleanup.h"
+#include "util/report.h"
 #include "storage/nbduri.h"
 #include "format/compress.h"
 #include "format/format.h"
@@ -364,7 +365,7 @@ take_storage (struct params *p, const char *key, const char *value, char **r,
   char **uris = realloc (p->uris, (p->nr_uris + 1) * sizeof *uris);
 
   if (uris == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   p->uris = uris;
@@ -400,7 +401,7 @@ allow (struct params *p, const char *uri)
     realloc (p->allow_uri, (p->nr_allow_uri + 1) * sizeof *list);
 
   if (list == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   p->allow_uri = list;
@@ -655,9 +656,9 @@ unknown (const char *key)
   const char *const meant = paramhint_nearest (params_help, key, text);
 
   if (meant)
-    nbdkit_error ("unknown parameter '%s': did you mean %s?", key, meant);
+    report_error ("unknown parameter '%s': did you mean %s?", key, meant);
   else
-    nbdkit_error ("unknown parameter '%s': nbdkit qcow2 --help shows all", key);
+    report_error ("unknown parameter '%s': nbdkit qcow2 --help shows all", key);
   return -1;
 }
 
@@ -672,10 +673,10 @@ given_twice (const struct params *p, const struct spec *spec, const char *value)
       (meant = paramhint_word (params_help, word, text)) == NULL && p->info.name)
     meant = paramhint_word (params_help, word = p->info.name, text);
   if (meant)
-    nbdkit_error ("%s= was given more than once (%s is a file here: did you mean %s?)",
+    report_error ("%s= was given more than once (%s is a file here: did you mean %s?)",
                   spec->key, word, meant);
   else
-    nbdkit_error ("%s= was given more than once", spec->key);
+    report_error ("%s= was given more than once", spec->key);
   return -1;
 }
 
@@ -688,7 +689,7 @@ params_check_file (const struct params *p)
 
   if (meant == NULL || p->create.wanted || access (p->path, F_OK) == 0)
     return 0;
-  nbdkit_error ("there is no file '%s': did you mean %s?", word, meant);
+  report_error ("there is no file '%s': did you mean %s?", word, meant);
   return -1;
 }
 
@@ -803,7 +804,7 @@ params_complete (struct params *p)
     p->options.data_file = DATA_FILE_DENY;
   }
   if (p->options.backing == BACKING_PATH && p->options.backing_format == NULL)
-    nbdkit_debug ("backing-format is taken from the image's header");
+    report_debug ("backing-format is taken from the image's header");
   complete_check (p);
   createparams_complete (&p->create, p->path, &p->options);
 }

@@ -45,7 +45,7 @@ tell_bad (const char *key, const char *value, const char *fmt, va_list args)
   char shown[PRINTABLE_SIZE (MAX_SHOWN)], why[200];
 
   vsnprintf (why, sizeof why, fmt, args);
-  nbdkit_error ("%s=%s%s: %s", key,
+  report_error ("%s=%s%s: %s", key,
                 printable (value, MAX_SHOWN, shown, sizeof shown),
                 strlen (value) > MAX_SHOWN ? "..." : "", why);
 }
@@ -274,7 +274,7 @@ check_is_path (const char *key, const char *value)
       break;
   if (i == nr_foreign && !looks_like_uri (value, colon))
     return 0;
-  nbdkit_error ("%s=%.*s:...: %s", key, (int) colon, value,
+  report_error ("%s=%.*s:...: %s", key, (int) colon, value,
                 foreign[min64 (i, nr_foreign - 1)].advice);
   return -1;
 }
@@ -292,7 +292,7 @@ parse_storage (const char *key, const char *value, char **r, char **secrets)
     return 0;
   free (*r);
   *r = NULL;
-  nbdkit_error ("%s=: the NBD URI is malformed: %s", key, why);
+  report_error ("%s=: the NBD URI is malformed: %s", key, why);
   return -1;
 }
 
@@ -327,7 +327,7 @@ parse_new_name (const char *key, const char *value, size_t most)
 static int
 bad_passphrase (const char *key, const char *what, const char *why)
 {
-  nbdkit_error ("%s=%s: %s", key, what, why);
+  report_error ("%s=%s: %s", key, what, why);
   return -1;
 }
 

@@ -355,10 +355,10 @@ tell_unlisted (bool full, unsigned unlisted)
   static atomic_flag told_full = ATOMIC_FLAG_INIT, told_unlisted = ATOMIC_FLAG_INIT;
 
   if (full && !atomic_flag_test_and_set (&told_full))
-    nbdkit_error ("%s: the list of exports ends after %d: nbdkit takes no more",
+    report_error ("%s: the list of exports ends after %d: nbdkit takes no more",
                   params.options.path, MAX_LISTED);
   if (unlisted > 0 && !atomic_flag_test_and_set (&told_unlisted))
-    nbdkit_error ("%s: left out of the list of exports: %u (names that are not unique, "
+    report_error ("%s: left out of the list of exports: %u (names that are not unique, "
                   "not UTF-8, or longer than %d bytes)", params.options.path, unlisted,
                   EXPORTS_MAX_NAME);
 }
@@ -410,7 +410,7 @@ enter (struct handle *h, const char *name, bool writable)
   struct disk *used;
 
   if (!params.serve) {
-    nbdkit_error ("serve=false was given: there are no exports");
+    report_error ("serve=false was given: there are no exports");
     errno = EPERM;
     return -1;
   }
@@ -433,7 +433,7 @@ qcow2_open (int readonly)
 
   clients_came = true;
   if (h == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   if (name == NULL || enter (h, name, !readonly) == -1) {

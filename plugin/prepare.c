@@ -83,7 +83,7 @@ rebase (struct params *p, struct disk **disk)
   progress_end (&progress);
   if (r == -1)
     return -1;
-  nbdkit_debug ("%s: %s, %" PRIu64 " bytes were copied", p->path,
+  report_debug ("%s: %s, %" PRIu64 " bytes were copied", p->path,
                 flatten ? "flattened" : "rebased", copied);
   p->options.backing = BACKING_FOLLOW;
   p->options.backing_format = NULL;
@@ -106,7 +106,7 @@ commit (struct params *p, struct disk **disk)
   r = commit_image (image, &p->options, p->commit == COMMIT_KEEP, &watch, &copied);
   progress_end (&progress);
   if (r == 0) {
-    nbdkit_debug ("%s: committed, %" PRIu64 " bytes were copied", p->path, copied);
+    report_debug ("%s: committed, %" PRIu64 " bytes were copied", p->path, copied);
     emptied = image_again (image);
     r = emptied ? disk_open_on (&p->options, emptied, disk) : -1;
     image_close (emptied);
@@ -129,7 +129,7 @@ raw_copy (const struct params *p, struct disk *disk)
   r = rawcopy_disk (disk, &p->options, p->raw_copy, &watch, &copied);
   progress_end (&progress);
   if (r == 0)
-    nbdkit_debug ("%s: copied to %s, %" PRIu64 " bytes were written", p->path,
+    report_debug ("%s: copied to %s, %" PRIu64 " bytes were written", p->path,
                   p->raw_copy, copied);
   return r;
 }
@@ -147,9 +147,9 @@ compare (const struct params *p, struct disk *disk)
   r = compare_disk (disk, &p->options, &p->compare, &watch, &difference);
   progress_end (&progress);
   if (r == 0 && difference == UINT64_MAX)
-    nbdkit_debug ("%s: shows the same as %s", p->path, p->compare.with);
+    report_debug ("%s: shows the same as %s", p->path, p->compare.with);
   else if (r == 0)
-    nbdkit_debug ("%s: differs from %s at %" PRIu64, p->path, p->compare.with,
+    report_debug ("%s: differs from %s at %" PRIu64, p->path, p->compare.with,
                   difference);
   return r;
 }
@@ -225,7 +225,7 @@ write_map (struct params *p, struct image *image, struct layers *layers)
   char text[PRINTABLE_SIZE (64)];
 
   if (name && s == NULL) {
-    nbdkit_error ("%s: there is no snapshot \"%s\"", p->path,
+    report_error ("%s: there is no snapshot \"%s\"", p->path,
                   printable (name, strnlen (name, 64), text, sizeof text));
     errno = ENOENT;
     return -1;
@@ -380,7 +380,7 @@ prepare_disk (struct params *p, struct disk **disk)
   if (r == -1 || !p->serve)
     return r;
   if (disk_why_readonly (*disk))
-    nbdkit_debug ("%s: served read-only: %s", p->path, disk_why_readonly (*disk));
-  nbdkit_debug ("%s: %s", p->path, disk_description (*disk));
+    report_debug ("%s: served read-only: %s", p->path, disk_why_readonly (*disk));
+  report_debug ("%s: %s", p->path, disk_description (*disk));
   return check_export (*disk);
 }

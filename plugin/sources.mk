@@ -31,7 +31,8 @@ callback_sources = \
 	%reldir%/prepare.h \
 	$(NULL)
 
-# The words of this front end.  Tests bring others.
+# What the core calls: the words of this front end, and its log.  Tests bring others.
 word_sources = \
+	%reldir%/log.c \
 	%reldir%/remedy.c \
 	$(NULL)

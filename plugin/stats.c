@@ -266,7 +266,7 @@ stats_start (struct stats_file *f)
   err = pthread_create (&f->thread, NULL, keep_up_to_date, f);
   pthread_sigmask (SIG_SETMASK, &old, NULL);
   if (err) {
-    nbdkit_error ("pthread_create: %s", strerror (err));
+    report_error ("pthread_create: %s", strerror (err));
     return -1;
   }
   f->started = true;
@@ -280,7 +280,7 @@ stats_open (const char *path, void (*get) (struct stats *))
   pthread_condattr_t attributes;
 
   if (f == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   f->path = path;

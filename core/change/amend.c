@@ -38,7 +38,7 @@
 static int
 refuse (const struct image *image, unsigned version, const char *why)
 {
-  nbdkit_error ("%s: the image cannot be changed to version %u: %s",
+  report_error ("%s: the image cannot be changed to version %u: %s",
                 storage_path (image->file), version, why);
   errno = EPERM;
   return -1;
@@ -72,7 +72,7 @@ check_snapshots (const struct image *image)
   uint64_t at = 0;
 
   if (table == NULL) {
-    nbdkit_error ("%s: snapshot table: %m", storage_path (image->file));
+    report_error ("%s: snapshot table: %m", storage_path (image->file));
     return -1;
   }
   if (storage_read (image->file, table, bytes, image->header.snapshots_offset) == -1)
@@ -119,7 +119,7 @@ check_features (const struct image *image, const struct amend *a, unsigned versi
       "the same bytes as the disk";
   if (why == NULL)
     return 0;
-  nbdkit_error ("%s: %s%s%s", storage_path (image->file), why, cure[0] ? ": " : "", cure);
+  report_error ("%s: %s%s%s", storage_path (image->file), why, cure[0] ? ": " : "", cure);
   errno = EPERM;
   return -1;
 }
@@ -222,7 +222,7 @@ replace_zero_clusters (const struct image *image, const struct disk_options *d,
   };
 
   if (l2 == NULL) {
-    nbdkit_error ("%s: L2 table: %m", storage_path (image->file));
+    report_error ("%s: L2 table: %m", storage_path (image->file));
     return -1;
   }
   return replace_all (&r, sh);

@@ -92,7 +92,7 @@ refuse (const struct edit *e, const char *name, const char *why)
 {
   char text[PRINTABLE_SIZE (64)];
 
-  nbdkit_error ("%s: bitmap \"%s\": %s", storage_path (e->image->file),
+  report_error ("%s: bitmap \"%s\": %s", storage_path (e->image->file),
                 printable (name, 64, text, sizeof text), why);
   errno = EINVAL;
   return -1;
@@ -178,7 +178,7 @@ add_part (struct item *item, const struct bitmapmerge_part *part)
   }
   p = realloc (item->parts, (item->nr_parts + 1) * sizeof *p);
   if (p == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   item->parts = p;
@@ -338,7 +338,7 @@ plan (struct edit *e, const struct bitmapedit *edits, size_t n)
 {
   e->items = calloc (e->dir->nr_all + n, sizeof *e->items);
   if (e->items == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   for (size_t i = 0; i < e->dir->nr_all; i++) {
@@ -367,7 +367,7 @@ will_free (struct edit *e, uint64_t host, uint64_t bytes)
 
   p = realloc (e->frees, (e->nr_frees + 1) * sizeof *p);
   if (p == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   e->frees = p;
@@ -387,7 +387,7 @@ will_free_table (struct edit *e, const struct bitmapdir_entry *old)
   uint64_t offset;
 
   if (table == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   if (storage_read (e->image->file, table, bytes, old->table) == -1)
@@ -473,7 +473,7 @@ reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
   int r;
 
   if (small == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   for (;;) {
@@ -482,7 +482,7 @@ reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
       break;
     small[nr_small++] = *run;
     if (nr_small == MAX_SHORT) {
-      nbdkit_error ("%s: no space for %" PRIu64 " contiguous clusters",
+      report_error ("%s: no space for %" PRIu64 " contiguous clusters",
                     storage_path (e->image->file), n);
       errno = ENOSPC;
       r = -1;
@@ -512,7 +512,7 @@ write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
   uint64_t at, n;
 
   if (cluster == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (at = 0; at < run->clusters * cs; at += cs) {
@@ -560,7 +560,7 @@ make_table (struct edit *e, struct item *item)
 
   item->table = calloc (1, bytes);
   if (words == NULL || item->table == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (uint64_t i = 0; item->nr_parts > 0 && i < item->table_entries; i++)
@@ -594,7 +594,7 @@ append_entry (struct edit *e, const struct qcow2_bitmap *fixed,
                    "the bitmap directory would be too long: use shorter names");
   p = realloc (e->bytes, e->size + len);
   if (p == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   e->bytes = p;
@@ -758,7 +758,7 @@ open_source (const struct disk_options *o, const char *path, struct source *s)
   if (image_read_header (s->image) == 0) {
     overlap = overlap_new (s->image->header.cluster_bits);
     if (overlap == NULL)
-      nbdkit_error ("overlap_new: %m");
+      report_error ("overlap_new: %m");
     else if (!s->image->header.has_bitmaps)
       r = 0;
     else
@@ -766,7 +766,7 @@ open_source (const struct disk_options *o, const char *path, struct source *s)
     overlap_free (overlap);
   }
   if (r == 1) {
-    nbdkit_error ("%s: %s", path, why);
+    report_error ("%s: %s", path, why);
     errno = EINVAL;
   }
   if (r != 0)

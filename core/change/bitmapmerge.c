@@ -162,7 +162,7 @@ bitmapmerge_compute (const struct bitmapmerge_part *parts, size_t n,
   CLEANUP_FREE uint64_t *buf = malloc (READ_WORDS * sizeof *buf);
 
   if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   memset (c->words, 0, c->bytes);

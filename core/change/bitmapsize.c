@@ -51,7 +51,7 @@ refuse (const struct image *image, const struct bitmapdir_any *b, const char *wh
 {
   char text[PRINTABLE_SIZE (64)];
 
-  nbdkit_error ("%s: resize: bitmap \"%s\": %s", storage_path (image->file),
+  report_error ("%s: resize: bitmap \"%s\": %s", storage_path (image->file),
                 printable (b->name, 64, text, sizeof text), why);
   errno = EINVAL;
   return -1;
@@ -72,13 +72,13 @@ read_directory (const struct image *image, struct bitmapdir *dir)
   int r;
 
   if (overlap == NULL) {
-    nbdkit_error ("overlap_new: %m");
+    report_error ("overlap_new: %m");
     return -1;
   }
   r = bitmapdir_read (image->file, &image->header, overlap, dir, why);
   overlap_free (overlap);
   if (r == 1) {
-    nbdkit_error ("%s: resize: %s", storage_path (image->file), why);
+    report_error ("%s: resize: %s", storage_path (image->file), why);
     errno = EBUSY;
   }
   return r == 0 ? 0 : -1;
@@ -114,7 +114,7 @@ look_at_last (const struct image *image, struct next *n, uint64_t bits)
     return 0;
   buf = malloc (cs);
   if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   if (offset == 0)
@@ -147,7 +147,7 @@ look (const struct image *image, const struct bitmapdir_any *old,
   n->changed = n->entries != e->table_entries;
   n->table = calloc (max64 (n->entries, e->table_entries), sizeof *n->table);
   if (n->table == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   if (storage_read (image->file, n->table, e->table_entries * sizeof *n->table,
@@ -297,7 +297,7 @@ change (const struct image *image, struct shadow *s,
   bool changed;
 
   if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   if (storage_read (image->file, buf, h->bitmaps.dir_size,

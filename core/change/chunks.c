@@ -77,7 +77,7 @@ do_chunks (void *opaque)
      * keep the messages. */
     report_keep ();
     if (scratch == NULL)
-      nbdkit_error ("malloc: %m");
+      report_error ("malloc: %m");
     else
       err = r->job->work (r->job->opaque, scratch, start, end, &copied) == 0 ? 0 : errno;
     LOCK_FOR_BLOCK (&r->lock);
@@ -186,7 +186,7 @@ run_threads (struct run *r, const struct chunks_watch *watch)
   }
   if (n == 0) {
     errno = err;
-    nbdkit_error ("pthread_create: %m");
+    report_error ("pthread_create: %m");
     r->error = err;
   }
   wait_for_threads (r, watch);

@@ -64,7 +64,7 @@ struct commit {
 static int
 refuse (const struct commit *c, const char *why)
 {
-  nbdkit_error ("%s: the image cannot be committed: %s", c->options->path, why);
+  report_error ("%s: the image cannot be committed: %s", c->options->path, why);
   errno = EPERM;
   return -1;
 }
@@ -108,7 +108,7 @@ sync_below (const struct commit *c)
 static int
 refuse_below (const struct commit *c, const char *why)
 {
-  nbdkit_error ("%s: the backing file of %s cannot be written: %s", c->path,
+  report_error ("%s: the backing file of %s cannot be written: %s", c->path,
                 c->options->path, why);
   errno = EROFS;
   return -1;
@@ -146,7 +146,7 @@ check_named (const struct commit *c, const char *format, const struct image *bas
                    : remedy (REMEDY_NAME_BACKING));
   if (!named || h->backing_format == NULL || strcmp (h->backing_format, format) == 0)
     return 0;
-  nbdkit_error ("%s: the image cannot be committed into a file of the format %s: it says "
+  report_error ("%s: the image cannot be committed into a file of the format %s: it says "
                 "that the format of its backing file is \"%s\"", c->options->path, format,
                 h->backing_format);
   errno = EPERM;
@@ -290,7 +290,7 @@ make_durable (void *opaque)
 static int
 cut_short (const struct commit *c, int err, uint64_t done)
 {
-  nbdkit_error ("%s: the commit %s after %" PRIu64 " of %" PRIu64 " bytes of the disk: "
+  report_error ("%s: the commit %s after %" PRIu64 " of %" PRIu64 " bytes of the disk: "
                 "the image is unchanged, and its backing file may contain a part of its "
                 "data; %s", c->options->path, err == EINTR ? "was stopped" : "failed", done,
                 c->image->header.size, remedy (REMEDY_COMMIT_AGAIN));

@@ -188,7 +188,7 @@ compare_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end,
 static int
 cut_short (const struct disk_options *o, int err, uint64_t done, uint64_t size)
 {
-  nbdkit_error ("%s: comparing %s after %" PRIu64 " of %" PRIu64 " bytes", o->path,
+  report_error ("%s: comparing %s after %" PRIu64 " of %" PRIu64 " bytes", o->path,
                 err == EINTR ? "was stopped" : "failed", done, size);
   errno = err;
   return -1;

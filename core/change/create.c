@@ -95,7 +95,7 @@ check_not_device (const struct maker *m, const struct image *image)
       (!storage_same (image->file, d) &&
        !(image->data && storage_same (image->data, d))))
     return 0;
-  nbdkit_error ("%s: cannot create: it is in the backing chain of the new image",
+  report_error ("%s: cannot create: it is in the backing chain of the new image",
                 storage_path (d));
   errno = ELOOP;
   return -1;
@@ -378,7 +378,7 @@ make_luks (struct maker *m)
     return 0;
   m->luks = malloc (LUKSMAKE_BYTES);
   if (m->luks == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   return luksmake (o->path, o->secret.passphrase, o->secret.len, o->iter_ms, m->luks);
@@ -399,7 +399,7 @@ check_device_size (const struct maker *m)
 
   if (m->device == NULL || m->n.file_size <= storage_size (m->device))
     return 0;
-  nbdkit_error ("%s: cannot create: the device has %" PRIu64 " bytes, but %s needs %"
+  report_error ("%s: cannot create: the device has %" PRIu64 " bytes, but %s needs %"
                 PRIu64, storage_path (m->device), storage_size (m->device),
                 preallocated ? "the preallocated image" : "the metadata of the new image",
                 m->n.file_size);
@@ -448,7 +448,7 @@ make (struct maker *m)
     return -1;
   m->chunk = malloc (CHUNK);
   if (m->chunk == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   /* Report the first step before the first change. */
@@ -478,14 +478,14 @@ create_image (const struct create_options *options, struct created **created)
   int r = -1;
 
   if (c == NULL)
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
   else
     r = make (&m);
   KEEP_ERRNO_FOR_BLOCK;
   free (m.chunk);
   free (m.luks);                /* it contains no secrets */
   if (r == 0) {
-    nbdkit_debug ("%s: created, %" PRIu64 " bytes, a disk of %" PRIu64,
+    report_debug ("%s: created, %" PRIu64 " bytes, a disk of %" PRIu64,
                   options->path, m.n.file_size, m.n.options.size);
     *c = (struct created) {
       .image = m.image, .data = m.data, .options = options, .end = m.n.file_size,
@@ -554,11 +554,11 @@ created_withdraw (struct created *c)
   path = c->options->path;
   /* The image first: no image ever names a data file that does not exist. */
   if ((c->image ? withdraw_file : withdraw_device) (c) == -1)
-    nbdkit_error ("%s: the new image was not removed", path);
+    report_error ("%s: the new image was not removed", path);
   else {
     if (c->data)
       newfile_withdraw (c->data);
-    nbdkit_debug ("%s: the new image was removed", path);
+    report_debug ("%s: the new image was removed", path);
   }
   created_keep (c);
 }

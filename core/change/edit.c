@@ -101,7 +101,7 @@ choose_size (const struct change *c, uint64_t old, uint64_t *size)
 
   if (why == NULL)
     return 0;
-  nbdkit_error ("%s: resize: %s", c->d->path, why);
+  report_error ("%s: resize: %s", c->d->path, why);
   errno = EINVAL;
   return -1;
 }
@@ -129,7 +129,7 @@ write_zeros (const struct view *v, uint64_t count, uint64_t offset)
   CLEANUP_FREE void *zeros = calloc (1, count);
 
   if (zeros == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   return request_write (v, zeros, count, offset, false);
@@ -171,7 +171,7 @@ zero_tail (const struct change *c, const struct view *disk)
   r = v.lower ? zero_from (c, &v, disk->size) : -1;
   layers_view_free (v.lower);
   if (r == -1)
-    nbdkit_error ("%s: cannot zero the end of the last cluster", c->d->path);
+    report_error ("%s: cannot zero the end of the last cluster", c->d->path);
   return r;
 }
 
@@ -221,7 +221,7 @@ check_unused (const struct change *c, const struct image *image)
 
   if (s == NULL || !disk_serves_snapshot (c->disk, s->id))
     return 0;
-  nbdkit_error ("%s: a client uses the snapshot \"%s\"", c->d->path,
+  report_error ("%s: a client uses the snapshot \"%s\"", c->d->path,
                 printable (s->name, 64, text, sizeof text));
   errno = EBUSY;
   return -1;
@@ -285,7 +285,7 @@ edit_one (struct disk *disk, const struct edit_options *options, const struct ed
   shadow_free (c.done);
   if (r == 0 && edit->kind == EDIT_RESIZE && disk_inside (disk).view->size < before &&
       ends_within_cluster (disk_inside (disk).view) && disk_change (disk, &after) == -1)
-    nbdkit_debug ("%s: the image was resized despite this error", c.d->path);
+    report_debug ("%s: the image was resized despite this error", c.d->path);
   return r;
 }
 

@@ -57,7 +57,7 @@ struct keys {
 static int
 refuse_unless (const struct keys *k, const char *why, const char *cure)
 {
-  nbdkit_error ("%s: the keys cannot be changed: %s%s%s", k->path, why, cure ? ": " : "",
+  report_error ("%s: the keys cannot be changed: %s%s%s", k->path, why, cure ? ": " : "",
                 cure ? cure : "");
   errno = EPERM;
   return -1;
@@ -195,7 +195,7 @@ add (struct keys *k, const uint8_t *key, const char *passphrase, unsigned iter_m
   if (slot == -1)
     return -1;
   if (material == NULL) {
-    nbdkit_error ("%s: key slot: %m", k->path);
+    report_error ("%s: key slot: %m", k->path);
     return -1;
   }
   entry = k->raw.slots[slot];
@@ -207,12 +207,12 @@ add (struct keys *k, const uint8_t *key, const char *passphrase, unsigned iter_m
   if (set == -1)
     return -1;
   if (!(set & 1 << slot)) {
-    nbdkit_error ("%s: the new passphrase does not open the key slot that was written",
+    report_error ("%s: the new passphrase does not open the key slot that was written",
                   k->path);
     errno = EIO;
     return -1;
   }
-  nbdkit_debug ("%s: LUKS: the passphrase was added in key slot %d", k->path, slot);
+  report_debug ("%s: LUKS: the passphrase was added in key slot %d", k->path, slot);
   return 0;
 }
 
@@ -229,7 +229,7 @@ wipe (const struct keys *k, unsigned slot)
   if (!find_material (k, slot, &at, &bytes))
     return 0;
   if (noise == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   errno = 0;

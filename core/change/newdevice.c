@@ -66,7 +66,7 @@ newdevice_open (const char *path, const struct storage_options *options,
     return -1;
   why = storage_why_readonly (s);
   if (!storage_is_writable (s)) {
-    nbdkit_error ("%s: cannot create: %s", storage_path (s),
+    report_error ("%s: cannot create: %s", storage_path (s),
                   why ? why : "the device is not writable");
     errno = EROFS;
   }
@@ -112,7 +112,7 @@ newdevice_check_zeros (struct storage *s, void *buf, uint64_t chunk,
     if (r == 1) {
       for (i = 0; bytes[i] == 0; i++)
         ;
-      nbdkit_error ("%s: cannot create: there is data at offset %" PRIu64
+      report_error ("%s: cannot create: there is data at offset %" PRIu64
                     "; %s", storage_path (s), at + i, remedy (REMEDY_OVERWRITE));
       errno = EEXIST;
       return -1;

@@ -75,7 +75,7 @@ refuse (const char *fmt, ...)
   va_start (args, fmt);
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
-  nbdkit_error ("%s", text);
+  report_error ("%s", text);
   errno = EINVAL;
   return -1;
 }

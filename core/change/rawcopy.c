@@ -95,7 +95,7 @@ copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t 
 static int
 cut_short (const struct rawcopy *c, const char *path, int err, uint64_t done)
 {
-  nbdkit_error ("%s: copying the disk %s after %" PRIu64 " of %" PRIu64 " bytes", path,
+  report_error ("%s: copying the disk %s after %" PRIu64 " of %" PRIu64 " bytes", path,
                 err == EINTR ? "was stopped" : "failed", done, export_size (c->from));
   errno = err;
   return -1;

@@ -344,7 +344,7 @@ static int
 refuse (const struct disk_options *o, const struct rebase *to, const char *why,
         const char *what)
 {
-  nbdkit_error ("%s: the image cannot be %s: %s%s", o->path,
+  report_error ("%s: the image cannot be %s: %s%s", o->path,
                 is_flatten (to) ? "flattened" : "rebased", why, what);
   errno = EPERM;
   return -1;
@@ -358,7 +358,7 @@ cut_short (const struct disk_options *o, const struct rebase *to,
   const char *const resumes = watch && watch->image_goes ? ""
     : remedy (is_flatten (to) ? REMEDY_FLATTEN_AGAIN : REMEDY_REBASE_AGAIN);
 
-  nbdkit_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes of the disk%s%s",
+  report_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes of the disk%s%s",
                 o->path, is_flatten (to) ? "flattening" : "rebasing",
                 err == EINTR ? "was stopped" : "failed", done, size,
                 resumes[0] ? "; " : "", resumes);
@@ -564,7 +564,7 @@ check_name (const struct image *image, const struct disk_options *o,
   }
   if (!edit_name_means (o, to->name, image->file))
     return 0;
-  nbdkit_error ("%s: the image cannot be its own backing file", o->path);
+  report_error ("%s: the image cannot be its own backing file", o->path);
   errno = ELOOP;
   return -1;
 }

@@ -99,7 +99,7 @@ resize_check (const struct image *image,
            o->size > storage_size (image->data))
     why = "the external data file is a device that is too small";
   if (why) {
-    nbdkit_error ("%s: resize: %s", storage_path (image->file), why);
+    report_error ("%s: resize: %s", storage_path (image->file), why);
     errno = EINVAL;
     return -1;
   }
@@ -298,7 +298,7 @@ resize_image (const struct image *image, const struct resize_options *o,
     return -1;
   r.l2 = malloc (cs);
   if (r.l2 == NULL)
-    nbdkit_error ("%s: resize: %m", storage_path (image->file));
+    report_error ("%s: resize: %m", storage_path (image->file));
   else if ((r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n,
                                    max64 (r.old_n, r.n))) != NULL)
     result = do_resize (&r);

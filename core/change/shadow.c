@@ -59,7 +59,7 @@ shadow_corrupt (struct shadow *s, const char *fmt, ...)
   va_start (args, fmt);
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
-  nbdkit_error ("%s: the image is corrupt and was not changed (qemu-img check -r all "
+  report_error ("%s: the image is corrupt and was not changed (qemu-img check -r all "
                 "may repair it): %s", storage_path (s->file), text);
   errno = EUCLEAN;
   return -1;
@@ -108,7 +108,7 @@ shadow_new (const struct image *image, bool discard)
   return s;
 
  no_memory:
-  nbdkit_error ("%s: out of memory: %m", storage_path (image->file));
+  report_error ("%s: out of memory: %m", storage_path (image->file));
  error:
   shadow_free (s);
   return NULL;
@@ -153,14 +153,14 @@ new_block (struct shadow *s)
 
   s->memory += s->h->cluster_size;
   if (s->memory > MAX_MEMORY) {
-    nbdkit_error ("%s: the image has more refcounts than fit into %" PRIu64
+    report_error ("%s: the image has more refcounts than fit into %" PRIu64
                   " bytes of memory", storage_path (s->file), MAX_MEMORY);
     errno = ENOMEM;
     return NULL;
   }
   b = calloc (1, s->h->cluster_size);
   if (b == NULL)
-    nbdkit_error ("%s: refcounts: %m", storage_path (s->file));
+    report_error ("%s: refcounts: %m", storage_path (s->file));
   return b;
 }
 
@@ -172,7 +172,7 @@ shadow_load (struct shadow *s, uint64_t index)
   unsigned char *b;
 
   if (index >= SHADOW_MAX_BLOCKS) {
-    nbdkit_error ("%s: the file would be larger than a refcount table can describe",
+    report_error ("%s: the file would be larger than a refcount table can describe",
                   storage_path (s->file));
     errno = ENOSPC;
     return -1;
@@ -249,7 +249,7 @@ set_count (struct shadow *s, uint64_t cluster, uint64_t count)
 static int
 too_many_references (struct shadow *s, uint64_t cluster)
 {
-  nbdkit_error ("%s: the cluster at offset %" PRIu64 " cannot have more references: the "
+  report_error ("%s: the cluster at offset %" PRIu64 " cannot have more references: the "
                 "refcounts of the image have %u bit%s",
                 storage_path (s->file), cluster << s->h->cluster_bits,
                 1u << s->h->refcount_order, s->h->refcount_order ? "s" : "");

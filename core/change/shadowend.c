@@ -133,7 +133,7 @@ write_refcounts (struct shadow *s, const struct shadow_place *p)
   CLEANUP_FREE struct be64 *table = calloc (1, bytes);
 
   if (table == NULL) {
-    nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
+    report_error ("%s: refcount table of %" PRIu64 " bytes: %m",
                   storage_path (s->file), bytes);
     return -1;
   }
@@ -174,7 +174,7 @@ shadow_check_bitmaps (const struct image *image)
   headerwrite_free (w);
   if (fits)
     return 0;
-  nbdkit_error ("%s: cannot change bitmaps: the header has no space for the bitmaps "
+  report_error ("%s: cannot change bitmaps: the header has no space for the bitmaps "
                 "extension",
                 storage_path (image->file));
   errno = ENOTSUP;
@@ -197,7 +197,7 @@ shadow_check_version (const struct image *image, unsigned version)
   headerwrite_free (w);
   if (fits)
     return 0;
-  nbdkit_error ("%s: the header has no space for a change to version %u",
+  report_error ("%s: the header has no space for a change to version %u",
                 storage_path (image->file), version);
   errno = ENOTSUP;
   return -1;
@@ -364,7 +364,7 @@ shadow_commit (struct shadow *s, const struct shadow_header *sh)
     return -1;
   if (switch_header (s, sh, s->counts ? &p : NULL) == -1)
     return -1;
-  nbdkit_debug ("%s: changed in one step: L1 table at %" PRIu64 ", %" PRIu32
+  report_debug ("%s: changed in one step: L1 table at %" PRIu64 ", %" PRIu32
                 " snapshots, %" PRIu64 " refcount blocks written",
                 storage_path (s->file), sh->l1_offset, sh->nr_snapshots,
                 p.blocks);

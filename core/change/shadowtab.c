@@ -31,7 +31,7 @@ shadow_read_l1 (struct shadow *s, uint64_t host, uint64_t old, uint64_t n)
   struct be64 *l1 = calloc (n, sizeof *l1);
 
   if (l1 == NULL) {
-    nbdkit_error ("%s: L1 table of %" PRIu64 " entries: %m",
+    report_error ("%s: L1 table of %" PRIu64 " entries: %m",
                   storage_path (s->file), n);
     return NULL;
   }

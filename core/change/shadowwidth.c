@@ -125,7 +125,7 @@ lay_out (const struct width *w, struct shadow_place *p)
   for (uint64_t i = 0; i < l.first >> w->block_bits; i++)
     l.blocks += is_needed (w, i);
   if (reflayout_find (&l, &size) == -1) {
-    nbdkit_error ("%s: there are more clusters than refcounts of %u bits can count",
+    report_error ("%s: there are more clusters than refcounts of %u bits can count",
                   storage_path (s->file), 1u << w->order);
     return -1;
   }
@@ -150,7 +150,7 @@ fill (const struct width *w, uint64_t index)
       continue;
     count = refblock_get (b->now, s->h->refcount_order, (first + i) & within);
     if (count > w->max_count) {
-      nbdkit_error ("%s: the cluster at offset %" PRIu64 " has %" PRIu64 " references, "
+      report_error ("%s: the cluster at offset %" PRIu64 " has %" PRIu64 " references, "
                     "too many for refcounts of %u bit%s", storage_path (s->file),
                     (first + i) << s->h->cluster_bits, count, 1u << w->order,
                     w->order ? "s" : "");
@@ -173,7 +173,7 @@ write_all (const struct width *w, const struct shadow_place *p)
   uint64_t i, n = 0;
 
   if (table == NULL) {
-    nbdkit_error ("%s: refcount table: %m", storage_path (s->file));
+    report_error ("%s: refcount table: %m", storage_path (s->file));
     return -1;
   }
   for (i = 0; i <= last && n < p->blocks; i++) {
@@ -199,7 +199,7 @@ shadow_write_width (struct shadow *s, unsigned order, struct shadow_place *p)
   CLEANUP_FREE unsigned char *block = w.block = malloc (s->h->cluster_size);
 
   if (block == NULL) {
-    nbdkit_error ("%s: refcounts: %m", storage_path (s->file));
+    report_error ("%s: refcounts: %m", storage_path (s->file));
     return -1;
   }
   if (drop_old (s) == -1 || lay_out (&w, p) == -1 ||

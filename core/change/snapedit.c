@@ -84,7 +84,7 @@ begin (struct snapedit *e, const struct image *image, bool discard)
   e->table_bytes = image->snapshots.table_bytes;
   e->table = calloc (1, e->table_bytes + 1024);
   if (e->l2 == NULL || e->table == NULL) {
-    nbdkit_error ("%s: snapshot table: %m", e->path);
+    report_error ("%s: snapshot table: %m", e->path);
     return -1;
   }
   return storage_read (image->file, e->table, e->table_bytes,
@@ -119,7 +119,7 @@ find (const struct image *image, const char *name)
 
   printable (name, min64 (strlen (name), MAX_SHOWN), text, sizeof text);
   if (s == NULL) {
-    nbdkit_error ("%s: there is no snapshot \"%s\"", path, text);
+    report_error ("%s: there is no snapshot \"%s\"", path, text);
     errno = ENOENT;
     return NULL;
   }
@@ -127,7 +127,7 @@ find (const struct image *image, const char *name)
     if (&image->snapshots.list[i] != s &&
         strcmp (image->snapshots.list[i].id, name) == 0 &&
         strcmp (s->id, name) != 0) {
-      nbdkit_error ("%s: \"%s\" is the name of one snapshot and the id of another",
+      report_error ("%s: \"%s\" is the name of one snapshot and the id of another",
                     path, text);
       errno = EINVAL;
       return NULL;
@@ -313,14 +313,14 @@ check_new (struct snapedit *e, const char *name)
   const size_t len = strlen (name);
 
   if (len == 0 || len > MAX_NAME) {
-    nbdkit_error ("%s: the name of a snapshot must have 1 to %d bytes, not %zu", e->path,
+    report_error ("%s: the name of a snapshot must have 1 to %d bytes, not %zu", e->path,
                   MAX_NAME, len);
     errno = EINVAL;
     return -1;
   }
   if (e->sh.nr_snapshots >= QCOW2_MAX_SNAPSHOTS ||
       e->table_bytes + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
-    nbdkit_error ("%s: the image already has the maximum of %" PRIu32 " snapshots",
+    report_error ("%s: the image already has the maximum of %" PRIu32 " snapshots",
                   e->path, e->sh.nr_snapshots);
     errno = EFBIG;
     return -1;
@@ -384,7 +384,7 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
   const uint64_t n = max64 (1, max64 (needed, snapshot->l1_entries));
 
   if (e->h->has_bitmaps) {
-    nbdkit_error ("%s: cannot apply a snapshot: the persistent bitmaps of the image "
+    report_error ("%s: cannot apply a snapshot: the persistent bitmaps of the image "
                   "would not record the change", e->path);
     errno = EBUSY;
     return -1;
@@ -491,7 +491,7 @@ empty (struct snapedit *e)
   e->active = read_active (e, n);
   e->other = calloc (n, sizeof *e->other);
   if (e->other == NULL)
-    nbdkit_error ("%s: L1 table: %m", e->path);
+    report_error ("%s: L1 table: %m", e->path);
   if (e->active == NULL || e->other == NULL ||
       shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
                          sizeof (struct be64)) == -1 ||

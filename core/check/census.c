@@ -45,7 +45,7 @@ census_new (struct storage *file, const struct header *h, uint32_t refcounts)
   struct census *c = calloc (1, sizeof *c);
 
   if (c == NULL) {
-    nbdkit_error ("%s: counting references: %m", storage_path (file));
+    report_error ("%s: counting references: %m", storage_path (file));
     return NULL;
   }
   c->refcounts = refcounts;

@@ -140,7 +140,7 @@ add_layer (struct check *c, const char *path, bool raw)
   }
   if (layers == NULL || l == NULL || l->path == NULL ||
       l->findings == NULL) {
-    nbdkit_error ("%s: check: out of memory", path);
+    report_error ("%s: check: out of memory", path);
     free_layer (l);
     return NULL;
   }
@@ -390,12 +390,12 @@ repair (struct check *c)
   if (!is_repairable (l, only_leaks)) {
     /* What is only outdated is repaired before the first write. */
     if (!only_leaks || l->corruptions > 0)
-      nbdkit_error ("%s: cannot be repaired: more is wrong than %s; nothing was changed",
+      report_error ("%s: cannot be repaired: more is wrong than %s; nothing was changed",
                     l->path, only_leaks ? "leaks" : "refcounts and COPIED flags");
     return;
   }
   if (!storage_is_writable (l->image->file)) {
-    nbdkit_error ("%s: cannot be repaired: %s", l->path, image_why_readonly (l->image));
+    report_error ("%s: cannot be repaired: %s", l->path, image_why_readonly (l->image));
     errno = EROFS;
     fail (c);
     return;
@@ -457,7 +457,7 @@ check_finish (struct check *c, bool opened)
   r = write_report (c);
   checkreport_line (&c->result, c->line, sizeof c->line);
   if (!opened)
-    nbdkit_error ("%s", c->line);
+    report_error ("%s", c->line);
   return r;
 }
 
@@ -475,7 +475,7 @@ check_image (const struct check_options *options, struct check **ret)
   struct check *c = calloc (1, sizeof *c);
 
   if (c == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   c->options = *options;
@@ -489,7 +489,7 @@ check_image (const struct check_options *options, struct check **ret)
       goto error;
     checkreport_tell (&c->result);
     checkreport_line (&c->result, c->line, sizeof c->line);
-    nbdkit_error ("%s", c->line);
+    report_error ("%s", c->line);
     errno = c->err ? c->err : c->result.verdict == CHECK_INCOMPLETE ? ENOENT : EUCLEAN;
     goto error;
   }

@@ -99,7 +99,7 @@ checkfiles_open (const char *path, const struct chain_options *options)
   struct image *raw;
 
   if (c == NULL || next == NULL) {
-    nbdkit_error ("%s: check: out of memory", path);
+    report_error ("%s: check: out of memory", path);
     free (c);
     free (next);
     return NULL;
@@ -123,7 +123,7 @@ checkfiles_open (const char *path, const struct chain_options *options)
   if (!c->incomplete)
     return c;
   checkfiles_close (c);
-  nbdkit_error ("%s: check: out of memory", path);
+  report_error ("%s: check: out of memory", path);
   errno = ENOMEM;
   return NULL;
 }

@@ -155,7 +155,7 @@ checkreport_tell (const struct check_result *r)
       if (list[k].kind == FINDING_LEAK && sums.corruptions > 0)
         continue;
       if (told < TOLD) {
-        nbdkit_error ("%s: %s", l->path, list[k].text);
+        report_error ("%s: %s", l->path, list[k].text);
         told++;
       }
       else
@@ -163,7 +163,7 @@ checkreport_tell (const struct check_result *r)
     }
   }
   if (omitted > 0)
-    nbdkit_error ("%s: and %" PRIu64 " more", r->layers[0]->path, omitted);
+    report_error ("%s: and %" PRIu64 " more", r->layers[0]->path, omitted);
 }
 
 /* --- for programs --- */

@@ -51,7 +51,7 @@ struct check_result {
  * with the path.  Returns TEXT. */
 extern const char *checkreport_line (const struct check_result *, char *text,
                                      size_t size);
-/* Reports the findings with nbdkit_error, up to a limit. */
+/* Reports the findings, up to a limit. */
 extern void checkreport_tell (const struct check_result *);
 
 /* May a report replace the file at PATH?  Returns 0, or -1 with errno = EEXIST

@@ -39,7 +39,7 @@ findings_new (size_t limit)
   struct findings *f = calloc (1, sizeof *f);
 
   if (f == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   f->limit = limit;

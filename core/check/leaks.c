@@ -50,7 +50,7 @@ struct leaks {
 static int
 refuse (struct leaks *l, const char *why)
 {
-  nbdkit_error ("%s: the image was not closed properly and cannot be changed: %s; "
+  report_error ("%s: the image was not closed properly and cannot be changed: %s; "
                 "%s", storage_path (l->file), why, remedy (REMEDY_REPAIR));
   errno = EUCLEAN;
   return -1;
@@ -175,12 +175,12 @@ leaks_free (struct image *image)
   int r;
 
   if (storage_size (image->file) >> h->cluster_bits > MAX_WINDOWS * TALLY_WINDOW) {
-    nbdkit_error ("%s: the image was not closed properly, and has too many clusters to "
+    report_error ("%s: the image was not closed properly, and has too many clusters to "
                   "look for leaked ones", storage_path (image->file));
     return 0;
   }
   if (block == NULL) {
-    nbdkit_error ("%s: freeing leaked clusters: %m", storage_path (image->file));
+    report_error ("%s: freeing leaked clusters: %m", storage_path (image->file));
     return -1;
   }
   l.census = census_new (image->file, h, 1);
@@ -190,7 +190,7 @@ leaks_free (struct image *image)
   KEEP_ERRNO_FOR_BLOCK;
   census_free (l.census);
   if (r == 0)
-    nbdkit_debug ("%s: the image was not closed properly: %" PRIu64 " leaked clusters "
+    report_debug ("%s: the image was not closed properly: %" PRIu64 " leaked clusters "
                   "were freed", storage_path (image->file), l.freed);
   return r;
 }

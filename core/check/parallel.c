@@ -44,7 +44,7 @@ worker (void *opaque)
   int none = 0;
 
   if (buffer == NULL) {
-    nbdkit_error ("%s: check: %m", c->path);
+    report_error ("%s: check: %m", c->path);
     atomic_store (&c->err, ENOMEM);
     return NULL;
   }

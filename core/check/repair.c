@@ -88,7 +88,7 @@ struct repair {
 static int
 refuse (struct repair *r, const char *why)
 {
-  nbdkit_error ("%s: %s: %s", storage_path (r->file), r->asked ?
+  report_error ("%s: %s: %s", storage_path (r->file), r->asked ?
                 "cannot repair the refcounts" :
                 "the image was not closed properly and cannot be repaired, so it cannot "
                 "be changed", why);
@@ -313,7 +313,7 @@ correct_tables (struct repair *r)
   uint64_t done, n, i, at;
 
   if (l1 == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (done = 0; done < r->h->l1_entries; done += n) {
@@ -358,7 +358,7 @@ write_structure (struct repair *r)
 
   r->table = calloc (1, bytes);
   if (r->table == NULL) {
-    nbdkit_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
+    report_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
     return -1;
   }
   /* Every window that has references has a block that is needed. */
@@ -428,7 +428,7 @@ do_repair (struct repair *r)
   forget_old (r);
   r->h->reftable_offset = r->place << r->h->cluster_bits;
   r->h->reftable_clusters = r->table_clusters;
-  nbdkit_debug ("%s: repaired: new refcounts at %" PRIu64
+  report_debug ("%s: repaired: new refcounts at %" PRIu64
                 ", %" PRIu64 " blocks", storage_path (r->file),
                 r->h->reftable_offset, r->blocks);
   return 0;
@@ -441,7 +441,7 @@ begin (struct repair *r)
   r->needed = calloc (MAX_TABLE_ENTRIES, sizeof *r->needed);
   r->cluster = malloc (r->h->cluster_size);
   if (r->needed == NULL || r->cluster == NULL) {
-    nbdkit_error ("%s: repair: %m", storage_path (r->file));
+    report_error ("%s: repair: %m", storage_path (r->file));
     return -1;
   }
   r->census = census_new (r->file, r->h, 0);
@@ -464,7 +464,7 @@ repair_refcounts (struct image *image, bool asked)
   res = begin (&r) == -1 ? -1 : do_repair (&r);
   KEEP_ERRNO_FOR_BLOCK;
   if (res == -1 && !r.refused)
-    nbdkit_error ("%s: %s", storage_path (file), asked || errno == ENOMEM ?
+    report_error ("%s: %s", storage_path (file), asked || errno == ENOMEM ?
                   "the refcounts could not be repaired" :
                   "the image was not closed properly and could not be repaired, so it "
                   "cannot be changed");

@@ -114,7 +114,7 @@ scan_windows (struct scan *s)
   for (window = 0; window != UINT64_MAX;
        window = min64 (s->tally->next, scan_refcounts_next (s))) {
     if (++n > MAX_WINDOWS) {
-      nbdkit_error ("%s: check: the clusters in use are too far apart in the file",
+      report_error ("%s: check: the clusters in use are too far apart in the file",
                     storage_path (s->file));
       errno = EFBIG;
       return -1;
@@ -141,7 +141,7 @@ scan_begin (struct scan *s)
     s->seen = seen_new (storage_size (s->file));
   }
   if (s->full && (s->pool == NULL || s->seen == NULL)) {
-    nbdkit_error ("%s: check: %m", storage_path (s->file));
+    report_error ("%s: check: %m", storage_path (s->file));
     return -1;
   }
   return 0;

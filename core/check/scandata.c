@@ -101,7 +101,7 @@ inflate (struct inflating *f, const unsigned char *in, uint64_t offset, uint64_t
     return 1;
   if (errno == EIO)
     return 0;
-  nbdkit_error ("%s: compressed cluster at %" PRIu64 ": %m", storage_path (s->file),
+  report_error ("%s: compressed cluster at %" PRIu64 ": %m", storage_path (s->file),
                 offset);
   return -1;
 }

@@ -46,7 +46,7 @@ read_reftable (struct walk *w)
   w->reftable_entries = bytes / sizeof *w->reftable;
   w->reftable = malloc (max64 (bytes, 1));      /* a header may say that there is none */
   if (w->reftable == NULL) {
-    nbdkit_error ("%s: refcount table of %" PRIu64 " bytes: %m",
+    report_error ("%s: refcount table of %" PRIu64 " bytes: %m",
                   storage_path (w->file), bytes);
     return -1;
   }
@@ -141,7 +141,7 @@ walk_begin (struct walk *w, uint64_t first, const struct walk_visitor *visitor,
   w->opaque = opaque;
   if (tally_begin (&w->tally, first, judge) == 0)
     return 0;
-  nbdkit_error ("%s: counting references: %m", storage_path (w->file));
+  report_error ("%s: counting references: %m", storage_path (w->file));
   return -1;
 }
 
@@ -172,7 +172,7 @@ walk_new (struct storage *file, const struct header *h)
   return NULL;
 
  error:
-  nbdkit_error ("%s: counting references: %m", storage_path (file));
+  report_error ("%s: counting references: %m", storage_path (file));
   walk_free (w);
   return NULL;
 }

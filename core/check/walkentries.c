@@ -37,7 +37,7 @@ walk_entries (struct walk *w, uint64_t offset, uint64_t entries,
   uint64_t done, n, i, at, empty;
 
   if (chunk == NULL) {
-    nbdkit_error ("%s: counting references: %m", storage_path (w->file));
+    report_error ("%s: counting references: %m", storage_path (w->file));
     return -1;
   }
   for (done = 0; done < entries; done += n) {

@@ -103,7 +103,7 @@ find_shared (struct walk *w)
   uint32_t i;
 
   if (extents == NULL) {
-    nbdkit_error ("%s: counting references: %m", storage_path (w->file));
+    report_error ("%s: counting references: %m", storage_path (w->file));
     return -1;
   }
   extents[0] = extent_of (w->h->l1_offset, w->h->l1_entries, 0);
@@ -128,7 +128,7 @@ read_once (struct walk *w)
     return 0;
   w->snapshots = calloc (w->h->nb_snapshots + 1, sizeof *w->snapshots);
   if (w->snapshots == NULL) {
-    nbdkit_error ("%s: counting references: %m", storage_path (w->file));
+    report_error ("%s: counting references: %m", storage_path (w->file));
     return -1;
   }
   return read_table (w) == -1 || find_shared (w) == -1 ? -1 : 0;

@@ -81,7 +81,7 @@ dir_open (const struct disk_options *options, struct dir **ret)
   struct dir *dir = calloc (1, sizeof *dir);
 
   if (dir == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   dir->options = *options;
@@ -92,12 +92,12 @@ dir_open (const struct disk_options *options, struct dir **ret)
   pthread_mutex_init (&dir->lock, NULL);
   pthread_cond_init (&dir->changed, NULL);
   if (dir->map == NULL || dir->options.in_dir.dir == -1) {
-    nbdkit_error ("%s: cannot open the directory: %m", options->path);
+    report_error ("%s: cannot open the directory: %m", options->path);
     dir_close (dir);
     return -1;
   }
   if (options->in_dir.follow && dirfile_can_follow (dir->options.in_dir.dir) == -1) {
-    nbdkit_error ("%s: cannot follow symbolic links in this directory (openat2, Linux 5.6 "
+    report_error ("%s: cannot follow symbolic links in this directory (openat2, Linux 5.6 "
                   "or newer): %m", options->path);
     dir_close (dir);
     return -1;
@@ -188,7 +188,7 @@ dir_list (struct dir *dir, export_fn emit, void *opaque, unsigned *unlisted)
 
   *unlisted = 0;
   if (stream == NULL) {
-    nbdkit_error ("%s: cannot read the directory: %m", dir->options.path);
+    report_error ("%s: cannot read the directory: %m", dir->options.path);
     if (fd != -1)
       close (fd);
     return -1;
@@ -201,7 +201,7 @@ dir_list (struct dir *dir, export_fn emit, void *opaque, unsigned *unlisted)
     else
       ++*unlisted;
   if (r == 0 && errno != 0) {
-    nbdkit_error ("%s: cannot read the directory: %m", dir->options.path);
+    report_error ("%s: cannot read the directory: %m", dir->options.path);
     r = -1;
   }
   closedir (stream);
@@ -231,7 +231,7 @@ new_image (const struct dir *dir, const char *name)
   if (image == NULL || (image->name = strdup (name)) == NULL ||
       asprintf (&image->path, "%s/%s", dir->options.path,
                 printable (name, NAME_MAX, text, sizeof text)) == -1) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     if (image) {
       image->path = NULL;
       free_image (image);
@@ -272,7 +272,7 @@ await_change (struct dir *dir, struct dir_image *image)
     pthread_cond_wait (&dir->changed, &dir->lock);
   if (image->state == FAILED) {
     errno = why = image->why;
-    nbdkit_error ("%s: opening it for another client failed: %m", image->path);
+    report_error ("%s: opening it for another client failed: %m", image->path);
   }
   if (--image->waiting == 0 && (image->state == FAILED || image->state == GONE))
     free_image (image);
@@ -307,7 +307,7 @@ open_image (const struct dir *dir, struct dir_image *image)
     return no_image (image->name);
   if (disk_open (&options, &image->disk) == -1)
     return -1;
-  nbdkit_debug ("%s: opened: %s%s%s", image->path,
+  report_debug ("%s: opened: %s%s%s", image->path,
                 disk_description (image->disk),
                 disk_why_readonly (image->disk) ? ": " : "",
                 disk_why_readonly (image->disk)
@@ -367,14 +367,14 @@ dir_enter (struct dir *dir, const char *name, const char **export)
   CLEANUP_FREE char *image = NULL;
 
   if (len == 0 || (name[len] != '\0' && name[len + 1] == '\0')) {
-    nbdkit_error ("the client must choose an image by its export name (nbdinfo --list "
+    report_error ("the client must choose an image by its export name (nbdinfo --list "
                   "shows them)");
     errno = ENOENT;
     return NULL;
   }
   image = strndup (name, len);
   if (image == NULL) {
-    nbdkit_error ("strndup: %m");
+    report_error ("strndup: %m");
     return NULL;
   }
   *export = name + len + (name[len] != '\0');
@@ -388,7 +388,7 @@ must_stay (struct dir_image *image)
   const bool must = disk_lacks_space (image->disk);
 
   if (must && !image->stays)
-    nbdkit_error ("%s: stays open, because there was no space for what clients have "
+    report_error ("%s: stays open, because there was no space for what clients have "
                   "written", image->path);
   image->stays = must;
   return must;
@@ -427,7 +427,7 @@ dir_leave (struct dir *dir, struct dir_image *image)
       return;
   } while (settles);
   r = disk_close (image->disk);
-  nbdkit_debug ("%s: closed", image->path);
+  report_debug ("%s: closed", image->path);
   {
     LOCK_FOR_BLOCK (&dir->lock);
 

@@ -41,9 +41,9 @@ check_compress (const char *path, const struct header *h,
   if (what == NULL && options->level <= most)
     return 0;
   if (what)
-    nbdkit_error ("%s: compression is not possible: %s", path, what);
+    report_error ("%s: compression is not possible: %s", path, what);
   else
-    nbdkit_error ("%s: compression level %u: the highest level for %s%s is %u", path,
+    report_error ("%s: compression level %u: the highest level for %s%s is %u", path,
                   options->level, compress_name (h->compression_type),
                   h->compression_type != QCOW2_COMPRESSION_DEFLATE ? ""
                   : options->long_window ? " with a window of 32K"
@@ -58,7 +58,7 @@ check_watermark (const struct image *image)
 {
   if (!storage_is_regular (image->file))
     return 0;
-  nbdkit_error ("%s: a watermark is not possible: the image is in a file, not on a block "
+  report_error ("%s: a watermark is not possible: the image is in a file, not on a block "
                 "device or an NBD export", storage_path (image->file));
   errno = EINVAL;
   return -1;
@@ -70,7 +70,7 @@ new_disk (const struct disk_options *options)
   struct disk *d = calloc (1, sizeof *d);
 
   if (d == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   d->options = *options;
@@ -89,7 +89,7 @@ new_disk (const struct disk_options *options)
   d->map = options->map ? options->map : map_new (options->l2_cache);
   if (d->grace && d->flushes && d->map)
     return d;
-  nbdkit_error ("out of memory");
+  report_error ("out of memory");
   disk_close (d);
   return NULL;
 }

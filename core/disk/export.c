@@ -79,7 +79,7 @@ new_export (struct disk *d, const char *name)
     KEEP_ERRNO_FOR_BLOCK;
 
     if (slot)
-      nbdkit_error ("calloc: %m");
+      report_error ("calloc: %m");
     generation_drop (g);
     return NULL;
   }

@@ -119,14 +119,14 @@ new_bits (const struct generation *g, size_t number)
 
   /* A single bitmap always fits. */
   if (others > 0 && others + bytes > MAX_FROZEN) {
-    nbdkit_error ("%s: the bitmaps that clients read at the same time need more than %"
+    report_error ("%s: the bitmaps that clients read at the same time need more than %"
                   PRIu64 " bytes", d->options.path, MAX_FROZEN);
     errno = ENOMEM;
     return NULL;
   }
   b = calloc (1, sizeof *b);
   if (b == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   b->users = 1;

@@ -98,7 +98,7 @@ exports_find (const struct generation *g, const char *name)
     kind->hint (g, hint, sizeof hint);
   printable (name, strlen (name), text, sizeof text);
   if (hint[0])                  /* it may show what was found in the image */
-    nbdkit_error ("%s: there is no %s \"%s\"%s", o->path, kind->noun, text, hint);
+    report_error ("%s: there is no %s \"%s\"%s", o->path, kind->noun, text, hint);
   else
     report_public ("%s%sthere is no %s \"%s\"", image ? image : "", image ? ": " : "",
                    kind->noun, text);
@@ -146,7 +146,7 @@ exports_index (struct generation *g)
     n += kinds[k]->count (g);
   g->exports = slot = calloc (n, sizeof *slot);
   if (slot == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   g->nr_exports = n;

@@ -115,7 +115,7 @@ generation_new (struct disk *d, struct image *image, struct layers *layers)
   struct generation *g = calloc (1, sizeof *g);
 
   if (g == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     layers_free (layers);
     return NULL;
   }

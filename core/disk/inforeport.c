@@ -48,7 +48,7 @@ check_loop (const struct walk *w, const struct image *image)
 {
   for (size_t i = 0; i < w->n; i++)
     if (storage_same (w->images[i]->file, image->file)) {
-      nbdkit_error ("%s: the backing chain contains a loop: the file is already used "
+      report_error ("%s: the backing chain contains a loop: the file is already used "
                     "as %s", storage_path (image->file),
                     storage_path (w->images[i]->file));
       errno = ELOOP;
@@ -65,7 +65,7 @@ add (struct walk *w, struct image *image, bool raw)
   json_t *info;
 
   if (images == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     image_close (image);
     return -1;
   }
@@ -77,7 +77,7 @@ add (struct walk *w, struct image *image, bool raw)
   w->info = jsontext_append (w->info, info);
   if (w->info)
     return 0;
-  nbdkit_error ("%s: info: no memory", storage_path (image->file));
+  report_error ("%s: info: no memory", storage_path (image->file));
   return -1;
 }
 
@@ -90,7 +90,7 @@ name_below (struct walk *w, const struct image *image, const char *path)
     ? strdup (path) : filename_shown (w->name, told);
 
   if (name == NULL) {
-    nbdkit_error ("%s: info: %m", path);
+    report_error ("%s: info: %m", path);
     return -1;
   }
   free (w->name);
@@ -105,7 +105,7 @@ add_below (struct walk *w, const char *path, bool raw)
   struct image *image;
 
   if (w->n >= CHAIN_MAX_LAYERS) {
-    nbdkit_error ("%s: the backing chain has more than %d files", path,
+    report_error ("%s: the backing chain has more than %d files", path,
                   CHAIN_MAX_LAYERS);
     errno = ELOOP;
     return -1;
@@ -214,7 +214,7 @@ inforeport_write (const struct inforeport *r, const struct disk_options *o)
   int ret = -1;
 
   if (w.name == NULL || w.info == NULL) {
-    nbdkit_error ("%s: info: no memory", o->path);
+    report_error ("%s: info: no memory", o->path);
     errno = ENOMEM;
   }
   else if (describe (&w, o, r->chain) == 0)

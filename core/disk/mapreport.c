@@ -119,7 +119,7 @@ add_with_holes (struct report *r, struct entry e)
 static int
 refuse (const struct report *r, const struct run *run)
 {
-  nbdkit_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64 " for guest offset %"
+  report_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64 " for guest offset %"
                 PRIu64 " is invalid", storage_path (layers_file (r->layers, run->layer)),
                 run->host, run->start);
   errno = EIO;

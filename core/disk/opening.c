@@ -38,7 +38,7 @@ check_untrusted_header (const char *path, const struct header *h)
     what = "a bitmap directory of more than 1 MiB";
   if (what == NULL)
     return 0;
-  nbdkit_error ("%s: the image has %s, more than an untrusted image may have",
+  report_error ("%s: the image has %s, more than an untrusted image may have",
                 path, what);
   errno = EPERM;
   return -1;
@@ -50,7 +50,7 @@ check_untrusted_table (const char *path, const struct snapshots *snapshots)
 {
   if (snapshots->table_bytes <= UNTRUSTED_SNAPSHOT_TABLE)
     return 0;
-  nbdkit_error ("%s: the image has a snapshot table of more than 1 MiB, more than "
+  report_error ("%s: the image has a snapshot table of more than 1 MiB, more than "
                 "an untrusted image may have", path);
   errno = EPERM;
   return -1;

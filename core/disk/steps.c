@@ -106,7 +106,7 @@ may_write (struct disk *d)
   if (disk_why_readonly (d) == NULL)
     return true;
   if (!d->told_readonly)
-    nbdkit_error ("%s: served read-only: %s", d->options.path, disk_why_readonly (d));
+    report_error ("%s: served read-only: %s", d->options.path, disk_why_readonly (d));
   d->told_readonly = true;
   return false;
 }
@@ -235,7 +235,7 @@ disk_end (struct disk *d)
   if (d->writers > 0 || d->restless)
     r = generation_settle (d->now);
   if (r == -1 && storage_may_try_again (errno) && l2_dirty_beyond (d->now->w.l2, 0))
-    nbdkit_error ("%s: the changes since the last flush are lost: there was no space or "
+    report_error ("%s: the changes since the last flush are lost: there was no space or "
                   "memory for them", d->options.path);
   return r;
 }
@@ -257,7 +257,7 @@ check_change (const struct disk *d, bool data_file)
     why = "it has an external data file";
   if (why == NULL)
     return health_check (d->now->image->health);
-  nbdkit_error ("%s: the image cannot be changed: %s", d->options.path, why);
+  report_error ("%s: the image cannot be changed: %s", d->options.path, why);
   errno = EPERM;
   return -1;
 }

@@ -50,7 +50,7 @@ check_header_count (const struct image *image, struct refcounts *refcounts)
     return -1;
   if (value != 0)
     return 0;
-  nbdkit_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
+  report_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
                 "its reference count is 0", storage_path (image->file));
   errno = EUCLEAN;
   return -1;
@@ -307,7 +307,7 @@ generation_settle (struct generation *g)
     }
   } while (clock_ms () < deadline);
 
-  nbdkit_error ("%s: a request in progress delays the reuse of freed space",
+  report_error ("%s: a request in progress delays the reuse of freed space",
                 g->disk->options.path);
   errno = r == -1 ? err : EBUSY;
   return -1;

@@ -142,7 +142,7 @@ refuse (const char *path, const char *fmt, ...)
   va_start (args, fmt);
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
-  nbdkit_error ("%s: encryption: %s", path, text);
+  report_error ("%s: encryption: %s", path, text);
   errno = ENOTSUP;
   return -1;
 }
@@ -154,12 +154,12 @@ crypt_openssl_failed (const char *path, const char *part, const char *what)
 
   if (errno == ENOMEM) {
     ERR_clear_error ();
-    nbdkit_error ("%s: %s: %s: %m", path, part, what);
+    report_error ("%s: %s: %s: %m", path, part, what);
     return -1;
   }
   ERR_error_string_n (ERR_peek_last_error (), text, sizeof text);
   ERR_clear_error ();
-  nbdkit_error ("%s: %s: %s: %s", path, part, what, text);
+  report_error ("%s: %s: %s: %s", path, part, what, text);
   errno = EIO;
   return -1;
 }
@@ -171,7 +171,7 @@ refuse_missing (const char *path, const char *kind, const char *name)
   ERR_clear_error ();
   if (errno != ENOMEM)
     return refuse (path, "OpenSSL does not have %s%s", kind, name);
-  nbdkit_error ("%s: encryption: %s%s: %m", path, kind, name);
+  report_error ("%s: encryption: %s%s: %m", path, kind, name);
   return -1;
 }
 
@@ -475,7 +475,7 @@ crypt_new (const char *path, const struct crypt_spec *spec, const void *key)
 
  no_memory:
   errno = ENOMEM;
-  nbdkit_error ("%s: encryption: %m", path);
+  report_error ("%s: encryption: %m", path);
  fail:
   crypt_free (cipher);
   return NULL;

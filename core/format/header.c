@@ -67,7 +67,7 @@ refuse (const struct parse *p, uint64_t offset, const char *fmt, ...)
   va_start (args, fmt);
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
-  nbdkit_error ("%s: qcow2 header: offset %" PRIu64 ": %s",
+  report_error ("%s: qcow2 header: offset %" PRIu64 ": %s",
                 p->path, offset, text);
   errno = EINVAL;
   return -1;
@@ -103,7 +103,7 @@ check_basics (struct parse *p)
   struct header *h = p->h;
 
   if (!header_is_qcow2 (p->buf, p->len)) {
-    nbdkit_error ("%s: not a qcow2 image: it does not begin with \"QFI\\xfb\"",
+    report_error ("%s: not a qcow2 image: it does not begin with \"QFI\\xfb\"",
                   p->path);
     errno = EINVAL;
     return -1;
@@ -381,7 +381,7 @@ copy_name (const struct parse *p, uint64_t offset, uint64_t len, char **result)
                      "character 0x%02x", (unsigned char) name[i]);
   *result = strndup (name, len);
   if (*result == NULL) {
-    nbdkit_error ("%s: qcow2 header: %m", p->path);
+    report_error ("%s: qcow2 header: %m", p->path);
     return -1;
   }
   return 0;
@@ -422,7 +422,7 @@ parse_bitmaps (struct parse *p, uint64_t pos, uint32_t len)
                    "not %zu", len, sizeof ext);
   if (!(h->autoclear & QCOW2_AUTOCLEAR_BITMAPS)) {
     /* A program that does not know bitmaps has changed the disk. */
-    nbdkit_debug ("%s: the bitmaps of the image are outdated and are ignored",
+    report_debug ("%s: the bitmaps of the image are outdated and are ignored",
                   p->path);
     return 0;
   }
@@ -543,7 +543,7 @@ parse_extensions (struct parse *p)
                    "but no extension names the encryption header");
   if ((p->h->autoclear & QCOW2_AUTOCLEAR_BITMAPS) && !(seen &
       extension_bit (QCOW2_EXT_BITMAPS)))
-    nbdkit_debug ("%s: the image claims to have bitmaps, but has none",
+    report_debug ("%s: the image claims to have bitmaps, but has none",
                   p->path);
   return 0;
 }
@@ -572,7 +572,7 @@ header_parse (const char *path, const void *buf, size_t len,
   }
 
   backing = publicname (h->backing_file ? h->backing_file : "");
-  nbdkit_debug ("%s: qcow2 version %u, %" PRIu64 " bytes, clusters of %" PRIu64
+  report_debug ("%s: qcow2 version %u, %" PRIu64 " bytes, clusters of %" PRIu64
                 ", %u refcount bits, %" PRIu32 " snapshots, features %" PRIx64
                 "/%" PRIx64 "/%" PRIx64 ", backing file \"%s\"",
                 path, h->version, h->size, h->cluster_size,

@@ -96,7 +96,7 @@ refuse (const struct parse *p, uint64_t offset, const char *fmt, ...)
   va_start (args, fmt);
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
-  nbdkit_error ("%s: LUKS header: offset %" PRIu64 ": %s", p->path, offset, text);
+  report_error ("%s: LUKS header: offset %" PRIu64 ": %s", p->path, offset, text);
   errno = EINVAL;
   return -1;
 }
@@ -264,7 +264,7 @@ luks_parse (const char *path, const void *buf, size_t len, uint64_t length,
   if (l)
     l->path = strdup (path);
   if (l == NULL || l->path == NULL) {
-    nbdkit_error ("%s: LUKS header: %m", path);
+    report_error ("%s: LUKS header: %m", path);
     luks_free (l);
     errno = ENOMEM;
     return -1;
@@ -428,7 +428,7 @@ try_slot (const struct tools *t, const struct slot *slot,
     return -1;
   r = crypt_decrypt (cipher, 0, s->material, s->material, bytes);
   if (r == -1)
-    nbdkit_error ("%s: LUKS: cannot decrypt a key slot: %m", l->path);
+    report_error ("%s: LUKS: cannot decrypt a key slot: %m", l->path);
   crypt_free (cipher);
   if (r == -1)
     return -1;
@@ -455,17 +455,17 @@ try_slots (const struct tools *t, luks_read_fn read, void *opaque,
     if (r == -1)
       return -1;
     if (r == 1) {
-      nbdkit_debug ("%s: LUKS: the passphrase is that of key slot %u",
+      report_debug ("%s: LUKS: the passphrase is that of key slot %u",
                     t->l->path, i);
       return 0;
     }
   }
   errno = EACCES;
   if (tried == 0)
-    nbdkit_error ("%s: LUKS: no key slot is in use: no passphrase can unlock the image",
+    report_error ("%s: LUKS: no key slot is in use: no passphrase can unlock the image",
                   t->l->path);
   else
-    nbdkit_error ("%s: LUKS: wrong passphrase: it does not open any of the %u key slots "
+    report_error ("%s: LUKS: wrong passphrase: it does not open any of the %u key slots "
                   "in use", t->l->path, tried);
   return -1;
 }

@@ -198,7 +198,7 @@ lock_up (const struct maker *m, uint64_t iterations, const void *passphrase, siz
     return -1;
   r = crypt_encrypt (cipher, 0, s->pieces, out, bytes);
   if (r == -1)
-    nbdkit_error ("%s: LUKS: cannot encrypt a key slot: %m", m->t.path);
+    report_error ("%s: LUKS: cannot encrypt a key slot: %m", m->t.path);
   crypt_free (cipher);
   return r;
 }

@@ -699,7 +699,7 @@ overlap_add (struct overlap *o, uint64_t offset, uint64_t bytes,
   pthread_rwlock_unlock (&o->lock);
 
   if (r == -1 && errno != E2BIG)
-    nbdkit_error ("cannot keep track of where metadata is: %m");
+    report_error ("cannot keep track of where metadata is: %m");
   return r;
 }
 

@@ -60,7 +60,7 @@ backlink_check (struct storage *file, const struct header *h, const struct backl
   headerwrite_free (w);
   if (fits)
     return 0;
-  nbdkit_error ("%s: the header has no space for the name of that backing file",
+  report_error ("%s: the header has no space for the name of that backing file",
                 storage_path (file));
   errno = ENOSPC;
   return -1;

@@ -162,7 +162,7 @@ check_table (struct reading *r, uint64_t total)
     return 0;
   buf = malloc (65536);
   if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (done = 0; done < entries; done += n) {
@@ -191,7 +191,7 @@ add_entry (struct reading *r, uint64_t bits, bool follows)
 
   any->name = calloc (1, len + 1);
   if (any->name == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   dir->nr_all++;
@@ -286,13 +286,13 @@ bitmapdir_read (struct storage *file, const struct header *h,
   dir->entries = calloc (h->bitmaps.count, sizeof *dir->entries);
   dir->all = calloc (h->bitmaps.count, sizeof *dir->all);
   if (dir->entries == NULL || dir->all == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     bitmapdir_free (dir);
     return -1;
   }
   result = read_directory (&r);
   if (result == 0)
-    nbdkit_debug ("%s: %" PRIu32 " bitmaps, %zu of them enabled",
+    report_debug ("%s: %" PRIu32 " bitmaps, %zu of them enabled",
                   storage_path (file), h->bitmaps.count, dir->n);
   else
     bitmapdir_free (dir);
@@ -307,7 +307,7 @@ bitmapdir_list (struct storage *file, const struct header *h, struct bitmapdir *
 
   if (r != 1)
     return r;
-  nbdkit_error ("%s: %s", storage_path (file), why);
+  report_error ("%s: %s", storage_path (file), why);
   errno = EINVAL;
   return -1;
 }

@@ -25,7 +25,7 @@
 static int
 refuse (struct storage *file, const char *why)
 {
-  nbdkit_error ("%s: cannot change bitmaps: %s", storage_path (file), why);
+  report_error ("%s: cannot change bitmaps: %s", storage_path (file), why);
   errno = ENOTSUP;
   return -1;
 }

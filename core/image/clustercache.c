@@ -138,7 +138,7 @@ cluster_cache_new (uint64_t limit)
   return c;
 
  fail:
-  nbdkit_error ("cannot make a cache for compressed clusters: %m");
+  report_error ("cannot make a cache for compressed clusters: %m");
   if (c) {
     free (c->buckets);
     free (c->seen);

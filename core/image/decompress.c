@@ -27,7 +27,7 @@ int
 decompress_no_memory (const struct compressed_cluster *w)
 {
   errno = ENOMEM;
-  nbdkit_error ("%s: cannot decompress the cluster at offset %" PRIu64 ": %m",
+  report_error ("%s: cannot decompress the cluster at offset %" PRIu64 ": %m",
                 storage_path (w->file), w->host);
   return ENOMEM;
 }
@@ -40,7 +40,7 @@ decompress_locate (struct compressed_cluster *w, struct storage *file,
   w->header = h;
   if (compress_descriptor (h, descriptor, &w->host, &w->bytes))
     return 0;
-  nbdkit_error ("%s: image is corrupt: compressed cluster descriptor 0x%" PRIx64
+  report_error ("%s: image is corrupt: compressed cluster descriptor 0x%" PRIx64
                 " exceeds the largest offset of an image",
                 storage_path (file), descriptor);
   return EIO;
@@ -67,11 +67,11 @@ decompress_whole (const struct compressed_cluster *w, struct compress_pool *pool
   if (err == ENOMEM)
     return decompress_no_memory (w);
   if (err == ENOTSUP)
-    nbdkit_error ("%s: cannot decompress the cluster at offset %" PRIu64 ": this plugin "
+    report_error ("%s: cannot decompress the cluster at offset %" PRIu64 ": this plugin "
                   "was built without %s", path, w->host,
                   compress_name (type));
   else
-    nbdkit_error ("%s: image is corrupt: the %" PRIu64 " bytes at offset %"
+    report_error ("%s: image is corrupt: the %" PRIu64 " bytes at offset %"
                   PRIu64 "%s are not a %s-compressed cluster of %" PRIu64
                   " bytes", path, w->bytes, w->host,
                   range_within (w->host, w->bytes, storage_size (w->file))

@@ -58,9 +58,9 @@ refuse (const struct reference *r, int err, const char *why)
   char text[PRINTABLE_SIZE (1024)];
 
   if (nbduri_is (r->name))
-    nbdkit_error ("%s: %s name (an NBD URI): %s", r->overlay, r->what, why);
+    report_error ("%s: %s name (an NBD URI): %s", r->overlay, r->what, why);
   else
-    nbdkit_error ("%s: %s name \"%s\": %s", r->overlay, r->what,
+    report_error ("%s: %s name \"%s\": %s", r->overlay, r->what,
                   printable (publicname_or (shown), 1024, text, sizeof text), why);
   errno = err;
   return NULL;
@@ -83,7 +83,7 @@ check_uri (const struct reference *r, char *uri)
 {
   if (is_allowed (r->rules, uri))
     return uri;
-  nbdkit_error ("%s: %s is %s, and an image opens no connections by itself: %s",
+  report_error ("%s: %s is %s, and an image opens no connections by itself: %s",
                 r->overlay, r->what, uri, remedy (REMEDY_ALLOW_URI));
   free (uri);
   errno = EPERM;
@@ -158,7 +158,7 @@ resolve_path (const struct reference *r, const char *name, const char *base)
     return refuse (r, EINVAL, "a relative name below a URI means nothing");
   path = join (base, name);
   if (path == NULL)
-    nbdkit_error ("strdup: %m");
+    report_error ("strdup: %m");
   return path;
 }
 
@@ -266,7 +266,7 @@ filename_of_data (const char *overlay, const char *name,
     free (other);
     return path;
   }
-  nbdkit_error ("%s: the external data file \"%s\" could be %s or %s: "
+  report_error ("%s: the external data file \"%s\" could be %s or %s: "
                 "%s", overlay, name, path, other, remedy (REMEDY_DATA_FILE));
   errno = EINVAL;
   free (other);

@@ -136,7 +136,7 @@ headerwrite_new (struct storage *file, const struct header *h)
     w->exts = calloc (EXTS_CLUSTERS, w->cs);
   }
   if (w == NULL || w->old == NULL || w->new == NULL || w->exts == NULL) {
-    nbdkit_error ("%s: header: %m", storage_path (file));
+    report_error ("%s: header: %m", storage_path (file));
     headerwrite_free (w);
     return NULL;
   }
@@ -466,7 +466,7 @@ change_elsewhere (struct headerwrite *w, bool *begun)
   uint8_t detour[SECTOR];
 
   if (away == NULL) {
-    nbdkit_error ("%s: header: %m", storage_path (w->file));
+    report_error ("%s: header: %m", storage_path (w->file));
     return -1;
   }
   memcpy (away, w->exts, w->exts_len);
@@ -501,7 +501,7 @@ headerwrite_commit (struct headerwrite *w, bool *begun)
   case NO_WAY:
     break;
   }
-  nbdkit_error ("%s: the header cluster of %" PRIu64 " bytes has no space for this "
+  report_error ("%s: the header cluster of %" PRIu64 " bytes has no space for this "
                 "change", storage_path (w->file), w->cs);
   errno = ENOSPC;
   return -1;

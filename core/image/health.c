@@ -78,7 +78,7 @@ health_new (struct storage *file, struct header *header)
   struct health *health = calloc (1, sizeof *health);
 
   if (health == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   health->file = file;
@@ -206,14 +206,14 @@ health_corrupt (struct health *health, const char *fmt, ...)
 
   atomic_store (&health->stopped, true);
   if (!atomic_exchange (&health->corrupt, true) || !writable)
-    nbdkit_error ("%s: image is corrupt: %s%s",
+    report_error ("%s: image is corrupt: %s%s",
                   storage_path (health->file), text,
                   !writable ? "" :
                   atomic_load (&health->version) >= 3
                   ? "; the image was marked corrupt and will not be changed any more"
                   : "; the image will not be changed any more");
   else
-    nbdkit_debug ("%s: image is corrupt: %s",
+    report_debug ("%s: image is corrupt: %s",
                   storage_path (health->file), text);
   mark_corrupt (health);
   errno = EIO;
@@ -226,7 +226,7 @@ health_fail (struct health *health, const char *why)
 
   if (atomic_exchange (&health->stopped, true))
     return;
-  nbdkit_error ("%s: %s: the image in memory and in the file may differ: no more "
+  report_error ("%s: %s: the image in memory and in the file may differ: no more "
                 "changes are accepted until it is opened again",
                 storage_path (health->file), why);
   /* Without a mark, the next session does not know that it must do this. */

@@ -65,7 +65,7 @@ new_generation (struct image_base *base)
   struct image *im = calloc (1, sizeof *im);
 
   if (im == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   __atomic_add_fetch (&base->owners, 1, __ATOMIC_RELAXED);
@@ -95,7 +95,7 @@ image_open_file (const char *path, const struct storage_options *options)
   struct image *im;
 
   if (base == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   base->locked = options->lock;
@@ -138,7 +138,7 @@ read_first_cluster (const struct image *im, bool filled, uint64_t *len)
   uint64_t cluster, there;
 
   if (buf == NULL)
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
   else if (storage_read (im->file, buf, first, 0) == 0) {
     cluster = header_length (buf, first);
     there = min64 (size, cluster);
@@ -148,7 +148,7 @@ read_first_cluster (const struct image *im, bool filled, uint64_t *len)
     all = realloc (buf, *len);
     buf = all ? all : buf;
     if (all == NULL)
-      nbdkit_error ("realloc: %m");
+      report_error ("realloc: %m");
     else if (there <= first ||
              storage_read (im->file, buf + first, there - first, first) == 0) {
       memset (buf + there, 0, *len - there);
@@ -172,9 +172,9 @@ refuse_other (const struct image *im)
     return -1;
   other = buf ? otherformat_name (buf, len) : NULL;
   if (other)
-    nbdkit_error ("%s: not a qcow2 image, but %s", storage_path (im->file), other);
+    report_error ("%s: not a qcow2 image, but %s", storage_path (im->file), other);
   else
-    nbdkit_error ("%s: not a qcow2 image: %s", storage_path (im->file), len == 0
+    report_error ("%s: not a qcow2 image: %s", storage_path (im->file), len == 0
                   ? "the file is empty" : "it does not begin with \"QFI\\xfb\"");
   errno = EINVAL;
   return -1;
@@ -229,7 +229,7 @@ need_refcounts (const struct image *im)
 {
   if (im->header.reftable_clusters > 0)
     return 0;
-  nbdkit_error ("%s: the image has no refcount table; a repair can make a new one",
+  report_error ("%s: the image has no refcount table; a repair can make a new one",
                 storage_path (im->file));
   errno = EINVAL;
   return -1;
@@ -259,7 +259,7 @@ check_features (const char *path, const struct header *h)
     what = "zstd compression, for which this plugin was not built";
 
   if (what) {
-    nbdkit_error ("%s: the image uses %s: not supported", path, what);
+    report_error ("%s: the image uses %s: not supported", path, what);
     errno = ENOTSUP;
     return -1;
   }
@@ -299,20 +299,20 @@ find_data (const struct image *im, const struct image_options *options, char **p
   if (!(h->incompatible & QCOW2_INCOMPAT_DATA_FILE)) {
     if (!replaced)
       return 0;
-    nbdkit_error ("%s: the image has no external data file that %s could be", overlay,
+    report_error ("%s: the image has no external data file that %s could be", overlay,
                   options->data_file_path);
     return -1;
   }
   if (options->data_file == DATA_FILE_DENY) {
     CLEANUP_FREE char *shown = publicname (h->data_file ? h->data_file : "");
 
-    nbdkit_error ("%s: the image has an external data file (\"%s\"), "
+    report_error ("%s: the image has an external data file (\"%s\"), "
                   "which must not be opened", overlay, publicname_or (shown));
     errno = EPERM;
     return -1;
   }
   if (!replaced && h->data_file == NULL) {
-    nbdkit_error ("%s: the image has an external data file, but does not say "
+    report_error ("%s: the image has an external data file, but does not say "
                   "where it is%s%s", overlay, options->below_top ? "" : ": ",
                   options->below_top ? "" : remedy (REMEDY_DATA_FILE));
     return -1;
@@ -321,7 +321,7 @@ find_data (const struct image *im, const struct image_options *options, char **p
   if (!replaced)
     *path = filename_of_data (overlay, h->data_file, &options->rules);
   else if ((*path = strdup (options->data_file_path)) == NULL)
-    nbdkit_error ("%s: opening the external data file: %m", overlay);
+    report_error ("%s: opening the external data file: %m", overlay);
   return *path ? 0 : -1;
 }
 
@@ -351,7 +351,7 @@ image_open_data (struct image *im, const struct image_options *options)
 void
 image_data_in_use (const struct image *im, const struct storage *as)
 {
-  nbdkit_error ("%s: the external data file of %s is already used as %s",
+  report_error ("%s: the external data file of %s is already used as %s",
                 storage_path (im->data), storage_path (im->file),
                 storage_path (as));
   errno = ELOOP;
@@ -437,7 +437,7 @@ register_tables (struct image *im, struct table *a, struct table *b)
   };
 
   if (a_buf == NULL || b_buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   a->buf = a_buf;
@@ -456,7 +456,7 @@ prepare_l1 (struct image *im)
     return 0;
   im->l1 = sparse_new (bytes);
   if (im->l1 == NULL)
-    nbdkit_error ("L1 table: %m");
+    report_error ("L1 table: %m");
   return im->l1 ? 0 : -1;
 }
 
@@ -465,7 +465,7 @@ new_overlap (struct image *im)
 {
   im->overlap = overlap_new (im->header.cluster_bits);
   if (im->overlap == NULL) {
-    nbdkit_error ("overlap_new: %m");
+    report_error ("overlap_new: %m");
     return -1;
   }
   if (im->base->most_places > 0)
@@ -485,7 +485,7 @@ static int
 explain_limit (const struct image *im, int r)
 {
   if (r == -1 && errno == E2BIG) {
-    nbdkit_error ("%s: the image has more than %" PRIu64 " L2 tables and other clusters "
+    report_error ("%s: the image has more than %" PRIu64 " L2 tables and other clusters "
                   "of metadata, more than an untrusted image may have",
                   storage_path (im->file), im->base->most_places);
     errno = EPERM;

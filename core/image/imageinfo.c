@@ -63,7 +63,7 @@ read_luks (const struct image *im, struct luks_header *luks)
     why = "its version is not 1";
   if (why == NULL)
     return 0;
-  nbdkit_error ("%s: LUKS header at offset %" PRIu64 ": %s", storage_path (im->file),
+  report_error ("%s: LUKS header at offset %" PRIu64 ": %s", storage_path (im->file),
                 h->crypto.offset, why);
   errno = EINVAL;
   return -1;
@@ -342,7 +342,7 @@ imageinfo_describe (const struct image *im, bool raw, const char *name)
   info = raw ? describe_raw (im->file, name) : describe_qcow2 (im, name, &f);
   free_facts (&f);
   if (info == NULL) {
-    nbdkit_error ("%s: info: no memory", storage_path (im->file));
+    report_error ("%s: info: no memory", storage_path (im->file));
     errno = ENOMEM;
   }
   return info;

@@ -60,7 +60,7 @@ payload_new (struct storage *file, struct crypt_cipher *cipher,
   struct payload *p = calloc (1, sizeof *p);
 
   if (p == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   p->file = file;
@@ -123,7 +123,7 @@ get_bounce (struct payload *p)
   }
   b = malloc (sizeof *b);
   if (b == NULL)
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
   return b;
 }
 
@@ -149,7 +149,7 @@ fault (struct payload *p, const char *what, uint64_t count, uint64_t host)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  nbdkit_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
+  report_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
                 storage_path (p->file), what, count, host);
   return -1;
 }

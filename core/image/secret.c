@@ -44,7 +44,7 @@ check_rounds (const char *path, const struct luks *luks,
 {
   if (secret->most_rounds == 0 || luks_rounds (luks) <= secret->most_rounds)
     return 0;
-  nbdkit_error ("%s: LUKS header: testing a passphrase on its key slots takes %" PRIu64
+  report_error ("%s: LUKS header: testing a passphrase on its key slots takes %" PRIu64
                 " rounds of hashing, and an untrusted image may need no more than %" PRIu64,
                 path, luks_rounds (luks), secret->most_rounds);
   errno = EPERM;
@@ -80,7 +80,7 @@ secret_unlock (const struct image_secret *secret, struct storage *file,
   if (h->crypt_method == QCOW2_CRYPT_NONE || secret->unneeded)
     return 0;
   if (secret->passphrase == NULL) {
-    nbdkit_error ("%s: the image is encrypted: %s", storage_path (file),
+    report_error ("%s: the image is encrypted: %s", storage_path (file),
                   remedy (REMEDY_PASSPHRASE));
     errno = EACCES;
     return -1;

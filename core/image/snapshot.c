@@ -49,7 +49,7 @@ static int
 bad_table (struct storage *file, uint64_t offset, uint32_t i,
            const char *what)
 {
-  nbdkit_error ("%s: snapshot table: offset %" PRIu64 ": snapshot %" PRIu32
+  report_error ("%s: snapshot table: offset %" PRIu64 ": snapshot %" PRIu32
                 ": %s", storage_path (file), offset, i, what);
   errno = EINVAL;
   return -1;
@@ -63,7 +63,7 @@ register_l2_tables (struct storage *file, const struct header *h,
   uint64_t done, n, i;
 
   if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (done = 0; done < entries; done += n) {
@@ -93,7 +93,7 @@ read_string (struct storage *file, uint64_t offset, size_t len)
   char *s = calloc (1, len + 1);
 
   if (s == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   if (storage_read (file, s, len, offset) == -1) {
@@ -197,7 +197,7 @@ snapshots_list (struct storage *file, const struct header *h,
   snapshots->by_name = snapshots->by_id = NULL;
   snapshots->list = calloc (h->nb_snapshots + 1, sizeof *snapshots->list);
   if (snapshots->list == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   for (i = 0; i < h->nb_snapshots; i++) {
@@ -276,7 +276,7 @@ snapshot_check_table (const char *path, const struct header *h, const struct sna
 
   if (s->disk_size <= (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits))
     return 0;
-  nbdkit_error ("%s: snapshot \"%s\" cannot be served: its L1 table at offset %" PRIu64
+  report_error ("%s: snapshot \"%s\" cannot be served: its L1 table at offset %" PRIu64
                 " is too short for its size", path,
                 printable (s->name, strlen (s->name), text, sizeof text), s->l1_offset);
   errno = EINVAL;

@@ -78,13 +78,13 @@ check_new (struct layers *layers, struct storage *file)
   struct storage *same = find_same (layers, file);
 
   if (same) {
-    nbdkit_error ("%s: the backing chain contains a loop: the file is already used as %s",
+    report_error ("%s: the backing chain contains a loop: the file is already used as %s",
                   storage_path (file), storage_path (same));
     errno = ELOOP;
     return -1;
   }
   if (layers_count (layers) >= CHAIN_MAX_LAYERS) {
-    nbdkit_error ("%s: the backing chain has more than %d files",
+    report_error ("%s: the backing chain has more than %d files",
                   storage_path (file), CHAIN_MAX_LAYERS);
     errno = ELOOP;
     return -1;
@@ -147,7 +147,7 @@ find_path (const char *overlay, const struct header *h,
     return filename_of_backing (overlay, h->backing_file, &options->image.rules, told);
   path = strdup (options->backing_path);
   if (path == NULL)
-    nbdkit_error ("strdup: %m");
+    report_error ("strdup: %m");
   return path;
 }
 
@@ -168,7 +168,7 @@ chain_below (const char *overlay, const struct header *h,
   if (options->backing == BACKING_DENY) {
     CLEANUP_FREE char *shown = publicname (h->backing_file);
 
-    nbdkit_error ("%s: the image has a backing file (\"%s\"), "
+    report_error ("%s: the image has a backing file (\"%s\"), "
                   "which must not be opened", overlay, publicname_or (shown));
     errno = EPERM;
     return -1;
@@ -180,7 +180,7 @@ chain_below (const char *overlay, const struct header *h,
   *format = options->backing_format ? options->backing_format
     : h->backing_format ? h->backing_format : told;
   if (*format == NULL) {
-    nbdkit_error ("%s: the image does not say which format its backing file "
+    report_error ("%s: the image does not say which format its backing file "
                   "\"%s\" has, and formats are not guessed: %s", overlay, *path,
                   remedy (options->below_top ? REMEDY_BACKING_FORMAT_BELOW
                           : REMEDY_BACKING_FORMAT));
@@ -189,7 +189,7 @@ chain_below (const char *overlay, const struct header *h,
   else if (strcmp (*format, "qcow2") == 0 || strcmp (*format, "raw") == 0)
     return 0;
   else {
-    nbdkit_error ("%s: backing file \"%s\" has format \"%s\", which is not "
+    report_error ("%s: backing file \"%s\" has format \"%s\", which is not "
                   "supported (only qcow2 and raw are)",
                   overlay, *path, *format);
     errno = ENOTSUP;
@@ -205,7 +205,7 @@ chain_check_there (const char *overlay, const char *path,
 {
   if (nbduri_is (path) || access (path, F_OK) == 0 || errno != ENOENT)
     return 0;
-  nbdkit_error ("%s: cannot open: %m; it is the backing file of %s: %s", path, overlay,
+  report_error ("%s: cannot open: %m; it is the backing file of %s: %s", path, overlay,
                 remedy (options->below_top ? REMEDY_BACKING_FILE_BELOW
                         : REMEDY_BACKING_FILE));
   errno = ENOENT;

@@ -189,7 +189,7 @@ mark_duplicates (struct l2 *l2, uint64_t n)
   offsets = malloc (used * sizeof *offsets + 1);
 
   if (offsets == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   used = 0;
@@ -290,7 +290,7 @@ l2_open (struct image *image, struct alloc *alloc, struct map *map,
 
  nomem:
   errno = ENOMEM;
-  nbdkit_error ("%s: L1 table: %m", storage_path (image->file));
+  report_error ("%s: L1 table: %m", storage_path (image->file));
  error:
   l2_close (l2);
   return NULL;
@@ -449,7 +449,7 @@ l1_change_room (struct l2 *l2)
   room = max64 (16, 2 * wanted);
   p = realloc (l2->changed, room * sizeof *p);
   if (p == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   l2->changed = p;
@@ -467,7 +467,7 @@ fill_table (struct l2 *l2, const struct alloc_run *new, uint64_t old)
     return 0;
   buf = calloc (1, l2->image->header.cluster_size);
   if (buf == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   if (old != 0 &&

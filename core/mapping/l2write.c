@@ -72,7 +72,7 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
 
   pieces = malloc (snap->nr_slices * sizeof *pieces + 1);
   if (pieces == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (i = 0; i < snap->nr_slices; i++) {

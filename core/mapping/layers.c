@@ -29,7 +29,7 @@ layers_new (void)
   struct layers *s = calloc (1, sizeof *s);
 
   if (s == NULL)
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
   return s;
 }
 
@@ -67,7 +67,7 @@ reserve (struct layers *s, unsigned n)
   struct layer **p = realloc (s->layers, (s->n + n) * sizeof *p);
 
   if (p == NULL) {
-    nbdkit_error ("realloc: %m");
+    report_error ("realloc: %m");
     return -1;
   }
   s->layers = p;
@@ -83,7 +83,7 @@ new_layer (struct layers *s)
     return NULL;
   layer = calloc (1, sizeof *layer);
   if (layer == NULL)
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
   else
     layer->owners = 1;
   return layer;

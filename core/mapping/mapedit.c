@@ -50,7 +50,7 @@ read_raw (const struct map_space *space, uint64_t index, const struct pack *pack
   struct raw *raw = calloc (1, sizeof *raw + space->raw_size);
 
   if (raw == NULL) {
-    nbdkit_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
+    report_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
     return NULL;
   }
   /* Slices of new tables are vacant. */
@@ -299,7 +299,7 @@ map_take_dirty (struct map_space *space, struct map_dirty **ret, bool *barrier)
   if (items == NULL) {
     budget_hold (&space->map->budget, -snapshot_bytes (space, n));
     errno = ENOMEM;
-    nbdkit_error ("mapping cache: snapshot of %d dirty slices: %m", n);
+    report_error ("mapping cache: snapshot of %d dirty slices: %m", n);
     return -1;
   }
 

@@ -52,7 +52,7 @@ next_slice (struct map_fill *fill)
 {
   *fill->next = pack_build (&fill->builder);
   if (*fill->next == NULL) {
-    nbdkit_error ("mapping cache: malloc: %m");
+    report_error ("mapping cache: malloc: %m");
     return -1;
   }
   fill->next++;
@@ -73,7 +73,7 @@ map_fill_add (struct map_fill *fill, unsigned units, enum run_kind kind,
 
     assert (fill->next < fill->end);
     if (pack_add (&fill->builder, n, kind, copied, layer, host) == -1) {
-      nbdkit_error ("mapping cache: realloc: %m");
+      report_error ("mapping cache: realloc: %m");
       return -1;
     }
     if (n == left && next_slice (fill) == -1)
@@ -150,7 +150,7 @@ make_packs (const struct map_space *space, uint64_t first, unsigned n,
   }
   raw = malloc (n * space->raw_size);
   if (raw == NULL) {
-    nbdkit_error ("mapping cache: malloc: %m");
+    report_error ("mapping cache: malloc: %m");
     return -1;
   }
   if (space->ops->load_raw (space->opaque, first, n, raw) == -1)

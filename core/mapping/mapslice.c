@@ -79,7 +79,7 @@ map_insert (struct shard *shard, struct map_space *space, uint64_t index)
   struct map_slice *s = calloc (1, sizeof *s);
 
   if (s == NULL || grow (space->map, shard) == -1) {
-    nbdkit_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
+    report_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
     free (s);
     errno = ENOMEM;
     return NULL;

@@ -85,7 +85,7 @@ append (struct run_list *list, const struct run *run)
     list->room = list->room ? list->room * 2 : 64;
     p = realloc (list->runs, list->room * sizeof *p);
     if (p == NULL) {
-      nbdkit_error ("realloc: %m");
+      report_error ("realloc: %m");
       return -1;
     }
     list->runs = p;
@@ -238,7 +238,7 @@ read_part (const struct layer *layer, uint64_t start, uint64_t end,
     return 0;
   part->entries = malloc (part->bytes);
   if (part->entries == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   return storage_read (layer->file, part->entries, part->bytes, offset);
@@ -764,7 +764,7 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
     return NULL;
   v->snapshot = malloc (sizeof *v->snapshot);
   if (v->snapshot == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     layers_view_free (v);
     return NULL;
   }
@@ -806,7 +806,7 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
   uint64_t span = slice_size / 8 << QCOW2_MAX_CLUSTER_BITS;
 
   if (v == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   v->layers = s;
@@ -838,7 +838,7 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
                             to - from <= MAX_PEEK_LAYERS || any_far (v)
                             ? &layers_map_ops : &long_chain_map_ops, v);
   if (v->space == NULL) {
-    nbdkit_error ("map_space_new: %m");
+    report_error ("map_space_new: %m");
     free (v);
     return NULL;
   }

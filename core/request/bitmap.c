@@ -120,7 +120,7 @@ bitmap_open (struct storage *file, const struct header *h,
   int r;
 
   if (bs == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   r = bitmapdir_read (file, h, overlap, &bs->dir, why);
@@ -130,7 +130,7 @@ bitmap_open (struct storage *file, const struct header *h,
   }
   bs->list = calloc (bs->dir.n + 1, sizeof *bs->list);
   if (bs->list == NULL)
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
   else
     bs->names = names_new (bs->dir.nr_all, name_of, bs->dir.all);
   if (bs->names == NULL) {
@@ -192,7 +192,7 @@ check_counts (struct bitmaps *bs, uint64_t offset, uint64_t bytes)
     if (refcount_get (bs->refcounts, c, &count) == -1)
       return -1;
     if (count != 1) {
-      nbdkit_error ("%s: corrupt refcounts: the cluster at %" PRIu64 " of a bitmap "
+      report_error ("%s: corrupt refcounts: the cluster at %" PRIu64 " of a bitmap "
                     "has %" PRIu64 " references, not 1",
                     storage_path (bs->file), c << bits, count);
       errno = EIO;
@@ -211,7 +211,7 @@ load_table (struct bitmaps *bs, struct bitmap *b)
   CLEANUP_FREE uint64_t *table = malloc (n * sizeof *table);
 
   if (raw == NULL || table == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   if (storage_read (bs->file, raw, n * sizeof *raw, b->e->table) == -1 ||
@@ -287,7 +287,7 @@ make_room (struct bitmap *b)
     b->cells = calloc (b->e->table_entries, sizeof *b->cells);
   if (b->bits != NULL && b->cells != NULL)
     return 0;
-  nbdkit_error ("calloc: %m");
+  report_error ("calloc: %m");
   errno = ENOMEM;
   return -1;
 }
@@ -528,7 +528,7 @@ bitmap_store (struct bitmaps *bs)
     return 0;
   buf = malloc (bs->h->cluster_size);
   if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   if (bs->recording && store_bits (bs, buf) == -1)
@@ -608,7 +608,7 @@ freeze_cells (struct bitmaps *bs, const struct bitmapdir_entry *e,
   uint64_t i, first;
 
   if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (i = 0, first = 0; first < words; i++, first += per_cell)
@@ -659,7 +659,7 @@ get_table (struct bitmaps *bs, const struct bitmapdir_entry *e,
     return 0;
   raw = malloc (e->table_entries * sizeof *raw);
   if (raw == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   if (storage_read (bs->file, raw, e->table_entries * sizeof *raw, e->table) == -1)
@@ -680,7 +680,7 @@ freeze (struct bitmaps *bs, const struct bitmapdir_entry *e,
   CLEANUP_FREE uint64_t *table = malloc (e->table_entries * sizeof *table);
 
   if (table == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   if (b) {
@@ -701,7 +701,7 @@ bitmap_freeze (struct bitmaps *bs, size_t i, struct dirtyset **ret)
   struct dirtyset *set;
 
   if (any->flags & QCOW2_BITMAP_IN_USE) {
-    nbdkit_error ("%s: bitmap \"%s\" is inconsistent: the program that last recorded to "
+    report_error ("%s: bitmap \"%s\" is inconsistent: the program that last recorded to "
                   "it did not store it; it can only be removed",
                   storage_path (bs->file),
                   printable (any->name, 64, name, sizeof name));
@@ -710,7 +710,7 @@ bitmap_freeze (struct bitmaps *bs, size_t i, struct dirtyset **ret)
   }
   set = dirtyset_new (any->e.bits, any->e.granularity_bits);
   if (set == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     errno = ENOMEM;
     return -1;
   }

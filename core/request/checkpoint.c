@@ -102,7 +102,7 @@ checkpoint_new (const struct checkpoint_options *options)
   pthread_condattr_t monotonic;
 
   if (ck == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   ck->image = options->image;
@@ -456,7 +456,7 @@ checkpoint_start_timer (struct checkpoint *ck)
   if (err == 0)
     return;
   ck->ticking = false;
-  nbdkit_error ("%s: pthread_create: %s: changes stay in memory until a client flushes",
+  report_error ("%s: pthread_create: %s: changes stay in memory until a client flushes",
                 storage_path (ck->image->file), strerror (err));
 }
 

@@ -274,7 +274,7 @@ store (const struct view *v, const struct compressed *compressed, uint64_t start
   int r;
 
   if (s == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   s->v = v;

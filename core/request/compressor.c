@@ -64,7 +64,7 @@ compressor_new (unsigned type, uint64_t cluster_size,
   if (d)
     d->pool = compress_pool_new (options);
   if (d == NULL || d->pool == NULL) {
-    nbdkit_error ("cannot create a compressor: %m");
+    report_error ("cannot create a compressor: %m");
     free (d);
     return NULL;
   }
@@ -134,7 +134,7 @@ compressor_run (struct compressor *d, const void *in, uint64_t len,
 
   b.room = malloc (b.n * d->cluster_size);
   if (b.room == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   atomic_init (&b.next, 0);

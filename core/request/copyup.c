@@ -71,7 +71,7 @@ copyup_new (void)
   struct copyup *f = calloc (1, sizeof *f);
 
   if (f == NULL)
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
   return f;
 }
 
@@ -403,7 +403,7 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
   if (copy (r->v, buf, start, end, &c) == -1) {
     if (!c.known)
       return -1;                /* it cannot be read without storing either */
-    nbdkit_error ("%s: copy-on-read: cannot store data in the image: %m",
+    report_error ("%s: copy-on-read: cannot store data in the image: %m",
                   storage_path (r->v->image->file));
     atomic_store (&r->v->w->copyup->retry_at, clock_ms () + PAUSE_SECONDS * 1000);
   }

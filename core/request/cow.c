@@ -269,7 +269,7 @@ copy_old (struct cow *c, uint64_t from, uint64_t to, uint64_t host)
   uint64_t n;
 
   if (buf == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (; from < to; from += n, host += n) {
@@ -350,7 +350,7 @@ prepare_fill (struct cow *c, const struct target *t, uint64_t from,
     return copy_old (c, from, to, host);
   *buf = calloc (1, len);
   if (*buf == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   iov->iov_base = *buf;

@@ -41,7 +41,7 @@ fresh_new (void)
   struct fresh *f = calloc (1, sizeof *f);
 
   if (f == NULL)
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
   return f;
 }
 

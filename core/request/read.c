@@ -33,7 +33,7 @@ refuse_run (const struct view *v, const struct run *run)
                     " for guest offset %" PRIu64 " is invalid",
                     run->host, run->start);
   else
-    nbdkit_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64
+    report_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64
                   " for guest offset %" PRIu64 " is invalid",
                   path, run->host, run->start);
   errno = EIO;

@@ -137,7 +137,7 @@ readahead_new (struct grace *grace, _Atomic (const struct view *) *current,
   pthread_condattr_t attributes;
 
   if (r == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   r->grace = grace;

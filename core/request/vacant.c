@@ -79,7 +79,7 @@ vacant_new (struct storage *data, struct inflight *inflight,
   struct vacant *v = calloc (1, sizeof *v);
 
   if (v == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   v->data = data;

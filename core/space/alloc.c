@@ -124,7 +124,7 @@ alloc_open (struct storage *file, unsigned cluster_bits,
     return NULL;
   a = calloc (1, sizeof *a);
   if (a == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   pthread_mutex_init (&a->lock, NULL);
@@ -381,12 +381,12 @@ take_anything (struct alloc *a, uint64_t n, struct alloc_run *run)
     r = alloc_scan_step (a);
   } while (r == 1);
   if (r == 0 && a->starved) {
-    nbdkit_error ("%s: there is no memory to record free clusters, and the file "
+    report_error ("%s: there is no memory to record free clusters, and the file "
                   "cannot grow", storage_path (a->file));
     errno = ENOMEM;
   }
   else if (r == 0) {
-    nbdkit_error ("%s: no cluster is free, and the file cannot grow beyond %" PRIu64
+    report_error ("%s: no cluster is free, and the file cannot grow beyond %" PRIu64
                   " bytes: no space is left, or a limit on file sizes was reached",
                   storage_path (a->file), storage_size (a->file));
     errno = ENOSPC;

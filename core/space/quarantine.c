@@ -57,7 +57,7 @@ alloc_free_begin (struct alloc *a, unsigned n)
     struct alloc_frees *room = malloc (sizeof *room);
 
     if (room == NULL) {
-      nbdkit_error ("malloc: %m");
+      report_error ("malloc: %m");
       free_items (rooms);
       errno = ENOMEM;
       return -1;

@@ -68,7 +68,7 @@ check_distinct (struct refcounts *r)
     n += r->table[i] != 0;
   sorted = malloc (n * sizeof *sorted + 1);
   if (sorted == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   n = 0;
@@ -78,7 +78,7 @@ check_distinct (struct refcounts *r)
   qsort (sorted, n, sizeof *sorted, compare_u64);
   for (uint64_t i = 1; i < n; i++)
     if (sorted[i] == sorted[i-1]) {
-      nbdkit_error ("%s: corrupt refcount table at %" PRIu64 ": two entries name "
+      report_error ("%s: corrupt refcount table at %" PRIu64 ": two entries name "
                     "the refcount block at %" PRIu64,
                     storage_path (r->file), r->header->reftable_offset,
                     sorted[i]);
@@ -99,7 +99,7 @@ read_table (struct refcounts *r)
   r->entries = r->room = bytes / sizeof *r->table;
   r->table = sparse_new (bytes);
   if (r->table == NULL) {
-    nbdkit_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
+    report_error ("refcount table of %" PRIu64 " bytes: %m", bytes);
     return -1;
   }
   if (storage_read_sparse (r->file, r->table, bytes, r->header->reftable_offset) == -1)
@@ -113,7 +113,7 @@ read_table (struct refcounts *r)
   kind = overlap_add (r->overlap, r->header->reftable_offset, bytes,
                       OVERLAP_REFTABLE);
   if (kind > 0) {
-    nbdkit_error ("%s: corrupt: the refcount table at %" PRIu64
+    report_error ("%s: corrupt: the refcount table at %" PRIu64
                   " overlaps the %s", storage_path (r->file),
                   r->header->reftable_offset, overlap_name (kind));
     return corrupt ();
@@ -145,7 +145,7 @@ refcount_open (struct storage *file, struct header *header,
   struct refcounts *r = calloc (1, sizeof *r);
 
   if (r == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   pthread_mutex_init (&r->lock, NULL);
@@ -162,7 +162,7 @@ refcount_open (struct storage *file, struct header *header,
   if (read_table (r) == -1)
     goto error;
   if (refblock_cache_grow (&r->cache, r->entries) == -1) {
-    nbdkit_error ("refcount table of %" PRIu64 " entries: %m", r->entries);
+    report_error ("refcount table of %" PRIu64 " entries: %m", r->entries);
     goto error;
   }
   return r;
@@ -215,7 +215,7 @@ check_entry (struct refcounts *r, uint64_t index)
   }
   else
     return 0;
-  nbdkit_error ("%s: corrupt refcount table: entry %" PRIu64 " is 0x%" PRIx64
+  report_error ("%s: corrupt refcount table: entry %" PRIu64 " is 0x%" PRIx64
                 ": %s%s", storage_path (r->file), index, offset, why, what);
   return corrupt ();
 }
@@ -241,7 +241,7 @@ load (struct refcounts *r, uint64_t index, struct refblock **ret)
   if (b == NULL)
     b = refblock_recycle (&r->cache, index);
   if (b == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return -1;
   }
   if (storage_read_sparse (r->file, b->raw, r->cache.size, r->table[index]) == -1) {
@@ -278,17 +278,17 @@ refuse (struct refcounts *r, uint64_t cluster, uint64_t value, enum refcount_cha
 
   switch (how) {
   case REFCOUNT_UP:
-    nbdkit_error ("%s: cluster at %" PRIu64 ": its reference count %" PRIu64 " cannot "
+    report_error ("%s: cluster at %" PRIu64 ": its reference count %" PRIu64 " cannot "
                   "be increased with %u refcount bits", path, offset, value,
                   1u << r->order);
     errno = EOVERFLOW;
     return -1;
   case REFCOUNT_DOWN:
-    nbdkit_error ("%s: corrupt refcounts: the cluster at %" PRIu64
+    report_error ("%s: corrupt refcounts: the cluster at %" PRIu64
                   " is in use but its reference count is 0", path, offset);
     return corrupt ();
   case REFCOUNT_CLAIM:
-    nbdkit_error ("%s: corrupt refcounts: the cluster at %" PRIu64
+    report_error ("%s: corrupt refcounts: the cluster at %" PRIu64
                   " should be free but its reference count is %" PRIu64,
                   path, offset, value);
     return corrupt ();
@@ -340,7 +340,7 @@ refcount_change (struct refcounts *r, uint64_t first, uint64_t n,
   uint64_t c = first, start, end;
 
   if (!add_fits (first, n, &end) || end > QCOW2_MAX_HOST_OFFSET) {
-    nbdkit_error ("%s: cannot count references to %" PRIu64 " clusters at offset %"
+    report_error ("%s: cannot count references to %" PRIu64 " clusters at offset %"
                   PRIu64, storage_path (r->file), n, first);
     return corrupt ();
   }
@@ -352,7 +352,7 @@ refcount_change (struct refcounts *r, uint64_t first, uint64_t n,
     if (load (r, index, &b) == -1)
       goto error;
     if (b == NULL) {
-      nbdkit_error ("%s: corrupt refcounts: there is no refcount block for the "
+      report_error ("%s: corrupt refcounts: there is no refcount block for the "
                     "cluster at %" PRIu64, storage_path (r->file),
                     c << r->cluster_bits);
       errno = EUCLEAN;
@@ -427,7 +427,7 @@ refcount_abandon_table (struct refcounts *r, uint64_t offset,
 {
   overlap_remove (r->overlap, offset, clusters << r->cluster_bits);
   if (refcount_change (r, offset >> r->cluster_bits, clusters, REFCOUNT_DOWN) == -1)
-    nbdkit_debug ("%s: %" PRIu64 " clusters at %" PRIu64 " are leaked",
+    report_debug ("%s: %" PRIu64 " clusters at %" PRIu64 " are leaked",
                   storage_path (r->file), clusters, offset);
 }
 

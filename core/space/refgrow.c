@@ -67,7 +67,7 @@ plan (struct refcounts *r, uint64_t place, uint64_t first, uint64_t n,
   struct reflayout_size size;
 
   if (reflayout_find (&layout, &size) == -1) {
-    nbdkit_debug ("%s: the file cannot grow to %" PRIu64 " clusters: %s",
+    report_debug ("%s: the file cannot grow to %" PRIu64 " clusters: %s",
                   storage_path (r->file), first + n, errno == EFBIG
                   ? "offsets would exceed the limit of the format"
                   : "the refcount table has its maximum size");
@@ -94,7 +94,7 @@ register_metadata (struct refcounts *r, const struct layout *l)
     overlap_find (r->overlap, offset, table + blocks);
 
   if (l->place == 0 || kind != OVERLAP_NONE) {
-    nbdkit_error ("%s: corrupt refcounts: new refcount blocks at %" PRIu64
+    report_error ("%s: corrupt refcounts: new refcount blocks at %" PRIu64
                   " would overwrite the %s", storage_path (r->file), offset,
                   overlap_name (l->place == 0 ? OVERLAP_HEADER : kind));
     errno = EUCLEAN;
@@ -127,7 +127,7 @@ insert_blocks (struct refcounts *r, const struct layout *l)
       continue;
     b = refblock_new (&r->cache, i);
     if (b == NULL) {
-      nbdkit_error ("calloc: %m");
+      report_error ("calloc: %m");
       return -1;
     }
     r->table[i] = at;
@@ -174,7 +174,7 @@ grow_arrays (struct refcounts *r, uint64_t entries)
     return 0;
 
  nomem:
-  nbdkit_error ("refcount table of %" PRIu64 " entries: %m", entries);
+  report_error ("refcount table of %" PRIu64 " entries: %m", entries);
   return -1;
 }
 

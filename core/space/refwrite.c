@@ -120,7 +120,7 @@ prepare_batch (struct refcounts *r, struct batch *t)
   if (t->pieces && t->fresh && t->bytes && t->entries && t->ready &&
       (t->table || r->new_offset == 0))
     return 0;
-  nbdkit_error ("%s: no memory to write refcounts: %m",
+  report_error ("%s: no memory to write refcounts: %m",
                 storage_path (r->file));
   return -1;
 }

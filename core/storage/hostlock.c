@@ -292,7 +292,7 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
   if (taking && (errno == EAGAIN || errno == EACCES))
     errno = EBUSY;
   if (errno != EBUSY) {
-    nbdkit_error ("%s: cannot lock the image: %m (%s)", path, remedy (REMEDY_NO_LOCK));
+    report_error ("%s: cannot lock the image: %m (%s)", path, remedy (REMEDY_NO_LOCK));
     return;
   }
 
@@ -301,7 +301,7 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
   if (pid <= 0)
     pid = find_holder (fd, byte);
   describe_holder (pid, holder, sizeof holder);
-  nbdkit_error ("%s: cannot get the %s\"%s\" lock: "
+  report_error ("%s: cannot get the %s\"%s\" lock: "
                 "is another process using the image?%s: %s",
                 path, shared, permission_name (byte % 100), holder,
                 way_out (fd, taking));

@@ -42,7 +42,7 @@ check_kind (const char *path, const struct stat *st)
 {
   if (S_ISREG (st->st_mode) || S_ISBLK (st->st_mode))
     return 0;
-  nbdkit_error ("%s: cannot open: is %s, not a regular file or block device",
+  report_error ("%s: cannot open: is %s, not a regular file or block device",
                 path, kind_name (st->st_mode));
   errno = EINVAL;
   return -1;
@@ -58,10 +58,10 @@ static void
 report_not_opened (const char *path)
 {
   if (errno == EXDEV)
-    nbdkit_error ("%s: cannot open: a symbolic link leads out of the directory, or is "
+    report_error ("%s: cannot open: a symbolic link leads out of the directory, or is "
                   "absolute", path);
   else
-    nbdkit_error ("%s: cannot open: %m", path);
+    report_error ("%s: cannot open: %m", path);
 }
 
 /* Opens PATH, or the file in OPTS, without ever blocking.  *WRITABLE: on entry, whether
@@ -98,7 +98,7 @@ examine (struct hostfile *f)
   int flags;
 
   if (fstat (f->fd, &st) == -1) {
-    nbdkit_error ("%s: fstat: %m", f->s.path);
+    report_error ("%s: fstat: %m", f->s.path);
     return -1;
   }
   if (check_kind (f->s.path, &st) == -1)
@@ -106,7 +106,7 @@ examine (struct hostfile *f)
 
   flags = fcntl (f->fd, F_GETFL);
   if (flags == -1 || fcntl (f->fd, F_SETFL, flags & ~O_NONBLOCK) == -1) {
-    nbdkit_error ("%s: fcntl: %m", f->s.path);
+    report_error ("%s: fcntl: %m", f->s.path);
     return -1;
   }
 
@@ -120,7 +120,7 @@ examine (struct hostfile *f)
     off_t end = lseek (f->fd, 0, SEEK_END);
 
     if (end == -1) {
-      nbdkit_error ("%s: cannot get the size of the device: %m", f->s.path);
+      report_error ("%s: cannot get the size of the device: %m", f->s.path);
       return -1;
     }
     f->dev = st.st_rdev;
@@ -195,7 +195,7 @@ new_hostfile (const char *path, const struct storage_options *opts)
   struct hostfile *f = calloc (1, sizeof *f);
 
   if (f == NULL || storage_init (&f->s, &hostfile_ops, path, opts) == -1) {
-    nbdkit_error ("%s: cannot open: %m", path);
+    report_error ("%s: cannot open: %m", path);
     free (f);
     return NULL;
   }
@@ -211,7 +211,7 @@ start_dropping (struct hostfile *f, const struct storage_options *opts)
     return 0;
   f->dropcache = dropcache_new (f->fd);
   if (f->dropcache == NULL) {
-    nbdkit_error ("%s: cannot open: %m", f->s.path);
+    report_error ("%s: cannot open: %m", f->s.path);
     return -1;
   }
   return 0;

@@ -33,7 +33,7 @@ erase (struct storage *s, int mode, atomic_bool *cannot, const char *what,
   if (r == 0)
     return 1;
   if (errno == EOPNOTSUPP || errno == ENOSYS || errno == ENODEV) {
-    nbdkit_debug ("%s: the host cannot %s ranges: %m", s->path, what);
+    report_debug ("%s: the host cannot %s ranges: %m", s->path, what);
     *cannot = true;
     return 0;
   }

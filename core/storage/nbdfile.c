@@ -523,7 +523,7 @@ nbdfile_open (const char *uri, const struct storage_options *options,
 
   if (n == NULL || storage_init (&n->s, &nbdfile_ops, name, options) == -1) {
     /* The message does not contain the URI: it may have secrets in unexpected places. */
-    nbdkit_error ("the NBD URI cannot be used: %s", full ? "no memory" : why);
+    report_error ("the NBD URI cannot be used: %s", full ? "no memory" : why);
     free (n);
     return -1;
   }

@@ -104,7 +104,7 @@ poll_once (struct nbdlink *l, int timeout_ms)
   if (poll (fds, 2, timeout_ms) <= 0)
     return;
   if ((fds[1].revents & POLLIN) && read (l->kick, &kicks, sizeof kicks) == -1)
-    nbdkit_debug ("eventfd: %m");
+    report_debug ("eventfd: %m");
   /* One step changes the state: other events are handled in the next call. */
   if ((direction & LIBNBD_AIO_DIRECTION_READ) &&
       (fds[0].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL))) {
@@ -127,7 +127,7 @@ kick_leader (struct nbdlink *l)
   if (((l->lib.aio_get_direction (l->nbd) & LIBNBD_AIO_DIRECTION_WRITE) ||
        nbdlink_is_dead (l)) &&
       write (l->kick, &one, sizeof one) == -1)
-    nbdkit_debug ("eventfd: %m");
+    report_debug ("eventfd: %m");
 }
 
 /* --- requests --- */
@@ -217,7 +217,7 @@ static void
 give_up (struct nbdlink *l, int64_t silent_ms)
 {
   if (!l->given_up)
-    nbdkit_error ("%s: the NBD server has been silent for %" PRIi64 " seconds", l->name,
+    report_error ("%s: the NBD server has been silent for %" PRIi64 " seconds", l->name,
                   silent_ms / 1000);
   l->given_up = true;
   shutdown (l->lib.aio_get_fd (l->nbd), SHUT_RDWR);
@@ -588,13 +588,13 @@ tell_why (const char *uri, const char *name, const char *why, bool quiet)
 {
   if (why && !quiet && strcmp (uri, name) != 0) {
     /* What libnbd says may name the user or the key. */
-    nbdkit_debug ("%s: cannot connect: %s", name, why);
+    report_debug ("%s: cannot connect: %s", name, why);
     why = "the reason may contain secrets of the URI: nbdkit -v shows it";
   }
   if (quiet)
-    nbdkit_debug ("%s: cannot connect: %s", name, why ? why : "no reason given");
+    report_debug ("%s: cannot connect: %s", name, why ? why : "no reason given");
   else
-    nbdkit_error ("%s: cannot connect: %s", name, why ? why : "no reason given");
+    report_error ("%s: cannot connect: %s", name, why ? why : "no reason given");
 }
 
 /* Did the server hang up, as one does that is still busy with its last client? */
@@ -617,14 +617,14 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
   int err;
 
   if (nbdlib_load (&lib, &why) == -1) {
-    nbdkit_error ("%s: cannot connect without libnbd: %s", name, why);
+    report_error ("%s: cannot connect without libnbd: %s", name, why);
     errno = EIO;
     return -1;
   }
   for (int pause = 10;; pause *= 2) {
     l = calloc (1, sizeof *l);
     if (l == NULL) {
-      nbdkit_error ("%s: cannot connect: %m", name);
+      report_error ("%s: cannot connect: %m", name);
       return -1;
     }
     l->lib = lib;

@@ -116,7 +116,7 @@ check_same_export (struct nbdpool *p, struct nbdlink *link)
 
   if (is_same_export (p, i))
     return 0;
-  nbdkit_error ("%s: the export is not what it was: it had %" PRIu64 " bytes and now "
+  report_error ("%s: the export is not what it was: it had %" PRIu64 " bytes and now "
                 "has %" PRIu64 ", or the server allows less", p->name, p->size, i->size);
   errno = EIO;
   return -1;
@@ -157,7 +157,7 @@ tell_lost (struct nbdpool *p)
   if (p->lost_at > 0)
     return;
   silent = report_silence (false);
-  nbdkit_error ("%s: the connection is lost: trying to connect again for %u seconds",
+  report_error ("%s: the connection is lost: trying to connect again for %u seconds",
                 p->name, p->options.reconnect_ms / 1000);
   report_silence (silent);
   p->lost_at = clock_ms ();
@@ -170,7 +170,7 @@ tell_back (struct nbdpool *p)
   const int64_t ms = clock_ms () - p->lost_at;
 
   if (p->lost_at > 0)
-    nbdkit_error ("%s: the connection was lost for %" PRId64 ".%03" PRId64 " seconds",
+    report_error ("%s: the connection was lost for %" PRId64 ".%03" PRId64 " seconds",
                   p->name, ms / 1000, ms % 1000);
   report_silence (silent);
   p->lost_at = 0;
@@ -234,7 +234,7 @@ lose_changes (struct nbdpool *p)
   const bool silent = report_silence (false);
 
   if (!p->lost)
-    nbdkit_error ("%s: the connection broke with writes that were not flushed: they may "
+    report_error ("%s: the connection broke with writes that were not flushed: they may "
                   "be lost, and nothing more is written", p->name);
   report_silence (silent);
   p->lost = true;
@@ -288,7 +288,7 @@ static struct slot *
 give_up (struct nbdpool *p)
 {
   p->gone = true;
-  nbdkit_error ("%s: the connection is lost, and there was no other within %u seconds",
+  report_error ("%s: the connection is lost, and there was no other within %u seconds",
                 p->name, p->options.reconnect_ms / 1000);
   errno = EIO;
   return NULL;
@@ -740,7 +740,7 @@ nbdpool_open (const char *uri, const char *name,
 
   if (p == NULL || (p->uri = strdup (uri)) == NULL ||
       (p->name = strdup (name)) == NULL) {
-    nbdkit_error ("%s: cannot connect: %m", name);
+    report_error ("%s: cannot connect: %m", name);
     if (p)
       free (p->uri);
     free (p);

@@ -58,7 +58,7 @@ struct newfile {
 static int
 exists (const char *path)
 {
-  nbdkit_error ("%s: cannot create: the file exists already", path);
+  report_error ("%s: cannot create: the file exists already", path);
   errno = EEXIST;
   return -1;
 }
@@ -66,7 +66,7 @@ exists (const char *path)
 static int
 failed (const struct newfile *n, const char *what)
 {
-  nbdkit_error ("%s: cannot create: %s: %m", n->path, what);
+  report_error ("%s: cannot create: %s: %m", n->path, what);
   return -1;
 }
 
@@ -79,7 +79,7 @@ newfile_check (const char *path)
     return exists (path);
   if (errno == ENOENT)
     return 0;
-  nbdkit_error ("%s: cannot create: %m", path);
+  report_error ("%s: cannot create: %m", path);
   return -1;
 }
 
@@ -94,7 +94,7 @@ open_directory (struct newfile *n)
   n->name = slash ? slash + 1 : n->path;
   if (slash == NULL || n->name[0] == '\0' || strcmp (n->name, ".") == 0 ||
       strcmp (n->name, "..") == 0) {
-    nbdkit_error ("%s: cannot create: not a file name", n->path);
+    report_error ("%s: cannot create: not a file name", n->path);
     errno = EINVAL;
     return -1;
   }
@@ -156,7 +156,7 @@ newfile_begin (const char *path, const struct storage_options *options,
   struct newfile *n = calloc (1, sizeof *n);
 
   if (n == NULL || (n->path = strdup (path)) == NULL) {
-    nbdkit_error ("%s: cannot create: %m", path);
+    report_error ("%s: cannot create: %m", path);
     free (n);
     return -1;
   }

@@ -67,14 +67,14 @@ struct place {
 static int
 failed (const struct report_kind *kind, const char *path)
 {
-  nbdkit_error ("%s=%s: cannot write the file: %m", kind->key, path);
+  report_error ("%s=%s: cannot write the file: %m", kind->key, path);
   return -1;
 }
 
 static int
 refused (const struct report_kind *kind, const char *path, const char *why)
 {
-  nbdkit_error ("%s=%s: %s", kind->key, path, why);
+  report_error ("%s=%s: %s", kind->key, path, why);
   errno = EEXIST;
   return -1;
 }

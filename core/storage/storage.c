@@ -122,7 +122,7 @@ static int
 failed (const struct storage *s, const char *operation, uint64_t offset,
         uint64_t count)
 {
-  nbdkit_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
+  report_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
                 s->path, operation, count, offset);
   full ();
   return -1;
@@ -177,7 +177,7 @@ storage_size_now (struct storage *s, bool ask)
     return before;
   now = s->ops->size_now (s, ask);
   if (now > before) {
-    nbdkit_debug ("%s: has grown from %" PRIu64 " to %" PRIu64 " bytes", s->path, before,
+    report_debug ("%s: has grown from %" PRIu64 " to %" PRIu64 " bytes", s->path, before,
                   now);
     storage_raise_size (s, now);
   }
@@ -285,7 +285,7 @@ storage_read_sparse (struct storage *s, void *buf, uint64_t count, uint64_t offs
   uint64_t at, n;
 
   if (some == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return -1;
   }
   for (at = 0; at < count; at += n) {
@@ -348,7 +348,7 @@ storage_sync (struct storage *s)
     r = -1;
   }
   if (r == -1) {
-    nbdkit_error ("%s: cannot make writes durable: %s: %m", s->path,
+    report_error ("%s: cannot make writes durable: %s: %m", s->path,
                   s->ops->sync_name);
     if (errno != ENOMEM)
       errno = EIO;
@@ -515,7 +515,7 @@ set_size (struct storage *s, uint64_t size, bool ask)
 static int
 cannot_set_size (const struct storage *s, uint64_t size)
 {
-  nbdkit_error ("%s: cannot set the size to %" PRIu64 " bytes: %m", s->path, size);
+  report_error ("%s: cannot set the size to %" PRIu64 " bytes: %m", s->path, size);
   full ();
   return -1;
 }
@@ -535,7 +535,7 @@ storage_extend (struct storage *s, uint64_t size, uint64_t offset, uint64_t coun
   if (sized && (count == 0 || allocate (s, offset, count) == 0))
     return 0;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-    nbdkit_debug ("%s: no space for %" PRIu64 " bytes: %m", s->path, size);
+    report_debug ("%s: no space for %" PRIu64 " bytes: %m", s->path, size);
     full ();
     return -1;
   }

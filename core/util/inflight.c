@@ -42,7 +42,7 @@ inflight_new (void)
   struct inflight *t = calloc (1, sizeof *t);
 
   if (t == NULL) {
-    nbdkit_error ("calloc: %m");
+    report_error ("calloc: %m");
     return NULL;
   }
   pthread_mutex_init (&t->lock, NULL);

@@ -43,7 +43,7 @@ names_new (size_t n, const char *(*name) (const void *opaque, size_t i),
   struct names *x = malloc (sizeof *x + n * sizeof x->order[0]);
 
   if (x == NULL) {
-    nbdkit_error ("malloc: %m");
+    report_error ("malloc: %m");
     return NULL;
   }
   x->name = name;

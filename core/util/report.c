@@ -20,11 +20,6 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 
-/* The function of nbdkit. */
-#undef nbdkit_error
-extern void nbdkit_error (const char *fmt, ...)
-  __attribute__ ((__format__ (__printf__, 1, 2)));
-
 /* Lines, each with its line end; escaped texts contain no line ends. */
 static _Thread_local bool keeping;
 static _Thread_local char *kept;
@@ -118,7 +113,7 @@ compose (const char *fmt, va_list args)
 static void
 send_text (const char *text)
 {
-  nbdkit_error ("%s", text ? text : "out of memory for an error message");
+  report_line (REPORT_ERROR, text ? text : "out of memory for an error message");
   told = true;
 }
 
@@ -189,6 +184,20 @@ report_public (const char *fmt, ...)
   vreport (fmt, args);
   va_end (args);
   told = false;
+}
+
+void
+report_debug (const char *fmt, ...)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+  CLEANUP_FREE char *text = NULL;
+  va_list args;
+
+  va_start (args, fmt);
+  text = compose (fmt, args);
+  va_end (args);
+  if (text)
+    report_line (REPORT_DEBUG, text);
 }
 
 void

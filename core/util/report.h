@@ -2,10 +2,9 @@
  *
  * How does the core report errors?  See report.c.
  *
- * nbdkit_error and nbdkit_debug are all that the core needs from nbdkit; test programs
- * link their own.  Report an error once, in the function that knows most about it:
- * operation, file, offset, what was found, %m.  Then return -1 with errno set (both
- * functions preserve errno).  Callers only pass it on.
+ * Report an error once, in the function that knows most about it: operation, file, offset,
+ * what was found, %m.  Then return -1 with errno set (all functions here preserve errno).
+ * Callers only pass it on.
  */
 
 #ifndef QCOW2_REPORT_H
@@ -13,10 +12,16 @@
 
 #include <stdbool.h>
 
-/* Reports an error to nbdkit.  Control characters anywhere in the text are escaped. */
+/* Each front end, and the test programs, provide this function: it prints a line. */
+enum report_level { REPORT_ERROR, REPORT_DEBUG };
+extern void report_line (enum report_level, const char *text);
+
+/* Reports an error.  Control characters anywhere in the text are escaped. */
 extern void report_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
-#define nbdkit_error report_error
+/* The same for those who look for a fault: neither silenced nor kept. */
+extern void report_debug (const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 1, 2)));
 
 /* The same for news that are no error of the work of this thread, such as that a limit is
  * near: neither silenced nor kept. */
@@ -49,8 +54,5 @@ extern void report_end_keeping (bool tell);
  * and frees it. */
 extern char *report_take_kept (void);
 extern void report_taken (char *taken, bool tell);
-
-extern void nbdkit_debug (const char *fmt, ...)
-  __attribute__ ((__format__ (__printf__, 1, 2)));
 
 #endif /* QCOW2_REPORT_H */

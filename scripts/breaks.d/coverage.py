@@ -23,7 +23,7 @@ BUILD = os.path.join(suite.TOP, "build", "coverage")
 REACHED = os.path.join(BUILD, "reached")
 EXCEPTIONS = os.path.join(suite.TOP, "tests", "coverage-exceptions")
 # What makes a line part of an error path.
-ERROR_WORDS = ("return -1;", "return NULL;", "return -errno", "nbdkit_error (",
+ERROR_WORDS = ("return -1;", "return NULL;", "return -errno", "report_error (",
                "errno = ", "goto ", "report_")
 
 # With a limit on the size of files, no counters can be written.

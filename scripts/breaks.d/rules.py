@@ -15,7 +15,7 @@ KEYWORDS = {"if", "for", "while", "switch", "return", "sizeof", "do", "else", "c
             "goto", "break", "continue"}
 # Without these there is no message, or less memory: no behaviour that a disk depends on.
 # (Locks are made in memory that is zero, which is what these functions make of it.)
-HARMLESS = re.compile(r"(assert|va_(start|end)|nbdkit_(debug|error)|report_\w+|free"
+HARMLESS = re.compile(r"(assert|va_(start|end)|report_\w+|free"
                       r"|free_\w+|\w+_free|pthread_\w+_(init|destroy|setkind_np))$")
 
 

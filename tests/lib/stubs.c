@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Functions that test programs link in place of nbdkit's.  Errors are printed, and kept
- * for the test to examine; debug messages are printed if QCOW2_TEST_DEBUG is set in the
- * environment.
+ * Functions that test programs link in place of a front end's.  Errors are printed, and
+ * kept for the test to examine; debug messages are printed if QCOW2_TEST_DEBUG is set in
+ * the environment.
  */
 
 #include <config.h>
 
-#include <errno.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,46 +19,25 @@
 #include "storage/storage.h"
 #include "lib/stubs.h"
 
-/* The functions that report.c calls. */
-#undef nbdkit_error
-extern void nbdkit_error (const char *fmt, ...)
-  __attribute__ ((__format__ (__printf__, 1, 2)));
-
 atomic_bool quiet_errors;
 
 static _Thread_local char last[1024];
 static atomic_ulong count;
 
 void
-nbdkit_error (const char *fmt, ...)
+report_line (enum report_level level, const char *text)
 {
-  int err = errno;
-  va_list args;
+  const bool wanted = getenv ("QCOW2_TEST_DEBUG") != NULL;
 
-  va_start (args, fmt);
-  errno = err;                  /* for %m */
-  vsnprintf (last, sizeof last, fmt, args);
-  va_end (args);
-  count++;
-  if (!quiet_errors || getenv ("QCOW2_TEST_DEBUG"))
-    fprintf (stderr, "error: %s\n", last);
-  errno = err;
-}
-
-void
-nbdkit_debug (const char *fmt, ...)
-{
-  int err = errno;
-  va_list args;
-
-  if (getenv ("QCOW2_TEST_DEBUG")) {
-    va_start (args, fmt);
-    errno = err;
-    vfprintf (stderr, fmt, args);
-    fputc ('\n', stderr);
-    va_end (args);
+  if (level == REPORT_DEBUG) {
+    if (wanted)
+      fprintf (stderr, "%s\n", text);
+    return;
   }
-  errno = err;
+  snprintf (last, sizeof last, "%s", text);
+  count++;
+  if (!quiet_errors || wanted)
+    fprintf (stderr, "error: %s\n", last);
 }
 
 const char *

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The text of the last nbdkit_error on this thread ("" if there was none), and the number
+/* The text of the last error on this thread ("" if there was none), and the number
  * of errors in the whole process.  Errors are also printed to stderr with the prefix
  * "error: ", unless quiet_errors is true. */
 extern const char *last_error (void);

@@ -32,7 +32,7 @@ fails (void)
     return false;
   failed = true;
   errno = ENOMEM;
-  nbdkit_error ("no memory: %m");
+  report_error ("no memory: %m");
   return true;
 }
 

@@ -20,7 +20,7 @@ report_now (void *opaque)
   const unsigned long before = error_count ();
 
   (void) opaque;
-  nbdkit_error ("another thread");
+  report_error ("another thread");
   CHECK (error_count () == before + 1 && strcmp (last_error (), "another thread") == 0);
   return NULL;
 }
@@ -32,9 +32,9 @@ main (void)
 
   report_keep ();
   errno = ENOSPC;
-  nbdkit_error ("one\n%m");
-  nbdkit_error ("%s", "two");
-  nbdkit_error ("two");
+  report_error ("one\n%m");
+  report_error ("%s", "two");
+  report_error ("two");
   CHECK (errno == ENOSPC && error_count () == 0);
   run_threads (report_now, &thread, 1, 1);
   clear_last_error ();
@@ -43,14 +43,14 @@ main (void)
 
   /* Only a line that is the last one is repeated, not one that ends like it. */
   report_keep ();
-  nbdkit_error ("not a second line");
-  nbdkit_error ("a second line");
-  nbdkit_error ("a second line");
+  report_error ("not a second line");
+  report_error ("a second line");
+  report_error ("a second line");
   report_end_keeping (true);
   CHECK (error_count () == 5);
 
   report_keep ();
-  nbdkit_error ("three");
+  report_error ("three");
   report_notice ("news\n");
   CHECK (error_count () == 6 && strcmp (last_error (), "news\\x0a") == 0);
   report_end_keeping (false);
@@ -60,7 +60,7 @@ main (void)
 
   report_keep ();
   CHECK (report_take_kept () == NULL);
-  nbdkit_error ("mine");
+  report_error ("mine");
   taken = report_take_kept ();
   report_end_keeping (true);
   CHECK (error_count () == 6);
@@ -68,13 +68,13 @@ main (void)
   report_taken (taken, true);
   CHECK (error_count () == 7 && strcmp (last_error (), "mine") == 0);
   report_keep ();
-  nbdkit_error ("nobody's");
+  report_error ("nobody's");
   report_taken (report_take_kept (), false);
   report_taken (NULL, true);
   report_end_keeping (true);
   CHECK (error_count () == 7 && errno == ENOSPC);
 
-  nbdkit_error ("four");
+  report_error ("four");
   CHECK (error_count () == 8 && strcmp (last_error (), "four") == 0);
 
   errno = ENOENT;
@@ -82,13 +82,13 @@ main (void)
   CHECK (error_count () == 9 && strcmp (last_error (), "last: 1") == 0);
   report_last ("last: %d", 2);
   CHECK (error_count () == 9 && errno == ENOENT);
-  nbdkit_error ("secret");
+  report_error ("secret");
   report_public ("public %d", 2);
   CHECK (error_count () == 11 && strcmp (last_error (), "public 2") == 0);
   report_last ("last: %d", 3);
   CHECK (error_count () == 11 && errno == ENOENT);
   report_keep ();
-  nbdkit_error ("five");
+  report_error ("five");
   report_last ("last: %d", 3);
   CHECK (error_count () == 11);
   report_end_keeping (true);
