@@ -118,11 +118,12 @@ grep -qx 'magic_config_key=file' "$tmp/dump.txt"
 version=$(sed -n 's/^version=//p' "$tmp/dump.txt")
 grep -qx "#define PACKAGE_VERSION \"$version\"" "$abs_top_builddir/config.h"
 
-# MESSAGES: what the manual quotes, in pieces between dots, the plugin can say.
+# MESSAGES: what the manual quotes, in pieces between dots and colons, the plugin can
+# say.
 strings -n 4 "$PLUGIN" > "$tmp/strings"
 sed -n '/^=head1 MESSAGES/,/^=back/s/^=item C<\(.*\)>$/\1/p' "$pod" > "$tmp/messages"
 [ "$(wc -l < "$tmp/messages")" -ge 5 ]
-sed -E 's/"?\.\.\."?/\n/g' "$tmp/messages" | sed -E 's/^[:; ]+//; s/[: ]+$//' |
+sed -E 's/"?\.\.\."?|: /\n/g' "$tmp/messages" | sed -E 's/^[:; ]+//; s/[: ]+$//' |
 while IFS= read -r piece; do
   grep -qF -- "$piece" "$tmp/strings" || fail "the plugin does not say: $piece"
 done
