@@ -125,7 +125,7 @@ mv "$tmp/first.qcow2" "$base"
 # all it may say; a mark alone is no damage.
 damaged "dirty 0 0 copied-flag,leak" "1 1" 76 I 1 rb+12 H 7
 damaged "corrupt 1 0 alignment,leak" "2 0" 76 I 1 l2 Q +512
-damaged "clean 0 0 -" "0 0" 76 I 2
+damaged "marked-corrupt 0 0 -" "0 0" 76 I 2
 
 # --- bitmaps
 

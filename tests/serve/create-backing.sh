@@ -81,9 +81,9 @@ try 'nbd://localhost:1/: cannot connect' "${new[@]}" backing-file=nbd://localhos
 try 'new.qcow2.*No such file' "${new[@]}" backing-file=new.qcow2 backing-format=qcow2
 try 'backing-format=' "${new[@]}" backing-file=base.raw
 try 'backing-format= requires backing-file=' "${new[@]}" backing-format=raw
-try 'backing-file=.*name has 1024 bytes' "${new[@]}" backing-format=raw \
+try 'name of the backing file has 1024 bytes' "${new[@]}" backing-format=raw \
   backing-file="$(printf './%.0s' {1..508})base.raw"
-try 'backing-file=.*cluster-size=512' "${new[@]}" backing-format=raw cluster-size=512 \
+try 'name of the backing file is too long' "${new[@]}" backing-format=raw cluster-size=512 \
   backing-file="$(printf './%.0s' {1..200})base.raw"
 mkdir $'dir/\e'
 try 'backing-file=.*control' "${new[@]}" backing-format=raw \

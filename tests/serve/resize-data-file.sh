@@ -88,7 +88,7 @@ EOF
 done
 
 not_done 'cannot be shrunk' resize=1M shrink=true
-not_done 'preallocation= cannot be used' resize=40M preallocation=full
+not_done 'preallocation cannot be used' resize=40M preallocation=full
 not_done 'external data file' snapshot-create=s
 
 # With a backing file that is longer than the disk, and with bitmaps.
