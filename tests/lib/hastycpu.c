@@ -9,9 +9,14 @@
 
 #include <config.h>
 
+/* (What the first argument is, differs between versions of glibc.) */
+#define getrusage declared_getrusage
 #include <sys/resource.h>
+#undef getrusage
 #include <sys/syscall.h>
 #include <unistd.h>
+
+extern int getrusage (int who, struct rusage *usage);
 
 int
 getrusage (int who, struct rusage *usage)

@@ -84,7 +84,7 @@ negotiate ()
 {
   "$python" "$tmp/negotiate.py" "$sock" "$@" > "$tmp/told"
   hidden
-  [ -z "$sends_text" ] || grep 'the export' "$tmp/told"
+  [ -z "$sends_text" ] || grep -E 'the export|there is no' "$tmp/told"
 }
 
 logged ()
