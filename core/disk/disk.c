@@ -116,6 +116,7 @@ disk_open_on (const struct disk_options *options, struct image *image,
     disk_close (d);
     return -1;
   }
+  image_adopt (image);
   atomic_init (&d->current, &d->now->frozen);
   d->options.secret = (struct image_secret) { .passphrase = NULL };
   *ret = d;

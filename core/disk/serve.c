@@ -106,30 +106,43 @@ next_piece (const struct disk *d, struct piece *p)
 
 /* --- serving --- */
 
-/* The pin comes first: a view that is loaded under it stays valid. */
+/* The view that the export has now.  With a pin: then it stays valid. */
 static inline const struct view *
-begin (const struct export *e, struct grace_pin *pin, struct view *made)
+view_of (const struct export *e, struct view *made)
 {
-  const struct view *v;
+  const struct view *v = atomic_load (&e->disk->current);
 
-  *pin = grace_enter (e->disk->grace);
-  v = atomic_load (&e->disk->current);
   return e->kind->view ? e->kind->view (e, v, made) : v;
 }
 
-/* The same for a request that changes the disk: behind the gate it waits. */
+static inline const struct view *
+begin (const struct export *e, struct grace_pin *pin, struct view *made)
+{
+  *pin = grace_enter (e->disk->grace);
+  return view_of (e, made);
+}
+
+/* The same for a request that changes the disk: behind the gate it waits.  (The view comes
+ * last: a new generation becomes writable before the gate opens.)  NULL: EIO, without a
+ * pin; the disk could not go on after a change, which was reported (R9). */
 static inline const struct view *
 begin_change (const struct export *e, struct grace_pin *pin, struct view *made)
 {
   const struct view *v;
 
   for (;;) {
-    v = begin (e, pin, made);
+    *pin = grace_enter (e->disk->grace);
     if (gate_is_open (e->disk))
-      return v;
+      break;
     grace_leave (e->disk->grace, *pin);
     disk_wait_at_gate (e->disk);
   }
+  v = view_of (e, made);
+  if (v->w)
+    return v;
+  grace_leave (e->disk->grace, *pin);
+  errno = EIO;
+  return NULL;
 }
 
 /* Call it after a change, or one that failed halfway, without the pin: runs a checkpoint
@@ -164,8 +177,11 @@ try_piece (struct export *e, const struct work *work, uint64_t count, uint64_t o
   struct grace_pin pin;
   const struct view *v = work->changes ? begin_change (e, &pin, &made)
     : begin (e, &pin, &made);
-  const int r = work->serve (e, work, v, count, offset);
+  int r;
 
+  if (v == NULL)
+    return -1;
+  r = work->serve (e, work, v, count, offset);
   grace_leave (e->disk->grace, pin);
   if (r == -1)
     relieve (e->disk);
@@ -279,6 +295,10 @@ export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset
   do {
     spacewait_begin (wait);
     v = begin_change (e, &pin, &made);
+    if (v == NULL) {
+      r = -1;
+      continue;
+    }
     r = request_write (v, buf, count, offset, fua);
     grace_leave (e->disk->grace, pin);
     if (r == -1 || (r == 1 && !fua))

@@ -119,7 +119,7 @@ become_writable (struct disk *d)
 
   if (g->is_live)
     return 0;
-  if (generation_lock (g) == -1)
+  if (health_check (g->image->health) == -1 || generation_lock (g) == -1)
     return -1;
   if (generation_become_writable (g) == 0) {
     atomic_store (&d->current, &g->live);
@@ -304,9 +304,10 @@ disk_end_ahead (struct disk *d)
 
 /* --- changes of the whole disk --- */
 
-/* The generation that the file describes now.  NULL: reported. */
+/* The generation that the file describes now, over the layers below the top of OVER (NULL:
+ * the present ones).  NULL: reported. */
 static struct generation *
-read_next (struct disk *d, const struct disk_change *c)
+read_next (struct disk *d, const struct layers *over)
 {
   struct image *image = image_again (d->now->image);
   struct generation *next = NULL;
@@ -314,7 +315,7 @@ read_next (struct disk *d, const struct disk_change *c)
 
   if (image == NULL)
     return NULL;
-  layers = layers_over (image, c->over ? c->over : d->now->layers);
+  layers = layers_over (image, over ? over : d->now->layers);
   if (layers)
     next = generation_new (d, image, layers);
   image_close (image);          /* the generation is an owner of its own */
@@ -357,9 +358,9 @@ publish (struct disk *d, struct generation *next)
 
 /* The next generation, which is published.  NULL: reported, and the disk has failed. */
 static struct generation *
-follow (struct disk *d, const struct disk_change *c)
+follow (struct disk *d, const struct layers *over)
 {
-  struct generation *next = read_next (d, c);
+  struct generation *next = read_next (d, over);
 
   if (next && carry_over (d->now, next) == 0) {
     publish (d, next);
@@ -379,7 +380,7 @@ go_on (struct disk *d, const struct disk_change *c, bool changed)
 {
   struct generation *const old = d->now;
 
-  if (follow (d, c) == NULL)
+  if (follow (d, changed ? c->over : NULL) == NULL)
     return;
   if (changed && c->release)
     c->release (c->opaque);
@@ -424,11 +425,11 @@ make_change (struct disk *d, const struct disk_change *c, bool *changed)
 {
   if (settle (d) == -1 || (c->write && write_first (d, c) == -1))
     return -1;
-  if (c->over) {                /* what parameters said about another one is void */
+  *changed = c->make == NULL || c->make (c->opaque, d->now->image) == 0;
+  if (*changed && c->over) {    /* what parameters said about another one is void */
     d->options.backing = BACKING_FOLLOW;
     d->options.backing_format = NULL;
   }
-  *changed = c->make == NULL || c->make (c->opaque, d->now->image) == 0;
   return *changed ? 0 : -1;
 }
 

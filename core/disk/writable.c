@@ -285,7 +285,8 @@ generation_settle (struct generation *g)
   const int64_t deadline = clock_ms () + SETTLE_SECONDS * 1000;
   int r, err;
 
-  checkpoint_stop_timer (g->w.checkpoint);
+  if (g->is_live)
+    checkpoint_stop_timer (g->w.checkpoint);
   if (health_check (g->image->health) == -1)
     return -1;                  /* the cause was reported */
   /* If this fails, it is tried again later; the disk comes to rest anyway. */

@@ -7,7 +7,8 @@
  * Checked in all orders of steps:
  *
  *   - no request that changes the disk is inside while the image switches
- *   - no request uses a generation after its release
+ *   - no request uses a generation after its release, nor writes one that is not
+ *     writable yet
  *   - a request that reads ends, whatever the change does (even if it never ends)
  *   - all others end, too, if the change does
  *
@@ -44,6 +45,7 @@ byte now;                       /* the present generation */
 /* What is checked. */
 bool switching;
 bool released[2];
+bool writable[2];
 byte inside;                    /* requests that change the disk */
 byte ended;                     /* threads of requests */
 bool readers_ended;
@@ -141,12 +143,13 @@ proctype writer (byte id)
 #else
      do
      :: enter (id, parity);
-        v = now;
         if
         :: !closed -> break
         :: else -> leave (id, parity); !closed     /* disk_wait_at_gate */
         fi
      od;
+     v = now;
+     assert (writable[v]);
 #endif
      inside++;
      assert (!switching && !released[v]);
@@ -183,12 +186,14 @@ proctype changer ()
   pass (s);
 #endif
   released[0] = true;
+  writable[1] = true;
   closed = false
 }
 
 init
 {
   atomic {
+    writable[0] = true;
     run reader (0);
     run writer (1);
     run mover ();
