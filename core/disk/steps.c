@@ -304,6 +304,9 @@ disk_end_ahead (struct disk *d)
 
 /* --- changes of the whole disk --- */
 
+/* How often the next generation is read, while there is no memory for it. */
+#define MOST_TRIES 3
+
 /* The generation that the file describes now, over the layers below the top of OVER (NULL:
  * the present ones).  NULL: reported. */
 static struct generation *
@@ -356,11 +359,29 @@ publish (struct disk *d, struct generation *next)
   generation_end_writing (old);
 }
 
+/* The same.  Without a next generation the disk fails, so a moment without memory is waited
+ * for. */
+static struct generation *
+read_surely (struct disk *d, const struct layers *over)
+{
+  const struct timespec moment = { .tv_nsec = 10000000 };
+  struct generation *next;
+
+  for (unsigned tries = 1; ; tries++) {
+    report_keep ();
+    next = read_next (d, over);
+    report_end_keeping (next == NULL && (errno != ENOMEM || tries == MOST_TRIES));
+    if (next || errno != ENOMEM || tries == MOST_TRIES)
+      return next;
+    nanosleep (&moment, NULL);
+  }
+}
+
 /* The next generation, which is published.  NULL: reported, and the disk has failed. */
 static struct generation *
 follow (struct disk *d, const struct layers *over)
 {
-  struct generation *next = read_next (d, over);
+  struct generation *next = read_surely (d, over);
 
   if (next && carry_over (d->now, next) == 0) {
     publish (d, next);

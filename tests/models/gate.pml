@@ -15,6 +15,7 @@
  * project/models.sh runs it, and sees it fail with each of these mistakes:
  *
  *   GATE_FIRST   a request looks at the gate before it takes its pin
+ *   VIEW_FIRST   a request looks at the generation before it looks at the gate
  *   STAMP_FIRST  the stamp is taken before the gate is closed
  *   NO_DRAIN     the release does not wait for requests that use the old generation
  *   ONE_EPOCH    a stamp passes when the epoch has moved on once
@@ -40,12 +41,14 @@ byte slot[2 * THREADS];
 
 /* steps.c */
 bool closed;
-byte now;                       /* the present generation */
+#define OLD 0                   /* the old generation, which is writable */
+#define FROZEN 1                /* the new one, before it is */
+#define LIVE 2                  /* and then */
+byte now;                       /* the present view: that of a generation */
 
 /* What is checked. */
 bool switching;
-bool released[2];
-bool writable[2];
+bool released[3];
 byte inside;                    /* requests that change the disk */
 byte ended;                     /* threads of requests */
 bool readers_ended;
@@ -143,13 +146,18 @@ proctype writer (byte id)
 #else
      do
      :: enter (id, parity);
+#ifdef VIEW_FIRST
+        v = now;
+#endif
         if
         :: !closed -> break
         :: else -> leave (id, parity); !closed     /* disk_wait_at_gate */
         fi
      od;
+#ifndef VIEW_FIRST
      v = now;
-     assert (writable[v]);
+#endif
+     assert (v != FROZEN);
 #endif
      inside++;
      assert (!switching && !released[v]);
@@ -180,20 +188,19 @@ proctype changer ()
   switching = true;
   assert (inside == 0);
   switching = false;
-  now = 1;
+  now = FROZEN;
 #ifndef NO_DRAIN
   s = epoch;
   pass (s);
 #endif
-  released[0] = true;
-  writable[1] = true;
+  released[OLD] = true;
+  now = LIVE;
   closed = false
 }
 
 init
 {
   atomic {
-    writable[0] = true;
     run reader (0);
     run writer (1);
     run mover ();

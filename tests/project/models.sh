@@ -28,7 +28,7 @@ verify ()
 mkdir "$tmp/models"
 cd "$tmp/models"
 verify || fail "the gate: $(cat pan.log)"
-for mistake in GATE_FIRST STAMP_FIRST NO_DRAIN ONE_EPOCH; do
+for mistake in GATE_FIRST VIEW_FIRST STAMP_FIRST NO_DRAIN ONE_EPOCH; do
   ! verify -D$mistake || fail "nobody notices $mistake"
 done
 
