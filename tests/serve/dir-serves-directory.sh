@@ -124,7 +124,7 @@ nbdinfo --size "$uri"
 qemu-img create -q -f qcow2 -o data_file="$d/data.raw",data_file_raw=on "$d/data.qcow2" 1M
 uri=$(export_uri data.qcow2)
 nbdsh_run -c 'assert h.get_size() == 1 << 20' -c 'h.pwrite(b"hello", 4096)'
-is_free "$d/data.qcow2"
+await is_free "$d/data.qcow2"
 [ "$(dd if="$d/data.raw" bs=1 skip=4096 count=5 status=none)" = hello ]
 rm "$d/data.qcow2" "$d/data.raw"
 
@@ -158,7 +158,7 @@ if errors:
     raise SystemExit(errors)
 PY
 for i in 1 2 3; do
-  is_free "$d/$i.qcow2"
+  await is_free "$d/$i.qcow2"
   for n in 0 1 2 3 4; do
     qemu-io -r -f qcow2 -c "read -P $((i * 16 + n)) $((16 + n))M 1M" "$d/$i.qcow2" |
       tee "$tmp/out"
