@@ -30,9 +30,6 @@
 #include "change/amend.h"
 #include "change/shadow.h"
 
-/* The extra data that snapshots have in version 3. */
-#define SNAPSHOT_EXTRA 16
-
 /* --- is it possible? --- */
 
 static int
@@ -79,7 +76,7 @@ check_snapshots (const struct image *image)
     return -1;
   for (uint32_t i = 0; i < image->snapshots.n; i++) {
     memcpy (&raw, table + at, sizeof raw);
-    if (get32 (raw.extra_size) < SNAPSHOT_EXTRA)
+    if (get32 (raw.extra_size) < QCOW2_V3_SNAPSHOT_EXTRA)
       return refuse (image, 3, "a snapshot does not say which size the disk had: an old "
                      "program took it");
     at += round_up (sizeof raw + get32 (raw.extra_size) + get16 (raw.id_size) +

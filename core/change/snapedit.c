@@ -52,11 +52,6 @@
 #define MAX_NAME 255
 #define MAX_SHOWN 64
 
-/* The extra data that QEMU writes. */
-struct extra {
-  struct be64 vm_state_size, disk_size, icount;
-};
-
 struct snapedit {
   const struct image *image;
   const struct header *h;
@@ -252,7 +247,7 @@ choose_id (const struct snapshots *snapshots)
 static void
 append_entry (struct snapedit *e, const char *name, uint64_t id_number)
 {
-  const struct extra extra = { .disk_size = put64 (e->h->size) };
+  const struct qcow2_snapshot_extra extra = { .disk_size = put64 (e->h->size) };
   unsigned char *at = e->table + e->table_bytes;
   struct qcow2_snapshot raw = { 0 };
   struct timespec now;

@@ -126,9 +126,19 @@ struct qcow2_snapshot {
   struct be32 date_nsec;
   struct be64 vm_clock_nsec;
   struct be32 vm_state_size;
-  struct be32 extra_size;               /* <= 1024; v3: >= 16 */
+  struct be32 extra_size;               /* <= 1024; v3: >= QCOW2_V3_SNAPSHOT_EXTRA */
 };
 _Static_assert (sizeof (struct qcow2_snapshot) == 40, "snapshot entry");
+
+/* What is known of the extra data, which follows.  An entry may have only a part of it, or
+ * more. */
+struct qcow2_snapshot_extra {
+  struct be64 vm_state_size;
+  struct be64 disk_size;
+  struct be64 icount;
+};
+#define QCOW2_V3_SNAPSHOT_EXTRA 16
+#define QCOW2_NO_ICOUNT UINT64_MAX      /* the count is not known */
 
 /* "Bitmap directory": one entry, followed by extra data, the name and padding to a
  * multiple of 8.

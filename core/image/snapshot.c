@@ -19,7 +19,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,16 +33,6 @@
  * a hostile table could name 64 Ki tables of 32 MiB.  L2 tables beyond this limit are
  * protected only by their refcounts, as in QEMU. */
 #define MAX_L1_BYTES (UINT64_C (32) << 20)
-
-/* The part of the extra data, after the fixed part of an entry, that is used here. */
-struct extra {
-  struct be64 vm_state_size;
-  struct be64 disk_size;
-  struct be64 icount;
-};
-
-/* In QEMU, this means that the count is not known. */
-#define NO_ICOUNT UINT64_MAX
 
 static int
 bad_table (struct storage *file, uint64_t offset, uint32_t i,
@@ -109,7 +98,7 @@ read_entry (struct storage *file, const struct header *h, uint32_t i,
             uint64_t *at, struct snapshot *s)
 {
   struct qcow2_snapshot entry;
-  struct extra extra = { 0 };
+  struct qcow2_snapshot_extra extra = { 0 };
   uint64_t len, l1_bytes, strings;
 
   if (storage_read (file, &entry, sizeof entry, *at) == -1)
@@ -144,10 +133,10 @@ read_entry (struct storage *file, const struct header *h, uint32_t i,
     return -1;
   if (get32 (entry.extra_size) >= sizeof extra.vm_state_size)
     s->vm_state_size = get64 (extra.vm_state_size);
-  if (get32 (entry.extra_size) >= offsetof (struct extra, icount))
+  if (get32 (entry.extra_size) >= QCOW2_V3_SNAPSHOT_EXTRA)
     s->disk_size = round_down (get64 (extra.disk_size), 512);
   s->icount = get64 (extra.icount);
-  s->has_icount = get32 (entry.extra_size) >= sizeof extra && s->icount != NO_ICOUNT;
+  s->has_icount = get32 (entry.extra_size) >= sizeof extra && s->icount != QCOW2_NO_ICOUNT;
 
   strings = *at + sizeof entry + get32 (entry.extra_size);
   s->id = read_string (file, strings, get16 (entry.id_size));
