@@ -109,6 +109,8 @@ core_sources = \
 	%reldir%/image/secret.h \
 	%reldir%/image/snapshot.c \
 	%reldir%/image/snapshot.h \
+	%reldir%/image/snaptable.c \
+	%reldir%/image/snaptable.h \
 	%reldir%/space/alloc-impl.h \
 	%reldir%/space/alloc.c \
 	%reldir%/space/alloc.h \

@@ -7,8 +7,7 @@
  * A snapshot is an L1 table.  It holds one reference to each of its L2 tables, and to
  * each cluster that these point to.
  *
- * create   The active L1 table becomes the snapshot's without moving; the active disk
- * gets
+ * create   The active L1 table becomes the snapshot's without moving; the active disk gets
  *          a copy.  Both share all L2 tables, except those with COPIED flags.  The flags
  *          must be clear in tables of the active disk and do not matter in those of a
  *          snapshot, so the active disk gets copies of such tables.  The first write to
@@ -47,6 +46,7 @@
 #include "util/printable.h"
 #include "util/report.h"
 #include "format/entry.h"
+#include "image/snaptable.h"
 #include "change/snapedit.h"
 
 #define MAX_NAME 255
@@ -58,8 +58,7 @@ struct snapedit {
   const char *path;
   struct shadow *s;
   struct shadow_header sh;
-  unsigned char *table;         /* the snapshot table */
-  uint64_t table_bytes;
+  struct snaptable table;
   struct be64 *active, *other;  /* L1 tables */
   struct be64 *l2;
 };
@@ -75,14 +74,14 @@ begin (struct snapedit *e, const struct image *image, bool discard)
     return -1;
   shadow_get_header (e->s, &e->sh);
   e->l2 = malloc (e->h->cluster_size);
-  /* One more entry must fit. */
-  e->table_bytes = image->snapshots.table_bytes;
-  e->table = calloc (1, e->table_bytes + 1024);
-  if (e->l2 == NULL || e->table == NULL) {
+  e->table.n = image->snapshots.n;
+  e->table.size = image->snapshots.table_bytes;
+  e->table.bytes = malloc (e->table.size + 1);
+  if (e->l2 == NULL || e->table.bytes == NULL) {
     report_error ("%s: snapshot table: %m", e->path);
     return -1;
   }
-  return storage_read (image->file, e->table, e->table_bytes,
+  return storage_read (image->file, e->table.bytes, e->table.size,
                        e->h->snapshots_offset);
 }
 
@@ -95,7 +94,7 @@ end (struct snapedit *e, int r, struct shadow **done)
     *done = e->s;
   else
     shadow_free (e->s);
-  free (e->table);
+  free (e->table.bytes);
   free (e->active);
   free (e->other);
   free (e->l2);
@@ -219,16 +218,6 @@ each_table (struct snapedit *e, struct be64 *l1, uint64_t n, const struct be64 *
 
 /* --- the snapshot table --- */
 
-static uint64_t
-entry_bytes (const unsigned char *entry)
-{
-  struct qcow2_snapshot raw;
-
-  memcpy (&raw, entry, sizeof raw);
-  return round_up (sizeof raw + get32 (raw.extra_size) + get16 (raw.id_size) +
-                   get16 (raw.name_size), 8);
-}
-
 /* QEMU's choice: one more than the largest id. */
 static uint64_t
 choose_id (const struct snapshots *snapshots)
@@ -244,18 +233,18 @@ choose_id (const struct snapshots *snapshots)
   return max + 1;
 }
 
-static void
-append_entry (struct snapedit *e, const char *name, uint64_t id_number)
+static int
+append_entry (struct snapedit *e, const char *name, uint64_t id)
 {
   const struct qcow2_snapshot_extra extra = { .disk_size = put64 (e->h->size) };
-  unsigned char *at = e->table + e->table_bytes;
   struct qcow2_snapshot raw = { 0 };
+  char strings[24 + MAX_NAME];
   struct timespec now;
-  char id[24];
   int id_len;
 
   clock_gettime (CLOCK_REALTIME, &now);
-  id_len = snprintf (id, sizeof id, "%" PRIu64, id_number);
+  id_len = snprintf (strings, sizeof strings, "%" PRIu64, id);
+  memcpy (strings + id_len, name, strlen (name));
   raw.l1_table_offset = put64 (e->h->l1_offset);
   raw.l1_size = put32 (e->h->l1_entries);
   raw.id_size = put16 (id_len);
@@ -263,26 +252,7 @@ append_entry (struct snapedit *e, const char *name, uint64_t id_number)
   raw.date_sec = put32 (now.tv_sec);
   raw.date_nsec = put32 (now.tv_nsec);
   raw.extra_size = put32 (sizeof extra);
-  memcpy (at, &raw, sizeof raw);
-  memcpy (at + sizeof raw, &extra, sizeof extra);
-  memcpy (at + sizeof raw + sizeof extra, id, id_len);
-  memcpy (at + sizeof raw + sizeof extra + id_len, name, strlen (name));
-  e->table_bytes += entry_bytes (at);
-  e->sh.nr_snapshots++;
-}
-
-static void
-remove_entry (struct snapedit *e, uint32_t number)
-{
-  unsigned char *at = e->table;
-  uint64_t len;
-
-  while (number-- > 0)
-    at += entry_bytes (at);
-  len = entry_bytes (at);
-  e->table_bytes -= len;
-  memmove (at, at + len, e->table + e->table_bytes - at);
-  e->sh.nr_snapshots--;
+  return snaptable_append (&e->table, &raw, &extra, strings);
 }
 
 /* Writes the new snapshot table; frees the old one. */
@@ -293,11 +263,10 @@ write_table (struct snapedit *e)
 
   if (old > 0 && shadow_drop_range (e->s, e->h->snapshots_offset, old) == -1)
     return -1;
+  e->sh.nr_snapshots = e->table.n;
   e->sh.snapshots_offset = 0;
-  if (e->sh.nr_snapshots == 0)
-    return 0;
-  return shadow_write (e->s, e->table, e->table_bytes,
-                       &e->sh.snapshots_offset);
+  return e->table.n == 0 ? 0
+    : shadow_write (e->s, e->table.bytes, e->table.size, &e->sh.snapshots_offset);
 }
 
 /* --- create --- */
@@ -313,10 +282,10 @@ check_new (struct snapedit *e, const char *name)
     errno = EINVAL;
     return -1;
   }
-  if (e->sh.nr_snapshots >= QCOW2_MAX_SNAPSHOTS ||
-      e->table_bytes + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
+  if (e->table.n >= QCOW2_MAX_SNAPSHOTS ||
+      e->table.size + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
     report_error ("%s: the image already has the maximum of %" PRIu32 " snapshots",
-                  e->path, e->sh.nr_snapshots);
+                  e->path, e->table.n);
     errno = EFBIG;
     return -1;
   }
@@ -341,9 +310,9 @@ create (struct snapedit *e, const char *name)
   e->active = read_active (e, n);
   if (e->active == NULL || each_table (e, e->active, n, NULL, 0, share_table) == -1)
     return -1;
-  append_entry (e, name, choose_id (&e->image->snapshots));
   e->sh.l1_entries = n;
-  if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
+  if (append_entry (e, name, choose_id (&e->image->snapshots)) == -1 ||
+      shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
       write_table (e) == -1)
     return -1;
   return shadow_commit (e->s, &e->sh);
@@ -461,7 +430,7 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
                          sizeof (struct be64)) == -1 ||
       each_table (e, e->active, n, NULL, 0, own_table) == -1)
     return -1;
-  remove_entry (e, snapshot - e->image->snapshots.list);
+  snaptable_remove (&e->table, snapshot - e->image->snapshots.list);
   e->sh.l1_entries = n;
   if (shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
       write_table (e) == -1)

@@ -28,6 +28,7 @@
 #include "util/report.h"
 #include "format/format.h"
 #include "image/snapshot.h"
+#include "image/snaptable.h"
 
 /* L1 tables of snapshots are read to find their L2 tables, up to this many bytes in all:
  * a hostile table could name 64 Ki tables of 32 MiB.  L2 tables beyond this limit are
@@ -92,35 +93,32 @@ read_string (struct storage *file, uint64_t offset, size_t len)
   return s;
 }
 
-/* Reads the entry at *AT into *S, and moves *AT to the next entry. */
+/* Reads an entry of the table into *S. */
 static int
-read_entry (struct storage *file, const struct header *h, uint32_t i,
-            uint64_t *at, struct snapshot *s)
+read_entry (struct storage *file, const struct header *h,
+            const struct snaptable_entry *e, struct snapshot *s)
 {
-  struct qcow2_snapshot entry;
+  const struct qcow2_snapshot entry = e->raw;
+  const uint64_t strings = e->at + sizeof entry + get32 (entry.extra_size);
   struct qcow2_snapshot_extra extra = { 0 };
-  uint64_t len, l1_bytes, strings;
+  uint64_t l1_bytes;
 
-  if (storage_read (file, &entry, sizeof entry, *at) == -1)
-    return -1;
   if (get32 (entry.extra_size) > QCOW2_MAX_SNAPSHOT_EXTRA)
-    return bad_table (file, *at, i, "extra data is too long");
-  len = sizeof entry + get32 (entry.extra_size) +
-    get16 (entry.id_size) + get16 (entry.name_size);
-  /* The padding of the last entry may be missing. */
-  if (!range_within (*at, len, storage_size (file)))
-    return bad_table (file, *at, i, "it lies beyond the end of the file");
+    return bad_table (file, e->at, e->i, "extra data is too long");
+  if (!e->whole)
+    return bad_table (file, e->at, e->i, "it lies beyond the end of the file");
+  if (e->excess)
+    return bad_table (file, e->at, e->i, "snapshot table is too large");
 
   s->l1_offset = get64 (entry.l1_table_offset);
   s->l1_entries = get32 (entry.l1_size);
   l1_bytes = s->l1_entries * UINT64_C (8);
   if (l1_bytes > QCOW2_MAX_L1_BYTES)
-    return bad_table (file, *at, i, "L1 table is too large");
+    return bad_table (file, e->at, e->i, "L1 table is too large");
   if ((s->l1_offset & (h->cluster_size - 1)) != 0)
-    return bad_table (file, *at, i, "L1 table offset is not aligned");
+    return bad_table (file, e->at, e->i, "L1 table offset is not aligned");
   if (!range_within (s->l1_offset, l1_bytes, storage_size (file)))
-    return bad_table (file, *at, i,
-                      "L1 table lies beyond the end of the file");
+    return bad_table (file, e->at, e->i, "L1 table lies beyond the end of the file");
 
   s->date_sec = get32 (entry.date_sec);
   s->date_nsec = get32 (entry.date_nsec);
@@ -129,7 +127,7 @@ read_entry (struct storage *file, const struct header *h, uint32_t i,
   s->disk_size = h->size;
   if (storage_read (file, &extra,
                     min64 (sizeof extra, get32 (entry.extra_size)),
-                    *at + sizeof entry) == -1)
+                    e->at + sizeof entry) == -1)
     return -1;
   if (get32 (entry.extra_size) >= sizeof extra.vm_state_size)
     s->vm_state_size = get64 (extra.vm_state_size);
@@ -138,19 +136,12 @@ read_entry (struct storage *file, const struct header *h, uint32_t i,
   s->icount = get64 (extra.icount);
   s->has_icount = get32 (entry.extra_size) >= sizeof extra && s->icount != QCOW2_NO_ICOUNT;
 
-  strings = *at + sizeof entry + get32 (entry.extra_size);
   s->id = read_string (file, strings, get16 (entry.id_size));
   if (s->id == NULL)
     return -1;
   s->name = read_string (file, strings + get16 (entry.id_size),
                          get16 (entry.name_size));
-  if (s->name == NULL)
-    return -1;
-
-  *at += round_up (len, 8);
-  if (*at - h->snapshots_offset > QCOW2_MAX_SNAPSHOT_TABLE)
-    return bad_table (file, *at, i, "snapshot table is too large");
-  return 0;
+  return s->name ? 0 : -1;
 }
 
 static const char *
@@ -178,8 +169,9 @@ int
 snapshots_list (struct storage *file, const struct header *h,
                 struct snapshots *snapshots)
 {
-  uint64_t at = h->snapshots_offset;
+  struct snaptable_entry e = { 0 };
   uint32_t i;
+  int r;
 
   snapshots->n = 0;
   snapshots->table_bytes = 0;
@@ -191,10 +183,13 @@ snapshots_list (struct storage *file, const struct header *h,
   }
   for (i = 0; i < h->nb_snapshots; i++) {
     snapshots->n = i + 1;       /* needed by snapshots_free */
-    if (read_entry (file, h, i, &at, &snapshots->list[i]) == -1)
+    r = snaptable_next (file, h, &e);
+    if (r == 0)
+      bad_table (file, e.next, i, "it lies beyond the end of the file");
+    if (r <= 0 || read_entry (file, h, &e, &snapshots->list[i]) == -1)
       return -1;
   }
-  snapshots->table_bytes = at - h->snapshots_offset;
+  snapshots->table_bytes = i == 0 ? 0 : e.next - h->snapshots_offset;
   return index_names (snapshots);
 }
 
