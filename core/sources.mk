@@ -207,6 +207,8 @@ core_sources = \
 	%reldir%/check/scanrefs.c \
 	%reldir%/check/scansnapshots.c \
 	%reldir%/check/scantables.c \
+	%reldir%/check/snapmend.c \
+	%reldir%/check/snapmend.h \
 	%reldir%/check/tally.c \
 	%reldir%/check/tally.h \
 	%reldir%/check/walk-impl.h \

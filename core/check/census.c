@@ -67,6 +67,12 @@ census_free (struct census *c)
   free (c);
 }
 
+void
+census_replace_snapshots (struct census *c)
+{
+  walk_replace_snapshots (c->walk);
+}
+
 uint64_t
 census_count (const struct census *c, uint64_t cluster)
 {

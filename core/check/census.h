@@ -20,6 +20,10 @@ extern struct census *census_new (struct storage *, const struct header *,
                                   uint32_t refcounts);
 extern void census_free (struct census *);      /* NULL is allowed */
 
+/* Says, before anything is counted, that the snapshot table is about to be replaced, too:
+ * entries that no program reads are left out, and the others count. */
+extern void census_replace_snapshots (struct census *);
+
 /* Walks all metadata and counts the references to the clusters of the window that starts
  * at cluster FIRST (a multiple of TALLY_WINDOW).  Returns 0, or -1: if the image is
  * inconsistent, census_fault describes the fault; other errors have been reported. */

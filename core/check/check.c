@@ -4,8 +4,8 @@
  *
  *    quick    checks all metadata of the top image
  *    full     checks all metadata and all data of all files of the backing chain
- *    repair   like quick; then, if only refcounts and COPIED flags are wrong, corrects
- *             them and checks again
+ *    repair   like quick; then, if only refcounts, COPIED flags and entries of the
+ *             snapshot table are wrong, corrects them and checks again
  *    repair-leaks  the same, but only if nothing but leaks is wrong
  *
  * How findings are judged:
@@ -22,9 +22,10 @@
  *                    clean: another program has found something wrong.
  *
  * A repair takes the writer's lock, sets the dirty bit (so that after a power cut the
- * image says that it must be repaired), writes new refcounts (repair.c), checks again,
- * and if no fault is left, clears the dirty and the corrupt bit.  It writes nothing
- * unless it can correct every fault.  Backing files are never repaired.
+ * image says that it must be repaired), writes new refcounts and, if it is wrong, a new
+ * snapshot table (repair.c), checks again, and if no fault is left, clears the dirty and
+ * the corrupt bit.  It writes nothing unless it can correct every fault.  Backing files are
+ * never repaired.
  *
  * The number of faults whose descriptions are kept is limited, for all files together.
  *
@@ -46,6 +47,7 @@
 #include "check/checkreport.h"
 #include "check/repair.h"
 #include "check/scan.h"
+#include "check/snapmend.h"
 
 /* Descriptions of faults that are kept, for all layers together. */
 #define MAX_LISTED 1000
@@ -76,6 +78,7 @@ free_layer (struct check_layer *l)
   free (l->path);
   image_close (l->image);
   findings_free (l->findings);
+  findings_free (l->lost);
   free (l);
 }
 
@@ -304,7 +307,8 @@ judge (struct check *c)
 
 /* --- repair --- */
 
-/* Can new refcounts and COPIED flags correct all faults, and may they? */
+/* Can new refcounts, COPIED flags and a new snapshot table correct all faults, and may
+ * they? */
 static bool
 is_repairable (const struct check_layer *l, bool only_leaks)
 {
@@ -313,7 +317,8 @@ is_repairable (const struct check_layer *l, bool only_leaks)
   if (only_leaks)
     return findings_corruptions (f) == 0;
   return findings_corruptions (f) == findings_count (f, FINDING_REFCOUNT) +
-    findings_count (f, FINDING_COPIED) + findings_count (f, FINDING_REFTABLE);
+    findings_count (f, FINDING_COPIED) + findings_count (f, FINDING_REFTABLE) +
+    findings_count (f, FINDING_ENTRIES);
 }
 
 /* Makes the features durable, and clears unknown autoclear bits (R8). */
@@ -334,6 +339,31 @@ write_features (struct image *image, uint64_t incompatible)
   return 0;
 }
 
+/* Makes all changes that correct the findings.  -1: reported. */
+static int
+correct (struct check_layer *l)
+{
+  struct image *image = l->image;
+  const uint64_t incompatible = image->header.incompatible;
+  const bool mend = findings_count (l->findings, FINDING_ENTRIES) > 0;
+  struct snaptable table = { 0 };
+  int r = -1;
+
+  l->lost = findings_new (MAX_LISTED);
+  /* Snapshots first: a table that cannot be used ends this before any change. */
+  if (l->lost && (mend ? snapmend_table (image->file, &image->header, &table, l->lost)
+                       : image_read_snapshots (image)) == 0 &&
+      write_features (image, incompatible | QCOW2_INCOMPAT_DIRTY) == 0) {
+    r = repair_refcounts (image, true, mend ? &table : NULL);
+    /* If the repair was refused, nothing was written. */
+    if (r == -1 && errno == EUCLEAN)
+      write_features (image, incompatible);
+  }
+  KEEP_ERRNO_FOR_BLOCK;
+  free (table.bytes);
+  return r;
+}
+
 /* The caller holds the writer's lock.  -1: reported. */
 static int
 make_right (struct check_layer *l)
@@ -345,16 +375,8 @@ make_right (struct check_layer *l)
   uint64_t leaks = findings_count (before, FINDING_LEAK);
 
   if (wrong + leaks > 0) {
-    /* Snapshots first: a table that cannot be used ends this before any change. */
-    if (image_read_snapshots (image) == -1 ||
-        write_features (image, incompatible | QCOW2_INCOMPAT_DIRTY) == -1)
+    if (correct (l) == -1)
       return -1;
-    if (repair_refcounts (image, true) == -1) {
-      /* If the repair was refused, nothing was written. */
-      if (errno == EUCLEAN)
-        write_features (image, incompatible);
-      return -1;
-    }
     l->findings = findings_new (MAX_LISTED);
     if (l->findings == NULL) {
       l->findings = before;
@@ -391,7 +413,8 @@ repair (struct check *c)
     /* What is only outdated is repaired before the first write. */
     if (!only_leaks || l->corruptions > 0)
       report_error ("%s: cannot be repaired: more is wrong than %s; nothing was changed",
-                    l->path, only_leaks ? "leaks" : "refcounts and COPIED flags");
+                    l->path, only_leaks ? "leaks"
+                    : "refcounts, COPIED flags and entries of the snapshot table");
     return;
   }
   if (!storage_is_writable (l->image->file)) {
@@ -404,8 +427,10 @@ repair (struct check *c)
     fail (c);
     return;
   }
-  if (make_right (l) == 0)
+  if (make_right (l) == 0) {
     c->result.repaired = true;
+    checkreport_tell_lost (l);
+  }
   else
     fail (c);
   l->file_size = storage_size (l->image->file);

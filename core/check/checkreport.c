@@ -166,6 +166,22 @@ checkreport_tell (const struct check_result *r)
     report_error ("%s: and %" PRIu64 " more", r->layers[0]->path, omitted);
 }
 
+void
+checkreport_tell_lost (const struct check_layer *l)
+{
+  uint64_t left = 0;
+  size_t n = 0;
+  const struct finding *list = l->lost ? findings_list (l->lost, &n) : NULL;
+
+  for (size_t i = 0; i < n; i++)
+    if (i < TOLD)
+      report_notice ("%s: repair: %s", l->path, list[i].text);
+    else
+      left += list[i].times;
+  if (left > 0)
+    report_notice ("%s: repair: and %" PRIu64 " more", l->path, left);
+}
+
 /* --- for programs --- */
 
 /* Adds what the header says, and what the scan counted. */
@@ -223,6 +239,8 @@ describe_layer (const struct check_layer *l)
 
   if (l->parsed)
     layer = add_image (layer, l);
+  if (l->lost)
+    layer = jsontext_add (layer, { "lost", list_findings (l->lost) });
   return jsontext_add (layer,
     { "corruptions", jsontext_number (l->corruptions) },
     { "leaks", jsontext_number (l->leaks) },

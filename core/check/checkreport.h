@@ -34,6 +34,7 @@ struct check_layer {
   struct scan_stats stats;
   uint64_t file_size;
   struct findings *findings;
+  struct findings *lost;        /* what a repair left out of snapshots; or NULL */
   uint64_t leaks, corruptions;  /* those that count: see check.c */
   uint64_t stale;               /* outdated refcounts and flags of a dirty image */
   uint64_t leaks_fixed, corruptions_fixed;
@@ -53,6 +54,9 @@ extern const char *checkreport_line (const struct check_result *, char *text,
                                      size_t size);
 /* Reports the findings, up to a limit. */
 extern void checkreport_tell (const struct check_result *);
+
+/* Reports what a repair has taken out, up to a limit. */
+extern void checkreport_tell_lost (const struct check_layer *);
 
 /* May a report replace the file at PATH?  Returns 0, or -1 with errno = EEXIST
  * (reported). */

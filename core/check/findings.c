@@ -169,6 +169,7 @@ finding_name (enum finding_kind kind)
   case FINDING_ENTRY: return "table-entry";
   case FINDING_SUBCLUSTERS: return "subclusters";
   case FINDING_SNAPSHOT: return "snapshot";
+  case FINDING_ENTRIES: return "snapshot-table";
   case FINDING_BITMAP: return "bitmap";
   case FINDING_ENCRYPTION: return "encryption-header";
   case FINDING_COMPRESSED: return "compressed-data";

@@ -25,6 +25,7 @@ enum finding_kind {
   FINDING_ENTRY,                /* an L1 or L2 entry that is not allowed in this image */
   FINDING_SUBCLUSTERS,          /* bitmaps of extended L2 entries */
   FINDING_SNAPSHOT,
+  FINDING_ENTRIES,              /* of the snapshot table: see snapmend.c */
   FINDING_BITMAP,
   FINDING_ENCRYPTION,
   FINDING_COMPRESSED,           /* compressed data that cannot be decompressed */

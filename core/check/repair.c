@@ -7,14 +7,14 @@
  * other metadata are counted (census.c), and a refcount structure is written that shares
  * nothing with the old one:
  *
- *    in use, or counted by the old refcounts        | table | blocks |
+ *    in use, or counted by the old refcounts        | table | blocks | snapshot table |
  *                                                   ^ past the end of all that
  *
  * Nothing points to these clusters, so until the header points to the new table nothing
  * is lost, whichever writes reach the disk:
  *
  *   1  write blocks and table, correct COPIED flags (R7), sync
- *   2  write the header's reference to the table: 12 bytes of one sector, sync
+ *   2  write the header's references to the tables: 24 bytes of one sector, sync
  *   3  the caller clears the dirty bit
  *
  * A power cut before the end leaves the image dirty: we, or QEMU, repair it again from
@@ -30,6 +30,9 @@
  * no dirty bit.  There, a partial correction of flags does no harm either: a flag is
  * cleared only if the cluster really is shared, and set only if it is not, and no other
  * change is durable before the switch.
+ *
+ * With a new snapshot table (snapmend.c), all this is about the references of the
+ * snapshots in it.  Without one, the old table stays where it is.
  *
  * No clusters are punched or cut off, not even leaked ones: data whose L2 table was lost
  * shows up as leaks, and a user who wants to save it must be able to find it.  But a
@@ -70,14 +73,15 @@ struct repair {
   struct storage *file;
   struct header *h;
   struct census *census;
-  struct overlap *overlap;
+  struct overlap *overlap;      /* or NULL, if a new snapshot table was made */
   unsigned block_bits;          /* log2 of the clusters that a block covers */
   uint64_t max;                 /* the largest refcount that can be stored */
 
   bool *needed;                 /* is a block needed?  by index in the refcount table */
   uint64_t entries;             /* one past the last index that needs a block */
   /* The place of the new structure, in clusters. */
-  uint64_t place, table_clusters, blocks;
+  uint64_t place, table_clusters, blocks, snapshot_clusters;
+  const struct snaptable *snapshots;    /* a new table, or NULL */
 
   struct be64 *table;           /* the new one */
   unsigned char *cluster;       /* a buffer */
@@ -183,26 +187,40 @@ is_needed (const void *opaque, uint64_t index)
   return ((const struct repair *) opaque)->needed[index];
 }
 
-/* Computes the SIZE of a structure at PLACE, which counts itself. */
+/* Computes the size of a structure at PLACE, which counts itself, and the index of its
+ * LAST block. */
 static int
-lay_out_at (struct repair *r, uint64_t place, struct reflayout_size *size)
+lay_out_at (struct repair *r, uint64_t place, uint64_t *last)
 {
+  struct reflayout_size size;
   struct reflayout layout = {
     .cluster_bits = r->h->cluster_bits, .block_bits = r->block_bits, .first = place,
-    .has_block = is_needed, .opaque = r, .min_table = r->h->reftable_clusters,
+    .n = r->snapshot_clusters, .has_block = is_needed, .opaque = r,
+    .min_table = r->h->reftable_clusters,
   };
 
   r->place = place;
   for (uint64_t i = 0; i < r->entries; i++)
     layout.blocks += r->needed[i];
-  return reflayout_find (&layout, size) == 0 ? 0
-    : refuse (r, "the file is larger than a refcount table can describe");
+  if (reflayout_find (&layout, &size) == -1)
+    return refuse (r, "the file is larger than a refcount table can describe");
+  r->table_clusters = size.table;
+  r->blocks = size.blocks;
+  *last = size.last;
+  return 0;
+}
+
+/* Of all that is new, in clusters. */
+static uint64_t
+new_clusters (const struct repair *r)
+{
+  return r->table_clusters + r->blocks + r->snapshot_clusters;
 }
 
 static bool
-has_room (const struct repair *r, const struct reflayout_size *size)
+has_room (const struct repair *r)
 {
-  const uint64_t end = (r->place + size->table + size->blocks) << r->h->cluster_bits;
+  const uint64_t end = (r->place + new_clusters (r)) << r->h->cluster_bits;
 
   return storage_is_regular (r->file) || end <= storage_size_now (r->file, true);
 }
@@ -212,21 +230,18 @@ static int
 lay_out (struct repair *r)
 {
   const uint64_t used = census_end (r->census);
-  struct reflayout_size size;
-  uint64_t i, counted;
+  uint64_t i, counted, last;
 
-  if (old_end (r, &counted) == -1 ||
-      lay_out_at (r, max64 (counted, used), &size) == -1 ||
-      (!has_room (r, &size) && lay_out_at (r, used, &size) == -1))
+  if (old_end (r, &counted) == -1 || lay_out_at (r, max64 (counted, used), &last) == -1 ||
+      (!has_room (r) && lay_out_at (r, used, &last) == -1))
     return -1;
-  for (i = r->place >> r->block_bits; i <= size.last; i++)
+  for (i = r->place >> r->block_bits; i <= last; i++)
     r->needed[i] = true;
-  r->entries = size.last + 1;   /* nothing needs a later one */
-  r->table_clusters = size.table;
-  r->blocks = size.blocks;
+  r->entries = last + 1;        /* nothing needs a later one */
   /* R5: all known metadata was counted or is refcounts. */
-  if (overlap_find (r->overlap, r->place << r->h->cluster_bits,
-                    (size.table + size.blocks) << r->h->cluster_bits) != OVERLAP_NONE)
+  if (r->overlap &&
+      overlap_find (r->overlap, r->place << r->h->cluster_bits,
+                    new_clusters (r) << r->h->cluster_bits) != OVERLAP_NONE)
     return refuse (r, "metadata lies beyond the end of everything in use");
   return 0;
 }
@@ -236,7 +251,7 @@ static uint64_t
 new_count (const struct repair *r, uint64_t cluster)
 {
   if (cluster >= r->place)      /* past all clusters in use */
-    return cluster - r->place < r->table_clusters + r->blocks;
+    return cluster - r->place < new_clusters (r);
   return census_count (r->census, cluster);
 }
 
@@ -348,6 +363,27 @@ write_block (struct repair *r, uint64_t index, uint64_t offset)
   return storage_write (r->file, r->cluster, r->h->cluster_size, offset);
 }
 
+static uint64_t
+snapshots_place (const struct repair *r)
+{
+  return (r->place + r->table_clusters + r->blocks) << r->h->cluster_bits;
+}
+
+/* With zeros after it, so that no old bytes follow. */
+static int
+write_snapshots (struct repair *r)
+{
+  const struct snaptable *t = r->snapshots;
+  const uint64_t bytes = r->snapshot_clusters << r->h->cluster_bits;
+
+  if (bytes == 0)
+    return 0;
+  memset (r->cluster, 0, r->h->cluster_size);
+  return storage_write (r->file, t->bytes, t->size, snapshots_place (r)) == -1 ||
+    storage_write (r->file, r->cluster, bytes - t->size, snapshots_place (r) + t->size) ==
+    -1 ? -1 : 0;
+}
+
 /* Step 1, without its sync. */
 static int
 write_structure (struct repair *r)
@@ -376,30 +412,37 @@ write_structure (struct repair *r)
     r->table[i] = put64 (at);
     at += r->h->cluster_size;
   }
-  return storage_write (r->file, r->table, bytes,
-                        r->place << r->h->cluster_bits);
+  return storage_write (r->file, r->table, bytes, r->place << r->h->cluster_bits) == -1
+    ? -1 : write_snapshots (r);
 }
 
 /* Step 2. */
 static int
-switch_table (struct repair *r)
+switch_tables (struct repair *r)
 {
-  if (headerwrite_reftable (r->file, r->place << r->h->cluster_bits,
-                            r->table_clusters) == -1)
+  struct header new = *r->h;
+
+  new.reftable_offset = r->place << r->h->cluster_bits;
+  new.reftable_clusters = r->table_clusters;
+  if (r->snapshots) {
+    new.nb_snapshots = r->snapshots->n;
+    new.snapshots_offset = r->snapshots->n ? snapshots_place (r) : 0;
+  }
+  if (headerwrite_tables (r->file, &new) == -1 || storage_sync (r->file) == -1)
     return -1;
-  return storage_sync (r->file);
+  *r->h = new;
+  return 0;
 }
 
-/* The clusters of the old structure are no longer metadata. */
+/* The clusters of the old refcounts, at REFTABLE, are no longer metadata. */
 static void
-forget_old (struct repair *r)
+forget_old (struct repair *r, uint64_t reftable, uint64_t clusters)
 {
   const uint64_t cs = r->h->cluster_size;
   uint64_t n, i, offset;
   const struct be64 *table = walk_reftable (census_walk (r->census), &n);
 
-  overlap_remove (r->overlap, r->h->reftable_offset,
-                  r->h->reftable_clusters * cs);
+  overlap_remove (r->overlap, reftable, clusters * cs);
   for (i = 0; i < n; i++) {
     offset = get64 (table[i]) & QCOW2_REFTABLE_OFFSET_MASK;
     if (offset != 0 && (offset & (cs - 1)) == 0 &&
@@ -412,6 +455,7 @@ static int
 do_repair (struct repair *r)
 {
   const uint64_t size = storage_size (r->file);
+  const struct header old = *r->h;
 
   if (look_around (r) == -1 || lay_out (r) == -1)
     return -1;
@@ -423,11 +467,10 @@ do_repair (struct repair *r)
       storage_truncate (r->file, size);
     return -1;
   }
-  if (switch_table (r) == -1)
+  if (switch_tables (r) == -1)
     return -1;
-  forget_old (r);
-  r->h->reftable_offset = r->place << r->h->cluster_bits;
-  r->h->reftable_clusters = r->table_clusters;
+  if (r->overlap)
+    forget_old (r, old.reftable_offset, old.reftable_clusters);
   report_debug ("%s: repaired: new refcounts at %" PRIu64
                 ", %" PRIu64 " blocks", storage_path (r->file),
                 r->h->reftable_offset, r->blocks);
@@ -445,16 +488,23 @@ begin (struct repair *r)
     return -1;
   }
   r->census = census_new (r->file, r->h, 0);
-  return r->census ? 0 : -1;
+  if (r->census == NULL)
+    return -1;
+  if (r->snapshots) {
+    census_replace_snapshots (r->census);
+    r->snapshot_clusters = div_up (r->snapshots->size, r->h->cluster_size);
+  }
+  return 0;
 }
 
 int
-repair_refcounts (struct image *image, bool asked)
+repair_refcounts (struct image *image, bool asked, const struct snaptable *snapshots)
 {
   struct storage *file = image->file;
   struct header *h = &image->header;
   struct repair r = {
     .file = file, .h = h, .overlap = image->overlap, .asked = asked,
+    .snapshots = snapshots,
     .block_bits = h->cluster_bits + 3 - h->refcount_order,
     .max = h->refcount_order == 6 ? UINT64_MAX
                                   : (UINT64_C (1) << (1u << h->refcount_order)) - 1,

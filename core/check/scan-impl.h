@@ -69,7 +69,7 @@ extern void scan_l1_copied (void *opaque, const struct walk_l1 *, uint64_t index
 extern int scan_l2_copied (void *opaque, struct walk_l2 *, const struct be64 *raw);
 
 /* scansnapshots.c, scanbitmaps.c, scanluks.c */
-extern int scan_snapshot (void *opaque, const struct walk_snapshot *);
+extern int scan_snapshot (void *opaque, const struct snaptable_entry *);
 extern void scan_bitmap (void *opaque, const struct walk_bitmap *);
 extern void scan_bitmap_entry (void *opaque, const struct walk_bitmap *, uint64_t entry);
 extern int scan_encryption (void *opaque);

@@ -39,6 +39,7 @@ struct walk {
   struct walk_place *snapshots;
   uint32_t nr_snapshots;
   uint64_t snapshots_end;       /* end of the snapshot table in the file */
+  uint32_t snapshots_times;     /* references to it: 1, or 0 if it is replaced */
 
   /* L2 tables that were gathered.  One thread uses them; while they are walked, each
    * belongs to one thread. */

@@ -145,6 +145,12 @@ walk_begin (struct walk *w, uint64_t first, const struct walk_visitor *visitor,
   return -1;
 }
 
+void
+walk_replace_snapshots (struct walk *w)
+{
+  w->snapshots_times = 0;
+}
+
 struct tally *
 walk_tally (struct walk *w)
 {
@@ -160,6 +166,7 @@ walk_new (struct storage *file, const struct header *h)
     goto error;
   w->file = file;
   w->h = h;
+  w->snapshots_times = 1;
   w->data_file = (h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0;
   w->sparse = storage_allocated (file) < storage_size (file);
   tally_init (&w->tally, file, h->cluster_bits);

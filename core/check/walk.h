@@ -11,6 +11,7 @@
 
 #include "storage/storage.h"
 #include "format/header.h"
+#include "image/snaptable.h"
 #include "check/findings.h"
 #include "check/tally.h"
 
@@ -29,13 +30,6 @@ struct walk_l1 {
   uint64_t offset;
   uint64_t entries;
   bool active;                  /* false: of a snapshot */
-};
-
-struct walk_snapshot {
-  uint32_t i;
-  uint64_t at;                  /* offset of its entry in the snapshot table */
-  bool whole;                   /* the entry lies within the file */
-  struct qcow2_snapshot raw;
 };
 
 struct walk_bitmap {
@@ -65,7 +59,7 @@ struct walk_visitor {
   /* Each of these may be NULL.  They are called before the references in the structure
    * are followed: */
   int (*encryption) (void *);
-  int (*snapshot) (void *, const struct walk_snapshot *);
+  int (*snapshot) (void *, const struct snaptable_entry *);
   void (*bitmap) (void *, const struct walk_bitmap *);
   void (*bitmap_entry) (void *, const struct walk_bitmap *, uint64_t entry);
   void (*l1_entry) (void *, const struct walk_l1 *, uint64_t index, uint64_t entry);
@@ -85,6 +79,9 @@ extern void walk_free (struct walk *);          /* NULL is allowed */
  * VISITOR.  -1: reported. */
 extern int walk_begin (struct walk *, uint64_t first, const struct walk_visitor *,
                        void *opaque);
+
+/* The snapshot table is about to be replaced: it does not count as a reference. */
+extern void walk_replace_snapshots (struct walk *);
 
 /* Walks all metadata and counts the references to the clusters of the window.  REFCOUNTS
  * is the number of references that the refcount table and each block have: 1, or 0 if

@@ -20,7 +20,7 @@
 #include "check/walk-impl.h"
 
 static int
-bad_snapshot (struct walk *w, const struct walk_snapshot *s, const char *what)
+bad_snapshot (struct walk *w, const struct snaptable_entry *s, const char *what)
 {
   return w->visitor->fault (w->opaque, FINDING_SNAPSHOT, 1, s->at, WALK_SNAPSHOT, s->i,
                             s->at, what);
@@ -29,7 +29,7 @@ bad_snapshot (struct walk *w, const struct walk_snapshot *s, const char *what)
 /* --- the snapshot table --- */
 
 static int
-add_snapshot (struct walk *w, const struct walk_snapshot *s)
+add_snapshot (struct walk *w, const struct snaptable_entry *s)
 {
   struct walk_place *place = &w->snapshots[w->nr_snapshots++];
   const uint64_t entries = get32 (s->raw.l1_size);
@@ -41,33 +41,42 @@ add_snapshot (struct walk *w, const struct walk_snapshot *s)
   return place->too_large ? bad_snapshot (w, s, "its L1 table is too large") : 0;
 }
 
+/* Entries that no program reads are not followed. */
+static int
+tell_excess (struct walk *w, const struct snaptable_entry *s)
+{
+  const uint32_t n = w->h->nb_snapshots - s->i;
+
+  return w->visitor->doubt (w->opaque, FINDING_ENTRIES, n, s->at, WALK_SNAPSHOT, s->i,
+                            s->at, "the table is too large from here on") == -1 ? -1 : 0;
+}
+
 static int
 read_table (struct walk *w)
 {
-  const uint64_t start = w->h->snapshots_offset, size = storage_size (w->file);
-  struct walk_snapshot s = { .at = start };
-  uint64_t len;
+  const uint64_t size = storage_size (w->file);
+  struct snaptable_entry s = { 0 };
+  int r;
 
-  for (s.i = 0; s.i < w->h->nb_snapshots; s.i++) {
+  w->snapshots_end = w->h->snapshots_offset;
+  while ((r = snaptable_next (w->file, w->h, &s)) == 1) {
     w->snapshots_end = min64 (s.at, size);
-    if (s.at - start > QCOW2_MAX_SNAPSHOT_TABLE ||
-        !range_within (s.at, sizeof s.raw, size))
-      return bad_snapshot (w, &s, "the table is too large, or the file ends before it");
-    if (storage_read (w->file, &s.raw, sizeof s.raw, s.at) == -1)
-      return -1;
-    len = sizeof s.raw + (uint64_t) get32 (s.raw.extra_size) +
-      get16 (s.raw.id_size) + get16 (s.raw.name_size);
-    s.whole = range_within (s.at, len, size);
+    if (s.excess)
+      return tell_excess (w, &s);
     if (w->visitor->snapshot && w->visitor->snapshot (w->opaque, &s) == -1)
       return -1;
     if (!s.whole)
       return bad_snapshot (w, &s, "the file ends within it");
     if (add_snapshot (w, &s) == -1)
       return -1;
-    s.at += round_up (len, 8);
+    w->snapshots_end = min64 (s.next, size);
   }
-  w->snapshots_end = min64 (s.at, size);
-  return 0;
+  if (r == 0 && w->nr_snapshots < w->h->nb_snapshots) {
+    s.i = w->nr_snapshots;
+    s.at = s.next;
+    return bad_snapshot (w, &s, "the file ends before it");
+  }
+  return r;
 }
 
 /* --- L1 tables that overlap --- */
@@ -126,7 +135,8 @@ read_once (struct walk *w)
 {
   if (w->snapshots)
     return 0;
-  w->snapshots = calloc (w->h->nb_snapshots + 1, sizeof *w->snapshots);
+  w->snapshots = calloc (min64 (w->h->nb_snapshots, QCOW2_MAX_SNAPSHOTS) + 1,
+                         sizeof *w->snapshots);
   if (w->snapshots == NULL) {
     report_error ("%s: counting references: %m", storage_path (w->file));
     return -1;
@@ -155,6 +165,6 @@ walk_snapshots (struct walk *w)
       return -1;
   }
   return tally_refer (&w->tally, w->h->snapshots_offset,
-                      w->snapshots_end - w->h->snapshots_offset, ROLE_TABLE, 1,
-                      "snapshot table") == -1 ? -1 : 0;
+                      w->snapshots_end - w->h->snapshots_offset, ROLE_TABLE,
+                      w->snapshots_times, "snapshot table") == -1 ? -1 : 0;
 }

@@ -320,13 +320,11 @@ check_tables (struct parse *p)
                    h->reftable_clusters * h->cluster_size) == -1)
     return -1;
 
-  if (h->nb_snapshots > QCOW2_MAX_SNAPSHOTS)
-    return refuse (p, FIELD (nb_snapshots), "%" PRIu32 " snapshots are more "
-                   "than %d", h->nb_snapshots, QCOW2_MAX_SNAPSHOTS);
-  /* Only the entries determine the length of the table: this checks the minimum. */
+  /* Only the entries determine the length of the table: this checks the minimum.  (More
+   * than QCOW2_MAX_SNAPSHOTS: likewise, only a repair can use the image.) */
   return check_place (p, FIELD (snapshots_offset), "snapshot table",
                       h->snapshots_offset,
-                      h->nb_snapshots * sizeof (struct qcow2_snapshot));
+                      h->nb_snapshots * (uint64_t) sizeof (struct qcow2_snapshot));
 }
 
 /* No two tables may share a cluster. */
@@ -343,7 +341,7 @@ check_overlaps (const struct parse *p)
     { "refcount table", FIELD (refcount_table_offset),
       h->reftable_offset, h->reftable_clusters * h->cluster_size },
     { "snapshot table", FIELD (snapshots_offset),
-      h->snapshots_offset, h->nb_snapshots * sizeof (struct qcow2_snapshot) },
+      h->snapshots_offset, h->nb_snapshots * (uint64_t) sizeof (struct qcow2_snapshot) },
     { "encryption header", 0, h->crypto.offset, h->crypto.length },
     { "bitmap directory", 0, h->bitmaps.dir_offset, h->bitmaps.dir_size },
   };

@@ -557,3 +557,20 @@ headerwrite_reftable (struct storage *file, uint64_t offset, uint32_t clusters)
   return storage_write (file, &fields, sizeof fields,
                         offsetof (struct qcow2_header, refcount_table_offset));
 }
+
+int
+headerwrite_tables (struct storage *file, const struct header *h)
+{
+  const struct {
+    struct be64 reftable;
+    struct be32 clusters, nr_snapshots;
+    struct be64 snapshots;
+  } __attribute__ ((packed)) fields = {
+    put64 (h->reftable_offset), put32 (h->reftable_clusters), put32 (h->nb_snapshots),
+    put64 (h->snapshots_offset),
+  };
+  _Static_assert (sizeof fields == 24, "four neighbouring header fields");
+
+  return storage_write (file, &fields, sizeof fields,
+                        offsetof (struct qcow2_header, refcount_table_offset));
+}

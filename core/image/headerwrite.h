@@ -71,5 +71,7 @@ extern int headerwrite_features (struct storage *, uint64_t incompatible,
 /* Where the refcount table is: host offset in bytes, size in clusters.  The next sync
  * makes it durable. */
 extern int headerwrite_reftable (struct storage *, uint64_t offset, uint32_t clusters);
+/* The same, and where the snapshot table is and how many snapshots it has, as H says. */
+extern int headerwrite_tables (struct storage *, const struct header *h);
 
 #endif /* QCOW2_HEADERWRITE_H */

@@ -224,13 +224,21 @@ image_read_header_to_check (struct image *im)
   return read_header (im, false);
 }
 
+/* Can more be done with the image than to check and repair it? */
 static int
-need_refcounts (const struct image *im)
+need_usable (const struct image *im)
 {
-  if (im->header.reftable_clusters > 0)
+  const struct header *h = &im->header;
+
+  if (h->reftable_clusters > 0 && h->nb_snapshots <= QCOW2_MAX_SNAPSHOTS)
     return 0;
-  report_error ("%s: the image has no refcount table; a repair can make a new one",
-                storage_path (im->file));
+  if (h->reftable_clusters == 0)
+    report_error ("%s: the image has no refcount table; a repair can make a new one",
+                  storage_path (im->file));
+  else
+    report_error ("%s: the image has %" PRIu32 " snapshots, more than %d; a repair removes "
+                  "the last ones", storage_path (im->file), h->nb_snapshots,
+                  QCOW2_MAX_SNAPSHOTS);
   errno = EINVAL;
   return -1;
 }
@@ -238,13 +246,13 @@ need_refcounts (const struct image *im)
 int
 image_read_header (struct image *im)
 {
-  return image_read_header_to_check (im) == -1 || need_refcounts (im) == -1 ? -1 : 0;
+  return image_read_header_to_check (im) == -1 || need_usable (im) == -1 ? -1 : 0;
 }
 
 int
 image_read_cut_header (struct image *im)
 {
-  return read_header (im, true) == -1 || need_refcounts (im) == -1 ? -1 : 0;
+  return read_header (im, true) == -1 || need_usable (im) == -1 ? -1 : 0;
 }
 
 /* Refuses features that this plugin does not support, by name. */

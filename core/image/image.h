@@ -85,7 +85,8 @@ extern struct image *image_open_file (const char *path, const struct storage_opt
 /* Reads and checks the header.  If it says that the image was not closed properly, what is
  * read from now on is durable.  errno EINVAL: the header is invalid. */
 extern int image_read_header (struct image *);
-/* The same, but the image may lack a refcount table (reftable_clusters is 0). */
+/* The same, but the image may lack a refcount table (reftable_clusters is 0), or have more
+ * snapshots than QCOW2_MAX_SNAPSHOTS. */
 extern int image_read_header_to_check (struct image *);
 /* The same for a file that may have been cut off: what the header names may lie beyond its
  * end.  Only for a description of the image. */

@@ -4,8 +4,8 @@
  *
  * Specification: "Snapshots".
  *
- * Only the entries before it tell where an entry begins.  A table is changed in memory and
- * then written to a new place, by a change (snapedit.c) or a repair (repair.c).
+ * Only the entries before it tell where an entry begins.  A table is changed in memory
+ * and then written to a new place, by a change (snapedit.c) or a repair (repair.c).
  *
  * Programs read 65536 entries and 64 MiB at most, and 1 KiB of extra data in each.  Which
  * entries fit into a table is decided as if none had more extra data than that: so those
@@ -60,8 +60,8 @@ snaptable_next (struct storage *file, const struct header *h, struct snaptable_e
 }
 
 int
-snaptable_append (struct snaptable *t, const struct qcow2_snapshot *raw, const void *extra,
-                  const void *strings)
+snaptable_append (struct snaptable *t, const struct qcow2_snapshot *raw,
+                  const void *extra, const void *strings)
 {
   const uint32_t extra_size = get32 (raw->extra_size);
   const uint64_t bytes = snaptable_bytes (raw);

@@ -18,7 +18,7 @@
 struct snaptable_entry {
   uint32_t i;
   uint64_t at;                  /* its offset in the file */
-  bool whole;                   /* it lies within the file; otherwise it is the last one */
+  bool whole;                   /* it lies within the file; if not, it is the last */
   bool excess;                  /* programs read no table that is so large */
   struct qcow2_snapshot raw;
 

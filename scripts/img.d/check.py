@@ -30,6 +30,8 @@ def check(o):
     repair = {"leaks": "repair-leaks", "all": "repair", None: "quick"}[o.repair]
     found = run(image, repair)
     fixed = {name: found.get(name, 0) for name in FIXED}
+    for loss in found.get("lost", ()) if found["repaired"] else ():
+        cli.tell("%s: repaired: %s" % (image.given, loss["message"]))
     if any(fixed.values()):
         # What is there now, which also tells where the image ends now.
         found = run(image, "quick")
@@ -41,7 +43,8 @@ def check(o):
         tell(found, counters)
     if o.repair and counters["corruptions"] and not found["repaired"]:
         cli.tell("%s: nothing was changed: more is wrong than %s" % (
-            image.given, "leaks" if o.repair == "leaks" else "reference counts"))
+            image.given, "leaks" if o.repair == "leaks" else
+            "reference counts and entries of the snapshot table"))
     if found.get("marked-corrupt"):
         cli.tell("%s: it is marked corrupt, so that programs only read it%s" % (
             image.given, "" if counters["corruptions"] else
@@ -124,6 +127,6 @@ COMMANDS = {"check": Command(
     "bitmaps.  Exit status: 0 no errors, 1 the check could not be completed, 2 the image "
     "is corrupt, 3 it has leaked clusters, 63 the format cannot be checked.",
     [cli.FORMAT, cli.OUTPUT, cli.QUIET, cli.SHARE, cli.SOURCE_CACHE,
-     Option("r", "repair", "repair leaks, or all refcounts and flags",
+     Option("r", "repair", "repair leaks, or all refcounts, flags and snapshot entries",
             choices=("leaks", "all")), *cli.IMAGE],
     check)}

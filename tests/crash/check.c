@@ -4,7 +4,7 @@
  * check=repair-leaks, if nothing but leaks is wrong?
  *
  * Images made by qemu-img, some with snapshots and bitmaps, get leaks, refcounts that are
- * too low, and wrong COPIED flags.
+ * too low, wrong COPIED flags, and entries of the snapshot table that programs refuse.
  * They lie on a simulated disk (simdisk.c).  Before each change of the repair the power
  * is cut in all ways, and each file that is left is judged:
  *
@@ -195,6 +195,26 @@ spoil_flags (const struct trial *t, struct blob *b, struct rng *rng)
   }
 }
 
+/* Puts a copy of the snapshot table, which has one entry, at the end, with EXTRA bytes of
+ * extra data.  The clusters there have no refcounts. */
+static void
+spoil_snapshots (const struct trial *t, struct blob *b, uint64_t extra)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t from = blob_get (b, 64, 8), end = round_up (b->len, cs);
+  const uint64_t had = blob_get (b, from + 36, 4);
+  const uint64_t strings = blob_get (b, from + 12, 2) + blob_get (b, from + 14, 2);
+
+  b->data = realloc (b->data, end + round_up (40 + extra + strings, cs));
+  CHECK (b->data != NULL);
+  memset (b->data + b->len, 0, end + round_up (40 + extra + strings, cs) - b->len);
+  b->len = end + round_up (40 + extra + strings, cs);
+  memcpy (b->data + end, b->data + from, 40 + min64 (had, extra));
+  memcpy (b->data + end + 40 + extra, b->data + from + 40 + had, strings);
+  blob_put (b, end + 36, extra, 4);
+  blob_put (b, 64, end, 8);
+}
+
 static void
 make_above (const struct trial *t, struct rng *rng)
 {
@@ -246,6 +266,12 @@ make_image (struct trial *t, struct rng *rng)
     spoil_refcounts (t, &t->before, rng);
   if (!t->only_leaks && rng_below (rng, 2))
     spoil_flags (t, &t->before, rng);
+  if (!t->only_leaks && t->snapshot && rng_below (rng, 2)) {
+    spoil_snapshots (t, &t->before,
+                     spec->version == 3 && rng_below (rng, 2) ? 8 : 1025 +
+                     rng_below (rng, 3000));
+    printf ("   with a damaged snapshot table\n");
+  }
   blob_save (WRONG, &t->before);
 }
 

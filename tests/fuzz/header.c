@@ -33,7 +33,8 @@ check_accepted (const struct header *h, uint64_t file_size)
          (h->reftable_offset >= h->cluster_size &&
           range_within (h->reftable_offset, h->reftable_clusters * h->cluster_size,
                         file_size)));
-  CHECK (h->nb_snapshots <= 65536);
+  CHECK (h->nb_snapshots == 0 ||
+         range_within (h->snapshots_offset, h->nb_snapshots * UINT64_C (40), file_size));
   CHECK (h->snapshots_offset % h->cluster_size == 0);
   CHECK (h->refcount_order <= 6);
   CHECK (h->crypt_method <= 2);

@@ -27,8 +27,8 @@ FIRST = int(os.environ.get("FIRST") or 0)
 MASK = 0x00fffffffffffe00
 
 # Damage that qemu-img check does not look for, or reports as something else.
-OURS = {"header", "snapshot", "bitmap", "overlap", "table-entry", "alignment",
-        "encryption-header", "backing-chain", "beyond-end-of-file",
+OURS = {"header", "snapshot", "snapshot-table", "bitmap", "overlap", "table-entry",
+        "alignment", "encryption-header", "backing-chain", "beyond-end-of-file",
         "reserved-bits", "subclusters", "refcount-table"}
 
 BASES = [

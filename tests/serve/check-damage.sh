@@ -161,10 +161,10 @@ damaged "corrupt 1 19 alignment,leak" "1 19" "$at" Q +512
 damaged "corrupt 1 19 beyond-end-of-file,leak" "1 19" "$at" Q 0x10000000000
 damaged "corrupt 1 19 leak,snapshot" "0 19" $((at + 8)) I 0
 damaged "corrupt 1 19 leak,snapshot" "1 19" $((at + 8)) I 0x7fffffff
-damaged "corrupt 1 0 snapshot" "1 0" $((at + 36)) I 8
-damaged "corrupt 1 0 snapshot" none $((at + 36)) I 9000
+damaged "corrupt 1 0 snapshot-table" "1 0" $((at + 36)) I 8
+damaged "corrupt 1 0 snapshot-table" none $((at + 36)) I 9000
 damaged "corrupt 1 0 snapshot" "0 0" $((at + 48)) Q 0x1000000000
-damaged "corrupt 1 0 snapshot" "1 0" 60 I 2
+damaged "corrupt 1 0 snapshot-table" "1 0" 60 I 2
 damaged "corrupt 1 0 reserved-bits" "1 0" l2 Q '|2'
 damaged "corrupt 1 0 reserved-bits" "1 0" "$l1" Q '|2'
 damaged "corrupt 1 18 alignment,leak" "129 15" "$l1" Q +512

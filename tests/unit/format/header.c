@@ -126,7 +126,8 @@ static const struct {
   { "offset 48: the refcount table at 196608 overlaps the L1 table",
     { F64 (refcount_table_offset, 3 * CS) }, 0 },
 
-  { "offset 60: 65537 snapshots", { F32 (nb_snapshots, 65537) }, 0 },
+  { "offset 64: the snapshot table, 2621480 bytes",
+    { F32 (nb_snapshots, 65537), F64 (snapshots_offset, 16 * CS) }, 56 * CS },
   { NULL, { F32 (nb_snapshots, 65536), F64 (snapshots_offset, 16 * CS) },
     64 * CS },
   { "the snapshot table, 2621440 bytes",
