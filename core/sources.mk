@@ -188,6 +188,8 @@ core_sources = \
 	%reldir%/check/checkreport.h \
 	%reldir%/check/findings.c \
 	%reldir%/check/findings.h \
+	%reldir%/check/pace.c \
+	%reldir%/check/pace.h \
 	%reldir%/check/parallel.c \
 	%reldir%/check/parallel.h \
 	%reldir%/check/leaks.c \

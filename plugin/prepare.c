@@ -154,6 +154,21 @@ compare (const struct params *p, struct disk *disk)
   return r;
 }
 
+/* Does check=. */
+static int
+check_before (struct params *p, struct check **check)
+{
+  struct progress progress;
+  int r;
+
+  progress_begin (&progress, "check");
+  p->check.watch = (struct check_watch) { progress_step, &progress };
+  r = check_image (&p->check, check);
+  p->check.watch = (struct check_watch) { NULL };
+  progress_end (&progress);
+  return r;
+}
+
 static int
 finish_check (struct check *check, bool opened)
 {
@@ -360,7 +375,7 @@ prepare_disk (struct params *p, struct disk **disk)
   int r = check_reports (p) == -1 ? -1 : createparams_run (&p->create, &p->options);
 
   if (r == 0 && p->check.mode != CHECK_OFF)
-    r = check_image (&p->check, &check);
+    r = check_before (p, &check);
   /* Changes need exclusive access to the image, so the check ends first. */
   if (check && has_changes (p)) {
     r = finish_check (check, true);

@@ -106,8 +106,10 @@ progress_step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
   p->last = now;
   p->shown = true;
   /* A message that follows overwrites this line. */
-  fprintf (stderr, "%s: %3.0f %%, %" PRIu64 " MiB written\033[K\r", p->what,
-           total ? 100.0 * done / total : 100.0, copied >> 20);
+  fprintf (stderr, "%s: %3.0f %%", p->what, total ? 100.0 * done / total : 100.0);
+  if (copied != UINT64_MAX)
+    fprintf (stderr, ", %" PRIu64 " MiB written", copied >> 20);
+  fprintf (stderr, "\033[K\r");
   fflush (stderr);
   return !stopped;
 }

@@ -23,7 +23,8 @@ struct progress {
 /* WHAT names the job.  From the first progress_step until progress_end, the signals that
  * would end the program only make progress_step return false. */
 extern void progress_begin (struct progress *, const char *what);
-/* DONE of TOTAL bytes are finished; COPIED bytes were written.  OPAQUE is the struct
+/* DONE of TOTAL bytes are finished; COPIED bytes were written
+ * (UINT64_MAX: that does not matter).  OPAQUE is the struct
  * progress.  Returns false if the user wants the job to stop. */
 extern bool progress_step (void *opaque, uint64_t done, uint64_t total,
                            uint64_t copied);

@@ -68,6 +68,13 @@ census_free (struct census *c)
 }
 
 void
+census_follow (struct census *c, struct pace *pace)
+{
+  pace_expect (pace, walk_bytes (c->walk));
+  walk_follow (c->walk, pace);
+}
+
+void
 census_replace_snapshots (struct census *c)
 {
   walk_replace_snapshots (c->walk);

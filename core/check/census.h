@@ -20,6 +20,9 @@ extern struct census *census_new (struct storage *, const struct header *,
                                   uint32_t refcounts);
 extern void census_free (struct census *);      /* NULL is allowed */
 
+/* As walk_follow. */
+extern void census_follow (struct census *, struct pace *);
+
 /* Says, before anything is counted, that the snapshot table is about to be replaced, too:
  * entries that no program reads are left out, and the others count. */
 extern void census_replace_snapshots (struct census *);

@@ -57,6 +57,7 @@
 struct check {
   struct check_options options;
   struct check_result result;
+  struct pace pace;
   struct checkfiles *held;      /* all files of the chain, for a report; or NULL */
   int err;                      /* errno of what kept the check from being complete; 0:
                                    it is */
@@ -183,7 +184,9 @@ scan_layer (struct check *c, struct check_layer *l)
 {
   const struct scan_options options = {
     .full = c->options.mode == CHECK_FULL, .untrusted = c->options.untrusted,
+    .pace = &c->pace,
   };
+  bool more;
 
   if (image_read_header_to_check (l->image) == -1) {
     if (errno == EINVAL)
@@ -194,6 +197,10 @@ scan_layer (struct check *c, struct check_layer *l)
     return;
   }
   l->parsed = true;
+  /* A repair takes as much time again, or twice as much; so may the layers below. */
+  more = check_mode_repairs (c->options.mode) ||
+    (options.full && l->image->header.backing_file);
+  pace_stage (&c->pace, 1, more ? 2 : 1);
   if (scan_image (l->image->file, &l->image->header, options, l->findings,
                   &l->stats) == -1)
     fail (c);
@@ -244,8 +251,11 @@ check_layer (struct check *c, const char *path, bool raw)
                   "contains a loop: this file is already part of it");
   else if (!raw)
     scan_layer (c, l);
-  else if (scan_raw (l->image->file, l->findings) == -1)
-    fail (c);
+  else {
+    pace_stage (&c->pace, 1, 1);
+    if (scan_raw (l->image->file, l->findings, &c->pace) == -1)
+      fail (c);
+  }
   weigh (l);
   return l;
 }
@@ -341,7 +351,7 @@ write_features (struct image *image, uint64_t incompatible)
 
 /* Makes all changes that correct the findings.  -1: reported. */
 static int
-correct (struct check_layer *l)
+correct (struct check_layer *l, struct pace *pace)
 {
   struct image *image = l->image;
   const uint64_t incompatible = image->header.incompatible;
@@ -354,9 +364,9 @@ correct (struct check_layer *l)
   if (l->lost && (mend ? snapmend_table (image->file, &image->header, &table, l->lost)
                        : image_read_snapshots (image)) == 0 &&
       write_features (image, incompatible | QCOW2_INCOMPAT_DIRTY) == 0) {
-    r = repair_refcounts (image, true, mend ? &table : NULL);
-    /* If the repair was refused, nothing was written. */
-    if (r == -1 && errno == EUCLEAN)
+    r = repair_refcounts (image, true, mend ? &table : NULL, pace);
+    /* If the repair was refused, or stopped, nothing was written. */
+    if (r == -1 && (errno == EUCLEAN || errno == EINTR))
       write_features (image, incompatible);
   }
   KEEP_ERRNO_FOR_BLOCK;
@@ -366,7 +376,7 @@ correct (struct check_layer *l)
 
 /* The caller holds the writer's lock.  -1: reported. */
 static int
-make_right (struct check_layer *l)
+make_right (struct check_layer *l, struct pace *pace)
 {
   struct image *image = l->image;
   const uint64_t incompatible = image->header.incompatible;
@@ -375,8 +385,10 @@ make_right (struct check_layer *l)
   uint64_t leaks = findings_count (before, FINDING_LEAK);
 
   if (wrong + leaks > 0) {
-    if (correct (l) == -1)
+    pace_stage (pace, 1, 2);
+    if (correct (l, pace) == -1)
       return -1;
+    pace_stage (pace, 1, 1);
     l->findings = findings_new (MAX_LISTED);
     if (l->findings == NULL) {
       l->findings = before;
@@ -384,7 +396,7 @@ make_right (struct check_layer *l)
     }
     findings_free (before);
     memset (&l->stats, 0, sizeof l->stats);
-    if (scan_image (image->file, &image->header, (struct scan_options) { .full = false },
+    if (scan_image (image->file, &image->header, (struct scan_options) { .pace = pace },
                     l->findings, &l->stats) == -1)
       return -1;
     l->corruptions_fixed = wrong;
@@ -427,7 +439,7 @@ repair (struct check *c)
     fail (c);
     return;
   }
-  if (make_right (l) == 0) {
+  if (make_right (l, &c->pace) == 0) {
     c->result.repaired = true;
     checkreport_tell_lost (l);
   }
@@ -505,6 +517,7 @@ check_image (const struct check_options *options, struct check **ret)
   }
   c->options = *options;
   c->result.mode = mode_name (options->mode);
+  c->pace.watch = options->watch.step ? &c->options.watch : NULL;
   if (check_report (c) == -1)
     goto error;
   if (run (c) == -1)

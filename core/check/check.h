@@ -10,6 +10,7 @@
 
 #include "storage/storage.h"
 #include "mapping/chain.h"
+#include "check/pace.h"
 
 enum check_mode {
   CHECK_OFF, CHECK_QUICK, CHECK_FULL, CHECK_REPAIR, CHECK_REPAIR_LEAKS
@@ -27,6 +28,7 @@ struct check_options {
   const char *path;             /* absolute */
   struct chain_options chain;   /* the passphrase in it is not needed */
   const char *report;           /* where to write the JSON report, or NULL */
+  struct check_watch watch;     /* all 0: nobody looks */
 };
 
 struct check;
@@ -38,7 +40,7 @@ struct check;
  * in the options must outlive the check.  Returns 0 and *CHECK if the image may be served;
  * -1 if it may not (reported, also in the JSON report): EUCLEAN if the image is corrupt,
  * ENOENT if a file below it is missing, another errno if it could not be opened, or not
- * be checked or repaired completely. */
+ * be checked or repaired completely (EINTR: it was stopped). */
 extern int check_image (const struct check_options *, struct check **);
 extern void check_free (struct check *);        /* NULL is allowed */
 

@@ -31,9 +31,18 @@ struct crowd {
   size_t size;
   int (*work) (void *, void *, uint64_t, uint64_t);
   void *opaque;
+  struct pace *pace;            /* used by the caller's thread */
+  pthread_t caller;
   _Atomic uint64_t taken;
   _Atomic int err;              /* errno of the first call that failed */
 };
+
+/* Is this the thread that tells how far all are? */
+static bool
+is_told (const struct crowd *c)
+{
+  return c->pace && pthread_equal (pthread_self (), c->caller);
+}
 
 static void *
 worker (void *opaque)
@@ -52,6 +61,10 @@ worker (void *opaque)
     from = atomic_fetch_add (&c->taken, c->batch);
     if (from >= c->items)
       break;
+    if (is_told (c) && !pace_step (c->pace, from, c->items)) {
+      atomic_compare_exchange_strong (&c->err, &none, EINTR);
+      break;
+    }
     if (c->work (c->opaque, buffer, from, min64 (c->items, from + c->batch)) == -1)
       atomic_compare_exchange_strong (&c->err, &none, errno ? errno : EIO);
   }
@@ -60,11 +73,12 @@ worker (void *opaque)
 
 int
 parallel_run (const char *path, uint64_t items, uint64_t batch, size_t size,
-              int (*work) (void *, void *, uint64_t, uint64_t), void *opaque)
+              int (*work) (void *, void *, uint64_t, uint64_t), void *opaque,
+              struct pace *pace)
 {
   struct crowd c = {
     .path = path, .items = items, .batch = batch, .size = size,
-    .work = work, .opaque = opaque,
+    .work = work, .opaque = opaque, .pace = pace, .caller = pthread_self (),
   };
   /* At least 2 threads, even with one processor: some wait for the disk. */
   const uint64_t want = min64 (min64 (MAX_THREADS,

@@ -29,7 +29,7 @@ recover_image (struct image *image)
   const struct header *h = &image->header;
 
   if (h->incompatible & QCOW2_INCOMPAT_DIRTY) {
-    if (repair_refcounts (image, false, NULL) == -1)
+    if (repair_refcounts (image, false, NULL, NULL) == -1)
       return -1;
   }
   else if ((h->autoclear & QCOW2_AUTOCLEAR_IN_USE) ||

@@ -85,6 +85,7 @@ struct repair {
 
   struct be64 *table;           /* the new one */
   unsigned char *cluster;       /* a buffer */
+  struct pace *pace;            /* or NULL */
   bool asked;                   /* the user asked for the repair */
   bool refused;                 /* and the reason was reported */
 };
@@ -459,6 +460,9 @@ do_repair (struct repair *r)
 
   if (look_around (r) == -1 || lay_out (r) == -1)
     return -1;
+  /* What follows can take a second count. */
+  if (r->pace)
+    r->pace->deaf = true;
   if (write_structure (r) == -1 || storage_sync (r->file) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
@@ -490,6 +494,7 @@ begin (struct repair *r)
   r->census = census_new (r->file, r->h, 0);
   if (r->census == NULL)
     return -1;
+  census_follow (r->census, r->pace);
   if (r->snapshots) {
     census_replace_snapshots (r->census);
     r->snapshot_clusters = div_up (r->snapshots->size, r->h->cluster_size);
@@ -498,13 +503,14 @@ begin (struct repair *r)
 }
 
 int
-repair_refcounts (struct image *image, bool asked, const struct snaptable *snapshots)
+repair_refcounts (struct image *image, bool asked, const struct snaptable *snapshots,
+                  struct pace *pace)
 {
   struct storage *file = image->file;
   struct header *h = &image->header;
   struct repair r = {
     .file = file, .h = h, .overlap = image->overlap, .asked = asked,
-    .snapshots = snapshots,
+    .snapshots = snapshots, .pace = pace,
     .block_bits = h->cluster_bits + 3 - h->refcount_order,
     .max = h->refcount_order == 6 ? UINT64_MAX
                                   : (UINT64_C (1) << (1u << h->refcount_order)) - 1,
@@ -514,7 +520,9 @@ repair_refcounts (struct image *image, bool asked, const struct snaptable *snaps
   res = begin (&r) == -1 ? -1 : do_repair (&r);
   KEEP_ERRNO_FOR_BLOCK;
   if (res == -1 && !r.refused)
-    report_error ("%s: %s", storage_path (file), asked || errno == ENOMEM ?
+    report_error ("%s: %s", storage_path (file), errno == EINTR ?
+                  "the repair was stopped; nothing was changed" :
+                  asked || errno == ENOMEM ?
                   "the refcounts could not be repaired" :
                   "the image was not closed properly and could not be repaired, so it "
                   "cannot be changed");

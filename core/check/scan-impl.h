@@ -27,6 +27,8 @@ struct scan {
   const struct header *h;
   struct findings *findings;
   bool full;
+  struct pace *pace;            /* or NULL */
+  uint64_t bytes_read;          /* at the end of a full check, about */
   bool data_file;               /* L2 entries point into an external data file */
 
   /* The tally marks the clusters whose stored refcount is 1. */

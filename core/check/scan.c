@@ -105,12 +105,22 @@ scan_window (struct scan *s, uint64_t first)
   return walk_references (s->walk, 1) == -1 ? -1 : scan_compare_refcounts (s);
 }
 
+/* Of all refcount blocks that the file needs. */
+static uint64_t
+refcount_bytes (const struct scan *s)
+{
+  return div_up (s->tally->clusters, UINT64_C (1) << s->block_bits) << s->h->cluster_bits;
+}
+
 static int
 scan_windows (struct scan *s)
 {
+  const uint64_t windows = max64 (1, div_up (s->tally->clusters, TALLY_WINDOW));
+  const uint64_t each = walk_bytes (s->walk) + 2 * refcount_bytes (s) / windows;
   uint64_t window;
   unsigned n = 0;
 
+  pace_expect (s->pace, s->bytes_read + windows * each);
   for (window = 0; window != UINT64_MAX;
        window = min64 (s->tally->next, scan_refcounts_next (s))) {
     if (++n > MAX_WINDOWS) {
@@ -121,6 +131,7 @@ scan_windows (struct scan *s)
     }
     if (scan_window (s, window) == -1)
       return -1;
+    pace_left (s->pace, s->bytes_read + (windows - min64 (windows, n)) * each);
     if (n >= MAX_CORRUPT_WINDOWS && findings_corruptions (s->findings) > 0)
       break;
   }
@@ -136,6 +147,8 @@ scan_begin (struct scan *s)
   if (s->walk == NULL)
     return -1;
   s->tally = walk_tally (s->walk);
+  walk_follow (s->walk, s->pace);
+  s->bytes_read = s->full ? storage_allocated (s->file) : 0;
   if (s->full) {
     s->pool = compress_pool_new (NULL);
     s->seen = seen_new (storage_size (s->file));
@@ -153,6 +166,7 @@ scan_image (struct storage *file, const struct header *h, struct scan_options op
 {
   struct scan s = {
     .file = file, .h = h, .findings = findings, .full = options.full,
+    .pace = options.pace,
   };
   int r;
 
@@ -161,6 +175,8 @@ scan_image (struct storage *file, const struct header *h, struct scan_options op
     (s.full && scan_read_all (&s) == -1) ? -1 : 0;
   KEEP_ERRNO_FOR_BLOCK;
 
+  if (r == -1 && errno == EINTR)
+    report_error ("%s: the check was stopped", storage_path (file));
   stats->total_clusters = div_up (h->size, h->cluster_size);
   stats->allocated = s.allocated;
   stats->compressed = s.compressed;
@@ -174,9 +190,10 @@ scan_image (struct storage *file, const struct header *h, struct scan_options op
 }
 
 int
-scan_raw (struct storage *file, struct findings *findings)
+scan_raw (struct storage *file, struct findings *findings, struct pace *pace)
 {
-  struct scan s = { .file = file, .findings = findings, .full = true };
+  struct scan s = { .file = file, .findings = findings, .full = true, .pace = pace };
 
+  pace_expect (pace, storage_allocated (file));
   return scan_read_all (&s);
 }

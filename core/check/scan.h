@@ -24,16 +24,18 @@ struct scan_stats {
 struct scan_options {
   bool full;                    /* also check all data that is stored in the image */
   bool untrusted;               /* allow less work: see scanwork.c */
+  struct pace *pace;            /* told how far the check is, in a stage that was begun;
+                                   NULL: nobody is */
 };
 
 /* Checks all metadata of an image whose header is valid and which nothing changes in the
  * meantime.  Adds the faults to the findings.  Returns 0, or -1 if the check could not be
- * completed (reported, or a finding). */
+ * completed (reported, or a finding).  EINTR: it was stopped. */
 extern int scan_image (struct storage *, const struct header *, struct scan_options,
                        struct findings *, struct scan_stats *);
 
 /* Reads all data of a file of any format; bytes that cannot be read become a finding.
  * Returns 0, or -1 on ENOMEM (reported). */
-extern int scan_raw (struct storage *, struct findings *);
+extern int scan_raw (struct storage *, struct findings *, struct pace *);
 
 #endif /* QCOW2_SCAN_H */

@@ -185,8 +185,12 @@ scan_inflate_all (void *opaque, const struct walk_l2 *tables, uint32_t n)
   if (!s->full)
     return 0;
   s->tables = tables;
+  /* (That many bytes of data are made.) */
+  pace_expect (s->pace, s->compressed * cs);
+  pace_part (s->pace, s->compressed * cs);
   return parallel_run (storage_path (s->file), n * pieces_of_table (s), 1,
-                       PIECE + cs + max64 (SCAN_BUFFER, 2 * cs), inflate_pieces, s);
+                       PIECE + cs + max64 (SCAN_BUFFER, 2 * cs), inflate_pieces, s,
+                       s->pace);
 }
 
 /* --- the file --- */
@@ -207,7 +211,13 @@ read_pieces (void *opaque, void *buffer, uint64_t from, uint64_t to)
 static int
 read_gathered (struct scan *s, uint64_t items)
 {
-  return parallel_run (storage_path (s->file), items, 1, READ_SIZE, read_pieces, s);
+  uint64_t bytes = 0;
+
+  for (uint64_t i = 0; i < items; i++)
+    bytes += s->pieces[i].bytes;
+  pace_part (s->pace, bytes);
+  return parallel_run (storage_path (s->file), items, 1, READ_SIZE, read_pieces, s,
+                       s->pace);
 }
 
 /* Skips holes, whatever their size. */

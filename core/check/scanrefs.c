@@ -52,9 +52,10 @@ each_block (struct scan *s,
   const uint64_t n =
     ((s->tally->first + s->tally->n - 1) >> s->block_bits) + 1 - first_block (s);
 
+  pace_part (s->pace, n << s->h->cluster_bits);
   return parallel_run (storage_path (s->file), n,
                        max64 (1, SCAN_BUFFER >> s->h->cluster_bits),
-                       s->h->cluster_size, work, s);
+                       s->h->cluster_size, work, s, s->pace);
 }
 
 /* --- before references are counted --- */

@@ -26,6 +26,7 @@ struct walk {
   bool data_file;               /* L2 entries point into an external data file */
   bool sparse;                  /* the file has holes; tables in holes are skipped */
   struct tally tally;
+  struct pace *pace;            /* or NULL */
 
   /* For the current window. */
   const struct walk_visitor *visitor;

@@ -146,6 +146,18 @@ walk_begin (struct walk *w, uint64_t first, const struct walk_visitor *visitor,
 }
 
 void
+walk_follow (struct walk *w, struct pace *pace)
+{
+  w->pace = pace;
+}
+
+uint64_t
+walk_bytes (const struct walk *w)
+{
+  return w->h->l1_entries * w->h->cluster_size;
+}
+
+void
 walk_replace_snapshots (struct walk *w)
 {
   w->snapshots_times = 0;

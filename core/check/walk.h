@@ -13,6 +13,7 @@
 #include "format/header.h"
 #include "image/snaptable.h"
 #include "check/findings.h"
+#include "check/pace.h"
 #include "check/tally.h"
 
 struct walk;
@@ -79,6 +80,11 @@ extern void walk_free (struct walk *);          /* NULL is allowed */
  * VISITOR.  -1: reported. */
 extern int walk_begin (struct walk *, uint64_t first, const struct walk_visitor *,
                        void *opaque);
+
+/* Tells PACE how far it is with each of its walks: a part of walk_bytes. */
+extern void walk_follow (struct walk *, struct pace *);
+/* About how many bytes of tables one walk reads. */
+extern uint64_t walk_bytes (const struct walk *);
 
 /* The snapshot table is about to be replaced: it does not count as a reference. */
 extern void walk_replace_snapshots (struct walk *);

@@ -162,8 +162,9 @@ walk_gathered (struct walk *w)
       w->tables[n++] = w->tables[i];
   }
   w->nr_tables = 0;
+  pace_part (w->pace, n * cs);
   if (parallel_run (storage_path (w->file), n, min64 (16, max64 (1, BUFFER / cs)),
-                    max64 (BUFFER, cs), walk_some, w) == -1)
+                    max64 (BUFFER, cs), walk_some, w, w->pace) == -1)
     return -1;
   return w->visitor->l2_tables ? w->visitor->l2_tables (w->opaque, w->tables, n) : 0;
 }

@@ -9,6 +9,7 @@ import images
 import jsontext
 import programs
 from cli import Command, Failure, Option
+from progress import Progress
 
 # Exit statuses.
 CLEAN, FAILED, CORRUPT, LEAKS, NOT_SUPPORTED = 0, 1, 2, 3, 63
@@ -28,15 +29,8 @@ def check(o):
         raise Failure("%s: raw images have nothing that could be checked" % image.given,
                       NOT_SUPPORTED)
     repair = {"leaks": "repair-leaks", "all": "repair", None: "quick"}[o.repair]
-    found = run(image, repair)
-    fixed = {name: found.get(name, 0) for name in FIXED}
-    for loss in found.get("lost", ()) if found["repaired"] else ():
-        cli.tell("%s: repaired: %s" % (image.given, loss["message"]))
-    if any(fixed.values()):
-        # What is there now, which also tells where the image ends now.
-        found = run(image, "quick")
-    counters = judged(found)
-    counters.update(fixed)
+    with Progress("check", o, o.output == "json") as progress:
+        found, fixed, counters = run_all(image, repair, progress)
     if o.output == "json":
         print(as_json(image, counters))
     elif not o.quiet:
@@ -55,12 +49,29 @@ def check(o):
     return CORRUPT if counters["corruptions"] else LEAKS if counters["leaks"] else CLEAN
 
 
-def run(image, how):
+def run_all(image, how, progress):
+    """What is there at the end, what was repaired, and all counters."""
+    if how != "quick":
+        progress.within(0, 0.8)
+    found = run(image, how, progress)
+    fixed = {name: found.get(name, 0) for name in FIXED}
+    lost = found.get("lost", ()) if found["repaired"] else ()
+    if any(fixed.values()):
+        # What is there now, which also tells where the image ends now.
+        progress.within(0.8, 1)
+        found = run(image, "quick", progress)
+    for loss in lost:
+        cli.tell("%s: repaired: %s" % (image.given, loss["message"]))
+    return found, fixed, {**judged(found), **fixed}
+
+
+def run(image, how, progress):
     """What the plugin reports about the image itself, without its backing files."""
     file = programs.text_file()
     # (Not served, it needs no passphrase.)
     result = image.prepare("check=" + how, "check-report=/dev/fd/%d" % file,
-                           "serve=false", writing=how != "quick", fds=[file])
+                           "serve=false", writing=how != "quick", fds=[file],
+                           progress=progress)
     text = programs.text_of(file)
     os.close(file)
     if not text:
@@ -126,7 +137,7 @@ COMMANDS = {"check": Command(
     "Check the metadata of an image: all tables and refcounts, internal snapshots and "
     "bitmaps.  Exit status: 0 no errors, 1 the check could not be completed, 2 the image "
     "is corrupt, 3 it has leaked clusters, 63 the format cannot be checked.",
-    [cli.FORMAT, cli.OUTPUT, cli.QUIET, cli.SHARE, cli.SOURCE_CACHE,
+    [cli.FORMAT, cli.OUTPUT, cli.QUIET, cli.PROGRESS, cli.SHARE, cli.SOURCE_CACHE,
      Option("r", "repair", "repair leaks, or all refcounts, flags and snapshot entries",
             choices=("leaks", "all")), *cli.IMAGE],
     check)}

@@ -60,7 +60,7 @@ scan (uint64_t *n)
 
   CHECK (findings != NULL && storage_open (path, &options, &file) == 0);
   errno = 0;
-  r = scan_raw (file, findings);
+  r = scan_raw (file, findings, NULL);
   err = errno;
   *n = findings_count (findings, FINDING_UNREADABLE);
   CHECK (findings_corruptions (findings) == *n);
