@@ -490,18 +490,34 @@ dir_get_stats (struct dir *dir, struct disk_stats *stats)
   map_get_stats (dir->map, &stats->map);
 }
 
-void
-dir_hang_up (struct dir *dir)
+int
+dir_each (struct dir *dir, dir_fn fn, void *opaque)
 {
   struct dir_image **all;
   size_t n;
+  int r = 0;
 
   {
     LOCK_FOR_BLOCK (&dir->lock);
 
     all = enter_all (dir, &n);
   }
-  for (size_t i = 0; i < n; i++)
-    disk_hang_up (all[i]->disk);
+  for (size_t i = 0; i < n && r == 0; i++)
+    r = fn (opaque, all[i]->name, all[i]->disk);
   leave_all (dir, all, n);
+  return r;
+}
+
+static int
+hang_up (void *opaque, const char *name, struct disk *disk)
+{
+  (void) opaque, (void) name;
+  disk_hang_up (disk);
+  return 0;
+}
+
+void
+dir_hang_up (struct dir *dir)
+{
+  dir_each (dir, hang_up, NULL);
 }

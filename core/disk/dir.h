@@ -38,6 +38,11 @@ extern void dir_leave (struct dir *, struct dir_image *);
 
 extern struct disk *dir_disk (struct dir_image *);
 
+/* Calls FN for each image that is open now, with its name, until FN returns a value other
+ * than 0, which is returned. */
+typedef int (*dir_fn) (void *opaque, const char *name, struct disk *);
+extern int dir_each (struct dir *, dir_fn, void *opaque);
+
 /* disk_hang_up of all images that are open now. */
 extern void dir_hang_up (struct dir *);
 

@@ -187,26 +187,29 @@ describe_bitmaps (const struct bitmapdir *dir)
   return bitmaps;
 }
 
+json_t *
+imageinfo_snapshot (const struct snapshot *s)
+{
+  json_t *snapshot = jsontext_object (
+    { "id", jsontext_string (s->id) },
+    { "name", jsontext_string (s->name) },
+    { "vm-state-size", jsontext_number (s->vm_state_size) },
+    { "date-sec", jsontext_number (s->date_sec) },
+    { "date-nsec", jsontext_number (s->date_nsec) },
+    { "vm-clock-sec", jsontext_number (s->vm_clock_nsec / 1000000000) },
+    { "vm-clock-nsec", jsontext_number (s->vm_clock_nsec % 1000000000) });
+
+  return !s->has_icount ? snapshot
+    : jsontext_add (snapshot, { "icount", jsontext_number (s->icount) });
+}
+
 static json_t *
 describe_snapshots (const struct snapshots *snapshots)
 {
   json_t *list = json_array ();
 
-  for (uint32_t i = 0; i < snapshots->n; i++) {
-    const struct snapshot *s = &snapshots->list[i];
-    json_t *snapshot = jsontext_object (
-      { "id", jsontext_string (s->id) },
-      { "name", jsontext_string (s->name) },
-      { "vm-state-size", jsontext_number (s->vm_state_size) },
-      { "date-sec", jsontext_number (s->date_sec) },
-      { "date-nsec", jsontext_number (s->date_nsec) },
-      { "vm-clock-sec", jsontext_number (s->vm_clock_nsec / 1000000000) },
-      { "vm-clock-nsec", jsontext_number (s->vm_clock_nsec % 1000000000) });
-
-    if (s->has_icount)
-      snapshot = jsontext_add (snapshot, { "icount", jsontext_number (s->icount) });
-    list = jsontext_append (list, snapshot);
-  }
+  for (uint32_t i = 0; i < snapshots->n; i++)
+    list = jsontext_append (list, imageinfo_snapshot (&snapshots->list[i]));
   return list;
 }
 

@@ -16,4 +16,7 @@
  * error (reported; errno EINVAL: one of these is invalid). */
 extern json_t *imageinfo_describe (const struct image *, bool raw, const char *name);
 
+/* The same object for an internal snapshot.  NULL on ENOMEM. */
+extern json_t *imageinfo_snapshot (const struct snapshot *);
+
 #endif /* QCOW2_IMAGEINFO_H */

@@ -159,6 +159,12 @@ layers_count (const struct layers *s)
   return s->n;
 }
 
+const struct image *
+layers_image (const struct layers *l, unsigned i)
+{
+  return l->layers[i]->image;
+}
+
 struct storage *
 layers_file (const struct layers *s, unsigned i)
 {

@@ -33,6 +33,8 @@ extern int layers_add_raw (struct layers *, struct storage *, uint64_t size);
 extern struct layers *layers_over (struct image *top, const struct layers *);
 
 extern unsigned layers_count (const struct layers *);
+/* NULL: a raw file. */
+extern const struct image *layers_image (const struct layers *, unsigned i);
 extern struct storage *layers_file (const struct layers *, unsigned i);
 /* The file with the guest data: the layer's own file, or an external data file. */
 extern struct storage *layers_data_file (const struct layers *, unsigned i);

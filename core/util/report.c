@@ -26,6 +26,8 @@ static _Thread_local char *kept;
 static _Thread_local bool silent;
 
 static _Thread_local bool told;         /* something, since report_last */
+static _Thread_local bool watching;
+static _Thread_local char *first;       /* since report_watch */
 
 bool
 report_silence (bool silent_)
@@ -115,6 +117,24 @@ send_text (const char *text)
 {
   report_line (REPORT_ERROR, text ? text : "out of memory for an error message");
   told = true;
+  if (watching && first == NULL && text)
+    first = strdup (text);
+}
+
+void
+report_watch (void)
+{
+  watching = true;
+}
+
+char *
+report_first (void)
+{
+  char *const text = first;
+
+  first = NULL;
+  watching = false;
+  return text;
 }
 
 void

@@ -39,6 +39,12 @@ extern void report_last (const char *fmt, ...)
 extern void report_public (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
+/* For an answer to whoever has asked for the work of this thread: what is the first error
+ * that is reported from report_watch on?  NULL: there was none, or no memory.  The
+ * caller frees it. */
+extern void report_watch (void);
+extern char *report_first (void);
+
 /* While SILENT, errors of this thread are not reported.  For work that is done
  * again later, with errors reported.  Returns what was the case before. */
 extern bool report_silence (bool silent);
