@@ -162,7 +162,8 @@ static const struct rule excludes[] = {
     "images with a data file cannot have internal snapshots" },
   { LIST (P (MAP)), LIST (P (UNTRUSTED)), NULL, "it could have any length" },
   { LIST (P (COMPARE)), LIST (P (UNTRUSTED)), NULL, "no other files are opened" },
-  { LIST (V (SERVE_NOTHING)), LIST (P (STATS)), NULL, "nothing is served" },
+  { LIST (V (SERVE_NOTHING)), LIST (P (STATS), P (CONTROL)), NULL,
+    "nothing is served" },
   { LIST (V (COMPAT_OLD)), LIST (P (BITMAP_ADD)), NULL, "version 2 has no bitmaps" },
 };
 

@@ -226,6 +226,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_COMPARE_WITH] = { "compare-with", OTHER (set_compare_with) },
   [PARAM_COMPARE_FORMAT] = { "compare-format", CHOICE (compare.raw, formats) },
   [PARAM_SERVE] = { "serve", FLAG (serve) },
+  [PARAM_CONTROL] = { "control", PATH (control) },
   [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
 
@@ -270,6 +271,7 @@ const char params_help[] =
   "compress-level=<N>           1 (fast) to 9 or 12 (zlib) or 22 (zstd).\n"
   "compress-window=4K|32K       How far zlib looks back (default 4K).\n"
   "connect-timeout=<SECONDS>    Wait for an NBD server (default 10).\n"
+  "control=<SOCKET>             Take QMP commands on this socket.\n"
   "copy-on-read=true|false      Keep data read from backing files (default false).\n"
   "data-file=follow|deny|<PATH|URI>\n"
   "                             Which data file to open (default follow).\n"
@@ -351,6 +353,7 @@ params_free (struct params *p)
   free (p->info.path);
   free (p->map);
   free (p->raw_copy);
+  free (p->control);
   free (p->compare.report);
   free (p->compare.with);
 }

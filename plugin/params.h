@@ -38,7 +38,7 @@ enum param {
   PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE, PARAM_REBASE,
   PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_RAW_COPY, PARAM_COMPARE,
   PARAM_COMPARE_WITH, PARAM_COMPARE_FORMAT, PARAM_AMEND, PARAM_KEY_ADD,
-  PARAM_KEY_ERASE, PARAM_KEY_ERASE_SLOT, PARAM_KEY_FORCE,
+  PARAM_KEY_ERASE, PARAM_KEY_ERASE_SLOT, PARAM_KEY_FORCE, PARAM_CONTROL,
   NR_PARAMS
 };
 
@@ -62,7 +62,7 @@ struct params {
   const char **allow_uri;       /* those of them below which names in images may be */
   size_t nr_allow_uri;
   char *path, *backing_path, *data_file_path, *passphrase, *stats, *report, *map;
-  char *raw_copy;
+  char *raw_copy, *control;
   char *dir;                    /* or NULL; if set, options.path is the same */
   struct inforeport info;
   struct compare compare;       /* with another image before serving */

@@ -38,6 +38,7 @@
 #include "disk/disk.h"
 #include "disk/export.h"
 #include "change/newimage.h"
+#include "plugin/control.h"
 #include "plugin/hangup.h"
 #include "plugin/paramrules.h"
 #include "plugin/params.h"
@@ -52,6 +53,7 @@ static struct disk *disk;       /* NULL: a directory is served, or nothing (serv
 static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
+static struct control *control; /* NULL: control= was not given */
 static struct hangup *hangup;   /* NULL: the server cannot be its own client */
 static atomic_uint_fast64_t connections_open, connections_ever;
 static atomic_bool clients_came;        /* one, at least, whether or not it was served */
@@ -88,6 +90,8 @@ qcow2_unload (void)
 {
   if (handles_xfsz)             /* the handler is about to be unloaded */
     signal (SIGXFSZ, SIG_DFL);
+  control_close (control);      /* the server did not start */
+  control = NULL;
   params_free (&params);
 }
 
@@ -142,6 +146,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_extended_l2=yes\n");
   printf ("qcow2_data_file=yes\n");
   printf ("qcow2_create=yes\n");
+  printf ("qcow2_control=yes\n");
 }
 
 /* --- start and end of the server --- */
@@ -238,6 +243,31 @@ anyone_waits (void)
 }
 
 static int
+open_control (void)
+{
+  if (params.control == NULL)
+    return 0;
+  control = control_open (params.control);
+  return control ? 0 : -1;
+}
+
+/* Why can no command change what is served? */
+static const char *
+why_fixed (void)
+{
+  return params.options.untrusted ? "the image is untrusted"
+    : params.options.snapshot ? "a snapshot is served" : NULL;
+}
+
+static int
+start_control (void)
+{
+  const struct qmp_host host = { .disk = disk, .dir = dir, .why_fixed = why_fixed () };
+
+  return control ? control_start (control, &host) : 0;
+}
+
+static int
 get_ready (void)
 {
   params.options.client_waits = client_waits;
@@ -251,7 +281,8 @@ get_ready (void)
     return -1;
   if (disk)
     most = newimage_full_size_of (&disk_inside (disk).view->image->header);
-  return check_stats () == -1 || open_stats () == -1 ? -1 : publish_stats ();
+  return check_stats () == -1 || open_stats () == -1 || open_control () == -1 ? -1
+    : publish_stats ();
 }
 
 static int
@@ -264,6 +295,8 @@ qcow2_get_ready (void)
   if (r == -1) {
     stats_close (stats_file);
     stats_file = NULL;
+    control_close (control);
+    control = NULL;
     disk_close (disk);
     disk = NULL;
   }
@@ -279,7 +312,7 @@ qcow2_after_fork (void)
     return -1;
   if (dir && params.nr_allow_uri > 0 && (hangup = hangup_start (dir)) == NULL)
     return -1;
-  return 0;
+  return start_control ();
 }
 
 /* Called when no connection is served any more.  (When the server is told to end, nbdkit
@@ -293,6 +326,7 @@ qcow2_cleanup (void)
   if (disk == NULL && dir == NULL)
     return;
   ending = true;
+  control_stop (control);
   hangup_stop (hangup);
   hangup = NULL;
   stats_stop (stats_file);
@@ -305,6 +339,8 @@ qcow2_cleanup (void)
   disk = NULL;
   dir_close (dir);
   dir = NULL;
+  control_close (control);
+  control = NULL;
   stats_close (stats_file);
   stats_file = NULL;
 }

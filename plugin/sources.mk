@@ -18,17 +18,33 @@ door_sources = \
 	%reldir%/paramvalue.h \
 	%reldir%/progress.c \
 	%reldir%/progress.h \
+	%reldir%/qmp.c \
+	%reldir%/qmp.h \
+	%reldir%/qmpargs.c \
+	%reldir%/qmpargs.h \
+	%reldir%/qmpframe.c \
+	%reldir%/qmpframe.h \
 	%reldir%/stats.c \
 	%reldir%/stats.h \
 	$(NULL)
 
 # nbdkit's callbacks, and what happens before serving.
 callback_sources = \
+	%reldir%/control.c \
+	%reldir%/control.h \
 	%reldir%/hangup.c \
 	%reldir%/hangup.h \
 	%reldir%/plugin.c \
 	%reldir%/prepare.c \
 	%reldir%/prepare.h \
+	%reldir%/qmpchange.c \
+	%reldir%/qmpchange.h \
+	%reldir%/qmpcommands.c \
+	%reldir%/qmpcommands.h \
+	%reldir%/qmpquery.c \
+	%reldir%/qmpquery.h \
+	%reldir%/qmptarget.c \
+	%reldir%/qmptarget.h \
 	$(NULL)
 
 # What the core calls: the words of this front end, and its log.  Tests bring others.

@@ -123,6 +123,12 @@ nbdkit_nanosleep (unsigned seconds, unsigned nanoseconds)
   return 0;
 }
 
+/* (No target has a control socket.) */
+void
+nbdkit_shutdown (void)
+{
+}
+
 struct nbdkit_exports { unsigned n; };
 
 int

@@ -121,6 +121,9 @@ serving ()
       write_hello "$sockdir/vm.sock" ;;
     "Images in Ceph")
       write_hello "$sockdir/disk.sock" ;;
+    "CHANGES WHILE SERVING")
+      PYTHONPATH="$srcdir/lib" /usr/bin/python3 -c 'from qmp import Client
+Client("disk.qmp").get("blockdev-snapshot-internal-sync", device="disk", name="now")' ;;
   esac
 }
 
@@ -201,6 +204,9 @@ after ()
       grep '^11811160064$' out
       [ "$(virtual_size disk.qcow2)" = 1073741824 ]
       same disk.qcow2 then.raw ;;
+    "CHANGES WHILE SERVING")
+      qemu-img snapshot -l disk.qcow2 | grep now
+      check_clean disk.qcow2 ;;
     "PERSISTENT BITMAPS")
       qemu-img info -f qcow2 disk.qcow2 | grep ' name: ' | tee bitmaps
       [ "$(sort bitmaps | tr -dc 'a-z:\n' | tr '\n' ' ')" = "name:sunday name:week " ] ;;

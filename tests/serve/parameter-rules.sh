@@ -36,7 +36,7 @@ declare -A good=(
   [compare-format]=raw
   [amend]=true [key-add]=x [key-erase]=x [key-erase-slot]=1 [key-force]=true
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
-  [dir-symlinks]=follow
+  [dir-symlinks]=follow [control]=qmp
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove bitmap-enable bitmap-disable \
  bitmap-merge bitmap-into snapshot-create snapshot-apply \

@@ -80,6 +80,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_COMPARE_FORMAT] = "raw",
   [PARAM_AMEND] = "true", [PARAM_KEY_ADD] = "x", [PARAM_KEY_ERASE] = "x",
   [PARAM_KEY_ERASE_SLOT] = "1", [PARAM_KEY_FORCE] = "true",
+  [PARAM_CONTROL] = "qmp",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Serves the control socket.  See control.c.
+ */
+
+#ifndef QCOW2_CONTROL_H
+#define QCOW2_CONTROL_H
+
+#include "plugin/qmptarget.h"
+
+struct control;
+
+/* Makes the socket at PATH (absolute), which must stay valid.  NULL: reported. */
+extern struct control *control_open (const char *path);
+/* Begins to serve clients: starts a thread.  The host stays valid until control_stop.
+ * Returns 0, or -1 (reported). */
+extern int control_start (struct control *, const struct qmp_host *);
+/* No command runs any more, and clients are told that the server ends.  NULL is
+ * allowed. */
+extern void control_stop (struct control *);
+/* Tells clients that the exports have gone, removes the socket and frees everything.
+ * NULL is allowed. */
+extern void control_close (struct control *);
+
+#endif /* QCOW2_CONTROL_H */

@@ -1,0 +1,591 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do commands change the bitmaps, snapshots and size of a disk that is served?
+ *
+ * A command, or the actions of a transaction, become a plan: changes of the bitmaps and at
+ * most one new snapshot of one disk.  All of it is checked before anything is done, with
+ * QEMU's texts, because programs look for them; what only the core finds is told in its
+ * words.  The core then makes the plan in one step: all of it or nothing, also after a
+ * power cut.  An answer means that the change is durable.
+ *
+ * As each action is checked, the plan so far counts: a bitmap can be added and disabled in
+ * one transaction.
+ *
+ * Locks: none of its own; see qmptarget.c.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/jsontext.h"
+#include "util/report.h"
+#include "format/format.h"
+#include "image/imageinfo.h"
+#include "request/bitmap.h"
+#include "change/bitmapedit.h"
+#include "change/edit.h"
+#include "plugin/qmpchange.h"
+
+/* The format allows longer names, but QEMU's tools do not create them. */
+#define MAX_SNAPSHOT_NAME 255
+
+struct plan {
+  const struct qmp_host *host;
+  struct qmp_error *e;
+  struct qmp_target target;     /* the disk that all of it changes */
+  struct bitmapedit *bitmaps;   /* an array; names belong to the arguments */
+  size_t nr_bitmaps;
+  char *source;                 /* NULL, or the file of the bitmaps that are merged */
+  bool merges_own;              /* bitmaps of the image itself are merged */
+  const char *snapshot;         /* the name of a new one; NULL: none */
+};
+
+static void
+plan_free (struct plan *p)
+{
+  qmptarget_leave (&p->target);
+  free (p->bitmaps);
+  free (p->source);
+}
+
+/* The core's words for an error, after report_watch. */
+static int
+refuse_as_reported (struct qmp_error *e)
+{
+  CLEANUP_FREE char *why = report_first ();
+
+  return qmp_refuse (e, "%s", why ? why : strerror (errno));
+}
+
+/* --- targets --- */
+
+static int
+check_changes (const struct qmp_target *t, const char *name, struct qmp_error *e)
+{
+  const char *why = disk_why_fixed (t->disk);
+
+  if (t->layer > 0)
+    return qmp_refuse (e, "Node '%s' is read-only", name);
+  return why == NULL ? 0 : qmp_refuse (e, "Node '%s' is read-only: %s", name, why);
+}
+
+/* Finds the disk to be changed.  NOT_FOUND: QEMU's text, with NAME once or twice. */
+static int
+find_target (struct plan *p, const char *name, const char *not_found)
+{
+  struct qmp_target t;
+  bool other;
+
+  if (qmptarget_find (p->host, name, &t, p->e) == -1)
+    return strcmp (not_found, "Node") == 0
+      ? qmp_refuse (p->e, "Node '%s' not found", name)
+      : qmp_refuse (p->e, "Cannot find device='%s' nor node-name='%s'", name, name);
+  other = p->target.disk && p->target.disk != t.disk;
+  if (check_changes (&t, name, p->e) == -1 || other) {
+    qmptarget_leave (&t);
+    return qmp_refuse (p->e, "A transaction changes one disk: '%s' is another one", name);
+  }
+  qmptarget_leave (&p->target);
+  p->target = t;
+  return 0;
+}
+
+/* --- bitmaps --- */
+
+static int
+add_edit (struct plan *p, enum bitmapedit_what what, const char *name,
+          const struct bitmapedit *more)
+{
+  struct bitmapedit *list =
+    reallocarray (p->bitmaps, p->nr_bitmaps + 1, sizeof *list);
+
+  if (list == NULL)
+    return qmp_refuse (p->e, "out of memory");
+  p->bitmaps = list;
+  list[p->nr_bitmaps] = more ? *more : (struct bitmapedit) { .what = what };
+  list[p->nr_bitmaps].what = what;
+  list[p->nr_bitmaps++].name = name;
+  return 0;
+}
+
+/* Will there be a bitmap of that name, when the plan so far has been carried out?
+ * *INCONSISTENT: it is one of now, and is. */
+static bool
+exists (const struct plan *p, const char *name, bool *inconsistent)
+{
+  struct bitmaps *bitmaps = disk_inside (p->target.disk).bitmaps;
+  const size_t i = bitmap_find (bitmaps, name);
+  bool there = i != SIZE_MAX;
+
+  *inconsistent = there && bitmap_get (bitmaps, i)->flags & QCOW2_BITMAP_IN_USE;
+  for (size_t j = 0; j < p->nr_bitmaps; j++)
+    if (strcmp (p->bitmaps[j].name, name) == 0 &&
+        (p->bitmaps[j].what == BITMAP_ADD || p->bitmaps[j].what == BITMAP_REMOVE)) {
+      there = p->bitmaps[j].what == BITMAP_ADD;
+      *inconsistent = false;
+    }
+  return there;
+}
+
+/* Is there such a bitmap, and can it be used, or at least removed? */
+static int
+check_bitmap (const struct plan *p, const char *name, bool removes)
+{
+  bool inconsistent;
+
+  if (!exists (p, name, &inconsistent))
+    return qmp_refuse (p->e, "Dirty bitmap '%s' not found", name);
+  if (inconsistent && !removes)
+    return qmp_refuse (p->e, "Bitmap '%s' is inconsistent and cannot be used", name);
+  return 0;
+}
+
+static int
+plan_add (struct plan *p, const json_t *args)
+{
+  const char *name = qmpargs_text (args, "name");
+  const json_t *granularity = json_object_get (args, "granularity");
+  const json_int_t size = json_integer_value (granularity);
+  struct bitmapedit more = { .granularity_bits = 0 };
+  bool inconsistent;
+
+  if (name[0] == '\0')
+    return qmp_refuse (p->e, "Bitmap name cannot be empty");
+  if (granularity && (size < 512 || !is_power_of_2 (size)))
+    return qmp_refuse (p->e, "Granularity must be power of 2 and at least 512");
+  if (exists (p, name, &inconsistent))
+    return qmp_refuse (p->e, "Bitmap already exists: %s", name);
+  if (strlen (name) > QCOW2_MAX_BITMAP_NAME && !qmpargs_flag (args, "persistent"))
+    return qmp_refuse (p->e, "Bitmap name too long: %s", name);
+  if (!qmpargs_flag (args, "persistent"))
+    return qmp_refuse (p->e, "Bitmap '%s' would not be persistent: use persistent=true",
+                       name);
+  if (strlen (name) > QCOW2_MAX_BITMAP_NAME)
+    return qmp_refuse (p->e, "Can't make bitmap '%s' persistent in '%s': Name length "
+                       "exceeds maximum (%d characters)", name,
+                       qmpargs_text (args, "node"), QCOW2_MAX_BITMAP_NAME);
+  if (granularity)
+    more.granularity_bits = __builtin_ctzll (size);
+  if (add_edit (p, BITMAP_ADD, name, &more) == -1)
+    return -1;
+  return qmpargs_flag (args, "disabled") ? add_edit (p, BITMAP_DISABLE, name, NULL) : 0;
+}
+
+static int
+plan_bitmap (struct plan *p, enum bitmapedit_what what, const json_t *args)
+{
+  const char *name = qmpargs_text (args, "name");
+
+  return check_bitmap (p, name, what == BITMAP_REMOVE) == -1 ? -1
+    : add_edit (p, what, name, NULL);
+}
+
+/* The bitmap of another node of the same disk. */
+static int
+merge_from (struct plan *p, const struct qmp_target *t, const char *node)
+{
+  const struct layers *layers = disk_inside (p->target.disk).view->layers;
+  const char *path;
+
+  if (t->disk != p->target.disk)
+    return qmp_refuse (p->e, "Node '%s' belongs to another disk", node);
+  if (t->layer == 0) {
+    p->merges_own = true;
+    return 0;
+  }
+  path = storage_path (layers_file (layers, t->layer));
+  if (p->source && strcmp (p->source, path) != 0)
+    return qmp_refuse (p->e, "The bitmaps of one node at a time can be merged");
+  free (p->source);
+  p->source = strdup (path);
+  return p->source ? 0 : qmp_refuse (p->e, "out of memory");
+}
+
+static int
+plan_merge_one (struct plan *p, const char *target, const char *node, const char *name)
+{
+  const struct bitmapedit more = { .merged = name };
+  struct qmp_target t;
+  int r;
+
+  if (qmptarget_find (p->host, node, &t, p->e) == -1)
+    return qmp_refuse (p->e, "Node '%s' not found", node);
+  r = merge_from (p, &t, node);
+  if (r == 0 && t.layer == 0)
+    r = check_bitmap (p, name, false);
+  qmptarget_leave (&t);
+  if (r == 0 && p->source && p->merges_own)
+    return qmp_refuse (p->e, "The bitmaps of one node at a time can be merged");
+  return r == -1 ? -1 : add_edit (p, BITMAP_MERGE, target, &more);
+}
+
+/* The members of `bitmaps' are names, or objects with a node, too. */
+static int
+check_merged (const json_t *bitmaps, const char *where, struct qmp_error *e)
+{
+  static const struct qmparg args[] = {
+    { "node", QMPARG_STRING, false }, { "name", QMPARG_STRING, false }, { .key = NULL }
+  };
+  const json_t *one;
+  char text[64];
+  size_t i;
+
+  json_array_foreach (bitmaps, i, one) {
+    snprintf (text, sizeof text, "%sbitmaps[%zu].", where, i);
+    if (json_is_object (one) ? qmpargs_check (args, one, text, e) == -1
+        : !json_is_string (one) &&
+        qmp_refuse (e, "Invalid parameter type for '%sbitmaps[%zu]', expected: "
+                    "BlockDirtyBitmapOrStr", where, i) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+plan_merge (struct plan *p, const json_t *args)
+{
+  const char *target = qmpargs_text (args, "target");
+  const json_t *one;
+  size_t i;
+
+  if (check_bitmap (p, target, false) == -1)
+    return -1;
+  json_array_foreach (json_object_get (args, "bitmaps"), i, one)
+    if (plan_merge_one (p, target,
+                        qmpargs_text (json_is_object (one) ? one : args, "node"),
+                        json_is_object (one) ? qmpargs_text (one, "name")
+                        : json_string_value (one)) == -1)
+      return -1;
+  return 0;
+}
+
+/* --- snapshots --- */
+
+/* As in QEMU, only names are compared here. */
+static const struct snapshot *
+find_by_name (struct disk *disk, const char *name)
+{
+  const struct snapshots *all = &disk_inside (disk).view->image->snapshots;
+
+  for (uint32_t i = 0; i < all->n; i++)
+    if (strcmp (all->list[i].name, name) == 0)
+      return &all->list[i];
+  return NULL;
+}
+
+static int
+plan_snapshot (struct plan *p, const json_t *args)
+{
+  const char *device = qmpargs_text (args, "device");
+  const char *name = qmpargs_text (args, "name");
+
+  if (name[0] == '\0')
+    return qmp_refuse (p->e, "Name is empty");
+  if (strlen (name) > MAX_SNAPSHOT_NAME)
+    return qmp_refuse (p->e, "Name is longer than %d bytes", MAX_SNAPSHOT_NAME);
+  if (find_by_name (p->target.disk, name))
+    return qmp_refuse (p->e, "Snapshot with name '%s' already exists on device '%s'",
+                       name, device);
+  if (p->snapshot)
+    return qmp_refuse (p->e, "A transaction takes one snapshot of a disk");
+  p->snapshot = name;
+  return 0;
+}
+
+/* --- plans --- */
+
+static const struct qmparg of_add[] = {
+  { "node", QMPARG_STRING, false },
+  { "name", QMPARG_STRING, false },
+  { "granularity", QMPARG_UINT32, true },
+  { "persistent", QMPARG_BOOL, true },
+  { "disabled", QMPARG_BOOL, true },
+  { .key = NULL }
+};
+static const struct qmparg of_bitmap[] = {
+  { "node", QMPARG_STRING, false }, { "name", QMPARG_STRING, false }, { .key = NULL }
+};
+static const struct qmparg of_merge[] = {
+  { "node", QMPARG_STRING, false },
+  { "target", QMPARG_STRING, false },
+  { "bitmaps", QMPARG_ARRAY, false },
+  { .key = NULL }
+};
+static const struct qmparg of_snapshot[] = {
+  { "device", QMPARG_STRING, false }, { "name", QMPARG_STRING, false }, { .key = NULL }
+};
+static const struct qmparg of_abort[] = { { .key = NULL } };
+
+const struct qmp_action qmpchange_actions[] = {
+  { "block-dirty-bitmap-add", of_add, ACT_BITMAP_ADD },
+  { "block-dirty-bitmap-remove", of_bitmap, ACT_BITMAP_REMOVE },
+  { "block-dirty-bitmap-clear", of_bitmap, ACT_BITMAP_CLEAR },
+  { "block-dirty-bitmap-enable", of_bitmap, ACT_BITMAP_ENABLE },
+  { "block-dirty-bitmap-disable", of_bitmap, ACT_BITMAP_DISABLE },
+  { "block-dirty-bitmap-merge", of_merge, ACT_BITMAP_MERGE },
+  { "blockdev-snapshot-internal-sync", of_snapshot, ACT_SNAPSHOT_CREATE },
+  { "abort", of_abort, ACT_ABORT },
+  { .name = NULL }
+};
+
+static int
+plan_action (struct plan *p, const struct qmp_action *a, const json_t *args)
+{
+  const bool snapshot = a->act == ACT_SNAPSHOT_CREATE;
+
+  if (a->act == ACT_ABORT)
+    return qmp_refuse (p->e, "Transaction aborted using Abort action");
+  if (find_target (p, qmpargs_text (args, snapshot ? "device" : "node"),
+                   snapshot || a->act == ACT_BITMAP_ADD ? "device" : "Node") == -1)
+    return -1;
+  switch (a->act) {
+  case ACT_BITMAP_ADD: return plan_add (p, args);
+  case ACT_BITMAP_REMOVE: return plan_bitmap (p, BITMAP_REMOVE, args);
+  case ACT_BITMAP_CLEAR: return plan_bitmap (p, BITMAP_CLEAR, args);
+  case ACT_BITMAP_ENABLE: return plan_bitmap (p, BITMAP_ENABLE, args);
+  case ACT_BITMAP_DISABLE: return plan_bitmap (p, BITMAP_DISABLE, args);
+  case ACT_BITMAP_MERGE: return plan_merge (p, args);
+  case ACT_SNAPSHOT_CREATE: return plan_snapshot (p, args);
+  case ACT_ABORT: break;
+  }
+  abort ();
+}
+
+static int
+change_snapshots (struct disk *disk, enum edit_kind kind, const char *name,
+                  struct qmp_error *e)
+{
+  const struct edit_options options = { .preallocation = PREALLOCATION_OFF };
+  const struct edit edit = { .kind = kind, .name = name };
+
+  report_watch ();
+  if (edit_disk (disk, &options, &edit, 1) == -1)
+    return refuse_as_reported (e);
+  free (report_first ());
+  return 0;
+}
+
+static int
+carry_out (struct plan *p)
+{
+  if (p->snapshot && p->nr_bitmaps > 0)
+    return qmp_refuse (p->e, "A snapshot and changes of bitmaps are not possible in one "
+                       "transaction");
+  if (p->snapshot)
+    return change_snapshots (p->target.disk, EDIT_SNAPSHOT_CREATE, p->snapshot, p->e);
+  if (p->nr_bitmaps == 0)
+    return 0;
+  report_watch ();
+  if (bitmapedit_disk (p->target.disk, p->bitmaps, p->nr_bitmaps, p->source) == -1)
+    return refuse_as_reported (p->e);
+  free (report_first ());
+  return 0;
+}
+
+json_t *
+qmpchange_run (const struct qmp_host *host, const struct qmp_action *a,
+               const json_t *arguments, struct qmp_error *e)
+{
+  struct plan p = { .host = host, .e = e };
+  int r = a->act == ACT_BITMAP_MERGE
+    ? check_merged (json_object_get (arguments, "bitmaps"), "", e) : 0;
+
+  if (r == 0)
+    r = plan_action (&p, a, arguments) == -1 ? -1 : carry_out (&p);
+  plan_free (&p);
+  return r == -1 ? NULL : json_object ();
+}
+
+/* --- transactions --- */
+
+static const struct qmp_action *
+find_action (const char *name)
+{
+  const struct qmp_action *a = qmpchange_actions;
+
+  while (a->name && strcmp (a->name, name) != 0)
+    a++;
+  return a->name ? a : NULL;
+}
+
+/* Checks the arguments of action I, which is an object. */
+static int
+check_action (const json_t *action, size_t i, struct qmp_error *e)
+{
+  static const struct qmparg args[] = {
+    { "type", QMPARG_STRING, false }, { "data", QMPARG_OBJECT, false }, { .key = NULL }
+  };
+  const struct qmp_action *a;
+  const json_t *data;
+  char where[64];
+
+  if (!json_is_object (action))
+    return qmp_refuse (e, "Invalid parameter type for 'actions[%zu]', expected: object",
+                       i);
+  snprintf (where, sizeof where, "actions[%zu].", i);
+  if (qmpargs_check (args, action, where, e) == -1)
+    return -1;
+  a = find_action (qmpargs_text (action, "type"));
+  if (a == NULL)
+    return qmp_refuse (e, "Parameter 'type' does not accept value '%s'",
+                       qmpargs_text (action, "type"));
+  data = json_object_get (action, "data");
+  snprintf (where, sizeof where, "actions[%zu].data.", i);
+  if (qmpargs_check (a->arguments, data, where, e) == -1)
+    return -1;
+  return a->act != ACT_BITMAP_MERGE ? 0
+    : check_merged (json_object_get (data, "bitmaps"), where, e);
+}
+
+static int
+check_actions (const json_t *arguments, struct qmp_error *e)
+{
+  static const struct qmparg of_properties[] = {
+    { "completion-mode", QMPARG_STRING, true }, { .key = NULL }
+  };
+  const json_t *properties = json_object_get (arguments, "properties"), *action;
+  const char *mode = qmpargs_text (properties, "completion-mode");
+  size_t i;
+
+  json_array_foreach (json_object_get (arguments, "actions"), i, action)
+    if (check_action (action, i, e) == -1)
+      return -1;
+  if (qmpargs_check (of_properties, properties, "properties.", e) == -1)
+    return -1;
+  return mode == NULL || strcmp (mode, "individual") == 0 || strcmp (mode, "grouped") == 0
+    ? 0 : qmp_refuse (e, "Parameter 'completion-mode' does not accept value '%s'", mode);
+}
+
+/* (All of it is one step in any case, so both modes of completion are the same.) */
+json_t *
+qmpchange_transaction (const struct qmp_host *host, const json_t *arguments,
+                       struct qmp_error *e)
+{
+  struct plan p = { .host = host, .e = e };
+  int r = check_actions (arguments, e);
+  const json_t *action;
+  size_t i;
+
+  json_array_foreach (json_object_get (arguments, "actions"), i, action)
+    if (r == 0)
+      r = plan_action (&p, find_action (qmpargs_text (action, "type")),
+                       json_object_get (action, "data"));
+  if (r == 0)
+    r = carry_out (&p);
+  plan_free (&p);
+  return r == -1 ? NULL : json_object ();
+}
+
+/* --- other commands --- */
+
+/* The snapshot with this id (NULL: any) and name (NULL: any). */
+static const struct snapshot *
+find_snapshot (struct disk *disk, const char *id, const char *name)
+{
+  const struct snapshots *all = &disk_inside (disk).view->image->snapshots;
+
+  for (uint32_t i = 0; i < all->n; i++)
+    if ((id == NULL || strcmp (all->list[i].id, id) == 0) &&
+        (name == NULL || strcmp (all->list[i].name, name) == 0))
+      return &all->list[i];
+  return NULL;
+}
+
+/* A text that means this snapshot and no other one for the core, which takes names before
+ * ids; NULL: there is none. */
+static const char *
+unique_name (struct disk *disk, const struct snapshot *s)
+{
+  const struct snapshots *all = &disk_inside (disk).view->image->snapshots;
+
+  return snapshots_find (all, s->name) == s ? s->name
+    : snapshots_find (all, s->id) == s ? s->id : NULL;
+}
+
+static json_t *
+delete_snapshot (const struct plan *p, const char *device, const char *id,
+                 const char *name)
+{
+  struct disk *disk = p->target.disk;
+  const struct snapshot *s = find_snapshot (disk, id, name);
+  CLEANUP_FREE char *unique = NULL;
+  json_t *info;
+
+  if (s == NULL) {
+    qmp_refuse (p->e, "Snapshot with id '%s' and name '%s' does not exist on device '%s'",
+                id ? id : "null", name ? name : "null", device);
+    return NULL;
+  }
+  if (unique_name (disk, s) == NULL) {
+    qmp_refuse (p->e, "Snapshot with id '%s' and name '%s': other snapshots have the same "
+                "names", s->id, s->name);
+    return NULL;
+  }
+  unique = strdup (unique_name (disk, s));
+  info = imageinfo_snapshot (s);
+  if (info && unique &&
+      change_snapshots (disk, EDIT_SNAPSHOT_DELETE, unique, p->e) == 0)
+    return info;
+  json_decref (info);
+  return NULL;
+}
+
+json_t *
+qmpchange_delete_snapshot (const struct qmp_host *host, const json_t *arguments,
+                           struct qmp_error *e)
+{
+  const char *device = qmpargs_text (arguments, "device");
+  const char *id = qmpargs_text (arguments, "id");
+  const char *name = qmpargs_text (arguments, "name");
+  struct plan p = { .host = host, .e = e };
+  json_t *info = NULL;
+
+  if (find_target (&p, device, "device") == -1)
+    ;
+  else if (id || name)
+    info = delete_snapshot (&p, device, id, name);
+  else
+    qmp_refuse (e, "Name or id must be provided");
+  plan_free (&p);
+  return info;
+}
+
+static int
+resize (const struct plan *p, json_int_t size)
+{
+  const struct edit_options options = { .preallocation = PREALLOCATION_OFF };
+  const struct edit edit = { .kind = EDIT_RESIZE, .size = size };
+
+  if (size < 0)
+    return qmp_refuse (p->e, "Parameter 'size' expects a >0 size");
+  if ((uint64_t) size < disk_inside (p->target.disk).view->size)
+    return qmp_refuse (p->e, "The disk cannot become smaller while it is served");
+  report_watch ();
+  if (edit_disk (p->target.disk, &options, &edit, 1) == -1)
+    return refuse_as_reported (p->e);
+  free (report_first ());
+  return 0;
+}
+
+json_t *
+qmpchange_resize (const struct qmp_host *host, const json_t *arguments,
+                  struct qmp_error *e)
+{
+  const char *device = qmpargs_text (arguments, "device");
+  const char *node = qmpargs_text (arguments, "node-name");
+  struct plan p = { .host = host, .e = e };
+  int r = -1;
+
+  if (device == NULL && node == NULL)
+    qmp_refuse (e, "Cannot find device='' nor node-name=''");
+  else if (find_target (&p, node ? node : device, "device") == 0)
+    r = resize (&p, json_integer_value (json_object_get (arguments, "size")));
+  plan_free (&p);
+  return r == -1 ? NULL : json_object ();
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which commands does the control socket have?
+ *
+ * This table has them, with their arguments, and that of qmpchange.c those that are also
+ * actions of transactions.  What is in none of them is answered as QEMU answers unknown
+ * commands, and query-commands lists only what is there.
+ *
+ * Locks: none; one thread runs commands.
+ */
+
+#include <config.h>
+
+#include <string.h>
+
+#include "util/jsontext.h"
+#include "plugin/qmp.h"
+#include "plugin/qmpchange.h"
+#include "plugin/qmpcommands.h"
+#include "plugin/qmpquery.h"
+
+typedef json_t *(*command_fn) (const struct qmp_host *, const json_t *arguments,
+                               struct qmp_error *);
+
+struct command {
+  const char *name;
+  const struct qmparg *arguments;
+  command_fn run;
+  bool changes;                 /* a disk */
+};
+
+static json_t *query_commands (const struct qmp_host *, const json_t *,
+                               struct qmp_error *);
+static json_t *query_version (const struct qmp_host *, const json_t *,
+                              struct qmp_error *);
+static json_t *empty (const struct qmp_host *, const json_t *, struct qmp_error *);
+
+#define QUERY(name, function) { name, no_arguments, function, false }
+
+static const struct qmparg no_arguments[] = { { .key = NULL } };
+static const struct qmparg of_nodes[] = {
+  { "flat", QMPARG_BOOL, true }, { .key = NULL }
+};
+static const struct qmparg of_delete[] = {
+  { "device", QMPARG_STRING, false },
+  { "id", QMPARG_STRING, true },
+  { "name", QMPARG_STRING, true },
+  { .key = NULL }
+};
+static const struct qmparg of_resize[] = {
+  { "device", QMPARG_STRING, true },
+  { "node-name", QMPARG_STRING, true },
+  { "size", QMPARG_INT, false },
+  { .key = NULL }
+};
+static const struct qmparg of_transaction[] = {
+  { "actions", QMPARG_ARRAY, false },
+  { "properties", QMPARG_OBJECT, true },
+  { .key = NULL }
+};
+
+static const struct command commands[] = {
+  { "block_resize", of_resize, qmpchange_resize, true },
+  { "blockdev-snapshot-delete-internal-sync", of_delete, qmpchange_delete_snapshot,
+    true },
+  QUERY ("query-block", qmpquery_block),
+  QUERY ("query-block-exports", qmpquery_exports),
+  QUERY ("query-block-jobs", qmpquery_nothing),
+  QUERY ("query-commands", query_commands),
+  QUERY ("query-jobs", qmpquery_nothing),
+  { "query-named-block-nodes", of_nodes, qmpquery_nodes, false },
+  QUERY ("query-version", query_version),
+  QUERY ("quit", empty),
+  { "transaction", of_transaction, qmpchange_transaction, true },
+};
+#define NR_COMMANDS (sizeof commands / sizeof commands[0])
+
+static json_t *
+append_name (json_t *list, const char *name)
+{
+  return jsontext_append (list, jsontext_object ({ "name", jsontext_string (name) }));
+}
+
+static json_t *
+query_commands (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
+{
+  json_t *list = append_name (json_array (), "qmp_capabilities");
+
+  (void) host, (void) arguments, (void) e;
+  for (size_t i = 0; i < NR_COMMANDS; i++)
+    list = append_name (list, commands[i].name);
+  for (const struct qmp_action *a = qmpchange_actions; a->name; a++)
+    if (a->act != ACT_ABORT)
+      list = append_name (list, a->name);
+  return list;
+}
+
+static json_t *
+query_version (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
+{
+  (void) host, (void) arguments, (void) e;
+  return qmp_version ();
+}
+
+static json_t *
+empty (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
+{
+  (void) host, (void) arguments, (void) e;
+  return json_object ();
+}
+
+static const struct qmp_action *
+find_action (const char *name)
+{
+  const struct qmp_action *a = qmpchange_actions;
+
+  while (a->name && (a->act == ACT_ABORT || strcmp (a->name, name) != 0))
+    a++;
+  return a->name ? a : NULL;
+}
+
+/* May it be carried out with these arguments? */
+static int
+check (const struct qmp_host *host, const char *name, const struct qmparg *list,
+       const json_t *arguments, bool changes, struct qmp_error *e)
+{
+  if (qmpargs_check (list, arguments, "", e) == -1)
+    return -1;
+  return !changes || host->why_fixed == NULL ? 0
+    : qmp_refuse (e, "The command %s is not possible: %s", name, host->why_fixed);
+}
+
+json_t *
+qmpcommands_run (const struct qmp_host *host, const char *name, const json_t *arguments,
+                 bool *quit, struct qmp_error *e)
+{
+  const struct qmp_action *a = find_action (name);
+  const struct command *c = commands;
+
+  if (a)
+    return check (host, name, a->arguments, arguments, true, e) == -1 ? NULL
+      : qmpchange_run (host, a, arguments, e);
+  while (c < commands + NR_COMMANDS && strcmp (c->name, name) != 0)
+    c++;
+  if (c == commands + NR_COMMANDS) {
+    e->class = "CommandNotFound";
+    qmp_refuse (e, "The command %s has not been found", name);
+    return NULL;
+  }
+  if (check (host, name, c->arguments, arguments, c->changes, e) == -1)
+    return NULL;
+  *quit = c->run == empty;
+  return c->run (host, arguments, e);
+}

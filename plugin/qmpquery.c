@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What do the queries of QMP say about the disks that are served?
+ *
+ * Keys are QEMU's.  A file of the chain is one node here: QEMU has another one for the
+ * storage below its format.  An image is described as info= does (imageinfo.c).
+ *
+ * Locks: none of its own; see qmptarget.c.
+ */
+
+#include <config.h>
+
+#include "util/cleanup.h"
+#include "util/jsontext.h"
+#include "util/report.h"
+#include "image/imageinfo.h"
+#include "request/bitmap.h"
+#include "plugin/qmpquery.h"
+
+/* A list that is being made, of one answer for each disk. */
+struct query {
+  const struct qmp_host *host;
+  bool flat;                    /* without what is below an image */
+  json_t *list;                 /* NULL: there was no memory, or an error */
+};
+
+/* --- bitmaps --- */
+
+/* The number of marked bytes. */
+static uint64_t
+count_marked (const struct dirtyset *set, uint64_t size)
+{
+  uint64_t count = 0, len;
+
+  for (uint64_t at = 0; at < size; at += len) {
+    len = size - at;
+    if (dirtyset_find (set, at, &len))
+      count += len;
+  }
+  return count;
+}
+
+static json_t *
+describe_bitmap (struct bitmaps *bitmaps, size_t i, uint64_t size)
+{
+  const struct bitmapdir_any *b = bitmap_get (bitmaps, i);
+  const bool valid = !(b->flags & QCOW2_BITMAP_IN_USE);
+  struct dirtyset *set = NULL;
+  json_t *info;
+
+  if (valid && bitmap_freeze (bitmaps, i, &set) == -1)
+    return NULL;
+  info = jsontext_object (
+    { "name", jsontext_string (b->name) },
+    { "recording", json_boolean (valid && b->flags & QCOW2_BITMAP_AUTO) },
+    { "persistent", json_true () },
+    { "busy", json_false () },
+    { "granularity", jsontext_number (UINT64_C (1) << b->e.granularity_bits) },
+    { "count", jsontext_number (set ? count_marked (set, size) : 0) });
+  dirtyset_free (set);
+  return valid ? info : jsontext_add (info, { "inconsistent", json_true () });
+}
+
+/* The member `dirty-bitmaps', if there are some. */
+static json_t *
+add_bitmaps (json_t *node, struct disk *disk)
+{
+  const struct disk_inside in = disk_inside (disk);
+  const size_t n = bitmap_count (in.bitmaps);
+  json_t *list = json_array ();
+
+  if (n == 0) {
+    json_decref (list);
+    return node;
+  }
+  for (size_t i = 0; i < n; i++)
+    list = jsontext_append (list, describe_bitmap (in.bitmaps, i, in.view->size));
+  return jsontext_add (node, { "dirty-bitmaps", list });
+}
+
+/* --- nodes --- */
+
+/* What info= says about layer I and, unless FLAT, those below it. */
+static json_t *
+describe_image (const struct layers *layers, unsigned i, bool flat)
+{
+  struct storage *file = layers_file (layers, i);
+  const struct image raw = { .file = file };
+  const struct image *image = layers_image (layers, i);
+  json_t *info = imageinfo_describe (image ? image : &raw, image == NULL,
+                                     storage_path (file));
+
+  if (flat || i + 1 == layers_count (layers))
+    return info;
+  return jsontext_add (info, { "backing-image", describe_image (layers, i + 1, flat) });
+}
+
+/* Limits that QEMU has, and this server has not. */
+static json_t *
+add_limits (json_t *node)
+{
+  static const char *const limits[] = {
+    "iops", "iops_rd", "iops_wr", "bps", "bps_rd", "bps_wr", "write_threshold",
+  };
+
+  for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+    node = jsontext_add (node, { limits[i], json_integer (0) });
+  return node;
+}
+
+static json_t *
+describe_cache (const struct disk_options *o)
+{
+  return jsontext_object (
+    { "writeback", json_true () },
+    { "direct", json_boolean (o->cache == STORAGE_CACHE_NONE) },
+    { "no-flush", json_boolean (o->cache == STORAGE_CACHE_UNSAFE) });
+}
+
+static json_t *
+describe_zeroes (const struct disk_options *o)
+{
+  static const char *const words[] = {
+    [DETECT_ZEROES_OFF] = "off", [DETECT_ZEROES_ON] = "on",
+    [DETECT_ZEROES_UNMAP] = "unmap",
+  };
+
+  return jsontext_string (words[o->detect_zeroes]);
+}
+
+static bool
+is_readonly (const struct qmp_host *host, struct disk *disk, unsigned i)
+{
+  return i > 0 || host->why_fixed || disk_why_readonly (disk);
+}
+
+static json_t *
+describe_node (const struct query *q, const char *device, struct disk *disk, unsigned i)
+{
+  const struct layers *layers = disk_inside (disk).view->layers;
+  const struct header *h = layers_header (layers, i);
+  const struct disk_options *o = disk_get_options (disk);
+  const unsigned below = layers_count (layers) - i - 1;
+  CLEANUP_FREE char *name = qmptarget_node (q->host, device, i);
+  json_t *node = jsontext_object (
+    { "node-name", name ? jsontext_string (name) : NULL },
+    { "drv", jsontext_string (h ? "qcow2" : "raw") },
+    { "ro", json_boolean (is_readonly (q->host, disk, i)) },
+    { "encrypted", json_boolean (h && h->crypt_method != QCOW2_CRYPT_NONE) },
+    { "detect_zeroes", describe_zeroes (o) },
+    { "cache", describe_cache (o) },
+    { "file", jsontext_string (storage_path (layers_file (layers, i))) },
+    { "backing_file_depth", json_integer (q->flat ? 0 : below) },
+    { "image", describe_image (layers, i, q->flat) });
+
+  if (below > 0)
+    node = jsontext_add (node,
+      { "backing_file", jsontext_string (storage_path (layers_file (layers, i + 1))) });
+  node = add_limits (node);
+  return i == 0 ? add_bitmaps (node, disk) : node;
+}
+
+static int
+add_nodes (void *opaque, const char *device, struct disk *disk)
+{
+  struct query *q = opaque;
+  const unsigned n = layers_count (disk_inside (disk).view->layers);
+
+  for (unsigned i = 0; i < n; i++)
+    q->list = jsontext_append (q->list, describe_node (q, device, disk, i));
+  return q->list ? 0 : -1;
+}
+
+/* --- devices --- */
+
+static int
+add_device (void *opaque, const char *device, struct disk *disk)
+{
+  struct query *q = opaque;
+
+  q->list = jsontext_append (q->list, jsontext_object (
+    { "device", jsontext_string (device) },
+    { "type", jsontext_string ("unknown") },
+    { "removable", json_false () },
+    { "locked", json_false () },
+    { "inserted", describe_node (q, device, disk, 0) }));
+  return q->list ? 0 : -1;
+}
+
+static int
+add_export (void *opaque, const char *device, struct disk *disk)
+{
+  struct query *q = opaque;
+  CLEANUP_FREE char *node = qmptarget_node (q->host, device, 0);
+
+  (void) disk;
+  q->list = jsontext_append (q->list, jsontext_object (
+    { "id", jsontext_string (device) },
+    { "type", jsontext_string ("nbd") },
+    { "node-name", node ? jsontext_string (node) : NULL },
+    { "shutting-down", json_false () }));
+  return q->list ? 0 : -1;
+}
+
+/* --- answers --- */
+
+static json_t *
+ask_each (const struct qmp_host *host, bool flat, dir_fn fn, struct qmp_error *e)
+{
+  struct query q = { .host = host, .flat = flat, .list = json_array () };
+  CLEANUP_FREE char *why = NULL;
+
+  report_watch ();
+  qmptarget_each (host, fn, &q);
+  why = report_first ();
+  if (q.list == NULL)
+    qmp_refuse (e, "%s", why ? why : "out of memory");
+  return q.list;
+}
+
+json_t *
+qmpquery_nodes (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
+{
+  return ask_each (host, qmpargs_flag (arguments, "flat"), add_nodes, e);
+}
+
+json_t *
+qmpquery_block (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
+{
+  (void) arguments;
+  return ask_each (host, false, add_device, e);
+}
+
+json_t *
+qmpquery_exports (const struct qmp_host *host, const json_t *arguments,
+                  struct qmp_error *e)
+{
+  (void) arguments;
+  return ask_each (host, false, add_export, e);
+}
+
+json_t *
+qmpquery_nothing (const struct qmp_host *host, const json_t *arguments,
+                  struct qmp_error *e)
+{
+  (void) host, (void) arguments, (void) e;
+  return json_array ();
+}

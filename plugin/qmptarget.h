@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which disk, and which file of it, does a name mean in a command?  See qmptarget.c.
+ */
+
+#ifndef QCOW2_QMPTARGET_H
+#define QCOW2_QMPTARGET_H
+
+#include "disk/dir.h"
+#include "disk/disk.h"
+#include "plugin/qmpargs.h"
+
+/* What is served: a disk, or a directory. */
+struct qmp_host {
+  struct disk *disk;
+  struct dir *dir;
+  const char *why_fixed;        /* why no command may change it; or NULL */
+};
+
+struct qmp_target {
+  struct disk *disk;
+  unsigned layer;               /* 0: the image itself */
+  struct dir *dir;              /* NULL: there is none */
+  struct dir_image *image;
+};
+
+/* The disk stays open until qmptarget_leave.  Returns 0, or -1: there is none of that
+ * name, or with the error why it cannot be opened. */
+extern int qmptarget_find (const struct qmp_host *, const char *name,
+                           struct qmp_target *, struct qmp_error *);
+extern void qmptarget_leave (struct qmp_target *);      /* zeros are accepted */
+
+/* Calls FN for each disk that is open, with the name of its device, until FN returns a
+ * value other than 0, which is returned. */
+extern int qmptarget_each (const struct qmp_host *, dir_fn, void *opaque);
+
+/* The node of a layer of that device.  NULL on ENOMEM; the caller frees it. */
+extern char *qmptarget_node (const struct qmp_host *, const char *device, unsigned layer);
+
+#endif /* QCOW2_QMPTARGET_H */
