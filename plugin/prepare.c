@@ -203,6 +203,23 @@ has_changes (const struct params *p)
     p->rebase.name || p->commit != COMMIT_OFF || p->edit.nr_bitmaps > 0;
 }
 
+/* Does resize=, snapshot-create= and the like. */
+static int
+edit (const struct params *p, struct disk *disk)
+{
+  const struct editparams *e = &p->edit;
+  struct progress progress;
+  const struct chunks_watch watch = { .step = progress_step, .opaque = &progress };
+  struct edit_options options = e->options;
+  int r;
+
+  progress_begin (&progress, "resize");
+  options.watch = &watch;
+  r = edit_disk (disk, &options, e->edits, e->nr_edits);
+  progress_end (&progress);
+  return r;
+}
+
 static int
 change (struct params *p, struct disk **disk)
 {
@@ -213,7 +230,7 @@ change (struct params *p, struct disk **disk)
     return -1;
   if (p->amend_wanted && amend_disk (*disk, &p->amend) == -1)
     return -1;
-  if (edit_disk (*disk, &e->options, e->edits, e->nr_edits) == -1)
+  if (edit (p, *disk) == -1)
     return -1;
   if (p->commit != COMMIT_OFF && commit (p, disk) == -1)
     return -1;

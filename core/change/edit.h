@@ -8,6 +8,7 @@
 
 #include "format/preallocation.h"
 #include "disk/disk.h"
+#include "change/chunks.h"
 
 enum edit_kind {
   EDIT_SNAPSHOT_CREATE,
@@ -26,6 +27,7 @@ struct edit {
 struct edit_options {
   bool shrink;                  /* allow a smaller size */
   enum preallocation preallocation;     /* when growing */
+  const struct chunks_watch *watch;     /* of that, or NULL */
 };
 
 /* The size, in bytes, that an EDIT_RESIZE gives to a disk of OLD bytes.  Returns NULL, or

@@ -39,6 +39,9 @@
 #include "change/bitmapsize.h"
 #include "change/resize.h"
 
+/* Bytes of zeros that are written before the watch is told. */
+#define PIECE (UINT64_C (8) << 20)
+
 #define MAX_L1_ENTRIES (QCOW2_MAX_L1_BYTES / sizeof (struct be64))
 
 struct resize {
@@ -52,6 +55,7 @@ struct resize {
   uint64_t keep, fill;          /* guest clusters: [0, keep) stay, [keep, fill)
                                    are new */
   uint64_t hidden;              /* guest clusters before this one have data below */
+  uint64_t reserved;            /* bytes */
   bool changed;
 };
 
@@ -149,22 +153,50 @@ prepare_data_file (struct resize *r)
 
 /* --- new clusters --- */
 
+/* Tells the watch that BYTES more are reserved. */
+static int
+advance (struct resize *r, uint64_t bytes)
+{
+  const uint64_t total = (r->fill - r->keep) << r->h->cluster_bits;
+
+  r->reserved += bytes;
+  if (chunks_tell (r->options->watch, r->reserved, total, r->reserved))
+    return 0;
+  report_error ("%s: the resize was stopped; nothing was changed",
+                storage_path (r->image->file));
+  errno = EINTR;
+  return -1;
+}
+
+static int
+fill_with_zeros (struct resize *r, uint64_t host, uint64_t bytes)
+{
+  uint64_t n;
+
+  for (; bytes > 0; host += n, bytes -= n) {
+    n = min64 (bytes, PIECE);
+    if (shadow_write_zeros (r->s, host, n) == -1 || advance (r, n) == -1)
+      return -1;
+  }
+  return 0;
+}
+
 /* Allocates N clusters that read as zeros, with space for them. */
 static int
 reserve (struct resize *r, uint64_t n, uint64_t *host)
 {
   struct storage *file = r->image->file;
   const uint64_t bytes = n << r->h->cluster_bits;
+  const enum preallocation how = r->options->preallocation;
 
   if (shadow_take_zeros (r->s, n, host) == -1)
     return -1;
-  if (!storage_is_regular (file))
-    return 0;                   /* written */
-  switch (r->options->preallocation) {
-  case PREALLOCATION_FALLOC: return storage_allocate (file, *host, bytes);
-  case PREALLOCATION_FULL: return shadow_write_zeros (r->s, *host, bytes);
-  default: return 0;
-  }
+  if (storage_is_regular (file) && how == PREALLOCATION_FULL)
+    return fill_with_zeros (r, *host, bytes);
+  if (storage_is_regular (file) && how == PREALLOCATION_FALLOC &&
+      storage_allocate (file, *host, bytes) == -1)
+    return -1;
+  return advance (r, bytes);
 }
 
 /* Sets entries [FROM, TO) of the table in r->l2; KIND and HOST as for entry_encode. */

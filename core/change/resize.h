@@ -7,6 +7,7 @@
 #define QCOW2_RESIZE_H
 
 #include "format/preallocation.h"
+#include "change/chunks.h"
 #include "change/shadow.h"
 
 struct resize_options {
@@ -14,6 +15,7 @@ struct resize_options {
   enum preallocation preallocation;     /* of the added space */
   uint64_t backing_size;        /* size of the backing disk in bytes; 0: none */
   bool discard;                 /* punch holes into freed clusters */
+  const struct chunks_watch *watch;     /* of preallocation; or NULL */
 };
 
 /* Is this resize possible?  Returns 0, or -1 (reported). */

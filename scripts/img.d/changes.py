@@ -20,11 +20,13 @@ def resize(o):
         parameter = size[0] + str(images.size_of(size[1:]))
     else:
         parameter = str(images.size_of(size))
-    if image.format == "raw":
-        rawfile.resize(image, parameter, o.shrink, o.preallocation or "off")
-    else:
-        image.change("resize=" + parameter, *(["shrink=true"] if o.shrink else []),
-                     *(["preallocation=" + o.preallocation] if o.preallocation else []))
+    with Progress("resize", o) as progress:
+        if image.format == "raw":
+            rawfile.resize(image, parameter, o.shrink, o.preallocation or "off", progress)
+        else:
+            image.change("resize=" + parameter, *(["shrink=true"] if o.shrink else []),
+                         *(["preallocation=" + o.preallocation] if o.preallocation
+                           else []), progress=progress)
     if not o.quiet:
         print("Image resized.")
     return 0
@@ -275,7 +277,7 @@ COMMANDS = {
     "resize": Command(
         "resize", "IMAGE [+|-]SIZE",
         "Change the size of the disk in an image: to SIZE, or by SIZE.",
-        [cli.FORMAT, cli.QUIET,
+        [cli.FORMAT, cli.QUIET, cli.PROGRESS,
          Option(None, "shrink", "allow the disk to become smaller; what is beyond the "
                 "new size is lost"),
          Option(None, "preallocation", "how space for the new part is allocated (default "

@@ -96,13 +96,17 @@ def snapshot_name(text):
 
 # --- What is written.
 
+# The part of the work that preallocation is.
+FILLING = 0.3
+
 class NewTarget:
     """An image that appears when it is complete.  Unless it replaces another one, it is
     durable only if CACHE asks for that, as with qemu-img."""
 
-    def __init__(self, image, given, secret, cache, parameters):
+    def __init__(self, image, given, secret, cache, parameters, progress):
         self.image = image
         self.given = given
+        self.progress = progress
         self.file = create.NewFile(image)
         if cache in (None, "unsafe") and not self.file.replaces():
             cache = "unsafe"
@@ -125,7 +129,7 @@ class NewTarget:
         with open(self.file.name, mode) as f:
             old = f.seek(0, os.SEEK_END)
             rawfile.set_size(f, self.image.given, old, size,
-                             self.given.get("preallocation", "off"))
+                             self.given.get("preallocation", "off"), self.progress)
 
     def make(self, size):
         """With a disk of this size.  Returns the parameters with which the plugin does
@@ -133,11 +137,27 @@ class NewTarget:
         if self.is_made:
             return []
         self.is_made = True
+        fills = self.given.get("preallocation") in ("falloc", "full")
+        if fills:
+            self.progress.within(0, FILLING)
         if self.image.format == "raw":
             self.make_raw(size)
-            return []
-        return create.parameters_of(self.given, size) + \
-            (["overwrite=true"] if self.file.direct else [])
+            parameters = []
+        else:
+            parameters = create.parameters_of(self.given, size) + \
+                (["overwrite=true"] if self.file.direct else [])
+        if fills:
+            parameters = self.fill(parameters)
+            self.progress.within(FILLING, 1)
+        return parameters
+
+    def fill(self, parameters):
+        """Makes it now, so that the time which that takes is shown.  What is left to do."""
+        if parameters:
+            self.progress.counts_create = True
+            self.made.change(*parameters, "cache=" + self.cache, progress=self.progress)
+            self.progress.counts_create = False
+        return []
 
     def serve(self, window, size):
         return Served(self.made, True, self.parameters + self.make(size), "", window, (),
@@ -421,7 +441,7 @@ def convert(o):
         target = OldTarget(image, o.target_is_zero, o.cache, parameters)
         alone = False
     else:
-        target = NewTarget(image, given, image.secret, o.cache, parameters)
+        target = NewTarget(image, given, image.secret, o.cache, parameters, progress)
         alone = len(opened) == 1 and copying.by_default and not rate and \
             inside.possible(opened[0], snapshot, image, given)
     if copying.allocates and format == "qcow2":
@@ -526,7 +546,7 @@ def to_stdout(sources, format, given, secrets, copying, parameters, progress):
         return 0
     image = images.Image(os.path.join(programs.directory(), "stdout"), format,
                          create.passphrase_of(given, secrets))
-    target = NewTarget(image, given, image.secret, "unsafe", parameters)
+    target = NewTarget(image, given, image.secret, "unsafe", parameters, progress)
     copy_all(sources, target, copying, progress)
     target.complete()
     # (Not sendfile, which cannot append.)
@@ -570,10 +590,11 @@ def dd(o):
     target_image = images.Image(words["of"], o.target_format or "raw", None, False,
                                 o.allow_uri)
     refuse_same([image], target_image)
+    progress = Progress("dd", o)
     if target_image.uri and target_image.format == "raw":
         target = OldTarget(target_image, False, None, [])
     else:
-        target = NewTarget(target_image, {}, None, None, [])
+        target = NewTarget(target_image, {}, None, None, [], progress)
     size = Source(image).size
     skip = images.size_of(words.get("skip", "0"), "skip") * block
     if "count" in words:
@@ -583,7 +604,7 @@ def dd(o):
                       % (image.given, skip, size))
     size -= skip
     sources = [Source(image, window=(skip, size))] if size else []
-    copy_all(sources, target, Copying(), Progress("dd", o))
+    copy_all(sources, target, Copying(), progress)
     if not sources and target_image.format == "qcow2":
         target.serve(None, 0).stop()
     target.complete()

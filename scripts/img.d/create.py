@@ -10,6 +10,7 @@ import images
 import programs
 import rawfile
 from cli import Command, Failure, Option
+from progress import Progress
 
 # The options of a new qcow2 image: name for -o, name of the plugin's parameter (None: it
 # is dealt with here), what it is.
@@ -221,11 +222,12 @@ def create(o):
     size = new_size(o.operands[1:] or [given.get("size")], given)
     if o.backing_unsafe and size is None:
         raise Failure("-u requires the size of the disk")
+    progress = Progress("create", o)
     if format == "raw":
-        create_raw(image, size, given, o.quiet)
+        create_raw(image, size, given, o.quiet, progress)
     else:
         create_qcow2(image, size, given, passphrase_of(given, secrets), o.quiet,
-                     o.backing_unsafe)
+                     o.backing_unsafe, progress)
     return 0
 
 
@@ -254,20 +256,20 @@ def tell(image, given, size, quiet):
     print("Formatting '%s', %s" % (image.given, " ".join(words)))
 
 
-def create_raw(image, size, given, quiet):
+def create_raw(image, size, given, quiet, progress):
     if "backing_file" in given or "backing_fmt" in given:
         raise Failure("raw images have no backing file")
     rawfile.refuse_uri(image)
     tell(image, given, size, quiet)
     file = NewFile(image)
-    with open(file.name, "r+b" if file.direct else "xb") as f:
+    with progress, open(file.name, "r+b" if file.direct else "xb") as f:
         old = f.seek(0, os.SEEK_END)
         rawfile.set_size(f, image.given, old, images.round_up(size, images.SECTOR),
-                         given.get("preallocation", "off"))
+                         given.get("preallocation", "off"), progress)
     file.complete()
 
 
-def create_qcow2(image, size, given, secret, quiet, unsafe):
+def create_qcow2(image, size, given, secret, quiet, unsafe, progress):
     """If it is UNSAFE, the backing file need not exist: the image gets it afterwards."""
     file = NewFile(image)
     new = images.Image(file.name, "qcow2", secret, False, image.allow_uri)
@@ -279,7 +281,8 @@ def create_qcow2(image, size, given, secret, quiet, unsafe):
     else:
         if backing and images.is_uri(backing):
             parameters.append("allow-uri=" + backing)
-        result = new.change(*parameters)
+        with progress:
+            result = new.change(*parameters, progress=progress)
     if size is None:
         size = size_in_header(file.name)
     tell(image, given, size, quiet)
@@ -321,5 +324,5 @@ COMMANDS = {"create": Command(
      Option("F", "backing-format", "the format of the backing file", "FORMAT"),
      Option("u", "backing-unsafe", "the backing file is not opened, and need not exist"),
      Option("o", "options", "KEY=VALUE,...: options of the format; help lists them",
-            "OPTIONS", True), cli.QUIET, *cli.IMAGE],
+            "OPTIONS", True), cli.QUIET, cli.PROGRESS, *cli.IMAGE],
     create, 0, 2)}

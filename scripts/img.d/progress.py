@@ -21,6 +21,7 @@ class Progress:
         self.prints = getattr(o, "progress", False) and not quiet and not data
         self.draws = not self.prints and not quiet and os.isatty(2)
         self.wanted = self.prints or self.draws
+        self.counts_create = name == "create"
         self.begun = time.monotonic()
         self.drawn = self.at = 0
         self.within(0, 1)
@@ -39,6 +40,11 @@ class Progress:
             self.drawn = now
             programs.draw("%s: %3d %%" % (self.name, self.at * 100))
 
+    def count(self, done, total):
+        """The same, for a loop of many steps."""
+        if done * 100 // total != (done - 1) * 100 // total:
+            self.show(done / total)
+
     def __enter__(self):
         self.show(0)
         return self
@@ -56,9 +62,9 @@ class Progress:
 
     def follow(self, fd, begin=0, end=1):
         """Shows what a program writes there, N/100 in each line, as this part.  A new
-        image is not yet what is to be in it."""
+        image is not yet what is to be in it, unless COUNTS_CREATE says so."""
         with open(fd, encoding="ascii", errors="replace") as f:
             for line in f:
                 phase, _, done = line.partition("/")[0].rpartition(" ")
-                if done.isdigit() and phase in ("", self.name) or phase != "create":
+                if done.isdigit() and (phase != "create" or self.counts_create):
                     self.show(begin + (end - begin) * int(done) / 100)

@@ -9,6 +9,7 @@ import locks
 from cli import About, Failure
 
 CHUNK = 1 << 20
+EXTENT = 1 << 30                # that the host allocates at once
 LIMIT = 1 << 63                 # bytes; what offsets of the host can express
 
 
@@ -51,7 +52,7 @@ def next_place(f, at, end, whence):
         raise
 
 
-def resize(image, parameter, shrink, preallocation):
+def resize(image, parameter, shrink, preallocation, progress):
     """PARAMETER is SIZE, +SIZE or -SIZE."""
     refuse_uri(image)
     locks.hold(image.path, image.given, True)
@@ -65,7 +66,7 @@ def resize(image, parameter, shrink, preallocation):
     if new < old and preallocation != "off":
         raise Failure("--preallocation cannot be used when a disk becomes smaller")
     with open(image.path, "r+b") as f:
-        set_size(f, image.given, old, new, preallocation)
+        set_size(f, image.given, old, new, preallocation, progress)
 
 
 def refuse_uri(image):
@@ -73,7 +74,7 @@ def refuse_uri(image):
         raise Failure("%s: the size of an NBD export cannot be changed" % image.given)
 
 
-def set_size(f, name, old, new, preallocation):
+def set_size(f, name, old, new, preallocation, progress):
     """OLD bytes of the file become NEW bytes, with space for the rest as PREALLOCATION
     says; as they were if that fails."""
     if stat.S_ISBLK(os.fstat(f.fileno()).st_mode):
@@ -86,11 +87,16 @@ def set_size(f, name, old, new, preallocation):
         raise Failure("preallocation=metadata: raw images have no metadata")
     try:
         if preallocation == "falloc" and new > old:
-            os.posix_fallocate(f.fileno(), old, new - old)
+            pieces = range(old, new, EXTENT)
+            for n, at in enumerate(pieces, 1):
+                os.posix_fallocate(f.fileno(), at, min(EXTENT, new - at))
+                progress.count(n, len(pieces))
         elif preallocation == "full":
             f.seek(old)
-            for at in range(old, new, CHUNK):
+            pieces = range(old, new, CHUNK)
+            for n, at in enumerate(pieces, 1):
                 f.write(bytes(min(CHUNK, new - at)))
+                progress.count(n, len(pieces))
             f.flush()
         f.truncate(new)
         os.fsync(f.fileno())

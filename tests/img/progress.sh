@@ -106,3 +106,21 @@ img check -p -r all many.qcow2 > out 2> err
 sed -i 1q out
 told
 check_clean many.qcow2
+
+# Space that is allocated ahead of time.
+fills ()
+{
+  piped "$@"
+  grep '/100%' out > progress
+  mv progress out
+  told
+}
+for format in qcow2 raw; do
+  fills create -p -f "$format" -o preallocation=full new."$format" 64M
+  fills resize -p -f "$format" --preallocation=full new."$format" +64M
+  fills resize -p -f "$format" --preallocation=falloc new."$format" +4G
+done
+fills convert -p -O qcow2 -o preallocation=full many.qcow2 new.qcow2
+fills convert -p -o preallocation=full many.qcow2 new.raw
+piped create -o preallocation=full new.raw 64M
+if grep '/100%' out; then fail "shown in a pipe"; fi
