@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A folder of core/ uses only the folders below it, plugin/ uses all, and no two files call each other,
-# not even indirectly.  The test checks the includes, which name their folder, and the
-# calls between object files.
+# A folder of core/ uses only the folders below it, plugin/ uses all, and no two files call
+# or include each other, not even indirectly.  The test checks the includes, which name
+# their folder, and the calls between object files.
 
 set -e -u -o pipefail
 
@@ -99,6 +99,21 @@ done < <(cd "$top/core" && find . -mindepth 1 -maxdepth 2 -name '*.[ch]' ! -path
 echo "$files files looked at"
 [ "$files" -gt 100 ] || wrong "where are the sources?"
 
+# no_circle WHAT: stdin is a list of USER USED.  Two files that need each other are one, or
+# lack a third.
+no_circle ()
+{
+  if ! tsort >/dev/null 2>"$circle"; then
+    wrong "files that $1 each other: $(sed 's/^tsort: -\{0,1\}:* *//' "$circle" | tr '\n' ' ')"
+  fi
+}
+circle="$(mktemp)"
+trap 'rm -f "$circle"' EXIT
+
+no_circle include < <(
+  cd "$top/core" && grep -H '^#[[:space:]]*include[[:space:]]*"' ./*/*.h ../plugin/*.h |
+    sed 's,^\.*/,,; s/:#[[:space:]]*include[[:space:]]*"/ /; s/".*//')
+
 # --- calls
 
 command -v nm >/dev/null || { echo "skipped: nm is missing"; exit 77; }
@@ -117,8 +132,6 @@ symbols ()
   done
 }
 
-circle="$(mktemp)"
-trap 'rm -f "$circle"' EXIT
 # (remedy and report_line are what the core needs from the front end: util/remedy.h,
 # util/report.h.)
 calls=$(symbols | awk '
@@ -134,9 +147,6 @@ while read -r user used symbol; do
   may_use "${user%%/*}" "${used%%/*}" "${user#*/}.c uses $symbol of $used.c"
 done <<< "$calls"
 
-# Two files that need each other are one, or lack a third.
-if ! awk '{ print $1, $2 }' <<< "$calls" | tsort >/dev/null 2>"$circle"; then
-  wrong "files that call each other: $(sed 's/^tsort: -\{0,1\}:* *//' "$circle" | tr '\n' ' ')"
-fi
+no_circle call < <(awk '{ print $1, $2 }' <<< "$calls")
 
 exit "$status"
