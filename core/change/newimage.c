@@ -34,6 +34,7 @@
 #include "util/report.h"
 #include "format/entry.h"
 #include "format/format.h"
+#include "space/refblock.h"
 #include "space/reflayout.h"
 #include "change/newimage.h"
 
@@ -204,7 +205,8 @@ count_refcounts (struct newimage *n, uint64_t others)
 {
   const unsigned cluster_bits = __builtin_ctzll (n->cluster_size);
   const struct reflayout layout = {
-    .cluster_bits = cluster_bits, .block_bits = cluster_bits + 3 - n->refcount_order,
+    .cluster_bits = cluster_bits,
+    .block_bits = refblock_bits (cluster_bits, n->refcount_order),
     .n = others, .unlimited = n->unlimited,
   };
   struct reflayout_size size;

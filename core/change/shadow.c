@@ -81,9 +81,8 @@ shadow_new (const struct image *image, bool discard)
   s->file = image->file;
   s->file_size = storage_size (s->file);
   s->end_cursor = div_up (s->file_size, h->cluster_size);
-  s->block_bits = h->cluster_bits + 3 - h->refcount_order;
-  s->max_count = h->refcount_order == 6 ? UINT64_MAX
-    : (UINT64_C (1) << (1u << h->refcount_order)) - 1;
+  s->block_bits = refblock_bits (h->cluster_bits, h->refcount_order);
+  s->max_count = refblock_max (h->refcount_order);
   s->table_entries = bytes / sizeof *s->table;
   s->table = malloc (bytes);
   /* The host allocates pages of it when they are written. */

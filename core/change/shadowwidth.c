@@ -193,8 +193,8 @@ int
 shadow_write_width (struct shadow *s, unsigned order, struct shadow_place *p)
 {
   struct width w = {
-    .s = s, .order = order, .block_bits = s->h->cluster_bits + 3 - order,
-    .max_count = order == 6 ? UINT64_MAX : (UINT64_C (1) << (1u << order)) - 1,
+    .s = s, .order = order, .block_bits = refblock_bits (s->h->cluster_bits, order),
+    .max_count = refblock_max (order),
   };
   CLEANUP_FREE unsigned char *block = w.block = malloc (s->h->cluster_size);
 

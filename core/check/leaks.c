@@ -170,7 +170,7 @@ leaks_free (struct image *image)
   CLEANUP_FREE unsigned char *block = malloc (h->cluster_size);
   struct leaks l = {
     .file = image->file, .h = h, .block = block,
-    .block_bits = h->cluster_bits + 3 - h->refcount_order,
+    .block_bits = refblock_bits (h->cluster_bits, h->refcount_order),
   };
   int r;
 

@@ -511,9 +511,8 @@ repair_refcounts (struct image *image, bool asked, const struct snaptable *snaps
   struct repair r = {
     .file = file, .h = h, .overlap = image->overlap, .asked = asked,
     .snapshots = snapshots, .pace = pace,
-    .block_bits = h->cluster_bits + 3 - h->refcount_order,
-    .max = h->refcount_order == 6 ? UINT64_MAX
-                                  : (UINT64_C (1) << (1u << h->refcount_order)) - 1,
+    .block_bits = refblock_bits (h->cluster_bits, h->refcount_order),
+    .max = refblock_max (h->refcount_order),
   };
   int res;
 

@@ -33,6 +33,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "space/refblock.h"
 #include "check/scan-impl.h"
 
 /* Each window costs a walk over all metadata.  No image of QEMU's needs more windows than
@@ -142,7 +143,7 @@ static int
 scan_begin (struct scan *s)
 {
   s->data_file = (s->h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0;
-  s->block_bits = s->h->cluster_bits + 3 - s->h->refcount_order;
+  s->block_bits = refblock_bits (s->h->cluster_bits, s->h->refcount_order);
   s->walk = walk_new (s->file, s->h);
   if (s->walk == NULL)
     return -1;

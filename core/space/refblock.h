@@ -13,6 +13,20 @@
 
 /* --- counts in the bytes of a block; ORDER is log2 of the bits per count --- */
 
+/* log2 of the clusters that a block counts. */
+static inline unsigned
+refblock_bits (unsigned cluster_bits, unsigned order)
+{
+  return cluster_bits + 3 - order;
+}
+
+/* The largest count. */
+static inline uint64_t
+refblock_max (unsigned order)
+{
+  return UINT64_MAX >> (64 - (1u << order));
+}
+
 extern uint64_t refblock_get (const void *raw, unsigned order, uint64_t i);
 extern void refblock_set (void *raw, unsigned order, uint64_t i,
                           uint64_t value);

@@ -154,9 +154,8 @@ refcount_open (struct storage *file, struct header *header,
   r->overlap = overlap;
   r->cluster_bits = header->cluster_bits;
   r->order = header->refcount_order;
-  r->block_bits = header->cluster_bits + 3 - header->refcount_order;
-  r->max = r->order == 6 ? UINT64_MAX
-                         : (UINT64_C (1) << (1u << r->order)) - 1;
+  r->block_bits = refblock_bits (header->cluster_bits, header->refcount_order);
+  r->max = refblock_max (r->order);
   refblock_cache_init (&r->cache, header->cluster_size,
                        max64 (MIN_CLEAN, CLEAN_BYTES >> r->cluster_bits));
   if (read_table (r) == -1)
