@@ -4,18 +4,9 @@
  *
  * Specification: "Bitmaps".
  *
- * A new directory makes all changes at once:
- *
- *   - new clusters are written: a table for each bitmap that is added or cleared (with
- *     all entries 0), or into which others are merged (bitmapmerge.c computes its
- *     clusters), and the directory
- *   - a checkpoint makes them, and their refcounts, durable (R1); the image is marked as
- *     being changed, so that what a power cut leaks from now on is freed later
- *   - the header points to the new directory (bitmapext.c), which publishes all changes
- *   - clusters to which only the old directory led are freed: the directory, old tables,
- *     their bits (R2)
- *
- * A power cut leaves either the old or the new bitmaps, and at worst leaked clusters.
+ * All of it is one change of the whole disk.  New tables, their bits and a new directory are
+ * written to free clusters, and the header switches to them, and to refcounts without the
+ * old ones, with one write (shadow.c).  A new snapshot of that instant can be part of it.
  * Bitmaps that do not change keep their directory entries byte for byte.
  *
  * Changes are made in the order in which they are requested, but only planned at first: a
@@ -25,8 +16,8 @@
  * Limits are those of QEMU, for the number, names, granularity and size of bitmaps; and
  * those of bitmapdir.c, because an image that exceeds them would be read-only.
  *
- * All of this is a change of the whole disk (disk_change), which writes as a client does;
- * the next generation reads the bitmaps again, so no state in memory has to be updated.
+ * The next generation of the disk reads the bitmaps again, so no state in memory has to be
+ * updated.
  *
  * Locks: none of its own.
  */
@@ -46,12 +37,10 @@
 #include "image/bitmapext.h"
 #include "change/bitmapedit.h"
 #include "change/bitmapmerge.h"
+#include "change/snapedit.h"
 
 /* QEMU's limit for the directory, in bytes. */
 #define MAX_DIRECTORY (UINT64_C (1024) * QCOW2_MAX_BITMAPS)
-/* The number of runs that may be too short for a table before the search ends. */
-#define MAX_SHORT 4096
-
 struct item {
   const struct bitmapdir_any *old;      /* NULL: a new bitmap */
   const struct bitmapedit *added;       /* a new bitmap; else NULL */
@@ -61,9 +50,7 @@ struct item {
   uint64_t bits, table_entries;
   struct bitmapmerge_part *parts;       /* what a fresh one contains */
   size_t nr_parts;
-  struct be64 *table;                   /* NULL, or: the new table */
-  struct alloc_run run;                 /* its clusters */
-  bool registered;                      /* known to the overlap */
+  uint64_t table;                       /* the place of a fresh one */
 };
 
 /* Another image. */
@@ -73,18 +60,14 @@ struct source {
 };
 
 struct edit {
-  struct image *image;
-  const struct writable *w;             /* of the disk */
+  const struct image *image;
+  struct shadow *s;
   const struct bitmapdir *dir;          /* the current bitmaps; nr_all = 0: none */
   const struct source *source;          /* where merged bitmaps are; NULL: here */
   struct item *items;
   size_t n;
   uint8_t *bytes;                       /* the new directory */
   uint64_t size;
-  struct alloc_run run;                 /* its clusters */
-  bool registered;
-  struct alloc_run *frees;
-  size_t nr_frees;
 };
 
 static int
@@ -357,30 +340,11 @@ plan (struct edit *e, const struct bitmapedit *edits, size_t n)
     : bitmapext_check (e->image->file, &e->image->header, e->n == 0);
 }
 
-/* --- clusters to be freed --- */
+/* --- clusters that nothing points to any more --- */
 
+/* Those of the table of an old bitmap, and of its bits. */
 static int
-will_free (struct edit *e, uint64_t host, uint64_t bytes)
-{
-  const unsigned bits = e->image->header.cluster_bits;
-  struct alloc_run *p;
-
-  p = realloc (e->frees, (e->nr_frees + 1) * sizeof *p);
-  if (p == NULL) {
-    report_error ("realloc: %m");
-    return -1;
-  }
-  e->frees = p;
-  p[e->nr_frees++] = (struct alloc_run) {
-    .host = host,
-    .clusters = div_up (bytes, UINT64_C (1) << bits),
-  };
-  return 0;
-}
-
-/* Records that the table of an old bitmap, and its bits, are to be freed. */
-static int
-will_free_table (struct edit *e, const struct bitmapdir_entry *old)
+drop_table (struct edit *e, const struct bitmapdir_entry *old)
 {
   const uint64_t bytes = old->table_entries * sizeof (struct be64);
   CLEANUP_FREE struct be64 *table = malloc (bytes);
@@ -395,10 +359,10 @@ will_free_table (struct edit *e, const struct bitmapdir_entry *old)
   for (uint64_t i = 0; i < old->table_entries; i++) {
     offset = get64 (table[i]) & QCOW2_BITMAP_OFFSET_MASK;
     if (offset != 0 &&
-        will_free (e, offset, e->image->header.cluster_size) == -1)
+        shadow_drop_range (e->s, offset, e->image->header.cluster_size) == -1)
       return -1;
   }
-  return will_free (e, old->table, bytes);
+  return shadow_drop_range (e->s, old->table, bytes);
 }
 
 static bool
@@ -411,163 +375,57 @@ is_kept (const struct edit *e, const struct bitmapdir_any *old)
 }
 
 static int
-find_frees (struct edit *e)
+drop_old (struct edit *e)
 {
   const struct header *h = &e->image->header;
 
   for (size_t i = 0; i < e->dir->nr_all; i++)
     if (!is_kept (e, &e->dir->all[i]) &&
-        will_free_table (e, &e->dir->all[i].e) == -1)
+        drop_table (e, &e->dir->all[i].e) == -1)
       return -1;
   return e->dir->nr_all == 0 ? 0
-    : will_free (e, h->bitmaps.dir_offset, h->bitmaps.dir_size);
+    : shadow_drop_range (e->s, h->bitmaps.dir_offset, h->bitmaps.dir_size);
 }
 
 /* --- new clusters --- */
 
-static void
-give_back (struct edit *e, struct alloc_run *run, bool *registered)
-{
-  if (run->clusters == 0)
-    return;
-  if (*registered)
-    overlap_remove (e->image->overlap, run->host,
-                    run->clusters << e->image->header.cluster_bits);
-  alloc_abort (e->w->alloc, run);
-  run->clusters = 0;
-  *registered = false;
-}
-
-static void
-give_back_cells (struct edit *e, const struct item *item)
-{
-  struct alloc_run run = { .clusters = 1 };
-
-  for (uint64_t i = 0; item->table && i < item->table_entries; i++) {
-    bool registered = true;
-
-    run.host = get64 (item->table[i]);
-    run.clusters = run.host != 0;
-    give_back (e, &run, &registered);
-  }
-}
-
-static void
-undo (struct edit *e)
-{
-  KEEP_ERRNO_FOR_BLOCK;
-
-  for (size_t i = 0; i < e->n; i++) {
-    give_back_cells (e, &e->items[i]);
-    give_back (e, &e->items[i].run, &e->items[i].registered);
-  }
-  give_back (e, &e->run, &e->registered);
-}
-
-/* Allocates N clusters in one run. */
-static int
-reserve (struct edit *e, uint64_t n, struct alloc_run *run, bool *registered)
-{
-  CLEANUP_FREE struct alloc_run *small = calloc (MAX_SHORT, sizeof *small);
-  unsigned nr_small = 0;
-  int r;
-
-  if (small == NULL) {
-    report_error ("calloc: %m");
-    return -1;
-  }
-  for (;;) {
-    r = alloc_reserve (e->w->alloc, n, run);
-    if (r == -1 || run->clusters == n)
-      break;
-    small[nr_small++] = *run;
-    if (nr_small == MAX_SHORT) {
-      report_error ("%s: no space for %" PRIu64 " contiguous clusters",
-                    storage_path (e->image->file), n);
-      errno = ENOSPC;
-      r = -1;
-      break;
-    }
-  }
-  while (nr_small > 0)
-    alloc_abort (e->w->alloc, &small[--nr_small]);
-  if (r == -1) {
-    run->clusters = 0;
-    return -1;
-  }
-  if (overlap_add (e->image->overlap, run->host,
-                   n << e->image->header.cluster_bits, OVERLAP_BITMAP) == -1)
-    return -1;
-  *registered = true;
-  return 0;
-}
-
-/* Writes the BYTES in BUF to the beginning of RUN, and zeros to the rest. */
-static int
-write_run (struct edit *e, const struct alloc_run *run, const uint8_t *buf,
-           uint64_t bytes)
-{
-  const uint64_t cs = e->image->header.cluster_size;
-  CLEANUP_FREE uint8_t *cluster = malloc (cs);
-  uint64_t at, n;
-
-  if (cluster == NULL) {
-    report_error ("malloc: %m");
-    return -1;
-  }
-  for (at = 0; at < run->clusters * cs; at += cs) {
-    n = at < bytes ? min64 (bytes - at, cs) : 0;
-    if (n > 0)
-      memcpy (cluster, buf + at, n);
-    memset (cluster + n, 0, cs - n);
-    if (storage_write (e->image->file, cluster, cs, run->host + at) == -1)
-      return -1;
-  }
-  return 0;
-}
-
 /* Writes the bits that entry I of the table stands for, if there are any.  WORDS is one
  * cluster. */
 static int
-make_cell (struct edit *e, struct item *item, uint64_t i, uint64_t *words)
+make_cell (struct edit *e, const struct item *item, struct be64 *table, uint64_t i,
+           uint64_t *words)
 {
   const uint64_t cs = e->image->header.cluster_size;
   const struct bitmapmerge_cell cell = {
     .disk_size = e->image->header.size, .granularity_bits = item->granularity_bits,
     .first = i * cs * 8, .bytes = cs, .words = words,
   };
-  struct alloc_run run = { .clusters = 0 };
-  bool registered = false;
+  uint64_t host;
   int r = bitmapmerge_compute (item->parts, item->nr_parts, &cell);
 
   if (r <= 0)
     return r;
-  if (reserve (e, 1, &run, &registered) == -1 ||
-      write_run (e, &run, (uint8_t *) words, cs) == -1) {
-    give_back (e, &run, &registered);
+  if (shadow_write (e->s, words, cs, &host) == -1)
     return -1;
-  }
-  item->table[i] = put64 (run.host);
+  table[i] = put64 (host);
   return 0;
 }
 
 static int
 make_table (struct edit *e, struct item *item)
 {
-  const uint64_t cs = e->image->header.cluster_size;
-  const uint64_t bytes = item->table_entries * sizeof *item->table;
-  CLEANUP_FREE uint64_t *words = malloc (cs);
+  const uint64_t bytes = item->table_entries * sizeof (struct be64);
+  CLEANUP_FREE uint64_t *words = malloc (e->image->header.cluster_size);
+  CLEANUP_FREE struct be64 *table = calloc (1, bytes);
 
-  item->table = calloc (1, bytes);
-  if (words == NULL || item->table == NULL) {
+  if (words == NULL || table == NULL) {
     report_error ("malloc: %m");
     return -1;
   }
   for (uint64_t i = 0; item->nr_parts > 0 && i < item->table_entries; i++)
-    if (make_cell (e, item, i, words) == -1)
+    if (make_cell (e, item, table, i, words) == -1)
       return -1;
-  return reserve (e, div_up (bytes, cs), &item->run, &item->registered) == -1 ? -1
-    : write_run (e, &item->run, (uint8_t *) item->table, bytes);
+  return shadow_write (e->s, table, bytes, &item->table);
 }
 
 static int
@@ -630,106 +488,106 @@ make_directory (struct edit *e)
     fixed.flags = put32 ((get32 (fixed.flags) & ~QCOW2_BITMAP_AUTO) |
                          (item->automatic ? QCOW2_BITMAP_AUTO : 0));
     if (item->fresh)
-      fixed.table_offset = put64 (item->run.host);
+      fixed.table_offset = put64 (item->table);
     if (append_entry (e, &fixed, item) == -1)
       return -1;
   }
-  if (e->n == 0)
-    return 0;
-  return reserve (e, div_up (e->size, e->image->header.cluster_size),
-                  &e->run, &e->registered) == -1 ? -1
-    : write_run (e, &e->run, e->bytes, e->size);
+  return 0;
 }
 
 /* --- the whole change --- */
 
-/* Frees everything that the header no longer leads to. */
-static void
-free_old (struct edit *e)
-{
-  for (size_t i = 0; i < e->nr_frees; i++) {
-    const struct alloc_run *run = &e->frees[i];
-
-    overlap_remove (e->image->overlap, run->host,
-                    run->clusters << e->image->header.cluster_bits);
-    alloc_free_run (e->w->alloc, run->host, run->clusters);
-  }
-}
-
-static int
-apply (struct edit *e, const struct bitmapedit *edits, size_t n)
-{
-  struct image *image = e->image;
-  const struct writable *w = e->w;
-  bool begun = false;
-
-  if (plan (e, edits, n) == -1 || find_frees (e) == -1)
-    return -1;
-  if (make_tables (e) == -1 || make_directory (e) == -1 ||
-      alloc_free_begin (w->alloc, e->nr_frees) == -1)
-    goto error;
-  /* (A checkpoint with nothing to write leaves the image without its mark.) */
-  if (checkpoint_flush (w->checkpoint) == -1 ||
-      health_begin_changes (image->health) == -1 ||
-      bitmapext_set (image->file, &image->header, e->n, e->size, e->run.host,
-                     &begun) == -1) {
-    alloc_free_end (w->alloc, e->nr_frees);
-    if (!begun)
-      goto error;
-    /* R9: it is unknown which directory is valid, so both stay. */
-    health_fail (image->health, "the header could not be changed");
-    errno = EIO;
-    return -1;
-  }
-  free_old (e);
-  alloc_free_end (w->alloc, 0);
-  return 0;
-
- error:
-  undo (e);
-  return -1;
-}
-
 struct change {
   struct disk *disk;
+  const char *snapshot;         /* to be taken in the same step; NULL: none */
   const struct bitmapedit *edits;
   size_t n;
   const struct source *source;
+  struct shadow *done;
 };
 
-/* Everything is durable on return, except for freed clusters, which the next checkpoint
- * makes durable. */
 static int
-change (void *opaque, const struct view *v)
+apply (struct edit *e, const struct change *c, struct shadow_header *sh)
+{
+  if (plan (e, c->edits, c->n) == -1 || drop_old (e) == -1 || make_tables (e) == -1 ||
+      make_directory (e) == -1)
+    return -1;
+  sh->nr_bitmaps = e->n;
+  sh->bitmaps_bytes = e->size;
+  sh->bitmaps_offset = 0;
+  return e->n == 0 ? 0 : shadow_write (e->s, e->bytes, e->size, &sh->bitmaps_offset);
+}
+
+/* Writes changed tables and the new directory, and has *SH refer to it. */
+static int
+change_bitmaps (void *opaque, const struct image *image, struct shadow *s,
+                struct shadow_header *sh)
 {
   static const struct bitmapdir none;
   const struct change *c = opaque;
   struct bitmaps *bitmaps = disk_inside (c->disk).bitmaps;
   struct edit e = {
-    .image = v->image, .w = v->w, .source = c->source,
+    .image = image, .s = s, .source = c->source,
     .dir = bitmaps ? bitmap_directory (bitmaps) : &none,
   };
-  const int r = apply (&e, c->edits, c->n);
+  const int r = apply (&e, c, sh);
 
-  for (size_t i = 0; i < e.n; i++) {
+  for (size_t i = 0; i < e.n; i++)
     free (e.items[i].parts);
-    free (e.items[i].table);
-  }
   free (e.items);
   free (e.bytes);
-  free (e.frees);
+  return r;
+}
+
+/* Without a snapshot. */
+static int
+make_bitmaps (struct change *c, const struct image *image, bool discard)
+{
+  struct shadow *s = shadow_new (image, discard);
+  struct shadow_header sh;
+  int r;
+
+  if (s == NULL)
+    return -1;
+  shadow_get_header (s, &sh);
+  r = change_bitmaps (c, image, s, &sh) == -1 ? -1 : shadow_commit (s, &sh);
+  if (r == 0)
+    c->done = s;
+  else
+    shadow_free (s);
   return r;
 }
 
 static int
-change_disk (struct disk *d, const struct bitmapedit *edits, size_t n,
-             const struct source *source)
+make (void *opaque, struct image *image)
 {
-  struct change c = { d, edits, n, source };
-  const struct disk_change dc = { .opaque = &c, .write = change, .data_file = true,
-                                  .rewrites = true };
+  struct change *c = opaque;
+  const bool discard = disk_get_options (c->disk)->discard;
+  const struct snapedit_also also = { change_bitmaps, c };
 
-  return disk_change (d, &dc);
+  return c->snapshot
+    ? snapedit_create (image, discard, c->snapshot, &also, &c->done)
+    : make_bitmaps (c, image, discard);
+}
+
+static void
+release (void *opaque)
+{
+  const struct change *c = opaque;
+
+  shadow_release (c->done);
+}
+
+static int
+change_disk (struct change *c)
+{
+  const struct disk_change dc = {
+    .opaque = c, .make = make, .release = release, .data_file = c->snapshot == NULL,
+  };
+  const int r = disk_change (c->disk, &dc);
+
+  shadow_free (c->done);
+  return r;
 }
 
 /* --- another image --- */
@@ -778,14 +636,23 @@ int
 bitmapedit_disk (struct disk *d, const struct bitmapedit *edits, size_t n,
                  const char *source)
 {
+  return bitmapedit_with_snapshot (d, NULL, edits, n, source);
+}
+
+int
+bitmapedit_with_snapshot (struct disk *d, const char *snapshot,
+                          const struct bitmapedit *edits, size_t n, const char *source)
+{
+  struct change c = { .disk = d, .snapshot = snapshot, .edits = edits, .n = n };
   struct source s;
   int r;
 
   if (source == NULL)
-    return change_disk (d, edits, n, NULL);
+    return change_disk (&c);
   if (open_source (disk_get_options (d), source, &s) == -1)
     return -1;
-  r = change_disk (d, edits, n, &s);
+  c.source = &s;
+  r = change_disk (&c);
   close_source (&s);
   return r;
 }

@@ -27,5 +27,9 @@ struct bitmapedit {
  * (R9). */
 extern int bitmapedit_disk (struct disk *, const struct bitmapedit *, size_t n,
                             const char *source);
+/* The same, and takes an internal snapshot of the disk (NULL: none) in the same step. */
+extern int bitmapedit_with_snapshot (struct disk *, const char *snapshot,
+                                     const struct bitmapedit *, size_t n,
+                                     const char *source);
 
 #endif /* QCOW2_BITMAPEDIT_H */

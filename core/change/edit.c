@@ -236,7 +236,7 @@ make_snapshot (void *opaque, struct image *image)
   const bool discard = c->d->discard;
 
   switch (c->edit->kind) {
-  case EDIT_SNAPSHOT_CREATE: return snapedit_create (image, discard, name, &c->done);
+  case EDIT_SNAPSHOT_CREATE: return snapedit_create (image, discard, name, NULL, &c->done);
   case EDIT_SNAPSHOT_APPLY: return snapedit_apply (image, discard, name, &c->done);
   case EDIT_SNAPSHOT_DELETE:
     return check_unused (c, image) == -1 ? -1

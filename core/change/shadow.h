@@ -86,8 +86,8 @@ struct shadow_header {
   uint64_t size;                /* of the disk */
   uint64_t l1_offset, snapshots_offset;
   uint32_t l1_entries, nr_snapshots;
-  uint64_t bitmaps_offset;      /* new place of the directory, of the same size;
-                                   0: it stays */
+  uint32_t nr_bitmaps;          /* 0: there are none */
+  uint64_t bitmaps_offset, bitmaps_bytes;       /* their directory */
   unsigned version;
   unsigned refcount_order;      /* (version 2: 4) */
   bool lazy_refcounts, data_file_raw;   /* features (version 3) */

@@ -19,6 +19,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "image/bitmapext.h"
 #include "image/headerwrite.h"
 #include "space/refblock.h"
 #include "change/shadow-impl.h"
@@ -36,6 +37,11 @@ shadow_get_header (const struct shadow *s, struct shadow_header *sh)
     .lazy_refcounts = s->h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS,
     .data_file_raw = s->h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE,
   };
+  if (s->h->has_bitmaps) {
+    sh->nr_bitmaps = s->h->bitmaps.count;
+    sh->bitmaps_offset = s->h->bitmaps.dir_offset;
+    sh->bitmaps_bytes = s->h->bitmaps.dir_size;
+  }
 }
 
 /* --- the new refcounts --- */
@@ -145,19 +151,6 @@ write_refcounts (struct shadow *s, const struct shadow_place *p)
 
 /* --- the switch --- */
 
-/* Has the header point to the bitmap directory at OFFSET. */
-static void
-move_bitmaps (struct headerwrite *w, const struct header *h, uint64_t offset)
-{
-  const struct qcow2_ext_bitmaps data = {
-    .nb_bitmaps = put32 (h->bitmaps.count),
-    .directory_size = put64 (h->bitmaps.dir_size),
-    .directory_offset = put64 (offset),
-  };
-
-  headerwrite_put_extension (w, QCOW2_EXT_BITMAPS, &data, sizeof data);
-}
-
 int
 shadow_check_bitmaps (const struct image *image)
 {
@@ -169,7 +162,8 @@ shadow_check_bitmaps (const struct image *image)
     return -1;
   /* Ask as if all bytes changed. */
   headerwrite_fields (w)->size = put64 (~h->size);
-  move_bitmaps (w, h, ~h->bitmaps.dir_offset);
+  bitmapext_put (w, h->bitmaps.count, h->bitmaps.dir_size, ~h->bitmaps.dir_offset,
+                 false);
   fits = headerwrite_fits (w);
   headerwrite_free (w);
   if (fits)
@@ -230,21 +224,38 @@ set_fields (struct qcow2_header *raw, const struct header *h,
                                       QCOW2_AUTOCLEAR_RAW_DATA_FILE, sh->data_file_raw);
 }
 
-static int
-switch_header (struct shadow *s, const struct shadow_header *sh,
-               const struct shadow_place *p)
+/* STAYS: see bitmapext_put.  NULL: reported. */
+static struct headerwrite *
+plan_header (struct shadow *s, const struct shadow_header *sh,
+             const struct shadow_place *p, bool stays)
 {
   struct headerwrite *w = headerwrite_new (s->file, s->h);
-  int r;
+  struct shadow_header before;
 
   if (w == NULL)
-    return -1;
+    return NULL;
   if (sh->version != s->h->version)
     headerwrite_set_version (w, sh->version);
   set_fields (headerwrite_fields (w), s->h, sh, p);
   headerwrite_drop_foreign (w);
-  if (sh->bitmaps_offset != 0)
-    move_bitmaps (w, s->h, sh->bitmaps_offset);
+  shadow_get_header (s, &before);
+  if (sh->bitmaps_offset != before.bitmaps_offset)
+    bitmapext_put (w, sh->nr_bitmaps, sh->bitmaps_bytes, sh->bitmaps_offset, stays);
+  if (headerwrite_fits (w) || stays)
+    return w;
+  headerwrite_free (w);
+  return plan_header (s, sh, p, true);
+}
+
+static int
+switch_header (struct shadow *s, const struct shadow_header *sh,
+               const struct shadow_place *p)
+{
+  struct headerwrite *w = plan_header (s, sh, p, false);
+  int r;
+
+  if (w == NULL)
+    return -1;
   r = headerwrite_commit (w, &s->switching);
   headerwrite_free (w);
   if (r == -1 && s->switching) {

@@ -301,7 +301,7 @@ share_table (struct snapedit *e, struct be64 *entry)
 }
 
 static int
-create (struct snapedit *e, const char *name)
+create (struct snapedit *e, const char *name, const struct snapedit_also *also)
 {
   const uint64_t n = max64 (1, e->h->l1_entries);
 
@@ -315,16 +315,18 @@ create (struct snapedit *e, const char *name)
       shadow_write_l1 (e->s, e->active, n, &e->sh.l1_offset) == -1 ||
       write_table (e) == -1)
     return -1;
+  if (also && also->fn (also->opaque, e->image, e->s, &e->sh) == -1)
+    return -1;
   return shadow_commit (e->s, &e->sh);
 }
 
 int
 snapedit_create (const struct image *image, bool discard, const char *name,
-                 struct shadow **done)
+                 const struct snapedit_also *also, struct shadow **done)
 {
   struct snapedit e;
 
-  return end (&e, begin (&e, image, discard) == -1 ? -1 : create (&e, name), done);
+  return end (&e, begin (&e, image, discard) == -1 ? -1 : create (&e, name, also), done);
 }
 
 /* --- apply --- */

@@ -12,9 +12,16 @@
 
 #include "change/shadow.h"
 
-/* Takes a snapshot of the active disk.  NAME: 1 to 255 bytes. */
+/* What else changes in the same step: FN writes it, and has the header refer to it.  -1:
+ * reported. */
+struct snapedit_also {
+  int (*fn) (void *opaque, const struct image *, struct shadow *, struct shadow_header *);
+  void *opaque;
+};
+
+/* Takes a snapshot of the active disk.  NAME: 1 to 255 bytes.  ALSO: NULL: nothing. */
 extern int snapedit_create (const struct image *, bool discard, const char *name,
-                            struct shadow **done);
+                            const struct snapedit_also *also, struct shadow **done);
 /* Gives the active disk the contents of the snapshot, and its size. */
 extern int snapedit_apply (const struct image *, bool discard, const char *name_or_id,
                            struct shadow **done);

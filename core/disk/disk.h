@@ -144,8 +144,6 @@ struct disk_change {
    * only that used.  NULL: nothing. */
   void (*release) (void *opaque);
   bool data_file;               /* it is possible with an external data file */
-  bool rewrites;                /* WRITE is the change, durable when it returns, and what
-                                   the disk knows of the image is out of date then */
   const struct layers *over;    /* from then on the image lies over the layers below the
                                    top of this stack; NULL: as before */
 };

@@ -430,14 +430,10 @@ write_first (struct disk *d, const struct disk_change *c)
     return -1;
   r = c->write (c->opaque, &d->now->live);
   err = errno;
-  if (settle (d) == 0) {
-    errno = err;
-    return r;
-  }
-  if (r == -1 || !c->rewrites)
+  if (settle (d) == -1)
     return -1;
-  health_fail (d->now->image->health, "it could not be brought to rest after a change");
-  return 0;
+  errno = err;
+  return r;
 }
 
 /* Brings the image to rest, and changes it.  *CHANGED: it may be as after the change. */

@@ -11,16 +11,16 @@
 
 #include "storage/storage.h"
 #include "format/header.h"
+#include "image/headerwrite.h"
 
-/* Is there space in the header for bitmapext_set, with a count of 0 (NONE) or more?
+/* Is there space in the header for bitmapext_put, with a count of 0 (NONE) or more?
  * Changes nothing.  -1: no (reported). */
 extern int bitmapext_check (struct storage *, const struct header *, bool none);
 
-/* Has the header say that the image has COUNT bitmaps, whose directory of SIZE bytes at
- * OFFSET is already durable; COUNT 0: no bitmaps.  Durable on return.  No other thread
- * may change the header in the meantime.  -1 (reported): *BEGUN says whether the header
- * may point to the new directory. */
-extern int bitmapext_set (struct storage *, struct header *, uint32_t count,
-                          uint64_t size, uint64_t offset, bool *begun);
+/* Plans that the header says that the image has COUNT bitmaps, whose directory of SIZE
+ * bytes is at OFFSET; COUNT 0: no bitmaps.  STAYS: only the autoclear bit then
+ * says so, for which there is always space. */
+extern void bitmapext_put (struct headerwrite *, uint32_t count, uint64_t size,
+                           uint64_t offset, bool stays);
 
 #endif /* QCOW2_BITMAPEXT_H */

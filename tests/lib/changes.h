@@ -65,17 +65,26 @@ change_keys (const struct disk_options *o, const struct keyedit *keyedit)
                                                   keyedit) : -1);
 }
 
-/* SOURCE: path (absolute) of the image whose bitmaps are merged, or NULL. */
+/* SNAPSHOT: taken in the same step, or NULL.  SOURCE: path (absolute) of the image whose
+ * bitmaps are merged, or NULL. */
 static inline int
-change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, size_t n,
-                const char *source)
+change_bitmaps_at (const struct disk_options *o, const char *snapshot,
+                   const struct bitmapedit *edits, size_t n, const char *source)
 {
   const struct storage_hooks *none = NULL;
   const char *const from = source ? reach_path (source, &none) : NULL;
   const struct disk_options reached = reach_disk (o);
   struct disk *disk = change_open (&reached);
 
-  return change_close (disk, disk ? bitmapedit_disk (disk, edits, n, from) : -1);
+  return change_close (disk, disk ? bitmapedit_with_snapshot (disk, snapshot, edits, n, from)
+                       : -1);
+}
+
+static inline int
+change_bitmaps (const struct disk_options *o, const struct bitmapedit *edits, size_t n,
+                const char *source)
+{
+  return change_bitmaps_at (o, NULL, edits, n, source);
 }
 
 static inline int

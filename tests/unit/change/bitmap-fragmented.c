@@ -2,13 +2,11 @@
  *
  * Do bitmaps find clusters in a row for their tables if those that are free are scattered?
  *
- * Every other cluster of a disk has been trimmed.  A few of them are passed over; with
- * thousands of them the search ends, with a message, and all is as before.
+ * Every other cluster of a disk has been trimmed: they are passed over.
  */
 
 #include <config.h>
 
-#include <errno.h>
 #include <string.h>
 
 #include "disk/export.h"
@@ -72,14 +70,8 @@ main (void)
   };
   make (100);
   CHECK (add_bitmaps () == 0 && image_check (IMAGE) == 0);
-  /* When most of them have been passed over, the file grows. */
-  make (5000);
-  CHECK (add_bitmaps () == 0 && image_check (IMAGE) == 0);
-
   make (7000);
-  CHECK (add_bitmaps () == -1 && errno == ENOSPC);
-  CHECK (strstr (last_error (), "no space for 3 contiguous clusters") != NULL);
-  CHECK (image_check (IMAGE) == 0);
+  CHECK (add_bitmaps () == 0 && image_check (IMAGE) == 0);
   free ((char *) options.path);
   images_leave ();
   return 0;

@@ -60,6 +60,12 @@ edit (int (*fn) (const struct image *, bool, const char *, struct shadow **),
   release (image, done);
 }
 
+static int
+create (const struct image *image, bool discard, const char *name, struct shadow **done)
+{
+  return snapedit_create (image, discard, name, NULL, done);
+}
+
 static void
 resize (uint64_t size, enum preallocation how, uint64_t backing)
 {
@@ -132,7 +138,7 @@ one_kind (const char *cluster_size, bool backing)
     io ("write -c -P 5 2M 64k");
   image_contents (IMAGE, NULL, &before);
 
-  edit (snapedit_create, "ours");
+  edit (create, "ours");
   check_contents (&before, SIZE);
   io ("write -P 7 3k 200k");
   io ("write -z 2M 300k");
