@@ -374,15 +374,12 @@ change_snapshots (struct disk *disk, enum edit_kind kind, const char *name,
 static int
 carry_out (struct plan *p)
 {
-  if (p->snapshot && p->nr_bitmaps > 0)
-    return qmp_refuse (p->e, "A snapshot and changes of bitmaps are not possible in one "
-                       "transaction");
-  if (p->snapshot)
-    return change_snapshots (p->target.disk, EDIT_SNAPSHOT_CREATE, p->snapshot, p->e);
   if (p->nr_bitmaps == 0)
-    return 0;
+    return p->snapshot == NULL ? 0
+      : change_snapshots (p->target.disk, EDIT_SNAPSHOT_CREATE, p->snapshot, p->e);
   report_watch ();
-  if (bitmapedit_disk (p->target.disk, p->bitmaps, p->nr_bitmaps, p->source) == -1)
+  if (bitmapedit_with_snapshot (p->target.disk, p->snapshot, p->bitmaps, p->nr_bitmaps,
+                                p->source) == -1)
     return refuse_as_reported (p->e);
   free (report_first ());
   return 0;

@@ -219,7 +219,13 @@ both(t, actions=[action("add", "t1", persistent=True), action("disable", "t1"),
                  action("clear", "b0")])
 both(t, actions=[action("add", "t2", persistent=True), action("enable", "nope")][:1])
 both(t, actions=[action("add", "t3", persistent=True), {"type": "abort", "data": {}}])
-both(add, node="node0", name="t3", persistent=True)
+both(t, actions=[action("add", "t3", persistent=True),
+                 {"type": create, "data": {"device": "node0", "name": "then"}},
+                 action("disable", "b0")])
+both(t, actions=[action("enable", "b0"),
+                 {"type": create, "data": {"device": "node0", "name": "then"}}])
+both(t, actions=[{"type": create, "data": {"device": "node0", "name": "later"}},
+                 action("clear", "nope")])
 both(t, actions=[action("add", "t4", persistent=True), action("clear", "nope")])
 both(t, actions=[action("clear", "t4")])
 compare_nodes()
