@@ -4,7 +4,7 @@
  * check=repair-leaks, if nothing but leaks is wrong?
  *
  * Images made by qemu-img, some with snapshots and bitmaps, get leaks, refcounts that are
- * too low, wrong COPIED flags, and entries of the snapshot table that programs refuse.
+ * too low, wrong COPIED flags, and snapshot tables that programs refuse.
  * They lie on a simulated disk (simdisk.c).  Before each change of the repair the power
  * is cut in all ways, and each file that is left is judged:
  *
@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
+#include "format/format.h"
 #include "check/check.h"
 #include "lib/allocations.h"
 #include "lib/checker.h"
@@ -215,6 +216,27 @@ spoil_snapshots (const struct trial *t, struct blob *b, uint64_t extra)
   blob_put (b, 64, end, 8);
 }
 
+/* Puts a snapshot table at the end with more entries than programs read.  All but the
+ * first have no name, and no L1 table or that of the first. */
+static void
+crowd_snapshots (const struct trial *t, struct blob *b)
+{
+  const uint64_t cs = t->spec.cluster_size;
+  const uint64_t from = blob_get (b, 64, 8), end = round_up (b->len, cs);
+  const uint64_t used = round_up (40 + blob_get (b, from + 36, 4) +
+                                  blob_get (b, from + 12, 2) + blob_get (b, from + 14, 2), 8);
+  const uint64_t len = end + round_up (used + 40 * QCOW2_MAX_SNAPSHOTS, cs);
+
+  b->data = realloc (b->data, len);
+  CHECK (b->data != NULL);
+  memset (b->data + b->len, 0, len - b->len);
+  b->len = len;
+  memcpy (b->data + end, b->data + from, used);
+  memcpy (b->data + end + used + 40 * (QCOW2_MAX_SNAPSHOTS - 1), b->data + end, 12);
+  blob_put (b, 60, QCOW2_MAX_SNAPSHOTS + 1, 4);
+  blob_put (b, 64, end, 8);
+}
+
 static void
 make_above (const struct trial *t, struct rng *rng)
 {
@@ -266,7 +288,11 @@ make_image (struct trial *t, struct rng *rng)
     spoil_refcounts (t, &t->before, rng);
   if (!t->only_leaks && rng_below (rng, 2))
     spoil_flags (t, &t->before, rng);
-  if (!t->only_leaks && t->snapshot && rng_below (rng, 2)) {
+  if (!t->only_leaks && t->snapshot && spec->version == 2 && rng_below (rng, 4) == 0) {
+    crowd_snapshots (t, &t->before);
+    printf ("   with too many snapshots\n");
+  }
+  else if (!t->only_leaks && t->snapshot && rng_below (rng, 2)) {
     spoil_snapshots (t, &t->before,
                      spec->version == 3 && rng_below (rng, 2) ? 8 : 1025 +
                      rng_below (rng, 3000));
