@@ -40,6 +40,7 @@
 #include "change/newimage.h"
 #include "plugin/control.h"
 #include "plugin/hangup.h"
+#include "plugin/iostats.h"
 #include "plugin/paramrules.h"
 #include "plugin/params.h"
 #include "plugin/prepare.h"
@@ -54,6 +55,7 @@ static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static struct control *control; /* NULL: control= was not given */
+static struct iostats *iostats; /* NULL, too */
 static struct hangup *hangup;   /* NULL: the server cannot be its own client */
 static atomic_uint_fast64_t connections_open, connections_ever;
 static atomic_bool clients_came;        /* one, at least, whether or not it was served */
@@ -86,12 +88,20 @@ qcow2_load (void)
 }
 
 static void
+close_control (void)
+{
+  control_close (control);
+  control = NULL;
+  iostats_free (iostats);
+  iostats = NULL;
+}
+
+static void
 qcow2_unload (void)
 {
   if (handles_xfsz)             /* the handler is about to be unloaded */
     signal (SIGXFSZ, SIG_DFL);
-  control_close (control);      /* the server did not start */
-  control = NULL;
+  close_control ();             /* the server did not start */
   params_free (&params);
 }
 
@@ -248,7 +258,9 @@ open_control (void)
   if (params.control == NULL)
     return 0;
   control = control_open (params.control);
-  return control ? 0 : -1;
+  if (control)
+    iostats = iostats_new (dir != NULL);
+  return control && iostats ? 0 : -1;
 }
 
 /* Why can no command change what is served? */
@@ -262,7 +274,9 @@ why_fixed (void)
 static int
 start_control (void)
 {
-  const struct qmp_host host = { .disk = disk, .dir = dir, .why_fixed = why_fixed () };
+  const struct qmp_host host = {
+    .disk = disk, .dir = dir, .iostats = iostats, .why_fixed = why_fixed (),
+  };
 
   return control ? control_start (control, &host) : 0;
 }
@@ -295,8 +309,7 @@ qcow2_get_ready (void)
   if (r == -1) {
     stats_close (stats_file);
     stats_file = NULL;
-    control_close (control);
-    control = NULL;
+    close_control ();
     disk_close (disk);
     disk = NULL;
   }
@@ -339,8 +352,7 @@ qcow2_cleanup (void)
   disk = NULL;
   dir_close (dir);
   dir = NULL;
-  control_close (control);
-  control = NULL;
+  close_control ();
   stats_close (stats_file);
   stats_file = NULL;
 }
@@ -351,7 +363,14 @@ qcow2_cleanup (void)
 struct handle {
   struct export *export;
   struct dir_image *image;      /* the image of the export; NULL without a directory */
+  struct iostats_client *counts;        /* of requests to the active disk; or NULL */
 };
+
+static struct iostats_client *
+counts_of (void *handle)
+{
+  return ((const struct handle *) handle)->counts;
+}
 
 static struct export *
 export_of (void *handle)
@@ -433,6 +452,7 @@ leave (struct handle *h)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
+  iostats_leave (iostats, h->counts);
   if (h->export)
     export_close (h->export);
   if (h->image)
@@ -443,6 +463,7 @@ leave (struct handle *h)
 static int
 enter (struct handle *h, const char *name, bool writable)
 {
+  const char *const whole = name;
   struct disk *used;
 
   if (!params.serve) {
@@ -458,6 +479,8 @@ enter (struct handle *h, const char *name, bool writable)
   used = dir ? dir_disk (h->image) : disk;
   disk_allow_ahead (used);
   h->export = export_open (used, name, writable);
+  if (h->export && name[0] == '\0')
+    h->counts = iostats_enter (iostats, dir ? whole : QMPTARGET_DEVICE);
   return h->export ? 0 : -1;
 }
 
@@ -547,36 +570,56 @@ static int
 qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
              uint32_t flags)
 {
-  return export_read (export_of (handle), buf, count, offset);
+  const int64_t begun = iostats_begin (counts_of (handle));
+  const int r = export_read (export_of (handle), buf, count, offset);
+
+  iostats_end (counts_of (handle), IOSTATS_READ, begun, offset, count, r);
+  return r;
 }
 
 static int
 qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
               uint32_t flags)
 {
-  return export_write (export_of (handle), buf, count, offset,
+  const int64_t begun = iostats_begin (counts_of (handle));
+  const int r = export_write (export_of (handle), buf, count, offset,
                        flags & NBDKIT_FLAG_FUA);
+
+  iostats_end (counts_of (handle), IOSTATS_WRITE, begun, offset, count, r);
+  return r;
 }
 
 static int
 qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  return export_trim (export_of (handle), count, offset, flags & NBDKIT_FLAG_FUA);
+  const int64_t begun = iostats_begin (counts_of (handle));
+  const int r = export_trim (export_of (handle), count, offset, flags & NBDKIT_FLAG_FUA);
+
+  iostats_end (counts_of (handle), IOSTATS_TRIM, begun, offset, count, r);
+  return r;
 }
 
 static int
 qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  return export_zero (export_of (handle), count, offset,
+  const int64_t begun = iostats_begin (counts_of (handle));
+  const int r = export_zero (export_of (handle), count, offset,
                       (flags & NBDKIT_FLAG_MAY_TRIM ? REQUEST_MAY_TRIM : 0) |
                       (flags & NBDKIT_FLAG_FAST_ZERO ? REQUEST_FAST : 0),
                       flags & NBDKIT_FLAG_FUA);
+
+  iostats_end (counts_of (handle), IOSTATS_WRITE, begun, offset, count, r);
+  return r;
 }
 
 static int
 qcow2_flush (void *handle, uint32_t flags)
 {
-  return export_flush (export_of (handle));
+  const int64_t begun = iostats_begin (counts_of (handle));
+  const int r = export_flush (export_of (handle));
+
+  iostats_end (counts_of (handle), IOSTATS_FLUSH, begun, 0, 0, r);
+  return r;
 }
 
 static int

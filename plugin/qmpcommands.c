@@ -41,6 +41,9 @@ static const struct qmparg no_arguments[] = { { .key = NULL } };
 static const struct qmparg of_nodes[] = {
   { "flat", QMPARG_BOOL, true }, { .key = NULL }
 };
+static const struct qmparg of_blockstats[] = {
+  { "query-nodes", QMPARG_BOOL, true }, { .key = NULL }
+};
 static const struct qmparg of_delete[] = {
   { "device", QMPARG_STRING, false },
   { "id", QMPARG_STRING, true },
@@ -66,6 +69,7 @@ static const struct command commands[] = {
   QUERY ("query-block", qmpquery_block),
   QUERY ("query-block-exports", qmpquery_exports),
   QUERY ("query-block-jobs", qmpquery_nothing),
+  { "query-blockstats", of_blockstats, qmpquery_blockstats, false },
   QUERY ("query-commands", query_commands),
   QUERY ("query-jobs", qmpquery_nothing),
   { "query-named-block-nodes", of_nodes, qmpquery_nodes, false },

@@ -10,6 +10,9 @@
 
 #include <config.h>
 
+#include <stdio.h>
+#include <string.h>
+
 #include "util/cleanup.h"
 #include "util/jsontext.h"
 #include "util/report.h"
@@ -20,6 +23,7 @@
 /* A list that is being made, of one answer for each disk. */
 struct query {
   const struct qmp_host *host;
+  bool nodes;                   /* one for each node */
   bool flat;                    /* without what is below an image */
   json_t *list;                 /* NULL: there was no memory, or an error */
 };
@@ -202,12 +206,97 @@ add_export (void *opaque, const char *device, struct disk *disk)
   return q->list ? 0 : -1;
 }
 
+/* --- counters --- */
+
+/* C NULL: this counts no requests. */
+static json_t *
+describe_counts (const struct iocounts *c, uint64_t highest)
+{
+  static const struct { const char *name; enum iostats_kind kind; } kinds[] = {
+    { "rd", IOSTATS_READ }, { "wr", IOSTATS_WRITE }, { "flush", IOSTATS_FLUSH },
+    { "unmap", IOSTATS_TRIM },
+  };
+  static const struct iocounts none;
+  json_t *stats = json_object ();
+  char key[64];
+
+  if (c == NULL)
+    c = &none;
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    const char *name = kinds[i].name;
+    const enum iostats_kind k = kinds[i].kind;
+    const struct { const char *fmt; uint64_t value; } members[] = {
+      { "%s_bytes", c->of[k].bytes }, { "%s_operations", c->of[k].operations },
+      { "failed_%s_operations", c->of[k].failed }, { "%s_total_time_ns", c->of[k].ns },
+      { "invalid_%s_operations", 0 }, { "%s_merged", 0 },
+    };
+
+    for (size_t m = 0; m < sizeof members / sizeof members[0]; m++) {
+      snprintf (key, sizeof key, members[m].fmt, name);
+      if (k != IOSTATS_FLUSH || (strstr (key, "bytes") == NULL &&
+                                 strstr (key, "merged") == NULL))
+        stats = jsontext_add (stats, { key, jsontext_number (members[m].value) });
+    }
+  }
+  return jsontext_add (stats,
+    { "wr_highest_offset", jsontext_number (highest) },
+    { "account_invalid", json_true () },
+    { "account_failed", json_true () },
+    { "timed_stats", json_array () });
+}
+
+/* The storage below the format: how far the image's file is used. */
+static json_t *
+describe_storage (struct disk *disk)
+{
+  struct disk_stats stats;
+
+  disk_get_stats (disk, &stats);
+  return jsontext_object ({ "stats", describe_counts (NULL, stats.alloc.high_water) });
+}
+
+static json_t *
+describe_node_counts (const struct query *q, const char *device, struct disk *disk,
+                      unsigned i, const struct iocounts *counts, uint64_t highest)
+{
+  CLEANUP_FREE char *name = qmptarget_node (q->host, device, i);
+  json_t *node = jsontext_object (
+    { "node-name", name ? jsontext_string (name) : NULL },
+    { "stats", describe_counts (counts, i == 0 ? highest : 0) });
+
+  return i > 0 ? node : jsontext_add (node, { "parent", describe_storage (disk) });
+}
+
+static int
+add_counts (void *opaque, const char *device, struct disk *disk)
+{
+  struct query *q = opaque;
+  const unsigned n = layers_count (disk_inside (disk).view->layers);
+  struct iocounts counts;
+  json_t *one;
+
+  iostats_get (q->host->iostats, device, &counts);
+  if (!q->nodes) {
+    one = describe_node_counts (q, device, disk, 0, &counts, counts.highest);
+    q->list = jsontext_append (q->list, jsontext_add (one,
+      { "device", jsontext_string (device) }));
+  }
+  for (unsigned i = 0; q->nodes && i < n; i++)
+    q->list = jsontext_append (q->list, describe_node_counts (q, device, disk, i, NULL,
+                                                              counts.highest));
+  return q->list ? 0 : -1;
+}
+
 /* --- answers --- */
 
 static json_t *
-ask_each (const struct qmp_host *host, bool flat, dir_fn fn, struct qmp_error *e)
+ask_each (const struct qmp_host *host, const json_t *arguments, dir_fn fn,
+          struct qmp_error *e)
 {
-  struct query q = { .host = host, .flat = flat, .list = json_array () };
+  struct query q = {
+    .host = host, .flat = qmpargs_flag (arguments, "flat"),
+    .nodes = qmpargs_flag (arguments, "query-nodes"), .list = json_array (),
+  };
   CLEANUP_FREE char *why = NULL;
 
   report_watch ();
@@ -221,22 +310,27 @@ ask_each (const struct qmp_host *host, bool flat, dir_fn fn, struct qmp_error *e
 json_t *
 qmpquery_nodes (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
 {
-  return ask_each (host, qmpargs_flag (arguments, "flat"), add_nodes, e);
+  return ask_each (host, arguments, add_nodes, e);
 }
 
 json_t *
 qmpquery_block (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
 {
-  (void) arguments;
-  return ask_each (host, false, add_device, e);
+  return ask_each (host, arguments, add_device, e);
 }
 
 json_t *
 qmpquery_exports (const struct qmp_host *host, const json_t *arguments,
                   struct qmp_error *e)
 {
-  (void) arguments;
-  return ask_each (host, false, add_export, e);
+  return ask_each (host, arguments, add_export, e);
+}
+
+json_t *
+qmpquery_blockstats (const struct qmp_host *host, const json_t *arguments,
+                     struct qmp_error *e)
+{
+  return ask_each (host, arguments, add_counts, e);
 }
 
 json_t *

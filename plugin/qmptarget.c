@@ -26,7 +26,7 @@
 #include "util/report.h"
 #include "plugin/qmptarget.h"
 
-#define DEVICE "disk"
+#define DEVICE QMPTARGET_DEVICE
 #define NODE "node"
 
 /* Is NAME a node of a chain of N files?  *LAYER: which one. */

@@ -8,12 +8,14 @@
 
 #include "disk/dir.h"
 #include "disk/disk.h"
+#include "plugin/iostats.h"
 #include "plugin/qmpargs.h"
 
 /* What is served: a disk, or a directory. */
 struct qmp_host {
   struct disk *disk;
   struct dir *dir;
+  struct iostats *iostats;
   const char *why_fixed;        /* why no command may change it; or NULL */
 };
 
@@ -33,6 +35,9 @@ extern void qmptarget_leave (struct qmp_target *);      /* zeros are accepted */
 /* Calls FN for each disk that is open, with the name of its device, until FN returns a
  * value other than 0, which is returned. */
 extern int qmptarget_each (const struct qmp_host *, dir_fn, void *opaque);
+
+/* The name of the device that an export of one image belongs to. */
+#define QMPTARGET_DEVICE "disk"
 
 /* The node of a layer of that device.  NULL on ENOMEM; the caller frees it. */
 extern char *qmptarget_node (const struct qmp_host *, const char *device, unsigned layer);

@@ -34,6 +34,8 @@ callback_sources = \
 	%reldir%/control.h \
 	%reldir%/hangup.c \
 	%reldir%/hangup.h \
+	%reldir%/iostats.c \
+	%reldir%/iostats.h \
 	%reldir%/plugin.c \
 	%reldir%/prepare.c \
 	%reldir%/prepare.h \

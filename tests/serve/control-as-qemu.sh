@@ -82,6 +82,15 @@ for query in "query-block-jobs", "query-jobs":
     both(query, x=1)
 both("query-named-block-nodes", flat=1)
 both("query-named-block-nodes", foo=True)
+both("query-blockstats", query_nodes=1)
+both("query-blockstats", foo=True)
+
+# QEMU counts no requests of nodes; some keys are there only if they are not 0.
+def keys_of(c):
+    one = [n for n in c.get("query-blockstats", query_nodes=True)
+           if n["node-name"] == "node0"][0]
+    return set(one["stats"]), set(one["parent"]["stats"]), one["stats"]["rd_bytes"]
+assert keys_of(ours) == keys_of(theirs), (keys_of(ours), keys_of(theirs))
 
 def node_of(c, name, **arguments):
     nodes = c.get("query-named-block-nodes", **arguments)
