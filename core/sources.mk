@@ -273,6 +273,8 @@ core_sources = \
 	%reldir%/change/rawcopy.h \
 	%reldir%/change/rebase.c \
 	%reldir%/change/rebase.h \
+	%reldir%/change/relink.c \
+	%reldir%/change/relink.h \
 	%reldir%/change/resize.c \
 	%reldir%/change/resize.h \
 	%reldir%/change/shadow-impl.h \

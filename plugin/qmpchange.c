@@ -30,6 +30,7 @@
 #include "request/bitmap.h"
 #include "change/bitmapedit.h"
 #include "change/edit.h"
+#include "change/relink.h"
 #include "plugin/qmpchange.h"
 
 /* The format allows longer names, but QEMU's tools do not create them. */
@@ -75,17 +76,30 @@ check_changes (const struct qmp_target *t, const char *name, struct qmp_error *e
   return why == NULL ? 0 : qmp_refuse (e, "Node '%s' is read-only: %s", name, why);
 }
 
-/* Finds the disk to be changed.  NOT_FOUND: QEMU's text, with NAME once or twice. */
+/* What a name should be; QEMU has a text for each that means nothing. */
+enum name_kind { NAME_DEVICE, NAME_NODE, NAME_IMAGE };
+
 static int
-find_target (struct plan *p, const char *name, const char *not_found)
+refuse_name (struct plan *p, const char *name, enum name_kind kind)
+{
+  switch (kind) {
+  case NAME_NODE: return qmp_refuse (p->e, "Node '%s' not found", name);
+  case NAME_IMAGE:
+    return qmp_refuse (p->e, "Cannot find device='' nor node-name='%s'", name);
+  default:
+    return qmp_refuse (p->e, "Cannot find device='%s' nor node-name='%s'", name, name);
+  }
+}
+
+/* Finds the disk to be changed.  KIND: what NAME should be. */
+static int
+find_target (struct plan *p, const char *name, enum name_kind kind)
 {
   struct qmp_target t;
   bool other;
 
   if (qmptarget_find (p->host, name, &t, p->e) == -1)
-    return strcmp (not_found, "Node") == 0
-      ? qmp_refuse (p->e, "Node '%s' not found", name)
-      : qmp_refuse (p->e, "Cannot find device='%s' nor node-name='%s'", name, name);
+    return refuse_name (p, name, kind);
   other = p->target.disk && p->target.disk != t.disk;
   if (check_changes (&t, name, p->e) == -1 || other) {
     qmptarget_leave (&t);
@@ -342,7 +356,7 @@ plan_action (struct plan *p, const struct qmp_action *a, const json_t *args)
   if (a->act == ACT_ABORT)
     return qmp_refuse (p->e, "Transaction aborted using Abort action");
   if (find_target (p, qmpargs_text (args, snapshot ? "device" : "node"),
-                   snapshot || a->act == ACT_BITMAP_ADD ? "device" : "Node") == -1)
+                   snapshot || a->act == ACT_BITMAP_ADD ? NAME_DEVICE : NAME_NODE) == -1)
     return -1;
   switch (a->act) {
   case ACT_BITMAP_ADD: return plan_add (p, args);
@@ -543,7 +557,7 @@ qmpchange_delete_snapshot (const struct qmp_host *host, const json_t *arguments,
   struct plan p = { .host = host, .e = e };
   json_t *info = NULL;
 
-  if (find_target (&p, device, "device") == -1)
+  if (find_target (&p, device, NAME_DEVICE) == -1)
     ;
   else if (id || name)
     info = delete_snapshot (&p, device, id, name);
@@ -581,8 +595,38 @@ qmpchange_resize (const struct qmp_host *host, const json_t *arguments,
 
   if (device == NULL && node == NULL)
     qmp_refuse (e, "Cannot find device='' nor node-name=''");
-  else if (find_target (&p, node ? node : device, "device") == 0)
+  else if (find_target (&p, node ? node : device, node ? NAME_IMAGE : NAME_DEVICE) == 0)
     r = resize (&p, json_integer_value (json_object_get (arguments, "size")));
+  plan_free (&p);
+  return r == -1 ? NULL : json_object ();
+}
+
+static int
+change_backing_file (const struct plan *p, const char *name)
+{
+  if (layers_count (disk_inside (p->target.disk).view->layers) == 1)
+    return qmp_refuse (p->e, "not allowing backing file change on an image without a "
+                       "backing file");
+  if (strlen (name) > QCOW2_MAX_BACKING_NAME)
+    return qmp_refuse (p->e, "Could not change backing file to '%s': Invalid argument",
+                       name);
+  report_watch ();
+  if (relink_disk (p->target.disk, name) == -1)
+    return refuse_as_reported (p->e);
+  free (report_first ());
+  return 0;
+}
+
+json_t *
+qmpchange_backing_file (const struct qmp_host *host, const json_t *arguments,
+                        struct qmp_error *e)
+{
+  struct plan p = { .host = host, .e = e };
+  int r = -1;
+
+  if (find_target (&p, qmpargs_text (arguments, "device"), NAME_DEVICE) == 0 &&
+      find_target (&p, qmpargs_text (arguments, "image-node-name"), NAME_IMAGE) == 0)
+    r = change_backing_file (&p, qmpargs_text (arguments, "backing-file"));
   plan_free (&p);
   return r == -1 ? NULL : json_object ();
 }

@@ -31,6 +31,9 @@ extern json_t *qmpchange_delete_snapshot (const struct qmp_host *,
 /* block_resize */
 extern json_t *qmpchange_resize (const struct qmp_host *, const json_t *arguments,
                                  struct qmp_error *);
+/* change-backing-file */
+extern json_t *qmpchange_backing_file (const struct qmp_host *, const json_t *arguments,
+                                       struct qmp_error *);
 /* transaction */
 extern json_t *qmpchange_transaction (const struct qmp_host *, const json_t *arguments,
                                       struct qmp_error *);

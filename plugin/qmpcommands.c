@@ -44,6 +44,12 @@ static const struct qmparg of_nodes[] = {
 static const struct qmparg of_blockstats[] = {
   { "query-nodes", QMPARG_BOOL, true }, { .key = NULL }
 };
+static const struct qmparg of_change[] = {
+  { "device", QMPARG_STRING, false },
+  { "image-node-name", QMPARG_STRING, false },
+  { "backing-file", QMPARG_STRING, false },
+  { .key = NULL }
+};
 static const struct qmparg of_delete[] = {
   { "device", QMPARG_STRING, false },
   { "id", QMPARG_STRING, true },
@@ -69,6 +75,7 @@ static const struct command commands[] = {
   QUERY ("query-block", qmpquery_block),
   QUERY ("query-block-exports", qmpquery_exports),
   QUERY ("query-block-jobs", qmpquery_nothing),
+  { "change-backing-file", of_change, qmpchange_backing_file, true },
   { "query-blockstats", of_blockstats, qmpquery_blockstats, false },
   QUERY ("query-commands", query_commands),
   QUERY ("query-jobs", qmpquery_nothing),

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does an image in use get another name for its backing file?
+ *
+ * The header changes; the disk goes on with the files that it has opened.  Whoever opens
+ * the image next uses the file of that name, which has to have the same contents: a file
+ * that was moved or copied.  Its format is that of the file that is in use.  So whether a
+ * change that failed is in the file makes no difference to the disk.
+ *
+ * Locks: none of its own.
+ */
+
+#include <config.h>
+
+#include "image/backlink.h"
+#include "change/relink.h"
+
+struct change {
+  struct disk *disk;
+  const char *name;
+};
+
+static int
+make (void *opaque, struct image *image)
+{
+  const struct change *c = opaque;
+  const struct layers *layers = disk_inside (c->disk).view->layers;
+  const struct backlink link = {
+    .name = c->name,
+    .format = c->name[0] == '\0' ? NULL : layers_header (layers, 1) ? "qcow2" : "raw",
+  };
+
+  return backlink_check (image->file, &image->header, &link) == -1 ? -1
+    : backlink_change (image->file, &image->header, &link);
+}
+
+int
+relink_disk (struct disk *disk, const char *name)
+{
+  struct change c = { disk, name };
+  const struct disk_change dc = { .opaque = &c, .make = make, .data_file = true };
+
+  return disk_change (disk, &dc);
+}
