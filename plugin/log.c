@@ -2,7 +2,8 @@
  *
  * Where do messages of the core go?
  *
- * To nbdkit's log: with -v only, those for who looks for a fault.
+ * To nbdkit's log: with -v only, those for who looks for a fault.  Traces are for those
+ * who ask with -D, which sets these variables before the plugin is loaded.
  *
  * Locks: none.
  */
@@ -13,6 +14,23 @@
 #include <nbdkit-plugin.h>
 
 #include "util/report.h"
+
+NBDKIT_DLL_PUBLIC int qcow2_debug_cache;
+NBDKIT_DLL_PUBLIC int qcow2_debug_alloc;
+NBDKIT_DLL_PUBLIC int qcow2_debug_checkpoint;
+NBDKIT_DLL_PUBLIC int qcow2_debug_change;
+
+bool
+report_traces (enum report_trace what)
+{
+  switch (what) {
+  case TRACE_CACHE:      return qcow2_debug_cache;
+  case TRACE_ALLOC:      return qcow2_debug_alloc;
+  case TRACE_CHECKPOINT: return qcow2_debug_checkpoint;
+  case TRACE_CHANGE:     return qcow2_debug_change;
+  }
+  return false;
+}
 
 void
 report_line (enum report_level level, const char *text)

@@ -32,12 +32,22 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <time.h>
 
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/report.h"
 #include "disk/exportkind.h"
+
+/* Tells that the disk has come so far in a change. */
+static void
+trace (const struct disk *d, const char *what)
+{
+  report_trace (TRACE_CHANGE, "%s: change: %s, after %" PRId64 " ms", d->options.path, what,
+                clock_ms () - d->change_began);
+}
 
 /* --- the gate --- */
 
@@ -61,6 +71,7 @@ close_gate (struct disk *d)
     atomic_store (&d->closed, true);
   }
   drain (d->grace);
+  trace (d, "the gate is closed, requests that change the disk have ended");
 }
 
 static void
@@ -70,6 +81,7 @@ open_gate (struct disk *d)
 
   atomic_store (&d->closed, false);
   pthread_cond_broadcast (&d->opened);
+  trace (d, "the gate is open");
 }
 
 void
@@ -353,8 +365,10 @@ publish (struct disk *d, struct generation *next)
     d->now = next;
     atomic_store (&d->current, &next->frozen);
   }
+  trace (d, "the next generation is published");
   drain (d->grace);
   drain (d->flushes);
+  trace (d, "no request uses the one before");
   readahead_end (old->readahead);
   generation_end_writing (old);
 }
@@ -405,11 +419,14 @@ go_on (struct disk *d, const struct disk_change *c, bool changed)
     return;
   if (changed && c->release)
     c->release (c->opaque);
+  trace (d, "what only the one before used is free");
   generation_drop (old);
   if (d->writers == 0)
     return;
-  if (become_writable (d) == 0)
+  if (become_writable (d) == 0) {
     checkpoint_start_timer (d->now->w.checkpoint);
+    trace (d, "the disk is writable");
+  }
   else
     health_fail (d->now->image->health, "it could not be written after a change");
 }
@@ -442,7 +459,9 @@ make_change (struct disk *d, const struct disk_change *c, bool *changed)
 {
   if (settle (d) == -1 || (c->write && write_first (d, c) == -1))
     return -1;
+  trace (d, "the image is at rest");
   *changed = c->make == NULL || c->make (c->opaque, d->now->image) == 0;
+  trace (d, *changed ? "the image is switched" : "nothing is changed");
   if (*changed && c->over) {    /* what parameters said about another one is void */
     d->options.backing = BACKING_FOLLOW;
     d->options.backing_format = NULL;
@@ -476,6 +495,7 @@ disk_change (struct disk *d, const struct disk_change *c)
 
   if (check_change (d, c->data_file) == -1 || lock_image (d) == -1)
     return -1;
+  d->change_began = clock_ms ();
   close_gate (d);
   r = change (d, c);
   KEEP_ERRNO_FOR_BLOCK;

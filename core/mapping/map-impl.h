@@ -7,6 +7,7 @@
 #ifndef QCOW2_MAP_IMPL_H
 #define QCOW2_MAP_IMPL_H
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -14,6 +15,7 @@
 #include <stdint.h>
 
 #include "util/grace.h"
+#include "util/report.h"
 #include "mapping/map.h"
 #include "mapping/pack.h"
 
@@ -112,6 +114,7 @@ struct map_space {
   const struct map_ops *ops;
   void *opaque;
   uint64_t salt;                /* for the hash */
+  unsigned number;              /* for traces: spaces are numbered in a map */
   struct map_ahead *ahead;      /* NULL: slices are not loaded ahead */
 
   struct map_space *next;       /* guarded by the map's lock */
@@ -123,6 +126,14 @@ struct map_space {
   struct map_slice *dirty, **dirty_tail;  /* oldest first */
   unsigned nr_dirty;
 };
+
+/* Tells what becomes of N slices. */
+static inline void
+map_trace (const struct map_space *space, const char *what, uint64_t index, unsigned n)
+{
+  report_trace (TRACE_CACHE, "cache: space %u: slices from %" PRIu64 " on, %u: %s",
+                space->number, index, n, what);
+}
 
 static inline uint64_t
 map_hash (const struct map_space *space, uint64_t index)

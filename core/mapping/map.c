@@ -101,6 +101,7 @@ miss (struct shard *shard, struct map_space *space, uint64_t index,
     return -1;
 
   map_group_begin (&group, s);
+  map_trace (space, "missed", index, 1);
   if (space->ahead)
     map_ahead_touch (space, index, unit);
   p = map_group_load (&group);
@@ -137,6 +138,7 @@ peek (struct shard *shard, struct map_space *space, uint64_t index,
   int64_t n;
 
   pthread_mutex_unlock (&shard->lock);
+  map_trace (space, "missed, a few entries are read", index, 1);
   n = space->ops->peek (space->opaque, index, unit, max, run);
   pthread_mutex_lock (&shard->lock);
   if (shard->claims != claims)
@@ -384,6 +386,7 @@ map_space_new (struct map *map, unsigned unit_bits, unsigned units,
   map_charge (map, space);
 
   LOCK_FOR_BLOCK (&map->lock);
+  space->number = map->nr_spaces;
   space->salt = map->nr_spaces++ * UINT64_C (0xd1b54a32d192ed03);
   space->next = map->spaces;
   map->spaces = space;

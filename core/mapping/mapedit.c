@@ -116,6 +116,7 @@ map_pin (struct map_space *space, uint64_t index)
 
   /* The file contains what the pack was made from: a slice is packed only after its last
    * change was written.  While the slice is busy, the pack stays. */
+  map_trace (space, "to be edited, its raw form is read", index, 1);
   raw = read_raw (space, index, s->pack);
   KEEP_ERRNO_FOR_BLOCK;
 

@@ -165,6 +165,7 @@ load (const struct map_space *space, uint64_t first, unsigned n, struct pack **p
   const int r = make_packs (space, first, n, packs);
   KEEP_ERRNO_FOR_BLOCK;
 
+  map_trace (space, r == 0 ? "loaded" : "not loaded", first, n);
   for (unsigned i = 0; r == -1 && i < n; i++) {
     free (packs[i]);
     packs[i] = NULL;

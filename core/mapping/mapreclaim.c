@@ -48,6 +48,7 @@ sweep (struct map *map, struct shard *shard, uint64_t *vain)
         map_requeue (s);
       }
       else {
+        map_trace (s->space, "evicted", s->index, 1);
         map_unlink (shard, s);
         shard->evictions++;
         s->next = gone;
@@ -70,6 +71,8 @@ map_pack_slice (struct map_slice *s)
   struct shard *shard = map_shard (s->space, s->index);
   struct raw *raw = s->raw;
   struct pack *p = map_pack_raw (s->space, raw->data);
+
+  map_trace (s->space, p ? "packed" : "evicted: no memory to pack it", s->index, 1);
 
   {
     LOCK_FOR_BLOCK (&shard->lock);

@@ -49,6 +49,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -71,6 +72,7 @@ struct checkpoint {
 
   struct refcount_moved left;   /* clusters of the old refcount table; only the thread
                                    that runs a checkpoint uses it */
+  uint64_t number;              /* of the running checkpoint; the same */
   _Atomic unsigned tables_freed;  /* old tables whose counts were lowered in memory, in
                                      version 2 */
   _Atomic unsigned tables_settled;  /* those that the file no longer counts */
@@ -94,6 +96,11 @@ struct checkpoint {
 /* While there is no space, the timer reports that less and less often, up to this. */
 #define MAX_QUIET_MS 60000
 #define TIMER_STACK (UINT64_C (256) << 10)
+
+/* Only the thread that runs a checkpoint calls this. */
+#define trace(ck, fmt, ...)                                             \
+  report_trace (TRACE_CHECKPOINT, "%s: checkpoint %" PRIu64 ": " fmt,   \
+                storage_path ((ck)->image->file), (ck)->number, __VA_ARGS__)
 
 struct checkpoint *
 checkpoint_new (const struct checkpoint_options *options)
@@ -210,6 +217,9 @@ write_phases (struct checkpoint *ck, struct l2_batch *snap)
   if (l2_take (ck->l2, snap) == -1)
     return -1;
   alloc_expose_frees (ck->alloc);
+  trace (ck, "%d slices and %u L1 entries have changed, counts have%s, pointers %s",
+         snap->nr_slices, snap->nr_l1, refcount_is_dirty (ck->refcounts) ? "" : " not",
+         snap->barrier ? "wait for their targets" : "are settled");
   if ((snap->nr_slices > 0 || snap->nr_l1 > 0 ||
        refcount_is_dirty (ck->refcounts)) &&
       health_begin_changes (ck->image->health) == -1)
@@ -218,10 +228,12 @@ write_phases (struct checkpoint *ck, struct l2_batch *snap)
     return -1;
   if (sync_targets (ck, snap) == -1)
     return -1;
+  trace (ck, "counts are written%s", snap->barrier ? ", and targets durable" : "");
   if (l2_write (ck->l2, snap) == -1)
     return -1;
   if (sync_file (ck) == -1)
     return -1;
+  trace (ck, "%s", "pointers are durable");
   alloc_settle (ck->alloc, mark);
   return 0;
 }
@@ -268,7 +280,7 @@ run (struct checkpoint *ck)
 }
 
 static int
-flush_once (struct checkpoint *ck)
+flush_once (struct checkpoint *ck, const char *why)
 {
   uint64_t mine;
   bool did_run = false;
@@ -283,9 +295,11 @@ flush_once (struct checkpoint *ck)
       continue;
     }
     ck->running = true;
-    ck->started++;
+    ck->number = ++ck->started;
     pthread_mutex_unlock (&ck->lock);
+    trace (ck, "begins: %s", why);
     r = run (ck);
+    trace (ck, "%s", r == 0 ? "ends" : strerror (errno));
     err = r == -1 ? errno : 0;
     pthread_mutex_lock (&ck->lock);
     ck->running = false;
@@ -314,13 +328,13 @@ flush_once (struct checkpoint *ck)
  * ever.)  That promises nothing to the caller, so its errors are left to the next flush,
  * which meets them. */
 static int
-flush_and_settle (struct checkpoint *ck)
+flush_and_settle (struct checkpoint *ck, const char *why)
 {
-  if (flush_once (ck) == -1)
+  if (flush_once (ck, why) == -1)
     return -1;
   for (int i = 0; i < MOST_MORE && (ck->tables_freed != ck->tables_settled ||
                                     alloc_wants_release (ck->alloc)); i++)
-    if (flush_once (ck) == -1)
+    if (flush_once (ck, "for the counts of what was freed") == -1)
       break;
   return 0;
 }
@@ -346,7 +360,7 @@ int
 checkpoint_flush (struct checkpoint *ck)
 {
   ck->flushes++;
-  return flush_and_settle (ck) == 0 ? checkpoint_reap (ck) : -1;
+  return flush_and_settle (ck, "a flush") == 0 ? checkpoint_reap (ck) : -1;
 }
 
 void
@@ -357,7 +371,7 @@ checkpoint_relieve (struct checkpoint *ck)
   if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
       alloc_wants_release (ck->alloc) ||
       vacant_crowded (ck->vacant))
-    flush_and_settle (ck);
+    flush_and_settle (ck, "much has changed, or was freed");
   checkpoint_reap (ck);
 }
 
@@ -412,7 +426,7 @@ flush_in_time (struct checkpoint *ck, bool tell)
 
   ck->timed++;
   report_keep ();
-  done = flush_and_settle (ck) == 0 && checkpoint_reap (ck) == 0;
+  done = flush_and_settle (ck, "the timer") == 0 && checkpoint_reap (ck) == 0;
   report_end_keeping (done || tell || !storage_may_try_again (errno));
   return done;
 }

@@ -7,12 +7,14 @@
 #ifndef QCOW2_ALLOC_IMPL_H
 #define QCOW2_ALLOC_IMPL_H
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "util/bytes.h"
+#include "util/report.h"
 #include "space/alloc.h"
 #include "space/freeset.h"
 
@@ -91,6 +93,14 @@ struct alloc {
   uint64_t low_size;            /* bytes: the size for which a low end was reported */
   struct alloc_stats stats;     /* without high_water, which is bump */
 };
+
+/* Tells what becomes of clusters. */
+static inline void
+alloc_trace (const struct alloc *a, const char *what, uint64_t first, uint64_t n)
+{
+  report_trace (TRACE_ALLOC, "%s: alloc: %" PRIu64 " clusters at %" PRIu64 ": %s",
+                storage_path (a->file), n, first << a->bits, what);
+}
 
 static inline void
 list_append (struct list *l, struct alloc_frees *item)

@@ -185,6 +185,7 @@ became_zeroed (void *opaque, uint64_t first, uint64_t n)
 static int
 drop_reserve (struct alloc *a)
 {
+  alloc_trace (a, "the reserve, given back", a->bump, a->bump_end - a->bump);
   if (a->bump < a->bump_end &&
       refcount_dec (a->refcounts, a->bump, a->bump_end - a->bump,
                     NULL, NULL) == -1) {
@@ -343,6 +344,7 @@ extend_reserve (struct alloc *a, uint64_t want)
   a->bump_end = first + e.n;
   zero_batch (a, first, e.n);
   a->stats.extended += e.n;
+  alloc_trace (a, "added to the reserve", first, e.n);
   /* When little space is left, the next batch need not start too large again. */
   a->batch = e.n < n ? min64 (a->batch, e.n)
     : min64 (a->batch * 2, max_batch (a));
@@ -360,6 +362,7 @@ take_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
     .host = a->bump << a->bits, .clusters = n, .zeroed = a->bump >= a->fresh,
     .settled = a->bump >= a->fresh && a->bump + n <= a->settled_end,
   };
+  alloc_trace (a, "taken from the reserve", a->bump, n);
   a->bump += n;
   a->bump_used = true;
   watch_end (a);
@@ -434,6 +437,7 @@ alloc_reserve (struct alloc *a, uint64_t n, struct alloc_run *run)
   if (alloc_take (a, n, run) == -1)
     return -1;
   a->stats.allocated += run->clusters;
+  alloc_trace (a, "for data", run->host >> a->bits, run->clusters);
   return 0;
 }
 
@@ -482,6 +486,7 @@ alloc_reserve_table (struct alloc *a, struct alloc_run *run)
   a->tables.host += cs;
   a->tables.clusters--;
   a->stats.allocated++;
+  alloc_trace (a, "for an L2 table", first, 1);
   return 0;
 }
 
@@ -490,6 +495,7 @@ alloc_reserve_table (struct alloc *a, struct alloc_run *run)
 void
 alloc_drop_run (struct alloc *a, uint64_t first, uint64_t n, bool zeroed)
 {
+  alloc_trace (a, "given back, never used", first, n);
   refcount_dec (a->refcounts, first, n, zeroed ? became_zeroed : became_stale,
                 a);
 }
@@ -502,6 +508,7 @@ alloc_abort (struct alloc *a, const struct alloc_run *run)
 
   /* These clusters were never published, so there is no need to wait.  They may have been
    * written.  A failure has been reported; the clusters are leaked. */
+  alloc_trace (a, "given back, never published", run->host >> a->bits, run->clusters);
   refcount_dec (a->refcounts, run->host >> a->bits, run->clusters,
                 became_stale, a);
   a->stats.allocated -= run->clusters;

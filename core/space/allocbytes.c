@@ -59,6 +59,7 @@ extend (struct alloc *a)
   a->pack.end = run.host + (run.clusters << a->bits);
   a->pack.zeroed = run.zeroed;
   a->stats.allocated += run.clusters;
+  alloc_trace (a, "for compressed data", run.host >> a->bits, run.clusters);
   return 0;
 }
 

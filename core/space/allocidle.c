@@ -179,6 +179,7 @@ take_from (struct alloc *a, struct freeset *set, uint64_t first, uint64_t n,
       refcount_claim (a->refcounts, first, n) == -1)
     return -1;
   freeset_remove (set, first, n);       /* from its start: cannot fail */
+  alloc_trace (a, "taken from free ones", first, n);
   *run = (struct alloc_run) {
     .host = first << a->bits, .clusters = n, .zeroed = set == &a->zeroed,
   };

@@ -93,6 +93,7 @@ alloc_free_run (struct alloc *a, uint64_t host, uint64_t clusters)
   struct alloc_frees *room, *tail;
   LOCK_FOR_BLOCK (&a->lock);
 
+  alloc_trace (a, "freed: quarantine until that is durable", first, clusters);
   room = take_room (a);
   a->quarantined += clusters;
   a->pending_clusters += clusters;
@@ -223,6 +224,8 @@ release_crowd (struct alloc *a)
 {
   if (a->crowd.clusters == 0 || !grace_passed (a->grace, a->crowd.stamp))
     return;
+  alloc_trace (a, "some of the range were in quarantine, are free", a->crowd.first,
+               a->crowd.end - a->crowd.first);
   a->quarantined -= a->crowd.clusters;
   alloc_forget (a, a->crowd.first, a->crowd.end, a->crowd.clusters);
   memset (&a->crowd, 0, sizeof a->crowd);
@@ -255,6 +258,7 @@ became_free (void *opaque, uint64_t first, uint64_t n)
     }
   }
 
+  alloc_trace (a, "in no use: quarantine until requests have ended", first, n);
   alloc_bytes_forget (a, first, n);
   f->clusters += n;
   a->stats.freed += n;
@@ -394,6 +398,7 @@ alloc_reap (struct alloc *a)
       /* This fails if there is no memory to split a run of held.  The clusters then stay
        * hidden from the scan, which need not find them any more. */
       freeset_remove (&a->held, items->first, items->n);
+      alloc_trace (a, zeroed ? "free, with a hole" : "free", items->first, items->n);
       if (!bad)
         alloc_add_idle (a, items->first, items->n, zeroed);
       a->quarantined -= items->n;

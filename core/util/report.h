@@ -23,6 +23,20 @@ extern void report_error (const char *fmt, ...)
 extern void report_debug (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
+/* What can be traced, for those who ask why: the decisions of a part, each a line. */
+enum report_trace { TRACE_CACHE, TRACE_ALLOC, TRACE_CHECKPOINT, TRACE_CHANGE };
+
+/* The front end provides this, too: does anybody want to know them?  (Not asked for a hit
+ * of the mapping cache.) */
+extern bool report_traces (enum report_trace);
+
+/* report_debug, if so; the arguments are evaluated only then. */
+#define report_trace(what, ...)                                 \
+  do {                                                          \
+    if (__builtin_expect (report_traces (what), false))         \
+      report_debug (__VA_ARGS__);                               \
+  } while (0)
+
 /* The same for news that are no error of the work of this thread, such as that a limit is
  * near: neither silenced nor kept. */
 extern void report_notice (const char *fmt, ...)

@@ -129,7 +129,7 @@ while IFS= read -r piece; do
 done
 
 # Debug flags: those that the code exports are those that the manual names.
-sed -n 's/.*int qcow2_debug_\([a-z0-9_]*\).*/\1/p' "$code" | sort -u > "$tmp/flags"
+sed -n 's/.*int qcow2_debug_\([a-z0-9_]*\).*/\1/p' "$srcdir"/../plugin/*.c | sort -u > "$tmp/flags"
 grep -o -- '-D qcow2\.[a-z0-9]*' "$pod" | sed 's/.*\.//' | sort -u > "$tmp/flags.manual"
 diff -u "$tmp/flags" "$tmp/flags.manual"
 

@@ -135,7 +135,7 @@ symbols ()
 # (remedy and report_line are what the core needs from the front end: util/remedy.h,
 # util/report.h.)
 calls=$(symbols | awk '
-  $2 == "remedy" || $2 == "report_line" { next }
+  $2 == "remedy" || $2 == "report_line" || $2 == "report_traces" { next }
   $3 == "defined" { home[$2] = $1 }
   $3 == "used" { user[++n] = $1; what[n] = $2 }
   END { for (i = 1; i <= n; i++)
