@@ -570,13 +570,13 @@ qmpchange_delete_snapshot (const struct qmp_host *host, const json_t *arguments,
 static int
 resize (const struct plan *p, json_int_t size)
 {
-  const struct edit_options options = { .preallocation = PREALLOCATION_OFF };
+  const struct edit_options options = {
+    .shrink = true, .preallocation = PREALLOCATION_OFF,
+  };
   const struct edit edit = { .kind = EDIT_RESIZE, .size = size };
 
   if (size < 0)
     return qmp_refuse (p->e, "Parameter 'size' expects a >0 size");
-  if ((uint64_t) size < disk_inside (p->target.disk).view->size)
-    return qmp_refuse (p->e, "The disk cannot become smaller while it is served");
   report_watch ();
   if (edit_disk (p->target.disk, &options, &edit, 1) == -1)
     return refuse_as_reported (p->e);

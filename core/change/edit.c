@@ -195,13 +195,26 @@ zero_after (void *opaque, const struct view *v)
   return zero_tail (opaque, v);
 }
 
+/* Clients would not notice that the disk is another one. */
+static int
+check_idle (const struct change *c)
+{
+  if (!disk_has_clients (c->disk))
+    return 0;
+  report_error ("%s: a client uses the disk: it cannot become smaller or go back to a "
+                "snapshot", c->d->path);
+  errno = EBUSY;
+  return -1;
+}
+
 static int
 make_resize (void *opaque, struct image *image)
 {
   struct change *c = opaque;
   struct resize_options ro;
 
-  if (plan (c, disk_inside (c->disk).view, &ro) == -1)
+  if (plan (c, disk_inside (c->disk).view, &ro) == -1 ||
+      (ro.size < image->header.size && check_idle (c) == -1))
     return -1;
   return ro.size == image->header.size ? 0 : resize_image (image, &ro, &c->done);
 }
@@ -237,7 +250,8 @@ make_snapshot (void *opaque, struct image *image)
 
   switch (c->edit->kind) {
   case EDIT_SNAPSHOT_CREATE: return snapedit_create (image, discard, name, NULL, &c->done);
-  case EDIT_SNAPSHOT_APPLY: return snapedit_apply (image, discard, name, &c->done);
+  case EDIT_SNAPSHOT_APPLY:
+    return check_idle (c) == -1 ? -1 : snapedit_apply (image, discard, name, &c->done);
   case EDIT_SNAPSHOT_DELETE:
     return check_unused (c, image) == -1 ? -1
       : snapedit_delete (image, discard, name, &c->done);

@@ -54,6 +54,7 @@ struct generation {
   struct readahead *readahead;
   struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
   char why_bitmaps[BITMAPDIR_WHY];
+  const char *why_fixed;        /* what the disk's is when this becomes the present one */
   const char *why_unrecorded;   /* bitmaps cannot record what clients write; NULL: they can */
 
   struct view frozen;           /* is served until the disk becomes writable */
@@ -98,6 +99,7 @@ struct disk {
   struct generation *generations;       /* all that are in memory; under lock */
   pthread_cond_t kept_changed;  /* the state of what a kind keeps has changed */
   struct export *open;          /* exports that hold a generation; under lock */
+  unsigned followers;           /* exports that show each generation; under lock */
   struct disk_stats past;       /* sums of the generations before; under lock */
 };
 

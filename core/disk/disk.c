@@ -117,6 +117,7 @@ disk_open_on (const struct disk_options *options, struct image *image,
     return -1;
   }
   image_adopt (image);
+  d->why_fixed = d->now->why_fixed;
   atomic_init (&d->current, &d->now->frozen);
   d->options.secret = (struct image_secret) { .passphrase = NULL };
   *ret = d;

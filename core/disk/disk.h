@@ -99,7 +99,7 @@ extern void disk_end_ahead (struct disk *);
 extern const char *disk_description (const struct disk *);
 /* The reason why clients cannot write the disk, or why it cannot be changed at all; or
  * NULL.  Belongs to the disk. */
-extern const char *disk_why_readonly (const struct disk *);
+extern const char *disk_why_readonly (struct disk *);
 extern const char *disk_why_fixed (const struct disk *);
 
 /* A client (through export_open), or a change in change/, begins to use the disk.
@@ -159,6 +159,9 @@ extern const struct disk_options *disk_get_options (const struct disk *);
 /* Does a client use the export of the internal snapshot with that id?  In MAKE: no client
  * comes meanwhile. */
 extern bool disk_serves_snapshot (struct disk *, const char *id);
+/* Does a client use the active disk, to read or to write it?  (One that comes meanwhile has
+ * not read anything yet.) */
+extern bool disk_has_clients (struct disk *);
 
 /* Locks the image as a writer, and puts in order what a crash has left, as each change
  * does.  -1: reported. */

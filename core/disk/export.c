@@ -65,6 +65,22 @@ disk_serves_snapshot (struct disk *d, const char *id)
   return false;
 }
 
+bool
+disk_has_clients (struct disk *d)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  return d->followers > 0;
+}
+
+static void
+count_follower (struct disk *d, int by)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  d->followers += by;
+}
+
 /* --- clients come and leave --- */
 
 /* The export NAME of the present generation, which it holds.  NULL: reported. */
@@ -102,16 +118,31 @@ free_export (struct export *e)
   free (e);
 }
 
-/* The same, of a generation that is the present one after it holds it. */
+static bool
+is_present (struct disk *d, const struct generation *g)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  return d->now == g;
+}
+
+/* The same, of a generation that is the present one after it holds it, and after *PIN was
+ * taken: so what the generation names in the file stays as long as that is held. */
 static struct export *
-find (struct disk *d, const char *name)
+find (struct disk *d, const char *name, struct grace_pin *pin)
 {
   struct export *e;
 
   for (;;) {
     e = new_export (d, name);
-    if (e == NULL || e->kind->follows || hold (e))
-      return e;
+    if (e == NULL)
+      return NULL;
+    if (e->kind->follows || hold (e)) {
+      *pin = grace_enter (d->grace);
+      if (is_present (d, e->generation))
+        return e;
+      grace_leave (d->grace, *pin);
+    }
     free_export (e);
   }
 }
@@ -119,13 +150,17 @@ find (struct disk *d, const char *name)
 struct export *
 export_open (struct disk *d, const char *name, bool writable)
 {
-  struct export *e = find (d, name);
+  struct grace_pin pin;
+  struct export *e = find (d, name, &pin);
+  int r;
 
   if (e == NULL)
     return NULL;
   e->kind->describe (e->generation, e->slot->number, e->description,
                      sizeof e->description);
-  if (e->kind->open (e) == -1) {
+  r = e->kind->open (e);
+  grace_leave (d->grace, pin);
+  if (r == -1) {
     free_export (e);
     return NULL;
   }
@@ -133,6 +168,7 @@ export_open (struct disk *d, const char *name, bool writable)
     generation_drop (e->generation);
     e->generation = NULL;
     e->slot = NULL;
+    count_follower (d, 1);
   }
   writable = writable && e->kind->may_write;
   if (disk_connect (d, &writable) == -1) {
@@ -150,6 +186,8 @@ export_close (struct export *e)
 
   if (e->kind->close)
     e->kind->close (e);
+  if (e->kind->follows)
+    count_follower (e->disk, -1);
   free_export (e);
   return r;
 }

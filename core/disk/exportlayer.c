@@ -78,18 +78,6 @@ describe_layer (const struct generation *g, size_t number, char *text, size_t si
               " bytes", number, layers_count (g->layers), h->cluster_size);
 }
 
-/* Layer 0 changes, so each generation has a view of it, once one was asked for. */
-static struct layers_view *
-view_top (struct generation *g)
-{
-  const struct disk *d = g->disk;
-
-  if (g->frozen.alone == NULL)
-    g->frozen.alone = g->live.alone =
-      layers_view_new_single (g->layers, 0, d->map, d->options.l2_slice);
-  return g->frozen.alone;
-}
-
 static int
 open_layer (struct export *e)
 {
@@ -97,12 +85,13 @@ open_layer (struct export *e)
   struct disk *d = e->disk;
   struct generation *g = e->generation;
   const uint32_t i = e->slot->number;
-  LOCK_FOR_BLOCK (&d->lock);
 
   if (i == 0) {
     e->size = g->frozen.size;
-    return view_top (g) ? 0 : -1;
+    return 0;
   }
+  LOCK_FOR_BLOCK (&d->lock);
+
   if (e->slot->kept == NULL)
     e->slot->kept = layers_view_new_single (g->layers, i, d->map, d->options.l2_slice);
   if (e->slot->kept == NULL)

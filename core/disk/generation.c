@@ -31,7 +31,7 @@
 #define INFLATED_CACHE (UINT64_C (16) << 20)
 
 static const char *
-why_fixed (const struct generation *g)
+choose_why_fixed (const struct generation *g)
 {
   const char *why = image_why_readonly (g->image);
 
@@ -47,7 +47,7 @@ static int
 open_bitmaps (struct generation *g)
 {
   const struct image *image = g->image;
-  const char *why = why_fixed (g);
+  const char *why = choose_why_fixed (g);
   int r = 0;
 
   if (image->header.has_bitmaps && !g->disk->options.untrusted)
@@ -55,7 +55,7 @@ open_bitmaps (struct generation *g)
                      g->why_bitmaps);
   if (g->bitmaps && !bitmapdir_can_record (bitmap_directory (g->bitmaps)->recorded))
     g->why_unrecorded = "its enabled bitmaps together need more than 512M of memory";
-  g->disk->why_fixed = why ? why : r == 1 ? g->why_bitmaps : NULL;
+  g->why_fixed = why ? why : r == 1 ? g->why_bitmaps : NULL;
   return r == -1 && why == NULL ? -1 : 0;
 }
 
@@ -89,7 +89,7 @@ describe (struct generation *g)
             h->crypt_method == QCOW2_CRYPT_LUKS ? ", LUKS"
             : h->crypt_method == QCOW2_CRYPT_AES ? ", AES" : "",
             layers_count (g->layers), layers_count (g->layers) == 1 ? "" : "s",
-            g->disk->why_fixed || g->why_unrecorded ? ", read-only" : "");
+            g->why_fixed || g->why_unrecorded ? ", read-only" : "");
 }
 
 static int
@@ -105,8 +105,9 @@ make_frozen (struct generation *g)
     .size = size, .image = g->image, .layers = g->layers,
     .cluster_cache = g->cluster_cache, .readahead = g->readahead, .is_active = true,
     .lower = layers_view_new (g->layers, 0, d->map, size, d->options.l2_slice),
+    .alone = layers_view_new_single (g->layers, 0, d->map, d->options.l2_slice),
   };
-  return g->cluster_cache && g->readahead && g->frozen.lower ? 0 : -1;
+  return g->cluster_cache && g->readahead && g->frozen.lower && g->frozen.alone ? 0 : -1;
 }
 
 struct generation *

@@ -34,11 +34,13 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <time.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/report.h"
 #include "disk/exportkind.h"
 
 /* Maximum size of a piece, a multiple of any cluster size.  To write so many zeros takes
@@ -115,18 +117,35 @@ view_of (const struct export *e, struct view *made)
   return e->kind->view ? e->kind->view (e, v, made) : v;
 }
 
-static inline const struct view *
-begin (const struct export *e, struct grace_pin *pin, struct view *made)
+/* The disk became smaller after the client had come. */
+static const struct view *
+refuse_beyond (const struct export *e, struct grace_pin pin, const struct view *v,
+               uint64_t end)
 {
+  report_error ("%s: a client's request ends at %" PRIu64 ", but the disk has only %" PRIu64
+                " bytes now", storage_path (v->image->file), end, v->size);
+  grace_leave (e->disk->grace, pin);
+  errno = EINVAL;
+  return NULL;
+}
+
+/* Begins a request up to END, in bytes.  NULL: an error, without a pin (reported). */
+static inline const struct view *
+begin (const struct export *e, uint64_t end, struct grace_pin *pin, struct view *made)
+{
+  const struct view *v;
+
   *pin = grace_enter (e->disk->grace);
-  return view_of (e, made);
+  v = view_of (e, made);
+  return end <= v->size ? v : refuse_beyond (e, *pin, v, end);
 }
 
 /* The same for a request that changes the disk: behind the gate it waits.  (The view comes
  * last: a new generation becomes writable before the gate opens.)  NULL: EIO, without a
  * pin; the disk could not go on after a change, which was reported (R9). */
 static inline const struct view *
-begin_change (const struct export *e, struct grace_pin *pin, struct view *made)
+begin_change (const struct export *e, uint64_t end, struct grace_pin *pin,
+              struct view *made)
 {
   const struct view *v;
 
@@ -139,7 +158,7 @@ begin_change (const struct export *e, struct grace_pin *pin, struct view *made)
   }
   v = view_of (e, made);
   if (v->w)
-    return v;
+    return end <= v->size ? v : refuse_beyond (e, *pin, v, end);
   grace_leave (e->disk->grace, *pin);
   errno = EIO;
   return NULL;
@@ -175,8 +194,9 @@ try_piece (struct export *e, const struct work *work, uint64_t count, uint64_t o
 {
   struct view made;
   struct grace_pin pin;
-  const struct view *v = work->changes ? begin_change (e, &pin, &made)
-    : begin (e, &pin, &made);
+  const uint64_t end = offset + count;
+  const struct view *v = work->changes ? begin_change (e, end, &pin, &made)
+    : begin (e, end, &pin, &made);
   int r;
 
   if (v == NULL)
@@ -228,10 +248,13 @@ export_read (struct export *e, void *buf, uint64_t count, uint64_t offset)
 {
   struct view made;
   struct grace_pin pin;
-  const struct view *v = begin (e, &pin, &made);
-  const int r = e->kind->read ? e->kind->read (e, v, buf, count, offset)
-    : request_read (v, buf, count, offset);
+  const struct view *v = begin (e, offset + count, &pin, &made);
+  int r;
 
+  if (v == NULL)
+    return -1;
+  r = e->kind->read ? e->kind->read (e, v, buf, count, offset)
+    : request_read (v, buf, count, offset);
   grace_leave (e->disk->grace, pin);
   if (r != 0)
     relieve (e->disk);
@@ -294,7 +317,7 @@ export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset
 
   do {
     spacewait_begin (wait);
-    v = begin_change (e, &pin, &made);
+    v = begin_change (e, offset + count, &pin, &made);
     if (v == NULL) {
       r = -1;
       continue;

@@ -96,8 +96,10 @@ disk_wait_at_gate (struct disk *d)
 /* --- becoming writable, and coming to rest --- */
 
 const char *
-disk_why_readonly (const struct disk *d)
+disk_why_readonly (struct disk *d)
 {
+  LOCK_FOR_BLOCK (&d->lock);
+
   return d->why_fixed ? d->why_fixed : d->now->why_unrecorded;
 }
 
@@ -107,14 +109,20 @@ disk_why_fixed (const struct disk *d)
   return d->why_fixed;
 }
 
+/* If there was no space to recover, perhaps there is some now. */
+static void
+allow_recovery (struct disk *d)
+{
+  if (d->no_space_to_recover)
+    d->why_fixed = NULL;
+  d->no_space_to_recover = false;
+}
+
 /* May the disk become writable?  If not, the first who asks is told why. */
 static bool
 may_write (struct disk *d)
 {
-  if (d->no_space_to_recover) { /* perhaps there is some now */
-    d->no_space_to_recover = false;
-    d->why_fixed = NULL;
-  }
+  allow_recovery (d);
   if (disk_why_readonly (d) == NULL)
     return true;
   if (!d->told_readonly)
@@ -261,10 +269,12 @@ lock_image (struct disk *d)
 
 /* DATA_FILE: the change is possible with one. */
 static int
-check_change (const struct disk *d, bool data_file)
+check_change (struct disk *d, bool data_file)
 {
-  const char *why = d->why_fixed;
+  const char *why;
 
+  allow_recovery (d);
+  why = d->why_fixed;
   if (why == NULL && !data_file && d->now->image->data)
     why = "it has an external data file";
   if (why == NULL)
@@ -339,18 +349,6 @@ read_next (struct disk *d, const struct layers *over)
   return next;
 }
 
-/* What layer:0 shows follows the disk (exportlayer.c). */
-static int
-carry_over (const struct generation *old, struct generation *next)
-{
-  struct disk *d = next->disk;
-
-  if (old->frozen.alone)
-    next->frozen.alone = layers_view_new_single (next->layers, 0, d->map,
-                                                 d->options.l2_slice);
-  return old->frozen.alone && next->frozen.alone == NULL ? -1 : 0;
-}
-
 /* Requests that begin from now on see NEXT.  Returns when all others have ended. */
 static void
 publish (struct disk *d, struct generation *next)
@@ -363,8 +361,10 @@ publish (struct disk *d, struct generation *next)
 
     stats_add_past (d);
     d->now = next;
+    d->why_fixed = next->why_fixed;
     atomic_store (&d->current, &next->frozen);
   }
+  d->told_readonly = d->no_space_to_recover = false;
   trace (d, "the next generation is published");
   drain (d->grace);
   drain (d->flushes);
@@ -397,14 +397,11 @@ follow (struct disk *d, const struct layers *over)
 {
   struct generation *next = read_surely (d, over);
 
-  if (next && carry_over (d->now, next) == 0) {
-    publish (d, next);
-    return next;
-  }
   if (next)
-    generation_free (next);
-  health_fail (d->now->image->health, "it could not be read again after a change");
-  return NULL;
+    publish (d, next);
+  else
+    health_fail (d->now->image->health, "it could not be read again after a change");
+  return next;
 }
 
 /* The next generation is made of the file, even if nothing has changed: a change that
@@ -457,7 +454,8 @@ write_first (struct disk *d, const struct disk_change *c)
 static int
 make_change (struct disk *d, const struct disk_change *c, bool *changed)
 {
-  if (settle (d) == -1 || (c->write && write_first (d, c) == -1))
+  if (settle (d) == -1 || (c->write && write_first (d, c) == -1) ||
+      health_begin_switch (d->now->image->health) == -1)
     return -1;
   trace (d, "the image is at rest");
   *changed = c->make == NULL || c->make (c->opaque, d->now->image) == 0;
@@ -473,6 +471,7 @@ make_change (struct disk *d, const struct disk_change *c, bool *changed)
 static int
 change (struct disk *d, const struct disk_change *c)
 {
+  struct health *const health = d->now->image->health;
   bool changed = false;
   const int r = make_change (d, c, &changed);
   const int err = errno;
@@ -483,6 +482,7 @@ change (struct disk *d, const struct disk_change *c)
   }
   else if (is_healthy (d))
     go_on (d, c, changed);
+  health_end_switch (health);
   errno = err;
   return r;
 }

@@ -54,6 +54,7 @@ struct health {
   atomic_uint version;          /* of the header */
   struct mark dirty, in_use;
   bool marked;                  /* the corrupt bit needs no more action */
+  bool switching;               /* health_begin_switch; under lock */
   atomic_bool writable;
   atomic_bool stopped;
   atomic_bool corrupt;          /* corruption has been reported */
@@ -141,9 +142,9 @@ set_mark (struct health *health, struct mark *m, bool on)
 static int
 set_marks (struct health *health, bool on)
 {
-  struct header *h = health->header;
-  const bool lazy = h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS;
   LOCK_FOR_BLOCK (&health->lock);
+  const struct header *h = health->header;
+  const bool lazy = h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS;
 
   if (h->version < 3)
     return 0;
@@ -184,7 +185,7 @@ mark_corrupt (struct health *health)
 {
   LOCK_FOR_BLOCK (&health->lock);
 
-  if (health->marked)
+  if (health->marked || health->switching)
     return;
   health->marked = true;
   if (!atomic_load (&health->writable) || health->header->version < 3)
@@ -232,6 +233,29 @@ health_fail (struct health *health, const char *why)
   /* Without a mark, the next session does not know that it must do this. */
   if (atomic_load (&health->version) < 3)
     storage_forget_cache (health->file);
+}
+
+int
+health_begin_switch (struct health *health)
+{
+  LOCK_FOR_BLOCK (&health->lock);
+
+  health->switching = health_check (health) == 0;
+  return health->switching ? 0 : -1;
+}
+
+void
+health_end_switch (struct health *health)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  {
+    LOCK_FOR_BLOCK (&health->lock);
+
+    health->switching = false;
+  }
+  if (atomic_load (&health->corrupt))
+    mark_corrupt (health);
 }
 
 int

@@ -28,6 +28,13 @@ extern int health_begin_changes (struct health *);
  * durably, if there is one.  -1, reported: as before. */
 extern int health_end_changes (struct health *);
 
+/* A change of the image as a whole begins, which writes the header itself: until it ends,
+ * corruption is not recorded in the file, which may get another header.  -1: it was found
+ * before (reported). */
+extern int health_begin_switch (struct health *);
+/* It has ended, and another header was adopted if it was made. */
+extern void health_end_switch (struct health *);
+
 /* From now on corruption is recorded in the file. */
 extern void health_set_writable (struct health *);
 
