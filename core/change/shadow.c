@@ -49,6 +49,8 @@
 /* A hostile image could make us read a refcount block of 2 MiB for each of its clusters.
  * This limit is enough for 16 TiB in clusters of 64K with refcounts of 16 bits. */
 #define MAX_MEMORY (UINT64_C (1) << 30)
+/* Clusters; more than a change of bitmaps usually needs. */
+#define NEAR 256
 
 int
 shadow_corrupt (struct shadow *s, const char *fmt, ...)
@@ -114,6 +116,15 @@ shadow_new (const struct image *image, bool discard)
 }
 
 void
+shadow_stay_near (struct shadow *s, uint64_t host)
+{
+  const uint64_t cluster = host >> s->h->cluster_bits;
+
+  if (storage_is_regular (s->file))
+    s->cursor = cluster - min64 (cluster, NEAR);
+}
+
+void
 shadow_free (struct shadow *s)
 {
   KEEP_ERRNO_FOR_BLOCK;
@@ -157,7 +168,7 @@ new_block (struct shadow *s)
     errno = ENOMEM;
     return NULL;
   }
-  b = calloc (1, s->h->cluster_size);
+  b = malloc (s->h->cluster_size);
   if (b == NULL)
     report_error ("%s: refcounts: %m", storage_path (s->file));
   return b;
@@ -186,7 +197,9 @@ shadow_load (struct shadow *s, uint64_t index)
   b = new_block (s);
   if (b == NULL)
     return -1;
-  if (offset != 0 && storage_read (s->file, b, cs, offset) == -1) {
+  if (offset == 0)
+    memset (b, 0, cs);
+  else if (storage_read (s->file, b, cs, offset) == -1) {
     free (b);
     return -1;
   }

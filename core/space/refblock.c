@@ -93,21 +93,36 @@ refblock_set (void *raw, unsigned order, uint64_t i, uint64_t value)
   }
 }
 
+/* Is one of the counts in eight bytes 0?  In any order of bytes: subtracting 1 borrows from
+ * the highest bit of a count, where it was not set, only if the count, or one before it,
+ * is 0. */
+static bool
+has_zero (uint64_t counts, unsigned order)
+{
+  static const uint64_t ones[] = {
+    UINT64_MAX, UINT64_MAX / 3, UINT64_MAX / 15, UINT64_MAX / 255, UINT64_MAX / 65535,
+    UINT64_MAX / UINT32_MAX, 1,
+  };
+  const uint64_t one = ones[order];
+
+  return order == 0 ? counts != UINT64_MAX
+    : ((counts - one) & ~counts & one << ((1 << order) - 1)) != 0;
+}
+
+/* (Blocks may have 16 Mi counts, so eight bytes are looked at in one step.) */
 uint64_t
 refblock_find_zero (const void *raw, unsigned order, uint64_t from,
                     uint64_t to)
 {
   const unsigned char *p = raw;
+  const uint64_t step = UINT64_C (64) >> order;
+  uint64_t counts;
 
   while (from < to) {
-    /* Skip eight bytes of 1-bit counts that are all 1 in one step: with 2 MiB clusters, a
-     * block has 16 Mi counts. */
-    if (order == 0 && (from & 63) == 0 && to - from >= 64) {
-      uint64_t word;
-
-      memcpy (&word, p + from / 8, 8);
-      if (word == UINT64_MAX) {
-        from += 64;
+    if ((from & (step - 1)) == 0 && to - from >= step) {
+      memcpy (&counts, p + from / step * 8, 8);
+      if (!has_zero (counts, order)) {
+        from += step;
         continue;
       }
     }
