@@ -14,6 +14,8 @@ core_sources = \
 	%reldir%/util/inflight.h \
 	%reldir%/util/jsontext.c \
 	%reldir%/util/jsontext.h \
+	%reldir%/util/memory.c \
+	%reldir%/util/memory.h \
 	%reldir%/util/names.c \
 	%reldir%/util/names.h \
 	%reldir%/util/printable.h \

@@ -17,6 +17,7 @@
 #include <nbdkit-plugin.h>
 
 #include "util/bytes.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/format.h"
 #include "format/luks.h"
@@ -81,12 +82,10 @@ static int
 append_bitmap (struct editparams *e, enum bitmapedit_what what, const char *name)
 {
   struct bitmapedit *list =
-    realloc (e->bitmaps, (e->nr_bitmaps + 1) * sizeof *list);
+    memory_resize (e->bitmaps, e->nr_bitmaps + 1, sizeof *list);
 
-  if (list == NULL) {
-    report_error ("realloc: %m");
+  if (list == NULL)
     return -1;
-  }
   e->bitmaps = list;
   list[e->nr_bitmaps++] = (struct bitmapedit) { .what = what, .name = name };
   return 0;
@@ -166,12 +165,10 @@ editparams_merge_into_bitmap (struct editparams *e, const char *key, const char 
 static int
 add_edit (struct editparams *e, const struct edit *edit)
 {
-  struct edit *edits = reallocarray (e->edits, e->nr_edits + 1, sizeof *edits);
+  struct edit *edits = memory_resize (e->edits, e->nr_edits + 1, sizeof *edits);
 
-  if (edits == NULL) {
-    report_error ("realloc: %m");
+  if (edits == NULL)
     return -1;
-  }
   e->edits = edits;
   e->edits[e->nr_edits++] = *edit;
   return 0;

@@ -27,6 +27,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "util/memory.h"
 #include "util/report.h"
 #include "plugin/hangup.h"
 
@@ -60,13 +61,11 @@ hang_up_at_end (void *opaque)
 struct hangup *
 hangup_start (struct dir *dir)
 {
-  struct hangup *h = calloc (1, sizeof *h);
+  struct hangup *h = memory_new (1, sizeof *h);
   int err;
 
-  if (h == NULL) {
-    report_error ("calloc: %m");
+  if (h == NULL)
     return NULL;
-  }
   h->dir = dir;
   err = pthread_create (&h->thread, NULL, hang_up_at_end, h);
   if (err == 0)

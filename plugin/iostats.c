@@ -19,7 +19,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
+#include "util/memory.h"
 #include "plugin/iostats.h"
 
 struct device {
@@ -45,11 +45,9 @@ struct iostats {
 struct iostats *
 iostats_new (bool forgets)
 {
-  struct iostats *s = calloc (1, sizeof *s);
+  struct iostats *s = memory_new (1, sizeof *s);
 
-  if (s == NULL)
-    report_error ("calloc: %m");
-  else {
+  if (s) {
     s->forgets = forgets;
     pthread_mutex_init (&s->lock, NULL);
   }

@@ -26,6 +26,7 @@
 #include <nbdkit-plugin.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "format/compress.h"
@@ -365,12 +366,10 @@ static int
 take_storage (struct params *p, const char *key, const char *value, char **r,
               const char **secrets)
 {
-  char **uris = realloc (p->uris, (p->nr_uris + 1) * sizeof *uris);
+  char **uris = memory_resize (p->uris, p->nr_uris + 1, sizeof *uris);
 
-  if (uris == NULL) {
-    report_error ("realloc: %m");
+  if (uris == NULL)
     return -1;
-  }
   p->uris = uris;
   if (parse_storage (key, value, r, &uris[p->nr_uris]) == -1)
     return -1;
@@ -400,13 +399,10 @@ set_file (struct params *p, const char *key, const char *value)
 static int
 allow (struct params *p, const char *uri)
 {
-  const char **list =
-    realloc (p->allow_uri, (p->nr_allow_uri + 1) * sizeof *list);
+  const char **list = memory_resize (p->allow_uri, p->nr_allow_uri + 1, sizeof *list);
 
-  if (list == NULL) {
-    report_error ("realloc: %m");
+  if (list == NULL)
     return -1;
-  }
   p->allow_uri = list;
   list[p->nr_allow_uri++] = uri;
   return 0;

@@ -33,6 +33,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "disk/dir.h"
 #include "disk/disk.h"
@@ -488,13 +489,11 @@ static void *
 qcow2_open (int readonly)
 {
   const char *name = nbdkit_export_name ();
-  struct handle *h = calloc (1, sizeof *h);
+  struct handle *h = memory_new (1, sizeof *h);
 
   clients_came = true;
-  if (h == NULL) {
-    report_error ("calloc: %m");
+  if (h == NULL)
     return NULL;
-  }
   if (name == NULL || enter (h, name, !readonly) == -1) {
     leave (h);
     report_last ("cannot open the export: %m");

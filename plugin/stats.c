@@ -38,6 +38,7 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/jsontext.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "storage/reportfile.h"
 #include "plugin/stats.h"
@@ -276,13 +277,11 @@ stats_start (struct stats_file *f)
 struct stats_file *
 stats_open (const char *path, void (*get) (struct stats *))
 {
-  struct stats_file *f = calloc (1, sizeof *f);
+  struct stats_file *f = memory_new (1, sizeof *f);
   pthread_condattr_t attributes;
 
-  if (f == NULL) {
-    report_error ("calloc: %m");
+  if (f == NULL)
     return NULL;
-  }
   f->path = path;
   f->get = get;
   pthread_mutex_init (&f->lock, NULL);

@@ -38,6 +38,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "storage/newfile.h"
 #include "format/luksmake.h"
@@ -260,11 +261,10 @@ write_zeros (struct maker *m, struct storage *f, uint64_t offset, uint64_t end)
 {
   uint64_t len;
 
-  memset (m->chunk, 0, CHUNK);
   for (; offset < end; offset += len) {
     /* Pieces start at multiples of CHUNK, except for the first one. */
     len = min64 (CHUNK - offset % CHUNK, end - offset);
-    if (storage_write (f, m->chunk, len, offset) == -1)
+    if (storage_write_zeros (f, offset, len) == -1)
       return -1;
     write_back (f, offset + len);
     if (advance (m, len) == -1)
@@ -333,7 +333,7 @@ write_device (struct maker *m)
     return -1;
   return !zeroes_data (m) ? 0
     : newdevice_zero (m->device, m->n.metadata_end, m->n.file_size,
-                      ways[m->n.options.preallocation], m->chunk, CHUNK, &watch);
+                      ways[m->n.options.preallocation], &watch);
 }
 
 /* How many bytes write_device reads and writes. */
@@ -376,11 +376,9 @@ make_luks (struct maker *m)
 
   if (!o->encrypt)
     return 0;
-  m->luks = malloc (LUKSMAKE_BYTES);
-  if (m->luks == NULL) {
-    report_error ("malloc: %m");
+  m->luks = memory_get (LUKSMAKE_BYTES);
+  if (m->luks == NULL)
     return -1;
-  }
   return luksmake (o->path, o->secret.passphrase, o->secret.len, o->iter_ms, m->luks);
 }
 
@@ -446,11 +444,9 @@ make (struct maker *m)
       check_device_size (m) == -1 ||
       make_luks (m) == -1)
     return -1;
-  m->chunk = malloc (CHUNK);
-  if (m->chunk == NULL) {
-    report_error ("malloc: %m");
+  m->chunk = memory_get (CHUNK);
+  if (m->chunk == NULL)
     return -1;
-  }
   /* Report the first step before the first change. */
   m->total = m->n.file_size;
   return advance (m, 0) == -1 || begin (m) == -1 || write_all (m) == -1 ||
@@ -474,13 +470,8 @@ int
 create_image (const struct create_options *options, struct created **created)
 {
   struct maker m = { .o = options };
-  struct created *c = calloc (1, sizeof *c);
-  int r = -1;
-
-  if (c == NULL)
-    report_error ("calloc: %m");
-  else
-    r = make (&m);
+  struct created *c = memory_new (1, sizeof *c);
+  const int r = c ? make (&m) : -1;
   KEEP_ERRNO_FOR_BLOCK;
   free (m.chunk);
   free (m.luks);                /* it contains no secrets */

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/printable.h"
 #include "util/remedy.h"
 #include "util/report.h"
@@ -127,12 +128,10 @@ plan (const struct change *c, const struct view *v, struct resize_options *ro)
 static int
 write_zeros (const struct view *v, uint64_t count, uint64_t offset)
 {
-  CLEANUP_FREE void *zeros = calloc (1, count);
+  CLEANUP_FREE void *zeros = memory_new (1, count);
 
-  if (zeros == NULL) {
-    report_error ("calloc: %m");
+  if (zeros == NULL)
     return -1;
-  }
   return request_write (v, zeros, count, offset, false);
 }
 

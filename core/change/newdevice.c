@@ -125,26 +125,11 @@ newdevice_check_zeros (struct storage *s, void *buf, uint64_t chunk,
 
 /* --- zeroing --- */
 
-static int
-write_zeros (struct storage *s, uint64_t offset, uint64_t len, void *buf, uint64_t chunk)
-{
-  uint64_t n;
-
-  memset (buf, 0, chunk);
-  for (; len > 0; offset += n, len -= n) {
-    n = min64 (len, chunk - offset % chunk);
-    if (storage_write (s, buf, n, offset) == -1)
-      return -1;
-  }
-  return 0;
-}
-
 int
 newdevice_zero (struct storage *s, uint64_t offset, uint64_t end,
-                enum newdevice_zeros how, void *buf, uint64_t chunk,
-                const struct newdevice_watch *watch)
+                enum newdevice_zeros how, const struct newdevice_watch *watch)
 {
-  const uint64_t longest = how == NEWDEVICE_WRITE ? chunk : LONGEST;
+  const uint64_t longest = how == NEWDEVICE_WRITE ? CHUNK : LONGEST;
   uint64_t len;
   int r;
 
@@ -152,7 +137,7 @@ newdevice_zero (struct storage *s, uint64_t offset, uint64_t end,
     len = min64 (end - offset, longest - offset % longest);
     r = how == NEWDEVICE_WRITE ? 0
       : (how == NEWDEVICE_FREE ? storage_punch : storage_zero) (s, offset, len);
-    if (r == -1 || (r == 0 && write_zeros (s, offset, len, buf, chunk) == -1) ||
+    if (r == -1 || (r == 0 && storage_write_zeros (s, offset, len) == -1) ||
         watch->advance (watch->opaque, len) == -1)
       return -1;
   }
@@ -203,7 +188,7 @@ zero_behind (struct storage *s, uint64_t end, void *buf)
   for (at = end; at < storage_size (s) && at - last < GAP; at += len) {
     r = look (s, &known, at, buf, CHUNK, &len);
     if (r == 1) {
-      r = newdevice_zero (s, at, at + len, NEWDEVICE_FREE, buf, CHUNK, &watch);
+      r = newdevice_zero (s, at, at + len, NEWDEVICE_FREE, &watch);
       last = at + len;
     }
     if (r == -1)
@@ -222,7 +207,7 @@ newdevice_withdraw (struct storage *s, uint64_t end, bool was_zeros)
   if (buf == NULL || newdevice_erase (s) == -1 || !was_zeros)
     return;
   end = min64 (end, storage_size (s));
-  if (newdevice_zero (s, 0, end, NEWDEVICE_FREE, buf, CHUNK, &watch) == 0 &&
+  if (newdevice_zero (s, 0, end, NEWDEVICE_FREE, &watch) == 0 &&
       zero_behind (s, end, buf) == 0)
     storage_sync (s);
 }

@@ -37,16 +37,14 @@ struct newdevice_watch {
 extern int newdevice_check_zeros (struct storage *, void *buf, uint64_t chunk,
                                   const struct newdevice_watch *);
 
-/* Makes [OFFSET, END) read as zeros.  BUF has CHUNK bytes; both limits are multiples of
- * 512, and pieces end at multiples of CHUNK. */
+/* Makes [OFFSET, END) read as zeros.  Both limits are multiples of 512. */
 enum newdevice_zeros {
   NEWDEVICE_FREE,               /* the space may be freed */
   NEWDEVICE_KEEP,               /* it is allocated, if the device can do that */
   NEWDEVICE_WRITE,              /* zeros are written */
 };
 extern int newdevice_zero (struct storage *, uint64_t offset, uint64_t end,
-                           enum newdevice_zeros, void *buf, uint64_t chunk,
-                           const struct newdevice_watch *);
+                           enum newdevice_zeros, const struct newdevice_watch *);
 
 /* Removes what makes an image of the contents, durably. */
 extern int newdevice_erase (struct storage *);

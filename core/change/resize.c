@@ -34,7 +34,6 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
-#include "util/zeros.h"
 #include "format/entry.h"
 #include "change/bitmapsize.h"
 #include "change/resize.h"
@@ -118,16 +117,10 @@ zero_data (struct resize *r, uint64_t from, uint64_t to)
 {
   struct storage *data = r->image->data;
   const int punched = storage_punch (data, from, to - from);
-  uint64_t len;
 
   if (punched != 0)
     return punched == 1 ? 0 : -1;
-  for (; from < to; from += len) {
-    len = min64 (to - from, ZEROS_SIZE);
-    if (storage_write (data, zero_bytes, len, from) == -1)
-      return -1;
-  }
-  return 0;
+  return storage_write_zeros (data, from, to - from);
 }
 
 /* Gives the data file the size of the disk, unless it is longer.  Added space becomes
@@ -175,7 +168,7 @@ fill_with_zeros (struct resize *r, uint64_t host, uint64_t bytes)
 
   for (; bytes > 0; host += n, bytes -= n) {
     n = min64 (bytes, PIECE);
-    if (shadow_write_zeros (r->s, host, n) == -1 || advance (r, n) == -1)
+    if (storage_write_zeros (r->image->file, host, n) == -1 || advance (r, n) == -1)
       return -1;
   }
   return 0;

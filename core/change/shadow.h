@@ -79,8 +79,6 @@ extern int shadow_write_l1 (struct shadow *, struct be64 *l1, uint64_t n,
 /* Allocates N (> 0) contiguous clusters, as shadow_take does, that read as zeros: holes
  * past the end of a file, or written zeros on other storage. */
 extern int shadow_take_zeros (struct shadow *, uint64_t n, uint64_t *host);
-/* Writes zeros to the BYTES at HOST. */
-extern int shadow_write_zeros (struct shadow *, uint64_t host, uint64_t bytes);
 /* Writes BYTES (> 0) to a new place, *HOST. */
 extern int shadow_write (struct shadow *, const void *, uint64_t bytes,
                          uint64_t *host);

@@ -20,7 +20,6 @@
 #include <string.h>
 
 #include "util/report.h"
-#include "util/zeros.h"
 #include "format/compress.h"
 #include "format/entry.h"
 #include "change/shadow-impl.h"
@@ -194,19 +193,6 @@ shadow_write_l1 (struct shadow *s, struct be64 *l1, uint64_t n,
 }
 
 int
-shadow_write_zeros (struct shadow *s, uint64_t host, uint64_t bytes)
-{
-  uint64_t n;
-
-  for (; bytes > 0; host += n, bytes -= n) {
-    n = min64 (bytes, ZEROS_SIZE);
-    if (storage_write (s->file, zero_bytes, n, host) == -1)
-      return -1;
-  }
-  return 0;
-}
-
-int
 shadow_take_zeros (struct shadow *s, uint64_t n, uint64_t *host)
 {
   const bool regular = storage_is_regular (s->file);
@@ -215,7 +201,7 @@ shadow_take_zeros (struct shadow *s, uint64_t n, uint64_t *host)
   if (shadow_take (s, n, regular, host) == -1)
     return -1;
   if (!regular)
-    return shadow_write_zeros (s, *host, bytes);
+    return storage_write_zeros (s->file, *host, bytes);
   return storage_size (s->file) >= *host + bytes ? 0
     : storage_truncate (s->file, *host + bytes);
 }
@@ -230,5 +216,5 @@ shadow_write (struct shadow *s, const void *data, uint64_t bytes,
       storage_write (s->file, data, bytes, *host) == -1)
     return -1;
   /* Fill up the last cluster with zeros, so that no old bytes follow a table. */
-  return shadow_write_zeros (s, *host + bytes, (n << s->h->cluster_bits) - bytes);
+  return storage_write_zeros (s->file, *host + bytes, (n << s->h->cluster_bits) - bytes);
 }

@@ -33,6 +33,7 @@
 #include <stdlib.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/format.h"
 #include "image/headerwrite.h"
@@ -76,12 +77,10 @@ write_autoclear (struct health *health)
 struct health *
 health_new (struct storage *file, struct header *header)
 {
-  struct health *health = calloc (1, sizeof *health);
+  struct health *health = memory_new (1, sizeof *health);
 
-  if (health == NULL) {
-    report_error ("calloc: %m");
+  if (health == NULL)
     return NULL;
-  }
   health->file = file;
   health->dirty = (struct mark) {
     .bit = QCOW2_INCOMPAT_DIRTY, .write = write_incompatible,

@@ -34,6 +34,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/publicname.h"
 #include "util/remedy.h"
 #include "util/report.h"
@@ -62,12 +63,10 @@ struct image_base {
 static struct image *
 new_generation (struct image_base *base)
 {
-  struct image *im = calloc (1, sizeof *im);
+  struct image *im = memory_new (1, sizeof *im);
 
-  if (im == NULL) {
-    report_error ("calloc: %m");
+  if (im == NULL)
     return NULL;
-  }
   __atomic_add_fetch (&base->owners, 1, __ATOMIC_RELAXED);
   im->owners = 1;
   im->base = base;
@@ -91,13 +90,11 @@ free_base (struct image_base *base)
 struct image *
 image_open_file (const char *path, const struct storage_options *options)
 {
-  struct image_base *base = calloc (1, sizeof *base);
+  struct image_base *base = memory_new (1, sizeof *base);
   struct image *im;
 
-  if (base == NULL) {
-    report_error ("calloc: %m");
+  if (base == NULL)
     return NULL;
-  }
   base->locked = options->lock;
   base->role = IMAGE_READER;
   if (storage_open (path, options, &base->file) == -1) {
@@ -134,23 +131,19 @@ static void *
 read_first_cluster (const struct image *im, bool filled, uint64_t *len)
 {
   const uint64_t size = storage_size (im->file), first = min64 (size, FIRST_READ);
-  char *buf = malloc (first), *all;
+  char *buf = memory_get (first), *all;
   uint64_t cluster, there;
 
-  if (buf == NULL)
-    report_error ("malloc: %m");
-  else if (storage_read (im->file, buf, first, 0) == 0) {
+  if (buf && storage_read (im->file, buf, first, 0) == 0) {
     cluster = header_length (buf, first);
     there = min64 (size, cluster);
     *len = filled ? cluster : there;
     if (*len <= first)
       return buf;
-    all = realloc (buf, *len);
+    all = memory_resize (buf, *len, 1);
     buf = all ? all : buf;
-    if (all == NULL)
-      report_error ("realloc: %m");
-    else if (there <= first ||
-             storage_read (im->file, buf + first, there - first, first) == 0) {
+    if (all && (there <= first ||
+                storage_read (im->file, buf + first, there - first, first) == 0)) {
       memset (buf + there, 0, *len - there);
       return buf;
     }
@@ -435,8 +428,8 @@ register_table (struct image *im, const struct table *t)
 static int
 register_tables (struct image *im, struct table *a, struct table *b)
 {
-  CLEANUP_FREE struct be64 *a_buf = malloc (piece_length (a, 0) + 1);
-  CLEANUP_FREE struct be64 *b_buf = malloc (piece_length (b, 0) + 1);
+  CLEANUP_FREE struct be64 *a_buf = memory_get (piece_length (a, 0) + 1);
+  CLEANUP_FREE struct be64 *b_buf = a_buf ? memory_get (piece_length (b, 0) + 1) : NULL;
   struct storage_range first[] = {
     { .storage = im->file, .buf = a_buf, .count = piece_length (a, 0),
       .offset = a->offset },
@@ -444,10 +437,8 @@ register_tables (struct image *im, struct table *a, struct table *b)
       .offset = b->offset },
   };
 
-  if (a_buf == NULL || b_buf == NULL) {
-    report_error ("malloc: %m");
+  if (a_buf == NULL || b_buf == NULL)
     return -1;
-  }
   a->buf = a_buf;
   b->buf = b_buf;
   return storage_read_many (first, 2) == -1 || register_table (im, a) == -1 ||

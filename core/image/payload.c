@@ -31,6 +31,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/inflight.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "image/payload.h"
 
@@ -57,12 +58,10 @@ struct payload *
 payload_new (struct storage *file, struct crypt_cipher *cipher,
              enum payload_sectors sectors)
 {
-  struct payload *p = calloc (1, sizeof *p);
+  struct payload *p = memory_new (1, sizeof *p);
 
-  if (p == NULL) {
-    report_error ("calloc: %m");
+  if (p == NULL)
     return NULL;
-  }
   p->file = file;
   p->sectors = sectors;
   if (cipher) {
@@ -121,10 +120,7 @@ get_bounce (struct payload *p)
       return b;
     }
   }
-  b = malloc (sizeof *b);
-  if (b == NULL)
-    report_error ("malloc: %m");
-  return b;
+  return memory_get (sizeof *b);
 }
 
 static void

@@ -24,6 +24,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "format/format.h"
@@ -49,13 +50,11 @@ static int
 register_l2_tables (struct storage *file, const struct header *h,
                     struct overlap *overlap, uint64_t l1, uint64_t entries)
 {
-  CLEANUP_FREE struct be64 *buf = malloc (65536);
+  CLEANUP_FREE struct be64 *buf = memory_get (65536);
   uint64_t done, n, i;
 
-  if (buf == NULL) {
-    report_error ("malloc: %m");
+  if (buf == NULL)
     return -1;
-  }
   for (done = 0; done < entries; done += n) {
     n = min64 (entries - done, 65536 / sizeof *buf);
     if (storage_read (file, buf, n * sizeof *buf,
@@ -80,12 +79,10 @@ register_l2_tables (struct storage *file, const struct header *h,
 static char *
 read_string (struct storage *file, uint64_t offset, size_t len)
 {
-  char *s = calloc (1, len + 1);
+  char *s = memory_new (1, len + 1);
 
-  if (s == NULL) {
-    report_error ("calloc: %m");
+  if (s == NULL)
     return NULL;
-  }
   if (storage_read (file, s, len, offset) == -1) {
     free (s);
     return NULL;
@@ -176,11 +173,9 @@ snapshots_list (struct storage *file, const struct header *h,
   snapshots->n = 0;
   snapshots->table_bytes = 0;
   snapshots->by_name = snapshots->by_id = NULL;
-  snapshots->list = calloc (h->nb_snapshots + 1, sizeof *snapshots->list);
-  if (snapshots->list == NULL) {
-    report_error ("calloc: %m");
+  snapshots->list = memory_new (h->nb_snapshots + 1, sizeof *snapshots->list);
+  if (snapshots->list == NULL)
     return -1;
-  }
   for (i = 0; i < h->nb_snapshots; i++) {
     snapshots->n = i + 1;       /* needed by snapshots_free */
     r = snaptable_next (file, h, &e);

@@ -36,6 +36,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "util/sparse.h"
 #include "format/compress.h"
@@ -186,12 +187,10 @@ mark_duplicates (struct l2 *l2, uint64_t n)
 
   for (i = 0; i < n; i++)
     used += l2->l1[i] != 0;
-  offsets = malloc (used * sizeof *offsets + 1);
+  offsets = memory_get (used * sizeof *offsets + 1);
 
-  if (offsets == NULL) {
-    report_error ("malloc: %m");
+  if (offsets == NULL)
     return -1;
-  }
   used = 0;
   for (i = 0; i < n; i++)
     if (l2->l1[i] != 0)
@@ -447,11 +446,9 @@ l1_change_room (struct l2 *l2)
   if (wanted <= l2->room_changed)
     return 0;
   room = max64 (16, 2 * wanted);
-  p = realloc (l2->changed, room * sizeof *p);
-  if (p == NULL) {
-    report_error ("realloc: %m");
+  p = memory_resize (l2->changed, room, sizeof *p);
+  if (p == NULL)
     return -1;
-  }
   l2->changed = p;
   l2->room_changed = room;
   return 0;
@@ -465,11 +462,9 @@ fill_table (struct l2 *l2, const struct alloc_run *new, uint64_t old)
 
   if (old == 0 && new->zeroed)
     return 0;
-  buf = calloc (1, l2->image->header.cluster_size);
-  if (buf == NULL) {
-    report_error ("calloc: %m");
+  buf = memory_new (1, l2->image->header.cluster_size);
+  if (buf == NULL)
     return -1;
-  }
   if (old != 0 &&
       storage_read (l2->image->file, buf, l2->image->header.cluster_size, old) == -1)
     return -1;

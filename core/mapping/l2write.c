@@ -23,7 +23,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
+#include "util/memory.h"
 #include "mapping/l2-impl.h"
 
 int
@@ -70,11 +70,9 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
   struct iovec iov[64];
   int i, n, start;
 
-  pieces = malloc (snap->nr_slices * sizeof *pieces + 1);
-  if (pieces == NULL) {
-    report_error ("malloc: %m");
+  pieces = memory_get (snap->nr_slices * sizeof *pieces + 1);
+  if (pieces == NULL)
     return -1;
-  }
   for (i = 0; i < snap->nr_slices; i++) {
     pieces[i].offset = l2_slice_offset (l2, snap->slices[i].index);
     pieces[i].buf = snap->slices[i].raw;

@@ -18,7 +18,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
+#include "util/memory.h"
 #include "format/entry.h"
 #include "mapping/layers-impl.h"
 #include "mapping/prealloc.h"
@@ -26,11 +26,7 @@
 struct layers *
 layers_new (void)
 {
-  struct layers *s = calloc (1, sizeof *s);
-
-  if (s == NULL)
-    report_error ("calloc: %m");
-  return s;
+  return memory_new (1, sizeof (struct layers));
 }
 
 static void
@@ -64,12 +60,10 @@ layers_free (struct layers *s)
 static int
 reserve (struct layers *s, unsigned n)
 {
-  struct layer **p = realloc (s->layers, (s->n + n) * sizeof *p);
+  struct layer **p = memory_resize (s->layers, s->n + n, sizeof *p);
 
-  if (p == NULL) {
-    report_error ("realloc: %m");
+  if (p == NULL)
     return -1;
-  }
   s->layers = p;
   return 0;
 }
@@ -81,10 +75,8 @@ new_layer (struct layers *s)
 
   if (reserve (s, 1) == -1)
     return NULL;
-  layer = calloc (1, sizeof *layer);
-  if (layer == NULL)
-    report_error ("calloc: %m");
-  else
+  layer = memory_new (1, sizeof *layer);
+  if (layer)
     layer->owners = 1;
   return layer;
 }

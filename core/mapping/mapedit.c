@@ -22,12 +22,12 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "mapping/map-impl.h"
 
@@ -47,12 +47,10 @@ is_vacant (const struct map_space *space, const struct pack *p)
 static struct raw *
 read_raw (const struct map_space *space, uint64_t index, const struct pack *pack)
 {
-  struct raw *raw = calloc (1, sizeof *raw + space->raw_size);
+  struct raw *raw = memory_new (1, sizeof *raw + space->raw_size);
 
-  if (raw == NULL) {
-    report_error ("mapping cache: slice %" PRIu64 ": calloc: %m", index);
+  if (raw == NULL)
     return NULL;
-  }
   /* Slices of new tables are vacant. */
   if (!(pack && is_vacant (space, pack)) &&
       space->ops->load_raw (space->opaque, index, 1, raw->data) == -1) {

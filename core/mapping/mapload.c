@@ -27,6 +27,7 @@
 #include <stdlib.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "mapping/map-impl.h"
 
@@ -148,11 +149,9 @@ make_packs (const struct map_space *space, uint64_t first, unsigned n,
     fill_begin (&fill, space, packs, n);
     return fill_end (&fill, space->ops->load (space->opaque, first, n, &fill));
   }
-  raw = malloc (n * space->raw_size);
-  if (raw == NULL) {
-    report_error ("mapping cache: malloc: %m");
+  raw = memory_get (n * space->raw_size);
+  if (raw == NULL)
     return -1;
-  }
   if (space->ops->load_raw (space->opaque, first, n, raw) == -1)
     return -1;
   return pack_raw (space, raw, n, packs);

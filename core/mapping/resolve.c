@@ -37,6 +37,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "mapping/layers-impl.h"
@@ -83,11 +84,9 @@ append (struct run_list *list, const struct run *run)
     return 0;
   if (list->n == list->room) {
     list->room = list->room ? list->room * 2 : 64;
-    p = realloc (list->runs, list->room * sizeof *p);
-    if (p == NULL) {
-      report_error ("realloc: %m");
+    p = memory_resize (list->runs, list->room, sizeof *p);
+    if (p == NULL)
       return -1;
-    }
     list->runs = p;
   }
   list->runs[list->n++] = *run;
@@ -236,11 +235,9 @@ read_part (const struct layer *layer, uint64_t start, uint64_t end,
   offset = judge_l1_entry (layer, l1, part);
   if (offset == 0)
     return 0;
-  part->entries = malloc (part->bytes);
-  if (part->entries == NULL) {
-    report_error ("malloc: %m");
+  part->entries = memory_get (part->bytes);
+  if (part->entries == NULL)
     return -1;
-  }
   return storage_read (layer->file, part->entries, part->bytes, offset);
 }
 
@@ -762,9 +759,8 @@ layers_view_new_snapshot (struct layers *s, struct map *map,
 
   if (v == NULL)
     return NULL;
-  v->snapshot = malloc (sizeof *v->snapshot);
+  v->snapshot = memory_get (sizeof *v->snapshot);
   if (v->snapshot == NULL) {
-    report_error ("malloc: %m");
     layers_view_free (v);
     return NULL;
   }
@@ -801,14 +797,12 @@ static struct layers_view *
 new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
           uint64_t disk_size, uint64_t slice_size)
 {
-  struct layers_view *v = calloc (1, sizeof *v);
+  struct layers_view *v = memory_new (1, sizeof *v);
   unsigned unit_bits = smallest_unit_bits (s, from, to), i;
   uint64_t span = slice_size / 8 << QCOW2_MAX_CLUSTER_BITS;
 
-  if (v == NULL) {
-    report_error ("calloc: %m");
+  if (v == NULL)
     return NULL;
-  }
   v->layers = s;
   v->from = from;
   v->to = to;

@@ -59,6 +59,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "request/checkpoint.h"
 
@@ -105,13 +106,11 @@ struct checkpoint {
 struct checkpoint *
 checkpoint_new (const struct checkpoint_options *options)
 {
-  struct checkpoint *ck = calloc (1, sizeof *ck);
+  struct checkpoint *ck = memory_new (1, sizeof *ck);
   pthread_condattr_t monotonic;
 
-  if (ck == NULL) {
-    report_error ("calloc: %m");
+  if (ck == NULL)
     return NULL;
-  }
   ck->image = options->image;
   ck->l2 = options->l2;
   ck->alloc = options->alloc;

@@ -40,7 +40,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
+#include "util/memory.h"
 #include "format/compress.h"
 #include "request/compressor.h"
 #include "request/request.h"
@@ -269,14 +269,12 @@ store (const struct view *v, const struct compressed *compressed, uint64_t start
        unsigned n, unsigned *done)
 {
   const unsigned bits = v->image->header.cluster_bits;
-  CLEANUP_FREE struct store *s = malloc (sizeof *s);
+  CLEANUP_FREE struct store *s = memory_get (sizeof *s);
   struct inflight_claim claim;
   int r;
 
-  if (s == NULL) {
-    report_error ("malloc: %m");
+  if (s == NULL)
     return -1;
-  }
   s->v = v;
   s->start = start;
   s->n = n;

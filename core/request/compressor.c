@@ -27,6 +27,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/processors.h"
 #include "util/report.h"
 #include "format/compress.h"
@@ -132,11 +133,9 @@ compressor_run (struct compressor *d, const void *in, uint64_t len,
   unsigned nr_helpers = 0;
   int busy;
 
-  b.room = malloc (b.n * d->cluster_size);
-  if (b.room == NULL) {
-    report_error ("malloc: %m");
+  b.room = memory_get (b.n * d->cluster_size);
+  if (b.room == NULL)
     return -1;
-  }
   atomic_init (&b.next, 0);
   busy = atomic_fetch_add (&d->busy, 1) + 1;
   for (; nr_helpers + 1 < shares && busy < d->processors; nr_helpers++, busy++) {

@@ -49,6 +49,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "request/copyup.h"
@@ -68,11 +69,7 @@ struct copyup {
 struct copyup *
 copyup_new (void)
 {
-  struct copyup *f = calloc (1, sizeof *f);
-
-  if (f == NULL)
-    report_error ("calloc: %m");
-  return f;
+  return memory_new (1, sizeof (struct copyup));
 }
 
 void

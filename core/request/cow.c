@@ -46,7 +46,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
+#include "util/memory.h"
 #include "util/zeros.h"
 #include "format/compress.h"
 #include "format/entry.h"
@@ -265,13 +265,11 @@ write_iov (struct cow *c, const struct iovec *iov, int n, uint64_t host,
 static int
 copy_old (struct cow *c, uint64_t from, uint64_t to, uint64_t host)
 {
-  CLEANUP_FREE char *buf = malloc (COPYUP_PIECE);
+  CLEANUP_FREE char *buf = memory_get (COPYUP_PIECE);
   uint64_t n;
 
-  if (buf == NULL) {
-    report_error ("malloc: %m");
+  if (buf == NULL)
     return -1;
-  }
   for (; from < to; from += n, host += n) {
     n = min64 (to - from, COPYUP_PIECE);
     memset (buf, 0, n);
@@ -348,11 +346,9 @@ prepare_fill (struct cow *c, const struct target *t, uint64_t from,
   }
   if (len > COPYUP_PIECE)
     return copy_old (c, from, to, host);
-  *buf = calloc (1, len);
-  if (*buf == NULL) {
-    report_error ("calloc: %m");
+  *buf = memory_new (1, len);
+  if (*buf == NULL)
     return -1;
-  }
   iov->iov_base = *buf;
   iov->iov_len = len;
   return request_read (c->v, *buf, min64 (to, c->v->size) - from, from);

@@ -26,7 +26,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "util/report.h"
+#include "util/memory.h"
 #include "request/fresh.h"
 
 #define PLACES 4096             /* a power of two; 32 KiB */
@@ -38,11 +38,7 @@ struct fresh {
 struct fresh *
 fresh_new (void)
 {
-  struct fresh *f = calloc (1, sizeof *f);
-
-  if (f == NULL)
-    report_error ("calloc: %m");
-  return f;
+  return memory_new (1, sizeof (struct fresh));
 }
 
 void

@@ -55,6 +55,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/memory.h"
 #include "util/processors.h"
 #include "util/report.h"
 #include "util/unwanted.h"
@@ -133,13 +134,11 @@ struct readahead *
 readahead_new (struct grace *grace, _Atomic (const struct view *) *current,
                struct readahead_load *load)
 {
-  struct readahead *r = calloc (1, sizeof *r);
+  struct readahead *r = memory_new (1, sizeof *r);
   pthread_condattr_t attributes;
 
-  if (r == NULL) {
-    report_error ("calloc: %m");
+  if (r == NULL)
     return NULL;
-  }
   r->grace = grace;
   r->current = current;
   r->load = load;

@@ -43,7 +43,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
+#include "util/memory.h"
 #include "space/freeset.h"
 #include "request/vacant.h"
 
@@ -76,12 +76,10 @@ struct vacant *
 vacant_new (struct storage *data, struct inflight *inflight,
             struct grace *grace, unsigned cluster_bits, uint64_t disk_size)
 {
-  struct vacant *v = calloc (1, sizeof *v);
+  struct vacant *v = memory_new (1, sizeof *v);
 
-  if (v == NULL) {
-    report_error ("calloc: %m");
+  if (v == NULL)
     return NULL;
-  }
   v->data = data;
   v->inflight = inflight;
   v->grace = grace;

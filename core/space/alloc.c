@@ -55,6 +55,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/format.h"
 #include "space/alloc-impl.h"
@@ -122,11 +123,9 @@ alloc_open (struct storage *file, unsigned cluster_bits,
 
   if (refcount_end (refcounts, &end) == -1)
     return NULL;
-  a = calloc (1, sizeof *a);
-  if (a == NULL) {
-    report_error ("calloc: %m");
+  a = memory_new (1, sizeof *a);
+  if (a == NULL)
     return NULL;
-  }
   pthread_mutex_init (&a->lock, NULL);
   a->file = file;
   a->refcounts = refcounts;

@@ -35,7 +35,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/report.h"
+#include "util/memory.h"
 #include "space/alloc-impl.h"
 
 /* A crash leaks clusters whose pointers are gone from the file while their counts are not
@@ -54,10 +54,9 @@ alloc_free_begin (struct alloc *a, unsigned n)
   struct alloc_frees *rooms = NULL, *last = NULL;
 
   for (unsigned i = 0; i < n; i++) {
-    struct alloc_frees *room = malloc (sizeof *room);
+    struct alloc_frees *room = memory_get (sizeof *room);
 
     if (room == NULL) {
-      report_error ("malloc: %m");
       free_items (rooms);
       errno = ENOMEM;
       return -1;

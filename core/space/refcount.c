@@ -32,6 +32,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "util/sparse.h"
 #include "space/refcount-impl.h"
@@ -66,11 +67,9 @@ check_distinct (struct refcounts *r)
 
   for (uint64_t i = 0; i < r->entries; i++)
     n += r->table[i] != 0;
-  sorted = malloc (n * sizeof *sorted + 1);
-  if (sorted == NULL) {
-    report_error ("malloc: %m");
+  sorted = memory_get (n * sizeof *sorted + 1);
+  if (sorted == NULL)
     return -1;
-  }
   n = 0;
   for (uint64_t i = 0; i < r->entries; i++)
     if (r->table[i] != 0)
@@ -142,12 +141,10 @@ struct refcounts *
 refcount_open (struct storage *file, struct header *header,
                struct overlap *overlap)
 {
-  struct refcounts *r = calloc (1, sizeof *r);
+  struct refcounts *r = memory_new (1, sizeof *r);
 
-  if (r == NULL) {
-    report_error ("calloc: %m");
+  if (r == NULL)
     return NULL;
-  }
   pthread_mutex_init (&r->lock, NULL);
   r->file = file;
   r->header = header;

@@ -35,8 +35,10 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "util/sparse.h"
+#include "util/zeros.h"
 #include "storage/storage-impl.h"
 
 #define SPARSE_PIECE (UINT64_C (64) << 10)
@@ -281,13 +283,11 @@ int
 storage_read_sparse (struct storage *s, void *buf, uint64_t count, uint64_t offset)
 {
   const uint64_t piece = min64 (count, SPARSE_PIECE);
-  CLEANUP_FREE char *some = malloc (piece + 1);
+  CLEANUP_FREE char *some = memory_get (piece + 1);
   uint64_t at, n;
 
-  if (some == NULL) {
-    report_error ("malloc: %m");
+  if (some == NULL)
     return -1;
-  }
   for (at = 0; at < count; at += n) {
     n = min64 (count - at, piece);
     if (storage_read (s, some, n, offset + at) == -1)
@@ -333,6 +333,19 @@ storage_write (struct storage *s, const void *buf, uint64_t count, uint64_t offs
   const struct iovec iov = { .iov_base = (void *) buf, .iov_len = count };
 
   return storage_writev (s, &iov, 1, offset, false);
+}
+
+int
+storage_write_zeros (struct storage *s, uint64_t offset, uint64_t count)
+{
+  uint64_t n;
+
+  for (; count > 0; offset += n, count -= n) {
+    n = min64 (count, ZEROS_SIZE - offset % ZEROS_SIZE);
+    if (storage_write (s, zero_bytes, n, offset) == -1)
+      return -1;
+  }
+  return 0;
 }
 
 int

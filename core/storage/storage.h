@@ -166,6 +166,8 @@ extern int storage_read_sparse (struct storage *, void *buf, uint64_t count,
                                 uint64_t offset);
 extern int storage_write (struct storage *, const void *buf, uint64_t count,
                           uint64_t offset);
+/* The same, of zeros.  (storage_zero may do it faster, or not at all.) */
+extern int storage_write_zeros (struct storage *, uint64_t offset, uint64_t count);
 /* Like storage_write, from several buffers; the iov array is not changed.  DSYNC: the
  * data is durable on return (RWF_DSYNC). */
 extern int storage_writev (struct storage *, const struct iovec *iov, int niov,

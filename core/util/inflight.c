@@ -27,7 +27,7 @@
 
 #include "util/cleanup.h"
 #include "util/inflight.h"
-#include "util/report.h"
+#include "util/memory.h"
 
 struct inflight {
   pthread_mutex_t lock;
@@ -39,12 +39,10 @@ struct inflight {
 struct inflight *
 inflight_new (void)
 {
-  struct inflight *t = calloc (1, sizeof *t);
+  struct inflight *t = memory_new (1, sizeof *t);
 
-  if (t == NULL) {
-    report_error ("calloc: %m");
+  if (t == NULL)
     return NULL;
-  }
   pthread_mutex_init (&t->lock, NULL);
   pthread_cond_init (&t->released, NULL);
   t->tail = &t->head;

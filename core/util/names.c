@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/memory.h"
 #include "util/names.h"
-#include "util/report.h"
 
 struct names {
   const char *(*name) (const void *opaque, size_t i);
@@ -40,12 +40,10 @@ struct names *
 names_new (size_t n, const char *(*name) (const void *opaque, size_t i),
            const void *opaque)
 {
-  struct names *x = malloc (sizeof *x + n * sizeof x->order[0]);
+  struct names *x = memory_get (sizeof *x + n * sizeof x->order[0]);
 
-  if (x == NULL) {
-    report_error ("malloc: %m");
+  if (x == NULL)
     return NULL;
-  }
   x->name = name;
   x->opaque = opaque;
   x->n = n;

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Memory, or a message that there is none.
+ *
+ * NULL: reported (ENOMEM).  N * SIZE may overflow.  What they return is freed with free.
+ */
+
+#ifndef QCOW2_MEMORY_H
+#define QCOW2_MEMORY_H
+
+#include <stdlib.h>
+
+/* N elements of SIZE bytes, all zeros. */
+extern void *memory_new (size_t n, size_t size)
+  __attribute__ ((malloc, alloc_size (1, 2)));
+/* Uninitialized. */
+extern void *memory_get (size_t bytes) __attribute__ ((malloc, alloc_size (1)));
+/* ARRAY with N elements of SIZE bytes.  NULL: it is as before. */
+extern void *memory_resize (void *array, size_t n, size_t size)
+  __attribute__ ((warn_unused_result, alloc_size (2, 3)));
+
+#endif /* QCOW2_MEMORY_H */
