@@ -2,11 +2,10 @@
  *
  * How do changed L1 and L2 entries reach the file?
  *
- * The checkpoint takes a batch of all changes, writes it after everything that it points
- * to is durable, and says whether the batch has become durable itself.  The checkpoint
- * determines the order; this file only knows what is written where: slices in file order,
- * adjacent ones in one call, then L1 entries.  R5: a slice is written only to a place
- * that is known as an L2 table.
+ * The checkpoint takes a batch of all changes, determines when it is written, and says
+ * whether it has become durable.  This file only knows what is written where: slices in
+ * file order, adjacent ones in one call, then L1 entries.  R5: a slice is written only to a
+ * place that is known as an L2 table.
  *
  * Specification: "Cluster mapping".
  *

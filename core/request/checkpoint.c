@@ -4,7 +4,7 @@
  *
  * Everything changes in memory first.  A checkpoint writes the changes to the file in an
  * order that survives a crash at any instant, whichever subset of the writes since the
- * last sync has reached the disk:
+ * last sync has reached the disk (the life of a cluster: space/alloc.h):
  *
  *      take the freed runs            their pointers have gone from memory
  *      raise counts ahead             so that most checkpoints need one sync

@@ -30,8 +30,8 @@
  *   4. the reserve;
  *   5. if the file cannot grow: any idle run, after scanning all the rest.
  *
- * R5: a run is checked against the known metadata before it is allocated, and again
- * before it is punched, and its counts must have exactly the expected values.
+ * (alloc.h has the life of a cluster.)  What is to be allocated must have exactly the
+ * expected counts.
  *
  * Clusters that are freed or given back are never lost when memory is short.  Those that
  * cannot be put into the idle sets have a count of 0, so a scan finds them.

@@ -2,6 +2,42 @@
  *
  * Where do new host clusters come from, and when may freed ones be used again?
  * See alloc.c.
+ *
+ * The life of a cluster.  The count in memory is what callers see; the file has it, and
+ * the pointer, after a checkpoint (core/request/checkpoint.c).  The rules are those of
+ * doc/DESIGN; a rule beside an arrow has to be kept when it is taken.
+ *
+ *   state      count  left by
+ *
+ *   free         0    alloc_reserve, alloc_reserve_table, alloc_bytes (alloc.c,
+ *     |               allocbytes.c): never metadata (R5).  It is at the end of the
+ *     v               file, where counts are raised ahead, or idle (allocidle.c)
+ *   reserved     1    its owner writes it: data (cow.c, compressed.c, copyup.c), or a
+ *     |   \           table (l2.c).  A failure gives it back: alloc_abort (R6)
+ *     v    free
+ *   written      1    l2_set (l2.c), which cannot fail (R6): an entry in memory points
+ *     v               to it, with COPIED (R7)
+ *   published    1    a checkpoint writes its count (refwrite.c, R1), syncs that and the
+ *     |               data (R3), and then writes the entry (l2write.c)
+ *     |   \
+ *     |  shared 2..   a snapshot (change/snapedit.c) adds a reference and clears COPIED
+ *     |   /           (R7), in one switch (change/shadow.c).  Then nobody writes in
+ *     |  /            place: who changes it gets a copy, and frees one reference
+ *     v v
+ *   freed        1    alloc_free_run (quarantine.c): no entry in memory points to it.
+ *     |               It is pending until a checkpoint has made that durable
+ *     v               (R2, R4 a)
+ *   quarantined  0    alloc_frees_done has lowered the count and taken a stamp: it waits
+ *     |               for all requests that began before (R4 b, util/grace.c), hidden
+ *     v               from the scan for free clusters
+ *   punched      0    alloc_reap: no metadata (R5), and a hole, if wanted (R4 c)
+ *     v
+ *   free         0
+ *
+ * A crash leaks what is reserved, written or freed, and what is counted ahead
+ * (alloc_top_up): counts in the file are too high, never too low.  The next start gives
+ * that back (check/leaks.c).  A change of the whole disk (change/) has its own copy of
+ * the counts: what it takes is published, and what it frees is free, with one switch.
  */
 
 #ifndef QCOW2_ALLOC_H

@@ -2,18 +2,10 @@
  *
  * When may freed clusters be used again?
  *
- *   pending      given to alloc_free_run: their pointers were removed in memory
- *      |         alloc_take_frees
- *   checkpoint   makes that durable (R4 a)
- *      |         alloc_frees_done: decrements counts in memory, not earlier (R2)
- *   waiting      for all requests that began before the removal (R4 b)
- *      |         alloc_reap
- *   reaping      a hole is punched (R4 c), without a lock: the thread has taken the
- *      |         runs out of the list, so no other thread sees them
- *   idle
- *
- * While a run is waiting or being reaped, its count is 0 in memory and perhaps in the
- * file.  The set `held' hides it from the allocator's scan for free clusters.
+ * See the life of a cluster in alloc.h.  Freed runs are pending (in memory no entry points
+ * to them), taken by a checkpoint, waiting (for requests that began before), and being
+ * reaped: the thread that punches them, without a lock, has taken them out of the list, so
+ * no other thread sees them.  From waiting on, the set `held' hides them from the scan.
  *
  * Only alloc_free_begin depends on memory: from then on, each run has its list item.  If
  * only parts of a run become free, it may need more items.  Clusters for which there is

@@ -9,10 +9,9 @@
  *
  * The whole table is in memory (8 MiB at most); blocks are cached as they are in the file
  * (refblock.c).  Counts change in memory only: refgrow.c makes more clusters countable,
- * and refwrite.c writes the changes to the file.  A count is incremented when a cluster
- * is allocated, and decremented only after the removal of the pointer is durable (R2; the
- * callers see to it).  So a block may be written at any time: its counts are never too
- * low.  Checkpoints make sure that it is durable before a pointer is (R1).
+ * and refwrite.c writes the changes to the file.  The callers
+ * see to it that no count is ever too low (the life of a cluster, alloc.h), so a block may
+ * be written at any time.
  *
  * The contents of the file are not trusted: before a block is read, its table entry is
  * checked for alignment, for the end of the file, for two entries that name the same
