@@ -26,6 +26,7 @@
 
 #include <config.h>
 
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -300,16 +301,36 @@ bitmapdir_read (struct storage *file, const struct header *h,
 }
 
 int
-bitmapdir_list (struct storage *file, const struct header *h, struct bitmapdir *dir)
+bitmapdir_list (struct storage *file, const struct header *h, struct overlap *overlap,
+                struct bitmapdir *dir)
 {
   char why[BITMAPDIR_WHY];
-  const int r = bitmapdir_read (file, h, NULL, dir, why);
+  const int r = bitmapdir_read (file, h, overlap, dir, why);
 
   if (r != 1)
     return r;
   report_error ("%s: %s", storage_path (file), why);
   errno = EINVAL;
   return -1;
+}
+
+uint64_t *
+bitmapdir_read_table (struct storage *file, const struct bitmapdir_entry *e)
+{
+  uint64_t *table = malloc (e->table_entries * sizeof *table);
+
+  if (table == NULL) {
+    report_error ("malloc: %m");
+    return NULL;
+  }
+  if (storage_read (file, table, e->table_entries * sizeof *table, e->table) == -1) {
+    KEEP_ERRNO_FOR_BLOCK;
+    free (table);
+    return NULL;
+  }
+  for (uint64_t i = 0; i < e->table_entries; i++)
+    table[i] = be64toh (table[i]);
+  return table;
 }
 
 void

@@ -65,9 +65,14 @@ bitmapdir_can_record (uint64_t bytes)
   return bytes <= QCOW2_MAX_BITMAP_BYTES;
 }
 
-/* Reads and checks only the directory, and no tables.  Returns 0, or -1 (reported; errno
- * EINVAL if the directory is invalid).  After 0, free DIR with bitmapdir_free. */
-extern int bitmapdir_list (struct storage *, const struct header *, struct bitmapdir *);
+/* The same, but with OVERLAP NULL it checks only the directory, and no tables; and it
+ * reports what cannot be kept correct.  Returns 0, or -1 (reported; errno EINVAL if the
+ * bitmaps are invalid).  After 0, free DIR with bitmapdir_free. */
+extern int bitmapdir_list (struct storage *, const struct header *, struct overlap *,
+                           struct bitmapdir *);
+
+/* Reads the table of a bitmap into a new array.  NULL on error (reported). */
+extern uint64_t *bitmapdir_read_table (struct storage *, const struct bitmapdir_entry *);
 
 /* Marks the bitmaps of DIR in the file as in use, or as not in use.  Does not sync.  -1:
  * reported; some marks may have been written. */

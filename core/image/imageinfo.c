@@ -86,7 +86,7 @@ read_facts (const struct image *im, struct facts *f)
 
   memset (f, 0, sizeof *f);
   if (snapshots_list (im->file, h, &f->snapshots) == -1 ||
-      (h->has_bitmaps && bitmapdir_list (im->file, h, &f->bitmaps) == -1))
+      (h->has_bitmaps && bitmapdir_list (im->file, h, NULL, &f->bitmaps) == -1))
     return -1;
   return is_luks (h) ? read_luks (im, &f->luks) : 0;
 }

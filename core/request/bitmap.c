@@ -207,22 +207,14 @@ static int
 load_table (struct bitmaps *bs, struct bitmap *b)
 {
   const uint64_t n = b->e->table_entries;
-  CLEANUP_FREE struct be64 *raw = malloc (n * sizeof *raw);
-  CLEANUP_FREE uint64_t *table = malloc (n * sizeof *table);
+  CLEANUP_FREE uint64_t *table = bitmapdir_read_table (bs->file, b->e);
 
-  if (raw == NULL || table == NULL) {
-    report_error ("malloc: %m");
+  if (table == NULL || check_counts (bs, b->e->table, n * sizeof *table) == -1)
     return -1;
-  }
-  if (storage_read (bs->file, raw, n * sizeof *raw, b->e->table) == -1 ||
-      check_counts (bs, b->e->table, n * sizeof *raw) == -1)
-    return -1;
-  for (uint64_t i = 0; i < n; i++) {
-    table[i] = get64 (raw[i]);
+  for (uint64_t i = 0; i < n; i++)
     if (table[i] > QCOW2_BITMAP_ALL_ONES &&
         check_counts (bs, table[i], bs->h->cluster_size) == -1)
       return -1;
-  }
   LOCK_FOR_BLOCK (&bs->lock);
   b->table = table;
   table = NULL;                 /* B owns it now */
@@ -579,7 +571,7 @@ bitmap_get (const struct bitmaps *bs, size_t i)
 const struct bitmapdir *
 bitmap_directory (const struct bitmaps *bs)
 {
-  return &bs->dir;
+  return bs ? &bs->dir : NULL;
 }
 
 /* Adds the bits of one table entry, which begin at word FIRST.  BUF is one cluster. */
@@ -635,40 +627,19 @@ freeze_memory (struct bitmaps *bs, const struct bitmap *b, struct dirtyset *set)
                                                      memory_order_relaxed));
 }
 
-/* Copies the table if it is loaded.  Its entries then point to complete clusters, which
- * stay with the bitmap. */
-static bool
-copy_table (struct bitmaps *bs, const struct bitmap *b, uint64_t *table)
+/* A copy of the table; B is NULL if the bitmap does not record changes.  Entries of one
+ * that is loaded point to complete clusters, which stay with the bitmap.  So it counts,
+ * also if a writer has loaded it, and perhaps changed the one in the file, while that
+ * was read.  NULL: reported. */
+static uint64_t *
+copy_table (struct bitmaps *bs, const struct bitmapdir_entry *e, const struct bitmap *b)
 {
+  uint64_t *table = bitmapdir_read_table (bs->file, e);
+
   LOCK_FOR_BLOCK (&bs->lock);
-
-  if (b == NULL || b->table == NULL)
-    return false;
-  memcpy (table, b->table, b->e->table_entries * sizeof *table);
-  return true;
-}
-
-/* B is NULL if the bitmap does not record changes. */
-static int
-get_table (struct bitmaps *bs, const struct bitmapdir_entry *e,
-           const struct bitmap *b, uint64_t *table)
-{
-  CLEANUP_FREE struct be64 *raw = NULL;
-
-  if (copy_table (bs, b, table))
-    return 0;
-  raw = malloc (e->table_entries * sizeof *raw);
-  if (raw == NULL) {
-    report_error ("malloc: %m");
-    return -1;
-  }
-  if (storage_read (bs->file, raw, e->table_entries * sizeof *raw, e->table) == -1)
-    return -1;
-  for (uint64_t i = 0; i < e->table_entries; i++)
-    table[i] = get64 (raw[i]);
-  /* If a writer has come meanwhile, it may have changed the table while it was read. */
-  copy_table (bs, b, table);
-  return 0;
+  if (table && b && b->table)
+    memcpy (table, b->table, e->table_entries * sizeof *table);
+  return table;
 }
 
 /* First the memory, then the table, then the clusters that the table names: bits that
@@ -677,18 +648,14 @@ static int
 freeze (struct bitmaps *bs, const struct bitmapdir_entry *e,
         const struct bitmap *b, struct dirtyset *set)
 {
-  CLEANUP_FREE uint64_t *table = malloc (e->table_entries * sizeof *table);
+  CLEANUP_FREE uint64_t *table = NULL;
 
-  if (table == NULL) {
-    report_error ("malloc: %m");
-    return -1;
-  }
   if (b) {
     LOCK_FOR_BLOCK (&bs->lock);
     freeze_memory (bs, b, set);
   }
-  return get_table (bs, e, b, table) == -1 ? -1
-    : freeze_cells (bs, e, table, set);
+  table = copy_table (bs, e, b);
+  return table ? freeze_cells (bs, e, table, set) : -1;
 }
 
 int

@@ -53,6 +53,7 @@ extern size_t bitmap_count (const struct bitmaps *);    /* NULL: 0 */
 /* The first bitmap with that name, or SIZE_MAX if there is none.  Accepts NULL. */
 extern size_t bitmap_find (const struct bitmaps *, const char *name);
 extern const struct bitmapdir_any *bitmap_get (const struct bitmaps *, size_t i);
+/* NULL: NULL. */
 extern const struct bitmapdir *bitmap_directory (const struct bitmaps *);
 
 /* The present contents of bitmap I: those in the file, and what was recorded since.  The
