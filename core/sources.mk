@@ -253,8 +253,8 @@ core_sources = \
 	%reldir%/change/bitmapedit.h \
 	%reldir%/change/bitmapmerge.c \
 	%reldir%/change/bitmapmerge.h \
-	%reldir%/change/bitmapsize.c \
-	%reldir%/change/bitmapsize.h \
+	%reldir%/change/bitmapset.c \
+	%reldir%/change/bitmapset.h \
 	%reldir%/change/chunks.c \
 	%reldir%/change/chunks.h \
 	%reldir%/change/commit.c \

@@ -77,15 +77,15 @@ mark (const struct bitmapmerge_cell *c, const struct bitmapmerge_part *p,
               (to - 1 - r.start) >> c->granularity_bits);
 }
 
-/* The bits of WORD, from bit FIRST of the part on. */
+/* The bits of WORD, which are [FIRST, END) of the part, or more. */
 static void
 mark_word (const struct bitmapmerge_cell *c, const struct bitmapmerge_part *p,
-           uint64_t first, uint64_t word)
+           uint64_t first, uint64_t end, uint64_t word)
 {
   unsigned skip, n;
 
-  if (p->e->bits - first < 64)  /* what is behind the end of the disk does not count */
-    word &= (UINT64_C (1) << (p->e->bits - first)) - 1;
+  if (end - first < 64)         /* what is behind the end of a disk does not count */
+    word &= (UINT64_C (1) << (end - first)) - 1;
   if (p->granularity_bits == c->granularity_bits &&
       p->e->granularity_bits == c->granularity_bits) {
     c->words[(first - c->first) / 64] |= htole64 (word);
@@ -126,7 +126,7 @@ mark_cluster (const struct bitmapmerge_cell *c, const struct bitmapmerge_part *p
       return -1;
     for (uint64_t i = 0; i < n; i++)
       if (buf[i] != 0)
-        mark_word (c, p, first + i * 64, le64toh (buf[i]));
+        mark_word (c, p, first + i * 64, end, le64toh (buf[i]));
   }
   return 0;
 }

@@ -21,7 +21,7 @@
  * and so are L2 tables that have changed.  The size changes in the same step: see
  * shadow.c.  So data that is cut off disappears together with the size, and never
  * reappears.  Persistent bitmaps get their new length in this step, too: see
- * bitmapsize.c.
+ * bitmapset.c.
  *
  * Locks: none.
  */
@@ -35,7 +35,7 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "format/entry.h"
-#include "change/bitmapsize.h"
+#include "change/bitmapset.h"
 #include "change/resize.h"
 
 /* Bytes of zeros that are written before the watch is told. */
@@ -75,6 +75,22 @@ needs_clusters (const struct image *image,
      o->size > image->header.size);
 }
 
+/* Persistent bitmaps get their new length.  Only checks that if S is NULL. */
+static int
+resize_bitmaps (const struct image *image, const struct resize_options *o,
+                struct shadow *s, struct shadow_header *sh)
+{
+  struct bitmapset set;
+  int r = bitmapset_new (&set, image, o->bitmaps, 0);
+
+  if (r == 0)
+    r = bitmapset_resize (&set, o->size);
+  if (r == 0)
+    r = s ? bitmapset_write (&set, s, sh) : bitmapset_check (&set);
+  bitmapset_free (&set);
+  return r;
+}
+
 int
 resize_check (const struct image *image,
               const struct resize_options *o)
@@ -106,7 +122,7 @@ resize_check (const struct image *image,
     errno = EINVAL;
     return -1;
   }
-  return bitmapsize_check (image, o->size);
+  return resize_bitmaps (image, o, NULL, NULL);
 }
 
 /* --- the external data file --- */
@@ -297,7 +313,7 @@ do_resize (struct resize *r)
       return -1;
     sh.l1_entries = r->n;
   }
-  if (bitmapsize_change (r->image, r->s, sh.size, &sh) == -1)
+  if (resize_bitmaps (r->image, r->options, r->s, &sh) == -1)
     return -1;
   return shadow_commit (r->s, &sh);
 }

@@ -7,12 +7,14 @@
 #define QCOW2_RESIZE_H
 
 #include "format/preallocation.h"
+#include "image/bitmapdir.h"
 #include "change/chunks.h"
 #include "change/shadow.h"
 
 struct resize_options {
   uint64_t size;                /* the new size, in bytes */
   enum preallocation preallocation;     /* of the added space */
+  const struct bitmapdir *bitmaps;      /* of the image; NULL: it has none */
   uint64_t backing_size;        /* size of the backing disk in bytes; 0: none */
   bool discard;                 /* punch holes into freed clusters */
   const struct chunks_watch *watch;     /* of preallocation; or NULL */

@@ -96,10 +96,6 @@ struct shadow_header {
   bool lazy_refcounts, data_file_raw;   /* features (version 3) */
 };
 
-/* Has the header enough space to change the place of the bitmap directory, together with
- * all other fields?  -1: no (reported). */
-extern int shadow_check_bitmaps (const struct image *);
-
 /* Has the header enough space for this?  -1: no (reported). */
 extern int shadow_check_version (const struct image *, unsigned version);
 

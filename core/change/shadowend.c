@@ -152,30 +152,6 @@ write_refcounts (struct shadow *s, const struct shadow_place *p)
 /* --- the switch --- */
 
 int
-shadow_check_bitmaps (const struct image *image)
-{
-  const struct header *h = &image->header;
-  struct headerwrite *w = headerwrite_new (image->file, h);
-  bool fits;
-
-  if (w == NULL)
-    return -1;
-  /* Ask as if all bytes changed. */
-  headerwrite_fields (w)->size = put64 (~h->size);
-  bitmapext_put (w, h->bitmaps.count, h->bitmaps.dir_size, ~h->bitmaps.dir_offset,
-                 false);
-  fits = headerwrite_fits (w);
-  headerwrite_free (w);
-  if (fits)
-    return 0;
-  report_error ("%s: cannot change bitmaps: the header has no space for the bitmaps "
-                "extension",
-                storage_path (image->file));
-  errno = ENOTSUP;
-  return -1;
-}
-
-int
 shadow_check_version (const struct image *image, unsigned version)
 {
   struct headerwrite *w = headerwrite_new (image->file, &image->header);

@@ -67,7 +67,8 @@ bitmapext_check (struct storage *file, const struct header *h, bool none)
   w = headerwrite_new (file, h);
   if (w == NULL)
     return -1;
-  /* The place of the directory is not known yet: ask as if all bytes changed. */
+  /* Which fields change together with them is not known yet: ask as if all bytes did. */
+  headerwrite_fields (w)->l1_table_offset = put64 (~h->l1_offset);
   bitmapext_put (w, none ? 0 : UINT32_MAX, UINT64_MAX, UINT64_MAX, true);
   fits = headerwrite_fits (w);
   headerwrite_free (w);

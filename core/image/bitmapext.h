@@ -13,8 +13,8 @@
 #include "format/header.h"
 #include "image/headerwrite.h"
 
-/* Is there space in the header for bitmapext_put, with a count of 0 (NONE) or more?
- * Changes nothing.  -1: no (reported). */
+/* Is there space in the header for bitmapext_put, with a count of 0 (NONE) or more,
+ * together with changes of all fields?  Changes nothing.  -1: no (reported). */
 extern int bitmapext_check (struct storage *, const struct header *, bool none);
 
 /* Plans that the header says that the image has COUNT bitmaps, whose directory of SIZE
