@@ -2,10 +2,11 @@
  *
  * Who are the clients of the control socket, and when does each have its turn?
  *
- * One thread serves all clients, so their commands run one after the other.  It never waits
- * for a client: what a client has not read yet is queued, and its next command is not
- * looked at before the queue is empty.  A client that reads nothing while much happens is
- * dropped.  A client that vanishes in the middle of a command is noticed afterwards.
+ * One thread serves all clients, so their commands run one after the other.  It never
+ * waits for a client: what a client has not read yet is queued, and its next command is
+ * not looked at before the queue is empty.  A client that reads nothing while much
+ * happens is dropped.  A client that vanishes in the middle of a command is noticed
+ * afterwards.
  *
  * The socket is made before nbdkit forks, while errors still reach the user's terminal,
  * and the thread is started after that.  A socket on which nobody listens any more, as a

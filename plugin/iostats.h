@@ -26,8 +26,8 @@ struct iostats_client;
 extern struct iostats *iostats_new (bool forgets);
 extern void iostats_free (struct iostats *);    /* accepts NULL */
 
-/* A connection to DEVICE begins and ends.  NULL: nothing is counted (STATS is NULL, or there
- * is no memory). */
+/* A connection to DEVICE begins and ends.  NULL: nothing is counted (STATS is NULL, or
+ * there is no memory). */
 extern struct iostats_client *iostats_enter (struct iostats *, const char *device);
 extern void iostats_leave (struct iostats *, struct iostats_client *);
 

@@ -8,9 +8,9 @@
  *   server  {"return": ..., "id": ...}  or  {"error": {"class", "desc"}, "id": ...}
  *   server  {"event": ..., "data": ..., "timestamp": ...}      at any time
  *
- * Whatever a client says is answered, in order, and it can go on after an error.  Classes
- * and texts of errors are QEMU's, because programs look for them.  This file does not know
- * which commands there are (struct qmp_service), nor what disks are.
+ * Whatever a client says is answered, in order, and it can go on after an error.
+ * Classes and texts of errors are QEMU's, because programs look for them.  This file
+ * does not know which commands there are (struct qmp_service), nor what disks are.
  *
  * Locks: none; one thread speaks with all clients.
  */

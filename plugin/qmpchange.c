@@ -2,14 +2,14 @@
  *
  * How do commands change the bitmaps, snapshots and size of a disk that is served?
  *
- * A command, or the actions of a transaction, become a plan: changes of the bitmaps and at
- * most one new snapshot of one disk.  All of it is checked before anything is done, with
- * QEMU's texts, because programs look for them; what only the core finds is told in its
- * words.  The core then makes the plan in one step: all of it or nothing, also after a
- * power cut.  An answer means that the change is durable.
+ * A command, or the actions of a transaction, become a plan: changes of the bitmaps and
+ * at most one new snapshot of one disk.  All of it is checked before anything is done,
+ * with QEMU's texts, because programs look for them; what only the core finds is told
+ * in its words.  The core then makes the plan in one step: all of it or nothing, also
+ * after a power cut.  An answer means that the change is durable.
  *
- * As each action is checked, the plan so far counts: a bitmap can be added and disabled in
- * one transaction.
+ * As each action is checked, the plan so far counts: a bitmap can be added and disabled
+ * in one transaction.
  *
  * Locks: none of its own; see qmptarget.c.
  */
@@ -534,8 +534,8 @@ delete_snapshot (const struct plan *p, const char *device, const char *id,
     return NULL;
   }
   if (unique_name (disk, s) == NULL) {
-    qmp_refuse (p->e, "Snapshot with id '%s' and name '%s': other snapshots have the same "
-                "names", s->id, s->name);
+    qmp_refuse (p->e, "Snapshot with id '%s' and name '%s': other snapshots have the "
+                "same names", s->id, s->name);
     return NULL;
   }
   unique = strdup (unique_name (disk, s));

@@ -10,8 +10,8 @@
  * As in QEMU, strings may be in single quotes; they are turned into JSON's here.
  *
  * The bounds are those on memory and on jansson's recursion: the length of a value, and
- * how many brackets are open.  What follows a value that exceeds them is skipped to the end of
- * its line.
+ * how many brackets are open.  What follows a value that exceeds them is skipped to the
+ * end of its line.
  *
  * Locks: none; a frame belongs to one thread.
  */

@@ -26,8 +26,8 @@ struct qmpframe {
 
 enum qmpframe_found { QMPFRAME_NOTHING, QMPFRAME_VALUE, QMPFRAME_ERROR };
 
-/* Takes bytes from *BYTES, of which there are *N, until a value is complete, which is then
- * in `text', or wrong, and then *WHY says why. */
+/* Takes bytes from *BYTES, of which there are *N, until a value is complete, which is
+ * then in `text', or wrong, and then *WHY says why. */
 extern enum qmpframe_found qmpframe_take (struct qmpframe *, const char **bytes,
                                           size_t *n, const char **why);
 

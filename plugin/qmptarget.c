@@ -9,8 +9,8 @@
  *
  * A device also means its node 0, so commands take either.
  *
- * All changes of disks are made by the thread that runs commands, so a disk that was found
- * stays as it is until that thread changes it.
+ * All changes of disks are made by the thread that runs commands, so a disk that was
+ * found stays as it is until that thread changes it.
  *
  * Locks: none of its own.
  */

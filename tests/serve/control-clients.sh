@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Clients of the control socket do not disturb each other, nor the server: garbage is
-# answered, and the connection lives on; one that reads nothing, vanishes in the middle of a
-# command or pipelines many gets no others into trouble; the 17th is turned away.
+# answered, and the connection lives on; one that reads nothing, vanishes in the middle
+# of a command or pipelines many gets no others into trouble; the 17th is turned away.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -37,7 +37,8 @@ pieces = ["{", "}", "[", "]", ",", ":", "\"", "'", "\\", "\n", " ", "execute", "
           "{\"a\":" * 1100, "x" * 70000]
 for _ in range(200):
     c = Client(path)
-    c.say("".join(random.choice(pieces) for _ in range(random.randrange(1, 12))) + "\x01\n")
+    c.say("".join(random.choice(pieces) for _ in range(random.randrange(1, 12))))
+    c.say("\x01\n")
     c.say('{"execute": "query-jobs", "id": "end"}')
     while c.answer().get("id") != "end":
         pass

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Bitmaps, snapshots and the size are changed over the control socket while clients write.
-# An answer means that the change is durable.  Bitmaps and exports are there at once, what a
-# client uses is not taken away, and the image is valid for QEMU.
+# Bitmaps, snapshots and the size are changed over the control socket while clients
+# write.  An answer means that the change is durable.  Bitmaps and exports are there at
+# once, what a client uses is not taken away, and the image is valid for QEMU.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -71,7 +71,8 @@ for i in range(12):
     assert bytes(s.pread(6 * MB, 0)) == shown[name]
     s.shutdown()
     if i % 3 == 2:
-        c.get("blockdev-snapshot-delete-internal-sync", device="node0", name="s%d" % (i - 1))
+        c.get("blockdev-snapshot-delete-internal-sync", device="node0",
+              name="s%d" % (i - 1))
         del shown["s%d" % (i - 1)]
         c.get("block-dirty-bitmap-remove", node="disk", name="b%d" % (i - 1))
 for name, data in shown.items():

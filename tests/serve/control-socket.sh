@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The control socket is for its owner alone, takes no other file's place and leaves nothing
-# behind.  One that a killed server left is replaced.  On its clients' request, the server
-# ends as with SIGTERM, and tells them.
+# The control socket is for its owner alone, takes no other file's place and leaves
+# nothing behind.  One that a killed server left is replaced.  On its clients' request,
+# the server ends as with SIGTERM, and tells them.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -60,7 +60,7 @@ for cookie in cookies:
 del h
 for k in c, other:
     assert k.answer() is None
-    assert [e["event"] for e in k.events] == ["SHUTDOWN", "BLOCK_EXPORT_DELETED"], k.events
+    assert [e["event"] for e in k.events] == ["SHUTDOWN", "BLOCK_EXPORT_DELETED"]
     assert k.events[0]["data"] == {"guest": False, "reason": "host-qmp-quit"}
     assert k.events[1]["data"] == {"id": "disk"}
     assert set(k.events[0]["timestamp"]) == {"seconds", "microseconds"}

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A transaction is one instant: while clients write, it takes a snapshot, adds a bitmap and
-# disables the one before.  Then that one marks exactly what differs between the two
-# snapshots.  If an action fails, none has happened.  After kill -9, all that was answered is
-# there.
+# A transaction is one instant: while clients write, it takes a snapshot, adds a bitmap
+# and disables the one before.  Then that one marks exactly what differs between the two
+# snapshots.  If an action fails, none has happened.  After kill -9, all that was
+# answered is there.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -89,20 +89,23 @@ for i in range(INSTANTS):
 # Nothing of these.
 was = c.node()
 for bad in ({"type": "abort", "data": {}},
-            {"type": "block-dirty-bitmap-clear", "data": {"node": "node0", "name": "none"}},
+            {"type": "block-dirty-bitmap-clear",
+             "data": {"node": "node0", "name": "none"}},
             {"type": "block-dirty-bitmap-add",
              "data": {"node": "node0", "name": "x", "persistent": True}},
             {"type": "blockdev-snapshot-internal-sync",
              "data": {"device": "disk", "name": "y"}}):
     answer = c.ask("transaction", actions=[
-        {"type": "blockdev-snapshot-internal-sync", "data": {"device": "disk", "name": "x"}},
+        {"type": "blockdev-snapshot-internal-sync",
+         "data": {"device": "disk", "name": "x"}},
         {"type": "block-dirty-bitmap-add",
          "data": {"node": "node0", "name": "x", "persistent": True}}, bad])
     assert "error" in answer, answer
 now = c.node()
 assert [s["name"] for s in now["image"]["snapshots"]] == \
     ["s%d" % i for i in range(INSTANTS)]
-assert [b["name"] for b in now["dirty-bitmaps"]] == [b["name"] for b in was["dirty-bitmaps"]]
+assert [b["name"] for b in now["dirty-bitmaps"]] == \
+    [b["name"] for b in was["dirty-bitmaps"]]
 for w in writers:
     w.ends = True
 for w in writers:
