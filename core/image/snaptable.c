@@ -59,20 +59,36 @@ snaptable_next (struct storage *file, const struct header *h, struct snaptable_e
   return 1;
 }
 
+/* Makes room for BYTES more. */
+static int
+make_room (struct snaptable *t, uint64_t bytes)
+{
+  const uint64_t room = t->size + max64 (t->size, bytes);
+  unsigned char *more;
+
+  if (t->size + bytes <= t->room)
+    return 0;
+  more = realloc (t->bytes, room);
+  if (more == NULL) {
+    report_error ("snapshot table: %m");
+    return -1;
+  }
+  t->bytes = more;
+  t->room = room;
+  return 0;
+}
+
 int
 snaptable_append (struct snaptable *t, const struct qcow2_snapshot *raw,
                   const void *extra, const void *strings)
 {
   const uint32_t extra_size = get32 (raw->extra_size);
   const uint64_t bytes = snaptable_bytes (raw);
-  unsigned char *at = realloc (t->bytes, t->size + bytes);
+  unsigned char *at;
 
-  if (at == NULL) {
-    report_error ("snapshot table: %m");
+  if (make_room (t, bytes) == -1)
     return -1;
-  }
-  t->bytes = at;
-  at += t->size;
+  at = t->bytes + t->size;
   memset (at, 0, bytes);
   memcpy (at, raw, sizeof *raw);
   memcpy (at + sizeof *raw, extra, extra_size);

@@ -34,7 +34,7 @@ extern int snaptable_next (struct storage *, const struct header *,
 
 struct snaptable {
   unsigned char *bytes;         /* freed by the caller */
-  uint64_t size;
+  uint64_t size, room;          /* bytes; 0 is a valid room for any table */
   uint32_t n;
 };
 
