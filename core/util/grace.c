@@ -7,6 +7,10 @@
  * several slots, each on a cache line of its own: the low bits of a slot.  Its other bits
  * count what grace_leave_counting was told to count.)
  *
+ * Most slots belong to one thread, which alone changes them: it loads and stores, and only
+ * the store of enter has to be ordered before what follows.  Threads for which there is
+ * none left share the others, and change them with one access that both reads and writes.
+ *
  *   enter  read the epoch e, increment the counter of parity e & 1, read the epoch
  *          again.  If it is still e, the pin belongs to epoch e; otherwise decrement the
  *          counter and try again.
@@ -17,8 +21,9 @@
  *
  * A stamp s has passed when the epoch is s+2 or more.  Why that is safe:
  *
- * (1) All accesses are sequentially consistent: there is one order of all of them.  The
- *     epoch never decreases, and 64 bits do not wrap around.
+ * (1) All accesses but those that leave are sequentially consistent: there is one order of
+ *     all of them.  (To leave is a release: who sees that a pin is gone comes after all
+ *     that was done with it.)  The epoch never decreases, and 64 bits do not wrap around.
  * (2) A pin of epoch e incremented the counter before its second read, which still found
  *     e.  So it is counted before the epoch became e+1.  A thread that moves the epoch on
  *     from e+1 looks at parity e & 1 after it has read e+1.  It finds the slot of the
@@ -41,17 +46,19 @@
  * New requests never delay an old stamp for ever: they belong to the current epoch, and
  * only the previous one is waited for.
  *
- * Locks: none.  Every field is atomic or constant.
+ * Locks: none.  Every field is atomic or constant, or belongs to a thread.
  */
 
 #include <config.h>
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "util/grace.h"
 
-#define SLOTS 64                /* a power of two */
+#define SLOTS 64                /* a power of two, at most as many as bits of owned */
+#define OWNED 48                /* so many of them belong to one thread */
 
 /* In the count of a slot: bits for pins; above them, what is counted. */
 #define PIN_BITS 16
@@ -86,17 +93,89 @@ grace_free (struct grace *g)
   free (g);
 }
 
-/* Any slot would be correct; a thread keeps the one it got first.  Threads are numbered
- * in the whole process, so that those that meet have different ones. */
-static unsigned
+/* --- threads --- */
+
+/* In the whole process, so that a thread has the same slot everywhere. */
+static _Atomic uint64_t owned;                  /* bit I: a thread has slot I */
+static pthread_key_t ends;                      /* of threads that have one */
+static bool knows_ends;
+static _Thread_local unsigned number;           /* of the slot; 0: none yet */
+
+/* It has no pins.  What it counted stays. */
+static void
+thread_ends (void *mine)
+{
+  number = 0;
+  atomic_fetch_and (&owned, ~(UINT64_C (1) << ((uintptr_t) mine - 1)));
+}
+
+static void __attribute__ ((constructor))
+begin (void)
+{
+  knows_ends = pthread_key_create (&ends, thread_ends) == 0;
+}
+
+/* Threads may outlive this library. */
+static void __attribute__ ((destructor))
+end (void)
+{
+  if (knows_ends)
+    pthread_key_delete (ends);
+}
+
+/* A slot that no other thread has, or one that it shares. */
+static unsigned __attribute__ ((noinline))
+find_slot (void)
+{
+  static atomic_uint sharers;
+  uint64_t before = atomic_load (&owned);
+  unsigned i;
+
+  while (knows_ends && (i = __builtin_ctzll (~before)) < OWNED)
+    if (atomic_compare_exchange_strong (&owned, &before, before | UINT64_C (1) << i)) {
+      if (pthread_setspecific (ends, (void *) (uintptr_t) (i + 1)) == 0)
+        return i;
+      thread_ends ((void *) (uintptr_t) (i + 1));       /* no memory */
+      break;
+    }
+  return OWNED + atomic_fetch_add (&sharers, 1) % (SLOTS - OWNED);
+}
+
+/* Any slot would be correct; a thread keeps the one it got first. */
+static inline unsigned
 my_slot (void)
 {
-  static atomic_uint threads;
-  static _Thread_local unsigned number;         /* 0: none yet */
-
-  if (number == 0)
-    number = 1 + atomic_fetch_add (&threads, 1) % SLOTS;
+  if (__builtin_expect (number == 0, 0))
+    number = 1 + find_slot ();
   return number - 1;
+}
+
+/* --- pins --- */
+
+static inline _Atomic uint64_t *
+count_of (struct grace *g, struct grace_pin pin)
+{
+  return &g->slots[pin.slot / SLOTS][pin.slot % SLOTS].count;
+}
+
+static inline bool
+is_owned (struct grace_pin pin)
+{
+  return pin.slot % SLOTS < OWNED;
+}
+
+/* Subtracts one pin, and adds what is counted: together that is MORE. */
+static inline void
+leave (struct grace *g, struct grace_pin pin, uint64_t more)
+{
+  _Atomic uint64_t *const count = count_of (g, pin);
+
+  if (__builtin_expect (is_owned (pin), 1))
+    atomic_store_explicit (count,
+                           atomic_load_explicit (count, memory_order_relaxed) + more,
+                           memory_order_release);
+  else
+    atomic_fetch_add (count, more);
 }
 
 struct grace_pin
@@ -106,26 +185,29 @@ grace_enter (struct grace *g)
 
   for (;;) {
     const uint64_t e = atomic_load (&g->epoch);
-    const unsigned parity = e & 1;
+    const struct grace_pin pin = { .slot = (e & 1) * SLOTS + i };
+    _Atomic uint64_t *const count = count_of (g, pin);
 
-    atomic_fetch_add (&g->slots[parity][i].count, 1);
+    if (__builtin_expect (is_owned (pin), 1))
+      atomic_store (count, atomic_load_explicit (count, memory_order_relaxed) + 1);
+    else
+      atomic_fetch_add (count, 1);
     if (atomic_load (&g->epoch) == e)
-      return (struct grace_pin) { .slot = parity * SLOTS + i };
-    atomic_fetch_sub (&g->slots[parity][i].count, 1);
+      return pin;
+    leave (g, pin, -1);
   }
 }
 
 void
 grace_leave (struct grace *g, struct grace_pin pin)
 {
-  atomic_fetch_sub (&g->slots[pin.slot / SLOTS][pin.slot % SLOTS].count, 1);
+  leave (g, pin, -1);
 }
 
 void
 grace_leave_counting (struct grace *g, struct grace_pin pin)
 {
-  /* Adds one above the pins, and subtracts one pin, which the slot has. */
-  atomic_fetch_add (&g->slots[pin.slot / SLOTS][pin.slot % SLOTS].count, PINS);
+  leave (g, pin, PINS);         /* one above the pins, less one pin */
 }
 
 uint64_t

@@ -19,9 +19,9 @@ struct grace;
 extern struct grace *grace_new (void);  /* NULL on ENOMEM */
 extern void grace_free (struct grace *);
 
-/* The pin of a request.  Different threads may enter and leave; pins may nest (there are
- * less than 65536).  Cheap:
- * there is no lock, and threads on different cores touch different cache lines. */
+/* The pin of a request.  The thread that enters leaves; pins may nest (there are less than
+ * 65536).  Cheap: there is no lock, and threads on different cores touch different cache
+ * lines. */
 struct grace_pin { uint32_t slot; };
 extern struct grace_pin grace_enter (struct grace *);
 extern void grace_leave (struct grace *, struct grace_pin);

@@ -38,6 +38,9 @@ disturb (void)
 #undef atomic_load
 #define atomic_load(p)                                          \
   (disturb (), atomic_load_explicit ((p), memory_order_seq_cst))
+#undef atomic_store
+#define atomic_store(p, x)                                      \
+  (disturb (), atomic_store_explicit ((p), (x), memory_order_seq_cst))
 #undef atomic_fetch_add
 #define atomic_fetch_add(p, x)                                  \
   (disturb (), atomic_fetch_add_explicit ((p), (x), memory_order_seq_cst))
@@ -135,36 +138,76 @@ test_counting (void)
   grace_free (g);
 }
 
-/* --- a pin that ends on another thread --- */
+/* --- threads that come and go --- */
 
-struct handed { struct grace *g; struct grace_pin pin; };
+#define MANY (2 * OWNED)
+
+struct visit {
+  struct grace *g;
+  pthread_barrier_t *inside, *over;
+  unsigned slot;
+};
 
 static void *
-leave_there (void *arg)
+visit (void *arg)
 {
-  struct handed *h = arg;
+  struct visit *v = arg;
+  const struct grace_pin pin = grace_enter (v->g);
 
-  grace_leave (h->g, h->pin);
+  v->slot = pin.slot % SLOTS;
+  pthread_barrier_wait (v->inside);
+  pthread_barrier_wait (v->over);
+  grace_leave_counting (v->g, pin);
   return NULL;
 }
 
+/* N threads are inside at the same time. */
 static void
-test_other_thread (void)
+visit_together (struct grace *g, unsigned n)
 {
-  struct handed h = { .g = grace_new () };
-  pthread_t t;
+  struct visit v[MANY];
+  pthread_t t[MANY];
+  pthread_barrier_t inside, over;
+  unsigned users[SLOTS] = { 0 }, i;
   uint64_t s;
 
-  CHECK (h.g != NULL);
-  for (int i = 0; i < 100; i++) {
-    h.pin = grace_enter (h.g);
-    s = grace_stamp (h.g);
-    CHECK (!grace_passed (h.g, s));
-    CHECK (pthread_create (&t, NULL, leave_there, &h) == 0);
-    pthread_join (t, NULL);
-    CHECK (grace_passed (h.g, s));
+  pthread_barrier_init (&inside, NULL, n + 1);
+  pthread_barrier_init (&over, NULL, n + 1);
+  for (i = 0; i < n; i++) {
+    v[i] = (struct visit) { .g = g, .inside = &inside, .over = &over };
+    CHECK (pthread_create (&t[i], NULL, visit, &v[i]) == 0);
   }
-  grace_free (h.g);
+  pthread_barrier_wait (&inside);
+  s = grace_stamp (g);
+  CHECK (!grace_passed (g, s));
+  pthread_barrier_wait (&over);
+  for (i = 0; i < n; i++)
+    pthread_join (t[i], NULL);
+  CHECK (grace_passed (g, s));
+
+  for (i = 0; i < n; i++)
+    users[v[i].slot]++;
+  for (i = 0; i < OWNED; i++)
+    CHECK (users[i] <= 1);
+  if (n < OWNED / 2)            /* threads that have ended own nothing */
+    for (i = OWNED; i < SLOTS; i++)
+      CHECK (users[i] == 0);
+  pthread_barrier_destroy (&inside);
+  pthread_barrier_destroy (&over);
+}
+
+static void
+test_threads (void)
+{
+  struct grace *g = grace_new ();
+
+  CHECK (g != NULL);
+  for (unsigned i = 0; i < 3; i++) {
+    visit_together (g, MANY);
+    visit_together (g, 2);
+  }
+  CHECK (grace_counted (g) == 3 * (MANY + 2));
+  grace_free (g);
 }
 
 /* --- stress --- */
@@ -317,7 +360,7 @@ main (int argc, char *argv[])
   }
   test_order ();
   test_counting ();
-  test_other_thread ();
+  test_threads ();
   test_stress (seed_from_env ());
   return 0;
 }
