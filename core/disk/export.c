@@ -58,10 +58,13 @@ disk_serves_snapshot (struct disk *d, const char *id)
 {
   LOCK_FOR_BLOCK (&d->lock);
 
-  for (const struct export *e = d->open; e; e = e->next)
-    if (e->kind == &export_snapshot &&
-        strcmp (e->generation->image->snapshots.list[e->slot->number].id, id) == 0)
+  for (const struct export *e = d->open; e; e = e->next) {
+    const struct export_slot *slot = e->instant ? e->instant : e->slot;
+
+    if (slot->kind == &export_snapshot &&
+        strcmp (e->generation->image->snapshots.list[slot->number].id, id) == 0)
       return true;
+  }
   return false;
 }
 
@@ -88,7 +91,7 @@ static struct export *
 new_export (struct disk *d, const char *name)
 {
   struct generation *g = generation_hold (d);
-  struct export_slot *slot = exports_find (g, name);
+  struct export_slot *instant, *slot = exports_find (g, name, &instant);
   struct export *e = slot ? calloc (1, slot->kind->bytes) : NULL;
 
   if (e == NULL) {
@@ -102,6 +105,7 @@ new_export (struct disk *d, const char *name)
   e->disk = d;
   e->generation = g;
   e->slot = slot;
+  e->instant = instant;
   e->kind = slot->kind;
   return e;
 }

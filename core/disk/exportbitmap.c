@@ -11,6 +11,10 @@
  * however much is recorded meanwhile.  The bytes are those that the disk has when they
  * are read.
  *
+ * bitmap:NAME@SNAPSHOT shows the data of an internal snapshot where the bitmap is marked.
+ * If the snapshot was taken when the bitmap ceased to record, that is what has changed
+ * up to this instant, whatever clients have written since.
+ *
  * Locks: the disk's lock guards which copies of bits there are, their users, and their
  * state.  Bits are copied without it, because there may be many.  Until a copy is
  * complete, only clients of the same bitmap wait.
@@ -45,6 +49,7 @@ struct bits {
 struct bitmap_export {
   struct export e;
   struct bits *bits;
+  struct view instant;          /* if e.instant is set */
 };
 
 /* --- names --- */
@@ -192,6 +197,23 @@ fill_bits (struct generation *g, struct export_slot *slot, struct bits *b)
   return -1;
 }
 
+/* The bits are about a disk of the present size. */
+static int
+open_instant (struct export *e)
+{
+  struct bitmap_export *x = (struct bitmap_export *) e;
+
+  if (exportsnapshot_view (e, e->instant, &x->instant) == -1)
+    return -1;
+  if (x->instant.size == e->size)
+    return 0;
+  report_error ("%s: a bitmap of a disk of %" PRIu64 " bytes cannot be served with a "
+                "snapshot of %" PRIu64 " bytes", e->disk->options.path, e->size,
+                x->instant.size);
+  errno = EINVAL;
+  return -1;
+}
+
 static int
 open_bitmap (struct export *e)
 {
@@ -201,6 +223,8 @@ open_bitmap (struct export *e)
   struct disk *d = e->disk;
 
   e->size = g->frozen.size;
+  if (e->instant && open_instant (e) == -1)
+    return -1;
   {
     LOCK_FOR_BLOCK (&d->lock);
 
@@ -224,6 +248,13 @@ close_bitmap (struct export *e)
 }
 
 /* --- requests --- */
+
+static const struct view *
+view_bitmap (const struct export *e, const struct view *current, struct view *made)
+{
+  (void) made;
+  return e->instant ? &((const struct bitmap_export *) e)->instant : current;
+}
 
 static int
 read_bitmap (const struct export *e, const struct view *v, void *buf, uint64_t count,
@@ -271,5 +302,5 @@ const struct export_kind export_bitmap = {
   .is_void = bitmap_is_void,
   .bytes = sizeof (struct bitmap_export), .open = open_bitmap, .close = close_bitmap,
   .forget = free_bits,
-  .read = read_bitmap, .extents = extents_bitmap,
+  .view = view_bitmap, .read = read_bitmap, .extents = extents_bitmap,
 };

@@ -31,6 +31,7 @@ struct export {
   struct disk *disk;
   struct generation *generation;        /* that it holds; NULL: the kind follows */
   struct export_slot *slot;     /* of the generation; NULL: the kind follows */
+  struct export_slot *instant;  /* the snapshot whose data a bitmap shows; or NULL */
   struct export *next;          /* that holds a generation; under the disk's lock */
   const struct export_kind *kind;       /* slot->kind */
   bool writable;
@@ -94,7 +95,13 @@ extern const struct export_kind export_active, export_snapshot, export_layer,
 extern int exports_each (const struct generation *, export_fn emit, void *opaque,
                          unsigned *unlisted);
 
-/* Finds the export that NAME means.  NULL: there is none (reported). */
-extern struct export_slot *exports_find (const struct generation *, const char *name);
+/* Finds the export that NAME means.  *INSTANT: the snapshot whose data a bitmap shows, or
+ * NULL.  NULL: there is none (reported). */
+extern struct export_slot *exports_find (const struct generation *, const char *name,
+                                         struct export_slot **instant);
+
+/* Makes a view of the snapshot of SLOT, for a client of an export.  -1: reported. */
+extern int exportsnapshot_view (const struct export *, struct export_slot *slot,
+                                struct view *);
 
 #endif /* QCOW2_EXPORTKIND_H */

@@ -11,6 +11,9 @@
  * image may have 65,536 snapshots and as many bitmaps, so the names are chosen once for
  * each generation.
  *
+ * bitmap:NAME@SNAPSHOT joins two of them.  There may be 2^32 such pairs, so they are not
+ * listed.
+ *
  * With snapshot= the only export is "", which means that snapshot.
  *
  * Locks: the disk's lock guards `kept' of the slots; nothing else changes.
@@ -74,8 +77,29 @@ find_in (const struct generation *g, const struct export_kind *kind, const char 
   return slot + number;
 }
 
+/* NAME@SNAPSHOT.  Both may contain an @: the last one that gives two names counts. */
+static struct export_slot *
+find_at_instant (const struct generation *g, const char *name,
+                 struct export_slot **instant)
+{
+  char bitmap[NAME_BUFFER];
+  struct export_slot *slot;
+
+  for (size_t i = strlen (name); i-- > 0;) {
+    if (name[i] != '@' || i >= sizeof bitmap)
+      continue;
+    memcpy (bitmap, name, i);
+    bitmap[i] = '\0';
+    slot = find_in (g, &export_bitmap, bitmap);
+    *instant = slot ? find_in (g, &export_snapshot, name + i + 1) : NULL;
+    if (*instant)
+      return slot;
+  }
+  return NULL;
+}
+
 struct export_slot *
-exports_find (const struct generation *g, const char *name)
+exports_find (const struct generation *g, const char *name, struct export_slot **instant)
 {
   const struct export_kind *kind = kind_of (name);
   const struct disk_options *o = &g->disk->options;
@@ -91,7 +115,10 @@ exports_find (const struct generation *g, const char *name)
   if (only)
     kind = &export_snapshot;
   name = only ? only : name + strlen (kind->prefix);
+  *instant = NULL;
   slot = find_in (g, kind, name);
+  if (slot == NULL && kind == &export_bitmap)
+    slot = find_at_instant (g, name, instant);
   if (slot)
     return slot;
   if (kind->hint)

@@ -68,27 +68,36 @@ describe_snapshot (const struct generation *g, size_t number, char *text, size_t
             s->disk_size, s->vm_state_size ? ", with VM state" : "");
 }
 
-static int
-open_snapshot (struct export *e)
+int
+exportsnapshot_view (const struct export *e, struct export_slot *slot, struct view *v)
 {
-  struct snapshot_export *x = (struct snapshot_export *) e;
   struct disk *d = e->disk;
   const struct generation *g = e->generation;
-  const struct snapshot *s = &g->image->snapshots.list[e->slot->number];
+  const struct snapshot *s = &g->image->snapshots.list[slot->number];
   LOCK_FOR_BLOCK (&d->lock);
 
   if (snapshot_check_table (d->options.path, &g->image->header, s) == -1)
     return -1;
-  if (e->slot->kept == NULL)
-    e->slot->kept = layers_view_new_snapshot (g->layers, d->map, s->l1_offset,
-                                              s->disk_size, d->options.l2_slice);
-  if (e->slot->kept == NULL)
+  if (slot->kept == NULL)
+    slot->kept = layers_view_new_snapshot (g->layers, d->map, s->l1_offset,
+                                           s->disk_size, d->options.l2_slice);
+  if (slot->kept == NULL)
     return -1;
-  x->own = g->frozen;
-  x->own.is_active = false;
-  x->own.size = e->size = s->disk_size;
-  x->own.lower = e->slot->kept;
+  *v = g->frozen;
+  v->is_active = false;
+  v->size = s->disk_size;
+  v->lower = slot->kept;
   return 0;
+}
+
+static int
+open_snapshot (struct export *e)
+{
+  struct snapshot_export *x = (struct snapshot_export *) e;
+  const int r = exportsnapshot_view (e, e->slot, &x->own);
+
+  e->size = x->own.size;
+  return r;
 }
 
 static void
