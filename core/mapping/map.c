@@ -41,6 +41,8 @@
  *     whose lookup found a mapping had its own pin before the mapping was removed,
  *     because the accesses are sequentially consistent (grace.c, 4).
  *
+ * (tests/models/map.pml has this protocol, and is checked in all orders of steps.)
+ *
  * All else (RAW, EMPTY, absent; a slice that another thread is moving to a larger table)
  * takes the lock.
  *

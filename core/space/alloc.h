@@ -7,7 +7,7 @@
  * the pointer, after a checkpoint (core/request/checkpoint.c).  The rules are those of
  * doc/DESIGN; a rule beside an arrow has to be kept when it is taken.
  *
- *   state      count  left by
+ *   state      count  then
  *
  *   free         0    alloc_reserve, alloc_reserve_table, alloc_bytes (alloc.c,
  *     |               allocbytes.c): never metadata (R5).  It is at the end of the

@@ -9,15 +9,16 @@
 requires spin -V
 requires gcc --version
 
-# verify OPTION...: what spin's verifier finds, in pan.log: first what must never be, then
-# what must be at last.  Fails if it finds an error, or has not looked at everything.
+# verify MODEL OPTION...: what spin's verifier finds, in pan.log: first what must never be,
+# then what must be at last.  Fails if it finds an error, or has not looked at everything.
 verify ()
 {
-  local flags
+  local flags model="$1"
 
+  shift
   for flags in "-DSAFETY -DNOCLAIM" -DNFAIR=4; do
     rm -f pan*
-    spin -DROUNDS=1 "$@" -a "$srcdir/models/gate.pml" > spin.log
+    spin -DROUNDS=1 "$@" -a "$srcdir/models/$model.pml" > spin.log
     # shellcheck disable=SC2086
     gcc -O1 -w $flags -o pan pan.c
     ./pan -m400000 $([ "$flags" != -DNFAIR=4 ] || echo -a -f) > pan.log
@@ -27,14 +28,30 @@ verify ()
 
 mkdir "$tmp/models"
 cd "$tmp/models"
-verify || fail "the gate: $(cat pan.log)"
-for mistake in GATE_FIRST VIEW_FIRST STAMP_FIRST NO_DRAIN ONE_EPOCH; do
-  ! verify -D$mistake || fail "nobody notices $mistake"
-done
 
-# Readers end, even if the change never does.  (That it does not is an invalid end.)
-rm -f pan*
-spin -DROUNDS=1 -DSTUCK -a "$srcdir/models/gate.pml" > spin.log
-gcc -O1 -w -DNFAIR=4 -o pan pan.c
-./pan -m400000 -a -f > pan.log
-grep -q 'errors: 0' pan.log || fail "readers wait for a change: $(cat pan.log)"
+# ends MODEL OPTION...: does what must be at last come, even if something else never ends?
+# (That it does not is an invalid end.)
+ends ()
+{
+  local model="$1"
+
+  shift
+  rm -f pan*
+  spin -DROUNDS=1 -DSTUCK "$@" -a "$srcdir/models/$model.pml" > spin.log
+  gcc -O1 -w -DNFAIR=4 -o pan pan.c
+  ./pan -m400000 -a -f > pan.log
+  grep -q 'errors: 0' pan.log
+}
+
+verify gate || fail "the gate: $(cat pan.log)"
+for mistake in GATE_FIRST VIEW_FIRST STAMP_FIRST NO_DRAIN ONE_EPOCH; do
+  ! verify gate -D$mistake || fail "nobody notices $mistake"
+done
+ends gate || fail "readers wait for a change: $(cat pan.log)"
+
+verify map || fail "the mapping cache: $(cat pan.log)"
+for mistake in NO_AWAIT EVICT_NOW ONE_LOOK BODY_FIRST FORM_FIRST EVICT_RAW; do
+  ! verify map -D$mistake || fail "nobody notices $mistake"
+done
+ends map || fail "lookups wait for I/O: $(cat pan.log)"
+! ends map -DLOCKED_IO || fail "nobody notices LOCKED_IO"
