@@ -271,6 +271,8 @@ core_sources = \
 	%reldir%/change/newdevice.h \
 	%reldir%/change/newimage.c \
 	%reldir%/change/newimage.h \
+	%reldir%/change/overlay.c \
+	%reldir%/change/overlay.h \
 	%reldir%/change/rawcopy.c \
 	%reldir%/change/rawcopy.h \
 	%reldir%/change/rebase.c \

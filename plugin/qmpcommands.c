@@ -17,6 +17,7 @@
 #include "plugin/qmp.h"
 #include "plugin/qmpchange.h"
 #include "plugin/qmpcommands.h"
+#include "plugin/qmpoverlay.h"
 #include "plugin/qmpquery.h"
 
 typedef json_t *(*command_fn) (const struct qmp_host *, const json_t *arguments,
@@ -72,6 +73,7 @@ static const struct command commands[] = {
   { "block_resize", of_resize, qmpchange_resize, true },
   { "blockdev-snapshot-delete-internal-sync", of_delete, qmpchange_delete_snapshot,
     true },
+  { "blockdev-snapshot-sync", qmpoverlay_arguments, qmpoverlay_run, true },
   QUERY ("query-block", qmpquery_block),
   QUERY ("query-block-exports", qmpquery_exports),
   QUERY ("query-block-jobs", qmpquery_nothing),

@@ -7,7 +7,9 @@
  *   node       node0        IMAGE/node0        the image itself
  *              node1        IMAGE/node1        its backing file, and so on
  *
- * A device also means its node 0, so commands take either.
+ * Images that were put on top later have the name that the command gave, or the next
+ * number; names stay with their files.  A device also means the node of the image itself,
+ * so commands take either.
  *
  * All changes of disks are made by the thread that runs commands, so a disk that was
  * found stays as it is until that thread changes it.
@@ -31,15 +33,25 @@
 
 /* Is NAME a node of a chain of N files?  *LAYER: which one. */
 static bool
-parse_node (const char *name, unsigned n, unsigned *layer)
+parse_node (const struct qmp_host *host, const char *name, unsigned n, unsigned *layer)
 {
+  const struct qmp_tops *tops = host->tops;
   char text[24];
+  unsigned i;
 
+  for (i = 0; i < tops->n; i++)
+    if (strcmp (tops->names[i], name) == 0) {
+      *layer = tops->n - 1 - i;
+      return true;
+    }
   if (strncmp (name, NODE, strlen (NODE)) != 0)
     return false;
-  *layer = strtoul (name + strlen (NODE), NULL, 10);
-  snprintf (text, sizeof text, NODE "%u", *layer);
-  return *layer < n && strcmp (name, text) == 0;
+  i = strtoul (name + strlen (NODE), NULL, 10);
+  snprintf (text, sizeof text, NODE "%u", i);
+  if (i >= n - tops->n || strcmp (name, text) != 0)
+    return false;
+  *layer = i + tops->n;
+  return true;
 }
 
 static unsigned
@@ -76,7 +88,7 @@ qmptarget_find (const struct qmp_host *host, const char *name, struct qmp_target
   if (host->dir && enter (host->dir, name, t, &node, e) == -1)
     return -1;
   if ((host->dir ? node[0] == '\0' : strcmp (name, DEVICE) == 0) ||
-      parse_node (node, count_nodes (t->disk), &t->layer))
+      parse_node (host, node, count_nodes (t->disk), &t->layer))
     return 0;
   qmptarget_leave (t);
   return -1;
@@ -99,9 +111,55 @@ qmptarget_each (const struct qmp_host *host, dir_fn fn, void *opaque)
 char *
 qmptarget_node (const struct qmp_host *host, const char *device, unsigned layer)
 {
+  const unsigned tops = host->tops->n;
   char *name;
   const int n = host->dir ? asprintf (&name, "%s/" NODE "%u", device, layer)
-    : asprintf (&name, NODE "%u", layer);
+    : layer < tops ? asprintf (&name, "%s", host->tops->names[tops - 1 - layer])
+    : asprintf (&name, NODE "%u", layer - tops);
 
   return n == -1 ? NULL : name;
+}
+
+/* --- images on top --- */
+
+bool
+qmptarget_is_used (const struct qmp_host *host, struct disk *disk, const char *name)
+{
+  unsigned layer;
+
+  return strcmp (name, DEVICE) == 0 || parse_node (host, name, count_nodes (disk), &layer);
+}
+
+char *
+qmptarget_new_top (const struct qmp_host *host, struct disk *disk, const char *name)
+{
+  struct qmp_tops *const tops = host->tops;
+  char **names = reallocarray (tops->names, tops->n + 1, sizeof *names);
+  unsigned number = count_nodes (disk);
+  char text[24];
+
+  if (names == NULL)
+    return NULL;
+  tops->names = names;
+  if (name)
+    return strdup (name);
+  do
+    snprintf (text, sizeof text, NODE "%u", number++);
+  while (qmptarget_is_used (host, disk, text));
+  return strdup (text);
+}
+
+void
+qmptarget_add_top (const struct qmp_host *host, char *name)
+{
+  host->tops->names[host->tops->n++] = name;
+}
+
+void
+qmptarget_free_tops (struct qmp_tops *tops)
+{
+  for (unsigned i = 0; i < tops->n; i++)
+    free (tops->names[i]);
+  free (tops->names);
+  *tops = (struct qmp_tops) { .n = 0 };
 }

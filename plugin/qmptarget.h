@@ -11,12 +11,20 @@
 #include "plugin/iostats.h"
 #include "plugin/qmpargs.h"
 
+/* The names of images that were put on top of the disk, the oldest one first. */
+struct qmp_tops {
+  char **names;
+  unsigned n;
+};
+
 /* What is served: a disk, or a directory. */
 struct qmp_host {
   struct disk *disk;
   struct dir *dir;
   struct iostats *iostats;
   const char *why_fixed;        /* why no command may change it; or NULL */
+  struct qmp_tops *tops;        /* of the disk; only the thread that runs commands uses
+                                   them */
 };
 
 struct qmp_target {
@@ -41,5 +49,14 @@ extern int qmptarget_each (const struct qmp_host *, dir_fn, void *opaque);
 
 /* The node of a layer of that device.  NULL on ENOMEM; the caller frees it. */
 extern char *qmptarget_node (const struct qmp_host *, const char *device, unsigned layer);
+
+/* Does that name already mean something? */
+extern bool qmptarget_is_used (const struct qmp_host *, struct disk *, const char *name);
+/* Before an image is put on top of the disk: returns its NAME, or if it has none the next
+ * number, for qmptarget_add_top, and makes space for it.  NULL on ENOMEM. */
+extern char *qmptarget_new_top (const struct qmp_host *, struct disk *, const char *name);
+/* It is on top.  The host owns the name. */
+extern void qmptarget_add_top (const struct qmp_host *, char *name);
+extern void qmptarget_free_tops (struct qmp_tops *);
 
 #endif /* QCOW2_QMPTARGET_H */

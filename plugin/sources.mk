@@ -43,6 +43,8 @@ callback_sources = \
 	%reldir%/qmpchange.h \
 	%reldir%/qmpcommands.c \
 	%reldir%/qmpcommands.h \
+	%reldir%/qmpoverlay.c \
+	%reldir%/qmpoverlay.h \
 	%reldir%/qmpquery.c \
 	%reldir%/qmpquery.h \
 	%reldir%/qmptarget.c \

@@ -69,7 +69,6 @@ struct generation {
 struct disk {
   struct disk_options options;  /* constant, but for the two that a change of the backing
                                    file makes void: under `steps' */
-  uint64_t cluster_size;        /* bytes */
   _Atomic (const char *) why_fixed;     /* NULL: it may be changed */
 
   struct map *map;

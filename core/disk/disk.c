@@ -109,7 +109,6 @@ disk_open_on (const struct disk_options *options, struct image *image,
   d = new_disk (options);
   if (d == NULL)
     return -1;
-  d->cluster_size = h->cluster_size;
   layers = disk_open_layers (options, image);
   d->now = layers ? generation_new (d, image, layers) : NULL;
   if (d->now == NULL) {

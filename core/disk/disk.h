@@ -144,6 +144,8 @@ struct disk_change {
    * only that used.  NULL: nothing. */
   void (*release) (void *opaque);
   bool data_file;               /* it is possible with an external data file */
+  struct image *top;            /* NULL, or: from then on this loaded image is the top one,
+                                   over the present one.  MAKE locks it as a writer */
   const struct layers *over;    /* from then on the image lies over the layers below the
                                    top of this stack; NULL: as before */
 };

@@ -222,7 +222,7 @@ uint64_t
 export_unit_size (const struct export *e)
 {
   struct generation *g = generation_hold (e->disk);
-  const uint64_t unit = e->disk->options.compress ? e->disk->cluster_size
+  const uint64_t unit = e->disk->options.compress ? g->image->header.cluster_size
     : entry_unit_size (&g->image->header);
 
   generation_drop (g);

@@ -125,7 +125,7 @@ new_bits (const struct generation *g, size_t number)
   /* A single bitmap always fits. */
   if (others > 0 && others + bytes > MAX_FROZEN) {
     report_error ("%s: the bitmaps that clients read at the same time need more than %"
-                  PRIu64 " bytes", d->options.path, MAX_FROZEN);
+                  PRIu64 " bytes", storage_path (g->image->file), MAX_FROZEN);
     errno = ENOMEM;
     return NULL;
   }

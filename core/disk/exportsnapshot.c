@@ -76,7 +76,7 @@ exportsnapshot_view (const struct export *e, struct export_slot *slot, struct vi
   const struct snapshot *s = &g->image->snapshots.list[slot->number];
   LOCK_FOR_BLOCK (&d->lock);
 
-  if (snapshot_check_table (d->options.path, &g->image->header, s) == -1)
+  if (snapshot_check_table (storage_path (g->image->file), &g->image->header, s) == -1)
     return -1;
   if (slot->kept == NULL)
     slot->kept = layers_view_new_snapshot (g->layers, d->map, s->l1_offset,

@@ -69,14 +69,18 @@ is_orphan (const struct disk *d, struct piece *p)
   return clock_ms () - p->alone_since >= d->options.linger_ms;
 }
 
-/* The largest number of bytes that can be changed at once from guest offset START on. */
+/* The largest number of bytes that can be changed at once from *START on, the first cluster
+ * that begins at guest OFFSET or later.  *CS: the size of a cluster, in bytes. */
 static uint64_t
-edit_limit (const struct disk *d, uint64_t start)
+edit_limit (const struct disk *d, uint64_t offset, uint64_t *start, uint64_t *cs)
 {
   const struct grace_pin pin = grace_enter (d->grace);
   const struct view *v = atomic_load (&d->current);
-  const uint64_t limit = v->w ? l2_edit_limit (v->w->l2, start) : UINT64_MAX;
+  uint64_t limit;
 
+  *cs = v->image->header.cluster_size;
+  *start = round_up (offset, *cs);
+  limit = v->w ? l2_edit_limit (v->w->l2, *start) : UINT64_MAX;
   grace_leave (d->grace, pin);
   return limit;
 }
@@ -87,8 +91,7 @@ edit_limit (const struct disk *d, uint64_t start)
 static int
 next_piece (const struct disk *d, struct piece *p)
 {
-  const uint64_t cs = d->cluster_size;
-  uint64_t start, most;
+  uint64_t start, most, cs;
 
   p->offset += p->count;
   if (p->offset >= p->end)
@@ -97,8 +100,8 @@ next_piece (const struct disk *d, struct piece *p)
     errno = ESHUTDOWN;
     return -1;
   }
-  start = round_up (p->offset, cs);
-  most = min64 (MOST_PIECE - (start & (MOST_PIECE - 1)), edit_limit (d, start));
+  most = edit_limit (d, p->offset, &start, &cs);
+  most = min64 (MOST_PIECE - (start & (MOST_PIECE - 1)), most);
   most += start - p->offset;
   p->count = p->end - p->offset;
   if (p->count >= most + cs)

@@ -329,21 +329,23 @@ disk_end_ahead (struct disk *d)
 /* How often the next generation is read, while there is no memory for it. */
 #define MOST_TRIES 3
 
-/* The generation that the file describes now, over the layers below the top of OVER (NULL:
- * the present ones).  NULL: reported. */
+/* The generation that the file describes now, or that a change has made of it (C; NULL:
+ * none).  NULL: reported. */
 static struct generation *
-read_next (struct disk *d, const struct layers *over)
+read_next (struct disk *d, const struct disk_change *c)
 {
-  struct image *image = image_again (d->now->image);
+  struct image *again = image_again (d->now->image);
+  struct image *const top = c && c->top ? c->top : again;
   struct generation *next = NULL;
   struct layers *layers;
 
-  if (image == NULL)
+  if (again == NULL)
     return NULL;
-  layers = layers_over (image, over ? over : d->now->layers);
+  layers = layers_over (top, top == again ? NULL : again,
+                        c && c->over ? c->over : d->now->layers);
   if (layers)
-    next = generation_new (d, image, layers);
-  image_close (image);          /* the generation is an owner of its own */
+    next = generation_new (d, top, layers);
+  image_close (again);          /* the generation is an owner of its own */
   if (next && d->may_read_ahead)
     readahead_allow (next->readahead);
   return next;
@@ -376,14 +378,14 @@ publish (struct disk *d, struct generation *next)
 /* The same.  Without a next generation the disk fails, so a moment without memory is waited
  * for. */
 static struct generation *
-read_surely (struct disk *d, const struct layers *over)
+read_surely (struct disk *d, const struct disk_change *c)
 {
   const struct timespec moment = { .tv_nsec = 10000000 };
   struct generation *next;
 
   for (unsigned tries = 1; ; tries++) {
     report_keep ();
-    next = read_next (d, over);
+    next = read_next (d, c);
     report_end_keeping (next == NULL && (errno != ENOMEM || tries == MOST_TRIES));
     if (next || errno != ENOMEM || tries == MOST_TRIES)
       return next;
@@ -391,33 +393,33 @@ read_surely (struct disk *d, const struct layers *over)
   }
 }
 
-/* The next generation, which is published.  NULL: reported, and the disk has failed. */
-static struct generation *
-follow (struct disk *d, const struct layers *over)
+/* The next generation is published.  -1: reported; there is none. */
+static int
+follow (struct disk *d, const struct disk_change *c)
 {
-  struct generation *next = read_surely (d, over);
+  struct generation *next = read_surely (d, c);
 
-  if (next)
-    publish (d, next);
-  else
-    health_fail (d->now->image->health, "it could not be read again after a change");
-  return next;
+  if (next == NULL)
+    return -1;
+  publish (d, next);
+  return 0;
 }
 
-/* The next generation is made of the file, even if nothing has changed: a change that
- * failed may have used free space, which the allocator does not know of.  If there can be
- * none, readers keep the old one (R9); what was changed is durable all the same. */
+/* The image has another one on top, which is written from now on; what parameters said
+ * about files is void. */
 static void
-go_on (struct disk *d, const struct disk_change *c, bool changed)
+put_below (struct disk *d, struct image *image, const struct image *top)
 {
-  struct generation *const old = d->now;
+  image_lock (image, IMAGE_READER);
+  d->options.path = storage_path (top->file);
+  d->options.backing = BACKING_FOLLOW;
+  d->options.backing_format = NULL;
+  d->options.data_file = DATA_FILE_FOLLOW;
+}
 
-  if (follow (d, changed ? c->over : NULL) == NULL)
-    return;
-  if (changed && c->release)
-    c->release (c->opaque);
-  trace (d, "what only the one before used is free");
-  generation_drop (old);
+static void
+write_again (struct disk *d)
+{
   if (d->writers == 0)
     return;
   if (become_writable (d) == 0) {
@@ -426,6 +428,34 @@ go_on (struct disk *d, const struct disk_change *c, bool changed)
   }
   else
     health_fail (d->now->image->health, "it could not be written after a change");
+}
+
+/* The next generation is made of the file, even if nothing has changed: a change that
+ * failed may have used free space, which the allocator does not know of.  If there can be
+ * none, readers keep the old one (R9); what was changed is durable all the same.  Only a
+ * new image on top (C->top) changes no file: without a next generation, the disk goes on
+ * as before.  -1: it does. */
+static int
+go_on (struct disk *d, const struct disk_change *c, bool changed)
+{
+  struct generation *const old = d->now;
+  const bool has_top = changed && c->top;
+
+  if (follow (d, changed ? c : NULL) == -1) {
+    if (has_top)
+      write_again (d);
+    else
+      health_fail (old->image->health, "it could not be read again after a change");
+    return has_top ? -1 : 0;
+  }
+  if (has_top)
+    put_below (d, old->image, c->top);
+  if (changed && c->release)
+    c->release (c->opaque);
+  trace (d, "what only the one before used is free");
+  generation_drop (old);
+  write_again (d);
+  return 0;
 }
 
 static int
@@ -473,15 +503,17 @@ change (struct disk *d, const struct disk_change *c)
 {
   struct health *const health = d->now->image->health;
   bool changed = false;
-  const int r = make_change (d, c, &changed);
-  const int err = errno;
+  int r = make_change (d, c, &changed);
+  int err = errno;
 
   if (d->restless) {            /* nothing was changed */
     if (d->writers > 0 && is_healthy (d))
       checkpoint_start_timer (d->now->w.checkpoint);
   }
-  else if (is_healthy (d))
-    go_on (d, c, changed);
+  else if (is_healthy (d) && go_on (d, c, changed) == -1) {
+    r = -1;
+    err = errno;
+  }
   health_end_switch (health);
   errno = err;
   return r;

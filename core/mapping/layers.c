@@ -118,13 +118,14 @@ layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
 }
 
 struct layers *
-layers_over (struct image *top, const struct layers *below)
+layers_over (struct image *top, struct image *second, const struct layers *below)
 {
   struct layers *s = layers_new ();
 
   if (s == NULL)
     return NULL;
-  if (layers_add_image (s, top) == -1 || reserve (s, below->n) == -1) {
+  if (layers_add_image (s, top) == -1 ||
+      (second && layers_add_image (s, second) == -1) || reserve (s, below->n) == -1) {
     layers_free (s);
     return NULL;
   }

@@ -28,9 +28,11 @@ extern int layers_add_image (struct layers *, struct image *);
 /* The same for a raw file of SIZE bytes.  On success the stack owns the file. */
 extern int layers_add_raw (struct layers *, struct storage *, uint64_t size);
 
-/* Creates a stack of TOP (as for layers_add_image) over the layers that are below the top
- * image of another stack, which shares them.  NULL: reported. */
-extern struct layers *layers_over (struct image *top, const struct layers *);
+/* Creates a stack of TOP (as for layers_add_image), of SECOND (the same; NULL: nothing), and
+ * of the layers that are below the top image of another stack, which shares them.  NULL:
+ * reported. */
+extern struct layers *layers_over (struct image *top, struct image *second,
+                                   const struct layers *);
 
 extern unsigned layers_count (const struct layers *);
 /* NULL: a raw file. */

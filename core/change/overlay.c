@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a disk get a new image on top (an external snapshot)?
+ *
+ * The new image is complete and durable before anything else happens: it is created with
+ * clients writing, or is there and has no data.  Behind the gate the present image comes to
+ * rest, as after the last writer, and stays so: it is only read from then on.  The next
+ * generation has the new image on top, over all layers of the one before.  No metadata
+ * changes, so this takes as long for a large disk as for a small one.
+ *
+ * Both images are valid at each instant.  No file says which of them is the disk: like
+ * QEMU, the server goes on with the new one, and whoever starts it again has to name that.
+ * What clients flush after the change is in the new image alone.
+ *
+ * Refused are images that would not show the same disk, or would show it to others:
+ *
+ *   another size, data of its own, another backing file
+ *   encrypted disks: what is written to a new image would not be encrypted
+ *   a disk of a directory: the name of the export would mean the old image again when the
+ *   disk is opened for the next time, and a write to that would damage the new one
+ *
+ * Locks: none of its own.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "change/create.h"
+#include "change/edit.h"
+#include "change/overlay.h"
+
+struct change {
+  struct disk *disk;
+  const struct overlay *overlay;
+  struct image *top;            /* the new image */
+};
+
+static int
+refuse (const struct change *c, int err, const char *why)
+{
+  report_error ("%s: cannot become the top of the disk: %s", c->overlay->path, why);
+  errno = err;
+  return -1;
+}
+
+/* --- the new image --- */
+
+/* Creates it, over the present image, whose properties it gets. */
+static int
+create (const struct change *c, struct create_options *o, struct created **created)
+{
+  const struct disk_options *const d = disk_get_options (c->disk);
+  const struct disk_inside in = disk_inside (c->disk);
+  const struct grace_pin pin = grace_enter (in.grace);
+  const struct header *const h = &in.view->image->header;
+
+  *o = (struct create_options) {
+    .path = c->overlay->path,
+    .image = {
+      .size = h->size, .cluster_size = h->cluster_size, .version = 3,
+      .refcount_bits = 1u << h->refcount_order, .extended_l2 = h->l2_entry_size == 16,
+      .compression_type = h->compression_type, .backing_file = d->path,
+      .backing_format = "qcow2",
+    },
+    .rules = d->rules,
+    /* (The chain is locked: this disk has it open.) */
+    .file = { .cache = d->cache, .link = &d->link, .hooks = d->hooks },
+  };
+  grace_leave (in.grace, pin);
+  return create_image (o, created);
+}
+
+/* Has it no cluster of its own?  The L1 table is read in pieces. */
+static int
+check_empty (const struct change *c)
+{
+  const struct header *const h = &c->top->header;
+  const uint64_t bytes = h->l1_entries * sizeof (struct be64);
+  char buf[4096];
+
+  for (uint64_t n, at = 0; at < bytes; at += n) {
+    n = min64 (bytes - at, sizeof buf);
+    if (storage_read (c->top->file, buf, n, h->l1_offset + at) == -1)
+      return -1;
+    if (!bytes_are_zero (buf, n))
+      return refuse (c, EINVAL, "it contains data of its own");
+  }
+  return 0;
+}
+
+static int
+check_top (const struct change *c)
+{
+  const struct header *const h = &c->top->header;
+  const char *why = image_why_readonly (c->top);
+
+  if (why == NULL && h->crypt_method != QCOW2_CRYPT_NONE)
+    why = "it is encrypted";
+  else if (why == NULL && (h->incompatible & QCOW2_INCOMPAT_CORRUPT))
+    why = "it is marked corrupt";
+  else if (why == NULL && c->top->data)
+    why = "it has an external data file";
+  else if (why == NULL && (h->nb_snapshots > 0 || h->has_bitmaps))
+    why = "it has snapshots or bitmaps of its own";
+  return why ? refuse (c, EINVAL, why) : check_empty (c);
+}
+
+/* Opens it as a reader. */
+static int
+open_top (struct change *c)
+{
+  const struct disk_options *const d = disk_get_options (c->disk);
+  struct disk_options options = *d;
+
+  options.path = c->overlay->path;
+  options.backing = BACKING_FOLLOW;
+  options.data_file = DATA_FILE_FOLLOW;
+  c->top = disk_open_image (&options);
+  return c->top && image_load (c->top) == 0 && image_read_snapshots (c->top) == 0 &&
+    check_top (c) == 0 && storage_sync (c->top->file) == 0 ? 0 : -1;
+}
+
+/* --- the change --- */
+
+/* Behind the gate.  (Before, another change might have come.) */
+static int
+check_over (void *opaque, struct image *image)
+{
+  const struct change *c = opaque;
+  const struct header *const h = &c->top->header;
+  struct disk_options options = *disk_get_options (c->disk);
+
+  options.path = c->overlay->path;
+  if (h->size != image->header.size)
+    return refuse (c, EINVAL, "it has another size than the disk");
+  if (image->header.crypt_method != QCOW2_CRYPT_NONE)
+    return refuse (c, ENOTSUP, "the disk is encrypted");
+  if (h->backing_file == NULL ||
+      !edit_name_means (&options, h->backing_file, image->file))
+    return refuse (c, EINVAL, "it does not name the disk's image as its backing file");
+  if (h->backing_format && strcmp (h->backing_format, "qcow2") != 0)
+    return refuse (c, EINVAL, "it does not say that its backing file is a qcow2 image");
+  return image_lock (c->top, IMAGE_WRITER);
+}
+
+static int
+change (struct change *c)
+{
+  struct disk_change dc = { .opaque = c, .make = check_over, .data_file = true };
+
+  if (open_top (c) == -1)
+    return -1;
+  dc.top = c->top;
+  return disk_change (c->disk, &dc);
+}
+
+int
+overlay_disk (struct disk *d, const struct overlay *overlay)
+{
+  struct change c = { .disk = d, .overlay = overlay };
+  struct create_options options;
+  struct created *created = NULL;
+  int r;
+
+  if (disk_get_options (d)->in_dir.name)
+    return refuse (&c, ENOTSUP, "the disk is one of a directory");
+  if (overlay->create && create (&c, &options, &created) == -1)
+    return -1;
+  r = change (&c);
+  KEEP_ERRNO_FOR_BLOCK;
+  image_close (c.top);
+  if (r == 0)
+    created_keep (created);
+  else
+    created_withdraw (created);
+  return r;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Puts a new image on top of a disk: an external snapshot.  See overlay.c.
+ */
+
+#ifndef QCOW2_OVERLAY_H
+#define QCOW2_OVERLAY_H
+
+#include <stdbool.h>
+
+#include "disk/disk.h"
+
+struct overlay {
+  const char *path;             /* absolute, of the new image */
+  bool create;                  /* there must be no file yet; else the image is there, and
+                                   is empty */
+};
+
+/* From now on the disk writes the new image, and what was its image is the backing file,
+ * which nobody writes any more.  What the disk shows does not change.  Internal snapshots
+ * and bitmaps stay in the backing file.  0: done; whoever opens the disk later has to open
+ * the new image.  -1 (reported): as before; an image that was created is removed. */
+extern int overlay_disk (struct disk *, const struct overlay *);
+
+#endif /* QCOW2_OVERLAY_H */
