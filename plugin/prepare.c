@@ -164,7 +164,7 @@ check_before (struct params *p, struct check **check)
   progress_begin (&progress, "check");
   p->check.watch = (struct check_watch) { progress_step, &progress };
   r = check_image (&p->check, check);
-  p->check.watch = (struct check_watch) { NULL };
+  p->check.watch = (struct check_watch) { .step = NULL };
   progress_end (&progress);
   return r;
 }
