@@ -125,7 +125,8 @@ exports_find (const struct generation *g, const char *name, struct export_slot *
     kind->hint (g, hint, sizeof hint);
   printable (name, strlen (name), text, sizeof text);
   if (hint[0])                  /* it may show what was found in the image */
-    report_error ("%s: there is no %s \"%s\"%s", storage_path (g->image->file), kind->noun, text, hint);
+    report_error ("%s: there is no %s \"%s\"%s", storage_path (g->image->file),
+                  kind->noun, text, hint);
   else
     report_public ("%s%sthere is no %s \"%s\"", image ? image : "", image ? ": " : "",
                    kind->noun, text);
