@@ -29,13 +29,17 @@ told ()
   done
 }
 
-alloc=('added to the reserve' 'taken from the reserve' 'for data' 'for an L2 table'
-       'freed: quarantine' 'in no use' 'free, with a hole' 'given back')
-cache=('missed' 'loaded' 'to be edited')
-change=('gate is closed' 'at rest' 'switched' 'published' 'gate is open'
-        'after [0-9]* ms')
-checkpoint=('begins: a flush' 'slices and' 'counts are written' 'pointers are durable'
-            'ends')
+# (Named by $flag.)
+# shellcheck disable=SC2034
+{
+  alloc=('added to the reserve' 'taken from the reserve' 'for data' 'for an L2 table'
+         'freed: quarantine' 'in no use' 'free, with a hole' 'given back')
+  cache=('missed' 'loaded' 'to be edited')
+  change=('gate is closed' 'at rest' 'switched' 'published' 'gate is open'
+          'after [0-9]* ms')
+  checkpoint=('begins: a flush' 'slices and' 'counts are written' 'pointers are durable'
+              'ends')
+}
 
 for flag in alloc cache change checkpoint; do
   declare -n lines=$flag
