@@ -68,6 +68,10 @@ extern int shadow_add_l2 (struct shadow *, const struct be64 *l2,
 extern int shadow_drop_l2 (struct shadow *, const struct be64 *l2,
                            uint64_t from, uint64_t to);
 
+/* Corrects the COPIED flags of all entries of a table in memory: by the refcounts, or
+ * clears them.  Returns 1 if a flag has changed, else 0, or -1. */
+extern int shadow_correct_l2 (struct shadow *, struct be64 *l2, bool as_counted);
+
 /* Gives the L2 table a new place, which *L1_ENTRY will contain after shadow_write_l1.
  * The refcount of the old table does not change. */
 extern int shadow_replace_l2 (struct shadow *, const struct be64 *l2,

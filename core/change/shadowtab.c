@@ -140,6 +140,32 @@ shadow_drop_l2 (struct shadow *s, const struct be64 *l2, uint64_t from,
   return refer_l2 (s, l2, from, to, shadow_drop);
 }
 
+int
+shadow_correct_l2 (struct shadow *s, struct be64 *l2, bool as_counted)
+{
+  const unsigned step = entry_words (s->h);
+  const uint64_t n = s->h->cluster_size / sizeof *l2;
+  uint64_t i, entry, correct, offset, count;
+  bool changed = false;
+
+  for (i = 0; i < n; i += step) {
+    if (l2[i].be == 0)
+      continue;
+    entry = get64 (l2[i]);
+    correct = entry & ~QCOW2_OFLAG_COPIED;
+    offset = entry & QCOW2_L2_OFFSET_MASK;
+    if (as_counted && offset != 0 && !(entry & QCOW2_OFLAG_COMPRESSED)) {
+      if (shadow_count (s, offset >> s->h->cluster_bits, &count) == -1)
+        return -1;
+      if (count == 1)
+        correct |= QCOW2_OFLAG_COPIED;
+    }
+    changed |= correct != entry;
+    l2[i] = put64 (correct);
+  }
+  return changed;
+}
+
 /* --- new tables --- */
 
 static int

@@ -45,7 +45,6 @@
 #include "util/cleanup.h"
 #include "util/printable.h"
 #include "util/report.h"
-#include "format/entry.h"
 #include "image/snaptable.h"
 #include "change/snapedit.h"
 
@@ -139,34 +138,6 @@ static uint64_t
 table_of (struct be64 entry)
 {
   return get64 (entry) & QCOW2_L1_OFFSET_MASK;
-}
-
-/* Corrects the COPIED flags of all entries of e->l2: by the refcounts, or clears them.
- * Returns 1 if a flag has changed, else 0, or -1. */
-static int
-correct_flags (struct snapedit *e, bool as_counted)
-{
-  const unsigned step = entry_words (e->h);
-  const uint64_t n = e->h->cluster_size / sizeof *e->l2;
-  uint64_t i, entry, correct, offset, count;
-  bool changed = false;
-
-  for (i = 0; i < n; i += step) {
-    if (e->l2[i].be == 0)
-      continue;
-    entry = get64 (e->l2[i]);
-    correct = entry & ~QCOW2_OFLAG_COPIED;
-    offset = entry & QCOW2_L2_OFFSET_MASK;
-    if (as_counted && offset != 0 && !(entry & QCOW2_OFLAG_COMPRESSED)) {
-      if (shadow_count (e->s, offset >> e->h->cluster_bits, &count) == -1)
-        return -1;
-      if (count == 1)
-        correct |= QCOW2_OFLAG_COPIED;
-    }
-    changed |= correct != entry;
-    e->l2[i] = put64 (correct);
-  }
-  return changed;
 }
 
 /* Reads an L2 table into e->l2, and increments or decrements its refcount and those of
@@ -295,7 +266,7 @@ check_new (struct snapedit *e, const char *name)
 static int
 share_table (struct snapedit *e, struct be64 *entry)
 {
-  const int r = add_table (e, *entry) == -1 ? -1 : correct_flags (e, false);
+  const int r = add_table (e, *entry) == -1 ? -1 : shadow_correct_l2 (e->s, e->l2, false);
 
   return r == 1 ? replace_table (e, entry) : r;
 }
@@ -335,7 +306,7 @@ snapedit_create (const struct image *image, bool discard, const char *name,
 static int
 take_table (struct snapedit *e, struct be64 *entry)
 {
-  const int r = add_table (e, *entry) == -1 ? -1 : correct_flags (e, false);
+  const int r = add_table (e, *entry) == -1 ? -1 : shadow_correct_l2 (e->s, e->l2, false);
 
   return r == 1 ? storage_write (e->image->file, e->l2, e->h->cluster_size,
                                  table_of (*entry)) : r;
@@ -416,7 +387,7 @@ static int
 own_table (struct snapedit *e, struct be64 *entry)
 {
   const int r = shadow_read_l2 (e->s, get64 (*entry), e->l2) == -1 ? -1
-    : correct_flags (e, true);
+    : shadow_correct_l2 (e->s, e->l2, true);
 
   return r == 1 ? replace_table (e, entry) : r;
 }
