@@ -249,6 +249,8 @@ core_sources = \
 	%reldir%/disk/writable.c \
 	%reldir%/change/amend.c \
 	%reldir%/change/amend.h \
+	%reldir%/change/amend-impl.h \
+	%reldir%/change/amendzero.c \
 	%reldir%/change/bitmapedit.c \
 	%reldir%/change/bitmapedit.h \
 	%reldir%/change/bitmapmerge.c \

@@ -6,11 +6,14 @@
  *
  * All changes are in the header, and become visible together (shadow.c); if refcounts get
  * another width, all of them are written anew (shadowwidth.c).  Version 3 can
- * express all that version 2 can.  The other way, an image that has anything of version 3
- * is refused, with two exceptions.  Lazy refcounts, names of features and unknown
- * compatible or autoclear features go, which does no harm.  And zero clusters are
- * replaced, in copies of their L2 tables: by unallocated ones if there is no backing
- * file, otherwise by clusters that contain zeros, as QEMU does.
+ * express all that version 2 can, but requires that each snapshot tells the size of its
+ * disk.  The other way, an image that has anything of version 3 is refused, with two
+ * exceptions.  Lazy refcounts, names of features and unknown compatible or autoclear
+ * features go, which does no harm.  And zero clusters are replaced (amendzero.c).
+ *
+ * The snapshot table is written anew.  In version 2 its entries keep their extra data,
+ * which later programs read; an old program knows only the rest of an entry, so that has
+ * to be right without it.
  *
  * Locks: none; one thread.
  */
@@ -27,8 +30,7 @@
 #include "util/remedy.h"
 #include "util/report.h"
 #include "format/format.h"
-#include "change/amend.h"
-#include "change/shadow.h"
+#include "change/amend-impl.h"
 
 /* --- is it possible? --- */
 
@@ -54,35 +56,23 @@ used_of_3 (const struct header *h, unsigned refcount_order)
       ? "its compression type is not zlib"
     : h->incompatible != 0 ? "it has features of version 3"
     : h->has_bitmaps ? "it has persistent bitmaps"
-    : h->nb_snapshots > 0 ? "it has internal snapshots"
     : h->header_length > sizeof (struct qcow2_header) ? "its header has unknown fields"
     : NULL;
 }
 
-/* Version 2 has less to say about snapshots. */
-static int
-check_snapshots (const struct image *image)
+/* Version 2 cannot say all about a snapshot that version 3 can. */
+static const char *
+snapshot_uses_3 (const struct image *image)
 {
-  const uint64_t bytes = image->snapshots.table_bytes;
-  CLEANUP_FREE uint8_t *table = malloc (bytes + 1);
-  struct qcow2_snapshot raw;
-  uint64_t at = 0;
-
-  if (table == NULL) {
-    report_error ("%s: snapshot table: %m", storage_path (image->file));
-    return -1;
-  }
-  if (storage_read (image->file, table, bytes, image->header.snapshots_offset) == -1)
-    return -1;
   for (uint32_t i = 0; i < image->snapshots.n; i++) {
-    memcpy (&raw, table + at, sizeof raw);
-    if (get32 (raw.extra_size) < QCOW2_V3_SNAPSHOT_EXTRA)
-      return refuse (image, 3, "a snapshot does not say which size the disk had: an old "
-                     "program took it");
-    at += round_up (sizeof raw + get32 (raw.extra_size) + get16 (raw.id_size) +
-                    get16 (raw.name_size), 8);
+    const struct snapshot *s = &image->snapshots.list[i];
+
+    if (s->disk_size != image->header.size)
+      return "an internal snapshot is of a disk of another size";
+    if (s->vm_state_size > UINT32_MAX)
+      return "an internal snapshot has a VM state of 4 GiB or more";
   }
-  return 0;
+  return NULL;
 }
 
 static int
@@ -92,8 +82,8 @@ check_version (const struct image *image, unsigned version, unsigned refcount_or
 
   if (version < h->version && used_of_3 (h, refcount_order))
     return refuse (image, version, used_of_3 (h, refcount_order));
-  if (version > h->version && image->snapshots.n > 0 && check_snapshots (image) == -1)
-    return -1;
+  if (version < h->version && snapshot_uses_3 (image))
+    return refuse (image, version, snapshot_uses_3 (image));
   return shadow_check_version (image, version);
 }
 
@@ -121,108 +111,86 @@ check_features (const struct image *image, const struct amend *a, unsigned versi
   return -1;
 }
 
-/* --- zero clusters --- */
+/* --- the snapshot table --- */
 
-struct removal {
-  struct shadow *s;
-  const struct image *image;
-  bool hides;                   /* zero clusters may hide data of a backing file */
-  struct be64 *l2;
-};
-
-static bool
-is_zero_cluster (struct be64 entry)
+/* Writes the entry at FROM to TO, with its L1 table at L1_OFFSET.  One without the size
+ * of the disk gets it: the disk could not be resized.  Returns the bytes of the old one,
+ * and adds those of the new one to *BYTES. */
+static uint64_t
+convert_entry (const struct snapshot *s, const uint8_t *from, uint64_t l1_offset,
+               uint8_t *to, uint64_t *bytes)
 {
-  return !(get64 (entry) & QCOW2_OFLAG_COMPRESSED) && (get64 (entry) & QCOW2_OFLAG_ZERO);
-}
-
-/* Sets entries [FROM, TO) of r->l2, all of which are zero clusters. */
-static int
-replace_entries (struct removal *r, uint64_t from, uint64_t to)
-{
-  const unsigned bits = r->image->header.cluster_bits;
-  uint64_t host = 0;
-
-  if (shadow_drop_l2 (r->s, r->l2, from, to) == -1)
-    return -1;
-  if (r->hides && r->image->cipher)
-    return refuse (r->image, 2, "it is encrypted, and has zero clusters over a backing "
-                   "file");
-  if (r->hides && shadow_take_zeros (r->s, to - from, &host) == -1)
-    return -1;
-  for (; from < to; from++) {
-    r->l2[from] = put64 (r->hides ? host | QCOW2_OFLAG_COPIED : 0);
-    host += UINT64_C (1) << bits;
-  }
-  return 0;
-}
-
-/* Replaces the zero clusters of the table to which the L1 entry points. */
-static int
-replace_in_table (struct removal *r, struct be64 *l1_entry)
-{
-  const struct header *h = &r->image->header;
-  const uint64_t table = get64 (*l1_entry) & QCOW2_L1_OFFSET_MASK;
-  const uint64_t n = UINT64_C (1) << h->l2_bits;
-  bool changed = false;
-  uint64_t from, to;
-
-  if (table == 0)
-    return 0;
-  if (shadow_read_l2 (r->s, table, r->l2) == -1)
-    return -1;
-  for (from = 0; from < n; from = to) {
-    for (to = from; to < n && is_zero_cluster (r->l2[to]); to++)
-      ;
-    if (to > from && replace_entries (r, from, to) == -1)
-      return -1;
-    changed |= to > from;
-    to += to == from;
-  }
-  if (!changed)
-    return 0;
-  if (shadow_drop (r->s, table >> h->cluster_bits, 1) == -1)
-    return -1;
-  if (!bytes_are_zero (r->l2, h->cluster_size))
-    return shadow_replace_l2 (r->s, r->l2, l1_entry);
-  *l1_entry = put64 (0);
-  return 0;
-}
-
-static int
-replace_all (struct removal *r, struct shadow_header *sh)
-{
-  const struct header *h = &r->image->header;
-  const uint64_t n = max64 (1, h->l1_entries);
-  CLEANUP_FREE struct be64 *l1 = shadow_read_l1 (r->s, h->l1_offset, h->l1_entries, n);
-
-  if (l1 == NULL)
-    return -1;
-  for (uint64_t i = 0; i < h->l1_entries; i++) {
-    shadow_expect (r->s, l1, i, h->l1_entries);
-    if (replace_in_table (r, &l1[i]) == -1)
-      return -1;
-  }
-  sh->l1_entries = n;
-  return shadow_drop_range (r->s, h->l1_offset, h->l1_entries * sizeof *l1) == -1 ? -1
-    : shadow_write_l1 (r->s, l1, n, &sh->l1_offset);
-}
-
-static int
-replace_zero_clusters (const struct image *image, const struct disk_options *d,
-                       struct shadow *s, struct shadow_header *sh)
-{
-  CLEANUP_FREE struct be64 *l2 = malloc (image->header.cluster_size);
-  struct removal r = {
-    .s = s, .image = image, .l2 = l2,
-    .hides = image->header.backing_file || d->backing == BACKING_PATH,
+  const struct qcow2_snapshot_extra known = {
+    put64 (s->vm_state_size), put64 (s->disk_size), put64 (QCOW2_NO_ICOUNT),
   };
+  struct qcow2_snapshot raw;
+  uint64_t strings, extra, was;
 
-  if (l2 == NULL) {
-    report_error ("%s: L2 table: %m", storage_path (image->file));
+  memcpy (&raw, from, sizeof raw);
+  strings = (uint64_t) get16 (raw.id_size) + get16 (raw.name_size);
+  extra = was = get32 (raw.extra_size);
+  if (was < QCOW2_V3_SNAPSHOT_EXTRA)
+    extra = sizeof known;
+  raw.extra_size = put32 (extra);
+  raw.l1_table_offset = put64 (l1_offset);
+  if (s->vm_state_size <= UINT32_MAX)
+    raw.vm_state_size = put32 (s->vm_state_size);
+  memcpy (to, &raw, sizeof raw);
+  memcpy (to + sizeof raw, extra == was ? from + sizeof raw : (const uint8_t *) &known,
+          extra);
+  memcpy (to + sizeof raw + extra, from + sizeof raw + was, strings);
+  *bytes += round_up (sizeof raw + extra + strings, 8);
+  return round_up (sizeof raw + was + strings, 8);
+}
+
+/* Writes the snapshot table anew, in which the L1 tables have these PLACES. */
+static int
+convert_snapshots (const struct image *image, struct shadow *s, const uint64_t *places,
+                   struct shadow_header *sh)
+{
+  const uint64_t old = image->snapshots.table_bytes;
+  const uint64_t most = old + image->snapshots.n * sizeof (struct qcow2_snapshot_extra);
+  CLEANUP_FREE uint8_t *from = malloc (old), *to = calloc (1, most);
+  uint64_t at = 0, bytes = 0;
+
+  if (from == NULL || to == NULL) {
+    report_error ("%s: snapshot table: %m", storage_path (image->file));
     return -1;
   }
-  return replace_all (&r, sh);
+  if (storage_read (image->file, from, old, sh->snapshots_offset) == -1)
+    return -1;
+  for (uint32_t i = 0; i < image->snapshots.n; i++)
+    at += convert_entry (&image->snapshots.list[i], from + at, places[i], to + bytes,
+                         &bytes);
+  if (bytes > QCOW2_MAX_SNAPSHOT_TABLE) {
+    report_error ("%s: the snapshot table would be too large",
+                  storage_path (image->file));
+    errno = EFBIG;
+    return -1;
+  }
+  return shadow_drop_range (s, sh->snapshots_offset, old) == -1 ? -1
+    : shadow_write (s, to, bytes, &sh->snapshots_offset);
+}
+
+/* Writes what the versions express in different ways. */
+static int
+convert (const struct image *image, const struct disk_options *d, struct shadow *s,
+         struct shadow_header *sh)
+{
+  const bool hides = image->header.backing_file || d->backing == BACKING_PATH;
+  const uint32_t n = image->snapshots.n;
+  CLEANUP_FREE uint64_t *places = calloc (n + 1, sizeof *places);
+
+  if (places == NULL) {
+    report_error ("%s: snapshots: %m", storage_path (image->file));
+    return -1;
+  }
+  for (uint32_t i = 0; i < n; i++)
+    places[i] = image->snapshots.list[i].l1_offset;
+  if (sh->version < image->header.version &&
+      amend_replace_zeros (image, hides, s, sh, places) == -1)
+    return -1;
+  return n == 0 ? 0 : convert_snapshots (image, s, places, sh);
 }
 
 /* --- the whole change --- */
@@ -245,8 +213,7 @@ change (const struct image *image, const struct disk_options *d, const struct am
   sh.refcount_order = refcount_order;
   choose (&sh.lazy_refcounts, a->lazy_refcounts);
   choose (&sh.data_file_raw, a->data_file_raw);
-  if (version < image->header.version &&
-      replace_zero_clusters (image, d, s, &sh) == -1)
+  if (version != image->header.version && convert (image, d, s, &sh) == -1)
     return -1;
   return shadow_commit (s, &sh);
 }

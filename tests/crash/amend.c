@@ -2,12 +2,13 @@
  *
  * Does changing the version and the features of an image happen completely or not at all?
  *
- * A random image, over a raw file or nothing, gets a series of random changes: to the
- * other version, with or without lazy refcounts, with refcounts of any width.  During
- * each, the power is cut at every operation, and each operation fails once, and some
- * allocations.  The image that is left has no faults and no leaks, shows the same disk,
- * and its header is either all in the old or all in the new state.  Afterwards it is in
- * the new state, and qemu-img agrees, and writes to it.
+ * A random image, over a raw file or nothing, with or without internal snapshots, gets a
+ * series of random changes: to the other version, with or without lazy refcounts, with
+ * refcounts of any width.  During each, the power is cut at every operation, and each
+ * operation fails once, and some allocations.  The image that is left has no faults and no
+ * leaks, shows the same disk and the same snapshots, and its header is either all in the
+ * old or all in the new state.  Afterwards it is in the new state, and qemu-img agrees,
+ * and writes to it.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 3); FIRST: start with this one.
@@ -28,6 +29,7 @@
 
 #define IMAGE "top.qcow2"
 #define CHANGES 4
+#define MAX_SNAPSHOTS 3
 
 struct state {
   unsigned version;
@@ -39,6 +41,8 @@ struct trial {
   struct image_spec spec;
   struct blob below, contents;
   bool shared;                  /* clusters can have many references */
+  struct blob snapshots[MAX_SNAPSHOTS]; /* their names are 0, 1, ... */
+  unsigned nr_snapshots;
   struct state before, after;
   struct amend amend;
   struct disk_options options;
@@ -60,6 +64,28 @@ state_of (const struct blob *b)
   };
 }
 
+static const char *
+name_of (unsigned snapshot)
+{
+  static const char *const names[MAX_SNAPSHOTS] = { "0", "1", "2" };
+
+  return names[snapshot];
+}
+
+static bool
+shows_snapshots (const struct trial *t, const struct blob *b)
+{
+  uint64_t at = blob_get (b, 64, 8);
+
+  if (blob_get (b, 60, 4) != t->nr_snapshots)
+    return false;
+  for (unsigned i = 0; i < t->nr_snapshots; i++)
+    if (!survivor_shows_snapshot (b, &at, t->spec.backing ? &t->below : NULL, name_of (i),
+                                  &t->snapshots[i]))
+      return false;
+  return true;
+}
+
 static bool
 shows (void *opaque, const struct blob *b, bool after)
 {
@@ -67,7 +93,7 @@ shows (void *opaque, const struct blob *b, bool after)
   const struct state *s = after ? &t->after : &t->before, is = state_of (b);
 
   return is.version == s->version && is.lazy == s->lazy &&
-    is.refcount_order == s->refcount_order &&
+    is.refcount_order == s->refcount_order && shows_snapshots (t, b) &&
     survivor_shows (b, t->spec.backing ? &t->below : NULL, &t->contents);
 }
 
@@ -148,10 +174,34 @@ one_change (struct trial *t, struct rng *rng)
     FAIL ("qemu-img check does not like it");
   if (!image_shows (IMAGE, NULL, &t->contents))
     FAIL ("qemu-img reads something else");
+  for (unsigned i = 0; i < t->nr_snapshots; i++)
+    if (!image_shows (IMAGE, name_of (i), &t->snapshots[i]))
+      FAIL ("qemu-img reads something else in snapshot %s", name_of (i));
   t->spec.version = t->after.version;
   image_fill (IMAGE, &t->spec, rng, 1 + rng_below (rng, 5));
   blob_free (&t->contents);
   image_contents (IMAGE, NULL, &t->contents);
+}
+
+/* Some of them share all tables, some go back to an earlier one. */
+static void
+take_snapshots (struct trial *t, struct rng *rng)
+{
+  struct command c = { .n = 0 };
+
+  for (unsigned n = rng_below (rng, MAX_SNAPSHOTS + 1); t->nr_snapshots < n; ) {
+    image_snapshot (IMAGE, name_of (t->nr_snapshots));
+    image_contents (IMAGE, NULL, &t->snapshots[t->nr_snapshots++]);
+    if (rng_below (rng, 3) > 0)
+      image_fill (IMAGE, &t->spec, rng, 1 + rng_below (rng, 6));
+  }
+  if (t->nr_snapshots == 0)
+    return;
+  t->shared = true;
+  if (rng_below (rng, 3) == 0) {
+    command_words (&c, "qemu-img snapshot -a 0 " IMAGE);
+    command_must (&c);
+  }
 }
 
 static void
@@ -173,10 +223,11 @@ one_image (struct rng *rng)
   image_fill (IMAGE, spec, rng, 1 + rng_below (rng, 12));
   t.shared = spec->compressed;
   spec->compressed = false;     /* done */
+  take_snapshots (&t, rng);
   image_contents (IMAGE, NULL, &t.contents);
   printf ("%u: ", trials_number);
   image_print (spec);
-  printf ("\n");
+  printf (", %u snapshots\n", t.nr_snapshots);
   fflush (stdout);
   t.options = (struct disk_options) {
     .path = images_path (IMAGE), .l2_cache = 32 << 20, .l2_slice = 512,
@@ -191,6 +242,8 @@ one_image (struct rng *rng)
   rng_init (&t.power.rng, rng_next (rng), 500);
   for (unsigned i = 0; i < CHANGES; i++)
     one_change (&t, rng);
+  for (unsigned i = 0; i < t.nr_snapshots; i++)
+    blob_free (&t.snapshots[i]);
   blob_free (&t.below);
   blob_free (&t.contents);
   free ((char *) t.options.path);

@@ -248,28 +248,6 @@ holds (struct trial *t, const struct blob *image, const struct blob *expected)
   return survivor_shows (image, t->spec.backing ? &t->below : NULL, expected);
 }
 
-/* The image with a snapshot's L1 table and size in its header. */
-static bool
-snapshot_is (struct trial *t, const struct blob *image, uint64_t at,
-             const char *name, const struct blob *expected)
-{
-  const uint64_t id = blob_get (image, at + 12, 2), len = blob_get (image, at + 14, 2);
-  const uint64_t extra = blob_get (image, at + 36, 4);
-  struct blob b;
-  bool ok;
-
-  if (len != strlen (name) || extra < 16 ||
-      memcmp (image->data + at + 40 + extra + id, name, len) != 0)
-    return false;
-  b = blob_copy (image);
-  blob_put (&b, 24, blob_get (image, at + 48, 8), 8);
-  blob_put (&b, 36, blob_get (image, at + 8, 4), 4);
-  blob_put (&b, 40, blob_get (image, at, 8), 8);
-  ok = holds (t, &b, expected);
-  blob_free (&b);
-  return ok;
-}
-
 static bool
 shows (void *opaque, const struct blob *image, bool after)
 {
@@ -281,13 +259,10 @@ shows (void *opaque, const struct blob *image, bool after)
   if (blob_get (image, 60, 4) != s->n || blob_get (image, 24, 8) != s->active.len ||
       !bitmaps_are (image, s) || !holds (t, image, &s->active))
     return false;
-  for (i = 0; i < s->n; i++) {
-    if (!snapshot_is (t, image, at, s->snapshots[i].name,
-                      &s->snapshots[i].contents))
+  for (i = 0; i < s->n; i++)
+    if (!survivor_shows_snapshot (image, &at, t->spec.backing ? &t->below : NULL,
+                                  s->snapshots[i].name, &s->snapshots[i].contents))
       return false;
-    at += (40 + blob_get (image, at + 12, 2) + blob_get (image, at + 14, 2) +
-           blob_get (image, at + 36, 4) + 7) / 8 * 8;
-  }
   return true;
 }
 

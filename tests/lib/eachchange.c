@@ -182,6 +182,15 @@ make_zeros (void)
   fill ("write -z 100k 8k");
 }
 
+/* The disk and the snapshot share some tables, and not others. */
+static void
+make_zeros_in_snapshot (void)
+{
+  make_zeros ();
+  image_snapshot (IMAGE, "s");
+  io (IMAGE, "write -P 3 1M 1k", "write -z 1100k 4k", NULL);
+}
+
 /* The disk ends within a cluster. */
 static void
 make_tail (void)
@@ -647,6 +656,7 @@ static const struct each_change changes[] = {
   { "grow, written", make_tail, .run = grow_written, .stops_anywhere = true },
   { "grow, data file", make_data_file, .run = grow_data_file, .second = DATA },
   { "amend to version 2", make_zeros, .run = amend_to_2 },
+  { "amend to version 2, with a snapshot", make_zeros_in_snapshot, .run = amend_to_2 },
   { "amend to version 3", make_version_2_with_snapshot, .run = amend_to_3 },
   { "amend refcounts", make_snapshots_and_bitmaps, .run = amend_refcounts },
   { "change bitmaps", make_snapshots_and_bitmaps, .run = bitmaps, .stops_anywhere = true },

@@ -55,6 +55,30 @@ survivor_shows (const struct blob *b, const struct blob *below,
   return ok;
 }
 
+/* Reads the image with the snapshot's L1 table and size in its header. */
+bool
+survivor_shows_snapshot (const struct blob *image, uint64_t *at, const struct blob *below,
+                         const char *name, const struct blob *expected)
+{
+  const uint64_t entry = *at, id = blob_get (image, entry + 12, 2);
+  const uint64_t len = blob_get (image, entry + 14, 2);
+  const uint64_t extra = blob_get (image, entry + 36, 4);
+  struct blob b;
+  bool ok;
+
+  *at += (40 + extra + id + len + 7) / 8 * 8;
+  if (len != strlen (name) || extra < 16 || *at > image->len + 7 ||
+      memcmp (image->data + entry + 40 + extra + id, name, len) != 0)
+    return false;
+  b = blob_copy (image);
+  blob_put (&b, 24, blob_get (image, entry + 48, 8), 8);
+  blob_put (&b, 36, blob_get (image, entry + 8, 4), 4);
+  blob_put (&b, 40, blob_get (image, entry, 8), 8);
+  ok = survivor_shows (&b, below, expected);
+  blob_free (&b);
+  return ok;
+}
+
 void
 survivor_ask_qemu (bool leaks_allowed, const struct blob *expected,
                    const struct blob *before)

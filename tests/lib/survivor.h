@@ -28,6 +28,12 @@ extern unsigned long survivor_check (const struct blob *, bool leaks_allowed,
 extern bool survivor_shows (const struct blob *, const struct blob *below,
                             const struct blob *expected);
 
+/* Is the entry of the snapshot table at *AT this snapshot, with those contents?  Moves *AT
+ * to the next entry. */
+extern bool survivor_shows_snapshot (const struct blob *, uint64_t *at,
+                                     const struct blob *below, const char *name,
+                                     const struct blob *expected);
+
 /* Lets qemu-img check the file SURVIVOR: its metadata, its contents and the contents of
  * the internal snapshot "before" (unless BEFORE has no data).  Fails the trial if
  * anything is wrong. */

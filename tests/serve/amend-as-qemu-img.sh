@@ -27,6 +27,44 @@ features ()
     grep -E '"(compat|lazy-refcounts|data-file-raw|refcount-bits|backing-filename)":'
 }
 
+# patch_snapshot IMAGE 0: takes the extra data from the first snapshot.
+# patch_snapshot IMAGE 1 BYTES: gives it that much VM state.
+patch_snapshot ()
+{
+  "$python" - "$@" <<'PY'
+import struct, sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(64)
+    at, = struct.unpack(">Q", f.read(8))
+    f.seek(at)
+    entry = bytearray(f.read(512))
+    extra, = struct.unpack_from(">I", entry, 36)
+    assert extra >= 16
+    if sys.argv[2] == "0":
+        entry[36:40] = bytes(4)
+        entry = entry[:40] + entry[40 + extra:] + bytes(extra)
+    else:
+        struct.pack_into(">Q", entry, 40, int(sys.argv[3]))
+    f.seek(at)
+    f.write(entry)
+PY
+}
+# The extra data of the first snapshot.
+snapshot_extra ()
+{
+  "$python" - "$1" <<'PY'
+import struct, sys
+with open(sys.argv[1], "rb") as f:
+    f.seek(64)
+    at, = struct.unpack(">Q", f.read(8))
+    f.seek(at)
+    entry = f.read(512)
+    extra, = struct.unpack_from(">I", entry, 36)
+    assert extra == 24
+    print(*struct.unpack_from(">QQQ", entry, 40))
+PY
+}
+
 qemu-img create -q -f raw base.raw 3M
 qemu-io -f raw -c 'write -P 1 0 1M' -c 'write -P 2 2M 64k' base.raw > io.log
 declare compat cluster backing what versions
@@ -110,7 +148,18 @@ stays refcount_bits=8 'its refcounts do not have 16 bits'
 stays extended_l2=on 'it has subclusters'
 stays compression_type=zstd 'its compression type is not zlib'
 stays data_file=v3.data 'it has an external data file'
-stays '' 'it has internal snapshots' qemu-img snapshot -c s
+snapshot_of_other_size ()
+{
+  qemu-img snapshot -c s "$1"
+  qemu-img resize -q "$1" 2M
+}
+stays '' 'an internal snapshot is of a disk of another size' snapshot_of_other_size
+large_state ()
+{
+  qemu-img snapshot -c s "$1"
+  patch_snapshot "$1" 1 $((1 << 32))
+}
+stays '' 'an internal snapshot has a VM state of 4 GiB or more' large_state
 qemu-img create -q -f qcow2 m.qcow2 1M
 qemu-img bitmap --add m.qcow2 b
 refused_untouched 'cannot be changed to version 2: it has persistent bitmaps' m.qcow2 \
@@ -121,24 +170,62 @@ nbdsh_run -c 'h.zero(1 << 20, 0)'
 stop_nbdkit
 refused_untouched 'it is encrypted, and has zero clusters over a backing file' e.qcow2 \
   passphrase=abc amend=true compat=0.10
-# An old snapshot, without the size of the disk.
+
+# --- snapshots ---
+
+# An old snapshot, without the size of the disk, gets it, as with QEMU.
 qemu-img create -q -f qcow2 -o compat=0.10 old.qcow2 1M
 qemu-img snapshot -c s old.qcow2
-"$python" - old.qcow2 <<'PY'
-import struct, sys
-with open(sys.argv[1], "r+b") as f:
-    f.seek(64)
-    at, = struct.unpack(">Q", f.read(8))
-    f.seek(at)
-    entry = bytearray(f.read(512))
-    extra, = struct.unpack_from(">I", entry, 36)
-    assert extra >= 16
-    entry[36:40] = bytes(4)
-    f.seek(at)
-    f.write(entry[:40] + entry[40 + extra:] + bytes(extra))
-PY
-refused_untouched 'to version 3: a snapshot does not say which size' old.qcow2 \
-  amend=true compat=1.1
+patch_snapshot old.qcow2 0
+cp old.qcow2 new.qcow2
+amend new.qcow2 compat=1.1
+check_clean new.qcow2
+[ "$(snapshot_extra new.qcow2)" = "0 $((1 << 20)) $(printf %u -1)" ]
+qemu-img amend -f qcow2 -o compat=1.1 old.qcow2
+[ "$(snapshot_extra old.qcow2)" = "$(snapshot_extra new.qcow2)" ]
+qemu-img create -q -f qcow2 -o compat=0.10 old.qcow2 1M
+
+# The other way, the zeros of snapshots are replaced, too.
+for backing in '' '-b base.raw -F raw'; do
+  rm -f ours.qcow2
+  # shellcheck disable=SC2086
+  qemu-img create -q -f qcow2 -o cluster_size=4k $backing ours.qcow2 4M
+  qemu-io -f qcow2 -c 'write -z 0 128k' -c 'write -P 4 1M 64k' ours.qcow2 > io.log
+  qemu-img snapshot -c first ours.qcow2
+  qemu-img snapshot -c same ours.qcow2
+  qemu-io -f qcow2 -c 'write -P 5 64k 64k' -c 'write -z 1M 4k' -c 'write -z 3M 8k' \
+    ours.qcow2 > io.log
+  qemu-img snapshot -c last ours.qcow2
+  # What a snapshot has as a zero cluster, keeping its place, is data of the disk alone.
+  qemu-io -f qcow2 -c 'write -P 6 2M 64k' ours.qcow2 > io.log
+  qemu-img snapshot -c data ours.qcow2
+  qemu-io -f qcow2 -c 'write -z 2M 64k' ours.qcow2 > io.log
+  qemu-img snapshot -c zero ours.qcow2
+  qemu-img snapshot -a data ours.qcow2
+  qemu-img snapshot -d data ours.qcow2
+  for snapshot in first same last zero; do
+    qemu-img convert -f qcow2 -l "$snapshot" -O raw ours.qcow2 "$snapshot.raw"
+  done
+  qemu-img convert -f qcow2 -O raw ours.qcow2 want.raw
+  amend ours.qcow2 compat=0.10
+  features ours.qcow2 | grep -q '"compat": "0.10"'
+  check_clean ours.qcow2
+  qemu-img compare -q -f qcow2 -F raw ours.qcow2 want.raw
+  for snapshot in first same last zero; do
+    qemu-img convert -f qcow2 -l "$snapshot" -O raw ours.qcow2 is.raw
+    cmp is.raw "$snapshot.raw"
+    qemu-img snapshot -a "$snapshot" ours.qcow2
+    check_clean ours.qcow2
+    qemu-img compare -q -f qcow2 -F raw ours.qcow2 "$snapshot.raw"
+  done
+  qemu-io -f qcow2 -c 'write -P 9 0 4M' ours.qcow2 > io.log
+  amend ours.qcow2 compat=1.1
+  qemu-img convert -f qcow2 -l first -O raw ours.qcow2 is.raw
+  cmp is.raw first.raw
+  check_clean ours.qcow2
+done
+
+# --- features that do not go together ---
 
 refused_untouched 'lazy refcounts require version 3' old.qcow2 amend=true \
   lazy-refcounts=true
