@@ -48,12 +48,29 @@ plan (struct storage *file, const struct header *h, const struct backlink *to)
   return w;
 }
 
+/* What a header with that name would be refused for (header.c). */
+static int
+check_name (struct storage *file, const char *name)
+{
+  for (const char *p = name; *p; p++)
+    if ((unsigned char) *p < 0x20 || *p == 0x7f) {
+      report_error ("%s: the name of the backing file contains the control character "
+                    "0x%02x", storage_path (file), (unsigned char) *p);
+      errno = EINVAL;
+      return -1;
+    }
+  return 0;
+}
+
 int
 backlink_check (struct storage *file, const struct header *h, const struct backlink *to)
 {
-  struct headerwrite *w = plan (file, h, to);
+  struct headerwrite *w;
   bool fits;
 
+  if (to->name && check_name (file, to->name) == -1)
+    return -1;
+  w = plan (file, h, to);
   if (w == NULL)
     return -1;
   fits = headerwrite_fits (w);

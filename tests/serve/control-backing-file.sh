@@ -34,6 +34,8 @@ c.get("change-backing-file", **change("node0", "moved/base.qcow2"))
 h.pwrite(b"b" * 512, 1 << 20)
 assert h.pread(1024, 1 << 20) == b"b" * 512 + b"\5" * 512
 c.refuses("is read-only", "change-backing-file", **change("node1", "x"))
+for bad in "x\n", "\1", "y\x7f":
+    c.refuses("control character", "change-backing-file", **change("node0", bad))
 node = c.node()
 assert node["image"]["backing-filename"] == "moved/base.qcow2"
 assert node["image"]["backing-filename-format"] == "qcow2"
