@@ -27,9 +27,11 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/remedy.h"
 #include "util/report.h"
 #include "format/format.h"
+#include "image/snaptable.h"
 #include "change/amend-impl.h"
 
 /* --- is it possible? --- */
@@ -113,34 +115,50 @@ check_features (const struct image *image, const struct amend *a, unsigned versi
 
 /* --- the snapshot table --- */
 
-/* Writes the entry at FROM to TO, with its L1 table at L1_OFFSET.  One without the size
- * of the disk gets it: the disk could not be resized.  Returns the bytes of the old one,
- * and adds those of the new one to *BYTES. */
+/* Appends the entry at FROM, with its L1 table at L1_OFFSET.  One without the size of the
+ * disk gets it: the disk could not be resized.  Returns the bytes of the old one, or 0
+ * (reported). */
 static uint64_t
 convert_entry (const struct snapshot *s, const uint8_t *from, uint64_t l1_offset,
-               uint8_t *to, uint64_t *bytes)
+               struct snaptable *to)
 {
   const struct qcow2_snapshot_extra known = {
     put64 (s->vm_state_size), put64 (s->disk_size), put64 (QCOW2_NO_ICOUNT),
   };
+  const uint8_t *const extra = from + sizeof (struct qcow2_snapshot);
   struct qcow2_snapshot raw;
-  uint64_t strings, extra, was;
+  uint64_t was, bytes;
+  bool lacks;
 
   memcpy (&raw, from, sizeof raw);
-  strings = (uint64_t) get16 (raw.id_size) + get16 (raw.name_size);
-  extra = was = get32 (raw.extra_size);
-  if (was < QCOW2_V3_SNAPSHOT_EXTRA)
-    extra = sizeof known;
-  raw.extra_size = put32 (extra);
+  was = get32 (raw.extra_size);
+  bytes = snaptable_bytes (&raw);
+  lacks = was < QCOW2_V3_SNAPSHOT_EXTRA;
+  if (lacks)
+    raw.extra_size = put32 (sizeof known);
   raw.l1_table_offset = put64 (l1_offset);
   if (s->vm_state_size <= UINT32_MAX)
     raw.vm_state_size = put32 (s->vm_state_size);
-  memcpy (to, &raw, sizeof raw);
-  memcpy (to + sizeof raw, extra == was ? from + sizeof raw : (const uint8_t *) &known,
-          extra);
-  memcpy (to + sizeof raw + extra, from + sizeof raw + was, strings);
-  *bytes += round_up (sizeof raw + extra + strings, 8);
-  return round_up (sizeof raw + was + strings, 8);
+  return snaptable_append (to, &raw, lacks ? (const void *) &known : extra,
+                           extra + was) == -1 ? 0 : bytes;
+}
+
+static int
+convert_entries (const struct image *image, const uint8_t *from, const uint64_t *places,
+                 struct snaptable *to)
+{
+  uint64_t bytes;
+
+  for (uint32_t i = 0; i < image->snapshots.n; i++, from += bytes) {
+    bytes = convert_entry (&image->snapshots.list[i], from, places[i], to);
+    if (bytes == 0)
+      return -1;
+  }
+  if (to->size <= QCOW2_MAX_SNAPSHOT_TABLE)
+    return 0;
+  report_error ("%s: the snapshot table would be too large", storage_path (image->file));
+  errno = EFBIG;
+  return -1;
 }
 
 /* Writes the snapshot table anew, in which the L1 tables have these PLACES. */
@@ -149,27 +167,16 @@ convert_snapshots (const struct image *image, struct shadow *s, const uint64_t *
                    struct shadow_header *sh)
 {
   const uint64_t old = image->snapshots.table_bytes;
-  const uint64_t most = old + image->snapshots.n * sizeof (struct qcow2_snapshot_extra);
-  CLEANUP_FREE uint8_t *from = malloc (old), *to = calloc (1, most);
-  uint64_t at = 0, bytes = 0;
+  CLEANUP_FREE uint8_t *from = memory_get (old);
+  struct snaptable to = { .n = 0 };
+  const int r = from == NULL ||
+    storage_read (image->file, from, old, sh->snapshots_offset) == -1 ||
+    convert_entries (image, from, places, &to) == -1 ||
+    shadow_drop_range (s, sh->snapshots_offset, old) == -1
+    ? -1 : shadow_write (s, to.bytes, to.size, &sh->snapshots_offset);
 
-  if (from == NULL || to == NULL) {
-    report_error ("%s: snapshot table: %m", storage_path (image->file));
-    return -1;
-  }
-  if (storage_read (image->file, from, old, sh->snapshots_offset) == -1)
-    return -1;
-  for (uint32_t i = 0; i < image->snapshots.n; i++)
-    at += convert_entry (&image->snapshots.list[i], from + at, places[i], to + bytes,
-                         &bytes);
-  if (bytes > QCOW2_MAX_SNAPSHOT_TABLE) {
-    report_error ("%s: the snapshot table would be too large",
-                  storage_path (image->file));
-    errno = EFBIG;
-    return -1;
-  }
-  return shadow_drop_range (s, sh->snapshots_offset, old) == -1 ? -1
-    : shadow_write (s, to, bytes, &sh->snapshots_offset);
+  free (to.bytes);
+  return r;
 }
 
 /* Writes what the versions express in different ways. */
@@ -179,12 +186,10 @@ convert (const struct image *image, const struct disk_options *d, struct shadow 
 {
   const bool hides = image->header.backing_file || d->backing == BACKING_PATH;
   const uint32_t n = image->snapshots.n;
-  CLEANUP_FREE uint64_t *places = calloc (n + 1, sizeof *places);
+  CLEANUP_FREE uint64_t *places = memory_new (n + 1, sizeof *places);
 
-  if (places == NULL) {
-    report_error ("%s: snapshots: %m", storage_path (image->file));
+  if (places == NULL)
     return -1;
-  }
   for (uint32_t i = 0; i < n; i++)
     places[i] = image->snapshots.list[i].l1_offset;
   if (sh->version < image->header.version &&
