@@ -51,28 +51,35 @@ refuse (const struct change *c, int err, const char *why)
 
 /* --- the new image --- */
 
-/* Creates it, over the present image, whose properties it gets. */
+/* Over the present image, whose properties it gets. */
+static struct newimage_options
+choose (const struct change *c)
+{
+  struct grace *const grace = disk_inside (c->disk).grace;
+  const struct grace_pin pin = grace_enter (grace);
+  const struct header *const h = &disk_inside (c->disk).view->image->header;
+  const struct newimage_options image = {
+    .size = h->size, .cluster_size = h->cluster_size, .version = 3,
+    .refcount_bits = 1u << h->refcount_order, .extended_l2 = h->l2_entry_size == 16,
+    .compression_type = h->compression_type,
+    .backing_file = disk_get_options (c->disk)->path, .backing_format = "qcow2",
+  };
+
+  grace_leave (grace, pin);
+  return image;
+}
+
 static int
 create (const struct change *c, struct create_options *o, struct created **created)
 {
   const struct disk_options *const d = disk_get_options (c->disk);
-  const struct disk_inside in = disk_inside (c->disk);
-  const struct grace_pin pin = grace_enter (in.grace);
-  const struct header *const h = &in.view->image->header;
 
   *o = (struct create_options) {
-    .path = c->overlay->path,
-    .image = {
-      .size = h->size, .cluster_size = h->cluster_size, .version = 3,
-      .refcount_bits = 1u << h->refcount_order, .extended_l2 = h->l2_entry_size == 16,
-      .compression_type = h->compression_type, .backing_file = d->path,
-      .backing_format = "qcow2",
-    },
+    .path = c->overlay->path, .image = choose (c),
     .rules = d->rules,
     /* (The chain is locked: this disk has it open.) */
     .file = { .cache = d->cache, .link = &d->link, .hooks = d->hooks },
   };
-  grace_leave (in.grace, pin);
   return create_image (o, created);
 }
 

@@ -67,8 +67,9 @@ struct generation {
 };
 
 struct disk {
-  struct disk_options options;  /* constant, but for the two that a change of the backing
-                                   file makes void: under `steps' */
+  struct disk_options options;  /* constant, but for the names of files, which a change
+                                   of the chain makes void: under `steps'.  Requests
+                                   name their image's file */
   _Atomic (const char *) why_fixed;     /* NULL: it may be changed */
 
   struct map *map;

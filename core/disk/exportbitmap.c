@@ -208,8 +208,8 @@ open_instant (struct export *e)
   if (x->instant.size == e->size)
     return 0;
   report_error ("%s: a bitmap of a disk of %" PRIu64 " bytes cannot be served with a "
-                "snapshot of %" PRIu64 " bytes", e->disk->options.path, e->size,
-                x->instant.size);
+                "snapshot of %" PRIu64 " bytes", storage_path (e->generation->image->file),
+                e->size, x->instant.size);
   errno = EINVAL;
   return -1;
 }
