@@ -46,6 +46,8 @@
 #define MOST_CLIENTS 16
 /* What may be queued for a client, beyond one answer; bytes. */
 #define MOST_QUEUED (1 << 20)
+/* How long new clients wait if there is nothing for them, such as no descriptor. */
+#define PAUSE_MS 200
 
 struct client {
   int fd;                       /* -1: there is none */
@@ -68,6 +70,7 @@ struct control {
   struct qmp_host host;
   struct qmp_service service;
   struct client clients[MOST_CLIENTS];
+  bool pauses;                  /* no client could be accepted */
   bool quits;                   /* a client has said so */
   json_t *exports;              /* those at the end */
 };
@@ -81,11 +84,11 @@ refuse (const struct control *c, const char *why)
   return -1;
 }
 
-/* Does nobody listen on the socket that is there? */
+/* Does nobody listen on the socket that is there?  (Who listens may be stopped, or busy.) */
 static bool
 is_left_over (const struct sockaddr_un *addr)
 {
-  const int fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const bool refused = fd >= 0 &&
     connect (fd, (const struct sockaddr *) addr, sizeof *addr) == -1 &&
     errno == ECONNREFUSED;
@@ -217,6 +220,7 @@ welcome (struct control *c)
   const int fd = accept4 (c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
   struct client *k = c->clients;
 
+  c->pauses = fd == -1;
   if (fd == -1)
     return;
   while (k < c->clients + MOST_CLIENTS && k->fd != -1)
@@ -279,9 +283,10 @@ static void
 await (struct control *c, struct pollfd fds[2 + MOST_CLIENTS])
 {
   bool busy = false;
+  nfds_t n = 2;                 /* (No more than descriptors are allowed.) */
 
   fds[0] = (struct pollfd) { .fd = c->wake[0] };
-  fds[1] = (struct pollfd) { .fd = c->fd, .events = POLLIN };
+  fds[1] = (struct pollfd) { .fd = c->pauses ? -1 : c->fd, .events = POLLIN };
   for (size_t i = 0; i < MOST_CLIENTS; i++) {
     const struct client *k = &c->clients[i];
 
@@ -290,9 +295,12 @@ await (struct control *c, struct pollfd fds[2 + MOST_CLIENTS])
       .events = k->queued > 0 ? POLLOUT : k->nr_heard == 0 && !k->ended ? POLLIN : 0,
     };
     busy |= has_turn (k);
+    if (k->fd != -1)
+      n = 2 + i + 1;
   }
-  if (poll (fds, 2 + MOST_CLIENTS, busy ? 0 : -1) == -1)
+  if (poll (fds, n, busy ? 0 : c->pauses ? PAUSE_MS : -1) == -1)
     memset (fds, 0, (2 + MOST_CLIENTS) * sizeof *fds);
+  c->pauses = false;
 }
 
 static void

@@ -58,6 +58,10 @@ check (const struct arguments *a, struct qmp_error *e)
                        a->format);
   if (a->file[0] != '/')
     return qmp_refuse (e, "Parameter 'snapshot-file' expects an absolute path");
+  /* It may become the name of a backing file, which has none. */
+  for (const char *p = a->file; *p; p++)
+    if (iscntrl ((unsigned char) *p))
+      return qmp_refuse (e, "Parameter 'snapshot-file' contains a control character");
   return 0;
 }
 

@@ -117,6 +117,7 @@ refuses("not the top", node_name="node2", **snapshot("n.qcow2", snapshot_node_na
 refuses("Invalid parameter 'other'", device="disk", **snapshot("n.qcow2", mode="other"))
 refuses("'raw' is not possible", device="disk", **snapshot("n.raw", format="raw"))
 refuses("absolute path", device="disk", snapshot_file="n.qcow2")
+refuses("control character", device="disk", **snapshot("n\n.qcow2"))
 refuses("the file exists already", device="disk", **snapshot("alone.qcow2"))
 refuses("No such file", device="disk", **snapshot("no/n.qcow2"))
 refuses("another size", device="disk", **snapshot("short.qcow2", mode="existing"))

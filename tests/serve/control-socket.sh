@@ -29,6 +29,27 @@ umask 0
 start_nbdkit control="$qmp" "$img"
 [ "$(stat -c %a "$qmp")" = 600 ]
 refused "cannot make the control socket: another server uses it" control="$qmp" "$img"
+# Also if that is stopped, and no more clients fit into its queue.
+kill -STOP "$nbdkit_pid"
+"$python" - "$qmp" <<'PY' > "$tmp/queue" &
+import signal
+import socket
+import sys
+clients = []
+try:
+    while True:
+        s = socket.socket(socket.AF_UNIX)
+        s.setblocking(False)
+        clients.append(s)
+        s.connect(sys.argv[1])
+except BlockingIOError:
+    print("full", flush=True)
+signal.pause()
+PY
+helper_pids+=($!)
+await -p $! grep -q full "$tmp/queue"
+refused "cannot make the control socket: another server uses it" control="$qmp" "$img"
+kill -CONT "$nbdkit_pid"
 kill9_nbdkit
 [ -S "$qmp" ]
 start_nbdkit control="$qmp" "$img"
