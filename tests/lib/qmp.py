@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A client of QMP, for ours and for qemu-storage-daemon's.
+# A client of QMP, for ours and for qemu-storage-daemon's, and clients of NBD beside it.
 #
 #   c = Client(PATH)                negotiates
 #   c.ask("query-jobs", key=value)  the whole answer; _ stands for - in keys
 #   c.get(...)                      its "return"; anything else fails
 #   c.refuses(TEXT, ...)            fails unless the error's desc has this text
 #   c.events                        that came before an answer
+#   h = connect(PATH, EXPORT)       libnbd's handle, with base:allocation
 
 import json
 import socket
+
+import nbd
+
+
+def connect(path, export=""):
+    h = nbd.NBD()
+    h.add_meta_context("base:allocation")
+    h.set_export_name(export)
+    h.connect_unix(path)
+    return h
 
 
 class Client:

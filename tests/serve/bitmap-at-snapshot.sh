@@ -21,17 +21,13 @@ qemu-img convert -U -f qcow2 -O raw "$tmp/full.qcow2" "$tmp/full.raw"
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$sock" "$tmp" <<'PY'
 import sys
 import nbd
-from qmp import Client
+import qmp
 
 SIZE, BLOCK = 8 << 20, 65536
-c = Client(sys.argv[1])
+c = qmp.Client(sys.argv[1])
 
 def connect(export=""):
-    h = nbd.NBD()
-    h.add_meta_context("base:allocation")
-    h.set_export_name(export)
-    h.connect_unix(sys.argv[2])
-    return h
+    return qmp.connect(sys.argv[2], export)
 
 def refused(export):
     try:

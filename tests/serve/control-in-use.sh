@@ -17,18 +17,13 @@ start_nbdkit control="$sockdir/qmp" "$img"
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$sock" <<'PY'
 import sys
 import threading
-import nbd
-from qmp import Client
+import qmp
 
-c = Client(sys.argv[1])
+c = qmp.Client(sys.argv[1])
 MB = 1 << 20
 
-def connect(export="", contexts=()):
-    h = nbd.NBD()
-    h.add_meta_context("base:allocation")
-    h.set_export_name(export)
-    h.connect_unix(sys.argv[2])
-    return h
+def connect(export=""):
+    return qmp.connect(sys.argv[2], export)
 
 # Writers, each in a MiB of its own, which they fill with rounds of the same byte.
 class Writer(threading.Thread):

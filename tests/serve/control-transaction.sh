@@ -19,17 +19,13 @@ import struct
 import sys
 import threading
 import nbd
-from qmp import Client
+import qmp
 
 BLOCK, BLOCKS = 65536, 128
-c = Client(sys.argv[1])
+c = qmp.Client(sys.argv[1])
 
 def connect(export=""):
-    h = nbd.NBD()
-    h.add_meta_context("base:allocation")
-    h.set_export_name(export)
-    h.connect_unix(sys.argv[2])
-    return h
+    return qmp.connect(sys.argv[2], export)
 
 class Writer(threading.Thread):
     """Writes random blocks, each with contents that nothing else has ever had."""
