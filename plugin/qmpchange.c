@@ -77,13 +77,15 @@ check_changes (const struct qmp_target *t, const char *name, struct qmp_error *e
 }
 
 /* What a name should be; QEMU has a text for each that means nothing. */
-enum name_kind { NAME_DEVICE, NAME_NODE, NAME_IMAGE };
+enum name_kind { NAME_DEVICE, NAME_ONLY_DEVICE, NAME_NODE, NAME_IMAGE };
 
 static int
 refuse_name (struct plan *p, const char *name, enum name_kind kind)
 {
   switch (kind) {
   case NAME_NODE: return qmp_refuse (p->e, "Node '%s' not found", name);
+  case NAME_ONLY_DEVICE:
+    return qmp_refuse (p->e, "Cannot find device='%s' nor node-name=''", name);
   case NAME_IMAGE:
     return qmp_refuse (p->e, "Cannot find device='' nor node-name='%s'", name);
   default:
@@ -595,7 +597,7 @@ qmpchange_resize (const struct qmp_host *host, const json_t *arguments,
 
   if (device == NULL && node == NULL)
     qmp_refuse (e, "Cannot find device='' nor node-name=''");
-  else if (find_target (&p, node ? node : device, node ? NAME_IMAGE : NAME_DEVICE) == 0)
+  else if (find_target (&p, node ? node : device, node ? NAME_IMAGE : NAME_ONLY_DEVICE) == 0)
     r = resize (&p, json_integer_value (json_object_get (arguments, "size")));
   plan_free (&p);
   return r == -1 ? NULL : json_object ();

@@ -52,7 +52,7 @@ static int
 check (const struct arguments *a, struct qmp_error *e)
 {
   if (a->mode && strcmp (a->mode, "existing") != 0 && strcmp (a->mode, "absolute-paths") != 0)
-    return qmp_refuse (e, "Invalid parameter '%s'", a->mode);
+    return qmp_refuse (e, "Parameter 'mode' does not accept value '%s'", a->mode);
   if (a->format && strcmp (a->format, "qcow2") != 0)
     return qmp_refuse (e, "The format '%s' is not possible: the new image is a qcow2 image",
                        a->format);

@@ -197,6 +197,19 @@ for c in ours, theirs:
         < set(info), info
     assert c.get(delete, device="node0", id="1", name="s0")["name"] == "s0"
 
+# External ones.  (QEMU replaces files that are there; ours does not.)
+overlay = "blockdev-snapshot-sync"
+both(overlay)
+both(overlay, device="node0")
+both(overlay, device=1, snapshot_file="/n")
+both(overlay, snapshot_file="/n", format="qcow2")
+both(overlay, device="nope", snapshot_file="/n", format="qcow2")
+both(overlay, node_name="nope", snapshot_file="/n", format="qcow2")
+both(overlay, node_name="node0", snapshot_file="/n", format="qcow2")
+both(overlay, device="node0", snapshot_file="/n", mode="other")
+both(overlay, node_name="node0", snapshot_node_name="node0", snapshot_file="/n")
+both(overlay, device="node0", snapshot_file="/n", foo=1)
+
 # Transactions.
 t = "transaction"
 both(t)
@@ -243,6 +256,8 @@ compare_nodes()
 both("block_resize")
 both("block_resize", size=1 << 23)
 both("block_resize", device="nope", size="a")
+both("block_resize", device="nope", size=1 << 23)
+both("block_resize", node_name="nope", size=1 << 23)
 both("block_resize", node_name="node0")
 both("block_resize", node_name="node0", size=-1)
 both("block_resize", node_name="node0", size=1.5)

@@ -114,7 +114,7 @@ refuses("New overlay node-name missing", node_name="node4", **snapshot("n.qcow2"
 refuses("already in use", device="disk", **snapshot("n.qcow2", snapshot_node_name="new"))
 refuses("Invalid node-name", device="disk", **snapshot("n.qcow2", snapshot_node_name="0/"))
 refuses("not the top", node_name="node2", **snapshot("n.qcow2", snapshot_node_name="n"))
-refuses("Invalid parameter 'other'", device="disk", **snapshot("n.qcow2", mode="other"))
+refuses("Parameter 'mode' does not accept value 'other'", device="disk", **snapshot("n.qcow2", mode="other"))
 refuses("'raw' is not possible", device="disk", **snapshot("n.raw", format="raw"))
 refuses("absolute path", device="disk", snapshot_file="n.qcow2")
 refuses("control character", device="disk", **snapshot("n\n.qcow2"))
