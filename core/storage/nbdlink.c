@@ -395,11 +395,9 @@ nbdlink_cache (struct nbdlink *l, uint64_t count, uint64_t offset)
 static void
 add_extent (struct storage_parts *p, uint64_t len, bool zeros)
 {
-  const bool last = p->n % 2 ? p->hole : !p->hole;
-
   if (len == 0 || p->more)
     return;
-  if (p->n > 0 && zeros == last)
+  if (p->n > 0 && zeros == (p->n % 2 ? p->hole : !p->hole))
     p->lens[p->n - 1] += min64 (len, UINT64_MAX - p->lens[p->n - 1]);
   else if (p->n == p->room)
     p->more = true;
