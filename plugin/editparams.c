@@ -50,8 +50,8 @@ editparams_erase_key (struct editparams *e, const char *key, const char *value)
   return 0;
 }
 
-int
-editparams_erase_key_slot (struct editparams *e, const char *key, const char *value)
+static int
+parse_slot (const char *key, const char *value, int *r)
 {
   unsigned slot;
 
@@ -59,8 +59,20 @@ editparams_erase_key_slot (struct editparams *e, const char *key, const char *va
     return -1;
   if (slot >= LUKS_SLOTS)
     return bad_value (key, value, "must be 0 to %d", LUKS_SLOTS - 1);
-  e->keyedit.erase_slot = slot;
+  *r = slot;
   return 0;
+}
+
+int
+editparams_add_key_slot (struct editparams *e, const char *key, const char *value)
+{
+  return parse_slot (key, value, &e->keyedit.add_slot);
+}
+
+int
+editparams_erase_key_slot (struct editparams *e, const char *key, const char *value)
+{
+  return parse_slot (key, value, &e->keyedit.erase_slot);
 }
 
 /* --- bitmaps --- */

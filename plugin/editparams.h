@@ -27,11 +27,13 @@ struct editparams {
   struct edit_options options;  /* of these */
 };
 
-#define EDITPARAMS_DEFAULT { .keyedit = { .erase_slot = -1 } }
+#define EDITPARAMS_DEFAULT { .keyedit = { KEYEDIT_NONE } }
 
 /* Each takes the value of a parameter, which must outlive the struct.  Returns 0, or -1
  * (reported). */
 extern int editparams_add_key (struct editparams *, const char *key, const char *value);
+extern int editparams_add_key_slot (struct editparams *, const char *key,
+                                    const char *value);
 extern int editparams_erase_key (struct editparams *, const char *key, const char *value);
 extern int editparams_erase_key_slot (struct editparams *, const char *key,
                                       const char *value);

@@ -62,8 +62,8 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
 #define OF_ONE P (FILE), P (SNAPSHOT), SNAPSHOT_EDITS, P (RESIZE), P (SHRINK), \
     P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_INTO), P (BITMAP_FROM), \
     P (BITMAP_GRANULARITY), P (FLATTEN), P (REBASE), P (REBASE_UNSAFE), P (COMMIT), \
-    KEY_EDITS, P (KEY_FORCE), P (ITER_TIME), P (AMEND), OF_AMEND, P (CHECK), \
-    P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), P (BACKING_FORMAT), \
+    KEY_EDITS, P (KEY_ADD_SLOT), P (KEY_FORCE), P (ITER_TIME), P (AMEND), OF_AMEND, \
+    P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), P (BACKING_FORMAT), \
     V (DATA_PATH), P (WATERMARK), P (INFO), P (INFO_CHAIN), P (MAP), P (RAW_COPY), \
     P (COMPARE), P (COMPARE_WITH), P (COMPARE_FORMAT), V (SERVE_NOTHING)
 
@@ -88,6 +88,7 @@ static const struct rule needs[] = {
     "encrypt=luks or key-add=SECRET" },
   { LIST (KEY_EDITS), LIST (P (PASSPHRASE), P (QCOW2_PASSPHRASE)), NULL,
     "passphrase=, which unlocks the image" },
+  { LIST (P (KEY_ADD_SLOT)), LIST (P (KEY_ADD)), NULL, "key-add=SECRET" },
   { LIST (P (KEY_FORCE)), LIST (P (KEY_ERASE), P (KEY_ERASE_SLOT)), NULL,
     "key-erase=SECRET or key-erase-slot=N" },
   { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },

@@ -143,15 +143,22 @@ write_active (const struct keys *k, unsigned slot, uint32_t active)
 
 /* --- adding --- */
 
+/* WANTED: a slot, or -1: the first free one. */
 static int
-find_free (const struct keys *k)
+find_free (const struct keys *k, int wanted)
 {
+  const unsigned active = luks_active (k->luks);
   uint64_t at, bytes;
 
-  for (unsigned i = 0; i < LUKS_SLOTS; i++)
-    if (!(luks_active (k->luks) & 1u << i) && find_material (k, i, &at, &bytes))
+  for (int i = 0; i < LUKS_SLOTS; i++)
+    if ((wanted == -1 || i == wanted) && !(active & 1u << i) &&
+        find_material (k, i, &at, &bytes))
       return i;
-  return refuse (k, "all of its key slots are in use");
+  if (wanted == -1)
+    return refuse (k, "all of its key slots are in use");
+  return refuse (k, active & 1u << wanted
+                 ? "the key slot for the new passphrase is in use: erase it first"
+                 : "the image has no space for this key slot");
 }
 
 /* Would the header with this entry still be accepted?  Testing a passphrase takes time on
@@ -185,10 +192,10 @@ write_slot (const struct keys *k, unsigned slot, const struct luks_slot_header *
 }
 
 static int
-add (struct keys *k, const uint8_t *key, const char *passphrase, unsigned iter_ms)
+add (struct keys *k, const uint8_t *key, const struct keyedit *e)
 {
   CLEANUP_FREE uint8_t *material = malloc (LUKS_MAX_KEY * LUKS_STRIPES);
-  const int slot = find_free (k);
+  const int slot = find_free (k, e->add_slot);
   struct luks_slot_header entry;
   int set;
 
@@ -199,11 +206,11 @@ add (struct keys *k, const uint8_t *key, const char *passphrase, unsigned iter_m
     return -1;
   }
   entry = k->raw.slots[slot];
-  if (luksmake_slot (k->path, &k->raw, key, passphrase, strlen (passphrase), iter_ms,
+  if (luksmake_slot (k->path, &k->raw, key, e->add, strlen (e->add), e->iter_ms,
                      &entry, material) == -1 ||
       write_slot (k, slot, &entry, material) == -1 || load (k) == -1)
     return -1;
-  set = slots_of (k, passphrase);
+  set = slots_of (k, e->add);
   if (set == -1)
     return -1;
   if (!(set & 1 << slot)) {
@@ -278,8 +285,11 @@ choose (struct keys *k, const struct keyedit *e)
     return refuse (k, "the passphrase to be erased opens no key slot");
   if (e->erase_slot >= 0 && !(active & 1u << e->erase_slot))
     return refuse (k, "the key slot to be erased is not in use");
+  if (e->erase_slot >= 0 && e->erase && !(set & 1 << e->erase_slot))
+    return refuse (k, "the passphrase to be erased does not open the key slot to be "
+                   "erased");
   if (e->erase_slot >= 0)
-    set |= 1 << e->erase_slot;
+    set = 1 << e->erase_slot;
   if (!(active & ~set) && !e->add && !e->force)
     return refuse_unless (k, "without its last key slot nobody can read the disk any "
                           "more", remedy (REMEDY_ERASE_LAST_KEY));
@@ -301,7 +311,7 @@ change (struct keys *k, const char *passphrase, const struct keyedit *e,
   opened = opened_by (k, passphrase, key);
   if (opened == 0)
     return refuse (k, "the passphrase opens no key slot any more");
-  return opened == -1 || (e->add && add (k, key, e->add, e->iter_ms) == -1) ? -1
+  return opened == -1 || (e->add && add (k, key, e) == -1) ? -1
     : erase (k, set);
 }
 

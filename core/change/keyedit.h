@@ -12,14 +12,19 @@
 
 struct keyedit {
   const char *add, *erase;      /* passphrases; NULL: none.  The caller wipes them */
-  int erase_slot;               /* a number, or -1: none */
+  int add_slot;                 /* where to add, or -1: in the first free slot */
+  int erase_slot;               /* a number, or -1: see below */
   bool force;                   /* also erase the last one, and with it the disk */
   unsigned iter_ms;             /* time to test the one to add, in milliseconds */
 };
 
-/* Adds a passphrase, then erases all key slots that another one opens, and one by its
- * number.  PASSPHRASE unlocks the image.  Returns 0: durable; or -1 (reported): nothing
- * has changed, or, after a failure of the host, a part of it. */
+/* No change. */
+#define KEYEDIT_NONE .add_slot = -1, .erase_slot = -1
+
+/* Adds a passphrase, then erases all key slots that another one opens, or one by its
+ * number; if both are given, this one, which the passphrase must open.  PASSPHRASE unlocks
+ * the image.  Returns 0: durable; or -1 (reported): nothing has changed, or, after a
+ * failure of the host, a part of it. */
 extern int keyedit_disk (struct disk *, const char *passphrase, const struct keyedit *);
 
 #endif /* QCOW2_KEYEDIT_H */

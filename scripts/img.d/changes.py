@@ -182,7 +182,7 @@ AMENDABLE = (
     ("compat", "compat", "the version of the format: 0.10 (v2) or 1.1 (v3)"),
     ("data_file_raw", "data-file-raw", "off: the data file is not a raw image any more"),
     ("encrypt.iter-time", None, "milliseconds to test the new passphrase (2000)"),
-    ("encrypt.keyslot", None, "the key slot that is erased"),
+    ("encrypt.keyslot", None, "the key slot that is used or erased"),
     ("encrypt.new-secret", None, "the id of the passphrase that is added"),
     ("encrypt.old-secret", None, "the id of the passphrase that is erased"),
     ("encrypt.state", None, "active to add a passphrase, inactive to erase one"),
@@ -243,25 +243,25 @@ def key_change(given, secrets, force):
     state = given.pop("encrypt.state", None)
     slot = given.pop("encrypt.keyslot", None)
     given.pop("encrypt.format", None)
+    adds = state == "active"
+    secret = given.pop("encrypt.%s-secret" % ("new" if adds else "old"), None)
+    if state not in ("active", "inactive") or secret is None and (adds or slot is None):
+        raise Failure("either encrypt.state=active with encrypt.new-secret=ID (and "
+                      "encrypt.keyslot=N, a free one) or encrypt.state=inactive with "
+                      "encrypt.old-secret=ID or encrypt.keyslot=N is required")
+    name = "key-add" if adds else "key-erase"
     more = []
-    if state == "active" and slot is None and "encrypt.new-secret" in given:
-        found = images.Passphrase(secrets.get(given.pop("encrypt.new-secret")), "key-add")
-        if "encrypt.iter-time" in given:
-            more.append("iter-time=" + given.pop("encrypt.iter-time"))
-    elif state == "inactive" and slot is None and "encrypt.old-secret" in given:
-        found = images.Passphrase(secrets.get(given.pop("encrypt.old-secret")),
-                                  "key-erase")
-    elif state == "inactive" and slot is not None:
-        found = images.Passphrase(None)
-        more.append("key-erase-slot=%d" % images.number_of(slot, "encrypt.keyslot"))
-    else:
-        raise Failure("either encrypt.state=active,encrypt.new-secret=ID (in a free key "
-                      "slot) or encrypt.state=inactive with encrypt.old-secret=ID or "
-                      "encrypt.keyslot=N is required")
+    if slot is not None:
+        more.append("%s-slot=%d" % (name, images.number_of(slot, "encrypt.keyslot")))
+    if adds and "encrypt.iter-time" in given:
+        more.append("iter-time=" + given.pop("encrypt.iter-time"))
+    if force and not adds:
+        more.append("key-force=true")
     if given:
         raise Failure("-o: '%s' cannot be used with encrypt.state=%s"
                       % (next(iter(given)), state))
-    found.parameters += more + (["key-force=true"] if force else [])
+    found = images.Passphrase(None if secret is None else secrets.get(secret), name)
+    found.parameters += more
     return found
 
 

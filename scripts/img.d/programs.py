@@ -269,7 +269,8 @@ OPTIONS = {
     "bitmap-into": "bitmap", "bitmap-merge": "--merge", "commit=keep": "-d",
     "commit=on": "commit", "compress=on": "-c", "create": "size", "encrypt":
     "encrypt.format=", "flatten=true": "convert", "iter-time": "encrypt.iter-time=",
-    "key-add": "encrypt.new-secret=", "key-erase": "encrypt.old-secret=",
+    "key-add": "encrypt.new-secret=", "key-add-slot": "encrypt.keyslot=",
+    "key-erase": "encrypt.old-secret=",
     "key-erase-slot": "encrypt.keyslot=", "key-force=true": "--force", "map": "map",
     "passphrase": "--object", "preallocation": "preallocation=", "raw-copy": "TARGET",
     "rebase": "-b", "rebase-unsafe=true": "-u", "resize": "size",

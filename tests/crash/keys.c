@@ -245,7 +245,7 @@ one_change (struct trial *t, struct rng *rng)
   const char *what;
 
   t->options = with_passphrase (&t->options, passphrases[mine]);
-  t->edit = (struct keyedit) { .erase_slot = -1, .iter_ms = 1 };
+  t->edit = (struct keyedit) { KEYEDIT_NONE, .iter_ms = 1 };
   t->after = t->before;
   if (has_other) {
     what = "erase";

@@ -79,10 +79,43 @@ keys encrypt.state=inactive,encrypt.old-secret=first second
 opens second third
 keys encrypt.state=inactive,encrypt.keyslot=1 third
 opens third
+# In a chosen slot, as qemu-img does it.
+in_use ()
+{
+  qemu-img info --output=json secret.qcow2 | jq -c \
+    '[."format-specific".data.encrypt.slots | to_entries[] | select(.value.active) | .key]'
+}
+[ "$(in_use)" = "[2]" ]
+keys encrypt.state=active,encrypt.new-secret=first,encrypt.iter-time=10,encrypt.keyslot=6 \
+  third
+opens first third
+[ "$(in_use)" = "[2,6]" ]
+# Both refuse it, and change nothing.
+cd ..
+cp ours/secret.qcow2 theirs
+before=$(fingerprint ours/secret.qcow2)
+for options in encrypt.state=active,encrypt.new-secret=second,encrypt.keyslot=6 \
+    encrypt.state=active,encrypt.new-secret=second,encrypt.keyslot=8 \
+    encrypt.state=active,encrypt.new-secret=second,encrypt.keyslot=-1 \
+    encrypt.state=active,encrypt.new-secret=second,encrypt.keyslot=x \
+    encrypt.state=active,encrypt.new-secret=second,encrypt.old-secret=first \
+    encrypt.state=active,encrypt.keyslot=7 \
+    encrypt.state=inactive,encrypt.keyslot=7 \
+    encrypt.state=inactive,encrypt.keyslot=6,encrypt.old-secret=third \
+    encrypt.state=inactive,encrypt.keyslot=6,encrypt.old-secret=none \
+    encrypt.state=inactive,encrypt.keyslot=6,encrypt.new-secret=second \
+    encrypt.state=inactive,encrypt.keyslot=6,encrypt.iter-time=10; do
+  both_status amend "${secrets[@]}" --image-opts -o "$options" "$(luks third)"
+  [ "$status" = 1 ]
+  [ "$before" = "$(fingerprint ours/secret.qcow2)" ]
+done
+cd ours
+keys encrypt.state=inactive,encrypt.keyslot=6,encrypt.old-secret=first third
+opens third
 for bad in encrypt.state=inactive,encrypt.old-secret=third encrypt.state=active \
     encrypt.state=inactive,encrypt.old-secret=first encrypt.state=inactive,encrypt.keyslot=9 \
     encrypt.state=active,encrypt.new-secret=none encrypt.new-secret=first \
-    encrypt.state=active,encrypt.new-secret=first,encrypt.keyslot=1; do
+    encrypt.state=active,encrypt.new-secret=first,encrypt.keyslot=2; do
   if keys "$bad" third 2> err; then fail "not refused: $bad"; fi
   [ "$(grep -vc '^+' err)" = 1 ]
 done

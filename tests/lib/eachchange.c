@@ -519,7 +519,7 @@ static int
 exchange_key (const struct disk_options *o)
 {
   return change_keys (o, &(const struct keyedit) { .add = "second", .erase = IMAGES_SECRET,
-                                                   .erase_slot = -1, .iter_ms = 1 });
+                                                   KEYEDIT_NONE, .iter_ms = 1 });
 }
 
 static int

@@ -574,6 +574,7 @@ static const struct choice starts[] = {
   { "compat", { "0.10", "1.1" } },
   { "lazy-refcounts", { "true", "false" } },
   { "key-add", { "another" } },
+  { "key-add-slot", { "1", "7" } },
   { "key-erase", { "another", PASSPHRASE } },
   { "bitmap-add", { "x", "y" } },
   { "bitmap-clear", { "x", "y" } },

@@ -34,7 +34,7 @@ declare -A good=(
   [rebase]=other.qcow2 [rebase-unsafe]=true [map]=map.json
   [raw-copy]=copy.raw [compare]=compare.json [compare-with]=other.qcow2
   [compare-format]=raw
-  [amend]=true [key-add]=x [key-erase]=x [key-erase-slot]=1 [key-force]=true
+  [amend]=true [key-add]=x [key-add-slot]=2 [key-erase]=x [key-erase-slot]=1 [key-force]=true
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
   [dir-symlinks]=follow [control]=qmp
 )
@@ -121,6 +121,7 @@ needs 'check=quick' check-report=check.json check=off
 needs 'encrypt=luks or key-add=SECRET' iter-time=10
 needs 'passphrase=' key-add=x
 needs 'passphrase=' key-erase-slot=0
+needs 'key-add=SECRET' key-add-slot=0
 needs 'key-erase=SECRET or key-erase-slot=N' key-force=false
 needs 'encrypt=luks' create=1M iter-time=10
 needs 'rebase=NAME' rebase-unsafe=false

@@ -56,7 +56,7 @@ main (void)
     .encrypt = "luks",
   };
   const struct keyedit exchange = {
-    .add = "new", .erase = IMAGES_SECRET, .erase_slot = -1, .iter_ms = 1,
+    .add = "new", .erase = IMAGES_SECRET, KEYEDIT_NONE, .iter_ms = 1,
   };
   struct disk_options options;
 

@@ -81,7 +81,7 @@ main (void)
     .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = 1 << 20,
     .encrypt = "luks",
   };
-  const struct keyedit add = { .add = "second", .erase_slot = -1, .iter_ms = 1 };
+  const struct keyedit add = { .add = "second", KEYEDIT_NONE, .iter_ms = 1 };
   struct disk_options options;
   struct blob file, now;
   unsigned k, untouched = 0;

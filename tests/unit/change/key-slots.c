@@ -2,7 +2,8 @@
  *
  * Which key slot gets a new passphrase?
  *
- * The first free one; never one that is in use, and none if all are.
+ * The first free one, or the one that is asked for; never one that is in use, and none if
+ * all are.
  */
 
 #include <config.h>
@@ -39,11 +40,31 @@ opens (const char *passphrase)
 }
 
 static int
-change (const char *add, int erase_slot)
+change (const struct keyedit *edit)
 {
-  const struct keyedit edit = { .add = add, .erase_slot = erase_slot, .iter_ms = 1 };
+  return change_keys (&options, edit);
+}
 
-  return change_keys (&options, &edit);
+static int
+add (const char *passphrase, int slot)
+{
+  return change (&(struct keyedit) {
+    .add = passphrase, .add_slot = slot, .erase_slot = -1, .iter_ms = 1 });
+}
+
+static int
+erase (const char *passphrase, int slot)
+{
+  return change (&(struct keyedit) {
+    .erase = passphrase, .add_slot = -1, .erase_slot = slot });
+}
+
+/* Exactly those whose bit is set. */
+static void
+check_opens (unsigned set)
+{
+  for (int i = 0; i < SLOTS; i++)
+    CHECK (opens (words[i]) == !!(set & 1u << i));
 }
 
 int
@@ -61,19 +82,42 @@ main (void)
     .secret = { .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET) },
   };
   for (int i = 1; i < SLOTS; i++) {
-    CHECK (change (words[i], -1) == 0);
-    for (int j = 0; j < SLOTS; j++)
-      CHECK (opens (words[j]) == (j <= i));
+    CHECK (add (words[i], -1) == 0);
+    check_opens ((2u << i) - 1);
   }
-  CHECK (change ("another", -1) == -1);
+  CHECK (add ("another", -1) == -1);
   CHECK (strstr (last_error (), "all of its key slots are in use") != NULL);
 
   /* The slot that is free is not the last one. */
-  CHECK (change (NULL, 5) == 0);
-  CHECK (change ("another", -1) == 0);
-  for (int j = 0; j < SLOTS; j++)
-    CHECK (opens (words[j]) == (j != 5));
+  CHECK (erase (NULL, 5) == 0);
+  CHECK (add ("another", -1) == 0);
+  check_opens (0xdf);
   CHECK (opens ("another"));
+
+  /* One that is in use stays as it is. */
+  CHECK (add ("more", 5) == -1);
+  CHECK (strstr (last_error (), "is in use: erase it first") != NULL);
+  CHECK (!opens ("more"));
+  CHECK (opens ("another"));
+
+  /* With a passphrase and a number, both must agree; a passphrase alone is erased from
+   * all slots that it opens. */
+  CHECK (erase ("another", 4) == -1);
+  CHECK (strstr (last_error (), "does not open the key slot to be erased") != NULL);
+  CHECK (erase (NULL, 3) == 0);
+  CHECK (erase (NULL, 2) == 0);
+  CHECK (add ("another", 3) == 0);
+  CHECK (erase ("another", 5) == 0);
+  check_opens (0xd3);
+  CHECK (opens ("another"));
+
+  /* The chosen one, though others before it are free. */
+  CHECK (add (words[5], 5) == 0);
+  CHECK (erase (NULL, 5) == 0);
+  check_opens (0xd3);
+  CHECK (add (words[2], -1) == 0);
+  CHECK (erase (NULL, 2) == 0);
+  check_opens (0xd3);
   free ((char *) options.path);
   images_leave ();
   return 0;

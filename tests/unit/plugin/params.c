@@ -78,7 +78,8 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_RAW_COPY] = "raw",
   [PARAM_COMPARE] = "compare", [PARAM_COMPARE_WITH] = "other",
   [PARAM_COMPARE_FORMAT] = "raw",
-  [PARAM_AMEND] = "true", [PARAM_KEY_ADD] = "x", [PARAM_KEY_ERASE] = "x",
+  [PARAM_AMEND] = "true", [PARAM_KEY_ADD] = "x",
+  [PARAM_KEY_ADD_SLOT] = "2", [PARAM_KEY_ERASE] = "x",
   [PARAM_KEY_ERASE_SLOT] = "1", [PARAM_KEY_FORCE] = "true",
   [PARAM_CONTROL] = "qmp",
 };
