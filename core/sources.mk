@@ -27,6 +27,8 @@ core_sources = \
 	%reldir%/util/report.h \
 	%reldir%/util/sparse.c \
 	%reldir%/util/sparse.h \
+	%reldir%/util/text.c \
+	%reldir%/util/text.h \
 	%reldir%/util/unwanted.c \
 	%reldir%/util/unwanted.h \
 	%reldir%/util/utf8.h \

@@ -24,6 +24,7 @@
 #include "util/cleanup.h"
 #include "util/jsontext.h"
 #include "util/report.h"
+#include "util/text.h"
 #include "plugin/qmp.h"
 #include "plugin/qmpframe.h"
 
@@ -43,16 +44,11 @@ send_message (struct qmp *q, json_t *message)
   static const char no_memory[] =
     "{\"error\": {\"class\": \"GenericError\", \"desc\": \"out of memory\"}}\r\n";
   CLEANUP_FREE char *text = message ? json_dumps (message, JSON_ENSURE_ASCII) : NULL;
-  CLEANUP_FREE char *line = NULL;
-  int n = text ? asprintf (&line, "%s\r\n", text) : -1;
+  CLEANUP_FREE char *line = text ? text_new ("%s\r\n", text) : NULL;
+  const char *const sent = line ? line : no_memory;
 
   json_decref (message);
-  if (n == -1) {
-    line = NULL;
-    q->service->send (q->client, no_memory, sizeof no_memory - 1);
-  }
-  else
-    q->service->send (q->client, line, n);
+  q->service->send (q->client, sent, strlen (sent));
 }
 
 /* Frees RESULT, and what it answers. */

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/text.h"
 #include "plugin/qmpargs.h"
 
 int
@@ -28,8 +29,7 @@ qmp_refuse (struct qmp_error *e, const char *fmt, ...)
   if (e->desc)
     return -1;
   va_start (args, fmt);
-  if (vasprintf (&e->desc, fmt, args) == -1)
-    e->desc = NULL;
+  e->desc = text_new_list (fmt, args);
   va_end (args);
   return -1;
 }

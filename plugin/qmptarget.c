@@ -26,6 +26,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "util/text.h"
 #include "plugin/qmptarget.h"
 
 #define DEVICE QMPTARGET_DEVICE
@@ -112,12 +113,10 @@ char *
 qmptarget_node (const struct qmp_host *host, const char *device, unsigned layer)
 {
   const unsigned tops = host->tops->n;
-  char *name;
-  const int n = host->dir ? asprintf (&name, "%s/" NODE "%u", device, layer)
-    : layer < tops ? asprintf (&name, "%s", host->tops->names[tops - 1 - layer])
-    : asprintf (&name, NODE "%u", layer - tops);
 
-  return n == -1 ? NULL : name;
+  return host->dir ? text_new ("%s/" NODE "%u", device, layer)
+    : layer < tops ? text_new ("%s", host->tops->names[tops - 1 - layer])
+    : text_new (NODE "%u", layer - tops);
 }
 
 /* --- images on top --- */

@@ -42,8 +42,10 @@
 #include <unistd.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/printable.h"
 #include "util/report.h"
+#include "util/text.h"
 #include "format/format.h"
 #include "format/header.h"
 #include "storage/dirfile.h"
@@ -225,17 +227,17 @@ find (const struct dir *dir, const char *name)
 static struct dir_image *
 new_image (const struct dir *dir, const char *name)
 {
-  struct dir_image *image = calloc (1, sizeof *image);
+  struct dir_image *image = memory_new (1, sizeof *image);
   char text[PRINTABLE_SIZE (NAME_MAX)];
 
-  if (image == NULL || (image->name = strdup (name)) == NULL ||
-      asprintf (&image->path, "%s/%s", dir->options.path,
-                printable (name, NAME_MAX, text, sizeof text)) == -1) {
-    report_error ("calloc: %m");
-    if (image) {
-      image->path = NULL;
-      free_image (image);
-    }
+  if (image == NULL)
+    return NULL;
+  image->name = strdup (name);
+  image->path = text_new ("%s/%s", dir->options.path,
+                          printable (name, NAME_MAX, text, sizeof text));
+  if (image->name == NULL || image->path == NULL) {
+    report_error ("%s: no memory for the name of an image: %m", dir->options.path);
+    free_image (image);
     return NULL;
   }
   image->state = OPENING;

@@ -35,6 +35,7 @@
 #include "util/publicname.h"
 #include "util/remedy.h"
 #include "util/report.h"
+#include "util/text.h"
 #include "storage/nbduri.h"
 #include "image/filename.h"
 #include "image/jsonname.h"
@@ -121,12 +122,10 @@ static char *
 join (const char *base, const char *name)
 {
   const char *slash = strrchr (base, '/');
-  char *path;
 
   if (name[0] == '/' || slash == NULL)
     return strdup (name);
-  return asprintf (&path, "%.*s%s", (int) (slash - base + 1), base, name) == -1 ? NULL
-    : path;
+  return text_new ("%.*s%s", (int) (slash - base + 1), base, name);
 }
 
 /* Is it a path that begins with a URI with secrets?  All messages about the file would
@@ -186,8 +185,8 @@ resolve_json (const struct reference *r, const char **format)
   if (jsonname_parse (r->name, &json, why) == -1)
     return refuse (r, errno, why);
   *format = json.format;
-  if (asprintf (&base, "%s/.", cwd ? cwd : "") == -1) {
-    base = NULL;
+  base = text_new ("%s/.", cwd ? cwd : "");
+  if (base == NULL) {
     free (json.name);
     return refuse (r, ENOMEM, "no memory");
   }
@@ -229,15 +228,12 @@ static char *
 find_in_cwd (const char *name, struct stat *st)
 {
   CLEANUP_FREE char *cwd = NULL;
-  char *path;
 
   if (strncmp (name, "file:", 5) == 0)
     name += 5;
-  if (name[0] == '/' || stat (name, st) == -1 ||
-      (cwd = getcwd (NULL, 0)) == NULL ||
-      asprintf (&path, "%s/%s", cwd, name) == -1)
+  if (name[0] == '/' || stat (name, st) == -1 || (cwd = getcwd (NULL, 0)) == NULL)
     return NULL;
-  return path;
+  return text_new ("%s/%s", cwd, name);
 }
 
 char *

@@ -26,6 +26,7 @@
 #include <jansson.h>
 
 #include "util/cleanup.h"
+#include "util/text.h"
 #include "storage/nbduri.h"
 #include "image/jsonname.h"
 
@@ -84,7 +85,6 @@ static int
 add_value (struct options *o, const char *key, json_t *value)
 {
   struct option *new = &o->list[o->n];
-  int r = -1;
 
   if (o->n == MAX_OPTIONS)
     return refuse (o, EINVAL, "it has more than %d options", MAX_OPTIONS);
@@ -95,14 +95,13 @@ add_value (struct options *o, const char *key, json_t *value)
   if (json_is_string (value))
     new->value = strdup (json_string_value (value));
   else if (json_is_integer (value))
-    r = asprintf (&new->value, "%" JSON_INTEGER_FORMAT, json_integer_value (value));
+    new->value = text_new ("%" JSON_INTEGER_FORMAT, json_integer_value (value));
   else if (json_is_boolean (value))
     new->value = strdup (json_is_true (value) ? "true" : "false");
   else
     return refuse (o, EINVAL, "\"%s\" is neither text, a number, nor true or false",
                    word (key));
-  if (new->value == NULL || (json_is_integer (value) && r == -1) ||
-      (new->key = strdup (key)) == NULL) {
+  if (new->value == NULL || (new->key = strdup (key)) == NULL) {
     free (new->value);
     return refuse (o, ENOMEM, "no memory");
   }
@@ -118,13 +117,11 @@ flatten (struct options *o, const char *prefix, json_t *object)
   json_t *value;
 
   json_object_foreach (object, key, value) {
-    CLEANUP_FREE char *path = NULL;
+    CLEANUP_FREE char *path =
+      text_new ("%s%s%s", prefix, key, json_is_object (value) ? "." : "");
 
-    if (asprintf (&path, "%s%s%s", prefix, key,
-                  json_is_object (value) ? "." : "") == -1) {
-      path = NULL;
+    if (path == NULL)
       return refuse (o, ENOMEM, "no memory");
-    }
     if ((json_is_object (value) ? flatten (o, path, value)
          : add_value (o, path, value)) == -1)
       return -1;
@@ -174,13 +171,11 @@ ignore_manner (struct options *o, const char *prefix)
 static int
 parse_nbd (struct options *o, const char *prefix, char **name)
 {
-  CLEANUP_FREE char *server = NULL;
+  CLEANUP_FREE char *server = text_new ("%sserver.", prefix);
   const char *export = take (o, prefix, "export"), *type, *host, *port, *path;
 
-  if (asprintf (&server, "%sserver.", prefix) == -1) {
-    server = NULL;
+  if (server == NULL)
     return refuse (o, ENOMEM, "no memory");
-  }
   if (find (o, prefix, "tls-creds"))
     return refuse (o, ENOTSUP, "\"tls-creds\" names an object of QEMU's command line");
   type = take (o, server, "type");
@@ -216,13 +211,10 @@ parse_protocol (struct options *o, const char *prefix, const char *driver,
   if (filename == NULL)
     return refuse (o, EINVAL, "it names no file");
   /* With a driver it is a path, even if it looks like a protocol. */
-  if (asprintf (&r->name, "%s%s",
-                driver && filename[strcspn (filename, ":/")] == ':' ? "./" : "",
-                filename) == -1) {
-    r->name = NULL;
-    return refuse (o, ENOMEM, "no memory");
-  }
-  return 0;
+  r->name = text_new ("%s%s",
+                      driver && filename[strcspn (filename, ":/")] == ':' ? "./" : "",
+                      filename);
+  return r->name ? 0 : refuse (o, ENOMEM, "no memory");
 }
 
 static int

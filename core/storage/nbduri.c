@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/text.h"
 #include "storage/nbduri.h"
 
 #define DEFAULT_PORT "10809"
@@ -314,10 +315,9 @@ nbduri_make (const char *host, const char *port, const char *socket, const char 
   const char *why;
 
   if (bare) {                   /* an IPv6 address */
-    if (asprintf (&v6, "[%s]", host) == -1) {
-      v6 = NULL;
+    v6 = text_new ("[%s]", host);
+    if (v6 == NULL)
       return NULL;
-    }
     with_brackets.host = v6;
   }
   text = compose (&with_brackets, false);

@@ -51,6 +51,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "util/text.h"
 #include "storage/reportfile.h"
 
 /* As many symbolic links as the kernel follows. */
@@ -166,12 +167,12 @@ static int
 go_to (struct place *p, const char *target)
 {
   CLEANUP_FREE char *directory = directory_of (p->name);
-  char *name;
+  char *name = NULL;
 
   if (target[0] == '/')
     name = strdup (target);
-  else if (directory == NULL || asprintf (&name, "%s%s", directory, target) == -1)
-    name = NULL;
+  else if (directory)
+    name = text_new ("%s%s", directory, target);
   if (name == NULL)
     return -1;
   free (p->name);
@@ -487,12 +488,10 @@ temporary_name (const char *name)
 {
   CLEANUP_FREE char *directory = directory_of (name);
   uint64_t number;
-  char *temporary;
 
-  if (directory == NULL || getrandom (&number, sizeof number, 0) != sizeof number ||
-      asprintf (&temporary, "%s.qcow2-report-%016" PRIx64, directory, number) == -1)
+  if (directory == NULL || getrandom (&number, sizeof number, 0) != sizeof number)
     return NULL;
-  return temporary;
+  return text_new ("%s.qcow2-report-%016" PRIx64, directory, number);
 }
 
 /* Writes a file next to NAME and gives it that name.  Returns 0; -1 with errno, as

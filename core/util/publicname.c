@@ -30,6 +30,7 @@
 
 #include "util/cleanup.h"
 #include "util/publicname.h"
+#include "util/text.h"
 
 #define DIGITS "0123456789"
 #define ALNUM DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -62,9 +63,7 @@ begins_with (const char *text, const char *with)
 static char *
 cut (const char *name, size_t len)
 {
-  char *text;
-
-  return asprintf (&text, "%.*s...", (int) len, name) == -1 ? NULL : text;
+  return text_new ("%.*s...", (int) len, name);
 }
 
 /* --- PROTOCOL://HOST:PORT/PATH --- */
@@ -102,13 +101,12 @@ show_uri (const char *name, size_t start)
   const char *const server = at ? at + 1 : rest;
   const bool whole = *parameters == '\0' || is_socket (parameters);
   const size_t len = whole ? strlen (server) : (size_t) (parameters + 1 - server);
-  char *text;
 
   if ((at && at > parameters) ||
       !is_server (server, strcspn (server, "/" PARAMETERS)))
     return cut (name, start);
-  return asprintf (&text, "%.*s%s%.*s%s", (int) start, name, at ? "...@" : "",
-                   (int) len, server, whole ? "" : "...") == -1 ? NULL : text;
+  return text_new ("%.*s%s%.*s%s", (int) start, name, at ? "...@" : "", (int) len, server,
+                   whole ? "" : "...");
 }
 
 /* --- other protocols --- */
@@ -240,7 +238,6 @@ show_json (const char *name)
   json_t *const json = json_loads (name + protocol, JSON_REJECT_DUPLICATES, NULL);
   const int hidden = json_is_object (json) ? hide_secrets (json) : -1;
   CLEANUP_FREE char *told = NULL;
-  char *text;
 
   if (hidden == 1)
     told = json_dumps (json, JSON_PRESERVE_ORDER);
@@ -249,7 +246,7 @@ show_json (const char *name)
     return strdup (name);
   if (told == NULL)
     return cut (name, protocol);
-  return asprintf (&text, "json:%s", told) == -1 ? NULL : text;
+  return text_new ("json:%s", told);
 }
 
 /* --- all names --- */

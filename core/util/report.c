@@ -19,6 +19,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "util/text.h"
 
 /* Lines, each with its line end; escaped texts contain no line ends. */
 static _Thread_local bool keeping;
@@ -94,7 +95,8 @@ keep (const char *text)
 
   if (is_kept (text))
     return true;
-  if (asprintf (&all, "%s%s\n", kept ? kept : "", text) == -1)
+  all = text_new ("%s%s\n", kept ? kept : "", text);
+  if (all == NULL)
     return false;
   free (kept);
   kept = all;
@@ -105,10 +107,8 @@ keep (const char *text)
 static char *
 compose (const char *fmt, va_list args)
 {
-  CLEANUP_FREE char *text = NULL;
+  CLEANUP_FREE char *text = text_new_list (fmt, args);
 
-  if (vasprintf (&text, fmt, args) == -1)
-    text = NULL;
   return text ? escape (text) : NULL;
 }
 
