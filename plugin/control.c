@@ -12,7 +12,9 @@
  * and the thread is started after that.  A socket on which nobody listens any more, as a
  * server that was killed leaves it, is replaced.
  *
- * At the end, clients hear SHUTDOWN when the last request was answered, and
+ * Jobs are carried on by the same thread; what happens to them, all clients hear.
+ *
+ * At the end, jobs are cancelled.  Clients hear SHUTDOWN when the last request was answered, and
  * BLOCK_EXPORT_DELETED when everything is durable.
  *
  * Locks: none; while the thread runs, all belongs to it, but for `stop'.
@@ -42,6 +44,7 @@
 #include "plugin/control.h"
 #include "plugin/qmp.h"
 #include "plugin/qmpcommands.h"
+#include "plugin/qmpjobs.h"
 
 #define MOST_CLIENTS 16
 /* What may be queued for a client, beyond one answer; bytes. */
@@ -201,6 +204,19 @@ tell_all (struct control *c, const char *event, json_t *data)
       qmp_tell (c->clients[i].qmp, event, data);
 }
 
+/* What has happened to jobs. */
+static void
+tell_events (struct control *c)
+{
+  json_t *one;
+
+  while ((one = jobs_event (c->host.jobs)) != NULL) {
+    tell_all (c, json_string_value (json_object_get (one, "event")),
+              json_object_get (one, "data"));
+    json_decref (one);
+  }
+}
+
 /* --- clients come, speak and leave --- */
 
 static void
@@ -273,33 +289,37 @@ run (void *opaque, const char *name, const json_t *arguments, struct qmp_error *
   json_t *result = qmpcommands_run (&c->host, name, arguments, &quit, e);
 
   c->quits |= quit;
+  tell_events (c);              /* before the answer */
   return result;
 }
 
 /* --- the thread --- */
 
-/* What is waited for: the end, new clients, and what clients say and read. */
+/* What is waited for: the end, new clients, jobs, and what clients say and read. */
+#define NR_FDS (3 + MOST_CLIENTS)
+
 static void
-await (struct control *c, struct pollfd fds[2 + MOST_CLIENTS])
+await (struct control *c, struct pollfd fds[NR_FDS])
 {
   bool busy = false;
-  nfds_t n = 2;                 /* (No more than descriptors are allowed.) */
+  nfds_t n = 3;                 /* (No more than descriptors are allowed.) */
 
   fds[0] = (struct pollfd) { .fd = c->wake[0] };
   fds[1] = (struct pollfd) { .fd = c->pauses ? -1 : c->fd, .events = POLLIN };
+  fds[2] = (struct pollfd) { .fd = jobs_fd (c->host.jobs), .events = POLLIN };
   for (size_t i = 0; i < MOST_CLIENTS; i++) {
     const struct client *k = &c->clients[i];
 
-    fds[2 + i] = (struct pollfd) {
+    fds[3 + i] = (struct pollfd) {
       .fd = k->fd,
       .events = k->queued > 0 ? POLLOUT : k->nr_heard == 0 && !k->ended ? POLLIN : 0,
     };
     busy |= has_turn (k);
     if (k->fd != -1)
-      n = 2 + i + 1;
+      n = 3 + i + 1;
   }
   if (poll (fds, n, busy ? 0 : c->pauses ? PAUSE_MS : -1) == -1)
-    memset (fds, 0, (2 + MOST_CLIENTS) * sizeof *fds);
+    memset (fds, 0, NR_FDS * sizeof *fds);
   c->pauses = false;
 }
 
@@ -322,7 +342,7 @@ static void *
 serve (void *opaque)
 {
   struct control *c = opaque;
-  struct pollfd fds[2 + MOST_CLIENTS];
+  struct pollfd fds[NR_FDS];
   bool told = false;
 
   for (;;) {
@@ -331,9 +351,13 @@ serve (void *opaque)
       return NULL;
     for (size_t i = 0; i < MOST_CLIENTS; i++)
       if (c->clients[i].fd != -1)
-        serve_client (&c->clients[i], fds[2 + i].revents);
+        serve_client (&c->clients[i], fds[3 + i].revents);
     if (fds[1].revents)
       welcome (c);
+    if (fds[2].revents) {
+      jobs_work (c->host.jobs);
+      tell_events (c);
+    }
     if (c->quits && !told)
       nbdkit_shutdown ();
     told = c->quits;
@@ -347,7 +371,10 @@ control_start (struct control *c, const struct qmp_host *host)
   int err;
 
   c->host = *host;
+  c->host.jobs = jobs_new ();
   c->service = (struct qmp_service) { .run = run, .opaque = c, .send = send_to_client };
+  if (c->host.jobs == NULL || qmptarget_name_nodes (host) == -1)
+    return -1;
   if (pipe2 (c->wake, O_CLOEXEC) == -1) {
     report_error ("pipe: %m");
     return -1;
@@ -376,6 +403,8 @@ control_stop (struct control *c)
   c->wake[1] = -1;
   pthread_join (c->thread, NULL);
   c->started = false;
+  jobs_end (c->host.jobs);
+  tell_events (c);
   data = jsontext_object (
     { "guest", json_false () },
     { "reason", jsontext_string (c->quits ? "host-qmp-quit" : "host-signal") });
@@ -414,5 +443,6 @@ control_close (struct control *c)
       close (c->wake[i]);
   if (c->fd != -1)
     close (c->fd);
+  jobs_free (c->host.jobs);
   free (c);
 }

@@ -57,7 +57,7 @@ static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static struct control *control; /* NULL: control= was not given */
 static struct iostats *iostats; /* NULL, too */
-static struct qmp_tops tops;
+static struct qmp_nodes nodes;
 static struct hangup *hangup;   /* NULL: the server cannot be its own client */
 static atomic_uint_fast64_t connections_open, connections_ever;
 static atomic_bool clients_came;        /* one, at least, whether or not it was served */
@@ -96,7 +96,7 @@ close_control (void)
   control = NULL;
   iostats_free (iostats);
   iostats = NULL;
-  qmptarget_free_tops (&tops);
+  qmptarget_free_nodes (&nodes);
 }
 
 static void
@@ -279,7 +279,7 @@ start_control (void)
 {
   const struct qmp_host host = {
     .disk = disk, .dir = dir, .iostats = iostats, .why_fixed = why_fixed (),
-    .tops = &tops,
+    .nodes = &nodes,
   };
 
   return control ? control_start (control, &host) : 0;

@@ -32,6 +32,7 @@
 #include "change/edit.h"
 #include "change/relink.h"
 #include "plugin/qmpchange.h"
+#include "plugin/qmpjobs.h"
 
 /* The format allows longer names, but QEMU's tools do not create them. */
 #define MAX_SNAPSHOT_NAME 255
@@ -74,6 +75,13 @@ check_changes (const struct qmp_target *t, const char *name, struct qmp_error *e
   if (t->layer > 0)
     return qmp_refuse (e, "Node '%s' is read-only", name);
   return why == NULL ? 0 : qmp_refuse (e, "Node '%s' is read-only: %s", name, why);
+}
+
+/* For what changes more than bitmaps: no job uses the disk. */
+static int
+check_idle (const struct plan *p, const char *name)
+{
+  return jobs_check_idle (p->host->jobs, &p->target, name, p->e);
 }
 
 /* What a name should be; QEMU has a text for each that means nothing. */
@@ -301,6 +309,8 @@ plan_snapshot (struct plan *p, const json_t *args)
   const char *device = qmpargs_text (args, "device");
   const char *name = qmpargs_text (args, "name");
 
+  if (check_idle (p, device) == -1)
+    return -1;
   if (name[0] == '\0')
     return qmp_refuse (p->e, "Name is empty");
   if (strlen (name) > MAX_SNAPSHOT_NAME)
@@ -559,7 +569,7 @@ qmpchange_delete_snapshot (const struct qmp_host *host, const json_t *arguments,
   struct plan p = { .host = host, .e = e };
   json_t *info = NULL;
 
-  if (find_target (&p, device, NAME_DEVICE) == -1)
+  if (find_target (&p, device, NAME_DEVICE) == -1 || check_idle (&p, device) == -1)
     ;
   else if (id || name)
     info = delete_snapshot (&p, device, id, name);
@@ -597,7 +607,9 @@ qmpchange_resize (const struct qmp_host *host, const json_t *arguments,
 
   if (device == NULL && node == NULL)
     qmp_refuse (e, "Cannot find device='' nor node-name=''");
-  else if (find_target (&p, node ? node : device, node ? NAME_IMAGE : NAME_ONLY_DEVICE) == 0)
+  else if (find_target (&p, node ? node : device,
+                        node ? NAME_IMAGE : NAME_ONLY_DEVICE) == 0 &&
+           check_idle (&p, node ? node : device) == 0)
     r = resize (&p, json_integer_value (json_object_get (arguments, "size")));
   plan_free (&p);
   return r == -1 ? NULL : json_object ();
@@ -627,7 +639,8 @@ qmpchange_backing_file (const struct qmp_host *host, const json_t *arguments,
   int r = -1;
 
   if (find_target (&p, qmpargs_text (arguments, "device"), NAME_DEVICE) == 0 &&
-      find_target (&p, qmpargs_text (arguments, "image-node-name"), NAME_IMAGE) == 0)
+      find_target (&p, qmpargs_text (arguments, "image-node-name"), NAME_IMAGE) == 0 &&
+      check_idle (&p, qmpargs_text (arguments, "device")) == 0)
     r = change_backing_file (&p, qmpargs_text (arguments, "backing-file"));
   plan_free (&p);
   return r == -1 ? NULL : json_object ();

@@ -2,8 +2,8 @@
  *
  * Which commands does the control socket have?
  *
- * This table has them, with their arguments, and that of qmpchange.c those that are also
- * actions of transactions.  What is in none of them is answered as QEMU answers unknown
+ * This table has them, with their arguments, that of qmpchange.c those that are also actions
+ * of transactions, and that of qmpjobverbs.c those for jobs.  What is in none of them is answered as QEMU answers unknown
  * commands, and query-commands lists only what is there.
  *
  * Locks: none; one thread runs commands.
@@ -17,6 +17,7 @@
 #include "plugin/qmp.h"
 #include "plugin/qmpchange.h"
 #include "plugin/qmpcommands.h"
+#include "plugin/qmpjobverbs.h"
 #include "plugin/qmpoverlay.h"
 #include "plugin/qmpquery.h"
 
@@ -76,11 +77,11 @@ static const struct command commands[] = {
   { "blockdev-snapshot-sync", qmpoverlay_arguments, qmpoverlay_run, true },
   QUERY ("query-block", qmpquery_block),
   QUERY ("query-block-exports", qmpquery_exports),
-  QUERY ("query-block-jobs", qmpquery_nothing),
+  QUERY ("query-block-jobs", qmpjobverbs_query_block),
   { "change-backing-file", of_change, qmpchange_backing_file, true },
   { "query-blockstats", of_blockstats, qmpquery_blockstats, false },
   QUERY ("query-commands", query_commands),
-  QUERY ("query-jobs", qmpquery_nothing),
+  QUERY ("query-jobs", qmpjobverbs_query),
   { "query-named-block-nodes", of_nodes, qmpquery_nodes, false },
   QUERY ("query-version", query_version),
   QUERY ("quit", empty),
@@ -105,6 +106,8 @@ query_commands (const struct qmp_host *host, const json_t *arguments, struct qmp
   for (const struct qmp_action *a = qmpchange_actions; a->name; a++)
     if (a->act != ACT_ABORT)
       list = append_name (list, a->name);
+  for (const struct qmp_verb *v = qmpjobverbs; v->name; v++)
+    list = append_name (list, v->name);
   return list;
 }
 
@@ -132,6 +135,16 @@ find_action (const char *name)
   return a->name ? a : NULL;
 }
 
+static const struct qmp_verb *
+find_verb (const char *name)
+{
+  const struct qmp_verb *v = qmpjobverbs;
+
+  while (v->name && strcmp (v->name, name) != 0)
+    v++;
+  return v->name ? v : NULL;
+}
+
 /* May it be carried out with these arguments? */
 static int
 check (const struct qmp_host *host, const char *name, const struct qmparg *list,
@@ -148,8 +161,12 @@ qmpcommands_run (const struct qmp_host *host, const char *name, const json_t *ar
                  bool *quit, struct qmp_error *e)
 {
   const struct qmp_action *a = find_action (name);
+  const struct qmp_verb *v = find_verb (name);
   const struct command *c = commands;
 
+  if (v)
+    return check (host, name, v->arguments, arguments, false, e) == -1 ? NULL
+      : qmpjobverbs_run (host, v, arguments, e);
   if (a)
     return check (host, name, a->arguments, arguments, true, e) == -1 ? NULL
       : qmpchange_run (host, a, arguments, e);

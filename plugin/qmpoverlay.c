@@ -18,6 +18,7 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "change/overlay.h"
+#include "plugin/qmpjobs.h"
 #include "plugin/qmpoverlay.h"
 
 #define MAX_NODE_NAME 31
@@ -74,6 +75,8 @@ check_names (const struct qmp_host *host, const struct qmp_target *t,
 
   if (t->layer > 0)
     return qmp_refuse (e, "Node '%s' is not the top of its disk", a->node);
+  if (jobs_check_idle (host->jobs, t, a->node ? a->node : a->device, e) == -1)
+    return -1;
   if (why)
     return qmp_refuse (e, "Node '%s' is read-only: %s", a->node ? a->node : a->device, why);
   if (a->node && a->name == NULL)

@@ -332,11 +332,3 @@ qmpquery_blockstats (const struct qmp_host *host, const json_t *arguments,
 {
   return ask_each (host, arguments, add_counts, e);
 }
-
-json_t *
-qmpquery_nothing (const struct qmp_host *host, const json_t *arguments,
-                  struct qmp_error *e)
-{
-  (void) host, (void) arguments, (void) e;
-  return json_array ();
-}

@@ -8,7 +8,8 @@
  *              node1        IMAGE/node1        its backing file, and so on
  *
  * Images that were put on top later have the name that the command gave, or the next
- * number; names stay with their files.  A device also means the node of the image itself,
+ * number; names stay with their files.  (In a directory, nodes are always numbered from the
+ * top.)  A device also means the node of the image itself,
  * so commands take either.
  *
  * All changes of disks are made by the thread that runs commands, so a disk that was
@@ -32,33 +33,39 @@
 #define DEVICE QMPTARGET_DEVICE
 #define NODE "node"
 
-/* Is NAME a node of a chain of N files?  *LAYER: which one. */
-static bool
-parse_node (const struct qmp_host *host, const char *name, unsigned n, unsigned *layer)
-{
-  const struct qmp_tops *tops = host->tops;
-  char text[24];
-  unsigned i;
-
-  for (i = 0; i < tops->n; i++)
-    if (strcmp (tops->names[i], name) == 0) {
-      *layer = tops->n - 1 - i;
-      return true;
-    }
-  if (strncmp (name, NODE, strlen (NODE)) != 0)
-    return false;
-  i = strtoul (name + strlen (NODE), NULL, 10);
-  snprintf (text, sizeof text, NODE "%u", i);
-  if (i >= n - tops->n || strcmp (name, text) != 0)
-    return false;
-  *layer = i + tops->n;
-  return true;
-}
-
 static unsigned
 count_nodes (struct disk *disk)
 {
   return layers_count (disk_inside (disk).view->layers);
+}
+
+/* Is NAME a node of a chain of N files?  *LAYER: which one. */
+static bool
+parse_number (const char *name, unsigned n, unsigned *layer)
+{
+  char text[24];
+
+  if (strncmp (name, NODE, strlen (NODE)) != 0)
+    return false;
+  *layer = strtoul (name + strlen (NODE), NULL, 10);
+  snprintf (text, sizeof text, NODE "%u", *layer);
+  return *layer < n && strcmp (name, text) == 0;
+}
+
+static bool
+find_node (const struct qmp_host *host, struct disk *disk, const char *name,
+           unsigned *layer)
+{
+  const struct qmp_nodes *const nodes = host->nodes;
+
+  if (host->dir)
+    return parse_number (name, count_nodes (disk), layer);
+  for (unsigned i = 0; i < nodes->n; i++)
+    if (strcmp (nodes->names[i], name) == 0) {
+      *layer = nodes->n - 1 - i;
+      return true;
+    }
+  return false;
 }
 
 /* The image of the directory, and what follows its name. */
@@ -89,7 +96,7 @@ qmptarget_find (const struct qmp_host *host, const char *name, struct qmp_target
   if (host->dir && enter (host->dir, name, t, &node, e) == -1)
     return -1;
   if ((host->dir ? node[0] == '\0' : strcmp (name, DEVICE) == 0) ||
-      parse_node (host, node, count_nodes (t->disk), &t->layer))
+      find_node (host, t->disk, node, &t->layer))
     return 0;
   qmptarget_leave (t);
   return -1;
@@ -112,53 +119,94 @@ qmptarget_each (const struct qmp_host *host, dir_fn fn, void *opaque)
 char *
 qmptarget_node (const struct qmp_host *host, const char *device, unsigned layer)
 {
-  const unsigned tops = host->tops->n;
+  const struct qmp_nodes *const nodes = host->nodes;
 
   return host->dir ? text_new ("%s/" NODE "%u", device, layer)
-    : layer < tops ? text_new ("%s", host->tops->names[tops - 1 - layer])
-    : text_new (NODE "%u", layer - tops);
+    : strdup (nodes->names[nodes->n - 1 - layer]);
 }
 
-/* --- images on top --- */
+/* --- layers come and go --- */
+
+/* Makes space for one more.  -1: ENOMEM. */
+static int
+reserve_node (struct qmp_nodes *nodes)
+{
+  char **names;
+
+  if (nodes->n < nodes->room)
+    return 0;
+  names = reallocarray (nodes->names, nodes->n + 1, sizeof *names);
+  if (names == NULL)
+    return -1;
+  nodes->names = names;
+  nodes->room = nodes->n + 1;
+  return 0;
+}
+
+int
+qmptarget_name_nodes (const struct qmp_host *host)
+{
+  struct qmp_nodes *const nodes = host->nodes;
+
+  for (unsigned i = host->dir ? 0 : count_nodes (host->disk); i-- > 0; nodes->n++)
+    if (reserve_node (nodes) == -1 || (nodes->names[nodes->n] = text_new (NODE "%u", i)) == NULL) {
+      report_error ("malloc: %m");
+      return -1;
+    }
+  return 0;
+}
+
+void
+qmptarget_free_nodes (struct qmp_nodes *nodes)
+{
+  for (unsigned i = 0; i < nodes->n; i++)
+    free (nodes->names[i]);
+  free (nodes->names);
+  *nodes = (struct qmp_nodes) { .n = 0 };
+}
 
 bool
 qmptarget_is_used (const struct qmp_host *host, struct disk *disk, const char *name)
 {
   unsigned layer;
 
-  return strcmp (name, DEVICE) == 0 || parse_node (host, name, count_nodes (disk), &layer);
+  return strcmp (name, DEVICE) == 0 || find_node (host, disk, name, &layer);
 }
 
 char *
 qmptarget_new_top (const struct qmp_host *host, struct disk *disk, const char *name)
 {
-  struct qmp_tops *const tops = host->tops;
-  char **names = reallocarray (tops->names, tops->n + 1, sizeof *names);
-  unsigned number = count_nodes (disk);
-  char text[24];
+  struct qmp_nodes *const nodes = host->nodes;
+  unsigned next = nodes->n;
+  char *number = NULL;
 
-  if (names == NULL)
+  if (reserve_node (nodes) == -1)
     return NULL;
-  tops->names = names;
   if (name)
     return strdup (name);
-  do
-    snprintf (text, sizeof text, NODE "%u", number++);
-  while (qmptarget_is_used (host, disk, text));
-  return strdup (text);
+  do {
+    free (number);
+    number = text_new (NODE "%u", next++);
+  } while (number && qmptarget_is_used (host, disk, number));
+  return number;
 }
 
 void
 qmptarget_add_top (const struct qmp_host *host, char *name)
 {
-  host->tops->names[host->tops->n++] = name;
+  host->nodes->names[host->nodes->n++] = name;
 }
 
 void
-qmptarget_free_tops (struct qmp_tops *tops)
+qmptarget_remove (const struct qmp_host *host, unsigned first, unsigned n)
 {
-  for (unsigned i = 0; i < tops->n; i++)
-    free (tops->names[i]);
-  free (tops->names);
-  *tops = (struct qmp_tops) { .n = 0 };
+  struct qmp_nodes *const nodes = host->nodes;
+  char **const end = nodes->names + nodes->n - first;   /* above the removed ones */
+
+  if (host->dir)
+    return;
+  for (char **p = end - n; p < end; p++)
+    free (*p);
+  memmove (end - n, end, first * sizeof *end);
+  nodes->n -= n;
 }

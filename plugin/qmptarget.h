@@ -11,11 +11,13 @@
 #include "plugin/iostats.h"
 #include "plugin/qmpargs.h"
 
-/* The names of images that were put on top of the disk, the oldest one first. */
-struct qmp_tops {
+/* The names of the nodes of the disk, from the lowest layer up. */
+struct qmp_nodes {
   char **names;
-  unsigned n;
+  unsigned n, room;
 };
+
+struct jobs;
 
 /* What is served: a disk, or a directory. */
 struct qmp_host {
@@ -23,7 +25,8 @@ struct qmp_host {
   struct dir *dir;
   struct iostats *iostats;
   const char *why_fixed;        /* why no command may change it; or NULL */
-  struct qmp_tops *tops;        /* of the disk; only the thread that runs commands uses
+  struct jobs *jobs;
+  struct qmp_nodes *nodes;      /* of the disk; only the thread that runs commands uses
                                    them */
 };
 
@@ -50,6 +53,10 @@ extern int qmptarget_each (const struct qmp_host *, dir_fn, void *opaque);
 /* The node of a layer of that device.  NULL on ENOMEM; the caller frees it. */
 extern char *qmptarget_node (const struct qmp_host *, const char *device, unsigned layer);
 
+/* Gives the layers of the disk their names.  Call it first.  -1: reported. */
+extern int qmptarget_name_nodes (const struct qmp_host *);
+extern void qmptarget_free_nodes (struct qmp_nodes *);
+
 /* Does that name already mean something? */
 extern bool qmptarget_is_used (const struct qmp_host *, struct disk *, const char *name);
 /* Before an image is put on top of the disk: returns its NAME, or if it has none the next
@@ -57,6 +64,8 @@ extern bool qmptarget_is_used (const struct qmp_host *, struct disk *, const cha
 extern char *qmptarget_new_top (const struct qmp_host *, struct disk *, const char *name);
 /* It is on top.  The host owns the name. */
 extern void qmptarget_add_top (const struct qmp_host *, char *name);
-extern void qmptarget_free_tops (struct qmp_tops *);
+/* N layers of the disk, from layer FIRST on, have gone.  (With a directory, the layers below
+ * them have other names then.) */
+extern void qmptarget_remove (const struct qmp_host *, unsigned first, unsigned n);
 
 #endif /* QCOW2_QMPTARGET_H */

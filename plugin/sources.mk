@@ -43,6 +43,12 @@ callback_sources = \
 	%reldir%/qmpchange.h \
 	%reldir%/qmpcommands.c \
 	%reldir%/qmpcommands.h \
+	%reldir%/qmpjobs.c \
+	%reldir%/qmpjobs.h \
+	%reldir%/qmpjobs-impl.h \
+	%reldir%/qmpjobwork.c \
+	%reldir%/qmpjobverbs.c \
+	%reldir%/qmpjobverbs.h \
 	%reldir%/qmpoverlay.c \
 	%reldir%/qmpoverlay.h \
 	%reldir%/qmpquery.c \
