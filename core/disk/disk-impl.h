@@ -81,6 +81,8 @@ struct disk {
   struct grace *flushes;        /* what runs a whole checkpoint */
   _Atomic (const struct view *) current;        /* of the present generation */
   atomic_bool closed;           /* the gate; changes under lock */
+  _Atomic (struct dirtyset *) record;   /* what requests change; NULL: nobody asks.
+                                           Changes under steps */
   pthread_cond_t opened;
   struct spacewait spacewait;   /* has its own lock */
 

@@ -147,11 +147,20 @@ struct disk_change {
   struct image *top;            /* NULL, or: from then on this loaded image is the top one,
                                    over the present one.  MAKE locks it as a writer */
   const struct layers *over;    /* from then on the image lies over the layers below the
-                                   top of this stack; NULL: as before */
+                                   top of this stack; NULL: as before.  With TOP: that
+                                   image does, in place of the present one */
 };
 /* 0: the change is made, and durable.  (If the disk cannot go on after it, this is
  * reported: the disk has failed.)  -1: reported. */
 extern int disk_change (struct disk *, const struct disk_change *);
+/* From now on, clients record in the set what they change, before they do so; NULL: no
+ * longer.  Returns when no request is left that began before.  -1 (reported): they record
+ * in another set already. */
+extern int disk_record (struct disk *, struct dirtyset *);
+/* Waits until all requests have ended that began before this call. */
+extern void disk_drain (struct disk *);
+/* Calls FN, which may read the disk, while no client changes it.  Returns its result. */
+extern int disk_hold (struct disk *, int (*fn) (void *opaque), void *opaque);
 /* May the disk still be changed?  -1: the cause was reported. */
 extern int disk_check (struct disk *);
 

@@ -143,11 +143,22 @@ begin (const struct export *e, uint64_t end, struct grace_pin *pin, struct view 
   return end <= v->size ? v : refuse_beyond (e, *pin, v, end);
 }
 
+/* With a pin: as for the gate, whoever wants a record either finds that this request has
+ * seen it, or waits for it. */
+static inline void
+record (const struct disk *d, uint64_t offset, uint64_t end)
+{
+  struct dirtyset *set = atomic_load (&d->record);
+
+  if (__builtin_expect (set != NULL, false))
+    dirtyset_record (set, offset, end - offset);
+}
+
 /* The same for a request that changes the disk: behind the gate it waits.  (The view comes
  * last: a new generation becomes writable before the gate opens.)  NULL: EIO, without a
  * pin; the disk could not go on after a change, which was reported (R9). */
 static inline const struct view *
-begin_change (const struct export *e, uint64_t end, struct grace_pin *pin,
+begin_change (const struct export *e, uint64_t offset, uint64_t end, struct grace_pin *pin,
               struct view *made)
 {
   const struct view *v;
@@ -160,8 +171,12 @@ begin_change (const struct export *e, uint64_t end, struct grace_pin *pin,
     disk_wait_at_gate (e->disk);
   }
   v = view_of (e, made);
+  if (v->w && end <= v->size) {
+    record (e->disk, offset, end);
+    return v;
+  }
   if (v->w)
-    return end <= v->size ? v : refuse_beyond (e, *pin, v, end);
+    return refuse_beyond (e, *pin, v, end);
   grace_leave (e->disk->grace, *pin);
   errno = EIO;
   return NULL;
@@ -198,7 +213,7 @@ try_piece (struct export *e, const struct work *work, uint64_t count, uint64_t o
   struct view made;
   struct grace_pin pin;
   const uint64_t end = offset + count;
-  const struct view *v = work->changes ? begin_change (e, end, &pin, &made)
+  const struct view *v = work->changes ? begin_change (e, offset, end, &pin, &made)
     : begin (e, end, &pin, &made);
   int r;
 
@@ -320,7 +335,7 @@ export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset
 
   do {
     spacewait_begin (wait);
-    v = begin_change (e, offset + count, &pin, &made);
+    v = begin_change (e, offset, offset + count, &pin, &made);
     if (v == NULL) {
       r = -1;
       continue;

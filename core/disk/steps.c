@@ -93,6 +93,41 @@ disk_wait_at_gate (struct disk *d)
     pthread_cond_wait (&d->opened, &d->lock);
 }
 
+void
+disk_drain (struct disk *d)
+{
+  drain (d->grace);
+}
+
+int
+disk_record (struct disk *d, struct dirtyset *set)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+
+  if (set && atomic_load (&d->record)) {
+    report_error ("%s: another job follows the disk already", d->options.path);
+    errno = EBUSY;
+    return -1;
+  }
+  atomic_store (&d->record, set);
+  drain (d->grace);
+  return 0;
+}
+
+int
+disk_hold (struct disk *d, int (*fn) (void *opaque), void *opaque)
+{
+  int r;
+  LOCK_FOR_BLOCK (&d->steps);
+
+  d->change_began = clock_ms ();
+  close_gate (d);
+  r = fn (opaque);
+  KEEP_ERRNO_FOR_BLOCK;
+  open_gate (d);
+  return r;
+}
+
 /* --- becoming writable, and coming to rest --- */
 
 const char *
@@ -334,12 +369,13 @@ disk_end_ahead (struct disk *d)
 static struct generation *
 read_next (struct disk *d, const struct disk_change *c)
 {
-  struct image *again = image_again (d->now->image);
+  const bool replaced = c && c->top && c->over;
+  struct image *again = replaced ? NULL : image_again (d->now->image);
   struct image *const top = c && c->top ? c->top : again;
   struct generation *next = NULL;
   struct layers *layers;
 
-  if (again == NULL)
+  if (again == NULL && !replaced)
     return NULL;
   layers = layers_over (top, top == again ? NULL : again,
                         c && c->over ? c->over : d->now->layers);
@@ -405,8 +441,8 @@ follow (struct disk *d, const struct disk_change *c)
   return 0;
 }
 
-/* The image has another one on top, which is written from now on; what parameters said
- * about files is void. */
+/* Another image is the top, and is written from now on; what parameters said about files
+ * is void.  (Exports of the generation before may still read the image.) */
 static void
 put_below (struct disk *d, struct image *image, const struct image *top)
 {
@@ -501,7 +537,8 @@ make_change (struct disk *d, const struct disk_change *c, bool *changed)
 static int
 change (struct disk *d, const struct disk_change *c)
 {
-  struct health *const health = d->now->image->health;
+  /* (It may be replaced.) */
+  struct image *const image = image_ref (d->now->image);
   bool changed = false;
   int r = make_change (d, c, &changed);
   int err = errno;
@@ -514,7 +551,8 @@ change (struct disk *d, const struct disk_change *c)
     r = -1;
     err = errno;
   }
-  health_end_switch (health);
+  health_end_switch (image->health);
+  image_close (image);
   errno = err;
   return r;
 }

@@ -7,7 +7,8 @@
  * which little has changed uses little memory.
  *
  * Pure.  Locks: none; only one thread marks pieces, and afterwards the set does not
- * change.
+ * change.  But any threads may record in a set, while another one takes what they have
+ * recorded: then all use the words atomically.
  */
 
 #include <config.h>
@@ -52,6 +53,66 @@ dirtyset_mark (struct dirtyset *s, uint64_t word, uint64_t value)
 {
   if (value != 0 && word < div_up (s->bits, 64))
     s->words[word] |= value;
+}
+
+/* The bits FIRST to LAST that are in this word. */
+static uint64_t
+mask_of (uint64_t word, uint64_t first, uint64_t last)
+{
+  uint64_t mask = UINT64_MAX;
+
+  if (word == first / 64)
+    mask &= UINT64_MAX << first % 64;
+  if (word == last / 64)
+    mask &= UINT64_MAX >> (63 - last % 64);
+  return mask;
+}
+
+/* Bits that are already set are not written again, so that writers of the same piece do
+ * not compete for the cache line.  (Such a bit is taken together with what is written
+ * now, or before it: see dirtyset_take.) */
+void
+dirtyset_record (struct dirtyset *s, uint64_t offset, uint64_t count)
+{
+  const uint64_t first = offset >> s->granularity_bits;
+  uint64_t last, mask;
+
+  if (count == 0 || first >= s->bits)
+    return;
+  last = min64 ((offset + count - 1) >> s->granularity_bits, s->bits - 1);
+  for (uint64_t word = first / 64; word <= last / 64; word++) {
+    mask = mask_of (word, first, last);
+    if ((__atomic_load_n (&s->words[word], __ATOMIC_SEQ_CST) & mask) != mask)
+      __atomic_fetch_or (&s->words[word], mask, __ATOMIC_SEQ_CST);
+  }
+}
+
+void
+dirtyset_take (struct dirtyset *from, struct dirtyset *into)
+{
+  for (uint64_t word = 0; word < div_up (from->bits, 64); word++)
+    if (__atomic_load_n (&from->words[word], __ATOMIC_SEQ_CST) != 0)
+      into->words[word] |= __atomic_exchange_n (&from->words[word], 0, __ATOMIC_SEQ_CST);
+}
+
+void
+dirtyset_unmark (struct dirtyset *s, uint64_t offset, uint64_t count)
+{
+  const uint64_t first = offset >> s->granularity_bits;
+  const uint64_t last = (offset + count - 1) >> s->granularity_bits;
+
+  for (uint64_t word = first / 64; word <= last / 64; word++)
+    s->words[word] &= ~mask_of (word, first, last);
+}
+
+uint64_t
+dirtyset_count (const struct dirtyset *s)
+{
+  uint64_t n = 0;
+
+  for (uint64_t word = 0; word < div_up (s->bits, 64); word++)
+    n += __builtin_popcountll (__atomic_load_n (&s->words[word], __ATOMIC_RELAXED));
+  return n;
 }
 
 /* Counts the bits from BIT on that have the same value as it.  At most MOST (> 0). */

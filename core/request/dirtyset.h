@@ -28,4 +28,17 @@ extern void dirtyset_mark (struct dirtyset *, uint64_t word, uint64_t value);
 extern bool dirtyset_find (const struct dirtyset *, uint64_t offset,
                            uint64_t *len);
 
+/* --- a set in which others record --- */
+
+/* Marks the pieces of this range.  What is beyond the last piece is ignored.  Any thread,
+ * while others record and take. */
+extern void dirtyset_record (struct dirtyset *, uint64_t offset, uint64_t count);
+/* Moves all marks from FROM, in which others record, to INTO, a set of the same shape that
+ * only the caller uses.  Marks that are made meanwhile may stay. */
+extern void dirtyset_take (struct dirtyset *from, struct dirtyset *into);
+/* The number of marked pieces.  Any thread; it may change meanwhile. */
+extern uint64_t dirtyset_count (const struct dirtyset *);
+/* Removes marks (COUNT > 0), in a set that only the caller uses. */
+extern void dirtyset_unmark (struct dirtyset *, uint64_t offset, uint64_t count);
+
 #endif /* QCOW2_DIRTYSET_H */
