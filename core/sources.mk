@@ -271,6 +271,8 @@ core_sources = \
 	%reldir%/change/edit.h \
 	%reldir%/change/keyedit.c \
 	%reldir%/change/keyedit.h \
+	%reldir%/change/mirror.c \
+	%reldir%/change/mirror.h \
 	%reldir%/change/newdevice.c \
 	%reldir%/change/newdevice.h \
 	%reldir%/change/newimage.c \

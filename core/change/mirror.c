@@ -1,0 +1,602 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a disk move to another image while clients write it?
+ *
+ * Before a client changes anything, it records which pieces of the disk that will be
+ * (disk_record).  The copy goes in rounds over the pieces that are marked:
+ *
+ *   take      the marks move to a set of this round's own
+ *   drain     requests that may have marked before that, end
+ *   copy      what the disk shows now; zeros stay sparse
+ *
+ * What changes after a piece was taken is marked again, for the next round: so no change is
+ * lost, and at the end of a round the target lacks only what was marked meanwhile.  The first
+ * round is all of the disk, what its top image contains, or nothing.  When so little was
+ * marked that clients can wait for it, the target is ready, and follows.
+ *
+ *   pivot     one change of the disk (disk_change).  Behind the gate the rest is copied, the
+ *             target comes to rest as after its last writer, and the next generation has it
+ *             as its top, over its own chain
+ *   finish    behind the gate the rest is copied; the disk goes on as it is
+ *
+ * A crash.  The old image is whole at each instant, and so is the target from the moment
+ * when it came to rest.  Until then, clients have nothing that is in the target alone; from
+ * the opening of the gate on, what they flush is in the target alone.  No file says which
+ * one is the disk: whoever asked for the pivot learns that it is done, before that the old
+ * image is the disk.  If the server ends in between, both are whole, and the target contains
+ * all that was flushed, if it is at rest and shows what the old one shows and more.
+ *
+ * The target is an image that this process writes as it would any disk: it has its own
+ * allocator, checkpoints and locks, and can fail without harm to the disk.
+ *
+ * Memory: two sets of at most MOST_PIECES bits, a buffer, and the state of the target, whose
+ * mappings are in the memory of those of the disk.
+ *
+ * Locks: none of its own; the thread that copies has all of it, but for what clients record,
+ * and the counters.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "request/dirtyset.h"
+#include "disk/export.h"
+#include "change/edit.h"
+#include "change/mirror.h"
+
+/* Pieces of the disk: 2 MiB of bits in each set. */
+#define MOST_PIECES (UINT64_C (1) << 24)
+#define USUAL_GRANULARITY 65536
+#define LEAST_GRANULARITY 4096
+
+/* Bytes that are read and written at a time. */
+#define BUFFER (UINT64_C (1) << 20)
+/* Bytes of zeros that are done at a time. */
+#define MOST_ZEROS (UINT64_C (1) << 30)
+/* So many bytes can be copied while clients wait. */
+#define CLOSE (UINT64_C (4) << 20)
+
+struct mirror {
+  struct disk *disk;
+  struct export *from;          /* all that clients see of it */
+  uint64_t size;                /* of both, in bytes */
+
+  struct mirror_target target;
+  struct disk *to_disk;         /* made of target.image; or NULL */
+  struct export *to;            /* NULL: it is at rest, or the target is raw */
+  const char *why_no_pivot;
+
+  unsigned granularity_bits;
+  struct dirtyset *live;        /* in which clients record */
+  struct dirtyset *round;       /* what this round has not copied yet */
+  bool in_round;
+  bool close;                   /* the round is, or was, short */
+  bool recording;
+  uint64_t at;                  /* where the round is, in bytes */
+  char *buf;                    /* BUFFER bytes */
+  bool target_failed;
+
+  _Atomic uint64_t done, left;  /* bytes; what is left of this round */
+
+  struct disk_change change;    /* the pivot */
+  struct image *top;            /* the target, when it came to rest */
+};
+
+static int
+refuse (int err, const char *what, const char *why)
+{
+  report_error ("%s: %s", what, why);
+  errno = err;
+  return -1;
+}
+
+/* --- what is copied, and where to --- */
+
+static const char *
+target_path (const struct mirror *m)
+{
+  return storage_path (m->target.raw ? m->target.raw : m->target.image->file);
+}
+
+static int
+erase_raw (struct storage *raw, uint64_t count, uint64_t offset)
+{
+  uint64_t len;
+  int r;
+
+  for (; count > 0; offset += len, count -= len) {
+    len = count;
+    if (storage_hole (raw, offset, &len))
+      continue;
+    r = storage_punch (raw, offset, len);
+    if (r == -1 || (r == 0 && storage_write_zeros (raw, offset, len) == -1))
+      return -1;
+  }
+  return 0;
+}
+
+static int
+erase (struct mirror *m, uint64_t count, uint64_t offset)
+{
+  const int r = m->to ? export_zero (m->to, count, offset, REQUEST_MAY_TRIM, false)
+    : erase_raw (m->target.raw, count, offset);
+
+  m->target_failed = r == -1;
+  return r;
+}
+
+static int
+put (struct mirror *m, uint64_t count, uint64_t offset)
+{
+  int r;
+
+  if (bytes_are_zero (m->buf, count))
+    return erase (m, count, offset);
+  r = m->to ? export_write (m->to, m->buf, count, offset, false)
+    : storage_write (m->target.raw, m->buf, count, offset);
+  m->target_failed = r == -1;
+  return r;
+}
+
+/* Pieces of zeros stay sparse, whatever is beside them. */
+static int
+copy_data (struct mirror *m, uint64_t count, uint64_t offset)
+{
+  const uint64_t end = offset + count, piece = UINT64_C (1) << m->granularity_bits;
+
+  for (uint64_t n, at = offset; at < end; at += n) {
+    n = min64 (min64 (end - at, BUFFER), piece - (at & (piece - 1)));
+    if (export_read (m->from, m->buf, n, at) == -1 || put (m, n, at) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* What is next: from m->at on, up to COUNT bytes.  *DONE: how many were done. */
+static int
+copy_some (struct mirror *m, uint64_t count, uint64_t most, uint64_t *done)
+{
+  struct extent x = { .len = 0 };
+  bool data;
+
+  m->target_failed = false;
+  if (export_extents (m->from, count, m->at, true, extent_keep, &x) == -1)
+    return -1;
+  data = x.type == EXTENT_DATA;
+  *done = min64 (min64 (x.len, count), data ? most : MOST_ZEROS);
+  return data ? copy_data (m, *done, m->at) : erase (m, *done, m->at);
+}
+
+/* --- rounds --- */
+
+static uint64_t
+bytes_of (const struct mirror *m, uint64_t pieces)
+{
+  return min64 (pieces << m->granularity_bits, m->size);
+}
+
+/* The pieces before AT are done. */
+static void
+advance (struct mirror *m, uint64_t by)
+{
+  const uint64_t from = m->at, left = m->left;
+
+  m->at += by;
+  if (m->at == m->size)
+    dirtyset_unmark (m->round, from, by);
+  else if (m->at >> m->granularity_bits > from >> m->granularity_bits)
+    dirtyset_unmark (m->round, from,
+                     round_down (m->at, UINT64_C (1) << m->granularity_bits) - from);
+  m->left = left - min64 (by, left);
+  m->done += by;
+}
+
+/* Goes to the next place that is marked.  Returns how many bytes are, from there on; 0: the
+ * round is over. */
+static uint64_t
+next_marked (struct mirror *m)
+{
+  uint64_t len;
+
+  for (; m->at < m->size; m->at += len) {
+    len = m->size - m->at;
+    if (dirtyset_find (m->round, m->at, &len))
+      return len;
+  }
+  return 0;
+}
+
+/* Takes what clients have recorded. */
+static void
+take (struct mirror *m)
+{
+  dirtyset_take (m->live, m->round);
+  m->at = 0;
+  m->left = bytes_of (m, dirtyset_count (m->round));
+}
+
+static int
+check_size (struct mirror *m)
+{
+  struct grace *const grace = disk_inside (m->disk).grace;
+  const struct grace_pin pin = grace_enter (grace);
+  const uint64_t size = disk_inside (m->disk).view->size;
+
+  grace_leave (grace, pin);
+  return size == m->size ? 0
+    : refuse (EINVAL, target_path (m), "the disk has another size now");
+}
+
+/* Returns 1, 0: there is nothing to do, or -1. */
+static int
+begin_round (struct mirror *m)
+{
+  if (check_size (m) == -1)
+    return -1;
+  take (m);
+  m->close = m->left <= CLOSE;
+  m->in_round = m->left > 0;
+  if (m->in_round)
+    disk_drain (m->disk);
+  return m->in_round;
+}
+
+int
+mirror_step (struct mirror *m, uint64_t most, uint64_t *copied)
+{
+  uint64_t len;
+  int r;
+
+  *copied = 0;
+  if (!m->in_round) {
+    r = begin_round (m);
+    if (r < 1)
+      return r;
+  }
+  len = next_marked (m);
+  if (len > 0 && copy_some (m, len, most, copied) == -1) {
+    *copied = 0;
+    return -1;
+  }
+  if (len > 0)
+    advance (m, *copied);
+  m->in_round = next_marked (m) > 0;
+  return m->in_round || !m->close;
+}
+
+bool
+mirror_target_failed (const struct mirror *m)
+{
+  return m->target_failed;
+}
+
+void
+mirror_progress (struct mirror *m, uint64_t *done, uint64_t *left)
+{
+  *left = min64 (m->left + bytes_of (m, dirtyset_count (m->live)), m->size);
+  *done = m->done;
+}
+
+/* Behind the gate: nobody changes the disk any more. */
+static int
+copy_rest (void *opaque)
+{
+  struct mirror *m = opaque;
+  uint64_t len, done;
+
+  if (check_size (m) == -1)
+    return -1;
+  take (m);
+  while ((len = next_marked (m)) > 0) {
+    if (copy_some (m, len, UINT64_MAX, &done) == -1)
+      return -1;
+    advance (m, done);
+  }
+  m->in_round = false;
+  return 0;
+}
+
+/* --- the end --- */
+
+/* The target is durable, and clean. */
+static int
+come_to_rest (struct mirror *m)
+{
+  struct export *to = m->to;
+  int r;
+
+  m->to = NULL;
+  r = to ? export_close (to) : storage_sync (m->target.raw);
+  m->target_failed = r == -1;
+  return r;
+}
+
+int
+mirror_finish (struct mirror *m)
+{
+  return disk_hold (m->disk, copy_rest, m) == -1 ? -1 : come_to_rest (m);
+}
+
+static int
+make_top (void *opaque, struct image *present)
+{
+  struct mirror *m = opaque;
+
+  (void) present;
+  if (copy_rest (m) == -1 || come_to_rest (m) == -1)
+    return -1;
+  m->top = image_again (m->target.image);
+  m->change.top = m->top;
+  m->change.over = disk_inside (m->to_disk).view->layers;
+  return m->top ? 0 : -1;
+}
+
+const char *
+mirror_why_no_pivot (const struct mirror *m)
+{
+  return m->why_no_pivot;
+}
+
+int
+mirror_pivot (struct mirror *m)
+{
+  if (m->why_no_pivot)
+    return refuse (ENOTSUP, target_path (m), m->why_no_pivot);
+  m->change = (struct disk_change) {
+    .opaque = m, .make = make_top, .data_file = true,
+  };
+  return disk_change (m->disk, &m->change);
+}
+
+void
+mirror_end (struct mirror *m)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (m == NULL)
+    return;
+  if (m->recording)
+    disk_record (m->disk, NULL);
+  if (m->from)
+    export_close (m->from);
+  if (m->to)
+    export_close (m->to);
+  disk_close (m->to_disk);
+  image_close (m->top);
+  if (m->target.raw)
+    storage_lock (m->target.raw, STORAGE_UNLOCKED);
+  dirtyset_free (m->live);
+  dirtyset_free (m->round);
+  free (m->buf);
+  free (m);
+}
+
+/* --- the beginning --- */
+
+/* Is it one of the disk's own files? */
+static bool
+is_in_chain (const struct storage *file, const struct layers *layers)
+{
+  for (unsigned i = 0; i < layers_count (layers); i++)
+    if (storage_same (file, layers_file (layers, i)) ||
+        storage_same (file, layers_data_file (layers, i)))
+      return true;
+  return false;
+}
+
+/* Does it lie over the same files as the disk's top image? */
+static bool
+lies_over_same (const struct layers *a, const struct layers *b)
+{
+  if (layers_count (a) != layers_count (b))
+    return false;
+  for (unsigned i = 1; i < layers_count (a); i++)
+    if (!storage_same (layers_file (a, i), layers_file (b, i)))
+      return false;
+  return true;
+}
+
+/* Before anything is written to it. */
+static int
+check_target (const struct mirror *m)
+{
+  struct grace *const grace = disk_inside (m->disk).grace;
+  const struct grace_pin pin = grace_enter (grace);
+  const struct view *const v = disk_inside (m->disk).view;
+  const struct storage *const file = m->target.raw ? m->target.raw : m->target.image->file;
+  const char *why = NULL;
+
+  if (is_in_chain (file, v->layers))
+    why = "cannot be the target: it is a file of the disk";
+  else if (v->image->header.crypt_method != QCOW2_CRYPT_NONE)
+    why = "cannot be the target: the disk is encrypted, and the target would not be";
+  grace_leave (grace, pin);
+  return why ? refuse (EBUSY, target_path (m), why) : 0;
+}
+
+static int
+open_image (struct mirror *m)
+{
+  const struct disk_options *const d = disk_get_options (m->disk);
+  struct disk_options options = *d;
+
+  options.path = storage_path (m->target.image->file);
+  options.in_dir = (struct dirfile) { .name = NULL };
+  options.map = disk_inside (m->disk).map;
+  options.load = NULL;
+  options.backing = m->target.backing;
+  options.backing_format = NULL;
+  options.data_file = DATA_FILE_FOLLOW;
+  options.copy_on_read = options.compress = false;
+  options.watermark = 0;
+  options.client_waits = NULL;
+  options.wait_for_space = false;
+  options.news = NULL;
+  if (disk_open_on (&options, m->target.image, &m->to_disk) == -1)
+    return -1;
+  m->to = export_open (m->to_disk, "", true);
+  if (m->to == NULL || export_is_writable (m->to))
+    return m->to ? 0 : -1;
+  return refuse (EROFS, target_path (m), "cannot be the target: it is read-only");
+}
+
+static int
+open_raw (struct mirror *m)
+{
+  if (!storage_is_writable (m->target.raw))
+    return refuse (EROFS, target_path (m), "cannot be the target: it is read-only");
+  return storage_lock (m->target.raw, STORAGE_WRITER);
+}
+
+static int
+open_target (struct mirror *m)
+{
+  uint64_t size;
+
+  if ((m->target.raw ? open_raw (m) : open_image (m)) == -1)
+    return -1;
+  size = m->to ? export_size (m->to) : storage_size (m->target.raw);
+  return size == m->size ? 0
+    : refuse (EINVAL, target_path (m), "Source and target image have different sizes");
+}
+
+/* With the disk's layers pinned. */
+static const char *
+find_why_no_pivot (const struct mirror *m, enum mirror_sync sync, const struct view *v)
+{
+  const struct disk_options *const d = disk_get_options (m->disk);
+  const struct image *const image = m->target.image;
+
+  if (d->in_dir.name)
+    return "the disk is one of a directory";
+  if (image == NULL)
+    return "the target is not a qcow2 image";
+  if (image->data)
+    return "the target has an external data file";
+  if (sync == MIRROR_NONE)
+    return "the target does not contain all of the disk";
+  if (m->target.backing == BACKING_IGNORE && image->header.backing_file)
+    return "the header of the target names a backing file, over which it was not opened";
+  if (sync == MIRROR_TOP &&
+      !lies_over_same (disk_inside (m->to_disk).view->layers, v->layers))
+    return "the target does not lie over the files below the disk's image";
+  if (d->compress && image->header.compression_type != v->image->header.compression_type)
+    return "the target has another compression type";
+  if (d->watermark > 0 && storage_is_regular (image->file))
+    return "a watermark is set, and the target is in a file";
+  return NULL;
+}
+
+static void
+choose_pivot (struct mirror *m, enum mirror_sync sync)
+{
+  struct grace *const grace = disk_inside (m->disk).grace;
+  const struct grace_pin pin = grace_enter (grace);
+
+  m->why_no_pivot = find_why_no_pivot (m, sync, disk_inside (m->disk).view);
+  grace_leave (grace, pin);
+}
+
+static unsigned
+choose_granularity (const struct mirror *m, uint64_t wanted)
+{
+  unsigned bits;
+
+  if (wanted == 0)
+    wanted = m->target.raw ? USUAL_GRANULARITY
+      : max64 (min64 (m->target.image->header.cluster_size, USUAL_GRANULARITY),
+               LEAST_GRANULARITY);
+  bits = __builtin_ctzll (wanted);
+  while (m->size >> bits > MOST_PIECES)
+    bits++;
+  return bits;
+}
+
+static int
+open_record (struct mirror *m, uint64_t granularity)
+{
+  uint64_t pieces;
+
+  m->granularity_bits = choose_granularity (m, granularity);
+  pieces = max64 (div_up (m->size, UINT64_C (1) << m->granularity_bits), 1);
+  m->live = dirtyset_new (pieces, m->granularity_bits);
+  m->round = dirtyset_new (pieces, m->granularity_bits);
+  m->buf = malloc (BUFFER);
+  if (m->live && m->round && m->buf && disk_record (m->disk, m->live) == 0)
+    m->recording = true;
+  else if (m->live == NULL || m->round == NULL || m->buf == NULL)
+    report_error ("%s: out of memory", target_path (m));
+  return m->recording ? 0 : -1;
+}
+
+/* Marks what the top image contains. */
+static int
+mark_top (struct mirror *m)
+{
+  struct export *top = export_open (m->disk, "layer:0", false);
+  struct extent x;
+  int r = top ? 0 : -1;
+
+  for (uint64_t at = 0; r == 0 && at < m->size; at += x.len) {
+    x.len = 0;
+    r = export_extents (top, m->size - at, at, true, extent_keep, &x);
+    if (r == 0 && x.type != EXTENT_HOLE)
+      dirtyset_record (m->round, at, x.len);
+  }
+  KEEP_ERRNO_FOR_BLOCK;
+  if (top)
+    export_close (top);
+  return r;
+}
+
+static int
+mark_first (struct mirror *m, enum mirror_sync sync)
+{
+  if (sync == MIRROR_FULL)
+    dirtyset_record (m->round, 0, m->size);
+  if (sync == MIRROR_TOP && mark_top (m) == -1)
+    return -1;
+  m->left = bytes_of (m, dirtyset_count (m->round));
+  m->close = m->left <= CLOSE;
+  m->in_round = m->left > 0;
+  return 0;
+}
+
+static int
+begin (struct mirror *m, const struct mirror_options *o)
+{
+  m->from = export_open (m->disk, "", false);
+  if (m->from == NULL)
+    return -1;
+  m->size = export_size (m->from);
+  if (check_target (m) == -1 || open_target (m) == -1)
+    return -1;
+  choose_pivot (m, o->sync);
+  return open_record (m, o->granularity) == -1 ? -1 : mark_first (m, o->sync);
+}
+
+int
+mirror_begin (struct disk *d, const struct mirror_options *o, struct mirror **ret)
+{
+  struct mirror *m = calloc (1, sizeof *m);
+
+  if (m == NULL) {
+    report_error ("calloc: %m");
+    return -1;
+  }
+  m->disk = d;
+  m->target = o->target;
+  if (begin (m, o) == 0) {
+    *ret = m;
+    return 0;
+  }
+  mirror_end (m);
+  return -1;
+}
