@@ -56,13 +56,17 @@ plan_free (struct plan *p)
   free (p->source);
 }
 
-/* The core's words for an error, after report_watch. */
+/* A change has returned R, after report_watch: an error is told in the core's words. */
 static int
-refuse_as_reported (struct qmp_error *e)
+end_change (struct disk *disk, int r, struct qmp_error *e)
 {
   CLEANUP_FREE char *why = report_first ();
 
-  return qmp_refuse (e, "%s", why ? why : strerror (errno));
+  if (r == -1)
+    return qmp_refuse (e, "%s", why ? why : strerror (errno));
+  return disk_check (disk) == 0 ? 0
+    : qmp_refuse (e, "The change was made, but the disk has failed: %s",
+                  why ? why : strerror (errno));
 }
 
 /* --- targets --- */
@@ -391,10 +395,7 @@ change_snapshots (struct disk *disk, enum edit_kind kind, const char *name,
   const struct edit edit = { .kind = kind, .name = name };
 
   report_watch ();
-  if (edit_disk (disk, &options, &edit, 1) == -1)
-    return refuse_as_reported (e);
-  free (report_first ());
-  return 0;
+  return end_change (disk, edit_disk (disk, &options, &edit, 1), e);
 }
 
 static int
@@ -404,11 +405,9 @@ carry_out (struct plan *p)
     return p->snapshot == NULL ? 0
       : change_snapshots (p->target.disk, EDIT_SNAPSHOT_CREATE, p->snapshot, p->e);
   report_watch ();
-  if (bitmapedit_with_snapshot (p->target.disk, p->snapshot, p->bitmaps, p->nr_bitmaps,
-                                p->source) == -1)
-    return refuse_as_reported (p->e);
-  free (report_first ());
-  return 0;
+  return end_change (p->target.disk,
+                     bitmapedit_with_snapshot (p->target.disk, p->snapshot, p->bitmaps,
+                                               p->nr_bitmaps, p->source), p->e);
 }
 
 json_t *
@@ -590,10 +589,7 @@ resize (const struct plan *p, json_int_t size)
   if (size < 0)
     return qmp_refuse (p->e, "Parameter 'size' expects a >0 size");
   report_watch ();
-  if (edit_disk (p->target.disk, &options, &edit, 1) == -1)
-    return refuse_as_reported (p->e);
-  free (report_first ());
-  return 0;
+  return end_change (p->target.disk, edit_disk (p->target.disk, &options, &edit, 1), p->e);
 }
 
 json_t *
@@ -625,10 +621,7 @@ change_backing_file (const struct plan *p, const char *name)
     return qmp_refuse (p->e, "Could not change backing file to '%s': Invalid argument",
                        name);
   report_watch ();
-  if (relink_disk (p->target.disk, name) == -1)
-    return refuse_as_reported (p->e);
-  free (report_first ());
-  return 0;
+  return end_change (p->target.disk, relink_disk (p->target.disk, name), p->e);
 }
 
 json_t *

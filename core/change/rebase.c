@@ -505,7 +505,7 @@ make (void *opaque, struct image *image)
   const struct relinking *r = opaque;
   const struct backlink link = link_to (r->to);
 
-  return backlink_change (image->file, &image->header, &link);
+  return backlink_change (image->file, &image->header, image->health, &link);
 }
 
 static int

@@ -31,7 +31,7 @@ make (void *opaque, struct image *image)
   };
 
   return backlink_check (image->file, &image->header, &link) == -1 ? -1
-    : backlink_change (image->file, &image->header, &link);
+    : backlink_change (image->file, &image->header, image->health, &link);
 }
 
 int

@@ -22,9 +22,10 @@
  *               freed in the file (R4), and so is its memory
  *     open      the gate opens; if there are writers the new generation is writable
  *
- *   A step that fails before the switch leaves the file as it was; the next generation
- *   then shows the same as the one before.  If it is unknown what the file says after the
- *   switch, the disk is failed for good (R9), and its readers keep the old generation.
+ *   A step that fails before the switch leaves the file as it was, but for what is free
+ *   there: the generation goes on.  If it is unknown what the file says after the switch,
+ *   or there can be no next generation, the disk is failed for good (R9), and its readers
+ *   keep the old one.
  *
  *   Exports that never change (snapshots, lower layers) hold the generation in which they
  *   were opened until their client leaves.

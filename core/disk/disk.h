@@ -151,7 +151,8 @@ struct disk_change {
                                    image does, in place of the present one */
 };
 /* 0: the change is made, and durable.  (If the disk cannot go on after it, this is
- * reported: the disk has failed.)  -1: reported. */
+ * reported, and the disk has failed: disk_check.)  -1: reported; nothing has changed, or the
+ * disk has failed, and it is unknown whether the change is made. */
 extern int disk_change (struct disk *, const struct disk_change *);
 /* From now on, clients record in the set what they change, before they do so; NULL: no
  * longer.  Returns when no request is left that began before.  -1 (reported): they record

@@ -364,27 +364,45 @@ disk_end_ahead (struct disk *d)
 /* How often the next generation is read, while there is no memory for it. */
 #define MOST_TRIES 3
 
-/* The generation that the file describes now, or that a change has made of it (C; NULL:
- * none).  NULL: reported. */
+/* The generation that the file describes after the change, or that this has made of it.
+ * NULL: reported. */
 static struct generation *
 read_next (struct disk *d, const struct disk_change *c)
 {
-  const bool replaced = c && c->top && c->over;
+  const bool replaced = c->top && c->over;
   struct image *again = replaced ? NULL : image_again (d->now->image);
-  struct image *const top = c && c->top ? c->top : again;
+  struct image *const top = c->top ? c->top : again;
   struct generation *next = NULL;
   struct layers *layers;
 
   if (again == NULL && !replaced)
     return NULL;
   layers = layers_over (top, top == again ? NULL : again,
-                        c && c->over ? c->over : d->now->layers);
+                        c->over ? c->over : d->now->layers);
   if (layers)
     next = generation_new (d, top, layers);
   image_close (again);          /* the generation is an owner of its own */
   if (next && d->may_read_ahead)
     readahead_allow (next->readahead);
   return next;
+}
+
+/* The same.  Without a next generation the disk fails, so a moment without memory is waited
+ * for. */
+static struct generation *
+read_surely (struct disk *d, const struct disk_change *c)
+{
+  const struct timespec moment = { .tv_nsec = 10000000 };
+  struct generation *next;
+
+  for (unsigned tries = 1; ; tries++) {
+    report_keep ();
+    next = read_next (d, c);
+    report_end_keeping (next == NULL && (errno != ENOMEM || tries == MOST_TRIES));
+    if (next || errno != ENOMEM || tries == MOST_TRIES)
+      return next;
+    nanosleep (&moment, NULL);
+  }
 }
 
 /* Requests that begin from now on see NEXT.  Returns when all others have ended. */
@@ -411,36 +429,6 @@ publish (struct disk *d, struct generation *next)
   generation_end_writing (old);
 }
 
-/* The same.  Without a next generation the disk fails, so a moment without memory is waited
- * for. */
-static struct generation *
-read_surely (struct disk *d, const struct disk_change *c)
-{
-  const struct timespec moment = { .tv_nsec = 10000000 };
-  struct generation *next;
-
-  for (unsigned tries = 1; ; tries++) {
-    report_keep ();
-    next = read_next (d, c);
-    report_end_keeping (next == NULL && (errno != ENOMEM || tries == MOST_TRIES));
-    if (next || errno != ENOMEM || tries == MOST_TRIES)
-      return next;
-    nanosleep (&moment, NULL);
-  }
-}
-
-/* The next generation is published.  -1: reported; there is none. */
-static int
-follow (struct disk *d, const struct disk_change *c)
-{
-  struct generation *next = read_surely (d, c);
-
-  if (next == NULL)
-    return -1;
-  publish (d, next);
-  return 0;
-}
-
 /* Another image is the top, and is written from now on; what parameters said about files
  * is void.  (Exports of the generation before may still read the image.) */
 static void
@@ -463,30 +451,50 @@ write_again (struct disk *d)
     trace (d, "the disk is writable");
   }
   else
-    health_fail (d->now->image->health, "it could not be written after a change");
+    health_fail (d->now->image->health,
+                 "the change was made, but the disk could not be written after it");
 }
 
-/* The next generation is made of the file, even if nothing has changed: a change that
- * failed may have used free space, which the allocator does not know of.  If there can be
- * none, readers keep the old one (R9); what was changed is durable all the same.  Only a
- * new image on top (C->top) changes no file: without a next generation, the disk goes on
- * as before.  -1: it does. */
-static int
-go_on (struct disk *d, const struct disk_change *c, bool changed)
+/* Nothing has changed.  Failed changes may have used free space. */
+static void
+keep_generation (struct disk *d)
 {
-  struct generation *const old = d->now;
-  const bool has_top = changed && c->top;
+  KEEP_ERRNO_FOR_BLOCK;
 
-  if (follow (d, changed ? c : NULL) == -1) {
-    if (has_top)
-      write_again (d);
-    else
-      health_fail (old->image->health, "it could not be read again after a change");
-    return has_top ? -1 : 0;
+  trace (d, "nothing is changed");
+  if (!d->now->is_live || !is_healthy (d))
+    return;
+  if (!d->restless)
+    alloc_doubt_zeros (d->now->w.alloc);
+  if (d->writers > 0)
+    checkpoint_start_timer (d->now->w.checkpoint);
+}
+
+/* After the switch: what is changed is durable, whatever happens to the disk now.  Only a
+ * new image on top (C->top) has changed no file: without a next generation, the disk goes
+ * on as before.  -1: it does. */
+static int
+go_on (struct disk *d, const struct disk_change *c)
+{
+  struct generation *const old = d->now, *const next = read_surely (d, c);
+
+  if (next == NULL && c->top) {
+    keep_generation (d);
+    return -1;
   }
-  if (has_top)
+  if (next == NULL) {           /* its readers keep what they have */
+    health_fail (old->image->health,
+                 "the change was made, but the disk could not be read again after it");
+    return 0;
+  }
+  publish (d, next);
+  if (c->top)
     put_below (d, old->image, c->top);
-  if (changed && c->release)
+  else if (c->over) {           /* what parameters said about another one is void */
+    d->options.backing = BACKING_FOLLOW;
+    d->options.backing_format = NULL;
+  }
+  if (c->release)
     c->release (c->opaque);
   trace (d, "what only the one before used is free");
   generation_drop (old);
@@ -516,21 +524,18 @@ write_first (struct disk *d, const struct disk_change *c)
   return r;
 }
 
-/* Brings the image to rest, and changes it.  *CHANGED: it may be as after the change. */
+/* Brings the image to rest, and changes it. */
 static int
-make_change (struct disk *d, const struct disk_change *c, bool *changed)
+make_change (struct disk *d, const struct disk_change *c)
 {
   if (settle (d) == -1 || (c->write && write_first (d, c) == -1) ||
       health_begin_switch (d->now->image->health) == -1)
     return -1;
   trace (d, "the image is at rest");
-  *changed = c->make == NULL || c->make (c->opaque, d->now->image) == 0;
-  trace (d, *changed ? "the image is switched" : "nothing is changed");
-  if (*changed && c->over) {    /* what parameters said about another one is void */
-    d->options.backing = BACKING_FOLLOW;
-    d->options.backing_format = NULL;
-  }
-  return *changed ? 0 : -1;
+  if (c->make && c->make (c->opaque, d->now->image) == -1)
+    return -1;
+  trace (d, "the image is switched");
+  return 0;
 }
 
 /* With the gate closed. */
@@ -539,21 +544,16 @@ change (struct disk *d, const struct disk_change *c)
 {
   /* (It may be replaced.) */
   struct image *const image = image_ref (d->now->image);
-  bool changed = false;
-  int r = make_change (d, c, &changed);
-  int err = errno;
+  int r;
 
-  if (d->restless) {            /* nothing was changed */
-    if (d->writers > 0 && is_healthy (d))
-      checkpoint_start_timer (d->now->w.checkpoint);
-  }
-  else if (is_healthy (d) && go_on (d, c, changed) == -1) {
+  if (make_change (d, c) == 0)
+    r = go_on (d, c);
+  else {
+    keep_generation (d);
     r = -1;
-    err = errno;
   }
   health_end_switch (image->health);
   image_close (image);
-  errno = err;
   return r;
 }
 

@@ -84,14 +84,18 @@ backlink_check (struct storage *file, const struct header *h, const struct backl
 }
 
 int
-backlink_change (struct storage *file, const struct header *h, const struct backlink *to)
+backlink_change (struct storage *file, const struct header *h, struct health *health,
+                 const struct backlink *to)
 {
   struct headerwrite *w = plan (file, h, to);
+  bool begun;
   int r;
 
   if (w == NULL)
     return -1;
-  r = headerwrite_commit (w, NULL);
+  r = headerwrite_commit (w, &begun);
   headerwrite_free (w);
+  if (r == -1 && begun)
+    health_fail (health, "the image names either its old or its new backing file");
   return r;
 }

@@ -8,6 +8,7 @@
 
 #include "storage/storage.h"
 #include "format/header.h"
+#include "image/health.h"
 
 /* NAME, of 1 to QCOW2_MAX_BACKING_NAME bytes, with the name of its FORMAT; or "" and
  * NULL: no backing file. */
@@ -21,9 +22,9 @@ extern int backlink_check (struct storage *, const struct header *,
                            const struct backlink *);
 /* Makes the image in FILE, with this HEADER, an image with this backing file.  Everything
  * else that it then needs must already be durable.  The change is durable on return.  -1:
- * reported; after a crash or a failure the image has either its old backing file or the
- * new one. */
-extern int backlink_change (struct storage *, const struct header *,
+ * reported; the image is as before, or it is unknown which of the two backing files it
+ * has, and its health has failed. */
+extern int backlink_change (struct storage *, const struct header *, struct health *,
                             const struct backlink *);
 
 #endif /* QCOW2_BACKLINK_H */

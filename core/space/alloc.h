@@ -172,6 +172,9 @@ extern int alloc_give_back (struct alloc *);
 /* The file stays at least as long as it was at alloc_open, and keeps all clusters that
  * are in use or waiting. */
 extern int alloc_trim_file (struct alloc *);
+/* After that, somebody else may have written to clusters that are free, and past the end
+ * of the file: forgets which of them contain zeros. */
+extern void alloc_doubt_zeros (struct alloc *);
 
 extern void alloc_get_stats (struct alloc *, struct alloc_stats *);
 

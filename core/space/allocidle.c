@@ -27,6 +27,7 @@
 #include <inttypes.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/report.h"
 #include "space/alloc-impl.h"
 
@@ -166,6 +167,22 @@ alloc_idle_close (struct alloc *a)
   freeset_clear (&a->held);
   if (a->budget)
     budget_hold (a->budget, -a->charged);
+}
+
+void
+alloc_doubt_zeros (struct alloc *a)
+{
+  uint64_t first, n;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  while (freeset_find (&a->zeroed, 1, &first, &n)) {
+    freeset_remove (&a->zeroed, first, n);      /* a whole run: cannot fail */
+    alloc_add_idle (a, first, n, false);
+  }
+  /* The reserve, which would have to be looked at, too, is empty. */
+  a->fresh = a->regular ? max64 (a->fresh, div_up (storage_size (a->file),
+                                                   UINT64_C (1) << a->bits)) : UINT64_MAX;
+  a->zeros = a->zeros_end = 0;
 }
 
 /* --- taking --- */
