@@ -188,10 +188,10 @@ AMENDABLE = (
     ("encrypt.state", None, "active to add a passphrase, inactive to erase one"),
     ("lazy_refcounts", "lazy-refcounts", "postpone updates of refcounts"),
     ("refcount_bits", "refcount-bits", "the width of refcounts: 1, 2, 4, ... 64"),
+    ("size", None, "the size of the disk"),
 )
 # What does the same for the others.
-ELSEWHERE = {"size": "use resize", "backing_file": "use rebase -u",
-             "backing_fmt": "use rebase -u"}
+ELSEWHERE = {"backing_file": "use rebase -u", "backing_fmt": "use rebase -u"}
 
 
 def amend(o):
@@ -207,7 +207,8 @@ def amend(o):
     image = images.image_of(o, o.operands[0], o.format, secrets)
     image.need_qcow2("options that could be amended")
     keys = {key: given.pop(key) for key in list(given) if key.startswith("encrypt.")}
-    parameters = amend_parameters(given)
+    size = new_size(image, given.pop("size", None), o.force)
+    parameters = amend_parameters(given) + size
     passphrase = images.Passphrase(None)
     if keys:
         if image.secret is None:
@@ -236,6 +237,20 @@ def amend_parameters(given):
             images.is_on(key, value)
         parameters.append("%s=%s" % (known[key], value))
     return parameters
+
+
+def new_size(image, text, force):
+    """The parameters for this size of the disk.  All that the plugin would refuse, because
+    it makes the other changes first."""
+    if text is None:
+        return []
+    import info
+    size = images.size_of(text)
+    if size == 0 or size % images.SECTOR:
+        raise Failure("-o: the new size must be a multiple of 512, and greater than 0")
+    if size < info.describe(image)["virtual-size"] and not force:
+        raise Failure("-o: the disk would become smaller: use resize --shrink, or --force")
+    return ["resize=%d" % size] + (["shrink=true"] if force else [])
 
 
 def key_change(given, secrets, force):
@@ -272,7 +287,8 @@ COMMANDS = {
         [cli.FORMAT, cli.QUIET, cli.PROGRESS, cli.CACHE,
          Option("o", "options", "KEY=VALUE,...: what is to change; help lists what can",
                 "OPTIONS", True),
-         Option(None, "force", "erase also the last passphrase"), *cli.IMAGE],
+         Option(None, "force", "erase also the last passphrase; make the disk smaller"),
+         *cli.IMAGE],
         amend, 0, 1),
     "resize": Command(
         "resize", "IMAGE [+|-]SIZE",

@@ -498,15 +498,17 @@ def refuse(o):
 
 def options_of(o, format):
     given = create.options_of(o.options, format)
-    if given.pop("size", None) is not None:
+    if "size" in given:
+        images.size_of(given.pop("size"))
         cli.tell("warning: -o size has no effect: the size is that of what is copied")
     if o.backing is not None:
         given.setdefault("backing_file", o.backing)
     if o.backing_format is not None:
         given.setdefault("backing_fmt", o.backing_format)
     o.backing = given.get("backing_file")
-    if o.backing is not None and format != "qcow2":
+    if format != "qcow2" and ("backing_file" in given or "backing_fmt" in given):
         raise Failure("raw images have no backing file")
+    create.check_backing(given)
     return given
 
 

@@ -86,6 +86,13 @@ def passphrase_of(given, secrets):
     return secrets.get(given["encrypt.key-secret"])
 
 
+def check_backing(given):
+    if "backing_file" in given and "backing_fmt" not in given:
+        raise Failure("the format of the backing file is required: -F qcow2 or raw")
+    if "backing_fmt" in given and "backing_file" not in given:
+        raise Failure("-F requires the name of a backing file")
+
+
 def parameters_of(given, size):
     """Those of the plugin for a new image with these options.  SIZE is None for that of
     the backing file."""
@@ -97,9 +104,8 @@ def parameters_of(given, size):
                 value = os.path.abspath(value)
         if PARAMETER[key]:
             found.append("%s=%s" % (PARAMETER[key], value))
+    check_backing(given)
     if "backing_file" in given:
-        if "backing_fmt" not in given:
-            raise Failure("the format of the backing file is required: -F qcow2 or raw")
         found += ["backing-file=" + given["backing_file"],
                   "backing-format=" + given["backing_fmt"]]
     return found

@@ -36,7 +36,35 @@ for bad in "-o compat=0.10 narrow.qcow2" "-o compat=7 disk.qcow2" disk.qcow2 \
   [ "$status" = 1 ]
 done
 [ "$before" = "$(fingerprint ours/disk.qcow2)" ]
-img_refused 'use resize' amend -o size=20M disk.qcow2
+
+# --- The size, which is not refused over a backing file, and with snapshots.
+for options in size=11M,lazy_refcounts=on size=0x1400000,lazy_refcounts=off \
+    size=20M; do
+  both amend -o "$options" disk.qcow2
+  same_image qcow2 disk.qcow2
+done
+both amend -f qcow2 -o size=2M data.qcow2
+diff <(cd theirs && facts qcow2 data.qcow2) <(cd ours && facts qcow2 data.qcow2)
+cmp theirs/data.raw ours/data.raw
+in_both qemu-img create -q -f qcow2 -o compat=0.10 old.qcow2 1M
+in_both qemu-io -f qcow2 -c 'write -P 3 0 1M' old.qcow2
+in_both qemu-img snapshot -c snap old.qcow2
+both_status amend -o size=2M old.qcow2
+[ "$status" = 1 ]
+both amend -o size=3M,compat=1.1 old.qcow2
+same_image qcow2 old.qcow2
+before=$(fingerprint ours/disk.qcow2)
+for bad in size=20971521 size=x size= size size=-1 size=9E \
+    lazy_refcounts=on,size=513; do
+  both_status amend -o "$bad" disk.qcow2
+  [ "$status" = 1 ]
+done
+# What is lost has to be named: qemu-img asks for that only in resize.
+img_refused 'would become smaller: use resize --shrink' \
+  amend -o lazy_refcounts=on,size=19M disk.qcow2
+[ "$before" = "$(fingerprint ours/disk.qcow2)" ]
+both amend --force -o lazy_refcounts=on,size=19M disk.qcow2
+same_image qcow2 disk.qcow2
 img_refused 'use rebase' amend -o backing_file=x disk.qcow2
 img amend -o help | grep -E '^  compat '
 

@@ -244,6 +244,9 @@ for bad in "none.qcow2 kept.qcow2" "-O qcow2 -o no=1 disk.qcow2 kept.qcow2" disk
     "-S x -O qcow2 disk.qcow2 kept.qcow2" \
     "--target-is-zero -O qcow2 disk.qcow2 kept.qcow2" "-l one disk.qcow2 over.qcow2 x.raw" \
     "-O qcow2 -f qcow2 odd.raw kept.qcow2" "-n -O raw disk.qcow2 odd.raw" \
+    "-F raw disk.qcow2 kept.qcow2" "-F raw -O qcow2 disk.qcow2 kept.qcow2" \
+    "-O qcow2 -o backing_fmt=raw disk.qcow2 kept.qcow2" \
+    "-O qcow2 -o size=x disk.qcow2 kept.qcow2" \
     "-C -S 4k -O qcow2 disk.qcow2 kept.qcow2" "-C -c -O qcow2 disk.qcow2 kept.qcow2" \
     "-C --salvage -O qcow2 disk.qcow2 kept.qcow2" "-r x -O qcow2 disk.qcow2 kept.qcow2" \
     "-O raw -o backing_file=base.qcow2 disk.qcow2 kept.qcow2"; do

@@ -131,7 +131,8 @@ for bad in "-f qcow2" "-f qcow2 plain.qcow2" "-f qcow2 plain.qcow2 x" \
     "-f qcow2 -b none.qcow2 -F qcow2 plain.qcow2" "-f qcow2 none/plain.qcow2 1M" \
     "-f qcow2 -b base.raw -F vmdk plain.qcow2" "-f raw -o cluster_size=64k plain.qcow2 1M" \
     "-f raw -b base.raw -F raw plain.qcow2" "-f qcow2 -o size=10M plain.qcow2 20M" \
-    "-f raw -o size=10M plain.qcow2 10M"; do
+    "-f raw -o size=10M plain.qcow2 10M" "-f qcow2 -F raw plain.qcow2 1M" \
+    "-f qcow2 -o backing_fmt=qcow2 plain.qcow2 1M"; do
   # shellcheck disable=SC2086
   both_status create $bad
   [ "$status" = 1 ]
