@@ -45,6 +45,7 @@
 #include "plugin/paramrules.h"
 #include "plugin/params.h"
 #include "plugin/prepare.h"
+#include "plugin/qmpnodes.h"
 #include "plugin/stats.h"
 
 /* -D qcow2.stats=1 prints statistics at the end. */
@@ -58,6 +59,7 @@ static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static struct control *control; /* NULL: control= was not given */
 static struct iostats *iostats; /* NULL, too */
 static struct qmp_nodes nodes;
+static struct qmp_added added;
 static struct hangup *hangup;   /* NULL: the server cannot be its own client */
 static atomic_uint_fast64_t connections_open, connections_ever;
 static atomic_bool clients_came;        /* one, at least, whether or not it was served */
@@ -96,6 +98,7 @@ close_control (void)
   control = NULL;
   iostats_free (iostats);
   iostats = NULL;
+  qmpnodes_end (&added);
   qmptarget_free_nodes (&nodes);
 }
 
@@ -279,7 +282,7 @@ start_control (void)
 {
   const struct qmp_host host = {
     .disk = disk, .dir = dir, .iostats = iostats, .why_fixed = why_fixed (),
-    .nodes = &nodes,
+    .nodes = &nodes, .added = &added, .options = &params.options,
   };
 
   return control ? control_start (control, &host) : 0;

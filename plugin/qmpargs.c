@@ -48,13 +48,18 @@ static const struct { json_type type; const char *name; } types[] = {
   [QMPARG_INT] = { JSON_INTEGER, "integer" },
   [QMPARG_ARRAY] = { JSON_ARRAY, "array" },
   [QMPARG_OBJECT] = { JSON_OBJECT, "object" },
+  [QMPARG_REF] = { JSON_OBJECT, "BlockdevRef" },
+  [QMPARG_REF_OR_NULL] = { JSON_OBJECT, "BlockdevRefOrNull" },
 };
 
 static bool
 has_type (const json_t *value, enum qmparg_type type)
 {
-  return type == QMPARG_BOOL ? json_is_boolean (value)
-    : json_typeof (value) == types[type].type;
+  if (type == QMPARG_BOOL)
+    return json_is_boolean (value);
+  return json_typeof (value) == types[type].type ||
+    (type >= QMPARG_REF && json_is_string (value)) ||
+    (type == QMPARG_REF_OR_NULL && json_is_null (value));
 }
 
 static int

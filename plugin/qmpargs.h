@@ -23,6 +23,7 @@ extern void qmp_error_free (struct qmp_error *);
 
 enum qmparg_type {
   QMPARG_STRING, QMPARG_BOOL, QMPARG_UINT32, QMPARG_INT, QMPARG_ARRAY, QMPARG_OBJECT,
+  QMPARG_REF, QMPARG_REF_OR_NULL,       /* an object, or the name of one (or null) */
 };
 
 struct qmparg {

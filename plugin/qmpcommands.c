@@ -15,6 +15,7 @@
 
 #include "util/jsontext.h"
 #include "plugin/qmp.h"
+#include "plugin/qmpblockdev.h"
 #include "plugin/qmpchange.h"
 #include "plugin/qmpcommands.h"
 #include "plugin/qmpjobverbs.h"
@@ -26,7 +27,7 @@ typedef json_t *(*command_fn) (const struct qmp_host *, const json_t *arguments,
 
 struct command {
   const char *name;
-  const struct qmparg *arguments;
+  const struct qmparg *arguments;       /* NULL: it checks them itself */
   command_fn run;
   bool changes;                 /* a disk */
 };
@@ -72,6 +73,9 @@ static const struct qmparg of_transaction[] = {
 
 static const struct command commands[] = {
   { "block_resize", of_resize, qmpchange_resize, true },
+  { "blockdev-add", NULL, qmpblockdev_add, true },
+  { "blockdev-del", qmpblockdev_of_del, qmpblockdev_del, true },
+  { "blockdev-snapshot", qmpoverlay_of_node, qmpoverlay_use_node, true },
   { "blockdev-snapshot-delete-internal-sync", of_delete, qmpchange_delete_snapshot,
     true },
   { "blockdev-snapshot-sync", qmpoverlay_arguments, qmpoverlay_run, true },
@@ -150,7 +154,7 @@ static int
 check (const struct qmp_host *host, const char *name, const struct qmparg *list,
        const json_t *arguments, bool changes, struct qmp_error *e)
 {
-  if (qmpargs_check (list, arguments, "", e) == -1)
+  if (list && qmpargs_check (list, arguments, "", e) == -1)
     return -1;
   return !changes || host->why_fixed == NULL ? 0
     : qmp_refuse (e, "The command %s is not possible: %s", name, host->why_fixed);

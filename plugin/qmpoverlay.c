@@ -6,6 +6,9 @@
  * (mode existing).  In one thing it is more careful than QEMU: a file that is there is not
  * replaced, and has to be empty and to lie over the disk.
  *
+ * blockdev-snapshot takes an image that blockdev-add has opened, for which the same is true.
+ * Its node then is the top of the disk.
+ *
  * Locks: none of its own; see qmptarget.c.
  */
 
@@ -19,9 +22,8 @@
 #include "util/report.h"
 #include "change/overlay.h"
 #include "plugin/qmpjobs.h"
+#include "plugin/qmpnodes.h"
 #include "plugin/qmpoverlay.h"
-
-#define MAX_NODE_NAME 31
 
 const struct qmparg qmpoverlay_arguments[] = {
   { "device", QMPARG_STRING, true },
@@ -36,17 +38,6 @@ const struct qmparg qmpoverlay_arguments[] = {
 struct arguments {
   const char *device, *node, *file, *name, *format, *mode;
 };
-
-/* Would QEMU accept it for a new node? */
-static bool
-is_node_name (const char *name)
-{
-  if (!isalpha ((unsigned char) name[0]) || strlen (name) > MAX_NODE_NAME)
-    return false;
-  while (isalnum ((unsigned char) *name) || (*name && strchr ("-._", *name)))
-    name++;
-  return *name == '\0';
-}
 
 /* What does not depend on the disk. */
 static int
@@ -81,30 +72,26 @@ check_names (const struct qmp_host *host, const struct qmp_target *t,
     return qmp_refuse (e, "Node '%s' is read-only: %s", a->node ? a->node : a->device, why);
   if (a->node && a->name == NULL)
     return qmp_refuse (e, "New overlay node-name missing");
-  if (a->name && !is_node_name (a->name))
-    return qmp_refuse (e, "Invalid node-name: '%s'", a->name);
-  if (a->name && qmptarget_is_used (host, t->disk, a->name))
+  if (a->name && qmptarget_check_name (a->name, e) == -1)
+    return -1;
+  if (a->name && qmptarget_is_used (host, a->name))
     return qmp_refuse (e, "New overlay node-name already in use");
   return 0;
 }
 
+/* NODE_NAME: of the new top; or NULL. */
 static int
-put_on_top (const struct qmp_host *host, struct qmp_target *t, const struct arguments *a,
-            struct qmp_error *e)
+put_on_top (const struct qmp_host *host, struct qmp_target *t, const char *node_name,
+            const struct overlay *overlay, struct qmp_error *e)
 {
-  const struct overlay overlay = {
-    .path = a->file, .create = a->mode == NULL || strcmp (a->mode, "existing") != 0,
-  };
   CLEANUP_FREE char *name = NULL, *why = NULL;
   int r;
 
-  if (check_names (host, t, a, e) == -1)
-    return -1;
-  name = qmptarget_new_top (host, t->disk, a->name);
+  name = qmptarget_new_top (host, node_name);
   if (name == NULL)
     return qmp_refuse (e, "out of memory");
   report_watch ();
-  r = overlay_disk (t->disk, &overlay);
+  r = overlay_disk (t->disk, overlay);
   why = report_first ();
   if (r == -1)
     return qmp_refuse (e, "%s", why ? why : strerror (errno));
@@ -123,6 +110,9 @@ qmpoverlay_run (const struct qmp_host *host, const json_t *arguments, struct qmp
     .name = qmpargs_text (arguments, "snapshot-node-name"),
     .format = qmpargs_text (arguments, "format"), .mode = qmpargs_text (arguments, "mode"),
   };
+  const struct overlay overlay = {
+    .path = a.file, .create = a.mode == NULL || strcmp (a.mode, "existing") != 0,
+  };
   const char *name = a.node ? a.node : a.device ? a.device : "";
   struct qmp_target t;
   int r;
@@ -134,7 +124,82 @@ qmpoverlay_run (const struct qmp_host *host, const json_t *arguments, struct qmp
                 a.node ? a.node : "");
     return NULL;
   }
-  r = put_on_top (host, &t, &a, e);
+  r = check_names (host, &t, &a, e);
+  if (r == 0)
+    r = put_on_top (host, &t, a.name, &overlay, e);
+  qmptarget_leave (&t);
+  return r == -1 ? NULL : json_object ();
+}
+
+/* --- nodes that were added --- */
+
+const struct qmparg qmpoverlay_of_node[] = {
+  { "node", QMPARG_STRING, false }, { "overlay", QMPARG_STRING, false }, { .key = NULL }
+};
+
+static int
+refuse_unknown (const char *name, struct qmp_error *e)
+{
+  return qmp_refuse (e, "Cannot find device='%s' nor node-name='%s'", name, name);
+}
+
+/* Finds the new top.  NULL: refused. */
+static struct qmp_node *
+find_overlay (const struct qmp_host *host, const char *name, struct qmp_error *e)
+{
+  struct qmp_node *n = qmpnodes_find (host->added, name);
+  struct qmp_target t;
+
+  if (n == NULL && qmptarget_find (host, name, &t, e) == -1)
+    refuse_unknown (name, e);
+  else if (n == NULL) {
+    qmptarget_leave (&t);
+    qmp_refuse (e, "The overlay is already in use");
+  }
+  else if (n->users > 0)
+    qmp_refuse (e, "The overlay is already in use");
+  else if (n->image == NULL)
+    qmp_refuse (e, "The overlay does not support backing images");
+  else if (n->backing != BACKING_IGNORE && n->image->header.backing_file)
+    qmp_refuse (e, "The overlay already has a backing image");
+  else if (n->readonly)
+    qmp_refuse (e, "Block node is read-only");
+  else
+    return n;
+  return NULL;
+}
+
+static int
+use_node (const struct qmp_host *host, struct qmp_target *t, const char *node,
+          const char *name, struct qmp_error *e)
+{
+  const struct arguments a = { .device = node };
+  struct qmp_node *n = find_overlay (host, name, e);
+  struct overlay overlay = { .create = false };
+
+  if (n == NULL || check_names (host, t, &a, e) == -1)
+    return -1;
+  overlay.path = n->path;
+  overlay.image = n->image;
+  if (put_on_top (host, t, name, &overlay, e) == -1)
+    return -1;
+  qmpnodes_remove (host->added, n);     /* now it is one of the disk */
+  return 0;
+}
+
+json_t *
+qmpoverlay_use_node (const struct qmp_host *host, const json_t *arguments,
+                     struct qmp_error *e)
+{
+  const char *node = qmpargs_text (arguments, "node");
+  struct qmp_target t;
+  int r;
+
+  if (qmptarget_find (host, node, &t, e) == -1) {
+    refuse_unknown (node, e);
+    return NULL;
+  }
+  r = use_node (host, &t, node, qmpargs_text (arguments, "overlay"), e);
   qmptarget_leave (&t);
   return r == -1 ? NULL : json_object ();
 }

@@ -13,5 +13,9 @@ extern const struct qmparg qmpoverlay_arguments[];
 /* blockdev-snapshot-sync */
 extern json_t *qmpoverlay_run (const struct qmp_host *, const json_t *arguments,
                                struct qmp_error *);
+/* blockdev-snapshot */
+extern const struct qmparg qmpoverlay_of_node[];
+extern json_t *qmpoverlay_use_node (const struct qmp_host *, const json_t *arguments,
+                                    struct qmp_error *);
 
 #endif /* QCOW2_QMPOVERLAY_H */

@@ -18,6 +18,7 @@
 #include "util/report.h"
 #include "image/imageinfo.h"
 #include "request/bitmap.h"
+#include "plugin/qmpnodes.h"
 #include "plugin/qmpquery.h"
 
 /* A list that is being made, of one answer for each disk. */
@@ -138,30 +139,74 @@ is_readonly (const struct qmp_host *host, struct disk *disk, unsigned i)
   return i > 0 || host->why_fixed || disk_why_readonly (disk);
 }
 
+/* What all nodes have.  IMAGE then belongs to the node. */
+static json_t *
+describe_any (const char *name, const char *driver, bool readonly, const char *file,
+              const struct disk_options *o, json_t *image)
+{
+  return add_limits (jsontext_object (
+    { "node-name", name ? jsontext_string (name) : NULL },
+    { "drv", jsontext_string (driver) },
+    { "ro", json_boolean (readonly) },
+    { "encrypted", json_false () },
+    { "detect_zeroes", describe_zeroes (o) },
+    { "cache", describe_cache (o) },
+    { "file", jsontext_string (file) },
+    { "backing_file_depth", json_integer (0) },
+    { "image", image }));
+}
+
+/* Layer I of a stack. */
+static json_t *
+describe_layer (const struct query *q, const char *name, const struct layers *layers,
+                unsigned i, bool readonly, const struct disk_options *o)
+{
+  const struct header *h = layers_header (layers, i);
+  const unsigned below = layers_count (layers) - i - 1;
+  json_t *node = describe_any (name, h ? "qcow2" : "raw", readonly,
+                               storage_path (layers_file (layers, i)), o,
+                               describe_image (layers, i, q->flat));
+
+  if (h && h->crypt_method != QCOW2_CRYPT_NONE)
+    node = jsontext_add (node, { "encrypted", json_true () });
+  if (below == 0)
+    return node;
+  return jsontext_add (node,
+    { "backing_file_depth", json_integer (q->flat ? 0 : below) },
+    { "backing_file", jsontext_string (storage_path (layers_file (layers, i + 1))) });
+}
+
 static json_t *
 describe_node (const struct query *q, const char *device, struct disk *disk, unsigned i)
 {
-  const struct layers *layers = disk_inside (disk).view->layers;
-  const struct header *h = layers_header (layers, i);
-  const struct disk_options *o = disk_get_options (disk);
-  const unsigned below = layers_count (layers) - i - 1;
   CLEANUP_FREE char *name = qmptarget_node (q->host, device, i);
-  json_t *node = jsontext_object (
-    { "node-name", name ? jsontext_string (name) : NULL },
-    { "drv", jsontext_string (h ? "qcow2" : "raw") },
-    { "ro", json_boolean (is_readonly (q->host, disk, i)) },
-    { "encrypted", json_boolean (h && h->crypt_method != QCOW2_CRYPT_NONE) },
-    { "detect_zeroes", describe_zeroes (o) },
-    { "cache", describe_cache (o) },
-    { "file", jsontext_string (storage_path (layers_file (layers, i))) },
-    { "backing_file_depth", json_integer (q->flat ? 0 : below) },
-    { "image", describe_image (layers, i, q->flat) });
+  json_t *node = describe_layer (q, name, disk_inside (disk).view->layers, i,
+                                 is_readonly (q->host, disk, i), disk_get_options (disk));
 
-  if (below > 0)
-    node = jsontext_add (node,
-      { "backing_file", jsontext_string (storage_path (layers_file (layers, i + 1))) });
-  node = add_limits (node);
   return i == 0 ? add_bitmaps (node, disk) : node;
+}
+
+/* A node that a command has added. */
+static json_t *
+describe_added (const struct query *q, const struct qmp_node *n)
+{
+  const struct disk_options *const o = q->host->options;
+  const struct image raw = { .file = n->storage };
+  json_t *image;
+
+  if (n->image)
+    return describe_layer (q, n->name, n->layers, 0, n->readonly, o);
+  image = imageinfo_describe (&raw, true, n->path);
+  return describe_any (n->name, n->driver, n->readonly, n->path, o,
+                       jsontext_add (image, { "format", jsontext_string (n->driver) }));
+}
+
+static void
+add_added (struct query *q)
+{
+  for (const struct qmp_node *n = q->host->added->first; n && q->list; n = n->next)
+    if (n->name)
+      q->list = jsontext_append (q->list, describe_added (q, n));
 }
 
 static int
@@ -301,6 +346,8 @@ ask_each (const struct qmp_host *host, const json_t *arguments, dir_fn fn,
 
   report_watch ();
   qmptarget_each (host, fn, &q);
+  if (fn == add_nodes)
+    add_added (&q);
   why = report_first ();
   if (q.list == NULL)
     qmp_refuse (e, "%s", why ? why : "out of memory");

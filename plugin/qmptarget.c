@@ -20,6 +20,7 @@
 
 #include <config.h>
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,10 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "plugin/qmpnodes.h"
 #include "plugin/qmptarget.h"
+
+#define MAX_NODE_NAME 31
 
 #define DEVICE QMPTARGET_DEVICE
 #define NODE "node"
@@ -165,16 +169,31 @@ qmptarget_free_nodes (struct qmp_nodes *nodes)
   *nodes = (struct qmp_nodes) { .n = 0 };
 }
 
+int
+qmptarget_check_name (const char *name, struct qmp_error *e)
+{
+  const char *p = name;
+
+  while (isalnum ((unsigned char) *p) || (*p && strchr ("-._", *p)))
+    p++;
+  if (!isalpha ((unsigned char) name[0]) || *p)
+    return qmp_refuse (e, "Invalid node-name: '%s'", name);
+  return p - name <= MAX_NODE_NAME ? 0 : qmp_refuse (e, "Node name too long");
+}
+
+/* (With a directory, names of its nodes contain a slash.) */
 bool
-qmptarget_is_used (const struct qmp_host *host, struct disk *disk, const char *name)
+qmptarget_is_used (const struct qmp_host *host, const char *name)
 {
   unsigned layer;
 
-  return strcmp (name, DEVICE) == 0 || find_node (host, disk, name, &layer);
+  return qmpnodes_find (host->added, name) ||
+    (host->dir == NULL && (strcmp (name, DEVICE) == 0 ||
+                           find_node (host, host->disk, name, &layer)));
 }
 
 char *
-qmptarget_new_top (const struct qmp_host *host, struct disk *disk, const char *name)
+qmptarget_new_top (const struct qmp_host *host, const char *name)
 {
   struct qmp_nodes *const nodes = host->nodes;
   unsigned next = nodes->n;
@@ -187,7 +206,7 @@ qmptarget_new_top (const struct qmp_host *host, struct disk *disk, const char *n
   do {
     free (number);
     number = text_new (NODE "%u", next++);
-  } while (number && qmptarget_is_used (host, disk, number));
+  } while (number && qmptarget_is_used (host, number));
   return number;
 }
 

@@ -18,6 +18,7 @@ struct qmp_nodes {
 };
 
 struct jobs;
+struct qmp_added;
 
 /* What is served: a disk, or a directory. */
 struct qmp_host {
@@ -28,6 +29,8 @@ struct qmp_host {
   struct jobs *jobs;
   struct qmp_nodes *nodes;      /* of the disk; only the thread that runs commands uses
                                    them */
+  struct qmp_added *added;      /* the same: other nodes */
+  const struct disk_options *options;   /* how images are opened */
 };
 
 struct qmp_target {
@@ -57,11 +60,13 @@ extern char *qmptarget_node (const struct qmp_host *, const char *device, unsign
 extern int qmptarget_name_nodes (const struct qmp_host *);
 extern void qmptarget_free_nodes (struct qmp_nodes *);
 
+/* Would QEMU accept that name for a new node?  -1: refused. */
+extern int qmptarget_check_name (const char *name, struct qmp_error *);
 /* Does that name already mean something? */
-extern bool qmptarget_is_used (const struct qmp_host *, struct disk *, const char *name);
+extern bool qmptarget_is_used (const struct qmp_host *, const char *name);
 /* Before an image is put on top of the disk: returns its NAME, or if it has none the next
  * number, for qmptarget_add_top, and makes space for it.  NULL on ENOMEM. */
-extern char *qmptarget_new_top (const struct qmp_host *, struct disk *, const char *name);
+extern char *qmptarget_new_top (const struct qmp_host *, const char *name);
 /* It is on top.  The host owns the name. */
 extern void qmptarget_add_top (const struct qmp_host *, char *name);
 /* N layers of the disk, from layer FIRST on, have gone.  (With a directory, the layers below

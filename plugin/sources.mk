@@ -39,6 +39,8 @@ callback_sources = \
 	%reldir%/plugin.c \
 	%reldir%/prepare.c \
 	%reldir%/prepare.h \
+	%reldir%/qmpblockdev.c \
+	%reldir%/qmpblockdev.h \
 	%reldir%/qmpchange.c \
 	%reldir%/qmpchange.h \
 	%reldir%/qmpcommands.c \
@@ -49,6 +51,8 @@ callback_sources = \
 	%reldir%/qmpjobwork.c \
 	%reldir%/qmpjobverbs.c \
 	%reldir%/qmpjobverbs.h \
+	%reldir%/qmpnodes.c \
+	%reldir%/qmpnodes.h \
 	%reldir%/qmpoverlay.c \
 	%reldir%/qmpoverlay.h \
 	%reldir%/qmpquery.c \

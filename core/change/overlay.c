@@ -128,9 +128,11 @@ open_top (struct change *c)
   options.path = c->overlay->path;
   options.backing = BACKING_FOLLOW;
   options.data_file = DATA_FILE_FOLLOW;
-  c->top = disk_open_image (&options);
-  return c->top && image_load (c->top) == 0 && image_read_snapshots (c->top) == 0 &&
-    check_top (c) == 0 && storage_sync (c->top->file) == 0 ? 0 : -1;
+  c->top = c->overlay->image ? image_ref (c->overlay->image) : disk_open_image (&options);
+  if (c->top == NULL || (c->overlay->image == NULL && (image_load (c->top) == -1 ||
+                                                       image_read_snapshots (c->top) == -1)))
+    return -1;
+  return check_top (c) == 0 && storage_sync (c->top->file) == 0 ? 0 : -1;
 }
 
 /* --- the change --- */

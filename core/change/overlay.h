@@ -14,6 +14,7 @@ struct overlay {
   const char *path;             /* absolute, of the new image */
   bool create;                  /* there must be no file yet; else the image is there, and
                                    is empty */
+  struct image *image;          /* NULL, or: it is open already, and loaded */
 };
 
 /* From now on the disk writes the new image, and what was its image is the backing file,

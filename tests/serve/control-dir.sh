@@ -66,7 +66,8 @@ c.refuses(sys.argv[2], "block-dirty-bitmap-add", node="node0", name="x", persist
 c.refuses(sys.argv[2], "block_resize", node_name="node0", size=1 << 30)
 c.refuses(sys.argv[2], "transaction", actions=[])
 c.refuses("is missing", "block-dirty-bitmap-add", node="node0")
-c.refuses("has not been found", "blockdev-add")
+c.refuses(sys.argv[2], "blockdev-add", driver="raw", node_name="r", file="f")
+c.refuses("has not been found", "device_add")
 PY
   stop_nbdkit
 }

@@ -1,0 +1,138 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# blockdev-snapshot puts an image that blockdev-add has opened on top of the disk, while
+# clients write: what was flushed is in the new image after kill -9, and the old one shows the
+# instant.  Answers and errors are those of qemu-storage-daemon, except that an image that
+# would show something else when it is opened again is refused.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires qemu-storage-daemon --version
+
+make_one ()
+{
+  local d="$tmp/$1"
+  mkdir "$d"
+  qemu-img create -q -f qcow2 "$d/base.qcow2" 8M
+  qemu-io -f qcow2 -c 'write -P 5 0 8M' "$d/base.qcow2"
+  qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 "$d/a.qcow2"
+  qemu-img create -q -f qcow2 -b a.qcow2 -F qcow2 "$d/b.qcow2"
+  qemu-img create -q -f qcow2 -u -b b.qcow2 -F qcow2 -o cluster_size=4k "$d/c.qcow2" 8M
+  qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 "$d/other.qcow2"
+  qemu-img create -q -f qcow2 "$d/alone.qcow2" 8M
+  qemu-img create -q -f qcow2 -u -b a.qcow2 -F qcow2 "$d/short.qcow2" 4M
+  truncate -s 8M "$d/t.raw"
+}
+make_one ours
+make_one theirs
+
+start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/a.qcow2"
+qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
+  --monitor chardev=c,mode=control \
+  --blockdev driver=file,filename="$tmp/theirs/a.qcow2",node-name=f0 \
+  --blockdev driver=qcow2,file=f0,node-name=node0 \
+  --nbd-server addr.type=unix,addr.path="$sockdir/t.nbd" \
+  --export nbd,id=disk,node-name=node0,writable=on,name= &
+helper_pids+=($!)
+await -p "$!" test -S "$sockdir/t.qmp"
+
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$uri" <<'PY'
+import random
+import sys
+import threading
+import nbd
+from qmp import Client
+
+sockdir, tmp, uri = sys.argv[1:]
+ours, theirs = Client(sockdir + "/o.qmp"), Client(sockdir + "/t.qmp")
+both = ((ours, tmp + "/ours/"), (theirs, tmp + "/theirs/"))
+
+def same(command, **d):
+    a, b = [c.ask(command, **d) for c, _ in both]
+    assert a == b, (command, d, a, b)
+    return a
+
+def add(name, driver="qcow2", **more):
+    for c, place in both:
+        file = {"driver": "file", "filename": place + more["file"]}
+        c.get("blockdev-add", driver=driver, node_name=name, **dict(more, file=file))
+
+add("b", file="b.qcow2", backing=None)
+add("other", file="other.qcow2")
+add("r", file="t.raw", driver="raw")
+same("blockdev-snapshot")
+same("blockdev-snapshot", node="node0")
+same("blockdev-snapshot", node=1, overlay="b")
+same("blockdev-snapshot", node="node0", overlay="b", x=1)
+same("blockdev-snapshot", node="zz", overlay="b")
+same("blockdev-snapshot", node="node0", overlay="zz")
+same("blockdev-snapshot", node="node0", overlay="node0")
+same("blockdev-snapshot", node="node0", overlay="other")
+same("blockdev-snapshot", node="node0", overlay="r")
+
+# Here we are more careful: the files that are there later would not show the same disk.
+def refuses(text, overlay, node="node0"):
+    ours.refuses(text, "blockdev-snapshot", node=node, overlay=overlay)
+def add_ours(name, file, **more):
+    ours.get("blockdev-add", driver="qcow2", node_name=name, backing=None,
+             file={"driver": "file", "filename": tmp + "/ours/" + file}, **more)
+add_ours("alone", "alone.qcow2")
+add_ours("short", "short.qcow2")
+add_ours("c", "c.qcow2")
+refuses("does not name", "alone")
+refuses("another size", "short")
+refuses("does not name", "c")
+refuses("not the top", "b", node="node1")
+ours.get("blockdev-del", node_name="alone")
+
+# While clients write.
+model = bytearray(b"\5" * (8 << 20))
+SHARE = 2 << 20
+stop, errors = threading.Event(), []
+def connect():
+    h = nbd.NBD()
+    h.connect_uri(uri)
+    return h
+def writer(n, h):
+    rng = random.Random(n)
+    try:
+        while not stop.is_set():
+            size = 512 * rng.randrange(1, 128)
+            at = n * SHARE + 512 * rng.randrange((SHARE - size) // 512)
+            data = bytes([rng.randrange(1, 256)]) * size
+            h.pwrite(data, at)
+            model[at:at + size] = data
+            assert h.pread(size, at) == data
+    except Exception as e:
+        errors.append(e)
+clients = [connect() for _ in range(4)]
+threads = [threading.Thread(target=writer, args=x) for x in enumerate(clients)]
+for t in threads:
+    t.start()
+assert "return" in same("blockdev-snapshot", node="node0", overlay="b")
+same("blockdev-del", node_name="b")
+same("blockdev-snapshot", node="b", overlay="b")
+ours.get("query-named-block-nodes")
+ours.get("blockdev-snapshot", node="disk", overlay="c")
+ours.get("query-named-block-nodes")
+stop.set()
+for t in threads:
+    t.join()
+assert not errors, errors
+names = [n["node-name"] for n in ours.get("query-named-block-nodes")]
+assert names == ["c", "b", "node0", "node1", "short", "r", "other"], names
+for h in clients:
+    h.flush()
+assert connect().pread(8 << 20, 0) == model
+with open(tmp + "/model.raw", "wb") as f:
+    f.write(model)
+PY
+
+kill9_nbdkit
+for image in base a b; do check_clean "$tmp/ours/$image.qcow2"; done
+start_nbdkit "$tmp/ours/c.qcow2"
+nbdsh_run -c 'h.pwrite(h.pread(1, 0), 0)'
+stop_nbdkit
+check_clean "$tmp/ours/c.qcow2"
+qemu-img compare -f qcow2 -F raw "$tmp/ours/c.qcow2" "$tmp/model.raw"
