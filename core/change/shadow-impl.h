@@ -7,6 +7,7 @@
 #ifndef QCOW2_SHADOW_IMPL_H
 #define QCOW2_SHADOW_IMPL_H
 
+#include "space/refblock.h"
 #include "change/shadow.h"
 
 #define SHADOW_MAX_BLOCKS (QCOW2_MAX_REFTABLE_BYTES / sizeof (struct be64))
@@ -27,7 +28,6 @@ struct shadow {
   bool discard;
   uint64_t file_size;           /* before the change, in bytes */
   unsigned block_bits;          /* log2 of the clusters that a block covers */
-  uint64_t max_count;
 
   struct be64 *table;           /* the refcount table in the file */
   uint64_t table_entries;
@@ -54,6 +54,26 @@ struct shadow_place {
 extern uint64_t shadow_old_place (const struct shadow *, uint64_t index);
 /* Writes all refcounts with another width (1 << ORDER bits), and sets *P. */
 extern int shadow_write_width (struct shadow *, unsigned order, struct shadow_place *p);
+
+/* The index of the cluster in its block. */
+static inline uint64_t
+shadow_within (const struct shadow *s, uint64_t cluster)
+{
+  return cluster & ((UINT64_C (1) << s->block_bits) - 1);
+}
+
+/* As shadow_count; for many clusters. */
+static inline int
+shadow_count_fast (struct shadow *s, uint64_t cluster, uint64_t *count)
+{
+  const uint64_t index = cluster >> s->block_bits;
+
+  if (index >= s->known || s->blocks[index].now == NULL)
+    return shadow_count (s, cluster, count);
+  *count = refblock_get (s->blocks[index].now, s->h->refcount_order,
+                         shadow_within (s, cluster));
+  return 0;
+}
 
 /* Makes sure that block INDEX is in memory; reads it if necessary. */
 extern int shadow_load (struct shadow *, uint64_t index);

@@ -43,7 +43,6 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
-#include "space/refblock.h"
 #include "change/shadow-impl.h"
 
 /* A hostile image could make us read a refcount block of 2 MiB for each of its clusters.
@@ -84,7 +83,6 @@ shadow_new (const struct image *image, bool discard)
   s->file_size = storage_size (s->file);
   s->end_cursor = div_up (s->file_size, h->cluster_size);
   s->block_bits = refblock_bits (h->cluster_bits, h->refcount_order);
-  s->max_count = refblock_max (h->refcount_order);
   s->table_entries = bytes / sizeof *s->table;
   s->table = malloc (bytes);
   /* The host allocates pages of it when they are written. */
@@ -228,12 +226,6 @@ shadow_touch (struct shadow *s, uint64_t index)
 
 /* --- counts --- */
 
-static uint64_t
-within (const struct shadow *s, uint64_t cluster)
-{
-  return cluster & ((UINT64_C (1) << s->block_bits) - 1);
-}
-
 int
 shadow_count (struct shadow *s, uint64_t cluster, uint64_t *count)
 {
@@ -242,7 +234,7 @@ shadow_count (struct shadow *s, uint64_t cluster, uint64_t *count)
   if (shadow_load (s, index) == -1)
     return -1;
   *count = refblock_get (s->blocks[index].now, s->h->refcount_order,
-                         within (s, cluster));
+                         shadow_within (s, cluster));
   return 0;
 }
 
@@ -254,7 +246,7 @@ set_count (struct shadow *s, uint64_t cluster, uint64_t count)
   if (shadow_touch (s, index) == -1)
     return -1;
   refblock_set (s->blocks[index].now, s->h->refcount_order,
-                within (s, cluster), count);
+                shadow_within (s, cluster), count);
   return 0;
 }
 
@@ -273,18 +265,24 @@ too_many_references (struct shadow *s, uint64_t cluster)
 static int
 refer (struct shadow *s, uint64_t first, uint64_t n, int by)
 {
-  uint64_t c, count;
+  const uint64_t end = first + n, per_block = UINT64_C (1) << s->block_bits;
+  uint64_t index, from, to, i;
+  unsigned char *b;
 
-  for (c = first; c < first + n; c++) {
-    if (shadow_count (s, c, &count) == -1)
+  for (; first < end; first += to - from) {
+    index = first >> s->block_bits;
+    from = shadow_within (s, first);
+    to = min64 (per_block, from + (end - first));
+    if (shadow_touch (s, index) == -1)
       return -1;
-    if (count == 0)
+    b = s->blocks[index].now;
+    i = refblock_refer (b, s->h->refcount_order, from, to, by);
+    if (i < to && refblock_get (b, s->h->refcount_order, i) == 0)
       return shadow_corrupt (s, "the cluster at %" PRIu64 " is in use but its "
-                             "reference count is 0", c << s->h->cluster_bits);
-    if (by > 0 && count >= s->max_count)
-      return too_many_references (s, c);
-    if (set_count (s, c, count + by) == -1)
-      return -1;
+                             "reference count is 0",
+                             (first + (i - from)) << s->h->cluster_bits);
+    if (i < to)
+      return too_many_references (s, first + (i - from));
   }
   return 0;
 }
@@ -326,7 +324,7 @@ static bool
 is_free (const struct shadow *s, uint64_t cluster)
 {
   const struct shadow_block *b = &s->blocks[cluster >> s->block_bits];
-  const uint64_t i = within (s, cluster);
+  const uint64_t i = shadow_within (s, cluster);
   const unsigned order = s->h->refcount_order;
 
   return (b->now == NULL || refblock_get (b->now, order, i) == 0) &&
@@ -356,7 +354,7 @@ shadow_find (struct shadow *s, uint64_t n, uint64_t from, uint64_t *first)
         return -1;
       if (run == 0) {
         skip = refblock_find_zero (s->blocks[index].now, s->h->refcount_order,
-                                   within (s, c), per_block);
+                                   shadow_within (s, c), per_block);
         c = (index << s->block_bits) + skip;
         if (skip == per_block)
           continue;

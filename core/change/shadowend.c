@@ -21,7 +21,6 @@
 #include "util/report.h"
 #include "image/bitmapext.h"
 #include "image/headerwrite.h"
-#include "space/refblock.h"
 #include "change/shadow-impl.h"
 
 struct freed_run { uint64_t first, n; };
@@ -264,30 +263,25 @@ add_run (struct freed_run **runs, size_t *n, size_t *room, uint64_t cluster)
   return 0;
 }
 
-/* Is cluster number I of block B free now, and was it in use? */
-static bool
-was_freed (const struct shadow *s, const struct shadow_block *b, uint64_t i)
-{
-  const unsigned order = s->h->refcount_order;
-
-  return refblock_get (b->was, order, i) != 0 && refblock_get (b->now, order, i) == 0;
-}
-
 static void
 punch_freed (struct shadow *s, uint64_t end)
 {
   const uint64_t per_block = UINT64_C (1) << s->block_bits;
-  const unsigned bits = s->h->cluster_bits;
+  const unsigned bits = s->h->cluster_bits, order = s->h->refcount_order;
   CLEANUP_FREE struct freed_run *runs = NULL;
   size_t n = 0, room = 0, r;
-  uint64_t i, j;
+  uint64_t first, i, j, to;
 
-  for (i = 0; i < s->known; i++)
-    if (s->blocks[i].was)
-      for (j = 0; j < per_block && (i << s->block_bits) + j < end; j++)
-        if (was_freed (s, &s->blocks[i], j) &&
-            add_run (&runs, &n, &room, (i << s->block_bits) + j) == -1)
-          return;
+  for (i = 0; i < s->known; i++) {
+    const struct shadow_block *b = &s->blocks[i];
+
+    first = i << s->block_bits;
+    to = b->was && first < end ? min64 (per_block, end - first) : 0;
+    for (j = 0; (j = refblock_find_zero (b->now, order, j, to)) < to; j++)
+      if (refblock_get (b->was, order, j) != 0 &&
+          add_run (&runs, &n, &room, first + j) == -1)
+        return;
+  }
   for (r = 0; r < n; r++)
     if (storage_discard (s->file, runs[r].first << bits, runs[r].n << bits) == -1)
       return;

@@ -82,11 +82,8 @@ named_by (struct shadow *s, uint64_t entry, uint64_t *first, uint64_t *n)
 {
   const struct header *h = s->h;
   const uint64_t offset = entry & QCOW2_L2_OFFSET_MASK;
-  enum overlap_kind kind;
 
   *n = 0;
-  if (entry_is_external (h))
-    return 0;                   /* clusters of a data file have no refcounts */
   if (entry & QCOW2_OFLAG_COMPRESSED) {
     if (!compress_clusters (h, entry & (QCOW2_OFLAG_COMPRESSED - 1), first, n))
       return shadow_corrupt (s, "the compressed cluster 0x%" PRIx64
@@ -99,14 +96,25 @@ named_by (struct shadow *s, uint64_t entry, uint64_t *first, uint64_t *n)
     *first = offset >> h->cluster_bits;
     *n = 1;
   }
-  if (*n == 0)
-    return 0;
-  kind = overlap_find (s->image->overlap, *first << h->cluster_bits,
-                       *n << h->cluster_bits);
-  if (kind != OVERLAP_NONE)
-    return shadow_corrupt (s, "the data cluster at %" PRIu64 " overlaps the %s",
-                           *first << h->cluster_bits, overlap_name (kind));
   return 0;
+}
+
+/* Clusters that adjacent entries point to. */
+struct clusters { uint64_t first, n; };
+
+static int
+refer_clusters (struct shadow *s, const struct clusters *c,
+                int (*fn) (struct shadow *, uint64_t first, uint64_t n))
+{
+  const unsigned bits = s->h->cluster_bits;
+  const uint64_t bytes = c->n << bits;
+  const uint64_t clear = overlap_clear (s->image->overlap, c->first << bits, bytes);
+  const uint64_t host = (c->first << bits) + clear;
+
+  if (clear == bytes)
+    return fn (s, c->first, c->n);
+  return shadow_corrupt (s, "the data cluster at %" PRIu64 " overlaps the %s", host,
+                         overlap_name (overlap_find (s->image->overlap, host, 1)));
 }
 
 static int
@@ -114,16 +122,25 @@ refer_l2 (struct shadow *s, const struct be64 *l2, uint64_t from, uint64_t to,
           int (*fn) (struct shadow *, uint64_t first, uint64_t n))
 {
   const unsigned step = entry_words (s->h);
+  struct clusters c = { 0, 0 };
   uint64_t i, first, n;
 
+  if (entry_is_external (s->h))
+    return 0;                   /* clusters of a data file have no refcounts */
   for (i = from; i < to; i++) {
     if (l2[i * step].be == 0)
       continue;
-    if (named_by (s, get64 (l2[i * step]), &first, &n) == -1 ||
-        fn (s, first, n) == -1)
+    if (named_by (s, get64 (l2[i * step]), &first, &n) == -1)
       return -1;
+    if (n > 0 && first == c.first + c.n)
+      c.n += n;
+    else if (n > 0) {
+      if (refer_clusters (s, &c, fn) == -1)
+        return -1;
+      c = (struct clusters) { first, n };
+    }
   }
-  return 0;
+  return refer_clusters (s, &c, fn);
 }
 
 int
@@ -155,7 +172,7 @@ shadow_correct_l2 (struct shadow *s, struct be64 *l2, bool as_counted)
     correct = entry & ~QCOW2_OFLAG_COPIED;
     offset = entry & QCOW2_L2_OFFSET_MASK;
     if (as_counted && offset != 0 && !(entry & QCOW2_OFLAG_COMPRESSED)) {
-      if (shadow_count (s, offset >> s->h->cluster_bits, &count) == -1)
+      if (shadow_count_fast (s, offset >> s->h->cluster_bits, &count) == -1)
         return -1;
       if (count == 1)
         correct |= QCOW2_OFLAG_COPIED;

@@ -27,38 +27,6 @@
 #include "util/sparse.h"
 #include "space/refblock.h"
 
-uint64_t
-refblock_get (const void *raw, unsigned order, uint64_t i)
-{
-  const unsigned char *p = raw;
-
-  switch (order) {
-  case 3:
-    return p[i];
-  case 4: {
-    struct be16 x;
-    memcpy (&x, p + i * 2, 2);
-    return get16 (x);
-  }
-  case 5: {
-    struct be32 x;
-    memcpy (&x, p + i * 4, 4);
-    return get32 (x);
-  }
-  case 6: {
-    struct be64 x;
-    memcpy (&x, p + i * 8, 8);
-    return get64 (x);
-  }
-  default: {
-    unsigned bits = 1u << order;
-    unsigned shift = (i << order) & 7;
-
-    return (p[(i << order) >> 3] >> shift) & ((1u << bits) - 1);
-  }
-  }
-}
-
 void
 refblock_set (void *raw, unsigned order, uint64_t i, uint64_t value)
 {
@@ -91,6 +59,20 @@ refblock_set (void *raw, unsigned order, uint64_t i, uint64_t value)
     *byte = (*byte & ~(mask << shift)) | ((value & mask) << shift);
   }
   }
+}
+
+uint64_t
+refblock_refer (void *raw, unsigned order, uint64_t from, uint64_t to, int by)
+{
+  uint64_t count;
+
+  for (; from < to; from++) {
+    count = refblock_get (raw, order, from);
+    if (count == 0 || (by > 0 && count == refblock_max (order)))
+      break;
+    refblock_set (raw, order, from, count + by);
+  }
+  return from;
 }
 
 /* Is one of the counts in eight bytes 0?  In any order of bytes: subtracting 1 borrows from

@@ -10,6 +10,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include "util/bytes.h"
 
 /* --- counts in the bytes of a block; ORDER is log2 of the bits per count --- */
 
@@ -27,9 +30,44 @@ refblock_max (unsigned order)
   return UINT64_MAX >> (64 - (1u << order));
 }
 
-extern uint64_t refblock_get (const void *raw, unsigned order, uint64_t i);
+static inline uint64_t
+refblock_get (const void *raw, unsigned order, uint64_t i)
+{
+  const unsigned char *p = raw;
+
+  switch (order) {
+  case 3:
+    return p[i];
+  case 4: {
+    struct be16 x;
+    memcpy (&x, p + i * 2, 2);
+    return get16 (x);
+  }
+  case 5: {
+    struct be32 x;
+    memcpy (&x, p + i * 4, 4);
+    return get32 (x);
+  }
+  case 6: {
+    struct be64 x;
+    memcpy (&x, p + i * 8, 8);
+    return get64 (x);
+  }
+  default: {
+    unsigned bits = 1u << order;
+    unsigned shift = (i << order) & 7;
+
+    return (p[(i << order) >> 3] >> shift) & ((1u << bits) - 1);
+  }
+  }
+}
+
 extern void refblock_set (void *raw, unsigned order, uint64_t i,
                           uint64_t value);
+/* Changes the counts of [from, to) by BY, +1 or -1, up to the first one that is 0 or would
+ * become too large.  Returns its index, or TO. */
+extern uint64_t refblock_refer (void *raw, unsigned order, uint64_t from, uint64_t to,
+                                int by);
 /* The first index in [from, to) whose count is 0, or TO if there is none. */
 extern uint64_t refblock_find_zero (const void *raw, unsigned order,
                                     uint64_t from, uint64_t to);
