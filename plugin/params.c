@@ -92,8 +92,8 @@ static const struct choice detects[] = {
   { "off", DETECT_ZEROES_OFF }, { "on", DETECT_ZEROES_ON },
   { "unmap", DETECT_ZEROES_UNMAP }, { NULL, 0 }
 };
-static const struct choice switches[] = {
-  { "off", false }, { "on", true }, { NULL, 0 }
+static const struct choice compresses[] = {
+  { "off", COMPRESS_OFF }, { "on", COMPRESS_ON }, { "all", COMPRESS_ALL }, { NULL, 0 }
 };
 static const struct choice caches[] = {
   { "default", STORAGE_CACHE_DEFAULT }, { "none", STORAGE_CACHE_NONE },
@@ -175,7 +175,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_UNTRUSTED] = { "untrusted", FLAG (options.untrusted) },
   [PARAM_DISCARD] = { "discard", CHOICE (options.discard, discards) },
   [PARAM_DETECT_ZEROES] = { "detect-zeroes", CHOICE (options.detect_zeroes, detects) },
-  [PARAM_COMPRESS] = { "compress", CHOICE (options.compress, switches) },
+  [PARAM_COMPRESS] = { "compress", CHOICE (options.compress, compresses) },
   [PARAM_COMPRESS_LEVEL] = { "compress-level", OTHER (set_level) },
   [PARAM_COMPRESS_WINDOW] =
     { "compress-window", CHOICE (options.compress_options.long_window, windows) },
@@ -269,7 +269,7 @@ const char params_help[] =
   "                             this file, as JSON.\n"
   "compare-format=qcow2|raw     Format of that other image (default qcow2).\n"
   "compare-with=<PATH|URI>      The image to compare with.\n"
-  "compress=off|on              Compress newly written clusters (default off).\n"
+  "compress=off|on|all          Compress newly written clusters (default off).\n"
   "compress-level=<N>           1 (fast) to 9 or 12 (zlib) or 22 (zstd).\n"
   "compress-window=4K|32K       How far zlib looks back (default 4K).\n"
   "connect-timeout=<SECONDS>    Wait for an NBD server (default 10).\n"

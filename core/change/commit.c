@@ -217,7 +217,7 @@ open_below (struct commit *c)
   c->below.data_file = DATA_FILE_FOLLOW;
   c->below.copy_on_read = false;
   c->below.detect_zeroes = DETECT_ZEROES_OFF;
-  c->below.compress = false;
+  c->below.compress = COMPRESS_OFF;
   c->below.wait_for_space = false;
   c->below.watermark = 0;
   c->below.news = NULL;

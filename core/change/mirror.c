@@ -434,7 +434,8 @@ open_image (struct mirror *m)
   options.backing = m->target.backing;
   options.backing_format = NULL;
   options.data_file = DATA_FILE_FOLLOW;
-  options.copy_on_read = options.compress = false;
+  options.copy_on_read = false;
+  options.compress = COMPRESS_OFF;
   options.watermark = 0;
   options.client_waits = NULL;
   options.wait_for_space = false;

@@ -43,7 +43,7 @@ struct disk_options {
   bool untrusted;               /* see untrusted=true in the manual */
   bool discard;
   enum detect_zeroes detect_zeroes;
-  bool compress;                /* compress whole new clusters ... */
+  enum compress compress;       /* compress whole new clusters ... */
   struct compress_options compress_options;     /* ... in this way */
   bool copy_on_read;
   enum storage_cache cache;

@@ -138,7 +138,7 @@ writable_open (struct writable *w, const struct generation *g)
   *w = (struct writable) {
     .data_is_raw = data_is_raw (g),
     .discard = g->disk->options.discard, .detect_zeroes = g->disk->options.detect_zeroes,
-    .bitmaps = g->bitmaps,
+    .compress_zeros = g->disk->options.compress == COMPRESS_ALL, .bitmaps = g->bitmaps,
   };
   return open_metadata (w, g) == -1 || open_shared (w, g) == -1 ||
     open_checkpoint (w, g) == -1 ? -1 : 0;

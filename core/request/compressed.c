@@ -25,7 +25,8 @@
  * is an I/O error, and does not yield the old data.
  *
  * A cluster that contains only zeros is left alone if it already reads as zeros.
- * Otherwise it gets a zero entry (version 3), or is compressed like any other.
+ * Otherwise it gets a zero entry (version 3), or is compressed like any other.  With
+ * compress=all, each is compressed like any other.
  *
  * The cache of decompressed clusters knows clusters by their descriptor, and may know
  * this descriptor from an earlier use of the same bytes.  So it is told to forget the
@@ -318,10 +319,10 @@ write_stretch (const struct view *v, const char *buf, uint64_t len,
   CLEANUP_FREE void *room = NULL;
   unsigned i, j, stored;
   uint64_t bytes, written;
-  int find_zeros = 1, r;
+  int find_zeros = !v->w->compress_zeros, r;
 
   /* Version 2 has no zero entries. */
-  if (h->version < 3) {
+  if (find_zeros && h->version < 3) {
     find_zeros = request_reads_zero (v, offset, len);
     if (find_zeros == -1)
       return -1;

@@ -28,6 +28,7 @@
 struct copyup;
 struct readahead;
 
+enum compress { COMPRESS_OFF, COMPRESS_ON, COMPRESS_ALL };
 enum detect_zeroes { DETECT_ZEROES_OFF, DETECT_ZEROES_ON, DETECT_ZEROES_UNMAP };
 
 /* The top image, while it is writable. */
@@ -44,6 +45,7 @@ struct writable {
   struct checkpoint *checkpoint;
   struct compressor *compressor;            /* compresses whole new clusters;
                                            NULL: they are not compressed */
+  bool compress_zeros;                  /* those of zeros too, as data */
   struct bitmaps *bitmaps;              /* that record changes; NULL: none */
   struct copyup *copyup;                    /* copy-on-read; NULL: off */
   bool discard;                         /* trim has an effect */

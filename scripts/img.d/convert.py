@@ -22,6 +22,7 @@ MAX_REQUEST = 32 << 20
 PIECE = 2 << 20                 # bytes, a multiple of each cluster size
 BLOCK = 4096                    # bytes that are not written if they are zeros
 IN_FLIGHT = 16                  # pieces
+LARGEST_HOLE = 16 << 20         # bytes, as in qemu-img
 BROKEN_PIPE = 128 + programs.signal.SIGPIPE
 
 
@@ -219,6 +220,11 @@ class Copying:
         self.salvage = salvage
         self.by_default = requests is None and sparse is None and not salvage
         self.allocates = sparse == 0
+        # Without it, nbdcopy does not write zeros as data.
+        self.filters = ["--filter=nozero"] if self.allocates else []
+        # Zeros are data, which is compressed.
+        self.compress = [] if cluster is None else \
+            ["compress=all" if self.allocates else "compress=on"]
         if requests is not None:
             self.options.append("--requests=%d" % requests)
         if cluster is not None:
@@ -231,10 +237,11 @@ class Copying:
             self.options.append("--sparse=%d" % (cluster or sparse))
 
     def must_be_here(self, sources):
-        """nbdcopy cannot salvage, and would write the clusters in which one source ends
-        and the next one begins in parts, which are not compressed."""
-        return self.salvage or self.cluster and any(s.size % self.cluster
-                                                    for s in sources[:-1])
+        """nbdcopy cannot salvage, and would write clusters in parts, which are not
+        compressed: those in which one source ends and the next one begins, and with zeros
+        as data those where data ends."""
+        return self.salvage or self.cluster and (
+            self.allocates or any(s.size % self.cluster for s in sources[:-1]))
 
     def to(self, target):
         found = list(self.options)
@@ -252,6 +259,8 @@ def size_of_all(sources):
 def copy_all(sources, target, copying, progress):
     """The sources one after the other."""
     progress.show(0)
+    if target.image.format == "qcow2":
+        target.filters = copying.filters
     if copying.must_be_here(sources):
         copy_here(sources, target, copying, progress)
     else:
@@ -423,30 +432,26 @@ def convert(o):
     progress = Progress("convert", o, output == "-")
     copying = Copying(
         number(o.coroutines, "-m", 1, 16),
-        None if o.sparse is None else images.size_of(o.sparse, "-S"),
+        sparse_size(o.sparse),
         cluster_size(given) if o.compress else None, o.salvage)
-    parameters = ["compress=on"] if o.compress else []
 
     def sources():
         return [Source(i, snapshot, layer, None, o.src_cache, filters) for i in opened]
 
     if output == "-":
-        return to_stdout(sources(), format, given, secrets, copying, parameters,
-                         progress)
+        return to_stdout(sources(), format, given, secrets, copying, progress)
     image = images.Image(output, format, create.passphrase_of(given, secrets), False,
                          o.allow_uri)
     refuse_same(opened, image)
     if o.no_create or image.uri and format == "raw":
         image.secret = secrets.only()
-        target = OldTarget(image, o.target_is_zero, o.cache, parameters)
+        target = OldTarget(image, o.target_is_zero, o.cache, copying.compress)
         alone = False
     else:
-        target = NewTarget(image, given, image.secret, o.cache, parameters, progress)
+        target = NewTarget(image, given, image.secret, o.cache, copying.compress,
+                           progress)
         alone = len(opened) == 1 and copying.by_default and not rate and \
             inside.possible(opened[0], snapshot, image, given)
-    if copying.allocates and format == "qcow2":
-        # Without it, nbdcopy does not write zeros as data.
-        target.filters = ["--filter=nozero"]
     if layer:
         copy_layer(*sources(), target)
     elif alone:
@@ -525,6 +530,16 @@ def number(text, what, least, most):
     return found
 
 
+def sparse_size(text):
+    """Bytes, as nbdcopy takes them: 0 or a power of two."""
+    if text is None:
+        return None
+    size = images.size_of(text, "-S")
+    if size % images.SECTOR or size > LARGEST_HOLE:
+        raise Failure("-S: '%s' is not a multiple of 512 up to 16M" % text)
+    return 1 << size.bit_length() - 1 if size else 0
+
+
 def cluster_size(given):
     return int(given.get("cluster_size", 65536))
 
@@ -534,7 +549,7 @@ def has_backing(image):
     return image.format == "qcow2" and "backing-filename" in info.describe(image)
 
 
-def to_stdout(sources, format, given, secrets, copying, parameters, progress):
+def to_stdout(sources, format, given, secrets, copying, progress):
     if os.isatty(1):
         raise Failure("-: an image is not written to a terminal")
     if format == "raw" and len(sources) == 1:
@@ -548,7 +563,7 @@ def to_stdout(sources, format, given, secrets, copying, parameters, progress):
         return 0
     image = images.Image(os.path.join(programs.directory(), "stdout"), format,
                          create.passphrase_of(given, secrets))
-    target = NewTarget(image, given, image.secret, "unsafe", parameters, progress)
+    target = NewTarget(image, given, image.secret, "unsafe", copying.compress, progress)
     copy_all(sources, target, copying, progress)
     target.complete()
     # (Not sendfile, which cannot append.)

@@ -39,6 +39,9 @@ converted -l snapshot.name=one -O qcow2 disk.qcow2 one.qcow2
 converted -S 0 disk.qcow2 full.raw
 [ "$(allocated_kib ours/full.raw)" -ge 10240 ]
 converted -S 64k -O qcow2 disk.raw sparse.qcow2
+converted -S 100k disk.raw sparse.raw
+for size in 1 1000 17M; do both_status convert -S $size disk.raw sparse.raw; done
+[ "$status" = 1 ]
 converted disk.raw odd.raw disk.qcow2 all.raw
 converted -O qcow2 odd.raw over.qcow2 all.qcow2
 # What exists is replaced.
@@ -60,10 +63,19 @@ cp theirs/yes.raw ours
 converted -c -O qcow2 yes.raw disk.qcow2 yes.raw over.qcow2 joint.qcow2
 compressed () { qemu-img check --output=json "$1/joint.qcow2" | grep compressed-clusters; }
 diff <(compressed theirs) <(compressed ours)
-# With -S 0, everything is data.
-converted -S 0 -O qcow2 disk.qcow2 full.qcow2
-map () { qemu-img map --output=json "$1/full.qcow2" | grep -v '"zero": false, "data": true'; }
-if map ours; then fail "not allocated"; fi
+# With -S 0, everything is data, with -c compressed data.
+holes () { qemu-img map --output=json "$1" | grep -v '"zero": false, "data": true'; }
+for options in "" -c "-c -o compat=0.10" "-c -o compression_type=zstd,cluster_size=4k" \
+    "-c -m 1"; do
+  for sources in disk.qcow2 over.qcow2 disk.raw "odd.raw disk.qcow2"; do
+    # shellcheck disable=SC2086
+    converted $options -S 0 -O qcow2 $sources joint.qcow2
+    if holes ours/joint.qcow2; then fail "not allocated"; fi
+    diff <(compressed theirs) <(compressed ours)
+  done
+done
+(cd ours && img convert -S 0 -c -O qcow2 disk.qcow2 -) > ours/joint.qcow2
+if holes ours/joint.qcow2; then fail "not allocated"; fi
 # What has no effect, or not on what is copied.
 converted -r 1G -O qcow2 disk.qcow2 options.qcow2
 converted -r 0 -C disk.qcow2 options.raw

@@ -589,7 +589,7 @@ static const struct choice starts[] = {
   { "l2-slice", { "512", "64K", "2M" } },
   { "discard", { "ignore" } },
   { "detect-zeroes", { "on", "unmap" } },
-  { "compress", { "on" } },
+  { "compress", { "on", "all" } },
   { "copy-on-read", { "true" } },
   { "cache", { "none" } },
   { "lock", { "false" } },

@@ -87,12 +87,14 @@ come (void)
   CHECK ((client = export_open (disk, "", true)) && export_is_writable (client));
 }
 
+static enum compress compress = COMPRESS_ON;
+
 static void
 open_spec (const struct image_spec *spec)
 {
   const struct disk_options options = {
     .path = path, .l2_cache = 1 << 20, .l2_slice = 4096, .discard = true,
-    .lock = false, .compress = true, .backing = BACKING_FOLLOW, .hooks = &hooks,
+    .lock = false, .compress = compress, .backing = BACKING_FOLLOW, .hooks = &hooks,
   };
 
   image_create ("a.qcow2", spec);
@@ -270,6 +272,30 @@ test_zeros_over_data (void)
   close_clean ();
 }
 
+/* If all is to be compressed, zeros are stored where zeros are, too.  A zero request still
+ * stores nothing. */
+static void
+test_zeros_as_data (unsigned version)
+{
+  bool *own = malloc (SIZE);
+  struct blob b;
+
+  compress = COMPRESS_ALL;
+  open_new (version, 16);
+  memset (buf, 0, LONG);
+  put (0, LONG);
+  CHECK (export_zero (client, LONG, 2 * LONG, 0, false) == 0);
+  CHECK (export_flush (client) == 0);
+  blob_load ("a.qcow2", &b);
+  CHECK (own && checker_own (&b, own, SIZE) == 0);
+  for (uint64_t i = 0; i < SIZE; i++)
+    CHECK (own[i] == (i < LONG));
+  blob_free (&b);
+  free (own);
+  close_clean ();
+  compress = COMPRESS_ON;
+}
+
 /* The descriptors of one life and the next are equal; the contents are not. */
 static void
 test_forgotten (void)
@@ -358,6 +384,8 @@ main (void)
   test_edges (3);
   test_edges (2);
   test_zeros_over_data ();
+  test_zeros_as_data (3);
+  test_zeros_as_data (2);
   test_forgotten ();
   test_failed_writes ();
   test_full ();
