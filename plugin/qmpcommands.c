@@ -19,6 +19,7 @@
 #include "plugin/qmpchange.h"
 #include "plugin/qmpcommands.h"
 #include "plugin/qmpjobverbs.h"
+#include "plugin/qmpmirror.h"
 #include "plugin/qmpoverlay.h"
 #include "plugin/qmpquery.h"
 
@@ -75,6 +76,7 @@ static const struct command commands[] = {
   { "block_resize", of_resize, qmpchange_resize, true },
   { "blockdev-add", NULL, qmpblockdev_add, true },
   { "blockdev-del", qmpblockdev_of_del, qmpblockdev_del, true },
+  { "blockdev-mirror", qmpmirror_arguments, qmpmirror_run, true },
   { "blockdev-snapshot", qmpoverlay_of_node, qmpoverlay_use_node, true },
   { "blockdev-snapshot-delete-internal-sync", of_delete, qmpchange_delete_snapshot,
     true },

@@ -190,13 +190,14 @@ jobs_work (struct jobs *jobs)
 /* --- the beginning of a job --- */
 
 int
-jobs_read_settings (const json_t *arguments, struct job_settings *s, struct qmp_error *e)
+jobs_read_on_error (const json_t *arguments, const char *key, enum job_on_error *result,
+                    struct qmp_error *e)
 {
   static const struct { const char *word; enum job_on_error meaning; } words[] = {
     { "report", ON_ERROR_REPORT }, { "ignore", ON_ERROR_IGNORE },
     { "stop", ON_ERROR_STOP }, { "enospc", ON_ERROR_ENOSPC }, { "auto", ON_ERROR_ENOSPC },
   };
-  const char *word = qmpargs_text (arguments, "on-error");
+  const char *word = qmpargs_text (arguments, key);
   size_t i = 0;
 
   if (word == NULL)
@@ -204,9 +205,21 @@ jobs_read_settings (const json_t *arguments, struct job_settings *s, struct qmp_
   while (i < sizeof words / sizeof words[0] && strcmp (words[i].word, word) != 0)
     i++;
   if (i == sizeof words / sizeof words[0])
-    return qmp_refuse (e, "Parameter 'on-error' does not accept value '%s'", word);
+    return qmp_refuse (e, "Parameter '%s' does not accept value '%s'", key, word);
+  *result = words[i].meaning;
+  return 0;
+}
+
+int
+jobs_read_settings (const json_t *arguments, struct job_settings *s, struct qmp_error *e)
+{
+  enum job_on_error on_error;
+
+  if (jobs_read_on_error (arguments, "on-error", &on_error, e) == -1)
+    return -1;
   *s = (struct job_settings) {
-    .id = qmpargs_text (arguments, "job-id"), .on_error = words[i].meaning,
+    .id = qmpargs_text (arguments, "job-id"), .on_error = on_error,
+    .on_write_error = on_error,
     .speed = json_integer_value (json_object_get (arguments, "speed")),
     .auto_finalize = !json_is_false (json_object_get (arguments, "auto-finalize")),
     .auto_dismiss = !json_is_false (json_object_get (arguments, "auto-dismiss")),
@@ -474,6 +487,8 @@ check_verb (const struct job *j, enum job_verb verb, struct qmp_error *e)
 static int
 check_order (const struct job *j, const struct job_order *o, struct qmp_error *e)
 {
+  const char *why;
+
   if (o->verb == JOB_RESUME && !j->paused)
     return qmp_refuse (e, "Can't resume a job that was not paused");
   if (o->verb == JOB_CANCEL && o->soft && j->paused)
@@ -486,7 +501,10 @@ check_order (const struct job *j, const struct job_order *o, struct qmp_error *e
     return qmp_refuse (e, "Parameter 'speed' expects a non-negative value");
   if (o->verb == JOB_COMPLETE && (j->completes || j->cancelled))
     return qmp_refuse (e, "The active block job '%s' cannot be completed", j->id);
-  return 0;
+  why = o->verb == JOB_COMPLETE && j->kind->why_incomplete
+    ? j->kind->why_incomplete (j->opaque) : NULL;
+  return why ? qmp_refuse (e, "The active block job '%s' cannot be completed: %s", j->id,
+                           why) : 0;
 }
 
 /* What only tells the job's thread.  Under the lock. */

@@ -30,6 +30,8 @@ struct job;
 struct job_kind {
   const char *type;             /* as QEMU calls it: "stream" */
   bool writes;                  /* to the disk, as a client does */
+  bool repeats;                 /* a piece that failed and was skipped is tried again, so that
+                                   this is no failure at the end */
   /* Returns 0: everything is done; or -1 with errno: it failed (reported), or job_step or
    * job_fails said so. */
   int (*run) (struct job *, void *opaque);
@@ -39,6 +41,9 @@ struct job_kind {
   /* The job has ended, well or not, and its thread is gone; the disk is still open.  Frees
    * OPAQUE. */
   void (*free) (void *opaque);
+  /* For a job that is ready: why it cannot be completed.  NULL: it can, as it can without
+   * this function. */
+  const char *(*why_incomplete) (void *opaque);
 };
 
 /* --- for `run', and for `finish' --- */
@@ -54,6 +59,10 @@ extern int job_step (struct job *, uint64_t done, uint64_t total, uint64_t copie
  * with ERR. */
 enum job_fate { JOB_FAIL, JOB_AGAIN, JOB_SKIP };
 extern enum job_fate job_fails (struct job *, bool reads, int err);
+
+/* The job fails, and clients get this text in place of that of errno.  The text belongs to
+ * the job then; NULL: nothing. */
+extern void job_explain (struct job *, char *why);
 
 /* Everything is copied; from now on the job can be completed. */
 extern void job_ready (struct job *);
@@ -99,12 +108,16 @@ enum job_on_error { ON_ERROR_REPORT, ON_ERROR_IGNORE, ON_ERROR_STOP, ON_ERROR_EN
 struct job_settings {
   const char *id;               /* NULL: the name of the device */
   json_int_t speed;             /* bytes a second; 0: no limit */
-  enum job_on_error on_error;
+  enum job_on_error on_error;   /* in reading, and unless it says something else ... */
+  enum job_on_error on_write_error;     /* ... in writing */
   bool auto_finalize, auto_dismiss;
 };
 /* -1: a value is wrong. */
 extern int jobs_read_settings (const json_t *arguments, struct job_settings *,
                                struct qmp_error *);
+/* For commands in which on-error has another name: KEY. */
+extern int jobs_read_on_error (const json_t *arguments, const char *key,
+                               enum job_on_error *, struct qmp_error *);
 
 /* Why a command cannot change the disk T that NAME means: a job uses it.  -1: refused. */
 extern int jobs_check_idle (const struct jobs *, const struct qmp_target *t,

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -172,9 +173,9 @@ job_step (struct job *j, uint64_t done, uint64_t total, uint64_t copied)
 
 /* What on-error says.  QEMU's word for it, too. */
 static enum job_fate
-decide (struct job *j, int err, const char **word)
+decide (struct job *j, bool reads, int err, const char **word)
 {
-  const enum job_on_error o = j->settings.on_error;
+  const enum job_on_error o = reads ? j->settings.on_error : j->settings.on_write_error;
 
   if (o == ON_ERROR_STOP || (o == ON_ERROR_ENOSPC && err == ENOSPC)) {
     *word = "stop";
@@ -189,14 +190,14 @@ job_fails (struct job *j, bool reads, int err)
 {
   LOCK_FOR_BLOCK (&j->jobs->lock);
   const char *word;
-  enum job_fate fate = decide (j, err, &word);
+  enum job_fate fate = decide (j, reads, err, &word);
 
   if (fate != JOB_SKIP || json_array_size (j->jobs->events) < MOST_EVENTS)
     job_add_event (j->jobs, "BLOCK_JOB_ERROR", jsontext_object (
       { "device", jsontext_string (j->id) },
       { "operation", jsontext_string (reads ? "read" : "write") },
       { "action", jsontext_string (word) }));
-  if (fate == JOB_SKIP && j->skipped == 0)
+  if (fate == JOB_SKIP && j->skipped == 0 && !j->kind->repeats)
     j->skipped = err;
   if (fate == JOB_AGAIN) {
     j->paused = true;
@@ -208,6 +209,15 @@ job_fails (struct job *j, bool reads, int err)
   }
   errno = err;
   return fate;
+}
+
+void
+job_explain (struct job *j, char *why)
+{
+  LOCK_FOR_BLOCK (&j->jobs->lock);
+
+  free (j->why);
+  j->why = why;
 }
 
 void

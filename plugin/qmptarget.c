@@ -192,28 +192,63 @@ qmptarget_is_used (const struct qmp_host *host, const char *name)
                            find_node (host, host->disk, name, &layer)));
 }
 
+/* The next number that no node has; *NEXT: where to look first. */
+static char *
+new_number (const struct qmp_host *host, unsigned *next)
+{
+  char *number = NULL;
+
+  do {
+    free (number);
+    number = text_new (NODE "%u", (*next)++);
+  } while (number && qmptarget_is_used (host, number));
+  return number;
+}
+
 char *
 qmptarget_new_top (const struct qmp_host *host, const char *name)
 {
   struct qmp_nodes *const nodes = host->nodes;
   unsigned next = nodes->n;
-  char *number = NULL;
 
   if (reserve_node (nodes) == -1)
     return NULL;
-  if (name)
-    return strdup (name);
-  do {
-    free (number);
-    number = text_new (NODE "%u", next++);
-  } while (number && qmptarget_is_used (host, number));
-  return number;
+  return name ? strdup (name) : new_number (host, &next);
 }
 
 void
 qmptarget_add_top (const struct qmp_host *host, char *name)
 {
   host->nodes->names[host->nodes->n++] = name;
+}
+
+int
+qmptarget_name_chain (const struct qmp_host *host, unsigned n, unsigned keep,
+                      const char *name, struct qmp_nodes *new)
+{
+  unsigned next = host->nodes->n;
+
+  *new = (struct qmp_nodes) { .names = calloc (n, sizeof *new->names), .room = n };
+  for (; new->names && new->n < n; new->n++) {
+    char *const one = new->n < keep ? strdup (host->nodes->names[new->n])
+      : new->n == n - 1 ? strdup (name) : new_number (host, &next);
+
+    if (one == NULL)
+      break;
+    new->names[new->n] = one;
+  }
+  if (new->n == n)
+    return 0;
+  qmptarget_free_nodes (new);
+  return -1;
+}
+
+void
+qmptarget_switch_chain (const struct qmp_host *host, struct qmp_nodes *new)
+{
+  qmptarget_free_nodes (host->nodes);
+  *host->nodes = *new;
+  *new = (struct qmp_nodes) { .n = 0 };
 }
 
 void

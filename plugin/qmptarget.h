@@ -69,6 +69,13 @@ extern bool qmptarget_is_used (const struct qmp_host *, const char *name);
 extern char *qmptarget_new_top (const struct qmp_host *, const char *name);
 /* It is on top.  The host owns the name. */
 extern void qmptarget_add_top (const struct qmp_host *, char *name);
+/* Before another image takes the place of the disk's, with its own chain of N layers, of
+ * which the lowest KEEP are the disk's, too: makes their names.  NAME: of the top.  -1:
+ * ENOMEM. */
+extern int qmptarget_name_chain (const struct qmp_host *, unsigned n, unsigned keep,
+                                 const char *name, struct qmp_nodes *);
+/* It has: these are the names of the disk's nodes from now on. */
+extern void qmptarget_switch_chain (const struct qmp_host *, struct qmp_nodes *);
 /* N layers of the disk, from layer FIRST on, have gone.  (With a directory, the layers below
  * them have other names then.) */
 extern void qmptarget_remove (const struct qmp_host *, unsigned first, unsigned n);

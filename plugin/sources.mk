@@ -51,6 +51,8 @@ callback_sources = \
 	%reldir%/qmpjobwork.c \
 	%reldir%/qmpjobverbs.c \
 	%reldir%/qmpjobverbs.h \
+	%reldir%/qmpmirror.c \
+	%reldir%/qmpmirror.h \
 	%reldir%/qmpnodes.c \
 	%reldir%/qmpnodes.h \
 	%reldir%/qmpoverlay.c \

@@ -20,11 +20,10 @@
  *   finish    behind the gate the rest is copied; the disk goes on as it is
  *
  * A crash.  The old image is whole at each instant, and so is the target from the moment
- * when it came to rest.  Until then, clients have nothing that is in the target alone; from
- * the opening of the gate on, what they flush is in the target alone.  No file says which
- * one is the disk: whoever asked for the pivot learns that it is done, before that the old
- * image is the disk.  If the server ends in between, both are whole, and the target contains
- * all that was flushed, if it is at rest and shows what the old one shows and more.
+ * when it came to rest.  Until the gate opens, clients have flushed nothing that is not in
+ * the old image; from then on, what they flush is in the target alone.  No file says which
+ * one is the disk.  Whoever asked for the pivot learns that it is done; if the server ends
+ * before that, the old image is the disk, unless the target is complete.
  *
  * The target is an image that this process writes as it would any disk: it has its own
  * allocator, checkpoints and locks, and can fail without harm to the disk.
@@ -82,6 +81,7 @@ struct mirror {
   uint64_t at;                  /* where the round is, in bytes */
   char *buf;                    /* BUFFER bytes */
   bool target_failed;
+  bool locked;                  /* the raw target is, as by a writer */
 
   _Atomic uint64_t done, left;  /* bytes; what is left of this round */
 
@@ -159,19 +159,27 @@ copy_data (struct mirror *m, uint64_t count, uint64_t offset)
   return 0;
 }
 
-/* What is next: from m->at on, up to COUNT bytes.  *DONE: how many were done. */
+/* What is next: from m->at on, up to COUNT bytes.  *DONE: how many were done, COPIED of them
+ * as data. */
 static int
-copy_some (struct mirror *m, uint64_t count, uint64_t most, uint64_t *done)
+copy_some (struct mirror *m, uint64_t count, uint64_t most, uint64_t *done,
+           uint64_t *copied)
 {
   struct extent x = { .len = 0 };
   bool data;
+  int r;
 
+  *done = *copied = 0;
   m->target_failed = false;
   if (export_extents (m->from, count, m->at, true, extent_keep, &x) == -1)
     return -1;
   data = x.type == EXTENT_DATA;
-  *done = min64 (min64 (x.len, count), data ? most : MOST_ZEROS);
-  return data ? copy_data (m, *done, m->at) : erase (m, *done, m->at);
+  count = min64 (min64 (x.len, count), data ? most : MOST_ZEROS);
+  r = data ? copy_data (m, count, m->at) : erase (m, count, m->at);
+  if (r == 0)
+    *done = count;
+  *copied = data ? *done : 0;
+  return r;
 }
 
 /* --- rounds --- */
@@ -251,7 +259,7 @@ begin_round (struct mirror *m)
 int
 mirror_step (struct mirror *m, uint64_t most, uint64_t *copied)
 {
-  uint64_t len;
+  uint64_t len, done = 0;
   int r;
 
   *copied = 0;
@@ -261,12 +269,10 @@ mirror_step (struct mirror *m, uint64_t most, uint64_t *copied)
       return r;
   }
   len = next_marked (m);
-  if (len > 0 && copy_some (m, len, most, copied) == -1) {
-    *copied = 0;
+  if (len > 0 && copy_some (m, len, most, &done, copied) == -1)
     return -1;
-  }
   if (len > 0)
-    advance (m, *copied);
+    advance (m, done);
   m->in_round = next_marked (m) > 0;
   return m->in_round || !m->close;
 }
@@ -289,13 +295,13 @@ static int
 copy_rest (void *opaque)
 {
   struct mirror *m = opaque;
-  uint64_t len, done;
+  uint64_t len, done, copied;
 
   if (check_size (m) == -1)
     return -1;
   take (m);
   while ((len = next_marked (m)) > 0) {
-    if (copy_some (m, len, UINT64_MAX, &done) == -1)
+    if (copy_some (m, len, UINT64_MAX, &done, &copied) == -1)
       return -1;
     advance (m, done);
   }
@@ -370,7 +376,7 @@ mirror_end (struct mirror *m)
     export_close (m->to);
   disk_close (m->to_disk);
   image_close (m->top);
-  if (m->target.raw)
+  if (m->locked)
     storage_lock (m->target.raw, STORAGE_UNLOCKED);
   dirtyset_free (m->live);
   dirtyset_free (m->round);
@@ -453,7 +459,10 @@ open_raw (struct mirror *m)
 {
   if (!storage_is_writable (m->target.raw))
     return refuse (EROFS, target_path (m), "cannot be the target: it is read-only");
-  return storage_lock (m->target.raw, STORAGE_WRITER);
+  if (!disk_get_options (m->disk)->lock)
+    return 0;
+  m->locked = storage_lock (m->target.raw, STORAGE_WRITER) == 0;
+  return m->locked ? 0 : -1;
 }
 
 static int

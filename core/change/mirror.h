@@ -27,7 +27,8 @@ enum mirror_sync {
 struct mirror_target {
   struct image *image;          /* a loaded qcow2 image, read-only or not ... */
   enum backing_policy backing;  /* ... over what its header names, or over nothing */
-  struct storage *raw;          /* the bytes of the disk */
+  struct storage *raw;          /* the bytes of the disk; without a lock, which it gets
+                                   unless the disk has none either */
 };
 
 struct mirror_options {
@@ -42,9 +43,9 @@ struct mirror_options {
 extern int mirror_begin (struct disk *, const struct mirror_options *, struct mirror **);
 
 /* Copies some of what is left, at most MOST bytes of data (> 0).  *COPIED: how many bytes of
- * the disk are done, also if they are zeros.  Returns 1; 0: so little is left that it could
- * be copied while clients wait (after a pause, there may be more); or -1, after which it can
- * be called again. */
+ * data that were (zeros do not count).  Returns 1; 0: so little is left that it could be
+ * copied while clients wait (after a pause, there may be more); or -1, after which it can be
+ * called again. */
 extern int mirror_step (struct mirror *, uint64_t most, uint64_t *copied);
 /* Did the target fail then, and not the disk? */
 extern bool mirror_target_failed (const struct mirror *);

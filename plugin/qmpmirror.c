@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a command copy a disk in use to a node, and let its clients go on there?
+ *
+ * blockdev-mirror starts a job (qmpjobs.c), which copies to a node that blockdev-add has
+ * opened (mirror.c).  When the job is ready, job-complete moves the disk: the node becomes
+ * its top, with its own chain, and the disk's old nodes go.  Cancelled when it is ready, the
+ * job leaves in the target what the disk was at that instant.
+ *
+ * The work is done in the job's thread; the last step, and what concerns nodes, in the one
+ * that runs commands.  The node stays in use as long as the job lasts.
+ *
+ * Locks: see qmpjobs.c.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/report.h"
+#include "change/mirror.h"
+#include "plugin/qmpjobs.h"
+#include "plugin/qmpmirror.h"
+#include "plugin/qmpnodes.h"
+
+/* Bytes of data between two looks at orders. */
+#define STEP (UINT64_C (1) << 20)
+/* How often a job that is ready looks for changes. */
+#define FOLLOW_MS 20
+/* A piece that failed, and is to be ignored, is tried again after that. */
+#define RETRY_MS 100
+/* If clients write as fast as this copies: how long it waits, when it should complete, for
+ * so little to be left that clients can wait for it. */
+#define CATCH_UP_MS 5000
+
+const struct qmparg qmpmirror_arguments[] = {
+  { "job-id", QMPARG_STRING, true },
+  { "device", QMPARG_STRING, false },
+  { "target", QMPARG_STRING, false },
+  { "sync", QMPARG_STRING, false },
+  { "speed", QMPARG_INT, true },
+  { "granularity", QMPARG_UINT32, true },
+  { "buf-size", QMPARG_INT, true },
+  { "on-source-error", QMPARG_STRING, true },
+  { "on-target-error", QMPARG_STRING, true },
+  { "copy-mode", QMPARG_STRING, true },
+  { "auto-finalize", QMPARG_BOOL, true },
+  { "auto-dismiss", QMPARG_BOOL, true },
+  { .key = NULL }
+};
+
+struct work {
+  const struct qmp_host *host;
+  struct qmp_node *node;        /* the target; used by this job */
+  struct mirror_options options;
+  struct mirror *mirror;        /* NULL: not begun; the job's thread, then finish */
+  unsigned layers;              /* that the target has */
+  bool moved;                   /* the disk goes on with the target */
+};
+
+/* --- the job --- */
+
+static int
+begin (struct job *j, struct work *w)
+{
+  int r;
+
+  report_watch ();
+  r = mirror_begin (job_disk (j), &w->options, &w->mirror);
+  KEEP_ERRNO_FOR_BLOCK;
+  if (r == -1)
+    job_explain (j, report_first ());
+  return r;
+}
+
+/* A piece failed.  -1: so does the job, or it was cancelled. */
+static int
+go_on (struct job *j, const struct work *w)
+{
+  switch (job_fails (j, !mirror_target_failed (w->mirror), errno)) {
+  case JOB_FAIL: return -1;
+  case JOB_SKIP: job_sleep (j, RETRY_MS); return 0;
+  default: return 0;
+  }
+}
+
+/* Tells how far it is, after a step that copied so much.  -1: the job was cancelled. */
+static int
+tell (struct job *j, const struct work *w, uint64_t copied)
+{
+  uint64_t done, left;
+
+  mirror_progress (w->mirror, &done, &left);
+  return job_step (j, done, done + left, copied);
+}
+
+static int
+copy (struct job *j, void *opaque)
+{
+  struct work *w = opaque;
+  int64_t completes_since = 0;
+  bool ready = false;
+  uint64_t copied;
+  int r;
+
+  if (begin (j, w) == -1)
+    return -1;
+  for (;;) {
+    r = mirror_step (w->mirror, STEP, &copied);
+    if ((r == -1 && go_on (j, w) == -1) || tell (j, w, copied) == -1)
+      return -1;
+    if (r == 0 && !ready) {
+      job_ready (j);
+      ready = true;
+    }
+    if (ready && completes_since == 0 && job_completes (j))
+      completes_since = clock_ms ();
+    if (completes_since > 0 &&
+        (r == 0 || clock_ms () - completes_since > CATCH_UP_MS))
+      return 0;
+    if (r == 0)
+      job_sleep (j, FOLLOW_MS);
+  }
+}
+
+/* Copies what has changed since, such as before the job was finalized. */
+static int
+catch_up (struct work *w)
+{
+  const int64_t began = clock_ms ();
+  uint64_t copied;
+  int r = 1;
+
+  while (r == 1 && clock_ms () - began < CATCH_UP_MS)
+    r = mirror_step (w->mirror, STEP, &copied);
+  return r == -1 ? -1 : 0;
+}
+
+/* The disk goes on with the target, and has its nodes. */
+static int
+move (struct work *w)
+{
+  struct qmp_nodes names;
+  const unsigned keep = w->options.sync == MIRROR_TOP ? w->layers - 1 : 0;
+
+  if (qmptarget_name_chain (w->host, w->layers, keep, w->node->name, &names) == -1) {
+    report_error ("malloc: %m");
+    return -1;
+  }
+  w->moved = mirror_pivot (w->mirror) == 0;
+  KEEP_ERRNO_FOR_BLOCK;
+  if (w->moved)
+    qmptarget_switch_chain (w->host, &names);
+  else
+    qmptarget_free_nodes (&names);
+  return w->moved ? 0 : -1;
+}
+
+static int
+finish (struct job *j, void *opaque)
+{
+  struct work *w = opaque;
+
+  if (catch_up (w) == -1)
+    return -1;
+  return job_pivots (j) ? move (w) : mirror_finish (w->mirror);
+}
+
+static void
+end (void *opaque)
+{
+  struct work *w = opaque;
+  struct qmp_node *const n = w->node;
+
+  mirror_end (w->mirror);
+  n->users--;
+  if (w->moved)
+    qmpnodes_remove (w->host->added, n);        /* now it is one of the disk */
+  else if (n->image)
+    qmpnodes_read_again (n, w->host->options);
+  free (w);
+}
+
+static const char *
+why_incomplete (void *opaque)
+{
+  const struct work *w = opaque;
+
+  return mirror_why_no_pivot (w->mirror);
+}
+
+static const struct job_kind mirror = {
+  .type = "mirror", .repeats = true, .run = copy, .finish = finish, .free = end,
+  .why_incomplete = why_incomplete,
+};
+
+/* --- the command --- */
+
+static int
+read_sync (const char *word, enum mirror_sync *sync, struct qmp_error *e)
+{
+  static const char *const words[] = {
+    [MIRROR_FULL] = "full", [MIRROR_TOP] = "top", [MIRROR_NONE] = "none",
+  };
+
+  for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+    if (strcmp (words[i], word) == 0) {
+      *sync = i;
+      return 0;
+    }
+  return strcmp (word, "incremental") == 0 || strcmp (word, "bitmap") == 0
+    ? qmp_refuse (e, "Sync mode '%s' not supported", word)
+    : qmp_refuse (e, "Parameter 'sync' does not accept value '%s'", word);
+}
+
+static int
+read_numbers (const json_t *arguments, struct mirror_options *o, struct qmp_error *e)
+{
+  const json_t *g = json_object_get (arguments, "granularity");
+  const json_int_t n = json_integer_value (g);
+
+  if (n != 0 && (n < 512 || n > 64 << 20))
+    return qmp_refuse (e, "Parameter 'granularity' expects a value in range [512B, 64MB]");
+  if ((n & (n - 1)) != 0)
+    return qmp_refuse (e, "Parameter 'granularity' expects a power of 2");
+  if (json_integer_value (json_object_get (arguments, "buf-size")) < 0)
+    return qmp_refuse (e, "Invalid parameter 'buf-size'");
+  o->granularity = n;
+  return 0;
+}
+
+/* What does not depend on the disk. */
+static int
+read_arguments (const json_t *arguments, struct mirror_options *o, struct job_settings *s,
+                struct qmp_error *e)
+{
+  const char *mode = qmpargs_text (arguments, "copy-mode");
+
+  if (mode && strcmp (mode, "write-blocking") == 0)
+    return qmp_refuse (e, "The copy-mode '%s' is not possible", mode);
+  if (mode && strcmp (mode, "background") != 0)
+    return qmp_refuse (e, "Parameter 'copy-mode' does not accept value '%s'", mode);
+  return jobs_read_settings (arguments, s, e) == -1 ||
+    jobs_read_on_error (arguments, "on-source-error", &s->on_error, e) == -1 ||
+    jobs_read_on_error (arguments, "on-target-error", &s->on_write_error, e) == -1 ||
+    read_sync (qmpargs_text (arguments, "sync"), &o->sync, e) == -1 ? -1 : 0;
+}
+
+/* NULL: refused. */
+static struct qmp_node *
+find_node (const struct qmp_host *host, const struct qmp_target *source, const char *name,
+           struct qmp_error *e)
+{
+  struct qmp_node *n = qmpnodes_find (host->added, name);
+  struct qmp_target t;
+
+  if (n == NULL && qmptarget_find (host, name, &t, e) == -1)
+    qmp_refuse (e, "Cannot find device='%s' nor node-name='%s'", name, name);
+  else if (n == NULL) {
+    if (t.disk == source->disk && t.layer == 0)
+      qmp_refuse (e, "Can't mirror node into itself");
+    qmp_refuse (e, "Node '%s' is in use", name);
+    qmptarget_leave (&t);
+  }
+  else if (n->users > 0)
+    qmp_refuse (e, "Node '%s' is in use", name);
+  else if (n->readonly)
+    qmp_refuse (e, "Block node is read-only");
+  else
+    return n;
+  return NULL;
+}
+
+static int
+start (const struct qmp_host *host, struct qmp_target *t, const char *device,
+       struct qmp_node *n, const struct mirror_options *o, const struct job_settings *s,
+       struct qmp_error *e)
+{
+  struct work *w = calloc (1, sizeof *w);
+
+  if (w == NULL)
+    return qmp_refuse (e, "out of memory");
+  *w = (struct work) {
+    .host = host, .node = n, .options = *o,
+    .layers = n->layers ? layers_count (n->layers) : 0,
+  };
+  w->options.target = (struct mirror_target) {
+    .image = n->image, .raw = n->image ? NULL : n->storage, .backing = n->backing,
+  };
+  n->users++;
+  if (jobs_start (host->jobs, s, &mirror, t, device, w, e) == 0)
+    return 0;
+  n->users--;
+  free (w);
+  return -1;
+}
+
+/* (QEMU finds a node of another job there.) */
+static bool
+is_busy (const struct qmp_host *host, const struct qmp_target *t, const char *device)
+{
+  struct qmp_error busy = { .desc = NULL };
+  const int r = jobs_check_idle (host->jobs, t, device, &busy);
+
+  qmp_error_free (&busy);
+  return r == -1;
+}
+
+static int
+start_for (const struct qmp_host *host, struct qmp_target *t, const char *device,
+           const json_t *arguments, struct mirror_options *o, const struct job_settings *s,
+           struct qmp_error *e)
+{
+  const char *target = qmpargs_text (arguments, "target");
+  struct qmp_node *n;
+
+  if (t->layer > 0 || is_busy (host, t, device))
+    return qmp_refuse (e, "Need a root block node");
+  n = find_node (host, t, target, e);
+  if (n == NULL || read_numbers (arguments, o, e) == -1)
+    return -1;
+  return start (host, t, device, n, o, s, e);
+}
+
+json_t *
+qmpmirror_run (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
+{
+  const char *device = qmpargs_text (arguments, "device");
+  struct mirror_options o = { .granularity = 0 };
+  struct job_settings s;
+  struct qmp_target t;
+  int r;
+
+  if (read_arguments (arguments, &o, &s, e) == -1)
+    return NULL;
+  if (qmptarget_find (host, device, &t, e) == -1) {
+    qmp_refuse (e, "Cannot find device='%s' nor node-name='%s'", device, device);
+    return NULL;
+  }
+  r = start_for (host, &t, device, arguments, &o, &s, e);
+  qmptarget_leave (&t);
+  return r == -1 ? NULL : json_object ();
+}

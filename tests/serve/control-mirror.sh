@@ -1,0 +1,279 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# blockdev-mirror answers as qemu-storage-daemon does, and its job has the same states and
+# events: when it completes and the disk moves, when it is cancelled before or after it was
+# ready, paused, or not finalized by itself, and when it fails.  Targets are raw and qcow2
+# images; after each job both servers leave the same in them.  Targets that cannot take the
+# disk's place are refused by job-complete, and the job stays.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires qemu-storage-daemon --version
+
+make_one ()
+{
+  local d="$tmp/$1"
+  mkdir "$d"
+  qemu-img create -q -f qcow2 "$d/base.qcow2" 8M
+  qemu-io -f qcow2 -c 'write -P 5 0 4M' "$d/base.qcow2"
+  qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 "$d/a.qcow2"
+  qemu-io -f qcow2 -c 'write -P 6 1M 1M' -c 'write -z 2M 64k' "$d/a.qcow2"
+  for n in 1 2 3; do qemu-img create -q -f qcow2 "$d/t$n.qcow2" 8M; done
+  qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 -o cluster_size=4k "$d/top.qcow2"
+  qemu-img create -q -f qcow2 "$d/short.qcow2" 4M
+  truncate -s 8M "$d/t.raw"
+  truncate -s 8M "$d/none.raw"
+}
+make_one ours
+make_one theirs
+
+start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/a.qcow2"
+qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
+  --monitor chardev=c,mode=control \
+  --blockdev driver=file,filename="$tmp/theirs/a.qcow2",node-name=f0 \
+  --blockdev driver=qcow2,file=f0,node-name=node0 \
+  --nbd-server addr.type=unix,addr.path="$sockdir/t.nbd" \
+  --export nbd,id=disk,node-name=node0,writable=on,name= &
+helper_pids+=($!)
+await -p "$!" test -S "$sockdir/t.qmp"
+
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$uri" <<'PY'
+import json
+import subprocess
+import sys
+import nbd
+from qmp import Client
+
+sockdir, tmp, uri = sys.argv[1:]
+both = ((Client(sockdir + "/o.qmp"), tmp + "/ours/"),
+        (Client(sockdir + "/t.qmp"), tmp + "/theirs/"))
+ours = both[0][0]
+
+def connect(uri):
+    h = nbd.NBD()
+    h.connect_uri(uri)
+    return h
+handles = [connect(uri), connect("nbd+unix:///?socket=" + sockdir + "/t.nbd")]
+
+def same(command, **d):
+    a, b = [c.ask(command, **d) for c, _ in both]
+    assert a == b, (command, d, a, b)
+    return a
+
+def ok(command, **d):
+    assert "return" in same(command, **d), (command, d)
+
+def add(name, file, driver="qcow2", **more):
+    for c, place in both:
+        c.get("blockdev-add", driver=driver, node_name=name,
+              file={"driver": "file", "filename": place + file}, **more)
+
+def without_progress(data):
+    """What clients write while a job is ready may be counted, or not yet."""
+    return {k: v for k, v in data.items() if k not in ("len", "offset")}
+
+def until(c, event, **data):
+    """Waits for it; returns all that has happened until then."""
+    while True:
+        for i, e in enumerate(c.events):
+            if e["event"] == event and data.items() <= e["data"].items():
+                seen, c.events = c.events[:i + 1], c.events[i + 1:]
+                return [(e["event"], without_progress(e["data"])) for e in seen]
+        m = c.hear()
+        assert m is not None and "event" in m, m
+        c.events.append(m)
+
+def both_until(event, **data):
+    a, b = [until(c, event, **data) for c, _ in both]
+    assert a == b, (a, b)
+    return a
+
+def ready(id):
+    return both_until("BLOCK_JOB_READY", device=id)
+
+def gone(id):
+    return both_until("JOB_STATUS_CHANGE", id=id, status="null")
+
+def write(data, at):
+    for h in handles:
+        h.pwrite(data, at)
+        h.flush()
+
+def contents(place, name, fmt="qcow2"):
+    subprocess.run(["qemu-img", "convert", "-U", "-f", fmt, "-O", "raw", place + name,
+                    tmp + "/shown.raw"], check=True)
+    with open(tmp + "/shown.raw", "rb") as f:
+        return f.read()
+
+def same_contents(name, fmt="qcow2"):
+    a, b = [contents(place, name, fmt) for _, place in both]
+    assert a == b, name
+    return a
+
+mirror = "blockdev-mirror"
+add("t1", "t1.qcow2")
+add("r", "t.raw", driver="raw")
+add("readonly", "short.qcow2", read_only=True)
+
+# Wrong arguments.
+job = dict(job_id="j", device="node0", target="t1", sync="full")
+def wrong(**d):
+    same(mirror, **{k: v for k, v in dict(job, **d).items() if v is not None})
+same(mirror)
+for key in "device", "target", "sync":
+    wrong(**{key: None})
+wrong(device="zz")
+wrong(target="zz")
+wrong(target="node0")
+wrong(sync="foo")
+wrong(sync="incremental")
+wrong(sync="bitmap")
+wrong(job_id="9j")
+wrong(granularity=3)
+wrong(granularity=1000)
+wrong(granularity=128 << 20)
+wrong(granularity="x")
+wrong(buf_size=-1)
+wrong(on_source_error="foo")
+wrong(on_target_error="foo")
+wrong(copy_mode="foo")
+wrong(speed="x")
+wrong(foo=1)
+# (Each with events, as of a job that began and ended.)
+a, b = [c.ask(mirror, **dict(job, target="readonly")) for c, _ in both]
+assert a == b, (a, b)
+same(mirror, **dict(job, speed=-1))
+for c, _ in both:
+    c.events.clear()
+ok("query-jobs")
+
+# The disk moves, with a client.
+write(b"x" * 65536, 5 << 20)
+ok(mirror, **job)
+events = ready("j")
+assert [e[1].get("status") for e in events] == ["created", "running", "ready", None], events
+ok("query-jobs")
+same("query-block-jobs")
+same(mirror, **dict(job, job_id="k", target="r"))
+same("blockdev-del", node_name="t1")
+write(b"y" * 65536, 6 << 20)
+same("job-pause", id="j")
+both_until("JOB_STATUS_CHANGE", status="standby")
+assert all(c.get("query-jobs")[0]["status"] == "standby" for c, _ in both)
+same("job-resume", id="j")
+both_until("JOB_STATUS_CHANGE", status="ready")
+ok("job-complete", id="j")
+gone("j")
+ok("query-block-exports")
+ok("query-jobs")
+same("job-complete", id="j")
+same("blockdev-del", node_name="t1")
+write(b"z" * 65536, 7 << 20)
+for h in handles:
+    assert h.pread(65536, 6 << 20) == b"y" * 65536
+old = same_contents("a.qcow2")
+assert old[6 << 20] == ord("y") and old[7 << 20] == 0
+assert same_contents("t1.qcow2")[7 << 20] == ord("z")
+
+# Cancelled after it was ready: block-job-cancel leaves the disk of that instant.
+job.update(device="t1", target="r")
+for id, cancel, more in ("k1", "job-cancel", {"id": "k1"}), \
+        ("k2", "block-job-cancel", {"device": "k2"}):
+    ok(mirror, **dict(job, job_id=id))
+    ready(id)
+    write(id[1].encode() * 512, 4 << 20)
+    ok(cancel, **more)
+    assert gone(id)[-3][0] == ("BLOCK_JOB_CANCELLED" if id == "k1" else
+                               "BLOCK_JOB_COMPLETED")
+assert same_contents("t.raw", "raw") == same_contents("t1.qcow2")
+
+# By force, and before it was ready.
+ok(mirror, **dict(job, job_id="f"))
+ready("f")
+ok("block-job-cancel", device="f", force=True)
+gone("f")
+ok(mirror, **dict(job, job_id="s", speed=1))
+ok("job-cancel", id="s")
+for c, _ in both:
+    until(c, "JOB_STATUS_CHANGE", id="s", status="null")
+
+# Two steps by hand.
+add("t2", "t2.qcow2")
+job["target"] = "t2"
+ok(mirror, **dict(job, job_id="m", auto_finalize=False, auto_dismiss=False))
+ready("m")
+ok("job-complete", id="m")
+both_until("BLOCK_JOB_PENDING")
+same("query-jobs")
+ok("job-finalize", id="m")
+both_until("JOB_STATUS_CHANGE", status="concluded")
+same("query-jobs")
+same("query-block-exports")
+ok("job-dismiss", id="m")
+gone("m")
+write(b"w" * 512, 3 << 20)
+assert same_contents("t2.qcow2")[3 << 20] == ord("w")
+
+# Another size; QEMU tells in its own words.
+ok("blockdev-del", node_name="readonly")
+add("short", "short.qcow2")
+ok(mirror, **dict(job, device="t2", target="short", job_id="d"))
+for c, _ in both:
+    last = until(c, "BLOCK_JOB_COMPLETED", device="d")[-1][1]
+    assert "Source and target image have different sizes" in last["error"], last
+    until(c, "JOB_STATUS_CHANGE", id="d", status="null")
+
+# Here the rest is ours alone: QEMU would go on with what is not the disk.
+def ours_add(name, file, driver="qcow2", **more):
+    ours.get("blockdev-add", driver=driver, node_name=name,
+             file={"driver": "file", "filename": tmp + "/ours/" + file}, **more)
+
+ours.refuses("not possible", mirror,
+             **dict(job, device="t2", target="r", copy_mode="write-blocking"))
+ours_add("none", "none.raw", driver="raw")
+ours.get(mirror, **dict(job, device="t2", target="none", job_id="n", sync="none"))
+until(ours, "BLOCK_JOB_READY", device="n")
+ours.refuses("is not a qcow2 image", "job-complete", id="n")
+assert ours.get("query-jobs")[0]["status"] == "ready"
+handles[0].pwrite(b"n" * 512, 2 << 20)
+ours.get("job-cancel", id="n")
+until(ours, "JOB_STATUS_CHANGE", id="n", status="null")
+got = contents(tmp + "/ours/", "none.raw", "raw")
+assert got[2 << 20] == ord("n") and not any(got[:2 << 20]) and not any(got[3 << 20:])
+
+# sync=top needs the same files below.
+ours.get("blockdev-snapshot-sync", device="disk", snapshot_file=tmp + "/ours/over.qcow2",
+         snapshot_node_name="over")
+handles[0].pwrite(b"o" * 512, 1 << 20)
+subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-u", "-b", "t2.qcow2", "-F", "qcow2",
+                tmp + "/ours/next.qcow2", "8M"], check=True)
+ours_add("t3", "t3.qcow2")
+ours.get(mirror, **dict(job, device="disk", target="t3", job_id="p", sync="top"))
+until(ours, "BLOCK_JOB_READY", device="p")
+ours.refuses("does not lie over the files", "job-complete", id="p")
+ours.get("job-cancel", id="p")
+until(ours, "JOB_STATUS_CHANGE", id="p", status="null")
+ours_add("next", "next.qcow2", backing="t2")
+ours.get(mirror, **dict(job, device="disk", target="next", job_id="q", sync="top"))
+until(ours, "BLOCK_JOB_READY", device="q")
+ours.get("job-complete", id="q")
+until(ours, "JOB_STATUS_CHANGE", id="q", status="null")
+names = [n["node-name"] for n in ours.get("query-named-block-nodes")]
+assert names[:2] == ["next", "t2"], names
+handles[0].pwrite(b"p" * 512, 0)
+handles[0].flush()
+shown = handles[0].pread(8 << 20, 0)
+assert contents(tmp + "/ours/", "next.qcow2") == shown
+assert contents(tmp + "/ours/", "over.qcow2")[512:] == shown[512:]
+with open(tmp + "/model.raw", "wb") as f:
+    f.write(shown)
+PY
+
+kill9_nbdkit
+for image in a t1 t2 t3 over; do check_clean "$tmp/ours/$image.qcow2"; done
+start_nbdkit "$tmp/ours/next.qcow2"
+nbdsh_run -c 'h.pwrite(h.pread(1, 0), 0)'
+stop_nbdkit
+check_clean "$tmp/ours/next.qcow2"
+qemu-img compare -f qcow2 -F raw "$tmp/ours/next.qcow2" "$tmp/model.raw"
