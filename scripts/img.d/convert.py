@@ -108,7 +108,7 @@ class NewTarget:
         self.image = image
         self.given = given
         self.progress = progress
-        self.file = create.NewFile(image)
+        self.file = create.NewFile(image, given.get("data_file"))
         if cache in (None, "unsafe") and not self.file.replaces():
             cache = "unsafe"
             self.file.durable = False

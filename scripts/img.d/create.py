@@ -100,8 +100,8 @@ def parameters_of(given, size):
     for key, value in sorted(given.items()):
         if key == "data_file":
             value = images.check_name(value)
-            if "/" in value and not images.is_uri(value):
-                value = os.path.abspath(value)
+            if "/" in value:
+                value = path_of_data(value)
         if PARAMETER[key]:
             found.append("%s=%s" % (PARAMETER[key], value))
     check_backing(given)
@@ -111,16 +111,20 @@ def parameters_of(given, size):
     return found
 
 
+def path_of_data(name):
+    return name if images.is_uri(name) else os.path.abspath(images.check_name(name))
+
+
 # --- New files.
 
 class NewFile:
     """A file that is made under another name in the same directory and then gets its own:
     until then, what exists there stays, locked.  A device or an NBD export is written
-    directly.
+    directly.  DATA_FILE is the name of the external data file that is made with an image.
 
     name is where it is made.  durable: with its name, after complete."""
 
-    def __init__(self, image):
+    def __init__(self, image, data_file=None):
         self.image = image
         self.durable = True
         self.old = None             # descriptor of the file that is replaced
@@ -150,7 +154,8 @@ class NewFile:
                 self.old = locks.hold(self.target, image.given, locks.REPLACING)
             except OSError as e:
                 raise Failure("%s: %s" % (image.given, e.strerror)) from None
-        programs.remove_at_end(self.name, image.given)
+        programs.remove_at_end(self.name, image.given,
+                               data_file and path_of_data(data_file))
 
     def replaces(self):
         """Is there something that would be lost?"""
@@ -277,7 +282,7 @@ def create_raw(image, size, given, quiet, progress):
 
 def create_qcow2(image, size, given, secret, quiet, unsafe, progress):
     """If it is UNSAFE, the backing file need not exist: the image gets it afterwards."""
-    file = NewFile(image)
+    file = NewFile(image, given.get("data_file"))
     new = images.Image(file.name, "qcow2", secret, False, image.allow_uri)
     parameters = [*parameters_of(given, size),
                   *(["overwrite=true"] if file.direct else [])]

@@ -34,6 +34,7 @@ PATIENCE = 30                   # seconds that a server has to end
 connections = []                # descriptors of sockets to servers
 _children = []                  # processes that have not been waited for
 _files = {}                     # to be removed unless they are kept: the user's name
+_data_files = {}                # of images among these: the name of the data file
 _uris = {}                      # with secrets, and what is shown instead
 _directories = []
 _drawn = False                  # is there a line on the terminal that shows progress?
@@ -68,7 +69,11 @@ def clean_up():
     for pid in reversed(list(_children)):
         end(pid)
     for name in _files:
+        # The plugin makes the image after its data file.
+        made = _data_files.get(name) if has_one_name(name) else None
         unlink(name)
+        if made:
+            unlink(made)
     for directory in _directories:
         try:
             for name in os.listdir(directory):
@@ -98,8 +103,18 @@ def unlink(name):
         pass
 
 
-def remove_at_end(name, given):
+def has_one_name(name):
+    try:
+        return os.stat(name).st_nlink == 1
+    except FileNotFoundError:
+        return False
+
+
+def remove_at_end(name, given, data_file=None):
+    """And if it exists, the data file that was made with it."""
     _files[name] = given
+    if data_file is not None:
+        _data_files[name] = data_file
 
 
 def keep(name):
