@@ -36,6 +36,7 @@ struct change {
   const struct disk_options *d;
   const struct edit *edit;
   const struct edit_options *options;
+  uint64_t end;                 /* of the file before, in bytes */
   struct shadow *done;          /* NULL: it was not necessary */
 };
 
@@ -219,6 +220,15 @@ make_resize (void *opaque, struct image *image)
   return ro.size == image->header.size ? 0 : resize_image (image, &ro, &c->done);
 }
 
+static int
+make_gather (void *opaque, struct image *image)
+{
+  struct change *c = opaque;
+
+  return storage_size (image->file) <= c->end ? 0
+    : resize_gather (image, c->end, c->d->discard, &c->done);
+}
+
 static bool
 ends_within_cluster (const struct view *v)
 {
@@ -285,22 +295,47 @@ change (struct change *c)
   return disk_change (c->disk, &dc);
 }
 
+/* Nothing depends on what else is to be done. */
+static void
+change_more (struct change *c, const struct disk_change *dc)
+{
+  c->done = NULL;
+  if (disk_change (c->disk, dc) == -1)
+    report_debug ("%s: the image was resized despite this error", c->d->path);
+  shadow_free (c->done);
+}
+
+/* After the disk became smaller. */
+static void
+tidy (struct change *c)
+{
+  const struct disk_change zero = {
+    .opaque = c, .write = zero_after, .data_file = true,
+  };
+  const struct disk_change gather = {
+    .opaque = c, .make = make_gather, .release = release, .data_file = true,
+  };
+
+  if (storage_is_regular (disk_inside (c->disk).view->image->file))
+    change_more (c, &gather);
+  if (ends_within_cluster (disk_inside (c->disk).view))
+    change_more (c, &zero);
+}
+
 static int
 edit_one (struct disk *disk, const struct edit_options *options, const struct edit *edit)
 {
-  const uint64_t before = disk_inside (disk).view->size;
+  const struct view *v = disk_inside (disk).view;
+  const uint64_t before = v->size;
   struct change c = {
     .disk = disk, .d = disk_get_options (disk), .edit = edit, .options = options,
-  };
-  const struct disk_change after = {
-    .opaque = &c, .write = zero_after, .data_file = true,
+    .end = storage_size (v->image->file),
   };
   const int r = change (&c);
 
   shadow_free (c.done);
-  if (r == 0 && edit->kind == EDIT_RESIZE && disk_inside (disk).view->size < before &&
-      ends_within_cluster (disk_inside (disk).view) && disk_change (disk, &after) == -1)
-    report_debug ("%s: the image was resized despite this error", c.d->path);
+  if (r == 0 && edit->kind == EDIT_RESIZE && disk_inside (disk).view->size < before)
+    tidy (&c);
   return r;
 }
 

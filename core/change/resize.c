@@ -10,8 +10,7 @@
  *                In an encrypted image they also have the zero flag, because the zeros of
  *                the host do not decrypt to zeros.
  *   zero         where the backing file is longer than the disk was, because its data
- * must
- *                not become visible.  (Version 2 has no zero flag: allocated.)
+ *                must not become visible.  (Version 2 has no zero flag: allocated.)
  *   in place     in a raw external data file: all of it is mapped, and contains zeros.
  *   empty        otherwise.
  *
@@ -22,6 +21,11 @@
  * shadow.c.  So data that is cut off disappears together with the size, and never
  * reappears.  Persistent bitmaps get their new length in this step, too: see
  * bitmapset.c.
+ *
+ * What a disk that becomes smaller frees cannot be used in the same step, so the new tables
+ * often lie past the end of the file.  A second step of the same kind moves them to the free
+ * clusters, after which the file can end where the data does (resize_gather).  Tables of
+ * bitmaps stay where they are.
  *
  * Locks: none.
  */
@@ -55,6 +59,7 @@ struct resize {
                                    are new */
   uint64_t hidden;              /* guest clusters before this one have data below */
   uint64_t reserved;            /* bytes */
+  uint64_t end;                 /* tables at or past this offset get another place */
   bool changed;
 };
 
@@ -289,6 +294,43 @@ change_table (struct resize *r, uint64_t i)
   return shadow_replace_l2 (r->s, r->l2, &r->l1[i]);
 }
 
+/* Table I stays as it is. */
+static int
+move_table (struct resize *r, uint64_t i)
+{
+  const uint64_t table = get64 (r->l1[i]) & QCOW2_L1_OFFSET_MASK;
+
+  if (table < r->end)
+    return 0;
+  r->changed = true;
+  return shadow_read_l2 (r->s, table, r->l2) == -1 ||
+    shadow_drop (r->s, table >> r->h->cluster_bits, 1) == -1
+    ? -1 : shadow_replace_l2 (r->s, r->l2, &r->l1[i]);
+}
+
+static int
+write_l1 (struct resize *r, struct shadow_header *sh)
+{
+  if (shadow_drop_range (r->s, r->h->l1_offset, r->h->l1_entries * sizeof *r->l1) == -1)
+    return -1;
+  sh->l1_entries = r->n;
+  return shadow_write_l1 (r->s, r->l1, r->n, &sh->l1_offset);
+}
+
+static int
+do_gather (struct resize *r)
+{
+  struct shadow_header sh;
+
+  shadow_get_header (r->s, &sh);
+  for (uint64_t i = 0; i < r->n; i++)
+    if (move_table (r, i) == -1)
+      return -1;
+  if ((r->changed || r->h->l1_offset >= r->end) && write_l1 (r, &sh) == -1)
+    return -1;
+  return shadow_move_refcounts (r->s, r->end) == -1 ? -1 : shadow_commit (r->s, &sh);
+}
+
 static int
 do_resize (struct resize *r)
 {
@@ -305,17 +347,38 @@ do_resize (struct resize *r)
     if (change_table (r, i) == -1)
       return -1;
   }
-  if (r->changed || r->n > h->l1_entries ||
-      (r->n < h->l1_entries && sh.size < h->size)) {
-    if (shadow_drop_range (r->s, h->l1_offset, h->l1_entries *
-                           sizeof *r->l1) == -1 ||
-        shadow_write_l1 (r->s, r->l1, r->n, &sh.l1_offset) == -1)
-      return -1;
-    sh.l1_entries = r->n;
-  }
+  if ((r->changed || r->n > h->l1_entries ||
+       (r->n < h->l1_entries && sh.size < h->size)) && write_l1 (r, &sh) == -1)
+    return -1;
   if (resize_bitmaps (r->image, r->options, r->s, &sh) == -1)
     return -1;
   return shadow_commit (r->s, &sh);
+}
+
+/* MAKE: do_resize or do_gather. */
+static int
+change (struct resize *r, bool discard, int (*make) (struct resize *),
+        struct shadow **done)
+{
+  int result = -1;
+
+  r->s = shadow_new (r->image, discard);
+  if (r->s == NULL)
+    return -1;
+  r->l2 = malloc (r->h->cluster_size);
+  if (r->l2 == NULL)
+    report_error ("%s: resize: %m", storage_path (r->image->file));
+  else if ((r->l1 = shadow_read_l1 (r->s, r->h->l1_offset, r->old_n,
+                                    max64 (r->old_n, r->n))) != NULL)
+    result = make (r);
+  KEEP_ERRNO_FOR_BLOCK;
+  if (result == 0)
+    *done = r->s;
+  else
+    shadow_free (r->s);
+  free (r->l1);
+  free (r->l2);
+  return result;
 }
 
 int
@@ -332,23 +395,18 @@ resize_image (const struct image *image, const struct resize_options *o,
     .fill = div_up (o->size, cs),
     .hidden = div_up (min64 (o->backing_size, o->size), cs),
   };
-  int result = -1;
 
-  r.s = shadow_new (image, o->discard);
-  if (r.s == NULL)
-    return -1;
-  r.l2 = malloc (cs);
-  if (r.l2 == NULL)
-    report_error ("%s: resize: %m", storage_path (image->file));
-  else if ((r.l1 = shadow_read_l1 (r.s, h->l1_offset, r.old_n,
-                                   max64 (r.old_n, r.n))) != NULL)
-    result = do_resize (&r);
-  KEEP_ERRNO_FOR_BLOCK;
-  if (result == 0)
-    *done = r.s;
-  else
-    shadow_free (r.s);
-  free (r.l1);
-  free (r.l2);
-  return result;
+  return change (&r, o->discard, do_resize, done);
+}
+
+int
+resize_gather (const struct image *image, uint64_t end, bool discard,
+               struct shadow **done)
+{
+  const struct header *h = &image->header;
+  struct resize r = {
+    .image = image, .h = h, .old_n = h->l1_entries, .n = h->l1_entries, .end = end,
+  };
+
+  return change (&r, discard, do_gather, done);
 }

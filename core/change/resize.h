@@ -24,6 +24,13 @@ struct resize_options {
 extern int resize_check (const struct image *,
                          const struct resize_options *);
 
+/* After the disk became smaller: moves the tables of the disk, and refcounts, that are in
+ * the file at END or past it, to free clusters before it.  So what the change had to write
+ * there, because no space was free before, does not keep the file long.  END is in bytes.
+ * Returns as resize_image does. */
+extern int resize_gather (const struct image *, uint64_t end, bool discard,
+                          struct shadow **done);
+
 /* Resizes the disk.  Added space reads as zeros from the first cluster boundary on; the
  * caller takes care of the rest of the cluster before it.  Returns 0: done and durable,
  * with *DONE for shadow_release and shadow_free; or -1: see shadow_commit. */

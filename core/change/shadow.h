@@ -49,6 +49,10 @@ extern int shadow_drop_range (struct shadow *, uint64_t host, uint64_t bytes);
 extern int shadow_take (struct shadow *, uint64_t n, bool at_end,
                         uint64_t *host);
 
+/* Has the refcount blocks that are in the file at HOST or past it written to other
+ * places. */
+extern int shadow_move_refcounts (struct shadow *, uint64_t host);
+
 /* --- tables (shadowtab.c) --- */
 
 /* Reads an L1 table of OLD entries into a new array of N >= 1 entries; the others are 0.

@@ -71,6 +71,15 @@ touch_old_places (struct shadow *s)
                       s->h->reftable_clusters);
 }
 
+int
+shadow_move_refcounts (struct shadow *s, uint64_t host)
+{
+  for (uint64_t i = 0; i < s->table_entries; i++)
+    if (shadow_old_place (s, i) >= host && shadow_touch (s, i) == -1)
+      return -1;
+  return 0;
+}
+
 static int
 lay_out (struct shadow *s, struct shadow_place *p)
 {

@@ -60,6 +60,15 @@ in_both qemu-io -f qcow2 "${writes[@]}" large.qcow2
 both resize --shrink large.qcow2 1M
 same_image qcow2 large.qcow2
 [ "$(allocated_kib ours/large.qcow2)" -le "$(($(allocated_kib theirs/large.qcow2) + 512))" ]
+# The file ends where the data does, although the tables were written anew past its end.
+for options in cluster_size=4k cluster_size=64k,preallocation=metadata cluster_size=2M; do
+  in_both qemu-img create -q -f qcow2 -o "$options" long.qcow2 64M
+  in_both qemu-io -f qcow2 -c 'write -q -P 3 0 40M' -c 'write -q -P 4 60M 2M' long.qcow2
+  both resize --shrink long.qcow2 9M
+  same_image qcow2 long.qcow2
+  [ "$(stat -c %s ours/long.qcow2)" -le "$(($(stat -c %s theirs/long.qcow2) + (512 << 10)))" ]
+  [ "$(allocated_kib ours/long.qcow2)" -le "$(($(allocated_kib theirs/long.qcow2) + 2048))" ]
+done
 # A file in use keeps its size.
 cd ours
 qemu-nbd -t --fork --pid-file=nbd.pid -f raw -k "$sockdir/raw.sock" disk.raw
