@@ -42,6 +42,7 @@
 #include "util/jsontext.h"
 #include "util/report.h"
 #include "plugin/control.h"
+#include "plugin/ending.h"
 #include "plugin/qmp.h"
 #include "plugin/qmpcommands.h"
 #include "plugin/qmpjobs.h"
@@ -359,7 +360,7 @@ serve (void *opaque)
       tell_events (c);
     }
     if (c->quits && !told)
-      nbdkit_shutdown ();
+      ending_begin ();
     told = c->quits;
   }
 }
@@ -390,6 +391,12 @@ control_start (struct control *c, const struct qmp_host *host)
   }
   c->started = true;
   return 0;
+}
+
+int
+control_socket (const struct control *c)
+{
+  return c ? c->fd : -1;
 }
 
 void

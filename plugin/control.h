@@ -15,6 +15,8 @@ extern struct control *control_open (const char *path);
 /* Begins to serve clients: starts a thread.  The host stays valid until control_stop.
  * Returns 0, or -1 (reported). */
 extern int control_start (struct control *, const struct qmp_host *);
+/* The socket that listens; -1 for NULL. */
+extern int control_socket (const struct control *);
 /* No command runs any more, and clients are told that the server ends.  NULL is
  * allowed. */
 extern void control_stop (struct control *);

@@ -33,6 +33,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/memory.h"
 #include "util/report.h"
 #include "disk/dir.h"
@@ -40,7 +41,7 @@
 #include "disk/export.h"
 #include "change/newimage.h"
 #include "plugin/control.h"
-#include "plugin/hangup.h"
+#include "plugin/ending.h"
 #include "plugin/iostats.h"
 #include "plugin/paramrules.h"
 #include "plugin/params.h"
@@ -60,8 +61,8 @@ static struct control *control; /* NULL: control= was not given */
 static struct iostats *iostats; /* NULL, too */
 static struct qmp_nodes nodes;
 static struct qmp_added added;
-static struct hangup *hangup;   /* NULL: the server cannot be its own client */
 static atomic_uint_fast64_t connections_open, connections_ever;
+static atomic_int_fast64_t connected_ms;        /* when the last one was opened */
 static atomic_bool clients_came;        /* one, at least, whether or not it was served */
 static atomic_bool ending;      /* all clients have gone */
 
@@ -107,7 +108,8 @@ qcow2_unload (void)
 {
   if (handles_xfsz)             /* the handler is about to be unloaded */
     signal (SIGXFSZ, SIG_DFL);
-  close_control ();             /* the server did not start */
+  ending_stop ();               /* the server did not start */
+  close_control ();
   params_free (&params);
 }
 
@@ -324,31 +326,49 @@ qcow2_get_ready (void)
   return r;
 }
 
+/* Does any request run?  (One that waits for space is none.) */
+static int
+is_busy (void *opaque, const char *name, struct disk *d)
+{
+  (void) opaque, (void) name;
+  return disk_is_busy (d);
+}
+
+static bool
+anything_is_busy (void)
+{
+  return dir ? dir_each (dir, is_busy, NULL) != 0 : disk && disk_is_busy (disk);
+}
+
 /* Threads are started here: nbdkit may have become another process. */
 static int
 qcow2_after_fork (void)
 {
+  const struct ending_server server = {
+    .dir = params.nr_allow_uri > 0 ? dir : NULL, .open = &connections_open,
+    .last_ms = &connected_ms, .is_busy = anything_is_busy, .spared = control_socket (control),
+  };
+
   if (stats_file && stats_start (stats_file) == -1)
     return -1;
-  if (dir && params.nr_allow_uri > 0 && (hangup = hangup_start (dir)) == NULL)
+  if (ending_start (&server) == -1)
     return -1;
   return start_control ();
 }
 
-/* Called when no connection is served any more.  (When the server is told to end, nbdkit
- * does not call .close for open connections: their handles are lost, but the disk comes
- * to rest.  See also hangup.c.) */
+/* Called when no connection is served any more.  (When nbdkit is told to end, it does not
+ * call .close for open connections: if ending.c has not closed them before, their handles
+ * are lost, but the disk comes to rest.) */
 static void
 qcow2_cleanup (void)
 {
   struct stats s;
 
-  if (disk == NULL && dir == NULL)
-    return;
   ending = true;
   control_stop (control);
-  hangup_stop (hangup);
-  hangup = NULL;
+  ending_stop ();
+  if (disk == NULL && dir == NULL)
+    return;
   stats_stop (stats_file);
   publish_stats ();
   if (qcow2_debug_stats) {
@@ -506,6 +526,7 @@ qcow2_open (int readonly)
     return NULL;
   }
   report_last ("despite that, the export was opened");
+  connected_ms = clock_ms ();
   connections_open++;
   connections_ever++;
   return h;

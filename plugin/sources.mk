@@ -32,8 +32,8 @@ door_sources = \
 callback_sources = \
 	%reldir%/control.c \
 	%reldir%/control.h \
-	%reldir%/hangup.c \
-	%reldir%/hangup.h \
+	%reldir%/ending.c \
+	%reldir%/ending.h \
 	%reldir%/iostats.c \
 	%reldir%/iostats.h \
 	%reldir%/plugin.c \

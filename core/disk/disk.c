@@ -172,6 +172,13 @@ disk_hang_up (struct disk *d)
   generation_drop (g);
 }
 
+bool
+disk_is_busy (struct disk *d)
+{
+  return !grace_passed (d->grace, grace_stamp (d->grace)) ||
+    !grace_passed (d->flushes, grace_stamp (d->flushes));
+}
+
 /* --- properties --- */
 
 const char *

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a server end?
+ *
+ * When nbdkit is told to end, it refuses the next request of each client with an error,
+ * waits until the clients have left, and does not call .close for what they had opened.
+ * A virtual machine would see a disk error, and an idle client would hold the server.
+ * So this file comes first, with the first signal, or QMP's quit:
+ *
+ *   1  connections that come from now on wait in the queue of the listening socket.  If
+ *      that is systemd's, the next server gets them.  Those that have come, but have no
+ *      export yet, get HANDSHAKE_MS for that, and those that have just got one SETTLE_MS:
+ *      nbdkit may not have told the client
+ *   2  the server goes on until no request runs, and none is waiting in a connection, or
+ *      for QUIET_MS.  Then the descriptor of each connection becomes another socket's, from
+ *      which nbdkit reads the end, and where answers vanish.  (The connection itself cannot
+ *      be shut down under a request: without its receiving side, nbdkit refuses what it has
+ *      just read; without the sending side, nbdkit 1.32 aborts.)  So nbdkit ends it as if
+ *      the client had done so; the last .close brings the disk to rest
+ *   3  when all have gone, or after PATIENCE_MS, nbdkit is told to end
+ *
+ * A client that connects again (QEMU with reconnect-delay=) sees no error: what was not
+ * answered, it sends to the next server.  A second signal does what nbdkit does.
+ *
+ * nbdkit does not tell which sockets are its clients'.  They are those whose own address
+ * is that of a listening socket.
+ *
+ * The backing file of an image in a directory may be an NBD export of the same server.
+ * Such a connection is needed until the other clients have gone.  Then the server would
+ * wait for itself: so this file closes the images' connections to NBD servers, each when
+ * no request uses it and what was written through it is flushed.  It does so again and
+ * again, because a request that still runs may connect once more.
+ *
+ * Locks: none.  A thread does all of this; it is told by a byte in a pipe, which a signal's
+ * handler can write.
+ */
+
+#include <config.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <linux/vm_sockets.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "util/clock.h"
+#include "util/report.h"
+#include "plugin/ending.h"
+
+#define QUIET_MS 2000
+#define PATIENCE_MS 20000
+#define HANDSHAKE_MS 1000
+#define SETTLE_MS 100
+/* Between two looks at what is left. */
+#define AGAIN_MS 5
+/* A server that is its own client notices after so long that nbdkit is told to end by
+ * others (a filter). */
+#define ASK_MS 1000
+/* Listening sockets: more are ended as nbdkit does. */
+#define MOST_LISTENING 64
+
+static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+#define NR_SIGNALS (sizeof signals / sizeof signals[0])
+
+union address {
+  struct sockaddr any;
+  struct sockaddr_un path;
+  struct sockaddr_in ip;
+  struct sockaddr_in6 ip6;
+  struct sockaddr_vm vm;
+  struct sockaddr_storage room;
+};
+
+/* Of the thread, if no other is named. */
+static struct {
+  struct ending_server server;  /* constant */
+  pthread_t thread, main;       /* constant */
+  bool started;                 /* of the main thread */
+  atomic_bool stop;
+  int quiet;                    /* an eventfd on which nothing comes */
+  int sink[2];                  /* sockets: [0] reads the end, [1] gets what is written */
+  union address listening[MOST_LISTENING];
+  unsigned nr_listening;
+  bool ends;                    /* connections that are quiet */
+  bool cuts;                    /* all of them */
+  unsigned left, own;           /* connections of others, and of the server itself */
+  union address sought;
+  bool found;
+} e = { .quiet = -1, .sink = { -1, -1 } };
+
+/* Of the handler, too. */
+static int wake[2] = { -1, -1 };
+static struct sigaction before[NR_SIGNALS];
+static volatile sig_atomic_t told;
+
+/* --- signals --- */
+
+static void
+pass_on (int sig)
+{
+  for (size_t i = 0; i < NR_SIGNALS; i++)
+    if (signals[i] == sig)
+      before[i].sa_handler (sig);
+}
+
+static void
+catch (int sig)
+{
+  const int err = errno;
+
+  if (told++ || write (wake[1], "", 1) != 1)
+    pass_on (sig);
+  errno = err;
+}
+
+/* Only those for which nbdkit has a handler. */
+static void
+catch_signals (void)
+{
+  const struct sigaction ours = { .sa_handler = catch, .sa_flags = SA_RESTART };
+
+  told = 0;
+  for (size_t i = 0; i < NR_SIGNALS; i++)
+    if (sigaction (signals[i], NULL, &before[i]) == 0 &&
+        before[i].sa_handler != SIG_DFL && before[i].sa_handler != SIG_IGN &&
+        !(before[i].sa_flags & SA_SIGINFO))
+      sigaction (signals[i], &ours, NULL);
+}
+
+static void
+leave_signals (void)
+{
+  struct sigaction now;
+
+  for (size_t i = 0; i < NR_SIGNALS; i++)
+    if (sigaction (signals[i], NULL, &now) == 0 && now.sa_handler == catch)
+      sigaction (signals[i], &before[i], NULL);
+}
+
+/* --- sockets --- */
+
+/* COPY: another descriptor of the same socket, which stays open meanwhile.  OWN: its
+ * address. */
+typedef void with_socket (int fd, int copy, const union address *own);
+
+static int
+option (int fd, int name)
+{
+  int value;
+  socklen_t len = sizeof value;
+
+  return getsockopt (fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
+}
+
+/* Calls DO_IT with each stream socket of the process that listens, or that does not. */
+static void
+for_each_socket (with_socket *do_it, bool listens)
+{
+  DIR *const all = opendir ("/proc/self/fd");
+  const struct dirent *entry;
+  union address own;
+  socklen_t len;
+  int fd, copy;
+
+  while (all && (entry = readdir (all)) != NULL) {
+    fd = atoi (entry->d_name);
+    if (entry->d_name[0] == '.' || fd == dirfd (all) ||
+        (copy = fcntl (fd, F_DUPFD_CLOEXEC, 0)) == -1)
+      continue;
+    memset (&own, 0, sizeof own);
+    len = sizeof own;
+    if (option (copy, SO_TYPE) == SOCK_STREAM &&
+        option (copy, SO_ACCEPTCONN) == listens &&
+        getsockname (copy, &own.any, &len) == 0)
+      do_it (fd, copy, &own);
+    close (copy);
+  }
+  if (all)
+    closedir (all);
+}
+
+/* Was the connection with the address A accepted by a socket that listens on B?  (A
+ * socket that listens on all addresses has none of them.) */
+static bool
+belongs (const union address *a, const union address *b)
+{
+  if (a->any.sa_family != b->any.sa_family)
+    return false;
+  switch (a->any.sa_family) {
+  case AF_UNIX:
+    return memcmp (a->path.sun_path, b->path.sun_path, sizeof a->path.sun_path) == 0;
+  case AF_INET:
+    return a->ip.sin_port == b->ip.sin_port;
+  case AF_INET6:
+    return a->ip6.sin6_port == b->ip6.sin6_port;
+  case AF_VSOCK:
+    return a->vm.svm_port == b->vm.svm_port;
+  default:
+    return false;
+  }
+}
+
+static bool
+is_listened_on (const union address *own)
+{
+  for (unsigned i = 0; i < e.nr_listening; i++)
+    if (belongs (own, &e.listening[i]))
+      return true;
+  return false;
+}
+
+/* nbdkit goes on to wait for connections, but none comes. */
+static void
+stop_listening (int fd, int copy, const union address *own)
+{
+  (void) copy;
+  if (fd == e.server.spared || e.nr_listening == MOST_LISTENING || e.quiet == -1 ||
+      dup2 (e.quiet, fd) == -1)
+    return;
+  e.listening[e.nr_listening++] = *own;
+}
+
+static void
+compare (int fd, int copy, const union address *own)
+{
+  (void) fd, (void) copy;
+  e.found |= memcmp (own, &e.sought, sizeof *own) == 0;
+}
+
+/* Is the server itself at the other end? */
+static bool
+is_own_client (int fd, const union address *own)
+{
+  struct ucred peer;
+  socklen_t len = sizeof peer;
+
+  if (e.server.dir == NULL)
+    return false;
+  if (own->any.sa_family == AF_UNIX)
+    return getsockopt (fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
+      peer.pid == getpid ();
+  memset (&e.sought, 0, sizeof e.sought);
+  len = sizeof e.sought;
+  e.found = false;
+  if (getpeername (fd, &e.sought.any, &len) == 0)
+    for_each_socket (compare, false);
+  return e.found;
+}
+
+/* Has the client sent something that was not read yet? */
+static bool
+has_input (int fd)
+{
+  int bytes;
+
+  return ioctl (fd, FIONREAD, &bytes) == 0 && bytes > 0;
+}
+
+static void
+end_connection (int fd, int copy, const union address *own)
+{
+  if (!is_listened_on (own))
+    return;
+  if (is_own_client (copy, own)) {
+    e.own++;
+    return;
+  }
+  e.left++;
+  if ((e.cuts || (e.ends && !has_input (copy))) && dup2 (e.sink[0], fd) != -1)
+    shutdown (copy, SHUT_RDWR);         /* a thread may wait for input */
+}
+
+/* --- the end --- */
+
+static void
+pause_between_looks (void)
+{
+  const struct timespec moment = { .tv_nsec = AGAIN_MS * 1000000 };
+
+  nanosleep (&moment, NULL);
+}
+
+static void
+drop_answers (void)
+{
+  char bytes[65536];
+
+  while (recv (e.sink[1], bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+    ;
+}
+
+/* Have all gone? */
+static bool
+end_quiet_connections (void)
+{
+  e.left = e.own = 0;
+  for_each_socket (end_connection, false);
+  drop_answers ();
+  return e.left == 0 && *e.server.open <= e.own;
+}
+
+/* Are there connections whose client does not know that it has an export? */
+static bool
+any_begins (int64_t now)
+{
+  return !end_quiet_connections () && (e.left + e.own > *e.server.open ||
+                                       now < *e.server.last_ms + SETTLE_MS);
+}
+
+static void
+end_connections (void)
+{
+  const int64_t begin = clock_ms ();
+
+  for_each_socket (stop_listening, true);
+  /* Its poll still waits for the sockets.  (plugin.c has a handler.) */
+  pthread_kill (e.main, SIGXFSZ);
+  e.ends = e.cuts = false;
+  while (clock_ms () < begin + HANDSHAKE_MS && any_begins (clock_ms ()))
+    pause_between_looks ();
+  while (!e.stop && clock_ms () < begin + PATIENCE_MS) {
+    e.cuts = clock_ms () >= begin + QUIET_MS;
+    e.ends = !e.server.is_busy ();
+    if (end_quiet_connections ())
+      return;
+    pause_between_looks ();
+  }
+}
+
+/* Waits until this file, or nbdkit, is told to end. */
+static void
+await_end (void)
+{
+  struct pollfd fd = { .fd = wake[0], .events = POLLIN };
+
+  while (poll (&fd, 1, e.server.dir ? ASK_MS : -1) != 1)
+    if (nbdkit_nanosleep (0, 0) == -1 && errno == ESHUTDOWN)
+      return;
+}
+
+static void *
+end_in_order (void *opaque)
+{
+  await_end ();
+  if (!e.stop) {
+    end_connections ();
+    nbdkit_shutdown ();
+  }
+  for (; !e.stop; pause_between_looks ()) {
+    drop_answers ();
+    if (e.server.dir)
+      dir_hang_up (e.server.dir);
+  }
+  return NULL;
+}
+
+/* --- start and stop --- */
+
+void
+ending_begin (void)
+{
+  if (!e.started || write (wake[1], "", 1) != 1)
+    nbdkit_shutdown ();
+}
+
+static void
+close_all (void)
+{
+  int *const fds[] = { &wake[0], &wake[1], &e.quiet, &e.sink[0], &e.sink[1] };
+
+  for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
+    if (*fds[i] != -1)
+      close (*fds[i]);
+    *fds[i] = -1;
+  }
+}
+
+int
+ending_start (const struct ending_server *server)
+{
+  int err = 0;
+
+  e.server = *server;
+  e.main = pthread_self ();
+  e.nr_listening = 0;
+  e.stop = false;
+  e.quiet = eventfd (0, EFD_CLOEXEC);
+  if (e.quiet == -1 || pipe2 (wake, O_CLOEXEC | O_NONBLOCK) == -1 ||
+      socketpair (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, e.sink) == -1 ||
+      shutdown (e.sink[1], SHUT_WR) == -1)
+    err = errno;
+  else
+    err = pthread_create (&e.thread, NULL, end_in_order, NULL);
+  if (err) {
+    report_error ("cannot start the thread that ends the server: %s", strerror (err));
+    close_all ();
+    return -1;
+  }
+  e.started = true;
+  catch_signals ();
+  return 0;
+}
+
+void
+ending_stop (void)
+{
+  if (!e.started)
+    return;
+  leave_signals ();
+  e.stop = true;
+  /* (If the pipe is full, the thread is awake.) */
+  if (write (wake[1], "", 1) == 1 || errno == EAGAIN)
+    pthread_join (e.thread, NULL);
+  e.started = false;
+  close_all ();
+}
