@@ -22,8 +22,8 @@
  * reappears.  Persistent bitmaps get their new length in this step, too: see
  * bitmapset.c.
  *
- * What a disk that becomes smaller frees cannot be used in the same step, so the new tables
- * often lie past the end of the file.  A second step of the same kind moves them to the free
+ * What a disk that becomes smaller frees cannot be used in the same step, so new tables
+ * often lie past the end of the file.  A second step of the same kind moves them to free
  * clusters, after which the file can end where the data does (resize_gather).  Tables of
  * bitmaps stay where they are.
  *

@@ -25,8 +25,8 @@ extern int resize_check (const struct image *,
                          const struct resize_options *);
 
 /* After the disk became smaller: moves the tables of the disk, and refcounts, that are in
- * the file at END or past it, to free clusters before it.  So what the change had to write
- * there, because no space was free before, does not keep the file long.  END is in bytes.
+ * the file at END or past it, to free clusters before it.  So what the change had to
+ * write there, because no space was free, does not keep the file long.  END is in bytes.
  * Returns as resize_image does. */
 extern int resize_gather (const struct image *, uint64_t end, bool discard,
                           struct shadow **done);

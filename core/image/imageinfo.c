@@ -78,6 +78,24 @@ free_facts (struct facts *f)
   bitmapdir_free (&f->bitmaps);
 }
 
+/* Those of a file that was cut off cannot be told: it still has the rest. */
+static int
+read_snapshots (const struct image *im, struct snapshots *list)
+{
+  int r;
+
+  report_keep ();
+  r = snapshots_list (im->file, &im->header, list);
+  report_end_keeping (r == -1 && !list->cut);
+  if (r == 0 || !list->cut)
+    return r;
+  report_notice ("%s: the file ends before the end of its snapshot table (at %" PRIu64
+                 "), or of what this names: snapshots are not described",
+                 storage_path (im->file), im->header.snapshots_offset);
+  snapshots_free (list);
+  return 0;
+}
+
 /* The caller calls free_facts in any case. */
 static int
 read_facts (const struct image *im, struct facts *f)
@@ -85,7 +103,7 @@ read_facts (const struct image *im, struct facts *f)
   const struct header *h = &im->header;
 
   memset (f, 0, sizeof *f);
-  if (snapshots_list (im->file, h, &f->snapshots) == -1 ||
+  if (read_snapshots (im, &f->snapshots) == -1 ||
       (h->has_bitmaps && bitmapdir_list (im->file, h, NULL, &f->bitmaps) == -1))
     return -1;
   return is_luks (h) ? read_luks (im, &f->luks) : 0;

@@ -90,10 +90,10 @@ read_string (struct storage *file, uint64_t offset, size_t len)
   return s;
 }
 
-/* Reads an entry of the table into *S. */
+/* Reads an entry of the table into *S.  *CUT: see struct snapshots. */
 static int
 read_entry (struct storage *file, const struct header *h,
-            const struct snaptable_entry *e, struct snapshot *s)
+            const struct snaptable_entry *e, struct snapshot *s, bool *cut)
 {
   const struct qcow2_snapshot entry = e->raw;
   const uint64_t strings = e->at + sizeof entry + get32 (entry.extra_size);
@@ -102,7 +102,8 @@ read_entry (struct storage *file, const struct header *h,
 
   if (get32 (entry.extra_size) > QCOW2_MAX_SNAPSHOT_EXTRA)
     return bad_table (file, e->at, e->i, "extra data is too long");
-  if (!e->whole)
+  *cut = !e->whole;
+  if (*cut)
     return bad_table (file, e->at, e->i, "it lies beyond the end of the file");
   if (e->excess)
     return bad_table (file, e->at, e->i, "snapshot table is too large");
@@ -114,7 +115,8 @@ read_entry (struct storage *file, const struct header *h,
     return bad_table (file, e->at, e->i, "L1 table is too large");
   if ((s->l1_offset & (h->cluster_size - 1)) != 0)
     return bad_table (file, e->at, e->i, "L1 table offset is not aligned");
-  if (!range_within (s->l1_offset, l1_bytes, storage_size (file)))
+  *cut = !range_within (s->l1_offset, l1_bytes, storage_size (file));
+  if (*cut)
     return bad_table (file, e->at, e->i, "L1 table lies beyond the end of the file");
 
   s->date_sec = get32 (entry.date_sec);
@@ -172,6 +174,7 @@ snapshots_list (struct storage *file, const struct header *h,
 
   snapshots->n = 0;
   snapshots->table_bytes = 0;
+  snapshots->cut = false;
   snapshots->by_name = snapshots->by_id = NULL;
   snapshots->list = memory_new (h->nb_snapshots + 1, sizeof *snapshots->list);
   if (snapshots->list == NULL)
@@ -179,9 +182,11 @@ snapshots_list (struct storage *file, const struct header *h,
   for (i = 0; i < h->nb_snapshots; i++) {
     snapshots->n = i + 1;       /* needed by snapshots_free */
     r = snaptable_next (file, h, &e);
+    snapshots->cut = r == 0;
     if (r == 0)
       bad_table (file, e.next, i, "it lies beyond the end of the file");
-    if (r <= 0 || read_entry (file, h, &e, &snapshots->list[i]) == -1)
+    if (r <= 0 ||
+        read_entry (file, h, &e, &snapshots->list[i], &snapshots->cut) == -1)
       return -1;
   }
   snapshots->table_bytes = i == 0 ? 0 : e.next - h->snapshots_offset;

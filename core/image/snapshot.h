@@ -31,6 +31,8 @@ struct snapshots {
   struct snapshot *list;
   uint32_t n;
   uint64_t table_bytes;         /* size of the table in the file */
+  bool cut;                     /* invalid, because the file ends before the end of the
+                                   table, or of an L1 table that it names */
   struct names *by_name, *by_id;
 };
 

@@ -28,6 +28,9 @@ def describe(image, chain=False, more=(), fds=()):
     os.close(report)
     if result.status != 0:
         raise Failure(programs.reason(result.said))
+    if "error: " in result.said:
+        # What is missing in the answer.
+        cli.tell(programs.reason(result.said))
     return jsontext.loads(text)
 
 

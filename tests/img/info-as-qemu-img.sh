@@ -96,6 +96,19 @@ for options in compat=1.1 compat=0.10 cluster_size=2M; do
     informed cut.qcow2
   done
 done
+# It is told that there were snapshots; qemu-img takes zeros for them.
+in_theirs qemu-img create -q -f qcow2 -b disk.qcow2 -F qcow2 cut.qcow2 5M
+in_theirs qemu-io -f qcow2 -c 'write 0 1M' cut.qcow2
+in_theirs qemu-img snapshot -c one cut.qcow2
+for size in 1000000 65536 4000 512; do
+  truncate -s "$size" theirs/cut.qcow2
+  both_status info cut.qcow2
+  [ "$status" = 0 ]
+  diff <(lines theirs.out | grep -v -e '^Snapshot list' -e '^ID' -e 1970-01-01) \
+    <(lines ours.out)
+  grep 'snapshots are not described' ours.err
+  [ "$(wc -l < ours.err)" = 1 ]
+done
 for bad in none.qcow2 "" "-f qcow2 disk.raw" "--output=x disk.qcow2" "disk.qcow2 over.qcow2"; do
   # shellcheck disable=SC2086
   both_status info $bad
