@@ -22,8 +22,8 @@
  * A crash.  The old image is whole at each instant, and so is the target from the moment
  * when it came to rest.  Until the gate opens, clients have flushed nothing that is not in
  * the old image; from then on, what they flush is in the target alone.  No file says which
- * one is the disk.  Whoever asked for the pivot learns that it is done; if the server ends
- * before that, the old image is the disk, unless the target is complete.
+ * one is the disk: whoever asked for the pivot learns that it is done, and a line in the
+ * server's log says so before the gate opens.
  *
  * The target is an image that this process writes as it would any disk: it has its own
  * allocator, checkpoints and locks, and can fail without harm to the disk.
@@ -87,6 +87,7 @@ struct mirror {
 
   struct disk_change change;    /* the pivot */
   struct image *top;            /* the target, when it came to rest */
+  const char *old;              /* the image that the disk leaves */
 };
 
 static int
@@ -335,13 +336,23 @@ make_top (void *opaque, struct image *present)
 {
   struct mirror *m = opaque;
 
-  (void) present;
+  m->old = storage_path (present->file);
   if (copy_rest (m) == -1 || come_to_rest (m) == -1)
     return -1;
   m->top = image_again (m->target.image);
   m->change.top = m->top;
   m->change.over = disk_inside (m->to_disk).view->layers;
   return m->top ? 0 : -1;
+}
+
+/* Clients still wait.  Whoever finds the files after a crash can learn from this which one
+ * was the disk. */
+static void
+tell_move (void *opaque)
+{
+  const struct mirror *m = opaque;
+
+  report_notice ("%s: the disk has moved here from %s", target_path (m), m->old);
 }
 
 const char *
@@ -356,7 +367,7 @@ mirror_pivot (struct mirror *m)
   if (m->why_no_pivot)
     return refuse (ENOTSUP, target_path (m), m->why_no_pivot);
   m->change = (struct disk_change) {
-    .opaque = m, .make = make_top, .data_file = true,
+    .opaque = m, .make = make_top, .release = tell_move, .data_file = true,
   };
   return disk_change (m->disk, &m->change);
 }
