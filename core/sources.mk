@@ -153,6 +153,8 @@ core_sources = \
 	%reldir%/mapping/mapslice.c \
 	%reldir%/mapping/pack.c \
 	%reldir%/mapping/pack.h \
+	%reldir%/mapping/places.c \
+	%reldir%/mapping/places.h \
 	%reldir%/mapping/prealloc.c \
 	%reldir%/mapping/prealloc.h \
 	%reldir%/mapping/resolve.c \
@@ -293,8 +295,12 @@ core_sources = \
 	%reldir%/change/shadowend.c \
 	%reldir%/change/shadowwidth.c \
 	%reldir%/change/shadowtab.c \
+	%reldir%/change/snapbelow.c \
+	%reldir%/change/snapbelow.h \
 	%reldir%/change/snapedit.c \
 	%reldir%/change/snapedit.h \
+	%reldir%/change/stream.c \
+	%reldir%/change/stream.h \
 	$(NULL)
 
 # Nothing of the core is visible outside of the plugin.

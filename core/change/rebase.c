@@ -49,9 +49,11 @@
 #include "storage/nbduri.h"
 #include "format/entry.h"
 #include "image/backlink.h"
+#include "mapping/places.h"
 #include "disk/disk.h"
 #include "change/edit.h"
 #include "change/rebase.h"
+#include "change/snapbelow.h"
 
 /* Resolving longer parts of the chain at a time saves reads in every layer, if the memory
  * limit for mappings allows it. */
@@ -135,60 +137,14 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
 
 /* --- what has to be copied? --- */
 
-/* A hole of a raw file shows zeros, which need not be read.  May shorten the run. */
-static void
-look_for_hole (const struct layers *layers, struct run *run)
-{
-  if (run->kind == RUN_NORMAL && layers_header (layers, run->layer) == NULL &&
-      storage_hole (layers_data_file (layers, run->layer), run->host, &run->len))
-    run->kind = RUN_ZERO;
-}
-
-/* Are the bytes of both runs, which begin at the same guest offset, the same ones? */
-static bool
-same_place (const struct copying *c, const struct run *a, const struct run *b)
-{
-  const struct layers *old = c->old.layers, *new = c->new.layers;
-
-  if (a->kind != b->kind)
-    return false;
-  if (a->kind == RUN_ZERO)
-    return true;
-  /* (The bytes of a raw file are read as they are; those of an image may have to be
-   * decrypted.) */
-  return a->host == b->host &&
-    (layers_header (old, a->layer) == NULL) == (layers_header (new, b->layer) == NULL) &&
-    storage_same (layers_data_file (old, a->layer), layers_data_file (new, b->layer));
-}
-
-/* The image has nothing in [at, at + *len).  Sets *LEN to the length of its beginning
- * that both chains have in the same place (returns 0) or that has to be compared (1): in
- * units, except at the end of the disk. */
+/* The image has nothing in [at, at + *len). */
 static int
 compare_places (const struct copying *c, uint64_t at, uint64_t *len)
 {
-  const uint64_t unit = entry_unit_size (&c->disk.image->header);
-  uint64_t same = 0, n;
-  struct run a, b;
+  const struct places old = { c->old.layers, c->old.lower };
+  const struct places new = { c->new.layers, c->new.lower };
 
-  do {
-    if (layers_lookup (c->old.lower, at + same, *len - same, &a) == -1 ||
-        layers_lookup (c->new.lower, at + same, *len - same, &b) == -1)
-      return -1;
-    look_for_hole (c->old.layers, &a);
-    look_for_hole (c->new.layers, &b);
-    n = min64 (a.len, b.len);
-    if (!same_place (c, &a, &b)) {
-      if (same >= unit) {
-        *len = round_down (same, unit);
-        return 0;
-      }
-      *len = min64 (*len, round_up (same + n, unit));
-      return 1;
-    }
-    same += n;
-  } while (same < *len);
-  return 0;
+  return places_differ (&old, &new, entry_unit_size (&c->disk.image->header), at, len);
 }
 
 /* Looks at [at, end), which begins and ends with a unit (or ends with the disk).  *LEN is
@@ -391,34 +347,10 @@ copy_all (const struct disk_inside *in, struct layers *next, const struct disk_o
 
 /* --- is it allowed? --- */
 
-/* Does the disk of this snapshot show data of lower layers?  1, 0, or -1 (reported). */
-static int
-needs_below (const struct disk_inside *in, const struct disk_options *o,
-             const struct snapshot *s)
-{
-  struct layers_view *v =
-    layers_view_new_snapshot (in->view->layers, in->map, s->l1_offset, s->disk_size,
-                              o->l2_slice);
-  uint64_t at;
-  struct run run;
-  int r = 0;
-
-  if (v == NULL)
-    return -1;
-  for (at = 0; r == 0 && at < s->disk_size; at += run.len) {
-    r = layers_lookup (v, at, s->disk_size - at, &run);
-    if (r == 0)
-      r = run.layer > 0 && run.kind != RUN_ZERO;
-  }
-  layers_view_free (v);
-  return r;
-}
-
 static int
 check_snapshots (const struct disk_inside *in, const struct image *image,
                  const struct disk_options *o, const struct rebase *to)
 {
-  const struct header *h = &image->header;
   char name[PRINTABLE_SIZE (64)];
   const struct snapshot *s;
   unsigned i;
@@ -429,8 +361,7 @@ check_snapshots (const struct disk_inside *in, const struct image *image,
                    "");
   for (i = 0; i < image->snapshots.n; i++) {
     s = &image->snapshots.list[i];
-    r = s->disk_size > (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits)
-      ? 1 : needs_below (in, o, s);
+    r = snapbelow_needs (in->view->layers, in->map, o->l2_slice, s);
     if (r == -1)
       return -1;
     if (r == 1)

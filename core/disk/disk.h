@@ -168,6 +168,14 @@ extern int disk_hold (struct disk *, int (*fn) (void *opaque), void *opaque);
 /* May the disk still be changed?  -1: the cause was reported. */
 extern int disk_check (struct disk *);
 
+/* Work on a disk with clients writing, which has come as one of them (disk_connect): FN
+ * does a piece of it, with the writable view, as a request of a client does.  While the disk
+ * changes, it waits.  Returns what FN does; or -1 with EIO: the disk has failed. */
+extern int disk_piece (struct disk *, int (*fn) (void *opaque, const struct view *),
+                       void *opaque);
+/* Makes everything durable that was done before.  -1: reported. */
+extern int disk_flush (struct disk *);
+
 /* Those with which it was opened, without the secret.  They belong to the disk. */
 extern const struct disk_options *disk_get_options (const struct disk *);
 

@@ -154,22 +154,31 @@ record (const struct disk *d, uint64_t offset, uint64_t end)
     dirtyset_record (set, offset, end - offset);
 }
 
-/* The same for a request that changes the disk: behind the gate it waits.  (The view comes
- * last: a new generation becomes writable before the gate opens.)  NULL: EIO, without a
- * pin; the disk could not go on after a change, which was reported (R9). */
+/* The pin of a request that changes the disk: behind the gate it waits. */
+static inline struct grace_pin
+pass_gate (struct disk *d)
+{
+  struct grace_pin pin;
+
+  for (;;) {
+    pin = grace_enter (d->grace);
+    if (gate_is_open (d))
+      return pin;
+    grace_leave (d->grace, pin);
+    disk_wait_at_gate (d);
+  }
+}
+
+/* The same as `begin' for such a request.  (The view comes last: a new generation becomes
+ * writable before the gate opens.)  NULL: EIO, without a pin; the disk could not go on after
+ * a change, which was reported (R9). */
 static inline const struct view *
 begin_change (const struct export *e, uint64_t offset, uint64_t end, struct grace_pin *pin,
               struct view *made)
 {
   const struct view *v;
 
-  for (;;) {
-    *pin = grace_enter (e->disk->grace);
-    if (gate_is_open (e->disk))
-      break;
-    grace_leave (e->disk->grace, *pin);
-    disk_wait_at_gate (e->disk);
-  }
+  *pin = pass_gate (e->disk);
   v = view_of (e, made);
   if (v->w && end <= v->size) {
     record (e->disk, offset, end);
@@ -399,8 +408,8 @@ export_zero (struct export *e, uint64_t count, uint64_t offset, unsigned flags, 
   return serve_pieces (e, &zero, count, offset);
 }
 
-static int
-flush (const struct disk *d)
+int
+disk_flush (struct disk *d)
 {
   const struct grace_pin pin = grace_enter (d->flushes);
   const struct view *v = atomic_load (&d->current);
@@ -419,7 +428,25 @@ export_flush (struct export *e)
 
   do {
     spacewait_begin (wait);
-    r = flush (e->disk);
+    r = disk_flush (e->disk);
   } while (spacewait_again (wait, &request, r));
+  return r;
+}
+
+/* --- other work --- */
+
+int
+disk_piece (struct disk *d, int (*fn) (void *opaque, const struct view *), void *opaque)
+{
+  const struct grace_pin pin = pass_gate (d);
+  const struct view *v = atomic_load (&d->current);
+  int r = -1;
+
+  errno = EIO;
+  if (v->w)
+    r = fn (opaque, v);
+  KEEP_ERRNO_FOR_BLOCK;
+  grace_leave (d->grace, pin);
+  relieve (d);
   return r;
 }

@@ -378,7 +378,7 @@ read_next (struct disk *d, const struct disk_change *c)
   if (again == NULL && !replaced)
     return NULL;
   layers = layers_over (top, top == again ? NULL : again,
-                        c->over ? c->over : d->now->layers);
+                        c->over ? c->over : d->now->layers, 1);
   if (layers)
     next = generation_new (d, top, layers);
   image_close (again);          /* the generation is an owner of its own */

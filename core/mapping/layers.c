@@ -118,7 +118,8 @@ layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
 }
 
 struct layers *
-layers_over (struct image *top, struct image *second, const struct layers *below)
+layers_over (struct image *top, struct image *second, const struct layers *below,
+             unsigned from)
 {
   struct layers *s = layers_new ();
 
@@ -129,7 +130,7 @@ layers_over (struct image *top, struct image *second, const struct layers *below
     layers_free (s);
     return NULL;
   }
-  for (unsigned i = 1; i < below->n; i++) {
+  for (unsigned i = from; i < below->n; i++) {
     s->layers[s->n++] = below->layers[i];
     atomic_fetch_add (&below->layers[i]->owners, 1);
   }

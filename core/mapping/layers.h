@@ -29,10 +29,9 @@ extern int layers_add_image (struct layers *, struct image *);
 extern int layers_add_raw (struct layers *, struct storage *, uint64_t size);
 
 /* Creates a stack of TOP (as for layers_add_image), of SECOND (the same; NULL: nothing), and
- * of the layers that are below the top image of another stack, which shares them.  NULL:
- * reported. */
+ * of the layers from FROM on of another stack, which shares them.  NULL: reported. */
 extern struct layers *layers_over (struct image *top, struct image *second,
-                                   const struct layers *);
+                                   const struct layers *, unsigned from);
 
 extern unsigned layers_count (const struct layers *);
 /* NULL: a raw file. */

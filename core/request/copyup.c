@@ -4,9 +4,10 @@
  *
  * Specification: "Cluster mapping" (unallocated clusters read from the backing file).
  *
- * For copy-on-read, when a read finds something to store.  Ranges that the top image
- * contains, and ranges that read as zeros below, are left alone.  The rest is stored, in
- * whole clusters:
+ * For copy-on-read, when a read finds something to store; and to have the top image lie
+ * over other layers, or over none (copyup_store).  Ranges that the top image contains, and
+ * ranges that read as zeros below, are left alone; over other layers, those are that have
+ * the range in the same place.  The rest is stored, in whole clusters:
  *
  *   claim     the guest clusters (inflight); look them up again: from now on they stay
  *             unallocated
@@ -32,7 +33,8 @@
  * The contents of the disk do not change, so bitmaps record nothing.
  *
  * Data that is all zeros needs no host clusters.  It is turned into zero clusters
- * (version 3), so that the next read does not look at the layers below again.
+ * (version 3), so that the next read does not look at the layers below again.  If other
+ * layers may show something there later, version 2 needs host clusters for them.
  *
  * Locks: the claim, as in cow.c.  `retry_at' is atomic: a thread that reads an older
  * value makes one attempt too many or too few.
@@ -41,6 +43,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +83,13 @@ copyup_free (struct copyup *f)
 
 /* --- what has to be stored? --- */
 
+/* Who wants something to be stored. */
+struct wish {
+  const struct view *v;
+  const struct places *over;    /* the layers over which the image comes to lie; NULL: none,
+                                   or the same ones */
+};
+
 /* A view of the disk as if the top image were empty. */
 static struct view
 below (const struct view *v)
@@ -101,9 +111,11 @@ shows_below (const struct run *run)
  * the disk).  *LEN is the length of its beginning that has to be stored (returns 1) or
  * left alone (0).  Returns -1 on error. */
 static int
-look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
+look (const struct wish *w, uint64_t at, uint64_t end, uint64_t *len)
 {
+  const struct view *const v = w->v;
   const uint64_t unit = entry_unit_size (&v->image->header);
+  const struct places present = { v->layers, v->lower };
   const struct view b = below (v);
   struct extent first;
   const struct extents_query x = {
@@ -116,6 +128,8 @@ look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
   *len = run.len;
   if (!shows_below (&run))
     return 0;
+  if (w->over)
+    return places_differ (&present, w->over, unit, at, len);
   if (request_extents (&b, run.len, at, &x) == -1)
     return -1;
   if (first.type == EXTENT_DATA) {
@@ -136,15 +150,15 @@ look (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
 /* The same, but a stretch to be stored is extended until it fills a piece: its data may
  * come from many layers. */
 static int
-stretch (const struct view *v, uint64_t at, uint64_t end, uint64_t *len)
+stretch (const struct wish *w, uint64_t at, uint64_t end, uint64_t *len)
 {
   uint64_t more;
-  int r = look (v, at, end, len);
+  int r = look (w, at, end, len);
 
   if (r != 1)
     return r;
   while (*len < PIECE && *len < end - at) {
-    r = look (v, at + *len, end, &more);
+    r = look (w, at + *len, end, &more);
     if (r == -1)
       return -1;
     if (r == 0)
@@ -162,6 +176,7 @@ struct store {
   const char *data;             /* of [start, end), padded with zeros to a whole cluster
                                    or unit */
   uint64_t start, end;
+  bool hides;                   /* zeros have to be stored, too */
   struct l2_edit *edit;
 };
 
@@ -197,6 +212,16 @@ store_data (struct store *s, uint64_t from, uint64_t to)
   return 0;
 }
 
+/* Is the cluster at AT to be stored without data? */
+static bool
+is_zero_cluster (const struct store *s, uint64_t at)
+{
+  const struct header *h = &s->v->image->header;
+
+  return (h->version >= 3 || !s->hides) &&
+    bytes_are_zero (s->data + (at - s->start), h->cluster_size);
+}
+
 static int
 store_clusters (struct store *s)
 {
@@ -207,9 +232,9 @@ store_clusters (struct store *s)
   bool zero;
 
   for (at = s->start; at < end; at = next) {
-    zero = bytes_are_zero (s->data + (at - s->start), cs);
+    zero = is_zero_cluster (s, at);
     for (next = at + cs; next < end; next += cs)
-      if (bytes_are_zero (s->data + (next - s->start), cs) != zero)
+      if (is_zero_cluster (s, next) != zero)
         break;
     if (!zero) {
       if (store_data (s, at, next) == -1)
@@ -234,7 +259,7 @@ store_part (struct store *s, bool has_host, uint64_t host)
   struct alloc_run run;
 
   if (bytes_are_zero (s->data, len)) {
-    if (has_host)
+    if (has_host || s->hides)
       l2_set (s->edit, s->start, s->end - s->start, RUN_ZERO_ALLOC, 0, false);
     return 0;
   }
@@ -259,6 +284,7 @@ store_part (struct store *s, bool has_host, uint64_t host)
 struct copy {
   uint64_t len;         /* of the guest range that was handled, bytes */
   bool known;           /* the buffer contains the data of the range */
+  bool left;            /* it was not stored: its host cluster has other references */
 };
 
 /* The top image does not contain the run at START.  Is it whole clusters (false) or, with
@@ -284,11 +310,12 @@ is_partial (const struct view *v, const struct run *run, uint64_t start,
 
 /* Under the claim. */
 static int
-copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
+copy_claimed (const struct wish *w, void *buf, uint64_t start, uint64_t end,
               struct copy *c)
 {
+  const struct view *const v = w->v;
   const struct view b = below (v);
-  struct store s = { .v = v, .data = buf, .start = start };
+  struct store s = { .v = v, .data = buf, .start = start, .hides = w->over };
   struct l2_edit edit;
   struct run run;
   bool partial;
@@ -303,8 +330,9 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
   if (request_read (&b, buf, c->len, start) == -1)
     return -1;
   c->known = true;
-  if (run.kind == RUN_RESERVED && !run.copied)
-    return 0;                   /* the host cluster has other references */
+  c->left = run.kind == RUN_RESERVED && !run.copied;
+  if (c->left)
+    return 0;
 
   s.end = start + c->len;
   if (health_check (v->image->health) == -1 ||
@@ -326,8 +354,9 @@ copy_claimed (const struct view *v, void *buf, uint64_t start, uint64_t end,
 /* Stores the beginning of [start, end), which `stretch' has found.  BUF has room for it,
  * in whole clusters.  -1 (reported): it could not be read or, if c->known, not stored. */
 static int
-copy (const struct view *v, void *buf, uint64_t start, uint64_t end, struct copy *c)
+copy (const struct wish *w, void *buf, uint64_t start, uint64_t end, struct copy *c)
 {
+  const struct view *const v = w->v;
   const unsigned bits = v->image->header.cluster_bits;
   struct inflight_claim claim;
   int r;
@@ -335,7 +364,7 @@ copy (const struct view *v, void *buf, uint64_t start, uint64_t end, struct copy
   *c = (struct copy) { 0 };
   end = min64 (end, start + l2_edit_limit (v->w->l2, start));
   inflight_claim (v->w->inflight, &claim, start >> bits, (end - 1) >> bits);
-  r = copy_claimed (v, buf, start, end, c);
+  r = copy_claimed (w, buf, start, end, c);
   inflight_release (v->w->inflight, &claim);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (v->image->health,
@@ -381,6 +410,7 @@ static int
 read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
 {
   CLEANUP_FREE char *scratch = NULL;
+  const struct wish w = { .v = r->v };
   const uint64_t cs = r->v->image->header.cluster_size;
   char *buf;
   struct copy c;
@@ -397,7 +427,7 @@ read_and_store (struct copyup_read *r, uint64_t start, uint64_t end)
       return read_plainly (r, min64 (end, r->end));
   }
 
-  if (copy (r->v, buf, start, end, &c) == -1) {
+  if (copy (&w, buf, start, end, &c) == -1) {
     if (!c.known)
       return -1;                /* it cannot be read without storing either */
     report_error ("%s: copy-on-read: cannot store data in the image: %m",
@@ -419,6 +449,7 @@ static int
 decide (const struct copyup_read *r, uint64_t at, uint64_t *start, uint64_t *len)
 {
   const struct view *v = r->v;
+  const struct wish w = { .v = v };
   const uint64_t cs = v->image->header.cluster_size;
   const uint64_t end = min64 (round_up (r->end, cs), v->size);
   const int64_t retry_at = atomic_load (&v->w->copyup->retry_at);
@@ -429,7 +460,7 @@ decide (const struct copyup_read *r, uint64_t at, uint64_t *start, uint64_t *len
   if (health_check (v->image->health) == -1 || (retry_at != 0 && clock_ms () < retry_at))
     return 0;
   for (;;) {
-    must = stretch (v, *start, end, len);
+    must = stretch (&w, *start, end, len);
     if (must == -1 || *start + *len > at)
       return must;
     *start += *len;
@@ -460,4 +491,37 @@ copyup_read (const struct view *v, void *buf, uint64_t count, uint64_t offset)
       return -1;
   }
   return r.stored;
+}
+
+/* --- for other layers below --- */
+
+int
+copyup_store (const struct view *v, struct copyup_store *s, uint64_t end)
+{
+  const struct wish w = { .v = v, .over = s->over };
+  const uint64_t most = max64 (COPYUP_STORE_PIECE, v->image->header.cluster_size);
+  uint64_t len;
+  struct copy c;
+  int r;
+
+  s->reads = true;
+  r = stretch (&w, s->at, end, &len);
+  if (r != 1) {
+    s->at += r == 0 ? len : 0;
+    return r;
+  }
+  r = copy (&w, s->buf, s->at, s->at + min64 (len, most), &c);
+  s->reads = !c.known;
+  if (r == -1)
+    return -1;
+  if (c.left) {
+    report_error ("%s: the cluster of the guest offset %" PRIu64 " contains only some of "
+                  "its subclusters, and has other references: cannot store the others",
+                  storage_path (v->image->file), s->at);
+    errno = ENOTSUP;
+    return -1;
+  }
+  s->at += c.len;
+  s->copied += c.known ? c.len : 0;
+  return c.known;
 }

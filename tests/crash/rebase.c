@@ -4,8 +4,9 @@
  * at any moment?
  *
  * Random images over a raw file, a qcow2 image or nothing are rebased: to another raw
- * file, to a file above or below the old one, or to nothing (flattened).  That is
- * interrupted in all ways (interrupt.c).
+ * file, to a file above or below the old one, or to nothing (flattened).  Where the new
+ * file is below the old one, or there is none, this may be done as for a disk in use
+ * (stream.c).  It is interrupted in all ways (interrupt.c).
  *
  * Each time the file that is left names either the old backing file or the new one, and
  * shows, over that, the same data as before.  Its metadata has no faults (checker.c, now
@@ -23,6 +24,7 @@
 
 #include "util/bytes.h"
 #include "format/format.h"
+#include "change/stream.h"
 #include "lib/allocations.h"
 #include "lib/changes.h"
 #include "lib/checker.h"
@@ -39,6 +41,8 @@
 struct trial {
   struct image_spec spec;
   struct rebase to;             /* its name as in the header */
+  bool streams;                 /* as in use; over this layer then: */
+  unsigned base;
   char *from;                   /* the old one */
   struct disk_options options;
   struct interrupt interrupt;
@@ -146,11 +150,75 @@ check_written (const struct trial *t, const struct blob *b)
     end = min64 (at + unit, t->spec.size);
     for (i = at; i < end && byte_of (&t->old, i) == byte_of (&t->new, i); i++)
       ;
-    if (!t->had[at] && own[at] != (i < end))
+    if (!t->had[at] && (t->streams ? own[at] < (i < end) : own[at] != (i < end)))
       FAIL ("the unit at %" PRIu64 " %s", at, own[at] ? "was copied in vain"
             : "was not copied");
   }
   free (own);
+}
+
+/* --- streams --- */
+
+static int
+step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
+{
+  const struct chunks_watch *watch = opaque;
+
+  if (done == total || chunks_tell (watch, done, total, copied))
+    return 0;
+  errno = EINTR;
+  return -1;
+}
+
+static int
+fails (void *opaque, bool reads, int err)
+{
+  (void) opaque, (void) reads;
+  errno = err;
+  return -1;
+}
+
+static int
+stream_as_writer (struct trial *t, struct disk *disk, const struct chunks_watch *watch)
+{
+  const struct stream_watch w = { .step = step, .fails = fails, .opaque = (void *) watch };
+  bool writable = true;
+  struct stream *s;
+  int r = -1;
+
+  if (disk_connect (disk, &writable) == -1)
+    return change_close (disk, -1);
+  CHECK (writable);
+  s = stream_new (disk, t->base, t->base ? t->to.name : NULL);
+  if (s && stream_copy (s, &w) == 0)
+    r = stream_finish (s);
+  stream_free (s);
+  return change_close (disk, r);
+}
+
+static int
+stream (struct trial *t, const struct disk_options *o, const struct chunks_watch *watch)
+{
+  const struct disk_options reached = reach_disk (o);
+  struct disk *disk = change_open (&reached);
+  const struct disk_inside in = disk ? disk_inside (disk) : (struct disk_inside) { NULL };
+
+  if (disk && layers_count (in.view->layers) > (t->base ? 2 : 1)) {
+    if (chunks_tell (watch, 0, in.view->size, 0))
+      return stream_as_writer (t, disk, watch);
+    errno = EINTR;
+    return change_close (disk, -1);
+  }
+  return change_close (disk, disk ? 0 : -1);
+}
+
+static int
+make_change (struct trial *t, const struct disk_options *o,
+             const struct chunks_watch *watch)
+{
+  uint64_t copied;
+
+  return t->streams ? stream (t, o, watch) : change_rebase (o, &t->to, watch, &copied);
 }
 
 /* Somebody finds what is left, and begins again. */
@@ -162,7 +230,6 @@ rebase_again (void *opaque, const struct remains *left)
   struct disk_options options = t->options;
   struct blob after;
   unsigned long leaks_after;
-  uint64_t copied;
   int r;
 
   blob_save (SURVIVOR, left->file);
@@ -173,7 +240,7 @@ rebase_again (void *opaque, const struct remains *left)
   }
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
-  if (change_rebase (&options, &t->to, NULL, &copied) == -1)
+  if (make_change (t, &options, NULL) == -1)
     FAIL ("what is left can't be rebased: %m (%s)", last_error ());
   blob_load (SURVIVOR, &after);
   if (!names (&after, t->to.name))
@@ -208,10 +275,9 @@ rebase (void *opaque, const struct storage_hooks *hooks,
         const struct chunks_watch *watch)
 {
   struct trial *t = opaque;
-  uint64_t copied;
 
   t->options.hooks = hooks;
-  return change_rebase (&t->options, &t->to, watch, &copied);
+  return make_change (t, &t->options, watch);
 }
 
 /* A raw file that differs from OLD here and there, and is longer or shorter. */
@@ -276,6 +342,7 @@ choose_chains (struct trial *t, struct rng *rng)
   switch (rng_below (rng, 5)) {
   case 0:
     to = NULL;
+    t->streams = rng_below (rng, 2);
     break;
   case 1:
     make_between (t, rng);
@@ -286,6 +353,8 @@ choose_chains (struct trial *t, struct rng *rng)
     spec->backing = BETWEEN;
     spec->backing_raw = false;
     to = OLD;
+    t->streams = rng_below (rng, 2);
+    t->base = 2;
     break;
   case 3:
     spec->backing = NULL;
@@ -363,8 +432,8 @@ make_trial (struct trial *t, struct rng *rng)
   };
   printf ("%u: ", trials_number);
   image_print (spec);
-  printf ("%s%s, extension of %" PRIu64 " bytes, from \"%s\" to \"%s\"\n",
-          spec->compressed ? ", compressed" : "", t->has_bitmap ? ", bitmap" : "",
+  printf ("%s%s%s, extension of %" PRIu64 " bytes, from \"%s\" to \"%s\"\n",
+          t->streams ? ", streamed" : "", spec->compressed ? ", compressed" : "", t->has_bitmap ? ", bitmap" : "",
           t->pushed, t->from, t->to.name);
   fflush (stdout);
 }

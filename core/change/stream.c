@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a disk in use come to do without some of its layers?
+ *
+ *      top        top'         top contains what it showed of the layers that go
+ *      layer 1
+ *      layer 2
+ *      base       base         or nothing
+ *
+ * The order of steps, and the state of the image after a crash:
+ *
+ *   copy, while clients write   over the old layers; it contains more
+ *   flush                       the same; all of it is durable
+ *   one disk_change             over the base
+ *
+ * The disk shows the same at each moment.  If it is interrupted, the next run finds what
+ * the top has already, and goes on with the rest.
+ *
+ * A piece is copied as copy-on-read does it (copyup.c), under the same claims: only where
+ * the top image contains nothing.  So what clients write meanwhile is never replaced.  What
+ * the base has in the same place is left alone (places.c).  Zeros over data of the base are
+ * stored as zeros.
+ *
+ * What the top contains once, it contains for ever: clients change it, but a trim leaves
+ * zeros.  Only in version 2, which has no entries for zeros, a trimmed cluster shows the
+ * layers below again, if they are zeros there; over a base it might show something else
+ * then.  So there all of it is looked at once more behind the gate, with no client writing.
+ *
+ * Internal snapshots lie over the same layers as the disk, and nothing is copied for them.
+ * So an image with snapshots is refused, unless it becomes independent and they need
+ * nothing of the layers below.
+ *
+ * The contents of the disk do not change, so bitmaps record nothing.
+ *
+ * Memory: a piece, and mappings within the disk's limit.
+ *
+ * Locks: none; the image's own rooms have theirs.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/memory.h"
+#include "util/printable.h"
+#include "util/report.h"
+#include "image/backlink.h"
+#include "request/copyup.h"
+#include "change/edit.h"
+#include "change/snapbelow.h"
+#include "change/stream.h"
+
+/* How often that what was copied is made durable. */
+#define FLUSH_MS 5000
+/* The longest look at what need not be copied, as one piece: as many runs. */
+#define MOST_LOOKS 64
+
+struct stream {
+  struct disk *disk;
+  struct backlink link;         /* what the header will say */
+  char *name;                   /* of the backing file there; NULL: none */
+  struct image *image;          /* the top; as of the beginning */
+  unsigned nr_layers;           /* of the disk now */
+  struct layers *next;          /* the top over those that stay */
+  struct places over;           /* those; no view: there are none */
+  void *buf;                    /* a piece */
+};
+
+static int
+refuse (const struct disk *d, const char *why, const char *what)
+{
+  report_error ("%s: its backing files cannot be copied into the image: %s%s",
+                disk_get_options (d)->path, why, what);
+  errno = EPERM;
+  return -1;
+}
+
+/* --- is it possible? --- */
+
+static int
+check_snapshots (struct disk *d, bool whole)
+{
+  const struct disk_inside in = disk_inside (d);
+  const struct snapshots *all = &in.view->image->snapshots;
+  char name[PRINTABLE_SIZE (64)];
+  int r;
+
+  if (all->n > 0 && !whole)
+    return refuse (d, "it has internal snapshots, which may show the files that go", "");
+  for (uint32_t i = 0; i < all->n; i++) {
+    const struct snapshot *s = &all->list[i];
+
+    r = snapbelow_needs (in.view->layers, in.map, disk_get_options (d)->l2_slice, s);
+    if (r == -1)
+      return -1;
+    if (r == 1)
+      return refuse (d, "an internal snapshot needs them: ",
+                     printable (s->name, strlen (s->name), name, sizeof name));
+  }
+  return 0;
+}
+
+static int
+check (struct disk *d, bool whole)
+{
+  const char *why = disk_why_fixed (d);
+
+  if (why == NULL && disk_inside (d).view->image->data)
+    why = "it has an external data file";
+  return why ? refuse (d, why, "") : check_snapshots (d, whole);
+}
+
+/* How will the header call layer BASE?  By its path, or if that is not possible as the
+ * image above it does.  NULL: reported. */
+static char *
+choose_name (struct disk *d, unsigned base)
+{
+  const struct disk_options *o = disk_get_options (d);
+  const struct layers *layers = disk_inside (d).view->layers;
+  struct storage *file = layers_file (layers, base);
+  const char *names[] = {
+    storage_path (file), layers_header (layers, base - 1)->backing_file,
+  };
+  char *name = NULL;
+
+  for (size_t i = 0; i < 2; i++)
+    if (names[i] && edit_name_means (o, names[i], file)) {
+      name = strdup (names[i]);
+      if (name == NULL)
+        report_error ("strdup: %m");
+      return name;
+    }
+  refuse (d, "no name in the image can mean the file ", storage_path (file));
+  return NULL;
+}
+
+static int
+choose_link (struct stream *s, unsigned base, const char *name)
+{
+  const struct disk_inside in = disk_inside (s->disk);
+  const struct image *image = in.view->image;
+
+  s->link = (struct backlink) { .name = "" };
+  if (base > 0) {
+    s->name = name ? strdup (name) : choose_name (s->disk, base);
+    if (s->name == NULL)
+      return -1;
+    s->link.name = s->name;
+    s->link.format = layers_header (in.view->layers, base) ? "qcow2" : "raw";
+  }
+  return backlink_check (image->file, &image->header, &s->link);
+}
+
+static int
+open_next (struct stream *s, unsigned base)
+{
+  const struct disk_inside in = disk_inside (s->disk);
+  const uint64_t slice = disk_get_options (s->disk)->l2_slice;
+
+  s->image = image_ref (in.view->image);
+  s->nr_layers = layers_count (in.view->layers);
+  s->next = layers_over (s->image, NULL, in.view->layers, base > 0 ? base : s->nr_layers);
+  s->buf = memory_new (1, max64 (COPYUP_STORE_PIECE, s->image->header.cluster_size));
+  if (s->next == NULL || s->buf == NULL)
+    return -1;
+  if (base == 0)
+    return 0;
+  s->over = (struct places) {
+    s->next, layers_view_new (s->next, 1, in.map, in.view->size, slice),
+  };
+  return s->over.view ? 0 : -1;
+}
+
+struct stream *
+stream_new (struct disk *d, unsigned base, const char *name)
+{
+  struct stream *s;
+
+  if (check (d, base == 0) == -1)
+    return NULL;
+  s = memory_new (1, sizeof *s);
+  if (s == NULL)
+    return NULL;
+  s->disk = d;
+  if (choose_link (s, base, name) == 0 && open_next (s, base) == 0)
+    return s;
+  stream_free (s);
+  return NULL;
+}
+
+void
+stream_free (struct stream *s)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (s == NULL)
+    return;
+  layers_view_free (s->over.view);
+  layers_free (s->next);
+  image_close (s->image);
+  free (s->buf);
+  free (s->name);
+  free (s);
+}
+
+bool
+stream_is_done (const struct stream *s)
+{
+  return layers_count (s->next) == s->nr_layers;
+}
+
+/* --- copying --- */
+
+struct copying {
+  const struct stream *s;
+  struct copyup_store store;
+  uint64_t size;                /* of the disk */
+};
+
+/* Is the image still what it was at the beginning, over the same layers? */
+static int
+check_same (const struct stream *s, const struct image *image, unsigned nr_layers)
+{
+  const struct header *a = &s->image->header, *b = &image->header;
+
+  if (storage_same (s->image->file, image->file) && s->nr_layers == nr_layers &&
+      a->size == b->size && s->image->snapshots.n == image->snapshots.n)
+    return 0;
+  return refuse (s->disk, "the disk has changed meanwhile", "");
+}
+
+/* Copies a piece, or skips what need not be copied. */
+static int
+copy_piece (void *opaque, const struct view *v)
+{
+  struct copying *c = opaque;
+  int r = check_same (c->s, v->image, layers_count (v->layers));
+
+  c->store.reads = true;
+  c->store.copied = 0;
+  c->size = v->size;
+  for (unsigned i = 0; r == 0 && i < MOST_LOOKS && c->store.at < c->size; i++)
+    r = copyup_store (v, &c->store, c->size);
+  return r == -1 ? -1 : 0;
+}
+
+static struct copying
+begin (const struct stream *s)
+{
+  return (struct copying) {
+    .s = s, .size = s->image->header.size,
+    .store = { .over = s->over.view ? &s->over : NULL, .buf = s->buf },
+  };
+}
+
+/* The part [C->at, C->at + PIECE) is left out. */
+static void
+leave_out (struct copying *c)
+{
+  const uint64_t cs = c->s->image->header.cluster_size;
+
+  c->store.at = min64 (c->size, round_down (c->store.at, cs) +
+                       max64 (COPYUP_STORE_PIECE, cs));
+}
+
+static int
+copy (struct copying *c, const struct stream_watch *w)
+{
+  int r = disk_piece (c->s->disk, copy_piece, c);
+
+  if (r == -1)
+    r = w->fails (w->opaque, c->store.reads, errno);
+  if (r == 1)
+    leave_out (c);
+  return r == -1 ? -1 : w->step (w->opaque, c->store.at, c->size, c->store.copied);
+}
+
+static int
+make_durable (struct disk *d, const struct stream_watch *w)
+{
+  int r = 0;
+
+  while (r == 0 && disk_flush (d) == -1)
+    r = w->fails (w->opaque, false, errno);
+  return r == -1 ? -1 : 0;
+}
+
+int
+stream_copy (struct stream *s, const struct stream_watch *w)
+{
+  struct copying c = begin (s);
+  int64_t flushed = clock_ms ();
+
+  while (c.store.at < c.size) {
+    if (copy (&c, w) == -1)
+      return -1;
+    if (clock_ms () - flushed < FLUSH_MS)
+      continue;
+    if (make_durable (s->disk, w) == -1)
+      return -1;
+    flushed = clock_ms ();
+  }
+  return make_durable (s->disk, w);
+}
+
+/* --- the change --- */
+
+/* Version 2 over a base: what clients have trimmed. */
+static int
+copy_again (void *opaque, const struct view *v)
+{
+  struct copying c = begin (opaque);
+
+  while (c.store.at < c.size) {
+    if (copy_piece (&c, v) == -1)
+      return -1;
+    checkpoint_relieve (v->w->checkpoint);
+  }
+  return 0;
+}
+
+static int
+make (void *opaque, struct image *image)
+{
+  const struct stream *s = opaque;
+
+  if (check_same (s, image, layers_count (disk_inside (s->disk).view->layers)) == -1 ||
+      backlink_check (image->file, &image->header, &s->link) == -1)
+    return -1;
+  return backlink_change (image->file, &image->header, image->health, &s->link);
+}
+
+int
+stream_finish (struct stream *s)
+{
+  struct disk_change c = { .opaque = s, .make = make, .over = s->next };
+
+  if (s->nr_layers == 1)
+    return 0;
+  if (s->over.view && s->image->header.version < 3)
+    c.write = copy_again;
+  return disk_change (s->disk, &c);
+}
