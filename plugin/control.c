@@ -14,8 +14,8 @@
  *
  * Jobs are carried on by the same thread; what happens to them, all clients hear.
  *
- * At the end, jobs are cancelled.  Clients hear SHUTDOWN when the last request was answered, and
- * BLOCK_EXPORT_DELETED when everything is durable.
+ * At the end, jobs are cancelled.  Clients hear SHUTDOWN when the last request was
+ * answered, and BLOCK_EXPORT_DELETED when everything is durable.
  *
  * Locks: none; while the thread runs, all belongs to it, but for `stop'.
  */
@@ -289,6 +289,8 @@ run (void *opaque, const char *name, const json_t *arguments, struct qmp_error *
   bool quit = false;
   json_t *result = qmpcommands_run (&c->host, name, arguments, &quit, e);
 
+  if (quit)
+    jobs_cancel (c->host.jobs);
   c->quits |= quit;
   tell_events (c);              /* before the answer */
   return result;

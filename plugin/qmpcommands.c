@@ -22,6 +22,7 @@
 #include "plugin/qmpmirror.h"
 #include "plugin/qmpoverlay.h"
 #include "plugin/qmpquery.h"
+#include "plugin/qmpstream.h"
 
 typedef json_t *(*command_fn) (const struct qmp_host *, const json_t *arguments,
                                struct qmp_error *);
@@ -73,6 +74,7 @@ static const struct qmparg of_transaction[] = {
 };
 
 static const struct command commands[] = {
+  { "block-stream", qmpstream_arguments, qmpstream_run, true },
   { "block_resize", of_resize, qmpchange_resize, true },
   { "blockdev-add", NULL, qmpblockdev_add, true },
   { "blockdev-del", qmpblockdev_of_del, qmpblockdev_del, true },

@@ -48,6 +48,7 @@ struct job {
 struct jobs {
   int wake[2];                  /* a pipe */
   pthread_mutex_t lock;
+  pthread_cond_t ended;         /* a thread has */
   struct job *first;            /* the newest one */
   json_t *events;               /* that nobody has taken; NULL: there was no memory */
 };
@@ -68,5 +69,8 @@ extern const char *job_why (const struct job *);
 extern int job_start_thread (struct job *);
 /* Something has changed for the job's thread. */
 extern void job_tell_thread (struct job *);
+/* The thread was cancelled while it waited: it ends now, without any I/O.  Waits for that,
+ * but not for long. */
+extern void job_await_end (struct job *);
 
 #endif /* QCOW2_QMPJOBS_IMPL_H */

@@ -285,23 +285,31 @@ use_disk (struct disk *disk, bool writes, const char *name, struct qmp_error *e)
                      : "out of memory");
 }
 
+/* On CLOCK_MONOTONIC. */
+static void
+init_cond (pthread_cond_t *cond)
+{
+  pthread_condattr_t attr;
+
+  pthread_condattr_init (&attr);
+  pthread_condattr_setclock (&attr, CLOCK_MONOTONIC);
+  pthread_cond_init (cond, &attr);
+  pthread_condattr_destroy (&attr);
+}
+
 static struct job *
 new_job (struct jobs *jobs, const struct job_settings *s, const char *id,
          const struct job_kind *kind)
 {
   struct job *j = calloc (1, sizeof *j);
-  pthread_condattr_t attr;
 
   if (j == NULL)
     return NULL;
   *j = (struct job) {
     .jobs = jobs, .settings = *s, .id = strdup (id), .kind = kind, .io_status = "ok",
-    .speed = s->speed,
+    .speed = s->speed, .len = s->total,
   };
-  pthread_condattr_init (&attr);
-  pthread_condattr_setclock (&attr, CLOCK_MONOTONIC);
-  pthread_cond_init (&j->wake, &attr);
-  pthread_condattr_destroy (&attr);
+  init_cond (&j->wake);
   if (j->id)
     return j;
   free_job (j);
@@ -373,6 +381,7 @@ jobs_new (void)
     return NULL;
   }
   pthread_mutex_init (&jobs->lock, NULL);
+  init_cond (&jobs->ended);
   return jobs;
 }
 
@@ -398,9 +407,13 @@ jobs_event (struct jobs *jobs)
 static void
 cancel (struct job *j)
 {
+  const bool waits = j->waits;
+
   j->cancelled = true;
   j->paused = false;
   job_tell_thread (j);
+  if (waits)
+    job_await_end (j);
 }
 
 static enum status
@@ -423,18 +436,25 @@ cancel_pending (struct job *j)
 }
 
 void
-jobs_end (struct jobs *jobs)
+jobs_cancel (struct jobs *jobs)
 {
-  struct job *next;
-
-  if (jobs == NULL)
-    return;
   {
     LOCK_FOR_BLOCK (&jobs->lock);
 
     for (struct job *j = jobs->first; j; j = j->next)
       cancel (j);
   }
+  jobs_work (jobs);
+}
+
+void
+jobs_end (struct jobs *jobs)
+{
+  struct job *next;
+
+  if (jobs == NULL)
+    return;
+  jobs_cancel (jobs);
   for (struct job *j = jobs->first; j; j = next) {
     next = j->next;
     j->settings.auto_dismiss = true;
@@ -455,6 +475,7 @@ jobs_free (struct jobs *jobs)
   for (size_t i = 0; i < 2; i++)
     close (jobs->wake[i]);
   json_decref (jobs->events);
+  pthread_cond_destroy (&jobs->ended);
   pthread_mutex_destroy (&jobs->lock);
   free (jobs);
 }
@@ -564,6 +585,8 @@ jobs_order (struct jobs *jobs, const char *id, const struct job_order *o,
     dismiss (j);
   else if (pending)
     cancel_pending (j);
+  else if (o->verb == JOB_CANCEL)
+    jobs_work (jobs);           /* it may have ended */
   return 0;
 }
 

@@ -83,7 +83,9 @@ struct jobs;
 
 /* NULL: reported. */
 extern struct jobs *jobs_new (void);
-/* Cancels all jobs, the newest one first, and waits for them.  Their events can still be
+/* Cancels all jobs. */
+extern void jobs_cancel (struct jobs *);
+/* The same, the newest one first, and waits for them.  Their events can still be
  * taken.  Accepts NULL. */
 extern void jobs_end (struct jobs *);
 extern void jobs_free (struct jobs *);  /* after that; accepts NULL */
@@ -111,6 +113,8 @@ struct job_settings {
   enum job_on_error on_error;   /* in reading, and unless it says something else ... */
   enum job_on_error on_write_error;     /* ... in writing */
   bool auto_finalize, auto_dismiss;
+  uint64_t total;               /* what query-jobs says before the first job_step; bytes; the
+                                   caller may set it */
 };
 /* -1: a value is wrong. */
 extern int jobs_read_settings (const json_t *arguments, struct job_settings *,

@@ -124,13 +124,22 @@ job_tell_thread (struct job *j)
 }
 
 static void
-wait_until (struct job *j, uint64_t ns)
+wait_until (struct job *j, pthread_cond_t *cond, uint64_t ns)
 {
   const struct timespec t = {
     .tv_sec = ns / NS_PER_SECOND, .tv_nsec = ns % NS_PER_SECOND,
   };
 
-  pthread_cond_timedwait (&j->wake, &j->jobs->lock, &t);
+  pthread_cond_timedwait (cond, &j->jobs->lock, &t);
+}
+
+void
+job_await_end (struct job *j)
+{
+  const uint64_t until = now_ns () + NS_PER_SECOND / 10;
+
+  while (!j->ended && now_ns () < until)
+    wait_until (j, &j->jobs->ended, until);
 }
 
 /* A pause point.  Returns 0, or -1 with ECANCELED. */
@@ -143,7 +152,7 @@ pause_here (struct job *j)
     if (j->paused)
       pthread_cond_wait (&j->wake, &j->jobs->lock);
     else
-      wait_until (j, j->next_at);
+      wait_until (j, &j->wake, j->next_at);
   j->waits = false;
   errno = ECANCELED;
   return j->cancelled ? -1 : 0;
@@ -254,7 +263,7 @@ job_sleep (struct job *j, unsigned ms)
   j->waits = true;
   show_pause (j);
   while (!j->woken && !j->cancelled && !j->paused && !j->completes && now_ns () < until)
-    wait_until (j, until);
+    wait_until (j, &j->wake, until);
   j->waits = j->woken = false;
 }
 
@@ -283,6 +292,7 @@ work (void *opaque)
 
   j->err = err ? err : j->skipped;
   j->ended = true;
+  pthread_cond_signal (&j->jobs->ended);
   wake_commands (j->jobs);
   return NULL;
 }

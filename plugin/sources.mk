@@ -59,6 +59,8 @@ callback_sources = \
 	%reldir%/qmpoverlay.h \
 	%reldir%/qmpquery.c \
 	%reldir%/qmpquery.h \
+	%reldir%/qmpstream.c \
+	%reldir%/qmpstream.h \
 	%reldir%/qmptarget.c \
 	%reldir%/qmptarget.h \
 	$(NULL)
