@@ -169,9 +169,11 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_SHRINK] = { "shrink", FLAG (edit.options.shrink) },
   [PARAM_PREALLOCATION] =
     { "preallocation", CHOICE (edit.options.preallocation, preallocations) },
-  [PARAM_PASSPHRASE] = { "passphrase", OTHER (set_passphrase) },
+  [PARAM_PASSPHRASE] = { "passphrase", OTHER (set_passphrase), .repeatable = true },
   /* The same, for users of nbdkit's luks filter, which takes passphrase= for itself. */
-  [PARAM_QCOW2_PASSPHRASE] = { "qcow2-passphrase", OTHER (set_passphrase) },
+  [PARAM_QCOW2_PASSPHRASE] = {
+    "qcow2-passphrase", OTHER (set_passphrase), .repeatable = true
+  },
   [PARAM_UNTRUSTED] = { "untrusted", FLAG (options.untrusted) },
   [PARAM_DISCARD] = { "discard", CHOICE (options.discard, discards) },
   [PARAM_DETECT_ZEROES] = { "detect-zeroes", CHOICE (options.detect_zeroes, detects) },
@@ -332,7 +334,8 @@ const char params_help[] =
 void
 params_forget_passphrases (struct params *p)
 {
-  forget_passphrase (&p->passphrase);
+  while (p->nr_passphrases > 0)
+    forget_passphrase (&p->passphrases[--p->nr_passphrases]);
   p->options.secret = (struct image_secret) { .passphrase = NULL };
   editparams_forget_passphrases (&p->edit);
 }
@@ -341,6 +344,7 @@ void
 params_free (struct params *p)
 {
   params_forget_passphrases (p);
+  free (p->passphrases);
   editparams_free (&p->edit);
   for (size_t i = 0; i < p->nr_uris; i++)
     free (p->uris[i]);
@@ -514,11 +518,19 @@ set_data_file (struct params *p, const char *key, const char *value)
 static int
 set_passphrase (struct params *p, const char *key, const char *value)
 {
-  forget_passphrase (&p->passphrase);
-  if (parse_passphrase (key, value, &p->passphrase) == -1)
+  char **list = memory_resize (p->passphrases, p->nr_passphrases + 1, sizeof *list);
+
+  if (list == NULL)
     return -1;
-  p->options.secret.passphrase = p->passphrase;
-  p->options.secret.len = strlen (p->passphrase);
+  p->passphrases = list;
+  list[p->nr_passphrases] = NULL;
+  if (parse_passphrase (key, value, &list[p->nr_passphrases]) == -1)
+    return -1;
+  p->nr_passphrases++;
+  p->options.secret = (struct image_secret) {
+    .passphrase = list[0], .len = strlen (list[0]),
+    .more = (const char *const *) list + 1, .nr_more = p->nr_passphrases - 1,
+  };
   return 0;
 }
 

@@ -61,8 +61,10 @@ struct params {
   size_t nr_uris;
   const char **allow_uri;       /* those of them below which names in images may be */
   size_t nr_allow_uri;
-  char *path, *backing_path, *data_file_path, *passphrase, *stats, *report, *map;
+  char *path, *backing_path, *data_file_path, *stats, *report, *map;
   char *raw_copy, *control;
+  char **passphrases;           /* of the encrypted images from the top */
+  size_t nr_passphrases;
   char *dir;                    /* or NULL; if set, options.path is the same */
   struct inforeport info;
   struct compare compare;       /* with another image before serving */

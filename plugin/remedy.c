@@ -44,6 +44,11 @@ static const struct { const char *parameter, *option; } words[NR_REMEDIES] = {
   [REMEDY_OVERWRITE] = { "overwrite=true would destroy it", "wipe the device first" },
   [REMEDY_PASSPHRASE] = { "passphrase= is required",
                           "--object secret,id=ID,file=NAME is required" },
+  [REMEDY_PASSPHRASE_BELOW] = {
+    "if it is not that of the image above, give passphrase= again, after that one",
+    "if it is not that of the image above, use --image-opts with "
+    "backing.encrypt.key-secret=ID"
+  },
   [REMEDY_REBASE_AGAIN] = { "the next start with the same rebase= resumes it",
                             "run the command again" },
   [REMEDY_REPAIR] = { "check=repair may help", "\"check -r all\" may help" },

@@ -210,6 +210,7 @@ open_below (struct commit *c)
     return refuse (c, "it has no backing file");
   /* The parameters are about the image, and its backing file has been found. */
   c->below.path = c->path;
+  c->below.secret = secret_below (&c->options->secret, &c->image->header);
   c->below.in_dir.name = NULL;
   c->below.map = NULL;
   c->below.backing = BACKING_FOLLOW;

@@ -72,6 +72,15 @@ check_untrusted_image (const struct image *image)
   return r;
 }
 
+static struct image_secret
+secret_within (const struct disk_options *o)
+{
+  struct image_secret secret = o->secret;
+
+  secret.most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0;
+  return secret;
+}
+
 struct chain_options
 disk_chain_options (const struct disk_options *o)
 {
@@ -83,11 +92,7 @@ disk_chain_options (const struct disk_options *o)
         .try_writable = !o->untrusted, .lock = o->lock, .cache = o->cache,
         .in_dir = o->in_dir, .link = &o->link, .hooks = o->hooks,
       },
-      .secret = {
-        .passphrase = o->secret.passphrase, .len = o->secret.len,
-        .unneeded = o->secret.unneeded,
-        .most_rounds = o->untrusted ? LUKS_UNTRUSTED_ROUNDS : 0,
-      },
+      .secret = secret_within (o),
       .data_file = o->data_file, .data_file_path = o->data_file_path,
       .most_places = o->untrusted ? UNTRUSTED_PLACES : 0,
       .rules = o->rules,

@@ -442,7 +442,7 @@ try_slot (const struct tools *t, const struct slot *slot,
 
 static int
 try_slots (const struct tools *t, luks_read_fn read, void *opaque,
-           const void *passphrase, size_t len)
+           const void *passphrase, size_t len, const char *cure)
 {
   unsigned tried = 0;
   int r;
@@ -466,7 +466,7 @@ try_slots (const struct tools *t, luks_read_fn read, void *opaque,
                   t->l->path);
   else
     report_error ("%s: LUKS: wrong passphrase: it does not open any of the %u key slots "
-                  "in use", t->l->path, tried);
+                  "in use%s%s", t->l->path, tried, cure ? "; " : "", cure ? cure : "");
   return -1;
 }
 
@@ -494,12 +494,13 @@ end (struct tools *t)
 
 int
 luks_unlock (const struct luks *l, luks_read_fn read, void *opaque,
-             const void *passphrase, size_t len, struct crypt_cipher **result)
+             const void *passphrase, size_t len, const char *cure,
+             struct crypt_cipher **result)
 {
   struct crypt_cipher *cipher = NULL;
   struct tools t;
 
-  if (begin (&t, l) == 0 && try_slots (&t, read, opaque, passphrase, len) == 0)
+  if (begin (&t, l) == 0 && try_slots (&t, read, opaque, passphrase, len, cure) == 0)
     cipher = crypt_new (l->path, &l->spec, t.s->key);
   end (&t);
   if (cipher == NULL)

@@ -10,7 +10,7 @@
  * the name is refused.
  *
  * Drivers: qcow2 and raw, over file, host_device and nbd.  Options that do not change
- * which bytes are meant (caching, names of nodes) are ignored.
+ * which bytes are meant (caching, names of nodes, secrets) are ignored.
  *
  * Locks: none.
  */
@@ -168,6 +168,14 @@ ignore_manner (struct options *o, const char *prefix)
     take (o, prefix, keys[i]);
 }
 
+/* Which passphrase of QEMU's command line unlocks it.  Here, the user says that. */
+static void
+ignore_secret (struct options *o)
+{
+  take (o, "", "encrypt.format");
+  take (o, "", "encrypt.key-secret");
+}
+
 static int
 parse_nbd (struct options *o, const char *prefix, char **name)
 {
@@ -226,6 +234,8 @@ parse_nodes (struct options *o, struct jsonname *r)
     r->format = strcmp (driver, "raw") == 0 ? "raw" : "qcow2";
   if (r->format || (driver == NULL && has_below (o, "", "file."))) {
     ignore_manner (o, prefix);
+    if (strcmp (r->format ? r->format : "qcow2", "qcow2") == 0)
+      ignore_secret (o);
     if (find (o, "", "file"))
       return refuse (o, ENOTSUP, "\"file\" names a node of QEMU's command line");
     prefix = "file.";

@@ -8,6 +8,10 @@
  * slot of a header in the image.  The program that made the header chose how long this
  * takes, so there is a limit.
  *
+ * Images of a chain can have passphrases of their own.  There is no name for an image that
+ * is known before the chain is opened, so the order of passphrases is that of the encrypted
+ * images from the top.
+ *
  * Locks: none.
  */
 
@@ -15,6 +19,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <string.h>
 
 #include "util/remedy.h"
 #include "util/report.h"
@@ -67,7 +72,7 @@ unlock_luks (const struct image_secret *secret, struct storage *file,
   r = check_rounds (storage_path (file), luks, secret);
   if (r == 0)
     r = luks_unlock (luks, read_luks, &place, secret->passphrase, secret->len,
-                     cipher);
+                     secret->inherited ? remedy (REMEDY_PASSPHRASE_BELOW) : NULL, cipher);
   luks_free (luks);
   return r;
 }
@@ -90,4 +95,20 @@ secret_unlock (const struct image_secret *secret, struct storage *file,
   *cipher = crypt_new_legacy (storage_path (file), secret->passphrase,
                               secret->len);
   return *cipher ? 0 : -1;
+}
+
+struct image_secret
+secret_below (const struct image_secret *secret, const struct header *h)
+{
+  struct image_secret r = *secret;
+
+  if (h == NULL || h->crypt_method == QCOW2_CRYPT_NONE)
+    return r;
+  r.inherited = r.nr_more == 0;
+  if (r.nr_more > 0) {
+    r.passphrase = *r.more++;
+    r.len = strlen (r.passphrase);
+    r.nr_more--;
+  }
+  return r;
 }

@@ -14,10 +14,14 @@
 #include "format/crypt.h"
 #include "format/header.h"
 
-/* For all encrypted images of a chain. */
+/* For the encrypted images of a chain. */
 struct image_secret {
-  const char *passphrase;       /* NULL: none was given */
+  const char *passphrase;       /* of the first one from the top; NULL: none was given */
   size_t len;
+  const char *const *more;      /* of those below it; the last passphrase is for all
+                                   others */
+  size_t nr_more;
+  bool inherited;               /* it has opened an image, and is tried on another one */
   bool unneeded;                /* guest data is not read: nothing is unlocked */
   uint64_t most_rounds;         /* limit of hash rounds to test it on one image;
                                    0: LUKS_MAX_ROUNDS */
@@ -28,5 +32,9 @@ struct image_secret {
  * a passphrase is needed). */
 extern int secret_unlock (const struct image_secret *, struct storage *file,
                           const struct header *, struct crypt_cipher **cipher);
+
+/* For the images below that with this header (NULL: a raw one). */
+extern struct image_secret secret_below (const struct image_secret *,
+                                         const struct header *);
 
 #endif /* QCOW2_SECRET_H */

@@ -248,9 +248,9 @@ chain_open (struct layers *layers, const struct chain_options *options_)
     int r;
 
     const char *const overlay = storage_path (layers_file (layers, bottom));
+    const struct header *const h = layers_header (layers, bottom);
 
-    if (chain_below (overlay, layers_header (layers, bottom), &options, &path,
-                     &format) == -1)
+    if (chain_below (overlay, h, &options, &path, &format) == -1)
       return -1;
     if (path == NULL)
       return 0;
@@ -258,6 +258,7 @@ chain_open (struct layers *layers, const struct chain_options *options_)
       return -1;
 
     chain_reserve_files (files_needed (layers));
+    options.image.secret = secret_below (&options.image.secret, h);
     if (strcmp (format, "qcow2") == 0)
       r = add_qcow2 (layers, path, &options.image);
     else

@@ -24,6 +24,7 @@ enum remedy {
   REMEDY_NO_LOCK,               /* use a file without locks */
   REMEDY_OVERWRITE,             /* insist on a new image where there is data */
   REMEDY_PASSPHRASE,            /* give the passphrase */
+  REMEDY_PASSPHRASE_BELOW,      /* of an image below an encrypted one */
   REMEDY_REBASE_AGAIN,
   REMEDY_REPAIR,                /* repair the image */
   REMEDY_SHRINK,                /* permit a smaller disk */

@@ -128,8 +128,10 @@ def commit_into(image, name, cache, progress):
                           "one image after the other" % (found["filename"], image.given))
     base = path_of(chain[n + 1])
     for i in reversed(range(n + 1)):
-        upper = images.Image(path_of(chain[i]), "qcow2", image.secret, False,
-                             image.allow_uri) if i else image
+        own = image.secrets_below(chain[:i])[:1] if chain[i].get("encrypted") else []
+        upper = images.Image(path_of(chain[i]) if i else image.name, "qcow2",
+                             own + image.secrets_below(chain[:n + 1]), False,
+                             image.allow_uri)
         below = [] if i == n else [
             "backing=" + base, "backing-format=" + chain[n]["backing-filename-format"]]
         progress.within((n - i) / (n + 1), (n - i + 1) / (n + 1))
@@ -209,18 +211,18 @@ def amend(o):
     keys = {key: given.pop(key) for key in list(given) if key.startswith("encrypt.")}
     size = new_size(image, given.pop("size", None), o.force)
     parameters = amend_parameters(given) + size
-    passphrase = images.Passphrase(None)
+    passphrases = images.Passphrases([])
     if keys:
-        if image.secret is None:
+        if not image.secrets:
             raise Failure("the secret that opens the image is required: --image-opts "
                           "driver=qcow2,file.filename=NAME,encrypt.key-secret=ID")
-        passphrase = key_change(keys, secrets, o.force)
+        passphrases = key_change(keys, secrets, o.force)
     try:
         with Progress("amend", o) as progress:
-            image.change(*parameters, *passphrase.parameters, fds=passphrase.fds,
+            image.change(*parameters, *passphrases.parameters, fds=passphrases.fds,
                          progress=progress)
     finally:
-        passphrase.close()
+        passphrases.close()
     return 0
 
 
@@ -275,7 +277,7 @@ def key_change(given, secrets, force):
     if given:
         raise Failure("-o: '%s' cannot be used with encrypt.state=%s"
                       % (next(iter(given)), state))
-    found = images.Passphrase(None if secret is None else secrets.get(secret), name)
+    found = images.Passphrases([] if secret is None else [secrets.get(secret)], name)
     found.parameters += more
     return found
 

@@ -42,11 +42,11 @@ class Served:
             filters.append("--filter=offset")
             more += ["offset=%d" % window[0], "range=%d" % window[1]]
         if image.format == "qcow2":
-            passphrase = images.Passphrase(image.secret)
+            passphrases = images.Passphrases(image.secrets)
             arguments = [*filters, programs.plugin, *image.parameters(writing),
-                         *passphrase.parameters, *parameters, *more]
-            self.server = programs.Server(arguments, [*passphrase.fds, *fds], not writing)
-            passphrase.close()
+                         *passphrases.parameters, *parameters, *more]
+            self.server = programs.Server(arguments, [*passphrases.fds, *fds], not writing)
+            passphrases.close()
         elif not image.uri:
             hold(image, writing)
             self.server = programs.Server([*filters, "file", image.path, *more], (),

@@ -158,7 +158,7 @@ def is_file(image):
 def can_plugin(pair):
     """(It would use the same passphrase for both.)"""
     return "qcow2" in [image.format for image in pair] and all(
-        not image.uri and image.secret is None and is_data(image.path) for image in pair)
+        not image.uri and not image.secrets and is_data(image.path) for image in pair)
 
 
 def is_data(path):

@@ -104,7 +104,7 @@ class NewTarget:
     """An image that appears when it is complete.  Unless it replaces another one, it is
     durable only if CACHE asks for that, as with qemu-img."""
 
-    def __init__(self, image, given, secret, cache, parameters, progress):
+    def __init__(self, image, given, secrets, cache, parameters, progress):
         self.image = image
         self.given = given
         self.progress = progress
@@ -118,7 +118,7 @@ class NewTarget:
         self.flush = self.file.durable
         self.zero = "backing_file" not in given and not (
             image.format == "raw" and self.file.direct)
-        self.made = images.Image(self.file.name, image.format, secret, False,
+        self.made = images.Image(self.file.name, image.format, secrets, False,
                                  image.allow_uri)
         self.parameters = parameters + (
             ["cache=" + cache] if image.format == "qcow2" else [])
@@ -444,15 +444,18 @@ def convert(o):
                          o.allow_uri)
     refuse_same(opened, image)
     if o.no_create or image.uri and format == "raw":
-        image.secret = secrets.only()
+        image.secrets = secrets.only()
         target = OldTarget(image, o.target_is_zero, o.cache, copying.compress)
         alone = False
     else:
-        target = NewTarget(image, given, image.secret, o.cache, copying.compress,
+        target = NewTarget(image, given, image.secrets, o.cache, copying.compress,
                            progress)
         alone = len(opened) == 1 and copying.by_default and not rate and \
             inside.possible(opened[0], snapshot, image, given)
     if layer:
+        import info
+        target.made.secrets = [*target.made.secrets, *opened[0].secrets_below(
+            [info.describe(opened[0])])]
         copy_layer(*sources(), target)
     elif alone:
         inside.copy(opened[0], snapshot, target, progress)
@@ -563,7 +566,7 @@ def to_stdout(sources, format, given, secrets, copying, progress):
         return 0
     image = images.Image(os.path.join(programs.directory(), "stdout"), format,
                          create.passphrase_of(given, secrets))
-    target = NewTarget(image, given, image.secret, "unsafe", copying.compress, progress)
+    target = NewTarget(image, given, image.secrets, "unsafe", copying.compress, progress)
     copy_all(sources, target, copying, progress)
     target.complete()
     # (Not sendfile, which cannot append.)
@@ -604,14 +607,14 @@ def dd(o):
     if block == 0:
         raise Failure("dd: bs=0")
     image = images.image_of(o, words["if"], o.format)
-    target_image = images.Image(words["of"], o.target_format or "raw", None, False,
+    target_image = images.Image(words["of"], o.target_format or "raw", (), False,
                                 o.allow_uri)
     refuse_same([image], target_image)
     progress = Progress("dd", o)
     if target_image.uri and target_image.format == "raw":
         target = OldTarget(target_image, False, None, [])
     else:
-        target = NewTarget(target_image, {}, None, None, [], progress)
+        target = NewTarget(target_image, {}, [], None, [], progress)
     size = Source(image).size
     skip = images.size_of(words.get("skip", "0"), "skip") * block
     if "count" in words:

@@ -74,16 +74,16 @@ def options_of(texts, format):
 
 
 def passphrase_of(given, secrets):
-    """For the new image; None if it is not encrypted."""
+    """For the new image, as a list; none if it is not encrypted."""
     if "encrypt.format" not in given:
         if "encrypt.key-secret" in given or "encrypt.iter-time" in given:
             raise Failure("encrypt.key-secret and encrypt.iter-time require "
                           "encrypt.format=luks")
-        return None
+        return []
     if "encrypt.key-secret" not in given:
         raise Failure("encrypt.format requires encrypt.key-secret=ID and --object "
                       "secret,id=ID,...")
-    return secrets.get(given["encrypt.key-secret"])
+    return [secrets.get(given["encrypt.key-secret"])]
 
 
 def check_backing(given):
@@ -222,7 +222,7 @@ def create(o):
     if o.image_opts:
         raise Failure("--image-opts cannot be used with create")
     secrets = images.Secrets(o.object)
-    image = images.Image(o.operands[0], format, None, False, o.allow_uri)
+    image = images.Image(o.operands[0], format, (), False, o.allow_uri)
     given = options_of(o.options, format)
     if o.backing is not None:
         given["backing_file"] = o.backing
@@ -280,10 +280,10 @@ def create_raw(image, size, given, quiet, progress):
     file.complete()
 
 
-def create_qcow2(image, size, given, secret, quiet, unsafe, progress):
+def create_qcow2(image, size, given, secrets, quiet, unsafe, progress):
     """If it is UNSAFE, the backing file need not exist: the image gets it afterwards."""
     file = NewFile(image, given.get("data_file"))
-    new = images.Image(file.name, "qcow2", secret, False, image.allow_uri)
+    new = images.Image(file.name, "qcow2", secrets, False, image.allow_uri)
     parameters = [*parameters_of(given, size),
                   *(["overwrite=true"] if file.direct else [])]
     backing = given.get("backing_file")

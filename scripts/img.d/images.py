@@ -165,18 +165,20 @@ class Secrets:
         return self.known[name]
 
     def only(self):
-        """The one for images that do not name theirs, or None."""
-        return next(iter(self.known.values())) if len(self.known) == 1 else None
+        """The one for images that do not name theirs, as a list; or none."""
+        return list(self.known.values()) if len(self.known) == 1 else []
 
 
-class Passphrase:
-    """A parameter of the plugin, called NAME, and the descriptor from which the plugin
-    reads it.  (Other users can see the parameters of a process.)"""
+class Passphrases:
+    """Parameters of the plugin, all called NAME, and the descriptors from which the plugin
+    reads them.  (Other users can see the parameters of a process.)"""
 
-    def __init__(self, secret, name="passphrase"):
+    def __init__(self, secrets, name="passphrase"):
         self.parameters, self.fds = [], []
-        if secret is None:
-            return
+        for secret in secrets:
+            self.add(secret, name)
+
+    def add(self, secret, name):
         import fcntl
         read, write = os.pipe()
         os.write(write, secret + b"\n")
@@ -184,8 +186,8 @@ class Passphrase:
         # Above those that a server uses itself.
         high = fcntl.fcntl(read, fcntl.F_DUPFD_CLOEXEC, 20)
         os.close(read)
-        self.fds = [high]
-        self.parameters = ["%s=-%d" % (name, high)]
+        self.fds.append(high)
+        self.parameters.append("%s=-%d" % (name, high))
 
     def close(self):
         for fd in self.fds:
@@ -215,9 +217,10 @@ def check_name(name):
 
 class Image:
     """An image that exists, or will.  PARAMETERS are those for opening it that do not
-    depend on what is done with it."""
+    depend on what is done with it.  SECRETS: of the encrypted ones of its chain, from the
+    top; the last one is for all others."""
 
-    def __init__(self, name, format=None, secret=None, share=False, allow_uri=()):
+    def __init__(self, name, format=None, secrets=(), share=False, allow_uri=()):
         self.given = name
         self.name = check_name(name)
         self.uri = is_uri(self.name)
@@ -226,7 +229,7 @@ class Image:
             self.given = publicname.shown(name)
             programs.hide(name, self.given)
         self.path = self.name if self.uri else os.path.abspath(self.name)
-        self.secret = secret
+        self.secrets = secrets
         self.share = share
         self.allow_uri = allow_uri
         if format is not None and format not in FORMATS:
@@ -244,6 +247,11 @@ class Image:
         if self.format != "qcow2":
             raise Failure("%s: raw images do not support %s" % (self.given, what))
 
+    def secrets_below(self, above):
+        """Those that are left for the images below the ones that info describes (ABOVE)."""
+        encrypted = sum(1 for found in above if found.get("encrypted"))
+        return self.secrets[min(encrypted, max(len(self.secrets) - 1, 0)):]
+
     def parameters(self, writing=False):
         found = ["file=" + self.path] + ["allow-uri=" + u for u in self.allow_uri]
         # NBD has no locks, and qemu-img needs none.
@@ -253,13 +261,13 @@ class Image:
 
     def prepare(self, *parameters, writing=True, fds=(), progress=None):
         """Has the plugin make these changes, or this check.  What the plugin said."""
-        passphrase = Passphrase(self.secret)
+        passphrases = Passphrases(self.secrets)
         try:
             return programs.prepare(
-                [*self.parameters(writing), *passphrase.parameters, *parameters],
-                fds=[*passphrase.fds, *fds], readonly=not writing, progress=progress)
+                [*self.parameters(writing), *passphrases.parameters, *parameters],
+                fds=[*passphrases.fds, *fds], readonly=not writing, progress=progress)
         finally:
-            passphrase.close()
+            passphrases.close()
 
     def change(self, *parameters, **options):
         """Of the backing files, only those that the change needs are opened."""
@@ -308,8 +316,7 @@ def image_of(arguments, name, format=None, secrets=None):
 def image_of_options(text, secrets, share, allow_uri):
     given = dict(key_values(text))
     format = given.pop("driver", given.pop("format", None))
-    secret = given.pop("encrypt.key-secret", None)
-    given.pop("encrypt.format", None)
+    ids = secret_ids(given)
     driver = given.pop("file.driver", "file")
     prefix = "" if format in ("file", "host_device") else "file."
     if not prefix:
@@ -321,15 +328,27 @@ def image_of_options(text, secrets, share, allow_uri):
     share = share or is_on("force-share", given.pop("force-share", "off"))
     if given:
         raise Failure("--image-opts: '%s' is not supported (driver, file.driver, "
-                      "file.filename, encrypt.key-secret and force-share are)"
+                      "file.filename, encrypt.key-secret, also after backing., and "
+                      "force-share are)"
                       % next(iter(given)))
     if not is_uri(name):
         import publicname
         if publicname.is_uri(name):
             check_name(name)
         name = os.path.abspath(name)
-    return Image(name, format, secrets.get(secret) if secret else secrets.only(), share,
+    return Image(name, format, [secrets.get(id) for id in ids] or secrets.only(), share,
                  allow_uri)
+
+
+def secret_ids(given):
+    """From the top of the chain on; taken out of what is GIVEN."""
+    found, node = [], ""
+    while not node or any(key.startswith(node) for key in given):
+        given.pop(node + "encrypt.format", None)
+        if node + "encrypt.key-secret" in given:
+            found.append(given.pop(node + "encrypt.key-secret"))
+        node += "backing."
+    return found
 
 
 def round_up(n, unit):

@@ -70,14 +70,14 @@ def measure(o):
     return 0
 
 
-def full_size(given, size, secret):
+def full_size(given, size, secrets):
     """Of the file, when all of the disk was written."""
     options = {key: value for key, value in given.items()
                if key not in ("backing_file", "backing_fmt", "preallocation", "data_file",
                               "data_file_raw")}
     if "encrypt.format" in options:
         options["encrypt.iter-time"] = "1"
-    trial = images.Image(os.path.join(programs.directory(), "trial"), "qcow2", secret)
+    trial = images.Image(os.path.join(programs.directory(), "trial"), "qcow2", secrets)
     stats = os.path.join(programs.directory(), "stats")
     trial.make(*create.parameters_of(options, size), "stats=" + stats)
     with open(stats, encoding="utf-8") as f:

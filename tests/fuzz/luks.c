@@ -90,7 +90,7 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
       continue;
     }
     if (check_accepted (&a) && i == 1) {
-      if (luks_unlock (l, read_area, &a, PASSPHRASE, strlen (PASSPHRASE),
+      if (luks_unlock (l, read_area, &a, PASSPHRASE, strlen (PASSPHRASE), NULL,
                        &cipher) == 0)
         crypt_free (cipher);
       else
@@ -168,7 +168,7 @@ main (int argc, char *argv[])
 
     luks_image_build (valid, &specs[k], &rng);
     CHECK (luks_parse ("valid", valid, size, size, &l) == 0);
-    CHECK (luks_unlock (l, read_area, &a, PASSPHRASE, strlen (PASSPHRASE),
+    CHECK (luks_unlock (l, read_area, &a, PASSPHRASE, strlen (PASSPHRASE), NULL,
                         &cipher) == 0);
     crypt_free (cipher);
     luks_free (l);

@@ -116,7 +116,7 @@ unlock (struct luks_disk *im, const char *secret)
   int r, err;
 
   CHECK (luks_parse (NAME, im->file.data + im->luks, 592, im->length, &l) == 0);
-  r = luks_unlock (l, read_area, im, secret, strlen (secret), &cipher);
+  r = luks_unlock (l, read_area, im, secret, strlen (secret), NULL, &cipher);
   err = errno;
   luks_free (l);
   CHECK ((r == 0) == (cipher != NULL));

@@ -40,7 +40,7 @@ declare -A good=(
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove bitmap-enable bitmap-disable \
  bitmap-merge bitmap-into snapshot-create snapshot-apply \
- snapshot-delete resize "
+ snapshot-delete resize passphrase qcow2-passphrase "
 
 "$NBDKIT" "$PLUGIN" --help |
   sed -n 's/^\[\{0,1\}\([a-z0-9][-a-z0-9]*\)=.*/\1/p' | sort -u > keys

@@ -263,9 +263,9 @@ test_damaged_keys (struct rng *rng)
   CHECK (luks_parse (NAME, area, 592, im.length, &l) == 0);
   errno = 0;
   clear_last_error ();
-  CHECK (luks_unlock (l, read_fails, NULL, "x", 1, &cipher) == -1);
+  CHECK (luks_unlock (l, read_fails, NULL, "x", 1, NULL, &cipher) == -1);
   CHECK (errno == EIO && strcmp (last_error (), "") == 0);
-  CHECK (luks_unlock (l, read_area, &im, NULL, 0, &cipher) == -1);
+  CHECK (luks_unlock (l, read_area, &im, NULL, 0, NULL, &cipher) == -1);
   CHECK (errno == EACCES);
   luks_free (l);
 

@@ -49,7 +49,7 @@ unlock (uint8_t *header, const char *passphrase, struct crypt_cipher **cipher)
   int r, err;
 
   CHECK (luks_parse ("new", header, LUKSMAKE_BYTES, LUKSMAKE_BYTES, &l) == 0);
-  r = luks_unlock (l, read_header, header, passphrase, strlen (passphrase), cipher);
+  r = luks_unlock (l, read_header, header, passphrase, strlen (passphrase), NULL, cipher);
   err = errno;
   luks_free (l);
   errno = err;

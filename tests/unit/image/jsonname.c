@@ -32,6 +32,8 @@ static const struct { const char *text, *name, *format; } good[] = {
     "\"cache\":{\"direct\":true,\"no-flush\":false},\"node-name\":\"n\"},"
     "\"read-only\":true}", "/a", "raw" },
   { "json:{\"driver\":\"qcow2\",\"file.filename\":\"nbd://h/e\"}", "nbd://h/e", "qcow2" },
+  { "json:{\"driver\":\"qcow2\",\"encrypt.key-secret\":\"s\",\"encrypt\":"
+    "{\"format\":\"luks\"},\"file.filename\":\"/a\"}", "/a", "qcow2" },
   { "json:{\"driver\":\"file\",\"filename\":\"/a\"}", "/a", NULL },
   { "json:{\"driver\":\"file\",\"filename\":\"nbd://h/\"}", "./nbd://h/", NULL },
   { "json:{\"driver\":\"nbd\",\"host\":\"h\"}", "nbd://h/", NULL },

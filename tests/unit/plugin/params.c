@@ -277,7 +277,8 @@ test_twice (void)
   for (enum param i = 0; i < NR_PARAMS; i++) {
     struct params p = PARAMS_DEFAULT;
     const bool repeatable = (i >= PARAM_BITMAP_ADD && i <= PARAM_BITMAP_INTO) ||
-      (i >= PARAM_SNAPSHOT_CREATE && i <= PARAM_RESIZE) || i == PARAM_ALLOW_URI;
+      (i >= PARAM_SNAPSHOT_CREATE && i <= PARAM_RESIZE) || i == PARAM_ALLOW_URI ||
+      i == PARAM_PASSPHRASE || i == PARAM_QCOW2_PASSPHRASE;
 
     CHECK (give (&p, i, good[i]) == 0);
     CHECK (give (&p, i, good[i]) == (repeatable ? 0 : -1));
