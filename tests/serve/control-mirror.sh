@@ -277,3 +277,67 @@ nbdsh_run -c 'h.pwrite(h.pread(1, 0), 0)'
 stop_nbdkit
 check_clean "$tmp/ours/next.qcow2"
 qemu-img compare -f qcow2 -F raw "$tmp/ours/next.qcow2" "$tmp/model.raw"
+
+# With a directory, disks are copied but stay; a target that another program uses, or that is
+# not as secret as the disk, is refused.
+mkdir "$tmp/dir" "$tmp/targets"
+mv "$tmp/ours/next.qcow2" "$tmp/ours/t2.qcow2" "$tmp/dir"
+truncate -s 8M "$tmp/targets/copy.raw" "$tmp/targets/used.raw"
+qemu-img create -q -f qcow2 "$tmp/targets/t.qcow2" 8M
+qemu-nbd -f raw -t -k "$sockdir/used.nbd" "$tmp/targets/used.raw" &
+helper_pids+=($!)
+await -p "$!" test -S "$sockdir/used.nbd"
+printf secret > "$tmp/secret"
+qemu-img create -q -f qcow2 --object secret,id=s,file="$tmp/secret" \
+  -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$tmp/e.qcow2" 8M
+
+cat > "$tmp/jobs.py" <<'PY'
+import sys
+from qmp import Client
+c = Client(sys.argv[1] + "/qmp")
+targets = sys.argv[2] + "/targets/"
+def until(event):
+    while True:
+        m = c.events.pop(0) if c.events else c.hear()
+        if m["event"] == event:
+            return m["data"]
+def add(name, file, driver="raw"):
+    c.get("blockdev-add", driver=driver, node_name=name,
+          file={"driver": "file", "filename": targets + file})
+def mirror(device, target):
+    c.get("blockdev-mirror", job_id="j", device=device, target=target, sync="full")
+def fails(text, device, target):
+    mirror(device, target)
+    error = until("BLOCK_JOB_COMPLETED")["error"]
+    assert text in error, error
+    c.get("query-jobs")
+PY
+
+start_nbdkit control="$sockdir/qmp" dir="$tmp/dir"
+PYTHONPATH="$srcdir/lib:$tmp" "$python" - "$sockdir" "$tmp" <<'PY'
+from jobs import *
+add("copy", "copy.raw")
+add("used", "used.raw")
+add("t", "t.qcow2", "qcow2")
+fails("lock", "next.qcow2", "used")
+mirror("next.qcow2", "t")
+until("BLOCK_JOB_READY")
+c.refuses("one of a directory", "job-complete", id="j")
+c.get("job-cancel", id="j")
+until("BLOCK_JOB_CANCELLED")
+mirror("next.qcow2", "copy")
+until("BLOCK_JOB_READY")
+c.get("block-job-cancel", device="j")
+assert "error" not in until("BLOCK_JOB_COMPLETED")
+PY
+stop_nbdkit
+qemu-img compare -f raw -F raw "$tmp/targets/copy.raw" "$tmp/model.raw"
+check_clean "$tmp/targets/t.qcow2"
+
+start_nbdkit control="$sockdir/qmp" passphrase="+$tmp/secret" "$tmp/e.qcow2"
+PYTHONPATH="$srcdir/lib:$tmp" "$python" - "$sockdir" "$tmp" <<'PY'
+from jobs import *
+add("copy", "copy.raw")
+fails("encrypted", "disk", "copy")
+PY
+stop_nbdkit
