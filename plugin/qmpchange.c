@@ -33,6 +33,7 @@
 #include "change/relink.h"
 #include "plugin/qmpchange.h"
 #include "plugin/qmpjobs.h"
+#include "plugin/qmpoverlay.h"
 
 /* The format allows longer names, but QEMU's tools do not create them. */
 #define MAX_SNAPSHOT_NAME 255
@@ -436,6 +437,27 @@ find_action (const char *name)
   return a->name ? a : NULL;
 }
 
+/* External snapshots are no part of a plan: each is the only action of its transaction. */
+static const struct external {
+  const char *name;
+  const struct qmparg *arguments;
+  json_t *(*run) (const struct qmp_host *, const json_t *arguments, struct qmp_error *);
+} externals[] = {
+  { "blockdev-snapshot", qmpoverlay_of_node, qmpoverlay_use_node },
+  { "blockdev-snapshot-sync", qmpoverlay_arguments, qmpoverlay_run },
+  { .name = NULL }
+};
+
+static const struct external *
+find_external (const char *name)
+{
+  const struct external *x = externals;
+
+  while (x->name && strcmp (x->name, name) != 0)
+    x++;
+  return x->name ? x : NULL;
+}
+
 /* Checks the arguments of action I, which is an object. */
 static int
 check_action (const json_t *action, size_t i, struct qmp_error *e)
@@ -443,6 +465,7 @@ check_action (const json_t *action, size_t i, struct qmp_error *e)
   static const struct qmparg args[] = {
     { "type", QMPARG_STRING, false }, { "data", QMPARG_OBJECT, false }, { .key = NULL }
   };
+  const struct external *x;
   const struct qmp_action *a;
   const json_t *data;
   char where[64];
@@ -454,14 +477,15 @@ check_action (const json_t *action, size_t i, struct qmp_error *e)
   if (qmpargs_check (args, action, where, e) == -1)
     return -1;
   a = find_action (qmpargs_text (action, "type"));
-  if (a == NULL)
+  x = find_external (qmpargs_text (action, "type"));
+  if (a == NULL && x == NULL)
     return qmp_refuse (e, "Parameter 'type' does not accept value '%s'",
                        qmpargs_text (action, "type"));
   data = json_object_get (action, "data");
   snprintf (where, sizeof where, "actions[%zu].data.", i);
-  if (qmpargs_check (a->arguments, data, where, e) == -1)
+  if (qmpargs_check (x ? x->arguments : a->arguments, data, where, e) == -1)
     return -1;
-  return a->act != ACT_BITMAP_MERGE ? 0
+  return x || a->act != ACT_BITMAP_MERGE ? 0
     : check_merged (json_object_get (data, "bitmaps"), where, e);
 }
 
@@ -484,6 +508,26 @@ check_actions (const json_t *arguments, struct qmp_error *e)
     ? 0 : qmp_refuse (e, "Parameter 'completion-mode' does not accept value '%s'", mode);
 }
 
+/* Does the transaction take an external snapshot?  Then *ANSWER is that of it. */
+static bool
+run_external (const struct qmp_host *host, const json_t *actions, json_t **answer,
+              struct qmp_error *e)
+{
+  const struct external *x = NULL;
+  const json_t *action;
+  size_t i;
+
+  json_array_foreach (actions, i, action)
+    if (x == NULL)
+      x = find_external (qmpargs_text (action, "type"));
+  *answer = NULL;
+  if (x && json_array_size (actions) == 1)
+    *answer = x->run (host, json_object_get (json_array_get (actions, 0), "data"), e);
+  else if (x)
+    qmp_refuse (e, "A transaction with the action '%s' cannot have others", x->name);
+  return x != NULL;
+}
+
 /* (All of it is one step in any case, so both modes of completion are the same.) */
 json_t *
 qmpchange_transaction (const struct qmp_host *host, const json_t *arguments,
@@ -492,8 +536,11 @@ qmpchange_transaction (const struct qmp_host *host, const json_t *arguments,
   struct plan p = { .host = host, .e = e };
   int r = check_actions (arguments, e);
   const json_t *action;
+  json_t *answer;
   size_t i;
 
+  if (r == 0 && run_external (host, json_object_get (arguments, "actions"), &answer, e))
+    return answer;
   json_array_foreach (json_object_get (arguments, "actions"), i, action)
     if (r == 0)
       r = plan_action (&p, find_action (qmpargs_text (action, "type")),

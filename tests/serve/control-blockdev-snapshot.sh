@@ -71,6 +71,10 @@ same("blockdev-snapshot", node="node0", overlay="node0")
 same("blockdev-snapshot", node="node0", overlay="other")
 same("blockdev-snapshot", node="node0", overlay="r")
 
+for data in {}, {"node": "node0"}, {"node": "zz", "overlay": "b"}, \
+        {"node": "node0", "overlay": "other"}, {"node": "node0", "overlay": "b", "x": 1}:
+    same("transaction", actions=[{"type": "blockdev-snapshot", "data": data}])
+
 # Here we are more careful: the files that are there later would not show the same disk.
 def refuses(text, overlay, node="node0"):
     ours.refuses(text, "blockdev-snapshot", node=node, overlay=overlay)
@@ -114,7 +118,10 @@ assert "return" in same("blockdev-snapshot", node="node0", overlay="b")
 same("blockdev-del", node_name="b")
 same("blockdev-snapshot", node="b", overlay="b")
 ours.get("query-named-block-nodes")
-ours.get("blockdev-snapshot", node="disk", overlay="c")
+snapshot = {"type": "blockdev-snapshot", "data": {"node": "disk", "overlay": "c"}}
+ours.refuses("cannot have others", "transaction", actions=[snapshot, {"type": "abort",
+                                                                      "data": {}}])
+ours.get("transaction", actions=[snapshot])
 ours.get("query-named-block-nodes")
 stop.set()
 for t in threads:
