@@ -403,14 +403,22 @@ jobs_event (struct jobs *jobs)
 
 /* --- commands --- */
 
-/* Under the lock. */
+/* Under the lock, as the next one. */
+static void
+resume (struct job *j)
+{
+  j->paused = false;
+  j->io_status = "ok";
+}
+
 static void
 cancel (struct job *j)
 {
   const bool waits = j->waits;
 
   j->cancelled = true;
-  j->paused = false;
+  if (j->paused)
+    resume (j);
   job_tell_thread (j);
   if (waits)
     job_await_end (j);
@@ -545,8 +553,7 @@ tell_order (struct job *j, const struct job_order *o)
     j->paused = true;
     break;
   case JOB_RESUME:
-    j->paused = false;
-    j->io_status = "ok";
+    resume (j);
     break;
   case JOB_SET_SPEED:
     j->speed = o->speed;
