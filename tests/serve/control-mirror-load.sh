@@ -4,7 +4,8 @@
 # A disk moves from one place to the next while clients write: to a qcow2 image in a file, to
 # one on an NBD server, and back.  Each client always reads what it has written; what each
 # image left behind shows is of one instant; after kill -9 all that was flushed is in the
-# last one.  A target that has no space ends the job, or pauses it until there is some; the
+# last one.  A client of a snapshot goes on reading it, in an image that the disk has left, and
+# nobody else writes that as long.  A target that has no space ends the job, or pauses it until there is some; the
 # disk goes on.  The server ends in the middle of a job as it does otherwise.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
@@ -15,6 +16,9 @@ requires nbdkit --filter=error null --version
 d="$tmp/images"
 mkdir "$d"
 make_image "$d/a.qcow2" 8M
+qemu-io -f qcow2 -c 'write -P 7 0 8M' "$d/a.qcow2"
+qemu-img snapshot -c s0 "$d/a.qcow2"
+qemu-io -f qcow2 -c 'write -P 0 0 8M' "$d/a.qcow2"
 qemu-img create -q -f qcow2 -o cluster_size=4k "$d/b.qcow2" 8M
 qemu-img create -q -f qcow2 -o extended_l2=on,cluster_size=128k "$d/c.qcow2" 8M
 qemu-img create -q -f qcow2 "$d/far.qcow2" 8M
@@ -143,6 +147,10 @@ def contents(name, fmt):
     with open(d + "shown", "rb") as f:
         return f.read()
 
+def is_locked(name):
+    return subprocess.run(["qemu-io", "-f", "qcow2", "-c", "quit", d + name],
+                          stderr=subprocess.DEVNULL).returncode != 0
+
 def check_instant(name, fmt="qcow2"):
     shown = contents(name, fmt)
     for w in writers:
@@ -158,12 +166,20 @@ add("c", file("c.qcow2"))
 add("copy", file("copy.raw"), "raw")
 add("full", server("full"), "raw")
 
+snapshot = nbd.NBD()
+snapshot.set_export_name("s0")
+snapshot.connect_unix(sockdir + "/main.sock")
 start()
 move("j1", "b")
 subprocess.run(["qemu-img", "check", "-q", d + "a.qcow2"], check=True)
 check_instant("a.qcow2")
 move("j2", "far")
 check_instant("b.qcow2")
+assert snapshot.pread(8 << 20, 0) == b"\7" * (8 << 20)
+assert is_locked("a.qcow2") and not is_locked("b.qcow2")
+snapshot.shutdown()
+while is_locked("a.qcow2"):
+    pass
 rest()
 start()
 
@@ -189,10 +205,19 @@ job = c.get("query-block-jobs")[0]
 assert job["io-status"] == "nospace" and job["paused"], job
 os.unlink(tmp + "/no-space")
 c.get("job-resume", id="f2")
-until("BLOCK_JOB_READY", device="f2")
-c.get("block-job-cancel", device="f2")
-assert "error" not in until("BLOCK_JOB_COMPLETED", device="f2")
-until("JOB_STATUS_CHANGE", id="f2", status="null")
+
+def end_copy(id):
+    until("BLOCK_JOB_READY", device=id)
+    c.get("block-job-cancel", device=id)
+    assert "error" not in until("BLOCK_JOB_COMPLETED", device=id)
+    until("JOB_STATUS_CHANGE", id=id, status="null")
+end_copy("f2")
+open(tmp + "/no-space", "w").close()
+mirror("f3", "full", on_target_error="ignore")
+for _ in range(3):
+    assert until("BLOCK_JOB_ERROR", device="f3")["action"] == "ignore"
+os.unlink(tmp + "/no-space")
+end_copy("f3")
 c.get("blockdev-del", node_name="full")
 check_instant("full.raw", "raw")
 
