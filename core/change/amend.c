@@ -254,9 +254,9 @@ make (void *opaque, struct image *image)
 }
 
 static void
-release (void *opaque)
+release (void *opaque, struct alloc *alloc)
 {
-  shadow_release (((struct amending *) opaque)->done);
+  shadow_release (((struct amending *) opaque)->done, alloc);
 }
 
 int

@@ -264,11 +264,11 @@ make (void *opaque, struct image *image)
 }
 
 static void
-release (void *opaque)
+release (void *opaque, struct alloc *alloc)
 {
   const struct change *c = opaque;
 
-  shadow_release (c->done);
+  shadow_release (c->done, alloc);
 }
 
 static int

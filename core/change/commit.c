@@ -372,13 +372,13 @@ make_empty (void *opaque, struct image *image)
 }
 
 static void
-release (void *opaque)
+release (void *opaque, struct alloc *alloc)
 {
   const struct commit *c = opaque;
   struct storage *data = c->image->data;
 
-  shadow_release (c->done);
-  if (data == NULL || !c->options->discard)
+  shadow_release (c->done, alloc);
+  if (alloc || data == NULL || !c->options->discard)
     return;
   /* Nobody needs what is left there; it is no harm if it stays. */
   report_silence (true);

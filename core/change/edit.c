@@ -273,12 +273,12 @@ make_snapshot (void *opaque, struct image *image)
 /* --- all changes --- */
 
 static void
-release (void *opaque)
+release (void *opaque, struct alloc *alloc)
 {
   const struct change *c = opaque;
 
   if (c->done)
-    shadow_release (c->done);
+    shadow_release (c->done, alloc);
 }
 
 static int

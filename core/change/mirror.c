@@ -345,13 +345,14 @@ make_top (void *opaque, struct image *present)
   return m->top ? 0 : -1;
 }
 
-/* Clients still wait.  Whoever finds the files after a crash can learn from this which one
- * was the disk. */
+/* Clients that write still wait.  Whoever finds the files after a crash can learn from this
+ * which one was the disk. */
 static void
-tell_move (void *opaque)
+tell_move (void *opaque, struct alloc *alloc)
 {
   const struct mirror *m = opaque;
 
+  (void) alloc;
   report_notice ("%s: the disk has moved here from %s", target_path (m), m->old);
 }
 

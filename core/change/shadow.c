@@ -17,7 +17,8 @@
  * free.  After it the new image is complete, and in its refcounts the old places are
  * free.  So a crash leaves either the old or the new image, without leaks (R1, R2, R6).
  * When the switch is durable, and no request uses the old image any more, holes are
- * punched and the file is truncated (shadow_release).
+ * punched and the file is truncated (shadow_release); by the allocator, if clients go on
+ * to write meanwhile.
  *
  * This costs little: refcount blocks and tables are small, the clusters that they leave
  * are free afterwards, and the next such change reuses them.

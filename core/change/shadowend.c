@@ -23,7 +23,7 @@
 #include "image/headerwrite.h"
 #include "change/shadow-impl.h"
 
-struct freed_run { uint64_t first, n; };
+struct freed_run { uint64_t first, n; };        /* clusters */
 
 void
 shadow_get_header (const struct shadow *s, struct shadow_header *sh)
@@ -252,33 +252,27 @@ switch_header (struct shadow *s, const struct shadow_header *sh,
 
 /* --- release; a failure here only wastes space --- */
 
+/* Frees a run: ALLOC gets it, or a hole is punched.  -1: there can be no hole. */
 static int
-add_run (struct freed_run **runs, size_t *n, size_t *room, uint64_t cluster)
+free_run (struct shadow *s, struct alloc *alloc, const struct freed_run *run)
 {
-  struct freed_run *p;
+  const unsigned bits = s->h->cluster_bits;
 
-  if (*n > 0 && (*runs)[*n - 1].first + (*runs)[*n - 1].n == cluster) {
-    (*runs)[*n - 1].n++;
+  if (run->n == 0)
     return 0;
-  }
-  if (*n == *room) {
-    *room = *room ? *room * 2 : 64;
-    p = reallocarray (*runs, *room, sizeof *p);
-    if (p == NULL)
-      return -1;
-    *runs = p;
-  }
-  (*runs)[(*n)++] = (struct freed_run) { cluster, 1 };
+  if (alloc == NULL)
+    return storage_discard (s->file, run->first << bits, run->n << bits) == -1 ? -1 : 0;
+  alloc_hold_freed (alloc, run->first, run->n);
   return 0;
 }
 
+/* The clusters before END that are free now, and were in use. */
 static void
-punch_freed (struct shadow *s, uint64_t end)
+free_runs (struct shadow *s, struct alloc *alloc, uint64_t end)
 {
   const uint64_t per_block = UINT64_C (1) << s->block_bits;
-  const unsigned bits = s->h->cluster_bits, order = s->h->refcount_order;
-  CLEANUP_FREE struct freed_run *runs = NULL;
-  size_t n = 0, room = 0, r;
+  const unsigned order = s->h->refcount_order;
+  struct freed_run run = { 0, 0 };
   uint64_t first, i, j, to;
 
   for (i = 0; i < s->known; i++) {
@@ -286,14 +280,18 @@ punch_freed (struct shadow *s, uint64_t end)
 
     first = i << s->block_bits;
     to = b->was && first < end ? min64 (per_block, end - first) : 0;
-    for (j = 0; (j = refblock_find_zero (b->now, order, j, to)) < to; j++)
-      if (refblock_get (b->was, order, j) != 0 &&
-          add_run (&runs, &n, &room, first + j) == -1)
-        return;
+    for (j = 0; (j = refblock_find_zero (b->now, order, j, to)) < to; j++) {
+      if (refblock_get (b->was, order, j) == 0)
+        continue;
+      if (run.first + run.n != first + j) {
+        if (free_run (s, alloc, &run) == -1)
+          return;
+        run = (struct freed_run) { first + j, 0 };
+      }
+      run.n++;
+    }
   }
-  for (r = 0; r < n; r++)
-    if (storage_discard (s->file, runs[r].first << bits, runs[r].n << bits) == -1)
-      return;
+  free_run (s, alloc, &run);
 }
 
 /* One past the last cluster in use, now or (BEFORE) before the change.  UINT64_MAX if it
@@ -321,9 +319,10 @@ find_end (struct shadow *s, bool before)
 /* Clusters past the last one that had a refcount are kept: if refcounts are wrong, they
  * may contain data, which a repair can still save. */
 void
-shadow_release (struct shadow *s)
+shadow_release (struct shadow *s, struct alloc *alloc)
 {
-  const uint64_t clusters = storage_size (s->file) >> s->h->cluster_bits;
+  const uint64_t size = storage_size (s->file);
+  const uint64_t clusters = div_up (size, s->h->cluster_size);
   const uint64_t old = div_up (s->file_size, s->h->cluster_size);
   uint64_t end;
 
@@ -332,10 +331,13 @@ shadow_release (struct shadow *s)
   end = find_end (s, false);
   if (end < old && find_end (s, true) < old)
     end = old;
-  if (end < clusters && storage_is_regular (s->file))
+  end = min64 (end, clusters);
+  if (alloc)
+    alloc_need_only (alloc, end << s->h->cluster_bits);
+  else if (end << s->h->cluster_bits < size && storage_is_regular (s->file))
     storage_truncate (s->file, end << s->h->cluster_bits);
-  if (s->discard)
-    punch_freed (s, min64 (end, clusters));
+  if (alloc || s->discard)
+    free_runs (s, alloc, alloc ? clusters : end);
 }
 
 int

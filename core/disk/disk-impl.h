@@ -12,15 +12,17 @@
  *
  *     begin     if the image is not written yet: the writer's lock, and what a crash has
  *               left is put in order
+ *     prepare   what clients have written becomes durable
  *     close     requests that change the disk wait at the gate, those inside it end.
  *               Reads go on, and see the generation as it is
  *     settle    everything is durable, and the image is as after the last writer
  *     switch    the change itself: old or new after a power cut
- *     publish   the next generation is made of what the file says now; requests that
- *               begin from here on see it
+ *     publish   the next generation is made of what the file says now, writable if there
+ *               are writers; requests that begin from here on see it.  What only the old
+ *               one used is in quarantine
+ *     open      the gate opens
  *     release   when no request of the old generation is left: what only that one used is
  *               freed in the file (R4), and so is its memory
- *     open      the gate opens; if there are writers the new generation is writable
  *
  *   A step that fails before the switch leaves the file as it was, but for what is free
  *   there: the generation goes on.  If it is unknown what the file says after the switch,
@@ -79,6 +81,7 @@ struct disk {
 
   /* Requests: serve.c. */
   struct grace *grace;          /* requests, or pieces of them */
+  struct grace *changes;        /* those of them that change something: a pin in each */
   struct grace *flushes;        /* what runs a whole checkpoint */
   _Atomic (const struct view *) current;        /* of the present generation */
   atomic_bool closed;           /* the gate; changes under lock */
@@ -128,6 +131,9 @@ extern void generation_drop (struct generation *);
 extern int generation_lock (struct generation *);
 /* Makes `live', once.  It has to be locked.  -1: as for generation_lock. */
 extern int generation_become_writable (struct generation *);
+/* Does beforehand, while clients write, as much of the next as is possible.  -1: reported;
+ * that would fail, too. */
+extern int generation_prepare_to_settle (struct generation *);
 /* Makes everything durable and clean; no request changes the disk.  -1: reported. */
 extern int generation_settle (struct generation *);
 /* Frees `live'.  No request uses it. */
@@ -143,8 +149,9 @@ extern void stats_add_past (struct disk *);
 /* The last step: brings the image to rest, if it is not.  -1: reported. */
 extern int disk_end (struct disk *);
 
-/* For a request that changes something, with a pin that was taken before: may it go on?
- * Otherwise it gives the pin back, and calls disk_wait_at_gate before it tries again. */
+/* For a request that changes something, with a pin of `changes' that was taken before: may
+ * it go on?  Otherwise it gives its pins back, and calls disk_wait_at_gate before it tries
+ * again. */
 static inline bool
 gate_is_open (const struct disk *d)
 {

@@ -85,9 +85,10 @@ new_disk (const struct disk_options *options)
   pthread_mutex_init (&d->spacewait.lock, NULL);
   readahead_load_init (&d->own_load);
   d->grace = grace_new ();
+  d->changes = grace_new ();
   d->flushes = grace_new ();
   d->map = options->map ? options->map : map_new (options->l2_cache);
-  if (d->grace && d->flushes && d->map)
+  if (d->grace && d->changes && d->flushes && d->map)
     return d;
   report_error ("out of memory");
   disk_close (d);
@@ -152,6 +153,8 @@ disk_close (struct disk *d)
     map_free (d->map);
   if (d->grace)
     grace_free (d->grace);
+  if (d->changes)
+    grace_free (d->changes);
   if (d->flushes)
     grace_free (d->flushes);
   pthread_cond_destroy (&d->kept_changed);

@@ -143,9 +143,10 @@ struct disk_change {
   /* The fields of the image agree with the file, and nobody else changes it.  After -1 the
    * image is unchanged, or its health has failed.  NULL: nothing. */
   int (*make) (void *opaque, struct image *);
-  /* After MAKE has succeeded, and no request uses the image as it was before: frees what
-   * only that used.  NULL: nothing. */
-  void (*release) (void *opaque);
+  /* After MAKE has succeeded: frees what only the image as it was before used.  Without
+   * ALLOC, no request uses that any more.  Otherwise there are clients that write: it gets
+   * what is free, before they go on (alloc_hold_freed).  NULL: nothing. */
+  void (*release) (void *opaque, struct alloc *alloc);
   bool data_file;               /* it is possible with an external data file */
   struct image *top;            /* NULL, or: from then on this loaded image is the top one,
                                    over the present one.  MAKE locks it as a writer */
@@ -158,10 +159,10 @@ struct disk_change {
  * disk has failed, and it is unknown whether the change is made. */
 extern int disk_change (struct disk *, const struct disk_change *);
 /* From now on, clients record in the set what they change, before they do so; NULL: no
- * longer.  Returns when no request is left that began before.  -1 (reported): they record
+ * longer.  Returns when none is left that began before.  -1 (reported): they record
  * in another set already. */
 extern int disk_record (struct disk *, struct dirtyset *);
-/* Waits until all requests have ended that began before this call. */
+/* Waits until all requests that change the disk have ended that began before this call. */
 extern void disk_drain (struct disk *);
 /* Calls FN, which may read the disk, while no client changes it.  Returns its result. */
 extern int disk_hold (struct disk *, int (*fn) (void *opaque), void *opaque);

@@ -52,18 +52,39 @@ open_active (struct export *e)
   return 0;
 }
 
-static bool
+/* BUF NULL: the data is not wanted. */
+static int
+read_plainly (const struct view *v, void *buf, uint64_t count, uint64_t offset)
+{
+  return buf ? request_read (v, buf, count, offset) : request_cache (v, count, offset);
+}
+
+/* This changes the image.  Behind the gate, or if the disk has changed meanwhile, it does
+ * what other reads do. */
+static int
+read_and_copy (const struct export *e, const struct view *v, void *buf, uint64_t count,
+               uint64_t offset)
+{
+  struct disk *const d = e->disk;
+  const struct grace_pin pin = grace_enter (d->changes);
+  const int r = gate_is_open (d) && v == atomic_load (&d->current)
+    ? copyup_read (v, buf, count, offset) : read_plainly (v, buf, count, offset);
+
+  grace_leave (d->changes, pin);
+  return r;
+}
+
+static inline bool
 copies_up (const struct export *e, const struct view *v)
 {
-  /* Behind the gate, it does what other reads do. */
-  return e->writable && v->w && v->w->copyup != NULL && gate_is_open (e->disk);
+  return e->writable && v->w && v->w->copyup != NULL;
 }
 
 static int
 read_active (const struct export *e, const struct view *v, void *buf, uint64_t count,
              uint64_t offset)
 {
-  return copies_up (e, v) ? copyup_read (v, buf, count, offset)
+  return copies_up (e, v) ? read_and_copy (e, v, buf, count, offset)
     : request_read (v, buf, count, offset);
 }
 
@@ -71,7 +92,7 @@ static int
 cache_active (const struct export *e, const struct view *v, uint64_t count,
               uint64_t offset)
 {
-  return copies_up (e, v) ? copyup_read (v, NULL, count, offset)
+  return copies_up (e, v) ? read_and_copy (e, v, NULL, count, offset)
     : request_cache (v, count, offset);
 }
 

@@ -121,15 +121,12 @@ view_of (const struct export *e, struct view *made)
 }
 
 /* The disk became smaller after the client had come. */
-static const struct view *
-refuse_beyond (const struct export *e, struct grace_pin pin, const struct view *v,
-               uint64_t end)
+static void
+refuse_beyond (const struct view *v, uint64_t end)
 {
   report_error ("%s: a client's request ends at %" PRIu64 ", but the disk has only %" PRIu64
                 " bytes now", storage_path (v->image->file), end, v->size);
-  grace_leave (e->disk->grace, pin);
   errno = EINVAL;
-  return NULL;
 }
 
 /* Begins a request up to END, in bytes.  NULL: an error, without a pin (reported). */
@@ -140,7 +137,21 @@ begin (const struct export *e, uint64_t end, struct grace_pin *pin, struct view 
 
   *pin = grace_enter (e->disk->grace);
   v = view_of (e, made);
-  return end <= v->size ? v : refuse_beyond (e, *pin, v, end);
+  if (end <= v->size)
+    return v;
+  refuse_beyond (v, end);
+  grace_leave (e->disk->grace, *pin);
+  return NULL;
+}
+
+/* Of a request that changes the disk. */
+struct pins { struct grace_pin all, change; };
+
+static inline void
+leave_change (const struct disk *d, const struct pins *pins)
+{
+  grace_leave (d->changes, pins->change);
+  grace_leave (d->grace, pins->all);
 }
 
 /* With a pin: as for the gate, whoever wants a record either finds that this request has
@@ -154,40 +165,42 @@ record (const struct disk *d, uint64_t offset, uint64_t end)
     dirtyset_record (set, offset, end - offset);
 }
 
-/* The pin of a request that changes the disk: behind the gate it waits. */
-static inline struct grace_pin
+/* The pins of a request that changes the disk: behind the gate it waits. */
+static inline struct pins
 pass_gate (struct disk *d)
 {
-  struct grace_pin pin;
+  struct pins pins;
 
   for (;;) {
-    pin = grace_enter (d->grace);
+    pins.all = grace_enter (d->grace);
+    pins.change = grace_enter (d->changes);
     if (gate_is_open (d))
-      return pin;
-    grace_leave (d->grace, pin);
+      return pins;
+    leave_change (d, &pins);
     disk_wait_at_gate (d);
   }
 }
 
-/* The same as `begin' for such a request.  (The view comes last: a new generation becomes
- * writable before the gate opens.)  NULL: EIO, without a pin; the disk could not go on after
- * a change, which was reported (R9). */
+/* The same as `begin' for such a request.  (The view comes last: when the gate has opened,
+ * the one before it must not be changed any more.)  NULL: EIO, without pins; the disk could
+ * not go on after a change, which was reported (R9). */
 static inline const struct view *
-begin_change (const struct export *e, uint64_t offset, uint64_t end, struct grace_pin *pin,
+begin_change (const struct export *e, uint64_t offset, uint64_t end, struct pins *pins,
               struct view *made)
 {
   const struct view *v;
 
-  *pin = pass_gate (e->disk);
+  *pins = pass_gate (e->disk);
   v = view_of (e, made);
   if (v->w && end <= v->size) {
     record (e->disk, offset, end);
     return v;
   }
   if (v->w)
-    return refuse_beyond (e, *pin, v, end);
-  grace_leave (e->disk->grace, *pin);
-  errno = EIO;
+    refuse_beyond (v, end);
+  else
+    errno = EIO;
+  leave_change (e->disk, pins);
   return NULL;
 }
 
@@ -217,19 +230,34 @@ struct work {
 };
 
 static int
-try_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
+read_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
 {
   struct view made;
   struct grace_pin pin;
-  const uint64_t end = offset + count;
-  const struct view *v = work->changes ? begin_change (e, offset, end, &pin, &made)
-    : begin (e, end, &pin, &made);
+  const struct view *v = begin (e, offset + count, &pin, &made);
   int r;
 
   if (v == NULL)
     return -1;
   r = work->serve (e, work, v, count, offset);
   grace_leave (e->disk->grace, pin);
+  if (r == -1)
+    relieve (e->disk);
+  return r;
+}
+
+static int
+change_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
+{
+  struct view made;
+  struct pins pins;
+  const struct view *v = begin_change (e, offset, offset + count, &pins, &made);
+  int r;
+
+  if (v == NULL)
+    return -1;
+  r = work->serve (e, work, v, count, offset);
+  leave_change (e->disk, &pins);
   if (r == -1)
     relieve (e->disk);
   return r;
@@ -243,10 +271,10 @@ serve_piece (struct export *e, const struct work *work, uint64_t count, uint64_t
   int r;
 
   if (!work->changes)
-    return try_piece (e, work, count, offset);
+    return read_piece (e, work, count, offset);
   do {
     spacewait_begin (wait);
-    r = try_piece (e, work, count, offset);
+    r = change_piece (e, work, count, offset);
   } while (spacewait_again (wait, &request, r));
   return r;
 }
@@ -338,19 +366,19 @@ export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset
   struct spacewait *const wait = &e->disk->spacewait;
   struct spacewait_request request = { 0 };
   struct view made;
-  struct grace_pin pin;
+  struct pins pins;
   const struct view *v;
   int r;
 
   do {
     spacewait_begin (wait);
-    v = begin_change (e, offset, offset + count, &pin, &made);
+    v = begin_change (e, offset, offset + count, &pins, &made);
     if (v == NULL) {
       r = -1;
       continue;
     }
     r = request_write (v, buf, count, offset, fua);
-    grace_leave (e->disk->grace, pin);
+    leave_change (e->disk, &pins);
     if (r == -1 || (r == 1 && !fua))
       relieve (e->disk);
   } while (spacewait_again (wait, &request, r));
@@ -438,7 +466,7 @@ export_flush (struct export *e)
 int
 disk_piece (struct disk *d, int (*fn) (void *opaque, const struct view *), void *opaque)
 {
-  const struct grace_pin pin = pass_gate (d);
+  const struct pins pins = pass_gate (d);
   const struct view *v = atomic_load (&d->current);
   int r = -1;
 
@@ -446,7 +474,7 @@ disk_piece (struct disk *d, int (*fn) (void *opaque, const struct view *), void 
   if (v->w)
     r = fn (opaque, v);
   KEEP_ERRNO_FOR_BLOCK;
-  grace_leave (d->grace, pin);
+  leave_change (d, &pins);
   relieve (d);
   return r;
 }

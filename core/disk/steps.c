@@ -14,15 +14,18 @@
  * soon after there is some.  The rest is done when the next such client leaves, or at the
  * end.
  *
- * The gate.  A request that changes the disk takes a pin, and then looks whether the gate
- * is open.  Whoever closes the gate does that first, and takes a stamp then.  So, in the
- * one order of these accesses (grace.c), either the request finds the gate closed, gives
- * its pin back and waits, or its pin was taken before the stamp, and is waited for.
+ * The gate.  A request that changes the disk takes a pin (changes), and then looks whether
+ * the gate is open.  Whoever closes the gate does that first, and takes a stamp then.  So,
+ * in the one order of these accesses (grace.c), either the request finds the gate closed,
+ * gives its pin back and waits, or its pin was taken before the stamp, and is waited for.
  *
- * Requests that read pass without looking.  The pins of a generation that was replaced
- * were all taken before the present view changed: when a stamp that was taken after that
- * has passed, no request uses it.  Flushes, which may run a whole checkpoint, take pins of
- * their own (flushes), so that they do not delay the reuse of what they free.
+ * Requests that read pass without looking, and the gate does not wait for them.  Each
+ * request takes a pin of another kind (grace) before it looks which generation is the
+ * present one: when a stamp that was taken after a generation was replaced has passed, no
+ * request uses it.  The gate opens before that: what the old generation used alone is then
+ * in quarantine in the new one, and clients do not wait for a reader.  Flushes, which may
+ * run a whole checkpoint, take pins of their own (flushes), so that they do not delay the
+ * reuse of what they free.
  *
  * Locks: `steps' is held for a whole step, also during I/O; only clients that want to
  * write, and those who change the disk, wait for it.  `lock' is taken for moments, also
@@ -70,7 +73,7 @@ close_gate (struct disk *d)
 
     atomic_store (&d->closed, true);
   }
-  drain (d->grace);
+  drain (d->changes);
   trace (d, "the gate is closed, requests that change the disk have ended");
 }
 
@@ -96,7 +99,7 @@ disk_wait_at_gate (struct disk *d)
 void
 disk_drain (struct disk *d)
 {
-  drain (d->grace);
+  drain (d->changes);
 }
 
 int
@@ -110,7 +113,7 @@ disk_record (struct disk *d, struct dirtyset *set)
     return -1;
   }
   atomic_store (&d->record, set);
-  drain (d->grace);
+  drain (d->changes);
   return 0;
 }
 
@@ -167,22 +170,28 @@ may_write (struct disk *d)
 }
 
 static int
-become_writable (struct disk *d)
+make_writable (struct generation *g)
 {
-  struct generation *g = d->now;
   const enum image_role before = image_role (g->image);
 
-  if (g->is_live)
-    return 0;
   if (health_check (g->image->health) == -1 || generation_lock (g) == -1)
     return -1;
-  if (generation_become_writable (g) == 0) {
-    atomic_store (&d->current, &g->live);
+  if (generation_become_writable (g) == 0)
     return 0;
-  }
   KEEP_ERRNO_FOR_BLOCK;
   image_lock (g->image, before);
   return -1;
+}
+
+static int
+become_writable (struct disk *d)
+{
+  if (d->now->is_live)
+    return 0;
+  if (make_writable (d->now) == -1)
+    return -1;
+  atomic_store (&d->current, &d->now->live);
+  return 0;
 }
 
 int
@@ -364,8 +373,8 @@ disk_end_ahead (struct disk *d)
 /* How often the next generation is read, while there is no memory for it. */
 #define MOST_TRIES 3
 
-/* The generation that the file describes after the change, or that this has made of it.
- * NULL: reported. */
+/* The generation that the file describes after the change, or that this has made of it;
+ * writable if there are writers.  NULL: reported. */
 static struct generation *
 read_next (struct disk *d, const struct disk_change *c)
 {
@@ -382,6 +391,10 @@ read_next (struct disk *d, const struct disk_change *c)
   if (layers)
     next = generation_new (d, top, layers);
   image_close (again);          /* the generation is an owner of its own */
+  if (next && d->writers > 0 && make_writable (next) == -1) {
+    generation_free (next);
+    next = NULL;
+  }
   if (next && d->may_read_ahead)
     readahead_allow (next->readahead);
   return next;
@@ -405,12 +418,10 @@ read_surely (struct disk *d, const struct disk_change *c)
   }
 }
 
-/* Requests that begin from now on see NEXT.  Returns when all others have ended. */
+/* Requests that begin from now on see NEXT. */
 static void
 publish (struct disk *d, struct generation *next)
 {
-  struct generation *const old = d->now;
-
   image_adopt (next->image);
   {
     LOCK_FOR_BLOCK (&d->lock);
@@ -418,15 +429,27 @@ publish (struct disk *d, struct generation *next)
     stats_add_past (d);
     d->now = next;
     d->why_fixed = next->why_fixed;
-    atomic_store (&d->current, &next->frozen);
+    atomic_store (&d->current, next->is_live ? &next->live : &next->frozen);
   }
   d->told_readonly = d->no_space_to_recover = false;
   trace (d, "the next generation is published");
+}
+
+/* The last step, while clients go on: frees what only the generation OLD used. */
+static void
+release (struct disk *d, const struct disk_change *c, struct generation *old)
+{
   drain (d->grace);
   drain (d->flushes);
-  trace (d, "no request uses the one before");
+  trace (d, "no request uses the generation before");
   readahead_end (old->readahead);
   generation_end_writing (old);
+  if (d->now->is_live)
+    checkpoint_reap (d->now->w.checkpoint);     /* (A failure has been reported.) */
+  else if (c->release)
+    c->release (c->opaque, NULL);
+  generation_drop (old);
+  trace (d, "what only that used is free");
 }
 
 /* Another image is the top, and is written from now on; what parameters said about files
@@ -439,20 +462,6 @@ put_below (struct disk *d, struct image *image, const struct image *top)
   d->options.backing = BACKING_FOLLOW;
   d->options.backing_format = NULL;
   d->options.data_file = DATA_FILE_FOLLOW;
-}
-
-static void
-write_again (struct disk *d)
-{
-  if (d->writers == 0)
-    return;
-  if (become_writable (d) == 0) {
-    checkpoint_start_timer (d->now->w.checkpoint);
-    trace (d, "the disk is writable");
-  }
-  else
-    health_fail (d->now->image->health,
-                 "the change was made, but the disk could not be written after it");
 }
 
 /* Nothing has changed.  Failed changes may have used free space. */
@@ -472,33 +481,36 @@ keep_generation (struct disk *d)
 
 /* After the switch: what is changed is durable, whatever happens to the disk now.  Only a
  * new image on top (C->top) has changed no file: without a next generation, the disk goes
- * on as before.  -1: it does. */
+ * on as before.  -1: it does.  *REPLACED: the generation before, unless it stays. */
 static int
-go_on (struct disk *d, const struct disk_change *c)
+go_on (struct disk *d, const struct disk_change *c, struct generation **replaced)
 {
   struct generation *const old = d->now, *const next = read_surely (d, c);
 
   if (next == NULL && c->top) {
+    d->why_fixed = NULL;        /* (That was about the new image.) */
+    d->told_readonly = d->no_space_to_recover = false;
     keep_generation (d);
     return -1;
   }
   if (next == NULL) {           /* its readers keep what they have */
     health_fail (old->image->health,
-                 "the change was made, but the disk could not be read again after it");
+                 "the change was made, but the disk could not be opened again after it");
     return 0;
   }
   publish (d, next);
+  *replaced = old;
   if (c->top)
     put_below (d, old->image, c->top);
   else if (c->over) {           /* what parameters said about another one is void */
     d->options.backing = BACKING_FOLLOW;
     d->options.backing_format = NULL;
   }
-  if (c->release)
-    c->release (c->opaque);
-  trace (d, "what only the one before used is free");
-  generation_drop (old);
-  write_again (d);
+  if (next->is_live) {
+    if (c->release)
+      c->release (c->opaque, next->w.alloc);
+    checkpoint_start_timer (next->w.checkpoint);
+  }
   return 0;
 }
 
@@ -538,16 +550,17 @@ make_change (struct disk *d, const struct disk_change *c)
   return 0;
 }
 
-/* With the gate closed. */
+/* With the gate closed.  *REPLACED: the generation before; NULL: it stays. */
 static int
-change (struct disk *d, const struct disk_change *c)
+change (struct disk *d, const struct disk_change *c, struct generation **replaced)
 {
   /* (It may be replaced.) */
   struct image *const image = image_ref (d->now->image);
   int r;
 
+  *replaced = NULL;
   if (make_change (d, c) == 0)
-    r = go_on (d, c);
+    r = go_on (d, c, replaced);
   else {
     keep_generation (d);
     r = -1;
@@ -560,15 +573,20 @@ change (struct disk *d, const struct disk_change *c)
 int
 disk_change (struct disk *d, const struct disk_change *c)
 {
+  struct generation *replaced;
   int r;
   LOCK_FOR_BLOCK (&d->steps);
 
   if (check_change (d, c->data_file) == -1 || lock_image (d) == -1)
     return -1;
   d->change_began = clock_ms ();
+  if (d->writers > 0 && generation_prepare_to_settle (d->now) == -1)
+    return -1;
   close_gate (d);
-  r = change (d, c);
+  r = change (d, c, &replaced);
   KEEP_ERRNO_FOR_BLOCK;
   open_gate (d);
+  if (replaced)
+    release (d, c, replaced);
   return r;
 }

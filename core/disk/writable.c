@@ -275,6 +275,34 @@ generation_become_writable (struct generation *g)
   return -1;
 }
 
+static int
+give_up_waiting (const struct generation *g)
+{
+  report_error ("%s: a request in progress delays the reuse of freed space",
+                g->disk->options.path);
+  errno = EBUSY;
+  return -1;
+}
+
+/* Then less is changed, and readers hold back only what is freed from now on. */
+int
+generation_prepare_to_settle (struct generation *g)
+{
+  const struct timespec moment = { .tv_nsec = 1000000 };
+  const int64_t deadline = clock_ms () + SETTLE_SECONDS * 1000;
+  uint64_t stamp;
+
+  if (checkpoint_flush (g->w.checkpoint) == -1)
+    return -1;
+  stamp = grace_stamp (g->disk->grace);
+  while (checkpoint_holds_back (g->w.checkpoint) && !grace_passed (g->disk->grace, stamp)) {
+    if (clock_ms () >= deadline)
+      return give_up_waiting (g);
+    nanosleep (&moment, NULL);
+  }
+  return checkpoint_reap (g->w.checkpoint);
+}
+
 /* Requests of readers may delay the release of freed clusters for a moment.  If it takes
  * longer, everything is durable, but the marks in the header and the freed clusters stay
  * until the next writer leaves, or until the disk is closed. */
@@ -308,8 +336,7 @@ generation_settle (struct generation *g)
     }
   } while (clock_ms () < deadline);
 
-  report_error ("%s: a request in progress delays the reuse of freed space",
-                g->disk->options.path);
+  give_up_waiting (g);
   errno = r == -1 ? err : EBUSY;
   return -1;
 }

@@ -37,13 +37,13 @@ struct alloc {
   unsigned bits;
   bool discard;
   bool regular;                 /* reads as zeros past its end */
-  uint64_t open_size;           /* bytes: the file never becomes shorter */
   uint64_t watermark;           /* bytes; see alloc_options */
   bool leaks_last;              /* the same */
   void (*news) (void);
 
   pthread_mutex_t lock;         /* guards all fields below */
 
+  uint64_t open_size;           /* bytes: the file never becomes shorter */
   struct budget *budget;              /* counts and limits memory; may be NULL */
   uint64_t charged;             /* bytes that are counted in it */
   struct freeset zeroed, stale; /* idle clusters: allocidle.c */

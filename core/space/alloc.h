@@ -37,7 +37,9 @@
  * A crash leaks what is reserved, written or freed, and what is counted ahead
  * (alloc_top_up): counts in the file are too high, never too low.  The next start gives
  * that back (check/leaks.c).  A change of the whole disk (change/) has its own copy of
- * the counts: what it takes is published, and what it frees is free, with one switch.
+ * the counts: what it takes is published, and what it frees is free, with one switch.  The
+ * allocator of the next generation is told of the latter (alloc_hold_freed): they are
+ * quarantined there, or punched at once if nobody writes.
  */
 
 #ifndef QCOW2_ALLOC_H
@@ -136,6 +138,13 @@ extern uint64_t alloc_quarantined (struct alloc *);
  * later, it is false, unless more was freed meanwhile. */
 extern bool alloc_wants_release (struct alloc *);
 
+/* Nothing was allocated yet.  A change of the whole disk, which is durable, has freed these
+ * clusters (their counts are 0).  Requests that began before this call may still use them:
+ * until those have ended, they wait like others. */
+extern void alloc_hold_freed (struct alloc *, uint64_t first, uint64_t n);
+/* Such a change needs no more of the file than BYTES: see alloc_trim_file. */
+extern void alloc_need_only (struct alloc *, uint64_t bytes);
+
 /* --- for the checkpoint --- */
 
 /* Takes all runs that were handed over until now.  Every change that removed their
@@ -169,8 +178,8 @@ extern int alloc_reap (struct alloc *);
  * calls refcount_write and syncs, and calls alloc_trim_file to cut off what was added to
  * the file for the reserve. */
 extern int alloc_give_back (struct alloc *);
-/* The file stays at least as long as it was at alloc_open, and keeps all clusters that
- * are in use or waiting. */
+/* The file stays at least as long as it was at alloc_open (or alloc_need_only has said), and
+ * keeps all clusters that are in use or waiting. */
 extern int alloc_trim_file (struct alloc *);
 /* After that, somebody else may have written to clusters that are free, and past the end
  * of the file: forgets which of them contain zeros. */

@@ -39,6 +39,14 @@ waiting_end (const struct alloc *a)
   return end;
 }
 
+void
+alloc_need_only (struct alloc *a, uint64_t bytes)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+
+  a->open_size = min64 (a->open_size, bytes);
+}
+
 int
 alloc_trim_file (struct alloc *a)
 {

@@ -341,6 +341,22 @@ alloc_release (struct alloc *a, uint64_t first, uint64_t n)
   return 0;
 }
 
+void
+alloc_hold_freed (struct alloc *a, uint64_t first, uint64_t n)
+{
+  struct freed f = { .a = a, .stamp = grace_stamp (a->grace) };
+  LOCK_FOR_BLOCK (&a->lock);
+
+  became_free (&f, first, n);
+  a->quarantined += f.clusters;
+  alloc_charge (a);
+  if (first + n <= a->bump)
+    return;
+  /* New clusters are taken behind it; the scan finds what is free before. */
+  assert (a->bump == a->bump_end);
+  a->bump = a->bump_end = a->scan_end = first + n;
+}
+
 /* Takes the items whose grace period has passed out of the list.  They belong to the
  * caller then. */
 static struct alloc_frees *

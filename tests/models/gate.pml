@@ -6,11 +6,11 @@
  *
  * Checked in all orders of steps:
  *
- *   - no request that changes the disk is inside while the image switches
- *   - no request uses a generation after its release, nor writes one that is not
- *     writable yet
+ *   - no request that changes the disk is inside while the image switches, and none changes
+ *     another generation than the present one
+ *   - no request uses a generation after its release
  *   - a request that reads ends, whatever the change does (even if it never ends)
- *   - all others end, too, if the change does
+ *   - all others end, too, if the change does; and they do not wait for those that read
  *
  * project/models.sh runs it, and sees it fail with each of these mistakes:
  *
@@ -35,54 +35,57 @@
 #define AHEAD 2
 #endif
 
-/* grace.c: a slot for each thread and parity. */
-byte epoch;
-byte slot[2 * THREADS];
+/* grace.c: a slot for each thread and parity.  GRACE counts all requests, CHANGES those
+ * that change the disk. */
+#define GRACE 0
+#define CHANGES 1
+byte epoch[2];
+byte slot[4 * THREADS];
+#define SLOT(grace, parity, id) slot[((grace) * 2 + (parity)) * THREADS + (id)]
 
 /* steps.c */
 bool closed;
-#define OLD 0                   /* the old generation, which is writable */
-#define FROZEN 1                /* the new one, before it is */
-#define LIVE 2                  /* and then */
-byte now;                       /* the present view: that of a generation */
+#define OLD 0
+#define NEW 1
+byte now;                       /* the present generation */
 
 /* What is checked. */
 bool switching;
-bool released[3];
+bool released[2];
 byte inside;                    /* requests that change the disk */
 byte ended;                     /* threads of requests */
 bool readers_ended;
 
-inline enter (id, parity)
+inline enter (grace, id, parity)
 {
   byte e;
 
   do
-  :: e = epoch;
-     slot[(e & 1) * THREADS + id]++;
+  :: e = epoch[grace];
+     SLOT (grace, e & 1, id)++;
      if
-     :: epoch == e -> parity = e & 1; break
-     :: else -> slot[(e & 1) * THREADS + id]--
+     :: epoch[grace] == e -> parity = e & 1; break
+     :: else -> SLOT (grace, e & 1, id)--
      fi
   od
 }
 
-inline leave (id, parity)
+inline leave (grace, id, parity)
 {
-  slot[parity * THREADS + id]--
+  SLOT (grace, parity, id)--
 }
 
 /* Moves the epoch on from AT, unless requests of the epoch before are left (move_on). */
-inline move_on (at)
+inline move_on (grace, at)
 {
   i = 0;
   do
-  :: i < THREADS && slot[((at + 1) & 1) * THREADS + i] == 0 -> i++
-  :: i < THREADS && slot[((at + 1) & 1) * THREADS + i] != 0 -> break
+  :: i < THREADS && SLOT (grace, (at + 1) & 1, i) == 0 -> i++
+  :: i < THREADS && SLOT (grace, (at + 1) & 1, i) != 0 -> break
   :: i == THREADS ->
      atomic {                   /* compare and exchange */
        if
-       :: epoch == at -> epoch = at + 1
+       :: epoch[grace] == at -> epoch[grace] = at + 1
        :: else
        fi
      }
@@ -92,26 +95,31 @@ inline move_on (at)
 
 /* Waits until all have left that entered before S was taken: looks again and again
  * (grace_passed). */
-inline pass (s)
+inline pass (grace, s)
 {
   byte at, i;
 
   do
-  :: at = epoch;
+  :: at = epoch[grace];
      if
      :: at >= s + AHEAD -> break
-     :: else -> move_on (at)
+     :: else -> move_on (grace, at)
      fi
   od
 }
 
-/* Others move the epoch, too: checkpoints, for what they free. */
+/* Others move the epochs, too: checkpoints, for what they free, and who else waits for
+ * requests that change the disk. */
 proctype mover ()
 {
-  byte n, at, i;
+  byte n, at, i, which;
 
+  if
+  :: which = GRACE
+  :: which = CHANGES
+  fi;
   do
-  :: n < 2 -> at = epoch; move_on (at); n++
+  :: n < 2 -> at = epoch[which]; move_on (which, at); n++
   :: else -> break
   od
 }
@@ -122,48 +130,53 @@ proctype reader (byte id)
 
   do
   :: n < ROUNDS ->
-     enter (id, parity);
+     enter (GRACE, id, parity);
      v = now;
      assert (!released[v]);
+#ifdef HANGS
+     false;
+#endif
      assert (!released[v]);
-     leave (id, parity);
+     leave (GRACE, id, parity);
      n++
   :: else -> break
   od;
   atomic { ended++; readers_ended = true }
 }
 
+#define ENTER enter (GRACE, id, all); enter (CHANGES, id, change)
+#define LEAVE leave (CHANGES, id, change); leave (GRACE, id, all)
+
 proctype writer (byte id)
 {
-  byte n, parity, v;
+  byte n, all, change, v;
 
   do
   :: n < ROUNDS ->
 #ifdef GATE_FIRST
      !closed;
-     enter (id, parity);
+     ENTER;
      v = now;
 #else
      do
-     :: enter (id, parity);
+     :: ENTER;
 #ifdef VIEW_FIRST
         v = now;
 #endif
         if
         :: !closed -> break
-        :: else -> leave (id, parity); !closed     /* disk_wait_at_gate */
+        :: else -> LEAVE; !closed       /* disk_wait_at_gate */
         fi
      od;
 #ifndef VIEW_FIRST
      v = now;
 #endif
-     assert (v != FROZEN);
 #endif
      inside++;
-     assert (!switching && !released[v]);
-     assert (!released[v]);
+     assert (!switching && !released[v] && v == now);
+     assert (!released[v] && v == now);
      inside--;
-     leave (id, parity);
+     LEAVE;
      n++
   :: else -> break
   od;
@@ -175,27 +188,26 @@ proctype changer ()
   byte s;
 
 #ifdef STAMP_FIRST
-  s = epoch;
+  s = epoch[CHANGES];
   closed = true;
 #else
   closed = true;
-  s = epoch;
+  s = epoch[CHANGES];
 #endif
-  pass (s);
+  pass (CHANGES, s);
 #ifdef STUCK
   false;
 #endif
   switching = true;
   assert (inside == 0);
   switching = false;
-  now = FROZEN;
+  now = NEW;
+  closed = false;
 #ifndef NO_DRAIN
-  s = epoch;
-  pass (s);
+  s = epoch[GRACE];
+  pass (GRACE, s);
 #endif
-  released[OLD] = true;
-  now = LIVE;
-  closed = false
+  released[OLD] = true
 }
 
 init
@@ -210,6 +222,8 @@ init
 
 #ifdef STUCK
 ltl ends { <> readers_ended }
+#elif defined HANGS
+ltl ends { <> (ended == WRITERS && !closed) }
 #else
 ltl ends { <> (ended == THREADS && !closed) }
 #endif

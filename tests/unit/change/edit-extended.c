@@ -44,7 +44,7 @@ close_image (struct image *image)
 static void
 release (struct image *image, struct shadow *done)
 {
-  shadow_release (done);
+  shadow_release (done, NULL);
   shadow_free (done);
   close_image (image);
 }

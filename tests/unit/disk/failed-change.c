@@ -131,9 +131,9 @@ make (void *opaque, struct image *image)
 }
 
 static void
-release (void *opaque)
+release (void *opaque, struct alloc *alloc)
 {
-  shadow_release (((struct change *) opaque)->done);
+  shadow_release (((struct change *) opaque)->done, alloc);
 }
 
 /* Returns whether it was made. */
