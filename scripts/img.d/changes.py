@@ -114,6 +114,7 @@ def commit_into(image, name, cache, progress):
     first.  As with qemu-img, none of these is emptied, and those between do not show the
     same as before."""
     import info
+    refuse_other_backing(image)
     chain = info.describe(image, True)
     n = next((n for n, found in enumerate(chain[:-1])
               if is_backing_file(name, found, chain[n + 1])), None)
@@ -150,11 +151,19 @@ def is_backing_file(name, found, below):
         os.path.samefile(below["filename"], name)
 
 
+def refuse_other_backing(image):
+    """(The plugin is told of another one in the same way.)"""
+    if any(p.startswith("backing") for p in image.instead):
+        raise Failure("--image-opts: this needs the backing file that the image names "
+                      "(rebase -u changes the name)")
+
+
 # --- rebase
 
 def rebase(o):
     image = images.image_of(o, o.operands[0], o.format)
     image.need_qcow2("backing files")
+    refuse_other_backing(image)
     if o.backing is None:
         raise Failure("-b is required (-b '' for no backing file)")
     if o.backing and o.backing_format is None:

@@ -232,6 +232,7 @@ class Image:
         self.secrets = secrets
         self.share = share
         self.allow_uri = allow_uri
+        self.instead = []           # of the files that the image names
         if format is not None and format not in FORMATS:
             raise Failure("%s: format '%s' is not supported (only qcow2 and raw): use "
                           "qemu-img" % (name, format))
@@ -242,6 +243,12 @@ class Image:
         if self._format is None:
             self._format = probe(self)
         return self._format
+
+    @property
+    def other_data(self):
+        """The data file that is used instead of the one that the image names, or None."""
+        return next((p.partition("=")[2] for p in self.instead
+                     if p.startswith("data-file=")), None)
 
     def need_qcow2(self, what):
         if self.format != "qcow2":
@@ -257,7 +264,7 @@ class Image:
         # NBD has no locks, and qemu-img needs none.
         if self.share or self.uri and writing:
             found.append("lock=false")
-        return found
+        return found + self.instead
 
     def prepare(self, *parameters, writing=True, fds=(), progress=None):
         """Has the plugin make these changes, or this check.  What the plugin said."""
@@ -313,6 +320,29 @@ def image_of(arguments, name, format=None, secrets=None):
     return image_of_options(name, secrets, share, arguments.allow_uri)
 
 
+# What the image says, too: --image-opts, and the parameter of the plugin.
+INSTEAD = (("backing.driver", "backing-format"), ("backing.file.filename", "backing"),
+           ("data-file.filename", "data-file"))
+
+
+def taken_instead(given):
+    """What is to be used instead of what the image says."""
+    for key in ("backing.file.driver", "data-file.driver"):
+        if given.pop(key, "file") not in ("file", "host_device"):
+            raise Failure("--image-opts: %s: only files are supported" % key)
+    found = []
+    for key, parameter in INSTEAD:
+        value = given.pop(key, None)
+        if value is not None and parameter == "backing-format" and value not in FORMATS:
+            raise Failure("--image-opts: %s: only qcow2 and raw are supported" % key)
+        if value is not None and parameter != "backing-format":
+            value = check_name(value)
+            value = value if is_uri(value) else os.path.abspath(value)
+        if value is not None:
+            found.append("%s=%s" % (parameter, value))
+    return found
+
+
 def image_of_options(text, secrets, share, allow_uri):
     given = dict(key_values(text))
     format = given.pop("driver", given.pop("format", None))
@@ -326,18 +356,23 @@ def image_of_options(text, secrets, share, allow_uri):
         raise Failure("--image-opts: only files are supported (file.filename=NAME); "
                       "use the URI of an NBD export without --image-opts")
     share = share or is_on("force-share", given.pop("force-share", "off"))
+    instead = taken_instead(given)
     if given:
         raise Failure("--image-opts: '%s' is not supported (driver, file.driver, "
-                      "file.filename, encrypt.key-secret, also after backing., and "
-                      "force-share are)"
+                      "file.filename, encrypt.key-secret, also after backing., force-share, "
+                      "backing.driver, backing.file.filename and data-file.filename are)"
                       % next(iter(given)))
     if not is_uri(name):
         import publicname
         if publicname.is_uri(name):
             check_name(name)
         name = os.path.abspath(name)
-    return Image(name, format, [secrets.get(id) for id in ids] or secrets.only(), share,
-                 allow_uri)
+    image = Image(name, format, [secrets.get(id) for id in ids] or secrets.only(), share,
+                  allow_uri)
+    if instead:
+        image.need_qcow2("backing files and data files")
+    image.instead = instead
+    return image
 
 
 def secret_ids(given):

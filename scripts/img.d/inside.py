@@ -36,7 +36,7 @@ def below(source, target, given):
     same passphrase.)"""
     kind = os.stat(source.path).st_mode
     return (stat.S_ISREG(kind) or stat.S_ISBLK(kind)) and \
-        not source.secrets and not target.secrets and \
+        not source.secrets and not target.secrets and not source.instead and \
         not {"backing_file", "data_file"} & set(given) and is_text(source.path)
 
 

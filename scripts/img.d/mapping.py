@@ -37,7 +37,7 @@ def map_disk(o):
         runs = qcow2_runs(image, o.snapshot)
     else:
         chain, runs = chain_and_runs(image, o.snapshot)
-        names = [data_name(found) for found in chain]
+        names = data_names(image, chain)
     runs = part_of(runs, start, end)
     if o.output == "json":
         show_json(runs)
@@ -155,7 +155,14 @@ def names_of(image):
     if image.format == "raw":
         return [image.given]
     import info
-    return [data_name(found) for found in info.describe(image, True)]
+    return data_names(image, info.describe(image, True))
+
+
+def data_names(image, chain):
+    names = [data_name(found) for found in chain]
+    if image.other_data:
+        names[0] = image.other_data
+    return names
 
 
 def data_name(found):
