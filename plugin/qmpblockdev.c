@@ -2,9 +2,9 @@
  *
  * How do commands add nodes, and remove them?
  *
- * blockdev-add has a list of arguments for each driver.  A format has the node below it as
- * its `file': the name of a node that was added, or the description of one, which then goes
- * together with it.  What lies below an image is what its header says, or nothing
+ * blockdev-add has a list of arguments for each driver.  A format has the node below it
+ * as its `file': the name of a node that was added, or the description of one, which then
+ * goes together with it.  What lies below an image is what its header says, or nothing
  * (`backing': null); the name of a node is accepted only if that is what the header says.
  *
  * Of QEMU's other options, those that only say how fast a file is read or written (aio,
@@ -244,8 +244,8 @@ check_backing (const struct adding *a, const struct qmp_node *n, const char *bac
     return qmp_refuse (a->e, "Could not open backing file: Cannot find device='%s' nor "
                        "node-name='%s'", backing, backing);
   return name && edit_name_means (&options, name, file) ? 0
-    : qmp_refuse (a->e, "Node '%s' cannot be the backing file: the header of '%s' does not "
-                  "name it", backing, n->path);
+    : qmp_refuse (a->e, "Node '%s' cannot be the backing file: the header of '%s' does "
+                  "not name it", backing, n->path);
 }
 
 /* Is this disk's image one of the node's files?  Then the disk could not be written any
@@ -268,8 +268,8 @@ static int
 check_image (const struct adding *a, const struct qmp_node *n, const json_t *backing)
 {
   if (n->layers && qmptarget_each (a->host, is_served, n->layers) != 0)
-    return qmp_refuse (a->e, "Failed to get shared \"write\" lock: '%s' is served, or lies "
-                       "over what is", n->path);
+    return qmp_refuse (a->e, "Failed to get shared \"write\" lock: '%s' is served, or "
+                       "lies over what is", n->path);
   return json_is_string (backing)
     ? check_backing (a, n, json_string_value (backing)) : 0;
 }
@@ -324,8 +324,8 @@ find_driver (const struct adding *a, const json_t *args, const char *where)
   return NULL;
 }
 
-/* Adds the node that ARGS describe.  WHERE: "" for the arguments of the command.  READONLY:
- * unless they say something else. */
+/* Adds the node that ARGS describe.  WHERE: "" for the arguments of the command.
+ * READONLY: unless they say something else. */
 static struct qmp_node *
 add (const struct adding *a, const json_t *args, const char *where, bool readonly)
 {

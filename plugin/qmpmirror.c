@@ -3,12 +3,12 @@
  * How does a command copy a disk in use to a node, and let its clients go on there?
  *
  * blockdev-mirror starts a job (qmpjobs.c), which copies to a node that blockdev-add has
- * opened (mirror.c).  When the job is ready, job-complete moves the disk: the node becomes
- * its top, with its own chain, and the disk's old nodes go.  Cancelled when it is ready, the
- * job leaves in the target what the disk was at that instant.
+ * opened (mirror.c).  When the job is ready, job-complete moves the disk: the node
+ * becomes its top, with its own chain, and the disk's old nodes go.  Cancelled when it is
+ * ready, the job leaves in the target what the disk was at that instant.
  *
- * The work is done in the job's thread; the last step, and what concerns nodes, in the one
- * that runs commands.  The node stays in use as long as the job lasts.
+ * The work is done in the job's thread; the last step, and what concerns nodes, in the
+ * one that runs commands.  The node stays in use as long as the job lasts.
  *
  * Locks: see qmpjobs.c.
  */
@@ -33,8 +33,8 @@
 #define FOLLOW_MS 20
 /* A piece that failed, and is to be ignored, is tried again after that. */
 #define RETRY_MS 100
-/* If clients write as fast as this copies: how long it waits, when it should complete, for
- * so little to be left that clients can wait for it. */
+/* If clients write as fast as this copies: how long it waits, when it should complete,
+ * for so little to be left that clients can wait for it. */
 #define CATCH_UP_MS 5000
 
 const struct qmparg qmpmirror_arguments[] = {

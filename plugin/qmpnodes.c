@@ -2,11 +2,11 @@
  *
  * Which nodes were added by commands, beside those of the disks that are served?
  *
- * A node is a file that other commands can use: as a new top of a disk, or as the target of
- * a job.  It is a protocol (a file, a device, an NBD export), or a format over one.  As in
- * QEMU, the image of a format is opened and locked when the node is added, a writable one
- * as by a writer, with its backing chain; a protocol takes no locks, nor does a raw format
- * before something writes to it.
+ * A node is a file that other commands can use: as a new top of a disk, or as the target
+ * of a job.  It is a protocol (a file, a device, an NBD export), or a format over one.
+ * As in QEMU, the image of a format is opened and locked when the node is added, a
+ * writable one as by a writer, with its backing chain; a protocol takes no locks, nor
+ * does a raw format before something writes to it.
  *
  * Nodes that are in use stay.  There are MOST_NODES at most.
  *
@@ -206,7 +206,7 @@ qmpnodes_end (struct qmp_added *added)
     qmpnodes_remove (added, added->first);
 }
 
-int
+void
 qmpnodes_read_again (struct qmp_node *n, const struct disk_options *o)
 {
   const struct disk_options options = options_for (o, n);
@@ -215,12 +215,12 @@ qmpnodes_read_again (struct qmp_node *n, const struct disk_options *o)
 
   if (layers == NULL) {
     image_close (again);
-    return -1;
+    n->readonly = true;
+    return;
   }
   image_adopt (again);
   layers_free (n->layers);
   image_close (n->image);
   n->layers = layers;
   n->image = again;
-  return 0;
 }

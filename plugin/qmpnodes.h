@@ -54,7 +54,8 @@ extern void qmpnodes_remove (struct qmp_added *, struct qmp_node *);
 /* Closes all. */
 extern void qmpnodes_end (struct qmp_added *);
 
-/* A job has written to the image of the node: reads what it says now.  -1: reported. */
-extern int qmpnodes_read_again (struct qmp_node *, const struct disk_options *);
+/* A job has written to the image of the node: reads what it says now.  If that fails
+ * (reported), nothing writes to the node any more. */
+extern void qmpnodes_read_again (struct qmp_node *, const struct disk_options *);
 
 #endif /* QCOW2_QMPNODES_H */

@@ -9,10 +9,10 @@
  *   drain     requests that may have marked before that, end
  *   copy      what the disk shows now; zeros stay sparse
  *
- * What changes after a piece was taken is marked again, for the next round: so no change is
- * lost, and at the end of a round the target lacks only what was marked meanwhile.  The first
- * round is all of the disk, what its top image contains, or nothing.  When so little was
- * marked that clients can wait for it, the target is ready, and follows.
+ * What changes after a piece was taken is marked again, for the next round: so no change
+ * is lost, and at the end of a round the target lacks only what was marked meanwhile.
+ * The first round is all of the disk, what its top image contains, or nothing.  When so
+ * little was marked that clients can wait for it, the target is ready, and follows.
  *
  *   pivot     one change of the disk (disk_change).  Behind the gate the rest is copied, the
  *             target comes to rest as after its last writer, and the next generation has it
@@ -20,19 +20,19 @@
  *   finish    behind the gate the rest is copied; the disk goes on as it is
  *
  * A crash.  The old image is whole at each instant, and so is the target from the moment
- * when it came to rest.  Until the gate opens, clients have flushed nothing that is not in
- * the old image; from then on, what they flush is in the target alone.  No file says which
- * one is the disk: whoever asked for the pivot learns that it is done, and a line in the
- * server's log says so before the gate opens.
+ * when it came to rest.  Until the gate opens, clients have flushed nothing that is not
+ * in the old image; from then on, what they flush is in the target alone.  No file says
+ * which one is the disk: whoever asked for the pivot learns that it is done, and a line
+ * in the server's log says so before the gate opens.
  *
  * The target is an image that this process writes as it would any disk: it has its own
  * allocator, checkpoints and locks, and can fail without harm to the disk.
  *
- * Memory: two sets of at most MOST_PIECES bits, a buffer, and the state of the target, whose
- * mappings are in the memory of those of the disk.
+ * Memory: two sets of at most MOST_PIECES bits, a buffer, and the state of the target,
+ * whose mappings are in the memory of those of the disk.
  *
- * Locks: none of its own; the thread that copies has all of it, but for what clients record,
- * and the counters.
+ * Locks: none of its own; the thread that copies has all of it, but for what clients
+ * record, and the counters.
  */
 
 #include <config.h>
@@ -160,8 +160,8 @@ copy_data (struct mirror *m, uint64_t count, uint64_t offset)
   return 0;
 }
 
-/* What is next: from m->at on, up to COUNT bytes.  *DONE: how many were done, COPIED of them
- * as data. */
+/* What is next: from m->at on, up to COUNT bytes.  *DONE: how many were done, COPIED of
+ * them as data. */
 static int
 copy_some (struct mirror *m, uint64_t count, uint64_t most, uint64_t *done,
            uint64_t *copied)
@@ -207,8 +207,8 @@ advance (struct mirror *m, uint64_t by)
   m->done += by;
 }
 
-/* Goes to the next place that is marked.  Returns how many bytes are, from there on; 0: the
- * round is over. */
+/* Goes to the next place that is marked.  Returns how many bytes are, from there on; 0:
+ * the round is over. */
 static uint64_t
 next_marked (struct mirror *m)
 {
@@ -345,8 +345,8 @@ make_top (void *opaque, struct image *present)
   return m->top ? 0 : -1;
 }
 
-/* Clients that write still wait.  Whoever finds the files after a crash can learn from this
- * which one was the disk. */
+/* Clients that write still wait.  Whoever finds the files after a crash can learn from
+ * this which one was the disk. */
 static void
 tell_move (void *opaque, struct alloc *alloc)
 {

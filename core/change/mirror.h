@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Copies a disk to another image while clients write it, and then lets them go on with the
- * copy.  See mirror.c.
+ * Copies a disk to another image while clients write it, and then lets them go on with
+ * the copy.  See mirror.c.
  *
  * Functions that return int return 0, or -1 with errno set and the error reported, except
  * where noted.  All are called by one thread at a time, except mirror_progress.
@@ -34,18 +34,18 @@ struct mirror_target {
 struct mirror_options {
   struct mirror_target target;  /* stays with the caller, and open until mirror_end */
   enum mirror_sync sync;
-  uint64_t granularity;         /* of the record of changes: bytes, a power of two; 0: chosen.
-                                   It is larger if the disk is very large */
+  uint64_t granularity;         /* of the record of changes: bytes, a power of two; 0:
+                                   chosen.  It is larger if the disk is very large */
 };
 
-/* Begins to record what clients change.  The target is locked as a writer.  Refuses one that
- * has another size than the disk, or is one of its files. */
+/* Begins to record what clients change.  The target is locked as a writer.  Refuses one
+ * that has another size than the disk, or is one of its files. */
 extern int mirror_begin (struct disk *, const struct mirror_options *, struct mirror **);
 
-/* Copies some of what is left, at most MOST bytes of data (> 0).  *COPIED: how many bytes of
- * data that were (zeros do not count).  Returns 1; 0: so little is left that it could be
- * copied while clients wait (after a pause, there may be more); or -1, after which it can be
- * called again. */
+/* Copies some of what is left, at most MOST bytes of data (> 0).  *COPIED: how many bytes
+ * of data that were (zeros do not count).  Returns 1; 0: so little is left that it could be
+ * copied while clients wait (after a pause, there may be more); or -1, after which it can
+ * be called again. */
 extern int mirror_step (struct mirror *, uint64_t most, uint64_t *copied);
 /* Did the target fail then, and not the disk? */
 extern bool mirror_target_failed (const struct mirror *);
@@ -54,8 +54,8 @@ extern void mirror_progress (struct mirror *, uint64_t *done, uint64_t *left);
 
 /* Why the disk cannot go on with the target; NULL: it can. */
 extern const char *mirror_why_no_pivot (const struct mirror *);
-/* Copies the rest while clients wait, and lets them go on with the target, which is durable
- * then.  -1: they go on as before. */
+/* Copies the rest while clients wait, and lets them go on with the target, which is
+ * durable then.  -1: they go on as before. */
 extern int mirror_pivot (struct mirror *);
 /* Copies the rest while clients wait: the target is the disk of one instant, durably. */
 extern int mirror_finish (struct mirror *);

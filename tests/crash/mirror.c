@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of a disk that moves to another image (mirror), if the power is cut, at any
- * moment, or if any operation on one of the two files fails?
+ * What is left of a disk that moves to another image (mirror), if the power is cut, at
+ * any moment, or if any operation on one of the two files fails?
  *
- * A client writes, zeroes and flushes while the disk is copied, in small steps, and goes on
- * after it has moved.  Until the move is answered, the old image is the disk: it shows what
- * was flushed, and of what was not, each sector is old or new.  Afterwards the new image is
- * the disk, and the old one shows the instant of the move, without leaks.  Neither image ever
- * has faults.  If the move fails, the client goes on with the old image.
+ * A client writes, zeroes and flushes while the disk is copied, in small steps, and goes
+ * on after it has moved.  Until the move is answered, the old image is the disk: it shows
+ * what was flushed, and of what was not, each sector is old or new.  Afterwards the new
+ * image is the disk, and the old one shows the instant of the move, without leaks.
+ * Neither image ever has faults.  If the move fails, the client goes on with the old
+ * image.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many disks (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.

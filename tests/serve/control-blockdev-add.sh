@@ -1,10 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Nodes come and go by command: blockdev-add and blockdev-del answer as qemu-storage-daemon
-# does, to right and wrong arguments, and show the same nodes.  As with QEMU, an image that is
-# added can no longer be written by others, and one that others write is not added.  Nodes that
-# are in use stay, and there are not more than a bounded number of them.
+# Nodes come and go by command: blockdev-add and blockdev-del answer as
+# qemu-storage-daemon does, to right and wrong arguments, and show the same nodes.  As
+# with QEMU, an image that is added can no longer be written by others, and one that
+# others write is not added.  Nodes that are in use stay, and there are not more than a
+# bounded number of them.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # blockdev-snapshot puts an image that blockdev-add has opened on top of the disk, while
-# clients write: what was flushed is in the new image after kill -9, and the old one shows the
-# instant.  Answers and errors are those of qemu-storage-daemon, except that an image that
-# would show something else when it is opened again is refused.
+# clients write: what was flushed is in the new image after kill -9, and the old one shows
+# the instant.  Answers and errors are those of qemu-storage-daemon, except that an image
+# that would show something else when it is opened again is refused.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

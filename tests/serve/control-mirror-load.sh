@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A disk moves from one place to the next while clients write: to a qcow2 image in a file, to
-# one on an NBD server, and back.  Each client always reads what it has written; what each
-# image left behind shows is of one instant; after kill -9 all that was flushed is in the
-# last one.  A client of a snapshot goes on reading it, in an image that the disk has left, and
-# nobody else writes that as long.  A target that has no space ends the job, or pauses it until there is some; the
-# disk goes on.  The server ends in the middle of a job as it does otherwise.
+# A disk moves from one place to the next while clients write: to a qcow2 image in a file,
+# to one on an NBD server, and back.  Each client always reads what it has written; what
+# each image left behind shows is of one instant; after kill -9 all that was flushed is in
+# the last one.  A client of a snapshot goes on reading it, in an image that the disk has
+# left, and nobody else writes that as long.  A target that has no space ends the job, or
+# pauses it until there is some; the disk goes on.  The server ends in the middle of a job
+# as it does otherwise.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools

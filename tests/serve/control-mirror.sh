@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # blockdev-mirror answers as qemu-storage-daemon does, and its job has the same states and
-# events: when it completes and the disk moves, when it is cancelled before or after it was
-# ready, paused, or not finalized by itself, and when it fails.  Targets are raw and qcow2
-# images; after each job both servers leave the same in them.  Targets that cannot take the
-# disk's place are refused by job-complete, and the job stays.
+# events: when it completes and the disk moves, when it is cancelled before or after it
+# was ready, paused, or not finalized by itself, and when it fails.  Targets are raw and
+# qcow2 images; after each job both servers leave the same in them.  Targets that cannot
+# take the disk's place are refused by job-complete, and the job stays.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -278,8 +278,8 @@ stop_nbdkit
 check_clean "$tmp/ours/next.qcow2"
 qemu-img compare -f qcow2 -F raw "$tmp/ours/next.qcow2" "$tmp/model.raw"
 
-# With a directory, disks are copied but stay; a target that another program uses, or that is
-# not as secret as the disk, is refused.
+# With a directory, disks are copied but stay; a target that another program uses, or that
+# is not as secret as the disk, is refused.
 mkdir "$tmp/dir" "$tmp/targets"
 mv "$tmp/ours/next.qcow2" "$tmp/ours/t2.qcow2" "$tmp/dir"
 truncate -s 8M "$tmp/targets/copy.raw" "$tmp/targets/used.raw"

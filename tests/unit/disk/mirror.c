@@ -2,16 +2,17 @@
  *
  * Can a disk be copied to another image, and move there, while clients use it?
  *
- * Several threads write, zero, flush and read, and others come and go.  Meanwhile the disk
- * moves from one image to the next: all of it (the new image stands alone), or what its top
- * image contains (the new one lies over the same files), with clusters of various sizes; and
- * it is copied to raw files.  What each thread has written is there at any time, and at the
- * end in the last image, for us and for qemu-img.  The image that a move leaves behind, and
- * each copy, shows one instant: of each thread all it had done by then, in its order, no less
- * than before the last step began, and no more than after that.
+ * Several threads write, zero, flush and read, and others come and go.  Meanwhile the
+ * disk moves from one image to the next: all of it (the new image stands alone), or what
+ * its top image contains (the new one lies over the same files), with clusters of various
+ * sizes; and it is copied to raw files.  What each thread has written is there at any
+ * time, and at the end in the last image, for us and for qemu-img.  The image that a move
+ * leaves behind, and each copy, shows one instant: of each thread all it had done by
+ * then, in its order, no less than before the last step began, and no more than after
+ * that.
  *
- * A target that fails, at any operation and for lack of memory, ends the copy and leaves the
- * disk as it was.  Targets that cannot be right are refused.
+ * A target that fails, at any operation and for lack of memory, ends the copy and leaves
+ * the disk as it was.  Targets that cannot be right are refused.
  *
  * Environment: SEED repeats a run; ROUNDS: how many moves (default: 4).
  */
