@@ -72,6 +72,7 @@ core_sources = \
 	%reldir%/format/entry.c \
 	%reldir%/format/entry.h \
 	%reldir%/format/format.h \
+	%reldir%/format/formatmarks.h \
 	%reldir%/format/header.c \
 	%reldir%/format/header.h \
 	%reldir%/format/luks-impl.h \

@@ -10,13 +10,7 @@ SCHEMES = ("nbd", "nbds", "nbd+unix", "nbds+unix", "nbd+vsock", "nbds+vsock")
 FORMATS = ("qcow2", "raw")
 SECTOR = 512
 
-# How files of formats begin that the plugin does not read: treating them as raw would
-# not be what the user wants.
-OTHERS = ((b"KDMV", "vmdk"), (b"COWD", "vmdk"), (b"# Disk Descriptor", "vmdk"),
-          (b"conectix", "vpc"), (b"vhdxfile", "vhdx"), (b"QED\0", "qed"),
-          (b"QFI\xfb\0\0\0\1", "qcow"), (b"LUKS\xba\xbe", "luks"),
-          (b"WithoutFreeSpace", "parallels"), (b"WithouFreSpacExt", "parallels"))
-VDI = 0x40, b"\x7f\x10\xda\xbe"
+QCOW = b"QFI\xfb"
 
 
 # --- Lists of options, and sizes.
@@ -299,14 +293,22 @@ def probe(image):
 
 
 def format_of(head, name):
-    for magic, format in OTHERS:
-        if head.startswith(magic):
-            raise Failure("%s: format '%s' is not supported (only qcow2 and raw): use "
-                          "qemu-img" % (name, format))
-    if head[VDI[0]:].startswith(VDI[1]):
-        raise Failure("%s: format 'vdi' is not supported (only qcow2 and raw): use "
-                      "qemu-img" % name)
-    return "qcow2" if head.startswith(b"QFI\xfb") else "raw"
+    if head.startswith(QCOW) and head[4:8] != b"\0\0\0\1":
+        return "qcow2"
+    other = "qcow" if head.startswith(QCOW) else other_format(head)
+    if other:
+        raise Failure("%s: format '%s' is not supported (only qcow2 and raw): use "
+                      "qemu-img" % (name, other))
+    return "raw"
+
+
+def other_format(head):
+    """The name of one that QEMU reads: treating it as raw would not be what the user
+    wants.  Or None."""
+    import formatmarks
+    return next((format.lower() for at, mark, format, cure in formatmarks.load()
+                 if (cure == "CONVERT" or format == "LUKS") and head.startswith(mark, at)),
+                None)
 
 
 def image_of(arguments, name, format=None, secrets=None):

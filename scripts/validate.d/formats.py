@@ -12,48 +12,38 @@ programs look first, and that data of a disk does not have in this place by acci
 
 import struct
 
+import formatmarks
+
 # The longest comment of a ZIP archive, and what precedes it.
 ZIP_END = 22
 END = 65535 + ZIP_END           # bytes at the end of a file that matter
 BEGINNING = (32 << 10) + 4096   # bytes at its beginning, besides the first cluster
 
-# (name, offsets, mark), in the first cluster.
-HEADER_MARKS = (
-    ("VDI", (64,), b"\x7f\x10\xda\xbe"),
-    ("tar", (257,), b"ustar"),
-    ("a boot sector", (510,), b"\x55\xaa"),
-    ("LVM", (512, 1024, 1536), b"LABELONE"),
-    ("GPT", (512, 4096), b"EFI PART"),
-    ("ext2, ext3 or ext4", (1080,), b"\x53\xef"),
-    ("RAID", (4096,), b"\xfc\x4e\x2b\xa9"),
-    ("Linux swap", (4086,), b"SWAPSPACE2"),
-    ("Btrfs", ((64 << 10) + 64,), b"_BHRfS_M"),
-)
+MARKS = formatmarks.load()
+# In the first cluster, behind where qcow2 has its own.
+HEADER_MARKS = [(at, mark, name) for at, mark, name, _ in MARKS if at > 0]
+PDF, = (mark for _, mark, name, _ in MARKS if name == "PDF")
 PDF_WITHIN = 1024
+VHD, = (mark for _, mark, name, _ in MARKS if name == "VHD")
 
 # Wherever the first cluster ends.
-OPTICAL = ("ISO 9660", (b"CD001",)), ("UDF", (b"BEA01", b"NSR02", b"NSR03"))
-OPTICAL_OFFSETS = (32769, 34817)
+OPTICAL = "ISO 9660", "UDF"
 
 
 def at_beginning(head, cluster):
     """The names of formats.  HEAD contains what the file begins with."""
     first = head[:cluster]
-    for name, offsets, mark in HEADER_MARKS:
-        if any(first.startswith(mark, at) for at in offsets):
-            yield name
-    if b"%PDF-" in first[:PDF_WITHIN]:
-        yield "PDF"
-    for name, marks in OPTICAL:
-        if any(head.startswith(mark, at) for mark in marks for at in OPTICAL_OFFSETS):
-            yield name
+    found = [name for at, mark, name in HEADER_MARKS
+             if (head if name in OPTICAL else first).startswith(mark, at)]
+    if PDF in first[:PDF_WITHIN]:
+        found.append("PDF")
+    return list(dict.fromkeys(found))
 
 
 def at_end(tail):
     """The same for the last END bytes."""
     # (Very old ones have 511 bytes.)
-    if tail.startswith(b"conectix", max(len(tail) - 512, 0)) or \
-            tail.startswith(b"conectix", max(len(tail) - 511, 0)):
+    if any(tail.startswith(VHD, max(len(tail) - n, 0)) for n in (511, 512)):
         yield "VHD"
     if tail.startswith(b"koly", max(len(tail) - 512, 0)):
         yield "DMG"
