@@ -90,29 +90,20 @@ rebase (struct params *p, struct disk **disk)
   return 0;
 }
 
-/* The disk is closed meanwhile, because the layers below it are locked against writers. */
 static int
-commit (struct params *p, struct disk **disk)
+commit (const struct params *p, struct disk *disk)
 {
-  struct image *image = image_ref (disk_inside (*disk).view->image), *emptied;
+  const struct commit_layers layers = { .base = 1, .keep = p->commit == COMMIT_KEEP };
   struct progress progress;
   const struct chunks_watch watch = { .step = progress_step, .opaque = &progress };
   uint64_t copied;
   int r;
 
-  disk_close (*disk);           /* it is at rest */
-  *disk = NULL;
   progress_begin (&progress, "commit");
-  r = commit_image (image, &p->options, p->commit == COMMIT_KEEP, &watch, &copied);
+  r = commit_disk (disk, &layers, &watch, &copied);
   progress_end (&progress);
-  if (r == 0) {
+  if (r == 0)
     report_debug ("%s: committed, %" PRIu64 " bytes were copied", p->path, copied);
-    emptied = image_again (image);
-    r = emptied ? disk_open_on (&p->options, emptied, disk) : -1;
-    image_close (emptied);
-  }
-  KEEP_ERRNO_FOR_BLOCK;
-  image_close (image);
   return r;
 }
 
@@ -232,7 +223,7 @@ change (struct params *p, struct disk **disk)
     return -1;
   if (edit (p, *disk) == -1)
     return -1;
-  if (p->commit != COMMIT_OFF && commit (p, disk) == -1)
+  if (p->commit != COMMIT_OFF && commit (p, *disk) == -1)
     return -1;
   if ((p->flatten || p->rebase.name) && rebase (p, disk) == -1)
     return -1;

@@ -1,28 +1,43 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How does the data of an image get into its backing file?
+ * How does the data of layers get into a layer below them?
  *
- * Several threads (chunks.c) copy what the image itself contains, data and zeros, into
- * the backing file.  That is opened like any image that is served, by this same code, so
- * it can be anything that can be written: with its own backing chain, snapshots, bitmaps
- * (which record the writes), LUKS; or a raw file, device or export.  If it is smaller, it
- * grows first.
+ * What the layers from the top to the one above the base contain, data and zeros, is copied
+ * into the base, the others hide it there.  Then either the image on top becomes empty, or
+ * these layers leave the chain.  The base is a layer of the disk that is opened read-write;
+ * it becomes a disk of its own, over the layers below it, that is written like any other:
+ * with snapshots, bitmaps (which record the writes), LUKS.  Or it is a raw file, device or
+ * export.  If it is smaller, it grows first.
  *
- *   copies                         the image hides them: it contains the same ranges
- *   the backing file is brought    durable, clean, and still locked
- *     to rest
- *   snapedit_empty                 the image gets empty tables, in one step (shadow.c)
+ *   copies                         layers above hide them: they contain the same ranges
+ *   flush                          all of it is durable in the base
+ *   disk_change                    the image on top gets empty tables, in one step
+ *                                  (shadow.c), or the header of the image above those that
+ *                                  leave names the base, and the chain is a shorter one
+ *   rest                           the base is clean; readers alone lock it
  *
- * So the image shows the same data at each moment, and a crash leaves it as it was, or
- * empty.  If the copying ends early, some of the new data is in the backing file, which
- * by itself is then neither old nor new, as with QEMU.
+ * So the disk shows the same data at each moment, and a crash leaves the chain as it was, or
+ * as it is to be.  If the copying ends early, some of the new data is in the base, which by
+ * itself is then neither old nor new, as with QEMU.
  *
- * Nobody else uses either file: the image is locked as by a writer when this begins, and
- * the backing file until the image is empty.
+ * Readers in the meantime.  A part of a cluster of the base may be hidden, and another part
+ * visible: when the cluster is rewritten elsewhere (it was compressed, or shared with a
+ * snapshot), readers may go on to use the place that they have looked up.  So no cluster that
+ * the base frees is used again until the last reader has gone that could know it: a pin is
+ * held from the first copy on.  The disk changes to a chain in which the base was read anew,
+ * whether the commit succeeds or not, and when no generation is left with the layer as it
+ * was (`gone'), the pin is given back.  The image is one object for readers and for the
+ * writer: places of new tables, and the length of the file, are known to both.  Where the L1
+ * table is, is known only to those who have read the header: so when the base grows, readers
+ * first get to know the new table, and then the old one is freed (may_free_old).  A client
+ * that keeps an older generation is in the way of that.
  *
- * Internal snapshots show the backing file where they have no data of their own, and
- * would show something else afterwards (QEMU lets that happen).  So an image with
- * snapshots is refused.
+ * Nobody else uses these files: the image on top is locked as by a writer when this begins,
+ * unless it is served, and so is the base until it is at rest.
+ *
+ * Internal snapshots show the base where they have no data of their own, and would show
+ * something else afterwards (QEMU lets that happen).  So layers with snapshots are refused,
+ * unless they stay above the base's old data and new data alike.
  *
  * Locks: none.
  */
@@ -36,8 +51,10 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/remedy.h"
 #include "util/report.h"
+#include "image/backlink.h"
 #include "disk/export.h"
 #include "change/commit.h"
 #include "change/edit.h"
@@ -45,103 +62,124 @@
 
 /* Bytes that are copied at a time. */
 #define PIECE (UINT64_C (2) << 20)
+/* Bytes of decompressed clusters that are cached. */
+#define CLUSTER_CACHE (UINT64_C (4) << 20)
+
+/* What is written.  It may outlive the commit. */
+struct base {
+  struct storage *file;
+  struct image *image;          /* NULL: the file is raw */
+  struct disk *disk;            /* NULL: it is raw, or not open */
+  struct export *to;            /* the same */
+  bool locked;                  /* as by a writer */
+  bool held;                    /* a pin of its disk ... */
+  struct grace_pin pin;         /* ... this one */
+  int *rest;                    /* NULL, or: set to an errno if it does not come to rest */
+};
 
 struct commit {
-  struct image *image;          /* as it is before this */
+  struct disk *disk;
   const struct disk_options *options;
-  bool keep;                    /* what it contains, when all is done */
-  struct disk *own;             /* the image without its chain */
-  struct export *from;          /* what it contains itself */
+  struct commit_layers what;
+  struct layers *stack;         /* the layers of the disk, as they were */
+  struct view from;             /* those that are copied, alone */
+  struct base *base;            /* NULL: it is closed, or goes its own way */
+  struct image *locked;         /* NULL, or the base, which is closed and still locked */
+  struct image *above;          /* the layer whose header changes, locked as by a writer;
+                                   NULL: none, or the image on top */
+  bool copied;                  /* everything is in the base, durably */
+  bool changed;                 /* and the disk is changed */
 
-  char *path;                   /* of the backing file */
-  struct disk_options below;    /* with which it is opened */
-  struct image *base;           /* its file, locked as by a writer */
-  struct disk *disk;            /* NULL: it is raw */
-  struct export *to;            /* NULL: it is raw */
-  struct shadow *done;
+  struct disk_change change;
+  struct layers *next;          /* the chain after it */
+  struct image *fresh, *fresh_above;    /* layers of it that were read anew; NULL: none */
+  struct shadow *emptied;
+  int error;                    /* of what could not fail at once */
 };
 
 static int
 refuse (const struct commit *c, const char *why)
 {
-  report_error ("%s: the image cannot be committed: %s", c->options->path, why);
+  report_error ("%s: the image cannot be committed: %s",
+                storage_path (layers_file (c->stack, c->what.top)), why);
   errno = EPERM;
   return -1;
 }
 
-/* --- the backing file --- */
+/* --- the base --- */
 
-static int
-write_below (const struct commit *c, const void *buf, uint64_t count, uint64_t offset)
+/* Brings it to rest. */
+static void
+close_base (void *opaque)
 {
-  return c->to ? export_write (c->to, buf, count, offset, false)
-    : storage_write (c->base->file, buf, count, offset);
+  struct base *b = opaque;
+  int r;
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (b->held)
+    grace_leave (disk_inside (b->disk).grace, b->pin);
+  r = b->to ? export_close (b->to) : 0;
+  if (r == -1 && b->rest)
+    *b->rest = errno;
+  if (disk_close (b->disk) == -1 && r == 0 && b->rest)
+    *b->rest = errno;
+  if (b->locked && b->image)
+    image_lock (b->image, IMAGE_READER);
+  else if (b->locked)
+    storage_lock (b->file, STORAGE_READER);
+  image_close (b->image);
+  free (b);
 }
 
-/* SCRATCH: PIECE bytes, whose contents are lost. */
 static int
-zero_below (const struct commit *c, void *scratch, uint64_t count, uint64_t offset)
+write_below (const struct base *b, const void *buf, uint64_t count, uint64_t offset)
 {
-  uint64_t n;
+  return b->to ? export_write (b->to, buf, count, offset, false)
+    : storage_write (b->file, buf, count, offset);
+}
+
+static int
+zero_below (const struct commit *c, uint64_t count, uint64_t offset)
+{
+  const struct base *b = c->base;
   int r;
 
-  if (c->to)
-    return export_zero (c->to, count, offset, REQUEST_MAY_TRIM, false);
-  r = (c->options->discard ? storage_punch : storage_zero) (c->base->file, offset, count);
-  if (r != 0)
-    return r == 1 ? 0 : -1;
-  memset (scratch, 0, PIECE);
-  for (; count > 0; count -= n, offset += n) {
-    n = min64 (count, PIECE);
-    if (storage_write (c->base->file, scratch, n, offset) == -1)
-      return -1;
-  }
-  return 0;
+  if (b->to)
+    return export_zero (b->to, count, offset, REQUEST_MAY_TRIM, false);
+  r = (c->options->discard ? storage_punch : storage_zero) (b->file, offset, count);
+  return r == 0 ? storage_write_zeros (b->file, offset, count) : r == 1 ? 0 : -1;
 }
 
 static int
-sync_below (const struct commit *c)
+sync_below (const struct base *b)
 {
-  return c->to ? export_flush (c->to) : storage_sync (c->base->file);
+  return b->to ? export_flush (b->to) : storage_sync (b->file);
 }
 
 static int
-refuse_below (const struct commit *c, const char *why)
+refuse_below (const struct commit *c, int err, const char *why)
 {
-  report_error ("%s: the backing file of %s cannot be written: %s", c->path,
-                c->options->path, why);
-  errno = EROFS;
+  report_error ("%s: the backing file of %s cannot be written: %s",
+                storage_path (c->base->file),
+                storage_path (layers_file (c->stack, c->what.base - 1)), why);
+  errno = err;
   return -1;
-}
-
-/* Makes the disk of the backing file at least SIZE bytes large. */
-static int
-grow_raw (const struct commit *c, uint64_t size)
-{
-  return storage_size (c->base->file) >= size ? 0
-    : storage_truncate (c->base->file, size);
-}
-
-static int
-grow_qcow2 (const struct commit *c, uint64_t size)
-{
-  const struct edit edit = { .kind = EDIT_RESIZE, .size = round_up (size, 512) };
-  const struct edit_options options = { .preallocation = PREALLOCATION_OFF };
-
-  return c->base->header.size >= size ? 0 : edit_disk (c->disk, &options, &edit, 1);
 }
 
 /* An image that is emptied shows the file that it names, which is not always the one of
  * backing=PATH.  Who reads a file in another format than it has sees the wrong disk; who
  * writes it so destroys it. */
 static int
-check_named (const struct commit *c, const char *format, const struct image *base)
+check_named (const struct commit *c)
 {
-  const struct header *h = &c->image->header;
+  const struct header *h = layers_header (c->stack, 0);
+  const char *const format = c->base->image ? "qcow2" : "raw";
   const bool named = c->options->backing != BACKING_PATH ||
-    (h->backing_file && edit_name_means (c->options, h->backing_file, base->file));
+    (h->backing_file && edit_name_means (c->options, h->backing_file, c->base->file));
 
-  if (!named && !c->keep)
+  if (c->what.top > 0)
+    return 0;
+  if (!named && !c->what.keep)
     return refuse (c, h->backing_file == NULL ? "it has no backing file"
                    : remedy (REMEDY_NAME_BACKING));
   if (!named || h->backing_format == NULL || strcmp (h->backing_format, format) == 0)
@@ -153,231 +191,110 @@ check_named (const struct commit *c, const char *format, const struct image *bas
   return -1;
 }
 
-static int
-open_raw (struct commit *c)
-{
-  const struct disk_options *o = &c->below;
-  const struct storage_options options = {
-    .try_writable = true, .lock = o->lock, .cache = o->cache,
-    .link = &o->link, .hooks = o->hooks,
-  };
+/* --- the chain --- */
 
-  c->base = image_open_file (c->path, &options);
-  if (c->base == NULL)
-    return -1;
-  if (!storage_is_writable (c->base->file))
-    return refuse_below (c, image_why_readonly (c->base));
-  return image_lock (c->base, IMAGE_WRITER) == -1 ||
-    check_named (c, "raw", c->base) == -1 ||
-    grow_raw (c, c->image->header.size) == -1 ? -1 : 0;
+/* The layers of the disk as they are now.  NULL: reported. */
+static struct layers *
+take_stack (const struct commit *c)
+{
+  const struct layers *now = disk_inside (c->disk).view->layers;
+  struct layers *s = layers_new ();
+
+  if (s == NULL || layers_share (s, now, 0, layers_count (now)) == 0)
+    return s;
+  layers_free (s);
+  return NULL;
 }
 
+/* Makes `next' of the present chain, in which layers [FROM, base) of the stack are left
+ * out.  The base is read anew, and so is the layer above those, if ABOVE is not NULL. */
 static int
-open_qcow2 (struct commit *c)
+plan_chain (struct commit *c, unsigned from, struct image *above)
 {
-  struct image *unlocked = disk_open_image (&c->below);
+  const struct layers *now = disk_inside (c->disk).view->layers;
+  const unsigned n = layers_count (now), base = layers_find (now, c->stack, c->what.base);
+  const unsigned leave = c->what.base - from;
+  struct layers *next;
 
-  if (unlocked == NULL)
+  from = layers_find (now, c->stack, from);
+  if (base == n || from + leave != base) {
+    report_error ("%s: the backing chain has changed meanwhile", c->options->path);
+    errno = EBUSY;
     return -1;
-  /* The lock comes first: QEMU's, too, are taken before anything changes. */
-  if (storage_is_writable (unlocked->file) && image_lock (unlocked, IMAGE_WRITER) == 0 &&
-      check_named (c, "qcow2", unlocked) == 0)
-    c->base = image_again (unlocked);
-  else if (!storage_is_writable (unlocked->file))
-    refuse_below (c, image_why_readonly (unlocked));
-  image_close (unlocked);
-  if (c->base == NULL || disk_open_on (&c->below, c->base, &c->disk) == -1)
-    return -1;
-  if (disk_why_readonly (c->disk))
-    return refuse_below (c, disk_why_readonly (c->disk));
-  if (grow_qcow2 (c, c->image->header.size) == -1)
-    return -1;
-  c->to = export_open (c->disk, "", true);
-  if (c->to && !export_is_writable (c->to))
-    return refuse_below (c, disk_why_readonly (c->disk));
-  return c->to ? 0 : -1;
-}
-
-static int
-open_below (struct commit *c)
-{
-  const char *format;
-
-  c->below = *c->options;
-  if (disk_find_backing (c->options, &c->image->header, &c->path, &format) == -1)
-    return -1;
-  if (c->path == NULL)
-    return refuse (c, "it has no backing file");
-  /* The parameters are about the image, and its backing file has been found. */
-  c->below.path = c->path;
-  c->below.secret = secret_below (&c->options->secret, &c->image->header);
-  c->below.in_dir.name = NULL;
-  c->below.map = NULL;
-  c->below.backing = BACKING_FOLLOW;
-  c->below.backing_format = NULL;
-  c->below.data_file = DATA_FILE_FOLLOW;
-  c->below.copy_on_read = false;
-  c->below.detect_zeroes = DETECT_ZEROES_OFF;
-  c->below.compress = COMPRESS_OFF;
-  c->below.wait_for_space = false;
-  c->below.watermark = 0;
-  c->below.news = NULL;
-  return strcmp (format, "raw") == 0 ? open_raw (c) : open_qcow2 (c);
-}
-
-/* Everything is durable, and the image is at rest; the lock stays. */
-static int
-finish_below (struct commit *c)
-{
-  int r = 0;
-
-  if (c->to == NULL)
-    r = c->base ? storage_sync (c->base->file) : 0;
-  else if (export_close (c->to) == -1)
-    r = -1;
-  c->to = NULL;
-  if (disk_close (c->disk) == -1)
-    r = -1;
-  c->disk = NULL;
-  return r;
-}
-
-/* --- copying --- */
-
-static int
-copy_data (const struct commit *c, void *scratch, uint64_t start, uint64_t end,
-           uint64_t *copied)
-{
-  uint64_t at, n;
-
-  for (at = start; at < end; at += n) {
-    n = min64 (end - at, PIECE - at % PIECE);
-    if (export_read (c->from, scratch, n, at) == -1 ||
-        write_below (c, scratch, n, at) == -1)
-      return -1;
-    *copied += n;
   }
+  next = layers_new ();
+  if (next == NULL)
+    return -1;
+  if (layers_share (next, now, 0, above ? from - 1 : from) == -1 ||
+      (above && layers_add_image (next, above) == -1) ||
+      (c->fresh ? layers_add_image (next, c->fresh)
+       : layers_share_raw (next, now, base)) == -1 ||
+      layers_share (next, now, base + 1, n) == -1) {
+    layers_free (next);
+    return -1;
+  }
+  layers_free (c->next);
+  c->next = next;
+  c->change.over = next;
   return 0;
 }
 
-static int
-copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t *copied)
+static struct backlink
+link_to (const struct commit *c)
 {
-  const struct commit *c = opaque;
-  struct extent x = { .len = 0 };
-  uint64_t at;
+  return (struct backlink) {
+    .name = c->what.name ? c->what.name
+      : storage_path (layers_file (c->stack, c->what.base)),
+    .format = layers_image (c->stack, c->what.base) ? "qcow2" : "raw",
+  };
+}
+
+/* TOP: the image on top. */
+static int
+change_link (struct commit *c, const struct image *top)
+{
+  const struct backlink link = link_to (c);
+  struct image *before;
   int r;
 
-  for (at = start; at < end; at += x.len) {
-    if (export_extents (c->from, end - at, at, true, extent_keep, &x) == -1)
-      return -1;
-    x.len = min64 (x.len, end - at);
-    r = x.type == EXTENT_HOLE ? 0
-      : x.type == EXTENT_ZERO ? zero_below (c, scratch, x.len, at)
-      : copy_data (c, scratch, at, at + x.len, copied);
-    if (r == -1)
-      return -1;
-  }
+  if (c->above == NULL)
+    return backlink_change (top->file, &top->header, top->health, &link);
+  before = image_again (c->above);
+  r = before ? backlink_change (before->file, &before->header, before->health, &link) : -1;
+  image_close (before);
+  if (r == -1)
+    return -1;
+  /* (If there is no memory for this, queries show the old name.) */
+  c->fresh_above = image_again (c->above);
+  if (c->fresh_above)
+    plan_chain (c, c->what.top, c->fresh_above);
   return 0;
 }
 
+/* Without any data in the base, the chain is the same, with the base as the file says. */
 static int
-make_durable (void *opaque)
-{
-  return sync_below (opaque);
-}
-
-/* ERR: errno.  Returns -1. */
-static int
-cut_short (const struct commit *c, int err, uint64_t done)
-{
-  report_error ("%s: the commit %s after %" PRIu64 " of %" PRIu64 " bytes of the disk: "
-                "the image is unchanged, and its backing file may contain a part of its "
-                "data; %s", c->options->path, err == EINTR ? "was stopped" : "failed", done,
-                c->image->header.size, remedy (REMEDY_COMMIT_AGAIN));
-  errno = err;
-  return -1;
-}
-
-static int
-copy_all (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
-{
-  const struct chunks_job job = {
-    .size = c->image->header.size, .scratch = PIECE, .opaque = c,
-    .far = storage_is_far (c->image->file) || storage_is_far (c->base->file),
-    .work = copy_chunk, .make_durable = make_durable,
-  };
-  uint64_t done;
-
-  return chunks_run (&job, watch, &done, copied) == 0 ? 0 : cut_short (c, errno, done);
-}
-
-/* --- the image --- */
-
-/* Each disk has a generation of the image of its own. */
-static int
-open_again (const struct commit *c, const struct disk_options *o, struct disk **d)
-{
-  struct image *image = image_again (c->image);
-  const int r = image ? disk_open_on (o, image, d) : -1;
-
-  image_close (image);
-  return r;
-}
-
-/* Opens the disk as it is served, which finds all that is wrong with its chain. */
-static int
-check_chain (struct commit *c)
-{
-  struct disk *d;
-
-  return open_again (c, c->options, &d) == -1 ? -1 : disk_close (d);
-}
-
-/* Locks the image. */
-static int
-open_own (struct commit *c)
-{
-  struct disk_options o = *c->options;
-
-  o.backing = BACKING_IGNORE;
-  o.copy_on_read = false;
-  o.watermark = 0;
-  if (open_again (c, &o, &c->own) == -1 || disk_lock (c->own) == -1)
-    return -1;
-  c->from = export_open (c->own, "layer:0", false);
-  return c->from ? 0 : -1;
-}
-
-static int
-close_own (struct commit *c)
-{
-  int r = 0;
-
-  if (c->from && export_close (c->from) == -1)
-    r = -1;
-  c->from = NULL;
-  if (disk_close (c->own) == -1)
-    r = -1;
-  c->own = NULL;
-  return r;
-}
-
-static int
-make_empty (void *opaque, struct image *image)
+make (void *opaque, struct image *image)
 {
   struct commit *c = opaque;
+  const bool leaves = c->copied && c->what.top > 0;
 
-  return snapedit_empty (image, c->options->discard, &c->done);
+  if (plan_chain (c, leaves ? c->what.top : c->what.base, NULL) == -1)
+    return -1;
+  return leaves ? change_link (c, image)
+    : c->copied && !c->what.keep ? snapedit_empty (image, c->options->discard, &c->emptied)
+    : 0;
 }
 
+/* (When the image on top was emptied.) */
 static void
 release (void *opaque, struct alloc *alloc)
 {
   const struct commit *c = opaque;
-  struct storage *data = c->image->data;
+  struct storage *data = disk_inside (c->disk).view->image->data;
 
-  shadow_release (c->done, alloc);
+  if (c->emptied == NULL)
+    return;
+  shadow_release (c->emptied, alloc);
   if (alloc || data == NULL || !c->options->discard)
     return;
   /* Nobody needs what is left there; it is no harm if it stays. */
@@ -386,67 +303,522 @@ release (void *opaque, struct alloc *alloc)
   report_silence (false);
 }
 
-static int
-empty (struct commit *c)
+/* The features of its file change together with its header, if the disk goes on with it. */
+static void
+adopt (const struct commit *c, struct image *image)
 {
-  const struct disk_change change = {
-    .opaque = c, .make = make_empty, .release = release, .data_file = true,
-  };
-  const int r = disk_change (c->own, &change);
+  const struct layers *now = disk_inside (c->disk).view->layers;
 
-  shadow_free (c->done);
+  for (unsigned i = 0; image && i < layers_count (now); i++)
+    if (layers_image (now, i) == image)
+      image_adopt (image);
+}
+
+/* Changes the disk.  FRESH (NULL: it is raw, or none, which was reported): the base as the
+ * file says now; the function drops it. */
+static int
+change (struct commit *c, struct image *fresh)
+{
+  int r = -1;
+
+  c->change = (struct disk_change) {
+    .opaque = c, .make = make, .release = release, .data_file = true,
+  };
+  c->fresh = fresh;
+  if (fresh || layers_image (c->stack, c->what.base) == NULL)
+    r = disk_change (c->disk, &c->change);
+  KEEP_ERRNO_FOR_BLOCK;
+  adopt (c, fresh);
+  adopt (c, c->fresh_above);
+  image_close (fresh);
+  image_close (c->fresh_above);
+  c->fresh = c->fresh_above = NULL;
+  layers_free (c->next);
+  c->next = NULL;
   return r;
+}
+
+/* The disk goes on with the base as the file says now.  1: and nobody sees it any more as it
+ * was before; then it is closed, if it ENDS.  0: an export does; at last its client closes
+ * it. */
+static int
+renew (struct commit *c, struct image *fresh, struct base *ends)
+{
+  struct layers *stack;
+  int rest = 0;
+  bool last;
+
+  if (change (c, fresh) == -1 || (stack = take_stack (c)) == NULL)
+    return -1;
+  last = !layers_is_shared (c->stack, c->what.base);
+  if (ends)
+    c->base = NULL;
+  if (ends && last) {
+    c->locked = image_ref (ends->image);
+    ends->locked = false;
+    ends->rest = &rest;
+  }
+  layers_free (c->stack);
+  c->stack = stack;
+  if (rest == 0)
+    return last;
+  errno = rest;
+  return -1;
+}
+
+/* --- opening the base --- */
+
+static int
+grow_raw (const struct commit *c, uint64_t size)
+{
+  return storage_size (c->base->file) >= size ? 0
+    : storage_truncate (c->base->file, size);
+}
+
+static int
+open_raw (struct commit *c)
+{
+  struct base *b = c->base;
+
+  if (storage_become_writable (b->file) == -1)
+    return -1;
+  if (!storage_is_writable (b->file)) {
+    const char *why = storage_why_readonly (b->file);
+
+    return refuse_below (c, EROFS, why ? why : "the file is not writable");
+  }
+  if (c->options->lock && storage_lock (b->file, STORAGE_WRITER) == -1)
+    return -1;
+  b->locked = c->options->lock;
+  return check_named (c) == -1 ? -1
+    : grow_raw (c, layers_size (c->stack, c->what.top));
+}
+
+static int
+refuse_used (const struct commit *c)
+{
+  return refuse_below (c, EBUSY, "a client has used a snapshot or a layer of the disk since "
+                       "before the backing file became larger, or was written");
+}
+
+/* Nothing has been written to the clusters that the change has freed, and nothing will be if
+ * this fails. */
+static bool
+may_free_old (void *opaque)
+{
+  struct commit *c = opaque;
+  const int r = renew (c, image_ref (disk_inside (c->base->disk).view->image), NULL);
+
+  if (r != 1)
+    c->error = r == -1 ? errno : EBUSY;
+  return r == 1;
+}
+
+static int
+grow_qcow2 (struct commit *c)
+{
+  const uint64_t size = layers_size (c->stack, c->what.top);
+  const struct edit edit = { .kind = EDIT_RESIZE, .size = round_up (size, 512) };
+  const struct edit_options options = {
+    .preallocation = PREALLOCATION_OFF, .may_free = may_free_old, .opaque = c,
+  };
+
+  if (layers_size (c->stack, c->what.base) >= size)
+    return 0;
+  if (edit_disk (c->base->disk, &options, &edit, 1) == -1)
+    return -1;
+  if (c->error == EBUSY)
+    return refuse_used (c);
+  errno = c->error;
+  return errno == 0 ? 0 : -1;
+}
+
+/* Only one generation of the image may be known: that which the file describes. */
+static int
+renew_base (struct commit *c)
+{
+  struct base *b = c->base;
+
+  if (renew (c, image_again (b->image), NULL) == -1)
+    return -1;
+  image_close (b->image);
+  b->image = image_ref (layers_image (c->stack, c->what.base));
+  return image_is_alone (b->image) ? 0 : refuse_used (c);
+}
+
+/* The lock comes first: QEMU's, too, are taken before anything changes. */
+static int
+lock_qcow2 (struct commit *c)
+{
+  struct base *b = c->base;
+  const bool written = storage_is_writable (b->file);
+
+  if (image_role (b->image) == IMAGE_WRITER)
+    return refuse_used (c);
+  if (image_become_writable (b->image) == -1)
+    return -1;
+  if (image_why_readonly (b->image))
+    return refuse_below (c, EROFS, image_why_readonly (b->image));
+  if (image_lock (b->image, IMAGE_WRITER) == -1)
+    return -1;
+  b->locked = true;
+  if (check_named (c) == -1)
+    return -1;
+  if (written || b->image->header.size < layers_size (c->stack, c->what.top))
+    return renew_base (c);
+  return b->image->snapshots.list ? 0 : image_read_snapshots (b->image);
+}
+
+static int
+open_qcow2 (struct commit *c)
+{
+  struct base *b = c->base;
+  const struct disk_options *const o = c->options;
+  const struct disk_options options = {
+    .path = storage_path (b->file), .map = disk_inside (c->disk).map,
+    .l2_cache = o->l2_cache, .l2_slice = o->l2_slice, .discard = o->discard,
+    .cache = o->cache, .lock = o->lock, .rules = o->rules, .link = o->link,
+    .hooks = o->hooks,
+  };
+
+  if (lock_qcow2 (c) == -1 ||
+      disk_open_over (&options, c->stack, c->what.base, &b->disk) == -1)
+    return -1;
+  if (disk_why_readonly (b->disk))
+    return refuse_below (c, EROFS, disk_why_readonly (b->disk));
+  if (grow_qcow2 (c) == -1)
+    return -1;
+  b->to = export_open (b->disk, "", true);
+  if (b->to && !export_is_writable (b->to))
+    return refuse_below (c, EROFS, disk_why_readonly (b->disk));
+  if (b->to == NULL)
+    return -1;
+  b->pin = grace_hold (disk_inside (b->disk).grace);
+  b->held = true;
+  return 0;
+}
+
+static int
+open_base (struct commit *c)
+{
+  const unsigned i = c->what.base;
+  struct base *b = memory_new (1, sizeof *b);
+  int r;
+
+  if (b == NULL)
+    return -1;
+  c->base = b;
+  b->file = layers_file (c->stack, i);
+  b->image = layers_image (c->stack, i);
+  if (b->image)
+    image_ref (b->image);
+  r = b->image ? open_qcow2 (c) : open_raw (c);
+  if (r == 0 && b->image)
+    layers_when_gone (c->stack, i, close_base, b);
+  else if (r == -1) {
+    close_base (b);
+    c->base = NULL;
+  }
+  return r;
+}
+
+/* --- what is copied --- */
+
+/* Where a layer that leaves the chain is shorter than the base, the layers above show
+ * zeros. */
+static uint64_t
+copied_size (const struct commit *c)
+{
+  const uint64_t top = layers_size (c->stack, c->what.top);
+
+  return c->what.top == 0 ? top : max64 (top, layers_size (c->stack, c->what.base));
+}
+
+static int
+open_from (struct commit *c)
+{
+  c->from = (struct view) {
+    .size = copied_size (c), .image = layers_image (c->stack, c->what.top),
+    .layers = c->stack, .single = true,
+  };
+  c->from.lower =
+    layers_view_new_part (c->stack, c->what.top, c->what.base, disk_inside (c->disk).map,
+                          c->from.size, c->options->l2_slice);
+  c->from.cluster_cache = cluster_cache_new (CLUSTER_CACHE);
+  return c->from.lower && c->from.cluster_cache ? 0 : -1;
+}
+
+uint64_t
+commit_size (const struct commit *c)
+{
+  return c->from.size;
+}
+
+static int
+copy_data (struct commit *c, void *scratch, uint64_t start, uint64_t end, uint64_t *copied,
+           bool *reads)
+{
+  uint64_t at, n;
+
+  for (at = start; at < end; at += n) {
+    n = min64 (end - at, PIECE - at % PIECE);
+    *reads = true;
+    if (request_read (&c->from, scratch, n, at) == -1)
+      return -1;
+    *reads = false;
+    if (write_below (c->base, scratch, n, at) == -1)
+      return -1;
+    *copied += n;
+  }
+  return 0;
+}
+
+/* SCRATCH: PIECE bytes. */
+static int
+copy_range (struct commit *c, void *scratch, uint64_t start, uint64_t end,
+            uint64_t *copied, bool *reads)
+{
+  struct extent x = { .len = 0 };
+  const struct extents_query query = {
+    .emit = extent_keep, .opaque = &x, .one = true, .end = end,
+  };
+  uint64_t at;
+  int r;
+
+  for (at = start; at < end; at += x.len) {
+    *reads = true;
+    if (request_extents (&c->from, end - at, at, &query) == -1)
+      return -1;
+    *reads = false;
+    x.len = min64 (x.len, end - at);
+    r = x.type == EXTENT_HOLE ? 0
+      : x.type == EXTENT_ZERO ? zero_below (c, x.len, at)
+      : copy_data (c, scratch, at, at + x.len, copied, reads);
+    if (r == -1)
+      return -1;
+  }
+  return 0;
+}
+
+int
+commit_range (struct commit *c, uint64_t start, uint64_t end, uint64_t *copied, bool *reads)
+{
+  CLEANUP_FREE void *scratch = memory_get (PIECE);
+  bool ignored;
+
+  return scratch ? copy_range (c, scratch, start, end, copied, reads ? reads : &ignored)
+    : -1;
 }
 
 /* --- the whole change --- */
 
+/* The header of the layer above those that leave will be written. */
 static int
-copy (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
+open_above (struct commit *c)
 {
-  if (c->image->header.size % 512 != 0)
-    return refuse (c, "its size is not a multiple of 512");
-  if (!chunks_tell (watch, 0, c->image->header.size, 0))
-    return cut_short (c, EINTR, 0);
-  /* Without our own writer's lock in the way of a chain that leads back to the image. */
-  if (check_chain (c) == -1 || open_own (c) == -1)
+  const struct backlink link = link_to (c);
+  struct image *const above = layers_image (c->stack, c->what.top - 1);
+
+  if (backlink_check (above->file, &above->header, &link) == -1)
     return -1;
-  if (c->image->header.nb_snapshots > 0)
-    return refuse (c, "it has internal snapshots, which may show its backing file");
-  if (image_data_is_raw (c->image) && !c->keep)
-    return refuse (c, "it has a raw external data file, which contains all of the disk");
-  return open_below (c) == -1 ? -1 : copy_all (c, watch, copied);
+  if (c->what.top == 1)
+    return 0;
+  if (image_role (above) == IMAGE_WRITER || storage_become_writable (above->file) == -1 ||
+      !storage_is_writable (above->file) ||
+      (above->header.incompatible & QCOW2_INCOMPAT_CORRUPT)) {
+    report_error ("%s: its header cannot be changed: %s", storage_path (above->file),
+                  image_role (above) == IMAGE_WRITER ? "it is in use"
+                  : storage_is_writable (above->file) ? "the image is marked corrupt"
+                  : "the file is not writable");
+    errno = EPERM;
+    return -1;
+  }
+  if (image_lock (above, IMAGE_WRITER) == -1)
+    return -1;
+  c->above = image_ref (above);
+  return 0;
+}
+
+static int
+check (const struct commit *c)
+{
+  if (layers_size (c->stack, c->what.top) % 512 != 0)
+    return refuse (c, "its size is not a multiple of 512");
+  for (unsigned i = c->what.top; i < c->what.base; i++)
+    if (layers_header (c->stack, i)->nb_snapshots > 0)
+      return refuse (c, "it has internal snapshots, which may show its backing file");
+  return c->what.top == 0 && !c->what.keep && layers_data_is_raw (c->stack, 0)
+    ? refuse (c, "it has a raw external data file, which contains all of the disk") : 0;
+}
+
+static int
+open_commit (struct commit *c)
+{
+  if (c->stack == NULL)
+    return -1;
+  if (layers_count (c->stack) <= c->what.base)
+    return refuse (c, "it has no backing file");
+  if (check (c) == -1 || (c->what.top == 0 && disk_lock (c->disk) == -1))
+    return -1;
+  return open_base (c) == -1 || (c->what.top > 0 && open_above (c) == -1) ||
+    open_from (c) == -1 ? -1 : 0;
+}
+
+struct commit *
+commit_new (struct disk *disk, const struct commit_layers *what)
+{
+  struct commit *c = memory_new (1, sizeof *c);
+
+  if (c == NULL)
+    return NULL;
+  c->disk = disk;
+  c->options = disk_get_options (disk);
+  c->what = *what;
+  c->stack = take_stack (c);
+  if (open_commit (c) == 0)
+    return c;
+  commit_free (c);
+  return NULL;
+}
+
+static void
+close_from (struct commit *c)
+{
+  layers_view_free (c->from.lower);
+  cluster_cache_free (c->from.cluster_cache);
+  c->from.lower = NULL;
+  c->from.cluster_cache = NULL;
+}
+
+/* The base as the file says, when all is durable in it.  NULL: reported. */
+static struct image *
+read_base (const struct commit *c)
+{
+  return image_again (disk_inside (c->base->disk).view->image);
+}
+
+/* Brings it to rest, if nobody sees it as it was. */
+static int
+settle_base (struct commit *c)
+{
+  struct base *b = c->base;
+
+  close_from (c);
+  if (sync_below (b) == -1)
+    return -1;
+  if (b->disk == NULL)
+    return 0;
+  return renew (c, read_base (c), b) == -1 ? -1 : 0;
 }
 
 int
-commit_image (const struct image *image, const struct disk_options *options, bool keep,
-              const struct chunks_watch *watch, uint64_t *copied)
+commit_finish (struct commit *c)
 {
-  struct commit c = { .image = image_again (image), .options = options, .keep = keep };
-  int r, err;
+  struct image *base;
+
+  if (settle_base (c) == -1)
+    return -1;
+  base = layers_image (c->stack, c->what.base);
+  c->copied = true;
+  c->changed = change (c, base ? image_again (base) : NULL) == 0;
+  return c->changed ? 0 : -1;
+}
+
+/* The disk goes on with a base that contains a part of the data.  If that is not possible,
+ * its clusters wait until the disk is closed. */
+static void
+give_up (struct commit *c)
+{
+  report_silence (true);
+  if (c->base->disk && sync_below (c->base) == 0)
+    change (c, read_base (c));
+  report_silence (false);
+}
+
+void
+commit_free (struct commit *c)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (c == NULL)
+    return;
+  if (c->base && !c->changed)
+    give_up (c);
+  close_from (c);
+  shadow_free (c->emptied);
+  if (c->above)
+    image_lock (c->above, IMAGE_READER);
+  image_close (c->above);
+  if (c->locked)
+    image_lock (c->locked, IMAGE_READER);
+  image_close (c->locked);
+  if (c->base && c->base->image == NULL)
+    close_base (c->base);
+  layers_free (c->stack);
+  free (c);
+}
+
+/* --- at once --- */
+
+static int
+copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t *copied)
+{
+  bool reads;
+
+  return copy_range (opaque, scratch, start, end, copied, &reads);
+}
+
+static int
+make_durable (void *opaque)
+{
+  const struct commit *c = opaque;
+
+  return sync_below (c->base);
+}
+
+/* ERR: errno.  Returns -1. */
+static int
+cut_short (struct disk *d, int err, uint64_t done, uint64_t size)
+{
+  report_error ("%s: the commit %s after %" PRIu64 " of %" PRIu64 " bytes of the disk: "
+                "the image is unchanged, and its backing file may contain a part of its "
+                "data; %s", disk_get_options (d)->path,
+                err == EINTR ? "was stopped" : "failed", done, size,
+                remedy (REMEDY_COMMIT_AGAIN));
+  errno = err;
+  return -1;
+}
+
+static int
+copy_all (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
+{
+  const struct chunks_job job = {
+    .size = c->from.size, .scratch = PIECE, .opaque = c,
+    .far = layers_are_far (c->stack), .work = copy_chunk, .make_durable = make_durable,
+  };
+  uint64_t done;
+
+  return chunks_run (&job, watch, &done, copied) == 0 ? 0
+    : cut_short (c->disk, errno, done, job.size);
+}
+
+int
+commit_disk (struct disk *d, const struct commit_layers *what,
+             const struct chunks_watch *watch, uint64_t *copied)
+{
+  const uint64_t size = disk_inside (d).view->size;
+  struct commit *c;
+  int r;
 
   *copied = 0;
-  if (c.image == NULL)
+  if (!chunks_tell (watch, 0, size, 0))
+    return cut_short (d, EINTR, 0, size);
+  c = commit_new (d, what);
+  if (c == NULL)
     return -1;
-  r = copy (&c, watch, copied);
-  err = errno;
-  /* If the copying has failed, all else that goes wrong has the same reason. */
-  report_keep ();
-  if (finish_below (&c) == -1 && r == 0) {
-    r = -1;
-    err = errno;
-  }
-  report_end_keeping (r == 0 || err == errno);
-  if (r == 0 && !keep) {
-    r = empty (&c);
-    err = errno;
-  }
-  if (close_own (&c) == -1 && r == 0) {
-    r = -1;
-    err = errno;
-  }
-  image_close (c.base);
-  image_close (c.image);
-  free (c.path);
-  errno = err;
+  r = copy_all (c, watch, copied);
+  if (r == 0)
+    r = commit_finish (c);
+  commit_free (c);
   return r;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Moves the data of an image into its backing file.  See commit.c.
+ * Moves the data of layers into a layer below them.  See commit.c.
  */
 
 #ifndef QCOW2_COMMIT_H
@@ -12,16 +12,42 @@
 #include "disk/disk.h"
 #include "change/chunks.h"
 
-/* Writes to the backing file all that the image itself contains, so that both show the
- * same (if the backing file is larger, in the part that the image has).  Then makes the
- * image empty, unless KEEP.  The image was opened with the same options
- * (disk_open_image); no disk uses it, and afterwards it is to be read anew (image_again).
- * *COPIED: bytes of data written.
+/* Layers TOP to BASE - 1 are written into layer BASE.
  *
- * -1: reported; the image is unchanged and complete.  The backing file may already
- * contain some of the data, which the image hides.  The next call does all of it
- * again. */
-extern int commit_image (const struct image *, const struct disk_options *, bool keep,
-                         const struct chunks_watch *, uint64_t *copied);
+ * TOP 0, the image itself; no client may write.  Both then show the same (if the base is
+ * larger, in the part that the image has).  The image becomes empty, unless KEEP.
+ *
+ * TOP > 0, with clients or without: afterwards these layers are no longer part of the
+ * disk, and the image above them names the base as NAME (NULL: by its path). */
+struct commit_layers {
+  unsigned top, base;
+  bool keep;
+  const char *name;
+};
+
+/* All of it.  *COPIED: bytes of data written.
+ *
+ * -1: reported; the disk shows the same as before.  The base may already contain some of the
+ * data, which the layers above hide.  The next call does all of it again. */
+extern int commit_disk (struct disk *, const struct commit_layers *,
+                        const struct chunks_watch *, uint64_t *copied);
+
+/* The same in steps. */
+struct commit;
+
+/* Opens the base for writing, locks what will be written, and makes the base large enough.
+ * Uses NAME until commit_free.  NULL: reported. */
+extern struct commit *commit_new (struct disk *, const struct commit_layers *);
+/* The size of what is to be copied, in bytes. */
+extern uint64_t commit_size (const struct commit *);
+/* Copies the range [START, END); any thread.  Adds what was written to *COPIED.  -1:
+ * reported; *READS (NULL: not asked for): reading has failed, not writing. */
+extern int commit_range (struct commit *, uint64_t start, uint64_t end, uint64_t *copied,
+                         bool *reads);
+/* Everything was copied: makes that durable, and changes the disk.  -1: reported. */
+extern int commit_finish (struct commit *);
+/* Brings the base to rest, as soon as no client can see what it was before.  Accepts
+ * NULL. */
+extern void commit_free (struct commit *);
 
 #endif /* QCOW2_COMMIT_H */

@@ -276,8 +276,9 @@ static void
 release (void *opaque, struct alloc *alloc)
 {
   const struct change *c = opaque;
+  const struct edit_options *o = c->options;
 
-  if (c->done)
+  if (c->done && (o->may_free == NULL || o->may_free (o->opaque)))
     shadow_release (c->done, alloc);
 }
 

@@ -28,6 +28,10 @@ struct edit_options {
   bool shrink;                  /* allow a smaller size */
   enum preallocation preallocation;     /* when growing */
   const struct chunks_watch *watch;     /* of that, or NULL */
+  /* NULL, or is called with OPAQUE when nothing in the disk uses the clusters any more that
+   * the change has replaced: is that so elsewhere, too?  (Otherwise they get no holes.) */
+  bool (*may_free) (void *opaque);
+  void *opaque;
 };
 
 /* The size, in bytes, that an EDIT_RESIZE gives to a disk of OLD bytes.  Returns NULL, or

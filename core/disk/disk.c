@@ -95,22 +95,19 @@ new_disk (const struct disk_options *options)
   return NULL;
 }
 
-int
-disk_open_on (const struct disk_options *options, struct image *image,
-              struct disk **ret)
+/* LAYERS: NULL: opens them. */
+static int
+open_with (const struct disk_options *options, struct image *image, struct layers *layers,
+           struct disk **ret)
 {
-  const struct header *h = &image->header;
-  struct layers *layers;
-  struct disk *d;
+  struct disk *d = new_disk (options);
 
-  if ((options->compress &&
-       check_compress (options->path, h, &options->compress_options) == -1) ||
-      (options->watermark > 0 && check_watermark (image) == -1))
+  if (d == NULL) {
+    layers_free (layers);
     return -1;
-  d = new_disk (options);
-  if (d == NULL)
-    return -1;
-  layers = disk_open_layers (options, image);
+  }
+  if (layers == NULL)
+    layers = disk_open_layers (options, image);
   d->now = layers ? generation_new (d, image, layers) : NULL;
   if (d->now == NULL) {
     disk_close (d);
@@ -122,6 +119,28 @@ disk_open_on (const struct disk_options *options, struct image *image,
   d->options.secret = (struct image_secret) { .passphrase = NULL };
   *ret = d;
   return 0;
+}
+
+int
+disk_open_on (const struct disk_options *options, struct image *image,
+              struct disk **ret)
+{
+  const struct header *h = &image->header;
+
+  return (options->compress &&
+          check_compress (options->path, h, &options->compress_options) == -1) ||
+    (options->watermark > 0 && check_watermark (image) == -1) ? -1
+    : open_with (options, image, NULL, ret);
+}
+
+int
+disk_open_over (const struct disk_options *options, const struct layers *over, unsigned i,
+                struct disk **ret)
+{
+  struct image *const image = layers_image (over, i);
+  struct layers *layers = layers_over (image, NULL, over, i + 1);
+
+  return layers ? open_with (options, image, layers, ret) : -1;
 }
 
 int

@@ -77,12 +77,13 @@ extern struct image *disk_open_header (const struct disk_options *);
 extern struct image *disk_open_image (const struct disk_options *);
 /* Adds the layers below to that image, which must be loaded.  NULL: reported. */
 extern struct layers *disk_open_layers (const struct disk_options *, struct image *);
-/* Finds the file below that image: see chain_below. */
-extern int disk_find_backing (const struct disk_options *, const struct header *,
-                              char **path, const char **format);
 /* Makes a disk of that image.  The disk becomes one more owner of the image, and must be
  * the only disk of it.  The locks that it takes stay when it is closed.  -1: reported. */
 extern int disk_open_on (const struct disk_options *, struct image *, struct disk **);
+/* Makes a disk of layer I of another stack, an image whose snapshots have been read, and of
+ * the layers below it, which it shares.  As disk_open_on. */
+extern int disk_open_over (const struct disk_options *, const struct layers *, unsigned i,
+                           struct disk **);
 /* No request may be running; clients need not have left.  If the disk was written, makes
  * everything durable and clean first.  Returns 0, or -1 if that failed (reported).  The
  * memory is freed in any case.  Accepts NULL. */

@@ -148,18 +148,3 @@ disk_open_layers (const struct disk_options *options, struct image *image)
   layers_free (layers);
   return NULL;
 }
-
-int
-disk_find_backing (const struct disk_options *o, const struct header *h, char **path,
-                   const char **format)
-{
-  const struct chain_options chain = disk_chain_options (o);
-
-  if (chain_below (o->path, h, &chain, path, format) == -1)
-    return -1;
-  if (*path == NULL || chain_check_there (o->path, *path, &chain) == 0)
-    return 0;
-  free (*path);
-  *path = NULL;
-  return -1;
-}

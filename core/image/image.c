@@ -581,6 +581,19 @@ image_why_readonly (const struct image *im)
     : why_readonly (im->data, "the external data file is not writable");
 }
 
+bool
+image_is_alone (const struct image *im)
+{
+  return __atomic_load_n (&im->base->owners, __ATOMIC_ACQUIRE) == 1;
+}
+
+int
+image_become_writable (struct image *im)
+{
+  return storage_become_writable (im->file) == -1 ||
+    (im->data && storage_become_writable (im->data) == -1) ? -1 : 0;
+}
+
 static int
 lock_file (struct image *im, enum image_role role)
 {
@@ -607,11 +620,11 @@ image_role (const struct image *im)
 int
 image_lock (struct image *im, enum image_role role)
 {
-  if (!im->base->locked || role == im->base->role)
+  if (role == im->base->role)
     return 0;
-  if (lock_file (im, role) == -1)
+  if (im->base->locked && lock_file (im, role) == -1)
     return -1;
-  if (lock_data (im, role) == -1) {
+  if (im->base->locked && lock_data (im, role) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
 
     lock_file (im, im->base->role);

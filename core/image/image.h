@@ -126,9 +126,16 @@ extern void image_adopt (struct image *);
 /* Why the image, or its data file, cannot be written.  NULL: it can. */
 extern const char *image_why_readonly (const struct image *);
 
+/* Is this the only generation of the image that is in memory? */
+extern bool image_is_alone (const struct image *);
+
+/* Opens both read-write, if they are not: see storage_become_writable. */
+extern int image_become_writable (struct image *);
+
 extern enum image_role image_role (const struct image *);
 /* Locks the image and the data file for the role, both or neither, as QEMU does.  On
- * failure the role does not change.  Without locks (storage_options) does nothing. */
+ * failure the role does not change.  Without locks (storage_options) it only notes the
+ * role. */
 extern int image_lock (struct image *, enum image_role);
 
 /* Closes the connections to NBD servers: see storage_disconnect. */

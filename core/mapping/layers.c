@@ -34,7 +34,11 @@ drop_layer (struct layer *layer)
 {
   if (atomic_fetch_sub (&layer->owners, 1) > 1)
     return;
-  if (layer->image)
+  if (layer->gone)
+    layer->gone (layer->opaque);
+  if (layer->before)
+    drop_layer (layer->before);
+  else if (layer->image)
     image_close (layer->image);
   else {
     payload_free (layer->payload);
@@ -98,6 +102,13 @@ layers_add_image (struct layers *s, struct image *image)
   return 0;
 }
 
+/* A partial last sector is read as if zeros followed it. */
+static uint64_t
+size_of_raw (uint64_t size)
+{
+  return size > UINT64_MAX - 511 ? size : round_up (size, 512);
+}
+
 int
 layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
 {
@@ -106,8 +117,7 @@ layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
   if (layer == NULL)
     return -1;
   layer->file = file;
-  /* A partial last sector is read as if zeros followed it. */
-  layer->size = size > UINT64_MAX - 511 ? size : round_up (size, 512);
+  layer->size = size_of_raw (size);
   layer->payload = payload_new (file, NULL, PAYLOAD_HOST_SECTORS);
   if (layer->payload == NULL) {
     free (layer);
@@ -115,6 +125,58 @@ layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
   }
   s->layers[s->n++] = layer;
   return 0;
+}
+
+int
+layers_share (struct layers *s, const struct layers *of, unsigned from, unsigned to)
+{
+  if (reserve (s, to - from) == -1)
+    return -1;
+  for (; from < to; from++) {
+    s->layers[s->n++] = of->layers[from];
+    atomic_fetch_add (&of->layers[from]->owners, 1);
+  }
+  return 0;
+}
+
+int
+layers_share_raw (struct layers *s, const struct layers *of, unsigned i)
+{
+  struct layer *const before = of->layers[i];
+  struct layer *layer = new_layer (s);
+
+  if (layer == NULL)
+    return -1;
+  layer->before = before;
+  atomic_fetch_add (&before->owners, 1);
+  layer->file = before->file;
+  layer->payload = before->payload;
+  layer->size = size_of_raw (storage_size (layer->file));
+  s->layers[s->n++] = layer;
+  return 0;
+}
+
+unsigned
+layers_find (const struct layers *s, const struct layers *of, unsigned i)
+{
+  unsigned at = 0;
+
+  while (at < s->n && s->layers[at] != of->layers[i])
+    at++;
+  return at;
+}
+
+bool
+layers_is_shared (const struct layers *s, unsigned i)
+{
+  return atomic_load (&s->layers[i]->owners) > 1;
+}
+
+void
+layers_when_gone (struct layers *s, unsigned i, void (*gone) (void *), void *opaque)
+{
+  s->layers[i]->opaque = opaque;
+  s->layers[i]->gone = gone;
 }
 
 struct layers *
@@ -126,13 +188,10 @@ layers_over (struct image *top, struct image *second, const struct layers *below
   if (s == NULL)
     return NULL;
   if (layers_add_image (s, top) == -1 ||
-      (second && layers_add_image (s, second) == -1) || reserve (s, below->n) == -1) {
+      (second && layers_add_image (s, second) == -1) ||
+      layers_share (s, below, from, below->n) == -1) {
     layers_free (s);
     return NULL;
-  }
-  for (unsigned i = from; i < below->n; i++) {
-    s->layers[s->n++] = below->layers[i];
-    atomic_fetch_add (&below->layers[i]->owners, 1);
   }
   return s;
 }
@@ -153,7 +212,7 @@ layers_count (const struct layers *s)
   return s->n;
 }
 
-const struct image *
+struct image *
 layers_image (const struct layers *l, unsigned i)
 {
   return l->layers[i]->image;

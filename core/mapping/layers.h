@@ -33,9 +33,23 @@ extern int layers_add_raw (struct layers *, struct storage *, uint64_t size);
 extern struct layers *layers_over (struct image *top, struct image *second,
                                    const struct layers *, unsigned from);
 
+/* Adds layers [FROM, TO) of another stack, which then share their files.  -1: reported. */
+extern int layers_share (struct layers *, const struct layers *, unsigned from,
+                         unsigned to);
+/* Adds layer I of another stack, a raw file, with the size that it has now. */
+extern int layers_share_raw (struct layers *, const struct layers *, unsigned i);
+/* Which layer is layer I of another stack?  layers_count: none. */
+extern unsigned layers_find (const struct layers *, const struct layers *, unsigned i);
+/* Does another stack have layer I, too? */
+extern bool layers_is_shared (const struct layers *, unsigned i);
+/* Calls GONE, once, when no stack has layer I any more, in the thread that frees the last
+ * one.  Call it once for a layer. */
+extern void layers_when_gone (struct layers *, unsigned i, void (*gone) (void *opaque),
+                              void *opaque);
+
 extern unsigned layers_count (const struct layers *);
 /* NULL: a raw file. */
-extern const struct image *layers_image (const struct layers *, unsigned i);
+extern struct image *layers_image (const struct layers *, unsigned i);
 extern struct storage *layers_file (const struct layers *, unsigned i);
 /* The file with the guest data: the layer's own file, or an external data file. */
 extern struct storage *layers_data_file (const struct layers *, unsigned i);
@@ -72,8 +86,12 @@ extern struct layers_view *layers_view_new_snapshot (struct layers *,
                                                      uint64_t l1_offset,
                                                      uint64_t disk_size,
                                                      uint64_t slice_size);
-/* A view of layer I alone, with its own size.  Ranges that it does not contain itself are
- * UNALLOCATED. */
+/* A view of layers [FROM, TO) alone.  Ranges that they do not contain themselves are
+ * UNALLOCATED; what is beyond the end of one of them is ZERO. */
+extern struct layers_view *layers_view_new_part (struct layers *, unsigned from,
+                                                 unsigned to, struct map *,
+                                                 uint64_t disk_size, uint64_t slice_size);
+/* The same of layer I, with its own size. */
 extern struct layers_view *layers_view_new_single (struct layers *, unsigned i,
                                                    struct map *,
                                                    uint64_t slice_size);

@@ -51,7 +51,7 @@
 struct layers_view {
   struct layers *layers;
   unsigned from, to;            /* layers [from, to) */
-  bool single;                  /* the view is of one layer alone */
+  bool single;                  /* the view is of these layers alone */
   bool detailed;                /* for layers_each_run */
   struct layer *snapshot;       /* replaces layer 0, and uses its image; NULL: none */
   struct map_space *space;
@@ -847,15 +847,21 @@ layers_view_new (struct layers *s, unsigned from, struct map *map,
 }
 
 struct layers_view *
-layers_view_new_single (struct layers *s, unsigned i, struct map *map,
-                        uint64_t slice_size)
+layers_view_new_part (struct layers *s, unsigned from, unsigned to, struct map *map,
+                      uint64_t disk_size, uint64_t slice_size)
 {
-  struct layers_view *v =
-    new_view (s, i, i + 1, map, s->layers[i]->size, slice_size);
+  struct layers_view *v = new_view (s, from, to, map, disk_size, slice_size);
 
   if (v)
     v->single = true;
   return v;
+}
+
+struct layers_view *
+layers_view_new_single (struct layers *s, unsigned i, struct map *map,
+                        uint64_t slice_size)
+{
+  return layers_view_new_part (s, i, i + 1, map, s->layers[i]->size, slice_size);
 }
 
 void

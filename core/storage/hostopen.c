@@ -166,6 +166,48 @@ lock_file (struct storage *s, enum storage_lock role)
   return 0;
 }
 
+/* Is it still the same file, by this descriptor? */
+static int
+check_same (const struct hostfile *f, int fd)
+{
+  struct stat st;
+
+  if (fstat (fd, &st) == 0 && S_ISREG (st.st_mode) == f->s.regular &&
+      (f->s.regular ? st.st_dev == f->dev && st.st_ino == f->ino : st.st_rdev == f->dev))
+    return fcntl (fd, F_SETFL, fcntl (fd, F_GETFL) & ~O_NONBLOCK);
+  report_error ("%s: cannot open for writing: it is another file now", f->s.path);
+  errno = ESTALE;
+  return -1;
+}
+
+/* The new descriptor has the same locks, before it takes the place of the old one. */
+static int
+become_writable (struct storage *s)
+{
+  static const struct storage_options none;
+  struct hostfile *f = hostfile_of (s);
+  bool writable = true;
+  const int fd = open_fd (s->path, &none, false, &writable);
+  int r = -1;
+
+  if (fd == -1)
+    return -1;
+  LOCK_FOR_BLOCK (&f->role_lock);
+
+  if (!writable)
+    r = 0;
+  else if (check_same (f, fd) == 0 &&
+           hostlock_change (fd, s->path, STORAGE_UNLOCKED, f->role) == 0) {
+    r = dup3 (fd, f->fd, O_CLOEXEC) == -1 ? -1 : 0;
+    if (r == -1)
+      report_error ("%s: cannot open for writing: %m", s->path);
+    s->writable = r == 0;
+  }
+  KEEP_ERRNO_FOR_BLOCK;
+  close (fd);
+  return r;
+}
+
 static const struct storage_ops hostfile_ops = {
   .close = close_file,
   .read = hostfile_read,
@@ -184,6 +226,7 @@ static const struct storage_ops hostfile_ops = {
   .same = same_file,
   .allocated = hostfile_allocated,
   .lock = lock_file,
+  .become_writable = become_writable,
 };
 
 /* --- opening --- */
@@ -223,6 +266,7 @@ hostfile_open (const char *path, const struct storage_options *opts,
 {
   struct hostfile *f;
   struct stat st;
+  bool writable;
 
   /* Look before opening: opening has side effects on some devices.  examine() looks again
    * at the file that was really opened. */
@@ -236,9 +280,10 @@ hostfile_open (const char *path, const struct storage_options *opts,
   f = new_hostfile (path, opts);
   if (f == NULL)
     return -1;
-  f->s.writable = opts->try_writable;
+  writable = opts->try_writable;
 
-  f->fd = open_fd (path, opts, opts->claim && S_ISBLK (st.st_mode), &f->s.writable);
+  f->fd = open_fd (path, opts, opts->claim && S_ISBLK (st.st_mode), &writable);
+  f->s.writable = writable;
   if (f->fd == -1 || examine (f) == -1)
     goto fail;
   /* Until the lock was taken, another program may have changed the file: look again. */

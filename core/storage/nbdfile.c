@@ -51,6 +51,7 @@ struct nbdfile {
   struct storage s;             /* must be first */
   struct nbdpool *pool;         /* fixed after opening */
   const struct nbdlink_info *info;      /* fixed after opening */
+  bool lock;                    /* fixed after opening: it was to be locked */
   pthread_rwlock_t blocks;
   pthread_mutex_t growth;
   int64_t ask_again;            /* clock_ms: not before; under growth */
@@ -444,6 +445,38 @@ close_export (struct storage *s)
   free (n);
 }
 
+static const char *
+find_why_readonly (const struct nbdfile *n, bool try_writable)
+{
+  const struct nbdlink_info *i = n->info;
+
+  if (!try_writable)
+    return "it was not to be written";
+  if (i->read_only)
+    return "the NBD server does not allow it to be written";
+  if (!i->flush)
+    return "the NBD server has no flush, so that nothing could be made durable";
+  if (i->minimum > LARGEST_MINIMUM)
+    return "the NBD server's smallest block is larger than 4096 bytes";
+  if (n->lock)
+    return remedy (REMEDY_WRITE_NBD);
+  return NULL;
+}
+
+static void
+set_writable (struct nbdfile *n, bool try_writable)
+{
+  n->s.why_readonly = find_why_readonly (n, try_writable);
+  n->s.writable = n->s.why_readonly == NULL;
+}
+
+static int
+nbdfile_become_writable (struct storage *s)
+{
+  set_writable (nbdfile_of (s), true);
+  return 0;
+}
+
 static const struct storage_ops nbdfile_ops = {
   .close = close_export,
   .read = nbdfile_read,
@@ -462,25 +495,10 @@ static const struct storage_ops nbdfile_ops = {
   .prefetch = nbdfile_prefetch,
   .same = same_export,
   .disconnect = nbdfile_disconnect,
+  .become_writable = nbdfile_become_writable,
 };
 
 /* --- opening --- */
-
-static const char *
-find_why_readonly (const struct nbdlink_info *i, const struct storage_options *options)
-{
-  if (!options->try_writable)
-    return "it was not to be written";
-  if (i->read_only)
-    return "the NBD server does not allow it to be written";
-  if (!i->flush)
-    return "the NBD server has no flush, so that nothing could be made durable";
-  if (i->minimum > LARGEST_MINIMUM)
-    return "the NBD server's smallest block is larger than 4096 bytes";
-  if (options->lock)
-    return remedy (REMEDY_WRITE_NBD);
-  return NULL;
-}
 
 /* NAME with the secrets of the nearest URI that it is below, or as it is; to be freed.
  * (URIs that were given without secrets are in the list, too.  The name of a backing file
@@ -539,8 +557,8 @@ nbdfile_open (const char *uri, const struct storage_options *options,
   n->s.size = round_down (n->info->size, n->info->minimum);
   n->s.no_punch = n->s.no_zero = !n->info->zero;
   n->s.no_zero_at_once = !n->info->zero_fast;
-  n->s.why_readonly = find_why_readonly (n->info, options);
-  n->s.writable = n->s.why_readonly == NULL;
+  n->lock = options->lock;
+  set_writable (n, options->try_writable);
   *result = &n->s;
   return 0;
 }

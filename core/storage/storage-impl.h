@@ -70,6 +70,8 @@ struct storage_ops {
   /* Reports errors.  NULL: there are no locks.  (Those of NBD: readers get no guarantee, and
    * writers have said that they want none, see why_readonly.) */
   int (*lock) (struct storage *, enum storage_lock role);
+  /* As storage_become_writable.  Reports errors. */
+  int (*become_writable) (struct storage *);
 };
 
 /* Each kind of storage has this as its first member. */
@@ -77,7 +79,7 @@ struct storage {
   /* Fixed after opening: no lock. */
   const struct storage_ops *ops;
   char *path;                   /* name for messages; storage_close frees it */
-  bool writable;
+  atomic_bool writable;         /* set later by storage_become_writable */
   const char *why_readonly;     /* NULL: the file is just not writable */
   bool regular;                 /* otherwise only others can change its size */
   const struct storage_hooks *hooks;

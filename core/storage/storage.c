@@ -144,6 +144,12 @@ storage_is_writable (const struct storage *s)
   return s->writable;
 }
 
+int
+storage_become_writable (struct storage *s)
+{
+  return s->writable ? 0 : s->ops->become_writable (s);
+}
+
 const char *
 storage_why_readonly (const struct storage *s)
 {

@@ -125,6 +125,9 @@ extern int storage_hook (struct storage *, enum storage_op);
 
 extern const char *storage_path (const struct storage *);
 extern bool storage_is_writable (const struct storage *);
+/* Opens read-write what was opened read-only, as with try_writable, while others read it.
+ * The locks stay.  -1: reported.  (0: see storage_is_writable.) */
+extern int storage_become_writable (struct storage *);
 /* Why the storage is not writable, if there is more to say than that; otherwise NULL. */
 extern const char *storage_why_readonly (const struct storage *);
 extern bool storage_is_regular (const struct storage *);

@@ -178,11 +178,9 @@ leave (struct grace *g, struct grace_pin pin, uint64_t more)
     atomic_fetch_add (count, more);
 }
 
-struct grace_pin
-grace_enter (struct grace *g)
+static inline struct grace_pin
+enter (struct grace *g, unsigned i)
 {
-  const unsigned i = my_slot ();
-
   for (;;) {
     const uint64_t e = atomic_load (&g->epoch);
     const struct grace_pin pin = { .slot = (e & 1) * SLOTS + i };
@@ -196,6 +194,18 @@ grace_enter (struct grace *g)
       return pin;
     leave (g, pin, -1);
   }
+}
+
+struct grace_pin
+grace_enter (struct grace *g)
+{
+  return enter (g, my_slot ());
+}
+
+struct grace_pin
+grace_hold (struct grace *g)
+{
+  return enter (g, OWNED);
 }
 
 void

@@ -25,6 +25,8 @@ extern void grace_free (struct grace *);
 struct grace_pin { uint32_t slot; };
 extern struct grace_pin grace_enter (struct grace *);
 extern void grace_leave (struct grace *, struct grace_pin);
+/* A pin that any thread may give back, with grace_leave. */
+extern struct grace_pin grace_hold (struct grace *);
 
 /* The same, and counts one: something that threads do often, on a cache line that they
  * write anyway.  grace_counted is the sum. */

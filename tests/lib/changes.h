@@ -91,12 +91,11 @@ static inline int
 change_commit (const struct disk_options *o, bool keep, const struct chunks_watch *watch,
                uint64_t *copied)
 {
+  const struct commit_layers layers = { .base = 1, .keep = keep };
   const struct disk_options reached = reach_disk (o);
-  struct image *image = disk_open_image (&reached);
-  const int r = image ? commit_image (image, &reached, keep, watch, copied) : -1;
+  struct disk *disk = change_open (&reached);
 
-  image_close (image);
-  return r;
+  return change_close (disk, disk ? commit_disk (disk, &layers, watch, copied) : -1);
 }
 
 static inline int
