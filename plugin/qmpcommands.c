@@ -18,6 +18,7 @@
 #include "plugin/qmpblockdev.h"
 #include "plugin/qmpchange.h"
 #include "plugin/qmpcommands.h"
+#include "plugin/qmpcommit.h"
 #include "plugin/qmpjobverbs.h"
 #include "plugin/qmpmirror.h"
 #include "plugin/qmpoverlay.h"
@@ -74,6 +75,7 @@ static const struct qmparg of_transaction[] = {
 };
 
 static const struct command commands[] = {
+  { "block-commit", qmpcommit_arguments, qmpcommit_run, true },
   { "block-stream", qmpstream_arguments, qmpstream_run, true },
   { "block_resize", of_resize, qmpchange_resize, true },
   { "blockdev-add", NULL, qmpblockdev_add, true },

@@ -17,7 +17,6 @@
 #include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/report.h"
-#include "change/edit.h"
 #include "change/stream.h"
 #include "plugin/qmpjobs.h"
 #include "plugin/qmpstream.h"
@@ -111,38 +110,6 @@ check (const json_t *arguments, struct qmp_error *e)
   return 0;
 }
 
-/* The layer that a path means: as QEMU finds it, from the directory of the image above.
- * 0: none. */
-static unsigned
-find_by_path (struct disk *disk, const char *path)
-{
-  const struct layers *layers = disk_inside (disk).view->layers;
-  struct disk_options o = *disk_get_options (disk);
-
-  for (unsigned i = 1; i < layers_count (layers); i++) {
-    o.path = storage_path (layers_file (layers, i - 1));
-    if (edit_name_means (&o, path, layers_file (layers, i)))
-      return i;
-  }
-  return 0;
-}
-
-/* The layer of that node, if it is one of the disk's. */
-static int
-find_node (const struct qmp_host *host, const struct qmp_target *disk, const char *name,
-           unsigned *layer, struct qmp_error *e)
-{
-  struct qmp_target t;
-  bool same;
-
-  if (qmptarget_find (host, name, &t, e) == -1)
-    return qmp_refuse (e, "Cannot find device='' nor node-name='%s'", name);
-  same = t.disk == disk->disk;
-  *layer = t.layer;
-  qmptarget_leave (&t);
-  return same;
-}
-
 /* *BASE: the layer that stays below the top; 0: none does. */
 static int
 choose_base (const struct qmp_host *host, const json_t *arguments,
@@ -157,18 +124,18 @@ choose_base (const struct qmp_host *host, const json_t *arguments,
 
   *base = 0;
   if (path) {
-    *base = find_by_path (t->disk, path);
-    if (*base == 0)
+    *base = qmptarget_find_file (t->disk, path, 1);
+    if (*base == n)
       return qmp_refuse (e, "Can't find '%s' in the backing chain", path);
   }
   if (node) {
-    r = find_node (host, t, node, base, e);
+    r = qmptarget_find_layer (host, t, node, base, e);
     if (r == 0 || (r == 1 && *base == 0))
       return qmp_refuse (e, "Node '%s' is not a backing image of '%s'", node, device);
     return r == -1 ? -1 : 0;
   }
   if (bottom) {
-    r = find_node (host, t, bottom, base, e);
+    r = qmptarget_find_layer (host, t, bottom, base, e);
     if (r == 0)
       return qmp_refuse (e, "Node '%s' is not in a chain starting from '%s'", bottom,
                          device);

@@ -29,6 +29,7 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "change/edit.h"
 #include "plugin/qmpnodes.h"
 #include "plugin/qmptarget.h"
 
@@ -104,6 +105,36 @@ qmptarget_find (const struct qmp_host *host, const char *name, struct qmp_target
     return 0;
   qmptarget_leave (t);
   return -1;
+}
+
+unsigned
+qmptarget_find_file (struct disk *disk, const char *path, unsigned from)
+{
+  const struct layers *layers = disk_inside (disk).view->layers;
+  struct disk_options o = *disk_get_options (disk);
+  unsigned i;
+
+  for (i = from; i < layers_count (layers); i++) {
+    o.path = storage_path (layers_file (layers, i > 0 ? i - 1 : 0));
+    if (edit_name_means (&o, path, layers_file (layers, i)))
+      break;
+  }
+  return i;
+}
+
+int
+qmptarget_find_layer (const struct qmp_host *host, const struct qmp_target *disk,
+                      const char *name, unsigned *layer, struct qmp_error *e)
+{
+  struct qmp_target t;
+  bool same;
+
+  if (qmptarget_find (host, name, &t, e) == -1)
+    return qmp_refuse (e, "Cannot find device='' nor node-name='%s'", name);
+  same = t.disk == disk->disk;
+  *layer = t.layer;
+  qmptarget_leave (&t);
+  return same;
 }
 
 void

@@ -46,6 +46,14 @@ extern int qmptarget_find (const struct qmp_host *, const char *name,
                            struct qmp_target *, struct qmp_error *);
 extern void qmptarget_leave (struct qmp_target *);      /* zeros are accepted */
 
+/* The layer, from FROM on, that a path means: as QEMU finds it, from the directory of the
+ * image above.  The number of layers: none. */
+extern unsigned qmptarget_find_file (struct disk *, const char *path, unsigned from);
+/* The layer of the node NAME: 1, if it is one of that disk, or else 0.  -1: there is no such
+ * node (refused). */
+extern int qmptarget_find_layer (const struct qmp_host *, const struct qmp_target *disk,
+                                 const char *name, unsigned *layer, struct qmp_error *);
+
 /* Calls FN for each disk that is open, with the name of its device, until FN returns a
  * value other than 0, which is returned. */
 extern int qmptarget_each (const struct qmp_host *, dir_fn, void *opaque);

@@ -22,6 +22,8 @@ door_sources = \
 	%reldir%/qmp.h \
 	%reldir%/qmpargs.c \
 	%reldir%/qmpargs.h \
+	%reldir%/qmpcommit.c \
+	%reldir%/qmpcommit.h \
 	%reldir%/qmpframe.c \
 	%reldir%/qmpframe.h \
 	%reldir%/stats.c \
