@@ -36,6 +36,7 @@ struct change {
   const struct disk_options *d;
   const struct edit *edit;
   const struct edit_options *options;
+  bool shrinks, ends_within;    /* the disk becomes smaller; and then ends in a cluster */
   uint64_t end;                 /* of the file before, in bytes */
   struct shadow *done;          /* NULL: it was not necessary */
 };
@@ -214,8 +215,12 @@ make_resize (void *opaque, struct image *image)
   struct change *c = opaque;
   struct resize_options ro;
 
-  if (plan (c, disk_inside (c->disk).view, &ro) == -1 ||
-      (ro.size < image->header.size && check_idle (c) == -1))
+  if (plan (c, disk_inside (c->disk).view, &ro) == -1)
+    return -1;
+  c->shrinks = ro.size < image->header.size;
+  c->ends_within = ro.size % image->header.cluster_size != 0;
+  c->end = storage_size (image->file);
+  if (c->shrinks && check_idle (c) == -1)
     return -1;
   return ro.size == image->header.size ? 0 : resize_image (image, &ro, &c->done);
 }
@@ -225,13 +230,14 @@ make_gather (void *opaque, struct image *image)
 {
   struct change *c = opaque;
 
-  return storage_size (image->file) <= c->end ? 0
+  return storage_size (image->file) <= c->end || !storage_is_regular (image->file) ? 0
     : resize_gather (image, c->end, c->d->discard, &c->done);
 }
 
 static bool
-ends_within_cluster (const struct view *v)
+ends_within_cluster (void *opaque, const struct view *v)
 {
+  (void) opaque;
   return v->size % (UINT64_C (1) << v->image->header.cluster_bits) != 0;
 }
 
@@ -286,10 +292,9 @@ static int
 change (struct change *c)
 {
   const bool resizes = c->edit->kind == EDIT_RESIZE;
-  const struct view *v = disk_inside (c->disk).view;
   const struct disk_change dc = {
     .opaque = c, .release = release, .data_file = resizes,
-    .write = resizes && ends_within_cluster (v) ? zero_before : NULL,
+    .write = resizes ? zero_before : NULL, .needs_write = ends_within_cluster,
     .make = resizes ? make_resize : make_snapshot,
   };
 
@@ -311,31 +316,28 @@ static void
 tidy (struct change *c)
 {
   const struct disk_change zero = {
-    .opaque = c, .write = zero_after, .data_file = true,
+    .opaque = c, .write = zero_after, .needs_write = ends_within_cluster,
+    .data_file = true,
   };
   const struct disk_change gather = {
     .opaque = c, .make = make_gather, .release = release, .data_file = true,
   };
 
-  if (storage_is_regular (disk_inside (c->disk).view->image->file))
-    change_more (c, &gather);
-  if (ends_within_cluster (disk_inside (c->disk).view))
+  change_more (c, &gather);
+  if (c->ends_within)
     change_more (c, &zero);
 }
 
 static int
 edit_one (struct disk *disk, const struct edit_options *options, const struct edit *edit)
 {
-  const struct view *v = disk_inside (disk).view;
-  const uint64_t before = v->size;
   struct change c = {
     .disk = disk, .d = disk_get_options (disk), .edit = edit, .options = options,
-    .end = storage_size (v->image->file),
   };
   const int r = change (&c);
 
   shadow_free (c.done);
-  if (r == 0 && edit->kind == EDIT_RESIZE && disk_inside (disk).view->size < before)
+  if (r == 0 && c.shrinks)
     tidy (&c);
   return r;
 }

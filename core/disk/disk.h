@@ -141,6 +141,9 @@ extern bool disk_can_inflate (const char *type);
 struct disk_change {
   void *opaque;
   int (*write) (void *opaque, const struct view *);     /* NULL: nothing */
+  /* Is there something for WRITE to do?  If not, the disk need not become writable.  NULL:
+   * yes. */
+  bool (*needs_write) (void *opaque, const struct view *);
   /* The fields of the image agree with the file, and nobody else changes it.  After -1 the
    * image is unchanged, or its health has failed.  NULL: nothing. */
   int (*make) (void *opaque, struct image *);

@@ -526,6 +526,8 @@ write_first (struct disk *d, const struct disk_change *c)
 {
   int r, err;
 
+  if (c->write == NULL || (c->needs_write && !c->needs_write (c->opaque, &d->now->frozen)))
+    return 0;
   if (become_writable (d) == -1)
     return -1;
   r = c->write (c->opaque, &d->now->live);
@@ -540,7 +542,7 @@ write_first (struct disk *d, const struct disk_change *c)
 static int
 make_change (struct disk *d, const struct disk_change *c)
 {
-  if (settle (d) == -1 || (c->write && write_first (d, c) == -1) ||
+  if (settle (d) == -1 || write_first (d, c) == -1 ||
       health_begin_switch (d->now->image->health) == -1)
     return -1;
   trace (d, "the image is at rest");
