@@ -42,7 +42,7 @@ PY
 [ "$(wc -l < marks)" -ge 20 ]
 while read -r file name; do
   case "$name" in
-    sector) what='raw disk with a boot sector or partition table' ;;
+    MBR) what='raw disk with a boot sector or partition table' ;;
     ext4) what='raw disk with an ext filesystem' ;;
     9660) what='ISO 9660' ;;
     *) what="$name" ;;
