@@ -2,9 +2,9 @@
  *
  * How does block-commit merge layers of a disk that is served into one below them?
  *
- * It starts a job that copies into the base (commit.c).  The base is opened and locked before
- * the command is answered.  Texts of errors are QEMU's, and so is the order of the checks.
- * The top image itself cannot be committed: clients write it.
+ * It starts a job that copies into the base (commit.c).  The base is opened and locked
+ * before the command is answered.  Texts of errors are QEMU's, and so is the order of
+ * the checks. The top image itself cannot be committed: clients write it.
  *
  * Locks: none of its own; see qmpjobs.h.
  */

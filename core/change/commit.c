@@ -2,42 +2,45 @@
  *
  * How does the data of layers get into a layer below them?
  *
- * What the layers from the top to the one above the base contain, data and zeros, is copied
- * into the base, the others hide it there.  Then either the image on top becomes empty, or
- * these layers leave the chain.  The base is a layer of the disk that is opened read-write;
- * it becomes a disk of its own, over the layers below it, that is written like any other:
- * with snapshots, bitmaps (which record the writes), LUKS.  Or it is a raw file, device or
- * export.  If it is smaller, it grows first.
+ * What the layers from the top to the one above the base contain, data and zeros, is
+ * copied into the base, where these layers hide it.  Then either the image on top becomes
+ * empty, or these layers leave the chain.  The base is a layer of the disk that is
+ * opened read-write; it becomes a disk of its own, over the layers below it, that is
+ * written like any other: with snapshots, bitmaps (which record the writes), LUKS.  Or
+ * it is a raw file, device or export.  If it is smaller, it grows first.
  *
  *   copies                         layers above hide them: they contain the same ranges
  *   flush                          all of it is durable in the base
+ *   disk_change                    the same chain, with the base read anew
+ *   rest                           the base is clean, unless a client still reads it as it
+ *                                  was: then it comes to rest when that has left
  *   disk_change                    the image on top gets empty tables, in one step
  *                                  (shadow.c), or the header of the image above those that
  *                                  leave names the base, and the chain is a shorter one
- *   rest                           the base is clean; readers alone lock it
  *
- * So the disk shows the same data at each moment, and a crash leaves the chain as it was, or
- * as it is to be.  If the copying ends early, some of the new data is in the base, which by
- * itself is then neither old nor new, as with QEMU.
+ * So the disk shows the same data at each moment, and a crash leaves the chain as it
+ * was, or as it is to be.  If the copying ends early, some of the new data is in the
+ * base, which by itself is then neither old nor new, as with QEMU.
  *
- * Readers in the meantime.  A part of a cluster of the base may be hidden, and another part
- * visible: when the cluster is rewritten elsewhere (it was compressed, or shared with a
- * snapshot), readers may go on to use the place that they have looked up.  So no cluster that
- * the base frees is used again until the last reader has gone that could know it: a pin is
- * held from the first copy on.  The disk changes to a chain in which the base was read anew,
- * whether the commit succeeds or not, and when no generation is left with the layer as it
- * was (`gone'), the pin is given back.  The image is one object for readers and for the
- * writer: places of new tables, and the length of the file, are known to both.  Where the L1
- * table is, is known only to those who have read the header: so when the base grows, readers
- * first get to know the new table, and then the old one is freed (may_free_old).  A client
- * that keeps an older generation is in the way of that.
+ * Readers in the meantime.  A part of a cluster of the base may be hidden, and another
+ * part visible: when the cluster is rewritten elsewhere (it was compressed, or shared
+ * with a snapshot), readers may go on to use the place that they have looked up.  So no
+ * cluster that the base frees is used again until the last reader has gone that could
+ * know it: a pin is held from the first copy on.  The disk changes to a chain in which
+ * the base was read anew, whether the commit succeeds or not, and when no generation is
+ * left with the layer as it was (`gone'), the pin is given back.  The image is one
+ * object for readers and for the writer: places of new tables, and the length of the
+ * file, are known to both.  Where the L1 table is, is known only to those who have read
+ * the header: so when the base grows, readers first get to know the new table, and then
+ * the old one is freed (may_free_old).  A client that keeps an older generation is in
+ * the way of that.
  *
- * Nobody else uses these files: the image on top is locked as by a writer when this begins,
- * unless it is served, and so is the base until it is at rest.
+ * Nobody else uses these files: the image on top is locked as by a writer when this
+ * begins, unless it is served, and so is the base until it is at rest.
  *
  * Internal snapshots show the base where they have no data of their own, and would show
- * something else afterwards (QEMU lets that happen).  So layers with snapshots are refused,
- * unless they stay above the base's old data and new data alike.
+ * something else afterwards (QEMU lets that happen).  So layers that are
+ * copied must have none.
  *
  * Locks: none.
  */
@@ -314,8 +317,8 @@ adopt (const struct commit *c, struct image *image)
       image_adopt (image);
 }
 
-/* Changes the disk.  FRESH (NULL: it is raw, or none, which was reported): the base as the
- * file says now; the function drops it. */
+/* Changes the disk.  FRESH (NULL: it is raw, or none, which was reported): the base as
+ * the file says now; the function drops it. */
 static int
 change (struct commit *c, struct image *fresh)
 {
@@ -338,9 +341,9 @@ change (struct commit *c, struct image *fresh)
   return r;
 }
 
-/* The disk goes on with the base as the file says now.  1: and nobody sees it any more as it
- * was before; then it is closed, if it ENDS.  0: an export does; at last its client closes
- * it. */
+/* The disk goes on with the base as the file says now.  1: and nobody sees it any more
+ * as it was before; then it is closed, if it ENDS.  0: an export does; at last its
+ * client closes it. */
 static int
 renew (struct commit *c, struct image *fresh, struct base *ends)
 {
@@ -401,8 +404,8 @@ refuse_used (const struct commit *c)
                        "before the backing file became larger, or was written");
 }
 
-/* Nothing has been written to the clusters that the change has freed, and nothing will be if
- * this fails. */
+/* Nothing has been written to the clusters that the change has freed, and nothing will
+ * be if this fails. */
 static bool
 may_free_old (void *opaque)
 {
@@ -724,8 +727,8 @@ commit_finish (struct commit *c)
   return c->changed ? 0 : -1;
 }
 
-/* The disk goes on with a base that contains a part of the data.  If that is not possible,
- * its clusters wait until the disk is closed. */
+/* The disk goes on with a base that contains a part of the data.  If that is not
+ * possible, its clusters wait until the disk is closed. */
 static void
 give_up (struct commit *c)
 {

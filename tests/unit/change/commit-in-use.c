@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Layers below the active one are committed while clients read and write the disk: at each
- * moment everybody reads what was written, or what was there before.
+ * Layers below the active one are committed while clients read and write the disk: at
+ * each moment everybody reads what was written, or what was there before.
  *
  * Random chains of images: of any version, with clusters of any size, compressed ones,
- * subclusters, snapshots, over a raw file or not, some shorter than others.  One client each
- * writes and reads half of the disk; now and then another one reads a snapshot, and stays
- * longer than the commit.  Some commits are given up halfway, and begun again.
+ * subclusters, snapshots, over a raw file or not, some shorter than others.  One client
+ * each writes and reads half of the disk; now and then another one reads a snapshot, and
+ * stays longer than the commit.  Some commits are given up halfway, and begun again.
  *
- * Afterwards the layers that were committed are removed: the disk still shows the same, to
- * qemu-img, and all that is left has neither faults nor leaks.
+ * Afterwards the layers that were committed are removed: the disk still shows the same,
+ * to qemu-img, and all that is left has neither faults nor leaks.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many chains (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.

@@ -1,0 +1,217 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# block-commit merges layers below the active one while clients write: answers, errors and
+# events are those of qemu-storage-daemon.  The disk shows what was written at any time, and
+# once BLOCK_JOB_COMPLETED was told, kill -9 loses nothing, with the files of the layers that
+# have gone removed.  A job that is cancelled changes nothing that clients see.  A base that
+# another program uses is refused, by name.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires qemu-storage-daemon --version
+
+# make_chain DIRECTORY: four images of 16M, the lowest one first
+make_chain ()
+{
+  local i
+
+  mkdir "$tmp/$1"
+  qemu-img create -q -f qcow2 "$tmp/$1/b0.qcow2" 16M
+  for i in 1 2 3; do
+    qemu-io -f qcow2 -c "write -P $i $((i * 2))M 3M" "$tmp/$1/b$((i - 1)).qcow2"
+    qemu-img create -q -f qcow2 -b "$tmp/$1/b$((i - 1)).qcow2" -F qcow2 "$tmp/$1/b$i.qcow2"
+  done
+  qemu-io -f qcow2 -c 'write -P 9 12M 1M' "$tmp/$1/b3.qcow2"
+}
+make_chain ours
+make_chain theirs
+
+# --- as qemu-storage-daemon ---
+
+start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/b3.qcow2"
+nodes=()
+for i in 0 1 2 3; do
+  name=node$((3 - i))
+  if [ $i = 3 ]; then name=disk; fi
+  backing=,backing=node$((4 - i))
+  if [ $i = 0 ]; then backing=; fi
+  nodes+=(--blockdev "driver=file,filename=$tmp/theirs/b$i.qcow2,node-name=f$i"
+          --blockdev "driver=qcow2,file=f$i,node-name=$name$backing")
+done
+qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
+  --monitor chardev=c,mode=control "${nodes[@]}" &
+helper_pids+=($!)
+daemon=$!
+await -p "$daemon" test -S "$sockdir/t.qmp"
+
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/o.qmp" "$sockdir/t.qmp" "$tmp" <<'PY'
+import sys
+from qmp import Client
+
+clients = ours, theirs = Client(sys.argv[1]), Client(sys.argv[2])
+dirs = {ours: sys.argv[3] + "/ours", theirs: sys.argv[3] + "/theirs"}
+
+def plain(x, c):
+    """Without what may differ."""
+    if isinstance(x, dict):
+        return {k: plain(v, c) for k, v in x.items() if k not in ("timestamp", "busy")}
+    if isinstance(x, list):
+        return [plain(v, c) for v in x]
+    return x.replace(dirs[c], "DIR") if isinstance(x, str) else x
+
+def compare(what, of):
+    a, b = (plain(of(c), c) for c in clients)
+    if a != b:
+        raise SystemExit("%s:\nours:   %s\ntheirs: %s" % (what, a, b))
+
+def both(**arguments):
+    compare(arguments, lambda c: c.ask("block-commit", **{
+        k: v.replace("DIR", dirs[c]) if isinstance(v, str) else v
+        for k, v in arguments.items()}))
+
+def until(status):
+    for c in clients:
+        while not any(e["data"].get("status") == status for e in c.events):
+            c.events.append(c.hear())
+    compare("events", lambda c: c.events)
+    compare("jobs", lambda c: c.get("query-jobs"))
+    for c in clients:
+        c.events = []
+
+def chain(c):
+    return [[n["node-name"], n.get("backing_file"), n["backing_file_depth"],
+             n["image"].get("backing-filename")] for n in c.get("query-named-block-nodes")
+            if n["drv"] == "qcow2" and n["node-name"] in ("node2", "node3")]
+
+both()
+both(device="nope")
+both(device="disk", top="/nofile")
+both(device="disk", top_node="nope")
+both(device="disk", top_node="node1", top="DIR/b2.qcow2")
+both(device="disk", top_node="node1", base_node="nope")
+both(device="disk", top_node="node1", base="DIR/nofile")
+both(device="disk", top_node="node1", base_node="node3", base="DIR/b0.qcow2")
+both(device="disk", top_node="node1", base_node="node1")
+both(device="disk", top_node="node1", base="DIR/b2.qcow2")
+both(device="disk", top_node="node2", base_node="node1")
+both(device="disk", top_node="node3")
+both(device="disk", backing_file="x")
+both(device="disk", top_node="node1", on_error="maybe")
+both(device="disk", top_node="node1", job_id="-x")
+both(device="disk", top_node="node1", job_id="j", nonsense=1)
+both(device="disk", top_node="node1", job_id="j", speed="fast")
+both(device="node1", top_node="node2", job_id="j")
+ours.refuses("The active layer cannot be committed", "block-commit", device="disk")
+
+both(device="disk", top="DIR/b2.qcow2", base_node="node2", job_id="j", auto_dismiss=False,
+     auto_finalize=False)
+until("pending")
+for c in clients:
+    c.get("job-finalize", id="j")
+until("concluded")
+for c in clients:
+    c.get("job-dismiss", id="j")
+until("null")
+compare("chain", chain)
+both(device="disk", top_node="node2", base="DIR/b0.qcow2", job_id="j", backing_file="b0.qcow2")
+until("null")
+PY
+stop_nbdkit
+kill "$daemon"
+wait "$daemon" || true
+for i in 0 1 2 3; do
+  check_clean "$tmp/ours/b$i.qcow2"
+  qemu-img info -U -f qcow2 --output=json "$tmp/ours/b$i.qcow2" |
+    grep '"backing-filename"' | sed "s|$tmp/ours|DIR|" > "$tmp/our-name" || true
+  qemu-img info -U -f qcow2 --output=json "$tmp/theirs/b$i.qcow2" |
+    grep '"backing-filename"' | sed "s|$tmp/theirs|DIR|" > "$tmp/their-name" || true
+  # (There, the image that has left the chain goes on as a node over the next one.)
+  [ $i = 2 ] || cmp "$tmp/our-name" "$tmp/their-name"
+done
+qemu-img compare -q -f qcow2 -F qcow2 "$tmp/ours/b0.qcow2" "$tmp/theirs/b0.qcow2"
+
+# --- with clients ---
+
+make_chain live
+d=$tmp/live
+qemu-img convert -f qcow2 -O raw "$d/b3.qcow2" "$d/model.raw"
+start_nbdkit control="$sockdir/qmp" "$d/b3.qcow2"
+qemu-io -r -f qcow2 -c 'sleep 600000' "$d/b0.qcow2" > /dev/null &
+helper_pids+=($!)
+reader=$!
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$uri" "$d" "$reader" <<'PY'
+import os
+import random
+import signal
+import sys
+import threading
+import nbd
+from qmp import Client
+
+c, uri, d, reader = Client(sys.argv[1]), *sys.argv[2:]
+model = bytearray(open(d + "/model.raw", "rb").read())
+stop = threading.Event()
+errors = []
+
+def work(start, end):
+    h = nbd.NBD()
+    h.connect_uri(uri)
+    rng = random.Random()
+    try:
+        while not stop.is_set():
+            size = 512 * rng.randrange(1, 200)
+            at = start + 512 * rng.randrange((end - start - size) // 512)
+            if rng.randrange(4) == 0:
+                model[at:at + size] = bytes([rng.randrange(1, 256)]) * size
+                h.pwrite(bytes(model[at:at + size]), at)
+            else:
+                assert h.pread(size, at) == model[at:at + size], at
+        h.flush()
+    except Exception as e:
+        errors.append(e)
+
+def until(status):
+    while not any(e["data"].get("status") == status for e in c.events):
+        e = c.hear()
+        assert e, "the server has gone"
+        c.events.append(e)
+    events, c.events = c.events, []
+    return events
+
+def files():
+    return [os.path.basename(n["file"]) for n in c.get("query-named-block-nodes")]
+
+threads = [threading.Thread(target=work, args=(i << 23, (i + 1) << 23)) for i in (0, 1)]
+for t in threads:
+    t.start()
+c.refuses("lock", "block-commit", device="disk", job_id="j", top_node="node1")
+c.refuses("PID " + reader, "block-commit", device="disk", job_id="j", top_node="node1")
+os.kill(int(reader), signal.SIGKILL)
+while c.ask("block-commit", device="disk", job_id="j", top_node="node2",
+            speed=1 << 20).get("error"):
+    pass                        # until it has gone
+until("running")
+c.refuses("is busy", "block-commit", device="disk", job_id="k", top_node="node1",
+          base_node="node2")
+c.get("job-cancel", id="j")
+assert any(e["event"] == "BLOCK_JOB_CANCELLED" for e in until("null"))
+assert files() == ["b3.qcow2", "b2.qcow2", "b1.qcow2", "b0.qcow2"], files()
+
+# The header of a layer below the top changes; then that of the top.
+for top, gone in ("node2", "b1.qcow2"), ("node1", "b2.qcow2"):
+    c.get("block-commit", device="disk", job_id="j", top_node=top)
+    done = [e["data"] for e in until("null") if e["event"] == "BLOCK_JOB_COMPLETED"]
+    assert len(done) == 1 and "error" not in done[0], done
+    assert gone not in files(), files()
+    os.unlink(d + "/" + gone)
+assert files() == ["b3.qcow2", "b0.qcow2"], files()
+stop.set()
+for t in threads:
+    t.join()
+assert not errors, errors
+open(d + "/model.raw", "wb").write(model)
+PY
+kill9_nbdkit
+check_clean "$d/b0.qcow2"
+qemu-img compare -q -f qcow2 -F raw "$d/b3.qcow2" "$d/model.raw"
