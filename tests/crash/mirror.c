@@ -27,6 +27,7 @@
 #include "disk/export.h"
 #include "lib/allocations.h"
 #include "lib/powercut.h"
+#include "lib/shortage.h"
 #include "lib/survivor.h"
 #include "lib/checker.h"
 #include "lib/trials.h"
@@ -179,12 +180,14 @@ static int
 run (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
+  const bool spared = shortage_spare (true);
   struct blob found;
   int r, err;
 
   blob_load (OLD, &found);
   CHECK (checker_read (&found, &t->below, t->now, t->old.size) == 0);
   blob_free (&found);
+  shortage_spare (spared);
   memcpy (t->flushed, t->now, t->old.size);
   t->moved = t->failed = false;
   rng_init (&t->rng, t->seed, 3);
