@@ -7,11 +7,11 @@
  * A virtual machine would see a disk error, and an idle client would hold the server.
  * So this file comes first, with the first signal, or QMP's quit:
  *
- *   1  connections that come from now on wait in the queue of the listening socket.  If
- *      that is systemd's, the next server gets them.  Those that have come, but have no
- *      export yet, get HANDSHAKE_MS for that, and those that have just got one SETTLE_MS:
- *      nbdkit may not have told the client
- *   2  the server goes on until no request runs, and none is waiting in a connection, or
+ *   1  nbdkit accepts no more connections.  They wait in the queue of the listening socket
+ *      for the next server, if that is systemd's; others are refused.  Connections that
+ *      have no export yet get HANDSHAKE_MS for that, and those that have just got one
+ *      SETTLE_MS: nbdkit may not have told the client
+ *   2  the server goes on until no request runs, and nothing is waiting in a connection, or
  *      for QUIET_MS.  Then the descriptor of each connection becomes another socket's, from
  *      which nbdkit reads the end, and where answers vanish.  (The connection itself cannot
  *      be shut down under a request: without its receiving side, nbdkit refuses what it has
@@ -50,8 +50,10 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <linux/sockios.h>
 #include <linux/vm_sockets.h>
 
 #define NBDKIT_API_VERSION 2
@@ -95,8 +97,8 @@ static struct {
   int sink[2];                  /* sockets: [0] reads the end, [1] gets what is written */
   union address listening[MOST_LISTENING];
   unsigned nr_listening;
-  bool ends;                    /* connections that are quiet */
-  bool cuts;                    /* all of them */
+  bool ends;                    /* connections that are quiet; otherwise only counts */
+  bool cuts;                    /* the others, too */
   unsigned left, own;           /* connections of others, and of the server itself */
   union address sought;
   bool found;
@@ -261,13 +263,31 @@ is_own_client (int fd, const union address *own)
   return e.found;
 }
 
-/* Has the client sent something that was not read yet? */
+/* Has the client sent something that was not read, or not taken an answer? */
 static bool
-has_input (int fd)
+is_in_use (int fd)
 {
-  int bytes;
+  int in, out;
 
-  return ioctl (fd, FIONREAD, &bytes) == 0 && bytes > 0;
+  return (ioctl (fd, FIONREAD, &in) == 0 && in > 0) ||
+    (ioctl (fd, SIOCOUTQ, &out) == 0 && out > 0);
+}
+
+/* No request runs, or waits.  (One that comes now may be carried out, and not answered.) */
+static bool
+is_quiet (int fd)
+{
+  return !is_in_use (fd) && !e.server.is_busy () && !is_in_use (fd);
+}
+
+/* Is it still the same socket?  (nbdkit may have closed it.) */
+static bool
+is_same (int fd, int copy)
+{
+  struct stat a, b;
+
+  return fstat (fd, &a) == 0 && fstat (copy, &b) == 0 && a.st_dev == b.st_dev &&
+    a.st_ino == b.st_ino;
 }
 
 static void
@@ -280,7 +300,8 @@ end_connection (int fd, int copy, const union address *own)
     return;
   }
   e.left++;
-  if ((e.cuts || (e.ends && !has_input (copy))) && dup2 (e.sink[0], fd) != -1)
+  if (e.ends && (e.cuts || is_quiet (copy)) && is_same (fd, copy) &&
+      dup2 (e.sink[0], fd) != -1)
     shutdown (copy, SHUT_RDWR);         /* a thread may wait for input */
 }
 
@@ -334,7 +355,7 @@ end_connections (void)
     pause_between_looks ();
   while (!e.stop && clock_ms () < begin + PATIENCE_MS) {
     e.cuts = clock_ms () >= begin + QUIET_MS;
-    e.ends = !e.server.is_busy ();
+    e.ends = true;
     if (end_quiet_connections ())
       return;
     pause_between_looks ();

@@ -197,7 +197,7 @@ disk_hang_up (struct disk *d)
 bool
 disk_is_busy (struct disk *d)
 {
-  return !grace_passed (d->grace, grace_stamp (d->grace)) ||
+  return atomic_load (&d->closed) || !grace_passed (d->grace, grace_stamp (d->grace)) ||
     !grace_passed (d->flushes, grace_stamp (d->flushes));
 }
 

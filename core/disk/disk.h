@@ -126,7 +126,8 @@ extern void disk_settle (struct disk *);
  * needs one again. */
 extern void disk_hang_up (struct disk *);
 
-/* Does a request run, or did one a moment ago?  (One that waits for space is none.) */
+/* Does a request run, or did one a moment ago, or may one wait for a change of the disk?
+ * (One that waits for space is none.) */
 extern bool disk_is_busy (struct disk *);
 
 /* Can clusters of this compression type ("zlib", "zstd") be read? */

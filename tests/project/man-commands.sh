@@ -79,7 +79,13 @@ before ()
     "ENCRYPTED IMAGES")
       rm disk.qcow2
       printf hush > secret.txt
-      served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=hush iter-time=1 ;;
+      served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=hush iter-time=1
+      printf below > base.txt
+      printf above > overlay.txt
+      served "$PLUGIN" base.qcow2 create=5M encrypt=luks passphrase=below iter-time=1
+      qemu-img create -q -f qcow2 -o encrypt.format=luks,encrypt.key-secret=s \
+        -o encrypt.iter-time=1 --object secret,id=s,file=overlay.txt -u -F qcow2 \
+        -b base.qcow2 overlay.qcow2 5M ;;
     "Images behind HTTP")
       serve_web ;;
     "Overlays on remote images")
