@@ -49,6 +49,7 @@
 #include "disk/export.h"
 #include "change/edit.h"
 #include "change/mirror.h"
+#include "change/overlay.h"
 
 /* Pieces of the disk: 2 MiB of bits in each set. */
 #define MOST_PIECES (UINT64_C (1) << 24)
@@ -524,6 +525,10 @@ choose_pivot (struct mirror *m, enum mirror_sync sync)
 
   m->why_no_pivot = find_why_no_pivot (m, sync, disk_inside (m->disk).view);
   grace_leave (grace, pin);
+  /* (What it contains would hide what is below it, which is not copied.) */
+  if (m->why_no_pivot == NULL && sync == MIRROR_TOP &&
+      overlay_is_empty (m->target.image) != 1)
+    m->why_no_pivot = "the target contains data of its own already";
 }
 
 static unsigned

@@ -83,22 +83,22 @@ create (const struct change *c, struct create_options *o, struct created **creat
   return create_image (o, created);
 }
 
-/* Has it no cluster of its own?  The L1 table is read in pieces. */
-static int
-check_empty (const struct change *c)
+/* (The L1 table is read in pieces.) */
+int
+overlay_is_empty (const struct image *image)
 {
-  const struct header *const h = &c->top->header;
+  const struct header *const h = &image->header;
   const uint64_t bytes = h->l1_entries * sizeof (struct be64);
   char buf[4096];
 
   for (uint64_t n, at = 0; at < bytes; at += n) {
     n = min64 (bytes - at, sizeof buf);
-    if (storage_read (c->top->file, buf, n, h->l1_offset + at) == -1)
+    if (storage_read (image->file, buf, n, h->l1_offset + at) == -1)
       return -1;
     if (!bytes_are_zero (buf, n))
-      return refuse (c, EINVAL, "it contains data of its own");
+      return 0;
   }
-  return 0;
+  return 1;
 }
 
 static int
@@ -106,6 +106,7 @@ check_top (const struct change *c)
 {
   const struct header *const h = &c->top->header;
   const char *why = image_why_readonly (c->top);
+  int empty;
 
   if (why == NULL && h->crypt_method != QCOW2_CRYPT_NONE)
     why = "it is encrypted";
@@ -115,7 +116,12 @@ check_top (const struct change *c)
     why = "it has an external data file";
   else if (why == NULL && (h->nb_snapshots > 0 || h->has_bitmaps))
     why = "it has snapshots or bitmaps of its own";
-  return why ? refuse (c, EINVAL, why) : check_empty (c);
+  if (why)
+    return refuse (c, EINVAL, why);
+  empty = overlay_is_empty (c->top);
+  if (empty == 0)
+    return refuse (c, EINVAL, "it contains data of its own");
+  return empty == 1 ? 0 : -1;
 }
 
 /* Opens it as a reader. */

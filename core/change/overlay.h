@@ -23,4 +23,8 @@ struct overlay {
  * the new image.  -1 (reported): as before; an image that was created is removed. */
 extern int overlay_disk (struct disk *, const struct overlay *);
 
+/* Has the loaded image no cluster of its own, so that it shows what is below it?  1, 0, or
+ * -1 (reported). */
+extern int overlay_is_empty (const struct image *);
+
 #endif /* QCOW2_OVERLAY_H */

@@ -348,6 +348,29 @@ check_raw_copy (unsigned i)
   unlink (name);
 }
 
+/* What a target contains already would hide what is below it. */
+static void
+check_used_top (const char *backing)
+{
+  CLEANUP_FREE char *path = images_path ("used.qcow2");
+  struct disk_options o = options;
+  struct moments moments;
+  struct disk *used;
+  struct export *e;
+
+  make ("used.qcow2", SIZE, backing);
+  o.path = path;
+  CHECK (disk_open (&o, &used) == 0);
+  e = export_open (used, "", true);
+  CHECK (e && export_write (e, "x", 1, SIZE - 1, false) == 0);
+  CHECK (export_close (e) == 0 && disk_close (used) == 0);
+  quiet_errors = true;
+  CHECK (move ("used.qcow2", MIRROR_TOP, &moments) == -1 && errno == ENOTSUP);
+  quiet_errors = false;
+  CHECK (strstr (last_error (), "data of its own"));
+  unlink ("used.qcow2");
+}
+
 /* The disk moves to an image of its own, gets one on top, and moves the top alone. */
 static void
 move_on (unsigned i, char last[24])
@@ -368,6 +391,7 @@ move_on (unsigned i, char last[24])
   overlay.path = path = images_path (top);
   CHECK (overlay_disk (disk, &overlay) == 0);
   usleep (rng_below (&seeds, 20000));
+  check_used_top (whole);
   make (next, SIZE, whole);
   CHECK (move (next, MIRROR_TOP, &moments) == 0);
   check_image (top, &moments);
