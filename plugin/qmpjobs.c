@@ -7,13 +7,15 @@
  *   created -> running <-> paused           its thread works
  *              running -> ready <-> standby everything is copied; what clients write is, too
  *   running, ready -> waiting -> pending    the thread has ended well ...
- *   pending -> concluded                    ... and the result counts (`finish')
+ *   pending -> concluded                    ... and the result counts (`finish'); its thread
+ *                                           may work once more before (`prepare')
  *   any of these -> aborting -> concluded   it failed, or was cancelled
  *   concluded -> null                       it is forgotten
  *
  * Each job has a thread for its long work (qmpjobwork.c).  All else is done by the thread
- * that runs commands, which never waits for the work of a job, but at the end of the
- * server.  So the disk changes as a whole only there, as commands change it.
+ * that runs commands, which waits for the work of a job only at the end of the server; but
+ * it does the last step (`finish') itself, which is short unless a file hangs then.  So the
+ * disk changes as a whole only there, as commands change it.
  *
  * A job holds its disk open, as a client does: it stays open when the last client leaves.
  * While it lasts, other commands do not change what the disk consists of (jobs_check_idle).
@@ -114,6 +116,21 @@ conclude (struct job *j)
 }
 
 static void
+prepare (struct job *j)
+{
+  int err;
+  {
+    LOCK_FOR_BLOCK (&j->jobs->lock);
+
+    j->prepares = true;
+    err = j->err = job_start_thread (j);
+    j->prepares = err == 0;
+  }
+  if (err)
+    conclude (j);
+}
+
+static void
 finalize (struct job *j)
 {
   char *why;
@@ -123,6 +140,11 @@ finalize (struct job *j)
   r = j->kind->finish ? j->kind->finish (j, j->opaque) : 0;
   err = errno;
   why = report_first ();
+  if (r == -1 && err == EAGAIN && j->kind->prepare) {
+    free (why);
+    prepare (j);
+    return;
+  }
   {
     LOCK_FOR_BLOCK (&j->jobs->lock);
 
@@ -140,7 +162,7 @@ finalize (struct job *j)
 static void
 go_on (struct job *j)
 {
-  bool failed;
+  bool failed, finalizes;
 
   pthread_join (j->thread, NULL);
   {
@@ -150,7 +172,9 @@ go_on (struct job *j)
     if (j->cancelled)
       j->err = ECANCELED;
     failed = j->err != 0;
-    if (!failed) {
+    finalizes = j->settings.auto_finalize || j->prepares;
+    j->prepares = false;
+    if (!failed && j->status != PENDING) {
       job_set_status (j, WAITING);
       job_set_status (j, PENDING);
       if (!j->settings.auto_finalize)
@@ -161,7 +185,7 @@ go_on (struct job *j)
   }
   if (failed)
     conclude (j);
-  else if (j->settings.auto_finalize)
+  else if (finalizes)
     finalize (j);
 }
 
@@ -424,12 +448,12 @@ cancel (struct job *j)
     job_await_end (j);
 }
 
-static enum status
-status_of (struct job *j)
+static bool
+is_in (struct job *j, enum status status)
 {
   LOCK_FOR_BLOCK (&j->jobs->lock);
 
-  return j->status;
+  return j->status == status && !j->prepares;
 }
 
 static void
@@ -466,9 +490,9 @@ jobs_end (struct jobs *jobs)
   for (struct job *j = jobs->first; j; j = next) {
     next = j->next;
     j->settings.auto_dismiss = true;
-    if (status_of (j) == CONCLUDED)
+    if (is_in (j, CONCLUDED))
       dismiss (j);
-    else if (status_of (j) == PENDING)
+    else if (is_in (j, PENDING))
       cancel_pending (j);
     else
       go_on (j);
@@ -524,6 +548,8 @@ check_order (const struct job *j, const struct job_order *o, struct qmp_error *e
     return qmp_refuse (e, "The block job for device '%s' is currently paused", j->id);
   if (check_verb (j, o->verb, e) == -1)
     return -1;
+  if (o->verb == JOB_FINALIZE && j->prepares)
+    return qmp_refuse (e, "Job '%s' is being finalized already", j->id);
   if (o->verb == JOB_PAUSE && j->paused)
     return qmp_refuse (e, "Job is already paused");
   if (o->verb == JOB_SET_SPEED && o->speed < 0)
@@ -582,11 +608,13 @@ jobs_order (struct jobs *jobs, const char *id, const struct job_order *o,
 
     if (check_order (j, o, e) == -1)
       return -1;
-    pending = j->status == PENDING;
+    pending = j->status == PENDING && !j->prepares;
     if (!pending)
       tell_order (j, o);
   }
-  if (o->verb == JOB_FINALIZE)
+  if (o->verb == JOB_FINALIZE && j->kind->prepare)
+    prepare (j);
+  else if (o->verb == JOB_FINALIZE)
     finalize (j);
   else if (o->verb == JOB_DISMISS)
     dismiss (j);

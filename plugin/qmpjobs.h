@@ -2,10 +2,11 @@
  *
  * Jobs: commands that go on after their answer.  See qmpjobs.c.
  *
- * A kind of job has these functions, two threads and two steps:
+ * A kind of job has these functions, in two threads:
  *
  *   run       in a thread of the job: the long work, in short pieces, with clients
  *             writing.  Calls job_step between any two pieces
+ *   prepare   in a thread of the job, after job-finalize, and when `finish' wants that
  *   finish    in the thread that runs commands: makes the result count, in one short step,
  *             such as a disk_change.  Nothing else changes the disk meanwhile
  *
@@ -35,8 +36,12 @@ struct job_kind {
   /* Returns 0: everything is done; or -1 with errno: it failed (reported), or job_step or
    * job_fails said so. */
   int (*run) (struct job *, void *opaque);
-  /* After `run' has returned 0; not after the job was cancelled.  Returns 0, or -1
-   * (reported; the client gets that text).  NULL: nothing. */
+  /* After job-finalize, which may come long after `run': what `finish' needs.  Returns as
+   * `run' does; calls job_step, but not job_fails.  NULL: nothing. */
+  int (*prepare) (struct job *, void *opaque);
+  /* After `run' and `prepare' have returned 0; not after the job was cancelled.  Returns 0, or -1
+   * (reported; the client gets that text); with `prepare', -1 with EAGAIN: that is needed
+   * again.  NULL: nothing. */
   int (*finish) (struct job *, void *opaque);
   /* The job has ended, well or not, and its thread is gone; the disk is still open.  Frees
    * OPAQUE. */

@@ -286,7 +286,8 @@ static void *
 work (void *opaque)
 {
   struct job *j = opaque;
-  const int r = j->kind->run (j, j->opaque);
+  /* (Constant while this thread runs.) */
+  const int r = j->prepares ? j->kind->prepare (j, j->opaque) : j->kind->run (j, j->opaque);
   const int err = r == 0 ? 0 : errno;
   LOCK_FOR_BLOCK (&j->jobs->lock);
 

@@ -8,7 +8,9 @@
  * ready, the job leaves in the target what the disk was at that instant.
  *
  * The work is done in the job's thread; the last step, and what concerns nodes, in the
- * one that runs commands.  The node stays in use as long as the job lasts.
+ * one that runs commands.  That step is short: the job's thread catches up before it, as
+ * long as it takes.  If clients write faster than it copies, the job does not end, as in
+ * QEMU, until they write less or it is cancelled.  The node stays in use as long as the job lasts.
  *
  * Locks: see qmpjobs.c.
  */
@@ -20,7 +22,6 @@
 #include <string.h>
 
 #include "util/cleanup.h"
-#include "util/clock.h"
 #include "util/report.h"
 #include "change/mirror.h"
 #include "plugin/qmpjobs.h"
@@ -33,9 +34,6 @@
 #define FOLLOW_MS 20
 /* A piece that failed, and is to be ignored, is tried again after that. */
 #define RETRY_MS 100
-/* If clients write as fast as this copies: how long it waits, when it should complete,
- * for so little to be left that clients can wait for it. */
-#define CATCH_UP_MS 5000
 
 const struct qmparg qmpmirror_arguments[] = {
   { "job-id", QMPARG_STRING, true },
@@ -102,8 +100,7 @@ static int
 copy (struct job *j, void *opaque)
 {
   struct work *w = opaque;
-  int64_t completes_since = 0;
-  bool ready = false;
+  bool ready = false, ends;
   uint64_t copied;
   int r;
 
@@ -111,17 +108,17 @@ copy (struct job *j, void *opaque)
     return -1;
   for (;;) {
     r = mirror_step (w->mirror, STEP, &copied);
+    ends = r == 0 && ready && job_completes (j);
+    if (ends)
+      r = mirror_near (w->mirror);
     if ((r == -1 && go_on (j, w) == -1) || tell (j, w, copied) == -1)
       return -1;
+    if (ends && r == 0)
+      return 0;
     if (r == 0 && !ready) {
       job_ready (j);
       ready = true;
     }
-    if (ready && completes_since == 0 && job_completes (j))
-      completes_since = clock_ms ();
-    if (completes_since > 0 &&
-        (r == 0 || clock_ms () - completes_since > CATCH_UP_MS))
-      return 0;
     if (r == 0)
       job_sleep (j, FOLLOW_MS);
   }
@@ -129,15 +126,21 @@ copy (struct job *j, void *opaque)
 
 /* Copies what has changed since, such as before the job was finalized. */
 static int
-catch_up (struct work *w)
+catch_up (struct job *j, void *opaque)
 {
-  const int64_t began = clock_ms ();
+  const struct work *w = opaque;
   uint64_t copied;
-  int r = 1;
+  int r;
 
-  while (r == 1 && clock_ms () - began < CATCH_UP_MS)
+  for (;;) {
     r = mirror_step (w->mirror, STEP, &copied);
-  return r == -1 ? -1 : 0;
+    if (r == 0)
+      r = mirror_near (w->mirror);
+    if (r < 1)
+      return r;
+    if (tell (j, w, copied) == -1)
+      return -1;
+  }
 }
 
 /* The disk goes on with the target, and has its nodes. */
@@ -165,8 +168,6 @@ finish (struct job *j, void *opaque)
 {
   struct work *w = opaque;
 
-  if (catch_up (w) == -1)
-    return -1;
   return job_pivots (j) ? move (w) : mirror_finish (w->mirror);
 }
 
@@ -194,7 +195,8 @@ why_incomplete (void *opaque)
 }
 
 static const struct job_kind mirror = {
-  .type = "mirror", .repeats = true, .run = copy, .finish = finish, .free = end,
+  .type = "mirror", .repeats = true, .run = copy, .prepare = catch_up,
+  .finish = finish, .free = end,
   .why_incomplete = why_incomplete,
 };
 

@@ -14,6 +14,9 @@
  * The first round is all of the disk, what its top image contains, or nothing.  When so
  * little was marked that clients can wait for it, the target is ready, and follows.
  *
+ *   near      what was copied is made durable, so that the target has little to do to come
+ *             to rest.  If clients wrote much meanwhile, rounds go on; so they do if much is
+ *             left when the gate has closed, which opens again then
  *   pivot     one change of the disk (disk_change).  Behind the gate the rest is copied, the
  *             target comes to rest as after its last writer, and the next generation has it
  *             as its top, over its own chain
@@ -62,6 +65,8 @@
 #define MOST_ZEROS (UINT64_C (1) << 30)
 /* So many bytes can be copied while clients wait. */
 #define CLOSE (UINT64_C (4) << 20)
+/* If requests that ran as the gate closed left more than that, it is not copied there. */
+#define MOST_BEHIND_GATE (4 * CLOSE)
 
 struct mirror {
   struct disk *disk;
@@ -77,11 +82,11 @@ struct mirror {
   struct dirtyset *live;        /* in which clients record */
   struct dirtyset *round;       /* what this round has not copied yet */
   bool in_round;
-  bool close;                   /* the round is, or was, short */
   bool recording;
   uint64_t at;                  /* where the round is, in bytes */
   char *buf;                    /* BUFFER bytes */
   bool target_failed;
+  bool too_much;                /* was left when the gate had closed */
   bool locked;                  /* the raw target is, as by a writer */
 
   _Atomic uint64_t done, left;  /* bytes; what is left of this round */
@@ -251,11 +256,17 @@ begin_round (struct mirror *m)
   if (check_size (m) == -1)
     return -1;
   take (m);
-  m->close = m->left <= CLOSE;
   m->in_round = m->left > 0;
   if (m->in_round)
     disk_drain (m->disk);
   return m->in_round;
+}
+
+/* Is so much left that clients should not wait for it? */
+static bool
+is_far (const struct mirror *m)
+{
+  return m->in_round || bytes_of (m, dirtyset_count (m->live)) > CLOSE;
 }
 
 int
@@ -276,7 +287,14 @@ mirror_step (struct mirror *m, uint64_t most, uint64_t *copied)
   if (len > 0)
     advance (m, done);
   m->in_round = next_marked (m) > 0;
-  return m->in_round || !m->close;
+  return is_far (m);
+}
+
+int
+mirror_near (struct mirror *m)
+{
+  m->target_failed = (m->to ? export_flush (m->to) : storage_sync (m->target.raw)) == -1;
+  return m->target_failed ? -1 : is_far (m);
 }
 
 bool
@@ -302,13 +320,23 @@ copy_rest (void *opaque)
   if (check_size (m) == -1)
     return -1;
   take (m);
+  m->too_much = m->in_round = m->left > MOST_BEHIND_GATE;
+  if (m->too_much)
+    return -1;
   while ((len = next_marked (m)) > 0) {
     if (copy_some (m, len, UINT64_MAX, &done, &copied) == -1)
       return -1;
     advance (m, done);
   }
-  m->in_round = false;
   return 0;
+}
+
+/* Clients have written too much since mirror_near: not reported. */
+static int
+refuse_far (void)
+{
+  errno = EAGAIN;
+  return -1;
 }
 
 /* --- the end --- */
@@ -329,7 +357,12 @@ come_to_rest (struct mirror *m)
 int
 mirror_finish (struct mirror *m)
 {
-  return disk_hold (m->disk, copy_rest, m) == -1 ? -1 : come_to_rest (m);
+  if (is_far (m))
+    return refuse_far ();
+  m->too_much = false;
+  if (disk_hold (m->disk, copy_rest, m) == 0)
+    return come_to_rest (m);
+  return m->too_much ? refuse_far () : -1;
 }
 
 static int
@@ -368,10 +401,15 @@ mirror_pivot (struct mirror *m)
 {
   if (m->why_no_pivot)
     return refuse (ENOTSUP, target_path (m), m->why_no_pivot);
+  if (is_far (m))
+    return refuse_far ();
+  m->too_much = false;
   m->change = (struct disk_change) {
     .opaque = m, .make = make_top, .release = tell_move, .data_file = true,
   };
-  return disk_change (m->disk, &m->change);
+  if (disk_change (m->disk, &m->change) == 0)
+    return 0;
+  return m->too_much ? refuse_far () : -1;
 }
 
 void
@@ -591,7 +629,6 @@ mark_first (struct mirror *m, enum mirror_sync sync)
   if (sync == MIRROR_TOP && mark_top (m) == -1)
     return -1;
   m->left = bytes_of (m, dirtyset_count (m->round));
-  m->close = m->left <= CLOSE;
   m->in_round = m->left > 0;
   return 0;
 }

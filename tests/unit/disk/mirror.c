@@ -266,12 +266,18 @@ copy (struct mirror *m)
 static int
 run (struct mirror *m, int (*finish) (struct mirror *), struct moments *moments)
 {
-  int r = copy (m);
+  int r;
 
-  note_done (moments->from);
-  if (r == 0)
-    r = finish (m);
-  note_done (moments->to);
+  do {
+    do
+      r = copy (m);
+    while (r == 0 && (r = mirror_near (m)) == 1);
+    note_done (moments->from);
+    if (r == 0)
+      r = finish (m);
+    note_done (moments->to);
+  }
+  while (r == -1 && errno == EAGAIN);
   return r;
 }
 
@@ -330,6 +336,42 @@ make_raw (const char *name, uint64_t size, int value)
   memset (b.data, value, size);
   blob_save (name, &b);
   blob_free (&b);
+}
+
+/* Clients do not wait for much: the copy has to go on before. */
+static void
+check_much (void)
+{
+  CLEANUP_FREE char *path = images_path ("memory.qcow2"), *to = NULL;
+  struct mirror_options o = { .sync = MIRROR_FULL };
+  struct blob shown = { .data = malloc (8 * MIB), .len = 8 * MIB };
+  const unsigned long errors = error_count ();
+  struct moments moments;
+  struct export *e;
+  struct mirror *m;
+
+  make ("memory.qcow2", shown.len, NULL);
+  make ("target.qcow2", shown.len, NULL);
+  options.path = path;
+  CHECK (shown.data && disk_open (&options, &disk) == 0);
+  memset (shown.data, 7, shown.len);
+  e = export_open (disk, "", true);
+  o.target.image = open_image ("target.qcow2", &to);
+  o.target.backing = BACKING_IGNORE;
+  CHECK (e && o.target.image && mirror_begin (disk, &o, &m) == 0);
+  CHECK (copy (m) == 0 && mirror_near (m) == 0);
+  CHECK (export_write (e, shown.data, shown.len, 0, false) == 0);
+  CHECK (mirror_near (m) == 1);
+  CHECK (mirror_finish (m) == -1 && errno == EAGAIN);
+  CHECK (mirror_pivot (m) == -1 && errno == EAGAIN);
+  CHECK (error_count () == errors);
+  CHECK (run (m, mirror_pivot, &moments) == 0);
+  mirror_end (m);
+  image_close (o.target.image);
+  CHECK (export_close (e) == 0 && disk_close (disk) == 0);
+  CHECK (image_check ("target.qcow2") == 0);
+  CHECK (image_shows ("target.qcow2", NULL, &shown));
+  blob_free (&shown);
 }
 
 static void
@@ -549,6 +591,7 @@ main (void)
   images_enter ("mirror");
   rng_init (&seeds, seed_from_env (), 1);
   fail_memory ();
+  check_much ();
   make ("first.qcow2", SIZE, NULL);
   options.path = path = images_path ("first.qcow2");
   options.checkpoint_interval_ms = 50;

@@ -1,0 +1,75 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# While the target of a mirror hangs, commands are answered and clients write, also after
+# job-finalize: what was written until then is copied first, by the job, which can be
+# cancelled meanwhile.  When the target works again, the job ends.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires qemu-nbd --version
+
+make_image "$tmp/a.qcow2" 16M
+truncate -s 16M "$tmp/copy.raw"
+qemu-nbd -t -f raw -k "$sockdir/target" -x "" "$tmp/copy.raw" &
+target="$!"
+helper_pids+=("$target")
+await -p "$target" test -S "$sockdir/target"
+start_nbdkit control="$sockdir/qmp" "$tmp/a.qcow2"
+
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$uri" "$target" <<'PY'
+import os
+import signal
+import sys
+import nbd
+from qmp import Client
+
+sockdir, uri, target = sys.argv[1], sys.argv[2], int(sys.argv[3])
+c = Client(sockdir + "/qmp")
+c.socket.settimeout(100)
+h = nbd.NBD()
+h.connect_uri(uri)
+
+def until(event, **data):
+    while True:
+        while c.events:
+            e = c.events.pop(0)
+            if e["event"] == event and data.items() <= e["data"].items():
+                return e["data"]
+        c.events.append(c.hear())
+
+def finalize_hung(id):
+    c.get("blockdev-mirror", job_id=id, device="disk", target="t", sync="full",
+          auto_finalize=False)
+    until("BLOCK_JOB_READY", device=id)
+    c.get("block-job-cancel", device=id)
+    until("BLOCK_JOB_PENDING", id=id)
+    os.kill(target, signal.SIGSTOP)
+    h.pwrite(id.encode() * (1 << 20), 0)
+    c.get("job-finalize", id=id)
+    c.refuses("being finalized already", "job-finalize", id=id)
+    assert c.get("query-jobs")[0]["status"] == "pending"
+    h.pwrite(id.encode() * (1 << 20), 8 << 20)
+
+c.get("blockdev-add", driver="raw", node_name="t",
+      file={"driver": "nbd", "server": {"type": "unix", "path": sockdir + "/target"}})
+finalize_hung("j")
+os.kill(target, signal.SIGCONT)
+assert "error" not in until("BLOCK_JOB_COMPLETED", device="j")
+until("JOB_STATUS_CHANGE", id="j", status="null")
+
+finalize_hung("k")
+c.get("job-cancel", id="k")
+c.get("query-jobs")
+os.kill(target, signal.SIGCONT)
+until("BLOCK_JOB_CANCELLED", device="k")
+until("JOB_STATUS_CHANGE", id="k", status="null")
+finalize_hung("l")
+os.kill(target, signal.SIGCONT)
+assert "error" not in until("BLOCK_JOB_COMPLETED", device="l")
+with open(sockdir + "/shown", "wb") as f:
+    f.write(h.pread(16 << 20, 0))
+PY
+stop_nbdkit
+cmp "$sockdir/shown" "$tmp/copy.raw"
+check_clean "$tmp/a.qcow2"
