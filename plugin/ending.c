@@ -23,7 +23,8 @@
  * answered, it sends to the next server.  A second signal does what nbdkit does.
  *
  * nbdkit does not tell which sockets are its clients'.  They are those whose own address
- * is that of a listening socket.
+ * is that of a listening socket.  In the same way others ask here whether an address is the
+ * server's own.
  *
  * The backing file of an image in a directory may be an NBD export of the same server.
  * Such a connection is needed until the other clients have gone.  Then the server would
@@ -40,6 +41,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -303,6 +305,76 @@ end_connection (int fd, int copy, const union address *own)
   if (e.ends && (e.cuts || is_quiet (copy)) && is_same (fd, copy) &&
       dup2 (e.sink[0], fd) != -1)
     shutdown (copy, SHUT_RDWR);         /* a thread may wait for input */
+}
+
+/* --- for others: addresses of the server --- */
+
+/* Of the thread that asks. */
+static struct {
+  struct stat path;
+  in_port_t port;               /* 0: the path is sought */
+  bool found;
+} asked;
+
+static void
+compare_listening (int fd, int copy, const union address *own)
+{
+  struct stat s;
+
+  (void) fd, (void) copy;
+  if (own->any.sa_family == AF_UNIX)
+    asked.found |= asked.port == 0 && stat (own->path.sun_path, &s) == 0 &&
+      s.st_dev == asked.path.st_dev && s.st_ino == asked.path.st_ino;
+  else if (own->any.sa_family == AF_INET)
+    asked.found |= own->ip.sin_port == asked.port;
+  else if (own->any.sa_family == AF_INET6)
+    asked.found |= own->ip6.sin6_port == asked.port;
+}
+
+/* Is it an address of this host?  (Only such a one can be bound.)  *PORT: its port. */
+static bool
+is_local (const struct addrinfo *a, in_port_t *port)
+{
+  union address any;
+  int fd, r;
+
+  if (a->ai_addrlen > sizeof any ||
+      (a->ai_family != AF_INET && a->ai_family != AF_INET6))
+    return false;
+  memcpy (&any, a->ai_addr, a->ai_addrlen);
+  *port = a->ai_family == AF_INET ? any.ip.sin_port : any.ip6.sin6_port;
+  if (a->ai_family == AF_INET)
+    any.ip.sin_port = 0;
+  else
+    any.ip6.sin6_port = 0;
+  fd = socket (a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd == -1)
+    return false;
+  r = bind (fd, &any.any, a->ai_addrlen);
+  close (fd);
+  return r == 0;
+}
+
+bool
+ending_is_own_server (const char *socket, const char *host, const char *port)
+{
+  const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+  struct addrinfo *all = NULL;
+
+  asked.found = false;
+  asked.port = 0;
+  if (socket) {
+    if (stat (socket, &asked.path) == 0)
+      for_each_socket (compare_listening, true);
+    return asked.found;
+  }
+  if (getaddrinfo (host, port, &hints, &all) != 0)
+    return false;
+  for (const struct addrinfo *a = all; a; a = a->ai_next)
+    if (is_local (a, &asked.port))
+      for_each_socket (compare_listening, true);
+  freeaddrinfo (all);
+  return asked.found;
 }
 
 /* --- the end --- */
