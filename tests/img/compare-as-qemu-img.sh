@@ -124,7 +124,7 @@ unreadable ()
     > ours.out 2> ours.err << 'END' || ours=$?
 import errno, os, sys
 modules, name, offset = sys.argv[1:4]
-sys.path.insert(0, modules)
+sys.path[:0] = [modules, os.path.dirname(modules)]
 real = os.preadv
 
 def preadv(fd, buffers, at):
