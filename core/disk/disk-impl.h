@@ -77,7 +77,7 @@ struct disk {
 
   struct map *map;
   struct readahead_load own_load;       /* unless the options have one that is shared */
-  bool may_read_ahead;          /* disk_allow_ahead was called; under `steps' */
+  atomic_bool may_read_ahead;   /* disk_allow_ahead was called; set under `steps' */
 
   /* Requests: serve.c. */
   struct grace *grace;          /* requests, or pieces of them */

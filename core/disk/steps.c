@@ -355,6 +355,8 @@ disk_unlock (struct disk *d)
 void
 disk_allow_ahead (struct disk *d)
 {
+  if (d->may_read_ahead)        /* each client asks: it does not wait for a step */
+    return;
   LOCK_FOR_BLOCK (&d->steps);
 
   d->may_read_ahead = true;
