@@ -53,6 +53,24 @@ class Client:
                 return message
             self.events.append(message)
 
+    def until(self, found):
+        """All events up to the first that FOUND accepts.  Later ones stay."""
+        n = 0
+        while True:
+            if n == len(self.events):
+                event = self.hear()
+                assert event and "event" in event, event
+                self.events.append(event)
+            n += 1
+            if found(self.events[n - 1]):
+                seen, self.events = self.events[:n], self.events[n:]
+                return seen
+
+    def until_status(self, *states):
+        """The same: up to one of these states of a job."""
+        return self.until(lambda e: e["event"] == "JOB_STATUS_CHANGE" and
+                          e["data"]["status"] in states)
+
     def ask(self, command, **arguments):
         message = {"execute": command}
         if arguments:

@@ -71,13 +71,8 @@ def both(**arguments):
         for k, v in arguments.items()}))
 
 def until(status):
-    for c in clients:
-        while not any(e["data"].get("status") == status for e in c.events):
-            c.events.append(c.hear())
-    compare("events", lambda c: c.events)
+    compare("events", lambda c: c.until_status(status))
     compare("jobs", lambda c: c.get("query-jobs"))
-    for c in clients:
-        c.events = []
 
 def chain(c):
     return [[n["node-name"], n.get("backing_file"), n["backing_file_depth"],

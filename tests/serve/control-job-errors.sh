@@ -81,16 +81,7 @@ def both(command, **arguments):
     return compare((command, arguments), lambda c: c.ask(command, **arguments))
 
 def until(*states):
-    for c in clients:
-        while not any(e["event"] == "JOB_STATUS_CHANGE" and e["data"]["status"] in states
-                      for e in c.events):
-            message = c.hear()
-            assert message and "event" in message, message
-            c.events.append(message)
-    events = compare("events until %s" % (states,), lambda c: c.events)
-    for c in clients:
-        c.events = []
-    return events
+    return compare("events until %s" % (states,), lambda c: c.until_status(*states))
 
 def stream(**more):
     both("block-stream", device="disk", job_id="j", auto_dismiss=False, **more)

@@ -63,20 +63,9 @@ def both(command, **arguments):
         k: v.replace("DIR", dirs[c]) if isinstance(v, str) else v
         for k, v in arguments.items()}))
 
-def is_state(event, states):
-    return event["event"] == "JOB_STATUS_CHANGE" and event["data"]["status"] in states
-
 def until(*states):
     """Both come to one of these states, with the same events on the way."""
-    for c in clients:
-        while not any(is_state(e, states) for e in c.events):
-            message = c.hear()
-            assert message and "event" in message, message
-            c.events.append(message)
-    events = compare("events", lambda c: c.events)
-    for c in clients:
-        c.events = []
-    return events
+    return compare("events", lambda c: c.until_status(*states))
 
 def stream(**more):
     return both("block-stream", **{"device": "disk", "job_id": "j", **more})
@@ -205,13 +194,7 @@ until("null")
 # Without auto-finalize.
 stream(base="DIR/b0.qcow2", auto_finalize=False, auto_dismiss=False)
 until("pending")
-for c in clients:
-    c.events = []
-    while not c.events:
-        c.events.append(c.hear())
-assert compare("pending", lambda c: c.events)[0]["event"] == "BLOCK_JOB_PENDING"
-for c in clients:
-    c.events = []
+compare("pending", lambda c: c.until(lambda e: e["event"] == "BLOCK_JOB_PENDING"))
 all_verbs("pending")
 both("block-job-cancel", device="j")
 until("concluded")
@@ -236,10 +219,7 @@ assert backing()[0] == "backing file: DIR/b1.qcow2"
 stream(base="DIR/b0.qcow2", backing_file="b0.qcow2", auto_finalize=False,
        auto_dismiss=False)
 until("pending")
-for c in clients:
-    c.events = []
-    if c.hear()["event"] != "BLOCK_JOB_PENDING":
-        raise SystemExit("no event")
+compare("pending", lambda c: c.until(lambda e: e["event"] == "BLOCK_JOB_PENDING"))
 both("job-finalize", id="j")
 until("concluded")
 query()

@@ -86,17 +86,7 @@ class Writers:
 
 def until(c, status):
     """Events up to a state of a job."""
-    events = []
-    while True:
-        for e in c.events:
-            events.append(e)
-            if e["event"] == "JOB_STATUS_CHANGE" and e["data"]["status"] == status:
-                c.events = c.events[len(events):]
-                return events
-        c.events = []
-        e = c.hear()
-        assert e and "event" in e, e
-        c.events = [e]
+    return c.until_status(status)
 
 def nodes(c):
     return [(n["node-name"], os.path.basename(n["file"]))
