@@ -49,6 +49,7 @@ class Writers:
             h.connect_uri(uri)
             self.handles.append(h)
         self.share = SIZE // n // 512 * 512
+        self.part = 2 << 20         # of it: the rest has to be copied
         self.threads = [threading.Thread(target=self.work, args=(i, h), daemon=True)
                         for i, h in enumerate(self.handles)]
         for t in self.threads:
@@ -59,7 +60,7 @@ class Writers:
         try:
             while not self.stop.is_set():
                 size = 512 * rng.randrange(1, 256)
-                at = i * self.share + 512 * rng.randrange((self.share - size) // 512)
+                at = i * self.share + 512 * rng.randrange((self.part - size) // 512)
                 if rng.randrange(8) == 0:
                     data = bytes(size)
                     h.zero(size, at)
@@ -67,7 +68,7 @@ class Writers:
                     data = bytes([rng.randrange(1, 256)]) * size
                     h.pwrite(data, at)
                 self.model[at:at + size] = data
-                at = i * self.share + 512 * rng.randrange((self.share - size) // 512)
+                at = i * self.share + 512 * rng.randrange((self.part - size) // 512)
                 assert h.pread(size, at) == self.model[at:at + size], (at, size)
         except Exception as e:
             self.errors.append(e)
@@ -87,6 +88,12 @@ class Writers:
 def until(c, status):
     """Events up to a state of a job."""
     return c.until_status(status)
+
+def pause_after(c, progress):
+    """The job, which is slow, is in its midst, and stays there."""
+    while c.get("query-jobs")[0]["current-progress"] < progress:
+        pass
+    c.get("job-pause", id="s")
 
 def nodes(c):
     return [(n["node-name"], os.path.basename(n["file"]))
@@ -110,9 +117,8 @@ import sys
 from client import *
 c, d = Client(sys.argv[1]), sys.argv[3]
 w = Writers(sys.argv[2], d + "/model.raw")
-c.get("block-stream", device="disk", job_id="s", base_node="node3", speed=4 << 20)
-while c.get("query-jobs")[0]["current-progress"] < 6 << 20:
-    pass
+c.get("block-stream", device="disk", job_id="s", base_node="node3", speed=1 << 20)
+pause_after(c, 2 << 20)
 c.refuses("is busy", "block-stream", device="node0", job_id="t")
 c.refuses("is busy", "blockdev-snapshot-sync", device="disk", snapshot_file="/x")
 c.get("block-dirty-bitmap-add", node="disk", name="b", persistent=True)
@@ -145,9 +151,8 @@ import sys
 from client import *
 c, d = Client(sys.argv[1]), sys.argv[3]
 w = Writers(sys.argv[2], d + "/model.raw")
-c.get("block-stream", device="disk", job_id="s", speed=2 << 20)
-while c.get("query-jobs")[0]["current-progress"] < 4 << 20:
-    pass
+c.get("block-stream", device="disk", job_id="s", speed=1 << 20)
+pause_after(c, 2 << 20)
 w.end()
 PY
 kill9_nbdkit
@@ -180,7 +185,7 @@ run <<'PY'
 import sys
 from client import *
 c = Client(sys.argv[1])
-c.get("block-stream", device="top.qcow2", base_node="top.qcow2/node2", speed=1 << 20)
+c.get("block-stream", device="top.qcow2", base_node="top.qcow2/node2", speed=1 << 16)
 assert [e["data"]["id"] for e in until(c, "running")] == ["top.qcow2"] * 2
 assert [b["device"] for b in c.get("query-block")] == ["top.qcow2"]
 c.refuses("is not a backing image", "block-stream", device="one.qcow2", job_id="t",
