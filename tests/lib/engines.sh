@@ -65,9 +65,10 @@ kill_part ()
   unset "server_pid[$1]"
   kill -KILL "${pids[@]}" || :
   wait "${pids[0]}" || :
-  # (Bash does not wait for what is not its child.)
+  # (Bash does not wait for what is not its child.  While a thread is left, so are the
+  # locks of its process, even if that is a zombie already.)
   for pid in "${pids[@]}"; do
-    while grep -q '^State:.[^XZ]' "/proc/$pid/status"; do sleep 0.01; done 2>/dev/null
+    while grep -q '^State:.[^XZ]' "/proc/$pid/"task/*/status; do sleep 0.01; done 2>/dev/null
   done
 }
 
