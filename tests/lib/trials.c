@@ -16,7 +16,14 @@
 
 #include "lib/images.h"
 #include "lib/reach.h"
+#include "lib/shortage.h"
 #include "lib/trials.h"
+
+#if defined __SANITIZE_ADDRESS__ || __has_feature (address_sanitizer) || TRACES_THREADS
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
 
 uint64_t trials_seed;
 unsigned trials_number;
@@ -65,8 +72,8 @@ trials_run (const char *name, unsigned seconds, unsigned least,
   mallopt (M_MMAP_THRESHOLD, 64 << 20);
   mallopt (M_TRIM_THRESHOLD, 256 << 20);
   images_enter (name);
-  /* Over NBD, they repeat what others do. */
-  if (reach_server ())
+  /* Over NBD, and with a sanitizer, they repeat what others do. */
+  if (reach_server () || SANITIZED)
     seconds = (seconds + 1) / 2;
   limit = used () + number_from_env ("SECONDS", seconds);
   for (done = 0; endless ? done < iterations : done < least || trials_time_left ();
