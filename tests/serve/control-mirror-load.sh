@@ -67,7 +67,8 @@ class Writer:
 
     def run(self):
         try:
-            while not stop.is_set():
+            # (A mirror whose clients write more than can be copied does not end.)
+            while not stop.wait(0.05):
                 self.step()
         except Exception as e:
             errors.append(e)
