@@ -38,11 +38,8 @@
 
 #include <config.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -53,10 +50,8 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <linux/sockios.h>
-#include <linux/vm_sockets.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
@@ -64,6 +59,7 @@
 #include "util/clock.h"
 #include "util/report.h"
 #include "plugin/ending.h"
+#include "plugin/ownsockets.h"
 
 #define QUIET_MS 2000
 #define PATIENCE_MS 20000
@@ -80,15 +76,6 @@
 static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
 #define NR_SIGNALS (sizeof signals / sizeof signals[0])
 
-union address {
-  struct sockaddr any;
-  struct sockaddr_un path;
-  struct sockaddr_in ip;
-  struct sockaddr_in6 ip6;
-  struct sockaddr_vm vm;
-  struct sockaddr_storage room;
-};
-
 /* Of the thread, if no other is named. */
 static struct {
   struct ending_server server;  /* constant */
@@ -97,13 +84,11 @@ static struct {
   atomic_bool stop;
   int quiet;                    /* an eventfd on which nothing comes */
   int sink[2];                  /* sockets: [0] reads the end, [1] gets what is written */
-  union address listening[MOST_LISTENING];
+  union ownsocket_address listening[MOST_LISTENING];
   unsigned nr_listening;
   bool ends;                    /* connections that are quiet; otherwise only counts */
   bool cuts;                    /* the others, too */
   unsigned left, own;           /* connections of others, and of the server itself */
-  union address sought;
-  bool found;
 } e = { .quiet = -1, .sink = { -1, -1 } };
 
 /* Of the handler, too. */
@@ -157,112 +142,24 @@ leave_signals (void)
 
 /* --- sockets --- */
 
-/* COPY: another descriptor of the same socket, which stays open meanwhile.  OWN: its
- * address. */
-typedef void with_socket (int fd, int copy, const union address *own);
-
-static int
-option (int fd, int name)
-{
-  int value;
-  socklen_t len = sizeof value;
-
-  return getsockopt (fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
-}
-
-/* Calls DO_IT with each stream socket of the process that listens, or that does not. */
-static void
-for_each_socket (with_socket *do_it, bool listens)
-{
-  DIR *const all = opendir ("/proc/self/fd");
-  const struct dirent *entry;
-  union address own;
-  socklen_t len;
-  int fd, copy;
-
-  while (all && (entry = readdir (all)) != NULL) {
-    fd = atoi (entry->d_name);
-    if (entry->d_name[0] == '.' || fd == dirfd (all) ||
-        (copy = fcntl (fd, F_DUPFD_CLOEXEC, 0)) == -1)
-      continue;
-    memset (&own, 0, sizeof own);
-    len = sizeof own;
-    if (option (copy, SO_TYPE) == SOCK_STREAM &&
-        option (copy, SO_ACCEPTCONN) == listens &&
-        getsockname (copy, &own.any, &len) == 0)
-      do_it (fd, copy, &own);
-    close (copy);
-  }
-  if (all)
-    closedir (all);
-}
-
-/* Was the connection with the address A accepted by a socket that listens on B?  (A
- * socket that listens on all addresses has none of them.) */
 static bool
-belongs (const union address *a, const union address *b)
-{
-  if (a->any.sa_family != b->any.sa_family)
-    return false;
-  switch (a->any.sa_family) {
-  case AF_UNIX:
-    return memcmp (a->path.sun_path, b->path.sun_path, sizeof a->path.sun_path) == 0;
-  case AF_INET:
-    return a->ip.sin_port == b->ip.sin_port;
-  case AF_INET6:
-    return a->ip6.sin6_port == b->ip6.sin6_port;
-  case AF_VSOCK:
-    return a->vm.svm_port == b->vm.svm_port;
-  default:
-    return false;
-  }
-}
-
-static bool
-is_listened_on (const union address *own)
+is_listened_on (const union ownsocket_address *own)
 {
   for (unsigned i = 0; i < e.nr_listening; i++)
-    if (belongs (own, &e.listening[i]))
+    if (ownsockets_belong (own, &e.listening[i]))
       return true;
   return false;
 }
 
 /* nbdkit goes on to wait for connections, but none comes. */
 static void
-stop_listening (int fd, int copy, const union address *own)
+stop_listening (void *opaque, int fd, int copy, const union ownsocket_address *own)
 {
-  (void) copy;
+  (void) opaque, (void) copy;
   if (fd == e.server.spared || e.nr_listening == MOST_LISTENING || e.quiet == -1 ||
       dup2 (e.quiet, fd) == -1)
     return;
   e.listening[e.nr_listening++] = *own;
-}
-
-static void
-compare (int fd, int copy, const union address *own)
-{
-  (void) fd, (void) copy;
-  e.found |= memcmp (own, &e.sought, sizeof *own) == 0;
-}
-
-/* Is the server itself at the other end? */
-static bool
-is_own_client (int fd, const union address *own)
-{
-  struct ucred peer;
-  socklen_t len = sizeof peer;
-
-  if (e.server.dir == NULL)
-    return false;
-  if (own->any.sa_family == AF_UNIX)
-    return getsockopt (fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
-      peer.pid == getpid ();
-  memset (&e.sought, 0, sizeof e.sought);
-  len = sizeof e.sought;
-  e.found = false;
-  if (getpeername (fd, &e.sought.any, &len) == 0)
-    for_each_socket (compare, false);
-  return e.found;
 }
 
 /* Has the client sent something that was not read, or not taken an answer? */
@@ -293,11 +190,12 @@ is_same (int fd, int copy)
 }
 
 static void
-end_connection (int fd, int copy, const union address *own)
+end_connection (void *opaque, int fd, int copy, const union ownsocket_address *own)
 {
+  (void) opaque;
   if (!is_listened_on (own))
     return;
-  if (is_own_client (copy, own)) {
+  if (e.server.dir && ownsockets_is_peer (copy, own)) {
     e.own++;
     return;
   }
@@ -308,74 +206,6 @@ end_connection (int fd, int copy, const union address *own)
 }
 
 /* --- for others: addresses of the server --- */
-
-/* Of the thread that asks. */
-static struct {
-  struct stat path;
-  in_port_t port;               /* 0: the path is sought */
-  bool found;
-} asked;
-
-static void
-compare_listening (int fd, int copy, const union address *own)
-{
-  struct stat s;
-
-  (void) fd, (void) copy;
-  if (own->any.sa_family == AF_UNIX)
-    asked.found |= asked.port == 0 && stat (own->path.sun_path, &s) == 0 &&
-      s.st_dev == asked.path.st_dev && s.st_ino == asked.path.st_ino;
-  else if (own->any.sa_family == AF_INET)
-    asked.found |= own->ip.sin_port == asked.port;
-  else if (own->any.sa_family == AF_INET6)
-    asked.found |= own->ip6.sin6_port == asked.port;
-}
-
-/* Is it an address of this host?  (Only such a one can be bound.)  *PORT: its port. */
-static bool
-is_local (const struct addrinfo *a, in_port_t *port)
-{
-  union address any;
-  int fd, r;
-
-  if (a->ai_addrlen > sizeof any ||
-      (a->ai_family != AF_INET && a->ai_family != AF_INET6))
-    return false;
-  memcpy (&any, a->ai_addr, a->ai_addrlen);
-  *port = a->ai_family == AF_INET ? any.ip.sin_port : any.ip6.sin6_port;
-  if (a->ai_family == AF_INET)
-    any.ip.sin_port = 0;
-  else
-    any.ip6.sin6_port = 0;
-  fd = socket (a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd == -1)
-    return false;
-  r = bind (fd, &any.any, a->ai_addrlen);
-  close (fd);
-  return r == 0;
-}
-
-bool
-ending_is_own_server (const char *socket, const char *host, const char *port)
-{
-  const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
-  struct addrinfo *all = NULL;
-
-  asked.found = false;
-  asked.port = 0;
-  if (socket) {
-    if (stat (socket, &asked.path) == 0)
-      for_each_socket (compare_listening, true);
-    return asked.found;
-  }
-  if (getaddrinfo (host, port, &hints, &all) != 0)
-    return false;
-  for (const struct addrinfo *a = all; a; a = a->ai_next)
-    if (is_local (a, &asked.port))
-      for_each_socket (compare_listening, true);
-  freeaddrinfo (all);
-  return asked.found;
-}
 
 /* --- the end --- */
 
@@ -401,7 +231,7 @@ static bool
 end_quiet_connections (void)
 {
   e.left = e.own = 0;
-  for_each_socket (end_connection, false);
+  ownsockets_each (end_connection, NULL, false);
   drop_answers ();
   return e.left == 0 && *e.server.open <= e.own;
 }
@@ -419,18 +249,17 @@ end_connections (void)
 {
   const int64_t begin = clock_ms ();
 
-  for_each_socket (stop_listening, true);
+  ownsockets_each (stop_listening, NULL, true);
   /* Its poll still waits for the sockets.  (plugin.c has a handler.) */
   pthread_kill (e.main, SIGXFSZ);
   e.ends = e.cuts = false;
   while (clock_ms () < begin + HANDSHAKE_MS && any_begins (clock_ms ()))
     pause_between_looks ();
-  while (!e.stop && clock_ms () < begin + PATIENCE_MS) {
+  for (e.ends = true; !e.stop && clock_ms () < begin + PATIENCE_MS;
+       pause_between_looks ()) {
     e.cuts = clock_ms () >= begin + QUIET_MS;
-    e.ends = true;
     if (end_quiet_connections ())
       return;
-    pause_between_looks ();
   }
 }
 

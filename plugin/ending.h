@@ -27,8 +27,4 @@ extern void ending_begin (void);
 /* Must come before the disks are closed. */
 extern void ending_stop (void);
 
-/* Is this server the one at SOCKET, a path, or else at HOST and PORT?  (Other names than its
- * own may lead there unnoticed.)  One thread at a time. */
-extern bool ending_is_own_server (const char *socket, const char *host, const char *port);
-
 #endif /* QCOW2_ENDING_H */

@@ -26,7 +26,7 @@
 #include "util/text.h"
 #include "storage/nbduri.h"
 #include "change/edit.h"
-#include "plugin/ending.h"
+#include "plugin/ownsockets.h"
 #include "plugin/qmpblockdev.h"
 #include "plugin/qmpnodes.h"
 
@@ -163,7 +163,7 @@ find_export (const struct adding *a, const json_t *args, const char *where, char
   if (qmpargs_check (local ? of_unix : of_inet, server, prefix, a->e) == -1)
     return -1;
   /* (A client of its own would wait for itself while a disk changes.) */
-  if (ending_is_own_server (qmpargs_text (server, "path"), qmpargs_text (server, "host"),
+  if (ownsockets_listen_at (qmpargs_text (server, "path"), qmpargs_text (server, "host"),
                             qmpargs_text (server, "port")))
     return qmp_refuse (a->e, "Parameter '%sserver' is the address of this server", where);
   *uri = nbduri_make (qmpargs_text (server, "host"), qmpargs_text (server, "port"),

@@ -38,6 +38,8 @@ callback_sources = \
 	%reldir%/ending.h \
 	%reldir%/iostats.c \
 	%reldir%/iostats.h \
+	%reldir%/ownsockets.c \
+	%reldir%/ownsockets.h \
 	%reldir%/plugin.c \
 	%reldir%/prepare.c \
 	%reldir%/prepare.h \

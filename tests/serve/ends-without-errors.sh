@@ -8,6 +8,7 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 requires_filter delay
+in_network_namespace
 
 # client PATTERN HOW: writes 64 clusters, in requests that are in flight when the server is
 # told to end; beside it are two connections without requests.
@@ -77,14 +78,36 @@ shows ()
 qemu-img create -q -f qcow2 -o preallocation=falloc "$tmp/a.qcow2" 16M
 control="$sockdir/control"
 pattern=0
+# ended HOW: the server, whose storage is slow, is told to end.
+ended ()
+{
+  pattern=$((pattern + 1))
+  client "$pattern" "$1"
+  ends
+  stop_nbdkit storage
+  shows "$pattern"
+}
+
 for how in signal quit; do
   for threads in 1 16; do
-    pattern=$((pattern + 1))
     PLUGIN=file start_nbdkit_as storage --filter=delay -- "$tmp/a.qcow2" delay-write=20ms
     start_nbdkit -t "$threads" -- "$uri" lock=false control="$control"
-    client "$pattern" "$how"
-    ends
-    stop_nbdkit storage
-    shows "$pattern"
+    ended "$how"
   done
 done
+
+# Over TCP, with IPv6 and IPv4.
+if [ -n "${TEST_IN_NETWORK:-}" ]; then
+  for host in '[::1]' 127.0.0.1; do
+    PLUGIN=file start_nbdkit_as storage --filter=delay -- "$tmp/a.qcow2" delay-write=20ms
+    rm -f "$tmp/main.pid"
+    "$NBDKIT" -f -P "$tmp/main.pid" "$PLUGIN" "$uri" lock=false </dev/null \
+      >"$tmp/main.log" 2>&1 &
+    nbdkit_pid=$!
+    server_pid[main]=$nbdkit_pid
+    server_log[main]="$tmp/main.log"
+    await -p "$nbdkit_pid" test -s "$tmp/main.pid"
+    uri="nbd://$host"
+    ended signal
+  done
+fi
