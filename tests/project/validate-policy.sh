@@ -12,8 +12,8 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 cd "$tmp"
-mkdir work
-export TMPDIR="$tmp/work"
+mkdir scratch
+export TMPDIR="$tmp/scratch"
 
 # validate STATUS ARGUMENT...: output to out, err and results.json.
 validate ()
@@ -25,7 +25,7 @@ validate ()
     --nbdkit "$NBDKIT" --json results.json "$@" > out 2> err || status=$?
   cat out err
   [ "$status" = "$expected" ] || fail "exit status $status, not $expected"
-  [ -z "$(ls work)" ]
+  [ -z "$(ls scratch)" ]
 }
 
 # codes: of all findings, in their order.
@@ -286,7 +286,7 @@ validate 0 --policy upload --check quick --no-read plain.qcow2
 validate 1 --policy upload --check quick backing.qcow2 plain.qcow2
 [ "$(grep -Ec '^(not )?ok' out)" = 4 ]
 validate 3 --policy upload nothing.qcow2
-validate 3 --policy upload work
+validate 3 --policy upload scratch
 validate 3 --policy upload --nbdkit no-such-program plain.qcow2
 
 # A stream is refused before it ends, and also if it has no end.
@@ -334,9 +334,9 @@ strace -f -qq -o trace -e trace=mkdir,mkdirat "$python" \
   "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" --nbdkit "$NBDKIT" \
   --policy upload h.qcow2 > out || :
 grep unsupported out
-grep "$tmp/work/" trace
-if grep -v "$tmp/work/" trace | grep mkdir; then fail "it made a directory elsewhere"; fi
-[ -z "$(ls work)" ]
+grep "$tmp/scratch/" trace
+if grep -v "$tmp/scratch/" trace | grep mkdir; then fail "it made a directory elsewhere"; fi
+[ -z "$(ls scratch)" ]
 
 # Memory: the largest cluster full of extensions, and the longest lists.
 make_image h.qcow2 1M cluster_size=2M
