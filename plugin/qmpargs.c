@@ -11,6 +11,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -18,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/cleanup.h"
+#include "util/report.h"
 #include "util/text.h"
 #include "plugin/qmpargs.h"
 
@@ -32,6 +35,14 @@ qmp_refuse (struct qmp_error *e, const char *fmt, ...)
   e->desc = text_new_list (fmt, args);
   va_end (args);
   return -1;
+}
+
+int
+qmp_refuse_unless (bool well, struct qmp_error *e)
+{
+  CLEANUP_FREE char *why = report_first ();
+
+  return well ? 0 : qmp_refuse (e, "%s", why ? why : strerror (errno));
 }
 
 void

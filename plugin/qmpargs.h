@@ -19,6 +19,9 @@ struct qmp_error {
 /* Sets the error, unless there is one, and returns -1. */
 extern int qmp_refuse (struct qmp_error *, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 2, 3)));
+/* After report_watch: refuses, unless WELL, in the core's words for the first error, or in
+ * those for errno.  Returns 0 or -1. */
+extern int qmp_refuse_unless (bool well, struct qmp_error *);
 extern void qmp_error_free (struct qmp_error *);
 
 enum qmparg_type {

@@ -85,15 +85,6 @@ struct adding {
 static struct qmp_node *add (const struct adding *, const json_t *, const char *where,
                              bool readonly);
 
-/* The core's words for an error, after report_watch. */
-static int
-refuse_as_reported (struct qmp_error *e)
-{
-  CLEANUP_FREE char *why = report_first ();
-
-  return qmp_refuse (e, "%s", why ? why : strerror (errno));
-}
-
 static int
 check_name (const struct adding *a, const char *name)
 {
@@ -185,12 +176,10 @@ add_protocol (const struct adding *a, struct qmp_node_options *o, const json_t *
   o->path = path;
   report_watch ();
   n = qmpnodes_add (a->host->added, a->host->options, o);
-  if (n)
-    return n;
-  if (errno == ENOENT || errno == EACCES || errno == EISDIR)
+  if (n == NULL && (errno == ENOENT || errno == EACCES || errno == EISDIR))
     qmp_refuse (a->e, "Could not open '%s': %s", path, strerror (errno));
-  refuse_as_reported (a->e);
-  return NULL;
+  qmp_refuse_unless (n, a->e);
+  return n;
 }
 
 /* --- formats --- */
@@ -296,9 +285,7 @@ add_format (const struct adding *a, struct qmp_node_options *o, const json_t *ar
     return NULL;
   report_watch ();
   n = qmpnodes_add (a->host->added, a->host->options, o);
-  if (n == NULL)
-    refuse_as_reported (a->e);
-  else if (check_image (a, n, backing) == 0)
+  if (qmp_refuse_unless (n, a->e) == 0 && check_image (a, n, backing) == 0)
     return n;
   if (n)
     qmpnodes_remove (a->host->added, n);

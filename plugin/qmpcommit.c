@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "util/bytes.h"
-#include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/report.h"
 #include "format/header.h"
@@ -172,7 +171,6 @@ static struct work *
 new_work (const struct qmp_host *host, struct disk *disk, const struct commit_layers *layers,
           struct qmp_error *e)
 {
-  CLEANUP_FREE char *why = NULL;
   struct work *w = memory_new (1, sizeof *w);
 
   if (w == NULL)
@@ -182,10 +180,8 @@ new_work (const struct qmp_host *host, struct disk *disk, const struct commit_la
   report_watch ();
   if (layers->name == NULL || (w->layers.name = w->name = strdup (layers->name)) != NULL)
     w->commit = commit_new (disk, &w->layers);
-  why = report_first ();
-  if (w->commit)
+  if (qmp_refuse_unless (w->commit, e) == 0)
     return w;
-  qmp_refuse (e, "%s", why ? why : strerror (errno));
   free (w->name);
   free (w);
   return NULL;

@@ -15,7 +15,6 @@
 #include <config.h>
 
 #include <ctype.h>
-#include <errno.h>
 #include <string.h>
 
 #include "util/cleanup.h"
@@ -84,17 +83,14 @@ static int
 put_on_top (const struct qmp_host *host, struct qmp_target *t, const char *node_name,
             const struct overlay *overlay, struct qmp_error *e)
 {
-  CLEANUP_FREE char *name = NULL, *why = NULL;
-  int r;
+  CLEANUP_FREE char *name = NULL;
 
   name = qmptarget_new_top (host, node_name);
   if (name == NULL)
     return qmp_refuse (e, "out of memory");
   report_watch ();
-  r = overlay_disk (t->disk, overlay);
-  why = report_first ();
-  if (r == -1)
-    return qmp_refuse (e, "%s", why ? why : strerror (errno));
+  if (qmp_refuse_unless (overlay_disk (t->disk, overlay) == 0, e) == -1)
+    return -1;
   qmptarget_add_top (host, name);
   name = NULL;                  /* the host owns it */
   return 0;

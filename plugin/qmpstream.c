@@ -10,11 +10,8 @@
 
 #include <config.h>
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/report.h"
 #include "change/stream.h"
@@ -149,7 +146,6 @@ static struct work *
 new_work (const struct qmp_host *host, struct disk *disk, unsigned base, const char *name,
           struct qmp_error *e)
 {
-  CLEANUP_FREE char *why = NULL;
   struct work *w = memory_new (1, sizeof *w);
 
   if (w == NULL)
@@ -158,10 +154,8 @@ new_work (const struct qmp_host *host, struct disk *disk, unsigned base, const c
   w->gone = (base > 0 ? base : layers_count (disk_inside (disk).view->layers)) - 1;
   report_watch ();
   w->stream = stream_new (disk, base, name);
-  why = report_first ();
-  if (w->stream)
+  if (qmp_refuse_unless (w->stream, e) == 0)
     return w;
-  qmp_refuse (e, "%s", why ? why : strerror (errno));
   free (w);
   return NULL;
 }
