@@ -661,7 +661,7 @@ qmpchange_resize (const struct qmp_host *host, const json_t *arguments,
 static int
 change_backing_file (const struct plan *p, const char *name)
 {
-  if (layers_count (disk_inside (p->target.disk).view->layers) == 1)
+  if (qmptarget_count (p->target.disk) == 1)
     return qmp_refuse (p->e, "not allowing backing file change on an image without a "
                        "backing file");
   if (strlen (name) > QCOW2_MAX_BACKING_NAME)

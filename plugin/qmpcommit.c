@@ -99,88 +99,85 @@ static const struct job_kind commit_kind = {
 /* --- the command --- */
 
 static int
-choose_top (const struct qmp_host *host, const json_t *arguments,
-            const struct qmp_target *t, unsigned *top, struct qmp_error *e)
+choose_top (const struct job_command *c, unsigned *top)
 {
-  const char *path = qmpargs_text (arguments, "top");
-  const char *node = qmpargs_text (arguments, "top-node");
+  const char *path = qmpargs_text (c->arguments, "top");
+  const char *node = qmpargs_text (c->arguments, "top-node");
   int r;
 
   *top = 0;
   if (path && node)
-    return qmp_refuse (e, "'top-node' and 'top' are mutually exclusive");
+    return qmp_refuse (c->e, "'top-node' and 'top' are mutually exclusive");
   if (node) {
-    r = qmptarget_find_layer (host, t, node, top, e);
-    return r != 0 ? r : qmp_refuse (e, "'%s' is not in this backing file chain", node);
+    r = qmptarget_find_layer (c->host, &c->target, node, top, c->e);
+    return r != 0 ? r
+      : qmp_refuse (c->e, "'%s' is not in this backing file chain", node);
   }
   if (path == NULL)
     return 0;
-  *top = qmptarget_find_file (t->disk, path, 0);
-  return *top < layers_count (disk_inside (t->disk).view->layers) ? 0
-    : qmp_refuse (e, "Top image file %s not found", path);
+  *top = qmptarget_find_file (c->target.disk, path, 0);
+  return *top < qmptarget_count (c->target.disk) ? 0
+    : qmp_refuse (c->e, "Top image file %s not found", path);
 }
 
 static int
-choose_base (const struct qmp_host *host, const json_t *arguments,
-             const struct qmp_target *t, unsigned top, unsigned *base, struct qmp_error *e)
+choose_base (const struct job_command *c, unsigned top, unsigned *base)
 {
-  const char *path = qmpargs_text (arguments, "base");
-  const char *node = qmpargs_text (arguments, "base-node");
-  const unsigned n = layers_count (disk_inside (t->disk).view->layers);
+  const char *path = qmpargs_text (c->arguments, "base");
+  const char *node = qmpargs_text (c->arguments, "base-node");
+  const unsigned n = qmptarget_count (c->target.disk);
   int r = 1;
 
   *base = n - 1;
   if (path && node)
-    return qmp_refuse (e, "'base-node' and 'base' are mutually exclusive");
+    return qmp_refuse (c->e, "'base-node' and 'base' are mutually exclusive");
   if (node) {
-    r = qmptarget_find_layer (host, t, node, base, e);
+    r = qmptarget_find_layer (c->host, &c->target, node, base, c->e);
     if (r == 0 || (r == 1 && *base < top))
-      return qmp_refuse (e, "'%s' is not in this backing file chain", node);
+      return qmp_refuse (c->e, "'%s' is not in this backing file chain", node);
   }
   else if (path) {
-    *base = qmptarget_find_file (t->disk, path, top + 1);
+    *base = qmptarget_find_file (c->target.disk, path, top + 1);
     if (*base == n)
-      return qmp_refuse (e, "Can't find '%s' in the backing chain", path);
+      return qmp_refuse (c->e, "Can't find '%s' in the backing chain", path);
   }
   if (r == -1)
     return -1;
-  return *base == top ? qmp_refuse (e, "cannot commit an image into itself") : 0;
+  return *base == top ? qmp_refuse (c->e, "cannot commit an image into itself") : 0;
 }
 
 static int
-check_top (const struct qmp_target *t, unsigned top, const char *device, const char *name,
-           struct qmp_error *e)
+check_top (const struct job_command *c, unsigned top, const char *name)
 {
-  const char *why = disk_why_fixed (t->disk);
+  const char *why = disk_why_fixed (c->target.disk);
 
   if (top == 0)
-    return qmp_refuse (e, name ? "'backing-file' specified, but 'top' is the active layer"
+    return qmp_refuse (c->e, name ? "'backing-file' specified, but 'top' is the active layer"
                        : "The active layer cannot be committed while it is served: take an "
                        "external snapshot first, and commit the layer below it");
   if (why)
-    return qmp_refuse (e, "Node '%s' is read-only: %s", device, why);
+    return qmp_refuse (c->e, "Node '%s' is read-only: %s", c->device, why);
   if (name && name[0] == '\0')
-    return qmp_refuse (e, "Parameter 'backing-file' expects the name of a file");
+    return qmp_refuse (c->e, "Parameter 'backing-file' expects the name of a file");
   if (name && strlen (name) > QCOW2_MAX_BACKING_NAME)
-    return qmp_refuse (e, "Parameter 'backing-file' is longer than %d bytes",
+    return qmp_refuse (c->e, "Parameter 'backing-file' is longer than %d bytes",
                        QCOW2_MAX_BACKING_NAME);
   return 0;
 }
 
 static struct work *
-new_work (const struct qmp_host *host, struct disk *disk, const struct commit_layers *layers,
-          struct qmp_error *e)
+new_work (const struct job_command *c, const struct commit_layers *layers)
 {
   struct work *w = memory_new (1, sizeof *w);
 
   if (w == NULL)
     return NULL;
-  w->host = host;
+  w->host = c->host;
   w->layers = *layers;
   report_watch ();
   if (layers->name == NULL || (w->layers.name = w->name = strdup (layers->name)) != NULL)
-    w->commit = commit_new (disk, &w->layers);
-  if (qmp_refuse_unless (w->commit, e) == 0)
+    w->commit = commit_new (c->target.disk, &w->layers);
+  if (qmp_refuse_unless (w->commit, c->e) == 0)
     return w;
   free (w->name);
   free (w);
@@ -188,25 +185,30 @@ new_work (const struct qmp_host *host, struct disk *disk, const struct commit_la
 }
 
 static int
-commit (const struct qmp_host *host, const json_t *arguments,
-        struct job_settings *settings, struct qmp_target *t, struct qmp_error *e)
+start (struct job_command *c)
 {
-  const char *device = qmpargs_text (arguments, "device");
-  struct commit_layers layers = { .name = qmpargs_text (arguments, "backing-file") };
+  struct commit_layers layers = { .name = qmpargs_text (c->arguments, "backing-file") };
   struct work *w;
 
-  if (t->layer > 0)
-    return qmp_refuse (e, "Need a root block node");
-  if (jobs_check_idle (host->jobs, t, device, e) == -1 ||
-      choose_top (host, arguments, t, &layers.top, e) == -1 ||
-      choose_base (host, arguments, t, layers.top, &layers.base, e) == -1 ||
-      check_top (t, layers.top, device, layers.name, e) == -1)
+  if (jobs_read_settings (c) == -1)
     return -1;
-  w = new_work (host, t->disk, &layers, e);
+  if (qmptarget_find (c->host, c->device, &c->target, c->e) == -1) {
+    /* (libvirt finds out by this whether the command is there.) */
+    c->e->class = "DeviceNotFound";
+    return qmp_refuse (c->e, "Device '%s' not found", c->device);
+  }
+  if (c->target.layer > 0)
+    return qmp_refuse (c->e, "Need a root block node");
+  if (jobs_check_idle (c->host->jobs, &c->target, c->device, c->e) == -1 ||
+      choose_top (c, &layers.top) == -1 ||
+      choose_base (c, layers.top, &layers.base) == -1 ||
+      check_top (c, layers.top, layers.name) == -1)
+    return -1;
+  w = new_work (c, &layers);
   if (w == NULL)
     return -1;
-  settings->total = commit_size (w->commit);
-  if (jobs_start (host->jobs, settings, &commit_kind, t, device, w, e) == 0)
+  c->settings.total = commit_size (w->commit);
+  if (jobs_start (c, &commit_kind, w) == 0)
     return 0;
   free_work (w);
   return -1;
@@ -215,20 +217,5 @@ commit (const struct qmp_host *host, const json_t *arguments,
 json_t *
 qmpcommit_run (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
 {
-  const char *device = qmpargs_text (arguments, "device");
-  struct job_settings settings;
-  struct qmp_target t;
-  int r;
-
-  if (jobs_read_settings (arguments, &settings, e) == -1)
-    return NULL;
-  if (qmptarget_find (host, device, &t, e) == -1) {
-    /* (libvirt finds out by this whether the command is there.) */
-    e->class = "DeviceNotFound";
-    qmp_refuse (e, "Device '%s' not found", device);
-    return NULL;
-  }
-  r = commit (host, arguments, &settings, &t, e);
-  qmptarget_leave (&t);
-  return r == -1 ? NULL : json_object ();
+  return jobs_run_command (host, arguments, start, e);
 }

@@ -235,13 +235,14 @@ jobs_read_on_error (const json_t *arguments, const char *key, enum job_on_error 
 }
 
 int
-jobs_read_settings (const json_t *arguments, struct job_settings *s, struct qmp_error *e)
+jobs_read_settings (struct job_command *c)
 {
+  const json_t *const arguments = c->arguments;
   enum job_on_error on_error;
 
-  if (jobs_read_on_error (arguments, "on-error", &on_error, e) == -1)
+  if (jobs_read_on_error (arguments, "on-error", &on_error, c->e) == -1)
     return -1;
-  *s = (struct job_settings) {
+  c->settings = (struct job_settings) {
     .id = qmpargs_text (arguments, "job-id"), .on_error = on_error,
     .on_write_error = on_error,
     .speed = json_integer_value (json_object_get (arguments, "speed")),
@@ -249,6 +250,20 @@ jobs_read_settings (const json_t *arguments, struct job_settings *s, struct qmp_
     .auto_dismiss = !json_is_false (json_object_get (arguments, "auto-dismiss")),
   };
   return 0;
+}
+
+json_t *
+jobs_run_command (const struct qmp_host *host, const json_t *arguments,
+                  int (*start) (struct job_command *), struct qmp_error *e)
+{
+  struct job_command c = {
+    .host = host, .arguments = arguments, .device = qmpargs_text (arguments, "device"),
+    .e = e,
+  };
+  const int r = start (&c);
+
+  qmptarget_leave (&c.target);
+  return r == -1 ? NULL : json_object ();
 }
 
 /* (A job that has concluded uses no disk.) */
@@ -360,23 +375,24 @@ start (struct job *j, struct qmp_error *e)
 }
 
 int
-jobs_start (struct jobs *jobs, const struct job_settings *s, const struct job_kind *kind,
-            struct qmp_target *t, const char *name, void *opaque, struct qmp_error *e)
+jobs_start (struct job_command *c, const struct job_kind *kind, void *opaque)
 {
-  const char *const id = s->id ? s->id : name;
+  struct jobs *const jobs = c->host->jobs;
+  const char *const id = c->settings.id ? c->settings.id : c->device;
+  struct qmp_target *const t = &c->target;
   struct job *j;
   int r;
 
-  if (jobs_check_idle (jobs, t, name, e) == -1 || check_id (jobs, id, e) == -1 ||
-      use_disk (t->disk, kind->writes, name, e) == -1)
+  if (jobs_check_idle (jobs, t, c->device, c->e) == -1 || check_id (jobs, id, c->e) == -1 ||
+      use_disk (t->disk, kind->writes, c->device, c->e) == -1)
     return -1;
-  j = new_job (jobs, s, id, kind);
+  j = new_job (jobs, &c->settings, id, kind);
   if (j) {
     LOCK_FOR_BLOCK (&jobs->lock);
 
     j->opaque = opaque;
     j->target = *t;
-    r = start (j, e);
+    r = start (j, c->e);
     if (r == 0) {
       j->next = jobs->first;
       jobs->first = j;
@@ -389,7 +405,7 @@ jobs_start (struct jobs *jobs, const struct job_settings *s, const struct job_ki
     free_job (j);
   if (kind->writes)
     disk_disconnect (t->disk, true);
-  return qmp_refuse (e, "out of memory");
+  return qmp_refuse (c->e, "out of memory");
 }
 
 struct jobs *

@@ -121,9 +121,22 @@ struct job_settings {
   uint64_t total;               /* what query-jobs says before the first job_step; bytes; the
                                    caller may set it */
 };
+
+/* A command that starts a job. */
+struct job_command {
+  const struct qmp_host *host;
+  const json_t *arguments;
+  const char *device;           /* its argument of that name */
+  struct qmp_error *e;
+  struct job_settings settings; /* after jobs_read_settings */
+  struct qmp_target target;     /* the disk, once START has found it; zeros when the job has
+                                   taken it over */
+};
+/* Calls START, which returns -1 if it refuses.  Returns the answer. */
+extern json_t *jobs_run_command (const struct qmp_host *, const json_t *arguments,
+                                 int (*start) (struct job_command *), struct qmp_error *);
 /* -1: a value is wrong. */
-extern int jobs_read_settings (const json_t *arguments, struct job_settings *,
-                               struct qmp_error *);
+extern int jobs_read_settings (struct job_command *);
 /* For commands in which on-error has another name: KEY. */
 extern int jobs_read_on_error (const json_t *arguments, const char *key,
                                enum job_on_error *, struct qmp_error *);
@@ -132,11 +145,9 @@ extern int jobs_read_on_error (const json_t *arguments, const char *key,
 extern int jobs_check_idle (const struct jobs *, const struct qmp_target *t,
                             const char *name, struct qmp_error *);
 
-/* Starts a job for the disk of T, which it takes over, and OPAQUE.  NAME: what the command
- * called the disk.  -1: it did not start, and the caller keeps both. */
-extern int jobs_start (struct jobs *, const struct job_settings *, const struct job_kind *,
-                       struct qmp_target *t, const char *name, void *opaque,
-                       struct qmp_error *);
+/* Starts the job, which takes over the target, and OPAQUE.  -1: it did not start, and the
+ * caller keeps OPAQUE. */
+extern int jobs_start (struct job_command *, const struct job_kind *, void *opaque);
 
 /* --- commands for jobs --- */
 

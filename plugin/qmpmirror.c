@@ -220,81 +220,78 @@ read_sync (const char *word, enum mirror_sync *sync, struct qmp_error *e)
 }
 
 static int
-read_numbers (const json_t *arguments, struct mirror_options *o, struct qmp_error *e)
+read_numbers (const struct job_command *c, struct mirror_options *o)
 {
-  const json_t *g = json_object_get (arguments, "granularity");
-  const json_int_t n = json_integer_value (g);
+  const json_int_t n = json_integer_value (json_object_get (c->arguments, "granularity"));
 
   if (n != 0 && (n < 512 || n > 64 << 20))
-    return qmp_refuse (e, "Parameter 'granularity' expects a value in range [512B, 64MB]");
+    return qmp_refuse (c->e,
+                       "Parameter 'granularity' expects a value in range [512B, 64MB]");
   if ((n & (n - 1)) != 0)
-    return qmp_refuse (e, "Parameter 'granularity' expects a power of 2");
-  if (json_integer_value (json_object_get (arguments, "buf-size")) < 0)
-    return qmp_refuse (e, "Invalid parameter 'buf-size'");
+    return qmp_refuse (c->e, "Parameter 'granularity' expects a power of 2");
+  if (json_integer_value (json_object_get (c->arguments, "buf-size")) < 0)
+    return qmp_refuse (c->e, "Invalid parameter 'buf-size'");
   o->granularity = n;
   return 0;
 }
 
 /* What does not depend on the disk. */
 static int
-read_arguments (const json_t *arguments, struct mirror_options *o, struct job_settings *s,
-                struct qmp_error *e)
+read_arguments (struct job_command *c, struct mirror_options *o)
 {
-  const char *mode = qmpargs_text (arguments, "copy-mode");
+  const char *mode = qmpargs_text (c->arguments, "copy-mode");
+  struct job_settings *const s = &c->settings;
 
   if (mode && strcmp (mode, "write-blocking") == 0)
-    return qmp_refuse (e, "The copy-mode '%s' is not possible", mode);
+    return qmp_refuse (c->e, "The copy-mode '%s' is not possible", mode);
   if (mode && strcmp (mode, "background") != 0)
-    return qmp_refuse (e, "Parameter 'copy-mode' does not accept value '%s'", mode);
-  return jobs_read_settings (arguments, s, e) == -1 ||
-    jobs_read_on_error (arguments, "on-source-error", &s->on_error, e) == -1 ||
-    jobs_read_on_error (arguments, "on-target-error", &s->on_write_error, e) == -1 ||
-    read_sync (qmpargs_text (arguments, "sync"), &o->sync, e) == -1 ? -1 : 0;
+    return qmp_refuse (c->e, "Parameter 'copy-mode' does not accept value '%s'", mode);
+  return jobs_read_settings (c) == -1 ||
+    jobs_read_on_error (c->arguments, "on-source-error", &s->on_error, c->e) == -1 ||
+    jobs_read_on_error (c->arguments, "on-target-error", &s->on_write_error, c->e) == -1 ||
+    read_sync (qmpargs_text (c->arguments, "sync"), &o->sync, c->e) == -1 ? -1 : 0;
 }
 
 /* NULL: refused. */
 static struct qmp_node *
-find_node (const struct qmp_host *host, const struct qmp_target *source, const char *name,
-           struct qmp_error *e)
+find_node (const struct job_command *c)
 {
-  struct qmp_node *n = qmpnodes_find (host->added, name);
+  const char *name = qmpargs_text (c->arguments, "target");
+  struct qmp_node *n = qmpnodes_find (c->host->added, name);
   struct qmp_target t;
 
-  if (n == NULL && qmptarget_find (host, name, &t, e) == -1)
-    qmp_refuse (e, "Cannot find device='%s' nor node-name='%s'", name, name);
-  else if (n == NULL) {
-    if (t.disk == source->disk && t.layer == 0)
-      qmp_refuse (e, "Can't mirror node into itself");
-    qmp_refuse (e, "Node '%s' is in use", name);
+  if (n == NULL) {
+    if (qmptarget_need (c->host, name, &t, c->e) == -1)
+      return NULL;
+    if (t.disk == c->target.disk && t.layer == 0)
+      qmp_refuse (c->e, "Can't mirror node into itself");
     qmptarget_leave (&t);
   }
-  else if (n->users > 0)
-    qmp_refuse (e, "Node '%s' is in use", name);
+  if (n == NULL || n->users > 0)
+    qmp_refuse (c->e, "Node '%s' is in use", name);
   else if (n->readonly)
-    qmp_refuse (e, "Block node is read-only");
+    qmp_refuse (c->e, "Block node is read-only");
   else
     return n;
   return NULL;
 }
 
 static int
-start (const struct qmp_host *host, struct qmp_target *t, const char *device,
-       struct qmp_node *n, const struct mirror_options *o, const struct job_settings *s,
-       struct qmp_error *e)
+start_to (struct job_command *c, struct qmp_node *n, const struct mirror_options *o)
 {
   struct work *w = calloc (1, sizeof *w);
 
   if (w == NULL)
-    return qmp_refuse (e, "out of memory");
+    return qmp_refuse (c->e, "out of memory");
   *w = (struct work) {
-    .host = host, .node = n, .options = *o,
+    .host = c->host, .node = n, .options = *o,
     .layers = n->layers ? layers_count (n->layers) : 0,
   };
   w->options.target = (struct mirror_target) {
     .image = n->image, .raw = n->image ? NULL : n->storage, .backing = n->backing,
   };
   n->users++;
-  if (jobs_start (host->jobs, s, &mirror, t, device, w, e) == 0)
+  if (jobs_start (c, &mirror, w) == 0)
     return 0;
   n->users--;
   free (w);
@@ -303,47 +300,34 @@ start (const struct qmp_host *host, struct qmp_target *t, const char *device,
 
 /* (QEMU finds a node of another job there.) */
 static bool
-is_busy (const struct qmp_host *host, const struct qmp_target *t, const char *device)
+is_busy (const struct job_command *c)
 {
   struct qmp_error busy = { .desc = NULL };
-  const int r = jobs_check_idle (host->jobs, t, device, &busy);
+  const int r = jobs_check_idle (c->host->jobs, &c->target, c->device, &busy);
 
   qmp_error_free (&busy);
   return r == -1;
 }
 
 static int
-start_for (const struct qmp_host *host, struct qmp_target *t, const char *device,
-           const json_t *arguments, struct mirror_options *o, const struct job_settings *s,
-           struct qmp_error *e)
+start (struct job_command *c)
 {
-  const char *target = qmpargs_text (arguments, "target");
+  struct mirror_options o = { .granularity = 0 };
   struct qmp_node *n;
 
-  if (t->layer > 0 || is_busy (host, t, device))
-    return qmp_refuse (e, "Need a root block node");
-  n = find_node (host, t, target, e);
-  if (n == NULL || read_numbers (arguments, o, e) == -1)
+  if (read_arguments (c, &o) == -1 ||
+      qmptarget_need (c->host, c->device, &c->target, c->e) == -1)
     return -1;
-  return start (host, t, device, n, o, s, e);
+  if (c->target.layer > 0 || is_busy (c))
+    return qmp_refuse (c->e, "Need a root block node");
+  n = find_node (c);
+  if (n == NULL || read_numbers (c, &o) == -1)
+    return -1;
+  return start_to (c, n, &o);
 }
 
 json_t *
 qmpmirror_run (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
 {
-  const char *device = qmpargs_text (arguments, "device");
-  struct mirror_options o = { .granularity = 0 };
-  struct job_settings s;
-  struct qmp_target t;
-  int r;
-
-  if (read_arguments (arguments, &o, &s, e) == -1)
-    return NULL;
-  if (qmptarget_find (host, device, &t, e) == -1) {
-    qmp_refuse (e, "Cannot find device='%s' nor node-name='%s'", device, device);
-    return NULL;
-  }
-  r = start_for (host, &t, device, arguments, &o, &s, e);
-  qmptarget_leave (&t);
-  return r == -1 ? NULL : json_object ();
+  return jobs_run_command (host, arguments, start, e);
 }

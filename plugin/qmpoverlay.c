@@ -133,12 +133,6 @@ const struct qmparg qmpoverlay_of_node[] = {
   { "node", QMPARG_STRING, false }, { "overlay", QMPARG_STRING, false }, { .key = NULL }
 };
 
-static int
-refuse_unknown (const char *name, struct qmp_error *e)
-{
-  return qmp_refuse (e, "Cannot find device='%s' nor node-name='%s'", name, name);
-}
-
 /* Finds the new top.  NULL: refused. */
 static struct qmp_node *
 find_overlay (const struct qmp_host *host, const char *name, struct qmp_error *e)
@@ -146,13 +140,11 @@ find_overlay (const struct qmp_host *host, const char *name, struct qmp_error *e
   struct qmp_node *n = qmpnodes_find (host->added, name);
   struct qmp_target t;
 
-  if (n == NULL && qmptarget_find (host, name, &t, e) == -1)
-    refuse_unknown (name, e);
-  else if (n == NULL) {
+  if (n == NULL && qmptarget_need (host, name, &t, e) == -1)
+    return NULL;
+  if (n == NULL)
     qmptarget_leave (&t);
-    qmp_refuse (e, "The overlay is already in use");
-  }
-  else if (n->users > 0)
+  if (n == NULL || n->users > 0)
     qmp_refuse (e, "The overlay is already in use");
   else if (n->image == NULL)
     qmp_refuse (e, "The overlay does not support backing images");
@@ -191,10 +183,8 @@ qmpoverlay_use_node (const struct qmp_host *host, const json_t *arguments,
   struct qmp_target t;
   int r;
 
-  if (qmptarget_find (host, node, &t, e) == -1) {
-    refuse_unknown (node, e);
+  if (qmptarget_need (host, node, &t, e) == -1)
     return NULL;
-  }
   r = use_node (host, &t, node, qmpargs_text (arguments, "overlay"), e);
   qmptarget_leave (&t);
   return r == -1 ? NULL : json_object ();

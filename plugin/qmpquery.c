@@ -213,7 +213,7 @@ static int
 add_nodes (void *opaque, const char *device, struct disk *disk)
 {
   struct query *q = opaque;
-  const unsigned n = layers_count (disk_inside (disk).view->layers);
+  const unsigned n = qmptarget_count (disk);
 
   for (unsigned i = 0; i < n; i++)
     q->list = jsontext_append (q->list, describe_node (q, device, disk, i));
@@ -316,7 +316,7 @@ static int
 add_counts (void *opaque, const char *device, struct disk *disk)
 {
   struct query *q = opaque;
-  const unsigned n = layers_count (disk_inside (disk).view->layers);
+  const unsigned n = qmptarget_count (disk);
   struct iocounts counts;
   json_t *one;
 

@@ -94,48 +94,46 @@ static const struct job_kind stream_kind = {
 
 /* What is checked before the disk is known. */
 static int
-check (const json_t *arguments, struct qmp_error *e)
+check (const struct job_command *c)
 {
   static const char *const pairs[][2] = {
     { "base", "base-node" }, { "base", "bottom" }, { "bottom", "base-node" },
   };
 
   for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
-    if (qmpargs_text (arguments, pairs[i][0]) && qmpargs_text (arguments, pairs[i][1]))
-      return qmp_refuse (e, "'%s' and '%s' cannot be specified at the same time",
+    if (qmpargs_text (c->arguments, pairs[i][0]) && qmpargs_text (c->arguments, pairs[i][1]))
+      return qmp_refuse (c->e, "'%s' and '%s' cannot be specified at the same time",
                          pairs[i][0], pairs[i][1]);
   return 0;
 }
 
 /* *BASE: the layer that stays below the top; 0: none does. */
 static int
-choose_base (const struct qmp_host *host, const json_t *arguments,
-             const struct qmp_target *t, unsigned *base, struct qmp_error *e)
+choose_base (const struct job_command *c, unsigned *base)
 {
-  const char *device = qmpargs_text (arguments, "device");
-  const char *path = qmpargs_text (arguments, "base");
-  const char *node = qmpargs_text (arguments, "base-node");
-  const char *bottom = qmpargs_text (arguments, "bottom");
-  const unsigned n = layers_count (disk_inside (t->disk).view->layers);
+  const char *path = qmpargs_text (c->arguments, "base");
+  const char *node = qmpargs_text (c->arguments, "base-node");
+  const char *bottom = qmpargs_text (c->arguments, "bottom");
+  const unsigned n = qmptarget_count (c->target.disk);
   int r;
 
   *base = 0;
   if (path) {
-    *base = qmptarget_find_file (t->disk, path, 1);
+    *base = qmptarget_find_file (c->target.disk, path, 1);
     if (*base == n)
-      return qmp_refuse (e, "Can't find '%s' in the backing chain", path);
+      return qmp_refuse (c->e, "Can't find '%s' in the backing chain", path);
   }
   if (node) {
-    r = qmptarget_find_layer (host, t, node, base, e);
+    r = qmptarget_find_layer (c->host, &c->target, node, base, c->e);
     if (r == 0 || (r == 1 && *base == 0))
-      return qmp_refuse (e, "Node '%s' is not a backing image of '%s'", node, device);
+      return qmp_refuse (c->e, "Node '%s' is not a backing image of '%s'", node, c->device);
     return r == -1 ? -1 : 0;
   }
   if (bottom) {
-    r = qmptarget_find_layer (host, t, bottom, base, e);
+    r = qmptarget_find_layer (c->host, &c->target, bottom, base, c->e);
     if (r == 0)
-      return qmp_refuse (e, "Node '%s' is not in a chain starting from '%s'", bottom,
-                         device);
+      return qmp_refuse (c->e, "Node '%s' is not in a chain starting from '%s'", bottom,
+                         c->device);
     *base = *base + 1 < n ? *base + 1 : 0;
     return r == -1 ? -1 : 0;
   }
@@ -143,45 +141,45 @@ choose_base (const struct qmp_host *host, const json_t *arguments,
 }
 
 static struct work *
-new_work (const struct qmp_host *host, struct disk *disk, unsigned base, const char *name,
-          struct qmp_error *e)
+new_work (const struct job_command *c, unsigned base, const char *name)
 {
   struct work *w = memory_new (1, sizeof *w);
 
   if (w == NULL)
     return NULL;
-  w->host = host;
-  w->gone = (base > 0 ? base : layers_count (disk_inside (disk).view->layers)) - 1;
+  w->host = c->host;
+  w->gone = (base > 0 ? base : qmptarget_count (c->target.disk)) - 1;
   report_watch ();
-  w->stream = stream_new (disk, base, name);
-  if (qmp_refuse_unless (w->stream, e) == 0)
+  w->stream = stream_new (c->target.disk, base, name);
+  if (qmp_refuse_unless (w->stream, c->e) == 0)
     return w;
   free (w);
   return NULL;
 }
 
 static int
-stream (const struct qmp_host *host, const json_t *arguments,
-        struct job_settings *settings, struct qmp_target *t, struct qmp_error *e)
+start (struct job_command *c)
 {
-  const char *device = qmpargs_text (arguments, "device");
-  const char *name = qmpargs_text (arguments, "backing-file");
+  const char *name = qmpargs_text (c->arguments, "backing-file");
   struct work *w;
   unsigned base;
 
-  if (t->layer > 0)
-    return qmp_refuse (e, "Node '%s' is not the top of its disk", device);
-  if (choose_base (host, arguments, t, &base, e) == -1 ||
-      jobs_check_idle (host->jobs, t, device, e) == -1)
+  if (jobs_read_settings (c) == -1 || check (c) == -1 ||
+      qmptarget_need (c->host, c->device, &c->target, c->e) == -1)
+    return -1;
+  if (c->target.layer > 0)
+    return qmp_refuse (c->e, "Node '%s' is not the top of its disk", c->device);
+  if (choose_base (c, &base) == -1 ||
+      jobs_check_idle (c->host->jobs, &c->target, c->device, c->e) == -1)
     return -1;
   if (base == 0 && name)
-    return qmp_refuse (e, "backing file specified, but streaming the entire chain");
-  w = new_work (host, t->disk, base, name, e);
+    return qmp_refuse (c->e, "backing file specified, but streaming the entire chain");
+  w = new_work (c, base, name);
   if (w == NULL)
     return -1;
   if (!stream_is_done (w->stream))
-    settings->total = disk_inside (t->disk).view->size;
-  if (jobs_start (host->jobs, settings, &stream_kind, t, device, w, e) == 0)
+    c->settings.total = disk_inside (c->target.disk).view->size;
+  if (jobs_start (c, &stream_kind, w) == 0)
     return 0;
   free_work (w);
   return -1;
@@ -190,18 +188,5 @@ stream (const struct qmp_host *host, const json_t *arguments,
 json_t *
 qmpstream_run (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
 {
-  const char *device = qmpargs_text (arguments, "device");
-  struct job_settings settings;
-  struct qmp_target t;
-  int r;
-
-  if (jobs_read_settings (arguments, &settings, e) == -1 || check (arguments, e) == -1)
-    return NULL;
-  if (qmptarget_find (host, device, &t, e) == -1) {
-    qmp_refuse (e, "Cannot find device='%s' nor node-name='%s'", device, device);
-    return NULL;
-  }
-  r = stream (host, arguments, &settings, &t, e);
-  qmptarget_leave (&t);
-  return r == -1 ? NULL : json_object ();
+  return jobs_run_command (host, arguments, start, e);
 }

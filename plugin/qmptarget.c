@@ -38,8 +38,8 @@
 #define DEVICE QMPTARGET_DEVICE
 #define NODE "node"
 
-static unsigned
-count_nodes (struct disk *disk)
+unsigned
+qmptarget_count (struct disk *disk)
 {
   return layers_count (disk_inside (disk).view->layers);
 }
@@ -64,7 +64,7 @@ find_node (const struct qmp_host *host, struct disk *disk, const char *name,
   const struct qmp_nodes *const nodes = host->nodes;
 
   if (host->dir)
-    return parse_number (name, count_nodes (disk), layer);
+    return parse_number (name, qmptarget_count (disk), layer);
   for (unsigned i = 0; i < nodes->n; i++)
     if (strcmp (nodes->names[i], name) == 0) {
       *layer = nodes->n - 1 - i;
@@ -105,6 +105,14 @@ qmptarget_find (const struct qmp_host *host, const char *name, struct qmp_target
     return 0;
   qmptarget_leave (t);
   return -1;
+}
+
+int
+qmptarget_need (const struct qmp_host *host, const char *name, struct qmp_target *t,
+                struct qmp_error *e)
+{
+  return qmptarget_find (host, name, t, e) == 0 ? 0
+    : qmp_refuse (e, "Cannot find device='%s' nor node-name='%s'", name, name);
 }
 
 unsigned
@@ -183,7 +191,7 @@ qmptarget_name_nodes (const struct qmp_host *host)
 {
   struct qmp_nodes *const nodes = host->nodes;
 
-  for (unsigned i = host->dir ? 0 : count_nodes (host->disk); i-- > 0; nodes->n++)
+  for (unsigned i = host->dir ? 0 : qmptarget_count (host->disk); i-- > 0; nodes->n++)
     if (reserve_node (nodes) == -1 || (nodes->names[nodes->n] = text_new (NODE "%u", i)) == NULL) {
       report_error ("malloc: %m");
       return -1;

@@ -44,8 +44,13 @@ struct qmp_target {
  * name, or with the error why it cannot be opened. */
 extern int qmptarget_find (const struct qmp_host *, const char *name,
                            struct qmp_target *, struct qmp_error *);
+/* The same; if there is none, QEMU's words say so. */
+extern int qmptarget_need (const struct qmp_host *, const char *name, struct qmp_target *,
+                           struct qmp_error *);
 extern void qmptarget_leave (struct qmp_target *);      /* zeros are accepted */
 
+/* How many layers has it? */
+extern unsigned qmptarget_count (struct disk *);
 /* The layer, from FROM on, that a path means: as QEMU finds it, from the directory of the
  * image above.  The number of layers: none. */
 extern unsigned qmptarget_find_file (struct disk *, const char *path, unsigned from);
