@@ -65,13 +65,17 @@ struct work {
 static int
 begin (struct job *j, struct work *w)
 {
+  char *why;
   int r;
 
   report_watch ();
   r = mirror_begin (job_disk (j), &w->options, &w->mirror);
   KEEP_ERRNO_FOR_BLOCK;
+  why = report_first ();
   if (r == -1)
-    job_explain (j, report_first ());
+    job_explain (j, why);
+  else
+    free (why);
   return r;
 }
 
