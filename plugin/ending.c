@@ -23,8 +23,7 @@
  * answered, it sends to the next server.  A second signal does what nbdkit does.
  *
  * nbdkit does not tell which sockets are its clients'.  They are those whose own address
- * is that of a listening socket.  In the same way others ask here whether an address is the
- * server's own.
+ * is that of a listening socket (ownsockets.c).
  *
  * The backing file of an image in a directory may be an NBD export of the same server.
  * Such a connection is needed until the other clients have gone.  Then the server would
@@ -204,8 +203,6 @@ end_connection (void *opaque, int fd, int copy, const union ownsocket_address *o
       dup2 (e.sink[0], fd) != -1)
     shutdown (copy, SHUT_RDWR);         /* a thread may wait for input */
 }
-
-/* --- for others: addresses of the server --- */
 
 /* --- the end --- */
 

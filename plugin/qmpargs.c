@@ -11,6 +11,7 @@
 
 #include <config.h>
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -128,4 +129,26 @@ bool
 qmpargs_flag (const json_t *arguments, const char *key)
 {
   return json_is_true (json_object_get (arguments, key));
+}
+
+bool
+qmpargs_is_id (const char *id)
+{
+  const char *p = id;
+
+  while (isalnum ((unsigned char) *p) || (*p && strchr ("-._", *p)))
+    p++;
+  return isalpha ((unsigned char) id[0]) && *p == '\0';
+}
+
+int
+qmpargs_check_path (const char *path, const char *where, const char *key,
+                    struct qmp_error *e)
+{
+  if (path[0] != '/')
+    return qmp_refuse (e, "Parameter '%s%s' expects an absolute path", where, key);
+  for (const char *p = path; *p; p++)
+    if (iscntrl ((unsigned char) *p))
+      return qmp_refuse (e, "Parameter '%s%s' contains a control character", where, key);
+  return 0;
 }

@@ -46,4 +46,11 @@ extern const char *qmpargs_text (const json_t *arguments, const char *key);
 /* An optional flag; by default false. */
 extern bool qmpargs_flag (const json_t *arguments, const char *key);
 
+/* Is it what QEMU accepts as the name of a new job or node? */
+extern bool qmpargs_is_id (const char *);
+/* For the name of a file, which may become that of a backing file: it is absolute, and has no
+ * control characters.  WHERE, KEY: its argument.  -1: refused. */
+extern int qmpargs_check_path (const char *path, const char *where, const char *key,
+                               struct qmp_error *);
+
 #endif /* QCOW2_QMPARGS_H */

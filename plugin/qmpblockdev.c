@@ -15,9 +15,7 @@
 
 #include <config.h>
 
-#include <ctype.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,12 +126,8 @@ find_path (const struct adding *a, const json_t *args, const char *where, char *
 {
   const char *name = qmpargs_text (args, "filename");
 
-  if (name[0] != '/')
-    return qmp_refuse (a->e, "Parameter '%sfilename' expects an absolute path", where);
-  for (const char *p = name; *p; p++)
-    if (iscntrl ((unsigned char) *p))
-      return qmp_refuse (a->e, "Parameter '%sfilename' contains a control character",
-                         where);
+  if (qmpargs_check_path (name, where, "filename", a->e) == -1)
+    return -1;
   *path = strdup (name);
   return *path ? 0 : qmp_refuse (a->e, "out of memory");
 }

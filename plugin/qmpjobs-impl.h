@@ -37,7 +37,6 @@ struct job {
   bool paused;                  /* it should be */
   bool cancelled;
   bool completes, softly;       /* it should, without a pivot */
-  bool woken;                   /* job_wake was called */
   bool prepares;                /* it is pending, and its thread works again */
   bool ended;                   /* its thread has; then it can be joined */
   int err;                      /* why it has failed, or 0 */

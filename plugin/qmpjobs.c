@@ -137,7 +137,7 @@ finalize (struct job *j)
   int r, err;
 
   report_watch ();
-  r = j->kind->finish ? j->kind->finish (j, j->opaque) : 0;
+  r = j->kind->finish (j, j->opaque);
   err = errno;
   why = report_first ();
   if (r == -1 && err == EAGAIN && j->kind->prepare) {
@@ -278,26 +278,12 @@ jobs_check_idle (const struct jobs *jobs, const struct qmp_target *t, const char
   return 0;
 }
 
-/* As QEMU wants ids. */
-static bool
-is_id (const char *id)
-{
-  static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  static const char others[] = "0123456789-._";
-
-  if (id[0] == '\0' || strchr (letters, id[0]) == NULL)
-    return false;
-  while (*id && (strchr (letters, *id) || strchr (others, *id)))
-    id++;
-  return *id == '\0';
-}
-
 static int
 check_id (const struct jobs *jobs, const char *id, struct qmp_error *e)
 {
   unsigned n = 0;
 
-  if (!is_id (id))
+  if (!qmpargs_is_id (id))
     return qmp_refuse (e, "Invalid job ID '%s'", id);
   for (const struct job *j = jobs->first; j; j = j->next, n++)
     if (strcmp (j->id, id) == 0)

@@ -41,7 +41,7 @@ struct job_kind {
   int (*prepare) (struct job *, void *opaque);
   /* After `run' and `prepare' have returned 0; not after the job was cancelled.  Returns 0, or -1
    * (reported; the client gets that text); with `prepare', -1 with EAGAIN: that is needed
-   * again.  NULL: nothing. */
+   * again. */
   int (*finish) (struct job *, void *opaque);
   /* The job has ended, well or not, and its thread is gone; the disk is still open.  Frees
    * OPAQUE. */
@@ -73,9 +73,8 @@ extern void job_explain (struct job *, char *why);
 extern void job_ready (struct job *);
 /* After job_ready: is the job to complete? */
 extern bool job_completes (struct job *);
-/* Waits for so long, or until job_wake, or job_step or job_completes have news. */
+/* Waits for so long, or until job_step or job_completes have news. */
 extern void job_sleep (struct job *, unsigned ms);
-extern void job_wake (struct job *);
 /* After job_completes: does the disk switch to the result?  (block-job-cancel completes a
  * job that is ready without that.) */
 extern bool job_pivots (struct job *);

@@ -262,18 +262,9 @@ job_sleep (struct job *j, unsigned ms)
 
   j->waits = true;
   show_pause (j);
-  while (!j->woken && !j->cancelled && !j->paused && !j->completes && now_ns () < until)
+  while (!j->cancelled && !j->paused && !j->completes && now_ns () < until)
     wait_until (j, &j->wake, until);
-  j->waits = j->woken = false;
-}
-
-void
-job_wake (struct job *j)
-{
-  LOCK_FOR_BLOCK (&j->jobs->lock);
-
-  j->woken = true;
-  pthread_cond_signal (&j->wake);
+  j->waits = false;
 }
 
 struct disk *

@@ -14,7 +14,6 @@
 
 #include <config.h>
 
-#include <ctype.h>
 #include <string.h>
 
 #include "util/cleanup.h"
@@ -47,13 +46,7 @@ check (const struct arguments *a, struct qmp_error *e)
   if (a->format && strcmp (a->format, "qcow2") != 0)
     return qmp_refuse (e, "The format '%s' is not possible: the new image is a qcow2 image",
                        a->format);
-  if (a->file[0] != '/')
-    return qmp_refuse (e, "Parameter 'snapshot-file' expects an absolute path");
-  /* It may become the name of a backing file, which has none. */
-  for (const char *p = a->file; *p; p++)
-    if (iscntrl ((unsigned char) *p))
-      return qmp_refuse (e, "Parameter 'snapshot-file' contains a control character");
-  return 0;
+  return qmpargs_check_path (a->file, "", "snapshot-file", e);
 }
 
 /* QEMU's checks of names. */

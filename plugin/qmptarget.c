@@ -20,7 +20,6 @@
 
 #include <config.h>
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,16 +173,11 @@ qmptarget_node (const struct qmp_host *host, const char *device, unsigned layer)
 static int
 reserve_node (struct qmp_nodes *nodes)
 {
-  char **names;
+  char **names = reallocarray (nodes->names, nodes->n + 1, sizeof *names);
 
-  if (nodes->n < nodes->room)
-    return 0;
-  names = reallocarray (nodes->names, nodes->n + 1, sizeof *names);
-  if (names == NULL)
-    return -1;
-  nodes->names = names;
-  nodes->room = nodes->n + 1;
-  return 0;
+  if (names)
+    nodes->names = names;
+  return names ? 0 : -1;
 }
 
 int
@@ -211,13 +205,9 @@ qmptarget_free_nodes (struct qmp_nodes *nodes)
 int
 qmptarget_check_name (const char *name, struct qmp_error *e)
 {
-  const char *p = name;
-
-  while (isalnum ((unsigned char) *p) || (*p && strchr ("-._", *p)))
-    p++;
-  if (!isalpha ((unsigned char) name[0]) || *p)
+  if (!qmpargs_is_id (name))
     return qmp_refuse (e, "Invalid node-name: '%s'", name);
-  return p - name <= MAX_NODE_NAME ? 0 : qmp_refuse (e, "Node name too long");
+  return strlen (name) <= MAX_NODE_NAME ? 0 : qmp_refuse (e, "Node name too long");
 }
 
 /* (With a directory, names of its nodes contain a slash.) */
@@ -267,7 +257,7 @@ qmptarget_name_chain (const struct qmp_host *host, unsigned n, unsigned keep,
 {
   unsigned next = host->nodes->n;
 
-  *new = (struct qmp_nodes) { .names = calloc (n, sizeof *new->names), .room = n };
+  *new = (struct qmp_nodes) { .names = calloc (n, sizeof *new->names) };
   for (; new->names && new->n < n; new->n++) {
     char *const one = new->n < keep ? strdup (host->nodes->names[new->n])
       : new->n == n - 1 ? strdup (name) : new_number (host, &next);

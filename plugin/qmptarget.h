@@ -14,7 +14,7 @@
 /* The names of the nodes of the disk, from the lowest layer up. */
 struct qmp_nodes {
   char **names;
-  unsigned n, room;
+  unsigned n;
 };
 
 struct jobs;
