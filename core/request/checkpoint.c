@@ -338,15 +338,21 @@ flush_and_settle (struct checkpoint *ck, const char *why)
   return 0;
 }
 
-int
-checkpoint_reap (struct checkpoint *ck)
+static int
+reap (struct checkpoint *ck, int (*fn) (struct alloc *))
 {
   vacant_reap (ck->vacant);
-  if (alloc_reap (ck->alloc) == 0)
+  if (fn (ck->alloc) == 0)
     return 0;
   if (errno == EUCLEAN)
     health_corrupt (ck->image->health, "found while releasing clusters");
   return -1;
+}
+
+int
+checkpoint_reap (struct checkpoint *ck)
+{
+  return reap (ck, alloc_reap);
 }
 
 bool
@@ -359,7 +365,7 @@ int
 checkpoint_flush (struct checkpoint *ck)
 {
   ck->flushes++;
-  return flush_and_settle (ck, "a flush") == 0 ? checkpoint_reap (ck) : -1;
+  return flush_and_settle (ck, "a flush") == 0 ? reap (ck, alloc_reap_some) : -1;
 }
 
 void
@@ -371,7 +377,7 @@ checkpoint_relieve (struct checkpoint *ck)
       alloc_wants_release (ck->alloc) ||
       vacant_crowded (ck->vacant))
     flush_and_settle (ck, "much has changed, or was freed");
-  checkpoint_reap (ck);
+  reap (ck, alloc_reap_some);
 }
 
 /* --- the timer --- */

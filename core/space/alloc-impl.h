@@ -54,8 +54,8 @@ struct alloc {
   bool starved;                 /* no memory for what the last step found */
   struct freeset held;          /* waiting: hidden from the scan */
   struct {                      /* waiting, but too many for a list: see quarantine.c */
-    uint64_t clusters;          /* 0: no crowd, and held is complete */
-    uint64_t first, end;        /* they are in this range */
+    uint64_t clusters;          /* that have joined; 0: no crowd, and held is complete */
+    uint64_t first, end;        /* those that are left are in this range */
     uint64_t stamp;             /* grace stamp of the youngest one */
   } crowd;
 
@@ -81,10 +81,12 @@ struct alloc {
   struct alloc_frees *rooms;    /* unused items, from alloc_free_begin */
   struct list pending;          /* removal is not durable yet */
   struct list waiting;          /* for their grace period, in order of stamps */
-  unsigned reaping;             /* threads that have taken items from waiting */
-  uint64_t quarantined;         /* clusters in these lists, crowd, checkpoints */
+  unsigned reaping;             /* threads that have taken some from waiting or crowd */
+  uint64_t quarantined;         /* clusters in these lists, crowd, checkpoints; those that
+                                   are swept count twice until the crowd is empty */
   size_t freed_items;           /* in all of these */
   size_t pending_items;         /* of these, in pending */
+  size_t max_items;             /* limit for the others */
   uint64_t pending_clusters;    /* of quarantined, in pending */
   uint64_t taken_clusters;      /* of quarantined, by the running checkpoint */
   uint64_t exposed_clusters;    /* of pending: the file may have no pointer to them */
@@ -150,6 +152,10 @@ extern void alloc_add_idle (struct alloc *, uint64_t first, uint64_t n,
  * one will find them. */
 extern void alloc_forget (struct alloc *, uint64_t first, uint64_t end,
                           uint64_t clusters);
+/* Finds the first part of [from, to) that is idle, or held, though its count is 0.  If there
+ * is none, *FIRST is TO, and *LEN 0. */
+extern void alloc_next_known (struct alloc *, uint64_t from, uint64_t to,
+                              uint64_t *first, uint64_t *len);
 /* To be called after runs or items have been added or removed: updates the memory that is
  * counted in the budget. */
 extern void alloc_charge (struct alloc *);

@@ -147,6 +147,7 @@ alloc_open (struct storage *file, unsigned cluster_bits,
   a->batch = min_batch (a);
   a->zeros_span = FIRST_ZEROS_SPAN;
   a->max_idle = MAX_IDLE_RUNS;
+  a->max_items = SIZE_MAX;
   watch_end (a);
   return a;
 }

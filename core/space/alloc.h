@@ -92,6 +92,8 @@ extern struct alloc *alloc_open (struct storage *, unsigned cluster_bits,
                                  struct grace *, const struct alloc_options *);
 /* For tests: limits the number of runs of free clusters that are known at a time. */
 extern void alloc_set_max_idle (struct alloc *, size_t runs);
+/* The same, of freed runs that wait in a list. */
+extern void alloc_set_max_waiting (struct alloc *, size_t runs);
 /* Only frees memory: call alloc_give_back before, to give clusters back. */
 extern void alloc_close (struct alloc *);
 
@@ -171,6 +173,8 @@ extern void alloc_settle (struct alloc *, uint64_t mark);
  * for allocation.  Never blocks requests.  A failed punch is not an error.  Returns -1
  * (EUCLEAN) if there is metadata in the freed clusters. */
 extern int alloc_reap (struct alloc *);
+/* The same, for a request: leaves a part for the next call if there is very much. */
+extern int alloc_reap_some (struct alloc *);
 
 /* To be called when no request changes anything and nothing is dirty.  Decrements the
  * counts that were incremented ahead of time, and reaps what can be reaped.  Afterwards,

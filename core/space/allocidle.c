@@ -230,11 +230,9 @@ alloc_take_longest (struct alloc *a, uint64_t least, uint64_t n,
 
 /* --- the scan --- */
 
-/* Finds the first part of [from, to) that is known already, though its count is 0.  If
- * there is none, *FIRST is TO. */
-static void
-next_known (struct alloc *a, uint64_t from, uint64_t to, uint64_t *first,
-            uint64_t *len)
+void
+alloc_next_known (struct alloc *a, uint64_t from, uint64_t to, uint64_t *first,
+                  uint64_t *len)
 {
   const struct freeset *sets[] = { &a->zeroed, &a->stale, &a->held };
   uint64_t f, l;
@@ -256,7 +254,7 @@ found (struct alloc *a, uint64_t first, uint64_t n)
   uint64_t known, len;
 
   for (; first < end; first = known + len) {
-    next_known (a, first, end, &known, &len);
+    alloc_next_known (a, first, end, &known, &len);
     if (known > first) {
       a->forgotten -= min64 (a->forgotten, known - first);
       alloc_add_idle (a, first, known - first, false);

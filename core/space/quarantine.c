@@ -11,9 +11,16 @@
  * only parts of a run become free, it may need more items.  Clusters for which there is
  * no item join the crowd: clusters that wait together, in no list and no set, until the
  * grace period of the youngest has passed; the scan must not run until then.
- * Runs that would make the list too long join the crowd, too, because a long request
- * holds back everything that other requests free.  The crowd is not punched: the scan
- * finds its clusters as they are.
+ * Runs that would make the list too long join the crowd, too: a long request holds back
+ * everything that other requests free, and a change of the disk can free any number of
+ * runs at once.
+ *
+ * When its time has come, the crowd is swept: its range is searched for free clusters that
+ * nobody knows, a portion at a time.  Those of a portion are put into held while they are
+ * punched, so no other thread finds them, in the crowd or in the scan.  Then they are idle.
+ * (Clusters in that range that were free all the time, and not known, get holes as well.)
+ * A cluster that joins the crowd meanwhile may lie before the point that the sweep has
+ * reached, which therefore goes back there, after the grace period of that cluster.
  *
  * Locks: the allocator's lock.
  */
@@ -39,6 +46,9 @@
 #define QUARANTINE_LIMIT (UINT64_C (128) << 20)
 /* If leaks last, counts are written as soon as this many bytes would leak at any time. */
 #define QUARANTINE_LASTING (UINT64_C (512) << 10)
+
+/* Runs of the crowd that are punched before the lock is taken again. */
+#define PORTION_RUNS 64u
 
 int
 alloc_free_begin (struct alloc *a, unsigned n)
@@ -177,6 +187,12 @@ waiting_bytes (const struct alloc *a)
   return (a->freed_items - a->pending_items) * ALLOC_ITEM_BYTES;
 }
 
+void
+alloc_set_max_waiting (struct alloc *a, size_t runs)
+{
+  a->max_items = runs;
+}
+
 /* Adds a run to waiting.  Uses ITEM or frees it. */
 static void
 add_waiting (struct alloc *a, struct alloc_frees *item, uint64_t first,
@@ -209,16 +225,16 @@ join_crowd (struct alloc *a, uint64_t first, uint64_t n, uint64_t stamp)
   a->crowd.stamp = max64 (a->crowd.stamp, stamp);
 }
 
-/* Releases the whole crowd when the grace period of its youngest has passed. */
+/* The rest of the crowd is free.  It is left to the scan, unless all of it was SWEPT. */
 static void
-release_crowd (struct alloc *a)
+release_crowd (struct alloc *a, bool swept)
 {
-  if (a->crowd.clusters == 0 || !grace_passed (a->grace, a->crowd.stamp))
-    return;
-  alloc_trace (a, "some of the range were in quarantine, are free", a->crowd.first,
+  alloc_trace (a, swept ? "none of the range are in quarantine any more"
+               : "some of the range were in quarantine, are free", a->crowd.first,
                a->crowd.end - a->crowd.first);
   a->quarantined -= a->crowd.clusters;
-  alloc_forget (a, a->crowd.first, a->crowd.end, a->crowd.clusters);
+  if (!swept)
+    alloc_forget (a, a->crowd.first, a->crowd.end, a->crowd.clusters);
   memset (&a->crowd, 0, sizeof a->crowd);
 }
 
@@ -260,6 +276,7 @@ became_free (void *opaque, uint64_t first, uint64_t n)
     a->freed_items += item != NULL;
   }
   if (item && waiting_bytes (a) <= most_bytes (a, 4) &&
+      a->freed_items - a->pending_items <= a->max_items &&
       freeset_add (&a->held, first, n) == 0) {
     add_waiting (a, item, first, n, f->stamp);
     return;
@@ -365,7 +382,6 @@ take_passed (struct alloc *a)
   struct alloc_frees *head, *last = NULL;
   LOCK_FOR_BLOCK (&a->lock);
 
-  release_crowd (a);
   head = a->waiting.head;
   for (struct alloc_frees *i = head;
        i && ((last && i->stamp == last->stamp) ||
@@ -382,46 +398,148 @@ take_passed (struct alloc *a)
   return head;
 }
 
-int
-alloc_reap (struct alloc *a)
+/* Punches a run that is in held, and for which the list had ITEMS items, and makes it
+ * idle.  False: there is metadata in it (reported). */
+static bool
+punch (struct alloc *a, uint64_t first, uint64_t n, unsigned items)
 {
-  struct alloc_frees *items, *next;
-  bool corrupt = false;
+  /* R5, R4 (c).  A failed punch has been reported, and does no harm. */
+  const bool good = alloc_check_no_metadata (a, first, n, "punched") == 0;
+  const bool zeroed = a->discard && good &&
+    storage_discard (a->file, first << a->bits, n << a->bits) == 1;
+  LOCK_FOR_BLOCK (&a->lock);
 
-  items = take_passed (a);
+  /* This fails if there is no memory to split a run of held.  The clusters then stay
+   * hidden from the scan, which need not find them any more. */
+  freeset_remove (&a->held, first, n);
+  alloc_trace (a, zeroed ? "free, with a hole" : "free", first, n);
+  if (good)
+    alloc_add_idle (a, first, n, zeroed);
+  a->quarantined -= n;
+  a->stats.punched += zeroed ? n : 0;
+  a->freed_items -= items;
+  return good;
+}
+
+static void
+end_reaping (struct alloc *a)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+
+  a->reaping--;
+  alloc_charge (a);
+}
+
+/* Returns -1 (EUCLEAN) if there is metadata in freed clusters. */
+static int
+reap_list (struct alloc *a)
+{
+  struct alloc_frees *items = take_passed (a), *next;
+  bool good = true;
+
   if (items == NULL)
     return 0;
   for (; items; items = next) {
-    bool zeroed = false, bad;
-
     next = items->next;
-    /* R5, R4 (c).  A failed punch has been reported, and does no harm. */
-    bad = alloc_check_no_metadata (a, items->first, items->n, "punched") == -1;
-    if (a->discard && !bad)
-      zeroed = storage_discard (a->file, items->first << a->bits,
-                                items->n << a->bits) == 1;
-    {
-      LOCK_FOR_BLOCK (&a->lock);
-      /* This fails if there is no memory to split a run of held.  The clusters then stay
-       * hidden from the scan, which need not find them any more. */
-      freeset_remove (&a->held, items->first, items->n);
-      alloc_trace (a, zeroed ? "free, with a hole" : "free", items->first, items->n);
-      if (!bad)
-        alloc_add_idle (a, items->first, items->n, zeroed);
-      a->quarantined -= items->n;
-      a->stats.punched += zeroed ? items->n : 0;
-      a->freed_items--;
-    }
-    corrupt |= bad;
+    good &= punch (a, items->first, items->n, 1);
     free (items);
   }
-  {
-    LOCK_FOR_BLOCK (&a->lock);
-    a->reaping--;
-    alloc_charge (a);
-  }
-  if (!corrupt)
+  end_reaping (a);
+  if (good)
     return 0;
   errno = EUCLEAN;
   return -1;
+}
+
+/* --- the crowd --- */
+
+struct portion {
+  struct { uint64_t first, n; } runs[PORTION_RUNS];
+  unsigned count;
+};
+
+/* Some of [first, end), which is free, is not known: adds that to the portion and to held.
+ * Returns where it ended, or UINT64_MAX if there is no memory.  The caller holds the
+ * lock. */
+static uint64_t
+take_unknown (struct alloc *a, struct portion *p, uint64_t first, uint64_t end)
+{
+  uint64_t known, len;
+
+  for (; first < end && p->count < PORTION_RUNS; first = known + len) {
+    alloc_next_known (a, first, end, &known, &len);
+    if (known == first)
+      continue;
+    if (freeset_add (&a->held, first, known - first) == -1)
+      return UINT64_MAX;
+    p->runs[p->count].first = first;
+    p->runs[p->count++].n = known - first;
+    a->quarantined += known - first;
+  }
+  return first;
+}
+
+/* Takes clusters out of the crowd, from at most one refcount block.  False: it has to
+ * wait, or there is none. */
+static bool
+take_portion (struct alloc *a, struct portion *p)
+{
+  uint64_t at, limit, first, n, next;
+  const uint64_t per_block = refcount_block_clusters (a->refcounts);
+  LOCK_FOR_BLOCK (&a->lock);
+
+  p->count = 0;
+  if (a->crowd.clusters == 0 || !grace_passed (a->grace, a->crowd.stamp))
+    return false;
+  at = a->discard ? a->crowd.first : UINT64_MAX;
+  limit = min64 (a->crowd.end, round_down (a->crowd.first, per_block) + per_block);
+  while (at < limit && p->count < PORTION_RUNS) {
+    const int r = refcount_find_free (a->refcounts, at, limit, UINT64_MAX,
+                                      &first, &n, &next);
+
+    at = r == 0 ? next : r == -1 ? UINT64_MAX : take_unknown (a, p, first, first + n);
+  }
+  a->reaping++;
+  if (at == UINT64_MAX)         /* a hole is not worth an error */
+    release_crowd (a, false);
+  else if (at >= a->crowd.end)
+    release_crowd (a, true);
+  else
+    a->crowd.first = at;
+  return true;
+}
+
+/* Returns true if it has done something. */
+static bool
+sweep (struct alloc *a)
+{
+  struct portion p;
+
+  if (!take_portion (a, &p))
+    return false;
+  for (unsigned i = 0; i < p.count; i++)        /* (There was no metadata.) */
+    punch (a, p.runs[i].first, p.runs[i].n, 0);
+  end_reaping (a);
+  return true;
+}
+
+int
+alloc_reap_some (struct alloc *a)
+{
+  const int r = reap_list (a);
+
+  KEEP_ERRNO_FOR_BLOCK;
+  sweep (a);
+  return r;
+}
+
+int
+alloc_reap (struct alloc *a)
+{
+  const int r = reap_list (a);
+
+  KEEP_ERRNO_FOR_BLOCK;
+  while (sweep (a))
+    ;
+  return r;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The allocator, with several threads: no cluster is allocated twice, and at the end all
- * refcounts are correct.
+ * The allocator, with several threads: no cluster is allocated twice, or punched while it is
+ * in use, whether freed ones wait in a list or not, and at the end all refcounts are
+ * correct.
  */
 
 #include <config.h>
@@ -45,6 +46,16 @@ checkpoint_in_turn (void)
   pthread_mutex_unlock (&one_checkpoint);
 }
 
+/* The last cluster of the run contains what its owner has written. */
+static void
+look (const struct alloc_run *run, int me)
+{
+  int was;
+
+  CHECK (storage_read (file, &was, sizeof was,
+                       run->host + ((run->clusters - 1) << bits)) == 0 && was == me);
+}
+
 static void *
 worker (void *arg)
 {
@@ -68,11 +79,14 @@ worker (void *arg)
       n++;
       for (uint64_t c = 0; c < run->clusters; c++)
         CHECK (atomic_exchange (&owner[(run->host >> bits) + c], me) == 0);
+      CHECK (storage_write (file, &me, sizeof me,
+                            run->host + ((run->clusters - 1) << bits)) == 0);
     }
     else if (n > 0) {
       const size_t k = rng_below (&r, n);
       const struct alloc_run run = mine[k];
 
+      look (&run, me);
       for (uint64_t c = 0; c < run.clusters; c++)
         CHECK (atomic_exchange (&owner[(run.host >> bits) + c], 0) == me);
       if (rng_below (&r, 4) == 0) {
@@ -93,21 +107,22 @@ worker (void *arg)
     if (rng_below (&r, 20) == 0)
       checkpoint_in_turn ();
     if (rng_below (&r, 10) == 0)
-      CHECK (alloc_reap (alloc) == 0);
+      CHECK ((rng_below (&r, 2) ? alloc_reap : alloc_reap_some) (alloc) == 0);
   }
+  while (n > 0)
+    look (&mine[--n], me);
   return NULL;
 }
 
-int
-main (void)
+static void
+test (size_t max_waiting)
 {
   int ids[NTHREADS];
   uint64_t count, expected;
 
-  rng_init (&rng, seed_from_env (), 0);
-  image_begin ("alloc-threads");
   make_alloc_image (12, 4);
   open_image (true, &hooks);
+  alloc_set_max_waiting (alloc, max_waiting);
   for (int i = 0; i < NTHREADS; i++)
     ids[i] = i + 1;
   run_threads (worker, ids, sizeof ids[0], NTHREADS);
@@ -117,9 +132,19 @@ main (void)
     expected = atomic_load (&owner[c]) != 0 ||
       overlap_find (overlap, c << bits, 1) != OVERLAP_NONE;
     CHECK (refcount_get (refcounts, c, &count) == 0 && count == expected);
+    atomic_store (&owner[c], 0);
   }
   CHECK (punches > 0);
   close_image ();
+}
+
+int
+main (void)
+{
+  rng_init (&rng, seed_from_env (), 0);
+  image_begin ("alloc-threads");
+  test (SIZE_MAX);
+  test (3);
   image_end ();
   return 0;
 }

@@ -63,7 +63,7 @@ random_step (void)
     }
     break;
   case 18:
-    CHECK (alloc_reap (alloc) == 0);
+    CHECK ((rng_below (&rng, 2) ? alloc_reap : alloc_reap_some) (alloc) == 0);
     break;
   case 19:
     if (rng_below (&rng, 50) == 0)
@@ -82,6 +82,8 @@ test_model (unsigned cluster_bits, unsigned order, bool discard)
   open_image (discard, &without_sync);
   if (rng_below (&rng, 2))
     alloc_set_max_idle (alloc, 1 + rng_below (&rng, 20));
+  if (rng_below (&rng, 2))
+    alloc_set_max_waiting (alloc, rng_below (&rng, 20));
   reset_model ();
   for (int i = 0; i < 3000; i++)
     random_step ();
@@ -206,6 +208,49 @@ test_forgotten (void)
   close_image ();
 }
 
+/* Of more freed runs than may wait in a list, each gets a hole, a part of them in each
+ * request's call.  Then all are used again. */
+static void
+test_crowd (void)
+{
+  struct grace_pin pin;
+  struct alloc_stats stats;
+  struct alloc_run run;
+  uint64_t size;
+
+  make_alloc_image (12, 4);
+  open_image (true, &without_sync);
+  alloc_set_max_waiting (alloc, 10);
+  reset_model ();
+  for (int i = 0; i < 4000; i++) {
+    CHECK (alloc_reserve (alloc, 1, &run) == 0);
+    handed_out (&run, OWNED);
+  }
+  for (size_t i = 0; i < 2000; i++)
+    release (&runs[i * 2]);
+  nruns = 0;
+  pin = grace_enter (grace);
+  checkpoint (true);
+  CHECK (alloc_reap (alloc) == 0);
+  alloc_get_stats (alloc, &stats);
+  CHECK (stats.freed == 2000 && stats.punched == 0);
+  grace_leave (grace, pin);
+  CHECK (alloc_reap_some (alloc) == 0);
+  alloc_get_stats (alloc, &stats);
+  CHECK (stats.punched > 10 && stats.punched < 1000 && alloc_quarantined (alloc) > 0);
+  CHECK (alloc_reap (alloc) == 0);
+  alloc_get_stats (alloc, &stats);
+  CHECK (stats.punched == 2000 && alloc_quarantined (alloc) == 0);
+
+  size = storage_size (file);
+  for (int i = 0; i < 2000; i++) {
+    CHECK (alloc_reserve (alloc, 1, &run) == 0);
+    CHECK (run.zeroed && run.host < size);
+    handed_out (&run, OWNED);
+  }
+  close_image ();
+}
+
 static void
 test_settled (void)
 {
@@ -313,6 +358,7 @@ main (void)
   test_trim ();
   test_holes ();
   test_forgotten ();
+  test_crowd ();
   test_model (16, 4, true);
   test_model (12, 4, false);
   test_model (9, 6, true);
