@@ -264,6 +264,39 @@ await_end ()
   tail -s 0.02 --pid="$1" -f /dev/null
 }
 
+# start_storage_daemon OPTION...: QEMU's server, with a monitor, $sockdir/t.qmp.
+start_storage_daemon ()
+{
+  qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
+    --monitor chardev=c,mode=control "$@" &
+  storage_daemon=$!
+  helper_pids+=("$storage_daemon")
+  await -p "$storage_daemon" test -S "$sockdir/t.qmp"
+}
+
+end_storage_daemon ()
+{
+  kill -TERM "$storage_daemon" 2>/dev/null || :
+  await_end "$storage_daemon"
+}
+
+# start_both IMAGE NODE OPTION...: ours serves $tmp/ours/IMAGE, with control socket
+# $sockdir/o.qmp; QEMU's has $tmp/theirs/IMAGE as NODE, and these options.  See class Both
+# of qmp.py.
+start_both ()
+{
+  start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/$1"
+  start_storage_daemon --blockdev driver=file,filename="$tmp/theirs/$1",node-name=f0 \
+    --blockdev driver=qcow2,file=f0,node-name="$2" "${@:3}"
+}
+
+# The same, and QEMU's serves it at $sockdir/t.nbd, too.
+start_both_served ()
+{
+  start_both "$1" "$2" --nbd-server addr.type=unix,addr.path="$sockdir/t.nbd" \
+    --export nbd,id=disk,node-name="$2",writable=on,name=
+}
+
 # Is the server still running?
 server_lives ()
 {

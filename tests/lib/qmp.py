@@ -8,6 +8,8 @@
 #   c.refuses(TEXT, ...)            fails unless the error's desc has this text
 #   c.events                        that came before an answer
 #   h = connect(PATH, EXPORT)       libnbd's handle, with base:allocation
+#   both = Both(SOCKETS, TMP)       clients of the servers that start_both starts
+#   both.ask(...), both.get(...)    as above, if both give the same answer
 
 import json
 import socket
@@ -66,6 +68,11 @@ class Client:
                 seen, self.events = self.events[:n], self.events[n:]
                 return seen
 
+    def until_event(self, event, **data):
+        """The same: up to an event with this data."""
+        return self.until(lambda e: e["event"] == event and
+                          data.items() <= e["data"].items())
+
     def until_status(self, *states):
         """The same: up to one of these states of a job."""
         return self.until(lambda e: e["event"] == "JOB_STATUS_CHANGE" and
@@ -96,3 +103,58 @@ class Client:
     def bitmap(self, name):
         found = [b for b in self.node().get("dirty-bitmaps", []) if b["name"] == name]
         return found[0] if found else None
+
+
+class Both:
+    """Our server, and QEMU's, with images in directories of their own: DIR in arguments
+    and answers.  DIFFERS says which keys of which objects may differ."""
+    def __init__(self, sockets, tmp, differs=lambda key, of: False, negotiate=True):
+        self.clients = [Client("%s/%s.qmp" % (sockets, s), negotiate) for s in "ot"]
+        self.ours, self.theirs = self.clients
+        self.dirs = {self.ours: tmp + "/ours", self.theirs: tmp + "/theirs"}
+        self.differs = differs
+        self.count = 0
+
+    def plain(self, x, c):
+        """Without what may differ."""
+        if isinstance(x, dict):
+            return {k: self.plain(v, c) for k, v in x.items()
+                    if k != "timestamp" and not self.differs(k, x)}
+        if isinstance(x, (list, tuple)):
+            return [self.plain(v, c) for v in x]
+        return x.replace(self.dirs[c], "DIR") if isinstance(x, str) else x
+
+    def named(self, x, c):
+        """With the names of that server's files."""
+        if isinstance(x, dict):
+            return {k: self.named(v, c) for k, v in x.items()}
+        return x.replace("DIR", self.dirs[c]) if isinstance(x, str) else x
+
+    def each(self, command, **arguments):
+        """Their answers."""
+        self.count += 1
+        return [self.plain(c.ask(command, **self.named(arguments, c)), c)
+                for c in self.clients]
+
+    def same(self, what, answers):
+        if answers[0] != answers[1]:
+            raise SystemExit("%s:\nours:   %s\ntheirs: %s" % (what, *answers))
+        return answers[0]
+
+    def compare(self, what, of):
+        """OF(client), which is the same for both."""
+        return self.same(what, [self.plain(of(c), c) for c in self.clients])
+
+    def ask(self, command, **arguments):
+        return self.same((command, arguments), self.each(command, **arguments))
+
+    def get(self, command, **arguments):
+        answer = self.ask(command, **arguments)
+        assert "return" in answer, (command, arguments, answer)
+        return answer["return"]
+
+    def until_event(self, event, **data):
+        return self.compare((event, data), lambda c: c.until_event(event, **data))
+
+    def until_status(self, *states):
+        return self.compare(states, lambda c: c.until_status(*states))

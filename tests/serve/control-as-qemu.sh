@@ -21,40 +21,22 @@ make_one ()
 make_one ours
 make_one theirs
 
-start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/a.qcow2"
-qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
-  --monitor chardev=c,mode=control \
-  --blockdev driver=file,filename="$tmp/theirs/a.qcow2",node-name=f \
-  --blockdev driver=qcow2,file=f,node-name=node0 &
-helper_pids+=($!)
-daemon=$!
-await -p "$daemon" test -S "$sockdir/t.qmp"
+start_both a.qcow2 node0
 
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/o.qmp" "$sockdir/t.qmp" <<'PY'
-import json
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
 import sys
-from qmp import Client
+from qmp import Both
 
-ours, theirs = Client(sys.argv[1], False), Client(sys.argv[2], False)
-count = 0
+servers = Both(*sys.argv[1:], negotiate=False)
+ours, theirs = servers.clients
+both = servers.ask
 
 def same(text):
     """Both answer this in the same way."""
-    global count
-    answers = []
-    for c in ours, theirs:
+    def answer(c):
         c.say(text)
-        answers.append(c.answer())
-    count += 1
-    if answers[0] != answers[1]:
-        raise SystemExit("%s:\nours:   %s\ntheirs: %s" % (text[:300], *answers))
-    return answers[0]
-
-def both(command, **arguments):
-    message = {"execute": command, "id": count}
-    if arguments:
-        message["arguments"] = {k.replace("_", "-"): v for k, v in arguments.items()}
-    return same(json.dumps(message))
+        return c.answer()
+    servers.compare(text[:300], answer)
 
 # The protocol.
 assert set(ours.greeting["QMP"]) == {"version", "capabilities"}
@@ -272,7 +254,7 @@ both(change, device="node0", image_node_name="node0", backing_file="x" * 1024)
 both(change, device="node0", image_node_name="node0", backing_file="./base.qcow2")
 compare_nodes()
 both("quit", x=1)
-print(count, "commands")
+print(servers.count, "commands")
 
 # Each command that we name is there, and QEMU has it, too.
 names = [{c["name"] for c in k.get("query-commands")} for k in (ours, theirs)]
@@ -280,6 +262,5 @@ assert names[0] <= names[1] , names[0] - names[1]
 assert ours.get("quit") == {}
 PY
 await_end "$nbdkit_pid"
-kill -TERM "$daemon"
-await_end "$daemon"
+end_storage_daemon
 for i in ours theirs; do qemu-img check "$tmp/$i/a.qcow2"; done

@@ -25,15 +25,7 @@ make_one ()
 make_one ours
 make_one theirs
 
-start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/a.qcow2"
-qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
-  --monitor chardev=c,mode=control \
-  --blockdev driver=file,filename="$tmp/theirs/a.qcow2",node-name=f0 \
-  --blockdev driver=qcow2,file=f0,node-name=node0 \
-  --nbd-server addr.type=unix,addr.path="$sockdir/t.nbd" \
-  --export nbd,id=disk,node-name=node0,writable=on,name= &
-helper_pids+=($!)
-await -p "$!" test -S "$sockdir/t.qmp"
+start_both_served a.qcow2 node0
 
 # A server for the driver nbd.
 truncate -s 8M "$tmp/n.raw"
@@ -42,41 +34,17 @@ helper_pids+=($!)
 await -p "$!" test -S "$sockdir/n.nbd"
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
-import json
-import os
 import subprocess
 import sys
-from qmp import Client
+from qmp import Both
 
 sockdir, tmp = sys.argv[1:]
-ours, theirs = Client(sockdir + "/o.qmp"), Client(sockdir + "/t.qmp")
-places = [tmp + "/ours/", tmp + "/theirs/"]
-count = 0
-
-def arguments(place, d):
-    """Names of files that begin with @ are in the place."""
-    if isinstance(d, dict):
-        return {k.replace("_", "-"): arguments(place, v) for k, v in d.items()}
-    return place + d[1:] if isinstance(d, str) and d.startswith("@") else d
-
-def answers(command, d):
-    global count
-    count += 1
-    got = []
-    for c, place in zip((ours, theirs), places):
-        c.say(json.dumps({"execute": command, "arguments": arguments(place, d)}))
-        got.append(json.loads(json.dumps(c.answer()).replace(place, "@")))
-    return got
-
-def same(command, **d):
-    a, b = answers(command, d)
-    if a != b:
-        raise SystemExit("%s %s:\nours:   %s\ntheirs: %s" % (command, d, a, b))
-    return a
+both = Both(sockdir, tmp)
+ours, same, ok = both.ours, both.ask, both.get
 
 def both_refuse(text, command, **d):
     """With texts of their own; in ours is this."""
-    a, b = answers(command, d)
+    a, b = both.each(command, **d)
     assert a["error"]["class"] == b["error"]["class"], (a, b)
     assert text in a["error"]["desc"], a
 
@@ -96,7 +64,7 @@ add(driver="raw")
 add(driver="file")
 add(driver="file", node_name="f", filename=3)
 add(driver="nbd", node_name="n")
-add(driver="qcow2", file=file("@t.qcow2"))
+add(driver="qcow2", file=file("DIR/t.qcow2"))
 add(driver="qcow2", node_name="t", file=3)
 add(driver="qcow2", node_name="t", file=None)
 add(driver="qcow2", node_name="t", file={"driver": "file"})
@@ -107,43 +75,40 @@ add(driver="qcow2", node_name="t", file={"driver": "file", "filename": "/x", "di
 add(driver="qcow2", node_name="t", file={"driver": "file", "filename": 3})
 add(driver="qcow2", node_name="t", file={"driver": "file", "filename": "/x", "foo": 3})
 add(driver="qcow2", node_name="t", file="nof")
-add(driver="qcow2", node_name="9t", file=file("@t.qcow2"))
-add(driver="qcow2", node_name="t" * 40, file=file("@t.qcow2"))
-add(driver="qcow2", node_name="node0", file=file("@t.qcow2"))
-add(driver="qcow2", node_name="t", file=file("@t.qcow2"), foo=1)
-add(driver="qcow2", node_name="t", file=file("@t.qcow2"), read_only="yes")
-add(driver="qcow2", node_name="t", file=file("@t.qcow2"), discard="x")
-add(driver="qcow2", node_name="t", file=file("@t.qcow2"), detect_zeroes="x")
-add(driver="qcow2", node_name="t", file=file("@nowhere"))
-add(driver="file", node_name="t", filename="@nowhere/at/all")
-add(driver="qcow2", node_name="t", file=file("@over.qcow2"), backing=3)
-add(driver="qcow2", node_name="t", file=file("@over.qcow2"), backing="zz")
-both_refuse("qcow2", "blockdev-add", driver="qcow2", node_name="t", file=file("@t.raw"))
-both_refuse("regular file", "blockdev-add", driver="file", node_name="t", filename="@dir")
-both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t", file=file("@a.qcow2"))
+add(driver="qcow2", node_name="9t", file=file("DIR/t.qcow2"))
+add(driver="qcow2", node_name="t" * 40, file=file("DIR/t.qcow2"))
+add(driver="qcow2", node_name="node0", file=file("DIR/t.qcow2"))
+add(driver="qcow2", node_name="t", file=file("DIR/t.qcow2"), foo=1)
+add(driver="qcow2", node_name="t", file=file("DIR/t.qcow2"), read_only="yes")
+add(driver="qcow2", node_name="t", file=file("DIR/t.qcow2"), discard="x")
+add(driver="qcow2", node_name="t", file=file("DIR/t.qcow2"), detect_zeroes="x")
+add(driver="qcow2", node_name="t", file=file("DIR/nowhere"))
+add(driver="file", node_name="t", filename="DIR/nowhere/at/all")
+add(driver="qcow2", node_name="t", file=file("DIR/over.qcow2"), backing=3)
+add(driver="qcow2", node_name="t", file=file("DIR/over.qcow2"), backing="zz")
+both_refuse("qcow2", "blockdev-add", driver="qcow2", node_name="t", file=file("DIR/t.raw"))
+both_refuse("regular file", "blockdev-add", driver="file", node_name="t", filename="DIR/dir")
+both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t", file=file("DIR/a.qcow2"))
 both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t", read_only=True,
-            file=file("@a.qcow2"))
+            file=file("DIR/a.qcow2"))
 # (What is below the image is in use, too.)
-both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t", file=file("@top.qcow2"))
+both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t", file=file("DIR/top.qcow2"))
 ours.refuses("absolute path", "blockdev-add", driver="file", node_name="t", filename="t.raw")
 ours.refuses("control character", "blockdev-add", driver="file", node_name="t",
              filename="/tmp/\n")
 ours.refuses("does not name", "blockdev-add", driver="qcow2", node_name="t",
-             file=arguments(places[0], file("@t.qcow2")), backing="node1")
+             file=file(tmp + "/ours/t.qcow2"), backing="node1")
 same("blockdev-del")
 same("blockdev-del", node_name="zz")
 same("blockdev-del", node_name="node0")
 same("query-block-exports")
 
 # Right ones.
-def ok(command, **d):
-    assert "return" in same(command, **d), d
-
 def is_locked(name):
-    return subprocess.run(["qemu-io", "-f", "qcow2", "-c", "quit", places[0] + name],
+    return subprocess.run(["qemu-io", "-f", "qcow2", "-c", "quit", tmp + "/ours/" + name],
                           stderr=subprocess.DEVNULL).returncode != 0
 
-ok("blockdev-add", driver="file", node_name="f", filename="@t.qcow2", aio="threads",
+ok("blockdev-add", driver="file", node_name="f", filename="DIR/t.qcow2", aio="threads",
    discard="unmap")
 assert not is_locked("t.qcow2")
 ok("blockdev-add", driver="qcow2", node_name="t", file="f", backing=None,
@@ -151,13 +116,13 @@ ok("blockdev-add", driver="qcow2", node_name="t", file="f", backing=None,
 assert is_locked("t.qcow2")
 both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t2", file="f")
 same("blockdev-del", node_name="f")
-add(driver="qcow2", node_name="t", file=file("@over.qcow2"))
-ok("blockdev-add", driver="qcow2", node_name="over", file=file("@over.qcow2"),
+add(driver="qcow2", node_name="t", file=file("DIR/over.qcow2"))
+ok("blockdev-add", driver="qcow2", node_name="over", file=file("DIR/over.qcow2"),
    read_only=True)
-ok("blockdev-add", driver="raw", node_name="r", file=file("@t.raw"))
-ok("blockdev-add", driver="raw", node_name="own", file=file("@a.qcow2"))
+ok("blockdev-add", driver="raw", node_name="r", file=file("DIR/t.raw"))
+ok("blockdev-add", driver="raw", node_name="own", file=file("DIR/a.qcow2"))
 
-def nodes(c, place):
+def nodes(c):
     """What both should say in the same way, of the nodes that both have."""
     keys = ("node-name", "drv", "ro", "file", "backing_file", "backing_file_depth",
             "encrypted", "write_threshold")
@@ -165,15 +130,14 @@ def nodes(c, place):
              "format-specific")
     out = {}
     for n in c.get("query-named-block-nodes"):
-        if n["node-name"] in ("f", "t", "over", "r", "own", "node0"):
+        if n["node-name"] in ("t", "over", "r", "own", "node0"):
             one = {k: n[k] for k in keys if k in n}
             one["image"] = {k: n["image"][k] for k in image if k in n["image"]}
             one["below"] = n["image"].get("backing-image", {}).get("virtual-size")
             out[n["node-name"]] = one
-    return json.loads(json.dumps(out).replace(place, "@"))
-a, b = nodes(ours, places[0]), nodes(theirs, places[1])
-a.pop("f"), b.pop("f")          # (How long the file itself is, differs.)
-assert a == b, (a, b)
+    return out
+# (How long the file itself is, f, differs.)
+a = both.compare("nodes", nodes)
 assert a["t"]["image"]["virtual-size"] == 8 << 20 and len(a) == 5
 
 # An NBD export.
@@ -196,17 +160,17 @@ assert not any(n["node-name"] not in ("node0", "node1")
 # A bounded number, and they go when the server ends.
 for i in range(64):
     ours.get("blockdev-add", driver="file", node_name="f%d" % i,
-             filename=places[0] + "t.raw")
+             filename=tmp + "/ours/t.raw")
 ours.refuses("64 nodes", "blockdev-add", driver="file", node_name="more",
-             filename=places[0] + "t.raw")
+             filename=tmp + "/ours/t.raw")
 ours.get("blockdev-del", node_name="f7")
 ours.refuses("64 nodes", "blockdev-add", driver="qcow2", node_name="t",
-             file={"driver": "file", "filename": places[0] + "t.qcow2"})
+             file={"driver": "file", "filename": tmp + "/ours/t.qcow2"})
 assert not is_locked("t.qcow2")
 ours.get("blockdev-del", node_name="f8")
 ours.get("blockdev-add", driver="qcow2", node_name="t",
-         file={"driver": "file", "filename": places[0] + "t.qcow2"})
-assert count > 60, count
+         file={"driver": "file", "filename": tmp + "/ours/t.qcow2"})
+assert both.count > 60, both.count
 PY
 stop_nbdkit
 check_clean "$tmp/ours/t.qcow2"

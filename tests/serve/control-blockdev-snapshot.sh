@@ -27,36 +27,22 @@ make_one ()
 make_one ours
 make_one theirs
 
-start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/a.qcow2"
-qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
-  --monitor chardev=c,mode=control \
-  --blockdev driver=file,filename="$tmp/theirs/a.qcow2",node-name=f0 \
-  --blockdev driver=qcow2,file=f0,node-name=node0 \
-  --nbd-server addr.type=unix,addr.path="$sockdir/t.nbd" \
-  --export nbd,id=disk,node-name=node0,writable=on,name= &
-helper_pids+=($!)
-await -p "$!" test -S "$sockdir/t.qmp"
+start_both_served a.qcow2 node0
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$uri" <<'PY'
 import random
 import sys
 import threading
 import nbd
-from qmp import Client
+from qmp import Both
 
 sockdir, tmp, uri = sys.argv[1:]
-ours, theirs = Client(sockdir + "/o.qmp"), Client(sockdir + "/t.qmp")
-both = ((ours, tmp + "/ours/"), (theirs, tmp + "/theirs/"))
+both = Both(sockdir, tmp)
+ours, same = both.ours, both.ask
 
-def same(command, **d):
-    a, b = [c.ask(command, **d) for c, _ in both]
-    assert a == b, (command, d, a, b)
-    return a
-
-def add(name, driver="qcow2", **more):
-    for c, place in both:
-        file = {"driver": "file", "filename": place + more["file"]}
-        c.get("blockdev-add", driver=driver, node_name=name, **dict(more, file=file))
+def add(name, file, driver="qcow2", **more):
+    both.get("blockdev-add", driver=driver, node_name=name,
+             file={"driver": "file", "filename": "DIR/" + file}, **more)
 
 add("b", file="b.qcow2", backing=None)
 add("other", file="other.qcow2")
@@ -114,7 +100,7 @@ clients = [connect() for _ in range(4)]
 threads = [threading.Thread(target=writer, args=x) for x in enumerate(clients)]
 for t in threads:
     t.start()
-assert "return" in same("blockdev-snapshot", node="node0", overlay="b")
+both.get("blockdev-snapshot", node="node0", overlay="b")
 same("blockdev-del", node_name="b")
 same("blockdev-snapshot", node="b", overlay="b")
 ours.get("query-named-block-nodes")

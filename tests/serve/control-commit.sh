@@ -39,40 +39,20 @@ for i in 0 1 2 3; do
   nodes+=(--blockdev "driver=file,filename=$tmp/theirs/b$i.qcow2,node-name=f$i"
           --blockdev "driver=qcow2,file=f$i,node-name=$name$backing")
 done
-qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
-  --monitor chardev=c,mode=control "${nodes[@]}" &
-helper_pids+=($!)
-daemon=$!
-await -p "$daemon" test -S "$sockdir/t.qmp"
+start_storage_daemon "${nodes[@]}"
 
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/o.qmp" "$sockdir/t.qmp" "$tmp" <<'PY'
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
 import sys
-from qmp import Client
+from qmp import Both
 
-clients = ours, theirs = Client(sys.argv[1]), Client(sys.argv[2])
-dirs = {ours: sys.argv[3] + "/ours", theirs: sys.argv[3] + "/theirs"}
-
-def plain(x, c):
-    """Without what may differ."""
-    if isinstance(x, dict):
-        return {k: plain(v, c) for k, v in x.items() if k not in ("timestamp", "busy")}
-    if isinstance(x, list):
-        return [plain(v, c) for v in x]
-    return x.replace(dirs[c], "DIR") if isinstance(x, str) else x
-
-def compare(what, of):
-    a, b = (plain(of(c), c) for c in clients)
-    if a != b:
-        raise SystemExit("%s:\nours:   %s\ntheirs: %s" % (what, a, b))
+servers = Both(*sys.argv[1:])
 
 def both(**arguments):
-    compare(arguments, lambda c: c.ask("block-commit", **{
-        k: v.replace("DIR", dirs[c]) if isinstance(v, str) else v
-        for k, v in arguments.items()}))
+    servers.ask("block-commit", **arguments)
 
 def until(status):
-    compare("events", lambda c: c.until_status(status))
-    compare("jobs", lambda c: c.get("query-jobs"))
+    servers.until_status(status)
+    servers.get("query-jobs")
 
 def chain(c):
     return [[n["node-name"], n.get("backing_file"), n["backing_file_depth"],
@@ -97,24 +77,21 @@ both(device="disk", top_node="node1", job_id="-x")
 both(device="disk", top_node="node1", job_id="j", nonsense=1)
 both(device="disk", top_node="node1", job_id="j", speed="fast")
 both(device="node1", top_node="node2", job_id="j")
-ours.refuses("The active layer cannot be committed", "block-commit", device="disk")
+servers.ours.refuses("The active layer cannot be committed", "block-commit", device="disk")
 
 both(device="disk", top="DIR/b2.qcow2", base_node="node2", job_id="j", auto_dismiss=False,
      auto_finalize=False)
 until("pending")
-for c in clients:
-    c.get("job-finalize", id="j")
+servers.get("job-finalize", id="j")
 until("concluded")
-for c in clients:
-    c.get("job-dismiss", id="j")
+servers.get("job-dismiss", id="j")
 until("null")
-compare("chain", chain)
+servers.compare("chain", chain)
 both(device="disk", top_node="node2", base="DIR/b0.qcow2", job_id="j", backing_file="b0.qcow2")
 until("null")
 PY
 stop_nbdkit
-kill "$daemon"
-wait "$daemon" || true
+end_storage_daemon
 for i in 0 1 2 3; do
   check_clean "$tmp/ours/b$i.qcow2"
   qemu-img info -U -f qcow2 --output=json "$tmp/ours/b$i.qcow2" |
@@ -166,14 +143,6 @@ def work(start, end):
     except Exception as e:
         errors.append(e)
 
-def until(status):
-    while not any(e["data"].get("status") == status for e in c.events):
-        e = c.hear()
-        assert e, "the server has gone"
-        c.events.append(e)
-    events, c.events = c.events, []
-    return events
-
 def files():
     return [os.path.basename(n["file"]) for n in c.get("query-named-block-nodes")]
 
@@ -186,17 +155,17 @@ os.kill(int(reader), signal.SIGKILL)
 while c.ask("block-commit", device="disk", job_id="j", top_node="node2",
             speed=1 << 20).get("error"):
     pass                        # until it has gone
-until("running")
+c.until_status("running")
 c.refuses("is busy", "block-commit", device="disk", job_id="k", top_node="node1",
           base_node="node2")
 c.get("job-cancel", id="j")
-assert any(e["event"] == "BLOCK_JOB_CANCELLED" for e in until("null"))
+assert any(e["event"] == "BLOCK_JOB_CANCELLED" for e in c.until_status("null"))
 assert files() == ["b3.qcow2", "b2.qcow2", "b1.qcow2", "b0.qcow2"], files()
 
 # The header of a layer below the top changes; then that of the top.
 for top, gone in ("node2", "b1.qcow2"), ("node1", "b2.qcow2"):
     c.get("block-commit", device="disk", job_id="j", top_node=top)
-    done = [e["data"] for e in until("null") if e["event"] == "BLOCK_JOB_COMPLETED"]
+    done = [e["data"] for e in c.until_status("null") if e["event"] == "BLOCK_JOB_COMPLETED"]
     assert len(done) == 1 and "error" not in done[0], done
     assert gone not in files(), files()
     os.unlink(d + "/" + gone)

@@ -36,25 +36,22 @@ done
 
 start_nbdkit control="$sockdir/o.qmp" "$(uri_of ours.top)" lock=false \
   allow-uri="$(uri_of ours.base)"
-qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
-  --monitor chardev=c,mode=control \
+start_storage_daemon \
   --blockdev driver=nbd,server.type=unix,server.path="$sockdir/theirs.base",node-name=b \
   --blockdev driver=raw,file=b,node-name=base \
   --blockdev driver=nbd,server.type=unix,server.path="$sockdir/theirs.top",node-name=f \
-  --blockdev driver=qcow2,file=f,node-name=disk,backing=base &
-helper_pids+=($!)
-daemon=$!
-await -p "$daemon" test -S "$sockdir/t.qmp"
+  --blockdev driver=qcow2,file=f,node-name=disk,backing=base
 
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/o.qmp" "$sockdir/t.qmp" "$d" \
-  "$sockdir/main.sock" <<'PY'
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$d" <<'PY'
 import os
 import sys
-from qmp import Client, connect
+from qmp import Both, connect
 
-clients = ours, theirs = Client(sys.argv[1]), Client(sys.argv[2])
-d = sys.argv[3]
-h = connect(sys.argv[4])
+sockdir, d = sys.argv[1:]
+# (How far a job is, and whether it waits for I/O, may differ.)
+servers = Both(sockdir, d, lambda key, of: key in ("offset", "current-progress", "busy"))
+both, until = servers.ask, servers.until_status
+h = connect(sockdir + "/main.sock")
 
 def fault(what, on):
     for who in "ours", "theirs":
@@ -63,25 +60,6 @@ def fault(what, on):
             open(path, "w").close()
         else:
             os.unlink(path)
-
-def plain(x):
-    """(How far a job is, and whether it waits for I/O, may differ.)"""
-    if isinstance(x, dict):
-        return {k: plain(v) for k, v in x.items()
-                if k not in ("timestamp", "offset", "current-progress", "busy")}
-    return [plain(v) for v in x] if isinstance(x, list) else x
-
-def compare(what, of):
-    a, b = (plain(of(c)) for c in clients)
-    if a != b:
-        raise SystemExit("%s:\nours:   %s\ntheirs: %s" % (what, a, b))
-    return a
-
-def both(command, **arguments):
-    return compare((command, arguments), lambda c: c.ask(command, **arguments))
-
-def until(*states):
-    return compare("events until %s" % (states,), lambda c: c.until_status(*states))
 
 def stream(**more):
     both("block-stream", device="disk", job_id="j", auto_dismiss=False, **more)
@@ -113,13 +91,10 @@ for what in "base", "top":
 
 # (QEMU tells of other pieces than we do here.)
 fault("base", True)
-for c in clients:
+for c in servers.clients:
     c.get("block-stream", device="disk", job_id="i", on_error="ignore", auto_dismiss=False)
-    while not any(e.get("data", {}).get("status") == "concluded" for e in c.events):
-        c.events.append(c.hear())
-    assert {e["data"]["action"] for e in c.events if e["event"] == "BLOCK_JOB_ERROR"} == \
-        {"ignore"}
-    c.events = []
+    assert {e["data"]["action"] for e in c.until_status("concluded")
+            if e["event"] == "BLOCK_JOB_ERROR"} == {"ignore"}
 query()
 both("job-dismiss", id="i")
 until("null")
@@ -136,12 +111,11 @@ until("null")
 h.pwrite(b"\7" * 512, 512)
 assert h.pread(1024, 0) == b"\5" * 512 + b"\7" * 512
 h.shutdown()
-for c in clients:
+for c in servers.clients:
     c.ask("quit")
 PY
 await_end "$nbdkit_pid"
-kill -TERM "$daemon" 2>/dev/null || :
-await_end "$daemon"
+end_storage_daemon
 qemu-io -r -f qcow2 -c 'read -P 5 1M 5M' -c 'read -P 0 6M 2M' "$d/ours.top"
 qemu-img check -f qcow2 "$d/ours.top"
 [ -z "$(qemu-img info -f qcow2 "$d/ours.top" | grep '^backing')" ]

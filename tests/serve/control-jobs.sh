@@ -22,50 +22,18 @@ make_chain ()
 make_chain ours
 make_chain theirs
 
-start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/top.qcow2"
-qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
-  --monitor chardev=c,mode=control \
-  --blockdev driver=file,filename="$tmp/theirs/top.qcow2",node-name=f \
-  --blockdev driver=qcow2,file=f,node-name=disk &
-helper_pids+=($!)
-daemon=$!
-await -p "$daemon" test -S "$sockdir/t.qmp"
+start_both top.qcow2 disk
 
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/o.qmp" "$sockdir/t.qmp" "$tmp" <<'PY'
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
 import subprocess
 import sys
-from qmp import Client
+from qmp import Both
 
-clients = ours, theirs = Client(sys.argv[1]), Client(sys.argv[2])
-dirs = {ours: sys.argv[3] + "/ours", theirs: sys.argv[3] + "/theirs"}
-count = 0
-
-def plain(x, c):
-    """Without what may differ."""
-    if isinstance(x, dict):
-        return {k: plain(v, c) for k, v in x.items()
-                if k not in ("timestamp", "current-progress", "busy") and
-                not (k == "offset" and v != x.get("len"))}
-    if isinstance(x, list):
-        return [plain(v, c) for v in x]
-    return x.replace(dirs[c], "DIR") if isinstance(x, str) else x
-
-def compare(what, of):
-    a, b = (plain(of(c), c) for c in clients)
-    if a != b:
-        raise SystemExit("%s:\nours:   %s\ntheirs: %s" % (what, a, b))
-    return a
-
-def both(command, **arguments):
-    global count
-    count += 1
-    return compare((command, arguments), lambda c: c.ask(command, **{
-        k: v.replace("DIR", dirs[c]) if isinstance(v, str) else v
-        for k, v in arguments.items()}))
-
-def until(*states):
-    """Both come to one of these states, with the same events on the way."""
-    return compare("events", lambda c: c.until_status(*states))
+servers = Both(*sys.argv[1:], lambda key, of: key in ("current-progress", "busy") or
+               (key == "offset" and of[key] != of.get("len")))
+clients = ours, theirs = servers.clients
+dirs, both, compare, until = (servers.dirs, servers.ask, servers.compare,
+                              servers.until_status)
 
 def stream(**more):
     return both("block-stream", **{"device": "disk", "job_id": "j", **more})
@@ -194,7 +162,7 @@ until("null")
 # Without auto-finalize.
 stream(base="DIR/b0.qcow2", auto_finalize=False, auto_dismiss=False)
 until("pending")
-compare("pending", lambda c: c.until(lambda e: e["event"] == "BLOCK_JOB_PENDING"))
+servers.until_event("BLOCK_JOB_PENDING")
 all_verbs("pending")
 both("block-job-cancel", device="j")
 until("concluded")
@@ -219,7 +187,7 @@ assert backing()[0] == "backing file: DIR/b1.qcow2"
 stream(base="DIR/b0.qcow2", backing_file="b0.qcow2", auto_finalize=False,
        auto_dismiss=False)
 until("pending")
-compare("pending", lambda c: c.until(lambda e: e["event"] == "BLOCK_JOB_PENDING"))
+servers.until_event("BLOCK_JOB_PENDING")
 both("job-finalize", id="j")
 until("concluded")
 query()
@@ -236,12 +204,11 @@ until("concluded")
 query()
 both("block-job-dismiss", id="j")
 until("null")
-print(count, "commands")
+print(servers.count, "commands")
 for c in clients:
     c.ask("quit")
 PY
 await_end "$nbdkit_pid"
-kill -TERM "$daemon" 2>/dev/null || :
-await_end "$daemon"
+end_storage_daemon
 for i in ours theirs; do check_clean "$tmp/$i/top.qcow2"; done
 qemu-img compare -f qcow2 -F qcow2 "$tmp/ours/top.qcow2" "$tmp/theirs/top.qcow2"

@@ -31,12 +31,7 @@ h = nbd.NBD()
 h.connect_uri(uri)
 
 def until(event, **data):
-    while True:
-        while c.events:
-            e = c.events.pop(0)
-            if e["event"] == event and data.items() <= e["data"].items():
-                return e["data"]
-        c.events.append(c.hear())
+    return c.until_event(event, **data)[-1]["data"]
 
 def finalize_hung(id):
     c.get("blockdev-mirror", job_id=id, device="disk", target="t", sync="full",

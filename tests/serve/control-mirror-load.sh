@@ -113,15 +113,10 @@ def rest():
     assert not errors, errors
 
 def until(event, **data):
-    while True:
-        for i, e in enumerate(c.events):
-            if e["event"] == event and data.items() <= e["data"].items():
-                del c.events[:i + 1]
-                return e["data"]
-        m = c.hear()
-        assert m is not None and "event" in m, m
-        assert event == "BLOCK_JOB_COMPLETED" or "error" not in m["data"], m
-        c.events.append(m)
+    def found(e):
+        assert event == "BLOCK_JOB_COMPLETED" or "error" not in e["data"], e
+        return e["event"] == event and data.items() <= e["data"].items()
+    return c.until(found)[-1]["data"]
 
 def add(name, file, driver="qcow2"):
     c.get("blockdev-add", driver=driver, node_name=name, file=file)

@@ -28,27 +28,18 @@ make_one ()
 make_one ours
 make_one theirs
 
-start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/a.qcow2"
-qemu-storage-daemon --chardev socket,path="$sockdir/t.qmp",server=on,wait=off,id=c \
-  --monitor chardev=c,mode=control \
-  --blockdev driver=file,filename="$tmp/theirs/a.qcow2",node-name=f0 \
-  --blockdev driver=qcow2,file=f0,node-name=node0 \
-  --nbd-server addr.type=unix,addr.path="$sockdir/t.nbd" \
-  --export nbd,id=disk,node-name=node0,writable=on,name= &
-helper_pids+=($!)
-await -p "$!" test -S "$sockdir/t.qmp"
+start_both_served a.qcow2 node0
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$uri" <<'PY'
-import json
 import subprocess
 import sys
 import nbd
-from qmp import Client
+from qmp import Both
 
 sockdir, tmp, uri = sys.argv[1:]
-both = ((Client(sockdir + "/o.qmp"), tmp + "/ours/"),
-        (Client(sockdir + "/t.qmp"), tmp + "/theirs/"))
-ours = both[0][0]
+# (What clients write while a job is ready may be counted in events, or not yet.)
+both = Both(sockdir, tmp, lambda key, of: key in ("len", "offset") and "busy" not in of)
+ours, same, ok, both_until = both.ours, both.ask, both.get, both.until_event
 
 def connect(uri):
     h = nbd.NBD()
@@ -56,38 +47,9 @@ def connect(uri):
     return h
 handles = [connect(uri), connect("nbd+unix:///?socket=" + sockdir + "/t.nbd")]
 
-def same(command, **d):
-    a, b = [c.ask(command, **d) for c, _ in both]
-    assert a == b, (command, d, a, b)
-    return a
-
-def ok(command, **d):
-    assert "return" in same(command, **d), (command, d)
-
 def add(name, file, driver="qcow2", **more):
-    for c, place in both:
-        c.get("blockdev-add", driver=driver, node_name=name,
-              file={"driver": "file", "filename": place + file}, **more)
-
-def without_progress(data):
-    """What clients write while a job is ready may be counted, or not yet."""
-    return {k: v for k, v in data.items() if k not in ("len", "offset")}
-
-def until(c, event, **data):
-    """Waits for it; returns all that has happened until then."""
-    while True:
-        for i, e in enumerate(c.events):
-            if e["event"] == event and data.items() <= e["data"].items():
-                seen, c.events = c.events[:i + 1], c.events[i + 1:]
-                return [(e["event"], without_progress(e["data"])) for e in seen]
-        m = c.hear()
-        assert m is not None and "event" in m, m
-        c.events.append(m)
-
-def both_until(event, **data):
-    a, b = [until(c, event, **data) for c, _ in both]
-    assert a == b, (a, b)
-    return a
+    ok("blockdev-add", driver=driver, node_name=name,
+       file={"driver": "file", "filename": "DIR/" + file}, **more)
 
 def ready(id):
     return both_until("BLOCK_JOB_READY", device=id)
@@ -107,7 +69,7 @@ def contents(place, name, fmt="qcow2"):
         return f.read()
 
 def same_contents(name, fmt="qcow2"):
-    a, b = [contents(place, name, fmt) for _, place in both]
+    a, b = [contents(both.dirs[c] + "/", name, fmt) for c in both.clients]
     assert a == b, name
     return a
 
@@ -141,10 +103,9 @@ wrong(copy_mode="foo")
 wrong(speed="x")
 wrong(foo=1)
 # (Each with events, as of a job that began and ended.)
-a, b = [c.ask(mirror, **dict(job, target="readonly")) for c, _ in both]
-assert a == b, (a, b)
+same(mirror, **dict(job, target="readonly"))
 same(mirror, **dict(job, speed=-1))
-for c, _ in both:
+for c in both.clients:
     c.events.clear()
 ok("query-jobs")
 
@@ -152,7 +113,8 @@ ok("query-jobs")
 write(b"x" * 65536, 5 << 20)
 ok(mirror, **job)
 events = ready("j")
-assert [e[1].get("status") for e in events] == ["created", "running", "ready", None], events
+assert [e["data"].get("status") for e in events] == \
+    ["created", "running", "ready", None], events
 ok("query-jobs")
 same("query-block-jobs")
 same(mirror, **dict(job, job_id="k", target="r"))
@@ -160,7 +122,7 @@ same("blockdev-del", node_name="t1")
 write(b"y" * 65536, 6 << 20)
 same("job-pause", id="j")
 both_until("JOB_STATUS_CHANGE", status="standby")
-assert all(c.get("query-jobs")[0]["status"] == "standby" for c, _ in both)
+assert all(c.get("query-jobs")[0]["status"] == "standby" for c in both.clients)
 same("job-resume", id="j")
 both_until("JOB_STATUS_CHANGE", status="ready")
 ok("job-complete", id="j")
@@ -184,8 +146,8 @@ for id, cancel, more in ("k1", "job-cancel", {"id": "k1"}), \
     ready(id)
     write(id[1].encode() * 512, 4 << 20)
     ok(cancel, **more)
-    assert gone(id)[-3][0] == ("BLOCK_JOB_CANCELLED" if id == "k1" else
-                               "BLOCK_JOB_COMPLETED")
+    assert gone(id)[-3]["event"] == ("BLOCK_JOB_CANCELLED" if id == "k1" else
+                                     "BLOCK_JOB_COMPLETED")
 assert same_contents("t.raw", "raw") == same_contents("t1.qcow2")
 
 # By force, and before it was ready.
@@ -195,8 +157,8 @@ ok("block-job-cancel", device="f", force=True)
 gone("f")
 ok(mirror, **dict(job, job_id="s", speed=1))
 ok("job-cancel", id="s")
-for c, _ in both:
-    until(c, "JOB_STATUS_CHANGE", id="s", status="null")
+for c in both.clients:
+    c.until_event("JOB_STATUS_CHANGE", id="s", status="null")
 
 # Two steps by hand.
 add("t2", "t2.qcow2")
@@ -219,10 +181,10 @@ assert same_contents("t2.qcow2")[3 << 20] == ord("w")
 ok("blockdev-del", node_name="readonly")
 add("short", "short.qcow2")
 ok(mirror, **dict(job, device="t2", target="short", job_id="d"))
-for c, _ in both:
-    last = until(c, "BLOCK_JOB_COMPLETED", device="d")[-1][1]
+for c in both.clients:
+    last = c.until_event("BLOCK_JOB_COMPLETED", device="d")[-1]["data"]
     assert "Source and target image have different sizes" in last["error"], last
-    until(c, "JOB_STATUS_CHANGE", id="d", status="null")
+    c.until_event("JOB_STATUS_CHANGE", id="d", status="null")
 
 # Here the rest is ours alone: QEMU would go on with what is not the disk.
 def ours_add(name, file, driver="qcow2", **more):
@@ -233,12 +195,12 @@ ours.refuses("not possible", mirror,
              **dict(job, device="t2", target="r", copy_mode="write-blocking"))
 ours_add("none", "none.raw", driver="raw")
 ours.get(mirror, **dict(job, device="t2", target="none", job_id="n", sync="none"))
-until(ours, "BLOCK_JOB_READY", device="n")
+ours.until_event("BLOCK_JOB_READY", device="n")
 ours.refuses("is not a qcow2 image", "job-complete", id="n")
 assert ours.get("query-jobs")[0]["status"] == "ready"
 handles[0].pwrite(b"n" * 512, 2 << 20)
 ours.get("job-cancel", id="n")
-until(ours, "JOB_STATUS_CHANGE", id="n", status="null")
+ours.until_event("JOB_STATUS_CHANGE", id="n", status="null")
 got = contents(tmp + "/ours/", "none.raw", "raw")
 assert got[2 << 20] == ord("n") and not any(got[:2 << 20]) and not any(got[3 << 20:])
 
@@ -250,15 +212,15 @@ subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-u", "-b", "t2.qcow2
                 tmp + "/ours/next.qcow2", "8M"], check=True)
 ours_add("t3", "t3.qcow2")
 ours.get(mirror, **dict(job, device="disk", target="t3", job_id="p", sync="top"))
-until(ours, "BLOCK_JOB_READY", device="p")
+ours.until_event("BLOCK_JOB_READY", device="p")
 ours.refuses("does not lie over the files", "job-complete", id="p")
 ours.get("job-cancel", id="p")
-until(ours, "JOB_STATUS_CHANGE", id="p", status="null")
+ours.until_event("JOB_STATUS_CHANGE", id="p", status="null")
 ours_add("next", "next.qcow2", backing="t2")
 ours.get(mirror, **dict(job, device="disk", target="next", job_id="q", sync="top"))
-until(ours, "BLOCK_JOB_READY", device="q")
+ours.until_event("BLOCK_JOB_READY", device="q")
 ours.get("job-complete", id="q")
-until(ours, "JOB_STATUS_CHANGE", id="q", status="null")
+ours.until_event("JOB_STATUS_CHANGE", id="q", status="null")
 names = [n["node-name"] for n in ours.get("query-named-block-nodes")]
 assert names[:2] == ["next", "t2"], names
 handles[0].pwrite(b"p" * 512, 0)
@@ -297,10 +259,7 @@ from qmp import Client
 c = Client(sys.argv[1] + "/qmp")
 targets = sys.argv[2] + "/targets/"
 def until(event):
-    while True:
-        m = c.events.pop(0) if c.events else c.hear()
-        if m["event"] == event:
-            return m["data"]
+    return c.until_event(event)[-1]["data"]
 def add(name, file, driver="raw"):
     c.get("blockdev-add", driver=driver, node_name=name,
           file={"driver": "file", "filename": targets + file})

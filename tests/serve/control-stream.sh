@@ -85,10 +85,6 @@ class Writers:
         with open(self.path, "wb") as f:
             f.write(self.model)
 
-def until(c, status):
-    """Events up to a state of a job."""
-    return c.until_status(status)
-
 def pause_after(c, progress):
     """The job, which is slow, is in its midst, and stays there."""
     while c.get("query-jobs")[0]["current-progress"] < progress:
@@ -123,17 +119,17 @@ c.refuses("is busy", "block-stream", device="node0", job_id="t")
 c.refuses("is busy", "blockdev-snapshot-sync", device="disk", snapshot_file="/x")
 c.get("block-dirty-bitmap-add", node="disk", name="b", persistent=True)
 c.get("job-cancel", id="s")
-until(c, "null")
+c.until_status("null")
 assert len(nodes(c)) == 4
 c.get("block-stream", device="disk", job_id="s", base_node="node3")
-assert completed(until(c, "null"))["offset"] == SIZE
+assert completed(c.until_status("null"))["offset"] == SIZE
 assert nodes(c) == [("node0", "top.qcow2"), ("node3", "base.qcow2")], nodes(c)
 c.get("block-dirty-bitmap-remove", node="disk", name="b")
 c.get("blockdev-snapshot-sync", device="disk", snapshot_file=d + "/new.qcow2",
       snapshot_node_name="new")
 assert [n for n, _ in nodes(c)] == ["new", "node0", "node3"], nodes(c)
 c.get("block-stream", device="disk", job_id="s", base_node="node3")
-completed(until(c, "null"))
+completed(c.until_status("null"))
 assert nodes(c) == [("new", "new.qcow2"), ("node3", "base.qcow2")], nodes(c)
 w.end()
 PY
@@ -163,7 +159,7 @@ from client import *
 c, d = Client(sys.argv[1]), sys.argv[3]
 w = Writers(sys.argv[2], d + "/model.raw")
 c.get("block-stream", device="disk", job_id="s", auto_dismiss=False)
-completed(until(c, "concluded"))
+completed(c.until_status("concluded"))
 assert nodes(c) == [("node0", "new.qcow2")]
 w.end()
 PY
@@ -186,17 +182,17 @@ import sys
 from client import *
 c = Client(sys.argv[1])
 c.get("block-stream", device="top.qcow2", base_node="top.qcow2/node2", speed=1 << 16)
-assert [e["data"]["id"] for e in until(c, "running")] == ["top.qcow2"] * 2
+assert [e["data"]["id"] for e in c.until_status("running")] == ["top.qcow2"] * 2
 assert [b["device"] for b in c.get("query-block")] == ["top.qcow2"]
 c.refuses("is not a backing image", "block-stream", device="one.qcow2", job_id="t",
           base_node="top.qcow2/node3")
 c.get("block-job-set-speed", device="top.qcow2", speed=0)
-completed(until(c, "null"))
+completed(c.until_status("null"))
 assert c.get("query-block") == []
 c.get("block-stream", device="top.qcow2", job_id="t", speed=1)
-until(c, "running")
+c.until_status("running")
 assert c.get("quit") == {}
-events = until(c, "null")
+events = c.until_status("null")
 assert [e["event"] for e in events].count("BLOCK_JOB_CANCELLED") == 1, events
 PY
 await_end "$nbdkit_pid"
