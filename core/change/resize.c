@@ -294,7 +294,7 @@ change_table (struct resize *r, uint64_t i)
   return shadow_replace_l2 (r->s, r->l2, &r->l1[i]);
 }
 
-/* Table I stays as it is. */
+/* The entries of table I stay as they are. */
 static int
 move_table (struct resize *r, uint64_t i)
 {

@@ -62,21 +62,21 @@ shadow_within (const struct shadow *s, uint64_t cluster)
   return cluster & ((UINT64_C (1) << s->block_bits) - 1);
 }
 
-/* As shadow_count; for many clusters. */
+/* Makes sure that block INDEX is in memory; reads it if necessary. */
+extern int shadow_load (struct shadow *, uint64_t index);
+
 static inline int
-shadow_count_fast (struct shadow *s, uint64_t cluster, uint64_t *count)
+shadow_count (struct shadow *s, uint64_t cluster, uint64_t *count)
 {
   const uint64_t index = cluster >> s->block_bits;
 
-  if (index >= s->known || s->blocks[index].now == NULL)
-    return shadow_count (s, cluster, count);
+  if ((index >= s->known || s->blocks[index].now == NULL) && shadow_load (s, index) == -1)
+    return -1;
   *count = refblock_get (s->blocks[index].now, s->h->refcount_order,
                          shadow_within (s, cluster));
   return 0;
 }
 
-/* Makes sure that block INDEX is in memory; reads it if necessary. */
-extern int shadow_load (struct shadow *, uint64_t index);
 /* Has the block written to a new place, even if none of its counts change. */
 extern int shadow_touch (struct shadow *, uint64_t index);
 /* Like shadow_take, but takes no clusters. */

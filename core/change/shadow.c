@@ -227,18 +227,6 @@ shadow_touch (struct shadow *s, uint64_t index)
 
 /* --- counts --- */
 
-int
-shadow_count (struct shadow *s, uint64_t cluster, uint64_t *count)
-{
-  const uint64_t index = cluster >> s->block_bits;
-
-  if (shadow_load (s, index) == -1)
-    return -1;
-  *count = refblock_get (s->blocks[index].now, s->h->refcount_order,
-                         shadow_within (s, cluster));
-  return 0;
-}
-
 static int
 set_count (struct shadow *s, uint64_t cluster, uint64_t count)
 {

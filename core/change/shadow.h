@@ -36,7 +36,6 @@ extern int shadow_corrupt (struct shadow *, const char *fmt, ...)
 
 /* --- refcounts; cluster numbers --- */
 
-extern int shadow_count (struct shadow *, uint64_t cluster, uint64_t *count);
 /* Increments or decrements the refcounts of the N clusters from FIRST on.  Drop
  * references first, then add some, so that no refcount is ever higher than before and
  * after. */

@@ -172,7 +172,7 @@ shadow_correct_l2 (struct shadow *s, struct be64 *l2, bool as_counted)
     correct = entry & ~QCOW2_OFLAG_COPIED;
     offset = entry & QCOW2_L2_OFFSET_MASK;
     if (as_counted && offset != 0 && !(entry & QCOW2_OFLAG_COMPRESSED)) {
-      if (shadow_count_fast (s, offset >> s->h->cluster_bits, &count) == -1)
+      if (shadow_count (s, offset >> s->h->cluster_bits, &count) == -1)
         return -1;
       if (count == 1)
         correct |= QCOW2_OFLAG_COPIED;
