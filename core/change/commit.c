@@ -145,12 +145,9 @@ static int
 zero_below (const struct commit *c, uint64_t count, uint64_t offset)
 {
   const struct base *b = c->base;
-  int r;
 
-  if (b->to)
-    return export_zero (b->to, count, offset, REQUEST_MAY_TRIM, false);
-  r = (c->options->discard ? storage_punch : storage_zero) (b->file, offset, count);
-  return r == 0 ? storage_write_zeros (b->file, offset, count) : r == 1 ? 0 : -1;
+  return b->to ? export_zero (b->to, count, offset, REQUEST_MAY_TRIM, false)
+    : storage_make_zeros (b->file, c->options->discard, offset, count);
 }
 
 static int

@@ -116,14 +116,11 @@ static int
 erase_raw (struct storage *raw, uint64_t count, uint64_t offset)
 {
   uint64_t len;
-  int r;
 
   for (; count > 0; offset += len, count -= len) {
     len = count;
-    if (storage_hole (raw, offset, &len))
-      continue;
-    r = storage_punch (raw, offset, len);
-    if (r == -1 || (r == 0 && storage_write_zeros (raw, offset, len) == -1))
+    if (!storage_hole (raw, offset, &len) &&
+        storage_make_zeros (raw, true, offset, len) == -1)
       return -1;
   }
   return 0;

@@ -135,10 +135,9 @@ newdevice_zero (struct storage *s, uint64_t offset, uint64_t end,
 
   for (; offset < end; offset += len) {
     len = min64 (end - offset, longest - offset % longest);
-    r = how == NEWDEVICE_WRITE ? 0
-      : (how == NEWDEVICE_FREE ? storage_punch : storage_zero) (s, offset, len);
-    if (r == -1 || (r == 0 && storage_write_zeros (s, offset, len) == -1) ||
-        watch->advance (watch->opaque, len) == -1)
+    r = how == NEWDEVICE_WRITE ? storage_write_zeros (s, offset, len)
+      : storage_make_zeros (s, how == NEWDEVICE_FREE, offset, len);
+    if (r == -1 || watch->advance (watch->opaque, len) == -1)
       return -1;
   }
   return 0;

@@ -132,18 +132,6 @@ resize_check (const struct image *image,
 
 /* --- the external data file --- */
 
-/* Makes [FROM, TO) of the data file zeros; all of it lies within the file. */
-static int
-zero_data (struct resize *r, uint64_t from, uint64_t to)
-{
-  struct storage *data = r->image->data;
-  const int punched = storage_punch (data, from, to - from);
-
-  if (punched != 0)
-    return punched == 1 ? 0 : -1;
-  return storage_write_zeros (data, from, to - from);
-}
-
 /* Gives the data file the size of the disk, unless it is longer.  Added space becomes
  * zeros in a raw data file; in other data files nothing points to it.  All is durable
  * before the image changes. */
@@ -157,7 +145,8 @@ prepare_data_file (struct resize *r)
   if (data == NULL)
     return 0;
   to = min64 (storage_size (data), r->fill << r->h->cluster_bits);
-  if (image_data_is_raw (r->image) && from < to && zero_data (r, from, to) == -1)
+  if (image_data_is_raw (r->image) && from < to &&
+      storage_make_zeros (data, true, from, to - from) == -1)
     return -1;
   if (storage_size (data) < r->options->size &&
       storage_truncate (data, r->options->size) == -1)

@@ -462,6 +462,14 @@ storage_zero (struct storage *s, uint64_t offset, uint64_t count)
   return r == 0 ? zero_by_hole (s, offset, count) : r;
 }
 
+int
+storage_make_zeros (struct storage *s, bool frees, uint64_t offset, uint64_t count)
+{
+  const int r = (frees ? storage_punch : storage_zero) (s, offset, count);
+
+  return r == 0 ? storage_write_zeros (s, offset, count) : r == 1 ? 0 : -1;
+}
+
 /* Zeros that were found are relied on from now on: as good as a change. */
 uint64_t
 storage_find_zeros (struct storage *s, uint64_t offset, uint64_t count)

@@ -204,6 +204,10 @@ extern int storage_discard (struct storage *, uint64_t offset, uint64_t count);
  * without freeing its space (ENOSPC: it reads as zeros, but may lack space).  Returns the
  * same as storage_punch. */
 extern int storage_zero (struct storage *, uint64_t offset, uint64_t count);
+/* Makes the range, which must be within the file, read as zeros, in one of these ways (FREES:
+ * the first one), or if the host cannot do it, by writing them.  Returns 0, or -1. */
+extern int storage_make_zeros (struct storage *, bool frees, uint64_t offset,
+                               uint64_t count);
 
 /* How many of COUNT bytes from OFFSET on read as zeros, as far as storage of a fixed size
  * says so at once?  The caller may rely on that: it lasts once a sync has followed. */
