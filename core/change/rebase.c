@@ -43,7 +43,6 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/printable.h"
 #include "util/remedy.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
@@ -348,27 +347,18 @@ copy_all (const struct disk_inside *in, struct layers *next, const struct disk_o
 /* --- is it allowed? --- */
 
 static int
-check_snapshots (const struct disk_inside *in, const struct image *image,
-                 const struct disk_options *o, const struct rebase *to)
+check_snapshots (const struct disk_inside *in, const struct disk_options *o,
+                 const struct rebase *to)
 {
   char name[PRINTABLE_SIZE (64)];
-  const struct snapshot *s;
-  unsigned i;
   int r;
 
-  if (!is_flatten (to) && image->snapshots.n > 0)
+  if (!is_flatten (to) && in->view->image->snapshots.n > 0)
     return refuse (o, to, "it has internal snapshots, which may show its backing file",
                    "");
-  for (i = 0; i < image->snapshots.n; i++) {
-    s = &image->snapshots.list[i];
-    r = snapbelow_needs (in->view->layers, in->map, o->l2_slice, s);
-    if (r == -1)
-      return -1;
-    if (r == 1)
-      return refuse (o, to, "an internal snapshot needs the backing file: ",
-                     printable (s->name, strlen (s->name), name, sizeof name));
-  }
-  return 0;
+  r = snapbelow_needs (in->view->layers, in->map, o->l2_slice, name);
+  return r == 1 ? refuse (o, to, "an internal snapshot needs the backing file: ", name)
+    : r;
 }
 
 /* A raw data file contains all of the disk. */
@@ -452,7 +442,7 @@ rebase (struct relinking *r)
   if (disk_why_fixed (r->d))
     return refuse (r->o, r->to, disk_why_fixed (r->d), "");
   if (check_data_file (image, r->o, r->to) == -1 ||
-      check_snapshots (&in, image, r->o, r->to) == -1 ||
+      check_snapshots (&in, r->o, r->to) == -1 ||
       backlink_check (image->file, &image->header, &link) == -1)
     return -1;
   /* Ask before this: it writes to an image that is dirty or has bitmaps. */

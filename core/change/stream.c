@@ -47,7 +47,6 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/memory.h"
-#include "util/printable.h"
 #include "util/report.h"
 #include "image/backlink.h"
 #include "request/copyup.h"
@@ -86,23 +85,13 @@ static int
 check_snapshots (struct disk *d, bool whole)
 {
   const struct disk_inside in = disk_inside (d);
-  const struct snapshots *all = &in.view->image->snapshots;
   char name[PRINTABLE_SIZE (64)];
   int r;
 
-  if (all->n > 0 && !whole)
+  if (in.view->image->snapshots.n > 0 && !whole)
     return refuse (d, "it has internal snapshots, which may show the files that go", "");
-  for (uint32_t i = 0; i < all->n; i++) {
-    const struct snapshot *s = &all->list[i];
-
-    r = snapbelow_needs (in.view->layers, in.map, disk_get_options (d)->l2_slice, s);
-    if (r == -1)
-      return -1;
-    if (r == 1)
-      return refuse (d, "an internal snapshot needs them: ",
-                     printable (s->name, strlen (s->name), name, sizeof name));
-  }
-  return 0;
+  r = snapbelow_needs (in.view->layers, in.map, disk_get_options (d)->l2_slice, name);
+  return r == 1 ? refuse (d, "an internal snapshot needs them: ", name) : r;
 }
 
 static int
