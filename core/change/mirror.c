@@ -47,6 +47,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "request/dirtyset.h"
 #include "disk/export.h"
@@ -590,11 +591,10 @@ open_record (struct mirror *m, uint64_t granularity)
   pieces = max64 (div_up (m->size, UINT64_C (1) << m->granularity_bits), 1);
   m->live = dirtyset_new (pieces, m->granularity_bits);
   m->round = dirtyset_new (pieces, m->granularity_bits);
-  m->buf = malloc (BUFFER);
-  if (m->live && m->round && m->buf && disk_record (m->disk, m->live) == 0)
-    m->recording = true;
-  else if (m->live == NULL || m->round == NULL || m->buf == NULL)
-    report_error ("%s: out of memory", target_path (m));
+  m->buf = memory_get (BUFFER);
+  if (m->live == NULL || m->round == NULL)
+    report_error ("%s: no memory for the record of changes: %m", target_path (m));
+  m->recording = m->live && m->round && m->buf && disk_record (m->disk, m->live) == 0;
   return m->recording ? 0 : -1;
 }
 
@@ -646,12 +646,10 @@ begin (struct mirror *m, const struct mirror_options *o)
 int
 mirror_begin (struct disk *d, const struct mirror_options *o, struct mirror **ret)
 {
-  struct mirror *m = calloc (1, sizeof *m);
+  struct mirror *m = memory_new (1, sizeof *m);
 
-  if (m == NULL) {
-    report_error ("calloc: %m");
+  if (m == NULL)
     return -1;
-  }
   m->disk = d;
   m->target = o->target;
   if (begin (m, o) == 0) {

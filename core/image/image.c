@@ -21,8 +21,8 @@
  * image of its own, and those that are in use share what lasts (the base).
  *
  * Locks: none.  One thread at a time opens, loads and locks an image (that which takes the
- * steps of the disk to which it belongs); requests only read the fields.  Owners are
- * atomic.
+ * steps of the disk to which it belongs; or if a commit writes it, whoever ends that: see
+ * commit.c); requests only read the fields.  Owners and the role are atomic.
  */
 
 #include <config.h>
@@ -53,7 +53,7 @@ struct image_base {
   uint64_t most_places;         /* 0, or the limit */
   bool is_durable;              /* storage_forget_cache was called */
   bool locked;                  /* if not, no program is kept out */
-  enum image_role role;
+  _Atomic enum image_role role;
   unsigned owners;              /* generations; atomic */
 };
 

@@ -79,8 +79,6 @@ struct storage {
   /* Fixed after opening: no lock. */
   const struct storage_ops *ops;
   char *path;                   /* name for messages; storage_close frees it */
-  atomic_bool writable;         /* set later by storage_become_writable */
-  const char *why_readonly;     /* NULL: the file is just not writable */
   bool regular;                 /* otherwise only others can change its size */
   const struct storage_hooks *hooks;
   bool unsafe;                  /* STORAGE_CACHE_UNSAFE */
@@ -88,6 +86,8 @@ struct storage {
   /* Atomics.  Each transfer looks at some of them, so those that transfers change are
    * written only if their value differs: threads share the cache line. */
   _Atomic uint64_t size;
+  atomic_bool writable;         /* storage_become_writable sets it, others read meanwhile */
+  _Atomic (const char *) why_readonly;  /* the same; NULL: the file is just not writable */
   atomic_bool no_punch, no_zero, no_zero_at_once, no_allocate;     /* not supported */
   _Atomic uint64_t syncs;       /* number of syncs that have begun */
   _Atomic uint64_t awaited;     /* number of the sync that covers the last change */
