@@ -90,25 +90,30 @@ open_fd (const char *path, const struct storage_options *opts, bool claim, bool 
   return fd;
 }
 
+/* Undoes the O_NONBLOCK of open_fd. */
+static int
+let_block (const char *path, int fd)
+{
+  const int flags = fcntl (fd, F_GETFL);
+
+  if (flags != -1 && fcntl (fd, F_SETFL, flags & ~O_NONBLOCK) == 0)
+    return 0;
+  report_error ("%s: fcntl: %m", path);
+  return -1;
+}
+
 /* Asks the host what FD is, and sets the fields of F that depend on it. */
 static int
 examine (struct hostfile *f)
 {
   struct stat st;
-  int flags;
 
   if (fstat (f->fd, &st) == -1) {
     report_error ("%s: fstat: %m", f->s.path);
     return -1;
   }
-  if (check_kind (f->s.path, &st) == -1)
+  if (check_kind (f->s.path, &st) == -1 || let_block (f->s.path, f->fd) == -1)
     return -1;
-
-  flags = fcntl (f->fd, F_GETFL);
-  if (flags == -1 || fcntl (f->fd, F_SETFL, flags & ~O_NONBLOCK) == -1) {
-    report_error ("%s: fcntl: %m", f->s.path);
-    return -1;
-  }
 
   f->s.regular = S_ISREG (st.st_mode);
   if (f->s.regular) {
@@ -174,7 +179,7 @@ check_same (const struct hostfile *f, int fd)
 
   if (fstat (fd, &st) == 0 && S_ISREG (st.st_mode) == f->s.regular &&
       (f->s.regular ? st.st_dev == f->dev && st.st_ino == f->ino : st.st_rdev == f->dev))
-    return fcntl (fd, F_SETFL, fcntl (fd, F_GETFL) & ~O_NONBLOCK);
+    return let_block (f->s.path, fd);
   report_error ("%s: cannot open for writing: it is another file now", f->s.path);
   errno = ESTALE;
   return -1;
