@@ -8,11 +8,14 @@
 #   c.refuses(TEXT, ...)            fails unless the error's desc has this text
 #   c.events                        that came before an answer
 #   h = connect(PATH, EXPORT)       libnbd's handle, with base:allocation
+#   w = Writers(URI, PATH).start()  clients that write while the disk changes
 #   both = Both(SOCKETS, TMP)       clients of the servers that start_both starts
 #   both.ask(...), both.get(...)    as above, if both give the same answer
 
 import json
+import random
 import socket
+import threading
 
 import nbd
 
@@ -158,3 +161,64 @@ class Both:
 
     def until_status(self, *states):
         return self.compare(states, lambda c: c.until_status(*states))
+
+
+class Writers:
+    """N clients that write in the first PART bytes of their shares of the disk, from start to
+    rest, and compare what they read with a model, which begins as the raw image at PATH."""
+    def __init__(self, uri, path, n=4, part=None):
+        with open(path, "rb") as f:
+            self.model = bytearray(f.read())
+        self.path = path
+        self.share = len(self.model) // n // 512 * 512
+        self.part = part or self.share
+        self.stop, self.errors = threading.Event(), []
+        seed = random.randrange(1 << 32)
+        print("seed of the writers:", seed, flush=True)
+        self.rngs = [random.Random(seed + i) for i in range(n)]
+        self.handles = [nbd.NBD() for _ in range(n)]
+        for h in self.handles:
+            h.connect_uri(uri)
+
+    def start(self):
+        self.stop.clear()
+        self.threads = [threading.Thread(target=self.work, args=x, daemon=True)
+                        for x in enumerate(zip(self.handles, self.rngs))]
+        for t in self.threads:
+            t.start()
+        return self
+
+    def work(self, i, client):
+        h, rng = client
+        def place(size):
+            return i * self.share + 512 * rng.randrange((self.part - size) // 512)
+        try:
+            while not self.stop.is_set():
+                size = 512 * rng.randrange(1, 256)
+                at = place(size)
+                data = bytes([rng.randrange(1, 256)]) * size
+                if rng.randrange(8) == 0:
+                    data = bytes(size)
+                    h.zero(size, at)
+                else:
+                    h.pwrite(data, at)
+                self.model[at:at + size] = data
+                at = place(size)
+                assert h.pread(size, at) == self.model[at:at + size], (at, size)
+        except Exception as e:
+            self.errors.append(e)
+
+    def rest(self):
+        self.stop.set()
+        for t in self.threads:
+            t.join()
+        assert not self.errors, self.errors
+
+    def end(self):
+        """All that was written is flushed, and checked; the model is at PATH."""
+        self.rest()
+        for h in self.handles:
+            h.flush()
+            assert h.pread(len(self.model), 0) == self.model
+        with open(self.path, "wb") as f:
+            f.write(self.model)

@@ -27,14 +27,12 @@ make_one ()
 make_one ours
 make_one theirs
 
+qemu-img convert -f qcow2 -O raw "$tmp/ours/a.qcow2" "$tmp/model.raw"
 start_both_served a.qcow2 node0
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$uri" <<'PY'
-import random
 import sys
-import threading
-import nbd
-from qmp import Both
+from qmp import Both, Writers
 
 sockdir, tmp, uri = sys.argv[1:]
 both = Both(sockdir, tmp)
@@ -77,29 +75,7 @@ refuses("not the top", "b", node="node1")
 ours.get("blockdev-del", node_name="alone")
 
 # While clients write.
-model = bytearray(b"\5" * (8 << 20))
-SHARE = 2 << 20
-stop, errors = threading.Event(), []
-def connect():
-    h = nbd.NBD()
-    h.connect_uri(uri)
-    return h
-def writer(n, h):
-    rng = random.Random(n)
-    try:
-        while not stop.is_set():
-            size = 512 * rng.randrange(1, 128)
-            at = n * SHARE + 512 * rng.randrange((SHARE - size) // 512)
-            data = bytes([rng.randrange(1, 256)]) * size
-            h.pwrite(data, at)
-            model[at:at + size] = data
-            assert h.pread(size, at) == data
-    except Exception as e:
-        errors.append(e)
-clients = [connect() for _ in range(4)]
-threads = [threading.Thread(target=writer, args=x) for x in enumerate(clients)]
-for t in threads:
-    t.start()
+writers = Writers(uri, tmp + "/model.raw").start()
 both.get("blockdev-snapshot", node="node0", overlay="b")
 same("blockdev-del", node_name="b")
 same("blockdev-snapshot", node="b", overlay="b")
@@ -109,17 +85,9 @@ ours.refuses("cannot have others", "transaction", actions=[snapshot, {"type": "a
                                                                       "data": {}}])
 ours.get("transaction", actions=[snapshot])
 ours.get("query-named-block-nodes")
-stop.set()
-for t in threads:
-    t.join()
-assert not errors, errors
+writers.end()
 names = [n["node-name"] for n in ours.get("query-named-block-nodes")]
 assert names == ["c", "b", "node0", "node1", "short", "r", "other"], names
-for h in clients:
-    h.flush()
-assert connect().pread(8 << 20, 0) == model
-with open(tmp + "/model.raw", "wb") as f:
-    f.write(model)
 PY
 
 kill9_nbdkit

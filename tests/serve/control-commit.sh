@@ -114,41 +114,16 @@ helper_pids+=($!)
 reader=$!
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$uri" "$d" "$reader" <<'PY'
 import os
-import random
 import signal
 import sys
-import threading
-import nbd
-from qmp import Client
+from qmp import Client, Writers
 
 c, uri, d, reader = Client(sys.argv[1]), *sys.argv[2:]
-model = bytearray(open(d + "/model.raw", "rb").read())
-stop = threading.Event()
-errors = []
-
-def work(start, end):
-    h = nbd.NBD()
-    h.connect_uri(uri)
-    rng = random.Random()
-    try:
-        while not stop.is_set():
-            size = 512 * rng.randrange(1, 200)
-            at = start + 512 * rng.randrange((end - start - size) // 512)
-            if rng.randrange(4) == 0:
-                model[at:at + size] = bytes([rng.randrange(1, 256)]) * size
-                h.pwrite(bytes(model[at:at + size]), at)
-            else:
-                assert h.pread(size, at) == model[at:at + size], at
-        h.flush()
-    except Exception as e:
-        errors.append(e)
 
 def files():
     return [os.path.basename(n["file"]) for n in c.get("query-named-block-nodes")]
 
-threads = [threading.Thread(target=work, args=(i << 23, (i + 1) << 23)) for i in (0, 1)]
-for t in threads:
-    t.start()
+writers = Writers(uri, d + "/model.raw", 2).start()
 c.refuses("lock", "block-commit", device="disk", job_id="j", top_node="node1")
 c.refuses("PID " + reader, "block-commit", device="disk", job_id="j", top_node="node1")
 os.kill(int(reader), signal.SIGKILL)
@@ -170,11 +145,7 @@ for top, gone in ("node2", "b1.qcow2"), ("node1", "b2.qcow2"):
     assert gone not in files(), files()
     os.unlink(d + "/" + gone)
 assert files() == ["b3.qcow2", "b0.qcow2"], files()
-stop.set()
-for t in threads:
-    t.join()
-assert not errors, errors
-open(d + "/model.raw", "wb").write(model)
+writers.end()
 PY
 kill9_nbdkit
 check_clean "$d/b0.qcow2"

@@ -17,53 +17,23 @@ qemu-io -f qcow2 -c 'write -P 5 0 8M' "$d/base.qcow2"
 qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 "$d/a.qcow2"
 qemu-img create -q -f qcow2 -u -b a.qcow2 -F qcow2 "$d/short.qcow2" 4M
 make_image "$d/alone.qcow2" 8M
+qemu-img convert -f qcow2 -O raw "$d/a.qcow2" "$d/model.raw"
 start_nbdkit control="$sockdir/qmp" "$d/a.qcow2"
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$uri" "$d" <<'PY'
 import os
-import random
 import subprocess
 import sys
-import threading
-import nbd
-from qmp import Client
+from qmp import Client, Writers
 
 c = Client(sys.argv[1])
 uri, d = sys.argv[2:4]
-model = bytearray(b"\5" * (8 << 20))
-SHARE = 2 << 20
 
-def connect():
-    h = nbd.NBD()
-    h.connect_uri(uri)
-    return h
-
-def writer(n, h, stop, errors):
-    rng = random.Random(n)
-    try:
-        while not stop.is_set():
-            size = 512 * rng.randrange(1, 128)
-            at = n * SHARE + 512 * rng.randrange((SHARE - size) // 512)
-            data = bytes([rng.randrange(1, 256)]) * size
-            h.pwrite(data, at)
-            model[at:at + size] = data
-            assert h.pread(size, at) == data
-    except Exception as e:
-        errors.append(e)
-
-def write_for(seconds, action):
+def write_during(action):
     """Clients write while something happens."""
-    stop, errors = threading.Event(), []
-    threads = [threading.Thread(target=writer, args=(n, h, stop, errors))
-               for n, h in enumerate(clients)]
-    for t in threads:
-        t.start()
-    for _ in range(seconds):
-        action()
-    stop.set()
-    for t in threads:
-        t.join()
-    assert not errors, errors
+    writers.start()
+    action()
+    writers.rest()
 
 def shown(name):
     """What qemu-img reads; it needs the lock of a reader."""
@@ -83,12 +53,12 @@ def files():
 def snapshot(name, **more):
     return dict({"snapshot_file": d + "/" + name}, **more)
 
-clients = [connect() for _ in range(4)]
-write_for(1, lambda: c.get("blockdev-snapshot-sync", device="disk", **snapshot("b.qcow2")))
-instant = bytes(model)
+writers = Writers(uri, d + "/model.raw")
+write_during(lambda: c.get("blockdev-snapshot-sync", device="disk", **snapshot("b.qcow2")))
+instant = bytes(writers.model)
 c.get("blockdev-snapshot-sync", **snapshot("c.qcow2", node_name="node2",
                                            snapshot_node_name="new"))
-write_for(1, lambda: c.get("query-block"))
+write_during(lambda: c.get("query-block"))
 assert shown("b.qcow2") == instant
 assert is_locked("b.qcow2") and is_locked("c.qcow2")
 names = [(n["node-name"], os.path.basename(n["file"]))
@@ -100,8 +70,8 @@ assert names == [("new", "c.qcow2"), ("node2", "b.qcow2"), ("node0", "a.qcow2"),
 subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-o", "cluster_size=4k",
                 "-b", "c.qcow2", "-F", "qcow2", "-u", d + "/d.qcow2", "8M"], check=True)
 c.get("blockdev-snapshot-sync", device="disk", mode="existing", **snapshot("d.qcow2"))
-write_for(1, lambda: c.get("block-dirty-bitmap-add", node="disk", name="b",
-                           persistent=True))
+write_during(lambda: c.get("block-dirty-bitmap-add", node="disk", name="b",
+                              persistent=True))
 
 # What is not possible.
 before = files()
@@ -125,12 +95,8 @@ refuses("does not name", device="disk", **snapshot("alone.qcow2", mode="existing
 refuses("data of its own", device="disk", **snapshot("c.qcow2", mode="existing"))
 refuses("lock", device="disk", **snapshot("d.qcow2", mode="existing"))
 
-write_for(1, lambda: c.get("query-block"))
-for h in clients:
-    h.flush()
-assert connect().pread(8 << 20, 0) == model
-with open(d + "/model.raw", "wb") as f:
-    f.write(model)
+write_during(lambda: c.get("query-block"))
+writers.end()
 PY
 
 kill9_nbdkit

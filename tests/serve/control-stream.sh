@@ -28,62 +28,13 @@ qemu-img convert -f qcow2 -O raw "$d/top.qcow2" "$d/model.raw"
 
 cat > "$tmp/client.py" <<'PY'
 import os
-import random
-import threading
-import nbd
+import qmp
 from qmp import Client
 
 SIZE = 32 << 20
 
-class Writers:
-    """Clients that write, each its share, while the disk changes; a model of the disk."""
-    def __init__(self, uri, path, n=3):
-        with open(path, "rb") as f:
-            self.model = bytearray(f.read())
-        self.path = path
-        self.stop = threading.Event()
-        self.errors = []
-        self.handles = []
-        for i in range(n):
-            h = nbd.NBD()
-            h.connect_uri(uri)
-            self.handles.append(h)
-        self.share = SIZE // n // 512 * 512
-        self.part = 2 << 20         # of it: the rest has to be copied
-        self.threads = [threading.Thread(target=self.work, args=(i, h), daemon=True)
-                        for i, h in enumerate(self.handles)]
-        for t in self.threads:
-            t.start()
-
-    def work(self, i, h):
-        rng = random.Random()
-        try:
-            while not self.stop.is_set():
-                size = 512 * rng.randrange(1, 256)
-                at = i * self.share + 512 * rng.randrange((self.part - size) // 512)
-                if rng.randrange(8) == 0:
-                    data = bytes(size)
-                    h.zero(size, at)
-                else:
-                    data = bytes([rng.randrange(1, 256)]) * size
-                    h.pwrite(data, at)
-                self.model[at:at + size] = data
-                at = i * self.share + 512 * rng.randrange((self.part - size) // 512)
-                assert h.pread(size, at) == self.model[at:at + size], (at, size)
-        except Exception as e:
-            self.errors.append(e)
-
-    def end(self):
-        """All that was written is flushed, and checked."""
-        self.stop.set()
-        for t in self.threads:
-            t.join()
-        assert not self.errors, self.errors
-        for h in self.handles:
-            h.flush()
-            assert h.pread(SIZE, 0) == self.model
-        with open(self.path, "wb") as f:
-            f.write(self.model)
+def Writers(uri, path):
+    return qmp.Writers(uri, path, 3, part=2 << 20).start()    # the rest has to be copied
 
 def pause_after(c, progress):
     """The job, which is slow, is in its midst, and stays there."""
