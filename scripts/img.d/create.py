@@ -101,7 +101,7 @@ def parameters_of(given, size):
         if key == "data_file":
             value = images.check_name(value)
             if "/" in value:
-                value = path_of_data(value)
+                value = images.path_of(value)
         if PARAMETER[key]:
             found.append("%s=%s" % (PARAMETER[key], value))
     check_backing(given)
@@ -109,10 +109,6 @@ def parameters_of(given, size):
         found += ["backing-file=" + given["backing_file"],
                   "backing-format=" + given["backing_fmt"]]
     return found
-
-
-def path_of_data(name):
-    return name if images.is_uri(name) else os.path.abspath(images.check_name(name))
 
 
 # --- New files.
@@ -155,7 +151,7 @@ class NewFile:
             except OSError as e:
                 raise Failure("%s: %s" % (image.given, e.strerror)) from None
         programs.remove_at_end(self.name, image.given,
-                               data_file and path_of_data(data_file))
+                               data_file and images.path_of(data_file))
 
     def replaces(self):
         """Is there something that would be lost?"""

@@ -209,6 +209,16 @@ def check_name(name):
                   "contains a colon) or an NBD URI" % (shown, scheme, shown))
 
 
+def path_of(name):
+    """The same, from any directory; the secrets of a URI will not be shown."""
+    name = check_name(name)
+    if not is_uri(name):
+        return os.path.abspath(name)
+    import publicname
+    programs.hide(name, publicname.shown(name))
+    return name
+
+
 class Image:
     """An image that exists, or will.  PARAMETERS are those for opening it that do not
     depend on what is done with it.  SECRETS: of the encrypted ones of its chain, from the
@@ -221,8 +231,7 @@ class Image:
         if self.uri:
             import publicname
             self.given = publicname.shown(name)
-            programs.hide(name, self.given)
-        self.path = self.name if self.uri else os.path.abspath(self.name)
+        self.path = path_of(name)
         self.secrets = secrets
         self.share = share
         self.allow_uri = allow_uri
@@ -338,8 +347,7 @@ def taken_instead(given):
         if value is not None and parameter == "backing-format" and value not in FORMATS:
             raise Failure("--image-opts: %s: only qcow2 and raw are supported" % key)
         if value is not None and parameter != "backing-format":
-            value = check_name(value)
-            value = value if is_uri(value) else os.path.abspath(value)
+            value = path_of(value)
         if value is not None:
             found.append("%s=%s" % (parameter, value))
     return found
