@@ -338,6 +338,13 @@ change (struct commit *c, struct image *fresh)
   return r;
 }
 
+/* The base as the file says, when all is durable in it.  NULL: reported. */
+static struct image *
+read_base (const struct base *b)
+{
+  return image_again (disk_inside (b->disk).view->image);
+}
+
 /* The disk goes on with the base as the file says now.  1: and nobody sees it any more
  * as it was before; then it is closed, if it ENDS.  0: an export does; at last its
  * client closes it. */
@@ -446,6 +453,38 @@ renew_base (struct commit *c)
   return image_is_alone (b->image) ? 0 : refuse_used (c);
 }
 
+/* An earlier commit could not end: nothing of what it had written could be made durable, or
+ * there was no memory.  The disk still has the base as it was before, and that commit's
+ * goes on.  Does now what was left then, and goes on with the base at rest. */
+static int
+end_earlier (struct commit *c)
+{
+  struct base *const b = c->base;
+  struct base *const earlier = layers_whose_end (c->stack, c->what.base, close_base);
+  int r;
+
+  if (earlier == NULL)
+    return refuse_used (c);
+  if (sync_below (earlier) == -1)
+    return refuse_below (c, errno, storage_may_try_again (errno)
+                         ? "an earlier commit has failed, and there is still no space or "
+                         "memory for what it has written"
+                         : "an earlier commit has failed because metadata could not be "
+                         "written: the server must be started again");
+  r = renew (c, read_base (earlier), earlier);
+  c->base = b;
+  if (r == -1)
+    return -1;
+  image_close (b->image);
+  b->image = image_ref (layers_image (c->stack, c->what.base));
+  if (r == 0)
+    return refuse_used (c);
+  image_close (c->locked);      /* it stays locked, for this commit */
+  c->locked = NULL;
+  b->locked = true;
+  return 0;
+}
+
 /* The lock comes first: QEMU's, too, are taken before anything changes. */
 static int
 lock_qcow2 (struct commit *c)
@@ -453,8 +492,8 @@ lock_qcow2 (struct commit *c)
   struct base *b = c->base;
   const bool written = storage_is_writable (b->file);
 
-  if (image_role (b->image) == IMAGE_WRITER)
-    return refuse_used (c);
+  if (image_role (b->image) == IMAGE_WRITER && end_earlier (c) == -1)
+    return -1;
   if (image_become_writable (b->image) == -1)
     return -1;
   if (image_why_readonly (b->image))
@@ -690,13 +729,6 @@ close_from (struct commit *c)
   c->from.cluster_cache = NULL;
 }
 
-/* The base as the file says, when all is durable in it.  NULL: reported. */
-static struct image *
-read_base (const struct commit *c)
-{
-  return image_again (disk_inside (c->base->disk).view->image);
-}
-
 /* Brings it to rest, if nobody sees it as it was. */
 static int
 settle_base (struct commit *c)
@@ -708,7 +740,7 @@ settle_base (struct commit *c)
     return -1;
   if (b->disk == NULL)
     return 0;
-  return renew (c, read_base (c), b) == -1 ? -1 : 0;
+  return renew (c, read_base (c->base), b) == -1 ? -1 : 0;
 }
 
 int
@@ -724,14 +756,14 @@ commit_finish (struct commit *c)
   return c->changed ? 0 : -1;
 }
 
-/* The disk goes on with a base that contains a part of the data.  If that is not
- * possible, its clusters wait until the disk is closed. */
+/* The disk goes on with a base that contains a part of the data.  If that is not possible,
+ * its clusters wait until the next commit (end_earlier), or until the disk is closed. */
 static void
 give_up (struct commit *c)
 {
   report_silence (true);
   if (c->base->disk && sync_below (c->base) == 0)
-    change (c, read_base (c));
+    change (c, read_base (c->base));
   report_silence (false);
 }
 

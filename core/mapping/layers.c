@@ -179,6 +179,12 @@ layers_when_gone (struct layers *s, unsigned i, void (*gone) (void *), void *opa
   s->layers[i]->gone = gone;
 }
 
+void *
+layers_whose_end (const struct layers *s, unsigned i, void (*gone) (void *))
+{
+  return s->layers[i]->gone == gone ? s->layers[i]->opaque : NULL;
+}
+
 struct layers *
 layers_over (struct image *top, struct image *second, const struct layers *below,
              unsigned from)

@@ -46,6 +46,9 @@ extern bool layers_is_shared (const struct layers *, unsigned i);
  * one.  Call it once for a layer. */
 extern void layers_when_gone (struct layers *, unsigned i, void (*gone) (void *opaque),
                               void *opaque);
+/* OPAQUE of that, if GONE will be called; else NULL. */
+extern void *layers_whose_end (const struct layers *, unsigned i,
+                               void (*gone) (void *opaque));
 
 extern unsigned layers_count (const struct layers *);
 /* NULL: a raw file. */
