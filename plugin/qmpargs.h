@@ -19,8 +19,8 @@ struct qmp_error {
 /* Sets the error, unless there is one, and returns -1. */
 extern int qmp_refuse (struct qmp_error *, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 2, 3)));
-/* After report_watch: refuses, unless WELL, in the core's words for the first error, or in
- * those for errno.  Returns 0 or -1. */
+/* After report_watch: refuses, unless WELL, in the core's words for the first error, or
+ * in those for errno.  Returns 0 or -1. */
 extern int qmp_refuse_unless (bool well, struct qmp_error *);
 extern void qmp_error_free (struct qmp_error *);
 
@@ -48,8 +48,8 @@ extern bool qmpargs_flag (const json_t *arguments, const char *key);
 
 /* Is it what QEMU accepts as the name of a new job or node? */
 extern bool qmpargs_is_id (const char *);
-/* For the name of a file, which may become that of a backing file: it is absolute, and has no
- * control characters.  WHERE, KEY: its argument.  -1: refused. */
+/* For the name of a file, which may become that of a backing file: it is absolute, and
+ * has no control characters.  WHERE, KEY: its argument.  -1: refused. */
 extern int qmpargs_check_path (const char *path, const char *where, const char *key,
                                struct qmp_error *);
 

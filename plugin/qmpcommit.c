@@ -152,9 +152,10 @@ check_top (const struct job_command *c, unsigned top, const char *name)
   const char *why = disk_why_fixed (c->target.disk);
 
   if (top == 0)
-    return qmp_refuse (c->e, name ? "'backing-file' specified, but 'top' is the active layer"
-                       : "The active layer cannot be committed while it is served: take an "
-                       "external snapshot first, and commit the layer below it");
+    return qmp_refuse (c->e, name
+                       ? "'backing-file' specified, but 'top' is the active layer"
+                       : "The active layer cannot be committed while it is served: take "
+                       "an external snapshot first, and commit the layer below it");
   if (why)
     return qmp_refuse (c->e, "Node '%s' is read-only: %s", c->device, why);
   if (name && name[0] == '\0')

@@ -369,7 +369,8 @@ jobs_start (struct job_command *c, const struct job_kind *kind, void *opaque)
   struct job *j;
   int r;
 
-  if (jobs_check_idle (jobs, t, c->device, c->e) == -1 || check_id (jobs, id, c->e) == -1 ||
+  if (jobs_check_idle (jobs, t, c->device, c->e) == -1 ||
+      check_id (jobs, id, c->e) == -1 ||
       use_disk (t->disk, kind->writes, c->device, c->e) == -1)
     return -1;
   j = new_job (jobs, &c->settings, id, kind);

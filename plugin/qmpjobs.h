@@ -39,9 +39,9 @@ struct job_kind {
   /* After job-finalize, which may come long after `run': what `finish' needs.  Returns as
    * `run' does; calls job_step, but not job_fails.  NULL: nothing. */
   int (*prepare) (struct job *, void *opaque);
-  /* After `run' and `prepare' have returned 0; not after the job was cancelled.  Returns 0, or -1
-   * (reported; the client gets that text); with `prepare', -1 with EAGAIN: that is needed
-   * again. */
+  /* After `run' and `prepare' have returned 0; not after the job was cancelled.  Returns
+   * 0, or -1 (reported; the client gets that text); with `prepare', -1 with EAGAIN: that
+   * is needed again. */
   int (*finish) (struct job *, void *opaque);
   /* The job has ended, well or not, and its thread is gone; the disk is still open.  Frees
    * OPAQUE. */

@@ -10,7 +10,8 @@
  * The work is done in the job's thread; the last step, and what concerns nodes, in the
  * one that runs commands.  That step is short: the job's thread catches up before it, as
  * long as it takes.  If clients write faster than it copies, the job does not end, as in
- * QEMU, until they write less or it is cancelled.  The node stays in use as long as the job lasts.
+ * QEMU, until they write less or it is cancelled.  The node stays in use as long as the
+ * job lasts.
  *
  * Locks: see qmpjobs.c.
  */
@@ -245,15 +246,16 @@ read_arguments (struct job_command *c, struct mirror_options *o)
 {
   const char *mode = qmpargs_text (c->arguments, "copy-mode");
   struct job_settings *const s = &c->settings;
+  struct qmp_error *const e = c->e;
 
   if (mode && strcmp (mode, "write-blocking") == 0)
-    return qmp_refuse (c->e, "The copy-mode '%s' is not possible", mode);
+    return qmp_refuse (e, "The copy-mode '%s' is not possible", mode);
   if (mode && strcmp (mode, "background") != 0)
-    return qmp_refuse (c->e, "Parameter 'copy-mode' does not accept value '%s'", mode);
+    return qmp_refuse (e, "Parameter 'copy-mode' does not accept value '%s'", mode);
   return jobs_read_settings (c) == -1 ||
-    jobs_read_on_error (c->arguments, "on-source-error", &s->on_error, c->e) == -1 ||
-    jobs_read_on_error (c->arguments, "on-target-error", &s->on_write_error, c->e) == -1 ||
-    read_sync (qmpargs_text (c->arguments, "sync"), &o->sync, c->e) == -1 ? -1 : 0;
+    jobs_read_on_error (c->arguments, "on-source-error", &s->on_error, e) == -1 ||
+    jobs_read_on_error (c->arguments, "on-target-error", &s->on_write_error, e) == -1 ||
+    read_sync (qmpargs_text (c->arguments, "sync"), &o->sync, e) == -1 ? -1 : 0;
 }
 
 /* NULL: refused. */

@@ -101,7 +101,8 @@ check (const struct job_command *c)
   };
 
   for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
-    if (qmpargs_text (c->arguments, pairs[i][0]) && qmpargs_text (c->arguments, pairs[i][1]))
+    if (qmpargs_text (c->arguments, pairs[i][0]) &&
+        qmpargs_text (c->arguments, pairs[i][1]))
       return qmp_refuse (c->e, "'%s' and '%s' cannot be specified at the same time",
                          pairs[i][0], pairs[i][1]);
   return 0;
@@ -126,7 +127,8 @@ choose_base (const struct job_command *c, unsigned *base)
   if (node) {
     r = qmptarget_find_layer (c->host, &c->target, node, base, c->e);
     if (r == 0 || (r == 1 && *base == 0))
-      return qmp_refuse (c->e, "Node '%s' is not a backing image of '%s'", node, c->device);
+      return qmp_refuse (c->e, "Node '%s' is not a backing image of '%s'", node,
+                         c->device);
     return r == -1 ? -1 : 0;
   }
   if (bottom) {

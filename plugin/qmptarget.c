@@ -186,7 +186,8 @@ qmptarget_name_nodes (const struct qmp_host *host)
   struct qmp_nodes *const nodes = host->nodes;
 
   for (unsigned i = host->dir ? 0 : qmptarget_count (host->disk); i-- > 0; nodes->n++)
-    if (reserve_node (nodes) == -1 || (nodes->names[nodes->n] = text_new (NODE "%u", i)) == NULL) {
+    if (reserve_node (nodes) == -1 ||
+        (nodes->names[nodes->n] = text_new (NODE "%u", i)) == NULL) {
       report_error ("malloc: %m");
       return -1;
     }

@@ -164,8 +164,8 @@ class Both:
 
 
 class Writers:
-    """N clients that write in the first PART bytes of their shares of the disk, from start to
-    rest, and compare what they read with a model, which begins as the raw image at PATH."""
+    """N clients that write in the first PART bytes of their shares of the disk, from start
+    to rest, and compare what they read with a model: at first the raw image at PATH."""
     def __init__(self, uri, path, n=4, part=None):
         with open(path, "rb") as f:
             self.model = bytearray(f.read())

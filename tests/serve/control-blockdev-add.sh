@@ -86,13 +86,16 @@ add(driver="qcow2", node_name="t", file=file("DIR/nowhere"))
 add(driver="file", node_name="t", filename="DIR/nowhere/at/all")
 add(driver="qcow2", node_name="t", file=file("DIR/over.qcow2"), backing=3)
 add(driver="qcow2", node_name="t", file=file("DIR/over.qcow2"), backing="zz")
-both_refuse("qcow2", "blockdev-add", driver="qcow2", node_name="t", file=file("DIR/t.raw"))
+both_refuse("qcow2", "blockdev-add", driver="qcow2", node_name="t",
+            file=file("DIR/t.raw"))
 both_refuse("regular file", "blockdev-add", driver="file", node_name="t", filename="DIR/dir")
-both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t", file=file("DIR/a.qcow2"))
+both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t",
+            file=file("DIR/a.qcow2"))
 both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t", read_only=True,
             file=file("DIR/a.qcow2"))
 # (What is below the image is in use, too.)
-both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t", file=file("DIR/top.qcow2"))
+both_refuse("lock", "blockdev-add", driver="qcow2", node_name="t",
+            file=file("DIR/top.qcow2"))
 ours.refuses("absolute path", "blockdev-add", driver="file", node_name="t", filename="t.raw")
 ours.refuses("control character", "blockdev-add", driver="file", node_name="t",
              filename="/tmp/\n")
