@@ -148,7 +148,7 @@ add_edit (struct plan *p, enum bitmapedit_what what, const char *name,
 static bool
 exists (const struct plan *p, const char *name, bool *inconsistent)
 {
-  struct bitmaps *bitmaps = disk_inside (p->target.disk).bitmaps;
+  struct bitmaps *bitmaps = disk_bitmaps (p->target.disk);
   const size_t i = bitmap_find (bitmaps, name);
   bool there = i != SIZE_MAX;
 

@@ -70,8 +70,9 @@ describe_bitmap (struct bitmaps *bitmaps, size_t i, uint64_t size)
 static json_t *
 add_bitmaps (json_t *node, struct disk *disk)
 {
-  const struct disk_inside in = disk_inside (disk);
-  const size_t n = bitmap_count (in.bitmaps);
+  struct bitmaps *const bitmaps = disk_bitmaps (disk);
+  const uint64_t size = disk_inside (disk).view->size;
+  const size_t n = bitmap_count (bitmaps);
   json_t *list = json_array ();
 
   if (n == 0) {
@@ -79,7 +80,7 @@ add_bitmaps (json_t *node, struct disk *disk)
     return node;
   }
   for (size_t i = 0; i < n; i++)
-    list = jsontext_append (list, describe_bitmap (in.bitmaps, i, in.view->size));
+    list = jsontext_append (list, describe_bitmap (bitmaps, i, size));
   return jsontext_add (node, { "dirty-bitmaps", list });
 }
 

@@ -221,7 +221,7 @@ change_bitmaps (void *opaque, const struct image *image, struct shadow *s,
                 struct shadow_header *sh)
 {
   const struct change *c = opaque;
-  struct bitmaps *bitmaps = disk_inside (c->disk).bitmaps;
+  struct bitmaps *bitmaps = disk_bitmaps (c->disk);
   struct edit e = { .source = c->source };
   const int r = bitmapset_new (&e.set, image, bitmap_directory (bitmaps), c->n) == -1
     ? -1 : apply (&e, c, s, sh);

@@ -118,7 +118,7 @@ plan (const struct change *c, const struct view *v, struct resize_options *ro)
   *ro = (struct resize_options) {
     .preallocation = c->options->preallocation, .discard = c->d->discard,
     .watch = c->options->watch,
-    .bitmaps = bitmap_directory (disk_inside (c->disk).bitmaps),
+    .bitmaps = bitmap_directory (disk_bitmaps (c->disk)),
     .backing_size = layers_count (layers) == 1 ? 0
       : layers_header (layers, 1) ? layers_size (layers, 1)
       : storage_size (layers_file (layers, 1)),

@@ -221,8 +221,13 @@ disk_inside (struct disk *d)
 {
   return (struct disk_inside) {
     .view = atomic_load (&d->current), .grace = d->grace, .map = d->map,
-    .bitmaps = d->now->bitmaps,
   };
+}
+
+struct bitmaps *
+disk_bitmaps (const struct disk *d)
+{
+  return d->now->bitmaps;
 }
 
 bool

@@ -203,10 +203,12 @@ struct disk_inside {
   const struct view *view;      /* writable after disk_connect has allowed writing */
   struct grace *grace;
   struct map *map;
-  struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
 };
-/* All of it belongs to the disk. */
+/* All of it belongs to the disk.  Any thread: but the view lasts only as long as a pin, or
+ * until somebody changes the disk. */
 extern struct disk_inside disk_inside (struct disk *);
+/* Those of the disk, until it changes; NULL: there are none, or they forbid changes. */
+extern struct bitmaps *disk_bitmaps (const struct disk *);
 
 struct disk_stats {
   struct map_stats map;                 /* of all disks that share it */

@@ -83,7 +83,7 @@ must_have_recorded (void)
 
   options.path = path = images_path (IMAGE);
   CHECK (disk_open (&options, &d) == 0);
-  CHECK (bitmap_freeze (disk_inside (d).bitmaps, 0, &set) == 0);
+  CHECK (bitmap_freeze (disk_bitmaps (d), 0, &set) == 0);
   CHECK (dirtyset_find (set, 0, &len));
   dirtyset_free (set);
   CHECK (disk_close (d) == 0);
