@@ -206,18 +206,17 @@ take_stack (const struct commit *c)
   return NULL;
 }
 
-/* Makes `next' of the present chain, in which layers [FROM, base) of the stack are left
- * out.  The base is read anew, and so is the layer above those, if ABOVE is not NULL. */
+/* Makes `next' of the present chain, in which layers [FROM, base) are left out.  The base
+ * is read anew, and so is the layer above those, if ABOVE is not NULL. */
 static int
 plan_chain (struct commit *c, unsigned from, struct image *above)
 {
   const struct layers *now = disk_inside (c->disk).view->layers;
-  const unsigned n = layers_count (now), base = layers_find (now, c->stack, c->what.base);
-  const unsigned leave = c->what.base - from;
+  const unsigned n = layers_count (now), base = c->what.base;
   struct layers *next;
 
-  from = layers_find (now, c->stack, from);
-  if (base == n || from + leave != base) {
+  if (n != layers_count (c->stack) || !layers_same (now, c->stack, from) ||
+      !layers_same (now, c->stack, base)) {
     report_error ("%s: the backing chain has changed meanwhile", c->options->path);
     errno = EBUSY;
     return -1;

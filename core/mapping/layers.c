@@ -156,14 +156,10 @@ layers_share_raw (struct layers *s, const struct layers *of, unsigned i)
   return 0;
 }
 
-unsigned
-layers_find (const struct layers *s, const struct layers *of, unsigned i)
+bool
+layers_same (const struct layers *a, const struct layers *b, unsigned i)
 {
-  unsigned at = 0;
-
-  while (at < s->n && s->layers[at] != of->layers[i])
-    at++;
-  return at;
+  return a->layers[i] == b->layers[i];
 }
 
 bool

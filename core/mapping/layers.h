@@ -38,8 +38,8 @@ extern int layers_share (struct layers *, const struct layers *, unsigned from,
                          unsigned to);
 /* Adds layer I of another stack, a raw file, with the size that it has now. */
 extern int layers_share_raw (struct layers *, const struct layers *, unsigned i);
-/* Which layer is layer I of another stack?  layers_count: none. */
-extern unsigned layers_find (const struct layers *, const struct layers *, unsigned i);
+/* Is layer I of both the same one?  (Both have more layers than I.) */
+extern bool layers_same (const struct layers *, const struct layers *, unsigned i);
 /* Does another stack have layer I, too? */
 extern bool layers_is_shared (const struct layers *, unsigned i);
 /* Calls GONE, once, when no stack has layer I any more, in the thread that frees the last
