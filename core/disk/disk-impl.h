@@ -22,7 +22,8 @@
  *               one used is in quarantine
  *     open      the gate opens
  *     release   when no request of the old generation is left: what only that one used is
- *               freed in the file (R4), and so is its memory
+ *               freed in the file (R4), and so is its memory.  (If there are writers, other
+ *               steps, even whole changes, may come before that.)
  *
  *   A step that fails before the switch leaves the file as it was, but for what is free
  *   there: the generation goes on.  If it is unknown what the file says after the switch,

@@ -27,9 +27,14 @@
  * run a whole checkpoint, take pins of their own (flushes), so that they do not delay the
  * reuse of what they free.
  *
+ * Whoever changes the disk waits for those readers, however long they take.
+ *
  * Locks: `steps' is held for a whole step, also during I/O; only clients that want to
- * write, and those who change the disk, wait for it.  `lock' is taken for moments, also
- * within `steps'.
+ * write, and those who change the disk, wait for it.  If clients write, it is not held
+ * while a change waits for readers: clients come and leave, and another change finds in
+ * quarantine what is not free yet, and waits for that, or is refused.  Without clients that
+ * write it is: nothing knows then that this is not free, and a client that wants to write
+ * waits until the readers have ended.  `lock' is taken for moments, also within `steps'.
  */
 
 #include <config.h>
@@ -437,18 +442,32 @@ publish (struct disk *d, struct generation *next)
   trace (d, "the next generation is published");
 }
 
+/* Waits until no request uses the generation before.  LIVE: what it alone used is in
+ * quarantine, safe from other steps, which are taken meanwhile. */
+static void
+wait_for_readers (struct disk *d, bool live)
+{
+  if (live)
+    pthread_mutex_unlock (&d->steps);
+  drain (d->grace);
+  drain (d->flushes);
+  if (live)
+    pthread_mutex_lock (&d->steps);
+}
+
 /* The last step, while clients go on: frees what only the generation OLD used. */
 static void
 release (struct disk *d, const struct disk_change *c, struct generation *old)
 {
-  drain (d->grace);
-  drain (d->flushes);
+  const bool live = d->now->is_live;    /* it may be replaced while this waits */
+
+  wait_for_readers (d, live);
   trace (d, "no request uses the generation before");
   readahead_end (old->readahead);
   generation_end_writing (old);
-  if (d->now->is_live)
+  if (live && d->now->is_live)
     checkpoint_reap (d->now->w.checkpoint);     /* (A failure has been reported.) */
-  else if (c->release)
+  else if (!live && c->release)
     c->release (c->opaque, NULL);
   generation_drop (old);
   trace (d, "what only that used is free");

@@ -5,11 +5,13 @@
  * A request is about to read an L2 table, and hangs.  Then a snapshot is deleted, which
  * replaces this table.  Other clients read and write as soon as the change is made, and get
  * new clusters; but not that of the table, nor is it punched, until the request goes on: it
- * still finds its data.
+ * still finds its data.  Clients that write come and leave meanwhile.  Another change is
+ * refused, because that table is in the way.
  */
 
 #include <config.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <string.h>
@@ -103,6 +105,7 @@ main (void)
     .l2_cache = MIB, .l2_slice = 4096, .lock = true, .discard = true, .hooks = &hooks,
   };
   pthread_t reader, changer;
+  struct export *other;
 
   CHECK (sem_init (&held, 0, 0) == 0 && sem_init (&released, 0, 0) == 0 &&
          sem_init (&closed, 0, 0) == 0);
@@ -124,6 +127,13 @@ main (void)
   fill (HALF);
   CHECK (export_read (client, seen, sizeof seen, 0) == 0);
   CHECK (memcmp (seen, model, sizeof seen) == 0);
+  other = export_open (disk, "", true);
+  CHECK (other && export_is_writable (other) && export_close (other) == 0);
+  quiet_errors = true;
+  CHECK (edit_disk (disk, &(struct edit_options) { .shrink = false },
+                    &(struct edit) { .kind = EDIT_SNAPSHOT_CREATE, .name = "t" }, 1) == -1);
+  quiet_errors = false;
+  CHECK (errno == EBUSY);
   sem_post (&released);
   CHECK (pthread_join (reader, NULL) == 0 && pthread_join (changer, NULL) == 0);
 
