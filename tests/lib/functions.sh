@@ -235,17 +235,23 @@ start_nbdkit ()
   start_nbdkit_as main "$@"
 }
 
-# stop_nbdkit [NAME]: sends SIGTERM, and waits for a clean exit.
-# shellcheck disable=SC2120
-stop_nbdkit ()
+# await_nbdkit [NAME]: waits until the server has ended, cleanly.
+await_nbdkit ()
 {
   local name="${1:-main}" status=0
 
-  kill -TERM "${server_pid[$name]}"
   wait "${server_pid[$name]}" || status=$?
   unset "server_pid[$name]"
   cat "${server_log[$name]}"
   [ "$status" -eq 0 ] || fail "server '$name' ended with status $status"
+}
+
+# stop_nbdkit [NAME]: sends SIGTERM, and waits for a clean exit.
+# shellcheck disable=SC2120
+stop_nbdkit ()
+{
+  kill -TERM "${server_pid[${1:-main}]}"
+  await_nbdkit "$@"
 }
 
 # kill9_nbdkit [NAME]: kills the server, as if it had crashed.

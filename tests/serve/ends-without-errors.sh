@@ -54,18 +54,6 @@ assert done == [0] * 64, done
 PY
 }
 
-ends ()
-{
-  local status=0
-
-  await_end "$nbdkit_pid"
-  wait "$nbdkit_pid" || status=$?
-  unset 'server_pid[main]'
-  cat "$tmp/main.log"
-  [ "$status" -eq 0 ] || fail "the server ended with status $status"
-  [ ! -s "$tmp/main.log" ] || fail "the server has printed something"
-}
-
 # shows PATTERN
 shows ()
 {
@@ -83,7 +71,8 @@ ended ()
 {
   pattern=$((pattern + 1))
   client "$pattern" "$1"
-  ends
+  await_nbdkit
+  [ ! -s "$tmp/main.log" ] || fail "the server has printed something"
   stop_nbdkit storage
   shows "$pattern"
 }

@@ -42,18 +42,6 @@ start ()
   start_nbdkit dir="$tmp/images" allow-uri="$here" lock=false connect-timeout=3 "$@"
 }
 
-# ends: the server does so, with this status.
-ends ()
-{
-  local status=0
-
-  await_end "$nbdkit_pid"
-  wait "$nbdkit_pid" || status=$?
-  unset 'server_pid[main]'
-  cat "$tmp/main.log"
-  [ "$status" -eq 0 ] || fail "the server ended with status $status"
-}
-
 # told_to_end EXPORT SCRIPT: while a client of this export runs the script, which has `end'.
 told_to_end ()
 {
@@ -76,13 +64,13 @@ h.pwrite(b"b" * 4096, 1 << 20)
 end()
 import time
 time.sleep(0.3)'
-ends
+await_nbdkit
 start
 told_to_end top '
 assert h.pread(4096, 65536) == b"a" * 4096
 assert h.pread(4096, 1 << 20) == b"b" * 4096
 end()'
-ends
+await_nbdkit
 qemu-img rebase -q -u -b "" "$tmp/images/top"
 check_clean "$tmp/images/top"
 
@@ -100,7 +88,7 @@ try:
         h.poll(-1)
 except nbd.Error:
     pass'
-ends
+await_nbdkit
 
 # Data that is written through the server itself.
 start reconnect=1
@@ -109,13 +97,13 @@ h.pwrite(b"c" * 65536, 0)
 h.flush()
 h.pwrite(b"d" * 65536, 1 << 20)
 end()'
-ends
+await_nbdkit
 start
 told_to_end split '
 assert h.pread(65536, 0) == b"c" * 65536
 assert h.pread(65536, 1 << 20) in (bytes(65536), b"d" * 65536)
 end()'
-ends
+await_nbdkit
 check_clean "$tmp/images/data"
 
 # One that waits for a chain without an end.
@@ -131,4 +119,4 @@ has_sockets ()
 }
 await has_sockets
 kill -TERM "$nbdkit_pid"
-ends
+await_nbdkit
