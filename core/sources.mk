@@ -252,6 +252,18 @@ core_sources = \
 	%reldir%/disk/spacewait.h \
 	%reldir%/disk/steps.c \
 	%reldir%/disk/writable.c \
+	%reldir%/copy/chunks.c \
+	%reldir%/copy/chunks.h \
+	%reldir%/copy/copy.c \
+	%reldir%/copy/copy.h \
+	%reldir%/copy/copyend.h \
+	%reldir%/copy/difference.c \
+	%reldir%/copy/difference.h \
+	%reldir%/copy/exportend.c \
+	%reldir%/copy/joinend.c \
+	%reldir%/copy/storageend.c \
+	%reldir%/copy/streamend.c \
+	%reldir%/copy/viewend.c \
 	%reldir%/change/amend.c \
 	%reldir%/change/amend.h \
 	%reldir%/change/amend-impl.h \
@@ -262,8 +274,6 @@ core_sources = \
 	%reldir%/change/bitmapmerge.h \
 	%reldir%/change/bitmapset.c \
 	%reldir%/change/bitmapset.h \
-	%reldir%/change/chunks.c \
-	%reldir%/change/chunks.h \
 	%reldir%/change/commit.c \
 	%reldir%/change/commit.h \
 	%reldir%/change/compare.c \

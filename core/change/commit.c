@@ -48,7 +48,6 @@
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,12 +58,11 @@
 #include "util/report.h"
 #include "image/backlink.h"
 #include "disk/export.h"
+#include "copy/copy.h"
 #include "change/commit.h"
 #include "change/edit.h"
 #include "change/snapedit.h"
 
-/* Bytes that are copied at a time. */
-#define PIECE (UINT64_C (2) << 20)
 /* Bytes of decompressed clusters that are cached. */
 #define CLUSTER_CACHE (UINT64_C (4) << 20)
 
@@ -134,26 +132,19 @@ close_base (void *opaque)
   free (b);
 }
 
-static int
-write_below (const struct base *b, const void *buf, uint64_t count, uint64_t offset)
+static struct copy_end
+base_end (const struct commit *c, const struct base *b)
 {
-  return b->to ? export_write (b->to, buf, count, offset, false)
-    : storage_write (b->file, buf, count, offset);
+  return b->to ? copy_export (b->disk, b->to)
+    : copy_storage (b->file, c->options->discard);
 }
 
 static int
-zero_below (const struct commit *c, uint64_t count, uint64_t offset)
+sync_below (const struct commit *c, const struct base *b)
 {
-  const struct base *b = c->base;
+  const struct copy_end end = base_end (c, b);
 
-  return b->to ? export_zero (b->to, count, offset, REQUEST_MAY_TRIM, false)
-    : storage_make_zeros (b->file, c->options->discard, offset, count);
-}
-
-static int
-sync_below (const struct base *b)
-{
-  return b->to ? export_flush (b->to) : storage_sync (b->file);
+  return end.ops->sync (&end);
 }
 
 static int
@@ -464,7 +455,7 @@ end_earlier (struct commit *c)
 
   if (earlier == NULL)
     return refuse_used (c);
-  if (sync_below (earlier) == -1)
+  if (sync_below (c, earlier) == -1)
     return refuse_below (c, errno, storage_may_try_again (errno)
                          ? "an earlier commit has failed, and there is still no space or "
                          "memory for what it has written"
@@ -592,60 +583,23 @@ commit_size (const struct commit *c)
   return c->from.size;
 }
 
-static int
-copy_data (struct commit *c, void *scratch, uint64_t start, uint64_t end, uint64_t *copied,
-           bool *reads)
+/* Once both ends are open. */
+static struct copy
+copying (const struct commit *c)
 {
-  uint64_t at, n;
-
-  for (at = start; at < end; at += n) {
-    n = min64 (end - at, PIECE - at % PIECE);
-    *reads = true;
-    if (request_read (&c->from, scratch, n, at) == -1)
-      return -1;
-    *reads = false;
-    if (write_below (c->base, scratch, n, at) == -1)
-      return -1;
-    *copied += n;
-  }
-  return 0;
-}
-
-/* SCRATCH: PIECE bytes. */
-static int
-copy_range (struct commit *c, void *scratch, uint64_t start, uint64_t end,
-            uint64_t *copied, bool *reads)
-{
-  struct extent x = { .len = 0 };
-  const struct extents_query query = {
-    .emit = extent_keep, .opaque = &x, .one = true, .end = end,
+  return (struct copy) {
+    .from = copy_view (&c->from), .to = base_end (c, c->base), .contained = true,
   };
-  uint64_t at;
-  int r;
-
-  for (at = start; at < end; at += x.len) {
-    *reads = true;
-    if (request_extents (&c->from, end - at, at, &query) == -1)
-      return -1;
-    *reads = false;
-    x.len = min64 (x.len, end - at);
-    r = x.type == EXTENT_HOLE ? 0
-      : x.type == EXTENT_ZERO ? zero_below (c, x.len, at)
-      : copy_data (c, scratch, at, at + x.len, copied, reads);
-    if (r == -1)
-      return -1;
-  }
-  return 0;
 }
 
 int
 commit_range (struct commit *c, uint64_t start, uint64_t end, uint64_t *copied, bool *reads)
 {
-  CLEANUP_FREE void *scratch = memory_get (PIECE);
+  const struct copy copy = copying (c);
+  CLEANUP_FREE void *buf = memory_get (copy_piece (&copy));
   bool ignored;
 
-  return scratch ? copy_range (c, scratch, start, end, copied, reads ? reads : &ignored)
-    : -1;
+  return buf ? copy_range (&copy, buf, start, end, copied, reads ? reads : &ignored) : -1;
 }
 
 /* --- the whole change --- */
@@ -735,7 +689,7 @@ settle_base (struct commit *c)
   struct base *b = c->base;
 
   close_from (c);
-  if (sync_below (b) == -1)
+  if (sync_below (c, b) == -1)
     return -1;
   if (b->disk == NULL)
     return 0;
@@ -761,7 +715,7 @@ static void
 give_up (struct commit *c)
 {
   report_silence (true);
-  if (c->base->disk && sync_below (c->base) == 0)
+  if (c->base->disk && sync_below (c, c->base) == 0)
     change (c, read_base (c->base));
   report_silence (false);
 }
@@ -791,63 +745,27 @@ commit_free (struct commit *c)
 
 /* --- at once --- */
 
-static int
-copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t *copied)
-{
-  bool reads;
-
-  return copy_range (opaque, scratch, start, end, copied, &reads);
-}
-
-static int
-make_durable (void *opaque)
-{
-  const struct commit *c = opaque;
-
-  return sync_below (c->base);
-}
-
-/* ERR: errno.  Returns -1. */
-static int
-cut_short (struct disk *d, int err, uint64_t done, uint64_t size)
-{
-  report_error ("%s: the commit %s after %" PRIu64 " of %" PRIu64 " bytes of the disk: "
-                "the image is unchanged, and its backing file may contain a part of its "
-                "data; %s", disk_get_options (d)->path,
-                err == EINTR ? "was stopped" : "failed", done, size,
-                remedy (REMEDY_COMMIT_AGAIN));
-  errno = err;
-  return -1;
-}
-
-static int
-copy_all (struct commit *c, const struct chunks_watch *watch, uint64_t *copied)
-{
-  const struct chunks_job job = {
-    .size = c->from.size, .scratch = PIECE, .opaque = c,
-    .far = layers_are_far (c->stack), .work = copy_chunk, .make_durable = make_durable,
-  };
-  uint64_t done;
-
-  return chunks_run (&job, watch, &done, copied) == 0 ? 0
-    : cut_short (c->disk, errno, done, job.size);
-}
-
 int
 commit_disk (struct disk *d, const struct commit_layers *what,
              const struct chunks_watch *watch, uint64_t *copied)
 {
-  const uint64_t size = disk_inside (d).view->size;
+  const struct chunks_words words = {
+    .path = disk_get_options (d)->path, .what = "the commit",
+    .then = " of the disk: the image is unchanged, and its backing file may contain a part "
+      "of its data", .remedy = remedy (REMEDY_COMMIT_AGAIN),
+  };
+  struct copy copy;
   struct commit *c;
   int r;
 
   *copied = 0;
-  if (!chunks_tell (watch, 0, size, 0))
-    return cut_short (d, EINTR, 0, size);
+  if (chunks_may_begin (&words, disk_inside (d).view->size, watch) == -1)
+    return -1;
   c = commit_new (d, what);
   if (c == NULL)
     return -1;
-  r = copy_all (c, watch, copied);
+  copy = copying (c);
+  r = copy_all (&copy, &words, true, watch, copied);
   if (r == 0)
     r = commit_finish (c);
   commit_free (c);

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "disk/disk.h"
-#include "change/chunks.h"
+#include "copy/chunks.h"
 
 /* Layers TOP to BASE - 1 are written into layer BASE.
  *

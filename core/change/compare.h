@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "disk/disk.h"
-#include "change/chunks.h"
+#include "copy/chunks.h"
 
 struct compare {
   char *report;                 /* absolute path; NULL: nothing is compared */

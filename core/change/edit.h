@@ -8,7 +8,7 @@
 
 #include "format/preallocation.h"
 #include "disk/disk.h"
-#include "change/chunks.h"
+#include "copy/chunks.h"
 
 enum edit_kind {
   EDIT_SNAPSHOT_CREATE,

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "disk/disk.h"
-#include "change/chunks.h"
+#include "copy/chunks.h"
 
 /* Is there nothing at PATH (absolute) yet?  0, or -1 (reported). */
 extern int rawcopy_check (const char *path);

@@ -38,7 +38,6 @@
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "util/bytes.h"
@@ -305,20 +304,15 @@ refuse (const struct disk_options *o, const struct rebase *to, const char *why,
   return -1;
 }
 
-/* ERR: errno.  Returns -1. */
-static int
-cut_short (const struct disk_options *o, const struct rebase *to,
-           const struct chunks_watch *watch, int err, uint64_t done, uint64_t size)
+static struct chunks_words
+words (const struct disk_options *o, const struct rebase *to,
+       const struct chunks_watch *watch)
 {
-  const char *const resumes = watch && watch->image_goes ? ""
-    : remedy (is_flatten (to) ? REMEDY_FLATTEN_AGAIN : REMEDY_REBASE_AGAIN);
-
-  report_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes of the disk%s%s",
-                o->path, is_flatten (to) ? "flattening" : "rebasing",
-                err == EINTR ? "was stopped" : "failed", done, size,
-                resumes[0] ? "; " : "", resumes);
-  errno = err;
-  return -1;
+  return (struct chunks_words) {
+    .path = o->path, .what = is_flatten (to) ? "flattening" : "rebasing",
+    .then = " of the disk", .remedy = watch && watch->image_goes ? NULL
+      : remedy (is_flatten (to) ? REMEDY_FLATTEN_AGAIN : REMEDY_REBASE_AGAIN),
+  };
 }
 
 /* --- all of the disk --- */
@@ -329,19 +323,18 @@ copy_all (const struct disk_inside *in, struct layers *next, const struct disk_o
 {
   struct copying c;
   struct chunks_job job = {
-    .size = in->view->size, .opaque = &c, .work = copy_chunk,
+    .words = words (o, to, watch), .size = in->view->size, .opaque = &c, .work = copy_chunk,
     .far = layers_are_far (in->view->layers) || layers_are_far (next),
     .make_durable = make_durable,
   };
-  uint64_t done;
   int r;
 
   if (open_views (&c, in, next, o) == -1)
     return -1;
   job.scratch = 2 * c.piece;
-  r = chunks_run (&job, watch, &done, copied);
+  r = chunks_run (&job, watch, copied);
   close_views (&c);
-  return r == 0 ? 0 : cut_short (o, to, watch, errno, done, job.size);
+  return r;
 }
 
 /* --- is it allowed? --- */
@@ -438,6 +431,7 @@ rebase (struct relinking *r)
   const struct disk_change c = {
     .opaque = r, .write = copy, .make = make, .data_file = true, .over = r->next,
   };
+  const struct chunks_words w = words (r->o, r->to, r->watch);
 
   if (disk_why_fixed (r->d))
     return refuse (r->o, r->to, disk_why_fixed (r->d), "");
@@ -446,9 +440,8 @@ rebase (struct relinking *r)
       backlink_check (image->file, &image->header, &link) == -1)
     return -1;
   /* Ask before this: it writes to an image that is dirty or has bitmaps. */
-  if (!chunks_tell (r->watch, 0, in.view->size, 0))
-    return cut_short (r->o, r->to, r->watch, EINTR, 0, in.view->size);
-  return disk_change (r->d, &c);
+  return chunks_may_begin (&w, in.view->size, r->watch) == -1 ? -1
+    : disk_change (r->d, &c);
 }
 
 static int

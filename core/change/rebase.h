@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "disk/disk.h"
-#include "change/chunks.h"
+#include "copy/chunks.h"
 
 struct rebase {
   const char *name;             /* of the new backing file, for the header; relative names

@@ -8,7 +8,7 @@
 
 #include "format/preallocation.h"
 #include "image/bitmapdir.h"
-#include "change/chunks.h"
+#include "copy/chunks.h"
 #include "change/shadow.h"
 
 struct resize_options {

@@ -6,7 +6,7 @@
 #ifndef TEST_INTERRUPT_H
 #define TEST_INTERRUPT_H
 
-#include "change/chunks.h"
+#include "copy/chunks.h"
 #include "lib/powercut.h"
 
 struct interrupt {

@@ -22,7 +22,8 @@ declare -A below=(
   [request]="mapping"
   [check]="mapping"
   [disk]="request check"
-  [change]="disk"
+  [copy]="disk"
+  [change]="copy"
   [plugin]="change"
 )
 

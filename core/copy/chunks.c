@@ -4,7 +4,8 @@
  *
  * Each thread takes the next chunk of the disk, until all are done, one fails, or the
  * user stops the job.  Meanwhile the thread that called reports progress, and has what
- * was done made durable every few seconds, so that a crash loses little work.
+ * was done made durable every few seconds, so that a crash loses little work.  Once it is
+ * to end, what the threads do is unwanted: none waits for a server that is away.
  *
  * Locks: run.lock guards what the threads share.
  */
@@ -12,7 +13,9 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -20,7 +23,8 @@
 #include "util/cleanup.h"
 #include "util/processors.h"
 #include "util/report.h"
-#include "change/chunks.h"
+#include "util/unwanted.h"
+#include "copy/chunks.h"
 
 /* If there are more than processors, those that write to the same file wait for each other
  * in the host, and turn around there: this took up to a quarter more processor time.  One
@@ -46,7 +50,17 @@ struct run {
   uint64_t done, copied;        /* bytes; guarded by lock */
   unsigned running;             /* number of threads; guarded by lock */
   int error;                    /* errno of the first failure; guarded by lock */
+  atomic_bool ends;             /* there is one */
 };
+
+/* With the lock. */
+static void
+note_error (struct run *r, int err)
+{
+  if (r->error == 0)
+    r->error = err;
+  atomic_store (&r->ends, true);
+}
 
 /* --- the threads --- */
 
@@ -70,23 +84,26 @@ do_chunks (void *opaque)
   uint64_t start, end, copied;
   int err;
 
+  unwanted_if (&r->ends);
+  if (scratch == NULL) {
+    LOCK_FOR_BLOCK (&r->lock);
+    if (r->error == 0)
+      report_error ("malloc: %m");
+    note_error (r, ENOMEM);
+  }
   while (take_chunk (r, &start, &end)) {
     copied = 0;
-    err = ENOMEM;
     /* If the host fails, for instance because it is full, all threads get the same error:
      * keep the messages. */
     report_keep ();
-    if (scratch == NULL)
-      report_error ("malloc: %m");
-    else
-      err = r->job->work (r->job->opaque, scratch, start, end, &copied) == 0 ? 0 : errno;
+    err = r->job->work (r->job->opaque, scratch, start, end, &copied) == 0 ? 0 : errno;
     LOCK_FOR_BLOCK (&r->lock);
     report_end_keeping (err == 0 || r->error == 0);
     r->copied += copied;
     if (err == 0)
       r->done += end - start;
-    else if (r->error == 0)
-      r->error = err;
+    else
+      note_error (r, err);
   }
 
   LOCK_FOR_BLOCK (&r->lock);
@@ -118,8 +135,7 @@ make_durable (struct run *r, time_t *last)
   if (r->job->make_durable (r->job->opaque) == -1) {
     err = errno;
     LOCK_FOR_BLOCK (&r->lock);
-    if (r->error == 0)
-      r->error = err;
+    note_error (r, err);
   }
   clock_gettime (CLOCK_MONOTONIC, &now);
   *last = now.tv_sec;
@@ -155,8 +171,8 @@ wait_for_threads (struct run *r, const struct chunks_watch *watch)
 
     if (!chunks_tell (watch, done, r->job->size, copied)) {
       LOCK_FOR_BLOCK (&r->lock);
-      if (r->error == 0 && r->done < r->job->size)
-        r->error = EINTR;
+      if (r->done < r->job->size)
+        note_error (r, EINTR);
     }
     if (running && r->job->make_durable)
       make_durable (r, &durable);
@@ -197,13 +213,32 @@ run_threads (struct run *r, const struct chunks_watch *watch)
 }
 
 int
-chunks_run (const struct chunks_job *job, const struct chunks_watch *watch,
-            uint64_t *done, uint64_t *copied)
+chunks_cut_short (const struct chunks_words *w, int err, uint64_t done, uint64_t size)
 {
-  struct run r = { .job = job, .chunk = MIN_CHUNK };
+  const char *const then = w->then ? w->then : "", *remedy = w->remedy ? w->remedy : "";
+
+  report_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes%s%s%s", w->path, w->what,
+                err == EINTR ? "was stopped" : "failed", done, size, then,
+                remedy[0] ? "; " : "", remedy);
+  errno = err;
+  return -1;
+}
+
+int
+chunks_may_begin (const struct chunks_words *words, uint64_t size,
+                  const struct chunks_watch *watch)
+{
+  return chunks_tell (watch, 0, size, 0) ? 0 : chunks_cut_short (words, EINTR, 0, size);
+}
+
+int
+chunks_run (const struct chunks_job *job, const struct chunks_watch *watch,
+            uint64_t *copied)
+{
+  struct run r = { .job = job, .chunk = job->chunk ? job->chunk : MIN_CHUNK };
   pthread_condattr_t attr;
 
-  while (job->size / r.chunk > MAX_CHUNKS)
+  while (job->chunk == 0 && job->size / r.chunk > MAX_CHUNKS)
     r.chunk *= 2;
   pthread_mutex_init (&r.lock, NULL);
   pthread_condattr_init (&attr);
@@ -215,8 +250,6 @@ chunks_run (const struct chunks_job *job, const struct chunks_watch *watch,
 
   pthread_cond_destroy (&r.ended);
   pthread_mutex_destroy (&r.lock);
-  *done = r.done;
   *copied = r.copied;
-  errno = r.error;
-  return r.error == 0 ? 0 : -1;
+  return r.error == 0 ? 0 : chunks_cut_short (&job->words, r.error, r.done, job->size);
 }

@@ -20,15 +20,25 @@ struct chunks_watch {
   bool image_goes;
 };
 
+/* What is said if a job ends early: "PATH: WHAT failed after 1 of 2 bytesTHEN; REMEDY". */
+struct chunks_words {
+  const char *path, *what;
+  const char *then, *remedy;    /* or NULL, or empty */
+};
+
 struct chunks_job {
+  struct chunks_words words;
   uint64_t size;                /* of the disk, in bytes */
+  uint64_t chunk;               /* how much a thread takes at a time, a power of two; 0:
+                                   chosen, at least 4 MiB */
   uint64_t scratch;             /* memory for each thread, in bytes */
   bool far;                     /* files are behind links: threads wait for answers more
                                    than for a processor */
   void *opaque;                 /* for the functions */
-  /* Does the range [START, END) of the disk.  Any thread.  START is a multiple of any
-   * cluster size; so is END, or it is the end of the disk.  Adds the number of bytes
-   * written to *COPIED, also on failure.  -1: reported. */
+  /* Does the range [START, END) of the disk.  Any thread; ranges are taken in order.  START
+   * is a multiple of the chunk, and so of any cluster size (if it was chosen); so is END,
+   * or it is the end of the disk.  Adds the number of bytes written to *COPIED, also on
+   * failure.  -1: reported, unless unwanted (), which is true once the job is to end. */
   int (*work) (void *opaque, void *scratch, uint64_t start, uint64_t end,
                uint64_t *copied);
   /* NULL, or makes durable what has been done, while work goes on.  The thread that runs
@@ -40,10 +50,16 @@ struct chunks_job {
 /* Calls the watch (or NULL).  Returns whether to continue. */
 extern bool chunks_tell (const struct chunks_watch *, uint64_t done, uint64_t total,
                          uint64_t copied);
-/* Does the whole disk.  *DONE, *COPIED: bytes, as the watch is told.  -1: the error of
- * the first chunk or sync that failed (reported), or EINTR (not reported): the watch
- * stopped it. */
+/* Asks the watch before the first change.  0, or -1 with EINTR (reported). */
+extern int chunks_may_begin (const struct chunks_words *, uint64_t size,
+                             const struct chunks_watch *);
+/* Does the whole disk.  *COPIED: bytes, as the watch is told.  -1 (reported, with how far it
+ * came): the error of the first chunk or sync that failed, or EINTR: the watch stopped
+ * it. */
 extern int chunks_run (const struct chunks_job *, const struct chunks_watch *,
-                       uint64_t *done, uint64_t *copied);
+                       uint64_t *copied);
+/* Reports that it ended early.  ERR: errno.  Returns -1. */
+extern int chunks_cut_short (const struct chunks_words *, int err, uint64_t done,
+                             uint64_t size);
 
 #endif /* QCOW2_CHUNKS_H */

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a disk get from one end to another?
+ *
+ * The source is asked what it contains.  Zeros that it knows are not read; at the target
+ * they become what `zeros' says.  The rest is read piece by piece, and in what was read
+ * zeros are found, if they fill blocks (`sparse').  With units, what is written is whole
+ * ones: zeros that fill none count as data.
+ *
+ * Several threads (chunks.c) do that at once, each with a part of the disk and a buffer of
+ * one piece.  If an end has to be read or written in order, a part is a piece, and threads
+ * take turns: as parts are taken in order, the thread whose turn it is never waits for
+ * another one, and passes the turn on even if it fails.
+ *
+ * What cannot be read is read again in halves, down to sectors, if that is wanted (`lost').
+ *
+ * Locks: copying.lock guards the turn and the pace; the ends have theirs.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/report.h"
+#include "util/unwanted.h"
+#include "copy/copy.h"
+
+/* If an end is far, larger pieces have more bytes in flight. */
+#define FAR_PIECE (UINT64_C (2) << 20)
+#define SECTOR UINT64_C (512)
+
+/* --- reading --- */
+
+/* What is told of a loss is one range, not its sectors. */
+struct loss { uint64_t at, len; int err; };
+
+static void
+tell_loss (const struct copy *c, struct loss *l)
+{
+  if (l->len > 0)
+    c->lost (c->opaque, l->at, l->len, l->err);
+  l->len = 0;
+}
+
+/* Silently.  -1: it is no loss, but a reason to end. */
+static int
+salvage (const struct copy *c, char *buf, uint64_t count, uint64_t at, struct loss *l)
+{
+  const uint64_t half = round_up (count / 2, SECTOR);
+
+  if (c->from.ops->read (&c->from, buf, count, at) == 0)
+    return 0;
+  if (errno == ENOMEM || unwanted ())
+    return -1;
+  if (count > SECTOR)
+    return salvage (c, buf, half, at, l) == -1 ? -1
+      : salvage (c, buf + half, count - half, at + half, l);
+  memset (buf, 0, count);
+  if (l->len > 0 && l->at + l->len == at)
+    l->len += count;
+  else {
+    tell_loss (c, l);
+    *l = (struct loss) { at, count, errno };
+  }
+  return 0;
+}
+
+static int
+read_source (const struct copy *c, void *buf, uint64_t count, uint64_t at)
+{
+  struct loss l = { .len = 0 };
+  bool before;
+  int r;
+
+  if (c->lost == NULL)
+    return c->from.ops->read (&c->from, buf, count, at);
+  before = report_silence (true);
+  r = salvage (c, buf, count, at, &l);
+  report_silence (before);
+  tell_loss (c, &l);
+  if (r == -1)
+    report_error ("reading at offset %" PRIu64 ": %m", at);
+  return r;
+}
+
+/* What is at the beginning of [AT, END)?  Where that cannot be read, there may be data; and
+ * zeros that have to be written are data. */
+static int
+ask_source (const struct copy *c, uint64_t at, uint64_t end, struct extent *x,
+            struct storage_holes *known)
+{
+  bool before;
+  int r;
+
+  *x = (struct extent) { end - at, EXTENT_DATA };
+  if (c->zeros == COPY_ZEROS_WRITE)
+    return 0;
+  if (c->lost == NULL)
+    r = c->from.ops->extent (&c->from, at, x, known);
+  else {
+    before = report_silence (true);
+    r = c->from.ops->extent (&c->from, at, x, known);
+    report_silence (before);
+    if (r == -1 && !unwanted ()) {
+      *x = (struct extent) { end - at, EXTENT_DATA };
+      r = 0;
+    }
+  }
+  x->len = min64 (x->len, end - at);
+  return r;
+}
+
+/* The same, in whole units, unless END is in one. */
+static int
+look (const struct copy *c, uint64_t at, uint64_t end, struct extent *x,
+      struct storage_holes *known)
+{
+  uint64_t stop;
+
+  if (ask_source (c, at, end, x, known) == -1)
+    return -1;
+  stop = at + x->len;
+  if (c->unit == 0 || stop == end)
+    return 0;
+  if (x->type != EXTENT_DATA && round_down (stop, c->unit) > at)
+    stop = round_down (stop, c->unit);
+  else {
+    x->type = EXTENT_DATA;
+    stop = min64 (end, round_up (stop, c->unit));
+  }
+  x->len = stop - at;
+  return 0;
+}
+
+/* --- writing --- */
+
+static int
+put_zeros (const struct copy *c, uint64_t count, uint64_t at)
+{
+  return c->zeros == COPY_ZEROS_SKIP ? 0 : c->to.ops->zero (&c->to, count, at);
+}
+
+/* How long is the beginning of BUF that is zeros, or is not (*ZERO), in blocks? */
+static uint64_t
+find_block (const struct copy *c, const char *buf, uint64_t count, bool *zero)
+{
+  const uint64_t block = c->zeros == COPY_ZEROS_WRITE ? 0 : c->sparse;
+  uint64_t to;
+
+  *zero = block > 0 && bytes_are_zero (buf, min64 (block, count));
+  if (block == 0)
+    return count;
+  for (to = block; to < count; to += block)
+    if (bytes_are_zero (buf + to, min64 (block, count - to)) != *zero)
+      return to;
+  return count;
+}
+
+static int
+put_data (const struct copy *c, const char *buf, uint64_t count, uint64_t at,
+          uint64_t *copied)
+{
+  uint64_t n;
+  bool zero;
+
+  for (; count > 0; buf += n, at += n, count -= n) {
+    n = find_block (c, buf, count, &zero);
+    if (zero) {
+      if (put_zeros (c, n, at) == -1)
+        return -1;
+      continue;
+    }
+    if (c->to.ops->write (&c->to, buf, n, at) == -1)
+      return -1;
+    *copied += n;
+  }
+  return 0;
+}
+
+/* --- copying --- */
+
+uint64_t
+copy_piece (const struct copy *c)
+{
+  return max64 (c->to.piece, c->from.far || c->to.far ? FAR_PIECE : 0);
+}
+
+struct copying {
+  const struct copy *c;
+  pthread_mutex_t lock;
+  pthread_cond_t turns;
+  uint64_t turn;                /* the part that is next; guarded by lock */
+  int64_t due;                  /* of the next read, in ns; guarded by lock */
+};
+
+static int64_t
+clock_ns (void)
+{
+  struct timespec t;
+
+  clock_gettime (CLOCK_MONOTONIC, &t);
+  return t.tv_sec * INT64_C (1000000000) + t.tv_nsec;
+}
+
+/* Waits until COUNT more bytes may be read. */
+static void
+keep_pace (struct copying *g, uint64_t count)
+{
+  struct timespec moment = { .tv_nsec = 0 };
+  int64_t due, left;
+
+  if (g->c->rate == 0)
+    return;
+  pthread_mutex_lock (&g->lock);
+  due = max64 (g->due, clock_ns ());
+  g->due = due + count * UINT64_C (1000000000) / g->c->rate;
+  pthread_mutex_unlock (&g->lock);
+  while (!unwanted () && (left = due - clock_ns ()) > 0) {
+    moment.tv_nsec = min64 (left, 100000000);
+    nanosleep (&moment, NULL);
+  }
+}
+
+static int
+copy_data (struct copying *g, char *buf, uint64_t at, uint64_t end, uint64_t *copied,
+           bool *reads)
+{
+  const struct copy *const c = g->c;
+  const uint64_t piece = copy_piece (c);
+  uint64_t n;
+
+  for (; at < end; at += n) {
+    n = min64 (end - at, piece - at % piece);
+    keep_pace (g, n);
+    *reads = true;
+    if (read_source (c, buf, n, at) == -1)
+      return -1;
+    *reads = false;
+    if (put_data (c, buf, n, at, copied) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+copy_part (struct copying *g, void *buf, uint64_t at, uint64_t end, uint64_t *copied,
+           bool *reads)
+{
+  const struct copy *const c = g->c;
+  struct storage_holes known;
+  struct extent x;
+  int r = 0;
+
+  storage_holes_begin (&known, false);
+  for (; r == 0 && at < end; at += x.len) {
+    *reads = true;
+    if (look (c, at, end, &x, &known) == -1)
+      return -1;
+    *reads = false;
+    if (x.type == EXTENT_DATA)
+      r = copy_data (g, buf, at, at + x.len, copied, reads);
+    else if (x.type != EXTENT_HOLE || !c->contained)
+      r = put_zeros (c, x.len, at);
+  }
+  return r;
+}
+
+int
+copy_range (const struct copy *c, void *buf, uint64_t start, uint64_t end,
+            uint64_t *copied, bool *reads)
+{
+  struct copying g = { .c = c };
+
+  return copy_part (&g, buf, start, end, copied, reads);
+}
+
+/* --- in order --- */
+
+static void
+take_turn (struct copying *g, uint64_t start)
+{
+  LOCK_FOR_BLOCK (&g->lock);
+
+  while (g->turn != start)
+    pthread_cond_wait (&g->turns, &g->lock);
+}
+
+static void
+pass_turn (struct copying *g, uint64_t end)
+{
+  LOCK_FOR_BLOCK (&g->lock);
+
+  g->turn = end;
+  pthread_cond_broadcast (&g->turns);
+}
+
+/* *ZERO: it is all zeros, and was not read. */
+static int
+read_in_turn (struct copying *g, void *buf, uint64_t start, uint64_t end, bool *zero)
+{
+  const struct copy *const c = g->c;
+  struct storage_holes known;
+  struct extent x;
+
+  storage_holes_begin (&known, false);
+  if (unwanted () || look (c, start, end, &x, &known) == -1)
+    return -1;
+  *zero = x.type != EXTENT_DATA && start + x.len == end;
+  if (*zero)
+    return 0;
+  keep_pace (g, end - start);
+  return read_source (c, buf, end - start, start);
+}
+
+static int
+write_in_turn (struct copying *g, void *buf, uint64_t start, uint64_t end, bool zero,
+               uint64_t *copied)
+{
+  if (unwanted ())
+    return -1;
+  return zero ? put_zeros (g->c, end - start, start)
+    : put_data (g->c, buf, end - start, start, copied);
+}
+
+static int
+copy_in_turn (struct copying *g, void *buf, uint64_t start, uint64_t end, uint64_t *copied)
+{
+  const bool reads = g->c->from.in_order, writes = g->c->to.in_order;
+  bool zero;
+  int r, err;
+
+  if (reads)
+    take_turn (g, start);
+  r = read_in_turn (g, buf, start, end, &zero);
+  err = errno;
+  if (!writes)
+    pass_turn (g, end);
+  else if (!reads)
+    take_turn (g, start);
+  if (r == 0) {
+    r = write_in_turn (g, buf, start, end, zero, copied);
+    err = errno;
+  }
+  if (writes)
+    pass_turn (g, end);
+  errno = err;
+  return r;
+}
+
+/* --- all of it --- */
+
+static bool
+is_in_order (const struct copy *c)
+{
+  return c->from.in_order || c->to.in_order;
+}
+
+static int
+copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t *copied)
+{
+  struct copying *g = opaque;
+  bool reads;
+
+  return is_in_order (g->c) ? copy_in_turn (g, scratch, start, end, copied)
+    : copy_part (g, scratch, start, end, copied, &reads);
+}
+
+static int
+make_durable (void *opaque)
+{
+  const struct copying *g = opaque;
+
+  return g->c->to.ops->sync (&g->c->to);
+}
+
+int
+copy_all (const struct copy *c, const struct chunks_words *words, bool durable,
+          const struct chunks_watch *watch, uint64_t *copied)
+{
+  struct copying g = {
+    .c = c, .lock = PTHREAD_MUTEX_INITIALIZER, .turns = PTHREAD_COND_INITIALIZER,
+  };
+  const struct chunks_job job = {
+    .words = *words, .size = c->from.size, .chunk = is_in_order (c) ? copy_piece (c) : 0,
+    .scratch = copy_piece (c), .far = c->from.far || c->to.far, .opaque = &g,
+    .work = copy_chunk, .make_durable = durable ? make_durable : NULL,
+  };
+
+  return chunks_run (&job, watch, copied);
+}
