@@ -599,7 +599,8 @@ commit_range (struct commit *c, uint64_t start, uint64_t end, uint64_t *copied, 
   CLEANUP_FREE void *buf = memory_get (copy_piece (&copy));
   bool ignored;
 
-  return buf ? copy_range (&copy, buf, start, end, copied, reads ? reads : &ignored) : -1;
+  return buf == NULL ? -1
+    : copy_range (&copy, buf, &start, end, UINT64_MAX, copied, reads ? reads : &ignored);
 }
 
 /* --- the whole change --- */

@@ -51,6 +51,7 @@
 #include "util/report.h"
 #include "request/dirtyset.h"
 #include "disk/export.h"
+#include "copy/copy.h"
 #include "change/edit.h"
 #include "change/mirror.h"
 #include "change/overlay.h"
@@ -60,8 +61,6 @@
 #define USUAL_GRANULARITY 65536
 #define LEAST_GRANULARITY 4096
 
-/* Bytes that are read and written at a time. */
-#define BUFFER (UINT64_C (1) << 20)
 /* Bytes of zeros that are done at a time. */
 #define MOST_ZEROS (UINT64_C (1) << 30)
 /* So many bytes can be copied while clients wait. */
@@ -85,7 +84,7 @@ struct mirror {
   bool in_round;
   bool recording;
   uint64_t at;                  /* where the round is, in bytes */
-  char *buf;                    /* BUFFER bytes */
+  char *buf;                    /* copy_piece bytes */
   bool target_failed;
   bool too_much;                /* was left when the gate had closed */
   bool locked;                  /* the raw target is, as by a writer */
@@ -113,77 +112,47 @@ target_path (const struct mirror *m)
   return storage_path (m->target.raw ? m->target.raw : m->target.image->file);
 }
 
-static int
-erase_raw (struct storage *raw, uint64_t count, uint64_t offset)
+static struct copy_end
+target_end (const struct mirror *m)
 {
-  uint64_t len;
-
-  for (; count > 0; offset += len, count -= len) {
-    len = count;
-    if (!storage_hole (raw, offset, &len) &&
-        storage_make_zeros (raw, true, offset, len) == -1)
-      return -1;
-  }
-  return 0;
+  return m->to ? copy_export (m->to_disk, m->to) : copy_storage (m->target.raw, true);
 }
 
 static int
-erase (struct mirror *m, uint64_t count, uint64_t offset)
+sync_target (struct mirror *m)
 {
-  const int r = m->to ? export_zero (m->to, count, offset, REQUEST_MAY_TRIM, false)
-    : erase_raw (m->target.raw, count, offset);
+  const struct copy_end to = target_end (m);
+  const int r = to.ops->sync (&to);
 
-  m->target_failed = r == -1;
-  return r;
-}
-
-static int
-put (struct mirror *m, uint64_t count, uint64_t offset)
-{
-  int r;
-
-  if (bytes_are_zero (m->buf, count))
-    return erase (m, count, offset);
-  r = m->to ? export_write (m->to, m->buf, count, offset, false)
-    : storage_write (m->target.raw, m->buf, count, offset);
   m->target_failed = r == -1;
   return r;
 }
 
 /* Pieces of zeros stay sparse, whatever is beside them. */
-static int
-copy_data (struct mirror *m, uint64_t count, uint64_t offset)
+static struct copy
+copying (const struct mirror *m)
 {
-  const uint64_t end = offset + count, piece = UINT64_C (1) << m->granularity_bits;
-
-  for (uint64_t n, at = offset; at < end; at += n) {
-    n = min64 (min64 (end - at, BUFFER), piece - (at & (piece - 1)));
-    if (export_read (m->from, m->buf, n, at) == -1 || put (m, n, at) == -1)
-      return -1;
-  }
-  return 0;
+  return (struct copy) {
+    .from = copy_export (m->disk, m->from), .to = target_end (m),
+    .sparse = UINT64_C (1) << m->granularity_bits,
+  };
 }
 
-/* What is next: from m->at on, up to COUNT bytes.  *DONE: how many were done, COPIED of
- * them as data. */
+/* What is next: from m->at on, up to COUNT bytes, and MOST of data.  *DONE: how many were
+ * done, COPIED of them as data. */
 static int
 copy_some (struct mirror *m, uint64_t count, uint64_t most, uint64_t *done,
            uint64_t *copied)
 {
-  struct extent x = { .len = 0 };
-  bool data;
+  const struct copy c = copying (m);
+  uint64_t at = m->at;
+  bool reads;
   int r;
 
-  *done = *copied = 0;
-  m->target_failed = false;
-  if (export_extents (m->from, count, m->at, true, extent_keep, &x) == -1)
-    return -1;
-  data = x.type == EXTENT_DATA;
-  count = min64 (min64 (x.len, count), data ? most : MOST_ZEROS);
-  r = data ? copy_data (m, count, m->at) : erase (m, count, m->at);
-  if (r == 0)
-    *done = count;
-  *copied = data ? *done : 0;
+  *copied = 0;
+  r = copy_range (&c, m->buf, &at, at + min64 (count, MOST_ZEROS), most, copied, &reads);
+  m->target_failed = r == -1 && !reads;
+  *done = r == 0 ? at - m->at : 0;
   return r;
 }
 
@@ -291,8 +260,7 @@ mirror_step (struct mirror *m, uint64_t most, uint64_t *copied)
 int
 mirror_near (struct mirror *m)
 {
-  m->target_failed = (m->to ? export_flush (m->to) : storage_sync (m->target.raw)) == -1;
-  return m->target_failed ? -1 : is_far (m);
+  return sync_target (m) == -1 ? -1 : is_far (m);
 }
 
 bool
@@ -343,13 +311,13 @@ refuse_far (void)
 static int
 come_to_rest (struct mirror *m)
 {
-  struct export *to = m->to;
-  int r;
+  struct export *const to = m->to;
 
+  if (to == NULL)
+    return sync_target (m);
   m->to = NULL;
-  r = to ? export_close (to) : storage_sync (m->target.raw);
-  m->target_failed = r == -1;
-  return r;
+  m->target_failed = export_close (to) == -1;
+  return m->target_failed ? -1 : 0;
 }
 
 int
@@ -585,13 +553,15 @@ choose_granularity (const struct mirror *m, uint64_t wanted)
 static int
 open_record (struct mirror *m, uint64_t granularity)
 {
+  struct copy copy;
   uint64_t pieces;
 
   m->granularity_bits = choose_granularity (m, granularity);
   pieces = max64 (div_up (m->size, UINT64_C (1) << m->granularity_bits), 1);
   m->live = dirtyset_new (pieces, m->granularity_bits);
   m->round = dirtyset_new (pieces, m->granularity_bits);
-  m->buf = memory_get (BUFFER);
+  copy = copying (m);
+  m->buf = memory_get (copy_piece (&copy));
   if (m->live == NULL || m->round == NULL)
     report_error ("%s: no memory for the record of changes: %m", target_path (m));
   m->recording = m->live && m->round && m->buf && disk_record (m->disk, m->live) == 0;

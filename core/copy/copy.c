@@ -145,17 +145,20 @@ put_zeros (const struct copy *c, uint64_t count, uint64_t at)
   return c->zeros == COPY_ZEROS_SKIP ? 0 : c->to.ops->zero (&c->to, count, at);
 }
 
-/* How long is the beginning of BUF that is zeros, or is not (*ZERO), in blocks? */
+/* How long is the beginning of BUF, which is at AT, that is zeros, or is not (*ZERO), in
+ * blocks? */
 static uint64_t
-find_block (const struct copy *c, const char *buf, uint64_t count, bool *zero)
+find_block (const struct copy *c, const char *buf, uint64_t count, uint64_t at, bool *zero)
 {
   const uint64_t block = c->zeros == COPY_ZEROS_WRITE ? 0 : c->sparse;
   uint64_t to;
 
-  *zero = block > 0 && bytes_are_zero (buf, min64 (block, count));
+  *zero = false;
   if (block == 0)
     return count;
-  for (to = block; to < count; to += block)
+  to = block - (at & (block - 1));
+  *zero = bytes_are_zero (buf, min64 (to, count));
+  for (; to < count; to += block)
     if (bytes_are_zero (buf + to, min64 (block, count - to)) != *zero)
       return to;
   return count;
@@ -169,7 +172,7 @@ put_data (const struct copy *c, const char *buf, uint64_t count, uint64_t at,
   bool zero;
 
   for (; count > 0; buf += n, at += n, count -= n) {
-    n = find_block (c, buf, count, &zero);
+    n = find_block (c, buf, count, at, &zero);
     if (zero) {
       if (put_zeros (c, n, at) == -1)
         return -1;
@@ -226,30 +229,32 @@ keep_pace (struct copying *g, uint64_t count)
   }
 }
 
+/* *AT: what is before it is done. */
 static int
-copy_data (struct copying *g, char *buf, uint64_t at, uint64_t end, uint64_t *copied,
+copy_data (struct copying *g, char *buf, uint64_t *at, uint64_t end, uint64_t *copied,
            bool *reads)
 {
   const struct copy *const c = g->c;
   const uint64_t piece = copy_piece (c);
   uint64_t n;
 
-  for (; at < end; at += n) {
-    n = min64 (end - at, piece - at % piece);
+  for (; *at < end; *at += n) {
+    n = min64 (end - *at, piece - *at % piece);
     keep_pace (g, n);
     *reads = true;
-    if (read_source (c, buf, n, at) == -1)
+    if (read_source (c, buf, n, *at) == -1)
       return -1;
     *reads = false;
-    if (put_data (c, buf, n, at, copied) == -1)
+    if (put_data (c, buf, n, *at, copied) == -1)
       return -1;
   }
   return 0;
 }
 
+/* The same, until MOST bytes of data are done. */
 static int
-copy_part (struct copying *g, void *buf, uint64_t at, uint64_t end, uint64_t *copied,
-           bool *reads)
+copy_part (struct copying *g, void *buf, uint64_t *at, uint64_t end, uint64_t most,
+           uint64_t *copied, bool *reads)
 {
   const struct copy *const c = g->c;
   struct storage_holes known;
@@ -257,26 +262,31 @@ copy_part (struct copying *g, void *buf, uint64_t at, uint64_t end, uint64_t *co
   int r = 0;
 
   storage_holes_begin (&known, false);
-  for (; r == 0 && at < end; at += x.len) {
+  while (r == 0 && *at < end && most > 0) {
     *reads = true;
-    if (look (c, at, end, &x, &known) == -1)
+    if (look (c, *at, end, &x, &known) == -1)
       return -1;
     *reads = false;
-    if (x.type == EXTENT_DATA)
-      r = copy_data (g, buf, at, at + x.len, copied, reads);
-    else if (x.type != EXTENT_HOLE || !c->contained)
-      r = put_zeros (c, x.len, at);
+    if (x.type == EXTENT_DATA) {
+      x.len = min64 (x.len, most);
+      most -= x.len;
+      r = copy_data (g, buf, at, *at + x.len, copied, reads);
+      continue;
+    }
+    if (x.type != EXTENT_HOLE || !c->contained)
+      r = put_zeros (c, x.len, *at);
+    *at += r == 0 ? x.len : 0;
   }
   return r;
 }
 
 int
-copy_range (const struct copy *c, void *buf, uint64_t start, uint64_t end,
+copy_range (const struct copy *c, void *buf, uint64_t *at, uint64_t end, uint64_t most,
             uint64_t *copied, bool *reads)
 {
   struct copying g = { .c = c };
 
-  return copy_part (&g, buf, start, end, copied, reads);
+  return copy_part (&g, buf, at, end, most, copied, reads);
 }
 
 /* --- in order --- */
@@ -367,7 +377,7 @@ copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t 
   bool reads;
 
   return is_in_order (g->c) ? copy_in_turn (g, scratch, start, end, copied)
-    : copy_part (g, scratch, start, end, copied, &reads);
+    : copy_part (g, scratch, &start, end, UINT64_MAX, copied, &reads);
 }
 
 static int
