@@ -454,7 +454,7 @@ repair (struct check *c)
 /* --- the whole check --- */
 
 static int
-run (struct check *c)
+check_all (struct check *c)
 {
   struct check_layer *top = check_layer (c, c->options.path, false);
 
@@ -506,8 +506,14 @@ disconnect (const struct check *c)
       image_disconnect (c->result.layers[i]->image);
 }
 
+const struct check_result *
+check_get_result (const struct check *c)
+{
+  return &c->result;
+}
+
 int
-check_image (const struct check_options *options, struct check **ret)
+check_run (const struct check_options *options, struct check **ret)
 {
   struct check *c = calloc (1, sizeof *c);
 
@@ -518,24 +524,39 @@ check_image (const struct check_options *options, struct check **ret)
   c->options = *options;
   c->result.mode = mode_name (options->mode);
   c->pace.watch = options->watch.step ? &c->options.watch : NULL;
-  if (check_report (c) == -1)
-    goto error;
-  if (run (c) == -1)
-    goto error;
-  if (c->result.verdict > CHECK_MARKED) {
-    if (write_report (c) == -1)
-      goto error;
-    checkreport_tell (&c->result);
-    checkreport_line (&c->result, c->line, sizeof c->line);
-    report_error ("%s", c->line);
-    errno = c->err ? c->err : c->result.verdict == CHECK_INCOMPLETE ? ENOENT : EUCLEAN;
-    goto error;
+  if (check_report (c) == -1 || check_all (c) == -1) {
+    check_free (c);
+    return -1;
+  }
+  *ret = c;
+  return 0;
+}
+
+/* Says why the image must not be served.  Returns -1, with errno. */
+static int
+refuse (struct check *c)
+{
+  if (write_report (c) == -1)
+    return -1;
+  checkreport_tell (&c->result);
+  checkreport_line (&c->result, c->line, sizeof c->line);
+  report_error ("%s", c->line);
+  errno = c->err ? c->err : c->result.verdict == CHECK_INCOMPLETE ? ENOENT : EUCLEAN;
+  return -1;
+}
+
+int
+check_image (const struct check_options *options, struct check **ret)
+{
+  struct check *c;
+
+  if (check_run (options, &c) == -1)
+    return -1;
+  if (c->result.verdict > CHECK_MARKED && refuse (c) == -1) {
+    check_free (c);
+    return -1;
   }
   disconnect (c);
   *ret = c;
   return 0;
-
- error:
-  check_free (c);
-  return -1;
 }

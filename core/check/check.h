@@ -32,8 +32,16 @@ struct check_options {
 };
 
 struct check;
+struct check_result;            /* see checkreport.h */
 
-/* Checks the image (with CHECK_FULL also its backing chain), and repairs it if the mode
+/* Checks the image (with CHECK_FULL also its backing chain), and repairs it if the mode asks
+ * for that, without a word about the faults.  0: *CHECK has the result, whatever it is; -1:
+ * reported. */
+extern int check_run (const struct check_options *, struct check **);
+/* Belongs to the check. */
+extern const struct check_result *check_get_result (const struct check *);
+
+/* The same, for an image that is to be served.  Checks the image (with CHECK_FULL also its backing chain), and repairs it if the mode
  * asks for that and it is necessary.  The files stay open, locked as by a reader, until
  * check_free, so that no other program changes them before the disk is opened.  (NBD has
  * no locks, and a server may admit only one client: it is free for the disk.)  The strings
