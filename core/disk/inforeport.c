@@ -203,22 +203,31 @@ write_file (const struct inforeport *r, const struct disk_options *o,
   return ret;
 }
 
-int
-inforeport_write (const struct inforeport *r, const struct disk_options *o)
+json_t *
+inforeport_describe (const struct disk_options *o, const char *name, bool chain)
 {
   struct walk w = {
-    .chain = disk_chain_options (o),
-    .name = strdup (r->name ? r->name : o->path),
-    .info = json_array (),
+    .chain = disk_chain_options (o), .name = strdup (name), .info = json_array (),
   };
-  int ret = -1;
+  json_t *document = NULL;
 
   if (w.name == NULL || w.info == NULL) {
     report_error ("%s: info: no memory", o->path);
     errno = ENOMEM;
   }
-  else if (describe (&w, o, r->chain) == 0)
-    ret = write_file (r, o, r->chain ? w.info : json_array_get (w.info, 0));
+  else if (describe (&w, o, chain) == 0)
+    document = json_incref (chain ? w.info : json_array_get (w.info, 0));
   end (&w);
+  return document;
+}
+
+int
+inforeport_write (const struct inforeport *r, const struct disk_options *o)
+{
+  json_t *document = inforeport_describe (o, r->name ? r->name : o->path, r->chain);
+  const int ret = document ? write_file (r, o, document) : -1;
+
+  KEEP_ERRNO_FOR_BLOCK;
+  json_decref (document);
   return ret;
 }

@@ -8,6 +8,8 @@
 
 #include <stdbool.h>
 
+#include <jansson.h>
+
 #include "disk/disk.h"
 
 struct inforeport {
@@ -15,6 +17,11 @@ struct inforeport {
   bool chain;                   /* describe all files of the backing chain */
   const char *name;             /* how the report calls the image; NULL: its path */
 };
+
+/* What it says: an object that describes the image, which is called NAME, or for a CHAIN an
+ * array of those of its files.  The caller frees it.  NULL: reported. */
+extern json_t *inforeport_describe (const struct disk_options *, const char *name,
+                                    bool chain);
 
 /* May the report be written?  Returns 0, or -1 (reported). */
 extern int inforeport_check (const struct inforeport *);

@@ -20,23 +20,40 @@ struct mark {
   size_t offset;
   const char *bytes;
   size_t len;
-  const char *name;
+  const char *format, *name;
 };
-#define MARK(offset, bytes, format, name) { offset, bytes, sizeof bytes - 1, name },
+#define MARK(offset, bytes, format, name) \
+  { offset, bytes, sizeof bytes - 1, format, name },
 
 static const struct mark marks[] = {
 #include "format/formatmarks.h"
 };
 
-const char *
-otherformat_name (const void *buf, size_t len)
+static const struct mark *
+find (const char *buf, size_t len)
 {
   for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
     const struct mark *m = &marks[i];
 
-    if (m->offset + m->len <= len &&
-        memcmp ((const char *) buf + m->offset, m->bytes, m->len) == 0)
-      return m->name;
+    if (m->offset + m->len <= len && memcmp (buf + m->offset, m->bytes, m->len) == 0)
+      return m;
   }
   return NULL;
+}
+
+const char *
+otherformat_name (const void *buf, size_t len)
+{
+  const struct mark *m = find (buf, len);
+
+  return m ? m->name : NULL;
+}
+
+const char *
+otherformat_disk (const void *buf, size_t len)
+{
+  const struct mark *m = find (buf, len);
+
+  return m && (strstr (m->name, CONVERT) || strcmp (m->format, "LUKS") == 0) ? m->format
+    : NULL;
 }

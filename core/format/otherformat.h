@@ -13,4 +13,8 @@
 #define OTHERFORMAT_BYTES ((64 << 10) + 4096)
 extern const char *otherformat_name (const void *buf, size_t len);
 
+/* The same, if it is a disk in a format of QEMU other than qcow2 and raw: returns the name
+ * of the format, as formatmarks.h has it, else NULL. */
+extern const char *otherformat_disk (const void *buf, size_t len);
+
 #endif /* QCOW2_OTHERFORMAT_H */

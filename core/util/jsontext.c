@@ -128,15 +128,38 @@ write_part (const char *text, size_t size, void *opaque)
 
 /* Not json_dumps, whose text lacks a key when there was no memory for it. */
 int
-jsontext_write (json_t *document, FILE *fp)
+jsontext_print (json_t *document, unsigned indent, FILE *fp)
 {
   int r;
 
   errno = ENOMEM;               /* jansson does not set it */
-  r = json_dump_callback (document, write_part, fp, JSON_INDENT (2));
+  r = json_dump_callback (document, write_part, fp, JSON_INDENT (indent));
   if (r == 0)
     r = write_part ("\n", 1, fp);
   KEEP_ERRNO_FOR_BLOCK;
   json_decref (document);
   return r;
+}
+
+int
+jsontext_write (json_t *document, FILE *fp)
+{
+  return jsontext_print (document, 2, fp);
+}
+
+void
+jsontext_put (const char *s, FILE *fp)
+{
+  unsigned char c;
+
+  for (unsigned n; *s; s += n) {
+    n = utf8_length (s);
+    c = n == STAND_IN_LENGTH ? get_stand_in (s) : 0;
+    if (c)
+      putc (c, fp);
+    else if (n == 1 && ((unsigned char) *s < ' ' || *s == 0x7f))
+      fprintf (fp, "\\x%02x", (unsigned char) *s);
+    else
+      fwrite (s, 1, n, fp);
+  }
 }

@@ -37,8 +37,14 @@ extern json_t *jsontext_add_members (json_t *object, const struct json_member *)
  * ARRAY, which then owns VALUE, or NULL on ENOMEM. */
 extern json_t *jsontext_append (json_t *array, json_t *value);
 
-/* Writes DOCUMENT, and a newline, to FP, and frees it.  Returns 0; or -1 with errno, also
- * if DOCUMENT is NULL. */
+/* Writes DOCUMENT, indented by 2, and a newline, to FP, and frees it.  Returns 0; or -1 with
+ * errno, also if DOCUMENT is NULL. */
 extern int jsontext_write (json_t *document, FILE *fp);
+/* The same, with another indentation. */
+extern int jsontext_print (json_t *document, unsigned indent, FILE *fp);
+
+/* Writes a string of a document to FP for people: the bytes that it was made of, but control
+ * characters are escaped. */
+extern void jsontext_put (const char *string, FILE *fp);
 
 #endif /* QCOW2_JSONTEXT_H */

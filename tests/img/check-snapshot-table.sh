@@ -92,7 +92,7 @@ in_both cp ../good.qcow2 disk.qcow2
 in_both rewrite disk.qcow2 - 3000 -
 if (cd ours && img check disk.qcow2); then fail "not found"; fi
 repair disk.qcow2
-grep 'disk.qcow2: repaired: snapshot "two" (id 2) loses 1976 bytes of unknown extra data' \
+grep 'disk.qcow2: repair: snapshot "two" (id 2) loses 1976 bytes of unknown extra data' \
   losses
 # So much that the table, here at the end, goes on in a cluster that is not counted; and
 # not the first repair.

@@ -170,7 +170,7 @@ fi
 chmod 444 ours/plain.qcow2
 chmod 777 ours
 nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
-program="$srcdir/../scripts/nbdkit-qcow2-img"
+program="$IMG"
 if "${nobody[@]}" test -r "$program" && "${nobody[@]}" test -w ours; then
   if (cd ours && TMPDIR=/tmp "${nobody[@]}" "$program" create -q -f qcow2 plain.qcow2 7M) \
        2> protected.err; then fail "a write-protected file was replaced"; fi

@@ -69,7 +69,7 @@ nothing_made
 
 # Stopped by a signal.
 rm go
-"$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN" convert -f raw \
+"$IMG" --nbdkit "$NBDKIT" --plugin "$PLUGIN" convert -f raw \
   -O qcow2 -o data_file=new.data "$bad" new.qcow2 &
 pid=$!
 helper_pids+=($pid)

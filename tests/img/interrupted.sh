@@ -32,7 +32,7 @@ interrupt ()
   printf -v delay 0.%03d $((RANDOM % within))
 
   # In a session of its own: what is left has its number.
-  setsid "$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@" \
+  setsid "$IMG" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@" \
     > ../out 2> ../err < /dev/null &
   helper_pids+=($!)
   sleep "$delay"

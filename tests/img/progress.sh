@@ -21,7 +21,7 @@ cd ours
 # on_terminal NAME ARGUMENT...: what the command shows there.
 on_terminal ()
 {
-  "$python" - "$1" "$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit "$NBDKIT" \
+  "$python" - "$1" "$IMG" --nbdkit "$NBDKIT" \
     --plugin "$PLUGIN" "${@:2}" <<'PY'
 import os, pty, re, sys
 pid, terminal = pty.fork()

@@ -10,14 +10,17 @@ requires nbdcopy --version
 requires /usr/bin/python3 -c 'import nbd'
 
 PLUGIN=$(realpath "$PLUGIN")
+IMG="${IMG:-$abs_top_builddir/img/nbdkit-qcow2-img}"
 cd "$tmp"
 mkdir ours theirs private
 # Whatever our program stores elsewhere.
 export TMPDIR="$tmp/private"
+NBDKIT_QCOW2_IMG_REST=$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")
+export NBDKIT_QCOW2_IMG_REST
 
 img ()
 {
-  "$srcdir/../scripts/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@"
+  "$IMG" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@"
 }
 
 # in_both COMMAND...: makes the same file, for example, in both directories.

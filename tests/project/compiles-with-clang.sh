@@ -11,6 +11,6 @@ if [ -e "$srcdir/../config.status" ]; then skip "the source tree is configured";
 cd "$tmp"
 top="$srcdir/.."
 "$top/configure" -q --enable-werror CC=clang CFLAGS=-O0
-make -s SUBDIRS="core plugin"
+make -s SUBDIRS="core plugin img"
 nbdkit_loads="$("$NBDKIT" "$PWD/plugin/.libs/nbdkit-qcow2-plugin.so" --dump-plugin)"
 grep -x 'name=qcow2' <<< "$nbdkit_loads"

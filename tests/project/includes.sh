@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A folder of core/ uses only the folders below it, plugin/ uses all, and no two files call
-# or include each other, not even indirectly.  The test checks the includes, which name
+# A folder of core/ uses only the folders below it, the front ends plugin/ and img/ use all
+# but not each other, and no two files call or include each other, not even indirectly.  The test checks the includes, which name
 # their folder, and the calls between object files.
 
 set -e -u -o pipefail
@@ -25,6 +25,7 @@ declare -A below=(
   [copy]="disk"
   [change]="copy"
   [plugin]="change"
+  [img]="change"
 )
 
 # is_below LOW HIGH
@@ -64,8 +65,8 @@ while IFS= read -r path; do
   folder="${path%%/*}"
   name="${path#*/}"
   file="$top/core/$path" list=core
-  if [ "$folder" = plugin ]; then
-    file="$top/$path" list=plugin
+  if [[ "$folder" = plugin || "$folder" = img ]]; then
+    file="$top/$path" list="$folder"
   elif [[ "$path" != */* ]]; then
     wrong "core/$path: is in no folder"
     continue
@@ -73,7 +74,7 @@ while IFS= read -r path; do
   # config.h and headers of the system are in angle brackets.
   while read -r included; do
     if [[ "$included" != */* ]] ||
-       ! { [ -e "$top/core/$included" ] || [[ "$included" = plugin/* && -e "$top/$included" ]]; }
+       ! { [ -e "$top/core/$included" ] || [[ "$included" = @(plugin|img)/* && -e "$top/$included" ]]; }
     then
       wrong "$path: includes \"$included\", which is not FOLDER/NAME"
       continue
@@ -87,16 +88,16 @@ while IFS= read -r path; do
      ! grep '^#[[:space:]]*include' "$file" | head -n 1 | grep -q '<config\.h>'; then
     wrong "$path: the first include is not <config.h>"
   fi
-  if ! grep -q "%reldir%/${path#plugin/} " "$top/$list/sources.mk"; then
+  if ! grep -q "%reldir%/${path#"$list/"} " "$top/$list/sources.mk"; then
     wrong "$path: is not in $list/sources.mk"
   fi
   # Only plugin/ knows nbdkit.
-  if [ "$list" = core ] && grep -Hn '#.*include.*nbdkit' "$file"; then
+  if [ "$list" != plugin ] && grep -Hn '#.*include.*nbdkit' "$file"; then
     wrong "$path: includes a header of nbdkit"
   fi
 done < <(cd "$top/core" && find . -mindepth 1 -maxdepth 2 -name '*.[ch]' ! -path '*/.?*/*' |
            sed 's,^\./,,' | sort
-         cd "$top" && find plugin -maxdepth 1 -name '*.[ch]' | sort)
+         cd "$top" && find plugin img -maxdepth 1 -name '*.[ch]' | sort)
 echo "$files files looked at"
 [ "$files" -gt 100 ] || wrong "where are the sources?"
 
@@ -112,18 +113,18 @@ circle="$(mktemp)"
 trap 'rm -f "$circle"' EXIT
 
 no_circle include < <(
-  cd "$top/core" && grep -H '^#[[:space:]]*include[[:space:]]*"' ./*/*.h ../plugin/*.h |
+  cd "$top/core" && grep -H '^#[[:space:]]*include[[:space:]]*"' ./*/*.h ../plugin/*.h ../img/*.h |
     sed 's,^\.*/,,; s/:#[[:space:]]*include[[:space:]]*"/ /; s/".*//')
 
 # --- calls
 
 command -v nm >/dev/null || { echo "skipped: nm is missing"; exit 77; }
-# symbols: ROOM SYMBOL DEFINED|USED; a room is FOLDER/NAME without .c
+# symbols OBJECT...: ROOM SYMBOL DEFINED|USED; a room is FOLDER/NAME without .c
 symbols ()
 {
   local o room
 
-  for o in "$objects"/core/*/.libs/*.o "$objects"/plugin/.libs/*.o; do
+  for o in "$objects"/core/*/.libs/*.o "$@"; do
     room="${o#"$objects"/}"
     room="${room#core/}"
     room="${room/.libs\//}"
@@ -133,15 +134,20 @@ symbols ()
   done
 }
 
-# (remedy and report_line are what the core needs from the front end: util/remedy.h,
-# util/report.h.)
-calls=$(symbols | awk '
-  $2 == "remedy" || $2 == "report_line" || $2 == "report_traces" { next }
-  $3 == "defined" { home[$2] = $1 }
-  $3 == "used" { user[++n] = $1; what[n] = $2 }
-  END { for (i = 1; i <= n; i++)
-          if (what[i] in home && home[what[i]] != user[i])
-            print user[i], home[what[i]], what[i] }' | sort -u)
+# calls_with OBJECT...: of the core and a front end.  (remedy and report_line are what the core
+# needs from it: util/remedy.h, util/report.h.)
+calls_with ()
+{
+  symbols "$@" | awk '
+    $2 == "remedy" || $2 == "report_line" || $2 == "report_traces" { next }
+    $3 == "defined" { home[$2] = $1 }
+    $3 == "used" { user[++n] = $1; what[n] = $2 }
+    END { for (i = 1; i <= n; i++)
+            if (what[i] in home && home[what[i]] != user[i])
+              print user[i], home[what[i]], what[i] }'
+}
+calls=$({ calls_with "$objects"/plugin/.libs/*.o
+          calls_with "$objects"/img/*.o; } | sort -u)
 echo "$(wc -l <<< "$calls") calls looked at"
 [ "$(wc -l <<< "$calls")" -gt 500 ] || wrong "where are the object files?"
 while read -r user used symbol; do

@@ -13,7 +13,8 @@ requires nbdcopy --version
 PLUGIN=$(realpath "$PLUGIN")
 programs=$(realpath "$srcdir/../scripts")
 validate=("$programs/nbdkit-qcow2-validate" --nbdkit "$NBDKIT" --plugin "$PLUGIN")
-img=("$programs/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN")
+export NBDKIT_QCOW2_IMG_REST="$programs/nbdkit-qcow2-img"
+img=("$abs_top_builddir/img/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN")
 cd "$tmp"
 mkdir dir
 

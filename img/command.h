@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is a command, and what did the user say?  See arguments.c and main.c.
+ */
+
+#ifndef QCOW2_IMG_COMMAND_H
+#define QCOW2_IMG_COMMAND_H
+
+#include <stdbool.h>
+
+#define PROGRAM "nbdkit-qcow2-img"
+
+/* -LETTER, --NAME [VALUE]. */
+struct option {
+  char letter;                  /* 0: none */
+  const char *name;             /* NULL: none */
+  const char *value;            /* what --help calls its value: "FILE", or all values that
+                                   it can have: "human|json".  NULL: it has none */
+  const char *text;             /* for --help */
+};
+
+struct arguments;
+
+/* NAME [OPTION...] OPERANDS. */
+struct command {
+  const char *name;
+  const char *operands;         /* for --help */
+  const char *text;             /* likewise; up to the first full stop or colon it is a
+                                   summary */
+  const struct option *const *options;  /* NULL ends the list; --help is added to all */
+  unsigned least, most;         /* operands that are possible */
+  bool last_is_operand;         /* whatever it begins with: resize IMAGE -SIZE */
+  /* Returns the exit status.  Errors were reported. */
+  int (*run) (const struct arguments *);
+};
+
+/* --- what the user said --- */
+
+struct given {
+  const struct option *option;
+  const char *value;            /* NULL: it has none */
+};
+
+/* The strings are those of the command line. */
+struct arguments {
+  const struct command *command;
+  const char **operands;
+  unsigned nr_operands;
+  struct given *given;          /* in the order given */
+  unsigned nr_given;
+};
+
+/* Takes WORDS, of which the last one is followed by NULL.  0, or -1 (reported). */
+extern int arguments_parse (struct arguments *, const struct command *, char **words);
+extern void arguments_free (struct arguments *);
+/* The number of operands is possible.  -1: reported. */
+extern int arguments_check (const struct arguments *);
+
+/* Was this option given? */
+extern bool is_given (const struct arguments *, const struct option *);
+/* Its last value, or NULL. */
+extern const char *value_of (const struct arguments *, const struct option *);
+/* Each of its values, in order: *I is 0 at first.  NULL: there are no more. */
+extern const char *next_value (const struct arguments *, const struct option *,
+                               unsigned *i);
+/* How a message names it: "-f" or "--output". */
+extern const char *option_word (const struct option *, char buf[32]);
+
+/* Prints what COMMAND --help says, and what --help says of all commands (NULL ends the
+ * list). */
+extern void help_command (const struct command *);
+extern void help_all (const struct command *const *commands);
+
+/* --- options that many commands have --- */
+
+extern const struct option option_help, option_format, option_quiet, option_force_share,
+  option_object, option_image_opts, option_allow_uri, option_output, option_svg,
+  option_cache, option_src_cache, option_progress;
+
+/* Those of an image that exists: see imagefile.h. */
+#define IMAGE_OPTIONS &option_object, &option_image_opts, &option_allow_uri
+
+/* --- the commands, by their files --- */
+
+extern const struct command info_command;
+extern const struct command check_command;
+
+#endif /* QCOW2_IMG_COMMAND_H */

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * nbdkit-qcow2-img: qemu-img's commands for qcow2 images, on the core.
+ *
+ * This file has the table of the commands, and runs one.  A file for each family of
+ * commands (info.c, check.c ...) reads the options, calls the core, and prints what the
+ * core has found out.
+ *
+ * Errors are reported where they occur, as in the core: a line each (words.c).  Exit
+ * statuses come from results and errno, never from the text of a message.
+ *
+ * A signal that stops a long job has it come to an orderly end (progress.c); then this
+ * process ends by the same signal, so that a shell knows.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/report.h"
+#include "img/command.h"
+#include "img/progress.h"
+
+static const struct command *const commands[] = {
+  &check_command,
+  &info_command,
+  NULL
+};
+
+/* If they are closed, files would get their numbers, and messages. */
+static int
+open_standard_descriptors (void)
+{
+  int fd;
+
+  do
+    fd = open ("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  return fd == -1 ? -1 : close (fd);
+}
+
+/* A write beyond the maximum size of a file (ulimit -f) shall only fail. */
+static void
+do_nothing (int sig)
+{
+  (void) sig;
+}
+
+static void
+set_signals (void)
+{
+  const struct sigaction ours = { .sa_handler = do_nothing, .sa_flags = SA_RESTART };
+
+  sigaction (SIGXFSZ, &ours, NULL);
+}
+
+static const struct command *
+find_command (const char *name)
+{
+  for (unsigned i = 0; commands[i]; i++)
+    if (strcmp (commands[i]->name, name) == 0)
+      return commands[i];
+  return NULL;
+}
+
+/* NAME and its arguments.  Returns the exit status. */
+static int
+run_command (const struct command *command, char **words)
+{
+  struct arguments a;
+  int status = EXIT_FAILURE;
+
+  if (arguments_parse (&a, command, words) == 0) {
+    if (is_given (&a, &option_help)) {
+      help_command (command);
+      status = EXIT_SUCCESS;
+    }
+    else if (arguments_check (&a) == 0)
+      status = command->run (&a);
+  }
+  arguments_free (&a);
+  return status;
+}
+
+/* Commands that are not in this program yet are those of the program in Python, which takes
+ * the same arguments. */
+static int
+run_rest (char **argv)
+{
+  const char *other = getenv ("NBDKIT_QCOW2_IMG_REST");
+
+  execv (other ? other : REST, argv);
+  report_error ("%s: %m", other ? other : REST);
+  return EXIT_FAILURE;
+}
+
+/* --nbdkit and --plugin are for those. */
+static char **
+first_word (char **argv)
+{
+  argv++;
+  while (argv[0] && argv[1] &&
+         (strcmp (argv[0], "--nbdkit") == 0 || strcmp (argv[0], "--plugin") == 0))
+    argv += 2;
+  return argv;
+}
+
+static bool
+wants_picture (char **words)
+{
+  for (; *words; words++)
+    if (strcmp (*words, "--svg") == 0)
+      return true;
+  return false;
+}
+
+static int
+run (char **argv)
+{
+  char **const words = first_word (argv);
+  const char *word = words[0];
+  const struct command *command;
+
+  if (word == NULL) {
+    report_error ("no command was given: see %s --help", PROGRAM);
+    return EXIT_FAILURE;
+  }
+  if (strcmp (word, "--version") == 0 || strcmp (word, "-V") == 0) {
+    printf ("%s %s\n", PROGRAM, PACKAGE_VERSION);
+    return EXIT_SUCCESS;
+  }
+  command = find_command (word);
+  return command == NULL || wants_picture (words) ? run_rest (argv)
+    : run_command (command, words + 1);
+}
+
+int
+main (int argc, char **argv)
+{
+  int status;
+
+  (void) argc;
+  if (open_standard_descriptors () == -1)
+    return EXIT_FAILURE;
+  set_signals ();
+  status = run (argv);
+  errno = 0;
+  if (fflush (stdout) == EOF || ferror (stdout)) {
+    report_error ("stdout: %s", errno ? strerror (errno) : "cannot be written");
+    status = status ? status : EXIT_FAILURE;
+  }
+  if (progress_signal ())
+    raise (progress_signal ());
+  /* Nothing is left to be freed that matters. */
+  _exit (status);
+}
