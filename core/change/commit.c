@@ -596,7 +596,7 @@ int
 commit_range (struct commit *c, uint64_t start, uint64_t end, uint64_t *copied, bool *reads)
 {
   const struct copy copy = copying (c);
-  CLEANUP_FREE void *buf = memory_get (copy_piece (&copy));
+  CLEANUP_FREE void *buf = memory_get (copy_scratch (&copy));
   bool ignored;
 
   return buf == NULL ? -1

@@ -84,7 +84,7 @@ struct mirror {
   bool in_round;
   bool recording;
   uint64_t at;                  /* where the round is, in bytes */
-  char *buf;                    /* copy_piece bytes */
+  char *buf;                    /* copy_scratch bytes */
   bool target_failed;
   bool too_much;                /* was left when the gate had closed */
   bool locked;                  /* the raw target is, as by a writer */
@@ -561,7 +561,7 @@ open_record (struct mirror *m, uint64_t granularity)
   m->live = dirtyset_new (pieces, m->granularity_bits);
   m->round = dirtyset_new (pieces, m->granularity_bits);
   copy = copying (m);
-  m->buf = memory_get (copy_piece (&copy));
+  m->buf = memory_get (copy_scratch (&copy));
   if (m->live == NULL || m->round == NULL)
     report_error ("%s: no memory for the record of changes: %m", target_path (m));
   m->recording = m->live && m->round && m->buf && disk_record (m->disk, m->live) == 0;

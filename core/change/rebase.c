@@ -3,7 +3,7 @@
  * How does an image come to lie over another backing chain, or over none?
  *
  * What the disk shows of the layers below the image, and would not show of the new ones,
- * is copied into the image, by several threads (chunks.c).  Flattening is the same, with
+ * is copied into the image, by several threads (copy.c).  Flattening is the same, with
  * no new layers, which show zeros.
  *
  * Where data is has been resolved once for each chain (resolve.c), so each byte is read
@@ -42,6 +42,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/remedy.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
@@ -49,6 +50,7 @@
 #include "image/backlink.h"
 #include "mapping/places.h"
 #include "disk/disk.h"
+#include "copy/copy.h"
 #include "change/edit.h"
 #include "change/rebase.h"
 #include "change/snapbelow.h"
@@ -74,7 +76,6 @@ struct copying {
   struct view moved;            /* the same image over the new chain; writable */
   struct writable unrecorded;   /* of both: bitmaps record nothing */
   struct view old, new;         /* the layers below the image; read-only */
-  bool flatten;                 /* `new' shows zeros */
   uint64_t piece;               /* bytes: a whole number of clusters */
 };
 
@@ -113,8 +114,7 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
   const struct view *v = in->view;
 
   c->grace = in->grace;
-  c->flatten = layers_count (next) == 1;
-  c->piece = max64 (PIECE, UINT64_C (1) << v->image->header.cluster_bits);
+  c->piece = max64 (PIECE, v->image->header.cluster_size);
   c->unrecorded = *v->w;
   c->unrecorded.bitmaps = NULL;
   c->disk = *v;
@@ -133,7 +133,7 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
   return -1;
 }
 
-/* --- what has to be copied? --- */
+/* --- what has to be compared --- */
 
 /* The image has nothing in [at, at + *len). */
 static int
@@ -145,146 +145,112 @@ compare_places (const struct copying *c, uint64_t at, uint64_t *len)
   return places_differ (&old, &new, entry_unit_size (&c->disk.image->header), at, len);
 }
 
-/* Looks at [at, end), which begins and ends with a unit (or ends with the disk).  *LEN is
- * the length of its beginning that has to be compared (returns 1) or left alone (0). */
+/* Looks at [at, at + *len), which begins and ends with a unit (or ends with the disk).  *LEN
+ * becomes the length of its beginning that has to be compared (returns 1) or left alone
+ * (0). */
 static int
-look (const struct copying *c, uint64_t at, uint64_t end, uint64_t *len)
+look (const struct copying *c, uint64_t at, uint64_t *len)
 {
   struct run run;
 
-  if (l2_lookup (c->disk.w->l2, at, end - at, &run) == -1)
+  if (l2_lookup (c->disk.w->l2, at, *len, &run) == -1)
     return -1;
   *len = run.len;
   return run.kind == RUN_UNALLOCATED || run.kind == RUN_RESERVED
     ? compare_places (c, at, len) : 0;
 }
 
-/* The same, but a stretch to be compared is extended until it fills a piece: it may come
+/* The same, but what has to be compared is extended until it fills a piece: it may come
  * from many layers. */
 static int
-stretch (const struct copying *c, uint64_t at, uint64_t end, uint64_t *len)
+stretch (const struct copying *c, uint64_t at, struct extent *x)
 {
+  const uint64_t most = x->len;
   uint64_t more;
-  int r = look (c, at, end, len);
+  int r = look (c, at, &x->len);
 
-  if (r != 1)
-    return r;
-  while (*len < c->piece && *len < end - at) {
-    r = look (c, at + *len, end, &more);
-    if (r == -1)
-      return -1;
-    if (r == 0)
-      break;
-    *len += more;
+  x->type = r == 1 ? EXTENT_DATA : EXTENT_HOLE;
+  while (r == 1 && x->len < min64 (c->piece, most)) {
+    more = most - x->len;
+    r = look (c, at + x->len, &more);
+    x->len += r == 1 ? more : 0;
   }
-  *len = min64 (*len, c->piece);
-  return 1;
+  return r == -1 ? -1 : 0;
 }
 
-/* --- copying --- */
-
-enum fate { LEAVE, ZERO, WRITE };
-
-/* What happens to a unit that shows OLD now, and would show NEW?  (When flattening, NEW
- * was not read.) */
-static enum fate
-fate_of (const struct copying *c, const char *old, const char *new, uint64_t len)
-{
-  if (c->flatten ? bytes_are_zero (old, len) : memcmp (old, new, len) == 0)
-    return LEAVE;
-  return !c->flatten && bytes_are_zero (old, len) ? ZERO : WRITE;
-}
-
-/* Does [at, at + len), of one fate. */
-static int
-copy_units (const struct copying *c, enum fate fate, const char *old, uint64_t len,
-            uint64_t at, uint64_t *copied)
-{
-  switch (fate) {
-  case LEAVE:
-    return 0;
-  case ZERO:
-    /* Over the old chain there would be nothing to hide, and zeros that are there already
-     * are not stored.  (In version 2 they are data, of whole clusters: what is around
-     * them would be filled from the new chain.) */
-    if (c->disk.image->header.version >= 3)
-      return request_zero (&c->moved, len, at, 0) == -1 ? -1 : 0;
-    if (write_data (&c->moved, old, len, at, false) == -1)
-      return -1;
-    *copied += len;
-    return 0;
-  case WRITE:
-    /* R3: over the new chain, the old data might look unneeded after a crash. */
-    if (write_data (&c->disk, old, len, at, false) == -1)
-      return -1;
-    *copied += len;
-    return 0;
-  }
-  abort ();
-}
-
-/* [at, at + len) has to be compared; at most a piece. */
-static int
-copy_stretch (const struct copying *c, char *scratch, uint64_t at, uint64_t len,
-              uint64_t *copied)
-{
-  const uint64_t unit = entry_unit_size (&c->disk.image->header);
-  char *const old = scratch, *const new = scratch + c->piece;
-  uint64_t from, to;
-  enum fate fate;
-
-  if (request_read (&c->old, old, len, at) == -1 ||
-      (!c->flatten && request_read (&c->new, new, len, at) == -1))
-    return -1;
-  for (from = 0; from < len; from = to) {
-    fate = fate_of (c, old + from, new + from, min64 (unit, len - from));
-    for (to = from + unit; to < len; to += unit)
-      if (fate_of (c, old + to, new + to, min64 (unit, len - to)) != fate)
-        break;
-    to = min64 (to, len);
-    if (copy_units (c, fate, old + from, to - from, at + from, copied) == -1)
-      return -1;
-  }
-  return 0;
-}
+/* --- the ends --- */
 
 static int
-copy_range (const struct copying *c, void *scratch, uint64_t start, uint64_t end,
-            uint64_t *copied)
+extent (const struct copy_end *e, uint64_t at, struct extent *x,
+        struct storage_holes *known)
 {
-  uint64_t len;
-  int r;
-
-  for (; start < end; start += len) {
-    r = stretch (c, start, end, &len);
-    if (r == 1)
-      r = copy_stretch (c, scratch, start, len, copied);
-    if (r == -1)
-      return -1;
-  }
-  return 0;
-}
-
-static int
-copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t *copied)
-{
-  const struct copying *c = opaque;
+  const struct copying *c = e->opaque;
   const struct grace_pin pin = grace_enter (c->grace);
-  const int r = copy_range (c, scratch, start, end, copied);
+  const int r = stretch (c, at, x);
   KEEP_ERRNO_FOR_BLOCK;
 
+  (void) known;
   grace_leave (c->grace, pin);
-  checkpoint_relieve (c->disk.w->checkpoint);
   return r;
 }
 
 static int
-make_durable (void *opaque)
+read_old (const struct copy_end *e, void *buf, uint64_t count, uint64_t at)
 {
-  const struct copying *c = opaque;
+  const struct copying *c = e->opaque;
+
+  return request_read (&c->old, buf, count, at);
+}
+
+/* DATA: NULL: zeros. */
+static int
+put (const struct view *v, const void *data, uint64_t count, uint64_t at,
+     struct grace *grace)
+{
+  const struct grace_pin pin = grace_enter (grace);
+  const int r = data ? write_data (v, data, count, at, false)
+    : request_zero (v, count, at, 0);
+  KEEP_ERRNO_FOR_BLOCK;
+
+  grace_leave (grace, pin);
+  checkpoint_relieve (v->w->checkpoint);
+  return r == -1 ? -1 : 0;
+}
+
+/* R3: over the new chain, the old data might look unneeded after a crash. */
+static int
+write_units (const struct copy_end *e, const void *buf, uint64_t count, uint64_t at)
+{
+  const struct copying *c = e->opaque;
+
+  return put (&c->disk, buf, count, at, c->grace);
+}
+
+/* Over the old chain there would be nothing to hide, and zeros that are there already are
+ * not stored.  (In version 2 they are data, of whole clusters: what is around them would be
+ * filled from the new chain.) */
+static int
+zero_units (const struct copy_end *e, uint64_t count, uint64_t at)
+{
+  const struct copying *c = e->opaque;
+  const bool as_data = c->disk.image->header.version < 3;
+  CLEANUP_FREE void *zeros = as_data ? memory_new (1, count) : NULL;
+
+  return as_data && zeros == NULL ? -1 : put (&c->moved, zeros, count, at, c->grace);
+}
+
+static int
+make_durable (const struct copy_end *e)
+{
+  const struct copying *c = e->opaque;
 
   return checkpoint_flush (c->disk.w->checkpoint);
 }
+
+static const struct copy_ops ops = {
+  .extent = extent, .read = read_old, .write = write_units, .zero = zero_units,
+  .sync = make_durable,
+};
 
 /* --- words for messages --- */
 
@@ -318,21 +284,29 @@ words (const struct disk_options *o, const struct rebase *to,
 /* --- all of the disk --- */
 
 static int
-copy_all (const struct disk_inside *in, struct layers *next, const struct disk_options *o,
-          const struct rebase *to, const struct chunks_watch *watch, uint64_t *copied)
+copy_below (const struct disk_inside *in, struct layers *next, const struct disk_options *o,
+            const struct rebase *to, const struct chunks_watch *watch, uint64_t *copied)
 {
+  const struct chunks_words w = words (o, to, watch);
   struct copying c;
-  struct chunks_job job = {
-    .words = words (o, to, watch), .size = in->view->size, .opaque = &c, .work = copy_chunk,
-    .far = layers_are_far (in->view->layers) || layers_are_far (next),
-    .make_durable = make_durable,
-  };
+  struct copy copy;
+  struct copy_end end, new;
   int r;
 
   if (open_views (&c, in, next, o) == -1)
     return -1;
-  job.scratch = 2 * c.piece;
-  r = chunks_run (&job, watch, copied);
+  new = copy_view (&c.new);
+  end = (struct copy_end) {
+    .ops = &ops, .opaque = &c, .size = c.disk.size, .piece = c.piece,
+    .far = layers_are_far (in->view->layers) || layers_are_far (next),
+  };
+  copy = (struct copy) {
+    .from = end, .to = end, .contained = true,
+    .sparse = entry_unit_size (&c.disk.image->header),
+    .zeros = is_flatten (to) ? COPY_ZEROS_SKIP : COPY_ZEROS_MAKE,
+    .beside = is_flatten (to) ? NULL : &new,
+  };
+  r = copy_all (&copy, &w, true, watch, copied);
   close_views (&c);
   return r;
 }
@@ -408,7 +382,7 @@ copy (void *opaque, const struct view *v)
   struct disk_inside in = disk_inside (r->d);
 
   in.view = v;
-  return copy_all (&in, r->next, r->o, r->to, r->watch, r->copied);
+  return copy_below (&in, r->next, r->o, r->to, r->watch, r->copied);
 }
 
 /* Has the header name the new chain.  Everything that the image will need of the old one

@@ -36,6 +36,18 @@
 
 /* --- reading --- */
 
+static uint64_t
+piece_of (const struct copy *c)
+{
+  return max64 (c->to.piece, c->from.far || c->to.far ? FAR_PIECE : 0);
+}
+
+uint64_t
+copy_scratch (const struct copy *c)
+{
+  return (c->beside ? 2 : 1) * piece_of (c);
+}
+
 /* What is told of a loss is one range, not its sectors. */
 struct loss { uint64_t at, len; int err; };
 
@@ -70,6 +82,7 @@ salvage (const struct copy *c, char *buf, uint64_t count, uint64_t at, struct lo
   return 0;
 }
 
+/* BUF: a piece, and behind it another one for what is beside. */
 static int
 read_source (const struct copy *c, void *buf, uint64_t count, uint64_t at)
 {
@@ -77,6 +90,9 @@ read_source (const struct copy *c, void *buf, uint64_t count, uint64_t at)
   bool before;
   int r;
 
+  if (c->beside &&
+      c->beside->ops->read (c->beside, (char *) buf + piece_of (c), count, at) == -1)
+    return -1;
   if (c->lost == NULL)
     return c->from.ops->read (&c->from, buf, count, at);
   before = report_silence (true);
@@ -145,21 +161,35 @@ put_zeros (const struct copy *c, uint64_t count, uint64_t at)
   return c->zeros == COPY_ZEROS_SKIP ? 0 : c->to.ops->zero (&c->to, count, at);
 }
 
-/* How long is the beginning of BUF, which is at AT, that is zeros, or is not (*ZERO), in
- * blocks? */
-static uint64_t
-find_block (const struct copy *c, const char *buf, uint64_t count, uint64_t at, bool *zero)
+enum fate { LEAVE, ZERO, WRITE };
+
+/* OTHER: see `beside'; or NULL. */
+static enum fate
+fate_of (const struct copy *c, const char *buf, const char *other, uint64_t len)
 {
-  const uint64_t block = c->zeros == COPY_ZEROS_WRITE ? 0 : c->sparse;
+  if (other && memcmp (buf, other, len) == 0)
+    return LEAVE;
+  if (c->zeros == COPY_ZEROS_WRITE || !bytes_are_zero (buf, len))
+    return WRITE;
+  return c->zeros == COPY_ZEROS_SKIP ? LEAVE : ZERO;
+}
+
+/* How long is the beginning of BUF, which is at AT, that has one *FATE, in blocks? */
+static uint64_t
+find_blocks (const struct copy *c, const char *buf, const char *other, uint64_t count,
+             uint64_t at, enum fate *fate)
+{
+  const uint64_t block = c->sparse;
   uint64_t to;
 
-  *zero = false;
+  *fate = WRITE;
   if (block == 0)
     return count;
   to = block - (at & (block - 1));
-  *zero = bytes_are_zero (buf, min64 (to, count));
+  *fate = fate_of (c, buf, other, min64 (to, count));
   for (; to < count; to += block)
-    if (bytes_are_zero (buf + to, min64 (block, count - to)) != *zero)
+    if (fate_of (c, buf + to, other ? other + to : NULL, min64 (block, count - to)) !=
+        *fate)
       return to;
   return count;
 }
@@ -168,16 +198,18 @@ static int
 put_data (const struct copy *c, const char *buf, uint64_t count, uint64_t at,
           uint64_t *copied)
 {
+  const char *other = c->beside ? buf + piece_of (c) : NULL;
+  enum fate fate;
   uint64_t n;
-  bool zero;
 
   for (; count > 0; buf += n, at += n, count -= n) {
-    n = find_block (c, buf, count, at, &zero);
-    if (zero) {
-      if (put_zeros (c, n, at) == -1)
-        return -1;
+    n = find_blocks (c, buf, other, count, at, &fate);
+    if (other)
+      other += n;
+    if (fate == ZERO && c->to.ops->zero (&c->to, n, at) == -1)
+      return -1;
+    if (fate != WRITE)
       continue;
-    }
     if (c->to.ops->write (&c->to, buf, n, at) == -1)
       return -1;
     *copied += n;
@@ -186,12 +218,6 @@ put_data (const struct copy *c, const char *buf, uint64_t count, uint64_t at,
 }
 
 /* --- copying --- */
-
-uint64_t
-copy_piece (const struct copy *c)
-{
-  return max64 (c->to.piece, c->from.far || c->to.far ? FAR_PIECE : 0);
-}
 
 struct copying {
   const struct copy *c;
@@ -235,7 +261,7 @@ copy_data (struct copying *g, char *buf, uint64_t *at, uint64_t end, uint64_t *c
            bool *reads)
 {
   const struct copy *const c = g->c;
-  const uint64_t piece = copy_piece (c);
+  const uint64_t piece = piece_of (c);
   uint64_t n;
 
   for (; *at < end; *at += n) {
@@ -396,8 +422,8 @@ copy_all (const struct copy *c, const struct chunks_words *words, bool durable,
     .c = c, .lock = PTHREAD_MUTEX_INITIALIZER, .turns = PTHREAD_COND_INITIALIZER,
   };
   const struct chunks_job job = {
-    .words = *words, .size = c->from.size, .chunk = is_in_order (c) ? copy_piece (c) : 0,
-    .scratch = copy_piece (c), .far = c->from.far || c->to.far, .opaque = &g,
+    .words = *words, .size = c->from.size, .chunk = is_in_order (c) ? piece_of (c) : 0,
+    .scratch = copy_scratch (c), .far = c->from.far || c->to.far, .opaque = &g,
     .work = copy_chunk, .make_durable = durable ? make_durable : NULL,
   };
 

@@ -41,6 +41,7 @@ struct copy_end {
     struct storage *storage;
     const struct copy_stream *stream;
     const struct copy_part *parts;
+    const void *opaque;         /* for ops of somebody else */
   };
   uint64_t size;                /* bytes; whoever compares sees zeros behind it */
   uint64_t piece;               /* how much is best written at a time: a power of two, and
