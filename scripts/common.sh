@@ -287,7 +287,7 @@ build ()
 build_tests ()
 {
   build "$@"
-  quietly "$1/build.log" make -s -j"$(nproc)" -C "$1/tests" check TESTS= check_SCRIPTS=
+  quietly "$1/build.log" make -s -j"$(nproc)" -C "$1/tests" check TESTS=
 }
 
 # copy_sources DIRECTORY: the sources change while what is made of a copy runs.
@@ -439,11 +439,17 @@ test_skipped ()
   done
 }
 
-# test_slowest BUILD: the tests that took longest.
-test_slowest ()
+# test_costs BUILD: a line for each test: for how many seconds processors worked, how many
+# it took, and its name.  The most expensive ones come first.
+test_costs ()
 {
-  (cd "$1/tests" && grep -r --include='*.trs' '^:seconds: ' . || :) |
-    sed 's,^\./\(.*\)\.trs::seconds: \(.*\),\2 s: \1,' | sort -rn | sed -n 1,12p
+  find "$1/tests" -name '*.trs' -exec awk -v "top=$1/tests/" '
+    $1 == ":seconds:" { seconds = $2 }
+    $1 == ":processor:" {
+      name = substr(FILENAME, length(top) + 1)
+      sub(/\.trs$/, "", name)
+      printf "%6.1f s, %4d s: %s\n", $2, seconds, name
+    }' {} + | sort -rn
 }
 
 # build_release: builds the plugin; its path is then in $plugin.

@@ -33,7 +33,8 @@ NEVER_CALLED = "(never called)"         # in place of a line
 # Random tests do the same each time; those that go on for some seconds, and those in which
 # memory runs out or operations fail, do more than in "make check".  (For bash, SECONDS is
 # something else.)
-ENVIRONMENT = {"QCOW2_TEST_SEED": "1", "ALLOCATIONS": "40", "FAULTS": "300"}
+ENVIRONMENT = {"QCOW2_TEST_SEED": "1", "QCOW2_TEST_LONG": "1", "ALLOCATIONS": "40",
+               "FAULTS": "300"}
 FOR_PROGRAMS = {"SECONDS": "30"}
 # These choose allocations of all places.
 THOROUGH = ("crash/each-operation", "crash/services")

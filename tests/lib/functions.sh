@@ -18,6 +18,7 @@
 #   NBDKIT            the server, default "nbdkit"
 #   SEED              replays a random test
 #   QCOW2_TEST_SEED   makes random tests do the same each time
+#   QCOW2_TEST_LONG   if set, this is the long suite (scripts/test --long)
 #   KEEP              if set, the private directory is kept
 
 set -e -u -o pipefail
@@ -191,6 +192,25 @@ await ()
   done
   set -x
   return "$status"
+}
+
+# sample N ITEM...: sets the array $sample to N of them, chosen at random, or to all in the
+# long suite.  The order remains.
+sample ()
+{
+  local -i want="$1" left=$(($# - 1))
+  shift
+
+  if [ -n "${QCOW2_TEST_LONG:-}" ]; then want=left; fi
+  sample=()
+  for ((; left > 0; left--)); do
+    # (No $RANDOM where it makes no difference, nor in a subshell: see random.sh.)
+    if [ "$want" -ge "$left" ] || [ $((RANDOM % left)) -lt "$want" ]; then
+      sample+=("$1")
+      want+=-1
+    fi
+    shift
+  done
 }
 
 # --- servers ---

@@ -71,6 +71,14 @@ error_count (void)
   return count;
 }
 
+bool
+long_suite (void)
+{
+  const char *s = getenv ("QCOW2_TEST_LONG");
+
+  return s && *s;
+}
+
 uint64_t
 seed_from_env (void)
 {

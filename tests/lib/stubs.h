@@ -30,6 +30,10 @@ extern atomic_bool quiet_errors;
     }                                                                   \
   } while (0)
 
+/* Is this the long suite (QCOW2_TEST_LONG, as scripts/test --long sets it)?  In the short
+ * one, tests that try many things try some of them, chosen by the seed. */
+extern bool long_suite (void);
+
 /* Random numbers that can be replayed: the seed is taken from the environment variable
  * SEED, otherwise from the clock, and printed.  xorshift generator, one per thread. */
 struct rng { uint64_t s; };
