@@ -28,16 +28,30 @@ declare -A below=(
   [img]="change"
 )
 
-# is_below LOW HIGH
-is_below ()
-{
-  local f
-
-  for f in ${below[$2]}; do
-    if [ "$f" = "$1" ] || is_below "$1" "$f"; then return 0; fi
+# All of them: is_below[LOW HIGH].
+declare -A is_below=()
+for high in "${!below[@]}"; do
+  todo=("$high")
+  while [ ${#todo[@]} -gt 0 ]; do
+    for low in ${below[${todo[0]}]}; do
+      is_below["$low $high"]=1
+      todo+=("$low")
+    done
+    todo=("${todo[@]:1}")
   done
-  return 1
-}
+done
+
+tmp="$(mktemp -d)"
+trap 'rm -rf "$tmp"' EXIT
+
+# The sources, as FOLDER/NAME; and PATH:INCLUDED, with quotes or brackets.
+paths="$tmp/paths" includes="$tmp/includes"
+{ (cd "$top/core" && find . -mindepth 1 -maxdepth 2 -name '*.[ch]' ! -path '*/.?*/*')
+  (cd "$top" && find ./plugin ./img -maxdepth 1 -name '*.[ch]'); } |
+  sed 's,^\./,,' | sort > "$paths"
+(cd "$top/core" && sed 's,^\(plugin\|img\)/,../&,' "$paths" |
+   xargs grep -H '^#[[:space:]]*include') |
+  sed 's,^\.\./,,; s/:#[[:space:]]*include[[:space:]]*/:/' > "$includes"
 
 status=0
 wrong ()
@@ -49,7 +63,7 @@ wrong ()
 # may_use USER USED WHAT
 may_use ()
 {
-  if [ "$1" != "$2" ] && ! is_below "$2" "$1"; then
+  if [ "$1" != "$2" ] && [ -z "${is_below["$2 $1"]-}" ]; then
     wrong "$1/$3: $1 is not above $2"
   fi
 }
@@ -59,45 +73,44 @@ for folder in "$top"/core/*/; do
   [[ -v "below[$folder]" ]] || wrong "$folder/: has no place: give it one here and in HACKING"
 done
 
+# Headers of nbdkit, which only plugin/ knows, and config.h are in angle brackets.
+declare -A first=()
+while IFS=: read -r path included; do
+  folder="${path%%/*}"
+  [[ -v "first[$path]" ]] || first[$path]="$included"
+  if [[ "$included" = *nbdkit* && "$folder" != plugin ]]; then
+    wrong "$path: includes a header of nbdkit"
+  fi
+  [[ "$included" = \"*\"* ]] || continue
+  included="${included#\"}"
+  included="${included%%\"*}"
+  if [[ "$included" != */* ]] ||
+     ! { [ -e "$top/core/$included" ] ||
+         [[ "$included" = @(plugin|img)/* && -e "$top/$included" ]]; }; then
+    wrong "$path: includes \"$included\", which is not FOLDER/NAME"
+    continue
+  fi
+  may_use "$folder" "${included%%/*}" "${path#*/} includes $included"
+  if [[ "$included" = *-impl.h && "${included%%/*}" != "$folder" ]]; then
+    wrong "$path: includes $included, which is for its own folder only"
+  fi
+done < "$includes"
+
+declare -A sources=()
 files=0
 while IFS= read -r path; do
   files=$((files + 1))
-  folder="${path%%/*}"
-  name="${path#*/}"
-  file="$top/core/$path" list=core
-  if [[ "$folder" = plugin || "$folder" = img ]]; then
-    file="$top/$path" list="$folder"
-  elif [[ "$path" != */* ]]; then
-    wrong "core/$path: is in no folder"
-    continue
-  fi
-  # config.h and headers of the system are in angle brackets.
-  while read -r included; do
-    if [[ "$included" != */* ]] ||
-       ! { [ -e "$top/core/$included" ] || [[ "$included" = @(plugin|img)/* && -e "$top/$included" ]]; }
-    then
-      wrong "$path: includes \"$included\", which is not FOLDER/NAME"
-      continue
-    fi
-    may_use "$folder" "${included%%/*}" "$name includes $included"
-    if [[ "$included" = *-impl.h && "${included%%/*}" != "$folder" ]]; then
-      wrong "$path: includes $included, which is for its own folder only"
-    fi
-  done < <(sed -n 's/^#[[:space:]]*include[[:space:]]*"\([^"]*\)".*/\1/p' "$file")
-  if [[ "$name" = *.c ]] &&
-     ! grep '^#[[:space:]]*include' "$file" | head -n 1 | grep -q '<config\.h>'; then
-    wrong "$path: the first include is not <config.h>"
-  fi
-  if ! grep -q "%reldir%/${path#"$list/"} " "$top/$list/sources.mk"; then
+  case "$path" in
+    plugin/*|img/*) list="${path%%/*}" ;;
+    */*) list=core ;;
+    *) wrong "core/$path: is in no folder"; continue ;;
+  esac
+  [[ -v "sources[$list]" ]] || sources[$list]="$(<"$top/$list/sources.mk")"
+  [[ "${sources[$list]}" = *"%reldir%/${path#"$list/"} "* ]] ||
     wrong "$path: is not in $list/sources.mk"
-  fi
-  # Only plugin/ knows nbdkit.
-  if [ "$list" != plugin ] && grep -Hn '#.*include.*nbdkit' "$file"; then
-    wrong "$path: includes a header of nbdkit"
-  fi
-done < <(cd "$top/core" && find . -mindepth 1 -maxdepth 2 -name '*.[ch]' ! -path '*/.?*/*' |
-           sed 's,^\./,,' | sort
-         cd "$top" && find plugin img -maxdepth 1 -name '*.[ch]' | sort)
+  [[ "$path" != *.c || "${first[$path]-}" = '<config.h>'* ]] ||
+    wrong "$path: the first include is not <config.h>"
+done < "$paths"
 echo "$files files looked at"
 [ "$files" -gt 100 ] || wrong "where are the sources?"
 
@@ -105,16 +118,12 @@ echo "$files files looked at"
 # lack a third.
 no_circle ()
 {
-  if ! tsort >/dev/null 2>"$circle"; then
-    wrong "files that $1 each other: $(sed 's/^tsort: -\{0,1\}:* *//' "$circle" | tr '\n' ' ')"
+  if ! tsort >/dev/null 2>"$tmp/circle"; then
+    wrong "files that $1 each other:" \
+          "$(sed 's/^tsort: -\{0,1\}:* *//' "$tmp/circle" | tr '\n' ' ')"
   fi
 }
-circle="$(mktemp)"
-trap 'rm -f "$circle"' EXIT
-
-no_circle include < <(
-  cd "$top/core" && grep -H '^#[[:space:]]*include[[:space:]]*"' ./*/*.h ../plugin/*.h ../img/*.h |
-    sed 's,^\.*/,,; s/:#[[:space:]]*include[[:space:]]*"/ /; s/".*//')
+no_circle include < <(sed -n 's/^\(.*\.h\):"\([^"]*\)".*/\1 \2/p' "$includes")
 
 # --- calls
 
@@ -122,16 +131,16 @@ command -v nm >/dev/null || { echo "skipped: nm is missing"; exit 77; }
 # symbols OBJECT...: ROOM SYMBOL DEFINED|USED; a room is FOLDER/NAME without .c
 symbols ()
 {
-  local o room
-
-  for o in "$objects"/core/*/.libs/*.o "$@"; do
-    room="${o#"$objects"/}"
-    room="${room#core/}"
-    room="${room/.libs\//}"
-    room="${room/nbdkit_qcow2_plugin_la-/}"
-    nm -P "$o" | awk -v room="${room%.o}" \
-      '$2 == "U" { print room, $1, "used" } $2 ~ /^[A-TV-Z]$/ { print room, $1, "defined" }'
-  done
+  nm -P -A "$objects"/core/*/.libs/*.o "$@" | awk -v top="$objects/" '
+    {
+      room = substr($1, length(top) + 1)
+      sub(/\.o:$/, "", room)
+      sub(/^core\//, "", room)
+      sub(/\.libs\//, "", room)
+      sub(/nbdkit_qcow2_plugin_la-/, "", room)
+    }
+    $3 == "U" { print room, $2, "used" }
+    $3 ~ /^[A-TV-Z]$/ { print room, $2, "defined" }'
 }
 
 # calls_with OBJECT...: of the core and a front end.  (remedy and report_line are what the core
