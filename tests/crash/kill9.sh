@@ -11,8 +11,9 @@ requires_tools
 random_file "$tmp/base.raw" $((6 << 20))
 truncate -s 8M "$tmp/base.raw"
 
-for row in 64k:16:no: 4k:16:yes:l2-cache=8K 512:64:no:l2-cache=4K 64k:1:yes: 2M:8:no: \
-           64k,extended_l2=on:16:yes:; do
+sample 2 64k:16:no: 4k:16:yes:l2-cache=8K 512:64:no:l2-cache=4K 64k:1:yes: 2M:8:no: \
+  64k,extended_l2=on:16:yes:
+for row in "${sample[@]}"; do
   IFS=: read -r cluster bits backing parameters <<< "$row"
   img="$tmp/a.qcow2"
   create="cluster_size=$cluster,refcount_bits=$bits"

@@ -194,6 +194,12 @@ await ()
   return "$status"
 }
 
+# Is this the long suite?
+long_suite ()
+{
+  [ -n "${QCOW2_TEST_LONG:-}" ]
+}
+
 # sample N ITEM...: sets the array $sample to N of them, chosen at random, or to all in the
 # long suite.  The order remains.
 sample ()
@@ -201,7 +207,7 @@ sample ()
   local -i want="$1" left=$(($# - 1))
   shift
 
-  if [ -n "${QCOW2_TEST_LONG:-}" ]; then want=left; fi
+  if long_suite; then want=left; fi
   sample=()
   for ((; left > 0; left--)); do
     # (No $RANDOM where it makes no difference, nor in a subshell: see random.sh.)
@@ -643,12 +649,14 @@ nothing_marked ()
 }
 
 # serve_matrix CLUSTER-SIZE VIRTUAL-SIZE SECONDS: sends random requests to images of both
-# versions and all refcount widths, then lets qemu-img check them.  Prints a row for each.
+# versions and all refcount widths (to three of them in the short suite), then lets qemu-img
+# check them.  Prints a row for each.
 serve_matrix ()
 {
   local cluster="$1" size="$2" seconds="$3" compat bits img row
 
-  for row in v2:16 v3:1 v3:2 v3:4 v3:8 v3:16 v3:32 v3:64; do
+  sample 3 v2:16 v3:1 v3:2 v3:4 v3:8 v3:16 v3:32 v3:64
+  for row in "${sample[@]}"; do
     compat="${row%:*}" bits="${row#*:}"
     img="$tmp/$compat-$bits.qcow2"
     rm -f "$tmp/model.raw"
@@ -684,17 +692,19 @@ kill_traced ()
 # killed_at_every_write IMAGE JUDGE SCRIPT: runs SCRIPT (nbdsh) on a copy of IMAGE, and
 # kills the server (SIGKILL) just before the first system call that changes the image or
 # makes it durable; then again just before the second, and so on, until the script
-# completes.  Each time it calls JUDGE (a function) with the image that is left.
+# completes.  Each time it calls JUDGE (a function) with the image that is left.  (In the
+# short suite it chooses some of these calls.)
 killed_at_every_write ()
 {
-  local image="$1" judge="$2" script="$3" call n total=0 survived wrapper
+  local image="$1" judge="$2" script="$3" call n step total=0 survived wrapper
 
   requires strace -f -e trace=pwrite64 -e inject=pwrite64:signal=KILL:when=1 true
   # strace counts each call of each thread apart: hence one after the other, and one
   # thread.
   for call in pwrite64 pwritev pwritev2 fdatasync fallocate ftruncate; do
     survived=no
-    for ((n = 1; n < 400; ++n)); do
+    long_suite && step=1 || step=3
+    for ((n = 1 + RANDOM % step; n < 400; n += 1 + RANDOM % (2 * step - 1))); do
       cp --sparse=always "$image" "$tmp/killed.qcow2"
       wrapper="strace -f -qq -o /dev/null -e trace=$call"
       wrapper+=" -e inject=$call:signal=KILL:when=$n"
@@ -704,9 +714,9 @@ killed_at_every_write ()
       check_leaks_only "$tmp/killed.qcow2"
       "$judge" "$tmp/killed.qcow2"
       if [ "$survived" = yes ]; then break; fi
+      total=$((total + 1))
     done
     [ "$survived" = yes ] || fail "no end of writes"
-    total=$((total + n - 1))
   done
   echo "killed at $total places"
   [ "$total" -gt 0 ]

@@ -9,5 +9,8 @@
 requires_tools
 requires qemu-io --version
 
+seconds=2
+if long_suite; then seconds=6; fi
 cd "$tmp"
-/usr/bin/env python3 "$srcdir/lib/check_random.py" "$NBDKIT" "$PLUGIN" "${SECONDS_TO_RUN:-6}"
+/usr/bin/env python3 "$srcdir/lib/check_random.py" "$NBDKIT" "$PLUGIN" \
+  "${SECONDS_TO_RUN:-$seconds}"

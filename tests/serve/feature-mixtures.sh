@@ -6,7 +6,7 @@
 # encryption, compression, lazy refcounts, preallocation, chains of such images, internal
 # snapshots, bitmaps; served with random parameters.  QEMU judges each (see mixture.py).
 #
-# Environment: SEED repeats one; SECONDS_TO_RUN (default 12).
+# Environment: SEED repeats one; SECONDS_TO_RUN (default 4, or 12).
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -42,7 +42,9 @@ one_mixture ()
   mixtures=$((mixtures + 1))
 }
 
-end=$((SECONDS + ${SECONDS_TO_RUN:-12}))
+seconds=4
+if long_suite; then seconds=12; fi
+end=$((SECONDS + ${SECONDS_TO_RUN:-$seconds}))
 while :; do
   one_mixture
   if [ -n "$seed" ] || [ "$SECONDS" -ge "$end" ]; then break; fi

@@ -5,7 +5,7 @@
 # mixtures of features, and for those in which offsets, holes and depths are less obvious.
 # A faulty entry is an error, and then there is no report.
 #
-# Environment: SEED repeats one mixture; SECONDS_TO_RUN (default 8).
+# Environment: SEED repeats one mixture; SECONDS_TO_RUN (default 3, or 8).
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -65,7 +65,9 @@ one_mixture ()
   mixtures=$((mixtures + 1))
 }
 
-end=$((SECONDS + ${SECONDS_TO_RUN:-8}))
+seconds=3
+if long_suite; then seconds=8; fi
+end=$((SECONDS + ${SECONDS_TO_RUN:-$seconds}))
 while :; do
   one_mixture
   if [ -n "$seed" ] || [ "$SECONDS" -ge "$end" ]; then break; fi
