@@ -25,6 +25,8 @@ struct hostfile {
 
   atomic_bool no_dsync;         /* the host does not support RWF_DSYNC */
   atomic_bool differs;          /* a sync has failed: see hostfile_forget_cache */
+  /* There was data when the host was last asked: see hostfile_parts. */
+  _Atomic uint64_t data_from, data_to;
 
   pthread_mutex_t role_lock;    /* guards role, and the locks on the file */
   enum storage_lock role;

@@ -19,6 +19,13 @@
 #include "util/report.h"
 #include "storage/hostfile-impl.h"
 
+/* There may be holes from now on. */
+static void
+forget_data (struct storage *s)
+{
+  atomic_store (&hostfile_of (s)->data_to, 0);
+}
+
 /* Implements punch and zero.  Both modes also guarantee zeros on block devices if they
  * succeed.  (BLKDISCARD would guarantee nothing.) */
 static int
@@ -30,6 +37,7 @@ erase (struct storage *s, int mode, atomic_bool *cannot, const char *what,
   do
     r = fallocate (hostfile_of (s)->fd, mode | FALLOC_FL_KEEP_SIZE, offset, count);
   while (r == -1 && errno == EINTR);
+  forget_data (s);
   if (r == 0)
     return 1;
   if (errno == EOPNOTSUPP || errno == ENOSYS || errno == ENODEV) {
@@ -78,6 +86,7 @@ hostfile_set_size (struct storage *s, uint64_t size)
   do
     r = ftruncate (hostfile_of (s)->fd, size);
   while (r == -1 && errno == EINTR);
+  forget_data (s);
   return r;
 }
 
@@ -100,16 +109,26 @@ hostfile_allocated (const struct storage *s)
   return (uint64_t) st.st_blocks * 512;
 }
 
+/* To find the end of data takes some hosts as long as there is data (tmpfs looks at each
+ * page): so all that was found is kept for the next questions.  If threads mix two answers,
+ * or a hole is punched in the meantime, holes count as data for a while; data is never
+ * wrong. */
 void
 hostfile_parts (struct storage *s, uint64_t offset, uint64_t count,
                 struct storage_parts *parts)
 {
-  const int fd = hostfile_of (s)->fd;
+  struct hostfile *const f = hostfile_of (s);
+  const uint64_t known = atomic_load (&f->data_to);
+  const int fd = f->fd;
   off_t data, end;
 
   parts->n = 1;
   parts->lens[0] = count;
   parts->hole = false;
+  if (offset < known && offset >= atomic_load (&f->data_from)) {
+    parts->lens[0] = known - offset;
+    return;
+  }
 
   /* lseek moves the file offset, which all threads share and none uses: all I/O is
    * positional, so no lock is needed. */
@@ -126,9 +145,12 @@ hostfile_parts (struct storage *s, uint64_t offset, uint64_t count,
     return;
   }
   end = lseek (fd, offset, SEEK_HOLE);
-  /* They are equal if a hole was punched in the meantime; "data" is never wrong. */
-  if (end != -1 && (uint64_t) end > offset)
-    parts->lens[0] = end - offset;
+  /* They are equal if a hole was punched in the meantime. */
+  if (end == -1 || (uint64_t) end <= offset)
+    return;
+  parts->lens[0] = end - offset;
+  atomic_store (&f->data_from, offset);
+  atomic_store (&f->data_to, end);
 }
 
 void

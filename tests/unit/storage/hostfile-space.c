@@ -136,11 +136,59 @@ test_zero_by_hole (void)
   storage_close (f);
 }
 
+static atomic_uint ends_found;
+
+off_t
+lseek (int fd, off_t offset, int whence)
+{
+  ends_found += whence == SEEK_HOLE;
+  return REAL (lseek, lseek64) (fd, offset, whence);
+}
+
+/* The host looks for the end of data once, and again when there may be another one. */
+static void
+test_end_of_data (void)
+{
+  enum { MIB = 1 << 20 };
+  static uint8_t buf[4 * MIB];
+  struct storage *f = fresh (&rw);
+  uint64_t len;
+
+  memset (buf, 0xcc, sizeof buf);
+  CHECK (storage_truncate (f, 8 * MIB) == 0);
+  CHECK (storage_write (f, buf, 4 * MIB, 0) == 0 && storage_sync (f) == 0);
+  len = 8 * MIB;
+  if (storage_hole (f, 0, &len) || len != 4 * MIB || storage_punch (f, 7 * MIB, MIB) != 1) {
+    printf ("skipped: the file system does not tell of holes\n");
+    storage_close (f);
+    return;
+  }
+  ends_found = 0;
+  for (int at = 0; at < 4; at++) {
+    len = 8 * MIB;
+    CHECK (!storage_hole (f, at * MIB, &len) && len == (4 - at) * (uint64_t) MIB);
+  }
+  CHECK (ends_found == 1);
+  len = 8 * MIB;
+  CHECK (storage_hole (f, 4 * MIB, &len) && len == 8 * MIB);
+
+  CHECK (storage_punch (f, 2 * MIB, MIB) == 1);
+  len = 8 * MIB;
+  CHECK (!storage_hole (f, MIB, &len) && len == MIB);
+  len = 8 * MIB;
+  CHECK (storage_hole (f, 2 * MIB, &len) && len == MIB);
+  CHECK (storage_truncate (f, MIB) == 0 && storage_truncate (f, 8 * MIB) == 0);
+  len = 8 * MIB;
+  CHECK (storage_hole (f, MIB, &len) && len == 8 * MIB);
+  storage_close (f);
+}
+
 int
 main (void)
 {
   host_begin (seed_from_env ());
   test_space ();
+  test_end_of_data ();
   test_zero_by_hole ();
   host_end ();
   return 0;
