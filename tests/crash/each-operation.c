@@ -21,8 +21,9 @@
  * (crash/faults and crash/every-allocation do the same at random, with longer work on images
  * of all kinds.)
  *
- * Environment: SEED repeats a run; FIRST: start with this shape, and ITERATIONS: so many of
- * them; ALLOCATIONS=all: see lib/shortage.h.
+ * Environment: SEED repeats a run, and chooses the first shape; FIRST: start with this one,
+ * and ITERATIONS: so many of them (default: all in the long suite, otherwise three);
+ * ALLOCATIONS=all: see lib/shortage.h.
  */
 
 #include <config.h>
@@ -213,7 +214,7 @@ one_shape (struct rng *rng)
   struct attempt_image t;
 
   quiet_errors = true;          /* they are what we want */
-  attempt_make_shape (&t, trials_number % ATTEMPT_SHAPES);
+  attempt_make_shape (&t, (trials_number + trials_seed) % ATTEMPT_SHAPES);
   for (size_t i = 0; i < NR_KINDS; i++)
     if (kinds[i].ops)
       fail_each (&t, &kinds[i]);
@@ -228,7 +229,7 @@ main (void)
   unsigned done;
 
   shortage_spare (true);
-  done = trials_run ("each-operation", 0, ATTEMPT_SHAPES, one_shape);
+  done = trials_run ("each-operation", 0, long_suite () ? ATTEMPT_SHAPES : 3, one_shape);
   printf ("%u images, %u sessions, %u calls failed, %u power cuts\n", done, nr_sessions,
           nr_failed_calls, attempt_counts.cuts);
   return 0;

@@ -54,11 +54,11 @@ clean_round
 
 # Writes wait for the OSD.
 start_nbdkit "$far_uri" lock=false
-model random "$uri" "$tmp/model.raw" --seconds 5 > "$tmp/waited" &
+model random "$uri" "$tmp/model.raw" --seconds 15 > "$tmp/waited" &
 writer=$!
 await -p $writer grep SEED "$tmp/waited"
 kill_part osd
-sleep 3
+sleep 1
 kill -0 $writer
 start_ceph
 wait $writer

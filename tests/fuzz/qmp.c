@@ -107,7 +107,7 @@ main (int argc, char *argv[])
   if (fuzz_files (argc, argv, sizeof buf))
     return 0;
   rng_init (&rng, seed_from_env (), 0);
-  for (int i = 0; i < 20000; i++) {
+  for (int i = 0; i < (long_suite () ? 20000 : 5000); i++) {
     size_t len = 0;
 
     for (uint64_t k = rng_below (&rng, 30); k > 0; k--) {

@@ -8,8 +8,9 @@
 requires_tools
 
 overlay_size=$((2 << 20))
-for row in raw:100000:64k raw:3000001:64k raw:1048577:4k raw:0:64k \
-           qcow2:1000448:64k:4k qcow2:1000448:4k:1M qcow2:4194304:512:64k; do
+sample 3 raw:100000:64k raw:3000001:64k raw:1048577:4k raw:0:64k \
+  qcow2:1000448:64k:4k qcow2:1000448:4k:1M qcow2:4194304:512:64k
+for row in "${sample[@]}"; do
   IFS=: read -r format size cluster base_cluster <<< "$row"
   random_file "$tmp/base.raw" "$size"
   base="$tmp/base.raw"

@@ -21,7 +21,8 @@ edit ()
   "$NBDKIT" -r -U - "$PLUGIN" "$img" "$@" --run true
 }
 
-for cluster in 512 4k 64k 2M; do
+sample 2 512 4k 64k 2M
+for cluster in "${sample[@]}"; do
   rm -f "$img"
   case $cluster in
     512) default=4096 ;;

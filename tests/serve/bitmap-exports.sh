@@ -31,7 +31,8 @@ for e in json.load(sys.stdin):
 sys.exit(1)'
 }
 
-for cluster in 512 64k 2M; do
+sample 1 512 64k 2M
+for cluster in "${sample[@]}"; do
   rm -f "$img" "$tmp"/*.raw "$tmp/inc.qcow2"
   size=$(((12 << 20) + 1536))
   make_image "$img" "$size" "cluster_size=$cluster"

@@ -55,7 +55,8 @@ make ()
 }
 
 declare third name source
-for round in {1..6}; do
+sample 3 {1..6}
+for round in "${sample[@]}"; do
   size=$(((RANDOM * 32768 + RANDOM) % 131072 * 512 + 512))
   echo "round $round: $size bytes"
   make start.qcow2 $size a b c

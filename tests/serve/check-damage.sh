@@ -202,10 +202,11 @@ damaged "corrupt 1 0 alignment" "1 0" l2+8 Q 0x8000000000010200
 
 # --- refcounts of all widths, more than one cluster's worth of them, and v2
 
-for options in cluster_size=512,refcount_bits=1 cluster_size=512,refcount_bits=2 \
-               cluster_size=4k,refcount_bits=4 cluster_size=512,refcount_bits=8 \
-               cluster_size=512,refcount_bits=32 cluster_size=4k,refcount_bits=64 \
-               cluster_size=2M,refcount_bits=16 compat=v2,cluster_size=512; do
+sample 3 cluster_size=512,refcount_bits=1 cluster_size=512,refcount_bits=2 \
+  cluster_size=4k,refcount_bits=4 cluster_size=512,refcount_bits=8 \
+  cluster_size=512,refcount_bits=32 cluster_size=4k,refcount_bits=64 \
+  cluster_size=2M,refcount_bits=16 compat=v2,cluster_size=512
+for options in "${sample[@]}"; do
   rm "$base"
   make_image "$base" 64M "$options"
   qemu-io -f qcow2 "${writes[@]}" "$base"

@@ -67,7 +67,9 @@ zstd=
 if "$NBDKIT" "$PLUGIN" --dump-plugin | grep qcow2_zstd=yes > /dev/null; then
   zstd=compression_type=zstd
 fi
-for options in cluster_size=4k cluster_size=64k cluster_size=2M $zstd; do
+# shellcheck disable=SC2086
+sample 2 cluster_size=4k cluster_size=64k cluster_size=2M $zstd
+for options in "${sample[@]}"; do
   img="$tmp/c.qcow2"
   rm -f "$img"
   random_file "$tmp/r.raw" $((3 << 20))

@@ -44,8 +44,9 @@ repaired ()
 }
 
 copied=0x8000000000000000
-for options in compat=v3 compat=v2 cluster_size=512,refcount_bits=64 \
-               cluster_size=2M,refcount_bits=32; do
+sample 2 compat=v3 compat=v2 cluster_size=512,refcount_bits=64 \
+  cluster_size=2M,refcount_bits=32
+for options in "${sample[@]}"; do
   rm -f "$base"
   make_image "$base" 64M "$options"
   qemu-io -f qcow2 -c 'write -P 1 0 1M' -c 'write -P 2 10M 64k' "$base"

@@ -22,7 +22,8 @@ commit ()
 
 sizes=(4 6 9)
 declare kind below top keep below_options top_options
-for round in {1..10}; do
+sample 4 {1..10}
+for round in "${sample[@]}"; do
   any kind raw qcow2 qcow2 chain
   any below "${sizes[@]}"
   any top "${sizes[@]}"

@@ -34,7 +34,8 @@ qemu-io -f raw -c 'write -P 255 66k 1k' -c 'write -P 255 190k 20k' \
   -c 'write -P 255 300k 100k' \
   -c 'write -P 255 700k 1k' -c 'write -P 255 1024k 512' some.raw > io.log
 
-for options in compat={0.10,1.1},cluster_size={4k,64k,2M} extended_l2=on,cluster_size=64k; do
+sample 2 compat={0.10,1.1},cluster_size={4k,64k,2M} extended_l2=on,cluster_size=64k
+for options in "${sample[@]}"; do
   for old in '' empty short; do
     over=(${old:+-b "$old.qcow2" -F qcow2})
     for new in ones some; do

@@ -48,7 +48,8 @@ as_small ()
 }
 
 for type in $types; do
-  for cluster in 512 4k 64k 2M; do
+  sample 2 512 4k 64k 2M
+  for cluster in "${sample[@]}"; do
     for bits in 16 1; do
       if [ "$bits $type" = "1 zstd" ]; then continue; fi
       as_small "cluster_size=$cluster,compression_type=$type,refcount_bits=$bits"
@@ -69,7 +70,8 @@ nbdsh_run -c 'assert h.get_block_size(nbd.SIZE_PREFERRED) == 512 << 10'
 stop_nbdkit
 
 # Onto what is there, also where that is compressed; over a backing file, too.
-for cluster in 512 4k 64k; do
+sample 1 512 4k 64k
+for cluster in "${sample[@]}"; do
   make_image "$img" "$size" "cluster_size=$cluster"
   start_nbdkit file="$img" compress=on
   nbdcopy "$tmp/disk.raw" "$uri"

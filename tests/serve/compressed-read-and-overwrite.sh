@@ -24,7 +24,8 @@ if nbdkit "$PLUGIN" --dump-plugin | grep qcow2_zstd=yes > /dev/null; then types=
 
 img="$tmp/a.qcow2"
 for type in $types; do
-  for cluster in 512 4k 64k 2M; do
+  sample 2 512 4k 64k 2M
+  for cluster in "${sample[@]}"; do
     qemu-img convert -q -c -f raw -O qcow2 \
       -o "cluster_size=$cluster,compression_type=$type" "$tmp/disk.raw" "$img"
 

@@ -29,8 +29,9 @@ own_clusters ()
 print(json.load(sys.stdin).get("allocated-clusters", 0))'
 }
 
-for create in cluster_size=64k cluster_size=4k cluster_size=512 cluster_size=2M \
-              compat=v2,cluster_size=64k extended_l2=on,cluster_size=16k; do
+sample 3 cluster_size=64k cluster_size=4k cluster_size=512 cluster_size=2M \
+  compat=v2,cluster_size=64k extended_l2=on,cluster_size=16k
+for create in "${sample[@]}"; do
   overlay "$create"
   [ $create != cluster_size=64k ] || qemu-img bitmap --add "$img" monday
   cluster="${create##*=}"

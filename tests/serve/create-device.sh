@@ -80,7 +80,8 @@ test_device ()
   done
 
   # Old data does not show, whatever is preallocated.
-  for preallocation in off metadata falloc full; do
+  sample 2 off metadata falloc full
+  for preallocation in "${sample[@]}"; do
     for cluster in 512 2M; do
       old_data
       create create=12M preallocation=$preallocation cluster-size=$cluster overwrite=true

@@ -34,7 +34,8 @@ for extent in json.load(sys.stdin):
 }
 
 qemu-img create -q -f raw "$tmp/zeros" "$size"
-for cluster in 512 4K 64K 2M; do
+sample 2 512 4K 64K 2M
+for cluster in "${sample[@]}"; do
   for bits in 1 2 4 8 16 32 64; do
     case "$cluster-$bits" in
       512-*) which='metadata falloc full' ;;

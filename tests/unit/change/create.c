@@ -7,7 +7,8 @@
  *
  * Functions below replace the system calls in question.
  *
- * Environment: SEED repeats a run; ITERATIONS: how many images (default 200).
+ * Environment: SEED repeats a run; ITERATIONS: how many images (default 200, and 50
+ * in the short suite).
  */
 
 #include <config.h>
@@ -727,7 +728,8 @@ main (void)
   test_check ();
   test_limits ();
   test_withdraw ();
-  test_random (seed, iterations ? atoi (iterations) : 200);
+  test_random (seed, iterations ? atoi (iterations)
+               : long_suite () ? 200 : 50);
   test_pieces (seed);
   test_host ();
   test_progress ();

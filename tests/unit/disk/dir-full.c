@@ -21,7 +21,7 @@
 #define IMAGE "a.qcow2"
 #define SIZE (UINT64_C (16) << 20)
 #define CLUSTER 4096
-#define ROUNDS 20
+#define ROUNDS (long_suite () ? 20u : 6u)
 
 static const struct fault full = {
   .ops = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | 1 << STORAGE_OP_ALLOCATE,

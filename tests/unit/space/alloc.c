@@ -112,7 +112,7 @@ test_growth (unsigned cluster_bits, unsigned order, size_t max_idle)
   open_image (true, &without_sync);
   alloc_set_max_idle (alloc, max_idle);
   reset_model ();
-  for (int round = 0; round < 300; round++) {
+  for (int round = 0; round < (long_suite () ? 300 : 100); round++) {
     for (live = 0; live < 4000; ) {
       live = 0;
       for (size_t i = 0; i < nruns; i++)
