@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Whatever is copied to whatever, with any options, the target shows what the source does,
- * as QEMU reads it: disks, raw files, pipes, and parts of several.  Only the sectors that
- * cannot be read are lost, if that is wanted; otherwise it fails.  No pace is exceeded.
+ * as QEMU reads it: disks, views of them, raw files, pipes, and parts of several, of any
+ * length.  What the target shows already is not written, if that is wanted.  Only the sectors
+ * that cannot be read are lost, if that is wanted; otherwise it fails.  No pace is exceeded.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many copies.
  */
@@ -112,11 +113,22 @@ struct source {
   bool piped;
 };
 
+/* Of those that need no order. */
+static struct copy_end
+choose_end (void)
+{
+  switch (rng_below (&t.rng, 3)) {
+  case 0: return copy_export (t.disk, t.export);
+  case 1: return copy_view (disk_inside (t.disk).view);
+  default: return copy_storage (t.raw, false);
+  }
+}
+
 /* Some of them reach beyond the end of their disk. */
 static void
 join (struct source *s)
 {
-  const unsigned n = 1 + rng_below (&t.rng, PARTS);
+  const unsigned n = 1 + rng_below (&t.rng, PARTS), unit = rng_below (&t.rng, 2) ? 512 : 1;
   uint64_t at = 0;
 
   s->expected = blob_resized (&t.contents, 2 * PARTS * SIZE);
@@ -125,10 +137,8 @@ join (struct source *s)
     struct copy_part *p = &s->parts[i];
 
     *p = (struct copy_part) {
-      .end = rng_below (&t.rng, 2) ? copy_export (t.disk, t.export)
-        : copy_storage (t.raw, false),
-      .from = rng_below (&t.rng, SIZE / 512 + 100) * 512, .at = at,
-      .len = (1 + rng_below (&t.rng, SIZE / 512)) * 512,
+      .end = choose_end (), .from = rng_below (&t.rng, SIZE / unit + 51200) * unit,
+      .at = at, .len = (1 + rng_below (&t.rng, SIZE / unit)) * unit,
     };
     if (p->from < SIZE)
       memcpy (s->expected.data + at, t.contents.data + p->from,
@@ -150,7 +160,7 @@ source_begin (struct source *s)
     return;
   }
   s->expected = blob_copy (&t.contents);
-  s->end = kind == 1 ? copy_export (t.disk, t.export) : copy_storage (t.raw, false);
+  s->end = choose_end ();
   if (s->piped) {
     pump_begin (&s->pump, &s->expected, feed);
     s->stream = (struct copy_stream) { s->pump.fds[0], "pipe" };
@@ -182,35 +192,41 @@ choose (struct copy *c, bool zeros_there, uint64_t unit)
   c->sparse = rng_below (&t.rng, 2) ? max64 (c->unit, 512u << rng_below (&t.rng, 8)) : 0;
 }
 
-static void
+static uint64_t
 copy (struct copy *c)
 {
   uint64_t copied;
 
   CHECK (copy_all (c, &words, rng_below (&t.rng, 2), NULL, &copied) == 0);
   CHECK (copied <= c->from.size && c->to.ops->sync (&c->to) == 0);
+  return copied;
+}
+
+static struct storage *
+open_file (const char *name, const struct blob *contents)
+{
+  const struct storage_options options = { .try_writable = true };
+  char *path = images_path (name);
+  struct storage *file;
+
+  blob_save (name, contents);
+  CHECK (storage_open (path, &options, &file) == 0);
+  free (path);
+  return file;
 }
 
 static void
 to_file (struct source *s)
 {
-  const struct storage_options options = { .try_writable = true };
   const bool is_new = rng_below (&t.rng, 2);
-  char *path = images_path ("target");
+  struct blob found = blob_copy (&s->expected);
   struct copy c = { .from = s->end };
   struct storage *file;
-  struct blob found;
-  int fd = open ("target", O_RDWR | O_CREAT | O_TRUNC, 0600);
 
-  CHECK (fd >= 0);
-  close (fd);
-  if (!is_new) {
-    found = blob_copy (&s->expected);
-    memset (found.data, 0x55, found.len);
-    blob_save ("target", &found);
-    blob_free (&found);
-  }
-  CHECK (storage_open (path, &options, &file) == 0);
+  memset (found.data, 0x55, found.len);
+  found.len = is_new ? 0 : found.len;
+  file = open_file ("target", &found);
+  blob_free (&found);
   CHECK (storage_truncate (file, s->end.size) == 0);
   c.to = copy_storage (file, rng_below (&t.rng, 2));
   choose (&c, is_new, 4096);
@@ -219,15 +235,46 @@ to_file (struct source *s)
   blob_load ("target", &found);
   check (s, &found);
   blob_free (&found);
-  free (path);
+}
+
+/* To a file, much of which shows the same already, as another one tells. */
+static void
+to_similar (struct source *s)
+{
+  const uint64_t block = 512u << rng_below (&t.rng, 8), size = s->expected.len;
+  struct blob found = blob_copy (&s->expected);
+  struct copy c = { .from = s->end, .sparse = block };
+  struct storage *target, *other;
+  struct copy_end beside;
+  uint64_t most = 0;
+
+  for (unsigned i = rng_below (&t.rng, 40); i > 0; i--)
+    memset (found.data + rng_below (&t.rng, size), rng_below (&t.rng, 2) * 0x55, 1);
+  for (uint64_t at = 0; at < size; at += block)
+    if (memcmp (found.data + at, s->expected.data + at, min64 (block, size - at)) != 0)
+      most += min64 (block, size - at);
+  target = open_file ("target", &found);
+  other = open_file ("other", &found);
+  blob_free (&found);
+  c.to = copy_storage (target, rng_below (&t.rng, 2));
+  beside = copy_storage (other, false);
+  c.beside = &beside;
+  c.zeros = rng_below (&t.rng, 2) * COPY_ZEROS_WRITE;
+  CHECK (copy (&c) <= most);
+  storage_close (target);
+  storage_close (other);
+  blob_load ("target", &found);
+  check (s, &found);
+  blob_free (&found);
 }
 
 /* New, or over a file that shows something else. */
 static void
 to_disk (struct source *s)
 {
+  const uint64_t size = round_up (s->end.size, 512);
   struct image_spec spec = {
-    .version = 2 + rng_below (&t.rng, 2), .refcount_bits = 16, .size = s->end.size,
+    .version = 2 + rng_below (&t.rng, 2), .refcount_bits = 16, .size = size,
     .cluster_size = 512u << rng_below (&t.rng, 12),
   };
   struct disk_options options = {
@@ -253,6 +300,8 @@ to_disk (struct source *s)
   CHECK (export_close (export) == 0 && disk_close (disk) == 0);
   CHECK (image_check ("target.qcow2") == 0);
   image_contents ("target.qcow2", NULL, &found);
+  CHECK (found.len == size);
+  found.len = s->end.size;
   check (s, &found);
   blob_free (&found);
   free ((char *) options.path);
@@ -280,11 +329,13 @@ to_pipe (struct source *s)
 static void
 copy_anything (void)
 {
-  void (*const to[]) (struct source *) = { to_file, to_disk, to_disk, to_pipe };
+  void (*const to[]) (struct source *) = {
+    to_file, to_similar, to_disk, to_disk, to_pipe
+  };
   struct source s = { .piped = false };
 
   source_begin (&s);
-  to[rng_below (&t.rng, 4)] (&s);
+  to[rng_below (&t.rng, 5)] (&s);
   source_end (&s);
 }
 
@@ -305,6 +356,8 @@ salvage (void)
   const unsigned long told = error_count ();
   struct copy c = { .from = copy_storage (t.raw, false) };
   uint64_t copied, bad = rng_below (&t.rng, SIZE / 512 - 64) * 512;
+  struct storage *file;
+  struct blob found;
 
   s.end = c.from;
   memset (s.expected.data + bad, 0xaa, 512);    /* data in any case */
@@ -320,23 +373,14 @@ salvage (void)
   c.lost = lose;
   t.lost = 0;
   memset (s.expected.data + bad, 0, t.bad_len);
-  {
-    const struct storage_options options = { .try_writable = true };
-    char *path = images_path ("target");
-    struct storage *file;
-    struct blob found;
-
-    blob_save ("target", &t.contents);
-    CHECK (storage_open (path, &options, &file) == 0);
-    c.to = copy_storage (file, true);
-    CHECK (copy_all (&c, &words, false, NULL, &copied) == 0);
-    storage_close (file);
-    t.bad_len = 0;
-    blob_load ("target", &found);
-    check (&s, &found);
-    blob_free (&found);
-    free (path);
-  }
+  file = open_file ("target", &t.contents);
+  c.to = copy_storage (file, true);
+  CHECK (copy_all (&c, &words, false, NULL, &copied) == 0);
+  storage_close (file);
+  t.bad_len = 0;
+  blob_load ("target", &found);
+  check (&s, &found);
+  blob_free (&found);
   CHECK (t.lost >= 512 && error_count () == told + 2);
   blob_save ("raw", &t.contents);
   blob_free (&s.expected);
