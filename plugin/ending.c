@@ -265,9 +265,11 @@ static void
 await_end (void)
 {
   struct pollfd fd = { .fd = wake[0], .events = POLLIN };
+  int r;
 
-  while (poll (&fd, 1, e.server.dir ? ASK_MS : -1) != 1)
-    if (nbdkit_nanosleep (0, 0) == -1 && errno == ESHUTDOWN)
+  /* (nbdkit_nanosleep reports an error then: not for each signal that interrupts.) */
+  while ((r = poll (&fd, 1, e.server.dir ? ASK_MS : -1)) != 1)
+    if (r == 0 && nbdkit_nanosleep (0, 0) == -1 && errno == ESHUTDOWN)
       return;
 }
 
