@@ -11,7 +11,8 @@ truncate -s 4M "$tmp/base.raw"
 before=$(fingerprint "$tmp/base.raw")
 
 # Version 2 can only trim what reads as zeros below.
-for row in v2:any:64k v3:zero:64k v3:zero:512 v3:zero:1M; do
+sample 2 v2:any:64k v3:zero:64k v3:zero:512 v3:zero:1M
+for row in "${sample[@]}"; do
   IFS=: read -r compat trim cluster <<< "$row"
   img="$tmp/overlay.qcow2"
   make_image "$img" 4M \

@@ -30,7 +30,8 @@ serve ()
 }
 
 # With a backing file: what was never written is read from there.
-for cluster in 512 64k; do
+sample 1 512 64k
+for cluster in "${sample[@]}"; do
   rm -f "$img" "$data"
   make_image "$img" 4195328 \
     "data_file=$data,cluster_size=$cluster,backing_file=$base,backing_fmt=raw"

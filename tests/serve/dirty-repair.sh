@@ -63,11 +63,12 @@ dirty_image ()                  # OPTIONS SETUP
     'write -z 5M 1M' 'write -zu 64k 128k' 'write -P 77 700k 10k'
 }
 
-for row in : refcount_bits=1: refcount_bits=64: cluster_size=512: \
-           cluster_size=512,refcount_bits=64: cluster_size=2M: \
-           cluster_size=4k,refcount_bits=8:snapshot cluster_size=512:snapshot \
-           :snapshot :compressed cluster_size=4k,refcount_bits=32:compressed \
-           extended_l2=on,cluster_size=16k:snapshot; do
+sample 4 : refcount_bits=1: refcount_bits=64: cluster_size=512: \
+  cluster_size=512,refcount_bits=64: cluster_size=2M: \
+  cluster_size=4k,refcount_bits=8:snapshot cluster_size=512:snapshot \
+  :snapshot :compressed cluster_size=4k,refcount_bits=32:compressed \
+  extended_l2=on,cluster_size=16k:snapshot
+for row in "${sample[@]}"; do
   create="${row%:*}" setup="${row#*:}" cluster=64k
   if [[ "$create" =~ cluster_size=([^,]*) ]]; then cluster="${BASH_REMATCH[1]}"; fi
   dirty_image "${create:-compat=v3}" "$setup"

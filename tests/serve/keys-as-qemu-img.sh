@@ -53,7 +53,8 @@ opened_by ()
 }
 
 # Made by us, and by QEMU with other ciphers and hashes.
-for kind in ours aes-256,xts,plain64,sha1 aes-256,cbc,essiv,sha256 aes-128,cbc,plain64,sha512; do
+sample 2 ours aes-256,xts,plain64,sha1 aes-256,cbc,essiv,sha256 aes-128,cbc,plain64,sha512
+for kind in "${sample[@]}"; do
   rm -f l.qcow2
   if [ $kind = ours ]; then
     "$NBDKIT" -U - "$PLUGIN" l.qcow2 create=1M encrypt=luks iter-time=10 passphrase=+one \

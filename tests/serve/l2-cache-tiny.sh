@@ -7,7 +7,8 @@
 requires_tools
 
 random_file "$tmp/base.raw" $((1 << 20))
-for row in 0:4k:512 1:4k:512 1K:512:512 4K:64k:512 64K:4k:4K 32M:4k:4K 16K:64k:64K; do
+sample 3 0:4k:512 1:4k:512 1K:512:512 4K:64k:512 64K:4k:4K 32M:4k:4K 16K:64k:64K
+for row in "${sample[@]}"; do
   IFS=: read -r cache cluster slice <<< "$row"
   img="$tmp/a.qcow2"
   make_image "$img" 4M \

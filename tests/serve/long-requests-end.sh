@@ -12,21 +12,18 @@ most=$(((4 << 30) - 512))
 half=$(((2 << 30) - 512))
 
 # They take a few seconds; without bounds on what they hold, minutes.
-NBDKIT_WRAPPER="${soon[*]}" start_nbdkit file="$img" create=4G cluster-size=512 \
-  preallocation=metadata
-nbdsh_run -c "h.trim($most, 0)"
-stop_nbdkit
-check_clean "$img"
-rm "$img"
-
 "$NBDKIT" -U - "$PLUGIN" file="$tmp/below.qcow2" create=4G cluster-size=2M \
   preallocation=metadata --run 'nbdinfo --size "$uri"'
-NBDKIT_WRAPPER="${soon[*]}" start_nbdkit file="$img" create=4G cluster-size=512 \
-  backing-file="$tmp/below.qcow2" backing-format=qcow2
-nbdsh_run -c "h.zero($most, 0)"
-stop_nbdkit
-check_clean "$img"
-rm "$img"
+sample 1 trim zero
+for request in "${sample[@]}"; do
+  how=(preallocation=metadata)
+  [ "$request" = trim ] || how=(backing-file="$tmp/below.qcow2" backing-format=qcow2)
+  NBDKIT_WRAPPER="${soon[*]}" start_nbdkit file="$img" create=4G cluster-size=512 "${how[@]}"
+  nbdsh_run -c "h.$request($most, 0)"
+  stop_nbdkit
+  check_clean "$img"
+  rm "$img"
+done
 
 # In the middle of a request the client is killed.  (With more requests than one in flight
 # nbdkit 1.32 may abort when it answers them.)
@@ -71,7 +68,8 @@ magic, error, cookie = struct.unpack(">IIQ", answer)
 assert (magic, cookie) == (0x67446698, 7), answer
 sys.exit(error and 3)
 PY
-for how in disc shutdown; do
+sample 1 disc shutdown
+for how in "${sample[@]}"; do
   start_nbdkit -v -- file="$img" create=1G cluster-size=512 preallocation=metadata
   until
     status=0

@@ -8,7 +8,8 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
-for filter in blocksize-policy fua multi-conn nocache noextents nozero; do
+sample 3 blocksize-policy fua multi-conn nocache noextents nozero
+for filter in "${sample[@]}"; do
   requires_filter $filter
 done
 

@@ -192,10 +192,11 @@ do_all ()
   done
 }
 
-for name in https://bob:hunter2@host/x nbd:bob:hunter2@host:10809 \
-            rbd:pool/image:key=hunter2 'json:{"driver":"ssh","password":"hunter2"}' \
-            'json:{"password":hunter2}' file:https://bob:hunter2@host/x \
-            'json:{"driver":"file","filename":"https://bob:hunter2@host/x"}'; do
+sample 2 https://bob:hunter2@host/x nbd:bob:hunter2@host:10809 \
+  rbd:pool/image:key=hunter2 'json:{"driver":"ssh","password":"hunter2"}' \
+  'json:{"password":hunter2}' file:https://bob:hunter2@host/x \
+  'json:{"driver":"file","filename":"https://bob:hunter2@host/x"}'
+for name in "${sample[@]}"; do
   qemu-img create -q -u -f qcow2 -F raw -b "$name" a.qcow2 1M
   do_all "$name"
   name_data a.qcow2 "$name"
@@ -209,10 +210,11 @@ qemu-img create -q -f qcow2 -F qcow2 -b plain.qcow2 above.qcow2
 # (With -v, nbdkit itself prints all parameters.)
 long=$(printf '%1100s' '' | tr ' ' x)
 : > said
-for uri in https://bob:hunter2@host/x ssh://bob:hunter2@host/ nbds://bob:hunter2@host:x/ \
-           nbds://bob:hunter2@127.0.0.1:1/ 'nbds://127.0.0.1:1/?tls-psk-file=/hunter2' \
-           rbd:pool/image:key=hunter2 'json:{"driver":"ssh","password":"hunter2"}' \
-           "https://bob:hunter2@host/$long" $'https://bob:hunter2@host/\n'; do
+sample 3 https://bob:hunter2@host/x ssh://bob:hunter2@host/ nbds://bob:hunter2@host:x/ \
+  nbds://bob:hunter2@127.0.0.1:1/ 'nbds://127.0.0.1:1/?tls-psk-file=/hunter2' \
+  rbd:pool/image:key=hunter2 'json:{"driver":"ssh","password":"hunter2"}' \
+  "https://bob:hunter2@host/$long" $'https://bob:hunter2@host/\n'
+for uri in "${sample[@]}"; do
   for key in file backing data-file allow-uri backing-file rebase compare-with \
              bitmap-from; do
     more=()

@@ -19,7 +19,8 @@ is_resized ()
   same_as_raw "$img" "$1"
 }
 
-for row in v2:16:64k v3:1:512 v3:16:4k v3:64:64k v3:8:2M sub:16:32k; do
+sample 2 v2:16:64k v3:1:512 v3:16:4k v3:64:64k v3:8:2M sub:16:32k
+for row in "${sample[@]}"; do
   IFS=: read -r compat bits cluster <<< "$row"
   rm -f "$img"
   how_made="compat=$compat,cluster_size=$cluster"

@@ -49,8 +49,9 @@ same_bitmaps ()
 }
 
 # Cluster size, backing file, size, and others: their tables get more entries and fewer.
-for row in 512::2000384:2000896:6M:4195328 4k::1000448:300M:129M \
-           64k:base:1000448:10G:300M 64k::1000448:1G 2M::3M:100G:8G; do
+sample 2 512::2000384:2000896:6M:4195328 4k::1000448:300M:129M \
+  64k:base:1000448:10G:300M 64k::1000448:1G 2M::3M:100G:8G
+for row in "${sample[@]}"; do
   IFS=: read -r cluster base size others <<< "$row"
   rm -f "$img"
   options=(-o "cluster_size=$cluster")

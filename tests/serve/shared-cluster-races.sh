@@ -9,8 +9,9 @@
 requires_tools
 
 random_file "$tmp/base.raw" $((1 << 20))
-for row in 64k:256k:preallocation=metadata 64k:192k: 4k:24k: 512:4k:refcount_bits=1 \
-           2M:4M: 64k:256k:backing_file=base.raw,backing_fmt=raw; do
+sample 2 64k:256k:preallocation=metadata 64k:192k: 4k:24k: 512:4k:refcount_bits=1 \
+  2M:4M: 64k:256k:backing_file=base.raw,backing_fmt=raw
+for row in "${sample[@]}"; do
   IFS=: read -r cluster size more <<< "$row"
   img="$tmp/a.qcow2"
   make_image "$img" "$size" "cluster_size=$cluster${more:+,$more}"

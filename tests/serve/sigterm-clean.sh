@@ -11,7 +11,8 @@ requires_tools
 # plugin is.
 abort='Assertion `sock >= 0. failed'
 
-for cluster in 64k 4k 512; do
+sample 1 64k 4k 512
+for cluster in "${sample[@]}"; do
   img="$tmp/a.qcow2"
   make_image "$img" 16M "cluster_size=$cluster"
   rm -f "$tmp/state"

@@ -36,7 +36,8 @@ listed ()
   qemu-img snapshot -l "$img" | awk 'NR > 2 { print $1 "=" $2 }' | paste -sd' '
 }
 
-for row in v2:16:64k v3:2:4k v3:4:512 v3:8:64k v3:16:2M v3:32:4k v3:64:512 sub:16:32k; do
+sample 3 v2:16:64k v3:2:4k v3:4:512 v3:8:64k v3:16:2M v3:32:4k v3:64:512 sub:16:32k
+for row in "${sample[@]}"; do
   IFS=: read -r compat bits cluster <<< "$row"
   rm -f "$img"
   how_made="compat=$compat,cluster_size=$cluster"

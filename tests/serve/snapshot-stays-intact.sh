@@ -12,8 +12,9 @@ same_as_snapshot ()
   cmp "$tmp/snapshot.raw" "$3"
 }
 
-for row in v2:64k:16 v3:64k:16 v3:4k:2 v3:512:64 v3:2M:8 \
-           v3,extended_l2=on:16k:4; do
+sample 2 v2:64k:16 v3:64k:16 v3:4k:2 v3:512:64 v3:2M:8 \
+  v3,extended_l2=on:16k:4
+for row in "${sample[@]}"; do
   IFS=: read -r compat cluster bits <<< "$row"
   img="$tmp/a.qcow2"
   create="compat=$compat,cluster_size=$cluster"

@@ -31,7 +31,8 @@ PY
   done
 }
 
-for size in 512 4K 64K 512K 2M; do
+sample 2 512 4K 64K 512K 2M
+for size in "${sample[@]}"; do
   make_image "$img" 1G cluster_size=$size
   judge "$img"
   make_image "$img" 64M cluster_size=$size,preallocation=metadata
