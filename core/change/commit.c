@@ -88,6 +88,7 @@ struct commit {
   struct image *locked;         /* NULL, or the base, which is closed and still locked */
   struct image *above;          /* the layer whose header changes, locked as by a writer;
                                    NULL: none, or the image on top */
+  void *buf;                    /* of commit_range; or NULL */
   bool copied;                  /* everything is in the base, durably */
   bool changed;                 /* and the disk is changed */
 
@@ -502,14 +503,9 @@ static int
 open_qcow2 (struct commit *c)
 {
   struct base *b = c->base;
-  const struct disk_options *const o = c->options;
-  const struct disk_options options = {
-    .path = storage_path (b->file), .map = disk_inside (c->disk).map,
-    .l2_cache = o->l2_cache, .l2_slice = o->l2_slice, .discard = o->discard,
-    .cache = o->cache, .lock = o->lock, .rules = o->rules, .link = o->link,
-    .hooks = o->hooks,
-  };
+  struct disk_options options = disk_options_meanwhile (c->options, storage_path (b->file));
 
+  options.map = disk_inside (c->disk).map;
   if (lock_qcow2 (c) == -1 ||
       disk_open_over (&options, c->stack, c->what.base, &b->disk) == -1)
     return -1;
@@ -596,11 +592,12 @@ int
 commit_range (struct commit *c, uint64_t start, uint64_t end, uint64_t *copied, bool *reads)
 {
   const struct copy copy = copying (c);
-  CLEANUP_FREE void *buf = memory_get (copy_scratch (&copy));
   bool ignored;
 
-  return buf == NULL ? -1
-    : copy_range (&copy, buf, &start, end, UINT64_MAX, copied, reads ? reads : &ignored);
+  if (c->buf == NULL)
+    c->buf = memory_get (copy_scratch (&copy));
+  return c->buf == NULL ? -1
+    : copy_range (&copy, c->buf, &start, end, UINT64_MAX, copied, reads ? reads : &ignored);
 }
 
 /* --- the whole change --- */
@@ -741,6 +738,7 @@ commit_free (struct commit *c)
   if (c->base && c->base->image == NULL)
     close_base (c->base);
   layers_free (c->stack);
+  free (c->buf);
   free (c);
 }
 

@@ -40,8 +40,8 @@ struct commit;
 extern struct commit *commit_new (struct disk *, const struct commit_layers *);
 /* The size of what is to be copied, in bytes. */
 extern uint64_t commit_size (const struct commit *);
-/* Copies the range [START, END); any thread.  Adds what was written to *COPIED.  -1:
- * reported; *READS (NULL: not asked for): reading has failed, not writing. */
+/* Copies the range [START, END); one thread at a time.  Adds what was written to *COPIED.
+ * -1: reported; *READS (NULL: not asked for): reading has failed, not writing. */
 extern int commit_range (struct commit *, uint64_t start, uint64_t end, uint64_t *copied,
                          bool *reads);
 /* Everything was copied: makes that durable, and changes the disk.  -1: reported. */

@@ -45,23 +45,6 @@ print (FILE *fp, const void *opaque)
 
 /* --- the other image --- */
 
-/* Of the disk's options, those for how files are used, and the passphrase. */
-static struct disk_options
-options_for_other (const struct disk_options *o, const char *path)
-{
-  struct disk_options other = *o;
-
-  other.path = path;
-  other.in_dir = (struct dirfile) { .name = NULL };
-  other.backing = BACKING_FOLLOW;
-  other.backing_path = other.backing_format = NULL;
-  other.data_file = DATA_FILE_FOLLOW;
-  other.data_file_path = NULL;
-  other.snapshot = NULL;
-  other.copy_on_read = false;
-  return other;
-}
-
 /* What is opened of it. */
 struct other {
   struct storage *raw;          /* or a disk, and its export */
@@ -129,12 +112,13 @@ int
 compare_disk (struct disk *d, const struct disk_options *o, const struct compare *compare,
               const struct chunks_watch *watch, uint64_t *difference)
 {
-  const struct disk_options options = options_for_other (o, compare->with);
+  struct disk_options options = disk_options_meanwhile (o, compare->with);
   struct export *const export = export_open (d, "", false);
   struct other other = { .raw = NULL };
   struct copy_end a, b;
   int r;
 
+  options.secret = o->secret;
   *difference = UINT64_MAX;
   if (export == NULL)
     return -1;

@@ -207,12 +207,9 @@ take (struct mirror *m)
 static int
 check_size (struct mirror *m)
 {
-  struct grace *const grace = disk_inside (m->disk).grace;
-  const struct grace_pin pin = grace_enter (grace);
-  const uint64_t size = disk_inside (m->disk).view->size;
+  DISK_PIN_FOR_BLOCK now = disk_pin (m->disk);
 
-  grace_leave (grace, pin);
-  return size == m->size ? 0
+  return now.view->size == m->size ? 0
     : refuse (EINVAL, target_path (m), "the disk has another size now");
 }
 
@@ -430,39 +427,26 @@ lies_over_same (const struct layers *a, const struct layers *b)
 static int
 check_target (const struct mirror *m)
 {
-  struct grace *const grace = disk_inside (m->disk).grace;
-  const struct grace_pin pin = grace_enter (grace);
-  const struct view *const v = disk_inside (m->disk).view;
+  DISK_PIN_FOR_BLOCK now = disk_pin (m->disk);
   const struct storage *const file = m->target.raw ? m->target.raw : m->target.image->file;
   const char *why = NULL;
 
-  if (is_in_chain (file, v->layers))
+  if (is_in_chain (file, now.view->layers))
     why = "cannot be the target: it is a file of the disk";
-  else if (v->image->header.crypt_method != QCOW2_CRYPT_NONE)
+  else if (now.view->image->header.crypt_method != QCOW2_CRYPT_NONE)
     why = "cannot be the target: the disk is encrypted, and the target would not be";
-  grace_leave (grace, pin);
   return why ? refuse (EBUSY, target_path (m), why) : 0;
 }
 
 static int
 open_image (struct mirror *m)
 {
-  const struct disk_options *const d = disk_get_options (m->disk);
-  struct disk_options options = *d;
+  struct disk_options options =
+    disk_options_meanwhile (disk_get_options (m->disk),
+                            storage_path (m->target.image->file));
 
-  options.path = storage_path (m->target.image->file);
-  options.in_dir = (struct dirfile) { .name = NULL };
   options.map = disk_inside (m->disk).map;
-  options.load = NULL;
   options.backing = m->target.backing;
-  options.backing_format = NULL;
-  options.data_file = DATA_FILE_FOLLOW;
-  options.copy_on_read = false;
-  options.compress = COMPRESS_OFF;
-  options.watermark = 0;
-  options.client_waits = NULL;
-  options.wait_for_space = false;
-  options.news = NULL;
   if (disk_open_on (&options, m->target.image, &m->to_disk) == -1)
     return -1;
   m->to = export_open (m->to_disk, "", true);
@@ -524,11 +508,9 @@ find_why_no_pivot (const struct mirror *m, enum mirror_sync sync, const struct v
 static void
 choose_pivot (struct mirror *m, enum mirror_sync sync)
 {
-  struct grace *const grace = disk_inside (m->disk).grace;
-  const struct grace_pin pin = grace_enter (grace);
+  DISK_PIN_FOR_BLOCK now = disk_pin (m->disk);
 
-  m->why_no_pivot = find_why_no_pivot (m, sync, disk_inside (m->disk).view);
-  grace_leave (grace, pin);
+  m->why_no_pivot = find_why_no_pivot (m, sync, now.view);
   /* (What it contains would hide what is below it, which is not copied.) */
   if (m->why_no_pivot == NULL && sync == MIRROR_TOP &&
       overlay_is_empty (m->target.image) != 1)

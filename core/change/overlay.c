@@ -55,18 +55,15 @@ refuse (const struct change *c, int err, const char *why)
 static struct newimage_options
 choose (const struct change *c)
 {
-  struct grace *const grace = disk_inside (c->disk).grace;
-  const struct grace_pin pin = grace_enter (grace);
-  const struct header *const h = &disk_inside (c->disk).view->image->header;
-  const struct newimage_options image = {
+  DISK_PIN_FOR_BLOCK now = disk_pin (c->disk);
+  const struct header *const h = &now.view->image->header;
+
+  return (struct newimage_options) {
     .size = h->size, .cluster_size = h->cluster_size, .version = 3,
     .refcount_bits = 1u << h->refcount_order, .extended_l2 = h->l2_entry_size == 16,
     .compression_type = h->compression_type,
     .backing_file = disk_get_options (c->disk)->path, .backing_format = "qcow2",
   };
-
-  grace_leave (grace, pin);
-  return image;
 }
 
 static int

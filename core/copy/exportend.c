@@ -10,7 +10,6 @@
 
 #include <config.h>
 
-#include "util/grace.h"
 #include "disk/export.h"
 #include "copy/copyend.h"
 
@@ -58,12 +57,10 @@ copy_export (struct disk *d, struct export *x)
     .sync = sync_export,
   };
 
-  struct grace *const grace = disk_inside (d).grace;
-  const struct grace_pin pin = grace_enter (grace);
-  const bool far = layers_are_far (disk_inside (d).view->layers);
+  DISK_PIN_FOR_BLOCK now = disk_pin (d);
 
-  grace_leave (grace, pin);
   return (struct copy_end) {
-    .ops = &ops, .export = x, .size = export_size (x), .piece = PIECE, .far = far,
+    .ops = &ops, .export = x, .size = export_size (x), .piece = PIECE,
+    .far = layers_are_far (now.view->layers),
   };
 }

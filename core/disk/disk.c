@@ -216,12 +216,36 @@ disk_get_options (const struct disk *d)
   return &d->options;
 }
 
+struct disk_options
+disk_options_meanwhile (const struct disk_options *o, const char *path)
+{
+  return (struct disk_options) {
+    .path = path, .l2_cache = o->l2_cache, .l2_slice = o->l2_slice,
+    .untrusted = o->untrusted, .discard = o->discard, .cache = o->cache, .lock = o->lock,
+    .rules = o->rules, .link = o->link, .hooks = o->hooks,
+  };
+}
+
 struct disk_inside
 disk_inside (struct disk *d)
 {
   return (struct disk_inside) {
     .view = atomic_load (&d->current), .grace = d->grace, .map = d->map,
   };
+}
+
+struct disk_pinned
+disk_pin (struct disk *d)
+{
+  const struct grace_pin pin = grace_enter (d->grace);
+
+  return (struct disk_pinned) { atomic_load (&d->current), d->grace, pin };
+}
+
+void
+disk_unpin (struct disk_pinned *p)
+{
+  grace_leave (p->grace, p->pin);
 }
 
 struct bitmaps *

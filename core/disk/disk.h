@@ -184,6 +184,10 @@ extern int disk_flush (struct disk *);
 
 /* Those with which it was opened, without the secret.  They belong to the disk. */
 extern const struct disk_options *disk_get_options (const struct disk *);
+/* Of them, those for how files and memory are used: for another image, PATH, which is used
+ * only meanwhile, and without clients. */
+extern struct disk_options disk_options_meanwhile (const struct disk_options *,
+                                                   const char *path);
 
 /* Does a client use the export of the internal snapshot with that id?  In MAKE: no client
  * comes meanwhile. */
@@ -207,6 +211,15 @@ struct disk_inside {
 /* All of it belongs to the disk.  Any thread: but the view lasts only as long as a pin, or
  * until somebody changes the disk. */
 extern struct disk_inside disk_inside (struct disk *);
+/* The view, which lasts until the end of the block. */
+struct disk_pinned {
+  const struct view *view;
+  struct grace *grace;
+  struct grace_pin pin;
+};
+extern struct disk_pinned disk_pin (struct disk *);
+extern void disk_unpin (struct disk_pinned *);
+#define DISK_PIN_FOR_BLOCK __attribute__ ((cleanup (disk_unpin))) struct disk_pinned
 /* Those of the disk, until it changes; NULL: there are none, or they forbid changes. */
 extern struct bitmaps *disk_bitmaps (const struct disk *);
 
