@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * A stream refuses an image whose snapshots may show the layers that go, and one with an
- * external data file.  If the disk gets another size or a snapshot meanwhile, neither the
+ * external data file.  It does not store the missing subclusters of a cluster that has other
+ * references, or seems to.  If the disk gets another size or a snapshot meanwhile, neither the
  * copying nor the change goes on, and the image keeps its chain.
  */
 
@@ -119,6 +120,46 @@ change_meanwhile (const struct edit *edit)
   CHECK (image_check ("a.qcow2") == 0);
 }
 
+/* An entry says that its cluster is not its own. */
+static void
+shared_cluster (void)
+{
+  const struct stream_watch watch = { .step = step, .fails = fails };
+  const struct image_spec spec = {
+    .version = 3, .cluster_size = 65536, .refcount_bits = 16, .size = SIZE,
+    .backing = "base.raw", .backing_raw = true, .extended = true,
+  };
+  struct blob b = { malloc (SIZE), SIZE };
+  unsigned char sub[2048] = { 1 };
+  struct disk *disk;
+  struct stream *s;
+  uint64_t l2;
+
+  CHECK (b.data != NULL);
+  memset (b.data, 0x55, SIZE);
+  blob_save ("base.raw", &b);
+  blob_free (&b);
+  image_create ("c.qcow2", &spec);
+  disk = open_disk ("c.qcow2");
+  CHECK (export_write (client, sub, sizeof sub, 0, false) == 0);
+  close_disk (disk);
+  blob_load ("c.qcow2", &b);
+  l2 = blob_get (&b, blob_get (&b, 40, 8), 8) & INT64_MAX;
+  CHECK (b.data[l2] & 0x80);
+  b.data[l2] &= 0x7f;           /* QCOW2_OFLAG_COPIED */
+  blob_save ("c.qcow2", &b);
+  blob_free (&b);
+
+  disk = open_disk ("c.qcow2");
+  CHECK ((s = stream_new (disk, 0, NULL)) != NULL);
+  clear_last_error ();
+  CHECK (stream_copy (s, &watch) == -1 && errno == ENOTSUP);
+  CHECK (strstr (last_error (), "the guest offset 2048 contains only some of its subclusters, "
+                 "and has other references"));
+  stream_free (s);
+  close_disk (disk);
+}
+
 int
 main (void)
 {
@@ -141,6 +182,7 @@ main (void)
   refuse (disk, 0, "external data file");
   close_disk (disk);
 
+  shared_cluster ();
   change_meanwhile (&larger);
   change_meanwhile (&snapshot);
   images_leave ();
