@@ -17,8 +17,9 @@
  * the top has already, and goes on with the rest.
  *
  * A piece is copied as copy-on-read does it (copyup.c), under the same claims: only where
- * the top image contains nothing.  So what clients write meanwhile is never replaced.  What
- * the base has in the same place is left alone (places.c).  Zeros over data of the base are
+ * the top image contains nothing.  So what clients write meanwhile is never replaced.  (An
+ * end of copy.c could not see to that: it is written later than it was asked.)  What the
+ * base has in the same place is left alone (places.c).  Zeros over data of the base are
  * stored as zeros.
  *
  * What the top contains once, it contains for ever: clients change it, but a trim leaves
