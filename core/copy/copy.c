@@ -93,7 +93,7 @@ read_source (const struct copy *c, void *buf, uint64_t count, uint64_t at)
   if (c->beside &&
       c->beside->ops->read (c->beside, (char *) buf + piece_of (c), count, at) == -1)
     return -1;
-  if (c->lost == NULL)
+  if (c->lost == NULL || c->from.in_order)
     return c->from.ops->read (&c->from, buf, count, at);
   before = report_silence (true);
   r = salvage (c, buf, count, at, &l);

@@ -32,7 +32,8 @@ struct copy {
                                    SPARSE bytes, is not written.  At least as large */
   uint64_t rate;                /* 0, or: reads at most so many bytes in a second */
   /* NULL: what cannot be read is an error.  Otherwise it counts as zeros, and this is told
-   * of it (ERR: errno), in the thread that has met it, which reports nothing itself. */
+   * of it (ERR: errno), in the thread that has met it, which reports nothing itself.  (What
+   * has to be read in order cannot be read again: there it stays an error.) */
   void (*lost) (void *opaque, uint64_t at, uint64_t len, int err);
   void *opaque;
 };

@@ -115,6 +115,13 @@ step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 }
 
 static void
+lose (void *opaque, uint64_t at, uint64_t len, int err)
+{
+  (void) opaque, (void) at, (void) len, (void) err;
+  CHECK (!"what comes in order was read again");
+}
+
+static void
 once (void)
 {
   struct copy c = { .sparse = rng_below (&t.rng, 2) * 4096 };
@@ -137,6 +144,8 @@ once (void)
       .ops = &ops, .size = SIZE, .piece = PIECE, .in_order = t.in_order[i],
     };
   }
+  if (c.from.in_order && rng_below (&t.rng, 2))
+    c.lost = lose;
   r = copy_all (&c, &words, rng_below (&t.rng, 2), &watch, &copied);
   err = errno;
   sem_destroy (&t.stopped);
