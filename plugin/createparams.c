@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #define NBDKIT_API_VERSION 2
@@ -28,22 +27,6 @@
 #include "change/newdevice.h"
 #include "plugin/createparams.h"
 #include "plugin/progress.h"
-
-/* Returns the name of the data file for the header: as the user gave it if the file is in
- * the directory of the image, so that both can be moved; otherwise its absolute path,
- * which means the same from everywhere. */
-static const char *
-data_file_name (const struct createparams *p, const char *path)
-{
-  /* Length of the current directory, with a slash, if the name is relative. */
-  const size_t n = strlen (p->options.data_path) - strlen (p->data_file);
-  const char *slash = strrchr (path, '/');
-
-  if (slash && n == (size_t) (slash + 1 - path) &&
-      strncmp (path, p->options.data_path, n) == 0)
-    return p->data_file;
-  return p->options.data_path;
-}
 
 void
 createparams_complete (struct createparams *p, const char *path,
@@ -57,7 +40,7 @@ createparams_complete (struct createparams *p, const char *path,
   o->image.backing_file = p->backing_file;
   o->image.backing_format = disk->backing_format;
   if (p->data_file)
-    o->image.data_file = data_file_name (p, path);
+    o->image.data_file = create_data_name (p->data_file, o->data_path, path);
   o->file.lock = disk->lock;
   o->file.cache = disk->cache;
   o->file.hooks = disk->hooks;

@@ -18,15 +18,18 @@
  * it.  It is removed only if its name still refers to the open file, and no other program
  * has it locked.
  *
+ * A new file that may replace another one (newfile.c) has no name until the caller says that
+ * it is complete, because he may write the disk first.
+ *
  * On a block device or an NBD export, the first sector takes the place of the name
  * (newdevice.c): it is written last.
  *
  * All files of the backing chain are opened, for a reader, to check their formats and to
  * get the size of the first one; they are not kept open.  They must be other files than the
- * device, or than a file that the caller has locked because the new one shall replace it.
+ * device, or than the file that is replaced.
  *
  * Locks: none while the image is created, because no other program can know the file;
- * those of a writer while it is removed.
+ * those of a writer while it is removed, and on a file that is replaced, all the time.
  */
 
 #include <config.h>
@@ -73,6 +76,7 @@ struct maker {
 struct created {
   struct newfile *image, *data; /* image: NULL on a device; data: may be NULL */
   const struct create_options *options;
+  uint64_t disk_size;           /* bytes */
   uint64_t end, most;           /* size of the image now, and at most; UINT64_MAX:
                                    unknown */
   uint64_t device_size;         /* bytes */
@@ -86,11 +90,12 @@ open_backing (const char *path, bool raw, const struct image_options *options)
   return raw ? image_open_file (path, &options->file) : image_open (path, options);
 }
 
-/* The device may be the same file as one of the chain, which would then be lost. */
+/* What is written or replaced may be the same file as one of the chain, which would then be
+ * lost. */
 static int
-check_not_device (const struct maker *m, const struct image *image)
+check_not_target (const struct maker *m, const struct image *image)
 {
-  const struct storage *const d = m->device;
+  const struct storage *const d = m->device ? m->device : newfile_old (m->image);
 
   if (d == NULL ||
       (!storage_same (image->file, d) &&
@@ -98,7 +103,7 @@ check_not_device (const struct maker *m, const struct image *image)
     return 0;
   report_error ("%s: cannot create: it is in the backing chain of the new image",
                 storage_path (d));
-  errno = ELOOP;
+  errno = EDEADLK;
   return -1;
 }
 
@@ -116,9 +121,9 @@ look_at (const struct maker *m, const char *path, unsigned depth,
     return -1;
   if (depth == 0)
     *size = *raw ? storage_size (image->file) : image->header.size;
-  if (check_not_device (m, image) == -1 ||
+  if (check_not_target (m, image) == -1 ||
       (!*raw && (image_open_data (image, &chain->image) == -1 ||
-                 check_not_device (m, image) == -1)) ||
+                 check_not_target (m, image) == -1)) ||
       chain_below (path, *raw ? NULL : &image->header, chain, next, &format) == -1)
     r = -1;
   else if (*next)
@@ -161,6 +166,21 @@ look_below (const struct maker *m, struct newimage_options *image)
   if (r == 0 && o->size_of_backing)
     image->size = size;
   return r;
+}
+
+/* The backing file need not exist.  But if it does, what it needs is not replaced. */
+static int
+look_below_unsafe (const struct maker *m, struct newimage_options *image)
+{
+  bool before;
+  int r;
+
+  if (m->device == NULL && newfile_old (m->image) == NULL)
+    return 0;
+  before = report_silence (true);
+  r = look_below (m, image);
+  report_silence (before);
+  return r == -1 && errno == EDEADLK ? look_below (m, image) : 0;
 }
 
 /* --- writing --- */
@@ -384,10 +404,14 @@ make_luks (struct maker *m)
 
 /* Whatever is wrong is found before anything is changed. */
 static int
-open_device (struct maker *m)
+open_target (struct maker *m)
 {
-  return newdevice_is (m->o->path)
-    ? newdevice_open (m->o->path, &m->o->file, &m->device) : newfile_check (m->o->path);
+  const struct create_options *o = m->o;
+
+  if (newdevice_is (o->path))
+    return newdevice_open (o->path, &o->file, &m->device);
+  return o->replace ? newfile_begin_over (o->path, &o->file, &m->image)
+    : newfile_check (o->path) == -1 ? -1 : newfile_begin (o->path, &o->file, &m->image);
 }
 
 static int
@@ -406,12 +430,10 @@ check_device_size (const struct maker *m)
 }
 
 static int
-begin (struct maker *m)
+begin_data (struct maker *m)
 {
   const struct create_options *o = m->o;
 
-  if (m->device == NULL && newfile_begin (o->path, &o->file, &m->image) == -1)
-    return -1;
   return o->image.data_file ? newfile_begin (o->data_path, &o->file, &m->data) : 0;
 }
 
@@ -422,7 +444,7 @@ publish (struct maker *m)
   if (m->data && newfile_publish (m->data) == -1)
     return -1;
   if ((m->device ? newdevice_publish (m->device, m->first)
-       : newfile_publish (m->image)) == 0)
+       : m->o->replace ? 0 : newfile_publish (m->image)) == 0)
     return 0;
   KEEP_ERRNO_FOR_BLOCK;
   if (m->data)
@@ -437,9 +459,9 @@ make (struct maker *m)
   struct newimage_options image = o->image;
 
   image.luks_bytes = o->encrypt ? LUKSMAKE_BYTES : 0;
-  if (open_device (m) == -1 ||
+  if (open_target (m) == -1 ||
       (image.data_file && newfile_check (o->data_path) == -1) ||
-      look_below (m, &image) == -1 ||
+      (o->unsafe ? look_below_unsafe : look_below) (m, &image) == -1 ||
       newimage_plan (&image, &m->n) == -1 ||
       check_device_size (m) == -1 ||
       make_luks (m) == -1)
@@ -449,7 +471,7 @@ make (struct maker *m)
     return -1;
   /* Report the first step before the first change. */
   m->total = m->n.file_size;
-  return advance (m, 0) == -1 || begin (m) == -1 || write_all (m) == -1 ||
+  return advance (m, 0) == -1 || begin_data (m) == -1 || write_all (m) == -1 ||
     publish (m) == -1 ? -1 : 0;
 }
 
@@ -480,7 +502,7 @@ create_image (const struct create_options *options, struct created **created)
                   options->path, m.n.file_size, m.n.options.size);
     *c = (struct created) {
       .image = m.image, .data = m.data, .options = options, .end = m.n.file_size,
-      .most = newimage_full_size (&m.n.options),
+      .disk_size = m.n.options.size, .most = newimage_full_size (&m.n.options),
       .device_size = m.device ? storage_size (m.device) : 0,
     };
     storage_close (m.device);
@@ -491,6 +513,35 @@ create_image (const struct create_options *options, struct created **created)
     free (c);
   }
   return r;
+}
+
+int
+created_publish (struct created *c)
+{
+  return c->image && c->options->replace ? newfile_publish (c->image) : 0;
+}
+
+struct dirfile
+created_place (const struct created *c)
+{
+  return c->image ? newfile_place (c->image) : (struct dirfile) { .name = NULL };
+}
+
+const char *
+create_data_name (const char *given, const char *data_path, const char *path)
+{
+  /* Length of the current directory, with a slash, if the name is relative. */
+  const size_t n = strlen (data_path) - strlen (given);
+  const char *slash = strrchr (path, '/');
+
+  return slash && n == (size_t) (slash + 1 - path) && strncmp (path, data_path, n) == 0
+    ? given : data_path;
+}
+
+uint64_t
+created_disk_size (const struct created *c)
+{
+  return c->disk_size;
 }
 
 bool

@@ -18,13 +18,16 @@ struct create_options {
   const char *path;             /* absolute */
   struct newimage_options image;        /* create_image sets luks_bytes */
   bool size_of_backing;         /* use the size of the backing file's disk */
+  bool unsafe;                  /* the backing file need not exist, nor be an image */
   const char *data_path;        /* absolute; not NULL if image.data_file is not */
   bool overwrite;               /* a device may contain data */
+  bool replace;                 /* a file may exist, and is replaced: see created_publish */
   bool encrypt;                 /* with LUKS and the passphrase in SECRET */
   unsigned iter_ms;             /* target time to test one passphrase */
   struct image_secret secret;   /* of the new image, and of the backing file */
   struct filename_rules rules;  /* for the names in the header */
-  struct storage_options file; /* lock is for the backing file; try_writable is ignored */
+  struct storage_options file; /* lock is for the backing file and for what is replaced;
+                                   try_writable is ignored */
 
   /* NULL, or called before the first file is created, and then from time to time: DONE of
    * TOTAL bytes were written (TOTAL is an estimate in the first call).  Returns -1 to
@@ -32,6 +35,12 @@ struct create_options {
   int (*progress) (void *opaque, uint64_t done, uint64_t total);
   void *opaque;
 };
+
+/* The name for the header of the data file at DATA_PATH, of the image at PATH: as GIVEN if
+ * that is a relative name in the directory of the image, so that both can be moved;
+ * otherwise DATA_PATH, which means the same from everywhere. */
+extern const char *create_data_name (const char *given, const char *data_path,
+                                     const char *path);
 
 /* A new image, with its data file if it has one, until the caller decides whether to keep
  * it. */
@@ -43,6 +52,13 @@ struct created;
  * has no new image.  EEXIST: a file of that name exists, or the device has data; neither
  * was changed. */
 extern int create_image (const struct create_options *, struct created **created);
+/* With `replace': gives a new file, whose contents are complete by now, its name.  (Until
+ * then, created_place says how to open it; NULL in it: by its path, which it has.)  -1:
+ * reported; to be withdrawn. */
+extern int created_publish (struct created *);
+extern struct dirfile created_place (const struct created *);
+/* Of the disk, in bytes. */
+extern uint64_t created_disk_size (const struct created *);
 /* Is the new image on a device that is smaller than the image can become?  *MOST: how
  * large that is; UINT64_MAX: unknown.  *SIZE: of the device. */
 extern bool created_may_outgrow (const struct created *, uint64_t *most, uint64_t *size);

@@ -8,6 +8,9 @@
  * link or a directory that changes meanwhile leads nowhere else.  An absolute link leaves
  * the directory, wherever it leads.
  *
+ * A file that was created without a name (newfile.c) is found by its descriptor.  It is
+ * opened anew all the same: locks belong to what one call of open has opened.
+ *
  * Locks: none.
  */
 
@@ -16,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -59,6 +63,8 @@ dirfile_stat (const struct dirfile *p, struct stat *st)
 {
   int fd, r;
 
+  if (p->opened)
+    return fstat (p->dir, st);
   if (!p->follow)
     return fstatat (p->dir, p->name, st, AT_SYMLINK_NOFOLLOW);
   fd = open_beneath (p->dir, p->name, O_PATH | O_CLOEXEC);
@@ -73,6 +79,12 @@ dirfile_stat (const struct dirfile *p, struct stat *st)
 int
 dirfile_open (const struct dirfile *p, int flags)
 {
+  char buf[40];
+
+  if (p->opened) {
+    snprintf (buf, sizeof buf, "/proc/self/fd/%d", p->dir);
+    return open (buf, flags);
+  }
   return p->follow ? open_beneath (p->dir, p->name, flags)
     : openat (p->dir, p->name, flags | O_NOFOLLOW);
 }

@@ -11,7 +11,9 @@
 
 struct dirfile {
   const char *name;             /* without slashes; NULL: no file */
-  int dir;                      /* descriptor of the directory */
+  int dir;                      /* descriptor of the directory; or, if it is `opened', of
+                                   the file itself, which need not have its name yet */
+  bool opened;
   bool follow;                  /* the name may be a symbolic link, if all that it leads
                                    to is below the directory */
 };

@@ -300,6 +300,12 @@ report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
   shared = (byte >= UNSHARED_BYTE) == taking ? "shared " : "";
   if (pid <= 0)
     pid = find_holder (fd, byte);
+  if (pid == getpid ()) {
+    report_error ("%s: cannot get the %s\"%s\" lock: the file would be read and written at "
+                  "the same time", path, shared, permission_name (byte % 100));
+    errno = EDEADLK;
+    return;
+  }
   describe_holder (pid, holder, sizeof holder);
   report_error ("%s: cannot get the %s\"%s\" lock: "
                 "is another process using the image?%s: %s",

@@ -8,6 +8,11 @@
  * exist.  Then the directory is made durable.  No program ever sees half of the file, and
  * no existing file is changed.
  *
+ * A file that is to be replaced is opened and locked from the beginning, and in the end it
+ * must still be what the name means.  The new one gets its owner and mode, and another name,
+ * under which it takes the place of the old one.  Who has opened the old one before would
+ * get its locks now; so it becomes empty, unless it has other names.
+ *
  * If the filesystem does not support files without names (NFS, and some in user space),
  * or /proc is missing, the file has a random name in the same directory until it is
  * complete.  A process that is killed leaves this file behind.
@@ -26,6 +31,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,21 +41,29 @@
 #include <unistd.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
+#include "util/text.h"
 #include "storage/hostfile.h"
 #include "storage/newfile.h"
 
 /* Names to try before giving up. */
 #define TRIES 16
+/* As many symbolic links as the kernel follows. */
+#define MOST_LINKS 40
 /* umask removes the permissions that the user does not want. */
 #define MODE 0644
 
 struct newfile {
-  char *path;
-  const char *name;             /* the last part of path */
+  char *path;                   /* for messages */
+  char *target;                 /* the same, but no symbolic link */
+  const char *name;             /* the last part of target */
   int dir;
   struct storage *file;
   int fd;                       /* of the file; hostfile closes it */
+  struct storage *old;          /* what it replaces, or NULL */
+  int old_fd;                   /* the same; hostfile closes it */
+  bool may_replace;
   char temporary[40];           /* its current name; "" if it has none */
   bool published;
   bool unsafe;                  /* STORAGE_CACHE_UNSAFE */
@@ -60,6 +74,17 @@ exists (const char *path)
 {
   report_error ("%s: cannot create: the file exists already", path);
   errno = EEXIST;
+  return -1;
+}
+
+static int
+exists_now (const struct newfile *n)
+{
+  if (!n->may_replace)
+    return exists (n->path);
+  report_error ("%s: another program has made, moved or removed the file meanwhile",
+                n->path);
+  errno = n->old ? ESTALE : EEXIST;
   return -1;
 }
 
@@ -88,17 +113,17 @@ newfile_check (const char *path)
 static int
 open_directory (struct newfile *n)
 {
-  const char *slash = strrchr (n->path, '/');
+  const char *slash = strrchr (n->target, '/');
   char *directory;
 
-  n->name = slash ? slash + 1 : n->path;
+  n->name = slash ? slash + 1 : n->target;
   if (slash == NULL || n->name[0] == '\0' || strcmp (n->name, ".") == 0 ||
       strcmp (n->name, "..") == 0) {
     report_error ("%s: cannot create: not a file name", n->path);
     errno = EINVAL;
     return -1;
   }
-  directory = strndup (n->path, slash - n->path + 1);
+  directory = strndup (n->target, slash - n->target + 1);
   if (directory == NULL)
     return failed (n, "strndup");
   n->dir = open (directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -129,15 +154,24 @@ open_unnamed (const struct newfile *n)
 }
 
 static int
-open_temporary (struct newfile *n)
+choose_temporary (struct newfile *n)
 {
   uint64_t number;
+
+  if (getrandom (&number, sizeof number, 0) != sizeof number)
+    return -1;
+  snprintf (n->temporary, sizeof n->temporary, ".qcow2-new-%016" PRIx64, number);
+  return 0;
+}
+
+static int
+open_temporary (struct newfile *n)
+{
   int fd;
 
   for (int i = 0; i < TRIES; i++) {
-    if (getrandom (&number, sizeof number, 0) != sizeof number)
+    if (choose_temporary (n) == -1)
       return -1;
-    snprintf (n->temporary, sizeof n->temporary, ".qcow2-new-%016" PRIx64, number);
     fd = openat (n->dir, n->temporary,
                  O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, MODE);
     if (fd >= 0)
@@ -149,20 +183,90 @@ open_temporary (struct newfile *n)
   return -1;
 }
 
-int
-newfile_begin (const char *path, const struct storage_options *options,
-               struct newfile **result)
-{
-  struct newfile *n = calloc (1, sizeof *n);
+/* --- what is replaced --- */
 
-  if (n == NULL || (n->path = strdup (path)) == NULL) {
-    report_error ("%s: cannot create: %m", path);
-    free (n);
+/* What the symbolic link n->target leads to; 0: it is none.  -1 with errno set. */
+static int
+follow_link (struct newfile *n)
+{
+  const char *slash = strrchr (n->target, '/');
+  char to[PATH_MAX], *target;
+  const ssize_t len = readlink (n->target, to, sizeof to - 1);
+
+  if (len == -1)
+    return errno == EINVAL || errno == ENOENT ? 0 : -1;
+  to[len] = '\0';
+  target = to[0] == '/' || slash == NULL ? strdup (to)
+    : text_new ("%.*s%s", (int) (slash - n->target + 1), n->target, to);
+  if (target == NULL)
+    return -1;
+  free (n->target);
+  n->target = target;
+  return 1;
+}
+
+static int
+follow_links (struct newfile *n)
+{
+  int r = 1;
+
+  for (unsigned i = 0; r == 1 && i <= MOST_LINKS; i++)
+    r = follow_link (n);
+  if (r == 0)
+    return 0;
+  if (r == 1)
+    errno = ELOOP;
+  report_error ("%s: cannot create: %m", n->path);
+  return -1;
+}
+
+static int
+open_old (struct newfile *n, const struct storage_options *options)
+{
+  const struct storage_options adopted = { .hooks = options->hooks };
+
+  n->old_fd = openat (n->dir, n->name,
+                      O_RDWR | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW | O_CLOEXEC);
+  if (n->old_fd == -1) {
+    if (errno == ENOENT)
+      return 0;
+    report_error ("%s: cannot replace: %m", n->path);
     return -1;
   }
-  n->dir = -1;
-  n->unsafe = options->cache == STORAGE_CACHE_UNSAFE;
-  if (open_directory (n) == -1)
+  if (hostfile_adopt (n->path, n->old_fd, &adopted, &n->old) == -1) {
+    KEEP_ERRNO_FOR_BLOCK;
+
+    close (n->old_fd);
+    return -1;
+  }
+  if (!storage_is_regular (n->old)) {
+    report_error ("%s: cannot replace: not a regular file", n->path);
+    errno = EINVAL;
+    return -1;
+  }
+  return options->lock ? storage_lock (n->old, STORAGE_WRITER) : 0;
+}
+
+/* --- */
+
+static int
+begin (const char *path, const struct storage_options *options, bool may_replace,
+       struct newfile **result)
+{
+  struct newfile *n = memory_new (1, sizeof *n);
+
+  if (n == NULL)
+    return -1;
+  *n = (struct newfile) {
+    .path = strdup (path), .target = strdup (path), .dir = -1,
+    .unsafe = options->cache == STORAGE_CACHE_UNSAFE, .may_replace = may_replace,
+  };
+  if (n->path == NULL || n->target == NULL) {
+    report_error ("strdup: %m");
+    goto fail;
+  }
+  if ((may_replace && follow_links (n) == -1) || open_directory (n) == -1 ||
+      (may_replace && open_old (n, options) == -1))
     goto fail;
   n->fd = open_unnamed (n);
   if (n->fd == -1)
@@ -185,20 +289,46 @@ newfile_begin (const char *path, const struct storage_options *options,
   return -1;
 }
 
+int
+newfile_begin (const char *path, const struct storage_options *options,
+               struct newfile **result)
+{
+  return begin (path, options, false, result);
+}
+
+int
+newfile_begin_over (const char *path, const struct storage_options *options,
+                    struct newfile **result)
+{
+  return begin (path, options, true, result);
+}
+
 struct storage *
 newfile_file (struct newfile *n)
 {
   return n->file;
 }
 
+struct storage *
+newfile_old (struct newfile *n)
+{
+  return n->old;
+}
+
+struct dirfile
+newfile_place (const struct newfile *n)
+{
+  return (struct dirfile) { .name = n->name, .dir = n->fd, .opened = true };
+}
+
 /* --- with its name --- */
 
 static int
-link_unnamed (const struct newfile *n)
+link_unnamed (const struct newfile *n, const char *name)
 {
   char buf[40];
 
-  return linkat (AT_FDCWD, fd_name (n->fd, buf), n->dir, n->name, AT_SYMLINK_FOLLOW);
+  return linkat (AT_FDCWD, fd_name (n->fd, buf), n->dir, name, AT_SYMLINK_FOLLOW);
 }
 
 static int
@@ -212,6 +342,66 @@ link_temporary (struct newfile *n)
     return -1;
   /* Filesystems that cannot rename without replacing usually have hard links. */
   return linkat (n->dir, n->temporary, n->dir, n->name, 0);
+}
+
+static int
+give_name (struct newfile *n)
+{
+  return n->temporary[0] ? link_temporary (n) : link_unnamed (n, n->name);
+}
+
+/* Is the old file still there? */
+static bool
+is_there (const struct newfile *n, const struct stat *old)
+{
+  struct stat there;
+
+  return fstatat (n->dir, n->name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+    there.st_dev == old->st_dev && there.st_ino == old->st_ino;
+}
+
+/* Only root can give files away. */
+static int
+take_owner (const struct newfile *n, const struct stat *old)
+{
+  if (fchown (n->fd, old->st_uid, old->st_gid) == -1 && errno == EPERM)
+    errno = fchown (n->fd, -1, old->st_gid) == -1 ? errno : 0;
+  return fchmod (n->fd, old->st_mode & 07777);
+}
+
+static int
+replace (struct newfile *n)
+{
+  struct stat old;
+
+  if (fstat (n->old_fd, &old) == -1 || take_owner (n, &old) == -1)
+    return -1;
+  for (unsigned i = 0; n->temporary[0] == '\0' && i < TRIES; i++) {
+    if (choose_temporary (n) == -1)
+      return -1;
+    if (link_unnamed (n, n->temporary) == -1) {
+      n->temporary[0] = '\0';
+      if (errno != EEXIST)
+        return -1;
+    }
+  }
+  if (!is_there (n, &old)) {
+    errno = EEXIST;
+    return -1;
+  }
+  if (renameat (n->dir, n->temporary, n->dir, n->name) == -1)
+    return -1;
+  n->temporary[0] = '\0';
+  return 0;
+}
+
+/* It was replaced.  -1: reported. */
+static int
+empty_old (const struct newfile *n)
+{
+  struct stat st;
+
+  return fstat (n->old_fd, &st) == 0 && st.st_nlink > 0 ? 0 : storage_truncate (n->old, 0);
 }
 
 /* The file has its name, and is durable; makes the name durable, too. */
@@ -239,9 +429,9 @@ newfile_publish (struct newfile *n)
     return -1;
   r = storage_hook (n->file, STORAGE_OP_LINK);
   if (r == 0)
-    r = n->temporary[0] ? link_temporary (n) : link_unnamed (n);
+    r = n->old ? replace (n) : give_name (n);
   if (r == -1)
-    return errno == EEXIST ? exists (n->path) : failed (n, "cannot link into place");
+    return errno == EEXIST ? exists_now (n) : failed (n, "cannot link into place");
   n->published = true;
   if (n->temporary[0])
     unlinkat (n->dir, n->temporary, 0);
@@ -252,7 +442,7 @@ newfile_publish (struct newfile *n)
     newfile_withdraw (n);
     return -1;
   }
-  return 0;
+  return n->old ? empty_old (n) : 0;
 }
 
 void
@@ -260,7 +450,7 @@ newfile_withdraw (struct newfile *n)
 {
   struct stat mine, there;
 
-  if (n->published && fstat (n->fd, &mine) == 0 &&
+  if (n->published && n->old == NULL && fstat (n->fd, &mine) == 0 &&
       fstatat (n->dir, n->name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
       mine.st_dev == there.st_dev && mine.st_ino == there.st_ino)
     unlinkat (n->dir, n->name, 0);
@@ -276,8 +466,10 @@ newfile_end (struct newfile *n)
   if (n->temporary[0])
     unlinkat (n->dir, n->temporary, 0);
   storage_close (n->file);
+  storage_close (n->old);
   if (n->dir >= 0)
     close (n->dir);
+  free (n->target);
   free (n->path);
   free (n);
 }

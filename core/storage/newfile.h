@@ -20,15 +20,24 @@ extern int newfile_check (const char *path);
  * options that are used are hooks and cache. */
 extern int newfile_begin (const char *path, const struct storage_options *,
                           struct newfile **);
+/* The same for a file that may exist, or be at the end of a symbolic link: newfile_publish
+ * replaces it.  With the option `lock', it is locked as by a writer until newfile_end. */
+extern int newfile_begin_over (const char *path, const struct storage_options *,
+                               struct newfile **);
 /* The file to write to.  Belongs to the newfile. */
 extern struct storage *newfile_file (struct newfile *);
+/* The file that will be replaced, or NULL.  Belongs to the newfile. */
+extern struct storage *newfile_old (struct newfile *);
+/* How others can open the file before it has its name.  Belongs to the newfile. */
+extern struct dirfile newfile_place (const struct newfile *);
 
-/* Makes the file durable and gives it its name, durably too.  EEXIST: there is a file by
- * now, which was left alone.  Call it once; do not write to the file afterwards. */
+/* Makes the file durable and gives it its name, durably too.  EEXIST, ESTALE: there is
+ * another file by now, or none, which was left alone.  Call it once; do not write to the
+ * file afterwards. */
 extern int newfile_publish (struct newfile *);
 
-/* Removes a published file, if it still has its name.  Failures are ignored: this is for
- * the case that something else has failed. */
+/* Removes a published file, if it has replaced none and still has its name.  Failures are
+ * ignored: this is for the case that something else has failed. */
 extern void newfile_withdraw (struct newfile *);
 
 /* Closes the file; if it was not published, it disappears.  Keeps errno.  May be NULL. */

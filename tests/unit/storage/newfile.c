@@ -2,7 +2,8 @@
  *
  * A new file has its name only when it is complete.  What is no name of a file is refused,
  * and so is one that something else has, or gets meanwhile.  If memory runs out, the file
- * is made or not, and nothing else is left behind.
+ * is made or not, and nothing else is left behind.  One that may replace another has its
+ * owner and mode, and replaces nothing else.
  */
 
 #include <config.h>
@@ -12,6 +13,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "storage/newfile.h"
@@ -123,6 +125,120 @@ test_no_memory (void)
   CHECK (failed > 2);
 }
 
+/* Writes a file anew. */
+static void
+put (const char *name, const char *text)
+{
+  const int fd = open (name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
+
+  CHECK (fd >= 0 && write (fd, text, strlen (text)) == (ssize_t) strlen (text) &&
+         close (fd) == 0);
+}
+
+static void
+check_text (int fd, const char *text)
+{
+  char buf[16] = "";
+
+  CHECK (fd >= 0 && pread (fd, buf, sizeof buf - 1, 0) >= 0 && strcmp (buf, text) == 0);
+}
+
+/* Replaces the file, while MEANWHILE is done to it. */
+static int
+replace (const char *name, void (*meanwhile) (void))
+{
+  struct newfile *n;
+  struct storage *s;
+  int r;
+
+  CHECK (newfile_begin_over (place (name), &options, &n) == 0);
+  CHECK (storage_write (newfile_file (n), "new", 3, 0) == 0);
+  CHECK (storage_open (place (name), &(struct storage_options) {
+        .in_dir = newfile_place (n) }, &s) == 0);
+  CHECK (storage_same (s, newfile_file (n)) && storage_size (s) == 3);
+  storage_close (s);
+  if (meanwhile)
+    meanwhile ();
+  r = newfile_publish (n);
+  newfile_withdraw (n);
+  newfile_end (n);
+  return r;
+}
+
+/* With its owner and mode, at the end of a link; whoever has the old one open finds
+ * nothing, unless it has another name. */
+static void
+test_replaced (void)
+{
+  struct stat st;
+
+  for (unsigned names = 1; names <= 2; names++) {
+    put ("file", "old");
+    CHECK (chmod ("file", 0604) == 0 && symlink ("file", "link") == 0);
+    CHECK (names == 1 || link ("file", "other") == 0);
+    const int before = open ("file", O_RDONLY | O_CLOEXEC);
+    CHECK (replace ("link", NULL) == 0);
+    const int after = open ("file", O_RDONLY | O_CLOEXEC);
+
+    check_text (before, names == 1 ? "" : "old");
+    check_text (after, "new");
+    CHECK (fstat (after, &st) == 0 && (st.st_mode & 07777) == 0604);
+    CHECK (lstat ("link", &st) == 0 && S_ISLNK (st.st_mode) && count () == names + 1);
+    CHECK (close (before) == 0 && close (after) == 0);
+    CHECK (unlink ("file") == 0 && unlink ("link") == 0);
+  }
+  CHECK (unlink ("other") == 0);
+}
+
+static void
+move_away (void)
+{
+  CHECK (rename ("file", "moved") == 0);
+}
+
+static void
+move_and_put (void)
+{
+  move_away ();
+  put ("file", "other");
+}
+
+static void
+put_other (void)
+{
+  put ("file", "other");
+}
+
+/* What appears, goes or changes meanwhile stays as it is. */
+static void
+test_changed_meanwhile (void)
+{
+  static const struct { bool exists; void (*meanwhile) (void); int err; } cases[] = {
+    { true, move_away, ESTALE }, { true, move_and_put, ESTALE },
+    { false, put_other, EEXIST },
+  };
+
+  quiet_errors = true;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    if (cases[i].exists)
+      put ("file", "old");
+    errno = 0;
+    CHECK (replace ("file", cases[i].meanwhile) == -1 && errno == cases[i].err);
+    CHECK (strstr (last_error (), "another program has"));
+    for (unsigned j = 0; j < 2; j++) {
+      const char *name = j ? "moved" : "file";
+      const int fd = open (name, O_RDONLY | O_CLOEXEC);
+
+      if (fd >= 0) {
+        check_text (fd, j ? "old" : "other");
+        CHECK (close (fd) == 0 && unlink (name) == 0);
+      }
+    }
+    CHECK (count () == 0);
+  }
+  quiet_errors = false;
+}
+
 int
 main (void)
 {
@@ -132,6 +248,8 @@ main (void)
   test_names ();
   test_taken ();
   test_no_memory ();
+  test_replaced ();
+  test_changed_meanwhile ();
   CHECK (chdir ("..") == 0 && rmdir (dir) == 0);
   return 0;
 }
