@@ -103,6 +103,14 @@ absolute_path (const char *name)
   return path;
 }
 
+char *
+imagefile_path (const char *name)
+{
+  const char *file = file_of_name (name);
+
+  return file ? absolute_path (file) : NULL;
+}
+
 /* Notes URI; *SHOWN is it without secrets.  WHAT is said before an error. */
 static int
 add_uri (struct imagefile *f, const char *what, const char *uri, char **shown)
@@ -126,8 +134,8 @@ add_uri (struct imagefile *f, const char *what, const char *uri, char **shown)
   return -1;
 }
 
-static int
-allow_uri (struct imagefile *f, const char *uri)
+int
+imagefile_allow_uri (struct imagefile *f, const char *uri)
 {
   const char **allow = memory_resize (f->allow, f->nr_allow + 1, sizeof *allow);
   CLEANUP_FREE char *shown = NULL;
@@ -150,12 +158,9 @@ allow_uri (struct imagefile *f, const char *uri)
 static int
 take_name (struct imagefile *f, const char *name, char **path)
 {
-  const char *file;
-
   if (nbduri_is (name))
     return add_uri (f, "", name, path);
-  file = file_of_name (name);
-  *path = file ? absolute_path (file) : NULL;
+  *path = imagefile_path (name);
   return *path ? 0 : -1;
 }
 
@@ -239,7 +244,7 @@ begin (const struct arguments *a)
   f->options = defaults;
   f->options.lock = !is_given (a, &option_force_share);
   while ((uri = next_value (a, &option_allow_uri, &i)))
-    if (allow_uri (f, uri) == -1) {
+    if (imagefile_allow_uri (f, uri) == -1) {
       imagefile_free (f);
       return NULL;
     }

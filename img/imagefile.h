@@ -38,6 +38,12 @@ extern struct imagefile *imagefile_new (const struct arguments *, const char *na
                                         const char *format, const char *passphrase);
 extern void imagefile_free (struct imagefile *);        /* NULL is allowed */
 
+/* Images may name what is below this NBD URI.  -1: reported. */
+extern int imagefile_allow_uri (struct imagefile *, const char *uri);
+/* The absolute path of the file that a user calls NAME; the caller frees it.  NULL:
+ * reported. */
+extern char *imagefile_path (const char *name);
+
 /* -1 (reported) if it is raw: raw images do not support WHAT. */
 extern int imagefile_need_qcow2 (const struct imagefile *, const char *what);
 /* Before the image is written: an NBD export has no locks, and qemu-img needs none. */

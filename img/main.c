@@ -31,6 +31,7 @@
 
 static const struct command *const commands[] = {
   &check_command,
+  &create_command,
   &info_command,
   NULL
 };

@@ -6,15 +6,20 @@ img_sources = \
 	%reldir%/arguments.c \
 	%reldir%/check.c \
 	%reldir%/command.h \
+	%reldir%/create.c \
 	%reldir%/imagefile.c \
 	%reldir%/imagefile.h \
 	%reldir%/info.c \
 	%reldir%/info.h \
 	%reldir%/main.c \
+	%reldir%/newoptions.c \
+	%reldir%/newoptions.h \
 	%reldir%/print.c \
 	%reldir%/print.h \
 	%reldir%/progress.c \
 	%reldir%/progress.h \
+	%reldir%/rawsize.c \
+	%reldir%/rawsize.h \
 	%reldir%/secrets.c \
 	%reldir%/secrets.h \
 	%reldir%/values.c \

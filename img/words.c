@@ -24,7 +24,8 @@ report_line (enum report_level level, const char *text)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  if (level != REPORT_ERROR)
+  /* Whoever has stopped it does not ask why it has failed. */
+  if (level != REPORT_ERROR || progress_signal ())
     return;
   progress_hide ();
   fflush (stdout);              /* what was printed before comes first */
