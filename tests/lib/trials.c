@@ -75,8 +75,10 @@ trials_run (const char *name, unsigned seconds, unsigned least,
   /* Over NBD, and with a sanitizer, they repeat what others do. */
   if (reach_server () || SANITIZED)
     seconds = (seconds + 1) / 2;
-  if (!long_suite ())
+  if (!long_suite ()) {
     seconds = (seconds + 2) / 3;
+    least = (least + 2) / 3;
+  }
   limit = used () + number_from_env ("SECONDS", seconds);
   for (done = 0; endless ? done < iterations : done < least || trials_time_left ();
        done++, trials_number++) {

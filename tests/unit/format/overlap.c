@@ -124,7 +124,7 @@ test_model (uint64_t seed, unsigned adds)
   memset (clashed, 0, sizeof clashed);
   model[0] = OVERLAP_HEADER;
 
-  for (int i = 0; i < 40000; i++) {
+  for (int i = 0; i < (long_suite () ? 40000 : 10000); i++) {
     uint64_t n = 1 + rng_below (&rng, rng_below (&rng, 4) ? 3 : 60);
     uint64_t first = rng_below (&rng, CLUSTERS - n);
 
@@ -251,7 +251,7 @@ static void
 test_between_steps (uint64_t seed)
 {
   rng_init (&other.rng, seed, 3);
-  for (unsigned round = 0; round < 2000; round++) {
+  for (unsigned round = 0; round < (long_suite () ? 2000u : 500u); round++) {
     other.o = overlap_new (BITS);
     memset (other.in, 0, sizeof other.in);
     CHECK (other.o && overlap_add (other.o, 5 * cs, cs, OVERLAP_L2) == 0);
