@@ -84,6 +84,7 @@ extern const struct option option_help, option_format, option_quiet, option_forc
 
 extern const struct command info_command;
 extern const struct command check_command;
+extern const struct command map_command;
 extern const struct command create_command;
 
 #endif /* QCOW2_IMG_COMMAND_H */

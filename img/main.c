@@ -33,6 +33,7 @@ static const struct command *const commands[] = {
   &check_command,
   &create_command,
   &info_command,
+  &map_command,
   NULL
 };
 

@@ -12,12 +12,16 @@ img_sources = \
 	%reldir%/info.c \
 	%reldir%/info.h \
 	%reldir%/main.c \
+	%reldir%/map.c \
+	%reldir%/map.h \
 	%reldir%/newoptions.c \
 	%reldir%/newoptions.h \
 	%reldir%/print.c \
 	%reldir%/print.h \
 	%reldir%/progress.c \
 	%reldir%/progress.h \
+	%reldir%/rawdisk.c \
+	%reldir%/rawdisk.h \
 	%reldir%/rawsize.c \
 	%reldir%/rawsize.h \
 	%reldir%/secrets.c \

@@ -29,48 +29,18 @@
 
 static const struct report_kind kind = { "map", { "[{ \"start\": 0, " } };
 
-/* A line of the report. */
-struct entry {
-  uint64_t start, length;       /* bytes */
-  unsigned depth;
-  bool present, zero, data, compressed;
-  bool has_offset;
-  uint64_t offset;
-};
+/* --- entries --- */
 
-struct report {
-  FILE *fp;
+struct walk {
   struct layers *layers;
   struct storage_holes known;
-  struct entry last;            /* not yet written: the next one may continue it */
+  struct map_entry last;        /* not yet told: the next one may continue it */
+  int (*fn) (void *opaque, const struct map_entry *);
+  void *opaque;
 };
 
-/* --- lines --- */
-
-static const char *
-word (bool b)
-{
-  return b ? "true" : "false";
-}
-
-/* END is what comes after the entry. */
-static int
-write_last (struct report *r, const char *end)
-{
-  const struct entry *e = &r->last;
-
-  fprintf (r->fp, "%s{ \"start\": %" PRIu64 ", \"length\": %" PRIu64 ", \"depth\": %u, "
-           "\"present\": %s, \"zero\": %s, \"data\": %s, \"compressed\": %s",
-           e->start == 0 ? "[" : "", e->start, e->length, e->depth, word (e->present),
-           word (e->zero), word (e->data), word (e->compressed));
-  if (e->has_offset)
-    fprintf (r->fp, ", \"offset\": %" PRIu64, e->offset);
-  fprintf (r->fp, "}%s\n", end);
-  return ferror (r->fp) ? -1 : 0;
-}
-
 static bool
-continues (const struct entry *a, const struct entry *b)
+continues (const struct map_entry *a, const struct map_entry *b)
 {
   return a->depth == b->depth && a->present == b->present && a->zero == b->zero &&
     a->data == b->data && a->compressed == b->compressed &&
@@ -79,15 +49,15 @@ continues (const struct entry *a, const struct entry *b)
 }
 
 static int
-add (struct report *r, const struct entry *e)
+add (struct walk *w, const struct map_entry *e)
 {
-  if (r->last.length > 0 && continues (&r->last, e)) {
-    r->last.length += e->length;
+  if (w->last.length > 0 && continues (&w->last, e)) {
+    w->last.length += e->length;
     return 0;
   }
-  if (r->last.length > 0 && write_last (r, ",") == -1)
+  if (w->last.length > 0 && w->fn (w->opaque, &w->last) == -1)
     return -1;
-  r->last = *e;
+  w->last = *e;
   return 0;
 }
 
@@ -95,20 +65,20 @@ add (struct report *r, const struct entry *e)
 
 /* Adds a range whose host clusters may be holes of the file. */
 static int
-add_with_holes (struct report *r, struct entry e)
+add_with_holes (struct walk *w, struct map_entry e)
 {
-  struct storage *file = layers_data_file (r->layers, e.depth);
-  const bool raw = layers_header (r->layers, e.depth) == NULL;
-  const uint64_t end = e.offset + (layers_size (r->layers, 0) - e.start);
+  struct storage *file = layers_data_file (w->layers, e.depth);
+  const bool raw = layers_header (w->layers, e.depth) == NULL;
+  const uint64_t end = e.offset + (layers_size (w->layers, 0) - e.start);
   uint64_t left = e.length;
   bool hole;
 
   for (; left > 0; left -= e.length) {
     e.length = left;
-    hole = storage_hole_ahead (file, &r->known, e.offset, end, &e.length);
+    hole = storage_hole_ahead (file, &w->known, e.offset, end, &e.length);
     e.zero = hole;
     e.data = !raw || !hole;
-    if (add (r, &e) == -1)
+    if (add (w, &e) == -1)
       return -1;
     e.start += e.length;
     e.offset += e.length;
@@ -117,10 +87,10 @@ add_with_holes (struct report *r, struct entry e)
 }
 
 static int
-refuse (const struct report *r, const struct run *run)
+refuse (const struct walk *w, const struct run *run)
 {
   report_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64 " for guest offset %"
-                PRIu64 " is invalid", storage_path (layers_file (r->layers, run->layer)),
+                PRIu64 " is invalid", storage_path (layers_file (w->layers, run->layer)),
                 run->host, run->start);
   errno = EIO;
   return -1;
@@ -129,10 +99,10 @@ refuse (const struct report *r, const struct run *run)
 static int
 add_run (void *opaque, const struct run *run)
 {
-  struct report *r = opaque;
-  const struct header *h = layers_header (r->layers, run->layer);
+  struct walk *w = opaque;
+  const struct header *h = layers_header (w->layers, run->layer);
   const bool hidden = run->kind == RUN_UNALLOCATED || run->kind == RUN_RESERVED;
-  const struct entry e = {
+  const struct map_entry e = {
     .start = run->start, .length = run->len, .depth = run->layer,
     .present = !hidden,
     .zero = hidden || run->kind == RUN_ZERO || run->kind == RUN_ZERO_ALLOC,
@@ -144,10 +114,21 @@ add_run (void *opaque, const struct run *run)
   };
 
   if (run->kind == RUN_CORRUPT)
-    return refuse (r, run);
+    return refuse (w, run);
   return run->kind == RUN_NORMAL && e.has_offset &&
-    (h == NULL || layers_preallocated (r->layers, run->layer))
-    ? add_with_holes (r, e) : add (r, &e);
+    (h == NULL || layers_preallocated (w->layers, run->layer))
+    ? add_with_holes (w, e) : add (w, &e);
+}
+
+/* The size of the disk may be 0: qemu-img then says an entry without a length. */
+int
+mapreport_each (struct layers *layers, const struct snapshot *snapshot,
+                int (*fn) (void *opaque, const struct map_entry *), void *opaque)
+{
+  struct walk w = { .layers = layers, .fn = fn, .opaque = opaque };
+
+  storage_holes_begin (&w.known, false);
+  return layers_each_run (layers, snapshot, add_run, &w) == -1 ? -1 : fn (opaque, &w.last);
 }
 
 /* --- the report --- */
@@ -157,16 +138,41 @@ struct request {
   const struct snapshot *snapshot;      /* NULL: the active disk */
 };
 
-/* The size of the disk may be 0: qemu-img then prints an entry without a length. */
+static const char *
+word (bool b)
+{
+  return b ? "true" : "false";
+}
+
+void
+mapreport_print (FILE *fp, const struct map_entry *e)
+{
+  fprintf (fp, "{ \"start\": %" PRIu64 ", \"length\": %" PRIu64 ", \"depth\": %u, "
+           "\"present\": %s, \"zero\": %s, \"data\": %s, \"compressed\": %s",
+           e->start, e->length, e->depth, word (e->present), word (e->zero),
+           word (e->data), word (e->compressed));
+  if (e->has_offset)
+    fprintf (fp, ", \"offset\": %" PRIu64, e->offset);
+  putc ('}', fp);
+}
+
+static int
+print_entry (void *fp, const struct map_entry *e)
+{
+  fputs (e->start == 0 ? "[" : ",\n", fp);
+  mapreport_print (fp, e);
+  return ferror ((FILE *) fp) ? -1 : 0;
+}
+
 static int
 print (FILE *fp, const void *opaque)
 {
   const struct request *request = opaque;
-  struct report r = { .fp = fp, .layers = request->layers };
 
-  storage_holes_begin (&r.known, false);
-  if (layers_each_run (r.layers, request->snapshot, add_run, &r) == 0)
-    return write_last (&r, "]");
+  if (mapreport_each (request->layers, request->snapshot, print_entry, fp) == 0) {
+    fputs ("]\n", fp);
+    return ferror (fp) ? -1 : 0;
+  }
   return ferror (fp) ? -1 : REPORTFILE_TOLD;
 }
 

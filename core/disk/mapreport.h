@@ -6,15 +6,36 @@
 #ifndef QCOW2_MAPREPORT_H
 #define QCOW2_MAPREPORT_H
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
 #include "mapping/layers.h"
+
+/* How a range of a disk is stored, as qemu-img map says it: see mapreport.c. */
+struct map_entry {
+  uint64_t start, length;       /* bytes */
+  unsigned depth;
+  bool present, zero, data, compressed;
+  bool has_offset;
+  uint64_t offset;              /* bytes, in the file with the data */
+};
+
+/* Calls FN for each entry, in order, of the active disk of the top image, or of this
+ * SNAPSHOT; one that continues the one before is part of it.  FN returns 0, or -1 to stop.
+ * Guest data is not read.  Takes as long as reading all L2 tables, and little memory.  -1: FN
+ * has returned it, or reported. */
+extern int mapreport_each (struct layers *, const struct snapshot *,
+                           int (*fn) (void *opaque, const struct map_entry *),
+                           void *opaque);
+/* Writes an entry as an object on one line, without a newline.  (The caller asks for
+ * errors.) */
+extern void mapreport_print (FILE *, const struct map_entry *);
 
 /* May the report be written to PATH (absolute)?  Returns 0, or -1 (reported). */
 extern int mapreport_check (const char *path);
 
-/* Writes where the active disk of the top image, or that of this SNAPSHOT, is in all
- * layers.  Guest data is not read.
- * Takes as long as reading all L2 tables, and little memory.  Returns 0, or -1 (reported):
- * then the file at PATH has not changed. */
+/* Writes all of them.  Returns 0, or -1 (reported): then the file at PATH has not changed. */
 extern int mapreport_write (const char *path, struct layers *, const struct snapshot *);
 
 #endif /* QCOW2_MAPREPORT_H */
