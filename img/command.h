@@ -86,5 +86,11 @@ extern const struct command info_command;
 extern const struct command check_command;
 extern const struct command map_command;
 extern const struct command create_command;
+extern const struct command amend_command;
+extern const struct command bitmap_command;
+extern const struct command commit_command;
+extern const struct command rebase_command;
+extern const struct command resize_command;
+extern const struct command snapshot_command;
 
 #endif /* QCOW2_IMG_COMMAND_H */

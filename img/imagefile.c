@@ -503,6 +503,18 @@ imagefile_named (const struct arguments *a, const char *operand, const char *for
 }
 
 struct imagefile *
+imagefile_other (const struct arguments *a, const char *name, const char *format,
+                 const struct secrets *s)
+{
+  struct imagefile *f = begin (a);
+
+  if (f && set_operand (f, name, format, s) == 0)
+    return f;
+  imagefile_free (f);
+  return NULL;
+}
+
+struct imagefile *
 imagefile_new (const struct arguments *a, const char *name, const char *format,
                const char *passphrase)
 {

@@ -32,6 +32,9 @@ struct imagefile {
  * it.  FORMAT: "qcow2", "raw", or NULL: it is probed.  NULL: reported. */
 extern struct imagefile *imagefile_named (const struct arguments *, const char *operand,
                                           const char *format, const struct secrets *);
+/* The same with a NAME that --image-opts does not concern. */
+extern struct imagefile *imagefile_other (const struct arguments *, const char *name,
+                                          const char *format, const struct secrets *);
 /* The same for an image that need not exist, with a NAME that --image-opts does not
  * concern, and with FORMAT. */
 extern struct imagefile *imagefile_new (const struct arguments *, const char *name,

@@ -30,10 +30,16 @@
 #include "img/progress.h"
 
 static const struct command *const commands[] = {
+  &amend_command,
+  &bitmap_command,
   &check_command,
+  &commit_command,
   &create_command,
   &info_command,
   &map_command,
+  &rebase_command,
+  &resize_command,
+  &snapshot_command,
   NULL
 };
 

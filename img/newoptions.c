@@ -24,9 +24,6 @@ const struct option option_options = {
   'o', "options", "OPTIONS", "KEY=VALUE,...: options of the format; help lists them"
 };
 
-/* Milliseconds; luksmake.c limits the result anyway. */
-#define MAX_ITER_TIME 60000
-
 struct choice { const char *word; unsigned value; };    /* word NULL: the end */
 
 static int
@@ -87,14 +84,20 @@ set_cluster_size (struct newoptions *o, const char *what, const char *text)
   return parse_size (what, text, &o->create.image.cluster_size);
 }
 
-static int
-set_compat (struct newoptions *o, const char *what, const char *text)
+int
+parse_compat (const char *what, const char *text, unsigned *version)
 {
   static const struct choice choices[] = {
     { "0.10", 2 }, { "v2", 2 }, { "1.1", 3 }, { "v3", 3 }, { NULL, 0 }
   };
 
-  return parse_choice (what, text, choices, &o->create.image.version);
+  return parse_choice (what, text, choices, version);
+}
+
+static int
+set_compat (struct newoptions *o, const char *what, const char *text)
+{
+  return parse_compat (what, text, &o->create.image.version);
 }
 
 static int
@@ -214,14 +217,14 @@ static const struct newoption {
 /* --- all of them --- */
 
 bool
-newoptions_asks_for_help (const struct arguments *a)
+newoptions_asks_for_help (const struct arguments *a, const struct option *option)
 {
   struct key_values kv = { .n = 0 };
   const char *text;
   unsigned i = 0;
   bool asks = false;
 
-  while (!asks && (text = next_value (a, &option_options, &i)) &&
+  while (!asks && (text = next_value (a, option, &i)) &&
          key_values_add (&kv, text, NULL) == 0)
     asks = key_values_get (&kv, "help") || key_values_get (&kv, "?");
   key_values_free (&kv);
@@ -231,7 +234,7 @@ newoptions_asks_for_help (const struct arguments *a)
 bool
 newoptions_help (const struct arguments *a, bool raw)
 {
-  if (!newoptions_asks_for_help (a))
+  if (!newoptions_asks_for_help (a, &option_options))
     return false;
   puts ("Supported options:");
   for (size_t i = 0; i < NR_ALL; i++)

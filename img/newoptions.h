@@ -26,9 +26,9 @@ struct newoptions {
   char *data_path;
 };
 
-/* Is -o help given? */
-extern bool newoptions_asks_for_help (const struct arguments *);
-/* The same; then the options of a new image are printed. */
+/* Is OPTION help given? */
+extern bool newoptions_asks_for_help (const struct arguments *, const struct option *);
+/* Is -o help given?  Then the options of a new image are printed. */
 extern bool newoptions_help (const struct arguments *, bool raw);
 /* Reads -o.  BACKING, BACKING_FORMAT: the same as the options backing_file and backing_fmt,
  * or NULL.  The secrets must outlive it.  0; -1: reported; newoptions_free in any case. */
@@ -40,6 +40,11 @@ extern int newoptions_read (const struct arguments *, bool raw, const char *back
 extern int newoptions_complete (struct newoptions *, struct imagefile *);
 extern void newoptions_free (struct newoptions *);
 
+/* Milliseconds; luksmake.c limits the result anyway. */
+#define MAX_ITER_TIME 60000
+
+/* 2 or 3, as QEMU spells them.  -1: reported. */
+extern int parse_compat (const char *what, const char *text, unsigned *version);
 /* "off", "metadata", "falloc" or "full"?  -1: none of them (reported). */
 extern int parse_preallocation (const char *what, const char *text, enum preallocation *);
 

@@ -3,10 +3,13 @@
 # The files of nbdkit-qcow2-img.
 
 img_sources = \
+	%reldir%/amend.c \
 	%reldir%/arguments.c \
+	%reldir%/change.h \
 	%reldir%/check.c \
 	%reldir%/command.h \
 	%reldir%/create.c \
+	%reldir%/edit.c \
 	%reldir%/imagefile.c \
 	%reldir%/imagefile.h \
 	%reldir%/info.c \
@@ -24,6 +27,7 @@ img_sources = \
 	%reldir%/rawdisk.h \
 	%reldir%/rawsize.c \
 	%reldir%/rawsize.h \
+	%reldir%/rebase.c \
 	%reldir%/secrets.c \
 	%reldir%/secrets.h \
 	%reldir%/values.c \

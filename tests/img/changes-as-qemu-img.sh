@@ -74,20 +74,12 @@ cd ours
 qemu-nbd -t --fork --pid-file=nbd.pid -f raw -k "$sockdir/raw.sock" disk.raw
 helper_pids+=("$(cat nbd.pid)")
 cd ..
-img_refused 'is another process using it' resize -f raw --shrink disk.raw 1M
+img_refused 'is another process using the image' resize -f raw --shrink disk.raw 1M
 [ "$(stat -c %s ours/disk.raw)" = 9437184 ]
 kill "$(cat ours/nbd.pid)"
 helper_pids=()
 
-# nbdkit is told to have its socket in a directory that is removed also if it fails.
-printf '#!/bin/sh\necho "$@" >> "%s"\nexec "%s" "$@"\n' "$tmp/told" "$(type -p "$NBDKIT")" \
-  > nbdkit-told
-chmod +x nbdkit-told
-NBDKIT="$tmp/nbdkit-told" img_refused 'no snapshot' snapshot -d none disk.qcow2
-# (In TMPDIR, or in /tmp if the name would be too long for a socket.)
-socket="$(sed -n 's/.*-U \([^ ]*\).*/\1/p' told)"
-[[ "$socket" = */nbdkit-qcow2-img.*/* ]]
-[ ! -e "${socket%/*}" ]
+img_refused 'no snapshot' snapshot -d none disk.qcow2
 
 # --- snapshot
 both snapshot -c one disk.qcow2

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * commit and rebase: the backing file of an image gets its data, or is another one.
+ *
+ * The core does it (commit.c and rebase.c there), and resumes what was stopped.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "util/publicname.h"
+#include "util/report.h"
+#include "storage/nbduri.h"
+#include "change/commit.h"
+#include "change/edit.h"
+#include "change/rebase.h"
+#include "img/change.h"
+#include "img/progress.h"
+
+static const struct chunks_watch watch = { .step = progress_step };
+
+static int
+refuse (const char *why)
+{
+  report_error ("%s", why);
+  errno = EINVAL;
+  return -1;
+}
+
+static bool
+is_none (const char *mode)
+{
+  return mode && strcmp (mode, "none") == 0;
+}
+
+/* The image has to name it: it is what the disk shows afterwards. */
+static int
+refuse_other_backing (const struct imagefile *f)
+{
+  return f->options.backing == BACKING_PATH || f->options.backing_format
+    ? refuse ("--image-opts: this needs the backing file that the image names (rebase -u "
+              "changes the name)") : 0;
+}
+
+/* --- commit --- */
+
+static const struct option
+  option_drop = { 'd', "drop", NULL, "do not empty the image" },
+  option_base = {
+    'b', "base", "BASE", "write into this file of the backing chain what all images over it "
+    "contain; implies -d"
+  },
+  option_rate = { 'r', "rate", "RATE", "refused" };
+
+struct commit_change {
+  struct commit_layers layers;
+  const char *base;             /* a name, or NULL */
+  const struct imagefile *image;
+};
+
+/* The layer that NAME means: as an image of the chain calls it, or a path. */
+static int
+find_base (const struct commit_change *c, const struct layers *layers, unsigned *base)
+{
+  CLEANUP_FREE char *path = nbduri_is (c->base) ? NULL : imagefile_path (c->base);
+  CLEANUP_FREE char *shown = NULL;
+
+  for (*base = 1; *base < layers_count (layers); ++*base) {
+    const struct header *over = layers_header (layers, *base - 1);
+
+    if ((over && over->backing_file && strcmp (over->backing_file, c->base) == 0) ||
+        (path && edit_name_means (&c->image->options, path, layers_file (layers, *base))))
+      return 0;
+  }
+  shown = publicname (c->base);
+  report_error ("-b: '%s' is not in the backing chain of %s", publicname_or (shown),
+                c->image->given);
+  errno = ENOENT;
+  return -1;
+}
+
+/* What is beyond the end of a layer shows zeros, which it does not contain. */
+static int
+check_sizes (const struct commit_change *c, const struct layers *layers)
+{
+  for (unsigned i = 1; i < c->layers.base; i++)
+    if (layers_size (layers, i) != layers_size (layers, 0)) {
+      report_error ("-b: the disk in %s has another size than that in %s: commit one image "
+                    "after the other", storage_path (layers_file (layers, i)),
+                    c->image->given);
+      errno = EINVAL;
+      return -1;
+    }
+  return 0;
+}
+
+static int
+commit_all (void *opaque, struct disk *disk)
+{
+  struct commit_change *c = opaque;
+  const struct layers *layers = disk_inside (disk).view->layers;
+  uint64_t copied;
+
+  if (c->base && (find_base (c, layers, &c->layers.base) == -1 ||
+                  check_sizes (c, layers) == -1))
+    return -1;
+  return commit_disk (disk, &c->layers, &watch, &copied);
+}
+
+static int
+commit (const struct arguments *a, struct imagefile *f, const struct secrets *secrets)
+{
+  struct commit_change c = {
+    .layers = {
+      .base = 1, .keep = is_given (a, &option_drop) || is_given (a, &option_base),
+    },
+    .base = value_of (a, &option_base), .image = f,
+  };
+  int r;
+
+  (void) secrets;
+  if (is_given (a, &option_rate))
+    return refuse ("-r is not supported");
+  if (c.base && refuse_other_backing (f) == -1)
+    return -1;
+  if (is_none (value_of (a, &option_cache)))
+    f->options.cache = STORAGE_CACHE_NONE;
+  progress_begin (a, false);
+  r = change_image (f, true, commit_all, &c);
+  progress_end (r == 0);
+  if (r == 0 && !is_given (a, &option_quiet))
+    puts ("Image committed.");
+  return r;
+}
+
+static int
+run_commit (const struct arguments *a)
+{
+  return change_command (a, "backing files", commit);
+}
+
+static const struct option *const commit_options[] = {
+  &option_format, &option_quiet, &option_progress, &option_cache, &option_drop,
+  &option_base, &option_rate, IMAGE_OPTIONS, NULL
+};
+
+const struct command commit_command = {
+  "commit", "IMAGE",
+  "Write what an image contains into its backing file, and empty the image.",
+  commit_options, 1, 1, .run = run_commit
+};
+
+/* --- rebase --- */
+
+static const struct option
+  option_backing = { 'b', "backing", "FILE", "the new backing file; '' for none" },
+  option_backing_format = { 'F', "backing-format", "FORMAT", "its format" },
+  option_unsafe = {
+    'u', "backing-unsafe", NULL, "copy nothing, only change the name in the image"
+  },
+  option_compress = { 'c', "compress", NULL, "compress what is copied" };
+
+struct rebase_change {
+  struct rebase to;
+  const struct image_secret *secret;
+};
+
+static int
+rebase_all (void *opaque, struct disk *disk)
+{
+  const struct rebase_change *c = opaque;
+  uint64_t copied;
+
+  return rebase_disk (disk, c->secret, &c->to, &watch, &copied);
+}
+
+static int
+read_rebase (const struct arguments *a, struct imagefile *f, struct rebase *to)
+{
+  const char *format = value_of (a, &option_backing_format);
+  bool raw;
+
+  *to = (struct rebase) {
+    .name = value_of (a, &option_backing), .unsafe = is_given (a, &option_unsafe)
+  };
+  if (to->name == NULL)
+    return refuse ("-b is required (-b '' for no backing file)");
+  if (to->name[0] == '\0')
+    return format ? refuse ("-F requires the name of a backing file") : 0;
+  if (format == NULL)
+    return refuse ("the format of the backing file is required: -F qcow2 or raw");
+  to->format = format;
+  return imagefile_parse_format ("-F", format, &raw) == -1 ||
+    (nbduri_is (to->name) && imagefile_allow_uri (f, to->name) == -1) ? -1 : 0;
+}
+
+static int
+rebase (const struct arguments *a, struct imagefile *f, const struct secrets *secrets)
+{
+  struct rebase_change c;
+  int r;
+
+  (void) secrets;
+  if (refuse_other_backing (f) == -1 || read_rebase (a, f, &c.to) == -1)
+    return -1;
+  c.secret = &f->options.secret;
+  if (is_none (value_of (a, &option_cache)) || is_none (value_of (a, &option_src_cache)))
+    f->options.cache = STORAGE_CACHE_NONE;
+  if (is_given (a, &option_compress))
+    f->options.compress = COMPRESS_ON;
+  progress_begin (a, false);
+  r = change_image (f, !c.to.unsafe, rebase_all, &c);
+  progress_end (r == 0);
+  return r;
+}
+
+static int
+run_rebase (const struct arguments *a)
+{
+  return change_command (a, "backing files", rebase);
+}
+
+static const struct option *const rebase_options[] = {
+  &option_format, &option_quiet, &option_progress, &option_cache, &option_src_cache,
+  &option_force_share, &option_backing, &option_backing_format, &option_unsafe,
+  &option_compress, IMAGE_OPTIONS, NULL
+};
+
+const struct command rebase_command = {
+  "rebase", "-b FILE -F FORMAT IMAGE",
+  "Put an image over another backing file.  What is different there is copied into the "
+  "image first.",
+  rebase_options, 1, 1, .run = run_rebase
+};
