@@ -38,10 +38,10 @@ parse_choice (const char *what, const char *text, const struct choice *choices,
       return 0;
     }
     if (words[0])
-      strncat (words, ", ", sizeof words - strlen (words) - 1);
+      strncat (words, " or ", sizeof words - strlen (words) - 1);
     strncat (words, c->word, sizeof words - strlen (words) - 1);
   }
-  return bad_value (what, text, "must be one of %s", words);
+  return bad_value (what, text, "must be %s", words);
 }
 
 int
