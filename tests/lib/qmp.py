@@ -131,6 +131,8 @@ class Both:
         """With the names of that server's files."""
         if isinstance(x, dict):
             return {k: self.named(v, c) for k, v in x.items()}
+        if isinstance(x, list):
+            return [self.named(v, c) for v in x]
         return x.replace("DIR", self.dirs[c]) if isinstance(x, str) else x
 
     def each(self, command, **arguments):
