@@ -14,14 +14,22 @@ PROGRAM = "nbdkit-qcow2-img"
 # Which module has which commands.
 FAMILIES = {
     "check": ("check",),
-    "create": ("create",),
     "compare": ("compare",),
     "convert": ("convert", "dd"),
     "bench": ("bench",),
-    "changes": ("amend", "bitmap", "commit", "rebase", "resize", "snapshot"),
     "info": ("info",),
     "mapping": ("map",),
     "measure": ("measure",),
+}
+# Those that only the program in C has, for --help.
+ELSEWHERE = {
+    "amend": "Change options of an image that exists",
+    "bitmap": "Change a persistent bitmap of an image",
+    "commit": "Write what an image contains into its backing file, and empty the image",
+    "create": "Create an image with a disk of SIZE, which is not required with a backing file",
+    "rebase": "Put an image over another backing file",
+    "resize": "Change the size of the disk in an image",
+    "snapshot": "List or change the internal snapshots of an image",
 }
 FAMILY = {name: module for module, names in FAMILIES.items() for name in names}
 
@@ -216,9 +224,9 @@ def show_all(version):
 
 The commands of qemu-img for qcow2 images, with nbdkit's qcow2 plugin, without QEMU:
 """ % PROGRAM)
-    for name in sorted(FAMILY):
-        command = load(name)
-        print("  %-10s %s" % (name, command.text.split(".")[0].split(": ")[0] + "."))
+    texts = {name: load(name).text.split(".")[0].split(": ")[0] for name in FAMILY}
+    for name, text in sorted({**texts, **ELSEWHERE}.items()):
+        print("  %-10s %s" % (name, text + "."))
     print("""
 "%s COMMAND --help" describes the options of a command.  This is version %s."""
           % (PROGRAM, version))

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""create, and what convert and dd share with it: the options of new images, and new files
-that appear under their names when they are complete."""
+"""What convert and dd share: the options of new images, and new files that appear under their
+names when they are complete."""
 
 import os
 import stat
 
-import cli
 import images
 import programs
-import rawfile
-from cli import Command, Failure, Option
-from progress import Progress
+from cli import Failure
 
 # The options of a new qcow2 image: name for -o, name of the plugin's parameter (None: it
 # is dealt with here), what it is.
@@ -38,14 +35,6 @@ RAW_OPTIONS = (
 PARAMETER = {name: parameter for name, parameter, _ in OPTIONS}
 BOOLEANS = ("data_file_raw", "extended_l2", "lazy_refcounts")
 SIZES = ("cluster_size",)
-
-# The order in which qemu-img prints what it makes, with the defaults that it prints.
-PRINTED = (("encrypt.format", None), ("encrypt.key-secret", None),
-           ("encrypt.iter-time", None), ("cluster_size", "65536"), ("extended_l2", "off"),
-           ("preallocation", None), ("compression_type", "zlib"), ("size", None),
-           ("compat", None), ("backing_file", None), ("backing_fmt", None),
-           ("data_file", None), ("data_file_raw", None), ("lazy_refcounts", "off"),
-           ("refcount_bits", "16"))
 
 
 def show_options(format):
@@ -204,132 +193,3 @@ class NewFile:
     def fail_changed(self):
         raise Failure("%s: another program has made, moved or removed the file meanwhile"
                       % self.image.given) from None
-
-
-# --- create
-
-def create(o):
-    format = o.format or "raw"
-    if images.asks_for_help(o.options):
-        show_options(format)
-        return 0
-    if not o.operands:
-        raise Failure("usage: %s create [OPTION...] IMAGE [SIZE]" % cli.PROGRAM)
-    if o.image_opts:
-        raise Failure("--image-opts cannot be used with create")
-    secrets = images.Secrets(o.object)
-    image = images.Image(o.operands[0], format, (), False, o.allow_uri)
-    given = options_of(o.options, format)
-    if o.backing is not None:
-        given["backing_file"] = o.backing
-    if o.backing_format is not None:
-        given["backing_fmt"] = o.backing_format
-    if len(o.operands) > 1 and "size" in given:
-        raise Failure("the size of the disk is given twice")
-    size = new_size(o.operands[1:] or [given.get("size")], given)
-    if o.backing_unsafe and size is None:
-        raise Failure("-u requires the size of the disk")
-    progress = Progress("create", o)
-    if format == "raw":
-        create_raw(image, size, given, o.quiet, progress)
-    else:
-        create_qcow2(image, size, given, passphrase_of(given, secrets), o.quiet,
-                     o.backing_unsafe, progress)
-    return 0
-
-
-def new_size(words, given):
-    """Bytes, or None for that of the backing file."""
-    text, = words
-    if text is None:
-        if not given.get("backing_file"):
-            raise Failure("the size of the disk is required")
-        return None
-    return images.size_of(text)
-
-
-def tell(image, given, size, quiet):
-    if quiet:
-        return
-    words = ["fmt=" + image.format]
-    for key, default in PRINTED if image.format == "qcow2" else (("size", None),
-                                                                 ("preallocation", None)):
-        value = str(size) if key == "size" else given.get(key, default)
-        if key in ("backing_file", "data_file") and value is not None:
-            import publicname
-            value = publicname.shown(value)
-        if value is not None:
-            words.append("%s=%s" % (key, value))
-    print("Formatting '%s', %s" % (image.given, " ".join(words)))
-
-
-def create_raw(image, size, given, quiet, progress):
-    if "backing_file" in given or "backing_fmt" in given:
-        raise Failure("raw images have no backing file")
-    rawfile.refuse_uri(image)
-    tell(image, given, size, quiet)
-    file = NewFile(image)
-    with progress, open(file.name, "r+b" if file.direct else "xb") as f:
-        old = f.seek(0, os.SEEK_END)
-        rawfile.set_size(f, image.given, old, images.round_up(size, images.SECTOR),
-                         given.get("preallocation", "off"), progress)
-    file.complete()
-
-
-def create_qcow2(image, size, given, secrets, quiet, unsafe, progress):
-    """If it is UNSAFE, the backing file need not exist: the image gets it afterwards."""
-    file = NewFile(image, given.get("data_file"))
-    new = images.Image(file.name, "qcow2", secrets, False, image.allow_uri)
-    parameters = [*parameters_of(given, size),
-                  *(["overwrite=true"] if file.direct else [])]
-    backing = given.get("backing_file")
-    if backing and unsafe:
-        result = create_unsafe(file, new, parameters, given)
-    else:
-        if backing and images.is_uri(backing):
-            parameters.append("allow-uri=" + backing)
-        with progress:
-            result = new.change(*parameters, progress=progress)
-    if size is None:
-        size = size_in_header(file.name)
-    tell(image, given, size, quiet)
-    for line in programs.notes(result.said):
-        cli.tell(line)
-    file.complete()
-
-
-# How the plugin refuses what would replace a file of the new image's own backing chain.
-NEEDED = (programs.BOTH % "", ": it is in the backing chain of the new image")
-
-
-def create_unsafe(file, new, parameters, given):
-    if file.replaces():
-        # If the backing file can be opened, that shows whether it is replaced.
-        try:
-            return new.change(*parameters)
-        except Failure as e:
-            if str(e).endswith(NEEDED):
-                raise
-    result = new.change(*(p for p in parameters if not p.startswith("backing-")))
-    new.change("rebase=" + given["backing_file"], "rebase-unsafe=true",
-               "backing-format=" + given["backing_fmt"])
-    return result
-
-
-def size_in_header(name):
-    with open(name, "rb") as f:
-        f.seek(24)
-        return int.from_bytes(f.read(8), "big")
-
-
-COMMANDS = {"create": Command(
-    "create", "IMAGE [SIZE]",
-    "Create an image with a disk of SIZE, which is not required with a backing file.  "
-    "What exists under that name is replaced when the new image is complete.",
-    [Option("f", "format", "the format of the new image (default raw)", "FORMAT"),
-     Option("b", "backing", "the backing file", "FILE"),
-     Option("F", "backing-format", "the format of the backing file", "FORMAT"),
-     Option("u", "backing-unsafe", "the backing file is not opened, and need not exist"),
-     Option("o", "options", "KEY=VALUE,...: options of the format; help lists them",
-            "OPTIONS", True), cli.QUIET, cli.PROGRESS, *cli.IMAGE],
-    create, 0, 2)}

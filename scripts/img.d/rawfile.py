@@ -5,7 +5,6 @@ import errno
 import os
 import stat
 
-import locks
 from cli import About, Failure
 
 CHUNK = 1 << 20
@@ -50,23 +49,6 @@ def next_place(f, at, end, whence):
         if e.errno == errno.EINVAL:     # the filesystem does not know
             return at if whence == os.SEEK_DATA else end
         raise
-
-
-def resize(image, parameter, shrink, preallocation, progress):
-    """PARAMETER is SIZE, +SIZE or -SIZE."""
-    refuse_uri(image)
-    locks.hold(image.path, image.given, True)
-    old = size(image.path)
-    new = old + int(parameter) if parameter[0] in "+-" else int(parameter)
-    if new <= 0:
-        raise Failure("%s: the new size must be greater than 0" % image.given)
-    if new < old and not shrink:
-        raise Failure("%s: the disk has %d bytes: --shrink allows it to become smaller"
-                      % (image.given, old))
-    if new < old and preallocation != "off":
-        raise Failure("--preallocation cannot be used when a disk becomes smaller")
-    with open(image.path, "r+b") as f:
-        set_size(f, image.given, old, new, preallocation, progress)
 
 
 def refuse_uri(image):

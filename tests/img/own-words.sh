@@ -93,7 +93,7 @@ new '^[^ ]* refcount_bits=x: not a whole number' refcount_bits=x
 new 'extended L2 entries require version 3' compat=0.10,extended_l2=on
 new 'clusters of 16K' cluster_size=4k,extended_l2=on
 new '^[^ ]* compression_type=no: must be zlib' compression_type=no
-new 'requires data_file=' data_file_raw=on
+new 'only an external data file' data_file_raw=on
 new 'no backing file' data_file=data,data_file_raw=on -b disk.raw -F raw
 new 'over a backing file' preallocation=full -b disk.raw -F raw
 new '^[^ ]* encrypt.format=no: must be luks' encrypt.format=no,encrypt.key-secret=s
