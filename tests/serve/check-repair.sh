@@ -71,6 +71,7 @@ for options in "${sample[@]}"; do
 done
 
 # With an external data file everything is ours alone.
+snapshot=
 rm -f "$base"
 make_image "$base" 64M "data_file=$tmp/a.data"
 qemu-io -f qcow2 -c 'write -P 1 0 1M' -c 'write -P 2 10M 64k' "$base"
