@@ -23,6 +23,7 @@
 #include "change/rebase.h"
 #include "img/change.h"
 #include "img/progress.h"
+#include "img/values.h"
 
 static const struct chunks_watch watch = { .step = progress_step };
 
@@ -57,7 +58,7 @@ static const struct option
     'b', "base", "BASE", "write into this file of the backing chain what all images over it "
     "contain; implies -d"
   },
-  option_rate = { 'r', "rate", "RATE", "refused" };
+  option_rate = { 'r', "rate", "RATE", "read at most so many bytes in a second" };
 
 struct commit_change {
   struct commit_layers layers;
@@ -123,11 +124,12 @@ commit (const struct arguments *a, struct imagefile *f, const struct secrets *se
     },
     .base = value_of (a, &option_base), .image = f,
   };
+  const char *rate = value_of (a, &option_rate);
   int r;
 
   (void) secrets;
-  if (is_given (a, &option_rate))
-    return refuse ("-r is not supported");
+  if (rate && parse_size ("-r", rate, &c.layers.rate) == -1)
+    return -1;
   if (c.base && refuse_other_backing (f) == -1)
     return -1;
   if (is_none (value_of (a, &option_cache)))

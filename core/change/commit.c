@@ -764,6 +764,7 @@ commit_disk (struct disk *d, const struct commit_layers *what,
   if (c == NULL)
     return -1;
   copy = copying (c);
+  copy.rate = what->rate;
   r = copy_all (&copy, &words, true, watch, copied);
   if (r == 0)
     r = commit_finish (c);

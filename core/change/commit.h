@@ -23,6 +23,7 @@ struct commit_layers {
   unsigned top, base;
   bool keep;
   const char *name;
+  uint64_t rate;                /* commit_disk: at most so many bytes in a second; 0: any */
 };
 
 /* All of it.  *COPIED: bytes of data written.
