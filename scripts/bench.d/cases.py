@@ -17,6 +17,7 @@ import clients
 import images
 from clients import bandwidth, copy, iops, job
 from images import GiB, MiB, TiB
+from live import live
 from rows import LESS, Group, Row, commands, in_all_roles, load, pair, start
 from servers import DEPTH, LIMIT, PLUGIN, QEMU, far_uri
 
@@ -813,4 +814,5 @@ CASES = {
     11: ("over a link", link),
     12: ("commands", tools),
     13: ("copies", copies),
+    14: ("live", live),
 }
