@@ -30,6 +30,7 @@ struct command {
   const struct option *const *options;  /* NULL ends the list; --help is added to all */
   unsigned least, most;         /* operands that are possible */
   bool last_is_operand;         /* whatever it begins with: resize IMAGE -SIZE */
+  int output_lost;              /* exit status if what was printed cannot be written; 0: 1 */
   /* Returns the exit status.  Errors were reported. */
   int (*run) (const struct arguments *);
 };
@@ -84,6 +85,7 @@ extern const struct option option_help, option_format, option_quiet, option_forc
 
 extern const struct command info_command;
 extern const struct command check_command;
+extern const struct command compare_command;
 extern const struct command map_command;
 extern const struct command create_command;
 extern const struct command amend_command;

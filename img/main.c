@@ -34,6 +34,7 @@ static const struct command *const commands[] = {
   &bitmap_command,
   &check_command,
   &commit_command,
+  &compare_command,
   &create_command,
   &info_command,
   &map_command,
@@ -79,7 +80,9 @@ find_command (const char *name)
   return NULL;
 }
 
-/* NAME and its arguments.  Returns the exit status. */
+static int output_lost;         /* of the command that runs */
+
+/* Returns the exit status. */
 static int
 run_command (const struct command *command, char **words)
 {
@@ -91,8 +94,10 @@ run_command (const struct command *command, char **words)
       help_command (command);
       status = EXIT_SUCCESS;
     }
-    else if (arguments_check (&a) == 0)
+    else if (arguments_check (&a) == 0) {
+      output_lost = command->output_lost;
       status = command->run (&a);
+    }
   }
   arguments_free (&a);
   return status;
@@ -163,7 +168,7 @@ main (int argc, char **argv)
   errno = 0;
   if (fflush (stdout) == EOF || ferror (stdout)) {
     report_error ("stdout: %s", errno ? strerror (errno) : "cannot be written");
-    status = status ? status : EXIT_FAILURE;
+    status = output_lost ? output_lost : status ? status : EXIT_FAILURE;
   }
   if (progress_signal ())
     raise (progress_signal ());

@@ -8,7 +8,10 @@ img_sources = \
 	%reldir%/change.h \
 	%reldir%/check.c \
 	%reldir%/command.h \
+	%reldir%/compare.c \
 	%reldir%/create.c \
+	%reldir%/diskend.c \
+	%reldir%/diskend.h \
 	%reldir%/edit.c \
 	%reldir%/imagefile.c \
 	%reldir%/imagefile.h \
