@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What clients notice while a disk is changed: the longest time between two answers to one
-that writes, in a loop, from before a command until after it.  QEMU's server is
+"""What clients notice while a disk is changed: the longest time between two answers to
+one that writes, in a loop, from before a command until after it.  QEMU's server is
 qemu-storage-daemon here; the same commands go to both."""
 
 import json
@@ -166,7 +166,8 @@ def add_target(server):
 
 
 def mirror(server):
-    server.tell("blockdev-mirror", device="node0", job_id="j", target="target", sync="full")
+    server.tell("blockdev-mirror", device="node0", job_id="j", target="target",
+                sync="full")
 
 
 def live(config):
