@@ -153,6 +153,7 @@ create_raw (const struct arguments *a, const struct imagefile *f, struct newopti
   if (size > INT64_MAX - SECTOR)
     return fail ("the size is too large");
   print (a, f, o, size);
+  progress_begin (a, false);
   return newdevice_is (f->options.path)
     ? create_raw_device (f->options.path, &options, round_up (size, SECTOR))
     : create_raw_file (f->options.path, &options, round_up (size, SECTOR), p);
@@ -190,8 +191,10 @@ create_qcow2 (const struct arguments *a, struct imagefile *f, struct newoptions 
     return -1;
   o->create.unsafe = is_given (a, &option_unsafe);
   o->create.progress = step;
+  progress_begin (a, false);
   if (create_image (&o->create, &c) == -1)
     return -1;
+  progress_end (true);          /* its lines come before what follows */
   print (a, f, o, o->has_size ? o->create.image.size : created_disk_size (c));
   tell_most (f, c);
   if (created_publish (c) == -1) {
@@ -232,7 +235,6 @@ create (const struct arguments *a, const char *format, const struct secrets *s,
   if (f && newoptions_read (a, f->raw, value_of (a, &option_backing),
                             value_of (a, &option_backing_format), s, o) == 0 &&
       take_size (a, o) == 0) {
-    progress_begin (a, false);
     r = f->raw ? create_raw (a, f, o) : create_qcow2 (a, f, o);
     progress_end (r == 0);
   }
