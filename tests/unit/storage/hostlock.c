@@ -68,7 +68,8 @@ check_refused (struct storage *f, enum storage_lock role, const char *text)
 
   quiet_errors = true;
   CHECK (storage_lock (f, role) == -1);
-  CHECK (errno == EBUSY);
+  /* This process itself can be in the way. */
+  CHECK (errno == (strstr (last_error (), "at the same time") ? EDEADLK : EBUSY));
   quiet_errors = false;
   CHECK (error_count () == errors + 1);
   CHECK (strstr (last_error (), path) != NULL);
@@ -115,17 +116,13 @@ static void
 test_exclusion (void)
 {
   struct storage *a = open_image (true), *b = open_image (true);
-  char holder[64];
 
   /* Two openings of one file exclude each other, in one process, too. */
-  snprintf (holder, sizeof holder, "(held by PID %ld, ", (long) getpid ());
-
   CHECK (storage_lock (a, STORAGE_WRITER) == 0);
-  check_refused (b, STORAGE_WRITER, "cannot get the \"write\" lock: "
-                 "is another process using the image?");
+  check_refused (b, STORAGE_WRITER, "cannot get the \"write\" lock: ");
   check_refused (b, STORAGE_READER, "cannot get the shared \"write\" lock");
   if (access ("/proc/self/fdinfo/0", R_OK) == 0)
-    CHECK (strstr (last_error (), holder) != NULL);
+    CHECK (strstr (last_error (), "would be read and written at the same time") != NULL);
   check_bytes (writer);
 
   CHECK (storage_lock (a, STORAGE_READER) == 0);
