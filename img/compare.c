@@ -74,7 +74,7 @@ static int
 compare (const struct arguments *a, const struct pair *p)
 {
   const struct copy_end *const x = &p->disks[0].end, *const y = &p->disks[1].end;
-  const struct chunks_words words = { .path = p->files[0]->given, .what = "comparing" };
+  const struct chunks_words words = { .path = p->files[0]->given };
   const struct chunks_watch watch = PROGRESS_WATCH;
   const uint64_t least = min64 (x->size, y->size);
   const bool strict = is_given (a, &option_strict);

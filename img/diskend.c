@@ -47,6 +47,17 @@ diskend_open (const struct imagefile *f, const char *snapshot, struct diskend *d
   return -1;
 }
 
+int
+diskend_use_layer (struct diskend *d)
+{
+  export_close (d->export);     /* nothing was written */
+  d->export = export_open (d->disk, "layer:0", false);
+  if (d->export == NULL)
+    return -1;
+  d->end = copy_export (d->disk, d->export);
+  return 0;
+}
+
 void
 diskend_close (const struct diskend *d)
 {

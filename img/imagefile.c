@@ -285,8 +285,8 @@ set_name (struct imagefile *f, const char *name)
   return 0;
 }
 
-static int
-add_passphrase (struct imagefile *f, const char *passphrase)
+int
+imagefile_add_passphrase (struct imagefile *f, const char *passphrase)
 {
   struct image_secret *s = &f->options.secret;
   const size_t n = s->passphrase ? s->nr_more + 1 : 0;
@@ -303,6 +303,24 @@ add_passphrase (struct imagefile *f, const char *passphrase)
   s->len = strlen (list[0]);
   s->more = list + 1;
   s->nr_more = n;
+  return 0;
+}
+
+/* (The last passphrase is for all images below.) */
+int
+imagefile_add_passphrases_below (struct imagefile *f, const struct imagefile *other,
+                                 bool other_is_encrypted)
+{
+  const struct image_secret *s = &other->options.secret;
+
+  if (s->passphrase == NULL)
+    return 0;
+  if ((!other_is_encrypted || s->nr_more == 0) &&
+      imagefile_add_passphrase (f, s->passphrase) == -1)
+    return -1;
+  for (size_t i = 0; i < s->nr_more; i++)
+    if (imagefile_add_passphrase (f, s->more[i]) == -1)
+      return -1;
   return 0;
 }
 
@@ -378,7 +396,7 @@ take_passphrases (struct imagefile *f, struct key_values *kv, const struct secre
     key_values_take (kv, format);
     id = key_values_take (kv, secret);
     passphrase = id ? secrets_get (s, id) : NULL;
-    if (id && (passphrase == NULL || add_passphrase (f, passphrase) == -1))
+    if (id && (passphrase == NULL || imagefile_add_passphrase (f, passphrase) == -1))
       return -1;
   }
   if (node)
@@ -448,7 +466,7 @@ take_image_opts (struct imagefile *f, struct key_values *kv, const struct secret
   if (take_instead (f, kv) == -1 || take_passphrases (f, kv, s) == -1)
     return -1;
   if (key_values_left (kv, "") == NULL)
-    return f->options.secret.passphrase ? 0 : add_passphrase (f, secrets_only (s));
+    return f->options.secret.passphrase ? 0 : imagefile_add_passphrase (f, secrets_only (s));
   report_error ("--image-opts: '%s' is not supported (driver, file.driver, file.filename, "
                 "encrypt.key-secret, also after backing., force-share, backing.driver, "
                 "backing.file.filename and data-file.filename are)",
@@ -477,7 +495,7 @@ static int
 set_operand (struct imagefile *f, const char *name, const char *format,
              const struct secrets *s)
 {
-  if (set_name (f, name) == -1 || add_passphrase (f, secrets_only (s)) == -1)
+  if (set_name (f, name) == -1 || imagefile_add_passphrase (f, secrets_only (s)) == -1)
     return -1;
   if (format == NULL)
     return probe (f);
@@ -520,7 +538,7 @@ imagefile_new (const struct arguments *a, const char *name, const char *format,
 {
   struct imagefile *f = begin (a);
 
-  if (f && set_name (f, name) == 0 && add_passphrase (f, passphrase) == 0 &&
+  if (f && set_name (f, name) == 0 && imagefile_add_passphrase (f, passphrase) == 0 &&
       imagefile_parse_format ("-f", format, &f->raw) == 0)
     return f;
   imagefile_free (f);

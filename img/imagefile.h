@@ -47,6 +47,13 @@ extern int imagefile_allow_uri (struct imagefile *, const char *uri);
  * reported. */
 extern char *imagefile_path (const char *name);
 
+/* The passphrase of the next encrypted image of the chain, from the top; and those of the
+ * images below OTHER.  -1: reported. */
+extern int imagefile_add_passphrase (struct imagefile *, const char *passphrase);
+extern int imagefile_add_passphrases_below (struct imagefile *,
+                                            const struct imagefile *other,
+                                            bool other_is_encrypted);
+
 /* -1 (reported) if it is raw: raw images do not support WHAT. */
 extern int imagefile_need_qcow2 (const struct imagefile *, const char *what);
 /* Before the image is written: an NBD export has no locks, and qemu-img needs none. */

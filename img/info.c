@@ -349,7 +349,8 @@ run (const struct arguments *a)
 }
 
 static const struct option *const options[] = {
-  &option_format, &option_output, &option_force_share, &option_backing_chain,
+  &option_format, &option_output, &option_svg, &option_force_share,
+  &option_backing_chain,
   IMAGE_OPTIONS, NULL
 };
 

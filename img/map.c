@@ -240,7 +240,7 @@ run (const struct arguments *a)
 
 static const struct option *const options[] = {
   &option_format, &option_output, &option_force_share, &option_start, &option_length,
-  &option_snapshot, IMAGE_OPTIONS, NULL
+  &option_snapshot, &option_svg, IMAGE_OPTIONS, NULL
 };
 
 const struct command map_command = {

@@ -304,6 +304,17 @@ take_passphrase (struct newoptions *o, const struct secrets *s)
   return 0;
 }
 
+void
+newoptions_default (struct newoptions *o)
+{
+  *o = (struct newoptions) {
+    .create = {
+      .image = { .cluster_size = 65536, .version = 3, .refcount_bits = 16 },
+      .iter_ms = 2000,
+    },
+  };
+}
+
 int
 newoptions_read (const struct arguments *a, bool raw, const char *backing,
                  const char *backing_format, const struct secrets *s,
@@ -312,12 +323,7 @@ newoptions_read (const struct arguments *a, bool raw, const char *backing,
   const char *text;
   unsigned i = 0;
 
-  *o = (struct newoptions) {
-    .create = {
-      .image = { .cluster_size = 65536, .version = 3, .refcount_bits = 16 },
-      .iter_ms = 2000,
-    },
-  };
+  newoptions_default (o);
   while ((text = next_value (a, &option_options, &i)))
     if (key_values_add (&o->given, text, NULL) == -1)
       return -1;
@@ -344,7 +350,8 @@ newoptions_complete (struct newoptions *o, struct imagefile *f)
     return -1;
   c->path = disk->path;
   c->file = (struct storage_options) {
-    .lock = true, .cache = disk->cache, .link = &disk->link
+    /* (NBD has no locks.) */
+    .lock = !f->uri, .cache = disk->cache, .link = &disk->link
   };
   c->rules = disk->rules;
   c->replace = c->overwrite = true;

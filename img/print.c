@@ -18,6 +18,7 @@
 
 const struct option
   option_output = { 0, "output", "human|json", "the form of the output (default human)" },
+  option_svg = { 0, "svg", NULL, "the output is a picture, in SVG" },
   option_quiet = { 'q', "quiet", NULL, "print nothing but errors" };
 
 bool

@@ -9,6 +9,9 @@ img_sources = \
 	%reldir%/check.c \
 	%reldir%/command.h \
 	%reldir%/compare.c \
+	%reldir%/convert.c \
+	%reldir%/copytarget.c \
+	%reldir%/copytarget.h \
 	%reldir%/create.c \
 	%reldir%/diskend.c \
 	%reldir%/diskend.h \

@@ -217,9 +217,10 @@ chunks_cut_short (const struct chunks_words *w, int err, uint64_t done, uint64_t
 {
   const char *const then = w->then ? w->then : "", *remedy = w->remedy ? w->remedy : "";
 
-  report_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes%s%s%s", w->path, w->what,
-                err == EINTR ? "was stopped" : "failed", done, size, then,
-                remedy[0] ? "; " : "", remedy);
+  if (w->what)
+    report_error ("%s: %s %s after %" PRIu64 " of %" PRIu64 " bytes%s%s%s", w->path, w->what,
+                  err == EINTR ? "was stopped" : "failed", done, size, then,
+                  remedy[0] ? "; " : "", remedy);
   errno = err;
   return -1;
 }

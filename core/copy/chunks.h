@@ -22,7 +22,7 @@ struct chunks_watch {
 
 /* What is said if a job ends early: "PATH: WHAT failed after 1 of 2 bytesTHEN; REMEDY". */
 struct chunks_words {
-  const char *path, *what;
+  const char *path, *what;      /* WHAT NULL: nothing, because nothing is left of it */
   const char *then, *remedy;    /* or NULL, or empty */
 };
 

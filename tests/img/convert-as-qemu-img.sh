@@ -134,7 +134,7 @@ same_disk ours/in2.qcow2
   # shellcheck disable=SC2002
   if cat stream | img convert -f raw -O qcow2 - ours/in3.qcow2 2> err; then fail "no limit"; fi
 )
-grep "nbdkit-qcow2-img: $TMPDIR/.*/stdin: File too large" err
+grep "nbdkit-qcow2-img: stdin: cannot copy it to $TMPDIR: File too large" err
 nothing_left
 # shellcheck disable=SC2002
 cat ours/in.qcow2 | img convert -O qcow2 -c - - | cat > ours/out.qcow2
@@ -161,8 +161,8 @@ nothing_left
 img convert ours/over.qcow2 ours/closed.raw <&- >&- 2>&-
 cmp stream ours/closed.raw
 mkfifo ours/fifo
-img_refused 'neither a file nor a block device' convert disk.qcow2 fifo
-img_refused 'neither a file nor a block device' convert disk.qcow2 /dev/null
+img_refused 'not a regular file or block device' convert disk.qcow2 fifo
+img_refused 'not a regular file or block device' convert disk.qcow2 /dev/null
 
 # NBD servers.
 qemu-img create -q -f raw far.raw 12M
@@ -190,6 +190,8 @@ for options in "-O raw" "-O raw --salvage" "-O qcow2"; do
   # shellcheck disable=SC2086
   img convert -n $options ours/over.qcow2 "nbd+unix:///?socket=$sockdir/once.sock"
   read -r _ format _ <<< "$options"
+  # Its client has left, so it ends.
+  while kill -0 "$(cat once.pid)" 2>/dev/null; do sleep 0.02; done
   qemu-img compare -q -f "$format" -F raw once.raw stream
 done
 
@@ -213,7 +215,7 @@ for options in "-O raw" "-O qcow2" "-O qcow2 -c" "-O raw -S 0"; do
   read -r _ format _ <<< "$options"
   qemu-img compare -q -f "$format" -F "$format" theirs/salvaged ours/salvaged
 done
-img_refused 'offset 1048576 failed' convert -f raw "$bad" x.raw
+img_refused 'cannot read .* Input/output error' convert -f raw "$bad" x.raw
 
 # --- dd
 for ((i = 0; i < 4; ++i)); do
