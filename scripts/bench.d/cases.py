@@ -640,7 +640,9 @@ def far_chain(config, delay):
 # --- 12: commands
 
 def nbdkit_img(config):
-    return [os.path.join(config.top, "scripts", "nbdkit-qcow2-img"),
+    os.environ["NBDKIT_QCOW2_IMG_REST"] = os.path.join(config.top, "scripts",
+                                                       "nbdkit-qcow2-img")
+    return [os.path.join(os.path.dirname(config.plugin), "../../img/nbdkit-qcow2-img"),
             "--nbdkit", config.nbdkit, "--plugin", config.plugin]
 
 

@@ -76,6 +76,9 @@ cat > "$tmp/bin/usermod" <<SCRIPT
 SCRIPT
 chmod +x "$tmp/bin/"*
 ln -s "$(realpath "$srcdir")/../scripts/nbdkit-qcow2-"* "$tmp/bin"
+ln -sf "$abs_top_builddir/img/nbdkit-qcow2-img" "$tmp/bin"
+NBDKIT_QCOW2_IMG_REST=$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")
+export NBDKIT_QCOW2_IMG_REST
 
 # --- Documents.
 

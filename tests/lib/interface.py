@@ -43,13 +43,12 @@ for name in os.listdir(scripts):
         for option in re.findall(r"^  (--[a-z0-9-]+(?: [A-Z|a-z/=]+)?)",
                                  said(os.path.join(scripts, name), "--help"), re.M):
             lines.add("%s %s" % (name, option))
+img = os.path.join(os.path.dirname(plugin), "../../img/nbdkit-qcow2-img")
+os.environ["NBDKIT_QCOW2_IMG_REST"] = os.path.join(scripts, "nbdkit-qcow2-img")
+for name in re.findall(r"^  ([a-z]+) ", said(img, "--help"), re.M):
+    for option in re.findall(r"^  (-.*?)(?:  |$)", said(img, name, "--help"), re.M):
+        lines.add("nbdkit-qcow2-img %s %s" % (name, option))
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(scripts, "img.d"))
-import cli                           # noqa: E402
-for name in cli.FAMILY:
-    for option in cli.load(name).options:
-        lines.add("nbdkit-qcow2-img %s %s" % (name, option.names()))
-del sys.modules["cli"]
 sys.path[:0] = [os.path.join(scripts, "validate.d"), scripts]
 import policy                        # noqa: E402
 for key, decisions in policy.CHOICES.items():

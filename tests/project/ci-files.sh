@@ -65,7 +65,7 @@ while read -r program rest; do
     .ci/run) [ -x "$top/.ci/run" ] && [ -z "$rest" ] ;;
     scripts/package) grep -qE "^$program $rest( |\$)" <<< "$usage" ;;
     kept) case "$rest" in
-            build/engines) grep -q 'dir="$top/build/engines"' "$top/scripts/common.sh" ;;
+            build/engines) grep -q '^  from_pypi engines ' "$top/scripts/common.sh" ;;
             build/test/tests/test-suite.log) grep -q 'build/test"' "$top/scripts/test" ;;
             build/package/*) grep -qE "^scripts/package ${rest##*/} " <<< "$usage" ;;
             *) fail "nothing makes $rest" ;;

@@ -20,7 +20,7 @@ need_packages () { :; }
 build () { :; }
 END
 ln -s "$srcdir"/../{README,COPYING,core,plugin} "$tmp/top"
-ln -s "$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")" "$tmp/top/scripts"
+ln -s "$abs_top_builddir/img" "$tmp/top/build/release/img"
 # QEMU only judges: it makes no image.
 cat > "$tmp/bin/qemu-img" <<END
 #!/bin/bash
