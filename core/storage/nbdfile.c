@@ -358,29 +358,52 @@ nbdfile_find_zeros (struct storage *s, uint64_t offset, uint64_t count)
       }) == 0 && parts.hole ? min64 (len, count) : 0;
 }
 
+/* For a range that begins within the export. */
+static int
+ask_parts (struct storage *s, enum nbdpool_kind kind, uint64_t offset, uint64_t count,
+           struct storage_parts *parts)
+{
+  struct nbdfile *n = nbdfile_of (s);
+  const uint64_t from = round_down (offset, n->info->minimum), size = s->size;
+  const uint64_t to = offset + min64 (count, size - offset);
+
+  if (!n->info->block_status) {
+    errno = ENOTSUP;
+    return -1;
+  }
+  if (nbdpool_send (n->pool, &(struct nbdpool_request) {
+        .kind = kind, .count = min64 (round_up (to, n->info->minimum), size) - from,
+        .offset = from, .parts = parts,
+      }) == -1)
+    return -1;
+  if (parts->n == 0 || parts->lens[0] <= offset - from) {
+    errno = EIO;
+    return -1;
+  }
+  parts->lens[0] -= offset - from;
+  return 0;
+}
+
 static void
 nbdfile_parts (struct storage *s, uint64_t offset, uint64_t count,
                struct storage_parts *parts)
 {
-  struct nbdfile *n = nbdfile_of (s);
-  const uint64_t from = round_down (offset, n->info->minimum), size = s->size;
-  const uint64_t to = offset + min64 (count, size - min64 (offset, size));
-
-  if (offset >= size) {
+  if (offset >= s->size) {
     parts->hole = true;
     parts->n = 1;
     parts->lens[0] = count;
     return;
   }
   /* If there is a real problem, the read will report it. */
-  if (!n->info->block_status ||
-      nbdpool_send (n->pool, &(struct nbdpool_request) {
-          .kind = NBDPOOL_STATUS, .count = min64 (round_up (to, n->info->minimum), size)
-            - from, .offset = from, .parts = parts,
-        }) == -1 || parts->n == 0 || parts->lens[0] <= offset - from)
+  if (ask_parts (s, NBDPOOL_STATUS, offset, count, parts) == -1)
     parts->n = 0;
-  else
-    parts->lens[0] -= offset - from;
+}
+
+static int
+nbdfile_holes (struct storage *s, uint64_t offset, uint64_t count,
+               struct storage_parts *parts)
+{
+  return ask_parts (s, NBDPOOL_HOLES, offset, count, parts);
 }
 
 static void
@@ -492,6 +515,7 @@ static const struct storage_ops nbdfile_ops = {
   .discard = nbdfile_discard,
   .size_now = nbdfile_size_now,
   .parts = nbdfile_parts,
+  .holes = nbdfile_holes,
   .prefetch = nbdfile_prefetch,
   .same = same_export,
   .disconnect = nbdfile_disconnect,

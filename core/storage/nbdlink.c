@@ -393,20 +393,25 @@ nbdlink_cache (struct nbdlink *l, uint64_t count, uint64_t offset)
 
 /* Extents are in order, and begin where the request does. */
 static void
-add_extent (struct storage_parts *p, uint64_t len, bool zeros)
+add_extent (struct storage_parts *p, uint64_t len, bool hole)
 {
   if (len == 0 || p->more)
     return;
-  if (p->n > 0 && zeros == (p->n % 2 ? p->hole : !p->hole))
+  if (p->n > 0 && hole == (p->n % 2 ? p->hole : !p->hole))
     p->lens[p->n - 1] += min64 (len, UINT64_MAX - p->lens[p->n - 1]);
   else if (p->n == p->room)
     p->more = true;
   else {
     if (p->n == 0)
-      p->hole = zeros;
+      p->hole = hole;
     p->lens[p->n++] = len;
   }
 }
+
+struct answer {
+  struct storage_parts *parts;
+  uint32_t hole;                /* the flag of what is one */
+};
 
 static bool
 is_allocation (const char *context)
@@ -418,10 +423,12 @@ static int
 add_extents (void *opaque, const char *context, uint64_t offset, uint32_t *entries,
              size_t n, int *error)
 {
+  const struct answer *a = opaque;
+
   (void) offset;
   (void) error;
   for (size_t i = 0; i + 1 < n && is_allocation (context); i += 2)
-    add_extent (opaque, entries[i], entries[i + 1] & LIBNBD_STATE_ZERO);
+    add_extent (a->parts, entries[i], entries[i + 1] & a->hole);
   return 0;
 }
 
@@ -429,20 +436,22 @@ static int
 add_extents_64 (void *opaque, const char *context, uint64_t offset,
                 struct nbdlib_extent *extents, size_t n, int *error)
 {
+  const struct answer *a = opaque;
+
   (void) offset;
   (void) error;
   for (size_t i = 0; i < n && is_allocation (context); i++)
-    add_extent (opaque, extents[i].length, extents[i].flags & LIBNBD_STATE_ZERO);
+    add_extent (a->parts, extents[i].length, extents[i].flags & a->hole);
   return 0;
 }
 
 static int64_t
 begin_status (struct nbdlink *l, uint64_t count, uint64_t offset, bool one,
-              struct storage_parts *p, nbd_completion_callback done)
+              struct answer *a, nbd_completion_callback done)
 {
-  const nbd_extent_callback short_ones = { .callback = add_extents, .user_data = p };
+  const nbd_extent_callback short_ones = { .callback = add_extents, .user_data = a };
   const struct nbdlib_extents_callback long_ones = {
-    .callback = add_extents_64, .user_data = p,
+    .callback = add_extents_64, .user_data = a,
   };
   const uint32_t flags = one ? LIBNBD_CMD_FLAG_REQ_ONE : 0;
 
@@ -454,14 +463,17 @@ begin_status (struct nbdlink *l, uint64_t count, uint64_t offset, bool one,
 
 int
 nbdlink_status (struct nbdlink *l, uint64_t count, uint64_t offset, bool one,
-                struct storage_parts *parts)
+                enum nbdlink_ask ask, struct storage_parts *parts)
 {
+  struct answer a = {
+    parts, ask == NBDLINK_HOLES ? LIBNBD_STATE_HOLE : LIBNBD_STATE_ZERO
+  };
   struct nbdlink_call c;
 
   parts->n = 0;
   parts->more = false;
   begin (l, &c);
-  return complete (l, &c, begin_status (l, count, offset, one, parts, when_done (&c)));
+  return complete (l, &c, begin_status (l, count, offset, one, &a, when_done (&c)));
 }
 
 /* --- opening --- */

@@ -76,10 +76,12 @@ extern int nbdlink_flush_end (struct nbdlink *, struct nbdlink_call *call);
 enum nbdlink_zero { NBDLINK_KEEP, NBDLINK_FREE, NBDLINK_FAST };
 extern int nbdlink_zero (struct nbdlink *, uint64_t count, uint64_t offset,
                          enum nbdlink_zero);
-/* Which parts of the range read as zeros?  PARTS: see storage_ops.  ONE: the server
- * should tell about the first one only. */
+/* Which parts of the range read as zeros, or are holes, whatever they read as?  These are
+ * the holes of PARTS: see storage_ops.  ONE: the server should tell about the first one
+ * only. */
+enum nbdlink_ask { NBDLINK_ZEROS, NBDLINK_HOLES };
 extern int nbdlink_status (struct nbdlink *, uint64_t count, uint64_t offset, bool one,
-                           struct storage_parts *parts);
+                           enum nbdlink_ask, struct storage_parts *parts);
 /* A hint; does not wait for the reply. */
 extern void nbdlink_cache (struct nbdlink *, uint64_t count, uint64_t offset);
 

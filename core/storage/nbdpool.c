@@ -200,7 +200,7 @@ choose_slot (struct nbdpool *p)
 static bool
 only_reads (enum nbdpool_kind kind)
 {
-  return kind == NBDPOOL_READ || kind == NBDPOOL_STATUS;
+  return kind == NBDPOOL_READ || kind == NBDPOOL_STATUS || kind == NBDPOOL_HOLES;
 }
 
 static bool
@@ -437,9 +437,12 @@ send_once (struct nbdlink *link, const struct nbdpool_request *q)
   case NBDPOOL_DISCARD:
   case NBDPOOL_PUNCH: return nbdlink_zero (link, q->count, q->offset, NBDLINK_FREE);
   case NBDPOOL_STATUS:
-    return nbdlink_status (link, q->count, q->offset, q->parts->room == 1, q->parts);
+    return nbdlink_status (link, q->count, q->offset, q->parts->room == 1, NBDLINK_ZEROS,
+                           q->parts);
+  case NBDPOOL_HOLES:
+    return nbdlink_status (link, q->count, q->offset, false, NBDLINK_HOLES, q->parts);
   case NBDPOOL_ZEROS:           /* of several extents, perhaps */
-    return nbdlink_status (link, q->count, q->offset, false, q->parts);
+    return nbdlink_status (link, q->count, q->offset, false, NBDLINK_ZEROS, q->parts);
   }
   abort ();
 }

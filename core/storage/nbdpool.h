@@ -35,7 +35,8 @@ enum nbdpool_kind {
   NBDPOOL_PUNCH,
   NBDPOOL_DISCARD,              /* the same, where nobody needs the zeros */
   NBDPOOL_STATUS,               /* which parts read as zeros */
-  NBDPOOL_ZEROS,                /* the same, where zeros are relied on: like a change,
+  NBDPOOL_HOLES,                /* which parts are holes */
+  NBDPOOL_ZEROS,                /* which parts read as zeros, where zeros are relied on: like a change,
                                    they last once a flush has followed */
 };
 
@@ -43,7 +44,7 @@ struct nbdpool_request {
   enum nbdpool_kind kind;
   void *buf;
   uint64_t count, offset;       /* as for nbdlink's requests */
-  struct storage_parts *parts;  /* for STATUS, ZEROS: see nbdlink_status */
+  struct storage_parts *parts;  /* for STATUS, HOLES, ZEROS: see nbdlink_status */
 };
 
 /* Sends a request and waits for the reply.  Returns 0, or -1 with the server's errno, or

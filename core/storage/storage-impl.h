@@ -57,6 +57,10 @@ struct storage_ops {
    * to 0 if it knows nothing. */
   void (*parts) (struct storage *, uint64_t offset, uint64_t count,
                  struct storage_parts *);
+  /* As storage_what_is_hole, of a range within the storage.  Reports nothing.  NULL: nobody tells
+   * it apart. */
+  int (*holes) (struct storage *, uint64_t offset, uint64_t count,
+                struct storage_parts *);
   /* As storage_find_zeros.  NULL: that is not known. */
   uint64_t (*find_zeros) (struct storage *, uint64_t offset, uint64_t count);
   /* Hints.  NULL: not supported. */

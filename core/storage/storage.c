@@ -663,6 +663,18 @@ storage_hole_ahead (struct storage *s, struct storage_holes *known, uint64_t off
   return p->hole;
 }
 
+int
+storage_what_is_hole (struct storage *s, uint64_t offset, uint64_t count,
+                      struct storage_parts *parts)
+{
+  if (s->ops->holes == NULL) {
+    errno = ENOTSUP;
+    return failed (s, "find holes of", offset, count);
+  }
+  return s->ops->holes (s, offset, count, parts) == 0 ? 0
+    : failed (s, "find holes of", offset, count);
+}
+
 /* --- hints --- */
 
 void
