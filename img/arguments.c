@@ -215,14 +215,27 @@ arguments_free (struct arguments *a)
   free (a->given);
 }
 
+const char *called = PROGRAM;
+
+/* What the user types for it. */
+static const char *
+words_of (const struct command *c, char buf[64])
+{
+  const bool own = strcmp (called, PROGRAM) != 0;
+
+  snprintf (buf, 64, "%s%s%s", called, own ? "" : " ", own ? "" : c->name);
+  return buf;
+}
+
 int
 arguments_check (const struct arguments *a)
 {
   const struct command *c = a->command;
+  char buf[64];
 
   if (a->nr_operands >= c->least && a->nr_operands <= c->most)
     return 0;
-  report_error ("usage: %s %s [OPTION...] %s", PROGRAM, c->name, c->operands);
+  report_error ("usage: %s [OPTION...] %s", words_of (c, buf), c->operands);
   return -1;
 }
 
@@ -305,8 +318,9 @@ void
 help_command (const struct command *c)
 {
   const struct option *o;
+  char buf[64];
 
-  printf ("usage: %s %s [OPTION...] %s\n\n", PROGRAM, c->name, c->operands);
+  printf ("usage: %s [OPTION...] %s\n\n", words_of (c, buf), c->operands);
   wrap (c->text, 0, 0);
   putchar ('\n');
   for (unsigned i = 0; (o = nth_option (c, i)); i++)

@@ -10,6 +10,9 @@
 
 #define PROGRAM "nbdkit-qcow2-img"
 
+/* How the user has called it: PROGRAM, or nbdkit-qcow2-NAME, which runs the command NAME. */
+extern const char *called;
+
 /* -LETTER, --NAME [VALUE]. */
 struct option {
   char letter;                  /* 0: none */
@@ -83,6 +86,7 @@ extern const struct option option_help, option_format, option_quiet, option_forc
 
 /* --- the commands, by their files --- */
 
+extern const struct command apply_command;
 extern const struct command info_command;
 extern const struct command check_command;
 extern const struct command compare_command;

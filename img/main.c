@@ -6,6 +6,8 @@
  * commands (info.c, check.c ...) reads the options, calls the core, and prints what the
  * core has found out.
  *
+ * A link to the program that is called nbdkit-qcow2-NAME runs the command NAME.
+ *
  * Errors are reported where they occur, as in the core: a line each (words.c).  Exit
  * statuses come from results and errno, never from the text of a message.
  *
@@ -31,6 +33,7 @@
 
 static const struct command *const commands[] = {
   &amend_command,
+  &apply_command,
   &bitmap_command,
   &check_command,
   &commit_command,
@@ -80,6 +83,22 @@ find_command (const char *name)
     if (strcmp (commands[i]->name, name) == 0)
       return commands[i];
   return NULL;
+}
+
+/* The command that the program's own name says, or NULL. */
+static const struct command *
+command_called (const char *path)
+{
+  static const char prefix[] = "nbdkit-qcow2-";
+  const char *name = path ? strrchr (path, '/') : NULL;
+  const struct command *c = NULL;
+
+  name = name ? name + 1 : path;
+  if (name && strncmp (name, prefix, sizeof prefix - 1) == 0)
+    c = find_command (name + sizeof prefix - 1);
+  if (c)
+    called = name;
+  return c;
 }
 
 static int output_lost;         /* of the command that runs */
@@ -137,20 +156,28 @@ wants_picture (char **words)
   return false;
 }
 
+static bool
+asks_version (const char *word)
+{
+  return word && (strcmp (word, "--version") == 0 || strcmp (word, "-V") == 0);
+}
+
 static int
 run (char **argv)
 {
   char **const words = first_word (argv);
   const char *word = words[0];
-  const struct command *command;
+  const struct command *command = command_called (argv[0]);
 
+  if (asks_version (word)) {
+    printf ("%s %s\n", called, PACKAGE_VERSION);
+    return EXIT_SUCCESS;
+  }
+  if (command)
+    return run_command (command, argv + 1);
   if (word == NULL) {
     report_error ("no command was given: see %s --help", PROGRAM);
     return EXIT_FAILURE;
-  }
-  if (strcmp (word, "--version") == 0 || strcmp (word, "-V") == 0) {
-    printf ("%s %s\n", PROGRAM, PACKAGE_VERSION);
-    return EXIT_SUCCESS;
   }
   command = find_command (word);
   return command == NULL || wants_picture (words) ? run_rest (argv)

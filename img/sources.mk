@@ -4,6 +4,7 @@
 
 img_sources = \
 	%reldir%/amend.c \
+	%reldir%/apply.c \
 	%reldir%/arguments.c \
 	%reldir%/change.h \
 	%reldir%/check.c \

@@ -29,7 +29,7 @@ report_line (enum report_level level, const char *text)
     return;
   progress_hide ();
   fflush (stdout);              /* what was printed before comes first */
-  fprintf (stderr, PROGRAM ": %s\n", text);
+  fprintf (stderr, "%s: %s\n", called, text);
 }
 
 bool

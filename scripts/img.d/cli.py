@@ -24,6 +24,7 @@ FAMILIES = {
 # Those that only the program in C has, for --help.
 ELSEWHERE = {
     "amend": "Change options of an image that exists",
+    "apply-changes": "Apply an incremental backup to an older copy of the disk",
     "bitmap": "Change a persistent bitmap of an image",
     "commit": "Write what an image contains into its backing file, and empty the image",
     "create": "Create an image with a disk of SIZE, which is not required with a backing file",

@@ -12,7 +12,7 @@ manual="$srcdir/../scripts/man/nbdkit-qcow2-img.pod"
 img --help > all
 grep -q '^usage: nbdkit-qcow2-img ' all
 img --version | grep -E '^nbdkit-qcow2-img .'
-mapfile -t commands < <(sed -n 's/^  \([a-z]\+\) .*/\1/p' all)
+mapfile -t commands < <(sed -n 's/^  \([a-z][a-z-]*\) .*/\1/p' all)
 [ "${#commands[@]}" -ge 11 ]
 
 for command in "${commands[@]}"; do
@@ -26,7 +26,7 @@ for command in "${commands[@]}"; do
   img_refused 'unknown option --no-such' "$command" --no-such
 done
 # shellcheck disable=SC2013
-for command in $(sed -n 's/^=item B<\([a-z]\+\)>.*/\1/p' "$manual"); do
+for command in $(sed -n 's/^=item B<\([a-z][a-z-]*\)>.*/\1/p' "$manual"); do
   [[ " ${commands[*]} " = *" $command "* ]] || fail "only in the manual: $command"
 done
 

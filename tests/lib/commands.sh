@@ -10,7 +10,7 @@
 #   /dev/vg/NAME        is a link there, if the test has made one; otherwise the command
 #                       is not run
 #   qemu-system-x86_64  only opens the disk that it is given (there may be no KVM)
-#   nbdkit-qcow2-*      is the program in scripts/, not an installed one
+#   nbdkit-qcow2-*      is the program in scripts/ or img/, not an installed one
 #   nbd-client          only looks at the socket (there may be no kernel module)
 #   systemctl           only looks whether there is such a unit
 #   systemd-sysusers    does nothing
@@ -77,6 +77,7 @@ SCRIPT
 chmod +x "$tmp/bin/"*
 ln -s "$(realpath "$srcdir")/../scripts/nbdkit-qcow2-"* "$tmp/bin"
 ln -sf "$abs_top_builddir/img/nbdkit-qcow2-img" "$tmp/bin"
+ln -s nbdkit-qcow2-img "$tmp/bin/nbdkit-qcow2-apply-changes"
 NBDKIT_QCOW2_IMG_REST=$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")
 export NBDKIT_QCOW2_IMG_REST
 

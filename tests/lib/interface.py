@@ -43,9 +43,12 @@ for name in os.listdir(scripts):
         for option in re.findall(r"^  (--[a-z0-9-]+(?: [A-Z|a-z/=]+)?)",
                                  said(os.path.join(scripts, name), "--help"), re.M):
             lines.add("%s %s" % (name, option))
+with open(os.path.join(scripts, "../img/Makefile.am"), encoding="utf-8") as f:
+    for name in re.search(r"^own_names = (.*)", f.read(), re.M).group(1).split():
+        lines.add("program " + name)
 img = os.path.join(os.path.dirname(plugin), "../../img/nbdkit-qcow2-img")
 os.environ["NBDKIT_QCOW2_IMG_REST"] = os.path.join(scripts, "nbdkit-qcow2-img")
-for name in re.findall(r"^  ([a-z]+) ", said(img, "--help"), re.M):
+for name in re.findall(r"^  ([a-z][a-z-]*) ", said(img, "--help"), re.M):
     for option in re.findall(r"^  (-.*?)(?:  |$)", said(img, name, "--help"), re.M):
         lines.add("nbdkit-qcow2-img %s %s" % (name, option))
 sys.dont_write_bytecode = True

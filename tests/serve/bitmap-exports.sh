@@ -89,7 +89,7 @@ PY
     rm -f "$tmp/inc.qcow2"
     qemu-img create -q -f qcow2 -b full.raw -F raw "$tmp/inc.qcow2"
     "$NBDKIT" -U - "$PLUGIN" "$tmp/inc.qcow2" \
-      --run "'$srcdir/../scripts/nbdkit-qcow2-apply-changes' '$source' \"\$uri\""
+      --run "'$abs_top_builddir/img/nbdkit-qcow2-img' apply-changes '$source' \"\$uri\""
     check_clean "$tmp/inc.qcow2"
     same_as_raw "$tmp/inc.qcow2" "$tmp/now.raw"
     zeros_hide_data
@@ -98,7 +98,7 @@ PY
     # In place.
     cp "$tmp/full.raw" "$tmp/in-place.raw"
     "$NBDKIT" -U - file "$tmp/in-place.raw" \
-      --run "'$srcdir/../scripts/nbdkit-qcow2-apply-changes' '$source' \"\$uri\""
+      --run "'$abs_top_builddir/img/nbdkit-qcow2-img' apply-changes '$source' \"\$uri\""
     cmp "$tmp/in-place.raw" "$tmp/now.raw"
   done
 

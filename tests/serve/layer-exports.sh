@@ -90,7 +90,7 @@ cp "$tmp/base.raw" "$tmp/again.raw"
 for i in 1 0; do
   source=$(export_uri "layer:$i")
   "$NBDKIT" -U - file "$tmp/again.raw" \
-    --run "'$srcdir/../scripts/nbdkit-qcow2-apply-changes' '$source' \"\$uri\""
+    --run "'$abs_top_builddir/img/nbdkit-qcow2-img' apply-changes '$source' \"\$uri\""
 done
 cmp "$tmp/again.raw" "$tmp/now.raw"
 truncate -s 5M "$tmp/base.raw"

@@ -264,6 +264,6 @@ for uri in "${sample[@]}"; do
       PLUGIN="$PLUGIN" says "$programs/nbdkit-qcow2-advise-cache" "$uri"
       keeps_secret "nbdkit-qcow2-advise-cache $uri" ;;
   esac
-  says "$programs/nbdkit-qcow2-apply-changes" "$uri" "$uri"
-  keeps_secret "nbdkit-qcow2-apply-changes $uri"
+  says "${img[@]}" apply-changes "$uri" "$uri"
+  keeps_secret "nbdkit-qcow2-img apply-changes $uri"
 done
