@@ -13,9 +13,6 @@ PROGRAM = "nbdkit-qcow2-img"
 
 # Which module has which commands.
 FAMILIES = {
-    "check": ("check",),
-    "compare": ("compare",),
-    "convert": ("convert", "dd"),
     "bench": ("bench",),
     "info": ("info",),
     "mapping": ("map",),
@@ -26,8 +23,12 @@ ELSEWHERE = {
     "amend": "Change options of an image that exists",
     "apply-changes": "Apply an incremental backup to an older copy of the disk",
     "bitmap": "Change a persistent bitmap of an image",
+    "check": "Check the metadata of an image",
     "commit": "Write what an image contains into its backing file, and empty the image",
+    "compare": "Compare the disks of two images",
+    "convert": "Copy disks to a new image",
     "create": "Create an image with a disk of SIZE, which is not required with a backing file",
+    "dd": "Copy a part of a disk to a new image",
     "rebase": "Put an image over another backing file",
     "resize": "Change the size of the disk in an image",
     "snapshot": "List or change the internal snapshots of an image",

@@ -158,16 +158,3 @@ def extents(handle, begin, end):
             if length:
                 yield at, length, flags
             at += length
-
-
-# --- nbdcopy
-
-def copy(source, target, options, progress, share=(0, 1), **descriptors):
-    """Runs nbdcopy, which shows its progress from one part of SHARE to the other.  The
-    result of the program."""
-    if not progress.wanted:
-        return programs.run(["nbdcopy", *options, "--", source, target], **descriptors)
-    read, write = os.pipe()
-    return programs.run_and_follow(
-        ["nbdcopy", "--progress=%d" % write, *options, "--", source, target], progress,
-        share, read, write, **descriptors)

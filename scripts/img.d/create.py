@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What convert and dd share: the options of new images, and new files that appear under their
-names when they are complete."""
-
-import os
-import stat
+"""The options of new images, for measure."""
 
 import images
-import programs
 from cli import Failure
 
 # The options of a new qcow2 image: name for -o, name of the plugin's parameter (None: it
@@ -98,98 +93,3 @@ def parameters_of(given, size):
         found += ["backing-file=" + given["backing_file"],
                   "backing-format=" + given["backing_fmt"]]
     return found
-
-
-# --- New files.
-
-class NewFile:
-    """A file that is made under another name in the same directory and then gets its own:
-    until then, what exists there stays, locked.  A device or an NBD export is written
-    directly.  DATA_FILE is the name of the external data file that is made with an image.
-
-    name is where it is made.  durable: with its name, after complete."""
-
-    def __init__(self, image, data_file=None):
-        self.image = image
-        self.durable = True
-        self.old = None             # descriptor of the file that is replaced
-        self.target = image.path
-        self.direct = image.uri
-        self.name = image.path
-        if image.uri:
-            return
-        try:
-            found = os.stat(image.path)
-        except FileNotFoundError:
-            found = None
-        self.target = os.path.realpath(image.path)
-        if found and stat.S_ISDIR(found.st_mode):
-            raise Failure("%s: is a directory" % image.given)
-        if found and not stat.S_ISREG(found.st_mode):
-            if not stat.S_ISBLK(found.st_mode):
-                raise Failure("%s: is neither a file nor a block device (- is stdout)"
-                              % image.given)
-            self.direct = True
-            return
-        self.name = "%s/.qcow2-img.%s" % (os.path.dirname(self.target),
-                                          os.urandom(6).hex())
-        if found:
-            import locks
-            try:
-                self.old = locks.hold(self.target, image.given, locks.REPLACING)
-            except OSError as e:
-                raise Failure("%s: %s" % (image.given, e.strerror)) from None
-        programs.remove_at_end(self.name, image.given,
-                               data_file and images.path_of(data_file))
-
-    def replaces(self):
-        """Is there something that would be lost?"""
-        return self.direct or self.old is not None
-
-    def complete(self):
-        if self.direct:
-            return
-        if self.old is None:
-            self.appear()
-        else:
-            self.replace()
-        programs.keep(self.name)
-        if self.durable:
-            directory = os.open(os.path.dirname(self.target), os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        if self.old is not None and os.fstat(self.old).st_nlink == 0:
-            # Who opened it before, and gets its locks when this process has ended, finds
-            # no image to write to.
-            os.ftruncate(self.old, 0)
-
-    def appear(self):
-        """Under a name that does not exist."""
-        try:
-            os.link(self.name, self.target)
-            os.unlink(self.name)
-        except FileExistsError:
-            self.fail_changed()
-        except OSError:
-            # A filesystem without links.
-            if os.path.lexists(self.target):
-                self.fail_changed()
-            os.rename(self.name, self.target)
-
-    def replace(self):
-        old = os.fstat(self.old)
-        if not os.path.exists(self.target) or \
-                not os.path.samestat(os.stat(self.target), old):
-            self.fail_changed()
-        try:
-            os.chown(self.name, old.st_uid, old.st_gid)
-        except PermissionError:
-            pass                # only root can give files away
-        os.chmod(self.name, stat.S_IMODE(old.st_mode))
-        os.rename(self.name, self.target)
-
-    def fail_changed(self):
-        raise Failure("%s: another program has made, moved or removed the file meanwhile"
-                      % self.image.given) from None

@@ -37,8 +37,7 @@ def measure(o):
     size = given.pop("size", o.size)
     runs, bitmaps = [], None
     if image:
-        import convert
-        snapshot = convert.snapshot_name(o.snapshot)
+        snapshot = snapshot_name(o.snapshot)
         if snapshot is not None:
             image.need_qcow2("internal snapshots")
         if image.format == "raw":
@@ -68,6 +67,17 @@ def measure(o):
         counted["bitmaps"] = bitmap_bytes(bitmaps, size, cluster) if bitmaps else 0
     tell(o, counted)
     return 0
+
+
+def snapshot_name(text):
+    """-l NAME, or -l snapshot.id=ID or snapshot.name=NAME."""
+    if text is None or not text.startswith("snapshot."):
+        return text
+    given = dict(images.key_values(text))
+    name = given.pop("snapshot.id", None) or given.pop("snapshot.name", None)
+    if name is None or given:
+        raise Failure("-l %s: either snapshot.id or snapshot.name is required" % text)
+    return name
 
 
 def full_size(given, size, secrets):
