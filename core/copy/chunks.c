@@ -60,6 +60,8 @@ note_error (struct run *r, int err)
   if (r->error == 0)
     r->error = err;
   atomic_store (&r->ends, true);
+  if (r->job->wake)
+    r->job->wake (r->job->opaque);
 }
 
 /* --- the threads --- */
@@ -83,6 +85,7 @@ do_chunks (void *opaque)
   CLEANUP_FREE void *scratch = malloc (r->job->scratch);
   uint64_t start, end, copied;
   int err;
+  bool ok;
 
   unwanted_if (&r->ends);
   if (scratch == NULL) {
@@ -96,11 +99,12 @@ do_chunks (void *opaque)
     /* If the host fails, for instance because it is full, all threads get the same error:
      * keep the messages. */
     report_keep ();
-    err = r->job->work (r->job->opaque, scratch, start, end, &copied) == 0 ? 0 : errno;
+    ok = r->job->work (r->job->opaque, scratch, start, end, &copied) == 0;
+    err = errno;                /* means nothing if the work was unwanted */
     LOCK_FOR_BLOCK (&r->lock);
-    report_end_keeping (err == 0 || r->error == 0);
+    report_end_keeping (ok || r->error == 0);
     r->copied += copied;
-    if (err == 0)
+    if (ok)
       r->done += end - start;
     else
       note_error (r, err);

@@ -10,7 +10,8 @@
  * Several threads (chunks.c) do that at once, each with a part of the disk and a buffer of
  * one piece.  If an end has to be read or written in order, a part is a piece, and threads
  * take turns: as parts are taken in order, the thread whose turn it is never waits for
- * another one, and passes the turn on even if it fails.
+ * another one.  One that fails keeps its turn, so that nothing is read or written behind a
+ * part that is missing; the others stop waiting once the copy is to end.
  *
  * What cannot be read is read again in halves, down to sectors, if that is wanted (`lost').
  *
@@ -317,13 +318,15 @@ copy_range (const struct copy *c, void *buf, uint64_t *at, uint64_t end, uint64_
 
 /* --- in order --- */
 
-static void
+/* False: it never comes. */
+static bool
 take_turn (struct copying *g, uint64_t start)
 {
   LOCK_FOR_BLOCK (&g->lock);
 
-  while (g->turn != start)
+  while (g->turn != start && !unwanted ())
     pthread_cond_wait (&g->turns, &g->lock);
+  return g->turn == start;
 }
 
 static void
@@ -368,24 +371,30 @@ copy_in_turn (struct copying *g, void *buf, uint64_t start, uint64_t end, uint64
 {
   const bool reads = g->c->from.in_order, writes = g->c->to.in_order;
   bool zero;
-  int r, err;
 
-  if (reads)
-    take_turn (g, start);
-  r = read_in_turn (g, buf, start, end, &zero);
-  err = errno;
+  if (reads && !take_turn (g, start))
+    return -1;
+  if (read_in_turn (g, buf, start, end, &zero) == -1)
+    return -1;
   if (!writes)
     pass_turn (g, end);
-  else if (!reads)
-    take_turn (g, start);
-  if (r == 0) {
-    r = write_in_turn (g, buf, start, end, zero, copied);
-    err = errno;
-  }
+  else if (!reads && !take_turn (g, start))
+    return -1;
+  if (write_in_turn (g, buf, start, end, zero, copied) == -1)
+    return -1;
   if (writes)
     pass_turn (g, end);
-  errno = err;
-  return r;
+  return 0;
+}
+
+/* For those who wait for their turn. */
+static void
+wake (void *opaque)
+{
+  struct copying *g = opaque;
+  LOCK_FOR_BLOCK (&g->lock);
+
+  pthread_cond_broadcast (&g->turns);
 }
 
 /* --- all of it --- */
@@ -425,6 +434,7 @@ copy_all (const struct copy *c, const struct chunks_words *words, bool durable,
     .words = *words, .size = c->from.size, .chunk = is_in_order (c) ? piece_of (c) : 0,
     .scratch = copy_scratch (c), .far = c->from.far || c->to.far, .opaque = &g,
     .work = copy_chunk, .make_durable = durable ? make_durable : NULL,
+    .wake = wake,
   };
 
   return chunks_run (&job, watch, copied);

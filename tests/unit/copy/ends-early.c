@@ -133,7 +133,7 @@ once (void)
   memset (t.to, 0x55, SIZE);
   t.written = 0;
   t.stops = rng_below (&t.rng, 8) == 0;
-  t.stops_at = rng_below (&t.rng, SIZE);
+  t.stops_at = SIZE - 1 - rng_below (&t.rng, rng_below (&t.rng, 2) ? SIZE : 2 * PIECE);
   CHECK (sem_init (&t.stopped, 0, 0) == 0);
   for (int i = 0; i < 2; i++) {
     t.in_order[i] = rng_below (&t.rng, 2);
@@ -173,7 +173,7 @@ main (void)
   for (int i = 0; i < 30; i++)
     memset (t.from + rng_below (&t.rng, SIZE - 400000), 1 + i, rng_below (&t.rng, 400000));
   quiet_errors = true;
-  for (int i = 0; i < (iterations ? atoi (iterations) : 100); i++)
+  for (int i = 0; i < (iterations ? atoi (iterations) : 400); i++)
     once ();
   free (t.from);
   free (t.to);
