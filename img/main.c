@@ -32,6 +32,7 @@
 #include "img/progress.h"
 
 static const struct command *const commands[] = {
+  &advise_command,
   &amend_command,
   &apply_command,
   &bitmap_command,

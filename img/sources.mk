@@ -3,6 +3,7 @@
 # The files of nbdkit-qcow2-img.
 
 img_sources = \
+	%reldir%/advise.c \
 	%reldir%/amend.c \
 	%reldir%/apply.c \
 	%reldir%/arguments.c \

@@ -21,6 +21,8 @@ FAMILIES = {
 # Those that only the program in C has, for --help.
 ELSEWHERE = {
     "amend": "Change options of an image that exists",
+    "advise-cache": "Measure how much l2-cache an image needs so that no mapping is read "
+                    "twice",
     "apply-changes": "Apply an incremental backup to an older copy of the disk",
     "bitmap": "Change a persistent bitmap of an image",
     "check": "Check the metadata of an image",

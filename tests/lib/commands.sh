@@ -77,7 +77,9 @@ SCRIPT
 chmod +x "$tmp/bin/"*
 ln -s "$(realpath "$srcdir")/../scripts/nbdkit-qcow2-"* "$tmp/bin"
 ln -sf "$abs_top_builddir/img/nbdkit-qcow2-img" "$tmp/bin"
-ln -s nbdkit-qcow2-img "$tmp/bin/nbdkit-qcow2-apply-changes"
+for name in advise-cache apply-changes; do
+  ln -s nbdkit-qcow2-img "$tmp/bin/nbdkit-qcow2-$name"
+done
 NBDKIT_QCOW2_IMG_REST=$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")
 export NBDKIT_QCOW2_IMG_REST
 

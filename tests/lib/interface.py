@@ -43,7 +43,7 @@ for name in os.listdir(scripts):
         for option in re.findall(r"^  (--[a-z0-9-]+(?: [A-Z|a-z/=]+)?)",
                                  said(os.path.join(scripts, name), "--help"), re.M):
             lines.add("%s %s" % (name, option))
-with open(os.path.join(scripts, "../img/Makefile.am"), encoding="utf-8") as f:
+with open(os.path.join(scripts, "../img/names.mk"), encoding="utf-8") as f:
     for name in re.search(r"^own_names = (.*)", f.read(), re.M).group(1).split():
         lines.add("program " + name)
 img = os.path.join(os.path.dirname(plugin), "../../img/nbdkit-qcow2-img")

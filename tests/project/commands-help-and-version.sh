@@ -3,7 +3,7 @@
 #
 # All programs for users have --help and --version, which need no libnbd.  If nobody reads
 # what they print, they say nothing about that, and their status is that of SIGPIPE.
-# nbdkit-qcow2-apply-changes is a link to nbdkit-qcow2-img, and goes by its own name.
+# A link to nbdkit-qcow2-img that is called like one of its commands goes by its own name.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires /usr/bin/python3 --version
@@ -26,9 +26,11 @@ for option in ("--help", "--version"):
 PY
 done
 
-name=nbdkit-qcow2-apply-changes
-ln -s "$abs_top_builddir/img/nbdkit-qcow2-img" "$tmp/$name"
-"$tmp/$name" --version | grep -x "$name [0-9].*"
-"$tmp/$name" --help | grep "^usage: $name \[OPTION...\] SOURCE DESTINATION"
-if "$tmp/$name" one 2> "$tmp/err"; then fail "one operand is enough"; fi
-grep "^$name: usage: $name " "$tmp/err"
+for command in advise-cache apply-changes; do
+  name="nbdkit-qcow2-$command"
+  ln -s "$abs_top_builddir/img/nbdkit-qcow2-img" "$tmp/$name"
+  "$tmp/$name" --version | grep -x "$name [0-9].*"
+  "$tmp/$name" --help | grep "^usage: $name \[OPTION...\] [A-Z]"
+  if "$tmp/$name" 2> "$tmp/err"; then fail "no operand is enough"; fi
+  grep "^$name: usage: $name " "$tmp/err"
+done

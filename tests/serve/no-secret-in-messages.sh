@@ -261,8 +261,8 @@ for uri in "${sample[@]}"; do
       keeps_secret "nbdkit-qcow2-validate $uri"
       says "${img[@]}" info --image-opts "driver=qcow2,file.filename=$uri"
       keeps_secret "nbdkit-qcow2-img info --image-opts $uri"
-      PLUGIN="$PLUGIN" says "$programs/nbdkit-qcow2-advise-cache" "$uri"
-      keeps_secret "nbdkit-qcow2-advise-cache $uri" ;;
+      says "${img[@]}" advise-cache "$uri"
+      keeps_secret "nbdkit-qcow2-img advise-cache $uri" ;;
   esac
   says "${img[@]}" apply-changes "$uri" "$uri"
   keeps_secret "nbdkit-qcow2-img apply-changes $uri"
