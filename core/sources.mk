@@ -282,6 +282,8 @@ core_sources = \
 	%reldir%/change/create.h \
 	%reldir%/change/edit.c \
 	%reldir%/change/edit.h \
+	%reldir%/change/follow.c \
+	%reldir%/change/follow.h \
 	%reldir%/change/keyedit.c \
 	%reldir%/change/keyedit.h \
 	%reldir%/change/mirror.c \

@@ -9,9 +9,7 @@
  *
  * The work is done in the job's thread; the last step, and what concerns nodes, in the
  * one that runs commands.  That step is short: the job's thread catches up before it, as
- * long as it takes.  If clients write faster than it copies, the job does not end, as in
- * QEMU, until they write less or it is cancelled.  The node stays in use as long as the
- * job lasts.
+ * long as it takes (qmpfollow.c).  The node stays in use as long as the job lasts.
  *
  * Locks: see qmpjobs.c.
  */
@@ -25,16 +23,10 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "change/mirror.h"
+#include "plugin/qmpfollow.h"
 #include "plugin/qmpjobs.h"
 #include "plugin/qmpmirror.h"
 #include "plugin/qmpnodes.h"
-
-/* Bytes of data between two looks at orders. */
-#define STEP (UINT64_C (1) << 20)
-/* How often a job that is ready looks for changes. */
-#define FOLLOW_MS 20
-/* A piece that failed, and is to be ignored, is tried again after that. */
-#define RETRY_MS 100
 
 const struct qmparg qmpmirror_arguments[] = {
   { "job-id", QMPARG_STRING, true },
@@ -80,72 +72,20 @@ begin (struct job *j, struct work *w)
   return r;
 }
 
-/* A piece failed.  -1: so does the job, or it was cancelled. */
-static int
-go_on (struct job *j, const struct work *w)
-{
-  switch (job_fails (j, !mirror_target_failed (w->mirror), errno)) {
-  case JOB_FAIL: return -1;
-  case JOB_SKIP: job_sleep (j, RETRY_MS); return 0;
-  default: return 0;
-  }
-}
-
-/* Tells how far it is, after a step that copied so much.  -1: the job was cancelled. */
-static int
-tell (struct job *j, const struct work *w, uint64_t copied)
-{
-  uint64_t done, left;
-
-  mirror_progress (w->mirror, &done, &left);
-  return job_step (j, done, done + left, copied);
-}
-
 static int
 copy (struct job *j, void *opaque)
 {
   struct work *w = opaque;
-  bool ready = false, ends;
-  uint64_t copied;
-  int r;
 
-  if (begin (j, w) == -1)
-    return -1;
-  for (;;) {
-    r = mirror_step (w->mirror, STEP, &copied);
-    ends = r == 0 && ready && job_completes (j);
-    if (ends)
-      r = mirror_near (w->mirror);
-    if ((r == -1 && go_on (j, w) == -1) || tell (j, w, copied) == -1)
-      return -1;
-    if (ends && r == 0)
-      return 0;
-    if (r == 0 && !ready) {
-      job_ready (j);
-      ready = true;
-    }
-    if (r == 0)
-      job_sleep (j, FOLLOW_MS);
-  }
+  return begin (j, w) == -1 ? -1 : qmpfollow_run (j, mirror_follow (w->mirror));
 }
 
-/* Copies what has changed since, such as before the job was finalized. */
 static int
 catch_up (struct job *j, void *opaque)
 {
   const struct work *w = opaque;
-  uint64_t copied;
-  int r;
 
-  for (;;) {
-    r = mirror_step (w->mirror, STEP, &copied);
-    if (r == 0)
-      r = mirror_near (w->mirror);
-    if (r < 1)
-      return r;
-    if (tell (j, w, copied) == -1)
-      return -1;
-  }
+  return qmpfollow_catch_up (j, mirror_follow (w->mirror));
 }
 
 /* The disk goes on with the target, and has its nodes. */

@@ -24,6 +24,8 @@ door_sources = \
 	%reldir%/qmpargs.h \
 	%reldir%/qmpcommit.c \
 	%reldir%/qmpcommit.h \
+	%reldir%/qmpfollow.c \
+	%reldir%/qmpfollow.h \
 	%reldir%/qmpframe.c \
 	%reldir%/qmpframe.h \
 	%reldir%/stats.c \

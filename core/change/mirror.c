@@ -2,21 +2,8 @@
  *
  * How does a disk move to another image while clients write it?
  *
- * Before a client changes anything, it records which pieces of the disk that will be
- * (disk_record).  The copy goes in rounds over the pieces that are marked:
+ * It is copied in rounds (follow.c), until little is left.  Then:
  *
- *   take      the marks move to a set of this round's own
- *   drain     requests that may have marked before that, end
- *   copy      what the disk shows now; zeros stay sparse
- *
- * What changes after a piece was taken is marked again, for the next round: so no change
- * is lost, and at the end of a round the target lacks only what was marked meanwhile.
- * The first round is all of the disk, what its top image contains, or nothing.  When so
- * little was marked that clients can wait for it, the target is ready, and follows.
- *
- *   near      what was copied is made durable, so that the target has little to do to come
- *             to rest.  If clients wrote much meanwhile, rounds go on; so they do if much is
- *             left when the gate has closed, which opens again then
  *   pivot     one change of the disk (disk_change).  Behind the gate the rest is copied, the
  *             target comes to rest as after its last writer, and the next generation has it
  *             as its top, over its own chain
@@ -31,17 +18,15 @@
  * The target is an image that this process writes as it would any disk: it has its own
  * allocator, checkpoints and locks, and can fail without harm to the disk.
  *
- * Memory: two sets of at most MOST_PIECES bits, a buffer, and the state of the target,
- * whose mappings are in the memory of those of the disk.
+ * Memory: that of follow.c, and the state of the target, whose mappings are in the memory
+ * of those of the disk.
  *
- * Locks: none of its own; the thread that copies has all of it, but for what clients
- * record, and the counters.
+ * Locks: none of its own.
  */
 
 #include <config.h>
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,24 +34,13 @@
 #include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/report.h"
-#include "request/dirtyset.h"
 #include "disk/export.h"
 #include "copy/copy.h"
-#include "change/edit.h"
 #include "change/mirror.h"
 #include "change/overlay.h"
 
-/* Pieces of the disk: 2 MiB of bits in each set. */
-#define MOST_PIECES (UINT64_C (1) << 24)
 #define USUAL_GRANULARITY 65536
 #define LEAST_GRANULARITY 4096
-
-/* Bytes of zeros that are done at a time. */
-#define MOST_ZEROS (UINT64_C (1) << 30)
-/* So many bytes can be copied while clients wait. */
-#define CLOSE (UINT64_C (4) << 20)
-/* If requests that ran as the gate closed left more than that, it is not copied there. */
-#define MOST_BEHIND_GATE (4 * CLOSE)
 
 struct mirror {
   struct disk *disk;
@@ -77,20 +51,9 @@ struct mirror {
   struct disk *to_disk;         /* made of target.image; or NULL */
   struct export *to;            /* NULL: it is at rest, or the target is raw */
   const char *why_no_pivot;
-
-  unsigned granularity_bits;
-  struct dirtyset *live;        /* in which clients record */
-  struct dirtyset *round;       /* what this round has not copied yet */
-  bool in_round;
-  bool recording;
-  uint64_t at;                  /* where the round is, in bytes */
-  char *buf;                    /* copy_scratch bytes */
-  bool target_failed;
-  bool too_much;                /* was left when the gate had closed */
   bool locked;                  /* the raw target is, as by a writer */
 
-  _Atomic uint64_t done, left;  /* bytes; what is left of this round */
-
+  struct follow *follow;
   struct disk_change change;    /* the pivot */
   struct image *top;            /* the target, when it came to rest */
   const char *old;              /* the image that the disk leaves */
@@ -104,202 +67,16 @@ refuse (int err, const char *what, const char *why)
   return -1;
 }
 
-/* --- what is copied, and where to --- */
-
 static const char *
 target_path (const struct mirror *m)
 {
   return storage_path (m->target.raw ? m->target.raw : m->target.image->file);
 }
 
-static struct copy_end
-target_end (const struct mirror *m)
+struct follow *
+mirror_follow (const struct mirror *m)
 {
-  return m->to ? copy_export (m->to_disk, m->to) : copy_storage (m->target.raw, true);
-}
-
-static int
-sync_target (struct mirror *m)
-{
-  const struct copy_end to = target_end (m);
-  const int r = to.ops->sync (&to);
-
-  m->target_failed = r == -1;
-  return r;
-}
-
-/* Pieces of zeros stay sparse, whatever is beside them. */
-static struct copy
-copying (const struct mirror *m)
-{
-  return (struct copy) {
-    .from = copy_export (m->disk, m->from), .to = target_end (m),
-    .sparse = UINT64_C (1) << m->granularity_bits,
-  };
-}
-
-/* What is next: from m->at on, up to COUNT bytes, and MOST of data.  *DONE: how many were
- * done, COPIED of them as data. */
-static int
-copy_some (struct mirror *m, uint64_t count, uint64_t most, uint64_t *done,
-           uint64_t *copied)
-{
-  const struct copy c = copying (m);
-  uint64_t at = m->at;
-  bool reads;
-  int r;
-
-  *copied = 0;
-  r = copy_range (&c, m->buf, &at, at + min64 (count, MOST_ZEROS), most, copied, &reads);
-  m->target_failed = r == -1 && !reads;
-  *done = r == 0 ? at - m->at : 0;
-  return r;
-}
-
-/* --- rounds --- */
-
-static uint64_t
-bytes_of (const struct mirror *m, uint64_t pieces)
-{
-  return min64 (pieces << m->granularity_bits, m->size);
-}
-
-/* The pieces before AT are done. */
-static void
-advance (struct mirror *m, uint64_t by)
-{
-  const uint64_t from = m->at, left = m->left;
-
-  m->at += by;
-  if (m->at == m->size)
-    dirtyset_unmark (m->round, from, by);
-  else if (m->at >> m->granularity_bits > from >> m->granularity_bits)
-    dirtyset_unmark (m->round, from,
-                     round_down (m->at, UINT64_C (1) << m->granularity_bits) - from);
-  m->left = left - min64 (by, left);
-  m->done += by;
-}
-
-/* Goes to the next place that is marked.  Returns how many bytes are, from there on; 0:
- * the round is over. */
-static uint64_t
-next_marked (struct mirror *m)
-{
-  uint64_t len;
-
-  for (; m->at < m->size; m->at += len) {
-    len = m->size - m->at;
-    if (dirtyset_find (m->round, m->at, &len))
-      return len;
-  }
-  return 0;
-}
-
-/* Takes what clients have recorded. */
-static void
-take (struct mirror *m)
-{
-  dirtyset_take (m->live, m->round);
-  m->at = 0;
-  m->left = bytes_of (m, dirtyset_count (m->round));
-}
-
-static int
-check_size (struct mirror *m)
-{
-  DISK_PIN_FOR_BLOCK now = disk_pin (m->disk);
-
-  return now.view->size == m->size ? 0
-    : refuse (EINVAL, target_path (m), "the disk has another size now");
-}
-
-/* Returns 1, 0: there is nothing to do, or -1. */
-static int
-begin_round (struct mirror *m)
-{
-  if (check_size (m) == -1)
-    return -1;
-  take (m);
-  m->in_round = m->left > 0;
-  if (m->in_round)
-    disk_drain (m->disk);
-  return m->in_round;
-}
-
-/* Is so much left that clients should not wait for it? */
-static bool
-is_far (const struct mirror *m)
-{
-  return m->in_round || bytes_of (m, dirtyset_count (m->live)) > CLOSE;
-}
-
-int
-mirror_step (struct mirror *m, uint64_t most, uint64_t *copied)
-{
-  uint64_t len, done = 0;
-  int r;
-
-  *copied = 0;
-  if (!m->in_round) {
-    r = begin_round (m);
-    if (r < 1)
-      return r;
-  }
-  len = next_marked (m);
-  if (len > 0 && copy_some (m, len, most, &done, copied) == -1)
-    return -1;
-  if (len > 0)
-    advance (m, done);
-  m->in_round = next_marked (m) > 0;
-  return is_far (m);
-}
-
-int
-mirror_near (struct mirror *m)
-{
-  return sync_target (m) == -1 ? -1 : is_far (m);
-}
-
-bool
-mirror_target_failed (const struct mirror *m)
-{
-  return m->target_failed;
-}
-
-void
-mirror_progress (struct mirror *m, uint64_t *done, uint64_t *left)
-{
-  *left = min64 (m->left + bytes_of (m, dirtyset_count (m->live)), m->size);
-  *done = m->done;
-}
-
-/* Behind the gate: nobody changes the disk any more. */
-static int
-copy_rest (void *opaque)
-{
-  struct mirror *m = opaque;
-  uint64_t len, done, copied;
-
-  if (check_size (m) == -1)
-    return -1;
-  take (m);
-  m->too_much = m->in_round = m->left > MOST_BEHIND_GATE;
-  if (m->too_much)
-    return -1;
-  while ((len = next_marked (m)) > 0) {
-    if (copy_some (m, len, UINT64_MAX, &done, &copied) == -1)
-      return -1;
-    advance (m, done);
-  }
-  return 0;
-}
-
-/* Clients have written too much since mirror_near: not reported. */
-static int
-refuse_far (void)
-{
-  errno = EAGAIN;
-  return -1;
+  return m->follow;
 }
 
 /* --- the end --- */
@@ -311,21 +88,26 @@ come_to_rest (struct mirror *m)
   struct export *const to = m->to;
 
   if (to == NULL)
-    return sync_target (m);
+    return storage_sync (m->target.raw);
   m->to = NULL;
-  m->target_failed = export_close (to) == -1;
-  return m->target_failed ? -1 : 0;
+  return export_close (to);
+}
+
+static int
+copy_rest (void *opaque)
+{
+  const struct mirror *m = opaque;
+
+  return follow_rest (m->follow);
 }
 
 int
 mirror_finish (struct mirror *m)
 {
-  if (is_far (m))
-    return refuse_far ();
-  m->too_much = false;
-  if (disk_hold (m->disk, copy_rest, m) == 0)
-    return come_to_rest (m);
-  return m->too_much ? refuse_far () : -1;
+  if (follow_begin_end (m->follow) == -1)
+    return -1;
+  return disk_hold (m->disk, copy_rest, m) == 0 ? come_to_rest (m)
+    : follow_why (m->follow);
 }
 
 static int
@@ -364,15 +146,12 @@ mirror_pivot (struct mirror *m)
 {
   if (m->why_no_pivot)
     return refuse (ENOTSUP, target_path (m), m->why_no_pivot);
-  if (is_far (m))
-    return refuse_far ();
-  m->too_much = false;
+  if (follow_begin_end (m->follow) == -1)
+    return -1;
   m->change = (struct disk_change) {
     .opaque = m, .make = make_top, .release = tell_move, .data_file = true,
   };
-  if (disk_change (m->disk, &m->change) == 0)
-    return 0;
-  return m->too_much ? refuse_far () : -1;
+  return disk_change (m->disk, &m->change) == 0 ? 0 : follow_why (m->follow);
 }
 
 void
@@ -382,8 +161,7 @@ mirror_end (struct mirror *m)
 
   if (m == NULL)
     return;
-  if (m->recording)
-    disk_record (m->disk, NULL);
+  follow_free (m->follow);
   if (m->from)
     export_close (m->from);
   if (m->to)
@@ -392,9 +170,6 @@ mirror_end (struct mirror *m)
   image_close (m->top);
   if (m->locked)
     storage_lock (m->target.raw, STORAGE_UNLOCKED);
-  dirtyset_free (m->live);
-  dirtyset_free (m->round);
-  free (m->buf);
   free (m);
 }
 
@@ -517,69 +292,48 @@ choose_pivot (struct mirror *m, enum mirror_sync sync)
     m->why_no_pivot = "the target contains data of its own already";
 }
 
-static unsigned
-choose_granularity (const struct mirror *m, uint64_t wanted)
+static uint64_t
+usual_granularity (const struct mirror *m)
 {
-  unsigned bits;
-
-  if (wanted == 0)
-    wanted = m->target.raw ? USUAL_GRANULARITY
-      : max64 (min64 (m->target.image->header.cluster_size, USUAL_GRANULARITY),
-               LEAST_GRANULARITY);
-  bits = __builtin_ctzll (wanted);
-  while (m->size >> bits > MOST_PIECES)
-    bits++;
-  return bits;
+  return m->target.raw ? USUAL_GRANULARITY
+    : max64 (min64 (m->target.image->header.cluster_size, USUAL_GRANULARITY),
+             LEAST_GRANULARITY);
 }
 
+/* What the top image contains is to be copied. */
 static int
-open_record (struct mirror *m, uint64_t granularity)
-{
-  struct copy copy;
-  uint64_t pieces;
-
-  m->granularity_bits = choose_granularity (m, granularity);
-  pieces = max64 (div_up (m->size, UINT64_C (1) << m->granularity_bits), 1);
-  m->live = dirtyset_new (pieces, m->granularity_bits);
-  m->round = dirtyset_new (pieces, m->granularity_bits);
-  copy = copying (m);
-  m->buf = memory_get (copy_scratch (&copy));
-  if (m->live == NULL || m->round == NULL)
-    report_error ("%s: no memory for the record of changes: %m", target_path (m));
-  m->recording = m->live && m->round && m->buf && disk_record (m->disk, m->live) == 0;
-  return m->recording ? 0 : -1;
-}
-
-/* Marks what the top image contains. */
-static int
-mark_top (struct mirror *m)
+add_top (struct mirror *m)
 {
   struct export *top = export_open (m->disk, "layer:0", false);
-  struct extent x;
-  int r = top ? 0 : -1;
+  struct copy_end e;
+  int r;
 
-  for (uint64_t at = 0; r == 0 && at < m->size; at += x.len) {
-    x.len = 0;
-    r = export_extents (top, m->size - at, at, true, extent_keep, &x);
-    if (r == 0 && x.type != EXTENT_HOLE)
-      dirtyset_record (m->round, at, x.len);
-  }
+  if (top == NULL)
+    return -1;
+  e = copy_export (m->disk, top);
+  r = follow_add (m->follow, &e);
   KEEP_ERRNO_FOR_BLOCK;
-  if (top)
-    export_close (top);
+  export_close (top);
   return r;
 }
 
 static int
-mark_first (struct mirror *m, enum mirror_sync sync)
+begin_copy (struct mirror *m, const struct mirror_options *o)
 {
-  if (sync == MIRROR_FULL)
-    dirtyset_record (m->round, 0, m->size);
-  if (sync == MIRROR_TOP && mark_top (m) == -1)
+  const struct follow_options options = {
+    .disk = m->disk, .path = target_path (m),
+    .granularity = o->granularity ? o->granularity : usual_granularity (m),
+    .copy = {
+      .from = copy_export (m->disk, m->from),
+      .to = m->to ? copy_export (m->to_disk, m->to) : copy_storage (m->target.raw, true),
+    },
+  };
+
+  m->follow = follow_new (&options);
+  if (m->follow == NULL)
     return -1;
-  m->left = bytes_of (m, dirtyset_count (m->round));
-  m->in_round = m->left > 0;
-  return 0;
+  return o->sync == MIRROR_FULL ? follow_add (m->follow, NULL)
+    : o->sync == MIRROR_TOP ? add_top (m) : 0;
 }
 
 static int
@@ -592,7 +346,7 @@ begin (struct mirror *m, const struct mirror_options *o)
   if (check_target (m) == -1 || open_target (m) == -1)
     return -1;
   choose_pivot (m, o->sync);
-  return open_record (m, o->granularity) == -1 ? -1 : mark_first (m, o->sync);
+  return begin_copy (m, o);
 }
 
 int

@@ -4,7 +4,7 @@
  * the copy.  See mirror.c.
  *
  * Functions that return int return 0, or -1 with errno set and the error reported, except
- * where noted.  All are called by one thread at a time, except mirror_progress.
+ * where noted.  All are called by one thread at a time.
  */
 
 #ifndef QCOW2_MIRROR_H
@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "disk/disk.h"
+#include "change/follow.h"
 
 struct mirror;
 
@@ -42,24 +43,13 @@ struct mirror_options {
  * that has another size than the disk, or is one of its files. */
 extern int mirror_begin (struct disk *, const struct mirror_options *, struct mirror **);
 
-/* Copies some of what is left, at most MOST bytes of data (> 0).  *COPIED: how many bytes
- * of data that were (zeros do not count).  Returns 1; 0: so little is left that it could be
- * copied while clients wait (after a pause, there may be more); or -1, after which it can
- * be called again. */
-extern int mirror_step (struct mirror *, uint64_t most, uint64_t *copied);
-/* Before the end, when mirror_step has returned 0: makes what was copied durable, for which
- * clients need not wait then.  Returns 0: so little is left still; 1: clients wrote more
- * meanwhile, and mirror_step has to go on; or -1, as above. */
-extern int mirror_near (struct mirror *);
-/* Did the target fail then, and not the disk? */
-extern bool mirror_target_failed (const struct mirror *);
-/* Bytes of the disk that are done, and that are left to do.  Any thread. */
-extern void mirror_progress (struct mirror *, uint64_t *done, uint64_t *left);
+/* Its copying; it belongs to it. */
+extern struct follow *mirror_follow (const struct mirror *);
 
 /* Why the disk cannot go on with the target; NULL: it can. */
 extern const char *mirror_why_no_pivot (const struct mirror *);
 /* Each of the next two: -1 with EAGAIN, not reported: too much is left, and it can be called
- * again after mirror_near has returned 0. */
+ * again after follow_near has returned 0. */
 /* Copies the rest while clients wait, and lets them go on with the target, which is
  * durable then.  -1: they go on as before. */
 extern int mirror_pivot (struct mirror *);

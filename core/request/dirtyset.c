@@ -115,18 +115,25 @@ dirtyset_count (const struct dirtyset *s)
   return n;
 }
 
-/* Counts the bits from BIT on that have the same value as it.  At most MOST (> 0). */
 static uint64_t
-count_alike (const struct dirtyset *s, uint64_t bit, uint64_t most)
+word_of (const struct dirtyset *s, uint64_t bit)
 {
-  const uint64_t flip = s->words[bit / 64] >> bit % 64 & 1 ? UINT64_MAX : 0;
-  uint64_t n = 64 - bit % 64, differ;
+  return __atomic_load_n (&s->words[bit / 64], __ATOMIC_SEQ_CST);
+}
 
-  differ = (s->words[bit / 64] ^ flip) >> bit % 64;
+/* Counts the bits from BIT on that have the value of its first one, in *MARKED.  At most
+ * MOST (> 0). */
+static uint64_t
+count_alike (const struct dirtyset *s, uint64_t bit, uint64_t most, bool *marked)
+{
+  const uint64_t word = word_of (s, bit) >> bit % 64, flip = word & 1 ? UINT64_MAX : 0;
+  uint64_t n = 64 - bit % 64, differ = word ^ flip >> bit % 64;
+
+  *marked = word & 1;
   if (differ != 0)
     return min64 (most, __builtin_ctzll (differ));
   while (n < most) {
-    differ = s->words[(bit + n) / 64] ^ flip;
+    differ = word_of (s, bit + n) ^ flip;
     if (differ != 0)
       return min64 (most, n + __builtin_ctzll (differ));
     n += 64;
@@ -140,11 +147,12 @@ dirtyset_find (const struct dirtyset *s, uint64_t offset, uint64_t *len)
   const uint64_t piece = UINT64_C (1) << s->granularity_bits;
   const uint64_t first = offset >> s->granularity_bits;
   const uint64_t last = (offset + *len - 1) >> s->granularity_bits;
+  bool marked;
   uint64_t n;
 
   if (first >= s->bits)         /* beyond the last piece */
     return false;
-  n = count_alike (s, first, min64 (last, s->bits - 1) - first + 1);
+  n = count_alike (s, first, min64 (last, s->bits - 1) - first + 1, &marked);
   *len = min64 (*len, n * piece - (offset & (piece - 1)));
-  return s->words[first / 64] >> first % 64 & 1;
+  return marked;
 }

@@ -24,7 +24,8 @@ extern uint64_t dirtyset_bytes (uint64_t bits);
 extern void dirtyset_mark (struct dirtyset *, uint64_t word, uint64_t value);
 
 /* Is the guest byte at OFFSET in a marked piece?  *LEN, in bytes and > 0: on entry, how
- * far to look; on return, for how many bytes from OFFSET on the answer is the same. */
+ * far to look; on return, for how many bytes from OFFSET on the answer is the same.  Others
+ * may record meanwhile. */
 extern bool dirtyset_find (const struct dirtyset *, uint64_t offset,
                            uint64_t *len);
 

@@ -107,7 +107,7 @@ copy (struct trial *t, struct mirror *m)
 
   for (unsigned i = 0; r == 1 || i < 4; i++)
     if (write_and_flush (t, i < 4) == -1 ||
-        (r = mirror_step (m, 64 << 10, &copied)) == -1)
+        (r = follow_step (mirror_follow (m), 64 << 10, &copied)) == -1)
       return -1;
   return 0;
 }

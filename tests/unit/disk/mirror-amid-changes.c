@@ -35,8 +35,8 @@ follow (void *unused)
 
   (void) unused;
   while (!ends) {
-    CHECK (mirror_step (mirror, PIECE, &copied) >= 0);
-    mirror_progress (mirror, &done, &left);
+    CHECK (follow_step (mirror_follow (mirror), PIECE, &copied) >= 0);
+    follow_progress (mirror_follow (mirror), &done, &left);
   }
   return NULL;
 }

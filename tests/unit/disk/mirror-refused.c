@@ -107,11 +107,11 @@ become_larger (void)
 
   CHECK (mirror_begin (disk, &o, &m) == 0);
   refuse (&o, EBUSY, "");       /* (It is locked.) */
-  while (mirror_step (m, MIB, &copied) == 1)
+  while (follow_step (mirror_follow (m), MIB, &copied) == 1)
     ;
   CHECK (edit_disk (disk, &none, &edit, 1) == 0);
   clear_last_error ();
-  CHECK (mirror_step (m, MIB, &copied) == -1 && errno == EINVAL);
+  CHECK (follow_step (mirror_follow (m), MIB, &copied) == -1 && errno == EINVAL);
   CHECK (strstr (last_error (), "another size now"));
   CHECK (mirror_finish (m) == -1 && errno == EINVAL);
   mirror_end (m);

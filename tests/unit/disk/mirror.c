@@ -253,7 +253,7 @@ copy (struct mirror *m)
   uint64_t copied;
 
   while (idle < 3)
-    switch (mirror_step (m, 128 * 1024, &copied)) {
+    switch (follow_step (mirror_follow (m), 128 * 1024, &copied)) {
     case -1:
       return -1;
     case 0:
@@ -271,7 +271,7 @@ run (struct mirror *m, int (*finish) (struct mirror *), struct moments *moments)
   do {
     do
       r = copy (m);
-    while (r == 0 && (r = mirror_near (m)) == 1);
+    while (r == 0 && (r = follow_near (mirror_follow (m))) == 1);
     note_done (moments->from);
     if (r == 0)
       r = finish (m);
@@ -359,9 +359,9 @@ check_much (void)
   o.target.image = open_image ("target.qcow2", &to);
   o.target.backing = BACKING_IGNORE;
   CHECK (e && o.target.image && mirror_begin (disk, &o, &m) == 0);
-  CHECK (copy (m) == 0 && mirror_near (m) == 0);
+  CHECK (copy (m) == 0 && follow_near (mirror_follow (m)) == 0);
   CHECK (export_write (e, shown.data, shown.len, 0, false) == 0);
-  CHECK (mirror_near (m) == 1);
+  CHECK (follow_near (mirror_follow (m)) == 1);
   CHECK (mirror_finish (m) == -1 && errno == EAGAIN);
   CHECK (mirror_pivot (m) == -1 && errno == EAGAIN);
   CHECK (error_count () == errors);
