@@ -4,7 +4,10 @@
  *
  * It starts a job that copies into the base (commit.c).  The base is opened and locked
  * before the command is answered.  Texts of errors are QEMU's, and so is the order of
- * the checks. The top image itself cannot be committed: clients write it.
+ * the checks.
+ *
+ * The top image itself is copied while clients write it, until the job is told to complete:
+ * then they go on with the base (job-complete), or with the top (block-job-cancel).
  *
  * Locks: none of its own; see qmpjobs.h.
  */
@@ -16,11 +19,13 @@
 #include <string.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/report.h"
 #include "format/header.h"
 #include "change/commit.h"
 #include "plugin/qmpcommit.h"
+#include "plugin/qmpfollow.h"
 #include "plugin/qmpjobs.h"
 
 /* Bytes between two looks at orders. */
@@ -96,6 +101,59 @@ static const struct job_kind commit_kind = {
   .type = "commit", .run = run, .finish = finish, .free = free_work,
 };
 
+/* --- the same, of the top image --- */
+
+static int
+begin (struct job *j, const struct work *w)
+{
+  char *why;
+  int r;
+
+  report_watch ();
+  r = commit_begin (w->commit);
+  KEEP_ERRNO_FOR_BLOCK;
+  why = report_first ();
+  if (r == -1)
+    job_explain (j, why);
+  else
+    free (why);
+  return r;
+}
+
+static int
+run_active (struct job *j, void *opaque)
+{
+  const struct work *w = opaque;
+
+  return begin (j, w) == -1 ? -1 : qmpfollow_run (j, commit_follow (w->commit));
+}
+
+static int
+catch_up (struct job *j, void *opaque)
+{
+  const struct work *w = opaque;
+
+  return qmpfollow_catch_up (j, commit_follow (w->commit));
+}
+
+static int
+finish_active (struct job *j, void *opaque)
+{
+  const struct work *w = opaque;
+
+  if (!job_pivots (j))
+    return commit_stay (w->commit);
+  if (commit_pivot (w->commit) == -1)
+    return -1;
+  qmptarget_remove (w->host, 0, w->layers.base);
+  return 0;
+}
+
+static const struct job_kind active_kind = {
+  .type = "commit", .repeats = true, .run = run_active, .prepare = catch_up,
+  .finish = finish_active, .free = free_work,
+};
+
 /* --- the command --- */
 
 static int
@@ -151,11 +209,8 @@ check_top (const struct job_command *c, unsigned top, const char *name)
 {
   const char *why = disk_why_fixed (c->target.disk);
 
-  if (top == 0)
-    return qmp_refuse (c->e, name
-                       ? "'backing-file' specified, but 'top' is the active layer"
-                       : "The active layer cannot be committed while it is served: take "
-                       "an external snapshot first, and commit the layer below it");
+  if (top == 0 && name)
+    return qmp_refuse (c->e, "'backing-file' specified, but 'top' is the active layer");
   if (why)
     return qmp_refuse (c->e, "Node '%s' is read-only: %s", c->device, why);
   if (name && name[0] == '\0')
@@ -205,11 +260,13 @@ start (struct job_command *c)
       choose_base (c, layers.top, &layers.base) == -1 ||
       check_top (c, layers.top, layers.name) == -1)
     return -1;
+  layers.follows = layers.top == 0;
   w = new_work (c, &layers);
   if (w == NULL)
     return -1;
-  c->settings.total = commit_size (w->commit);
-  if (jobs_start (c, &commit_kind, w) == 0)
+  if (!layers.follows)
+    c->settings.total = commit_size (w->commit);
+  if (jobs_start (c, layers.follows ? &active_kind : &commit_kind, w) == 0)
     return 0;
   free_work (w);
   return -1;

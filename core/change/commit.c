@@ -38,6 +38,22 @@
  * Nobody else uses these files: the image on top is locked as by a writer when this
  * begins, unless it is served, and so is the base until it is at rest.
  *
+ * The image on top while clients write it (`follows').  What it contains is copied until
+ * little is left (follow.c), and hides the base all the time: what it contains once, it
+ * contains for ever.  (A trim leaves zeros.  Version 2 has no entries for zeros, and is
+ * refused.)  So the disk shows the same at each moment, and after a power cut, except that
+ * the base may show writes that were not flushed.  At the end:
+ *
+ *   close the gate                 for all that follows
+ *   rest                           what clients have written meanwhile
+ *   flush, disk_change, rest       as above; a client that keeps an older generation is in
+ *                                  the way.  The base is clean, and by itself the disk
+ *   disk_change                    the next generation has the base as its top
+ *   open the gate                  from then on, what clients flush is in the base alone
+ *
+ * No file says then which one is the disk: whoever asked for it learns that it is done, and
+ * a line in the server's log says so before the gate opens.
+ *
  * Internal snapshots show the base where they have no data of their own, and would show
  * something else afterwards (QEMU lets that happen).  So layers that are
  * copied must have none.
@@ -50,6 +66,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
@@ -65,6 +82,13 @@
 
 /* Bytes of decompressed clusters that are cached. */
 #define CLUSTER_CACHE (UINT64_C (4) << 20)
+
+/* Bytes of the pieces in which changes are recorded; powers of two. */
+#define MOST_GRANULARITY 65536
+#define LEAST_GRANULARITY 4096
+
+/* How long clients may take to leave a generation that has ended. */
+#define LEAVE_MS 50
 
 /* What is written.  It may outlive the commit. */
 struct base {
@@ -83,7 +107,10 @@ struct commit {
   const struct disk_options *options;
   struct commit_layers what;
   struct layers *stack;         /* the layers of the disk, as they were */
-  struct view from;             /* those that are copied, alone */
+  struct view from;             /* those that are copied, alone (FOLLOWS: below the image
+                                   on top) */
+  struct export *shown;         /* FOLLOWS: the disk; or NULL */
+  struct follow *follow;        /* FOLLOWS: its copying; NULL: not begun */
   struct base *base;            /* NULL: it is closed, or goes its own way */
   struct image *locked;         /* NULL, or the base, which is closed and still locked */
   struct image *above;          /* the layer whose header changes, locked as by a writer;
@@ -106,6 +133,13 @@ refuse (const struct commit *c, const char *why)
                 storage_path (layers_file (c->stack, c->what.top)), why);
   errno = EPERM;
   return -1;
+}
+
+/* Does the image on top keep what it contains? */
+static bool
+keeps (const struct commit *c)
+{
+  return c->what.keep || c->what.follows;
 }
 
 /* --- the base --- */
@@ -171,7 +205,7 @@ check_named (const struct commit *c)
 
   if (c->what.top > 0)
     return 0;
-  if (!named && !c->what.keep)
+  if (!named && !keeps (c))
     return refuse (c, h->backing_file == NULL ? "it has no backing file"
                    : remedy (REMEDY_NAME_BACKING));
   if (!named || h->backing_format == NULL || strcmp (h->backing_format, format) == 0)
@@ -272,7 +306,7 @@ make (void *opaque, struct image *image)
   if (plan_chain (c, leaves ? c->what.top : c->what.base, NULL) == -1)
     return -1;
   return leaves ? change_link (c, image)
-    : c->copied && !c->what.keep ? snapedit_empty (image, c->options->discard, &c->emptied)
+    : c->copied && !keeps (c) ? snapedit_empty (image, c->options->discard, &c->emptied)
     : 0;
 }
 
@@ -314,6 +348,7 @@ change (struct commit *c, struct image *fresh)
 
   c->change = (struct disk_change) {
     .opaque = c, .make = make, .release = release, .data_file = true,
+    .unchanged = !c->copied,
   };
   c->fresh = fresh;
   if (fresh || layers_image (c->stack, c->what.base) == NULL)
@@ -336,6 +371,18 @@ read_base (const struct base *b)
   return image_again (disk_inside (b->disk).view->image);
 }
 
+/* Does no generation have the base as it was before?  Clients that come just then have the
+ * one before for a moment. */
+static bool
+is_left (const struct commit *c)
+{
+  const struct timespec moment = { .tv_nsec = 1000000 };
+
+  for (unsigned i = 0; i < LEAVE_MS && layers_is_shared (c->stack, c->what.base); i++)
+    nanosleep (&moment, NULL);
+  return !layers_is_shared (c->stack, c->what.base);
+}
+
 /* The disk goes on with the base as the file says now.  1: and nobody sees it any more
  * as it was before; then it is closed, if it ENDS.  0: an export does; at last its
  * client closes it. */
@@ -348,7 +395,7 @@ renew (struct commit *c, struct image *fresh, struct base *ends)
 
   if (change (c, fresh) == -1 || (stack = take_stack (c)) == NULL)
     return -1;
-  last = !layers_is_shared (c->stack, c->what.base);
+  last = is_left (c);
   if (ends)
     c->base = NULL;
   if (ends && last) {
@@ -562,12 +609,18 @@ copied_size (const struct commit *c)
 static int
 open_from (struct commit *c)
 {
+  const unsigned first = c->what.top + c->what.follows;
+
+  if (c->what.follows && (c->shown = export_open (c->disk, "", false)) == NULL)
+    return -1;
   c->from = (struct view) {
-    .size = copied_size (c), .image = layers_image (c->stack, c->what.top),
+    .size = copied_size (c), .image = layers_image (c->stack, first),
     .layers = c->stack, .single = true,
   };
+  if (first == c->what.base)
+    return 0;
   c->from.lower =
-    layers_view_new_part (c->stack, c->what.top, c->what.base, disk_inside (c->disk).map,
+    layers_view_new_part (c->stack, first, c->what.base, disk_inside (c->disk).map,
                           c->from.size, c->options->l2_slice);
   c->from.cluster_cache = cluster_cache_new (CLUSTER_CACHE);
   return c->from.lower && c->from.cluster_cache ? 0 : -1;
@@ -600,6 +653,194 @@ commit_range (struct commit *c, uint64_t start, uint64_t end, uint64_t *copied, 
     : copy_range (&copy, c->buf, &start, end, UINT64_MAX, copied, reads ? reads : &ignored);
 }
 
+static void
+close_from (struct commit *c)
+{
+  layers_view_free (c->from.lower);
+  cluster_cache_free (c->from.cluster_cache);
+  c->from.lower = NULL;
+  c->from.cluster_cache = NULL;
+}
+
+/* Brings it to rest, if nobody sees it as it was.  0: somebody does; -1: reported. */
+static int
+settle_base (struct commit *c)
+{
+  struct base *b = c->base;
+
+  close_from (c);
+  if (sync_below (c, b) == -1)
+    return -1;
+  if (b->disk == NULL)
+    return 1;
+  return renew (c, read_base (c->base), b);
+}
+
+/* --- with clients that write the image on top --- */
+
+/* What does the image on top contain?  (A client of its export would hold the present
+ * generation.) */
+static int
+extent_on_top (const struct commit *c, uint64_t at, struct extent *x,
+               struct storage_holes *known)
+{
+  DISK_PIN_FOR_BLOCK now = disk_pin (c->disk);
+  struct view alone = *now.view;
+  const struct copy_end top = copy_view (&alone);
+
+  alone.single = true;
+  alone.lower = alone.alone;    /* (Not used while it is writable.) */
+  return top.ops->extent (&top, at, x, known);
+}
+
+/* What do the layers above the base contain? */
+static int
+extent_above (const struct copy_end *e, uint64_t at, struct extent *x,
+              struct storage_holes *known)
+{
+  const struct commit *c = e->opaque;
+  const struct copy_end below = copy_view (&c->from);
+  const int r = extent_on_top (c, at, x, known);
+
+  return r == 0 && x->type == EXTENT_HOLE && c->from.lower
+    ? below.ops->extent (&below, at, x, known) : r;
+}
+
+static int
+read_shown (const struct copy_end *e, void *buf, uint64_t count, uint64_t at)
+{
+  const struct commit *c = e->opaque;
+
+  return export_read (c->shown, buf, count, at);
+}
+
+static struct copy_end
+end_above (const struct commit *c)
+{
+  static const struct copy_ops ops = { .extent = extent_above, .read = read_shown };
+
+  return (struct copy_end) {
+    .ops = &ops, .opaque = c, .size = c->from.size, .far = layers_are_far (c->stack),
+  };
+}
+
+int
+commit_begin (struct commit *c)
+{
+  const struct header *h = layers_header (c->stack, c->what.base);
+  const struct follow_options options = {
+    .disk = c->disk, .path = storage_path (layers_file (c->stack, c->what.base)),
+    .granularity = max64 (min64 (h->cluster_size, MOST_GRANULARITY), LEAST_GRANULARITY),
+    .copy = { .from = end_above (c), .to = base_end (c, c->base), .contained = true },
+  };
+
+  c->follow = follow_new (&options);
+  return c->follow == NULL ? -1 : follow_add (c->follow, &options.copy.from);
+}
+
+struct follow *
+commit_follow (const struct commit *c)
+{
+  return c->follow;
+}
+
+static void
+end_follow (struct commit *c)
+{
+  follow_free (c->follow);
+  c->follow = NULL;
+  if (c->shown)
+    export_close (c->shown);
+  c->shown = NULL;
+}
+
+static int
+copy_rest (void *opaque)
+{
+  const struct commit *c = opaque;
+
+  return follow_rest (c->follow);
+}
+
+int
+commit_stay (struct commit *c)
+{
+  if (follow_begin_end (c->follow) == -1)
+    return -1;
+  if (disk_hold (c->disk, copy_rest, c) == -1)
+    return follow_why (c->follow);
+  c->changed = settle_base (c) != -1;
+  return c->changed ? 0 : -1;
+}
+
+/* Clients that write still wait. */
+static void
+tell_move (void *opaque, struct alloc *alloc)
+{
+  const struct commit *c = opaque;
+
+  (void) alloc;
+  report_notice ("%s: the disk has moved here from %s",
+                 storage_path (layers_file (c->stack, c->what.base)),
+                 storage_path (layers_file (c->stack, 0)));
+}
+
+/* The base is at rest. */
+static int
+go_down (struct commit *c)
+{
+  struct image *top = image_again (layers_image (c->stack, c->what.base));
+  struct layers *over = layers_new ();
+  int r = -1;
+
+  c->change = (struct disk_change) {
+    .opaque = c, .release = tell_move, .data_file = true, .top = top, .over = over,
+  };
+  if (top && over &&
+      layers_share (over, c->stack, c->what.base, layers_count (c->stack)) == 0)
+    r = disk_change (c->disk, &c->change);
+  KEEP_ERRNO_FOR_BLOCK;
+  layers_free (over);
+  image_close (top);
+  return r;
+}
+
+/* Behind the gate. */
+static int
+pivot (struct commit *c)
+{
+  int r;
+
+  if (follow_rest (c->follow) == -1)
+    return follow_why (c->follow);
+  r = settle_base (c);
+  if (r == -1)
+    return -1;
+  c->changed = true;
+  if (r == 0)
+    return refuse (c, "a client has used a layer of the disk since before its base was "
+                   "written");
+  if (go_down (c) == -1)
+    return -1;
+  image_close (c->locked);      /* it stays locked, for the disk */
+  c->locked = NULL;
+  return 0;
+}
+
+int
+commit_pivot (struct commit *c)
+{
+  int r;
+
+  if (follow_begin_end (c->follow) == -1)
+    return -1;
+  disk_close_gate (c->disk);
+  r = pivot (c);
+  KEEP_ERRNO_FOR_BLOCK;
+  disk_open_gate (c->disk);
+  return r;
+}
+
 /* --- the whole change --- */
 
 /* The header of the layer above those that leave will be written. */
@@ -629,15 +870,44 @@ open_above (struct commit *c)
   return 0;
 }
 
+/* Why the disk cannot go on with the base, or could show something else meanwhile. */
+static const char *
+why_no_pivot (const struct commit *c)
+{
+  const struct image *const top = layers_image (c->stack, 0);
+  const struct image *const base = layers_image (c->stack, c->what.base);
+
+  if (c->options->in_dir.name)
+    return "the disk is one of a directory";
+  if (base == NULL)
+    return "its base is not a qcow2 image";
+  if (base->data)
+    return "its base has an external data file";
+  if (base->cipher == NULL && top->cipher)
+    return "it is encrypted, and its base is not";
+  if (top->header.version < 3)
+    return "it is of version 2, and clients that trim it would see its base";
+  if (c->options->compress &&
+      base->header.compression_type != top->header.compression_type)
+    return "its base has another compression type";
+  if (c->options->watermark > 0 && storage_is_regular (base->file))
+    return "a watermark is set, and its base is in a file";
+  return NULL;
+}
+
 static int
 check (const struct commit *c)
 {
+  const char *why = c->what.follows ? why_no_pivot (c) : NULL;
+
+  if (why)
+    return refuse (c, why);
   if (layers_size (c->stack, c->what.top) % 512 != 0)
     return refuse (c, "its size is not a multiple of 512");
   for (unsigned i = c->what.top; i < c->what.base; i++)
     if (layers_header (c->stack, i)->nb_snapshots > 0)
       return refuse (c, "it has internal snapshots, which may show its backing file");
-  return c->what.top == 0 && !c->what.keep && layers_data_is_raw (c->stack, 0)
+  return c->what.top == 0 && !keeps (c) && layers_data_is_raw (c->stack, 0)
     ? refuse (c, "it has a raw external data file, which contains all of the disk") : 0;
 }
 
@@ -671,29 +941,6 @@ commit_new (struct disk *disk, const struct commit_layers *what)
   return NULL;
 }
 
-static void
-close_from (struct commit *c)
-{
-  layers_view_free (c->from.lower);
-  cluster_cache_free (c->from.cluster_cache);
-  c->from.lower = NULL;
-  c->from.cluster_cache = NULL;
-}
-
-/* Brings it to rest, if nobody sees it as it was. */
-static int
-settle_base (struct commit *c)
-{
-  struct base *b = c->base;
-
-  close_from (c);
-  if (sync_below (c, b) == -1)
-    return -1;
-  if (b->disk == NULL)
-    return 0;
-  return renew (c, read_base (c->base), b) == -1 ? -1 : 0;
-}
-
 int
 commit_finish (struct commit *c)
 {
@@ -725,6 +972,7 @@ commit_free (struct commit *c)
 
   if (c == NULL)
     return;
+  end_follow (c);
   if (c->base && !c->changed)
     give_up (c);
   close_from (c);

@@ -11,17 +11,21 @@
 
 #include "disk/disk.h"
 #include "copy/chunks.h"
+#include "change/follow.h"
 
 /* Layers TOP to BASE - 1 are written into layer BASE.
  *
  * TOP 0, the image itself; no client may write.  Both then show the same (if the base is
  * larger, in the part that the image has).  The image becomes empty, unless KEEP.
  *
+ * TOP 0, FOLLOWS, with clients or without: the disk goes on with the base, if that is wanted
+ * in the end (commit_pivot).  The image stays as it is.
+ *
  * TOP > 0, with clients or without: afterwards these layers are no longer part of the
  * disk, and the image above them names the base as NAME (NULL: by its path). */
 struct commit_layers {
   unsigned top, base;
-  bool keep;
+  bool keep, follows;
   const char *name;
   uint64_t rate;                /* commit_disk: at most so many bytes in a second; 0: any */
 };
@@ -47,6 +51,19 @@ extern int commit_range (struct commit *, uint64_t start, uint64_t end, uint64_t
                          bool *reads);
 /* Everything was copied: makes that durable, and changes the disk.  -1: reported. */
 extern int commit_finish (struct commit *);
+
+/* With FOLLOWS, in place of commit_range: begins to copy.  -1: reported. */
+extern int commit_begin (struct commit *);
+/* The copying, which belongs to the commit; after commit_begin. */
+extern struct follow *commit_follow (const struct commit *);
+/* Each of the next two: -1 with EAGAIN, not reported: too much is left, and it can be called
+ * again after follow_near has returned 0.  Otherwise, the commit has ended. */
+/* Copies the rest while clients wait, and lets them go on with the base, which is durable
+ * and at rest before.  -1: they go on as before. */
+extern int commit_pivot (struct commit *);
+/* Copies the rest while clients wait: the base is the disk of one instant, durably. */
+extern int commit_stay (struct commit *);
+
 /* Brings the base to rest, as soon as no client can see what it was before.  Accepts
  * NULL. */
 extern void commit_free (struct commit *);

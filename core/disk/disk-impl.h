@@ -86,9 +86,10 @@ struct disk {
   struct grace *flushes;        /* what runs a whole checkpoint */
   _Atomic (const struct view *) current;        /* of the present generation */
   atomic_bool closed;           /* the gate; changes under lock */
+  unsigned closers;             /* who wants that; under lock */
   _Atomic (struct dirtyset *) record;   /* what requests change; NULL: nobody asks.
                                            Changes under steps */
-  pthread_cond_t opened;
+  pthread_cond_t opened;        /* it is open, or `now' is another one */
   struct spacewait spacewait;   /* has its own lock */
 
   /* Taken for a whole step, and so during I/O: see steps.c. */

@@ -153,6 +153,8 @@ struct disk_change {
    * what is free, before they go on (alloc_hold_freed).  NULL: nothing. */
   void (*release) (void *opaque, struct alloc *alloc);
   bool data_file;               /* it is possible with an external data file */
+  bool unchanged;               /* MAKE changes no file (as with TOP): without a next
+                                   generation, that is -1, and all is as before */
   struct image *top;            /* NULL, or: from then on this loaded image is the top one,
                                    over the present one.  MAKE locks it as a writer */
   const struct layers *over;    /* from then on the image lies over the layers below the
@@ -169,6 +171,10 @@ extern int disk_change (struct disk *, const struct disk_change *);
 extern int disk_record (struct disk *, struct dirtyset *);
 /* Waits until all requests that change the disk have ended that began before this call. */
 extern void disk_drain (struct disk *);
+/* No client changes the disk from now on, until the gate is open again: for several changes
+ * (disk_change) in a row, and what lies between them. */
+extern void disk_close_gate (struct disk *);
+extern void disk_open_gate (struct disk *);
 /* Calls FN, which may read the disk, while no client changes it.  Returns its result. */
 extern int disk_hold (struct disk *, int (*fn) (void *opaque), void *opaque);
 /* May the disk still be changed?  -1: the cause was reported. */

@@ -31,7 +31,7 @@ hold (struct export *e)
   LOCK_FOR_BLOCK (&d->lock);
 
   /* A change in progress may be about to remove what the export shows. */
-  while (d->closed)
+  while (d->closed && d->now == e->generation)
     pthread_cond_wait (&d->opened, &d->lock);
   if (d->now != e->generation)
     return false;

@@ -76,6 +76,7 @@ close_gate (struct disk *d)
   {
     LOCK_FOR_BLOCK (&d->lock);
 
+    d->closers++;
     atomic_store (&d->closed, true);
   }
   drain (d->changes);
@@ -87,6 +88,8 @@ open_gate (struct disk *d)
 {
   LOCK_FOR_BLOCK (&d->lock);
 
+  if (--d->closers > 0)
+    return;
   atomic_store (&d->closed, false);
   pthread_cond_broadcast (&d->opened);
   trace (d, "the gate is open");
@@ -120,6 +123,18 @@ disk_record (struct disk *d, struct dirtyset *set)
   atomic_store (&d->record, set);
   drain (d->changes);
   return 0;
+}
+
+void
+disk_close_gate (struct disk *d)
+{
+  close_gate (d);
+}
+
+void
+disk_open_gate (struct disk *d)
+{
+  open_gate (d);
 }
 
 int
@@ -437,6 +452,7 @@ publish (struct disk *d, struct generation *next)
     d->now = next;
     d->why_fixed = next->why_fixed;
     atomic_store (&d->current, next->is_live ? &next->live : &next->frozen);
+    pthread_cond_broadcast (&d->opened);
   }
   d->told_readonly = d->no_space_to_recover = false;
   trace (d, "the next generation is published");
@@ -500,16 +516,15 @@ keep_generation (struct disk *d)
     checkpoint_start_timer (d->now->w.checkpoint);
 }
 
-/* After the switch: what is changed is durable, whatever happens to the disk now.  Only a
- * new image on top (C->top) has changed no file: without a next generation, the disk goes
- * on as before.  -1: it does.  *REPLACED: the generation before, unless it stays. */
+/* After the switch: what is changed is durable, whatever happens to the disk now.  If no
+ * file has changed, the disk goes on as before without a next generation.  -1: it does.  *REPLACED: the generation before, unless it stays. */
 static int
 go_on (struct disk *d, const struct disk_change *c, struct generation **replaced)
 {
   struct generation *const old = d->now, *const next = read_surely (d, c);
 
-  if (next == NULL && c->top) {
-    d->why_fixed = NULL;        /* (That was about the new image.) */
+  if (next == NULL && (c->top || c->unchanged)) {
+    d->why_fixed = NULL;        /* (That was about the next one.) */
     d->told_readonly = d->no_space_to_recover = false;
     keep_generation (d);
     return -1;

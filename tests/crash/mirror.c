@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of a disk that moves to another image (mirror), if the power is cut, at
- * any moment, or if any operation on one of the two files, or an allocation, fails?
+ * What is left of a disk that moves to another image (mirror), or to its own backing file
+ * (a commit that follows), if the power is cut, at any moment, or if any operation on one
+ * of the two files, or an allocation, fails?
  *
  * A client writes, zeroes and flushes while the disk is copied, in small steps, and goes
  * on after it has moved.  Until the move is answered, the old image is the disk: it shows
  * what was flushed, and of what was not, each sector is old or new.  Afterwards the new
- * image is the disk, and the old one shows the instant of the move, without leaks.
- * Neither image ever has faults.  If the move fails, the client goes on with the old
+ * image is the disk, and the old one shows the instant of the move, without leaks (unless
+ * it lies over the new one).  Neither image ever has faults.  If the move fails, the client goes on with the old
  * image.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many disks (default: as many as are
@@ -23,6 +24,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "change/commit.h"
 #include "change/mirror.h"
 #include "disk/export.h"
 #include "lib/allocations.h"
@@ -44,7 +46,8 @@
 struct trial {
   struct power_cut_trial power;
   struct image_spec old, new;
-  struct blob below;
+  bool down;                    /* the new image is the old one's backing file */
+  struct blob below;            /* otherwise: what the old one lies over */
   struct disk_options options;
   uint64_t seed;                /* of the client: the same each time */
 
@@ -59,7 +62,7 @@ struct trial {
   unsigned char instant[MOST];  /* when it moved */
 };
 
-static unsigned nr_moved, nr_stayed, nr_cut_before, nr_cut_after;
+static unsigned nr_moved, nr_stayed, nr_cut_before, nr_cut_after, nr_down;
 
 /* --- the client --- */
 
@@ -100,16 +103,23 @@ write_and_flush (struct trial *t, unsigned n)
 /* --- the move --- */
 
 static int
-copy (struct trial *t, struct mirror *m)
+copy (struct trial *t, struct follow *f)
 {
   uint64_t copied;
   int r = 1;
 
   for (unsigned i = 0; r == 1 || i < 4; i++)
     if (write_and_flush (t, i < 4) == -1 ||
-        (r = follow_step (mirror_follow (m), 64 << 10, &copied)) == -1)
+        (r = follow_step (f, 64 << 10, &copied)) == -1)
       return -1;
   return 0;
+}
+
+static void
+note_move (struct trial *t)
+{
+  memcpy (t->instant, t->now, t->old.size);
+  t->moved = true;
 }
 
 static int
@@ -123,32 +133,56 @@ move_to (struct trial *t, struct image *image)
 
   if (mirror_begin (t->disk, &o, &m) == -1)
     return -1;
-  r = copy (t, m);
+  r = copy (t, mirror_follow (m));
   if (r == 0)
     r = mirror_pivot (m);
-  if (r == 0) {
-    memcpy (t->instant, t->now, t->old.size);
-    t->moved = true;
-  }
+  if (r == 0)
+    note_move (t);
   KEEP_ERRNO_FOR_BLOCK;
   mirror_end (m);
   return r;
 }
 
 static int
-move_disk (struct trial *t)
+move_down (struct trial *t)
+{
+  static const struct commit_layers layers = { .base = 1, .follows = true };
+  struct commit *c = commit_new (t->disk, &layers);
+  int r = c ? commit_begin (c) : -1;
+
+  if (r == 0)
+    r = copy (t, commit_follow (c));
+  if (r == 0)
+    r = commit_pivot (c);
+  if (r == 0)
+    note_move (t);
+  KEEP_ERRNO_FOR_BLOCK;
+  commit_free (c);
+  return r;
+}
+
+static int
+move_aside (struct trial *t)
 {
   struct disk_options o = t->options;
   struct image *image;
-  int r = -1, err;
+  int r = -1;
 
   o.path = t->power.data_path;
   o.backing = BACKING_IGNORE;
   image = disk_open_image (&o);
   if (image && image_load (image) == 0 && image_read_snapshots (image) == 0)
     r = move_to (t, image);
-  err = errno;
+  KEEP_ERRNO_FOR_BLOCK;
   image_close (image);
+  return r;
+}
+
+static int
+move_disk (struct trial *t)
+{
+  const int r = t->down ? move_down (t) : move_aside (t), err = errno;
+
   /* Whether it has moved or not, the client goes on. */
   if (!t->failed && write_and_flush (t, 3) == -1)
     return -1;
@@ -176,17 +210,40 @@ use_disk (struct trial *t)
   return r;
 }
 
+/* What the image shows, over BELOW or by itself. */
+static struct blob
+show (const struct blob *file, const struct blob *below)
+{
+  struct blob b = { .len = blob_get (file, 24, 8) };
+
+  b.data = malloc (b.len);
+  CHECK (b.data && checker_read (file, below, b.data, b.len) == 0);
+  return b;
+}
+
+static void
+load (struct trial *t)
+{
+  struct blob old, new, below = { .data = NULL };
+
+  blob_load (OLD, &old);
+  blob_load (NEW, &new);
+  if (t->down)
+    below = show (&new, NULL);
+  CHECK (checker_read (&old, t->down ? &below : &t->below, t->now, t->old.size) == 0);
+  blob_free (&old);
+  blob_free (&new);
+  blob_free (&below);
+}
+
 static int
 run (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
   const bool spared = shortage_spare (true);
-  struct blob found;
   int r, err;
 
-  blob_load (OLD, &found);
-  CHECK (checker_read (&found, &t->below, t->now, t->old.size) == 0);
-  blob_free (&found);
+  load (t);
   shortage_spare (spared);
   memcpy (t->flushed, t->now, t->old.size);
   t->moved = t->failed = false;
@@ -213,30 +270,40 @@ static void
 check_sectors (const struct trial *t, const struct blob *file, const struct blob *below,
                const unsigned char *a, const unsigned char *b, const char *when)
 {
-  static unsigned char shown[MOST];
+  struct blob shown = show (file, below);
 
-  if (checker_read (file, below, shown, t->old.size) == -1)
-    survivor_fail (file, "%s: it cannot be read", when);
+  if (shown.len < t->old.size)
+    survivor_fail (file, "%s: it is too short", when);
   for (uint64_t at = 0; at < t->old.size; at += 512)
-    if (memcmp (shown + at, a + at, 512) != 0 && memcmp (shown + at, b + at, 512) != 0)
+    if (memcmp (shown.data + at, a + at, 512) != 0 &&
+        memcmp (shown.data + at, b + at, 512) != 0)
       survivor_fail (file, "%s: the sector at %" PRIu64 " of the %s image is neither what "
                      "was flushed nor what was written", when, at,
                      below ? "old" : "new");
+  blob_free (&shown);
 }
 
 static void
 judge (void *opaque, const struct remains *left)
 {
   const struct trial *t = opaque;
+  struct blob below;
 
   survivor_check (left->file, !t->moved || left->shortage, left->when);
   survivor_check (left->data, true, left->when);
   if (t->moved) {
-    check_sectors (t, left->file, &t->below, t->instant, t->instant, left->when);
+    if (!t->down)
+      check_sectors (t, left->file, &t->below, t->instant, t->instant, left->when);
     check_sectors (t, left->data, NULL, t->flushed, t->now, left->when);
+  }
+  else if (t->down) {
+    below = show (left->data, NULL);
+    check_sectors (t, left->file, &below, t->flushed, t->now, left->when);
+    blob_free (&below);
   }
   else
     check_sectors (t, left->file, &t->below, t->flushed, t->now, left->when);
+  nr_down += t->down && t->moved;
   nr_cut_before += !t->moved;
   nr_cut_after += t->moved;
 }
@@ -284,14 +351,20 @@ trial (struct rng *rng)
   CHECK (t);
   t->old = choose_image (rng, size);
   t->new = choose_image (rng, size);
-  image_over_raw (&t->old, rng, size, 6, &t->below);
+  t->down = t->old.version == 3 && rng_below (rng, 2);
+  if (t->down) {
+    t->new.size = size + 512 * rng_below (rng, 200) - 512 * 100;
+    t->old.backing = NEW;
+  }
+  else
+    image_over_raw (&t->old, rng, size, 6, &t->below);
+  image_create (NEW, &t->new);
+  if (t->down || rng_below (rng, 2))
+    image_fill (NEW, &t->new, rng, 4);
   image_create (OLD, &t->old);
   image_fill (OLD, &t->old, rng, 6);
-  image_create (NEW, &t->new);
-  if (rng_below (rng, 2))
-    image_fill (NEW, &t->new, rng, 4);
   image_print (&t->old);
-  printf (" -> ");
+  printf (t->down ? " over " : " -> ");
   image_print (&t->new);
   printf ("\n");
   t->seed = rng_next (rng);
@@ -316,9 +389,9 @@ main (void)
 {
   const unsigned n = trials_run ("mirror", 5, 1, trial);
 
-  printf ("%u disks, moved %u times, stayed %u times; %u power cuts before, %u after; "
-          "%u faults\n", n, nr_moved, nr_stayed, nr_cut_before, nr_cut_after,
-          power_cuts.faults);
+  printf ("%u disks, moved %u times, stayed %u times; %u power cuts before, %u after "
+          "(%u in the backing file); %u faults\n", n, nr_moved, nr_stayed, nr_cut_before,
+          nr_cut_after, nr_down, power_cuts.faults);
   CHECK (nr_moved > 0 && nr_stayed > 0 && nr_cut_before > 0 && nr_cut_after > 0);
   return 0;
 }

@@ -77,7 +77,6 @@ both(device="disk", top_node="node1", job_id="-x")
 both(device="disk", top_node="node1", job_id="j", nonsense=1)
 both(device="disk", top_node="node1", job_id="j", speed="fast")
 both(device="node1", top_node="node2", job_id="j")
-servers.ours.refuses("The active layer cannot be committed", "block-commit", device="disk")
 
 both(device="disk", top="DIR/b2.qcow2", base_node="node2", job_id="j", auto_dismiss=False,
      auto_finalize=False)

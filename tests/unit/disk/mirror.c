@@ -29,6 +29,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "change/commit.h"
 #include "change/mirror.h"
 #include "change/overlay.h"
 #include "disk/export.h"
@@ -247,13 +248,13 @@ open_raw (const char *name)
 
 /* Copies until it is ready; then follows for a moment. */
 static int
-copy (struct mirror *m)
+copy (struct follow *f)
 {
   unsigned idle = 0;
   uint64_t copied;
 
   while (idle < 3)
-    switch (follow_step (mirror_follow (m), 128 * 1024, &copied)) {
+    switch (follow_step (f, 128 * 1024, &copied)) {
     case -1:
       return -1;
     case 0:
@@ -264,21 +265,51 @@ copy (struct mirror *m)
 }
 
 static int
-run (struct mirror *m, int (*finish) (struct mirror *), struct moments *moments)
+run_to_end (struct follow *f, int (*finish) (void *), void *opaque, struct moments *moments)
 {
   int r;
 
   do {
     do
-      r = copy (m);
-    while (r == 0 && (r = follow_near (mirror_follow (m))) == 1);
+      r = copy (f);
+    while (r == 0 && (r = follow_near (f)) == 1);
     note_done (moments->from);
     if (r == 0)
-      r = finish (m);
+      r = finish (opaque);
     note_done (moments->to);
   }
   while (r == -1 && errno == EAGAIN);
   return r;
+}
+
+static int
+pivot (void *opaque)
+{
+  return mirror_pivot (opaque);
+}
+
+static int
+finish_copy (void *opaque)
+{
+  return mirror_finish (opaque);
+}
+
+static int
+pivot_down (void *opaque)
+{
+  return commit_pivot (opaque);
+}
+
+static int
+stay (void *opaque)
+{
+  return commit_stay (opaque);
+}
+
+static int
+run (struct mirror *m, int (*finish) (void *), struct moments *moments)
+{
+  return run_to_end (mirror_follow (m), finish, m, moments);
 }
 
 /* The disk moves to the image NAME.  -1: it stays. */
@@ -296,7 +327,7 @@ move (const char *name, enum mirror_sync sync, struct moments *moments)
   o.target.backing = sync == MIRROR_TOP ? BACKING_FOLLOW : BACKING_IGNORE;
   r = mirror_begin (disk, &o, &m);
   if (r == 0) {
-    r = run (m, mirror_pivot, moments);
+    r = run (m, pivot, moments);
     KEEP_ERRNO_FOR_BLOCK;
     mirror_end (m);
   }
@@ -318,7 +349,7 @@ copy_to_raw (const char *name, struct moments *moments)
   r = mirror_begin (disk, &o, &m);
   if (r == 0) {
     CHECK (mirror_why_no_pivot (m));
-    r = run (m, mirror_finish, moments);
+    r = run (m, finish_copy, moments);
     KEEP_ERRNO_FOR_BLOCK;
     mirror_end (m);
   }
@@ -359,13 +390,13 @@ check_much (void)
   o.target.image = open_image ("target.qcow2", &to);
   o.target.backing = BACKING_IGNORE;
   CHECK (e && o.target.image && mirror_begin (disk, &o, &m) == 0);
-  CHECK (copy (m) == 0 && follow_near (mirror_follow (m)) == 0);
+  CHECK (copy (mirror_follow (m)) == 0 && follow_near (mirror_follow (m)) == 0);
   CHECK (export_write (e, shown.data, shown.len, 0, false) == 0);
   CHECK (follow_near (mirror_follow (m)) == 1);
   CHECK (mirror_finish (m) == -1 && errno == EAGAIN);
   CHECK (mirror_pivot (m) == -1 && errno == EAGAIN);
   CHECK (error_count () == errors);
-  CHECK (run (m, mirror_pivot, &moments) == 0);
+  CHECK (run (m, pivot, &moments) == 0);
   mirror_end (m);
   image_close (o.target.image);
   CHECK (export_close (e) == 0 && disk_close (disk) == 0);
@@ -440,6 +471,33 @@ move_on (unsigned i, char last[24])
   unlink (top);
   CHECK (image_check (whole) == 0);
   snprintf (last, 24, "%s", next);
+}
+
+static void
+commit_to (const char *base, bool pivots)
+{
+  static const struct commit_layers layers = { .base = 1, .follows = true };
+  struct commit *c = commit_new (disk, &layers);
+  struct moments moments;
+
+  CHECK (c && commit_begin (c) == 0);
+  CHECK (run_to_end (commit_follow (c), pivots ? pivot_down : stay, c, &moments) == 0);
+  commit_free (c);
+  if (!pivots)
+    check_image (base, &moments);
+}
+
+/* The top is copied to the image below it, and the disk moves there. */
+static void
+move_down (unsigned i, char last[24])
+{
+  char whole[24];
+
+  snprintf (whole, sizeof whole, "whole%u.qcow2", i);
+  commit_to (whole, false);
+  commit_to (whole, true);
+  unlink (last);
+  memcpy (last, whole, sizeof whole);
 }
 
 /* --- what cannot be --- */
@@ -604,6 +662,8 @@ main (void)
   for (unsigned i = 0; i < rounds; i++) {
     check_raw_copy (i);
     move_on (i, last);
+    if (i % 2 == 0)
+      move_down (i, last);
   }
   check_refusals (last);
   fail_targets ();
