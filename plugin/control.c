@@ -46,6 +46,7 @@
 #include "plugin/qmp.h"
 #include "plugin/qmpcommands.h"
 #include "plugin/qmpjobs.h"
+#include "plugin/qmpthreshold.h"
 
 #define MOST_CLIENTS 16
 /* What may be queued for a client, beyond one answer; bytes. */
@@ -359,6 +360,7 @@ serve (void *opaque)
       welcome (c);
     if (fds[2].revents) {
       jobs_work (c->host.jobs);
+      qmpthreshold_look (&c->host);
       tell_events (c);
     }
     if (c->quits && !told)
@@ -393,6 +395,13 @@ control_start (struct control *c, const struct qmp_host *host)
   }
   c->started = true;
   return 0;
+}
+
+void
+control_news (const struct control *c)
+{
+  if (c && c->host.jobs)
+    jobs_wake (c->host.jobs);
 }
 
 int

@@ -17,6 +17,8 @@ extern struct control *control_open (const char *path);
 extern int control_start (struct control *, const struct qmp_host *);
 /* The socket that listens; -1 for NULL. */
 extern int control_socket (const struct control *);
+/* There is news about space.  Any thread, with any locks held. */
+extern void control_news (const struct control *);
 /* No command runs any more, and clients are told that the server ends.  NULL is
  * allowed. */
 extern void control_stop (struct control *);

@@ -222,6 +222,7 @@ publish_news (void)
 {
   if (stats_file)
     stats_news (stats_file);
+  control_news (control);
 }
 
 static int

@@ -57,6 +57,7 @@ static const struct { json_type type; const char *name; } types[] = {
   [QMPARG_STRING] = { JSON_STRING, "string" },
   [QMPARG_BOOL] = { JSON_TRUE, "boolean" },
   [QMPARG_UINT32] = { JSON_INTEGER, "integer" },
+  [QMPARG_UINT64] = { JSON_INTEGER, "integer" },
   [QMPARG_INT] = { JSON_INTEGER, "integer" },
   [QMPARG_ARRAY] = { JSON_ARRAY, "array" },
   [QMPARG_OBJECT] = { JSON_OBJECT, "object" },
@@ -80,7 +81,7 @@ check_value (const struct qmparg *a, const json_t *value, const char *where,
 {
   json_int_t n;
 
-  if (a->type == QMPARG_UINT32 && !json_is_integer (value))
+  if ((a->type == QMPARG_UINT32 || a->type == QMPARG_UINT64) && !json_is_integer (value))
     return qmp_refuse (e, "Parameter '%s%s' expects uint64", where, a->key);
   if (!has_type (value, a->type))
     return qmp_refuse (e, "Invalid parameter type for '%s%s', expected: %s", where,

@@ -25,6 +25,7 @@
 #include "plugin/qmpoverlay.h"
 #include "plugin/qmpquery.h"
 #include "plugin/qmpstream.h"
+#include "plugin/qmpthreshold.h"
 
 typedef json_t *(*command_fn) (const struct qmp_host *, const json_t *arguments,
                                struct qmp_error *);
@@ -77,6 +78,7 @@ static const struct qmparg of_transaction[] = {
 
 static const struct command commands[] = {
   { "block-commit", qmpcommit_arguments, qmpcommit_run, true },
+  { "block-set-write-threshold", qmpthreshold_arguments, qmpthreshold_set, true },
   { "block-stream", qmpstream_arguments, qmpstream_run, true },
   { "block_resize", of_resize, qmpchange_resize, true },
   { "blockdev-add", NULL, qmpblockdev_add, true },

@@ -428,6 +428,14 @@ jobs_event (struct jobs *jobs)
   return first;
 }
 
+void
+jobs_tell (struct jobs *jobs, const char *event, json_t *data)
+{
+  LOCK_FOR_BLOCK (&jobs->lock);
+
+  job_add_event (jobs, event, data);
+}
+
 /* --- commands --- */
 
 /* Under the lock, as the next one. */

@@ -102,6 +102,11 @@ extern void jobs_work (struct jobs *);
  * there is none. */
 extern json_t *jobs_event (struct jobs *);
 
+/* Adds an event that is about no job.  DATA belongs to it then. */
+extern void jobs_tell (struct jobs *, const char *event, json_t *data);
+/* Any thread, with any locks held: makes jobs_fd readable. */
+extern void jobs_wake (const struct jobs *);
+
 /* Arguments that all commands have that start a job, for their lists, and what they say. */
 #define JOB_ARGUMENTS                                                           \
   { "job-id", QMPARG_STRING, true },                                            \

@@ -48,8 +48,8 @@ now_ns (void)
 
 /* --- events; under the lock --- */
 
-static void
-wake_commands (struct jobs *jobs)
+void
+jobs_wake (const struct jobs *jobs)
 {
   /* (If the pipe is full, that thread will wake anyway.) */
   while (write (jobs->wake[1], "", 1) == -1 && errno == EINTR)
@@ -64,7 +64,7 @@ job_add_event (struct jobs *jobs, const char *event, json_t *data)
   if (jobs->events == NULL)
     jobs->events = json_array ();
   jobs->events = jsontext_append (jobs->events, one);
-  wake_commands (jobs);
+  jobs_wake (jobs);
 }
 
 void
@@ -285,7 +285,7 @@ work (void *opaque)
   j->err = err ? err : j->skipped;
   j->ended = true;
   pthread_cond_signal (&j->jobs->ended);
-  wake_commands (j->jobs);
+  jobs_wake (j->jobs);
   return NULL;
 }
 

@@ -106,7 +106,7 @@ static json_t *
 add_limits (json_t *node)
 {
   static const char *const limits[] = {
-    "iops", "iops_rd", "iops_wr", "bps", "bps_rd", "bps_wr", "write_threshold",
+    "iops", "iops_rd", "iops_wr", "bps", "bps_rd", "bps_wr",
   };
 
   for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
@@ -140,10 +140,10 @@ is_readonly (const struct qmp_host *host, struct disk *disk, unsigned i)
   return i > 0 || host->why_fixed || disk_why_readonly (disk);
 }
 
-/* What all nodes have.  IMAGE then belongs to the node. */
+/* What all nodes have.  IMAGE then belongs to the node.  THRESHOLD: qmpthreshold.c. */
 static json_t *
 describe_any (const char *name, const char *driver, bool readonly, const char *file,
-              const struct disk_options *o, json_t *image)
+              uint64_t threshold, const struct disk_options *o, json_t *image)
 {
   return add_limits (jsontext_object (
     { "node-name", name ? jsontext_string (name) : NULL },
@@ -154,18 +154,19 @@ describe_any (const char *name, const char *driver, bool readonly, const char *f
     { "cache", describe_cache (o) },
     { "file", jsontext_string (file) },
     { "backing_file_depth", json_integer (0) },
+    { "write_threshold", jsontext_number (threshold) },
     { "image", image }));
 }
 
 /* Layer I of a stack. */
 static json_t *
 describe_layer (const struct query *q, const char *name, const struct layers *layers,
-                unsigned i, bool readonly, const struct disk_options *o)
+                unsigned i, bool readonly, uint64_t threshold, const struct disk_options *o)
 {
   const struct header *h = layers_header (layers, i);
   const unsigned below = layers_count (layers) - i - 1;
   json_t *node = describe_any (name, h ? "qcow2" : "raw", readonly,
-                               storage_path (layers_file (layers, i)), o,
+                               storage_path (layers_file (layers, i)), threshold, o,
                                describe_image (layers, i, q->flat));
 
   if (h && h->crypt_method != QCOW2_CRYPT_NONE)
@@ -182,7 +183,8 @@ describe_node (const struct query *q, const char *device, struct disk *disk, uns
 {
   CLEANUP_FREE char *name = qmptarget_node (q->host, device, i);
   json_t *node = describe_layer (q, name, disk_inside (disk).view->layers, i,
-                                 is_readonly (q->host, disk, i), disk_get_options (disk));
+                                 is_readonly (q->host, disk, i), i == 0 ? disk_threshold (disk) : 0,
+                                 disk_get_options (disk));
 
   return i == 0 ? add_bitmaps (node, disk) : node;
 }
@@ -196,9 +198,9 @@ describe_added (const struct query *q, const struct qmp_node *n)
   json_t *image;
 
   if (n->image)
-    return describe_layer (q, n->name, n->layers, 0, n->readonly, o);
+    return describe_layer (q, n->name, n->layers, 0, n->readonly, 0, o);
   image = imageinfo_describe (&raw, true, n->path);
-  return describe_any (n->name, n->driver, n->readonly, n->path, o,
+  return describe_any (n->name, n->driver, n->readonly, n->path, 0, o,
                        jsontext_add (image, { "format", jsontext_string (n->driver) }));
 }
 

@@ -24,8 +24,6 @@ door_sources = \
 	%reldir%/qmpargs.h \
 	%reldir%/qmpcommit.c \
 	%reldir%/qmpcommit.h \
-	%reldir%/qmpfollow.c \
-	%reldir%/qmpfollow.h \
 	%reldir%/qmpframe.c \
 	%reldir%/qmpframe.h \
 	%reldir%/stats.c \
@@ -51,6 +49,8 @@ callback_sources = \
 	%reldir%/qmpchange.h \
 	%reldir%/qmpcommands.c \
 	%reldir%/qmpcommands.h \
+	%reldir%/qmpfollow.c \
+	%reldir%/qmpfollow.h \
 	%reldir%/qmpjobs.c \
 	%reldir%/qmpjobs.h \
 	%reldir%/qmpjobs-impl.h \
@@ -69,6 +69,8 @@ callback_sources = \
 	%reldir%/qmpstream.h \
 	%reldir%/qmptarget.c \
 	%reldir%/qmptarget.h \
+	%reldir%/qmpthreshold.c \
+	%reldir%/qmpthreshold.h \
 	$(NULL)
 
 # What the core calls: the words of this front end, and its log.  Tests bring others.

@@ -91,6 +91,7 @@ struct disk {
                                            Changes under steps */
   pthread_cond_t opened;        /* it is open, or `now' is another one */
   struct spacewait spacewait;   /* has its own lock */
+  struct alloc_threshold threshold;     /* atomic */
 
   /* Taken for a whole step, and so during I/O: see steps.c. */
   pthread_mutex_t steps;

@@ -229,6 +229,16 @@ extern void disk_unpin (struct disk_pinned *);
 /* Those of the disk, until it changes; NULL: there are none, or they forbid changes. */
 extern struct bitmaps *disk_bitmaps (const struct disk *);
 
+/* From now on, OPTIONS' news are called when clusters of the top image's file are allocated
+ * beyond that many bytes, or if they were; once, and not if another image gets on top.  0:
+ * no longer. */
+extern void disk_set_threshold (struct disk *, uint64_t bytes);
+/* What was set, until it was told. */
+extern uint64_t disk_threshold (struct disk *);
+/* Was there such news, of a threshold at *BYTES?  *REACHED: where the last cluster ended.
+ * True only once. */
+extern bool disk_take_reached (struct disk *, uint64_t *bytes, uint64_t *reached);
+
 struct disk_stats {
   struct map_stats map;                 /* of all disks that share it */
   struct cluster_cache_stats cluster_cache;

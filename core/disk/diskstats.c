@@ -71,6 +71,39 @@ disk_get_stats (struct disk *d, struct disk_stats *stats)
   stats->is_device = !storage_is_regular (d->now->image->file);
 }
 
+/* --- a threshold --- */
+
+void
+disk_set_threshold (struct disk *d, uint64_t bytes)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  d->threshold.bytes = 0;
+  d->threshold.reached = 0;
+  d->threshold.bytes = bytes;
+  if (d->now->is_live)
+    alloc_watch (d->now->w.alloc);
+}
+
+uint64_t
+disk_threshold (struct disk *d)
+{
+  return d->threshold.bytes;
+}
+
+bool
+disk_take_reached (struct disk *d, uint64_t *bytes, uint64_t *reached)
+{
+  LOCK_FOR_BLOCK (&d->lock);
+
+  *bytes = d->threshold.bytes;
+  *reached = d->threshold.reached;
+  if (*bytes == 0 || *reached == 0)
+    return false;
+  d->threshold.bytes = 0;
+  return true;
+}
+
 void
 stats_add_past (struct disk *d)
 {

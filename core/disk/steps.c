@@ -495,6 +495,7 @@ static void
 put_below (struct disk *d, struct image *image, const struct image *top)
 {
   image_lock (image, IMAGE_READER);
+  d->threshold.bytes = 0;
   d->options.path = storage_path (top->file);
   d->options.backing = BACKING_FOLLOW;
   d->options.backing_format = NULL;

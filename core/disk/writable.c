@@ -63,7 +63,8 @@ open_metadata (struct writable *w, const struct generation *g)
   struct image *image = g->image;
   const struct alloc_options options = {
     .discard = g->disk->options.discard, .budget = map_budget (g->disk->map),
-    .watermark = g->disk->options.watermark, .news = g->disk->options.news,
+    .watermark = g->disk->options.watermark, .threshold = &g->disk->threshold,
+    .news = g->disk->options.news,
     .leaks_last = image->header.version < 3,    /* no place for the mark: recover.c */
   };
 

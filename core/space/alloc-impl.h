@@ -38,6 +38,7 @@ struct alloc {
   bool discard;
   bool regular;                 /* reads as zeros past its end */
   uint64_t watermark;           /* bytes; see alloc_options */
+  struct alloc_threshold *threshold;    /* the same */
   bool leaks_last;              /* the same */
   void (*news) (void);
 

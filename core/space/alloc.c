@@ -41,6 +41,8 @@
  * the host is asked before anything is reported; and when it has grown, it can become
  * low again.
  *
+ * A threshold is compared with bump at the same times, whatever the image is stored in.
+ *
  * Locks: `lock' guards everything that changes.  It is held while refcount blocks are
  * read, while the file is extended or truncated and while a batch is zeroed, never during
  * punches.  It is taken before the locks of refcount and overlap.
@@ -77,6 +79,20 @@
 /* The largest number of idle runs that are known at a time, FREESET_RUN_BYTES each. */
 #define MAX_IDLE_RUNS 65536
 
+/* Tells once that the file is used beyond a place.  The caller holds the lock. */
+static void
+watch_threshold (struct alloc *a)
+{
+  struct alloc_threshold *const t = a->threshold;
+  const uint64_t end = a->bump << a->bits, bytes = t ? t->bytes : 0;
+
+  if (bytes == 0 || end <= bytes || t->reached)
+    return;
+  t->reached = end;
+  if (a->news)
+    a->news ();
+}
+
 /* Reports that little of the device is left, if that is news.  The caller holds the
  * lock. */
 static void
@@ -85,6 +101,7 @@ watch_end (struct alloc *a)
   const uint64_t end = a->bump << a->bits;
   uint64_t size = storage_size (a->file);
 
+  watch_threshold (a);
   if (a->watermark == 0 || size == a->low_size || end + a->watermark <= size)
     return;
   size = storage_size_now (a->file, false);
@@ -136,6 +153,7 @@ alloc_open (struct storage *file, unsigned cluster_bits,
   a->budget = options->budget;
   a->leaks_last = options->leaks_last;
   a->watermark = options->watermark;
+  a->threshold = options->threshold;
   a->news = options->news;
   a->regular = storage_is_regular (file);
   a->open_size = storage_size (file);
@@ -558,6 +576,14 @@ alloc_give_back_reserve (struct alloc *a)
                     a->tables.zeroed);
   a->tables.clusters = 0;
   return 0;
+}
+
+void
+alloc_watch (struct alloc *a)
+{
+  LOCK_FOR_BLOCK (&a->lock);
+
+  watch_threshold (a);
 }
 
 void

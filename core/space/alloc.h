@@ -45,6 +45,7 @@
 #ifndef QCOW2_ALLOC_H
 #define QCOW2_ALLOC_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -72,6 +73,13 @@ struct alloc_stats {
   uint64_t low;                 /* times that less than the watermark was left */
 };
 
+/* Somebody wants to know when the file is used beyond a place.  Atomic, and lasts longer
+ * than an allocator. */
+struct alloc_threshold {
+  _Atomic uint64_t bytes;       /* 0: nobody does */
+  _Atomic uint64_t reached;     /* 0: it is not; else where the last cluster ended then */
+};
+
 struct alloc_options {
   bool discard;                 /* punch holes into freed clusters */
   struct budget *budget;        /* counts the memory for what is known of free clusters,
@@ -81,7 +89,8 @@ struct alloc_options {
                                    so little is taken ahead, and counts are written soon */
   uint64_t watermark;           /* bytes: reports, once for each size of the device, that
                                    less is left below its end; 0: never */
-  void (*news) (void);          /* NULL, or called after that, with locks held */
+  struct alloc_threshold *threshold;    /* NULL: none */
+  void (*news) (void);          /* NULL, or called after one of these, with locks held */
 };
 #define ALLOC_LEAST_IDLE (UINT64_C (256) << 10)
 
@@ -94,6 +103,8 @@ extern struct alloc *alloc_open (struct storage *, unsigned cluster_bits,
 extern void alloc_set_max_idle (struct alloc *, size_t runs);
 /* The same, of freed runs that wait in a list. */
 extern void alloc_set_max_waiting (struct alloc *, size_t runs);
+/* A threshold was set: is the file used beyond it already? */
+extern void alloc_watch (struct alloc *);
 /* Only frees memory: call alloc_give_back before, to give clusters back. */
 extern void alloc_close (struct alloc *);
 
