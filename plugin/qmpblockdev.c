@@ -210,7 +210,7 @@ file_of_node (const struct adding *a, const char *name)
   const struct storage *file = NULL;
   struct qmp_target t;
 
-  if (added)
+  if (added && !added->served)
     return added->image ? added->image->file : added->storage;
   if (qmptarget_find (a->host, name, &t, a->e) == -1)
     return NULL;
@@ -356,6 +356,8 @@ qmpblockdev_del (const struct qmp_host *host, const json_t *arguments, struct qm
   struct qmp_node *n = qmpnodes_find (host->added, name);
   struct qmp_target t;
 
+  if (n && n->served)
+    n = NULL;
   if (n && n->users == 0) {
     qmpnodes_remove (host->added, n);
     return json_object ();

@@ -125,7 +125,7 @@ end (void *opaque)
   mirror_end (w->mirror);
   n->users--;
   if (w->moved)
-    qmpnodes_remove (w->host->added, n);        /* now it is one of the disk */
+    qmpnodes_hand_over (w->host->added, n);
   else if (n->image)
     qmpnodes_read_again (n, w->host->options);
   free (w);
@@ -206,7 +206,7 @@ find_node (const struct job_command *c)
   struct qmp_node *n = qmpnodes_find (c->host->added, name);
   struct qmp_target t;
 
-  if (n == NULL) {
+  if (n == NULL || n->served) {
     if (qmptarget_need (c->host, name, &t, c->e) == -1)
       return NULL;
     if (t.disk == c->target.disk && t.layer == 0)
@@ -215,6 +215,8 @@ find_node (const struct job_command *c)
   }
   if (n == NULL || n->users > 0)
     qmp_refuse (c->e, "Node '%s' is in use", name);
+  else if (n->left)
+    qmp_refuse (c->e, "Node '%s' has left its disk: remove it, and add it again", name);
   else if (n->readonly)
     qmp_refuse (c->e, "Block node is read-only");
   else

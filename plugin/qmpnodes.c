@@ -8,7 +8,9 @@
  * writable one as by a writer, with its backing chain; a protocol takes no locks, nor
  * does a raw format before something writes to it.
  *
- * Nodes that are in use stay.  There are MOST_NODES at most.
+ * Nodes that are in use stay.  One that becomes a part of a disk keeps its name: as in
+ * QEMU, it can be removed when it has left the disk, and until then no other has that name.
+ * There are MOST_NODES at most, beside those.
  *
  * Locks: none; one thread runs commands.
  */
@@ -25,6 +27,8 @@
 #include "plugin/qmpnodes.h"
 
 #define MOST_NODES 64
+/* Of those that nobody removes when they have left, the next ones are removed. */
+#define MOST_LEFT 1000
 
 struct qmp_node *
 qmpnodes_find (const struct qmp_added *added, const char *name)
@@ -124,12 +128,20 @@ open_node (struct qmp_node *n, const struct disk_options *o, bool auto_readonly)
 /* --- nodes come and go --- */
 
 static void
+close_image (struct qmp_node *n)
+{
+  layers_free (n->layers);
+  image_close (n->image);
+  n->layers = NULL;
+  n->image = NULL;
+}
+
+static void
 free_node (struct qmp_node *n)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  layers_free (n->layers);
-  image_close (n->image);
+  close_image (n);
   if (n->file == NULL)
     storage_close (n->storage);
   free (n->path);
@@ -193,10 +205,43 @@ qmpnodes_remove (struct qmp_added *added, struct qmp_node *n)
   while (*p != n)
     p = &(*p)->next;
   *p = n->next;
-  added->n--;
+  added->n -= !n->served && !n->left;
   free_node (n);
   if (file && --file->users == 0 && file->inner)
     qmpnodes_remove (added, file);
+}
+
+void
+qmpnodes_hand_over (struct qmp_added *added, struct qmp_node *n)
+{
+  close_image (n);
+  n->served = true;
+  n->users++;
+  added->n--;
+}
+
+static unsigned
+count_left (const struct qmp_added *added)
+{
+  unsigned n = 0;
+
+  for (const struct qmp_node *p = added->first; p; p = p->next)
+    n += p->left;
+  return n;
+}
+
+void
+qmpnodes_leave (struct qmp_added *added, const char *name)
+{
+  struct qmp_node *n = qmpnodes_find (added, name);
+
+  if (n == NULL || !n->served)
+    return;
+  n->served = false;
+  n->left = true;
+  n->users--;
+  if (count_left (added) > MOST_LEFT)
+    qmpnodes_remove (added, n);
 }
 
 void

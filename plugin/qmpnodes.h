@@ -23,13 +23,15 @@ struct qmp_node {
   struct image *image;          /* qcow2, locked as QEMU does */
   struct layers *layers;        /* the image, and what it was opened over */
   enum backing_policy backing;
-  unsigned users;               /* nodes above it, jobs */
+  unsigned users;               /* nodes above it, jobs, a disk */
+  bool served;                  /* it is a node of a disk, which has its image ... */
+  bool left;                    /* ... and was one: nobody has it open */
 };
 
 /* All of them. */
 struct qmp_added {
   struct qmp_node *first;       /* the newest one */
-  unsigned n;
+  unsigned n;                   /* those that are open here */
 };
 
 /* NULL: there is none. */
@@ -53,6 +55,12 @@ extern struct qmp_node *qmpnodes_add (struct qmp_added *, const struct disk_opti
 extern void qmpnodes_remove (struct qmp_added *, struct qmp_node *);
 /* Closes all. */
 extern void qmpnodes_end (struct qmp_added *);
+
+/* The image of the node has become one of a disk.  The node stays, in use, until it is
+ * removed after that. */
+extern void qmpnodes_hand_over (struct qmp_added *, struct qmp_node *);
+/* The disk does without its node of that name, which was perhaps added. */
+extern void qmpnodes_leave (struct qmp_added *, const char *name);
 
 /* A job has written to the image of the node: reads what it says now.  If that fails
  * (reported), nothing writes to the node any more. */

@@ -139,6 +139,8 @@ find_overlay (const struct qmp_host *host, const char *name, struct qmp_error *e
     qmptarget_leave (&t);
   if (n == NULL || n->users > 0)
     qmp_refuse (e, "The overlay is already in use");
+  else if (n->left)
+    qmp_refuse (e, "Node '%s' has left its disk: remove it, and add it again", name);
   else if (n->image == NULL)
     qmp_refuse (e, "The overlay does not support backing images");
   else if (n->backing != BACKING_IGNORE && n->image->header.backing_file)
@@ -164,7 +166,10 @@ use_node (const struct qmp_host *host, struct qmp_target *t, const char *node,
   overlay.image = n->image;
   if (put_on_top (host, t, name, &overlay, e) == -1)
     return -1;
-  qmpnodes_remove (host->added, n);     /* now it is one of the disk */
+  if (host->dir)                /* its nodes have numbers */
+    qmpnodes_remove (host->added, n);
+  else
+    qmpnodes_hand_over (host->added, n);
   return 0;
 }
 

@@ -208,7 +208,7 @@ static void
 add_added (struct query *q)
 {
   for (const struct qmp_node *n = q->host->added->first; n && q->list; n = n->next)
-    if (n->name)
+    if (n->name && !n->served && !n->left)
       q->list = jsontext_append (q->list, describe_added (q, n));
 }
 

@@ -273,9 +273,21 @@ qmptarget_name_chain (const struct qmp_host *host, unsigned n, unsigned keep,
   return -1;
 }
 
+static bool
+is_among (const struct qmp_nodes *nodes, const char *name)
+{
+  for (unsigned i = 0; i < nodes->n; i++)
+    if (strcmp (nodes->names[i], name) == 0)
+      return true;
+  return false;
+}
+
 void
 qmptarget_switch_chain (const struct qmp_host *host, struct qmp_nodes *new)
 {
+  for (unsigned i = 0; i < host->nodes->n; i++)
+    if (!is_among (new, host->nodes->names[i]))
+      qmpnodes_leave (host->added, host->nodes->names[i]);
   qmptarget_free_nodes (host->nodes);
   *host->nodes = *new;
   *new = (struct qmp_nodes) { .n = 0 };
@@ -289,8 +301,10 @@ qmptarget_remove (const struct qmp_host *host, unsigned first, unsigned n)
 
   if (host->dir)
     return;
-  for (char **p = end - n; p < end; p++)
+  for (char **p = end - n; p < end; p++) {
+    qmpnodes_leave (host->added, *p);
     free (*p);
+  }
   memmove (end - n, end, first * sizeof *end);
   nodes->n -= n;
 }

@@ -3,8 +3,8 @@
 #
 # Programs that are known to drive QEMU send their commands in their order, and get the
 # answers that qemu-storage-daemon gives: the disks of beta9's sandboxes (pkg/disk), and
-# libvirt's external snapshots, commit of a layer, pull and copy.  Both disks then show the
-# same.
+# libvirt's external snapshots, commit of a layer and of the image on top, pull and copy.  Both
+# disks then show the same.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -13,11 +13,12 @@ requires qemu-storage-daemon --version
 for s in ours theirs; do
   mkdir "$tmp/$s"
   qemu-img create -q -f qcow2 "$tmp/$s/a.qcow2" 8M
-  for i in copy 1 2 3 4 5; do
+  for i in copy 1 2 3 4 5 7; do
     qemu-img create -q -f qcow2 "$tmp/$s/$i.qcow2" 8M
   done
   # (beta9's overlays name what they lie over.)
   qemu-img rebase -u -f qcow2 -b "$tmp/$s/a.qcow2" -F qcow2 "$tmp/$s/1.qcow2"
+  qemu-img rebase -u -f qcow2 -b "$tmp/$s/copy.qcow2" -F qcow2 "$tmp/$s/7.qcow2"
   for i in 1 2 3 4; do
     qemu-img rebase -u -f qcow2 -b "$tmp/$s/$i.qcow2" -F qcow2 "$tmp/$s/$((i + 1)).qcow2"
   done
@@ -99,10 +100,10 @@ def libvirt_add(n, file, **more):
         file="libvirt-%d-storage" % n, discard="unmap", **more)
 
 def libvirt_del(n):
-    """libvirt goes on if that fails: here, nodes that have left the chain are closed."""
+    servers.ask("blockdev-del", node_name="libvirt-%d-storage" % n)     # in use
+    for kind in "format", "storage":
+        get("blockdev-del", node_name="libvirt-%d-%s" % (n, kind))
     for c in servers.clients:
-        for kind in "format", "storage":
-            c.ask("blockdev-del", node_name="libvirt-%d-%s" % (n, kind))
         assert not any("libvirt-%d-" % n in node["node-name"]
                        for node in c.get("query-named-block-nodes"))
 
@@ -133,6 +134,19 @@ get("job-complete", id="copy-vda-libvirt-5-format")
 hear("copy-vda-libvirt-5-format", "concluded")
 get("job-dismiss", id="copy-vda-libvirt-5-format")
 libvirt_del(5)
+write()
+libvirt_add(7, "7", backing=None)
+get("transaction", actions=[{"type": "blockdev-snapshot", "data": {
+    "node": "libvirt-6-format", "overlay": "libvirt-7-format"}}])
+write()
+get("block-commit", job_id="commit-vda-libvirt-7-format", device="libvirt-7-format",
+    auto_finalize=True, auto_dismiss=False, base_node="libvirt-6-format")
+hear("commit-vda-libvirt-7-format", "ready")
+write()
+get("job-complete", id="commit-vda-libvirt-7-format")
+hear("commit-vda-libvirt-7-format", "concluded")
+get("job-dismiss", id="commit-vda-libvirt-7-format")
+libvirt_del(7)
 write()
 for h in disks:
     h.flush()
