@@ -491,6 +491,39 @@ renew_base (struct commit *c)
   return image_is_alone (b->image) ? 0 : refuse_used (c);
 }
 
+/* Opens the file of the base anew.  NULL: reported. */
+static struct image *
+reopen (const struct commit *c, const struct storage *file)
+{
+  struct image_options options = disk_chain_options (c->options).image;
+  struct image *image;
+
+  options.file.try_writable = false;
+  options.file.in_dir.name = NULL;
+  options.below_top = true;
+  image = image_open (storage_path (file), &options);
+  if (image && !storage_same (image->file, file)) {
+    refuse_below (c, EBUSY, "an earlier commit has failed, and there is another file now");
+    image_close (image);
+    return NULL;
+  }
+  if (image && image_open_data (image, &options) == 0 && image_load (image) == 0)
+    return image;
+  image_close (image);
+  return NULL;
+}
+
+/* An earlier commit has failed for good (R9).  What it had written is hidden, so the base
+ * can be treated as after a crash.  -1, or as `renew'. */
+static int
+begin_anew (struct commit *c, struct base *earlier)
+{
+  if (image_lock (earlier->image, IMAGE_READER) == -1)
+    return -1;
+  earlier->locked = false;
+  return renew (c, reopen (c, earlier->file), NULL);
+}
+
 /* An earlier commit could not end: nothing of what it had written could be made durable, or
  * there was no memory.  The disk still has the base as it was before, and that commit's
  * goes on.  Does now what was left then, and goes on with the base at rest. */
@@ -499,24 +532,25 @@ end_earlier (struct commit *c)
 {
   struct base *const b = c->base;
   struct base *const earlier = layers_whose_end (c->stack, c->what.base, close_base);
+  const bool lost = earlier && sync_below (c, earlier) == -1;
   int r;
 
   if (earlier == NULL)
     return refuse_used (c);
-  if (sync_below (c, earlier) == -1)
-    return refuse_below (c, errno, storage_may_try_again (errno)
-                         ? "an earlier commit has failed, and there is still no space or "
-                         "memory for what it has written"
-                         : "an earlier commit has failed because metadata could not be "
-                         "written: the server must be started again");
-  r = renew (c, read_base (earlier), earlier);
+  if (lost && storage_may_try_again (errno))
+    return refuse_below (c, errno, "an earlier commit has failed, and there is still no "
+                         "space or memory for what it has written");
+  r = lost ? begin_anew (c, earlier) : renew (c, read_base (earlier), earlier);
   c->base = b;
   if (r == -1)
     return -1;
   image_close (b->image);
   b->image = image_ref (layers_image (c->stack, c->what.base));
+  b->file = b->image->file;
   if (r == 0)
     return refuse_used (c);
+  if (lost)
+    return 0;
   image_close (c->locked);      /* it stays locked, for this commit */
   c->locked = NULL;
   b->locked = true;
@@ -528,10 +562,11 @@ static int
 lock_qcow2 (struct commit *c)
 {
   struct base *b = c->base;
-  const bool written = storage_is_writable (b->file);
+  bool written;
 
   if (image_role (b->image) == IMAGE_WRITER && end_earlier (c) == -1)
     return -1;
+  written = storage_is_writable (b->file);
   if (image_become_writable (b->image) == -1)
     return -1;
   if (image_why_readonly (b->image))
