@@ -102,6 +102,7 @@ struct disk {
   bool restless;                /* the last settling failed ... */
   bool no_space;                /* ... for lack of space or memory */
   int64_t change_began;         /* clock_ms: the last one */
+  struct release *releases;     /* threads that wait for readers: steps.c */
 
   pthread_mutex_t lock;         /* never held during I/O */
   struct generation *now;       /* changes under steps and lock */

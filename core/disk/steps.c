@@ -27,7 +27,8 @@
  * run a whole checkpoint, take pins of their own (flushes), so that they do not delay the
  * reuse of what they free.
  *
- * Whoever changes the disk waits for those readers, however long they take.
+ * Whoever changes the disk waits for those readers; but if clients write, not for one that
+ * hangs: then a thread waits for it, and frees the old generation.
  *
  * Locks: `steps' is held for a whole step, also during I/O; only clients that want to
  * write, and those who change the disk, wait for it.  If clients write, it is not held
@@ -41,6 +42,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -59,15 +62,26 @@ trace (const struct disk *d, const char *what)
 
 /* --- the gate --- */
 
-/* Waits until all have left that entered before now. */
-static void
-drain (struct grace *grace)
+/* Waits until all have left that entered before now.  False: some have not, at that time
+ * (clock_ms). */
+static bool
+drain_until (struct grace *grace, int64_t deadline)
 {
   const struct timespec moment = { .tv_nsec = 50000 };
   const uint64_t stamp = grace_stamp (grace);
 
-  while (!grace_passed (grace, stamp))
+  while (!grace_passed (grace, stamp)) {
+    if (clock_ms () >= deadline)
+      return false;
     nanosleep (&moment, NULL);
+  }
+  return true;
+}
+
+static void
+drain (struct grace *grace)
+{
+  drain_until (grace, INT64_MAX);
 }
 
 static void
@@ -149,6 +163,122 @@ disk_hold (struct disk *d, int (*fn) (void *opaque), void *opaque)
   KEEP_ERRNO_FOR_BLOCK;
   open_gate (d);
   return r;
+}
+
+/* --- no request uses the generation before --- */
+
+/* How long whoever changes the disk waits for readers, if clients write; and how many
+ * threads wait for others.  (With more, it waits as long as they take.) */
+#define PATIENCE_MS 1000
+#define MOST_RELEASES 16
+
+/* A thread that waits for readers. */
+struct release {
+  struct release *next;
+  struct disk *disk;
+  struct generation *old;
+  pthread_t thread;
+  bool ended;                   /* under steps */
+};
+
+/* Frees what only the generation OLD used.  LIVE: that is in quarantine. */
+static void
+free_old (struct disk *d, const struct disk_change *c, struct generation *old, bool live)
+{
+  trace (d, "no request uses the generation before");
+  readahead_end (old->readahead);
+  generation_end_writing (old);
+  if (live && d->now->is_live)
+    checkpoint_reap (d->now->w.checkpoint);     /* (A failure has been reported.) */
+  else if (!live && c->release)
+    c->release (c->opaque, NULL);
+  generation_drop (old);
+  trace (d, "what only that used is free");
+}
+
+static void *
+release_later (void *opaque)
+{
+  struct release *r = opaque;
+
+  drain (r->disk->grace);
+  drain (r->disk->flushes);
+  LOCK_FOR_BLOCK (&r->disk->steps);
+
+  free_old (r->disk, NULL, r->old, true);
+  r->ended = true;
+  return NULL;
+}
+
+/* Joins the threads that have ended, or with steps free, ALL. */
+static unsigned
+join_releases (struct disk *d, bool all)
+{
+  unsigned left = 0;
+
+  for (struct release **link = &d->releases, *r; (r = *link) != NULL; ) {
+    if (!all && !r->ended) {
+      left++;
+      link = &r->next;
+      continue;
+    }
+    pthread_join (r->thread, NULL);
+    *link = r->next;
+    free (r);
+  }
+  return left;
+}
+
+/* Signals are for others.  False: there is no thread for that. */
+static bool
+begin_release (struct disk *d, struct generation *old)
+{
+  struct release *r = join_releases (d, false) < MOST_RELEASES ? malloc (sizeof *r) : NULL;
+  sigset_t all, before;
+  int err;
+
+  if (r == NULL)
+    return false;
+  *r = (struct release) { .next = d->releases, .disk = d, .old = old };
+  sigfillset (&all);
+  pthread_sigmask (SIG_SETMASK, &all, &before);
+  err = pthread_create (&r->thread, NULL, release_later, r);
+  pthread_sigmask (SIG_SETMASK, &before, NULL);
+  if (err)
+    free (r);
+  else
+    d->releases = r;
+  return err == 0;
+}
+
+/* Have all requests ended that use the generation before, at that time?  LIVE: what it alone
+ * used is in quarantine, safe from other steps, which are taken meanwhile. */
+static bool
+wait_for_readers (struct disk *d, bool live, int64_t deadline)
+{
+  bool r;
+
+  if (live)
+    pthread_mutex_unlock (&d->steps);
+  r = drain_until (d->grace, deadline) && drain_until (d->flushes, deadline);
+  if (live)
+    pthread_mutex_lock (&d->steps);
+  return r;
+}
+
+/* The last step, while clients go on: frees what only the generation OLD used. */
+static void
+release (struct disk *d, const struct disk_change *c, struct generation *old)
+{
+  const bool live = d->now->is_live;    /* it may be replaced while this waits */
+
+  if (live && !wait_for_readers (d, true, clock_ms () + PATIENCE_MS)) {
+    trace (d, "a reader is late");
+    if (begin_release (d, old))
+      return;
+  }
+  wait_for_readers (d, live, INT64_MAX);
+  free_old (d, c, old, live);
 }
 
 /* --- becoming writable, and coming to rest --- */
@@ -314,6 +444,7 @@ disk_end (struct disk *d)
 {
   int r = 0;
 
+  join_releases (d, true);
   readahead_end (d->now->readahead);
   /* There may be space on the host now (R9). */
   if (d->writers > 0 || d->restless)
@@ -456,37 +587,6 @@ publish (struct disk *d, struct generation *next)
   }
   d->told_readonly = d->no_space_to_recover = false;
   trace (d, "the next generation is published");
-}
-
-/* Waits until no request uses the generation before.  LIVE: what it alone used is in
- * quarantine, safe from other steps, which are taken meanwhile. */
-static void
-wait_for_readers (struct disk *d, bool live)
-{
-  if (live)
-    pthread_mutex_unlock (&d->steps);
-  drain (d->grace);
-  drain (d->flushes);
-  if (live)
-    pthread_mutex_lock (&d->steps);
-}
-
-/* The last step, while clients go on: frees what only the generation OLD used. */
-static void
-release (struct disk *d, const struct disk_change *c, struct generation *old)
-{
-  const bool live = d->now->is_live;    /* it may be replaced while this waits */
-
-  wait_for_readers (d, live);
-  trace (d, "no request uses the generation before");
-  readahead_end (old->readahead);
-  generation_end_writing (old);
-  if (live && d->now->is_live)
-    checkpoint_reap (d->now->w.checkpoint);     /* (A failure has been reported.) */
-  else if (!live && c->release)
-    c->release (c->opaque, NULL);
-  generation_drop (old);
-  trace (d, "what only that used is free");
 }
 
 /* Another image is the top, and is written from now on; what parameters said about files
