@@ -10,7 +10,8 @@
 
 #define PROGRAM "nbdkit-qcow2-img"
 
-/* How the user has called it: PROGRAM, or nbdkit-qcow2-NAME, which runs the command NAME. */
+/* How the user has called it: PROGRAM, or nbdkit-qcow2-NAME, which runs the command NAME.
+ * Messages begin with it; "": with nothing. */
 extern const char *called;
 
 /* -LETTER, --NAME [VALUE]. */
@@ -33,7 +34,8 @@ struct command {
   const struct option *const *options;  /* NULL ends the list; --help is added to all */
   unsigned least, most;         /* operands that are possible */
   bool last_is_operand;         /* whatever it begins with: resize IMAGE -SIZE */
-  int output_lost;              /* exit status if what was printed cannot be written; 0: 1 */
+  int usage;                    /* exit status of wrong usage; 0: 1 */
+  int output_lost;              /* the same if what was printed cannot be written */
   /* Returns the exit status.  Errors were reported. */
   int (*run) (const struct arguments *);
 };
@@ -101,5 +103,6 @@ extern const struct command commit_command;
 extern const struct command rebase_command;
 extern const struct command resize_command;
 extern const struct command snapshot_command;
+extern const struct command validate_command;
 
 #endif /* QCOW2_IMG_COMMAND_H */

@@ -47,6 +47,7 @@ static const struct command *const commands[] = {
   &rebase_command,
   &resize_command,
   &snapshot_command,
+  &validate_command,
   NULL
 };
 
@@ -109,7 +110,7 @@ static int
 run_command (const struct command *command, char **words)
 {
   struct arguments a;
-  int status = EXIT_FAILURE;
+  int status = command->usage ? command->usage : EXIT_FAILURE;
 
   if (arguments_parse (&a, command, words) == 0) {
     if (is_given (&a, &option_help)) {

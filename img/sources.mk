@@ -27,6 +27,12 @@ img_sources = \
 	%reldir%/map.h \
 	%reldir%/newoptions.c \
 	%reldir%/newoptions.h \
+	%reldir%/partitions.c \
+	%reldir%/partitions.h \
+	%reldir%/policy.c \
+	%reldir%/policy.h \
+	%reldir%/pool.c \
+	%reldir%/pool.h \
 	%reldir%/print.c \
 	%reldir%/print.h \
 	%reldir%/progress.c \
@@ -38,6 +44,15 @@ img_sources = \
 	%reldir%/rebase.c \
 	%reldir%/secrets.c \
 	%reldir%/secrets.h \
+	%reldir%/upload.c \
+	%reldir%/upload.h \
+	%reldir%/validate.c \
+	%reldir%/validate.h \
+	%reldir%/validateimage.c \
+	%reldir%/validatereport.c \
+	%reldir%/validatereport.h \
+	%reldir%/validateshards.c \
+	%reldir%/validateshards.h \
 	%reldir%/values.c \
 	%reldir%/values.h \
 	%reldir%/words.c \

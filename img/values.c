@@ -185,6 +185,31 @@ parse_new_name (const char *what, const char *text, unsigned most)
   return 0;
 }
 
+char *
+read_whole (const char *name, uint64_t most, size_t *len)
+{
+  char *text = NULL, buf[32 << 10];
+  FILE *const fp = fopen (name, "re");
+  FILE *const copy = fp ? open_memstream (&text, len) : NULL;
+  uint64_t all = 0;
+  int err = errno;
+  size_t n;
+
+  while (copy && all <= most && (n = fread (buf, 1, sizeof buf, fp)) > 0)
+    all += fwrite (buf, 1, n, copy);
+  if (copy)
+    err = all > most ? EFBIG : ferror (fp) ? errno : 0;
+  if (copy && fclose (copy) == EOF && err == 0)
+    err = errno;
+  if (fp)
+    fclose (fp);
+  errno = err;
+  if (copy && err == 0)
+    return text;
+  free (text);
+  return NULL;
+}
+
 /* --- KEY=VALUE,KEY=VALUE... --- */
 
 /* Copies up to LEN bytes, in which commas are doubled. */

@@ -7,6 +7,7 @@
 #define QCOW2_IMG_VALUES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* All of these return 0; or -1 after an error that begins with WHAT, the word for the
@@ -25,6 +26,10 @@ extern int parse_switch (const char *what, const char *text, bool *r);
 /* A name for something new in an image: 1 to MOST bytes of UTF-8, for which clients can
  * ask. */
 extern int parse_new_name (const char *what, const char *text, unsigned most);
+
+/* All bytes of the file NAME, with a zero byte behind them; the caller frees them.  NULL with
+ * errno (not reported); EFBIG: it has more than MOST. */
+extern char *read_whole (const char *name, uint64_t most, size_t *len);
 
 /* Reports that the value is not possible, and why.  Returns -1. */
 extern int bad_value (const char *what, const char *text, const char *fmt, ...)

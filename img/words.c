@@ -29,7 +29,7 @@ report_line (enum report_level level, const char *text)
     return;
   progress_hide ();
   fflush (stdout);              /* what was printed before comes first */
-  fprintf (stderr, "%s: %s\n", called, text);
+  fprintf (stderr, "%s%s%s\n", called, *called ? ": " : "", text);
 }
 
 bool

@@ -230,6 +230,8 @@ check_layer (struct check *c, const char *path, bool raw)
     return NULL;
   options.try_writable =
     c->result.n == 1 && check_mode_repairs (c->options.mode);
+  if (c->result.n > 1)
+    options.in_dir.name = NULL; /* that one is for the top image */
   chain_reserve_files (2 * c->result.n);
   l->image = image_open_file (path, &options);
   if (l->image == NULL) {

@@ -262,13 +262,12 @@ list_layers (const struct check_result *r)
 }
 
 /* The first member is in kind.begins. */
-static int
-print_report (FILE *fp, const void *result)
+json_t *
+checkreport_describe (const struct check_result *r)
 {
-  const struct check_result *r = result;
   const struct sums sums = add_up (r);
 
-  return jsontext_write (jsontext_object (
+  return jsontext_object (
     { "filename", jsontext_string (r->layers[0]->path) },
     { "check", jsontext_string (r->mode) },
     { "verdict", jsontext_string (verdict_word (r->verdict)) },
@@ -280,7 +279,13 @@ print_report (FILE *fp, const void *result)
                                       r->verdict == CHECK_INCOMPLETE) },
     { "corruptions-fixed", jsontext_number (sums.corruptions_fixed) },
     { "leaks-fixed", jsontext_number (sums.leaks_fixed) },
-    { "layers", list_layers (r) }), fp);
+    { "layers", list_layers (r) });
+}
+
+static int
+print_report (FILE *fp, const void *result)
+{
+  return jsontext_write (checkreport_describe (result), fp);
 }
 
 int

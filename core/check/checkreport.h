@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "image/image.h"
 #include "check/findings.h"
 #include "check/scan.h"
@@ -62,7 +64,9 @@ extern void checkreport_tell_lost (const struct check_layer *);
  * (reported). */
 extern int checkreport_check (const char *path);
 
-/* Writes the results as JSON to PATH: see reportfile_write.  -1: reported. */
+/* The results as a document.  The caller frees it.  NULL on ENOMEM (not reported). */
+extern json_t *checkreport_describe (const struct check_result *);
+/* Writes them to PATH: see reportfile_write.  -1: reported. */
 extern int checkreport_write (const struct check_result *, const char *path);
 
 #endif /* QCOW2_CHECKREPORT_H */

@@ -41,7 +41,7 @@
 #define MAX_DATA_FILE_NAME 4095
 #define MAX_BITMAP_DIRECTORY (UINT64_C (1024) * QCOW2_MAX_BITMAPS)
 
-/* The state of header_parse. */
+/* The state of header_parse.  (What is refused is invalid, unless a `fault' was set.) */
 struct parse {
   const char *path;
   const uint8_t *buf;           /* at least the first cluster, see check_basics */
@@ -49,6 +49,7 @@ struct parse {
   uint64_t file_size;
   struct qcow2_header raw;      /* zeros where the header is shorter */
   struct header *h;
+  enum header_fault fault;
 };
 
 #define FIELD(name) offsetof (struct qcow2_header, name)
@@ -103,19 +104,23 @@ check_basics (struct parse *p)
   struct header *h = p->h;
 
   if (!header_is_qcow2 (p->buf, p->len)) {
+    p->fault = HEADER_NOT_QCOW2;
     report_error ("%s: not a qcow2 image: it does not begin with \"QFI\\xfb\"",
                   p->path);
     errno = EINVAL;
     return -1;
   }
+  p->fault = HEADER_CUT;
   if (p->len < QCOW2_V2_HEADER_SIZE)
     return refuse (p, p->len, "the file ends within the header");
   memcpy (&p->raw, p->buf, QCOW2_V2_HEADER_SIZE);
 
+  p->fault = HEADER_VERSION;
   h->version = get32 (p->raw.version);
   if (h->version != 2 && h->version != 3)
     return refuse (p, FIELD (version), "version is %u, not 2 or 3", h->version);
 
+  p->fault = HEADER_INVALID;
   h->cluster_bits = get32 (p->raw.cluster_bits);
   if (h->cluster_bits < QCOW2_MIN_CLUSTER_BITS ||
       h->cluster_bits > QCOW2_MAX_CLUSTER_BITS)
@@ -123,10 +128,12 @@ check_basics (struct parse *p)
                    h->cluster_bits, QCOW2_MIN_CLUSTER_BITS,
                    QCOW2_MAX_CLUSTER_BITS);
   h->cluster_size = UINT64_C (1) << h->cluster_bits;
+  p->fault = HEADER_CUT;
   if (p->len < h->cluster_size)
     return refuse (p, p->len, "the file ends within its first cluster "
                    "of %" PRIu64 " bytes", h->cluster_size);
 
+  p->fault = HEADER_INVALID;
   if (h->version == 2) {
     h->header_length = QCOW2_V2_HEADER_SIZE;
     return 0;
@@ -216,8 +223,10 @@ check_features (struct parse *p)
     h->compression_type = p->raw.compression_type;
   }
 
+  p->fault = HEADER_FEATURE;
   if (h->incompatible & ~QCOW2_INCOMPAT_KNOWN)
     return refuse_features (p, h->incompatible & ~QCOW2_INCOMPAT_KNOWN);
+  p->fault = HEADER_INVALID;
   if (h->refcount_order > QCOW2_MAX_REFCOUNT_ORDER)
     return refuse (p, FIELD (refcount_order), "refcount_order is %u, "
                    "more than %d", h->refcount_order, QCOW2_MAX_REFCOUNT_ORDER);
@@ -293,6 +302,7 @@ check_tables (struct parse *p)
   h->nb_snapshots = get32 (p->raw.nb_snapshots);
   h->snapshots_offset = get64 (p->raw.snapshots_offset);
 
+  p->fault = HEADER_SIZES;
   covered = h->cluster_bits + h->l2_bits;
   h->l1_needed = div_up (h->size, UINT64_C (1) << covered);
   if (h->l1_entries > QCOW2_MAX_L1_BYTES / sizeof (uint64_t))
@@ -305,16 +315,19 @@ check_tables (struct parse *p)
     return refuse (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
                    "but a disk of %" PRIu64 " bytes needs %" PRIu64,
                    h->l1_entries, bytes, div_up (bytes, UINT64_C (1) << covered));
+  p->fault = HEADER_INVALID;
   if (check_place (p, FIELD (l1_table_offset), "L1 table", h->l1_offset,
                    h->l1_entries * sizeof (uint64_t)) == -1)
     return -1;
 
   /* 0: only a repair can use the image. */
+  p->fault = HEADER_SIZES;
   if (h->reftable_clusters > QCOW2_MAX_REFTABLE_BYTES >> h->cluster_bits)
     return refuse (p, FIELD (refcount_table_clusters),
                    "the refcount table has %" PRIu32 " clusters, not 1..%u",
                    h->reftable_clusters,
                    QCOW2_MAX_REFTABLE_BYTES >> h->cluster_bits);
+  p->fault = HEADER_INVALID;
   if (check_place (p, FIELD (refcount_table_offset), "refcount table",
                    h->reftable_offset,
                    h->reftable_clusters * h->cluster_size) == -1)
@@ -566,6 +579,7 @@ header_parse (const char *path, const void *buf, size_t len,
     KEEP_ERRNO_FOR_BLOCK;
 
     header_free (h);
+    h->fault = p.fault;
     return -1;
   }
 

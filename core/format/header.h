@@ -12,6 +12,16 @@
 
 #include "format/format.h"
 
+/* Why a header is refused. */
+enum header_fault {
+  HEADER_INVALID,               /* anything else, or ENOMEM */
+  HEADER_NOT_QCOW2,
+  HEADER_VERSION,
+  HEADER_FEATURE,               /* it needs a feature that is not known */
+  HEADER_SIZES,                 /* they contradict each other, or are too large */
+  HEADER_CUT,                   /* the file ends within the first cluster */
+};
+
 struct header {
   unsigned version;             /* 2 or 3 */
   unsigned cluster_bits;
@@ -42,6 +52,8 @@ struct header {
   struct { uint32_t count; uint64_t dir_size, dir_offset; } bitmaps;
   bool has_crypto;
   struct { uint64_t offset, length; } crypto;
+
+  enum header_fault fault;      /* of a header that was refused */
 };
 
 /* header_parse needs min (file size, this) bytes of the file. */
@@ -51,8 +63,8 @@ struct header {
  * limits in format.h; whether the L1 table, the refcount table and the snapshot table are
  * within FILE_SIZE; unknown incompatible features, which are refused with their names in
  * the feature table.  BUF contains the first LEN bytes of the file.  PATH is for
- * messages.  Returns 0, or -1 with errno EINVAL (or ENOMEM) and the error reported.  On
- * success, the caller frees the result with header_free. */
+ * messages.  Returns 0, or -1 with errno EINVAL (or ENOMEM) and the error reported: then
+ * only `fault' is set.  On success, the caller frees the result with header_free. */
 extern int header_parse (const char *path, const void *buf, size_t len,
                          uint64_t file_size, struct header *);
 extern void header_free (struct header *);

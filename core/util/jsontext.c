@@ -19,9 +19,12 @@
 
 #include <config.h>
 
+#include <ctype.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "util/cleanup.h"
 #include "util/jsontext.h"
@@ -145,6 +148,75 @@ int
 jsontext_write (json_t *document, FILE *fp)
 {
   return jsontext_print (document, 2, fp);
+}
+
+/* --- and back --- */
+
+/* The byte for which the escape at S, before END, stands; or 0. */
+static unsigned char
+get_escape (const char *s, const char *end)
+{
+  char digits[3] = "";
+  unsigned long byte;
+
+  if (end - s < 6 || strncasecmp (s, "\\udc", 4) != 0 || !isxdigit ((unsigned char) s[4]) ||
+      !isxdigit ((unsigned char) s[5]))
+    return 0;
+  memcpy (digits, s + 4, 2);
+  byte = strtoul (digits, NULL, 16);
+  return byte >= 0x80 ? byte : 0;
+}
+
+/* The length of the escape at S: both halves of a pair are one. */
+static size_t
+escape_length (const char *s, const char *end)
+{
+  const bool first_half = end - s >= 12 && (s[1] == 'u' || s[1] == 'U') &&
+    (s[2] == 'd' || s[2] == 'D') && strchr ("89abAB", s[3]) && s[6] == '\\';
+
+  return first_half ? 12 : end - s < 2 ? 1 : 2;
+}
+
+json_t *
+jsontext_read (const char *text, size_t len)
+{
+  const char *const end = text + len;
+  CLEANUP_FREE char *copy = malloc (len + 1);   /* a stand-in is no longer */
+  char *to = copy;
+  size_t n;
+
+  if (copy == NULL)
+    return NULL;
+  for (const char *s = text; s < end; s += n) {
+    const unsigned char byte = *s == '\\' ? get_escape (s, end) : 0;
+
+    n = byte ? 6 : *s == '\\' ? escape_length (s, end) : 1;
+    if (byte)
+      put_stand_in (to, byte);
+    else
+      memcpy (to, s, n);
+    to += byte ? STAND_IN_LENGTH : n;
+  }
+  return json_loadb (copy, to - copy, JSON_REJECT_DUPLICATES, NULL);
+}
+
+char *
+jsontext_bytes (const char *s)
+{
+  char *const bytes = malloc (strlen (s) + 1);
+  char *to = bytes;
+
+  for (unsigned n; bytes && *s; s += n) {
+    const unsigned char byte = (n = utf8_length (s)) == STAND_IN_LENGTH ? get_stand_in (s) : 0;
+
+    if (byte)
+      *to++ = byte;
+    else
+      to = mempcpy (to, s, n);
+  }
+  if (bytes)
+    *to = '\0';
+  return bytes;
 }
 
 void

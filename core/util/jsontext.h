@@ -43,6 +43,12 @@ extern int jsontext_write (json_t *document, FILE *fp);
 /* The same, with another indentation. */
 extern int jsontext_print (json_t *document, unsigned indent, FILE *fp);
 
+/* The document that jsontext_write has written, or another one in JSON.  NULL: it is none, or
+ * there was no memory; not reported. */
+extern json_t *jsontext_read (const char *text, size_t len);
+/* The bytes of a string of a document.  The caller frees them.  NULL on ENOMEM. */
+extern char *jsontext_bytes (const char *string);
+
 /* Writes a string of a document to FP for people: the bytes that it was made of, but control
  * characters are escaped. */
 extern void jsontext_put (const char *string, FILE *fp);

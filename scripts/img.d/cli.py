@@ -23,6 +23,7 @@ ELSEWHERE = {
     "amend": "Change options of an image that exists",
     "advise-cache": "Measure how much l2-cache an image needs so that no mapping is read "
                     "twice",
+    "validate": "Check images for faults",
     "apply-changes": "Apply an incremental backup to an older copy of the disk",
     "bitmap": "Change a persistent bitmap of an image",
     "check": "Check the metadata of an image",

@@ -77,7 +77,7 @@ SCRIPT
 chmod +x "$tmp/bin/"*
 ln -s "$(realpath "$srcdir")/../scripts/nbdkit-qcow2-"* "$tmp/bin"
 ln -sf "$abs_top_builddir/img/nbdkit-qcow2-img" "$tmp/bin"
-for name in advise-cache apply-changes; do
+for name in advise-cache apply-changes validate; do
   ln -s nbdkit-qcow2-img "$tmp/bin/nbdkit-qcow2-$name"
 done
 NBDKIT_QCOW2_IMG_REST=$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")

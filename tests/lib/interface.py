@@ -51,15 +51,14 @@ os.environ["NBDKIT_QCOW2_IMG_REST"] = os.path.join(scripts, "nbdkit-qcow2-img")
 for name in re.findall(r"^  ([a-z][a-z-]*) ", said(img, "--help"), re.M):
     for option in re.findall(r"^  (-.*?)(?:  |$)", said(img, name, "--help"), re.M):
         lines.add("nbdkit-qcow2-img %s %s" % (name, option))
-sys.dont_write_bytecode = True
-sys.path[:0] = [os.path.join(scripts, "validate.d"), scripts]
-import policy                        # noqa: E402
-for key, decisions in policy.CHOICES.items():
-    for built_in, decision in zip(policy.BUILT_IN, decisions):
-        lines.add("policy %s: %s = %s" % (built_in, key, decision))
-for key in policy.NUMBERS:
+with open(os.path.join(scripts, "../img/policy.c"), encoding="utf-8") as f:
+    policy = f.read()
+for key, *decisions in re.findall(r'{ "([a-z0-9-]+)", { (\w+), (\w+) } }', policy):
+    for built_in, decision in zip(("upload", "strict"), decisions):
+        lines.add("policy %s: %s = %s" % (built_in, key, decision.lower()))
+for key in re.findall(r'\] = "(max-[a-z-]+)"', policy):
     lines.add("policy: %s, with the code %s" % (key, key.removeprefix("max-")))
-for code in policy.ALWAYS:
+for code in re.findall(r'\[HEADER_\w+\] = "([a-z-]+)"', policy) + ["unsupported", "too-slow"]:
     lines.add("policy: always refuses " + code)
 
 # --- systemd

@@ -13,8 +13,7 @@ mkdir json
 
 validate ()
 {
-  "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
-    --nbdkit "$NBDKIT" "$@" > validate.out || [ $? = 1 ]
+  "$abs_top_builddir/img/nbdkit-qcow2-img" validate "$@" > validate.out || [ $? = 1 ]
 }
 
 # --- documents with as many keys as possible ---

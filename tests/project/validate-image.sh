@@ -9,18 +9,12 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 requires qemu-io --version
-requires nbdcopy --version
 
 cd "$tmp"
 mkdir bin images work
 export TMPDIR="$tmp/work"
 # As if it was installed.
-cat > bin/nbdkit-qcow2-validate <<EOS
-#!/bin/bash
-exec "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
-  --nbdkit "$NBDKIT" "\$@"
-EOS
-chmod +x bin/nbdkit-qcow2-validate
+ln -s "$abs_top_builddir/img/nbdkit-qcow2-img" bin/nbdkit-qcow2-validate
 PATH="$tmp/bin:$PATH"
 
 # validate STATUS ARGUMENT...: output to out and err.
@@ -119,8 +113,6 @@ validate 2 --jobs 0 images/a.qcow2
 # Reports go to files.
 validate 2 --json - images/a.qcow2
 grep 'stdout is for TAP' err
-validate 3 --plugin "$tmp/none.so" images/a.qcow2
-validate 3 --nbdkit "$tmp/none" images/a.qcow2
 validate 3 --timeout 0.000001 images/a.qcow2
 # Nobody hashes that in half a second: it is late, and not damaged.
 make_image huge.qcow2 1T
@@ -157,7 +149,7 @@ before=$(sha256sum images/*)
 # A backing file, and parameters.
 make_image over.qcow2 5M backing_file=images/a.qcow2,backing_fmt=qcow2
 validate 0 --sha256 "$sum" over.qcow2
-validate 3 --param backing=deny over.qcow2
+validate 3 --untrusted over.qcow2
 mv images/a.qcow2 a.qcow2
 for check in quick full; do
   validate 3 --check $check over.qcow2
@@ -208,18 +200,15 @@ if mkfs.ext4 -V 2> /dev/null && e2fsck -V 2> /dev/null; then
   qemu-io -f qcow2 -c 'write -P 0x55 1028k 2k' part.qcow2
   validate 1 --fsck part.qcow2
   # Nor is it the image's fault if there is no room for the copy, or no memory.
-  nbdcopy=$(type -P nbdcopy)
-  for how in 'exit 1' 'kill -9 $$'; do
-    printf '#!/bin/bash\ncase "$2" in */volume) %s;; esac\nexec "%s" "$@"\n' \
-      "$how" "$nbdcopy" > bin/nbdcopy
-    chmod +x bin/nbdcopy
-    hash -r
-    validate 3 --fsck fs.qcow2
-    grep '^not ok .*fs.qcow2: filesystem$' out
-    grep -E 'can be read but not copied|killed by signal 9' out
-  done
-  rm bin/nbdcopy
-  hash -r
+  (ulimit -f 1024; validate 3 --fsck fs.qcow2)
+  grep '^not ok .*fs.qcow2: filesystem$' out
+  grep "a copy of the filesystem in $TMPDIR: File too large" out
+  printf '#!/bin/bash\nkill -9 $$\n' > bin/e2fsck
+  chmod +x bin/e2fsck
+  validate 3 --fsck fs.qcow2
+  grep '^not ok .*fs.qcow2: filesystem$' out
+  grep 'killed by signal 9' out
+  rm bin/e2fsck
 fi
 
 [ "$before" = "$(sha256sum images/*)" ] || fail "an image was changed"
@@ -249,11 +238,8 @@ done < commands
 
 nbdkit-qcow2-validate --help > help
 manual="$srcdir/../scripts/man/nbdkit-qcow2-validate.pod"
-completion="$srcdir/../scripts/completion/nbdkit-qcow2-validate"
-# shellcheck disable=SC2013
-for option in $(sed -n 's/.*add_argument("\(--[a-z0-9-]*\)".*/\1/p' \
-                  "$srcdir/../scripts/validate.d/cli.py"); do
-  grep -q -- "  $option\|, $option" help || fail "--help lacks $option"
+mapfile -t listed < <(sed -n 's/^  \(-., \)\?\(--[a-z0-9-]*\).*/\2/p' help)
+[ "${#listed[@]}" -gt 20 ]
+for option in "${listed[@]}"; do
   grep -q -- "^=item B<$option>" "$manual" || fail "the manual lacks $option"
-  grep -q -- "[' ]$option[' ]\|$option\$" "$completion" || fail "completion lacks $option"
 done

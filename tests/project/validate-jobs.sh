@@ -8,7 +8,6 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
-requires nbdcopy --version
 requires "$python" -c 'import yaml'
 
 cd "$tmp"
@@ -18,14 +17,14 @@ mkdir bin images
 # runs, if the test wants.
 cat > bin/nbdkit-qcow2-validate <<EOS
 #!/bin/bash
-options=(--plugin "$PLUGIN" --nbdkit "$NBDKIT")
+options=()
 case " \$*" in
   *" --shard 2/"*) if rm "$tmp/kill"; then kill -9 \$\$; fi ;;&
-  *" --merge "*) options=() ;;
+  *" --merge "*) ;;
   *) options+=(--no-read) ;;
 esac
 [ -z "\${VALIDATE:-}" ] || exec "\$VALIDATE" "\$@"
-exec "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" "\${options[@]}" "\$@"
+exec "$abs_top_builddir/img/nbdkit-qcow2-img" validate "\${options[@]}" "\$@"
 EOS
 chmod +x bin/nbdkit-qcow2-validate
 PATH="$tmp/bin:$PATH"

@@ -8,7 +8,6 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 requires qemu-io --version
-requires nbdcopy --version
 
 cd "$tmp"
 mkdir images
@@ -18,7 +17,7 @@ status ()
 {
   local expected="$1" status=0
   shift
-  "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" "$@" > out 2> err || status=$?
+  "$abs_top_builddir/img/nbdkit-qcow2-img" validate "$@" > out 2> err || status=$?
   cat out err
   [ "$status" = "$expected" ] || fail "exit status $status, not $expected"
 }
@@ -28,7 +27,7 @@ validate ()
 {
   local expected="$1"
   shift
-  status "$expected" --plugin "$PLUGIN" --nbdkit "$NBDKIT" "$@"
+  status "$expected" "$@"
 }
 
 # names REPORT: of its images, without the directory, in order.
@@ -59,8 +58,7 @@ shards ()
   shift
   for ((i = 1; i <= n; i++)); do
     rm -f "$i.json"
-    "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" --nbdkit "$NBDKIT" \
-      --shard "$i/$n" --json "$i.json" --no-read "$@" > "$i.tap" || [ $? != 2 ]
+    "$abs_top_builddir/img/nbdkit-qcow2-img" validate --shard "$i/$n" --json "$i.json" --no-read "$@" > "$i.tap" || [ $? != 2 ]
   done
 }
 
@@ -187,16 +185,16 @@ for damage in '' 'r = 1' 'r = []' 'r = {}' 'r["images"] = 1' 'r["images"] = ["a"
   edit 1.json "${damage:-pass}"
   if [ -z "$damage" ]; then status 0 --merge edited.json 2.json; continue; fi
   status 2 --merge edited.json 2.json
-  grep '^nbdkit-qcow2-validate: edited.json: not a report' err
+  grep '^nbdkit-qcow2-img: edited.json: not a report' err
 done
 for i in half text deep; do
   status 2 --merge "$i.json"
-  grep "^nbdkit-qcow2-validate: $i.json: not a report" err
+  grep "^nbdkit-qcow2-img: $i.json: not a report" err
 done
 
 status 2 --merge
 status 2 --merge --fsck 1.json 2.json
-grep -e '--merge cannot be used with --fsck' err
+grep -e '--merge: cannot be used with --fsck' err
 status 2 --merge --shard 1/2 1.json 2.json
 for shard in 0/3 4/3 1/0 1 1/ /1 a/b -1/3 1/2/3 ' 1/2' 1/1000001 99999999999/99999999999; do
   status 2 --shard="$shard" images/a.qcow2

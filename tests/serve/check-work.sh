@@ -95,8 +95,7 @@ validate ()
 {
   local status=0 expected="$1"
   shift
-  "${soon[@]}" "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
-    --nbdkit "$NBDKIT" "$@" > out || status=$?
+  "${soon[@]}" "$abs_top_builddir/img/nbdkit-qcow2-img" validate "$@" > out || status=$?
   cat out
   [ "$status" = "$expected" ] || fail "exit status $status"
 }

@@ -26,8 +26,7 @@ if peak > 64 << 10:
     sys.exit("takes %d KiB" % peak)
 PY
   for policy in upload strict; do
-    "$python" "$srcdir/../scripts/nbdkit-qcow2-validate" --plugin "$PLUGIN" \
-      --nbdkit "$NBDKIT" --policy $policy "$1"
+    "$abs_top_builddir/img/nbdkit-qcow2-img" validate --policy $policy "$1"
   done
 }
 

@@ -175,6 +175,23 @@ apply (const struct change *c)
     buf[c->offset + i] = c->value >> 8 * (c->bytes - 1 - i);
 }
 
+/* What front ends are told, which do not look at the text. */
+static enum header_fault
+fault_of (const char *text)
+{
+  static const struct { const char *part; enum header_fault fault; } faults[] = {
+    { "not a qcow2 image", HEADER_NOT_QCOW2 }, { "version is ", HEADER_VERSION },
+    { "features that are not supported", HEADER_FEATURE },
+    { "the L1 table has ", HEADER_SIZES }, { "the refcount table has ", HEADER_SIZES },
+    { "the file ends within", HEADER_CUT },
+  };
+
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+    if (strstr (text, faults[i].part))
+      return faults[i].fault;
+  return HEADER_INVALID;
+}
+
 /* Parses buf; must be refused with TEXT, or accepted if that is NULL. */
 static void
 parse (uint64_t file_size, const char *text, struct header *h)
@@ -198,6 +215,7 @@ parse (uint64_t file_size, const char *text, struct header *h)
     abort ();
   }
   CHECK (errno == EINVAL);
+  CHECK (h->fault == fault_of (last_error ()));
   CHECK (error_count () == errors + 1);
   CHECK (strncmp (last_error (), "/a/disk: ", 9) == 0);
 }

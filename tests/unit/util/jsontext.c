@@ -97,13 +97,45 @@ decode (const char *json, char *bytes)
   *bytes = '\0';
 }
 
+/* TEXT is a document whose member s is of these bytes; NULL: it is none. */
+static void
+check_read (const char *text, const char *bytes)
+{
+  json_t *document = jsontext_read (text, strlen (text));
+  char *read;
+
+  CHECK ((document != NULL) == (bytes != NULL));
+  if (document == NULL)
+    return;
+  read = jsontext_bytes (json_string_value (json_object_get (document, "s")));
+  CHECK (strcmp (read, bytes) == 0);
+  free (read);
+  json_decref (document);
+}
+
 static void
 check_string (const char *s)
 {
   char bytes[100];
+  const char *text = written (jsontext_object ({ "s", jsontext_string (s) }));
 
-  decode (written (jsontext_object ({ "s", jsontext_string (s) })), bytes);
+  decode (text, bytes);
   CHECK (strcmp (bytes, s) == 0);
+  check_read (text, s);
+}
+
+static void
+test_reading (void)
+{
+  check_read ("{\"s\": \"\\uDcfFx\"}", "\xff" "x");
+  check_read ("{\"s\": \"\\ud83d\\ude00\\udc80\"}", "\xf0\x9f\x98\x80\x80");
+  check_read ("{\"s\": \"\\ud83d\\udc80\"}", "\xf0\x9f\x92\x80");     /* a pair */
+  check_read ("{\"s\": \"\\\\udc80\"}", "\\udc80");
+  check_read ("{\"s\": \"\\udc7f\"}", NULL);
+  check_read ("{\"s\": \"\\ud800\"}", NULL);
+  check_read ("{\"s\": \"\\udc8", NULL);
+  check_read ("{\"s\": \"\\", NULL);
+  check_read ("", NULL);
 }
 
 static void
@@ -180,6 +212,7 @@ main (void)
   test_document ();
   test_numbers ();
   test_strings ();
+  test_reading ();
   test_no_memory ();
   return 0;
 }
