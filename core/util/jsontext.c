@@ -185,9 +185,7 @@ jsontext_read (const char *text, size_t len)
   char *to = copy;
   size_t n;
 
-  if (copy == NULL)
-    return NULL;
-  for (const char *s = text; s < end; s += n) {
+  for (const char *s = text; copy && s < end; s += n) {
     const unsigned char byte = *s == '\\' ? get_escape (s, end) : 0;
 
     n = byte ? 6 : *s == '\\' ? escape_length (s, end) : 1;
@@ -197,7 +195,7 @@ jsontext_read (const char *text, size_t len)
       memcpy (to, s, n);
     to += byte ? STAND_IN_LENGTH : n;
   }
-  return json_loadb (copy, to - copy, JSON_REJECT_DUPLICATES, NULL);
+  return copy ? json_loadb (copy, to - copy, JSON_REJECT_DUPLICATES, NULL) : NULL;
 }
 
 char *
