@@ -142,6 +142,11 @@ disk_record (struct disk *d, struct dirtyset *set)
 void
 disk_close_gate (struct disk *d)
 {
+  {
+    LOCK_FOR_BLOCK (&d->steps);
+
+    d->change_began = clock_ms ();
+  }
   close_gate (d);
 }
 
