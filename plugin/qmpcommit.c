@@ -104,28 +104,14 @@ static const struct job_kind commit_kind = {
 /* --- the same, of the top image --- */
 
 static int
-begin (struct job *j, const struct work *w)
-{
-  char *why;
-  int r;
-
-  report_watch ();
-  r = commit_begin (w->commit);
-  KEEP_ERRNO_FOR_BLOCK;
-  why = report_first ();
-  if (r == -1)
-    job_explain (j, why);
-  else
-    free (why);
-  return r;
-}
-
-static int
 run_active (struct job *j, void *opaque)
 {
   const struct work *w = opaque;
 
-  return begin (j, w) == -1 ? -1 : qmpfollow_run (j, commit_follow (w->commit));
+  report_watch ();
+  if (job_told (j, commit_begin (w->commit)) == -1)
+    return -1;
+  return qmpfollow_run (j, commit_follow (w->commit));
 }
 
 static int

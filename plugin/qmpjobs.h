@@ -65,9 +65,9 @@ extern int job_step (struct job *, uint64_t done, uint64_t total, uint64_t copie
 enum job_fate { JOB_FAIL, JOB_AGAIN, JOB_SKIP };
 extern enum job_fate job_fails (struct job *, bool reads, int err);
 
-/* The job fails, and clients get this text in place of that of errno.  The text belongs to
- * the job then; NULL: nothing. */
-extern void job_explain (struct job *, char *why);
+/* The core has returned R, after report_watch.  If that is -1, the job fails, and clients
+ * get the core's first message in place of the text of errno.  Returns R; errno stays. */
+extern int job_told (struct job *, int r);
 
 /* Everything is copied; from now on the job can be completed. */
 extern void job_ready (struct job *);

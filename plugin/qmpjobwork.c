@@ -24,6 +24,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/jsontext.h"
+#include "util/report.h"
 #include "plugin/qmpjobs-impl.h"
 
 #define NS_PER_SECOND UINT64_C (1000000000)
@@ -220,13 +221,20 @@ job_fails (struct job *j, bool reads, int err)
   return fate;
 }
 
-void
-job_explain (struct job *j, char *why)
+int
+job_told (struct job *j, int r)
 {
-  LOCK_FOR_BLOCK (&j->jobs->lock);
+  KEEP_ERRNO_FOR_BLOCK;
+  char *const why = report_first ();
 
+  if (r == 0) {
+    free (why);
+    return 0;
+  }
+  LOCK_FOR_BLOCK (&j->jobs->lock);
   free (j->why);
   j->why = why;
+  return r;
 }
 
 void

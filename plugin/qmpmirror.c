@@ -56,28 +56,14 @@ struct work {
 /* --- the job --- */
 
 static int
-begin (struct job *j, struct work *w)
-{
-  char *why;
-  int r;
-
-  report_watch ();
-  r = mirror_begin (job_disk (j), &w->options, &w->mirror);
-  KEEP_ERRNO_FOR_BLOCK;
-  why = report_first ();
-  if (r == -1)
-    job_explain (j, why);
-  else
-    free (why);
-  return r;
-}
-
-static int
 copy (struct job *j, void *opaque)
 {
   struct work *w = opaque;
 
-  return begin (j, w) == -1 ? -1 : qmpfollow_run (j, mirror_follow (w->mirror));
+  report_watch ();
+  if (job_told (j, mirror_begin (job_disk (j), &w->options, &w->mirror)) == -1)
+    return -1;
+  return qmpfollow_run (j, mirror_follow (w->mirror));
 }
 
 static int
