@@ -98,7 +98,8 @@ disk_take_reached (struct disk *d, uint64_t *bytes, uint64_t *reached)
 
   *bytes = d->threshold.bytes;
   *reached = d->threshold.reached;
-  if (*bytes == 0 || *reached == 0)
+  /* (What is no more than that was reached before the threshold was changed.) */
+  if (*bytes == 0 || *reached <= *bytes)
     return false;
   d->threshold.bytes = 0;
   return true;

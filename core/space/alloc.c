@@ -86,7 +86,7 @@ watch_threshold (struct alloc *a)
   struct alloc_threshold *const t = a->threshold;
   const uint64_t end = a->bump << a->bits, bytes = t ? t->bytes : 0;
 
-  if (bytes == 0 || end <= bytes || t->reached)
+  if (bytes == 0 || end <= bytes || t->reached > bytes)
     return;
   t->reached = end;
   if (a->news)

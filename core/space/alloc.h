@@ -77,7 +77,8 @@ struct alloc_stats {
  * than an allocator. */
 struct alloc_threshold {
   _Atomic uint64_t bytes;       /* 0: nobody does */
-  _Atomic uint64_t reached;     /* 0: it is not; else where the last cluster ended then */
+  _Atomic uint64_t reached;     /* beyond BYTES: where the last cluster ended then; else it
+                                   is not, or is what an earlier threshold left */
 };
 
 struct alloc_options {
