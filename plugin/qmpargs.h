@@ -25,7 +25,8 @@ extern int qmp_refuse_unless (bool well, struct qmp_error *);
 extern void qmp_error_free (struct qmp_error *);
 
 enum qmparg_type {
-  QMPARG_STRING, QMPARG_BOOL, QMPARG_UINT32, QMPARG_UINT64, QMPARG_INT, QMPARG_ARRAY, QMPARG_OBJECT,
+  QMPARG_STRING, QMPARG_BOOL, QMPARG_UINT32, QMPARG_UINT64, QMPARG_INT,
+  QMPARG_ARRAY, QMPARG_OBJECT,
   QMPARG_REF, QMPARG_REF_OR_NULL,       /* an object, or the name of one (or null) */
 };
 

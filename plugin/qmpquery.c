@@ -183,7 +183,8 @@ describe_node (const struct query *q, const char *device, struct disk *disk, uns
 {
   CLEANUP_FREE char *name = qmptarget_node (q->host, device, i);
   json_t *node = describe_layer (q, name, disk_inside (disk).view->layers, i,
-                                 is_readonly (q->host, disk, i), i == 0 ? disk_threshold (disk) : 0,
+                                 is_readonly (q->host, disk, i),
+                                 i == 0 ? disk_threshold (disk) : 0,
                                  disk_get_options (disk));
 
   return i == 0 ? add_bitmaps (node, disk) : node;

@@ -623,7 +623,8 @@ keep_generation (struct disk *d)
 }
 
 /* After the switch: what is changed is durable, whatever happens to the disk now.  If no
- * file has changed, the disk goes on as before without a next generation.  -1: it does.  *REPLACED: the generation before, unless it stays. */
+ * file has changed, the disk goes on as before without a next generation.  -1: it does.
+ * *REPLACED: the generation before, unless it stays. */
 static int
 go_on (struct disk *d, const struct disk_change *c, struct generation **replaced)
 {
