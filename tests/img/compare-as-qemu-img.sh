@@ -29,10 +29,12 @@ in_both qemu-io -f qcow2 -c 'write -P 0 8M 64k' -c 'write -z 3M 64k' zeros.qcow2
 in_both qemu-img create -q -f qcow2 larger.qcow2 20M
 in_both qemu-img create -q -f raw smaller.raw 1M
 
+before=$(fingerprint ours/a.qcow2; fingerprint ours/a.raw)
 for other in a.qcow2 a.raw c.qcow2 over.qcow2 zeros.qcow2; do
   compared 0 a.qcow2 "$other"
   compared 0 -q "$other" a.qcow2
 done
+[ "$before" = "$(fingerprint ours/a.qcow2; fingerprint ours/a.raw)" ]
 compared 0 -f qcow2 -F raw a.qcow2 a.raw
 compared 0 -s a.qcow2 a.qcow2
 in_both qemu-img compare -q larger.qcow2 larger.qcow2
@@ -101,6 +103,28 @@ compared 0 -f raw -F raw three.raw one.raw
 for name in one two three; do
   compared 1 -f raw -F raw $name.raw other.raw
   compared 1 -f raw -F raw other.raw $name.raw
+done
+
+# What both know to be zeros is not read.
+qemu-img create -q -f qcow2 -o cluster_size=2M ours/huge.qcow2 8T
+truncate -s 8T ours/huge.raw
+"${soon[@]}" "$IMG" compare -f qcow2 -F raw ours/huge.qcow2 ours/huge.raw
+
+# Encrypted.
+qemu-img convert -O qcow2 --object secret,id=s,data=x -o encrypt.format=luks \
+  -o encrypt.key-secret=s,encrypt.iter-time=10 ours/a.raw ours/luks.qcow2
+img compare --object secret,id=s,data=x ours/luks.qcow2 ours/a.raw
+
+# A faulty entry.
+qemu-img create -q -f qcow2 ours/damaged.qcow2 8M
+qemu-io -f qcow2 -c 'write -P 1 0 64k' ours/damaged.qcow2
+header_patch ours/damaged.qcow2 $((0x40000)) Q $((0x8000000000000000 | 0x50200))
+for pair in "damaged.qcow2 a.qcow2" "a.qcow2 damaged.qcow2"; do
+  ours=0
+  # shellcheck disable=SC2086
+  ({ set +x; } 2>&-; cd ours && img compare $pair) 2> ours.err || ours=$?
+  grep 'L2 entry' ours.err
+  [ "$ours $(wc -l < ours.err)" = "4 1" ]
 done
 
 for bad in "none.qcow2 a.qcow2" "a.qcow2 none.qcow2" "-f qcow2 a.raw a.raw"; do
