@@ -461,9 +461,11 @@ static int
 make_unsafely (void *opaque, struct image *image)
 {
   const struct relinking *r = opaque;
+  const struct backlink link = link_to (r->to);
 
   if (!is_flatten (r->to) && (check_data_file (image, r->o, r->to) == -1 ||
-                              check_name (image, r->o, r->to) == -1))
+                              check_name (image, r->o, r->to) == -1 ||
+                              backlink_check (image->file, &image->header, &link) == -1))
     return -1;
   return make (opaque, image);
 }

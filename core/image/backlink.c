@@ -52,6 +52,12 @@ plan (struct storage *file, const struct header *h, const struct backlink *to)
 static int
 check_name (struct storage *file, const char *name)
 {
+  if (strlen (name) > QCOW2_MAX_BACKING_NAME) {
+    report_error ("%s: the name of the backing file has more than %d bytes",
+                  storage_path (file), QCOW2_MAX_BACKING_NAME);
+    errno = ENAMETOOLONG;
+    return -1;
+  }
   for (const char *p = name; *p; p++)
     if ((unsigned char) *p < 0x20 || *p == 0x7f) {
       report_error ("%s: the name of the backing file contains the control character "

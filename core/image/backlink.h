@@ -10,13 +10,13 @@
 #include "format/header.h"
 #include "image/health.h"
 
-/* NAME, of 1 to QCOW2_MAX_BACKING_NAME bytes, with the name of its FORMAT; or "" and
- * NULL: no backing file. */
+/* NAME, with the name of its FORMAT; or "" and NULL: no backing file. */
 struct backlink {
   const char *name, *format;
 };
 
-/* Has the header of the image in FILE enough space for that?  Changes nothing.  -1: no
+/* Can the header of the image in FILE have that name (which has at most
+ * QCOW2_MAX_BACKING_NAME bytes), and has it enough space for it?  Changes nothing.  -1: no
  * (reported). */
 extern int backlink_check (struct storage *, const struct header *,
                            const struct backlink *);

@@ -64,12 +64,23 @@ img_refused ()
   local pattern="$1" ours=0
   shift
 
-  ({ set +x; } 2>&-; cd ours && img "$@") > ours.out 2> ours.err || ours=$?
-  cat ours.out ours.err
+  ({ set +x; } 2>&-; cd "$tmp/ours" && img "$@") > "$tmp/ours.out" 2> "$tmp/ours.err" ||
+    ours=$?
+  cat "$tmp/ours.out" "$tmp/ours.err"
   [ "$ours" = 1 ] || fail "exit status $ours: $*"
-  [ "$(wc -l < ours.err)" = 1 ] || fail "not one line: $*"
-  grep -Eq -- "$pattern" ours.err || fail "does not say '$pattern': $*"
-  nothing_left
+  [ "$(wc -l < "$tmp/ours.err")" = 1 ] || fail "not one line: $*"
+  grep -Eq -- "$pattern" "$tmp/ours.err" || fail "does not say '$pattern': $*"
+  (cd "$tmp" && nothing_left)
+}
+
+# img_untouched FILE PATTERN ARGUMENT...: the same, and the file in ours/ must not change.
+img_untouched ()
+{
+  local before
+
+  before=$(fingerprint "$tmp/ours/$1")
+  img_refused "${@:2}"
+  [ "$before" = "$(fingerprint "$tmp/ours/$1")" ] || fail "refused, but changed: ${*:3}"
 }
 
 # facts FORMAT FILE: what qemu-img info says that does not depend on how it was made.
