@@ -90,6 +90,7 @@ scatter base.qcow2 20 10
 qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 top.qcow2 30M
 scatter top.qcow2 30 15
 qemu-img snapshot -c one top.qcow2
+qemu-img resize -q top.qcow2 35M
 scatter top.qcow2 30 15
 qemu-img snapshot -c two top.qcow2
 scatter top.qcow2 30 15
