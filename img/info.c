@@ -143,8 +143,8 @@ print_allocated (const char *before, const json_t *info)
 {
   char size[READABLE];
 
-  if (json_object_get (info, "actual-size"))
-    printf ("%sdisk size: %s\n", before, readable (number_at (info, "actual-size"), size));
+  printf ("%sdisk size: %s\n", before, json_object_get (info, "actual-size") == NULL
+          ? "unavailable" : readable (number_at (info, "actual-size"), size));
 }
 
 static void print_tree (const char *before, const json_t *value, unsigned depth);
