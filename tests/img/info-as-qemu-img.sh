@@ -42,7 +42,7 @@ lines ()
 {
   sed -e '/^Child node/,/^$/d' -e '/detached header/d' -e 's/VM SIZE/VM_SIZE/' \
     -e 's/VM CLOCK/VM_CLOCK/' -e 's/ 00\(00:[0-9:.]*\) / \1 /' -e 's/  */ /g' \
-    -e '/^$/d' "$1" | sort
+    -e 's/ --$/ /' -e '/^$/d' "$1" | sort
 }
 
 informed ()
@@ -80,14 +80,117 @@ for image in disk.qcow2 over.qcow2 sub/over.qcow2 on-raw.qcow2; do
   informed --backing-chain "$image"
 done
 for options in compat=0.10 cluster_size=512,refcount_bits=1 lazy_refcounts=on \
+    cluster_size=2M,refcount_bits=64 preallocation=metadata \
     extended_l2=on compression_type=zstd data_file=data.raw \
     data_file=raw.raw,data_file_raw=on; do
   in_theirs qemu-img create -q -f qcow2 -o "$options" options.qcow2 5M
   informed options.qcow2
 done
-qemu-img create -q -f qcow2 --object secret,id=s,data=hush \
-  -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 theirs/secret.qcow2 1M
+# A data file need not exist.
+in_theirs make_image data.qcow2 5M data_file=data.raw
+rm theirs/data.raw
+img info --output=json ours/data.qcow2 | grep '"data-file": "data.raw"'
+in_theirs make_image a.qcow2 0
+informed a.qcow2
+in_theirs make_image a.qcow2 $((512 * 4321)) cluster_size=4k
+
+# Marked corrupt, not closed properly, or both.
+in_theirs cp a.qcow2 b.qcow2
+for flags in 1 2 3; do
+  header_patch ours/b.qcow2 76 I $flags
+  informed b.qcow2
+done
+
+# Snapshots, with the state of a machine and without; old tables with less extra data.
+qemu-img snapshot -c 'first one' ours/a.qcow2
+qemu-img snapshot -c $'\xc3\xa9' ours/a.qcow2
+informed a.qcow2
+for n in 0 8 16; do
+  in_theirs cp a.qcow2 b.qcow2
+  at=$(od -An -tu8 --endian=big -j64 -N8 ours/a.qcow2 | tr -d ' ')
+  # The table ends with the first entry.
+  header_patch ours/b.qcow2 60 I 1 $((at + 24)) Q 3123456789 $((at + 32)) I 4096 \
+    $((at + 36)) I $n $((at + 12)) H 0 $((at + 14)) H 4
+  informed b.qcow2
+done
+
+# Bitmaps: recording, not recording, in use.
+qemu-img bitmap --add ours/a.qcow2 b1
+qemu-img bitmap --add --disable -g 4M ours/a.qcow2 b2
+informed a.qcow2
+at=$("$python" - <<'PY'
+import struct
+f = open("ours/a.qcow2", "rb").read()
+# The extension with the bitmaps: its length, two numbers, and the directory.
+print(struct.unpack_from(">Q", f, f.index(bytes.fromhex("23852875")) + 24)[0])
+PY
+)
+header_patch ours/a.qcow2 $((at + 12)) I 3
+informed a.qcow2
+# One that does not fit the disk.
+make_image ours/b.qcow2 100M cluster_size=512
+qemu-img bitmap --add -g 512 ours/b.qcow2 b
+header_patch ours/b.qcow2 24 Q 512
+both_status info b.qcow2
+[ "$status" = 1 ]
+grep 'does not fit the size' ours.err
+
+# Encrypted, without the passphrase.
+aes128=encrypt.cipher-alg=aes-128,encrypt.cipher-mode=cbc
+aes128+=,encrypt.ivgen-alg=essiv,encrypt.ivgen-hash-alg=sha256
+for format in aes luks,encrypt.iter-time=10 "luks,encrypt.iter-time=10,$aes128"; do
+  qemu-img create -q -f qcow2 --object secret,id=s,data=hush \
+    -o "encrypt.key-secret=s,encrypt.format=$format" ours/secret.qcow2 1M
+  informed secret.qcow2
+done
+# The shortest LUKS header, and one that is too short.
+at=$("$python" - <<'PY'
+import struct
+b = open("ours/secret.qcow2", "rb").read(65536)
+at, = struct.unpack_from(">I", b, 100)
+while struct.unpack_from(">I", b, at)[0] != 0x0537be77:
+    at += 8 + (struct.unpack_from(">I", b, at + 4)[0] + 7 & ~7)
+print(at + 8)
+PY
+)
+header_patch ours/secret.qcow2 $((at + 8)) Q 592
 informed secret.qcow2
+header_patch ours/secret.qcow2 $((at + 8)) Q 591
+img_refused 'LUKS header .*: it is too short' info secret.qcow2
+
+# Names.
+for name in ./sub/over.qcow2 sub/../sub/over.qcow2 "$tmp/theirs/sub/over.qcow2"; do
+  informed "$name"
+  informed --backing-chain "$name"
+done
+make_image ours/sub/a.qcow2 1M "backing_file=$tmp/theirs/over.qcow2,backing_fmt=qcow2"
+informed --backing-chain sub/a.qcow2
+# Of the image alone, whatever is below: missing, of unknown format.
+for backing in none 'rbd:pool/image' 'nbd://localhost:1/x' 'json:{"driver":"raw"}'; do
+  for format in raw qcow2 vmdk; do
+    qemu-img rebase -u -f qcow2 -b "$backing" -F $format ours/sub/a.qcow2
+    informed sub/a.qcow2
+  done
+done
+for backing in none a.qcow2; do
+  qemu-img rebase -u -f qcow2 -b $backing -F qcow2 ours/sub/a.qcow2
+  both_status info --backing-chain sub/a.qcow2
+  [ "$status" = 1 ]
+done
+grep 'contains a loop' ours.err
+# Behind a server.
+qemu-nbd -r -t -e 9 --fork -f raw -k "$sockdir/q.sock" --pid-file=q.pid -x disk ours/a.qcow2
+helper_pids+=("$(cat q.pid)")
+informed "nbd+unix:///disk?socket=$sockdir/q.sock"
+# While another program writes it.
+start_nbdkit ours/options.qcow2
+hold_connection
+both_status info options.qcow2
+[ "$status" = 1 ]
+informed -U options.qcow2
+drop_connections
+stop_nbdkit
+
 # Of a file that was cut off, what is still there.
 for options in compat=1.1 compat=0.10 cluster_size=2M; do
   for size in 300000 65536 4000 112; do
