@@ -83,6 +83,17 @@ for found in "$bottom" "$top"; do
   cmp ours/disk.raw model.raw
 done
 cd ours
+img rebase "${secrets[@]}" --image-opts -b middle.qcow2 -F qcow2 "$top"
+qemu-img convert "${secrets[@]}" --image-opts -O raw "$(opts top.qcow2 one two three)" disk.raw
+cmp disk.raw ../model.raw
+# (A passphrase of an image over others.)
+img amend "${secrets[@]}" --image-opts \
+  -o encrypt.state=active,encrypt.new-secret=three,encrypt.iter-time=10 \
+  "$(opts top.qcow2 one two three)"
+img amend "${secrets[@]}" --image-opts -o encrypt.state=inactive,encrypt.old-secret=one \
+  "$(opts top.qcow2 three two three)"
+qemu-img convert "${secrets[@]}" --image-opts -O raw "$(opts top.qcow2 three two three)" disk.raw
+cmp disk.raw ../model.raw
 qemu-img convert "${secrets[@]}" --image-opts -O raw "$middle" disk.raw
 img rebase "${secrets[@]}" --image-opts -b '' "$middle"
 qemu-img compare "${secrets[@]}" --image-opts "$(opts middle.qcow2 two)" \

@@ -28,7 +28,6 @@ END
 qemu-img compare -f qcow2 -F qcow2 over.qcow2 base.qcow2
 "$NBDKIT" -U - "$PLUGIN" over.qcow2 --run 'qemu-img compare -f raw -F qcow2 "$uri" base.qcow2'
 
-"$NBDKIT" -U - "$PLUGIN" over.qcow2 rebase=zeros.raw backing-format=raw rebase-unsafe=true \
-  serve=false --run true
+"$abs_top_builddir/img/nbdkit-qcow2-img" rebase -u -b zeros.raw -F raw over.qcow2
 qemu-img compare -f qcow2 -F raw over.qcow2 zeros.raw
 "$NBDKIT" -U - "$PLUGIN" over.qcow2 --run 'qemu-img compare -f raw -F raw "$uri" zeros.raw'

@@ -1,26 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# rebase= puts an image over another backing file, as "qemu-img rebase" does: qemu-img
-# finds the same disk as before in the image, over the new backing file, and no more
-# clusters in it than after its own rebase.  Random images and chains of many kinds.
-# rebase-unsafe=true changes only the name, as with -u.
+# nbdkit-qcow2-img rebase puts an image over another backing file, as "qemu-img rebase"
+# does: qemu-img finds the same disk as before in the image, over the new backing file, and
+# no more clusters in it than after its own rebase.  Random images and chains of many kinds.
 #
 # Environment: SEED.
 
-# shellcheck disable=SC2016
-
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/random.sh"
-requires_tools
-requires qemu-io --version
-
-cd "$tmp"
-
-rebase ()
-{
-  "$NBDKIT" -r -U - "$PLUGIN" "$@" --run true
-}
+. "$srcdir/lib/img.sh"
 
 # create QEMU-IMG-ARGUMENT...: an image with random options.
 create ()
@@ -88,9 +77,8 @@ for round in {1..6}; do
   find ours -name '[abc]*' -exec sha256sum {} + > sums
 
   qemu-img rebase -q -f qcow2 -b "$new" ${new:+-F "$new_format"} theirs/top.qcow2
-  any compress on off
-  rebase ours/top.qcow2 rebase="$new" ${new:+backing-format="$new_format"} \
-    compress=$compress
+  any compress '' -c
+  img rebase -b "$new" ${new:+-F "$new_format"} $compress ours/top.qcow2
 
   check_clean ours/top.qcow2
   qemu-img compare -q -f qcow2 -F raw ours/top.qcow2 want.raw
@@ -105,13 +93,15 @@ for round in {1..6}; do
 
   # Again: there is nothing to do.  And it goes on.
   own=$(own_units ours/top.qcow2)
-  rebase ours/top.qcow2 rebase="$new" ${new:+backing-format="$new_format"}
+  img rebase -b "$new" ${new:+-F "$new_format"} ours/top.qcow2
   [ "$(own_units ours/top.qcow2)" = "$own" ]
   qemu-img compare -q -f qcow2 -F raw ours/top.qcow2 want.raw
   scribble qcow2 ours/top.qcow2 "$mib"
   check_clean ours/top.qcow2
 done
-rm -rf ours theirs
+rm -rf ours
+mkdir ours
+cd ours
 
 # --- features ---
 
@@ -119,12 +109,18 @@ random_file a.raw 4194304
 cp a.raw b.raw
 qemu-io -f raw -c 'write -P 0 100k 1k' b.raw > io.log
 truncate -s 3M b.raw
+to_b=(-b b.raw -F raw)
 
-# check_rebased IMAGE: the disk is that of a.raw, over b.raw.
-check_rebased ()
+# shows_a IMAGE: the disk is that of a.raw.
+shows_a ()
 {
   check_clean "$1"
   qemu-img compare -q -f qcow2 -F raw "$1" a.raw
+}
+# And it is over b.raw.
+check_rebased ()
+{
+  shows_a "$1"
   qemu-img info -f qcow2 "$1" | grep -q 'backing file: b.raw'
 }
 
@@ -132,87 +128,70 @@ check_rebased ()
 qemu-img create -q -f qcow2 -b a.raw -F raw top.qcow2
 qemu-io -f qcow2 -c 'write -c -P 7 2M 64k' top.qcow2 > io.log
 qemu-io -f raw -c 'write -P 7 2M 64k' a.raw > io.log
-rebase top.qcow2 rebase=b.raw backing-format=raw compress=on
+img rebase "${to_b[@]}" -c top.qcow2
 check_rebased top.qcow2
 
-
-# An external data file; but not a raw one.
+# An external data file.
 qemu-img create -q -f qcow2 -o data_file=top.data -b a.raw -F raw data.qcow2
-rebase data.qcow2 rebase=b.raw backing-format=raw
+img rebase "${to_b[@]}" data.qcow2
 check_rebased data.qcow2
-rebase data.qcow2 rebase=
-check_clean data.qcow2
-qemu-img compare -q -f qcow2 -F raw data.qcow2 a.raw
-qemu-img create -q -f qcow2 -o data_file=raw.data,data_file_raw=on raw.qcow2 4M
-for unsafe in true false; do
-  refused_untouched 'cannot be rebased: it has a raw external data file' raw.qcow2 \
-    rebase=b.raw backing-format=raw rebase-unsafe=$unsafe
-done
+img rebase -b '' data.qcow2
+shows_a data.qcow2
 
 # Encryption.
-luks=(encrypt=luks iter-time=10 passphrase=abc)
-"$NBDKIT" -U - "$PLUGIN" l.qcow2 create=auto backing-file=a.raw backing-format=raw \
-  "${luks[@]}" --run true
-rebase l.qcow2 passphrase=abc rebase=b.raw backing-format=raw
-rm -f dump.raw
-"$NBDKIT" -r -U - "$PLUGIN" l.qcow2 passphrase=abc --run 'nbdcopy "$uri" dump.raw'
-cmp dump.raw a.raw
-qemu-img check -q --object secret,id=s,data=abc \
-  --image-opts driver=qcow2,encrypt.key-secret=s,file.filename=l.qcow2
+secret=(--object secret,id=s,data=abc)
+luks=driver=qcow2,file.filename=luks.qcow2,encrypt.key-secret=s
+qemu-img create -q -f qcow2 "${secret[@]}" -b a.raw -F raw \
+  -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2
+img rebase "${secret[@]}" --image-opts "${to_b[@]}" $luks
+qemu-img check -q "${secret[@]}" --image-opts $luks
+qemu-img compare -q "${secret[@]}" --image-opts $luks driver=raw,file.filename=a.raw
 
 # Bitmaps record nothing.
-qemu-img create -q -f qcow2 -b a.raw -F raw m.qcow2
-qemu-img bitmap --add m.qcow2 day
-rebase m.qcow2 rebase=b.raw backing-format=raw
-check_rebased m.qcow2
-nbdinfo --map=qemu:dirty-bitmap:day -- [ qemu-nbd -r -f qcow2 -B day m.qcow2 ] > map
-if grep dirty map; then fail "the bitmap has recorded something"; fi
+qemu-img create -q -f qcow2 -b a.raw -F raw bitmap.qcow2
+qemu-img bitmap --add bitmap.qcow2 day
+img rebase "${to_b[@]}" bitmap.qcow2
+check_rebased bitmap.qcow2
+nothing_marked bitmap.qcow2 day
 
-# NBD exports, the old one, the new one, or the image itself.
+# NBD exports, the new one, the old one, or the image itself.
 PLUGIN=file start_nbdkit_as far -r -- b.raw
 far=$uri
-qemu-img create -q -f qcow2 -b a.raw -F raw n.qcow2
-rebase n.qcow2 rebase="$far" backing-format=raw
-check_clean n.qcow2
-rm -f dump.raw
-"$NBDKIT" -r -U - "$PLUGIN" n.qcow2 allow-uri="$far" --run 'nbdcopy "$uri" dump.raw'
-cmp dump.raw a.raw
-refused 'opens no connections.*allow-uri=' n.qcow2 rebase=a.raw backing-format=raw
-rebase n.qcow2 rebase=a.raw backing-format=raw allow-uri="$far"
-check_clean n.qcow2
-qemu-img compare -q -f qcow2 -F raw n.qcow2 a.raw
-qemu-img create -q -f qcow2 -b "$tmp/a.raw" -F raw i.qcow2 4M
-truncate -s +8M i.qcow2
-PLUGIN=file start_nbdkit_as image -- i.qcow2
-rebase "$uri" lock=false rebase="$tmp/b.raw" backing-format=raw
+qemu-img create -q -f qcow2 -b a.raw -F raw far.qcow2
+img rebase -b "$far" -F raw far.qcow2
+shows_a far.qcow2
+img_refused 'opens no connections.*--allow-uri' rebase -b a.raw -F raw far.qcow2
+img rebase -b a.raw -F raw --allow-uri "$far" far.qcow2
+shows_a far.qcow2
+qemu-img create -q -f qcow2 -b "$PWD/a.raw" -F raw image.qcow2 4M
+truncate -s +8M image.qcow2
+PLUGIN=file start_nbdkit_as image -- image.qcow2
+img rebase -b "$PWD/b.raw" -F raw "$uri"
 stop_nbdkit image
-qemu-img check -q i.qcow2
-qemu-img compare -q -f qcow2 -F raw i.qcow2 a.raw
+qemu-img check -q image.qcow2
+qemu-img compare -q -f qcow2 -F raw image.qcow2 a.raw
 
 # --- only the name ---
 
-qemu-img create -q -f qcow2 -b a.raw -F raw u.qcow2
-qemu-io -f qcow2 -c 'write -P 5 1M 64k' u.qcow2 > io.log
-qemu-img snapshot -c s u.qcow2
-mkdir moved
-cp a.raw moved
-own=$(own_units u.qcow2)
-rebase u.qcow2 rebase=moved/a.raw backing-format=raw rebase-unsafe=true
-qemu-img info -f qcow2 u.qcow2 | grep -q 'backing file: moved/a.raw'
-check_clean u.qcow2
-[ "$own" = "$(own_units u.qcow2)" ]
+# With snapshots, too.
+qemu-img create -q -f qcow2 -b a.raw -F raw name.qcow2
+qemu-io -f qcow2 -c 'write -P 5 1M 64k' name.qcow2 > io.log
+qemu-img snapshot -c s name.qcow2
+own=$(own_units name.qcow2)
+img rebase -u -b ./a.raw -F raw name.qcow2
+[ "$own" = "$(own_units name.qcow2)" ]
 # One that does not exist.
 for name in later.raw http://example.com/disk; do
-  rebase u.qcow2 rebase="$name" backing-format=raw rebase-unsafe=true serve=false
-  qemu-img info -f qcow2 u.qcow2 | grep -q "backing file: $name"
+  img rebase -u -b "$name" -F raw name.qcow2
+  qemu-img info -f qcow2 name.qcow2 | grep -q "backing file: $name"
 done
-rebase u.qcow2 rebase= rebase-unsafe=true
-if qemu-img info -f qcow2 u.qcow2 | grep backing; then fail "it has a backing file"; fi
-qemu-io -f qcow2 -c 'read -P 0 0 1M' -c 'read -P 5 1M 64k' -c 'read -P 0 2M 2M' u.qcow2
-check_clean u.qcow2
+img rebase -u -b '' name.qcow2
+if qemu-img info -f qcow2 name.qcow2 | grep backing; then fail "it has a backing file"; fi
+qemu-io -f qcow2 -c 'read -P 0 0 1M' -c 'read -P 5 1M 64k' -c 'read -P 0 2M 2M' name.qcow2
+check_clean name.qcow2
 # An image that does not state the format.
-qemu-img create -q -f qcow2 -b a.raw -F raw f.qcow2
-"$python" - f.qcow2 <<'PY'
+qemu-img create -q -f qcow2 -b a.raw -F raw format.qcow2
+"$python" - format.qcow2 <<'PY'
 import struct, sys
 with open(sys.argv[1], "r+b") as f:
     h = f.read(65536)
@@ -220,8 +199,7 @@ with open(sys.argv[1], "r+b") as f:
     f.seek(at)
     f.write(struct.pack(">I", 0x12345678))
 PY
-refused 'does not say which format its backing file' f.qcow2 rebase=b.raw \
-  backing-format=raw
-rebase f.qcow2 rebase=a.raw backing-format=raw rebase-unsafe=true
-rebase f.qcow2 rebase=b.raw backing-format=raw
-check_rebased f.qcow2
+img_refused 'does not say which format its backing file' rebase "${to_b[@]}" format.qcow2
+img rebase -u -b a.raw -F raw format.qcow2
+img rebase "${to_b[@]}" format.qcow2
+check_rebased format.qcow2
