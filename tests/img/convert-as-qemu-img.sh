@@ -46,6 +46,20 @@ converted disk.raw odd.raw disk.qcow2 all.raw
 converted -O qcow2 odd.raw over.qcow2 all.qcow2
 # What exists is replaced.
 converted -O qcow2 odd.raw all.qcow2
+# Zeros take no space, also if they are stored as data; holes are not read.
+in_both qemu-img create -q -f qcow2 zeros.qcow2 8M
+in_both qemu-io -f qcow2 -c 'write -P 0 0 8M' -c 'write -P 1 4M 4k' zeros.qcow2
+converted zeros.qcow2 zeros.raw
+[ "$(allocated_kib ours/zeros.raw)" -le 64 ]
+truncate -s 1T ours/large.raw
+dd if=ours/disk.raw of=ours/large.raw bs=1M count=2 seek=700000 conv=notrunc status=none
+for options in "" -c; do
+  # shellcheck disable=SC2086
+  "${soon[@]}" "$IMG" convert $options -O qcow2 -o cluster_size=2M ours/large.raw \
+    ours/large.qcow2
+  qemu-img compare -q -f raw -F qcow2 ours/large.raw ours/large.qcow2
+  [ "$(allocated_kib ours/large.qcow2)" -le 16384 ]
+done
 
 for options in cluster_size=512 cluster_size=2M compat=0.10 extended_l2=on \
     preallocation=metadata lazy_refcounts=on,refcount_bits=8; do
@@ -180,6 +194,10 @@ img convert -O qcow2 ours/odd.raw "$far"
 img convert -f qcow2 "$far" ours/back.raw
 cmp -n 3000001 ours/odd.raw ours/back.raw
 
+dd if=ours/disk.qcow2 of=far.raw conv=notrunc status=none
+img convert -f qcow2 -l one "$far" ours/back.raw
+cmp ours/one.raw ours/back.raw
+
 # One that admits one client, once.
 for options in "-O raw" "-O raw --salvage" "-O qcow2"; do
   rm -f once.raw
@@ -278,5 +296,9 @@ for args in "convert -O qcow2 random.raw x.qcow2" "dd if=random.raw of=x.raw" \
   (ulimit -f 2048; img_refused 'File too large|no space is left' $args)
 done
 rm ours/random.raw
+qemu-io -f qcow2 -c 'write -P 1 0 64k' ours/zeros.qcow2
+header_patch ours/zeros.qcow2 $((0x40000)) Q $((0x8000000000000000 | 0x50200))
+img_refused 'L2 entry' convert zeros.qcow2 x.raw
+[ ! -e ours/x.raw ]
 img_refused "vmdk" convert -O vmdk disk.qcow2 x.vmdk
 img_refused 'target-image-opts' convert --target-image-opts disk.qcow2 x.raw

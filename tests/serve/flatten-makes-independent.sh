@@ -125,6 +125,20 @@ qemu-img check --object secret,id=s,data=abc --image-opts "$opts"
 qemu-img convert --object secret,id=s,data=abc -O raw --image-opts "$opts" "$tmp/e.raw"
 cmp "$tmp/e.raw" "$tmp/base.raw"
 
+# A new image: holes of a raw disk are not read, and zeros take no clusters.
+truncate -s 1T "$tmp/large.raw"
+dd if="$tmp/base.raw" of="$tmp/large.raw" bs=1M seek=700000 conv=notrunc status=none
+for compress in off on; do
+  rm -f "$tmp/new.qcow2"
+  "${soon[@]}" "$NBDKIT" -U - "$PLUGIN" "$tmp/new.qcow2" create=auto backing-file=large.raw \
+    backing-format=raw flatten=true cluster-size=2M cache=unsafe compress=$compress --run true
+  is_independent "$tmp/new.qcow2"
+  check_clean "$tmp/new.qcow2"
+  qemu-img compare -q -f raw -F qcow2 "$tmp/large.raw" "$tmp/new.qcow2"
+  [ "$(allocated_kib "$tmp/new.qcow2")" -le 16384 ]
+done
+rm "$tmp/large.raw"
+
 # Internal snapshots: those that need nothing of what is below do no harm.
 make_image "$tmp/s.qcow2" 13M "backing_file=base.raw,backing_fmt=raw"
 cp "$tmp/s.qcow2" "$tmp/full.qcow2"
