@@ -90,6 +90,7 @@ extern const struct option option_help, option_format, option_quiet, option_forc
 
 extern const struct command advise_command;
 extern const struct command apply_command;
+extern const struct command bench_command;
 extern const struct command info_command;
 extern const struct command check_command;
 extern const struct command compare_command;

@@ -35,6 +35,7 @@ static const struct command *const commands[] = {
   &advise_command,
   &amend_command,
   &apply_command,
+  &bench_command,
   &bitmap_command,
   &check_command,
   &commit_command,

@@ -16,7 +16,7 @@ struct storage *
 rawdisk_open (const struct imagefile *f)
 {
   const struct storage_options options = {
-    .lock = f->options.lock, .link = &f->options.link
+    .lock = f->options.lock, .cache = f->options.cache, .link = &f->options.link
   };
   struct storage *s;
 

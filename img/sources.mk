@@ -7,6 +7,7 @@ img_sources = \
 	%reldir%/amend.c \
 	%reldir%/apply.c \
 	%reldir%/arguments.c \
+	%reldir%/bench.c \
 	%reldir%/change.h \
 	%reldir%/check.c \
 	%reldir%/command.h \

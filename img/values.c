@@ -143,9 +143,10 @@ int
 parse_number (const char *what, const char *text, uint64_t least, uint64_t most,
               uint64_t *r)
 {
-  const char *p = text;
+  const bool is_hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+  const char *p = text + (is_hex ? 2 : 0);
 
-  if (!read_digits (&p, 10, r) || *p)
+  if (!read_digits (&p, is_hex ? 16 : 10, r) || *p)
     return bad_value (what, text, "not a whole number");
   if (*r < least || *r > most)
     return bad_value (what, text, "must be %llu to %llu", (unsigned long long) least,

@@ -18,7 +18,7 @@ extern int parse_size (const char *what, const char *text, uint64_t *bytes);
 /* SIZE, +SIZE or -SIZE: *SIGN is 0, 1 or -1. */
 extern int parse_signed_size (const char *what, const char *text, int *sign,
                               uint64_t *bytes);
-/* A decimal number from LEAST to MOST. */
+/* A number, decimal or as 0x10, from LEAST to MOST. */
 extern int parse_number (const char *what, const char *text, uint64_t least,
                          uint64_t most, uint64_t *r);
 /* on or off, as QEMU spells them. */

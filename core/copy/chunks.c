@@ -186,9 +186,9 @@ wait_for_threads (struct run *r, const struct chunks_watch *watch)
 static void
 run_threads (struct run *r, const struct chunks_watch *watch)
 {
-  const unsigned wanted = r->job->far ? MAX_THREADS
+  const unsigned wanted = r->job->threads ? r->job->threads : r->job->far ? MAX_THREADS
     : max64 (min64 (processors (), MAX_THREADS), MIN_THREADS);
-  pthread_t threads[MAX_THREADS];
+  pthread_t threads[CHUNKS_MOST_THREADS];
   unsigned i, n = 0;
   int err = 0;
 
@@ -204,10 +204,11 @@ run_threads (struct run *r, const struct chunks_watch *watch)
     LOCK_FOR_BLOCK (&r->lock);
     r->running--;
   }
-  if (n == 0) {
+  if (n == 0 || (n < wanted && r->job->threads)) {
     errno = err;
     report_error ("pthread_create: %m");
-    r->error = err;
+    LOCK_FOR_BLOCK (&r->lock);
+    note_error (r, err);
   }
   wait_for_threads (r, watch);
   for (i = 0; i < n; i++)

@@ -26,11 +26,15 @@ struct chunks_words {
   const char *then, *remedy;    /* or NULL, or empty */
 };
 
+#define CHUNKS_MOST_THREADS 1024
+
 struct chunks_job {
   struct chunks_words words;
   uint64_t size;                /* of the disk, in bytes */
   uint64_t chunk;               /* how much a thread takes at a time, a power of two; 0:
                                    chosen, at least 4 MiB */
+  unsigned threads;             /* there must be that many, up to CHUNKS_MOST_THREADS; 0:
+                                   chosen */
   uint64_t scratch;             /* memory for each thread, in bytes */
   bool far;                     /* files are behind links: threads wait for answers more
                                    than for a processor */

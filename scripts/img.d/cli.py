@@ -13,7 +13,6 @@ PROGRAM = "nbdkit-qcow2-img"
 
 # Which module has which commands.
 FAMILIES = {
-    "bench": ("bench",),
     "info": ("info",),
     "mapping": ("map",),
     "measure": ("measure",),
@@ -25,6 +24,7 @@ ELSEWHERE = {
                     "twice",
     "validate": "Check images for faults",
     "apply-changes": "Apply an incremental backup to an older copy of the disk",
+    "bench": "Measure how long requests take",
     "bitmap": "Change a persistent bitmap of an image",
     "check": "Check the metadata of an image",
     "commit": "Write what an image contains into its backing file, and empty the image",
