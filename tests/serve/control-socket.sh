@@ -22,7 +22,6 @@ done
 [ -L "$tmp/link" ]
 refused "the path is too long" control="$tmp/$(printf 'x%.0s' {1..108})" "$img"
 refused "cannot make the control socket: No such file" control="$tmp/none/qmp" "$img"
-refused "cannot be used with" control="$qmp" serve=false "$img"
 [ ! -e "$qmp" ]
 
 umask 0

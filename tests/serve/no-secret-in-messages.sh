@@ -53,11 +53,11 @@ keeps_secret ()
 
 # --- what is shown of a name ---
 
-# shows NAME [SHOWN]: this is what info= and nbdkit-qcow2-validate make of it.
+# shows NAME [SHOWN]: this is what nbdkit-qcow2-img info and validate make of it.
 shows ()
 {
   qemu-img create -q -u -f qcow2 -F raw -b "$1" a.qcow2 1M
-  "$NBDKIT" -U - "$PLUGIN" a.qcow2 info=info.json serve=false --run true
+  "${img[@]}" info --output=json a.qcow2 > info.json
   "$python" - "${2-$1}" "$1" <<PY
 import json, sys
 sys.path.insert(0, "$programs")
@@ -137,14 +137,9 @@ do_all ()
 
   : > said
   for parameters in "" untrusted=true backing=deny data-file=deny check=full \
-      "check-report=report" "info=report" "info=report info-chain=true" "map=report" \
-      "info=report backing=plain.raw backing-format=raw" \
-      "info=report info-chain=true backing=plain.raw backing-format=raw" \
-      "info=report data-file=plain.raw" \
-      "check=full check-report=report data-file=plain.raw" \
-      flatten=true commit=on raw-copy=map rebase=plain.raw\ backing-format=raw \
-      "rebase= rebase-unsafe=true" "compare=report compare-with=plain.qcow2" \
-      amend=true\ compat=0.10 snapshot-create=s resize=+1M; do
+      "check-report=report" "check=full check-report=report data-file=plain.raw" \
+      flatten=true commit=on rebase=plain.raw\ backing-format=raw \
+      "rebase= rebase-unsafe=true" amend=true\ compat=0.10 snapshot-create=s resize=+1M; do
     cp a.qcow2 b.qcow2
     # shellcheck disable=SC2086,SC2016
     says "$NBDKIT" -v -U - "$PLUGIN" file=b.qcow2 $parameters \
@@ -155,12 +150,11 @@ do_all ()
   # Another image is over it.
   qemu-img create -q -u -f qcow2 -F qcow2 -b a.qcow2 over.qcow2 1M
   # shellcheck disable=SC2016
-  says "$NBDKIT" -v -U - "$PLUGIN" over.qcow2 info=report info-chain=true map=map \
-    --run 'nbdinfo "$uri"'
+  says "$NBDKIT" -v -U - "$PLUGIN" over.qcow2 --run 'nbdinfo "$uri"'
+  says "${img[@]}" info --output=json --backing-chain over.qcow2
+  says "${img[@]}" map over.qcow2
   says "$NBDKIT" -v -U - "$PLUGIN" new.qcow2 create=auto backing-file=a.qcow2 \
     backing-format=qcow2 --run true
-  says "$NBDKIT" -v -r -U - "$PLUGIN" plain.qcow2 compare=report compare-with=a.qcow2 \
-    --run true
   keeps_secret "$1: below others"
 
   cp a.qcow2 dir/a
@@ -182,13 +176,20 @@ do_all ()
 
   for command in info "info --output=json" "info --backing-chain" "info --svg" check map \
                  "map --output=json" "commit -b plain.raw" "rebase -b plain.raw -F raw" \
-                 "measure -O qcow2" "bench -c 1" "convert -O raw"; do
+                 "measure -O qcow2" "bench -c 1" "convert -O raw" "compare plain.qcow2"; do
     cp a.qcow2 b.qcow2
     # shellcheck disable=SC2086
     says "${img[@]}" $command b.qcow2 map
     # shellcheck disable=SC2086
     says "${img[@]}" $command b.qcow2
     keeps_secret "$1: nbdkit-qcow2-img $command"
+  done
+  for instead in backing.driver=raw,backing.file.filename=plain.raw \
+                 data-file.filename=plain.raw; do
+    instead+=,driver=qcow2,file.filename=a.qcow2
+    says "${img[@]}" info --backing-chain --output=json --image-opts "$instead"
+    says "${img[@]}" map --output=json --image-opts "$instead"
+    keeps_secret "$1: nbdkit-qcow2-img --image-opts $instead"
   done
 }
 
@@ -215,15 +216,13 @@ sample 3 https://bob:hunter2@host/x ssh://bob:hunter2@host/ nbds://bob:hunter2@h
   rbd:pool/image:key=hunter2 'json:{"driver":"ssh","password":"hunter2"}' \
   "https://bob:hunter2@host/$long" $'https://bob:hunter2@host/\n'
 for uri in "${sample[@]}"; do
-  for key in file backing data-file allow-uri backing-file rebase compare-with \
-             bitmap-from; do
+  for key in file backing data-file allow-uri backing-file rebase bitmap-from; do
     more=()
     case $key in
       file) image=() ;;
       backing-file) image=(file=new.qcow2) more=(create=1M backing-format=raw) ;;
       rebase) image=(plain.qcow2) more=(backing-format=raw) ;;
       bitmap-from) image=(plain.qcow2) more=(bitmap-merge=a bitmap-into=b) ;;
-      compare-with) image=(plain.qcow2) more=(compare=report) ;;
       *) image=(plain.qcow2) ;;
     esac
     says "$NBDKIT" -U - "$PLUGIN" "${image[@]}" "$key=$uri" "${more[@]}" \
@@ -233,12 +232,13 @@ for uri in "${sample[@]}"; do
   done
   case $uri in
     *://*)
-      for key in raw-copy info map stats compare check-report dir; do
+      for key in stats check-report dir; do
         says "$NBDKIT" -U - "$PLUGIN" plain.qcow2 "$key=$uri" --run "echo served"
         keeps_secret "$key=$uri"
       done ;;
   esac
-  for command in info check map "resize --shrink" "convert -O qcow2" snapshot\ -l; do
+  for command in info check map "resize --shrink" "convert -O qcow2" snapshot\ -l \
+                 "compare plain.qcow2"; do
     # shellcheck disable=SC2086
     says "${img[@]}" $command "$uri" x
     # shellcheck disable=SC2086

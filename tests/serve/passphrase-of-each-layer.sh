@@ -127,15 +127,13 @@ stop_nbdkit far
 new_chain
 qemu_reads "$chain"
 cp disk.raw model.raw
-change () { "$NBDKIT" -U - "$PLUGIN" "$@" serve=false --run true; }
-
-change top.qcow2 "${all[@]}" flatten=true
+start_and_end top.qcow2 "${all[@]}" flatten=true
 qemu_reads driver=qcow2,file.filename=top.qcow2,encrypt.key-secret=one
 cmp disk.raw model.raw
 
 # A new image over an encrypted one.
-change new.qcow2 create=auto backing-file=middle.qcow2 backing-format=qcow2 encrypt=luks \
-  iter-time=10 "${all[@]}"
+start_and_end new.qcow2 create=auto backing-file=middle.qcow2 backing-format=qcow2 \
+  encrypt=luks iter-time=10 "${all[@]}"
 qemu_reads "driver=qcow2,file.filename=new.qcow2,encrypt.key-secret=one,$below=two,\
 backing.$below=three"
 shows new.qcow2 "${all[@]}"

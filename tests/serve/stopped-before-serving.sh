@@ -17,7 +17,7 @@ stop ()
   local status=0 line fd
 
   exec {fd}<> told
-  NBDKIT_QCOW2_PROGRESS=$fd "$NBDKIT" -U - "$PLUGIN" "${@:4}" serve=false --run true 2> err &
+  NBDKIT_QCOW2_PROGRESS=$fd "$NBDKIT" -U - "$PLUGIN" "${@:4}" --run true 2> err &
   helper_pids+=($!)
   until [[ "${line:-}" =~ ^"$1 "([0-9]+)/100$ && "${BASH_REMATCH[1]}" -ge "$2" ]]; do
     read -r -u "$fd" line
