@@ -20,6 +20,7 @@ create ()
   qemu-img create -q -f qcow2 -o "$chosen" "$@"
 }
 
+declare compress
 declare -A formats
 # chain NAME: makes a chain of 0 to 3 files, and sets $top and $format ("": none).
 chain ()
@@ -77,8 +78,8 @@ for round in {1..6}; do
   find ours -name '[abc]*' -exec sha256sum {} + > sums
 
   qemu-img rebase -q -f qcow2 -b "$new" ${new:+-F "$new_format"} theirs/top.qcow2
-  any compress '' -c
-  img rebase -b "$new" ${new:+-F "$new_format"} $compress ours/top.qcow2
+  any compress on ''
+  img rebase -b "$new" ${new:+-F "$new_format"} ${compress:+-c} ours/top.qcow2
 
   check_clean ours/top.qcow2
   qemu-img compare -q -f qcow2 -F raw ours/top.qcow2 want.raw
@@ -139,7 +140,7 @@ img rebase -b '' data.qcow2
 shows_a data.qcow2
 
 # Encryption.
-secret=(--object secret,id=s,data=abc)
+secret=(--object "secret,id=s,data=abc")
 luks=driver=qcow2,file.filename=luks.qcow2,encrypt.key-secret=s
 qemu-img create -q -f qcow2 "${secret[@]}" -b a.raw -F raw \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2

@@ -28,14 +28,18 @@ fill ()
   stop_nbdkit
 }
 
+# opts IMAGE: what opens it.
+opts ()
+{
+  echo -n "driver=qcow2,encrypt.key-secret=s,file.filename=$1"
+  [ "$1" = "$base" ] || echo ",backing.encrypt.key-secret=s"
+}
+
 # must_be IMAGE RAW: so QEMU decrypts it.
 must_be ()
 {
-  local image="driver=qcow2,encrypt.key-secret=s,file.filename=$1"
-
-  [ "$1" = "$base" ] || image+=",backing.encrypt.key-secret=s"
-  qemu-img check "${secret[@]}" --image-opts "$image"
-  qemu-img convert "${secret[@]}" -O raw --image-opts "$image" "$tmp/out.raw"
+  qemu-img check "${secret[@]}" --image-opts "$(opts "$1")"
+  qemu-img convert "${secret[@]}" -O raw --image-opts "$(opts "$1")" "$tmp/out.raw"
   cmp "$tmp/out.raw" "$2"
 }
 
@@ -50,7 +54,7 @@ for format in luks aes; do
   fill "$img" "$tmp/above.raw"
   must_be "$base" "$tmp/below.raw"
   must_be "$img" "$tmp/above.raw"
-  start_and_end file="$img" passphrase=+"$tmp/secret" commit=on
+  "$abs_top_builddir/img/nbdkit-qcow2-img" commit "${secret[@]}" --image-opts "$(opts "$img")"
   must_be "$base" "$tmp/above.raw"
   must_be "$img" "$tmp/above.raw"
   # What is written now goes to other places than the keys.

@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# With compress=on, too, a disk reads the same over another backing chain, or without one:
-# after rebase=, flatten=true, commit=on, copy-on-read and writes with detect-zeroes.  What
-# counts is what the chain shows that the image has afterwards: zeros that were nowhere
-# stored have to be, if data would appear in their place.
+# Compressed, too, a disk reads the same over another backing chain, or without one: after
+# rebase -c, flatten=true, copy-on-read and writes with detect-zeroes and compress=on, and a
+# commit of all that.  What counts is what the chain shows that the image has afterwards:
+# zeros that were nowhere stored have to be, if data would appear in their place.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 requires qemu-io --version
 
+IMG="$abs_top_builddir/img/nbdkit-qcow2-img"
 cd "$tmp"
 
 # shows IMAGE RAW: the disk of IMAGE is that in the raw file, and the image is clean.
@@ -42,17 +43,16 @@ for options in "${sample[@]}"; do
       qemu-img create -q -f qcow2 -o "$options" "${over[@]}" top.qcow2 $size
       qemu-io -f qcow2 -c 'write -P 3 640k 50k' -c 'write -P 4 130k 512' top.qcow2 > io.log
       qemu-img convert -f qcow2 -O raw top.qcow2 want.raw
-      start_and_end top.qcow2 rebase="$new.raw" backing-format=raw compress=on
+      "$IMG" rebase -c -b "$new.raw" -F raw top.qcow2
       shows top.qcow2 want.raw
       # And back.
-      start_and_end top.qcow2 rebase="${old:+$old.qcow2}" \
-        ${old:+backing-format=qcow2} compress=on
+      "$IMG" rebase -c -b "${old:+$old.qcow2}" ${old:+-F qcow2} top.qcow2
       shows top.qcow2 want.raw
     done
 
     # Over data, with zeros of its own.
     cp short.qcow2 middle.qcow2
-    start_and_end middle.qcow2 rebase=ones.raw backing-format=raw compress=on
+    "$IMG" rebase -c -b ones.raw -F raw middle.qcow2
     qemu-img create -q -f qcow2 -o "$options" -b middle.qcow2 -F qcow2 top.qcow2 $size
     start_nbdkit top.qcow2 compress=on copy-on-read=true detect-zeroes=unmap
     nbdsh_run -c 'h.pwrite(bytes(300000), 0x14000)' \
@@ -71,7 +71,7 @@ IO
     cp top.qcow2 flat.qcow2
     start_and_end flat.qcow2 flatten=true compress=on
     shows flat.qcow2 want.raw
-    start_and_end top.qcow2 commit=on compress=on
+    "$IMG" commit -q top.qcow2
     shows top.qcow2 want.raw
     shows middle.qcow2 want.raw
   done
