@@ -179,7 +179,8 @@ for backing in none a.qcow2; do
 done
 grep 'contains a loop' ours.err
 # Behind a server.
-qemu-nbd -r -t -e 9 --fork -f raw -k "$sockdir/q.sock" --pid-file=q.pid -x disk ours/a.qcow2
+qemu-nbd -r -t -e 9 --fork -f raw -k "$sockdir/q.sock" --pid-file=q.pid -x disk \
+  ours/a.qcow2
 helper_pids+=("$(cat q.pid)")
 informed "nbd+unix:///disk?socket=$sockdir/q.sock"
 # While another program writes it.

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# nbdkit-qcow2-img map says of an image what qemu-img map says of it, line for line: for images
-# with random mixtures of features, and for those in which offsets, holes and depths are less
-# obvious.  A faulty entry is an error.  (What is compressed, only newer versions of qemu-img
-# say.)
+# nbdkit-qcow2-img map says of an image what qemu-img map says of it, line for line: for
+# images with random mixtures of features, and for those in which offsets, holes and depths
+# are less obvious.  A faulty entry is an error.  (What is compressed, only newer versions
+# of qemu-img say.)
 #
 # Environment: SEED; SECONDS_TO_RUN: for mixtures (default 3, or 8).
 

@@ -11,9 +11,10 @@ PLUGIN=$(realpath "$PLUGIN")
 cd "$tmp"
 mkdir json
 
+img="$abs_top_builddir/img/nbdkit-qcow2-img"
 validate ()
 {
-  "$abs_top_builddir/img/nbdkit-qcow2-img" validate "$@" > validate.out || [ $? = 1 ]
+  "$img" validate "$@" > validate.out || [ $? = 1 ]
 }
 
 # --- documents with as many keys as possible ---
@@ -27,10 +28,10 @@ qemu-img bitmap --add image.qcow2 b
 make_image data.qcow2 1M data_file=data.raw
 qemu-img create -q -f qcow2 --object secret,id=s,data=x \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2 1M
-"$NBDKIT" -r -U - "$PLUGIN" image.qcow2 info=json/info.1.json info-chain=true \
-  map=json/map.json compare=json/compare.json compare-with=base.qcow2 --run true
-"$NBDKIT" -U - "$PLUGIN" luks.qcow2 info=json/info.2.json serve=false --run true
-"$NBDKIT" -U - "$PLUGIN" data.qcow2 info=json/info.3.json serve=false --run true
+"$img" map --output=json image.qcow2 > json/map.json
+"$img" info --output=json --backing-chain image.qcow2 > json/info.1.json
+"$img" info --output=json luks.qcow2 > json/info.2.json
+"$img" info --output=json data.qcow2 > json/info.3.json
 # (What is said of the file is only complete for a device.)
 cp image.qcow2 device
 truncate -s 8M device

@@ -130,8 +130,9 @@ truncate -s 1T "$tmp/large.raw"
 dd if="$tmp/base.raw" of="$tmp/large.raw" bs=1M seek=700000 conv=notrunc status=none
 for compress in off on; do
   rm -f "$tmp/new.qcow2"
-  "${soon[@]}" "$NBDKIT" -U - "$PLUGIN" "$tmp/new.qcow2" create=auto backing-file=large.raw \
-    backing-format=raw flatten=true cluster-size=2M cache=unsafe compress=$compress --run true
+  "${soon[@]}" "$NBDKIT" -U - "$PLUGIN" "$tmp/new.qcow2" create=auto flatten=true \
+    backing-file=large.raw backing-format=raw cluster-size=2M cache=unsafe \
+    compress=$compress --run true
   is_independent "$tmp/new.qcow2"
   check_clean "$tmp/new.qcow2"
   qemu-img compare -q -f raw -F qcow2 "$tmp/large.raw" "$tmp/new.qcow2"

@@ -139,7 +139,8 @@ do_all ()
   for parameters in "" untrusted=true backing=deny data-file=deny check=full \
       "check-report=report" "check=full check-report=report data-file=plain.raw" \
       flatten=true commit=on rebase=plain.raw\ backing-format=raw \
-      "rebase= rebase-unsafe=true" amend=true\ compat=0.10 snapshot-create=s resize=+1M; do
+      "rebase= rebase-unsafe=true" amend=true\ compat=0.10 snapshot-create=s \
+      resize=+1M; do
     cp a.qcow2 b.qcow2
     # shellcheck disable=SC2086,SC2016
     says "$NBDKIT" -v -U - "$PLUGIN" file=b.qcow2 $parameters \
@@ -176,7 +177,8 @@ do_all ()
 
   for command in info "info --output=json" "info --backing-chain" "info --svg" check map \
                  "map --output=json" "commit -b plain.raw" "rebase -b plain.raw -F raw" \
-                 "measure -O qcow2" "bench -c 1" "convert -O raw" "compare plain.qcow2"; do
+                 "measure -O qcow2" "bench -c 1" "convert -O raw" \
+                 "compare plain.qcow2"; do
     cp a.qcow2 b.qcow2
     # shellcheck disable=SC2086
     says "${img[@]}" $command b.qcow2 map
