@@ -101,6 +101,7 @@ extern const struct command dd_command;
 extern const struct command amend_command;
 extern const struct command bitmap_command;
 extern const struct command commit_command;
+extern const struct command measure_command;
 extern const struct command rebase_command;
 extern const struct command resize_command;
 extern const struct command snapshot_command;

@@ -564,24 +564,6 @@ check_compressible (const struct arguments *a, const struct newoptions *o)
   return o->create.encrypt ? fail ("-c cannot be used with encrypt.format=") : 0;
 }
 
-/* -l NAME, or -l snapshot.id=ID or snapshot.name=NAME.  *R belongs to KV. */
-static int
-parse_snapshot (const char *text, struct key_values *kv, const char **r)
-{
-  const char *id, *name;
-
-  *r = text;
-  if (text == NULL || strncmp (text, "snapshot.", 9) != 0)
-    return 0;
-  if (key_values_add (kv, text, NULL) == -1)
-    return -1;
-  id = key_values_take (kv, "snapshot.id");
-  name = key_values_take (kv, "snapshot.name");
-  *r = id ? id : name;
-  return *r && key_values_left (kv, "") == NULL ? 0
-    : bad_value ("-l", text, "either snapshot.id or snapshot.name is required");
-}
-
 static int
 parse_sparse (const char *text, struct wishes *w)
 {
@@ -777,7 +759,7 @@ convert (struct wishes *w, struct newoptions *o, const struct secrets *secrets)
   if (o->has_size)
     report_error ("warning: -o size has no effect: the size is that of what is copied");
   w->cluster = o->create.image.cluster_size;
-  if (parse_snapshot (value_of (w->a, &option_snapshot), &kv, &w->snapshot) == 0 &&
+  if (parse_snapshot ("-l", value_of (w->a, &option_snapshot), &kv, &w->snapshot) == 0 &&
       parse_wishes (w->a, w) == 0)
     r = convert_sources (w, o, secrets, &s);
   end_sources (&s);
@@ -807,7 +789,7 @@ run_convert (const struct arguments *a)
   secrets = secrets_read (a);
   if (secrets && newoptions_read (a, w.raw, value_of (a, &option_backing),
                                   value_of (a, &option_backing_format), secrets, &o) == 0 &&
-      check_compressible (a, &o) == 0)
+      newoptions_check_backing (&o) == 0 && check_compressible (a, &o) == 0)
     r = convert (&w, &o, secrets);
   newoptions_free (&o);
   secrets_free (secrets);

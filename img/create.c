@@ -234,7 +234,7 @@ create (const struct arguments *a, const char *format, const struct secrets *s,
 
   if (f && newoptions_read (a, f->raw, value_of (a, &option_backing),
                             value_of (a, &option_backing_format), s, o) == 0 &&
-      take_size (a, o) == 0) {
+      newoptions_check_backing (o) == 0 && take_size (a, o) == 0) {
     r = f->raw ? create_raw (a, f, o) : create_qcow2 (a, f, o);
     progress_end (r == 0);
   }

@@ -45,6 +45,7 @@ static const struct command *const commands[] = {
   &dd_command,
   &info_command,
   &map_command,
+  &measure_command,
   &rebase_command,
   &resize_command,
   &snapshot_command,

@@ -270,8 +270,8 @@ impossible (const char *why)
   return -1;
 }
 
-static int
-check_backing (const struct newoptions *o)
+int
+newoptions_check_backing (const struct newoptions *o)
 {
   const struct newimage_options *i = &o->create.image;
 
@@ -336,7 +336,7 @@ newoptions_read (const struct arguments *a, bool raw, const char *backing,
     o->create.image.backing_file = backing;
   if (backing_format && set_backing_format (o, "-F", backing_format) == -1)
     return -1;
-  return check_backing (o) == -1 ? -1 : take_passphrase (o, s);
+  return take_passphrase (o, s);
 }
 
 int

@@ -35,6 +35,8 @@ extern bool newoptions_help (const struct arguments *, bool raw);
 extern int newoptions_read (const struct arguments *, bool raw, const char *backing,
                             const char *backing_format, const struct secrets *,
                             struct newoptions *);
+/* Is there a backing file, and its format, or neither?  -1: reported. */
+extern int newoptions_check_backing (const struct newoptions *);
 /* Those without -o. */
 extern void newoptions_default (struct newoptions *);
 /* For the image F, which must outlive it: a file there is replaced, and a device or an

@@ -26,6 +26,7 @@ img_sources = \
 	%reldir%/main.c \
 	%reldir%/map.c \
 	%reldir%/map.h \
+	%reldir%/measure.c \
 	%reldir%/newoptions.c \
 	%reldir%/newoptions.h \
 	%reldir%/partitions.c \

@@ -322,3 +322,20 @@ key_values_free (struct key_values *kv)
   free (kv->list);
   *kv = (struct key_values) { .n = 0 };
 }
+
+int
+parse_snapshot (const char *what, const char *text, struct key_values *kv, const char **r)
+{
+  const char *id, *name;
+
+  *r = text;
+  if (text == NULL || strncmp (text, "snapshot.", 9) != 0)
+    return 0;
+  if (key_values_add (kv, text, NULL) == -1)
+    return -1;
+  id = key_values_take (kv, "snapshot.id");
+  name = key_values_take (kv, "snapshot.name");
+  *r = id ? id : name;
+  return *r && key_values_left (kv, "") == NULL ? 0
+    : bad_value (what, text, "either snapshot.id or snapshot.name is required");
+}

@@ -51,4 +51,9 @@ extern const char *key_values_take (struct key_values *, const char *key);
 extern const char *key_values_left (const struct key_values *, const char *prefix);
 extern void key_values_free (struct key_values *);
 
+/* The snapshot that -l NAME, -l snapshot.id=ID or -l snapshot.name=NAME means; *R (NULL if
+ * TEXT is) belongs to TEXT or to KV.  -1: reported. */
+extern int parse_snapshot (const char *what, const char *text, struct key_values *kv,
+                           const char **r);
+
 #endif /* QCOW2_IMG_VALUES_H */

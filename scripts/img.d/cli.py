@@ -15,7 +15,6 @@ PROGRAM = "nbdkit-qcow2-img"
 FAMILIES = {
     "info": ("info",),
     "mapping": ("map",),
-    "measure": ("measure",),
 }
 # Those that only the program in C has, for --help.
 ELSEWHERE = {
@@ -32,6 +31,8 @@ ELSEWHERE = {
     "convert": "Copy disks to a new image",
     "create": "Create an image with a disk of SIZE, which is not required with a backing file",
     "dd": "Copy a part of a disk to a new image",
+    "measure": "Tell how large the file of a new image becomes, with the data of IMAGE or "
+               "none, and when all of the disk has been written",
     "rebase": "Put an image over another backing file",
     "resize": "Change the size of the disk in an image",
     "snapshot": "List or change the internal snapshots of an image",
