@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # nbdkit-qcow2-img amend changes the version and the features of an image as qemu-img amend
-# does, and passphrases so that QEMU knows them.
+# does.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
@@ -67,90 +67,3 @@ both amend --force -o lazy_refcounts=on,size=19M disk.qcow2
 same_image qcow2 disk.qcow2
 img_refused 'use rebase' amend -o backing_file=x disk.qcow2
 img amend -o help | grep -E '^  compat '
-
-# --- Passphrases.
-cd ours
-secrets=()
-for id in first second third; do
-  secrets+=(--object "secret,id=$id,data=hush-$id")
-done
-luks ()
-{
-  echo "driver=qcow2,file.filename=secret.qcow2,encrypt.key-secret=$1"
-}
-# opens ID...: these passphrases open the image, the others do not.
-opens ()
-{
-  local id
-
-  for id in first second third; do
-    if [[ " $* " = *" $id "* ]]; then
-      qemu-img check -q "${secrets[@]}" --image-opts "$(luks $id)"
-    else
-      if qemu-img check -q "${secrets[@]}" --image-opts "$(luks $id)"; then
-        fail "$id opens the image"
-      fi
-    fi
-  done
-}
-keys ()
-{
-  img amend "${secrets[@]}" --image-opts -o "$1" "$(luks "$2")" "${@:3}"
-}
-img create -q -f qcow2 "${secrets[@]}" \
-  -o encrypt.format=luks,encrypt.key-secret=first,encrypt.iter-time=10 secret.qcow2 1M
-opens first
-keys encrypt.state=active,encrypt.new-secret=second,encrypt.iter-time=10 first
-opens first second
-keys encrypt.state=active,encrypt.new-secret=third,encrypt.iter-time=10 second
-keys encrypt.state=inactive,encrypt.old-secret=first second
-opens second third
-keys encrypt.state=inactive,encrypt.keyslot=1 third
-opens third
-# In a chosen slot, as qemu-img does it.
-in_use ()
-{
-  qemu-img info --output=json secret.qcow2 | jq -c \
-    '[."format-specific".data.encrypt.slots | to_entries[] | select(.value.active) | .key]'
-}
-[ "$(in_use)" = "[2]" ]
-keys encrypt.state=active,encrypt.new-secret=first,encrypt.iter-time=10,encrypt.keyslot=6 \
-  third
-opens first third
-[ "$(in_use)" = "[2,6]" ]
-# Both refuse it, and change nothing.
-cd ..
-cp ours/secret.qcow2 theirs
-before=$(fingerprint ours/secret.qcow2)
-for options in encrypt.state=active,encrypt.new-secret=second,encrypt.keyslot=6 \
-    encrypt.state=active,encrypt.new-secret=second,encrypt.keyslot=8 \
-    encrypt.state=active,encrypt.new-secret=second,encrypt.keyslot=-1 \
-    encrypt.state=active,encrypt.new-secret=second,encrypt.keyslot=x \
-    encrypt.state=active,encrypt.new-secret=second,encrypt.old-secret=first \
-    encrypt.state=active,encrypt.keyslot=7 \
-    encrypt.state=inactive,encrypt.keyslot=7 \
-    encrypt.state=inactive,encrypt.keyslot=6,encrypt.old-secret=third \
-    encrypt.state=inactive,encrypt.keyslot=6,encrypt.old-secret=none \
-    encrypt.state=inactive,encrypt.keyslot=6,encrypt.new-secret=second \
-    encrypt.state=inactive,encrypt.keyslot=6,encrypt.iter-time=10; do
-  both_status amend "${secrets[@]}" --image-opts -o "$options" "$(luks third)"
-  [ "$status" = 1 ]
-  [ "$before" = "$(fingerprint ours/secret.qcow2)" ]
-done
-cd ours
-keys encrypt.state=inactive,encrypt.keyslot=6,encrypt.old-secret=first third
-opens third
-for bad in encrypt.state=inactive,encrypt.old-secret=third encrypt.state=active \
-    encrypt.state=inactive,encrypt.old-secret=first encrypt.state=inactive,encrypt.keyslot=9 \
-    encrypt.state=active,encrypt.new-secret=none encrypt.new-secret=first \
-    encrypt.state=active,encrypt.new-secret=first,encrypt.keyslot=2; do
-  if keys "$bad" third 2> err; then fail "not refused: $bad"; fi
-  [ "$(grep -vc '^+' err)" = 1 ]
-done
-opens third
-if img amend "${secrets[@]}" -o encrypt.state=active,encrypt.new-secret=first secret.qcow2
-then
-  fail "opened with which passphrase?"
-fi
-keys encrypt.state=inactive,encrypt.old-secret=third third --force
-opens
