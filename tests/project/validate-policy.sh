@@ -233,7 +233,7 @@ serve ours.qcow2 create=1M backing-file=plain-full.qcow2 backing-format=qcow2
 serve ours.qcow2 bitmap-add=b
 serve ours.qcow2 bitmap-remove=b
 serve ours.qcow2 flatten=true
-serve ours.qcow2 amend=true compat=0.10
+"$abs_top_builddir/img/nbdkit-qcow2-img" amend -o compat=0.10 ours.qcow2
 expect strict <<< ours
 
 # --- policy files ---

@@ -1,23 +1,28 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# amend=true changes the version and the features of an image, as "qemu-img amend" does:
-# afterwards both images show the same disk and have the same features, and qemu-img check
-# finds nothing.  What uses anything of version 3 does not become version 2, and is named.
+# nbdkit-qcow2-img amend changes the version and the features of an image, as "qemu-img amend"
+# does: afterwards both images show the same disk, and its snapshots, and have the same
+# features, and qemu-img check finds nothing.  What uses anything of version 3 does not
+# become version 2, and is named.
 #
 # Environment: SEED.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/random.sh"
-requires_tools
-requires qemu-io --version
+. "$srcdir/lib/img.sh"
 
-PLUGIN=$(realpath "$PLUGIN")
-cd "$tmp"
+cd ours
 
 amend ()
 {
-  "$NBDKIT" -r -U - "$PLUGIN" "$1" amend=true "${@:2}" serve=false --run true
+  img amend -q -o "$2" "$1"
+}
+
+# refused PATTERN IMAGE OPTIONS
+refused ()
+{
+  img_untouched "$2" "$1" amend -o "$3" "$2"
 }
 
 # What qemu-img info says of version and features.
@@ -91,7 +96,7 @@ for round in "${sample[@]}"; do
     if [ "$to" = 1.1 ]; then any lazy on off; fi
     echo "round $round: $compat to $to, lazy refcounts $lazy"
     qemu-img amend -q -f qcow2 -o "compat=$to,lazy_refcounts=$lazy" theirs.qcow2
-    amend ours.qcow2 compat="$to" lazy-refcounts="$lazy"
+    amend ours.qcow2 "compat=$to,lazy_refcounts=$lazy"
     check_clean ours.qcow2
     qemu-img compare -q -f qcow2 -F raw ours.qcow2 want.raw
     diff <(features ours.qcow2) <(features theirs.qcow2)
@@ -110,30 +115,32 @@ qemu-img snapshot -c s a.qcow2
 amend a.qcow2 compat=1.1
 qemu-img snapshot -l a.qcow2 | grep -w s
 qemu-img bitmap --add a.qcow2 b
-amend a.qcow2 lazy-refcounts=on
+amend a.qcow2 lazy_refcounts=on
 features a.qcow2 | grep '"lazy-refcounts": true'
 amend a.qcow2 compat=v3
 features a.qcow2 | grep '"lazy-refcounts": true'
 qemu-img info a.qcow2 | grep 'name: b'
 check_clean a.qcow2
-# shellcheck disable=SC2016
-"$NBDKIT" -U - "$PLUGIN" l.qcow2 create=4M encrypt=luks iter-time=10 passphrase=abc \
-  --run 'nbdcopy base.raw "$uri"'
-amend l.qcow2 passphrase=abc compat=0.10
-[ "$(qemu-img info l.qcow2 --output=json | grep -c '"compat": "0.10"')" = 1 ]
-rm -f dump.raw
-# shellcheck disable=SC2016
-"$NBDKIT" -r -U - "$PLUGIN" l.qcow2 passphrase=abc --run 'nbdcopy "$uri" dump.raw'
-cmp -n $((3 << 20)) dump.raw base.raw
+secret=(--object "secret,id=s,data=abc")
+# luks FILE: what opens it.
+luks ()
+{
+  echo "driver=qcow2,file.filename=$1,encrypt.key-secret=s"
+}
+encrypt=encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10
+qemu-img convert "${secret[@]}" -f raw -O qcow2 -o $encrypt base.raw luks.qcow2
+img amend "${secret[@]}" --image-opts -o compat=0.10 "$(luks luks.qcow2)"
+features luks.qcow2 | grep '"compat": "0.10"'
+qemu-img compare -q "${secret[@]}" --image-opts "$(luks luks.qcow2)" \
+  driver=raw,file.filename=base.raw
 # A raw data file becomes one whose contents only the image knows; never the other way.
 qemu-img create -q -f qcow2 -o data_file=d.raw,data_file_raw=on d.qcow2 1M
-amend d.qcow2 data-file-raw=on
+amend d.qcow2 data_file_raw=on
 features d.qcow2 | grep '"data-file-raw": true'
-amend d.qcow2 data-file-raw=off
+amend d.qcow2 data_file_raw=off
 features d.qcow2 | grep '"data-file-raw": false'
 check_clean d.qcow2
-refused_untouched 'only a new image can get a raw data file' d.qcow2 amend=true \
-  data-file-raw=true
+refused 'only a new image can get a raw data file' d.qcow2 data_file_raw=on
 
 # --- what is refused ---
 
@@ -143,7 +150,7 @@ stays ()
   rm -f v3.qcow2 v3.data
   qemu-img create -q -f qcow2 ${1:+-o "$1"} v3.qcow2 1M
   if [ -n "${3-}" ]; then "${@:3}" v3.qcow2; fi
-  refused_untouched "cannot be changed to version 2: $2" v3.qcow2 amend=true compat=0.10
+  refused "cannot be changed to version 2: $2" v3.qcow2 compat=0.10
 }
 stays refcount_bits=8 'its refcounts do not have 16 bits'
 stays extended_l2=on 'it has subclusters'
@@ -163,14 +170,11 @@ large_state ()
 stays '' 'an internal snapshot has a VM state of 4 GiB or more' large_state
 qemu-img create -q -f qcow2 m.qcow2 1M
 qemu-img bitmap --add m.qcow2 b
-refused_untouched 'cannot be changed to version 2: it has persistent bitmaps' m.qcow2 \
-  amend=true compat=0.10
-start_nbdkit e.qcow2 create=3M backing-file=base.raw backing-format=raw encrypt=luks \
-  iter-time=10 passphrase=abc
-nbdsh_run -c 'h.zero(1 << 20, 0)'
-stop_nbdkit
-refused_untouched 'it is encrypted, and has zero clusters over a backing file' e.qcow2 \
-  passphrase=abc amend=true compat=0.10
+refused 'cannot be changed to version 2: it has persistent bitmaps' m.qcow2 compat=0.10
+qemu-img create -q "${secret[@]}" -f qcow2 -o $encrypt -b base.raw -F raw zero.qcow2
+qemu-io "${secret[@]}" --image-opts "$(luks zero.qcow2)" -c 'write -z 0 1M' > io.log
+img_untouched zero.qcow2 'it is encrypted, and has zero clusters over a backing file' \
+  amend "${secret[@]}" --image-opts -o compat=0.10 "$(luks zero.qcow2)"
 
 # --- snapshots ---
 
@@ -228,23 +232,19 @@ done
 
 # --- features that do not go together ---
 
-refused_untouched 'lazy refcounts require version 3' old.qcow2 amend=true \
-  lazy-refcounts=true
-refused_untouched 'amend=true requires compat=' old.qcow2 amend=true
-refused_untouched 'require version 3: add compat=1.1' old.qcow2 amend=true \
-  refcount-bits=8
-for bits in 0 3 65 128; do
-  refused_untouched 'must be a power of two, up to 64' old.qcow2 amend=true compat=1.1 \
-    refcount-bits=$bits
+refused 'lazy refcounts require version 3' old.qcow2 lazy_refcounts=on
+refused 'require version 3: add compat=1.1' old.qcow2 refcount_bits=8
+for bits in 3 63; do
+  refused 'must be a power of two, up to 64' old.qcow2 compat=1.1,refcount_bits=$bits
 done
 
 # --- refcounts of another width ---
 
 # In one step with another version.
 make_image two.qcow2 1M compat=0.10
-amend two.qcow2 compat=1.1 refcount-bits=64
+amend two.qcow2 compat=1.1,refcount_bits=64
 features two.qcow2 | grep -q '"refcount-bits": 64'
-amend two.qcow2 compat=0.10 refcount-bits=16
+amend two.qcow2 compat=0.10,refcount_bits=16
 features two.qcow2 | grep -q '"compat": "0.10"'
 check_clean two.qcow2
 
@@ -261,7 +261,7 @@ for cluster in "${sample[@]}"; do
   qemu-img convert -f qcow2 -O raw wide.qcow2 want.raw
   # (qemu-img amend 7.2 did not end with such an image.)
   for bits in 64 2 8 32 4 16; do
-    amend wide.qcow2 refcount-bits=$bits
+    amend wide.qcow2 refcount_bits=$bits
     check_clean wide.qcow2
     diff <(features wide.qcow2) <(sed "s/bits\": 16/bits\": $bits/" before)
     qemu-img compare -q -f qcow2 -F raw wide.qcow2 want.raw
@@ -271,25 +271,19 @@ for cluster in "${sample[@]}"; do
   qemu-io -f qcow2 -c 'write -P 9 5M 1M' wide.qcow2 > io.log
   check_clean wide.qcow2
   # The snapshot and the disk share clusters.
-  refused_untouched 'has 2 references, too many for refcounts of 1 bit' wide.qcow2 \
-    amend=true refcount-bits=1
+  refused 'has 2 references, too many for refcounts of 1 bit' wide.qcow2 refcount_bits=1
   qemu-img bitmap --remove wide.qcow2 b
   qemu-img snapshot -a s wide.qcow2
   qemu-img snapshot -d s wide.qcow2
-  amend wide.qcow2 refcount-bits=1
+  amend wide.qcow2 refcount_bits=1
   check_clean wide.qcow2
 done
 # On a device, or behind NBD, where the file does not grow.
 truncate -s +8M wide.qcow2
-export NBDKIT PLUGIN
-# shellcheck disable=SC2016
-"$NBDKIT" -U - file wide.qcow2 --run '
-  "$NBDKIT" -r -U - "$PLUGIN" "$uri" lock=false amend=true refcount-bits=32 --run true'
+PLUGIN=file start_nbdkit wide.qcow2
+amend "$uri" refcount_bits=32
+stop_nbdkit
 features wide.qcow2 | grep -q '"refcount-bits": 32'
 check_clean wide.qcow2
-refused_untouched 'compat=1.1 requires create=SIZE or amend=true' old.qcow2 compat=1.1
-refused 'amend=true cannot be used with create=' new.qcow2 create=1M amend=true compat=1.1
-refused_untouched 'untrusted=true cannot be used with amend=true' old.qcow2 amend=true \
-  compat=1.1 untrusted=true
 header_patch m.qcow2 72 Q '|2'
-refused_untouched 'the image is marked corrupt' m.qcow2 amend=true lazy-refcounts=on
+refused 'the image is marked corrupt' m.qcow2 lazy_refcounts=on
