@@ -5,7 +5,8 @@
  * This is nbdkit, reduced to what matters to the plugin: it calls the callbacks of
  * nbd/plugin.c in the order in which nbdkit does, with requests that nbdkit lets through.
  * A script from a fuzzer chooses parameters, exports and requests.  One thread; several
- * connections.
+ * connections.  Between two servers the image may be described and mapped, by the core, as
+ * nbdkit-qcow2-img does.
  *
  * Before each start, a full check decides whether the image is sound.  (One that uses a
  * cluster twice in the same mapping is not: see checker_shares.)  If it is:
@@ -40,6 +41,8 @@
 
 #include "util/bytes.h"
 #include "check/check.h"
+#include "disk/inforeport.h"
+#include "disk/mapreport.h"
 #include "lib/checker.h"
 #include "lib/fuzzserver.h"
 #include "lib/fuzzmemory.h"
@@ -597,8 +600,6 @@ static const struct choice starts[] = {
   { "backing", { "deny" } },
   { "data-file", { "deny" } },
   { "check-report", { "report" } },
-  { "info", { "report" } },
-  { "map", { "report" } },
   { "stats", { "stats" } },
   { "checkpoint-interval", { "0" } },
   { "watermark", { "1M" } },
@@ -795,6 +796,53 @@ one_server (struct fuzz_script *s, bool create)
   plugin->unload ();
 }
 
+/* --- between servers --- */
+
+/* Entries follow on each other; that of an empty disk is empty. */
+static int
+map_entry (void *opaque, const struct map_entry *e)
+{
+  uint64_t *const next = opaque;
+
+  CHECK (e->start == *next && (e->length > 0 || e->start == 0));
+  *next += e->length;
+  return 0;
+}
+
+/* Of the disk, or of the first snapshot. */
+static int
+map_image (struct image *i, struct layers *layers, bool of_snapshot)
+{
+  const struct snapshot *s = of_snapshot && i->snapshots.n ? i->snapshots.list : NULL;
+  uint64_t next = 0;
+
+  if (s && snapshot_check_table (image, &i->header, s) == -1)
+    return -1;
+  return mapreport_each (layers, s, map_entry, &next);
+}
+
+static void
+describe_and_map (bool of_snapshot)
+{
+  const struct disk_options options = {
+    .path = image, .l2_cache = 1 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,
+    .secret.unneeded = true,
+  };
+  json_t *info = inforeport_describe (&options, FUZZSERVER_IMAGE, true);
+  struct layers *layers = NULL;
+  struct image *i;
+
+  told = false;
+  heard (info ? 0 : -1);
+  json_decref (info);
+  i = disk_open_image (&options);
+  if (i && image_load (i) == 0 && (!of_snapshot || image_read_snapshots (i) == 0))
+    layers = disk_open_layers (&options, i);
+  heard (layers && map_image (i, layers, of_snapshot) == 0 ? 0 : -1);
+  layers_free (layers);
+  image_close (i);
+}
+
 /* Of the processor, by all threads. */
 static double
 seconds (void)
@@ -824,6 +872,8 @@ fuzzserver_run (struct fuzz_script *s, bool create)
     sound = !create && is_sound ();
     show (sound ? "sound" : "not sound", "", 0, 0);
     CHECK (sound || !was);
+    if ((fuzz_byte (s) & 3) == 3 && !create)
+      describe_and_map (fuzz_byte (s) & 1);
   } while (!fuzz_script_ended (s));
   CHECK (fuzzmemory_end () < MAX_MEMORY);
   CHECK (seconds () - begun < MAX_SECONDS);
