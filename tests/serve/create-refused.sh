@@ -153,7 +153,7 @@ for option in cluster-size=64K compat=1.1 refcount-bits=16 preallocation=off \
               backing-file=base.raw data-file-raw=off; do
   refused "${option%%=*}=.* requires create=" there.qcow2 "$option"
 done
-refused 'iter-time= requires encrypt=luks or key-add=' there.qcow2 iter-time=10
+refused 'iter-time= requires encrypt=luks' there.qcow2 iter-time=10
 
 # What exists stays: images, other files, links to nowhere, directories.
 touch dir/empty

@@ -138,9 +138,7 @@ do_all ()
   : > said
   for parameters in "" untrusted=true backing=deny data-file=deny check=full \
       "check-report=report" "check=full check-report=report data-file=plain.raw" \
-      flatten=true commit=on rebase=plain.raw\ backing-format=raw \
-      "rebase= rebase-unsafe=true" amend=true\ compat=0.10 snapshot-create=s \
-      resize=+1M; do
+      flatten=true snapshot-create=s resize=+1M; do
     cp a.qcow2 b.qcow2
     # shellcheck disable=SC2086,SC2016
     says "$NBDKIT" -v -U - "$PLUGIN" file=b.qcow2 $parameters \
@@ -176,7 +174,9 @@ do_all ()
   keeps_secret "$1: nbdkit-qcow2-validate"
 
   for command in info "info --output=json" "info --backing-chain" "info --svg" check map \
-                 "map --output=json" "commit -b plain.raw" "rebase -b plain.raw -F raw" \
+                 "map --output=json" commit "commit -b plain.raw" \
+                 "rebase -b plain.raw -F raw" "rebase -u -b plain.raw -F raw" \
+                 "amend -o compat=0.10" "bitmap --merge a -b plain.qcow2" \
                  "measure -O qcow2" "bench -c 1" "convert -O raw" \
                  "compare plain.qcow2"; do
     cp a.qcow2 b.qcow2
@@ -218,13 +218,11 @@ sample 3 https://bob:hunter2@host/x ssh://bob:hunter2@host/ nbds://bob:hunter2@h
   rbd:pool/image:key=hunter2 'json:{"driver":"ssh","password":"hunter2"}' \
   "https://bob:hunter2@host/$long" $'https://bob:hunter2@host/\n'
 for uri in "${sample[@]}"; do
-  for key in file backing data-file allow-uri backing-file rebase bitmap-from; do
+  for key in file backing data-file allow-uri backing-file; do
     more=()
     case $key in
       file) image=() ;;
       backing-file) image=(file=new.qcow2) more=(create=1M backing-format=raw) ;;
-      rebase) image=(plain.qcow2) more=(backing-format=raw) ;;
-      bitmap-from) image=(plain.qcow2) more=(bitmap-merge=a bitmap-into=b) ;;
       *) image=(plain.qcow2) ;;
     esac
     says "$NBDKIT" -U - "$PLUGIN" "${image[@]}" "$key=$uri" "${more[@]}" \
@@ -256,6 +254,14 @@ for uri in "${sample[@]}"; do
   rm -f new.qcow2
   says "${img[@]}" commit -b "$uri" above.qcow2
   keeps_secret "nbdkit-qcow2-img commit -b $uri"
+  for unsafe in '' -u; do
+    cp above.qcow2 b.qcow2
+    says "${img[@]}" rebase $unsafe -b "$uri" -F raw b.qcow2
+    says "${img[@]}" info b.qcow2
+    keeps_secret "nbdkit-qcow2-img rebase -b $uri"
+  done
+  says "${img[@]}" bitmap --merge a -b "$uri" plain.qcow2 b
+  keeps_secret "nbdkit-qcow2-img bitmap -b $uri"
   case $uri in
     *://*)
       says "${validate[@]}" "$uri"
