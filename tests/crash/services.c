@@ -3,8 +3,8 @@
  * What becomes of each service of the core when memory runs out, or the host fails?
  *
  * Random images (lib/mixture) are served with all their exports, alone and from their
- * directory, written with random options, described with info=, mapped with map=, and
- * checked with a report.  Each of these is done again and again, and each time another
+ * directory, written with random options, described, mapped and checked with a
+ * report.  Each of these is done again and again, and each time another
  * allocation fails (once, or all from then on), or another operation on a file:
  *
  *   - it succeeds nevertheless, or fails with ENOMEM, or with the host's error, and says
