@@ -193,7 +193,7 @@ static const struct option *const options[] = {
 
 const struct command advise_command = {
   "advise-cache", "IMAGE",
-  "Measure how much l2-cache an image needs so that no mapping is read twice, and tell how "
-  "much of a disk a cache of some size covers, for each cluster size.",
+  "Measure how much l2-cache an image needs: so much that no mapping is read twice.  Tell "
+  "how much of a disk a cache of some size covers, for each cluster size.",
   options, 1, 1, .run = run
 };

@@ -333,8 +333,7 @@ help_all (const struct command *const *commands)
   printf ("usage: %s COMMAND [OPTION...] ...\n\n"
           "The commands of qemu-img for qcow2 images, without QEMU:\n\n", PROGRAM);
   for (unsigned i = 0; commands[i]; i++)
-    printf ("  %-10s %.*s.\n", commands[i]->name, (int) strcspn (commands[i]->text, ".:"),
+    printf ("  %-13s %.*s.\n", commands[i]->name, (int) strcspn (commands[i]->text, ".:"),
             commands[i]->text);
-  printf ("\n\"%s COMMAND --help\" describes the options of a command.  "
-          "This is version %s.\n", PROGRAM, PACKAGE_VERSION);
+  printf ("\n\"%s COMMAND --help\" describes the options of a command.\n", PROGRAM);
 }

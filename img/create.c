@@ -277,7 +277,7 @@ static const struct option *const options[] = {
 
 const struct command create_command = {
   "create", "IMAGE [SIZE]",
-  "Create an image with a disk of SIZE, which is not required with a backing file.  What "
-  "exists under that name is replaced when the new image is complete.",
+  "Create an image.  Its disk has SIZE bytes, by default as many as that of the backing "
+  "file.  What exists under that name is replaced when the new image is complete.",
   options, 0, 2, .run = run
 };

@@ -128,8 +128,7 @@ run_command (const struct command *command, char **words)
   return status;
 }
 
-/* Commands that are not in this program yet are those of the program in Python, which takes
- * the same arguments. */
+/* The program in Python, which takes the same arguments, draws pictures. */
 static int
 run_rest (char **argv)
 {
@@ -140,7 +139,7 @@ run_rest (char **argv)
   return EXIT_FAILURE;
 }
 
-/* --nbdkit and --plugin are for those. */
+/* --nbdkit and --plugin are for that. */
 static char **
 first_word (char **argv)
 {
@@ -183,9 +182,16 @@ run (char **argv)
     report_error ("no command was given: see %s --help", PROGRAM);
     return EXIT_FAILURE;
   }
+  if (strcmp (word, "--help") == 0 || strcmp (word, "-h") == 0 ||
+      strcmp (word, "help") == 0) {
+    help_all (commands);
+    return EXIT_SUCCESS;
+  }
   command = find_command (word);
-  return command == NULL || wants_picture (words) ? run_rest (argv)
-    : run_command (command, words + 1);
+  if (command)
+    return wants_picture (words) ? run_rest (argv) : run_command (command, words + 1);
+  report_error ("unknown command '%s': see %s --help", word, PROGRAM);
+  return EXIT_FAILURE;
 }
 
 int

@@ -245,6 +245,6 @@ static const struct option *const options[] = {
 
 const struct command map_command = {
   "map", "IMAGE",
-  "Tell which parts of the disk have data, and where in which file of the backing chain.",
+  "Tell which parts of the disk have data: where, and in which file of the backing chain.",
   options, 1, 1, .run = run
 };

@@ -246,7 +246,7 @@ static const struct option *const options[] = {
 
 const struct command measure_command = {
   "measure", "[--size SIZE | IMAGE]",
-  "Tell how large the file of a new image becomes, with the data of IMAGE or none, and "
-  "when all of the disk has been written.",
+  "Tell how large the file of a new image becomes: with the data of IMAGE or none, and when "
+  "all of the disk has been written.",
   options, 0, 1, .run = run
 };

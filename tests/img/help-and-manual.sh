@@ -10,7 +10,9 @@
 manual="$srcdir/../scripts/man/nbdkit-qcow2-img.pod"
 
 img --help > all
-grep -q '^usage: nbdkit-qcow2-img ' all
+grep -q '^usage: nbdkit-qcow2-img COMMAND ' all
+for word in -h help; do img $word | diff all -; done
+if grep -E '.{91}' all; then fail "--help has long lines"; fi
 img --version | grep -E '^nbdkit-qcow2-img .'
 mapfile -t commands < <(sed -n 's/^  \([a-z][a-z-]*\) .*/\1/p' all)
 [ "${#commands[@]}" -ge 11 ]
@@ -43,8 +45,9 @@ done
   done < examples
 )
 
-img_refused "unknown command 'nothing'" nothing
-img_refused 'no command was given'
+img_refused "unknown command 'nothing': see nbdkit-qcow2-img --help" nothing
+img_refused "unknown command '--no-such': see nbdkit-qcow2-img --help" --no-such check
+img_refused 'no command was given: see nbdkit-qcow2-img --help'
 img_refused 'empty name' check ""
 img_refused 'requires a value' check -f
 img_refused 'ambiguous option --s' convert --s a b
