@@ -5,8 +5,8 @@
  * This is nbdkit, reduced to what matters to the plugin: it calls the callbacks of
  * nbd/plugin.c in the order in which nbdkit does, with requests that nbdkit lets through.
  * A script from a fuzzer chooses parameters, exports and requests.  One thread; several
- * connections.  Between two servers the image may be described and mapped, by the core, as
- * nbdkit-qcow2-img does.
+ * connections.  Between two servers the image may be changed, described and mapped, by
+ * the core, as nbdkit-qcow2-img does.
  *
  * Before each start, a full check decides whether the image is sound.  (One that uses a
  * cluster twice in the same mapping is not: see checker_shares.)  If it is:
@@ -43,6 +43,7 @@
 #include "check/check.h"
 #include "disk/inforeport.h"
 #include "disk/mapreport.h"
+#include "lib/changes.h"
 #include "lib/checker.h"
 #include "lib/fuzzserver.h"
 #include "lib/fuzzmemory.h"
@@ -84,6 +85,7 @@ static struct model active, snapshots[NR_SNAPSHOTS];    /* valid if the image is
 static int namesakes[NR_SNAPSHOTS];
 static struct client clients[NR_CLIENTS];
 static const char *export_name;         /* of the client that connects */
+static const char *passphrase;          /* that a server got last */
 
 /* With QCOW2_TEST_DEBUG in the environment, prints what the script asks for. */
 static void
@@ -570,22 +572,10 @@ static const struct choice starts[] = {
   { "shrink", { "true" } },
   { "preallocation", { "metadata", "falloc", "full" } },
   { "flatten", { "true" } },
-  { "commit", { "on", "keep" } },
-  { "rebase", { FUZZSERVER_BELOW, "" } },
   { "backing-format", { "raw", "qcow2" } },
-  { "amend", { "true" } },
-  { "compat", { "0.10", "1.1" } },
-  { "lazy-refcounts", { "true", "false" } },
-  { "key-add", { "another" } },
-  { "key-add-slot", { "1", "7" } },
-  { "key-erase", { "another", PASSPHRASE } },
   { "bitmap-add", { "x", "y" } },
   { "bitmap-clear", { "x", "y" } },
   { "bitmap-remove", { "x", "y" } },
-  { "bitmap-enable", { "x", "y" } },
-  { "bitmap-disable", { "x", "y" } },
-  { "bitmap-merge", { "x", "y" } },
-  { "bitmap-into", { "x", "y" } },
   { "bitmap-granularity", { "512", "64K", "2G" } },
   { "passphrase", { PASSPHRASE, "wrong" } },
   { "l2-cache", { "0", "64K", "1M" } },
@@ -609,6 +599,8 @@ static const struct choice starts[] = {
 static const struct choice creations[] = {
   { "create", { "1M", "100K", "0", "512", "4G", "1T", "64M", "auto" } },
   { "cluster-size", { "512", "4K", "16K", "64K", "2M" } },
+  { "compat", { "0.10", "1.1" } },
+  { "lazy-refcounts", { "true", "false" } },
   { "refcount-bits", { "1", "2", "8", "64" } },
   { "extended-l2", { "true" } },
   { "compression-type", { "zstd" } },
@@ -765,7 +757,6 @@ one_server (struct fuzz_script *s, bool create)
 {
   struct given given[MAX_GIVEN];
   const unsigned n = choose_params (s, create, given);
-  static const char *passphrase;
   bool other = false;
 
   for (unsigned i = 0; i < n; i++) {
@@ -797,6 +788,84 @@ one_server (struct fuzz_script *s, bool create)
 }
 
 /* --- between servers --- */
+
+static const char *
+name_bitmap (uint8_t b)
+{
+  return b & 1 ? "x" : "y";
+}
+
+/* Some changes of bitmaps, all of which happen or none. */
+static int
+change_some_bitmaps (struct fuzz_script *s, const struct disk_options *o)
+{
+  static const enum bitmapedit_what whats[] = {
+    BITMAP_ADD, BITMAP_REMOVE, BITMAP_CLEAR, BITMAP_ENABLE, BITMAP_DISABLE, BITMAP_MERGE,
+    BITMAP_MERGE, BITMAP_MERGE,
+  };
+  struct bitmapedit edits[4];
+  unsigned n = 0;
+
+  do {
+    const uint8_t b = fuzz_byte (s);
+
+    edits[n++] = (struct bitmapedit) {
+      .what = whats[b & 7], .name = name_bitmap (b >> 3), .merged = name_bitmap (b >> 4),
+      .granularity_bits = b >> 5 == 0 ? 0 : 8 + (b >> 5),
+    };
+  } while (n < COUNT (edits) && fuzz_byte (s) & 1);
+  return change_bitmaps (o, edits, n, NULL);
+}
+
+/* What never changes what the disk shows. */
+static int
+change_once (struct fuzz_script *s, const struct disk_options *o)
+{
+  const uint8_t kind = fuzz_byte (s), b = fuzz_byte (s);
+  const struct rebase below = {
+    .name = FUZZSERVER_BELOW, .format = b & 1 ? "raw" : "qcow2",
+  };
+  const struct amend amend = {
+    .version = b & 1 ? 2 + (b >> 1 & 1) : 0, .refcount_bits = b & 4 ? 1 << (b >> 5) : 0,
+    .lazy_refcounts = (b >> 3 & 3) % 3,
+  };
+  struct keyedit keys = { KEYEDIT_NONE, .iter_ms = 1 };
+  uint64_t copied;
+
+  switch (kind % 6) {
+  case 0:
+    return change_commit (o, b & 1, NULL, &copied);
+  case 1:
+    return change_rebase (o, &below, NULL, &copied);
+  case 2:
+    return change_flatten (o, NULL, &copied);
+  case 3:
+    return change_amend (o, &amend);
+  case 4:
+    keys.add = b & 1 ? "another" : NULL;
+    keys.add_slot = keys.add && b & 2 ? b >> 5 : -1;
+    keys.erase = !keys.add || b & 4 ? b & 8 ? "another" : PASSPHRASE : NULL;
+    return change_keys (o, &keys);
+  default:
+    return change_some_bitmaps (s, o);
+  }
+}
+
+static void
+change (struct fuzz_script *s)
+{
+  static const char *const formats[] = { NULL, NULL, "raw", "qcow2" };
+  const struct disk_options options = {
+    .path = image, .l2_cache = 1 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,
+    .backing_format = formats[fuzz_byte (s) & 3], .lock = true, .discard = true,
+    .checkpoint_interval_ms = 5000,
+    .secret = { .passphrase = passphrase, .len = passphrase ? strlen (passphrase) : 0 },
+  };
+
+  told = false;
+  show ("change", "", 0, 0);
+  heard (change_once (s, &options));
+}
 
 /* Entries follow on each other; that of an empty disk is empty. */
 static int
@@ -872,7 +941,11 @@ fuzzserver_run (struct fuzz_script *s, bool create)
     sound = !create && is_sound ();
     show (sound ? "sound" : "not sound", "", 0, 0);
     CHECK (sound || !was);
-    if ((fuzz_byte (s) & 3) == 3 && !create)
+    const uint8_t between = create ? 0 : fuzz_byte (s);
+
+    if (between & 1)
+      change (s);
+    if ((between & 6) == 6)
       describe_and_map (fuzz_byte (s) & 1);
   } while (!fuzz_script_ended (s));
   CHECK (fuzzmemory_end () < MAX_MEMORY);
