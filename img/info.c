@@ -2,8 +2,8 @@
  *
  * info: what is this image?
  *
- * The core describes it as qemu-img does in JSON (imageinfo.c).  Here that becomes text,
- * and raw files are described.
+ * The core describes it as qemu-img does in JSON (imageinfo.c).  Here that becomes text, or
+ * a picture, and raw files are described.
  *
  * Locks: none.
  */
@@ -25,6 +25,7 @@
 #include "disk/inforeport.h"
 #include "img/imagefile.h"
 #include "img/info.h"
+#include "img/infopicture.h"
 #include "img/print.h"
 
 #define SECTOR 512
@@ -315,6 +316,22 @@ print_info (const json_t *info)
 /* --- the command --- */
 
 static int
+draw (const struct arguments *a, const struct imagefile *f, json_t *info)
+{
+  int r = -1;
+
+  if (wants_json (a))
+    report_error ("--svg and --output=json cannot be used together");
+  else if (is_given (a, &option_backing_chain))
+    report_error ("--svg and --backing-chain cannot be used together: map --svg shows all "
+                  "files of the chain");
+  else
+    r = infopicture_print (f, info);
+  json_decref (info);
+  return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+static int
 print (const struct arguments *a, json_t *info)
 {
   const json_t *one;
@@ -341,7 +358,8 @@ run (const struct arguments *a)
   struct imagefile *f = secrets == NULL ? NULL
     : imagefile_named (a, a->operands[0], value_of (a, &option_format), secrets);
   json_t *info = f ? info_describe (f, is_given (a, &option_backing_chain)) : NULL;
-  const int status = info ? print (a, info) : EXIT_FAILURE;
+  const int status = info == NULL ? EXIT_FAILURE
+    : is_given (a, &option_svg) ? draw (a, f, info) : print (a, info);
 
   imagefile_free (f);
   secrets_free (secrets);

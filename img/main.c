@@ -128,18 +128,7 @@ run_command (const struct command *command, char **words)
   return status;
 }
 
-/* The program in Python, which takes the same arguments, draws pictures. */
-static int
-run_rest (char **argv)
-{
-  const char *other = getenv ("NBDKIT_QCOW2_IMG_REST");
-
-  execv (other ? other : REST, argv);
-  report_error ("%s: %m", other ? other : REST);
-  return EXIT_FAILURE;
-}
-
-/* --nbdkit and --plugin are for that. */
+/* --nbdkit and --plugin are accepted, for scripts that say them. */
 static char **
 first_word (char **argv)
 {
@@ -148,15 +137,6 @@ first_word (char **argv)
          (strcmp (argv[0], "--nbdkit") == 0 || strcmp (argv[0], "--plugin") == 0))
     argv += 2;
   return argv;
-}
-
-static bool
-wants_picture (char **words)
-{
-  for (; *words; words++)
-    if (strcmp (*words, "--svg") == 0)
-      return true;
-  return false;
 }
 
 static bool
@@ -189,7 +169,7 @@ run (char **argv)
   }
   command = find_command (word);
   if (command)
-    return wants_picture (words) ? run_rest (argv) : run_command (command, words + 1);
+    return run_command (command, words + 1);
   report_error ("unknown command '%s': see %s --help", word, PROGRAM);
   return EXIT_FAILURE;
 }

@@ -3,29 +3,28 @@
  * map: which parts of a disk have data, and where?
  *
  * The core goes through the tables (mapreport.c there).  Here a part of the disk is chosen,
- * and each entry is printed as it comes: memory does not depend on their number.
+ * and each entry is printed, or put into a picture, as it comes: memory does not depend on
+ * their number.  A picture needs the size of the disk first, so the tables are read twice.
  *
  * Locks: none.
  */
 
 #include <config.h>
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/bytes.h"
 #include "util/jsontext.h"
-#include "util/printable.h"
+#include "util/memory.h"
 #include "util/report.h"
-#include "image/snapshot.h"
-#include "disk/disk.h"
 #include "disk/mapreport.h"
+#include "img/diskmap.h"
 #include "img/info.h"
-#include "img/map.h"
+#include "img/mappicture.h"
 #include "img/print.h"
-#include "img/rawdisk.h"
 #include "img/values.h"
 
 static const struct option
@@ -35,65 +34,6 @@ static const struct option
     0, "snapshot", "NAME", "an internal snapshot, in place of the disk"
   };
 
-/* --- entries of any image --- */
-
-/* NAME: of the snapshot of IMAGE, or NULL. */
-static int
-each_of_layers (struct image *image, struct layers *layers, const char *name,
-                int (*fn) (void *, const struct map_entry *), void *opaque)
-{
-  const struct snapshot *s = name ? snapshots_find (&image->snapshots, name) : NULL;
-  char text[PRINTABLE_SIZE (64)];
-
-  if (name && s == NULL) {
-    report_error ("%s: there is no snapshot \"%s\"", storage_path (image->file),
-                  printable (name, strnlen (name, 64), text, sizeof text));
-    errno = ENOENT;
-    return -1;
-  }
-  if (s && snapshot_check_table (storage_path (image->file), &image->header, s) == -1)
-    return -1;
-  return mapreport_each (layers, s, fn, opaque);
-}
-
-static int
-each_of_qcow2 (const struct imagefile *f, const char *snapshot,
-               int (*fn) (void *, const struct map_entry *), void *opaque)
-{
-  struct disk_options options = f->options;
-  struct image *image;
-  struct layers *layers = NULL;
-  int r = -1;
-
-  options.secret.unneeded = true;
-  image = disk_open_image (&options);
-  if (image && image_load (image) == 0 &&
-      (snapshot == NULL || image_read_snapshots (image) == 0))
-    layers = disk_open_layers (&options, image);
-  if (layers)
-    r = each_of_layers (image, layers, snapshot, fn, opaque);
-  layers_free (layers);
-  image_close (image);
-  return r;
-}
-
-int
-map_each (const struct imagefile *f, const char *snapshot,
-          int (*fn) (void *, const struct map_entry *), void *opaque)
-{
-  struct storage *s;
-  int r;
-
-  if (!f->raw)
-    return each_of_qcow2 (f, snapshot, fn, opaque);
-  if (snapshot && imagefile_need_qcow2 (f, "internal snapshots") == -1)
-    return -1;
-  s = rawdisk_open (f);
-  r = s ? rawdisk_each (s, fn, opaque) : -1;
-  storage_close (s);
-  return r;
-}
-
 /* --- the part that is asked for --- */
 
 struct part {
@@ -101,6 +41,7 @@ struct part {
   bool json;
   json_t *chain;                /* for text: what info says of all files; or NULL */
   const struct imagefile *file;
+  struct mappicture *picture;   /* in place of text */
   unsigned n;                   /* entries that were printed */
 };
 
@@ -151,7 +92,7 @@ print_text (const struct part *p, const struct map_entry *e)
 }
 
 static int
-print_entry (void *opaque, const struct map_entry *whole)
+take_entry (void *opaque, const struct map_entry *whole)
 {
   struct part *p = opaque;
   struct map_entry e = *whole;
@@ -165,6 +106,10 @@ print_entry (void *opaque, const struct map_entry *whole)
   e.offset += e.has_offset ? skip : 0;
   if (e.length > p->end - e.start)
     e.length = p->end - e.start;
+  if (p->picture) {
+    mappicture_add (p->picture, &e);
+    return 0;
+  }
   if (!p->json)
     return print_text (p, &e);
   fputs (p->n++ ? ",\n" : "[", stdout);
@@ -194,11 +139,64 @@ print_part (struct part *p, const char *snapshot)
       return EXIT_FAILURE;
     printf ("%-16s%-16s%-16s%s\n", "Offset", "Length", "Mapped to", "File");
   }
-  if (map_each (p->file, snapshot, print_entry, p) == -1)
+  if (diskmap_each (p->file, snapshot, take_entry, p) == -1)
     return EXIT_FAILURE;
   if (p->json)
     end_json (p);
   return EXIT_SUCCESS;
+}
+
+/* --- a picture of it --- */
+
+static int
+note_end (void *opaque, const struct map_entry *e)
+{
+  *(uint64_t *) opaque = e->start + e->length;
+  return 0;
+}
+
+static int
+draw (const struct part *p, const char *snapshot)
+{
+  const unsigned n = json_array_size (p->chain);
+  const char **names = memory_new (n, sizeof *names);
+  char name[SVG_NAME], of[SVG_NAME];
+  struct svg *s = names == NULL ? NULL
+    : snapshot == NULL ? svg_new ("Where %s is stored", svg_name (p->file->given, name))
+    : svg_new ("Where snapshot \"%s\" of %s is stored", svg_name (snapshot, of),
+               svg_name (p->file->given, name));
+  int r = -1;
+
+  if (s) {
+    for (unsigned i = 0; i < n; i++)
+      names[i] = data_name (p, i);
+    mappicture_draw (p->picture, s, names);
+    r = svg_print (s);
+  }
+  free (names);
+  return r;
+}
+
+static int
+draw_part (struct part *p, const char *snapshot)
+{
+  uint64_t size = 0;
+  int r = -1;
+
+  if (p->json) {
+    report_error ("--svg and --output=json cannot be used together");
+    return EXIT_FAILURE;
+  }
+  p->chain = info_describe (p->file, true);
+  if (p->chain == NULL || diskmap_each (p->file, snapshot, note_end, &size) == -1)
+    return EXIT_FAILURE;
+  p->end = min64 (p->end, size);
+  p->begin = min64 (p->begin, p->end);
+  p->picture = mappicture_new (p->begin, p->end, json_array_size (p->chain));
+  if (p->picture && diskmap_each (p->file, snapshot, take_entry, p) == 0)
+    r = draw (p, snapshot);
+  mappicture_free (p->picture);
+  return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 /* --- the command --- */
@@ -231,7 +229,8 @@ run (const struct arguments *a)
 
   p.file = f;
   if (f)
-    status = print_part (&p, value_of (a, &option_snapshot));
+    status = (is_given (a, &option_svg) ? draw_part : print_part)
+      (&p, value_of (a, &option_snapshot));
   json_decref (p.chain);
   imagefile_free (f);
   secrets_free (secrets);

@@ -27,7 +27,7 @@
 #include "image/bitmapdir.h"
 #include "image/image.h"
 #include "change/newimage.h"
-#include "img/map.h"
+#include "img/diskmap.h"
 #include "img/newoptions.h"
 #include "img/print.h"
 
@@ -124,7 +124,7 @@ measure_image (const struct arguments *a, const struct secrets *secrets,
   int r = -1;
 
   if (f && parse_snapshot ("-l", value_of (a, &option_snapshot), &kv, &snapshot) == 0 &&
-      map_each (f, snapshot, count_data, m) == 0)
+      diskmap_each (f, snapshot, count_data, m) == 0)
     r = f->raw ? 0 : measure_bitmaps (f, m);
   key_values_free (&kv);
   imagefile_free (f);

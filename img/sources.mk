@@ -18,14 +18,19 @@ img_sources = \
 	%reldir%/create.c \
 	%reldir%/diskend.c \
 	%reldir%/diskend.h \
+	%reldir%/diskmap.c \
+	%reldir%/diskmap.h \
 	%reldir%/edit.c \
 	%reldir%/imagefile.c \
 	%reldir%/imagefile.h \
 	%reldir%/info.c \
 	%reldir%/info.h \
+	%reldir%/infopicture.c \
+	%reldir%/infopicture.h \
 	%reldir%/main.c \
 	%reldir%/map.c \
-	%reldir%/map.h \
+	%reldir%/mappicture.c \
+	%reldir%/mappicture.h \
 	%reldir%/measure.c \
 	%reldir%/newoptions.c \
 	%reldir%/newoptions.h \
@@ -46,6 +51,8 @@ img_sources = \
 	%reldir%/rebase.c \
 	%reldir%/secrets.c \
 	%reldir%/secrets.h \
+	%reldir%/svg.c \
+	%reldir%/svg.h \
 	%reldir%/upload.c \
 	%reldir%/upload.h \
 	%reldir%/validate.c \
