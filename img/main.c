@@ -128,36 +128,19 @@ run_command (const struct command *command, char **words)
   return status;
 }
 
-/* --nbdkit and --plugin are accepted, for scripts that say them. */
-static char **
-first_word (char **argv)
-{
-  argv++;
-  while (argv[0] && argv[1] &&
-         (strcmp (argv[0], "--nbdkit") == 0 || strcmp (argv[0], "--plugin") == 0))
-    argv += 2;
-  return argv;
-}
-
-static bool
-asks_version (const char *word)
-{
-  return word && (strcmp (word, "--version") == 0 || strcmp (word, "-V") == 0);
-}
-
+/* WORDS: the program's own name, and those behind it. */
 static int
-run (char **argv)
+run (char **words)
 {
-  char **const words = first_word (argv);
-  const char *word = words[0];
-  const struct command *command = command_called (argv[0]);
+  const struct command *command = command_called (words[0]);
+  const char *word = words[0] ? words[1] : NULL;
 
-  if (asks_version (word)) {
+  if (word && (strcmp (word, "--version") == 0 || strcmp (word, "-V") == 0)) {
     printf ("%s %s\n", called, PACKAGE_VERSION);
     return EXIT_SUCCESS;
   }
   if (command)
-    return run_command (command, argv + 1);
+    return run_command (command, words + 1);
   if (word == NULL) {
     report_error ("no command was given: see %s --help", PROGRAM);
     return EXIT_FAILURE;
@@ -169,7 +152,7 @@ run (char **argv)
   }
   command = find_command (word);
   if (command)
-    return run_command (command, words + 1);
+    return run_command (command, words + 2);
   report_error ("unknown command '%s': see %s --help", word, PROGRAM);
   return EXIT_FAILURE;
 }

@@ -63,7 +63,6 @@ vm_packages=(
 deb_packages=(
   build-essential
   debhelper
-  dh-python
   libnbd-bin
   python3-libnbd
   qemu-utils

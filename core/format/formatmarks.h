@@ -2,8 +2,8 @@
  *
  * How do files of other formats begin?
  *
- * The one list of marks: for otherformat.c, and for the programs, which read the lines of
- * this file (scripts/formatmarks.py).  So each MARK has a line of its own:
+ * The one list of marks, for otherformat.c and for a test, which reads the lines of this
+ * file (tests/serve/other-formats.sh).  So each MARK has a line of its own:
  *
  *   MARK (offset in bytes, mark, name, what a file is that has it, and what to do)
  *

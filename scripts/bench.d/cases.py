@@ -640,10 +640,7 @@ def far_chain(config, delay):
 # --- 12: commands
 
 def nbdkit_img(config):
-    os.environ["NBDKIT_QCOW2_IMG_REST"] = os.path.join(config.top, "scripts",
-                                                       "nbdkit-qcow2-img")
-    return [os.path.join(os.path.dirname(config.plugin), "../../img/nbdkit-qcow2-img"),
-            "--nbdkit", config.nbdkit, "--plugin", config.plugin]
+    return os.path.join(os.path.dirname(config.plugin), "../../img/nbdkit-qcow2-img")
 
 
 def command_row(config, name, *words, fresh=()):
@@ -656,7 +653,7 @@ def command_row(config, name, *words, fresh=()):
             images.fresh_copy(original, path)
 
     def argv(kind):
-        return [*(["qemu-img"] if kind == QEMU else nbdkit_img(config)), *words]
+        return ["qemu-img" if kind == QEMU else nbdkit_img(config), *words]
 
     return Row(name, "s", commands(argv, before), better=LESS, kinds=(QEMU, PLUGIN),
                goals=goals(qemu=1), often=often(config))
@@ -774,7 +771,7 @@ def copied(config, part):
         def argv(kind):
             if kind == QEMU:
                 return ["qemu-img", "convert", *words]
-            return [*nbdkit_img(config), "convert", *words]
+            return [nbdkit_img(config), "convert", *words]
         return Row("%s, %s" % (text, part), "s", commands(argv, lambda kind: gone()),
                    better=LESS, kinds=(QEMU, PLUGIN), goals=goals(qemu=1),
                    often=often(config))

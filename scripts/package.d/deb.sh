@@ -83,11 +83,10 @@ install_deb ()
   mapfile -t depends < <(apt_there -s install "${debs[@]}" | sed -n 's/^Inst \([^ ]*\) .*/\1/p' |
                          grep -v qcow2)
   [ ${#depends[@]} -gt 0 ] || die "apt-get does not say what they depend on"
-  logged install apt_there install "${depends[@]}"
+  # (The commands that are tried use its clients.)
+  logged install apt_there install "${depends[@]}" libnbd-bin
   files_there > "$package_dir/before"
   logged install apt_there install "${debs[@]}"
-  compgen -G "$root/usr/share/nbdkit-qcow2-plugin/img/__pycache__/*.pyc" > /dev/null ||
-    die "the modules of the programs were not compiled"
   try_commands
   say "removing them"
   mapfile -t packages < <(for deb in "${debs[@]}"; do dpkg-deb -f "$deb" Package; done)

@@ -56,7 +56,7 @@ rpm_there ()
 # install_rpm: they work where what they need is installed, and vanish.
 install_rpm ()
 {
-  local -a needed=(libdeflate0 libjansson4 libnbd-bin libssl3 nbdkit python3-libnbd
+  local -a needed=(libdeflate0 libjansson4 libnbd-bin libssl3 nbdkit
                    systemd-standalone-sysusers)
 
   say "installing them there"

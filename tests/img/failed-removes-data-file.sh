@@ -69,7 +69,7 @@ nothing_made
 
 # Stopped by a signal.
 rm go
-"$IMG" --nbdkit "$NBDKIT" --plugin "$PLUGIN" convert -f raw \
+"$IMG" convert -f raw \
   -O qcow2 -o data_file=new.data "$bad" new.qcow2 &
 pid=$!
 helper_pids+=($pid)

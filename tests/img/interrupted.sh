@@ -32,7 +32,7 @@ interrupt ()
   printf -v delay 0.%03d $((RANDOM % within))
 
   # In a session of its own: what is left has its number.
-  setsid "$IMG" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@" \
+  setsid "$IMG" "$@" \
     > ../out 2> ../err < /dev/null &
   helper_pids+=($!)
   sleep "$delay"

@@ -21,8 +21,7 @@ cd ours
 # on_terminal NAME ARGUMENT...: what the command shows there.
 on_terminal ()
 {
-  "$python" - "$1" "$IMG" --nbdkit "$NBDKIT" \
-    --plugin "$PLUGIN" "${@:2}" <<'PY'
+  "$python" - "$1" "$IMG" "${@:2}" <<'PY'
 import os, pty, re, sys
 pid, terminal = pty.fork()
 if pid == 0:

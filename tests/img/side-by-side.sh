@@ -23,7 +23,7 @@ r=$RANDOM
 KINDS="${KINDS:-$(printf '%s\n' "${kinds[@]}" | shuf -n 3 --random-source=<(yes "$r") |
   paste -sd,)}"
 
-"$script" --program="$abs_top_builddir/img/nbdkit-qcow2-img" --nbdkit="$NBDKIT" --plugin="$PLUGIN" --images="$KINDS" > table
+"$script" --program="$abs_top_builddir/img/nbdkit-qcow2-img" --images="$KINDS" > table
 # (The marks of the kinds depend on which there are.)
 commands ()
 {

@@ -28,7 +28,7 @@ begin ()
 {
   rm -f "$GATE" "$GATE.reached"
   mkfifo "$GATE"
-  "$IMG" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@" 2> err &
+  "$IMG" "$@" 2> err &
   making=$!
   helper_pids+=("$making")
   while [ ! -e "$GATE.reached" ] && kill -0 "$making"; do sleep 0.02; done

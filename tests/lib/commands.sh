@@ -75,13 +75,10 @@ cat > "$tmp/bin/usermod" <<SCRIPT
 [ "\$1 \$2" = "-a -G" ] && grep "^g \$3 " "$srcdir/../systemd/nbdkit-qcow2.conf"
 SCRIPT
 chmod +x "$tmp/bin/"*
-ln -s "$(realpath "$srcdir")/../scripts/nbdkit-qcow2-"* "$tmp/bin"
-ln -sf "$abs_top_builddir/img/nbdkit-qcow2-img" "$tmp/bin"
+ln -s "$abs_top_builddir/img/nbdkit-qcow2-img" "$tmp/bin"
 for name in advise-cache apply-changes validate; do
   ln -s nbdkit-qcow2-img "$tmp/bin/nbdkit-qcow2-$name"
 done
-NBDKIT_QCOW2_IMG_REST=$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")
-export NBDKIT_QCOW2_IMG_REST
 
 # --- Documents.
 

@@ -15,12 +15,10 @@ cd "$tmp"
 mkdir ours theirs private
 # Whatever our program stores elsewhere.
 export TMPDIR="$tmp/private"
-NBDKIT_QCOW2_IMG_REST=$(realpath "$srcdir/../scripts/nbdkit-qcow2-img")
-export NBDKIT_QCOW2_IMG_REST
 
 img ()
 {
-  "$IMG" --nbdkit "$NBDKIT" --plugin "$PLUGIN" "$@"
+  "$IMG" "$@"
 }
 
 # in_both COMMAND...: makes the same file, for example, in both directories.
@@ -55,7 +53,7 @@ both_status ()
 nothing_left ()
 {
   [ -z "$(ls -A private)" ] || fail "left in TMPDIR: $(ls -A private)"
-  if ls -A ours | grep -F .qcow2-img; then fail "left beside the image"; fi
+  if ls -A ours | grep -F .qcow2-new; then fail "left beside the image"; fi
 }
 
 # img_refused PATTERN ARGUMENT...: ours refuses, in one line, with exit status 1.

@@ -37,17 +37,11 @@ for text in said(nbdkit, plugin, "--dump-plugin").splitlines():
 
 # --- the programs
 
-for name in os.listdir(scripts):
-    if name.startswith("nbdkit-qcow2-"):
-        lines.add("program " + name)
-        for option in re.findall(r"^  (--[a-z0-9-]+(?: [A-Z|a-z/=]+)?)",
-                                 said(os.path.join(scripts, name), "--help"), re.M):
-            lines.add("%s %s" % (name, option))
+lines.add("program nbdkit-qcow2-img")
 with open(os.path.join(scripts, "../img/names.mk"), encoding="utf-8") as f:
     for name in re.search(r"^own_names = (.*)", f.read(), re.M).group(1).split():
         lines.add("program " + name)
 img = os.path.join(os.path.dirname(plugin), "../../img/nbdkit-qcow2-img")
-os.environ["NBDKIT_QCOW2_IMG_REST"] = os.path.join(scripts, "nbdkit-qcow2-img")
 for name in re.findall(r"^  ([a-z][a-z-]*) ", said(img, "--help"), re.M):
     for option in re.findall(r"^  (-.*?)(?:  |$)", said(img, name, "--help"), re.M):
         lines.add("nbdkit-qcow2-img %s %s" % (name, option))

@@ -11,10 +11,8 @@
 requires_tools
 requires nbdcopy --version
 PLUGIN=$(realpath "$PLUGIN")
-programs=$(realpath "$srcdir/../scripts")
 validate=("$abs_top_builddir/img/nbdkit-qcow2-img" validate)
-export NBDKIT_QCOW2_IMG_REST="$programs/nbdkit-qcow2-img"
-img=("$abs_top_builddir/img/nbdkit-qcow2-img" --nbdkit "$NBDKIT" --plugin "$PLUGIN")
+img=("$abs_top_builddir/img/nbdkit-qcow2-img")
 cd "$tmp"
 mkdir dir
 
@@ -53,20 +51,16 @@ keeps_secret ()
 
 # --- what is shown of a name ---
 
-# shows NAME [SHOWN]: this is what nbdkit-qcow2-img info and validate make of it.
+# shows NAME [SHOWN]: this is what nbdkit-qcow2-img info makes of it.
 shows ()
 {
   qemu-img create -q -u -f qcow2 -F raw -b "$1" a.qcow2 1M
-  "${img[@]}" info --output=json a.qcow2 > info.json
-  "$python" - "${2-$1}" "$1" <<PY
+  "${img[@]}" info -f qcow2 --output=json a.qcow2 > info.json
+  "$python" - "${2-$1}" <<'PY'
 import json, sys
-sys.path.insert(0, "$programs")
-sys.dont_write_bytecode = True
-import publicname
 found = json.load(open("info.json"))
 assert found["backing-filename"] == sys.argv[1], found["backing-filename"]
 assert found["full-backing-filename"] == sys.argv[1], found["full-backing-filename"]
-assert publicname.shown(sys.argv[2]) == sys.argv[1], publicname.shown(sys.argv[2])
 PY
   rm info.json
 }
