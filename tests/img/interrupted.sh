@@ -3,7 +3,7 @@
 #
 # nbdkit-qcow2-img that is stopped by a signal, at any time, ends by that signal, and leaves
 # the source and what existed under the name of the target as they were, and nothing else:
-# no file, no server, no socket.
+# no file, no process.
 #
 # Environment: SEED, ROUNDS.
 

@@ -8,7 +8,7 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
 
-# Little data in large pieces of a disk (nbdcopy tells when one is done), each of which takes
+# Little data in large pieces of a disk, each of which takes
 # more than half a second.
 "$NBDKIT" -f -U "$sockdir/slow.sock" -P "$tmp/slow.pid" --filter=noparallel \
   --filter=delay data delay-read=600ms size=640M \

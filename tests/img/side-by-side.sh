@@ -11,8 +11,6 @@
 
 requires_tools
 requires qemu-io --version
-requires nbdcopy --version
-requires /usr/bin/python3 -c 'import nbd'
 script="$srcdir/../scripts/side-by-side"
 doc="$srcdir/../doc/QEMU-IMG"
 

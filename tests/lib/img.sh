@@ -6,8 +6,6 @@
 
 requires_tools
 requires qemu-io --version
-requires nbdcopy --version
-requires /usr/bin/python3 -c 'import nbd'
 
 PLUGIN=$(realpath "$PLUGIN")
 IMG="${IMG:-$abs_top_builddir/img/nbdkit-qcow2-img}"
