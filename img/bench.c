@@ -276,15 +276,13 @@ run_writes (const struct arguments *a, struct imagefile *f, struct bench *b)
 static int
 run_image (const struct arguments *a, struct bench *b)
 {
-  const char *mode = value_of (a, &option_cache);
   struct secrets *s = secrets_read (a);
   struct imagefile *f = s == NULL ? NULL
     : imagefile_named (a, a->operands[0], value_of (a, &option_format), s);
   int r = -1;
 
   if (f) {
-    if (mode && strcmp (mode, "none") == 0)
-      f->options.cache = STORAGE_CACHE_NONE;
+    f->options.cache = imagefile_cache (a, &option_cache);
     r = b->writes ? run_writes (a, f, b) : run_reads (a, f, b);
   }
   imagefile_free (f);

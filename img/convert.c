@@ -261,14 +261,6 @@ joined (struct sources *s)
   return copy_join (s->parts, n);
 }
 
-static enum storage_cache
-cache_of (const struct arguments *a, const struct option *option)
-{
-  const char *mode = value_of (a, option);
-
-  return mode && strcmp (mode, "none") == 0 ? STORAGE_CACHE_NONE : STORAGE_CACHE_DEFAULT;
-}
-
 /* --- what is written must not be read --- */
 
 static int
@@ -618,7 +610,7 @@ open_sources (const struct wishes *w, const struct secrets *secrets, struct sour
     struct imagefile *f = named_source (a, a->operands[i], secrets, s);
 
     if (f == NULL ||
-        add_source (s, f, w->snapshot, cache_of (a, &option_src_cache)) == -1)
+        add_source (s, f, w->snapshot, imagefile_cache (a, &option_src_cache)) == -1)
       return -1;
   }
   if (is_given (a, &option_bitmaps) &&
@@ -650,7 +642,7 @@ cache_of_new (const struct arguments *a, const struct imagefile *f)
   if ((mode == NULL || strcmp (mode, "unsafe") == 0) && !f->uri &&
       access (f->path, F_OK) == -1)
     return STORAGE_CACHE_UNSAFE;
-  return cache_of (a, &option_cache);
+  return imagefile_cache (a, &option_cache);
 }
 
 static int
@@ -662,7 +654,7 @@ open_target (struct wishes *w, struct newoptions *o, const struct secrets *secre
   if (w->compress)
     f->options.compress = w->allocate ? COMPRESS_ALL : COMPRESS_ON;
   if (is_given (a, &option_no_create) || (f->uri && f->raw)) {
-    f->options.cache = cache_of (a, &option_cache);
+    f->options.cache = imagefile_cache (a, &option_cache);
     if (secrets_only (secrets) && imagefile_add_passphrase (f, secrets_only (secrets)) == -1)
       return -1;
     return copytarget_old (t, f, is_given (a, &option_target_is_zero), s->size);

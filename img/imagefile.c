@@ -30,6 +30,8 @@
 #include "img/imagefile.h"
 #include "img/values.h"
 
+#define CACHE_MODES "none|off|directsync|unsafe|writeback|writethrough"
+
 const struct option
   option_format = {
     'f', "format", "FORMAT", "the format of the image; without it, it is probed"
@@ -46,10 +48,10 @@ const struct option
     "this NBD URI"
   },
   option_cache = {
-    't', "cache", "MODE", "how the host caches what is written; none keeps data out of its "
-    "cache, the others are the same"
+    't', "cache", CACHE_MODES, "how the host caches what is written; none, off and directsync "
+    "keep data out of its cache, the others are the same"
   },
-  option_src_cache = { 'T', "src-cache", "MODE", "the same for what is only read" };
+  option_src_cache = { 'T', "src-cache", CACHE_MODES, "the same for what is only read" };
 
 /* --- names --- */
 
@@ -560,4 +562,14 @@ imagefile_will_write (struct imagefile *f)
 {
   if (f->uri)
     f->options.lock = false;
+}
+
+enum storage_cache
+imagefile_cache (const struct arguments *a, const struct option *o)
+{
+  const char *mode = value_of (a, o);
+
+  return mode && (strcmp (mode, "none") == 0 || strcmp (mode, "off") == 0 ||
+                  strcmp (mode, "directsync") == 0) ? STORAGE_CACHE_NONE
+    : STORAGE_CACHE_DEFAULT;
 }

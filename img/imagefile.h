@@ -59,6 +59,10 @@ extern int imagefile_need_qcow2 (const struct imagefile *, const char *what);
 /* Before the image is written: an NBD export has no locks, and qemu-img needs none. */
 extern void imagefile_will_write (struct imagefile *);
 
+/* How option_cache or option_src_cache, if it was given, has the host cache an image.
+ * (UNSAFE is up to the caller.) */
+extern enum storage_cache imagefile_cache (const struct arguments *, const struct option *);
+
 /* "qcow2" or "raw"?  -1: it is neither (reported, for the option WHAT). */
 extern int imagefile_parse_format (const char *what, const char *format, bool *raw);
 

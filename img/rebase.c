@@ -35,12 +35,6 @@ refuse (const char *why)
   return -1;
 }
 
-static bool
-is_none (const char *mode)
-{
-  return mode && strcmp (mode, "none") == 0;
-}
-
 /* The image has to name it: it is what the disk shows afterwards. */
 static int
 refuse_other_backing (const struct imagefile *f)
@@ -132,8 +126,7 @@ commit (const struct arguments *a, struct imagefile *f, const struct secrets *se
     return -1;
   if (c.base && refuse_other_backing (f) == -1)
     return -1;
-  if (is_none (value_of (a, &option_cache)))
-    f->options.cache = STORAGE_CACHE_NONE;
+  f->options.cache = imagefile_cache (a, &option_cache);
   progress_begin (a, false);
   r = change_image (f, true, commit_all, &c);
   progress_end (r == 0);
@@ -213,8 +206,9 @@ rebase (const struct arguments *a, struct imagefile *f, const struct secrets *se
   if (refuse_other_backing (f) == -1 || read_rebase (a, f, &c.to) == -1)
     return -1;
   c.secret = &f->options.secret;
-  if (is_none (value_of (a, &option_cache)) || is_none (value_of (a, &option_src_cache)))
-    f->options.cache = STORAGE_CACHE_NONE;
+  f->options.cache = imagefile_cache (a, &option_cache);
+  if (f->options.cache == STORAGE_CACHE_DEFAULT)
+    f->options.cache = imagefile_cache (a, &option_src_cache);
   if (is_given (a, &option_compress))
     f->options.compress = COMPRESS_ON;
   progress_begin (a, false);

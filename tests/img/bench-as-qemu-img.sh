@@ -46,7 +46,7 @@ same_image raw disk.raw
 
 for bad in "" "disk.qcow2 disk.qcow2" none.qcow2 "-c x disk.qcow2" "-c 1k disk.qcow2" \
   "-c 2147483648 disk.qcow2" "-d x disk.qcow2" "-o -1 disk.qcow2" "-s 2G disk.qcow2" \
-  "-S 2G disk.qcow2" "-i no disk.qcow2" "--pattern 256 disk.qcow2" \
+  "-S 2G disk.qcow2" "-i no disk.qcow2" "-t no disk.qcow2" "--pattern 256 disk.qcow2" \
   "--flush-interval 9 -d 1 disk.qcow2" "--flush-interval 3 -d 4 -w disk.qcow2" \
   "--flush-interval -1 -w disk.qcow2" "-U -w disk.qcow2" "-c 1 -s 4M disk.qcow2" \
   "-c 1 -o 3M disk.qcow2" "-w -c 1 -o 3145727 disk.qcow2" "-f qcow2 disk.raw"; do

@@ -154,8 +154,8 @@ done
 in_both qemu-img create -q -f raw disk.raw 1M
 both_status check disk.raw
 [ "$status" = 63 ]
-for bad in none.qcow2 "-f qcow2 disk.raw" "-r some disk.qcow2" "disk.qcow2 over.qcow2" "" \
-    "--output=xml disk.qcow2" "--none disk.qcow2"; do
+for bad in none.qcow2 "-T no disk.qcow2" "-f qcow2 disk.raw" "-r some disk.qcow2" "disk.qcow2 over.qcow2" \
+    "" "--output=xml disk.qcow2" "--none disk.qcow2"; do
   # shellcheck disable=SC2086
   both_status check $bad
   [ "$status" = 1 ]

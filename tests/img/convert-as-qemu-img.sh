@@ -268,7 +268,8 @@ done
 # --- What is refused leaves nothing, and what exists as it is.
 cp ours/in.qcow2 ours/kept.qcow2
 cp ours/in.qcow2 theirs/kept.qcow2
-for bad in "none.qcow2 kept.qcow2" "-O qcow2 -o no=1 disk.qcow2 kept.qcow2" disk.qcow2 "" \
+for bad in "-t no disk.qcow2 kept.qcow2" "-T no disk.qcow2 kept.qcow2" \
+    "none.qcow2 kept.qcow2" "-O qcow2 -o no=1 disk.qcow2 kept.qcow2" disk.qcow2 "" \
     "-c disk.qcow2 kept.qcow2" \
     "-n -O qcow2 disk.qcow2 none.qcow2" "-l none -O qcow2 disk.qcow2 kept.qcow2" \
     "-O qcow2 -B none.qcow2 -F qcow2 over.qcow2 kept.qcow2" \
