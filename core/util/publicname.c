@@ -14,7 +14,6 @@
  * What is not understood counts as a secret, because in a malformed URI (a password may
  * contain a slash) nobody knows where the secret ends.
  *
- *
  * Locks: none.
  */
 
