@@ -325,15 +325,18 @@ help_command (const struct command *c)
   putchar ('\n');
   for (unsigned i = 0; (o = nth_option (c, i)); i++)
     help_option (o);
+  if (c->live)
+    printf ("\nOn a disk in use: %s --control SOCKET %s ...\n", PROGRAM, c->name);
 }
 
 void
 help_all (const struct command *const *commands)
 {
-  printf ("usage: %s COMMAND [OPTION...] ...\n\n"
+  printf ("usage: %s [--control SOCKET] COMMAND [OPTION...] ...\n\n"
           "The commands of qemu-img for qcow2 images, without QEMU:\n\n", PROGRAM);
   for (unsigned i = 0; commands[i]; i++)
     printf ("  %-13s %.*s.\n", commands[i]->name, (int) strcspn (commands[i]->text, ".:"),
             commands[i]->text);
-  printf ("\n\"%s COMMAND --help\" describes the options of a command.\n", PROGRAM);
+  printf ("\n\"%s COMMAND --help\" describes the options of a command.\n"
+          "With --control, a server is asked to run it on a disk in use.\n", PROGRAM);
 }

@@ -24,6 +24,7 @@ struct option {
 };
 
 struct arguments;
+struct live;
 
 /* NAME [OPTION...] OPERANDS. */
 struct command {
@@ -38,6 +39,9 @@ struct command {
   int output_lost;              /* the same if what was printed cannot be written */
   /* Returns the exit status.  Errors were reported. */
   int (*run) (const struct arguments *);
+  /* On a disk in use (live.h), with these options only.  NULL: that is not possible. */
+  int (*live) (const struct arguments *, struct live *);
+  const struct option *const *live_options;
 };
 
 /* --- what the user said --- */

@@ -19,6 +19,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
 #include "format/format.h"
@@ -26,6 +27,7 @@
 #include "change/edit.h"
 #include "img/change.h"
 #include "img/info.h"
+#include "img/live.h"
 #include "img/newoptions.h"
 #include "img/progress.h"
 #include "img/rawsize.h"
@@ -166,6 +168,36 @@ run_resize (const struct arguments *a)
   return change_command (a, NULL, resize);
 }
 
+static int
+resize_live (const struct arguments *a, struct live *l)
+{
+  const json_t *image = live_image (l);
+  const uint64_t size = json_integer_value (json_object_get (image, "virtual-size"));
+  const struct edit_options options = { .shrink = is_given (a, &option_shrink) };
+  struct edit e = { .kind = EDIT_RESIZE };
+  const char *why;
+  uint64_t wanted;
+
+  if (image == NULL || parse_signed_size ("size", a->operands[1], &e.sign, &e.size) == -1)
+    return -1;
+  why = edit_choose_size (&e, &options, size, &wanted);
+  if (why) {
+    report_error ("%s: cannot resize: %s", live_device (l), why);
+    return -1;
+  }
+  if (live_do (l, "block_resize", jsontext_object (
+        { "node-name", json_incref (json_object_get (live_inserted (l), "node-name")) },
+        { "size", jsontext_number (wanted) })) == -1)
+    return -1;
+  if (!is_given (a, &option_quiet))
+    puts ("Image resized.");
+  return 0;
+}
+
+static const struct option *const live_resize_options[] = {
+  &option_format, &option_quiet, &option_progress, &option_shrink, NULL
+};
+
 static const struct option *const resize_options[] = {
   &option_format, &option_quiet, &option_progress, &option_shrink, &option_preallocation,
   IMAGE_OPTIONS, NULL
@@ -174,7 +206,8 @@ static const struct option *const resize_options[] = {
 const struct command resize_command = {
   "resize", "IMAGE [+|-]SIZE",
   "Change the size of the disk in an image: to SIZE, or by SIZE.",
-  resize_options, 2, 2, .last_is_operand = true, .run = run_resize
+  resize_options, 2, 2, .last_is_operand = true, .run = run_resize,
+  .live = resize_live, .live_options = live_resize_options
 };
 
 /* --- snapshot --- */
@@ -197,22 +230,22 @@ list_snapshots (const struct imagefile *f)
   return 0;
 }
 
+/* Without a name, the snapshots are to be listed. */
 static int
-snapshot (const struct arguments *a, struct imagefile *f, const struct secrets *secrets)
+parse_snapshot_edit (const struct arguments *a, struct edit *e)
 {
   static const struct { const struct option *option; enum edit_kind kind; } kinds[] = {
     { &option_apply, EDIT_SNAPSHOT_APPLY }, { &option_create, EDIT_SNAPSHOT_CREATE },
     { &option_delete, EDIT_SNAPSHOT_DELETE },
   };
-  struct editing e = { .edit = { .name = NULL } };
   unsigned n = 0;
 
-  (void) secrets;
+  *e = (struct edit) { .name = NULL };
   for (unsigned i = 0; i < a->nr_given; i++) {
     n += a->given[i].option == &option_list;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
       if (a->given[i].option == kinds[k].option) {
-        e.edit = (struct edit) { .kind = kinds[k].kind, .name = a->given[i].value };
+        *e = (struct edit) { .kind = kinds[k].kind, .name = a->given[i].value };
         n++;
       }
   }
@@ -220,14 +253,51 @@ snapshot (const struct arguments *a, struct imagefile *f, const struct secrets *
     report_error ("only one of -l, -a, -c and -d can be given");
     return -1;
   }
+  return e->name && e->kind == EDIT_SNAPSHOT_CREATE
+    ? parse_new_name ("-c", e->name, MAX_SNAPSHOT_NAME) : 0;
+}
+
+static int
+snapshot (const struct arguments *a, struct imagefile *f, const struct secrets *secrets)
+{
+  struct editing e = { .options = { .shrink = false } };
+
+  (void) secrets;
+  if (parse_snapshot_edit (a, &e.edit) == -1)
+    return -1;
   if (e.edit.name == NULL)
     return list_snapshots (f);
-  if (imagefile_need_qcow2 (f, "internal snapshots") == -1 ||
-      (e.edit.kind == EDIT_SNAPSHOT_CREATE &&
-       parse_new_name ("-c", e.edit.name, MAX_SNAPSHOT_NAME) == -1))
-    return -1;
-  return change_image (f, false, edit, &e);
+  return imagefile_need_qcow2 (f, "internal snapshots") == -1 ? -1
+    : change_image (f, false, edit, &e);
 }
+
+static int
+snapshot_live (const struct arguments *a, struct live *l)
+{
+  struct edit e;
+  const json_t *image;
+
+  if (parse_snapshot_edit (a, &e) == -1)
+    return -1;
+  if (e.name == NULL) {
+    image = live_image (l);
+    if (image)
+      info_print_snapshots (image);
+    return image ? 0 : -1;
+  }
+  if (e.kind == EDIT_SNAPSHOT_APPLY) {
+    report_error ("-a cannot be used with --control: clients would lose what they know");
+    return -1;
+  }
+  return live_do (l, e.kind == EDIT_SNAPSHOT_CREATE ? "blockdev-snapshot-internal-sync"
+                  : "blockdev-snapshot-delete-internal-sync", jsontext_object (
+    { "device", jsontext_string (live_device (l)) }, { "name", jsontext_string (e.name) }));
+}
+
+static const struct option *const live_snapshot_options[] = {
+  &option_format, &option_quiet, &option_force_share, &option_list, &option_apply,
+  &option_create, &option_delete, NULL
+};
 
 static int
 run_snapshot (const struct arguments *a)
@@ -243,7 +313,8 @@ static const struct option *const snapshot_options[] = {
 const struct command snapshot_command = {
   "snapshot", "IMAGE",
   "List or change the internal snapshots of an image.  SNAPSHOT is a name or an id.",
-  snapshot_options, 1, 1, .run = run_snapshot
+  snapshot_options, 1, 1, .run = run_snapshot,
+  .live = snapshot_live, .live_options = live_snapshot_options
 };
 
 /* --- bitmap --- */
@@ -265,10 +336,17 @@ static const struct option
   },
   option_source_format = { 'F', "source-format", "FORMAT", "the format of FILE" };
 
-static const struct { const struct option *option; enum bitmapedit_what what; } actions[] = {
-  { &option_add, BITMAP_ADD }, { &option_remove, BITMAP_REMOVE },
-  { &option_clear, BITMAP_CLEAR }, { &option_enable, BITMAP_ENABLE },
-  { &option_disable, BITMAP_DISABLE }, { &option_merge, BITMAP_MERGE },
+static const struct {
+  const struct option *option;
+  enum bitmapedit_what what;
+  const char *command;          /* of QMP */
+} actions[] = {
+  { &option_add, BITMAP_ADD, "block-dirty-bitmap-add" },
+  { &option_remove, BITMAP_REMOVE, "block-dirty-bitmap-remove" },
+  { &option_clear, BITMAP_CLEAR, "block-dirty-bitmap-clear" },
+  { &option_enable, BITMAP_ENABLE, "block-dirty-bitmap-enable" },
+  { &option_disable, BITMAP_DISABLE, "block-dirty-bitmap-disable" },
+  { &option_merge, BITMAP_MERGE, "block-dirty-bitmap-merge" },
 };
 
 struct bitmap_change {
@@ -379,6 +457,52 @@ run_bitmap (const struct arguments *a)
   return change_command (a, "persistent bitmaps", bitmap);
 }
 
+static json_t *
+live_action (const struct live *l, const struct bitmapedit *e)
+{
+  const bool merges = e->what == BITMAP_MERGE;
+  json_t *data = jsontext_object (
+    { "node", jsontext_string (live_device (l)) },
+    { merges ? "target" : "name", jsontext_string (e->name) });
+  size_t k = 0;
+
+  while (actions[k].what != e->what)
+    k++;
+  if (merges)
+    data = jsontext_add (data, { "bitmaps", jsontext_append (
+      json_array (), jsontext_string (e->merged)) });
+  if (e->what == BITMAP_ADD)
+    data = jsontext_add (data, { "persistent", json_true () });
+  if (e->what == BITMAP_ADD && e->granularity_bits)
+    data = jsontext_add (data, { "granularity", jsontext_number (
+      UINT64_C (1) << e->granularity_bits) });
+  return jsontext_object ({ "type", jsontext_string (actions[k].command) },
+                          { "data", data });
+}
+
+static int
+bitmap_live (const struct arguments *a, struct live *l)
+{
+  struct bitmap_change c = { .n = 0 };
+  json_t *list = json_array ();
+  int r = collect (a, &c);
+
+  if (r == 0)
+    r = check_actions (a, &c);
+  for (unsigned i = 0; i < c.n; i++)
+    list = jsontext_append (list, live_action (l, &c.list[i]));
+  if (r == 0)
+    r = live_do (l, "transaction", jsontext_object ({ "actions", json_incref (list) }));
+  json_decref (list);
+  free (c.list);
+  return r;
+}
+
+static const struct option *const live_bitmap_options[] = {
+  &option_format, &option_add, &option_remove, &option_clear, &option_enable,
+  &option_disable, &option_merge, &option_granularity, NULL
+};
+
 static const struct option *const bitmap_options[] = {
   &option_format, &option_add, &option_remove, &option_clear, &option_enable,
   &option_disable, &option_merge, &option_granularity, &option_source,
@@ -389,5 +513,6 @@ const struct command bitmap_command = {
   "bitmap", "IMAGE BITMAP",
   "Change a persistent bitmap of an image.  All actions happen, in the order given, or "
   "none.",
-  bitmap_options, 2, 2, .run = run_bitmap
+  bitmap_options, 2, 2, .run = run_bitmap,
+  .live = bitmap_live, .live_options = live_bitmap_options
 };

@@ -26,6 +26,7 @@
 #include "img/imagefile.h"
 #include "img/info.h"
 #include "img/infopicture.h"
+#include "img/live.h"
 #include "img/print.h"
 
 #define SECTOR 512
@@ -366,6 +367,42 @@ run (const struct arguments *a)
   return status;
 }
 
+/* Without what is below it; for a CHAIN, an array of all of them. */
+static json_t *
+copy_image (const json_t *image, bool chain)
+{
+  json_t *list = json_array (), *one;
+
+  for (; image; image = chain ? json_object_get (image, "backing-image") : NULL) {
+    one = json_copy ((json_t *) image);
+    json_object_del (one, "backing-image");
+    if (!chain) {
+      json_decref (list);
+      return one;
+    }
+    list = jsontext_append (list, one);
+  }
+  return list;
+}
+
+static int
+info_live (const struct arguments *a, struct live *l)
+{
+  const json_t *image = live_image (l);
+  json_t *info = copy_image (image, is_given (a, &option_backing_chain));
+
+  if (image && info == NULL)
+    report_error ("info: no memory");
+  if (image && info)
+    return print (a, info) == EXIT_SUCCESS ? 0 : -1;
+  json_decref (info);
+  return -1;
+}
+
+static const struct option *const live_options[] = {
+  &option_format, &option_output, &option_force_share, &option_backing_chain, NULL
+};
+
 static const struct option *const options[] = {
   &option_format, &option_output, &option_svg, &option_force_share,
   &option_backing_chain,
@@ -376,5 +413,5 @@ const struct command info_command = {
   "info", "IMAGE",
   "Describe an image: format, sizes, backing file, internal snapshots, bitmaps, and what "
   "else its header says.",
-  options, 1, 1, .run = run
+  options, 1, 1, .run = run, .live = info_live, .live_options = live_options
 };

@@ -29,6 +29,7 @@
 
 #include "util/report.h"
 #include "img/command.h"
+#include "img/live.h"
 #include "img/progress.h"
 
 static const struct command *const commands[] = {
@@ -106,6 +107,7 @@ command_called (const char *path)
 }
 
 static int output_lost;         /* of the command that runs */
+static const char *control;     /* --control SOCKET, or NULL */
 
 /* Returns the exit status. */
 static int
@@ -121,7 +123,7 @@ run_command (const struct command *command, char **words)
     }
     else if (arguments_check (&a) == 0) {
       output_lost = command->output_lost;
-      status = command->run (&a);
+      status = control ? live_run (&a, control) : command->run (&a);
     }
   }
   arguments_free (&a);
@@ -141,7 +143,12 @@ run (char **words)
   }
   if (command)
     return run_command (command, words + 1);
-  if (word == NULL) {
+  if (word && strcmp (word, "--control") == 0 && words[2]) {
+    control = words[2];
+    words += 2;
+    word = words[1];
+  }
+  if (word == NULL || strcmp (word, "--control") == 0) {
     report_error ("no command was given: see %s --help", PROGRAM);
     return EXIT_FAILURE;
   }

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/jsontext.h"
 #include "util/publicname.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
@@ -22,6 +23,7 @@
 #include "change/edit.h"
 #include "change/rebase.h"
 #include "img/change.h"
+#include "img/live.h"
 #include "img/progress.h"
 #include "img/values.h"
 
@@ -141,6 +143,34 @@ run_commit (const struct arguments *a)
   return change_command (a, "backing files", commit);
 }
 
+/* Clients go on in the file below; the image stays as it is then, as with -d. */
+static int
+commit_live (const struct arguments *a, struct live *l)
+{
+  const char *name = value_of (a, &option_base), *rate = value_of (a, &option_rate);
+  const json_t *image = live_image (l), *base;
+  uint64_t bytes = 0;           /* 0: any */
+
+  if (image == NULL || (rate && parse_size ("-r", rate, &bytes) == -1))
+    return -1;
+  base = name ? live_below (l, name) : json_object_get (image, "backing-image");
+  if (base == NULL)
+    return name ? -1 : refuse ("the image has no backing file");
+  if (live_job (l, a, "block-commit", jsontext_object (
+        { "device", jsontext_string (live_device (l)) },
+        { "base", json_incref (json_object_get (base, "filename")) },
+        { "speed", jsontext_number (bytes) })) == -1)
+    return -1;
+  if (!is_given (a, &option_quiet))
+    puts ("Image committed.");
+  return 0;
+}
+
+static const struct option *const live_commit_options[] = {
+  &option_format, &option_quiet, &option_progress, &option_drop, &option_base,
+  &option_rate, NULL
+};
+
 static const struct option *const commit_options[] = {
   &option_format, &option_quiet, &option_progress, &option_cache, &option_drop,
   &option_base, &option_rate, IMAGE_OPTIONS, NULL
@@ -149,7 +179,8 @@ static const struct option *const commit_options[] = {
 const struct command commit_command = {
   "commit", "IMAGE",
   "Write what an image contains into its backing file, and empty the image.",
-  commit_options, 1, 1, .run = run_commit
+  commit_options, 1, 1, .run = run_commit,
+  .live = commit_live, .live_options = live_commit_options
 };
 
 /* --- rebase --- */
@@ -177,7 +208,7 @@ rebase_all (void *opaque, struct disk *disk)
 }
 
 static int
-read_rebase (const struct arguments *a, struct imagefile *f, struct rebase *to)
+read_names (const struct arguments *a, struct rebase *to)
 {
   const char *format = value_of (a, &option_backing_format);
   bool raw;
@@ -192,8 +223,7 @@ read_rebase (const struct arguments *a, struct imagefile *f, struct rebase *to)
   if (format == NULL)
     return refuse ("the format of the backing file is required: -F qcow2 or raw");
   to->format = format;
-  return imagefile_parse_format ("-F", format, &raw) == -1 ||
-    (nbduri_is (to->name) && imagefile_allow_uri (f, to->name) == -1) ? -1 : 0;
+  return imagefile_parse_format ("-F", format, &raw);
 }
 
 static int
@@ -203,7 +233,8 @@ rebase (const struct arguments *a, struct imagefile *f, const struct secrets *se
   int r;
 
   (void) secrets;
-  if (refuse_other_backing (f) == -1 || read_rebase (a, f, &c.to) == -1)
+  if (refuse_other_backing (f) == -1 || read_names (a, &c.to) == -1 ||
+      (nbduri_is (c.to.name) && imagefile_allow_uri (f, c.to.name) == -1))
     return -1;
   c.secret = &f->options.secret;
   f->options.cache = imagefile_cache (a, &option_cache);
@@ -223,6 +254,63 @@ run_rebase (const struct arguments *a)
   return change_command (a, "backing files", rebase);
 }
 
+static bool
+is_text (const json_t *object, const char *key, const char *text)
+{
+  const char *there = json_string_value (json_object_get (object, key));
+
+  return there && strcmp (there, text) == 0;
+}
+
+/* Only the header changes. */
+static int
+rename_live (const struct rebase *to, struct live *l)
+{
+  const json_t *inserted = live_inserted (l);
+
+  if (inserted == NULL)
+    return -1;
+  if (to->name[0] == '\0')
+    return refuse ("-u -b '' cannot be used with --control: clients would see another disk");
+  if (!is_text (json_object_get (inserted, "image"), "backing-filename-format", to->format))
+    return refuse ("-F: the format that the image states cannot be changed while it is in "
+                   "use");
+  return live_do (l, "change-backing-file", jsontext_object (
+    { "device", jsontext_string (live_device (l)) },
+    { "image-node-name", json_incref (json_object_get (inserted, "node-name")) },
+    { "backing-file", jsontext_string (to->name) }));
+}
+
+/* What was between the image and the new backing file, which has to be in its chain, is
+ * copied into the image. */
+static int
+rebase_live (const struct arguments *a, struct live *l)
+{
+  json_t *arguments;
+  const json_t *base;
+  struct rebase to;
+
+  if (read_names (a, &to) == -1)
+    return -1;
+  if (to.unsafe)
+    return rename_live (&to, l);
+  base = to.name[0] ? live_below (l, to.name) : NULL;
+  if (to.name[0] && base == NULL)
+    return -1;
+  if (base && !is_text (base, "format", to.format))
+    return refuse ("-F: that file has another format in the chain");
+  arguments = jsontext_object ({ "device", jsontext_string (live_device (l)) });
+  if (base)
+    arguments = jsontext_add (arguments, {
+      "base", json_incref (json_object_get (base, "filename")) });
+  return live_job (l, a, "block-stream", arguments);
+}
+
+static const struct option *const live_rebase_options[] = {
+  &option_format, &option_quiet, &option_progress, &option_backing,
+  &option_backing_format, &option_unsafe, NULL
+};
+
 static const struct option *const rebase_options[] = {
   &option_format, &option_quiet, &option_progress, &option_cache, &option_src_cache,
   &option_force_share, &option_backing, &option_backing_format, &option_unsafe,
@@ -233,5 +321,6 @@ const struct command rebase_command = {
   "rebase", "-b FILE -F FORMAT IMAGE",
   "Put an image over another backing file.  What is different there is copied into the "
   "image first.",
-  rebase_options, 1, 1, .run = run_rebase
+  rebase_options, 1, 1, .run = run_rebase,
+  .live = rebase_live, .live_options = live_rebase_options
 };

@@ -27,6 +27,8 @@ img_sources = \
 	%reldir%/info.h \
 	%reldir%/infopicture.c \
 	%reldir%/infopicture.h \
+	%reldir%/live.c \
+	%reldir%/live.h \
 	%reldir%/main.c \
 	%reldir%/map.c \
 	%reldir%/mappicture.c \

@@ -174,11 +174,38 @@ find_holder (int fd, unsigned byte)
   return pid;
 }
 
+#define MOST_SOCKET 108         /* bytes of its name, as Unix has it */
+
+/* Where commands for the process's disk can be sent, if its command line says so: the word
+ * "control", or that with a prefix, before "=". */
+static void
+find_control (long pid, char socket[PRINTABLE_SIZE (MOST_SOCKET)])
+{
+  static const char key[] = "control";
+  char name[64];
+  char *word = NULL, *value;
+  size_t size = 0;
+  FILE *fp;
+
+  snprintf (name, sizeof name, "/proc/%ld/cmdline", pid);
+  fp = fopen (name, "re");
+  while (fp && socket[0] == '\0' && getdelim (&word, &size, '\0', fp) > 0) {
+    value = strchr (word, '=');
+    if (value && value - word >= (ptrdiff_t) strlen (key) &&
+        strncmp (value - strlen (key), key, strlen (key)) == 0)
+      printable (value + 1, MOST_SOCKET, socket, PRINTABLE_SIZE (MOST_SOCKET));
+  }
+  free (word);
+  if (fp)
+    fclose (fp);
+}
+
 /* Writes " (held by PID 1, name)", or an empty string, to TEXT. */
 static void
 describe_holder (long pid, char *text, size_t size)
 {
   char name[64], comm[64] = "", shown[PRINTABLE_SIZE (sizeof comm)];
+  char socket[PRINTABLE_SIZE (MOST_SOCKET)] = "";
   FILE *fp;
 
   text[0] = '\0';
@@ -192,8 +219,9 @@ describe_holder (long pid, char *text, size_t size)
     fclose (fp);
   }
   printable (comm, sizeof comm, shown, sizeof shown);
-  snprintf (text, size, " (held by PID %ld%s%s)",
-            pid, shown[0] ? ", " : "", shown);
+  find_control (pid, socket);
+  snprintf (text, size, " (held by PID %ld%s%s%s%s)", pid, shown[0] ? ", " : "", shown,
+            socket[0] ? ", which takes commands on " : "", socket);
 }
 
 /* --- taking and testing --- */
@@ -284,7 +312,7 @@ way_out (int fd, bool taking)
 static void
 report_failure (int fd, const char *path, bool taking, unsigned byte, long pid)
 {
-  char holder[400];
+  char holder[400 + PRINTABLE_SIZE (MOST_SOCKET)];
   const char *shared;
 
   /* Only an exclusive lock of another program can prevent a shared one; QEMU never takes

@@ -10,7 +10,7 @@
 manual="$srcdir/../scripts/man/nbdkit-qcow2-img.pod"
 
 img --help > all
-grep -q '^usage: nbdkit-qcow2-img COMMAND ' all
+grep -q '^usage: nbdkit-qcow2-img \[--control SOCKET\] COMMAND ' all
 for word in -h help; do img $word | diff all -; done
 if grep -E '.{91}' all; then fail "--help has long lines"; fi
 img --version | grep -E '^nbdkit-qcow2-img .'

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a command change a disk that a server is using?
+ *
+ * It asks the server for it, in QMP, on the socket of control= (or of
+ * qemu-storage-daemon).  The server answers when the change is durable.  What takes long is
+ * a job of the server: it tells by events how it has ended, and goes on if this program is
+ * killed.
+ *
+ * The first operand of the command is the name of the disk as QMP knows it (device), or of
+ * its file.
+ *
+ * Answers and events are lines of JSON.  They come from a server that may be anybody's, so a
+ * line has a limit, and what is not as it should be is an error.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "util/cleanup.h"
+#include "util/jsontext.h"
+#include "util/memory.h"
+#include "util/report.h"
+#include "img/live.h"
+#include "img/progress.h"
+
+#define MOST_LINE (16u << 20)
+#define READ_SIZE 65536
+/* How often a job is asked how far it is. */
+#define ASK_MS 200
+
+struct live {
+  const char *socket;           /* its name */
+  int fd;
+  char *buf;                    /* what was received: `len' bytes */
+  size_t len;
+
+  json_t *disks;                /* what the server tells of its disks */
+  const json_t *inserted;       /* of the one that is meant; NULL: it does not */
+  const char *device;
+
+  /* The job. */
+  char job[64];                 /* its id; "": none */
+  bool ready, ended, cancelled;
+  char *why;                    /* it has failed */
+};
+
+static int
+no_memory (const struct live *l)
+{
+  report_error ("%s: no memory for a command", l->socket);
+  errno = ENOMEM;
+  return -1;
+}
+
+static int
+no_server (const struct live *l, const char *why)
+{
+  report_error ("%s: %s", l->socket, why);
+  errno = EIO;
+  return -1;
+}
+
+/* --- lines --- */
+
+static int
+say (const struct live *l, json_t *command)
+{
+  CLEANUP_FREE char *text = command ? json_dumps (command, JSON_COMPACT) : NULL;
+  size_t len = text ? strlen (text) : 0;
+
+  json_decref (command);
+  if (text == NULL)
+    return no_memory (l);
+  text[len++] = '\n';           /* in place of the NUL */
+  for (size_t at = 0; at < len; ) {
+    const ssize_t n = send (l->fd, text + at, len - at, MSG_NOSIGNAL);
+
+    if (n == -1 && errno != EINTR)
+      return no_server (l, strerror (errno));
+    at += n > 0 ? n : 0;
+  }
+  return 0;
+}
+
+/* Receives more, and waits for it up to MS (-1: as long as it takes).  1; 0: nothing
+ * came; or -1. */
+static int
+receive (struct live *l, int ms)
+{
+  struct pollfd p = { .fd = l->fd, .events = POLLIN };
+  char *buf;
+  ssize_t n;
+
+  if (poll (&p, 1, ms) < 1)
+    return 0;
+  if (l->len > MOST_LINE)
+    return no_server (l, "the server's answer has no end");
+  buf = memory_resize (l->buf, l->len + READ_SIZE, 1);
+  if (buf == NULL)
+    return -1;
+  l->buf = buf;
+  n = recv (l->fd, buf + l->len, READ_SIZE, 0);
+  if (n == -1 && errno == EINTR)
+    return 0;
+  if (n <= 0)
+    return no_server (l, n == 0 ? "the server has closed the connection"
+                      : strerror (errno));
+  l->len += n;
+  return 1;
+}
+
+/* The first message that was received.  *MESSAGE: NULL: none is complete. */
+static int
+take_line (struct live *l, json_t **message)
+{
+  const char *end = l->len ? memchr (l->buf, '\n', l->len) : NULL;
+  size_t n;
+
+  *message = NULL;
+  if (end == NULL)
+    return 0;
+  n = end + 1 - l->buf;
+  *message = jsontext_read (l->buf, n);
+  l->len -= n;
+  memmove (l->buf, l->buf + n, l->len);
+  return json_is_object (*message) ? 0 : no_server (l, "this is no QMP server");
+}
+
+/* The next message.  *MESSAGE: NULL: none has come in MS. */
+static int
+hear (struct live *l, int ms, json_t **message)
+{
+  int r = take_line (l, message);
+
+  while (r == 0 && *message == NULL) {
+    const int more = receive (l, ms);
+
+    if (more == -1 || (more == 0 && ms >= 0))
+      return more;
+    r = take_line (l, message);
+  }
+  if (r == -1)
+    json_decref (*message);
+  return r;
+}
+
+/* --- events of our job --- */
+
+static const char *
+text_of (const json_t *object, const char *key)
+{
+  const char *text = json_string_value (json_object_get (object, key));
+
+  return text ? text : "";
+}
+
+static void
+note_event (struct live *l, const json_t *message)
+{
+  const char *event = text_of (message, "event");
+  const json_t *data = json_object_get (message, "data");
+  const char *why = text_of (data, "error");
+
+  if (l->job[0] == '\0' || strcmp (text_of (data, "device"), l->job) != 0)
+    return;
+  if (strcmp (event, "BLOCK_JOB_READY") == 0)
+    l->ready = true;
+  if (strcmp (event, "BLOCK_JOB_CANCELLED") == 0)
+    l->ended = l->cancelled = true;
+  if (strcmp (event, "BLOCK_JOB_COMPLETED") != 0)
+    return;
+  l->ended = true;
+  if (*why)
+    l->why = jsontext_bytes (why);
+}
+
+/* --- commands --- */
+
+/* What the server says of an error. */
+static int
+refused (const struct live *l, const json_t *error)
+{
+  CLEANUP_FREE char *why = jsontext_bytes (text_of (error, "desc"));
+
+  report_error ("%s: %s", l->socket, why && *why ? why : "the server refuses the command");
+  errno = EINVAL;
+  return -1;
+}
+
+/* *ANSWER: what it returns; the caller frees it. */
+static int
+ask (struct live *l, const char *command, json_t *arguments, json_t **answer)
+{
+  json_t *message, *result;
+  int r = arguments == NULL ? no_memory (l) : say (l, jsontext_object (
+    { "execute", jsontext_string (command) }, { "arguments", arguments }));
+
+  while (r == 0) {
+    if (hear (l, -1, &message) == -1)
+      return -1;
+    result = json_object_get (message, "return");
+    if (result) {
+      *answer = json_incref (result);
+      json_decref (message);
+      return 0;
+    }
+    if (json_object_get (message, "error"))
+      r = refused (l, json_object_get (message, "error"));
+    else
+      note_event (l, message);
+    json_decref (message);
+  }
+  return r;
+}
+
+int
+live_do (struct live *l, const char *command, json_t *arguments)
+{
+  json_t *answer;
+
+  if (ask (l, command, arguments, &answer) == -1)
+    return -1;
+  json_decref (answer);
+  return 0;
+}
+
+/* --- jobs --- */
+
+/* Cancels it if the user wants that. */
+static int
+show_progress (struct live *l, bool *stopped)
+{
+  json_t *jobs, *job;
+  bool wanted = true;
+  size_t i;
+
+  if (ask (l, "query-jobs", json_object (), &jobs) == -1)
+    return -1;
+  json_array_foreach (jobs, i, job)
+    if (strcmp (text_of (job, "id"), l->job) == 0)
+      wanted = progress_step (NULL,
+        json_integer_value (json_object_get (job, "current-progress")),
+        json_integer_value (json_object_get (job, "total-progress")), 0);
+  json_decref (jobs);
+  if (wanted || *stopped || l->ended)
+    return 0;
+  *stopped = true;
+  return live_do (l, "job-cancel", jsontext_object ({ "id", jsontext_string (l->job) }));
+}
+
+static int
+await_job (struct live *l)
+{
+  bool stopped = false, completing = false;
+  json_t *message;
+
+  while (!l->ended) {
+    if (show_progress (l, &stopped) == -1)
+      return -1;
+    if (l->ready && !completing && !stopped) {
+      completing = true;
+      if (live_do (l, "job-complete",
+                   jsontext_object ({ "id", jsontext_string (l->job) })) == -1)
+        return -1;
+    }
+    if (l->ended)
+      break;
+    if (hear (l, ASK_MS, &message) == -1)
+      return -1;
+    if (message)
+      note_event (l, message);
+    json_decref (message);
+  }
+  if (l->cancelled || l->why) {
+    report_error ("%s: %s", l->socket, l->why ? l->why : "the job was cancelled");
+    errno = l->why ? EIO : ECANCELED;
+    return -1;
+  }
+  return 0;
+}
+
+int
+live_job (struct live *l, const struct arguments *a, const char *command,
+          json_t *arguments)
+{
+  int r;
+
+  snprintf (l->job, sizeof l->job, "%s.%ld", PROGRAM, (long) getpid ());
+  arguments = jsontext_add (arguments, { "job-id", jsontext_string (l->job) });
+  progress_begin (a, false);
+  progress_step (NULL, 0, 1, 0);        /* from now on, a signal cancels the job */
+  r = live_do (l, command, arguments) == -1 ? -1 : await_job (l);
+  progress_end (r == 0);
+  return r;
+}
+
+/* --- which disk? --- */
+
+/* Do both names mean one file? */
+static bool
+same_file (const char *name, const char *other)
+{
+  CLEANUP_FREE char *bytes = jsontext_bytes (other);
+  struct stat a, b;
+
+  return bytes && stat (name, &a) == 0 && stat (bytes, &b) == 0 &&
+    a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* Its elements are devices (with `inserted'), or nodes. */
+static void
+find_disk (struct live *l, const char *name)
+{
+  const json_t *disk, *inserted;
+  const char *device;
+  size_t i;
+
+  json_array_foreach (l->disks, i, disk) {
+    inserted = json_object_get (disk, "inserted");
+    device = text_of (disk, inserted ? "device" : "node-name");
+    if (inserted == NULL)
+      inserted = disk;
+    if (strcmp (device, name) != 0 && strcmp (text_of (inserted, "node-name"), name) != 0 &&
+        !same_file (name, text_of (inserted, "file")))
+      continue;
+    l->inserted = inserted;
+    l->device = device;
+    return;
+  }
+}
+
+/* QEMU's storage daemon has no devices, only nodes.  A server of a directory only tells of
+ * images in use, but knows the names of all. */
+static int
+find (struct live *l, const char *name)
+{
+  l->device = name;
+  if (ask (l, "query-block", json_object (), &l->disks) == -1)
+    return -1;
+  if (json_array_size (l->disks) == 0) {
+    json_decref (l->disks);
+    l->disks = NULL;
+    if (ask (l, "query-named-block-nodes", json_object (), &l->disks) == -1)
+      return -1;
+  }
+  find_disk (l, name);
+  return 0;
+}
+
+const char *
+live_device (const struct live *l)
+{
+  return l->device;
+}
+
+const json_t *
+live_inserted (const struct live *l)
+{
+  if (l->inserted == NULL)
+    report_error ("%s: the server uses no disk that is called '%s', or is in that file",
+                  l->socket, l->device);
+  return l->inserted;
+}
+
+const json_t *
+live_image (const struct live *l)
+{
+  return json_object_get (live_inserted (l), "image");
+}
+
+const json_t *
+live_below (const struct live *l, const char *name)
+{
+  const json_t *top = live_image (l), *image = top;
+
+  while ((image = json_object_get (image, "backing-image")))
+    if (strcmp (text_of (image, "filename"), name) == 0 ||
+        same_file (name, text_of (image, "filename")))
+      return image;
+  if (top)
+    report_error ("-b: '%s' is not in the backing chain of %s", name, l->device);
+  return NULL;
+}
+
+/* --- the whole command --- */
+
+static int
+connect_to (struct live *l)
+{
+  struct sockaddr_un to = { .sun_family = AF_UNIX };
+  json_t *greeting = NULL;
+  bool is_qmp;
+
+  if (strlen (l->socket) >= sizeof to.sun_path)
+    return no_server (l, "the name of the socket is too long");
+  strcpy (to.sun_path, l->socket);
+  l->fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (l->fd == -1 || connect (l->fd, (struct sockaddr *) &to, sizeof to) == -1)
+    return no_server (l, strerror (errno));
+  if (hear (l, -1, &greeting) == -1)
+    return -1;
+  is_qmp = json_object_get (greeting, "QMP") != NULL;
+  json_decref (greeting);
+  return is_qmp ? live_do (l, "qmp_capabilities", json_object ())
+    : no_server (l, "this is no QMP server");
+}
+
+/* Most options are about how this program would open the image. */
+static int
+check_options (const struct arguments *a)
+{
+  char word[32];
+
+  for (unsigned i = 0; i < a->nr_given; i++) {
+    const struct option *const *o = a->command->live_options;
+
+    while (*o && *o != a->given[i].option)
+      o++;
+    if (*o == NULL) {
+      report_error ("%s cannot be used with --control", option_word (a->given[i].option,
+                                                                     word));
+      return -1;
+    }
+  }
+  return 0;
+}
+
+int
+live_run (const struct arguments *a, const char *socket)
+{
+  struct live l = { .socket = socket, .fd = -1 };
+  int r = -1;
+
+  if (a->command->live == NULL)
+    report_error ("%s cannot be used with --control: it needs an image that no server uses",
+                  a->command->name);
+  else if (check_options (a) == 0 && connect_to (&l) == 0 &&
+           find (&l, a->operands[0]) == 0)
+    r = a->command->live (a, &l);
+  if (l.fd >= 0)
+    close (l.fd);
+  json_decref (l.disks);
+  free (l.buf);
+  free (l.why);
+  return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

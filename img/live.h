@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Commands on a disk that a server is using, over its control socket.  See live.c.
+ *
+ * Functions that return int return 0, or -1 (reported).
+ */
+
+#ifndef QCOW2_IMG_LIVE_H
+#define QCOW2_IMG_LIVE_H
+
+#include <stdbool.h>
+
+#include <jansson.h>
+
+#include "img/command.h"
+
+struct live;
+
+/* Runs the command on the disk that its first operand means, of the server with this
+ * control SOCKET.  Returns the exit status. */
+extern int live_run (const struct arguments *, const char *socket);
+
+/* How QMP calls the disk. */
+extern const char *live_device (const struct live *);
+/* What QMP says of the image in use (`inserted' of query-block), with the files below it.
+ * NULL: reported. */
+extern const json_t *live_inserted (const struct live *);
+/* What info says of it. */
+extern const json_t *live_image (const struct live *);
+/* The file of its chain, below the top, that the user calls NAME: what info says of it.
+ * NULL: reported. */
+extern const json_t *live_below (const struct live *, const char *name);
+
+/* Has the server run this command of QMP.  Frees ARGUMENTS; NULL: there was no memory. */
+extern int live_do (struct live *, const char *command, json_t *arguments);
+/* The same for one that starts a job, which this awaits: shows how far it is, completes it
+ * when it is ready, and cancels it when the user stops this program. */
+extern int live_job (struct live *, const struct arguments *, const char *command,
+                     json_t *arguments);
+
+#endif /* QCOW2_IMG_LIVE_H */
