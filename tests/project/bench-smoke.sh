@@ -188,7 +188,7 @@ grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
 rm -r "$out"
 
 # What can't be is refused before anything is done.
-for wrong in "--cases 14" "--rounds 0" "--servers nbd" "--size 1" "--no-such" \
+for wrong in "--cases 15" "--rounds 0" "--servers nbd" "--size 1" "--no-such" \
              "--rows no-such" "--before file" "--servers qemu --before $PLUGIN"; do
   # shellcheck disable=SC2086
   if bench $wrong; then fail "accepted: $wrong"; fi
