@@ -276,8 +276,6 @@ core_sources = \
 	%reldir%/change/bitmapset.h \
 	%reldir%/change/commit.c \
 	%reldir%/change/commit.h \
-	%reldir%/change/compare.c \
-	%reldir%/change/compare.h \
 	%reldir%/change/create.c \
 	%reldir%/change/create.h \
 	%reldir%/change/edit.c \
@@ -294,8 +292,6 @@ core_sources = \
 	%reldir%/change/newimage.h \
 	%reldir%/change/overlay.c \
 	%reldir%/change/overlay.h \
-	%reldir%/change/rawcopy.c \
-	%reldir%/change/rawcopy.h \
 	%reldir%/change/rebase.c \
 	%reldir%/change/rebase.h \
 	%reldir%/change/relink.c \

@@ -43,15 +43,14 @@ report_traces (enum report_trace what)
 #define REBASE "\"" PROGRAM " rebase -u -b FILE -F FORMAT IMAGE\""
 
 static const char *const words[NR_REMEDIES] = {
+  [REMEDY_AGAIN] = "run the command again",
   [REMEDY_ALLOW_URI] = "--allow-uri URI (or a shorter prefix) allows it",
   [REMEDY_BACKING_FILE] = REBASE " names another one",
   [REMEDY_BACKING_FILE_BELOW] = REBASE " names another one",
   [REMEDY_BACKING_FORMAT] = REBASE " states it",
   [REMEDY_BACKING_FORMAT_BELOW] = REBASE " states it",
-  [REMEDY_COMMIT_AGAIN] = "run the command again",
   [REMEDY_DATA_FILE] = "use --image-opts with data-file.filename=PATH",
   [REMEDY_ERASE_LAST_KEY] = "--force permits that",
-  [REMEDY_FLATTEN_AGAIN] = "run the command again",
   [REMEDY_NAME_BACKING] = "it names another backing file; name this one first, with "
     "rebase -u",
   [REMEDY_NO_LOCK] = "if the filesystem does not support locks, -U reads without",
@@ -59,7 +58,6 @@ static const char *const words[NR_REMEDIES] = {
   [REMEDY_PASSPHRASE] = "--object secret,id=ID,file=NAME is required",
   [REMEDY_PASSPHRASE_BELOW] = "if it is not that of the image above, use --image-opts "
     "with backing.encrypt.key-secret=ID",
-  [REMEDY_REBASE_AGAIN] = "run the command again",
   [REMEDY_REPAIR] = "\"check -r all\" may help",
   [REMEDY_SHRINK] = "a smaller disk requires --shrink, which discards the data beyond the "
     "new size",

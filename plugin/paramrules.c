@@ -36,8 +36,6 @@ enum {
   VALUE_CHECK_REPAIR,
   VALUE_CREATE_AUTO,
   VALUE_COMPAT_OLD,
-  VALUE_SERVE_NOTHING,
-  VALUE_REBASE_NAME,
   NR_PARTIES
 };
 
@@ -48,24 +46,19 @@ _Static_assert (NR_PARTIES <= UINT8_MAX, "parties in lists");
 #define V(name) VALUE_##name
 
 #define SNAPSHOT_EDITS P (SNAPSHOT_CREATE), P (SNAPSHOT_APPLY), P (SNAPSHOT_DELETE)
-#define BITMAP_EDITS P (BITMAP_ADD), P (BITMAP_CLEAR), P (BITMAP_REMOVE), \
-    P (BITMAP_ENABLE), P (BITMAP_DISABLE), P (BITMAP_MERGE)
-#define KEY_EDITS P (KEY_ADD), P (KEY_ERASE), P (KEY_ERASE_SLOT)
+#define BITMAP_EDITS P (BITMAP_ADD), P (BITMAP_CLEAR), P (BITMAP_REMOVE)
 /* Parameters that change an image before it is served, or while it is read. */
-#define CHANGES SNAPSHOT_EDITS, P (RESIZE), BITMAP_EDITS, P (FLATTEN), P (REBASE), \
-    P (COMMIT), P (AMEND), KEY_EDITS, V (CHECK_REPAIR), P (COPY_ON_READ)
-/* Parameters for new images, and those that can be changed later. */
-#define OF_NEW P (CLUSTER_SIZE), P (EXTENDED_L2), \
-    P (COMPRESSION_TYPE), P (ENCRYPT), P (BACKING_FILE), P (OVERWRITE)
-#define OF_AMEND P (COMPAT), P (LAZY_REFCOUNTS), P (REFCOUNT_BITS), P (DATA_FILE_RAW)
+#define CHANGES SNAPSHOT_EDITS, P (RESIZE), BITMAP_EDITS, P (FLATTEN), \
+    V (CHECK_REPAIR), P (COPY_ON_READ)
+/* Parameters for new images. */
+#define OF_NEW P (CLUSTER_SIZE), P (EXTENDED_L2), P (COMPAT), P (LAZY_REFCOUNTS), \
+    P (REFCOUNT_BITS), P (COMPRESSION_TYPE), P (ENCRYPT), P (BACKING_FILE), \
+    P (DATA_FILE_RAW), P (OVERWRITE)
 /* Parameters for a single image. */
 #define OF_ONE P (FILE), P (SNAPSHOT), SNAPSHOT_EDITS, P (RESIZE), P (SHRINK), \
-    P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_INTO), P (BITMAP_FROM), \
-    P (BITMAP_GRANULARITY), P (FLATTEN), P (REBASE), P (REBASE_UNSAFE), P (COMMIT), \
-    KEY_EDITS, P (KEY_ADD_SLOT), P (KEY_FORCE), P (ITER_TIME), P (AMEND), OF_AMEND, \
-    P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), P (BACKING_FORMAT), \
-    V (DATA_PATH), P (WATERMARK), P (INFO), P (INFO_CHAIN), P (MAP), P (RAW_COPY), \
-    P (COMPARE), P (COMPARE_WITH), P (COMPARE_FORMAT), V (SERVE_NOTHING)
+    P (PREALLOCATION), BITMAP_EDITS, P (BITMAP_GRANULARITY), P (FLATTEN), P (ITER_TIME), \
+    P (CHECK), P (CHECK_REPORT), P (CREATE), OF_NEW, V (BACKING_PATH), \
+    P (BACKING_FORMAT), V (DATA_PATH), P (WATERMARK)
 
 /* A list; its last element is NR_PARTIES. */
 #define LIST(...) (const uint8_t[]) { __VA_ARGS__, NR_PARTIES }
@@ -82,38 +75,20 @@ struct rule {
 static const struct rule needs[] = {
   { LIST (OF_NEW), LIST (P (CREATE)), NULL,
     "create=SIZE (it applies to new images only)" },
-  { LIST (OF_AMEND), LIST (P (CREATE), P (AMEND)), NULL,
-    "create=SIZE or amend=true" },
-  { LIST (P (ITER_TIME)), LIST (P (ENCRYPT), P (KEY_ADD)), NULL,
-    "encrypt=luks or key-add=SECRET" },
-  { LIST (KEY_EDITS), LIST (P (PASSPHRASE), P (QCOW2_PASSPHRASE)), NULL,
-    "passphrase=, which unlocks the image" },
-  { LIST (P (KEY_ADD_SLOT)), LIST (P (KEY_ADD)), NULL, "key-add=SECRET" },
-  { LIST (P (KEY_FORCE)), LIST (P (KEY_ERASE), P (KEY_ERASE_SLOT)), NULL,
-    "key-erase=SECRET or key-erase-slot=N" },
+  { LIST (P (ITER_TIME)), LIST (P (ENCRYPT)), NULL, "encrypt=luks" },
   { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },
-  { LIST (P (SNAPSHOT)), LIST (P (MAP), P (RAW_COPY), P (COMPARE)),
-    LIST (V (SERVE_NOTHING)), "map=, raw-copy= or compare=, with serve=false" },
   { LIST (P (DIR_SYMLINKS)), LIST (P (DIR)), NULL, "dir=DIRECTORY" },
   { LIST (P (SHRINK)), LIST (P (RESIZE)), NULL, "resize=SIZE" },
   { LIST (P (PREALLOCATION)), LIST (P (CREATE), P (RESIZE)), NULL,
     "create=SIZE or resize=SIZE" },
   { LIST (P (BITMAP_GRANULARITY)), LIST (P (BITMAP_ADD)), NULL, "bitmap-add=NAME" },
-  { LIST (P (BITMAP_MERGE)), LIST (P (BITMAP_INTO)), NULL, "bitmap-into=NAME" },
-  { LIST (P (BITMAP_INTO), P (BITMAP_FROM)), LIST (P (BITMAP_MERGE)), NULL,
-    "bitmap-merge=NAME" },
   { LIST (P (CHECK_REPORT)), LIST (P (CHECK)), NULL,
     "check=quick, full, repair or repair-leaks" },
-  { LIST (P (INFO_CHAIN)), LIST (P (INFO)), NULL, "info=FILE" },
-  { LIST (P (COMPARE)), LIST (P (COMPARE_WITH)), NULL, "compare-with=FILE" },
-  { LIST (P (COMPARE_WITH), P (COMPARE_FORMAT)), LIST (P (COMPARE)), NULL,
-    "compare=FILE" },
   { LIST (P (COMPRESS_LEVEL), P (COMPRESS_WINDOW)), LIST (P (COMPRESS)), NULL,
     "compress=on" },
   { LIST (V (CREATE_AUTO)), LIST (P (BACKING_FILE)), NULL,
     "backing-file=, whose size it uses" },
-  { LIST (P (REBASE_UNSAFE)), LIST (P (REBASE)), NULL, "rebase=NAME" },
-  { LIST (P (BACKING_FILE), V (REBASE_NAME)), LIST (P (BACKING_FORMAT)), NULL,
+  { LIST (P (BACKING_FILE)), LIST (P (BACKING_FORMAT)), NULL,
     "backing-format=qcow2 or backing-format=raw" },
   { LIST (P (BACKING_FORMAT)), LIST (P (BACKING_FILE)), LIST (P (CREATE)),
     "backing-file=, with create=" },
@@ -130,8 +105,8 @@ static const struct rule excludes[] = {
                            P (ALLOW_URI)), NULL, "no other files are opened" },
   { LIST (P (CREATE)), LIST (P (SNAPSHOT), P (SNAPSHOT_APPLY), P (SNAPSHOT_DELETE)),
     NULL, "a new image has no snapshots" },
-  { LIST (P (CREATE)), LIST (P (BITMAP_CLEAR), P (BITMAP_REMOVE), P (BITMAP_ENABLE)),
-    NULL, "a new image has no bitmaps" },
+  { LIST (P (CREATE)), LIST (P (BITMAP_CLEAR), P (BITMAP_REMOVE)), NULL,
+    "a new image has no bitmaps" },
   { LIST (P (CREATE)), LIST (V (DATA_URI)), NULL, "a new data file is a local file" },
   { LIST (P (CREATE)), LIST (V (BACKING_PATH)), NULL,
     "use backing-file=PATH for a new image" },
@@ -139,32 +114,16 @@ static const struct rule excludes[] = {
   { LIST (V (BACKING_DENY)), LIST (P (BACKING_FILE)), NULL, NULL },
   { LIST (V (BACKING_DENY)), LIST (P (BACKING_FORMAT)), NULL,
     "no backing file is opened" },
-  { LIST (P (FLATTEN), P (REBASE)), LIST (V (BACKING_DENY)), NULL, NULL },
-  { LIST (P (FLATTEN), P (REBASE)), LIST (P (SNAPSHOT_CREATE)), NULL,
+  { LIST (P (FLATTEN)), LIST (V (BACKING_DENY)), NULL, NULL },
+  { LIST (P (FLATTEN)), LIST (P (SNAPSHOT_CREATE)), NULL,
     "the snapshot would need the backing file" },
-  { LIST (P (REBASE)), LIST (P (FLATTEN)), NULL,
-    "flatten=true removes the backing file" },
-  { LIST (P (REBASE)), LIST (P (CREATE)), NULL,
-    "use backing-file=PATH for a new image" },
   { LIST (P (FLATTEN)), LIST (V (DATA_PATH)), LIST (P (CREATE), P (BACKING_FILE)), NULL },
-  { LIST (P (COMMIT)), LIST (V (BACKING_DENY)), NULL, NULL },
-  { LIST (KEY_EDITS), LIST (P (CREATE)), NULL, "use passphrase= for a new image" },
-  { LIST (P (AMEND)), LIST (P (CREATE)), NULL, "it is for images that exist" },
-  { LIST (P (COMMIT)), LIST (P (CREATE)), NULL, "a new image has nothing to commit" },
-  { LIST (P (COMMIT)), LIST (P (SNAPSHOT_CREATE)), NULL,
-    "the snapshot would need the backing file" },
-  { LIST (P (COMMIT)), LIST (P (FLATTEN)), NULL,
-    "flatten=true makes the backing file unnecessary" },
   { LIST (P (COMPRESS)), LIST (P (ENCRYPT)), NULL,
     "encrypted clusters cannot be compressed" },
   { LIST (P (COMPRESS)), LIST (V (DATA_PATH)), NULL,
     "a data file cannot contain compressed clusters" },
   { LIST (SNAPSHOT_EDITS), LIST (V (DATA_PATH)), NULL,
     "images with a data file cannot have internal snapshots" },
-  { LIST (P (MAP)), LIST (P (UNTRUSTED)), NULL, "it could have any length" },
-  { LIST (P (COMPARE)), LIST (P (UNTRUSTED)), NULL, "no other files are opened" },
-  { LIST (V (SERVE_NOTHING)), LIST (P (STATS), P (CONTROL)), NULL,
-    "nothing is served" },
   { LIST (V (COMPAT_OLD)), LIST (P (BITMAP_ADD)), NULL, "version 2 has no bitmaps" },
 };
 
@@ -182,8 +141,6 @@ find_asked (const struct params *p, bool asked[NR_PARTIES])
   asked[VALUE_DATA_PATH] = p->options.data_file == DATA_FILE_PATH;
   asked[VALUE_CHECK_REPAIR] = check_mode_repairs (p->check.mode);
   asked[VALUE_CREATE_AUTO] = p->create.options.size_of_backing;
-  asked[VALUE_SERVE_NOTHING] = !p->serve;
-  asked[VALUE_REBASE_NAME] = p->rebase.name && p->rebase.name[0];
   asked[VALUE_COMPAT_OLD] = p->create.options.image.version == 2;
 }
 
@@ -197,9 +154,7 @@ name_of (const struct params *p, unsigned party, char buf[PARAMS_NAME])
   case VALUE_DATA_PATH: return "data-file=PATH";
   case VALUE_CHECK_REPAIR: return params_name (p, PARAM_CHECK, buf);
   case VALUE_CREATE_AUTO: return "create=auto";
-  case VALUE_SERVE_NOTHING: return "serve=false";
   case VALUE_COMPAT_OLD: return "compat=0.10";
-  case VALUE_REBASE_NAME: return "rebase=NAME";
   }
   return params_name (p, party, buf);
 }
@@ -265,27 +220,6 @@ check_excludes (const struct params *p, const bool asked[NR_PARTIES])
 
 /* --- rules that are not about pairs --- */
 
-/* Each file would replace the other one. */
-static int
-check_reports (const struct params *p)
-{
-  const struct { const char *key, *path; } reports[] = {
-    { "stats", p->stats }, { "check-report", p->report }, { "info", p->info.path },
-    { "map", p->map }, { "raw-copy", p->raw_copy },
-    { "compare", p->compare.report },
-  };
-  const size_t n = sizeof reports / sizeof reports[0];
-
-  for (size_t i = 0; i < n; i++)
-    for (size_t k = i + 1; k < n; k++)
-      if (reports[i].path && reports[k].path &&
-          reportfile_same (reports[i].path, reports[k].path)) {
-        report_error ("%s= and %s= name the same file", reports[i].key, reports[k].key);
-        return -1;
-      }
-  return 0;
-}
-
 static int
 check_others (const struct params *p)
 {
@@ -304,22 +238,11 @@ check_others (const struct params *p)
     report_error ("data-file= names the image itself");
     return -1;
   }
-  if (p->bitmap_from && p->path && strcmp (p->bitmap_from, p->path) == 0) {
-    report_error ("bitmap-from= names the image itself: leave it out");
+  if (p->stats && p->report && reportfile_same (p->stats, p->report)) {
+    report_error ("stats= and check-report= name the same file");
     return -1;
   }
-  if (p->amend_wanted && !p->given[PARAM_COMPAT] && !p->given[PARAM_LAZY_REFCOUNTS] &&
-      !p->given[PARAM_REFCOUNT_BITS] && !p->given[PARAM_DATA_FILE_RAW]) {
-    report_error ("amend=true requires compat=, lazy-refcounts=, refcount-bits= or "
-                  "data-file-raw=");
-    return -1;
-  }
-  if (p->edit.nr_merges != p->edit.nr_into) {
-    report_error ("bitmap-merge= and bitmap-into= belong together, but were given %zu "
-                  "and %zu times", p->edit.nr_merges, p->edit.nr_into);
-    return -1;
-  }
-  return check_reports (p);
+  return 0;
 }
 
 static bool
@@ -341,9 +264,6 @@ check_new_bitmaps (const struct editparams *e)
 
     if (b->what == BITMAP_ADD && is_added_before (e, i))
       return bad_value ("bitmap-add", b->name, "it is added twice");
-    if (b->what != BITMAP_ADD && !is_added_before (e, i))
-      return bad_value (b->what == BITMAP_MERGE ? "bitmap-into" : "bitmap-disable",
-                        b->name, "a new image has no such bitmap");
   }
   return 0;
 }

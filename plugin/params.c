@@ -76,9 +76,6 @@ static int set_passphrase (struct params *, const char *key, const char *value);
 static int set_size (struct params *, const char *key, const char *value);
 static int set_iter_time (struct params *, const char *key, const char *value);
 static int set_backing_file (struct params *, const char *key, const char *value);
-static int set_rebase (struct params *, const char *key, const char *value);
-static int set_bitmap_from (struct params *, const char *key, const char *value);
-static int set_compare_with (struct params *, const char *key, const char *value);
 static int set_allow_uri (struct params *, const char *key, const char *value);
 static int set_checkpoint_interval (struct params *, const char *key, const char *value);
 static int set_reconnect (struct params *, const char *key, const char *value);
@@ -112,9 +109,6 @@ static const struct choice symlinks[] = {
 static const struct choice checks[] = {
   { "off", CHECK_OFF }, { "quick", CHECK_QUICK }, { "full", CHECK_FULL },
   { "repair", CHECK_REPAIR }, { "repair-leaks", CHECK_REPAIR_LEAKS }, { NULL, 0 }
-};
-static const struct choice commits[] = {
-  { "off", COMMIT_OFF }, { "on", COMMIT_ON }, { "keep", COMMIT_KEEP }, { NULL, 0 }
 };
 static const struct choice compats[] = {
   { "0.10", 2 }, { "1.1", 3 }, { "v2", 2 }, { "v3", 3 }, { NULL, 0 }
@@ -155,11 +149,6 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_BITMAP_ADD] = { "bitmap-add", EDITS (editparams_add_bitmap) },
   [PARAM_BITMAP_CLEAR] = { "bitmap-clear", EDITS (editparams_clear_bitmap) },
   [PARAM_BITMAP_REMOVE] = { "bitmap-remove", EDITS (editparams_remove_bitmap) },
-  [PARAM_BITMAP_ENABLE] = { "bitmap-enable", EDITS (editparams_enable_bitmap) },
-  [PARAM_BITMAP_DISABLE] = { "bitmap-disable", EDITS (editparams_disable_bitmap) },
-  [PARAM_BITMAP_MERGE] = { "bitmap-merge", EDITS (editparams_merge_bitmap) },
-  [PARAM_BITMAP_INTO] = { "bitmap-into", EDITS (editparams_merge_into_bitmap) },
-  [PARAM_BITMAP_FROM] = { "bitmap-from", OTHER (set_bitmap_from) },
   [PARAM_BITMAP_GRANULARITY] =
     { "bitmap-granularity", EDIT (editparams_set_granularity) },
   [PARAM_SNAPSHOT_CREATE] = { "snapshot-create", EDITS (editparams_create_snapshot) },
@@ -184,15 +173,6 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_STATS] = { "stats", PATH (stats) },
   [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
   [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
-  [PARAM_COMMIT] = { "commit", CHOICE (commit, commits) },
-  [PARAM_KEY_ADD] = { "key-add", EDIT (editparams_add_key) },
-  [PARAM_KEY_ADD_SLOT] = { "key-add-slot", EDIT (editparams_add_key_slot) },
-  [PARAM_KEY_ERASE] = { "key-erase", EDIT (editparams_erase_key) },
-  [PARAM_KEY_ERASE_SLOT] = { "key-erase-slot", EDIT (editparams_erase_key_slot) },
-  [PARAM_KEY_FORCE] = { "key-force", FLAG (edit.keyedit.force) },
-  [PARAM_AMEND] = { "amend", FLAG (amend_wanted) },
-  [PARAM_REBASE] = { "rebase", OTHER (set_rebase) },
-  [PARAM_REBASE_UNSAFE] = { "rebase-unsafe", FLAG (rebase.unsafe) },
   [PARAM_CACHE] = { "cache", CHOICE (options.cache, caches) },
   [PARAM_CHECK] = { "check", CHOICE (check.mode, checks) },
   [PARAM_CHECK_REPORT] = { "check-report", PATH (report) },
@@ -222,14 +202,6 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_ON_ENOSPC] = { "on-enospc", CHOICE (options.wait_for_space, full_policies) },
   [PARAM_WATERMARK] = { "watermark", BYTES (options.watermark) },
   [PARAM_ANSWER_TIMEOUT] = { "answer-timeout", OTHER (set_answer_timeout) },
-  [PARAM_INFO] = { "info", PATH (info.path) },
-  [PARAM_INFO_CHAIN] = { "info-chain", FLAG (info.chain) },
-  [PARAM_MAP] = { "map", PATH (map) },
-  [PARAM_RAW_COPY] = { "raw-copy", PATH (raw_copy) },
-  [PARAM_COMPARE] = { "compare", PATH (compare.report) },
-  [PARAM_COMPARE_WITH] = { "compare-with", OTHER (set_compare_with) },
-  [PARAM_COMPARE_FORMAT] = { "compare-format", CHOICE (compare.raw, formats) },
-  [PARAM_SERVE] = { "serve", FLAG (serve) },
   [PARAM_CONTROL] = { "control", PATH (control) },
   [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
@@ -244,20 +216,13 @@ const char params_help[] =
   "[file=]<PATH|URI>            The image (or use dir=).\n"
   "dir=<DIRECTORY>              Serve all images in this directory.\n"
   "allow-uri=<URI>              NBD exports that images may use.\n"
-  "amend=true|false             Change compat=, lazy-refcounts=, refcount-bits= or\n"
-  "                             data-file-raw= (default false).\n"
   "answer-timeout=<SECONDS>     Wait for a silent NBD server (default 180).\n"
   "backing=follow|deny|<PATH|URI>\n"
   "                             Which backing file to open (default follow).\n"
   "backing-format=qcow2|raw     Format of the backing file.\n"
   "bitmap-add=<NAME>            Add a persistent bitmap before serving.\n"
   "bitmap-clear=<NAME>          Clear a persistent bitmap before serving.\n"
-  "bitmap-disable=<NAME>        Have a persistent bitmap record no more.\n"
-  "bitmap-enable=<NAME>         Have a persistent bitmap record.\n"
-  "bitmap-from=<PATH|URI>       The image whose bitmaps bitmap-merge= names.\n"
   "bitmap-granularity=<SIZE>    Granularity of the bitmaps to add.\n"
-  "bitmap-into=<NAME>           The bitmap that receives the marks of another one.\n"
-  "bitmap-merge=<NAME>          Merge the marks of this bitmap before serving.\n"
   "bitmap-remove=<NAME>         Remove a persistent bitmap before serving.\n"
   "cache=default|none|unsafe    Use of the host's page cache (default default).\n"
   "check=off|quick|full|repair|repair-leaks\n"
@@ -265,12 +230,6 @@ const char params_help[] =
   "check-report=<FILE>          Write the findings to this file, as JSON.\n"
   "checkpoint-interval=<SECONDS>\n"
   "                             How long changes may stay in memory (default 5).\n"
-  "commit=off|on|keep           Move all data into the backing file before serving\n"
-  "                             (default off).\n"
-  "compare=<FILE>               Compare the disk with another; write the result to\n"
-  "                             this file, as JSON.\n"
-  "compare-format=qcow2|raw     Format of that other image (default qcow2).\n"
-  "compare-with=<PATH|URI>      The image to compare with.\n"
   "compress=off|on|all          Compress newly written clusters (default off).\n"
   "compress-level=<N>           1 (fast) to 9 or 12 (zlib) or 22 (zstd).\n"
   "compress-window=4K|32K       How far zlib looks back (default 4K).\n"
@@ -285,28 +244,16 @@ const char params_help[] =
   "discard=unmap|ignore         Give trimmed space back (default unmap).\n"
   "flatten=true|false           Copy all data from backing files before serving\n"
   "                             (default false).\n"
-  "info=<FILE>                  Describe the image in this file, as JSON.\n"
-  "info-chain=true|false        Describe its backing files too (default false).\n"
-  "key-add=<SECRET>             Add a passphrase before serving.\n"
-  "key-add-slot=<N>             Add it in this key slot, which is free.\n"
-  "key-erase=<SECRET>           Erase a passphrase before serving.\n"
-  "key-erase-slot=<N>           Erase the passphrase in this key slot.\n"
-  "key-force=true|false         Allow to erase the last one (default false).\n"
   "l2-cache=<SIZE>              Memory limit for mappings (default 32M).\n"
   "l2-slice=<SIZE>              Part of an L2 table read at a time (default 4K).\n"
   "lock=true|false              Lock the image as QEMU does (default true).\n"
-  "map=<FILE>                   Write where the disk is stored, as JSON.\n"
   "on-enospc=fail|wait          What writes do without space (default fail).\n"
   "passphrase=<SECRET>          Passphrase: literal, -, +FILE or -FD.\n"
   "preallocation=off|metadata|falloc|full\n"
   "                             Allocation for create= and resize= (default off).\n"
   "qcow2-passphrase=<SECRET>    The same, if nbdkit's luks filter is used too.\n"
-  "raw-copy=<FILE>              Copy the disk to this new raw file before serving.\n"
-  "rebase=<PATH|URI>            Have this backing file instead, before serving.\n"
-  "rebase-unsafe=true|false     Change only the name (default false).\n"
   "reconnect=<SECONDS>          Wait for a lost NBD connection (default 30).\n"
   "resize=[+|-]<SIZE>           Change the size of the disk before serving.\n"
-  "serve=true|false             Serve the image after all else (default true).\n"
   "shrink=true|false            Allow resize= to shrink (default false).\n"
   "snapshot=<NAME|ID>           Serve this internal snapshot, read-only.\n"
   "snapshot-apply=<NAME|ID>     Revert to this snapshot before serving.\n"
@@ -337,7 +284,6 @@ params_forget_passphrases (struct params *p)
   while (p->nr_passphrases > 0)
     forget_passphrase (&p->passphrases[--p->nr_passphrases]);
   p->options.secret = (struct image_secret) { .passphrase = NULL };
-  editparams_forget_passphrases (&p->edit);
 }
 
 void
@@ -355,14 +301,8 @@ params_free (struct params *p)
   free (p->stats);
   free (p->backing_path);
   free (p->data_file_path);
-  free (p->bitmap_from);
   free (p->report);
-  free (p->info.path);
-  free (p->map);
-  free (p->raw_copy);
   free (p->control);
-  free (p->compare.report);
-  free (p->compare.with);
 }
 
 /* --- values with a kind of their own --- */
@@ -398,7 +338,7 @@ set_file (struct params *p, const char *key, const char *value)
   if (set_storage (p, key, value, &p->path) == -1)
     return -1;
   if (!nbduri_is (value))
-    p->info.name = value;
+    p->word = value;
   return 0;
 }
 
@@ -535,18 +475,6 @@ set_passphrase (struct params *p, const char *key, const char *value)
 }
 
 static int
-set_bitmap_from (struct params *p, const char *key, const char *value)
-{
-  return set_storage (p, key, value, &p->bitmap_from);
-}
-
-static int
-set_compare_with (struct params *p, const char *key, const char *value)
-{
-  return set_storage (p, key, value, &p->compare.with);
-}
-
-static int
 set_size (struct params *p, const char *key, const char *value)
 {
   p->create.wanted = true;
@@ -583,34 +511,18 @@ set_level (struct params *p, const char *key, const char *value)
   return 0;
 }
 
-/* The header will contain the name of the backing file as the user gave it. */
+/* The header will contain the name as the user gave it. */
 static int
-take_stored (struct params *p, const char *key, const char *value)
+set_backing_file (struct params *p, const char *key, const char *value)
 {
   CLEANUP_FREE char *shown = NULL;
   const char *uri;
 
+  p->create.backing_file = value;
   if (!nbduri_is (value))
     return parse_stored_path (key, value);
   /* Naming a URI here allows its use. */
   return take_storage (p, key, value, &shown, &uri) == -1 ? -1 : allow (p, uri);
-}
-
-static int
-set_backing_file (struct params *p, const char *key, const char *value)
-{
-  p->create.backing_file = value;
-  return take_stored (p, key, value);
-}
-
-static int
-set_rebase (struct params *p, const char *key, const char *value)
-{
-  p->rebase.name = value;
-  if (strlen (value) > QCOW2_MAX_BACKING_NAME)
-    return bad_file (key, value, "the name has more than %d bytes",
-                     QCOW2_MAX_BACKING_NAME);
-  return value[0] == '\0' ? 0 : take_stored (p, key, value);
 }
 
 /* --- any parameter --- */
@@ -683,8 +595,8 @@ given_twice (const struct params *p, const struct spec *spec, const char *value)
   const char *meant = NULL, *word = value;
 
   if (spec == &specs[PARAM_FILE] &&
-      (meant = paramhint_word (params_help, word, text)) == NULL && p->info.name)
-    meant = paramhint_word (params_help, word = p->info.name, text);
+      (meant = paramhint_word (params_help, word, text)) == NULL && p->word)
+    meant = paramhint_word (params_help, word = p->word, text);
   if (meant)
     report_error ("%s= was given more than once (%s is a file here: did you mean %s?)",
                   spec->key, word, meant);
@@ -697,7 +609,7 @@ int
 params_check_file (const struct params *p)
 {
   char text[PARAMHINT_SIZE];
-  const char *const word = p->info.name;
+  const char *const word = p->word;
   const char *const meant = word ? paramhint_word (params_help, word, text) : NULL;
 
   if (meant == NULL || p->create.wanted || access (p->path, F_OK) == 0)
@@ -776,26 +688,6 @@ complete_check (struct params *p)
   p->check.chain.image.file.try_writable = false;
 }
 
-static enum amend_choice
-amend_choice (const struct params *p, enum param i)
-{
-  return !p->given[i] ? AMEND_KEEP : params_asks (p, i) ? AMEND_ON : AMEND_OFF;
-}
-
-/* The parameters of new images, for one that exists. */
-static void
-complete_amend (struct params *p)
-{
-  p->amend = (struct amend) {
-    .version = p->given[PARAM_COMPAT] ? p->create.options.image.version : 0,
-    .refcount_bits = !p->given[PARAM_REFCOUNT_BITS] ? 0
-      : p->create.options.image.refcount_bits ? p->create.options.image.refcount_bits
-      : UINT_MAX,               /* is refused */
-    .lazy_refcounts = amend_choice (p, PARAM_LAZY_REFCOUNTS),
-    .data_file_raw = amend_choice (p, PARAM_DATA_FILE_RAW),
-  };
-}
-
 void
 params_complete (struct params *p)
 {
@@ -804,14 +696,8 @@ params_complete (struct params *p)
   p->options.rules = (struct filename_rules) { p->allow_uri, p->nr_allow_uri };
   p->options.link.secrets = (const char *const *) p->uris;
   p->options.link.nr_secrets = p->nr_uris;
-  editparams_complete (&p->edit, p->create.options.iter_ms);
+  editparams_complete (&p->edit);
   p->create.options.image.preallocation = p->edit.options.preallocation;
-  if (p->amend_wanted)
-    complete_amend (p);
-  if (p->rebase.name && p->rebase.name[0]) {
-    p->rebase.format = p->options.backing_format;
-    p->options.backing_format = NULL;
-  }
   if (p->options.untrusted) {
     p->options.backing = BACKING_DENY;
     p->options.data_file = DATA_FILE_DENY;

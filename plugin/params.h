@@ -10,10 +10,6 @@
 
 #include "check/check.h"
 #include "disk/disk.h"
-#include "disk/inforeport.h"
-#include "change/amend.h"
-#include "change/compare.h"
-#include "change/rebase.h"
 #include "plugin/createparams.h"
 #include "plugin/editparams.h"
 
@@ -22,9 +18,7 @@ enum param {
   PARAM_FILE, PARAM_DIR, PARAM_DIR_SYMLINKS, PARAM_L2_CACHE, PARAM_L2_SLICE,
   PARAM_BACKING,
   PARAM_BACKING_FORMAT, PARAM_DATA_FILE, PARAM_SNAPSHOT, PARAM_BITMAP_ADD,
-  PARAM_BITMAP_CLEAR, PARAM_BITMAP_REMOVE, PARAM_BITMAP_ENABLE,
-  PARAM_BITMAP_DISABLE, PARAM_BITMAP_MERGE, PARAM_BITMAP_INTO, PARAM_BITMAP_FROM,
-  PARAM_BITMAP_GRANULARITY, PARAM_COMMIT,
+  PARAM_BITMAP_CLEAR, PARAM_BITMAP_REMOVE, PARAM_BITMAP_GRANULARITY,
   PARAM_SNAPSHOT_CREATE, PARAM_SNAPSHOT_APPLY, PARAM_SNAPSHOT_DELETE, PARAM_RESIZE,
   PARAM_SHRINK, PARAM_PREALLOCATION, PARAM_PASSPHRASE, PARAM_QCOW2_PASSPHRASE,
   PARAM_UNTRUSTED, PARAM_DISCARD, PARAM_DETECT_ZEROES, PARAM_COMPRESS, PARAM_STATS,
@@ -35,40 +29,24 @@ enum param {
   PARAM_ITER_TIME, PARAM_BACKING_FILE, PARAM_DATA_FILE_RAW,
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
-  PARAM_CHECKPOINT_INTERVAL, PARAM_INFO, PARAM_INFO_CHAIN, PARAM_SERVE, PARAM_REBASE,
-  PARAM_REBASE_UNSAFE, PARAM_MAP, PARAM_RAW_COPY, PARAM_COMPARE,
-  PARAM_COMPARE_WITH, PARAM_COMPARE_FORMAT, PARAM_AMEND, PARAM_KEY_ADD,
-  PARAM_KEY_ADD_SLOT, PARAM_KEY_ERASE, PARAM_KEY_ERASE_SLOT, PARAM_KEY_FORCE,
-  PARAM_CONTROL, NR_PARAMS
+  PARAM_CHECKPOINT_INTERVAL, PARAM_CONTROL, NR_PARAMS
 };
-
-enum commit_choice { COMMIT_OFF, COMMIT_ON, COMMIT_KEEP };
 
 struct params {
   bool given[NR_PARAMS];
   struct disk_options options;  /* its strings are those below */
   struct createparams create;   /* an image to create first */
-  struct editparams edit;       /* of passphrases, bitmaps, snapshots and the size */
+  struct editparams edit;       /* of bitmaps, snapshots and the size */
   bool flatten;                 /* copy data of backing files before serving */
-  bool amend_wanted;            /* amend= was given; `amend' is complete after
-                                   params_complete */
-  struct amend amend;           /* of version and features before serving */
-  struct rebase rebase;         /* to another backing file; name NULL: not asked for.
-                                   `format' is complete after params_complete */
-  enum commit_choice commit;    /* write data to the backing file before serving */
-  char *bitmap_from;            /* the image whose bitmaps are merged; NULL: the same */
   char **uris;                  /* URIs that were given, with their secrets */
   size_t nr_uris;
   const char **allow_uri;       /* those of them below which names in images may be */
   size_t nr_allow_uri;
-  char *path, *backing_path, *data_file_path, *stats, *report, *map;
-  char *raw_copy, *control;
+  const char *word;             /* file= as it was given, unless that is a URI, or NULL */
+  char *path, *backing_path, *data_file_path, *stats, *report, *control;
   char **passphrases;           /* of the encrypted images from the top */
   size_t nr_passphrases;
   char *dir;                    /* or NULL; if set, options.path is the same */
-  struct inforeport info;
-  struct compare compare;       /* with another image before serving */
-  bool serve;                   /* false: do everything else, and serve nothing */
   struct check_options check;   /* complete after params_complete */
 };
 
@@ -79,8 +57,6 @@ struct params {
     .discard = true, .lock = true, .link = STORAGE_LINK_DEFAULTS,            \
   },                                                                         \
   .create = CREATEPARAMS_DEFAULT,                                            \
-  .edit = EDITPARAMS_DEFAULT,                                                \
-  .serve = true,                                                             \
 }
 
 /* For nbdkit --help: one or two lines for each parameter. */

@@ -53,7 +53,7 @@
 NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 
 static struct params params = PARAMS_DEFAULT;
-static struct disk *disk;       /* NULL: a directory is served, or nothing (serve=) */
+static struct disk *disk;       /* NULL: a directory is served */
 static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
@@ -138,12 +138,6 @@ qcow2_dump_plugin (void)
   printf ("qcow2_backing=yes\n");
   printf ("qcow2_copy_on_read=yes\n");
   printf ("qcow2_flatten=yes\n");
-  printf ("qcow2_commit=yes\n");
-  printf ("qcow2_rebase=yes\n");
-  printf ("qcow2_raw_copy=yes\n");
-  printf ("qcow2_compare=yes\n");
-  printf ("qcow2_amend=yes\n");
-  printf ("qcow2_key_edit=yes\n");
   printf ("qcow2_snapshots=yes\n");
   printf ("qcow2_snapshot_edit=yes\n");
   printf ("qcow2_resize=yes\n");
@@ -159,8 +153,6 @@ qcow2_dump_plugin (void)
   printf ("qcow2_luks=yes\n");
   printf ("qcow2_aes=yes\n");
   printf ("qcow2_check=yes\n");
-  printf ("qcow2_info=yes\n");
-  printf ("qcow2_map=yes\n");
   printf ("qcow2_extended_l2=yes\n");
   printf ("qcow2_data_file=yes\n");
   printf ("qcow2_create=yes\n");
@@ -452,7 +444,7 @@ qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 {
   struct list list = { .exports = exports };
   unsigned unlisted = 0;
-  const int r = !params.serve ? 0 : dir ? dir_list (dir, add_export, &list, &unlisted)
+  const int r = dir ? dir_list (dir, add_export, &list, &unlisted)
     : exports_list (disk, add_export, &list, &unlisted);
 
   if (r != -1)
@@ -495,11 +487,6 @@ enter (struct handle *h, const char *name, bool writable)
   const char *const whole = name;
   struct disk *used;
 
-  if (!params.serve) {
-    report_error ("serve=false was given: there are no exports");
-    errno = EPERM;
-    return -1;
-  }
   if (dir) {
     h->image = dir_enter (dir, name, &name);
     if (h->image == NULL)

@@ -5,7 +5,6 @@
  * This is for jobs that run before the server starts, while the user looks at a terminal
  * (without a terminal nothing is shown).  A job that takes more than a second has a
  * line, which is overwritten again and again, and disappears when the job has ended.
- * nbdkit-qcow2-img shows that itself: it names a descriptor in the environment.
  *
  * Control-C and similar signals would leave the image as a crash does: without harm, but
  * with leaks.  So they are caught, and the job is asked to stop in an orderly way.  But
@@ -21,7 +20,6 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -74,21 +72,8 @@ progress_begin (struct progress *p, const char *what)
 {
   memset (p, 0, sizeof *p);
   p->what = what;
-  p->percent = -1;
-  p->told = getenv ("NBDKIT_QCOW2_PROGRESS");
-  p->terminal = p->told == NULL && isatty (STDERR_FILENO);
+  p->terminal = isatty (STDERR_FILENO);
   p->begun = seconds ();
-}
-
-/* To nbdkit-qcow2-img, which shows it itself. */
-static void
-tell (struct progress *p, uint64_t done, uint64_t total)
-{
-  const int percent = total ? (int) (100.0 * done / total) : 100;
-
-  if (percent != p->percent)
-    dprintf (atoi (p->told), "%s %d/100\n", p->what, percent);
-  p->percent = percent;
 }
 
 bool
@@ -99,8 +84,6 @@ progress_step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 
   if (!p->caught)
     catch_signals (p);
-  if (p->told)
-    tell (p, done, total);
   if (!p->terminal || now - p->begun < SHOW_AFTER || now - p->last < SHOW_EVERY)
     return !stopped;
   p->last = now;

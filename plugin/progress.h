@@ -13,8 +13,6 @@
 /* Only one job at a time.  The fields belong to progress.c. */
 struct progress {
   const char *what;
-  const char *told;             /* the number of a descriptor, or NULL */
-  int percent;                  /* what was told */
   bool terminal, shown, caught;
   double begun, last;
   struct sigaction before[3];

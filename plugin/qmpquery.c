@@ -3,7 +3,7 @@
  * What do the queries of QMP say about the disks that are served?
  *
  * Keys are QEMU's.  A file of the chain is one node here: QEMU has another one for the
- * storage below its format.  An image is described as info= does (imageinfo.c).
+ * storage below its format.  An image is described as qemu-img info does (imageinfo.c).
  *
  * Locks: none of its own; see qmptarget.c.
  */
@@ -86,7 +86,7 @@ add_bitmaps (json_t *node, struct disk *disk)
 
 /* --- nodes --- */
 
-/* What info= says about layer I and, unless FLAT, those below it. */
+/* What qemu-img info says about layer I and, unless FLAT, those below it. */
 static json_t *
 describe_image (const struct layers *layers, unsigned i, bool flat)
 {

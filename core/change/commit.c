@@ -1034,7 +1034,7 @@ commit_disk (struct disk *d, const struct commit_layers *what,
   const struct chunks_words words = {
     .path = disk_get_options (d)->path, .what = "the commit",
     .then = " of the disk: the image is unchanged, and its backing file may contain a part "
-      "of its data", .remedy = remedy (REMEDY_COMMIT_AGAIN),
+      "of its data", .remedy = remedy (REMEDY_AGAIN),
   };
   struct copy copy;
   struct commit *c;

@@ -277,7 +277,7 @@ words (const struct disk_options *o, const struct rebase *to,
   return (struct chunks_words) {
     .path = o->path, .what = is_flatten (to) ? "flattening" : "rebasing",
     .then = " of the disk", .remedy = watch && watch->image_goes ? NULL
-      : remedy (is_flatten (to) ? REMEDY_FLATTEN_AGAIN : REMEDY_REBASE_AGAIN),
+      : remedy (REMEDY_AGAIN),
   };
 }
 

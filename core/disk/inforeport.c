@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does info= write?
+ * What does an image say about itself, and about what lies below it?
  *
  * A JSON object that describes the image, or an array of objects that describe all files
  * of the backing chain, from the top down, as qemu-img info does (imageinfo.c).  The names
  * of files are relative if the user's name of the image is.
  *
- * The files are opened here once more, read-only and locked for a reader, before there is
- * a disk: an image can be described although it cannot be served, because a passphrase or
- * a backing file is missing.
+ * The files are opened here, read-only and locked for a reader, without a disk: an image can
+ * be described although it cannot be served, because a passphrase or a backing file is
+ * missing.
  *
  * Locks: none; one thread.
  */
@@ -22,16 +22,10 @@
 #include "util/cleanup.h"
 #include "util/jsontext.h"
 #include "util/report.h"
-#include "storage/reportfile.h"
 #include "image/filename.h"
 #include "image/imageinfo.h"
 #include "mapping/chain.h"
-#include "check/checkfiles.h"
 #include "disk/inforeport.h"
-
-static const struct report_kind kind = {
-  "info", { "{\n  \"virtual-size\": ", "[\n  {\n    \"virtual-size\": " }
-};
 
 /* The files of the chain that were described so far.  They stay open, because a loop is
  * recognized by them. */
@@ -171,38 +165,6 @@ describe (struct walk *w, const struct disk_options *o, bool chain)
   return chain ? describe_below (w) : 0;
 }
 
-static int
-print (FILE *fp, const void *document)
-{
-  return jsontext_write (json_incref ((json_t *) document), fp);
-}
-
-int
-inforeport_check (const struct inforeport *r)
-{
-  return reportfile_check (&kind, r->path, false);
-}
-
-/* Files of the chain must not be replaced: reportfile.c leaves alone what is open.  If
- * there is nothing to be replaced, they need not be opened. */
-static int
-write_file (const struct inforeport *r, const struct disk_options *o,
-            const json_t *document)
-{
-  const struct chain_options chain = disk_chain_options (o);
-  struct checkfiles *files = NULL;
-  int ret;
-
-  if (reportfile_replaces (r->path)) {
-    files = checkfiles_open (o->path, &chain);
-    if (files == NULL)
-      return -1;
-  }
-  ret = reportfile_write (&kind, r->path, true, print, document);
-  checkfiles_close (files);
-  return ret;
-}
-
 json_t *
 inforeport_describe (const struct disk_options *o, const char *name, bool chain)
 {
@@ -219,15 +181,4 @@ inforeport_describe (const struct disk_options *o, const char *name, bool chain)
     document = json_incref (chain ? w.info : json_array_get (w.info, 0));
   end (&w);
   return document;
-}
-
-int
-inforeport_write (const struct inforeport *r, const struct disk_options *o)
-{
-  json_t *document = inforeport_describe (o, r->name ? r->name : o->path, r->chain);
-  const int ret = document ? write_file (r, o, document) : -1;
-
-  KEEP_ERRNO_FOR_BLOCK;
-  json_decref (document);
-  return ret;
 }

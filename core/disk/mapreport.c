@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What does map= write?
+ * How is each range of a disk stored?
  *
- * A JSON array of objects, each of which says how a guest range is stored, as qemu-img map
- * --output=json prints it: the same ranges, keys and values, and one line for each.  They
- * are those of QEMU 10; before 8.2 there was no `compressed', and before 6.1 no `present'.
+ * The answers are those of qemu-img map --output=json: the same ranges, keys and values, as
+ * QEMU 10 prints them; before 8.2 there was no `compressed', and before 6.1 no `present'.
  *
  *   depth     the layer that says what the range contains; 0 is the top image
  *   present   that layer says so itself, and not because there is nothing below it
@@ -12,7 +11,7 @@
  *             there are not those of the disk (compressed, encrypted)
  *   zero and data   a cluster that was allocated and never written reads as zeros
  *
- * The report is written while the tables are read, so its length does not matter.
+ * They are told while the tables are read, so their number does not matter.
  *
  * Locks: none; one thread, and nobody changes the image.
  */
@@ -24,10 +23,7 @@
 #include <stdio.h>
 
 #include "util/report.h"
-#include "storage/reportfile.h"
 #include "disk/mapreport.h"
-
-static const struct report_kind kind = { "map", { "[{ \"start\": 0, " } };
 
 /* --- entries --- */
 
@@ -133,11 +129,6 @@ mapreport_each (struct layers *layers, const struct snapshot *snapshot,
 
 /* --- the report --- */
 
-struct request {
-  struct layers *layers;
-  const struct snapshot *snapshot;      /* NULL: the active disk */
-};
-
 static const char *
 word (bool b)
 {
@@ -154,38 +145,4 @@ mapreport_print (FILE *fp, const struct map_entry *e)
   if (e->has_offset)
     fprintf (fp, ", \"offset\": %" PRIu64, e->offset);
   putc ('}', fp);
-}
-
-static int
-print_entry (void *fp, const struct map_entry *e)
-{
-  fputs (e->start == 0 ? "[" : ",\n", fp);
-  mapreport_print (fp, e);
-  return ferror ((FILE *) fp) ? -1 : 0;
-}
-
-static int
-print (FILE *fp, const void *opaque)
-{
-  const struct request *request = opaque;
-
-  if (mapreport_each (request->layers, request->snapshot, print_entry, fp) == 0) {
-    fputs ("]\n", fp);
-    return ferror (fp) ? -1 : 0;
-  }
-  return ferror (fp) ? -1 : REPORTFILE_TOLD;
-}
-
-int
-mapreport_check (const char *path)
-{
-  return reportfile_check (&kind, path, false);
-}
-
-int
-mapreport_write (const char *path, struct layers *layers, const struct snapshot *snapshot)
-{
-  const struct request request = { layers, snapshot };
-
-  return reportfile_write (&kind, path, true, print, &request);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Writes what qemu-img map says about a disk to a file.  See mapreport.c.
+ * What qemu-img map says about a disk.  See mapreport.c.
  */
 
 #ifndef QCOW2_MAPREPORT_H
@@ -31,11 +31,5 @@ extern int mapreport_each (struct layers *, const struct snapshot *,
 /* Writes an entry as an object on one line, without a newline.  (The caller asks for
  * errors.) */
 extern void mapreport_print (FILE *, const struct map_entry *);
-
-/* May the report be written to PATH (absolute)?  Returns 0, or -1 (reported). */
-extern int mapreport_check (const char *path);
-
-/* Writes all of them.  Returns 0, or -1 (reported): then the file at PATH has not changed. */
-extern int mapreport_write (const char *path, struct layers *, const struct snapshot *);
 
 #endif /* QCOW2_MAPREPORT_H */

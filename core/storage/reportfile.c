@@ -358,14 +358,6 @@ reportfile_check (const struct report_kind *kind, const char *path, bool repeate
   return r;
 }
 
-bool
-reportfile_replaces (const char *path)
-{
-  struct stat st;
-
-  return stat (path, &st) == 0 && S_ISREG (st.st_mode);
-}
-
 /* Are these the same directory? */
 static bool
 same_directory (const char *name, const char *other)
@@ -494,8 +486,8 @@ temporary_name (const char *name)
   return text_new ("%s.qcow2-report-%016" PRIx64, directory, number);
 }
 
-/* Writes a file next to NAME and gives it that name.  Returns 0; -1 with errno, as
- * give_name does; or REPORTFILE_TOLD. */
+/* Writes a file next to NAME and gives it that name.  Returns 0, or -1 with errno, as
+ * give_name does. */
 static int
 write_file (const struct report_kind *kind, const char *name, bool durable,
             int (*print) (FILE *, const void *), const void *opaque)
@@ -538,5 +530,5 @@ reportfile_write (const struct report_kind *kind, const char *path, bool durable
       failed (kind, path);
   }
   free (p.name);
-  return r == 0 ? 0 : -1;
+  return r;
 }

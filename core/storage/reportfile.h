@@ -9,8 +9,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#define REPORTFILE_TOLD (-2)
-
 struct report_kind {
   const char *key;              /* the parameter that asks for the report, for messages */
   const char *begins[2];        /* the first bytes of all files of this kind, and of no
@@ -23,14 +21,11 @@ struct report_kind {
 extern int reportfile_check (const struct report_kind *, const char *path,
                              bool repeatedly);
 
-/* Is there already a file that a report written to this absolute path would replace? */
-extern bool reportfile_replaces (const char *path);
-
 /* Would a report written to one of these absolute paths replace that of the other? */
 extern bool reportfile_same (const char *path, const char *other);
 
-/* Writes the output of PRINT, which must begin as KIND says.  PRINT returns 0; -1 with
- * errno; or REPORTFILE_TOLD with errno, if it has reported itself why there is no report.
+/* Writes the output of PRINT, which must begin as KIND says.  PRINT returns 0, or -1 with
+ * errno.
  * An existing file is replaced at once, or not at all; a link to a file stays a link.
  * Terminals and pipes are written to.  A file that this process inherited
  * (/dev/stdout) is written through its descriptor, at its position.  Files that must not

@@ -7,7 +7,7 @@
  *
  * Each time the image, over the backing file that is left, shows the same data as before.
  * The metadata of both has no faults (checker.c, now and then qemu-img).  If the commit
- * had succeeded, the image is empty, or with commit=keep unchanged, and the backing file
+ * had succeeded, the image is empty, or unchanged if it was to stay, and the backing file
  * shows the data by itself.  Where the image has nothing, the backing file is as before.
  * A commit of what is left succeeds.
  *

@@ -32,7 +32,6 @@
 #define BASE "base.qcow2"       /* what is committed to */
 #define OTHER "other.qcow2"     /* has bitmaps to be merged */
 #define DATA "data"
-#define REPORT "report"
 #define MIB (UINT64_C (1) << 20)
 #define BELOW_SIZE (3 * MIB)
 
@@ -633,15 +632,12 @@ make_luks_with_data (void)
 static int
 describe (const struct disk_options *o)
 {
-  char *path = path_of (REPORT);
-  const struct inforeport info = { .path = path, .chain = true, .name = IMAGE };
   const struct disk_options reached = reach_disk (o);
-  const int r = inforeport_write (&info, &reached);
+  json_t *info = inforeport_describe (&reached, IMAGE, true);
   KEEP_ERRNO_FOR_BLOCK;
 
-  unlink (REPORT);
-  free (path);
-  return r;
+  json_decref (info);
+  return info ? 0 : -1;
 }
 
 static const struct each_change changes[] = {

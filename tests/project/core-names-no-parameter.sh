@@ -8,7 +8,7 @@
 
 keys=$(sed -n 's/^ *\[PARAM_[A-Z0-9_]*\] = *{ "\([a-z0-9-]*\)".*/\1/p
   s/^ *{ "\([a-z0-9-]*\)", [A-Z]*(.*/\1/p' "$srcdir/../plugin/params.c" | sort -u)
-[ "$(wc -w <<< "$keys")" -gt 60 ]
+[ "$(wc -w <<< "$keys")" -gt 40 ]
 grep -qx backing-format <<< "$keys"
 grep -qx snapshot-create <<< "$keys"
 

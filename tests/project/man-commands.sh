@@ -39,9 +39,7 @@ before ()
   chmod +x test
   case "$1" in
     EXAMPLES)
-      cp disk.qcow2 upload.qcow2
-      cp disk.qcow2 base.qcow2
-      make_image overlay.qcow2 1G backing_file=base.qcow2,backing_fmt=qcow2 ;;
+      cp disk.qcow2 upload.qcow2 ;;
     "NEW IMAGES"|SUBCLUSTERS)
       cp disk.qcow2 base.qcow2
       printf hush > secret.txt ;;
@@ -51,28 +49,6 @@ before ()
       qemu-img snapshot -c monday disk.qcow2
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2
       [ "$1" = "INTERNAL SNAPSHOTS" ] || rm disk.raw ;;
-    "Copying a disk to a raw file")
-      rm disk.raw ;;
-    "Comparing disks")
-      cp disk.qcow2 other.qcow2
-      qemu-io -f qcow2 -c 'write -P 99 7M 1' other.qcow2 ;;
-    Commit)
-      make_overlay
-      mv disk.qcow2 overlay.qcow2 ;;
-    "Changing passphrases")
-      rm disk.qcow2
-      for i in secret second third; do printf "$i" > $i.txt; done
-      served "$PLUGIN" disk.qcow2 create=5M encrypt=luks passphrase=+secret.txt \
-        iter-time=1 ;;
-    Rebase)
-      make_overlay
-      mv disk.qcow2 overlay.qcow2
-      cp base.qcow2 base2.qcow2
-      qemu-io -f qcow2 -c 'write -P 5 8M 1M' -c 'write -z 0 1M' base2.qcow2
-      mkdir moved
-      cp base2.qcow2 moved/base.qcow2 ;;
-    "PERSISTENT BITMAPS")
-      served "$PLUGIN" disk.qcow2 bitmap-add=sunday bitmap-add=monday ;;
     "Exports of bitmaps")
       served "$PLUGIN" disk.qcow2 bitmap-add=sunday
       change_disk ;;
@@ -140,9 +116,6 @@ after ()
       grep 'wrote 4096/4096 bytes' out
       same new.qcow2 disk.raw
       same new.qcow2 then.raw && fail "the virtual machine wrote nothing"
-      if qemu-img info -f qcow2 overlay.qcow2 | grep backing; then fail "still there"; fi
-      same overlay.qcow2 then.raw
-      check_clean overlay.qcow2
       qemu-img snapshot -l disk.qcow2 | grep clean
       [ "$(grep -c '^tested' out)" = 1 ]
       same disk.qcow2 disk.raw ;;
@@ -155,8 +128,7 @@ after ()
     "Serving over the network")
       [ -z "${TEST_IN_NETWORK:-}" ] || grep 'export-size: 1073741824' out ;;
     "NEW IMAGES")
-      for i in new large over; do check_clean "$i.qcow2"; done
-      [ "$(virtual_size large.qcow2)" = 10737418240 ]
+      for i in new over; do check_clean "$i.qcow2"; done
       same over.qcow2 then.raw
       qemu-img info -f qcow2 secret.qcow2 | grep 'encrypted: yes'
       qemu-img check --object secret,id=s,file=secret.txt --image-opts \
@@ -165,36 +137,11 @@ after ()
       same disk.qcow2 then.raw
       truncate -s 2M disk.qcow2
       if served "$PLUGIN" disk.qcow2 check=full; then fail "not in order"; fi ;;
-    "DESCRIBING IMAGES")
-      [ "$(grep -c '"format": "qcow2"' out)" = 2 ]
-      qemu-img map --output=json disk.qcow2 > map
-      tail -n "$(wc -l < map)" out | sed 's/, "compressed": [a-z]*//' |
-        diff <(sed 's/, "compressed": [a-z]*//' map) - ;;
-    "Copying a disk to a raw file")
-      same_raw disk.raw then.raw
-      check_clean new.qcow2
-      if qemu-img info -f qcow2 new.qcow2 | grep backing; then fail "still there"; fi
-      same new.qcow2 then.raw ;;
     Flattening)
       if qemu-img info -f qcow2 disk.qcow2 | grep backing; then fail "still there"; fi
       same disk.qcow2 then.raw ;;
     "Copy on read")
       same disk.qcow2 then.raw ;;
-    Commit)
-      check_clean overlay.qcow2
-      same overlay.qcow2 then.raw
-      same base.qcow2 then.raw
-      [ "$(allocated_kib overlay.qcow2)" -lt 1024 ] ;;
-    "Changing passphrases")
-      qemu-img check --object secret,id=s,file=third.txt --image-opts \
-        driver=qcow2,file.filename=disk.qcow2,encrypt.key-secret=s ;;
-    Amending)
-      qemu-img info -f qcow2 disk.qcow2 | grep 'lazy refcounts: true'
-      same disk.qcow2 then.raw ;;
-    Rebase)
-      check_clean overlay.qcow2
-      same overlay.qcow2 then.raw
-      qemu-img info -f qcow2 overlay.qcow2 | grep 'backing file: moved/base.qcow2' ;;
     Layers)
       grep -E ' 4194304 +1048576 +0 +data' out
       grep -E ' 0 +4194304 +3 +hole,zero' out ;;
@@ -213,9 +160,6 @@ after ()
     "CHANGES WHILE SERVING")
       qemu-img snapshot -l disk.qcow2 | grep now
       check_clean disk.qcow2 ;;
-    "PERSISTENT BITMAPS")
-      qemu-img info -f qcow2 disk.qcow2 | grep ' name: ' | tee bitmaps
-      [ "$(sort bitmaps | tr -dc 'a-z:\n' | tr '\n' ' ')" = "name:sunday name:week " ] ;;
     "Exports of bitmaps")
       grep -E '1048576 +65536 +0 +data' out
       grep -E '2097152 +1048576 +0 +data' out ;;
@@ -239,8 +183,6 @@ after ()
       same over.qcow2 then.raw ;;
     "EXTERNAL DATA FILES")
       same new.qcow2 then.raw ;;
-    "Comparing disks")
-      grep '"difference": 7340032$' out ;;
     "Images behind HTTP")
       same_raw served.raw then.raw ;;
     "Overlays on remote images")

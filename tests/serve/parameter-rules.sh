@@ -19,28 +19,21 @@ mkdir images
 declare -A good=(
   [file]=a.qcow2 [dir]=images [l2-cache]=1M [l2-slice]=4K [backing]=other.qcow2
   [backing-format]=raw [data-file]=disk.raw [snapshot]=one [bitmap-add]=b
-  [bitmap-clear]=b [bitmap-remove]=b [bitmap-enable]=b [bitmap-disable]=b
-  [bitmap-merge]=b [bitmap-into]=c [bitmap-from]=other.qcow2 [bitmap-granularity]=64K [snapshot-create]=s
-  [snapshot-apply]=one [snapshot-delete]=one [resize]=2M [shrink]=true
+  [bitmap-clear]=b [bitmap-remove]=b [bitmap-granularity]=64K
+  [snapshot-create]=s [snapshot-apply]=one [snapshot-delete]=one [resize]=2M [shrink]=true
   [preallocation]=metadata [passphrase]=x [qcow2-passphrase]=x [untrusted]=true
   [discard]=ignore [detect-zeroes]=on [compress]=on [compress-level]=3
   [compress-window]=32K [stats]=stats.json
-  [copy-on-read]=true [flatten]=true [commit]=on [cache]=none [check]=quick
+  [copy-on-read]=true [flatten]=true [cache]=none [check]=quick
   [check-report]=check.json [lock]=off [create]=1M [cluster-size]=64K [compat]=1.1
   [refcount-bits]=16 [extended-l2]=true [lazy-refcounts]=true [compression-type]=zstd
   [encrypt]=luks [iter-time]=10 [backing-file]=other.qcow2 [data-file-raw]=true
   [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5 [checkpoint-interval]=7
-  [info]=info.json [info-chain]=true [serve]=false
-  [rebase]=other.qcow2 [rebase-unsafe]=true [map]=map.json
-  [raw-copy]=copy.raw [compare]=compare.json [compare-with]=other.qcow2
-  [compare-format]=raw
-  [amend]=true [key-add]=x [key-add-slot]=2 [key-erase]=x [key-erase-slot]=1 [key-force]=true
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
   [dir-symlinks]=follow [control]=qmp
 )
-repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove bitmap-enable bitmap-disable \
- bitmap-merge bitmap-into snapshot-create snapshot-apply \
- snapshot-delete resize passphrase qcow2-passphrase "
+repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove snapshot-create \
+ snapshot-apply snapshot-delete resize passphrase qcow2-passphrase "
 
 "$NBDKIT" "$PLUGIN" --help |
   sed -n 's/^\[\{0,1\}\([a-z0-9][-a-z0-9]*\)=.*/\1/p' | sort -u > keys
@@ -118,14 +111,8 @@ needs 'compress=on' compress-level=3
 needs 'compress=on' compress-window=32K compress=off
 needs 'check=quick' check-report=check.json
 needs 'check=quick' check-report=check.json check=off
-needs 'encrypt=luks or key-add=SECRET' iter-time=10
-needs 'passphrase=' key-add=x
-needs 'passphrase=' key-erase-slot=0
-needs 'key-add=SECRET' key-add-slot=0
-needs 'key-erase=SECRET or key-erase-slot=N' key-force=false
+needs 'encrypt=luks' iter-time=10
 needs 'encrypt=luks' create=1M iter-time=10
-needs 'rebase=NAME' rebase-unsafe=false
-refused 'rebase=NAME requires backing-format=qcow2' a.qcow2 rebase=other.qcow2
 for key in cluster-size compat refcount-bits extended-l2 lazy-refcounts \
            compression-type encrypt backing-file data-file-raw; do
   needs 'create=SIZE' $key=${good[$key]}
@@ -137,7 +124,7 @@ refused 'stats= and check-report= name the same file' a.qcow2 check=quick stats=
 
 cp a.qcow2 before.qcow2
 for change in bitmap-add=b bitmap-clear=b bitmap-remove=b snapshot-create=s \
-              snapshot-apply=one snapshot-delete=one resize=2M flatten=true commit=on rebase= \
+              snapshot-apply=one snapshot-delete=one resize=2M flatten=true \
               copy-on-read=true check=repair; do
   name=${change%%=*}
   refused "^nbdkit: error: snapshot= cannot be used with $name=" a.qcow2 snapshot=one \
