@@ -97,8 +97,6 @@ static const struct rule needs[] = {
 /* No party of `these' can be used with one of `others'.  TEXT says why. */
 static const struct rule excludes[] = {
   { LIST (P (DIR)), LIST (OF_ONE), NULL, NULL },
-  { LIST (P (PASSPHRASE)), LIST (P (QCOW2_PASSPHRASE)), NULL,
-    "they are two names for the same parameter" },
   { LIST (P (UNTRUSTED)), LIST (P (CREATE), CHANGES, P (COMPRESS)), NULL,
     "untrusted images are not written" },
   { LIST (P (UNTRUSTED)), LIST (V (BACKING_PATH), P (BACKING_FORMAT), V (DATA_PATH),

@@ -159,10 +159,6 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_PREALLOCATION] =
     { "preallocation", CHOICE (edit.options.preallocation, preallocations) },
   [PARAM_PASSPHRASE] = { "passphrase", OTHER (set_passphrase), .repeatable = true },
-  /* The same, for users of nbdkit's luks filter, which takes passphrase= for itself. */
-  [PARAM_QCOW2_PASSPHRASE] = {
-    "qcow2-passphrase", OTHER (set_passphrase), .repeatable = true
-  },
   [PARAM_UNTRUSTED] = { "untrusted", FLAG (options.untrusted) },
   [PARAM_DISCARD] = { "discard", CHOICE (options.discard, discards) },
   [PARAM_DETECT_ZEROES] = { "detect-zeroes", CHOICE (options.detect_zeroes, detects) },
@@ -251,7 +247,6 @@ const char params_help[] =
   "passphrase=<SECRET>          Passphrase: literal, -, +FILE or -FD.\n"
   "preallocation=off|metadata|falloc|full\n"
   "                             Allocation for create= and resize= (default off).\n"
-  "qcow2-passphrase=<SECRET>    The same, if nbdkit's luks filter is used too.\n"
   "reconnect=<SECONDS>          Wait for a lost NBD connection (default 30).\n"
   "resize=[+|-]<SIZE>           Change the size of the disk before serving.\n"
   "shrink=true|false            Allow resize= to shrink (default false).\n"
@@ -274,7 +269,8 @@ const char params_help[] =
   "lazy-refcounts=true|false    New image: use lazy refcounts (default false).\n"
   "overwrite=true|false         New image: replace what a device contains\n"
   "                             (default false).\n"
-  "refcount-bits=<N>            New image: refcount width (default 16).";
+  "refcount-bits=<N>            New image: refcount width (default 16).\n"
+  "(If a filter takes a parameter for itself, write qcow2- before it.)";
 
 /* --- memory --- */
 
@@ -527,23 +523,28 @@ set_backing_file (struct params *p, const char *key, const char *value)
 
 /* --- any parameter --- */
 
+/* Filters see parameters first, and take those that they know (luks: passphrase=, cache:
+ * cache=): so each has a longer name, too. */
+#define PREFIX "qcow2-"
+
 static enum param
 find (const char *key)
 {
+  const size_t skipped = strncmp (key, PREFIX, strlen (PREFIX)) ? 0 : strlen (PREFIX);
   enum param i;
 
   for (i = 0; i < NR_PARAMS; i++)
-    if (strcmp (key, specs[i].key) == 0)
+    if (strcmp (key + skipped, specs[i].key) == 0)
       break;
   return i;
 }
 
 static int
-set_choice (const struct spec *spec, const char *value, void *at)
+set_choice (const struct spec *spec, const char *key, const char *value, void *at)
 {
   int choice;
 
-  if (parse_choice (spec->key, value, spec->choices, &choice) == -1)
+  if (parse_choice (key, value, spec->choices, &choice) == -1)
     return -1;
   if (spec->size == sizeof (bool))
     *(bool *) at = choice;
@@ -555,7 +556,7 @@ set_choice (const struct spec *spec, const char *value, void *at)
 }
 
 static int
-set (struct params *p, const struct spec *spec, const char *value)
+set (struct params *p, const struct spec *spec, const char *key, const char *value)
 {
   void *const at = (char *) p + spec->at;
 
@@ -563,13 +564,13 @@ set (struct params *p, const struct spec *spec, const char *value)
   case KIND_TEXT:
     *(const char **) at = value;
     return 0;
-  case KIND_PATH: return parse_plain_path (spec->key, value, at);
-  case KIND_BYTES: return parse_bytes (spec->key, value, at);
-  case KIND_NUMBER: return parse_number (spec->key, value, at);
-  case KIND_FLAG: return parse_flag (spec->key, value, at);
-  case KIND_CHOICE: return set_choice (spec, value, at);
-  case KIND_EDIT: return spec->edit (&p->edit, spec->key, value);
-  case KIND_OTHER: return spec->set (p, spec->key, value);
+  case KIND_PATH: return parse_plain_path (key, value, at);
+  case KIND_BYTES: return parse_bytes (key, value, at);
+  case KIND_NUMBER: return parse_number (key, value, at);
+  case KIND_FLAG: return parse_flag (key, value, at);
+  case KIND_CHOICE: return set_choice (spec, key, value, at);
+  case KIND_EDIT: return spec->edit (&p->edit, key, value);
+  case KIND_OTHER: return spec->set (p, key, value);
   }
   abort ();
 }
@@ -628,7 +629,7 @@ params_set (struct params *p, const char *key, const char *value)
   if (p->given[i] && !specs[i].repeatable)
     return given_twice (p, &specs[i], value);
   p->given[i] = true;
-  return set (p, &specs[i], value);
+  return set (p, &specs[i], key, value);
 }
 
 /* Returns the value of a flag or a choice, and 1 for all other kinds. */

@@ -21,7 +21,7 @@ declare -A good=(
   [backing-format]=raw [data-file]=disk.raw [snapshot]=one [bitmap-add]=b
   [bitmap-clear]=b [bitmap-remove]=b [bitmap-granularity]=64K
   [snapshot-create]=s [snapshot-apply]=one [snapshot-delete]=one [resize]=2M [shrink]=true
-  [preallocation]=metadata [passphrase]=x [qcow2-passphrase]=x [untrusted]=true
+  [preallocation]=metadata [passphrase]=x [untrusted]=true
   [discard]=ignore [detect-zeroes]=on [compress]=on [compress-level]=3
   [compress-window]=32K [stats]=stats.json
   [copy-on-read]=true [flatten]=true [cache]=none [check]=quick
@@ -33,7 +33,7 @@ declare -A good=(
   [dir-symlinks]=follow [control]=qmp
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove snapshot-create \
- snapshot-apply snapshot-delete resize passphrase qcow2-passphrase "
+ snapshot-apply snapshot-delete resize passphrase "
 
 "$NBDKIT" "$PLUGIN" --help |
   sed -n 's/^\[\{0,1\}\([a-z0-9][-a-z0-9]*\)=.*/\1/p' | sort -u > keys
@@ -62,8 +62,11 @@ cp a.qcow2 b.qcow2
   bitmap-clear=c bitmap-remove=b bitmap-remove=c snapshot-create=s snapshot-create=t \
   snapshot-apply=s snapshot-apply=t snapshot-delete=s snapshot-delete=t resize=2M \
   resize=+1M --run :
-refused 'passphrase= cannot be used with qcow2-passphrase=' a.qcow2 passphrase=x \
-  qcow2-passphrase=x
+# The name that no filter takes.
+refused '^nbdkit: error: lock= was given more than once' a.qcow2 lock=off qcow2-lock=on
+"$NBDKIT" -U - --filter=cache "$PLUGIN" b.qcow2 cache=unsafe qcow2-cache=none --run :
+refused '^nbdkit: error: qcow2-cache=writeback: must be default, none or unsafe$' \
+  --filter=cache -- a.qcow2 cache=unsafe qcow2-cache=writeback
 
 # --- dir= ---
 

@@ -87,7 +87,6 @@ refused_untouched 'middle.qcow2: LUKS: wrong passphrase: [^;]*$' top.qcow2 \
   passphrase=+one passphrase=+three passphrase=+two
 refused_untouched 'top.qcow2: LUKS: wrong passphrase: [^;]*$' top.qcow2 \
   passphrase=+two passphrase=+one passphrase=+three
-refused 'cannot be used with' top.qcow2 passphrase=+one qcow2-passphrase=+two
 
 # --- in a directory ---
 
