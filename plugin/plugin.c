@@ -49,7 +49,7 @@
 #include "plugin/qmpnodes.h"
 #include "plugin/stats.h"
 
-/* -D qcow2.stats=1 prints statistics at the end. */
+/* -D qcow2.stats=1 -v prints statistics at the end. */
 NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 
 static struct params params = PARAMS_DEFAULT;
@@ -461,10 +461,11 @@ qcow2_preconnect (int readonly)
   return 0;
 }
 
+/* NULL: a directory has none. */
 static const char *
 qcow2_default_export (int readonly, int is_tls)
 {
-  return "";
+  return dir ? NULL : "";
 }
 
 /* Preserves errno. */

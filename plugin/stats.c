@@ -70,25 +70,20 @@ stats_print (const struct stats *stats)
 {
   const struct disk_stats *s = &stats->disk;
 
-  fprintf (stderr,
-           "qcow2: map: %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64
-           " evictions, %" PRIu64 " bytes held, %" PRIu64 " at most\n"
-           "qcow2: inflated: %" PRIu64 " clusters, %" PRIu64 " hits, %" PRIu64
-           " evictions, %" PRIu64 " bytes at most\n"
-           "qcow2: clusters: %" PRIu64 " allocated, %" PRIu64 " freed, %"
-           PRIu64 " punched\n"
-           "qcow2: flush: %" PRIu64 " requests, %" PRIu64 " shared, %" PRIu64
-           " checkpoints, %" PRIu64 " syncs\n"
-           "qcow2: space: %" PRIu64 " requests waited, in %" PRIu64 " pauses of %" PRIu64
-           " ms together\n",
-           s->map.hits, s->map.misses, s->map.evictions,
-           s->map.bytes, s->map.peak_bytes,
-           s->cluster_cache.inflations, s->cluster_cache.hits, s->cluster_cache.evictions,
-           s->cluster_cache.peak_bytes,
-           s->alloc.allocated, s->alloc.freed, s->alloc.punched,
-           s->checkpoint.flushes, s->checkpoint.shared,
-           s->checkpoint.runs, s->checkpoint.syncs,
-           s->space.requests, s->space.pauses, s->space.ms);
+  report_debug ("map: %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64 " evictions, %" PRIu64
+                " bytes held, %" PRIu64 " at most", s->map.hits, s->map.misses,
+                s->map.evictions, s->map.bytes, s->map.peak_bytes);
+  report_debug ("inflated: %" PRIu64 " clusters, %" PRIu64 " hits, %" PRIu64
+                " evictions, %" PRIu64 " bytes at most", s->cluster_cache.inflations,
+                s->cluster_cache.hits, s->cluster_cache.evictions,
+                s->cluster_cache.peak_bytes);
+  report_debug ("clusters: %" PRIu64 " allocated, %" PRIu64 " freed, %" PRIu64 " punched",
+                s->alloc.allocated, s->alloc.freed, s->alloc.punched);
+  report_debug ("flush: %" PRIu64 " requests, %" PRIu64 " shared, %" PRIu64
+                " checkpoints, %" PRIu64 " syncs", s->checkpoint.flushes,
+                s->checkpoint.shared, s->checkpoint.runs, s->checkpoint.syncs);
+  report_debug ("space: %" PRIu64 " requests waited, in %" PRIu64 " pauses of %" PRIu64
+                " ms together", s->space.requests, s->space.pauses, s->space.ms);
 }
 
 /* What programs need that enlarge devices. */

@@ -11,7 +11,7 @@ mkdir "$tmp/images"
 for i in 1 2 3 4; do
   make_image "$tmp/images/$i.qcow2" 32M cluster_size=512
 done
-start_nbdkit -D qcow2.stats=1 -- dir="$tmp/images" l2-cache=256K l2-slice=512
+start_nbdkit -v -D qcow2.stats=1 -- dir="$tmp/images" l2-cache=256K l2-slice=512
 "$python" - "$sock" <<'PY'
 import nbd, os, random, sys
 seed = int(os.environ.get("SEED") or os.environ.get("QCOW2_TEST_SEED")

@@ -26,7 +26,7 @@ done
 random_file "$tmp/model.raw" $((16 << 20))
 qemu-img convert -W -m 16 -O qcow2 -o cluster_size=4k "$tmp/model.raw" "$tmp/lower.qcow2"
 make_image "$tmp/a.qcow2" 16M "cluster_size=4k,backing_file=lower.qcow2,backing_fmt=qcow2"
-start_nbdkit -D qcow2.stats=1 -- file="$tmp/a.qcow2" l2-cache=0 l2-slice=2K
+start_nbdkit -v -D qcow2.stats=1 -- file="$tmp/a.qcow2" l2-cache=0 l2-slice=2K
 model random "$uri" "$tmp/model.raw" --seconds 2 --cluster 4k
 stop_nbdkit
 read -r misses evictions < <(
@@ -40,7 +40,7 @@ same_as_raw "$tmp/a.qcow2" "$tmp/model.raw"
 random_file "$tmp/odd.raw" $(((1 << 20) + 512))
 make_image "$tmp/a.qcow2" 64G preallocation=metadata,backing_file=odd.raw,backing_fmt=raw ||
   make_image "$tmp/a.qcow2" 64G backing_file=odd.raw,backing_fmt=raw
-start_nbdkit -D qcow2.stats=1 -- file="$tmp/a.qcow2" l2-cache=0
+start_nbdkit -v -D qcow2.stats=1 -- file="$tmp/a.qcow2" l2-cache=0
 "$python" - "$sock" <<'PY'
 import nbd, sys
 h = nbd.NBD()

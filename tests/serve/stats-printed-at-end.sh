@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# -D qcow2.stats=1 prints counters at the end.
+# With -v, -D qcow2.stats=1 prints counters at the end.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 
 make_image "$tmp/a.qcow2" 64M
-start_nbdkit -D qcow2.stats=1 -- file="$tmp/a.qcow2"
+start_nbdkit -v -D qcow2.stats=1 -- file="$tmp/a.qcow2"
 nbdsh_run -c 'h.pwrite(b"x" * (1 << 20), 0); h.flush(); h.pread(4096, 0)' \
           -c 'h.trim(1 << 19, 0); h.flush()'
 stop_nbdkit
