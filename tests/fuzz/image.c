@@ -204,7 +204,7 @@ make_image (const struct kind *k)
 static void
 make_script (const struct kind *k, struct rng *rng, uint8_t script[SCRIPT])
 {
-  static const uint8_t passphrase[] = { 1, 13, 0 }, check[] = { 1, 0, 0 };
+  static const uint8_t passphrase[] = { 1, 1, 0 }, check[] = { 1, 0, 0 };
 
   for (unsigned i = 0; i < SCRIPT; i++)
     script[i] = rng_next (rng);

@@ -563,7 +563,9 @@ struct choice {
 
 /* Those that need a server behind NBD, or wait, are not here. */
 static const struct choice starts[] = {
+  /* (fuzz/image.c knows the numbers of these two.) */
   { "check", { "repair", "full", "quick", "off" } },
+  { "passphrase", { PASSPHRASE, "wrong" } },
   { "untrusted", { "true" } },
   { "snapshot-create", { OURS "0", OURS "1" } },
   { "snapshot-apply", { OURS "0", OURS "1", "1", "2" } },
@@ -577,7 +579,6 @@ static const struct choice starts[] = {
   { "bitmap-clear", { "x", "y" } },
   { "bitmap-remove", { "x", "y" } },
   { "bitmap-granularity", { "512", "64K", "2G" } },
-  { "passphrase", { PASSPHRASE, "wrong" } },
   { "l2-cache", { "0", "64K", "1M" } },
   { "l2-slice", { "512", "64K", "2M" } },
   { "discard", { "ignore" } },
