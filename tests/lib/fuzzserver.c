@@ -758,10 +758,13 @@ one_server (struct fuzz_script *s, bool create)
 {
   struct given given[MAX_GIVEN];
   const unsigned n = choose_params (s, create, given);
-  bool other = false;
+  bool other = false, reinterpreted = false;
 
   for (unsigned i = 0; i < n; i++) {
     other = other || strcmp (given[i].key, "snapshot") == 0;
+    /* Over other bytes, all disks are others. */
+    if (strcmp (given[i].key, "backing-format") == 0)
+      other = reinterpreted = true;
     /* With AES of old images, nothing tells that it is wrong. */
     if (strcmp (given[i].key, "passphrase") == 0 && given[i].value != passphrase) {
       passphrase = given[i].value;
@@ -784,6 +787,8 @@ one_server (struct fuzz_script *s, bool create)
       forget_all ();            /* some of the changes may have been made */
     plugin->cleanup ();
     heard (0);
+    if (reinterpreted)
+      forget_all ();
   }
   plugin->unload ();
 }
@@ -822,6 +827,8 @@ change_some_bitmaps (struct fuzz_script *s, const struct disk_options *o)
 static int
 change_once (struct fuzz_script *s, const struct disk_options *o)
 {
+  static const char *const formats[] = { NULL, NULL, "raw", "qcow2" };
+  struct disk_options denied = *o;
   const uint8_t kind = fuzz_byte (s), b = fuzz_byte (s);
   const struct rebase below = {
     .name = FUZZSERVER_BELOW, .format = b & 1 ? "raw" : "qcow2",
@@ -835,7 +842,8 @@ change_once (struct fuzz_script *s, const struct disk_options *o)
 
   switch (kind % 6) {
   case 0:
-    return change_commit (o, b & 1, NULL, &copied);
+    denied.backing_format = formats[b >> 1 & 3];
+    return change_commit (&denied, b & 1, NULL, &copied);
   case 1:
     return change_rebase (o, &below, NULL, &copied);
   case 2:
@@ -855,11 +863,9 @@ change_once (struct fuzz_script *s, const struct disk_options *o)
 static void
 change (struct fuzz_script *s)
 {
-  static const char *const formats[] = { NULL, NULL, "raw", "qcow2" };
   const struct disk_options options = {
     .path = image, .l2_cache = 1 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,
-    .backing_format = formats[fuzz_byte (s) & 3], .lock = true, .discard = true,
-    .checkpoint_interval_ms = 5000,
+    .lock = true, .discard = true, .checkpoint_interval_ms = 5000,
     .secret = { .passphrase = passphrase, .len = passphrase ? strlen (passphrase) : 0 },
   };
 
