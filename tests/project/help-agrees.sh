@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The manual page agrees with --help about parameters (unit/plugin/params compares --help
+# The manual pages agree with --help about parameters (unit/plugin/params compares --help
 # with the code), and with the plugin about --dump-plugin, messages and debug flags.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
@@ -9,6 +9,7 @@ requires "$NBDKIT" --version
 
 code="$srcdir/../plugin/plugin.c"
 pod="$srcdir/../plugin/nbdkit-qcow2-plugin.pod"
+operation="$srcdir/../plugin/nbdkit-qcow2-operation.pod"
 
 "$NBDKIT" "$PLUGIN" --help > "$tmp/help.txt"
 for key in file l2-cache l2-slice; do
@@ -48,6 +49,11 @@ for key, (values, default) in described.items():
 for key in re.findall(r"([a-z0-9][-a-z0-9]*)=", synopsis):
     if key not in described and key != "file":
         fault(key, "SYNOPSIS has it, and --help does not")
+
+# The table of PARAMETERS has each parameter once.
+table = " ".join(re.findall(r"^ .{17}(.*)", section("PARAMETERS"), re.M)).split()
+for key in set(table) ^ {*described, "file"} | {k for k in table if table.count(k) > 1}:
+    fault(key, "the table of PARAMETERS does not have it once, or --help does not")
 
 # The items of PARAMETERS, each with its text; those without one share the next.
 items, waiting = {}, []
@@ -112,7 +118,7 @@ refused "no-such-key" file=/dev/null no-such-key=1
 # are all there.
 "$NBDKIT" "$PLUGIN" --dump-plugin > "$tmp/dump.txt"
 sed -n 's/^\(qcow2_[a-z0-9_]*\)=.*/\1/p' "$tmp/dump.txt" | sort > "$tmp/dump"
-grep -o 'C<qcow2_[a-z0-9_]*' "$pod" | sed 's/^C<//' | sort -u > "$tmp/dump.manual"
+grep -o 'C<qcow2_[a-z0-9_]*' "$operation" | sed 's/^C<//' | sort -u > "$tmp/dump.manual"
 diff -u "$tmp/dump" "$tmp/dump.manual"
 grep -qx 'magic_config_key=file' "$tmp/dump.txt"
 version=$(sed -n 's/^version=//p' "$tmp/dump.txt")
@@ -121,7 +127,7 @@ grep -qx "#define PACKAGE_VERSION \"$version\"" "$abs_top_builddir/config.h"
 # MESSAGES: what the manual quotes, in pieces between dots and colons, the plugin can
 # say.
 strings -n 4 "$PLUGIN" > "$tmp/strings"
-sed -n '/^=head1 MESSAGES/,/^=back/s/^=item C<\(.*\)>$/\1/p' "$pod" > "$tmp/messages"
+sed -n '/^=head1 MESSAGES/,/^=back/s/^=item C<\(.*\)>$/\1/p' "$operation" > "$tmp/messages"
 [ "$(wc -l < "$tmp/messages")" -ge 5 ]
 sed -E 's/"?\.\.\."?|: /\n/g' "$tmp/messages" | sed -E 's/^[:; ]+//; s/[: ]+$//' |
 while IFS= read -r piece; do
@@ -130,7 +136,7 @@ done
 
 # Debug flags: those that the code exports are those that the manual names.
 sed -n 's/.*int qcow2_debug_\([a-z0-9_]*\).*/\1/p' "$srcdir"/../plugin/*.c | sort -u > "$tmp/flags"
-grep -o -- '-D qcow2\.[a-z0-9]*' "$pod" | sed 's/.*\.//' | sort -u > "$tmp/flags.manual"
+grep -o -- '-D qcow2\.[a-z0-9]*' "$operation" | sed 's/.*\.//' | sort -u > "$tmp/flags.manual"
 diff -u "$tmp/flags" "$tmp/flags.manual"
 
 # All of it in one place: nothing but what nbdkit looks for is visible.

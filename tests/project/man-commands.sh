@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Each command of the manual page, word for word, does what the page says.
+# Each command of the manual pages, word for word, does what the page says.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -71,7 +71,7 @@ before ()
       serve_ceph disk.qcow2 ;;
     "Writing to an NBD export")
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2 ;;
-    "DEVICES THAT GROW"|"New images on devices")
+    "DEVICES THAT GROW"|"NEW IMAGES ON DEVICES")
       truncate -s 20M device
       if dev="$(losetup --find --show device)"; then
         # It goes when the last process that has it open ends.
@@ -193,7 +193,7 @@ after ()
     "Writing to an NBD export")
       check_clean disk.qcow2
       same disk.qcow2 then.raw ;;
-    "New images on devices")
+    "NEW IMAGES ON DEVICES")
       [ ! -e "$sockdir/disk.device" ] || check_clean "$sockdir/disk.device" ;;
     "DEVICES THAT GROW")
       [ ! -e "$sockdir/disk.device" ] || grep '"device": true' disk.json ;;
@@ -226,6 +226,8 @@ judge ()
   esac
 }
 
-pod_units "$srcdir/../plugin/nbdkit-qcow2-plugin.pod" > "$tmp/units"
+for page in plugin operation safety; do
+  pod_units "$srcdir/../plugin/nbdkit-qcow2-$page.pod"
+done > "$tmp/units"
 [ "$(grep -c '^= ' "$tmp/units")" -ge 18 ]
 run_units judge < "$tmp/units"

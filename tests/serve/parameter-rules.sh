@@ -9,7 +9,7 @@
 requires "$NBDKIT" --version
 requires qemu-img --version
 
-pod="$srcdir/../plugin/nbdkit-qcow2-plugin.pod"
+pod="$srcdir/../plugin/nbdkit-qcow2-operation.pod"
 cd "$tmp"
 make_image a.qcow2 1M
 qemu-img snapshot -c one a.qcow2
