@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What the scripts share: packages and the build.  Sourced, not run.
+# What scripts/ and lab/ share: packages and the build.  Sourced, not run.
 
 set -e -u -o pipefail
 
@@ -40,7 +40,7 @@ bench_packages=(
   python3-libnbd
   qemu-utils
 )
-# For the picture "rocksdb" of scripts/pictures.
+# For the picture "rocksdb" of lab/pictures.
 # shellcheck disable=SC2034
 rocksdb_packages=(
   e2fsprogs

@@ -6,7 +6,7 @@
  *
  * DEPTH threads read or rewrite BLOCK bytes at random places, or one reads in order,
  * again and again, for so many seconds.  It prints requests per second.  The programs in
- * scripts/league.d do the same with other libraries, and scripts/league compares them.
+ * lab/league.d do the same with other libraries, and lab/league compares them.
  *
  *   WORK: randread, randwrite, read (in order); or crc, which prints the CRC-32 of the
  *   whole disk

@@ -16,7 +16,7 @@
  *   locks   how many locks a request takes (mutexes and rwlocks)
  *   waits   how many of a million requests find their lock taken
  *
- * scripts/processors builds and runs it.
+ * lab/processors builds and runs it.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The judge of scripts/powercut, on journals that are made up: it counts what a server has
+# The judge of lab/powercut, on journals that are made up: it counts what a server has
 # done wrong, each fault as what it is, accuses nobody who did right, and refuses what it
 # cannot judge.
 

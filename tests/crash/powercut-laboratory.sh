@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/powercut, small: whenever the power is cut, nothing that the plugin's clients
+# lab/powercut, small: whenever the power is cut, nothing that the plugin's clients
 # flushed is lost, no sector contains what was never written there, and no image is
 # corrupt.  Of servers that lie about flushes it says so, and fails if one of them is the
 # plugin.
@@ -17,7 +17,7 @@ programs="$abs_top_builddir/tests/laboratory"
 # powercut OPTION...
 powercut ()
 {
-  "$srcdir/../scripts/powercut" --plugin "$PLUGIN" --programs "$programs" --rounds 1 \
+  "$srcdir/../lab/powercut" --plugin "$PLUGIN" --programs "$programs" --rounds 1 \
     --json "$tmp/counts.json" "$@"
 }
 
@@ -111,7 +111,7 @@ says "powercut: --work: $tmp exists; name a new directory"
 "$python" -c '
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-os.execvp(sys.argv[1], sys.argv[1:])' "$srcdir/../scripts/powercut" --plugin "$PLUGIN" \
+os.execvp(sys.argv[1], sys.argv[1:])' "$srcdir/../lab/powercut" --plugin "$PLUGIN" \
   --programs "$programs" --server plugin --requests 100000 > "$tmp/out" 2> "$tmp/said" &
 helper_pids+=($!)
 await -p $! compgen -G "$sockdir/powercut.*/database.0.0/server.log"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/side-by-side finds no difference between qemu-img and nbdkit-qcow2-img that is
+# lab/side-by-side finds no difference between qemu-img and nbdkit-qcow2-img that is
 # not explained, for three kinds of images, and doc/QEMU-IMG has a row for each command.
 #
 # Environment: SEED; KINDS: these kinds.
@@ -11,7 +11,7 @@
 
 requires_tools
 requires qemu-io --version
-script="$srcdir/../scripts/side-by-side"
+script="$srcdir/../lab/side-by-side"
 doc="$srcdir/../doc/QEMU-IMG"
 
 # The kinds that the document has.

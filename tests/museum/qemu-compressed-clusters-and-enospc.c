@@ -6,7 +6,7 @@
  * the new pointer does not reach the disk, but the old sectors are used again, so the
  * pointer on the disk leads to other data.
  *
- * Found by this project in QEMU 7.2.  The workload "compressed" of scripts/powercut shows
+ * Found by this project in QEMU 7.2.  The workload "compressed" of lab/powercut shows
  * the same without a full disk: see doc/TRUST.
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-cluster.c

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/bench, with disks and times too small for meaningful results: all figures are
+# lab/bench, with disks and times too small for meaningful results: all figures are
 # there and plausible, and nothing is left behind.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
@@ -14,7 +14,7 @@ export NBDKIT
 bench ()
 {
   rm -rf "$out"
-  "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
+  "$srcdir/../lab/bench" --plugin "$PLUGIN" --out "$out" \
     --size 16M --seconds 0.1 --rounds 1 "$@"
 }
 
@@ -209,7 +209,7 @@ child_of ()
 }
 
 # Interrupted, it takes its servers and files with it.
-NBDKIT="$NBDKIT" "$srcdir/../scripts/bench" --plugin "$PLUGIN" --out "$out" \
+NBDKIT="$NBDKIT" "$srcdir/../lab/bench" --plugin "$PLUGIN" --out "$out" \
   --size 16M --seconds 60 --cases 1 --servers plugin &
 pid=$!
 helper_pids+=("$pid")

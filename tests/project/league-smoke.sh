@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/league, with disks and times too small for meaningful results: each rival has a
+# lab/league, with disks and times too small for meaningful results: each rival has a
 # figure or a reason, ratios and losses are what the samples say, and who answers with
 # other bytes has no figure.
 
@@ -17,7 +17,7 @@ out="$tmp/out"
 league ()
 {
   rm -rf "$out"
-  "$srcdir/../scripts/league" --plugin "$PLUGIN" \
+  "$srcdir/../lab/league" --plugin "$PLUGIN" \
     --core "$abs_top_builddir/tests/bench/league" --out "$out" --systems here \
     --no-libraries --quick --size 16M --seconds 0.05 "$@"
 }

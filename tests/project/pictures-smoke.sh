@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/pictures, with disks and times too small for meaningful results: each picture is
+# lab/pictures, with disks and times too small for meaningful results: each picture is
 # there, with all servers and what has been published, and nothing is left behind.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
@@ -16,7 +16,7 @@ mkdir "$work"
 pictures ()
 {
   rm -rf "$out"
-  NBDKIT="$NBDKIT" "$srcdir/../scripts/pictures" --plugin "$PLUGIN" --out "$out" \
+  NBDKIT="$NBDKIT" "$srcdir/../lab/pictures" --plugin "$PLUGIN" --out "$out" \
     --work "$work" --quick --size 16M --seconds 0.1 --rounds 1 "$@"
 }
 
@@ -99,7 +99,7 @@ PY
 # An image whose clusters trade places is in order, and they lie elsewhere.
 qemu-img create -q -f qcow2 -o preallocation=metadata mixed.qcow2 3000M
 qemu-img map --output=json mixed.qcow2 > before.json
-PYTHONPATH="$srcdir/../scripts/bench.d" "$python" -B -c \
+PYTHONPATH="$srcdir/../lab/bench.d" "$python" -B -c \
   'import images; images.mix("mixed.qcow2")'
 check_clean mixed.qcow2
 qemu-img map --output=json mixed.qcow2 > after.json

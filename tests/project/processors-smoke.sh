@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/processors, with times too short for meaningful results: all rows are there, for
+# lab/processors, with times too short for meaningful results: all rows are there, for
 # each number of threads, and all figures.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 
 processors ()
 {
-  "$srcdir/../scripts/processors" --program "$abs_top_builddir/tests/bench/processors" "$@"
+  "$srcdir/../lab/processors" --program "$abs_top_builddir/tests/bench/processors" "$@"
 }
 
 processors --help | grep -e --threads > /dev/null || fail "no help"

@@ -38,17 +38,17 @@ for command in "$podman -p 10809:10809 nbdkit-qcow2 qcow2 disk.qcow2" \
   not_run "$command" "needs the image; see scripts/package"
 done
 reason="takes minutes or hours; see project/bench-smoke.sh"
-not_run 'scripts/bench' "$reason"
-not_run 'scripts/bench --quick' "$reason"
-not_run 'scripts/bench --cases 11' "$reason"
-not_run 'scripts/bench --cases 12' "$reason"
+not_run 'lab/bench' "$reason"
+not_run 'lab/bench --quick' "$reason"
+not_run 'lab/bench --cases 11' "$reason"
+not_run 'lab/bench --cases 12' "$reason"
 not_run 'scripts/grow-device' "$reason"
-not_run 'scripts/pictures --out /tmp/pictures' "see project/pictures-smoke.sh"
-not_run 'scripts/pictures --out /tmp/pictures --cold --quick slices' "see project/pictures-smoke.sh"
-not_run 'scripts/league' "takes half an hour; see project/league-smoke.sh"
-not_run 'scripts/processors' "see project/processors-smoke.sh"
-not_run 'scripts/bench --rounds 3 --seconds 1 --size 1G' "$reason"
-not_run 'scripts/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
+not_run 'lab/pictures --out /tmp/pictures' "see project/pictures-smoke.sh"
+not_run 'lab/pictures --out /tmp/pictures --cold --quick slices' "see project/pictures-smoke.sh"
+not_run 'lab/league' "takes half an hour; see project/league-smoke.sh"
+not_run 'lab/processors' "see project/processors-smoke.sh"
+not_run 'lab/bench --rounds 3 --seconds 1 --size 1G' "$reason"
+not_run 'lab/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
 
 # break_cluster IMAGE: the L2 entry of the guest cluster at 5 * 64K is invalid.
 break_cluster ()

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Many hosts with overlays of one golden image behind NBD (scripts/scale, small): each
+# Many hosts with overlays of one golden image behind NBD (lab/scale, small): each
 # guest reads what the golden image contains, also with copy-on-read and through a cache,
 # and qemu-img check finds no fault in any overlay.  The origin serves as much as
 # doc/SCALE says: with copy-on-read hardly anything for a second boot, and to a rack each
@@ -12,7 +12,7 @@ requires_tools
 requires_filter cache
 requires "$NBDKIT" nbd --dump-plugin
 
-scale="$srcdir/../scripts/scale"
+scale="$srcdir/../lab/scale"
 export NBDKIT TMPDIR="$sockdir"
 
 "$scale" --plugin "$PLUGIN" --work "$sockdir/w" --servers 8 --reads 700 \

@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The programs for developers in scripts/ print their help, and nothing else of the file
-# that contains it, and end with status 0.  Those that install packages say so.
+# The programs for developers in scripts/ and lab/ print their help, and nothing else of the
+# file that contains it, and end with status 0.  Those that install packages say so.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 
 count=0
-for path in "$srcdir"/../scripts/*; do
+for path in "$srcdir"/../{scripts,lab}/*; do
   name="$(basename "$path")"
   case "$name" in
     nbdkit-qcow2-*) continue ;;         # see commands-help-and-version.sh

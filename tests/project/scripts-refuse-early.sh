@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Programs in scripts/ say what is wrong with their arguments, or what is missing, before
-# they build for minutes.  In a tree that they may not write to, they say so.
+# Programs in scripts/ and lab/ say what is wrong with their arguments, or what is missing,
+# before they build for minutes.  In a tree that they may not write to, they say so.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 
 # A tree in which nothing has run, and whose scripts neither install nor build.
 mkdir "$tmp/top"
-cp -r "$srcdir/../scripts" "$tmp/top"
+cp -r "$srcdir/../scripts" "$srcdir/../lab" "$tmp/top"
 ln -s "$srcdir" "$srcdir/../plugin" "$tmp/top"
 cat >> "$tmp/top/scripts/common.sh" <<'END'
 need_packages () { :; }
@@ -22,7 +22,7 @@ refuses ()
   local wanted="$1" text="$2" script="$3" status=0
   shift 3
 
-  "$tmp/top/scripts/$script" "$@" < /dev/null > "$tmp/out" 2>&1 || status=$?
+  "$tmp/top/$script" "$@" < /dev/null > "$tmp/out" 2>&1 || status=$?
   cat "$tmp/out"
   [ "$status" = "$wanted" ] || fail "$script $*: status $status"
   grep -qF -- "$text" "$tmp/out" || fail "$script $*: no '$text'"
@@ -30,22 +30,22 @@ refuses ()
   [ "$(grep -vc '^usage:' "$tmp/out")" = 1 ] || fail "$script $*: says more"
 }
 
-refuses 1 "no coverage is known: run make coverage first" mutate
-refuses 1 "no coverage is known: run make coverage first" mutate 5 unit/space
-refuses 1 "no mutant's name begins with nowhere/" mutate --list --only nowhere/
-refuses 1 "nothing has run yet: run make coverage first" coverage --report
-refuses 1 "no such test: nowhere" coverage nowhere
-refuses 1 "no exhibit has 'nonsense' in its name" museum nonsense
-refuses 1 "no exhibit has 'nonsense' in its name" museum --list cve nonsense
-refuses 2 "invalid float value: 'abc'" soak abc
-refuses 1 "--out: $tmp exists" soak --out "$tmp"
-refuses 2 "invalid int value: 'x'" powercut --rounds x
-refuses 1 "--work: $tmp exists" powercut --work "$tmp"
+refuses 1 "no coverage is known: run make coverage first" scripts/mutate
+refuses 1 "no coverage is known: run make coverage first" scripts/mutate 5 unit/space
+refuses 1 "no mutant's name begins with nowhere/" scripts/mutate --list --only nowhere/
+refuses 1 "nothing has run yet: run make coverage first" scripts/coverage --report
+refuses 1 "no such test: nowhere" scripts/coverage nowhere
+refuses 1 "no exhibit has 'nonsense' in its name" scripts/museum nonsense
+refuses 1 "no exhibit has 'nonsense' in its name" scripts/museum --list cve nonsense
+refuses 2 "invalid float value: 'abc'" lab/soak abc
+refuses 1 "--out: $tmp exists" lab/soak --out "$tmp"
+refuses 2 "invalid int value: 'x'" lab/powercut --rounds x
+refuses 1 "--work: $tmp exists" lab/powercut --work "$tmp"
 
 # (Right ones would build.)
-for right in 'museum cve' 'coverage --missing' 'soak 1' powercut; do
+for right in 'scripts/museum cve' 'scripts/coverage --missing' 'lab/soak 1' lab/powercut; do
   # shellcheck disable=SC2086
-  if "$tmp/top/scripts/"$right < /dev/null > "$tmp/out" 2>&1; then fail "$right: no error"; fi
+  if "$tmp/top/"$right < /dev/null > "$tmp/out" 2>&1; then fail "$right: no error"; fi
   grep BUILDS "$tmp/out" || fail "$right: does not build"
 done
 

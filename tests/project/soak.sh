@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# scripts/soak, for a few seconds: all tracks find no fault, and count what they did;
+# lab/soak, for a few seconds: all tracks find no fault, and count what they did;
 # there are curves, and nothing else is left behind.  If data is lost, it fails at once,
 # keeps the files, and the command that it prints fails again.
 
@@ -17,7 +17,7 @@ mkdir "$TMPDIR"
 soak ()
 {
   rm -rf "$out"
-  NBDKIT="${nbdkit:-$NBDKIT}" "$srcdir/../scripts/soak" --plugin "$PLUGIN" \
+  NBDKIT="${nbdkit:-$NBDKIT}" "$srcdir/../lab/soak" --plugin "$PLUGIN" \
     --out "$out" "$@"
 }
 
@@ -77,7 +77,7 @@ for track in lives far house; do
   [ -z "$(ls "$TMPDIR")" ]
 done
 # As it says, in another place.
-again="$(sed -n 's/^    scripts\/soak //p' "$tmp/forgot")"
+again="$(sed -n 's/^    lab\/soak //p' "$tmp/forgot")"
 # shellcheck disable=SC2086
 if PATH="$tmp/bin:$PATH" nbdkit="$tmp/forgets" \
      soak $again > "$tmp/forgot.again"; then fail "no error"; fi
@@ -94,7 +94,7 @@ done
 
 # Interrupted, it takes its servers and files with it.
 rm -rf "$out"
-NBDKIT="$NBDKIT" "$srcdir/../scripts/soak" --plugin "$PLUGIN" --out "$out" 5 &
+NBDKIT="$NBDKIT" "$srcdir/../lab/soak" --plugin "$PLUGIN" --out "$out" 5 &
 pid=$!
 helper_pids+=("$pid")
 # (Tracks also end servers.)

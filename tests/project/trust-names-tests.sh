@@ -49,7 +49,7 @@ set +f
 
 # Scripts and documents that are named are there, and in the archive of a release.
 cd "$top"
-for file in $(grep -ohE '\b(scripts|doc)/[a-zA-Z.-]+[a-zA-Z]' README doc/[A-Z]* | sort -u); do
+for file in $(grep -ohE '\b(scripts|lab|doc)/[a-zA-Z.-]+[a-zA-Z]' README doc/[A-Z]* | sort -u); do
   [ -e "$file" ] || { echo "$file is named, but is not there"; exit 1; }
 done
 for file in doc/*; do

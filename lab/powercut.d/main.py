@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs workloads against servers whose writes are recorded: see scripts/powercut.
+"""Runs workloads against servers whose writes are recorded: see lab/powercut.
 
 Each round has a directory: the image before and after, the journal, and what the judge
 says.  The programs are in tests/laboratory.
@@ -306,7 +306,7 @@ def table(rows):
 
 def parse():
     p = argparse.ArgumentParser(prog="powercut", allow_abbrev=False,
-                                usage="scripts/powercut [OPTION...] (see --help)")
+                                usage="lab/powercut [OPTION...] (see --help)")
     p.add_argument("--server", action="append")
     p.add_argument("--workloads", default=",".join(WORKLOADS))
     p.add_argument("--rounds", type=int, default=4)

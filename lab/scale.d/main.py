@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Boots many guests from one golden image, and counts: see scripts/scale.
+"""Boots many guests from one golden image, and counts: see lab/scale.
 
 The origin, the cache of the rack and the servers of the hosts are nbdkit processes.  Each
 guest is a process that starts its server, as a host does, and replays the trace.  What

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""scripts/league, after systems and programs are there: see its opening comment."""
+"""lab/league, after systems and programs are there: see its opening comment."""
 
 import argparse
 import os
@@ -12,8 +12,8 @@ import tempfile
 
 import nbd
 
-SCRIPTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path += [os.path.join(SCRIPTS, "bench.d"), SCRIPTS]
+LAB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path += [os.path.join(LAB, "bench.d"), LAB]
 
 import clients
 import contestants
@@ -82,8 +82,8 @@ def parse_size(text):
 
 def parse_args():
     p = argparse.ArgumentParser(
-        prog="scripts/league", add_help=False, allow_abbrev=False,
-        usage="scripts/league [--quick] [--rounds N] [--systems LIST] [--only REGEX]\n"
+        prog="lab/league", add_help=False, allow_abbrev=False,
+        usage="lab/league [--quick] [--rounds N] [--systems LIST] [--only REGEX]\n"
               "                      [--rows REGEX] [--list] [--no-libraries]\n"
               "                      [--plugin PATH] [--core PATH] [--threads N]\n"
               "                      [--size SIZE] [--seconds N] [--out DIR] [--new]\n"
@@ -215,7 +215,7 @@ def main():
     try:
         args = parse_args()
     except SystemExit:
-        # (scripts/league made it.)
+        # (lab/league made it.)
         shutil.rmtree(sys.argv[sys.argv.index("--sockets") + 1], ignore_errors=True)
         raise
     new = not os.listdir(args.out)

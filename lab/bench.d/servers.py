@@ -33,7 +33,7 @@ LABELS = {LIMIT: "limit", QEMU: "qemu-nbd", PLUGIN: "plugin"}
 BEFORE = "before"
 LABELS[BEFORE] = "before"
 
-# No server: a virtual machine that opens the image itself (scripts/pictures).
+# No server: a virtual machine that opens the image itself (lab/pictures).
 DRIVER = "driver"
 LABELS[DRIVER] = "QEMU itself"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Values of options that scripts/bench and scripts/pictures share, for argparse."""
+"""Values of options that lab/bench and lab/pictures share, for argparse."""
 
 import argparse
 

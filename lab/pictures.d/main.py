@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""scripts/pictures, after what it needs is installed and built: see its opening comment.
+"""lab/pictures, after what it needs is installed and built: see its opening comment.
 
 A picture is a module with the functions
-  groups (config)         what is measured: groups of rows, as in scripts/bench.d/cases.py
+  groups (config)         what is measured: groups of rows, as in lab/bench.d/cases.py
   draw (groups, path)     makes the SVG
   missing (config)        why this machine can't measure it, or None; only if there are
                           reasons
@@ -45,8 +45,8 @@ RESERVE = GiB
 
 def parse_args():
     p = argparse.ArgumentParser(
-        prog="scripts/pictures", add_help=False, allow_abbrev=False,
-        usage="scripts/pictures [--out DIR] [--work DIR] [--rounds N]\n"
+        prog="lab/pictures", add_help=False, allow_abbrev=False,
+        usage="lab/pictures [--out DIR] [--work DIR] [--rounds N]\n"
               "                        [--seconds N] [--size SIZE] [--servers LIST]\n"
               "                        [--cold] [--quick] [--build|--plugin PATH]\n"
               "                        [NAME...]")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""scripts/bench, after what it needs is installed and built: see its opening comment."""
+"""lab/bench, after what it needs is installed and built: see its opening comment."""
 
 import argparse
 import os
@@ -51,8 +51,8 @@ def only_rows(groups, wanted):
 
 def parse_args():
     p = argparse.ArgumentParser(
-        prog="scripts/bench", add_help=False, allow_abbrev=False,
-        usage="scripts/bench [--quick] [--cases LIST] [--rows REGEX] [--rounds N]\n"
+        prog="lab/bench", add_help=False, allow_abbrev=False,
+        usage="lab/bench [--quick] [--cases LIST] [--rows REGEX] [--rounds N]\n"
               "                     [--cold] [--build|--plugin PATH] [--before PATH]\n"
               "                     [--out DIR] [--size SIZE] [--seconds N]\n"
               "                     [--servers LIST]")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Serves images for a long time, and judges all of it: see scripts/soak.
+"""Serves images for a long time, and judges all of it: see lab/soak.
 
 Each track is a process, with servers and images of its own.  This one looks at their
 servers once per second, and ends all of them when the first has failed."""
@@ -130,7 +130,7 @@ def run(config, say):
 
 def parse():
     p = argparse.ArgumentParser(prog="soak", allow_abbrev=False,
-                                usage="scripts/soak [OPTION...] [MINUTES] (see --help)")
+                                usage="lab/soak [OPTION...] [MINUTES] (see --help)")
     p.add_argument("minutes", type=float, nargs="?", default=60)
     p.add_argument("--seed", type=int)
     p.add_argument("--only", default="")
@@ -190,8 +190,8 @@ def main():
         say("FAILED: %s" % e)
         shutil.move(config.work, os.path.join(out, "failed"))
         say("The files are in %s/failed.  To repeat it:" % out)
-        say("    scripts/soak --seed %d --only %s %g" % (config.seed, track,
-                                                       max(config.minutes, 10)))
+        say("    lab/soak --seed %d --only %s %g" % (config.seed, track,
+                                                   max(config.minutes, 10)))
         return 1
     except BaseException:
         shutil.rmtree(config.work, ignore_errors=True)
