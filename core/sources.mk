@@ -193,6 +193,8 @@ core_sources = \
 	%reldir%/check/checkfiles.h \
 	%reldir%/check/checkreport.c \
 	%reldir%/check/checkreport.h \
+	%reldir%/check/copiedflags.c \
+	%reldir%/check/copiedflags.h \
 	%reldir%/check/findings.c \
 	%reldir%/check/findings.h \
 	%reldir%/check/pace.c \

@@ -12,6 +12,10 @@
  *   2  take the census, lower counts   in any order: each is valid by itself
  *   3  sync
  *
+ * A cluster that two had used, by their counts, and that has one reference has to be flagged
+ * COPIED, too (a program that crashed as it deleted a snapshot leaves such).  That is made
+ * durable before the count is lowered: afterwards, nothing would show that it is missing.
+ *
  * A count that is too low, or a cluster with two uses, was not left by a crash.  Then the
  * image must not be changed, because a cluster in use might be allocated a second time.
  *
@@ -33,6 +37,7 @@
 #include "util/report.h"
 #include "space/refblock.h"
 #include "check/census.h"
+#include "check/copiedflags.h"
 #include "check/leaks.h"
 
 /* Each window costs a walk over all metadata.  Larger files keep their leaks. */
@@ -44,6 +49,10 @@ struct leaks {
   struct census *census;
   unsigned block_bits;          /* log2 of the clusters that a block covers */
   unsigned char *block;         /* a buffer */
+  unsigned char *cluster;       /* another one */
+  uint64_t window;              /* that was counted last */
+  bool alone;                   /* a cluster in it has one reference left */
+  bool corrected;               /* and the flags in it are right */
   uint64_t freed;               /* references */
 };
 
@@ -72,6 +81,9 @@ take (struct leaks *l, uint64_t window)
 {
   const char *why;
 
+  if (l->window != window)
+    l->alone = l->corrected = false;
+  l->window = window;
   if (census_take (l->census, window) == 0)
     return 0;
   why = census_fault (l->census);
@@ -96,6 +108,7 @@ lower (struct leaks *l, uint64_t first, uint64_t n, uint64_t *lo, uint64_t *hi)
     if (count < references)
       return refuse_count (l, first + i, count, references);
     refblock_set (l->block, order, i, references);
+    l->alone |= references == 1;
     l->freed += count - references;
     *lo = min64 (*lo, i);
     *hi = i + 1;
@@ -115,6 +128,16 @@ check_unused (struct leaks *l, uint64_t first, uint64_t end)
   return 0;
 }
 
+static int
+correct_flags (struct leaks *l)
+{
+  if (!l->alone || l->corrected)
+    return 0;
+  l->corrected = true;
+  return copiedflags_correct (l->file, l->h, l->census, l->cluster) == -1 ? -1
+    : storage_sync (l->file);
+}
+
 /* One refcount block.  Clusters past the end of the file have no references. */
 static int
 free_in_block (struct leaks *l, uint64_t index, uint64_t clusters)
@@ -132,6 +155,8 @@ free_in_block (struct leaks *l, uint64_t index, uint64_t clusters)
     return -1;
   if (lo >= hi)
     return 0;
+  if (correct_flags (l) == -1)
+    return -1;
   /* Whole bytes: several counts of less than 8 bits share one. */
   lo = (lo << order) / 8;
   hi = div_up (hi << order, 8);
@@ -168,8 +193,9 @@ leaks_free (struct image *image)
 {
   const struct header *h = &image->header;
   CLEANUP_FREE unsigned char *block = malloc (h->cluster_size);
+  CLEANUP_FREE unsigned char *cluster = malloc (h->cluster_size);
   struct leaks l = {
-    .file = image->file, .h = h, .block = block,
+    .file = image->file, .h = h, .block = block, .cluster = cluster, .window = UINT64_MAX,
     .block_bits = refblock_bits (h->cluster_bits, h->refcount_order),
   };
   int r;
@@ -179,7 +205,7 @@ leaks_free (struct image *image)
                   "look for leaked ones", storage_path (image->file));
     return 0;
   }
-  if (block == NULL) {
+  if (block == NULL || cluster == NULL) {
     report_error ("%s: freeing leaked clusters: %m", storage_path (image->file));
     return -1;
   }

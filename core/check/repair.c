@@ -53,11 +53,11 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
-#include "format/entry.h"
 #include "image/headerwrite.h"
 #include "space/refblock.h"
 #include "space/reflayout.h"
 #include "check/census.h"
+#include "check/copiedflags.h"
 #include "check/repair.h"
 
 /* QEMU never writes a file whose clusters are spread over more windows than this.  Each
@@ -65,9 +65,6 @@
 #define MAX_WINDOWS 256
 
 #define MAX_TABLE_ENTRIES (QCOW2_MAX_REFTABLE_BYTES / sizeof (struct be64))
-
-/* Entries of an L1 table that are corrected at a time. */
-#define CHUNK 8192
 
 struct repair {
   struct storage *file;
@@ -256,96 +253,6 @@ new_count (const struct repair *r, uint64_t cluster)
   return census_count (r->census, cluster);
 }
 
-/* --- COPIED flags (R7) of clusters in the last window counted --- */
-
-/* Returns ENTRY, of an active L1 or L2 table, with the correct COPIED flag. */
-static uint64_t
-correct (const struct repair *r, uint64_t entry)
-{
-  const uint64_t offset = entry & QCOW2_L2_OFFSET_MASK;
-  const uint64_t cluster = offset >> r->h->cluster_bits;
-  uint64_t count;
-
-  if (offset == 0 || (entry & QCOW2_OFLAG_COMPRESSED))
-    return entry & ~QCOW2_OFLAG_COPIED;
-  count = census_count (r->census, cluster);
-  if (count == 0)               /* in another window */
-    return entry;
-  return count == 1 ? entry | QCOW2_OFLAG_COPIED : entry & ~QCOW2_OFLAG_COPIED;
-}
-
-/* The same for L2 entries that point into an external data file, whose clusters are never
- * shared and have no refcounts. */
-static uint64_t
-correct_external (const struct repair *r, uint64_t entry)
-{
-  (void) r;
-  return (entry & QCOW2_L2_OFFSET_MASK) && !(entry & QCOW2_OFLAG_COMPRESSED)
-    ? entry | QCOW2_OFLAG_COPIED : entry;
-}
-
-/* Corrects every STEPth of N entries, and writes back the changed ones. */
-static int
-correct_entries (struct repair *r, struct be64 *entries, uint64_t n,
-                 unsigned step, uint64_t offset,
-                 uint64_t (*fn) (const struct repair *, uint64_t entry))
-{
-  uint64_t i, low = n, high = 0;
-
-  for (i = 0; i < n; i += step) {
-    const struct be64 entry = put64 (fn (r, get64 (entries[i])));
-
-    if (entry.be == entries[i].be)
-      continue;
-    entries[i] = entry;
-    low = min64 (low, i);
-    high = i + 1;
-  }
-  if (low >= high)
-    return 0;
-  return storage_write (r->file, entries + low,
-                        (high - low) * sizeof *entries,
-                        offset + low * sizeof *entries);
-}
-
-static int
-correct_l2 (struct repair *r, uint64_t offset)
-{
-  struct be64 *l2 = (struct be64 *) r->cluster;
-  const uint64_t cs = r->h->cluster_size;
-
-  if (offset == 0)
-    return 0;
-  if (storage_read (r->file, l2, cs, offset) == -1)
-    return -1;
-  return correct_entries (r, l2, cs / sizeof *l2, entry_words (r->h), offset,
-                          entry_is_external (r->h) ? correct_external : correct);
-}
-
-static int
-correct_tables (struct repair *r)
-{
-  CLEANUP_FREE struct be64 *l1 = malloc (CHUNK * sizeof *l1);
-  uint64_t done, n, i, at;
-
-  if (l1 == NULL) {
-    report_error ("malloc: %m");
-    return -1;
-  }
-  for (done = 0; done < r->h->l1_entries; done += n) {
-    n = min64 (r->h->l1_entries - done, CHUNK);
-    at = r->h->l1_offset + done * sizeof *l1;
-    if (storage_read (r->file, l1, n * sizeof *l1, at) == -1)
-      return -1;
-    for (i = 0; i < n; i++)
-      if (correct_l2 (r, get64 (l1[i]) & QCOW2_L1_OFFSET_MASK) == -1)
-        return -1;
-    if (correct_entries (r, l1, n, 1, at, correct) == -1)
-      return -1;
-  }
-  return 0;
-}
-
 /* --- the new refcounts --- */
 
 static int
@@ -404,7 +311,8 @@ write_structure (struct repair *r)
       continue;
     window = round_down (i << r->block_bits, TALLY_WINDOW);
     if (window != taken) {
-      if (take (r, window) == -1 || correct_tables (r) == -1)
+      if (take (r, window) == -1 ||
+          copiedflags_correct (r->file, r->h, r->census, r->cluster) == -1)
         return -1;
       taken = window;
     }

@@ -125,3 +125,21 @@ nbdsh_run -c 'h.pwrite(b"n", 0)'
 stop_nbdkit
 [ "$(leaks "$img")" -le "$before" ]
 check_leaks_only "$img"
+
+# A snapshot was about to be deleted by a program that crashed: its clusters, and what it
+# shared with the disk, have counts that are too high.
+for options in compat=v3 cluster_size=512 extended_l2=on; do
+  img="$tmp/snapshot.qcow2"
+  rm -f "$img"
+  make_image "$img" 1M "$options,lazy_refcounts=on"
+  qemu-io -f qcow2 -c 'write -P 1 0 64k' -c 'write -P 2 300k 100k' "$img"
+  qemu-img snapshot -c s "$img"
+  qemu-io -f qcow2 -c 'write -P 3 0 10k' "$img"
+  header_patch "$img" 60 I 0 64 Q 0
+  qemu-img convert -f qcow2 -O raw "$img" "$tmp/shown.raw"
+  start_nbdkit "$img"
+  nbdsh_run -c 'h.pwrite(b"\3" * 512, 0); h.flush()'
+  stop_nbdkit
+  check_clean "$img"
+  same_as_raw "$img" "$tmp/shown.raw"
+done
