@@ -7,7 +7,7 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
 
-manual="$srcdir/../scripts/man/nbdkit-qcow2-img.pod"
+manual="$srcdir/../img/nbdkit-qcow2-img.pod"
 
 img --help > all
 grep -q '^usage: nbdkit-qcow2-img \[--control SOCKET\] COMMAND ' all
@@ -77,7 +77,7 @@ complete_words ()
   mkdir -p bin
   ln -sf "$IMG" bin
   PATH="$PWD/bin:$PATH" bash -c '
-    . "$1/../scripts/completion/nbdkit-qcow2-img"
+    . "$1/../img/completion/nbdkit-qcow2-img"
     shift
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
     _nbdkit_qcow2_img

@@ -47,6 +47,6 @@ agrees "the manual's VERSION" \
   "$(sed -nE 's/^This manual page describes .* ([0-9.]+)\. .*/\1/p' "$page")"
 
 if grep -nE '(qcow2|plugin|tools)[-_][0-9]+\.[0-9]+\.[0-9]+' "$top/README" "$top"/doc/[A-Z]* \
-    "$top"/scripts/man/* "$top"/plugin/*.pod; then
+    "$top"/img/*.pod "$top"/plugin/*.pod; then
   fail "a document names a version"
 fi

@@ -237,7 +237,7 @@ done < commands
 # --- help
 
 nbdkit-qcow2-validate --help > help
-manual="$srcdir/../scripts/man/nbdkit-qcow2-validate.pod"
+manual="$srcdir/../img/nbdkit-qcow2-validate.pod"
 mapfile -t listed < <(sed -n 's/^  \(-., \)\?\(--[a-z0-9-]*\).*/\2/p' help)
 [ "${#listed[@]}" -gt 20 ]
 for option in "${listed[@]}"; do
