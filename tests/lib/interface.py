@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-nbdkit, plugin, scripts, systemd, work = sys.argv[1:]
+nbdkit, plugin, top, work = sys.argv[1:]
 lines = set()
 
 
@@ -38,14 +38,14 @@ for text in said(nbdkit, plugin, "--dump-plugin").splitlines():
 # --- the programs
 
 lines.add("program nbdkit-qcow2-img")
-with open(os.path.join(scripts, "../img/names.mk"), encoding="utf-8") as f:
+with open(os.path.join(top, "img/names.mk"), encoding="utf-8") as f:
     for name in re.search(r"^own_names = (.*)", f.read(), re.M).group(1).split():
         lines.add("program " + name)
 img = os.path.join(os.path.dirname(plugin), "../../img/nbdkit-qcow2-img")
 for name in re.findall(r"^  ([a-z][a-z-]*) ", said(img, "--help"), re.M):
     for option in re.findall(r"^  (-.*?)(?:  |$)", said(img, name, "--help"), re.M):
         lines.add("nbdkit-qcow2-img %s %s" % (name, option))
-with open(os.path.join(scripts, "../img/policy.c"), encoding="utf-8") as f:
+with open(os.path.join(top, "img/policy.c"), encoding="utf-8") as f:
     policy = f.read()
 for key, *decisions in re.findall(r'{ "([a-z0-9-]+)", { (\w+), (\w+) } }', policy):
     for built_in, decision in zip(("upload", "strict"), decisions):
@@ -57,15 +57,15 @@ for code in re.findall(r'\[HEADER_\w+\] = "([a-z-]+)"', policy) + ["unsupported"
 
 # --- systemd
 
-for name in os.listdir(systemd):
+for name in os.listdir(os.path.join(top, "systemd")):
     if re.search(r"\.(socket|service\.in)$", name):
         unit = "unit " + name.removesuffix(".in")
         lines.add(unit)
-        with open(os.path.join(systemd, name), encoding="utf-8") as f:
+        with open(os.path.join(top, "systemd", name), encoding="utf-8") as f:
             for setting in re.findall(
                     r"^(?:ListenStream|SocketGroup|EnvironmentFile)=.*", f.read(), re.M):
                 lines.add(unit + " " + setting)
-with open(os.path.join(systemd, "confinement.in"), encoding="utf-8") as f:
+with open(os.path.join(top, "systemd", "confinement.in"), encoding="utf-8") as f:
     for setting in re.findall(r"^(?:User|Group|StateDirectory)=.*", f.read(), re.M):
         lines.add("unit *.service " + setting)
 

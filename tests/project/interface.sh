@@ -55,7 +55,6 @@ validate --json json/validate.json --policy strict --check full --hash --shard 1
 
 # --- what there is ---
 
-"$python" "$srcdir/lib/interface.py" "$NBDKIT" "$PLUGIN" "$srcdir/../scripts" \
-  "$srcdir/../systemd" json > found
+"$python" "$srcdir/lib/interface.py" "$NBDKIT" "$PLUGIN" "$srcdir/.." json > found
 diff -u "$srcdir/interface" found || fail "if it was added, list it in tests/interface;
 if it is gone or was changed, read NEWS"

@@ -34,12 +34,17 @@ agrees NEWS "$(sed -nE 's/^([0-9]+\.[0-9]+\.[0-9]+)( .*)?$/\1/p' "$top/NEWS" | h
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
 # The programs and manual pages, as make makes them for "make install".
-while read -r program; do
-  make -s -C "$abs_top_builddir" "$program" "$program.1"
-  agrees "$program" "$(sed -n 's/^VERSION = "\(.*\)".*/\1/p' "$abs_top_builddir/$program")"
-  agrees "$program.1" "$(sed -n 's/^\.TH .*"nbdkit-qcow2-plugin \(.*\)" .*/\1/p' \
-                           "$abs_top_builddir/$program.1")"
-done < <(cd "$top/scripts" && ls -d nbdkit-qcow2-*[a-z])
+agrees nbdkit-qcow2-img \
+  "$("$abs_top_builddir/img/nbdkit-qcow2-img" --version | sed -n 's/^nbdkit-qcow2-img //p')"
+pages=0
+for pod in "$top"/img/*.pod; do
+  name="$(basename "$pod" .pod)"
+  make -s -C "$abs_top_builddir/img" "$name.1"
+  agrees "$name.1" "$(sed -n 's/^\.TH .*"nbdkit-qcow2-plugin \(.*\)" .*/\1/p' \
+                        "$abs_top_builddir/img/$name.1")"
+  pages=$((pages + 1))
+done
+[ "$pages" -ge 4 ]
 make -s -C "$abs_top_builddir/plugin" nbdkit-qcow2-plugin.1
 page="$abs_top_builddir/plugin/nbdkit-qcow2-plugin.1"
 agrees "the manual" "$(sed -n 's/^\.TH .*"nbdkit-qcow2-plugin \(.*\)" .*/\1/p' "$page")"
