@@ -82,12 +82,22 @@ done
 
 # --- Documents.
 
-# plain_units FILE: prints the commands of a plain text document: for each paragraph that
-# commands follow, a line "= ITS FIRST LINE", and the lines of the commands.  Tables,
-# whose first line is indented further, are not commands.
+# plain_units FILE: prints the commands of a document, which is plain text or Markdown: for
+# each paragraph that commands follow, a line "= ITS FIRST LINE", and the lines of the
+# commands.  Tables, whose first line is indented further, are not commands.  In a row of
+# a Markdown table, which begins with |, the first cell is the paragraph, and the next one
+# has the commands, in backticks.  Between ``` a command follows "$ ".
 plain_units ()
 {
   awk '
+    /^```/ { fence = !fence; next }
+    fence && /^[$] / { if (!said) print "= " title; said = 1; print substr ($0, 3) }
+    fence { next }
+    /^[|]/ { in_paragraph = 0; split ($0, cell, / *[|] */)
+             if (cell[3] ~ /^`/) {
+               gsub (/`<br>`/, "\n", cell[3]); gsub (/`/, "", cell[3])
+               print "= " cell[2]; print cell[3] }
+             next }
     /^[^ ]/ && !in_paragraph { title = $0; said = 0; table = 0 }
     { in_paragraph = /^[^ ]/ }
     /^     / && !said { table = 1 }

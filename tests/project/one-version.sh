@@ -51,7 +51,7 @@ agrees "the manual" "$(sed -n 's/^\.TH .*"nbdkit-qcow2-plugin \(.*\)" .*/\1/p' "
 agrees "the manual's VERSION" \
   "$(sed -nE 's/^This manual page describes .* ([0-9.]+)\. .*/\1/p' "$page")"
 
-if grep -nE '(qcow2|plugin|tools)[-_][0-9]+\.[0-9]+\.[0-9]+' "$top/README" "$top"/doc/[A-Z]* \
+if grep -nE '(qcow2|plugin|tools)[-_][0-9]+\.[0-9]+\.[0-9]+' "$top/README.md" "$top"/doc/[A-Z]* \
     "$top"/img/*.pod "$top"/plugin/*.pod; then
   fail "a document names a version"
 fi

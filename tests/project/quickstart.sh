@@ -19,7 +19,7 @@ cat >> "$tmp/top/scripts/common.sh" <<'END'
 need_packages () { :; }
 build () { :; }
 END
-ln -s "$srcdir"/../{README,COPYING,core,plugin} "$tmp/top"
+ln -s "$srcdir"/../{README.md,COPYING,core,plugin} "$tmp/top"
 ln -s "$abs_top_builddir/img" "$tmp/top/build/release/img"
 # QEMU only judges: it makes no image.
 cat > "$tmp/bin/qemu-img" <<END

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Each command of README, doc/INSTALL and doc/PERFORMANCE, word for word, does what the
+# Each command of README.md, doc/INSTALL and doc/PERFORMANCE, word for word, does what the
 # text says.  Above all: after an incremental backup the overlay has the contents of the
 # disk.
 
@@ -15,6 +15,7 @@ in_network_namespace
 
 reason="installs packages; see project/quickstart.sh"
 not_run 'scripts/quickstart' "$reason"
+not_run 'make -C build/release uninstall' "nothing is installed here"
 reason="scripts/test builds and tests, with --dist also installs"
 for command in 'autoreconf -i' ./configure make 'make check' 'make install'; do
   not_run "$command" "$reason"
@@ -74,7 +75,7 @@ repeated_backup ()
   nbdsh_run -c 'h.pwrite(b"since", 5 << 20); h.flush()'
   stop_nbdkit
   run_command "$(sed -n '/^    nbdkit.*bitmap-add=monday/,/apply-changes/p' \
-    "$srcdir/../README" | sed 's/ bitmap-add=monday//')"
+    "$srcdir/../README.md" | sed 's/ bitmap-add=monday//')"
   qemu-img compare -f qcow2 -F qcow2 disk.qcow2 monday.qcow2
   start_nbdkit -r -- disk.qcow2
   nbdinfo --map "$(export_uri bitmap:monday)" | grep '5242880 .* data'
@@ -88,30 +89,34 @@ before ()
     "You do not have to install the plugin."*)
       mkdir -p plugin/.libs
       ln -s "$PLUGIN" plugin/.libs/ ;;
-    "An image that I want as a raw file:")
+    "an image that I want as a raw file")
       rm disk.raw ;;
-    "An image that is dirty, marked corrupt, or has leaked clusters."*)
+    "an image that is dirty, marked corrupt,"*)
       # The bits of a version 3 header; and a cluster that is counted and not used.
       header_patch disk.qcow2 72 Q 3
       truncate -s $((301 * 65536)) disk.qcow2
       header_patch disk.qcow2 $((0x20000 + 2 * 300)) H 1
       if qemu-img check -f qcow2 disk.qcow2; then fail "nothing to repair"; fi
       is_marked_corrupt disk.qcow2 ;;
-    "An image that is locked:"*)
+    "an image that this does not repair:"*)
+      break_cluster disk.qcow2
+      if served "$PLUGIN" disk.qcow2 check=repair; then fail "it was repaired"; fi
+      rm disk.raw ;;
+    "an image that another program uses:"*)
       start_nbdkit -r -- disk.qcow2
       hold_connection ;;
-    "An image from a stranger:"*)
+    "an image from a stranger:"*|"an upload from a stranger:"*)
       cp disk.qcow2 upload.qcow2 ;;
     "An image behind HTTP:"*|"The same as the base of an overlay here,"*)
       serve_web ;;
-    "An image that depends on backing files:"*)
+    "an image that depends on backing files:"*)
       make_image overlay.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
       qemu-io -f qcow2 -c 'write -P 3 4M 1M' overlay.qcow2
       qemu-img convert -f qcow2 -O raw overlay.qcow2 then.raw ;;
-    "A directory of images,"*)
+    "a directory of images,"*)
       mkdir images
       cp disk.qcow2 images ;;
-    "An encrypted image,"*)
+    "an encrypted image,"*)
       printf hush > secret.txt
       qemu-img create -q -f qcow2 --object secret,id=s,file=secret.txt \
         -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 \
@@ -124,14 +129,6 @@ before_command ()
   case "$1: $2" in
     "A disk to back up,"*": nbdkit-qcow2-img create"*)
       changed_disk ;;
-    "An image that is dirty,"*": nbdkit-qcow2-img convert"*)
-      # It is repaired.
-      check_clean disk.qcow2
-      if is_marked_corrupt disk.qcow2; then fail "is marked corrupt"; fi
-      same disk.qcow2 then.raw
-      break_cluster disk.qcow2
-      if served "$PLUGIN" disk.qcow2 check=repair; then fail "it was repaired"; fi
-      rm disk.raw ;;
   esac
 }
 
@@ -148,7 +145,7 @@ serving ()
 after ()
 {
   case "$1" in
-    "In a checkout of this source,"*|"This installs the packages"*) ;;
+    "In a checkout of this source,"*|"Control-C or"*) ;;
     "To build and install it by hand:"|"This command installs the packages"*|\
     "On Debian this makes Debian packages"*|"Install both with apt-get"*|\
     "On Fedora, the release archive"*|"A container image is made by"*|\
@@ -158,33 +155,40 @@ after ()
     "You do not have to install the plugin."*) ;;
     "Measure it yourself"|"doc/plots has the plots"*|"The machine was a virtual machine"*|\
     "Well-known articles about qcow2"*) ;;
-    "Serve an image on a Unix socket,"*)
-      grep 'export-size: 1073741824' out ;;
-    "An image: is it in order?"*)
+    "Check an image, serve its disk,"*)
+      # They say what README shows.
+      sed -n '/^```console/,/^```$/p' "$srcdir/../README.md" | grep -v '^\($ \|```\)' > shown
+      [ "$(wc -l < shown)" -ge 7 ]
+      diff -b shown out ;;
+    "an image: is it in order?"*)
       same disk.qcow2 then.raw
       truncate -s 2M disk.qcow2
-      if served "$PLUGIN" disk.qcow2 check=full; then fail "not in order"; fi ;;
-    "An image that I want as a raw file:")
+      if run_command "nbdkit-qcow2-img check disk.qcow2"; then fail "not in order"; fi ;;
+    "an image that I want as a raw file")
       same disk.qcow2 disk.raw ;;
     "An image behind HTTP:"*)
       same_raw served.raw then.raw ;;
     "The same as the base of an overlay here,"*)
       qemu-img rebase -u -f qcow2 -F qcow2 -b disk.qcow2 local.qcow2
       has_hello local.qcow2 ;;
-    "A raw file that I want as an image:")
+    "a raw file that I want as an image")
       same new.qcow2 disk.raw ;;
-    "An image that takes too much space:"*)
+    "an image that takes too much space"*)
       same small.qcow2 then.raw
       [ "$(allocated_kib small.qcow2)" -lt "$(($(allocated_kib disk.qcow2) / 4))" ] ;;
-    "A disk that is too small, or too large:")
+    "a disk that is too small, or too large")
       grep 11811160064 sizes
       [ "$(virtual_size disk.qcow2)" = 1073741824 ]
       same disk.qcow2 then.raw ;;
-    "An image that is dirty, marked corrupt,"*)
+    "an image that is dirty, marked corrupt,"*)
+      check_clean disk.qcow2
+      if is_marked_corrupt disk.qcow2; then fail "is marked corrupt"; fi
+      same disk.qcow2 then.raw ;;
+    "an image that this does not repair:"*)
       # All but the cluster that is broken now.
       dd if=/dev/zero of=then.raw bs=64K seek=5 count=1 conv=notrunc
       same_raw disk.raw then.raw ;;
-    "An image that is locked:"*)
+    "an image that another program uses:"*)
       grep 'export-size: 1073741824' out
       drop_connections
       stop_nbdkit
@@ -195,11 +199,16 @@ after ()
       grep "$nbdkit_pid.* it may write, so stop it first" message
       drop_connections
       stop_nbdkit ;;
-    "An image from a stranger:"*)
+    "an upload from a stranger:"*)
+      make_image upload.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
+      if run_command "nbdkit-qcow2-validate --policy upload upload.qcow2"; then
+        fail "another file"
+      fi ;;
+    "an image from a stranger:"*)
       same upload.qcow2 upload.raw
       make_image upload2.qcow2 1G backing_file=disk.qcow2,backing_fmt=qcow2
       if served -r "$PLUGIN" upload2.qcow2 untrusted=true; then fail "another file"; fi ;;
-    "An image that depends on backing files:"*)
+    "an image that depends on backing files:"*)
       if qemu-img info -f qcow2 overlay.qcow2 | grep backing; then fail "still there"; fi
       same overlay.qcow2 then.raw ;;
     "A disk to back up,"*)
@@ -211,18 +220,21 @@ after ()
       same disk.qcow2 then.raw && fail "nothing has changed"
       [ "$(allocated_kib monday.qcow2)" -lt 4096 ]
       [ "$(qemu-img info -f qcow2 disk.qcow2 | grep -c 'name: \(sunday\|monday\)')" = 2 ] ;;
-    "A disk that a test spoils"*)
+    "a disk that a test spoils:"*)
       qemu-img snapshot -l disk.qcow2 | grep clean
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2
-      served "$PLUGIN" disk.qcow2 snapshot-apply=clean
+      run_command "nbdkit-qcow2-img snapshot -a clean disk.qcow2"
       same disk.qcow2 then.raw ;;
     "A disk for a virtual machine."*)
       grep 'wrote 4096/4096 bytes' out
       qemu-io -f qcow2 -c 'read -P 7 64k 4k' -c 'read -P 1 0 64k' disk.qcow2 | tee now
       if grep -i 'verification failed' now; then fail "not written"; fi ;;
-    "An encrypted image,"*)
+    "an encrypted image,"*)
       grep 'export-size: 5242880' out ;;
-    "A directory of images,"*)
+    "a disk in use:"*)
+      qemu-img snapshot -l disk.qcow2 | grep now
+      check_clean disk.qcow2 ;;
+    "a directory of images,"*)
       grep '^export="disk.qcow2"' out ;;
     "Memory for mappings."*)
       grep 'to read at full speed *l2-cache=1M' out ;;
@@ -246,7 +258,7 @@ judge ()
   esac
 }
 
-for document in README doc/INSTALL doc/PERFORMANCE; do
+for document in README.md doc/INSTALL doc/PERFORMANCE; do
   plain_units "$srcdir/../$document"
 done > "$tmp/units"
 [ "$(grep -c '^= ' "$tmp/units")" -ge 20 ]

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The recipe of README: a disk is reverted to a clean state before each run of a test.
+# The recipe of README.md: a disk is reverted to a clean state before each run of a test.
 # However often this is done, the file does not keep growing.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
