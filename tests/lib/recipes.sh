@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Runs the recipes of doc/RECIPES, as they are written.  To be sourced after functions.sh.
+# Runs the recipes of doc/RECIPES.md, as they are written.  To be sourced after functions.sh.
 # A test defines what it needs of
 #
 #   before            prepares the files that the recipe begins with
@@ -39,7 +39,7 @@ judge_recipe ()
 
 recipe ()
 {
-  section_units "$srcdir/../doc/RECIPES" |
+  section_units "$srcdir/../doc/RECIPES.md" |
     awk -v title="= $1" '/^= / { inside = $0 == title } inside' > "$tmp/units"
   run_units judge_recipe < "$tmp/units"
   [ -z "$not_here" ] || skip "$not_here"
