@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # doc/TRUST names, for each promise and each feature, tests that exist and that `make
-# check' runs.  References to other files in README.md and doc/ are correct.
+# check' runs.  References to other files in README.md, HACKING and doc/ are correct.
 
 set -e -u -o pipefail
 
@@ -49,7 +49,8 @@ set +f
 
 # Scripts and documents that are named are there, and in the archive of a release.
 cd "$top"
-for file in $(grep -ohE '\b(scripts|lab|doc)/[a-zA-Z.-]+[a-zA-Z]' README.md doc/[A-Z]* | sort -u); do
+for file in $(grep -ohE '\b(scripts|lab|doc)/[a-zA-Z.-]+[a-zA-Z]' README.md HACKING */README \
+              doc/[A-Z]* | sort -u); do
   [ -e "$file" ] || { echo "$file is named, but is not there"; exit 1; }
 done
 for file in doc/*; do
