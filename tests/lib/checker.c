@@ -507,6 +507,28 @@ checker_check (const struct blob *b, struct check_result *result)
 
 /* --- sharing within one mapping --- */
 
+enum { WHOLE = 1, COMPRESSED_DATA = 2 };
+
+/* Uses the clusters of an L2 entry.  Were they used before (not both by compressed
+ * data)? */
+static bool
+use (const struct walk *w, uint64_t entry, unsigned char *uses)
+{
+  const unsigned place_bits = 62 - (w->bits - 8);
+  const uint64_t at = entry & COMPRESSED ? entry & ((UINT64_C (1) << place_bits) - 1)
+    : entry & OFFSET_BITS;
+  const uint64_t len = !(entry & COMPRESSED) ? 1
+    : (((entry & (COMPRESSED - 1)) >> place_bits) + 1) * 512 - at % 512;
+  bool shares = false;
+
+  for (uint64_t c = at >> w->bits; at && c <= (at + len - 1) >> w->bits && c < w->clusters;
+       c++) {
+    shares |= entry & COMPRESSED ? uses[c] & WHOLE : uses[c];
+    uses[c] |= entry & COMPRESSED ? COMPRESSED_DATA : WHOLE;
+  }
+  return shares;
+}
+
 /* Is there a cluster that is used more than once, other than by compressed data only? */
 static bool
 l1_shares (const struct walk *w, uint64_t l1, uint64_t n, unsigned char *uses)
@@ -520,14 +542,9 @@ l1_shares (const struct walk *w, uint64_t l1, uint64_t n, unsigned char *uses)
 
     if (table == 0 || table >> w->bits >= w->clusters)
       continue;
-    shares |= uses[table >> w->bits]++;
-    for (uint64_t j = 0; j < per_table && !shares; j++) {
-      const uint64_t entry = get (w, table + j * w->entry_size, 8);
-      const uint64_t at = entry & OFFSET_BITS;
-
-      if (!(entry & COMPRESSED) && at != 0 && at >> w->bits < w->clusters)
-        shares |= uses[at >> w->bits]++;
-    }
+    shares |= use (w, table, uses);
+    for (uint64_t j = 0; j < per_table && !shares; j++)
+      shares = use (w, get (w, table + j * w->entry_size, 8), uses);
   }
   return shares;
 }
