@@ -271,6 +271,28 @@ snapshot (const struct arguments *a, struct imagefile *f, const struct secrets *
     : change_image (f, false, edit, &e);
 }
 
+/* Which snapshot NAME means: by name, or else by id, as without a server.  (It tells
+ * nothing of an image that nobody uses.) */
+static json_t *
+name_snapshot (const struct live *l, const char *name)
+{
+  const json_t *list = live_is_known (l)
+    ? json_object_get (live_image (l), "snapshots") : NULL, *s;
+  size_t i;
+
+  for (unsigned by_id = 0; by_id < 2; by_id++)
+    json_array_foreach (list, i, s) {
+      const char *there =
+        json_string_value (json_object_get (s, by_id ? "id" : "name"));
+
+      if (there && strcmp (there, name) == 0)
+        return jsontext_object (
+          { "id", json_incref (json_object_get (s, "id")) },
+          { "name", json_incref (json_object_get (s, "name")) });
+    }
+  return jsontext_object ({ "name", jsontext_string (name) });
+}
+
 static int
 snapshot_live (const struct arguments *a, struct live *l)
 {
@@ -289,9 +311,11 @@ snapshot_live (const struct arguments *a, struct live *l)
     report_error ("-a cannot be used with --control: clients would lose what they know");
     return -1;
   }
-  return live_do (l, e.kind == EDIT_SNAPSHOT_CREATE ? "blockdev-snapshot-internal-sync"
-                  : "blockdev-snapshot-delete-internal-sync", jsontext_object (
-    { "device", jsontext_string (live_device (l)) }, { "name", jsontext_string (e.name) }));
+  if (e.kind == EDIT_SNAPSHOT_CREATE)
+    return live_do (l, "blockdev-snapshot-internal-sync", jsontext_object (
+      { "device", jsontext_string (live_device (l)) }, { "name", jsontext_string (e.name) }));
+  return live_do (l, "blockdev-snapshot-delete-internal-sync", jsontext_add (
+    name_snapshot (l, e.name), { "device", jsontext_string (live_device (l)) }));
 }
 
 static const struct option *const live_snapshot_options[] = {

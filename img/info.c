@@ -128,7 +128,7 @@ static void
 print_text (const char *before, const char *text, const char *after)
 {
   fputs (before, stdout);
-  jsontext_put (text, stdout);
+  jsontext_put (text ? text : "", stdout);
   fputs (after, stdout);
 }
 
@@ -215,7 +215,8 @@ print_child (const json_t *child, const char *path, unsigned depth)
   printf ("%sChild node '%s':\n", before, name);
   fputs (before, stdout);
   print_text ("    filename: ", text_at (info, "filename"), "\n");
-  printf ("%s    protocol type: %s\n", before, text_at (info, "format"));
+  fputs (before, stdout);
+  print_text ("    protocol type: ", text_at (info, "format"), "\n");
   fputs (before, stdout);
   print_size ("    ", "file length", number_at (info, "virtual-size"));
   fputs (before, stdout);
@@ -248,7 +249,7 @@ print_backing (const json_t *info)
 static void
 print_padded (const char *text, int width)
 {
-  const int len = strlen (text);
+  const int len = text ? strlen (text) : 0;
 
   print_text ("", text, "");
   printf ("%*s ", len < width ? width - len : 0, "");
@@ -298,7 +299,7 @@ print_info (const json_t *info)
   size_t i;
 
   print_text ("image: ", text_at (info, "filename"), "\n");
-  printf ("file format: %s\n", text_at (info, "format"));
+  print_text ("file format: ", text_at (info, "format"), "\n");
   print_size ("", "virtual size", number_at (info, "virtual-size"));
   print_allocated ("", info);
   if (flag_at (info, "encrypted"))

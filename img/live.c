@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,11 +33,14 @@
 #include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
+#include "util/text.h"
 #include "img/live.h"
 #include "img/progress.h"
 
-#define MOST_LINE (16u << 20)
+#define MOST_LINE (64u << 20)
 #define READ_SIZE 65536
+/* For the greeting.  (QEMU serves one client after the other.) */
+#define GREETING_MS 30000
 /* How often a job is asked how far it is. */
 #define ASK_MS 200
 
@@ -47,6 +51,7 @@ struct live {
   size_t len;
 
   json_t *disks;                /* what the server tells of its disks */
+  json_t *exports;              /* of a server that only knows nodes; or NULL */
   const json_t *inserted;       /* of the one that is meant; NULL: it does not */
   const char *device;
 
@@ -118,7 +123,7 @@ receive (struct live *l, int ms)
     return no_server (l, n == 0 ? "the server has closed the connection"
                       : strerror (errno));
   l->len += n;
-  return 1;
+  return l->buf[0] == '{' ? 1 : no_server (l, "this is no QMP server");
 }
 
 /* The first message that was received.  *MESSAGE: NULL: none is complete. */
@@ -238,26 +243,36 @@ live_do (struct live *l, const char *command, json_t *arguments)
 
 /* --- jobs --- */
 
+static int
+do_to_job (struct live *l, const char *command)
+{
+  return live_do (l, command, jsontext_object ({ "id", jsontext_string (l->job) }));
+}
+
 /* Cancels it if the user wants that. */
 static int
 show_progress (struct live *l, bool *stopped)
 {
+  bool wanted = true, there = false;
   json_t *jobs, *job;
-  bool wanted = true;
   size_t i;
 
   if (ask (l, "query-jobs", json_object (), &jobs) == -1)
     return -1;
   json_array_foreach (jobs, i, job)
-    if (strcmp (text_of (job, "id"), l->job) == 0)
+    if (strcmp (text_of (job, "id"), l->job) == 0) {
+      there = true;
       wanted = progress_step (NULL,
         json_integer_value (json_object_get (job, "current-progress")),
         json_integer_value (json_object_get (job, "total-progress")), 0);
+    }
   json_decref (jobs);
+  if (!there && !l->ended)
+    return no_server (l, "the server has lost the job");
   if (wanted || *stopped || l->ended)
     return 0;
   *stopped = true;
-  return live_do (l, "job-cancel", jsontext_object ({ "id", jsontext_string (l->job) }));
+  return do_to_job (l, "job-cancel");
 }
 
 static int
@@ -271,9 +286,10 @@ await_job (struct live *l)
       return -1;
     if (l->ready && !completing && !stopped) {
       completing = true;
-      if (live_do (l, "job-complete",
-                   jsontext_object ({ "id", jsontext_string (l->job) })) == -1)
+      if (do_to_job (l, "job-complete") == -1) {
+        do_to_job (l, "job-cancel");
         return -1;
+      }
     }
     if (l->ended)
       break;
@@ -291,12 +307,47 @@ await_job (struct live *l)
   return 0;
 }
 
+/* Ends what was begun by this program, on this host, and had lost it. */
+static int
+end_orphans (struct live *l)
+{
+  const size_t len = strlen (PROGRAM ".");
+  json_t *jobs, *job, *message;
+  size_t i;
+  int r = ask (l, "query-jobs", json_object (), &jobs);
+
+  if (r == -1)
+    return -1;
+  json_array_foreach (jobs, i, job) {
+    const char *id = text_of (job, "id");
+
+    if (strncmp (id, PROGRAM ".", len) != 0 || strlen (id) >= sizeof l->job ||
+        kill (atoi (id + len), 0) == 0 || errno != ESRCH)
+      continue;
+    strcpy (l->job, id);
+    for (r = do_to_job (l, "job-cancel"); r == 0 && !l->ended; json_decref (message)) {
+      r = hear (l, -1, &message);
+      if (r == 0)
+        note_event (l, message);
+    }
+    l->ended = l->ready = l->cancelled = false;
+    free (l->why);
+    l->why = NULL;
+  }
+  json_decref (jobs);
+  return r;
+}
+
 int
 live_job (struct live *l, const struct arguments *a, const char *command,
           json_t *arguments)
 {
   int r;
 
+  if (end_orphans (l) == -1) {
+    json_decref (arguments);
+    return -1;
+  }
   snprintf (l->job, sizeof l->job, "%s.%ld", PROGRAM, (long) getpid ());
   arguments = jsontext_add (arguments, { "job-id", jsontext_string (l->job) });
   progress_begin (a, false);
@@ -308,37 +359,62 @@ live_job (struct live *l, const struct arguments *a, const char *command,
 
 /* --- which disk? --- */
 
-/* Do both names mean one file? */
+static int
+not_there (const struct live *l)
+{
+  report_error ("%s: no disk that this server is using is called '%s', or is in that file",
+                l->socket, l->device);
+  errno = ENOENT;
+  return -1;
+}
+
+/* Is the file NAME the OTHER one, as the server calls it?  (Where the server is, nobody
+ * tells.) */
 static bool
 same_file (const char *name, const char *other)
 {
   CLEANUP_FREE char *bytes = jsontext_bytes (other);
   struct stat a, b;
 
-  return bytes && stat (name, &a) == 0 && stat (bytes, &b) == 0 &&
+  return bytes && bytes[0] == '/' && stat (name, &a) == 0 && stat (bytes, &b) == 0 &&
     a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Its elements are devices (with `inserted'), or nodes. */
-static void
-find_disk (struct live *l, const char *name)
+/* Does an export use it?  Others of QEMU's nodes are below one, or not used any more. */
+static bool
+is_exported (const struct live *l, const char *node)
 {
-  const json_t *disk, *inserted;
-  const char *device;
+  const json_t *export;
+  size_t i;
+
+  json_array_foreach (l->exports, i, export)
+    if (strcmp (text_of (export, "node-name"), node) == 0)
+      return true;
+  return l->exports == NULL;
+}
+
+/* Is the disk called NAME; or (BY_FILE) is it in that file?  The elements of disks are
+ * devices (with `inserted'), or nodes. */
+static bool
+find_disk (struct live *l, const char *name, bool by_file)
+{
+  const json_t *disk;
   size_t i;
 
   json_array_foreach (l->disks, i, disk) {
-    inserted = json_object_get (disk, "inserted");
-    device = text_of (disk, inserted ? "device" : "node-name");
-    if (inserted == NULL)
-      inserted = disk;
-    if (strcmp (device, name) != 0 && strcmp (text_of (inserted, "node-name"), name) != 0 &&
-        !same_file (name, text_of (inserted, "file")))
+    const json_t *in = json_object_get (disk, "inserted"), *inserted = in ? in : disk;
+    const char *node = text_of (inserted, "node-name");
+    const char *device = in ? text_of (disk, "device") : node;
+
+    if (!is_exported (l, node) ||
+        (by_file ? !same_file (name, text_of (inserted, "file"))
+         : strcmp (device, name) != 0 && strcmp (node, name) != 0))
       continue;
     l->inserted = inserted;
     l->device = device;
-    return;
+    return true;
   }
+  return false;
 }
 
 /* QEMU's storage daemon has no devices, only nodes.  A server of a directory only tells of
@@ -352,11 +428,19 @@ find (struct live *l, const char *name)
   if (json_array_size (l->disks) == 0) {
     json_decref (l->disks);
     l->disks = NULL;
-    if (ask (l, "query-named-block-nodes", json_object (), &l->disks) == -1)
+    if (ask (l, "query-named-block-nodes", json_object (), &l->disks) == -1 ||
+        ask (l, "query-block-exports", json_object (), &l->exports) == -1)
       return -1;
   }
-  find_disk (l, name);
-  return 0;
+  if (!find_disk (l, name, false))
+    find_disk (l, name, true);
+  return l->inserted == NULL && json_array_size (l->disks) > 0 ? not_there (l) : 0;
+}
+
+bool
+live_is_known (const struct live *l)
+{
+  return l->inserted != NULL;
 }
 
 const char *
@@ -369,8 +453,7 @@ const json_t *
 live_inserted (const struct live *l)
 {
   if (l->inserted == NULL)
-    report_error ("%s: the server uses no disk that is called '%s', or is in that file",
-                  l->socket, l->device);
+    not_there (l);
   return l->inserted;
 }
 
@@ -380,15 +463,29 @@ live_image (const struct live *l)
   return json_object_get (live_inserted (l), "image");
 }
 
+/* Is NAME the file that UPPER lies over?  Relative names are relative to DIRECTORY. */
+static bool
+is_below (const json_t *upper, const char *name, const char *directory)
+{
+  const char *file = text_of (json_object_get (upper, "backing-image"), "filename");
+  CLEANUP_FREE char *path = text_new ("%s%s", name[0] == '/' ? "" : directory, name);
+
+  return strcmp (text_of (upper, "backing-filename"), name) == 0 ||
+    strcmp (file, name) == 0 || (path && same_file (path, file));
+}
+
 const json_t *
 live_below (const struct live *l, const char *name)
 {
-  const json_t *top = live_image (l), *image = top;
+  const json_t *top = live_image (l), *upper = top, *below;
+  CLEANUP_FREE char *directory = jsontext_bytes (text_of (top, "filename"));
+  char *slash = directory ? strrchr (directory, '/') : NULL;
 
-  while ((image = json_object_get (image, "backing-image")))
-    if (strcmp (text_of (image, "filename"), name) == 0 ||
-        same_file (name, text_of (image, "filename")))
-      return image;
+  if (slash)
+    slash[1] = '\0';
+  for (; (below = json_object_get (upper, "backing-image")); upper = below)
+    if (is_below (upper, name, slash ? directory : ""))
+      return below;
   if (top)
     report_error ("-b: '%s' is not in the backing chain of %s", name, l->device);
   return NULL;
@@ -409,9 +506,9 @@ connect_to (struct live *l)
   l->fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (l->fd == -1 || connect (l->fd, (struct sockaddr *) &to, sizeof to) == -1)
     return no_server (l, strerror (errno));
-  if (hear (l, -1, &greeting) == -1)
+  if (hear (l, GREETING_MS, &greeting) == -1)
     return -1;
-  is_qmp = json_object_get (greeting, "QMP") != NULL;
+  is_qmp = json_object_get (greeting, "QMP") != NULL;   /* (NULL: it says nothing) */
   json_decref (greeting);
   return is_qmp ? live_do (l, "qmp_capabilities", json_object ())
     : no_server (l, "this is no QMP server");
@@ -452,6 +549,7 @@ live_run (const struct arguments *a, const char *socket)
   if (l.fd >= 0)
     close (l.fd);
   json_decref (l.disks);
+  json_decref (l.exports);
   free (l.buf);
   free (l.why);
   return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

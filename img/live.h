@@ -20,6 +20,8 @@ struct live;
  * control SOCKET.  Returns the exit status. */
 extern int live_run (const struct arguments *, const char *socket);
 
+/* Does the server tell of the disk?  (Not of one in a directory that nobody uses.) */
+extern bool live_is_known (const struct live *);
 /* How QMP calls the disk. */
 extern const char *live_device (const struct live *);
 /* What QMP says of the image in use (`inserted' of query-block), with the files below it.
@@ -27,8 +29,8 @@ extern const char *live_device (const struct live *);
 extern const json_t *live_inserted (const struct live *);
 /* What info says of it. */
 extern const json_t *live_image (const struct live *);
-/* The file of its chain, below the top, that the user calls NAME: what info says of it.
- * NULL: reported. */
+/* The file of its chain, below the top, that NAME means, as in the header of the image: what
+ * info says of it.  NULL: reported. */
 extern const json_t *live_below (const struct live *, const char *name);
 
 /* Has the server run this command of QMP.  Frees ARGUMENTS; NULL: there was no memory. */

@@ -143,7 +143,11 @@ run (char **words)
   }
   if (command)
     return run_command (command, words + 1);
-  if (word && strcmp (word, "--control") == 0 && words[2]) {
+  if (word && strncmp (word, "--control=", 10) == 0) {
+    control = word + 10;
+    word = *++words ? words[1] : NULL;
+  }
+  else if (word && strcmp (word, "--control") == 0 && words[2]) {
     control = words[2];
     words += 2;
     word = words[1];

@@ -161,8 +161,11 @@ commit_live (const struct arguments *a, struct live *l)
         { "base", json_incref (json_object_get (base, "filename")) },
         { "speed", jsontext_number (bytes) })) == -1)
     return -1;
-  if (!is_given (a, &option_quiet))
-    puts ("Image committed.");
+  if (!is_given (a, &option_quiet)) {
+    fputs ("Image committed.\nThe disk is now in ", stdout);
+    jsontext_put (json_string_value (json_object_get (base, "filename")), stdout);
+    puts (": name that file when the server is started again.");
+  }
   return 0;
 }
 
@@ -301,8 +304,9 @@ rebase_live (const struct arguments *a, struct live *l)
     return refuse ("-F: that file has another format in the chain");
   arguments = jsontext_object ({ "device", jsontext_string (live_device (l)) });
   if (base)
-    arguments = jsontext_add (arguments, {
-      "base", json_incref (json_object_get (base, "filename")) });
+    arguments = jsontext_add (arguments,
+      { "base", json_incref (json_object_get (base, "filename")) },
+      { "backing-file", jsontext_string (to.name) });
   return live_job (l, a, "block-stream", arguments);
 }
 

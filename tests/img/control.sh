@@ -54,7 +54,7 @@ for side in ours theirs; do
   # The name of the disk, or of its file.
   live $side snapshot -c one disk
   live $side snapshot -c two top.qcow2
-  live $side snapshot -d one disk
+  live $side snapshot -d 1 disk
   live $side snapshot disk | tee list
   [ "$(awk '$1 ~ /^[0-9]+$/ { print $2 }' list)" = two ]
   live $side bitmap --add -g 128k disk kept
@@ -80,13 +80,17 @@ live_refused 'only one of' snapshot -a two -d two disk
 live_refused 'map cannot be used with --control' map disk
 live_refused '--image-opts cannot be used with --control' info --image-opts disk
 live_refused '-b cannot be used with --control' bitmap --merge x -b y disk kept
-live_refused ".*no disk that is called 'nodisk'" info nodisk
+live_refused ".*no disk that this server is using is called 'nodisk'" info nodisk
 live_refused "-b: 'none.qcow2' is not in the backing chain" rebase -b none.qcow2 -F qcow2 disk
 live_refused '-F: that file has another format' rebase -b base.qcow2 -F raw disk
 if "$IMG" --control nosocket info disk 2>err; then fail "without a server"; fi
 grep '^nbdkit-qcow2-img: nosocket: No such file or directory$' err
 if "$IMG" --control 2>err; then fail "without a socket"; fi
 grep '^nbdkit-qcow2-img: no command was given' err
+
+# The socket for clients of NBD is another one.
+if "$IMG" --control="$sock" info disk 2>err; then fail "NBD's socket"; fi
+grep 'main.sock: this is no QMP server$' err
 
 # Who cannot lock the image learns where to send commands.
 if img snapshot -c three ours/top.qcow2 2>err; then fail "not locked"; fi
@@ -97,15 +101,19 @@ live ours snapshot -d two disk          # (it needs the files below)
 live theirs snapshot -d two disk
 for side in ours theirs; do
   live $side rebase -p -b base.qcow2 -F qcow2 disk | grep '(100.00/100%)'
-  live $side info --output=json disk | holds 'd["backing-filename"].endswith("base.qcow2")'
+  live $side info --output=json disk | holds 'd["backing-filename"] == "base.qcow2"'
 done
 qemu-img compare -f qcow2 -F raw -U ours/top.qcow2 before.raw
 live ours rebase -u -b ../ours/base.qcow2 -F qcow2 disk
 live ours info disk | grep '^backing file: ../ours/base.qcow2'
 qemu-io -f raw -c 'write -P 9 3M 64k' "$uri"
 for side in ours theirs; do
-  live $side commit disk | grep '^Image committed'
+  live $side commit disk | tee committed
+  grep '^Image committed' committed
+  grep "^The disk is now in $tmp/$side/base.qcow2: " committed
 done
+# What clients do not use any more is no disk.
+if live theirs snapshot -c three top.qcow2; then fail "in a file that is not used"; fi
 qemu-io -f raw -c 'read -P 9 3M 64k' -c 'read -P 2 1M 64k' -c 'write -P 8 0 64k' "$uri"
 live ours rebase -b '' disk
 
@@ -129,7 +137,14 @@ import signal, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 from qmp import Client
 c = Client(sys.argv[3])
-p = subprocess.Popen([sys.argv[2], "--control", sys.argv[3], "commit", "-r", "64k", "disk"])
+# One that is killed leaves its job; the next one takes its place.
+command = [sys.argv[2], "--control", sys.argv[3], "commit", "-r", "64k", "disk"]
+p = subprocess.Popen(command)
+c.until_status("running")
+p.kill()
+p.wait()
+p = subprocess.Popen(command)
+c.until_event("BLOCK_JOB_CANCELLED")
 c.until_status("running")
 p.send_signal(signal.SIGINT)
 c.until_event("BLOCK_JOB_CANCELLED")
@@ -137,3 +152,24 @@ assert p.wait() == -signal.SIGINT, p.returncode
 END
 stop_nbdkit
 check_clean ours/a.qcow2
+
+# The name of a disk comes before that of a file.
+mkdir images links
+for i in a z; do
+  make_image images/$i 1M
+done
+ln -s ../images/a links/z
+start_nbdkit control="$sockdir/o.qmp" dir=images
+cd links
+/usr/bin/python3 - "$(export_uri a)" "$(export_uri z)" "$IMG" "$sockdir/o.qmp" <<'END'
+import nbd, subprocess, sys
+*uris, img, socket = sys.argv[1:]
+clients = [nbd.NBD(), nbd.NBD()]
+for client, uri in zip(clients, uris):
+    client.connect_uri(uri)
+subprocess.check_call([img, "--control", socket, "snapshot", "-c", "s", "z"])
+END
+cd ..
+stop_nbdkit
+qemu-img snapshot -l images/z | grep ' s '
+if qemu-img snapshot -l images/a | grep ' s '; then fail "another disk"; fi
