@@ -244,10 +244,10 @@ core_sources = \
 	%reldir%/disk/exports.c \
 	%reldir%/disk/exportsnapshot.c \
 	%reldir%/disk/generation.c \
-	%reldir%/disk/inforeport.c \
-	%reldir%/disk/inforeport.h \
-	%reldir%/disk/mapreport.c \
-	%reldir%/disk/mapreport.h \
+	%reldir%/disk/chaininfo.c \
+	%reldir%/disk/chaininfo.h \
+	%reldir%/disk/chainmap.c \
+	%reldir%/disk/chainmap.h \
 	%reldir%/disk/opening.c \
 	%reldir%/disk/serve.c \
 	%reldir%/disk/spacewait.c \

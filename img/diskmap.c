@@ -2,7 +2,7 @@
  *
  * Where is the data of a disk, of whatever format?
  *
- * The core goes through the tables of qcow2 images (mapreport.c there), the host knows the
+ * The core goes through the tables of qcow2 images (chainmap.c there), the host knows the
  * holes of raw files (rawdisk.c).  Guest data is not read, so no passphrase is needed.
  *
  * Locks: none.
@@ -37,7 +37,7 @@ each_of_layers (struct image *image, struct layers *layers, const char *name,
   }
   if (s && snapshot_check_table (storage_path (image->file), &image->header, s) == -1)
     return -1;
-  return mapreport_each (layers, s, fn, opaque);
+  return chainmap_each (layers, s, fn, opaque);
 }
 
 static int

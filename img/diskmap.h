@@ -6,10 +6,10 @@
 #ifndef QCOW2_IMG_DISKMAP_H
 #define QCOW2_IMG_DISKMAP_H
 
-#include "disk/mapreport.h"
+#include "disk/chainmap.h"
 #include "img/imagefile.h"
 
-/* As mapreport_each, for an image of any kind.  SNAPSHOT: its name or id, or NULL.  -1: FN
+/* As chainmap_each, for an image of any kind.  SNAPSHOT: its name or id, or NULL.  -1: FN
  * has returned it, or reported. */
 extern int diskmap_each (const struct imagefile *, const char *snapshot,
                          int (*fn) (void *opaque, const struct map_entry *), void *opaque);

@@ -22,7 +22,7 @@
 #include "util/report.h"
 #include "util/text.h"
 #include "storage/storage.h"
-#include "disk/inforeport.h"
+#include "disk/chaininfo.h"
 #include "img/imagefile.h"
 #include "img/info.h"
 #include "img/infopicture.h"
@@ -91,7 +91,7 @@ info_describe (const struct imagefile *f, bool chain)
   json_t *info;
 
   if (!f->raw)
-    return inforeport_describe (&f->options, f->uri ? f->options.path : f->given, chain);
+    return chaininfo_describe (&f->options, f->uri ? f->options.path : f->given, chain);
   info = describe_raw (f);
   if (info && chain) {
     info = jsontext_append (json_array (), info);

@@ -2,7 +2,7 @@
  *
  * map: which parts of a disk have data, and where?
  *
- * The core goes through the tables (mapreport.c there).  Here a part of the disk is chosen,
+ * The core goes through the tables (chainmap.c there).  Here a part of the disk is chosen,
  * and each entry is printed, or put into a picture, as it comes: memory does not depend on
  * their number.  A picture needs the size of the disk first, so the tables are read twice.
  *
@@ -20,7 +20,7 @@
 #include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
-#include "disk/mapreport.h"
+#include "disk/chainmap.h"
 #include "img/diskmap.h"
 #include "img/info.h"
 #include "img/mappicture.h"
@@ -113,7 +113,7 @@ take_entry (void *opaque, const struct map_entry *whole)
   if (!p->json)
     return print_text (p, &e);
   fputs (p->n++ ? ",\n" : "[", stdout);
-  mapreport_print (stdout, &e);
+  chainmap_print (stdout, &e);
   return ferror (stdout) ? -1 : 0;
 }
 
@@ -125,7 +125,7 @@ end_json (struct part *p)
 
   if (p->n == 0) {
     putchar ('[');
-    mapreport_print (stdout, &nothing);
+    chainmap_print (stdout, &nothing);
   }
   puts ("]");
 }

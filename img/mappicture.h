@@ -6,7 +6,7 @@
 #ifndef QCOW2_IMG_MAPPICTURE_H
 #define QCOW2_IMG_MAPPICTURE_H
 
-#include "disk/mapreport.h"
+#include "disk/chainmap.h"
 #include "img/svg.h"
 
 struct mappicture;

@@ -7,12 +7,12 @@
 #define QCOW2_IMG_RAWDISK_H
 
 #include "storage/storage.h"
-#include "disk/mapreport.h"
+#include "disk/chainmap.h"
 #include "img/imagefile.h"
 
 /* Opens the file to read it, locked as QEMU does.  NULL: reported. */
 extern struct storage *rawdisk_open (const struct imagefile *);
-/* As mapreport_each: parts with data and holes, in turn.  The size of the disk is a multiple
+/* As chainmap_each: parts with data and holes, in turn.  The size of the disk is a multiple
  * of 512. */
 extern int rawdisk_each (struct storage *, int (*fn) (void *, const struct map_entry *),
                          void *opaque);

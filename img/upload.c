@@ -25,7 +25,7 @@
 #include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/report.h"
-#include "disk/inforeport.h"
+#include "disk/chaininfo.h"
 #include "img/upload.h"
 
 #define PIECE (1u << 20)        /* bytes of a stream at a time */
@@ -86,7 +86,7 @@ judge_with_core (const struct disk_options *options, json_t **found)
   json_t *info;
 
   report_keep ();
-  info = inforeport_describe (options, options->path, false);
+  info = chaininfo_describe (options, options->path, false);
   why = report_take_kept ();
   report_end_keeping (false);
   if (info == NULL)

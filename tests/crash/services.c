@@ -39,8 +39,8 @@
 #include "check/check.h"
 #include "disk/dir.h"
 #include "disk/export.h"
-#include "disk/inforeport.h"
-#include "disk/mapreport.h"
+#include "disk/chaininfo.h"
+#include "disk/chainmap.h"
 #include "lib/allocations.h"
 #include "lib/checker.h"
 #include "lib/images.h"
@@ -289,7 +289,7 @@ static int
 describe (void)
 {
   const struct disk_options o = reach_disk (&options);
-  json_t *info = inforeport_describe (&o, IMAGE, true);
+  json_t *info = chaininfo_describe (&o, IMAGE, true);
   KEEP_ERRNO_FOR_BLOCK;
 
   json_decref (info);
@@ -311,7 +311,7 @@ map (void)
 
   if (reach_open (&options, &disk) == -1)
     return -1;
-  r = mapreport_each (disk_inside (disk).view->layers, NULL, ignore_entry, NULL);
+  r = chainmap_each (disk_inside (disk).view->layers, NULL, ignore_entry, NULL);
   KEEP_ERRNO_FOR_BLOCK;
   CHECK (disk_close (disk) == 0);
   return r;

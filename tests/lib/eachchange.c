@@ -19,7 +19,7 @@
 #include "util/cleanup.h"
 #include "check/check.h"
 #include "disk/export.h"
-#include "disk/inforeport.h"
+#include "disk/chaininfo.h"
 #include "format/format.h"
 #include "format/luks.h"
 #include "lib/changes.h"
@@ -633,7 +633,7 @@ static int
 describe (const struct disk_options *o)
 {
   const struct disk_options reached = reach_disk (o);
-  json_t *info = inforeport_describe (&reached, IMAGE, true);
+  json_t *info = chaininfo_describe (&reached, IMAGE, true);
   KEEP_ERRNO_FOR_BLOCK;
 
   json_decref (info);

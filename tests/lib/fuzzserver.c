@@ -41,8 +41,8 @@
 
 #include "util/bytes.h"
 #include "check/check.h"
-#include "disk/inforeport.h"
-#include "disk/mapreport.h"
+#include "disk/chaininfo.h"
+#include "disk/chainmap.h"
 #include "lib/changes.h"
 #include "lib/checker.h"
 #include "lib/fuzzserver.h"
@@ -894,7 +894,7 @@ map_image (struct image *i, struct layers *layers, bool of_snapshot)
 
   if (s && snapshot_check_table (image, &i->header, s) == -1)
     return -1;
-  return mapreport_each (layers, s, map_entry, &next);
+  return chainmap_each (layers, s, map_entry, &next);
 }
 
 static void
@@ -904,7 +904,7 @@ describe_and_map (bool of_snapshot)
     .path = image, .l2_cache = 1 << 20, .l2_slice = 4096, .backing = BACKING_FOLLOW,
     .secret.unneeded = true,
   };
-  json_t *info = inforeport_describe (&options, FUZZSERVER_IMAGE, true);
+  json_t *info = chaininfo_describe (&options, FUZZSERVER_IMAGE, true);
   struct layers *layers = NULL;
   struct image *i;
 

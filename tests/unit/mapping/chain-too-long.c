@@ -16,7 +16,7 @@
 
 #include "mapping/chain.h"
 #include "disk/disk.h"
-#include "disk/inforeport.h"
+#include "disk/chaininfo.h"
 #include "lib/allocations.h"
 #include "lib/images.h"
 #include "lib/shortage.h"
@@ -65,7 +65,7 @@ static int
 describe_chain (const struct disk_options *options)
 {
   const bool was_spared = shortage_spare (true);
-  json_t *info = SHORTAGE_MEETS (inforeport_describe (options, options->path, true));
+  json_t *info = SHORTAGE_MEETS (chaininfo_describe (options, options->path, true));
   const int err = info ? 0 : errno;
 
   json_decref (info);

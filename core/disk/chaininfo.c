@@ -25,7 +25,7 @@
 #include "image/filename.h"
 #include "image/imageinfo.h"
 #include "mapping/chain.h"
-#include "disk/inforeport.h"
+#include "disk/chaininfo.h"
 
 /* The files of the chain that were described so far.  They stay open, because a loop is
  * recognized by them. */
@@ -166,7 +166,7 @@ describe (struct walk *w, const struct disk_options *o, bool chain)
 }
 
 json_t *
-inforeport_describe (const struct disk_options *o, const char *name, bool chain)
+chaininfo_describe (const struct disk_options *o, const char *name, bool chain)
 {
   struct walk w = {
     .chain = disk_chain_options (o), .name = strdup (name), .info = json_array (),

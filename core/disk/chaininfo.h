@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What qemu-img info says about an image.  See inforeport.c.
+ * What qemu-img info says about an image.  See chaininfo.c.
  */
 
-#ifndef QCOW2_INFOREPORT_H
-#define QCOW2_INFOREPORT_H
+#ifndef QCOW2_CHAININFO_H
+#define QCOW2_CHAININFO_H
 
 #include <stdbool.h>
 
@@ -14,7 +14,7 @@
 
 /* An object that describes the image, which is called NAME, or for a CHAIN an array of those
  * of its files.  Opens only the image, or all files of its chain but no data files.  The caller frees it.  NULL: reported. */
-extern json_t *inforeport_describe (const struct disk_options *, const char *name,
-                                    bool chain);
+extern json_t *chaininfo_describe (const struct disk_options *, const char *name,
+                                   bool chain);
 
-#endif /* QCOW2_INFOREPORT_H */
+#endif /* QCOW2_CHAININFO_H */

@@ -23,7 +23,7 @@
 #include <stdio.h>
 
 #include "util/report.h"
-#include "disk/mapreport.h"
+#include "disk/chainmap.h"
 
 /* --- entries --- */
 
@@ -118,8 +118,8 @@ add_run (void *opaque, const struct run *run)
 
 /* The size of the disk may be 0: qemu-img then says an entry without a length. */
 int
-mapreport_each (struct layers *layers, const struct snapshot *snapshot,
-                int (*fn) (void *opaque, const struct map_entry *), void *opaque)
+chainmap_each (struct layers *layers, const struct snapshot *snapshot,
+               int (*fn) (void *opaque, const struct map_entry *), void *opaque)
 {
   struct walk w = { .layers = layers, .fn = fn, .opaque = opaque };
 
@@ -136,7 +136,7 @@ word (bool b)
 }
 
 void
-mapreport_print (FILE *fp, const struct map_entry *e)
+chainmap_print (FILE *fp, const struct map_entry *e)
 {
   fprintf (fp, "{ \"start\": %" PRIu64 ", \"length\": %" PRIu64 ", \"depth\": %u, "
            "\"present\": %s, \"zero\": %s, \"data\": %s, \"compressed\": %s",
