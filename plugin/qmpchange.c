@@ -2,11 +2,14 @@
  *
  * How do commands change the bitmaps, snapshots and size of a disk that is served?
  *
- * A command, or the actions of a transaction, become a plan: changes of the bitmaps and
- * at most one new snapshot of one disk.  All of it is checked before anything is done,
+ * A command, or the actions of a transaction, become a plan for each disk: changes of the
+ * bitmaps and at most one new snapshot.  All of it is checked before anything is done,
  * with QEMU's texts, because programs look for them; what only the core finds is told
- * in its words.  The core then makes the plan in one step: all of it or nothing, also
+ * in its words.  The core then makes a plan in one step: all of it or nothing, also
  * after a power cut.  An answer means that the change is durable.
+ *
+ * Plans for several disks are of one instant: the gates of all are closed before the first
+ * one is made.  What fails then, after others were made, is told.
  *
  * As each action is checked, the plan so far counts: a bitmap can be added and disabled
  * in one transaction.
@@ -42,6 +45,7 @@ struct plan {
   const struct qmp_host *host;
   struct qmp_error *e;
   struct qmp_target target;     /* the disk that all of it changes */
+  const char *name;             /* as the first action calls it */
   struct bitmapedit *bitmaps;   /* an array; names belong to the arguments */
   size_t nr_bitmaps;
   char *source;                 /* NULL, or the file of the bitmaps that are merged */
@@ -118,7 +122,7 @@ find_target (struct plan *p, const char *name, enum name_kind kind)
   other = p->target.disk && p->target.disk != t.disk;
   if (check_changes (&t, name, p->e) == -1 || other) {
     qmptarget_leave (&t);
-    return qmp_refuse (p->e, "A transaction changes one disk: '%s' is another one", name);
+    return qmp_refuse (p->e, "Node '%s' belongs to another disk", name);
   }
   qmptarget_leave (&p->target);
   p->target = t;
@@ -365,6 +369,13 @@ const struct qmp_action qmpchange_actions[] = {
   { .name = NULL }
 };
 
+/* Which disk an action changes; NULL: none. */
+static const char *
+target_of (const struct qmp_action *a, const json_t *args)
+{
+  return qmpargs_text (args, a->act == ACT_SNAPSHOT_CREATE ? "device" : "node");
+}
+
 static int
 plan_action (struct plan *p, const struct qmp_action *a, const json_t *args)
 {
@@ -372,7 +383,7 @@ plan_action (struct plan *p, const struct qmp_action *a, const json_t *args)
 
   if (a->act == ACT_ABORT)
     return qmp_refuse (p->e, "Transaction aborted using Abort action");
-  if (find_target (p, qmpargs_text (args, snapshot ? "device" : "node"),
+  if (find_target (p, target_of (a, args),
                    snapshot || a->act == ACT_BITMAP_ADD ? NAME_DEVICE : NAME_NODE) == -1)
     return -1;
   switch (a->act) {
@@ -435,6 +446,99 @@ find_action (const char *name)
   while (a->name && strcmp (a->name, name) != 0)
     a++;
   return a->name ? a : NULL;
+}
+
+struct plans {
+  const struct qmp_host *host;
+  struct qmp_error *e;
+  struct plan *list;
+  size_t n;
+};
+
+static void
+plans_free (struct plans *all)
+{
+  for (size_t i = 0; i < all->n; i++)
+    plan_free (&all->list[i]);
+  free (all->list);
+}
+
+/* The plan for the disk that NAME means, or a new one.  (Who is not there gets one, which
+ * refuses the name.)  NULL: refused. */
+static struct plan *
+plan_for (struct plans *all, const char *name)
+{
+  struct qmp_target t = { .disk = NULL };
+  struct plan *list;
+  size_t i = 0;
+
+  if (name && qmptarget_find (all->host, name, &t, all->e) == 0)
+    while (i < all->n && all->list[i].target.disk != t.disk)
+      i++;
+  else
+    i = all->n;
+  if (i < all->n) {
+    qmptarget_leave (&t);
+    return &all->list[i];
+  }
+  list = reallocarray (all->list, all->n + 1, sizeof *list);
+  if (list == NULL) {
+    qmptarget_leave (&t);
+    qmp_refuse (all->e, "out of memory");
+    return NULL;
+  }
+  all->list = list;
+  list[all->n] = (struct plan) {
+    .host = all->host, .e = all->e, .target = t, .name = name,
+  };
+  return &list[all->n++];
+}
+
+static int
+plan_all (struct plans *all, const json_t *actions)
+{
+  const json_t *action;
+  size_t i;
+
+  json_array_foreach (actions, i, action) {
+    const struct qmp_action *a = find_action (qmpargs_text (action, "type"));
+    const json_t *data = json_object_get (action, "data");
+    struct plan *p = plan_for (all, target_of (a, data));
+
+    if (p == NULL || plan_action (p, a, data) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Disks that were changed before stay so. */
+static int
+tell_rest (const struct plans *all, size_t i)
+{
+  CLEANUP_FREE char *why = all->e->desc ? strdup (all->e->desc) : NULL;
+
+  if (i == 0)
+    return -1;
+  qmp_error_free (all->e);
+  return qmp_refuse (all->e, "The disks before '%s' were changed, but not that one: %s",
+                     all->list[i].name, why ? why : "out of memory");
+}
+
+static int
+carry_out_all (const struct plans *all)
+{
+  size_t i = 0;
+  int r = 0;
+
+  if (all->n == 1)
+    return carry_out (&all->list[0]);
+  for (size_t k = 0; k < all->n; k++)
+    disk_close_gate (all->list[k].target.disk);
+  while (r == 0 && i < all->n)
+    r = carry_out (&all->list[i++]);
+  for (size_t k = 0; k < all->n; k++)
+    disk_open_gate (all->list[k].target.disk);
+  return r == 0 ? 0 : tell_rest (all, i - 1);
 }
 
 /* External snapshots are no part of a plan: each is the only action of its transaction. */
@@ -533,21 +637,18 @@ json_t *
 qmpchange_transaction (const struct qmp_host *host, const json_t *arguments,
                        struct qmp_error *e)
 {
-  struct plan p = { .host = host, .e = e };
-  int r = check_actions (arguments, e);
-  const json_t *action;
+  const json_t *actions = json_object_get (arguments, "actions");
+  struct plans all = { .host = host, .e = e };
   json_t *answer;
-  size_t i;
+  int r = check_actions (arguments, e);
 
-  if (r == 0 && run_external (host, json_object_get (arguments, "actions"), &answer, e))
+  if (r == 0 && run_external (host, actions, &answer, e))
     return answer;
-  json_array_foreach (json_object_get (arguments, "actions"), i, action)
-    if (r == 0)
-      r = plan_action (&p, find_action (qmpargs_text (action, "type")),
-                       json_object_get (action, "data"));
   if (r == 0)
-    r = carry_out (&p);
-  plan_free (&p);
+    r = plan_all (&all, actions);
+  if (r == 0)
+    r = carry_out_all (&all);
+  plans_free (&all);
   return r == -1 ? NULL : json_object ();
 }
 

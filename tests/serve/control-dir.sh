@@ -10,10 +10,15 @@ requires_tools
 mkdir "$tmp/images"
 for i in a b; do make_image "$tmp/images/$i" 8M; done
 cp "$tmp/images/a" "$tmp/locked"
+# Its clusters can have one reference only.
+make_image "$tmp/images/one" 8M refcount_bits=1
+qemu-io -f qcow2 -c 'write 0 64k' "$tmp/images/one"
 start_nbdkit control="$sockdir/qmp" dir="$tmp/images"
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$sock" <<'PY'
+import itertools
 import sys
+import threading
 import nbd
 from qmp import Client
 
@@ -37,7 +42,56 @@ for wrong in "disk", "node0", "c", "a/node1", "a/", "/", "", "../locked", "a/nod
               device=wrong, name="x")
 add = [{"type": "block-dirty-bitmap-add",
         "data": {"node": node, "name": "t", "persistent": True}} for node in ("a", "b")]
-c.refuses("changes one disk: 'b' is another one", "transaction", actions=add)
+add[1]["data"]["name"] = "b2"
+c.refuses("Bitmap already exists: b2", "transaction", actions=add)
+c.refuses("Node 'c' not found", "transaction", actions=add[:1] + [
+    {"type": "block-dirty-bitmap-clear", "data": {"node": "c", "name": "t"}}])
+c.refuses("Node 'a' belongs to another disk", "transaction", actions=[
+    {"type": "block-dirty-bitmap-merge",
+     "data": {"node": "b", "target": "b2", "bitmaps": [{"node": "a", "name": "b0"}]}}])
+assert not any(b["name"] == "t" for b in c.node()["dirty-bitmaps"])
+
+# Both disks at one instant, while clients write: first to one, then to the other.
+clients = [h, nbd.NBD()]
+clients[1].set_export_name("b")
+clients[1].connect_unix(sys.argv[2])
+stop = threading.Event()
+
+def write():
+    for n in itertools.count(1):
+        for client in clients:
+            client.pwrite(n.to_bytes(8, "big") * 64, 0)
+        if stop.is_set():
+            return
+
+writer = threading.Thread(target=write)
+writer.start()
+for i in range(20):
+    c.get("transaction", actions=[
+        {"type": create, "data": {"device": device, "name": "i%d" % i}}
+        for device in ("b", "a")])
+stop.set()
+writer.join()
+seen = []
+for i in range(20):
+    numbers = []
+    for device in "a", "b":
+        g = nbd.NBD()
+        g.set_export_name("%s/i%d" % (device, i))
+        g.connect_unix(sys.argv[2])
+        numbers.append(int.from_bytes(g.pread(8, 0), "big"))
+        g.shutdown()
+    assert numbers[0] - 1 <= numbers[1] <= numbers[0], numbers
+    seen.append(numbers[0])
+assert len(set(seen)) > 1
+clients[1].shutdown()
+both = [{"type": create, "data": {"device": device, "name": "late"}}
+        for device in ("one", "a")]
+c.refuses("refcount", "transaction", actions=both)
+c.refuses("The disks before 'one' were changed, but not that one: ", "transaction",
+          actions=both[::-1])
+c.refuses("Snapshot with name 'late' already exists on device 'a'", create, device="a",
+          name="late")
 c.get("transaction", actions=add[:1])
 g = nbd.NBD()
 g.set_export_name("a/s1")
