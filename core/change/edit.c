@@ -27,6 +27,7 @@
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "image/filename.h"
+#include "mapping/chain.h"
 #include "change/edit.h"
 #include "change/resize.h"
 #include "change/snapedit.h"
@@ -72,6 +73,51 @@ edit_name_means (const struct disk_options *d, const char *name,
   same = path && is_file (d, path, file);
   report_silence (false);
   return same;
+}
+
+/* Is FILE one of those that the chain of that name leads to?  What cannot be looked at does
+ * not, nor does an NBD server, which might wait for this change. */
+static bool
+leads_to (const struct disk_options *d, const struct backlink *link,
+          const struct storage *file, unsigned most)
+{
+  const char *told;
+  CLEANUP_FREE char *path = filename_of_backing (d->path, link->name, &d->rules, &told);
+  struct disk_options o = *d;
+  struct image *image;
+  struct backlink next;
+  bool r;
+
+  if (path && is_file (d, path, file))
+    return true;
+  if (path == NULL || nbduri_is (path) || most == 0 ||
+      (link->format && strcmp (link->format, "raw") == 0))
+    return false;
+  o.path = path;
+  o.in_dir.name = NULL;
+  image = disk_open_header (&o);
+  if (image == NULL)
+    return false;
+  next = (struct backlink) { image->header.backing_file, image->header.backing_format };
+  r = next.name && leads_to (&o, &next, file, most - 1);
+  image_close (image);
+  return r;
+}
+
+int
+edit_check_backing (const struct disk_options *d, const struct backlink *link,
+                    const struct storage *file)
+{
+  bool loop;
+
+  report_silence (true);
+  loop = leads_to (d, link, file, CHAIN_MAX_LAYERS);
+  report_silence (false);
+  if (!loop)
+    return 0;
+  report_error ("%s: the image cannot be its own backing file", d->path);
+  errno = ELOOP;
+  return -1;
 }
 
 /* --- resize --- */

@@ -7,6 +7,7 @@
 #define QCOW2_EDIT_H
 
 #include "format/preallocation.h"
+#include "image/backlink.h"
 #include "disk/disk.h"
 #include "copy/chunks.h"
 
@@ -48,5 +49,9 @@ extern int edit_disk (struct disk *, const struct edit_options *, const struct e
  * server is not asked.) */
 extern bool edit_name_means (const struct disk_options *, const char *name,
                              const struct storage *file);
+/* May the header of the image, which is FILE, name its backing file so?  Such a file may not
+ * exist.  But no image lies over itself: -1 (reported). */
+extern int edit_check_backing (const struct disk_options *, const struct backlink *,
+                               const struct storage *file);
 
 #endif /* QCOW2_EDIT_H */

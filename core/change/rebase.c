@@ -436,25 +436,18 @@ rebase_safely (struct relinking *r)
 
 /* --- the unsafe mode --- */
 
-/* The file may not exist, and the name may be for other programs.  But no image is its
- * own backing file, and no URI in an image has secrets. */
+/* The file may not exist, and the name may be for other programs.  But no URI in an image
+ * has secrets. */
 static int
-check_name (const struct image *image, const struct disk_options *o,
-            const struct rebase *to)
+check_uri (const struct disk_options *o, const struct rebase *to)
 {
   CLEANUP_FREE char *path = NULL;
   const char *told;
 
-  if (nbduri_is (to->name)) {
-    path = filename_of_backing (o->path, to->name, &o->rules, &told);
-    if (path == NULL)
-      return -1;
-  }
-  if (!edit_name_means (o, to->name, image->file))
+  if (!nbduri_is (to->name))
     return 0;
-  report_error ("%s: the image cannot be its own backing file", o->path);
-  errno = ELOOP;
-  return -1;
+  path = filename_of_backing (o->path, to->name, &o->rules, &told);
+  return path ? 0 : -1;
 }
 
 static int
@@ -464,7 +457,8 @@ make_unsafely (void *opaque, struct image *image)
   const struct backlink link = link_to (r->to);
 
   if (!is_flatten (r->to) && (check_data_file (image, r->o, r->to) == -1 ||
-                              check_name (image, r->o, r->to) == -1 ||
+                              check_uri (r->o, r->to) == -1 ||
+                              edit_check_backing (r->o, &link, image->file) == -1 ||
                               backlink_check (image->file, &image->header, &link) == -1))
     return -1;
   return make (opaque, image);

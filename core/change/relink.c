@@ -13,6 +13,7 @@
 #include <config.h>
 
 #include "image/backlink.h"
+#include "change/edit.h"
 #include "change/relink.h"
 
 struct change {
@@ -30,7 +31,9 @@ make (void *opaque, struct image *image)
     .format = c->name[0] == '\0' ? NULL : layers_header (layers, 1) ? "qcow2" : "raw",
   };
 
-  return backlink_check (image->file, &image->header, &link) == -1 ? -1
+  return (c->name[0] && edit_check_backing (disk_get_options (c->disk), &link,
+                                            image->file) == -1) ||
+    backlink_check (image->file, &image->header, &link) == -1 ? -1
     : backlink_change (image->file, &image->header, image->health, &link);
 }
 

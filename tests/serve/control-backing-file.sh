@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # A backing file is moved while the disk over it is written: change-backing-file has the
-# header name its new place, the disk goes on, and the next server finds it there.
+# header name its new place, the disk goes on, and the next server finds it there.  Names
+# that lead to the image itself are refused.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -11,6 +12,8 @@ img="$tmp/a.qcow2"
 make_image "$tmp/base.qcow2" 8M
 qemu-io -f qcow2 -c 'write -P 5 0 8M' "$tmp/base.qcow2"
 qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 "$img"
+qemu-img create -q -f qcow2 -b a.qcow2 -F qcow2 "$tmp/over.qcow2"
+ln -s over.qcow2 "$tmp/link"
 mkdir "$tmp/moved"
 start_nbdkit control="$sockdir/qmp" "$img"
 
@@ -36,6 +39,9 @@ assert h.pread(1024, 1 << 20) == b"b" * 512 + b"\5" * 512
 c.refuses("is read-only", "change-backing-file", **change("node1", "x"))
 for bad in "x\n", "\1", "y\x7f":
     c.refuses("control character", "change-backing-file", **change("node0", bad))
+for loop in "a.qcow2", tmp + "/a.qcow2", "./moved/../a.qcow2", "over.qcow2", "link":
+    c.refuses("the image cannot be its own backing file", "change-backing-file",
+              **change("node0", loop))
 node = c.node()
 assert node["image"]["backing-filename"] == "moved/base.qcow2"
 assert node["image"]["backing-filename-format"] == "qcow2"
