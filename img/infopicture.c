@@ -3,7 +3,7 @@
  * What does an image's file contain?  As a picture.
  *
  * Bars show the sizes.  A strip shows what uses which part of the file: the disk, one of the
- * first snapshots, or several of them.  There is a byte for each cluster of the file, or for
+ * first snapshots, one of the others, or several of them.  There is a byte for each cluster of the file, or for
  * more of them if the file is huge, which says who uses it.  The maps of the disk and the
  * snapshots tell that, one after the other, and what they have in common.
  *
@@ -32,15 +32,15 @@
 
 /* Who uses a part of the file. */
 enum user {
-  DISK, LAST_SNAPSHOT = DISK + SNAPSHOTS, MANY_SNAPSHOTS, DISK_TOO, NOBODY,
+  DISK, LAST_SNAPSHOT = DISK + SNAPSHOTS, OTHERS, MANY_SNAPSHOTS, DISK_TOO, NOBODY,
   MINE = 0x80                   /* the one whose map is read, too */
 };
 
 static const char *const colours[SVG_KINDS] = {
-  SVG_COLOURS, [MANY_SNAPSHOTS] = "#b39ddb", [DISK_TOO] = "#6a51a3"
+  SVG_COLOURS, [OTHERS] = "#6b4226", [MANY_SNAPSHOTS] = "#b39ddb", [DISK_TOO] = "#6a51a3"
 };
 
-/* The disk or a snapshot. */
+/* The disk, a snapshot, or all snapshots that have no row of their own. */
 struct row {
   const char *name;             /* in JSON; NULL: the disk */
   uint64_t stored;              /* bytes of its disk */
@@ -50,8 +50,8 @@ struct row {
 struct users {
   uint64_t unit, n;             /* bytes, and how many of them the file has */
   uint8_t *of;                  /* enum user */
-  struct row rows[1 + SNAPSHOTS];
-  unsigned nr_rows;
+  struct row rows[OTHERS + 1];
+  unsigned nr_rows;             /* up to OTHERS */
 };
 
 /* --- who uses what --- */
@@ -105,7 +105,8 @@ add_row (struct users *u, const struct imagefile *f, const char *name, const cha
     r = diskmap_each (f, bytes, mark, u);
   free (bytes);
   if (r == 0)
-    settle (u, u->nr_rows++);
+    settle (u, u->nr_rows);
+  u->nr_rows += u->nr_rows < OTHERS;
   return r;
 }
 
@@ -147,8 +148,7 @@ find_users (struct users *u, const struct imagefile *f, const json_t *info, uint
   if (add_row (u, f, NULL, NULL) == -1)
     return -1;
   json_array_foreach (snapshots, i, snapshot)
-    if (i < SNAPSHOTS &&
-        add_row (u, f, text_of (snapshot, "name"), key_of (snapshots, snapshot)) == -1)
+    if (add_row (u, f, text_of (snapshot, "name"), key_of (snapshots, snapshot)) == -1)
       return -1;
   return 0;
 }
@@ -215,12 +215,16 @@ draw_row (struct svg *s, const struct users *u, unsigned i, uint64_t only)
 }
 
 static void
-draw_keys (struct svg *s, const struct users *u, const uint64_t counts[NOBODY + 1])
+draw_keys (struct svg *s, const struct users *u, const uint64_t counts[NOBODY + 1],
+           size_t snapshots)
 {
   char bytes[SVG_BYTES];
 
   for (unsigned i = 0; i < u->nr_rows; i++)
     draw_row (s, u, i, counts[i]);
+  if (snapshots > SNAPSHOTS)
+    svg_key (s, colours[OTHERS], "%zu more snapshots: used by only one of them: %s",
+             snapshots - SNAPSHOTS, svg_bytes (counts[OTHERS] * u->unit, bytes));
   if (u->nr_rows > 1) {
     svg_key (s, colours[DISK_TOO], "the disk and snapshots: %s",
              svg_bytes (counts[DISK_TOO] * u->unit, bytes));
@@ -250,9 +254,7 @@ draw_users (struct svg *s, const struct users *u, uint64_t length, size_t snapsh
   svg_line (s, "Each cell is %s.  Its colour is that of the user with most of it.",
             readable (svg_strip_step (strip) * u->unit, step));
   svg_strip_free (strip);
-  draw_keys (s, u, counts);
-  if (snapshots > SNAPSHOTS)
-    svg_line (s, "%zu more snapshots are not shown.", snapshots - SNAPSHOTS);
+  draw_keys (s, u, counts, snapshots);
   return 0;
 }
 

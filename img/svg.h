@@ -12,7 +12,7 @@
 
 /* What a part of a picture can be: each has a colour.  Files of the chain, the disk and its
  * snapshots are the first ones. */
-#define SVG_KINDS 10
+#define SVG_KINDS 11
 /* Distinct for people who see colours differently, too. */
 #define SVG_COLOURS "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", \
     "#999900", "#777777"

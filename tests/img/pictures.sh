@@ -121,13 +121,17 @@ img_refused 'cannot be used together' map --svg --output=json top.qcow2
 img_refused 'cannot be used together' info --svg --output=json top.qcow2
 img_refused 'cannot be used together' info --svg --backing-chain top.qcow2
 
-# What info says about snapshots.
-draw info top.qcow2
-(cd ours && for s in "" "--snapshot one" "--snapshot two"; do
-   # shellcheck disable=SC2086
-   img map --output=json $s top.qcow2; done) > maps
-"$python" - <<'PY'
+# What info says about snapshots: seven have a line, but all count.
+same_users ()
+{
+  local image=$1 name
+
+  draw info "$image"
+  (cd ours && img map --output=json "$image" && for name in "${@:2}"; do
+     img map --output=json --snapshot "$name" "$image"; done) > maps
+  "$python" - "${@:2}" <<'PY'
 import json
+import sys
 decoder, text, users = json.JSONDecoder(), open("maps").read(), []
 while text.strip():
     runs, end = decoder.raw_decode(text.lstrip())
@@ -138,18 +142,40 @@ while text.strip():
             used |= set(range(r["offset"] >> 16, r["offset"] + r["length"] + 65535 >> 16))
     users.append(used)
 lines = open("texts").read().split("\n")
-for i, (what, used) in enumerate(zip(("the disk", 'snapshot "one"', 'snapshot "two"'),
-                                     users)):
+def only(i):
+    return users[i] - set().union(*(users[:i] + users[i + 1:]))
+def has(name, used):
+    text = "%s: %d bytes" % (name, len(used) << 16)
+    assert any(line.startswith(text) for line in lines), (text, lines)
+whats = ["the disk"] + ['snapshot "%s"' % name for name in sys.argv[1:8]]
+for i, what in enumerate(whats):
     at = [n for n, line in enumerate(lines) if line.startswith(what + ": ")][0]
-    others = set().union(*(users[:i] + users[i + 1:]))
-    for name, n in (("in the file", len(used)),
-                    ("used by nothing else", len(used - others))) + \
-            ((("shared with the disk", len(used & users[0])),) if i else ()):
+    for name, n in (("in the file", len(users[i])),
+                    ("used by nothing else", len(only(i)))) + \
+            ((("shared with the disk", len(users[i] & users[0])),) if i else ()):
         text = "%s: %d bytes" % (name, n << 16)
         assert text in " ".join(lines[at + 1:at + 3]), (what, text, lines[at:])
-text = "several snapshots: %d bytes" % (len((users[1] & users[2]) - users[0]) << 16)
-assert any(line.startswith(text) for line in lines), text
+alone = set().union(*(only(i) for i in range(1, len(users))))
+has("several snapshots", set().union(*users[1:]) - alone - users[0])
+if len(users) > 8:
+    has("%d more snapshots: used by only one of them" % (len(users) - 8),
+        set().union(*(only(i) for i in range(8, len(users)))))
 PY
+}
+
+same_users top.qcow2 one two
+qemu-img create -q -f qcow2 ours/many.qcow2 16M
+for i in {1..9}; do
+  case $i in
+    7) change='write -P 1 0 1M' ;;
+    9) change='write -P 3 4M 2M' ;;
+    *) change='write -P 4 9M 64k' ;;
+  esac
+  qemu-io -f qcow2 -c "$change" ours/many.qcow2
+  qemu-img snapshot -c "s$i" ours/many.qcow2
+done
+qemu-io -f qcow2 -c 'write -P 2 0 1M' -c 'write -P 2 4M 2M' ours/many.qcow2
+same_users many.qcow2 s{1..9}
 draw info disk.raw
 draw info empty.qcow2
 draw info small.qcow2
@@ -169,7 +195,7 @@ for command in map info "map --snapshot $long"; do
 done
 draw info "${evil//\//}.qcow2"
 grep -F "snapshot \"<&\"'>??\"" texts
-grep '6 more snapshots are not shown' texts
+grep '6 more snapshots: used by only one of them: ' texts
 rm "ours/${evil//\//}.qcow2"
 
 # Huge, scattered, and long.
