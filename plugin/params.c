@@ -527,10 +527,16 @@ set_backing_file (struct params *p, const char *key, const char *value)
  * cache=): so each has a longer name, too. */
 #define PREFIX "qcow2-"
 
+static size_t
+prefix_of (const char *key)
+{
+  return strncmp (key, PREFIX, strlen (PREFIX)) ? 0 : strlen (PREFIX);
+}
+
 static enum param
 find (const char *key)
 {
-  const size_t skipped = strncmp (key, PREFIX, strlen (PREFIX)) ? 0 : strlen (PREFIX);
+  const size_t skipped = prefix_of (key);
   enum param i;
 
   for (i = 0; i < NR_PARAMS; i++)
@@ -575,14 +581,27 @@ set (struct params *p, const struct spec *spec, const char *key, const char *val
   abort ();
 }
 
+/* Commands of the program that parameters do not do. */
+static const char *const commands[] = {
+  "amend", "commit", "compare", "info", "map", "rebase",
+};
+
 static int
 unknown (const char *key)
 {
+  const size_t skipped = prefix_of (key);
   char text[PARAMHINT_SIZE];
-  const char *const meant = paramhint_nearest (params_help, key, text);
+  const char *const meant = paramhint_nearest (params_help, key + skipped, text);
 
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+    if (strcmp (key + skipped, commands[i]) == 0) {
+      report_error ("unknown parameter '%s': nbdkit-qcow2-img %s does that", key,
+                    commands[i]);
+      return -1;
+    }
   if (meant)
-    report_error ("unknown parameter '%s': did you mean %s?", key, meant);
+    report_error ("unknown parameter '%s': did you mean %.*s%s?", key, (int) skipped, key,
+                  meant);
   else
     report_error ("unknown parameter '%s': nbdkit qcow2 --help shows all", key);
   return -1;

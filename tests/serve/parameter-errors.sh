@@ -65,6 +65,11 @@ refused "'l2-cache-size': did you mean l2-cache=<SIZE>\?" file="$img" l2-cache-s
 refused "'cluster_size': did you mean cluster-size=" file="$img" cluster_size=64K
 refused "'backing_fmt': did you mean backing-format=" file="$img" backing_fmt=raw
 refused "'bitmap': did you mean bitmap-add=" file="$img" bitmap=a
+refused "'qcow2-resiez': did you mean qcow2-resize=" file="$img" qcow2-resiez=1
+for command in amend commit compare info map rebase; do
+  refused "'$command': nbdkit-qcow2-img $command does that$" file="$img" $command=on
+  "$abs_top_builddir/img/nbdkit-qcow2-img" "$command" --help > "$tmp/told"
+done
 refused "'x{500}': nbdkit qcow2 --help" file="$img" "$(printf 'x%.0s' {1..500})=1"
 # Without a value it is a file for nbdkit, and works as one.
 usage='check=off\|quick\|full\|repair\|repair-leaks\?'
