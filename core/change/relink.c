@@ -7,6 +7,8 @@
  * that was moved or copied.  Its format is that of the file that is in use.  So whether a
  * change that failed is in the file makes no difference to the disk.
  *
+ * A name that leads to the image itself is refused: nothing could open the chain again.
+ *
  * Locks: none of its own.
  */
 

@@ -46,6 +46,7 @@ for name in over.qcow2 top.qcow2 ./top.qcow2 "$PWD/top.qcow2"; do
   refused 'loop' top.qcow2 -b "$name" -F qcow2
 done
 refused 'cannot be its own backing file' top.qcow2 -b ./top.qcow2 -F qcow2 -u
+refused 'cannot be its own backing file' top.qcow2 -b over.qcow2 -F qcow2 -u
 
 # A header without space.
 qemu-img create -q -f qcow2 -o cluster_size=512 -b a.raw -F raw small.qcow2
