@@ -65,8 +65,9 @@ refused ()
 
 in_use ()
 {
-  qemu-img info --output=json secret.qcow2 | jq -c \
-    '[."format-specific".data.encrypt.slots | to_entries[] | select(.value.active) | .key]'
+  qemu-img info --output=json secret.qcow2 | "$python" -c 'import json, sys
+slots = json.load(sys.stdin)["format-specific"]["data"]["encrypt"]["slots"]
+print("[%s]" % ",".join(str(i) for i, slot in enumerate(slots) if slot["active"]))'
 }
 
 cd ours
