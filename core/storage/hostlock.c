@@ -176,12 +176,12 @@ find_holder (int fd, unsigned byte)
 
 #define MOST_SOCKET 108         /* bytes of its name, as Unix has it */
 
-/* Where commands for the process's disk can be sent, if its command line says so: the word
- * "control", or that with a prefix, before "=". */
+/* Where commands for the process's disk can be sent, if its command line says so: what
+ * follows "=" after the word "control", or the longer one for it. */
 static void
 find_control (long pid, char socket[PRINTABLE_SIZE (MOST_SOCKET)])
 {
-  static const char key[] = "control";
+  static const char longer[] = "qcow2-control", *const key = longer + strlen ("qcow2-");
   char name[64];
   char *word = NULL, *value;
   size_t size = 0;
@@ -191,8 +191,10 @@ find_control (long pid, char socket[PRINTABLE_SIZE (MOST_SOCKET)])
   fp = fopen (name, "re");
   while (fp && socket[0] == '\0' && getdelim (&word, &size, '\0', fp) > 0) {
     value = strchr (word, '=');
-    if (value && value - word >= (ptrdiff_t) strlen (key) &&
-        strncmp (value - strlen (key), key, strlen (key)) == 0)
+    if (value == NULL)
+      continue;
+    *value = '\0';
+    if (strcmp (word, key) == 0 || strcmp (word, longer) == 0)
       printable (value + 1, MOST_SOCKET, socket, PRINTABLE_SIZE (MOST_SOCKET));
   }
   free (word);
