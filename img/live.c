@@ -156,8 +156,10 @@ hear (struct live *l, int ms, json_t **message)
       return more;
     r = take_line (l, message);
   }
-  if (r == -1)
+  if (r == -1) {
     json_decref (*message);
+    *message = NULL;
+  }
   return r;
 }
 
@@ -307,12 +309,24 @@ await_job (struct live *l)
   return 0;
 }
 
-/* Ends what was begun by this program, on this host, and had lost it. */
+/* By which a job is known to be ours: PROGRAM.PID.NAMESPACE.  (In another namespace the same
+ * number means another process.) */
+static void
+name_job (char id[64], long pid)
+{
+  struct stat namespace = { .st_ino = 0 };
+
+  stat ("/proc/self/ns/pid", &namespace);
+  snprintf (id, 64, "%s.%ld.%ju", PROGRAM, pid, (uintmax_t) namespace.st_ino);
+}
+
+/* Ends what this program had begun, and was killed. */
 static int
 end_orphans (struct live *l)
 {
   const size_t len = strlen (PROGRAM ".");
   json_t *jobs, *job, *message;
+  char ours[64];
   size_t i;
   int r = ask (l, "query-jobs", json_object (), &jobs);
 
@@ -321,10 +335,12 @@ end_orphans (struct live *l)
   json_array_foreach (jobs, i, job) {
     const char *id = text_of (job, "id");
 
-    if (strncmp (id, PROGRAM ".", len) != 0 || strlen (id) >= sizeof l->job ||
-        kill (atoi (id + len), 0) == 0 || errno != ESRCH)
+    const long pid = strncmp (id, PROGRAM ".", len) == 0 ? atol (id + len) : 0;
+
+    name_job (ours, pid);
+    if (pid <= 0 || strcmp (id, ours) != 0 || kill (pid, 0) == 0 || errno != ESRCH)
       continue;
-    strcpy (l->job, id);
+    strcpy (l->job, ours);
     for (r = do_to_job (l, "job-cancel"); r == 0 && !l->ended; json_decref (message)) {
       r = hear (l, -1, &message);
       if (r == 0)
@@ -348,7 +364,7 @@ live_job (struct live *l, const struct arguments *a, const char *command,
     json_decref (arguments);
     return -1;
   }
-  snprintf (l->job, sizeof l->job, "%s.%ld", PROGRAM, (long) getpid ());
+  name_job (l->job, getpid ());
   arguments = jsontext_add (arguments, { "job-id", jsontext_string (l->job) });
   progress_begin (a, false);
   progress_step (NULL, 0, 1, 0);        /* from now on, a signal cancels the job */
