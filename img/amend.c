@@ -201,7 +201,7 @@ make (void *opaque, struct disk *disk)
 
   if (m->changes_size && !m->force && m->edit.size < disk_inside (disk).view->size)
     return refuse ("-o: the disk would become smaller: use resize --shrink, or --force");
-  if (m->changes_keys && keyedit_disk (disk, m->passphrase, &m->keys) == -1)
+  if (m->changes_keys && keyedit_disk (disk, &m->keys) == -1)
     return -1;
   if (m->changes_features && amend_disk (disk, &m->amend) == -1)
     return -1;

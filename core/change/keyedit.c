@@ -14,9 +14,13 @@
  *           2  overwrite the key material with random bytes, and the entry with zeros
  *
  * Each step is durable before the next one, and the word lies in one sector.  So after a
- * crash, a slot is in use and complete, or not in use.  If a passphrase is exchanged for
- * another one, the new one is tested before the old one is erased.  The last slot in use
- * is not erased unless the user insists.
+ * crash, a slot is in use and complete, or not in use.  The last slot in use is not erased
+ * unless the user insists.
+ *
+ * Deriving a key from a passphrase takes seconds on purpose.  So it is done before the
+ * change, while clients use the disk: which slots a passphrase opens, and the key material
+ * of a new one, which is tested in memory.  The change then only writes, after it has found
+ * the header as it was.
  *
  * A crash can leave the key material of a slot that is no longer in use: such slots still
  * have their salt.  The next time that anything is erased, they are overwritten, too.
@@ -32,11 +36,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <openssl/crypto.h>
 #include <openssl/rand.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/remedy.h"
 #include "util/report.h"
 #include "format/crypt.h"
@@ -51,6 +55,19 @@ struct keys {
   uint64_t offset, length;      /* of the LUKS header in the file, bytes */
   struct luks_header raw;
   struct luks *luks;            /* the same, parsed */
+};
+
+struct keychange {
+  struct luks_header before;    /* that in the file */
+  int erase_slot;               /* as in struct keyedit; and the next one */
+  bool force;
+  bool erases;                  /* a passphrase, which opens the slots of this set */
+  unsigned opened;
+  bool adds;
+  unsigned slot;                /* the one to be added; and so is all that follows */
+  struct luks_slot_header entry;
+  uint64_t at, bytes;           /* of its key material: from the beginning of the header */
+  uint8_t material[LUKS_MAX_KEY * LUKS_STRIPES];
 };
 
 /* CURE: what permits it, or NULL. */
@@ -79,33 +96,25 @@ read_header (void *opaque, void *buf, uint64_t offset, size_t bytes)
   return storage_read (k->file, buf, bytes, k->offset + offset);
 }
 
-/* Reads it again. */
 static int
 load (struct keys *k)
 {
-  luks_free (k->luks);
-  k->luks = NULL;
   return read_header (k, &k->raw, 0, sizeof k->raw) == -1 ? -1
     : luks_parse (k->path, &k->raw, sizeof k->raw, k->length, &k->luks);
 }
 
-/* As luks_opens. */
+/* IMAGE: an image; K: zeros.  The caller calls luks_free in either case. */
 static int
-opened_by (struct keys *k, const char *passphrase, uint8_t key[LUKS_MAX_KEY])
+find_keys (struct keys *k, const struct image *image)
 {
-  return luks_opens (k->luks, read_header, k, passphrase, strlen (passphrase), key);
-}
+  const struct header *h = &image->header;
 
-/* The same, without the key. */
-static int
-slots_of (struct keys *k, const char *passphrase)
-{
-  uint8_t key[LUKS_MAX_KEY];
-  const int set = opened_by (k, passphrase, key);
-  KEEP_ERRNO_FOR_BLOCK;
-
-  OPENSSL_cleanse (key, sizeof key);
-  return set;
+  *k = (struct keys) {
+    .file = image->file, .path = storage_path (image->file),
+    .offset = h->crypto.offset, .length = h->crypto.length,
+  };
+  return h->crypt_method == QCOW2_CRYPT_LUKS ? load (k)
+    : refuse (k, "the image is not encrypted with LUKS");
 }
 
 /* Where the key material of a slot is in the file.  False: not where the image has space
@@ -161,65 +170,72 @@ find_free (const struct keys *k, int wanted)
                  : "the image has no space for this key slot");
 }
 
-/* Would the header with this entry still be accepted?  Testing a passphrase takes time on
- * each active slot. */
-static int
-check_entry (const struct keys *k, unsigned slot, const struct luks_slot_header *entry)
-{
-  struct luks_header raw = k->raw;
-  struct luks *luks;
+/* The header with a new slot. */
+struct trial {
+  const struct keys *keys;
+  const struct keychange *change;
+};
 
-  raw.slots[slot] = *entry;
-  if (luks_parse (k->path, &raw, sizeof raw, k->length, &luks) == -1)
-    return -1;
-  luks_free (luks);
+static int
+read_trial (void *opaque, void *buf, uint64_t offset, size_t bytes)
+{
+  const struct trial *t = opaque;
+  const struct keychange *c = t->change;
+
+  if (offset != c->at || bytes != c->bytes)
+    return read_header ((void *) t->keys, buf, offset, bytes);
+  memcpy (buf, c->material, bytes);
   return 0;
 }
 
+/* Would the header with this slot be accepted, and does the passphrase open it?  (Testing
+ * one takes time on each active slot.) */
 static int
-write_slot (const struct keys *k, unsigned slot, const struct luks_slot_header *entry,
-            const void *material)
+test_slot (const struct keys *k, const struct keychange *c, const char *passphrase)
 {
-  struct luks_slot_header inactive = *entry;
-  uint64_t at, bytes;
+  struct luks_header raw = k->raw;
+  struct trial trial = { k, c };
+  struct luks *luks;
+  int set;
 
-  inactive.active = put32 (LUKS_SLOT_INACTIVE);
-  find_material (k, slot, &at, &bytes);
-  return check_entry (k, slot, entry) == -1 ||
-    storage_write (k->file, material, bytes, at) == -1 ||
-    write_entry (k, slot, &inactive) == -1 || storage_sync (k->file) == -1 ? -1
-    : write_active (k, slot, LUKS_SLOT_ACTIVE);
+  raw.slots[c->slot] = c->entry;
+  if (luks_parse (k->path, &raw, sizeof raw, k->length, &luks) == -1)
+    return -1;
+  set = luks_opens (luks, read_trial, &trial, passphrase, strlen (passphrase));
+  luks_free (luks);
+  if (set == -1 || set & 1 << c->slot)
+    return set == -1 ? -1 : 0;
+  return refuse (k, "the key of the disk in use is not the one in its header");
 }
 
 static int
-add (struct keys *k, const uint8_t *key, const struct keyedit *e)
+prepare_slot (const struct keys *k, const void *key, const struct keyedit *e,
+              struct keychange *c)
 {
-  CLEANUP_FREE uint8_t *material = malloc (LUKS_MAX_KEY * LUKS_STRIPES);
   const int slot = find_free (k, e->add_slot);
-  struct luks_slot_header entry;
-  int set;
 
   if (slot == -1)
     return -1;
-  if (material == NULL) {
-    report_error ("%s: key slot: %m", k->path);
+  c->adds = true;
+  c->slot = slot;
+  c->entry = k->raw.slots[slot];
+  luks_material (k->luks, slot, &c->at, &c->bytes);
+  return luksmake_slot (k->path, &k->raw, key, e->add, strlen (e->add), e->iter_ms,
+                        &c->entry, c->material) == -1 ? -1
+    : test_slot (k, c, e->add);
+}
+
+static int
+add (const struct keys *k, const struct keychange *c)
+{
+  struct luks_slot_header inactive = c->entry;
+
+  inactive.active = put32 (LUKS_SLOT_INACTIVE);
+  if (storage_write (k->file, c->material, c->bytes, k->offset + c->at) == -1 ||
+      write_entry (k, c->slot, &inactive) == -1 || storage_sync (k->file) == -1 ||
+      write_active (k, c->slot, LUKS_SLOT_ACTIVE) == -1)
     return -1;
-  }
-  entry = k->raw.slots[slot];
-  if (luksmake_slot (k->path, &k->raw, key, e->add, strlen (e->add), e->iter_ms,
-                     &entry, material) == -1 ||
-      write_slot (k, slot, &entry, material) == -1 || load (k) == -1)
-    return -1;
-  set = slots_of (k, e->add);
-  if (set == -1)
-    return -1;
-  if (!(set & 1 << slot)) {
-    report_error ("%s: the new passphrase does not open the key slot that was written",
-                  k->path);
-    errno = EIO;
-    return -1;
-  }
-  report_debug ("%s: LUKS: the passphrase was added in key slot %d", k->path, slot);
+  report_debug ("%s: LUKS: the passphrase was added in key slot %u", k->path, c->slot);
   return 0;
 }
 
@@ -274,23 +290,20 @@ erase (const struct keys *k, unsigned set)
 
 /* Which slots are to be erased?  Returns a set, or -1 (reported). */
 static int
-choose (struct keys *k, const struct keyedit *e)
+choose (const struct keys *k, const struct keychange *c)
 {
   const unsigned active = luks_active (k->luks);
-  int set = 0;
+  const bool numbered = c->erase_slot >= 0;
+  const unsigned set = numbered ? 1u << c->erase_slot : c->opened;
 
-  if (e->erase && (set = slots_of (k, e->erase)) == -1)
-    return -1;
-  if (e->erase && set == 0)
+  if (c->erases && c->opened == 0)
     return refuse (k, "the passphrase to be erased opens no key slot");
-  if (e->erase_slot >= 0 && !(active & 1u << e->erase_slot))
+  if (numbered && !(active & set))
     return refuse (k, "the key slot to be erased is not in use");
-  if (e->erase_slot >= 0 && e->erase && !(set & 1 << e->erase_slot))
+  if (numbered && c->erases && !(c->opened & set))
     return refuse (k, "the passphrase to be erased does not open the key slot to be "
                    "erased");
-  if (e->erase_slot >= 0)
-    set = 1 << e->erase_slot;
-  if (!(active & ~set) && !e->add && !e->force)
+  if (!(active & ~set) && !c->adds && !c->force)
     return refuse_unless (k, "without its last key slot nobody can read the disk any "
                           "more", remedy (REMEDY_ERASE_LAST_KEY));
   return set;
@@ -299,52 +312,72 @@ choose (struct keys *k, const struct keyedit *e)
 /* --- the whole change --- */
 
 static int
-change (struct keys *k, const char *passphrase, const struct keyedit *e,
-        uint8_t key[LUKS_MAX_KEY])
+prepare (const struct image *image, const struct keyedit *e, struct keychange *c)
 {
-  const bool erases = e->erase || e->erase_slot >= 0;
-  int opened, set = 0;
+  struct keys k;
+  int r = find_keys (&k, image), opened = 0;
 
-  if (load (k) == -1 || (erases && wipe_rest (k) == -1) ||
-      (erases && (set = choose (k, e)) == -1))
-    return -1;
-  opened = opened_by (k, passphrase, key);
-  if (opened == 0)
-    return refuse (k, "the passphrase opens no key slot any more");
-  return opened == -1 || (e->add && add (k, key, e) == -1) ? -1
-    : erase (k, set);
+  c->before = k.raw;
+  c->erase_slot = e->erase_slot;
+  c->force = e->force;
+  c->erases = e->erase != NULL;
+  if (r == 0 && e->erase)
+    r = opened = luks_opens (k.luks, read_header, &k, e->erase, strlen (e->erase));
+  c->opened = opened;
+  if (r != -1 && e->add)
+    r = prepare_slot (&k, crypt_key (image->cipher), e, c);
+  luks_free (k.luks);
+  return r == -1 ? -1 : 0;
 }
 
-struct editing {
-  const char *passphrase;
-  const struct keyedit *edit;
-};
+struct keychange *
+keyedit_prepare (struct disk *d, const struct keyedit *e)
+{
+  struct keychange *c = memory_new (1, sizeof *c);
+
+  if (c == NULL || prepare (disk_inside (d).view->image, e, c) == 0)
+    return c;
+  keyedit_free (c);
+  return NULL;
+}
+
+void
+keyedit_free (struct keychange *c)
+{
+  free (c);
+}
 
 static int
 make (void *opaque, struct image *image)
 {
-  const struct editing *editing = opaque;
-  const struct header *h = &image->header;
-  struct keys k = { .file = image->file, .path = storage_path (image->file) };
-  uint8_t key[LUKS_MAX_KEY];
-  int r;
+  const struct keychange *c = opaque;
+  struct keys k;
+  int r = find_keys (&k, image), set = 0;
 
-  if (h->crypt_method != QCOW2_CRYPT_LUKS)
-    return refuse (&k, "the image is not encrypted with LUKS");
-  k.offset = h->crypto.offset;
-  k.length = h->crypto.length;
-  r = change (&k, editing->passphrase, editing->edit, key);
-  KEEP_ERRNO_FOR_BLOCK;
-  OPENSSL_cleanse (key, sizeof key);
+  if (r == 0 && memcmp (&k.raw, &c->before, sizeof k.raw) != 0)
+    r = refuse (&k, "they have changed meanwhile");
+  if (r == 0 && (c->erases || c->erase_slot >= 0))
+    r = set = wipe_rest (&k) == -1 ? -1 : choose (&k, c);
+  if (r != -1)
+    r = c->adds && add (&k, c) == -1 ? -1 : erase (&k, set);
   luks_free (k.luks);
   return r;
 }
 
 int
-keyedit_disk (struct disk *d, const char *passphrase, const struct keyedit *e)
+keyedit_make (struct disk *d, struct keychange *keys)
 {
-  struct editing editing = { passphrase, e };
-  const struct disk_change c = { .opaque = &editing, .make = make, .data_file = true };
+  const struct disk_change c = { .opaque = keys, .make = make, .data_file = true };
 
   return disk_change (d, &c);
+}
+
+int
+keyedit_disk (struct disk *d, const struct keyedit *e)
+{
+  struct keychange *c = keyedit_prepare (d, e);
+  const int r = c ? keyedit_make (d, c) : -1;
+
+  keyedit_free (c);
+  return r;
 }

@@ -22,9 +22,18 @@ struct keyedit {
 #define KEYEDIT_NONE .add_slot = -1, .erase_slot = -1
 
 /* Adds a passphrase, then erases all key slots that another one opens, or one by its
- * number; if both are given, this one, which the passphrase must open.  PASSPHRASE unlocks
- * the image.  Returns 0: durable; or -1 (reported): nothing has changed, or, after a
- * failure of the host, a part of it. */
-extern int keyedit_disk (struct disk *, const char *passphrase, const struct keyedit *);
+ * number; if both are given, this one, which the passphrase must open.  The image is
+ * unlocked.  Returns 0: durable; or -1 (reported): nothing has changed, or, after a failure
+ * of the host, a part of it. */
+extern int keyedit_disk (struct disk *, const struct keyedit *);
+
+/* The same in two steps, for disks in use. */
+struct keychange;
+/* What takes seconds: derives keys, while clients go on.  The passphrases are not needed
+ * afterwards.  NULL: reported. */
+extern struct keychange *keyedit_prepare (struct disk *, const struct keyedit *);
+/* Makes the change, once. */
+extern int keyedit_make (struct disk *, struct keychange *);
+extern void keyedit_free (struct keychange *);  /* accepts NULL */
 
 #endif /* QCOW2_KEYEDIT_H */

@@ -122,6 +122,8 @@ struct context {
 
 struct crypt_cipher {
   struct plan plan;
+  void *key;                    /* constant; for new key slots */
+  size_t key_bytes;
   struct context *keyed;        /* is only copied, never used */
   pthread_mutex_t lock;
   struct context *idle;         /* guarded by lock */
@@ -461,8 +463,10 @@ crypt_new (const char *path, const struct crypt_spec *spec, const void *key)
   if (make_plan (path, spec, &cipher->plan) == -1 ||
       fetch (path, &cipher->plan) == -1)
     goto fail;
+  cipher->key_bytes = spec->key_bytes;
+  cipher->key = OPENSSL_memdup (key, spec->key_bytes);
   cipher->keyed = OPENSSL_zalloc (sizeof *cipher->keyed);
-  if (cipher->keyed == NULL)
+  if (cipher->key == NULL || cipher->keyed == NULL)
     goto no_memory;
   if (!make_schedules (&cipher->plan, cipher->keyed, key, spec->key_bytes)) {
     crypt_openssl_failed (path, "encryption", "cannot set up the cipher");
@@ -508,9 +512,16 @@ crypt_free (struct crypt_cipher *cipher)
     free_context (c);
   }
   free_context (cipher->keyed);
+  OPENSSL_clear_free (cipher->key, cipher->key_bytes);
   free_plan (&cipher->plan);
   pthread_mutex_destroy (&cipher->lock);
   OPENSSL_free (cipher);
+}
+
+const void *
+crypt_key (const struct crypt_cipher *cipher)
+{
+  return cipher->key;
 }
 
 /* --- sectors --- */

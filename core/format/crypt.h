@@ -36,6 +36,9 @@ extern struct crypt_cipher *crypt_new_legacy (const char *path,
 /* Wipes the key and everything derived from it.  Accepts NULL. */
 extern void crypt_free (struct crypt_cipher *);
 
+/* The key, for key slots that open it.  It belongs to the cipher. */
+extern const void *crypt_key (const struct crypt_cipher *);
+
 /* BYTES is a multiple of 512; SECTOR is the number of the first sector.  IN and OUT may
  * be the same buffer, but may not overlap otherwise.  Returns 0, or -1 with errno EIO or
  * ENOMEM and nothing reported, because only the caller can name the offset; then the

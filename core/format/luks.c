@@ -513,7 +513,7 @@ luks_unlock (const struct luks *l, luks_read_fn read, void *opaque,
 
 int
 luks_opens (const struct luks *l, luks_read_fn read, void *opaque,
-            const void *passphrase, size_t len, uint8_t *key)
+            const void *passphrase, size_t len)
 {
   struct tools t;
   int r = begin (&t, l), set = 0;
@@ -522,10 +522,8 @@ luks_opens (const struct luks *l, luks_read_fn read, void *opaque,
     if (!l->slots[i].active)
       continue;
     r = try_slot (&t, &l->slots[i], read, opaque, passphrase, len);
-    if (r == 1) {
+    if (r == 1)
       set |= 1 << i;
-      memcpy (key, t.s->key, l->spec.key_bytes);
-    }
   }
   end (&t);
   return r == -1 ? -1 : set;

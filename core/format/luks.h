@@ -89,10 +89,9 @@ extern int luks_unlock (const struct luks *, luks_read_fn, void *opaque,
                         struct crypt_cipher **);
 
 /* Which key slots does PASSPHRASE open?  Tests all active ones.  Returns a set of bits
- * 1 << number, 0 if none (not reported), or -1 (reported).  If there is any, KEY
- * (LUKS_MAX_KEY bytes) receives the key of the disk, which the caller wipes. */
+ * 1 << number, 0 if none (not reported), or -1 (reported). */
 extern int luks_opens (const struct luks *, luks_read_fn, void *opaque,
-                       const void *passphrase, size_t len, uint8_t *key);
+                       const void *passphrase, size_t len);
 
 /* The set of all active key slots. */
 extern unsigned luks_active (const struct luks *);

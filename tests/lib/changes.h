@@ -61,8 +61,7 @@ change_keys (const struct disk_options *o, const struct keyedit *keyedit)
   const struct disk_options reached = reach_disk (o);
   struct disk *disk = change_open (&reached);
 
-  return change_close (disk, disk ? keyedit_disk (disk, reached.secret.passphrase,
-                                                  keyedit) : -1);
+  return change_close (disk, disk ? keyedit_disk (disk, keyedit) : -1);
 }
 
 /* SNAPSHOT: taken in the same step, or NULL.  SOURCE: path (absolute) of the image whose
