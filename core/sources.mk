@@ -8,8 +8,8 @@ core_sources = \
 	%reldir%/util/bytes.h \
 	%reldir%/util/cleanup.h \
 	%reldir%/util/clock.h \
-	%reldir%/util/grace.c \
-	%reldir%/util/grace.h \
+	%reldir%/util/epoch.c \
+	%reldir%/util/epoch.h \
 	%reldir%/util/inflight.c \
 	%reldir%/util/inflight.h \
 	%reldir%/util/jsontext.c \

@@ -98,7 +98,7 @@ struct base {
   struct export *to;            /* the same */
   bool locked;                  /* as by a writer */
   bool held;                    /* a pin of its disk ... */
-  struct grace_pin pin;         /* ... this one */
+  struct epoch_pin pin;         /* ... this one */
   int *rest;                    /* NULL, or: set to an errno if it does not come to rest */
 };
 
@@ -153,7 +153,7 @@ close_base (void *opaque)
   KEEP_ERRNO_FOR_BLOCK;
 
   if (b->held)
-    grace_leave (disk_inside (b->disk).grace, b->pin);
+    epoch_leave (disk_inside (b->disk).epoch, b->pin);
   r = b->to ? export_close (b->to) : 0;
   if (r == -1 && b->rest)
     *b->rest = errno;
@@ -600,7 +600,7 @@ open_qcow2 (struct commit *c)
     return refuse_below (c, EROFS, disk_why_readonly (b->disk));
   if (b->to == NULL)
     return -1;
-  b->pin = grace_hold (disk_inside (b->disk).grace);
+  b->pin = epoch_hold (disk_inside (b->disk).epoch);
   b->held = true;
   return 0;
 }

@@ -188,14 +188,14 @@ write_zeros (const struct view *v, uint64_t count, uint64_t offset)
 static int
 zero_from (const struct change *c, const struct view *v, uint64_t size)
 {
-  struct grace *const grace = disk_inside (c->disk).grace;
-  const struct grace_pin pin = grace_enter (grace);
+  struct epoch *const epoch = disk_inside (c->disk).epoch;
+  const struct epoch_pin pin = epoch_enter (epoch);
   const uint64_t count = v->size - size;
   const int r = c->options->preallocation != PREALLOCATION_OFF
     ? write_zeros (v, count, size)
     : request_zero (v, count, size, REQUEST_MAY_TRIM);
 
-  grace_leave (grace, pin);
+  epoch_leave (epoch, pin);
   return r == -1 ? -1 : 0;
 }
 

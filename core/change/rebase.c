@@ -71,7 +71,7 @@
 
 /* The disk, and what is below it: both chains include the image itself, as layer 0. */
 struct copying {
-  struct grace *grace;
+  struct epoch *epoch;
   struct view disk;             /* over the old chain; writable */
   struct view moved;            /* the same image over the new chain; writable */
   struct writable unrecorded;   /* of both: bitmaps record nothing */
@@ -113,7 +113,7 @@ open_views (struct copying *c, const struct disk_inside *in, struct layers *next
 {
   const struct view *v = in->view;
 
-  c->grace = in->grace;
+  c->epoch = in->epoch;
   c->piece = max64 (PIECE, v->image->header.cluster_size);
   c->unrecorded = *v->w;
   c->unrecorded.bitmaps = NULL;
@@ -185,12 +185,12 @@ extent (const struct copy_end *e, uint64_t at, struct extent *x,
         struct storage_holes *known)
 {
   const struct copying *c = e->opaque;
-  const struct grace_pin pin = grace_enter (c->grace);
+  const struct epoch_pin pin = epoch_enter (c->epoch);
   const int r = stretch (c, at, x);
   KEEP_ERRNO_FOR_BLOCK;
 
   (void) known;
-  grace_leave (c->grace, pin);
+  epoch_leave (c->epoch, pin);
   return r;
 }
 
@@ -205,14 +205,14 @@ read_old (const struct copy_end *e, void *buf, uint64_t count, uint64_t at)
 /* DATA: NULL: zeros. */
 static int
 put (const struct view *v, const void *data, uint64_t count, uint64_t at,
-     struct grace *grace)
+     struct epoch *epoch)
 {
-  const struct grace_pin pin = grace_enter (grace);
+  const struct epoch_pin pin = epoch_enter (epoch);
   const int r = data ? write_data (v, data, count, at, false)
     : request_zero (v, count, at, 0);
   KEEP_ERRNO_FOR_BLOCK;
 
-  grace_leave (grace, pin);
+  epoch_leave (epoch, pin);
   checkpoint_relieve (v->w->checkpoint);
   return r == -1 ? -1 : 0;
 }
@@ -223,7 +223,7 @@ write_units (const struct copy_end *e, const void *buf, uint64_t count, uint64_t
 {
   const struct copying *c = e->opaque;
 
-  return put (&c->disk, buf, count, at, c->grace);
+  return put (&c->disk, buf, count, at, c->epoch);
 }
 
 /* Over the old chain there would be nothing to hide, and zeros that are there already are
@@ -236,7 +236,7 @@ zero_units (const struct copy_end *e, uint64_t count, uint64_t at)
   const bool as_data = c->disk.image->header.version < 3;
   CLEANUP_FREE void *zeros = as_data ? memory_new (1, count) : NULL;
 
-  return as_data && zeros == NULL ? -1 : put (&c->moved, zeros, count, at, c->grace);
+  return as_data && zeros == NULL ? -1 : put (&c->moved, zeros, count, at, c->epoch);
 }
 
 static int

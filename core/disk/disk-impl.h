@@ -81,9 +81,9 @@ struct disk {
   atomic_bool may_read_ahead;   /* disk_allow_ahead was called; set under `steps' */
 
   /* Requests: serve.c. */
-  struct grace *grace;          /* requests, or pieces of them */
-  struct grace *changes;        /* those of them that change something: a pin in each */
-  struct grace *flushes;        /* what runs a whole checkpoint */
+  struct epoch *epoch;          /* requests, or pieces of them */
+  struct epoch *changes;        /* those of them that change something: a pin in each */
+  struct epoch *flushes;        /* what runs a whole checkpoint */
   _Atomic (const struct view *) current;        /* of the present generation */
   atomic_bool closed;           /* the gate; changes under lock */
   unsigned closers;             /* who wants that; under lock */

@@ -84,11 +84,11 @@ new_disk (const struct disk_options *options)
   };
   pthread_mutex_init (&d->spacewait.lock, NULL);
   readahead_load_init (&d->own_load);
-  d->grace = grace_new ();
-  d->changes = grace_new ();
-  d->flushes = grace_new ();
+  d->epoch = epoch_new ();
+  d->changes = epoch_new ();
+  d->flushes = epoch_new ();
   d->map = options->map ? options->map : map_new (options->l2_cache);
-  if (d->grace && d->changes && d->flushes && d->map)
+  if (d->epoch && d->changes && d->flushes && d->map)
     return d;
   report_error ("out of memory");
   disk_close (d);
@@ -170,12 +170,12 @@ disk_close (struct disk *d)
     generation_free (d->generations);
   if (d->map && d->options.map == NULL)
     map_free (d->map);
-  if (d->grace)
-    grace_free (d->grace);
+  if (d->epoch)
+    epoch_free (d->epoch);
   if (d->changes)
-    grace_free (d->changes);
+    epoch_free (d->changes);
   if (d->flushes)
-    grace_free (d->flushes);
+    epoch_free (d->flushes);
   pthread_cond_destroy (&d->kept_changed);
   pthread_cond_destroy (&d->opened);
   pthread_mutex_destroy (&d->spacewait.lock);
@@ -197,8 +197,8 @@ disk_hang_up (struct disk *d)
 bool
 disk_is_busy (struct disk *d)
 {
-  return atomic_load (&d->closed) || !grace_passed (d->grace, grace_stamp (d->grace)) ||
-    !grace_passed (d->flushes, grace_stamp (d->flushes));
+  return atomic_load (&d->closed) || !epoch_passed (d->epoch, epoch_stamp (d->epoch)) ||
+    !epoch_passed (d->flushes, epoch_stamp (d->flushes));
 }
 
 /* --- properties --- */
@@ -230,22 +230,22 @@ struct disk_inside
 disk_inside (struct disk *d)
 {
   return (struct disk_inside) {
-    .view = atomic_load (&d->current), .grace = d->grace, .map = d->map,
+    .view = atomic_load (&d->current), .epoch = d->epoch, .map = d->map,
   };
 }
 
 struct disk_pinned
 disk_pin (struct disk *d)
 {
-  const struct grace_pin pin = grace_enter (d->grace);
+  const struct epoch_pin pin = epoch_enter (d->epoch);
 
-  return (struct disk_pinned) { atomic_load (&d->current), d->grace, pin };
+  return (struct disk_pinned) { atomic_load (&d->current), d->epoch, pin };
 }
 
 void
 disk_unpin (struct disk_pinned *p)
 {
-  grace_leave (p->grace, p->pin);
+  epoch_leave (p->epoch, p->pin);
 }
 
 struct bitmaps *

@@ -211,7 +211,7 @@ extern void disk_unlock (struct disk *);
 
 struct disk_inside {
   const struct view *view;      /* writable after disk_connect has allowed writing */
-  struct grace *grace;
+  struct epoch *epoch;
   struct map *map;
 };
 /* All of it belongs to the disk.  Any thread: but the view lasts only as long as a pin, or
@@ -220,8 +220,8 @@ extern struct disk_inside disk_inside (struct disk *);
 /* The view, which lasts until the end of the block. */
 struct disk_pinned {
   const struct view *view;
-  struct grace *grace;
-  struct grace_pin pin;
+  struct epoch *epoch;
+  struct epoch_pin pin;
 };
 extern struct disk_pinned disk_pin (struct disk *);
 extern void disk_unpin (struct disk_pinned *);

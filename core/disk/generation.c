@@ -6,7 +6,7 @@
  * it.  It has a view that never changes, from the start.  The other one is writable, and
  * is made by a step (writable.c).  From then on all clients, including those that only
  * read, use the writable view.  A request that began before continues with the older view:
- * its grace pin protects what it looks up there, like any mapping that has just been
+ * its epoch pin protects what it looks up there, like any mapping that has just been
  * replaced.
  *
  * Mappings and decompressed clusters are those of one generation: what they say of a host
@@ -99,7 +99,7 @@ make_frozen (struct generation *g)
   const uint64_t size = g->image->header.size;
 
   g->cluster_cache = cluster_cache_new (INFLATED_CACHE);
-  g->readahead = readahead_new (d->grace, &d->current,
+  g->readahead = readahead_new (d->epoch, &d->current,
                                 d->options.load ? d->options.load : &d->own_load);
   g->frozen = (struct view) {
     .size = size, .image = g->image, .layers = g->layers,

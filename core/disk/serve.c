@@ -2,7 +2,7 @@
  *
  * How is a request served, however long it takes?
  *
- * Each request pins the present (grace), and works on the view that its export has at
+ * Each request pins the present (epoch), and works on the view that its export has at
  * that time (exportkind.h).  Requests that change the disk wait while it changes as a whole
  * (steps.c).
  *
@@ -74,14 +74,14 @@ is_orphan (const struct disk *d, struct piece *p)
 static uint64_t
 edit_limit (const struct disk *d, uint64_t offset, uint64_t *start, uint64_t *cs)
 {
-  const struct grace_pin pin = grace_enter (d->grace);
+  const struct epoch_pin pin = epoch_enter (d->epoch);
   const struct view *v = atomic_load (&d->current);
   uint64_t limit;
 
   *cs = v->image->header.cluster_size;
   *start = round_up (offset, *cs);
   limit = v->w ? l2_edit_limit (v->w->l2, *start) : UINT64_MAX;
-  grace_leave (d->grace, pin);
+  epoch_leave (d->epoch, pin);
   return limit;
 }
 
@@ -131,27 +131,27 @@ refuse_beyond (const struct view *v, uint64_t end)
 
 /* Begins a request up to END, in bytes.  NULL: an error, without a pin (reported). */
 static inline const struct view *
-begin (const struct export *e, uint64_t end, struct grace_pin *pin, struct view *made)
+begin (const struct export *e, uint64_t end, struct epoch_pin *pin, struct view *made)
 {
   const struct view *v;
 
-  *pin = grace_enter (e->disk->grace);
+  *pin = epoch_enter (e->disk->epoch);
   v = view_of (e, made);
   if (end <= v->size)
     return v;
   refuse_beyond (v, end);
-  grace_leave (e->disk->grace, *pin);
+  epoch_leave (e->disk->epoch, *pin);
   return NULL;
 }
 
 /* Of a request that changes the disk. */
-struct pins { struct grace_pin all, change; };
+struct pins { struct epoch_pin all, change; };
 
 static inline void
 leave_change (const struct disk *d, const struct pins *pins)
 {
-  grace_leave (d->changes, pins->change);
-  grace_leave (d->grace, pins->all);
+  epoch_leave (d->changes, pins->change);
+  epoch_leave (d->epoch, pins->all);
 }
 
 /* With a pin: as for the gate, whoever wants a record either finds that this request has
@@ -172,8 +172,8 @@ pass_gate (struct disk *d)
   struct pins pins;
 
   for (;;) {
-    pins.all = grace_enter (d->grace);
-    pins.change = grace_enter (d->changes);
+    pins.all = epoch_enter (d->epoch);
+    pins.change = epoch_enter (d->changes);
     if (gate_is_open (d))
       return pins;
     leave_change (d, &pins);
@@ -209,13 +209,13 @@ begin_change (const struct export *e, uint64_t offset, uint64_t end, struct pins
 static void
 relieve (const struct disk *d)
 {
-  const struct grace_pin pin = grace_enter (d->flushes);
+  const struct epoch_pin pin = epoch_enter (d->flushes);
   const struct view *v = atomic_load (&d->current);
   KEEP_ERRNO_FOR_BLOCK;
 
   if (v->w)
     checkpoint_relieve (v->w->checkpoint);
-  grace_leave (d->flushes, pin);
+  epoch_leave (d->flushes, pin);
 }
 
 /* What to do with each piece of a request, and the parameters of the request. */
@@ -233,14 +233,14 @@ static int
 read_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
 {
   struct view made;
-  struct grace_pin pin;
+  struct epoch_pin pin;
   const struct view *v = begin (e, offset + count, &pin, &made);
   int r;
 
   if (v == NULL)
     return -1;
   r = work->serve (e, work, v, count, offset);
-  grace_leave (e->disk->grace, pin);
+  epoch_leave (e->disk->epoch, pin);
   if (r == -1)
     relieve (e->disk);
   return r;
@@ -302,7 +302,7 @@ int
 export_read (struct export *e, void *buf, uint64_t count, uint64_t offset)
 {
   struct view made;
-  struct grace_pin pin;
+  struct epoch_pin pin;
   const struct view *v = begin (e, offset + count, &pin, &made);
   int r;
 
@@ -310,7 +310,7 @@ export_read (struct export *e, void *buf, uint64_t count, uint64_t offset)
     return -1;
   r = e->kind->read ? e->kind->read (e, v, buf, count, offset)
     : request_read (v, buf, count, offset);
-  grace_leave (e->disk->grace, pin);
+  epoch_leave (e->disk->epoch, pin);
   if (r != 0)
     relieve (e->disk);
   return r == -1 ? -1 : 0;
@@ -439,11 +439,11 @@ export_zero (struct export *e, uint64_t count, uint64_t offset, unsigned flags, 
 int
 disk_flush (struct disk *d)
 {
-  const struct grace_pin pin = grace_enter (d->flushes);
+  const struct epoch_pin pin = epoch_enter (d->flushes);
   const struct view *v = atomic_load (&d->current);
   const int r = v->w ? checkpoint_flush (v->w->checkpoint) : 0;
 
-  grace_leave (d->flushes, pin);
+  epoch_leave (d->flushes, pin);
   return r;
 }
 

@@ -16,11 +16,11 @@
  *
  * The gate.  A request that changes the disk takes a pin (changes), and then looks whether
  * the gate is open.  Whoever closes the gate does that first, and takes a stamp then.  So,
- * in the one order of these accesses (grace.c), either the request finds the gate closed,
+ * in the one order of these accesses (epoch.c), either the request finds the gate closed,
  * gives its pin back and waits, or its pin was taken before the stamp, and is waited for.
  *
  * Requests that read pass without looking, and the gate does not wait for them.  Each
- * request takes a pin of another kind (grace) before it looks which generation is the
+ * request takes a pin of another kind (epoch) before it looks which generation is the
  * present one: when a stamp that was taken after a generation was replaced has passed, no
  * request uses it.  The gate opens before that: what the old generation used alone is then
  * in quarantine in the new one, and clients do not wait for a reader.  Flushes, which may
@@ -65,12 +65,12 @@ trace (const struct disk *d, const char *what)
 /* Waits until all have left that entered before now.  False: some have not, at that time
  * (clock_ms). */
 static bool
-drain_until (struct grace *grace, int64_t deadline)
+drain_until (struct epoch *epoch, int64_t deadline)
 {
   const struct timespec moment = { .tv_nsec = 50000 };
-  const uint64_t stamp = grace_stamp (grace);
+  const uint64_t stamp = epoch_stamp (epoch);
 
-  while (!grace_passed (grace, stamp)) {
+  while (!epoch_passed (epoch, stamp)) {
     if (clock_ms () >= deadline)
       return false;
     nanosleep (&moment, NULL);
@@ -79,9 +79,9 @@ drain_until (struct grace *grace, int64_t deadline)
 }
 
 static void
-drain (struct grace *grace)
+drain (struct epoch *epoch)
 {
-  drain_until (grace, INT64_MAX);
+  drain_until (epoch, INT64_MAX);
 }
 
 static void
@@ -206,7 +206,7 @@ release_later (void *opaque)
 {
   struct release *r = opaque;
 
-  drain (r->disk->grace);
+  drain (r->disk->epoch);
   drain (r->disk->flushes);
   LOCK_FOR_BLOCK (&r->disk->steps);
 
@@ -265,7 +265,7 @@ wait_for_readers (struct disk *d, bool live, int64_t deadline)
 
   if (live)
     pthread_mutex_unlock (&d->steps);
-  r = drain_until (d->grace, deadline) && drain_until (d->flushes, deadline);
+  r = drain_until (d->epoch, deadline) && drain_until (d->flushes, deadline);
   if (live)
     pthread_mutex_lock (&d->steps);
   return r;

@@ -72,7 +72,7 @@ open_metadata (struct writable *w, const struct generation *g)
   if (w->refcounts == NULL || check_header_count (image, w->refcounts) == -1)
     return -1;
   w->alloc = alloc_open (image->file, image->header.cluster_bits, w->refcounts,
-                         image->overlap, g->disk->grace, &options);
+                         image->overlap, g->disk->epoch, &options);
   if (w->alloc == NULL)
     return -1;
   w->l2 = l2_open (image, w->alloc, g->disk->map, g->disk->options.l2_slice);
@@ -96,7 +96,7 @@ open_shared (struct writable *w, const struct generation *g)
     return -1;
   if (entry_is_extended (h) && (w->fresh = fresh_new ()) == NULL)
     return -1;
-  if (vacant && (w->vacant = vacant_new (image->data, w->inflight, g->disk->grace,
+  if (vacant && (w->vacant = vacant_new (image->data, w->inflight, g->disk->epoch,
                                          h->cluster_bits, h->size)) == NULL)
     return -1;
   if (g->disk->options.compress &&
@@ -295,8 +295,8 @@ generation_prepare_to_settle (struct generation *g)
 
   if (checkpoint_flush (g->w.checkpoint) == -1)
     return -1;
-  stamp = grace_stamp (g->disk->grace);
-  while (checkpoint_holds_back (g->w.checkpoint) && !grace_passed (g->disk->grace, stamp)) {
+  stamp = epoch_stamp (g->disk->epoch);
+  while (checkpoint_holds_back (g->w.checkpoint) && !epoch_passed (g->disk->epoch, stamp)) {
     if (clock_ms () >= deadline)
       return give_up_waiting (g);
     nanosleep (&moment, NULL);

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "util/grace.h"
+#include "util/epoch.h"
 #include "util/report.h"
 #include "mapping/map.h"
 #include "mapping/pack.h"
@@ -85,7 +85,7 @@ struct shard {
 
 struct map {
   /* Hits need these, and no hit changes them. */
-  struct grace *readers;        /* lookups without a lock; constant */
+  struct epoch *readers;        /* lookups without a lock; constant */
   /* Of each shard, or NULL; changed under its lock when the table grows. */
   _Atomic (struct map_buckets *) tables[MAP_SHARDS];
 

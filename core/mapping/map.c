@@ -29,7 +29,7 @@
  *
  * Most hits take no lock, and write only to a cache line of their thread: lookups of
  * packed slices that were used since the hand last passed (mapreclaim.c).  They hold a
- * pin of `readers' (grace.c), and what a shard lock guards is freed only when all those
+ * pin of `readers' (epoch.c), and what a shard lock guards is freed only when all those
  * have left that may have seen it (map_await_lookups).  So:
  *
  *   - The table, a slice and a pack that such a lookup has found stay valid.
@@ -39,7 +39,7 @@
  *     pinned the slice waits for the lookup's pin before the slice can become PACK again.
  *   - Its answer is what the map said at some time since it took the pin.  A request
  *     whose lookup found a mapping had its own pin before the mapping was removed,
- *     because the accesses are sequentially consistent (grace.c, 4).
+ *     because the accesses are sequentially consistent (epoch.c, 4).
  *
  * (tests/models/map.pml has this protocol, and is checked in all orders of steps.)
  *
@@ -56,7 +56,7 @@
  * frequent use are loaded first, and stay.  A peek counts only if no thread has begun to
  * pin a slice of the shard in the meantime, so that no thread has changed those entries,
  * in memory or in the file.  (Spaces that are not edited may read a file that another
- * space edits: what they find was true when their request began, and the request's grace
+ * space edits: what they find was true when their request began, and the request's epoch
  * pin keeps it valid.)
  *
  * Lock order: shard, then dirty_lock of a space.  Never two shards at once.  A pin of
@@ -156,8 +156,8 @@ static inline int64_t
 find_packed (struct map_space *space, uint64_t index, unsigned unit, unsigned max,
              struct run *run)
 {
-  struct grace *readers = space->map->readers;
-  const struct grace_pin pin = grace_enter (readers);
+  struct epoch *readers = space->map->readers;
+  const struct epoch_pin pin = epoch_enter (readers);
   const struct map_slice *s = map_find (space, index);
   const struct pack *p;
   int64_t n;
@@ -165,10 +165,10 @@ find_packed (struct map_space *space, uint64_t index, unsigned unit, unsigned ma
   if (s && s->form == SLICE_PACK && (p = s->pack, s->form == SLICE_PACK) &&
       s->referenced) {
     n = pack_find (p, space->shape, unit, max, run);
-    grace_leave_counting (readers, pin);
+    epoch_leave_counting (readers, pin);
     return n;
   }
-  grace_leave (readers, pin);
+  epoch_leave (readers, pin);
   return 0;
 }
 
@@ -281,7 +281,7 @@ map_new (uint64_t limit)
   if (map == NULL)
     return NULL;
   memset (map, 0, sizeof *map);
-  map->readers = grace_new ();
+  map->readers = epoch_new ();
   if (map->readers == NULL) {
     free (map);
     return NULL;
@@ -317,7 +317,7 @@ map_free (struct map *map)
     pthread_cond_destroy (&map->shards[i].changed);
   }
   pthread_mutex_destroy (&map->lock);
-  grace_free (map->readers);
+  epoch_free (map->readers);
   free (map);
 }
 
@@ -338,7 +338,7 @@ void
 map_get_stats (struct map *map, struct map_stats *stats)
 {
   memset (stats, 0, sizeof *stats);
-  stats->hits = grace_counted (map->readers);
+  stats->hits = epoch_counted (map->readers);
   for (unsigned i = 0; i < MAP_SHARDS; i++) {
     struct shard *shard = &map->shards[i];
     LOCK_FOR_BLOCK (&shard->lock);

@@ -128,11 +128,11 @@ void
 map_await_lookups (struct map *map)
 {
   KEEP_ERRNO_FOR_BLOCK;
-  const uint64_t stamp = grace_stamp (map->readers);
+  const uint64_t stamp = epoch_stamp (map->readers);
 
   /* A lookup that lasts has lost its processor.  This thread may be the reason, if its
    * priority is higher: it has to sleep then. */
-  for (unsigned n = 0; !grace_passed (map->readers, stamp); n++)
+  for (unsigned n = 0; !epoch_passed (map->readers, stamp); n++)
     if (n < MOST_YIELDS)
       sched_yield ();
     else

@@ -101,7 +101,7 @@ struct worker {
 };
 
 struct readahead {
-  struct grace *grace;          /* constant, like the next two */
+  struct epoch *epoch;          /* constant, like the next two */
   _Atomic (const struct view *) *current;
   struct readahead_load *load;
   atomic_bool allowed;
@@ -131,7 +131,7 @@ readahead_load_init (struct readahead_load *load)
 }
 
 struct readahead *
-readahead_new (struct grace *grace, _Atomic (const struct view *) *current,
+readahead_new (struct epoch *epoch, _Atomic (const struct view *) *current,
                struct readahead_load *load)
 {
   struct readahead *r = memory_new (1, sizeof *r);
@@ -139,7 +139,7 @@ readahead_new (struct grace *grace, _Atomic (const struct view *) *current,
 
   if (r == NULL)
     return NULL;
-  r->grace = grace;
+  r->epoch = epoch;
   r->current = current;
   r->load = load;
   pthread_mutex_init (&r->lock, NULL);
@@ -268,7 +268,7 @@ static void
 carry_out (struct readahead *r, struct job *job)
 {
   const struct view *v = &job->view;
-  const struct grace_pin pin = grace_enter (r->grace);
+  const struct epoch_pin pin = epoch_enter (r->epoch);
   struct run run;
 
   if (is_present (r, v))
@@ -278,7 +278,7 @@ carry_out (struct readahead *r, struct job *job)
       if (run.kind == RUN_COMPRESSED)
         inflate (v, &run);
     }
-  grace_leave (r->grace, pin);
+  epoch_leave (r->epoch, pin);
 }
 
 /* Is there a processor for one more thread? */

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "util/grace.h"
+#include "util/epoch.h"
 #include "request/view.h"
 
 /* How busy the processors are with compressed clusters; shared by the disks of a
@@ -27,7 +27,7 @@ struct readahead;
 
 /* CURRENT is the view that new requests to the active disk use.  All must outlive the
  * result.  NULL on ENOMEM (reported). */
-extern struct readahead *readahead_new (struct grace *,
+extern struct readahead *readahead_new (struct epoch *,
                                         _Atomic (const struct view *) *current,
                                         struct readahead_load *);
 /* No request may be running.  Accepts NULL. */

@@ -13,7 +13,7 @@
  *      |         vacant_done
  *   durable      later checkpoints add to it while other clusters are waiting
  *      |         begin_waiting
- *   waiting      for all requests that began before (grace.c)
+ *   waiting      for all requests that began before (epoch.c)
  *      |         vacant_reap
  *   (a hole)
  *
@@ -62,7 +62,7 @@ enum stage { PENDING, TAKEN, DURABLE, WAITING, STAGES };
 struct vacant {
   struct storage *data;
   struct inflight *inflight;
-  struct grace *grace;
+  struct epoch *epoch;
   unsigned bits;
   uint64_t disk_size;           /* bytes */
 
@@ -74,7 +74,7 @@ struct vacant {
 
 struct vacant *
 vacant_new (struct storage *data, struct inflight *inflight,
-            struct grace *grace, unsigned cluster_bits, uint64_t disk_size)
+            struct epoch *epoch, unsigned cluster_bits, uint64_t disk_size)
 {
   struct vacant *v = memory_new (1, sizeof *v);
 
@@ -82,7 +82,7 @@ vacant_new (struct storage *data, struct inflight *inflight,
     return NULL;
   v->data = data;
   v->inflight = inflight;
-  v->grace = grace;
+  v->epoch = epoch;
   v->bits = cluster_bits;
   v->disk_size = disk_size;
   pthread_mutex_init (&v->lock, NULL);
@@ -216,7 +216,7 @@ vacant_done (struct vacant *v, bool ok)
     return;
   }
   move_all (&v->sets[TAKEN], &v->sets[DURABLE]);
-  v->durable_stamp = grace_stamp (v->grace);
+  v->durable_stamp = epoch_stamp (v->epoch);
 }
 
 /* Clusters that have become durable begin to wait only when the set of waiting ones is
@@ -241,7 +241,7 @@ next_piece (struct vacant *v, uint64_t at, uint64_t *first, uint64_t *n)
   LOCK_FOR_BLOCK (&v->lock);
 
   if (!freeset_next (&v->sets[WAITING], at, UINT64_MAX, first, n) ||
-      !grace_passed (v->grace, v->waiting_stamp))
+      !epoch_passed (v->epoch, v->waiting_stamp))
     return false;
   *n = min64 (*n, max64 (PIECE_BYTES >> v->bits, 1));
   return true;

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "util/grace.h"
+#include "util/epoch.h"
 #include "util/inflight.h"
 #include "storage/storage.h"
 
@@ -19,7 +19,7 @@ struct vacant;
 /* For the clusters of a disk of DISK_SIZE bytes, whose data is in DATA; INFLIGHT has the
  * claims on them.  All of these must outlive the result.  NULL on ENOMEM (reported). */
 extern struct vacant *vacant_new (struct storage *data, struct inflight *,
-                                  struct grace *, unsigned cluster_bits,
+                                  struct epoch *, unsigned cluster_bits,
                                   uint64_t disk_size);
 /* Frees memory only.  Here and below NULL is accepted: then no space is freed. */
 extern void vacant_free (struct vacant *);

@@ -22,7 +22,7 @@
 struct alloc_frees {
   struct alloc_frees *next;
   uint64_t first, n;            /* clusters */
-  uint64_t stamp;               /* grace stamp, while it is waiting */
+  uint64_t stamp;               /* epoch stamp, while it is waiting */
 };
 
 #define ALLOC_ITEM_BYTES 48     /* including malloc's overhead */
@@ -33,7 +33,7 @@ struct alloc {
   struct storage *file;
   struct refcounts *refcounts;
   struct overlap *overlap;
-  struct grace *grace;
+  struct epoch *epoch;
   unsigned bits;
   bool discard;
   bool regular;                 /* reads as zeros past its end */
@@ -57,7 +57,7 @@ struct alloc {
   struct {                      /* waiting, but too many for a list: see quarantine.c */
     uint64_t clusters;          /* that have joined; 0: no crowd, and held is complete */
     uint64_t first, end;        /* those that are left are in this range */
-    uint64_t stamp;             /* grace stamp of the youngest one */
+    uint64_t stamp;             /* epoch stamp of the youngest one */
   } crowd;
 
   uint64_t bump, bump_end;      /* the reserve */

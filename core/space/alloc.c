@@ -133,7 +133,7 @@ max_batch (const struct alloc *a)
 struct alloc *
 alloc_open (struct storage *file, unsigned cluster_bits,
             struct refcounts *refcounts, struct overlap *overlap,
-            struct grace *grace, const struct alloc_options *options)
+            struct epoch *epoch, const struct alloc_options *options)
 {
   struct alloc *a;
   uint64_t end;
@@ -147,7 +147,7 @@ alloc_open (struct storage *file, unsigned cluster_bits,
   a->file = file;
   a->refcounts = refcounts;
   a->overlap = overlap;
-  a->grace = grace;
+  a->epoch = epoch;
   a->bits = cluster_bits;
   a->discard = options->discard;
   a->budget = options->budget;

@@ -28,7 +28,7 @@
  *     |               It is pending until a checkpoint has made that durable
  *     v               (R2, R4 a)
  *   quarantined  0    alloc_frees_done has lowered the count and taken a stamp: it waits
- *     |               for all requests that began before (R4 b, util/grace.c), hidden
+ *     |               for all requests that began before (R4 b, util/epoch.c), hidden
  *     v               from the scan for free clusters
  *   punched      0    alloc_reap: no metadata (R5), and a hole, if wanted (R4 c)
  *     v
@@ -50,7 +50,7 @@
 #include <stdint.h>
 
 #include "util/budget.h"
-#include "util/grace.h"
+#include "util/epoch.h"
 #include "storage/storage.h"
 #include "format/overlap.h"
 #include "space/refcount.h"
@@ -99,7 +99,7 @@ struct alloc_options {
  * Returns NULL on error (reported). */
 extern struct alloc *alloc_open (struct storage *, unsigned cluster_bits,
                                  struct refcounts *, struct overlap *,
-                                 struct grace *, const struct alloc_options *);
+                                 struct epoch *, const struct alloc_options *);
 /* For tests: limits the number of runs of free clusters that are known at a time. */
 extern void alloc_set_max_idle (struct alloc *, size_t runs);
 /* The same, of freed runs that wait in a list. */

@@ -314,7 +314,7 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
     return 0;
   }
 
-  f.stamp = grace_stamp (a->grace);
+  f.stamp = epoch_stamp (a->epoch);
   for (item = frees; item; item = next) {
     const uint64_t first = item->first, n = item->n;
 
@@ -350,7 +350,7 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
 int
 alloc_release (struct alloc *a, uint64_t first, uint64_t n)
 {
-  struct freed f = { .a = a, .stamp = grace_stamp (a->grace) };
+  struct freed f = { .a = a, .stamp = epoch_stamp (a->epoch) };
 
   if (refcount_dec (a->refcounts, first, n, became_free, &f) == -1)
     return -1;
@@ -361,7 +361,7 @@ alloc_release (struct alloc *a, uint64_t first, uint64_t n)
 void
 alloc_hold_freed (struct alloc *a, uint64_t first, uint64_t n)
 {
-  struct freed f = { .a = a, .stamp = grace_stamp (a->grace) };
+  struct freed f = { .a = a, .stamp = epoch_stamp (a->epoch) };
   LOCK_FOR_BLOCK (&a->lock);
 
   became_free (&f, first, n);
@@ -385,7 +385,7 @@ take_passed (struct alloc *a)
   head = a->waiting.head;
   for (struct alloc_frees *i = head;
        i && ((last && i->stamp == last->stamp) ||
-             grace_passed (a->grace, i->stamp));
+             epoch_passed (a->epoch, i->stamp));
        i = i->next)
     last = i;
   if (last == NULL)
@@ -489,7 +489,7 @@ take_portion (struct alloc *a, struct portion *p)
   LOCK_FOR_BLOCK (&a->lock);
 
   p->count = 0;
-  if (a->crowd.clusters == 0 || !grace_passed (a->grace, a->crowd.stamp))
+  if (a->crowd.clusters == 0 || !epoch_passed (a->epoch, a->crowd.stamp))
     return false;
   at = a->discard ? a->crowd.first : UINT64_MAX;
   limit = min64 (a->crowd.end, round_down (a->crowd.first, per_block) + per_block);

@@ -70,7 +70,7 @@ def folder(path):
 
 
 def includes(name, path):
-    """Does the C test include the source PATH (core/util/grace.c)?"""
+    """Does the C test include the source PATH (core/util/epoch.c)?"""
     with open(os.path.join(TOP, "tests", program_of(name) + ".c"), encoding="utf-8") as f:
         return '#include "%s"' % short(path) in f.read()
 

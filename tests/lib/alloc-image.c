@@ -19,7 +19,7 @@ struct storage *file;
 struct header header;
 struct overlap *overlap;
 struct refcounts *refcounts;
-struct grace *grace;
+struct epoch *epoch;
 struct alloc *alloc;
 unsigned bits;
 struct rng rng;
@@ -122,9 +122,9 @@ open_image (bool discard, const struct storage_hooks *hooks)
   const struct alloc_options options = { .discard = discard };
 
   open_counts (path, hooks);
-  grace = grace_new ();
-  CHECK (grace);
-  alloc = alloc_open (file, bits, refcounts, overlap, grace, &options);
+  epoch = epoch_new ();
+  CHECK (epoch);
+  alloc = alloc_open (file, bits, refcounts, overlap, epoch, &options);
   CHECK (alloc);
 }
 
@@ -132,7 +132,7 @@ void
 close_image (void)
 {
   alloc_close (alloc);
-  grace_free (grace);
+  epoch_free (epoch);
   close_counts ();
 }
 

@@ -6,7 +6,7 @@
 #ifndef TEST_ALLOC_IMAGE_H
 #define TEST_ALLOC_IMAGE_H
 
-#include "util/grace.h"
+#include "util/epoch.h"
 #include "storage/storage.h"
 #include "format/header.h"
 #include "format/overlap.h"
@@ -19,7 +19,7 @@ extern struct storage *file;
 extern struct header header;
 extern struct overlap *overlap;
 extern struct refcounts *refcounts;
-extern struct grace *grace;
+extern struct epoch *epoch;
 extern struct alloc *alloc;
 extern unsigned bits;           /* log2 of the cluster size */
 

@@ -186,7 +186,7 @@ quiesce (void)
   uint64_t end;
 
   while (npins > 0)
-    grace_leave (grace, pins[--npins].pin);
+    epoch_leave (epoch, pins[--npins].pin);
   checkpoint (true);
   end_session ();
   durable = 0;

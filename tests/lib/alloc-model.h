@@ -22,7 +22,7 @@ extern size_t nruns;
 /* Requests in progress. */
 #define MAX_PINS 8
 struct model_pin {
-  struct grace_pin pin;
+  struct epoch_pin pin;
   uint64_t since;
 };
 extern struct model_pin pins[MAX_PINS];

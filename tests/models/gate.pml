@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Pins, the gate, and the release of a generation, for spin: the protocols of
- * core/util/grace.c, core/disk/serve.c and core/disk/steps.c, with one variable for each
+ * core/util/epoch.c, core/disk/serve.c and core/disk/steps.c, with one variable for each
  * atomic of these files, and one step for each access to one.
  *
  * Checked in all orders of steps:
@@ -35,13 +35,13 @@
 #define AHEAD 2
 #endif
 
-/* grace.c: a slot for each thread and parity.  GRACE counts all requests, CHANGES those
+/* epoch.c: a slot for each thread and parity.  REQUESTS counts all requests, CHANGES those
  * that change the disk. */
-#define GRACE 0
+#define REQUESTS 0
 #define CHANGES 1
 byte epoch[2];
 byte slot[4 * THREADS];
-#define SLOT(grace, parity, id) slot[((grace) * 2 + (parity)) * THREADS + (id)]
+#define SLOT(which, parity, id) slot[((which) * 2 + (parity)) * THREADS + (id)]
 
 /* steps.c */
 bool closed;
@@ -56,36 +56,36 @@ byte inside;                    /* requests that change the disk */
 byte ended;                     /* threads of requests */
 bool readers_ended;
 
-inline enter (grace, id, parity)
+inline enter (which, id, parity)
 {
   byte e;
 
   do
-  :: e = epoch[grace];
-     SLOT (grace, e & 1, id)++;
+  :: e = epoch[which];
+     SLOT (which, e & 1, id)++;
      if
-     :: epoch[grace] == e -> parity = e & 1; break
-     :: else -> SLOT (grace, e & 1, id)--
+     :: epoch[which] == e -> parity = e & 1; break
+     :: else -> SLOT (which, e & 1, id)--
      fi
   od
 }
 
-inline leave (grace, id, parity)
+inline leave (which, id, parity)
 {
-  SLOT (grace, parity, id)--
+  SLOT (which, parity, id)--
 }
 
 /* Moves the epoch on from AT, unless requests of the epoch before are left (move_on). */
-inline move_on (grace, at)
+inline move_on (which, at)
 {
   i = 0;
   do
-  :: i < THREADS && SLOT (grace, (at + 1) & 1, i) == 0 -> i++
-  :: i < THREADS && SLOT (grace, (at + 1) & 1, i) != 0 -> break
+  :: i < THREADS && SLOT (which, (at + 1) & 1, i) == 0 -> i++
+  :: i < THREADS && SLOT (which, (at + 1) & 1, i) != 0 -> break
   :: i == THREADS ->
      atomic {                   /* compare and exchange */
        if
-       :: epoch[grace] == at -> epoch[grace] = at + 1
+       :: epoch[which] == at -> epoch[which] = at + 1
        :: else
        fi
      }
@@ -94,16 +94,16 @@ inline move_on (grace, at)
 }
 
 /* Waits until all have left that entered before S was taken: looks again and again
- * (grace_passed). */
-inline pass (grace, s)
+ * (epoch_passed). */
+inline pass (which, s)
 {
   byte at, i;
 
   do
-  :: at = epoch[grace];
+  :: at = epoch[which];
      if
      :: at >= s + AHEAD -> break
-     :: else -> move_on (grace, at)
+     :: else -> move_on (which, at)
      fi
   od
 }
@@ -115,7 +115,7 @@ proctype mover ()
   byte n, at, i, which;
 
   if
-  :: which = GRACE
+  :: which = REQUESTS
   :: which = CHANGES
   fi;
   do
@@ -130,22 +130,22 @@ proctype reader (byte id)
 
   do
   :: n < ROUNDS ->
-     enter (GRACE, id, parity);
+     enter (REQUESTS, id, parity);
      v = now;
      assert (!released[v]);
 #ifdef HANGS
      false;
 #endif
      assert (!released[v]);
-     leave (GRACE, id, parity);
+     leave (REQUESTS, id, parity);
      n++
   :: else -> break
   od;
   atomic { ended++; readers_ended = true }
 }
 
-#define ENTER enter (GRACE, id, all); enter (CHANGES, id, change)
-#define LEAVE leave (CHANGES, id, change); leave (GRACE, id, all)
+#define ENTER enter (REQUESTS, id, all); enter (CHANGES, id, change)
+#define LEAVE leave (CHANGES, id, change); leave (REQUESTS, id, all)
 
 proctype writer (byte id)
 {
@@ -204,8 +204,8 @@ proctype changer ()
   now = NEW;
   closed = false;
 #ifndef NO_DRAIN
-  s = epoch[GRACE];
-  pass (GRACE, s);
+  s = epoch[REQUESTS];
+  pass (REQUESTS, s);
 #endif
   released[OLD] = true
 }

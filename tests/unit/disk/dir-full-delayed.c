@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "util/grace.h"
+#include "util/epoch.h"
 #include "request/bitmap.h"
 #include "disk/dir.h"
 #include "lib/images.h"
@@ -77,8 +77,8 @@ main (void)
   struct dir_image *image, *again;
   struct export *writer, *reader;
   struct simdisk *sim;
-  struct grace_pin pin;
-  struct grace *grace;
+  struct epoch_pin pin;
+  struct epoch *epoch;
   struct rng rng;
   char *path, *directory;
 
@@ -107,11 +107,11 @@ main (void)
     CHECK ((i + 1) * CLUSTER < SIZE);
   CHECK (export_flush (writer) == 0);
 
-  grace = disk_inside (dir_disk (image)).grace;
-  pin = grace_enter (grace);    /* a request of the reader */
+  epoch = disk_inside (dir_disk (image)).epoch;
+  pin = epoch_enter (epoch);    /* a request of the reader */
   CHECK (export_trim (writer, CLUSTER, CLUSTER, false) == 0);
   leave (writer, image);
-  grace_leave (grace, pin);
+  epoch_leave (epoch, pin);
   leave (reader, image);
 
   simdisk_fault (sim, NULL);

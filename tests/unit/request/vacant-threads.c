@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "util/grace.h"
+#include "util/epoch.h"
 #include "request/vacant.h"
 #include "lib/stubs.h"
 
@@ -25,7 +25,7 @@
 #define ROUNDS 20000
 
 static struct storage *file;
-static struct grace *grace;
+static struct epoch *epoch;
 static struct inflight *inflight;
 static struct vacant *vacant;
 
@@ -113,14 +113,14 @@ work (void *arg)
   for (unsigned i = 0; i < ROUNDS; i++) {
     const uint64_t first = rng_below (rng, CLUSTERS);
     const uint64_t n = 1 + rng_below (rng, min64 (CLUSTERS - first, 20));
-    const struct grace_pin pin = grace_enter (grace);
+    const struct epoch_pin pin = epoch_enter (epoch);
 
     switch (rng_below (rng, 4)) {
     case 0: write_some (first, n); break;
     case 1: discard_some (first, n); break;
     default: read_some (first, n);
     }
-    grace_leave (grace, pin);
+    epoch_leave (epoch, pin);
     if (rng_below (rng, 8) == 0)
       checkpoint (rng_below (rng, 4) != 0);
     if (rng_below (rng, 4) == 0)
@@ -142,10 +142,10 @@ main (void)
   CHECK (fd >= 0 && ftruncate (fd, CLUSTERS << BITS) == 0);
   close (fd);
   CHECK (storage_open (name, &options, &file) == 0);
-  grace = grace_new ();
+  epoch = epoch_new ();
   inflight = inflight_new ();
-  CHECK (grace && inflight);
-  vacant = vacant_new (file, inflight, grace, BITS, CLUSTERS << BITS);
+  CHECK (epoch && inflight);
+  vacant = vacant_new (file, inflight, epoch, BITS, CLUSTERS << BITS);
   CHECK (vacant);
 
   for (unsigned i = 0; i < 4; i++)
@@ -161,7 +161,7 @@ main (void)
 
   vacant_free (vacant);
   inflight_free (inflight);
-  grace_free (grace);
+  epoch_free (epoch);
   storage_close (file);
   CHECK (unlink (name) == 0);
   return 0;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
-#include "util/grace.h"
+#include "util/epoch.h"
 #include "request/vacant.h"
 #include "lib/stubs.h"
 
@@ -23,7 +23,7 @@
 
 static char path[4200];
 static struct storage *file;
-static struct grace *grace;
+static struct epoch *epoch;
 static struct inflight *inflight;
 static struct vacant *vacant;
 
@@ -37,7 +37,7 @@ static struct {
   bool punched;
 } model[CLUSTERS];
 
-static struct { struct grace_pin pin; unsigned entered; } pins[4];
+static struct { struct epoch_pin pin; unsigned entered; } pins[4];
 static unsigned nr_pins;
 static bool strict = true;
 static uint64_t punched;
@@ -80,10 +80,10 @@ begin (uint64_t disk_size)
   CHECK (fd >= 0 && ftruncate (fd, disk_size) == 0);
   close (fd);
   CHECK (storage_open (path, &options, &file) == 0);
-  grace = grace_new ();
+  epoch = epoch_new ();
   inflight = inflight_new ();
-  CHECK (grace && inflight);
-  vacant = vacant_new (file, inflight, grace, BITS, disk_size);
+  CHECK (epoch && inflight);
+  vacant = vacant_new (file, inflight, epoch, BITS, disk_size);
   CHECK (vacant);
   memset (model, 0, sizeof model);
   punched = 0;
@@ -94,7 +94,7 @@ end (void)
 {
   vacant_free (vacant);
   inflight_free (inflight);
-  grace_free (grace);
+  epoch_free (epoch);
   storage_close (file);
   CHECK (unlink (path) == 0);
 }
@@ -161,7 +161,7 @@ checkpoint (struct rng *rng, bool ok)
 static void
 leave (unsigned i)
 {
-  grace_leave (grace, pins[i].pin);
+  epoch_leave (epoch, pins[i].pin);
   pins[i] = pins[--nr_pins];
 }
 
@@ -195,7 +195,7 @@ test_random (struct rng *rng)
     case 6:
       if (nr_pins < 4) {
         pins[nr_pins].entered = now;
-        pins[nr_pins++].pin = grace_enter (grace);
+        pins[nr_pins++].pin = epoch_enter (epoch);
       }
       break;
     default:
@@ -220,24 +220,24 @@ test_random (struct rng *rng)
 static void
 test_no_starvation (void)
 {
-  struct grace_pin old = { 0 };
+  struct epoch_pin old = { 0 };
   unsigned i;
 
   begin (CLUSTERS << BITS);
   strict = false;
-  old = grace_enter (grace);
+  old = epoch_enter (epoch);
   for (i = 0; i < 20 && punched == 0; i++) {
-    const struct grace_pin next = grace_enter (grace);
+    const struct epoch_pin next = epoch_enter (epoch);
 
     vacant_add (vacant, 2 * i, 1);
     vacant_take (vacant);
     vacant_done (vacant, true);
-    grace_leave (grace, old);
+    epoch_leave (epoch, old);
     old = next;
     vacant_reap (vacant);
   }
   CHECK (punched > 0);
-  grace_leave (grace, old);
+  epoch_leave (epoch, old);
   vacant_reap (vacant);
   CHECK (vacant_clusters (vacant) == 0 && punched == i);
   strict = true;

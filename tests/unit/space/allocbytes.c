@@ -32,7 +32,7 @@ static struct alloc_run plain[MAX_LIVE];
 static unsigned nr_plain;
 
 #define MAX_PINS 6
-static struct { struct grace_pin pin; uint64_t since; } pins[MAX_PINS];
+static struct { struct epoch_pin pin; uint64_t since; } pins[MAX_PINS];
 static unsigned nr_pins;
 
 static void
@@ -185,13 +185,13 @@ pin_or_unpin (void)
 {
   if (nr_pins < MAX_PINS && rng_below (&rng, 2)) {
     now++;
-    pins[nr_pins].pin = grace_enter (grace);
+    pins[nr_pins].pin = epoch_enter (epoch);
     pins[nr_pins++].since = now;
   }
   else if (nr_pins > 0) {
     const unsigned i = rng_below (&rng, nr_pins);
 
-    grace_leave (grace, pins[i].pin);
+    epoch_leave (epoch, pins[i].pin);
     pins[i] = pins[--nr_pins];
   }
 }
@@ -202,7 +202,7 @@ quiesce (void)
   uint64_t c;
 
   while (nr_pins > 0)
-    grace_leave (grace, pins[--nr_pins].pin);
+    epoch_leave (epoch, pins[--nr_pins].pin);
   checkpoint ();
   end_session ();
   for (c = 0; c < MAX_BYTES >> bits; c++) {

@@ -7,7 +7,7 @@
  * something else once the stamp has passed.  If a reader finds that its cell is reused
  * while it reads, R4 (b) is violated.
  *
- * grace.c is compiled into the test, so that a thread can be made to lose the CPU between
+ * epoch.c is compiled into the test, so that a thread can be made to lose the CPU between
  * any two of its steps.  Mistakes would show up there, and by itself this happens too
  * rarely.
  */
@@ -49,7 +49,7 @@ disturb (void)
   (disturb (), atomic_compare_exchange_strong_explicit          \
    ((p), (e), (x), memory_order_seq_cst, memory_order_seq_cst))
 
-#include "util/grace.c"
+#include "util/epoch.c"
 
 #define READERS 2
 #define REMOVERS 2
@@ -60,82 +60,82 @@ disturb (void)
 static void
 test_order (void)
 {
-  struct grace *g = grace_new ();
-  struct grace_pin a, b, c;
+  struct epoch *ep = epoch_new ();
+  struct epoch_pin a, b, c;
   uint64_t s, s2;
 
-  CHECK (g != NULL);
+  CHECK (ep != NULL);
 
   /* Nobody is there. */
-  s = grace_stamp (g);
-  CHECK (grace_passed (g, s));
-  CHECK (grace_passed (g, s));
+  s = epoch_stamp (ep);
+  CHECK (epoch_passed (ep, s));
+  CHECK (epoch_passed (ep, s));
 
   /* One who entered before holds it up, for as long as he stays. */
-  a = grace_enter (g);
-  s = grace_stamp (g);
+  a = epoch_enter (ep);
+  s = epoch_stamp (ep);
   for (int i = 0; i < 10; i++)
-    CHECK (!grace_passed (g, s));
-  grace_leave (g, a);
-  CHECK (grace_passed (g, s));
+    CHECK (!epoch_passed (ep, s));
+  epoch_leave (ep, a);
+  CHECK (epoch_passed (ep, s));
 
   /* Those who enter later don't, even if there is always one of them. */
-  a = grace_enter (g);
-  s = grace_stamp (g);
-  b = grace_enter (g);
-  CHECK (!grace_passed (g, s));
-  grace_leave (g, a);
-  for (int i = 0; i < 10 && !grace_passed (g, s); i++) {
-    c = grace_enter (g);
-    grace_leave (g, b);
+  a = epoch_enter (ep);
+  s = epoch_stamp (ep);
+  b = epoch_enter (ep);
+  CHECK (!epoch_passed (ep, s));
+  epoch_leave (ep, a);
+  for (int i = 0; i < 10 && !epoch_passed (ep, s); i++) {
+    c = epoch_enter (ep);
+    epoch_leave (ep, b);
     b = c;
     CHECK (i < 5);
   }
-  CHECK (grace_passed (g, s));
+  CHECK (epoch_passed (ep, s));
 
   /* He holds up the later stamps. */
-  s2 = grace_stamp (g);
+  s2 = epoch_stamp (ep);
   for (int i = 0; i < 10; i++)
-    CHECK (!grace_passed (g, s2));
-  CHECK (grace_passed (g, s));
-  grace_leave (g, b);
-  CHECK (grace_passed (g, s2));
+    CHECK (!epoch_passed (ep, s2));
+  CHECK (epoch_passed (ep, s));
+  epoch_leave (ep, b);
+  CHECK (epoch_passed (ep, s2));
 
   /* Pins nest and may end in any order. */
-  a = grace_enter (g);
-  b = grace_enter (g);
-  s = grace_stamp (g);
-  grace_leave (g, a);
-  CHECK (!grace_passed (g, s));
-  a = grace_enter (g);
-  grace_leave (g, b);
-  grace_leave (g, a);
-  CHECK (grace_passed (g, s));
-  grace_free (g);
+  a = epoch_enter (ep);
+  b = epoch_enter (ep);
+  s = epoch_stamp (ep);
+  epoch_leave (ep, a);
+  CHECK (!epoch_passed (ep, s));
+  a = epoch_enter (ep);
+  epoch_leave (ep, b);
+  epoch_leave (ep, a);
+  CHECK (epoch_passed (ep, s));
+  epoch_free (ep);
 }
 
 /* What is counted does not look like pins, and is not lost. */
 static void
 test_counting (void)
 {
-  struct grace *g = grace_new ();
-  struct grace_pin a;
+  struct epoch *ep = epoch_new ();
+  struct epoch_pin a;
   uint64_t s;
 
-  CHECK (g != NULL && grace_counted (g) == 0);
+  CHECK (ep != NULL && epoch_counted (ep) == 0);
   for (uint64_t n = 1; n < 100000; n++) {
-    a = grace_enter (g);
-    grace_leave_counting (g, a);
+    a = epoch_enter (ep);
+    epoch_leave_counting (ep, a);
     if (n % 10000)
       continue;
-    CHECK (grace_counted (g) == n);
-    a = grace_enter (g);
-    s = grace_stamp (g);
-    CHECK (!grace_passed (g, s));
-    grace_leave (g, a);
-    CHECK (grace_passed (g, s) && grace_counted (g) == n);
+    CHECK (epoch_counted (ep) == n);
+    a = epoch_enter (ep);
+    s = epoch_stamp (ep);
+    CHECK (!epoch_passed (ep, s));
+    epoch_leave (ep, a);
+    CHECK (epoch_passed (ep, s) && epoch_counted (ep) == n);
   }
-  grace_free (g);
+  epoch_free (ep);
 }
 
 /* --- threads that come and go --- */
@@ -143,7 +143,7 @@ test_counting (void)
 #define MANY (2 * OWNED)
 
 struct visit {
-  struct grace *g;
+  struct epoch *ep;
   pthread_barrier_t *inside, *over;
   unsigned slot;
 };
@@ -152,18 +152,18 @@ static void *
 visit (void *arg)
 {
   struct visit *v = arg;
-  const struct grace_pin pin = grace_enter (v->g);
+  const struct epoch_pin pin = epoch_enter (v->ep);
 
   v->slot = pin.slot % SLOTS;
   pthread_barrier_wait (v->inside);
   pthread_barrier_wait (v->over);
-  grace_leave_counting (v->g, pin);
+  epoch_leave_counting (v->ep, pin);
   return NULL;
 }
 
 /* N threads are inside at the same time. */
 static void
-visit_together (struct grace *g, unsigned n)
+visit_together (struct epoch *ep, unsigned n)
 {
   struct visit v[MANY];
   pthread_t t[MANY];
@@ -174,16 +174,16 @@ visit_together (struct grace *g, unsigned n)
   pthread_barrier_init (&inside, NULL, n + 1);
   pthread_barrier_init (&over, NULL, n + 1);
   for (i = 0; i < n; i++) {
-    v[i] = (struct visit) { .g = g, .inside = &inside, .over = &over };
+    v[i] = (struct visit) { .ep = ep, .inside = &inside, .over = &over };
     CHECK (pthread_create (&t[i], NULL, visit, &v[i]) == 0);
   }
   pthread_barrier_wait (&inside);
-  s = grace_stamp (g);
-  CHECK (!grace_passed (g, s));
+  s = epoch_stamp (ep);
+  CHECK (!epoch_passed (ep, s));
   pthread_barrier_wait (&over);
   for (i = 0; i < n; i++)
     pthread_join (t[i], NULL);
-  CHECK (grace_passed (g, s));
+  CHECK (epoch_passed (ep, s));
 
   for (i = 0; i < n; i++)
     users[v[i].slot]++;
@@ -199,15 +199,15 @@ visit_together (struct grace *g, unsigned n)
 static void
 test_threads (void)
 {
-  struct grace *g = grace_new ();
+  struct epoch *ep = epoch_new ();
 
-  CHECK (g != NULL);
+  CHECK (ep != NULL);
   for (unsigned i = 0; i < 3; i++) {
-    visit_together (g, MANY);
-    visit_together (g, 2);
+    visit_together (ep, MANY);
+    visit_together (ep, 2);
   }
-  CHECK (grace_counted (g) == 3 * (MANY + 2));
-  grace_free (g);
+  CHECK (epoch_counted (ep) == 3 * (MANY + 2));
+  epoch_free (ep);
 }
 
 /* --- stress --- */
@@ -221,7 +221,7 @@ struct place {                  /* where readers find a cell */
 };
 
 struct stress {
-  struct grace *g;
+  struct epoch *ep;
   struct place places[REMOVERS];
   struct cell cells[REMOVERS][CELLS];
   atomic_bool stop;
@@ -239,14 +239,14 @@ reader (void *arg)
 
   disturb_rng = &w->rng;
   while (!atomic_load (&s->stop)) {
-    const struct grace_pin pin = grace_enter (s->g);
+    const struct epoch_pin pin = epoch_enter (s->ep);
     struct cell *cell =
       atomic_load (&s->places[rng_below (&w->rng, REMOVERS)].cell);
     const unsigned life = atomic_load (&cell->life);
 
     for (unsigned i = rng_below (&w->rng, 20); i > 0; i--)
       CHECK (atomic_load (&cell->life) == life);
-    grace_leave (s->g, pin);
+    epoch_leave (s->ep, pin);
     uses++;
   }
   atomic_fetch_add (&s->uses, uses);
@@ -271,12 +271,12 @@ remover (void *arg)
     if (nr_free > 0) {
       old = atomic_exchange (&place->cell, free_cells[--nr_free]);
       waiting[nr_waiting].cell = old;
-      waiting[nr_waiting++].stamp = grace_stamp (s->g);
+      waiting[nr_waiting++].stamp = epoch_stamp (s->ep);
     }
     else
       sched_yield ();
     for (i = 0; i < nr_waiting;) {
-      if (!grace_passed (s->g, waiting[i].stamp)) {
+      if (!epoch_passed (s->ep, waiting[i].stamp)) {
         atomic_fetch_add (&s->busy, 1);
         i++;
         continue;
@@ -306,8 +306,8 @@ test_stress (uint64_t seed)
   unsigned i;
 
   CHECK (s != NULL);
-  s->g = grace_new ();
-  CHECK (s->g != NULL);
+  s->ep = epoch_new ();
+  CHECK (s->ep != NULL);
   for (i = 0; i < REMOVERS; i++)
     atomic_init (&s->places[i].cell, &s->cells[i][0]);
 
@@ -329,7 +329,7 @@ test_stress (uint64_t seed)
   printf ("%lu uses, %lu reuses, %lu times too early\n",
           atomic_load (&s->uses), atomic_load (&s->reuses),
           atomic_load (&s->busy));
-  grace_free (s->g);
+  epoch_free (s->ep);
   free (s);
 }
 
@@ -338,17 +338,17 @@ static void
 bench (void)
 {
   const unsigned n = 50000000;
-  struct grace *g = grace_new ();
+  struct epoch *ep = epoch_new ();
   struct timespec a, b;
 
-  CHECK (g != NULL);
+  CHECK (ep != NULL);
   clock_gettime (CLOCK_MONOTONIC, &a);
   for (unsigned i = 0; i < n; i++)
-    grace_leave (g, grace_enter (g));
+    epoch_leave (ep, epoch_enter (ep));
   clock_gettime (CLOCK_MONOTONIC, &b);
   printf ("enter and leave: %.1f ns\n",
           ((b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec)) / n);
-  grace_free (g);
+  epoch_free (ep);
 }
 
 int

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Have all requests ended that began before now?  See grace.c.
+ * Have all requests ended that began before now?  See epoch.c.
  *
  * R4 (b): a freed host cluster may be reused only when no request is left that may have
  * looked up the old mapping.  Requests enter and leave.  A thread that frees something
@@ -8,36 +8,36 @@
  * has passed.  No thread ever waits.
  */
 
-#ifndef QCOW2_GRACE_H
-#define QCOW2_GRACE_H
+#ifndef QCOW2_EPOCH_H
+#define QCOW2_EPOCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct grace;
+struct epoch;
 
-extern struct grace *grace_new (void);  /* NULL on ENOMEM */
-extern void grace_free (struct grace *);
+extern struct epoch *epoch_new (void);  /* NULL on ENOMEM */
+extern void epoch_free (struct epoch *);
 
 /* The pin of a request.  The thread that enters leaves; pins may nest (there are less than
  * 65536).  Cheap: there is no lock, and threads on different cores touch different cache
  * lines. */
-struct grace_pin { uint32_t slot; };
-extern struct grace_pin grace_enter (struct grace *);
-extern void grace_leave (struct grace *, struct grace_pin);
-/* A pin that any thread may give back, with grace_leave. */
-extern struct grace_pin grace_hold (struct grace *);
+struct epoch_pin { uint32_t slot; };
+extern struct epoch_pin epoch_enter (struct epoch *);
+extern void epoch_leave (struct epoch *, struct epoch_pin);
+/* A pin that any thread may give back, with epoch_leave. */
+extern struct epoch_pin epoch_hold (struct epoch *);
 
 /* The same, and counts one: something that threads do often, on a cache line that they
- * write anyway.  grace_counted is the sum. */
-extern void grace_leave_counting (struct grace *, struct grace_pin);
-extern uint64_t grace_counted (struct grace *);
+ * write anyway.  epoch_counted is the sum. */
+extern void epoch_leave_counting (struct epoch *, struct epoch_pin);
+extern uint64_t epoch_counted (struct epoch *);
 
 /* Returns a stamp that covers all requests that entered before this call. */
-extern uint64_t grace_stamp (struct grace *);
+extern uint64_t epoch_stamp (struct epoch *);
 
 /* Have all requests left that entered before STAMP was taken?  Moves the epoch on if it
  * can; never blocks.  Once true for a stamp, true forever. */
-extern bool grace_passed (struct grace *, uint64_t stamp);
+extern bool epoch_passed (struct epoch *, uint64_t stamp);
 
-#endif /* QCOW2_GRACE_H */
+#endif /* QCOW2_EPOCH_H */

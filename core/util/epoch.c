@@ -5,7 +5,7 @@
  * There is a 64-bit epoch.  Two counters, one for even and one for odd epochs, count the
  * requests that entered in such an epoch and have not left.  (Each counter is the sum of
  * several slots, each on a cache line of its own: the low bits of a slot.  Its other bits
- * count what grace_leave_counting was told to count.)
+ * count what epoch_leave_counting was told to count.)
  *
  * Most slots belong to one thread, which alone changes them: it loads and stores, and only
  * the store of enter has to be ordered before what follows.  Threads for which there is
@@ -55,7 +55,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "util/grace.h"
+#include "util/epoch.h"
 
 #define SLOTS 64                /* a power of two, at most as many as bits of owned */
 #define OWNED 48                /* so many of them belong to one thread */
@@ -68,29 +68,29 @@ struct slot {
   _Alignas (64) _Atomic uint64_t count;
 };
 
-struct grace {
+struct epoch {
   struct slot slots[2][SLOTS];
-  _Alignas (64) _Atomic uint64_t epoch;
+  _Alignas (64) _Atomic uint64_t current;
 };
 
-struct grace *
-grace_new (void)
+struct epoch *
+epoch_new (void)
 {
-  struct grace *g = aligned_alloc (_Alignof (struct grace), sizeof *g);
+  struct epoch *ep = aligned_alloc (_Alignof (struct epoch), sizeof *ep);
 
-  if (g == NULL)
+  if (ep == NULL)
     return NULL;
   for (unsigned parity = 0; parity < 2; parity++)
     for (unsigned i = 0; i < SLOTS; i++)
-      atomic_init (&g->slots[parity][i].count, 0);
-  atomic_init (&g->epoch, 0);
-  return g;
+      atomic_init (&ep->slots[parity][i].count, 0);
+  atomic_init (&ep->current, 0);
+  return ep;
 }
 
 void
-grace_free (struct grace *g)
+epoch_free (struct epoch *ep)
 {
-  free (g);
+  free (ep);
 }
 
 /* --- threads --- */
@@ -153,22 +153,22 @@ my_slot (void)
 /* --- pins --- */
 
 static inline _Atomic uint64_t *
-count_of (struct grace *g, struct grace_pin pin)
+count_of (struct epoch *ep, struct epoch_pin pin)
 {
-  return &g->slots[pin.slot / SLOTS][pin.slot % SLOTS].count;
+  return &ep->slots[pin.slot / SLOTS][pin.slot % SLOTS].count;
 }
 
 static inline bool
-is_owned (struct grace_pin pin)
+is_owned (struct epoch_pin pin)
 {
   return pin.slot % SLOTS < OWNED;
 }
 
 /* Subtracts one pin, and adds what is counted: together that is MORE. */
 static inline void
-leave (struct grace *g, struct grace_pin pin, uint64_t more)
+leave (struct epoch *ep, struct epoch_pin pin, uint64_t more)
 {
-  _Atomic uint64_t *const count = count_of (g, pin);
+  _Atomic uint64_t *const count = count_of (ep, pin);
 
   if (__builtin_expect (is_owned (pin), 1))
     atomic_store_explicit (count,
@@ -178,86 +178,86 @@ leave (struct grace *g, struct grace_pin pin, uint64_t more)
     atomic_fetch_add (count, more);
 }
 
-static inline struct grace_pin
-enter (struct grace *g, unsigned i)
+static inline struct epoch_pin
+enter (struct epoch *ep, unsigned i)
 {
   for (;;) {
-    const uint64_t e = atomic_load (&g->epoch);
-    const struct grace_pin pin = { .slot = (e & 1) * SLOTS + i };
-    _Atomic uint64_t *const count = count_of (g, pin);
+    const uint64_t e = atomic_load (&ep->current);
+    const struct epoch_pin pin = { .slot = (e & 1) * SLOTS + i };
+    _Atomic uint64_t *const count = count_of (ep, pin);
 
     if (__builtin_expect (is_owned (pin), 1))
       atomic_store (count, atomic_load_explicit (count, memory_order_relaxed) + 1);
     else
       atomic_fetch_add (count, 1);
-    if (atomic_load (&g->epoch) == e)
+    if (atomic_load (&ep->current) == e)
       return pin;
-    leave (g, pin, -1);
+    leave (ep, pin, -1);
   }
 }
 
-struct grace_pin
-grace_enter (struct grace *g)
+struct epoch_pin
+epoch_enter (struct epoch *ep)
 {
-  return enter (g, my_slot ());
+  return enter (ep, my_slot ());
 }
 
-struct grace_pin
-grace_hold (struct grace *g)
+struct epoch_pin
+epoch_hold (struct epoch *ep)
 {
-  return enter (g, OWNED);
-}
-
-void
-grace_leave (struct grace *g, struct grace_pin pin)
-{
-  leave (g, pin, -1);
+  return enter (ep, OWNED);
 }
 
 void
-grace_leave_counting (struct grace *g, struct grace_pin pin)
+epoch_leave (struct epoch *ep, struct epoch_pin pin)
 {
-  leave (g, pin, PINS);         /* one above the pins, less one pin */
+  leave (ep, pin, -1);
+}
+
+void
+epoch_leave_counting (struct epoch *ep, struct epoch_pin pin)
+{
+  leave (ep, pin, PINS);        /* one above the pins, less one pin */
 }
 
 uint64_t
-grace_counted (struct grace *g)
+epoch_counted (struct epoch *ep)
 {
   uint64_t n = 0;
 
   for (unsigned parity = 0; parity < 2; parity++)
     for (unsigned i = 0; i < SLOTS; i++)
-      n += atomic_load (&g->slots[parity][i].count) >> PIN_BITS;
+      n += atomic_load (&ep->slots[parity][i].count) >> PIN_BITS;
   return n;
 }
 
 uint64_t
-grace_stamp (struct grace *g)
+epoch_stamp (struct epoch *ep)
 {
-  return atomic_load (&g->epoch);
+  return atomic_load (&ep->current);
 }
 
 /* Moves the epoch on from E, unless requests of the epoch before are left. */
 static bool
-move_on (struct grace *g, uint64_t e)
+move_on (struct epoch *ep, uint64_t e)
 {
   const unsigned parity = (e + 1) & 1;
 
   for (unsigned i = 0; i < SLOTS; i++)
-    if ((atomic_load (&g->slots[parity][i].count) & PINS) != 0)
+    if ((atomic_load (&ep->slots[parity][i].count) & PINS) != 0)
       return false;
   /* If this fails, another thread has moved it on. */
-  atomic_compare_exchange_strong (&g->epoch, &e, e + 1);
+  atomic_compare_exchange_strong (&ep->current, &e, e + 1);
   return true;
 }
 
 bool
-grace_passed (struct grace *g, uint64_t stamp)
+epoch_passed (struct epoch *ep, uint64_t stamp)
 {
   uint64_t e;
 
-  while ((e = atomic_load (&g->epoch)) < stamp + 2)
-    if (!move_on (g, e))
+  while ((e = atomic_load (&ep->current)) < stamp + 2)
+    if (!move_on (ep, e))
       return false;
   return true;
 }
