@@ -2,12 +2,10 @@
  *
  * apply-changes: how does an incremental backup get into an older copy of the disk?
  *
- * The source is an NBD export that has holes where nothing has changed.  Whether a part is
- * a hole is not the same question as whether it reads as zeros: zeros that were written are
- * a change.  So the source's server is asked for each chunk, and if it does not say,
- * nothing is applied there: to take it for data would overwrite the older copy with zeros.
+ * The source is an NBD export that has holes where nothing has changed: there the older copy
+ * stays as it is (copy_changes in the core).
  *
- * Locks: none; several threads apply chunks (chunks.c).
+ * Locks: none.
  */
 
 #include <config.h>
@@ -17,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "util/bytes.h"
 #include "util/report.h"
 #include "copy/copy.h"
 #include "img/imagefile.h"
@@ -40,45 +37,18 @@ zero_and_count (const struct copy_end *e, uint64_t count, uint64_t at)
 }
 
 static int
-apply_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t *copied)
-{
-  const struct copy *c = opaque;
-  uint64_t lens[128], stop;
-  struct storage_parts p = { .room = sizeof lens / sizeof lens[0], .lens = lens };
-  bool hole, reads;
-
-  while (start < end) {
-    if (storage_what_is_hole (c->from.storage, start, end - start, &p) == -1)
-      return -1;
-    hole = p.hole;
-    for (unsigned i = 0; i < p.n && start < end; i++, hole = !hole) {
-      stop = start + min64 (lens[i], end - start);
-      if (!hole &&
-          copy_range (c, scratch, &start, stop, UINT64_MAX, copied, &reads) == -1)
-        return -1;
-      start = stop;
-    }
-  }
-  return 0;
-}
-
-static int
 apply (const struct arguments *a, const struct copy *c)
 {
-  const struct chunks_watch watch = PROGRESS_WATCH;
-  const struct chunks_job job = {
-    .words = {
-      .path = storage_path (c->to.storage), .what = "applying changes",
-      .remedy = "apply them again",
-    },
-    .size = c->from.size, .scratch = copy_scratch (c), .far = true, .opaque = (void *) c,
-    .work = apply_chunk,
+  const struct chunks_words words = {
+    .path = storage_path (c->to.storage), .what = "applying changes",
+    .remedy = "apply them again",
   };
+  const struct chunks_watch watch = PROGRESS_WATCH;
   uint64_t copied;
   int r;
 
   progress_begin (a, false);
-  r = chunks_run (&job, &watch, &copied);
+  r = copy_all (c, &words, false, &watch, &copied);
   if (r == 0)
     r = storage_sync (c->to.storage);
   progress_end (r == 0);
@@ -110,7 +80,8 @@ static int
 apply_storage (const struct arguments *a, struct storage *from, struct storage *to)
 {
   struct copy c = {
-    .from = copy_storage (from, false), .to = copy_storage (to, true), .sparse = BLOCK,
+    .from = copy_changes (from), .to = copy_storage (to, true), .contained = true,
+    .sparse = BLOCK,
   };
   struct copy_ops ops = *c.to.ops;
 

@@ -69,6 +69,10 @@ extern struct copy_end copy_view (const struct view *);
 
 /* A raw disk: a file or a device of this host, or an NBD export.  FREES: see above. */
 extern struct copy_end copy_storage (struct storage *, bool frees);
+/* An NBD export, only to be read, which contains no more than what its server calls data: it
+ * says so of zeros, too, if they are a change.  If the server does not say, there is an error:
+ * its zeros would take the place of data that has not changed. */
+extern struct copy_end copy_changes (struct storage *);
 
 /* --- streamend.c --- */
 

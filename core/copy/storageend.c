@@ -25,6 +25,19 @@ extent (const struct copy_end *e, uint64_t at, struct extent *x,
   return 0;
 }
 
+/* Is it a hole is not the same question as does it read as zeros. */
+static int
+extent_of_changes (const struct copy_end *e, uint64_t at, struct extent *x,
+                   struct storage_holes *known)
+{
+  bool hole;
+
+  if (storage_what_is_hole (e->storage, known, at, at + x->len, &x->len, &hole) == -1)
+    return -1;
+  x->type = hole ? EXTENT_HOLE : EXTENT_DATA;
+  return 0;
+}
+
 static int
 read_storage (const struct copy_end *e, void *buf, uint64_t count, uint64_t at)
 {
@@ -55,6 +68,16 @@ static int
 sync_storage (const struct copy_end *e)
 {
   return storage_sync (e->storage);
+}
+
+struct copy_end
+copy_changes (struct storage *s)
+{
+  static const struct copy_ops ops = { .extent = extent_of_changes, .read = read_storage };
+  struct copy_end e = copy_storage (s, false);
+
+  e.ops = &ops;
+  return e;
 }
 
 struct copy_end

@@ -57,8 +57,8 @@ struct storage_ops {
    * to 0 if it knows nothing. */
   void (*parts) (struct storage *, uint64_t offset, uint64_t count,
                  struct storage_parts *);
-  /* As storage_what_is_hole, of a range within the storage.  Reports nothing.  NULL: nobody tells
-   * it apart. */
+  /* The same: what does the server call holes?  -1: it does not say; reports nothing.  NULL:
+   * nobody tells it apart. */
   int (*holes) (struct storage *, uint64_t offset, uint64_t count,
                 struct storage_parts *);
   /* As storage_find_zeros.  NULL: that is not known. */

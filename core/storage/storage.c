@@ -620,18 +620,24 @@ go_on (struct storage_holes *known, const struct storage *s, uint64_t offset)
 }
 
 /* An answer of which not all could be kept is followed by questions about less: of many
- * small parts, the server should not look for all each time. */
-static void
+ * small parts, the server should not look for all each time.  WHAT: holes are what the server
+ * calls so; only then it can fail (not reported). */
+static int
 ask_ahead (struct storage *s, struct storage_holes *known, uint64_t offset,
-           uint64_t count)
+           uint64_t count, bool what)
 {
   struct storage_parts *const p = &known->parts;
   uint64_t all = 0;
 
+  count = min64 (count, known->span);
+  known->storage = NULL;
   p->n = 0;
   p->more = false;
   p->lens = known->room;
-  s->ops->parts (s, offset, min64 (count, known->span), p);
+  if (!what)
+    s->ops->parts (s, offset, count, p);
+  else if (s->ops->holes (s, offset, count, p) == -1)
+    return -1;
   known->storage = s;
   known->offset = offset;
   if (p->more) {
@@ -641,6 +647,7 @@ ask_ahead (struct storage *s, struct storage_holes *known, uint64_t offset,
   }
   else
     known->span += min64 (known->span, UINT64_MAX - known->span);
+  return 0;
 }
 
 bool
@@ -656,7 +663,7 @@ storage_hole_ahead (struct storage *s, struct storage_holes *known, uint64_t off
   if (needs_no_answer (s, offset, &hole))
     return hole;
   if (!go_on (known, s, offset))
-    ask_ahead (s, known, offset, max64 (end - offset, *len));
+    ask_ahead (s, known, offset, max64 (end - offset, *len), false);
   if (p->n == 0)
     return false;
   *len = min64 (*len, p->lens[0] - (offset - known->offset));
@@ -664,15 +671,21 @@ storage_hole_ahead (struct storage *s, struct storage_holes *known, uint64_t off
 }
 
 int
-storage_what_is_hole (struct storage *s, uint64_t offset, uint64_t count,
-                      struct storage_parts *parts)
+storage_what_is_hole (struct storage *s, struct storage_holes *known, uint64_t offset,
+                      uint64_t end, uint64_t *len, bool *hole)
 {
+  const struct storage_parts *const p = &known->parts;
+
   if (s->ops->holes == NULL) {
     errno = ENOTSUP;
-    return failed (s, "find holes of", offset, count);
+    return failed (s, "find holes of", offset, end - offset);
   }
-  return s->ops->holes (s, offset, count, parts) == 0 ? 0
-    : failed (s, "find holes of", offset, count);
+  if (!go_on (known, s, offset) &&
+      ask_ahead (s, known, offset, max64 (end - offset, *len), true) == -1)
+    return failed (s, "find holes of", offset, end - offset);
+  *len = min64 (*len, p->lens[0] - (offset - known->offset));
+  *hole = p->hole;
+  return 0;
 }
 
 /* --- hints --- */

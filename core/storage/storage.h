@@ -265,11 +265,11 @@ extern void storage_holes_begin (struct storage_holes *, bool one);
 extern bool storage_hole_ahead (struct storage *, struct storage_holes *known,
                                 uint64_t offset, uint64_t end, uint64_t *len);
 
-/* Which parts of a range within the storage does its server call holes, whether or not they
- * read as zeros?  PARTS begins at OFFSET, and may end before the range or after it.  -1
- * (reported): the server did not say; ENOTSUP: it never does. */
-extern int storage_what_is_hole (struct storage *, uint64_t offset, uint64_t count,
-                                 struct storage_parts *parts);
+/* The same for those who want to know what the server calls a hole, whether or not it reads
+ * as zeros.  -1 (reported): the server did not say; ENOTSUP: it never does. */
+extern int storage_what_is_hole (struct storage *, struct storage_holes *known,
+                                 uint64_t offset, uint64_t end, uint64_t *len,
+                                 bool *hole);
 
 /* Hints that this range will be read soon.  Never fails. */
 extern void storage_prefetch (struct storage *, uint64_t offset,
