@@ -377,6 +377,7 @@ control_start (struct control *c, const struct qmp_host *host)
 
   c->host = *host;
   c->host.jobs = jobs_new ();
+  c->host.socket = c->fd;
   c->service = (struct qmp_service) { .run = run, .opaque = c, .send = send_to_client };
   if (c->host.jobs == NULL || qmptarget_name_nodes (host) == -1)
     return -1;

@@ -26,6 +26,7 @@
 #include "plugin/qmpquery.h"
 #include "plugin/qmpstream.h"
 #include "plugin/qmpthreshold.h"
+#include "plugin/qmpwhere.h"
 
 typedef json_t *(*command_fn) (const struct qmp_host *, const json_t *arguments,
                                struct qmp_error *);
@@ -99,6 +100,7 @@ static const struct command commands[] = {
   QUERY ("query-version", query_version),
   QUERY ("quit", empty),
   { "transaction", of_transaction, qmpchange_transaction, true },
+  { "x-query-nbd-export", qmpwhere_arguments, qmpwhere_query, false },
 };
 #define NR_COMMANDS (sizeof commands / sizeof commands[0])
 

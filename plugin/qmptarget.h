@@ -31,6 +31,7 @@ struct qmp_host {
                                    them */
   struct qmp_added *added;      /* the same: other nodes */
   const struct disk_options *options;   /* how images are opened */
+  int socket;                   /* on which clients of QMP come */
 };
 
 struct qmp_target {

@@ -71,6 +71,8 @@ callback_sources = \
 	%reldir%/qmptarget.h \
 	%reldir%/qmpthreshold.c \
 	%reldir%/qmpthreshold.h \
+	%reldir%/qmpwhere.c \
+	%reldir%/qmpwhere.h \
 	$(NULL)
 
 # What the core calls: the words of this front end, and its log.  Tests bring others.
