@@ -8,7 +8,10 @@
 
 #include <stdbool.h>
 
+#include <jansson.h>
+
 #include "disk/disk.h"
+#include "change/bitmapedit.h"
 #include "img/command.h"
 #include "img/imagefile.h"
 #include "img/secrets.h"
@@ -22,5 +25,8 @@ extern int change_image (struct imagefile *, bool chain,
 extern int change_command (const struct arguments *, const char *what,
                            int (*fn) (const struct arguments *, struct imagefile *,
                                       const struct secrets *));
+
+/* The change as an action of QMP's transaction, for the disk that QMP calls DEVICE. */
+extern json_t *change_bitmap_action (const char *device, const struct bitmapedit *);
 
 #endif /* QCOW2_IMG_CHANGE_H */

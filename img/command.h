@@ -42,6 +42,7 @@ struct command {
   /* On a disk in use (live.h), with these options only.  NULL: that is not possible. */
   int (*live) (const struct arguments *, struct live *);
   const struct option *const *live_options;
+  bool finds_disks;             /* then LIVE says which disks are meant: live_use */
 };
 
 /* --- what the user said --- */
@@ -94,6 +95,7 @@ extern const struct option option_help, option_format, option_quiet, option_forc
 
 extern const struct command advise_command;
 extern const struct command apply_command;
+extern const struct command backup_command;
 extern const struct command bench_command;
 extern const struct command info_command;
 extern const struct command check_command;
@@ -108,6 +110,7 @@ extern const struct command commit_command;
 extern const struct command measure_command;
 extern const struct command rebase_command;
 extern const struct command resize_command;
+extern const struct command restore_command;
 extern const struct command snapshot_command;
 extern const struct command validate_command;
 

@@ -481,12 +481,12 @@ run_bitmap (const struct arguments *a)
   return change_command (a, "persistent bitmaps", bitmap);
 }
 
-static json_t *
-live_action (const struct live *l, const struct bitmapedit *e)
+json_t *
+change_bitmap_action (const char *device, const struct bitmapedit *e)
 {
   const bool merges = e->what == BITMAP_MERGE;
   json_t *data = jsontext_object (
-    { "node", jsontext_string (live_device (l)) },
+    { "node", jsontext_string (device) },
     { merges ? "target" : "name", jsontext_string (e->name) });
   size_t k = 0;
 
@@ -514,7 +514,7 @@ bitmap_live (const struct arguments *a, struct live *l)
   if (r == 0)
     r = check_actions (a, &c);
   for (unsigned i = 0; i < c.n; i++)
-    list = jsontext_append (list, live_action (l, &c.list[i]));
+    list = jsontext_append (list, change_bitmap_action (live_device (l), &c.list[i]));
   if (r == 0)
     r = live_do (l, "transaction", jsontext_object ({ "actions", json_incref (list) }));
   json_decref (list);

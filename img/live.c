@@ -206,9 +206,9 @@ refused (const struct live *l, const json_t *error)
   return -1;
 }
 
-/* *ANSWER: what it returns; the caller frees it. */
-static int
-ask (struct live *l, const char *command, json_t *arguments, json_t **answer)
+int
+live_ask (struct live *l, const char *command, json_t *arguments,
+          json_t **answer)
 {
   json_t *message, *result;
   int r = arguments == NULL ? no_memory (l) : say (l, jsontext_object (
@@ -237,7 +237,7 @@ live_do (struct live *l, const char *command, json_t *arguments)
 {
   json_t *answer;
 
-  if (ask (l, command, arguments, &answer) == -1)
+  if (live_ask (l, command, arguments, &answer) == -1)
     return -1;
   json_decref (answer);
   return 0;
@@ -259,7 +259,7 @@ show_progress (struct live *l, bool *stopped)
   json_t *jobs, *job;
   size_t i;
 
-  if (ask (l, "query-jobs", json_object (), &jobs) == -1)
+  if (live_ask (l, "query-jobs", json_object (), &jobs) == -1)
     return -1;
   json_array_foreach (jobs, i, job)
     if (strcmp (text_of (job, "id"), l->job) == 0) {
@@ -328,7 +328,7 @@ end_orphans (struct live *l)
   json_t *jobs, *job, *message;
   char ours[64];
   size_t i;
-  int r = ask (l, "query-jobs", json_object (), &jobs);
+  int r = live_ask (l, "query-jobs", json_object (), &jobs);
 
   if (r == -1)
     return -1;
@@ -435,17 +435,21 @@ find_disk (struct live *l, const char *name, bool by_file)
 
 /* QEMU's storage daemon has no devices, only nodes.  A server of a directory only tells of
  * images in use, but knows the names of all. */
-static int
-find (struct live *l, const char *name)
+int
+live_use (struct live *l, const char *name)
 {
+  json_decref (l->disks);
+  json_decref (l->exports);
+  l->disks = l->exports = NULL;
+  l->inserted = NULL;
   l->device = name;
-  if (ask (l, "query-block", json_object (), &l->disks) == -1)
+  if (live_ask (l, "query-block", json_object (), &l->disks) == -1)
     return -1;
   if (json_array_size (l->disks) == 0) {
     json_decref (l->disks);
     l->disks = NULL;
-    if (ask (l, "query-named-block-nodes", json_object (), &l->disks) == -1 ||
-        ask (l, "query-block-exports", json_object (), &l->exports) == -1)
+    if (live_ask (l, "query-named-block-nodes", json_object (), &l->disks) == -1 ||
+        live_ask (l, "query-block-exports", json_object (), &l->exports) == -1)
       return -1;
   }
   if (!find_disk (l, name, false))
@@ -560,7 +564,7 @@ live_run (const struct arguments *a, const char *socket)
     report_error ("%s cannot be used with --control: it needs an image that no server uses",
                   a->command->name);
   else if (check_options (a) == 0 && connect_to (&l) == 0 &&
-           find (&l, a->operands[0]) == 0)
+           (a->command->finds_disks || live_use (&l, a->operands[0]) == 0))
     r = a->command->live (a, &l);
   if (l.fd >= 0)
     close (l.fd);

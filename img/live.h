@@ -20,6 +20,8 @@ struct live;
  * control SOCKET.  Returns the exit status. */
 extern int live_run (const struct arguments *, const char *socket);
 
+/* From now on, the functions below are about the disk that NAME means. */
+extern int live_use (struct live *, const char *name);
 /* Does the server tell of the disk?  (Not of one in a directory that nobody uses.) */
 extern bool live_is_known (const struct live *);
 /* How QMP calls the disk. */
@@ -35,6 +37,9 @@ extern const json_t *live_below (const struct live *, const char *name);
 
 /* Has the server run this command of QMP.  Frees ARGUMENTS; NULL: there was no memory. */
 extern int live_do (struct live *, const char *command, json_t *arguments);
+/* The same.  *ANSWER: what it returns; the caller frees it. */
+extern int live_ask (struct live *, const char *command, json_t *arguments,
+                     json_t **answer);
 /* The same for one that starts a job, which this awaits: shows how far it is, completes it
  * when it is ready, and cancels it when the user stops this program. */
 extern int live_job (struct live *, const struct arguments *, const char *command,

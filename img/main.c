@@ -36,6 +36,7 @@ static const struct command *const commands[] = {
   &advise_command,
   &amend_command,
   &apply_command,
+  &backup_command,
   &bench_command,
   &bitmap_command,
   &check_command,
@@ -49,6 +50,7 @@ static const struct command *const commands[] = {
   &measure_command,
   &rebase_command,
   &resize_command,
+  &restore_command,
   &snapshot_command,
   &validate_command,
   NULL

@@ -7,6 +7,9 @@ img_sources = \
 	%reldir%/amend.c \
 	%reldir%/apply.c \
 	%reldir%/arguments.c \
+	%reldir%/backup.c \
+	%reldir%/backupdisk.c \
+	%reldir%/backupdisk.h \
 	%reldir%/bench.c \
 	%reldir%/change.h \
 	%reldir%/check.c \
@@ -51,6 +54,9 @@ img_sources = \
 	%reldir%/rawsize.c \
 	%reldir%/rawsize.h \
 	%reldir%/rebase.c \
+	%reldir%/repository.c \
+	%reldir%/repository.h \
+	%reldir%/restore.c \
 	%reldir%/secrets.c \
 	%reldir%/secrets.h \
 	%reldir%/svg.c \

@@ -53,6 +53,12 @@ header_patch damaged.qcow2 $((0x20000)) H 0
 validate --json json/validate.json --policy strict --check full --hash --shard 1/1 \
   base.qcow2 image.qcow2
 
+"$img" backup image.qcow2 backups
+"$img" backup --output=json image.qcow2 backups > json/backup.1.json
+"$img" backup --full --output=json image.qcow2 backups > json/backup.2.json
+"$img" restore --list --output=json backups > json/restore.json
+cp backups/manifest.json json
+
 # --- what there is ---
 
 "$python" "$srcdir/lib/interface.py" "$NBDKIT" "$PLUGIN" "$srcdir/.." json > found

@@ -1,0 +1,648 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backup: how does a repository get the next generation of a disk, complete or not at all?
+ *
+ * A bitmap in the image records what has changed since the newest generation (the base), and
+ * is known by its name, which the manifest of the repository has.  A backup does this:
+ *
+ *   1 tidy     what an earlier backup has left is removed: see below
+ *   2 instant  in one step: a snapshot is taken, a new bitmap begins to record, and the base
+ *              ceases to
+ *   3 copy     the snapshot (a full backup), or what the base has recorded up to it, becomes a
+ *              new file, which appears when it is durable
+ *   4 commit   the manifest names the generation, and its bitmap
+ *   5 clean    the snapshot and the old base are removed
+ *
+ * If any of it fails, or anybody is killed, the next backup finds bitmaps that belong to this
+ * repository (their names begin with its id) but are not the base.  Before 4 the base is the
+ * old one: what others have recorded since is merged into it, and it records again.  After 4
+ * it is the new one.  All others are removed, and snapshots, too.  So the base has always
+ * recorded at least what has changed since the newest generation; if that is not so (it is
+ * missing, or inconsistent), the next backup is a full one.
+ *
+ * Names of instants are random: no bitmap of an older copy of the image is mistaken for one of
+ * now.
+ *
+ * Locks: none (see repository.c).
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "util/bytes.h"
+#include "util/cleanup.h"
+#include "util/jsontext.h"
+#include "util/memory.h"
+#include "util/report.h"
+#include "util/text.h"
+#include "copy/copy.h"
+#include "copy/difference.h"
+#include "img/backupdisk.h"
+#include "img/copytarget.h"
+#include "img/print.h"
+#include "img/progress.h"
+#include "img/repository.h"
+
+#define SECTOR 512
+/* Bytes of zeros that are no data. */
+#define BLOCK 4096
+/* Of new images, in bytes. */
+#define CLUSTER 65536
+#define MOST_DISKS 1000
+#define NAME 64                 /* of an instant: "backup-ID-RANDOM" */
+
+static const struct option
+  option_target_format = {
+    'O', "target-format", "qcow2|raw", "the format of a full backup (default qcow2)"
+  },
+  option_compress = { 'c', "compress", NULL, "compress what is stored" },
+  option_full = { 0, "full", NULL, "make a full backup" },
+  option_nbd = {
+    0, "nbd", "URI", "the server's address for NBD, if it is not one of its sockets on this "
+    "host, or needs TLS (requires --control)"
+  },
+  option_rate = { 'r', "rate", "RATE", "read at most so many bytes in a second" },
+  option_unencrypted = {
+    0, "unencrypted", NULL, "the backup of an encrypted disk is not encrypted"
+  },
+  option_verify = { 0, "verify", NULL, "compare what was stored with the disk of the instant" };
+
+struct backup {
+  const struct arguments *a;
+  struct backupdisk *disk;
+  struct repository *repository;
+  char *base;                   /* its bitmap, which has recorded; NULL: there is none */
+  const char *why_full;         /* NULL: it is incremental */
+  char instant[NAME];           /* "": not yet */
+  char date[32];
+  struct backupend all;         /* what the disk showed at the instant, ... */
+  struct backupend changes;     /* ... and of that what the base has recorded */
+  char *file;                   /* of the new generation */
+  struct repository_generation g;
+  uint64_t rate;
+  bool taken;
+};
+
+static int
+no_memory (const struct backup *b)
+{
+  report_error ("%s: no memory for a backup", b->disk->name);
+  errno = ENOMEM;
+  return -1;
+}
+
+static const char *
+text_of (const json_t *object, const char *key)
+{
+  const char *text = json_string_value (json_object_get (object, key));
+
+  return text ? text : "";
+}
+
+/* --- what is in the image --- */
+
+static bool
+is_ours (const struct backup *b, const json_t *thing)
+{
+  const char *prefix = repository_prefix (b->repository);
+
+  return strncmp (text_of (thing, "name"), prefix, strlen (prefix)) == 0;
+}
+
+static bool
+is_flag (const json_t *bitmap, const char *flag)
+{
+  return json_is_true (json_object_get (bitmap, flag));
+}
+
+static const json_t *
+find_bitmap (const struct backup *b, const char *name)
+{
+  const json_t *bitmap;
+  size_t i;
+
+  json_array_foreach (b->disk->bitmaps, i, bitmap)
+    if (strcmp (text_of (bitmap, "name"), name) == 0)
+      return bitmap;
+  return NULL;
+}
+
+/* Has what was recorded since the base ceased to record been lost?  NULL: no. */
+static const char *
+judge_later (const struct backup *b, const json_t *base)
+{
+  const json_t *bitmap;
+  bool records = false;
+  size_t i;
+
+  json_array_foreach (b->disk->bitmaps, i, bitmap)
+    if (bitmap != base && is_ours (b, bitmap)) {
+      if (is_flag (bitmap, "inconsistent"))
+        return "the bitmap is inconsistent: the server has ended unexpectedly";
+      records |= is_flag (bitmap, "recording");
+    }
+  return records ? NULL : "the bitmap does not record";
+}
+
+/* Why is an incremental backup not possible?  NULL: it is. */
+static const char *
+judge (const struct backup *b)
+{
+  const unsigned n = repository_count (b->repository);
+  const struct repository_generation newest = n > 0 ? repository_get (b->repository, n - 1)
+    : (struct repository_generation) { .number = 0 };
+  const json_t *base = n > 0 ? find_bitmap (b, newest.bitmap) : NULL;
+
+  return n == 0 ? "it is the first backup"
+    : base == NULL ? "the image does not have the bitmap of the newest backup"
+    : is_flag (base, "inconsistent")
+    ? "the bitmap is inconsistent: the server has ended unexpectedly"
+    : b->disk->size < newest.size ? "the disk has become smaller"
+    : is_flag (base, "recording") ? NULL : judge_later (b, base);
+}
+
+/* --- 1, tidy; and 5 --- */
+
+struct edits {
+  struct bitmapedit *list;
+  size_t n;
+};
+
+static void
+add_edit (struct edits *e, enum bitmapedit_what what, const char *name, const char *merged)
+{
+  e->list[e->n++] = (struct bitmapedit) { .what = what, .name = name, .merged = merged };
+}
+
+/* The bitmaps that are there become the base alone, if there is one. */
+static void
+plan_tidy (const struct backup *b, struct edits *e)
+{
+  const json_t *base = b->base ? find_bitmap (b, b->base) : NULL, *bitmap;
+  const bool merges = base && !is_flag (base, "recording");
+  size_t i;
+
+  json_array_foreach (b->disk->bitmaps, i, bitmap)
+    if (merges && bitmap != base && is_ours (b, bitmap) && is_flag (bitmap, "recording"))
+      add_edit (e, BITMAP_MERGE, b->base, text_of (bitmap, "name"));
+  if (merges)
+    add_edit (e, BITMAP_ENABLE, b->base, NULL);
+  json_array_foreach (b->disk->bitmaps, i, bitmap)
+    if (bitmap != base && is_ours (b, bitmap))
+      add_edit (e, BITMAP_REMOVE, text_of (bitmap, "name"), NULL);
+}
+
+static int
+drop_snapshots (const struct backup *b)
+{
+  const json_t *snapshot;
+  size_t i;
+
+  json_array_foreach (b->disk->snapshots, i, snapshot)
+    if (is_ours (b, snapshot) &&
+        backupdisk_drop_snapshot (b->disk, text_of (snapshot, "name")) == -1)
+      return -1;
+  return 0;
+}
+
+/* Removes all that belongs to the repository from the image, but for the base of what the
+ * manifest says. */
+static int
+tidy (struct backup *b)
+{
+  const unsigned n = repository_count (b->repository);
+  struct edits e = { .n = 0 };
+  int r;
+
+  if (backupdisk_look (b->disk) == -1)
+    return -1;
+  b->why_full = judge (b);
+  free (b->base);
+  b->base = NULL;
+  if (b->why_full == NULL) {
+    b->base = strdup (repository_get (b->repository, n - 1).bitmap);
+    if (b->base == NULL)
+      return no_memory (b);
+  }
+  e.list = memory_new (2 * json_array_size (b->disk->bitmaps) + 1, sizeof *e.list);
+  if (e.list == NULL)
+    return -1;
+  plan_tidy (b, &e);
+  r = e.n == 0 ? 0
+    : backupdisk_edit (b->disk, &(struct backupdisk_edit) { NULL, e.list, e.n }, 1);
+  free (e.list);
+  return r == -1 ? -1 : drop_snapshots (b);
+}
+
+/* --- 2, the instant --- */
+
+static int
+name_instant (struct backup *b, const char *date)
+{
+  uint32_t number;
+
+  if (getrandom (&number, sizeof number, 0) != sizeof number) {
+    report_error ("getrandom: %m");
+    return -1;
+  }
+  snprintf (b->instant, sizeof b->instant, "%s%08" PRIx32,
+            repository_prefix (b->repository), number);
+  strcpy (b->date, date);
+  return 0;
+}
+
+/* Of all disks.  (A base that a full backup does not need goes on: it is needed if that
+ * fails.) */
+static int
+take_instant (struct backup *all, unsigned n)
+{
+  struct backupdisk_edit *edits = memory_new (n, sizeof *edits);
+  struct bitmapedit (*lists)[2] = memory_new (n, sizeof *lists);
+  const time_t now = time (NULL);
+  char date[32];
+  int r = edits && lists ? 0 : -1;
+
+  strftime (date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime (&now));
+  for (unsigned i = 0; r == 0 && i < n; i++) {
+    struct backup *const b = &all[i];
+
+    r = name_instant (b, date);
+    lists[i][0] = (struct bitmapedit) { .what = BITMAP_ADD, .name = b->instant };
+    lists[i][1] = (struct bitmapedit) { .what = BITMAP_DISABLE, .name = b->base };
+    edits[i] = (struct backupdisk_edit) { b->instant, lists[i], b->why_full ? 1 : 2 };
+    b->taken = true;
+  }
+  if (r == 0)
+    r = backupdisk_edit (all[0].disk, edits, n);
+  free (edits);
+  free (lists);
+  return r;
+}
+
+/* --- 3, the copy --- */
+
+/* What is stored shows the same as the disk of the instant. */
+static int
+verify (const struct backup *b, const struct copy_end *stored)
+{
+  const struct chunks_words words = { .path = b->file };
+  const struct chunks_watch watch = PROGRESS_WATCH;
+  struct difference d;
+
+  if (difference_find (&b->all.end, stored, false, &words, &watch, &d) == -1)
+    return -1;
+  if (d.at == UINT64_MAX)
+    return 0;
+  report_error ("%s: at offset %" PRIu64 ", what was stored is not what the disk shows",
+                b->file, d.at);
+  errno = EIO;
+  return -1;
+}
+
+struct pair { const struct copy_end *now, *stored; };
+
+static int
+zero_chunk (void *opaque, void *scratch, uint64_t at, uint64_t end, uint64_t *copied)
+{
+  const struct pair *p = opaque;
+  struct storage_holes known[2];
+  struct extent x, y;
+  int r = 0;
+
+  (void) scratch, (void) copied;
+  storage_holes_begin (&known[0], false);
+  storage_holes_begin (&known[1], false);
+  while (r == 0 && at < end) {
+    x.len = y.len = end - at;
+    if (p->now->ops->extent (p->now, at, &x, &known[0]) == -1)
+      return -1;
+    y.len = x.len = min64 (x.len, end - at);
+    y.type = EXTENT_ZERO;
+    if (x.type != EXTENT_DATA)
+      r = p->stored->ops->extent (p->stored, at, &y, &known[1]);
+    y.len = min64 (x.len, y.len);
+    if (r == 0 && y.type == EXTENT_DATA)
+      r = p->stored->ops->zero (p->stored, y.len, at);
+    at += y.len;
+  }
+  return r;
+}
+
+/* A disk that becomes smaller, and larger again, loses data, and no bitmap records that: what
+ * is zeros now must not be data below the new file. */
+static int
+zero_what_has_gone (const struct backup *b, const struct copy_end *stored)
+{
+  struct pair p = { &b->all.end, stored };
+  const struct chunks_watch watch = PROGRESS_WATCH;
+  const struct chunks_job job = {
+    .words = { .path = b->file }, .size = p.now->size, .far = p.now->far, .opaque = &p,
+    .work = zero_chunk,
+  };
+  uint64_t copied;
+
+  return chunks_run (&job, &watch, &copied);
+}
+
+static int
+copy_to (struct backup *b, struct copytarget *t, bool raw)
+{
+  const struct chunks_words words = { .path = b->file };
+  const struct chunks_watch watch = PROGRESS_WATCH;
+  const bool full = b->why_full, compress = is_given (b->a, &option_compress) && !raw;
+  const bool verifies = is_given (b->a, &option_verify);
+  const struct copy c = {
+    .from = full ? b->all.end : b->changes.end, .to = t->end, .zeros = t->zeros,
+    .contained = !full, .unit = full && compress ? CLUSTER : 0,
+    .sparse = full && !compress ? BLOCK : CLUSTER, .rate = b->rate,
+  };
+
+  progress_within (0, verifies ? 0.5 : 1);
+  if (copy_all (&c, &words, false, &watch, &b->g.bytes) == -1 ||
+      (!full && zero_what_has_gone (b, &t->end) == -1))
+    return -1;
+  progress_within (0.5, 1);
+  return verifies ? verify (b, &t->end) : 0;
+}
+
+/* The name of the file, and what it lies over. */
+static int
+name_file (struct backup *b, bool raw)
+{
+  const unsigned n = repository_count (b->repository);
+  struct repository_generation newest;
+  char name[40];
+
+  b->g.number = repository_next (b->repository);
+  snprintf (name, sizeof name, "%06" PRIu64 ".%s", b->g.number, raw ? "raw" : "qcow2");
+  b->file = repository_path (b->repository, name);
+  if (b->file == NULL)
+    return -1;
+  b->g.file = strrchr (b->file, '/') + 1;
+  b->g.raw = raw;
+  b->g.size = round_up (b->all.end.size, SECTOR);
+  if (b->why_full)
+    return 0;
+  newest = repository_get (b->repository, n - 1);
+  b->g.backing = newest.file;
+  b->g.raw_backing = newest.raw;
+  return 0;
+}
+
+static int
+copy_to_file (struct backup *b, struct imagefile *f)
+{
+  struct copytarget t = { .file = NULL };
+  struct newoptions o;
+  int r = -1;
+
+  newoptions_default (&o);
+  o.create.image.backing_file = b->g.backing;
+  o.create.image.backing_format = b->g.backing == NULL ? NULL
+    : b->g.raw_backing ? "raw" : "qcow2";
+  if (is_given (b->a, &option_compress) && !b->g.raw)
+    f->options.compress = COMPRESS_ON;
+  if (copytarget_new (&t, f, &o, b->g.size) == 0 && copy_to (b, &t, b->g.raw) == 0)
+    r = copytarget_finish (&t);
+  copytarget_free (&t);
+  newoptions_free (&o);
+  return r;
+}
+
+static int
+copy (struct backup *b)
+{
+  const char *format = value_of (b->a, &option_target_format);
+  const bool raw = b->why_full && format && strcmp (format, "raw") == 0;
+  CLEANUP_FREE char *changes = text_new ("bitmap:%s@%s", b->base ? b->base : "",
+                                         b->instant);
+  struct imagefile *f = NULL;
+  int r = -1;
+
+  if (changes == NULL)
+    return no_memory (b);
+  if (backupend_open (b->disk, b->instant, false, &b->all) == 0 &&
+      (b->why_full || backupend_open (b->disk, changes, true, &b->changes) == 0) &&
+      name_file (b, raw) == 0 &&
+      (f = imagefile_new (b->a, b->file, raw ? "raw" : "qcow2", NULL)) != NULL)
+    r = copy_to_file (b, f);
+  imagefile_free (f);
+  backupend_close (&b->changes);
+  backupend_close (&b->all);
+  return r;
+}
+
+/* --- all of it --- */
+
+static int
+commit (struct backup *b)
+{
+  b->g.bitmap = b->instant;
+  b->g.date = b->date;
+  return repository_add (b->repository, &b->g);
+}
+
+static int
+begin (struct backup *b)
+{
+  if (b->disk->encrypted && !is_given (b->a, &option_unencrypted)) {
+    report_error ("%s: the disk is encrypted, and its backup would not be: --unencrypted "
+                  "permits that", b->disk->name);
+    errno = EINVAL;
+    return -1;
+  }
+  if (tidy (b) == -1)
+    return -1;
+  if (b->why_full == NULL && is_given (b->a, &option_full))
+    b->why_full = "--full was given";
+  return 0;
+}
+
+/* What is possible now: the next backup does the rest. */
+static void
+give_up (struct backup *all, unsigned n)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+  const bool before = report_silence (true);
+
+  for (unsigned i = 0; i < n; i++)
+    if (all[i].taken)
+      tidy (&all[i]);
+  report_silence (before);
+}
+
+static void
+clean (struct backup *b)
+{
+  const char *why = b->why_full;
+
+  if (tidy (b) == -1)
+    report_error ("warning: %s: the snapshot and bitmaps of this backup are removed by the "
+                  "next one", b->disk->name);
+  b->why_full = why;
+}
+
+static int
+back_up (struct backup *all, unsigned n)
+{
+  int r = 0;
+
+  for (unsigned i = 0; r == 0 && i < n; i++)
+    r = begin (&all[i]);
+  if (r == 0)
+    r = take_instant (all, n);
+  for (unsigned i = 0; r == 0 && i < n; i++)
+    r = copy (&all[i]);
+  for (unsigned i = 0; r == 0 && i < n; i++)
+    r = commit (&all[i]);
+  if (r == -1) {
+    give_up (all, n);
+    return -1;
+  }
+  for (unsigned i = 0; i < n; i++)
+    clean (&all[i]);
+  return 0;
+}
+
+/* --- what was done --- */
+
+static json_t *
+describe (const struct backup *b)
+{
+  const json_t *g = repository_describe (b->repository,
+                                         repository_count (b->repository) - 1);
+  json_t *x = jsontext_add (json_deep_copy (g),
+    { "disk", jsontext_string (b->disk->name) },
+    { "filename", jsontext_string (b->file) },
+    { "verified", json_boolean (is_given (b->a, &option_verify)) });
+
+  return b->why_full ? jsontext_add (x, { "why-full", jsontext_string (b->why_full) }) : x;
+}
+
+static int
+tell (const struct backup *all, unsigned n)
+{
+  json_t *list = json_array ();
+  char size[READABLE];
+
+  if (wants_json (all[0].a)) {
+    for (unsigned i = 0; i < n; i++)
+      list = jsontext_append (list, describe (&all[i]));
+    return print_json (list);
+  }
+  json_decref (list);
+  for (unsigned i = 0; i < n && !is_given (all[0].a, &option_quiet); i++) {
+    const struct backup *const b = &all[i];
+
+    printf ("%s: %s backup %" PRIu64 ": %s in %s%s%s%s%s\n", b->disk->name,
+            b->why_full ? "full" : "incremental", b->g.number, readable (b->g.bytes, size),
+            b->file, is_given (b->a, &option_verify) ? ", verified" : "",
+            b->why_full ? " (" : "", b->why_full ? b->why_full : "",
+            b->why_full ? ")" : "");
+  }
+  return EXIT_SUCCESS;
+}
+
+/* --- the command --- */
+
+/* Each of several disks has a directory of its own. */
+static char *
+directory_of (const struct arguments *a, unsigned i)
+{
+  const char *directory = a->operands[a->nr_operands - 1], *name = a->operands[i];
+  const char *slash = strrchr (name, '/');
+
+  return a->nr_operands == 2 ? strdup (directory)
+    : text_new ("%s/%s", directory, slash ? slash + 1 : name);
+}
+
+static int
+open_repository (struct backup *b, unsigned i)
+{
+  CLEANUP_FREE char *directory = directory_of (b->a, i);
+
+  if (directory == NULL)
+    return no_memory (b);
+  b->repository = repository_begin (directory, b->disk->name);
+  return b->repository ? 0 : -1;
+}
+
+static int
+run_all (const struct arguments *a, struct live *l, const struct secrets *secrets,
+         struct backupdisk *disks, struct backup *all, unsigned n)
+{
+  const char *text = value_of (a, &option_rate);
+  uint64_t rate = 0;
+  int r = text ? parse_size ("-r", text, &rate) : 0;
+
+  for (unsigned i = 0; r == 0 && i < n; i++) {
+    all[i] = (struct backup) { .a = a, .disk = &disks[i], .rate = rate };
+    r = l ? backupdisk_use (&disks[i], a, l, a->operands[i], value_of (a, &option_nbd))
+      : backupdisk_open (&disks[i], a, a->operands[i], secrets);
+    if (r == 0)
+      r = open_repository (&all[i], i);
+  }
+  progress_begin (a, wants_json (a));
+  if (r == 0)
+    r = back_up (all, n);
+  progress_end (r == 0);
+  return r == -1 ? EXIT_FAILURE : tell (all, n);
+}
+
+static int
+run_with (const struct arguments *a, struct live *l, const struct secrets *secrets)
+{
+  const unsigned n = a->nr_operands - 1;
+  struct backupdisk *disks = memory_new (n, sizeof *disks);
+  struct backup *all = memory_new (n, sizeof *all);
+  const int status = disks && all ? run_all (a, l, secrets, disks, all, n) : EXIT_FAILURE;
+
+  for (unsigned i = 0; disks && all && i < n; i++) {
+    backupdisk_close (&disks[i]);
+    repository_free (all[i].repository);
+    free (all[i].base);
+    free (all[i].file);
+  }
+  free (disks);
+  free (all);
+  return status;
+}
+
+static int
+run_live (const struct arguments *a, struct live *l)
+{
+  return run_with (a, l, NULL) == EXIT_SUCCESS ? 0 : -1;
+}
+
+static int
+run (const struct arguments *a)
+{
+  struct secrets *secrets = secrets_read (a);
+  const int status = secrets ? run_with (a, NULL, secrets) : EXIT_FAILURE;
+
+  secrets_free (secrets);
+  return status;
+}
+
+#define OPTIONS &option_full, &option_target_format, &option_compress, &option_rate, \
+    &option_verify, &option_unencrypted, &option_output, &option_progress, &option_quiet
+
+static const struct option *const live_options[] = { OPTIONS, &option_nbd, NULL };
+static const struct option *const options[] = {
+  OPTIONS, &option_nbd, &option_format, IMAGE_OPTIONS, NULL
+};
+
+const struct command backup_command = {
+  "backup", "IMAGE... REPOSITORY",
+  "Store what has changed since the last backup in a directory: with --control, of disks in "
+  "use, at one instant.",
+  options, 2, MOST_DISKS, .run = run, .live = run_live, .live_options = live_options,
+  .finds_disks = true
+};

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How does a backup read and change a disk, in use or at rest?
+ *
+ * In use, it asks the server (live.c), and is a client of its exports.  It is one of the active
+ * disk all the time: a server of a directory tells only of images that have clients.
+ *
+ * At rest, it opens the image, and uses the same exports without a server.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "util/cleanup.h"
+#include "util/jsontext.h"
+#include "util/report.h"
+#include "util/text.h"
+#include "storage/nbduri.h"
+#include "request/bitmap.h"
+#include "disk/export.h"
+#include "change/edit.h"
+#include "img/backupdisk.h"
+#include "img/change.h"
+
+/* How long a server may need to notice that a client has left. */
+#define LEAVE_TRIES 500
+#define LEAVE_NS 20000000
+
+static int
+no_memory (const struct backupdisk *d)
+{
+  report_error ("%s: no memory for a backup", d->name);
+  errno = ENOMEM;
+  return -1;
+}
+
+/* --- the exports of a server --- */
+
+/* The path of a URI begins here. */
+static size_t
+path_of (const char *uri)
+{
+  const char *colon = strstr (uri, "://");
+  const size_t authority = colon ? (size_t) (colon - uri) + 3 : strlen (uri);
+
+  return authority + strcspn (uri + authority, "/?");
+}
+
+/* The URI of this export of the server at URI.  NULL on ENOMEM. */
+static char *
+uri_of (const char *uri, const char *export)
+{
+  CLEANUP_FREE char *other = nbduri_make (NULL, NULL, "/", export);
+  const char *path = other ? other + path_of (other) : NULL;
+  const size_t at = path_of (uri);
+
+  return path == NULL ? NULL
+    : text_new ("%.*s%.*s%s", (int) at, uri, (int) strcspn (path, "?"), path,
+                uri + at + strcspn (uri + at, "?"));
+}
+
+/* Its EXPORT. */
+static int
+connect_to (struct backupdisk *d, const char *export, struct imagefile **f,
+            struct storage **s)
+{
+  CLEANUP_FREE char *name = text_new ("%s%s%s", d->prefix, *d->prefix && *export ? "/" : "",
+                                      export);
+  CLEANUP_FREE char *uri = name ? uri_of (d->nbd, name) : NULL;
+  struct storage_options options = { .link = NULL };
+
+  if (uri == NULL)
+    return no_memory (d);
+  *f = imagefile_new (d->a, uri, "raw", NULL);
+  if (*f == NULL)
+    return -1;
+  options.link = &(*f)->options.link;
+  return storage_open ((*f)->path, &options, s);
+}
+
+/* Where the server has the disk. */
+static int
+find_server (struct backupdisk *d, const char *nbd)
+{
+  json_t *where;
+  const char *uri, *export;
+
+  if (live_ask (d->live, "x-query-nbd-export", jsontext_object (
+        { "device", jsontext_string (d->name) }), &where) == -1)
+    return -1;
+  uri = nbd ? nbd : json_string_value (json_object_get (where, "uri"));
+  export = json_string_value (json_object_get (where, "export"));
+  d->prefix = export ? jsontext_bytes (export) : NULL;
+  d->nbd = uri ? strdup (uri) : NULL;
+  json_decref (where);
+  if (uri == NULL) {
+    report_error ("%s: the server does not know on which socket it can be reached: "
+                  "--nbd URI says it", d->name);
+    errno = EINVAL;
+    return -1;
+  }
+  return d->prefix && d->nbd ? 0 : no_memory (d);
+}
+
+int
+backupdisk_use (struct backupdisk *d, const struct arguments *a, struct live *l,
+                const char *name, const char *nbd)
+{
+  *d = (struct backupdisk) { .a = a, .live = l, .name = name };
+  if (nbd && !nbduri_is (nbd)) {
+    report_error ("--nbd: '%s' is not an NBD URI", nbd);
+    errno = EINVAL;
+    return -1;
+  }
+  return find_server (d, nbd) == -1 || connect_to (d, "", &d->held, &d->client) == -1
+    ? -1 : backupdisk_look (d);
+}
+
+/* --- an image at rest --- */
+
+int
+backupdisk_open (struct backupdisk *d, const struct arguments *a, const char *name,
+                 const struct secrets *secrets)
+{
+  *d = (struct backupdisk) { .a = a, .name = name };
+  d->file = imagefile_named (a, name, value_of (a, &option_format), secrets);
+  if (d->file == NULL || imagefile_need_qcow2 (d->file, "incremental backups") == -1)
+    return -1;
+  imagefile_will_write (d->file);
+  if (disk_open (&d->file->options, &d->disk) == -1 || disk_lock (d->disk) == -1)
+    return -1;
+  disk_allow_ahead (d->disk);
+  return backupdisk_look (d);
+}
+
+void
+backupdisk_close (struct backupdisk *d)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  storage_close (d->client);
+  imagefile_free (d->held);
+  disk_close (d->disk);
+  imagefile_free (d->file);
+  free (d->prefix);
+  free (d->nbd);
+  json_decref (d->bitmaps);
+  json_decref (d->snapshots);
+}
+
+/* --- what is there --- */
+
+static int
+look_live (struct backupdisk *d)
+{
+  const json_t *inserted, *image;
+
+  if (live_use (d->live, d->name) == -1)
+    return -1;
+  inserted = live_inserted (d->live);
+  if (inserted == NULL)
+    return -1;
+  image = json_object_get (inserted, "image");
+  d->size = json_integer_value (json_object_get (image, "virtual-size"));
+  d->encrypted = json_is_true (json_object_get (inserted, "encrypted"));
+  d->bitmaps = json_incref (json_object_get (inserted, "dirty-bitmaps"));
+  d->snapshots = json_incref (json_object_get (image, "snapshots"));
+  return 0;
+}
+
+static int
+look_at_rest (struct backupdisk *d)
+{
+  struct bitmaps *bitmaps = disk_bitmaps (d->disk);
+  const struct view *view = disk_inside (d->disk).view;
+  const struct snapshots *snapshots = &view->image->snapshots;
+
+  d->size = view->size;
+  d->encrypted = view->image->header.crypt_method != QCOW2_CRYPT_NONE;
+  d->bitmaps = json_array ();
+  d->snapshots = json_array ();
+  for (size_t i = 0; i < bitmap_count (bitmaps); i++) {
+    const struct bitmapdir_any *b = bitmap_get (bitmaps, i);
+    const bool valid = !(b->flags & QCOW2_BITMAP_IN_USE);
+
+    d->bitmaps = jsontext_append (d->bitmaps, jsontext_object (
+      { "name", jsontext_string (b->name) },
+      { "recording", json_boolean (valid && b->flags & QCOW2_BITMAP_AUTO) },
+      { "inconsistent", json_boolean (!valid) }));
+  }
+  for (uint32_t i = 0; i < snapshots->n; i++)
+    d->snapshots = jsontext_append (d->snapshots, jsontext_object (
+      { "name", jsontext_string (snapshots->list[i].name) }));
+  return d->bitmaps && d->snapshots ? 0 : no_memory (d);
+}
+
+int
+backupdisk_look (struct backupdisk *d)
+{
+  json_decref (d->bitmaps);
+  json_decref (d->snapshots);
+  d->bitmaps = d->snapshots = NULL;
+  return d->live ? look_live (d) : look_at_rest (d);
+}
+
+/* --- changes --- */
+
+static json_t *
+add_actions (json_t *list, const struct backupdisk *d, const struct backupdisk_edit *e)
+{
+  if (e->snapshot)
+    list = jsontext_append (list, jsontext_object (
+      { "type", jsontext_string ("blockdev-snapshot-internal-sync") },
+      { "data", jsontext_object ({ "device", jsontext_string (d->name) },
+                                 { "name", jsontext_string (e->snapshot) }) }));
+  for (size_t i = 0; i < e->n; i++)
+    list = jsontext_append (list, change_bitmap_action (d->name, &e->list[i]));
+  return list;
+}
+
+int
+backupdisk_edit (struct backupdisk *disks, const struct backupdisk_edit *edits, unsigned n)
+{
+  json_t *list = json_array ();
+
+  for (unsigned i = 0; i < n; i++)
+    if (disks[i].live)
+      list = add_actions (list, &disks[i], &edits[i]);
+    else if (bitmapedit_with_snapshot (disks[i].disk, edits[i].snapshot, edits[i].list,
+                                       edits[i].n, NULL) == -1) {
+      json_decref (list);
+      return -1;
+    }
+  if (disks[0].live)
+    return live_do (disks[0].live, "transaction", jsontext_object ({ "actions", list }));
+  json_decref (list);
+  return 0;
+}
+
+/* The server does not delete it until it has noticed that this program does not read it any
+ * more. */
+static int
+drop_live (const struct backupdisk *d, const char *name)
+{
+  const struct timespec moment = { .tv_nsec = LEAVE_NS };
+  bool before;
+  int r = -1;
+
+  for (unsigned i = 0; r == -1 && i <= LEAVE_TRIES; i++) {
+    if (i > 0)
+      nanosleep (&moment, NULL);
+    before = report_silence (i < LEAVE_TRIES);
+    r = live_do (d->live, "blockdev-snapshot-delete-internal-sync", jsontext_object (
+      { "device", jsontext_string (d->name) }, { "name", jsontext_string (name) }));
+    report_silence (before);
+    if (r == -1 && errno != EINVAL)     /* the server has gone */
+      i = LEAVE_TRIES - 1;
+  }
+  return r;
+}
+
+int
+backupdisk_drop_snapshot (struct backupdisk *d, const char *name)
+{
+  const struct edit e = { .kind = EDIT_SNAPSHOT_DELETE, .name = name };
+  const struct edit_options options = { .shrink = false };
+
+  return d->live ? drop_live (d, name) : edit_disk (d->disk, &options, &e, 1);
+}
+
+/* --- reading --- */
+
+int
+backupend_open (struct backupdisk *d, const char *export, bool changes,
+                struct backupend *e)
+{
+  *e = (struct backupend) { .file = NULL };
+  if (d->live) {
+    if (connect_to (d, export, &e->file, &e->storage) == -1)
+      return -1;
+    e->end = changes ? copy_changes (e->storage) : copy_storage (e->storage, false);
+    return 0;
+  }
+  e->export = export_open (d->disk, export, false);
+  if (e->export == NULL)
+    return -1;
+  e->end = copy_export (d->disk, e->export);
+  return 0;
+}
+
+void
+backupend_close (struct backupend *e)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  storage_close (e->storage);
+  imagefile_free (e->file);
+  if (e->export)
+    export_close (e->export);   /* nothing was written */
+  *e = (struct backupend) { .file = NULL };
+}

@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Which generations of a disk does a directory of backups have?
+ *
+ *   manifest.json   the list of them
+ *   000001.qcow2    a generation: all of the disk, or over another file (its backing file)
+ *   000002.qcow2    what has changed since that one
+ *   .lock           is locked while a backup is made
+ *
+ * The manifest is replaced as a whole, durably (newfile.c in the core), and the file of a
+ * generation is complete and durable before the manifest names it.  So what the manifest names
+ * is there; any other file with such a name was left by a program that was killed, and is
+ * removed by the next backup.
+ *
+ * The oldest generation may lie over a file that is no generation any more: while that is to
+ * be merged into it (prune in backup.c).
+ *
+ * A manifest may have been damaged, or come from anybody: names in it are those of files in the
+ * directory.
+ *
+ * Locks: none but .lock.
+ */
+
+#include <config.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "util/cleanup.h"
+#include "util/jsontext.h"
+#include "util/memory.h"
+#include "util/report.h"
+#include "util/text.h"
+#include "storage/newfile.h"
+#include "img/imagefile.h"
+#include "img/info.h"
+#include "img/repository.h"
+#include "img/values.h"
+
+#define MANIFEST "manifest.json"
+#define FORMAT "nbdkit-qcow2-img backup"
+#define LAYOUT 1                 /* the version of what is in it */
+#define MOST_MANIFEST (64u << 20)
+/* Times that a manifest is read again that was replaced meanwhile. */
+#define TRIES 20
+/* Of files that newfile.c has left behind. */
+#define TEMPORARY ".qcow2-new-"
+
+struct repository {
+  char *path;                   /* absolute */
+  int lock;                     /* -1: it is only read */
+  json_t *manifest;
+  char prefix[40];
+};
+
+static int
+fail (const struct repository *r, const char *what, const char *why)
+{
+  report_error ("%s: %s%s%s", r->path, what, why ? ": " : "", why ? why : "");
+  errno = EINVAL;
+  return -1;
+}
+
+static int
+no_memory (const struct repository *r)
+{
+  report_error ("%s: no memory for the manifest", r->path);
+  errno = ENOMEM;
+  return -1;
+}
+
+char *
+repository_path (const struct repository *r, const char *file)
+{
+  char *path = text_new ("%s/%s", r->path, file);
+
+  if (path == NULL)
+    no_memory (r);
+  return path;
+}
+
+/* --- what the manifest says --- */
+
+static json_t *
+generations (const struct repository *r)
+{
+  return json_object_get (r->manifest, "generations");
+}
+
+static const char *
+text_of (const json_t *object, const char *key)
+{
+  return json_string_value (json_object_get (object, key));
+}
+
+static uint64_t
+number_of (const json_t *object, const char *key)
+{
+  return json_integer_value (json_object_get (object, key));
+}
+
+/* Could it be that of a generation?  *RAW: its format. */
+static bool
+is_generation (const char *file, bool *raw)
+{
+  const size_t digits = file ? strspn (file, "0123456789") : 0;
+
+  *raw = digits && strcmp (file + digits, ".raw") == 0;
+  return digits && (*raw || strcmp (file + digits, ".qcow2") == 0);
+}
+
+unsigned
+repository_count (const struct repository *r)
+{
+  return json_array_size (generations (r));
+}
+
+const json_t *
+repository_describe (const struct repository *r, unsigned i)
+{
+  return json_array_get (generations (r), i);
+}
+
+struct repository_generation
+repository_get (const struct repository *r, unsigned i)
+{
+  const json_t *g = repository_describe (r, i);
+  struct repository_generation x = {
+    .number = number_of (g, "number"), .file = text_of (g, "file"),
+    .backing = text_of (g, "backing"), .bitmap = text_of (g, "bitmap"),
+    .date = text_of (g, "date"), .size = number_of (g, "size"),
+    .bytes = number_of (g, "bytes"),
+  };
+
+  is_generation (x.file, &x.raw);
+  if (x.backing)
+    is_generation (x.backing, &x.raw_backing);
+  return x;
+}
+
+int
+repository_find (const struct repository *r, uint64_t number)
+{
+  for (unsigned i = 0; i < repository_count (r); i++)
+    if (repository_get (r, i).number == number)
+      return i;
+  return -1;
+}
+
+uint64_t
+repository_next (const struct repository *r)
+{
+  const unsigned n = repository_count (r);
+
+  return n == 0 ? 1 : repository_get (r, n - 1).number + 1;
+}
+
+const char *
+repository_prefix (const struct repository *r)
+{
+  return r->prefix;
+}
+
+/* --- reading --- */
+
+/* NULL, or what is wrong. */
+static const char *
+judge_generation (const json_t *g, uint64_t before)
+{
+  const json_t *backing = json_object_get (g, "backing");
+  const char *bitmap = text_of (g, "bitmap");
+  bool raw;
+
+  return !json_is_object (g) ? "a generation is no object"
+    : !json_is_integer (json_object_get (g, "number")) ||
+    json_integer_value (json_object_get (g, "number")) <= (json_int_t) before
+    ? "numbers of generations do not rise"
+    : !is_generation (text_of (g, "file"), &raw) ||
+    (backing && (raw || !is_generation (json_string_value (backing), &raw)))
+    ? "the name of a file is wrong"
+    : bitmap == NULL || *bitmap == '\0' || text_of (g, "date") == NULL ||
+    json_integer_value (json_object_get (g, "size")) <= 0
+    ? "a generation has no bitmap, date or size" : NULL;
+}
+
+static const char *
+judge (const json_t *m)
+{
+  const json_t *list = json_object_get (m, "generations"), *g;
+  const char *format = text_of (m, "format"), *id = text_of (m, "id"), *why;
+  uint64_t before = 0;
+  size_t i;
+
+  if (format == NULL || strcmp (format, FORMAT) != 0)
+    return "it is no manifest of backups";
+  if (number_of (m, "version") != LAYOUT)
+    return "a newer version of this program has made it";
+  if (id == NULL || strlen (id) != 16 || id[strspn (id, "0123456789abcdef")])
+    return "its id is wrong";
+  if (!json_is_array (list))
+    return "it has no list of generations";
+  json_array_foreach (list, i, g) {
+    why = judge_generation (g, before);
+    if (why)
+      return why;
+    before = number_of (g, "number");
+  }
+  return NULL;
+}
+
+/* -1: not reported. */
+static int
+read_bytes (const char *path, char **text, size_t *len)
+{
+  /* (One that is replaced after it was opened becomes empty.) */
+  for (unsigned i = 0; i < TRIES; i++) {
+    *text = read_whole (path, MOST_MANIFEST, len);
+    if (*text == NULL || *len > 0)
+      break;
+    free (*text);
+    *text = NULL;
+    errno = ENODATA;
+  }
+  return *text ? 0 : -1;
+}
+
+/* ENOENT: there is none (not reported). */
+static int
+read_manifest (struct repository *r)
+{
+  CLEANUP_FREE char *path = repository_path (r, MANIFEST), *text = NULL;
+  const char *why;
+  size_t len;
+
+  if (path == NULL)
+    return -1;
+  if (read_bytes (path, &text, &len) == -1) {
+    if (errno != ENOENT)
+      report_error ("%s: cannot read the manifest: %m", path);
+    return -1;
+  }
+  r->manifest = jsontext_read (text, len);
+  why = r->manifest ? judge (r->manifest) : "it is no JSON";
+  if (why)
+    return fail (r, MANIFEST, why);
+  snprintf (r->prefix, sizeof r->prefix, "backup-%s-", text_of (r->manifest, "id"));
+  return 0;
+}
+
+static struct repository *
+new_repository (const char *directory)
+{
+  struct repository *r = memory_new (1, sizeof *r);
+
+  if (r == NULL)
+    return NULL;
+  r->lock = -1;
+  r->path = imagefile_path (directory);
+  if (r->path)
+    return r;
+  free (r);
+  return NULL;
+}
+
+void
+repository_free (struct repository *r)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (r == NULL)
+    return;
+  if (r->lock >= 0)
+    close (r->lock);
+  json_decref (r->manifest);
+  free (r->path);
+  free (r);
+}
+
+struct repository *
+repository_open (const char *directory)
+{
+  struct repository *r = new_repository (directory);
+
+  if (r && read_manifest (r) == 0)
+    return r;
+  if (r && errno == ENOENT)
+    report_error ("%s: there are no backups: it has no " MANIFEST, r->path);
+  repository_free (r);
+  return NULL;
+}
+
+/* --- writing --- */
+
+/* *TEXT: the caller frees it. */
+static int
+print (const struct repository *r, char **text, size_t *len)
+{
+  FILE *fp = open_memstream (text, len);
+  int bad = fp == NULL || jsontext_write (json_incref (r->manifest), fp) == -1;
+
+  if (fp && fclose (fp) == EOF)
+    bad = 1;
+  return bad ? no_memory (r) : 0;
+}
+
+static int
+save (struct repository *r)
+{
+  const struct storage_options options = { .lock = false };
+  CLEANUP_FREE char *path = repository_path (r, MANIFEST), *text = NULL;
+  struct newfile *f = NULL;
+  size_t len;
+  int result = -1;
+
+  if (path && print (r, &text, &len) == 0 &&
+      newfile_begin_over (path, &options, &f) == 0 &&
+      storage_write (newfile_file (f), text, len, 0) == 0)
+    result = newfile_publish (f);
+  newfile_end (f);
+  return result;
+}
+
+/* With LIST in place of that in the manifest, which it frees.  -1: the manifest is as it
+ * was. */
+static int
+save_list (struct repository *r, json_t *list)
+{
+  json_t *before = json_incref (generations (r));
+  int result = list && json_object_set_new (r->manifest, "generations", list) == 0
+    ? save (r) : no_memory (r);
+
+  if (result == -1)
+    json_object_set (r->manifest, "generations", before);
+  json_decref (before);
+  return result;
+}
+
+int
+repository_add (struct repository *r, const struct repository_generation *g)
+{
+  json_t *x = jsontext_object (
+    { "number", jsontext_number (g->number) },
+    { "date", jsontext_string (g->date) },
+    { "kind", jsontext_string (g->backing ? "incremental" : "full") },
+    { "file", jsontext_string (g->file) },
+    { "size", jsontext_number (g->size) },
+    { "bytes", jsontext_number (g->bytes) },
+    { "bitmap", jsontext_string (g->bitmap) });
+
+  if (g->backing)
+    x = jsontext_add (x, { "backing", jsontext_string (g->backing) });
+  return save_list (r, jsontext_append (json_copy (generations (r)), x));
+}
+
+int
+repository_forget (struct repository *r)
+{
+  json_t *list = json_copy (generations (r));
+
+  if (list)
+    json_array_remove (list, 0);
+  return save_list (r, list);
+}
+
+int
+repository_merge (struct repository *r)
+{
+  json_t *list = json_deep_copy (generations (r)), *g = json_array_get (list, 0);
+  json_t *backing = json_incref (json_object_get (g, "backing"));
+
+  if (json_object_set_new (g, "file", backing) == -1 ||
+      json_object_set_new (g, "kind", json_string ("full")) == -1 ||
+      json_object_del (g, "backing") == -1 ||
+      (json_array_size (list) > 1 && json_object_get (json_array_get (list, 1), "backing") &&
+       json_object_set (json_array_get (list, 1), "backing", backing) == -1)) {
+    json_decref (list);
+    list = NULL;
+  }
+  return save_list (r, list);
+}
+
+/* --- what is in the directory --- */
+
+static bool
+is_needed (const struct repository *r, const char *name)
+{
+  for (unsigned i = 0; i < repository_count (r); i++) {
+    const struct repository_generation g = repository_get (r, i);
+
+    if (strcmp (g.file, name) == 0 || (g.backing && strcmp (g.backing, name) == 0))
+      return true;
+  }
+  return false;
+}
+
+/* Calls FN with each file that looks like one of a generation, or of one that was not
+ * finished, until it returns a value other than 0. */
+static int
+each_file (const struct repository *r, int (*fn) (const struct repository *, const char *))
+{
+  DIR *all = opendir (r->path);
+  const struct dirent *e;
+  int result = 0;
+  bool raw;
+
+  if (all == NULL) {
+    report_error ("%s: %m", r->path);
+    return -1;
+  }
+  while (result == 0 && (e = readdir (all)) != NULL)
+    if (is_generation (e->d_name, &raw) ||
+        strncmp (e->d_name, TEMPORARY, strlen (TEMPORARY)) == 0)
+      result = fn (r, e->d_name);
+  closedir (all);
+  return result;
+}
+
+static int
+sweep_file (const struct repository *r, const char *name)
+{
+  CLEANUP_FREE char *path = NULL;
+
+  if (is_needed (r, name))
+    return 0;
+  path = repository_path (r, name);
+  if (path == NULL)
+    return -1;
+  if (unlink (path) == 0 || errno == ENOENT)
+    return 0;
+  report_error ("%s: cannot remove what no backup needs: %m", path);
+  return -1;
+}
+
+int
+repository_sweep (const struct repository *r)
+{
+  return each_file (r, sweep_file);
+}
+
+static int
+refuse_file (const struct repository *r, const char *name)
+{
+  report_error ("%s: there is %s, but no " MANIFEST, r->path, name);
+  errno = EEXIST;
+  return -1;
+}
+
+/* --- beginning --- */
+
+/* Makes the directory, and those above it, durably. */
+static int
+make_directory (const char *path)
+{
+  CLEANUP_FREE char *above = strdup (path);
+  char *slash = above ? strrchr (above, '/') : NULL;
+  int fd;
+
+  if (mkdir (path, 0777) == 0) {
+    if (slash)
+      slash[slash == above] = '\0';
+    fd = slash ? open (above, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+      fsync (fd);
+      close (fd);
+    }
+    return 0;
+  }
+  if (errno == EEXIST)
+    return 0;
+  if (errno == ENOENT && slash && slash != above) {
+    *slash = '\0';
+    return make_directory (above) == -1 ? -1 : make_directory (path);
+  }
+  report_error ("%s: cannot make the directory: %m", path);
+  return -1;
+}
+
+static int
+take_lock (struct repository *r)
+{
+  CLEANUP_FREE char *path = repository_path (r, ".lock");
+
+  if (path == NULL)
+    return -1;
+  r->lock = open (path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (r->lock == -1) {
+    report_error ("%s: %m", path);
+    return -1;
+  }
+  if (flock (r->lock, LOCK_EX | LOCK_NB) == 0)
+    return 0;
+  if (errno != EWOULDBLOCK) {
+    report_error ("%s: cannot lock it: %m", path);
+    return -1;
+  }
+  return fail (r, "another backup is being made there", NULL);
+}
+
+static int
+create (struct repository *r, const char *disk)
+{
+  uint64_t id;
+  char text[20];
+
+  if (each_file (r, refuse_file) != 0)
+    return -1;
+  if (getrandom (&id, sizeof id, 0) != sizeof id) {
+    report_error ("getrandom: %m");
+    return -1;
+  }
+  snprintf (text, sizeof text, "%016" PRIx64, id);
+  r->manifest = jsontext_object (
+    { "format", jsontext_string (FORMAT) }, { "version", json_integer (LAYOUT) },
+    { "id", jsontext_string (text) }, { "disk", jsontext_string (disk) },
+    { "generations", json_array () });
+  snprintf (r->prefix, sizeof r->prefix, "backup-%s-", text);
+  return r->manifest ? save (r) : no_memory (r);
+}
+
+static int
+begin (struct repository *r, const char *disk)
+{
+  if (make_directory (r->path) == -1 || take_lock (r) == -1)
+    return -1;
+  if (read_manifest (r) == 0)
+    return repository_sweep (r);
+  return errno == ENOENT && r->manifest == NULL ? create (r, disk) : -1;
+}
+
+struct repository *
+repository_begin (const char *directory, const char *disk)
+{
+  struct repository *r = new_repository (directory);
+
+  if (r && begin (r, disk) == 0)
+    return r;
+  repository_free (r);
+  return NULL;
+}
+
+/* --- are the files right? --- */
+
+static int
+wrong (const struct repository *r, const struct repository_generation *g, const char *why)
+{
+  report_error ("%s/%s: the file of generation %" PRIu64 " %s", r->path, g->file,
+                g->number, why);
+  errno = EINVAL;
+  return -1;
+}
+
+static int
+check_file (const struct repository *r, const struct repository_generation *g)
+{
+  static const struct arguments none;
+  CLEANUP_FREE char *path = repository_path (r, g->file);
+  struct imagefile *f = path ? imagefile_new (&none, path, g->raw ? "raw" : "qcow2", NULL)
+    : NULL;
+  json_t *info = f ? info_describe (f, false) : NULL;
+  const char *backing = text_of (info, "backing-filename");
+  int result = -1;
+
+  if (info == NULL)
+    ;
+  else if (number_of (info, "virtual-size") != g->size)
+    wrong (r, g, "has a disk of another size");
+  else if (!backing != !g->backing || (backing && strcmp (backing, g->backing) != 0))
+    wrong (r, g, "lies over another file than the manifest says");
+  else
+    result = 0;
+  json_decref (info);
+  imagefile_free (f);
+  return result;
+}
+
+int
+repository_check (const struct repository *r, unsigned i)
+{
+  struct repository_generation g = repository_get (r, i), below;
+
+  for (;; i--, g = below) {
+    if (check_file (r, &g) == -1)
+      return -1;
+    if (g.backing == NULL || i == 0)
+      return 0;
+    below = repository_get (r, i - 1);
+    if (strcmp (below.file, g.backing) != 0)
+      return wrong (r, &g, "lies over a file of no generation");
+  }
+}

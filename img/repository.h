@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * A directory of backups of one disk.  See repository.c.
+ *
+ * Functions that return int return 0, or -1 (reported).
+ */
+
+#ifndef QCOW2_IMG_REPOSITORY_H
+#define QCOW2_IMG_REPOSITORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+struct repository;
+
+/* Opens the repository in a directory, to read it.  NULL: reported. */
+extern struct repository *repository_open (const char *directory);
+/* The same for a backup: nobody else makes one meanwhile, and what an earlier one has left
+ * half done is removed.  Creates it, if there is none, for the disk that is called DISK. */
+extern struct repository *repository_begin (const char *directory, const char *disk);
+extern void repository_free (struct repository *);      /* NULL is allowed */
+
+/* The name by which it is known in images: bitmaps and snapshots that are made for it begin
+ * with this. */
+extern const char *repository_prefix (const struct repository *);
+/* Where a file of it is, for messages too; the caller frees it.  NULL: reported. */
+extern char *repository_path (const struct repository *, const char *file);
+
+/* A generation, as the manifest has it; it belongs to the repository. */
+struct repository_generation {
+  uint64_t number;
+  const char *file;             /* without its directory */
+  bool raw;
+  const char *backing;          /* the file below it; NULL: it is complete by itself */
+  bool raw_backing;
+  const char *bitmap;           /* records in the image what has changed since */
+  const char *date;             /* of the instant */
+  uint64_t size;                /* of the disk, bytes */
+  uint64_t bytes;               /* that were copied */
+};
+/* How many there are, from the oldest (0) to the newest. */
+extern unsigned repository_count (const struct repository *);
+extern struct repository_generation repository_get (const struct repository *, unsigned i);
+/* The description of one, for people's programs; belongs to the repository. */
+extern const json_t *repository_describe (const struct repository *, unsigned i);
+/* Which one has that number?  -1: none (not reported). */
+extern int repository_find (const struct repository *, uint64_t number);
+/* The number of the next one. */
+extern uint64_t repository_next (const struct repository *);
+
+/* These change the manifest, durably and at once; the file of a new generation is durable
+ * before. */
+extern int repository_add (struct repository *, const struct repository_generation *);
+/* Forgets the oldest one.  Its file stays, as long as others need it. */
+extern int repository_forget (struct repository *);
+/* The oldest one is now in the file below it. */
+extern int repository_merge (struct repository *);
+/* Removes files that no generation needs. */
+extern int repository_sweep (const struct repository *);
+
+/* Are the files of generation I, and of those below it, what the manifest says? */
+extern int repository_check (const struct repository *, unsigned i);
+
+#endif /* QCOW2_IMG_REPOSITORY_H */
