@@ -18,6 +18,8 @@ core_sources = \
 	%reldir%/util/memory.h \
 	%reldir%/util/names.c \
 	%reldir%/util/names.h \
+	%reldir%/util/passphrase.c \
+	%reldir%/util/passphrase.h \
 	%reldir%/util/printable.h \
 	%reldir%/util/publicname.c \
 	%reldir%/util/publicname.h \

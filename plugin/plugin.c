@@ -47,6 +47,7 @@
 #include "plugin/params.h"
 #include "plugin/prepare.h"
 #include "plugin/qmpnodes.h"
+#include "plugin/qmpobject.h"
 #include "plugin/stats.h"
 
 /* -D qcow2.stats=1 -v prints statistics at the end. */
@@ -61,6 +62,7 @@ static struct control *control; /* NULL: control= was not given */
 static struct iostats *iostats; /* NULL, too */
 static struct qmp_nodes nodes;
 static struct qmp_added added;
+static struct qmp_secrets secrets;
 static atomic_uint_fast64_t connections_open, connections_ever;
 static atomic_int_fast64_t connected_ms;        /* when the last one was opened */
 static atomic_bool clients_came;        /* one, at least, whether or not it was served */
@@ -100,6 +102,7 @@ close_control (void)
   iostats_free (iostats);
   iostats = NULL;
   qmpnodes_end (&added);
+  qmpobject_end (&secrets);
   qmptarget_free_nodes (&nodes);
 }
 
@@ -278,7 +281,8 @@ start_control (void)
 {
   const struct qmp_host host = {
     .disk = disk, .dir = dir, .iostats = iostats, .why_fixed = why_fixed (),
-    .nodes = &nodes, .added = &added, .options = &params.options,
+    .nodes = &nodes, .added = &added, .secrets = &secrets,
+    .options = &params.options,
   };
 
   return control ? control_start (control, &host) : 0;

@@ -16,12 +16,14 @@
 
 #include "util/jsontext.h"
 #include "plugin/qmp.h"
+#include "plugin/qmpamend.h"
 #include "plugin/qmpblockdev.h"
 #include "plugin/qmpchange.h"
 #include "plugin/qmpcommands.h"
 #include "plugin/qmpcommit.h"
 #include "plugin/qmpjobverbs.h"
 #include "plugin/qmpmirror.h"
+#include "plugin/qmpobject.h"
 #include "plugin/qmpoverlay.h"
 #include "plugin/qmpquery.h"
 #include "plugin/qmpstream.h"
@@ -96,10 +98,13 @@ static const struct command commands[] = {
   { "query-blockstats", of_blockstats, qmpquery_blockstats, false },
   QUERY ("query-commands", query_commands),
   QUERY ("query-jobs", qmpjobverbs_query),
+  { "object-add", NULL, qmpobject_add, true },
+  { "object-del", qmpobject_of_del, qmpobject_del, true },
   { "query-named-block-nodes", of_nodes, qmpquery_nodes, false },
   QUERY ("query-version", query_version),
   QUERY ("quit", empty),
   { "transaction", of_transaction, qmpchange_transaction, true },
+  { "x-blockdev-amend", qmpamend_arguments, qmpamend_run, true },
   { "x-query-nbd-export", qmpwhere_arguments, qmpwhere_query, false },
 };
 #define NR_COMMANDS (sizeof commands / sizeof commands[0])

@@ -107,8 +107,9 @@ conclude (struct job *j)
   {
     LOCK_FOR_BLOCK (&j->jobs->lock);
 
-    job_add_progress_event (j, j->err == ECANCELED ? "BLOCK_JOB_CANCELLED"
-                        : "BLOCK_JOB_COMPLETED");
+    if (!j->kind->no_block_job)
+      job_add_progress_event (j, j->err == ECANCELED ? "BLOCK_JOB_CANCELLED"
+                              : "BLOCK_JOB_COMPLETED");
     job_set_status (j, CONCLUDED);
   }
   if (j->settings.auto_dismiss)
@@ -528,7 +529,7 @@ find (const struct jobs *jobs, const char *id, bool block, struct qmp_error *e)
 {
   struct job *j = jobs->first;
 
-  while (j && strcmp (j->id, id) != 0)
+  while (j && (strcmp (j->id, id) != 0 || (block && j->kind->no_block_job)))
     j = j->next;
   if (j)
     return j;
@@ -677,6 +678,7 @@ jobs_list (struct jobs *jobs, bool block)
   LOCK_FOR_BLOCK (&jobs->lock);
 
   for (const struct job *j = jobs->first; j; j = j->next)
-    list = jsontext_append (list, block ? describe_block (j) : describe (j));
+    if (!block || !j->kind->no_block_job)
+      list = jsontext_append (list, block ? describe_block (j) : describe (j));
   return list;
 }

@@ -30,6 +30,7 @@ struct job;
 
 struct job_kind {
   const char *type;             /* as QEMU calls it: "stream" */
+  bool no_block_job;            /* only commands and events of jobs as such tell of it */
   bool writes;                  /* to the disk, as a client does */
   bool repeats;                 /* a piece that failed and was skipped is tried again, so that
                                    this is no failure at the end */

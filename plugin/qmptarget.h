@@ -19,6 +19,7 @@ struct qmp_nodes {
 
 struct jobs;
 struct qmp_added;
+struct qmp_secrets;
 
 /* What is served: a disk, or a directory. */
 struct qmp_host {
@@ -30,6 +31,7 @@ struct qmp_host {
   struct qmp_nodes *nodes;      /* of the disk; only the thread that runs commands uses
                                    them */
   struct qmp_added *added;      /* the same: other nodes */
+  struct qmp_secrets *secrets;  /* the same */
   const struct disk_options *options;   /* how images are opened */
   int socket;                   /* on which clients of QMP come */
 };

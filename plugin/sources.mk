@@ -43,6 +43,8 @@ callback_sources = \
 	%reldir%/plugin.c \
 	%reldir%/prepare.c \
 	%reldir%/prepare.h \
+	%reldir%/qmpamend.c \
+	%reldir%/qmpamend.h \
 	%reldir%/qmpblockdev.c \
 	%reldir%/qmpblockdev.h \
 	%reldir%/qmpchange.c \
@@ -61,6 +63,8 @@ callback_sources = \
 	%reldir%/qmpmirror.h \
 	%reldir%/qmpnodes.c \
 	%reldir%/qmpnodes.h \
+	%reldir%/qmpobject.c \
+	%reldir%/qmpobject.h \
 	%reldir%/qmpoverlay.c \
 	%reldir%/qmpoverlay.h \
 	%reldir%/qmpquery.c \

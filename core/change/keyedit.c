@@ -14,13 +14,13 @@
  *           2  overwrite the key material with random bytes, and the entry with zeros
  *
  * Each step is durable before the next one, and the word lies in one sector.  So after a
- * crash, a slot is in use and complete, or not in use.  The last slot in use is not erased
- * unless the user insists.
+ * crash, a slot is in use and complete, or not in use.  The last slot in use is not
+ * erased unless the user insists.
  *
  * Deriving a key from a passphrase takes seconds on purpose.  So it is done before the
- * change, while clients use the disk: which slots a passphrase opens, and the key material
- * of a new one, which is tested in memory.  The change then only writes, after it has found
- * the header as it was.
+ * change, while clients use the disk: which slots a passphrase opens, and the key
+ * material of a new one, which is tested in memory.  The change then only writes, after
+ * it has found the header as it was.
  *
  * A crash can leave the key material of a slot that is no longer in use: such slots still
  * have their salt.  The next time that anything is erased, they are overwritten, too.
@@ -66,7 +66,7 @@ struct keychange {
   bool adds;
   unsigned slot;                /* the one to be added; and so is all that follows */
   struct luks_slot_header entry;
-  uint64_t at, bytes;           /* of its key material: from the beginning of the header */
+  uint64_t at, bytes;           /* of its key material, from the header on */
   uint8_t material[LUKS_MAX_KEY * LUKS_STRIPES];
 };
 
