@@ -129,8 +129,8 @@ qemu-img compare -f qcow2 -F raw theirs/base.qcow2 before.raw
 
 # A job that takes long is cancelled when the program is stopped.
 make_image ours/b.qcow2 64M
-qemu-io -f qcow2 -c 'write -P 1 0 64M' ours/b.qcow2
 qemu-img create -q -f qcow2 -F qcow2 -b b.qcow2 ours/a.qcow2
+qemu-io -f qcow2 -c 'write -P 1 0 64M' ours/a.qcow2
 start_nbdkit control="$sockdir/o.qmp" ours/a.qcow2
 /usr/bin/python3 - "$srcdir/lib" "$IMG" "$sockdir/o.qmp" <<'END'
 import signal, subprocess, sys
